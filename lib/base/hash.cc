@@ -1,0 +1,101 @@
+#include "base/hash.h"
+
+#include <openssl/evp.h>
+#include <openssl/hmac.h>
+#define XXH_INLINE_ALL
+#include <xxhash.h>
+
+#include <bit>
+#include <utility>
+
+#include "base/units.h"
+
+namespace mc {
+
+static_assert(std::endian::native == std::endian::little, "add byte swaps before porting");
+
+uint64_t xxh3(const void* data, size_t n, uint64_t seed) {
+  return XXH3_64bits_withSeed(data, n, seed);
+}
+
+Xxh3Stream::Xxh3Stream() : state_(XXH3_createState()) {
+  MC_CHECK(state_ != nullptr);
+  XXH3_64bits_reset(static_cast<XXH3_state_t*>(state_));
+}
+Xxh3Stream::~Xxh3Stream() { XXH3_freeState(static_cast<XXH3_state_t*>(state_)); }
+Xxh3Stream::Xxh3Stream(Xxh3Stream&& other) noexcept
+    : state_(std::exchange(other.state_, nullptr)) {}
+void Xxh3Stream::update(const void* data, size_t n) {
+  XXH3_64bits_update(static_cast<XXH3_state_t*>(state_), data, n);
+}
+uint64_t Xxh3Stream::digest() const {
+  return XXH3_64bits_digest(static_cast<const XXH3_state_t*>(state_));
+}
+
+Digest sha256(std::span<const std::byte> data) {
+  Digest out;
+  unsigned n = 0;
+  MC_CHECK(EVP_Digest(data.data(), data.size(), out.data(), &n, EVP_sha256(), nullptr) == 1);
+  return out;
+}
+
+Digest hmac_sha256(std::string_view key, std::string_view data) {
+  Digest out;
+  unsigned n = 0;
+  MC_CHECK(HMAC(EVP_sha256(), key.data(), static_cast<int>(key.size()),
+                reinterpret_cast<const unsigned char*>(data.data()), data.size(), out.data(),
+                &n) != nullptr);
+  return out;
+}
+
+std::string hex(std::span<const uint8_t> bytes) {
+  static constexpr char kDigits[] = "0123456789abcdef";
+  std::string out;
+  out.reserve(bytes.size() * 2);
+  for (uint8_t b : bytes) {
+    out += kDigits[b >> 4];
+    out += kDigits[b & 15];
+  }
+  return out;
+}
+
+std::string BlockHash::hex() const { return mc::hex(bytes); }
+
+Result<BlockHash> parse_block_hash(std::string_view text) {
+  BlockHash h;
+  auto digit = [](char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
+  };
+  if (text.size() != 64)
+    return fail(Code::kInvalid, "block hash '%s': want 64 hex digits", shown(text).c_str());
+  for (size_t i = 0; i < 32; ++i) {
+    const int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
+    if (high < 0 || low < 0)
+      return fail(Code::kInvalid, "block hash '%s': want 64 hex digits", shown(text).c_str());
+    h.bytes[i] = static_cast<uint8_t>(high * 16 + low);
+  }
+  return h;
+}
+
+BlockHash chain_hash(const BlockHash& parent, std::span<const int32_t> tokens) {
+  std::vector<std::byte> bytes(32 + tokens.size_bytes());
+  std::memcpy(bytes.data(), parent.bytes.data(), 32);
+  std::memcpy(bytes.data() + 32, tokens.data(), tokens.size_bytes());
+  return {sha256(bytes)};
+}
+
+std::vector<BlockHash> chain_hashes(std::span<const int32_t> tokens, size_t block_size,
+                                    std::string_view salt) {
+  MC_CHECK(block_size > 0);
+  BlockHash parent;
+  if (!salt.empty()) parent.bytes = sha256(std::as_bytes(std::span(salt)));
+  std::vector<BlockHash> out;
+  out.reserve(tokens.size() / block_size);
+  for (size_t at = 0; at + block_size <= tokens.size(); at += block_size) {
+    parent = chain_hash(parent, tokens.subspan(at, block_size));
+    out.push_back(parent);
+  }
+  return out;
+}
+
+}  // namespace mc

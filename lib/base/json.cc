@@ -1,0 +1,118 @@
+#include "base/json.h"
+
+#include <fstream>
+#include <sstream>
+
+#include "base/units.h"
+
+namespace mc {
+namespace {
+
+constexpr int kDepthMax = 128;
+
+// Depth of nesting, without parsing: a hostile body must not exhaust the stack.
+bool too_deep(std::string_view text) {
+  int depth = 0;
+  bool quoted = false;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const char c = text[i];
+    if (quoted) {
+      if (c == '\\') ++i;
+      if (c == '"') quoted = false;
+    } else if (c == '"') {
+      quoted = true;
+    } else if (c == '{' || c == '[') {
+      if (++depth > kDepthMax) return true;
+    } else if (c == '}' || c == ']') {
+      --depth;
+    }
+  }
+  return false;
+}
+
+Failure wrong_type(const char* key, const char* want, const Json& got) {
+  return fail(Code::kInvalid, "'%s' is %s, want %s", key, got.type_name(), want);
+}
+
+Result<const Json*> member(const Json& object, const char* key) {
+  if (!object.is_object())
+    return fail(Code::kInvalid, "want an object with '%s', got %s", key, object.type_name());
+  auto it = object.find(key);
+  if (it == object.end()) return fail(Code::kInvalid, "'%s' is missing", key);
+  return &*it;
+}
+
+bool absent(const Json& object, const char* key) {
+  return object.is_object() && (!object.contains(key) || object.find(key)->is_null());
+}
+
+}  // namespace
+
+Result<Json> parse_json(std::string_view text, bool comments) {
+  if (too_deep(text)) return fail(Code::kInvalid, "JSON nested deeper than %d levels", kDepthMax);
+  try {
+    return Json::parse(text.begin(), text.end(), nullptr, true, comments);
+  } catch (const std::exception& e) {
+    std::string what = e.what();  // "[json.exception.parse_error.101] parse error at line ...: ..."
+    if (auto at = what.find("] "); at != std::string::npos) what = what.substr(at + 2);
+    return fail(Code::kInvalid, "%s", what.c_str());
+  }
+}
+
+Result<Json> read_json_file(const std::string& path) {
+  std::ifstream in(path, std::ios::binary);
+  if (!in) return fail_errno("open %s", path.c_str());
+  std::ostringstream text;
+  text << in.rdbuf();
+  auto json = parse_json(text.str(), true);
+  if (!json) return fail(Code::kInvalid, "%s: %s", path.c_str(), json.error().what.c_str());
+  return json;
+}
+
+std::string dump_json(const Json& json, int indent) {
+  return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+Result<std::string> get_string(const Json& object, const char* key) {
+  MC_TRY(const Json* v, member(object, key));
+  if (!v->is_string()) return wrong_type(key, "a string", *v);
+  return v->get<std::string>();
+}
+Result<double> get_number(const Json& object, const char* key) {
+  MC_TRY(const Json* v, member(object, key));
+  if (!v->is_number()) return wrong_type(key, "a number", *v);
+  return v->get<double>();
+}
+Result<uint64_t> get_uint(const Json& object, const char* key) {
+  MC_TRY(const Json* v, member(object, key));
+  if (v->is_number_unsigned()) return v->get<uint64_t>();
+  if (v->is_number_float()) {  // 5.0 is whole enough
+    const double d = v->get<double>();
+    if (d >= 0 && d <= 9e15 && d == static_cast<double>(static_cast<uint64_t>(d)))
+      return static_cast<uint64_t>(d);
+  }
+  if (v->is_number())
+    return fail(Code::kInvalid, "'%s' is %s, want a whole number of 0 or more", key,
+                v->dump().c_str());
+  return wrong_type(key, "a whole number", *v);
+}
+Result<bool> get_bool(const Json& object, const char* key) {
+  MC_TRY(const Json* v, member(object, key));
+  if (!v->is_boolean()) return wrong_type(key, "true or false", *v);
+  return v->get<bool>();
+}
+
+Result<std::string> get_string_or(const Json& object, const char* key, std::string fallback) {
+  return absent(object, key) ? Result<std::string>(std::move(fallback)) : get_string(object, key);
+}
+Result<double> get_number_or(const Json& object, const char* key, double fallback) {
+  return absent(object, key) ? Result<double>(fallback) : get_number(object, key);
+}
+Result<uint64_t> get_uint_or(const Json& object, const char* key, uint64_t fallback) {
+  return absent(object, key) ? Result<uint64_t>(fallback) : get_uint(object, key);
+}
+Result<bool> get_bool_or(const Json& object, const char* key, bool fallback) {
+  return absent(object, key) ? Result<bool>(fallback) : get_bool(object, key);
+}
+
+}  // namespace mc

@@ -1,0 +1,34 @@
+// JSON without exceptions: nlohmann/json behind Results. Costly to compile: include it in .cc files
+// only (headers name Json through base/json_fwd.h). Objects keep the order of insertion.
+//
+// Thread: values; any thread.
+#pragma once
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+
+#include "base/json_fwd.h"
+#include "base/result.h"
+
+namespace mc {
+
+// Parses one value; `//` comments are accepted when `comments`. Nesting is limited to 128 levels.
+// Errors: kInvalid with line and column.
+Result<Json> parse_json(std::string_view text, bool comments = false);
+Result<Json> read_json_file(const std::string& path);  // with comments; the error names the file
+
+// Serializes; bytes that are not UTF-8 are replaced, never thrown at. indent < 0: one line.
+std::string dump_json(const Json& json, int indent = -1);
+
+// The member `key` of an object as a T (integers must be whole and in range). get: an error when
+// absent; get_or: the fallback when absent, an error when of the wrong type.
+Result<std::string> get_string(const Json& object, const char* key);
+Result<double> get_number(const Json& object, const char* key);
+Result<uint64_t> get_uint(const Json& object, const char* key);
+Result<bool> get_bool(const Json& object, const char* key);
+Result<std::string> get_string_or(const Json& object, const char* key, std::string fallback);
+Result<double> get_number_or(const Json& object, const char* key, double fallback);
+Result<uint64_t> get_uint_or(const Json& object, const char* key, uint64_t fallback);
+Result<bool> get_bool_or(const Json& object, const char* key, bool fallback);
+
+}  // namespace mc

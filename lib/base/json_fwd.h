@@ -1,0 +1,7 @@
+// The name of our JSON value, for headers. Include base/json.h in the .cc that uses it.
+#pragma once
+#include <nlohmann/json_fwd.hpp>
+
+namespace mc {
+using Json = nlohmann::ordered_json;
+}  // namespace mc

@@ -1,0 +1,70 @@
+// std::mutex and std::condition_variable with Clang's thread-safety annotations: `make lint` proves
+// that guarded members are only touched with their lock held. Prefer no mutex: one owner thread and
+// a queue. A lock is never held across a call out of its class, so there is no lock order.
+//
+// Thread: any.
+#pragma once
+#include <condition_variable>
+#include <mutex>
+
+#include "base/time.h"
+
+#ifdef __clang__
+#define MC_TSA(x) __attribute__((x))
+#else
+#define MC_TSA(x)
+#endif
+#define MC_GUARDED_BY(m) MC_TSA(guarded_by(m))
+#define MC_REQUIRES(m) MC_TSA(requires_capability(m))
+#define MC_EXCLUDES(m) MC_TSA(locks_excluded(m))
+
+namespace mc {
+
+class MC_TSA(capability("mutex")) Mutex {
+ public:
+  void lock() MC_TSA(acquire_capability()) { m_.lock(); }
+  void unlock() MC_TSA(release_capability()) { m_.unlock(); }
+
+ private:
+  friend class Condition;
+  std::mutex m_;
+};
+
+class MC_TSA(scoped_lockable) Lock {
+ public:
+  explicit Lock(Mutex& m) MC_TSA(acquire_capability(m)) : m_(m) { m_.lock(); }
+  ~Lock() MC_TSA(release_capability()) { m_.unlock(); }
+  Lock(const Lock&) = delete;
+  Lock& operator=(const Lock&) = delete;
+
+ private:
+  Mutex& m_;
+};
+
+// Waits with the lock held, in a loop over its predicate: while (!ready_) cond_.wait(mutex_);
+class Condition {
+ public:
+  void notify_one() { c_.notify_one(); }
+  void notify_all() { c_.notify_all(); }
+  void wait(Mutex& m) MC_REQUIRES(m) {
+    std::unique_lock<std::mutex> l(m.m_, std::adopt_lock);
+    c_.wait(l);
+    l.release();
+  }
+  // Returns false when `d` passed without a notification.
+  bool wait_for(Mutex& m, Duration d) MC_REQUIRES(m) {
+    std::unique_lock<std::mutex> l(m.m_, std::adopt_lock);
+    // A system-clock deadline: g++ 12's libtsan does not intercept pthread_cond_clockwait.
+    const bool signalled =
+        c_.wait_until(l, std::chrono::system_clock::time_point(
+                             std::chrono::duration_cast<std::chrono::system_clock::duration>(
+                                 Duration(wall_now_ns()) + d))) == std::cv_status::no_timeout;
+    l.release();
+    return signalled;
+  }
+
+ private:
+  std::condition_variable c_;
+};
+
+}  // namespace mc
