@@ -1,0 +1,79 @@
+// A request trace: when each request arrived, how long its prompt and its answer were, and which
+// blocks its prompt is made of. One JSON object a line, as the public Mooncake traces:
+//
+//   {"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1, ...]}
+//
+// timestamp is milliseconds; lengths are tokens; equal ids mean equal blocks with equal prefixes;
+// there are ceil(input_length / 512) ids, the last one for a block that may be partial. Other keys
+// are ignored. Lines that are not so are skipped, counted and explained, or refused when strict.
+//
+// Thread: values; any thread.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace mc::trace {
+
+inline constexpr uint64_t kBlockTokens = 512;          // of the public traces
+inline constexpr uint64_t kLengthMax = 10'000'000;     // tokens, of a prompt or an answer
+inline constexpr uint64_t kTimestampMax = 1ull << 42;  // ms; 139 years
+inline constexpr size_t kLineBytesMax = 4u << 20;      // 10 M tokens in 512s, 20 digits an id
+inline constexpr uint64_t kRecordsMax = 20'000'000;    // of a file
+inline constexpr uint64_t kBlocksMax = 1'000'000'000;  // of a file, all records together
+
+struct Record {
+  uint64_t timestamp_ms = 0;
+  uint64_t input_length = 0;   // at least 1
+  uint64_t output_length = 0;  // may be 0
+  std::vector<uint64_t> hash_ids;
+  friend bool operator==(const Record&, const Record&) = default;
+};
+
+struct BadLine {
+  uint64_t line = 0;  // from 1
+  std::string reason;
+};
+
+struct Trace {
+  std::string name;  // the file's path
+  uint64_t block_tokens = kBlockTokens;
+  std::vector<Record> records;  // by time; equal times in the order of the file
+  uint64_t lines = 0;           // read, blank ones left out
+  uint64_t skipped = 0;         // malformed
+  uint64_t out_of_order = 0;    // lines earlier than the one before; sorted into their place
+  std::vector<BadLine> bad;     // the first few of the skipped
+};
+
+struct ReadOptions {
+  bool strict = false;  // the first malformed or out-of-order line is an error
+  uint64_t limit = 0;   // stop after this many good records; 0: all
+  uint64_t block_tokens = kBlockTokens;
+  size_t reasons_max = 10;  // how many bad lines to keep
+};
+
+// Errors: kNotFound or kInvalid for the file, kInvalid "file:line: reason" when strict, kInvalid
+// when no line is good, kNoSpace past the limits above.
+Result<Trace> read_trace(const std::string& path, const ReadOptions& options = {});
+// The same from text already in memory; `name` stands for the path.
+Result<Trace> parse_trace(std::string_view text, const std::string& name,
+                          const ReadOptions& options = {});
+
+// One line of a trace. Errors give the reason only.
+Result<Record> parse_record(std::string_view line, uint64_t block_tokens = kBlockTokens);
+Result<> check_record(const Record& record, uint64_t block_tokens = kBlockTokens);
+std::string record_line(const Record& record);  // with its newline
+Result<> write_trace(const std::string& path, const std::vector<Record>& records);
+
+// Of a prompt of `input_length` tokens: full blocks, and full blocks plus the partial one.
+constexpr uint64_t full_blocks(uint64_t input_length, uint64_t block_tokens) {
+  return input_length / block_tokens;
+}
+constexpr uint64_t blocks(uint64_t input_length, uint64_t block_tokens) {
+  return input_length / block_tokens + (input_length % block_tokens != 0);
+}
+
+}  // namespace mc::trace
