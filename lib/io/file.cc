@@ -1,0 +1,53 @@
+#include "io/file.h"
+
+#include <fcntl.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstdio>
+
+#include "io/fd.h"
+
+namespace mc::io {
+
+Result<std::string> read_file(const std::string& path, size_t bytes_max) {
+  const Fd fd(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!fd) return fail_errno("open %s", path.c_str());
+  std::string out;
+  for (;;) {
+    char buffer[65536];
+    const ssize_t n = ::read(fd.get(), buffer, sizeof buffer);
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return fail_errno("read %s", path.c_str());
+    if (n == 0) return out;
+    out.append(buffer, static_cast<size_t>(n));
+    if (out.size() > bytes_max)
+      return fail(Code::kInvalid, "%s is larger than %zu bytes", path.c_str(), bytes_max);
+  }
+}
+
+Result<> write_file_atomically(const std::string& path, std::string_view content, unsigned mode) {
+  const std::string temporary = path + "." + std::to_string(::getpid()) + ".tmp";
+  Fd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode));
+  if (!fd) return fail_errno("create %s", temporary.c_str());
+  while (!content.empty()) {
+    const ssize_t n = ::write(fd.get(), content.data(), content.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) {
+      auto failure = fail_errno("write %s", temporary.c_str());
+      ::unlink(temporary.c_str());
+      return failure;
+    }
+    content.remove_prefix(static_cast<size_t>(n));
+  }
+  fd.reset();
+  if (std::rename(temporary.c_str(), path.c_str()) != 0) {
+    auto failure = fail_errno("rename %s to %s", temporary.c_str(), path.c_str());
+    ::unlink(temporary.c_str());
+    return failure;
+  }
+  return {};
+}
+
+}  // namespace mc::io

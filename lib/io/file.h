@@ -1,0 +1,17 @@
+// Whole small files: configuration, announcements, keys. Bulk data goes through lib/xfer.
+//
+// Thread: any. Errors name the path.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+
+namespace mc::io {
+
+Result<std::string> read_file(const std::string& path, size_t bytes_max = 64u << 20);
+// Writes to a temporary name beside it, then renames: readers see the old file or the whole new.
+Result<> write_file_atomically(const std::string& path, std::string_view content,
+                               unsigned mode = 0644);
+
+}  // namespace mc::io

@@ -1,0 +1,146 @@
+#include "io/loop.h"
+
+#include <sys/eventfd.h>
+#include <zmq.h>
+
+#include <algorithm>
+#include <cerrno>
+
+namespace mc::io {
+
+Loop::Loop(const Clock& clock)
+    : clock_(clock), now_(clock.now()), wake_(eventfd(0, EFD_NONBLOCK | EFD_CLOEXEC)) {
+  MC_CHECK(wake_);
+}
+Loop::~Loop() = default;
+
+Loop::Handle Loop::add_watch(int fd, void* socket, Task ready) {
+  const Handle handle = next_handle_++;
+  watches_.push_back({handle, fd, socket, std::make_shared<Task>(std::move(ready))});
+  return handle;
+}
+Loop::Handle Loop::watch_fd(int fd, Task ready) { return add_watch(fd, nullptr, std::move(ready)); }
+Loop::Handle Loop::watch_socket(void* zmq_socket, Task ready) {
+  return add_watch(-1, zmq_socket, std::move(ready));
+}
+void Loop::unwatch(Handle handle) {
+  std::erase_if(watches_, [handle](const Watch& w) { return w.handle == handle; });
+}
+
+Loop::Handle Loop::at(Time when, Task task) {
+  const Handle handle = next_handle_++;
+  timers_.emplace(when, Timer{handle, Duration(0), std::make_shared<Task>(std::move(task))});
+  due_.emplace(handle, when);
+  return handle;
+}
+Loop::Handle Loop::every(Duration period, Task task) {
+  MC_CHECK(period.count() > 0);
+  const Handle handle = next_handle_++;
+  const Time when = clock_.now() + period;
+  timers_.emplace(when, Timer{handle, period, std::make_shared<Task>(std::move(task))});
+  due_.emplace(handle, when);
+  return handle;
+}
+void Loop::cancel(Handle timer) {
+  auto due = due_.find(timer);
+  if (due == due_.end()) return;
+  auto [first, last] = timers_.equal_range(due->second);
+  for (auto it = first; it != last; ++it) {
+    if (it->second.handle != timer) continue;
+    timers_.erase(it);
+    break;
+  }
+  due_.erase(due);
+}
+
+bool Loop::post(Task task) {
+  {
+    Lock lock(mutex_);
+    if (posted_.size() >= kPostedMax) return false;
+    posted_.push_back(std::move(task));
+    if (posted_.size() > 1) return true;  // the loop was woken for the first
+  }
+  eventfd_write(wake_.get(), 1);
+  return true;
+}
+
+void Loop::stop() {
+  {
+    Lock lock(mutex_);
+    stopped_ = true;
+  }
+  eventfd_write(wake_.get(), 1);
+}
+
+Result<> Loop::run() {
+  for (;;) {
+    {
+      Lock lock(mutex_);
+      if (stopped_) {
+        stopped_ = false;
+        return {};
+      }
+    }
+    MC_TRY_(turn(std::chrono::hours(1)));
+  }
+}
+
+Result<> Loop::turn(Duration wait) {
+  std::vector<zmq_pollitem_t> items;
+  std::vector<std::pair<Handle, std::shared_ptr<Task>>> tasks;
+  items.reserve(watches_.size() + 1);
+  items.push_back({nullptr, wake_.get(), ZMQ_POLLIN, 0});
+  for (const Watch& w : watches_) {
+    items.push_back({w.socket, w.fd, ZMQ_POLLIN, 0});
+    tasks.emplace_back(w.handle, w.ready);
+  }
+  if (!timers_.empty()) wait = std::min(wait, timers_.begin()->first - clock_.now());
+  // Rounded up: waking just before a timer is due would spin.
+  const auto ms = std::max<int64_t>(0, (wait.count() + 999'999) / 1'000'000);
+  const int ready = zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(ms));
+  now_ = clock_.now();
+  if (ready < 0 && errno != EINTR) return fail_errno("poll of %zu sockets", items.size());
+  run_timers();
+  if (ready > 0) {
+    if (items[0].revents != 0) run_posted();
+    for (size_t i = 0; i < tasks.size(); ++i) {
+      if (items[i + 1].revents == 0) continue;
+      // A task of this turn may have unwatched this one.
+      const bool live = std::any_of(watches_.begin(), watches_.end(),
+                                    [&](const Watch& w) { return w.handle == tasks[i].first; });
+      if (live) (*tasks[i].second)();
+    }
+  }
+  return {};
+}
+
+void Loop::run_posted() {
+  eventfd_t n = 0;
+  eventfd_read(wake_.get(), &n);
+  std::vector<Task> work;
+  {
+    Lock lock(mutex_);
+    work.swap(posted_);
+  }
+  for (Task& task : work) task();
+}
+
+void Loop::run_timers() {
+  const Time until = now_;
+  while (!timers_.empty() && timers_.begin()->first <= until) {
+    auto node = timers_.extract(timers_.begin());
+    Timer& timer = node.mapped();
+    const auto task = timer.task;
+    if (timer.period.count() > 0) {
+      // From now, not from when it was due: a stalled loop does not run a burst of ticks.
+      const Time next = until + timer.period;
+      due_[timer.handle] = next;
+      timers_.emplace(next, std::move(timer));
+    } else {
+      due_.erase(timer.handle);
+    }
+    (*task)();
+  }
+}
+
+}  // namespace mc::io

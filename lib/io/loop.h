@@ -1,0 +1,88 @@
+// The event loop of a service: one thread that owns all of the service's state and waits, with
+// zmq_poll, on ZeroMQ sockets, file descriptors, the next timer and work posted by other threads.
+//
+//   io::Loop loop(clock);
+//   loop.every(1s, [&] { machine.tick(loop.now()); });
+//   loop.run();            // until stop()
+//
+// Thread: all members belong to the thread that runs run(), before it to the one that sets up;
+// post() and stop() may be called from any thread.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "io/fd.h"
+
+namespace mc::io {
+
+class Loop {
+ public:
+  using Handle = uint64_t;  // of a watch or a timer; 0 is never one
+  using Task = std::function<void()>;
+
+  explicit Loop(const Clock& clock);
+  ~Loop();
+  Loop(const Loop&) = delete;
+  Loop& operator=(const Loop&) = delete;
+
+  Time now() const { return now_; }  // as of this turn; the same for everything in it
+  const Clock& clock() const { return clock_; }
+
+  // Calls `ready` whenever the descriptor can be read (level-triggered), until unwatch().
+  Handle watch_fd(int fd, Task ready);
+  // The same for a ZeroMQ socket; `ready` must receive until it would block.
+  Handle watch_socket(void* zmq_socket, Task ready);
+  void unwatch(Handle handle);
+
+  Handle at(Time when, Task task);
+  Handle after(Duration delay, Task task) { return at(clock_.now() + delay, std::move(task)); }
+  Handle every(Duration period, Task task);  // first after one period; never bunches up
+  void cancel(Handle timer);                 // harmless when it ran already
+
+  // Runs `task` on the loop's thread, soon, in order. False when kPostedMax are already waiting:
+  // the loop is overloaded and the caller should say busy. Any thread.
+  bool post(Task task);
+  void stop();  // run() returns after the current turn; any thread
+
+  // Turns until stop(). Errors: kInternal when polling itself fails.
+  Result<> run();
+  // One turn, waiting at most `wait`: for tests and for setting up.
+  Result<> turn(Duration wait);
+
+  static constexpr size_t kPostedMax = 1 << 16;
+
+ private:
+  struct Watch {
+    Handle handle;
+    int fd;
+    void* socket;
+    std::shared_ptr<Task> ready;
+  };
+  struct Timer {
+    Handle handle;
+    Duration period;  // zero: once
+    std::shared_ptr<Task> task;
+  };
+  Handle add_watch(int fd, void* socket, Task ready);
+  void run_posted();
+  void run_timers();
+
+  const Clock& clock_;
+  Time now_;
+  Handle next_handle_ = 1;
+  std::vector<Watch> watches_;
+  std::multimap<Time, Timer> timers_;  // by due time, then insertion
+  std::map<Handle, Time> due_;         // where a timer stands in timers_
+  Fd wake_;                            // eventfd: posted work or stop
+  Mutex mutex_;
+  std::vector<Task> posted_ MC_GUARDED_BY(mutex_);
+  bool stopped_ MC_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace mc::io

@@ -1,0 +1,27 @@
+// SIGTERM and SIGINT as events of a loop. Construct it in main before any thread starts: the
+// signals are blocked in this thread and all it creates, and read through a signalfd.
+//
+// Thread: the loop's.
+#pragma once
+#include <functional>
+
+#include "io/loop.h"
+
+namespace mc::io {
+
+class Signals {
+ public:
+  // `stop(n)` is called for each SIGTERM or SIGINT; n counts them from 1. SIGPIPE is ignored.
+  Signals(Loop& loop, std::function<void(int)> stop);
+  ~Signals();
+  Signals(const Signals&) = delete;
+  Signals& operator=(const Signals&) = delete;
+
+ private:
+  Loop& loop_;
+  Fd fd_;
+  Loop::Handle watch_ = 0;
+  int count_ = 0;
+};
+
+}  // namespace mc::io

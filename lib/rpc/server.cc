@@ -1,0 +1,115 @@
+#include "rpc/server.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace mc::rpc {
+namespace {
+constexpr int kPerTurn = 256;  // messages handled before timers and other sockets get a turn
+constexpr uint32_t kBudgetMaxMs = 3'600'000;
+}  // namespace
+
+namespace detail {
+
+RawReply::~RawReply() {
+  if (!sent_)
+    send("error", wire::encode(ErrorBody{static_cast<uint8_t>(Code::kInternal), "internal",
+                                         "the request was dropped without an answer"}));
+}
+
+void RawReply::send(const char* type, const std::string& body) {
+  if (sent_) return;
+  sent_ = true;
+  if (auto server = server_.lock()) (*server)->send(peer_, id_, type, body);
+}
+
+}  // namespace detail
+
+Result<std::unique_ptr<Server>> Server::open(io::Loop& loop, const std::string& listen,
+                                             Metrics& metrics) {
+  MC_TRY(Socket socket, Socket::listen(Socket::Kind::kRouter, listen));
+  return std::unique_ptr<Server>(new Server(loop, std::move(socket), metrics));
+}
+
+Server::Server(io::Loop& loop, Socket socket, Metrics& metrics)
+    : loop_(loop),
+      socket_(std::move(socket)),
+      metrics_(metrics),
+      malformed_(metrics.counter("mc_rpc_malformed_total", "control messages refused unread")),
+      dropped_replies_(metrics.counter("mc_rpc_dropped_replies_total",
+                                       "replies whose peer was gone or whose queue was full")),
+      self_(std::make_shared<Server*>(this)) {
+  watch_ = loop_.watch_socket(socket_.handle(), [this] { receive(); });
+}
+
+Server::~Server() {
+  self_.reset();
+  loop_.unwatch(watch_);
+}
+
+void Server::add(const char* type, Handler handler) {
+  Counter& requests =
+      metrics_.counter("mc_rpc_requests_total", "control messages by type", {{"type", type}});
+  handlers_[type] = {std::move(handler), &requests};
+}
+
+void Server::receive() {
+  for (int i = 0; i < kPerTurn; ++i) {
+    const auto frames = socket_.receive();
+    if (frames.empty()) return;
+    dispatch(frames);
+  }
+  loop_.post([this, alive = std::weak_ptr(self_)] {
+    if (!alive.expired()) receive();
+  });
+}
+
+void Server::dispatch(const std::vector<std::string>& frames) {
+  if (frames.size() != 3) {
+    malformed_.add();
+    return;
+  }
+  auto envelope = wire::decode<Envelope>(frames[1]);
+  if (!envelope) {  // without an id there is nothing to answer to
+    malformed_.add();
+    log_debug("rpc", "malformed envelope of %zu bytes dropped", frames[1].size());
+    return;
+  }
+  auto raw = std::make_shared<detail::RawReply>(self_, frames[0], envelope->id);
+  if (envelope->version != kProtocolVersion) {
+    Reply<Empty>(raw).error(
+        {Code::kUnsupported, strf("protocol version %u: this server speaks %u",
+                                  unsigned{envelope->version}, unsigned{kProtocolVersion})});
+    return;
+  }
+  auto it = handlers_.find(envelope->type);
+  if (it == handlers_.end()) {
+    Reply<Empty>(raw).error(
+        {Code::kUnsupported, strf("unknown message type '%s' at %s", shown(envelope->type).c_str(),
+                                  address().c_str())});
+    return;
+  }
+  it->second.requests->add();
+  const Time now = loop_.now();
+  const uint32_t budget = std::min(envelope->budget_ms, kBudgetMaxMs);
+  it->second.handler(
+      frames[2], Call{now, now + std::chrono::milliseconds(budget), envelope->trace_id.bytes}, raw);
+}
+
+void Server::send(const std::string& peer, uint64_t id, const char* type, const std::string& body) {
+  if (body.size() > wire::kMessageBytesMax) {
+    const std::string what =
+        strf("reply of %zu bytes is over the %llu limit: ask for less", body.size(),
+             static_cast<unsigned long long>(wire::kMessageBytesMax));
+    send(peer, id, "error",
+         wire::encode(ErrorBody{static_cast<uint8_t>(Code::kInvalid), "invalid", what}));
+    return;
+  }
+  Envelope envelope;
+  envelope.type = type;
+  envelope.id = id;
+  if (!socket_.send({peer, wire::encode(envelope), body})) dropped_replies_.add();
+}
+
+}  // namespace mc::rpc

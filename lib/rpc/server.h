@@ -1,0 +1,124 @@
+// Answers control messages on one ROUTER socket.
+//
+//   MC_TRY(auto server, rpc::Server::open(loop, "127.0.0.1:0", metrics));
+//   server->on<PutStart>([&](const PutStart& m, const rpc::Call& call) -> Result<PutStarted>
+//   {...}); server->on_later<GetReplicas>([&](const GetReplicas& m, const rpc::Call&,
+//                                     rpc::Reply<Replicas> reply) { waiting.push_back(reply); });
+//
+// A message type M names its reply: `using Reply = ...;`. Unknown types, versions and malformed
+// bodies get a typed error; the server keeps serving. Limits: architecture.md.
+//
+// Thread: the loop's. A Reply may be kept and used later, on the loop's thread, while the server
+// lives; one dropped unused answers kInternal; answering after the caller's deadline is harmless.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/metrics.h"
+#include "io/loop.h"
+#include "rpc/envelope.h"
+#include "rpc/socket.h"
+
+namespace mc::rpc {
+
+struct Call {
+  Time now;              // when it was received
+  Time deadline;         // when the caller stops waiting; later work is wasted
+  std::string trace_id;  // 16 bytes, or empty
+};
+
+class Server;
+
+namespace detail {
+class RawReply {  // answers once; shared by the copies of a Reply
+ public:
+  RawReply(std::weak_ptr<Server*> server, std::string peer, uint64_t id)
+      : server_(std::move(server)), peer_(std::move(peer)), id_(id) {}
+  ~RawReply();
+  void send(const char* type, const std::string& body);
+
+ private:
+  std::weak_ptr<Server*> server_;
+  std::string peer_;
+  uint64_t id_;
+  bool sent_ = false;
+};
+}  // namespace detail
+
+template <class R>
+class Reply {
+ public:
+  explicit Reply(std::shared_ptr<detail::RawReply> raw) : raw_(std::move(raw)) {}
+  void operator()(const Result<R>& result) const {
+    if (result)
+      raw_->send("ok", wire::encode(*result));
+    else
+      error(result.error());
+  }
+  void error(const Error& e) const {
+    raw_->send("error", wire::encode(ErrorBody{static_cast<uint8_t>(e.code), name(e.code),
+                                               e.what.substr(0, 4096)}));
+  }
+
+ private:
+  std::shared_ptr<detail::RawReply> raw_;
+};
+
+class Server {
+ public:
+  static Result<std::unique_ptr<Server>> open(io::Loop& loop, const std::string& listen,
+                                              Metrics& metrics);
+  ~Server();
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+
+  const std::string& address() const { return socket_.address(); }  // "host:port", resolved
+
+  template <class M>
+  void on(std::function<Result<typename M::Reply>(const M&, const Call&)> handler) {
+    on_later<M>([handler = std::move(handler)](const M& m, const Call& call,
+                                               const Reply<typename M::Reply>& reply) {
+      reply(handler(m, call));
+    });
+  }
+  template <class M>
+  void on_later(
+      std::function<void(const M&, const Call&, const Reply<typename M::Reply>&)> handler) {
+    add(M::kName, [handler = std::move(handler)](const std::string& body, const Call& call,
+                                                 std::shared_ptr<detail::RawReply> raw) {
+      const Reply<typename M::Reply> reply(std::move(raw));
+      auto message = wire::decode<M>(body);
+      if (!message)
+        reply.error(message.error());
+      else
+        handler(*message, call, reply);
+    });
+  }
+
+ private:
+  friend class detail::RawReply;
+  using Handler =
+      std::function<void(const std::string&, const Call&, std::shared_ptr<detail::RawReply>)>;
+  struct Entry {
+    Handler handler;
+    Counter* requests;
+  };
+  Server(io::Loop& loop, Socket socket, Metrics& metrics);
+  void add(const char* type, Handler handler);
+  void receive();
+  void dispatch(const std::vector<std::string>& frames);
+  void send(const std::string& peer, uint64_t id, const char* type, const std::string& body);
+
+  io::Loop& loop_;
+  Socket socket_;
+  Metrics& metrics_;
+  Counter& malformed_;
+  Counter& dropped_replies_;
+  std::map<std::string, Entry, std::less<>> handlers_;
+  io::Loop::Handle watch_ = 0;
+  std::shared_ptr<Server*> self_;  // replies that outlive the server find it gone
+};
+
+}  // namespace mc::rpc

@@ -1,0 +1,175 @@
+#include "rpc/socket.h"
+
+#include <zmq.h>
+
+#include <array>
+#include <utility>
+
+#include "base/hash.h"
+#include "io/address.h"
+#include "wire/codec.h"
+
+namespace mc::rpc {
+namespace {
+
+constexpr int kQueueMax = 1 << 16;
+constexpr size_t kFramesMax = 64;
+
+struct ProcessState {
+  void* context = zmq_ctx_new();
+  std::string secret;
+  std::string server_secret, server_public;  // z85
+};
+ProcessState& process() {
+  static auto* state = new ProcessState;  // never freed: sockets of other statics may outlive main
+  return *state;
+}
+
+Result<> set_curve(void* socket, bool server) {
+  const ProcessState& state = process();
+  if (state.secret.empty()) return {};
+  bool ok = false;
+  if (server) {
+    const int on = 1;
+    ok = zmq_setsockopt(socket, ZMQ_CURVE_SERVER, &on, sizeof on) == 0 &&
+         zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, state.server_secret.c_str(), 41) == 0;
+  } else {
+    std::array<char, 41> public_key{}, secret_key{};
+    ok = zmq_curve_keypair(public_key.data(), secret_key.data()) == 0 &&
+         zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, state.server_public.c_str(), 41) == 0 &&
+         zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, public_key.data(), 41) == 0 &&
+         zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, secret_key.data(), 41) == 0;
+  }
+  if (!ok) return fail(Code::kUnsupported, "this libzmq has no CURVE: run without --cluster-key");
+  return {};
+}
+
+int zmq_type(Socket::Kind kind) {
+  switch (kind) {
+    case Socket::Kind::kRouter: return ZMQ_ROUTER;
+    case Socket::Kind::kDealer: return ZMQ_DEALER;
+    case Socket::Kind::kPub: return ZMQ_PUB;
+    case Socket::Kind::kSub: return ZMQ_SUB;
+  }
+  return ZMQ_DEALER;
+}
+
+Result<void*> make(Socket::Kind kind) {
+  void* socket = zmq_socket(process().context, zmq_type(kind));
+  if (socket == nullptr) return fail_errno("new ZeroMQ socket");
+  const int zero = 0, on = 1, queue = kQueueMax, reconnect_ms = 20, reconnect_max_ms = 500;
+  const int64_t bytes_max = wire::kMessageBytesMax;
+  zmq_setsockopt(socket, ZMQ_LINGER, &zero, sizeof zero);
+  zmq_setsockopt(socket, ZMQ_MAXMSGSIZE, &bytes_max, sizeof bytes_max);
+  zmq_setsockopt(socket, ZMQ_SNDHWM, &queue, sizeof queue);
+  zmq_setsockopt(socket, ZMQ_RCVHWM, &queue, sizeof queue);
+  zmq_setsockopt(socket, ZMQ_IPV6, &on, sizeof on);
+  zmq_setsockopt(socket, ZMQ_RECONNECT_IVL, &reconnect_ms, sizeof reconnect_ms);
+  zmq_setsockopt(socket, ZMQ_RECONNECT_IVL_MAX, &reconnect_max_ms, sizeof reconnect_max_ms);
+  if (kind == Socket::Kind::kRouter) zmq_setsockopt(socket, ZMQ_ROUTER_MANDATORY, &on, sizeof on);
+  if (kind == Socket::Kind::kSub) zmq_setsockopt(socket, ZMQ_SUBSCRIBE, "", 0);
+  return socket;
+}
+
+}  // namespace
+
+Result<> use_cluster_key(const std::string& secret) {
+  if (secret.size() < 16)
+    return fail(Code::kInvalid, "cluster key of %zu bytes: want 16 or more", secret.size());
+  const Digest seed = hmac_sha256(secret, "mc control plane server key 1");
+  std::array<char, 41> secret_key{}, public_key{};
+  if (zmq_z85_encode(secret_key.data(), seed.data(), seed.size()) == nullptr ||
+      zmq_curve_public(public_key.data(), secret_key.data()) != 0)
+    return fail(Code::kUnsupported, "this libzmq has no CURVE: run without --cluster-key");
+  process().secret = secret;
+  process().server_secret = secret_key.data();
+  process().server_public = public_key.data();
+  return {};
+}
+
+const std::string& cluster_key() { return process().secret; }
+
+Result<Socket> Socket::listen(Kind kind, const std::string& text) {
+  MC_TRY(io::Address address, io::parse_address(text));
+  if (!io::is_loopback(address.host) && process().secret.empty())
+    return fail(Code::kInvalid,
+                "refusing to listen on %s, beyond loopback, without --cluster-key: anyone could "
+                "read and write the cache",
+                text.c_str());
+  MC_TRY(void* handle, make(kind));
+  Socket socket(handle, "");
+  MC_TRY_(set_curve(handle, true));
+  const std::string host = address.host == "localhost" ? "127.0.0.1" : address.host;
+  const std::string endpoint =
+      "tcp://" + io::Address{host, 0}.text().substr(0, io::Address{host, 0}.text().size() - 1) +
+      (address.port == 0 ? "*" : std::to_string(address.port));
+  if (zmq_bind(handle, endpoint.c_str()) != 0)
+    return fail(zmq_errno() == EADDRINUSE ? Code::kUnavailable : Code::kInvalid,
+                "listen on %s: %s%s", text.c_str(), zmq_strerror(zmq_errno()),
+                zmq_errno() == EADDRINUSE ? ": choose another port, or 0 for a free one" : "");
+  std::array<char, 256> bound{};
+  size_t n = bound.size();
+  zmq_getsockopt(handle, ZMQ_LAST_ENDPOINT, bound.data(), &n);
+  MC_TRY(const io::Address resolved, io::parse_address(bound.data()));
+  socket.address_ = resolved.text();
+  return socket;
+}
+
+Result<Socket> Socket::connect(Kind kind, const std::string& text) {
+  MC_TRY(const io::Address address, io::parse_address(text));
+  if (address.port == 0) return fail(Code::kInvalid, "connect to %s: no port", text.c_str());
+  MC_TRY(void* handle, make(kind));
+  Socket socket(handle, address.text());
+  MC_TRY_(set_curve(handle, false));
+  if (zmq_connect(handle, ("tcp://" + address.text()).c_str()) != 0)
+    return fail(Code::kInvalid, "connect to %s: %s", text.c_str(), zmq_strerror(zmq_errno()));
+  return socket;
+}
+
+Socket::Socket(Socket&& other) noexcept
+    : handle_(std::exchange(other.handle_, nullptr)), address_(std::move(other.address_)) {}
+Socket& Socket::operator=(Socket&& other) noexcept {
+  std::swap(handle_, other.handle_);
+  std::swap(address_, other.address_);
+  return *this;
+}
+Socket::~Socket() {
+  if (handle_ != nullptr) zmq_close(handle_);
+}
+
+Result<> Socket::send(const std::vector<std::string_view>& frames) {
+  for (size_t i = 0; i < frames.size(); ++i) {
+    const int more = i + 1 < frames.size() ? ZMQ_SNDMORE : 0;
+    if (zmq_send(handle_, frames[i].data(), frames[i].size(), ZMQ_DONTWAIT | more) < 0) {
+      const int error = zmq_errno();
+      if (error == EAGAIN) return fail(Code::kBusy, "send to %s: queue full", address_.c_str());
+      return fail(Code::kUnavailable, "send to %s: %s", address_.c_str(), zmq_strerror(error));
+    }
+  }
+  return {};
+}
+
+std::vector<std::string> Socket::receive() {
+  std::vector<std::string> frames;
+  int more = 1;
+  while (more != 0) {
+    zmq_msg_t message;
+    zmq_msg_init(&message);
+    if (zmq_msg_recv(&message, handle_, ZMQ_DONTWAIT) < 0) {
+      zmq_msg_close(&message);
+      return {};
+    }
+    if (frames.size() < kFramesMax)
+      frames.emplace_back(static_cast<const char*>(zmq_msg_data(&message)), zmq_msg_size(&message));
+    more = zmq_msg_more(&message);
+    zmq_msg_close(&message);
+  }
+  return frames;
+}
+
+bool Socket::wait_readable(int ms) {
+  zmq_pollitem_t item{handle_, 0, ZMQ_POLLIN, 0};
+  return zmq_poll(&item, 1, ms) > 0;
+}
+
+}  // namespace mc::rpc

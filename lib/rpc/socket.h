@@ -1,0 +1,49 @@
+// ZeroMQ for the rest of lib/rpc: the process's context, the cluster key, sockets and multipart
+// messages without exceptions.
+//
+// Thread: a Socket belongs to one thread at a time; use_cluster_key before the first socket.
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+
+namespace mc::rpc {
+
+// All processes of a cluster share one secret; with it every control connection is encrypted and
+// authenticated (CURVE): the server's key pair is derived from the secret, so a client that knows
+// the server's public key has proved that it knows the secret. Without a key only loopback may be
+// listened on. Errors: kInvalid for a key of fewer than 16 bytes.
+Result<> use_cluster_key(const std::string& secret);
+const std::string& cluster_key();  // empty: none
+
+class Socket {
+ public:
+  enum class Kind { kRouter, kDealer, kPub, kSub };
+
+  // Binds to "host:port" (port 0: a free one). Errors: kInvalid when the host is beyond loopback
+  // and there is no cluster key; kUnavailable when the port is in use.
+  static Result<Socket> listen(Kind kind, const std::string& address);
+  static Result<Socket> connect(Kind kind, const std::string& address);
+  Socket(Socket&&) noexcept;
+  Socket& operator=(Socket&&) noexcept;
+  ~Socket();
+
+  void* handle() const { return handle_; }                 // for io::Loop::watch_socket
+  const std::string& address() const { return address_; }  // "host:port", the port resolved
+
+  // Never blocks: kBusy when the peer's queue is full or there is no such peer.
+  Result<> send(const std::vector<std::string_view>& frames);
+  // The next message, or an empty vector when there is none. Messages over the limits are dropped.
+  std::vector<std::string> receive();
+  bool wait_readable(int ms);
+
+ private:
+  Socket(void* handle, std::string address) : handle_(handle), address_(std::move(address)) {}
+  void* handle_ = nullptr;
+  std::string address_;
+};
+
+}  // namespace mc::rpc

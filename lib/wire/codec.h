@@ -1,0 +1,167 @@
+// Bodies of control messages, as MessagePack. A message lists its fields once:
+//
+//   struct PutStart {
+//     static constexpr const char* kName = "put-start";
+//     using Reply = PutStarted;
+//     std::string key;
+//     uint64_t bytes = 0;
+//     static void fields(auto& a, auto& m) { a(m.key, m.bytes); }
+//   };
+//
+// and travels as an array of those fields, in that order. Fields are only ever appended: missing
+// trailing ones keep their defaults, unknown trailing ones are ignored. Field types: bool,
+// integers, double, std::string (str), Blob (bin), BlockHash (bin 32), std::vector of those, and
+// structs with fields() (nested arrays). Enums travel as integers and are checked by their
+// receiver. Limits: kMessageBytesMax a message, kStringBytesMax a string, kListMax an element
+// count; every length is checked against the bytes left before anything is allocated.
+//
+// Thread: values; any thread.
+#pragma once
+#include <concepts>
+#include <cstdint>
+#include <limits>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <type_traits>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/result.h"
+#include "base/units.h"
+
+namespace mc::wire {
+
+inline constexpr size_t kMessageBytesMax = 16 * kMiB;
+inline constexpr size_t kStringBytesMax = 64 * kKiB;
+inline constexpr size_t kListMax = 1 << 20;
+
+struct Blob {  // raw bytes, up to a whole message
+  std::string bytes;
+};
+
+class Writer {
+ public:
+  template <class... F>
+  void operator()(const F&... f) {
+    array(sizeof...(F));
+    (put(f), ...);
+  }
+  std::string take() { return std::move(out_); }
+
+  void array(size_t n);
+  void put(bool v);
+  void put(double v);
+  void put(const std::string& v);
+  void put(const Blob& v);
+  void put(const BlockHash& v);
+  void put(const Bytes& v) { put_unsigned(v.n); }
+  void put(const Generation& v) { put_unsigned(v.n); }
+  template <std::unsigned_integral T>
+  void put(T v) {
+    put_unsigned(v);
+  }
+  template <std::signed_integral T>
+  void put(T v) {
+    put_signed(v);
+  }
+  template <class T>
+  void put(const std::vector<T>& v) {
+    array(v.size());
+    for (const auto& e : v) put(static_cast<const T&>(e));
+  }
+  template <class T>
+  requires std::is_class_v<T> && requires(const T& t, Writer& w) { T::fields(w, t); }
+  void put(const T& t) { T::fields(*this, t); }
+
+ private:
+  void put_unsigned(uint64_t v);
+  void put_signed(int64_t v);
+  std::string out_;
+};
+
+// Reads untrusted bytes. After a fault everything reads as its default and ok() is false.
+class Reader {
+ public:
+  explicit Reader(std::string_view in);
+  ~Reader();
+  Reader(const Reader&) = delete;
+  Reader& operator=(const Reader&) = delete;
+
+  template <class... F>
+  void operator()(F&... f) {
+    const Cursor outer = enter();
+    (get_if(f), ...);  // what is left over belongs to a newer version
+    cursor_ = outer;
+  }
+  bool ok() const { return !bad_; }
+
+  void get(bool& v);
+  void get(double& v);
+  void get(std::string& v);
+  void get(Blob& v);
+  void get(BlockHash& v);
+  void get(Bytes& v) { v.n = get_unsigned(UINT64_MAX); }
+  void get(Generation& v) { v.n = get_unsigned(UINT64_MAX); }
+  template <std::unsigned_integral T>
+  void get(T& v) {
+    v = static_cast<T>(get_unsigned(std::numeric_limits<T>::max()));
+  }
+  template <std::signed_integral T>
+  void get(T& v) {
+    v = static_cast<T>(get_signed(std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
+  }
+  template <class T>
+  void get(std::vector<T>& v) {
+    const Cursor outer = enter();
+    v.clear();
+    v.reserve(cursor_.left);
+    while (cursor_.left > 0 && !bad_) {
+      T e{};
+      get(e);
+      v.push_back(std::move(e));
+    }
+    cursor_ = outer;
+  }
+  template <class T>
+  requires std::is_class_v<T> && requires(T& t, Reader& r) { T::fields(r, t); }
+  void get(T& t) { T::fields(*this, t); }
+
+ private:
+  struct Parsed;
+  struct Cursor {  // over the elements of one array
+    const void* next = nullptr;
+    size_t left = 0;
+  };
+  template <class F>
+  void get_if(F& f) {
+    if (cursor_.left > 0 && !bad_) get(f);
+  }
+  Cursor enter();  // makes the next element, an array, the current one; returns the outer cursor
+  const void* take();
+  uint64_t get_unsigned(uint64_t max);
+  int64_t get_signed(int64_t min, int64_t max);
+
+  std::unique_ptr<Parsed> parsed_;
+  Cursor cursor_;
+  bool bad_ = false;
+};
+
+template <class M>
+std::string encode(const M& m) {
+  Writer w;
+  M::fields(w, m);
+  return w.take();
+}
+
+template <class M>
+Result<M> decode(std::string_view bytes) {
+  M m;
+  Reader r(bytes);
+  M::fields(r, m);
+  if (!r.ok())
+    return fail(Code::kInvalid, "malformed %s message of %zu bytes", M::kName, bytes.size());
+  return m;
+}
+
+}  // namespace mc::wire
