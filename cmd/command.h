@@ -1,0 +1,118 @@
+// The shell of every mc program: verbs, flags, environment, config file, --help, --version, logs,
+// completion and exit codes. Only command.cc includes CLI11: it costs seconds in every file that
+// does.
+//
+//   int main(int argc, char** argv) {
+//     store::MasterOptions options;
+//     Program program("mc-master", "metadata service of the mc KV store");
+//     program.options(options);
+//     program.example("mc-master --listen 127.0.0.1:5550", "serve on the default port");
+//     program.run_with([&](Context& context) -> Result<int> { ...; return 0; });
+//     return program.main(argc, argv);
+//   }
+//
+// A program with verbs adds Verbs instead (see Program::verb). Values come from flags, then the
+// environment (MC_<PROGRAM>_<NAME>, or MC_<NAME> for the options common to all programs), then the
+// JSON file (--config), then defaults.
+//
+// Exit codes: 0 done, 1 failed, 2 usage or config, 3 peer unavailable or timed out, 4 data
+// integrity; a body may return its own. Thread: main's.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "base/result.h"
+
+namespace mc {
+
+struct Context {
+  std::string program;  // "mc-store"
+  bool json = false;    // --output json: results as JSON on stdout; logs are on stderr always
+};
+
+class Verb {
+ public:
+  using Body = std::function<Result<int>(Context&)>;
+  Verb(std::string name, std::string summary)
+      : name_(std::move(name)), summary_(std::move(summary)) {}
+
+  template <class Options>
+  void options(Options& o) {
+    o.describe(list_);
+  }
+  OptionList& list() { return list_; }
+  // Words after the flags; `many` takes all that are left. Bound to the variable given.
+  void positional(const char* name, std::string& value, const char* help, bool required = true);
+  void positional_many(const char* name, std::vector<std::string>& values, const char* help,
+                       bool required = true);
+  void example(std::string command, std::string what) {
+    examples_.push_back({std::move(command), std::move(what)});
+  }
+  // An exit status beyond the common five, for --help and the man page.
+  void exit_status(int status, std::string what) {
+    statuses_.push_back({status, std::move(what)});
+  }
+  void run_with(Body body) { body_ = std::move(body); }
+
+ private:
+  friend class Program;
+  struct Positional {
+    std::string name, help;
+    bool required, many;
+    std::function<void(const std::vector<std::string>&)> set;
+  };
+  struct Example {
+    std::string command, what;
+  };
+  struct Status {
+    int status;
+    std::string what;
+  };
+  std::string name_, summary_;
+  OptionList list_;
+  std::vector<Positional> positionals_;
+  std::vector<Example> examples_;
+  std::vector<Status> statuses_;
+  Body body_;
+  std::shared_ptr<void> state_;  // the options of verbs made by Program::verb
+};
+
+class Program : public Verb {
+ public:
+  using Verb::Verb;
+  // A verb whose options live as long as the program:
+  //   program.verb<GetOptions>("get", "read an object", [](Verb& v, GetOptions& o) {
+  //     v.positional("KEY", o.key, "the object's key");
+  //     v.run_with([&o](Context& c) { return get(o, c); });
+  //   });
+  template <class Options>
+  void verb(const char* name, const char* summary,
+            const std::function<void(Verb&, Options&)>& build) {
+    auto state = std::make_shared<Options>();
+    auto v = std::make_unique<Verb>(name, summary);
+    v->options(*state);
+    build(*v, *state);
+    v->state_ = state;
+    verbs_.push_back(std::move(v));
+  }
+  int main(int argc, char** argv);
+
+ private:
+  struct Common;
+  struct Parsed;
+  int run(Verb& verb, Common& common);
+  Result<> load(Verb& verb, Common& common, const std::vector<std::pair<std::string, std::string>>&
+                                                flags);
+  Result<> from_file(Verb& verb, Common& common);
+  Result<> from_environment(Verb& verb, Common& common);
+  std::string completion() const;
+  std::string man_page() const;
+  bool known_anywhere(const std::string& name) const;
+
+  std::vector<std::unique_ptr<Verb>> verbs_;
+};
+
+}  // namespace mc

@@ -1,0 +1,125 @@
+// The transfer engine: moves bytes between local memory and the segments of other processes.
+// The application says what should be where; the engine chooses the transport (same process,
+// shared memory, tcp), cuts requests into slices, and retries on the next transport.
+//
+//   MC_TRY(auto engine, Engine::open(clock, {.node = "n1"}, metrics));
+//   MC_TRY(Memory pool, engine->allocate(1 * kGiB));        // offered to peers
+//   serve(*engine, rpc_server);                             // answers describe-segment
+//   MC_TRY(SegmentHandle seg, engine->open_segment("127.0.0.1:5600", 1s));
+//   MC_TRY_(engine->transfer_sync({.op = Op::kRead, .local = p, .segment = seg, .bytes = n}, 5s));
+//
+// Thread: every member may be called from any thread; callbacks run on an engine thread and must
+// not block (post to your loop). Errors: kStale when the peer's generation or a guard moved on;
+// kUnavailable when the peer is gone; kTimeout; kInvalid for ranges outside the segment.
+// Source: Mooncake paper 3.2.2, Listing 1; TENT paper section 3.
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "base/options.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "xfer/messages.h"
+#include "xfer/request.h"
+
+namespace mc::rpc {
+class Server;
+}
+
+namespace mc::xfer {
+
+struct EngineOptions {
+  NodeId node = "anonymous";
+  std::string data = "127.0.0.1:0";  // where tcp data connections are taken
+  std::vector<std::string> transports{"shm", "tcp"};  // allowed, in order of preference
+  uint32_t workers = 2;                               // copy threads
+  uint32_t connections = 2;                           // tcp connections per peer
+  Bytes slice{1 * kMiB};                              // bytes a slice, at least 64 KiB
+  Duration peer_timeout = std::chrono::seconds(3);    // a silent peer fails a request after this
+  void describe(OptionList& v);                       // all but node
+};
+
+// Memory of this process that peers may reach. Freed (or unregistered) when the last copy goes;
+// requests of peers still touching it end first.
+class Memory {
+ public:
+  struct Impl;
+  Memory() = default;
+  explicit Memory(std::shared_ptr<Impl> impl);
+  std::span<std::byte> bytes() const { return bytes_; }
+  std::byte* data() const { return bytes_.data(); }
+  size_t size() const { return bytes_.size(); }
+  uint64_t offset() const { return offset_; }  // of bytes()[0] in this process's segment
+  explicit operator bool() const { return impl_ != nullptr; }
+
+ private:
+  std::shared_ptr<Impl> impl_;
+  std::span<std::byte> bytes_;
+  uint64_t offset_ = 0;
+};
+
+class Engine {
+ public:
+  static Result<std::unique_ptr<Engine>> open(const Clock& clock, EngineOptions options,
+                                              Metrics& metrics);
+  ~Engine();
+  Engine(const Engine&) = delete;
+  Engine& operator=(const Engine&) = delete;
+
+  // ---- memory that is offered
+  // Engine-owned shared memory, allocated up front (a full machine is kNoSpace, never SIGBUS);
+  // peers of the same uid map it. Zero-filled.
+  Result<Memory> allocate(uint64_t bytes, bool writable = true, std::string location = "*");
+  // Memory the application brought; it must outlive the returned Memory.
+  Result<Memory> register_memory(std::span<std::byte> memory, bool writable = true,
+                                 std::string location = "*");
+  SegmentDescriptor describe() const;  // what peers are told
+  Generation generation() const;
+  const std::vector<std::string>& data_addresses() const;
+
+  // ---- peers
+  // Asks the owner at its control address ("host:port"); blocks up to `budget`. Cached by address;
+  // refreshed once by the engine itself when its generation moves.
+  Result<SegmentHandle> open_segment(const std::string& control_address, Duration budget);
+  // For callers that fetched the descriptor themselves (loops must not block). `control_address`
+  // may be empty; then a stale segment is the caller's to refresh by calling this again: a newer
+  // generation of the same node replaces the old under the same handle.
+  Result<SegmentHandle> open_segment(const SegmentDescriptor& descriptor,
+                                     const std::string& control_address = {});
+  void close_segment(SegmentHandle segment);  // its requests in flight fail as kUnavailable
+  SegmentHandle self() const;                 // this process's own segment
+  std::string transport_of(SegmentHandle segment) const;  // "self", "shm", "tcp": the first choice
+
+  // ---- transfers
+  BatchId allocate_batch();
+  // Adds requests; `all_done` (optional) runs once, when every request submitted to the batch so
+  // far has finished. Errors (nothing was submitted): kInvalid, kNotFound.
+  Result<> submit(BatchId batch, std::span<const Request> requests,
+                  std::function<void()> all_done = {});
+  Status status(BatchId batch, size_t index) const;
+  // Blocks until all of the batch finished or `budget` passed (kTimeout; the batch goes on).
+  // Otherwise the first error of the batch, if any.
+  Result<> wait(BatchId batch, Duration budget);
+  // When it returns, no byte of local memory will be read or written any more.
+  void cancel(BatchId batch);
+  void free_batch(BatchId batch);  // cancels what has not finished
+
+  Result<> transfer_sync(const Request& request, Duration budget);
+  // Sets the guard word at `offset` to `value` if it holds less (generations only grow). kStale
+  // when it holds more. Executed atomically against other raises, by the owner or in shared memory.
+  Result<> raise_guard(SegmentHandle segment, uint64_t offset, uint64_t value, Duration budget);
+
+ private:
+  struct Impl;
+  explicit Engine(std::unique_ptr<Impl> impl);
+  std::unique_ptr<Impl> impl_;
+};
+
+// Makes `server` answer describe-segment for this engine.
+void serve(Engine& engine, rpc::Server& server);
+
+}  // namespace mc::xfer

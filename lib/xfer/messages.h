@@ -1,0 +1,49 @@
+// Segment descriptors: what one process offers, as its peers learn it over the control plane.
+//
+// Thread: values.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/units.h"
+#include "wire/codec.h"
+
+namespace mc::xfer {
+
+inline constexpr size_t kBuffersMax = 4096;
+
+struct BufferInfo {
+  uint64_t offset = 0;  // where the buffer stands in its segment's address space
+  uint64_t bytes = 0;
+  std::string location;     // "cpu:0", "cuda:1", "*"
+  uint64_t remote_addr = 0;  // in the owner's address space, for process_vm_readv; 0: not offered
+  uint32_t shm_id = 0;       // which memfd the shm channel hands out; 0: not engine-owned
+  bool writable = false;
+  static void fields(auto& a, auto& m) {
+    a(m.offset, m.bytes, m.location, m.remote_addr, m.shm_id, m.writable);
+  }
+};
+
+struct SegmentDescriptor {
+  static constexpr const char* kName = "segment";
+  NodeId node;
+  Generation generation;             // changes at every restart and re-registration
+  std::string host_id;               // same host: the same boot and IPC/PID namespace
+  uint32_t pid = 0, uid = 0;
+  std::string shm_socket;            // abstract unix socket that hands out memfds; empty: none
+  std::vector<std::string> tcp;      // data addresses "host:port", one a rail
+  wire::Blob secret;                 // what a data connection must prove to know
+  std::vector<BufferInfo> buffers;
+  static void fields(auto& a, auto& m) {
+    a(m.node, m.generation, m.host_id, m.pid, m.uid, m.shm_socket, m.tcp, m.secret, m.buffers);
+  }
+};
+
+struct DescribeSegment {  // asked of the owner's control address
+  static constexpr const char* kName = "describe-segment";
+  using Reply = SegmentDescriptor;
+  NodeId asker;
+  static void fields(auto& a, auto& m) { a(m.asker); }
+};
+
+}  // namespace mc::xfer
