@@ -1,0 +1,71 @@
+// An HTTP/1.1 client with streaming answers, for mc-replay and for fronting other servers.
+// libevent runs on one thread of its own inside; callbacks run on the owner's loop, stamped with
+// the time the bytes were read, so that a busy loop does not falsify latencies.
+//
+// Thread: the loop's. Open loop: thousands of requests may be in flight; connections are reused.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "http/server.h"
+#include "io/loop.h"
+
+namespace mc::http {
+
+struct ClientRequest {
+  std::string method = "GET";
+  std::string url;  // http://host:port/path?query
+  Headers headers;
+  std::string body;
+  Duration timeout = std::chrono::seconds(600);  // from now to the end of the answer
+};
+
+struct ClientResponse {
+  int status = 0;                              // 0: no answer came
+  std::map<std::string, std::string> headers;  // names in lower case
+  std::string body;                            // empty when on_chunk took it
+  Time sent, first_byte, done;                 // on the loop's clock
+};
+
+struct ClientCallbacks {
+  std::function<void(int status, const std::map<std::string, std::string>& headers, Time at)>
+      on_headers;                                                 // optional
+  std::function<void(std::string_view chunk, Time at)> on_chunk;  // optional: stream the body
+  // Once, last. Errors: kUnavailable (refused, reset), kTimeout, kInvalid (url), kCorrupt (cut
+  // off in mid answer).
+  std::function<void(Result<ClientResponse>)> on_done;
+};
+
+class Client {
+ public:
+  using Id = uint64_t;
+  explicit Client(io::Loop& loop, uint32_t connections_per_host_max = 2048);
+  ~Client();  // drops what is in flight without calling back
+  Client(const Client&) = delete;
+  Client& operator=(const Client&) = delete;
+  Id send(ClientRequest request, ClientCallbacks callbacks);
+  void cancel(Id id);  // closes its connection; no callback
+  size_t in_flight() const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+// Splits a stream of server-sent events into their data fields: feed chunks, get whole events.
+class SseParser {
+ public:
+  // Calls `event` with the data of each event completed by `chunk`. False when an event grows
+  // beyond 1 MiB.
+  bool feed(std::string_view chunk, const std::function<void(std::string_view data)>& event);
+
+ private:
+  std::string pending_;
+};
+
+}  // namespace mc::http

@@ -1,0 +1,93 @@
+// An HTTP/1.1 server for people and standard clients: JSON, plain text and server-sent events.
+// libevent runs on one thread of its own inside; requests enter the owner's loop through a bounded
+// queue, and answers leave the same way in batches.
+//
+//   MC_TRY(auto server, http::Server::open(loop, "127.0.0.1:8000", {}, [&](http::Exchange x) {
+//     if (x.request().path == "/live") x.reply(200, "text/plain", "live\n");
+//     else x.reply(404, "text/plain", "no such page\n");
+//   }));
+//
+// Thread: the loop's. Limits (body, header, connections, queue) are ServerOptions; a request over
+// one is answered 413, 431 or 503 without reaching the handler.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "base/metrics.h"
+#include "base/options.h"
+#include "base/result.h"
+#include "io/loop.h"
+
+namespace mc::http {
+
+using Headers = std::vector<std::pair<std::string, std::string>>;
+
+struct Request {
+  std::string method;                          // "GET"
+  std::string path;                            // decoded, without the query
+  std::map<std::string, std::string> query;    // decoded
+  std::map<std::string, std::string> headers;  // names in lower case
+  std::string body;
+  std::string peer;  // "127.0.0.1:40000"
+  Time received;     // when it was complete, on the loop's clock
+};
+
+// One request and its answer; copies share it. Answer once: reply(), or start() + write()... +
+// end(). Dropped unanswered, it answers 500. Writes to a client that is gone are ignored.
+class Exchange {
+ public:
+  struct Impl;
+  explicit Exchange(std::shared_ptr<Impl> impl);
+  const Request& request() const;
+  void reply(int status, std::string_view content_type, std::string body, Headers extra = {}) const;
+  // A streamed answer (chunked). Each write is flushed (TCP_NODELAY).
+  void start(int status, std::string_view content_type, Headers extra = {}) const;
+  void write(std::string chunk) const;
+  void end() const;
+  bool gone() const;                                   // the client closed its connection
+  void on_gone(std::function<void()> callback) const;  // on the loop; at once if it is gone already
+  size_t unsent() const;  // bytes written and not yet taken by the kernel: a slow reader
+
+ private:
+  std::shared_ptr<Impl> impl_;
+};
+
+struct ServerOptions {
+  Bytes body_max{32 * kMiB};
+  Bytes header_max{64 * kKiB};
+  uint32_t connections_max = 4096;
+  uint32_t queue_max = 4096;  // requests waiting for the loop
+  Duration idle_timeout = std::chrono::seconds(60);
+};
+
+class Server {
+ public:
+  using Handler = std::function<void(Exchange)>;
+  // "host:port"; port 0: a free one. Errors: kUnavailable when the port is in use; kInvalid.
+  static Result<std::unique_ptr<Server>> open(io::Loop& loop, const std::string& address,
+                                              ServerOptions options, Handler handler);
+  ~Server();  // closes all connections
+  Server(const Server&) = delete;
+  Server& operator=(const Server&) = delete;
+  const std::string& address() const;  // "host:port", resolved
+  void stop_accepting();               // existing exchanges go on
+  size_t open_exchanges() const;
+
+ private:
+  struct Impl;
+  explicit Server(std::shared_ptr<Impl> impl);
+  std::shared_ptr<Impl> impl_;
+};
+
+// What every daemon serves besides its own pages: /live, /ready, /health and /metrics. Returns
+// true when it answered. `not_ready` is empty when ready, otherwise the reason.
+bool serve_common(const Exchange& exchange, const Metrics& metrics, const std::string& not_ready,
+                  const std::string& health_json);
+
+}  // namespace mc::http
