@@ -1,0 +1,21 @@
+// Finds out what a machine is: the live one through hwloc, another one from a recorded sysfs tree.
+//
+// NUMA placement of devices is always the kernel's numa_node file. hwloc takes PCI locality from
+// local_cpus, which firmware often gets wrong in another way; so hwloc supplies nodes and the PCI
+// tree, sysfs the numa_node, the RDMA ports and the network devices. A PCI device that says -1 on a
+// machine with one NUMA node is put on that node.
+//
+// Thread: any. Reads files, sends nothing. A machine without GPU or RDMA is not an error.
+#pragma once
+#include <string>
+
+#include "base/result.h"
+#include "topo/model.h"
+
+namespace mc::topo {
+
+Result<Machine> discover_live();
+// `folder` holds the recorded sys/ (or is it).
+Result<Machine> discover_sysfs(const std::string& folder);
+
+}  // namespace mc::topo

@@ -1,0 +1,48 @@
+// Which RDMA devices serve which memory: three tiers per GPU and per NUMA node with CPUs.
+//
+// For a GPU, let L be the usable RDMA devices of its NUMA node. Tier 1 is those of L whose deepest
+// PCI ancestor shared with the GPU (a bridge or the host bridge) is deepest; tier 2 the rest of L;
+// tier 3 every other device. When nothing of L shares a bridge with the GPU, all of L is tier 1.
+// For a NUMA node, tier 1 is its own devices, tier 2 is empty, tier 3 the others. NUMA comes first:
+// a device of another socket is never tier 1, however short its path.
+//
+// A device without an active port is left out, with the reason. Devices keep the machine's order.
+//
+// Thread: any. Pure: a function of the Machine.
+// Source: Mooncake FAST'25, topology-aware path selection; TENT, device tiers.
+#pragma once
+#include <array>
+#include <string>
+#include <vector>
+
+#include "topo/model.h"
+
+namespace mc::topo {
+
+using Tiers = std::array<std::vector<std::string>, 3>;  // names of RDMA devices, tier 1 first
+
+struct GpuTiers {
+  size_t gpu = 0;  // index into Machine::gpus
+  Tiers tiers;
+  std::string bridge;  // the deepest one shared with tier 1; "" when none is shared
+};
+
+struct NodeTiers {
+  int node = 0;
+  Tiers tiers;
+};
+
+struct LeftOut {
+  std::string name, why;
+};
+
+struct TierTable {
+  std::vector<GpuTiers> gpus;
+  std::vector<NodeTiers> nodes;  // those with CPUs
+  std::vector<int> memory_only_nodes;
+  std::vector<LeftOut> left_out;
+};
+
+TierTable tier_table(const Machine& machine);
+
+}  // namespace mc::topo
