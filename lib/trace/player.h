@@ -28,7 +28,7 @@ enum class Arrival {
 struct PlayOptions {
   Arrival arrival = Arrival::kTrace;
   double speed = 1;    // kTrace: 2 is twice as fast; 0: everything is due at once
-  double qps = 0;      // requests a second, of all but kTrace
+  double qps = 0;      // requests a second; with kTrace it means kPoisson
   double cv = 1;       // kGamma
   uint64_t seed = 0;   // of random arrivals
   uint64_t limit = 0;  // at most this many requests, after the window; 0: all

@@ -23,7 +23,7 @@ inline constexpr uint64_t kLengthMax = 10'000'000;     // tokens, of a prompt or
 inline constexpr uint64_t kTimestampMax = 1ull << 42;  // ms; 139 years
 inline constexpr size_t kLineBytesMax = 4u << 20;      // 10 M tokens in 512s, 20 digits an id
 inline constexpr uint64_t kRecordsMax = 20'000'000;    // of a file
-inline constexpr uint64_t kBlocksMax = 1'000'000'000;  // of a file, all records together
+inline constexpr uint64_t kBlocksMax = 100'000'000;    // of a file, all records together
 
 struct Record {
   uint64_t timestamp_ms = 0;
