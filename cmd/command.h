@@ -26,6 +26,11 @@
 #include "base/options.h"
 #include "base/result.h"
 
+namespace CLI {
+class App;
+class Error;
+}  // namespace CLI
+
 namespace mc {
 
 struct Context {
@@ -52,9 +57,7 @@ class Verb {
     examples_.push_back({std::move(command), std::move(what)});
   }
   // An exit status beyond the common five, for --help and the man page.
-  void exit_status(int status, std::string what) {
-    statuses_.push_back({status, std::move(what)});
-  }
+  void exit_status(int status, std::string what) { statuses_.push_back({status, std::move(what)}); }
   void run_with(Body body) { body_ = std::move(body); }
 
  private:
@@ -103,13 +106,21 @@ class Program : public Verb {
  private:
   struct Common;
   struct Parsed;
+  void fit(Verb& verb, CLI::App& app, Parsed& parsed, const Common& common, size_t index);
+  static std::string footer(const Verb& verb);
+  static std::string explain(const Parsed& parsed, const CLI::Error& error);
+  static Result<> set_words(Verb& verb, const std::vector<std::vector<std::string>>& words,
+                            bool optional);
   int run(Verb& verb, Common& common);
-  Result<> load(Verb& verb, Common& common, const std::vector<std::pair<std::string, std::string>>&
-                                                flags);
+  Result<> load(Verb& verb, Common& common,
+                const std::vector<std::pair<std::string, std::string>>& flags);
   Result<> from_file(Verb& verb, Common& common);
   Result<> from_environment(Verb& verb, Common& common);
   std::string completion() const;
   std::string man_page() const;
+  std::string synopsis(const Verb& verb) const;
+  static std::string details(const Verb& verb);
+  static std::string statuses(const std::vector<const Verb*>& verbs);
   bool known_anywhere(const std::string& name) const;
 
   std::vector<std::unique_ptr<Verb>> verbs_;

@@ -1,0 +1,287 @@
+#include "cmd/command.h"
+
+#include <unistd.h>
+
+#include <CLI/CLI.hpp>
+#include <algorithm>
+#include <cctype>
+#include <cstdio>
+#include <cstdlib>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "cmd/common_options.h"
+#include "io/file.h"
+
+extern char** environ;
+
+namespace mc {
+namespace {
+
+using Flags = std::vector<std::pair<std::string, std::string>>;
+
+std::string printable(const std::string& name, const std::string& what) {
+  return name + ": " + what + "\n";
+}
+
+}  // namespace
+
+void Verb::positional(const char* name, std::string& value, const char* help, bool required) {
+  positionals_.push_back(
+      {name, help, required, false, [&value](const std::vector<std::string>& words) {
+         value = words.empty() ? value : words[0];
+       }});
+}
+
+void Verb::positional_many(const char* name, std::vector<std::string>& values, const char* help,
+                           bool required) {
+  positionals_.push_back({name, help, required, true,
+                          [&values](const std::vector<std::string>& words) { values = words; }});
+}
+
+namespace {
+
+// What CLI11 collected for one verb, before any of it is applied.
+struct Collected {
+  Flags flags;
+  std::vector<std::vector<std::string>> words;
+};
+
+void add_flags(CLI::App& app, const OptionList& list, Flags& out, const std::string& group) {
+  for (const Option& o : list.all()) {
+    const std::string name = o.name;
+    const std::string help = o.help + (o.get().empty() ? "" : " [" + o.get() + "]");
+    CLI::Option* added = nullptr;
+    if (o.kind == Option::Kind::kFlag) {
+      added = app.add_flag_function(
+          "--" + name + ",!--no-" + name,
+          [&out, name](int64_t n) { out.emplace_back(name, n > 0 ? "true" : "false"); }, help);
+    } else {
+      added = app.add_option_function<std::vector<std::string>>(
+          "--" + name,
+          [&out, name,
+           list_kind = o.kind == Option::Kind::kList](const std::vector<std::string>& v) {
+            std::string joined;
+            for (const auto& word : v) joined += (joined.empty() ? "" : ",") + word;
+            out.emplace_back(name, list_kind ? joined : v.back());
+          },
+          help);
+      added->type_name(placeholder(o.kind))
+          ->expected(1)
+          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+    }
+    added->group(group);
+  }
+}
+
+}  // namespace
+
+struct Program::Parsed {
+  CLI::App app;
+  Flags common_flags;
+  std::vector<Collected> collected;  // of the program itself, then of each verb
+  std::vector<CLI::App*> apps;
+};
+
+void Program::fit(Verb& verb, CLI::App& app, Parsed& p, const Common& common, size_t i) {
+  add_flags(app, verb.list_, p.collected[i].flags, "Options");
+  add_flags(app, common.list, p.common_flags, "Common options");
+  p.collected[i].words.resize(verb.positionals_.size());
+  for (size_t k = 0; k < verb.positionals_.size(); ++k) {
+    const auto& positional = verb.positionals_[k];
+    auto* o = app.add_option(positional.name, p.collected[i].words[k], positional.help);
+    o->type_name("")->expected(positional.many ? (positional.required ? 1 : 0) : 1,
+                               positional.many ? 1 << 20 : 1);
+    o->allow_extra_args(positional.many);
+  }
+  app.footer(footer(verb));
+  p.apps.push_back(&app);
+}
+
+std::string Program::footer(const Verb& verb) {
+  std::string out = verb.examples_.empty() ? "" : "Examples:\n";
+  for (const auto& e : verb.examples_) out += "  " + e.command + "\n      " + e.what + "\n";
+  return out;
+}
+
+// A flag nobody knows: name the nearest one that somebody does.
+std::string Program::explain(const Parsed& p, const CLI::Error& e) {
+  const std::string what = e.what();
+  if (dynamic_cast<const CLI::ExtrasError*>(&e) == nullptr) return what;
+  std::vector<std::string> names;
+  for (size_t i = 0; i < p.apps.size(); ++i)
+    if (i == 0 || p.apps[i]->parsed())
+      for (const auto* o : p.apps[i]->get_options()) names.push_back(o->get_name());
+  const std::string word = what.substr(what.rfind(' ') + 1);
+  const auto near = nearest(word.substr(0, word.find('=')), names);
+  if (near.empty() || !word.starts_with("-")) return what;
+  return "unknown option " + word + ": did you mean " + near + "?";
+}
+
+int Program::main(int argc, char** argv) {
+  Common common;
+  Parsed p{CLI::App(summary_, name_), {}, std::vector<Collected>(verbs_.size() + 1), {}};
+  if (argc == 2 && std::string(argv[1]) == "--help-man") {
+    std::fputs(man_page().c_str(), stdout);
+    return 0;
+  }
+  if (argc == 3 && std::string(argv[1]) == "--completion" && std::string(argv[2]) == "bash") {
+    std::fputs(completion().c_str(), stdout);
+    return 0;
+  }
+  p.app.set_version_flag("--version", name_ + " " + MC_VERSION);
+  p.app.add_option("--completion", "print a completion script (bash)")->type_name("SHELL");
+  p.app.require_subcommand(verbs_.empty() ? 0 : 1);
+  if (verbs_.empty()) {
+    fit(*this, p.app, p, common, 0);
+  } else {
+    p.apps.push_back(&p.app);
+    p.app.footer(footer(*this));
+    for (size_t i = 0; i < verbs_.size(); ++i)
+      fit(*verbs_[i], *p.app.add_subcommand(verbs_[i]->name_, verbs_[i]->summary_), p, common,
+          i + 1);
+  }
+  try {
+    p.app.parse(argc, argv);
+  } catch (const CLI::CallForHelp&) {
+    std::fputs(p.app.help().c_str(), stdout);
+    return 0;
+  } catch (const CLI::CallForVersion&) {
+    std::printf("%s %s\n", name_.c_str(), MC_VERSION);
+    return 0;
+  } catch (const CLI::Error& e) {
+    std::fputs(printable(name_, explain(p, e) + " (see --help)").c_str(), stderr);
+    return 2;
+  }
+  size_t chosen = 0;
+  for (size_t i = 1; i < p.apps.size() && !verbs_.empty(); ++i)
+    if (p.apps[i]->parsed()) chosen = i;
+  Verb& verb = chosen == 0 ? *this : *verbs_[chosen - 1];
+  Collected& collected = p.collected[chosen];
+  collected.flags.insert(collected.flags.end(), p.common_flags.begin(), p.common_flags.end());
+  auto loaded = load(verb, common, collected.flags);
+  if (loaded) loaded = set_words(verb, collected.words, common.print_config);
+  if (!loaded) {
+    std::fputs(printable(name_, loaded.error().what).c_str(), stderr);
+    return 2;
+  }
+  return run(verb, common);
+}
+
+Result<> Program::set_words(Verb& verb, const std::vector<std::vector<std::string>>& words,
+                            bool optional) {
+  for (size_t k = 0; k < verb.positionals_.size(); ++k) {
+    const auto& positional = verb.positionals_[k];
+    if (words[k].empty() && positional.required && !optional)
+      return fail(Code::kInvalid, "%s is missing (see --help)", positional.name.c_str());
+    positional.set(words[k]);
+  }
+  return {};
+}
+
+int Program::run(Verb& verb, Common& common) {
+  if (common.print_config) {
+    std::fputs(config_text(verb.list_, "effective options of " + name_ +
+                                           (&verb == this ? "" : " " + verb.name_))
+                   .c_str(),
+               stdout);
+    return 0;
+  }
+  if (auto logs = set_up_logs(name_, common.log_level, common.log_format); !logs) {
+    std::fputs(printable(name_, logs.error().what).c_str(), stderr);
+    return 2;
+  }
+  Context context{name_, common.output == "json"};
+  auto done = verb.body_(context);
+  if (done) {
+    if (std::fflush(stdout) != 0) {
+      std::fputs(printable(name_, "writing the results failed").c_str(), stderr);
+      return 1;
+    }
+    return *done;
+  }
+  const Error& error = done.error();
+  std::fflush(stdout);
+  std::fputs(printable(name_, error.what + " (" + mc::name(error.code) + ")").c_str(), stderr);
+  return code_info(error.code).exit_code;
+}
+
+Result<> Program::load(Verb& verb, Common& common, const Flags& flags) {
+  // --config decides what else is read, so it is looked for first.
+  if (const char* path = std::getenv("MC_CONFIG")) common.config = path;
+  for (const auto& [name, value] : flags)
+    if (name == "config") common.config = value;
+  MC_TRY_(from_file(verb, common));
+  MC_TRY_(from_environment(verb, common));
+  for (const auto& [name, value] : flags) {
+    auto option = verb.list_.find(name, "flags");
+    if (!option) option = common.list.find(name, "flags");
+    if (!option) return fail(option.error());
+    if (auto set = (*option)->set(value); !set)
+      return fail(Code::kInvalid, "--%s: %s", name.c_str(), set.error().what.c_str());
+    (*option)->origin = "flag";
+  }
+  return {};
+}
+
+bool Program::known_anywhere(const std::string& name) const {
+  auto has = [&](const Verb& v) {
+    return std::any_of(v.list_.all().begin(), v.list_.all().end(),
+                       [&](const Option& o) { return o.name == name; });
+  };
+  return has(*this) ||
+         std::any_of(verbs_.begin(), verbs_.end(), [&](const auto& v) { return has(*v); });
+}
+
+Result<> Program::from_file(Verb& verb, Common& common) {
+  if (common.config.empty()) return {};
+  MC_TRY(const std::string text, io::read_file(common.config));
+  auto json = parse_json(text, true);
+  if (!json)
+    return fail(Code::kInvalid, "%s: %s", common.config.c_str(), json.error().what.c_str());
+  if (!json->is_object())
+    return fail(Code::kInvalid, "%s: want an object of options", common.config.c_str());
+  Json mine = Json::object(), shared = Json::object();
+  for (const auto& [key, value] : json->items()) {
+    const bool is_common = key != "config" && common.list.find(key, "").has_value();
+    const bool is_mine = verb.list_.find(key, "").has_value();
+    // One file serves a program: what another verb knows is not this verb's mistake.
+    if (!is_mine && !is_common && known_anywhere(key)) continue;
+    (is_common && !is_mine ? shared : mine)[key] = value;
+  }
+  MC_TRY_(apply_json(common.list, shared, common.config));
+  return apply_json(verb.list_, mine, common.config);
+}
+
+Result<> Program::from_environment(Verb& verb, Common& common) {
+  auto apply = [](Option& o, const char* variable, const char* value) -> Result<> {
+    if (auto set = o.set(value); !set)
+      return fail(Code::kInvalid, "%s: %s", variable, set.error().what.c_str());
+    o.origin = "environment";
+    return {};
+  };
+  for (Option& o : common.list.all()) {
+    const std::string variable = "MC_" + env_name(o.name);
+    if (const char* value = std::getenv(variable.c_str()))
+      MC_TRY_(apply(o, variable.c_str(), value));
+  }
+  const std::string prefix = env_name(name_) + "_";  // MC_MASTER_
+  for (Option& o : verb.list_.all()) {
+    const std::string variable = prefix + env_name(o.name);
+    if (const char* value = std::getenv(variable.c_str()))
+      MC_TRY_(apply(o, variable.c_str(), value));
+  }
+  for (char** e = environ; *e != nullptr; ++e) {
+    const std::string entry = *e;
+    if (!entry.starts_with(prefix)) continue;
+    const std::string variable = entry.substr(0, entry.find('='));
+    std::string name = variable.substr(prefix.size());
+    for (char& c : name) c = c == '_' ? '-' : static_cast<char>(std::tolower(c));
+    if (known_anywhere(name)) continue;
+    auto missing = verb.list_.find(name, variable.c_str());
+    return fail(Code::kInvalid, "%s", missing.error().what.c_str());
+  }
+  return {};
+}
+
+}  // namespace mc

@@ -1,0 +1,125 @@
+// The man page and the shell completion of a program, from the same lists as its flags.
+#include <algorithm>
+
+#include "cmd/common_options.h"
+
+namespace mc {
+namespace {
+
+std::string flag_words(const OptionList& list) {
+  std::string out;
+  for (const Option& o : list.all()) out += " --" + o.name;
+  return out;
+}
+
+std::string roff(const std::string& s) {
+  std::string out;
+  for (char c : s) out += c == '\\' ? "\\\\" : c == '-' ? "\\-" : std::string(1, c);
+  return !out.empty() && (out[0] == '.' || out[0] == '\'') ? "\\&" + out : out;
+}
+
+std::string tagged(const std::string& tag, const std::string& text) {
+  return ".TP\n" + tag + "\n" + roff(text) + ".\n";
+}
+
+std::string table(const OptionList& list) {
+  std::string out;
+  for (const Option& o : list.all()) {
+    std::string tag = "\\fB\\-\\-" + roff(o.name) + "\\fR";
+    if (o.kind != Option::Kind::kFlag) tag += std::string(" \\fI") + placeholder(o.kind) + "\\fR";
+    std::string text = o.help;
+    if (!o.choices.empty()) text += "; one of";
+    for (const auto& c : o.choices) text += " " + c;
+    if (!o.get().empty()) text += ". Default: " + o.get();
+    out += tagged(tag, text);
+  }
+  return out;
+}
+
+}  // namespace
+
+std::string Program::completion() const {
+  const std::string common = flag_words(Common().list);
+  std::string function = "_" + name_;
+  std::replace(function.begin(), function.end(), '-', '_');
+  std::string out = function + "() {\n  local words=\"";
+  if (verbs_.empty()) out += "--help --version" + flag_words(list_) + common;
+  for (const auto& v : verbs_) out += v->name_ + " ";
+  out += "\"\n";
+  if (!verbs_.empty()) {
+    out += "  case \"${COMP_WORDS[1]}\" in\n";
+    for (const auto& v : verbs_)
+      out += "    " + v->name_ + ") words=\"--help" + flag_words(v->list_) + common + "\" ;;\n";
+    out += "  esac\n";
+  }
+  out += "  mapfile -t COMPREPLY < <(compgen -W \"$words\" -- \"${COMP_WORDS[COMP_CWORD]}\")\n}\n";
+  return out + "complete -o default -F " + function + " " + name_ + "\n";
+}
+
+std::string Program::synopsis(const Verb& verb) const {
+  std::string out = ".B " + roff(name_ + (&verb == this ? "" : " " + verb.name_));
+  out += "\n[\\fIoptions\\fR]";
+  for (const auto& p : verb.positionals_) {
+    const std::string word = "\\fI" + roff(p.name) + (p.many ? "...\\fR" : "\\fR");
+    out += p.required ? " " + word : " [" + word + "]";
+  }
+  return out + "\n.br\n";
+}
+
+std::string Program::details(const Verb& verb) {
+  std::string out;
+  for (const auto& p : verb.positionals_) out += tagged("\\fI" + roff(p.name) + "\\fR", p.help);
+  return out + table(verb.list_);
+}
+
+std::string Program::statuses(const std::vector<const Verb*>& verbs) {
+  std::vector<Status> all{{0, "done"},
+                          {1, "failed"},
+                          {2, "wrong usage or configuration"},
+                          {3, "a peer is unavailable or timed out"},
+                          {4, "data did not verify"}};
+  for (const Verb* v : verbs) {
+    for (const Status& s : v->statuses_) {
+      auto it = std::find_if(all.begin(), all.end(),
+                             [&](const Status& known) { return known.status == s.status; });
+      if (it == all.end())
+        all.push_back(s);
+      else
+        it->what = s.what;
+    }
+  }
+  std::string out;
+  for (const Status& s : all) out += tagged(std::to_string(s.status), s.what);
+  return out;
+}
+
+std::string Program::man_page() const {
+  std::vector<const Verb*> verbs;
+  if (verbs_.empty()) verbs.push_back(this);
+  for (const auto& v : verbs_) verbs.push_back(v.get());
+  std::string upper = name_;
+  for (char& c : upper) c = static_cast<char>(std::toupper(c));
+  std::string out = ".TH " + roff(upper) + " 1 \"\" \"mc " MC_VERSION "\" \"mc manual\"\n";
+  out += ".SH NAME\n" + roff(name_) + " \\- " + roff(summary_) + "\n.SH SYNOPSIS\n";
+  for (const Verb* v : verbs) out += synopsis(*v);
+  out += verbs_.empty() ? ".SH OPTIONS\n" : ".SH VERBS\n";
+  for (const Verb* v : verbs) {
+    if (v != this) out += ".SS \"" + roff(v->name_ + ": " + v->summary_) + "\"\n";
+    out += details(*v);
+  }
+  out += ".SH COMMON OPTIONS\n" + table(Common().list);
+  out += tagged("\\fB\\-\\-version\\fR", "Print the version");
+  out += tagged("\\fB\\-\\-completion bash\\fR", "Print a completion script");
+  out += ".SH ENVIRONMENT\nEvery option can be set as \\fB" + env_name(name_) +
+         "_\\fR\\fINAME\\fR, in capitals, with _ for \\-; the common options as "
+         "\\fBMC_\\fR\\fINAME\\fR.\nFlags win over the environment, the environment over the file "
+         "of \\fB\\-\\-config\\fR, the file over the defaults.\n";
+  out += ".SH EXIT STATUS\n" + statuses(verbs) + ".SH EXAMPLES\n";
+  for (const Verb* v : verbs)
+    for (const auto& e : v->examples_) out += tagged("\\fB" + roff(e.command) + "\\fR", e.what);
+  if (!verbs_.empty())
+    for (const auto& e : examples_) out += tagged("\\fB" + roff(e.command) + "\\fR", e.what);
+  return out;
+}
+
+}  // namespace mc
