@@ -1,0 +1,60 @@
+// A model as serving sees it: shape of its KV cache and how long its steps take. Read from JSON in
+// configs/models/; `tiny` is also built in, so that everything runs without a file.
+//
+// A block of KV lies in memory as [layer][K,V][kv_head][token][head_dim]: a layer of a block, and a
+// range of heads in it, are contiguous. MLA models store one latent vector per token and layer
+// (kv_heads 1, no separate V).
+//
+// Thread: values. Source: Mooncake paper section 2 and Table 1; paper calibration (calib.json).
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "base/json_fwd.h"
+#include "base/options.h"
+#include "base/result.h"
+#include "base/time.h"
+
+namespace mc::spec {
+
+// Seconds, from token counts. n: prompt tokens; p: of these, reused from a cache.
+//   prefill(n, p) = c0 + c1 (n - p) + c2 (n^2 - p^2) + p x kv_bytes_per_token / load_bytes_per_s
+//   step(B, ctx)  = t0 + t1 (B - 1) + t2 x (sum of the batch's context lengths)
+struct CostModel {
+  double c0 = 0, c1 = 0, c2 = 0;
+  double load_bytes_per_s = 128e9;
+  double t0 = 0, t1 = 0, t2 = 0;
+  double transfer_bytes_per_s = 87e9;  // between nodes, before anything was observed
+};
+
+struct ModelSpec {
+  std::string name;
+  uint32_t layers = 0, kv_heads = 0, head_dim = 0;
+  uint32_t hidden = 0, vocab = 0;
+  uint32_t element_bytes = 2;
+  bool mla = false;          // one latent vector instead of K and V
+  uint64_t context_max = 0;  // tokens
+  uint64_t parameters = 0;
+  CostModel cost;
+
+  uint64_t kv_bytes_per_token_layer() const {
+    return uint64_t{kv_heads} * head_dim * element_bytes * (mla ? 1 : 2);
+  }
+  uint64_t kv_bytes_per_token() const { return kv_bytes_per_token_layer() * layers; }
+  uint64_t layer_bytes(uint64_t block_tokens) const {
+    return kv_bytes_per_token_layer() * block_tokens;
+  }
+  uint64_t block_bytes(uint64_t block_tokens) const { return kv_bytes_per_token() * block_tokens; }
+  // What must agree between all who share KV: model, dtype, layout, block size, hash. A mismatch is
+  // refused with both texts, never a silent miss.
+  std::string fingerprint(uint64_t block_tokens) const;
+};
+
+double prefill_seconds(const ModelSpec& spec, uint64_t n, uint64_t p);
+double step_seconds(const ModelSpec& spec, uint64_t batch, uint64_t context_tokens);
+
+ModelSpec tiny();                                              // 4 layers, 1 KiB of KV a token
+Result<ModelSpec> parse_spec(const Json& json);                // unknown keys are errors
+Result<ModelSpec> load_spec(const std::string& name_or_path);  // "tiny", or a JSON file
+
+}  // namespace mc::spec
