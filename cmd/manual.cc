@@ -6,6 +6,9 @@
 namespace mc {
 namespace {
 
+constexpr const char* kPrograms[] = {"mc-conductor", "mc-decode", "mc-master", "mc-prefill",
+                                     "mc-replay",    "mc-store",  "mc-topo",   "mc-xfer"};
+
 std::string flag_words(const OptionList& list) {
   std::string out;
   for (const Option& o : list.all()) out += " --" + o.name;
@@ -119,7 +122,16 @@ std::string Program::man_page() const {
     for (const auto& e : v->examples_) out += tagged("\\fB" + roff(e.command) + "\\fR", e.what);
   if (!verbs_.empty())
     for (const auto& e : examples_) out += tagged("\\fB" + roff(e.command) + "\\fR", e.what);
-  return out;
+  out += ".SH FILES\n" + tagged("\\fI/usr/local/share/mc/configs/" + roff(name_) + ".json\\fR",
+                                "A commented file for --config, one key for each option");
+  out += ".SH SEE ALSO\n";
+  const char* separator = "";
+  for (const char* other : kPrograms) {
+    if (name_ == other) continue;
+    out += std::string(separator) + ".BR " + roff(other) + " (1)";
+    separator = ",\n";
+  }
+  return out + "\n";
 }
 
 }  // namespace mc
