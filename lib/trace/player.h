@@ -34,7 +34,7 @@ struct PlayOptions {
   uint64_t limit = 0;  // at most this many requests, after the window; 0: all
   // Seconds of trace time [from, to): only these requests, shifted so that `from` is 0.
   double window_from_s = 0;
-  std::optional<double> window_to_s;
+  std::optional<double> window_to_s = std::nullopt;
 };
 
 struct Arrived {

@@ -50,7 +50,7 @@ struct RequestResult {
 };
 
 struct Slo {
-  std::optional<double> ttft_ms, tbt_ms;  // absent: no objective
+  std::optional<double> ttft_ms = std::nullopt, tbt_ms = std::nullopt;  // absent: no objective
 };
 
 // What was run. Everything here is told, not measured.

@@ -1,0 +1,62 @@
+// The numbers behind a synthetic workload, read from a JSON file (configs/profiles/).
+//
+// Thread: values; any thread. Pure: reads no file; whoever has the JSON passes it.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/json_fwd.h"
+#include "base/random.h"
+#include "base/result.h"
+
+namespace mc::trace {
+
+// A distribution given by its values at a few quantile levels, 0 to 100 %, interpolated linearly in
+// sign(x) log(1 + |x|): lengths span four decades and their tails matter.
+class Knots {
+ public:
+  Knots() = default;
+  // Errors: kInvalid unless the levels rise from 0 to 100 and the values never fall.
+  static Result<Knots> make(std::vector<double> levels_percent, std::vector<double> values);
+  double at(double quantile) const;  // in [0, 1]
+  double draw(Random& random) const { return at(random.uniform()); }
+  double low() const { return values_.front(); }
+  double high() const { return values_.back(); }
+
+ private:
+  std::vector<double> levels_, values_;
+};
+
+struct LogNormal {
+  double mu = 0, sigma = 0;
+  double draw(Random& random) const { return random.lognormal(mu, sigma); }
+};
+
+// Chats that share one system prompt. Sessions start at random; each goes on for some turns, every
+// turn sending the whole conversation again. See synth.h for what is drawn from what.
+struct ConversationProfile {
+  uint64_t requests = 0;
+  double span_s = 0;
+  uint64_t slot_ms = 0;  // times are rounded down to this grid; 0: to 1 ms
+  double warm_up_s = 0;  // simulated before the first request that is kept
+  uint64_t system_prompt_tokens = 0;
+  uint64_t input_max_tokens = 0;  // a session that would grow past it ends
+  double sessions_per_request = 0;
+  double rate_trend = 0;  // the rate rises from (1 - trend) to (1 + trend) of its mean
+  double continue_a = 1, continue_b = 1;  // each session's chance of another turn ~ Beta(a, b)
+  LogNormal turn_gap_s;
+  double turn_gap_min_s = 0;
+  double branch_share = 0, resend_share = 0;      // of turns after the first
+  std::vector<double> large_message_probability;  // at turn 2, 3, ...; the last holds for the rest
+  double large_message_above_tokens = 0;
+  LogNormal large_message_tokens;
+  Knots root_input_tokens, output_tokens, small_message_tokens;
+  Knots branch_keep_fraction, branch_delta_tokens;
+};
+
+// Errors: kInvalid naming `where` and the key: one missing, unknown, of a wrong type or out of
+// range.
+Result<ConversationProfile> parse_conversation(const Json& profile, const std::string& where);
+
+}  // namespace mc::trace
