@@ -3,6 +3,7 @@
 // Thread: one owner; merge copies to read them elsewhere.
 #pragma once
 #include <array>
+#include <cstddef>
 #include <cstdint>
 
 namespace mc {

@@ -134,6 +134,10 @@ void Reader::get(double& v) {
   const msgpack::object& o = as_object(p);
   if (o.type == msgpack::type::FLOAT64 || o.type == msgpack::type::FLOAT32)
     v = o.via.f64;
+  else if (o.type == msgpack::type::POSITIVE_INTEGER)  // packers shorten whole doubles
+    v = static_cast<double>(o.via.u64);
+  else if (o.type == msgpack::type::NEGATIVE_INTEGER)
+    v = static_cast<double>(o.via.i64);
   else
     bad_ = true;
 }
