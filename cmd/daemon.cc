@@ -1,0 +1,72 @@
+#include "cmd/daemon.h"
+
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cstddef>
+#include <cstdlib>
+#include <cstring>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "io/fd.h"
+#include "io/file.h"
+#include "rpc/socket.h"
+
+namespace mc {
+namespace {
+
+// The protocol of sd_notify(3): one datagram to the socket systemd names, '@' for abstract.
+void notify_systemd(const char* state) {
+  const char* path = std::getenv("NOTIFY_SOCKET");
+  sockaddr_un address{};
+  if (path == nullptr || std::strlen(path) >= sizeof address.sun_path) return;
+  address.sun_family = AF_UNIX;
+  std::strcpy(address.sun_path, path);
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + std::strlen(path));
+  if (address.sun_path[0] == '@') address.sun_path[0] = '\0';
+  const io::Fd fd(::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0));
+  if (!fd) return;
+  if (::sendto(fd.get(), state, std::strlen(state), MSG_NOSIGNAL,
+               reinterpret_cast<const sockaddr*>(&address), length) < 0)
+    log_warn("daemon", "telling systemd '%s' failed: %s", state, std::strerror(errno));
+}
+
+}  // namespace
+
+Result<> load_cluster_key(const std::string& path) {
+  if (path.empty()) return {};
+  MC_TRY(std::string key, io::read_file(path, 4096));
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0 && (info.st_mode & 077) != 0)
+    return fail(Code::kDenied, "%s may be read by others: chmod 600 it", path.c_str());
+  while (!key.empty() && (key.back() == '\n' || key.back() == ' ')) key.pop_back();
+  return rpc::use_cluster_key(key);
+}
+
+Result<> DaemonOptions::load() const { return load_cluster_key(cluster_key); }
+
+Result<> DaemonOptions::ready(const Endpoints& me) const {
+  log_info("daemon", "%s %s ready: control %s%s%s", me.role.c_str(), me.name.c_str(),
+           me.control.c_str(), me.http.empty() ? "" : ", http ", me.http.c_str());
+  if (!announce.empty()) {
+    Json data = Json::array();
+    for (const auto& address : me.data) data.push_back(address);
+    const Json json = {{"name", me.name},     {"role", me.role},       {"pid", ::getpid()},
+                       {"epoch", me.epoch},   {"control", me.control}, {"http", me.http},
+                       {"events", me.events}, {"replay", me.replay},   {"data", data}};
+    MC_TRY_(io::write_file_atomically(announce, dump_json(json) + "\n"));
+  }
+  notify_systemd("READY=1");
+  return {};
+}
+
+void DaemonOptions::stopping() const {
+  notify_systemd("STOPPING=1");
+  if (!announce.empty()) ::unlink(announce.c_str());
+}
+
+}  // namespace mc

@@ -1,0 +1,49 @@
+// What every long-running mc program does besides its work: reads the cluster key, announces its
+// endpoints, tells systemd, and ends on SIGTERM. Mains include this instead of repeating it.
+//
+//   DaemonOptions daemon;                 // --announce, --cluster-key
+//   ...
+//   MC_TRY_(daemon.load());               // before the first socket
+//   io::Loop loop(clock);
+//   io::Signals signals(loop, [&](int n) { ... loop.stop(); });
+//   ...
+//   MC_TRY_(daemon.ready({.name = "p0", .role = "prefill", .control = server->address()}));
+//   MC_TRY_(loop.run());
+//   daemon.stopping();
+//
+// Thread: main's.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "base/result.h"
+
+namespace mc {
+
+struct Endpoints {
+  std::string name, role;
+  uint64_t epoch = 0;
+  std::string control, http, events, replay;  // "host:port"; empty: not served
+  std::vector<std::string> data;
+};
+
+struct DaemonOptions {
+  std::string announce;
+  std::string cluster_key;
+  void describe(OptionList& v) {
+    v("announce", announce, "file to write the endpoints to, as JSON, once ready");
+    v("cluster-key", cluster_key,
+      "file (mode 0600) with the secret all processes of a cluster share");
+  }
+
+  Result<> load() const;                      // reads the cluster key, when there is one
+  Result<> ready(const Endpoints& me) const;  // announces, logs, and tells systemd
+  void stopping() const;                      // tells systemd and removes the announcement
+};
+
+// For short-lived clients: the key alone. Errors: kDenied when others may read the file.
+Result<> load_cluster_key(const std::string& path);
+
+}  // namespace mc
