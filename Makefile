@@ -4,7 +4,7 @@ JOBS := $(shell nproc)
 prefix ?= /usr/local
 
 all: release
-setup:;   scripts/setup
+setup:;   @scripts/setup
 release: setup;  $(call BUILD,-DCMAKE_BUILD_TYPE=RelWithDebInfo)
 debug:   setup;  $(call BUILD,-DCMAKE_BUILD_TYPE=Debug)
 asan:    setup;  $(call BUILD,-DCMAKE_BUILD_TYPE=Debug -DMC_SANITIZE=address$(comma)undefined) && scripts/test build/$@ -L fast

@@ -22,7 +22,7 @@ BANNED = {  # pattern: (why, files that may)
     r'(steady|system|high_resolution)_clock::now|\bclock_gettime\b':
         ('take Time now', r'^base/time\.'),
     r'\b(sleep_for|sleep_until|usleep|nanosleep|sleep\()': ('wait on the loop or a condition', r'^$'),
-    r'\bgetenv\b|\benviron\b': ('options come from flags, environment and file in cmd', r'^cmd/command'),
+    r'\bgetenv\b|\benviron\b': ('options come from flags, environment and file in cmd', r'^cmd/(command|daemon)'),
     r'\b(rand|srand|random_device)\b': ('use base/random.h with a seed', r'^base/random'),
     r'\bstd::regex\b|\bvolatile\b|\bdetach\(\)': ('not in this project', r'^$'),
     r'\b(TODO|FIXME|XXX)\b': ('finish it, or leave it out', r'^$'),
