@@ -1,0 +1,114 @@
+// The client of the KV store: puts values into memory of mc-store nodes and reads them back through
+// the transfer engine, straight between the caller's buffers and theirs.
+//
+//   MC_TRY(auto client, Client::open(engine, clock, {.master = "127.0.0.1:5550"}, metrics));
+//   MC_TRY(PutOutcome o, client->put("k", std::as_bytes(std::span(data))));
+//   MC_TRY(uint64_t n, client->get("k", buffer));
+//
+// A value is written once and immutable until removed. The value of an item is the concatenation
+// of its parts, so that scattered memory needs no staging copy. A put of a key that is already
+// stored moves no bytes. A read verifies, falls to the next replica on any error, and once asks
+// the master again when all were stale.
+//
+// Thread: any; calls made at the same time wait for each other's metadata round trips (AsyncClient
+// keeps several). Every call ends within its `timeout`. Errors: kNotFound; kBusy (being written by
+// somebody else); kNoSpace (pool full of leased objects, value larger than the pool, or the
+// caller's buffer too small); kUnavailable (master or all holders gone); kTimeout; kCorrupt
+// (checksum); kStale (replaced while it was read or written).
+// Source: Mooncake paper, section 3.2 (KVCache store); design, "Client library".
+#pragma once
+#include <atomic>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "base/mutex.h"
+#include "base/options.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "rpc/client.h"
+#include "store/messages.h"
+#include "xfer/engine.h"
+
+namespace mc::store {
+
+struct ClientOptions {
+  std::string master = "127.0.0.1:5550";
+  Duration timeout = std::chrono::seconds(5);          // of one call, batch or not
+  Duration put_wait = std::chrono::milliseconds(100);  // how long a full pool is waited for
+  std::string verify = "sample";  // same-host reads: always | sample (1 of 64) | never
+  uint32_t replicas = 1;
+  std::string prefer;  // node to put on when it has room
+  void describe(OptionList& v);
+};
+
+enum class PutOutcome : uint8_t { kStored, kExisted };
+
+struct PutItem {
+  ObjectKey key;
+  std::vector<std::span<const std::byte>> parts;
+};
+struct GetItem {
+  ObjectKey key;
+  std::vector<std::span<std::byte>> parts;  // together at least as large as the value
+};
+
+class Client {
+ public:
+  // Connects lazily: a master that is not there is an error of the first call.
+  static Result<std::unique_ptr<Client>> open(xfer::Engine& engine, const Clock& clock,
+                                              ClientOptions options, Metrics& metrics);
+
+  Result<PutOutcome> put(const ObjectKey& key, std::span<const std::byte> value);
+  // Bytes of the value, now at the front of `into`.
+  Result<uint64_t> get(const ObjectKey& key, std::span<std::byte> into);
+  Result<std::vector<std::byte>> get(const ObjectKey& key);
+  // One answer an item, in order; items fail separately.
+  std::vector<Result<PutOutcome>> put_batch(std::span<const PutItem> items);
+  std::vector<Result<uint64_t>> get_batch(std::span<const GetItem> items);
+  // The same, waiting up to `wait` for keys that are not stored yet.
+  std::vector<Result<uint64_t>> get_batch(std::span<const GetItem> items, Duration wait);
+
+  Result<std::vector<bool>> exists(const std::vector<ObjectKey>& keys);
+  // How many of `keys`, from the first, are stored without a gap; leases them.
+  Result<uint64_t> match_prefix(const std::vector<ObjectKey>& keys);
+  std::vector<Result<>> remove(const std::vector<ObjectKey>& keys, bool force = false);
+  Result<Listed> list(const std::string& prefix, const std::string& after, uint32_t limit);
+  Result<ClusterStat> stat();
+  // Where a key lies; grants a lease.
+  Result<Located> locate(const ObjectKey& key);
+
+ private:
+  struct Read;
+  struct Write;
+  Client(xfer::Engine& engine, const Clock& clock, ClientOptions options, Metrics& metrics,
+         std::unique_ptr<rpc::SyncClient> master);
+  template <class M>
+  Result<typename M::Reply> ask(const M& message, Time deadline, Duration wait = {});
+  Result<> check_epoch(uint64_t epoch);
+  Duration left(Time deadline) const { return deadline - clock_.now(); }
+
+  void put_round(std::vector<Write>& writes, Time deadline);
+  Result<> raise_guards(Write& write, const std::vector<NodeRef>& nodes, Time deadline);
+  void move_out(std::vector<Write>& writes, const std::vector<NodeRef>& nodes, Time deadline);
+  void finish_puts(std::vector<Write>& writes, Time deadline);
+  void get_round(std::vector<Read>& reads, Time deadline, Duration wait);
+  void read_places(std::vector<Read>& reads, const Replicas& found, Time asked, Time deadline);
+  void wait_reading(xfer::BatchId batch, const std::vector<ObjectKey>& keys, Duration lease,
+                    Time asked, Time deadline);
+  void settle(Read& read, const Located& at, const std::vector<NodeRef>& nodes);
+  bool verifies(xfer::SegmentHandle segment);
+  void report(const NodeRef& node);
+
+  xfer::Engine& engine_;
+  const Clock& clock_;
+  const ClientOptions options_;
+  const std::unique_ptr<rpc::SyncClient> master_;
+  std::atomic<uint64_t> epoch_{0};  // the largest seen: older masters are refused
+  std::atomic<uint64_t> reads_{0};
+  Counter &put_bytes_, &get_bytes_, &hits_, &misses_, &checksum_failures_, &stale_;
+};
+
+}  // namespace mc::store

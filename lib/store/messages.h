@@ -1,0 +1,320 @@
+// What is said between the store's clients, its nodes and mc-master. The master only ever sees
+// metadata. Batch calls take vectors and answer item by item, in order, in one round trip; an
+// item's code 0 is success, otherwise a mc::Code.
+//
+//   writer  put-start   -> places and a generation   (then writes the bytes, one-sided)
+//           put-end     -> published                 (the nodes have recorded it)
+//   reader  get-replicas-> places and a lease        (then reads the bytes, one-sided)
+//   node    mount, inventory, then heartbeats that the master holds until it has orders
+//
+// Every reply carries the master's epoch; nodes and clients refuse one older than they have seen.
+// Source: Mooncake paper, section 3.2; docs/decisions/0011-inventory.md.
+//
+// Thread: values.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "rpc/envelope.h"
+#include "wire/codec.h"
+
+namespace mc::store {
+
+inline constexpr size_t kBatchMax = 16384;     // items of one call
+inline constexpr size_t kInventoryMax = 4096;  // records of one inventory message
+inline constexpr size_t kOrdersMax = 1024;     // orders of one heartbeat's answer
+inline constexpr uint32_t kListMax = 10000;    // objects of one page of ls
+inline constexpr uint32_t kReplicasMax = 8;
+inline constexpr uint64_t kPage = 4096;  // values start at multiples of it; one guard word a page
+
+struct Outcome {  // of one item
+  uint8_t code = 0;
+  std::string what;
+  static void fields(auto& a, auto& m) { a(m.code, m.what); }
+  bool ok() const { return code == 0; }
+  Result<> result() const {
+    if (ok()) return {};
+    return fail(Error{code_from_wire(code), what});
+  }
+  static Outcome of(const Error& e) { return {static_cast<uint8_t>(e.code), e.what}; }
+  static Outcome of(const Result<>& r) { return r ? Outcome{} : of(r.error()); }
+};
+
+struct Outcomes {
+  static constexpr const char* kName = "outcomes";
+  uint64_t epoch = 0;
+  std::vector<Outcome> items;
+  static void fields(auto& a, auto& m) { a(m.epoch, m.items); }
+};
+
+struct NodeRef {
+  NodeId name;
+  std::string control;    // where its segment is described
+  Generation generation;  // of its transfer engine: changes when it restarts
+  static void fields(auto& a, auto& m) { a(m.name, m.control, m.generation); }
+};
+
+struct Place {          // where a replica lies
+  uint32_t node = 0;    // index into the reply's nodes
+  uint64_t offset = 0;  // of the value's first byte, in the node's segment
+  uint64_t guard = 0;   // of the guard word, which holds the object's generation
+  static void fields(auto& a, auto& m) { a(m.node, m.offset, m.guard); }
+};
+
+// ---- writing
+
+struct PutWant {
+  ObjectKey key;
+  uint64_t bytes = 0;
+  static void fields(auto& a, auto& m) { a(m.key, m.bytes); }
+};
+struct PutGrant {
+  Outcome outcome;  // kExists: stored already; kBusy: being written; kNoSpace: pool full
+  Generation generation;
+  std::vector<Place> places;
+  static void fields(auto& a, auto& m) { a(m.outcome, m.generation, m.places); }
+};
+struct PutStarted {
+  static constexpr const char* kName = "put-started";
+  uint64_t epoch = 0;
+  std::vector<NodeRef> nodes;
+  std::vector<PutGrant> items;
+  static void fields(auto& a, auto& m) { a(m.epoch, m.nodes, m.items); }
+};
+struct PutStart {
+  static constexpr const char* kName = "put-start";
+  using Reply = PutStarted;
+  std::vector<PutWant> items;
+  uint32_t replicas = 1;  // at least one is granted, at most this many
+  std::string prefer;     // node to use when it has room
+  uint32_t wait_ms = 0;   // how long a full pool may be waited for; 0: the master's --put-wait
+  static void fields(auto& a, auto& m) { a(m.items, m.replicas, m.prefer, m.wait_ms); }
+};
+
+struct PutClaim {  // an allocation the sender was granted
+  ObjectKey key;
+  Generation generation;
+  uint64_t checksum = 0;  // XXH3-64 of the value
+  static void fields(auto& a, auto& m) { a(m.key, m.generation, m.checksum); }
+};
+struct PutEnd {  // publishes; idempotent; kStale when the grant has expired
+  static constexpr const char* kName = "put-end";
+  using Reply = Outcomes;
+  std::vector<PutClaim> items;
+  static void fields(auto& a, auto& m) { a(m.items); }
+};
+struct PutRevoke {  // rolls back: the writer promises that it writes no more; idempotent
+  static constexpr const char* kName = "put-revoke";
+  using Reply = Outcomes;
+  std::vector<PutClaim> items;
+  static void fields(auto& a, auto& m) { a(m.items); }
+};
+
+// ---- reading
+
+struct Located {
+  Outcome outcome;
+  uint64_t bytes = 0, checksum = 0;
+  Generation generation;
+  std::vector<Place> places;  // healthy nodes first
+  static void fields(auto& a, auto& m) {
+    a(m.outcome, m.bytes, m.checksum, m.generation, m.places);
+  }
+};
+struct Replicas {
+  static constexpr const char* kName = "replicas";
+  uint64_t epoch = 0;
+  uint32_t lease_ms = 0;  // counted from before the call
+  std::vector<NodeRef> nodes;
+  std::vector<Located> items;
+  static void fields(auto& a, auto& m) { a(m.epoch, m.lease_ms, m.nodes, m.items); }
+};
+struct GetReplicas {
+  static constexpr const char* kName = "get-replicas";
+  using Reply = Replicas;
+  std::vector<ObjectKey> keys;
+  uint32_t wait_ms = 0;  // answered when all keys are stored, or after this
+  static void fields(auto& a, auto& m) { a(m.keys, m.wait_ms); }
+};
+
+struct Existing {
+  static constexpr const char* kName = "existing";
+  uint64_t epoch = 0;
+  std::vector<uint8_t> items;
+  static void fields(auto& a, auto& m) { a(m.epoch, m.items); }
+};
+struct Exists {
+  static constexpr const char* kName = "exists";
+  using Reply = Existing;
+  std::vector<ObjectKey> keys;
+  static void fields(auto& a, auto& m) { a(m.keys); }
+};
+
+struct Matched {
+  static constexpr const char* kName = "matched";
+  uint64_t epoch = 0;
+  uint64_t hits = 0;  // the length of the run of stored keys from the first; they are leased
+  static void fields(auto& a, auto& m) { a(m.epoch, m.hits); }
+};
+struct MatchPrefix {
+  static constexpr const char* kName = "match-prefix";
+  using Reply = Matched;
+  std::vector<ObjectKey> keys;
+  static void fields(auto& a, auto& m) { a(m.keys); }
+};
+
+struct Remove {  // answered when the holders have forgotten it too
+  static constexpr const char* kName = "remove";
+  using Reply = Outcomes;
+  std::vector<ObjectKey> keys;
+  bool force = false;  // although leased
+  static void fields(auto& a, auto& m) { a(m.keys, m.force); }
+};
+
+// ---- looking
+
+struct ObjectInfo {
+  ObjectKey key;
+  uint64_t bytes = 0, checksum = 0;
+  Generation generation;
+  uint32_t replicas = 0;
+  bool leased = false;
+  static void fields(auto& a, auto& m) {
+    a(m.key, m.bytes, m.checksum, m.generation, m.replicas, m.leased);
+  }
+};
+struct Listed {
+  static constexpr const char* kName = "listed";
+  uint64_t epoch = 0;
+  std::vector<ObjectInfo> items;  // by key
+  bool more = false;              // ask again with `after` = the last key
+  static void fields(auto& a, auto& m) { a(m.epoch, m.items, m.more); }
+};
+struct List {
+  static constexpr const char* kName = "list";
+  using Reply = Listed;
+  std::string prefix, after;
+  uint32_t limit = 1000;
+  static void fields(auto& a, auto& m) { a(m.prefix, m.after, m.limit); }
+};
+
+struct NodeStat {
+  NodeId name;
+  std::string control, state;  // "mounting", "ready", "suspect"
+  Generation generation;
+  uint64_t capacity = 0, used = 0, releasing = 0, objects = 0;
+  double heard_ms = 0;  // ago
+  static void fields(auto& a, auto& m) {
+    a(m.name, m.control, m.state, m.generation, m.capacity, m.used, m.releasing, m.objects,
+      m.heard_ms);
+  }
+};
+struct ClusterStat {
+  static constexpr const char* kName = "cluster-stat";
+  uint64_t epoch = 0;
+  uint64_t capacity = 0, used = 0, objects = 0, object_bytes = 0, leased = 0, writing = 0;
+  uint64_t evicted_objects = 0, evicted_bytes = 0;
+  std::vector<NodeStat> nodes;
+  static void fields(auto& a, auto& m) {
+    a(m.epoch, m.capacity, m.used, m.objects, m.object_bytes, m.leased, m.writing,
+      m.evicted_objects, m.evicted_bytes, m.nodes);
+  }
+};
+struct Stat {
+  static constexpr const char* kName = "stat";
+  using Reply = ClusterStat;
+  static void fields(auto& a, auto&) { a(); }
+};
+
+struct ReportNode {  // a reader could not reach it: suspect until it is heard again
+  static constexpr const char* kName = "report-node";
+  using Reply = rpc::Empty;
+  NodeId node;
+  Generation generation;
+  static void fields(auto& a, auto& m) { a(m.node, m.generation); }
+};
+
+// ---- nodes
+
+struct Record {  // an object as its holder knows it
+  ObjectKey key;
+  uint64_t offset = 0;  // of the value, in the node's segment
+  uint64_t bytes = 0, checksum = 0;
+  Generation generation;
+  static void fields(auto& a, auto& m) { a(m.key, m.offset, m.bytes, m.checksum, m.generation); }
+};
+
+// A node's segment: values in [data, data + capacity), in whole pages; the guard word of the value
+// at `offset` is the u64 at guards + (offset - data) / kPage * 8.
+struct Layout {
+  uint64_t data = 0, capacity = 0, guards = 0;
+  static void fields(auto& a, auto& m) { a(m.data, m.capacity, m.guards); }
+  uint64_t guard_of(uint64_t offset) const { return guards + (offset - data) / kPage * 8; }
+};
+
+struct Mounted {
+  static constexpr const char* kName = "mounted";
+  uint64_t epoch = 0;
+  static void fields(auto& a, auto& m) { a(m.epoch); }
+};
+struct Mount {  // then inventory messages, the last of them with `last`
+  static constexpr const char* kName = "mount";
+  using Reply = Mounted;
+  NodeRef node;
+  Layout layout;
+  uint64_t epoch_seen = 0;  // the largest of any master: a new master goes beyond it
+  static void fields(auto& a, auto& m) { a(m.node, m.layout, m.epoch_seen); }
+};
+struct Inventory {
+  static constexpr const char* kName = "inventory";
+  using Reply = Mounted;
+  NodeId node;
+  Generation generation;
+  std::vector<Record> records;
+  bool last = false;
+  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.records, m.last); }
+};
+struct Unmount {
+  static constexpr const char* kName = "unmount";
+  using Reply = Mounted;
+  NodeId node;
+  Generation generation;
+  static void fields(auto& a, auto& m) { a(m.node, m.generation); }
+};
+
+enum class OrderKind : uint8_t {
+  kRecord = 1,  // the value at record.offset is complete: keep it in the directory
+  kForget = 2,  // drop it, and raise its guard word to `fence`
+};
+struct Order {
+  uint64_t seq = 0;
+  uint8_t kind = 0;
+  Record record;
+  Generation fence;
+  static void fields(auto& a, auto& m) { a(m.seq, m.kind, m.record, m.fence); }
+};
+
+enum class BeatStatus : uint8_t { kOk = 0, kRemount = 1 };
+struct Beat {
+  static constexpr const char* kName = "beat";
+  uint64_t epoch = 0;
+  uint8_t status = 0;
+  std::vector<Order> orders;  // by seq; carry them out, in order, then acknowledge the last
+  static void fields(auto& a, auto& m) { a(m.epoch, m.status, m.orders); }
+};
+// A sign of life, acknowledging the orders up to `done`. Answered when there are new orders, or
+// after hold_ms: a node always has one waiting at the master.
+struct Heartbeat {
+  static constexpr const char* kName = "heartbeat";
+  using Reply = Beat;
+  NodeId node;
+  Generation generation;
+  uint64_t epoch = 0;  // that it mounted at
+  uint64_t done = 0;
+  uint32_t hold_ms = 0;
+  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.epoch, m.done, m.hold_ms); }
+};
+
+}  // namespace mc::store
