@@ -24,7 +24,7 @@ chmod +x "$T/bin/fake"
 cat >"$T/cluster.json" <<JSON
 // Two services; the second wants to know where the first is.
 {
-  "name": "test", "bin": "$T/bin", "run": "$T/run", "start-seconds": 20,
+  "name": "test", "bin": "$T/bin", "run": "$T/run", "cluster-key": "$T/run/key", "start-seconds": 20,
   "services": [
     {"name": "one", "program": "fake", "args": ["--name", "one", "two words"]},
     {"name": "two", "program": "fake serve", "env": {"COLOUR": "deep blue"},
@@ -43,9 +43,10 @@ expect 0 cluster up -f "$T/cluster.json"
 expect 0 cluster status -f "$T/cluster.json" --output json
 [ "$(jq -r '.name + " " + .state + " " + .control' "$T/out" | tr '\n' ,)" = \
   'one running 127.0.0.1:1,two running 127.0.0.1:1,' ] || die "status: $(cat "$T/out")"
+[ "$(stat -c %a "$T/run/key")" = 600 ] || die "others may read the cluster's key"
 pid=$(jq -r 'select(.name == "two").pid' "$T/out")
 expect 0 cluster logs two -f "$T/cluster.json"
-grep -q 'args: serve --name two --peer tcp://127.0.0.1:1/127.0.0.1:2 --announce .* colour: deep blue' \
+grep -q 'args: serve --name two --peer tcp://127.0.0.1:1/127.0.0.1:2 --cluster-key .*/key --announce .* colour: deep blue' \
   "$T/out" || die "arguments: $(cat "$T/out")"
 expect 0 cluster up -f "$T/cluster.json"  # again: nothing to do
 expect 0 cluster restart two -f "$T/cluster.json"
@@ -58,6 +59,28 @@ expect 3 cluster status -f "$T/cluster.json"
 grep -q '^one .*stopped' "$T/out" || die "a killed service is not seen: $(cat "$T/out")"
 expect 0 cluster down -f "$T/cluster.json"
 expect 3 cluster status -f "$T/cluster.json"
+
+# Over ssh, here a stand-in that runs the words as the remote shell would.
+cat >"$T/bin/ssh" <<'SH'
+#!/bin/bash
+while [[ $1 = -* ]]; do shift 2; done
+[ "$1" != unreachable ] || exit 255
+shift
+exec bash -c "$*"
+SH
+chmod +x "$T/bin/ssh"
+sed 's/"program": "fake"/"host": "mc@far", &/; /cluster-key/s/"cluster-key": "[^"]*",//' \
+  "$T/cluster.json" >"$T/far.json"
+expect 0 env PATH="$T/bin:$PATH" "$MC_SOURCE/scripts/cluster" up -f "$T/far.json"
+expect 0 env PATH="$T/bin:$PATH" "$MC_SOURCE/scripts/cluster" logs one -f "$T/far.json"
+grep -q 'args: --name one two words --announce' "$T/out" || die "words over ssh: $(cat "$T/out")"
+expect 0 env PATH="$T/bin:$PATH" "$MC_SOURCE/scripts/cluster" logs two -f "$T/far.json"
+grep -q -- '--peer tcp://far:1/far:2' "$T/out" || die "no endpoint of the other host: $(cat "$T/out")"
+expect 0 env PATH="$T/bin:$PATH" "$MC_SOURCE/scripts/cluster" down -f "$T/far.json"
+sed 's/mc@far/unreachable/' "$T/far.json" >"$T/lost.json"
+expect 3 env PATH="$T/bin:$PATH" "$MC_SOURCE/scripts/cluster" status -f "$T/lost.json"
+grep -q '^one  *unreachable  *unreachable' "$T/out" || die "$(cat "$T/out")"
+expect 1 env PATH="$T/bin:$PATH" "$MC_SOURCE/scripts/cluster" up -f "$T/lost.json"
 
 # A service that fails to start, or never announces itself, ends `up` with its last words.
 sed 's/BAD/broken/g' "$T/broken.json" >"$T/b.json"
