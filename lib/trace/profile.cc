@@ -96,6 +96,7 @@ Result<> read_sessions(Members& m, ConversationProfile& p) {
   if (beta.size() != 2) return m.wrong("continue-beta", "want [a, b]");
   p.continue_a = beta[0];
   p.continue_b = beta[1];
+  MC_TRY(p.continue_halved_at_tokens, m.number("continue-halved-at-tokens", 1, 1e12));
   MC_TRY(p.turn_gap_s, m.lognormal("turn-gap-lognormal-s"));
   MC_TRY(p.turn_gap_min_s, m.number("turn-gap-min-s", 0, 1e6));
   MC_TRY(p.branch_share, m.number("branch-share", 0, 1));

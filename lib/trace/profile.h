@@ -45,6 +45,7 @@ struct ConversationProfile {
   double sessions_per_request = 0;
   double rate_trend = 0;  // the rate rises from (1 - trend) to (1 + trend) of its mean
   double continue_a = 1, continue_b = 1;  // each session's chance of another turn ~ Beta(a, b)
+  double continue_halved_at_tokens = 0;   // the chance falls as 1 / (1 + input / this)
   LogNormal turn_gap_s;
   double turn_gap_min_s = 0;
   double branch_share = 0, resend_share = 0;      // of turns after the first

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 #include <unordered_map>
 
 #include "base/json.h"
@@ -23,6 +24,26 @@ uint64_t whole(double tokens, uint64_t low, uint64_t high) {
   return static_cast<uint64_t>(
       std::clamp(std::round(tokens), static_cast<double>(low), static_cast<double>(high)));
 }
+
+// Uniform numbers whose every batch of 128 has one in each 128th of [0, 1), in random order: means
+// of long-tailed lengths then vary little from seed to seed.
+class Strata {
+ public:
+  double draw(Random& random) {
+    if (left_.empty()) {
+      left_.resize(kStrata);
+      std::iota(left_.begin(), left_.end(), 0.0);
+      for (size_t i = kStrata; i > 1; --i) std::swap(left_[i - 1], left_[random.below(i)]);
+    }
+    const double stratum = left_.back();
+    left_.pop_back();
+    return (stratum + random.uniform()) / kStrata;
+  }
+
+ private:
+  static constexpr size_t kStrata = 128;
+  std::vector<double> left_;
+};
 
 class Conversations {
  public:
@@ -75,7 +96,11 @@ class Conversations {
     Request r = root(at_s);
     for (uint64_t turn = 1; turn < kTurnsMax; ++turn) {
       made_.push_back(r);
-      if (!random_.chance(again)) return;
+      // With no full block of its own it has nothing a next turn could share: what followed would
+      // be a session of its own to every cache, and is counted as one.
+      if (full_blocks(r.input, kBlockTokens) <= system_blocks_) return;
+      const double tired = 1 + static_cast<double>(r.input) / p_.continue_halved_at_tokens;
+      if (!random_.chance(again / tired)) return;
       r.at_s += std::max(p_.turn_gap_min_s, p_.turn_gap_s.draw(random_));
       if (r.at_s >= horizon_s_ || !next_turn(r, turn)) return;
       r.output = output();
@@ -85,7 +110,7 @@ class Conversations {
   Request root(double at_s) {
     Request r;
     r.at_s = at_s;
-    r.input = whole(p_.root_input_tokens.draw(random_), 1, p_.input_max_tokens);
+    r.input = whole(p_.root_input_tokens.at(root_level_.draw(random_)), 1, p_.input_max_tokens);
     r.output = output();
     for (uint64_t i = 0; i < system_blocks_; ++i) r.path.push_back(i);
     extend(r);
@@ -108,7 +133,7 @@ class Conversations {
     }
     if (input > static_cast<double>(p_.input_max_tokens)) return false;
     r.input = whole(input, whole(p_.root_input_tokens.low(), 1, kLengthMax), p_.input_max_tokens);
-    keep = std::clamp(keep, system_blocks_, full);
+    keep = std::clamp(keep, system_blocks_ + 1, full);
     r.path.resize(std::min(keep, full_blocks(r.input, kBlockTokens)));
     extend(r);
     return true;
@@ -121,7 +146,9 @@ class Conversations {
     return std::max(p_.large_message_above_tokens, p_.large_message_tokens.draw(random_));
   }
 
-  uint64_t output() { return whole(p_.output_tokens.draw(random_), 0, kLengthMax); }
+  uint64_t output() {
+    return whole(p_.output_tokens.at(output_level_.draw(random_)), 0, kLengthMax);
+  }
 
   void extend(Request& r) {
     while (r.path.size() < blocks(r.input, kBlockTokens)) r.path.push_back(next_block_++);
@@ -131,6 +158,7 @@ class Conversations {
   double span_s_, mean_rate_ = 0, horizon_s_ = 0, next_start_s_ = 0;
   uint64_t system_blocks_ = 0, next_block_ = 0;
   Random random_;
+  Strata root_level_, output_level_;
   std::vector<Request> made_;
 };
 
