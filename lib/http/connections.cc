@@ -1,0 +1,354 @@
+#include "http/connections.h"
+
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <event2/http.h>
+#include <event2/keyvalq_struct.h>
+#include <event2/listener.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cstdlib>
+#include <cstring>
+
+#include "base/log.h"
+#include "http/parser.h"
+#include "io/address.h"
+
+namespace mc::http {
+namespace {
+constexpr int kBacklog = 1024;
+constexpr uint32_t kRefusalsMax = 64;         // connections above the limit that still get a 503
+constexpr size_t kPipelinedMax = 256 * 1024;  // bytes read ahead while a request is answered
+constexpr int kBodyTimeouts = 10;             // idle timeouts that a whole body may take
+constexpr auto kLingerTime = std::chrono::seconds(2);
+
+timeval to_timeval(Duration d) {
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(d).count();
+  return {static_cast<time_t>(us / 1'000'000), static_cast<suseconds_t>(us % 1'000'000)};
+}
+
+std::string peer_text(const sockaddr* peer) {
+  char host[NI_MAXHOST], port[NI_MAXSERV];
+  const socklen_t size = peer->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
+  if (getnameinfo(peer, size, host, sizeof host, port, sizeof port,
+                  NI_NUMERICHOST | NI_NUMERICSERV) != 0)
+    return "?";
+  return io::Address{host, static_cast<uint16_t>(std::atoi(port))}.text();
+}
+
+struct Free {
+  void operator()(char* p) const { std::free(p); }
+};
+std::string decoded(const std::string& text) {
+  size_t n = 0;
+  const std::unique_ptr<char, Free> out(evhttp_uridecode(text.c_str(), 0, &n));
+  return out ? std::string(out.get(), n) : text;
+}
+std::map<std::string, std::string> decoded_query(const std::string& text) {
+  std::map<std::string, std::string> query;
+  evkeyvalq pairs;
+  if (evhttp_parse_query_str(text.c_str(), &pairs) != 0) return query;
+  for (evkeyval* p = pairs.tqh_first; p != nullptr; p = p->next.tqe_next) query[p->key] = p->value;
+  evhttp_clear_headers(&pairs);
+  return query;
+}
+
+std::string header_safe(std::string_view text) {  // a value must not start a line of its own
+  std::string out(text);
+  for (char& c : out)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  return out;
+}
+}  // namespace
+
+std::string answer_head(int status, std::string_view content_type, const Headers& extra,
+                        const size_t* length, bool http10, bool keep_alive) {
+  std::string head = strf("HTTP/1.1 %d %s\r\n", status, reason_phrase(status));
+  char date[64];
+  if (evutil_date_rfc1123(date, sizeof date, nullptr) > 0) head += strf("Date: %s\r\n", date);
+  if (!content_type.empty()) head += "Content-Type: " + header_safe(content_type) + "\r\n";
+  for (const auto& [name, value] : extra)
+    head += header_safe(name) + ": " + header_safe(value) + "\r\n";
+  if (length)
+    head += strf("Content-Length: %zu\r\n", *length);
+  else if (!http10)
+    head += "Transfer-Encoding: chunked\r\n";
+  if (!keep_alive) head += "Connection: close\r\n";
+  if (keep_alive && http10) head += "Connection: keep-alive\r\n";
+  return head + "\r\n";
+}
+
+struct Connections::Conn final : Parser::Events {
+  enum class State { kReading, kAnswering, kRefusing, kLingering };
+  Connections& owner;
+  bufferevent* bev;
+  event* timer;
+  Parser parser;
+  State state = State::kReading;
+  std::string peer, body;
+  std::shared_ptr<Flow> flow;  // of the answer being written
+  uint64_t exchange = 0;       // being answered; 0: none
+  size_t unflushed = 0;        // answers ended, bytes still in the buffer
+  bool refuse_all = false;     // above the limit of connections
+  bool close_after = false;
+  bool peer_closed = false;
+  int status = 0;  // what on_head or on_body refused the request with
+  const char* why = "";
+
+  Conn(Connections& o, int fd, const sockaddr* from)
+      : owner(o),
+        bev(bufferevent_socket_new(o.thread_.base(), fd, BEV_OPT_CLOSE_ON_FREE)),
+        timer(event_new(o.thread_.base(), -1, 0, on_timer, this)),
+        parser(Parser::Role::kRequest, o.options_.header_max, *this),
+        peer(peer_text(from)) {
+    MC_CHECK(bev != nullptr && timer != nullptr);
+    bufferevent_setcb(bev, on_read, on_written, on_event, this);
+    bufferevent_setwatermark(bev, EV_READ, 0, kPipelinedMax);
+    bufferevent_set_max_single_read(bev, kPipelinedMax);
+    const timeval write_timeout = to_timeval(o.options_.idle_timeout);
+    bufferevent_set_timeouts(bev, nullptr, &write_timeout);
+    evbuffer_add_cb(bufferevent_get_output(bev), on_output, this);
+    bufferevent_enable(bev, EV_READ | EV_WRITE);
+    wait(o.options_.idle_timeout);
+  }
+  ~Conn() override {
+    event_free(timer);
+    bufferevent_free(bev);
+  }
+  Conn(const Conn&) = delete;
+  Conn& operator=(const Conn&) = delete;
+
+  void wait(Duration limit) {
+    const timeval tv = to_timeval(limit);
+    event_add(timer, &tv);
+  }
+  void write(std::string_view bytes) { bufferevent_write(bev, bytes.data(), bytes.size()); }
+  size_t output() const { return evbuffer_get_length(bufferevent_get_output(bev)); }
+
+  bool stop(int code, const char* reason) {
+    status = code;
+    why = reason;
+    return false;
+  }
+  bool on_head(const Head& head) override {
+    if (refuse_all) return stop(503, "too many connections");
+    if (head.content_length.value_or(0) > owner.options_.body_max)
+      return stop(413, "the body is larger than this server accepts");
+    wait(owner.options_.idle_timeout * kBodyTimeouts);
+    const auto expect = head.headers.find("expect");
+    if (expect != head.headers.end() && strcasecmp(expect->second.c_str(), "100-continue") == 0)
+      write("HTTP/1.1 100 Continue\r\n\r\n");
+    return true;
+  }
+  bool on_body(std::string_view piece) override {
+    if (body.size() + piece.size() > owner.options_.body_max)
+      return stop(413, "the body is larger than this server accepts");
+    body.append(piece);
+    return true;
+  }
+
+  static Conn& of(void* self) { return *static_cast<Conn*>(self); }
+  static void on_read(bufferevent*, void* self) { of(self).owner.pump(of(self)); }
+  static void on_written(bufferevent*, void* self) {
+    if (of(self).output() == 0) of(self).owner.flushed(of(self));
+  }
+  static void on_event(bufferevent*, short what, void* self) {
+    Conn& c = of(self);
+    c.peer_closed = true;
+    // A client may say it is done and still read what it asked for before.
+    if ((what & BEV_EVENT_EOF) != 0 && c.exchange == 0 && c.output() > 0) {
+      c.close_after = true;
+      return;
+    }
+    c.owner.drop(c);  // end, error or a reader that takes nothing: all mean gone
+  }
+  static void on_timer(int, short, void* self) {
+    Conn& c = of(self);
+    if (c.state == State::kReading && c.parser.started())
+      c.owner.refuse(c, 408, "the request did not arrive in time");
+    else
+      c.owner.drop(c);
+  }
+  static void on_output(evbuffer* buffer, const evbuffer_cb_info*, void* self) {
+    if (of(self).flow) of(self).flow->buffered = evbuffer_get_length(buffer);
+  }
+};
+
+Connections::Connections(EventThread& thread, const ServerOptions& options, Callbacks callbacks)
+    : thread_(thread), options_(options), callbacks_(std::move(callbacks)) {}
+Connections::~Connections() {
+  if (listener_) evconnlistener_free(listener_);
+}
+
+Result<uint16_t> Connections::listen(const std::string& host, uint16_t port) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
+  const int rc = getaddrinfo(host.empty() || host == "*" ? nullptr : host.c_str(),
+                             std::to_string(port).c_str(), &hints, &found);
+  if (rc != 0) return fail(Code::kInvalid, "listen on '%s': %s", host.c_str(), gai_strerror(rc));
+  const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> guard(found, freeaddrinfo);
+  const auto accepted = [](evconnlistener*, evutil_socket_t fd, sockaddr* peer, int, void* self) {
+    static_cast<Connections*>(self)->accept(fd, peer);
+  };
+  listener_ =
+      evconnlistener_new_bind(thread_.base(), accepted, this,
+                              LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE,
+                              kBacklog, found->ai_addr, static_cast<int>(found->ai_addrlen));
+  const std::string where = io::Address{host, port}.text();
+  if (listener_ == nullptr)
+    return fail(Code::kUnavailable, "listen on %s: %s: choose another port, or 0 for a free one",
+                where.c_str(), std::strerror(errno));
+  evconnlistener_set_error_cb(listener_, [](evconnlistener*, void*) {
+    log_warn("http", "accept: %s", std::strerror(errno));
+  });
+  sockaddr_storage bound{};
+  socklen_t size = sizeof bound;
+  if (getsockname(evconnlistener_get_fd(listener_), reinterpret_cast<sockaddr*>(&bound), &size))
+    return fail_errno("name of the socket on %s", where.c_str());
+  return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
+                                           : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
+}
+
+void Connections::accept(int fd, const sockaddr* peer) {
+  if (conns_.size() >= size_t{options_.connections_max} + kRefusalsMax) {
+    evutil_closesocket(fd);
+    return;
+  }
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  auto conn = std::make_unique<Conn>(*this, fd, peer);
+  conn->refuse_all = conns_.size() >= options_.connections_max;
+  Conn* key = conn.get();
+  conns_.emplace(key, std::move(conn));
+}
+
+void Connections::pump(Conn& conn) {
+  evbuffer* input = bufferevent_get_input(conn.bev);
+  if (conn.state == Conn::State::kLingering) evbuffer_drain(input, evbuffer_get_length(input));
+  while (conn.state == Conn::State::kReading && evbuffer_get_length(input) > 0) {
+    evbuffer_iovec piece;
+    if (evbuffer_peek(input, -1, nullptr, &piece, 1) < 1) return;
+    if (!conn.parser.started()) conn.wait(options_.idle_timeout);
+    size_t consumed = 0;
+    const auto outcome =
+        conn.parser.feed({static_cast<const char*>(piece.iov_base), piece.iov_len}, consumed);
+    evbuffer_drain(input, consumed);
+    switch (outcome) {
+      case Parser::Outcome::kMore: break;
+      case Parser::Outcome::kComplete: complete(conn); break;
+      case Parser::Outcome::kStopped: refuse(conn, conn.status, conn.why); break;
+      case Parser::Outcome::kHeaderTooLarge:
+        refuse(conn, 431, "the header is larger than this server accepts");
+        break;
+      case Parser::Outcome::kBad:
+        refuse(conn, 400, strf("not an HTTP/1.1 request: %s", conn.parser.what()));
+        break;
+    }
+  }
+}
+
+void Connections::complete(Conn& conn) {
+  if (waiting.load() >= options_.queue_max)
+    return refuse(conn, 503, "too many requests are waiting");
+  const Head& head = conn.parser.head();
+  Arrival a;
+  a.exchange = next_exchange_++;
+  a.http10 = head.http10;
+  a.keep_alive = head.keep_alive && !stopping_;
+  a.request.method = head.method;
+  const size_t mark = head.target.find('?');
+  a.request.path = decoded(head.target.substr(0, mark));
+  if (mark != std::string::npos) a.request.query = decoded_query(head.target.substr(mark + 1));
+  a.request.headers = head.headers;
+  a.request.body = std::exchange(conn.body, {});
+  a.request.peer = conn.peer;
+  a.request.received = thread_.now();
+  a.flow = conn.flow = std::make_shared<Flow>();
+  conn.state = Conn::State::kAnswering;
+  conn.exchange = a.exchange;
+  conn.close_after = !a.keep_alive;
+  event_del(conn.timer);
+  exchanges_.emplace(a.exchange, &conn);
+  ++open_;
+  ++waiting;
+  callbacks_.arrived(std::move(a));
+}
+
+void Connections::refuse(Conn& conn, int status, const std::string& why) {
+  const std::string body = why + "\n";
+  const size_t length = body.size();
+  const Headers retry = status == 503 ? Headers{{"Retry-After", "1"}} : Headers{};
+  conn.write(answer_head(status, "text/plain", retry, &length, false, false) + body);
+  conn.state = Conn::State::kRefusing;
+  conn.close_after = true;
+  conn.wait(options_.idle_timeout);
+}
+
+void Connections::send(uint64_t exchange, std::string bytes, bool last) {
+  const auto it = exchanges_.find(exchange);
+  if (it == exchanges_.end()) return;
+  Conn& conn = *it->second;
+  conn.write(bytes);
+  conn.flow->queued -= bytes.size();
+  if (!last) return;
+  exchanges_.erase(it);
+  conn.exchange = 0;
+  ++conn.unflushed;
+  if (!conn.close_after) {
+    conn.state = Conn::State::kReading;
+    conn.wait(options_.idle_timeout);
+  }
+  if (conn.output() == 0) return flushed(conn);  // which may close it
+  pump(conn);                                    // what was pipelined behind
+}
+
+void Connections::abort(uint64_t exchange) {
+  const auto it = exchanges_.find(exchange);
+  if (it != exchanges_.end()) drop(*it->second);
+}
+
+void Connections::flushed(Conn& conn) {
+  open_ -= std::exchange(conn.unflushed, 0);
+  const bool ended = conn.exchange == 0 && conn.state != Conn::State::kLingering;
+  if (ended && conn.close_after) return linger(conn);
+  if (stopping_ && conn.state == Conn::State::kReading && !conn.parser.started()) drop(conn);
+}
+
+// Closing at once, with bytes of the request unread, would reset the connection and could take the
+// answer with it; so the write side ends first and the rest of the request is read and dropped.
+void Connections::linger(Conn& conn) {
+  if (conn.peer_closed) return drop(conn);
+  conn.state = Conn::State::kLingering;
+  shutdown(bufferevent_getfd(conn.bev), SHUT_WR);
+  conn.wait(kLingerTime);
+  pump(conn);
+}
+
+void Connections::drop(Conn& conn) {
+  open_ -= conn.unflushed;
+  if (conn.exchange != 0) {
+    exchanges_.erase(conn.exchange);
+    --open_;
+    callbacks_.gone(conn.exchange);
+  }
+  conns_.erase(&conn);
+}
+
+void Connections::stop_accepting() {
+  stopping_ = true;
+  if (listener_) evconnlistener_free(std::exchange(listener_, nullptr));
+  std::vector<Conn*> idle;
+  for (auto& [conn, owned] : conns_) {
+    if (conn->state != Conn::State::kReading) conn->close_after = true;
+    if (conn->state == Conn::State::kReading && !conn->parser.started() && conn->output() == 0)
+      idle.push_back(conn);
+  }
+  for (Conn* conn : idle) drop(*conn);
+}
+
+}  // namespace mc::http

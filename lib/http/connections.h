@@ -1,0 +1,80 @@
+// The server's side of its event thread: connections, their parsers and buffers. Server and
+// Exchange reach it by tasks.
+//
+// Thread: the event thread once started; constructed before and destroyed after it runs.
+#pragma once
+#include <atomic>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+
+#include "http/event_thread.h"
+#include "http/server.h"
+
+struct evconnlistener;
+struct sockaddr;
+
+namespace mc::http {
+
+// Shared by an exchange (loop) and its connection (event thread).
+struct Flow {
+  std::atomic<size_t> queued{0};    // written, not yet in the connection's buffer
+  std::atomic<size_t> buffered{0};  // in that buffer, not yet taken by the kernel
+};
+
+// A complete request on its way to the loop.
+struct Arrival {
+  uint64_t exchange = 0;
+  Request request;
+  std::shared_ptr<Flow> flow;
+  bool http10 = false, keep_alive = false;
+};
+
+class Connections {
+ public:
+  struct Callbacks {  // on the event thread
+    std::function<void(Arrival)> arrived;
+    std::function<void(uint64_t exchange)> gone;  // the client left before the answer's end
+  };
+  Connections(EventThread& thread, const ServerOptions& options, Callbacks callbacks);
+  ~Connections();
+  // Before start. Returns the port. Errors: kUnavailable, kInvalid.
+  Result<uint16_t> listen(const std::string& host, uint16_t port);
+
+  void send(uint64_t exchange, std::string bytes, bool last);
+  void abort(uint64_t exchange);  // the answer cannot be completed: closes the connection
+  void stop_accepting();
+  size_t open() const { return open_; }  // requests not yet answered and flushed; any thread
+
+  // Arrivals that wait for the loop; the loop counts them down.
+  std::atomic<uint32_t> waiting{0};
+
+ private:
+  struct Conn;
+  friend struct Conn;
+  void accept(int fd, const sockaddr* peer);
+  void pump(Conn& conn);
+  void complete(Conn& conn);
+  void refuse(Conn& conn, int status, const std::string& why);
+  void flushed(Conn& conn);
+  void linger(Conn& conn);
+  void drop(Conn& conn);
+
+  EventThread& thread_;
+  const ServerOptions options_;
+  const Callbacks callbacks_;
+  evconnlistener* listener_ = nullptr;
+  bool stopping_ = false;
+  uint64_t next_exchange_ = 1;
+  std::atomic<size_t> open_{0};
+  std::unordered_map<Conn*, std::unique_ptr<Conn>> conns_;
+  std::unordered_map<uint64_t, Conn*> exchanges_;  // being answered
+};
+
+// The head of an answer, up to the blank line. `length` absent: chunked, or up to the connection's
+// end for HTTP/1.0.
+std::string answer_head(int status, std::string_view content_type, const Headers& extra,
+                        const size_t* length, bool http10, bool keep_alive);
+
+}  // namespace mc::http

@@ -1,0 +1,196 @@
+#include "http/server.h"
+
+#include <algorithm>
+
+#include "base/json.h"
+#include "http/connections.h"
+#include "http/event_thread.h"
+#include "io/address.h"
+
+namespace mc::http {
+
+struct Exchange::Impl {
+  Request request;
+  std::shared_ptr<EventThread::Inbox> inbox;
+  Connections* connections = nullptr;  // touched by tasks only, which end with its thread
+  std::shared_ptr<Flow> flow;
+  uint64_t id = 0;
+  bool http10 = false, keep_alive = false;
+  bool streaming = false, answered = false, gone = false;
+  std::function<void()> on_gone;
+
+  ~Impl() {
+    if (streaming && !answered)
+      inbox->post([c = connections, x = id] { c->abort(x); });
+    else if (!answered)
+      reply(500, "text/plain", "the request was dropped without an answer\n", {});
+  }
+  void send(std::string bytes, bool last) {
+    if (gone) return;
+    flow->queued += bytes.size();
+    inbox->post([c = connections, x = id, b = std::move(bytes), last]() mutable {
+      c->send(x, std::move(b), last);
+    });
+  }
+  void reply(int status, std::string_view type, std::string body, const Headers& extra) {
+    answered = true;
+    on_gone = nullptr;
+    const size_t length = body.size();
+    std::string bytes = answer_head(status, type, extra, &length, http10, keep_alive);
+    if (request.method != "HEAD") bytes += body;
+    send(std::move(bytes), true);
+  }
+};
+
+Exchange::Exchange(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+const Request& Exchange::request() const { return impl_->request; }
+
+void Exchange::reply(int status, std::string_view content_type, std::string body,
+                     Headers extra) const {
+  if (impl_->answered || impl_->streaming) return;
+  impl_->reply(status, content_type, std::move(body), extra);
+}
+
+void Exchange::start(int status, std::string_view content_type, Headers extra) const {
+  if (impl_->answered || impl_->streaming) return;
+  impl_->streaming = true;
+  extra.emplace_back("Cache-Control", "no-cache");
+  // HTTP/1.0 knows no chunks: its answer ends with the connection.
+  impl_->send(answer_head(status, content_type, extra, nullptr, impl_->http10,
+                          impl_->keep_alive && !impl_->http10),
+              false);
+}
+
+void Exchange::write(std::string chunk) const {
+  if (!impl_->streaming || impl_->answered || chunk.empty() || impl_->request.method == "HEAD")
+    return;
+  if (!impl_->http10) chunk = strf("%zx\r\n", chunk.size()) + chunk + "\r\n";
+  impl_->send(std::move(chunk), false);
+}
+
+void Exchange::end() const {
+  if (!impl_->streaming || impl_->answered) return;
+  impl_->answered = true;
+  impl_->on_gone = nullptr;
+  const bool chunked = !impl_->http10 && impl_->request.method != "HEAD";
+  impl_->send(chunked ? "0\r\n\r\n" : "", true);
+}
+
+bool Exchange::gone() const { return impl_->gone; }
+void Exchange::on_gone(std::function<void()> callback) const {
+  if (impl_->gone) return callback();
+  if (!impl_->answered) impl_->on_gone = std::move(callback);
+}
+size_t Exchange::unsent() const {
+  return impl_->gone ? 0 : impl_->flow->queued + impl_->flow->buffered;
+}
+
+struct Server::Impl {
+  Handler handler;
+  std::string address;
+  EventThread thread;
+  std::unique_ptr<Connections> connections;
+  std::map<uint64_t, std::weak_ptr<Exchange::Impl>> exchanges;  // the loop's; unanswered
+  size_t sweep_at = 64;
+
+  Impl(io::Loop& loop, Handler h) : handler(std::move(h)), thread(loop) {}
+  ~Impl() {
+    thread.stop();
+    connections.reset();
+    for (auto& [id, weak] : exchanges) {
+      const auto x = weak.lock();
+      if (!x) continue;
+      x->gone = true;
+      x->on_gone = nullptr;  // it may hold the exchange itself
+    }
+  }
+
+  void arrived(Arrival a) {
+    auto x = std::make_shared<Exchange::Impl>();
+    x->request = std::move(a.request);
+    x->inbox = thread.inbox();
+    x->connections = connections.get();
+    x->flow = std::move(a.flow);
+    x->id = a.exchange;
+    x->http10 = a.http10;
+    x->keep_alive = a.keep_alive;
+    // Answered exchanges are forgotten now and then, at a cost that their number pays for.
+    if (exchanges.size() >= sweep_at) {
+      std::erase_if(exchanges, [](const auto& e) {
+        const auto live = e.second.lock();
+        return !live || live->answered;
+      });
+      sweep_at = std::max<size_t>(64, exchanges.size() * 2);
+    }
+    exchanges.emplace(x->id, x);
+    handler(Exchange(std::move(x)));
+  }
+  void gone(uint64_t id) {
+    auto node = exchanges.extract(id);
+    if (node.empty()) return;
+    auto x = node.mapped().lock();
+    if (!x || x->gone) return;
+    x->gone = true;
+    if (auto callback = std::exchange(x->on_gone, nullptr)) callback();
+  }
+};
+
+Server::Server(std::shared_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Server::~Server() = default;
+
+Result<std::unique_ptr<Server>> Server::open(io::Loop& loop, const std::string& address,
+                                             ServerOptions options, Handler handler) {
+  MC_TRY(io::Address where, io::parse_address(address));
+  auto impl = std::make_shared<Impl>(loop, std::move(handler));
+  // Tasks for the loop hold the server weakly: one of them may destroy it, then the rest are void.
+  const std::weak_ptr<Impl> weak = impl;
+  EventThread* thread = &impl->thread;
+  Connections::Callbacks callbacks;
+  callbacks.arrived = [thread, weak](Arrival a) {
+    thread->to_loop([weak, a = std::move(a)]() mutable {
+      auto self = weak.lock();
+      if (!self) return;
+      --self->connections->waiting;
+      self->arrived(std::move(a));
+    });
+  };
+  callbacks.gone = [thread, weak](uint64_t id) {
+    thread->to_loop([weak, id] {
+      if (auto self = weak.lock()) self->gone(id);
+    });
+  };
+  impl->connections = std::make_unique<Connections>(impl->thread, options, std::move(callbacks));
+  MC_TRY(where.port, impl->connections->listen(where.host, where.port));
+  impl->address = where.text();
+  impl->thread.start();
+  return std::unique_ptr<Server>(new Server(std::move(impl)));
+}
+
+const std::string& Server::address() const { return impl_->address; }
+void Server::stop_accepting() {
+  impl_->thread.inbox()->post([c = impl_->connections.get()] { c->stop_accepting(); });
+}
+size_t Server::open_exchanges() const { return impl_->connections->open(); }
+
+bool serve_common(const Exchange& exchange, const Metrics& metrics, const std::string& not_ready,
+                  const std::string& health_json) {
+  const std::string& path = exchange.request().path;
+  const int status = not_ready.empty() ? 200 : 503;
+  if (path == "/live") {
+    exchange.reply(200, "application/json", "{\"live\":true}\n");
+  } else if (path == "/ready") {
+    const Json reason = not_ready;
+    exchange.reply(status, "application/json",
+                   not_ready.empty() ? std::string("{\"ready\":true}\n")
+                                     : "{\"ready\":false,\"reason\":" + dump_json(reason) + "}\n");
+  } else if (path == "/health") {
+    exchange.reply(status, "application/json", health_json);
+  } else if (path == "/metrics") {
+    exchange.reply(200, "text/plain; version=0.0.4", metrics.text());
+  } else {
+    return false;
+  }
+  return true;
+}
+
+}  // namespace mc::http

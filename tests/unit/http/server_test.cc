@@ -1,0 +1,365 @@
+#include "http/server.h"
+
+#include <doctest/doctest.h>
+
+#include "tests/unit/http/raw.h"
+
+using namespace mc;
+using namespace mc::http;
+using http::testing::RawClient;
+using http::testing::wait_until;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Fixture {
+  SteadyClock clock;
+  io::Loop loop{clock};
+  std::vector<Exchange> seen;
+  std::unique_ptr<Server> server;
+
+  explicit Fixture(ServerOptions options = {}, Server::Handler handler = nullptr) {
+    if (!handler) handler = [this](Exchange x) { seen.push_back(std::move(x)); };
+    auto opened = Server::open(loop, "127.0.0.1:0", options, std::move(handler));
+    REQUIRE(opened);
+    server = std::move(*opened);
+  }
+  RawClient client() { return RawClient(loop, server->address()); }
+  bool arrived(size_t n) {
+    return wait_until(loop, [&] { return seen.size() >= n; });
+  }
+};
+
+}  // namespace
+
+TEST_CASE("a request arrives whole: method, decoded path and query, headers, body, peer") {
+  Fixture f;
+  auto c = f.client();
+  c.send(
+      "POST /a%20b/c?x=1&y=%2f+z HTTP/1.1\r\nHost: h\r\nX-Two: a\r\nx-two: b\r\n"
+      "Content-Length: 5\r\n\r\nhel");
+  CHECK(!wait_until(
+      f.loop, [&] { return !f.seen.empty(); }, 20ms));
+  c.send("lo");
+  REQUIRE(f.arrived(1));
+  const Request& r = f.seen[0].request();
+  CHECK(r.method == "POST");
+  CHECK(r.path == "/a b/c");
+  CHECK(r.query.at("x") == "1");
+  CHECK(r.query.at("y") == "/ z");
+  CHECK(r.headers.at("x-two") == "a, b");
+  CHECK(r.body == "hello");
+  CHECK(r.peer.starts_with("127.0.0.1:"));
+  f.seen[0].reply(200, "text/plain", "bye\n", {{"X-Bad", "a\r\nInjected: yes"}});
+  REQUIRE(c.wait_for("bye\n"));
+  CHECK(c.received().starts_with("HTTP/1.1 200 OK\r\n"));
+  CHECK(c.received().find("Content-Length: 4\r\n") != std::string::npos);
+  CHECK(c.received().find("\r\nInjected") == std::string::npos);
+  CHECK(wait_until(f.loop, [&] { return f.server->open_exchanges() == 0; }));
+}
+
+TEST_CASE("a chunked request body arrives whole") {
+  Fixture f;
+  auto c = f.client();
+  c.send(
+      "POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n"
+      "3\r\nabc\r\n4\r\ndefg\r\n0\r\n\r\n");
+  REQUIRE(f.arrived(1));
+  CHECK(f.seen[0].request().body == "abcdefg");
+}
+
+TEST_CASE("pipelined requests are answered one after the other on one connection") {
+  Fixture f;
+  auto c = f.client();
+  c.send("GET /1 HTTP/1.1\r\nHost: h\r\n\r\nGET /2 HTTP/1.1\r\nHost: h\r\n\r\n");
+  REQUIRE(f.arrived(1));
+  CHECK(!wait_until(
+      f.loop, [&] { return f.seen.size() > 1; }, 20ms));
+  f.seen[0].reply(200, "text/plain", "first");
+  REQUIRE(f.arrived(2));
+  CHECK(f.seen[1].request().path == "/2");
+  f.seen[1].reply(200, "text/plain", "second");
+  CHECK(c.wait_for("second"));
+}
+
+TEST_CASE("a stream leaves write by write") {
+  Fixture f;
+  auto c = f.client();
+  c.send("GET /stream HTTP/1.1\r\nHost: h\r\n\r\n");
+  REQUIRE(f.arrived(1));
+  const Exchange x = f.seen[0];
+  x.start(200, "text/event-stream");
+  REQUIRE(c.wait_for("Transfer-Encoding: chunked\r\n"));
+  x.write("data: one\n\n");
+  REQUIRE(c.wait_for("b\r\ndata: one\n\n\r\n"));
+  x.write("data: two\n\n");
+  REQUIRE(c.wait_for("data: two\n\n"));
+  CHECK(c.received().find("0\r\n\r\n") == std::string::npos);
+  CHECK(f.server->open_exchanges() == 1);
+  x.end();
+  CHECK(c.wait_for("\r\n0\r\n\r\n"));
+  CHECK(wait_until(f.loop, [&] { return f.server->open_exchanges() == 0; }));
+}
+
+TEST_CASE("an HTTP/1.0 client gets a stream without chunks, ended by the connection's end") {
+  Fixture f;
+  auto c = f.client();
+  c.send("GET / HTTP/1.0\r\n\r\n");
+  REQUIRE(f.arrived(1));
+  f.seen[0].start(200, "text/plain");
+  f.seen[0].write("all");
+  f.seen[0].end();
+  REQUIRE(c.wait_closed());
+  CHECK(c.received().find("chunked") == std::string::npos);
+  CHECK(c.received().ends_with("\r\n\r\nall"));
+}
+
+TEST_CASE("a body that is announced too large is refused with 413 before it is sent") {
+  ServerOptions options;
+  options.body_max = Bytes(1000);
+  Fixture f(options);
+  auto c = f.client();
+  c.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1001\r\n\r\n");
+  REQUIRE(c.wait_for("HTTP/1.1 413 Payload Too Large\r\n"));
+  CHECK(c.wait_closed());
+  CHECK(f.seen.empty());
+}
+
+TEST_CASE("a chunked body that grows too large is refused with 413") {
+  ServerOptions options;
+  options.body_max = Bytes(1000);
+  Fixture f(options);
+  auto c = f.client();
+  c.send("POST / HTTP/1.1\r\nHost: h\r\nTransfer-Encoding: chunked\r\n\r\n");
+  for (int i = 0; i < 3; ++i) c.send("190\r\n" + std::string(400, 'x') + "\r\n");
+  CHECK(c.wait_for("HTTP/1.1 413 "));
+  CHECK(f.seen.empty());
+}
+
+TEST_CASE("a client that waits for permission to send its body gets it") {
+  Fixture f;
+  auto c = f.client();
+  c.send("POST / HTTP/1.1\r\nHost: h\r\nExpect: 100-continue\r\nContent-Length: 2\r\n\r\n");
+  REQUIRE(c.wait_for("HTTP/1.1 100 Continue\r\n\r\n"));
+  c.send("ok");
+  REQUIRE(f.arrived(1));
+  CHECK(f.seen[0].request().body == "ok");
+}
+
+TEST_CASE("a header that is too large is refused with 431") {
+  ServerOptions options;
+  options.header_max = Bytes(2000);
+  Fixture f(options);
+  SUBCASE("one long line") {
+    auto c = f.client();
+    c.send("GET / HTTP/1.1\r\nX: " + std::string(3000, 'x'));
+    CHECK(c.wait_for("HTTP/1.1 431 "));
+  }
+  SUBCASE("many lines") {
+    auto c = f.client();
+    c.send("GET / HTTP/1.1\r\n");
+    for (int i = 0; i < 500; ++i) c.send("a: b\r\n");
+    CHECK(c.wait_for("HTTP/1.1 431 "));
+  }
+  SUBCASE("a long target") {
+    auto c = f.client();
+    c.send("GET /" + std::string(3000, 'x'));
+    CHECK(c.wait_for("HTTP/1.1 431 "));
+  }
+  CHECK(f.seen.empty());
+}
+
+TEST_CASE("what is not HTTP is refused with 400, and the server serves on") {
+  Fixture f;
+  for (const char* bad :
+       {"hello\r\n\r\n", "GET\r\n\r\n", "GET / HTTP/9.9\r\n\r\n", "\x16\x03\x01\x02",
+        "GET / HTTP/1.1\r\nno colon\r\n\r\n", "POST / HTTP/1.1\r\nContent-Length: -1\r\n\r\n",
+        "POST / HTTP/1.1\r\nContent-Length: 99999999999999999999999\r\n\r\n",
+        "POST / HTTP/1.1\r\nContent-Length: 4\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n\r\n",
+        "POST / HTTP/1.1\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n"}) {
+    CAPTURE(bad);
+    auto c = f.client();
+    c.send(bad);
+    CHECK(c.wait_for("HTTP/1.1 400 "));
+    CHECK(c.wait_closed());
+  }
+  auto c = f.client();
+  c.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  CHECK(f.arrived(1));
+}
+
+TEST_CASE("a client that leaves is noticed while it waits, and while it is streamed to") {
+  Fixture f;
+  for (const bool streaming : {false, true}) {
+    CAPTURE(streaming);
+    f.seen.clear();
+    auto c = f.client();
+    c.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+    REQUIRE(f.arrived(1));
+    const Exchange x = f.seen[0];
+    bool told = false;
+    x.on_gone([&] { told = true; });
+    if (streaming) {
+      x.start(200, "text/event-stream");
+      x.write("data: 1\n\n");
+      REQUIRE(c.wait_for("data: 1"));
+    }
+    CHECK(!x.gone());
+    c.close();
+    REQUIRE(wait_until(f.loop, [&] { return told; }));
+    CHECK(x.gone());
+    bool at_once = false;
+    x.on_gone([&] { at_once = true; });
+    CHECK(at_once);
+    x.write("into the void");
+    x.end();
+    CHECK(f.server->open_exchanges() == 0);
+  }
+}
+
+TEST_CASE("an exchange dropped unanswered answers 500; in mid-stream it cuts the connection") {
+  Fixture f;
+  auto c = f.client();
+  c.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  REQUIRE(f.arrived(1));
+  f.seen.clear();
+  REQUIRE(c.wait_for("HTTP/1.1 500 "));
+  c.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  REQUIRE(f.arrived(1));
+  f.seen[0].start(200, "text/plain");
+  f.seen[0].write("half");
+  REQUIRE(c.wait_for("half"));
+  f.seen.clear();
+  CHECK(c.wait_closed());
+  CHECK(c.received().find("\r\n0\r\n") == std::string::npos);
+}
+
+TEST_CASE("a slow reader shows in unsent(), and what it reads leaves it") {
+  Fixture f;
+  auto c = f.client();
+  c.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  REQUIRE(f.arrived(1));
+  const Exchange x = f.seen[0];
+  x.start(200, "text/plain");
+  for (int i = 0; i < 64; ++i) x.write(std::string(1 << 20, 'x'));
+  CHECK(x.unsent() > 1 << 20);
+  CHECK(wait_until(f.loop, [&] {
+    c.got("never");
+    return x.unsent() == 0;
+  }));
+}
+
+TEST_CASE("more requests than the loop's queue holds are refused with 503") {
+  ServerOptions options;
+  options.queue_max = 2;
+  Fixture f(options);
+  std::vector<RawClient> clients;
+  for (int i = 0; i < 6; ++i) clients.push_back(f.client());
+  for (auto& c : clients) c.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  // The loop does not turn until some client has been refused.
+  const Time end = f.clock.now() + 20s;
+  size_t refused = 0;
+  while (refused < 4 && f.clock.now() < end) {
+    refused = 0;
+    for (auto& c : clients) refused += c.got("HTTP/1.1 503 ");
+  }
+  CHECK(refused == 4);
+  CHECK(f.arrived(2));
+  for (const Exchange& x : f.seen) x.reply(200, "text/plain", "served");
+  CHECK(wait_until(f.loop, [&] { return f.server->open_exchanges() == 0; }));
+}
+
+TEST_CASE("connections above the limit are told so") {
+  ServerOptions options;
+  options.connections_max = 1;
+  Fixture f(options);
+  auto first = f.client();
+  first.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  REQUIRE(f.arrived(1));
+  auto second = f.client();
+  second.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  CHECK(second.wait_for("HTTP/1.1 503 "));
+  f.seen[0].reply(200, "text/plain", "served");
+  CHECK(first.wait_for("served"));
+}
+
+TEST_CASE(
+    "a request that does not arrive in time is ended with 408, an idle connection is closed") {
+  ServerOptions options;
+  options.idle_timeout = 100ms;
+  Fixture f(options);
+  auto slow = f.client();
+  slow.send("GET / HT");
+  CHECK(slow.wait_for("HTTP/1.1 408 "));
+  auto idle = f.client();
+  CHECK(idle.wait_closed());
+  CHECK(idle.received().empty());
+}
+
+TEST_CASE("a server that stops accepting finishes what it began") {
+  Fixture f;
+  auto busy = f.client(), idle = f.client();
+  busy.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  REQUIRE(f.arrived(1));
+  f.server->stop_accepting();
+  CHECK(idle.wait_closed());
+  CHECK(f.server->open_exchanges() == 1);
+  f.seen[0].reply(200, "text/plain", "done");
+  CHECK(busy.wait_for("done"));
+  CHECK(busy.wait_closed());
+  CHECK(wait_until(f.loop, [&] { return f.server->open_exchanges() == 0; }));
+}
+
+TEST_CASE("a handler may destroy its server; exchanges may outlive it") {
+  Fixture* fixture = nullptr;
+  std::vector<Exchange> kept;
+  Fixture f({}, [&](Exchange x) {
+    kept.push_back(std::move(x));
+    fixture->server.reset();
+  });
+  fixture = &f;
+  auto c = f.client();
+  c.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  REQUIRE(wait_until(f.loop, [&] { return !kept.empty(); }));
+  kept[0].reply(200, "text/plain", "into the void");
+  CHECK(kept[0].gone());
+  CHECK(c.wait_closed());
+}
+
+TEST_CASE("an address in use and an address that is none are told apart") {
+  Fixture f;
+  auto twice = Server::open(f.loop, f.server->address(), {}, [](Exchange) {});
+  REQUIRE(!twice);
+  CHECK(twice.error().code == Code::kUnavailable);
+  CHECK(twice.error().what.find(f.server->address()) != std::string::npos);
+  auto none = Server::open(f.loop, "nonsense", {}, [](Exchange) {});
+  REQUIRE(!none);
+  CHECK(none.error().code == Code::kInvalid);
+}
+
+TEST_CASE("the pages of every daemon") {
+  Metrics metrics;
+  metrics.counter("mc_test_total", "tests").add(3);
+  std::string not_ready;
+  Fixture f({}, [&](Exchange x) {
+    if (!serve_common(x, metrics, not_ready, "{\"state\":\"fine\"}"))
+      x.reply(404, "text/plain", "no such page\n");
+  });
+  const auto get = [&](const std::string& path) {
+    auto c = f.client();
+    c.send("GET " + path + " HTTP/1.1\r\nHost: h\r\nConnection: close\r\n\r\n");
+    CHECK(c.wait_closed());
+    return c.received();
+  };
+  CHECK(get("/live").starts_with("HTTP/1.1 200 "));
+  CHECK(get("/ready").starts_with("HTTP/1.1 200 "));
+  CHECK(get("/health").ends_with("{\"state\":\"fine\"}"));
+  CHECK(get("/metrics").find("mc_test_total 3\n") != std::string::npos);
+  CHECK(get("/metrics").find("Content-Type: text/plain; version=0.0.4\r\n") != std::string::npos);
+  CHECK(get("/other").starts_with("HTTP/1.1 404 "));
+  not_ready = "no \"decode\" node";
+  CHECK(get("/ready").starts_with("HTTP/1.1 503 "));
+  CHECK(get("/ready").ends_with("{\"ready\":false,\"reason\":\"no \\\"decode\\\" node\"}\n"));
+  CHECK(get("/health").starts_with("HTTP/1.1 503 "));
+  CHECK(get("/live").starts_with("HTTP/1.1 200 "));
+}
