@@ -26,11 +26,6 @@ constexpr size_t kPipelinedMax = 256 * 1024;  // bytes read ahead while a reques
 constexpr int kBodyTimeouts = 10;             // idle timeouts that a whole body may take
 constexpr auto kLingerTime = std::chrono::seconds(2);
 
-timeval to_timeval(Duration d) {
-  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(d).count();
-  return {static_cast<time_t>(us / 1'000'000), static_cast<suseconds_t>(us % 1'000'000)};
-}
-
 std::string peer_text(const sockaddr* peer) {
   char host[NI_MAXHOST], port[NI_MAXSERV];
   const socklen_t size = peer->sa_family == AF_INET6 ? sizeof(sockaddr_in6) : sizeof(sockaddr_in);
@@ -55,13 +50,6 @@ std::map<std::string, std::string> decoded_query(const std::string& text) {
   for (evkeyval* p = pairs.tqh_first; p != nullptr; p = p->next.tqe_next) query[p->key] = p->value;
   evhttp_clear_headers(&pairs);
   return query;
-}
-
-std::string header_safe(std::string_view text) {  // a value must not start a line of its own
-  std::string out(text);
-  for (char& c : out)
-    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
-  return out;
 }
 }  // namespace
 

@@ -7,6 +7,11 @@
 
 namespace mc::http {
 
+timeval to_timeval(Duration d) {
+  const auto us = std::chrono::duration_cast<std::chrono::microseconds>(d).count();
+  return {static_cast<time_t>(us / 1'000'000), static_cast<suseconds_t>(us % 1'000'000)};
+}
+
 bool TaskQueue::put(Task task) {
   Lock lock(mutex_);
   if (closed_) return false;

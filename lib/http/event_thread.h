@@ -3,6 +3,8 @@
 //
 // Thread: constructed, started and stopped by the loop's; each member says who else may call it.
 #pragma once
+#include <sys/time.h>
+
 #include <functional>
 #include <memory>
 #include <thread>
@@ -16,6 +18,8 @@ struct event;
 struct event_base;
 
 namespace mc::http {
+
+timeval to_timeval(Duration d);
 
 class TaskQueue {
  public:

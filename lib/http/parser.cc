@@ -157,4 +157,11 @@ void Parser::expect_no_body(bool none) { impl_->no_body = none; }
 
 const char* reason_phrase(int status) { return http_status_str(static_cast<http_status>(status)); }
 
+std::string header_safe(std::string_view text) {
+  std::string out(text);
+  for (char& c : out)
+    if (static_cast<unsigned char>(c) < 0x20 || c == 0x7f) c = ' ';
+  return out;
+}
+
 }  // namespace mc::http

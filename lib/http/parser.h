@@ -53,6 +53,7 @@ class Parser {
   std::unique_ptr<Impl> impl_;
 };
 
-const char* reason_phrase(int status);  // "Not Found"
+const char* reason_phrase(int status);           // "Not Found"
+std::string header_safe(std::string_view text);  // no line breaks: a value is one line
 
 }  // namespace mc::http

@@ -1,0 +1,360 @@
+#include "http/pool.h"
+
+#include <event2/buffer.h>
+#include <event2/bufferevent.h>
+#include <event2/event.h>
+#include <event2/http.h>
+#include <netdb.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <sys/socket.h>
+
+#include <cstring>
+
+#include "http/parser.h"
+#include "io/address.h"
+
+namespace mc::http {
+namespace {
+constexpr size_t kHeaderMax = 64 * 1024;
+constexpr size_t kBodyMax = 256 * kMiB;  // of an answer that is not streamed
+constexpr size_t kReadMax = 256 * 1024;
+}  // namespace
+
+struct Pool::Host {
+  io::Address address;
+  std::string text;                     // "host:port"
+  std::vector<sockaddr_storage> found;  // its addresses
+  std::vector<socklen_t> sizes;
+  size_t preferred = 0;  // the one that answered last
+  uint32_t open = 0;
+  std::vector<Conn*> idle;  // last used first
+  std::deque<uint64_t> waiting;
+  bool placing = false;  // next() is at work
+};
+
+struct Pool::Job {
+  Pool& pool;
+  const uint64_t id;
+  ClientRequest request;
+  const bool stream;
+  event* timer;
+  std::string path;
+  Host* host = nullptr;
+  Conn* conn = nullptr;
+  size_t attempts = 0;  // addresses tried, and one more try for a connection that had gone stale
+  bool retried = false;
+  ClientResponse response;
+
+  Job(Pool& p, uint64_t i, ClientRequest r, bool s, Duration left)
+      : pool(p),
+        id(i),
+        request(std::move(r)),
+        stream(s),
+        timer(event_new(p.thread_.base(), -1, 0, on_timeout, this)) {
+    MC_CHECK(timer != nullptr);
+    const timeval tv = to_timeval(std::max(left, Duration(0)));
+    event_add(timer, &tv);
+  }
+  ~Job() { event_free(timer); }
+  Job(const Job&) = delete;
+  Job& operator=(const Job&) = delete;
+
+  static void on_timeout(int, short, void* self) {
+    Job& job = *static_cast<Job*>(self);
+    const std::string limit = to_text(job.request.timeout);
+    job.pool.failed(job, {Code::kTimeout,
+                          strf("%s %s: no complete answer within %s", job.request.method.c_str(),
+                               job.request.url.c_str(), limit.c_str())});
+  }
+  std::string head() const {
+    std::string text = header_safe(request.method) + " " + path +
+                       " HTTP/1.1\r\nHost: " + host->text + "\r\nUser-Agent: mc/" MC_VERSION "\r\n";
+    for (const auto& [name, value] : request.headers)
+      text += header_safe(name) + ": " + header_safe(value) + "\r\n";
+    if (!request.body.empty() || request.method == "POST" || request.method == "PUT")
+      text += strf("Content-Length: %zu\r\n", request.body.size());
+    return text + "\r\n";
+  }
+};
+
+struct Pool::Conn final : Parser::Events {
+  Pool& pool;
+  Host& host;
+  bufferevent* bev;
+  Parser parser;
+  Job* job = nullptr;
+  bool connected = false, used = false;  // used: has answered before
+  bool heard = false;                    // some byte of the current answer came
+  bool interim = false;                  // the head read last was of a 1xx
+  size_t address = 0;
+  std::string pending;  // of the body, not yet passed on
+  Time at;              // of the read being parsed
+
+  Conn(Pool& p, Host& h)
+      : pool(p),
+        host(h),
+        bev(bufferevent_socket_new(p.thread_.base(), -1, BEV_OPT_CLOSE_ON_FREE)),
+        parser(Parser::Role::kResponse, kHeaderMax, *this) {
+    MC_CHECK(bev != nullptr);
+    bufferevent_setcb(bev, on_read, nullptr, on_event, this);
+    bufferevent_set_max_single_read(bev, kReadMax);
+    bufferevent_enable(bev, EV_READ | EV_WRITE);
+  }
+  ~Conn() override { bufferevent_free(bev); }
+  Conn(const Conn&) = delete;
+  Conn& operator=(const Conn&) = delete;
+
+  bool on_head(const Head& head) override {
+    interim = head.status / 100 == 1;
+    if (interim) return true;
+    job->response.status = head.status;
+    job->response.headers = head.headers;
+    pool.callbacks_.head(job->id, head.status, head.headers, at);
+    return true;
+  }
+  bool on_body(std::string_view piece) override {
+    std::string& body = job->stream ? pending : job->response.body;
+    if (body.size() + piece.size() > kBodyMax) return false;
+    body.append(piece);
+    return true;
+  }
+  void pass_on() {
+    if (!pending.empty()) pool.callbacks_.chunk(job->id, std::exchange(pending, {}), at);
+  }
+  static Conn& of(void* self) { return *static_cast<Conn*>(self); }
+  static void on_read(bufferevent*, void* self) { of(self).pool.read(of(self)); }
+  static void on_event(bufferevent*, short what, void* self) {
+    Conn& c = of(self);
+    if ((what & BEV_EVENT_CONNECTED) != 0) {
+      c.connected = true;
+      c.host.preferred = c.address;
+      return;
+    }
+    c.pool.ended(c, (what & BEV_EVENT_EOF) != 0 ? "the server closed the connection"
+                                                : std::strerror(EVUTIL_SOCKET_ERROR()));
+  }
+};
+
+Pool::Pool(EventThread& thread, uint32_t connections_per_host_max, Callbacks callbacks)
+    : thread_(thread),
+      per_host_max_(std::max(1u, connections_per_host_max)),
+      callbacks_(std::move(callbacks)) {}
+Pool::~Pool() = default;
+
+Result<Pool::Host*> Pool::host_of(Job& job) {
+  const std::string& url = job.request.url;
+  const std::unique_ptr<evhttp_uri, decltype(&evhttp_uri_free)> uri(evhttp_uri_parse(url.c_str()),
+                                                                    evhttp_uri_free);
+  const char* scheme = uri ? evhttp_uri_get_scheme(uri.get()) : nullptr;
+  const char* name = uri ? evhttp_uri_get_host(uri.get()) : nullptr;
+  if (!scheme || std::strcmp(scheme, "http") != 0 || !name || *name == '\0')
+    return fail(Code::kInvalid, "url '%s': give http://host:port/path", shown(url).c_str());
+  const int port = evhttp_uri_get_port(uri.get());
+  io::Address address{name, static_cast<uint16_t>(port < 0 ? 80 : port)};
+  if (address.host.size() > 2 && address.host.front() == '[')
+    address.host = address.host.substr(1, address.host.size() - 2);
+  const char* path = evhttp_uri_get_path(uri.get());
+  const char* query = evhttp_uri_get_query(uri.get());
+  job.path = path && *path ? path : "/";
+  if (query) job.path += std::string("?") + query;
+  auto& host = hosts_[address.text()];
+  if (!host) {
+    host = std::make_unique<Host>();
+    host->address = address;
+    host->text = address.text();
+  }
+  if (host->found.empty()) MC_TRY_(resolve(*host));
+  return host.get();
+}
+
+Result<> Pool::resolve(Host& host) {
+  addrinfo hints{}, *found = nullptr;
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_NUMERICSERV;
+  const int rc = getaddrinfo(host.address.host.c_str(), std::to_string(host.address.port).c_str(),
+                             &hints, &found);
+  if (rc != 0)
+    return fail(Code::kUnavailable, "look up '%s': %s", host.address.host.c_str(),
+                gai_strerror(rc));
+  for (const addrinfo* a = found; a != nullptr; a = a->ai_next) {
+    sockaddr_storage storage{};
+    std::memcpy(&storage, a->ai_addr, a->ai_addrlen);
+    host.found.push_back(storage);
+    host.sizes.push_back(a->ai_addrlen);
+  }
+  freeaddrinfo(found);
+  return {};
+}
+
+void Pool::start(uint64_t id, ClientRequest request, bool stream, Time deadline) {
+  auto owned =
+      std::make_unique<Job>(*this, id, std::move(request), stream, deadline - thread_.now());
+  Job& job = *owned;
+  jobs_.emplace(id, std::move(owned));
+  auto host = host_of(job);
+  if (!host) return failed(job, std::move(host).error());
+  job.host = *host;
+  place(job);
+}
+
+// On an idle connection, on a new one, or in the queue for one.
+void Pool::place(Job& job) {
+  Host& host = *job.host;
+  if (!host.idle.empty() && !job.retried) {
+    Conn& conn = *host.idle.back();
+    host.idle.pop_back();
+    return give(conn, job);
+  }
+  if (host.open >= per_host_max_) {
+    host.waiting.push_back(job.id);
+    return;
+  }
+  auto conn = connect(host);
+  if (!conn) return failed(job, std::move(conn).error());
+  give(**conn, job);
+}
+
+Result<Pool::Conn*> Pool::connect(Host& host) {
+  auto owned = std::make_unique<Conn>(*this, host);
+  Conn& conn = *owned;
+  conn.address = host.preferred;
+  auto* to = reinterpret_cast<sockaddr*>(&host.found[conn.address]);
+  const int fd = ::socket(to->sa_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
+  if (fd < 0) return fail_errno("socket for %s", host.text.c_str());
+  const int on = 1;
+  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  bufferevent_setfd(conn.bev, fd);
+  ++host.open;
+  conns_.emplace(&conn, std::move(owned));
+  if (bufferevent_socket_connect(conn.bev, to, static_cast<int>(host.sizes[conn.address])) != 0) {
+    const int error = errno;
+    drop(conn);
+    return fail(Code::kUnavailable, "connect to %s: %s", host.text.c_str(), std::strerror(error));
+  }
+  return &conn;
+}
+
+void Pool::give(Conn& conn, Job& job) {
+  conn.job = &job;
+  job.conn = &conn;
+  conn.heard = false;
+  conn.parser.expect_no_body(job.request.method == "HEAD");
+  job.response.sent = thread_.now();
+  const std::string head = job.head();
+  bufferevent_write(conn.bev, head.data(), head.size());
+  bufferevent_write(conn.bev, job.request.body.data(), job.request.body.size());
+}
+
+void Pool::read(Conn& conn) {
+  if (conn.job == nullptr) return drop(conn);  // an idle connection has nothing to say
+  conn.at = thread_.now();
+  if (!conn.heard) conn.job->response.first_byte = conn.at;
+  conn.heard = true;
+  evbuffer* input = bufferevent_get_input(conn.bev);
+  while (evbuffer_get_length(input) > 0) {
+    evbuffer_iovec piece;
+    if (evbuffer_peek(input, -1, nullptr, &piece, 1) < 1) break;
+    size_t consumed = 0;
+    const auto outcome =
+        conn.parser.feed({static_cast<const char*>(piece.iov_base), piece.iov_len}, consumed);
+    evbuffer_drain(input, consumed);
+    if (outcome == Parser::Outcome::kMore) continue;
+    if (outcome == Parser::Outcome::kComplete) {
+      if (!conn.interim) return answered(conn);
+      continue;
+    }
+    conn.pass_on();
+    const char* why = outcome == Parser::Outcome::kBad       ? conn.parser.what()
+                      : outcome == Parser::Outcome::kStopped ? "the body is over 256 MiB"
+                                                             : "its header is over 64 KiB";
+    return failed(*conn.job,
+                  {Code::kCorrupt, strf("answer of %s: %s", conn.host.text.c_str(), why)});
+  }
+  conn.pass_on();
+}
+
+void Pool::answered(Conn& conn) {
+  conn.pass_on();
+  Job& job = *conn.job;
+  job.response.done = conn.at;
+  const bool reuse = conn.parser.head().keep_alive &&
+                     evbuffer_get_length(bufferevent_get_input(conn.bev)) == 0 &&
+                     evbuffer_get_length(bufferevent_get_output(conn.bev)) == 0;
+  callbacks_.done(job.id, std::move(job.response));
+  Host& host = conn.host;
+  conn.job = nullptr;
+  conn.used = true;
+  jobs_.erase(job.id);
+  if (!reuse) return drop(conn);
+  host.idle.push_back(&conn);
+  next(host);
+}
+
+// The connection is over: by the answer's end, before it, in the middle of it, or while idle.
+void Pool::ended(Conn& conn, const std::string& why) {
+  if (conn.job == nullptr) {
+    std::erase(conn.host.idle, &conn);
+    return drop(conn);
+  }
+  Job& job = *conn.job;
+  Host& host = conn.host;
+  conn.at = thread_.now();
+  if (conn.heard && conn.parser.feed_end() == Parser::Outcome::kComplete) return answered(conn);
+  const std::string to = host.text;
+  if (conn.heard) {
+    conn.pass_on();
+    return failed(job, {Code::kCorrupt, strf("answer of %s cut off: %s", to.c_str(), why.c_str())});
+  }
+  const bool stale = conn.used && !job.retried;
+  const bool other = !conn.connected && !conn.used && ++job.attempts < host.found.size();
+  if (!stale && !other)
+    return failed(
+        job, {Code::kUnavailable, strf("%s %s: %s", conn.connected ? "request to" : "connect to",
+                                       to.c_str(), why.c_str())});
+  if (stale) job.retried = true;  // closed while the request was on its way: a fresh one, once
+  if (other) host.preferred = (conn.address + 1) % host.found.size();
+  conn.job = nullptr;
+  job.conn = nullptr;
+  drop(conn);
+  place(job);
+}
+
+void Pool::failed(Job& job, Error error) {
+  const uint64_t id = job.id;
+  callbacks_.done(id, fail(std::move(error)));
+  cancel(id);
+}
+
+void Pool::cancel(uint64_t id) {
+  auto node = jobs_.extract(id);
+  if (node.empty()) return;
+  Job& job = *node.mapped();
+  if (job.conn != nullptr) {
+    job.conn->job = nullptr;
+    drop(*job.conn);
+  } else if (job.host != nullptr) {
+    std::erase(job.host->waiting, id);
+  }
+}
+
+void Pool::drop(Conn& conn) {
+  Host& host = conn.host;
+  std::erase(host.idle, &conn);
+  --host.open;
+  conns_.erase(&conn);
+  next(host);
+}
+
+void Pool::next(Host& host) {
+  if (host.placing) return;  // a placement that fails comes back here
+  host.placing = true;
+  while (!host.waiting.empty() && (!host.idle.empty() || host.open < per_host_max_)) {
+    const auto job = jobs_.find(host.waiting.front());
+    host.waiting.pop_front();
+    if (job != jobs_.end()) place(*job->second);
+  }
+  host.placing = false;
+}
+
+}  // namespace mc::http

@@ -1,0 +1,57 @@
+// The client's side of its event thread: connections by host, requests waiting for one, and the
+// answers being read. Client reaches it by tasks.
+//
+// Thread: the event thread once started; constructed before and destroyed after it runs. A host
+// name is looked up once, blocking this thread; numbers and localhost cost nothing.
+#pragma once
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "http/client.h"
+#include "http/event_thread.h"
+
+namespace mc::http {
+
+class Pool {
+ public:
+  struct Callbacks {  // on the event thread; `done` is the last of an id
+    std::function<void(uint64_t id, int status, const std::map<std::string, std::string>&, Time)>
+        head;
+    std::function<void(uint64_t id, std::string chunk, Time)> chunk;
+    std::function<void(uint64_t id, Result<ClientResponse>)> done;
+  };
+  Pool(EventThread& thread, uint32_t connections_per_host_max, Callbacks callbacks);
+  ~Pool();
+  // `stream`: the body goes to `chunk` and not into the answer.
+  void start(uint64_t id, ClientRequest request, bool stream, Time deadline);
+  void cancel(uint64_t id);
+
+ private:
+  struct Job;
+  struct Host;
+  struct Conn;
+  Result<Host*> host_of(Job& job);
+  static Result<> resolve(Host& host);
+  void place(Job& job);
+  Result<Conn*> connect(Host& host);
+  void give(Conn& conn, Job& job);
+  void read(Conn& conn);
+  void ended(Conn& conn, const std::string& why);
+  void answered(Conn& conn);
+  void failed(Job& job, Error error);
+  void drop(Conn& conn);
+  void next(Host& host);
+
+  EventThread& thread_;
+  const uint32_t per_host_max_;
+  const Callbacks callbacks_;
+  std::unordered_map<std::string, std::unique_ptr<Host>> hosts_;  // by "host:port"
+  std::unordered_map<Conn*, std::unique_ptr<Conn>> conns_;
+  std::unordered_map<uint64_t, std::unique_ptr<Job>> jobs_;
+};
+
+}  // namespace mc::http
