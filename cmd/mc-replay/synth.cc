@@ -1,0 +1,102 @@
+#include "trace/synth.h"
+
+#include <cstdio>
+#include <filesystem>
+
+#include "base/json.h"
+#include "base/units.h"
+#include "cmd/mc-replay/verbs.h"
+#include "trace/stats.h"
+
+namespace mc::replay {
+namespace {
+
+namespace fs = std::filesystem;
+
+struct SynthOptions {
+  std::string profile = "conversation", out;
+  uint64_t seed = 0, requests = 0;
+
+  void describe(OptionList& v) {
+    v("profile", profile, "JSON file, or the name of one that comes with mc: conversation, sample");
+    v("seed", seed, "the same profile and seed give the same trace");
+    v("requests", requests, "how many, at the profile's rate; 0: as many as the profile says");
+    v("out", out, "file to write; empty: stdout");
+  }
+};
+
+// A name is looked up in ./configs/profiles, then beside the program: where `make install` and the
+// build tree have them.
+Result<std::string> find_profile(const std::string& name) {
+  if (name.find('/') != std::string::npos || name.ends_with(".json")) return name;
+  std::error_code ignored;
+  const fs::path bin = fs::read_symlink("/proc/self/exe", ignored).parent_path();
+  const fs::path folders[] = {"configs/profiles", bin / "../share/mc/configs/profiles",
+                              bin / "../../configs/profiles"};
+  for (const fs::path& folder : folders) {
+    const fs::path file = folder / (name + ".json");
+    if (fs::exists(file, ignored)) return file.string();
+  }
+  return fail(Code::kNotFound, "no profile '%s' in configs/profiles, %s or %s; give a JSON file",
+              shown(name).c_str(), folders[1].lexically_normal().c_str(),
+              folders[2].lexically_normal().c_str());
+}
+
+Result<> write_stdout(const std::vector<trace::Record>& records) {
+  for (const trace::Record& r : records)
+    if (std::fputs(trace::record_line(r).c_str(), stdout) < 0) return fail_errno("write stdout");
+  if (std::fflush(stdout) != 0) return fail_errno("write stdout");
+  return {};
+}
+
+void print_summary(const SynthOptions& o, const trace::Trace& made, bool json) {
+  const trace::TraceStats s = trace::describe(made);
+  if (json) {
+    const Json line = {{"out", o.out},
+                       {"profile", o.profile},
+                       {"seed", o.seed},
+                       {"requests", s.requests},
+                       {"span_s", s.span_s},
+                       {"input_mean", s.input.mean()},
+                       {"output_mean", s.output.mean()}};
+    std::printf("%s\n", dump_json(line).c_str());
+    return;
+  }
+  std::printf(
+      "wrote %s: %llu requests, %.1f s, %.0f in / %.0f out tokens avg, profile %s, seed "
+      "%llu\n",
+      o.out.c_str(), static_cast<unsigned long long>(s.requests), s.span_s, s.input.mean(),
+      s.output.mean(), o.profile.c_str(), static_cast<unsigned long long>(o.seed));
+}
+
+Result<int> synth(const SynthOptions& o, const Context& context) {
+  MC_TRY(const std::string path, find_profile(o.profile));
+  MC_TRY(const Json profile, read_json_file(path));
+  trace::SynthOptions options;
+  options.seed = o.seed;
+  options.requests = o.requests;
+  trace::Trace made;
+  MC_TRY(made.records, trace::synthesize(profile, path, options));
+  if (o.out.empty()) {
+    MC_TRY_(write_stdout(made.records));
+    return 0;
+  }
+  MC_TRY_(trace::write_trace(o.out, made.records));
+  print_summary(o, made, context.json);
+  return 0;
+}
+
+}  // namespace
+
+void add_synth(Program& program) {
+  program.verb<SynthOptions>(
+      "synth", "make a trace from a profile and a seed", [](Verb& v, SynthOptions& o) {
+        v.example("mc-replay synth --profile sample --seed 1 --out sample.jsonl",
+                  "the small trace of the README");
+        v.example("mc-replay synth --requests 1000 | mc-replay analyze /dev/stdin",
+                  "five minutes of the conversation profile");
+        v.run_with([&o](Context& context) { return synth(o, context); });
+      });
+}
+
+}  // namespace mc::replay

@@ -1,0 +1,10 @@
+// The verbs of mc-replay: each registers itself with the program.
+#pragma once
+#include "cmd/command.h"
+
+namespace mc::replay {
+
+void add_analyze(Program& program);
+void add_synth(Program& program);
+
+}  // namespace mc::replay

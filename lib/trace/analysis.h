@@ -1,0 +1,40 @@
+// What `mc-replay analyze` prints: a trace's statistics, its hit rates, and what a cluster should
+// hit, as text and JSON.
+//
+// Thread: values; any thread. Pure: no clock, no I/O.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json_fwd.h"
+#include "base/result.h"
+#include "trace/stats.h"
+
+namespace mc::trace {
+
+struct AnalysisOptions {
+  std::vector<uint64_t> capacities_tokens;  // of the LRU curve
+  std::optional<PredictOptions> predict;    // absent: no cluster was asked for
+};
+
+struct Analysis {
+  TraceStats stats;
+  std::vector<uint64_t> capacities_tokens;
+  HitCurve curve;  // a point for each capacity
+  std::optional<PredictOptions> asked;
+  std::optional<Prediction> prediction;
+};
+
+// "300000", "0.3M", "10M", "1G": tokens. The default list is that of the published curve.
+Result<uint64_t> parse_tokens(std::string_view text);
+std::string tokens_text(uint64_t tokens);  // "0.3M"
+inline const std::vector<std::string> kCapacities = {"0.1M", "0.3M", "1M",  "3M",
+                                                     "10M",  "30M",  "50M", "100M"};
+
+Result<Analysis> analyze(const Trace& trace, const AnalysisOptions& options);
+std::string analysis_text(const Trace& trace, const Analysis& analysis);
+Json analysis_json(const Trace& trace, const Analysis& analysis);
+
+}  // namespace mc::trace
