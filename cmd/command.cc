@@ -68,6 +68,7 @@ void add_flags(CLI::App& app, const OptionList& list, Flags& out, const std::str
           help);
       added->type_name(placeholder(o.kind))
           ->expected(1)
+          ->allow_extra_args(false)  // one word each, so that a positional can follow
           ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
     }
     added->group(group);
