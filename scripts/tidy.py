@@ -56,7 +56,7 @@ def functions(lines):
                 and not line.startswith(('namespace', 'class', 'struct', 'enum')):
             if not line.startswith('    '):
                 start = n
-            elif start is None:
+            elif start is None and lines[n - 2].endswith((',', '(')):  # not an `if` in a class
                 start = n
         if line == '}' and start:
             yield start, n - start + 1
