@@ -39,7 +39,7 @@ std::string facts(const Trace& t, const TraceStats& s) {
               static_cast<ull>(s.per_stamp_max));
   out += lengths("input", s.input) + lengths("output", s.output);
   out +=
-      strf("blocks     %llu of %llu tokens, %llu distinct, %.1f %% of these seen once\n",
+      strf("blocks     %llu of %llu tokens, %llu distinct, %.2f %% of these seen once\n",
            static_cast<ull>(s.blocks), static_cast<ull>(t.block_tokens),
            static_cast<ull>(s.distinct_blocks), 100 * share(s.blocks_seen_once, s.distinct_blocks));
   out += strf(
@@ -95,11 +95,11 @@ std::string prediction_text(const Analysis& a) {
 Json lengths_json(const Distribution& d, uint64_t sum) {
   return {{"sum", sum},
           {"mean", d.mean()},
-          {"min", d.min()},
+          {"min", static_cast<uint64_t>(d.min())},
           {"p50", d.percentile(50)},
           {"p90", d.percentile(90)},
           {"p99", d.percentile(99)},
-          {"max", d.max()}};
+          {"max", static_cast<uint64_t>(d.max())}};
 }
 
 Json capacity_json(uint64_t n) { return n == kUnlimited ? Json(nullptr) : Json(n); }

@@ -151,7 +151,14 @@ Result<> check_record(const Record& r, uint64_t block_tokens) {
 }
 
 Result<Record> parse_record(std::string_view line, uint64_t block_tokens) {
-  MC_TRY(const Json json, parse_json(line));
+  auto parsed = parse_json(line);
+  if (!parsed) {  // it counts lines too, but this is one of many
+    std::string why = parsed.error().what;
+    constexpr std::string_view kLine = "parse error at line 1, ";
+    if (why.starts_with(kLine)) why = "not JSON at " + why.substr(kLine.size());
+    return fail(Code::kInvalid, "%s", why.c_str());
+  }
+  const Json& json = *parsed;
   if (!json.is_object()) return fail(Code::kInvalid, "is %s: want an object", json.type_name());
   Record r;
   MC_TRY(r.timestamp_ms, member(json, "timestamp", kTimestampMax));

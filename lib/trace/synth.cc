@@ -20,7 +20,7 @@ struct Request {
   std::vector<uint64_t> path;  // block numbers, not yet dense
 };
 
-uint64_t whole(double tokens, uint64_t low, uint64_t high) {
+uint64_t whole_tokens(double tokens, uint64_t low, uint64_t high) {
   return static_cast<uint64_t>(
       std::clamp(std::round(tokens), static_cast<double>(low), static_cast<double>(high)));
 }
@@ -110,7 +110,8 @@ class Conversations {
   Request root(double at_s) {
     Request r;
     r.at_s = at_s;
-    r.input = whole(p_.root_input_tokens.at(root_level_.draw(random_)), 1, p_.input_max_tokens);
+    r.input =
+        whole_tokens(p_.root_input_tokens.at(root_level_.draw(random_)), 1, p_.input_max_tokens);
     r.output = output();
     for (uint64_t i = 0; i < system_blocks_; ++i) r.path.push_back(i);
     extend(r);
@@ -126,13 +127,15 @@ class Conversations {
     uint64_t keep = full;
     double input = 0;
     if (kind < p_.resend_share + p_.branch_share) {
-      keep = whole(p_.branch_keep_fraction.draw(random_) * static_cast<double>(full), 0, full);
+      keep =
+          whole_tokens(p_.branch_keep_fraction.draw(random_) * static_cast<double>(full), 0, full);
       input = spoken + p_.branch_delta_tokens.draw(random_);
     } else {
       input = spoken + message(turn);
     }
     if (input > static_cast<double>(p_.input_max_tokens)) return false;
-    r.input = whole(input, whole(p_.root_input_tokens.low(), 1, kLengthMax), p_.input_max_tokens);
+    r.input = whole_tokens(input, whole_tokens(p_.root_input_tokens.low(), 1, kLengthMax),
+                           p_.input_max_tokens);
     keep = std::clamp(keep, system_blocks_ + 1, full);
     r.path.resize(std::min(keep, full_blocks(r.input, kBlockTokens)));
     extend(r);
@@ -147,7 +150,7 @@ class Conversations {
   }
 
   uint64_t output() {
-    return whole(p_.output_tokens.at(output_level_.draw(random_)), 0, kLengthMax);
+    return whole_tokens(p_.output_tokens.at(output_level_.draw(random_)), 0, kLengthMax);
   }
 
   void extend(Request& r) {

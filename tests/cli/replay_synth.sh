@@ -1,0 +1,37 @@
+# mc-replay synth: the same seed makes the same trace, and bad profiles are named.
+. "$(dirname "$0")/../common.inc"
+replay=$MC_BIN/mc-replay
+[ -x "$replay" ] || skip "mc-replay is not built in $MC_BIN"
+profiles=$MC_SOURCE/configs/profiles
+
+for file in "$profiles"/*.json; do
+  expect 0 "$replay" synth --profile "$file" --requests 50 --seed 3 --out "$T/a.jsonl"
+  grep -q "^wrote $T/a.jsonl: 50 requests" "$T/out" || die "$(cat "$T/out")"
+  expect 0 "$replay" synth --profile "$file" --requests 50 --seed 3
+  cmp "$T/out" "$T/a.jsonl" || die "stdout and --out differ for $file"
+  expect 0 "$replay" synth --profile "$file" --requests 50 --seed 4
+  cmp -s "$T/out" "$T/a.jsonl" && die "another seed made the same trace of $file"
+  expect 0 "$replay" analyze --strict "$T/a.jsonl"
+done
+
+# A profile that comes with mc is found by name from any folder.
+cd "$T"
+expect 0 "$replay" synth --profile "$profiles/sample.json" --seed 1 --out "$T/by-path.jsonl"
+if [ -e "$MC_BIN/../../configs/profiles" ]; then
+  expect 0 "$replay" synth --profile sample --seed 1 --out "$T/by-name.jsonl" --output json
+  python3 -m json.tool "$T/out" >/dev/null || die "synth --output json is not JSON"
+  cmp "$T/by-name.jsonl" "$T/by-path.jsonl" || die "the name is another profile than the file"
+fi
+
+expect 1 "$replay" synth --profile absent
+grep -q "no profile 'absent' in configs/profiles" "$T/err" || die "$(cat "$T/err")"
+expect 1 "$replay" synth --profile "$T/absent.json"
+sed 's/"span-s"/"spam-s"/' "$profiles/sample.json" >"$T/bad.json"
+expect 2 "$replay" synth --profile "$T/bad.json"
+grep -q "$T/bad.json: no \"span-s\"" "$T/err" || die "$(cat "$T/err")"
+sed 's/"generator": "conversation"/"generator": "novel"/' "$profiles/sample.json" >"$T/bad.json"
+expect 2 "$replay" synth --profile "$T/bad.json"
+grep -q "unknown generator 'novel'; there are: conversation" "$T/err" || die "$(cat "$T/err")"
+expect 1 "$replay" synth --profile "$profiles/sample.json" --out "$T/no/such/folder.jsonl"
+expect 2 "$replay" synth --profile "$profiles/sample.json" --seed -1
+expect 2 "$replay" synth --profile "$profiles/sample.json" --requests 99999999999
