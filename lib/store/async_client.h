@@ -51,6 +51,8 @@ class AsyncClient {
   AsyncClient(io::Loop& loop, size_t queue_max);
   void run(Client& client);
   bool enqueue(Job job);
+  template <class R>
+  void submit(std::function<R(Client&)> call, std::function<R(const Error&)> failed, Done<R> done);
   void answer(std::function<void()> callback);
 
   io::Loop& loop_;

@@ -18,13 +18,14 @@
 // Source: Mooncake paper, section 3.2 (KVCache store); design, "Client library".
 #pragma once
 #include <atomic>
+#include <functional>
+#include <map>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "base/metrics.h"
-#include "base/mutex.h"
 #include "base/options.h"
 #include "base/result.h"
 #include "base/time.h"
@@ -41,6 +42,8 @@ struct ClientOptions {
   std::string verify = "sample";  // same-host reads: always | sample (1 of 64) | never
   uint32_t replicas = 1;
   std::string prefer;  // node to put on when it has room
+  // Called about five times a second while bytes move, on the calling thread.
+  std::function<void(uint64_t done, uint64_t total)> progress;
   void describe(OptionList& v);
 };
 
@@ -77,10 +80,11 @@ class Client {
   std::vector<Result<>> remove(const std::vector<ObjectKey>& keys, bool force = false);
   Result<Listed> list(const std::string& prefix, const std::string& after, uint32_t limit);
   Result<ClusterStat> stat();
-  // Where a key lies; grants a lease.
+  // The size, checksum and places of a value; leases it.
   Result<Located> locate(const ObjectKey& key);
 
  private:
+  using Opened = std::map<std::string, Result<xfer::SegmentHandle>>;  // by control address
   struct Read;
   struct Write;
   Client(xfer::Engine& engine, const Clock& clock, ClientOptions options, Metrics& metrics,
@@ -90,15 +94,18 @@ class Client {
   Result<> check_epoch(uint64_t epoch);
   Duration left(Time deadline) const { return deadline - clock_.now(); }
 
-  void put_round(std::vector<Write>& writes, Time deadline);
-  Result<> raise_guards(Write& write, const std::vector<NodeRef>& nodes, Time deadline);
-  void move_out(std::vector<Write>& writes, const std::vector<NodeRef>& nodes, Time deadline);
-  void finish_puts(std::vector<Write>& writes, Time deadline);
-  void get_round(std::vector<Read>& reads, Time deadline, Duration wait);
-  void read_places(std::vector<Read>& reads, const Replicas& found, Time asked, Time deadline);
-  void wait_reading(xfer::BatchId batch, const std::vector<ObjectKey>& keys, Duration lease,
-                    Time asked, Time deadline);
-  void settle(Read& read, const Located& at, const std::vector<NodeRef>& nodes);
+  void put_round(std::span<Write> writes, Time deadline);
+  Result<xfer::SegmentHandle> segment_of(const NodeRef& node, Opened& opened, Time deadline);
+  Result<> prepare(Write& write, const std::vector<NodeRef>& nodes, Opened& opened, Time deadline,
+                   std::vector<xfer::Request>& requests);
+  void write_out(std::span<Write> writes, const std::vector<xfer::Request>& requests,
+                 Time deadline);
+  void finish_puts(std::span<Write> writes, Time deadline);
+  void get_round(std::span<Read> reads, Time deadline, Duration wait);
+  void read_replicas(std::span<Read> reads, size_t replica, const Replicas& found, Time deadline);
+  void settle(Read& read, xfer::BatchId batch, const NodeRef& node);
+  void wait_moved(xfer::BatchId batch, size_t requests, uint64_t total,
+                  const std::vector<ObjectKey>& leased, Duration lease, Time deadline);
   bool verifies(xfer::SegmentHandle segment);
   void report(const NodeRef& node);
 
@@ -108,7 +115,7 @@ class Client {
   const std::unique_ptr<rpc::SyncClient> master_;
   std::atomic<uint64_t> epoch_{0};  // the largest seen: older masters are refused
   std::atomic<uint64_t> reads_{0};
-  Counter &put_bytes_, &get_bytes_, &hits_, &misses_, &checksum_failures_, &stale_;
+  Counter &put_bytes_, &get_bytes_, &hits_, &misses_, &corrupt_, &stale_;
 };
 
 }  // namespace mc::store

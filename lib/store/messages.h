@@ -8,7 +8,7 @@
 //   node    mount, inventory, then heartbeats that the master holds until it has orders
 //
 // Every reply carries the master's epoch; nodes and clients refuse one older than they have seen.
-// Source: Mooncake paper, section 3.2; docs/decisions/0011-inventory.md.
+// Source: Mooncake paper, section 3.2; docs/decisions/0012-store-directory.md.
 //
 // Thread: values.
 #pragma once
@@ -311,10 +311,9 @@ struct Heartbeat {
   using Reply = Beat;
   NodeId node;
   Generation generation;
-  uint64_t epoch = 0;  // that it mounted at
   uint64_t done = 0;
   uint32_t hold_ms = 0;
-  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.epoch, m.done, m.hold_ms); }
+  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.done, m.hold_ms); }
 };
 
 }  // namespace mc::store

@@ -1,0 +1,166 @@
+#include "store/client.h"
+
+#include <algorithm>
+
+#include "store/client_impl.h"
+
+namespace mc::store {
+namespace {
+constexpr Duration kAttempt = std::chrono::seconds(1);  // then a lost call is made again
+constexpr Duration kReport = std::chrono::milliseconds(200);
+}  // namespace
+
+void ClientOptions::describe(OptionList& v) {
+  v("master", master, "address of mc-master");
+  v("timeout", timeout, "how long one operation may take");
+  v("put-wait", put_wait, "how long a put waits for room in a full pool");
+  v("verify", verify, "checksums of reads from this host; of other hosts all are checked",
+    {"always", "sample", "never"});
+  v("replicas", replicas, "copies to keep of what is put");
+  v("prefer", prefer, "node to put on while it has room");
+}
+
+Result<std::unique_ptr<Client>> Client::open(xfer::Engine& engine, const Clock& clock,
+                                             ClientOptions options, Metrics& metrics) {
+  if (options.verify != "always" && options.verify != "sample" && options.verify != "never")
+    return fail(Code::kInvalid, "verify '%s': want always, sample or never",
+                options.verify.c_str());
+  if (options.replicas < 1 || options.replicas > kReplicasMax)
+    return fail(Code::kInvalid, "replicas %u: want 1 to %u", options.replicas, kReplicasMax);
+  MC_TRY(auto master, rpc::SyncClient::connect(options.master, clock));
+  return std::unique_ptr<Client>(
+      new Client(engine, clock, std::move(options), metrics, std::move(master)));
+}
+
+Client::Client(xfer::Engine& engine, const Clock& clock, ClientOptions options, Metrics& metrics,
+               std::unique_ptr<rpc::SyncClient> master)
+    : engine_(engine),
+      clock_(clock),
+      options_(std::move(options)),
+      master_(std::move(master)),
+      put_bytes_(metrics.counter("mc_store_client_put_bytes_total", "bytes of values put")),
+      get_bytes_(metrics.counter("mc_store_client_get_bytes_total", "bytes of values got")),
+      hits_(metrics.counter("mc_store_client_hits_total", "values got")),
+      misses_(metrics.counter("mc_store_client_misses_total", "values not found")),
+      corrupt_(metrics.counter("mc_store_client_corrupt_total", "replicas whose checksum failed")),
+      stale_(metrics.counter("mc_store_client_stale_total", "replicas replaced under a read")) {}
+
+Result<> Client::check_epoch(uint64_t epoch) {
+  uint64_t seen = epoch_.load();
+  while (epoch > seen && !epoch_.compare_exchange_weak(seen, epoch)) {
+  }
+  if (epoch < seen)
+    return fail(Code::kStale, "master %s is at epoch %llu, older than %llu seen: refused",
+                options_.master.c_str(), static_cast<unsigned long long>(epoch),
+                static_cast<unsigned long long>(seen));
+  return {};
+}
+
+template <class M>
+Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration wait) {
+  for (;;) {
+    const Duration budget = std::min(left(deadline), wait + kAttempt);
+    if (budget <= Duration::zero())
+      return fail(Code::kTimeout, "%s: no time left to ask %s", M::kName, options_.master.c_str());
+    auto reply = master_->call(message, budget);
+    if (reply) {
+      MC_TRY_(check_epoch(reply->epoch));
+      return reply;
+    }
+    const Code code = reply.error().code;
+    if (code != Code::kTimeout && code != Code::kUnavailable) return reply;
+    if (left(deadline) <= Duration::zero()) return reply;  // else: the master may be restarting
+  }
+}
+template Result<PutStarted> Client::ask(const PutStart&, Time, Duration);
+template Result<Outcomes> Client::ask(const PutEnd&, Time, Duration);
+template Result<Outcomes> Client::ask(const PutRevoke&, Time, Duration);
+template Result<Replicas> Client::ask(const GetReplicas&, Time, Duration);
+
+// Waits until the batch has moved, keeping the leases of what it reads.
+void Client::wait_moved(xfer::BatchId batch, size_t requests, uint64_t total,
+                        const std::vector<ObjectKey>& leased, Duration lease, Time deadline) {
+  constexpr Duration kProgress = std::chrono::milliseconds(200);
+  const auto renew_every = leased.empty() ? options_.timeout : std::max(lease / 2, kProgress / 2);
+  Time renewed = clock_.now();
+  for (;;) {
+    const Duration turn = options_.progress ? std::min(kProgress, renew_every) : renew_every;
+    const Duration budget = std::min(left(deadline), turn);
+    if (budget <= Duration::zero()) return;
+    const auto moved = engine_.wait(batch, budget);
+    uint64_t bytes = 0;
+    bool finished = true;
+    for (size_t i = 0; i < requests; ++i) {
+      const xfer::Status status = engine_.status(batch, i);
+      bytes += status.bytes_done;
+      finished = finished && xfer::finished(status.state);
+    }
+    if (options_.progress) options_.progress(bytes, total);
+    if (moved || finished) return;
+    if (!leased.empty() && clock_.now() - renewed >= renew_every) {
+      renewed = clock_.now();
+      // A lease that cannot be renewed is no error: the guard words tell whether bytes are valid.
+      (void)ask(GetReplicas{leased, 0}, deadline);
+    }
+  }
+}
+
+// A node that is gone costs one wait a call, not one an item.
+Result<xfer::SegmentHandle> Client::segment_of(const NodeRef& node, Opened& opened, Time deadline) {
+  const auto it = opened.find(node.control);
+  if (it != opened.end()) return it->second;
+  auto segment = engine_.open_segment(node.control, std::min(left(deadline), kAttempt));
+  if (!segment) report(node);
+  opened.emplace(node.control, segment);
+  return segment;
+}
+
+void Client::report(const NodeRef& node) {  // as a hint: whether it arrives changes nothing here
+  (void)master_->call(ReportNode{node.name, node.generation}, kReport);
+}
+
+bool Client::verifies(xfer::SegmentHandle segment) {
+  if (options_.verify == "always" || engine_.transport_of(segment) == "tcp") return true;
+  if (options_.verify == "never") return false;
+  return reads_.fetch_add(1, std::memory_order_relaxed) % 64 == 0;
+}
+
+Result<std::vector<bool>> Client::exists(const std::vector<ObjectKey>& keys) {
+  MC_TRY(const Existing reply, ask(Exists{keys}, clock_.now() + options_.timeout));
+  if (reply.items.size() != keys.size())
+    return fail(Code::kCorrupt, "exists: %zu answers to %zu keys", reply.items.size(), keys.size());
+  return std::vector<bool>(reply.items.begin(), reply.items.end());
+}
+
+Result<uint64_t> Client::match_prefix(const std::vector<ObjectKey>& keys) {
+  MC_TRY(const Matched reply, ask(MatchPrefix{keys}, clock_.now() + options_.timeout));
+  return std::min<uint64_t>(reply.hits, keys.size());
+}
+
+std::vector<Result<>> Client::remove(const std::vector<ObjectKey>& keys, bool force) {
+  // Once: asking again would find what the first call removed missing.
+  auto reply = master_->call(Remove{keys, force}, options_.timeout);
+  if (reply && reply->items.size() != keys.size())
+    reply =
+        fail(Code::kCorrupt, "remove: %zu answers to %zu keys", reply->items.size(), keys.size());
+  std::vector<Result<>> out;
+  for (size_t i = 0; i < keys.size(); ++i)
+    out.push_back(reply ? reply->items[i].result() : Result<>(fail(reply.error())));
+  return out;
+}
+
+Result<Listed> Client::list(const std::string& prefix, const std::string& after, uint32_t limit) {
+  return ask(List{prefix, after, limit}, clock_.now() + options_.timeout);
+}
+
+Result<ClusterStat> Client::stat() { return ask(Stat{}, clock_.now() + options_.timeout); }
+
+Result<Located> Client::locate(const ObjectKey& key) {
+  MC_TRY(Replicas reply, ask(GetReplicas{{key}, 0}, clock_.now() + options_.timeout));
+  if (reply.items.size() != 1)
+    return fail(Code::kCorrupt, "get-replicas: %zu answers to one key", reply.items.size());
+  MC_TRY_(reply.items[0].outcome.result());
+  return std::move(reply.items[0]);
+}
+
+}  // namespace mc::store

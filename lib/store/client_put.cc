@@ -1,0 +1,155 @@
+// Putting: grant, raise the guard words, write, publish; what fails is rolled back.
+#include <algorithm>
+
+#include "store/client_impl.h"
+
+namespace mc::store {
+
+Result<PutOutcome> Client::put(const ObjectKey& key, std::span<const std::byte> value) {
+  const PutItem item{key, {value}};
+  return std::move(put_batch({&item, 1})[0]);
+}
+
+std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items) {
+  const Time deadline = clock_.now() + options_.timeout;
+  std::vector<Write> writes(items.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    writes[i].item = &items[i];
+    writes[i].bytes = total_bytes(items[i].parts);
+  }
+  std::vector<Result<PutOutcome>> out;
+  for (size_t at = 0; at < writes.size(); at += kChunk) {
+    const auto chunk = std::span(writes).subspan(at, std::min(kChunk, writes.size() - at));
+    put_round(chunk, deadline);
+    // A grant that went stale (the master restarted, the node re-mounted) is asked for once more.
+    std::vector<Write> again;
+    for (Write& w : chunk)
+      if (!w.answer.value && w.answer.value.error().code == Code::kStale) {
+        again.push_back({});
+        again.back().item = w.item;
+        again.back().bytes = w.bytes;
+      }
+    if (!again.empty()) put_round(again, deadline);
+    auto redone = again.begin();
+    for (Write& w : chunk) {
+      const bool stale = !w.answer.value && w.answer.value.error().code == Code::kStale;
+      out.push_back(stale ? std::move((redone++)->answer.value) : std::move(w.answer.value));
+    }
+  }
+  return out;
+}
+
+void Client::put_round(std::span<Write> writes, Time deadline) {
+  PutStart start;
+  start.replicas = options_.replicas;
+  start.prefer = options_.prefer;
+  const auto wait_ms = std::clamp<int64_t>(options_.put_wait / std::chrono::milliseconds(1), 1,
+                                           left(deadline) / std::chrono::milliseconds(1) + 1);
+  start.wait_ms = static_cast<uint32_t>(wait_ms);
+  for (const Write& w : writes) start.items.push_back({w.item->key, w.bytes});
+  auto started = ask(start, deadline, options_.put_wait);
+  if (started && started->items.size() != writes.size())
+    started = fail(Code::kCorrupt, "put-start: %zu answers to %zu items", started->items.size(),
+                   writes.size());
+  if (!started) {
+    for (Write& w : writes) w.answer.set(fail(started.error()));
+    return;
+  }
+  std::vector<xfer::Request> requests;
+  Opened opened;
+  for (size_t i = 0; i < writes.size(); ++i) {
+    Write& w = writes[i];
+    w.grant = std::move(started->items[i]);
+    if (w.grant.outcome.code == static_cast<uint8_t>(Code::kExists))
+      w.answer.set(PutOutcome::kExisted);
+    else if (!w.grant.outcome.ok())
+      w.answer.set(fail(w.grant.outcome.result().error()));
+    else if (auto ready = prepare(w, started->nodes, opened, deadline, requests); !ready)
+      w.answer.value = fail(ready.error());  // still open: to be rolled back
+    else
+      w.moved = true;
+  }
+  write_out(writes, requests, deadline);
+  finish_puts(writes, deadline);
+}
+
+Result<> Client::prepare(Write& w, const std::vector<NodeRef>& nodes, Opened& opened, Time deadline,
+                         std::vector<xfer::Request>& requests) {
+  w.first = requests.size();
+  for (const Place& place : w.grant.places) {
+    if (place.node >= nodes.size())
+      return fail(Code::kCorrupt, "put-start: place on node %u of %zu", place.node, nodes.size());
+    MC_TRY(const auto segment, segment_of(nodes[place.node], opened, deadline));
+    MC_TRY_(engine_.raise_guard(segment, place.guard, w.grant.generation.n, left(deadline)));
+    append_requests(xfer::Op::kWrite, w.item->parts, w.bytes, place, w.grant.generation, segment,
+                    deadline, requests);
+  }
+  w.count = requests.size() - w.first;
+  return {};
+}
+
+void Client::write_out(std::span<Write> writes, const std::vector<xfer::Request>& requests,
+                       Time deadline) {
+  const xfer::BatchId batch = engine_.allocate_batch();
+  Result<> submitted;
+  if (!requests.empty()) submitted = engine_.submit(batch, requests);
+  uint64_t total = 0;
+  for (Write& w : writes) {
+    if (!w.moved) continue;
+    total += w.bytes * w.grant.places.size();
+    w.checksum = checksum_of(w.item->parts, w.bytes);  // while the bytes are on their way
+  }
+  if (submitted && !requests.empty()) wait_moved(batch, requests.size(), total, {}, {}, deadline);
+  for (Write& w : writes) {
+    if (!w.moved) continue;
+    for (size_t i = 0; i < w.count && w.moved; ++i) {
+      const xfer::Status status = submitted
+                                      ? engine_.status(batch, w.first + i)
+                                      : xfer::Status{xfer::State::kFailed, 0, submitted.error()};
+      if (status.state == xfer::State::kCompleted) continue;
+      w.moved = false;
+      w.answer.value = status.state == xfer::State::kFailed
+                           ? fail(status.error)
+                           : fail(Code::kTimeout, "put of '%s': not written within %s",
+                                  shown(w.item->key).c_str(), to_text(options_.timeout).c_str());
+    }
+  }
+  engine_.free_batch(batch);  // from here on nothing of it writes
+}
+
+void Client::finish_puts(std::span<Write> writes, Time deadline) {
+  PutEnd end;
+  PutRevoke revoke;
+  std::vector<Write*> ending;
+  for (Write& w : writes) {
+    if (!w.answer.open) continue;
+    const PutClaim claim{w.item->key, w.grant.generation, w.checksum};
+    if (w.moved) {
+      end.items.push_back(claim);
+      ending.push_back(&w);
+    } else {
+      revoke.items.push_back(claim);
+      w.answer.open = false;
+    }
+  }
+  // A revocation that is lost costs time, not space: the master discards the grant itself.
+  constexpr Duration kRevoke = std::chrono::milliseconds(500);
+  if (!revoke.items.empty()) (void)ask(revoke, clock_.now() + kRevoke);
+  if (end.items.empty()) return;
+  auto ended = ask(end, deadline);
+  if (ended && ended->items.size() != ending.size())
+    ended = fail(Code::kCorrupt, "put-end: %zu answers to %zu items", ended->items.size(),
+                 ending.size());
+  for (size_t i = 0; i < ending.size(); ++i) {
+    Write& w = *ending[i];
+    if (!ended)
+      w.answer.set(fail(ended.error()));
+    else if (!ended->items[i].ok())
+      w.answer.set(fail(ended->items[i].result().error()));
+    else
+      w.answer.set(PutOutcome::kStored);
+    if (w.answer.value) put_bytes_.add(w.bytes);
+  }
+}
+
+}  // namespace mc::store

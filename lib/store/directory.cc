@@ -1,0 +1,46 @@
+#include "store/directory.h"
+
+#include <algorithm>
+
+namespace mc::store {
+
+void Directory::erase(std::map<uint64_t, Record>::iterator it) {
+  bytes_ -= it->second.bytes;
+  records_.erase(it);
+}
+
+Result<> Directory::carry_out(const Order& order) {
+  const Record& r = order.record;
+  const uint64_t end = layout_.data + layout_.capacity;
+  if (r.offset < layout_.data || r.offset >= end || r.bytes > end - r.offset ||
+      (r.offset - layout_.data) % kPage != 0)
+    return fail(Code::kInvalid, "order %llu names %llu+%llu: outside this segment",
+                static_cast<unsigned long long>(order.seq),
+                static_cast<unsigned long long>(r.offset),
+                static_cast<unsigned long long>(r.bytes));
+  const auto it = records_.find(r.offset);
+  switch (static_cast<OrderKind>(order.kind)) {
+    case OrderKind::kRecord:
+      if (it != records_.end() && it->second.generation >= r.generation) return {};
+      if (it != records_.end()) erase(it);
+      records_.emplace(r.offset, r);
+      bytes_ += r.bytes;
+      newest_ = std::max(newest_, r.generation);
+      return {};
+    case OrderKind::kForget:
+      if (it != records_.end() && it->second.generation == r.generation) erase(it);
+      newest_ = std::max(newest_, order.fence);
+      return {};
+  }
+  return fail(Code::kInvalid, "order %llu of unknown kind %u",
+              static_cast<unsigned long long>(order.seq), unsigned{order.kind});
+}
+
+std::vector<Record> Directory::page(uint64_t after_offset, bool from_start, size_t limit) const {
+  std::vector<Record> out;
+  auto it = from_start ? records_.begin() : records_.upper_bound(after_offset);
+  for (; it != records_.end() && out.size() < limit; ++it) out.push_back(it->second);
+  return out;
+}
+
+}  // namespace mc::store

@@ -1,0 +1,173 @@
+#include "store/master_service.h"
+
+#include "base/json.h"
+#include "base/log.h"
+
+namespace mc::store {
+namespace {
+
+Json node_json(const NodeStat& n) {
+  return {{"name", n.name},           {"control", n.control},
+          {"state", n.state},         {"generation", n.generation.n},
+          {"capacity", n.capacity},   {"used", n.used},
+          {"releasing", n.releasing}, {"objects", n.objects},
+          {"heard-ms", n.heard_ms}};
+}
+
+Json state_json(const ClusterStat& s) {
+  Json nodes = Json::array();
+  for (const NodeStat& n : s.nodes) nodes.push_back(node_json(n));
+  return {{"epoch", s.epoch},
+          {"capacity", s.capacity},
+          {"used", s.used},
+          {"objects", s.objects},
+          {"object-bytes", s.object_bytes},
+          {"leased", s.leased},
+          {"writing", s.writing},
+          {"evicted-objects", s.evicted_objects},
+          {"evicted-bytes", s.evicted_bytes},
+          {"nodes", std::move(nodes)}};
+}
+
+void raise_to(Counter& counter, uint64_t total) { counter.add(total - counter.value()); }
+
+}  // namespace
+
+void MasterServiceOptions::describe(OptionList& v) {
+  v("listen", listen, "control address; port 0 takes a free one");
+  v("http", http, "address of /metrics, /live, /ready, /health and /state");
+  master.describe(v);
+}
+
+template <class M>
+void MasterService::answer() {
+  rpc_->on<M>([this](const M& m, const rpc::Call& call) {
+    Result<typename M::Reply> reply = master_.handle(m, call.now);
+    arm();
+    return reply;
+  });
+}
+
+template <class M>
+void MasterService::answer_later() {
+  rpc_->on_later<M>(
+      [this](const M& m, const rpc::Call& call, const rpc::Reply<typename M::Reply>& reply) {
+        master_.handle(m, call.now, reply);
+        arm();
+      });
+}
+
+Result<std::unique_ptr<MasterService>> MasterService::open(io::Loop& loop,
+                                                           const MasterServiceOptions& options,
+                                                           uint64_t epoch, uint64_t seed,
+                                                           Metrics& metrics) {
+  MC_TRY_(options.master.check());
+  MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
+  auto service = std::unique_ptr<MasterService>(
+      new MasterService(loop, options.master, epoch, seed, metrics, std::move(server)));
+  MC_TRY(service->http_, http::Server::open(loop, options.http, {},
+                                            [s = service.get()](const http::Exchange& exchange) {
+                                              s->page(exchange);
+                                            }));
+  return service;
+}
+
+MasterService::MasterService(io::Loop& loop, const MasterOptions& options, uint64_t epoch,
+                             uint64_t seed, Metrics& metrics, std::unique_ptr<rpc::Server> server)
+    : loop_(loop), metrics_(metrics), master_(options, epoch, seed), rpc_(std::move(server)) {
+  answer_later<PutStart>();
+  answer_later<PutEnd>();
+  answer<PutRevoke>();
+  answer_later<GetReplicas>();
+  answer<Exists>();
+  answer<MatchPrefix>();
+  answer_later<Remove>();
+  answer<List>();
+  answer<Stat>();
+  answer<ReportNode>();
+  answer<Inventory>();
+  answer_later<Heartbeat>();
+  rpc_->on<Mount>([this](const Mount& m, const rpc::Call& call) {
+    auto reply = master_.handle(m, call.now);
+    if (reply)
+      log_info("store", "node %s at %s mounts %s, epoch %llu", shown(m.node.name).c_str(),
+               shown(m.node.control).c_str(), human_bytes(m.layout.capacity).c_str(),
+               static_cast<unsigned long long>(reply->epoch));
+    else
+      log_warn("store", "mount refused: %s", reply.error().what.c_str());
+    arm();
+    return reply;
+  });
+  rpc_->on<Unmount>([this](const Unmount& m, const rpc::Call& call) {
+    log_info("store", "node %s unmounts", shown(m.node).c_str());
+    auto reply = master_.handle(m, call.now);
+    arm();
+    return reply;
+  });
+}
+
+MasterService::~MasterService() { loop_.cancel(timer_); }
+
+void MasterService::arm() {
+  const Time when = master_.deadline();
+  if (when >= armed_ && armed_ > loop_.now()) return;  // the timer that runs first re-arms
+  loop_.cancel(timer_);
+  armed_ = when;
+  if (when == Time::max()) return;
+  timer_ = loop_.at(when, [this] {
+    const uint64_t expired = master_.totals().nodes_expired;
+    armed_ = Time::max();
+    master_.tick(loop_.now());
+    if (const uint64_t gone = master_.totals().nodes_expired - expired; gone > 0)
+      log_warn("store", "%llu node(s) silent for the client-ttl: gone, with what they held",
+               static_cast<unsigned long long>(gone));
+    arm();
+  });
+}
+
+void MasterService::update_metrics() {
+  const ClusterStat s = master_.handle(Stat{}, loop_.now());
+  const Master::Totals& t = master_.totals();
+  const auto gauge = [&](const char* name, const char* help, uint64_t v) {
+    metrics_.gauge(name, help).set(static_cast<double>(v));
+  };
+  gauge("mc_store_objects", "objects stored", s.objects);
+  gauge("mc_store_object_bytes", "bytes of their values", s.object_bytes);
+  gauge("mc_store_used_bytes", "bytes of segments taken", s.used);
+  gauge("mc_store_capacity_bytes", "bytes of segments mounted", s.capacity);
+  gauge("mc_store_leased_objects", "objects under a read lease", s.leased);
+  gauge("mc_store_writing_objects", "puts in flight", s.writing);
+  gauge("mc_store_nodes", "nodes mounted", s.nodes.size());
+  gauge("mc_store_epoch", "epoch of this master", s.epoch);
+  gauge("master_key_count", "objects stored (the reference master's name)", s.objects);
+  gauge("master_allocated_bytes", "bytes taken (the reference master's name)", s.used);
+  gauge("master_total_capacity_bytes", "bytes mounted (the reference master's name)", s.capacity);
+  gauge("master_active_clients", "nodes mounted (the reference master's name)", s.nodes.size());
+  const auto count = [&](const char* name, const char* help, uint64_t v) {
+    raise_to(metrics_.counter(name, help), v);
+  };
+  count("mc_store_puts_total", "objects published", t.puts);
+  count("mc_store_put_no_space_total", "puts refused for want of room", t.put_no_space);
+  count("mc_store_puts_discarded_total", "puts never finished", t.puts_discarded);
+  count("mc_store_hits_total", "keys looked up and found", t.hits);
+  count("mc_store_misses_total", "keys looked up and not found", t.misses);
+  count("mc_store_removed_total", "objects removed", t.removed);
+  count("mc_store_evicted_objects_total", "objects evicted", t.evicted_objects);
+  count("mc_store_evicted_bytes_total", "bytes of evicted values", t.evicted_bytes);
+  count("mc_store_nodes_expired_total", "nodes given up", t.nodes_expired);
+  count("mc_store_records_refused_total", "inventory records refused", t.records_refused);
+}
+
+void MasterService::page(const http::Exchange& exchange) {
+  if (exchange.request().path == "/metrics") update_metrics();
+  const ClusterStat stat = master_.handle(Stat{}, loop_.now());
+  const Json health = {{"status", "ok"}, {"epoch", stat.epoch}, {"nodes", stat.nodes.size()}};
+  if (http::serve_common(exchange, metrics_, "", dump_json(health))) return;
+  if (exchange.request().path == "/state")
+    exchange.reply(200, "application/json", dump_json(state_json(stat), 2) + "\n");
+  else
+    exchange.reply(404, "text/plain",
+                   "no such page: try /live, /ready, /health, /metrics or /state\n");
+}
+
+}  // namespace mc::store

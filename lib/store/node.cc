@@ -1,0 +1,177 @@
+#include "store/node.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace mc::store {
+namespace {
+
+constexpr size_t kPageRecords = 2048;  // of one inventory message: 2 MiB with the longest keys
+constexpr Duration kRaiseTimeout = std::chrono::milliseconds(100);
+
+uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
+
+}  // namespace
+
+void NodeOptions::describe(OptionList& v) {
+  v("master", master, "address of mc-master");
+  v("size", size, "memory to offer to the pool");
+  v("heartbeat", heartbeat, "how often to tell the master that this node lives");
+  v("call-timeout", call_timeout, "how long the master may take to answer");
+}
+
+Result<std::unique_ptr<Node>> Node::open(io::Loop& loop, xfer::Engine& engine, NodeId name,
+                                         std::string control, const NodeOptions& options,
+                                         Metrics& metrics) {
+  MC_TRY_(check_node_id(name));
+  if (options.heartbeat < std::chrono::milliseconds(1))
+    return fail(Code::kInvalid, "heartbeat %s: want 1ms or more",
+                to_text(options.heartbeat).c_str());
+  const uint64_t capacity = options.size.n / kPage * kPage;
+  if (capacity == 0)
+    return fail(Code::kInvalid, "size %s: want at least one page of %s",
+                bytes_text(options.size.n).c_str(), bytes_text(kPage).c_str());
+  MC_TRY(auto master, rpc::Client::connect(loop, options.master));
+  const uint64_t guards = round_up(capacity / kPage * 8, kPage);
+  MC_TRY(xfer::Memory memory, engine.allocate(guards + capacity));
+  const Layout layout{memory.offset() + guards, capacity, memory.offset()};
+  NodeRef me{std::move(name), std::move(control), engine.generation()};
+  auto node = std::unique_ptr<Node>(new Node(loop, engine, std::move(me), options, metrics,
+                                             std::move(memory), layout, std::move(master)));
+  node->mount();
+  return node;
+}
+
+Node::Node(io::Loop& loop, xfer::Engine& engine, NodeRef me, const NodeOptions& options,
+           Metrics& metrics, xfer::Memory memory, Layout layout,
+           std::unique_ptr<rpc::Client> master)
+    : loop_(loop),
+      engine_(engine),
+      me_(std::move(me)),
+      options_(options),
+      memory_(std::move(memory)),
+      layout_(layout),
+      master_(std::move(master)),
+      directory_(layout),
+      objects_(metrics.gauge("mc_store_node_objects", "objects this node holds")),
+      bytes_(metrics.gauge("mc_store_node_bytes", "bytes of their values")),
+      orders_(metrics.counter("mc_store_node_orders_total", "orders of the master carried out")),
+      mounts_(metrics.counter("mc_store_node_mounts_total", "times it mounted at a master")) {}
+
+Node::~Node() { loop_.cancel(timer_); }
+
+std::string Node::not_ready() const {
+  if (mounted()) return {};
+  if (state_ == State::kStopping) return "stopping";
+  return "not mounted at " + options_.master + (last_error_.empty() ? "" : ": " + last_error_);
+}
+
+bool Node::sees(uint64_t epoch) {
+  if (epoch < epoch_seen_) {
+    log_warn("store", "master %s is at epoch %llu, older than %llu seen: refused",
+             options_.master.c_str(), static_cast<unsigned long long>(epoch),
+             static_cast<unsigned long long>(epoch_seen_));
+    return false;
+  }
+  epoch_seen_ = epoch_ = epoch;
+  return true;
+}
+
+void Node::mount() {
+  if (state_ == State::kStopping) return;
+  state_ = State::kMounting;
+  done_ = 0;
+  epoch_seen_ = std::max(epoch_seen_, directory_.newest().n >> 32);
+  master_->call(Mount{me_, layout_, epoch_seen_}, options_.call_timeout,
+                [this](const Result<Mounted>& reply) {
+                  if (!reply) return retry(reply.error());
+                  if (!sees(reply->epoch)) return retry({Code::kStale, "master of an older epoch"});
+                  send_inventory(0, true);
+                });
+}
+
+void Node::send_inventory(uint64_t after, bool from_start) {
+  Inventory m{me_.name, me_.generation, directory_.page(after, from_start, kPageRecords), false};
+  m.last = m.records.size() < kPageRecords;
+  const bool last = m.last;
+  const uint64_t next = m.records.empty() ? after : m.records.back().offset;
+  master_->call(m, options_.call_timeout, [this, last, next](const Result<Mounted>& reply) {
+    if (!reply) return retry(reply.error());
+    if (state_ == State::kStopping) return;
+    if (!last) return send_inventory(next, false);
+    state_ = State::kMounted;
+    last_error_.clear();
+    mounts_.add();
+    log_info("store", "mounted %s with %zu objects at %s, epoch %llu",
+             human_bytes(layout_.capacity).c_str(), directory_.objects(), options_.master.c_str(),
+             static_cast<unsigned long long>(epoch_));
+    if (on_mounted_) on_mounted_();
+    beat();
+  });
+}
+
+void Node::beat() {
+  if (state_ != State::kMounted) return;
+  const auto hold = options_.heartbeat / std::chrono::milliseconds(1);
+  const Heartbeat m{me_.name, me_.generation, done_, static_cast<uint32_t>(hold)};
+  master_->call(m, options_.heartbeat + options_.call_timeout, [this](const Result<Beat>& reply) {
+    if (!reply) return retry(reply.error());
+    take(*reply);
+  });
+}
+
+void Node::take(const Beat& reply) {
+  if (state_ == State::kStopping) return;
+  if (!sees(reply.epoch)) return retry({Code::kStale, "master of an older epoch"});
+  if (reply.status == static_cast<uint8_t>(BeatStatus::kRemount)) {
+    log_info("store", "master %s asks for this node's inventory", options_.master.c_str());
+    return mount();
+  }
+  for (const Order& order : reply.orders) {
+    if (order.seq <= done_) continue;
+    auto carried_out = directory_.carry_out(order);
+    if (!carried_out) {
+      log_error("store", "%s", carried_out.error().what.c_str());
+    } else if (order.kind == static_cast<uint8_t>(OrderKind::kForget)) {
+      auto raised = engine_.raise_guard(engine_.self(), layout_.guard_of(order.record.offset),
+                                        order.fence.n, kRaiseTimeout);
+      if (!raised && raised.error().code != Code::kStale) return retry(raised.error());
+    }
+    done_ = order.seq;
+    orders_.add();
+  }
+  objects_.set(static_cast<double>(directory_.objects()));
+  bytes_.set(static_cast<double>(directory_.bytes()));
+  beat();
+}
+
+void Node::retry(const Error& error) {
+  if (state_ == State::kStopping) return;
+  if (last_error_ != error.what)
+    log_warn("store", "%s; trying again every %s", error.what.c_str(),
+             to_text(options_.heartbeat).c_str());
+  last_error_ = error.what;
+  loop_.cancel(timer_);
+  timer_ = loop_.after(options_.heartbeat, [this] {
+    if (state_ == State::kMounted)
+      beat();  // a master that restarted asks for the inventory
+    else
+      mount();
+  });
+}
+
+void Node::stop(std::function<void()> done) {
+  const bool was_mounted = mounted();
+  state_ = State::kStopping;
+  loop_.cancel(timer_);
+  if (!was_mounted) return done();
+  master_->call(Unmount{me_.name, me_.generation}, options_.call_timeout,
+                [done = std::move(done)](const Result<Mounted>& reply) {
+                  if (!reply) log_warn("store", "unmount: %s", reply.error().what.c_str());
+                  done();
+                });
+}
+
+}  // namespace mc::store

@@ -1,0 +1,80 @@
+// Offers a segment of this process's memory to the store: mounts it at the master, keeps the
+// directory of what it holds by the master's orders, and mounts again, with its inventory, at a
+// master that does not know it. The bytes themselves move one-sided, past this class.
+//
+// Thread: the loop's. Every call to the master has a deadline; while there is no master, the node
+// keeps trying and what it holds stays.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/metrics.h"
+#include "base/options.h"
+#include "io/loop.h"
+#include "rpc/client.h"
+#include "store/directory.h"
+#include "xfer/engine.h"
+
+namespace mc::store {
+
+struct NodeOptions {
+  std::string master = "127.0.0.1:5550";
+  Bytes size{1 * kGiB};
+  Duration heartbeat = std::chrono::seconds(1);
+  Duration call_timeout = std::chrono::seconds(1);
+  void describe(OptionList& v);
+};
+
+class Node {
+ public:
+  // `control` is where peers can ask for the engine's segment. Errors: kNoSpace when the memory
+  // cannot be had; kInvalid.
+  static Result<std::unique_ptr<Node>> open(io::Loop& loop, xfer::Engine& engine, NodeId name,
+                                            std::string control, const NodeOptions& options,
+                                            Metrics& metrics);
+  ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  bool mounted() const { return state_ == State::kMounted; }
+  void on_mounted(std::function<void()> callback) { on_mounted_ = std::move(callback); }
+  uint64_t epoch() const { return epoch_; }  // of the master it is mounted at
+  const Directory& directory() const { return directory_; }
+  uint64_t capacity() const { return layout_.capacity; }
+  std::string not_ready() const;  // empty when mounted
+
+  // Unmounts, so that readers learn it at once, then calls back. No more heartbeats.
+  void stop(std::function<void()> done);
+
+ private:
+  enum class State { kMounting, kMounted, kStopping };
+  Node(io::Loop& loop, xfer::Engine& engine, NodeRef me, const NodeOptions& options,
+       Metrics& metrics, xfer::Memory memory, Layout layout, std::unique_ptr<rpc::Client> master);
+  void mount();
+  void send_inventory(uint64_t after, bool from_start);
+  void beat();
+  void take(const Beat& reply);
+  void retry(const Error& error);
+  bool sees(uint64_t epoch);
+
+  io::Loop& loop_;
+  xfer::Engine& engine_;
+  const NodeRef me_;
+  const NodeOptions options_;
+  const xfer::Memory memory_;
+  const Layout layout_;
+  std::unique_ptr<rpc::Client> master_;
+  Directory directory_;
+  State state_ = State::kMounting;
+  uint64_t epoch_ = 0;       // of the master it is mounted at
+  uint64_t epoch_seen_ = 0;  // the largest of any
+  uint64_t done_ = 0;        // the last order carried out
+  std::string last_error_;
+  std::function<void()> on_mounted_;
+  io::Loop::Handle timer_ = 0;
+  Gauge &objects_, &bytes_;
+  Counter &orders_, &mounts_;
+};
+
+}  // namespace mc::store
