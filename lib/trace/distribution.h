@@ -31,7 +31,7 @@ class Distribution {
 };
 
 // Time between tokens as the paper reports it: the mean of the longest tenth (rounded up) of the
-// gaps. Source: Mooncake, appendix A. `gaps` must not be empty.
+// gaps. Source: Mooncake, section 7.1. `gaps` must not be empty.
 double longest_tenth_mean(std::vector<double> gaps);
 
 }  // namespace mc::trace

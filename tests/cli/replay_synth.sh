@@ -15,7 +15,7 @@ for file in "$profiles"/*.json; do
 done
 
 # A profile that comes with mc is found by name from any folder.
-cd "$T"
+cd "$T" || die "no $T"
 expect 0 "$replay" synth --profile "$profiles/sample.json" --seed 1 --out "$T/by-path.jsonl"
 if [ -e "$MC_BIN/../../configs/profiles" ]; then
   expect 0 "$replay" synth --profile sample --seed 1 --out "$T/by-name.jsonl" --output json
