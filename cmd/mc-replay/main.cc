@@ -6,5 +6,6 @@ int main(int argc, char** argv) {
   mc::Program program("mc-replay", "analyze, synthesize and replay request traces");
   mc::replay::add_analyze(program);
   mc::replay::add_synth(program);
+  mc::replay::add_run(program);
   return program.main(argc, argv);
 }
