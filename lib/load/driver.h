@@ -20,8 +20,8 @@
 namespace mc::load {
 
 struct DriveOptions {
-  std::string url;  // "http://host:port"
-  std::string model;
+  std::string url{};  // "http://host:port"
+  std::string model{};
   bool text = false;  // prompts as text, a letter for a token, instead of token ids
   Duration timeout = std::chrono::seconds(600);
   uint64_t concurrency = 0;  // 0: open load
