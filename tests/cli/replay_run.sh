@@ -39,10 +39,100 @@ echo nonsense >"$T/bad.jsonl"
 expect 2 "$replay" run "$T/bad.jsonl" --url $nobody
 said bad.jsonl
 
-# Told to end while it waits (or before it is even up: 143), it ends at once.
-"$replay" run "$T/trace.jsonl" --url $nobody --wait-ready 60s 2>"$T/err" &
+# Against a server that is not ours: plain python. It serves until its stdin ends.
+cat >"$T/server.py" <<'PY'
+import http.server, json, os, sys, threading
+class Handler(http.server.BaseHTTPRequestHandler):
+    protocol_version = 'HTTP/1.1'
+    def log_message(self, *args): pass
+    def plain(self, status, body, headers={}):
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        for item in headers.items(): self.send_header(*item)
+        self.send_header('Content-Length', str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+    def do_GET(self):
+        if self.path == '/v1/models': return self.plain(200, {'data': [{'id': 'foreign'}]})
+        self.plain(404, {})
+    def event(self, text):
+        data = f'data: {text}\n\n'.encode()
+        self.wfile.write(b'%x\r\n%s\r\n' % (len(data), data))
+        self.wfile.flush()
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers['Content-Length'])))
+        if asked['max_tokens'] == 429: return self.plain(429, {'error': {'code': 'full'}})
+        self.send_response(200)
+        self.send_header('Content-Type', 'text/event-stream')
+        self.send_header('Transfer-Encoding', 'chunked')
+        self.end_headers()
+        for i in range(asked['max_tokens']):
+            if i == 1 and asked['max_tokens'] == 777: # never ends
+                open(sys.argv[1] + '.stalled', 'w').close()
+                threading.Event().wait()
+            if i == 500: return self.event('{"error": {"message": "engine lost"}}') or self.end()
+            self.event(json.dumps({'choices': [{'text': 'x', 'finish_reason': None}]}))
+        self.event(json.dumps({'choices': [], 'usage': {'completion_tokens': asked['max_tokens'],
+            'prompt_tokens_details': {'cached_tokens': 5}}}))
+        self.event('[DONE]')
+        self.end()
+    def end(self): self.wfile.write(b'0\r\n\r\n')
+server = http.server.ThreadingHTTPServer(('127.0.0.1', 0), Handler)
+with open(sys.argv[1] + '.new', 'w') as f: f.write(str(server.server_port))
+os.rename(sys.argv[1] + '.new', sys.argv[1])
+threading.Thread(target=server.serve_forever, daemon=True).start()
+sys.stdin.read()
+os._exit(0)
+PY
+mkfifo "$T/hold"
+python3 "$T/server.py" "$T/port" <"$T/hold" &
+exec 9>"$T/hold"
+there() { # FILE: waits for it
+  for _ in $(seq 400); do [ -e "$1" ] && return; read -rt 0.05 <> <(:) || true; done
+  die "$1 does not appear"
+}
+there "$T/port"
+url=http://127.0.0.1:$(cat "$T/port")
+line() { echo "{\"timestamp\": $1, \"input_length\": 700, \"output_length\": $2, \"hash_ids\": [0, $1]}"; }
+
+for i in $(seq 0 10 200); do line "$i" 8; done >"$T/good.jsonl"
+expect 0 "$replay" run "$T/good.jsonl" --url "$url" --max-lag 5s --ttft-slo 10s --require 'ok==21' \
+  --output json --report "$T/report.md" --requests "$T/requests.jsonl" --gaps --progress
+grep -q 'sent 21/21  ok 21' "$T/err" || die "no progress on stderr: $(cat "$T/err")"
+grep -q '^TTFT' "$T/report.md" || die "no report in report.md"
+python3 - "$T/out" "$T/requests.jsonl" <<'PY' || die "the report is not what it should be"
+import json, sys
+report = json.load(open(sys.argv[1]))
+requests = [json.loads(line) for line in open(sys.argv[2])]
+assert report['schema'] == 'mc-replay/1' and report['requests']['ok'] == 21, report
+assert report['cluster']['model'] == 'foreign' and report['cache']['hit_tokens'] == 105, report
+assert report['requests']['within_slo'] == 21 and report['kv_errors'] is None, report
+assert len(requests) == 21 and all(len(r['gaps_ms']) == 7 and r['output'] == 8 for r in requests)
+assert [r['t_intended_ms'] for r in requests] == [10.0 * i for i in range(21)]
+PY
+expect 5 "$replay" run "$T/good.jsonl" --url "$url" --max-lag 5s --require 'hit-tokens>105'
+grep -q '^require .*FAIL' "$T/out" || die "the failed gate is not shown"
+expect 6 "$replay" run "$T/good.jsonl" --url "$url" --max-lag 1ns
+said --max-lag
+expect 0 "$replay" run "$T/good.jsonl" --url "$url" --concurrency 2 --limit 6
+grep -q 'closed loop, 2 at a time' "$T/out" || die "the report does not say that the loop is closed"
+
+line 0 429 >"$T/refused.jsonl"
+expect 0 "$replay" run "$T/refused.jsonl" --url "$url" --max-lag 5s
+grep -q 'full' "$T/out" || die "the reason of the refusal is not shown"
+{ line 0 8; line 1 501; } >"$T/broken.jsonl"
+expect 1 "$replay" run "$T/broken.jsonl" --url "$url" --max-lag 5s
+grep -q 'engine lost' "$T/out" || die "the reason of the failure is not shown"
+
+# Interrupted, it stops sending, cancels what is under way and reports what there was.
+{ line 0 777; line 3600000 8; } >"$T/long.jsonl"
+"$replay" run "$T/long.jsonl" --url "$url" --max-lag 5s >"$T/out" 2>"$T/err" &
 pid=$!
+there "$T/port.stalled"
 kill -TERM $pid
 status=0
 wait $pid || status=$?
-[ $status = 1 ] || [ $status = 143 ] || die "interrupted: exit $status"
+[ $status = 1 ] || die "interrupted: exit $status: $(cat "$T/err")"
+grep -q '^requests *1 sent .* 1 cancelled' "$T/out" || die "no report of the part: $(cat "$T/out")"
+exec 9>&-
+wait
