@@ -20,6 +20,12 @@ struct Client::Impl {
     thread.stop();
     pool.reset();
   }
+  void taken(size_t bytes) {
+    const size_t left = pool->undelivered -= bytes;
+    if (left > Pool::kUndeliveredMax / 2 || !pool->paused.load()) return;
+    pool->paused = false;
+    thread.inbox()->post([p = pool.get()] { p->resume(); });
+  }
   std::shared_ptr<ClientCallbacks> find(Id id) const {
     const auto it = flights.find(id);
     return it == flights.end() ? nullptr : it->second;
@@ -42,7 +48,9 @@ Client::Client(io::Loop& loop, uint32_t connections_per_host_max)
   callbacks.chunk = [weak, thread](Id id, std::string chunk, Time at) {
     thread->to_loop([weak, id, chunk = std::move(chunk), at] {
       const auto self = weak.lock();
-      const auto calls = self ? self->find(id) : nullptr;
+      if (!self) return;
+      self->taken(chunk.size());
+      const auto calls = self->find(id);
       if (calls && calls->on_chunk) calls->on_chunk(chunk, at);
     });
   };

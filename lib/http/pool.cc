@@ -120,7 +120,9 @@ struct Pool::Conn final : Parser::Events {
     return true;
   }
   void pass_on() {
-    if (!pending.empty()) pool.callbacks_.chunk(job->id, std::exchange(pending, {}), at);
+    if (pending.empty()) return;
+    pool.undelivered += pending.size();
+    pool.callbacks_.chunk(job->id, std::exchange(pending, {}), at);
   }
   static Conn& of(void* self) { return *static_cast<Conn*>(self); }
   static void on_read(bufferevent*, void* self) { of(self).pool.read(of(self)); }
@@ -272,6 +274,20 @@ void Pool::read(Conn& conn) {
                   {Code::kCorrupt, strf("answer of %s: %s", conn.host.text.c_str(), why)});
   }
   conn.pass_on();
+  if (undelivered.load() <= kUndeliveredMax) return;
+  bufferevent_disable(conn.bev, EV_READ);
+  unread_.push_back(conn.job->id);
+  paused = true;
+  if (undelivered.load() == 0) resume();  // the loop took all of it before it could see `paused`
+}
+
+void Pool::resume() {
+  paused = false;
+  for (const uint64_t id : std::exchange(unread_, {})) {
+    const auto job = jobs_.find(id);
+    if (job != jobs_.end() && job->second->conn != nullptr)
+      bufferevent_enable(job->second->conn->bev, EV_READ);
+  }
 }
 
 void Pool::answered(Conn& conn) {

@@ -4,6 +4,7 @@
 // Thread: the event thread once started; constructed before and destroyed after it runs. A host
 // name is looked up once, blocking this thread; numbers and localhost cost nothing.
 #pragma once
+#include <atomic>
 #include <deque>
 #include <functional>
 #include <memory>
@@ -11,6 +12,7 @@
 #include <unordered_map>
 #include <vector>
 
+#include "base/units.h"
 #include "http/client.h"
 #include "http/event_thread.h"
 
@@ -29,6 +31,13 @@ class Pool {
   // `stream`: the body goes to `chunk` and not into the answer.
   void start(uint64_t id, ClientRequest request, bool stream, Time deadline);
   void cancel(uint64_t id);
+  void resume();
+
+  // Bytes of bodies read and not yet taken by the loop. Above the limit connections are not read,
+  // until the loop, having seen `paused`, asks to resume().
+  static constexpr size_t kUndeliveredMax = 64 * kMiB;
+  std::atomic<size_t> undelivered{0};
+  std::atomic<bool> paused{false};
 
  private:
   struct Job;
@@ -52,6 +61,7 @@ class Pool {
   std::unordered_map<std::string, std::unique_ptr<Host>> hosts_;  // by "host:port"
   std::unordered_map<Conn*, std::unique_ptr<Conn>> conns_;
   std::unordered_map<uint64_t, std::unique_ptr<Job>> jobs_;
+  std::vector<uint64_t> unread_;  // ids whose connections are not read for now
 };
 
 }  // namespace mc::http

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # mc-replay run: what it refuses before it sends anything, and how it exits.
 . "$(dirname "$0")/../common.inc"
 replay=$MC_BIN/mc-replay

@@ -284,6 +284,29 @@ TEST_CASE("a callback may cancel its own request or destroy the client") {
   CHECK(wait_until(f.loop, [&] { return f.seen[0].gone(); }));
 }
 
+TEST_CASE("an owner that does not turn its loop makes the client stop reading, and loses nothing") {
+  Fixture f;
+  Call call;
+  call.send(f, get(f.url()), true);
+  REQUIRE(f.arrived(1));
+  const Exchange x = f.seen[0];
+  x.start(200, "text/plain");
+  constexpr size_t kPieces = 96;
+  for (size_t i = 0; i < kPieces; ++i)
+    x.write(std::string(1 << 20, static_cast<char>('a' + i % 26)));
+  x.end();
+  // The loop stands still. What is written leaves until the client holds its fill; then no more.
+  const Time end = f.clock.now() + 20s;
+  while (x.unsent() > 34 << 20 && f.clock.now() < end) {
+  }
+  CHECK(x.unsent() > 16 << 20);
+  REQUIRE(call.wait(f));
+  REQUIRE(call.result->has_value());
+  REQUIRE(call.streamed.size() == kPieces << 20);
+  for (size_t i = 0; i < kPieces; ++i)
+    CHECK(call.streamed[i << 20] == static_cast<char>('a' + i % 26));
+}
+
 TEST_CASE("HEAD has an answer without a body and keeps the connection") {
   Fixture f;
   for (int i = 0; i < 2; ++i) {
