@@ -23,7 +23,7 @@ uint64_t bytes_to_evict(uint64_t used, uint64_t capacity, double high_watermark,
   const auto total = static_cast<double>(capacity);
   if (static_cast<double>(used) <= high_watermark * total) return 0;
   const double target = std::max(0.0, high_watermark - eviction_ratio) * total;
-  return used - std::min(used, static_cast<uint64_t>(target));
+  return used - std::min(used, static_cast<uint64_t>(target + 0.5));
 }
 
 }  // namespace mc::store

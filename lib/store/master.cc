@@ -2,6 +2,7 @@
 #include "store/master.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace mc::store {
 namespace {
@@ -157,10 +158,12 @@ void Master::evict(uint64_t bytes, size_t keep, Time now) {
 }
 
 void Master::make_room(Time now) {
-  if (const uint64_t ahead = bytes_to_evict(members_.used(), members_.capacity(),
-                                            options_.high_watermark, options_.eviction_ratio);
-      ahead > 0)
-    evict(ahead, 1, now);  // an object larger than the reserve stays
+  if (std::exchange(filled_,
+                    false)) {  // a pool that is full because nodes left or mount may stay so
+    const uint64_t ahead = bytes_to_evict(members_.used(), members_.capacity(),
+                                          options_.high_watermark, options_.eviction_ratio);
+    if (ahead > 0) evict(ahead, 1, now);  // an object larger than the reserve stays
+  }
   uint64_t demand = 0;
   for (const ParkedPut& put : parked_puts_)
     for (const size_t i : put.open) demand += put.message.items[i].bytes + kPage;

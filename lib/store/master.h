@@ -143,6 +143,7 @@ class Master {
   std::multimap<Time, ParkedGet> parked_gets_;  // by deadline
   std::unordered_map<ObjectKey, std::vector<ParkedGet*>> awaited_;
   bool room_changed_ = false;  // since parked puts were last tried
+  bool filled_ = false;        // something was granted since room was last made
   Totals totals_;
 };
 

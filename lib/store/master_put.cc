@@ -79,6 +79,7 @@ bool Master::start_put(const PutStart& m, size_t i, PutStarted& reply, bool last
     grant.outcome = no_room(want.bytes);
     return true;
   }
+  filled_ = true;
   Object& object = insert(want.key, want.bytes, next_generation(), now);
   object.replicas = std::move(at);
   grant.generation = object.generation;

@@ -1,0 +1,46 @@
+// mc-master: the metadata service of the KV store. The work is in lib/store.
+#include "base/log.h"
+#include "base/random.h"
+#include "cmd/command.h"
+#include "cmd/daemon.h"
+#include "io/signals.h"
+#include "store/master_service.h"
+
+namespace mc {
+namespace {
+
+Result<int> serve(const store::MasterServiceOptions& options, const DaemonOptions& daemon) {
+  MC_TRY_(daemon.load());
+  SteadyClock clock;
+  io::Loop loop(clock);
+  io::Signals signals(loop, [&](int) { loop.stop(); });
+  Metrics metrics;
+  // Masters keep no state: what makes epochs grow is that time does, and that nodes remember.
+  const auto epoch = static_cast<uint64_t>(wall_now_ns() / 1'000'000'000);
+  MC_TRY(auto service, store::MasterService::open(loop, options, epoch, fresh_seed(), metrics));
+  Endpoints me;
+  me.name = me.role = "master";
+  me.epoch = epoch;
+  me.control = service->control();
+  me.http = service->http();
+  MC_TRY_(daemon.ready(me));
+  MC_TRY_(loop.run());
+  daemon.stopping();
+  return 0;
+}
+
+}  // namespace
+}  // namespace mc
+
+int main(int argc, char** argv) {
+  mc::store::MasterServiceOptions options;
+  mc::DaemonOptions daemon;
+  mc::Program program("mc-master", "metadata service of the mc KV store");
+  program.options(options);
+  program.options(daemon);
+  program.example("mc-master", "serve on 127.0.0.1:5550, with /metrics and /state on 5551");
+  program.example("mc-master --listen 127.0.0.1:0 --http 127.0.0.1:0 --announce master.json",
+                  "serve on free ports and write them to a file");
+  program.run_with([&](mc::Context&) { return mc::serve(options, daemon); });
+  return program.main(argc, argv);
+}

@@ -1,0 +1,15 @@
+// mc-store: a node of the KV store, and its client for people and scripts. The work is in
+// lib/store.
+#include "cmd/mc-store/verbs.h"
+
+int main(int argc, char** argv) {
+  mc::Program program("mc-store", "a node of the KV store, and its client");
+  mc::store::add_serve(program);
+  mc::store::add_put(program);
+  mc::store::add_get(program);
+  mc::store::add_exists(program);
+  mc::store::add_ls(program);
+  mc::store::add_stat(program);
+  mc::store::add_rm(program);
+  return program.main(argc, argv);
+}

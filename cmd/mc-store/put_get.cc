@@ -1,0 +1,106 @@
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/json.h"
+#include "cmd/mc-store/verbs.h"
+#include "io/file.h"
+
+namespace mc::store {
+namespace {
+
+constexpr size_t kValueMax = size_t{1} << 40;
+
+Result<std::string> read_stdin() {
+  std::string all;
+  std::string buffer(1 * kMiB, '\0');
+  for (;;) {
+    const ssize_t n = ::read(STDIN_FILENO, buffer.data(), buffer.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return fail_errno("read standard input");
+    if (n == 0) return all;
+    all.append(buffer.data(), static_cast<size_t>(n));
+  }
+}
+
+Result<> write_stdout(std::span<const std::byte> value) {
+  while (!value.empty()) {
+    const ssize_t n = ::write(STDOUT_FILENO, value.data(), value.size());
+    if (n < 0 && errno == EINTR) continue;
+    if (n < 0) return fail_errno("write standard output");
+    value = value.subspan(static_cast<size_t>(n));
+  }
+  return {};
+}
+
+struct PutOptions : ClientVerb {
+  std::string key, file = "-";
+};
+struct GetOptions : ClientVerb {
+  std::string key, out = "-";
+  Duration wait{};
+  void describe(OptionList& v) {
+    ClientVerb::describe(v);
+    v("out", out, "file to write the value to; - is standard output");
+    v("wait", wait, "how long to wait for a key that is not stored yet");
+  }
+};
+
+Result<int> run_put(const PutOptions& o, const Context& context) {
+  MC_TRY_(check_object_key(o.key));
+  MC_TRY(const std::string value, o.file == "-" ? read_stdin() : io::read_file(o.file, kValueMax));
+  MC_TRY(auto session, Session::open(o, true));
+  MC_TRY(const PutOutcome outcome, session->client().put(o.key, std::as_bytes(std::span(value))));
+  const bool existed = outcome == PutOutcome::kExisted;
+  if (context.json)
+    put(dump_json({{"key", o.key}, {"bytes", value.size()}, {"existed", existed}}) + "\n");
+  else
+    put(strf("%s %s, %s\n", existed ? "exists" : "stored", shown(o.key).c_str(),
+             human_bytes(value.size()).c_str()));
+  return 0;
+}
+
+Result<int> run_get(const GetOptions& o, const Context& context) {
+  MC_TRY_(check_object_key(o.key));
+  MC_TRY(auto session, Session::open(o, true));
+  Client& client = session->client();
+  if (o.wait > Duration::zero()) {
+    const GetItem nothing{o.key, {}};  // comes back when it is stored, as too large for no room
+    (void)client.get_batch({&nothing, 1}, o.wait);
+  }
+  MC_TRY(const std::vector<std::byte> value, client.get(o.key));
+  if (o.out == "-") {
+    MC_TRY_(write_stdout(value));
+    return 0;
+  }
+  MC_TRY_(io::write_file_atomically(o.out,
+                                    {reinterpret_cast<const char*>(value.data()), value.size()}));
+  if (context.json)
+    put(dump_json({{"key", o.key}, {"bytes", value.size()}, {"out", o.out}}) + "\n");
+  return 0;
+}
+
+}  // namespace
+
+void add_put(Program& program) {
+  program.verb<PutOptions>("put", "store a file or standard input", [](Verb& v, PutOptions& o) {
+    v.positional("KEY", o.key, "1 to 1024 bytes");
+    v.positional("FILE", o.file, "what to store; - or nothing is standard input", false);
+    v.example("mc-store put greeting hello.txt", "store a file");
+    v.example("tar c docs | mc-store put docs.tar", "store standard input");
+    v.run_with([&o](Context& context) { return run_put(o, context); });
+  });
+}
+
+void add_get(Program& program) {
+  program.verb<GetOptions>("get", "read a value", [](Verb& v, GetOptions& o) {
+    v.positional("KEY", o.key, "the object's key");
+    v.example("mc-store get greeting", "write the value to standard output");
+    v.example("mc-store get greeting --out hello.txt", "write it to a file, whole or not at all");
+    v.exit_status(1, "failed, or there is no such key");
+    v.run_with([&o](Context& context) { return run_get(o, context); });
+  });
+}
+
+}  // namespace mc::store

@@ -1,0 +1,172 @@
+// A Master with nodes made of nothing but their directories, for tests: time is a value, and
+// pump() carries the orders until everybody is quiet.
+#pragma once
+#include <doctest/doctest.h>
+
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "store/directory.h"
+#include "store/master.h"
+
+namespace mc::store {
+
+using namespace std::chrono_literals;
+
+inline const Time t0{1000s};
+inline constexpr uint64_t kEpoch = 1'700'000'000;
+
+struct FakeNode {
+  FakeNode(NodeId name, uint64_t capacity, uint64_t generation)
+      : ref{std::move(name), "127.0.0.1:1", Generation{generation}},
+        layout{1 * kMiB, capacity, 0},
+        directory(layout) {}
+  NodeRef ref;
+  Layout layout;
+  Directory directory;
+  uint64_t done = 0, epoch_seen = 0;
+  bool waiting = false;  // a heartbeat of it is held
+  std::optional<Beat> inbox;
+  uint32_t remounts = 0;
+};
+
+struct FakeCluster {
+  explicit FakeCluster(MasterOptions options = {}, uint64_t epoch = kEpoch)
+      : options_used(options), master(std::make_unique<Master>(options, epoch, 1)) {}
+
+  MasterOptions options_used;
+  std::unique_ptr<Master> master;
+  std::map<NodeId, std::unique_ptr<FakeNode>> nodes;
+  Time now = t0;
+
+  FakeNode& add(const NodeId& name, uint64_t capacity, uint64_t generation = 7) {
+    nodes[name] = std::make_unique<FakeNode>(name, capacity, generation);
+    mount(*nodes[name]);
+    return *nodes[name];
+  }
+  void mount(FakeNode& node) {
+    const auto mounted = master->handle(Mount{node.ref, node.layout, node.epoch_seen}, now);
+    REQUIRE(mounted);
+    node.epoch_seen = mounted->epoch;
+    node.done = 0;
+    node.inbox.reset();
+    node.waiting = false;
+    Inventory inventory{node.ref.name, node.ref.generation, node.directory.page(0, true, 4096),
+                        true};
+    REQUIRE(master->handle(inventory, now));
+    beat(node);
+  }
+  void beat(FakeNode& node) {
+    node.waiting = true;
+    master->handle(Heartbeat{node.ref.name, node.ref.generation, node.done, 1000}, now,
+                   [&node](const Result<Beat>& reply) {
+                     REQUIRE(reply);
+                     node.inbox = *reply;
+                     node.waiting = false;
+                   });
+  }
+  void pump() {
+    for (bool busy = true; busy;) {
+      busy = false;
+      for (auto& [name, node] : nodes) {
+        if (!node->inbox) continue;
+        const Beat b = *std::exchange(node->inbox, std::nullopt);
+        busy = true;
+        if (b.status == static_cast<uint8_t>(BeatStatus::kRemount)) {
+          ++node->remounts;
+          mount(*node);
+          continue;
+        }
+        node->epoch_seen = std::max(node->epoch_seen, b.epoch);
+        for (const Order& o : b.orders) {
+          REQUIRE(node->directory.carry_out(o));
+          node->done = o.seq;
+        }
+        beat(*node);
+      }
+    }
+  }
+  // Moves time on, ticking at each deadline on the way; nodes named `silent` do not beat.
+  void run_until(Time until, const NodeId& silent = {}) {
+    while (master->deadline() <= until) {
+      now = std::max(now, master->deadline());
+      master->tick(now);
+      if (!silent.empty() && nodes.count(silent)) nodes[silent]->inbox.reset();
+      pump();
+    }
+    now = until;
+  }
+
+  PutGrant grant(const ObjectKey& key, uint64_t bytes, uint32_t replicas = 1) {
+    std::optional<PutStarted> reply;
+    PutStart m{{{key, bytes}}, replicas, {}, 0};
+    master->handle(m, now, [&](const Result<PutStarted>& r) {
+      REQUIRE(r);
+      reply = *r;
+    });
+    pump();
+    if (!reply) run_until(now + options_used.put_wait);
+    REQUIRE(reply);
+    return reply->items[0];
+  }
+  Outcome end(const ObjectKey& key, Generation generation, uint64_t checksum = 1) {
+    std::optional<Outcomes> reply;
+    master->handle(PutEnd{{{key, generation, checksum}}}, now, [&](const Result<Outcomes>& r) {
+      REQUIRE(r);
+      reply = *r;
+    });
+    pump();
+    REQUIRE(reply);
+    return reply->items[0];
+  }
+  Outcome revoke(const ObjectKey& key, Generation generation) {
+    auto reply = master->handle(PutRevoke{{{key, generation, 0}}}, now);
+    REQUIRE(reply);
+    pump();
+    return reply->items[0];
+  }
+  Code put(const ObjectKey& key, uint64_t bytes, uint64_t checksum = 1, uint32_t replicas = 1) {
+    const PutGrant g = grant(key, bytes, replicas);
+    if (!g.outcome.ok()) return static_cast<Code>(g.outcome.code);
+    const Outcome o = end(key, g.generation, checksum);
+    return o.ok() ? Code{} : static_cast<Code>(o.code);
+  }
+  Located get(const ObjectKey& key) {
+    std::optional<Located> at;
+    master->handle(GetReplicas{{key}, 0}, now, [&](const Result<Replicas>& r) {
+      REQUIRE(r);
+      at = r->items[0];
+    });
+    REQUIRE(at);
+    return *at;
+  }
+  bool has(const ObjectKey& key) { return master->handle(Exists{{key}}, now)->items[0] == 1; }
+  std::optional<Outcome> remove(const ObjectKey& key, bool force = false) {
+    auto answer = std::make_shared<std::optional<Outcome>>();
+    master->handle(Remove{{key}, force}, now,
+                   [answer](const Result<Outcomes>& r) { *answer = r->items[0]; });
+    pump();
+    return *answer;
+  }
+  std::vector<ObjectInfo> list() {
+    auto all = master->handle(List{"", "", kListMax}, now);
+    REQUIRE(all);
+    return std::move(all->items);
+  }
+  ClusterStat stat() { return master->handle(Stat{}, now); }
+  // kill -9 of the master: everything it knew is gone, the nodes notice by their next heartbeat.
+  void restart_master(uint64_t epoch) {
+    master = std::make_unique<Master>(options_used, epoch, 2);
+    for (auto& [name, node] : nodes) {
+      node->inbox.reset();
+      beat(*node);
+    }
+    pump();
+  }
+};
+
+inline constexpr Code kDone{};
+
+}  // namespace mc::store

@@ -1,0 +1,330 @@
+#include "store/master.h"
+
+#include "tests/unit/store/fake_cluster.h"
+
+namespace mc::store {
+namespace {
+
+TEST_CASE("a put is invisible until it ended, then readable where it was granted") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB);
+  const PutGrant g = c.grant("k", 1000);
+  REQUIRE(g.outcome.ok());
+  CHECK_FALSE(c.has("k"));
+  CHECK(c.get("k").outcome.code == static_cast<uint8_t>(Code::kNotFound));
+  CHECK(c.end("k", g.generation, 42).ok());
+  const Located at = c.get("k");
+  CHECK(at.bytes == 1000);
+  CHECK(at.checksum == 42);
+  CHECK(at.generation == g.generation);
+  CHECK(at.places[0].offset == g.places[0].offset);
+  CHECK(at.places[0].guard == g.places[0].guard);
+}
+
+TEST_CASE("a put is published only after its node has recorded it") {
+  FakeCluster c;
+  FakeNode& n = c.add("n", 64 * kMiB);
+  const PutGrant g = c.grant("k", 1000);
+  bool answered = false;
+  c.master->handle(PutEnd{{{"k", g.generation, 1}}}, c.now,
+                   [&](const Result<Outcomes>&) { answered = true; });
+  CHECK_FALSE(answered);
+  CHECK_FALSE(c.has("k"));
+  CHECK(n.directory.objects() == 0);
+  c.pump();
+  CHECK(answered);
+  CHECK(n.directory.objects() == 1);
+}
+
+TEST_CASE("put of a stored key says so, of a key being written that it is busy") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB);
+  const PutGrant g = c.grant("k", 10);
+  CHECK(c.put("k", 10) == Code::kBusy);
+  c.end("k", g.generation);
+  CHECK(c.put("k", 10) == Code::kExists);
+}
+
+TEST_CASE("put-end and put-revoke are idempotent, and a put-end of another grant is stale") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB);
+  const PutGrant g = c.grant("k", 10);
+  CHECK(c.end("k", Generation{g.generation.n + 1}).code == static_cast<uint8_t>(Code::kStale));
+  CHECK(c.end("k", g.generation).ok());
+  CHECK(c.end("k", g.generation).ok());
+  CHECK(c.end("k", g.generation, 99).code == static_cast<uint8_t>(Code::kInvalid));
+  CHECK(c.revoke("k", g.generation).code == static_cast<uint8_t>(Code::kInvalid));
+  const PutGrant h = c.grant("h", 10);
+  CHECK(c.revoke("h", h.generation).ok());
+  CHECK(c.revoke("h", h.generation).ok());
+  CHECK(c.end("h", h.generation).code == static_cast<uint8_t>(Code::kStale));
+  CHECK(c.stat().used == kPage);  // only k
+}
+
+TEST_CASE("generations grow, by put and by epoch") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB);
+  const auto a = c.grant("a", 1).generation, b = c.grant("b", 1).generation;
+  CHECK(a < b);
+  CHECK((a.n >> 32) == kEpoch);
+}
+
+TEST_CASE("an abandoned put is discarded, and its range rests before others get it") {
+  MasterOptions options;
+  options.put_discard = 30s;
+  FakeCluster c(options);
+  c.add("n", 4 * kPage);
+  const PutGrant g = c.grant("k", 3 * kPage);
+  c.run_until(t0 + 31s);
+  CHECK(c.end("k", g.generation).code == static_cast<uint8_t>(Code::kStale));
+  CHECK(c.put("other", 3 * kPage) == Code::kNoSpace);  // the writer may still write there
+  c.run_until(t0 + 61s);
+  CHECK(c.put("other", 3 * kPage) == kDone);
+}
+
+TEST_CASE("an abandoned put whose node died does not haunt the node that came back") {
+  FakeCluster c;
+  c.add("n", 4 * kPage);
+  c.grant("k", 3 * kPage);
+  c.run_until(t0 + 31s);  // discarded, in quarantine
+  c.mount(*c.nodes["n"]);
+  CHECK(c.put("other", 3 * kPage) == kDone);
+  c.run_until(t0 + 90s);
+  CHECK(c.has("other"));
+}
+
+TEST_CASE("leased objects are neither removed nor evicted, unless forced") {
+  FakeCluster c;
+  c.add("n", 4 * kPage);
+  REQUIRE(c.put("k", 3 * kPage) == kDone);
+  c.get("k");
+  CHECK(c.remove("k")->code == static_cast<uint8_t>(Code::kBusy));
+  CHECK(c.put("other", 3 * kPage) == Code::kNoSpace);
+  CHECK(c.has("k"));
+  CHECK(c.remove("k", true)->ok());
+  CHECK_FALSE(c.has("k"));
+  CHECK(c.put("other", 3 * kPage) == kDone);
+}
+
+TEST_CASE("a put parks until the lease that is in its way ends") {
+  MasterOptions options;
+  options.lease_ttl = 50ms;
+  FakeCluster c(options);
+  c.add("n", 4 * kPage);
+  REQUIRE(c.put("k", 3 * kPage) == kDone);
+  c.get("k");
+  CHECK(c.put("other", 3 * kPage) == kDone);
+  CHECK(c.now >= t0 + 50ms);
+  CHECK_FALSE(c.has("k"));
+}
+
+TEST_CASE("a full pool evicts the least recently used, and reading counts as use") {
+  MasterOptions options;
+  options.lease_ttl = 1ms;
+  FakeCluster c(options);
+  c.add("n", 10 * kPage);
+  for (int i = 0; i < 9; ++i) REQUIRE(c.put("k" + std::to_string(i), 1) == kDone);
+  c.get("k0");
+  c.run_until(c.now + 10ms);
+  REQUIRE(c.put("new0", 1) == kDone);
+  REQUIRE(c.put("new1", 1) == kDone);
+  CHECK(c.has("k0"));
+  CHECK_FALSE(c.has("k1"));
+  CHECK(c.has("new1"));
+}
+
+TEST_CASE("eviction works ahead: above the watermark room is made before it is asked for") {
+  FakeCluster c;
+  c.add("n", 100 * kPage);
+  for (int i = 0; i < 96; ++i) REQUIRE(c.put("k" + std::to_string(i), 1) == kDone);
+  CHECK(c.stat().used == 90 * kPage);
+  CHECK(c.stat().evicted_objects == 6);
+}
+
+TEST_CASE("an object larger than the reserve survives its own put") {
+  FakeCluster c;
+  c.add("n", 100 * kPage);
+  CHECK(c.put("big", 99 * kPage) == kDone);
+  CHECK(c.has("big"));
+}
+
+TEST_CASE("evicted and removed objects leave the node before their room is used again") {
+  FakeCluster c;
+  FakeNode& n = c.add("n", 4 * kPage);
+  REQUIRE(c.put("a", 4 * kPage) == kDone);
+  std::optional<PutStarted> started;
+  c.master->handle(PutStart{{{"b", 4 * kPage}}, 1, {}, 0}, c.now,
+                   [&](const Result<PutStarted>& r) { started = *r; });
+  CHECK_FALSE(started);  // evicted, but the node has not acknowledged
+  CHECK_FALSE(c.has("a"));
+  CHECK(n.directory.objects() == 1);
+  c.pump();
+  REQUIRE(started);
+  CHECK(started->items[0].outcome.ok());
+  CHECK(n.directory.objects() == 0);
+}
+
+TEST_CASE("a value larger than the pool is refused at once, naming the pool") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB);
+  const PutGrant g = c.grant("k", 65 * kMiB);
+  CHECK(g.outcome.code == static_cast<uint8_t>(Code::kNoSpace));
+  CHECK(g.outcome.what.find("64.0 MiB") != std::string::npos);
+  CHECK(c.now == t0);
+  CHECK(c.put("k", UINT64_MAX) == Code::kNoSpace);
+}
+
+TEST_CASE("without a node a put is unavailable after its wait") {
+  FakeCluster c;
+  const PutGrant g = c.grant("k", 1);
+  CHECK(g.outcome.code == static_cast<uint8_t>(Code::kUnavailable));
+  CHECK(c.now == t0 + 100ms);
+}
+
+TEST_CASE("bad keys are refused one by one, good ones of the same batch are served") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB);
+  std::optional<PutStarted> reply;
+  c.master->handle(
+      PutStart{
+          {{"", 1}, {std::string(1025, 'x'), 1}, {std::string("a\0b", 3), 1}, {"ok", 1}}, 1, {}, 0},
+      c.now, [&](const Result<PutStarted>& r) { reply = *r; });
+  REQUIRE(reply);
+  for (int i = 0; i < 3; ++i)
+    CHECK(reply->items[static_cast<size_t>(i)].outcome.code ==
+          static_cast<uint8_t>(Code::kInvalid));
+  CHECK(reply->items[3].outcome.ok());
+}
+
+TEST_CASE("replicas lie on different nodes, and fewer are granted when there are fewer nodes") {
+  FakeCluster c;
+  c.add("a", 64 * kMiB);
+  CHECK(c.grant("one", 1, 2).places.size() == 1);
+  c.add("b", 64 * kMiB);
+  REQUIRE(c.put("two", 1, 1, 2) == kDone);
+  const Located at = c.get("two");
+  REQUIRE(at.places.size() == 2);
+  CHECK(at.places[0].node != at.places[1].node);
+  CHECK(c.nodes["a"]->directory.objects() == 1);
+  CHECK(c.nodes["b"]->directory.objects() == 1);
+}
+
+TEST_CASE("a node that dies costs what it held alone and nothing else") {
+  FakeCluster c;
+  c.add("a", 64 * kMiB);
+  c.add("b", 64 * kMiB);
+  REQUIRE(c.put("both", 1, 1, 2) == kDone);
+  for (int i = 0; i < 40; ++i) REQUIRE(c.put("k" + std::to_string(i), 1) == kDone);
+  const size_t on_a = c.nodes["a"]->directory.objects() - 1;
+  c.nodes["a"]->inbox.reset();
+  auto gone = std::move(c.nodes["a"]);
+  c.nodes.erase("a");
+  c.run_until(t0 + 5s);
+  CHECK(c.get("both").places.size() == 2);  // only suspect yet
+  c.run_until(t0 + 12s);
+  CHECK(c.get("both").places.size() == 1);
+  CHECK(c.stat().objects == 41 - on_a);
+  CHECK(c.stat().nodes.size() == 1);
+}
+
+TEST_CASE("a suspect node is given nothing new and is read last") {
+  FakeCluster c;
+  c.add("a", 64 * kMiB);
+  c.add("b", 64 * kMiB);
+  REQUIRE(c.put("both", 1, 1, 2) == kDone);
+  for (const char* suspect : {"a", "b"}) {
+    c.run_until(c.now + 1s);  // both are heard
+    REQUIRE(c.master->handle(ReportNode{suspect, Generation{7}}, c.now));
+    std::optional<Replicas> reply;
+    c.master->handle(GetReplicas{{"both"}, 0}, c.now,
+                     [&](const Result<Replicas>& r) { reply = *r; });
+    CHECK(reply->nodes[reply->items[0].places[0].node].name != suspect);
+    std::optional<PutStarted> put;
+    c.master->handle(PutStart{{{std::string("on-") + suspect, 1}}, 2, {}, 0}, c.now,
+                     [&](const Result<PutStarted>& r) { put = *r; });
+    REQUIRE(put);
+    REQUIRE(put->nodes.size() == 1);
+    CHECK(put->nodes[0].name != suspect);
+  }
+}
+
+TEST_CASE("put-end to a node that dies is unavailable, not lost") {
+  FakeCluster c;
+  c.add("a", 64 * kMiB);
+  const PutGrant g = c.grant("k", 1);
+  std::optional<Outcome> answer;
+  c.nodes.clear();
+  c.master->handle(PutEnd{{{"k", g.generation, 1}}}, c.now + 0s,
+                   [&](const Result<Outcomes>& r) { answer = r->items[0]; });
+  c.run_until(t0 + 15s);
+  REQUIRE(answer);
+  CHECK(answer->code == static_cast<uint8_t>(Code::kUnavailable));
+  CHECK(c.stat().writing == 0);
+}
+
+TEST_CASE("match-prefix stops at the first hole and leases what it matched") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB);
+  for (const char* k : {"0", "1", "3"}) REQUIRE(c.put(k, 1) == kDone);
+  CHECK(c.master->handle(MatchPrefix{{"0", "1", "2", "3"}}, c.now)->hits == 2);
+  CHECK(c.remove("1")->code == static_cast<uint8_t>(Code::kBusy));
+  CHECK(c.remove("3")->ok());
+  CHECK(c.master->handle(MatchPrefix{{}}, c.now)->hits == 0);
+}
+
+TEST_CASE("a get that waits is answered by the last key it waits for, or by its deadline") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB);
+  REQUIRE(c.put("a", 1) == kDone);
+  std::optional<Replicas> first, second;
+  c.master->handle(GetReplicas{{"a", "b", "b"}, 500}, c.now,
+                   [&](const Result<Replicas>& r) { first = *r; });
+  c.master->handle(GetReplicas{{"b", "never"}, 500}, c.now,
+                   [&](const Result<Replicas>& r) { second = *r; });
+  CHECK_FALSE(first);
+  REQUIRE(c.put("b", 1) == kDone);
+  REQUIRE(first);
+  CHECK(first->items[2].outcome.ok());
+  CHECK_FALSE(second);
+  c.run_until(t0 + 500ms);
+  REQUIRE(second);
+  CHECK(second->items[0].outcome.ok());
+  CHECK(second->items[1].outcome.code == static_cast<uint8_t>(Code::kNotFound));
+}
+
+TEST_CASE("ls lists by prefix, in pages, complete objects only") {
+  FakeCluster c;
+  c.add("n", 64 * kMiB);
+  for (const char* k : {"b/2", "a/1", "b/1", "b/3", "c"}) REQUIRE(c.put(k, 1) == kDone);
+  c.grant("b/4", 1);
+  auto page = c.master->handle(List{"b/", "", 2}, c.now);
+  REQUIRE(page->items.size() == 2);
+  CHECK(page->items[0].key == "b/1");
+  CHECK(page->more);
+  page = c.master->handle(List{"b/", page->items[1].key, 2}, c.now);
+  REQUIRE(page->items.size() == 1);
+  CHECK(page->items[0].key == "b/3");
+  CHECK_FALSE(page->more);
+  CHECK(c.master->handle(List{"", "", 100}, c.now)->items.size() == 5);
+}
+
+TEST_CASE("orders whose answer was lost are sent again and change nothing twice") {
+  FakeCluster c;
+  FakeNode& n = c.add("n", 64 * kMiB);
+  const PutGrant g = c.grant("k", 1);
+  std::optional<Outcome> answer;
+  c.master->handle(PutEnd{{{"k", g.generation, 1}}}, c.now,
+                   [&](const Result<Outcomes>& r) { answer = r->items[0]; });
+  REQUIRE(n.inbox);
+  const Beat lost = *n.inbox;
+  for (const Order& o : lost.orders) REQUIRE(n.directory.carry_out(o));
+  n.inbox.reset();  // carried out, but the acknowledgement never left
+  c.beat(n);
+  CHECK_FALSE(answer);
+  c.pump();
+  REQUIRE(answer);
+  CHECK(n.directory.objects() == 1);
+}
+
+}  // namespace
+}  // namespace mc::store
