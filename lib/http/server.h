@@ -39,7 +39,8 @@ struct Request {
 };
 
 // One request and its answer; copies share it. Answer once: reply(), or start() + write()... +
-// end(). Dropped unanswered, it answers 500. Writes to a client that is gone are ignored.
+// end(). Dropped unanswered, it answers 500; dropped in mid-stream, it cuts the connection, so that
+// the client can tell. Writes to a client that is gone are ignored.
 class Exchange {
  public:
   struct Impl;
@@ -50,7 +51,8 @@ class Exchange {
   void start(int status, std::string_view content_type, Headers extra = {}) const;
   void write(std::string chunk) const;
   void end() const;
-  bool gone() const;                                   // the client closed its connection
+  // The client closed its connection, or took no byte for the idle timeout.
+  bool gone() const;
   void on_gone(std::function<void()> callback) const;  // on the loop; at once if it is gone already
   size_t unsent() const;  // bytes written and not yet taken by the kernel: a slow reader
 
@@ -77,7 +79,7 @@ class Server {
   Server& operator=(const Server&) = delete;
   const std::string& address() const;  // "host:port", resolved
   void stop_accepting();               // existing exchanges go on
-  size_t open_exchanges() const;
+  size_t open_exchanges() const;       // not yet answered to the last byte: what a drain waits for
 
  private:
   struct Impl;

@@ -23,16 +23,16 @@ Result<std::unique_ptr<Driver>> Driver::make(io::Loop& loop, http::Client& clien
   MC_TRY(trace::Prompts prompts, trace::Prompts::make(prompt));
   while (options.url.ends_with('/')) options.url.pop_back();
   return std::unique_ptr<Driver>(
-      new Driver(loop, client, std::move(schedule), std::move(options), std::move(prompts)));
+      new Driver(loop, client, std::move(schedule), std::move(options), prompts));
 }
 
 Driver::Driver(io::Loop& loop, http::Client& client, std::vector<trace::Arrived> schedule,
-               DriveOptions options, trace::Prompts prompts)
+               DriveOptions options, const trace::Prompts& prompts)
     : loop_(loop),
       client_(client),
       schedule_(std::move(schedule)),
       options_(std::move(options)),
-      prompts_(std::move(prompts)),
+      prompts_(prompts),
       start_(loop.clock().now()),
       end_(start_),
       results_(schedule_.size()),

@@ -58,7 +58,7 @@ class Driver {
     http::Client::Id id;
   };
   Driver(io::Loop& loop, http::Client& client, std::vector<trace::Arrived> schedule,
-         DriveOptions options, trace::Prompts prompts);
+         DriveOptions options, const trace::Prompts& prompts);
   std::string body_of(const trace::Record& record) const;
   bool prepare();
   void keep_preparing();
