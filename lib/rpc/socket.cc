@@ -111,7 +111,8 @@ Result<Socket> Socket::listen(Kind kind, const std::string& text) {
   size_t n = bound.size();
   zmq_getsockopt(handle, ZMQ_LAST_ENDPOINT, bound.data(), &n);
   MC_TRY(const io::Address resolved, io::parse_address(bound.data()));
-  socket.address_ = resolved.text();
+  // The host as it was asked for: ZeroMQ reports 127.0.0.1 as an IPv6-mapped address.
+  socket.address_ = io::Address{host, resolved.port}.text();
   return socket;
 }
 
