@@ -10,7 +10,7 @@ node_up b --size 24MiB
 writer() {
   local i
   for i in $(seq 30); do
-    blob $(((i * 7919 + $1 * 104729) % 2400000 + 1000)) $((i * 10 + $1)) "$T/w$1"
+    blob $(((i * 790019 + $1 * 104729) % 2400000 + 1000)) $((i * 10 + $1)) "$T/w$1"
     store put "w$1/$i" "$T/w$1" --put-wait 2s >/dev/null || return 1
     store get "w$1/$i" --out "$T/r$1" --verify always || { echo "evicted at once: w$1/$i" >&2; return 1; }
     cmp "$T/w$1" "$T/r$1" || return 1
