@@ -49,8 +49,8 @@ class Node {
 
  private:
   enum class State { kMounting, kMounted, kStopping };
-  Node(io::Loop& loop, xfer::Engine& engine, NodeRef me, const NodeOptions& options,
-       Metrics& metrics, xfer::Memory memory, Layout layout, std::unique_ptr<rpc::Client> master);
+  Node(io::Loop& loop, NodeRef me, const NodeOptions& options, Metrics& metrics,
+       xfer::Memory memory, Layout layout, std::unique_ptr<rpc::Client> master);
   void mount();
   void send_inventory(uint64_t after, bool from_start);
   void beat();
@@ -59,7 +59,6 @@ class Node {
   bool sees(uint64_t epoch);
 
   io::Loop& loop_;
-  xfer::Engine& engine_;
   const NodeRef me_;
   const NodeOptions options_;
   const xfer::Memory memory_;

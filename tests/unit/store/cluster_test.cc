@@ -1,0 +1,251 @@
+// Master, node and clients of one process, with real sockets and the real transfer engine.
+#include <doctest/doctest.h>
+
+#include <thread>
+
+#include "base/random.h"
+#include "rpc/server.h"
+#include "store/async_client.h"
+#include "store/master_service.h"
+#include "store/node.h"
+
+namespace mc::store {
+namespace {
+
+using namespace std::chrono_literals;
+
+std::vector<std::byte> noise(size_t n, uint64_t seed) {
+  Random random(seed);
+  std::vector<std::byte> out(n);
+  for (auto& b : out) b = static_cast<std::byte>(random.next() & 0xff);
+  return out;
+}
+
+// A master and a node on a loop of their own thread.
+struct Cluster {
+  explicit Cluster(uint64_t bytes, std::vector<std::string> transports = {"shm", "tcp"})
+      : loop(clock) {
+    MasterServiceOptions options;
+    options.listen = options.http = "127.0.0.1:0";
+    options.master.lease_ttl = 50ms;
+    auto opened = MasterService::open(loop, options, 1'700'000'000, 1, metrics);
+    REQUIRE(opened);
+    master = std::move(*opened);
+    xfer::EngineOptions e;
+    e.node = "n";
+    e.transports = std::move(transports);
+    auto opened_engine = xfer::Engine::open(clock, e, metrics);
+    REQUIRE(opened_engine);
+    engine = std::move(*opened_engine);
+    auto opened_server = rpc::Server::open(loop, "127.0.0.1:0", metrics);
+    REQUIRE(opened_server);
+    server = std::move(*opened_server);
+    xfer::serve(*engine, *server);
+    NodeOptions n;
+    n.master = master->control();
+    n.size = Bytes{bytes};
+    auto opened_node = Node::open(loop, *engine, "n", server->address(), n, metrics);
+    REQUIRE(opened_node);
+    node = std::move(*opened_node);
+    node->on_mounted([this] { mounted = true; });
+    for (int i = 0; i < 1000 && !mounted; ++i) REQUIRE(loop.turn(10ms));
+    REQUIRE(mounted);
+    thread = std::thread([this] { (void)loop.run(); });
+  }
+  ~Cluster() {
+    loop.stop();
+    thread.join();
+  }
+  SteadyClock clock;
+  Metrics metrics;
+  io::Loop loop;
+  std::unique_ptr<MasterService> master;
+  std::unique_ptr<xfer::Engine> engine;
+  std::unique_ptr<rpc::Server> server;
+  std::unique_ptr<Node> node;
+  bool mounted = false;
+  std::thread thread;
+};
+
+struct Caller {
+  explicit Caller(const Cluster& cluster, Duration put_wait = 100ms) {
+    auto e = xfer::Engine::open(clock, {}, metrics);
+    REQUIRE(e);
+    engine = std::move(*e);
+    options.master = cluster.master->control();
+    options.verify = "always";
+    options.put_wait = put_wait;
+    auto c = Client::open(*engine, clock, options, metrics);
+    REQUIRE(c);
+    client = std::move(*c);
+  }
+  SteadyClock clock;
+  Metrics metrics;
+  ClientOptions options;
+  std::unique_ptr<xfer::Engine> engine;
+  std::unique_ptr<Client> client;
+};
+
+TEST_CASE("values come back as they were put, whole or in parts, over both transports") {
+  for (const char* transport : {"shm", "tcp"}) {
+    CAPTURE(transport);
+    Cluster cluster(64 * kMiB, {transport});
+    Caller c(cluster);
+    for (const size_t n : {0u, 1u, 4096u, 5000u, 1u << 20, 3'000'001u}) {
+      CAPTURE(n);
+      const auto value = noise(n, n);
+      const std::string key = "k" + std::to_string(n);
+      const auto put = c.client->put(key, value);
+      REQUIRE(put);
+      CHECK(*put == PutOutcome::kStored);
+      CHECK(*c.client->put(key, value) == PutOutcome::kExisted);
+      const auto got = c.client->get(key);
+      REQUIRE(got);
+      CHECK(*got == value);
+      std::vector<std::byte> a(n / 3), b(n);  // more room than the value needs
+      const GetItem scattered{key, {a, b}};
+      const auto bytes = c.client->get_batch({&scattered, 1})[0];
+      REQUIRE(bytes);
+      CHECK(*bytes == n);
+      CHECK(std::equal(a.begin(), a.end(), value.begin()));
+      CHECK(std::equal(value.begin() + static_cast<ptrdiff_t>(a.size()), value.end(), b.begin()));
+    }
+    std::vector<std::byte> small(10);
+    CHECK(c.client->get("k4096", small).error().code == Code::kNoSpace);
+    CHECK(c.client->get("nobody").error().code == Code::kNotFound);
+  }
+}
+
+TEST_CASE("items of a batch succeed and fail one by one") {
+  Cluster cluster(64 * kMiB);
+  Caller c(cluster);
+  const auto one = noise(1000, 1), two = noise(2000, 2), big = noise(1000, 3);
+  std::vector<PutItem> puts{{"one", {one}},
+                            {"", {one}},
+                            {"two", {std::span(two).first(500), std::span(two).subspan(500)}}};
+  const auto put = c.client->put_batch(puts);
+  CHECK(put[0]);
+  CHECK(put[1].error().code == Code::kInvalid);
+  CHECK(put[2]);
+  std::vector<std::byte> a(1000), b(1000), d(2000);
+  std::vector<GetItem> gets{{"one", {a}}, {"three", {b}}, {"two", {d}}};
+  const auto got = c.client->get_batch(gets);
+  CHECK(*got[0] == 1000);
+  CHECK(got[1].error().code == Code::kNotFound);
+  CHECK(*got[2] == 2000);
+  CHECK(a == one);
+  CHECK(d == two);
+  CHECK(*c.client->match_prefix({"one", "two", "three"}) == 2);
+  CHECK(*c.client->exists({"one", "three"}) == std::vector<bool>{true, false});
+  const auto removed = c.client->remove({"one", "three"}, true);
+  CHECK(removed[0]);
+  CHECK(removed[1].error().code == Code::kNotFound);
+  CHECK(*c.client->exists({"one"}) == std::vector<bool>{false});
+}
+
+TEST_CASE("bytes that rot in the segment are corrupt, not served") {
+  Cluster cluster(1 * kMiB);
+  Caller c(cluster);
+  const auto value = noise(100'000, 4);
+  REQUIRE(c.client->put("k", value));
+  const auto at = c.client->locate("k");
+  REQUIRE(at);
+  auto segment = c.engine->open_segment(cluster.server->address(), 1s);
+  REQUIRE(segment);
+  std::byte bad{0x5a};
+  xfer::Request write;
+  write.op = xfer::Op::kWrite;
+  write.local = &bad;
+  write.segment = *segment;
+  write.offset = at->places[0].offset + 50'000;
+  write.bytes = 1;
+  REQUIRE(c.engine->transfer_sync(write, 1s));
+  if (value[50'000] != bad) CHECK(c.client->get("k").error().code == Code::kCorrupt);
+}
+
+TEST_CASE("a removed object's guard word has moved on: its old place reads as stale") {
+  Cluster cluster(1 * kMiB);
+  Caller c(cluster);
+  REQUIRE(c.client->put("k", noise(1000, 5)));
+  const auto at = c.client->locate("k");
+  REQUIRE(at);
+  REQUIRE(c.client->remove({"k"}, true)[0]);
+  auto segment = c.engine->open_segment(cluster.server->address(), 1s);
+  REQUIRE(segment);
+  std::vector<std::byte> into(1000);
+  xfer::Request read;
+  read.local = into.data();
+  read.segment = *segment;
+  read.offset = at->places[0].offset;
+  read.bytes = into.size();
+  read.guard = {at->places[0].guard, at->generation.n};
+  CHECK(c.engine->transfer_sync(read, 1s).error().code == Code::kStale);
+}
+
+TEST_CASE("threads that write three times the pool over lose nothing they read back") {
+  Cluster cluster(16 * kMiB);
+  std::vector<std::thread> threads;
+  std::atomic<int> bad{0};
+  for (int t = 0; t < 4; ++t)
+    threads.emplace_back([&, t] {
+      Caller c(cluster, 2s);
+      for (int i = 0; i < 40; ++i) {
+        const uint64_t seed = static_cast<uint64_t>(t * 1000 + i);
+        const auto value = noise(100'000 + (seed * 7919) % 400'000, seed);
+        const std::string key = std::to_string(seed);
+        if (!c.client->put(key, value)) ++bad;
+        const auto got = c.client->get(key);
+        // Others may have evicted it; wrong bytes are never served.
+        if (got ? *got != value : got.error().code != Code::kNotFound) ++bad;
+      }
+    });
+  for (auto& thread : threads) thread.join();
+  CHECK(bad == 0);
+}
+
+TEST_CASE("the asynchronous client answers on its loop, and destroying it silences it") {
+  Cluster cluster(64 * kMiB);
+  SteadyClock clock;
+  Metrics metrics;
+  io::Loop loop(clock);
+  auto engine = xfer::Engine::open(clock, {}, metrics);
+  REQUIRE(engine);
+  ClientOptions options;
+  options.master = cluster.master->control();
+  auto opened = AsyncClient::open(loop, **engine, options, metrics);
+  REQUIRE(opened);
+  auto client = std::move(*opened);
+  const auto a = noise(10'000, 1), b = noise(20'000, 2);
+  std::vector<std::byte> into_a(10'000), into_b(20'000);
+  const auto me = std::this_thread::get_id();
+  int answers = 0;
+  // A consumer that waits for what a producer has not put yet.
+  client->get_batch(
+      {{"a", {into_a}}, {"b", {into_b}}},
+      [&](std::vector<Result<uint64_t>> bytes) {
+        CHECK(std::this_thread::get_id() == me);
+        CHECK(*bytes[0] == 10'000);
+        CHECK(*bytes[1] == 20'000);
+        ++answers;
+      },
+      3s);
+  client->put_batch({{"a", {a}}, {"b", {b}}}, [&](std::vector<Result<PutOutcome>> stored) {
+    CHECK(stored[0]);
+    CHECK(stored[1]);
+    client->match_prefix({"a", "b", "c"}, [&](Result<uint64_t> hits) {
+      CHECK(*hits == 2);
+      ++answers;
+    });
+  });
+  for (int i = 0; i < 1000 && answers < 2; ++i) REQUIRE(loop.turn(10ms));
+  CHECK(answers == 2);
+  CHECK(into_a == a);
+  CHECK(into_b == b);
+  client->exists({"a"}, [&](Result<std::vector<bool>>) { ++answers; });
+  client.reset();
+  for (int i = 0; i < 10; ++i) REQUIRE(loop.turn(1ms));
+  CHECK(answers == 2);
+}
+
+}  // namespace
+}  // namespace mc::store
