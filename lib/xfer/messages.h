@@ -15,7 +15,7 @@ inline constexpr size_t kBuffersMax = 4096;
 struct BufferInfo {
   uint64_t offset = 0;  // where the buffer stands in its segment's address space
   uint64_t bytes = 0;
-  std::string location;     // "cpu:0", "cuda:1", "*"
+  std::string location;      // "cpu:0", "cuda:1", "*"
   uint64_t remote_addr = 0;  // in the owner's address space, for process_vm_readv; 0: not offered
   uint32_t shm_id = 0;       // which memfd the shm channel hands out; 0: not engine-owned
   bool writable = false;
@@ -27,12 +27,12 @@ struct BufferInfo {
 struct SegmentDescriptor {
   static constexpr const char* kName = "segment";
   NodeId node;
-  Generation generation;             // changes at every restart and re-registration
-  std::string host_id;               // same host: the same boot and IPC/PID namespace
+  Generation generation;  // changes at every restart and re-registration
+  std::string host_id;    // same host: the same boot and IPC/PID namespace
   uint32_t pid = 0, uid = 0;
-  std::string shm_socket;            // abstract unix socket that hands out memfds; empty: none
-  std::vector<std::string> tcp;      // data addresses "host:port", one a rail
-  wire::Blob secret;                 // what a data connection must prove to know
+  std::string shm_socket;        // abstract unix socket that hands out memfds; empty: none
+  std::vector<std::string> tcp;  // data addresses "host:port", one a rail
+  wire::Blob secret;             // what a data connection must prove to know
   std::vector<BufferInfo> buffers;
   static void fields(auto& a, auto& m) {
     a(m.node, m.generation, m.host_id, m.pid, m.uid, m.shm_socket, m.tcp, m.secret, m.buffers);

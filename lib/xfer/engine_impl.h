@@ -1,0 +1,97 @@
+// The engine's inside: who is open, what is submitted, and what happens to a slice that comes back.
+// Private to engine*.cc.
+//
+// Thread: members are guarded by one mutex that is never held across a call into a transport, a
+// callback, or the network. Blocking errands (fetching a descriptor again, dropping a peer's
+// connections) run on the caretaker thread.
+#pragma once
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <thread>
+#include <unordered_map>
+#include <vector>
+
+#include "xfer/engine.h"
+#include "xfer/registry.h"
+#include "xfer/shm/fd_server.h"
+#include "xfer/shm/local_transport.h"
+#include "xfer/task.h"
+#include "xfer/tcp/server.h"
+#include "xfer/tcp/transport.h"
+
+namespace mc::xfer {
+
+struct Memory::Impl {
+  BufferPtr buffer;
+  std::weak_ptr<Registry> registry;
+  ~Impl() {
+    if (auto r = registry.lock()) r->remove(buffer);
+  }
+};
+
+struct Engine::Impl final : Sink {
+  Impl(const Clock& c, EngineOptions o, Metrics& m);
+  ~Impl() override;
+  Result<> start();
+
+  // ---- peers (engine_peers.cc)
+  struct Open {
+    PeerPtr peer;  // null once closed
+    std::string control;
+  };
+  SegmentDescriptor describe() const;
+  Result<PeerPtr> make_peer(const SegmentDescriptor& descriptor) const;
+  Result<SegmentHandle> open(const SegmentDescriptor& descriptor, const std::string& control);
+  Result<SegmentHandle> open_by_address(const std::string& control, Duration budget);
+  Result<SegmentDescriptor> fetch(const std::string& control, Duration budget) const;
+  void close(SegmentHandle segment);
+  Result<PeerPtr> peer_of(SegmentHandle segment) const MC_REQUIRES(mutex);
+  void retire(PeerPtr peer) MC_REQUIRES(mutex);
+  std::vector<Transport*> candidates(const Peer& peer, uint64_t offset) const;
+
+  // ---- transfers (engine.cc)
+  Result<> submit(BatchId id, std::span<const Request> requests, std::function<void()> all_done);
+  void launch(const TaskPtr& task, const PeerPtr& peer);
+  void finished(SlicePtr slice, Result<> outcome) override;
+  bool try_elsewhere(SlicePtr& slice, const Error& error);
+  bool refresh(SlicePtr& slice);
+  void settle(const TaskPtr& task, const Result<>& outcome, uint64_t bytes);
+  Result<> wait(const std::shared_ptr<Batch>& batch, Duration budget);
+  void cancel(const std::shared_ptr<Batch>& batch);
+  std::shared_ptr<Batch> find(BatchId id) const;
+  void errand(std::function<void()> job) MC_REQUIRES(mutex);
+  void care();
+
+  struct Counters {
+    Counter *bytes, *requests, *failures;
+  };
+
+  const Clock& clock;
+  const EngineOptions options;
+  Metrics& metrics;
+  std::string secret;  // of this process's data connections
+  std::string host;
+  std::shared_ptr<Registry> registry;
+  std::unique_ptr<FdServer> fd_server;
+  std::unique_ptr<tcp::Server> tcp_server;
+  std::vector<std::string> data;
+  std::vector<std::unique_ptr<Transport>> transports;  // in order of preference
+  std::map<const Transport*, Counters> counts;
+  Counter* failovers = nullptr;
+
+  mutable Mutex mutex;
+  Condition changed;
+  BatchId next_batch MC_GUARDED_BY(mutex) = 1;
+  std::unordered_map<BatchId, std::shared_ptr<Batch>> batches MC_GUARDED_BY(mutex);
+  std::vector<Open> segments MC_GUARDED_BY(mutex);  // by handle; [0] is this process
+  std::map<NodeId, SegmentHandle> by_node MC_GUARDED_BY(mutex);
+  std::map<std::string, SegmentHandle> by_address MC_GUARDED_BY(mutex);
+  std::deque<std::function<void()>> errands MC_GUARDED_BY(mutex);
+  bool stopping MC_GUARDED_BY(mutex) = false;
+  std::thread caretaker;
+};
+
+}  // namespace mc::xfer

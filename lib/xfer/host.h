@@ -1,0 +1,21 @@
+// Who and where this process is, and whether another still lives.
+//
+// Thread: any.
+#pragma once
+#include <sys/types.h>
+
+#include <string>
+
+#include "io/fd.h"
+
+namespace mc::xfer {
+
+// The same for processes that can share memory and see each other's process ids: the kernel's boot
+// id and the pid namespace.
+std::string host_id();
+// A descriptor of the process, to ask whether it lives without being fooled by a reused pid. Empty
+// where the kernel refuses.
+io::Fd pid_fd(pid_t pid);
+bool process_alive(const io::Fd& pid);
+
+}  // namespace mc::xfer

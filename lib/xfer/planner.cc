@@ -1,0 +1,61 @@
+#include "xfer/planner.h"
+
+#include <algorithm>
+
+namespace mc::xfer {
+
+uint64_t span_of(uint64_t bytes, uint64_t rows, uint64_t stride) {
+  uint64_t skipped = 0, end = 0;
+  if (rows == 0 || __builtin_mul_overflow(rows - 1, stride, &skipped) ||
+      __builtin_add_overflow(skipped, bytes, &end))
+    return 0;
+  return end;
+}
+
+Result<> check(const Request& r) {
+  if (r.local == nullptr || r.bytes == 0 || r.rows == 0)
+    return fail(Code::kInvalid, "transfer of %llu rows of %llu bytes: want at least one of each",
+                static_cast<unsigned long long>(r.rows), static_cast<unsigned long long>(r.bytes));
+  uint64_t total = 0, end = 0;
+  const uint64_t remote = span_of(r.bytes, r.rows, r.remote_stride);
+  if (__builtin_mul_overflow(r.bytes, r.rows, &total) || remote == 0 ||
+      span_of(r.bytes, r.rows, r.local_stride) == 0 ||
+      __builtin_add_overflow(r.offset, remote, &end))
+    return fail(Code::kInvalid, "transfer at offset %llu: its lengths overflow",
+                static_cast<unsigned long long>(r.offset));
+  const uint64_t written = r.op == Op::kRead ? r.local_stride : r.remote_stride;
+  if (r.rows > 1 && written < r.bytes)
+    return fail(Code::kInvalid, "rows of %llu bytes every %llu bytes overlap where they land",
+                static_cast<unsigned long long>(r.bytes), static_cast<unsigned long long>(written));
+  if (r.guard.offset != Guard::kNone && r.guard.offset % 8 != 0)
+    return fail(Code::kInvalid, "guard at offset %llu is not 8-byte aligned",
+                static_cast<unsigned long long>(r.guard.offset));
+  return {};
+}
+
+std::vector<Piece> plan(const Request& r, uint64_t slice_bytes) {
+  Piece whole{0, r.offset, r.bytes, r.rows, r.local_stride, r.remote_stride};
+  if (r.rows > 1 && r.local_stride == r.bytes && r.remote_stride == r.bytes)
+    whole = {0, r.offset, r.bytes * r.rows, 1, 0, 0};
+  uint64_t slice = std::max({slice_bytes, kSliceBytesMin, whole.total() / kSlicesMax + 1});
+  slice = (slice + 63) / 64 * 64;  // cuts fall on cache lines
+  std::vector<Piece> out;
+  if (whole.bytes >= slice) {  // long rows: each is cut by itself
+    for (uint64_t row = 0; row < whole.rows; ++row)
+      for (uint64_t at = 0; at < whole.bytes; at += slice)
+        out.push_back({row * whole.local_stride + at, whole.remote + row * whole.remote_stride + at,
+                       std::min(slice, whole.bytes - at), 1, 0, 0});
+    return out;
+  }
+  const uint64_t group = std::max<uint64_t>(1, slice / whole.bytes);
+  for (uint64_t row = 0; row < whole.rows; row += group) {
+    Piece p = whole;
+    p.local = row * whole.local_stride;
+    p.remote = whole.remote + row * whole.remote_stride;
+    p.rows = std::min(group, whole.rows - row);
+    out.push_back(p);
+  }
+  return out;
+}
+
+}  // namespace mc::xfer

@@ -1,0 +1,114 @@
+#include "xfer/registry.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+
+#include <atomic>
+#include <cerrno>
+
+namespace mc::xfer {
+namespace {
+
+void mark(Buffer& buffer, uint64_t value) {
+  if (buffer.shm_id == 0) return;
+  auto* word = reinterpret_cast<uint64_t*>(buffer.data + page_up(buffer.bytes));
+  std::atomic_ref<uint64_t>(*word).store(value, std::memory_order_release);
+}
+
+}  // namespace
+
+Buffer::~Buffer() {
+  if (shm_id != 0 && data != nullptr) ::munmap(data, page_up(bytes) + kPage);
+}
+
+Result<> Registry::insert(const BufferPtr& buffer) {
+  if (buffers_.size() >= kBuffersMax)
+    return fail(Code::kNoSpace, "%zu buffers are registered already", buffers_.size());
+  buffer->offset = next_offset_;
+  next_offset_ += page_up(buffer->bytes) + kPage;
+  buffers_.emplace(buffer->offset, buffer);
+  return {};
+}
+
+Result<BufferPtr> Registry::allocate(uint64_t bytes, bool writable, std::string location) {
+  if (bytes == 0 || bytes > (uint64_t{1} << 46))
+    return fail(Code::kInvalid, "allocate %llu bytes", static_cast<unsigned long long>(bytes));
+  auto buffer = std::make_shared<Buffer>();
+  const auto mapped = static_cast<off_t>(page_up(bytes) + kPage);
+  buffer->memfd.reset(::memfd_create("mc", MFD_CLOEXEC | MFD_ALLOW_SEALING));
+  if (!buffer->memfd) return fail_errno("memfd of %s", human_bytes(bytes).c_str());
+  // Allocated now: a machine that is full says so here, not by a signal at the first touch.
+  if (::fallocate(buffer->memfd.get(), 0, 0, mapped) != 0)
+    return fail(
+        Code::kNoSpace, "%s of shared memory: %s", human_bytes(bytes).c_str(),
+        errno == ENOSPC || errno == ENOMEM ? "not that much is free" : "the kernel refused");
+  if (::fcntl(buffer->memfd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
+    return fail_errno("seal shared memory");
+  void* p = ::mmap(nullptr, static_cast<size_t>(mapped), PROT_READ | PROT_WRITE, MAP_SHARED,
+                   buffer->memfd.get(), 0);
+  if (p == MAP_FAILED) return fail_errno("map %s", human_bytes(bytes).c_str());
+  buffer->data = static_cast<std::byte*>(p);
+  buffer->bytes = bytes;
+  buffer->writable = writable;
+  buffer->location = std::move(location);
+  Lock lock(mutex_);
+  buffer->shm_id = next_shm_id_++;
+  MC_TRY_(insert(buffer));
+  mark(*buffer, 1);
+  return buffer;
+}
+
+Result<BufferPtr> Registry::add(std::span<std::byte> memory, bool writable, std::string location) {
+  if (memory.empty()) return fail(Code::kInvalid, "register 0 bytes");
+  auto buffer = std::make_shared<Buffer>();
+  buffer->data = memory.data();
+  buffer->bytes = memory.size();
+  buffer->writable = writable;
+  buffer->location = std::move(location);
+  Lock lock(mutex_);
+  MC_TRY_(insert(buffer));
+  return buffer;
+}
+
+void Registry::remove(const BufferPtr& buffer) {
+  Lock lock(mutex_);
+  if (buffers_.erase(buffer->offset) == 0) return;
+  mark(*buffer, 0);
+  ++generation_.n;
+}
+
+Generation Registry::generation() const {
+  Lock lock(mutex_);
+  return generation_;
+}
+
+std::vector<BufferInfo> Registry::describe() const {
+  Lock lock(mutex_);
+  std::vector<BufferInfo> out;
+  for (const auto& [offset, b] : buffers_) {
+    const auto address = b->shm_id == 0 ? reinterpret_cast<uint64_t>(b->data) : 0;
+    out.push_back({offset, b->bytes, b->location, address, b->shm_id, b->writable});
+  }
+  return out;
+}
+
+Result<BufferPtr> Registry::find(uint64_t offset, uint64_t bytes) const {
+  Lock lock(mutex_);
+  auto it = buffers_.upper_bound(offset);
+  if (it != buffers_.begin()) {
+    const BufferPtr& b = std::prev(it)->second;
+    const uint64_t at = offset - b->offset;
+    if (at <= b->bytes && bytes <= b->bytes - at) return b;
+  }
+  return fail(Code::kInvalid, "bytes %llu+%llu are outside the segment's buffers",
+              static_cast<unsigned long long>(offset), static_cast<unsigned long long>(bytes));
+}
+
+BufferPtr Registry::by_shm_id(uint32_t id) const {
+  Lock lock(mutex_);
+  for (const auto& [offset, b] : buffers_)
+    if (b->shm_id == id) return b;
+  return nullptr;
+}
+
+}  // namespace mc::xfer

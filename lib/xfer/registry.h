@@ -1,0 +1,62 @@
+// The memory this process offers: buffers in one address space of offsets, and who may write them.
+// A buffer is held by whoever serves a request on it, so it is not unmapped under a copy.
+//
+// Thread: any (one mutex, held for lookups only).
+#pragma once
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "io/fd.h"
+#include "xfer/messages.h"
+
+namespace mc::xfer {
+
+// One registered range. Engine-owned memory is a memfd with one page more than was asked for: its
+// first word holds the segment generation while the buffer is offered and 0 afterwards, so that
+// peers that have it mapped notice.
+struct Buffer {
+  std::byte* data = nullptr;
+  uint64_t bytes = 0;
+  uint64_t offset = 0;
+  uint32_t shm_id = 0;  // 0: memory of the application
+  io::Fd memfd;
+  bool writable = false;
+  std::string location;
+  Buffer() = default;
+  Buffer(const Buffer&) = delete;
+  Buffer& operator=(const Buffer&) = delete;
+  ~Buffer();  // unmaps what the engine mapped
+};
+using BufferPtr = std::shared_ptr<Buffer>;
+
+inline constexpr uint64_t kPage = 4096;
+inline constexpr uint64_t page_up(uint64_t n) { return (n + kPage - 1) / kPage * kPage; }
+
+class Registry {
+ public:
+  explicit Registry(Generation first) : generation_(first) {}
+  // Maps a new zeroed memfd, all of it allocated. Errors: kNoSpace.
+  Result<BufferPtr> allocate(uint64_t bytes, bool writable, std::string location);
+  Result<BufferPtr> add(std::span<std::byte> memory, bool writable, std::string location);
+  void remove(const BufferPtr& buffer);  // and moves the generation on
+
+  Generation generation() const;
+  std::vector<BufferInfo> describe() const;
+  // The buffer that holds all of [offset, offset + bytes). kInvalid, naming the range, if none.
+  Result<BufferPtr> find(uint64_t offset, uint64_t bytes) const;
+  BufferPtr by_shm_id(uint32_t id) const;
+
+ private:
+  Result<> insert(const BufferPtr& buffer) MC_REQUIRES(mutex_);
+  mutable Mutex mutex_;
+  std::map<uint64_t, BufferPtr> buffers_ MC_GUARDED_BY(mutex_);  // by offset
+  uint64_t next_offset_ MC_GUARDED_BY(mutex_) = 0;
+  uint32_t next_shm_id_ MC_GUARDED_BY(mutex_) = 1;
+  Generation generation_ MC_GUARDED_BY(mutex_);
+};
+
+}  // namespace mc::xfer

@@ -1,0 +1,160 @@
+#include "xfer/shm/fd_server.h"
+
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/random.h"
+
+namespace mc::xfer {
+namespace {
+
+constexpr int kPeerWaitMs = 2000;
+
+struct Answer {
+  uint32_t code = 0;  // 0, or a Code
+  uint32_t writable = 0;
+  uint64_t bytes = 0;
+};
+
+sockaddr_un address_of(const std::string& name, socklen_t& length) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(),
+              std::min(name.size(), sizeof address.sun_path - 1));
+  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return address;
+}
+
+bool readable(int fd, int ms) {
+  pollfd p{fd, POLLIN, 0};
+  return ::poll(&p, 1, ms) == 1 && (p.revents & POLLIN) != 0;
+}
+
+void send_answer(int socket, const Answer& answer, int fd) {
+  iovec data{const_cast<Answer*>(&answer), sizeof answer};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
+  }
+  ::sendmsg(socket, &message, MSG_NOSIGNAL);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<FdServer>> FdServer::open(const Registry& registry) {
+  std::unique_ptr<FdServer> server(new FdServer(registry));
+  server->name_ =
+      strf("mc-xfer-%d-%016llx", ::getpid(), static_cast<unsigned long long>(fresh_seed()));
+  server->listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  socklen_t length = 0;
+  const sockaddr_un address = address_of(server->name_, length);
+  if (!server->listener_ ||
+      ::bind(server->listener_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      ::listen(server->listener_.get(), 128) != 0)
+    return fail_errno("unix socket for shared memory");
+  server->stop_.reset(::eventfd(0, EFD_CLOEXEC));
+  server->thread_ = std::thread([s = server.get()] { s->run(); });
+  return server;
+}
+
+FdServer::~FdServer() {
+  if (!thread_.joinable()) return;
+  eventfd_write(stop_.get(), 1);
+  thread_.join();
+}
+
+void FdServer::run() {
+  for (;;) {
+    pollfd p[2] = {{listener_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+    if (::poll(p, 2, -1) < 0 && errno != EINTR) return;
+    if (p[1].revents != 0) return;
+    if (p[0].revents == 0) continue;
+    const io::Fd connection(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
+    if (connection) answer(connection.get());
+  }
+}
+
+void FdServer::answer(int connection) {
+  ucred peer{};
+  socklen_t n = sizeof peer;
+  if (::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &n) != 0) return;
+  if (peer.uid != ::geteuid()) {
+    log_warn("xfer", "refused shared memory to pid %d of uid %u", peer.pid, peer.uid);
+    send_answer(connection, {static_cast<uint32_t>(Code::kDenied), 0, 0}, -1);
+    return;
+  }
+  uint32_t id = 0;
+  if (!readable(connection, kPeerWaitMs) ||
+      ::recv(connection, &id, sizeof id, 0) != static_cast<ssize_t>(sizeof id))
+    return;
+  const BufferPtr buffer = registry_.by_shm_id(id);
+  if (buffer == nullptr || id == 0) {
+    send_answer(connection, {static_cast<uint32_t>(Code::kNotFound), 0, 0}, -1);
+    return;
+  }
+  const Answer ok{0, buffer->writable ? 1u : 0u, buffer->bytes};
+  if (buffer->writable) {
+    send_answer(connection, ok, buffer->memfd.get());
+    return;
+  }
+  // Reopened: the new descriptor can only be mapped for reading.
+  const std::string path = "/proc/self/fd/" + std::to_string(buffer->memfd.get());
+  const io::Fd read_only(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  if (!read_only)
+    send_answer(connection, {static_cast<uint32_t>(Code::kUnsupported), 0, 0}, -1);
+  else
+    send_answer(connection, ok, read_only.get());
+}
+
+Result<ReceivedFd> fetch_fd(const std::string& name, uint32_t shm_id) {
+  if (name.empty() || name.size() > 100)
+    return fail(Code::kUnavailable, "the peer offers no shared memory");
+  const io::Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  socklen_t length = 0;
+  const sockaddr_un address = address_of(name, length);
+  if (!socket ||
+      ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+      ::send(socket.get(), &shm_id, sizeof shm_id, MSG_NOSIGNAL) < 0)
+    return fail(Code::kUnavailable, "shared memory of @%s: %s", name.c_str(), std::strerror(errno));
+  Answer answer;
+  iovec data{&answer, sizeof answer};
+  msghdr message{};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  if (!readable(socket.get(), kPeerWaitMs) ||
+      ::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(sizeof answer))
+    return fail(Code::kUnavailable, "shared memory of @%s: no answer", name.c_str());
+  ReceivedFd received;
+  received.bytes = answer.bytes;
+  received.writable = answer.writable != 0;
+  if (const cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr && c->cmsg_type == SCM_RIGHTS) {
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    received.fd.reset(fd);
+  }
+  if (answer.code != 0 || !received.fd)
+    return fail(answer.code == 0 ? Code::kUnavailable : code_from_wire(answer.code),
+                "shared memory %u of @%s was not handed out", shm_id, name.c_str());
+  return received;
+}
+
+}  // namespace mc::xfer

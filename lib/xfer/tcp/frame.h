@@ -1,0 +1,61 @@
+// Frames of the data plane over tcp: a fixed header, a fixed descriptor, then payload that is never
+// copied through a buffer. All little-endian. docs/wire.md describes the conversation.
+//
+// Thread: values.
+#pragma once
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <string>
+
+#include "base/hash.h"
+#include "base/result.h"
+
+namespace mc::xfer::tcp {
+
+inline constexpr uint32_t kMagic = 0x3158434d;  // "MCX1"
+inline constexpr uint8_t kVersion = 1;
+inline constexpr uint32_t kTextMax = 1024;  // of an error's text
+inline constexpr size_t kNonceBytes = 32;
+
+enum class Kind : uint8_t { kHello = 1, kRead = 2, kWrite = 3, kRaise = 4, kReply = 5 };
+
+struct Header {
+  uint32_t magic = kMagic;
+  uint8_t version = kVersion;
+  Kind kind = Kind::kReply;
+  uint16_t code = 0;        // of a reply: 0, or the number of a Code
+  uint32_t body_bytes = 0;  // the descriptor, or the error's text
+  uint32_t body_check = 0;  // low half of the body's XXH3; payload is not covered
+  uint64_t id = 0;          // chosen by the requester, repeated in the reply
+  uint32_t reserved = 0;
+  uint32_t check = 0;  // low half of the XXH3 of the bytes before it
+};
+static_assert(sizeof(Header) == 32 && offsetof(Header, id) == 16 && offsetof(Header, check) == 28);
+
+// Body of kRead, kWrite and kRaise. kWrite is followed by bytes x rows of payload; the reply to
+// kRead by as much, then a Trailer.
+struct Descriptor {
+  uint64_t generation = 0;  // of the segment, as the requester knows it
+  uint64_t offset = 0, bytes = 0, rows = 0, stride = 0;
+  uint64_t guard_offset = 0, guard_value = 0;  // kRaise: the value to raise it to
+};
+static_assert(sizeof(Descriptor) == 56);
+
+struct Trailer {  // after the payload of a read: did the guard hold until the last byte?
+  uint64_t code = 0;
+};
+
+// First words of a connection: the server sends a nonce; the client proves that it knows the
+// segment's secret, without showing it.
+struct HelloBody {
+  std::array<uint8_t, 32> proof{};
+};
+
+Header make_header(Kind kind, uint64_t id, const void* body, uint32_t body_bytes,
+                   uint16_t code = 0);
+Result<> check_header(const Header& header);  // kCorrupt
+bool check_body(const Header& header, const void* body);
+HelloBody prove(const std::string& secret, const std::array<uint8_t, kNonceBytes>& nonce);
+
+}  // namespace mc::xfer::tcp

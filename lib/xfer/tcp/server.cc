@@ -1,0 +1,268 @@
+#include "xfer/tcp/server.h"
+
+#include <netdb.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+#include "io/address.h"
+#include "rpc/socket.h"
+#include "xfer/copy.h"
+#include "xfer/planner.h"
+
+namespace mc::xfer::tcp {
+
+Server::Server(Config config, const Registry& registry, const Clock& clock, Metrics& metrics)
+    : config_(std::move(config)),
+      registry_(registry),
+      clock_(clock),
+      refused_(metrics.counter("mc_xfer_refused_connections_total",
+                               "data connections closed for what they sent")) {}
+
+Result<std::unique_ptr<Server>> Server::open(Config config, const Registry& registry,
+                                             const Clock& clock, Metrics& metrics) {
+  MC_TRY(const io::Address address, io::parse_address(config.listen));
+  if (!io::is_loopback(address.host) && rpc::cluster_key().empty())
+    return fail(Code::kInvalid,
+                "refusing to take data on %s, beyond loopback, without a "
+                "cluster key",
+                config.listen.c_str());
+  std::unique_ptr<Server> server(new Server(std::move(config), registry, clock, metrics));
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found) !=
+      0)
+    return fail(Code::kInvalid, "listen on %s: no such host", server->config_.listen.c_str());
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
+  server->listener_.reset(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  const int on = 1;
+  ::setsockopt(server->listener_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (::bind(server->listener_.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      ::listen(server->listener_.get(), 1024) != 0)
+    return fail(Code::kUnavailable, "listen on %s: %s", server->config_.listen.c_str(),
+                std::strerror(errno));
+  sockaddr_storage bound{};
+  socklen_t n = sizeof bound;
+  ::getsockname(server->listener_.get(), reinterpret_cast<sockaddr*>(&bound), &n);
+  char port[16] = {};
+  ::getnameinfo(reinterpret_cast<sockaddr*>(&bound), n, nullptr, 0, port, sizeof port,
+                NI_NUMERICSERV);
+  MC_TRY(const uint64_t number, parse_uint(port));
+  server->address_ = io::Address{address.host, static_cast<uint16_t>(number)}.text();
+  server->stop_.reset(::eventfd(0, EFD_CLOEXEC));
+  server->acceptor_ = std::thread([s = server.get()] { s->accept_loop(); });
+  return server;
+}
+
+Server::~Server() {
+  if (!acceptor_.joinable()) return;
+  eventfd_write(stop_.get(), 1);
+  acceptor_.join();
+  std::list<Connection> connections;
+  {
+    Lock lock(mutex_);
+    stopping_ = true;
+    for (auto& c : connections_) c.stream.shut_down();
+    connections.swap(connections_);
+  }
+  for (auto& c : connections) c.thread.join();
+}
+
+Stream::GiveUp Server::unless_stopping() {
+  return [this]() -> Result<> {
+    Lock lock(mutex_);
+    if (stopping_) return fail(Code::kUnavailable, "shutting down");
+    return {};
+  };
+}
+
+void Server::reap() {
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    if (it->done) {
+      it->thread.join();  // it has left serve(); this waits for its last instructions
+      it = connections_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+void Server::accept_loop() {
+  for (;;) {
+    pollfd p[2] = {{listener_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
+    if (::poll(p, 2, -1) < 0 && errno != EINTR) return;
+    if (p[1].revents != 0) return;
+    if (p[0].revents == 0) continue;
+    io::Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!fd) continue;
+    Lock lock(mutex_);
+    reap();
+    if (connections_.size() >= kConnectionsMax) {
+      refused_.add();
+      log_warn("xfer", "refused a data connection: %zu are open", connections_.size());
+      continue;
+    }
+    Connection& c = connections_.emplace_back();
+    c.stream = Stream(std::move(fd), clock_, config_.silence_max);
+    c.stream.tune();
+    c.thread = std::thread([this, &c] {
+      serve(c.stream);
+      c.stream.shut_down();
+      Lock done_lock(mutex_);
+      c.done = true;
+    });
+  }
+}
+
+void Server::serve(Stream& stream) {
+  auto outcome = greet(stream);
+  while (outcome) outcome = serve_one(stream);
+  // A peer that closed between frames is the usual end; anything else was its fault or its death.
+  if (outcome.error().code != Code::kUnavailable) {
+    refused_.add();
+    log_warn("xfer", "data connection closed: %s", outcome.error().what.c_str());
+  }
+}
+
+Result<> Server::greet(Stream& stream) {
+  std::array<uint8_t, kNonceBytes> nonce{};
+  if (::getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size()))
+    return fail(Code::kInternal, "no randomness");
+  MC_TRY_(stream.send(nonce.data(), nonce.size(), unless_stopping()));
+  Header header;
+  HelloBody hello;
+  MC_TRY_(stream.receive(&header, sizeof header, unless_stopping()));
+  MC_TRY_(check_header(header));
+  if (header.kind != Kind::kHello || header.body_bytes != sizeof hello)
+    return fail(Code::kCorrupt, "a data connection that does not begin with hello");
+  MC_TRY_(stream.receive(&hello, sizeof hello, unless_stopping()));
+  uint8_t difference = 0;  // compared without branching: the time must not tell where it differs
+  const HelloBody want = prove(config_.secret, nonce);
+  for (size_t i = 0; i < want.proof.size(); ++i)
+    difference = static_cast<uint8_t>(difference | (want.proof[i] ^ hello.proof[i]));
+  if (difference != 0) {
+    const Result<> denied = fail(Code::kDenied, "wrong secret: fetch the segment again");
+    MC_TRY_(reply(stream, header.id, denied));
+    return denied;
+  }
+  return reply(stream, header.id, {});
+}
+
+Result<> Server::reply(Stream& stream, uint64_t id, const Result<>& outcome) {
+  const std::string text = outcome ? "" : outcome.error().what.substr(0, kTextMax);
+  Header header = make_header(Kind::kReply, id, text.data(), static_cast<uint32_t>(text.size()),
+                              outcome ? uint16_t{0} : static_cast<uint16_t>(outcome.error().code));
+  iovec parts[2] = {{&header, sizeof header}, {const_cast<char*>(text.data()), text.size()}};
+  return stream.send(parts, unless_stopping());
+}
+
+Result<> Server::serve_one(Stream& stream) {
+  MC_TRY(const bool more, stream.wait_for_request(unless_stopping()));
+  if (!more) return fail(Code::kUnavailable, "closed");
+  Header header;
+  Descriptor d;
+  MC_TRY_(stream.receive(&header, sizeof header, unless_stopping()));
+  MC_TRY_(check_header(header));
+  if (header.body_bytes != sizeof d)
+    return fail(Code::kCorrupt, "request body of %u bytes", header.body_bytes);
+  MC_TRY_(stream.receive(&d, sizeof d, unless_stopping()));
+  if (!check_body(header, &d)) return fail(Code::kCorrupt, "request body fails its check");
+  switch (header.kind) {
+    case Kind::kRead: return read(stream, header, d);
+    case Kind::kWrite: return write(stream, header, d);
+    case Kind::kRaise: return reply(stream, header.id, raise(d));
+    case Kind::kHello:
+    case Kind::kReply: break;
+  }
+  return fail(Code::kCorrupt, "unexpected frame of kind %u", static_cast<unsigned>(header.kind));
+}
+
+Result<BufferPtr> Server::admit(const Descriptor& d, bool writing, std::byte** first,
+                                const std::byte** guard) const {
+  const Generation now = registry_.generation();
+  if (d.generation != now.n)
+    return fail(Code::kStale, "segment generation %llu is over: it is %llu now",
+                static_cast<unsigned long long>(d.generation),
+                static_cast<unsigned long long>(now.n));
+  const uint64_t span = span_of(d.bytes, d.rows, d.stride);
+  if (span == 0) return fail(Code::kInvalid, "the transfer's lengths overflow");
+  MC_TRY(BufferPtr buffer, registry_.find(d.offset, span));
+  if (writing && !buffer->writable) return fail(Code::kDenied, "this memory is read-only");
+  *first = buffer->data + (d.offset - buffer->offset);
+  *guard = nullptr;
+  if (d.guard_offset != Guard::kNone) {
+    const uint64_t at = d.guard_offset - buffer->offset;
+    if (d.guard_offset < buffer->offset || buffer->bytes < 8 || at > buffer->bytes - 8 ||
+        at % 8 != 0)
+      return fail(Code::kInvalid, "the guard is not in the buffer it guards");
+    *guard = buffer->data + at;
+    if (!guard_holds(*guard, d.guard_value))
+      return fail(Code::kStale, "the bytes at %llu have another owner now",
+                  static_cast<unsigned long long>(d.offset));
+  }
+  return buffer;
+}
+
+Result<> Server::read(Stream& stream, const Header& header, const Descriptor& d) {
+  std::byte* first = nullptr;
+  const std::byte* guard = nullptr;
+  const auto buffer = admit(d, false, &first, &guard);
+  if (!buffer) return reply(stream, header.id, fail(buffer.error()));
+  MC_TRY_(reply(stream, header.id, {}));
+  RowWalk rows(first, d.bytes, d.rows, d.stride);
+  for (auto parts = rows.next(); !parts.empty(); parts = rows.next())
+    MC_TRY_(stream.send(parts, unless_stopping()));
+  Trailer trailer;
+  if (guard != nullptr && !guard_holds(guard, d.guard_value))
+    trailer.code = static_cast<uint64_t>(Code::kStale);
+  return stream.send(&trailer, sizeof trailer, unless_stopping());
+}
+
+Result<> Server::write(Stream& stream, const Header& header, const Descriptor& d) {
+  std::byte* first = nullptr;
+  const std::byte* guard = nullptr;
+  const auto buffer = admit(d, true, &first, &guard);
+  if (!buffer) {  // the payload is under way: read past it, then say why
+    uint64_t left = 0;
+    if (__builtin_mul_overflow(d.bytes, d.rows, &left))
+      return fail(Code::kCorrupt, "a write whose length overflows");
+    std::vector<std::byte> scratch(std::min<uint64_t>(left, 256 * 1024));
+    while (left > 0) {
+      const auto n = static_cast<size_t>(std::min<uint64_t>(left, scratch.size()));
+      MC_TRY_(stream.receive(scratch.data(), n, unless_stopping()));
+      left -= n;
+    }
+    return reply(stream, header.id, fail(buffer.error()));
+  }
+  RowWalk rows(first, d.bytes, d.rows, d.stride);
+  for (auto parts = rows.next(); !parts.empty(); parts = rows.next())
+    MC_TRY_(stream.receive(parts, unless_stopping()));
+  if (guard != nullptr && !guard_holds(guard, d.guard_value))
+    return reply(stream, header.id, fail(Code::kStale, "the bytes changed owner meanwhile"));
+  return reply(stream, header.id, {});
+}
+
+Result<> Server::raise(const Descriptor& d) {
+  std::byte* first = nullptr;
+  const std::byte* guard = nullptr;
+  Descriptor word = d;
+  word.offset = d.guard_offset;
+  word.bytes = 8;
+  word.rows = 1;
+  word.guard_offset = Guard::kNone;
+  if (d.guard_offset % 8 != 0) return fail(Code::kInvalid, "the guard is not 8-byte aligned");
+  MC_TRY(const BufferPtr buffer, admit(word, true, &first, &guard));
+  if (!raise_guard_word(first, d.guard_value))
+    return fail(Code::kStale, "the guard at %llu is newer already",
+                static_cast<unsigned long long>(d.guard_offset));
+  return {};
+}
+
+}  // namespace mc::xfer::tcp

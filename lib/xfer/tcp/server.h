@@ -1,0 +1,66 @@
+// The owner's side of tcp: takes connections, checks each frame (secret, generation, range, write
+// right, guard) and moves payload straight between the socket and the registered memory.
+//
+// Thread: an acceptor and one thread a connection, joined by the destructor. A peer that lies loses
+// its connection; the process goes on.
+#pragma once
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/metrics.h"
+#include "base/mutex.h"
+#include "xfer/registry.h"
+#include "xfer/tcp/frame.h"
+#include "xfer/tcp/stream.h"
+
+namespace mc::xfer::tcp {
+
+class Server {
+ public:
+  struct Config {
+    std::string listen;  // "host:port"; port 0: a free one
+    std::string secret;
+    Duration silence_max;  // within a frame
+  };
+  static Result<std::unique_ptr<Server>> open(Config config, const Registry& registry,
+                                              const Clock& clock, Metrics& metrics);
+  ~Server();
+  const std::string& address() const { return address_; }
+  static constexpr size_t kConnectionsMax = 1024;
+
+ private:
+  struct Connection {
+    Stream stream;
+    std::thread thread;
+    bool done = false;
+  };
+  Server(Config config, const Registry& registry, const Clock& clock, Metrics& metrics);
+  void accept_loop();
+  void serve(Stream& stream);
+  Result<> greet(Stream& stream);
+  Result<> serve_one(Stream& stream);
+  Result<> read(Stream& stream, const Header& header, const Descriptor& d);
+  Result<> write(Stream& stream, const Header& header, const Descriptor& d);
+  Result<> raise(const Descriptor& d);
+  Result<BufferPtr> admit(const Descriptor& d, bool writing, std::byte** first,
+                          const std::byte** guard) const;
+  Result<> reply(Stream& stream, uint64_t id, const Result<>& outcome);
+  void reap() MC_REQUIRES(mutex_);
+  Stream::GiveUp unless_stopping();
+
+  const Config config_;
+  const Registry& registry_;
+  const Clock& clock_;
+  Counter& refused_;
+  std::string address_;
+  io::Fd listener_, stop_;
+  std::thread acceptor_;
+  Mutex mutex_;
+  bool stopping_ MC_GUARDED_BY(mutex_) = false;
+  std::list<Connection> connections_ MC_GUARDED_BY(mutex_);
+};
+
+}  // namespace mc::xfer::tcp

@@ -1,0 +1,61 @@
+// A connected socket whose waits are bounded and can be given up: every wait ends when bytes moved,
+// when `give_up` says so (asked a few times a second), or when the peer was silent for too long.
+//
+// Thread: one at a time; shut_down() from any.
+#pragma once
+#include <sys/uio.h>
+
+#include <functional>
+#include <span>
+#include <string>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "io/fd.h"
+
+namespace mc::xfer::tcp {
+
+class Stream {
+ public:
+  using GiveUp = std::function<Result<>()>;  // an error ends the wait
+
+  Stream() = default;
+  Stream(io::Fd fd, const Clock& clock, Duration silence_max)
+      : fd_(std::move(fd)), clock_(&clock), silence_max_(silence_max) {}
+  explicit operator bool() const { return static_cast<bool>(fd_); }
+  // Errors: kUnavailable (closed, reset, silent), kInvalid (no such host).
+  static Result<Stream> connect(const std::string& address, const Clock& clock,
+                                Duration silence_max, const GiveUp& give_up);
+
+  Result<> send(std::span<iovec> parts, const GiveUp& give_up);
+  Result<> receive(std::span<iovec> parts, const GiveUp& give_up);
+  Result<> send(const void* p, size_t n, const GiveUp& give_up);
+  Result<> receive(void* p, size_t n, const GiveUp& give_up);
+  // Waits for the first byte without the limit on silence; false when the peer closed.
+  Result<bool> wait_for_request(const GiveUp& give_up);
+  bool readable_now() const;
+  void shut_down();
+  void tune();  // no delay; a congestion control that suits local, lossless paths
+
+ private:
+  Result<> move(std::span<iovec> parts, bool sending, const GiveUp& give_up);
+  io::Fd fd_;
+  const Clock* clock_ = nullptr;
+  Duration silence_max_{};
+};
+
+// Rows of a strided piece of memory as iovecs, a bounded number at a time.
+class RowWalk {
+ public:
+  RowWalk(std::byte* first, uint64_t bytes, uint64_t rows, uint64_t stride)
+      : at_(first), bytes_(bytes), rows_(rows), stride_(stride) {}
+  std::span<iovec> next();  // empty: done
+
+ private:
+  static constexpr size_t kParts = 256;
+  std::byte* at_;
+  uint64_t bytes_, rows_, stride_;
+  iovec parts_[kParts];
+};
+
+}  // namespace mc::xfer::tcp

@@ -1,0 +1,66 @@
+// The seam between the engine and its ways of moving bytes. A Slice is handed to one transport,
+// comes back through Sink::finished exactly once, and meanwhile belongs to that transport.
+//
+// Thread: submit() from any; finished() is called on the transport's own threads.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <string>
+
+#include "io/fd.h"
+#include "xfer/messages.h"
+#include "xfer/planner.h"
+
+namespace mc::xfer {
+
+struct Task;
+
+// A peer's segment as of one descriptor. Immutable; a newer generation is a new Peer.
+struct Peer {
+  SegmentDescriptor descriptor;
+  bool same_process = false;
+  bool same_host = false;  // and the same user: shared memory and process_vm may be tried
+  io::Fd pid;              // of the owner, when same_host
+  // The buffer that holds all of a range, or kInvalid.
+  Result<const BufferInfo*> buffer(uint64_t offset, uint64_t bytes) const;
+};
+using PeerPtr = std::shared_ptr<const Peer>;
+
+struct Slice {
+  Op op = Op::kRead;
+  std::byte* local = nullptr;
+  Piece piece;  // piece.remote is the offset in the segment; piece.local is used up in `local`
+  Guard guard;
+  Time deadline = Time::max();
+  bool streaming = false;
+  bool raise = false;      // moves nothing: raises the guard word to guard.expected (op is kWrite)
+  uint32_t attempt = 0;    // which of the transports that reach it is being tried
+  bool refreshed = false;  // its peer's descriptor was fetched anew for it
+  PeerPtr peer;
+  std::shared_ptr<Task> task;
+  const std::atomic<bool>* cancelled = nullptr;  // of the task: give the slice back soon
+};
+using SlicePtr = std::unique_ptr<Slice>;
+
+class Sink {
+ public:
+  virtual ~Sink() = default;
+  virtual void finished(SlicePtr slice, Result<> outcome) = 0;
+};
+
+class Transport {
+ public:
+  virtual ~Transport() = default;
+  virtual const char* name() const = 0;
+  // Could this transport carry the slice's range? (A guess; the transfer itself may still fail.)
+  virtual bool reaches(const Peer& peer, uint64_t offset) const = 0;
+  virtual void submit(SlicePtr slice) = 0;
+  // Drops connections and mappings of a peer that was closed or replaced. May wait for its threads:
+  // never called from one of them.
+  virtual void forget(const PeerPtr& peer) = 0;
+};
+
+Error expired_error(const Slice& slice);    // kTimeout
+Error cancelled_error(const Slice& slice);  // kUnavailable
+
+}  // namespace mc::xfer

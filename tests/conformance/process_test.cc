@@ -1,0 +1,169 @@
+// Peers that are other processes: memory of the application, peers that die or are not who they say.
+#include <signal.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+
+#include <cstring>
+
+#include "io/address.h"
+#include "tests/conformance/pair.h"
+#include "xfer/tcp/stream.h"
+
+using namespace mc;
+using namespace mc::xfer;
+using namespace std::chrono_literals;
+
+namespace {
+
+// A child that offers memory until it is killed; its descriptor comes over a pipe.
+struct Child {
+  pid_t pid = 0;
+  SegmentDescriptor segment;
+  Child(const std::string& transport, bool own_memory, uint64_t bytes) {
+    int fds[2];
+    REQUIRE(::pipe(fds) == 0);
+    pid = ::fork();
+    if (pid == 0) {
+      auto engine = make_engine("child", {transport});
+      std::vector<std::byte> mine(own_memory ? bytes : 0);
+      auto memory = own_memory ? engine->register_memory(mine) : engine->allocate(bytes);
+      if (!memory) ::_exit(1);
+      fill(memory->bytes(), 11);
+      const std::string text = wire::encode(engine->describe());
+      const uint64_t n = text.size();
+      if (::write(fds[1], &n, sizeof n) < 0 || ::write(fds[1], text.data(), n) < 0) ::_exit(1);
+      for (;;) ::pause();
+    }
+    uint64_t n = 0;
+    REQUIRE(::read(fds[0], &n, sizeof n) == static_cast<ssize_t>(sizeof n));
+    std::string text(n, '\0');
+    REQUIRE(::read(fds[0], text.data(), n) == static_cast<ssize_t>(n));
+    ::close(fds[0]);
+    ::close(fds[1]);
+    auto decoded = wire::decode<SegmentDescriptor>(text);
+    REQUIRE(decoded.has_value());
+    segment = *decoded;
+  }
+  void kill() {
+    if (pid <= 0) return;
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    pid = 0;
+  }
+  ~Child() { kill(); }
+};
+
+Request read_of(SegmentHandle segment, uint64_t offset, std::span<std::byte> local) {
+  Request r;
+  r.segment = segment;
+  r.offset = offset;
+  r.local = local.data();
+  r.bytes = local.size();
+  return r;
+}
+
+}  // namespace
+
+TEST_SUITE("xfer/processes") {
+  TEST_CASE("another process's memory is read and written, whoever allocated it") {
+    for (const std::string transport : {"shm", "tcp"}) {
+      for (const bool own : {false, true}) {
+        CAPTURE(transport);
+        CAPTURE(own);
+        Child child(transport, own, 3 * kMiB);
+        auto engine = make_engine("parent", {transport});
+        auto segment = engine->open_segment(child.segment);
+        REQUIRE(segment.has_value());
+        std::vector<std::byte> want(3 * kMiB), got(3 * kMiB);
+        fill(want, 11);
+        auto read = engine->transfer_sync(read_of(*segment, 0, got), 5s);
+        REQUIRE_MESSAGE(read.has_value(), (read ? "" : read.error().what));
+        CHECK(digest(got) == digest(want));
+        fill(want, 12);
+        Request w = read_of(*segment, 0, want);
+        w.op = Op::kWrite;
+        REQUIRE(engine->transfer_sync(w, 5s).has_value());
+        REQUIRE(engine->transfer_sync(read_of(*segment, 0, got), 5s).has_value());
+        CHECK(digest(got) == digest(want));
+      }
+    }
+  }
+
+  TEST_CASE("a peer that was killed is unavailable, within the peer timeout") {
+    for (const std::string transport : {"shm", "tcp"}) {
+      CAPTURE(transport);
+      Child child(transport, false, kMiB);
+      auto engine = make_engine("parent", {transport});
+      auto segment = engine->open_segment(child.segment);
+      REQUIRE(segment.has_value());
+      std::vector<std::byte> got(kMiB);
+      REQUIRE(engine->transfer_sync(read_of(*segment, 0, got), 5s).has_value());
+      child.kill();
+      const Time before = kClock.now();
+      auto gone = engine->transfer_sync(read_of(*segment, 0, got), 10s);
+      REQUIRE_FALSE(gone.has_value());
+      CHECK(gone.error().code == Code::kUnavailable);
+      CHECK(kClock.now() - before < 5s);
+    }
+  }
+
+  TEST_CASE("shared memory that does not work falls to tcp") {
+    Child child("tcp", false, kMiB);  // offers no shared memory
+    auto engine = make_engine("parent", {"shm", "tcp"});
+    child.segment.shm_socket = "mc-xfer-no-such-socket";
+    auto segment = engine->open_segment(child.segment);
+    REQUIRE(segment.has_value());
+    std::vector<std::byte> want(kMiB), got(kMiB);
+    fill(want, 11);
+    auto read = engine->transfer_sync(read_of(*segment, 0, got), 5s);
+    REQUIRE_MESSAGE(read.has_value(), (read ? "" : read.error().what));
+    CHECK(digest(got) == digest(want));
+  }
+
+  TEST_CASE("a wrong secret is denied, and the owner goes on serving") {
+    Pair pair("tcp", kMiB);
+    SegmentDescriptor forged = pair.owner->describe();
+    forged.node = "forged";
+    forged.secret.bytes.assign(32, 'x');
+    auto liar = make_engine("liar", {"tcp"});
+    auto segment = liar->open_segment(forged);
+    REQUIRE(segment.has_value());
+    std::vector<std::byte> local(1024);
+    auto denied = liar->transfer_sync(read_of(*segment, 0, local), 1s);
+    REQUIRE_FALSE(denied.has_value());
+    CHECK(denied.error().code == Code::kDenied);
+    CHECK(pair.engine().transfer_sync(pair.request(Op::kRead, local), 1s).has_value());
+  }
+
+  TEST_CASE("garbage on the data port costs its sender the connection, nobody else anything") {
+    Pair pair("tcp", kMiB);
+    const auto never = []() -> Result<> { return {}; };
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      auto stream =
+          tcp::Stream::connect(pair.owner->data_addresses().front(), kClock, 1s, never);
+      REQUIRE(stream.has_value());
+      std::vector<std::byte> junk(200 + seed * 50);
+      fill(junk, seed);
+      CHECK(stream->send(junk.data(), junk.size(), never).has_value());
+      std::vector<std::byte> reply(4096);
+      // The nonce may be read first; then the owner closes.
+      auto closed = stream->receive(reply.data(), reply.size(), never);
+      CHECK_FALSE(closed.has_value());
+    }
+    std::vector<std::byte> local(1024);
+    CHECK(pair.engine().transfer_sync(pair.request(Op::kRead, local), 1s).has_value());
+  }
+
+  TEST_CASE("a segment's older generation is refused once the newer is known") {
+    Pair pair("tcp", kMiB);
+    SegmentDescriptor old = pair.owner->describe();
+    auto more = pair.owner->allocate(kMiB);
+    REQUIRE(more.has_value());
+    *more = Memory();  // moves the generation on
+    auto engine = make_engine("third", {"tcp"});
+    REQUIRE(engine->open_segment(pair.owner->describe()).has_value());
+    auto refused = engine->open_segment(old);
+    REQUIRE_FALSE(refused.has_value());
+    CHECK(refused.error().code == Code::kStale);
+  }
+}
