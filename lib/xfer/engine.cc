@@ -360,6 +360,14 @@ Result<SegmentHandle> Engine::open_segment(const SegmentDescriptor& descriptor,
 void Engine::close_segment(SegmentHandle segment) { impl_->close(segment); }
 SegmentHandle Engine::self() const { return 0; }
 
+Result<uint64_t> Engine::segment_bytes(SegmentHandle segment) const {
+  Lock lock(impl_->mutex);
+  MC_TRY(const PeerPtr peer, impl_->peer_of(segment));
+  uint64_t end = 0;
+  for (const BufferInfo& b : peer->descriptor.buffers) end = std::max(end, b.offset + b.bytes);
+  return end;
+}
+
 std::string Engine::transport_of(SegmentHandle segment) const {
   PeerPtr peer;
   {

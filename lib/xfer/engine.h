@@ -92,6 +92,8 @@ class Engine {
                                      const std::string& control_address = {});
   void close_segment(SegmentHandle segment);  // its requests in flight fail as kUnavailable
   SegmentHandle self() const;                 // this process's own segment
+  // The end of a segment's last buffer, as its descriptor tells. kNotFound when it is not open.
+  Result<uint64_t> segment_bytes(SegmentHandle segment) const;
   std::string transport_of(SegmentHandle segment) const;  // "self", "shm", "tcp": the first choice
 
   // ---- transfers

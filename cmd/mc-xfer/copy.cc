@@ -1,0 +1,210 @@
+// mc-xfer copy: a file or stdin to a peer's memory, or back.
+#include <fcntl.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstdio>
+#include <optional>
+
+#include "base/hash.h"
+#include "base/json.h"
+#include "cmd/daemon.h"
+#include "cmd/mc-xfer/verbs.h"
+#include "io/fd.h"
+#include "xfer/engine.h"
+
+namespace mc::xfer {
+namespace {
+
+constexpr uint64_t kStep = 16 * kMiB;
+
+struct CopyOptions {
+  std::string from, to;
+  Bytes bytes;
+  bool check = true;
+  bool progress = false;
+  Duration timeout = std::chrono::seconds(30);
+  std::string cluster_key;
+  EngineOptions engine;
+  void describe(OptionList& v) {
+    v("bytes", bytes, "how much to read from the peer; 0: to the end of its first buffer");
+    v("check", check, "read back what was written and compare checksums");
+    v("progress", progress, "show progress even when stderr is not a terminal");
+    v("timeout", timeout, "give up on a step of 16 MiB after this long");
+    v("cluster-key", cluster_key, "file with the cluster's secret");
+    engine.describe(v);
+  }
+};
+
+// "host:port/OFFSET" of a peer; nothing for a file name or "-".
+struct Remote {
+  std::string control;
+  uint64_t offset = 0;
+};
+Result<std::optional<Remote>> parse_remote(const std::string& text) {
+  const size_t slash = text.rfind('/'), colon = text.find(':');
+  if (colon == std::string::npos || slash == std::string::npos || slash < colon)
+    return std::optional<Remote>();
+  MC_TRY(const uint64_t offset, parse_bytes(text.substr(slash + 1)));
+  return std::optional<Remote>(Remote{text.substr(0, slash), offset});
+}
+
+struct Copy {
+  const CopyOptions& o;
+  Engine& engine;
+  SegmentHandle segment = 0;
+  Remote remote;
+  uint64_t done = 0;
+
+  Result<> step(Op op, std::span<std::byte> memory) {
+    Request r;
+    r.op = op;
+    r.local = memory.data();
+    r.segment = segment;
+    r.offset = remote.offset + done;
+    r.bytes = memory.size();
+    return engine.transfer_sync(r, o.timeout);
+  }
+  void show(uint64_t total) const {
+    if (!o.progress && ::isatty(2) == 0) return;
+    std::fprintf(stderr, "\r%s", human_bytes(done).c_str());
+    if (total > 0)
+      std::fprintf(stderr, " of %s (%.0f %%)", human_bytes(total).c_str(),
+                   100.0 * static_cast<double>(done) / static_cast<double>(total));
+    std::fprintf(stderr, "   ");
+  }
+  void clear() const {
+    if (o.progress || ::isatty(2) != 0) std::fprintf(stderr, "\r\033[K");
+  }
+};
+
+Result<size_t> read_some(int fd, std::span<std::byte> into, const std::string& name) {
+  size_t n = 0;
+  while (n < into.size()) {
+    const ssize_t got = ::read(fd, into.data() + n, into.size() - n);
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return fail_errno("read %s", name.c_str());
+    if (got == 0) break;
+    n += static_cast<size_t>(got);
+  }
+  return n;
+}
+
+Result<> write_all(int fd, std::span<const std::byte> bytes, const std::string& name) {
+  while (!bytes.empty()) {
+    const ssize_t put = ::write(fd, bytes.data(), bytes.size());
+    if (put < 0 && errno == EINTR) continue;
+    if (put < 0) return fail_errno("write %s", name.c_str());
+    bytes = bytes.subspan(static_cast<size_t>(put));
+  }
+  return {};
+}
+
+Result<uint64_t> upload(Copy& copy, const std::string& name, std::span<std::byte> memory,
+                        std::span<std::byte> back) {
+  io::Fd file;
+  if (name != "-") {
+    file.reset(::open(name.c_str(), O_RDONLY | O_CLOEXEC));
+    if (!file) return fail_errno("open %s", name.c_str());
+  }
+  Xxh3Stream sum;
+  for (;;) {
+    MC_TRY(const size_t n, read_some(file ? file.get() : 0, memory, name));
+    if (n == 0) break;
+    const auto part = memory.first(n);
+    MC_TRY_(copy.step(Op::kWrite, part));
+    if (copy.o.check) {
+      MC_TRY_(copy.step(Op::kRead, back.first(n)));
+      if (xxh3(back.data(), n) != xxh3(part.data(), n))
+        return fail(Code::kCorrupt, "bytes %llu+%zu read back differ from what was written",
+                    static_cast<unsigned long long>(copy.done), n);
+    }
+    sum.update(part.data(), n);
+    copy.done += n;
+    copy.show(0);
+  }
+  return sum.digest();
+}
+
+Result<uint64_t> download(Copy& copy, const std::string& name, std::span<std::byte> memory,
+                          uint64_t total) {
+  io::Fd file;
+  if (name != "-") {
+    file.reset(::open(name.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644));
+    if (!file) return fail_errno("create %s", name.c_str());
+  }
+  Xxh3Stream sum;
+  while (copy.done < total) {
+    const auto part = memory.first(std::min<uint64_t>(memory.size(), total - copy.done));
+    MC_TRY_(copy.step(Op::kRead, part));
+    MC_TRY_(write_all(file ? file.get() : 1, part, name));
+    sum.update(part.data(), part.size());
+    copy.done += part.size();
+    copy.show(total);
+  }
+  return sum.digest();
+}
+
+Result<int> run(CopyOptions& o, const Context& context) {
+  MC_TRY_(load_cluster_key(o.cluster_key));
+  MC_TRY(const auto source, parse_remote(o.from));
+  MC_TRY(const auto target, parse_remote(o.to));
+  if (source.has_value() == target.has_value())
+    return fail(Code::kInvalid, "one of '%s' and '%s' must be a peer, host:port/OFFSET",
+                o.from.c_str(), o.to.c_str());
+  SteadyClock clock;
+  Metrics metrics;
+  o.engine.node = "mc-xfer-copy-" + std::to_string(::getpid());
+  MC_TRY(auto engine, Engine::open(clock, o.engine, metrics));
+  Copy copy{o, *engine, 0, source ? *source : *target, 0};
+  MC_TRY(copy.segment, engine->open_segment(copy.remote.control, o.timeout));
+  MC_TRY(const Memory memory, engine->allocate(kStep));
+  MC_TRY(const Memory back, engine->allocate(target && o.check ? kStep : kKiB));
+  const Time start = clock.now();
+  uint64_t total = o.bytes, digest = 0;
+  if (source && total == 0) {
+    MC_TRY(const uint64_t size, engine->segment_bytes(copy.segment));
+    if (copy.remote.offset >= size)
+      return fail(Code::kInvalid, "offset %llu is past the %llu bytes that %s offers",
+                  static_cast<unsigned long long>(copy.remote.offset),
+                  static_cast<unsigned long long>(size), copy.remote.control.c_str());
+    total = size - copy.remote.offset;
+  }
+  if (source) {
+    MC_TRY(digest, download(copy, o.to, memory.bytes(), total));
+  } else {
+    MC_TRY(digest, upload(copy, o.from, memory.bytes(), back.bytes()));
+  }
+  copy.clear();
+  const double seconds = to_seconds(clock.now() - start);
+  const std::string way = engine->transport_of(copy.segment);
+  FILE* out = source && o.to == "-" ? stderr : stdout;  // stdout carries the data then
+  if (context.json)
+    std::fprintf(out, "%s\n",
+                 dump_json({{"bytes", copy.done},
+                            {"seconds", seconds},
+                            {"transport", way},
+                            {"xxh3", strf("%016llx", static_cast<unsigned long long>(digest))}})
+                     .c_str());
+  else
+    std::fprintf(out, "%llu bytes in %.3f s over %s, xxh3 %016llx\n",
+                 static_cast<unsigned long long>(copy.done), seconds, way.c_str(),
+                 static_cast<unsigned long long>(digest));
+  return 0;
+}
+
+}  // namespace
+
+void add_copy(Program& program) {
+  program.verb<CopyOptions>(
+      "copy", "copy a file to a peer's memory, or back", [](Verb& v, CopyOptions& o) {
+        v.positional("FROM", o.from, "a file, - for stdin, or a peer: host:port/OFFSET");
+        v.positional("TO", o.to, "a file, - for stdout, or a peer: host:port/OFFSET");
+        v.example("mc-xfer copy model.bin 127.0.0.1:5600/0", "write a file at offset 0");
+        v.example("mc-xfer copy 127.0.0.1:5600/0 - --bytes 4KiB | xxd", "look at the first 4 KiB");
+        v.run_with([&o](Context& context) { return run(o, context); });
+      });
+}
+
+}  // namespace mc::xfer

@@ -1,0 +1,11 @@
+// The verbs of mc-xfer: each registers itself with the program.
+#pragma once
+#include "cmd/command.h"
+
+namespace mc::xfer {
+
+void add_serve(Program& program);
+void add_copy(Program& program);
+void add_bench(Program& program);
+
+}  // namespace mc::xfer

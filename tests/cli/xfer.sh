@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# mc-xfer: serve, copy there and back, bench with contents checked, and clear errors.
+source "$(dirname "$0")/../common.inc"
+xfer=$MC_BIN/mc-xfer
+trap 'kill "${server:-0}" 2>/dev/null || true; rm -rf "$T"' EXIT
+"$xfer" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --size 64MiB --announce "$T/x.json" 2>"$T/log" &
+server=$!
+deadline=$((SECONDS + 20))
+until [ -s "$T/x.json" ]; do
+  [ $SECONDS -lt $deadline ] || die "mc-xfer serve did not announce itself: $(cat "$T/log")"
+  read -rt 0.05 <> <(:) || true
+done
+peer=$(jq -r .control "$T/x.json")
+
+head -c 5000001 /dev/urandom >"$T/file"
+for transport in shm tcp; do
+  expect 0 "$xfer" copy "$T/file" "$peer/4096" --transports $transport
+  grep -q "5000001 bytes .* over $transport" "$T/out" || die "no word of what was copied over $transport"
+  expect 0 "$xfer" copy "$peer/4096" "$T/back" --bytes 5000001 --transports $transport
+  cmp "$T/file" "$T/back" || die "$transport brought other bytes back"
+  expect 0 "$xfer" bench "$peer" --transports $transport --block 64KiB --batch 4 --threads 2 \
+    --duration 50ms --output json
+  jq -es 'length == 2 and all(.checked and .gb_per_s > 0)' "$T/out" >/dev/null || die "bench rows: $(cat "$T/out")"
+done
+"$xfer" copy - "$peer/0" <"$T/file" >/dev/null
+"$xfer" copy "$peer/0" - --bytes 5000001 2>/dev/null | cmp - "$T/file" || die "stdin and stdout differ"
+
+expect 2 "$xfer" copy "$T/file" "$T/other"
+grep -q 'must be a peer' "$T/err" || die "two files: unclear error"
+expect 2 "$xfer" copy "$T/file" "$peer/99999999999"
+grep -q 'outside the segment' "$T/err" || die "out of range: unclear error"
+expect 3 "$xfer" bench 127.0.0.1:1 --duration 50ms
+grep -q 'is it running there' "$T/err" || die "no peer: unclear error"
+expect 1 "$xfer" copy "$T/no-such-file" "$peer/0"
+expect 2 "$xfer" bench "$peer" --blokc 4KiB
+grep -q 'did you mean --block' "$T/err" || die "no suggestion for a mistyped flag"
+expect 2 "$xfer" bench "$peer" --transports warp
+expect 3 "$xfer" serve --listen "$peer" --http 127.0.0.1:0
+grep -q 'in use' "$T/err" || die "port in use: unclear error"
+expect 2 "$xfer" serve --listen 0.0.0.0:0 --http 127.0.0.1:0
+grep -q 'cluster-key' "$T/err" || die "beyond loopback without a key: unclear error"
+kill "$server"
+wait "$server" || die "mc-xfer serve exited $? after SIGTERM"
