@@ -1,4 +1,5 @@
-// Peers that are other processes: memory of the application, peers that die or are not who they say.
+// Peers that are other processes: memory of the application, peers that die or are not who they
+// say.
 #include <signal.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
@@ -139,8 +140,7 @@ TEST_SUITE("xfer/processes") {
     Pair pair("tcp", kMiB);
     const auto never = []() -> Result<> { return {}; };
     for (uint64_t seed = 1; seed <= 20; ++seed) {
-      auto stream =
-          tcp::Stream::connect(pair.owner->data_addresses().front(), kClock, 1s, never);
+      auto stream = tcp::Stream::connect(pair.owner->data_addresses().front(), kClock, 1s, never);
       REQUIRE(stream.has_value());
       std::vector<std::byte> junk(200 + seed * 50);
       fill(junk, seed);

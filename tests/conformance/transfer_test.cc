@@ -12,7 +12,8 @@ TEST_SUITE("xfer") {
     for (const auto& transport : kTransports) {
       CAPTURE(transport);
       Pair pair(transport);
-      for (uint64_t bytes : {1ul, 7ul, 64ul, 4097ul, 65536ul, 100'001ul, 1'048'577ul, 4'194'304ul}) {
+      for (uint64_t bytes :
+           {1ul, 7ul, 64ul, 4097ul, 65536ul, 100'001ul, 1'048'577ul, 4'194'304ul}) {
         CAPTURE(bytes);
         std::vector<std::byte> out(bytes), in(bytes);
         fill(out, bytes);
@@ -85,7 +86,8 @@ TEST_SUITE("xfer") {
       CAPTURE(transport);
       Pair pair(transport, 64 * kKiB);
       std::vector<std::byte> local(4096);
-      for (uint64_t at : {uint64_t{61'441}, uint64_t{65'536}, uint64_t{1} << 40, UINT64_MAX - 100}) {
+      for (uint64_t at :
+           {uint64_t{61'441}, uint64_t{65'536}, uint64_t{1} << 40, UINT64_MAX - 100}) {
         Request r = pair.request(Op::kWrite, local, 0);
         r.offset += at;
         auto moved = pair.engine().transfer_sync(r, 1s);

@@ -37,7 +37,7 @@ class LocalTransport final : public Transport {
   void run();
   void finish(SlicePtr slice);
 
-  static constexpr uint64_t kInlineBytes = 128 * 1024;
+  static constexpr uint64_t kInlineBytes = 512 * 1024;
   Sink& sink_;
   const Registry& registry_;
   const Clock& clock_;

@@ -1,0 +1,72 @@
+// Another process that offers memory, for the transfer benchmarks. Start it before any thread.
+#pragma once
+#include <signal.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "wire/codec.h"
+#include "xfer/engine.h"
+
+namespace mc::bench {
+
+class ServingPeer {
+ public:
+  static Result<std::unique_ptr<ServingPeer>> start(const Clock& clock, uint64_t bytes) {
+    int fds[2];
+    if (::pipe(fds) != 0) return fail_errno("pipe");
+    auto peer = std::unique_ptr<ServingPeer>(new ServingPeer(::fork()));
+    if (peer->pid_ == 0) {
+      serve(clock, bytes, fds[1]);
+      ::_exit(1);
+    }
+    ::close(fds[1]);
+    std::string text;
+    char buffer[4096];
+    for (ssize_t n = 0; (n = ::read(fds[0], buffer, sizeof buffer)) > 0;)
+      text.append(buffer, static_cast<size_t>(n));
+    ::close(fds[0]);
+    MC_TRY(peer->segment, wire::decode<xfer::SegmentDescriptor>(text));
+    return peer;
+  }
+  ~ServingPeer() {
+    if (pid_ <= 0) return;
+    ::kill(pid_, SIGKILL);
+    ::waitpid(pid_, nullptr, 0);
+  }
+  ServingPeer(const ServingPeer&) = delete;
+  ServingPeer& operator=(const ServingPeer&) = delete;
+
+  xfer::SegmentDescriptor segment;
+
+ private:
+  explicit ServingPeer(pid_t pid) : pid_(pid) {}
+  static void serve(const Clock& clock, uint64_t bytes, int pipe) {
+    Metrics metrics;
+    xfer::EngineOptions options;
+    options.node = "peer";
+    auto engine = xfer::Engine::open(clock, options, metrics);
+    if (!engine) return;
+    auto memory = (*engine)->allocate(bytes);
+    if (!memory) return;
+    const std::string text = wire::encode((*engine)->describe());
+    if (::write(pipe, text.data(), text.size()) != static_cast<ssize_t>(text.size())) return;
+    ::close(pipe);
+    for (;;) ::pause();
+  }
+  pid_t pid_;
+};
+
+inline void fill(std::span<std::byte> bytes, uint64_t seed) {
+  Random random(seed);
+  for (size_t at = 0; at + 8 <= bytes.size(); at += 8) {
+    const uint64_t word = random.next();
+    std::memcpy(bytes.data() + at, &word, sizeof word);
+  }
+}
+
+}  // namespace mc::bench
