@@ -1,0 +1,42 @@
+#include "sched/cost.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace mc::sched {
+namespace {
+constexpr double kWeight = 0.1;     // of the newest measurement
+constexpr double kFactorMax = 100;  // a measurement further off than this is a fault, not a trend
+constexpr uint64_t kBytesMin = 64 * 1024;  // below, latency hides the bandwidth
+}  // namespace
+
+Cost::Cost(spec::ModelSpec spec)
+    : spec_(std::move(spec)), bandwidth_(spec_.cost.transfer_bytes_per_s) {}
+
+double Cost::prefill_ms(uint64_t tokens, uint64_t reused) const {
+  return 1e3 * factor_ * spec::prefill_seconds(spec_, tokens, reused);
+}
+
+double Cost::transfer_ms(uint64_t tokens) const {
+  return 1e3 * static_cast<double>(tokens * spec_.kv_bytes_per_token()) / bandwidth_;
+}
+
+double Cost::step_ms(uint64_t batch, uint64_t context_tokens) const {
+  return 1e3 * spec::step_seconds(spec_, batch, context_tokens);
+}
+
+void Cost::learn_prefill(uint64_t tokens, uint64_t reused, double measured_ms) {
+  const double model = 1e3 * spec::prefill_seconds(spec_, tokens, reused);
+  if (model <= 0 || !std::isfinite(measured_ms) || measured_ms <= 0) return;
+  const double seen = std::clamp(measured_ms / model, 1 / kFactorMax, kFactorMax);
+  factor_ += kWeight * (seen - factor_);
+}
+
+void Cost::learn_transfer(uint64_t bytes, double measured_ms) {
+  if (bytes < kBytesMin || !std::isfinite(measured_ms) || measured_ms <= 0) return;
+  const double seen = static_cast<double>(bytes) / (measured_ms * 1e-3);
+  const double model = spec_.cost.transfer_bytes_per_s;
+  bandwidth_ += kWeight * (std::clamp(seen, model / kFactorMax, model * kFactorMax) - bandwidth_);
+}
+
+}  // namespace mc::sched

@@ -1,0 +1,34 @@
+// How long things will take, in milliseconds: the model's polynomial, corrected by what the nodes
+// measured. The correction is one factor for prefill and one bandwidth for transfers, so it follows
+// slower machines and congested links, and starts at the model's own numbers.
+//
+// Thread: one owner. Pure: no clock. Source: Mooncake paper section 4.1.
+#pragma once
+#include <cstdint>
+
+#include "spec/model_spec.h"
+
+namespace mc::sched {
+
+class Cost {
+ public:
+  explicit Cost(spec::ModelSpec spec);
+
+  double prefill_ms(uint64_t tokens, uint64_t reused) const;
+  double transfer_ms(uint64_t tokens) const;  // KV of that many tokens between two nodes
+  double step_ms(uint64_t batch, uint64_t context_tokens) const;
+
+  void learn_prefill(uint64_t tokens, uint64_t reused, double measured_ms);
+  void learn_transfer(uint64_t bytes, double measured_ms);
+
+  double prefill_factor() const { return factor_; }
+  double transfer_bytes_per_s() const { return bandwidth_; }
+  const spec::ModelSpec& spec() const { return spec_; }
+
+ private:
+  spec::ModelSpec spec_;
+  double factor_ = 1;
+  double bandwidth_;
+};
+
+}  // namespace mc::sched

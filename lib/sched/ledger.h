@@ -1,0 +1,42 @@
+// What a prefill node still has to do, as the conductor knows it: charged when a request is sent
+// there, less the elapsed part of the job that runs, corrected by what the node itself answers
+// (other conductors send it work too). Jobs run in order, one at a time.
+//
+// Thread: one owner. Pure: time is an argument. Source: Mooncake paper section 4.1.
+#pragma once
+#include <cstdint>
+#include <deque>
+
+#include "base/time.h"
+
+namespace mc::sched {
+
+class Ledger {  // of one node
+ public:
+  void charge(uint64_t job, double ms, uint64_t tokens, Time now);
+  // It ended, at whatever place in the queue. Unknown jobs are fine.
+  void finish(uint64_t job, Time now);
+  // The node says that what stands before `job` takes `ms` from now on.
+  void correct(uint64_t job, double ms, Time now);
+
+  double wait_ms(Time now) const;  // until a job charged now would start
+  uint64_t tokens() const { return tokens_; }
+  size_t jobs() const { return jobs_.size(); }
+
+ private:
+  struct Job {
+    uint64_t id;
+    double ms;
+    uint64_t tokens;
+  };
+  double before(uint64_t job, Time now) const;
+  double correction(Time now) const;
+
+  std::deque<Job> jobs_;
+  Time started_{};         // the first job
+  uint64_t tokens_ = 0;    // of all jobs
+  double correction_ = 0;  // ms, signed; fades as the time it speaks of passes
+  Time corrected_{};
+};
+
+}  // namespace mc::sched

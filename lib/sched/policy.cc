@@ -1,0 +1,177 @@
+#include "sched/policy.h"
+
+#include <algorithm>
+#include <optional>
+#include <tuple>
+
+#include "base/random.h"
+
+namespace mc::sched {
+namespace {
+
+constexpr double kTrivial = 0.1;
+
+// At least one token is always computed: the one whose output is the answer's first.
+uint64_t reusable(uint64_t blocks, const Ask& ask) {
+  const uint64_t tokens = std::min(blocks * ask.block_tokens, ask.tokens);
+  return tokens < ask.tokens ? tokens : ask.tokens - std::min(ask.tokens, ask.block_tokens);
+}
+
+Candidate estimate(const PrefillView& node, uint64_t best_tokens, const Ask& ask,
+                   const PolicyOptions& options, const Cost& cost) {
+  Candidate c;
+  c.name = node.name;
+  c.local_tokens = c.reused_tokens = reusable(node.match, ask);
+  c.queue_ms = node.queue_ms;
+  const auto local = static_cast<double>(c.local_tokens), best = static_cast<double>(best_tokens);
+  if (options.policy == "kvcache" && best > local * options.balancing_threshold) {
+    const double fetch = cost.transfer_ms(best_tokens - c.local_tokens);
+    const double saved =
+        cost.prefill_ms(ask.tokens, c.local_tokens) - cost.prefill_ms(ask.tokens, best_tokens);
+    if (fetch < saved) {
+      c.reused_tokens = best_tokens;
+      c.fetch_ms = fetch;
+    }
+  }
+  c.prefill_ms = cost.prefill_ms(ask.tokens, c.reused_tokens);
+  c.transfer_ms = cost.transfer_ms(ask.tokens);
+  c.ttft_ms = std::max(c.queue_ms, c.fetch_ms) + c.prefill_ms + c.transfer_ms;
+  return c;
+}
+
+struct Chosen {
+  size_t at;
+  std::string reason;
+};
+
+// Compares nodes by a key; the first of the smallest wins.
+template <class Key>
+size_t smallest(const std::vector<size_t>& usable, Key key) {
+  return *std::min_element(usable.begin(), usable.end(),
+                           [&](size_t a, size_t b) { return key(a) < key(b); });
+}
+
+Chosen pick_prefill(const View& view, const std::vector<size_t>& usable,
+                    const std::vector<Candidate>& candidates, uint64_t best_tokens, const Ask& ask,
+                    const PolicyOptions& options, const Cost& cost) {
+  const auto& nodes = view.prefill;
+  const auto ties = [&](size_t i) {
+    return std::tuple(nodes[i].queued_tokens, nodes[i].assigned, std::string_view(nodes[i].name));
+  };
+  if (options.policy == "random")
+    return {usable[mix64(options.seed ^ mix64(ask.number)) % usable.size()], "random"};
+  if (options.policy == "rr") return {usable[ask.number % usable.size()], "next in turn"};
+  if (options.policy == "count")
+    return {smallest(usable, [&](size_t i) { return std::tuple(nodes[i].requests, ties(i)); }),
+            "fewest requests"};
+  if (options.policy == "load")
+    return {smallest(usable, [&](size_t i) { return std::tuple(nodes[i].queue_ms, ties(i)); }),
+            "shortest queue"};
+  const bool trivial =
+      static_cast<double>(best_tokens) < kTrivial * static_cast<double>(ask.tokens);
+  const double cold = cost.prefill_ms(ask.tokens, 0);
+  const size_t at = smallest(usable, [&](size_t i) {
+    const Candidate& c = candidates[i];
+    return std::tuple(trivial ? c.queue_ms + cold : c.ttft_ms, ties(i));
+  });
+  const Candidate& c = candidates[at];
+  if (best_tokens == 0) return {at, "nothing cached, shortest queue"};
+  if (trivial) return {at, "trivial match, shortest queue"};
+  if (c.fetch_ms > 0) return {at, "shortest ttft, fetching a longer match"};
+  if (c.local_tokens == best_tokens) return {at, "shortest ttft, longest match"};
+  return {at, "shortest ttft despite a shorter match"};
+}
+
+std::optional<size_t> pick_decode(const View& view, const Ask& ask, const Cost& cost,
+                                  double* tbt_ms) {
+  std::optional<size_t> best;
+  const auto key = [&](size_t i) {
+    const DecodeView& d = view.decode[i];
+    const double tbt = cost.step_ms(d.requests + 1, d.context_tokens + ask.tokens);
+    return std::tuple(!d.room, tbt, d.requests, std::string_view(d.name));
+  };
+  for (size_t i = 0; i < view.decode.size(); ++i)
+    if (view.decode[i].usable && (!best || key(i) < key(*best))) best = i;
+  if (best) *tbt_ms = std::get<1>(key(*best));
+  return best;
+}
+
+void admit(Decision& d, const PolicyOptions& options) {
+  d.verdict = Verdict::kAccept;
+  if (options.ttft_slo.count() > 0 && d.ttft_ms() > to_ms(options.ttft_slo)) {
+    d.verdict = Verdict::kTtft;
+    d.reason = strf("predicted TTFT %.1f ms is over the promise of %s", d.ttft_ms(),
+                    to_text(options.ttft_slo).c_str());
+  } else if (options.tbt_slo.count() > 0 && d.tbt_ms > to_ms(options.tbt_slo)) {
+    d.verdict = Verdict::kTbt;
+    d.reason = strf("predicted TBT %.1f ms is over the promise of %s", d.tbt_ms,
+                    to_text(options.tbt_slo).c_str());
+  }
+}
+
+}  // namespace
+
+void PolicyOptions::describe(OptionList& v) {
+  v("policy", policy, "how prefill nodes are chosen", {"kvcache", "load", "count", "random", "rr"});
+  v("kvcache-balancing-threshold", balancing_threshold,
+    "fetch a longer prefix from elsewhere when it is this many times as long as the local one");
+  v("ttft-slo", ttft_slo,
+    "refuse requests whose predicted time to first token is over this; 0s: none");
+  v("tbt-slo", tbt_slo,
+    "refuse requests whose predicted time between tokens is over this; 0s: none");
+  v("seed", seed, "of the random policy");
+}
+
+const char* name(Verdict verdict) {
+  switch (verdict) {
+    case Verdict::kAccept: return "accept";
+    case Verdict::kNoPrefill: return "no_prefill";
+    case Verdict::kNoDecode: return "no_decode";
+    case Verdict::kTtft: return "ttft_slo";
+    case Verdict::kTbt: return "tbt_slo";
+  }
+  return "?";
+}
+
+Decision choose(const View& view, const Ask& ask, const PolicyOptions& options, const Cost& cost) {
+  Decision d;
+  std::vector<size_t> usable;
+  uint32_t best = 0;
+  for (size_t i = 0; i < view.prefill.size(); ++i) {
+    best = std::max(best, view.prefill[i].match);  // a node that is busy can still be fetched from
+    if (view.prefill[i].usable) usable.push_back(i);
+  }
+  d.best_tokens = reusable(best, ask);
+  d.reason = "no prefill node is usable";
+  if (usable.empty()) return d;
+  d.verdict = Verdict::kNoDecode;
+  d.reason = "no decode node is usable";
+  const auto decode = pick_decode(view, ask, cost, &d.tbt_ms);
+  if (!decode) return d;
+  for (const PrefillView& node : view.prefill)
+    d.candidates.push_back(estimate(node, d.best_tokens, ask, options, cost));
+  auto [at, reason] = pick_prefill(view, usable, d.candidates, d.best_tokens, ask, options, cost);
+  d.prefill = at;
+  d.decode = *decode;
+  d.chosen = d.candidates[at];
+  d.reason = std::move(reason);
+  std::optional<double> second;
+  for (const size_t i : usable)
+    if (i != at && (!second || d.candidates[i].ttft_ms < *second)) second = d.candidates[i].ttft_ms;
+  d.margin_ms = second ? *second - d.ttft_ms() : 0;
+  admit(d, options);
+  return d;
+}
+
+std::string explain(const Decision& d) {
+  if (d.verdict == Verdict::kNoPrefill || d.verdict == Verdict::kNoDecode) return d.reason;
+  const Candidate& c = d.chosen;
+  return strf(
+      "queue %.1f + fetch %.1f + prefill %.1f + transfer %.1f = ttft %.1f ms (second %+.1f), "
+      "tbt %.1f ms; reuses %llu of %llu: %s",
+      c.queue_ms, c.fetch_ms, c.prefill_ms, c.transfer_ms, c.ttft_ms, d.margin_ms, d.tbt_ms,
+      static_cast<unsigned long long>(c.reused_tokens),
+      static_cast<unsigned long long>(d.best_tokens), d.reason.c_str());
+}
+
+}  // namespace mc::sched

@@ -1,0 +1,91 @@
+// Which nodes serve a request. choose() is a function of what it is given: the same view, request
+// and options give the same decision, and the decision carries the numbers it was made from.
+//
+// `kvcache` is Algorithm 1 in predicted milliseconds: for each prefill node
+//   TTFT = max(queue, fetch) + prefill(n, reused) + transfer(n) to the decode node
+// where `reused` is the node's own match or, when the best match of any node is more than
+// `balancing_threshold` times as long and fetching it is faster than computing it, that one.
+// A match that covers less than kTrivial of the prompt (a shared system prompt) does not make a
+// node better than another. Ties: fewest queued tokens, fewest requests so far, first name.
+// `load` is the same without looking at caches in the comparison, `count` takes the node with the
+// fewest requests, `random` and `rr` take any and the next. The decode node is always the one with
+// the least predicted time between tokens, among those with room.
+//
+// Thread: values. Pure. Source: Mooncake paper, Algorithm 1; design, serving-peers 1a.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "base/result.h"
+#include "sched/cost.h"
+
+namespace mc::sched {
+
+struct PolicyOptions {
+  std::string policy = "kvcache";
+  double balancing_threshold = 2.0;
+  Duration ttft_slo{0}, tbt_slo{0};  // 0: no promise, nothing is refused
+  uint64_t seed = 0;
+  void describe(OptionList& v);
+};
+
+struct PrefillView {
+  std::string name;
+  bool usable = true;   // alive, not draining, not excluded
+  uint32_t match = 0;   // blocks of the prompt it holds, from the first on
+  double queue_ms = 0;  // until a new request would start
+  uint64_t queued_tokens = 0;
+  uint64_t requests = 0;  // there now
+  uint64_t assigned = 0;  // so far
+};
+
+struct DecodeView {
+  std::string name;
+  bool usable = true;
+  bool room = true;  // blocks for this request are expected to be free
+  uint64_t requests = 0;
+  uint64_t context_tokens = 0;
+};
+
+struct View {
+  std::vector<PrefillView> prefill;
+  std::vector<DecodeView> decode;
+};
+
+struct Ask {
+  uint64_t tokens = 0;        // of the prompt
+  uint64_t block_tokens = 0;  // a block
+  uint64_t number = 0;        // of requests before this one: the state of `rr` and `random`
+};
+
+struct Candidate {
+  std::string name;
+  uint64_t local_tokens = 0;   // held by the node
+  uint64_t reused_tokens = 0;  // local, or after a fetch
+  double queue_ms = 0, fetch_ms = 0, prefill_ms = 0, transfer_ms = 0;
+  double ttft_ms = 0;
+};
+
+enum class Verdict { kAccept, kNoPrefill, kNoDecode, kTtft, kTbt };
+const char* name(Verdict verdict);  // "accept", "no_prefill", "no_decode", "ttft_slo", "tbt_slo"
+
+struct Decision {
+  Verdict verdict = Verdict::kNoPrefill;
+  size_t prefill = 0, decode = 0;  // indexes into the view, when accepted
+  Candidate chosen;
+  double tbt_ms = 0;
+  double margin_ms = 0;      // to the second best TTFT, 0 when there is none
+  uint64_t best_tokens = 0;  // the longest match anywhere: what could have been reused
+  std::vector<Candidate> candidates;
+  std::string reason;  // one phrase
+  double ttft_ms() const { return chosen.ttft_ms; }
+};
+
+Decision choose(const View& view, const Ask& ask, const PolicyOptions& options, const Cost& cost);
+
+// A decision for people: one line.
+std::string explain(const Decision& decision);
+
+}  // namespace mc::sched

@@ -1,0 +1,87 @@
+// Which node is likely to hold which block: the conductor's shadow of all prefill caches.
+//
+// One flat open-addressing table maps the first 8 bytes of a block's hash (its tag) to the nodes
+// that hold it, in 24 bytes an entry; blocks held by more than kInline nodes keep their list aside.
+// match() answers for all nodes in one walk along the prompt. The table is a hint: a node checks
+// full hashes itself, so a colliding tag costs a wrong guess and nothing else.
+//
+// Besides what nodes report there are guesses: entries written when a request is sent to a node, so
+// that its siblings in the same burst follow it. A guess lives until its time, unless the node
+// confirms it.
+//
+// Bounded: over `entries_max` distinct blocks new ones are not taken (see refused()).
+// Thread: one owner. Pure: time is an argument.
+// Source: Mooncake paper, Algorithm 1, FindBestPrefixMatch.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
+
+#include "base/time.h"
+
+namespace mc::sched {
+
+class PrefixIndex {
+ public:
+  using Slot = uint16_t;  // a node's number; the caller gives them out
+  static constexpr Slot kSlotsMax = 0x7fff;
+
+  explicit PrefixIndex(size_t entries_max = size_t{1} << 24);
+
+  void add(Slot slot, uint64_t tag);
+  void remove(Slot slot, uint64_t tag);
+  void forget(Slot slot);  // all of its blocks, guesses included
+
+  using Guess = uint64_t;
+  Guess guess(Slot slot, std::span<const uint64_t> tags, Time until);
+  void prolong(Guess guess, Time until);  // a longer life; no effect once it ended
+  void withdraw(Guess guess);             // what was not confirmed goes at once
+  void tick(Time now);                    // ends the guesses whose time has passed
+  Time deadline() const;                  // of the next guess to end
+
+  // For each slot below `slots`, how many of the prompt's blocks it holds from the first on.
+  std::vector<uint32_t> match(std::span<const uint64_t> tags, size_t slots) const;
+
+  size_t blocks() const { return used_; }
+  uint64_t refused() const { return refused_; }
+
+ private:
+  static constexpr size_t kInline = 5;
+  static constexpr Slot kGuessed = 0x8000;  // set in a holder that is only a guess
+  struct Entry {
+    uint64_t tag;
+    Slot holders[kInline];
+    uint16_t count;  // 0: the entry is free
+    uint32_t more;   // where in lists_ the holders are, when there are more than kInline
+  };
+  static_assert(sizeof(Entry) == 24);
+  struct Guessed {
+    Slot slot;
+    Time until;
+    std::vector<uint64_t> tags;
+  };
+
+  size_t home(uint64_t tag) const;
+  size_t find(uint64_t tag) const;  // its place, or where it would stand
+  Entry* place(uint64_t tag);       // found or made; nullptr when full
+  void resize(size_t capacity);
+  void erase(size_t at);
+  std::span<Slot> holders(Entry& e);
+  std::span<const Slot> holders(const Entry& e) const;
+  void hold(Entry& e, Slot value);
+  bool drop(Entry& e, Slot slot, bool guesses_only);  // true: nobody holds it any more
+  void remove(Slot slot, uint64_t tag, bool guesses_only);
+
+  size_t entries_max_;
+  std::vector<Entry> table_;
+  size_t used_ = 0;
+  uint64_t refused_ = 0;
+  std::vector<std::vector<Slot>> lists_;
+  std::vector<uint32_t> lists_free_;
+  std::map<Guess, Guessed> guesses_;
+  std::multimap<Time, Guess> ends_;
+  Guess next_guess_ = 1;
+};
+
+}  // namespace mc::sched

@@ -1,0 +1,207 @@
+// The conductor: takes requests, chooses a prefill and a decode worker for each (lib/sched), leads
+// it through Reserve -> TxAllocate -> Prefill -> tokens -> TxCommit (serve/messages.h), and hands
+// its tokens to whoever submitted it. It keeps no state that the workers do not have.
+//
+// Every step has a deadline. What fails before a token was delivered is tried again on other
+// workers, `retries` times; a request for which there is no room waits, `queue_timeout` at most;
+// after the first token a failure ends the request with its reason. However a request ends, both
+// workers are told.
+//
+// Thread: the loop's. Source: Mooncake paper sections 3, 4 and 5.3 (Figure 9).
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/json_fwd.h"
+#include "base/metrics.h"
+#include "base/options.h"
+#include "io/loop.h"
+#include "rpc/server.h"
+#include "sched/cost.h"
+#include "sched/policy.h"
+#include "sched/prefix_index.h"
+#include "serve/conductor_workers.h"
+#include "serve/messages.h"
+
+namespace mc::serve {
+
+struct ConductorOptions {
+  std::string listen = "127.0.0.1:5560";
+  std::string model = "tiny";  // as spec::load_spec takes it
+  uint64_t block_size = 256;   // tokens
+  sched::PolicyOptions policy;
+  uint32_t retries = 1;
+  Duration worker_ttl = std::chrono::seconds(3);
+  Duration snapshot_timeout = std::chrono::seconds(10);
+  Duration step_timeout = std::chrono::seconds(5);       // Reserve, TxAllocate, TxCommit
+  Duration prefill_timeout = std::chrono::seconds(120);  // queueing included
+  Duration token_timeout = std::chrono::seconds(30);     // to the next token
+  Duration queue_timeout = std::chrono::seconds(30);     // waiting for room
+  uint32_t queue_max = 4096;                             // requests waiting for room
+  uint64_t index_blocks = uint64_t{1} << 24;
+  void describe(OptionList& v);
+  Result<> check() const;
+};
+
+struct Generate {
+  std::string id;  // of the client's request, for logs
+  std::vector<int32_t> prompt;
+  std::string cache_salt;
+  uint32_t max_tokens = 16, min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<int32_t> stop_tokens;
+  uint64_t seed = 0;
+  double temperature = 0;
+};
+
+// What is known of a request so far; complete in on_done.
+struct Progress {
+  std::string prefill, decode;
+  std::optional<uint32_t> cached_tokens;  // known once the prefill worker answered
+  uint32_t pool_tokens = 0;
+  double sched_ms = 0, queue_ms = 0, load_ms = 0, prefill_ms = 0, transfer_ms = 0;
+  double first_step_ms = 0;  // what is left of the time to the first token
+  double decode_ms = 0;
+  double predicted_ttft_ms = 0, ttft_ms = 0;
+  uint64_t kv_errors = 0;
+  uint32_t output_tokens = 0;
+  std::string finish;  // "stop", "length"
+};
+
+// Why a request got no (further) answer, in HTTP's terms.
+struct Failed {
+  int status = 500;
+  std::string code;  // "ttft_slo", "no_capacity", ...
+  std::string what;
+  uint32_t retry_after_s = 0;  // 0: do not say
+};
+
+struct Listener {
+  std::function<void(const Progress&, const std::vector<int32_t>& tokens)> on_tokens;
+  // Once, last; not after cancel().
+  std::function<void(const Progress&, const std::optional<Failed>&)> on_done;
+};
+
+class Conductor {
+ public:
+  // `epoch`: the start of this process; larger than any before it.
+  // Errors: kUnavailable when the port is in use; kInvalid, kNotFound for options and model.
+  static Result<std::unique_ptr<Conductor>> open(io::Loop& loop, const ConductorOptions& options,
+                                                 uint64_t epoch, Metrics& metrics);
+  ~Conductor();  // tells the workers about what was in flight; calls nobody back
+  Conductor(const Conductor&) = delete;
+  Conductor& operator=(const Conductor&) = delete;
+
+  using Id = uint64_t;
+  // Calls back on later turns, or at once when it is refused. The id is for cancel().
+  Id submit(Generate request, Listener listener);
+  // Nobody wants the answer any more: no call back, both workers are told. Unknown ids are fine.
+  // `finish` is not empty when the caller has all it wants (a stop string came).
+  void cancel(Id id, const std::string& reason, const std::string& finish = {});
+
+  void drain();                                // refuses new requests
+  void cancel_all(const std::string& reason);  // on_done with 503 for each
+  size_t in_flight() const { return jobs_.size(); }
+
+  std::string not_ready() const;  // empty when ready, otherwise the reason
+  const std::string& control() const { return rpc_->address(); }
+  const spec::ModelSpec& spec() const { return cost_.spec(); }
+  Json cluster() const;  // for /cluster: workers, loads, index, policy, totals
+  // What would be decided now for such a prompt; for /debug/route.
+  sched::Decision dry_run(const std::vector<int32_t>& prompt, const std::string& salt) const;
+  void update_metrics();
+
+ private:
+  enum class State { kWaiting, kReserving, kAllocating, kPrefilling, kAnswering, kEnding };
+  struct Place {  // a worker of an attempt; an older process of that name is not it
+    NodeId node;
+    uint64_t epoch = 0;
+  };
+  struct Job {
+    Id id = 0;
+    Generate ask;
+    Listener listener;
+    std::vector<uint64_t> tags;
+    Time arrived{}, deadline = Time::max();
+    State state = State::kWaiting;
+    uint32_t failures = 0;
+    std::set<NodeId> avoid;  // failed this request: only if there is no other
+    std::set<NodeId> full;   // had no room when asked
+    Progress progress;
+    // The attempt.
+    uint32_t attempt = 0;
+    std::string wire;  // its id between us and the workers
+    sched::Decision decision;
+    Place prefill, decode;
+    Reservation reservation;
+    sched::PrefixIndex::Guess guess = 0;
+    uint64_t tx = 0;
+    bool reserved = false, allocated = false;  // asked for: an Abort is due
+    bool charged = false, prefilled = false, committed = false;
+    Time first_token{};
+  };
+  struct Numbers;  // its metrics
+
+  Conductor(io::Loop& loop, ConductorOptions options, spec::ModelSpec spec, uint64_t epoch,
+            Metrics& metrics, std::unique_ptr<rpc::Server> server);
+  sched::View view(const std::vector<uint64_t>& tags, uint64_t tokens, uint32_t max_tokens,
+                   const Job* job) const;
+  sched::Decision decide(const Job& job) const;
+
+  // conductor_flow.cc: the life of a job, in order
+  void start(Job& job);
+  void refuse(Job& job);
+  void wait_for_room(Job& job);
+  void reserve(Job& job);
+  void allocate(Job& job, const Reservation& reservation);
+  void prefill(Job& job, const TxAllocated& allocated);
+  void prefilled(Job& job, const PrefillDone& done);
+  void tokens(const TokenBatch& batch);
+  void update(Job& job, const TokenUpdate& update);
+  void commit(Job& job);
+  void finished(Job& job);
+  // ... and its ends
+  void step_failed(Job& job, const Place& where, const char* op, const Error& error);
+  void fail_attempt(Job& job, const std::set<NodeId>& avoid, Failed why);
+  void release(Job& job, const std::string& reason);
+  void abort_at(const Place& place, const std::string& wire, const std::string& reason);
+  void end(Job& job, const std::optional<Failed>& failed);
+  void worker_gone(const Worker& worker, const std::string& why);
+  void tick();
+  void next_waiting();
+  void count_tx(const char* op, bool ok);
+  void log_end(const Job& job, const std::string& how) const;
+
+  // Runs `then` with the job if it still is in the attempt that asked.
+  template <class M>
+  void call(Job& job, const Place& place, const M& message, Duration budget,
+            std::function<void(Job&, const Result<typename M::Reply>&)> then);
+
+  io::Loop& loop_;
+  const ConductorOptions options_;
+  const uint64_t epoch_;
+  const Time started_;
+  Metrics& metrics_;
+  sched::Cost cost_;
+  sched::PrefixIndex index_;
+  std::unique_ptr<rpc::Server> rpc_;
+  Workers workers_;
+  std::unique_ptr<Numbers> numbers_;
+  std::map<Id, std::unique_ptr<Job>> jobs_;
+  std::unordered_map<std::string, Id> by_wire_;
+  std::set<Id> waiting_;  // for room, oldest first
+  Id next_id_ = 1;
+  uint64_t decided_ = 0;
+  bool draining_ = false;
+  mutable bool was_ready_ = false;
+  io::Loop::Handle timer_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace mc::serve

@@ -1,0 +1,194 @@
+#include "serve/conductor_workers.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace mc::serve {
+namespace {
+constexpr size_t kWorkersMax = 1024;
+constexpr size_t kRefusedMax = 1024;
+constexpr uint64_t kPagesMax = 1 << 16;
+}  // namespace
+
+Workers::Workers(io::Loop& loop, WorkersOptions options, sched::PrefixIndex& index,
+                 Metrics& metrics)
+    : loop_(loop),
+      options_(std::move(options)),
+      index_(index),
+      gaps_(metrics.counter("mc_conductor_index_gaps_total", "KV events found missing")),
+      resyncs_(metrics.counter("mc_conductor_index_resyncs_total", "snapshots asked of workers")) {}
+
+Worker* Workers::find(const NodeId& node) {
+  const auto it = workers_.find(node);
+  return it == workers_.end() ? nullptr : it->second.get();
+}
+
+Worker* Workers::find(const NodeId& node, uint64_t epoch) {
+  Worker* const worker = find(node);
+  return worker != nullptr && worker->epoch == epoch ? worker : nullptr;
+}
+
+size_t Workers::live(bool prefill) const {
+  return static_cast<size_t>(
+      std::count_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
+        return entry.second->prefill == prefill && !entry.second->draining;
+      }));
+}
+
+size_t Workers::unsynced() const {
+  return static_cast<size_t>(std::count_if(
+      workers_.begin(), workers_.end(), [](const auto& entry) { return !entry.second->synced; }));
+}
+
+Result<> Workers::check(const Heartbeat& beat) const {
+  MC_TRY_(check_node_id(beat.node));
+  if (beat.role != "prefill" && beat.role != "decode")
+    return fail(Code::kInvalid, "role '%s', want prefill or decode", shown(beat.role).c_str());
+  if (beat.fingerprint != options_.fingerprint || beat.model != options_.model ||
+      beat.block_tokens != options_.block_tokens)
+    return fail(Code::kInvalid,
+                "worker %s does not fit this cluster: it has [%s], the conductor [%s]: start both "
+                "with the same --model and --block-size",
+                shown(beat.node).c_str(), shown(beat.fingerprint).c_str(),
+                options_.fingerprint.c_str());
+  return {};
+}
+
+Result<HeartbeatAck> Workers::heartbeat(const Heartbeat& beat, Time now) {
+  if (auto fits = check(beat); !fits) {
+    if (refused_.size() < kRefusedMax && refused_[beat.node] != fits.error().what)
+      log_warn("conductor", "%s", (refused_[beat.node] = fits.error().what).c_str());
+    return fail(fits.error());
+  }
+  Worker* worker = find(beat.node);
+  if (worker != nullptr && beat.epoch < worker->epoch)
+    return fail(Code::kStale, "worker %s was replaced by a newer process of that name",
+                shown(beat.node).c_str());
+  if (worker != nullptr && (beat.epoch > worker->epoch || beat.control != worker->control ||
+                            worker->prefill != (beat.role == "prefill"))) {
+    remove(beat.node, "it restarted");
+    worker = nullptr;
+  }
+  if (worker == nullptr) {
+    MC_TRY(worker, join(beat, now));
+  }
+  worker->seen = now;
+  worker->draining = beat.draining;
+  worker->load = beat.load;
+  worker->reserved_blocks = 0;
+  if (worker->prefill) apply(*worker, beat);
+  return HeartbeatAck{options_.epoch, worker->events_seen};
+}
+
+Result<Worker*> Workers::join(const Heartbeat& beat, Time now) {
+  if (workers_.size() >= kWorkersMax)
+    return fail(Code::kBusy, "%zu workers already", workers_.size());
+  auto worker = std::make_unique<Worker>();
+  worker->node = beat.node;
+  worker->prefill = beat.role == "prefill";
+  worker->epoch = beat.epoch;
+  worker->control = beat.control;
+  worker->http = beat.http;
+  worker->seen = now;
+  worker->synced = !worker->prefill;
+  MC_TRY(worker->client, rpc::Client::connect(loop_, beat.control));
+  if (worker->prefill) {
+    if (slots_free_.empty())
+      slots_free_.push_back(static_cast<sched::PrefixIndex::Slot>(slots_used_++));
+    worker->slot = slots_free_.back();
+    slots_free_.pop_back();
+  }
+  log_info("conductor", "%s worker %s at %s joins", beat.role.c_str(), shown(beat.node).c_str(),
+           shown(beat.control).c_str());
+  refused_.erase(beat.node);
+  return (workers_[beat.node] = std::move(worker)).get();
+}
+
+void Workers::remove(const NodeId& node, const std::string& why) {
+  const auto it = workers_.find(node);
+  const std::unique_ptr<Worker> gone = std::move(it->second);
+  workers_.erase(it);
+  if (gone->prefill) {
+    index_.forget(gone->slot);
+    slots_free_.push_back(gone->slot);
+  }
+  log_warn("conductor", "%s worker %s is gone: %s", gone->prefill ? "prefill" : "decode",
+           shown(node).c_str(), why.c_str());
+  if (on_gone) on_gone(*gone, why);
+}
+
+void Workers::tick(Time now) {
+  std::vector<NodeId> silent;
+  for (const auto& [node, worker] : workers_)
+    if (now - worker->seen > options_.worker_ttl) silent.push_back(node);
+  for (const NodeId& node : silent)
+    remove(node, "no heartbeat for " + to_text(options_.worker_ttl));
+}
+
+// Events are applied in order and once. While a snapshot is on its way they are not acknowledged,
+// so the worker sends them again after it.
+void Workers::apply(Worker& worker, const Heartbeat& beat) {
+  if (!worker.synced) {
+    if (!worker.asking) resync(worker);
+    return;
+  }
+  if (beat.events_last < worker.events_seen ||
+      (!beat.events.empty() && beat.events_first > worker.events_seen + 1)) {
+    gaps_.add();
+    log_warn("conductor", "worker %s: events %llu to %llu are missing: asking for a snapshot",
+             shown(worker.node).c_str(), static_cast<unsigned long long>(worker.events_seen + 1),
+             static_cast<unsigned long long>(beat.events_first - 1));
+    resync(worker);
+    return;
+  }
+  uint64_t seq = beat.events_first;
+  for (const KvEvent& event : beat.events) {
+    if (seq++ <= worker.events_seen) continue;
+    if (event.stored)
+      index_.add(worker.slot, event.hash.tag());
+    else
+      index_.remove(worker.slot, event.hash.tag());
+    worker.events_seen = seq - 1;
+  }
+}
+
+void Workers::resync(Worker& worker) {
+  resyncs_.add();
+  index_.forget(worker.slot);
+  worker.synced = false;
+  worker.asking = true;
+  ask(worker, 0, 0, 0);
+}
+
+void Workers::ask(const Worker& worker, uint64_t from, uint64_t seq, uint64_t pages) {
+  worker.client->call(Snapshot{from}, options_.snapshot_budget,
+                      [this, alive = std::weak_ptr<bool>(alive_), node = worker.node,
+                       epoch = worker.epoch, from, seq, pages](const Result<KvSnapshot>& reply) {
+                        if (alive.expired()) return;
+                        Worker* const w = find(node, epoch);
+                        if (w == nullptr) return;
+                        if (reply && reply->epoch == epoch)
+                          return page(*w, *reply, from, seq, pages);
+                        w->asking = false;  // the next heartbeat asks again
+                        log_warn("conductor", "snapshot of worker %s: %s", shown(node).c_str(),
+                                 reply ? "it is of another epoch" : reply.error().what.c_str());
+                      });
+}
+
+// The cache may change between pages: events after the first page's sequence number are applied
+// over all of them, and repeating one does no harm.
+void Workers::page(Worker& worker, const KvSnapshot& page, uint64_t from, uint64_t seq,
+                   uint64_t pages) {
+  for (const BlockHash& hash : page.blocks) index_.add(worker.slot, hash.tag());
+  if (from == 0) seq = page.seq;
+  if (page.next != 0 && !page.blocks.empty() && pages < kPagesMax)
+    return ask(worker, page.next, seq, pages + 1);
+  worker.events_seen = seq;
+  worker.asking = false;
+  worker.synced = true;
+  log_info("conductor", "worker %s: snapshot taken, %zu blocks known in all",
+           shown(worker.node).c_str(), index_.blocks());
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,96 @@
+// The workers as the conductor knows them: who is alive, what they can do, what they cache and what
+// it gave them to do. The truth is on the workers; all of this is rebuilt from their heartbeats and
+// snapshots when the conductor starts, when a worker restarts, and when events were missed.
+//
+// A worker of the wrong model or layout is refused, with both fingerprints. One that is silent for
+// `worker_ttl`, or comes back with another epoch, is gone: on_gone is called and what it held is
+// forgotten.
+//
+// Thread: the loop's. Source: Mooncake paper section 5.3.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "rpc/client.h"
+#include "sched/ledger.h"
+#include "sched/prefix_index.h"
+#include "serve/messages.h"
+
+namespace mc::serve {
+
+struct Worker {
+  NodeId node;
+  bool prefill = false;
+  uint64_t epoch = 0;
+  std::string control, http;
+  bool draining = false;
+  WorkerLoad load;
+  Time seen{};
+  std::unique_ptr<rpc::Client> client;
+
+  // Prefill: its part of the index.
+  sched::PrefixIndex::Slot slot = 0;
+  bool synced = false;       // a snapshot was taken and no event is missing since
+  bool asking = false;       // for a snapshot
+  uint64_t events_seen = 0;  // applied up to here
+
+  // What this conductor gave it to do.
+  sched::Ledger ledger;          // prefill
+  uint64_t assigned = 0;         // requests so far
+  uint64_t requests = 0;         // now
+  uint64_t context_tokens = 0;   // decode: of its requests
+  uint64_t reserved_blocks = 0;  // decode: since its last heartbeat
+};
+
+struct WorkersOptions {
+  std::string model, fingerprint;
+  uint64_t block_tokens = 0;
+  uint64_t epoch = 0;  // the conductor's
+  Duration worker_ttl{};
+  Duration snapshot_budget{};  // for one page
+};
+
+class Workers {
+ public:
+  Workers(io::Loop& loop, WorkersOptions options, sched::PrefixIndex& index, Metrics& metrics);
+
+  // Errors: kInvalid for a worker that does not fit; kStale from a process that was replaced;
+  // kBusy when there are too many.
+  Result<HeartbeatAck> heartbeat(const Heartbeat& beat, Time now);
+  void tick(Time now);
+
+  Worker* find(const NodeId& node, uint64_t epoch);
+  Worker* find(const NodeId& node);
+  const std::map<NodeId, std::unique_ptr<Worker>>& all() const { return workers_; }
+  size_t slots() const { return slots_used_; }  // of the index: one more than the largest
+  size_t live(bool prefill) const;
+  size_t unsynced() const;
+
+  std::function<void(const Worker& worker, const std::string& why)> on_gone;
+
+ private:
+  Result<> check(const Heartbeat& beat) const;
+  Result<Worker*> join(const Heartbeat& beat, Time now);
+  void remove(const NodeId& node, const std::string& why);
+  void apply(Worker& worker, const Heartbeat& beat);
+  void resync(Worker& worker);
+  void ask(const Worker& worker, uint64_t from, uint64_t seq, uint64_t pages);
+  void page(Worker& worker, const KvSnapshot& page, uint64_t from, uint64_t seq, uint64_t pages);
+
+  io::Loop& loop_;
+  const WorkersOptions options_;
+  sched::PrefixIndex& index_;
+  Counter& gaps_;
+  Counter& resyncs_;
+  std::map<NodeId, std::unique_ptr<Worker>> workers_;
+  std::map<NodeId, std::string> refused_;  // the reason logged last, so that it is logged once
+  std::vector<sched::PrefixIndex::Slot> slots_free_;
+  size_t slots_used_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace mc::serve
