@@ -1,0 +1,100 @@
+// The decode side of a request: reserves blocks for its KV, verifies what arrives, and generates
+// tokens in a continuously changing batch, one message of tokens a step to each conductor.
+//
+//   Reserve -> (layers arrive by the transfer engine) -> KvReady -> verify -> batch -> tokens
+//
+// KV that has not arrived, or does not verify, is never in a batch: such a request ends as "error"
+// with the reason. Blocks of an aborted request whose prefill side may still be writing are
+// quarantined: its guard word moves on, and they are reused only when that side said it is done or
+// its time is over.
+//
+// Thread: the loop's; token work runs on a compute thread of its own.
+// Source: Mooncake paper section 3.1 (steps 3 and 4 of Figure 3).
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/metrics.h"
+#include "rpc/client.h"
+#include "rpc/server.h"
+#include "serve/batcher.h"
+#include "serve/block_manager.h"
+#include "serve/compute_thread.h"
+#include "serve/messages.h"
+#include "serve/sequence.h"
+#include "xfer/engine.h"
+
+namespace mc::serve {
+
+struct DecodeConfig {
+  uint32_t blocks = 0;
+  double time_scale = 1;
+  Duration tbt_slo{};                               // 0: none
+  Duration kv_deadline = std::chrono::seconds(60);  // when the conductor names none
+  Duration peer_timeout = std::chrono::seconds(3);  // of the transfer engine
+  Duration token_budget = std::chrono::seconds(5);  // a conductor silent for this is gone
+};
+
+class DecodeWorker {
+ public:
+  // Registers its messages with `server`. Errors: kNoSpace for a pool that does not fit.
+  static Result<std::unique_ptr<DecodeWorker>> open(io::Loop& loop, xfer::Engine& transfer,
+                                                    rpc::Server& server, const Engine& engine,
+                                                    const DecodeConfig& config, Metrics& metrics);
+  ~DecodeWorker();
+
+  WorkerLoad load() const;
+  void drain() { draining_ = true; }  // refuses new reservations
+  bool idle() const { return sequences_.empty(); }
+
+ private:
+  DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server, const Engine& engine,
+               const DecodeConfig& config, Metrics& metrics, xfer::Memory memory);
+  Result<Reservation> reserve(const Reserve& m, Time now);
+  Result<rpc::Empty> kv_ready(const KvReady& m);
+  Result<rpc::Empty> kv_failed(const KvFailed& m);
+  Result<rpc::Empty> abort(const Abort& m);
+  void verify(const SequencePtr& s);
+  void verified(const SequencePtr& s, uint64_t bad_blocks);
+  void step();
+  void stepped(const std::vector<SequencePtr>& batch, const std::vector<int32_t>& tokens);
+  void deliver(const std::vector<SequencePtr>& batch, const std::vector<int32_t>& tokens);
+  std::string finish_of(const Sequence& s, int32_t token) const;
+  void fail_sequence(const SequencePtr& s, const std::string& why, uint32_t kv_errors = 0);
+  void end(const SequencePtr& s);  // out of the batch; freed when nothing uses its blocks
+  void try_free(const SequencePtr& s);
+  void quarantine_over(const std::string& request, uint64_t guard);
+  void send(const std::string& conductor, std::vector<TokenUpdate> updates);
+  void expire();
+  void after(Time when, std::function<void()> task);
+  std::byte* guard_word(size_t slot) { return memory_.data() + slot * 8; }
+  void gauge();
+
+  io::Loop& loop_;
+  xfer::Engine& transfer_;
+  const std::string control_;
+  const Engine& engine_;
+  const DecodeConfig config_;
+  xfer::Memory memory_;       // guard words, then blocks
+  const uint64_t blocks_at_;  // offset of block 0 in memory_
+  BlockManager blocks_;
+  DecodeBatch batch_;
+  bool stepping_ = false, draining_ = false;
+  uint64_t next_guard_;
+  std::vector<size_t> free_slots_;
+  std::unordered_map<std::string, SequencePtr> sequences_;
+  std::map<std::string, std::unique_ptr<rpc::Client>> conductors_;
+  io::Loop::Handle ticker_ = 0;
+  std::map<std::string, Gauge*> block_gauges_;
+  Gauge &running_, &waiting_, &usage_;
+  Counter &generated_, &kv_errors_, &failed_;
+  BucketHistogram& step_seconds_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers ask whether this is gone
+  ComputeThread compute_;  // last: its jobs end before what they use
+};
+
+}  // namespace mc::serve

@@ -1,0 +1,34 @@
+#include "serve/sequence.h"
+
+namespace mc::serve {
+
+void Sequence::append(int32_t token, uint32_t block_tokens) {
+  if (!tokens.empty() && tokens.size() % block_tokens == 0) {
+    const auto block = std::span<const int32_t>(tokens).last(block_tokens);
+    parents.push_back(chain_hash(parents.back(), block));
+  }
+  tokens.push_back(token);
+}
+
+SequencePtr make_sequence(const Reserve& m, uint32_t block_tokens) {
+  auto s = std::make_shared<Sequence>();
+  s->request = m.request;
+  s->conductor = m.conductor;
+  const size_t most = m.prompt.size() + m.max_tokens;
+  s->tokens.reserve(most);
+  s->parents.reserve(most / block_tokens + 1);
+  // A tenant.s salt takes the place of the first block.s parent.
+  BlockHash first;
+  if (!m.cache_salt.empty()) first.bytes = sha256(std::as_bytes(std::span(m.cache_salt)));
+  s->parents.push_back(first);
+  for (const int32_t token : m.prompt) s->append(token, block_tokens);
+  s->prompt = m.prompt.size();
+  s->stop_tokens = m.stop_tokens;
+  s->max_tokens = m.max_tokens;
+  s->min_tokens = m.min_tokens;
+  s->ignore_eos = m.ignore_eos;
+  s->sampling = {m.temperature, m.seed, false};
+  return s;
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,43 @@
+// One request on a decode worker: its tokens, where its KV lies, and how far it is.
+//
+// Thread: the loop's; while `busy`, tokens and parents belong to the compute thread.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "serve/block_manager.h"
+#include "serve/engine.h"
+#include "serve/messages.h"
+
+namespace mc::serve {
+
+struct Sequence {
+  std::string request, conductor;
+  std::vector<int32_t> tokens;     // the prompt, then what was generated; never reallocated
+  std::vector<BlockHash> parents;  // of each block that holds a token; never reallocated
+  std::vector<std::byte*> blocks;
+  std::vector<int32_t> stop_tokens;
+  size_t prompt = 0;  // tokens
+  uint32_t max_tokens = 0, min_tokens = 0;
+  bool ignore_eos = false;
+  Sampling sampling;
+  TxId tx = 0;
+  size_t slot = 0;  // of its guard word
+  uint64_t guard = 0;
+  bool settled = false;  // the prefill side writes no more
+  bool ended = false;    // the conductor was told, or does not want to know
+  int busy = 0;          // compute jobs that use it
+  Time reserved{}, arrived{}, verified{}, joined{};
+
+  size_t generated() const { return tokens.size() - prompt; }
+  SequenceView view() const { return {tokens, parents, blocks}; }
+  // Adds a token; a block that it begins gets its parent's digest.
+  void append(int32_t token, uint32_t block_tokens);
+};
+using SequencePtr = std::shared_ptr<Sequence>;
+
+// A sequence of the prompt alone, with room for all it may generate.
+SequencePtr make_sequence(const Reserve& m, uint32_t block_tokens);
+
+}  // namespace mc::serve
