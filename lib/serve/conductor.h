@@ -115,7 +115,7 @@ class Conductor {
   Json cluster() const;  // for /cluster: workers, loads, index, policy, totals
   // What would be decided now for such a prompt; for /debug/route.
   sched::Decision dry_run(const std::vector<int32_t>& prompt, const std::string& salt) const;
-  void update_metrics();
+  void update_metrics();  // gauges; before they are printed
 
  private:
   enum class State { kWaiting, kReserving, kAllocating, kPrefilling, kAnswering, kEnding };
@@ -174,7 +174,9 @@ class Conductor {
   void end(Job& job, const std::optional<Failed>& failed);
   void worker_gone(const Worker& worker, const std::string& why);
   void tick();
+  void expired(Job& job);
   void next_waiting();
+  void make_room();
   void count_tx(const char* op, bool ok);
   void log_end(const Job& job, const std::string& how) const;
 

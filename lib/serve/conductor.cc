@@ -1,0 +1,232 @@
+#include "serve/conductor.h"
+
+#include <algorithm>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "serve/conductor_numbers.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr Duration kTick = std::chrono::milliseconds(100);
+
+WorkersOptions workers_options(const ConductorOptions& o, const spec::ModelSpec& spec,
+                               uint64_t epoch) {
+  return {.model = spec.name,
+          .fingerprint = spec.fingerprint(o.block_size),
+          .block_tokens = o.block_size,
+          .epoch = epoch,
+          .worker_ttl = o.worker_ttl,
+          .snapshot_budget = o.step_timeout};
+}
+
+Json worker_json(const Worker& w, Time now) {
+  Json j = {{"name", w.node},
+            {"role", w.prefill ? "prefill" : "decode"},
+            {"control", w.control},
+            {"http", w.http},
+            {"epoch", w.epoch},
+            {"draining", w.draining},
+            {"silent-ms", to_ms(now - w.seen)},
+            {"assigned", w.assigned},
+            {"requests", w.requests},
+            {"waiting", w.load.waiting},
+            {"running", w.load.running},
+            {"blocks-total", w.load.blocks_total},
+            {"blocks-free", w.load.blocks_free},
+            {"blocks-cached", w.load.blocks_cached}};
+  if (w.prefill) {
+    j["synced"] = w.synced;
+    j["events-seen"] = w.events_seen;
+    j["queue-ms"] = w.ledger.wait_ms(now);
+    j["queued-tokens"] = w.ledger.tokens();
+  } else {
+    j["context-tokens"] = w.context_tokens;
+    j["tbt-ms"] = w.load.tbt_ms;
+  }
+  return j;
+}
+
+}  // namespace
+
+void ConductorOptions::describe(OptionList& v) {
+  v("listen", listen, "control address; port 0 takes a free one");
+  v("model", model, "model spec: 'tiny', or a file such as those in configs/models");
+  v("block-size", block_size, "tokens in a block of KV");
+  policy.describe(v);
+  v("retries", retries, "other workers to try when one fails before the first token");
+  v("worker-ttl", worker_ttl, "a worker silent for this long is gone");
+  v("snapshot-timeout", snapshot_timeout, "be ready after this, even if workers did not answer");
+  v("step-timeout", step_timeout, "longest wait for a worker to reserve, allocate or commit");
+  v("prefill-timeout", prefill_timeout, "longest wait for a prefill, its queue included");
+  v("token-timeout", token_timeout, "longest wait for the next token");
+  v("queue-timeout", queue_timeout, "longest wait for room on the workers");
+  v("queue-max", queue_max, "requests that may wait for room");
+  v("index-blocks", index_blocks, "blocks the index of caches may hold");
+}
+
+Result<> ConductorOptions::check() const {
+  if (block_size == 0 || block_size > 65536)
+    return fail(Code::kInvalid, "--block-size %llu, want 1 to 65536",
+                static_cast<unsigned long long>(block_size));
+  if (!(policy.balancing_threshold >= 1))
+    return fail(Code::kInvalid, "--kvcache-balancing-threshold %g, want 1 or more",
+                policy.balancing_threshold);
+  for (const Duration d : {worker_ttl, step_timeout, prefill_timeout, token_timeout, queue_timeout})
+    if (d.count() <= 0) return fail(Code::kInvalid, "a timeout of %s", to_text(d).c_str());
+  return {};
+}
+
+Result<std::unique_ptr<Conductor>> Conductor::open(io::Loop& loop, const ConductorOptions& options,
+                                                   uint64_t epoch, Metrics& metrics) {
+  MC_TRY_(options.check());
+  MC_TRY(auto spec, spec::load_spec(options.model));
+  MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
+  return std::unique_ptr<Conductor>(
+      new Conductor(loop, options, std::move(spec), epoch, metrics, std::move(server)));
+}
+
+Conductor::Conductor(io::Loop& loop, ConductorOptions options, spec::ModelSpec spec, uint64_t epoch,
+                     Metrics& metrics, std::unique_ptr<rpc::Server> server)
+    : loop_(loop),
+      options_(std::move(options)),
+      epoch_(epoch),
+      started_(loop.clock().now()),
+      metrics_(metrics),
+      cost_(std::move(spec)),
+      index_(options_.index_blocks),
+      rpc_(std::move(server)),
+      workers_(loop, workers_options(options_, cost_.spec(), epoch), index_, metrics),
+      numbers_(std::make_unique<Numbers>(metrics)) {
+  rpc_->on<Heartbeat>([this](const Heartbeat& m, const rpc::Call& call) {
+    return workers_.heartbeat(m, call.now);
+  });
+  rpc_->on<TokenBatch>([this](const TokenBatch& m, const rpc::Call&) -> Result<rpc::Empty> {
+    tokens(m);
+    return rpc::Empty{};
+  });
+  workers_.on_gone = [this](const Worker& w, const std::string& why) { worker_gone(w, why); };
+  timer_ = loop_.every(kTick, [this] { tick(); });
+}
+
+Conductor::~Conductor() {
+  loop_.cancel(timer_);
+  for (auto& [id, job] : jobs_) release(*job, "the conductor ends");
+}
+
+sched::View Conductor::view(const std::vector<uint64_t>& tags, uint64_t tokens, uint32_t max_tokens,
+                            const Job* job) const {
+  const Time now = loop_.now();
+  const auto match = index_.match(tags, workers_.slots());
+  const uint64_t blocks = (tokens + max_tokens) / options_.block_size + 1;
+  sched::View v;
+  for (const auto& [node, w] : workers_.all()) {
+    const bool usable = !w->draining && !(job != nullptr && job->full.contains(node));
+    if (w->prefill)
+      v.prefill.push_back({.name = node,
+                           .usable = usable,
+                           .match = match[w->slot],
+                           .queue_ms = w->ledger.wait_ms(now),
+                           .queued_tokens = w->ledger.tokens(),
+                           .requests = w->requests,
+                           .assigned = w->assigned});
+    else
+      v.decode.push_back({.name = node,
+                          .usable = usable,
+                          .room = w->load.blocks_free >= w->reserved_blocks + blocks,
+                          .requests = w->requests,
+                          .context_tokens = w->context_tokens});
+  }
+  if (job == nullptr || job->avoid.empty()) return v;
+  const auto avoid = [&](auto& nodes) {  // unless nothing would be left
+    const auto good = [&](const auto& n) { return n.usable && !job->avoid.contains(n.name); };
+    if (std::none_of(nodes.begin(), nodes.end(), good)) return;
+    for (auto& n : nodes) n.usable = good(n);
+  };
+  avoid(v.prefill);
+  avoid(v.decode);
+  return v;
+}
+
+sched::Decision Conductor::decide(const Job& job) const {
+  sched::PolicyOptions policy = options_.policy;
+  if (policy.ttft_slo.count() > 0)  // what was spent waiting is part of what was promised
+    policy.ttft_slo = std::max(policy.ttft_slo - (loop_.now() - job.arrived), Duration(1));
+  return sched::choose(
+      view(job.tags, job.ask.prompt.size(), job.ask.max_tokens, &job),
+      {.tokens = job.ask.prompt.size(), .block_tokens = options_.block_size, .number = decided_},
+      policy, cost_);
+}
+
+sched::Decision Conductor::dry_run(const std::vector<int32_t>& prompt,
+                                   const std::string& salt) const {
+  std::vector<uint64_t> tags;
+  for (const BlockHash& h : chain_hashes(prompt, options_.block_size, salt))
+    tags.push_back(h.tag());
+  return sched::choose(
+      view(tags, prompt.size(), 0, nullptr),
+      {.tokens = prompt.size(), .block_tokens = options_.block_size, .number = decided_},
+      options_.policy, cost_);
+}
+
+std::string Conductor::not_ready() const {
+  if (draining_) return "draining";
+  if (workers_.live(true) == 0) return "no prefill worker";
+  if (workers_.live(false) == 0) return "no decode worker";
+  const size_t unsynced = workers_.unsynced();
+  if (unsynced > 0 && !was_ready_ && loop_.now() - started_ < options_.snapshot_timeout)
+    return strf("rebuilding the view: %zu of %zu workers have not answered", unsynced,
+                workers_.all().size());
+  was_ready_ = true;
+  return {};
+}
+
+Json Conductor::cluster() const {
+  Json workers = Json::array();
+  for (const auto& [node, w] : workers_.all()) workers.push_back(worker_json(*w, loop_.now()));
+  return {{"epoch", epoch_},
+          {"model", cost_.spec().name},
+          {"fingerprint", cost_.spec().fingerprint(options_.block_size)},
+          {"block-size", options_.block_size},
+          {"policy", options_.policy.policy},
+          {"ready", not_ready().empty()},
+          {"reason", not_ready()},
+          {"in-flight", jobs_.size()},
+          {"waiting", waiting_.size()},
+          {"index-blocks", index_.blocks()},
+          {"prefill-factor", cost_.prefill_factor()},
+          {"transfer-bytes-per-s", cost_.transfer_bytes_per_s()},
+          {"input-tokens", numbers_->input_tokens.value()},
+          {"hit-tokens", numbers_->hit_tokens.value()},
+          {"reachable-hit-tokens", numbers_->reachable_tokens.value()},
+          {"workers", std::move(workers)}};
+}
+
+void Conductor::update_metrics() {
+  metrics_.gauge("mc_conductor_index_blocks", "blocks known to be cached somewhere")
+      .set(static_cast<double>(index_.blocks()));
+  metrics_.gauge("mc_conductor_requests_in_flight", "requests not yet answered")
+      .set(static_cast<double>(jobs_.size()));
+  metrics_.gauge("mc_conductor_requests_waiting", "of these, waiting for room")
+      .set(static_cast<double>(waiting_.size()));
+  for (const bool prefill : {true, false})
+    metrics_
+        .gauge("mc_conductor_workers", "workers alive and not draining",
+               {{"role", prefill ? "prefill" : "decode"}})
+        .set(static_cast<double>(workers_.live(prefill)));
+}
+
+void Conductor::tick() {
+  const Time now = loop_.now();
+  workers_.tick(now);
+  index_.tick(now);
+  std::vector<Id> late;
+  for (const auto& [id, job] : jobs_)
+    if (job->deadline <= now) late.push_back(id);
+  for (const Id id : late)
+    if (const auto it = jobs_.find(id); it != jobs_.end()) expired(*it->second);
+  next_waiting();
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,461 @@
+// The life of a request, in order; messages.h has the picture.
+#include <algorithm>
+
+#include "base/log.h"
+#include "serve/conductor.h"
+#include "serve/conductor_numbers.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr Duration kAbortBudget = std::chrono::seconds(2);
+constexpr Duration kEndingWait = std::chrono::seconds(2);  // for the prefill worker's numbers
+constexpr Duration kGuessSlack = std::chrono::seconds(2);
+constexpr Duration kCommitted = std::chrono::seconds(10);  // its events are on their way
+constexpr uint32_t kRetryAfterMax = 30;
+
+uint32_t retry_after(double excess_ms) {
+  return static_cast<uint32_t>(std::clamp(excess_ms / 1e3 + 1, 1.0, double{kRetryAfterMax}));
+}
+
+bool no_room(const Error& e) { return e.code == Code::kNoSpace || e.code == Code::kBusy; }
+
+// How it looks to the client when a worker failed us.
+Failed failed_at(const char* op, const NodeId& node, const Error& e) {
+  Failed f;
+  f.status = e.code == Code::kTimeout ? 504 : 503;
+  f.code = e.code == Code::kTimeout ? "upstream_timeout" : "worker_failed";
+  f.what = strf("%s on %s: %s", op, node.c_str(), e.what.c_str());
+  f.retry_after_s = 1;
+  return f;
+}
+
+}  // namespace
+
+template <class M>
+void Conductor::call(Job& job, const Place& place, const M& message, Duration budget,
+                     std::function<void(Job&, const Result<typename M::Reply>&)> then) {
+  Worker* const worker = workers_.find(place.node, place.epoch);
+  if (worker == nullptr) return;  // its end was noticed: worker_gone has dealt with the job
+  worker->client->call(
+      message, budget,
+      [this, alive = std::weak_ptr<bool>(alive_), id = job.id, attempt = job.attempt,
+       then = std::move(then)](const Result<typename M::Reply>& reply) {
+        if (alive.expired()) return;
+        const auto it = jobs_.find(id);
+        if (it != jobs_.end() && it->second->attempt == attempt) then(*it->second, reply);
+      });
+}
+
+Conductor::Id Conductor::submit(Generate request, Listener listener) {
+  const Id id = next_id_++;
+  auto owned = std::make_unique<Job>();
+  Job& job = *owned;
+  job.id = id;
+  job.ask = std::move(request);
+  job.listener = std::move(listener);
+  job.arrived = loop_.now();
+  jobs_.emplace(id, std::move(owned));
+  if (draining_) {
+    end(job, Failed{503, "draining", "the conductor is draining: use another", 1});
+    return id;
+  }
+  for (const BlockHash& h : chain_hashes(job.ask.prompt, options_.block_size, job.ask.cache_salt))
+    job.tags.push_back(h.tag());
+  if (waiting_.empty())
+    start(job);
+  else
+    wait_for_room(job);  // not past those who came before
+  return id;
+}
+
+void Conductor::start(Job& job) {
+  const Time before = loop_.clock().now();
+  job.decision = decide(job);
+  numbers_->decision.observe(to_seconds(loop_.clock().now() - before));
+  ++decided_;
+  if (job.decision.verdict != sched::Verdict::kAccept) return refuse(job);
+  const sched::Decision& d = job.decision;
+  ++job.attempt;
+  job.wire = strf("%llx-%llu-%u", static_cast<unsigned long long>(epoch_),
+                  static_cast<unsigned long long>(job.id), job.attempt);
+  by_wire_[job.wire] = job.id;
+  std::vector<Worker*> prefills, decodes;
+  for (const auto& [node, w] : workers_.all()) (w->prefill ? prefills : decodes).push_back(w.get());
+  Worker& p = *prefills[d.prefill];
+  Worker& q = *decodes[d.decode];
+  job.prefill = {p.node, p.epoch};
+  job.decode = {q.node, q.epoch};
+  job.progress = {};
+  job.progress.prefill = p.node;
+  job.progress.decode = q.node;
+  job.progress.predicted_ttft_ms = d.ttft_ms();
+  numbers_->predicted.observe(d.ttft_ms() / 1e3);
+  // Charged before anything is sent: the next request of the same burst must see it.
+  const uint64_t n = job.ask.prompt.size();
+  p.ledger.charge(job.id, d.chosen.prefill_ms, n - d.chosen.reused_tokens, loop_.now());
+  ++p.assigned;
+  ++p.requests;
+  ++q.assigned;
+  ++q.requests;
+  q.context_tokens += n;
+  q.reserved_blocks += (n + job.ask.max_tokens) / options_.block_size + 1;
+  job.charged = true;
+  job.guess =
+      index_.guess(p.slot, job.tags, loop_.now() + from_seconds(d.ttft_ms() / 1e3) + kGuessSlack);
+  reserve(job);
+}
+
+void Conductor::refuse(Job& job) {
+  const sched::Decision& d = job.decision;
+  Failed f;
+  f.code = sched::name(d.verdict);
+  f.what = d.reason;
+  if (d.verdict == sched::Verdict::kTtft || d.verdict == sched::Verdict::kTbt) {
+    const bool ttft = d.verdict == sched::Verdict::kTtft;
+    const Duration promise = ttft ? options_.policy.ttft_slo : options_.policy.tbt_slo;
+    f.status = 429;
+    f.retry_after_s = retry_after((ttft ? d.ttft_ms() : d.tbt_ms) - to_ms(promise));
+    job.progress.predicted_ttft_ms = d.ttft_ms();
+    return end(job, f);
+  }
+  if (!job.full.empty() && workers_.live(true) > 0 && workers_.live(false) > 0)
+    return wait_for_room(job);
+  f.status = 503;
+  f.code = "no_capacity";
+  f.retry_after_s = 1;
+  end(job, f);
+}
+
+void Conductor::wait_for_room(Job& job) {
+  if (waiting_.size() >= options_.queue_max && !waiting_.contains(job.id))
+    return end(job, Failed{503, "no_capacity",
+                           strf("%zu requests wait for room already", waiting_.size()), 1});
+  job.state = State::kWaiting;
+  job.deadline = job.arrived + options_.queue_timeout;
+  job.full.clear();
+  waiting_.insert(job.id);
+}
+
+// The oldest tries again; when it has a place, the next one follows.
+void Conductor::next_waiting() {
+  if (waiting_.empty()) return;
+  const Id id = *waiting_.begin();
+  waiting_.erase(waiting_.begin());
+  start(*jobs_.at(id));
+}
+
+void Conductor::reserve(Job& job) {
+  job.state = State::kReserving;
+  job.deadline = Time::max();  // the call has one
+  job.reserved = true;
+  const Generate& g = job.ask;
+  Reserve m;
+  m.request = job.wire;
+  m.conductor = rpc_->address();
+  m.prompt = g.prompt;
+  m.max_tokens = g.max_tokens;
+  m.min_tokens = g.min_tokens;
+  m.ignore_eos = g.ignore_eos;
+  m.stop_tokens = g.stop_tokens;
+  m.seed = g.seed;
+  m.temperature = g.temperature;
+  m.kv_deadline_ms = static_cast<uint32_t>(to_ms(options_.step_timeout + options_.prefill_timeout));
+  call<Reserve>(job, job.decode, m, options_.step_timeout,
+                [this](Job& j, const Result<Reservation>& reply) {
+                  count_tx("reserve", reply.has_value());
+                  if (!reply) return step_failed(j, j.decode, "reserve", reply.error());
+                  allocate(j, *reply);
+                });
+}
+
+void Conductor::allocate(Job& job, const Reservation& reservation) {
+  job.state = State::kAllocating;
+  job.allocated = true;
+  TxAllocate m;
+  m.request = job.wire;
+  m.prompt = job.ask.prompt;
+  m.cache_salt = job.ask.cache_salt;
+  m.target = reservation;
+  m.lease_ms = static_cast<uint32_t>(to_ms(options_.prefill_timeout + options_.token_timeout));
+  call<TxAllocate>(job, job.prefill, m, options_.step_timeout,
+                   [this](Job& j, const Result<TxAllocated>& reply) {
+                     count_tx("allocate", reply.has_value());
+                     if (!reply) return step_failed(j, j.prefill, "allocate", reply.error());
+                     prefill(j, *reply);
+                   });
+}
+
+void Conductor::prefill(Job& job, const TxAllocated& allocated) {
+  job.state = State::kPrefilling;
+  job.tx = allocated.tx;
+  job.progress.sched_ms = to_ms(loop_.now() - job.arrived);
+  if (Worker* p = workers_.find(job.prefill.node, job.prefill.epoch))
+    p->ledger.correct(job.id, allocated.queue_ms, loop_.now());
+  call<Prefill>(job, job.prefill, Prefill{job.tx}, options_.prefill_timeout,
+                [this](Job& j, const Result<PrefillDone>& reply) {
+                  count_tx("prefill", reply.has_value());
+                  if (!reply) return step_failed(j, j.prefill, "prefill", reply.error());
+                  prefilled(j, *reply);
+                });
+  next_waiting();
+}
+
+void Conductor::prefilled(Job& job, const PrefillDone& done) {
+  Progress& p = job.progress;
+  const uint64_t n = job.ask.prompt.size();
+  job.prefilled = true;
+  p.cached_tokens = static_cast<uint32_t>(std::min<uint64_t>(done.cached_tokens, n));
+  p.pool_tokens = std::min(done.pool_tokens, *p.cached_tokens);
+  p.queue_ms = done.queue_ms;
+  p.load_ms += done.load_ms;
+  p.prefill_ms = done.prefill_ms;
+  p.transfer_ms = done.transfer_ms;
+  numbers_->input_tokens.add(n);
+  numbers_->hit_tokens.add(*p.cached_tokens);
+  numbers_->reachable_tokens.add(job.decision.best_tokens);
+  cost_.learn_prefill(n, *p.cached_tokens, done.prefill_ms + done.load_ms);
+  cost_.learn_transfer(done.kv_bytes, done.transfer_ms);
+  if (Worker* w = workers_.find(job.prefill.node, job.prefill.epoch)) {
+    w->ledger.finish(job.id, loop_.now());
+    --w->requests;
+  }
+  if (job.state == State::kEnding) return finished(job);
+  if (job.state == State::kPrefilling) job.deadline = loop_.now() + options_.token_timeout;
+}
+
+void Conductor::tokens(const TokenBatch& batch) {
+  for (const TokenUpdate& u : batch.updates) {
+    const auto it = by_wire_.find(u.request);
+    if (it != by_wire_.end()) {
+      update(*jobs_.at(it->second), u);
+    } else if (const Worker* w = workers_.find(batch.node); w != nullptr && u.finish.empty()) {
+      // Of a request given up, or of a conductor that was here before.
+      abort_at({w->node, w->epoch}, u.request, "nobody waits for it");
+    }
+  }
+}
+
+void Conductor::update(Job& job, const TokenUpdate& u) {
+  if (job.state != State::kPrefilling && job.state != State::kAnswering) return;
+  Progress& p = job.progress;
+  p.kv_errors += u.kv_errors;
+  if (u.finish == "error") {
+    Failed f;
+    f.status = 503;
+    f.code = "worker_failed";
+    f.what = strf("decode on %s: %s", job.decode.node.c_str(), u.error.substr(0, 500).c_str());
+    f.retry_after_s = 1;
+    return fail_attempt(job, {job.prefill.node, job.decode.node}, f);
+  }
+  if (!u.tokens.empty() && job.state == State::kPrefilling) {
+    job.state = State::kAnswering;
+    job.first_token = loop_.now();
+    p.ttft_ms = to_ms(loop_.now() - job.arrived);
+    numbers_->ttft.observe(p.ttft_ms / 1e3);
+    numbers_->error.observe((p.predicted_ttft_ms - p.ttft_ms) / 1e3);
+  }
+  if (!job.committed && (!u.tokens.empty() || !u.finish.empty())) commit(job);
+  job.deadline = loop_.now() + options_.token_timeout;
+  if (!u.tokens.empty()) {
+    p.output_tokens += static_cast<uint32_t>(u.tokens.size());
+    if (Worker* d = workers_.find(job.decode.node, job.decode.epoch))
+      d->context_tokens += u.tokens.size();
+  }
+  if (!u.finish.empty()) {
+    p.finish = u.finish;
+    p.load_ms += u.load_ms;
+    p.decode_ms = u.decode_ms;
+    job.state = State::kEnding;
+    job.deadline = loop_.now() + kEndingWait;
+  }
+  const Id id = job.id;
+  if (!u.tokens.empty()) job.listener.on_tokens(p, u.tokens);
+  const auto it = jobs_.find(id);  // the listener may have cancelled it
+  if (it != jobs_.end() && job.state == State::kEnding && job.prefilled) finished(job);
+}
+
+// The prompt's blocks are now cached there; events will say so too. The request need not live until
+// the answer comes.
+void Conductor::commit(Job& job) {
+  Worker* const worker = workers_.find(job.prefill.node, job.prefill.epoch);
+  if (worker == nullptr) return;  // and its cache with it
+  job.committed = true;
+  index_.prolong(job.guess, loop_.now() + kCommitted);
+  worker->client->call(TxCommit{job.tx}, options_.step_timeout,
+                       [this, alive = std::weak_ptr<bool>(alive_), id = job.ask.id,
+                        node = worker->node](const Result<TxCommitted>& reply) {
+                         if (alive.expired()) return;
+                         count_tx("commit", reply.has_value());
+                         if (!reply)
+                           log_warn("conductor", "request %s: commit on %s: %s", id.c_str(),
+                                    node.c_str(), reply.error().what.c_str());
+                       });
+}
+
+void Conductor::finished(Job& job) {
+  Progress& p = job.progress;
+  if (p.output_tokens == 0 && p.finish.empty()) p.finish = "stop";
+  const double parts = p.sched_ms + p.queue_ms + p.load_ms + p.prefill_ms + p.transfer_ms;
+  p.first_step_ms = std::max(p.ttft_ms - parts, 0.0);
+  end(job, std::nullopt);
+}
+
+// A deadline of a state passed; calls have their own.
+void Conductor::expired(Job& job) {
+  switch (job.state) {
+    case State::kWaiting:
+      return end(
+          job,
+          Failed{503, "no_capacity",
+                 strf("no worker had room within %s", to_text(options_.queue_timeout).c_str()), 1});
+    case State::kEnding: return finished(job);  // it has all its tokens; only numbers are missing
+    case State::kReserving:
+    case State::kAllocating:
+    case State::kPrefilling:
+    case State::kAnswering: break;
+  }
+  fail_attempt(job, {job.decode.node},
+               Failed{504, "upstream_timeout",
+                      strf("no token from %s within %s", job.decode.node.c_str(),
+                           to_text(options_.token_timeout).c_str()),
+                      1});
+}
+
+void Conductor::step_failed(Job& job, const Place& where, const char* op, const Error& error) {
+  if (no_room(error) && job.state != State::kAnswering && job.state != State::kEnding) {
+    release(job, error.what);
+    job.full.insert(where.node);
+    return start(job);
+  }
+  if (job.state == State::kEnding) return finished(job);
+  // A prefill may fail because of the decode worker it sends to: try others of both.
+  std::set<NodeId> avoid{where.node};
+  if (job.state == State::kPrefilling) avoid.insert(job.decode.node);
+  // Once tokens come the KV has arrived, and decoding needs the prefill worker no longer.
+  if (job.state == State::kAnswering) return;
+  fail_attempt(job, avoid, failed_at(op, where.node, error));
+}
+
+void Conductor::fail_attempt(Job& job, const std::set<NodeId>& avoid, Failed why) {
+  release(job, why.what);
+  if (job.progress.output_tokens > 0 || job.failures >= options_.retries) return end(job, why);
+  ++job.failures;
+  numbers_->retries.add();
+  log_warn("conductor", "request %s is tried again: %s", job.ask.id.c_str(), why.what.c_str());
+  job.avoid.insert(avoid.begin(), avoid.end());
+  start(job);
+}
+
+// Takes back all that the attempt was given, here and on the workers.
+void Conductor::release(Job& job, const std::string& reason) {
+  const bool answered = job.state == State::kEnding;
+  if (job.charged) {
+    if (Worker* p = workers_.find(job.prefill.node, job.prefill.epoch)) {
+      p->ledger.finish(job.id, loop_.now());
+      if (!job.prefilled) --p->requests;
+    }
+    if (Worker* d = workers_.find(job.decode.node, job.decode.epoch)) {
+      --d->requests;
+      d->context_tokens -= job.ask.prompt.size() + job.progress.output_tokens;
+    }
+    if (!job.committed) index_.withdraw(job.guess);
+  }
+  if (job.reserved && !answered) abort_at(job.decode, job.wire, reason);
+  if (job.allocated && !job.committed) abort_at(job.prefill, job.wire, reason);
+  by_wire_.erase(job.wire);
+  job.charged = job.reserved = job.allocated = job.prefilled = job.committed = false;
+  ++job.attempt;  // answers still on their way are nobody's
+}
+
+void Conductor::abort_at(const Place& place, const std::string& wire, const std::string& reason) {
+  Worker* const worker = workers_.find(place.node, place.epoch);
+  if (worker == nullptr) return;
+  worker->client->call(Abort{wire, reason.substr(0, 500)}, kAbortBudget,
+                       [](const Result<rpc::Empty>&) {});  // else the worker's lease ends it
+}
+
+void Conductor::end(Job& job, const std::optional<Failed>& failed) {
+  release(job, failed ? failed->what : "finished");
+  metrics_
+      .counter("mc_conductor_requests_total", "requests answered",
+               {{"code", std::to_string(failed ? failed->status : 200)},
+                {"reason", failed ? failed->code : job.progress.finish}})
+      .add();
+  log_end(job, failed ? failed->code + ": " + failed->what : job.progress.finish);
+  const auto it = jobs_.find(job.id);
+  const std::unique_ptr<Job> owned = std::move(it->second);
+  jobs_.erase(it);
+  waiting_.erase(owned->id);
+  make_room();
+  owned->listener.on_done(owned->progress, failed);
+}
+
+void Conductor::cancel(Id id, const std::string& reason, const std::string& finish) {
+  const auto it = jobs_.find(id);
+  if (it == jobs_.end()) return;
+  Job& job = *it->second;
+  release(job, reason);
+  metrics_
+      .counter("mc_conductor_requests_total", "requests answered",
+               {{"code", finish.empty() ? "499" : "200"},
+                {"reason", finish.empty() ? "client_gone" : finish}})
+      .add();
+  log_end(job, reason);
+  waiting_.erase(id);
+  jobs_.erase(it);
+  make_room();
+}
+
+// A request ended: the oldest that waits may have its place. On a later turn, for this may be
+// called while others are being ended.
+void Conductor::make_room() {
+  if (waiting_.empty()) return;
+  loop_.post([this, alive = std::weak_ptr<bool>(alive_)] {
+    if (!alive.expired()) next_waiting();
+  });
+}
+
+void Conductor::drain() { draining_ = true; }
+
+void Conductor::cancel_all(const std::string& reason) {
+  while (!jobs_.empty()) end(*jobs_.begin()->second, Failed{503, "draining", reason, 1});
+}
+
+// Those it had before the first token go elsewhere; a prefill worker whose KV has all arrived is
+// not missed.
+void Conductor::worker_gone(const Worker& worker, const std::string& why) {
+  std::vector<Id> hit;
+  for (const auto& [id, job] : jobs_) {
+    if (!job->charged || job->state == State::kEnding) continue;
+    const bool decode = job->decode.node == worker.node && job->decode.epoch == worker.epoch;
+    const bool prefill = job->prefill.node == worker.node && job->prefill.epoch == worker.epoch;
+    if (decode || (prefill && job->state != State::kAnswering && !job->prefilled))
+      hit.push_back(id);
+  }
+  for (const Id id : hit) {
+    const auto it = jobs_.find(id);
+    if (it == jobs_.end()) continue;
+    fail_attempt(*it->second, {worker.node},
+                 failed_at(worker.prefill ? "prefill" : "decode", worker.node,
+                           Error{Code::kUnavailable, "the worker is gone: " + why}));
+  }
+}
+
+void Conductor::count_tx(const char* op, bool ok) {
+  metrics_
+      .counter("mc_conductor_tx_total", "steps of requests on workers",
+               {{"op", op}, {"result", ok ? "ok" : "failed"}})
+      .add();
+}
+
+void Conductor::log_end(const Job& job, const std::string& how) const {
+  const Progress& p = job.progress;
+  log_info("conductor",
+           "request %s: n %zu, cached %u (pool %u), out %u, %s -> %s; %s; ttft %.1f ms; %s",
+           job.ask.id.c_str(), job.ask.prompt.size(), p.cached_tokens.value_or(0), p.pool_tokens,
+           p.output_tokens, p.prefill.c_str(), p.decode.c_str(),
+           sched::explain(job.decision).c_str(), p.ttft_ms, how.c_str());
+}
+
+}  // namespace mc::serve
