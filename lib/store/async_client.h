@@ -7,6 +7,8 @@
 //
 // Memory named by an item belongs to the call until its callback has run.
 //
+// A get that waits for keys occupies one of the threads meanwhile.
+//
 // Thread: the loop's. Destroying it waits for the calls that are being made (bounded by
 // `timeout`), drops those still queued, and no callback runs any more. More than `queue_max` calls
 // waiting answer kBusy.

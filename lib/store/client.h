@@ -99,7 +99,8 @@ class Client {
   Result<> prepare(Write& write, const std::vector<NodeRef>& nodes, Opened& opened, Time deadline,
                    std::vector<xfer::Request>& requests);
   void write_out(std::span<Write> writes, const std::vector<xfer::Request>& requests,
-                 Time deadline);
+                 const std::vector<NodeRef>& nodes, Time deadline);
+  static bool worth_another(const Write& write);
   void finish_puts(std::span<Write> writes, Time deadline);
   void get_round(std::span<Read> reads, Time deadline, Duration wait);
   void read_replicas(std::span<Read> reads, size_t replica, const Replicas& found, Time deadline);

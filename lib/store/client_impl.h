@@ -27,6 +27,7 @@ struct Client::Write {
   PutGrant grant;
   size_t first = 0, count = 0;  // its requests
   bool moved = false;
+  bool redo = false;
   Answer<PutOutcome> answer;
 };
 

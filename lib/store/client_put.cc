@@ -5,6 +5,12 @@
 
 namespace mc::store {
 
+bool Client::worth_another(const Write& w) {
+  if (w.answer.value) return false;
+  const Code code = w.answer.value.error().code;
+  return code == Code::kStale || code == Code::kUnavailable;
+}
+
 Result<PutOutcome> Client::put(const ObjectKey& key, std::span<const std::byte> value) {
   const PutItem item{key, {value}};
   return std::move(put_batch({&item, 1})[0]);
@@ -21,10 +27,12 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
   for (size_t at = 0; at < writes.size(); at += kChunk) {
     const auto chunk = std::span(writes).subspan(at, std::min(kChunk, writes.size() - at));
     put_round(chunk, deadline);
-    // A grant that went stale (the master restarted, the node re-mounted) is asked for once more.
+    // Once more for what a restarted master or a node that has gone made fail: the node was
+    // reported, so another is granted.
     std::vector<Write> again;
     for (Write& w : chunk)
-      if (!w.answer.value && w.answer.value.error().code == Code::kStale) {
+      if (worth_another(w) && left(deadline) > Duration::zero()) {
+        w.redo = true;
         again.push_back({});
         again.back().item = w.item;
         again.back().bytes = w.bytes;
@@ -32,8 +40,7 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
     if (!again.empty()) put_round(again, deadline);
     auto redone = again.begin();
     for (Write& w : chunk) {
-      const bool stale = !w.answer.value && w.answer.value.error().code == Code::kStale;
-      out.push_back(stale ? std::move((redone++)->answer.value) : std::move(w.answer.value));
+      out.push_back(w.redo ? std::move((redone++)->answer.value) : std::move(w.answer.value));
     }
   }
   return out;
@@ -69,7 +76,7 @@ void Client::put_round(std::span<Write> writes, Time deadline) {
     else
       w.moved = true;
   }
-  write_out(writes, requests, deadline);
+  write_out(writes, requests, started->nodes, deadline);
   finish_puts(writes, deadline);
 }
 
@@ -89,7 +96,7 @@ Result<> Client::prepare(Write& w, const std::vector<NodeRef>& nodes, Opened& op
 }
 
 void Client::write_out(std::span<Write> writes, const std::vector<xfer::Request>& requests,
-                       Time deadline) {
+                       const std::vector<NodeRef>& nodes, Time deadline) {
   const xfer::BatchId batch = engine_.allocate_batch();
   Result<> submitted;
   if (!requests.empty()) submitted = engine_.submit(batch, requests);
@@ -108,6 +115,8 @@ void Client::write_out(std::span<Write> writes, const std::vector<xfer::Request>
                                       : xfer::Status{xfer::State::kFailed, 0, submitted.error()};
       if (status.state == xfer::State::kCompleted) continue;
       w.moved = false;
+      if (status.state == xfer::State::kFailed && status.error.code == Code::kUnavailable)
+        report(nodes[w.grant.places[i * w.grant.places.size() / w.count].node]);
       w.answer.value = status.state == xfer::State::kFailed
                            ? fail(status.error)
                            : fail(Code::kTimeout, "put of '%s': not written within %s",

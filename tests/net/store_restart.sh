@@ -34,6 +34,7 @@ expect 0 store get after --out "$T/back" --verify always
 kill_9 a
 expect 0 store get both --out "$T/back" --verify always
 cmp "$T/v20" "$T/back" || die "the other replica differs"
+for i in $(seq 6); do expect 0 store put "fresh$i" "$T/v$i"; done  # placed on the node that lives
 for i in $(seq 20); do
   [ "$i" != 7 ] || continue
   rc=0

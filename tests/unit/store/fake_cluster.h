@@ -60,12 +60,16 @@ struct FakeCluster {
   }
   void beat(FakeNode& node) {
     node.waiting = true;
-    master->handle(Heartbeat{node.ref.name, node.ref.generation, node.done, 1000}, now,
-                   [&node](const Result<Beat>& reply) {
-                     REQUIRE(reply);
-                     node.inbox = *reply;
-                     node.waiting = false;
-                   });
+    // By name: a node that was taken out of the cluster may still be answered.
+    master->handle(
+        Heartbeat{node.ref.name, node.ref.generation, node.done, 1000}, now,
+        [this, name = node.ref.name, generation = node.ref.generation](const Result<Beat>& reply) {
+          REQUIRE(reply);
+          const auto it = nodes.find(name);
+          if (it == nodes.end() || it->second->ref.generation != generation) return;
+          it->second->inbox = *reply;
+          it->second->waiting = false;
+        });
   }
   void pump() {
     for (bool busy = true; busy;) {
@@ -158,6 +162,7 @@ struct FakeCluster {
   ClusterStat stat() { return master->handle(Stat{}, now); }
   // kill -9 of the master: everything it knew is gone, the nodes notice by their next heartbeat.
   void restart_master(uint64_t epoch) {
+    master.reset();  // its held heartbeats are dropped, not answered
     master = std::make_unique<Master>(options_used, epoch, 2);
     for (auto& [name, node] : nodes) {
       node->inbox.reset();
