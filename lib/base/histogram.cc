@@ -39,6 +39,7 @@ uint64_t Histogram::quantile(double q) const {
   if (count_ == 0) return 0;
   const uint64_t rank = std::min(
       count_ - 1, static_cast<uint64_t>(std::clamp(q, 0.0, 1.0) * static_cast<double>(count_)));
+  if (rank == count_ - 1) return max_;
   uint64_t seen = 0;
   for (size_t i = 0; i < kBuckets; ++i) {
     seen += buckets_[i];

@@ -86,6 +86,7 @@ Result<double> get_number(const Json& object, const char* key) {
 Result<uint64_t> get_uint(const Json& object, const char* key) {
   MC_TRY(const Json* v, member(object, key));
   if (v->is_number_unsigned()) return v->get<uint64_t>();
+  if (v->is_number_integer() && v->get<int64_t>() >= 0) return v->get<uint64_t>();
   if (v->is_number_float()) {  // 5.0 is whole enough
     const double d = v->get<double>();
     if (d >= 0 && d <= 9e15 && d == static_cast<double>(static_cast<uint64_t>(d)))

@@ -1,0 +1,139 @@
+#include "io/loop.h"
+
+#include <doctest/doctest.h>
+#include <sys/eventfd.h>
+#include <unistd.h>
+
+#include <thread>
+
+#include "io/address.h"
+#include "io/file.h"
+
+using namespace mc;
+using namespace std::chrono_literals;
+
+TEST_SUITE("io/loop") {
+  TEST_CASE("timers run in order of their time, then of their making") {
+    ManualClock clock;
+    io::Loop loop(clock);
+    std::string order;
+    loop.at(clock.now() + 2ms, [&] { order += 'c'; });
+    loop.at(clock.now() + 1ms, [&] { order += 'a'; });
+    loop.at(clock.now() + 1ms, [&] { order += 'b'; });
+    clock.advance(5ms);
+    REQUIRE(loop.turn(0ns).has_value());
+    CHECK(order == "abc");
+  }
+
+  TEST_CASE("a periodic timer does not catch up on what it missed") {
+    ManualClock clock;
+    io::Loop loop(clock);
+    int ticks = 0;
+    loop.every(10ms, [&] { ++ticks; });
+    clock.advance(1000ms);
+    REQUIRE(loop.turn(0ns).has_value());
+    CHECK(ticks == 1);
+    clock.advance(10ms);
+    REQUIRE(loop.turn(0ns).has_value());
+    CHECK(ticks == 2);
+  }
+
+  TEST_CASE("timers and watches may be cancelled from any callback, their own too") {
+    ManualClock clock;
+    io::Loop loop(clock);
+    int runs = 0;
+    io::Loop::Handle periodic = 0;
+    periodic = loop.every(1ms, [&] {
+      ++runs;
+      loop.cancel(periodic);
+    });
+    const io::Loop::Handle never = loop.at(clock.now() + 2ms, [&] { runs += 100; });
+    loop.at(clock.now() + 1ms, [&] { loop.cancel(never); });
+    clock.advance(1ms);
+    REQUIRE(loop.turn(0ns).has_value());
+    clock.advance(10ms);
+    REQUIRE(loop.turn(0ns).has_value());
+    CHECK(runs == 1);
+
+    const io::Fd a(::eventfd(1, EFD_NONBLOCK)), b(::eventfd(1, EFD_NONBLOCK));
+    io::Loop::Handle wa = 0, wb = 0;
+    int seen = 0;
+    wa = loop.watch_fd(a.get(), [&] {
+      ++seen;
+      loop.unwatch(wa);
+      loop.unwatch(wb);
+    });
+    wb = loop.watch_fd(b.get(), [&] {
+      ++seen;
+      loop.unwatch(wa);
+      loop.unwatch(wb);
+    });
+    REQUIRE(loop.turn(0ns).has_value());
+    REQUIRE(loop.turn(0ns).has_value());
+    CHECK(seen == 1);
+  }
+
+  TEST_CASE("work posted by other threads all runs, on the loop's thread, in order per thread") {
+    const SteadyClock clock;
+    io::Loop loop(clock);
+    constexpr int kThreads = 4, kEach = 2000;
+    std::vector<int> last(kThreads, -1);
+    int ran = 0, disorder = 0;
+    const auto me = std::this_thread::get_id();
+    std::vector<std::thread> threads;
+    for (int t = 0; t < kThreads; ++t)
+      threads.emplace_back([&, t] {
+        for (int i = 0; i < kEach; ++i)
+          while (!loop.post([&, t, i] {
+            disorder += last[static_cast<size_t>(t)] + 1 != i || std::this_thread::get_id() != me;
+            last[static_cast<size_t>(t)] = i;
+            if (++ran == kThreads * kEach) loop.stop();
+          }))
+            std::this_thread::yield();
+      });
+    REQUIRE(loop.run().has_value());
+    for (auto& t : threads) t.join();
+    CHECK(ran == kThreads * kEach);
+    CHECK(disorder == 0);
+  }
+
+  TEST_CASE("a loop that does not turn takes a bounded amount of work") {
+    ManualClock clock;
+    io::Loop loop(clock);
+    for (size_t i = 0; i < io::Loop::kPostedMax; ++i) REQUIRE(loop.post([] {}));
+    CHECK_FALSE(loop.post([] {}));
+    REQUIRE(loop.turn(0ns).has_value());
+    CHECK(loop.post([] {}));
+  }
+}
+
+TEST_SUITE("io/address") {
+  TEST_CASE("addresses read as people write them") {
+    CHECK(io::parse_address("tcp://[::1]:80").value().text() == "[::1]:80");
+    CHECK(io::parse_address("host:0").value().host == "host");
+    for (const char* bad : {"", "host", ":80", "host:", "host:65536", "host:-1", "host:8o"})
+      CHECK_FALSE(io::parse_address(bad).has_value());
+    CHECK(io::is_loopback("127.4.5.6"));
+    CHECK(io::is_loopback("::1"));
+    CHECK_FALSE(io::is_loopback("0.0.0.0"));
+    CHECK_FALSE(io::is_loopback("10.0.0.1"));
+  }
+}
+
+TEST_SUITE("io/file") {
+  TEST_CASE("a file is replaced whole, and errors name the path") {
+    char folder[] = "/tmp/mc-file-test.XXXXXX";
+    REQUIRE(::mkdtemp(folder) != nullptr);
+    const std::string path = std::string(folder) + "/f";
+    REQUIRE(io::write_file_atomically(path, "one").has_value());
+    REQUIRE(io::write_file_atomically(path, "two").has_value());
+    CHECK(io::read_file(path).value() == "two");
+    CHECK_FALSE(io::read_file(path, 2).has_value());
+    auto bad = io::write_file_atomically(std::string(folder) + "/no/f", "x");
+    REQUIRE_FALSE(bad.has_value());
+    CHECK(bad.error().what.find(folder) != std::string::npos);
+    CHECK(io::read_file(std::string(folder) + "/absent").error().code == Code::kNotFound);
+    ::unlink(path.c_str());
+    CHECK(::rmdir(folder) == 0);  // no temporary file is left
+  }
+}

@@ -1,0 +1,141 @@
+#include "wire/codec.h"
+
+#include <doctest/doctest.h>
+
+#include "base/random.h"
+
+using namespace mc;
+
+namespace {
+struct Inner {
+  uint32_t a = 0;
+  std::string b;
+  static void fields(auto& x, auto& m) { x(m.a, m.b); }
+};
+struct Outer {
+  static constexpr const char* kName = "outer";
+  uint64_t n = 7;
+  int32_t i = -3;
+  double d = 0;
+  bool flag = false;
+  std::string text;
+  wire::Blob blob;
+  BlockHash hash;
+  std::vector<Inner> list;
+  static void fields(auto& x, auto& m) { x(m.n, m.i, m.d, m.flag, m.text, m.blob, m.hash, m.list); }
+};
+struct OuterOld {  // the same message, before its last fields were added
+  static constexpr const char* kName = "outer";
+  uint64_t n = 0;
+  int32_t i = 0;
+  static void fields(auto& x, auto& m) { x(m.n, m.i); }
+};
+struct Small {
+  static constexpr const char* kName = "small";
+  uint8_t v = 0;
+  static void fields(auto& x, auto& m) { x(m.v); }
+};
+struct Nested {
+  static constexpr const char* kName = "nested";
+  std::vector<std::vector<std::vector<uint8_t>>> v;
+  static void fields(auto& x, auto& m) { x(m.v); }
+};
+
+Outer sample() {
+  Outer m;
+  m.n = UINT64_MAX;
+  m.i = INT32_MIN;
+  m.d = 2.5;
+  m.flag = true;
+  m.text = "caf\xc3\xa9 \xff";  // not UTF-8 at the end: keys may hold any byte
+  m.blob.bytes = std::string("\0\1\2", 3);
+  m.hash.bytes[5] = 9;
+  m.list = {{1, "one"}, {2, ""}};
+  return m;
+}
+}  // namespace
+
+TEST_SUITE("wire/codec") {
+  TEST_CASE("a message keeps its fields") {
+    auto back = wire::decode<Outer>(wire::encode(sample()));
+    REQUIRE(back.has_value());
+    CHECK(back->n == UINT64_MAX);
+    CHECK(back->i == INT32_MIN);
+    CHECK(back->d == 2.5);
+    CHECK(back->flag);
+    CHECK(back->text == sample().text);
+    CHECK(back->blob.bytes == sample().blob.bytes);
+    CHECK(back->hash == sample().hash);
+    REQUIRE(back->list.size() == 2);
+    CHECK(back->list[0].b == "one");
+  }
+
+  TEST_CASE("the bytes do not change between releases") {
+    Outer m;
+    m.text = "k";
+    const std::string bytes = wire::encode(m);
+    CHECK(bytes.substr(0, 5) == std::string("\x98\x07\xfd\x00\xc2", 5));
+    CHECK(bytes.substr(5, 4) == std::string("\xa1k\xc4\x00", 4));
+    CHECK(bytes.substr(9, 2) == "\xc4\x20");
+  }
+
+  TEST_CASE("fields that an older writer lacks keep their defaults; newer ones are ignored") {
+    auto newer = wire::decode<Outer>(wire::encode(OuterOld{5, 6}));
+    REQUIRE(newer.has_value());
+    CHECK(newer->n == 5);
+    CHECK(newer->text.empty());
+    auto older = wire::decode<OuterOld>(wire::encode(sample()));
+    REQUIRE(older.has_value());
+    CHECK(older->i == INT32_MIN);
+  }
+
+  TEST_CASE("whole doubles that a packer shortened are read") {
+    for (const double d : {0.0, 1.0, -2.0, 1e9, 0.25}) {
+      Outer m;
+      m.d = d;
+      CHECK(wire::decode<Outer>(wire::encode(m)).value().d == d);
+    }
+  }
+
+  TEST_CASE("every truncation is an error and nothing worse") {
+    const std::string bytes = wire::encode(sample());
+    for (size_t n = 0; n < bytes.size(); ++n)
+      CHECK_FALSE(wire::decode<Outer>(std::string_view(bytes).substr(0, n)).has_value());
+    CHECK_FALSE(wire::decode<Outer>(bytes + "x").has_value());
+  }
+
+  TEST_CASE("any byte gone wild is an error or another message, never a crash") {
+    const std::string bytes = wire::encode(sample());
+    Random random(1);
+    for (int i = 0; i < 20'000; ++i) {
+      std::string bad = bytes;
+      for (uint64_t k = 0; k <= random.below(3); ++k)
+        bad[random.below(bad.size())] = static_cast<char>(random.next());
+      (void)wire::decode<Outer>(bad);
+    }
+    for (int i = 0; i < 20'000; ++i) {
+      std::string junk(random.below(40), '\0');
+      for (char& c : junk) c = static_cast<char>(random.next());
+      (void)wire::decode<Outer>(junk);
+    }
+  }
+
+  TEST_CASE("lengths that lie allocate nothing") {
+    CHECK_FALSE(wire::decode<Outer>(std::string("\xdd\xff\xff\xff\xff", 5)).has_value());
+    CHECK_FALSE(wire::decode<Outer>(std::string("\x91\xc6\xff\xff\xff\xff", 6)).has_value());
+    CHECK_FALSE(wire::decode<Outer>(std::string("\x91\xdb\xff\xff\xff\xff", 6)).has_value());
+    CHECK_FALSE(wire::decode<Nested>("\x91" + std::string(200, '\x91') + "\x90").has_value());
+  }
+
+  TEST_CASE("numbers out of a field's range and strings over the limit are refused") {
+    CHECK_FALSE(wire::decode<Small>("\x91\xcd\x01").has_value());
+    CHECK_FALSE(wire::decode<Small>(std::string("\x91\xcd\x01\x00", 4)).has_value());
+    CHECK_FALSE(wire::decode<Small>("\x91\xff").has_value());  // -1
+    Outer m;
+    m.text.assign(wire::kStringBytesMax + 1, 'x');
+    CHECK_FALSE(wire::decode<Outer>(wire::encode(m)).has_value());
+    m.text.pop_back();
+    CHECK(wire::decode<Outer>(wire::encode(m)).has_value());
+    CHECK_FALSE(wire::decode<Outer>("\x01").has_value());  // not an array at all
+  }
+}
