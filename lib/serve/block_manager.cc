@@ -1,0 +1,294 @@
+#include "serve/block_manager.h"
+
+#include <algorithm>
+
+#include "base/random.h"
+
+namespace mc::serve {
+namespace {
+
+using ull = unsigned long long;
+
+}  // namespace
+
+BlockManager::BlockManager(uint32_t blocks, uint32_t block_tokens, uint64_t seed, size_t events_max)
+    : block_tokens_(block_tokens), seed_(seed), events_max_(events_max), blocks_(blocks) {
+  MC_CHECK(block_tokens > 0);
+  free_.reserve(blocks);
+  for (uint32_t id = blocks; id-- > 0;) free_.push_back(id);
+}
+
+Result<TxId> BlockManager::allocate(BlockRequest request, Time now) {
+  const uint64_t full = request.prompt_tokens / block_tokens_;
+  const uint64_t prompt_blocks = full + (request.prompt_tokens % block_tokens_ != 0);
+  if (request.hashes.size() > full || request.blocks < prompt_blocks || request.blocks == 0)
+    return fail(Code::kInvalid,
+                "request %s: %zu hashes and %llu blocks do not go with %llu tokens in blocks of %u",
+                request.request.c_str(), request.hashes.size(), static_cast<ull>(request.blocks),
+                static_cast<ull>(request.prompt_tokens), block_tokens_);
+  if (request.blocks > blocks_.size())
+    return fail(Code::kInvalid,
+                "request %s needs %llu blocks of %u tokens, the pool has %zu: a larger pool or a "
+                "shorter request",
+                request.request.c_str(), static_cast<ull>(request.blocks), block_tokens_,
+                blocks_.size());
+  Tx tx;
+  const size_t hit = match(request.hashes, request.prompt_tokens);
+  size_t idle_hits = 0;  // cached now, so not available for the rest
+  for (size_t i = 0; i < hit; ++i) {
+    tx.blocks.push_back(index_.at(request.hashes[i]));
+    idle_hits += blocks_[tx.blocks.back()].refs == 0;
+  }
+  const size_t available = free_.size() + lru_.size() - idle_hits;
+  if (request.blocks - hit > available)
+    return fail(Code::kNoSpace, "request %s needs %llu blocks, %zu are not in use: retry later",
+                request.request.c_str(), static_cast<ull>(request.blocks - hit), available);
+  for (const BlockId id : tx.blocks) lock(id);
+  while (tx.blocks.size() < request.blocks) tx.blocks.push_back(take());
+  tx.request = std::move(request.request);
+  tx.hashes = std::move(request.hashes);
+  tx.prompt_tokens = request.prompt_tokens;
+  tx.hit = tx.valid = hit;
+  tx.lease = request.lease;
+  TxId id = 0;
+  while (id == 0) id = mix64(seed_ + ++txs_made_);  // a bijection: ids of one seed all differ
+  set_lease(id, tx, now);
+  txs_.emplace(id, std::move(tx));
+  return id;
+}
+
+const Tx* BlockManager::find(TxId tx) const {
+  const auto it = txs_.find(tx);
+  return it == txs_.end() ? nullptr : &it->second;
+}
+
+size_t BlockManager::rematch(TxId id) {
+  const auto it = txs_.find(id);
+  if (it == txs_.end()) return 0;
+  Tx& tx = it->second;
+  if (tx.valid > tx.hit) return tx.hit;
+  const size_t present = match(tx.hashes, tx.prompt_tokens);
+  for (; tx.hit < present; ++tx.hit) {
+    BlockId& mine = tx.blocks[tx.hit];
+    const BlockId theirs = index_.at(tx.hashes[tx.hit]);
+    lock(theirs);
+    unlock(mine);
+    mine = theirs;
+  }
+  tx.valid = tx.hit;
+  return tx.hit;
+}
+
+Result<size_t> BlockManager::start(TxId id) {
+  const auto it = txs_.find(id);
+  if (it == txs_.end())
+    return fail(Code::kNotFound, "no transaction %016llx: aborted, or its lease ran out",
+                static_cast<ull>(id));
+  drop_lease(id, it->second);
+  it->second.state = TxState::kRunning;
+  return rematch(id);
+}
+
+void BlockManager::computed(TxId id, size_t upto_block) {
+  const auto it = txs_.find(id);
+  if (it == txs_.end()) return;
+  Tx& tx = it->second;
+  MC_CHECK(upto_block <= tx.blocks.size());
+  for (; tx.valid < upto_block; ++tx.valid) {
+    if (tx.valid >= tx.hashes.size()) continue;
+    const BlockId id_of = tx.blocks[tx.valid];
+    // Another request may have computed the same at the same time: the first one is shared.
+    if (!index_.try_emplace(tx.hashes[tx.valid], id_of).second) continue;
+    blocks_[id_of].keyed = true;
+    blocks_[id_of].key = tx.hashes[tx.valid];
+  }
+}
+
+void BlockManager::await_commit(TxId id, Time now) {
+  const auto it = txs_.find(id);
+  if (it == txs_.end()) return;
+  drop_lease(id, it->second);
+  it->second.state = TxState::kAwaiting;
+  set_lease(id, it->second, now);
+}
+
+Result<> BlockManager::commit(TxId id) {
+  const auto it = txs_.find(id);
+  if (it == txs_.end())
+    return fail(Code::kNotFound, "no transaction %016llx: ended before, or its lease ran out",
+                static_cast<ull>(id));
+  drop_lease(id, it->second);
+  release(it->second);
+  txs_.erase(it);
+  return {};
+}
+
+void BlockManager::abort(TxId id) {
+  // What differs from commit is only whether somebody minds that it is gone.
+  if (txs_.contains(id)) MC_CHECK(commit(id).has_value());
+}
+
+void BlockManager::release(Tx& tx) {
+  const size_t keys = std::min(tx.valid, tx.hashes.size());
+  for (size_t i = 0; i < keys; ++i) {
+    // Whose block has the key now: ours, one computed at the same time, or, when that one was
+    // evicted since, nobody's: then ours takes it.
+    const auto [holder, adopted] = index_.try_emplace(tx.hashes[i], tx.blocks[i]);
+    Block& block = blocks_[holder->second];
+    if (adopted) {
+      block.keyed = true;
+      block.key = tx.hashes[i];
+    }
+    publish(block);
+  }
+  for (size_t i = keys; i-- > 0;) touch(index_.at(tx.hashes[i]));
+  for (const BlockId id : tx.blocks) unlock(id);
+}
+
+void BlockManager::pin(BlockId block) {
+  MC_CHECK(block < blocks_.size() && (blocks_[block].refs > 0 || blocks_[block].keyed));
+  lock(block);
+}
+void BlockManager::unpin(BlockId block) { unlock(block); }
+
+void BlockManager::lock(BlockId id) {
+  Block& block = blocks_[id];
+  if (block.refs++ == 0 && block.keyed) MC_CHECK(lru_.erase({block.touched, id}) == 1);
+}
+
+void BlockManager::unlock(BlockId id) {
+  MC_CHECK(id < blocks_.size() && blocks_[id].refs > 0);
+  Block& block = blocks_[id];
+  if (--block.refs > 0) return;
+  if (block.keyed) {
+    lru_.emplace(block.touched, id);
+  } else {
+    free_.push_back(id);
+  }
+}
+
+BlockId BlockManager::take() {
+  if (free_.empty()) {
+    MC_CHECK(!lru_.empty());
+    const BlockId victim = lru_.begin()->second;
+    lru_.erase(lru_.begin());
+    Block& block = blocks_[victim];
+    index_.erase(block.key);
+    if (block.published) emit(false, block.key);
+    block = {};
+    free_.push_back(victim);
+  }
+  const BlockId id = free_.back();
+  free_.pop_back();
+  lock(id);
+  return id;
+}
+
+void BlockManager::touch(BlockId id) {
+  Block& block = blocks_[id];
+  const bool cached = block.refs == 0;
+  if (cached) lru_.erase({block.touched, id});
+  block.touched = ++touches_;
+  if (cached) lru_.emplace(block.touched, id);
+}
+
+void BlockManager::publish(Block& block) {
+  if (block.published) return;
+  block.published = true;
+  emit(true, block.key);
+}
+
+void BlockManager::emit(bool stored, const BlockHash& key) {
+  events_.push_back({stored, key});
+  ++events_last_;
+  if (events_.size() > events_max_) events_.pop_front();
+}
+
+void BlockManager::set_lease(TxId id, Tx& tx, Time now) {
+  tx.deadline = now + tx.lease;
+  leases_.emplace(tx.deadline, id);
+}
+void BlockManager::drop_lease(TxId id, const Tx& tx) { leases_.erase({tx.deadline, id}); }
+
+std::vector<ExpiredTx> BlockManager::tick(Time now) {
+  std::vector<ExpiredTx> expired;
+  while (!leases_.empty() && leases_.begin()->first <= now) {
+    const TxId id = leases_.begin()->second;
+    expired.push_back({id, txs_.at(id).request});
+    abort(id);
+  }
+  return expired;
+}
+
+std::optional<Time> BlockManager::deadline() const {
+  if (leases_.empty()) return std::nullopt;
+  return leases_.begin()->first;
+}
+
+std::optional<std::vector<KvEvent>> BlockManager::events_since(uint64_t seen, size_t max) const {
+  const uint64_t before = events_last_ - events_.size();  // number of the newest one dropped
+  if (seen > events_last_ || seen < before) return std::nullopt;
+  const auto first = events_.begin() + static_cast<std::ptrdiff_t>(seen - before);
+  const size_t n = std::min<size_t>(max, events_last_ - seen);
+  return std::vector<KvEvent>(first, first + static_cast<std::ptrdiff_t>(n));
+}
+
+KvSnapshot BlockManager::snapshot(uint64_t from, size_t max) const {
+  KvSnapshot page;
+  page.seq = events_last_;
+  uint64_t id = from;
+  for (; id < blocks_.size() && page.blocks.size() < std::max<size_t>(max, 1); ++id)
+    if (blocks_[id].published) page.blocks.push_back(blocks_[id].key);
+  page.next = id < blocks_.size() ? id : 0;
+  return page;
+}
+
+BlockCounts BlockManager::counts() const {
+  return {free_.size(), lru_.size(), blocks_.size() - free_.size() - lru_.size()};
+}
+
+std::optional<BlockId> BlockManager::lookup(const BlockHash& key) const {
+  const auto it = index_.find(key);
+  if (it == index_.end()) return std::nullopt;
+  return it->second;
+}
+
+size_t BlockManager::match(const std::vector<BlockHash>& hashes, uint64_t prompt_tokens) const {
+  const size_t most =
+      std::min<size_t>(hashes.size(), reusable_blocks(prompt_tokens, block_tokens_));
+  size_t n = 0;
+  while (n < most && index_.contains(hashes[n])) ++n;
+  return n;
+}
+
+void BlockManager::check() const {
+  std::vector<uint32_t> held(blocks_.size());
+  for (const auto& [id, tx] : txs_) {
+    std::set<BlockId> own(tx.blocks.begin(), tx.blocks.end());
+    MC_CHECK(own.size() == tx.blocks.size());
+    MC_CHECK(tx.hit <= tx.valid && tx.valid <= tx.blocks.size());
+    for (const BlockId block : tx.blocks) ++held[block];
+    for (size_t i = 0; i < tx.hit; ++i)
+      MC_CHECK(blocks_[tx.blocks[i]].keyed && blocks_[tx.blocks[i]].key == tx.hashes[i]);
+    MC_CHECK(leases_.contains({tx.deadline, id}) == (tx.state != TxState::kRunning));
+  }
+  size_t keyed = 0;
+  std::vector<bool> is_free(blocks_.size());
+  for (const BlockId id : free_) {
+    MC_CHECK(!is_free[id] && blocks_[id].refs == 0 && !blocks_[id].keyed);
+    is_free[id] = true;
+  }
+  for (BlockId id = 0; id < blocks_.size(); ++id) {
+    const Block& block = blocks_[id];
+    keyed += block.keyed;
+    MC_CHECK(block.refs >= held[id]);  // pins are the difference
+    MC_CHECK(!block.published || block.keyed);
+    MC_CHECK(!block.keyed || index_.at(block.key) == id);
+    MC_CHECK(lru_.contains({block.touched, id}) == (block.keyed && block.refs == 0));
+    MC_CHECK(is_free[id] == (!block.keyed && block.refs == 0));
+    MC_CHECK(block.published || block.refs > 0 || !block.keyed);  // cached means published
+  }
+  MC_CHECK(keyed == index_.size());
+}
+
+}  // namespace mc::serve
