@@ -1,0 +1,65 @@
+// Pushes KV from a prefill worker's blocks into those a decode worker reserved. One batch of the
+// transfer engine a layer (or of whole blocks that were there already); blocks that lie at equal
+// distances on both sides travel as one strided request.
+//
+// Thread: the loop's. Pushed memory belongs to the push until `done` ran; the destructor cancels
+// what has not finished, after which no byte is read any more and nothing calls back.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "io/loop.h"
+#include "xfer/engine.h"
+
+namespace mc::serve {
+
+struct PushTarget {
+  xfer::SegmentHandle segment = 0;
+  std::vector<uint64_t> offsets;  // in the segment, one a block
+  xfer::Guard guard;
+};
+
+struct PushRange {
+  size_t first = 0, last = 0;  // blocks [first, last)
+  uint64_t at = 0, bytes = 0;  // of each block: a layer, or all of it
+  Time deadline = Time::max();
+};
+
+// `local`: the blocks of the sequence, in its order, as those of target.offsets.
+std::vector<xfer::Request> plan_push(std::span<std::byte* const> local, const PushTarget& target,
+                                     const PushRange& range);
+
+class KvPush {
+ public:
+  using Done = std::function<void(Result<>)>;
+  KvPush(io::Loop& loop, xfer::Engine& engine, Metrics& metrics);
+  ~KvPush();
+  KvPush(const KvPush&) = delete;
+  KvPush& operator=(const KvPush&) = delete;
+
+  // The handle of a decode worker's segment; `descriptor` may be empty (no buffers) when this
+  // worker has seen it before. Errors: kStale: send the descriptor.
+  Result<xfer::SegmentHandle> segment(const xfer::SegmentDescriptor& descriptor);
+  // `done` on a later turn, with the first error.
+  void push(const std::vector<xfer::Request>& requests, Done done);
+
+ private:
+  void finished(xfer::BatchId batch, size_t requests, uint64_t bytes, Time since, const Done& done);
+
+  io::Loop& loop_;
+  xfer::Engine& engine_;
+  std::set<xfer::BatchId> batches_;
+  std::map<std::string, std::pair<Generation, xfer::SegmentHandle>> segments_;  // by node
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  Counter &bytes_, &failures_;
+  BucketHistogram& seconds_;
+};
+
+}  // namespace mc::serve

@@ -1,0 +1,151 @@
+#include "serve/pool_link.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace mc::serve {
+namespace {
+constexpr size_t kBlocksPerPut = 32;
+constexpr size_t kCallsMax = 2;      // puts at a time
+constexpr size_t kQueueMax = 16384;  // blocks; pinned ones cannot be reused
+constexpr double kLearn = 0.2;       // weight of the newest observation
+}  // namespace
+
+std::string pool_key(const std::string& model, const BlockHash& hash) {
+  return model + "@pcp0@dcp0@head_or_tp_rank:0@pp_rank:0@" + hash.hex();
+}
+
+PoolLink::PoolLink(io::Loop& loop, std::string model, BlockManager& blocks, Metrics& metrics)
+    : loop_(loop),
+      model_(std::move(model)),
+      blocks_(blocks),
+      fetched_(metrics.counter("mc_engine_pool_blocks_fetched_total", "KV blocks from the pool")),
+      stored_(metrics.counter("mc_engine_pool_blocks_stored_total", "KV blocks put in the pool")),
+      existed_(metrics.counter("mc_engine_pool_blocks_existed_total", "puts that were not needed")),
+      dropped_(metrics.counter("mc_engine_pool_blocks_dropped_total",
+                               "blocks not published because the queue or the pool was full")),
+      failed_(metrics.counter("mc_engine_pool_failures_total", "calls to the pool that failed")) {}
+
+PoolLink::~PoolLink() = default;
+
+Result<std::unique_ptr<PoolLink>> PoolLink::open(io::Loop& loop, xfer::Engine& engine,
+                                                 const store::ClientOptions& options,
+                                                 std::string model, BlockManager& blocks,
+                                                 Metrics& metrics) {
+  auto self = std::unique_ptr<PoolLink>(new PoolLink(loop, std::move(model), blocks, metrics));
+  // One thread more than puts need, so that a fetch never waits behind them.
+  MC_TRY(self->store_, store::AsyncClient::open(loop, engine, options, metrics, kCallsMax + 1));
+  return self;
+}
+
+// Logs the first of a row of equal failures.
+void PoolLink::note(const Error* error) {
+  if (error == nullptr) {
+    last_error_.clear();
+    return;
+  }
+  failed_.add();
+  if (error->what != last_error_) log_warn("serve", "KV pool: %s", error->what.c_str());
+  last_error_ = error->what;
+}
+
+void PoolLink::fetch(Wanted wanted, std::function<void(size_t)> done) {
+  std::vector<ObjectKey> keys;
+  for (const BlockHash& hash : wanted.hashes) keys.push_back(pool_key(model_, hash));
+  auto shared = std::make_shared<Wanted>(std::move(wanted));
+  const Time since = loop_.clock().now();
+  store_->match_prefix(std::move(keys), [this, shared, since,
+                                         done = std::move(done)](const Result<uint64_t>& found) {
+    note(found ? nullptr : &found.error());
+    if (!found) return done(0);
+    round_trip_s_ += kLearn * (to_seconds(loop_.clock().now() - since) - round_trip_s_);
+    const size_t n = std::min<size_t>(*found, shared->hashes.size());
+    const size_t chosen = n == 0 ? 0 : std::min(n, shared->choose(n));
+    if (chosen == 0) return done(0);
+    get(shared, chosen, done);
+  });
+}
+
+void PoolLink::get(const std::shared_ptr<Wanted>& wanted, size_t n,
+                   std::function<void(size_t)> done) {
+  std::vector<store::GetItem> items;
+  for (size_t i = 0; i < n; ++i)
+    items.push_back({pool_key(model_, wanted->hashes[i]), {wanted->memory[i]}});
+  const Time since = loop_.clock().now();
+  store_->get_batch(std::move(items), [this, wanted, since, done = std::move(done)](
+                                          const std::vector<Result<uint64_t>>& got) {
+    size_t whole = 0;
+    uint64_t bytes = 0;
+    const Error* error = nullptr;
+    for (; whole < got.size(); ++whole) {
+      if (!got[whole]) {
+        // Evicted since it was matched is no failure of the pool.
+        if (got[whole].error().code != Code::kNotFound) error = &got[whole].error();
+        break;
+      }
+      if (*got[whole] != wanted->memory[whole].size()) break;  // of another layout
+      bytes += *got[whole];
+    }
+    note(error);
+    const double seconds = to_seconds(loop_.clock().now() - since);
+    if (whole > 0 && seconds > 0)
+      bytes_per_s_ += kLearn * (static_cast<double>(bytes) / seconds - bytes_per_s_);
+    fetched_.add(whole);
+    done(whole);
+  });
+}
+
+void PoolLink::publish(const BlockHash& hash, BlockId block, std::span<const std::byte> memory) {
+  if (queue_.size() >= kQueueMax) return dropped_.add();
+  blocks_.pin(block);
+  queue_.push_back({hash, block, memory});
+  put_next();
+}
+
+bool PoolLink::shed() {
+  const size_t n = queue_.size();
+  for (const Put& put : queue_) blocks_.unpin(put.block);
+  queue_.clear();
+  dropped_.add(n);
+  return n > 0;
+}
+
+void PoolLink::put_next() {
+  while (!queue_.empty() && calls_ < kCallsMax) {
+    std::vector<Put> puts;
+    std::vector<store::PutItem> items;
+    while (!queue_.empty() && puts.size() < kBlocksPerPut) {
+      puts.push_back(queue_.front());
+      queue_.pop_front();
+      items.push_back({pool_key(model_, puts.back().hash), {puts.back().memory}});
+    }
+    ++calls_;
+    putting_ += puts.size();
+    store_->put_batch(std::move(items),
+                      [this, puts](const std::vector<Result<store::PutOutcome>>& ends) {
+                        --calls_;
+                        putting_ -= puts.size();
+                        put_done(puts, ends);
+                        put_next();
+                      });
+  }
+}
+
+void PoolLink::put_done(const std::vector<Put>& puts,
+                        const std::vector<Result<store::PutOutcome>>& ends) {
+  const Error* error = nullptr;
+  for (const auto& end : ends) {
+    if (end)
+      (*end == store::PutOutcome::kStored ? stored_ : existed_).add();
+    else if (end.error().code == Code::kNoSpace)
+      dropped_.add();
+    else if (end.error().code != Code::kBusy)  // another worker writes the same block
+      error = &end.error();
+  }
+  note(error);
+  for (const Put& put : puts) blocks_.unpin(put.block);
+}
+
+}  // namespace mc::serve

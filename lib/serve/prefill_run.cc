@@ -1,0 +1,216 @@
+// How a prompt runs: load what can be reused, compute chunk by chunk and layer by layer, push each
+// layer while the next one computes, then tell the decode side.
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "serve/prefill_worker.h"
+
+namespace mc::serve {
+namespace {
+// The loop's timers are this late at most; lateness within it does not slow the model's clock down.
+constexpr Duration kSlack = std::chrono::milliseconds(3);
+}  // namespace
+
+void PrefillWorker::advance() {
+  if (preparing_ != nullptr || queue_.running()) return;
+  const PrefillItem* head = queue_.head();
+  if (head == nullptr) return;
+  const JobPtr job = jobs_.at(by_request_.at(head->request));
+  if (!head->started) return prepare(job);
+  if (const auto chunk = queue_.next(loop_.now())) begin_chunk(job, *chunk);
+}
+
+void PrefillWorker::prepare(const JobPtr& job) {
+  preparing_ = job;
+  job->stage = Stage::kLoading;
+  job->started = loop_.clock().now();
+  blocks_.rematch(job->tx);  // what requests before this one computed meanwhile
+  place_blocks(*job);
+  if (!fetch(job)) begin(job);
+}
+
+void PrefillWorker::place_blocks(Job& job) {
+  job.blocks.clear();
+  for (const BlockId id : blocks_.find(job.tx)->blocks)
+    job.blocks.push_back(memory_.data() + id * block_bytes_);
+}
+
+// Asks the pool for the blocks that follow those cached here. False: nothing to ask.
+bool PrefillWorker::fetch(const JobPtr& job) {
+  const uint64_t tokens = engine_.block_tokens(), n = job->prompt.size();
+  const size_t here = blocks_.find(job->tx)->hit;
+  const size_t most = std::min<size_t>(reusable_blocks(n, tokens), job->hashes.size());
+  if (pool_ == nullptr || config_.pool_reuse == "never" || here >= most) return false;
+  PoolLink::Wanted wanted;
+  for (size_t i = here; i < most; ++i) {
+    wanted.hashes.push_back(job->hashes[i]);
+    wanted.memory.emplace_back(job->blocks[i], block_bytes_);
+  }
+  wanted.choose = [this, here, n, tokens](size_t found) -> size_t {
+    if (config_.pool_reuse == "always") return found;
+    const Duration saved =
+        timing_.chunk(here * tokens, n, n) - timing_.chunk((here + found) * tokens, n, n);
+    const double fetching =
+        pool_->fetch_seconds(found * block_bytes_) + to_seconds(timing_.load(found * tokens));
+    return fetching < to_seconds(saved) ? found : 0;
+  };
+  ++job->busy;
+  pool_->fetch(std::move(wanted), [this, job](size_t fetched) {
+    --job->busy;
+    loaded(job, fetched);
+  });
+  return true;
+}
+
+void PrefillWorker::loaded(const JobPtr& job, size_t fetched) {
+  if (job->failure) {
+    preparing_ = nullptr;
+    settle(job);
+    return advance();
+  }
+  if (fetched > 0) {
+    const size_t here = blocks_.find(job->tx)->hit;
+    blocks_.computed(job->tx, here + fetched);
+    job->published = here + fetched;  // the pool has them
+    job->done.pool_tokens = static_cast<uint32_t>(fetched * engine_.block_tokens());
+  }
+  begin(job);
+}
+
+// All that is reused is here: pushes it; the model's own time to load it delays the first layer.
+void PrefillWorker::begin(const JobPtr& job) {
+  const Time now = loop_.clock().now();
+  const uint64_t tokens = engine_.block_tokens();
+  const Tx& tx = *blocks_.find(job->tx);
+  const size_t reused = std::max(tx.hit, tx.valid);
+  preparing_ = nullptr;
+  job->stage = Stage::kComputing;
+  job->published = std::max(job->published, tx.hit);
+  job->done.cached_tokens = static_cast<uint32_t>(reused * tokens);
+  queue_.set_reused(job->request, reused * tokens);
+  if (reused > 0) push(job, {0, reused, 0, block_bytes_, now + config_.push_timeout});
+  if (now - free_at_ > kSlack) free_at_ = now;
+  free_at_ += timing_.load(reused * tokens);
+  job->computing = std::max(now, free_at_);
+  advance();
+}
+
+void PrefillWorker::begin_chunk(const JobPtr& job, const PrefillChunk& chunk) {
+  job->chunk = chunk;
+  ++job->busy;  // until chunk_computed
+  if (const Time now = loop_.clock().now(); now - free_at_ > kSlack) free_at_ = now;
+  compute(job, 0);
+}
+
+void PrefillWorker::compute(const JobPtr& job, uint32_t layer) {
+  if (job->failure) return chunk_computed(job);
+  const uint32_t layers = engine_.spec().layers;
+  const Time due = free_at_ + job->chunk.predicted * (layer + 1) / layers;
+  const ChunkView view{{job->prompt, job->parents, job->blocks}, job->chunk.begin, job->chunk.end};
+  const bool queued =
+      compute_.submit([this, view, layer] { engine_.prefill_layer(view, layer); },
+                      [this, job, layer, due] {
+                        if (loop_.clock().now() >= due) return layer_computed(job, layer);
+                        after(due, [this, job, layer] { layer_computed(job, layer); });
+                      });
+  if (queued) return;
+  fail_job(job, {Code::kBusy, "too much computing is queued: retry later"});
+  chunk_computed(job);
+}
+
+void PrefillWorker::layer_computed(const JobPtr& job, uint32_t layer) {
+  if (job->failure) return chunk_computed(job);
+  const spec::ModelSpec& spec = engine_.spec();
+  const uint64_t tokens = engine_.block_tokens(), bytes = spec.layer_bytes(tokens);
+  push(job, {job->chunk.begin / tokens, (job->chunk.end + tokens - 1) / tokens, layer * bytes,
+             bytes, loop_.now() + config_.push_timeout});
+  if (layer + 1 < spec.layers)
+    compute(job, layer + 1);
+  else
+    chunk_computed(job);
+}
+
+// The chunk is through, or given up because the request failed.
+void PrefillWorker::chunk_computed(const JobPtr& job) {
+  --job->busy;
+  queue_.finished();
+  free_at_ += job->chunk.predicted;
+  if (job->failure) {
+    settle(job);
+    return advance();
+  }
+  const uint64_t tokens = engine_.block_tokens();
+  counters_.computed.add(job->chunk.end - job->chunk.begin);
+  blocks_.computed(job->tx, job->chunk.last ? job->blocks.size() : job->chunk.end / tokens);
+  publish(job, std::min<size_t>(job->chunk.end / tokens, job->hashes.size()));
+  if (job->chunk.last) {
+    job->stage = Stage::kPushing;
+    job->computed = loop_.clock().now();
+    deliver(job);
+  }
+  news();
+  advance();
+}
+
+void PrefillWorker::publish(const JobPtr& job, size_t upto) {
+  if (pool_ == nullptr) return;
+  for (; job->published < upto; ++job->published) {
+    const size_t i = job->published;
+    pool_->publish(job->hashes[i], blocks_.find(job->tx)->blocks[i],
+                   {job->blocks[i], block_bytes_});
+  }
+}
+
+// ---- delivering
+
+void PrefillWorker::push(const JobPtr& job, const PushRange& range) {
+  ++job->busy;
+  job->done.kv_bytes += (range.last - range.first) * range.bytes;
+  push_.push(plan_push(job->blocks, job->target, range), [this, job](const Result<>& outcome) {
+    --job->busy;
+    if (!outcome)
+      fail_job(job, {outcome.error().code,
+                     "pushing KV to " + job->decode + ": " + outcome.error().what});
+    if (job->failure) return settle(job);
+    deliver(job);
+  });
+}
+
+// Everything is computed and pushed: the decode side may start.
+void PrefillWorker::deliver(const JobPtr& job) {
+  if (job->stage != Stage::kPushing || job->busy > 0) return;
+  rpc::Client* decode = peer(job->decode);
+  if (decode == nullptr)
+    return fail_job(job, {Code::kInvalid, "no decode worker at '" + shown(job->decode) + "'"});
+  const auto answered = [this, job](const Result<rpc::Empty>& reply) {
+    if (jobs_.find(job->tx) == jobs_.end() || job->stage != Stage::kPushing) return;
+    if (reply) return delivered(job);
+    fail_job(job, {reply.error().code, "decode worker " + job->decode + ": " + reply.error().what});
+  };
+  decode->call(KvReady{job->request, job->target.guard.expected}, config_.peer_budget, answered);
+}
+
+void PrefillWorker::delivered(const JobPtr& job) {
+  const Time now = loop_.clock().now();
+  job->stage = Stage::kDelivered;
+  blocks_.await_commit(job->tx, now);
+  PrefillDone& d = job->done;
+  d.queue_ms = to_ms(job->started - job->queued);
+  d.load_ms = to_ms(job->computing - job->started);
+  d.prefill_ms = to_ms(job->computed - job->computing);
+  d.transfer_ms = to_ms(now - job->computed);
+  counters_.prompts.add();
+  counters_.prompt_tokens.add(job->prompt.size());
+  counters_.queries.add(job->prompt.size());
+  counters_.hits.add(d.cached_tokens);
+  counters_.pool_tokens.add(d.pool_tokens);
+  counters_.queue.observe(d.queue_ms / 1000);
+  counters_.load.observe(d.load_ms / 1000);
+  counters_.prefill.observe(d.prefill_ms / 1000);
+  counters_.transfer.observe(d.transfer_ms / 1000);
+  if (job->reply) (*job->reply)(d);
+  job->reply.reset();
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,323 @@
+#include "serve/prefill_worker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/json.h"
+#include "base/log.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr size_t kPeersMax = 1024;
+constexpr size_t kJobsMax = 65536;
+constexpr size_t kSnapshotPage = 65536;  // 2 MiB
+constexpr Duration kTick = std::chrono::milliseconds(20);
+
+PrefillCounters make_counters(Metrics& m) {
+  return {m.counter("mc_engine_prompts_total", "prompts whose KV was delivered"),
+          m.counter("vllm:prompt_tokens_total", "prompt tokens prefilled"),
+          m.counter("vllm:prefix_cache_queries_total", "prompt tokens looked up in the cache"),
+          m.counter("vllm:prefix_cache_hits_total", "of them, reused: local and pool"),
+          m.counter("mc_engine_pool_tokens_total", "of the reused ones, fetched from the pool"),
+          m.counter("mc_engine_failed_requests_total", "requests ended as errors"),
+          m.counter("mc_engine_aborted_requests_total", "requests aborted by a conductor"),
+          m.counter("mc_engine_computed_tokens_total", "prompt tokens computed"),
+          m.histogram("vllm:request_queue_time_seconds", "from Prefill until execution"),
+          m.histogram("mc_engine_load_seconds", "time to load reused KV"),
+          m.histogram("vllm:request_prefill_time_seconds", "computing a prompt's KV"),
+          m.histogram("mc_engine_transfer_wait_seconds",
+                      "from the last layer computed until the decode side has all"),
+          m.gauge("vllm:num_requests_running", "prompts being computed or delivered"),
+          m.gauge("vllm:num_requests_waiting", "prompts waiting to be computed"),
+          m.gauge("vllm:kv_cache_usage_perc", "share of the blocks in use")};
+}
+
+}  // namespace
+
+Result<std::unique_ptr<PrefillWorker>> PrefillWorker::open(io::Loop& loop, xfer::Engine& transfer,
+                                                           rpc::Server& server,
+                                                           const Engine& engine,
+                                                           const PrefillConfig& config,
+                                                           Metrics& metrics) {
+  const uint32_t tokens = engine.block_tokens();
+  MC_TRY(PrefillQueue queue, PrefillQueue::create(Timing{engine.spec(), config.time_scale},
+                                                  config.chunk_tokens, tokens));
+  MC_TRY(xfer::Memory memory, transfer.allocate(config.blocks * engine.spec().block_bytes(tokens)));
+  auto self = std::unique_ptr<PrefillWorker>(new PrefillWorker(
+      loop, transfer, server, engine, config, metrics, std::move(memory), std::move(queue)));
+  if (!config.store.master.empty()) {
+    MC_TRY(self->pool_, PoolLink::open(loop, transfer, config.store, engine.spec().name,
+                                       self->blocks_, metrics));
+  }
+  return self;
+}
+
+PrefillWorker::PrefillWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server,
+                             const Engine& engine, const PrefillConfig& config, Metrics& metrics,
+                             xfer::Memory memory, PrefillQueue queue)
+    : loop_(loop),
+      engine_(engine),
+      config_(config),
+      timing_{engine.spec(), config.time_scale},
+      block_bytes_(engine.spec().block_bytes(engine.block_tokens())),
+      memory_(std::move(memory)),
+      blocks_(config.blocks, engine.block_tokens(), config.epoch),
+      queue_(std::move(queue)),
+      counters_(make_counters(metrics)),
+      push_(loop, transfer, metrics),
+      compute_(loop) {
+  for (const char* state : {"free", "cached", "used"})
+    block_gauges_[state] =
+        &metrics.gauge("mc_engine_blocks", "KV blocks by state", {{"state", state}});
+  metrics
+      .gauge("vllm:cache_config_info", "the shape of the KV cache",
+             {{"block_size", std::to_string(engine.block_tokens())},
+              {"num_gpu_blocks", std::to_string(config.blocks)}})
+      .set(1);
+  metrics.gauge("mc_engine_role", "1 for the role this worker has", {{"role", "prefill"}}).set(1);
+  server.on<TxAllocate>(
+      [this](const TxAllocate& m, const rpc::Call& call) { return allocate(m, call.now); });
+  server.on_later<Prefill>([this](const Prefill& m, const rpc::Call&,
+                                  const rpc::Reply<PrefillDone>& reply) { prefill(m, reply); });
+  server.on<TxCommit>([this](const TxCommit& m, const rpc::Call&) { return commit(m); });
+  server.on<Abort>([this](const Abort& m, const rpc::Call&) { return abort(m); });
+  server.on<Snapshot>([this](const Snapshot& m, const rpc::Call&) -> Result<KvSnapshot> {
+    KvSnapshot page = blocks_.snapshot(m.from, kSnapshotPage);
+    page.epoch = config_.epoch;
+    return page;
+  });
+  ticker_ = loop_.every(kTick, [this] { tick(); });
+}
+
+PrefillWorker::~PrefillWorker() { loop_.cancel(ticker_); }
+
+void PrefillWorker::after(Time when, std::function<void()> task) {
+  loop_.at(when, [alive = std::weak_ptr(alive_), task = std::move(task)] {
+    if (!alive.expired()) task();
+  });
+}
+
+void PrefillWorker::news() {
+  if (on_news_) on_news_();
+}
+
+// ---- messages
+
+Result<> PrefillWorker::check(const TxAllocate& m) const {
+  using ull = unsigned long long;
+  const spec::ModelSpec& spec = engine_.spec();
+  const uint64_t n = m.prompt.size(), tokens = engine_.block_tokens();
+  if (draining_) return fail(Code::kUnavailable, "this prefill worker is draining");
+  if (m.request.empty() || m.request.size() > 1024)
+    return fail(Code::kInvalid, "a request id of %zu bytes: want 1 to 1024", m.request.size());
+  if (n == 0 || n > spec.context_max)
+    return fail(Code::kInvalid, "a prompt of %llu tokens: want 1 to %llu", static_cast<ull>(n),
+                static_cast<ull>(spec.context_max));
+  const auto vocab = static_cast<int32_t>(spec.vocab);
+  for (const int32_t t : m.prompt)
+    if (t < 0 || t >= vocab)
+      return fail(Code::kInvalid, "token %d is outside the vocabulary of %d", t, vocab);
+  if (m.target.block_offsets.size() != (n + tokens - 1) / tokens)
+    return fail(Code::kInvalid, "%zu blocks are reserved for %llu tokens: want %llu of %llu tokens",
+                m.target.block_offsets.size(), static_cast<ull>(n),
+                static_cast<ull>((n + tokens - 1) / tokens), static_cast<ull>(tokens));
+  if (by_request_.contains(m.request))
+    return fail(Code::kExists, "request '%s' is here already", shown(m.request).c_str());
+  if (jobs_.size() >= kJobsMax)
+    return fail(Code::kBusy, "%zu requests are here already", jobs_.size());
+  return {};
+}
+
+Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
+  MC_TRY_(check(m));
+  auto job = std::make_shared<Job>();
+  MC_TRY(job->target.segment, push_.segment(m.target.segment));
+  job->target.offsets = m.target.block_offsets;
+  job->target.guard = {m.target.guard_offset, m.target.guard};
+  job->request = m.request;
+  job->prompt = m.prompt;
+  job->decode = m.target.control;
+  job->hashes = chain_hashes(m.prompt, engine_.block_tokens(), m.cache_salt);
+  BlockHash first;
+  if (!m.cache_salt.empty()) first.bytes = sha256(std::as_bytes(std::span(m.cache_salt)));
+  job->parents.push_back(first);
+  job->parents.insert(job->parents.end(), job->hashes.begin(), job->hashes.end());
+  job->parents.resize(m.target.block_offsets.size());
+
+  const BlockRequest want{m.request, job->hashes, m.prompt.size(), job->target.offsets.size(),
+                          std::chrono::milliseconds(m.lease_ms)};
+  auto tx = blocks_.allocate(want, now);
+  if (!tx && tx.error().code == Code::kNoSpace && pool_ != nullptr && pool_->shed())
+    tx = blocks_.allocate(want, now);
+  if (!tx) return fail(tx.error());
+  job->tx = *tx;
+  TxAllocated reply;
+  reply.tx = job->tx;
+  reply.local_blocks = static_cast<uint32_t>(blocks_.find(job->tx)->hit);
+  reply.queued = static_cast<uint32_t>(queue_.size());
+  reply.queue_ms = to_ms(queue_.queue_time(now));
+  by_request_.emplace(job->request, job->tx);
+  jobs_.emplace(job->tx, std::move(job));
+  return reply;
+}
+
+void PrefillWorker::prefill(const Prefill& m, const rpc::Reply<PrefillDone>& reply) {
+  auto it = jobs_.find(m.tx);
+  if (it == jobs_.end())
+    return reply.error({Code::kNotFound, strf("no transaction %llu: it was aborted or its lease "
+                                              "ran out: allocate again",
+                                              static_cast<unsigned long long>(m.tx))});
+  const JobPtr& job = it->second;
+  if (job->stage != Stage::kAllocated || job->failure)
+    return reply.error(
+        {Code::kExists, strf("request '%s' was started before", shown(job->request).c_str())});
+  const auto hits = blocks_.start(job->tx);
+  if (!hits) return reply.error(hits.error());
+  job->stage = Stage::kQueued;
+  job->reply = reply;
+  job->queued = loop_.clock().now();
+  queue_.push(job->request, job->prompt.size(), *hits * engine_.block_tokens());
+  news();
+  advance();
+}
+
+Result<TxCommitted> PrefillWorker::commit(const TxCommit& m) {
+  auto it = jobs_.find(m.tx);
+  if (it == jobs_.end())
+    return fail(Code::kNotFound, "no transaction %llu: it was committed, aborted or expired",
+                static_cast<unsigned long long>(m.tx));
+  // The first token may overtake the answer of KvReady; by then nothing of the request is busy.
+  const JobPtr job = it->second;
+  if (job->failure || job->busy > 0 ||
+      (job->stage != Stage::kDelivered && job->stage != Stage::kPushing))
+    return fail(Code::kBusy, "request '%s' is not delivered yet", shown(job->request).c_str());
+  if (job->stage == Stage::kPushing) delivered(job);
+  MC_TRY_(blocks_.commit(job->tx));
+  by_request_.erase(job->request);
+  jobs_.erase(job->tx);
+  news();
+  return TxCommitted{blocks_.events_last()};
+}
+
+Result<rpc::Empty> PrefillWorker::abort(const Abort& m) {
+  auto it = by_request_.find(m.request);
+  if (it == by_request_.end()) return rpc::Empty{};
+  const JobPtr job = jobs_.at(it->second);
+  if (!job->failure) counters_.aborted.add();
+  job->aborted = true;
+  fail_job(job, {Code::kUnavailable, "aborted: " + m.reason.substr(0, 1024)});
+  return rpc::Empty{};
+}
+
+// ---- ending
+
+void PrefillWorker::fail_job(const JobPtr& job, Error error) {
+  if (job->failure) return;
+  const bool waits = job->stage == Stage::kDelivered;  // all that is left is the commit
+  if (!waits && !job->aborted) {
+    counters_.failed.add();
+    log_warn("serve", "request %s: %s", shown(job->request).c_str(), error.what.c_str());
+  }
+  queue_.remove(job->request);
+  job->failure = std::move(error);
+  if (job->reply) job->reply->error(*job->failure);
+  job->reply.reset();
+  settle(job);
+}
+
+void PrefillWorker::settle(const JobPtr& job) {
+  if (!job->failure || job->busy > 0 || !jobs_.contains(job->tx)) return;
+  if (job->stage != Stage::kDelivered) tell_failed(*job, job->failure->what);
+  blocks_.abort(job->tx);
+  by_request_.erase(job->request);
+  jobs_.erase(job->tx);
+  news();
+  advance();
+}
+
+void PrefillWorker::tell_failed(const Job& job, const std::string& reason) {
+  rpc::Client* decode = peer(job.decode);
+  if (decode == nullptr) return;
+  decode->call(KvFailed{job.request, reason.substr(0, 4096), job.target.guard.expected},
+               config_.peer_budget, [request = job.request](const Result<rpc::Empty>& reply) {
+                 if (!reply)
+                   log_debug("serve", "telling the decode side of %s that it failed: %s",
+                             shown(request).c_str(), reply.error().what.c_str());
+               });
+}
+
+rpc::Client* PrefillWorker::peer(const std::string& address) {
+  auto it = peers_.find(address);
+  if (it != peers_.end()) return it->second.get();
+  if (peers_.size() >= kPeersMax)
+    std::erase_if(peers_, [](const auto& p) { return p.second->in_flight() == 0; });
+  auto client = rpc::Client::connect(loop_, address);
+  if (!client) {
+    log_warn("serve", "decode worker '%s': %s", shown(address).c_str(),
+             client.error().what.c_str());
+    return nullptr;
+  }
+  return peers_.emplace(address, std::move(*client)).first->second.get();
+}
+
+void PrefillWorker::tick() {
+  for (const ExpiredTx& expired : blocks_.tick(loop_.now())) {
+    auto it = jobs_.find(expired.tx);
+    if (it == jobs_.end()) continue;
+    const JobPtr job = it->second;
+    log_warn("serve", "request %s: %s within its lease", shown(job->request).c_str(),
+             job->stage == Stage::kDelivered ? "not committed" : "not started");
+    fail_job(job, {Code::kTimeout, "the lease of the prefill transaction ran out"});
+  }
+}
+
+// ---- what others see
+
+WorkerLoad PrefillWorker::load() const {
+  WorkerLoad l;
+  const BlockCounts counts = blocks_.counts();
+  for (const auto& [tx, job] : jobs_) {
+    l.waiting += job->stage == Stage::kQueued;
+    l.running += job->stage > Stage::kQueued && job->stage < Stage::kDelivered;
+  }
+  l.blocks_total = counts.free + counts.cached + counts.used;
+  l.blocks_free = counts.free + counts.cached;
+  l.blocks_cached = counts.cached;
+  l.queue_ms = to_ms(queue_.queue_time(loop_.now()));
+  l.queued_tokens = queue_.queued_tokens();
+  return l;
+}
+
+void PrefillWorker::update_metrics() {
+  const WorkerLoad l = load();
+  const BlockCounts c = blocks_.counts();
+  block_gauges_["free"]->set(static_cast<double>(c.free));
+  block_gauges_["cached"]->set(static_cast<double>(c.cached));
+  block_gauges_["used"]->set(static_cast<double>(c.used));
+  counters_.running.set(l.running);
+  counters_.waiting.set(l.waiting);
+  counters_.usage.set(static_cast<double>(c.used) / static_cast<double>(config_.blocks));
+}
+
+Json PrefillWorker::state() const {
+  const WorkerLoad l = load();
+  const BlockCounts c = blocks_.counts();
+  return {{"role", "prefill"},
+          {"epoch", config_.epoch},
+          {"draining", draining_},
+          {"requests", jobs_.size()},
+          {"waiting", l.waiting},
+          {"running", l.running},
+          {"queue-ms", l.queue_ms},
+          {"queued-tokens", l.queued_tokens},
+          {"blocks", {{"free", c.free}, {"cached", c.cached}, {"used", c.used}}},
+          {"transactions", blocks_.transactions()},
+          {"events", blocks_.events_last()},
+          {"pool",
+           {{"queued", pool_ ? pool_->queued() : 0},
+            {"putting", pool_ ? pool_->putting() : 0},
+            {"error", pool_ ? pool_->last_error() : ""}}}};
+}
+
+}  // namespace mc::serve

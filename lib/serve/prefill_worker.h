@@ -1,0 +1,153 @@
+// The prefill side of a request: locks or allocates blocks for its prompt, reuses what is cached
+// here or in the pool, computes the rest chunk by chunk, and pushes each layer's KV into the blocks
+// a decode worker reserved while the next layer computes.
+//
+//   TxAllocate -> Prefill -> (queue) -> load -> compute and push -> KvReady -> TxCommit
+//                     at any time -> Abort, the lease, or a failure: KvFailed
+//
+// The decode side is told exactly once how it ended. Blocks are let go of when nothing reads or
+// writes them any more, once, however the request ended. Prompts are computed first come, first
+// served; the pushes of one overlap the computing of the next.
+//
+// Thread: the loop's; KV is computed on a thread of its own.
+// Source: Mooncake paper sections 3.1 (Figure 3), 5.3 (Figure 9: TxAllocate, TxCommit).
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/json_fwd.h"
+#include "base/metrics.h"
+#include "rpc/client.h"
+#include "rpc/server.h"
+#include "serve/batcher.h"
+#include "serve/block_manager.h"
+#include "serve/compute_thread.h"
+#include "serve/kv_push.h"
+#include "serve/messages.h"
+#include "serve/pool_link.h"
+#include "xfer/engine.h"
+
+namespace mc::serve {
+
+struct PrefillConfig {
+  uint64_t epoch = 0;  // start of this process
+  uint32_t blocks = 0;
+  uint32_t chunk_tokens = 1024;
+  double time_scale = 1;
+  std::string pool_reuse = "auto";  // auto: where fetching is predicted faster; always; never
+  Duration push_timeout = std::chrono::seconds(10);  // of a layer
+  Duration peer_budget = std::chrono::seconds(5);    // KvReady, KvFailed
+  store::ClientOptions store;                        // master empty: no pool
+};
+
+struct PrefillCounters {
+  Counter &prompts, &prompt_tokens, &queries, &hits, &pool_tokens, &failed, &aborted, &computed;
+  BucketHistogram &queue, &load, &prefill, &transfer;
+  Gauge &running, &waiting, &usage;
+};
+
+class PrefillWorker {
+ public:
+  // Registers its messages with `server`. Errors: kNoSpace for a pool that does not fit; kInvalid.
+  static Result<std::unique_ptr<PrefillWorker>> open(io::Loop& loop, xfer::Engine& transfer,
+                                                     rpc::Server& server, const Engine& engine,
+                                                     const PrefillConfig& config, Metrics& metrics);
+  ~PrefillWorker();
+  PrefillWorker(const PrefillWorker&) = delete;
+  PrefillWorker& operator=(const PrefillWorker&) = delete;
+
+  WorkerLoad load() const;
+  const BlockManager& cache() const { return blocks_; }
+  void on_news(std::function<void()> callback) { on_news_ = std::move(callback); }
+  void drain() { draining_ = true; }  // refuses new requests
+  // Nothing is computed, delivered or awaited, and no put is under way.
+  bool idle() const { return jobs_.empty() && (pool_ == nullptr || pool_->putting() == 0); }
+  Json state() const;  // for /state
+  void update_metrics();
+
+ private:
+  enum class Stage : uint8_t { kAllocated, kQueued, kLoading, kComputing, kPushing, kDelivered };
+  struct Job {
+    TxId tx = 0;
+    std::string request;
+    Stage stage = Stage::kAllocated;
+    std::vector<int32_t> prompt;
+    std::vector<BlockHash> hashes;   // of its full blocks
+    std::vector<BlockHash> parents;  // of each block: what it chains on
+    std::vector<std::byte*> blocks;
+    PushTarget target;
+    std::string decode;  // control address
+    std::optional<rpc::Reply<PrefillDone>> reply;
+    PrefillChunk chunk;
+    PrefillDone done;
+    size_t published = 0;          // blocks
+    uint32_t busy = 0;             // computing, pushes and fetches that use its blocks
+    std::optional<Error> failure;  // the first cause; it only waits for `busy` to be 0
+    bool aborted = false;          // by the conductor
+    Time queued{}, started{}, computing{}, computed{};
+  };
+  using JobPtr = std::shared_ptr<Job>;
+
+  PrefillWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server, const Engine& engine,
+                const PrefillConfig& config, Metrics& metrics, xfer::Memory memory,
+                PrefillQueue queue);
+  // Messages.
+  Result<TxAllocated> allocate(const TxAllocate& m, Time now);
+  Result<> check(const TxAllocate& m) const;
+  void prefill(const Prefill& m, const rpc::Reply<PrefillDone>& reply);
+  Result<TxCommitted> commit(const TxCommit& m);
+  Result<rpc::Empty> abort(const Abort& m);
+  // Running, in prefill_run.cc.
+  void advance();
+  void prepare(const JobPtr& job);
+  bool fetch(const JobPtr& job);
+  void loaded(const JobPtr& job, size_t fetched);
+  void begin(const JobPtr& job);
+  void begin_chunk(const JobPtr& job, const PrefillChunk& chunk);
+  void compute(const JobPtr& job, uint32_t layer);
+  void layer_computed(const JobPtr& job, uint32_t layer);
+  void chunk_computed(const JobPtr& job);
+  void publish(const JobPtr& job, size_t upto);
+  void push(const JobPtr& job, const PushRange& range);
+  void deliver(const JobPtr& job);
+  void delivered(const JobPtr& job);
+  // Ending.
+  void fail_job(const JobPtr& job, Error error);
+  void settle(const JobPtr& job);  // of a failed job: ends it when nothing is busy
+  void tell_failed(const Job& job, const std::string& reason);
+  rpc::Client* peer(const std::string& address);
+  void place_blocks(Job& job);
+  void tick();
+  void news();
+  void after(Time when, std::function<void()> task);
+
+  io::Loop& loop_;
+  const Engine& engine_;
+  const PrefillConfig config_;
+  const Timing timing_;
+  const uint64_t block_bytes_;
+  xfer::Memory memory_;
+  BlockManager blocks_;
+  PrefillQueue queue_;
+  std::unordered_map<TxId, JobPtr> jobs_;
+  std::unordered_map<std::string, TxId> by_request_;
+  JobPtr preparing_;  // the head of the queue, while its reused KV is loaded
+  Time free_at_{};    // when the model's own time is through with what it has computed
+  bool draining_ = false;
+  std::map<std::string, std::unique_ptr<rpc::Client>> peers_;
+  std::function<void()> on_news_;
+  io::Loop::Handle ticker_ = 0;
+  PrefillCounters counters_;
+  std::map<std::string, Gauge*> block_gauges_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers ask whether this is gone
+  // Last: what uses blocks ends before what they are made of.
+  std::unique_ptr<PoolLink> pool_;
+  KvPush push_;
+  ComputeThread compute_;
+};
+
+}  // namespace mc::serve
