@@ -7,6 +7,9 @@
 namespace mc::store {
 namespace {
 constexpr Duration kAttempt = std::chrono::seconds(1);  // then a lost call is made again
+// Budgets travel in milliseconds, and are read by people in errors.
+Duration whole_ms(Duration d) { return std::chrono::ceil<std::chrono::milliseconds>(d); }
+
 constexpr Duration kReport = std::chrono::milliseconds(200);
 }  // namespace
 
@@ -59,7 +62,7 @@ Result<> Client::check_epoch(uint64_t epoch) {
 template <class M>
 Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration wait) {
   for (;;) {
-    const Duration budget = std::min(left(deadline), wait + kAttempt);
+    const Duration budget = whole_ms(std::min(left(deadline), wait + kAttempt));
     if (budget <= Duration::zero())
       return fail(Code::kTimeout, "%s: no time left to ask %s", M::kName, options_.master.c_str());
     auto reply = master_->call(message, budget);

@@ -48,3 +48,19 @@ head -c 4096 /dev/urandom >"$T/noise"
 (exec 3<>"/dev/tcp/127.0.0.1/$port" && cat "$T/noise" >&3) 2>/dev/null || true
 expect 22 curl -fsS "${STATE%/state}/nothing"
 expect 0 store stat
+
+# A cluster with a key serves only those who know it.
+stop a
+stop master
+head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$T/key"
+chmod 600 "$T/key"
+MASTER=127.0.0.1:0
+master_up --cluster-key "$T/key"
+node_up b --size 4MiB --cluster-key "$T/key"
+expect 3 store stat --timeout 500ms
+grep -q 'same cluster key' "$T/err" || die "no hint at the key: $(cat "$T/err")"
+expect 0 store put k "$T/key" --cluster-key "$T/key"
+expect 0 store get k --out "$T/back" --cluster-key "$T/key"
+cmp "$T/key" "$T/back"
+chmod 644 "$T/key"
+expect 1 store stat --cluster-key "$T/key"
