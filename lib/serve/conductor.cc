@@ -28,22 +28,22 @@ Json worker_json(const Worker& w, Time now) {
             {"http", w.http},
             {"epoch", w.epoch},
             {"draining", w.draining},
-            {"silent-ms", to_ms(now - w.seen)},
+            {"silent_ms", to_ms(now - w.seen)},
             {"assigned", w.assigned},
             {"requests", w.requests},
             {"waiting", w.load.waiting},
             {"running", w.load.running},
-            {"blocks-total", w.load.blocks_total},
-            {"blocks-free", w.load.blocks_free},
-            {"blocks-cached", w.load.blocks_cached}};
+            {"blocks_total", w.load.blocks_total},
+            {"blocks_free", w.load.blocks_free},
+            {"blocks_cached", w.load.blocks_cached}};
   if (w.prefill) {
     j["synced"] = w.synced;
-    j["events-seen"] = w.events_seen;
-    j["queue-ms"] = w.ledger.wait_ms(now);
-    j["queued-tokens"] = w.ledger.tokens();
+    j["events_seen"] = w.events_seen;
+    j["queue_ms"] = w.ledger.wait_ms(now);
+    j["queued_tokens"] = w.ledger.tokens();
   } else {
-    j["context-tokens"] = w.context_tokens;
-    j["tbt-ms"] = w.load.tbt_ms;
+    j["context_tokens"] = w.context_tokens;
+    j["tbt_ms"] = w.load.tbt_ms;
   }
   return j;
 }
@@ -183,24 +183,25 @@ std::string Conductor::not_ready() const {
 }
 
 Json Conductor::cluster() const {
-  Json workers = Json::array();
-  for (const auto& [node, w] : workers_.all()) workers.push_back(worker_json(*w, loop_.now()));
+  Json nodes = Json::array();
+  for (const auto& [node, w] : workers_.all()) nodes.push_back(worker_json(*w, loop_.now()));
   return {{"epoch", epoch_},
           {"model", cost_.spec().name},
           {"fingerprint", cost_.spec().fingerprint(options_.block_size)},
-          {"block-size", options_.block_size},
+          {"block_size", options_.block_size},
           {"policy", options_.policy.policy},
           {"ready", not_ready().empty()},
           {"reason", not_ready()},
-          {"in-flight", jobs_.size()},
+          {"in_flight", jobs_.size()},
           {"waiting", waiting_.size()},
-          {"index-blocks", index_.blocks()},
-          {"prefill-factor", cost_.prefill_factor()},
-          {"transfer-bytes-per-s", cost_.transfer_bytes_per_s()},
-          {"input-tokens", numbers_->input_tokens.value()},
-          {"hit-tokens", numbers_->hit_tokens.value()},
-          {"reachable-hit-tokens", numbers_->reachable_tokens.value()},
-          {"workers", std::move(workers)}};
+          {"kv_errors", numbers_->kv_errors.value()},
+          {"index_blocks", index_.blocks()},
+          {"prefill_factor", cost_.prefill_factor()},
+          {"transfer_bytes_per_s", cost_.transfer_bytes_per_s()},
+          {"input_tokens", numbers_->input_tokens.value()},
+          {"hit_tokens", numbers_->hit_tokens.value()},
+          {"reachable_hit_tokens", numbers_->reachable_tokens.value()},
+          {"nodes", std::move(nodes)}};
 }
 
 void Conductor::update_metrics() {

@@ -160,6 +160,7 @@ void Conductor::reserve(Job& job) {
   m.stop_tokens = g.stop_tokens;
   m.seed = g.seed;
   m.temperature = g.temperature;
+  m.cache_salt = g.cache_salt;
   m.kv_deadline_ms = static_cast<uint32_t>(to_ms(options_.step_timeout + options_.prefill_timeout));
   call<Reserve>(job, job.decode, m, options_.step_timeout,
                 [this](Job& j, const Result<Reservation>& reply) {
@@ -240,6 +241,7 @@ void Conductor::update(Job& job, const TokenUpdate& u) {
   if (job.state != State::kPrefilling && job.state != State::kAnswering) return;
   Progress& p = job.progress;
   p.kv_errors += u.kv_errors;
+  numbers_->kv_errors.add(u.kv_errors);
   if (u.finish == "error") {
     Failed f;
     f.status = 503;

@@ -13,6 +13,7 @@ struct Conductor::Numbers {
         reachable_tokens(m.counter("mc_conductor_reachable_hit_tokens_total",
                                    "prompt tokens that some worker held when it was decided")),
         retries(m.counter("mc_conductor_retries_total", "requests tried again on other workers")),
+        kv_errors(m.counter("mc_conductor_kv_errors_total", "blocks of KV that did not verify")),
         decision(m.histogram("mc_conductor_decision_seconds", "time to choose the workers",
                              {1e-6, 1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 1e-2})),
         predicted(m.histogram("mc_conductor_predicted_ttft_seconds", "predicted TTFT")),
@@ -23,6 +24,7 @@ struct Conductor::Numbers {
   Counter& hit_tokens;
   Counter& reachable_tokens;
   Counter& retries;
+  Counter& kv_errors;
   BucketHistogram& decision;
   BucketHistogram& predicted;
   BucketHistogram& ttft;

@@ -1,0 +1,96 @@
+// mc-conductor: scheduler and OpenAI front. The work is in lib/serve and lib/sched.
+#include "base/log.h"
+#include "cmd/command.h"
+#include "cmd/daemon.h"
+#include "io/signals.h"
+#include "serve/front.h"
+
+namespace mc {
+namespace {
+
+struct Options {
+  std::string http = "127.0.0.1:8000";
+  Duration drain_timeout = std::chrono::seconds(30);
+  serve::ConductorOptions conductor;
+  void describe(OptionList& v) {
+    conductor.describe(v);
+    v("http", http, "address of the OpenAI API, /cluster and /metrics");
+    v("drain-timeout", drain_timeout, "on SIGTERM, how long requests in flight may go on");
+  }
+};
+
+// SIGTERM: no new requests; ends when those in flight have, or at the timeout, or at the second
+// signal. Counts what it cut.
+class Drain {
+ public:
+  Drain(io::Loop& loop, Duration timeout) : loop_(loop), timeout_(timeout) {}
+
+  void signal(int n, serve::Conductor& conductor, serve::Front& front) {
+    if (n > 1) return cut(conductor, "a second signal came");
+    in_flight_ = conductor.in_flight();
+    log_info("conductor", "draining %zu requests", in_flight_);
+    conductor.drain();
+    loop_.after(timeout_, [this, &conductor] { cut(conductor, "the drain took too long"); });
+    loop_.every(std::chrono::milliseconds(20), [this, &conductor, &front] {
+      const bool sent = front.open_exchanges() == 0 || cut_;  // to the last byte
+      if (conductor.in_flight() == 0 && sent) loop_.stop();
+    });
+  }
+  int exit_code() const {
+    log_info("conductor", "drained %zu, cut %zu", in_flight_ - std::min(in_flight_, count_),
+             count_);
+    return count_ > 0 ? 1 : 0;
+  }
+
+ private:
+  void cut(serve::Conductor& conductor, const char* why) {
+    cut_ = true;
+    count_ += conductor.in_flight();
+    conductor.cancel_all(strf("the conductor ends: %s", why));
+  }
+  io::Loop& loop_;
+  const Duration timeout_;
+  size_t in_flight_ = 0, count_ = 0;
+  bool cut_ = false;
+};
+
+Result<int> serve_cluster(const Options& options, const DaemonOptions& daemon) {
+  MC_TRY_(daemon.load());
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Metrics metrics;
+  Drain drain(loop, options.drain_timeout);
+  std::unique_ptr<serve::Conductor> conductor;
+  std::unique_ptr<serve::Front> front;
+  io::Signals signals(loop, [&](int n) { drain.signal(n, *conductor, *front); });
+  const auto epoch = static_cast<uint64_t>(wall_now_ns());
+  MC_TRY(conductor, serve::Conductor::open(loop, options.conductor, epoch, metrics));
+  MC_TRY(front, serve::Front::open(loop, options.http, *conductor, metrics));
+  Endpoints me;
+  me.name = me.role = "conductor";
+  me.epoch = epoch;
+  me.control = conductor->control();
+  me.http = front->http();
+  MC_TRY_(daemon.ready(me));
+  MC_TRY_(loop.run());
+  daemon.stopping();
+  return drain.exit_code();
+}
+
+}  // namespace
+}  // namespace mc
+
+int main(int argc, char** argv) {
+  mc::Options options;
+  mc::DaemonOptions daemon;
+  mc::Program program("mc-conductor", "scheduler and OpenAI front of an mc cluster");
+  program.options(options);
+  program.options(daemon);
+  program.example("mc-conductor --model tiny", "serve the OpenAI API on 127.0.0.1:8000");
+  program.example("mc-conductor --policy random --seed 7", "choose prefill workers at random");
+  program.example("mc-conductor --ttft-slo 2s --tbt-slo 100ms",
+                  "refuse (HTTP 429) what cannot be answered in time");
+  program.exit_status(1, "it failed, or requests were cut when it ended");
+  program.run_with([&](mc::Context&) { return mc::serve_cluster(options, daemon); });
+  return program.main(argc, argv);
+}

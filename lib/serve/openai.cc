@@ -1,0 +1,344 @@
+#include "serve/openai.h"
+
+#include <cmath>
+
+#include "base/json.h"
+#include "base/units.h"
+#include "serve/openai_text.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr uint32_t kChatTokens = 512;  // when a chat names no limit
+constexpr size_t kStopsMax = 16, kStopBytesMax = 256, kMessagesMax = 4096, kNameBytesMax = 256;
+
+using Parsed = tl::expected<void, ApiError>;
+
+tl::unexpected<ApiError> bad(const char* param, std::string message) {
+  return tl::unexpected(ApiError{400, std::move(message), param, ""});
+}
+
+const char* type_name(int status) {
+  switch (status) {
+    case 400:
+    case 404:
+    case 405:
+    case 413: return "invalid_request_error";
+    case 429: return "rate_limit_error";
+    default: return "server_error";
+  }
+}
+
+// Reads members of one object; absent and null members leave the default.
+class Members {
+ public:
+  explicit Members(const Json& object) : object_(object) {}
+
+  const Json* find(const char* key) const {
+    const auto it = object_.find(key);
+    return it == object_.end() || it->is_null() ? nullptr : &*it;
+  }
+  Parsed read(const char* key, bool& v) const {
+    const Json* j = find(key);
+    if (j == nullptr) return {};
+    if (!j->is_boolean()) return wrong(key, *j, "a boolean");
+    v = j->get<bool>();
+    return {};
+  }
+  Parsed read(const char* key, std::string& v, size_t bytes_max) const {
+    const Json* j = find(key);
+    if (j == nullptr) return {};
+    if (!j->is_string()) return wrong(key, *j, "a string");
+    if (j->get_ref<const std::string&>().size() > bytes_max)
+      return bad(key, strf("'%s' is longer than %zu bytes", key, bytes_max));
+    v = j->get<std::string>();
+    return {};
+  }
+  Parsed read(const char* key, double& v, double low, double high) const {
+    const Json* j = find(key);
+    if (j == nullptr) return {};
+    if (!j->is_number()) return wrong(key, *j, "a number");
+    const double n = j->get<double>();
+    if (!(n >= low && n <= high))
+      return bad(key, strf("'%s' is %g, want %g to %g", key, n, low, high));
+    v = n;
+    return {};
+  }
+  template <class T>
+  Parsed read_int(const char* key, T& v, int64_t low, int64_t high) const {
+    const Json* j = find(key);
+    if (j == nullptr) return {};
+    if (!j->is_number_integer()) return wrong(key, *j, "an integer");
+    const bool huge = j->is_number_unsigned() && j->get<uint64_t>() > INT64_MAX;
+    const int64_t n = huge ? INT64_MAX : j->get<int64_t>();
+    if (n < low || n > high)
+      return bad(key, strf("'%s' is %s, want %lld to %lld", key, j->dump().c_str(),
+                           static_cast<long long>(low), static_cast<long long>(high)));
+    v = static_cast<T>(n);
+    return {};
+  }
+  static tl::unexpected<ApiError> wrong(const char* key, const Json& j, const char* want) {
+    return bad(key, strf("'%s' is of type %s, want %s", key, j.type_name(), want));
+  }
+
+ private:
+  const Json& object_;
+};
+
+#define MC_API_TRY(...) \
+  if (Parsed mc_parsed = (__VA_ARGS__); !mc_parsed) return tl::unexpected(mc_parsed.error())
+
+Parsed read_tokens(const Json& array, const char* key, uint32_t vocab, std::vector<int32_t>& out) {
+  out.reserve(array.size());
+  for (const Json& j : array) {
+    if (!j.is_number_integer()) return Members::wrong(key, j, "token ids (integers)");
+    if (!j.is_number_unsigned() || j.get<uint64_t>() >= vocab)
+      return bad(key, strf("token id %s in '%s', want 0 to %u", j.dump().c_str(), key, vocab - 1));
+    out.push_back(static_cast<int32_t>(j.get<uint64_t>()));
+  }
+  return {};
+}
+
+// A string, token ids, or an array of one of these.
+Parsed read_prompt(const Json& j, uint32_t vocab, std::vector<int32_t>& out, bool nested = false) {
+  if (j.is_string()) {
+    out = text_tokens(j.get_ref<const std::string&>());
+    return {};
+  }
+  if (!j.is_array()) return Members::wrong("prompt", j, "a string or an array of token ids");
+  const bool several = !j.empty() && !j[0].is_number();
+  if (!several) return read_tokens(j, "prompt", vocab, out);
+  if (nested) return Members::wrong("prompt", j[0], "token ids (integers)");
+  if (j.size() > 1) return bad("prompt", strf("%zu prompts in one request, want one", j.size()));
+  return read_prompt(j[0], vocab, out, true);
+}
+
+// No template: each message is its role and content on a line, and the answer's role follows.
+Parsed read_messages(const Json& j, std::vector<int32_t>& out) {
+  if (!j.is_array() || j.empty() || j.size() > kMessagesMax)
+    return bad("messages", "'messages' is not a non-empty array of messages");
+  std::string text;
+  for (const Json& message : j) {
+    if (!message.is_object()) return Members::wrong("messages", message, "objects");
+    const auto role = message.find("role"), content = message.find("content");
+    if (role == message.end() || !role->is_string())
+      return bad("messages", "a message without a 'role' that is a string");
+    text += role->get_ref<const std::string&>() + ": ";
+    if (content != message.end() && content->is_string()) {
+      text += content->get_ref<const std::string&>();
+    } else if (content != message.end() && content->is_array()) {
+      for (const Json& part : *content) {
+        const auto t = part.is_object() ? part.find("text") : part.end();
+        if (!part.is_object() || t == part.end() || !t->is_string())
+          return bad("messages", "a content part that is not text");
+        text += t->get_ref<const std::string&>();
+      }
+    } else {
+      return bad("messages", "a message without a 'content' that is text");
+    }
+    text += "\n";
+  }
+  out = text_tokens(text + "assistant: ");
+  return {};
+}
+
+Parsed read_stops(const Members& m, uint32_t vocab, CompletionRequest& r) {
+  if (const Json* j = m.find("stop")) {
+    const Json list = j->is_array() ? *j : Json::array({*j});
+    if (list.size() > kStopsMax) return bad("stop", strf("over %zu stop strings", kStopsMax));
+    for (const Json& s : list) {
+      if (!s.is_string()) return Members::wrong("stop", s, "a string or an array of strings");
+      const std::string text = s.get<std::string>();
+      if (text.empty() || text.size() > kStopBytesMax)
+        return bad("stop",
+                   strf("a stop string of %zu bytes, want 1 to %zu", text.size(), kStopBytesMax));
+      r.stop.push_back(text);
+    }
+  }
+  if (const Json* j = m.find("stop_token_ids")) {
+    if (!j->is_array() || j->size() > kStopsMax)
+      return bad("stop_token_ids", "'stop_token_ids' is not a short array of token ids");
+    return read_tokens(*j, "stop_token_ids", vocab, r.stop_token_ids);
+  }
+  return {};
+}
+
+// What other servers do and this one does not: said, not ignored.
+Parsed refuse_unsupported(const Members& m, bool chat) {
+  int64_t n = 1, best_of = 1;
+  bool echo = false;
+  double penalty = 0, top_p = 1;
+  MC_API_TRY(m.read_int("n", n, INT64_MIN, INT64_MAX));
+  if (n != 1) return bad("n", "'n' other than 1 is not supported");
+  MC_API_TRY(m.read_int("best_of", best_of, INT64_MIN, INT64_MAX));
+  if (best_of != 1) return bad("best_of", "'best_of' other than 1 is not supported");
+  MC_API_TRY(m.read("echo", echo));
+  if (echo) return bad("echo", "'echo' is not supported");
+  MC_API_TRY(m.read("top_p", top_p, 0, 1));
+  MC_API_TRY(m.read("presence_penalty", penalty, -2, 2));
+  MC_API_TRY(m.read("frequency_penalty", penalty, -2, 2));
+  const Json* logprobs = m.find("logprobs");
+  if (logprobs != nullptr && !(logprobs->is_boolean() && !logprobs->get<bool>()))
+    return bad("logprobs", "'logprobs' is not supported");
+  if (const Json* tools = m.find("tools"); chat && tools != nullptr && !tools->empty())
+    return bad("tools", "'tools' is not supported");
+  return {};
+}
+
+Parsed read_options(const Members& m, const ApiLimits& limits, CompletionRequest& r) {
+  MC_API_TRY(m.read("stream", r.stream));
+  if (const Json* options = m.find("stream_options")) {
+    if (!options->is_object()) return Members::wrong("stream_options", *options, "an object");
+    if (!r.stream) return bad("stream_options", "'stream_options' without 'stream'");
+    const Members o(*options);
+    MC_API_TRY(o.read("include_usage", r.include_usage));
+    MC_API_TRY(o.read("continuous_usage_stats", r.continuous_usage));
+  }
+  const auto most = static_cast<int64_t>(limits.context_max);
+  const uint64_t left =
+      limits.context_max - std::min<uint64_t>(limits.context_max, r.prompt.size());
+  if (r.chat) r.max_tokens = static_cast<uint32_t>(std::clamp<uint64_t>(left, 1, kChatTokens));
+  MC_API_TRY(m.read_int("max_tokens", r.max_tokens, 1, INT32_MAX));
+  if (r.chat) MC_API_TRY(m.read_int("max_completion_tokens", r.max_tokens, 1, INT32_MAX));
+  MC_API_TRY(m.read_int("min_tokens", r.min_tokens, 0, most));
+  if (r.min_tokens > r.max_tokens)
+    return bad("min_tokens",
+               strf("'min_tokens' is %u, over max_tokens %u", r.min_tokens, r.max_tokens));
+  MC_API_TRY(m.read("ignore_eos", r.ignore_eos));
+  MC_API_TRY(m.read("temperature", r.temperature, 0, 2));
+  int64_t seed = 0;
+  MC_API_TRY(m.read_int("seed", seed, INT64_MIN, INT64_MAX));
+  r.seed = static_cast<uint64_t>(seed);
+  MC_API_TRY(m.read("cache_salt", r.cache_salt, kNameBytesMax));
+  MC_API_TRY(m.read("user", r.user, kNameBytesMax));
+  return read_stops(m, limits.vocab, r);
+}
+
+}  // namespace
+
+std::string error_json(const ApiError& e) {
+  const Json body = {{"error",
+                      {{"message", e.message},
+                       {"type", type_name(e.status)},
+                       {"param", e.param.empty() ? Json() : Json(e.param)},
+                       {"code", e.code.empty() ? Json() : Json(e.code)}}}};
+  return dump_json(body);
+}
+
+tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body, bool chat,
+                                                           const ApiLimits& limits) {
+  const auto json = parse_json(body);
+  if (!json)
+    return tl::unexpected(
+        ApiError{400, "the body is not JSON: " + json.error().what, "", "invalid_json"});
+  if (!json->is_object())
+    return tl::unexpected(ApiError{400, "the body is not a JSON object", "", ""});
+  const Members m(*json);
+  CompletionRequest r;
+  r.chat = chat;
+  std::string model;
+  MC_API_TRY(m.read("model", model, 4096));
+  if (m.find("model") == nullptr) return bad("model", "'model' is missing");
+  if (model != limits.model)
+    return tl::unexpected(ApiError{
+        404,
+        "the model '" + shown(model) + "' does not exist; this server has '" + limits.model + "'",
+        "model", "model_not_found"});
+  const char* const key = chat ? "messages" : "prompt";
+  const Json* prompt = m.find(key);
+  if (prompt == nullptr) return bad(key, strf("'%s' is missing", key));
+  MC_API_TRY(chat ? read_messages(*prompt, r.prompt)
+                  : read_prompt(*prompt, limits.vocab, r.prompt));
+  if (r.prompt.empty()) return bad(key, "the prompt is empty");
+  MC_API_TRY(read_options(m, limits, r));
+  MC_API_TRY(refuse_unsupported(m, chat));
+  const uint64_t wanted = r.prompt.size() + uint64_t{r.max_tokens};
+  if (wanted > limits.context_max)
+    return tl::unexpected(ApiError{
+        400,
+        strf("the context holds %llu tokens; %zu of the prompt and %u of max_tokens are %llu",
+             static_cast<unsigned long long>(limits.context_max), r.prompt.size(), r.max_tokens,
+             static_cast<unsigned long long>(wanted)),
+        key, "context_length_exceeded"});
+  return r;
+}
+
+namespace {
+
+Json usage_json(const Usage& u) {
+  return {{"prompt_tokens", u.prompt_tokens},
+          {"completion_tokens", u.completion_tokens},
+          {"total_tokens", u.prompt_tokens + u.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", u.cached_tokens}}}};
+}
+
+Json reason_json(const std::string& finish) { return finish.empty() ? Json() : Json(finish); }
+
+std::string event(const Json& json) { return "data: " + dump_json(json) + "\n\n"; }
+
+}  // namespace
+
+AnswerWriter::AnswerWriter(std::string id, std::string model, int64_t created, bool chat,
+                           bool include_usage, bool continuous_usage)
+    : id_((chat ? "chatcmpl-" : "cmpl-") + id),
+      model_(std::move(model)),
+      created_(created),
+      chat_(chat),
+      include_usage_(include_usage),
+      continuous_usage_(continuous_usage) {}
+
+Json AnswerWriter::head(const char* completion, const char* chat) const {
+  return {
+      {"id", id_}, {"object", chat_ ? chat : completion}, {"created", created_}, {"model", model_}};
+}
+
+std::string AnswerWriter::chunk(std::string_view text, const std::string& finish,
+                                const Usage& usage) {
+  Json j = head("text_completion", "chat.completion.chunk");
+  Json choice = {{"index", 0}};
+  if (chat_) {
+    // The role comes with the first token, never before it: a client measures its wait by it.
+    Json delta = Json::object();
+    if (first_) delta["role"] = "assistant";
+    delta["content"] = text;
+    choice["delta"] = std::move(delta);
+  } else {
+    choice["text"] = text;
+  }
+  choice["logprobs"] = nullptr;
+  choice["finish_reason"] = reason_json(finish);
+  j["choices"] = Json::array({std::move(choice)});
+  if (continuous_usage_)
+    j["usage"] = usage_json(usage);
+  else if (include_usage_)
+    j["usage"] = nullptr;
+  first_ = false;
+  return event(j);
+}
+
+std::string AnswerWriter::last(const Usage& usage, const Json& mc) const {
+  if (!include_usage_) return {};
+  Json j = head("text_completion", "chat.completion.chunk");
+  j["choices"] = Json::array();
+  j["usage"] = usage_json(usage);
+  j["mc"] = mc;
+  return event(j);
+}
+
+std::string AnswerWriter::whole(std::string_view text, const std::string& finish,
+                                const Usage& usage, const Json& mc) const {
+  Json j = head("text_completion", "chat.completion");
+  Json choice = {{"index", 0}};
+  if (chat_)
+    choice["message"] = {{"role", "assistant"}, {"content", text}};
+  else
+    choice["text"] = text;
+  choice["logprobs"] = nullptr;
+  choice["finish_reason"] = reason_json(finish);
+  j["choices"] = Json::array({std::move(choice)});
+  j["usage"] = usage_json(usage);
+  j["mc"] = mc;
+  return dump_json(j);
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,75 @@
+// The OpenAI API's texts: requests parsed and checked, answers and errors written.
+//
+// Understood beyond the standard: min_tokens, ignore_eos, stop_token_ids, cache_salt,
+// stream_options.continuous_usage_stats. One prompt and one answer per request (n = 1). Unknown
+// fields are ignored, as clients send more each year; known ones of a wrong type are refused.
+//
+// Thread: values. Pure. Source: OpenAI API reference, completions and chat; design, serving-peers
+// 1b.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <tl/expected.hpp>
+#include <vector>
+
+#include "base/json_fwd.h"
+
+namespace mc::serve {
+
+struct ApiError {
+  int status = 400;
+  std::string message;
+  std::string param;  // empty: null
+  std::string code;   // empty: null
+};
+// {"error": {"message", "type", "param", "code"}}; the type follows from the status.
+std::string error_json(const ApiError& error);
+
+struct CompletionRequest {
+  bool chat = false;
+  bool stream = false, include_usage = false, continuous_usage = false;
+  std::vector<int32_t> prompt;
+  uint32_t max_tokens = 16, min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_token_ids;
+  double temperature = 1;
+  uint64_t seed = 0;
+  std::string cache_salt, user;
+};
+
+struct ApiLimits {
+  std::string model;
+  uint64_t context_max = 0;
+  uint32_t vocab = 0;
+};
+
+tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body, bool chat,
+                                                           const ApiLimits& limits);
+
+struct Usage {
+  uint64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
+};
+
+// Writes one answer: as events of a stream, or at once.
+class AnswerWriter {
+ public:
+  AnswerWriter(std::string id, std::string model, int64_t created, bool chat, bool include_usage,
+               bool continuous_usage);
+  // One event: "data: {...}\n\n". `finish` is "" or the reason.
+  std::string chunk(std::string_view text, const std::string& finish, const Usage& usage);
+  std::string last(const Usage& usage, const Json& mc) const;  // the usage event, if wanted
+  std::string whole(std::string_view text, const std::string& finish, const Usage& usage,
+                    const Json& mc) const;
+
+ private:
+  Json head(const char* completion, const char* chat) const;
+  const std::string id_, model_;
+  const int64_t created_;
+  const bool chat_, include_usage_, continuous_usage_;
+  bool first_ = true;
+};
+inline constexpr const char* kStreamEnd = "data: [DONE]\n\n";
+
+}  // namespace mc::serve
