@@ -45,12 +45,21 @@ void copy_bytes(std::byte* to, const std::byte* from, size_t n, bool streaming) 
   std::memcpy(to + done, from + done, n - done);
 }
 
-bool guard_holds(const std::byte* word, uint64_t expected) {
-  // Full fences: the copy between two of these must not be seen outside them.
+namespace {
+// The copy between two looks at a guard must not be seen outside them. (The thread sanitizer does
+// not model fences and refuses to compile them.)
+void full_fence() {
+#ifndef __SANITIZE_THREAD__
   std::atomic_thread_fence(std::memory_order_seq_cst);
+#endif
+}
+}  // namespace
+
+bool guard_holds(const std::byte* word, uint64_t expected) {
+  full_fence();
   auto* p = reinterpret_cast<uint64_t*>(const_cast<std::byte*>(word));
   const bool holds = std::atomic_ref<uint64_t>(*p).load(std::memory_order_acquire) == expected;
-  std::atomic_thread_fence(std::memory_order_seq_cst);
+  full_fence();
   return holds;
 }
 
