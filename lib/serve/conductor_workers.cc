@@ -9,6 +9,14 @@ namespace {
 constexpr size_t kWorkersMax = 1024;
 constexpr size_t kRefusedMax = 1024;
 constexpr uint64_t kPagesMax = 1 << 16;
+
+// A peer's fingerprint in full, for it is compared by eye; but not endless, and printable.
+std::string printable(std::string text) {
+  text.resize(std::min<size_t>(text.size(), 400));
+  for (char& c : text)
+    if (c < ' ' || c > '~') c = '?';
+  return text;
+}
 }  // namespace
 
 Workers::Workers(io::Loop& loop, WorkersOptions options, sched::PrefixIndex& index,
@@ -50,7 +58,7 @@ Result<> Workers::check(const Heartbeat& beat) const {
     return fail(Code::kInvalid,
                 "worker %s does not fit this cluster: it has [%s], the conductor [%s]: start both "
                 "with the same --model and --block-size",
-                shown(beat.node).c_str(), shown(beat.fingerprint).c_str(),
+                shown(beat.node).c_str(), printable(beat.fingerprint).c_str(),
                 options_.fingerprint.c_str());
   return {};
 }

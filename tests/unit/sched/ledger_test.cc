@@ -1,0 +1,51 @@
+#include "sched/ledger.h"
+
+#include <doctest/doctest.h>
+
+using namespace mc;
+using namespace mc::sched;
+using namespace std::chrono_literals;
+
+namespace {
+const Time t0{};
+}
+
+TEST_CASE("the wait is what was charged, less the elapsed part of the job that runs") {
+  Ledger l;
+  CHECK(l.wait_ms(t0) == 0);
+  l.charge(1, 100, 1000, t0);
+  l.charge(2, 50, 500, t0);
+  CHECK(l.wait_ms(t0) == doctest::Approx(150));
+  CHECK(l.wait_ms(t0 + 40ms) == doctest::Approx(110));
+  CHECK(l.tokens() == 1500);
+  CHECK(l.wait_ms(t0 + 500ms) == doctest::Approx(50));  // late: the second still has to run
+  l.finish(1, t0 + 500ms);
+  CHECK(l.wait_ms(t0 + 510ms) == doctest::Approx(40));
+  l.finish(2, t0 + 550ms);
+  l.finish(2, t0 + 550ms);
+  CHECK(l.wait_ms(t0 + 550ms) == 0);
+  CHECK(l.tokens() == 0);
+}
+
+TEST_CASE("a job that ends out of order takes only its own charge") {
+  Ledger l;
+  l.charge(1, 100, 1, t0);
+  l.charge(2, 50, 1, t0);
+  l.charge(3, 25, 1, t0);
+  l.finish(2, t0 + 10ms);
+  CHECK(l.wait_ms(t0 + 10ms) == doctest::Approx(90 + 25));
+}
+
+TEST_CASE("the node's own answer corrects the wait, and the correction fades with time") {
+  Ledger l;
+  l.charge(1, 100, 1, t0);
+  l.correct(1, 300, t0);  // others sent it work
+  CHECK(l.wait_ms(t0) == doctest::Approx(400));
+  CHECK(l.wait_ms(t0 + 50ms) == doctest::Approx(300));
+  CHECK(l.wait_ms(t0 + 1s) == 0);
+  l.finish(1, t0 + 1s);
+  l.charge(2, 100, 1, t0 + 1s);
+  l.charge(3, 10, 1, t0 + 1s);
+  l.correct(3, 20, t0 + 1s);  // it is further than we thought
+  CHECK(l.wait_ms(t0 + 1s) == doctest::Approx(30));
+}

@@ -1,0 +1,176 @@
+#include "sched/policy.h"
+
+#include <doctest/doctest.h>
+
+#include <set>
+
+using namespace mc;
+using namespace mc::sched;
+using namespace std::chrono_literals;
+
+namespace {
+
+Cost cost() { return Cost(spec::tiny()); }
+
+PrefillView node(const char* name, uint32_t match = 0, double queue_ms = 0) {
+  PrefillView v;
+  v.name = name;
+  v.match = match;
+  v.queue_ms = queue_ms;
+  return v;
+}
+
+DecodeView decode(const char* name, uint64_t requests = 0) {
+  DecodeView v;
+  v.name = name;
+  v.requests = requests;
+  return v;
+}
+
+const Ask kAsk{.tokens = 12'000, .block_tokens = 256, .number = 0};
+
+std::string chosen(const View& view, const PolicyOptions& o, const Ask& ask = kAsk) {
+  const Decision d = choose(view, ask, o, cost());
+  return d.verdict == Verdict::kAccept ? d.chosen.name : name(d.verdict);
+}
+
+}  // namespace
+
+TEST_CASE("kvcache prefers the node that holds the prefix, until its queue costs more") {
+  const PolicyOptions o;
+  CHECK(chosen({{node("a"), node("b", 40)}, {decode("d")}}, o) == "b");
+  CHECK(chosen({{node("a"), node("b", 40, 5)}, {decode("d")}}, o) == "b");
+  CHECK(chosen({{node("a"), node("b", 40, 500)}, {decode("d")}}, o) == "a");
+}
+
+TEST_CASE("a decision adds up and names the second best") {
+  const Decision d =
+      choose({{node("a"), node("b", 40, 5)}, {decode("d")}}, kAsk, PolicyOptions{}, cost());
+  REQUIRE(d.verdict == Verdict::kAccept);
+  const Candidate& c = d.chosen;
+  CHECK(c.ttft_ms ==
+        doctest::Approx(std::max(c.queue_ms, c.fetch_ms) + c.prefill_ms + c.transfer_ms));
+  CHECK(c.local_tokens == 40 * 256);
+  CHECK(d.best_tokens == 40 * 256);
+  CHECK(d.candidates.size() == 2);
+  CHECK(d.margin_ms == doctest::Approx(d.candidates[0].ttft_ms - d.candidates[1].ttft_ms));
+  CHECK(explain(d).find("longest match") != std::string::npos);
+}
+
+TEST_CASE("a much longer match elsewhere is fetched, when that is faster than computing") {
+  PolicyOptions o;
+  const View view{{node("a", 10), node("b", 40, 1000)}, {decode("d")}};
+  Decision d = choose(view, kAsk, o, cost());
+  CHECK(d.chosen.name == "a");
+  CHECK(d.chosen.reused_tokens == 40 * 256);
+  CHECK(d.chosen.fetch_ms > 0);
+  o.balancing_threshold = 5;  // 40 is not more than 5 times 10
+  d = choose(view, kAsk, o, cost());
+  CHECK(d.chosen.reused_tokens == 10 * 256);
+  CHECK(d.chosen.fetch_ms == 0);
+  auto slow = spec::tiny();
+  slow.cost.transfer_bytes_per_s = 1e6;
+  d = choose(view, kAsk, PolicyOptions{}, Cost(slow));
+  CHECK(d.chosen.fetch_ms == 0);
+}
+
+TEST_CASE("a shared system prompt does not send everything to one node") {
+  View view{{node("a", 2), node("b")}, {decode("d")}};  // 512 of 12000 tokens
+  view.prefill[0].assigned = 1;
+  CHECK(chosen(view, PolicyOptions{}) == "b");
+  view.prefill[1].assigned = 2;
+  CHECK(chosen(view, PolicyOptions{}) == "a");
+}
+
+TEST_CASE("ties go to fewest queued tokens, then to the first name") {
+  View view{{node("b"), node("a")}, {decode("d")}};
+  CHECK(chosen(view, PolicyOptions{}) == "a");
+  view.prefill[1].queued_tokens = 10;
+  CHECK(chosen(view, PolicyOptions{}) == "b");
+}
+
+TEST_CASE("the other policies look at what they say they do") {
+  View view{{node("a", 40, 30), node("b", 0, 20), node("c", 0, 25)}, {decode("d")}};
+  view.prefill[0].requests = 1;
+  view.prefill[1].requests = 3;
+  view.prefill[2].requests = 2;
+  PolicyOptions o;
+  o.policy = "load";
+  CHECK(chosen(view, o) == "b");
+  o.policy = "count";
+  CHECK(chosen(view, o) == "a");
+  o.policy = "rr";
+  Ask ask = kAsk;
+  std::string turn;
+  for (ask.number = 0; ask.number < 4; ++ask.number) turn += chosen(view, o, ask);
+  CHECK(turn == "abca");
+  view.prefill[0].usable = false;
+  CHECK(chosen(view, o) == "b");
+}
+
+TEST_CASE("random is the same for the same seed, and reaches everybody") {
+  const View view{{node("a"), node("b"), node("c")}, {decode("d")}};
+  PolicyOptions o;
+  o.policy = "random";
+  o.seed = 7;
+  std::string one, two, other;
+  Ask ask = kAsk;
+  for (ask.number = 0; ask.number < 50; ++ask.number) {
+    one += chosen(view, o, ask);
+    two += chosen(view, o, ask);
+  }
+  o.seed = 8;
+  for (ask.number = 0; ask.number < 50; ++ask.number) other += chosen(view, o, ask);
+  CHECK(one == two);
+  CHECK(one != other);
+  CHECK(std::set<char>(one.begin(), one.end()).size() == 3);
+}
+
+TEST_CASE("decode goes where the time between tokens stays least, and where there is room") {
+  View view{{node("p")}, {decode("x", 3), decode("y", 1)}};
+  Decision d = choose(view, kAsk, PolicyOptions{}, cost());
+  CHECK(view.decode[d.decode].name == "y");
+  CHECK(d.tbt_ms > 0);
+  view.decode[1].room = false;
+  d = choose(view, kAsk, PolicyOptions{}, cost());
+  CHECK(view.decode[d.decode].name == "x");
+  view.decode[0].usable = false;  // a node that seems full is still asked when it is the only one
+  d = choose(view, kAsk, PolicyOptions{}, cost());
+  CHECK(view.decode[d.decode].name == "y");
+}
+
+TEST_CASE("what cannot be kept is not promised") {
+  const View view{{node("p", 0, 100)}, {decode("d", 20)}};
+  PolicyOptions o;
+  CHECK(chosen(view, o) == "p");
+  o.ttft_slo = 50ms;
+  CHECK(chosen(view, o) == "ttft_slo");
+  o.ttft_slo = 10s;
+  o.tbt_slo = 1ms;
+  CHECK(chosen(view, o) == "tbt_slo");
+  o.tbt_slo = 1s;
+  CHECK(chosen(view, o) == "p");
+  CHECK(chosen({{}, {decode("d")}}, o) == "no_prefill");
+  CHECK(chosen({{node("p")}, {}}, o) == "no_decode");
+}
+
+TEST_CASE("at least one token of a prompt is computed, however much is cached") {
+  const Ask ask{.tokens = 512, .block_tokens = 256, .number = 0};
+  const Decision d = choose({{node("p", 2)}, {decode("d")}}, ask, PolicyOptions{}, cost());
+  CHECK(d.chosen.local_tokens == 256);
+}
+
+TEST_CASE("the estimates follow what was measured, within bounds") {
+  Cost c = cost();
+  const double model = c.prefill_ms(1000, 0);
+  for (int i = 0; i < 200; ++i) c.learn_prefill(1000, 0, 3 * model);
+  CHECK(c.prefill_ms(1000, 0) == doctest::Approx(3 * model).epsilon(0.01));
+  c.learn_prefill(1000, 0, -1);
+  c.learn_prefill(1000, 0, 1e300);
+  CHECK(c.prefill_factor() < 15);
+  const double before = c.transfer_ms(1000);
+  for (int i = 0; i < 200; ++i) c.learn_transfer(1'000'000, 10);  // 100 MB/s
+  CHECK(c.transfer_ms(1000) > 10 * before);
+  c.learn_transfer(10, 1000);  // too small to tell
+  CHECK(c.transfer_bytes_per_s() == doctest::Approx(1e8).epsilon(0.01));
+}

@@ -1,0 +1,224 @@
+// Workers that do what a test tells them, on the conductor's own loop.
+#pragma once
+#include <doctest/doctest.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/loop.h"
+#include "rpc/client.h"
+#include "rpc/server.h"
+#include "serve/conductor.h"
+#include "serve/messages.h"
+
+namespace mc::serve::test {
+
+using namespace std::chrono_literals;
+
+inline bool until(io::Loop& loop, const std::function<bool()>& done, Duration limit = 10s) {
+  const Time end = loop.clock().now() + limit;
+  while (!done()) {
+    if (loop.clock().now() > end) return false;
+    if (!loop.turn(5ms)) return false;
+  }
+  return true;
+}
+
+struct FakeWorker {
+  FakeWorker(io::Loop& l, const std::string& conductor, const NodeId& node, const char* role)
+      : loop(l) {
+    server = *rpc::Server::open(loop, "127.0.0.1:0", metrics);
+    client = *rpc::Client::connect(loop, conductor);
+    me.node = node;
+    me.role = role;
+    me.epoch = 1;
+    me.control = server->address();
+    me.model = "tiny";
+    me.block_tokens = 16;
+    me.fingerprint = spec::tiny().fingerprint(16);
+    me.context_max = 262144;
+    me.load.blocks_total = me.load.blocks_free = 100000;
+    me.events_first = 1;
+    server->on<Abort>([this](const Abort& m, const rpc::Call&) -> Result<rpc::Empty> {
+      aborted[m.request] = m.reason;
+      return rpc::Empty{};
+    });
+  }
+  ~FakeWorker() { loop.cancel(timer); }
+  void live() {
+    timer = loop.every(50ms, [this] { beat(); });
+    beat();
+  }
+  void beat() {
+    client->call(me, 1s, [this](const Result<HeartbeatAck>& ack) {
+      joined = ack.has_value();
+      if (ack) acked = ack->events_seen;
+      if (!ack) error = ack.error().what;
+    });
+  }
+
+  io::Loop& loop;
+  Metrics metrics;
+  std::unique_ptr<rpc::Server> server;
+  std::unique_ptr<rpc::Client> client;
+  io::Loop::Handle timer = 0;
+  Heartbeat me;
+  bool joined = false;
+  uint64_t acked = 0;
+  std::string error;
+  std::map<std::string, std::string> aborted;
+};
+
+struct FakeDecode : FakeWorker {
+  FakeDecode(io::Loop& l, const std::string& conductor, const NodeId& node)
+      : FakeWorker(l, conductor, node, "decode") {
+    server->on<Reserve>([this](const Reserve& m, const rpc::Call&) -> Result<Reservation> {
+      reserved.push_back(m);
+      if (full) return fail(Code::kNoSpace, "no blocks");
+      Reservation r;
+      r.control = server->address();
+      r.guard = 7;
+      return r;
+    });
+    live();
+  }
+  void send(const std::string& request, std::vector<int32_t> tokens, const std::string& finish,
+            const std::string& why = {}) {
+    TokenUpdate u;
+    u.request = request;
+    u.tokens = std::move(tokens);
+    u.finish = finish;
+    u.error = why;
+    client->call(TokenBatch{me.node, {u}}, 1s, [](const Result<rpc::Empty>&) {});
+  }
+  bool full = false;
+  std::vector<Reserve> reserved;
+};
+
+struct FakePrefill : FakeWorker {
+  FakePrefill(io::Loop& l, const std::string& conductor, const NodeId& node)
+      : FakeWorker(l, conductor, node, "prefill") {
+    server->on<TxAllocate>([this](const TxAllocate& m, const rpc::Call&) -> Result<TxAllocated> {
+      allocated.push_back(m);
+      if (full) return fail(Code::kNoSpace, "no blocks");
+      transactions[++tx] = m.request;
+      TxAllocated a;
+      a.tx = tx;
+      return a;
+    });
+    server->on_later<Prefill>(
+        [this](const Prefill& m, const rpc::Call&, const rpc::Reply<PrefillDone>& reply) {
+          const std::string request = transactions.at(m.tx);
+          prefills.push_back(request);
+          if (silent) return waiting.push_back(reply);
+          if (broken) return reply.error({Code::kInternal, "the engine broke"});
+          reply(done);
+          if (then) then(request);
+        });
+    server->on<TxCommit>([this](const TxCommit& m, const rpc::Call&) -> Result<TxCommitted> {
+      committed.push_back(m.tx);
+      return TxCommitted{};
+    });
+    server->on<Snapshot>([this](const Snapshot& m, const rpc::Call&) -> Result<KvSnapshot> {
+      ++snapshots;
+      KvSnapshot s;
+      s.epoch = me.epoch;
+      s.seq = me.events_last;
+      const size_t half = cache.size() / 2;
+      if (m.from == 0 && half > 0) {  // two pages
+        s.blocks.assign(cache.begin(), cache.begin() + static_cast<ptrdiff_t>(half));
+        s.next = half;
+      } else {
+        s.blocks.assign(cache.begin() + static_cast<ptrdiff_t>(m.from), cache.end());
+      }
+      return s;
+    });
+    live();
+  }
+  bool full = false, broken = false, silent = false;
+  uint64_t tx = 0;
+  int snapshots = 0;
+  PrefillDone done{.cached_tokens = 16, .pool_tokens = 0, .prefill_ms = 1};
+  std::function<void(const std::string& request)> then;
+  std::vector<TxAllocate> allocated;
+  std::vector<std::string> prefills;
+  std::vector<uint64_t> committed;
+  std::map<uint64_t, std::string> transactions;
+  std::vector<rpc::Reply<PrefillDone>> waiting;
+  std::vector<BlockHash> cache;
+};
+
+inline ConductorOptions quick() {
+  ConductorOptions o;
+  o.listen = "127.0.0.1:0";
+  o.block_size = 16;
+  o.worker_ttl = 400ms;
+  o.step_timeout = 500ms;
+  o.prefill_timeout = 1s;
+  o.token_timeout = 700ms;
+  o.queue_timeout = 700ms;
+  return o;
+}
+
+// What one request was told.
+struct Heard {
+  std::vector<int32_t> tokens;
+  bool done = false;
+  std::optional<Failed> failed;
+  Progress progress;
+  Listener listener() {
+    Listener l;
+    l.on_tokens = [this](const Progress&, const std::vector<int32_t>& t) {
+      tokens.insert(tokens.end(), t.begin(), t.end());
+    };
+    l.on_done = [this](const Progress& p, const std::optional<Failed>& f) {
+      CHECK(!done);
+      done = true;
+      progress = p;
+      failed = f;
+    };
+    return l;
+  }
+};
+
+// A conductor and some fake workers. Prefill p0 makes decode answer with two tokens by itself.
+struct Cluster {
+  explicit Cluster(int prefills = 1, int decodes = 1, ConductorOptions options = quick()) {
+    conductor = *Conductor::open(loop, options, 42, metrics);
+    for (int i = 0; i < decodes; ++i)
+      d.push_back(std::make_unique<FakeDecode>(loop, conductor->control(), strf("d%d", i)));
+    for (int i = 0; i < prefills; ++i) {
+      p.push_back(std::make_unique<FakePrefill>(loop, conductor->control(), strf("p%d", i)));
+      p.back()->then = [this](const std::string& request) { answer(request); };
+    }
+    REQUIRE(until(loop, [&] { return conductor->not_ready().empty(); }));
+  }
+  FakeDecode& decode_of(const std::string& request) {
+    for (auto& w : d)
+      for (const Reserve& r : w->reserved)
+        if (r.request == request) return *w;
+    return *d[0];
+  }
+  void answer(const std::string& request) { decode_of(request).send(request, {65, 66}, "length"); }
+  Conductor::Id submit(Heard& heard, uint32_t n = 40, int32_t first = 0) {
+    Generate g;
+    g.id = "r";
+    for (uint32_t i = 0; i < n; ++i) g.prompt.push_back(static_cast<int32_t>(i) + first);
+    g.max_tokens = 4;
+    return conductor->submit(std::move(g), heard.listener());
+  }
+  bool finish(Heard& heard) {
+    return until(loop, [&] { return heard.done; });
+  }
+
+  SteadyClock clock;
+  io::Loop loop{clock};
+  Metrics metrics;
+  std::unique_ptr<Conductor> conductor;
+  std::vector<std::unique_ptr<FakeDecode>> d;
+  std::vector<std::unique_ptr<FakePrefill>> p;
+};
+
+}  // namespace mc::serve::test

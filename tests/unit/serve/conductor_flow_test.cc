@@ -1,0 +1,234 @@
+#include <doctest/doctest.h>
+
+#include "base/json.h"
+#include "conductor_fakes.h"
+
+using namespace mc;
+using namespace mc::serve;
+using namespace mc::serve::test;
+
+TEST_CASE("a request goes reserve, allocate, prefill, tokens, commit, and ends") {
+  Cluster c;
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(c.finish(heard));
+  CHECK(!heard.failed);
+  CHECK(heard.tokens == std::vector<int32_t>{65, 66});
+  CHECK(heard.progress.finish == "length");
+  CHECK(heard.progress.prefill == "p0");
+  CHECK(heard.progress.decode == "d0");
+  CHECK(*heard.progress.cached_tokens == 16);
+  REQUIRE(until(c.loop, [&] { return c.p[0]->committed.size() == 1; }));
+  CHECK(c.p[0]->allocated[0].target.guard == 7);
+  CHECK(c.p[0]->aborted.empty());
+  CHECK(c.d[0]->aborted.empty());
+  CHECK(c.conductor->in_flight() == 0);
+  CHECK(c.metrics.text().find("mc_conductor_hit_tokens_total 16") != std::string::npos);
+}
+
+TEST_CASE("a prefill worker without room rolls back, and the request goes to another") {
+  Cluster c(2);
+  c.p[0]->full = true;  // p0 is first choice when both are idle
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(c.finish(heard));
+  CHECK(!heard.failed);
+  CHECK(heard.progress.prefill == "p1");
+  CHECK(c.p[0]->allocated.size() == 1);
+  const std::string first = c.p[0]->allocated[0].request;
+  REQUIRE(until(c.loop, [&] { return c.d[0]->aborted.contains(first); }));
+  CHECK(c.p[1]->allocated[0].request != first);  // a late answer cannot be mistaken
+}
+
+TEST_CASE("without room anywhere a request waits, and gets its place when there is one") {
+  Cluster c;
+  c.d[0]->full = true;
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(until(c.loop, [&] { return c.d[0]->reserved.size() >= 2; }));
+  CHECK(!heard.done);
+  c.d[0]->full = false;
+  REQUIRE(c.finish(heard));
+  CHECK(!heard.failed);
+}
+
+TEST_CASE("without room for the whole queue timeout it is 503 no_capacity") {
+  Cluster c;
+  c.d[0]->full = true;
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(c.finish(heard));
+  REQUIRE(heard.failed);
+  CHECK(heard.failed->status == 503);
+  CHECK(heard.failed->code == "no_capacity");
+  CHECK(heard.failed->retry_after_s > 0);
+}
+
+TEST_CASE("a prefill that fails before the first token is tried again on another worker") {
+  Cluster c(2, 2);
+  c.p[0]->broken = true;
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(c.finish(heard));
+  CHECK(!heard.failed);
+  CHECK(heard.progress.prefill == "p1");
+  CHECK(heard.progress.decode == "d1");  // it might have been the decode worker's fault
+  REQUIRE(until(c.loop, [&] { return !c.d[0]->aborted.empty(); }));
+  CHECK(c.d[0]->aborted.begin()->second.find("the engine broke") != std::string::npos);
+}
+
+TEST_CASE("when the retry fails too the client gets the reason") {
+  Cluster c(2);
+  c.p[0]->broken = c.p[1]->broken = true;
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(c.finish(heard));
+  REQUIRE(heard.failed);
+  CHECK(heard.failed->status == 503);
+  CHECK(heard.failed->what.find("the engine broke") != std::string::npos);
+  CHECK(c.p[0]->prefills.size() + c.p[1]->prefills.size() == 2);
+}
+
+TEST_CASE("a prefill worker that dies before the first token does not take its request along") {
+  Cluster c(2);
+  c.p[0]->silent = true;
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(until(c.loop, [&] { return c.p[0]->prefills.size() == 1; }));
+  c.p[0].reset();
+  REQUIRE(c.finish(heard));
+  CHECK(!heard.failed);
+  CHECK(heard.progress.prefill == "p1");
+}
+
+TEST_CASE("a prefill worker that dies after the KV arrived is not missed") {
+  Cluster c;
+  std::string request;
+  c.p[0]->then = [&](const std::string& r) { request = r; };
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(until(c.loop, [&] { return !request.empty(); }));
+  c.d[0]->send(request, {65}, "");
+  REQUIRE(until(c.loop, [&] { return heard.tokens.size() == 1; }));
+  c.p[0].reset();
+  REQUIRE(until(c.loop, [&] { return c.conductor->not_ready() == "no prefill worker"; }));
+  c.d[0]->send(request, {66}, "stop");
+  REQUIRE(c.finish(heard));
+  CHECK(!heard.failed);
+  CHECK(heard.tokens.size() == 2);
+}
+
+TEST_CASE("a decode worker that dies after the first token ends the request with the reason") {
+  Cluster c(1, 2);
+  std::string request;
+  c.p[0]->then = [&](const std::string& r) { request = r; };
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(until(c.loop, [&] { return !request.empty(); }));
+  c.d[0]->send(request, {65}, "");
+  REQUIRE(until(c.loop, [&] { return heard.tokens.size() == 1; }));
+  c.d[0].reset();
+  REQUIRE(c.finish(heard));
+  REQUIRE(heard.failed);
+  CHECK(heard.failed->what.find("d0") != std::string::npos);
+  CHECK(c.d[1]->reserved.empty());
+}
+
+TEST_CASE("an error of the decode worker before the first token is tried again") {
+  Cluster c(1, 2);
+  c.p[0]->then = [&](const std::string& r) {
+    if (&c.decode_of(r) == c.d[0].get())
+      c.d[0]->send(r, {}, "error", "block 0 does not verify");
+    else
+      c.answer(r);
+  };
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(c.finish(heard));
+  CHECK(!heard.failed);
+  CHECK(heard.progress.decode == "d1");
+}
+
+TEST_CASE("a decode worker that says nothing more runs into the token timeout") {
+  ConductorOptions options = quick();
+  options.retries = 0;
+  Cluster c(1, 1, options);
+  c.p[0]->then = nullptr;
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(c.finish(heard));
+  REQUIRE(heard.failed);
+  CHECK(heard.failed->status == 504);
+  REQUIRE(until(c.loop, [&] { return c.d[0]->aborted.size() + c.p[0]->aborted.size() == 2; }));
+}
+
+TEST_CASE("a client that goes away aborts both sides and hears nothing more") {
+  Cluster c;
+  c.p[0]->silent = true;
+  Heard heard;
+  const auto id = c.submit(heard);
+  REQUIRE(until(c.loop, [&] { return c.p[0]->prefills.size() == 1; }));
+  c.conductor->cancel(id, "the client is gone");
+  REQUIRE(until(c.loop, [&] { return !c.d[0]->aborted.empty() && !c.p[0]->aborted.empty(); }));
+  CHECK(c.d[0]->aborted.begin()->second == "the client is gone");
+  CHECK(c.conductor->in_flight() == 0);
+  CHECK(!heard.done);
+  c.conductor->cancel(id, "again");  // unknown by now
+}
+
+TEST_CASE("tokens that nobody waits for are aborted at their worker") {
+  Cluster c;
+  c.d[0]->send("of-an-earlier-conductor", {65}, "");
+  REQUIRE(until(c.loop, [&] { return c.d[0]->aborted.contains("of-an-earlier-conductor"); }));
+}
+
+TEST_CASE("a request that cannot meet its promise is refused with 429 and when to come back") {
+  ConductorOptions options = quick();
+  options.policy.ttft_slo = 1ns;
+  Cluster c(1, 1, options);
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(heard.done);  // at once: nothing was sent to anybody
+  REQUIRE(heard.failed);
+  CHECK(heard.failed->status == 429);
+  CHECK(heard.failed->code == "ttft_slo");
+  CHECK(heard.failed->retry_after_s >= 1);
+  CHECK(heard.progress.predicted_ttft_ms > 0);
+  CHECK(c.d[0]->reserved.empty());
+}
+
+TEST_CASE("a burst of equal prompts follows the first one's guess before any event came") {
+  Cluster c(2);
+  c.p[0]->silent = c.p[1]->silent = true;
+  Heard heard[2];
+  const uint32_t n = 16 * 1024;  // long enough that computing twice costs more than queueing
+  c.submit(heard[0], n);
+  const auto d = c.conductor->dry_run(
+      [&] {
+        std::vector<int32_t> prompt;
+        for (uint32_t i = 0; i < n; ++i) prompt.push_back(static_cast<int32_t>(i));
+        return prompt;
+      }(),
+      "");
+  CHECK(d.best_tokens == n - 16);
+  CHECK(d.candidates[0].local_tokens == n - 16);
+  CHECK(d.candidates[0].queue_ms > 0);
+  CHECK(d.candidates[1].local_tokens == 0);
+}
+
+TEST_CASE("draining refuses what is new and lets the rest finish") {
+  Cluster c;
+  std::string request;
+  c.p[0]->then = [&](const std::string& r) { request = r; };
+  Heard old, fresh;
+  c.submit(old);
+  REQUIRE(until(c.loop, [&] { return !request.empty(); }));
+  c.conductor->drain();
+  CHECK(c.conductor->not_ready() == "draining");
+  c.submit(fresh);
+  REQUIRE(fresh.done);
+  CHECK(fresh.failed->code == "draining");
+  c.answer(request);
+  REQUIRE(c.finish(old));
+  CHECK(!old.failed);
+}
