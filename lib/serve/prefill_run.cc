@@ -17,7 +17,7 @@ void PrefillWorker::advance() {
   const PrefillItem* head = queue_.head();
   if (head == nullptr) return;
   const JobPtr job = jobs_.at(by_request_.at(head->request));
-  if (!head->started) return prepare(job);
+  if (job->stage < Stage::kComputing) return prepare(job);
   if (const auto chunk = queue_.next(loop_.now())) begin_chunk(job, *chunk);
 }
 
