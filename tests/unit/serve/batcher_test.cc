@@ -1,0 +1,225 @@
+#include "serve/batcher.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <map>
+
+#include "base/random.h"
+
+namespace mc::serve {
+namespace {
+
+using namespace std::chrono_literals;
+
+// 1 ms a token of prefill; a step: 10 ms, 1 ms for each further request, 1 ms for 100 tokens.
+Timing round_numbers() {
+  Timing t{spec::tiny(), 1};
+  t.spec.cost = {.c1 = 1e-3, .load_bytes_per_s = 1e12, .t0 = 10e-3, .t1 = 1e-3, .t2 = 1e-5};
+  return t;
+}
+
+PrefillQueue queue_of(uint32_t chunk = 64) {
+  auto q = PrefillQueue::create(round_numbers(), chunk, 16);
+  REQUIRE(q);
+  return std::move(*q);
+}
+
+bool about(Duration a, Duration b) { return a - b < 10us && b - a < 10us; }
+
+}  // namespace
+
+TEST_CASE("prefill queue: chunks must be whole blocks") {
+  CHECK(!PrefillQueue::create(round_numbers(), 0, 16));
+  CHECK(!PrefillQueue::create(round_numbers(), 24, 16));
+  CHECK(!PrefillQueue::create(round_numbers(), 24, 0));
+  CHECK(PrefillQueue::create(round_numbers(), 32, 16));
+}
+
+TEST_CASE("prefill queue: a prompt after the other, from what is reused, the last chunk shorter") {
+  PrefillQueue q = queue_of();
+  q.push("a", 150, 16);
+  q.push("b", 10, 0);
+  std::vector<PrefillChunk> chunks;
+  while (auto c = q.next(Time{})) {
+    CHECK(!q.next(Time{}));  // one at a time
+    chunks.push_back(*c);
+    q.finished();
+  }
+  REQUIRE(chunks.size() == 4);
+  CHECK(chunks[0].begin == 16);
+  CHECK(chunks[0].first);
+  CHECK(!chunks[0].last);
+  CHECK(chunks[1].begin == 80);
+  CHECK(chunks[2].begin == 144);
+  CHECK(chunks[2].end == 150);
+  CHECK(chunks[2].last);
+  CHECK(about(chunks[2].predicted, 6ms));
+  CHECK(chunks[3].request == "b");
+  CHECK(chunks[3].first);
+  CHECK(chunks[3].last);
+  CHECK(q.size() == 0);
+}
+
+TEST_CASE("prefill queue: queue time is what is left of the chunk and all that waits") {
+  PrefillQueue q = queue_of();
+  q.push("a", 100, 0);
+  q.push("b", 50, 0);
+  CHECK(about(q.queue_time(Time{}), 150ms));
+  REQUIRE(q.next(Time{}));
+  CHECK(about(q.queue_time(Time{} + 10ms), 140ms));
+  CHECK(about(q.queue_time(Time{} + 10s), 86ms));  // later than thought: nothing below zero
+  CHECK(q.queued_tokens() == 150);
+  q.finished();
+  CHECK(q.queued_tokens() == 86);
+  q.set_reused("b", 48);
+  CHECK(q.queued_tokens() == 38);
+  q.set_reused("a", 96);  // it has begun: too late
+  CHECK(q.queued_tokens() == 38);
+}
+
+TEST_CASE("prefill queue: a request that is removed while its chunk runs does not come back") {
+  PrefillQueue q = queue_of();
+  q.push("a", 200, 0);
+  q.push("b", 10, 0);
+  REQUIRE(q.next(Time{}));
+  CHECK(q.remove("a"));
+  CHECK(!q.remove("a"));
+  CHECK(q.running());
+  q.push("a", 64, 0);  // the same name again, queued behind
+  q.finished();
+  CHECK(q.next(Time{})->request == "b");
+  q.finished();
+  CHECK(q.next(Time{})->request == "a");
+  CHECK(q.remove("a"));
+  q.finished();
+  CHECK(q.size() == 0);
+  CHECK(q.queue_time(Time{}).count() == 0);
+}
+
+TEST_CASE("decode batch: only what has its KV joins, in the order it became ready") {
+  DecodeBatch d(round_numbers(), {});
+  for (const char* r : {"a", "b", "c"}) REQUIRE(d.wait(r, 100, Time{} + 1s));
+  CHECK(d.wait("a", 1, Time{}).error().code == Code::kExists);
+  CHECK(d.admit().empty());
+  CHECK(d.kv_arrived("c"));
+  CHECK(d.kv_arrived("a"));
+  CHECK(!d.kv_arrived("a"));
+  CHECK(!d.kv_arrived("nobody"));
+  CHECK(d.admit() == std::vector<std::string>{"c", "a"});
+  CHECK(d.state("b") == DecodeState::kWaitingForKv);
+  CHECK(about(d.step_time(), 13ms));
+  CHECK(about(d.step_time_all(), 15ms));
+  d.advanced("a", 100);
+  CHECK(about(d.step_time(), 14ms));
+  CHECK(d.remove("a"));
+  CHECK(!d.state("a"));
+  CHECK(about(d.step_time(), 11ms));
+}
+
+TEST_CASE("decode batch: admission keeps the predicted step within the promise") {
+  DecodeBatch d(round_numbers(), {.tbt_slo = 14900us, .batch_max = 0});
+  REQUIRE(d.wait("huge", 10'000, Time{} + 1s));
+  REQUIRE(d.wait("one", 100, Time{} + 1s));
+  REQUIRE(d.wait("two", 100, Time{} + 1s));
+  REQUIRE(d.wait("three", 100, Time{} + 1s));
+  for (const char* r : {"huge", "one", "two", "three"}) d.kv_arrived(r);
+  CHECK(d.admit() == std::vector<std::string>{"huge"});  // alone: else it would never run
+  CHECK(d.admit().empty());
+  d.remove("huge");
+  CHECK(d.admit() == std::vector<std::string>{"one", "two"});  // 13 ms; a third makes 15
+  d.advanced("one", 1);
+  CHECK(d.ready() == 1);
+  d.remove("two");
+  CHECK(d.admit() == std::vector<std::string>{"three"});
+}
+
+TEST_CASE("decode batch: the number of requests is bounded when asked for") {
+  DecodeBatch d(round_numbers(), {.tbt_slo = {}, .batch_max = 2});
+  for (const char* r : {"a", "b", "c"}) {
+    REQUIRE(d.wait(r, 1, Time{}));
+    d.kv_arrived(r);
+  }
+  CHECK(d.admit().size() == 2);
+  d.remove("a");
+  CHECK(d.admit() == std::vector<std::string>{"c"});
+}
+
+TEST_CASE("decode batch: KV that does not come in time ends the request, KV that came does not") {
+  DecodeBatch d(round_numbers(), {});
+  REQUIRE(d.wait("late", 1, Time{} + 2s));
+  REQUIRE(d.wait("here", 1, Time{} + 1s));
+  CHECK(d.deadline() == Time{} + 1s);
+  CHECK(d.kv_arrived("here"));
+  CHECK(d.deadline() == Time{} + 2s);
+  CHECK(d.expire(Time{} + 1999ms).empty());
+  CHECK(d.expire(Time{} + 2s) == std::vector<std::string>{"late"});
+  CHECK(!d.kv_arrived("late"));
+  CHECK(!d.deadline());
+  CHECK(d.admit() == std::vector<std::string>{"here"});
+}
+
+TEST_CASE("batchers: random operations lose and invent no token and no request") {
+  Random random(11);
+  PrefillQueue q = queue_of();
+  DecodeBatch d(round_numbers(), {.tbt_slo = 20ms, .batch_max = 5});
+  std::map<std::string, uint64_t> left;  // prompts not computed, tokens to go
+  std::map<std::string, uint64_t> context;
+  Time now{};
+  uint64_t made = 0;
+  for (int i = 0; i < 20'000; ++i) {
+    now += 1ms;
+    const uint64_t what = random.below(8);
+    const std::string any =
+        context.empty()
+            ? ""
+            : std::next(context.begin(), static_cast<std::ptrdiff_t>(random.below(context.size())))
+                  ->first;
+    if (what == 0 && left.size() < 20) {
+      const uint64_t n = 1 + random.below(300), reused = random.below(n);
+      const std::string name = "r" + std::to_string(++made);
+      q.push(name, n, reused);
+      REQUIRE(d.wait(name, n, now + Duration(random.below(100'000'000))));
+      left[name] = n - reused;
+      context[name] = n;
+    } else if (what <= 3 && !q.running()) {
+      if (const auto c = q.next(now)) {
+        REQUIRE(left.at(c->request) >= c->end - c->begin);
+        left[c->request] -= c->end - c->begin;
+        REQUIRE(c->last == (left[c->request] == 0));
+        q.finished();
+        if (c->last) d.kv_arrived(c->request);
+        if (c->last) left.erase(c->request);
+      }
+    } else if (what == 4 && !any.empty() && random.chance(0.3)) {
+      REQUIRE(q.remove(any) == left.contains(any));
+      REQUIRE(d.remove(any));
+      left.erase(any);
+      context.erase(any);
+    } else if (what == 5) {
+      for (const auto& late : d.expire(now)) {
+        REQUIRE(context.erase(late) == 1);
+        q.remove(late);
+        left.erase(late);
+      }
+    } else {
+      d.admit();
+      for (const std::string& r : d.batch()) {
+        d.advanced(r);
+        ++context[r];
+      }
+    }
+    uint64_t tokens = 0, running = 0;
+    for (const auto& [name, n] : left) tokens += n;
+    for (const std::string& r : d.batch()) running += context.at(r);
+    REQUIRE(q.queued_tokens() == tokens);
+    REQUIRE(q.size() == left.size());
+    REQUIRE(d.context_tokens() == running);
+    REQUIRE(d.waiting_for_kv() + d.ready() + d.batch().size() == context.size());
+    REQUIRE(d.batch().size() <= 5);
+  }
+  CHECK(made > 1000);
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,368 @@
+#include "serve/block_manager.h"
+
+#include <doctest/doctest.h>
+
+#include <algorithm>
+#include <chrono>
+#include <numeric>
+#include <set>
+
+#include "base/random.h"
+#include "trace/stats.h"
+
+namespace mc::serve {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr uint32_t kB = 4;  // tokens in a block
+
+std::vector<int32_t> iota_tokens(size_t n, int32_t first = 0) {
+  std::vector<int32_t> tokens(n);
+  std::iota(tokens.begin(), tokens.end(), first);
+  return tokens;
+}
+
+BlockRequest prompt(const std::vector<int32_t>& tokens, uint64_t extra_blocks = 0) {
+  BlockRequest r;
+  r.request = std::string("r");
+  r.hashes = chain_hashes(tokens, kB);
+  r.prompt_tokens = tokens.size();
+  r.blocks = (tokens.size() + kB - 1) / kB + extra_blocks;
+  r.lease = 10s;
+  return r;
+}
+
+// Allocates, computes and commits; the hits.
+size_t serve(BlockManager& m, const std::vector<int32_t>& tokens) {
+  const auto tx = m.allocate(prompt(tokens), Time{});
+  REQUIRE(tx);
+  const size_t hit = *m.start(*tx);
+  m.computed(*tx, m.find(*tx)->blocks.size());
+  REQUIRE(m.commit(*tx));
+  m.check();
+  return hit;
+}
+
+std::set<BlockHash> all_pages(const BlockManager& m, size_t max) {
+  std::set<BlockHash> keys;
+  uint64_t from = 0;
+  do {
+    const KvSnapshot page = m.snapshot(from, max);
+    CHECK(page.blocks.size() <= max);
+    for (const BlockHash& key : page.blocks) CHECK(keys.insert(key).second);
+    from = page.next;
+  } while (from != 0);
+  return keys;
+}
+
+}  // namespace
+
+TEST_CASE("blocks: a committed prompt is found by the next one, but never as a whole") {
+  BlockManager m(16, kB, 1);
+  CHECK(serve(m, iota_tokens(10)) == 0);
+  CHECK(serve(m, iota_tokens(10)) == 2);  // 10 tokens: 2 full blocks and 2 tokens
+  CHECK(serve(m, iota_tokens(8)) == 1);   // all there, yet its last token is computed
+  CHECK(serve(m, iota_tokens(9)) == 2);
+  CHECK(serve(m, iota_tokens(4)) == 0);
+  const BlockCounts c = m.counts();
+  CHECK(c.cached == 2);  // the copies that were computed again are free
+  CHECK(c.used == 0);
+  CHECK(c.free == 14);
+}
+
+TEST_CASE("blocks: what fits nowhere is refused and nothing changes") {
+  BlockManager m(4, kB, 1);
+  REQUIRE(serve(m, iota_tokens(8)) == 0);
+  const auto held = m.allocate(prompt(iota_tokens(9)), Time{});  // 2 hits and one more
+  REQUIRE(held);
+  const uint64_t events = m.events_last();
+  const auto tx = m.allocate(prompt(iota_tokens(8, 100)), Time{});
+  REQUIRE(!tx);
+  CHECK(tx.error().code == Code::kNoSpace);
+  CHECK(m.events_last() == events);
+  CHECK(m.counts().used == 3);
+  const auto never = m.allocate(prompt(iota_tokens(20, 100)), Time{});
+  REQUIRE(!never);
+  CHECK(never.error().code == Code::kInvalid);
+  BlockRequest bad = prompt(iota_tokens(7));
+  bad.hashes.resize(2);  // 7 tokens have one full block
+  CHECK(m.allocate(bad, Time{}).error().code == Code::kInvalid);
+  CHECK(m.allocate({}, Time{}).error().code == Code::kInvalid);
+  m.check();
+}
+
+TEST_CASE("blocks: leaves are evicted before their prefixes") {
+  BlockManager m(4, kB, 1);
+  const auto chain = chain_hashes(iota_tokens(16), kB);
+  REQUIRE(serve(m, iota_tokens(16)) == 0);
+  for (size_t gone = 1; gone < 4; ++gone) {
+    const auto tx = m.allocate(prompt(iota_tokens(4 * gone, 1000)), Time{});
+    REQUIRE(tx);
+    for (size_t i = 0; i < 4; ++i) CHECK(m.lookup(chain[i]).has_value() == (i < 4 - gone));
+    m.abort(*tx);
+    m.check();
+  }
+}
+
+TEST_CASE("blocks: computed blocks are shared before the commit") {
+  BlockManager m(16, kB, 1);
+  const auto first = m.allocate(prompt(iota_tokens(12)), Time{});
+  const auto second = m.allocate(prompt(iota_tokens(13)), Time{});  // nothing there yet
+  REQUIRE(second);
+  CHECK(m.find(*second)->hit == 0);
+  REQUIRE(m.start(*first));
+  m.computed(*first, 2);
+  CHECK(m.events_last() == 0);  // not for the world
+  CHECK(m.rematch(*second) == 2);
+  CHECK(m.find(*second)->blocks[1] == m.find(*first)->blocks[1]);
+  CHECK(m.find(*second)->blocks[2] != m.find(*first)->blocks[2]);
+  CHECK(m.counts().used == 3 + 4 - 2);
+  m.abort(*first);  // while the second holds them
+  CHECK(m.events_last() == 2);
+  m.computed(*second, 3);
+  CHECK(m.rematch(*second) == 2);  // too late for that
+  REQUIRE(m.commit(*second));
+  CHECK(m.events_last() == 3);
+  CHECK(m.commit(*second).error().code == Code::kNotFound);
+  m.check();
+}
+
+TEST_CASE("blocks: two who computed the same leave one copy, also when the first is gone") {
+  BlockManager m(5, kB, 1);
+  const auto a = m.allocate(prompt(iota_tokens(8)), Time{});
+  const auto b = m.allocate(prompt(iota_tokens(8)), Time{});
+  REQUIRE(b);
+  m.computed(*a, 2);
+  m.computed(*b, 2);
+  REQUIRE(m.commit(*a));
+  const auto c = m.allocate(prompt(iota_tokens(12, 50)), Time{});  // evicts what a had
+  REQUIRE(c);
+  CHECK(m.snapshot(0, 9).blocks.empty());
+  REQUIRE(m.commit(*b));
+  m.check();
+  CHECK(m.snapshot(0, 9).blocks.size() == 2);
+  m.abort(*c);
+  CHECK(m.counts().free == 3);
+}
+
+TEST_CASE("blocks: an abort keeps what is valid and frees what is not") {
+  BlockManager m(8, kB, 1);
+  const auto tx = m.allocate(prompt(iota_tokens(12), 2), Time{});
+  REQUIRE(m.start(*tx));
+  m.computed(*tx, 1);
+  m.abort(*tx);
+  m.abort(*tx);
+  CHECK(m.counts().cached == 1);
+  CHECK(m.counts().free == 7);
+  const auto events = m.events_since(0, 10);
+  REQUIRE(events);
+  REQUIRE(events->size() == 1);
+  CHECK((*events)[0].stored);
+  CHECK((*events)[0].hash == chain_hashes(iota_tokens(4), kB)[0]);
+}
+
+TEST_CASE("blocks: a pinned block outlives its transaction, valid or not") {
+  BlockManager m(2, kB, 1);
+  const auto tx = m.allocate(prompt(iota_tokens(8)), Time{});
+  const std::vector<BlockId> held = m.find(*tx)->blocks;
+  m.computed(*tx, 1);
+  m.pin(held[0]);
+  m.pin(held[1]);
+  m.abort(*tx);
+  CHECK(m.counts().used == 2);
+  CHECK(m.allocate(prompt(iota_tokens(2)), Time{}).error().code == Code::kNoSpace);
+  m.unpin(held[1]);
+  CHECK(m.counts().free == 1);
+  m.unpin(held[0]);
+  CHECK(m.counts().cached == 1);
+  m.check();
+}
+
+TEST_CASE("blocks: a lease ends what was not started or committed in time, only that") {
+  BlockManager m(8, kB, 1);
+  const Time t0{};
+  const auto idle = m.allocate(prompt(iota_tokens(8)), t0);
+  const auto runs = m.allocate(prompt(iota_tokens(8, 100)), t0 + 1s);
+  REQUIRE(m.start(*runs));
+  CHECK(m.deadline() == t0 + 10s);
+  CHECK(m.tick(t0 + 9s).empty());
+  const auto expired = m.tick(t0 + 1000s);
+  REQUIRE(expired.size() == 1);
+  CHECK(expired[0].tx == *idle);
+  CHECK(m.start(*idle).error().code == Code::kNotFound);
+  CHECK(!m.deadline());
+  m.computed(*runs, 2);
+  m.await_commit(*runs, t0 + 1000s);
+  CHECK(m.deadline() == t0 + 1010s);
+  CHECK(m.tick(t0 + 1010s).size() == 1);
+  CHECK(m.counts().cached == 2);  // its content is valid all the same
+  m.check();
+}
+
+TEST_CASE("blocks: events that are no longer kept, or not ours, are a gap") {
+  BlockManager m(8, kB, 1, 2);
+  REQUIRE(serve(m, iota_tokens(16)) == 0);
+  CHECK(m.events_last() == 4);
+  CHECK(!m.events_since(1, 10));
+  CHECK(!m.events_since(5, 10));
+  CHECK(m.events_since(2, 10)->size() == 2);
+  CHECK(m.events_since(2, 1)->size() == 1);
+  CHECK(m.events_since(4, 10)->empty());
+}
+
+TEST_CASE("blocks: ids of another process are unknown") {
+  BlockManager a(8, kB, 1), b(8, kB, 99);
+  const auto tx = a.allocate(prompt(iota_tokens(8)), Time{});
+  CHECK(b.find(*tx) == nullptr);
+  CHECK(b.commit(*tx).error().code == Code::kNotFound);
+}
+
+TEST_CASE("blocks: hits of a serial trace are those that trace::predict_hits expects") {
+  Random random(7);
+  const uint64_t block = kB, capacity = 40;
+  std::vector<trace::Record> records;
+  for (int i = 0; i < 2000; ++i) {
+    trace::Record r;
+    r.timestamp_ms = static_cast<uint64_t>(i);
+    const uint64_t blocks = 1 + random.below(8);
+    r.input_length = (blocks - 1) * block + 1 + random.below(block);
+    uint64_t id = random.below(3);  // a tree: an id names the path to it
+    for (uint64_t k = 0; k < blocks; ++k) r.hash_ids.push_back(id = id * 3 + 5 + random.below(2));
+    r.output_length = 1;
+    records.push_back(r);
+  }
+  // With little room the pool does a little worse: a fully cached prompt takes a block more than
+  // the prediction counts, as its last one is computed in a copy.
+  for (const bool endless : {true, false}) {
+    BlockManager m(endless ? 20000 : static_cast<uint32_t>(capacity), kB, 1);
+    const auto expect =
+        trace::predict_hits(records, block, {endless ? trace::kUnlimited : capacity, 1, 0});
+    uint64_t hits = 0;
+    for (size_t i = 0; i < records.size(); ++i) {
+      std::vector<int32_t> tokens;
+      for (const uint64_t id : records[i].hash_ids)
+        for (uint64_t k = 0; k < block; ++k) tokens.push_back(static_cast<int32_t>(id * block + k));
+      tokens.resize(records[i].input_length);
+      const size_t hit = serve(m, tokens);
+      if (endless) CHECK(hit * block == expect->cached[i]);
+      hits += hit;
+    }
+    CHECK(hits > 0);
+    CHECK(hits <= expect->hit_blocks);
+    CHECK(static_cast<double>(hits) > 0.9 * static_cast<double>(expect->hit_blocks));
+  }
+}
+
+namespace {
+
+// Random operations of many requests; after each, the invariants, and at times the events.
+class Chaos {
+ public:
+  explicit Chaos(uint64_t seed) : random_(seed), m_(24, kB, seed, 64) {}
+  void step() {
+    now_ += Duration(random_.below(2'000'000'000));
+    const uint64_t what = random_.below(100);
+    if (what < 35) {
+      allocate();
+    } else if (what < 40) {
+      for (const auto& gone : m_.tick(now_)) CHECK(m_.find(gone.tx) == nullptr);
+    } else if (what < 50) {
+      pins();
+    } else if (!txs_.empty()) {
+      transact(what);
+    }
+    std::erase_if(txs_, [&](TxId tx) { return m_.find(tx) == nullptr; });
+    m_.check();
+    const BlockCounts c = m_.counts();
+    CHECK(c.free + c.cached + c.used == 24);
+    if (random_.chance(0.3)) replay();
+  }
+  void end() {
+    for (const TxId tx : txs_) m_.abort(tx);
+    for (const BlockId block : pinned_) m_.unpin(block);
+    m_.check();
+    CHECK(m_.counts().used == 0);
+    CHECK(m_.transactions() == 0);
+    replay();
+    CHECK(m_.counts().cached == mirror_.size());
+  }
+
+ private:
+  void allocate() {
+    std::vector<int32_t> tokens;
+    const size_t n = 1 + random_.below(30);
+    int32_t path = 0;
+    for (size_t i = 0; i < n; ++i)
+      tokens.push_back(i % kB == 0 ? path = static_cast<int32_t>(random_.below(2)) : path);
+    const auto tx = m_.allocate(prompt(tokens, random_.below(3)), now_);
+    if (tx) txs_.push_back(*tx);
+    if (!tx) CHECK(tx.error().code == Code::kNoSpace);
+  }
+  void pins() {
+    if (!pinned_.empty() && random_.chance(0.6)) {
+      m_.unpin(pinned_.back());
+      pinned_.pop_back();
+    } else if (!txs_.empty() && pinned_.size() < 4) {
+      const Tx& tx = *m_.find(txs_[random_.below(txs_.size())]);
+      pinned_.push_back(tx.blocks[random_.below(tx.blocks.size())]);
+      m_.pin(pinned_.back());
+    }
+  }
+  void transact(uint64_t what) {
+    const TxId id = txs_[random_.below(txs_.size())];
+    const Tx& tx = *m_.find(id);
+    if (what < 58) {
+      const size_t before = tx.hit;
+      CHECK(m_.rematch(id) >= before);
+    } else if (what < 65) {
+      CHECK(m_.start(id));
+    } else if (what < 85) {
+      m_.computed(id, tx.valid + random_.below(tx.blocks.size() - tx.valid + 1));
+    } else if (what < 88) {
+      m_.await_commit(id, now_);
+    } else if (what < 95) {
+      CHECK(m_.commit(id));
+    } else {
+      m_.abort(id);
+    }
+  }
+  // A follower that reads events, or after a gap a snapshot, knows exactly the published keys.
+  void replay() {
+    while (true) {
+      const auto events = m_.events_since(seen_, 1 + random_.below(8));
+      if (!events) {
+        mirror_ = all_pages(m_, 1 + random_.below(5));
+        seen_ = m_.events_last();
+        break;
+      }
+      if (events->empty()) break;
+      for (const KvEvent& e : *events) {
+        if (e.stored) CHECK(mirror_.insert(e.hash).second);
+        if (!e.stored) CHECK(mirror_.erase(e.hash) == 1);
+      }
+      seen_ += events->size();
+    }
+    CHECK(mirror_ == all_pages(m_, 7));
+  }
+
+  Random random_;
+  BlockManager m_;
+  Time now_{};
+  std::vector<TxId> txs_;
+  std::vector<BlockId> pinned_;
+  std::set<BlockHash> mirror_;
+  uint64_t seen_ = 0;
+};
+
+}  // namespace
+
+TEST_CASE("blocks: random operations keep every invariant, and events replay to the snapshot") {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    Chaos chaos(seed);
+    for (int i = 0; i < 1500; ++i) chaos.step();
+    chaos.end();
+  }
+}
+
+}  // namespace mc::serve
