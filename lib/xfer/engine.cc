@@ -4,6 +4,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <bit>
 
 #include "base/log.h"
 #include "xfer/copy.h"
@@ -12,8 +13,16 @@
 
 namespace mc::xfer {
 namespace {
-constexpr uint32_t kFailoversMax = 3;
-constexpr Duration kRefreshBudget = std::chrono::seconds(1);
+constexpr int kAttemptsMax = 4;  // the first transport and three more
+constexpr size_t kTransportsMax = 8;
+constexpr Duration kWaitStep = std::chrono::hours(1);
+
+Duration backstop(Duration budget, const EngineOptions& options) {
+  return budget > Duration::max() / 2 ? budget : budget + options.peer_timeout;
+}
+
+// Set while this thread is in submit(): the caller may hold a lock that its callback takes.
+thread_local bool submitting = false;
 
 // Does another transport stand a chance? Not when the request itself is at fault, its time is over,
 // or its bytes have another owner.
@@ -49,11 +58,20 @@ Result<> Engine::Impl::start() {
   if (::getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size()))
     return fail(Code::kInternal, "no randomness for the data secret");
   ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // lets process_vm_readv work under Yama
+  const auto allowed = [&](const char* name) {
+    return std::count(options.transports.begin(), options.transports.end(), name) > 0;
+  };
+  if (!allowed("shm"))  // copies inside this process need no permission
+    transports.push_back(
+        std::make_unique<LocalTransport>(*this, *registry, clock, LocalTransport::Config{}));
+  if (options.transports.empty() || options.transports.size() > kTransportsMax)
+    return fail(Code::kInvalid, "%zu transports are allowed: name shm, tcp or both",
+                options.transports.size());
   for (const std::string& name : options.transports) {
     if (name == "shm") {
       MC_TRY(fd_server, FdServer::open(*registry));
-      transports.push_back(
-          std::make_unique<LocalTransport>(*this, *registry, clock, options.workers));
+      transports.push_back(std::make_unique<LocalTransport>(
+          *this, *registry, clock, LocalTransport::Config{options.workers, true, allowed("tcp")}));
     } else if (name == "tcp") {
       MC_TRY(tcp_server, tcp::Server::open({options.data, secret, options.peer_timeout}, *registry,
                                            clock, metrics));
@@ -65,18 +83,12 @@ Result<> Engine::Impl::start() {
                   name.c_str());
     }
   }
-  if (transports.empty()) return fail(Code::kInvalid, "no transport is allowed");
-  for (const auto& t : transports) {
-    const Labels labels{{"transport", t->name()}};
-    counts[t.get()] = {&metrics.counter("mc_xfer_bytes_total", "payload bytes moved", labels),
-                       &metrics.counter("mc_xfer_slices_total", "slices moved", labels),
-                       &metrics.counter("mc_xfer_failures_total", "slices that failed", labels)};
-  }
-  failovers = &metrics.counter("mc_xfer_failovers_total", "slices moved on to another transport");
+  self_counts = counters_of("self");
+  for (const auto& t : transports) counts.push_back(counters_of(t->name()));
   MC_TRY(PeerPtr me, make_peer(describe()));
   {
     Lock lock(mutex);
-    segments.push_back({me, ""});
+    segments.push_back({me, "", {}});
   }
   caretaker = std::thread([this] { care(); });
   return {};
@@ -91,7 +103,21 @@ Engine::Impl::~Impl() {
     changed.notify_all();
     caretaker.join();
   }
-  transports.clear();  // fails what is in flight, joins their threads
+  for (auto& t : transports) t->stop();  // each may still hand slices to finished()
+}
+
+Engine::Impl::Counters Engine::Impl::counters_of(const std::string& transport) {
+  const Labels labels{{"transport", transport}};
+  return {&metrics.counter("mc_xfer_bytes_total", "payload bytes moved", labels),
+          &metrics.counter("mc_xfer_slices_total", "slices tried", labels),
+          &metrics.counter("mc_xfer_requests_total", "requests completed", labels),
+          &metrics.counter("mc_xfer_failures_total", "slices that failed", labels),
+          &metrics.counter("mc_xfer_failovers_total", "slices handed on to the next transport",
+                           labels)};
+}
+
+const Engine::Impl::Counters& Engine::Impl::counters_of(const Slice& slice) const {
+  return slice.peer->same_process ? self_counts : counts[slice.way];
 }
 
 void Engine::Impl::errand(std::function<void()> job) {
@@ -130,10 +156,9 @@ Result<> Engine::Impl::submit(BatchId id, std::span<const Request> requests,
       return fail(Code::kNotFound, "no batch %llu", static_cast<unsigned long long>(id));
     for (const Request& r : requests) {
       MC_TRY(PeerPtr peer, peer_of(r.segment));
-      if (r.segment == 0) {  // our own buffers come and go
-        MC_TRY(peer, make_peer(describe()));
-      }
-      MC_TRY_(peer->buffer(r.offset, span_of(r.bytes, r.rows, r.remote_stride)));
+      const auto range = peer->buffer(r.offset, span_of(r.bytes, r.rows, r.remote_stride));
+      // A peer whose address is known may offer more by now: dispatch() will ask.
+      if (!range && segments[r.segment].control.empty()) return fail(range.error());
       auto task = std::make_shared<Task>();
       task->request = r;
       task->batch = it->second;
@@ -141,17 +166,20 @@ Result<> Engine::Impl::submit(BatchId id, std::span<const Request> requests,
     }
     for (auto& [task, peer] : started) it->second->tasks.push_back(task);
     it->second->unfinished += started.size();
-    if (all_done && !started.empty()) it->second->all_done.push_back(std::move(all_done));
+    if (all_done && it->second->unfinished > 0)
+      it->second->all_done.push_back(std::move(all_done));
+    else if (all_done)
+      errand(std::move(all_done));
   }
-  if (requests.empty() && all_done) all_done();
+  submitting = true;
   for (auto& [task, peer] : started) launch(task, peer);
+  submitting = false;
   return {};
 }
 
 void Engine::Impl::launch(const TaskPtr& task, const PeerPtr& peer) {
   const Request& r = task->request;
   const auto pieces = plan(r, options.slice);
-  const auto ways = candidates(*peer, r.offset);
   {
     Lock lock(mutex);
     task->slices_left = pieces.size();
@@ -168,138 +196,100 @@ void Engine::Impl::launch(const TaskPtr& task, const PeerPtr& peer) {
     slice->peer = peer;
     slice->task = task;
     slice->cancelled = &task->cancelled;
-    if (ways.empty())
-      settle(task,
-             fail(Code::kUnavailable, "no allowed transport reaches %s",
-                  peer->descriptor.node.c_str()),
-             0);
-    else
-      ways.front()->submit(std::move(slice));
+    dispatch(std::move(slice));
   }
+}
+
+void Engine::Impl::dispatch(SlicePtr slice) {
+  const Piece& p = slice->piece;
+  const uint64_t span = span_of(p.bytes, p.rows, p.remote_stride);
+  if (const auto range = slice->peer->buffer(p.remote, span); !range) {
+    if (!refresh(slice)) settle(std::move(slice), fail(range.error()));
+    return;
+  }
+  if (Transport* way = next_way(*slice)) {
+    way->submit(std::move(slice));
+    return;
+  }
+  const std::string node = slice->peer->descriptor.node;
+  settle(std::move(slice),
+         fail(Code::kUnavailable, "no allowed transport reaches the memory of %s", node.c_str()));
 }
 
 void Engine::Impl::finished(SlicePtr slice, Result<> outcome) {
-  const TaskPtr task = slice->task;
-  const uint64_t bytes = slice->raise ? 0 : slice->piece.total();
-  const auto ways = candidates(*slice->peer, slice->piece.remote);
-  if (!ways.empty()) {
-    Lock lock(mutex);
-    const size_t at = std::min<size_t>(slice->attempt, ways.size() - 1);
-    const Counters& c = counts.at(ways[at]);
-    c.requests->add();
-    if (outcome)
-      c.bytes->add(bytes);
-    else
-      c.failures->add();
-  }
-  if (!outcome && !task->cancelled.load()) {
-    const Error error = outcome.error();
+  const Counters& count = counters_of(*slice);
+  count.slices->add();
+  if (outcome && !slice->raise) count.bytes->add(slice->piece.total());
+  if (!outcome) count.failures->add();
+  if (!outcome && !slice->task->cancelled.load()) {
+    const Error& error = outcome.error();
     if (error.code == Code::kStale && refresh(slice)) return;
-    if (worth_another(error.code) && try_elsewhere(slice, error)) return;
-  }
-  slice.reset();
-  settle(task, outcome, bytes);
-}
-
-// Resubmits on the next transport that reaches. Each slice keeps its own place by the task's count,
-// so that what was moved already stays moved.
-bool Engine::Impl::try_elsewhere(SlicePtr& slice, const Error& error) {
-  const auto ways = candidates(*slice->peer, slice->piece.remote);
-  Transport* next = nullptr;
-  {
-    Lock lock(mutex);
-    if (stopping || slice->attempt + 1 >= ways.size() || slice->attempt >= kFailoversMax)
-      return false;
-    next = ways[++slice->attempt];
-  }
-  failovers->add();
-  log_debug("xfer", "%s: on to %s: %s", slice->peer->descriptor.node.c_str(), next->name(),
-            error.what.c_str());
-  next->submit(std::move(slice));
-  return true;
-}
-
-// The segment's generation moved on: fetch the descriptor again, once a task, and go on with it.
-// A guard that moved on is not this: the new descriptor has the old generation, and the slice
-// fails.
-bool Engine::Impl::refresh(SlicePtr& slice) {
-  Lock lock(mutex);
-  Task& task = *slice->task;
-  const SegmentHandle segment = task.request.segment;
-  if (stopping || segment == 0 || segment >= segments.size() || segments[segment].control.empty() ||
-      slice->refreshed)
-    return false;
-  slice->refreshed = true;
-  const std::string control = segments[segment].control;
-  auto shared = std::make_shared<SlicePtr>(std::move(slice));
-  errand([this, shared, segment, control] {
-    SlicePtr again = std::move(*shared);
-    const TaskPtr owner = again->task;
-    const Generation before = again->peer->descriptor.generation;
-    PeerPtr peer;
-    {
-      Lock inner(mutex);
-      peer = segments[segment].peer;  // another slice may have refreshed it
-    }
-    if (peer == nullptr || peer->descriptor.generation == before) {
-      if (auto d = fetch(control, kRefreshBudget); d && open(*d, control)) {
-        Lock inner(mutex);
-        peer = segments[segment].peer;
+    // What was moved stays moved: only this slice goes on, to the next transport that reaches.
+    if (worth_another(error.code) && std::popcount(slice->tried) < kAttemptsMax) {
+      if (Transport* next = next_way(*slice)) {
+        count.failovers->add();
+        log_debug("xfer", "%s: on to %s: %s", slice->peer->descriptor.node.c_str(), next->name(),
+                  error.what.c_str());
+        next->submit(std::move(slice));
+        return;
       }
     }
-    const auto ways =
-        peer == nullptr ? std::vector<Transport*>{} : candidates(*peer, again->piece.remote);
-    if (peer == nullptr || peer->descriptor.generation == before || ways.empty()) {
-      settle(owner,
-             fail(Code::kStale, "the bytes at %llu of %s have another owner now",
-                  static_cast<unsigned long long>(again->piece.remote),
-                  again->peer->descriptor.node.c_str()),
-             0);
-      return;
-    }
-    again->peer = peer;
-    again->attempt = 0;
-    ways.front()->submit(std::move(again));
-  });
-  return true;
+  }
+  settle(std::move(slice), outcome);
 }
 
-void Engine::Impl::settle(const TaskPtr& task, const Result<>& outcome, uint64_t bytes) {
+// The slice is done with, for good or ill; the last one ends its task, the last task its batch.
+void Engine::Impl::settle(SlicePtr slice, const Result<>& outcome) {
+  const TaskPtr task = slice->task;
+  const Counters& count = counters_of(*slice);
+  const uint64_t bytes = slice->raise ? 0 : slice->piece.total();
+  slice.reset();
   std::vector<std::function<void()>> callbacks;
   {
     Lock lock(mutex);
     Status& s = task->status;
     if (outcome) {
       s.bytes_done += bytes;
-    } else if (s.state == State::kPending || s.state == State::kWaiting) {
+    } else {
       if (s.error.what.empty()) s.error = outcome.error();
       task->cancelled.store(true);  // its other slices need not move
     }
     if (--task->slices_left > 0) return;
-    const bool failed = !s.error.what.empty();
-    if (!failed)
+    if (s.error.what.empty()) {
       s.state = State::kCompleted;
-    else if (s.error.code == Code::kTimeout)
+      count.requests->add();
+    } else if (s.error.code == Code::kTimeout) {
       s.state = State::kTimedOut;
-    else
+    } else {
       s.state = s.error.code == Code::kUnavailable && task->wanted_cancel ? State::kCancelled
                                                                           : State::kFailed;
-    auto batch = task->batch.lock();
-    if (batch != nullptr && --batch->unfinished == 0) callbacks.swap(batch->all_done);
-    changed.notify_all();
+    }
+    const auto batch = task->batch.lock();
+    if (batch == nullptr || --batch->unfinished > 0) return;
+    batch->ended.notify_all();
+    callbacks.swap(batch->all_done);
+    if (submitting && !stopping) {
+      for (auto& callback : callbacks) errand(std::move(callback));
+      return;
+    }
   }
   for (auto& callback : callbacks) callback();
 }
 
+Time Engine::Impl::after(Duration budget) const {
+  const Time now = clock.now();
+  return budget > Time::max() - now ? Time::max() : now + budget;
+}
+
 Result<> Engine::Impl::wait(const std::shared_ptr<Batch>& batch, Duration budget) {
-  const Time deadline = clock.now() + budget;
+  const Time deadline = after(budget);
   Lock lock(mutex);
   while (batch->unfinished > 0) {
     const Duration left = deadline - clock.now();
     if (left.count() <= 0)
       return fail(Code::kTimeout, "%zu transfers are not done after %s", batch->unfinished,
                   to_text(budget).c_str());
-    changed.wait_for(mutex, left);
+    batch->ended.wait_for(mutex, std::min(left, kWaitStep));
   }
   for (const TaskPtr& task : batch->tasks)
     if (task->status.state != State::kCompleted) return fail(task->status.error);
@@ -314,7 +304,7 @@ void Engine::Impl::cancel(const std::shared_ptr<Batch>& batch) {
     task->cancelled.store(true);
   }
   // Transports look at the flag before each slice, and several times a second inside one.
-  while (batch->unfinished > 0) changed.wait(mutex);
+  while (batch->unfinished > 0) batch->ended.wait(mutex);
 }
 
 // ---- the face
@@ -379,8 +369,9 @@ std::string Engine::transport_of(SegmentHandle segment) const {
   if (peer->same_process) return "self";
   const uint64_t offset =
       peer->descriptor.buffers.empty() ? 0 : peer->descriptor.buffers.front().offset;
-  const auto ways = impl_->candidates(*peer, offset);
-  return ways.empty() ? "none" : ways.front()->name();
+  for (const auto& t : impl_->transports)
+    if (t->reaches(*peer, offset, Op::kRead)) return t->name();
+  return "none";
 }
 
 BatchId Engine::allocate_batch() {
@@ -424,11 +415,11 @@ void Engine::free_batch(BatchId id) {
 
 Result<> Engine::transfer_sync(const Request& request, Duration budget) {
   Request bounded = request;
-  bounded.deadline = std::min(request.deadline, impl_->clock.now() + budget);
+  bounded.deadline = std::min(request.deadline, impl_->after(budget));
   const BatchId batch = allocate_batch();
   Result<> outcome = submit(batch, {&bounded, 1});
   // The deadline ends it; the wait is only a backstop.
-  if (outcome) outcome = wait(batch, budget + impl_->options.peer_timeout);
+  if (outcome) outcome = wait(batch, backstop(budget, impl_->options));
   free_batch(batch);
   return outcome;
 }
@@ -442,10 +433,6 @@ Result<> Engine::raise_guard(SegmentHandle segment, uint64_t offset, uint64_t va
   {
     Lock lock(impl_->mutex);
     MC_TRY(slice->peer, impl_->peer_of(segment));
-    if (segment == 0) {
-      MC_TRY(slice->peer, impl_->make_peer(impl_->describe()));
-    }
-    MC_TRY_(slice->peer->buffer(offset, 8));
     batch->tasks.push_back(task);
     batch->unfinished = 1;
     task->batch = batch;
@@ -457,13 +444,11 @@ Result<> Engine::raise_guard(SegmentHandle segment, uint64_t offset, uint64_t va
   slice->raise = true;
   slice->piece = {0, offset, 8, 1, 0, 0};
   slice->guard = {offset, value};
-  slice->deadline = impl_->clock.now() + budget;
+  slice->deadline = impl_->after(budget);
   slice->task = task;
   slice->cancelled = &task->cancelled;
-  const auto ways = impl_->candidates(*slice->peer, offset);
-  if (ways.empty()) return fail(Code::kUnavailable, "no allowed transport reaches the segment");
-  ways.front()->submit(std::move(slice));
-  return impl_->wait(batch, budget + impl_->options.peer_timeout);
+  impl_->dispatch(std::move(slice));
+  return impl_->wait(batch, backstop(budget, impl_->options));
 }
 
 }  // namespace mc::xfer

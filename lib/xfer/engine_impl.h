@@ -41,24 +41,28 @@ struct Engine::Impl final : Sink {
   struct Open {
     PeerPtr peer;  // null once closed
     std::string control;
+    std::vector<SlicePtr> waiting;  // for a newer descriptor
   };
   SegmentDescriptor describe() const;
-  Result<PeerPtr> make_peer(const SegmentDescriptor& descriptor) const;
+  Result<PeerPtr> make_peer(SegmentDescriptor descriptor, const std::string& control = {}) const;
   Result<SegmentHandle> open(const SegmentDescriptor& descriptor, const std::string& control);
   Result<SegmentHandle> open_by_address(const std::string& control, Duration budget);
   Result<SegmentDescriptor> fetch(const std::string& control, Duration budget) const;
   void close(SegmentHandle segment);
-  Result<PeerPtr> peer_of(SegmentHandle segment) const MC_REQUIRES(mutex);
-  void retire(PeerPtr peer) MC_REQUIRES(mutex);
-  std::vector<Transport*> candidates(const Peer& peer, uint64_t offset) const;
+  Result<PeerPtr> peer_of(SegmentHandle segment) MC_REQUIRES(mutex);
+  void retire(PeerPtr peer, Peer::Fate fate) MC_REQUIRES(mutex);
+  bool refresh(SlicePtr& slice);
+  void refreshed(SegmentHandle segment);
+  // The first transport that reaches and has not had it yet; null when none is left.
+  Transport* next_way(Slice& slice) const;
 
   // ---- transfers (engine.cc)
   Result<> submit(BatchId id, std::span<const Request> requests, std::function<void()> all_done);
   void launch(const TaskPtr& task, const PeerPtr& peer);
+  void dispatch(SlicePtr slice);  // to its next transport, or settles it
   void finished(SlicePtr slice, Result<> outcome) override;
-  bool try_elsewhere(SlicePtr& slice, const Error& error);
-  bool refresh(SlicePtr& slice);
-  void settle(const TaskPtr& task, const Result<>& outcome, uint64_t bytes);
+  void settle(SlicePtr slice, const Result<>& outcome);
+  Time after(Duration budget) const;
   Result<> wait(const std::shared_ptr<Batch>& batch, Duration budget);
   void cancel(const std::shared_ptr<Batch>& batch);
   std::shared_ptr<Batch> find(BatchId id) const;
@@ -66,8 +70,10 @@ struct Engine::Impl final : Sink {
   void care();
 
   struct Counters {
-    Counter *bytes, *requests, *failures;
+    Counter *bytes, *slices, *requests, *failures, *failovers;
   };
+  Counters counters_of(const std::string& transport);
+  const Counters& counters_of(const Slice& slice) const;
 
   const Clock& clock;
   const EngineOptions options;
@@ -79,14 +85,15 @@ struct Engine::Impl final : Sink {
   std::unique_ptr<tcp::Server> tcp_server;
   std::vector<std::string> data;
   std::vector<std::unique_ptr<Transport>> transports;  // in order of preference
-  std::map<const Transport*, Counters> counts;
-  Counter* failovers = nullptr;
+  std::vector<Counters> counts;                        // as transports
+  Counters self_counts{};
 
   mutable Mutex mutex;
-  Condition changed;
+  Condition changed;  // errands or stopping
   BatchId next_batch MC_GUARDED_BY(mutex) = 1;
   std::unordered_map<BatchId, std::shared_ptr<Batch>> batches MC_GUARDED_BY(mutex);
   std::vector<Open> segments MC_GUARDED_BY(mutex);  // by handle; [0] is this process
+  uint64_t self_version MC_GUARDED_BY(mutex) = 0;   // of the registry, when [0] was made
   std::map<NodeId, SegmentHandle> by_node MC_GUARDED_BY(mutex);
   std::map<std::string, SegmentHandle> by_address MC_GUARDED_BY(mutex);
   std::deque<std::function<void()>> errands MC_GUARDED_BY(mutex);

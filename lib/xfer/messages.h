@@ -19,8 +19,10 @@ struct BufferInfo {
   uint64_t remote_addr = 0;  // in the owner's address space, for process_vm_readv; 0: not offered
   uint32_t shm_id = 0;       // which memfd the shm channel hands out; 0: not engine-owned
   bool writable = false;
+  // With remote_addr: a word of the owner that holds `alive` as long as the buffer is offered.
+  uint64_t alive_addr = 0, alive = 0;
   static void fields(auto& a, auto& m) {
-    a(m.offset, m.bytes, m.location, m.remote_addr, m.shm_id, m.writable);
+    a(m.offset, m.bytes, m.location, m.remote_addr, m.shm_id, m.writable, m.alive_addr, m.alive);
   }
 };
 

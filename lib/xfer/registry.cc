@@ -6,10 +6,16 @@
 #include <atomic>
 #include <cerrno>
 
+#include "base/hash.h"
+
 namespace mc::xfer {
 namespace {
 
+constexpr uint32_t kUnnumbered = UINT32_MAX;  // engine-owned, not yet offered
+
+// Tells peers that copy without asking.
 void mark(Buffer& buffer, uint64_t value) {
+  buffer.alive.store(value, std::memory_order_release);
   if (buffer.shm_id == 0) return;
   auto* word = reinterpret_cast<uint64_t*>(buffer.data + page_up(buffer.bytes));
   std::atomic_ref<uint64_t>(*word).store(value, std::memory_order_release);
@@ -27,6 +33,10 @@ Result<> Registry::insert(const BufferPtr& buffer) {
   buffer->offset = next_offset_;
   next_offset_ += page_up(buffer->bytes) + kPage;
   buffers_.emplace(buffer->offset, buffer);
+  ++version_;
+  // A word that memory freed and used again is not likely to hold.
+  const uint64_t once[2] = {generation_.n, buffer->offset};
+  mark(*buffer, buffer->shm_id != 0 ? 1 : xxh3(once, sizeof once) | 1);
   return {};
 }
 
@@ -42,19 +52,22 @@ Result<BufferPtr> Registry::allocate(uint64_t bytes, bool writable, std::string 
     return fail(
         Code::kNoSpace, "%s of shared memory: %s", human_bytes(bytes).c_str(),
         errno == ENOSPC || errno == ENOMEM ? "not that much is free" : "the kernel refused");
-  if (::fcntl(buffer->memfd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW) != 0)
-    return fail_errno("seal shared memory");
   void* p = ::mmap(nullptr, static_cast<size_t>(mapped), PROT_READ | PROT_WRITE, MAP_SHARED,
                    buffer->memfd.get(), 0);
   if (p == MAP_FAILED) return fail_errno("map %s", human_bytes(bytes).c_str());
   buffer->data = static_cast<std::byte*>(p);
   buffer->bytes = bytes;
+  buffer->shm_id = kUnnumbered;
+  // It keeps its size, so that no peer meets SIGBUS; and where peers may not write, no mapping but
+  // ours ever may.
+  const int seals = F_SEAL_SHRINK | F_SEAL_GROW | (writable ? 0 : F_SEAL_FUTURE_WRITE);
+  if (::fcntl(buffer->memfd.get(), F_ADD_SEALS, seals | F_SEAL_SEAL) != 0)
+    return fail_errno("seal shared memory");
   buffer->writable = writable;
   buffer->location = std::move(location);
   Lock lock(mutex_);
   buffer->shm_id = next_shm_id_++;
   MC_TRY_(insert(buffer));
-  mark(*buffer, 1);
   return buffer;
 }
 
@@ -74,7 +87,10 @@ void Registry::remove(const BufferPtr& buffer) {
   Lock lock(mutex_);
   if (buffers_.erase(buffer->offset) == 0) return;
   mark(*buffer, 0);
+  buffer->withdrawn.store(true, std::memory_order_release);
   ++generation_.n;
+  ++version_;
+  while (buffer->shm_id == 0 && buffer->pins > 0) unpinned_.wait(mutex_);
 }
 
 Generation Registry::generation() const {
@@ -82,23 +98,39 @@ Generation Registry::generation() const {
   return generation_;
 }
 
+uint64_t Registry::version() const {
+  Lock lock(mutex_);
+  return version_;
+}
+
 std::vector<BufferInfo> Registry::describe() const {
   Lock lock(mutex_);
   std::vector<BufferInfo> out;
   for (const auto& [offset, b] : buffers_) {
-    const auto address = b->shm_id == 0 ? reinterpret_cast<uint64_t>(b->data) : 0;
-    out.push_back({offset, b->bytes, b->location, address, b->shm_id, b->writable});
+    BufferInfo info{offset, b->bytes, b->location, 0, b->shm_id, b->writable, 0, 0};
+    if (b->shm_id == 0) {
+      info.remote_addr = reinterpret_cast<uint64_t>(b->data);
+      info.alive_addr = reinterpret_cast<uint64_t>(&b->alive);
+      info.alive = b->alive.load(std::memory_order_relaxed);
+    }
+    out.push_back(std::move(info));
   }
   return out;
 }
 
-Result<BufferPtr> Registry::find(uint64_t offset, uint64_t bytes) const {
+Result<BufferPtr> Registry::pin(uint64_t offset, uint64_t bytes) const {
   Lock lock(mutex_);
   auto it = buffers_.upper_bound(offset);
   if (it != buffers_.begin()) {
     const BufferPtr& b = std::prev(it)->second;
     const uint64_t at = offset - b->offset;
-    if (at <= b->bytes && bytes <= b->bytes - at) return b;
+    if (at <= b->bytes && bytes <= b->bytes - at) {
+      ++b->pins;
+      return BufferPtr(b.get(), [this, owner = b](Buffer* pinned) {
+        Lock unpin(mutex_);
+        if (--pinned->pins == 0) unpinned_.notify_all();
+      });
+    }
   }
   return fail(Code::kInvalid, "bytes %llu+%llu are outside the segment's buffers",
               static_cast<unsigned long long>(offset), static_cast<unsigned long long>(bytes));

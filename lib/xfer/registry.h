@@ -1,8 +1,10 @@
 // The memory this process offers: buffers in one address space of offsets, and who may write them.
-// A buffer is held by whoever serves a request on it, so it is not unmapped under a copy.
+// Whoever serves a request on a buffer pins it: engine-owned memory is not unmapped under a copy,
+// and withdrawing memory of the application waits for the copies that touch it.
 //
 // Thread: any (one mutex, held for lookups only).
 #pragma once
+#include <atomic>
 #include <map>
 #include <memory>
 #include <span>
@@ -26,6 +28,10 @@ struct Buffer {
   io::Fd memfd;
   bool writable = false;
   std::string location;
+  // Memory of the application: the word that peers with process_vm_readv look at. 0: withdrawn.
+  std::atomic<uint64_t> alive{0};
+  std::atomic<bool> withdrawn{false};  // give up what is under way on it
+  uint32_t pins = 0;                   // of the registry's mutex
   Buffer() = default;
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -42,20 +48,25 @@ class Registry {
   // Maps a new zeroed memfd, all of it allocated. Errors: kNoSpace.
   Result<BufferPtr> allocate(uint64_t bytes, bool writable, std::string location);
   Result<BufferPtr> add(std::span<std::byte> memory, bool writable, std::string location);
-  void remove(const BufferPtr& buffer);  // and moves the generation on
+  // Moves the generation on. Memory of the application is free when this returns.
+  void remove(const BufferPtr& buffer);
 
   Generation generation() const;
-  std::vector<BufferInfo> describe() const;
-  // The buffer that holds all of [offset, offset + bytes). kInvalid, naming the range, if none.
-  Result<BufferPtr> find(uint64_t offset, uint64_t bytes) const;
+  uint64_t version() const;                  // changes with every buffer added or removed
+  std::vector<BufferInfo> describe() const;  // by offset
+  // The buffer that holds all of [offset, offset + bytes), in use until the pointer goes. kInvalid,
+  // naming the range, if none. The pointer must not outlive the registry.
+  Result<BufferPtr> pin(uint64_t offset, uint64_t bytes) const;
   BufferPtr by_shm_id(uint32_t id) const;
 
  private:
   Result<> insert(const BufferPtr& buffer) MC_REQUIRES(mutex_);
   mutable Mutex mutex_;
+  mutable Condition unpinned_;
   std::map<uint64_t, BufferPtr> buffers_ MC_GUARDED_BY(mutex_);  // by offset
   uint64_t next_offset_ MC_GUARDED_BY(mutex_) = 0;
   uint32_t next_shm_id_ MC_GUARDED_BY(mutex_) = 1;
+  uint64_t version_ MC_GUARDED_BY(mutex_) = 0;
   Generation generation_ MC_GUARDED_BY(mutex_);
 };
 

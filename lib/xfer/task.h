@@ -7,6 +7,7 @@
 #include <memory>
 #include <vector>
 
+#include "base/mutex.h"
 #include "xfer/transport.h"
 
 namespace mc::xfer {
@@ -24,6 +25,7 @@ struct Task {
 using TaskPtr = std::shared_ptr<Task>;
 
 struct Batch {
+  Condition ended;  // notified when unfinished becomes 0
   std::vector<TaskPtr> tasks;
   size_t unfinished = 0;
   std::vector<std::function<void()>> all_done;

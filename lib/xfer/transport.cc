@@ -1,5 +1,7 @@
 #include "xfer/transport.h"
 
+#include <algorithm>
+
 namespace mc::xfer {
 
 const char* name(State state) {
@@ -15,14 +17,28 @@ const char* name(State state) {
 }
 
 Result<const BufferInfo*> Peer::buffer(uint64_t offset, uint64_t bytes) const {
-  for (const BufferInfo& b : descriptor.buffers) {
-    if (offset < b.offset) continue;
+  const auto& all = descriptor.buffers;
+  auto after = std::upper_bound(all.begin(), all.end(), offset,
+                                [](uint64_t o, const BufferInfo& b) { return o < b.offset; });
+  if (after != all.begin()) {
+    const BufferInfo& b = *std::prev(after);
     const uint64_t at = offset - b.offset;
     if (at <= b.bytes && bytes <= b.bytes - at) return &b;
   }
   return fail(Code::kInvalid, "bytes %llu+%llu are outside the segment of %s",
               static_cast<unsigned long long>(offset), static_cast<unsigned long long>(bytes),
               descriptor.node.c_str());
+}
+
+Result<> still_open(const Peer& peer) {
+  switch (peer.fate.load(std::memory_order_acquire)) {
+    case Peer::Fate::kOpen: return {};
+    case Peer::Fate::kReplaced:
+      return fail(Code::kStale, "the segment of %s has a newer descriptor",
+                  peer.descriptor.node.c_str());
+    case Peer::Fate::kClosed: break;
+  }
+  return fail(Code::kUnavailable, "the segment of %s was closed", peer.descriptor.node.c_str());
 }
 
 Error expired_error(const Slice& slice) {

@@ -15,12 +15,16 @@ namespace mc::xfer {
 
 struct Task;
 
-// A peer's segment as of one descriptor. Immutable; a newer generation is a new Peer.
+// A peer's segment as of one descriptor. Immutable but for its fate; a newer generation is a new
+// Peer. Buffers are in ascending order and do not overlap.
 struct Peer {
+  enum class Fate : uint8_t { kOpen, kReplaced, kClosed };
   SegmentDescriptor descriptor;
   bool same_process = false;
   bool same_host = false;  // and the same user: shared memory and process_vm may be tried
   io::Fd pid;              // of the owner, when same_host
+  mutable std::atomic<Fate> fate{Fate::kOpen};
+  mutable std::atomic<bool> no_mapping{false};  // its shared memory was refused: do not ask again
   // The buffer that holds all of a range, or kInvalid.
   Result<const BufferInfo*> buffer(uint64_t offset, uint64_t bytes) const;
 };
@@ -34,7 +38,9 @@ struct Slice {
   Time deadline = Time::max();
   bool streaming = false;
   bool raise = false;      // moves nothing: raises the guard word to guard.expected (op is kWrite)
-  uint32_t attempt = 0;    // which of the transports that reach it is being tried
+  uint32_t way = 0;        // the transport that has it, in the engine's list
+  uint32_t tried = 0;      // a bit for each transport that had it
+  uint32_t resends = 0;    // over a new connection of the same transport
   bool refreshed = false;  // its peer's descriptor was fetched anew for it
   PeerPtr peer;
   std::shared_ptr<Task> task;
@@ -52,13 +58,18 @@ class Transport {
  public:
   virtual ~Transport() = default;
   virtual const char* name() const = 0;
-  // Could this transport carry the slice's range? (A guess; the transfer itself may still fail.)
-  virtual bool reaches(const Peer& peer, uint64_t offset) const = 0;
+  // Could this transport carry it? (A guess; the transfer itself may still fail.)
+  virtual bool reaches(const Peer& peer, uint64_t offset, Op op) const = 0;
   virtual void submit(SlicePtr slice) = 0;
   // Drops connections and mappings of a peer that was closed or replaced. May wait for its threads:
   // never called from one of them.
   virtual void forget(const PeerPtr& peer) = 0;
+  // Joins its threads and fails what it holds; what is submitted later comes back at once.
+  virtual void stop() = 0;
 };
+
+// kUnavailable when the peer was closed, kStale when a newer descriptor took its place.
+Result<> still_open(const Peer& peer);
 
 Error expired_error(const Slice& slice);    // kTimeout
 Error cancelled_error(const Slice& slice);  // kUnavailable

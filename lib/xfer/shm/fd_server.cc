@@ -113,7 +113,7 @@ void FdServer::answer(int connection) {
     send_answer(connection, ok, buffer->memfd.get());
     return;
   }
-  // Reopened: the new descriptor can only be mapped for reading.
+  // Reopened for reading; the seal keeps others from opening it for more.
   const std::string path = "/proc/self/fd/" + std::to_string(buffer->memfd.get());
   const io::Fd read_only(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
   if (!read_only)
@@ -128,6 +128,8 @@ Result<ReceivedFd> fetch_fd(const std::string& name, uint32_t shm_id) {
   const io::Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
   socklen_t length = 0;
   const sockaddr_un address = address_of(name, length);
+  const timeval limit{kPeerWaitMs / 1000, 0};  // of connect too, when the owner's backlog is full
+  ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
   if (!socket ||
       ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
       ::send(socket.get(), &shm_id, sizeof shm_id, MSG_NOSIGNAL) < 0)

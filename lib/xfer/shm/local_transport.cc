@@ -1,6 +1,8 @@
 #include "xfer/shm/local_transport.h"
 
+#include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -15,7 +17,8 @@
 namespace mc::xfer {
 
 struct LocalTransport::Mapping {
-  BufferPtr own;  // of this process: keeps the memory while it is copied
+  BufferPtr own;  // of this process: pinned while it is copied
+  PeerPtr peer;   // of another: as long as it lives, its address is no other peer's
   std::byte* data = nullptr;
   uint64_t bytes = 0, mapped = 0;
   bool writable = false;
@@ -29,38 +32,57 @@ struct LocalTransport::Mapping {
 };
 
 LocalTransport::LocalTransport(Sink& sink, const Registry& registry, const Clock& clock,
-                               uint32_t workers)
-    : sink_(sink), registry_(registry), clock_(clock) {
-  for (uint32_t i = 0; i < std::max(1u, workers); ++i) threads_.emplace_back([this] { run(); });
+                               Config config)
+    : sink_(sink), registry_(registry), clock_(clock), config_(config) {
+  for (uint32_t i = 0; i < std::max(1u, config_.workers); ++i)
+    threads_.emplace_back([this] { run(); });
 }
 
-LocalTransport::~LocalTransport() {
+void LocalTransport::stop() {
   {
     Lock lock(mutex_);
     stopping_ = true;
   }
   changed_.notify_all();
   for (auto& t : threads_) t.join();
+  threads_.clear();
 }
 
-bool LocalTransport::reaches(const Peer& peer, uint64_t offset) const {
+bool LocalTransport::reaches(const Peer& peer, uint64_t offset, Op op) const {
   if (peer.same_process) return true;
-  auto buffer = peer.buffer(offset, 0);
-  return peer.same_host && buffer &&
-         ((*buffer)->shm_id != 0 ? !peer.descriptor.shm_socket.empty()
-                                 : (*buffer)->remote_addr != 0);
+  if (!config_.peers || !peer.same_host) return false;
+  const auto buffer = peer.buffer(offset, 0);
+  if (!buffer) return false;
+  if ((*buffer)->shm_id != 0) return !peer.descriptor.shm_socket.empty() && !peer.no_mapping.load();
+  const bool elsewhere = config_.yields_writes && !peer.descriptor.tcp.empty();
+  return (*buffer)->remote_addr != 0 && (op == Op::kRead || !elsewhere);
+}
+
+// Small, and nothing to wait for: cheaper than waking a copy thread.
+bool LocalTransport::at_once(const Slice& slice) {
+  if (slice.piece.total() > kInlineBytes) return false;
+  if (slice.peer->same_process) return true;
+  const auto buffer = slice.peer->buffer(slice.piece.remote, 0);
+  if (!buffer || (*buffer)->shm_id == 0) return true;
+  Lock lock(mappings_mutex_);
+  return mappings_.contains({slice.peer.get(), (*buffer)->shm_id});
 }
 
 void LocalTransport::submit(SlicePtr slice) {
-  if (slice->piece.total() <= kInlineBytes) {
+  if (at_once(*slice)) {
     finish(std::move(slice));
     return;
   }
+  bool stopped = false;
   {
     Lock lock(mutex_);
-    queue_.push_back(std::move(slice));
+    stopped = stopping_;
+    if (!stopped) queue_.push_back(std::move(slice));
   }
-  changed_.notify_one();
+  if (stopped)
+    sink_.finished(std::move(slice), fail(Code::kUnavailable, "shutting down"));
+  else
+    changed_.notify_one();
 }
 
 void LocalTransport::run() {
@@ -89,6 +111,7 @@ void LocalTransport::finish(SlicePtr slice) {
 }
 
 Result<> LocalTransport::move(const Slice& slice) {
+  MC_TRY_(still_open(*slice.peer));
   if (slice.raise) return raise(slice);
   const Piece& p = slice.piece;
   const uint64_t span = span_of(p.bytes, p.rows, p.remote_stride);
@@ -98,7 +121,7 @@ Result<> LocalTransport::move(const Slice& slice) {
                 slice.peer->descriptor.node.c_str(), static_cast<unsigned long long>(p.remote));
   if (slice.guard.offset != Guard::kNone) {
     MC_TRY_(slice.peer->buffer(slice.guard.offset, 8));
-    if (slice.guard.offset < buffer->offset || slice.guard.offset - buffer->offset > buffer->bytes)
+    if (slice.guard.offset < buffer->offset || slice.guard.offset - buffer->offset >= buffer->bytes)
       return fail(Code::kInvalid, "the guard is not in the buffer it guards");
   }
   if (!slice.peer->same_process && buffer->shm_id == 0) return move_vm(slice, *buffer);
@@ -109,39 +132,72 @@ Result<LocalTransport::MappingPtr> LocalTransport::mapping(const PeerPtr& peer,
                                                            const BufferInfo& buffer) {
   if (peer->same_process) {
     // Looked up each time: the buffer may have been unregistered since.
+    auto own = registry_.pin(buffer.offset, buffer.bytes);
+    if (!own) return fail(Code::kStale, "this memory was withdrawn");
     auto m = std::make_shared<Mapping>();
-    MC_TRY(m->own, registry_.find(buffer.offset, buffer.bytes));
+    m->own = std::move(*own);
     m->data = m->own->data;
     m->bytes = m->own->bytes;
     m->writable = m->own->writable;
     return m;
   }
-  Lock lock(mutex_);  // held while mapping: rare, and two threads would map it twice
-  auto& known = mappings_[{peer.get(), buffer.shm_id}];
-  if (known != nullptr) return known;
-  MC_TRY(ReceivedFd received, fetch_fd(peer->descriptor.shm_socket, buffer.shm_id));
-  if (received.bytes != buffer.bytes)
-    return fail(Code::kStale, "%s offers other memory now", peer->descriptor.node.c_str());
-  auto m = std::make_shared<Mapping>();
+  const MappingKey key{peer.get(), buffer.shm_id};
+  {
+    Lock lock(mappings_mutex_);
+    const auto known = mappings_.find(key);
+    if (known != mappings_.end()) return known->second;
+  }
+  auto fresh = map(peer, buffer);  // may wait for the owner; two threads may both do it
+  if (!fresh) {
+    if (fresh.error().code != Code::kStale) peer->no_mapping.store(true);
+    return fresh;
+  }
+  Lock lock(mappings_mutex_);
+  MC_TRY_(still_open(*peer));  // else forget() was here already, and nobody would drop this one
+  return mappings_.emplace(key, std::move(*fresh)).first->second;
+}
+
+Result<LocalTransport::MappingPtr> LocalTransport::map(const PeerPtr& peer,
+                                                       const BufferInfo& buffer) const {
+  const char* node = peer->descriptor.node.c_str();
+  auto received = fetch_fd(peer->descriptor.shm_socket, buffer.shm_id);
+  if (!received && received.error().code == Code::kNotFound)
+    return fail(Code::kStale, "%s withdrew this memory", node);
+  if (!received) return fail(received.error());
+  if (received->bytes != buffer.bytes)
+    return fail(Code::kStale, "%s offers other memory now", node);
+  // What was received must be as large as we map, and stay so: a hole in it would be SIGBUS.
   const size_t mapped = page_up(buffer.bytes) + kPage;
-  const int access = received.writable ? PROT_READ | PROT_WRITE : PROT_READ;
-  void* p = ::mmap(nullptr, mapped, access, MAP_SHARED, received.fd.get(), 0);
-  if (p == MAP_FAILED) return fail_errno("map memory of %s", peer->descriptor.node.c_str());
+  struct stat file {};
+  const int seals = ::fcntl(received->fd.get(), F_GET_SEALS);
+  if (::fstat(received->fd.get(), &file) != 0 || static_cast<uint64_t>(file.st_size) < mapped ||
+      seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+    return fail(Code::kUnavailable, "%s handed out memory that may shrink", node);
+  auto m = std::make_shared<Mapping>();
+  const int access = received->writable ? PROT_READ | PROT_WRITE : PROT_READ;
+  void* p = ::mmap(nullptr, mapped, access, MAP_SHARED, received->fd.get(), 0);
+  if (p == MAP_FAILED)
+    return fail(Code::kUnavailable, "map memory of %s: %s", node, std::strerror(errno));
+  m->peer = peer;
   m->data = static_cast<std::byte*>(p);
   m->bytes = buffer.bytes;
   m->mapped = mapped;
-  m->writable = received.writable;
+  m->writable = received->writable;
   m->alive = m->data + page_up(buffer.bytes);
-  known = m;
-  return known;
+  return m;
 }
 
 Result<> LocalTransport::move_mapped(const Slice& slice, const BufferInfo& buffer) {
   MC_TRY(const MappingPtr m, mapping(slice.peer, buffer));
   const Piece& p = slice.piece;
+  if (slice.op == Op::kWrite && !m->writable)
+    return fail(Code::kDenied, "the memory of %s at %llu is read-only",
+                slice.peer->descriptor.node.c_str(), static_cast<unsigned long long>(p.remote));
   std::byte* remote = m->data + (p.remote - buffer.offset);
   const std::byte* guard =
       slice.guard.offset == Guard::kNone ? nullptr : m->data + (slice.guard.offset - buffer.offset);
+  if (reinterpret_cast<uintptr_t>(guard) % 8 != 0)
+    return fail(Code::kInvalid, "the guard is not 8-byte aligned in memory");
   auto valid = [&]() -> Result<> {
     if (m->alive != nullptr && !guard_holds(m->alive, 1))
       return fail(Code::kStale, "%s withdrew this memory", slice.peer->descriptor.node.c_str());
@@ -186,8 +242,11 @@ Result<> LocalTransport::move_vm(const Slice& slice, const BufferInfo& buffer) {
   };
   auto valid = [&]() -> Result<> {
     if (!process_alive(slice.peer->pid)) return fail(Code::kUnavailable, "pid %d is gone", pid);
-    if (slice.guard.offset == Guard::kNone) return {};
     uint64_t word = 0;
+    MC_TRY_(vm(true, &word, reinterpret_cast<void*>(buffer.alive_addr), sizeof word));
+    if (word != buffer.alive)
+      return fail(Code::kStale, "%s withdrew this memory", slice.peer->descriptor.node.c_str());
+    if (slice.guard.offset == Guard::kNone) return {};
     MC_TRY_(vm(true, &word, address(slice.guard.offset), sizeof word));
     if (word != slice.guard.expected)
       return fail(Code::kStale, "the bytes at %llu of %s have another owner now",
@@ -211,14 +270,20 @@ Result<> LocalTransport::raise(const Slice& slice) {
   MC_TRY(const MappingPtr m, mapping(peer, *buffer));
   if (!peer->same_process && !process_alive(peer->pid))
     return fail(Code::kUnavailable, "%s is gone", peer->descriptor.node.c_str());
-  if (!raise_guard_word(m->data + (slice.guard.offset - buffer->offset), slice.guard.expected))
+  std::byte* word = m->data + (slice.guard.offset - buffer->offset);
+  if (!m->writable) return fail(Code::kDenied, "this memory is read-only");
+  if (reinterpret_cast<uintptr_t>(word) % 8 != 0)
+    return fail(Code::kInvalid, "the guard is not 8-byte aligned in memory");
+  if (m->alive != nullptr && !guard_holds(m->alive, 1))
+    return fail(Code::kStale, "%s withdrew this memory", peer->descriptor.node.c_str());
+  if (!raise_guard_word(word, slice.guard.expected))
     return fail(Code::kStale, "the guard at %llu of %s is newer already",
                 static_cast<unsigned long long>(slice.guard.offset), peer->descriptor.node.c_str());
   return {};
 }
 
 void LocalTransport::forget(const PeerPtr& peer) {
-  Lock lock(mutex_);
+  Lock lock(mappings_mutex_);
   std::erase_if(mappings_, [&](const auto& m) { return m.first.first == peer.get(); });
 }
 

@@ -30,7 +30,7 @@ bool check_body(const Header& h, const void* body) {
   return h.body_check == static_cast<uint32_t>(xxh3(body, h.body_bytes));
 }
 
-HelloBody prove(const std::string& secret, const std::array<uint8_t, kNonceBytes>& nonce) {
+HelloBody prove(const std::string& secret, const Nonce& nonce) {
   HelloBody hello;
   hello.proof = hmac_sha256(
       secret, std::string_view(reinterpret_cast<const char*>(nonce.data()), nonce.size()));

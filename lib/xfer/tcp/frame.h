@@ -4,6 +4,7 @@
 // Thread: values.
 #pragma once
 #include <array>
+#include <bit>
 #include <cstddef>
 #include <cstdint>
 #include <string>
@@ -18,7 +19,17 @@ inline constexpr uint8_t kVersion = 1;
 inline constexpr uint32_t kTextMax = 1024;  // of an error's text
 inline constexpr size_t kNonceBytes = 32;
 
-enum class Kind : uint8_t { kHello = 1, kRead = 2, kWrite = 3, kRaise = 4, kReply = 5 };
+using Nonce = std::array<uint8_t, kNonceBytes>;
+static_assert(std::endian::native == std::endian::little, "frames are sent as they lie in memory");
+
+enum class Kind : uint8_t {
+  kHello = 1,
+  kRead = 2,
+  kWrite = 3,
+  kRaise = 4,
+  kReply = 5,
+  kRetire = 6
+};
 
 struct Header {
   uint32_t magic = kMagic;
@@ -33,8 +44,9 @@ struct Header {
 };
 static_assert(sizeof(Header) == 32 && offsetof(Header, id) == 16 && offsetof(Header, check) == 28);
 
-// Body of kRead, kWrite and kRaise. kWrite is followed by bytes x rows of payload; the reply to
-// kRead by as much, then a Trailer.
+// Body of kRead, kWrite and kRaise; kRetire's is the nonce of another connection that was given up,
+// and its reply says that no byte sent over that one will be applied any more. kWrite is followed
+// by bytes x rows of payload; the reply to kRead by as much, then a Trailer.
 struct Descriptor {
   uint64_t generation = 0;  // of the segment, as the requester knows it
   uint64_t offset = 0, bytes = 0, rows = 0, stride = 0;
@@ -56,6 +68,6 @@ Header make_header(Kind kind, uint64_t id, const void* body, uint32_t body_bytes
                    uint16_t code = 0);
 Result<> check_header(const Header& header);  // kCorrupt
 bool check_body(const Header& header, const void* body);
-HelloBody prove(const std::string& secret, const std::array<uint8_t, kNonceBytes>& nonce);
+HelloBody prove(const std::string& secret, const Nonce& nonce);
 
 }  // namespace mc::xfer::tcp

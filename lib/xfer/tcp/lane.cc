@@ -13,7 +13,8 @@ TcpTransport::Lane::Lane(PeerPtr peer, Sink& sink, const Clock& clock, uint32_t 
 TcpTransport::Lane::~Lane() {
   {
     Lock lock(mutex_);
-    stopping_ = true;
+    draining_ = true;
+    stopping_ = peer_->fate.load() != Peer::Fate::kReplaced;
   }
   changed_.notify_all();
   for (auto& t : threads_) t.join();
@@ -35,6 +36,7 @@ bool TcpTransport::Lane::stopping() {
 Stream::GiveUp TcpTransport::Lane::watch(const Slice& slice) {
   return [this, &slice]() -> Result<> {
     if (stopping()) return fail(Code::kUnavailable, "shutting down");
+    if (peer_->fate.load() == Peer::Fate::kClosed) MC_TRY_(still_open(*peer_));
     if (slice.cancelled->load(std::memory_order_acquire)) return fail(cancelled_error(slice));
     if (slice.deadline != Time::max() && clock_.now() >= slice.deadline)
       return fail(expired_error(slice));
@@ -43,12 +45,18 @@ Stream::GiveUp TcpTransport::Lane::watch(const Slice& slice) {
 }
 
 // The next slice this connection may start. Reads and writes are not in flight together: each end
-// could then wait for the other to read.
+// could then wait for the other to read. Nor is anything, while a connection is to be retired
+// first.
 SlicePtr TcpTransport::Lane::pop(bool wait, const Connection& c) {
+  if (c.flights.size() >= kFlightsMax ||
+      (c.flights.size() >= kFlightsMin && c.bytes >= kBytesInFlight))
+    return nullptr;
   Lock lock(mutex_);
-  while (wait && queue_.empty() && !stopping_) changed_.wait(mutex_);
+  while (wait && queue_.empty() && !draining_) changed_.wait(mutex_);
   if (queue_.empty() || (stopping_ && !wait)) return nullptr;
-  if (!c.flights.empty() && c.flights.front().slice->op != queue_.front()->op) return nullptr;
+  const Slice& next = *queue_.front();
+  if (!c.flights.empty() && c.flights.front().slice->op != next.op) return nullptr;
+  if (!c.flights.empty() && next.op == Op::kWrite && !given_up_.empty()) return nullptr;
   SlicePtr slice = std::move(queue_.front());
   queue_.pop_front();
   return slice;
@@ -58,26 +66,13 @@ void TcpTransport::Lane::run() {
   Connection c;
   for (;;) {
     const bool idle = c.flights.empty();
-    SlicePtr slice = c.flights.size() < kFlightsMax ? pop(idle, c) : nullptr;
-    if (slice != nullptr) {
-      if (stopping()) {
-        sink_.finished(std::move(slice), fail(Code::kUnavailable, "shutting down"));
-        continue;
-      }
-      if (auto early = watch(*slice)(); !early) {
+    if (SlicePtr slice = pop(idle, c)) {
+      auto early = watch(*slice)();
+      if (early) early = still_open(*peer_);
+      if (!early)
         sink_.finished(std::move(slice), std::move(early));
-        continue;
-      }
-      // A kept connection that the peer closed meanwhile reads as ended: make a new one.
-      if (c.flights.empty() && c.stream && c.stream.readable_now()) c.stream = {};
-      Result<> sent = c.stream ? Result<>() : open(c.stream, watch(*slice));
-      if (!sent) {
-        c.stream = {};
-        sink_.finished(std::move(slice), std::move(sent));
-        continue;
-      }
-      sent = send(c, std::move(slice));
-      if (!sent) drop(c, sent.error());
+      else if (auto sent = start(c, std::move(slice)); !sent)
+        drop(c, sent.error());
       continue;
     }
     if (idle) return;  // stopping, and nothing is queued
@@ -85,50 +80,80 @@ void TcpTransport::Lane::run() {
   }
 }
 
-Result<> TcpTransport::Lane::open(Stream& stream, const Stream::GiveUp& give_up) {
-  Result<> outcome =
-      fail(Code::kUnavailable, "%s offers no data address", peer_->descriptor.node.c_str());
+Result<> TcpTransport::Lane::start(Connection& c, SlicePtr slice) {
+  // A kept connection that the peer closed meanwhile reads as ended: make a new one.
+  if (c.flights.empty() && c.stream && c.stream.readable_now()) c.stream = {};
+  Slice& s = *slice;
+  const Stream::GiveUp give_up = watch(s);
+  c.bytes += s.piece.total();
+  c.flights.push_back({std::move(slice), c.next_id++});
+  if (!c.stream) {
+    MC_TRY_(open(c, give_up));
+  }
+  if (s.op == Op::kWrite && c.flights.size() == 1) {
+    MC_TRY_(retire_others(c, give_up));
+  }
+  return send(c, c.flights.back());
+}
+
+Result<> TcpTransport::Lane::open(Connection& c, const Stream::GiveUp& give_up) {
+  const char* node = peer_->descriptor.node.c_str();
+  Result<> outcome = fail(Code::kUnavailable, "%s offers no data address", node);
   for (const std::string& address : peer_->descriptor.tcp) {
     auto connected = Stream::connect(address, clock_, peer_timeout_, give_up);
     if (!connected) {
-      outcome = fail(connected.error().code, "%s: %s", peer_->descriptor.node.c_str(),
-                     connected.error().what.c_str());
+      outcome = fail(connected.error().code, "%s: %s", node, connected.error().what.c_str());
       continue;
     }
-    stream = std::move(*connected);
-    std::array<uint8_t, kNonceBytes> nonce{};
-    MC_TRY_(stream.receive(nonce.data(), nonce.size(), give_up));
-    HelloBody hello = prove(peer_->descriptor.secret.bytes, nonce);
+    Stream stream = std::move(*connected);
+    MC_TRY_(stream.receive(c.nonce.data(), c.nonce.size(), give_up));
+    HelloBody hello = prove(peer_->descriptor.secret.bytes, c.nonce);
     Header header = make_header(Kind::kHello, 0, &hello, sizeof hello);
     iovec parts[2] = {{&header, sizeof header}, {&hello, sizeof hello}};
     MC_TRY_(stream.send(parts, give_up));
     MC_TRY_(receive_reply(stream, 0, give_up, &outcome));
+    if (outcome) c.stream = std::move(stream);
     return outcome;
   }
   return outcome;
 }
 
-Result<> TcpTransport::Lane::send(Connection& c, SlicePtr slice) {
-  const Piece& p = slice->piece;
+Result<> TcpTransport::Lane::retire_others(Connection& c, const Stream::GiveUp& give_up) {
+  for (;;) {
+    Nonce nonce;
+    {
+      Lock lock(mutex_);
+      if (given_up_.empty()) return {};
+      nonce = given_up_.back();
+    }
+    Header header = make_header(Kind::kRetire, 0, &nonce, sizeof nonce);
+    iovec parts[2] = {{&header, sizeof header}, {&nonce, sizeof nonce}};
+    MC_TRY_(c.stream.send(parts, give_up));
+    Result<> outcome;
+    MC_TRY_(receive_reply(c.stream, 0, give_up, &outcome));
+    MC_TRY_(std::move(outcome));
+    Lock lock(mutex_);
+    std::erase(given_up_, nonce);
+  }
+}
+
+Result<> TcpTransport::Lane::send(Connection& c, const Flight& flight) {
+  const Slice& slice = *flight.slice;
+  const Piece& p = slice.piece;
   Descriptor d{peer_->descriptor.generation.n,
                p.remote,
                p.bytes,
                p.rows,
                p.remote_stride,
-               slice->guard.offset,
-               slice->guard.expected};
-  const uint64_t id = c.next_id++;
-  const Kind kind = slice->raise             ? Kind::kRaise
-                    : slice->op == Op::kRead ? Kind::kRead
-                                             : Kind::kWrite;
-  Header header = make_header(kind, id, &d, sizeof d);
-  const Stream::GiveUp give_up = watch(*slice);
-  Slice& moved = *slice;
-  c.flights.push_back({std::move(slice), id});
+               slice.guard.offset,
+               slice.guard.expected};
+  const Kind kind = slice.raise ? Kind::kRaise : slice.op == Op::kRead ? Kind::kRead : Kind::kWrite;
+  Header header = make_header(kind, flight.id, &d, sizeof d);
+  const Stream::GiveUp give_up = watch(slice);
   iovec parts[2] = {{&header, sizeof header}, {&d, sizeof d}};
   MC_TRY_(c.stream.send(parts, give_up));
   if (kind != Kind::kWrite) return {};
-  RowWalk rows(moved.local, moved.piece.bytes, moved.piece.rows, moved.piece.local_stride);
+  RowWalk rows(slice.local, p.bytes, p.rows, p.local_stride);
   for (auto part = rows.next(); !part.empty(); part = rows.next())
     MC_TRY_(c.stream.send(part, give_up));
   return {};
@@ -167,27 +192,44 @@ Result<> TcpTransport::Lane::receive(Connection& c) {
                      peer_->descriptor.node.c_str());
   }
   SlicePtr done = std::move(flight.slice);
+  c.bytes -= done->piece.total();
   c.flights.pop_front();
   sink_.finished(std::move(done), std::move(outcome));
   return {};
 }
 
-// The connection is of no more use: what was in flight on it failed for the one reason, except what
-// was itself cancelled or too late.
+// The connection is of no more use. What was itself cancelled or too late ends so; the rest is sent
+// again over another connection, unless the peer is silent or has been tried often enough.
 void TcpTransport::Lane::drop(Connection& c, const Error& why) {
-  c.stream = {};
   std::deque<Flight> flights;
   flights.swap(c.flights);
-  bool first = true;
-  for (Flight& f : flights) {
-    Error error = why;
-    if (auto own = watch(*f.slice)(); !own)
-      error = own.error();
-    else if (why.code == Code::kTimeout || !first)  // another slice's deadline is not this one's
-      error = {Code::kUnavailable, "connection to " + peer_->descriptor.node + " was given up"};
-    first = false;
-    sink_.finished(std::move(f.slice), fail(error));
+  c.bytes = 0;
+  const bool opened = static_cast<bool>(c.stream);
+  c.stream = {};
+  std::vector<Result<>> own;
+  for (const Flight& f : flights) own.push_back(watch(*f.slice)());
+  const bool ours = std::any_of(own.begin(), own.end(), [](const auto& o) { return !o; });
+  const bool silent = why.code == Code::kTimeout && !ours;
+  const Error lost{Code::kUnavailable, peer_->descriptor.node + ": " + why.what};
+  std::vector<std::pair<SlicePtr, Error>> ended;
+  {
+    Lock lock(mutex_);
+    if (opened && flights.front().slice->op == Op::kWrite) given_up_.push_back(c.nonce);
+    if (given_up_.size() > kGivenUpMax) given_up_.pop_front();
+    for (size_t i = flights.size(); i-- > 0;) {
+      SlicePtr& slice = flights[i].slice;
+      if (!own[i]) {
+        ended.emplace_back(std::move(slice), own[i].error());
+      } else if (!opened || silent || slice->resends >= kResendsMax) {
+        ended.emplace_back(std::move(slice), why.code == Code::kTimeout ? lost : why);
+      } else {
+        ++slice->resends;
+        queue_.push_front(std::move(slice));
+      }
+    }
   }
+  changed_.notify_all();
+  for (auto& [slice, error] : ended) sink_.finished(std::move(slice), fail(error));
 }
 
 // ---- the transport: a lane per peer
@@ -195,14 +237,15 @@ void TcpTransport::Lane::drop(Connection& c, const Error& why) {
 TcpTransport::TcpTransport(Sink& sink, const Clock& clock, uint32_t connections,
                            Duration peer_timeout)
     : sink_(sink), clock_(clock), connections_(connections), peer_timeout_(peer_timeout) {}
-TcpTransport::~TcpTransport() = default;
 
-bool TcpTransport::reaches(const Peer& peer, uint64_t) const {
-  return !peer.descriptor.tcp.empty();
+bool TcpTransport::reaches(const Peer& peer, uint64_t, Op) const {
+  return !peer.same_process && !peer.descriptor.tcp.empty();
 }
 
-std::shared_ptr<TcpTransport::Lane> TcpTransport::lane(const PeerPtr& peer) {
+Result<std::shared_ptr<TcpTransport::Lane>> TcpTransport::lane(const PeerPtr& peer) {
   Lock lock(mutex_);
+  if (stopping_) return fail(Code::kUnavailable, "shutting down");
+  MC_TRY_(still_open(*peer));  // else forget() was here already, and nobody would drop this lane
   auto& known = lanes_[peer.get()];
   if (known == nullptr)
     known = std::make_shared<Lane>(peer, sink_, clock_, connections_, peer_timeout_);
@@ -210,8 +253,10 @@ std::shared_ptr<TcpTransport::Lane> TcpTransport::lane(const PeerPtr& peer) {
 }
 
 void TcpTransport::submit(SlicePtr slice) {
-  const auto to = lane(slice->peer);
-  to->push(std::move(slice));
+  if (auto to = lane(slice->peer))
+    (*to)->push(std::move(slice));
+  else
+    sink_.finished(std::move(slice), fail(to.error()));
 }
 
 void TcpTransport::forget(const PeerPtr& peer) {
@@ -221,6 +266,15 @@ void TcpTransport::forget(const PeerPtr& peer) {
   if (it == lanes_.end()) return;
   gone = std::move(it->second);
   lanes_.erase(it);
+}
+
+void TcpTransport::stop() {
+  std::map<const Peer*, std::shared_ptr<Lane>> gone;
+  {
+    Lock lock(mutex_);
+    stopping_ = true;
+    gone.swap(lanes_);
+  }
 }
 
 }  // namespace mc::xfer::tcp

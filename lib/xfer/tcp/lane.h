@@ -16,7 +16,9 @@ namespace mc::xfer::tcp {
 class TcpTransport::Lane {
  public:
   Lane(PeerPtr peer, Sink& sink, const Clock& clock, uint32_t connections, Duration peer_timeout);
-  ~Lane();  // fails what is queued as kUnavailable, joins
+  // Joins. What is in flight fails, unless the peer was merely replaced: then it is answered first,
+  // so that no write is sent again while its first attempt is still under way.
+  ~Lane();
   void push(SlicePtr slice);
 
  private:
@@ -26,15 +28,23 @@ class TcpTransport::Lane {
   };
   struct Connection {
     Stream stream;
+    Nonce nonce{};
     uint64_t next_id = 1;
+    uint64_t bytes = 0;          // of the flights
     std::deque<Flight> flights;  // answered in order
   };
-  static constexpr size_t kFlightsMax = 4;
+  // Enough in flight to hide a round trip, whether slices are large or small.
+  static constexpr size_t kFlightsMin = 4, kFlightsMax = 64;
+  static constexpr uint64_t kBytesInFlight = 4u << 20;
+  static constexpr uint32_t kResendsMax = 2;
+  static constexpr size_t kGivenUpMax = 64;
 
   void run();
+  Result<> start(Connection& c, SlicePtr slice);
   SlicePtr pop(bool wait, const Connection& c);
-  Result<> open(Stream& stream, const Stream::GiveUp& give_up);
-  Result<> send(Connection& c, SlicePtr slice);
+  Result<> open(Connection& c, const Stream::GiveUp& give_up);
+  Result<> retire_others(Connection& c, const Stream::GiveUp& give_up);
+  Result<> send(Connection& c, const Flight& flight);
   Result<> receive(Connection& c);
   Result<> receive_reply(Stream& stream, uint64_t id, const Stream::GiveUp& give_up,
                          Result<>* outcome);
@@ -48,8 +58,11 @@ class TcpTransport::Lane {
   const Duration peer_timeout_;
   Mutex mutex_;
   Condition changed_;
-  bool stopping_ MC_GUARDED_BY(mutex_) = false;
+  bool stopping_ MC_GUARDED_BY(mutex_) = false, draining_ MC_GUARDED_BY(mutex_) = false;
   std::deque<SlicePtr> queue_ MC_GUARDED_BY(mutex_);
+  // Connections given up with writes in flight: the owner must be done with them before the next
+  // write, or bytes of an abandoned attempt could land on top of it.
+  std::deque<Nonce> given_up_ MC_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_;
 };
 

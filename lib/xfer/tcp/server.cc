@@ -6,6 +6,7 @@
 #include <sys/random.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -113,17 +114,27 @@ void Server::accept_loop() {
     c.stream = Stream(std::move(fd), clock_, config_.silence_max);
     c.stream.tune();
     c.thread = std::thread([this, &c] {
-      serve(c.stream);
+      serve(c);
       c.stream.shut_down();
       Lock done_lock(mutex_);
       c.done = true;
+      ended_.notify_all();
     });
   }
 }
 
-void Server::serve(Stream& stream) {
-  auto outcome = greet(stream);
-  while (outcome) outcome = serve_one(stream);
+Stream::GiveUp Server::unless_withdrawn(const BufferPtr& buffer) {
+  return [this, buffer = buffer.get()]() -> Result<> {
+    MC_TRY_(unless_stopping()());
+    if (buffer->withdrawn.load(std::memory_order_acquire))
+      return fail(Code::kUnavailable, "the memory was withdrawn meanwhile");
+    return {};
+  };
+}
+
+void Server::serve(Connection& c) {
+  auto outcome = greet(c);
+  while (outcome) outcome = serve_one(c);
   // A peer that closed between frames is the usual end; anything else was its fault or its death.
   if (outcome.error().code != Code::kUnavailable) {
     refused_.add();
@@ -131,8 +142,9 @@ void Server::serve(Stream& stream) {
   }
 }
 
-Result<> Server::greet(Stream& stream) {
-  std::array<uint8_t, kNonceBytes> nonce{};
+Result<> Server::greet(Connection& c) {
+  Stream& stream = c.stream;
+  Nonce nonce{};
   if (::getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size()))
     return fail(Code::kInternal, "no randomness");
   MC_TRY_(stream.send(nonce.data(), nonce.size(), unless_stopping()));
@@ -152,6 +164,11 @@ Result<> Server::greet(Stream& stream) {
     MC_TRY_(reply(stream, header.id, denied));
     return denied;
   }
+  {
+    Lock lock(mutex_);
+    c.nonce = nonce;
+    c.greeted = true;
+  }
   return reply(stream, header.id, {});
 }
 
@@ -163,25 +180,53 @@ Result<> Server::reply(Stream& stream, uint64_t id, const Result<>& outcome) {
   return stream.send(parts, unless_stopping());
 }
 
-Result<> Server::serve_one(Stream& stream) {
+Result<> Server::serve_one(Connection& c) {
+  Stream& stream = c.stream;
   MC_TRY(const bool more, stream.wait_for_request(unless_stopping()));
   if (!more) return fail(Code::kUnavailable, "closed");
   Header header;
-  Descriptor d;
   MC_TRY_(stream.receive(&header, sizeof header, unless_stopping()));
   MC_TRY_(check_header(header));
-  if (header.body_bytes != sizeof d)
+  Descriptor d;
+  Nonce nonce{};
+  const bool retiring = header.kind == Kind::kRetire;
+  const auto body = retiring ? std::as_writable_bytes(std::span(nonce))
+                             : std::as_writable_bytes(std::span(&d, 1));
+  if (header.body_bytes != body.size())
     return fail(Code::kCorrupt, "request body of %u bytes", header.body_bytes);
-  MC_TRY_(stream.receive(&d, sizeof d, unless_stopping()));
-  if (!check_body(header, &d)) return fail(Code::kCorrupt, "request body fails its check");
+  MC_TRY_(stream.receive(body.data(), body.size(), unless_stopping()));
+  if (!check_body(header, body.data())) return fail(Code::kCorrupt, "request body fails its check");
+  if (retiring) return reply(stream, header.id, retire(c, nonce));
+  return dispatch(stream, header, d);
+}
+
+Result<> Server::dispatch(Stream& stream, const Header& header, const Descriptor& d) {
   switch (header.kind) {
     case Kind::kRead: return read(stream, header, d);
     case Kind::kWrite: return write(stream, header, d);
     case Kind::kRaise: return reply(stream, header.id, raise(d));
     case Kind::kHello:
-    case Kind::kReply: break;
+    case Kind::kReply:
+    case Kind::kRetire: break;
   }
   return fail(Code::kCorrupt, "unexpected frame of kind %u", static_cast<unsigned>(header.kind));
+}
+
+// What lies in that connection's socket is still applied, then its thread ends; a write sent again
+// elsewhere must not start before.
+Result<> Server::retire(const Connection& asker, const Nonce& nonce) {
+  const Time deadline = clock_.now() + config_.silence_max;
+  Lock lock(mutex_);
+  for (;;) {
+    const auto it = std::find_if(connections_.begin(), connections_.end(), [&](const auto& c) {
+      return &c != &asker && c.greeted && !c.done && c.nonce == nonce;
+    });
+    if (it == connections_.end()) return {};
+    it->stream.shut_down();
+    const Duration left = deadline - clock_.now();
+    if (left.count() <= 0) return fail(Code::kBusy, "that connection does not end");
+    ended_.wait_for(mutex_, left);
+  }
 }
 
 Result<BufferPtr> Server::admit(const Descriptor& d, bool writing, std::byte** first,
@@ -193,14 +238,14 @@ Result<BufferPtr> Server::admit(const Descriptor& d, bool writing, std::byte** f
                 static_cast<unsigned long long>(now.n));
   const uint64_t span = span_of(d.bytes, d.rows, d.stride);
   if (span == 0) return fail(Code::kInvalid, "the transfer's lengths overflow");
-  MC_TRY(BufferPtr buffer, registry_.find(d.offset, span));
+  MC_TRY(BufferPtr buffer, registry_.pin(d.offset, span));
   if (writing && !buffer->writable) return fail(Code::kDenied, "this memory is read-only");
   *first = buffer->data + (d.offset - buffer->offset);
   *guard = nullptr;
   if (d.guard_offset != Guard::kNone) {
     const uint64_t at = d.guard_offset - buffer->offset;
     if (d.guard_offset < buffer->offset || buffer->bytes < 8 || at > buffer->bytes - 8 ||
-        at % 8 != 0)
+        reinterpret_cast<uintptr_t>(buffer->data + at) % 8 != 0)
       return fail(Code::kInvalid, "the guard is not in the buffer it guards");
     *guard = buffer->data + at;
     if (!guard_holds(*guard, d.guard_value))
@@ -216,9 +261,10 @@ Result<> Server::read(Stream& stream, const Header& header, const Descriptor& d)
   const auto buffer = admit(d, false, &first, &guard);
   if (!buffer) return reply(stream, header.id, fail(buffer.error()));
   MC_TRY_(reply(stream, header.id, {}));
+  const auto give_up = unless_withdrawn(*buffer);
   RowWalk rows(first, d.bytes, d.rows, d.stride);
   for (auto parts = rows.next(); !parts.empty(); parts = rows.next())
-    MC_TRY_(stream.send(parts, unless_stopping()));
+    MC_TRY_(stream.send(parts, give_up));
   Trailer trailer;
   if (guard != nullptr && !guard_holds(guard, d.guard_value))
     trailer.code = static_cast<uint64_t>(Code::kStale);
@@ -241,9 +287,10 @@ Result<> Server::write(Stream& stream, const Header& header, const Descriptor& d
     }
     return reply(stream, header.id, fail(buffer.error()));
   }
+  const auto give_up = unless_withdrawn(*buffer);
   RowWalk rows(first, d.bytes, d.rows, d.stride);
   for (auto parts = rows.next(); !parts.empty(); parts = rows.next())
-    MC_TRY_(stream.receive(parts, unless_stopping()));
+    MC_TRY_(stream.receive(parts, give_up));
   if (guard != nullptr && !guard_holds(guard, d.guard_value))
     return reply(stream, header.id, fail(Code::kStale, "the bytes changed owner meanwhile"));
   return reply(stream, header.id, {});
@@ -257,8 +304,9 @@ Result<> Server::raise(const Descriptor& d) {
   word.bytes = 8;
   word.rows = 1;
   word.guard_offset = Guard::kNone;
-  if (d.guard_offset % 8 != 0) return fail(Code::kInvalid, "the guard is not 8-byte aligned");
   MC_TRY(const BufferPtr buffer, admit(word, true, &first, &guard));
+  if (reinterpret_cast<uintptr_t>(first) % 8 != 0)
+    return fail(Code::kInvalid, "the guard is not 8-byte aligned in memory");
   if (!raise_guard_word(first, d.guard_value))
     return fail(Code::kStale, "the guard at %llu is newer already",
                 static_cast<unsigned long long>(d.guard_offset));

@@ -34,14 +34,18 @@ class Server {
  private:
   struct Connection {
     Stream stream;
+    Nonce nonce{};
+    bool greeted = false;
     std::thread thread;
     bool done = false;
   };
   Server(Config config, const Registry& registry, const Clock& clock, Metrics& metrics);
   void accept_loop();
-  void serve(Stream& stream);
-  Result<> greet(Stream& stream);
-  Result<> serve_one(Stream& stream);
+  void serve(Connection& c);
+  Result<> greet(Connection& c);
+  Result<> serve_one(Connection& c);
+  Result<> dispatch(Stream& stream, const Header& header, const Descriptor& d);
+  Result<> retire(const Connection& asker, const Nonce& nonce);
   Result<> read(Stream& stream, const Header& header, const Descriptor& d);
   Result<> write(Stream& stream, const Header& header, const Descriptor& d);
   Result<> raise(const Descriptor& d);
@@ -50,6 +54,7 @@ class Server {
   Result<> reply(Stream& stream, uint64_t id, const Result<>& outcome);
   void reap() MC_REQUIRES(mutex_);
   Stream::GiveUp unless_stopping();
+  Stream::GiveUp unless_withdrawn(const BufferPtr& buffer);
 
   const Config config_;
   const Registry& registry_;
@@ -59,6 +64,7 @@ class Server {
   io::Fd listener_, stop_;
   std::thread acceptor_;
   Mutex mutex_;
+  Condition ended_;  // a connection is done
   bool stopping_ MC_GUARDED_BY(mutex_) = false;
   std::list<Connection> connections_ MC_GUARDED_BY(mutex_);
 };

@@ -10,13 +10,16 @@
 #include <cerrno>
 #include <cstring>
 #include <memory>
+#include <utility>
 
+#include "base/units.h"
 #include "io/address.h"
 
 namespace mc::xfer::tcp {
 namespace {
 
 constexpr int kTickMs = 50;
+constexpr Duration kTick = std::chrono::milliseconds(kTickMs);
 
 void consume(std::span<iovec>& parts, size_t n) {
   while (n > 0 && n >= parts.front().iov_len) {
@@ -33,7 +36,8 @@ void consume(std::span<iovec>& parts, size_t n) {
 }  // namespace
 
 Result<> Stream::move(std::span<iovec> parts, bool sending, const GiveUp& give_up) {
-  Time heard = clock_->now();
+  Time heard = clock_->now(), asked = heard;
+  bool progress = false;
   consume(parts, 0);
   while (!parts.empty()) {
     msghdr message{};
@@ -43,20 +47,25 @@ Result<> Stream::move(std::span<iovec> parts, bool sending, const GiveUp& give_u
                               : ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
     if (n > 0) {
       consume(parts, static_cast<size_t>(n));
-      heard = Time::min();  // read the clock again only if we must wait
+      progress = true;
       continue;
     }
     if (n == 0) return fail(Code::kUnavailable, "the peer closed the connection");
     if (errno == EINTR) continue;
     if (errno != EAGAIN && errno != EWOULDBLOCK)
       return fail(Code::kUnavailable, "connection: %s", std::strerror(errno));
-    if (heard == Time::min()) heard = clock_->now();
+    // The clock is read only where there is nothing to move; a peer that trickles is asked about
+    // as often as one that is silent.
+    const Time now = clock_->now();
+    if (std::exchange(progress, false)) heard = now;
+    if (now - asked >= kTick) {
+      MC_TRY_(give_up());
+      asked = now;
+      if (now - heard > silence_max_)
+        return fail(Code::kTimeout, "the peer was silent for %s", to_text(silence_max_).c_str());
+    }
     pollfd p{fd_.get(), static_cast<short>(sending ? POLLOUT : POLLIN), 0};
-    if (::poll(&p, 1, kTickMs) != 0) continue;
-    MC_TRY_(give_up());
-    if (clock_->now() - heard > silence_max_)
-      return fail(Code::kUnavailable, "the peer was silent for %s",
-                  std::to_string(silence_max_.count() / 1'000'000).append(" ms").c_str());
+    ::poll(&p, 1, kTickMs);
   }
   return {};
 }

@@ -27,6 +27,7 @@ class Stream {
   static Result<Stream> connect(const std::string& address, const Clock& clock,
                                 Duration silence_max, const GiveUp& give_up);
 
+  // Errors: kUnavailable (closed, reset), kTimeout (silent), what `give_up` says.
   Result<> send(std::span<iovec> parts, const GiveUp& give_up);
   Result<> receive(std::span<iovec> parts, const GiveUp& give_up);
   Result<> send(const void* p, size_t n, const GiveUp& give_up);

@@ -19,21 +19,23 @@ namespace mc::xfer::tcp {
 class TcpTransport final : public Transport {
  public:
   TcpTransport(Sink& sink, const Clock& clock, uint32_t connections, Duration peer_timeout);
-  ~TcpTransport() override;
+  ~TcpTransport() override { stop(); }
   const char* name() const override { return "tcp"; }
-  bool reaches(const Peer& peer, uint64_t offset) const override;
+  bool reaches(const Peer& peer, uint64_t offset, Op op) const override;
   void submit(SlicePtr slice) override;
   void forget(const PeerPtr& peer) override;
+  void stop() override;
 
  private:
   class Lane;  // of one peer: a queue and its connections
-  std::shared_ptr<Lane> lane(const PeerPtr& peer);
+  Result<std::shared_ptr<Lane>> lane(const PeerPtr& peer);
 
   Sink& sink_;
   const Clock& clock_;
   const uint32_t connections_;
   const Duration peer_timeout_;
   Mutex mutex_;
+  bool stopping_ MC_GUARDED_BY(mutex_) = false;
   std::map<const Peer*, std::shared_ptr<Lane>> lanes_ MC_GUARDED_BY(mutex_);
 };
 
