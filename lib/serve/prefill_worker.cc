@@ -265,10 +265,7 @@ void PrefillWorker::tick() {
   for (const ExpiredTx& expired : blocks_.tick(loop_.now())) {
     auto it = jobs_.find(expired.tx);
     if (it == jobs_.end()) continue;
-    const JobPtr job = it->second;
-    log_warn("serve", "request %s: %s within its lease", shown(job->request).c_str(),
-             job->stage == Stage::kDelivered ? "not committed" : "not started");
-    fail_job(job, {Code::kTimeout, "the lease of the prefill transaction ran out"});
+    fail_job(JobPtr(it->second), {Code::kTimeout, "the lease of the prefill transaction ran out"});
   }
 }
 

@@ -1,0 +1,184 @@
+// A prefill and a decode worker of one process, on one loop, over the real transfer engine; the
+// test is the conductor.
+#pragma once
+#include <doctest/doctest.h>
+
+#include <chrono>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "rpc/client.h"
+#include "rpc/server.h"
+#include "serve/decode_worker.h"
+#include "serve/dummy_engine.h"
+#include "serve/prefill_worker.h"
+
+namespace mc::serve {
+
+using namespace std::chrono_literals;
+
+inline constexpr uint32_t kBlock = 16;  // tokens
+
+inline std::vector<int32_t> prompt_of(size_t n, uint64_t seed) {
+  Random random(seed);
+  std::vector<int32_t> out(n);
+  for (auto& t : out) t = static_cast<int32_t>(random.below(32000));
+  return out;
+}
+
+struct Answer {
+  std::vector<int32_t> tokens;
+  std::string finish, error;
+  uint32_t kv_errors = 0;
+};
+
+struct PairOptions {
+  std::vector<std::string> transports{"shm", "tcp"};
+  std::string master = {};  // of a store; empty: none
+  std::string pool_reuse = "always";
+  uint32_t prefill_blocks = 64, decode_blocks = 64;
+  double time_scale = 0;
+  uint32_t chunk_tokens = 64;
+};
+
+struct Pair {
+  explicit Pair(io::Loop& on, PairOptions options = {}, const std::string& name = "")
+      : loop(on), engine(spec::tiny(), kBlock) {
+    const auto open_engine = [&](const std::string& node) {
+      xfer::EngineOptions o;
+      o.node = node + name;
+      o.transports = options.transports;
+      o.peer_timeout = 200ms;
+      auto opened = xfer::Engine::open(loop.clock(), o, metrics);
+      REQUIRE(opened);
+      return std::move(*opened);
+    };
+    const auto open_server = [&] {
+      auto opened = rpc::Server::open(loop, "127.0.0.1:0", metrics);
+      REQUIRE(opened);
+      return std::move(*opened);
+    };
+    p_xfer = open_engine("p");
+    d_xfer = open_engine("d");
+    p_server = open_server();
+    d_server = open_server();
+    c_server = open_server();
+    PrefillConfig p;
+    p.epoch = 7;
+    p.blocks = options.prefill_blocks;
+    p.chunk_tokens = options.chunk_tokens;
+    p.time_scale = options.time_scale;
+    p.pool_reuse = options.pool_reuse;
+    p.push_timeout = 1s;
+    p.peer_budget = 500ms;
+    p.store.master = options.master;
+    p.store.timeout = 1s;
+    auto opened_p = PrefillWorker::open(loop, *p_xfer, *p_server, engine, p, p_metrics);
+    REQUIRE(opened_p);
+    prefill = std::move(*opened_p);
+    DecodeConfig d;
+    d.blocks = options.decode_blocks;
+    d.time_scale = options.time_scale;
+    d.peer_timeout = 200ms;
+    d.token_budget = 500ms;
+    auto opened_d = DecodeWorker::open(loop, *d_xfer, *d_server, engine, d, d_metrics);
+    REQUIRE(opened_d);
+    decode = std::move(*opened_d);
+    c_server->on<TokenBatch>([this](const TokenBatch& m, const rpc::Call&) -> Result<rpc::Empty> {
+      for (const TokenUpdate& u : m.updates) {
+        Answer& a = answers[u.request];
+        a.tokens.insert(a.tokens.end(), u.tokens.begin(), u.tokens.end());
+        a.finish = u.finish;
+        a.error = u.error;
+        a.kv_errors = u.kv_errors;
+      }
+      return rpc::Empty{};
+    });
+    to_p = std::move(*rpc::Client::connect(loop, p_server->address()));
+    to_d = std::move(*rpc::Client::connect(loop, d_server->address()));
+  }
+
+  // Turns the loop until `done`, at most ten seconds.
+  bool until(const std::function<bool()>& done) {
+    const Time end = loop.clock().now() + 10s;
+    while (!done() && loop.clock().now() < end) REQUIRE(loop.turn(20ms));
+    return done();
+  }
+  template <class M>
+  Result<typename M::Reply> call(rpc::Client& client, const M& message) {
+    std::optional<Result<typename M::Reply>> answer;
+    client.call<M>(message, 5s, [&](Result<typename M::Reply> r) { answer = std::move(r); });
+    REQUIRE(until([&] { return answer.has_value(); }));
+    return *answer;
+  }
+
+  Result<Reservation> reserve(const std::string& id, const std::vector<int32_t>& prompt,
+                              uint32_t max_tokens = 4) {
+    Reserve m;
+    m.request = id;
+    m.conductor = c_server->address();
+    m.prompt = prompt;
+    m.max_tokens = max_tokens;
+    m.ignore_eos = true;
+    m.kv_deadline_ms = 5000;
+    return call(*to_d, m);
+  }
+  Result<TxAllocated> allocate(const std::string& id, const std::vector<int32_t>& prompt,
+                               const Reservation& target, uint32_t lease_ms = 10'000) {
+    TxAllocate m;
+    m.request = id;
+    m.prompt = prompt;
+    m.target = target;
+    m.lease_ms = lease_ms;
+    return call(*to_p, m);
+  }
+  // A whole request; the reply of Prefill.
+  PrefillDone serve(const std::string& id, const std::vector<int32_t>& prompt,
+                    uint32_t max_tokens = 4) {
+    const auto target = reserve(id, prompt, max_tokens);
+    REQUIRE_MESSAGE(target, target.error().what);
+    const auto tx = allocate(id, prompt, *target);
+    REQUIRE_MESSAGE(tx, tx.error().what);
+    const auto done = call(*to_p, Prefill{tx->tx});
+    REQUIRE_MESSAGE(done, done.error().what);
+    REQUIRE(until([&] { return !answers[id].finish.empty(); }));
+    CHECK(answers[id].finish == "length");
+    CHECK(answers[id].error == "");
+    CHECK(answers[id].tokens.size() == max_tokens);
+    const auto committed = call(*to_p, TxCommit{tx->tx});
+    REQUIRE_MESSAGE(committed, committed.error().what);
+    return *done;
+  }
+  void abort_both(const std::string& id) {
+    CHECK(call(*to_p, Abort{id, "the client left"}));
+    CHECK(call(*to_d, Abort{id, "the client left"}));
+  }
+  // Nothing is held on either side.
+  bool at_rest() {
+    const BlockCounts p = prefill->cache().counts();
+    const WorkerLoad d = decode->load();
+    return p.used == 0 && prefill->cache().transactions() == 0 && decode->idle() &&
+           d.blocks_free == d.blocks_total;
+  }
+  bool comes_to_rest() {
+    const bool rests = until([&] { return at_rest(); });
+    prefill->cache().check();
+    return rests;
+  }
+
+  io::Loop& loop;
+  DummyEngine engine;
+  Metrics metrics, p_metrics, d_metrics;
+  std::unique_ptr<xfer::Engine> p_xfer, d_xfer;
+  std::unique_ptr<rpc::Server> p_server, d_server, c_server;
+  std::map<std::string, Answer> answers;
+  std::unique_ptr<PrefillWorker> prefill;
+  std::unique_ptr<DecodeWorker> decode;
+  std::unique_ptr<rpc::Client> to_p, to_d;
+};
+
+}  // namespace mc::serve
