@@ -89,8 +89,9 @@ void Conductor::start(Job& job) {
   job.progress = {};
   job.progress.prefill = p.node;
   job.progress.decode = q.node;
-  job.progress.predicted_ttft_ms = d.ttft_ms();
-  numbers_->predicted.observe(d.ttft_ms() / 1e3);
+  // From its arrival: what it waited for room is certain by now.
+  job.progress.predicted_ttft_ms = to_ms(loop_.now() - job.arrived) + d.ttft_ms();
+  numbers_->predicted.observe(job.progress.predicted_ttft_ms / 1e3);
   // Charged before anything is sent: the next request of the same burst must see it.
   const uint64_t n = job.ask.prompt.size();
   p.ledger.charge(job.id, d.chosen.prefill_ms, n - d.chosen.reused_tokens, loop_.now());

@@ -90,11 +90,7 @@ struct Front::Answer {
   }
   // Everything a client gets goes out in one write, with the headers if they are due.
   void write(const Progress& p, std::string events) {
-    if (!started) {
-      http::Headers h = headers(p);
-      h.push_back({"cache-control", "no-cache"});
-      x.start(200, "text/event-stream; charset=utf-8", std::move(h));
-    }
+    if (!started) x.start(200, "text/event-stream; charset=utf-8", headers(p));
     started = true;
     x.write(std::move(events));
   }

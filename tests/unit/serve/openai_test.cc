@@ -1,0 +1,218 @@
+#include "serve/openai.h"
+
+#include <doctest/doctest.h>
+
+#include "base/json.h"
+#include "serve/openai_text.h"
+
+using namespace mc;
+using namespace mc::serve;
+
+namespace {
+
+const ApiLimits kLimits{"tiny", 1000, 32000};
+
+auto parse(const std::string& body, bool chat = false) {
+  return parse_completion(body, chat, kLimits);
+}
+
+std::string bytes(const CompletionRequest& r) {
+  std::string s;
+  for (const int32_t t : r.prompt) s += static_cast<char>(t);
+  return s;
+}
+
+struct Bad {
+  const char* body;
+  int status;
+  const char* param;
+  const char* code;
+  const char* text;  // in the message
+};
+
+std::string all(TextStream& s, std::string_view text) {
+  std::string out;
+  for (const int32_t t : text_tokens(text)) out += s.push(t);
+  return out + s.flush();
+}
+
+}  // namespace
+
+TEST_CASE("prompts may be text, token ids, or an array of one of these") {
+  CHECK(bytes(*parse(R"({"model":"tiny","prompt":"hi"})")) == "hi");
+  CHECK(bytes(*parse(R"({"model":"tiny","prompt":["hi"]})")) == "hi");
+  CHECK(parse(R"({"model":"tiny","prompt":[1,2,31999]})")->prompt ==
+        std::vector<int32_t>{1, 2, 31999});
+  CHECK(parse(R"({"model":"tiny","prompt":[[1,2]]})")->prompt == std::vector<int32_t>{1, 2});
+}
+
+TEST_CASE("every option arrives, and absent or null ones keep their defaults") {
+  const auto r = parse(R"({"model":"tiny","prompt":"x","max_tokens":7,"min_tokens":2,"stop":"END",
+    "ignore_eos":true,"temperature":0.5,"seed":-1,"stream":true,"cache_salt":"t","user":"u",
+    "stop_token_ids":[5],"stream_options":{"include_usage":true,"continuous_usage_stats":true},
+    "n":1,"some_new_field":{"a":1}})");
+  REQUIRE(r);
+  CHECK(r->max_tokens == 7);
+  CHECK(r->min_tokens == 2);
+  CHECK(r->stop == std::vector<std::string>{"END"});
+  CHECK(r->stop_token_ids == std::vector<int32_t>{5});
+  CHECK(r->ignore_eos);
+  CHECK(r->temperature == 0.5);
+  CHECK(r->seed == UINT64_MAX);
+  CHECK(r->stream);
+  CHECK(r->include_usage);
+  CHECK(r->continuous_usage);
+  CHECK(r->cache_salt == "t");
+  const auto d = parse(R"({"model":"tiny","prompt":"x","max_tokens":null,"stop":null})");
+  REQUIRE(d);
+  CHECK(d->max_tokens == 16);
+  CHECK(d->stop.empty());
+  CHECK(!d->stream);
+}
+
+TEST_CASE("bad requests are refused with status, parameter and reason") {
+  const Bad table[] = {
+      {"", 400, "", "invalid_json", "not JSON"},
+      {"{", 400, "", "invalid_json", "not JSON"},
+      {"[]", 400, "", "", "not a JSON object"},
+      {R"({"prompt":"x"})", 400, "model", "", "missing"},
+      {R"({"model":3,"prompt":"x"})", 400, "model", "", "want a string"},
+      {R"({"model":"gpt","prompt":"x"})", 404, "model", "model_not_found", "'gpt'"},
+      {R"({"model":"tiny"})", 400, "prompt", "", "missing"},
+      {R"({"model":"tiny","prompt":""})", 400, "prompt", "", "empty"},
+      {R"({"model":"tiny","prompt":[]})", 400, "prompt", "", "empty"},
+      {R"({"model":"tiny","prompt":{}})", 400, "prompt", "", "want a string"},
+      {R"({"model":"tiny","prompt":7})", 400, "prompt", "", "want a string"},
+      {R"({"model":"tiny","prompt":[1,"a"]})", 400, "prompt", "", "token ids"},
+      {R"({"model":"tiny","prompt":[1.5]})", 400, "prompt", "", "token ids"},
+      {R"({"model":"tiny","prompt":[-1]})", 400, "prompt", "", "token id -1"},
+      {R"({"model":"tiny","prompt":[32000]})", 400, "prompt", "", "token id 32000"},
+      {R"({"model":"tiny","prompt":[99999999999999999999]})", 400, "prompt", "", "token ids"},
+      {R"({"model":"tiny","prompt":["a","b"]})", 400, "prompt", "", "2 prompts"},
+      {R"({"model":"tiny","prompt":[[["a"]]]})", 400, "prompt", "", "token ids"},
+      {R"({"model":"tiny","prompt":"x","max_tokens":"7"})", 400, "max_tokens", "", "an integer"},
+      {R"({"model":"tiny","prompt":"x","max_tokens":0})", 400, "max_tokens", "", "is 0"},
+      {R"({"model":"tiny","prompt":"x","max_tokens":-1})", 400, "max_tokens", "", "is -1"},
+      {R"({"model":"tiny","prompt":"x","max_tokens":1.5})", 400, "max_tokens", "", "an integer"},
+      {R"({"model":"tiny","prompt":"x","max_tokens":18446744073709551615})", 400, "max_tokens", "",
+       "want 1 to"},
+      {R"({"model":"tiny","prompt":"x","max_tokens":1000})", 400, "prompt",
+       "context_length_exceeded", "1000 tokens"},
+      {R"({"model":"tiny","prompt":"x","min_tokens":17})", 400, "min_tokens", "",
+       "over max_tokens"},
+      {R"({"model":"tiny","prompt":"x","n":2})", 400, "n", "", "not supported"},
+      {R"({"model":"tiny","prompt":"x","best_of":2})", 400, "best_of", "", "not supported"},
+      {R"({"model":"tiny","prompt":"x","echo":true})", 400, "echo", "", "not supported"},
+      {R"({"model":"tiny","prompt":"x","logprobs":3})", 400, "logprobs", "", "not supported"},
+      {R"({"model":"tiny","prompt":"x","stream":"yes"})", 400, "stream", "", "a boolean"},
+      {R"({"model":"tiny","prompt":"x","stream_options":{}})", 400, "stream_options", "",
+       "without 'stream'"},
+      {R"({"model":"tiny","prompt":"x","temperature":3})", 400, "temperature", "", "0 to 2"},
+      {R"({"model":"tiny","prompt":"x","temperature":"hot"})", 400, "temperature", "", "a number"},
+      {R"({"model":"tiny","prompt":"x","seed":1.5})", 400, "seed", "", "an integer"},
+      {R"({"model":"tiny","prompt":"x","stop":5})", 400, "stop", "", "a string"},
+      {R"({"model":"tiny","prompt":"x","stop":""})", 400, "stop", "", "0 bytes"},
+      {R"({"model":"tiny","prompt":"x","stop_token_ids":["a"]})", 400, "stop_token_ids", "",
+       "token ids"},
+      {R"({"model":"tiny","prompt":"x","cache_salt":1})", 400, "cache_salt", "", "a string"},
+  };
+  for (const Bad& b : table) {
+    CAPTURE(b.body);
+    const auto r = parse(b.body);
+    REQUIRE(!r);
+    CHECK(r.error().status == b.status);
+    CHECK(r.error().param == b.param);
+    CHECK(r.error().code == b.code);
+    CHECK_MESSAGE(r.error().message.find(b.text) != std::string::npos, r.error().message);
+  }
+}
+
+TEST_CASE("chat messages are joined, and bad ones refused") {
+  const auto r = parse(
+      R"({"model":"tiny","messages":[{"role":"system","content":"Be brief."},
+         {"role":"user","content":[{"type":"text","text":"Hi"}]}],"max_completion_tokens":9})",
+      true);
+  REQUIRE(r);
+  CHECK(bytes(*r) == "system: Be brief.\nuser: Hi\nassistant: ");
+  CHECK(r->max_tokens == 9);
+  for (const char* messages :
+       {"[]", "3", "[3]", R"([{"content":"x"}])", R"([{"role":"user"}])",
+        R"([{"role":"user","content":5}])", R"([{"role":"user","content":[{"type":"image"}]}])"}) {
+    const auto bad = parse(strf(R"({"model":"tiny","messages":%s})", messages), true);
+    REQUIRE(!bad);
+    CHECK(bad.error().param == "messages");
+  }
+}
+
+TEST_CASE("errors have the shape clients parse") {
+  const auto e = *parse_json(error_json({429, "too busy", "", "ttft_slo"}));
+  CHECK(e["error"]["type"] == "rate_limit_error");
+  CHECK(e["error"]["code"] == "ttft_slo");
+  CHECK(e["error"]["param"].is_null());
+  CHECK((*parse_json(error_json({404, "x", "model", "model_not_found"})))["error"]["type"] ==
+        "invalid_request_error");
+  CHECK((*parse_json(error_json({503, "x", "", ""})))["error"]["type"] == "server_error");
+}
+
+TEST_CASE("stream events follow the standard") {
+  AnswerWriter w("1", "tiny", 5, false, true, false);
+  const auto chunk = w.chunk("a\"b", "", {3, 1, 2});
+  REQUIRE(chunk.starts_with("data: "));
+  REQUIRE(chunk.ends_with("\n\n"));
+  const auto j = *parse_json(chunk.substr(6));
+  CHECK(j["id"] == "cmpl-1");
+  CHECK(j["choices"][0]["text"] == "a\"b");
+  CHECK(j["choices"][0]["finish_reason"].is_null());
+  CHECK(j["usage"].is_null());
+  const auto last = *parse_json(w.last({3, 1, 2}, Json{{"kv_errors", 0}}).substr(6));
+  CHECK(last["choices"].empty());
+  CHECK(last["usage"]["total_tokens"] == 4);
+  CHECK(last["usage"]["prompt_tokens_details"]["cached_tokens"] == 2);
+  CHECK(last["mc"]["kv_errors"] == 0);
+  AnswerWriter chat("1", "tiny", 5, true, false, false);
+  const auto first = *parse_json(chat.chunk("x", "", {}).substr(6));
+  CHECK(first["choices"][0]["delta"]["role"] == "assistant");
+  CHECK(first["choices"][0]["delta"]["content"] == "x");
+  CHECK(!first.contains("usage"));
+  CHECK(!(*parse_json(chat.chunk("y", "stop", {}).substr(6)))["choices"][0]["delta"].contains(
+      "role"));
+  CHECK(chat.last({}, Json()).empty());
+}
+
+TEST_CASE("text comes out as it went in, character by whole character") {
+  TextStream s({});
+  CHECK(all(s, "na\xC3\xAFve \xF0\x9F\x98\x80!") == "na\xC3\xAFve \xF0\x9F\x98\x80!");
+  TextStream halves({});
+  CHECK(halves.push(0xC3).empty());
+  CHECK(halves.push(0xAF) == "\xC3\xAF");
+}
+
+TEST_CASE("bytes that are no text are replaced, never passed on") {
+  TextStream s({});
+  CHECK(all(s, "a\xFFz") == "a\xEF\xBF\xBDz");
+  TextStream cut({});
+  CHECK(all(cut, "a\xE2\x82") == "a\xEF\xBF\xBD");
+  TextStream surrogate({});
+  const auto out = all(surrogate, "\xED\xA0\x80");
+  CHECK(out.find('\xED') == std::string::npos);
+}
+
+TEST_CASE("tokens beyond bytes are words of their own") {
+  TextStream a({}), b({});
+  const auto x = a.push(31999), y = b.push(31998);
+  CHECK(x != y);
+  CHECK(x[0] == ' ');
+}
+
+TEST_CASE("a stop string ends the text before itself, wherever tokens are cut") {
+  TextStream s({"END", "ENOUGH"});
+  CHECK(all(s, "the END of it") == "the ");
+  CHECK(s.stopped());
+  TextStream held({"END"});
+  CHECK(held.push('E').empty());
+  CHECK(held.push('N').empty());
+  CHECK(held.push('x') == "ENx");
+  CHECK(held.push('E').empty());
+  CHECK(held.flush() == "E");
+  CHECK(!held.stopped());
+}
