@@ -9,7 +9,7 @@
 // have sent their inventories.
 //
 // Thread: owned by the master's loop. Pure: no clock, no I/O, no locks.
-// Source: Mooncake paper, section 3.2; design, "Master"; docs/decisions/0012-store-directory.md.
+// Source: Mooncake paper, section 3.2; design, "Master"; docs/decisions/0007-store-directory.md.
 #pragma once
 #include <deque>
 #include <list>

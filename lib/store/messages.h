@@ -8,7 +8,7 @@
 //   node    mount, inventory, then heartbeats that the master holds until it has orders
 //
 // Every reply carries the master's epoch; nodes and clients refuse one older than they have seen.
-// Source: Mooncake paper, section 3.2; docs/decisions/0012-store-directory.md.
+// Source: Mooncake paper, section 3.2; docs/decisions/0007-store-directory.md.
 //
 // Thread: values.
 #pragma once
