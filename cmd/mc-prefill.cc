@@ -18,7 +18,7 @@ struct PrefillOptions {
   WorkerOptions worker;
   uint32_t chunk_tokens = 1024;
   std::string pool_reuse = "auto";
-  Duration pool_timeout = std::chrono::seconds(5);
+  Duration pool_timeout = std::chrono::seconds(2);
   xfer::EngineOptions transfer;
   DaemonOptions daemon;
   PrefillOptions() {

@@ -11,6 +11,9 @@ constexpr size_t kBlocksPerPut = 32;
 constexpr size_t kCallsMax = 2;      // puts at a time
 constexpr size_t kQueueMax = 16384;  // blocks; pinned ones cannot be reused
 constexpr double kLearn = 0.2;       // weight of the newest observation
+// A request waits this long for the pool's directory; a pool that is gone is left alone for kRest.
+constexpr Duration kPatience = std::chrono::seconds(1);
+constexpr Duration kRest = std::chrono::seconds(1);
 }  // namespace
 
 std::string pool_key(const std::string& model, const BlockHash& hash) {
@@ -40,31 +43,50 @@ Result<std::unique_ptr<PoolLink>> PoolLink::open(io::Loop& loop, xfer::Engine& e
   return self;
 }
 
-// Logs the first of a row of equal failures.
+// What a call says of the pool itself: logged when it goes and when it comes back.
 void PoolLink::note(const Error* error) {
-  if (error == nullptr) {
+  if (error != nullptr) {
+    failed_.add();
+    const bool gone = error->code == Code::kUnavailable || error->code == Code::kTimeout;
+    if (!gone || last_error_.empty()) log_warn("serve", "KV pool: %s", error->what.c_str());
+    if (!gone) return;
+    last_error_ = error->what;
+    rest_until_ = loop_.clock().now() + kRest;
+  } else if (!last_error_.empty()) {
+    log_info("serve", "KV pool: it is back");
     last_error_.clear();
-    return;
+    rest_until_ = {};
   }
-  failed_.add();
-  if (error->what != last_error_) log_warn("serve", "KV pool: %s", error->what.c_str());
-  last_error_ = error->what;
 }
 
 void PoolLink::fetch(Wanted wanted, std::function<void(size_t)> done) {
+  struct Asked {
+    Wanted wanted;
+    std::function<void(size_t)> done;
+    bool over = false;  // answered, or not waited for any more
+    io::Loop::Handle timer = 0;
+  };
+  auto asked = std::make_shared<Asked>(Asked{std::move(wanted), std::move(done)});
   std::vector<ObjectKey> keys;
-  for (const BlockHash& hash : wanted.hashes) keys.push_back(pool_key(model_, hash));
-  auto shared = std::make_shared<Wanted>(std::move(wanted));
   const Time since = loop_.clock().now();
-  store_->match_prefix(std::move(keys), [this, shared, since,
-                                         done = std::move(done)](const Result<uint64_t>& found) {
+  const bool resting = since < rest_until_;
+  for (const BlockHash& hash : asked->wanted.hashes) keys.push_back(pool_key(model_, hash));
+  asked->timer =
+      loop_.after(resting ? Duration{} : kPatience, [asked, alive = std::weak_ptr(alive_)] {
+        if (alive.expired() || std::exchange(asked->over, true)) return;
+        asked->done(0);
+      });
+  if (resting) return;
+  store_->match_prefix(std::move(keys), [this, asked, since](const Result<uint64_t>& found) {
     note(found ? nullptr : &found.error());
-    if (!found) return done(0);
+    if (std::exchange(asked->over, true)) return;
+    loop_.cancel(asked->timer);
+    if (!found) return asked->done(0);
     round_trip_s_ += kLearn * (to_seconds(loop_.clock().now() - since) - round_trip_s_);
-    const size_t n = std::min<size_t>(*found, shared->hashes.size());
-    const size_t chosen = n == 0 ? 0 : std::min(n, shared->choose(n));
-    if (chosen == 0) return done(0);
-    get(shared, chosen, done);
+    const size_t n = std::min<size_t>(*found, asked->wanted.hashes.size());
+    const size_t chosen = n == 0 ? 0 : std::min(n, asked->wanted.choose(n));
+    if (chosen == 0) return asked->done(0);
+    get(std::make_shared<Wanted>(std::move(asked->wanted)), chosen, std::move(asked->done));
   });
 }
 
@@ -98,7 +120,7 @@ void PoolLink::get(const std::shared_ptr<Wanted>& wanted, size_t n,
 }
 
 void PoolLink::publish(const BlockHash& hash, BlockId block, std::span<const std::byte> memory) {
-  if (queue_.size() >= kQueueMax) return dropped_.add();
+  if (queue_.size() >= kQueueMax || loop_.clock().now() < rest_until_) return dropped_.add();
   blocks_.pin(block);
   queue_.push_back({hash, block, memory});
   put_next();

@@ -73,7 +73,9 @@ class PoolLink {
   size_t putting_ = 0;  // blocks
   size_t calls_ = 0;    // puts in flight
   double round_trip_s_ = 0.001, bytes_per_s_ = 2e9;
-  std::string last_error_;
+  std::string last_error_;  // of a pool that is gone
+  Time rest_until_{};
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers ask whether this is gone
   Counter &fetched_, &stored_, &existed_, &dropped_, &failed_;
 };
 
