@@ -4,6 +4,7 @@
 #pragma once
 #include <sys/types.h>
 
+#include <cstdint>
 #include <string>
 
 #include "io/fd.h"
@@ -13,6 +14,9 @@ namespace mc::xfer {
 // The same for processes that can share memory and see each other's process ids: the kernel's boot
 // id and the pid namespace.
 std::string host_id();
+// Bytes that may still be allocated before the kernel kills somebody: of the machine, or of this
+// control group where it is given less. A guess by the minute; UINT64_MAX when unknown.
+uint64_t free_memory();
 // A descriptor of the process, to ask whether it lives without being fooled by a reused pid. Empty
 // where the kernel refuses.
 io::Fd pid_fd(pid_t pid);

@@ -3,14 +3,20 @@
 #include <fcntl.h>
 #include <sys/mman.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cerrno>
+#include <cstring>
 
 #include "base/hash.h"
+#include "xfer/host.h"
 
 namespace mc::xfer {
 namespace {
 
+constexpr uint64_t kFillStep = 256 * kMiB;
+constexpr uint64_t kReserve = 64 * kMiB;      // left to others
+constexpr uint64_t kSmall = 1 * kMiB;         // not worth the look
 constexpr uint32_t kUnnumbered = UINT32_MAX;  // engine-owned, not yet offered
 
 // Tells peers that copy without asking.
@@ -19,6 +25,23 @@ void mark(Buffer& buffer, uint64_t value) {
   if (buffer.shm_id == 0) return;
   auto* word = reinterpret_cast<uint64_t*>(buffer.data + page_up(buffer.bytes));
   std::atomic_ref<uint64_t>(*word).store(value, std::memory_order_release);
+}
+
+// Allocates all of it now: a machine that is full says so here, not by a signal at the first touch.
+// The kernel itself would not say so, but kill a process of its choice; so we look before each
+// step.
+Result<> fill(int memfd, uint64_t bytes) {
+  for (uint64_t done = 0; done < bytes; done += kFillStep) {
+    const uint64_t left = bytes - done, free = free_memory();
+    if (left > kSmall && (free < kReserve || left > free - kReserve))
+      return fail(Code::kNoSpace, "%s of shared memory: only %s is free",
+                  human_bytes(bytes).c_str(), human_bytes(free).c_str());
+    if (::fallocate(memfd, 0, static_cast<off_t>(done),
+                    static_cast<off_t>(std::min(left, kFillStep))) != 0)
+      return fail(Code::kNoSpace, "%s of shared memory: %s", human_bytes(bytes).c_str(),
+                  std::strerror(errno));
+  }
+  return {};
 }
 
 }  // namespace
@@ -47,11 +70,7 @@ Result<BufferPtr> Registry::allocate(uint64_t bytes, bool writable, std::string 
   const auto mapped = static_cast<off_t>(page_up(bytes) + kPage);
   buffer->memfd.reset(::memfd_create("mc", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!buffer->memfd) return fail_errno("memfd of %s", human_bytes(bytes).c_str());
-  // Allocated now: a machine that is full says so here, not by a signal at the first touch.
-  if (::fallocate(buffer->memfd.get(), 0, 0, mapped) != 0)
-    return fail(
-        Code::kNoSpace, "%s of shared memory: %s", human_bytes(bytes).c_str(),
-        errno == ENOSPC || errno == ENOMEM ? "not that much is free" : "the kernel refused");
+  MC_TRY_(fill(buffer->memfd.get(), static_cast<uint64_t>(mapped)));
   void* p = ::mmap(nullptr, static_cast<size_t>(mapped), PROT_READ | PROT_WRITE, MAP_SHARED,
                    buffer->memfd.get(), 0);
   if (p == MAP_FAILED) return fail_errno("map %s", human_bytes(bytes).c_str());
