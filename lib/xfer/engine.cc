@@ -225,7 +225,7 @@ void Engine::Impl::finished(SlicePtr slice, Result<> outcome) {
     const Error& error = outcome.error();
     if (error.code == Code::kStale && refresh(slice)) return;
     // What was moved stays moved: only this slice goes on, to the next transport that reaches.
-    if (worth_another(error.code) && std::popcount(slice->tried) < kAttemptsMax) {
+    if (worth_another(error.code) && std::popcount(slice->tried) < kAttemptsMax && !ending()) {
       if (Transport* next = next_way(*slice)) {
         count.failovers->add();
         log_debug("xfer", "%s: on to %s: %s", slice->peer->descriptor.node.c_str(), next->name(),
@@ -274,6 +274,11 @@ void Engine::Impl::settle(SlicePtr slice, const Result<>& outcome) {
     }
   }
   for (auto& callback : callbacks) callback();
+}
+
+bool Engine::Impl::ending() const {
+  Lock lock(mutex);
+  return stopping;
 }
 
 Time Engine::Impl::after(Duration budget) const {

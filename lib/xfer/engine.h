@@ -99,7 +99,8 @@ class Engine {
   // ---- transfers
   BatchId allocate_batch();
   // Adds requests; `all_done` (optional) runs once, when every request submitted to the batch so
-  // far has finished. Errors (nothing was submitted): kInvalid, kNotFound.
+  // far has finished: never inside submit(), perhaps a moment after wait() returned. Errors
+  // (nothing was submitted): kInvalid, kNotFound.
   Result<> submit(BatchId batch, std::span<const Request> requests,
                   std::function<void()> all_done = {});
   Status status(BatchId batch, size_t index) const;

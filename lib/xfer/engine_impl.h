@@ -63,6 +63,7 @@ struct Engine::Impl final : Sink {
   void finished(SlicePtr slice, Result<> outcome) override;
   void settle(SlicePtr slice, const Result<>& outcome);
   Time after(Duration budget) const;
+  bool ending() const;
   Result<> wait(const std::shared_ptr<Batch>& batch, Duration budget);
   void cancel(const std::shared_ptr<Batch>& batch);
   std::shared_ptr<Batch> find(BatchId id) const;

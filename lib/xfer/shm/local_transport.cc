@@ -88,14 +88,19 @@ void LocalTransport::submit(SlicePtr slice) {
 void LocalTransport::run() {
   for (;;) {
     SlicePtr slice;
+    bool stopped = false;
     {
       Lock lock(mutex_);
       while (queue_.empty() && !stopping_) changed_.wait(mutex_);
       if (queue_.empty()) return;
+      stopped = stopping_;
       slice = std::move(queue_.front());
       queue_.pop_front();
     }
-    finish(std::move(slice));
+    if (stopped)
+      sink_.finished(std::move(slice), fail(Code::kUnavailable, "shutting down"));
+    else
+      finish(std::move(slice));
   }
 }
 
@@ -147,6 +152,9 @@ Result<LocalTransport::MappingPtr> LocalTransport::mapping(const PeerPtr& peer,
     const auto known = mappings_.find(key);
     if (known != mappings_.end()) return known->second;
   }
+  if (peer->no_mapping.load())
+    return fail(Code::kUnavailable, "%s does not hand out its memory",
+                peer->descriptor.node.c_str());
   auto fresh = map(peer, buffer);  // may wait for the owner; two threads may both do it
   if (!fresh) {
     if (fresh.error().code != Code::kStale) peer->no_mapping.store(true);

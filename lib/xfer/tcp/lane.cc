@@ -14,7 +14,7 @@ TcpTransport::Lane::~Lane() {
   {
     Lock lock(mutex_);
     draining_ = true;
-    stopping_ = peer_->fate.load() != Peer::Fate::kReplaced;
+    stopping_.store(peer_->fate.load() != Peer::Fate::kReplaced);
   }
   changed_.notify_all();
   for (auto& t : threads_) t.join();
@@ -28,18 +28,33 @@ void TcpTransport::Lane::push(SlicePtr slice) {
   changed_.notify_one();
 }
 
-bool TcpTransport::Lane::stopping() {
-  Lock lock(mutex_);
-  return stopping_;
+Result<> TcpTransport::Lane::over(const Slice& slice) const {
+  if (stopping_.load()) return fail(Code::kUnavailable, "shutting down");
+  if (slice.cancelled->load(std::memory_order_acquire)) return fail(cancelled_error(slice));
+  if (slice.deadline != Time::max() && clock_.now() >= slice.deadline)
+    return fail(expired_error(slice));
+  if (peer_->fate.load() == Peer::Fate::kClosed) return still_open(*peer_);
+  return {};
 }
 
-Stream::GiveUp TcpTransport::Lane::watch(const Slice& slice) {
-  return [this, &slice]() -> Result<> {
-    if (stopping()) return fail(Code::kUnavailable, "shutting down");
-    if (peer_->fate.load() == Peer::Fate::kClosed) MC_TRY_(still_open(*peer_));
-    if (slice.cancelled->load(std::memory_order_acquire)) return fail(cancelled_error(slice));
-    if (slice.deadline != Time::max() && clock_.now() >= slice.deadline)
-      return fail(expired_error(slice));
+void TcpTransport::Lane::sweep() {
+  std::vector<std::pair<SlicePtr, Error>> ended;
+  {
+    Lock lock(mutex_);
+    for (SlicePtr& slice : queue_)
+      if (auto outcome = over(*slice); !outcome)
+        ended.emplace_back(std::move(slice), outcome.error());
+    std::erase(queue_, nullptr);
+  }
+  for (auto& [slice, error] : ended) sink_.finished(std::move(slice), fail(error));
+}
+
+// Asked a few times a second while a connection waits. Whatever is over ends the wait, also behind
+// others: they are sent again.
+Stream::GiveUp TcpTransport::Lane::watch(const Connection& c) {
+  return [this, &c]() -> Result<> {
+    sweep();
+    for (const Flight& f : c.flights) MC_TRY_(over(*f.slice));
     return {};
   };
 }
@@ -53,7 +68,7 @@ SlicePtr TcpTransport::Lane::pop(bool wait, const Connection& c) {
     return nullptr;
   Lock lock(mutex_);
   while (wait && queue_.empty() && !draining_) changed_.wait(mutex_);
-  if (queue_.empty() || (stopping_ && !wait)) return nullptr;
+  if (queue_.empty() || (stopping_.load() && !wait)) return nullptr;
   const Slice& next = *queue_.front();
   if (!c.flights.empty() && c.flights.front().slice->op != next.op) return nullptr;
   if (!c.flights.empty() && next.op == Op::kWrite && !given_up_.empty()) return nullptr;
@@ -67,7 +82,7 @@ void TcpTransport::Lane::run() {
   for (;;) {
     const bool idle = c.flights.empty();
     if (SlicePtr slice = pop(idle, c)) {
-      auto early = watch(*slice)();
+      auto early = over(*slice);
       if (early) early = still_open(*peer_);
       if (!early)
         sink_.finished(std::move(slice), std::move(early));
@@ -84,9 +99,9 @@ Result<> TcpTransport::Lane::start(Connection& c, SlicePtr slice) {
   // A kept connection that the peer closed meanwhile reads as ended: make a new one.
   if (c.flights.empty() && c.stream && c.stream.readable_now()) c.stream = {};
   Slice& s = *slice;
-  const Stream::GiveUp give_up = watch(s);
   c.bytes += s.piece.total();
   c.flights.push_back({std::move(slice), c.next_id++});
+  const Stream::GiveUp give_up = watch(c);
   if (!c.stream) {
     MC_TRY_(open(c, give_up));
   }
@@ -149,7 +164,7 @@ Result<> TcpTransport::Lane::send(Connection& c, const Flight& flight) {
                slice.guard.expected};
   const Kind kind = slice.raise ? Kind::kRaise : slice.op == Op::kRead ? Kind::kRead : Kind::kWrite;
   Header header = make_header(kind, flight.id, &d, sizeof d);
-  const Stream::GiveUp give_up = watch(slice);
+  const Stream::GiveUp give_up = watch(c);
   iovec parts[2] = {{&header, sizeof header}, {&d, sizeof d}};
   MC_TRY_(c.stream.send(parts, give_up));
   if (kind != Kind::kWrite) return {};
@@ -178,7 +193,7 @@ Result<> TcpTransport::Lane::receive_reply(Stream& stream, uint64_t id,
 Result<> TcpTransport::Lane::receive(Connection& c) {
   Flight& flight = c.flights.front();
   Slice& slice = *flight.slice;
-  const Stream::GiveUp give_up = watch(slice);
+  const Stream::GiveUp give_up = watch(c);
   Result<> outcome;
   MC_TRY_(receive_reply(c.stream, flight.id, give_up, &outcome));
   if (outcome && slice.op == Op::kRead) {
@@ -198,8 +213,8 @@ Result<> TcpTransport::Lane::receive(Connection& c) {
   return {};
 }
 
-// The connection is of no more use. What was itself cancelled or too late ends so; the rest is sent
-// again over another connection, unless the peer is silent or has been tried often enough.
+// The connection is of no more use. What is over ends so; the rest is sent again over another
+// connection, unless it is the peer that failed and it is silent or has been tried often enough.
 void TcpTransport::Lane::drop(Connection& c, const Error& why) {
   std::deque<Flight> flights;
   flights.swap(c.flights);
@@ -207,7 +222,7 @@ void TcpTransport::Lane::drop(Connection& c, const Error& why) {
   const bool opened = static_cast<bool>(c.stream);
   c.stream = {};
   std::vector<Result<>> own;
-  for (const Flight& f : flights) own.push_back(watch(*f.slice)());
+  for (const Flight& f : flights) own.push_back(over(*f.slice));
   const bool ours = std::any_of(own.begin(), own.end(), [](const auto& o) { return !o; });
   const bool silent = why.code == Code::kTimeout && !ours;
   const Error lost{Code::kUnavailable, peer_->descriptor.node + ": " + why.what};
@@ -220,10 +235,10 @@ void TcpTransport::Lane::drop(Connection& c, const Error& why) {
       SlicePtr& slice = flights[i].slice;
       if (!own[i]) {
         ended.emplace_back(std::move(slice), own[i].error());
-      } else if (!opened || silent || slice->resends >= kResendsMax) {
-        ended.emplace_back(std::move(slice), why.code == Code::kTimeout ? lost : why);
+      } else if (!ours && (!opened || silent || slice->resends >= kResendsMax)) {
+        ended.emplace_back(std::move(slice), silent ? lost : why);
       } else {
-        ++slice->resends;
+        if (!ours) ++slice->resends;
         queue_.push_front(std::move(slice));
       }
     }

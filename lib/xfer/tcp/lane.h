@@ -2,6 +2,7 @@
 //
 // Thread: push() from any; each connection's thread is the lane's own.
 #pragma once
+#include <atomic>
 #include <deque>
 #include <thread>
 #include <vector>
@@ -49,8 +50,9 @@ class TcpTransport::Lane {
   Result<> receive_reply(Stream& stream, uint64_t id, const Stream::GiveUp& give_up,
                          Result<>* outcome);
   void drop(Connection& c, const Error& why);
-  Stream::GiveUp watch(const Slice& slice);
-  bool stopping();
+  Stream::GiveUp watch(const Connection& c);
+  Result<> over(const Slice& slice) const;  // an error when it is cancelled, late or pointless
+  void sweep();                             // gives back what is queued and over
 
   const PeerPtr peer_;
   Sink& sink_;
@@ -58,7 +60,8 @@ class TcpTransport::Lane {
   const Duration peer_timeout_;
   Mutex mutex_;
   Condition changed_;
-  bool stopping_ MC_GUARDED_BY(mutex_) = false, draining_ MC_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> stopping_{false};
+  bool draining_ MC_GUARDED_BY(mutex_) = false;
   std::deque<SlicePtr> queue_ MC_GUARDED_BY(mutex_);
   // Connections given up with writes in flight: the owner must be done with them before the next
   // write, or bytes of an abandoned attempt could land on top of it.
