@@ -1,69 +1,11 @@
 // Peers that are other processes: memory of the application, peers that die or are not who they
 // say.
-#include <signal.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
-
-#include <cstring>
-
-#include "io/address.h"
-#include "tests/conformance/pair.h"
+#include "tests/conformance/child.h"
 #include "xfer/tcp/stream.h"
 
 using namespace mc;
 using namespace mc::xfer;
 using namespace std::chrono_literals;
-
-namespace {
-
-// A child that offers memory until it is killed; its descriptor comes over a pipe.
-struct Child {
-  pid_t pid = 0;
-  SegmentDescriptor segment;
-  Child(const std::string& transport, bool own_memory, uint64_t bytes) {
-    int fds[2];
-    REQUIRE(::pipe(fds) == 0);
-    pid = ::fork();
-    if (pid == 0) {
-      auto engine = make_engine("child", {transport});
-      std::vector<std::byte> mine(own_memory ? bytes : 0);
-      auto memory = own_memory ? engine->register_memory(mine) : engine->allocate(bytes);
-      if (!memory) ::_exit(1);
-      fill(memory->bytes(), 11);
-      const std::string text = wire::encode(engine->describe());
-      const uint64_t n = text.size();
-      if (::write(fds[1], &n, sizeof n) < 0 || ::write(fds[1], text.data(), n) < 0) ::_exit(1);
-      for (;;) ::pause();
-    }
-    uint64_t n = 0;
-    REQUIRE(::read(fds[0], &n, sizeof n) == static_cast<ssize_t>(sizeof n));
-    std::string text(n, '\0');
-    REQUIRE(::read(fds[0], text.data(), n) == static_cast<ssize_t>(n));
-    ::close(fds[0]);
-    ::close(fds[1]);
-    auto decoded = wire::decode<SegmentDescriptor>(text);
-    REQUIRE(decoded.has_value());
-    segment = *decoded;
-  }
-  void kill() {
-    if (pid <= 0) return;
-    ::kill(pid, SIGKILL);
-    ::waitpid(pid, nullptr, 0);
-    pid = 0;
-  }
-  ~Child() { kill(); }
-};
-
-Request read_of(SegmentHandle segment, uint64_t offset, std::span<std::byte> local) {
-  Request r;
-  r.segment = segment;
-  r.offset = offset;
-  r.local = local.data();
-  r.bytes = local.size();
-  return r;
-}
-
-}  // namespace
 
 TEST_SUITE("xfer/processes") {
   TEST_CASE("another process's memory is read and written, whoever allocated it") {
@@ -71,7 +13,7 @@ TEST_SUITE("xfer/processes") {
       for (const bool own : {false, true}) {
         CAPTURE(transport);
         CAPTURE(own);
-        Child child(transport, own, 3 * kMiB);
+        Child child({{transport}, own, 3 * kMiB});
         auto engine = make_engine("parent", {transport});
         auto segment = engine->open_segment(child.segment);
         REQUIRE(segment.has_value());
@@ -93,7 +35,7 @@ TEST_SUITE("xfer/processes") {
   TEST_CASE("a peer that was killed is unavailable, within the peer timeout") {
     for (const std::string transport : {"shm", "tcp"}) {
       CAPTURE(transport);
-      Child child(transport, false, kMiB);
+      Child child({.transports = {transport}});
       auto engine = make_engine("parent", {transport});
       auto segment = engine->open_segment(child.segment);
       REQUIRE(segment.has_value());
@@ -109,7 +51,7 @@ TEST_SUITE("xfer/processes") {
   }
 
   TEST_CASE("shared memory that does not work falls to tcp") {
-    Child child("tcp", false, kMiB);  // offers no shared memory
+    Child child({.transports = {"tcp"}});  // offers no shared memory
     auto engine = make_engine("parent", {"shm", "tcp"});
     child.segment.shm_socket = "mc-xfer-no-such-socket";
     auto segment = engine->open_segment(child.segment);
