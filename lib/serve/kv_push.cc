@@ -84,8 +84,8 @@ void KvPush::push(const std::vector<xfer::Request>& requests, Done done) {
     done(submitted);
   };
   // On an engine thread; the loop's queue has room for far more batches than requests can start.
-  const auto submitted =
-      engine_.submit(batch, requests, [this, task] { (void)loop_.post([task] { task({}); }); });
+  const auto submitted = engine_.submit(
+      batch, requests, [&loop = loop_, task] { (void)loop.post([task] { task({}); }); });
   if (!submitted) (void)loop_.post([task, submitted] { task(submitted); });
 }
 
