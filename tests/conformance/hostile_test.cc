@@ -1,0 +1,181 @@
+// The data plane spoken by hand, by a client that knows the secret and means no good: each lie
+// costs it an error or the connection, and the owner nothing.
+#include <cstring>
+
+#include "tests/conformance/pair.h"
+#include "xfer/tcp/frame.h"
+#include "xfer/tcp/stream.h"
+
+using namespace mc;
+using namespace mc::xfer;
+using namespace mc::xfer::tcp;
+using namespace std::chrono_literals;
+
+namespace {
+
+const auto kNever = []() -> Result<> { return {}; };
+
+class RawClient {
+ public:
+  explicit RawClient(const SegmentDescriptor& segment) : generation_(segment.generation.n) {
+    auto stream = Stream::connect(segment.tcp.front(), kClock, 1s, kNever);
+    REQUIRE(stream.has_value());
+    stream_ = std::move(*stream);
+    REQUIRE(stream_.receive(nonce_.data(), nonce_.size(), kNever).has_value());
+    const HelloBody hello = prove(segment.secret.bytes, nonce_);
+    send(make_header(Kind::kHello, 0, &hello, sizeof hello), &hello, sizeof hello);
+    REQUIRE(reply() == 0);
+  }
+  const Nonce& nonce() const { return nonce_; }
+  Descriptor descriptor(uint64_t offset, uint64_t bytes) const {
+    Descriptor d;
+    d.generation = generation_;
+    d.offset = offset;
+    d.bytes = bytes;
+    d.rows = 1;
+    d.guard_offset = Guard::kNone;
+    return d;
+  }
+  void send(const Header& header, const void* body, size_t n) {
+    CHECK(stream_.send(&header, sizeof header, kNever).has_value());
+    CHECK(stream_.send(body, n, kNever).has_value());
+  }
+  void ask(Kind kind, const Descriptor& d) {
+    send(make_header(kind, 1, &d, sizeof d), &d, sizeof d);
+  }
+  bool payload(const std::vector<std::byte>& bytes) {
+    return stream_.send(bytes.data(), bytes.size(), kNever).has_value();
+  }
+  // The code of the next reply; -1 when the connection was closed instead.
+  int reply() {
+    Header h;
+    if (!stream_.receive(&h, sizeof h, kNever) || !check_header(h)) return -1;
+    CHECK(h.kind == Kind::kReply);
+    std::string text(h.body_bytes, '\0');
+    if (!stream_.receive(text.data(), text.size(), kNever)) return -1;
+    return h.code;
+  }
+  bool closed() {
+    std::byte more;
+    const auto received = stream_.receive(&more, 1, kNever);
+    return !received && received.error().code == Code::kUnavailable;  // not merely silent
+  }
+
+ private:
+  Stream stream_;
+  Nonce nonce_{};
+  uint64_t generation_;
+};
+
+int code(Code c) { return static_cast<int>(c); }
+
+}  // namespace
+
+TEST_SUITE("xfer/hostile") {
+  TEST_CASE("requests for what may not be had get a typed error, and the connection lives on") {
+    Pair pair("tcp", 64 * kKiB);
+    auto sealed = pair.owner->allocate(4096, false);
+    REQUIRE(sealed.has_value());
+    RawClient raw(pair.owner->describe());
+    const uint64_t base = pair.remote.offset();
+    for (const Kind kind : {Kind::kRead, Kind::kWrite}) {
+      Descriptor d = raw.descriptor(base + 64 * kKiB - 10, 11);
+      const std::vector<std::byte> bytes(11);
+      raw.ask(kind, d);
+      if (kind == Kind::kWrite) CHECK(raw.payload(bytes));
+      CHECK(raw.reply() == code(Code::kInvalid));
+      d = raw.descriptor(base, 11);
+      d.generation += 1;
+      raw.ask(kind, d);
+      if (kind == Kind::kWrite) CHECK(raw.payload(bytes));
+      CHECK(raw.reply() == code(Code::kStale));
+      d = raw.descriptor(base + 64, 11);
+      d.guard_offset = base;
+      d.guard_value = 77;  // the word holds 0
+      raw.ask(kind, d);
+      if (kind == Kind::kWrite) CHECK(raw.payload(bytes));
+      CHECK(raw.reply() == code(Code::kStale));
+      d.guard_offset = base + 4;
+      raw.ask(kind, d);
+      if (kind == Kind::kWrite) CHECK(raw.payload(bytes));
+      CHECK(raw.reply() == code(Code::kInvalid));
+    }
+    raw.ask(Kind::kWrite, raw.descriptor(sealed->offset(), 16));
+    CHECK(raw.payload(std::vector<std::byte>(16, std::byte{1})));
+    CHECK(raw.reply() == code(Code::kDenied));
+    CHECK(sealed->data()[0] == std::byte{0});
+    Descriptor wraps = raw.descriptor(base + 10, UINT64_MAX - 5);
+    raw.ask(Kind::kRead, wraps);
+    CHECK(raw.reply() == code(Code::kInvalid));
+    wraps = raw.descriptor(base, 1 << 20);
+    wraps.rows = uint64_t{1} << 63;
+    wraps.stride = 2;
+    raw.ask(Kind::kRead, wraps);
+    CHECK(raw.reply() == code(Code::kInvalid));
+    wraps.rows = 0;
+    raw.ask(Kind::kRead, wraps);
+    CHECK(raw.reply() == code(Code::kInvalid));
+    raw.ask(Kind::kRaise, raw.descriptor(0, 0));
+    CHECK(raw.reply() == code(Code::kInvalid));  // no guard named
+    raw.ask(Kind::kRead, raw.descriptor(base, 1));
+    CHECK(raw.reply() == 0);
+  }
+
+  TEST_CASE("frames that lie about themselves end the connection, and only that") {
+    Pair pair("tcp", 64 * kKiB);
+    const SegmentDescriptor segment = pair.owner->describe();
+    const auto ended_by = [&](auto&& lie) {
+      RawClient raw(segment);
+      Descriptor d = raw.descriptor(pair.remote.offset(), 8);
+      Header h = make_header(Kind::kRead, 1, &d, sizeof d);
+      lie(h, d);
+      h.check = static_cast<uint32_t>(xxh3(&h, offsetof(Header, check)));
+      raw.send(h, &d, sizeof d);
+      return raw.closed();
+    };
+    CHECK(ended_by([](Header& h, Descriptor&) { h.magic += 1; }));
+    CHECK(ended_by([](Header& h, Descriptor&) { h.version = 9; }));
+    CHECK(ended_by([](Header& h, Descriptor&) { h.kind = static_cast<Kind>(99); }));
+    CHECK(ended_by([](Header& h, Descriptor&) { h.kind = Kind::kHello; }));
+    CHECK(ended_by([](Header& h, Descriptor&) { h.kind = Kind::kReply; }));
+    CHECK(ended_by([](Header& h, Descriptor&) { h.kind = Kind::kRetire; }));
+    CHECK(ended_by([](Header& h, Descriptor&) { h.body_bytes = UINT32_MAX; }));
+    CHECK(ended_by([](Header& h, Descriptor&) { h.body_bytes = 55; }));
+    CHECK(ended_by([](Header&, Descriptor& d) { d.bytes = 9; }));  // not what was checked
+    CHECK(ended_by([](Header& h, Descriptor& d) {  // a payload longer than all numbers
+      h.kind = Kind::kWrite;
+      d.bytes = d.rows = uint64_t{1} << 40;
+      h.body_check = static_cast<uint32_t>(xxh3(&d, sizeof d));
+    }));
+    std::vector<std::byte> local(1024);
+    CHECK(pair.engine().transfer_sync(pair.request(Op::kRead, local), 1s).has_value());
+  }
+
+  TEST_CASE("a connection that goes silent in a frame is closed") {
+    Pair pair("tcp", 64 * kKiB);
+    RawClient raw(pair.owner->describe());
+    raw.ask(Kind::kWrite, raw.descriptor(pair.remote.offset(), 1000));
+    CHECK(raw.payload(std::vector<std::byte>(10)));
+    const Time before = kClock.now();
+    while (!raw.closed()) REQUIRE(kClock.now() - before < 10s);  // each try waits a second
+  }
+
+  TEST_CASE("once a connection is retired, no byte sent over it is applied any more") {
+    Pair pair("tcp", 64 * kKiB);
+    RawClient old(pair.owner->describe()), fresh(pair.owner->describe());
+    const std::vector<std::byte> half(1000, std::byte{7});
+    old.ask(Kind::kWrite, old.descriptor(pair.remote.offset(), 2000));
+    CHECK(old.payload(half));
+    fresh.send(make_header(Kind::kRetire, 2, &old.nonce(), sizeof(Nonce)), &old.nonce(),
+               sizeof(Nonce));
+    CHECK(fresh.reply() == 0);
+    std::memset(pair.remote.data(), 0, 2000);  // the next owner's bytes
+    (void)old.payload(half);
+    CHECK(old.closed());
+    CHECK(digest(pair.remote.bytes().first(2000)) == digest(std::vector<std::byte>(2000)));
+    // Retiring it again, or one nobody knows, is answered all the same.
+    fresh.send(make_header(Kind::kRetire, 3, &old.nonce(), sizeof(Nonce)), &old.nonce(),
+               sizeof(Nonce));
+    CHECK(fresh.reply() == 0);
+  }
+}
