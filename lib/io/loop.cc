@@ -94,6 +94,7 @@ Result<> Loop::turn(Duration wait) {
     items.push_back({w.socket, w.fd, ZMQ_POLLIN, 0});
     tasks.emplace_back(w.handle, w.ready);
   }
+  wait = std::min<Duration>(wait, std::chrono::hours(1));
   if (!timers_.empty()) wait = std::min(wait, timers_.begin()->first - clock_.now());
   // Rounded up: waking just before a timer is due would spin.
   const auto ms = std::max<int64_t>(0, (wait.count() + 999'999) / 1'000'000);
@@ -127,17 +128,23 @@ void Loop::run_posted() {
 
 void Loop::run_timers() {
   const Time until = now_;
-  while (!timers_.empty() && timers_.begin()->first <= until) {
-    auto node = timers_.extract(timers_.begin());
-    Timer& timer = node.mapped();
-    const auto task = timer.task;
-    if (timer.period.count() > 0) {
+  // Those due now, and no others: a task that sets a timer for now must not keep the turn forever.
+  std::vector<Handle> due;
+  for (auto it = timers_.begin(); it != timers_.end() && it->first <= until; ++it)
+    due.push_back(it->second.handle);
+  for (const Handle handle : due) {
+    const auto when = due_.find(handle);
+    if (when == due_.end()) continue;  // cancelled by a task before it
+    auto it = timers_.lower_bound(when->second);
+    while (it->second.handle != handle) ++it;
+    const auto task = it->second.task;
+    auto node = timers_.extract(it);
+    if (const Duration period = node.mapped().period; period.count() > 0) {
       // From now, not from when it was due: a stalled loop does not run a burst of ticks.
-      const Time next = until + timer.period;
-      due_[timer.handle] = next;
-      timers_.emplace(next, std::move(timer));
+      node.key() = when->second = until + period;
+      timers_.insert(std::move(node));
     } else {
-      due_.erase(timer.handle);
+      due_.erase(when);
     }
     (*task)();
   }
