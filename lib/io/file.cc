@@ -4,6 +4,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <cstdio>
 
@@ -28,8 +29,11 @@ Result<std::string> read_file(const std::string& path, size_t bytes_max) {
 }
 
 Result<> write_file_atomically(const std::string& path, std::string_view content, unsigned mode) {
-  const std::string temporary = path + "." + std::to_string(::getpid()) + ".tmp";
-  Fd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, mode));
+  static std::atomic<unsigned> writes{0};  // threads that write one path do not share a temporary
+  const std::string temporary =
+      path + "." + std::to_string(::getpid()) + "." + std::to_string(++writes) + ".tmp";
+  ::unlink(temporary.c_str());  // of a dead process with our id: its mode would stay
+  Fd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   if (!fd) return fail_errno("create %s", temporary.c_str());
   while (!content.empty()) {
     const ssize_t n = ::write(fd.get(), content.data(), content.size());

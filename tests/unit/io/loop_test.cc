@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 #include <sys/eventfd.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <thread>
@@ -36,6 +37,52 @@ TEST_SUITE("io/loop") {
     clock.advance(10ms);
     REQUIRE(loop.turn(0ns).has_value());
     CHECK(ticks == 2);
+  }
+
+  TEST_CASE("a task that sets a timer for now does not keep the turn") {
+    ManualClock clock;
+    io::Loop loop(clock);
+    int runs = 0;
+    std::function<void()> again = [&] {
+      ++runs;
+      loop.at(loop.now(), again);
+    };
+    again();
+    int others = 0;
+    REQUIRE(loop.post([&] { ++others; }));
+    REQUIRE(loop.turn(0ns).has_value());
+    CHECK(runs == 2);
+    CHECK(others == 1);
+    REQUIRE(loop.turn(0ns).has_value());
+    CHECK(runs == 3);
+  }
+
+  TEST_CASE("a task may cancel one that is due in the same turn, and endless waits end") {
+    ManualClock clock;
+    io::Loop loop(clock);
+    std::string order;
+    io::Loop::Handle second = 0;
+    loop.at(clock.now(), [&] {
+      order += 'a';
+      loop.cancel(second);
+    });
+    second = loop.at(clock.now(), [&] { order += 'b'; });
+    loop.at(clock.now(), [&] { order += 'c'; });
+    loop.at(Time::max(), [&] { order += 'z'; });
+    REQUIRE(loop.turn(Duration::max()).has_value());  // a timer is due: it does not wait
+    CHECK(order == "ac");
+  }
+
+  TEST_CASE("stop ends run after the turn, from a callback or another thread, also before it") {
+    const SteadyClock clock;
+    io::Loop loop(clock);
+    loop.stop();
+    REQUIRE(loop.run().has_value());
+    loop.after(0ns, [&] { loop.stop(); });
+    REQUIRE(loop.run().has_value());
+    std::thread other([&] { loop.stop(); });
+    REQUIRE(loop.run().has_value());
+    other.join();
   }
 
   TEST_CASE("timers and watches may be cancelled from any callback, their own too") {
@@ -111,7 +158,8 @@ TEST_SUITE("io/address") {
   TEST_CASE("addresses read as people write them") {
     CHECK(io::parse_address("tcp://[::1]:80").value().text() == "[::1]:80");
     CHECK(io::parse_address("host:0").value().host == "host");
-    for (const char* bad : {"", "host", ":80", "host:", "host:65536", "host:-1", "host:8o"})
+    for (const char* bad : {"", "host", ":80", "host:", "host:65536", "host:-1", "host:8o", "[]:80",
+                            "::1:80", "[::1:80", "a b:80", "[::1]", "tcp://"})
       CHECK_FALSE(io::parse_address(bad).has_value());
     CHECK(io::is_loopback("127.4.5.6"));
     CHECK(io::is_loopback("::1"));
@@ -132,6 +180,20 @@ TEST_SUITE("io/file") {
     auto bad = io::write_file_atomically(std::string(folder) + "/no/f", "x");
     REQUIRE_FALSE(bad.has_value());
     CHECK(bad.error().what.find(folder) != std::string::npos);
+    std::vector<std::thread> writers;  // of the same name: one of them wins, whole
+    for (const char c : {'a', 'b', 'c', 'd'})
+      writers.emplace_back([&, c] {
+        for (int i = 0; i < 20; ++i)
+          CHECK(io::write_file_atomically(path, std::string(100'000, c)).has_value());
+      });
+    for (auto& w : writers) w.join();
+    const std::string last = io::read_file(path).value();
+    CHECK(last == std::string(100'000, last[0]));
+    REQUIRE(io::write_file_atomically(path, "secret", 0600).has_value());
+    struct stat info {};
+    REQUIRE(::stat(path.c_str(), &info) == 0);
+    CHECK((info.st_mode & 0777) == 0600);
+    CHECK(io::read_file(folder).error().what.find(folder) != std::string::npos);
     CHECK(io::read_file(std::string(folder) + "/absent").error().code == Code::kNotFound);
     ::unlink(path.c_str());
     CHECK(::rmdir(folder) == 0);  // no temporary file is left
