@@ -1,5 +1,6 @@
 #include "base/json.h"
 
+#include <algorithm>
 #include <fstream>
 #include <sstream>
 
@@ -11,7 +12,7 @@ namespace {
 constexpr int kDepthMax = 128;
 
 // Depth of nesting, without parsing: a hostile body must not exhaust the stack.
-bool too_deep(std::string_view text) {
+bool too_deep(std::string_view text, bool comments) {
   int depth = 0;
   bool quoted = false;
   for (size_t i = 0; i < text.size(); ++i) {
@@ -19,6 +20,10 @@ bool too_deep(std::string_view text) {
     if (quoted) {
       if (c == '\\') ++i;
       if (c == '"') quoted = false;
+    } else if (comments && text.substr(i, 2) == "//") {  // a quote in it opens no string
+      i = std::min(text.find('\n', i), text.size());
+    } else if (comments && text.substr(i, 2) == "/*") {
+      i = std::min(text.find("*/", i + 2), text.size() - 2) + 1;
     } else if (c == '"') {
       quoted = true;
     } else if (c == '{' || c == '[') {
@@ -49,7 +54,8 @@ bool absent(const Json& object, const char* key) {
 }  // namespace
 
 Result<Json> parse_json(std::string_view text, bool comments) {
-  if (too_deep(text)) return fail(Code::kInvalid, "JSON nested deeper than %d levels", kDepthMax);
+  if (too_deep(text, comments))
+    return fail(Code::kInvalid, "JSON nested deeper than %d levels", kDepthMax);
   try {
     return Json::parse(text.begin(), text.end(), nullptr, true, comments);
   } catch (const std::exception& e) {

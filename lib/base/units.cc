@@ -4,7 +4,8 @@
 #include <array>
 #include <charconv>
 #include <cmath>
-#include <initializer_list>
+#include <tuple>
+#include <utility>
 
 namespace mc {
 namespace {
@@ -23,19 +24,30 @@ constexpr std::array<Unit, 6> kDurations{{{"ns", 1},
 constexpr std::array<Unit, 5> kSizes{
     {{"", 1}, {"KiB", kKiB}, {"MiB", kMiB}, {"GiB", kGiB}, {"TiB", 1024 * kGiB}}};
 
+std::pair<const char*, std::errc> fraction(std::string_view text, double& n) {
+  auto [end, err] =
+      std::from_chars(text.data(), text.data() + text.size(), n, std::chars_format::fixed);
+  return {end, err == std::errc() && !(n >= 0) ? std::errc::invalid_argument : err};
+}
+
 // A number, possibly with a fraction ("1.5s"), and one of the units; the result must fit i64.
 template <size_t N>
 Result<uint64_t> parse_scaled(std::string_view text, const std::array<Unit, N>& units,
                               const char* what) {
+  constexpr uint64_t kMax = 9'000'000'000'000'000'000;  // leaves room to add a duration to a time
+  const char* const last = text.data() + text.size();
+  uint64_t whole = 0;
   double n = 0;
-  auto [end, err] =
-      std::from_chars(text.data(), text.data() + text.size(), n, std::chars_format::fixed);
-  const std::string_view suffix(end, static_cast<size_t>(text.data() + text.size() - end));
-  if (err == std::errc() && n >= 0) {
-    for (const Unit& u : units) {
-      const double scaled = n * static_cast<double>(u.scale);
-      if (suffix == u.name && scaled <= 9e18) return static_cast<uint64_t>(std::llround(scaled));
-    }
+  auto [end, err] = std::from_chars(text.data(), last, whole);
+  const bool exact = err == std::errc() && (end == last || *end != '.');
+  if (!exact) std::tie(end, err) = fraction(text, n);
+  const std::string_view suffix(end, static_cast<size_t>(last - end));
+  for (const Unit& u : units) {
+    if (err != std::errc() || suffix != u.name) continue;
+    if (exact && whole <= kMax / u.scale) return whole * u.scale;
+    const double scaled = n * static_cast<double>(u.scale);
+    if (!exact && n >= 0 && scaled <= static_cast<double>(kMax)) return static_cast<uint64_t>(std::llround(scaled));
+    return fail(Code::kInvalid, "'%s' is too large a %s", shown(text).c_str(), what);
   }
   std::string want;
   for (const Unit& u : units)

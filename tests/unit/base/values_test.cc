@@ -50,6 +50,26 @@ TEST_SUITE("base/units") {
     for (const char* bad : {"", "5", "5 s", "s", "-5s", "5sec", "99999999999h"})
       CHECK_FALSE(parse_duration(bad).has_value());
   }
+  TEST_CASE("whole sizes are exact, and too large ones are called that") {
+    CHECK(parse_bytes("9007199254740993").value() == 9007199254740993u);  // no double holds it
+    CHECK(parse_bytes("9007199254740993").value() == parse_bytes(bytes_text(9007199254740993u)));
+    CHECK(parse_bytes("8000000TiB").value() == 8'000'000ull << 40);
+    CHECK(parse_bytes("1.5KiB").value() == 1536);
+    for (const char* large : {"9000000TiB", "18446744073709551615", "99999999999999999999999GiB",
+                              "10000000000000000000.5"}) {
+      CAPTURE(large);
+      CHECK(parse_bytes(large).error().code == Code::kInvalid);
+    }
+    CHECK(parse_duration("9000000000s").value() == Duration(9'000'000'000s));
+    CHECK(parse_duration("9000000001s").error().what.find("too large") != std::string::npos);
+    CHECK(parse_uint("18446744073709551615").value() == UINT64_MAX);
+    for (const char* bad : {"18446744073709551616", "-1", "+1", " 1", "1 ", "1.0", ""})
+      CHECK_FALSE(parse_uint(bad).has_value());
+    for (const char* bad : {"nan", "inf", "1,5", "1e999", ""}) {
+      CHECK_FALSE(parse_number(bad).has_value());
+      CHECK_FALSE(parse_bytes(bad).has_value());
+    }
+  }
   TEST_CASE("keys may hold any byte but NUL, up to 1024 of them") {
     CHECK(check_object_key("a\n\xff").has_value());
     CHECK(check_object_key(std::string(1024, 'k')).has_value());
@@ -65,6 +85,17 @@ TEST_SUITE("base/json") {
   TEST_CASE("nesting that would exhaust the stack is refused") {
     CHECK_FALSE(parse_json(std::string(200, '[') + std::string(200, ']')).has_value());
     CHECK(parse_json("{\"a\": \"[[[[\\\"[[\"}").has_value());
+    CHECK(parse_json(std::string(128, '[') + std::string(128, ']')).has_value());
+    // A quote in a comment must not hide what follows it.
+    for (const char* comment : {"// it's \"\n", "/* \" */"}) {
+      const std::string bomb = comment + std::string(200, '[') + std::string(200, ']');
+      CHECK(parse_json(bomb, true).error().what.find("deeper") != std::string::npos);
+      CHECK(parse_json(comment + std::string("[1]"), true).has_value());
+    }
+    for (const char* bad : {"/*", "/", "//", "\"", "\"\\", "[1e999]", "\"\xff\"", ""}) {
+      CAPTURE(bad);
+      CHECK_FALSE(parse_json(bad, true).has_value());
+    }
   }
   TEST_CASE("errors say where, comments are taken when asked for") {
     auto bad = parse_json("{\n  \"a\": }");
@@ -93,6 +124,8 @@ TEST_SUITE("base/hash") {
     CHECK(hex(sha256(std::as_bytes(std::span("abc", 3)))) ==
           "ba7816bf8f01cfea414140de5dae2223b00361a396177a9cb410ff61f20015ad");
     CHECK(xxh3("", 0) == 0x2d06800538d394c2ull);
+    CHECK(xxh3("abc") == 0x78af5f94892f3950ull);
+    CHECK(hex(sha256({})) == "e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855");
     CHECK(hex(hmac_sha256("key", "The quick brown fox jumps over the lazy dog")) ==
           "f7bc83f430538424b13298e6aa6fb143ef4d59a14946175997479dbc2d1a3cd8");
   }
@@ -101,6 +134,9 @@ TEST_SUITE("base/hash") {
     const int32_t tokens[2] = {1, 258};
     std::memcpy(bytes.data() + 32, tokens, sizeof tokens);
     CHECK(chain_hash({}, tokens).bytes == sha256(bytes));
+    const int32_t pair[2] = {1, 258};
+    CHECK(chain_hash({}, pair).hex() ==
+          "3a456ddfef8851dd66c15e99dcff3d18c35cd2cfb17aa55cc5ad7cf4b52315a6");
     const std::vector<int32_t> five{1, 258, 3, 4, 5};
     const auto hashes = chain_hashes(five, 2);
     REQUIRE(hashes.size() == 2);  // the fifth token is in no full block
@@ -123,6 +159,9 @@ TEST_SUITE("base/random") {
   TEST_CASE("a seed fixes the sequence for good") {
     Random a(42), b(42), c(43);
     const uint64_t first = a.next();
+    CHECK(first == 0x15780b2e0c2ec716ull);
+    CHECK(a.next() == 0x6104d9866d113a7eull);
+    CHECK(a.next() == 0xae17533239e499a1ull);
     CHECK(first == b.next());
     CHECK(first != c.next());
     CHECK(mix64(0) == 0xe220a8397b1dcdafull);
