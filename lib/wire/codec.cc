@@ -1,5 +1,6 @@
 #include "wire/codec.h"
 
+#include <algorithm>
 #include <msgpack.hpp>
 
 namespace mc::wire {
@@ -65,7 +66,9 @@ Reader::Reader(std::string_view in) : parsed_(std::make_unique<Parsed>()) {
   if (bad_) return;
   try {
     size_t used = 0;
-    const msgpack::unpack_limit limit(kListMax, 0, kMessageBytesMax, kMessageBytesMax, 0, 16);
+    // An element takes a byte at least: a list longer than the message lies about its length.
+    const msgpack::unpack_limit limit(std::min(kListMax, in.size()), 0, kMessageBytesMax,
+                                      kMessageBytesMax, 0, 16);
     // Strings and binaries stay in `in`: the reader does not outlive its input.
     auto borrow = [](msgpack::type::object_type, size_t, void*) { return true; };
     parsed_->handle = msgpack::unpack(in.data(), in.size(), used, borrow, nullptr, limit);

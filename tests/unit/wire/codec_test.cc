@@ -124,6 +124,12 @@ TEST_SUITE("wire/codec") {
     CHECK_FALSE(wire::decode<Outer>(std::string("\xdd\xff\xff\xff\xff", 5)).has_value());
     CHECK_FALSE(wire::decode<Outer>(std::string("\x91\xc6\xff\xff\xff\xff", 6)).has_value());
     CHECK_FALSE(wire::decode<Outer>(std::string("\x91\xdb\xff\xff\xff\xff", 6)).has_value());
+    // A list may claim no more elements than there are bytes, at any depth.
+    std::string lies;
+    for (int i = 0; i < 12; ++i) lies += std::string("\xdd\x00\x0f\xff\xff", 5);
+    CHECK_FALSE(wire::decode<Nested>(lies).has_value());
+    CHECK_FALSE(wire::decode<Nested>(std::string("\x91\xdc\x00\x05\x90", 5)).has_value());
+    CHECK_FALSE(wire::decode<Outer>(std::string(wire::kMessageBytesMax + 1, '\0')).has_value());
     CHECK_FALSE(wire::decode<Nested>("\x91" + std::string(200, '\x91') + "\x90").has_value());
   }
 
