@@ -36,7 +36,11 @@ Result<std::string> body_of(const std::vector<std::string>& frames, uint64_t* id
   if (frames.size() != 2) return fail(Code::kCorrupt, "reply of %zu frames", frames.size());
   MC_TRY(const Envelope envelope, wire::decode<Envelope>(frames[0]));
   *id = envelope.id;
-  if (envelope.type == "ok") return frames[1];
+  if (envelope.type == "ok" && envelope.version == kProtocolVersion) return frames[1];
+  if (envelope.type != "error")
+    return fail(Code::kUnsupported, "reply of type '%s', protocol version %u: want ok or error, %u",
+                shown(envelope.type).c_str(), unsigned{envelope.version},
+                unsigned{kProtocolVersion});
   MC_TRY(const ErrorBody error, wire::decode<ErrorBody>(frames[1]));
   return fail(Error{code_from_wire(error.code), error.what});
 }
@@ -69,13 +73,17 @@ void Client::call_raw(const char* type, const std::string& body, Duration budget
                 address().c_str(), body.size());
   else
     sent = socket_.send({envelope_of(type, id, budget, trace_id), body});
-  if (!sent) {  // answer on a later turn: callers need not expect a call back inside call()
-    loop_.post(
-        [done = std::move(done), error = sent.error()] { done(Result<std::string>(fail(error))); });
-    return;
-  }
-  const auto timer = loop_.after(
-      budget, [this, id, budget, type = std::string(type)] { expire(id, type, budget); });
+  io::Loop::Handle timer = 0;
+  if (sent)
+    timer = loop_.after(
+        budget, [this, id, budget, type = std::string(type)] { expire(id, type, budget); });
+  else  // answer on a later turn: callers need not expect a call back inside call()
+    timer = loop_.at(loop_.now(), [this, id, error = sent.error()] {
+      const auto it = pending_.find(id);
+      const Done refused = std::move(it->second.done);
+      pending_.erase(it);
+      refused(Result<std::string>(fail(error)));
+    });
   pending_.emplace(id, Pending{std::move(done), timer});
 }
 
@@ -100,6 +108,14 @@ void Client::expire(uint64_t id, const std::string& type, Duration budget) {
   if (it == pending_.end()) return;
   const Done done = std::move(it->second.done);
   pending_.erase(it);
+  // What lies queued for a peer that is not there was given up: a new socket forgets it, so that a
+  // server that comes later does not do work nobody waits for.
+  if (pending_.empty())
+    if (auto fresh = Socket::connect(Socket::Kind::kDealer, address())) {
+      loop_.unwatch(watch_);
+      socket_ = std::move(*fresh);
+      watch_ = loop_.watch_socket(socket_.handle(), [this] { receive(); });
+    }
   done(Result<std::string>(fail(no_answer(address(), type.c_str(), budget, answered_))));
 }
 
@@ -122,7 +138,11 @@ Result<std::string> SyncClient::call_raw(const char* type, const std::string& bo
   MC_TRY_(socket_.send({envelope_of(type, id, budget, {}), body}));
   for (;;) {
     const Duration left = deadline - clock_.now();
-    if (left.count() <= 0) return fail(no_answer(address_, type, budget, answered_));
+    if (left.count() <= 0) {  // a new socket forgets what is queued, as in Client::expire
+      if (auto fresh = Socket::connect(Socket::Kind::kDealer, address_))
+        socket_ = std::move(*fresh);
+      return fail(no_answer(address_, type, budget, answered_));
+    }
     if (!socket_.wait_readable(static_cast<int>(left.count() / 1'000'000 + 1))) continue;
     for (auto frames = socket_.receive(); !frames.empty(); frames = socket_.receive()) {
       uint64_t got = 0;

@@ -44,6 +44,9 @@ Result<> set_curve(void* socket, bool server) {
   return {};
 }
 
+// Servers listen on the IPv4 one; a resolver may name ::1 first, where nobody is.
+std::string numeric(const std::string& host) { return host == "localhost" ? "127.0.0.1" : host; }
+
 int zmq_type(Socket::Kind kind) {
   switch (kind) {
     case Socket::Kind::kRouter: return ZMQ_ROUTER;
@@ -99,7 +102,7 @@ Result<Socket> Socket::listen(Kind kind, const std::string& text) {
   MC_TRY(void* handle, make(kind));
   Socket socket(handle, "");
   MC_TRY_(set_curve(handle, true));
-  const std::string host = address.host == "localhost" ? "127.0.0.1" : address.host;
+  const std::string host = numeric(address.host);
   const std::string endpoint =
       "tcp://" + io::Address{host, 0}.text().substr(0, io::Address{host, 0}.text().size() - 1) +
       (address.port == 0 ? "*" : std::to_string(address.port));
@@ -117,7 +120,8 @@ Result<Socket> Socket::listen(Kind kind, const std::string& text) {
 }
 
 Result<Socket> Socket::connect(Kind kind, const std::string& text) {
-  MC_TRY(const io::Address address, io::parse_address(text));
+  MC_TRY(io::Address address, io::parse_address(text));
+  address.host = numeric(address.host);
   if (address.port == 0) return fail(Code::kInvalid, "connect to %s: no port", text.c_str());
   MC_TRY(void* handle, make(kind));
   Socket socket(handle, address.text());

@@ -1,0 +1,258 @@
+// What goes wrong between two processes, with raw sockets where lib/rpc would behave too well.
+#include <doctest/doctest.h>
+#include <spawn.h>
+#include <sys/wait.h>
+#include <zmq.h>
+
+#include <array>
+#include <optional>
+
+#include "rpc/client.h"
+#include "rpc/server.h"
+
+using namespace mc;
+using namespace std::chrono_literals;
+
+extern char** environ;
+
+namespace {
+
+struct Echoed {
+  static constexpr const char* kName = "echoed";
+  std::string text;
+  static void fields(auto& a, auto& m) { a(m.text); }
+};
+struct Echo {
+  static constexpr const char* kName = "echo";
+  using Reply = Echoed;
+  std::string text;
+  static void fields(auto& a, auto& m) { a(m.text); }
+};
+
+bool until(io::Loop& loop, const std::function<bool()>& condition, Duration patience = 10s) {
+  const Time deadline = loop.clock().now() + patience;
+  while (loop.clock().now() < deadline) {
+    if (condition()) return true;
+    REQUIRE(loop.turn(10ms).has_value());
+  }
+  return false;
+}
+
+Result<Echoed> answer(io::Loop& loop, rpc::Client& client, const std::string& text,
+                      Duration budget) {
+  std::optional<Result<Echoed>> got;
+  client.call(Echo{text}, budget, [&](Result<Echoed> r) { got = std::move(r); });
+  REQUIRE(until(loop, [&] { return got.has_value(); }));
+  return *got;
+}
+
+// A ZeroMQ client of its own context, with the keys the test gives it.
+struct RawClient {
+  void* context = zmq_ctx_new();
+  void* socket = zmq_socket(context, ZMQ_DEALER);
+  explicit RawClient(const std::string& address, const char* server_key = nullptr) {
+    const int zero = 0;
+    zmq_setsockopt(socket, ZMQ_LINGER, &zero, sizeof zero);
+    if (server_key != nullptr) {
+      std::array<char, 41> open{}, secret{};
+      REQUIRE(zmq_curve_keypair(open.data(), secret.data()) == 0);
+      zmq_setsockopt(socket, ZMQ_CURVE_SERVERKEY, server_key, 41);
+      zmq_setsockopt(socket, ZMQ_CURVE_PUBLICKEY, open.data(), 41);
+      zmq_setsockopt(socket, ZMQ_CURVE_SECRETKEY, secret.data(), 41);
+    }
+    REQUIRE(zmq_connect(socket, ("tcp://" + address).c_str()) == 0);
+  }
+  RawClient(const RawClient&) = delete;
+  RawClient& operator=(const RawClient&) = delete;
+  ~RawClient() {
+    zmq_close(socket);
+    zmq_ctx_term(context);
+  }
+  void ask(const std::string& text) const {
+    rpc::Envelope e;
+    e.type = "echo";
+    const std::string envelope = wire::encode(e), body = wire::encode(Echo{text});
+    zmq_send(socket, envelope.data(), envelope.size(), ZMQ_SNDMORE | ZMQ_DONTWAIT);
+    zmq_send(socket, body.data(), body.size(), ZMQ_DONTWAIT);
+  }
+};
+
+struct World {
+  SteadyClock clock;
+  io::Loop loop{clock};
+  Metrics metrics;
+  std::unique_ptr<rpc::Server> server;
+  std::vector<std::string> heard;
+  void open(const std::string& address = "127.0.0.1:0") {
+    REQUIRE(until(loop, [&] {  // a port is free some time after its socket was closed
+      auto opened = rpc::Server::open(loop, address, metrics);
+      if (opened) server = std::move(*opened);
+      return server != nullptr;
+    }));
+    server->on<Echo>([this](const Echo& m, const rpc::Call&) -> Result<Echoed> {
+      heard.push_back(m.text);
+      return Echoed{m.text};
+    });
+  }
+  std::unique_ptr<rpc::Client> client(const std::string& address) {
+    auto c = rpc::Client::connect(loop, address);
+    REQUIRE(c.has_value());
+    return std::move(*c);
+  }
+};
+
+}  // namespace
+
+TEST_SUITE("rpc/trouble") {
+  TEST_CASE("the frames of a call and its answer are those of docs/wire.md") {
+    rpc::Envelope e;
+    e.type = "echo";
+    e.id = 9;
+    e.budget_ms = 1000;
+    CHECK(wire::encode(e) == std::string("\x95\x01\xa4"
+                                         "echo\x09\xcd\x03\xe8\xc4\x00",
+                                         13));
+    CHECK(wire::encode(Echo{"k"}) == "\x91\xa1k");
+    World w;
+    w.open();
+    auto raw = rpc::Socket::connect(rpc::Socket::Kind::kDealer, w.server->address());
+    REQUIRE(raw.has_value());
+    REQUIRE(raw->send({wire::encode(e), wire::encode(Echo{"k"})}).has_value());
+    std::vector<std::string> frames;
+    REQUIRE(until(w.loop, [&] { return !(frames = raw->receive()).empty(); }));
+    CHECK(frames ==
+          std::vector<std::string>{std::string("\x95\x01\xa2ok\x09\x00\xc4\x00", 9), "\x91\xa1k"});
+  }
+
+  TEST_CASE("a call that was given up is not done by a server that comes later") {
+    World w;
+    w.open();
+    const std::string address = w.server->address();
+    w.server.reset();
+    auto client = w.client(address);
+    CHECK(answer(w.loop, *client, "given up", 50ms).error().code == Code::kUnavailable);
+    auto sync = rpc::SyncClient::connect(address, w.clock);
+    REQUIRE(sync.has_value());
+    CHECK((*sync)->call(Echo{"given up too"}, 50ms).error().code == Code::kUnavailable);
+    w.open(address);
+    CHECK(answer(w.loop, *client, "wanted", 10s).value().text == "wanted");
+    CHECK(w.heard == std::vector<std::string>{"wanted"});
+  }
+
+  TEST_CASE("a call that cannot be sent is answered even when the loop takes no more work") {
+    World w;
+    w.open();
+    auto client = w.client(w.server->address());
+    while (w.loop.post([] {})) {
+    }
+    std::optional<Result<Echoed>> got;
+    const std::string large(wire::kMessageBytesMax + 1, 'x');
+    client->call(Echo{large}, 5s, [&](Result<Echoed> r) { got = std::move(r); });
+    CHECK_FALSE(got.has_value());  // never inside call()
+    REQUIRE(until(w.loop, [&] { return got.has_value(); }));
+    CHECK(got->error().code == Code::kInvalid);
+    CHECK(client->in_flight() == 0);
+
+    bool called = false;  // and a client that is gone answers nothing
+    client->call(Echo{large}, 5s, [&](const Result<Echoed>&) { called = true; });
+    client.reset();
+    until(
+        w.loop, [] { return false; }, 30ms);
+    CHECK_FALSE(called);
+  }
+
+  TEST_CASE("replies of another version or type are errors, not answers") {
+    World w;
+    auto router = rpc::Socket::listen(rpc::Socket::Kind::kRouter, "127.0.0.1:0");
+    REQUIRE(router.has_value());
+    auto client = w.client(router->address());
+    for (const bool version : {true, false}) {
+      std::optional<Result<Echoed>> got;
+      client->call(Echo{"x"}, 10s, [&](Result<Echoed> r) { got = std::move(r); });
+      std::vector<std::string> frames;
+      REQUIRE(until(w.loop, [&] { return !(frames = router->receive()).empty(); }));
+      auto e = wire::decode<rpc::Envelope>(frames[1]).value();
+      e.type = version ? "ok" : "maybe";
+      e.version = version ? 2 : 1;
+      REQUIRE(router->send({frames[0], "junk", ""}).has_value());  // ignored
+      REQUIRE(router->send({frames[0], wire::encode(e), wire::encode(Echoed{"x"})}).has_value());
+      REQUIRE(until(w.loop, [&] { return got.has_value(); }));
+      CHECK(got->error().code == Code::kUnsupported);
+    }
+  }
+
+  TEST_CASE("a reply over the limit is an error to its caller") {
+    World w;
+    w.open();
+    w.server->on<Echo>([](const Echo&, const rpc::Call&) -> Result<Echoed> {
+      return Echoed{std::string(wire::kMessageBytesMax, 'x')};
+    });
+    auto client = w.client(w.server->address());
+    const auto reply = answer(w.loop, *client, "", 10s);
+    CHECK(reply.error().code == Code::kInvalid);
+    CHECK(reply.error().what.find("limit") != std::string::npos);
+  }
+
+  TEST_CASE("what does not speak ZeroMQ, or sends frames that are too large, harms nobody") {
+    World w;
+    w.open();
+    RawClient raw(w.server->address());
+    const std::string huge(wire::kMessageBytesMax + 1, 'x');
+    zmq_send(raw.socket, huge.data(), huge.size(), ZMQ_DONTWAIT);
+    auto client = w.client(w.server->address());
+    CHECK(answer(w.loop, *client, "fine", 10s).value().text == "fine");
+  }
+
+  TEST_CASE("localhost is 127.0.0.1 to servers and to clients") {
+    World w;
+    w.open("localhost:0");
+    auto client = w.client("localhost:" + w.server->address().substr(10));
+    CHECK(answer(w.loop, *client, "x", 10s).value().text == "x");
+    CHECK(rpc::Client::connect(w.loop, "localhost:0").error().code == Code::kInvalid);
+    CHECK(rpc::Client::connect(w.loop, "nonsense").error().code == Code::kInvalid);
+  }
+
+  // The key is the process's: these run in a process of their own, started by the test below.
+  TEST_CASE("keyed: who knows the key is served, who does not gets nothing" * doctest::skip()) {
+    CHECK(rpc::use_cluster_key("short").error().code == Code::kInvalid);
+    REQUIRE(rpc::use_cluster_key("a secret of the whole cluster").has_value());
+    World w;
+    w.open("0.0.0.0:0");  // with a key, beyond loopback too
+    const std::string address = "127.0.0.1" + w.server->address().substr(7);
+    std::array<char, 41> wrong{}, secret{};
+    REQUIRE(zmq_curve_keypair(wrong.data(), secret.data()) == 0);
+    std::optional<RawClient> without, with_another;
+    without.emplace(address);
+    with_another.emplace(address, wrong.data());
+    without->ask("no key");
+    with_another->ask("wrong key");
+    auto client = w.client(address);
+    for (int i = 0; i < 20; ++i)
+      CHECK(answer(w.loop, *client, "right key", 10s).value().text == "right key");
+    until(
+        w.loop, [] { return false; }, 100ms);
+    char byte = 0;
+    CHECK(zmq_recv(without->socket, &byte, 1, ZMQ_DONTWAIT) == -1);
+    CHECK(zmq_recv(with_another->socket, &byte, 1, ZMQ_DONTWAIT) == -1);
+    CHECK(w.heard == std::vector<std::string>(20, "right key"));
+    without.reset();
+    with_another.reset();
+    w.server.reset();  // a server without the key is not spoken to
+    void* const context = zmq_ctx_new();
+    void* const router = zmq_socket(context, ZMQ_ROUTER);
+    CHECK(until(w.loop, [&] { return zmq_bind(router, ("tcp://" + address).c_str()) == 0; }));
+    CHECK(answer(w.loop, *client, "secret", 200ms).error().code == Code::kTimeout);
+    CHECK(zmq_recv(router, &byte, 1, ZMQ_DONTWAIT) == -1);
+    zmq_close(router);
+    zmq_ctx_term(context);
+  }
+  TEST_CASE("the cluster key decides who is served") {
+    const char* arguments[] = {"unit_rpc", "--no-skip", "--test-case=keyed:*", nullptr};
+    pid_t child = 0;
+    REQUIRE(posix_spawn(&child, "/proc/self/exe", nullptr, nullptr,
+                        const_cast<char* const*>(arguments), environ) == 0);
+    int status = -1;
+    REQUIRE(waitpid(child, &status, 0) == child);
+    CHECK(status == 0);
+  }
+}
