@@ -46,7 +46,8 @@ Result<uint64_t> parse_scaled(std::string_view text, const std::array<Unit, N>& 
     if (err != std::errc() || suffix != u.name) continue;
     if (exact && whole <= kMax / u.scale) return whole * u.scale;
     const double scaled = n * static_cast<double>(u.scale);
-    if (!exact && n >= 0 && scaled <= static_cast<double>(kMax)) return static_cast<uint64_t>(std::llround(scaled));
+    if (!exact && n >= 0 && scaled <= static_cast<double>(kMax))
+      return static_cast<uint64_t>(std::llround(scaled));
     return fail(Code::kInvalid, "'%s' is too large a %s", shown(text).c_str(), what);
   }
   std::string want;
