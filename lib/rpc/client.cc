@@ -75,8 +75,8 @@ void Client::call_raw(const char* type, const std::string& body, Duration budget
     sent = socket_.send({envelope_of(type, id, budget, trace_id), body});
   io::Loop::Handle timer = 0;
   if (sent)
-    timer = loop_.after(
-        budget, [this, id, budget, type = std::string(type)] { expire(id, type, budget); });
+    timer = loop_.after(budget,
+                        [this, id, budget, type = std::string(type)] { expire(id, type, budget); });
   else  // answer on a later turn: callers need not expect a call back inside call()
     timer = loop_.at(loop_.now(), [this, id, error = sent.error()] {
       const auto it = pending_.find(id);
