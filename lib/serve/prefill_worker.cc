@@ -12,6 +12,7 @@ namespace {
 constexpr size_t kPeersMax = 1024;
 constexpr size_t kJobsMax = 65536;
 constexpr size_t kSnapshotPage = 65536;  // 2 MiB
+constexpr uint32_t kLeaseMsMax = 600'000;
 constexpr Duration kTick = std::chrono::milliseconds(20);
 
 PrefillCounters make_counters(Metrics& m) {
@@ -146,7 +147,7 @@ Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   job->parents.resize(m.target.block_offsets.size());
 
   const BlockRequest want{m.request, job->hashes, m.prompt.size(), job->target.offsets.size(),
-                          std::chrono::milliseconds(m.lease_ms)};
+                          std::chrono::milliseconds(std::min(m.lease_ms, kLeaseMsMax))};
   auto tx = blocks_.allocate(want, now);
   if (!tx && tx.error().code == Code::kNoSpace && pool_ != nullptr && pool_->shed())
     tx = blocks_.allocate(want, now);
