@@ -24,6 +24,15 @@ std::string printable(const std::string& name, const std::string& what) {
   return name + ": " + what + "\n";
 }
 
+std::string unknown_verb(const std::string& word, const std::vector<std::string>& verbs) {
+  const std::string near = nearest(word, verbs);
+  std::string all;
+  for (const auto& v : verbs) all += (all.empty() ? "" : ", ") + v;
+  return "unknown verb '" + shown(word) +
+         "': " + (near.empty() ? "want one of " + all : "did you mean " + near + "?") +
+         " (see --help)";
+}
+
 }  // namespace
 
 void Verb::positional(const char* name, std::string& value, const char* help, bool required) {
@@ -126,9 +135,20 @@ int Program::main(int argc, char** argv) {
     std::fputs(man_page().c_str(), stdout);
     return 0;
   }
-  if (argc == 3 && std::string(argv[1]) == "--completion" && std::string(argv[2]) == "bash") {
+  if (argc >= 2 && std::string(argv[1]) == "--completion") {
+    if (argc != 3 || std::string(argv[2]) != "bash") {
+      std::fputs(printable(name_, "--completion knows only bash (see --help)").c_str(), stderr);
+      return 2;
+    }
     std::fputs(completion().c_str(), stdout);
     return 0;
+  }
+  std::vector<std::string> verbs;
+  for (const auto& v : verbs_) verbs.push_back(v->name_);
+  if (!verbs.empty() && argc >= 2 && argv[1][0] != '-' &&
+      std::find(verbs.begin(), verbs.end(), argv[1]) == verbs.end()) {
+    std::fputs(printable(name_, unknown_verb(argv[1], verbs)).c_str(), stderr);
+    return 2;
   }
   p.app.set_version_flag("--version", name_ + " " + MC_VERSION);
   p.app.add_option("--completion", "print a completion script (bash)")->type_name("SHELL");
@@ -195,7 +215,7 @@ int Program::run(Verb& verb, Common& common) {
   Context context{name_, common.output == "json"};
   auto done = verb.body_(context);
   if (done) {
-    if (std::fflush(stdout) != 0) {
+    if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {
       std::fputs(printable(name_, "writing the results failed").c_str(), stderr);
       return 1;
     }

@@ -44,7 +44,9 @@ Result<> load_cluster_key(const std::string& path) {
   if (::stat(path.c_str(), &info) == 0 && (info.st_mode & 077) != 0)
     return fail(Code::kDenied, "%s may be read by others: chmod 600 it", path.c_str());
   while (!key.empty() && (key.back() == '\n' || key.back() == ' ')) key.pop_back();
-  return rpc::use_cluster_key(key);
+  if (auto used = rpc::use_cluster_key(key); !used)
+    return fail(used.error().code, "%s: %s", path.c_str(), used.error().what.c_str());
+  return {};
 }
 
 Result<> DaemonOptions::load() const { return load_cluster_key(cluster_key); }
@@ -66,7 +68,10 @@ Result<> DaemonOptions::ready(const Endpoints& me) const {
 
 void DaemonOptions::stopping() const {
   notify_systemd("STOPPING=1");
-  if (!announce.empty()) ::unlink(announce.c_str());
+  if (announce.empty()) return;
+  const auto mine = read_json_file(announce);  // a successor may have written its own already
+  if (mine && get_uint(*mine, "pid") == static_cast<uint64_t>(::getpid()))
+    ::unlink(announce.c_str());
 }
 
 }  // namespace mc
