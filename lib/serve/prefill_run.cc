@@ -96,17 +96,19 @@ void PrefillWorker::begin(const JobPtr& job) {
   advance();
 }
 
+// The compute thread gets all layers of the chunk at once, so that it never waits for the loop;
+// what the loop does with a layer waits until the model's own time for it has passed.
 void PrefillWorker::begin_chunk(const JobPtr& job, const PrefillChunk& chunk) {
+  const uint32_t layers = engine_.spec().layers;
   job->chunk = chunk;
+  job->layers_left = layers;
   ++job->busy;  // until chunk_computed
   if (const Time now = loop_.clock().now(); now - free_at_ > kSlack) free_at_ = now;
-  compute(job, 0);
+  for (uint32_t layer = 0; layer < layers; ++layer)
+    compute(job, layer, free_at_ + chunk.predicted * (layer + 1) / layers);
 }
 
-void PrefillWorker::compute(const JobPtr& job, uint32_t layer) {
-  if (job->failure) return chunk_computed(job);
-  const uint32_t layers = engine_.spec().layers;
-  const Time due = free_at_ + job->chunk.predicted * (layer + 1) / layers;
+void PrefillWorker::compute(const JobPtr& job, uint32_t layer, Time due) {
   const ChunkView view{{job->prompt, job->parents, job->blocks}, job->chunk.begin, job->chunk.end};
   const bool queued =
       compute_.submit([this, view, layer] { engine_.prefill_layer(view, layer); },
@@ -116,19 +118,16 @@ void PrefillWorker::compute(const JobPtr& job, uint32_t layer) {
                       });
   if (queued) return;
   fail_job(job, {Code::kBusy, "too much computing is queued: retry later"});
-  chunk_computed(job);
+  layer_computed(job, layer);
 }
 
 void PrefillWorker::layer_computed(const JobPtr& job, uint32_t layer) {
-  if (job->failure) return chunk_computed(job);
-  const spec::ModelSpec& spec = engine_.spec();
-  const uint64_t tokens = engine_.block_tokens(), bytes = spec.layer_bytes(tokens);
-  push(job, {job->chunk.begin / tokens, (job->chunk.end + tokens - 1) / tokens, layer * bytes,
-             bytes, loop_.now() + config_.push_timeout});
-  if (layer + 1 < spec.layers)
-    compute(job, layer + 1);
-  else
-    chunk_computed(job);
+  if (!job->failure) {
+    const uint64_t tokens = engine_.block_tokens(), bytes = engine_.spec().layer_bytes(tokens);
+    push(job, {job->chunk.begin / tokens, (job->chunk.end + tokens - 1) / tokens, layer * bytes,
+               bytes, loop_.clock().now() + config_.push_timeout});
+  }
+  if (--job->layers_left == 0) chunk_computed(job);
 }
 
 // The chunk is through, or given up because the request failed.

@@ -83,6 +83,7 @@ class PrefillWorker {
     std::string decode;  // control address
     std::optional<rpc::Reply<PrefillDone>> reply;
     PrefillChunk chunk;
+    uint32_t layers_left = 0;  // of the chunk
     PrefillDone done;
     size_t published = 0;          // blocks
     uint32_t busy = 0;             // computing, pushes and fetches that use its blocks
@@ -108,7 +109,7 @@ class PrefillWorker {
   void loaded(const JobPtr& job, size_t fetched);
   void begin(const JobPtr& job);
   void begin_chunk(const JobPtr& job, const PrefillChunk& chunk);
-  void compute(const JobPtr& job, uint32_t layer);
+  void compute(const JobPtr& job, uint32_t layer, Time due);
   void layer_computed(const JobPtr& job, uint32_t layer);
   void chunk_computed(const JobPtr& job);
   void publish(const JobPtr& job, size_t upto);
