@@ -115,14 +115,20 @@ Conductor::~Conductor() {
   for (auto& [id, job] : jobs_) release(*job, "the conductor ends");
 }
 
+// What a worker locks for a request: prefill its prompt, decode its output too.
+uint64_t Conductor::blocks_needed(bool prefill, uint64_t tokens, uint32_t max_tokens) const {
+  return (tokens + (prefill ? 0 : max_tokens) + options_.block_size - 1) / options_.block_size;
+}
+
 sched::View Conductor::view(const std::vector<uint64_t>& tags, uint64_t tokens, uint32_t max_tokens,
                             const Job* job) const {
   const Time now = loop_.now();
   const auto match = index_.match(tags, workers_.slots());
-  const uint64_t blocks = (tokens + max_tokens) / options_.block_size + 1;
+  const uint64_t blocks = blocks_needed(false, tokens, max_tokens);
   sched::View v;
   for (const auto& [node, w] : workers_.all()) {
-    const bool usable = !w->draining && !(job != nullptr && job->full.contains(node));
+    const bool fits = blocks_needed(w->prefill, tokens, max_tokens) <= w->load.blocks_total;
+    const bool usable = fits && !w->draining && !(job != nullptr && job->full.contains(node));
     if (w->prefill)
       v.prefill.push_back({.name = node,
                            .usable = usable,

@@ -3,9 +3,9 @@
 // its tokens to whoever submitted it. It keeps no state that the workers do not have.
 //
 // Every step has a deadline. What fails before a token was delivered is tried again on other
-// workers, `retries` times; a request for which there is no room waits, `queue_timeout` at most;
-// after the first token a failure ends the request with its reason. However a request ends, both
-// workers are told.
+// workers, `retries` times; a request for which there is no room waits, `queue_timeout` at most,
+// and one that no worker could ever hold is refused with 400; after the first token a failure ends
+// the request with its reason. However a request ends, both workers are told.
 //
 // Thread: the loop's. Source: Mooncake paper sections 3, 4 and 5.3 (Figure 9).
 #pragma once
@@ -150,6 +150,7 @@ class Conductor {
 
   Conductor(io::Loop& loop, ConductorOptions options, spec::ModelSpec spec, uint64_t epoch,
             Metrics& metrics, std::unique_ptr<rpc::Server> server);
+  uint64_t blocks_needed(bool prefill, uint64_t tokens, uint32_t max_tokens) const;
   sched::View view(const std::vector<uint64_t>& tags, uint64_t tokens, uint32_t max_tokens,
                    const Job* job) const;
   sched::Decision decide(const Job& job) const;
@@ -157,6 +158,7 @@ class Conductor {
   // conductor_flow.cc: the life of a job, in order
   void start(Job& job);
   void refuse(Job& job);
+  Failed too_large(const Job& job) const;
   void wait_for_room(Job& job);
   void reserve(Job& job);
   void allocate(Job& job, const Reservation& reservation);

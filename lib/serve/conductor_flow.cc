@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/units.h"
 #include "serve/conductor.h"
 #include "serve/conductor_numbers.h"
 
@@ -100,7 +101,7 @@ void Conductor::start(Job& job) {
   ++q.assigned;
   ++q.requests;
   q.context_tokens += n;
-  q.reserved_blocks += (n + job.ask.max_tokens) / options_.block_size + 1;
+  q.reserved_blocks += blocks_needed(false, n, job.ask.max_tokens);
   job.charged = true;
   job.guess =
       index_.guess(p.slot, job.tags, loop_.now() + from_seconds(d.ttft_ms() / 1e3) + kGuessSlack);
@@ -120,12 +121,31 @@ void Conductor::refuse(Job& job) {
     job.progress.predicted_ttft_ms = d.ttft_ms();
     return end(job, f);
   }
-  if (!job.full.empty() && workers_.live(true) > 0 && workers_.live(false) > 0)
-    return wait_for_room(job);
+  if (workers_.live(true) > 0 && workers_.live(false) > 0)
+    return job.full.empty() ? end(job, too_large(job)) : wait_for_room(job);
   f.status = 503;
   f.code = "no_capacity";
   f.retry_after_s = 1;
   end(job, f);
+}
+
+// There are workers, none of them is full, and none will do: their pools are too small.
+Failed Conductor::too_large(const Job& job) const {
+  const bool prefill = job.decision.verdict == sched::Verdict::kNoPrefill;
+  uint64_t largest = 0;
+  for (const auto& [node, w] : workers_.all())
+    if (w->prefill == prefill && !w->draining) largest = std::max(largest, w->load.blocks_total);
+  const size_t n = job.ask.prompt.size();
+  Failed f;
+  f.status = 400;
+  f.code = "context_length_exceeded";
+  f.what = strf(
+      "%zu prompt and %u output tokens need %llu blocks of a %s worker; the largest has %llu: send "
+      "fewer tokens",
+      n, job.ask.max_tokens,
+      static_cast<unsigned long long>(blocks_needed(prefill, n, job.ask.max_tokens)),
+      prefill ? "prefill" : "decode", static_cast<unsigned long long>(largest));
+  return f;
 }
 
 void Conductor::wait_for_room(Job& job) {
@@ -243,11 +263,13 @@ void Conductor::update(Job& job, const TokenUpdate& u) {
   Progress& p = job.progress;
   p.kv_errors += u.kv_errors;
   numbers_->kv_errors.add(u.kv_errors);
-  if (u.finish == "error") {
+  if (!u.finish.empty() && u.finish != "stop" && u.finish != "length") {
     Failed f;
     f.status = 503;
     f.code = "worker_failed";
-    f.what = strf("decode on %s: %s", job.decode.node.c_str(), u.error.substr(0, 500).c_str());
+    f.what = strf("decode on %s: %s", job.decode.node.c_str(),
+                  u.finish == "error" ? u.error.substr(0, 500).c_str()
+                                      : ("unknown finish '" + shown(u.finish) + "'").c_str());
     f.retry_after_s = 1;
     return fail_attempt(job, {job.prefill.node, job.decode.node}, f);
   }

@@ -232,3 +232,48 @@ TEST_CASE("draining refuses what is new and lets the rest finish") {
   REQUIRE(c.finish(old));
   CHECK(!old.failed);
 }
+
+TEST_CASE("a request larger than every pool is the client's error, and no worker hears of it") {
+  Cluster c;
+  c.d[0]->me.load.blocks_total = c.d[0]->me.load.blocks_free = 2;  // 32 tokens
+  c.d[0]->joined = false;
+  REQUIRE(until(c.loop, [&] { return c.d[0]->joined; }));
+  Heard large, fits;
+  c.submit(large, 40);
+  REQUIRE(large.failed);
+  CHECK(large.failed->status == 400);
+  CHECK(large.failed->code == "context_length_exceeded");
+  CHECK(large.failed->what.find("need 3 blocks of a decode worker; the largest has 2") !=
+        std::string::npos);
+  c.submit(fits, 28);  // and 4 of output: both blocks, to the last token
+  REQUIRE(c.finish(fits));
+  CHECK(!fits.failed);
+  CHECK(c.d[0]->reserved.size() == 1);
+}
+
+TEST_CASE("a request too large for one worker goes to a larger one, and waits while that is full") {
+  Cluster c(2);
+  c.p[0]->me.load.blocks_total = 2;  // p0 is first choice when both are idle
+  c.p[0]->joined = false;
+  REQUIRE(until(c.loop, [&] { return c.p[0]->joined; }));
+  c.p[1]->full = true;
+  Heard heard;
+  c.submit(heard, 40);
+  REQUIRE(until(c.loop, [&] { return c.p[1]->allocated.size() >= 2; }));
+  CHECK(!heard.done);
+  c.p[1]->full = false;
+  REQUIRE(c.finish(heard));
+  CHECK(!heard.failed);
+  CHECK(heard.progress.prefill == "p1");
+  CHECK(c.p[0]->allocated.empty());
+}
+
+TEST_CASE("a finish that the protocol does not know is a failure of its worker") {
+  Cluster c;
+  c.p[0]->then = [&](const std::string& r) { c.d[0]->send(r, {65}, "bored"); };
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(c.finish(heard));
+  REQUIRE(heard.failed);
+  CHECK(heard.failed->what.find("unknown finish 'bored'") != std::string::npos);
+}
