@@ -1,4 +1,6 @@
 // mc-conductor: scheduler and OpenAI front. The work is in lib/serve and lib/sched.
+#include <algorithm>
+
 #include "base/log.h"
 #include "cmd/command.h"
 #include "cmd/daemon.h"
@@ -26,11 +28,12 @@ class Drain {
   Drain(io::Loop& loop, Duration timeout) : loop_(loop), timeout_(timeout) {}
 
   void signal(int n, serve::Conductor& conductor, serve::Front& front) {
-    if (n > 1) return cut(conductor, "a second signal came");
+    if (n > 1) return cut(conductor, front, "a second signal came");
     in_flight_ = conductor.in_flight();
     log_info("conductor", "draining %zu requests", in_flight_);
     conductor.drain();
-    loop_.after(timeout_, [this, &conductor] { cut(conductor, "the drain took too long"); });
+    loop_.after(timeout_,
+                [this, &conductor, &front] { cut(conductor, front, "the drain took too long"); });
     loop_.every(std::chrono::milliseconds(20), [this, &conductor, &front] {
       const bool sent = front.open_exchanges() == 0 || cut_;  // to the last byte
       if (conductor.in_flight() == 0 && sent) loop_.stop();
@@ -43,9 +46,10 @@ class Drain {
   }
 
  private:
-  void cut(serve::Conductor& conductor, const char* why) {
+  void cut(serve::Conductor& conductor, serve::Front& front, const char* why) {
     cut_ = true;
-    count_ += conductor.in_flight();
+    // What a client did not read to its end is cut too, though the conductor is done with it.
+    count_ += std::max(conductor.in_flight(), front.open_exchanges());
     conductor.cancel_all(strf("the conductor ends: %s", why));
   }
   io::Loop& loop_;
