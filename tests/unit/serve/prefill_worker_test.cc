@@ -61,17 +61,20 @@ TEST_CASE("a prompt queued behind its twin reuses what that one computed") {
   Pair pair(loop, {.time_scale = 1});
   const auto prompt = prompt_of(200, 4);
   std::vector<PrefillDone> done;
+  std::vector<TxId> txs;
   for (const char* id : {"a", "b"}) {
     const auto target = pair.reserve(id, prompt);
     REQUIRE(target);
     const auto tx = pair.allocate(id, prompt, *target);
     REQUIRE(tx);
     CHECK(tx->local_blocks == 0);
-    pair.to_p->call<Prefill>(Prefill{tx->tx}, 5s, [&](const Result<PrefillDone>& r) {
+    txs.push_back(tx->tx);
+  }
+  for (const TxId tx : txs)
+    pair.to_p->call<Prefill>(Prefill{tx}, 5s, [&](const Result<PrefillDone>& r) {
       REQUIRE(r);
       done.push_back(*r);
     });
-  }
   REQUIRE(pair.until([&] { return done.size() == 2; }));
   CHECK(done[0].cached_tokens == 0);
   CHECK(done[1].cached_tokens == 192);
