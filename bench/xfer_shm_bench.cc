@@ -27,7 +27,9 @@ Result<int> run(const Options& o) {
   std::memcpy(local.data(), a.data(), kMemory);
   const std::vector<std::pair<uint64_t, std::string>> sizes{
       {64 * kMiB, "64MiB"}, {1 * kMiB, "1MiB"}, {256 * kKiB, "256KiB"}};
-  for (const auto& [bytes, text] : sizes) {
+  for (const auto& size : sizes) {
+    const uint64_t bytes = size.first;  // clang 14 cannot capture structured bindings
+    const std::string& text = size.second;
     for (const auto op : {xfer::Op::kWrite, xfer::Op::kRead}) {
       // Both sides walk over all of their memory, so that neither finds it in a cache.
       uint64_t at = 0, from = 0;
