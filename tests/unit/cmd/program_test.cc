@@ -192,9 +192,10 @@ TEST_SUITE("cmd/program") {
         {"{\n\"fast\": }", "line 2"},
         {"", "config"},
     };
-    for (const auto& [text, says] : cases) {
+    for (const auto& entry : cases) {
+      const auto& [text, says] = entry;
       const Ended e = run(t, {"get", "k", "--config", t.put("/config", text)});
-      CAPTURE(text);
+      CAPTURE(entry.first);
       CAPTURE(e.err);
       CHECK(e.status == 2);
       CHECK(e.says(t.path + "/config"));

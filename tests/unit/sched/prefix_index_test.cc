@@ -18,9 +18,10 @@ using Lengths = std::vector<uint32_t>;
 
 TEST_CASE("match counts blocks from the first on, for every node in one walk") {
   PrefixIndex index;
-  for (const uint64_t tag : {1, 2, 3}) index.add(0, tag);
-  for (const uint64_t tag : {1, 2}) index.add(1, tag);
-  for (const uint64_t tag : {2, 3, 4}) index.add(2, tag);  // the first is missing: nothing counts
+  for (const uint64_t tag : {1u, 2u, 3u}) index.add(0, tag);
+  for (const uint64_t tag : {1u, 2u}) index.add(1, tag);
+  for (const uint64_t tag : {2u, 3u, 4u})
+    index.add(2, tag);  // the first is missing: nothing counts
   const std::vector<uint64_t> prompt{1, 2, 3, 4};
   CHECK(index.match(prompt, 4) == Lengths{3, 2, 0, 0});
   CHECK(index.match({}, 2) == Lengths{0, 0});

@@ -121,7 +121,7 @@ TEST_CASE("prompts have exact lengths, tokens of the vocabulary, and follow thei
 }
 
 TEST_CASE("two ids never give the same block, even in a vocabulary of two tokens") {
-  for (const uint64_t vocab : {2, 3, 256, 32000, 151936}) {
+  for (const uint64_t vocab : {2u, 3u, 256u, 32000u, 151936u}) {
     CAPTURE(vocab);
     const auto prompts = Prompts::make({.seed = 1, .vocab = vocab});
     REQUIRE(prompts);
