@@ -1,0 +1,61 @@
+// Pure: is a rail fit for use? A small state machine with a memory.
+//
+//   healthy -> suspect -> resting -> probing -> healthy        and: healthy <-> slow
+//
+// Errors within a sliding window, or a ratio of lost attempts, trip a rail: it rests for its
+// cool-down, then is probed by one attempt (or a ping) at a time. A success does not wipe the
+// memory: a rail that trips again after it was healthy (a relapse) rests twice as long, up to a
+// limit, and good service lets that decay. A probe that fails is no relapse: a dead rail is asked
+// again at a steady pace, so that a healed one is found soon. `slow`: it works, but far below the
+// others; it gets little, without any error.
+//
+// Thread: one at a time (its owner's mutex). Times are the caller's.
+// Source: TENT paper 3.4.1; where it resets on a success, we remember.
+#pragma once
+#include <cstdint>
+#include <deque>
+
+#include "base/time.h"
+
+namespace mc::xfer {
+
+enum class RailState : uint8_t { kHealthy, kSuspect, kSlow, kResting, kProbing };
+const char* name(RailState state);
+
+struct HealthConfig {
+  uint32_t errors_max = 3;  // this many within `window` trip the rail
+  Duration window = std::chrono::seconds(10);
+  double loss_max = 0.15;  // of the last `loss_attempts` attempts, once there are that many
+  uint32_t loss_attempts = 20;
+  Duration rest_first = std::chrono::milliseconds(250), rest_max = std::chrono::seconds(30);
+  Duration probe_every = std::chrono::milliseconds(250);  // while probes fail
+  uint32_t probes_to_heal = 2;
+  Duration decay_every = std::chrono::seconds(10);  // of good service: one relapse is forgiven
+  double slow_below = 0.1;                          // of the median bandwidth of its peers
+};
+
+class RailHealth {
+ public:
+  explicit RailHealth(HealthConfig config = {});
+  void succeeded(Time now);
+  void failed(Time now);  // an error, a lost connection, a slice that timed out
+  void down(Time now);    // known dead (port down, link gone): trips at once
+  void up(Time now);      // known back: probe now, whatever the rest
+  void compare(double share_of_median, Time now);  // its bandwidth over its peers' median
+  RailState state(Time now);                       // resting ends by itself
+  // May it be given ordinary work? Resting: no. Probing: one attempt at a time (`inflight` == 0).
+  bool usable(Time now, uint32_t inflight);
+  Time wakes() const;  // when a resting rail wants its next probe; Time::max(): never
+  uint32_t relapses() const { return relapses_; }
+
+ private:
+  HealthConfig config_;
+  RailState state_ = RailState::kHealthy;
+  std::deque<Time> errors_;
+  uint64_t history_ = 0;  // the last attempts, one bit each, newest lowest; 1: lost
+  uint32_t known_ = 0;    // how many bits of it
+  uint32_t relapses_ = 0, healed_probes_ = 0;
+  Time rests_until_{}, good_since_{};
+};
+
+}  // namespace mc::xfer

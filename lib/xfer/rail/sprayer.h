@@ -1,0 +1,113 @@
+// Pure: which rail takes the next slice, and when. Late binding: a rail that has room asks, and
+// takes the head of the queue only when that brings the whole queue home sooner:
+//
+//   predicted(r) = (latency_r + (inflight_r + slice) / bandwidth_r) x tier penalty,
+//                  but never less than what its oldest overdue attempt already took
+//   r takes it when predicted(r) <= max(least predicted of the others, backlog / sum of bandwidths)
+//
+// so an idle slow rail helps with a long queue and keeps away from the last slices of a short one.
+// Bandwidth and latency are learned (moving averages of time on the wire, not of time in our own
+// queue) and start from nothing: no nominal line rate. Windows follow bandwidth x delay. One slice
+// in a hundred probes the usable rail that was idle longest. What is overdue is named, to be hedged
+// on another rail or, when it is hopeless, counted as an error.
+//
+// Thread: one at a time (its owner's mutex). Bytes and Time everywhere.
+// Source: TENT paper 3.3.1, without its submit-time binding and its nominal bandwidth.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "xfer/rail/health.h"
+
+namespace mc::xfer {
+
+using RailIndex = uint32_t;
+using AttemptId = uint64_t;
+
+struct RailInfo {
+  std::string local, remote;  // NIC names or addresses, as shown to people
+  uint32_t tier = 1;          // 1..3, of the local NIC as seen from the buffer's memory
+  bool mapped = true;         // in the rail map; others serve retries only
+};
+
+struct SprayConfig {
+  double tier_penalty[3] = {1, 3, 10};
+  uint64_t window_min = 128 * 1024, window_max = 16u << 20;
+  Duration window_time = std::chrono::milliseconds(8);  // of work kept in flight beyond the latency
+  uint32_t probe_every = 100;                           // slices
+  double overdue_factor = 3;                            // times what was predicted
+  Duration overdue_floor = std::chrono::milliseconds(20);
+  double lost_factor = 10;  // overdue by this much is an error of the rail
+  Duration lost_floor = std::chrono::milliseconds(100);
+  HealthConfig health;
+};
+
+struct RailView {  // for `paths`, metrics, the log
+  RailInfo info;
+  RailState state = RailState::kHealthy;
+  double bandwidth = 0;  // bytes a second; 0: nothing learned yet
+  Duration latency{};
+  uint64_t inflight = 0, window = 0, slices = 0, bytes = 0, errors = 0, hedged = 0;
+};
+
+class Sprayer {
+ public:
+  explicit Sprayer(SprayConfig config = {});
+  RailIndex add(RailInfo info);
+  size_t rails() const { return rails_.size(); }
+
+  // May rail r start an attempt of `bytes` now? `backlog`: bytes waiting, these included. `avoid`:
+  // a bit for each rail that already failed this slice (then unmapped rails may serve too).
+  bool takes(RailIndex r, uint64_t bytes, uint64_t backlog, uint64_t avoid, Time now);
+  // The share of the NIC this process may use just now, 0 < share <= 1; scales the window.
+  void limit(RailIndex r, double share);
+
+  void sent(RailIndex r, AttemptId attempt, uint64_t bytes, Time now);
+  void done(RailIndex r, AttemptId attempt, Time now);      // learned from
+  void failed(RailIndex r, AttemptId attempt, Time now);    // held against the rail
+  void recalled(RailIndex r, AttemptId attempt, Time now);  // neither: hedge lost, cancelled
+  void pinged(RailIndex r, Result<Duration> round_trip, Time now);  // of a resting or probing rail
+  void down(RailIndex r, Time now);
+  void up(RailIndex r, Time now);
+
+  enum class Late : uint8_t { kOverdue, kLost };
+  struct LateAttempt {
+    RailIndex rail;
+    AttemptId attempt;
+    Late late;
+  };
+  // Attempts that take too long; each is named once per kind. kOverdue: start a second attempt
+  // elsewhere. kLost: recall it; it has been held against its rail already.
+  std::vector<LateAttempt> late(Time now);
+  Time next_check(Time now) const;           // when late() or a resting rail wants attention next
+  std::vector<RailIndex> to_ping(Time now);  // resting rails whose time has come, once each
+
+  RailView view(RailIndex r, Time now);
+  double predicted_seconds(RailIndex r, uint64_t bytes, Time now) const;
+
+ private:
+  struct Attempt {
+    AttemptId id;
+    uint64_t bytes;
+    Time sent;
+    Duration predicted;
+    bool named_overdue = false, named_lost = false;
+  };
+  struct Rail {
+    RailInfo info;
+    RailHealth health;
+    double bandwidth = 0, latency = 0, share = 1;  // bytes/s, s
+    uint64_t inflight = 0, slices = 0, bytes = 0, errors = 0, hedged = 0;
+    Time last_done{}, last_used{};
+    std::vector<Attempt> attempts;
+  };
+  SprayConfig config_;
+  std::vector<Rail> rails_;
+  uint64_t slices_ = 0;
+};
+
+}  // namespace mc::xfer
