@@ -1,7 +1,6 @@
 #include "cmd/daemon.h"
 
 #include <sys/socket.h>
-#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -37,19 +36,7 @@ void notify_systemd(const char* state) {
 
 }  // namespace
 
-Result<> load_cluster_key(const std::string& path) {
-  if (path.empty()) return {};
-  MC_TRY(std::string key, io::read_file(path, 4096));
-  struct stat info {};
-  if (::stat(path.c_str(), &info) == 0 && (info.st_mode & 077) != 0)
-    return fail(Code::kDenied, "%s may be read by others: chmod 600 it", path.c_str());
-  while (!key.empty() && (key.back() == '\n' || key.back() == ' ')) key.pop_back();
-  if (auto used = rpc::use_cluster_key(key); !used)
-    return fail(used.error().code, "%s: %s", path.c_str(), used.error().what.c_str());
-  return {};
-}
-
-Result<> DaemonOptions::load() const { return load_cluster_key(cluster_key); }
+Result<> DaemonOptions::load() const { return rpc::load_cluster_key(cluster_key); }
 
 Result<> DaemonOptions::ready(const Endpoints& me) const {
   log_info("daemon", "%s %s ready: control %s%s%s", me.role.c_str(), me.name.c_str(),

@@ -43,7 +43,4 @@ struct DaemonOptions {
   void stopping() const;                      // tells systemd and removes the announcement
 };
 
-// For short-lived clients: the key alone. Errors: kDenied when others may read the file.
-Result<> load_cluster_key(const std::string& path);
-
 }  // namespace mc

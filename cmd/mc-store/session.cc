@@ -1,6 +1,7 @@
 #include <unistd.h>
 
 #include "cmd/mc-store/verbs.h"
+#include "rpc/socket.h"
 
 namespace mc::store {
 namespace {
@@ -20,7 +21,7 @@ void ClientVerb::describe(OptionList& v) {
 }
 
 Result<std::unique_ptr<Session>> Session::open(const ClientVerb& options, bool progress) {
-  MC_TRY_(load_cluster_key(options.cluster_key));
+  MC_TRY_(rpc::load_cluster_key(options.cluster_key));
   auto session = std::make_unique<Session>();
   xfer::EngineOptions engine;
   engine.node = "mc-store-" + std::to_string(::getpid());

@@ -13,6 +13,7 @@
 #include "base/random.h"
 #include "cmd/daemon.h"
 #include "cmd/mc-xfer/verbs.h"
+#include "rpc/socket.h"
 #include "xfer/engine.h"
 
 namespace mc::xfer {
@@ -200,7 +201,7 @@ void print(const Row& r, const std::string& way, const BenchOptions& o, bool jso
 }
 
 Result<int> run(BenchOptions& o, const Context& context) {
-  MC_TRY_(load_cluster_key(o.cluster_key));
+  MC_TRY_(rpc::load_cluster_key(o.cluster_key));
   MC_TRY(const auto todo, cases(o));
   SteadyClock clock;
   Metrics metrics;

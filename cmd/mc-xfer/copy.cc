@@ -12,6 +12,7 @@
 #include "cmd/daemon.h"
 #include "cmd/mc-xfer/verbs.h"
 #include "io/fd.h"
+#include "rpc/socket.h"
 #include "xfer/engine.h"
 
 namespace mc::xfer {
@@ -147,7 +148,7 @@ Result<uint64_t> download(Copy& copy, const std::string& name, std::span<std::by
 }
 
 Result<int> run(CopyOptions& o, const Context& context) {
-  MC_TRY_(load_cluster_key(o.cluster_key));
+  MC_TRY_(rpc::load_cluster_key(o.cluster_key));
   MC_TRY(const auto source, parse_remote(o.from));
   MC_TRY(const auto target, parse_remote(o.to));
   if (source.has_value() == target.has_value())

@@ -1,5 +1,6 @@
 #include "rpc/socket.h"
 
+#include <sys/stat.h>
 #include <zmq.h>
 
 #include <array>
@@ -7,6 +8,7 @@
 
 #include "base/hash.h"
 #include "io/address.h"
+#include "io/file.h"
 #include "wire/codec.h"
 
 namespace mc::rpc {
@@ -87,6 +89,18 @@ Result<> use_cluster_key(const std::string& secret) {
   process().secret = secret;
   process().server_secret = secret_key.data();
   process().server_public = public_key.data();
+  return {};
+}
+
+Result<> load_cluster_key(const std::string& path) {
+  if (path.empty()) return {};
+  MC_TRY(std::string key, io::read_file(path, 4096));
+  struct stat info {};
+  if (::stat(path.c_str(), &info) == 0 && (info.st_mode & 077) != 0)
+    return fail(Code::kDenied, "%s may be read by others: chmod 600 it", path.c_str());
+  while (!key.empty() && (key.back() == '\n' || key.back() == ' ')) key.pop_back();
+  if (auto used = use_cluster_key(key); !used)
+    return fail(used.error().code, "%s: %s", path.c_str(), used.error().what.c_str());
   return {};
 }
 

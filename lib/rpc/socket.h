@@ -17,6 +17,8 @@ namespace mc::rpc {
 // the server's public key has proved that it knows the secret. Without a key only loopback may be
 // listened on. Errors: kInvalid for a key of fewer than 16 bytes.
 Result<> use_cluster_key(const std::string& secret);
+// The same from a file; an empty path: none. Errors: kDenied when others may read the file.
+Result<> load_cluster_key(const std::string& path);
 const std::string& cluster_key();  // empty: none
 
 class Socket {

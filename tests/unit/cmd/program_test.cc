@@ -9,6 +9,7 @@
 #include "cmd/command.h"
 #include "cmd/daemon.h"
 #include "io/file.h"
+#include "rpc/socket.h"
 
 using namespace mc;
 using namespace std::chrono_literals;
@@ -275,13 +276,13 @@ TEST_SUITE("cmd/daemon") {
   TEST_CASE("a cluster key that others may read, is short or absent is refused by name") {
     const Folder t;
     const std::string secret = "0123456789abcdef0123456789abcdef\n";
-    auto open = load_cluster_key(t.put("/key", secret, 0644));
+    auto open = rpc::load_cluster_key(t.put("/key", secret, 0644));
     CHECK(open.error().code == Code::kDenied);
     CHECK(open.error().what.find(t.path + "/key may be read by others: chmod 600") == 0);
-    auto small = load_cluster_key(t.put("/key", "tiny\n", 0600));
+    auto small = rpc::load_cluster_key(t.put("/key", "tiny\n", 0600));
     CHECK(small.error().code == Code::kInvalid);
     CHECK(small.error().what.find(t.path + "/key") == 0);
-    CHECK(load_cluster_key(t.path + "/absent").error().code == Code::kNotFound);
-    CHECK(load_cluster_key("").has_value());
+    CHECK(rpc::load_cluster_key(t.path + "/absent").error().code == Code::kNotFound);
+    CHECK(rpc::load_cluster_key("").has_value());
   }
 }

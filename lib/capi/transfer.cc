@@ -1,0 +1,239 @@
+#include <cstring>
+#include <deque>
+#include <memory>
+#include <new>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/log.h"
+#include "capi/mc/transfer.h"
+#include "io/loop.h"
+#include "rpc/server.h"
+#include "xfer/engine.h"
+
+// The C face of xfer::Engine. Nothing is thrown across it: what the library itself throws (out of
+// memory) becomes a code here.
+
+namespace {
+
+using namespace mc;
+using namespace mc::xfer;
+
+static_assert(MC_INVALID == static_cast<int>(Code::kInvalid) &&
+              MC_STALE == static_cast<int>(Code::kStale) &&
+              MC_INTERNAL == static_cast<int>(Code::kInternal));
+static_assert(MC_STATE_COMPLETED == static_cast<int>(State::kCompleted) &&
+              MC_STATE_CANCELLED == static_cast<int>(State::kCancelled));
+
+thread_local std::string last_error;
+
+mc_code report(const Error& error) {
+  last_error = error.what;
+  return static_cast<mc_code>(error.code);
+}
+
+mc_code report(const Result<>& outcome) { return outcome ? MC_OK : report(outcome.error()); }
+
+// Runs `work` (which returns Result<>), without letting an exception out.
+template <class Work>
+mc_code guarded(Work&& work) {
+  try {
+    return report(work());
+  } catch (const std::bad_alloc&) {
+    return report({Code::kNoSpace, "out of memory"});
+  } catch (const std::exception& e) {
+    return report({Code::kInternal, e.what()});
+  }
+}
+
+struct Settings {
+  std::string listen = "127.0.0.1:0", cluster_key, log_level = "warn";
+  EngineOptions engine;
+  void describe(OptionList& v) {
+    v("listen", listen, "control address; port 0 takes a free one");
+    v("cluster-key", cluster_key, "file with the cluster's secret");
+    v("log-level", log_level, "error, warn, info or debug");
+    engine.describe(v);
+  }
+};
+
+Result<Request> request_of(const mc_request& r, const Clock& clock) {
+  for (uint64_t word : r.reserved)
+    if (word != 0) return fail(Code::kInvalid, "mc_request.reserved is not zero");
+  if (r.op > MC_WRITE) return fail(Code::kInvalid, "mc_request.op %u is no operation", r.op);
+  Request out;
+  out.op = r.op == MC_READ ? Op::kRead : Op::kWrite;
+  out.local = static_cast<std::byte*>(r.local);
+  out.segment = r.segment;
+  out.offset = r.offset;
+  out.bytes = r.bytes;
+  out.rows = r.rows == 0 ? 1 : r.rows;
+  out.local_stride = r.local_stride;
+  out.remote_stride = r.remote_stride;
+  if (r.timeout_ms != 0) out.deadline = clock.now() + std::chrono::milliseconds(r.timeout_ms);
+  return out;
+}
+
+}  // namespace
+
+struct mc_options {
+  Settings settings;
+};
+
+struct mc_engine {
+  explicit mc_engine(Settings s) : settings(std::move(s)), loop(clock) {}
+  ~mc_engine() {
+    loop.stop();
+    if (control.joinable()) control.join();
+  }
+  Settings settings;
+  SteadyClock clock;
+  Metrics metrics;
+  io::Loop loop;  // of the control endpoint
+  std::unique_ptr<Engine> engine;
+  std::unique_ptr<rpc::Server> server;
+  std::string address;
+  std::thread control;
+};
+
+struct mc_memory {
+  Memory memory;
+};
+
+extern "C" {
+
+const char* mc_version(void) { return MC_VERSION; }
+const char* mc_last_error(void) { return last_error.c_str(); }
+const char* mc_code_name(mc_code code) {
+  return code == MC_OK ? "ok" : name(code_from_wire(static_cast<uint64_t>(code)));
+}
+
+mc_code mc_options_new(mc_options** out) {
+  return guarded([&]() -> Result<> {
+    *out = std::make_unique<mc_options>().release();
+    return {};
+  });
+}
+
+mc_code mc_options_set(mc_options* options, const char* option, const char* value) {
+  return guarded([&]() -> Result<> {
+    OptionList list;
+    options->settings.describe(list);
+    MC_TRY(Option * found, list.find(option, "mc_options_set"));
+    return found->set(value);
+  });
+}
+
+void mc_options_free(mc_options* options) { std::unique_ptr<mc_options> owner(options); }
+
+mc_code mc_engine_open(const char* node, const mc_options* options, mc_engine** out) {
+  return guarded([&]() -> Result<> {
+    auto e = std::make_unique<mc_engine>(options == nullptr ? Settings{} : options->settings);
+    MC_TRY_(set_up_logs(node, e->settings.log_level, "text"));
+    MC_TRY_(rpc::load_cluster_key(e->settings.cluster_key));
+    e->settings.engine.node = node;
+    MC_TRY(e->engine, Engine::open(e->clock, e->settings.engine, e->metrics));
+    MC_TRY(e->server, rpc::Server::open(e->loop, e->settings.listen, e->metrics));
+    serve(*e->engine, *e->server);
+    e->address = e->server->address();
+    e->control = std::thread([loop = &e->loop] {
+      if (auto ran = loop->run(); !ran)
+        log_error("capi", "the control endpoint ended: %s", ran.error().what.c_str());
+    });
+    *out = e.release();
+    return {};
+  });
+}
+
+const char* mc_engine_address(const mc_engine* engine) { return engine->address.c_str(); }
+void mc_engine_close(mc_engine* engine) { std::unique_ptr<mc_engine> owner(engine); }
+
+mc_code mc_memory_allocate(mc_engine* engine, size_t bytes, unsigned flags, mc_memory** out) {
+  return guarded([&]() -> Result<> {
+    auto m = std::make_unique<mc_memory>();
+    MC_TRY(m->memory, engine->engine->allocate(bytes, (flags & MC_WRITABLE) != 0));
+    *out = m.release();
+    return {};
+  });
+}
+
+mc_code mc_memory_register(mc_engine* engine, void* address, size_t bytes, const char* location,
+                           unsigned flags, mc_memory** out) {
+  return guarded([&]() -> Result<> {
+    auto m = std::make_unique<mc_memory>();
+    MC_TRY(m->memory, engine->engine->register_memory({static_cast<std::byte*>(address), bytes},
+                                                      (flags & MC_WRITABLE) != 0,
+                                                      location == nullptr ? "*" : location));
+    *out = m.release();
+    return {};
+  });
+}
+
+void* mc_memory_data(const mc_memory* memory) { return memory->memory.data(); }
+size_t mc_memory_bytes(const mc_memory* memory) { return memory->memory.size(); }
+uint64_t mc_memory_offset(const mc_memory* memory) { return memory->memory.offset(); }
+void mc_memory_free(mc_memory* memory) { std::unique_ptr<mc_memory> owner(memory); }
+
+mc_code mc_segment_open(mc_engine* engine, const char* address, unsigned timeout_ms,
+                        mc_segment* out) {
+  return guarded([&]() -> Result<> {
+    MC_TRY(*out, engine->engine->open_segment(address, std::chrono::milliseconds(timeout_ms)));
+    return {};
+  });
+}
+
+mc_code mc_segment_bytes(mc_engine* engine, mc_segment segment, uint64_t* out) {
+  return guarded([&]() -> Result<> {
+    MC_TRY(*out, engine->engine->segment_bytes(segment));
+    return {};
+  });
+}
+
+void mc_segment_close(mc_engine* engine, mc_segment segment) {
+  engine->engine->close_segment(segment);
+}
+
+mc_code mc_transfer(mc_engine* engine, const mc_request* request, unsigned timeout_ms) {
+  return guarded([&]() -> Result<> {
+    MC_TRY(const Request r, request_of(*request, engine->clock));
+    return engine->engine->transfer_sync(r, std::chrono::milliseconds(timeout_ms));
+  });
+}
+
+mc_batch mc_batch_allocate(mc_engine* engine) { return engine->engine->allocate_batch(); }
+
+mc_code mc_batch_submit(mc_engine* engine, mc_batch batch, const mc_request* requests,
+                        size_t count) {
+  return guarded([&]() -> Result<> {
+    std::vector<Request> all;
+    all.reserve(count);
+    for (size_t i = 0; i < count; ++i) {
+      MC_TRY(Request r, request_of(requests[i], engine->clock));
+      all.push_back(r);
+    }
+    return engine->engine->submit(batch, all);
+  });
+}
+
+mc_code mc_batch_status(mc_engine* engine, mc_batch batch, size_t index, mc_status* out) {
+  return guarded([&]() -> Result<> {
+    const Status s = engine->engine->status(batch, index);
+    if (s.state == State::kFailed && s.error.code == Code::kNotFound && s.bytes_done == 0)
+      return fail(s.error);
+    *out = {static_cast<uint32_t>(s.state),
+            s.error.what.empty() ? 0u : static_cast<uint32_t>(s.error.code), s.bytes_done};
+    if (!s.error.what.empty()) last_error = s.error.what;
+    return {};
+  });
+}
+
+mc_code mc_batch_wait(mc_engine* engine, mc_batch batch, unsigned timeout_ms) {
+  return guarded(
+      [&] { return engine->engine->wait(batch, std::chrono::milliseconds(timeout_ms)); });
+}
+
+void mc_batch_cancel(mc_engine* engine, mc_batch batch) { engine->engine->cancel(batch); }
+void mc_batch_free(mc_engine* engine, mc_batch batch) { engine->engine->free_batch(batch); }
+
+}  // extern "C"
