@@ -13,7 +13,6 @@
 
 namespace mc::xfer {
 namespace {
-constexpr int kAttemptsMax = 4;  // the first transport and three more
 constexpr size_t kTransportsMax = 8;
 constexpr Duration kWaitStep = std::chrono::hours(1);
 
@@ -39,6 +38,8 @@ void EngineOptions::describe(OptionList& v) {
   v("connections", connections, "tcp connections per peer");
   v("slice", slice, "bytes a slice, 64KiB or more");
   v("peer-timeout", peer_timeout, "a peer silent for this long fails a transfer");
+  v("max-failover-attempts", max_failover_attempts,
+    "transports a slice may move on to after the first one failed it");
 }
 
 Memory::Memory(std::shared_ptr<Impl> impl)
@@ -111,13 +112,16 @@ Engine::Impl::Counters Engine::Impl::counters_of(const std::string& transport) {
   return {&metrics.counter("mc_xfer_bytes_total", "payload bytes moved", labels),
           &metrics.counter("mc_xfer_slices_total", "slices tried", labels),
           &metrics.counter("mc_xfer_requests_total", "requests completed", labels),
-          &metrics.counter("mc_xfer_failures_total", "slices that failed", labels),
-          &metrics.counter("mc_xfer_failovers_total", "slices handed on to the next transport",
-                           labels)};
+          &metrics.counter("mc_xfer_failures_total", "slices that failed", labels)};
 }
 
 const Engine::Impl::Counters& Engine::Impl::counters_of(const Slice& slice) const {
   return slice.peer->same_process ? self_counts : counts[slice.way];
+}
+
+Counter& Engine::Impl::failovers(uint32_t from, uint32_t to) const {
+  return metrics.counter("mc_xfer_failovers_total", "slices handed on to the next transport",
+                         {{"from", transports[from]->name()}, {"to", transports[to]->name()}});
 }
 
 void Engine::Impl::errand(std::function<void()> job) {
@@ -192,6 +196,7 @@ void Engine::Impl::launch(const TaskPtr& task, const PeerPtr& peer) {
     slice->piece = piece;
     slice->guard = r.guard;
     slice->deadline = r.deadline;
+    slice->priority = r.priority;
     slice->streaming = r.bytes * r.rows >= kStreamingBytes;
     slice->peer = peer;
     slice->task = task;
@@ -225,9 +230,11 @@ void Engine::Impl::finished(SlicePtr slice, Result<> outcome) {
     const Error& error = outcome.error();
     if (error.code == Code::kStale && refresh(slice)) return;
     // What was moved stays moved: only this slice goes on, to the next transport that reaches.
-    if (worth_another(error.code) && std::popcount(slice->tried) < kAttemptsMax && !ending()) {
+    const auto moves = static_cast<uint32_t>(std::popcount(slice->tried)) - 1;
+    if (worth_another(error.code) && moves < options.max_failover_attempts && !ending()) {
+      const uint32_t from = slice->way;
       if (Transport* next = next_way(*slice)) {
-        count.failovers->add();
+        failovers(from, slice->way).add();
         log_debug("xfer", "%s: on to %s: %s", slice->peer->descriptor.node.c_str(), next->name(),
                   error.what.c_str());
         next->submit(std::move(slice));
@@ -447,6 +454,7 @@ Result<> Engine::raise_guard(SegmentHandle segment, uint64_t offset, uint64_t va
   }
   slice->op = Op::kWrite;
   slice->raise = true;
+  slice->priority = Priority::kHigh;  // eight bytes that others wait for
   slice->piece = {0, offset, 8, 1, 0, 0};
   slice->guard = {offset, value};
   slice->deadline = impl_->after(budget);

@@ -40,6 +40,7 @@ struct EngineOptions {
   uint32_t connections = 2;                           // tcp connections per peer
   Bytes slice{1 * kMiB};                              // bytes a slice, at least 64 KiB
   Duration peer_timeout = std::chrono::seconds(3);    // a silent peer fails a request after this
+  uint32_t max_failover_attempts = 3;                 // transports tried after the first
   void describe(OptionList& v);                       // all but node
 };
 

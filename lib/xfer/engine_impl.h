@@ -71,10 +71,11 @@ struct Engine::Impl final : Sink {
   void care();
 
   struct Counters {
-    Counter *bytes, *slices, *requests, *failures, *failovers;
+    Counter *bytes, *slices, *requests, *failures;
   };
   Counters counters_of(const std::string& transport);
   const Counters& counters_of(const Slice& slice) const;
+  Counter& failovers(uint32_t from, uint32_t to) const;
 
   const Clock& clock;
   const EngineOptions options;

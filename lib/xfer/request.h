@@ -10,6 +10,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "base/units.h"
+#include "xfer/qos/priority_queue.h"
 
 namespace mc::xfer {
 
@@ -44,6 +45,7 @@ struct Request {
   uint64_t local_stride = 0, remote_stride = 0;
   Guard guard;
   Time deadline = Time::max();  // past it the request is kTimedOut and its memory is free again
+  Priority priority = Priority::kMedium;  // against other work on the same links
 };
 
 struct Status {

@@ -36,6 +36,7 @@ struct Slice {
   Piece piece;  // piece.remote is the offset in the segment; piece.local is used up in `local`
   Guard guard;
   Time deadline = Time::max();
+  Priority priority = Priority::kMedium;
   bool streaming = false;
   bool raise = false;      // moves nothing: raises the guard word to guard.expected (op is kWrite)
   uint32_t way = 0;        // the transport that has it, in the engine's list
