@@ -102,6 +102,20 @@ Result<BufferPtr> Registry::add(std::span<std::byte> memory, bool writable, std:
   return buffer;
 }
 
+Result<BufferPtr> Registry::add(std::shared_ptr<Backing> backing, std::byte* data, uint64_t bytes,
+                                bool writable, std::string location) {
+  if (bytes == 0) return fail(Code::kInvalid, "register 0 bytes");
+  auto buffer = std::make_shared<Buffer>();
+  buffer->backing = std::move(backing);
+  buffer->data = data;
+  buffer->bytes = bytes;
+  buffer->writable = writable;
+  buffer->location = std::move(location);
+  Lock lock(mutex_);
+  MC_TRY_(insert(buffer));
+  return buffer;
+}
+
 void Registry::remove(const BufferPtr& buffer) {
   Lock lock(mutex_);
   if (buffers_.erase(buffer->offset) == 0) return;
@@ -127,7 +141,7 @@ std::vector<BufferInfo> Registry::describe() const {
   std::vector<BufferInfo> out;
   for (const auto& [offset, b] : buffers_) {
     BufferInfo info{offset, b->bytes, b->location, 0, b->shm_id, b->writable, 0, 0};
-    if (b->shm_id == 0) {
+    if (b->shm_id == 0 && b->backing == nullptr) {
       info.remote_addr = reinterpret_cast<uint64_t>(b->data);
       info.alive_addr = reinterpret_cast<uint64_t>(&b->alive);
       info.alive = b->alive.load(std::memory_order_relaxed);

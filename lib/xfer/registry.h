@@ -13,6 +13,7 @@
 
 #include "base/mutex.h"
 #include "io/fd.h"
+#include "xfer/backing.h"
 #include "xfer/messages.h"
 
 namespace mc::xfer {
@@ -28,6 +29,9 @@ struct Buffer {
   io::Fd memfd;
   bool writable = false;
   std::string location;
+  // Not null: the bytes are elsewhere, and `data` (null, or a device's address) is not for the
+  // host.
+  std::shared_ptr<Backing> backing;
   // Memory of the application: the word that peers with process_vm_readv look at. 0: withdrawn.
   std::atomic<uint64_t> alive{0};
   std::atomic<bool> withdrawn{false};  // give up what is under way on it
@@ -48,6 +52,9 @@ class Registry {
   // Maps a new zeroed memfd, all of it allocated. Errors: kNoSpace.
   Result<BufferPtr> allocate(uint64_t bytes, bool writable, std::string location);
   Result<BufferPtr> add(std::span<std::byte> memory, bool writable, std::string location);
+  // Bytes that only `backing` reaches, at `data` in its own address space, if it has one.
+  Result<BufferPtr> add(std::shared_ptr<Backing> backing, std::byte* data, uint64_t bytes,
+                        bool writable, std::string location);
   // Moves the generation on. Memory of the application is free when this returns.
   void remove(const BufferPtr& buffer);
 

@@ -33,6 +33,24 @@ TEST_SUITE("xfer/registry") {
     CHECK(registry.generation().n == 7);
   }
 
+  TEST_CASE("a buffer behind a backing is offered without an address to read it at") {
+    struct Nowhere final : Backing {
+      Result<> read(uint64_t, std::span<std::byte>) override { return {}; }
+      Result<> write(uint64_t, std::span<const std::byte>) override { return {}; }
+    };
+    Registry registry(Generation{7});
+    auto buffer = registry.add(std::make_shared<Nowhere>(), nullptr, 1 << 20, true, "file");
+    REQUIRE(buffer.has_value());
+    CHECK((*registry.pin((*buffer)->offset, 1 << 20))->backing != nullptr);
+    CHECK_FALSE(registry.pin((*buffer)->offset, (1 << 20) + 1).has_value());
+    const auto described = registry.describe();
+    REQUIRE(described.size() == 1);
+    CHECK(described[0].remote_addr == 0);
+    CHECK(described[0].shm_id == 0);
+    CHECK(described[0].location == "file");
+    CHECK_FALSE(registry.add(nullptr, nullptr, 0, true, "file").has_value());
+  }
+
   TEST_CASE("removing memory moves the generation on, and its offsets are not used again") {
     Registry registry(Generation{7});
     std::vector<std::byte> a(100), b(100);
