@@ -10,7 +10,6 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-#include <algorithm>
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
@@ -18,6 +17,7 @@
 
 #include "base/json.h"
 #include "base/random.h"
+#include "bench/figure.h"
 #include "cmd/command.h"
 #include "io/file.h"
 #include "store/client.h"
@@ -134,7 +134,7 @@ struct Bench {
   bool same(size_t i, const void* got) const {
     return std::memcmp(values[i % kObjects].data(), got, kValue) == 0;
   }
-  // Bytes a second of `rounds` gets of `batch` values each.
+  // GB/s of `rounds` gets of `batch` values each.
   Result<double> store_turn(size_t rounds, size_t batch) {
     std::vector<std::vector<store::GetItem>> asks(rounds);
     for (auto& items : asks)
@@ -147,7 +147,7 @@ struct Bench {
     for (size_t b = 0; b < batch; ++b)
       if (!same(next - batch + b, into.data() + b * kValue))
         return fail(Code::kCorrupt, "the store returned other bytes than were put");
-    return static_cast<double>(rounds * batch * kValue) / seconds;
+    return static_cast<double>(rounds * batch * kValue) / 1e9 / seconds;
   }
   Result<double> redis_turn(size_t rounds, size_t batch) {
     RedisReply last;
@@ -165,48 +165,29 @@ struct Bench {
     const double seconds = to_seconds(clock.now() - start);
     if (last == nullptr || last->len != kValue || !same(next - 1, last->str))
       return fail(Code::kCorrupt, "redis returned other bytes than were set");
-    return static_cast<double>(rounds * batch * kValue) / seconds;
+    return static_cast<double>(rounds * batch * kValue) / 1e9 / seconds;
   }
 };
 
-double median(std::vector<double> v) {
-  std::sort(v.begin(), v.end());
-  return v[v.size() / 2];
-}
-double spread(const std::vector<double>& v) {
-  const auto [low, high] = std::minmax_element(v.begin(), v.end());
-  return (*high - *low) / median(v);
-}
-double round3(double v) { return static_cast<double>(static_cast<int64_t>(v * 1000 + 0.5)) / 1000; }
-
 Result<> measure(Bench& b, size_t batch, size_t turns, size_t rounds) {
-  std::vector<double> ours, theirs;
-  for (size_t t = 0; t <= turns; ++t) {
-    MC_TRY(const double a, b.store_turn(rounds, batch));
-    MC_TRY(const double r, b.redis_turn(rounds, batch));
-    if (t == 0) continue;  // warms up both
-    ours.push_back(a / 1e9);
-    theirs.push_back(r / 1e9);
-  }
   const std::string what = batch == 1 ? "1MiB" : std::to_string(batch) + "x1MiB";
-  const Json line = {{"bench", "store-data"},
-                     {"case", "get " + what},
-                     {"value", round3(median(ours))},
-                     {"unit", "GB/s"},
-                     {"against", "redis GET " + what},
-                     {"against_value", round3(median(theirs))},
-                     {"ratio", round3(median(ours) / median(theirs))},
-                     {"n", turns},
-                     {"spread", round3(std::max(spread(ours), spread(theirs)))}};
-  std::printf("%s\n", dump_json(line).c_str());
-  std::fflush(stdout);
-  return {};
+  return bench::compare(
+      {"store-data", "get " + what, "GB/s", "redis GET " + what}, turns,
+      [&] { return b.store_turn(rounds, batch); }, [&] { return b.redis_turn(rounds, batch); });
 }
 
-Result<int> run(bool quick, const std::string& bin) {
+struct BenchOptions : bench::Options {
+  std::string bin;
+  void describe(OptionList& v) {
+    bench::Options::describe(v);
+    v("bin", bin, "folder of mc-master and mc-store; empty: this program's own");
+  }
+};
+
+Result<int> run(const BenchOptions& o) {
   SteadyClock clock;
   Servers servers;
-  if (auto started = start(servers, bin, clock); !started) {
+  if (auto started = start(servers, o.bin, clock); !started) {
     if (started.error().what.find("redis-server") == std::string::npos)
       return fail(started.error());
     std::printf("skipped: store-data needs redis-server: apt-get install redis-server\n");
@@ -237,20 +218,11 @@ Result<int> run(bool quick, const std::string& bin) {
       return fail(Code::kUnavailable, "redis: SET failed");
     bench.values.push_back(std::move(value));
   }
-  const size_t turns = quick ? 7 : 15, gets = quick ? 128 : 512;
-  MC_TRY_(measure(bench, 1, turns, gets));
-  MC_TRY_(measure(bench, kBatch, turns, gets / kBatch));
+  const size_t gets = o.quick ? 128 : 512;
+  MC_TRY_(measure(bench, 1, o.turns(), gets));
+  MC_TRY_(measure(bench, kBatch, o.turns(), gets / kBatch));
   return 0;
 }
-
-struct BenchOptions {
-  bool quick = false;
-  std::string bin;
-  void describe(OptionList& v) {
-    v("quick", quick, "fewer and shorter turns");
-    v("bin", bin, "folder of mc-master and mc-store; empty: this program's own");
-  }
-};
 
 }  // namespace
 }  // namespace mc
@@ -260,6 +232,6 @@ int main(int argc, char** argv) {
   options.bin = std::filesystem::path(argv[0]).parent_path().string();
   mc::Program program("store_data_bench", "store get of 1 MiB against redis-server GET");
   program.options(options);
-  program.run_with([&](mc::Context&) { return mc::run(options.quick, options.bin); });
+  program.run_with([&](mc::Context&) { return mc::run(options); });
   return program.main(argc, argv);
 }
