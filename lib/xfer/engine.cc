@@ -32,7 +32,8 @@ bool worth_another(Code code) {
 }  // namespace
 
 void EngineOptions::describe(OptionList& v) {
-  v("data", data, "address that tcp data connections are taken on");
+  v("data", data, "addresses that tcp data connections are taken on, one a rail; 0.0.0.0: all");
+  v("nics", nics, "network interfaces to use for tcp, such as eth0,eth1; empty: all");
   v("transports", transports, "transports allowed, in order of preference: shm, tcp");
   v("copy-workers", workers, "threads that copy shared memory");
   v("connections", connections, "tcp connections per peer");
@@ -55,6 +56,7 @@ Result<> Engine::Impl::start() {
   // Larger at every start: peers tell a restarted process from its predecessor.
   registry = std::make_shared<Registry>(Generation{static_cast<uint64_t>(wall_now_ns())});
   host = host_id();
+  net = net_id();
   secret.resize(32);
   if (::getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size()))
     return fail(Code::kInternal, "no randomness for the data secret");
@@ -74,11 +76,10 @@ Result<> Engine::Impl::start() {
       transports.push_back(std::make_unique<LocalTransport>(
           *this, *registry, clock, LocalTransport::Config{options.workers, true, allowed("tcp")}));
     } else if (name == "tcp") {
-      MC_TRY(tcp_server, tcp::Server::open({options.data, secret, options.peer_timeout}, *registry,
-                                           clock, metrics));
-      data.push_back(tcp_server->address());
-      transports.push_back(std::make_unique<tcp::TcpTransport>(*this, clock, options.connections,
-                                                               options.peer_timeout));
+      MC_TRY_(serve_tcp());
+      transports.push_back(std::make_unique<tcp::TcpTransport>(
+          *this, clock,
+          tcp::TcpTransport::Config{options.connections, options.peer_timeout, nics}));
     } else {
       return fail(Code::kInvalid, "unknown transport '%s': this build has shm and tcp",
                   name.c_str());

@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "xfer/engine.h"
+#include "xfer/nics.h"
 #include "xfer/registry.h"
 #include "xfer/shm/fd_server.h"
 #include "xfer/shm/local_transport.h"
@@ -36,6 +37,7 @@ struct Engine::Impl final : Sink {
   Impl(const Clock& c, EngineOptions o, Metrics& m);
   ~Impl() override;
   Result<> start();
+  Result<> serve_tcp();  // listens on the data addresses
 
   // ---- peers (engine_peers.cc)
   struct Open {
@@ -81,11 +83,13 @@ struct Engine::Impl final : Sink {
   const EngineOptions options;
   Metrics& metrics;
   std::string secret;  // of this process's data connections
-  std::string host;
+  std::string host, net;
   std::shared_ptr<Registry> registry;
   std::unique_ptr<FdServer> fd_server;
   std::unique_ptr<tcp::Server> tcp_server;
-  std::vector<std::string> data;
+  std::vector<std::string> data;   // advertised
+  std::vector<NicInfo> data_nics;  // of `data`
+  std::vector<Nic> nics;           // of this machine that may be used
   std::vector<std::unique_ptr<Transport>> transports;  // in order of preference
   std::vector<Counters> counts;                        // as transports
   Counters self_counts{};

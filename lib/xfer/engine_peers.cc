@@ -33,6 +33,18 @@ void reachable(std::string& data, const std::string& control) {
 
 }  // namespace
 
+Result<> Engine::Impl::serve_tcp() {
+  MC_TRY(nics, choose_nics(system_nics(), options.nics));
+  MC_TRY(tcp_server, tcp::Server::open({options.data, secret, options.peer_timeout}, *registry,
+                                       clock, metrics));
+  for (const io::Address& bound : tcp_server->bound())
+    for (Advertised& a : advertise(bound, nics)) {
+      data.push_back(std::move(a.address));
+      data_nics.push_back(std::move(a.nic));
+    }
+  return {};
+}
+
 SegmentDescriptor Engine::Impl::describe() const {
   SegmentDescriptor d;
   d.node = options.node;
@@ -42,6 +54,8 @@ SegmentDescriptor Engine::Impl::describe() const {
   d.uid = ::geteuid();
   if (fd_server != nullptr) d.shm_socket = fd_server->name();
   d.tcp = data;
+  d.nics = data_nics;
+  d.net_id = net;
   d.secret.bytes = secret;
   d.buffers = registry->describe();
   return d;
@@ -63,11 +77,13 @@ Result<PeerPtr> Engine::Impl::make_peer(SegmentDescriptor d, const std::string& 
     end = b.offset + b.bytes;
   }
   for (std::string& address : d.tcp) reachable(address, control);
+  d.nics.resize(d.tcp.size());
   auto peer = std::make_shared<Peer>();
   const bool here = d.host_id == host && d.uid == ::geteuid();
   peer->same_process = here && d.pid == static_cast<uint32_t>(::getpid()) &&
                        d.secret.bytes == secret;  // two engines in a process are two peers
   peer->same_host = here && !peer->same_process;
+  peer->same_net = d.net_id.empty() || d.net_id == net;
   if (peer->same_host) peer->pid = pid_fd(static_cast<pid_t>(d.pid));
   peer->descriptor = std::move(d);
   return PeerPtr(peer);

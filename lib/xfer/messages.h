@@ -26,6 +26,15 @@ struct BufferInfo {
   }
 };
 
+struct NicInfo {  // the NIC that carries the data address of the same index
+  std::string name;          // "eth0"; "" when unknown
+  uint32_t prefix_bits = 0;  // of the address's subnet; 0: unknown
+  int32_t numa = -1;
+  std::string gpu;  // nearest GPU
+  uint64_t speed_mbit = 0;
+  static void fields(auto& a, auto& m) { a(m.name, m.prefix_bits, m.numa, m.gpu, m.speed_mbit); }
+};
+
 struct SegmentDescriptor {
   static constexpr const char* kName = "segment";
   NodeId node;
@@ -36,8 +45,11 @@ struct SegmentDescriptor {
   std::vector<std::string> tcp;  // data addresses "host:port", one a rail
   wire::Blob secret;             // what a data connection must prove to know
   std::vector<BufferInfo> buffers;
+  std::vector<NicInfo> nics;  // of the addresses in `tcp`
+  std::string net_id;         // peers with the same are reached over loopback; "": unknown
   static void fields(auto& a, auto& m) {
-    a(m.node, m.generation, m.host_id, m.pid, m.uid, m.shm_socket, m.tcp, m.secret, m.buffers);
+    a(m.node, m.generation, m.host_id, m.pid, m.uid, m.shm_socket, m.tcp, m.secret, m.buffers,
+      m.nics, m.net_id);
   }
 };
 

@@ -22,6 +22,7 @@ struct Peer {
   SegmentDescriptor descriptor;
   bool same_process = false;
   bool same_host = false;  // and the same user: shared memory and process_vm may be tried
+  bool same_net = false;   // and its loopback addresses are ours
   io::Fd pid;              // of the owner, when same_host
   mutable std::atomic<Fate> fate{Fate::kOpen};
   mutable std::atomic<bool> no_mapping{false};  // its shared memory was refused: do not ask again

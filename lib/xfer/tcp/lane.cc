@@ -5,8 +5,8 @@
 namespace mc::xfer::tcp {
 
 TcpTransport::Lane::Lane(PeerPtr peer, Sink& sink, const Clock& clock, uint32_t connections,
-                         Duration peer_timeout)
-    : peer_(std::move(peer)), sink_(sink), clock_(clock), peer_timeout_(peer_timeout) {
+                         Duration peer_timeout, const std::vector<Nic>& nics)
+    : peer_(std::move(peer)), sink_(sink), clock_(clock), peer_timeout_(peer_timeout), nics_(nics) {
   for (uint32_t i = 0; i < std::max(1u, connections); ++i) threads_.emplace_back([this] { run(); });
 }
 
@@ -112,25 +112,44 @@ Result<> TcpTransport::Lane::start(Connection& c, SlicePtr slice) {
 }
 
 Result<> TcpTransport::Lane::open(Connection& c, const Stream::GiveUp& give_up) {
-  const char* node = peer_->descriptor.node.c_str();
-  Result<> outcome = fail(Code::kUnavailable, "%s offers no data address", node);
-  for (const std::string& address : peer_->descriptor.tcp) {
-    auto connected = Stream::connect(address, clock_, peer_timeout_, give_up);
-    if (!connected) {
-      outcome = fail(connected.error().code, "%s: %s", node, connected.error().what.c_str());
-      continue;
-    }
-    Stream stream = std::move(*connected);
-    MC_TRY_(stream.receive(c.nonce.data(), c.nonce.size(), give_up));
-    HelloBody hello = prove(peer_->descriptor.secret.bytes, c.nonce);
-    Header header = make_header(Kind::kHello, 0, &hello, sizeof hello);
-    iovec parts[2] = {{&header, sizeof header}, {&hello, sizeof hello}};
-    MC_TRY_(stream.send(parts, give_up));
-    MC_TRY_(receive_reply(stream, 0, give_up, &outcome));
-    if (outcome) c.stream = std::move(stream);
-    return outcome;
+  MC_TRY(const auto routes, routes_to(*peer_, nics_));
+  Result<> outcome;
+  for (const Route& route : routes) {
+    outcome = connect(c, route, give_up);
+    if (outcome) return {};
   }
   return outcome;
+}
+
+// Connects and proves to be entitled; errors say which advertised address failed, and what to set.
+Result<> TcpTransport::Lane::connect(Connection& c, const Route& route,
+                                     const Stream::GiveUp& give_up) {
+  const std::string advertised =
+      peer_->descriptor.node + " advertises the data address " + route.remote;
+  auto connected =
+      Stream::connect(route.remote, clock_, peer_timeout_, give_up, {route.bind, route.device});
+  if (!connected)
+    return fail(connected.error().code,
+                "%s: %s (is it running, and is this an address of its that is reached from here? "
+                "Its --data sets it)",
+                advertised.c_str(), connected.error().what.c_str());
+  Stream stream = std::move(*connected);
+  MC_TRY_(stream.receive(c.nonce.data(), c.nonce.size(), give_up));
+  HelloBody hello = prove(peer_->descriptor.secret.bytes, c.nonce);
+  Header header = make_header(Kind::kHello, 0, &hello, sizeof hello);
+  iovec parts[2] = {{&header, sizeof header}, {&hello, sizeof hello}};
+  MC_TRY_(stream.send(parts, give_up));
+  Result<> outcome;
+  if (auto replied = receive_reply(stream, 0, give_up, &outcome); !replied) {
+    if (replied.error().code != Code::kCorrupt) return replied;
+    return fail(Code::kUnavailable, "%s: something else answers there: its --data sets it",
+                advertised.c_str());
+  }
+  if (!outcome)
+    return fail(outcome.error().code, "%s: who answers there: %s (another node, or restarted?)",
+                advertised.c_str(), outcome.error().what.c_str());
+  c.stream = std::move(stream);
+  return {};
 }
 
 Result<> TcpTransport::Lane::retire_others(Connection& c, const Stream::GiveUp& give_up) {
@@ -249,9 +268,8 @@ void TcpTransport::Lane::drop(Connection& c, const Error& why) {
 
 // ---- the transport: a lane per peer
 
-TcpTransport::TcpTransport(Sink& sink, const Clock& clock, uint32_t connections,
-                           Duration peer_timeout)
-    : sink_(sink), clock_(clock), connections_(connections), peer_timeout_(peer_timeout) {}
+TcpTransport::TcpTransport(Sink& sink, const Clock& clock, Config config)
+    : sink_(sink), clock_(clock), config_(std::move(config)) {}
 
 bool TcpTransport::reaches(const Peer& peer, uint64_t, Op) const {
   return !peer.same_process && !peer.descriptor.tcp.empty();
@@ -263,7 +281,8 @@ Result<std::shared_ptr<TcpTransport::Lane>> TcpTransport::lane(const PeerPtr& pe
   MC_TRY_(still_open(*peer));  // else forget() was here already, and nobody would drop this lane
   auto& known = lanes_[peer.get()];
   if (known == nullptr)
-    known = std::make_shared<Lane>(peer, sink_, clock_, connections_, peer_timeout_);
+    known = std::make_shared<Lane>(peer, sink_, clock_, config_.connections, config_.peer_timeout,
+                                   config_.nics);
   return known;
 }
 

@@ -9,6 +9,7 @@
 
 #include "base/mutex.h"
 #include "xfer/tcp/frame.h"
+#include "xfer/tcp/route.h"
 #include "xfer/tcp/stream.h"
 #include "xfer/tcp/transport.h"
 
@@ -16,7 +17,8 @@ namespace mc::xfer::tcp {
 
 class TcpTransport::Lane {
  public:
-  Lane(PeerPtr peer, Sink& sink, const Clock& clock, uint32_t connections, Duration peer_timeout);
+  Lane(PeerPtr peer, Sink& sink, const Clock& clock, uint32_t connections, Duration peer_timeout,
+       const std::vector<Nic>& nics);
   // Joins. What is in flight fails, unless the peer was merely replaced: then it is answered first,
   // so that no write is sent again while its first attempt is still under way.
   ~Lane();
@@ -44,6 +46,7 @@ class TcpTransport::Lane {
   Result<> start(Connection& c, SlicePtr slice);
   SlicePtr pop(bool wait, const Connection& c);
   Result<> open(Connection& c, const Stream::GiveUp& give_up);
+  Result<> connect(Connection& c, const Route& route, const Stream::GiveUp& give_up);
   Result<> retire_others(Connection& c, const Stream::GiveUp& give_up);
   Result<> send(Connection& c, const Flight& flight);
   Result<> receive(Connection& c);
@@ -58,6 +61,7 @@ class TcpTransport::Lane {
   Sink& sink_;
   const Clock& clock_;
   const Duration peer_timeout_;
+  const std::vector<Nic>& nics_;
   Mutex mutex_;
   Condition changed_;
   std::atomic<bool> stopping_{false};

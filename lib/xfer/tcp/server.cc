@@ -27,39 +27,47 @@ Server::Server(Config config, const Registry& registry, const Clock& clock, Metr
 
 Result<std::unique_ptr<Server>> Server::open(Config config, const Registry& registry,
                                              const Clock& clock, Metrics& metrics) {
-  MC_TRY(const io::Address address, io::parse_address(config.listen));
+  if (config.listen.empty() || config.listen.size() > kListenersMax)
+    return fail(Code::kInvalid, "%zu data addresses: want 1 to %zu", config.listen.size(),
+                kListenersMax);
+  std::unique_ptr<Server> server(new Server(std::move(config), registry, clock, metrics));
+  for (const std::string& text : server->config_.listen) MC_TRY_(server->listen_on(text));
+  server->stop_.reset(::eventfd(0, EFD_CLOEXEC));
+  server->acceptor_ = std::thread([s = server.get()] { s->accept_loop(); });
+  return server;
+}
+
+Result<> Server::listen_on(const std::string& text) {
+  MC_TRY(const io::Address address, io::parse_address(text));
   if (!io::is_loopback(address.host) && rpc::cluster_key().empty())
     return fail(Code::kInvalid,
                 "refusing to take data on %s, beyond loopback, without a "
                 "cluster key",
-                config.listen.c_str());
-  std::unique_ptr<Server> server(new Server(std::move(config), registry, clock, metrics));
+                text.c_str());
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE;
   addrinfo* found = nullptr;
   if (::getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found) !=
       0)
-    return fail(Code::kInvalid, "listen on %s: no such host", server->config_.listen.c_str());
+    return fail(Code::kInvalid, "listen on %s: no such host", text.c_str());
   const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
-  server->listener_.reset(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC, 0));
+  io::Fd listener(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   const int on = 1;
-  ::setsockopt(server->listener_.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (::bind(server->listener_.get(), found->ai_addr, found->ai_addrlen) != 0 ||
-      ::listen(server->listener_.get(), 1024) != 0)
-    return fail(Code::kUnavailable, "listen on %s: %s", server->config_.listen.c_str(),
-                std::strerror(errno));
+  ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (::bind(listener.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      ::listen(listener.get(), 1024) != 0)
+    return fail(Code::kUnavailable, "listen on %s: %s", text.c_str(), std::strerror(errno));
   sockaddr_storage bound{};
   socklen_t n = sizeof bound;
-  ::getsockname(server->listener_.get(), reinterpret_cast<sockaddr*>(&bound), &n);
+  ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&bound), &n);
   char port[16] = {};
   ::getnameinfo(reinterpret_cast<sockaddr*>(&bound), n, nullptr, 0, port, sizeof port,
                 NI_NUMERICSERV);
   MC_TRY(const uint64_t number, parse_uint(port));
-  server->address_ = io::Address{address.host, static_cast<uint16_t>(number)}.text();
-  server->stop_.reset(::eventfd(0, EFD_CLOEXEC));
-  server->acceptor_ = std::thread([s = server.get()] { s->accept_loop(); });
-  return server;
+  bound_.push_back({address.host, static_cast<uint16_t>(number)});
+  listeners_.push_back(std::move(listener));
+  return {};
 }
 
 Server::~Server() {
@@ -96,31 +104,36 @@ void Server::reap() {
 }
 
 void Server::accept_loop() {
+  std::vector<pollfd> polled{{stop_.get(), POLLIN, 0}};
+  for (const io::Fd& listener : listeners_) polled.push_back({listener.get(), POLLIN, 0});
   for (;;) {
-    pollfd p[2] = {{listener_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
-    if (::poll(p, 2, -1) < 0 && errno != EINTR) return;
-    if (p[1].revents != 0) return;
-    if (p[0].revents == 0) continue;
-    io::Fd fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!fd) continue;
-    Lock lock(mutex_);
-    reap();
-    if (connections_.size() >= kConnectionsMax) {
-      refused_.add();
-      log_warn("xfer", "refused a data connection: %zu are open", connections_.size());
-      continue;
-    }
-    Connection& c = connections_.emplace_back();
-    c.stream = Stream(std::move(fd), clock_, config_.silence_max);
-    c.stream.tune();
-    c.thread = std::thread([this, &c] {
-      serve(c);
-      c.stream.shut_down();
-      Lock done_lock(mutex_);
-      c.done = true;
-      ended_.notify_all();
-    });
+    if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return;
+    if (polled[0].revents != 0) return;
+    for (size_t i = 1; i < polled.size(); ++i)
+      if (polled[i].revents != 0) accept_one(polled[i].fd);
   }
+}
+
+void Server::accept_one(int listener) {
+  io::Fd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  if (!fd) return;
+  Lock lock(mutex_);
+  reap();
+  if (connections_.size() >= kConnectionsMax) {
+    refused_.add();
+    log_warn("xfer", "refused a data connection: %zu are open", connections_.size());
+    return;
+  }
+  Connection& c = connections_.emplace_back();
+  c.stream = Stream(std::move(fd), clock_, config_.silence_max);
+  c.stream.tune();
+  c.thread = std::thread([this, &c] {
+    serve(c);
+    c.stream.shut_down();
+    Lock done_lock(mutex_);
+    c.done = true;
+    ended_.notify_all();
+  });
 }
 
 Stream::GiveUp Server::unless_withdrawn(const BufferPtr& buffer) {

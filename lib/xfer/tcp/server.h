@@ -12,6 +12,7 @@
 
 #include "base/metrics.h"
 #include "base/mutex.h"
+#include "io/address.h"
 #include "xfer/registry.h"
 #include "xfer/tcp/frame.h"
 #include "xfer/tcp/stream.h"
@@ -21,15 +22,15 @@ namespace mc::xfer::tcp {
 class Server {
  public:
   struct Config {
-    std::string listen;  // "host:port"; port 0: a free one
+    std::vector<std::string> listen;  // "host:port"; port 0: a free one
     std::string secret;
     Duration silence_max;  // within a frame
   };
   static Result<std::unique_ptr<Server>> open(Config config, const Registry& registry,
                                               const Clock& clock, Metrics& metrics);
   ~Server();
-  const std::string& address() const { return address_; }
-  static constexpr size_t kConnectionsMax = 1024;
+  const std::vector<io::Address>& bound() const { return bound_; }  // as given, with the ports
+  static constexpr size_t kConnectionsMax = 1024, kListenersMax = 64;
 
  private:
   struct Connection {
@@ -40,7 +41,9 @@ class Server {
     bool done = false;
   };
   Server(Config config, const Registry& registry, const Clock& clock, Metrics& metrics);
+  Result<> listen_on(const std::string& text);
   void accept_loop();
+  void accept_one(int listener);
   void serve(Connection& c);
   Result<> greet(Connection& c);
   Result<> serve_one(Connection& c);
@@ -60,8 +63,9 @@ class Server {
   const Registry& registry_;
   const Clock& clock_;
   Counter& refused_;
-  std::string address_;
-  io::Fd listener_, stop_;
+  std::vector<io::Address> bound_;
+  std::vector<io::Fd> listeners_;
+  io::Fd stop_;
   std::thread acceptor_;
   Mutex mutex_;
   Condition ended_;  // a connection is done

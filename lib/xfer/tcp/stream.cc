@@ -1,5 +1,6 @@
 #include "xfer/tcp/stream.h"
 
+#include <arpa/inet.h>
 #include <fcntl.h>
 #include <netdb.h>
 #include <netinet/tcp.h>
@@ -122,8 +123,50 @@ void Stream::tune() {
       break;
 }
 
+Result<> Stream::leave_by(const Local& local) {
+  if (local.bind.empty()) return {};
+  sockaddr_storage from{};
+  socklen_t n = sizeof(sockaddr_in);
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&from);
+  auto* v6 = reinterpret_cast<sockaddr_in6*>(&from);
+  if (::inet_pton(AF_INET, local.bind.c_str(), &v4->sin_addr) == 1) {
+    from.ss_family = AF_INET;
+  } else if (::inet_pton(AF_INET6, local.bind.c_str(), &v6->sin6_addr) == 1) {
+    from.ss_family = AF_INET6;
+    n = sizeof(sockaddr_in6);
+  } else {
+    return fail(Code::kInvalid, "%s is no IP address to connect from", local.bind.c_str());
+  }
+  // The address alone does not choose the interface where two are on one subnet. Kernels before
+  // 5.7 permit this to root alone: then routing decides.
+  if (!local.device.empty())
+    (void)::setsockopt(fd_.get(), SOL_SOCKET, SO_BINDTODEVICE, local.device.data(),
+                       static_cast<socklen_t>(local.device.size()));
+  if (::bind(fd_.get(), reinterpret_cast<sockaddr*>(&from), n) != 0)
+    return fail(Code::kUnavailable, "connect from %s: %s", local.bind.c_str(),
+                std::strerror(errno));
+  return {};
+}
+
+Result<> Stream::connected(const std::string& to, const GiveUp& give_up) const {
+  const Time deadline = clock_->now() + silence_max_;
+  for (;;) {
+    pollfd p{fd_.get(), POLLOUT, 0};
+    if (::poll(&p, 1, kTickMs) == 1) break;
+    MC_TRY_(give_up());
+    if (clock_->now() > deadline)
+      return fail(Code::kUnavailable, "connect to %s: no answer", to.c_str());
+  }
+  int error = 0;
+  socklen_t n = sizeof error;
+  ::getsockopt(fd_.get(), SOL_SOCKET, SO_ERROR, &error, &n);
+  if (error != 0)
+    return fail(Code::kUnavailable, "connect to %s: %s", to.c_str(), std::strerror(error));
+  return {};
+}
+
 Result<Stream> Stream::connect(const std::string& text, const Clock& clock, Duration silence_max,
-                               const GiveUp& give_up) {
+                               const GiveUp& give_up, const Local& local) {
   MC_TRY(const io::Address address, io::parse_address(text));
   addrinfo hints{};
   hints.ai_socktype = SOCK_STREAM;
@@ -136,23 +179,11 @@ Result<Stream> Stream::connect(const std::string& text, const Clock& clock, Dura
   if (!fd) return fail_errno("socket");
   Stream stream(std::move(fd), clock, silence_max);
   stream.tune();
+  MC_TRY_(stream.leave_by(local));
   if (::connect(stream.fd_.get(), found->ai_addr, found->ai_addrlen) == 0) return stream;
   if (errno != EINPROGRESS)
     return fail(Code::kUnavailable, "connect to %s: %s", text.c_str(), std::strerror(errno));
-  const Time deadline = clock.now() + silence_max;
-  for (;;) {
-    pollfd p{stream.fd_.get(), POLLOUT, 0};
-    if (::poll(&p, 1, kTickMs) == 1) break;
-    MC_TRY_(give_up());
-    if (clock.now() > deadline)
-      return fail(Code::kUnavailable, "connect to %s: no answer: is that address reachable?",
-                  text.c_str());
-  }
-  int error = 0;
-  socklen_t n = sizeof error;
-  ::getsockopt(stream.fd_.get(), SOL_SOCKET, SO_ERROR, &error, &n);
-  if (error != 0)
-    return fail(Code::kUnavailable, "connect to %s: %s", text.c_str(), std::strerror(error));
+  MC_TRY_(stream.connected(text, give_up));
   return stream;
 }
 

@@ -23,9 +23,14 @@ class Stream {
   Stream(io::Fd fd, const Clock& clock, Duration silence_max)
       : fd_(std::move(fd)), clock_(&clock), silence_max_(silence_max) {}
   explicit operator bool() const { return static_cast<bool>(fd_); }
-  // Errors: kUnavailable (closed, reset, silent), kInvalid (no such host).
+  // From the local address `bind` and the interface `device`, if they are given. Errors:
+  // kUnavailable (closed, reset, silent), kInvalid (no such host).
+  struct Local {
+    std::string bind, device;
+  };
   static Result<Stream> connect(const std::string& address, const Clock& clock,
-                                Duration silence_max, const GiveUp& give_up);
+                                Duration silence_max, const GiveUp& give_up,
+                                const Local& local = {});
 
   // Errors: kUnavailable (closed, reset), kTimeout (silent), what `give_up` says.
   Result<> send(std::span<iovec> parts, const GiveUp& give_up);
@@ -39,6 +44,8 @@ class Stream {
   void tune();  // no delay; a congestion control that suits local, lossless paths
 
  private:
+  Result<> leave_by(const Local& local);
+  Result<> connected(const std::string& to, const GiveUp& give_up) const;
   Result<> move(std::span<iovec> parts, bool sending, const GiveUp& give_up);
   io::Fd fd_;
   const Clock* clock_ = nullptr;

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "xfer/rail/pairing.h"
 #include "xfer/tcp/stream.h"
 #include "xfer/transport.h"
 
@@ -18,7 +19,12 @@ namespace mc::xfer::tcp {
 
 class TcpTransport final : public Transport {
  public:
-  TcpTransport(Sink& sink, const Clock& clock, uint32_t connections, Duration peer_timeout);
+  struct Config {
+    uint32_t connections = 2;  // a rail
+    Duration peer_timeout = std::chrono::seconds(3);
+    std::vector<Nic> nics;  // of this machine that may be used
+  };
+  TcpTransport(Sink& sink, const Clock& clock, Config config);
   ~TcpTransport() override { stop(); }
   const char* name() const override { return "tcp"; }
   bool reaches(const Peer& peer, uint64_t offset, Op op) const override;
@@ -32,8 +38,7 @@ class TcpTransport final : public Transport {
 
   Sink& sink_;
   const Clock& clock_;
-  const uint32_t connections_;
-  const Duration peer_timeout_;
+  const Config config_;
   Mutex mutex_;
   bool stopping_ MC_GUARDED_BY(mutex_) = false;
   std::map<const Peer*, std::shared_ptr<Lane>> lanes_ MC_GUARDED_BY(mutex_);

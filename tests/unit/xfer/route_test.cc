@@ -1,0 +1,44 @@
+#include "xfer/tcp/route.h"
+
+#include <doctest/doctest.h>
+
+using namespace mc;
+using namespace mc::xfer;
+
+namespace {
+
+PeerPtr peer_at(std::vector<std::string> addresses, bool same_net) {
+  auto peer = std::make_shared<Peer>();
+  peer->descriptor.node = "node-b";
+  peer->descriptor.tcp = std::move(addresses);
+  peer->descriptor.nics.resize(peer->descriptor.tcp.size());
+  peer->same_net = same_net;
+  return peer;
+}
+
+}  // namespace
+
+TEST_SUITE("xfer/route") {
+  TEST_CASE("a peer on the same network stack is reached over loopback alone") {
+    const PeerPtr peer = peer_at({"10.0.0.1:70", "10.0.1.1:70", "127.0.0.1:70"}, true);
+    auto routes = tcp::routes_to(*peer, {});
+    REQUIRE(routes.has_value());
+    REQUIRE(routes->size() == 1);
+    CHECK(routes->front().remote == "127.0.0.1:70");
+    CHECK(routes->front().bind.empty());
+  }
+
+  TEST_CASE("loopback addresses are no way to another host") {
+    auto routes = tcp::routes_to(*peer_at({"10.0.0.1:70", "127.0.0.1:70"}, false), {});
+    REQUIRE(routes.has_value());
+    REQUIRE(routes->size() == 1);
+    CHECK(routes->front().remote == "10.0.0.1:70");
+    auto none = tcp::routes_to(*peer_at({"127.0.0.1:70"}, false), {});
+    REQUIRE_FALSE(none.has_value());
+    CHECK(none.error().code == Code::kUnavailable);
+    for (const char* word : {"node-b", "127.0.0.1:70", "--data"}) {
+      CAPTURE(word);
+      CHECK(none.error().what.find(word) != std::string::npos);
+    }
+  }
+}
