@@ -212,7 +212,11 @@ int Program::run(Verb& verb, Common& common) {
     std::fputs(printable(name_, logs.error().what).c_str(), stderr);
     return 2;
   }
-  Context context{name_, common.output == "json"};
+  if (common.output == "csv" && !verb.tables_) {
+    std::fputs(printable(name_, "--output csv: this prints text or json").c_str(), stderr);
+    return 2;
+  }
+  Context context{name_, common.output == "json", common.output == "csv"};
   auto done = verb.body_(context);
   if (done) {
     if (std::fflush(stdout) != 0 || std::ferror(stdout) != 0) {

@@ -36,6 +36,7 @@ namespace mc {
 struct Context {
   std::string program;  // "mc-store"
   bool json = false;    // --output json: results as JSON on stdout; logs are on stderr always
+  bool csv = false;     // --output csv, for verbs that said tables()
 };
 
 class Verb {
@@ -59,6 +60,7 @@ class Verb {
   // An exit status beyond the common five, for --help and the man page.
   void exit_status(int status, std::string what) { statuses_.push_back({status, std::move(what)}); }
   void run_with(Body body) { body_ = std::move(body); }
+  void tables() { tables_ = true; }  // its results may be had as CSV
 
  private:
   friend class Program;
@@ -80,6 +82,7 @@ class Verb {
   std::vector<Example> examples_;
   std::vector<Status> statuses_;
   Body body_;
+  bool tables_ = false;
   std::shared_ptr<void> state_;  // the options of verbs made by Program::verb
 };
 

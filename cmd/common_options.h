@@ -13,7 +13,8 @@ struct Program::Common {
   bool print_config = false;
   OptionList list;
   Common() {
-    list("output", output, "how results are printed on stdout", {"text", "json"});
+    list("output", output, "how results are printed on stdout (csv: tables only)",
+         {"text", "json", "csv"});
     list("log-level", log_level, "least severe log line to write",
          {"error", "warn", "info", "debug"});
     list("log-format", log_format, "log lines as text or JSON", {"text", "json"});

@@ -6,5 +6,6 @@ int main(int argc, char** argv) {
   mc::xfer::add_serve(program);
   mc::xfer::add_copy(program);
   mc::xfer::add_bench(program);
+  mc::xfer::add_kv(program);
   return program.main(argc, argv);
 }

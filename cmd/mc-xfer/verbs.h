@@ -7,5 +7,6 @@ namespace mc::xfer {
 void add_serve(Program& program);
 void add_copy(Program& program);
 void add_bench(Program& program);
+void add_kv(Program& program);
 
 }  // namespace mc::xfer

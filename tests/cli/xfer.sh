@@ -22,6 +22,22 @@ for transport in shm tcp; do
     --duration 50ms --output json
   jq -es 'length == 2 and all(.checked and .gb_per_s > 0)' "$T/out" >/dev/null || die "bench rows: $(cat "$T/out")"
 done
+expect 0 "$xfer" bench "$peer" --mix high:read:4KiB:2:1s,low:write:1MiB:1 --duration 50ms --output json
+jq -es '.[0].class == "high" and .[0].slo_attainment > 0 and .[0].fairness > 0 and .[1].class == "low"
+  and all(.checked)' "$T/out" >/dev/null || die "mix: $(cat "$T/out")"
+expect 0 "$xfer" bench "$peer" --op read --block 4KiB --duration 50ms --output csv
+[ "$(wc -l <"$T/out") $(head -1 "$T/out" | cut -d, -f1-3)" = "2 class,op,transport" ] || die "csv: $(cat "$T/out")"
+for op in write read; do
+  expect 0 "$xfer" kv "$peer" --op $op --layers 3 --blocks 5 --rounds 1 --threads 1,2 --output json
+  jq -es 'length == 2 and all(.checked and .ratio > 0 and .layer_p99_us > 0)' "$T/out" >/dev/null ||
+    die "kv $op: $(cat "$T/out")"
+done
+expect 0 "$xfer" kv "$peer" --layers 3 --blocks 5 --rounds 1 --each
+expect 2 "$xfer" kv "$peer" --layers 6100
+grep -q '6100 layers x 32 blocks need .* the peer offers 64 MiB' "$T/err" || die "too large: unclear error"
+expect 2 "$xfer" bench "$peer" --mix urgent:read:4KiB
+grep -q 'the class is high, medium or low' "$T/err" || die "bad mix: unclear error"
+expect 2 "$xfer" copy "$T/file" "$peer/0" --output csv
 "$xfer" copy - "$peer/0" <"$T/file" >/dev/null
 "$xfer" copy "$peer/0" - --bytes 5000001 2>/dev/null | cmp - "$T/file" || die "stdin and stdout differ"
 

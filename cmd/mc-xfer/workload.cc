@@ -1,0 +1,164 @@
+#include "cmd/mc-xfer/workload.h"
+
+#include <cstring>
+#include <thread>
+
+namespace mc::xfer {
+namespace {
+
+// One thread: keeps `batch` requests going over its own part of the memory on both sides.
+Result<> drive(const Client& client, const Stream& s, std::span<std::byte> local, uint64_t offset,
+               Time until, StreamResult& result) {
+  Engine& engine = *client.engine;
+  std::vector<Request> requests(s.batch);
+  for (uint64_t i = 0; i < s.batch; ++i) {
+    requests[i].op = s.op;
+    requests[i].priority = s.priority;
+    requests[i].segment = client.segment;
+    requests[i].local = local.data() + i * s.block;
+    requests[i].offset = offset + i * s.block;
+    requests[i].bytes = s.block;
+  }
+  do {
+    const Time start = client.clock.now();
+    if (s.batch == 1) {
+      MC_TRY_(engine.transfer_sync(requests[0], client.timeout));
+    } else {
+      const BatchId batch = engine.allocate_batch();
+      Result<> outcome = engine.submit(batch, requests);
+      if (outcome) outcome = engine.wait(batch, client.timeout);
+      engine.free_batch(batch);
+      MC_TRY_(std::move(outcome));
+    }
+    const Duration took = client.clock.now() - start;
+    result.latency_ns.record(static_cast<uint64_t>(took.count()));
+    result.requests += s.batch;
+    ++result.batches;
+    if (s.slo.count() > 0 && took <= s.slo) ++result.within_slo;
+  } while (client.clock.now() < until);
+  return {};
+}
+
+struct Worker {
+  size_t stream = 0;
+  uint64_t offset = 0;
+  std::span<std::byte> local;
+  StreamResult result;
+  Result<> outcome;
+};
+
+std::vector<Worker> workers_of(const std::vector<Stream>& streams, std::span<std::byte> memory) {
+  std::vector<Worker> out;
+  uint64_t at = 0;
+  for (size_t i = 0; i < streams.size(); ++i)
+    for (uint64_t t = 0; t < streams[i].threads; ++t) {
+      const uint64_t part = streams[i].block * streams[i].batch;
+      out.push_back({i, at, memory.subspan(at, part), {}, {}});
+      at += part;
+    }
+  return out;
+}
+
+}  // namespace
+
+Result<std::vector<StreamResult>> run_workload(Client& client, const std::vector<Stream>& streams,
+                                               const WorkloadConfig& config) {
+  uint64_t span = 0;
+  std::string need;
+  for (const Stream& s : streams) {
+    span += s.span();
+    need += strf("%s%llu threads x %llu x %s", need.empty() ? "" : " and ",
+                 static_cast<unsigned long long>(s.threads),
+                 static_cast<unsigned long long>(s.batch), bytes_text(s.block).c_str());
+  }
+  MC_TRY(const Memory local, client.memory(span, need));
+  fill_random(local.bytes(), config.seed);
+  if (config.check) {  // reads must find something worth comparing
+    MC_TRY_(client.move(Op::kWrite, local.bytes(), 0));
+    uint64_t at = 0;
+    for (const Stream& s : streams) {
+      if (s.op == Op::kRead)
+        std::memset(local.data() + at, 0, s.span());
+      else
+        fill_random(local.bytes().subspan(at, s.span()), config.seed + 1);
+      at += s.span();
+    }
+  }
+  auto workers = workers_of(streams, local.bytes());
+  const Time start = client.clock.now(), until = start + config.duration;
+  std::vector<std::thread> threads;
+  for (Worker& w : workers)
+    threads.emplace_back([&client, &streams, &w, until] {
+      w.outcome = drive(client, streams[w.stream], w.local, w.offset, until, w.result);
+    });
+  for (auto& t : threads) t.join();
+  const double seconds = to_seconds(client.clock.now() - start);
+  std::vector<StreamResult> out(streams.size());
+  for (size_t i = 0; i < streams.size(); ++i) {
+    out[i].stream = streams[i];
+    out[i].seconds = seconds;
+    out[i].checked = config.check;
+  }
+  for (Worker& w : workers) {
+    MC_TRY_(std::move(w.outcome));
+    StreamResult& r = out[w.stream];
+    r.requests += w.result.requests;
+    r.batches += w.result.batches;
+    r.within_slo += w.result.within_slo;
+    r.latency_ns.merge(w.result.latency_ns);
+    r.thread_bytes.push_back(static_cast<double>(w.result.requests * r.stream.block));
+  }
+  if (config.check) MC_TRY_(client.verify(local.bytes(), need));
+  return out;
+}
+
+double jain(const std::vector<double>& shares) {
+  double sum = 0, squares = 0;
+  for (double s : shares) {
+    sum += s;
+    squares += s * s;
+  }
+  return squares == 0 ? 1 : sum * sum / (static_cast<double>(shares.size()) * squares);
+}
+
+Result<Stream> parse_mix(const std::string& text) {
+  std::vector<std::string> words;
+  for (size_t at = 0; at <= text.size();) {
+    const size_t colon = std::min(text.find(':', at), text.size());
+    words.push_back(text.substr(at, colon - at));
+    at = colon + 1;
+  }
+  const auto bad = [&](const char* what) {
+    return fail(Code::kInvalid,
+                "mix '%s': %s; want CLASS:OP:BLOCK[:THREADS[:SLO]], as "
+                "high:read:64KiB:1:2ms",
+                text.c_str(), what);
+  };
+  if (words.size() < 3 || words.size() > 5) return bad("wrong number of parts");
+  Stream s;
+  s.name = words[0];
+  if (words[0] == "high")
+    s.priority = Priority::kHigh;
+  else if (words[0] == "low")
+    s.priority = Priority::kLow;
+  else if (words[0] != "medium")
+    return bad("the class is high, medium or low");
+  if (words[1] != "read" && words[1] != "write") return bad("the operation is read or write");
+  s.op = words[1] == "read" ? Op::kRead : Op::kWrite;
+  const auto block = parse_bytes(words[2]);
+  if (!block || *block == 0) return bad("the block is a size");
+  s.block = *block;
+  if (words.size() > 3) {
+    const auto threads = parse_uint(words[3]);
+    if (!threads || *threads == 0 || *threads > 1024) return bad("1 to 1024 threads");
+    s.threads = *threads;
+  }
+  if (words.size() > 4) {
+    const auto slo = parse_duration(words[4]);
+    if (!slo || slo->count() <= 0) return bad("the SLO is a duration");
+    s.slo = *slo;
+  }
+  return s;
+}
+
+}  // namespace mc::xfer
