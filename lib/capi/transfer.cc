@@ -1,5 +1,5 @@
 #include <cstring>
-#include <deque>
+#include <iterator>
 #include <memory>
 #include <new>
 #include <string>
@@ -62,7 +62,11 @@ Result<Request> request_of(const mc_request& r, const Clock& clock) {
   for (uint64_t word : r.reserved)
     if (word != 0) return fail(Code::kInvalid, "mc_request.reserved is not zero");
   if (r.op > MC_WRITE) return fail(Code::kInvalid, "mc_request.op %u is no operation", r.op);
+  constexpr Priority kClasses[] = {Priority::kMedium, Priority::kHigh, Priority::kLow};
+  if (r.priority >= std::size(kClasses))
+    return fail(Code::kInvalid, "mc_request.priority %u is no class", r.priority);
   Request out;
+  out.priority = kClasses[r.priority];
   out.op = r.op == MC_READ ? Op::kRead : Op::kWrite;
   out.local = static_cast<std::byte*>(r.local);
   out.segment = r.segment;

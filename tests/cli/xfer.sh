@@ -34,7 +34,7 @@ for op in write read; do
 done
 expect 0 "$xfer" kv "$peer" --layers 3 --blocks 5 --rounds 1 --each
 expect 2 "$xfer" kv "$peer" --layers 6100
-grep -q '6100 layers x 32 blocks need .* the peer offers 64 MiB' "$T/err" || die "too large: unclear error"
+grep -q '6100 layers x 32 blocks need .* the peer offers 64.0 MiB' "$T/err" || die "too large: unclear error"
 expect 2 "$xfer" bench "$peer" --mix urgent:read:4KiB
 grep -q 'the class is high, medium or low' "$T/err" || die "bad mix: unclear error"
 expect 2 "$xfer" copy "$T/file" "$peer/0" --output csv
