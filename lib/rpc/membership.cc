@@ -40,9 +40,9 @@ void Membership::accuse(const NodeId& node, Time now) {
 }
 
 std::vector<Membership::Change> Membership::tick(Time now) {
-  if (!nodes_.empty() && now - ticked_ > options_.ttl / 2) {  // we stood still, not they
+  if (const Duration missed = stalled(now); missed > Duration::zero()) {  // not they stood still
     ++stalls_;
-    for (auto& [name, node] : nodes_) node.heard = std::min(now, node.heard + (now - ticked_));
+    for (auto& [name, node] : nodes_) node.heard = std::min(now, node.heard + missed);
   }
   ticked_ = now;
   for (auto it = nodes_.begin(); it != nodes_.end();) {
@@ -60,12 +60,23 @@ std::vector<Membership::Change> Membership::tick(Time now) {
 
 Time Membership::deadline() const {
   if (!changes_.empty()) return changed_;
-  return nodes_.empty() ? Time::max() : ticked_ + options_.ttl / 8;
+  return nodes_.empty() ? Time::max() : ticked_ + period();
 }
 
-bool Membership::suspect(const NodeId& node) const {
+Duration Membership::stalled(Time now) const {
+  const Duration gap = now - ticked_;
+  return !nodes_.empty() && gap > options_.ttl / 2 ? gap - period() : Duration::zero();
+}
+
+Duration Membership::silence(const NodeId& node, Time now) const {
   const auto it = nodes_.find(node);
-  return it == nodes_.end() || it->second.suspect;
+  if (it == nodes_.end()) return Duration::max();
+  return std::max(now - it->second.heard - stalled(now), Duration::zero());
+}
+
+bool Membership::suspect(const NodeId& node, Time now) const {
+  const auto it = nodes_.find(node);
+  return it == nodes_.end() || it->second.suspect || silence(node, now) > options_.suspect_after;
 }
 
 }  // namespace mc::rpc

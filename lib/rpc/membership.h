@@ -1,7 +1,8 @@
 // Who is alive: a node that heartbeats is a member; one silent for `suspect_after` is suspect, for
 // `ttl` dead and forgotten; one that comes back with a larger epoch was restarted, and what it held
-// is gone. A watcher that itself stood still heard nobody meanwhile: the time in which it did not
-// tick counts against no node, so a suspended process does not wake up to kill its whole cluster.
+// is gone. A watcher that itself stood still heard nobody meanwhile: however long it did not tick,
+// that counts as one period (an eighth of the ttl) against a node, so a suspended process does not
+// wake up to kill its whole cluster, and one that is starved for ever still finds out who died.
 //
 //   MC_TRY_(members.heard(beat.node, beat.epoch, now));
 //   for (const auto& change : members.tick(now)) ...   // at members.deadline(), or sooner
@@ -11,6 +12,7 @@
 #pragma once
 #include <cstdint>
 #include <map>
+#include <utility>
 #include <vector>
 
 #include "base/result.h"
@@ -41,13 +43,14 @@ class Membership {
   void accuse(const NodeId& node, Time now);  // somebody could not reach it: suspect until heard
   void forget(const NodeId& node) { nodes_.erase(node); }  // it said goodbye
 
-  // What happened since the last call, in order. Tick every quarter of the ttl at least: a gap of
-  // more than half of it is taken for a stall.
+  // What happened since the last call, in order. Tick at deadline() or sooner: a gap of more than
+  // half of the ttl is taken for a stall.
   std::vector<Change> tick(Time now);
   Time deadline() const;  // Time::max() when there is nobody to watch
 
   bool alive(const NodeId& node) const { return nodes_.contains(node); }
-  bool suspect(const NodeId& node) const;  // true for a stranger
+  bool suspect(const NodeId& node, Time now) const;      // true for a stranger
+  Duration silence(const NodeId& node, Time now) const;  // less stalls; Duration::max(): a stranger
   size_t size() const { return nodes_.size(); }
   uint64_t stalls() const { return stalls_; }
 
@@ -57,6 +60,8 @@ class Membership {
     Time heard;
     bool suspect = false;
   };
+  Duration period() const { return options_.ttl / 8; }
+  Duration stalled(Time now) const;  // since the last tick
   void note(Change::Kind kind, const NodeId& node, uint64_t epoch, Time now);
 
   const MembershipOptions options_;

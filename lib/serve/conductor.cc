@@ -21,14 +21,14 @@ WorkersOptions workers_options(const ConductorOptions& o, const spec::ModelSpec&
           .snapshot_budget = o.step_timeout};
 }
 
-Json worker_json(const Worker& w, Time now) {
+Json worker_json(const Worker& w, Duration silence, Time now) {
   Json j = {{"name", w.node},
             {"role", w.prefill ? "prefill" : "decode"},
             {"control", w.control},
             {"http", w.http},
             {"epoch", w.epoch},
             {"draining", w.draining},
-            {"silent_ms", to_ms(now - w.seen)},
+            {"silent_ms", to_ms(silence)},
             {"assigned", w.assigned},
             {"requests", w.requests},
             {"waiting", w.load.waiting},
@@ -190,7 +190,9 @@ std::string Conductor::not_ready() const {
 
 Json Conductor::cluster() const {
   Json nodes = Json::array();
-  for (const auto& [node, w] : workers_.all()) nodes.push_back(worker_json(*w, loop_.now()));
+  const Time now = loop_.now();
+  for (const auto& [node, w] : workers_.all())
+    nodes.push_back(worker_json(*w, workers_.silence(node, now), now));
   return {{"epoch", epoch_},
           {"model", cost_.spec().name},
           {"fingerprint", cost_.spec().fingerprint(options_.block_size)},

@@ -25,7 +25,8 @@ Workers::Workers(io::Loop& loop, WorkersOptions options, sched::PrefixIndex& ind
       options_(std::move(options)),
       index_(index),
       gaps_(metrics.counter("mc_conductor_index_gaps_total", "KV events found missing")),
-      resyncs_(metrics.counter("mc_conductor_index_resyncs_total", "snapshots asked of workers")) {}
+      resyncs_(metrics.counter("mc_conductor_index_resyncs_total", "snapshots asked of workers")),
+      members_({options_.worker_ttl, options_.worker_ttl, kWorkersMax}) {}
 
 Worker* Workers::find(const NodeId& node) {
   const auto it = workers_.find(node);
@@ -69,19 +70,21 @@ Result<HeartbeatAck> Workers::heartbeat(const Heartbeat& beat, Time now) {
       log_warn("conductor", "%s", (refused_[beat.node] = fits.error().what).c_str());
     return fail(fits.error());
   }
+  MC_TRY_(members_.heard(beat.node, beat.epoch, now));
   Worker* worker = find(beat.node);
-  if (worker != nullptr && beat.epoch < worker->epoch)
-    return fail(Code::kStale, "worker %s was replaced by a newer process of that name",
-                shown(beat.node).c_str());
   if (worker != nullptr && (beat.epoch > worker->epoch || beat.control != worker->control ||
                             worker->prefill != (beat.role == "prefill"))) {
     remove(beat.node, "it restarted");
     worker = nullptr;
   }
   if (worker == nullptr) {
-    MC_TRY(worker, join(beat, now));
+    auto joined = join(beat);
+    if (!joined) {
+      members_.forget(beat.node);
+      return fail(joined.error());
+    }
+    worker = *joined;
   }
-  worker->seen = now;
   worker->draining = beat.draining;
   worker->load = beat.load;
   worker->reserved_blocks = 0;
@@ -89,16 +92,13 @@ Result<HeartbeatAck> Workers::heartbeat(const Heartbeat& beat, Time now) {
   return HeartbeatAck{options_.epoch, worker->events_seen};
 }
 
-Result<Worker*> Workers::join(const Heartbeat& beat, Time now) {
-  if (workers_.size() >= kWorkersMax)
-    return fail(Code::kBusy, "%zu workers already", workers_.size());
+Result<Worker*> Workers::join(const Heartbeat& beat) {
   auto worker = std::make_unique<Worker>();
   worker->node = beat.node;
   worker->prefill = beat.role == "prefill";
   worker->epoch = beat.epoch;
   worker->control = beat.control;
   worker->http = beat.http;
-  worker->seen = now;
   worker->synced = !worker->prefill;
   MC_TRY(worker->client, rpc::Client::connect(loop_, beat.control));
   if (worker->prefill) {
@@ -127,11 +127,9 @@ void Workers::remove(const NodeId& node, const std::string& why) {
 }
 
 void Workers::tick(Time now) {
-  std::vector<NodeId> silent;
-  for (const auto& [node, worker] : workers_)
-    if (now - worker->seen > options_.worker_ttl) silent.push_back(node);
-  for (const NodeId& node : silent)
-    remove(node, "no heartbeat for " + to_text(options_.worker_ttl));
+  for (const auto& change : members_.tick(now))
+    if (change.kind == rpc::Membership::Change::Kind::kDead)
+      remove(change.node, "no heartbeat for " + to_text(options_.worker_ttl));
 }
 
 // Events are applied in order and once. While a snapshot is on its way they are not acknowledged,

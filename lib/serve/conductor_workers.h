@@ -3,8 +3,8 @@
 // snapshots when the conductor starts, when a worker restarts, and when events were missed.
 //
 // A worker of the wrong model or layout is refused, with both fingerprints. One that is silent for
-// `worker_ttl`, or comes back with another epoch, is gone: on_gone is called and what it held is
-// forgotten.
+// `worker_ttl` (while this process did not stand still itself: rpc/membership), or comes back with
+// another epoch, is gone: on_gone is called and what it held is forgotten.
 //
 // Thread: the loop's. Source: Mooncake paper section 5.3.
 #pragma once
@@ -16,6 +16,7 @@
 
 #include "base/metrics.h"
 #include "rpc/client.h"
+#include "rpc/membership.h"
 #include "sched/ledger.h"
 #include "sched/prefix_index.h"
 #include "serve/messages.h"
@@ -29,7 +30,6 @@ struct Worker {
   std::string control, http;
   bool draining = false;
   WorkerLoad load;
-  Time seen{};
   std::unique_ptr<rpc::Client> client;
 
   // Prefill: its part of the index.
@@ -66,6 +66,7 @@ class Workers {
   Worker* find(const NodeId& node, uint64_t epoch);
   Worker* find(const NodeId& node);
   const std::map<NodeId, std::unique_ptr<Worker>>& all() const { return workers_; }
+  Duration silence(const NodeId& node, Time now) const { return members_.silence(node, now); }
   size_t slots() const { return slots_used_; }  // of the index: one more than the largest
   size_t live(bool prefill) const;
   size_t unsynced() const;
@@ -74,7 +75,7 @@ class Workers {
 
  private:
   Result<> check(const Heartbeat& beat) const;
-  Result<Worker*> join(const Heartbeat& beat, Time now);
+  Result<Worker*> join(const Heartbeat& beat);
   void remove(const NodeId& node, const std::string& why);
   void apply(Worker& worker, const Heartbeat& beat);
   void resync(Worker& worker);
@@ -86,6 +87,7 @@ class Workers {
   sched::PrefixIndex& index_;
   Counter& gaps_;
   Counter& resyncs_;
+  rpc::Membership members_;  // who of workers_ is alive
   std::map<NodeId, std::unique_ptr<Worker>> workers_;
   std::map<NodeId, std::string> refused_;  // the reason logged last, so that it is logged once
   std::vector<sched::PrefixIndex::Slot> slots_free_;

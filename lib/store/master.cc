@@ -135,7 +135,7 @@ void Master::expire_grants(Time now) {
 
 bool Master::on_healthy_node(const Object& object, Time now) const {
   return std::any_of(object.replicas.begin(), object.replicas.end(), [&](const Replica& r) {
-    return !members_.liveness().is_suspect(r.node->ref.name, now);
+    return !members_.liveness().suspect(r.node->ref.name, now);
   });
 }
 
@@ -179,9 +179,10 @@ void Master::finish(Time now) {
 }
 
 void Master::tick(Time now) {
-  for (const NodeId& name : members_.liveness().tick(now)) {
+  for (const auto& change : members_.liveness().tick(now)) {
+    if (change.kind != rpc::Membership::Change::Kind::kDead) continue;
     ++totals_.nodes_expired;
-    drop_node(name, now);
+    drop_node(change.node, now);
   }
   expire_grants(now);
   expire_parked(now);

@@ -49,7 +49,7 @@ Replicas Master::locate(const GetReplicas& m, Time now) {
     item.generation = object->generation;
     std::vector<Replica> at = object->replicas;
     std::stable_partition(at.begin(), at.end(), [&](const Replica& r) {
-      return !members_.liveness().is_suspect(r.node->ref.name, now);
+      return !members_.liveness().suspect(r.node->ref.name, now);
     });
     for (const Replica& r : at) {
       const uint64_t offset = r.node->layout.data + r.offset;
@@ -153,7 +153,7 @@ ClusterStat Master::handle(const Stat&, Time now) const {
   reply.evicted_objects = totals_.evicted_objects;
   reply.evicted_bytes = totals_.evicted_bytes;
   for (const auto& [name, node] : members_.all()) {
-    const bool suspect = members_.liveness().is_suspect(name, now);
+    const bool suspect = members_.liveness().suspect(name, now);
     reply.nodes.push_back({name, node->ref.control,
                            !node->ready ? "mounting"
                            : suspect    ? "suspect"

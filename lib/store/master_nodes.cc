@@ -13,7 +13,7 @@ Result<Mounted> Master::handle(const Mount& m, Time now) {
                 static_cast<unsigned long long>(epoch_));
   if (const Member* old = members_.find(m.node.name)) {
     const bool same = old->ref.generation == m.node.generation;
-    if (!same && !members_.liveness().is_suspect(m.node.name, now))
+    if (!same && !members_.liveness().suspect(m.node.name, now))
       return fail(Code::kBusy,
                   "node name '%s' is in use by %s, heard just now: choose another --name, or "
                   "retry if that one has ended",
@@ -36,7 +36,7 @@ Result<Mounted> Master::handle(const Inventory& m, Time now) {
   if (node->ready || m.records.size() > kInventoryMax)
     return fail(Code::kInvalid, "inventory of node '%s': %zu records, %s", shown(m.node).c_str(),
                 m.records.size(), node->ready ? "after the last" : "too many");
-  members_.liveness().heard(m.node, now);
+  members_.heard(*node, now);
   for (const Record& record : m.records) adopt(*node, record, now);
   if (m.last) {
     members_.ready(*node);
@@ -94,8 +94,8 @@ void Master::handle(const Heartbeat& m, Time now, Done<Beat> done) {
   finish(now);
 }
 
-Result<rpc::Empty> Master::handle(const ReportNode& m, Time) {
-  if (members_.find(m.node, m.generation) != nullptr) members_.liveness().suspect(m.node);
+Result<rpc::Empty> Master::handle(const ReportNode& m, Time now) {
+  if (members_.find(m.node, m.generation) != nullptr) members_.liveness().accuse(m.node, now);
   return rpc::Empty{};
 }
 

@@ -6,7 +6,6 @@ namespace mc::store {
 namespace {
 
 constexpr uint64_t kCapacityMax = uint64_t{1} << 48;
-constexpr size_t kNodesMax = 4096;
 constexpr uint32_t kHoldMaxMs = 60'000;
 constexpr size_t kAddressMax = 280;
 
@@ -48,13 +47,11 @@ Result<Member*> Members::add(const Mount& mount, Time now) {
                 shown(mount.node.name).c_str(), mount.node.control.size());
   if (!mount.node.generation)
     return fail(Code::kInvalid, "node %s: no generation", shown(mount.node.name).c_str());
-  if (members_.size() >= kNodesMax)
-    return fail(Code::kNoSpace, "%zu nodes are mounted already", members_.size());
+  MC_TRY_(liveness_.heard(mount.node.name, ++mounts_, now));
   auto& slot = members_[mount.node.name];
   MC_CHECK(slot == nullptr);
   slot = std::make_unique<Member>(mount.node, mount.layout);
-  slot->mount = ++mounts_;
-  liveness_.heard(mount.node.name, now);
+  slot->mount = mounts_;
   return slot.get();
 }
 
@@ -69,6 +66,10 @@ std::unique_ptr<Member> Members::take(const NodeId& name) {
   return member;
 }
 
+void Members::heard(const Member& node, Time now) {
+  MC_CHECK(liveness_.heard(node.ref.name, node.mount, now).has_value());
+}
+
 void Members::ready(Member& node) {
   if (node.ready) return;
   node.ready = true;
@@ -79,7 +80,7 @@ void Members::ready(Member& node) {
 std::optional<Replica> Members::place(uint64_t bytes, const std::vector<Replica>& used,
                                       const NodeId& prefer, Time now) {
   const auto try_node = [&](Member* node) -> std::optional<Replica> {
-    if (!node->ready || liveness_.is_suspect(node->ref.name, now)) return std::nullopt;
+    if (!node->ready || liveness_.suspect(node->ref.name, now)) return std::nullopt;
     if (std::any_of(used.begin(), used.end(), [&](const Replica& r) { return r.node == node; }))
       return std::nullopt;
     const auto offset = node->space.allocate(bytes);
@@ -111,7 +112,7 @@ void Members::order(Member& node, OrderKind kind, const Record& record, Generati
 }
 
 void Members::beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Beat> done) {
-  liveness_.heard(node.ref.name, now);
+  heard(node, now);
   std::vector<PendingOrder> carried_out;
   while (!node.orders.empty() && node.orders.front().order.seq <= heartbeat.done) {
     carried_out.push_back(std::move(node.orders.front()));
@@ -150,7 +151,7 @@ uint64_t Members::used() const {
 uint64_t Members::releasing(Time now) const {
   uint64_t bytes = 0;
   for (const Member* node : ready_)
-    if (!liveness_.is_suspect(node->ref.name, now)) bytes += node->releasing;
+    if (!liveness_.suspect(node->ref.name, now)) bytes += node->releasing;
   return bytes;
 }
 

@@ -11,24 +11,27 @@
 #include <vector>
 
 #include "base/random.h"
-#include "store/liveness.h"
+#include "rpc/membership.h"
 #include "store/object.h"
 
 namespace mc::store {
 
 class Members {
  public:
-  Members(LivenessOptions liveness, uint64_t seed) : liveness_(liveness), random_(seed) {}
+  Members(const rpc::MembershipOptions& liveness, uint64_t seed)
+      : liveness_(liveness), random_(seed) {}
 
   Member* find(const NodeId& name);
   Member* find(const NodeId& name, Generation generation);
   Member* find_mount(const NodeId& name, uint64_t mount);
-  // Errors: kInvalid for an impossible layout.
+  // Errors: kInvalid for an impossible layout; kBusy when there are too many nodes.
   Result<Member*> add(const Mount& mount, Time now);
   std::unique_ptr<Member> take(const NodeId& name);  // it is gone: nullptr if it was not there
+  void heard(const Member& node, Time now);
   const std::map<NodeId, std::unique_ptr<Member>>& all() const { return members_; }
-  Liveness& liveness() { return liveness_; }
-  const Liveness& liveness() const { return liveness_; }
+  // A node is known there by its mount: one that mounts anew was restarted.
+  rpc::Membership& liveness() { return liveness_; }
+  const rpc::Membership& liveness() const { return liveness_; }
 
   // A range on a healthy node not among `used`: the preferred one, then the emptier of two taken
   // at random, then any.
@@ -52,7 +55,7 @@ class Members {
   std::map<NodeId, std::unique_ptr<Member>> members_;
   std::vector<Member*> ready_;
   uint64_t capacity_ = 0, mounts_ = 0;
-  Liveness liveness_;
+  rpc::Membership liveness_;
   Random random_;
 };
 

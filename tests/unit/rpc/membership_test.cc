@@ -35,7 +35,8 @@ TEST_SUITE("rpc/membership") {
     REQUIRE(m.heard("a", 7, t0).has_value());
     CHECK(m.tick(t0).empty());
     CHECK(run(m, t0, t0 + 3s).empty());
-    CHECK_FALSE(m.suspect("a"));
+    CHECK_FALSE(m.suspect("a", t0 + 3s));
+    CHECK(m.suspect("a", t0 + 3001ms));  // whether or not a tick has told so
     Time when{};
     CHECK(run(m, m.deadline(), t0 + 9999ms, &when) == Changes{{Kind::kSuspect, "a", 7}});
     CHECK(when <= t0 + 3s + 10s / 8);
@@ -51,12 +52,13 @@ TEST_SUITE("rpc/membership") {
     m.accuse("a", t0 + 1s);
     m.accuse("a", t0 + 1s);
     m.accuse("stranger", t0 + 1s);
-    CHECK(m.suspect("a"));
+    CHECK(m.suspect("a", t0 + 1s));
+    CHECK(m.suspect("stranger", t0 + 1s));
     REQUIRE(m.heard("a", 1, t0 + 2s).has_value());
     CHECK(m.tick(t0 + 2s) == Changes{{Kind::kSuspect, "a", 1}, {Kind::kRecovered, "a", 1}});
     m.accuse("a", t0 + 3s);
     REQUIRE(m.heard("a", 2, t0 + 3s).has_value());
-    CHECK_FALSE(m.suspect("a"));
+    CHECK_FALSE(m.suspect("a", t0 + 3s));
     CHECK(m.tick(t0 + 3s) == Changes{{Kind::kSuspect, "a", 1}, {Kind::kRestarted, "a", 2}});
     const auto old = m.heard("a", 1, t0 + 4s);
     CHECK(old.error().code == Code::kStale);
@@ -65,22 +67,38 @@ TEST_SUITE("rpc/membership") {
           Changes{{Kind::kSuspect, "a", 2}, {Kind::kDead, "a", 2}});  // the old one kept it not
   }
 
-  TEST_CASE("the time in which the watcher stood still counts against nobody") {
+  TEST_CASE("however long the watcher stood still, it counts as one period") {
     Membership m({10s, 3s});
     REQUIRE(m.heard("a", 1, t0).has_value());
     m.tick(t0);
     CHECK(run(m, t0, t0 + 2s).empty());
+    CHECK_FALSE(m.suspect("a", t0 + 1h));  // asked before the first tick after it
+    CHECK(m.silence("a", t0 + 1h) == 2500ms);
     CHECK(m.tick(t0 + 1h).empty());
     CHECK(m.stalls() == 1);
-    CHECK_FALSE(m.suspect("a"));
-    // It had been silent for at most two seconds: eight are left, however often we stand still.
-    CHECK(run(m, t0 + 1h, t0 + 1h + 7s) == Changes{{Kind::kSuspect, "a", 1}});
+    CHECK(m.silence("a", t0 + 1h) == 2500ms);
+    CHECK_FALSE(m.suspect("a", t0 + 1h));
+    CHECK(run(m, t0 + 1h, t0 + 1h + 5s) == Changes{{Kind::kSuspect, "a", 1}});
     CHECK(m.tick(t0 + 2h).empty());
     CHECK(run(m, t0 + 2h, t0 + 2h + 5s) == Changes{{Kind::kDead, "a", 1}});
     // Nor is it a stall when there was nobody to watch.
     REQUIRE(m.heard("b", 1, t0 + 5h).has_value());
     m.tick(t0 + 5h);
     CHECK(m.stalls() == 2);
+  }
+
+  TEST_CASE("a watcher that always ticks late still finds out who died, and spares who beats") {
+    Membership m({10s, 3s});
+    REQUIRE(m.heard("a", 1, t0).has_value());
+    Changes all;
+    int ticks = 0;
+    for (Time now = t0; m.alive("a") && ticks < 100; now += 20s, ++ticks) {
+      REQUIRE(m.heard("b", 1, now).has_value());
+      for (auto& change : m.tick(now)) all.push_back(std::move(change));
+    }
+    CHECK(ticks == 9);
+    CHECK(all.back() == Membership::Change{Kind::kDead, "a", 1});
+    CHECK(m.alive("b"));
   }
 
   TEST_CASE("changes come in the order of the names, and there are only so many members") {

@@ -227,6 +227,21 @@ TEST_CASE("a node that dies costs what it held alone and nothing else") {
   CHECK(c.stat().nodes.size() == 1);
 }
 
+TEST_CASE("a master that stood still gives up no node, and trusts them all at once") {
+  FakeCluster c;
+  c.add("a", 64 * kMiB);
+  REQUIRE(c.put("k", 1) == kDone);
+  c.run_until(t0 + 2s);
+  c.now += 1h;
+  CHECK(c.put("before the first tick", 1) == kDone);  // not suspect either
+  c.master->tick(c.now);
+  c.pump();
+  CHECK(c.master->totals().nodes_expired == 0);
+  CHECK(c.has("k"));
+  c.run_until(c.now + 20s);
+  CHECK(c.stat().nodes.size() == 1);
+}
+
 TEST_CASE("a suspect node is given nothing new and is read last") {
   FakeCluster c;
   c.add("a", 64 * kMiB);
