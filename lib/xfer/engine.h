@@ -35,7 +35,7 @@ namespace mc::xfer {
 struct EngineOptions {
   NodeId node = "anonymous";
   std::vector<std::string> data{"127.0.0.1:0"};       // where tcp data connections are taken
-  std::vector<std::string> nics;                      // interfaces used for tcp; empty: all
+  std::vector<std::string> nics{};                    // interfaces used for tcp; empty: all
   std::vector<std::string> transports{"shm", "tcp"};  // allowed, in order of preference
   uint32_t workers = 2;                               // copy threads
   uint32_t connections = 2;                           // tcp connections per peer
