@@ -36,7 +36,15 @@ void notify_systemd(const char* state) {
 
 }  // namespace
 
-Result<> DaemonOptions::load() const { return rpc::load_cluster_key(cluster_key); }
+Result<> DaemonOptions::load() const {
+  if (!announce.empty()) {  // a folder that is not there is told now, not once ready
+    const auto slash = announce.rfind('/');
+    const std::string folder = slash == std::string::npos ? "." : announce.substr(0, slash + 1);
+    if (::access(folder.c_str(), W_OK | X_OK) != 0)
+      return fail_errno("announce %s", announce.c_str());
+  }
+  return rpc::load_cluster_key(cluster_key);
+}
 
 Result<> DaemonOptions::ready(const Endpoints& me) const {
   log_info("daemon", "%s %s ready: control %s%s%s", me.role.c_str(), me.name.c_str(),

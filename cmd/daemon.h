@@ -38,7 +38,7 @@ struct DaemonOptions {
       "file (mode 0600) with the secret all processes of a cluster share");
   }
 
-  Result<> load() const;                      // reads the cluster key, when there is one
+  Result<> load() const;  // reads the cluster key, when there is one; checks the folder of announce
   Result<> ready(const Endpoints& me) const;  // announces, logs, and tells systemd
   void stopping() const;                      // tells systemd and removes the announcement
 };

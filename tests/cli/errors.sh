@@ -1,0 +1,101 @@
+#!/usr/bin/env bash
+# Bad input to every program gets a message that names the thing and the remedy, and the right status.
+source "$(dirname "$0")/../common.inc"
+# A daemon that takes what it should refuse would serve for ever.
+refused() { expect "$1" timeout -k 1 20 "${@:2}"; }
+says() { grep -qF -- "$1" "$T/err" || die "no word of '$1': $(cat "$T/err")"; }
+
+# A port that somebody holds until the test ends.
+python3 -c 'import socket, sys
+s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen()
+print(s.getsockname()[1], flush=True); sys.stdin.read()' < <(tail -f /dev/null --pid=$$) >"$T/port" &
+deadline=$((SECONDS + 10))
+until [ -s "$T/port" ]; do
+  [ $SECONDS -lt $deadline ] || die "no port to hold"
+  read -rt 0.05 <> <(:) || true
+done
+taken=127.0.0.1:$(cat "$T/port")
+
+echo 'a secret that is long enough' >"$T/open.key"
+chmod 644 "$T/open.key"
+echo tiny >"$T/short.key"
+chmod 600 "$T/short.key"
+echo '{ "log-lvel": "info" }' >"$T/typo.json"
+echo '{ "log-level": 3 }' >"$T/type.json"
+printf '{\n  "log-level" "info"\n}' >"$T/broken.json"
+free=(--listen 127.0.0.1:0 --http 127.0.0.1:0)
+free_from() { case "$1" in listen) echo --http ;; http) echo --listen ;; esac; }
+
+daemons=0
+for words in mc-master 'mc-store serve' mc-conductor mc-prefill mc-decode 'mc-xfer serve'; do
+  read -ra daemon <<<"$words"
+  program=${daemon[0]}
+  if [ ! -x "$MC_BIN/$program" ]; then
+    echo "not tested: $program is not built"
+    continue
+  fi
+  daemon[0]=$MC_BIN/$program
+  daemons=$((daemons + 1))
+
+  # Flags, environment and files: what is unknown is named, with what is near.
+  refused 2 "${daemon[@]}" "${free[@]}" --anounce x
+  says "$program: unknown option --anounce: did you mean --announce?"
+  refused 2 "${daemon[@]}" "${free[@]}" --log-level loud
+  says "--log-level: 'loud' is not one of error,warn,info,debug"
+  variable=MC_$(tr a-z- A-Z_ <<<"${program#mc-}")_LISTN
+  refused 2 env "$variable=x" "${daemon[@]}" "${free[@]}"
+  says "$variable: unknown option 'listn': did you mean 'listen'?"
+  refused 2 "${daemon[@]}" "${free[@]}" --config "$T/typo.json"
+  says "$T/typo.json: unknown option 'log-lvel'"
+  refused 2 "${daemon[@]}" "${free[@]}" --config "$T/type.json"
+  says "$T/type.json: 'log-level' is number, want TEXT"
+  refused 2 "${daemon[@]}" "${free[@]}" --config "$T/broken.json"
+  says "$T/broken.json: parse error at line 2"
+  refused 2 "${daemon[@]}" "${free[@]}" --config "$T/absent.json"
+  says "open $T/absent.json: No such file or directory"
+  refused 2 "${daemon[@]}" "${free[@]}" --config "$T"
+  says "read $T: Is a directory"
+
+  # Addresses.
+  for which in listen http; do
+    refused 3 "${daemon[@]}" --$which "$taken" "$(free_from $which)" 127.0.0.1:0
+    says "$taken"
+    says 'in use'
+    refused 2 "${daemon[@]}" --$which nonsense "$(free_from $which)" 127.0.0.1:0
+    says "'nonsense'"
+  done
+  refused 2 "${daemon[@]}" --listen 0.0.0.0:0 --http 127.0.0.1:0
+  says 'without --cluster-key'
+
+  # The cluster key.
+  refused 1 "${daemon[@]}" "${free[@]}" --cluster-key "$T/open.key"
+  says "$T/open.key may be read by others: chmod 600 it"
+  refused 2 "${daemon[@]}" "${free[@]}" --cluster-key "$T/short.key"
+  says "$T/short.key: cluster key of 4 bytes: want 16 or more"
+  refused 1 "${daemon[@]}" "${free[@]}" --cluster-key "$T/absent.key"
+  says "open $T/absent.key: No such file or directory"
+
+  refused 1 "${daemon[@]}" "${free[@]}" --announce "$T/no/such/folder"
+  says "$T/no/such/folder"
+done
+[ "$daemons" -gt 0 ] || skip "no daemon is built in $MC_BIN"
+
+# Verbs, and peers that are not there.
+for program in mc-store mc-xfer mc-topo mc-replay; do
+  [ -x "$MC_BIN/$program" ] || continue
+  refused 2 "$MC_BIN/$program" zebra
+  says "$program: unknown verb 'zebra': want one of "
+  refused 2 "$MC_BIN/$program"
+  refused 2 "$MC_BIN/$program" --completion zsh
+done
+if [ -x "$MC_BIN/mc-store" ]; then
+  refused 3 "$MC_BIN/mc-store" stat --master "$taken" --timeout 300ms  # something else listens there
+  says 'is it running there, with the same cluster key?'
+  refused 2 "$MC_BIN/mc-store" statt
+  says "unknown verb 'statt': did you mean stat?"
+fi
+if [ -x "$MC_BIN/mc-replay" ]; then
+  refused 1 "$MC_BIN/mc-replay" analyze "$T/absent.jsonl"
+  says "$T/absent.jsonl"
+fi
+echo "$daemons daemons"
