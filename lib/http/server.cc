@@ -175,8 +175,12 @@ size_t Server::open_exchanges() const { return impl_->connections->open(); }
 bool serve_common(const Exchange& exchange, const Metrics& metrics, const std::string& not_ready,
                   const std::string& health_json) {
   const std::string& path = exchange.request().path;
+  const std::string& method = exchange.request().method;
   const int status = not_ready.empty() ? 200 : 503;
-  if (path == "/live") {
+  if (path != "/live" && path != "/ready" && path != "/health" && path != "/metrics") return false;
+  if (method != "GET" && method != "HEAD") {
+    exchange.reply(405, "text/plain", path + " wants GET, not " + method + "\n");
+  } else if (path == "/live") {
     exchange.reply(200, "application/json", "{\"live\":true}\n");
   } else if (path == "/ready") {
     const Json reason = not_ready;
@@ -185,10 +189,8 @@ bool serve_common(const Exchange& exchange, const Metrics& metrics, const std::s
                                      : "{\"ready\":false,\"reason\":" + dump_json(reason) + "}\n");
   } else if (path == "/health") {
     exchange.reply(status, "application/json", health_json);
-  } else if (path == "/metrics") {
-    exchange.reply(200, "text/plain; version=0.0.4", metrics.text());
   } else {
-    return false;
+    exchange.reply(200, "text/plain; version=0.0.4", metrics.text());
   }
   return true;
 }
