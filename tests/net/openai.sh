@@ -27,6 +27,14 @@ check 404 '.error.code == "model_not_found"' '{"model":"gpt-9","prompt":"x"}'
 check 400 '.error.code == "context_length_exceeded"' \
   "{\"model\":\"$model\",\"prompt\":\"x\",\"max_tokens\":99999999}"
 
+# A prompt as long as the context leaves no room for an answer; ids that no vocabulary has.
+context=$(curl -fsS "$URL/v1/models" | jq '.data[0].max_model_len')
+jq -nc --arg model "$model" --argjson n "$context" '{model: $model, prompt: [range($n) | 1]}' >"$T/long"
+check 400 '.error.code == "context_length_exceeded"' "@$T/long"
+check 400 '.error.param == "prompt"' "{\"model\":\"$model\",\"prompt\":[1,-1]}"
+check 400 '.error.param == "prompt"' "{\"model\":\"$model\",\"prompt\":[1,4294967296]}"
+check 400 '.error.param == "prompt"' "{\"model\":\"$model\",\"prompt\":[1,\"two\"]}"
+
 curl -sN -m 20 -H 'content-type: application/json' -d "{\"model\":\"$model\",\"prompt\":\"stream\",
   \"max_tokens\":5,\"ignore_eos\":true,\"stream\":true,\"stream_options\":{\"include_usage\":true}}" \
   "$URL/v1/completions" >"$T/sse"
