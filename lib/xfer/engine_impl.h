@@ -1,9 +1,9 @@
 // The engine's inside: who is open, what is submitted, and what happens to a slice that comes back.
 // Private to engine*.cc.
 //
-// Thread: members are guarded by one mutex that is never held across a call into a transport, a
-// callback, or the network. Blocking errands (fetching a descriptor again, dropping a peer's
-// connections) run on the caretaker thread.
+// Thread: members are guarded by a mutex that is never held across a call into a transport, a
+// callback, or the network; so are batches, each by its own. Blocking errands (fetching a
+// descriptor again, dropping a peer's connections) run on the caretaker thread.
 #pragma once
 #include <deque>
 #include <functional>
@@ -15,6 +15,7 @@
 #include <vector>
 
 #include "xfer/engine.h"
+#include "xfer/merge.h"
 #include "xfer/nics.h"
 #include "xfer/registry.h"
 #include "xfer/shm/fd_server.h"
@@ -58,16 +59,25 @@ struct Engine::Impl final : Sink {
   // The first transport that reaches and has not had it yet; null when none is left.
   Transport* next_way(Slice& slice) const;
 
-  // ---- transfers (engine.cc)
-  Result<> submit(BatchId id, std::span<const Request> requests, std::function<void()> all_done);
-  void launch(const TaskPtr& task, const PeerPtr& peer);
+  // ---- transfers (engine_work.cc)
+  struct Work {
+    Run run;
+    PeerPtr peer;
+  };
+  Result<PeerPtr> peer_for(const Request& request) MC_REQUIRES(mutex);
+  Result<std::vector<Work>> admit(std::span<const Request> requests);
+  Result<> submit(const std::shared_ptr<Batch>& batch, std::span<const Request> requests,
+                  std::function<void()> all_done);
+  void launch(const TaskPtr& task, const Request& request, const PeerPtr& peer);
   void dispatch(SlicePtr slice);  // to its next transport, or settles it
   void finished(SlicePtr slice, Result<> outcome) override;
   void settle(SlicePtr slice, const Result<>& outcome);
   Time after(Duration budget) const;
   bool ending() const;
-  Result<> wait(const std::shared_ptr<Batch>& batch, Duration budget);
-  void cancel(const std::shared_ptr<Batch>& batch);
+  void run_or_defer(std::vector<std::function<void()>> callbacks);
+  Result<> wait(Batch& batch, Duration budget);
+  Result<> outcome_of(Batch& batch, Duration budget);
+  void cancel(Batch& batch);
   std::shared_ptr<Batch> find(BatchId id) const;
   void errand(std::function<void()> job) MC_REQUIRES(mutex);
   void care();
@@ -95,9 +105,7 @@ struct Engine::Impl final : Sink {
   Counters self_counts{};
 
   mutable Mutex mutex;
-  Condition changed;  // errands or stopping
-  BatchId next_batch MC_GUARDED_BY(mutex) = 1;
-  std::unordered_map<BatchId, std::shared_ptr<Batch>> batches MC_GUARDED_BY(mutex);
+  Condition changed;                                // errands or stopping
   std::vector<Open> segments MC_GUARDED_BY(mutex);  // by handle; [0] is this process
   uint64_t self_version MC_GUARDED_BY(mutex) = 0;   // of the registry, when [0] was made
   std::map<NodeId, SegmentHandle> by_node MC_GUARDED_BY(mutex);
@@ -105,6 +113,9 @@ struct Engine::Impl final : Sink {
   std::deque<std::function<void()>> errands MC_GUARDED_BY(mutex);
   bool stopping MC_GUARDED_BY(mutex) = false;
   std::thread caretaker;
+  mutable Mutex batches_mutex;
+  BatchId next_batch MC_GUARDED_BY(batches_mutex) = 1;
+  std::unordered_map<BatchId, std::shared_ptr<Batch>> batches MC_GUARDED_BY(batches_mutex);
 };
 
 }  // namespace mc::xfer

@@ -159,7 +159,7 @@ void Engine::Impl::retire(PeerPtr peer, Peer::Fate fate) {
 // slice, and go on with that. A guard that moved on is not this: the new descriptor has the old
 // generation, and the slice fails. Takes the slice if there is hope.
 bool Engine::Impl::refresh(SlicePtr& slice) {
-  const SegmentHandle segment = slice->task->request.segment;
+  const SegmentHandle segment = slice->task->segment;
   Lock lock(mutex);
   if (stopping || segment == 0 || segment >= segments.size() || slice->refreshed) return false;
   Open& o = segments[segment];

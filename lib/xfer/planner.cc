@@ -33,10 +33,22 @@ Result<> check(const Request& r) {
   return {};
 }
 
+namespace {
+Piece whole_of(const Request& r) {
+  if (r.local_stride == r.bytes && r.remote_stride == r.bytes)
+    return {0, r.offset, r.bytes * r.rows, 1, 0, 0};
+  return {0, r.offset, r.bytes, r.rows, r.local_stride, r.remote_stride};
+}
+}  // namespace
+
+bool in_one_piece(const Request& r, uint64_t slice_bytes, Piece* piece) {
+  if (r.bytes * r.rows > std::max(slice_bytes, kSliceBytesMin)) return false;
+  *piece = whole_of(r);
+  return true;
+}
+
 std::vector<Piece> plan(const Request& r, uint64_t slice_bytes) {
-  Piece whole{0, r.offset, r.bytes, r.rows, r.local_stride, r.remote_stride};
-  if (r.rows > 1 && r.local_stride == r.bytes && r.remote_stride == r.bytes)
-    whole = {0, r.offset, r.bytes * r.rows, 1, 0, 0};
+  const Piece whole = whole_of(r);
   uint64_t slice = std::max({slice_bytes, kSliceBytesMin, whole.total() / kSlicesMax + 1});
   slice = (slice + 63) / 64 * 64;  // cuts fall on cache lines
   std::vector<Piece> out;

@@ -24,6 +24,8 @@ struct Piece {
 
 // kInvalid when a length overflows or rows overlap on the written side.
 Result<> check(const Request& request);
+// A request so small that it is not cut at all: sets `piece` to it.
+bool in_one_piece(const Request& request, uint64_t slice_bytes, Piece* piece);
 std::vector<Piece> plan(const Request& request, uint64_t slice_bytes);
 
 // The end of the last row, from the start of the first; 0 when it overflows.

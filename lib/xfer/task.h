@@ -1,10 +1,12 @@
-// A submitted request and the batch it belongs to. Private to the engine.
+// What a batch is made of: items (the requests, as submitted), and tasks (what is moved: one item,
+// or several that were merged). Slices belong to tasks. Private to the engine.
 //
-// Thread: all but `cancelled` belong to the engine's mutex.
+// Thread: a batch's members belong to its mutex; the atomics may be read without it.
 #pragma once
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "base/mutex.h"
@@ -15,20 +17,44 @@ namespace mc::xfer {
 struct Batch;
 
 struct Task {
-  Request request;
-  std::weak_ptr<Batch> batch;
-  Status status;
+  Batch* batch = nullptr;  // which keeps it; null: `settled` is told instead
+  std::function<void(const Result<>&)> settled;
+  SegmentHandle segment = 0;
+  size_t first = 0, count = 1;  // its items
   size_t slices_left = 0;
   bool wanted_cancel = false;
+  Error error;  // the first, if any
   std::atomic<bool> cancelled{false};
 };
-using TaskPtr = std::shared_ptr<Task>;
+using TaskPtr = std::shared_ptr<Task>;  // shares the ownership of its batch
+
+struct Item {
+  State state = State::kPending;
+  uint64_t bytes = 0, done = 0;
+  uint64_t at = 0;  // where its bytes begin among those of its task
+  Task* task = nullptr;
+};
 
 struct Batch {
+  Mutex mutex;
   Condition ended;  // notified when unfinished becomes 0
-  std::vector<TaskPtr> tasks;
-  size_t unfinished = 0;
-  std::vector<std::function<void()>> all_done;
+  std::vector<Item> items MC_GUARDED_BY(mutex);
+  std::vector<std::unique_ptr<Task[]>> tasks MC_GUARDED_BY(mutex);
+  std::vector<std::function<void()>> all_done MC_GUARDED_BY(mutex);
+  std::atomic<size_t> unfinished{0};  // tasks
+  std::atomic<bool> failed{false};    // any of them
+
+  // One slice of `task` ended: `bytes` from `at` on were moved, or not. True when that was the
+  // task's last slice.
+  bool slice_ended(Task& task, uint64_t at, uint64_t bytes, const Result<>& outcome)
+      MC_REQUIRES(mutex);
+
+ private:
+  std::span<Item> items_of(const Task& task) MC_REQUIRES(mutex);
+  void credit(std::span<Item> of, uint64_t at, uint64_t bytes);
 };
+
+// The only task, with its one item, of a batch that it keeps.
+TaskPtr single_task(SegmentHandle segment, uint64_t bytes);
 
 }  // namespace mc::xfer

@@ -16,7 +16,7 @@ const char* name(State state) {
   return "?";
 }
 
-Result<const BufferInfo*> Peer::buffer(uint64_t offset, uint64_t bytes) const {
+const BufferInfo* Peer::find(uint64_t offset, uint64_t bytes) const {
   const auto& all = descriptor.buffers;
   auto after = std::upper_bound(all.begin(), all.end(), offset,
                                 [](uint64_t o, const BufferInfo& b) { return o < b.offset; });
@@ -25,6 +25,11 @@ Result<const BufferInfo*> Peer::buffer(uint64_t offset, uint64_t bytes) const {
     const uint64_t at = offset - b.offset;
     if (at <= b.bytes && bytes <= b.bytes - at) return &b;
   }
+  return nullptr;
+}
+
+Result<const BufferInfo*> Peer::buffer(uint64_t offset, uint64_t bytes) const {
+  if (const BufferInfo* found = find(offset, bytes)) return found;
   return fail(Code::kInvalid, "bytes %llu+%llu are outside the segment of %s",
               static_cast<unsigned long long>(offset), static_cast<unsigned long long>(bytes),
               descriptor.node.c_str());

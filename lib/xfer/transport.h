@@ -26,7 +26,8 @@ struct Peer {
   io::Fd pid;              // of the owner, when same_host
   mutable std::atomic<Fate> fate{Fate::kOpen};
   mutable std::atomic<bool> no_mapping{false};  // its shared memory was refused: do not ask again
-  // The buffer that holds all of a range, or kInvalid.
+  // The buffer that holds all of a range; null, or kInvalid, when there is none.
+  const BufferInfo* find(uint64_t offset, uint64_t bytes) const;
   Result<const BufferInfo*> buffer(uint64_t offset, uint64_t bytes) const;
 };
 using PeerPtr = std::shared_ptr<const Peer>;
@@ -35,6 +36,7 @@ struct Slice {
   Op op = Op::kRead;
   std::byte* local = nullptr;
   Piece piece;  // piece.remote is the offset in the segment; piece.local is used up in `local`
+  uint64_t at = 0;  // where its bytes begin among those of its task
   Guard guard;
   Time deadline = Time::max();
   Priority priority = Priority::kMedium;

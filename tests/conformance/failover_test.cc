@@ -50,7 +50,9 @@ TEST_SUITE("xfer/failover") {
     auto owner = make("owner", {}, others);
     auto memory = owner->allocate(4 * kMiB);
     REQUIRE(memory.has_value());
-    auto user = make("user", {.max_failover_attempts = 0}, metrics);
+    EngineOptions never;
+    never.max_failover_attempts = 0;
+    auto user = make("user", never, metrics);
     auto segment = user->open_segment(without_shm(*owner));
     REQUIRE(segment.has_value());
     std::vector<std::byte> got(kMiB);
@@ -69,7 +71,9 @@ TEST_SUITE("xfer/failover") {
     REQUIRE(memory.has_value());
     for (const std::vector<std::string>& order :
          {std::vector<std::string>{"tcp", "shm"}, std::vector<std::string>{"shm", "tcp"}}) {
-      auto user = make("user", {.transports = order}, metrics);
+      EngineOptions ordered;
+      ordered.transports = order;
+      auto user = make("user", ordered, metrics);
       auto segment = user->open_segment(owner->describe());
       REQUIRE(segment.has_value());
       CHECK(user->transport_of(*segment) == order.front());

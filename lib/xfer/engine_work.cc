@@ -1,0 +1,358 @@
+// Submitted work: requests become tasks, tasks slices, slices go to transports and come back.
+#include <algorithm>
+#include <bit>
+
+#include "base/log.h"
+#include "xfer/copy.h"
+#include "xfer/engine_impl.h"
+#include "xfer/merge.h"
+
+namespace mc::xfer {
+namespace {
+
+constexpr Duration kWaitStep = std::chrono::hours(1);
+// A wake-up costs some 60 us on an idle machine: this long (about as much) a waiter looks for
+// itself, giving way to whoever else wants the CPU.
+constexpr int kSpinRounds = 100, kSpinPauses = 8;
+
+// Set while this thread is in submit(): the caller may hold a lock that its callback takes.
+thread_local bool submitting = false;
+
+// Does another transport stand a chance? Not when the request itself is at fault, its time is over,
+// or its bytes have another owner.
+bool worth_another(Code code) {
+  return code == Code::kUnavailable || code == Code::kDenied || code == Code::kUnsupported ||
+         code == Code::kNoSpace || code == Code::kCorrupt;
+}
+
+Duration backstop(Duration budget, const EngineOptions& options) {
+  return budget > Duration::max() / 2 ? budget : budget + options.peer_timeout;
+}
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+bool spin_until_done(const Batch& batch) {
+  for (int round = 0; round < kSpinRounds; ++round) {
+    for (int i = 0; i < kSpinPauses; ++i) {
+      if (batch.unfinished.load(std::memory_order_acquire) == 0) return true;
+      pause();
+    }
+    std::this_thread::yield();
+  }
+  return false;
+}
+
+Error no_batch(BatchId id) { return {Code::kNotFound, "no batch " + std::to_string(id)}; }
+
+}  // namespace
+
+std::shared_ptr<Batch> Engine::Impl::find(BatchId id) const {
+  Lock lock(batches_mutex);
+  auto it = batches.find(id);
+  return it == batches.end() ? nullptr : it->second;
+}
+
+Result<PeerPtr> Engine::Impl::peer_for(const Request& r) {
+  MC_TRY_(check(r));
+  MC_TRY(PeerPtr peer, peer_of(r.segment));
+  const auto range = peer->buffer(r.offset, span_of(r.bytes, r.rows, r.remote_stride));
+  // A peer whose address is known may offer more by now: dispatch() will ask.
+  if (!range && segments[r.segment].control.empty()) return fail(range.error());
+  return peer;
+}
+
+// The requests as runs, each with the peer it goes to.
+Result<std::vector<Engine::Impl::Work>> Engine::Impl::admit(std::span<const Request> requests) {
+  std::vector<Home> homes(requests.size());
+  {
+    Lock lock(mutex);
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Request& r = requests[i];
+      MC_TRY(const PeerPtr peer, peer_for(r));
+      const uint64_t span = span_of(r.bytes, r.rows, r.remote_stride);
+      if (const BufferInfo* buffer = peer->find(r.offset, span)) homes[i].remote = buffer->offset;
+    }
+  }
+  const uint64_t bytes_max = kSlicesMax * std::max<uint64_t>(options.slice, kSliceBytesMin);
+  std::vector<Work> work;
+  for (Run& run : merge(requests, homes, bytes_max)) work.push_back({std::move(run), nullptr});
+  Lock lock(mutex);
+  for (Work& w : work) {
+    MC_TRY(w.peer, peer_of(w.run.request.segment));
+  }
+  return work;
+}
+
+Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
+                              std::span<const Request> requests, std::function<void()> all_done) {
+  MC_TRY(std::vector<Work> work, admit(requests));
+  auto tasks = std::make_unique<Task[]>(work.size());
+  Task* const first = tasks.get();
+  {
+    Lock lock(batch->mutex);
+    const size_t before = batch->items.size();
+    batch->items.resize(before + requests.size());
+    for (size_t i = 0; i < work.size(); ++i) {
+      const Run& run = work[i].run;
+      first[i].batch = batch.get();
+      first[i].segment = run.request.segment;
+      first[i].first = before + run.first;
+      first[i].count = run.count;
+      uint64_t at = 0;
+      for (size_t k = run.first; k < run.first + run.count; ++k) {
+        const uint64_t bytes = requests[k].bytes * requests[k].rows;
+        batch->items[before + k] = {State::kPending, bytes, 0, at, &first[i]};
+        at += bytes;
+      }
+    }
+    batch->tasks.push_back(std::move(tasks));
+    batch->unfinished += work.size();
+    if (all_done && batch->unfinished > 0) {
+      batch->all_done.push_back(std::move(all_done));
+      all_done = {};
+    }
+  }
+  if (all_done) run_or_defer({std::move(all_done)});
+  const bool nested = submitting;
+  submitting = true;
+  for (size_t i = 0; i < work.size(); ++i)
+    launch(TaskPtr(batch, &first[i]), work[i].run.request, work[i].peer);
+  submitting = nested;
+  return {};
+}
+
+void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& peer) {
+  Piece only;
+  std::vector<Piece> several;
+  std::span<const Piece> pieces(&only, 1);
+  if (!in_one_piece(r, options.slice, &only)) pieces = several = plan(r, options.slice);
+  task->slices_left = pieces.size();
+  uint64_t at = 0;
+  for (const Piece& piece : pieces) {
+    auto slice = std::make_unique<Slice>();
+    slice->op = r.op;
+    slice->local = r.local + piece.local;
+    slice->piece = piece;
+    slice->at = at;
+    slice->guard = r.guard;
+    slice->deadline = r.deadline;
+    slice->priority = r.priority;
+    slice->streaming = r.bytes * r.rows >= kStreamingBytes;
+    slice->peer = peer;
+    slice->task = task;
+    slice->cancelled = &task->cancelled;
+    at += piece.total();
+    dispatch(std::move(slice));
+  }
+}
+
+void Engine::Impl::dispatch(SlicePtr slice) {
+  const Piece& p = slice->piece;
+  const uint64_t span = span_of(p.bytes, p.rows, p.remote_stride);
+  if (const auto range = slice->peer->buffer(p.remote, span); !range) {
+    if (!refresh(slice)) settle(std::move(slice), fail(range.error()));
+    return;
+  }
+  if (Transport* way = next_way(*slice)) {
+    way->submit(std::move(slice));
+    return;
+  }
+  const std::string node = slice->peer->descriptor.node;
+  settle(std::move(slice),
+         fail(Code::kUnavailable, "no allowed transport reaches the memory of %s", node.c_str()));
+}
+
+void Engine::Impl::finished(SlicePtr slice, Result<> outcome) {
+  const Counters& count = counters_of(*slice);
+  count.slices->add();
+  if (outcome && !slice->raise) count.bytes->add(slice->piece.total());
+  if (!outcome) count.failures->add();
+  if (!outcome && !slice->task->cancelled.load()) {
+    const Error& error = outcome.error();
+    if (error.code == Code::kStale && refresh(slice)) return;
+    // What was moved stays moved: only this slice goes on, to the next transport that reaches.
+    const auto moves = static_cast<uint32_t>(std::popcount(slice->tried)) - 1;
+    if (worth_another(error.code) && moves < options.max_failover_attempts && !ending()) {
+      const uint32_t from = slice->way;
+      if (Transport* next = next_way(*slice)) {
+        failovers(from, slice->way).add();
+        log_debug("xfer", "%s: on to %s: %s", slice->peer->descriptor.node.c_str(), next->name(),
+                  error.what.c_str());
+        next->submit(std::move(slice));
+        return;
+      }
+    }
+  }
+  settle(std::move(slice), outcome);
+}
+
+// The slice is done with, for good or ill; the last one ends its task, the last task its batch.
+void Engine::Impl::settle(SlicePtr slice, const Result<>& outcome) {
+  const TaskPtr task = std::move(slice->task);  // and with it the batch, to the end of this call
+  const Counters& count = counters_of(*slice);
+  const uint64_t at = slice->at, bytes = slice->piece.total();
+  slice.reset();
+  if (task->batch == nullptr) {
+    task->settled(outcome);
+    return;
+  }
+  Batch& batch = *task->batch;
+  std::vector<std::function<void()>> callbacks;
+  {
+    Lock lock(batch.mutex);
+    if (!batch.slice_ended(*task, at, bytes, outcome)) return;
+    if (task->error.what.empty()) count.requests->add(task->count);
+    if (batch.unfinished.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
+    batch.ended.notify_all();
+    callbacks.swap(batch.all_done);
+  }
+  if (!callbacks.empty()) run_or_defer(std::move(callbacks));
+}
+
+void Engine::Impl::run_or_defer(std::vector<std::function<void()>> callbacks) {
+  if (submitting) {
+    Lock lock(mutex);
+    if (!stopping) {
+      for (auto& callback : callbacks) errand(std::move(callback));
+      return;
+    }
+  }
+  for (auto& callback : callbacks) callback();
+}
+
+bool Engine::Impl::ending() const {
+  Lock lock(mutex);
+  return stopping;
+}
+
+Time Engine::Impl::after(Duration budget) const {
+  const Time now = clock.now();
+  return budget > Time::max() - now ? Time::max() : now + budget;
+}
+
+Result<> Engine::Impl::wait(Batch& batch, Duration budget) {
+  if (!spin_until_done(batch)) {
+    const Time deadline = after(budget);
+    Lock lock(batch.mutex);
+    while (batch.unfinished > 0) {
+      const Duration left = deadline - clock.now();
+      if (left.count() <= 0)
+        return fail(Code::kTimeout, "%zu transfers are not done after %s", batch.unfinished.load(),
+                    to_text(budget).c_str());
+      batch.ended.wait_for(batch.mutex, std::min(left, kWaitStep));
+    }
+  }
+  if (!batch.failed.load(std::memory_order_relaxed)) return {};
+  Lock lock(batch.mutex);
+  for (const Item& item : batch.items)
+    if (item.state != State::kCompleted) return fail(item.task->error);
+  return {};
+}
+
+// The deadline ends what a caller waits for; this wait is only a backstop.
+Result<> Engine::Impl::outcome_of(Batch& batch, Duration budget) {
+  Result<> outcome = wait(batch, backstop(budget, options));
+  cancel(batch);
+  return outcome;
+}
+
+void Engine::Impl::cancel(Batch& batch) {
+  if (batch.unfinished.load(std::memory_order_acquire) == 0) return;
+  Lock lock(batch.mutex);
+  for (const Item& item : batch.items) {
+    if (xfer::finished(item.state)) continue;
+    item.task->wanted_cancel = true;
+    item.task->cancelled.store(true);
+  }
+  // Transports look at the flag before each slice, and several times a second inside one.
+  while (batch.unfinished > 0) batch.ended.wait(batch.mutex);
+}
+
+// ---- the face
+
+BatchId Engine::allocate_batch() {
+  auto batch = std::make_shared<Batch>();
+  Lock lock(impl_->batches_mutex);
+  const BatchId id = impl_->next_batch++;
+  impl_->batches.emplace(id, std::move(batch));
+  return id;
+}
+
+Result<> Engine::submit(BatchId id, std::span<const Request> requests,
+                        std::function<void()> all_done) {
+  const auto batch = impl_->find(id);
+  if (batch == nullptr) return fail(no_batch(id));
+  return impl_->submit(batch, requests, std::move(all_done));
+}
+
+Status Engine::status(BatchId id, size_t index) const {
+  const auto batch = impl_->find(id);
+  if (batch != nullptr) {
+    Lock lock(batch->mutex);
+    if (index < batch->items.size()) {
+      const Item& item = batch->items[index];
+      const bool failed = xfer::finished(item.state) && item.state != State::kCompleted;
+      return {item.state, item.done, failed ? item.task->error : Error{}};
+    }
+  }
+  return {State::kFailed, 0, {Code::kNotFound, "no such transfer"}};
+}
+
+Result<> Engine::wait(BatchId id, Duration budget) {
+  const auto batch = impl_->find(id);
+  if (batch == nullptr) return fail(no_batch(id));
+  return impl_->wait(*batch, budget);
+}
+
+void Engine::cancel(BatchId id) {
+  if (const auto batch = impl_->find(id)) impl_->cancel(*batch);
+}
+
+void Engine::free_batch(BatchId id) {
+  const auto batch = impl_->find(id);
+  if (batch == nullptr) return;
+  impl_->cancel(*batch);
+  Lock lock(impl_->batches_mutex);
+  impl_->batches.erase(id);
+}
+
+Result<> Engine::transfer_sync(const Request& request, Duration budget) {
+  Request bounded = request;
+  bounded.deadline = std::min(request.deadline, impl_->after(budget));
+  PeerPtr peer;
+  {
+    Lock lock(impl_->mutex);
+    MC_TRY(peer, impl_->peer_for(bounded));
+  }
+  const TaskPtr task = single_task(bounded.segment, bounded.bytes * bounded.rows);
+  impl_->launch(task, bounded, peer);
+  return impl_->outcome_of(*task->batch, budget);
+}
+
+Result<> Engine::raise_guard(SegmentHandle segment, uint64_t offset, uint64_t value,
+                             Duration budget) {
+  if (offset % 8 != 0) return fail(Code::kInvalid, "the guard is not 8-byte aligned");
+  auto slice = std::make_unique<Slice>();
+  {
+    Lock lock(impl_->mutex);
+    MC_TRY(slice->peer, impl_->peer_of(segment));
+  }
+  const TaskPtr task = single_task(segment, 8);
+  task->slices_left = 1;
+  slice->op = Op::kWrite;
+  slice->raise = true;
+  slice->priority = Priority::kHigh;  // eight bytes that others wait for
+  slice->piece = {0, offset, 8, 1, 0, 0};
+  slice->guard = {offset, value};
+  slice->deadline = impl_->after(budget);
+  slice->task = task;
+  slice->cancelled = &task->cancelled;
+  impl_->dispatch(std::move(slice));
+  return impl_->outcome_of(*task->batch, budget);
+}
+
+}  // namespace mc::xfer

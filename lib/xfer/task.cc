@@ -1,0 +1,57 @@
+#include "xfer/task.h"
+
+#include <algorithm>
+
+namespace mc::xfer {
+
+std::span<Item> Batch::items_of(const Task& task) {
+  return std::span(items).subspan(task.first, task.count);
+}
+
+// Items lie one after another in the task's bytes.
+void Batch::credit(std::span<Item> of, uint64_t at, uint64_t bytes) {
+  auto item = std::upper_bound(of.begin(), of.end(), at,
+                               [](uint64_t a, const Item& i) { return a < i.at; });
+  --item;  // the first begins at 0
+  for (const uint64_t end = at + bytes; at < end; ++item) {
+    const uint64_t here = std::min(end, item->at + item->bytes) - at;
+    item->done += here;
+    at += here;
+    if (item->done == item->bytes) item->state = State::kCompleted;
+  }
+}
+
+bool Batch::slice_ended(Task& task, uint64_t at, uint64_t bytes, const Result<>& outcome) {
+  if (!outcome) {
+    if (task.error.what.empty()) task.error = outcome.error();
+    task.cancelled.store(true);  // its other slices need not move
+  } else {
+    credit(items_of(task), at, bytes);
+  }
+  if (--task.slices_left > 0) return false;
+  if (!task.error.what.empty()) {
+    const Code code = task.error.code;
+    const State fate = code == Code::kTimeout                             ? State::kTimedOut
+                       : code == Code::kUnavailable && task.wanted_cancel ? State::kCancelled
+                                                                          : State::kFailed;
+    for (Item& item : items_of(task))
+      if (item.state != State::kCompleted) item.state = fate;
+    failed.store(true, std::memory_order_relaxed);
+  }
+  return true;
+}
+
+TaskPtr single_task(SegmentHandle segment, uint64_t bytes) {
+  struct Single : Batch {
+    Task only;
+  };
+  auto batch = std::make_shared<Single>();
+  batch->only.batch = batch.get();
+  batch->only.segment = segment;
+  batch->unfinished.store(1, std::memory_order_relaxed);
+  Lock lock(batch->mutex);
+  batch->items.push_back({State::kPending, bytes, 0, 0, &batch->only});
+  return TaskPtr(batch, &batch->only);
+}
+
+}  // namespace mc::xfer

@@ -1,0 +1,84 @@
+// Requests that are moved as one are still requests: each lands, and each has its own status.
+#include <cstring>
+
+#include "tests/conformance/child.h"
+
+using namespace mc;
+using namespace mc::xfer;
+using namespace std::chrono_literals;
+
+TEST_SUITE("xfer/merge") {
+  TEST_CASE("neighbours and equal strides in one submit land, and each is told its own bytes") {
+    for (const auto& transport : kTransports) {
+      CAPTURE(transport);
+      Pair pair(transport, 8 * kMiB);
+      std::vector<std::byte> out(4 * kMiB);
+      fill(out, 3);
+      std::vector<Request> writes;
+      for (uint64_t layer = 0; layer < 16; ++layer)  // every other 256 KiB of the peer
+        for (uint64_t block = 0; block < 32; ++block)
+          writes.push_back(pair.request(
+              Op::kWrite, std::span(out).subspan(layer * 256 * kKiB + block * 8 * kKiB, 8 * kKiB),
+              layer * 512 * kKiB + block * 8 * kKiB));
+      writes.push_back(pair.request(Op::kWrite, std::span(out).first(100), 300 * kKiB));
+      const BatchId batch = pair.engine().allocate_batch();
+      REQUIRE(pair.engine().submit(batch, writes).has_value());
+      REQUIRE(pair.engine().wait(batch, 10s).has_value());
+      for (size_t i = 0; i < writes.size(); ++i) {
+        const Status s = pair.engine().status(batch, i);
+        CHECK(s.state == State::kCompleted);
+        CHECK(s.bytes_done == writes[i].bytes);
+      }
+      pair.engine().free_batch(batch);
+      for (uint64_t layer = 0; layer < 16; ++layer) {
+        const std::byte* at = pair.remote.data() + layer * 512 * kKiB;
+        CHECK(std::memcmp(at, out.data() + layer * 256 * kKiB, 256 * kKiB) == 0);
+        CHECK(at[256 * kKiB] == std::byte{0});
+      }
+      CHECK(std::memcmp(pair.remote.data() + 300 * kKiB, out.data(), 100) == 0);
+    }
+  }
+
+  TEST_CASE("equal strides across two buffers of the peer are not taken for one request") {
+    for (const std::string transport : {"shm", "tcp"}) {
+      CAPTURE(transport);
+      auto owner = make_engine("owner", {transport}), user = make_engine("user", {transport});
+      auto first = owner->allocate(4096), second = owner->allocate(4096);
+      REQUIRE((first.has_value() && second.has_value()));
+      fill(first->bytes(), 1);
+      fill(second->bytes(), 2);
+      auto segment = user->open_segment(owner->describe());
+      REQUIRE(segment.has_value());
+      std::vector<std::byte> got(8192);
+      const std::vector<Request> reads{
+          read_of(*segment, first->offset(), std::span(got).first(4096)),
+          read_of(*segment, second->offset(), std::span(got).last(4096))};
+      const BatchId batch = user->allocate_batch();
+      REQUIRE(user->submit(batch, reads).has_value());
+      REQUIRE(user->wait(batch, 10s).has_value());
+      user->free_batch(batch);
+      CHECK(std::memcmp(got.data(), first->data(), 4096) == 0);
+      CHECK(std::memcmp(got.data() + 4096, second->data(), 4096) == 0);
+    }
+  }
+
+  TEST_CASE("when a merged movement fails, each of its requests has failed") {
+    Child child({.transports = {"tcp"}});
+    auto engine = make_engine("parent", {"tcp"});
+    auto segment = engine->open_segment(child.segment);
+    REQUIRE(segment.has_value());
+    child.kill();
+    std::vector<std::byte> got(64 * kKiB);
+    std::vector<Request> reads;
+    for (uint64_t at = 0; at < got.size(); at += kKiB)
+      reads.push_back(read_of(*segment, at, std::span(got).subspan(at, kKiB)));
+    const BatchId batch = engine->allocate_batch();
+    REQUIRE(engine->submit(batch, reads).has_value());
+    CHECK_FALSE(engine->wait(batch, 10s).has_value());
+    for (size_t i = 0; i < reads.size(); ++i) {
+      CHECK(engine->status(batch, i).state == State::kFailed);
+      CHECK(engine->status(batch, i).error.code == Code::kUnavailable);
+    }
+    engine->free_batch(batch);
+  }
+}
