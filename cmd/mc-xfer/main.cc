@@ -7,5 +7,6 @@ int main(int argc, char** argv) {
   mc::xfer::add_copy(program);
   mc::xfer::add_bench(program);
   mc::xfer::add_kv(program);
+  mc::xfer::add_p2p(program);
   return program.main(argc, argv);
 }

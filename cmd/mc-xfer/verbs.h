@@ -8,5 +8,6 @@ void add_serve(Program& program);
 void add_copy(Program& program);
 void add_bench(Program& program);
 void add_kv(Program& program);
+void add_p2p(Program& program);
 
 }  // namespace mc::xfer

@@ -1,0 +1,40 @@
+// A file mapped whole and offered to peers, read-only for them.
+//
+// Thread: a value; its owner's.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "io/fd.h"
+#include "xfer/engine.h"
+
+namespace mc::xfer::p2p {
+
+class MappedFile {
+ public:
+  static Result<std::unique_ptr<MappedFile>> open(Engine& engine, const std::string& path);
+  // Makes the file (and its folders) `bytes` long, all of it allocated; `existed`: it had that
+  // length before.
+  static Result<std::unique_ptr<MappedFile>> create(Engine& engine, const std::string& path,
+                                                    uint64_t bytes, bool* existed);
+  ~MappedFile();
+  MappedFile(const MappedFile&) = delete;
+  MappedFile& operator=(const MappedFile&) = delete;
+
+  uint64_t bytes() const { return bytes_; }
+  std::byte* data() const { return data_; }
+  uint64_t segment_offset() const { return memory_.offset(); }
+  // By read(2): a file cut short under us is an error, not a signal.
+  Result<uint64_t> checksum(uint64_t offset, uint64_t bytes) const;
+
+ private:
+  MappedFile() = default;
+  Result<> map(Engine& engine, int protection);
+  std::string path_;
+  io::Fd fd_;
+  uint64_t bytes_ = 0;
+  std::byte* data_ = nullptr;
+  Memory memory_;
+};
+
+}  // namespace mc::xfer::p2p

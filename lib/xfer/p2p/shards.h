@@ -1,0 +1,67 @@
+// Pure: a published set as a list of files cut into shards, each with its checksum, and which of
+// the shards somebody has.
+//
+// Thread: values. Limits: kFilesMax files, kShardsMax shards; names are checked before use, for
+// they come from a peer and become paths here.
+// Source: the P2P store of the Mooncake transfer engine (read-only, 64 MiB shards).
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "wire/codec.h"
+
+namespace mc::xfer::p2p {
+
+inline constexpr size_t kFilesMax = 10'000, kShardsMax = 500'000, kNameMax = 200, kPathMax = 1024;
+inline constexpr uint64_t kShardBytesMin = 64 * kKiB, kShardBytesMax = 1 * kGiB;
+
+struct FileEntry {
+  std::string path;  // relative, "/" between its parts
+  uint64_t bytes = 0;
+  static void fields(auto& a, auto& m) { a(m.path, m.bytes); }
+};
+
+struct Manifest {
+  std::string name;
+  uint64_t shard_bytes = 64 * kMiB;
+  std::vector<FileEntry> files;
+  std::vector<uint64_t> sums;  // XXH3-64 of each shard, files in order
+  static void fields(auto& a, auto& m) { a(m.name, m.shard_bytes, m.files, m.sums); }
+
+  uint64_t bytes() const;
+  uint64_t id() const;  // differs when anything in it does
+};
+
+struct Shard {
+  uint32_t file = 0;
+  uint64_t offset = 0, bytes = 0;  // in its file
+};
+std::vector<Shard> shards_of(const Manifest& manifest);
+
+// kInvalid, naming what is wrong: a manifest from a peer is not to be trusted.
+Result<> check(const Manifest& manifest);
+Result<> check_name(const std::string& name);
+
+// A bit a shard.
+class ShardSet {
+ public:
+  ShardSet() = default;
+  explicit ShardSet(size_t n) : n_(n), words_((n + 63) / 64) {}
+  size_t size() const { return n_; }
+  size_t count() const { return count_; }
+  bool all() const { return count_ == n_; }
+  bool has(size_t i) const { return (words_[i / 64] >> (i % 64) & 1) != 0; }
+  void add(size_t i);
+  void remove(size_t i);
+  std::string bytes() const;  // little-endian words, for the wire
+  static Result<ShardSet> from(const std::string& bytes, size_t n);
+
+ private:
+  size_t n_ = 0, count_ = 0;
+  std::vector<uint64_t> words_;
+};
+
+}  // namespace mc::xfer::p2p
