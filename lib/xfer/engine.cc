@@ -4,8 +4,11 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <optional>
 
+#include "io/file.h"
 #include "xfer/engine_impl.h"
+#include "xfer/fault/fault_transport.h"
 #include "xfer/host.h"
 
 namespace mc::xfer {
@@ -23,6 +26,7 @@ void EngineOptions::describe(OptionList& v) {
   v("peer-timeout", peer_timeout, "a peer silent for this long fails a transfer");
   v("max-failover-attempts", max_failover_attempts,
     "transports a slice may move on to after the first one failed it");
+  v("fault", fault, "script of faults to inject, for drills (JSON lines; see docs/transfer.md)");
 }
 
 Memory::Memory(std::shared_ptr<Impl> impl)
@@ -43,30 +47,7 @@ Result<> Engine::Impl::start() {
   if (::getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size()))
     return fail(Code::kInternal, "no randomness for the data secret");
   ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // lets process_vm_readv work under Yama
-  const auto allowed = [&](const char* name) {
-    return std::count(options.transports.begin(), options.transports.end(), name) > 0;
-  };
-  if (!allowed("shm"))  // copies inside this process need no permission
-    transports.push_back(
-        std::make_unique<LocalTransport>(*this, *registry, clock, LocalTransport::Config{}));
-  if (options.transports.empty() || options.transports.size() > kTransportsMax)
-    return fail(Code::kInvalid, "%zu transports are allowed: name shm, tcp or both",
-                options.transports.size());
-  for (const std::string& name : options.transports) {
-    if (name == "shm") {
-      MC_TRY(fd_server, FdServer::open(*registry));
-      transports.push_back(std::make_unique<LocalTransport>(
-          *this, *registry, clock, LocalTransport::Config{options.workers, true, allowed("tcp")}));
-    } else if (name == "tcp") {
-      MC_TRY_(serve_tcp());
-      transports.push_back(std::make_unique<tcp::TcpTransport>(
-          *this, clock,
-          tcp::TcpTransport::Config{options.connections, options.peer_timeout, nics}));
-    } else {
-      return fail(Code::kInvalid, "unknown transport '%s': this build has shm and tcp",
-                  name.c_str());
-    }
-  }
+  MC_TRY_(start_transports());
   self_counts = counters_of("self");
   for (const auto& t : transports) counts.push_back(counters_of(t->name()));
   MC_TRY(PeerPtr me, make_peer(describe()));
@@ -76,6 +57,53 @@ Result<> Engine::Impl::start() {
   }
   caretaker = std::thread([this] { care(); });
   return {};
+}
+
+bool Engine::Impl::allowed(const char* name) const {
+  return std::count(options.transports.begin(), options.transports.end(), name) > 0;
+}
+
+Result<> Engine::Impl::start_transports() {
+  std::vector<std::string> names = options.transports;
+  if (names.empty() || names.size() > kTransportsMax)
+    return fail(Code::kInvalid, "%zu transports are allowed: name shm, tcp or both", names.size());
+  // Copies inside this process need no permission.
+  if (!allowed("shm")) names.insert(names.begin(), "self");
+  std::optional<fault::Plan> drill;
+  if (!options.fault.empty()) {
+    MC_TRY(const std::string script, io::read_file(options.fault));
+    MC_TRY(drill, fault::Plan::parse(script, options.fault));
+  }
+  for (const std::string& name : names) {
+    if (!drill) {
+      MC_TRY(auto transport, make_transport(name, *this));
+      transports.push_back(std::move(transport));
+      continue;
+    }
+    auto faulty = std::make_unique<fault::FaultTransport>(*this, *drill, transports.size() + 1,
+                                                          clock, options.peer_timeout);
+    MC_TRY(auto transport, make_transport(name, *faulty));
+    faulty->wrap(std::move(transport));
+    transports.push_back(std::move(faulty));
+  }
+  return {};
+}
+
+Result<std::unique_ptr<Transport>> Engine::Impl::make_transport(const std::string& name,
+                                                                Sink& sink) {
+  if (name == "self")
+    return std::make_unique<LocalTransport>(sink, *registry, clock, LocalTransport::Config{});
+  if (name == "shm") {
+    MC_TRY(fd_server, FdServer::open(*registry));
+    return std::make_unique<LocalTransport>(
+        sink, *registry, clock, LocalTransport::Config{options.workers, true, allowed("tcp")});
+  }
+  if (name == "tcp") {
+    MC_TRY_(serve_tcp());
+    return std::make_unique<tcp::TcpTransport>(
+        sink, clock, tcp::TcpTransport::Config{options.connections, options.peer_timeout, nics});
+  }
+  return fail(Code::kInvalid, "unknown transport '%s': this build has shm and tcp", name.c_str());
 }
 
 Engine::Impl::~Impl() {

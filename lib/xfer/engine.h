@@ -42,6 +42,7 @@ struct EngineOptions {
   Bytes slice{1 * kMiB};                              // bytes a slice, at least 64 KiB
   Duration peer_timeout = std::chrono::seconds(3);    // a silent peer fails a request after this
   uint32_t max_failover_attempts = 3;                 // transports tried after the first
+  std::string fault;                                  // a drill's script (xfer/fault/plan.h)
   void describe(OptionList& v);                       // all but node
 };
 

@@ -38,6 +38,9 @@ struct Engine::Impl final : Sink {
   Impl(const Clock& c, EngineOptions o, Metrics& m);
   ~Impl() override;
   Result<> start();
+  bool allowed(const char* transport) const;
+  Result<> start_transports();
+  Result<std::unique_ptr<Transport>> make_transport(const std::string& name, Sink& sink);
   Result<> serve_tcp();  // listens on the data addresses
 
   // ---- peers (engine_peers.cc)
