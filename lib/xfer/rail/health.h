@@ -49,6 +49,9 @@ class RailHealth {
   uint32_t relapses() const { return relapses_; }
 
  private:
+  void remember(bool lost);
+  bool loses_too_many() const;
+  void trip(Time now);
   HealthConfig config_;
   RailState state_ = RailState::kHealthy;
   std::deque<Time> errors_;

@@ -38,12 +38,14 @@ struct SprayConfig {
   double tier_penalty[3] = {1, 3, 10};
   uint64_t window_min = 128 * 1024, window_max = 16u << 20;
   Duration window_time = std::chrono::milliseconds(8);  // of work kept in flight beyond the latency
+  Duration portion_time = std::chrono::milliseconds(4);
+  uint64_t portion_min = 64 * 1024, portion_unknown = 256 * 1024;
   uint32_t probe_every = 100;                           // slices
-  double overdue_factor = 3;                            // times what was predicted
-  Duration overdue_floor = std::chrono::milliseconds(20);
+  double overdue_factor = 2;                            // times what was predicted
+  Duration overdue_floor = std::chrono::milliseconds(10);
   double lost_factor = 10;  // overdue by this much is an error of the rail
   Duration lost_floor = std::chrono::milliseconds(100);
-  HealthConfig health;
+  HealthConfig health = {};
 };
 
 struct RailView {  // for `paths`, metrics, the log
@@ -63,6 +65,9 @@ class Sprayer {
   // May rail r start an attempt of `bytes` now? `backlog`: bytes waiting, these included. `avoid`:
   // a bit for each rail that already failed this slice (then unmapped rails may serve too).
   bool takes(RailIndex r, uint64_t bytes, uint64_t backlog, uint64_t avoid, Time now);
+  // The most a slice on this rail should hold: a few milliseconds of its rate, so that no slice is
+  // long on a slow rail. No limit while it is the only rail.
+  uint64_t portion(RailIndex r) const;
   // The share of the NIC this process may use just now, 0 < share <= 1; scales the window.
   void limit(RailIndex r, double share);
 
@@ -101,13 +106,29 @@ class Sprayer {
     RailInfo info;
     RailHealth health;
     double bandwidth = 0, latency = 0, share = 1;  // bytes/s, s
+    bool knows_latency = false, pinging = false;
     uint64_t inflight = 0, slices = 0, bytes = 0, errors = 0, hedged = 0;
-    Time last_done{}, last_used{};
-    std::vector<Attempt> attempts;
+    Time last_used{};
+    std::vector<Attempt> attempts;  // oldest first
+    // What came home since the sample began; it begins anew where the rail was idle.
+    Time sample_start{};
+    uint64_t sample_bytes = 0;
+    AttemptId alone = 0;  // the last attempt that was sent while nothing was in flight
   };
+  enum class Fitness : uint8_t { kNone, kLastResort, kSpare, kFull };
+  Fitness fitness(RailIndex r, uint64_t avoid, Time now);
+  double rate(const Rail& r) const;
+  uint64_t window(const Rail& r) const;
+  double predicted(const Rail& r, uint64_t bytes, Time now) const;
+  static std::optional<Attempt> take(Rail& r, AttemptId id);
+  void learn(Rail& r, const Attempt& a, Time now);
+  void judge_speed(Time now);  // who is slow, beside the others?
+  Duration overdue_after(const Attempt& a) const;
+  Duration lost_after(const Attempt& a) const;
+
   SprayConfig config_;
   std::vector<Rail> rails_;
-  uint64_t slices_ = 0;
+  uint64_t slices_ = 0, last_probe_ = 0;
 };
 
 }  // namespace mc::xfer

@@ -1,0 +1,217 @@
+#include <doctest/doctest.h>
+
+#include "base/units.h"
+#include "rail_sim.h"
+
+namespace mc::xfer {
+namespace {
+
+using sim::at;
+using sim::World;
+using Rails = std::vector<sim::Rail>;
+
+constexpr double kRate = 125e6;  // 1 Gbit/s
+constexpr uint64_t kSlice = 256 * kKiB;
+
+double payload_rate(World& w, uint64_t bytes) {
+  w.push(16 * kMiB, kSlice);  // learn
+  w.drain(0);
+  const double start = w.now();
+  w.push(bytes, kSlice);
+  return static_cast<double>(bytes) / w.drain(start);
+}
+
+}  // namespace
+
+TEST_SUITE("sprayer") {
+  TEST_CASE("four equal rails give 0.95 of their sum") {
+    World w(Rails(4, {.rate = kRate}));
+    CHECK(payload_rate(w, 256 * kMiB) >= .95 * 4 * kRate);
+  }
+
+  TEST_CASE("rails of 1 : 2 : 4 : 8 give 0.92 of their sum, where equal shares would give half") {
+    Rails rails;
+    for (double share : {1, 2, 4, 8}) rails.push_back({.rate = share * kRate / 4});
+    World w(rails);
+    const double sum = 15 * kRate / 4, equal_shares = 4 * kRate / 4;
+    CHECK(equal_shares < .5 * sum);
+    CHECK(payload_rate(w, 256 * kMiB) >= .92 * sum);
+  }
+
+  TEST_CASE("no nominal rate: 100 Mbit/s beside 1 Gbit/s and 100 beside 400 Gbit/s alike") {
+    for (double scale : {.0125e9, 12.5e9}) {
+      World w({{.rate = scale}, {.rate = 4 * scale}}, {.window_max = 1 * kGiB});
+      const auto bytes = static_cast<uint64_t>(scale * 2);
+      w.push(bytes / 8, std::max<uint64_t>(bytes / 512, 64 * kKiB));
+      w.drain(0);
+      const double start = w.now();
+      w.push(bytes, std::max<uint64_t>(bytes / 512, 64 * kKiB));
+      CHECK(static_cast<double>(bytes) / w.drain(start) >= .9 * 5 * scale);
+      CHECK(w.spray().view(0, at(w.now())).bandwidth == doctest::Approx(scale).epsilon(.25));
+    }
+  }
+
+  TEST_CASE("a rail throttled to a tenth costs its share, within 50 ms, and no tail") {
+    auto throttled = [](bool really) {
+      Rails rails(4, {.rate = kRate});
+      if (really) rails[2].rates = {{.5, kRate / 10}};
+      World w(rails);
+      w.push(1 * kGiB, kSlice);
+      w.run_until(1.2);
+      return w;
+    };
+    World calm = throttled(false), w = throttled(true);
+    const auto rate = [](const World& x, double from, double to) {
+      return static_cast<double>(x.finished(from, to)) / (to - from);
+    };
+    CHECK(rate(w, .55, 1.2) >= .95 * 3.1 * kRate);
+    const auto quiet = calm.service(.3, 1.2), loud = w.service(.3, 1.2);
+    const auto p99 = [](const std::vector<double>& v) { return v[v.size() * 99 / 100]; };
+    CHECK(p99(loud) <= 2 * p99(quiet));
+    CHECK(w.fenced());
+  }
+
+  TEST_CASE(
+      "a rail cut for 2 s: nothing fails, the rest carries on, and it comes back in a second") {
+    Rails rails(4, {.rate = kRate});
+    rails[1].dead_from = 1;
+    rails[1].dead_until = 3;
+    World w(rails);
+    w.push(4 * kGiB, kSlice);
+    w.run_until(1.2);
+    CHECK(static_cast<double>(w.finished(1.1, 1.2)) / .1 >= .9 * 3 * kRate);
+    w.run_until(3);
+    const uint64_t before = w.carried(1);
+    w.run_until(4);
+    CHECK(w.carried(1) > before);
+    CHECK(static_cast<double>(w.finished(4, 4.0)) >= 0);
+    w.run_until(5);
+    CHECK(static_cast<double>(w.finished(4, 5)) >= .95 * 4 * kRate);
+    CHECK(!w.failed());
+    CHECK(w.fenced());
+  }
+
+  TEST_CASE("a rail that loses a fifth of its attempts is put to rest, longer each time") {
+    Rails rails(3, {.rate = kRate});
+    rails[0].loss = .2;
+    World w(rails, {}, 7);
+    w.push(4 * kGiB, kSlice);
+    w.run_until(8);
+    CHECK(w.carried(0) < w.carried(1) / 4);
+    CHECK(static_cast<double>(w.finished(1, 8)) / 7 >= .95 * 2 * kRate);
+    CHECK(!w.failed());
+  }
+
+  TEST_CASE("of two rails 50 us and 2 ms away, small transfers take the quick one") {
+    World w({{.rate = kRate, .latency = 2e-3}, {.rate = kRate, .latency = 50e-6}});
+    for (int i = 0; i < 400; ++i) {
+      w.push(4 * kKiB, 4 * kKiB);
+      w.drain(0);
+    }
+    CHECK(w.carried(1) >= 390 * 4 * kKiB);
+    CHECK(w.carried(0) > 0);  // probed, one in a hundred
+  }
+
+  TEST_CASE("the last slices of a transfer do not wait for a slow rail") {
+    World w({{.rate = kRate}, {.rate = kRate / 20}});
+    w.push(8 * kMiB, kSlice);
+    w.drain(0);
+    const double start = w.now();
+    w.push(8 * kMiB, kSlice);
+    CHECK(8. * kMiB / w.drain(start) >= .9 * kRate);
+  }
+
+  TEST_CASE("a far slower rail is called slow, and healthy when it is fast again") {
+    Rails rails(3, {.rate = kRate});
+    rails[2].rate = kRate / 30;
+    rails[2].rates = {{3, kRate}};
+    World w(rails);
+    w.push(2 * kGiB, kSlice);
+    w.run_until(2);
+    CHECK(w.spray().view(2, at(2)).state == RailState::kSlow);
+    w.run_until(5);
+    CHECK(w.spray().view(2, at(5)).state == RailState::kHealthy);
+  }
+
+  TEST_CASE("rails outside the map serve what failed on all of those in it") {
+    Sprayer s;
+    const RailIndex a = s.add({"eth0", "eth0", 1, true}), b = s.add({"eth1", "eth1", 1, true}),
+                    c = s.add({"eth0", "eth1", 1, false});
+    CHECK(!s.takes(c, kSlice, kSlice, 0, at(0)));
+    CHECK(!s.takes(c, kSlice, kSlice, 1u << a, at(0)));  // b is in the map and fit
+    CHECK(s.takes(b, kSlice, kSlice, 1u << a, at(0)));
+    CHECK(!s.takes(a, kSlice, kSlice, 1u << a, at(0)));
+    CHECK(s.takes(c, kSlice, kSlice, 1u << a | 1u << b, at(0)));
+  }
+
+  TEST_CASE("a farther tier serves when the near one is far behind") {
+    Sprayer s;
+    s.add({"near", "r", 1, true});
+    s.add({"far", "r", 3, true});
+    CHECK(s.takes(0, kSlice, kSlice, 0, at(0)));
+    CHECK(!s.takes(1, kSlice, kSlice, 0, at(0)));
+    CHECK(s.takes(1, kSlice, 100 * kSlice, 0, at(0)));
+  }
+
+  TEST_CASE("while nothing is in flight, somebody always takes") {
+    for (uint64_t seed = 1; seed <= 50; ++seed) {
+      CAPTURE(seed);
+      Random random(seed);
+      Sprayer s;
+      const auto n = static_cast<RailIndex>(1 + random.below(6));
+      for (RailIndex i = 0; i < n; ++i)
+        s.add({"l", "r", static_cast<uint32_t>(1 + random.below(3)), random.chance(.7)});
+      AttemptId id = 0;
+      double now = 0;
+      for (int step = 0; step < 200; ++step) {
+        now += random.exponential(.01);
+        const uint64_t bytes = 1 + random.below(4 * kMiB);
+        bool taken = false, resting = false;
+        for (RailIndex r = 0; r < n && !taken; ++r) {
+          resting = resting || s.view(r, at(now)).state >= RailState::kResting;
+          if (!s.takes(r, bytes, bytes + random.below(64 * kMiB), 0, at(now))) continue;
+          taken = true;
+          s.sent(r, ++id, bytes, at(now));
+          now += random.exponential(.01);
+          if (random.chance(.02))
+            s.failed(r, id, at(now));
+          else
+            s.done(r, id, at(now));
+        }
+        CHECK((taken || resting));
+        for (RailIndex r : s.to_ping(at(now))) s.pinged(r, Duration(1), at(now));
+      }
+    }
+  }
+
+  TEST_CASE("whatever happens, each slice is done once and its losers are gone by then") {
+    for (uint64_t seed = 1; seed <= 20; ++seed) {
+      CAPTURE(seed);
+      Random random(seed);
+      Rails rails(2 + random.below(4));
+      for (auto& r : rails) {
+        r.rate = random.uniform(5e6, 500e6);
+        r.latency = random.uniform(20e-6, 5e-3);
+        if (random.chance(.3)) r.loss = random.uniform(0, .3);
+        if (random.chance(.3)) {
+          r.dead_from = random.uniform(0, 1);
+          r.dead_until = r.dead_from + random.uniform(.05, 1);
+        }
+        if (random.chance(.3)) r.rates[random.uniform(0, 1)] = r.rate / 10;
+      }
+      rails[0].loss = 0;  // one of them is merely ordinary
+      rails[0].dead_from = 1e9;
+      World w(rails, {}, seed);
+      for (int i = 0; i < 5; ++i) {
+        w.push(1 + random.below(64 * kMiB), kSlice);
+        w.run_until(w.now() + random.uniform(0, .3));
+      }
+      w.drain(0, 120);
+      CHECK(w.all_done());
+      CHECK(!w.failed());
+      CHECK(w.fenced());
+    }
+  }
+}
+
+}  // namespace mc::xfer
