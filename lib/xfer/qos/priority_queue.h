@@ -87,6 +87,14 @@ class PriorityQueue {
     chooser_.served(*p, entry.bytes, waiting_, may, now);
     return std::move(entry.item);
   }
+  // The first `bytes` of what head() gives, with the same arguments, are taken from it.
+  void shorten_head(uint64_t bytes, Time now, ClassMask may = kAllClasses) {
+    const auto p = chooser_.choose(waiting_, may, now);
+    if (!p) return;
+    queue(*p).front().bytes -= bytes;
+    bytes_[static_cast<size_t>(*p)] -= bytes;
+    chooser_.served(*p, bytes, waiting_, may, now);
+  }
   size_t size() const { return size_; }
   size_t size(Priority p) const { return queues_[static_cast<size_t>(p)].size(); }
   bool empty() const { return size_ == 0; }

@@ -1,15 +1,20 @@
 // The slices on their way to one peer over one multi-rail transport, and the rails that pull them.
-// It owns each slice until the slice is done: hedges it, retries it on other rails, fences the
-// losers (a slice is given back only when no attempt of it can move another byte), and answers to
-// the engine exactly once. The transport's connections (threads, or pollers of a completion queue)
-// pull attempts, move bytes, and return the attempts.
+// It owns each slice until the slice is done: cuts it to what suits the rail that takes it, hedges
+// what is overdue on a second rail, retries on others what failed, fences the losers (a slice is
+// given back only when no attempt of it can move another byte), and answers the engine exactly
+// once. The transport's connections (threads, or pollers of a completion queue) pull attempts, move
+// bytes, and return the attempts.
 //
-// Thread: any; one mutex, never held across a call into Sink or a connection's callback.
+// Whose fault is it? kUnavailable, kTimeout and kCorrupt are the rail's: remembered, and the part
+// goes elsewhere. Any other error is the request's own and ends the slice.
+//
+// Thread: any; one mutex, never held across a call into Sink or a connection's recall.
+// Source: TENT paper 3.3.1, 3.4.1; hedging and fencing are ours.
 #pragma once
 #include <atomic>
+#include <deque>
 #include <functional>
 #include <memory>
-#include <unordered_map>
 #include <vector>
 
 #include "base/mutex.h"
@@ -19,11 +24,17 @@
 
 namespace mc::xfer {
 
+// A piece of a slice, on one rail.
 struct Attempt {
   AttemptId id = 0;
   RailIndex rail = 0;
-  const Slice* slice = nullptr;       // valid until the attempt is returned
+  const Slice* slice = nullptr;  // valid until the attempt is returned
+  std::byte* local = nullptr;    // what to move: instead of the slice's own
+  Piece piece;
   std::atomic<bool> recalled{false};  // stop moving bytes and return it soon
+  bool reached = false;  // set by the connection: the peer had been reached when it failed
+  struct Part;
+  std::shared_ptr<Part> part;  // the queue's
 };
 using AttemptPtr = std::shared_ptr<Attempt>;
 
@@ -31,35 +42,73 @@ class RailQueue {
  public:
   struct Config {
     SprayConfig spray;
+    QosConfig qos;
     Duration peer_timeout = std::chrono::seconds(3);
-    uint32_t retries_max = 8;  // of a slice, over all rails
+    uint32_t retries_max = 8;  // of a part, over all rails
+    uint32_t resends_max = 2;  // over the same rails, where there are no others
   };
-  RailQueue(Sink& sink, const Clock& clock, Config config, PeerPtr peer);
-  ~RailQueue();  // close() first
+  using Recall = std::function<void(const AttemptPtr&)>;
 
-  // `recall` is called (without the mutex) when an attempt of this rail should stop: wake its
-  // connection, which sees attempt->recalled.
-  RailIndex add_rail(RailInfo info, std::function<void(const AttemptPtr&)> recall);
+  RailQueue(Sink& sink, const Clock& clock, Config config, PeerPtr peer);
+  ~RailQueue();  // everything was returned and close() was called
+  // `recall` is called when an attempt of this rail should stop: wake its connection, which sees
+  // attempt->recalled. All rails are added before the first push.
+  RailIndex add_rail(RailInfo info, Recall recall);
+  size_t rails() const;
   void push(SlicePtr slice);
 
   enum class Wait : uint8_t { kNo, kYes };
   struct Limits {  // of the connection that asks
     bool reads = true, writes = true;
   };
-  // The next attempt for a connection of this rail; null when there is none now (kNo), or the queue
-  // is closing, or `until` passed.
+  // The next attempt for a connection of this rail; null when there is none now (kNo), the queue is
+  // closed and empty, or `until` passed.
   AttemptPtr pull(RailIndex rail, Limits limits, Wait wait, Time until = Time::max());
-  // The attempt moved all its bytes (ok), the rail or peer failed, or it was recalled. No byte of
-  // it moves any more, on either side, when this is called.
+  // The attempt moved all its bytes (ok), the rail, the peer or the request failed, or it was
+  // recalled. No byte of it moves any more, on either side, when this is called.
   void returned(const AttemptPtr& attempt, Result<> outcome);
   void pinged(RailIndex rail, Result<Duration> round_trip);
 
-  // Called by the transport's timer, at most every few milliseconds while work is in flight:
-  // hedges, timeouts, deadlines, cancels. Returns rails to ping. next_check(): when to call again.
+  // The transport's timer calls this at next_check(), or sooner: hedges, timeouts, deadlines and
+  // cancels. Returns the rails to ping.
   std::vector<RailIndex> tick();
   Time next_check() const;
-  void close(Error why);  // wakes all pulls; queued slices fail; in-flight ones when returned
+  // Queued slices fail with `why`; in-flight attempts are recalled, or left to finish.
+  void close(const Error& why, bool recall);
+  bool idle() const;  // nothing queued, nothing in flight
   std::vector<RailView> view() const;
+  double predicted_seconds(RailIndex rail, uint64_t bytes) const;
+
+ private:
+  using PartPtr = std::shared_ptr<Attempt::Part>;
+  struct Outbox;  // calls to make once the mutex is free
+  Result<> over(const Attempt::Part& part, Time now) const;
+  AttemptPtr start(RailIndex rail, PartPtr part, Time now) MC_REQUIRES(mutex_);
+  AttemptPtr try_pull(RailIndex rail, Limits limits, Time now, Outbox& out) MC_REQUIRES(mutex_);
+  AttemptPtr try_hedge(RailIndex rail, Limits limits, Time now) MC_REQUIRES(mutex_);
+  PartPtr take_head(uint64_t portion, Time now) MC_REQUIRES(mutex_);
+  void settle(const PartPtr& part, Time now, Outbox& out) MC_REQUIRES(mutex_);
+  void end(const PartPtr& part, const Result<>& outcome, Outbox& out) MC_REQUIRES(mutex_);
+  void recall(const AttemptPtr& attempt, Outbox& out) MC_REQUIRES(mutex_);
+  void sweep(Time now, Outbox& out) MC_REQUIRES(mutex_);
+  void chase(Time now, Outbox& out) MC_REQUIRES(mutex_);
+  bool any_usable(Time now, uint64_t avoid) MC_REQUIRES(mutex_);
+  void send(Outbox& out);
+
+  Sink& sink_;
+  const Clock& clock_;
+  const Config config_;
+  const PeerPtr peer_;
+  mutable Mutex mutex_;
+  Condition changed_;
+  mutable Sprayer spray_ MC_GUARDED_BY(mutex_);
+  std::vector<Recall> recalls_ MC_GUARDED_BY(mutex_);
+  PriorityQueue<PartPtr> queue_ MC_GUARDED_BY(mutex_);
+  std::deque<PartPtr> hedges_ MC_GUARDED_BY(mutex_);      // overdue, wanted on another rail
+  std::vector<AttemptPtr> flying_ MC_GUARDED_BY(mutex_);  // attempts out
+  AttemptId next_id_ MC_GUARDED_BY(mutex_) = 1;
+  Time heard_ MC_GUARDED_BY(mutex_){};  // when a rail last did anything right
+  bool closed_ MC_GUARDED_BY(mutex_) = false;
 };
 
 }  // namespace mc::xfer

@@ -56,6 +56,7 @@ double Sprayer::predicted_seconds(RailIndex r, uint64_t bytes, Time now) const {
 Sprayer::Fitness Sprayer::fitness(RailIndex i, uint64_t avoid, Time now) {
   Rail& r = rails_[i];
   const RailState state = r.health.state(now);
+  if (rails_.size() == 1) return Fitness::kFull;  // there is no other: let it be tried
   if (i < 64 && (avoid >> i & 1) != 0) return Fitness::kNone;
   if (state == RailState::kResting) return Fitness::kNone;
   if (state == RailState::kProbing)

@@ -40,8 +40,8 @@ struct SprayConfig {
   Duration window_time = std::chrono::milliseconds(8);  // of work kept in flight beyond the latency
   Duration portion_time = std::chrono::milliseconds(4);
   uint64_t portion_min = 64 * 1024, portion_unknown = 256 * 1024;
-  uint32_t probe_every = 100;                           // slices
-  double overdue_factor = 2;                            // times what was predicted
+  uint32_t probe_every = 100;  // slices
+  double overdue_factor = 2;   // times what was predicted
   Duration overdue_floor = std::chrono::milliseconds(10);
   double lost_factor = 10;  // overdue by this much is an error of the rail
   Duration lost_floor = std::chrono::milliseconds(100);

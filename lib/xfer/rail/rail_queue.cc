@@ -1,0 +1,440 @@
+#include "xfer/rail/rail_queue.h"
+
+#include <algorithm>
+
+namespace mc::xfer {
+
+struct Attempt::Part {
+  struct Whole {  // the slice, and what is left of it
+    SlicePtr slice;
+    size_t parts = 1;
+    Error error;  // the first
+  };
+  std::shared_ptr<Whole> whole;
+  std::byte* local = nullptr;
+  Piece piece;
+  std::vector<AttemptPtr> out;
+  uint64_t avoid = 0;  // rails it failed on
+  uint32_t tries = 0;  // that failed
+  bool won = false, queued = false, hedging = false;
+  bool reached = false;  // the peer was, by the attempt that failed last
+  Result<> final;        // an error: it ends so, whatever else happens
+  Error last;
+  Time queued_since{};
+
+  uint64_t bytes() const { return whole->slice->raise ? 8 : piece.total(); }
+  const Slice& slice() const { return *whole->slice; }
+};
+
+struct RailQueue::Outbox {
+  std::vector<std::pair<SlicePtr, Result<>>> finished;
+  std::vector<std::pair<Recall, AttemptPtr>> recalls;
+};
+
+namespace {
+
+constexpr Duration kTick = std::chrono::milliseconds(5);
+
+uint64_t bit(RailIndex rail) { return rail < 64 ? uint64_t{1} << rail : 0; }
+
+bool fault_of_rail(Code code) {
+  return code == Code::kUnavailable || code == Code::kTimeout || code == Code::kCorrupt;
+}
+
+// Splits off the first `bytes` or so: whole rows of many, or a run of one. What is left stays in
+// `rest`. False when it is not worth it.
+bool split(Piece& rest, uint64_t bytes, Piece& first) {
+  first = rest;
+  if (rest.rows > 1) {
+    const uint64_t rows = std::max<uint64_t>(1, bytes / rest.bytes);
+    if (rows >= rest.rows) return false;
+    first.rows = rows;
+    rest.rows -= rows;
+    rest.remote += rows * rest.remote_stride;
+    rest.local += rows * rest.local_stride;
+    return true;
+  }
+  const uint64_t run = bytes / 64 * 64;
+  if (run == 0 || run >= rest.bytes) return false;
+  first.bytes = run;
+  rest.bytes -= run;
+  rest.remote += run;
+  rest.local += run;
+  return true;
+}
+
+}  // namespace
+
+RailQueue::RailQueue(Sink& sink, const Clock& clock, Config config, PeerPtr peer)
+    : sink_(sink),
+      clock_(clock),
+      config_(config),
+      peer_(std::move(peer)),
+      spray_(config.spray),
+      queue_(config.qos) {}
+
+RailQueue::~RailQueue() = default;
+
+RailIndex RailQueue::add_rail(RailInfo info, Recall recall) {
+  Lock lock(mutex_);
+  recalls_.push_back(std::move(recall));
+  return spray_.add(std::move(info));
+}
+
+size_t RailQueue::rails() const {
+  Lock lock(mutex_);
+  return spray_.rails();
+}
+
+void RailQueue::send(Outbox& out) {
+  for (auto& [recall, attempt] : out.recalls) recall(attempt);
+  for (auto& [slice, outcome] : out.finished) sink_.finished(std::move(slice), std::move(outcome));
+}
+
+void RailQueue::push(SlicePtr slice) {
+  auto part = std::make_shared<Attempt::Part>();
+  part->whole = std::make_shared<Attempt::Part::Whole>();
+  part->local = slice->local;
+  part->piece = slice->piece;
+  part->piece.local = 0;
+  const Priority priority = slice->priority;
+  part->whole->slice = std::move(slice);
+  const Time now = clock_.now();
+  bool closed = false;
+  size_t rails = 0;
+  {
+    Lock lock(mutex_);
+    closed = closed_;
+    rails = spray_.rails();
+    if (!closed) {
+      part->queued = true;
+      part->queued_since = now;
+      const uint64_t bytes = part->bytes();
+      queue_.push(part, priority, bytes, now);
+    }
+  }
+  if (closed) {
+    auto open = still_open(*peer_);
+    if (open) open = fail(Code::kUnavailable, "shutting down");
+    sink_.finished(std::move(part->whole->slice), std::move(open));
+  } else if (rails == 1) {
+    changed_.notify_one();
+  } else {
+    changed_.notify_all();
+  }
+}
+
+// An error when the part need not move any more.
+Result<> RailQueue::over(const Attempt::Part& part, Time now) const {
+  if (!part.final) return part.final;
+  if (!part.whole->error.what.empty()) return fail(part.whole->error);
+  const Slice& slice = part.slice();
+  if (slice.cancelled->load(std::memory_order_acquire)) return fail(cancelled_error(slice));
+  if (slice.deadline != Time::max() && now >= slice.deadline) return fail(expired_error(slice));
+  if (peer_->fate.load() == Peer::Fate::kClosed) return still_open(*peer_);
+  return {};
+}
+
+AttemptPtr RailQueue::start(RailIndex rail, PartPtr part, Time now) {
+  auto attempt = std::make_shared<Attempt>();
+  attempt->id = next_id_++;
+  attempt->rail = rail;
+  attempt->slice = part->whole->slice.get();
+  attempt->local = part->local;
+  attempt->piece = part->piece;
+  spray_.sent(rail, attempt->id, part->bytes(), now);
+  part->out.push_back(attempt);
+  attempt->part = std::move(part);
+  flying_.push_back(attempt);
+  return attempt;
+}
+
+// A part that is overdue elsewhere, and that this rail would bring home sooner.
+AttemptPtr RailQueue::try_hedge(RailIndex rail, Limits limits, Time now) {
+  for (auto it = hedges_.begin(); it != hedges_.end();) {
+    const PartPtr part = *it;
+    if (part->won || part->out.size() != 1 || !over(*part, now)) {
+      part->hedging = false;
+      it = hedges_.erase(it);
+      continue;
+    }
+    const uint64_t avoid = part->avoid | bit(part->out.front()->rail);
+    const bool allowed = part->slice().op == Op::kRead ? limits.reads : limits.writes;
+    if (allowed && spray_.takes(rail, part->bytes(), part->bytes(), avoid, now)) {
+      part->hedging = false;
+      hedges_.erase(it);
+      return start(rail, part, now);
+    }
+    ++it;
+  }
+  return nullptr;
+}
+
+// The head of the queue, or as much of it as suits the rail.
+RailQueue::PartPtr RailQueue::take_head(uint64_t portion, Time now) {
+  const PartPtr head = *queue_.head(now);
+  Piece first;
+  if (head->slice().raise || head->bytes() <= portion + portion / 2 || head->avoid != 0 ||
+      !split(head->piece, portion, first)) {
+    queue_.pop(now);
+    head->queued = false;
+    return head;
+  }
+  auto part = std::make_shared<Attempt::Part>();
+  part->whole = head->whole;
+  ++part->whole->parts;
+  part->local = head->local;
+  part->piece = first;
+  part->piece.local = 0;
+  part->queued_since = head->queued_since;
+  head->local += head->piece.local;
+  head->piece.local = 0;
+  queue_.shorten_head(first.total(), now);
+  return part;
+}
+
+AttemptPtr RailQueue::try_pull(RailIndex rail, Limits limits, Time now, Outbox& out) {
+  if (AttemptPtr hedge = try_hedge(rail, limits, now)) return hedge;
+  while (PartPtr* head = queue_.head(now)) {
+    const PartPtr part = *head;
+    auto pointless = over(*part, now);
+    if (pointless) pointless = still_open(*peer_);
+    if (!pointless) {
+      queue_.pop(now);
+      part->queued = false;
+      end(part, pointless, out);
+      continue;
+    }
+    if (part->slice().op == Op::kRead ? !limits.reads : !limits.writes) return nullptr;
+    if (part->avoid != 0 && !any_usable(now, part->avoid)) part->avoid = 0;
+    const uint64_t portion = spray_.portion(rail);
+    if (!spray_.takes(rail, std::min(portion, part->bytes()), queue_.bytes(), part->avoid, now))
+      return nullptr;
+    return start(rail, take_head(portion, now), now);
+  }
+  return nullptr;
+}
+
+AttemptPtr RailQueue::pull(RailIndex rail, Limits limits, Wait wait, Time until) {
+  for (;;) {
+    Outbox out;
+    AttemptPtr attempt;
+    bool ended = false;
+    {
+      Lock lock(mutex_);
+      const Time now = clock_.now();
+      attempt = try_pull(rail, limits, now, out);
+      ended = attempt != nullptr || wait == Wait::kNo || now >= until ||
+              (closed_ && queue_.empty() && hedges_.empty());
+      if (!ended && out.finished.empty()) {
+        // With work waiting for a better rail, look again soon: time alone can change the answer.
+        Duration step = queue_.empty() ? std::chrono::seconds(3600) : kTick;
+        if (until - now < step) step = until - now;
+        changed_.wait_for(mutex_, step);
+      }
+    }
+    send(out);
+    if (ended) return attempt;
+  }
+}
+
+void RailQueue::recall(const AttemptPtr& attempt, Outbox& out) {
+  if (attempt->recalled.exchange(true)) return;
+  out.recalls.emplace_back(recalls_[attempt->rail], attempt);
+}
+
+// The part is done with; so is its slice, with its last part.
+void RailQueue::end(const PartPtr& part, const Result<>& outcome, Outbox& out) {
+  Attempt::Part::Whole& whole = *part->whole;
+  if (!outcome && whole.error.what.empty()) whole.error = outcome.error();
+  if (--whole.parts > 0) {
+    if (!outcome)  // the others need not move either
+      for (const AttemptPtr& a : flying_)
+        if (a->part->whole == part->whole) recall(a, out);
+    return;
+  }
+  Result<> result;
+  if (!whole.error.what.empty()) result = fail(whole.error);
+  out.finished.emplace_back(std::move(whole.slice), std::move(result));
+}
+
+// No attempt of the part is out: it is done, or goes on elsewhere.
+void RailQueue::settle(const PartPtr& part, Time now, Outbox& out) {
+  if (part->won) return end(part, {}, out);
+  if (const auto pointless = over(*part, now); !pointless) return end(part, pointless, out);
+  const uint64_t all = spray_.rails() >= 64 ? ~uint64_t{0} : (uint64_t{1} << spray_.rails()) - 1;
+  const bool everywhere = (part->avoid & all) == all;
+  const bool again = part->reached && part->tries <= config_.resends_max * spray_.rails();
+  if (part->tries > config_.retries_max || (everywhere && !again)) {
+    const Error& e = part->last;
+    return end(part,
+               fail(Code::kUnavailable, "%s: %s", peer_->descriptor.node.c_str(), e.what.c_str()),
+               out);
+  }
+  if (everywhere) part->avoid = 0;
+  part->queued = true;
+  part->queued_since = now;
+  queue_.push_front(part, part->slice().priority, part->bytes(), now);
+}
+
+void RailQueue::returned(const AttemptPtr& attempt, Result<> outcome) {
+  Outbox out;
+  {
+    Lock lock(mutex_);
+    const Time now = clock_.now();
+    const PartPtr part = std::move(attempt->part);
+    std::erase(part->out, attempt);
+    if (const auto it = std::find(flying_.begin(), flying_.end(), attempt); it != flying_.end()) {
+      *it = std::move(flying_.back());
+      flying_.pop_back();
+    }
+    if (outcome) {
+      spray_.done(attempt->rail, attempt->id, now);
+      heard_ = now;
+      part->won = true;
+      for (const AttemptPtr& loser : part->out) recall(loser, out);
+    } else if (attempt->recalled.load()) {
+      spray_.recalled(attempt->rail, attempt->id, now);
+      if ((part->avoid & bit(attempt->rail)) != 0) ++part->tries;  // it was given up as lost
+    } else if (!fault_of_rail(outcome.error().code)) {
+      spray_.recalled(attempt->rail, attempt->id, now);
+      heard_ = now;
+      part->final = std::move(outcome);
+      for (const AttemptPtr& other : part->out) recall(other, out);
+    } else {
+      spray_.failed(attempt->rail, attempt->id, now);
+      part->avoid |= bit(attempt->rail);
+      part->reached = attempt->reached;
+      ++part->tries;
+      part->last = std::move(outcome.error());
+    }
+    if (part->out.empty()) settle(part, now, out);
+  }
+  changed_.notify_all();
+  send(out);
+}
+
+void RailQueue::pinged(RailIndex rail, Result<Duration> round_trip) {
+  {
+    Lock lock(mutex_);
+    const Time now = clock_.now();
+    if (round_trip) heard_ = now;
+    spray_.pinged(rail, std::move(round_trip), now);
+  }
+  changed_.notify_all();
+}
+
+bool RailQueue::any_usable(Time now, uint64_t avoid) {
+  for (RailIndex r = 0; r < spray_.rails(); ++r)
+    if ((avoid & bit(r)) == 0 && spray_.view(r, now).state < RailState::kResting) return true;
+  return spray_.rails() == 1;
+}
+
+// What is queued or in flight and over.
+void RailQueue::sweep(Time now, Outbox& out) {
+  const bool stuck = !any_usable(now, 0) && now - heard_ > config_.peer_timeout;
+  const auto ended = queue_.remove_if([&](const PartPtr& part) {
+    return !over(*part, now) || (stuck && now - part->queued_since > config_.peer_timeout);
+  });
+  for (const PartPtr& part : ended) {
+    part->queued = false;
+    auto why = over(*part, now);
+    if (why) {
+      std::string rails;
+      for (RailIndex r = 0; r < spray_.rails(); ++r) {
+        const RailView v = spray_.view(r, now);
+        rails +=
+            (rails.empty() ? "" : ", ") + v.info.local + "-" + v.info.remote + " " + name(v.state);
+      }
+      why = fail(Code::kUnavailable, "%s: no rail has worked for %s (%s)%s%s",
+                 peer_->descriptor.node.c_str(), to_text(config_.peer_timeout).c_str(),
+                 rails.c_str(), part->last.what.empty() ? "" : ": ", part->last.what.c_str());
+    }
+    end(part, why, out);
+  }
+  for (const AttemptPtr& a : flying_)
+    if (!over(*a->part, now)) recall(a, out);
+}
+
+// Attempts that take too long: a second one elsewhere, or an end to the first.
+void RailQueue::chase(Time now, Outbox& out) {
+  if (spray_.rails() < 2) return;  // its connection notices a peer that is silent
+  for (const auto& late : spray_.late(now)) {
+    const auto it = std::find_if(flying_.begin(), flying_.end(),
+                                 [&](const AttemptPtr& a) { return a->id == late.attempt; });
+    if (it == flying_.end()) continue;
+    const PartPtr part = (*it)->part;
+    if (part->won) continue;
+    if (late.late == Sprayer::Late::kOverdue) {
+      if (part->out.size() != 1 || part->hedging) continue;
+      part->hedging = true;
+      hedges_.push_back(part);
+    } else {
+      part->avoid |= bit(late.rail);
+      part->last = {Code::kTimeout, "a slice did not come back in time"};
+      recall(*it, out);
+    }
+  }
+}
+
+std::vector<RailIndex> RailQueue::tick() {
+  Outbox out;
+  std::vector<RailIndex> ping;
+  {
+    Lock lock(mutex_);
+    const Time now = clock_.now();
+    chase(now, out);
+    sweep(now, out);
+    if (!closed_) ping = spray_.to_ping(now);
+  }
+  changed_.notify_all();
+  send(out);
+  return ping;
+}
+
+Time RailQueue::next_check() const {
+  Lock lock(mutex_);
+  const Time now = clock_.now();
+  const Time spray = spray_.rails() < 2 ? Time::max() : spray_.next_check(now);
+  return queue_.empty() && flying_.empty() ? spray : std::min(spray, now + kTick);
+}
+
+void RailQueue::close(const Error& why, bool recall_all) {
+  Outbox out;
+  {
+    Lock lock(mutex_);
+    closed_ = true;
+    for (const PartPtr& part : queue_.remove_if([](const PartPtr&) { return true; })) {
+      part->queued = false;
+      end(part, fail(why), out);
+    }
+    hedges_.clear();
+    for (const AttemptPtr& a : flying_) {
+      if (!recall_all) continue;
+      if (a->part->final) a->part->final = fail(why);
+      recall(a, out);
+    }
+  }
+  changed_.notify_all();
+  send(out);
+}
+
+bool RailQueue::idle() const {
+  Lock lock(mutex_);
+  return queue_.empty() && flying_.empty();
+}
+
+std::vector<RailView> RailQueue::view() const {
+  Lock lock(mutex_);
+  std::vector<RailView> out;
+  const Time now = clock_.now();
+  for (RailIndex r = 0; r < spray_.rails(); ++r) out.push_back(spray_.view(r, now));
+  return out;
+}
+
+double RailQueue::predicted_seconds(RailIndex rail, uint64_t bytes) const {
+  Lock lock(mutex_);
+  return spray_.predicted_seconds(rail, bytes, clock_.now());
+}
+
+}  // namespace mc::xfer

@@ -1,0 +1,329 @@
+#include "xfer/rail/rail_queue.h"
+
+#include <doctest/doctest.h>
+
+#include <map>
+#include <thread>
+
+#include "base/random.h"
+
+namespace mc::xfer {
+namespace {
+
+constexpr uint64_t kBytes = 64 * kKiB;
+
+struct Done final : Sink {
+  void finished(SlicePtr slice, Result<> outcome) override {
+    Lock lock(mutex);
+    outcomes.emplace_back(slice->piece.remote, std::move(outcome));
+    all.notify_all();
+  }
+  size_t count() {
+    Lock lock(mutex);
+    return outcomes.size();
+  }
+  Mutex mutex;
+  Condition all;
+  std::vector<std::pair<uint64_t, Result<>>> outcomes MC_GUARDED_BY(mutex);
+};
+
+// A queue with rails whose connections are the test's hand.
+struct Bench {
+  ManualClock clock;
+  Done done;
+  std::shared_ptr<Peer> peer = std::make_shared<Peer>();
+  std::atomic<bool> cancelled{false};
+  std::vector<AttemptPtr> recalled;
+  RailQueue queue;
+
+  explicit Bench(size_t rails, RailQueue::Config config = {})
+      : queue(done, clock, config, named(peer)) {
+    for (size_t i = 0; i < rails; ++i)
+      queue.add_rail({"l" + std::to_string(i), "r" + std::to_string(i), 1, true},
+                     [this](const AttemptPtr& a) { recalled.push_back(a); });
+  }
+  ~Bench() { queue.close({Code::kUnavailable, "over"}, true); }
+  static PeerPtr named(const std::shared_ptr<Peer>& p) {
+    p->descriptor.node = "peer";
+    return p;
+  }
+  void push(uint64_t offset, uint64_t bytes = kBytes, Op op = Op::kRead) {
+    auto s = std::make_unique<Slice>();
+    s->op = op;
+    s->local = reinterpret_cast<std::byte*>(0x1000);
+    s->piece = {0, offset, bytes, 1, 0, 0};
+    s->cancelled = &cancelled;
+    s->peer = peer;
+    queue.push(std::move(s));
+  }
+  AttemptPtr pull(RailIndex r, RailQueue::Limits limits = {}) {
+    return queue.pull(r, limits, RailQueue::Wait::kNo);
+  }
+  // From whichever rail takes it.
+  AttemptPtr pull_any() {
+    for (RailIndex r = 0; r < queue.rails(); ++r)
+      if (auto a = pull(r)) return a;
+    return nullptr;
+  }
+  void pass(Duration d) { clock.advance(d); }
+};
+
+Result<> broken() { return fail(Code::kUnavailable, "connection reset"); }
+
+using std::chrono::milliseconds;
+
+}  // namespace
+
+TEST_SUITE("rail queue") {
+  TEST_CASE("a slice is answered once, when its attempt comes back") {
+    Bench b(2);
+    b.push(7);
+    auto a = b.pull_any();
+    REQUIRE(a);
+    CHECK(a->piece.remote == 7);
+    CHECK(b.pull_any() == nullptr);
+    CHECK(b.done.count() == 0);
+    b.pass(milliseconds(1));
+    b.queue.returned(a, {});
+    REQUIRE(b.done.count() == 1);
+    CHECK(b.done.outcomes[0].second.has_value());
+    CHECK(b.queue.idle());
+  }
+
+  TEST_CASE("what failed on one rail goes to the other, and the error is held against the first") {
+    Bench b(2);
+    b.push(0);
+    auto a = b.pull_any();
+    const RailIndex first = a->rail;
+    b.queue.returned(a, broken());
+    CHECK(b.done.count() == 0);
+    CHECK(b.pull(first) == nullptr);
+    auto again = b.pull(1 - first);
+    REQUIRE(again);
+    b.queue.returned(again, {});
+    CHECK(b.done.outcomes[0].second.has_value());
+    CHECK(b.queue.view()[first].errors == 1);
+    CHECK(b.queue.view()[first].state == RailState::kSuspect);
+  }
+
+  TEST_CASE("an error of the request's own ends it at once and no rail is blamed") {
+    Bench b(2);
+    b.push(0);
+    auto a = b.pull_any();
+    b.queue.returned(a, fail(Code::kStale, "another owner"));
+    REQUIRE(b.done.count() == 1);
+    CHECK(b.done.outcomes[0].second.error().code == Code::kStale);
+    CHECK(b.queue.view()[a->rail].errors == 0);
+  }
+
+  TEST_CASE("when no rail is left the slice fails, naming the peer and the last error") {
+    Bench b(2);
+    b.push(0);
+    while (auto a = b.pull_any()) b.queue.returned(a, broken());
+    REQUIRE(b.done.count() == 1);
+    CHECK(b.done.outcomes[0].second.error().what == "peer: connection reset");
+  }
+
+  TEST_CASE("an only rail is tried again when the peer had been reached, not when it had not") {
+    Bench b(1);
+    b.push(0);
+    int tries = 0;
+    while (auto a = b.pull(0)) {
+      a->reached = true;
+      ++tries;
+      b.queue.returned(a, broken());
+    }
+    CHECK(tries == 3);
+    b.push(1);
+    b.queue.returned(b.pull(0), broken());
+    CHECK(b.done.count() == 2);
+  }
+
+  TEST_CASE(
+      "an overdue attempt is hedged on another rail; the loser is recalled before the answer") {
+    Bench b(2);
+    b.push(0);
+    auto slow = b.pull_any();
+    b.pass(milliseconds(30));
+    b.queue.tick();
+    auto quick = b.pull(1 - slow->rail);
+    REQUIRE(quick);
+    CHECK(quick->slice == slow->slice);
+    b.queue.returned(quick, {});
+    CHECK(slow->recalled.load());
+    CHECK(b.recalled == std::vector<AttemptPtr>{slow});
+    CHECK(b.done.count() == 0);  // the loser may still move bytes
+    b.queue.returned(slow, fail(Code::kUnavailable, "recalled"));
+    REQUIRE(b.done.count() == 1);
+    CHECK(b.done.outcomes[0].second.has_value());
+    CHECK(b.queue.view()[slow->rail].errors == 0);
+  }
+
+  TEST_CASE("a lost attempt is recalled, held against its rail, and sent again elsewhere") {
+    Bench b(2);
+    b.push(0);
+    auto lost = b.pull_any();
+    b.pass(milliseconds(500));
+    b.queue.tick();
+    CHECK(lost->recalled.load());
+    CHECK(b.queue.view()[lost->rail].errors == 1);
+    b.queue.returned(lost, fail(Code::kUnavailable, "recalled"));
+    auto again = b.pull(1 - lost->rail);
+    REQUIRE(again);
+    b.queue.returned(again, {});
+    CHECK(b.done.outcomes[0].second.has_value());
+  }
+
+  TEST_CASE("cancelled work is dropped from the queue and recalled from the rails") {
+    Bench b(2);
+    b.push(0);
+    b.push(1);
+    auto a = b.pull_any();
+    b.cancelled.store(true);
+    b.queue.tick();
+    CHECK(a->recalled.load());
+    CHECK(b.done.count() == 1);
+    b.queue.returned(a, fail(Code::kUnavailable, "recalled"));
+    CHECK(b.done.count() == 2);
+    for (auto& [offset, outcome] : b.done.outcomes) CHECK(!outcome.has_value());
+  }
+
+  TEST_CASE("a long slice is cut to what suits the rail, and all of it is moved once") {
+    Bench b(2);
+    b.push(0, 10 * kMiB + 77);
+    std::map<uint64_t, uint64_t> moved;
+    uint64_t attempts = 0;
+    while (auto a = b.pull_any()) {
+      ++attempts;
+      CHECK(a->local == reinterpret_cast<std::byte*>(0x1000) + a->piece.remote);
+      moved[a->piece.remote] = a->piece.total();
+      b.pass(milliseconds(1));
+      b.queue.returned(a, {});
+    }
+    CHECK(attempts > 3);
+    uint64_t at = 0;
+    for (const auto& [offset, bytes] : moved) {
+      CHECK(offset == at);
+      at += bytes;
+    }
+    CHECK(at == 10 * kMiB + 77);
+    CHECK(b.done.count() == 1);
+  }
+
+  TEST_CASE("one part's own error ends the whole slice, once its other parts are back") {
+    Bench b(2);
+    b.push(0, 4 * kMiB);
+    auto first = b.pull(0), second = b.pull(1);
+    REQUIRE(first);
+    REQUIRE(second);
+    b.queue.returned(first, fail(Code::kStale, "another owner"));
+    CHECK(second->recalled.load());
+    b.queue.tick();
+    CHECK(b.done.count() == 0);
+    b.queue.returned(second, fail(Code::kUnavailable, "recalled"));
+    REQUIRE(b.done.count() == 1);
+    CHECK(b.done.outcomes[0].second.error().code == Code::kStale);
+  }
+
+  TEST_CASE("connections take what they may: reads and writes apart") {
+    Bench b(1);
+    b.push(0, kBytes, Op::kWrite);
+    CHECK(b.pull(0, {.reads = true, .writes = false}) == nullptr);
+    CHECK(b.pull(0, {.reads = false, .writes = true}) != nullptr);
+  }
+
+  TEST_CASE("with all rails at rest, work waits for one to heal, for the peer's timeout") {
+    Bench b(2);
+    for (int i = 0; i < 6; ++i) {
+      b.push(static_cast<uint64_t>(i));
+      while (auto a = b.pull_any()) b.queue.returned(a, broken());
+    }
+    const size_t before = b.done.count();
+    for (const auto& v : b.queue.view()) CHECK(v.state == RailState::kResting);
+    b.push(100);
+    CHECK(b.pull_any() == nullptr);
+    b.pass(milliseconds(300));
+    const auto ping = b.queue.tick();
+    REQUIRE(ping.size() == 2);
+    CHECK(b.queue.tick().empty());  // each once
+    for (RailIndex r : ping) b.queue.pinged(r, fail(Code::kTimeout, "silent"));
+    b.pass(std::chrono::seconds(4));
+    b.queue.tick();
+    REQUIRE(b.done.count() > before);
+    CHECK(b.queue.idle());
+    const std::string what = b.done.outcomes.back().second.error().what;
+    CHECK(what.find("no rail has worked for 3s") != std::string::npos);
+    // A rail that heals serves again.
+    b.push(101);
+    for (int i = 0; i < 2; ++i) b.queue.pinged(0, Duration(1000));
+    auto a = b.pull(0);
+    REQUIRE(a);
+    b.queue.returned(a, {});
+    CHECK(b.done.outcomes.back().second.has_value());
+  }
+
+  TEST_CASE("closing fails what is queued and recalls what is out") {
+    Bench b(2);
+    b.push(0);
+    b.push(1);
+    auto a = b.pull_any();
+    b.queue.close({Code::kUnavailable, "closed"}, true);
+    CHECK(b.done.count() == 1);
+    CHECK(a->recalled.load());
+    b.queue.returned(a, fail(Code::kUnavailable, "recalled"));
+    CHECK(b.done.count() == 2);
+    b.push(2);
+    CHECK(b.done.count() == 3);
+  }
+
+  TEST_CASE("many threads, failing rails: every slice is answered exactly once") {
+    SteadyClock clock;
+    Done done;
+    auto peer = std::make_shared<Peer>();
+    peer->descriptor.node = "peer";
+    std::atomic<bool> cancelled{false};
+    RailQueue queue(done, clock, {}, peer);
+    for (int i = 0; i < 3; ++i) queue.add_rail({"l", "r", 1, true}, [](const AttemptPtr&) {});
+    constexpr uint64_t kSlices = 2000;
+    std::vector<std::thread> threads;
+    for (uint32_t t = 0; t < 6; ++t)
+      threads.emplace_back([&, t] {
+        Random random(t);
+        while (auto a = queue.pull(t % 3, {}, RailQueue::Wait::kYes)) {
+          a->reached = true;
+          Result<> outcome;
+          if (a->recalled.load() || random.chance(.02)) outcome = broken();
+          queue.returned(a, std::move(outcome));
+        }
+      });
+    std::atomic<bool> ending{false};
+    std::thread timer([&] {
+      while (!ending.load()) {
+        for (RailIndex r : queue.tick()) queue.pinged(r, Duration(1));
+        std::this_thread::yield();
+      }
+    });
+    for (uint64_t i = 0; i < kSlices; ++i) {
+      auto s = std::make_unique<Slice>();
+      s->local = reinterpret_cast<std::byte*>(0x1000);
+      s->piece = {0, i, 4096, 1, 0, 0};
+      s->cancelled = &cancelled;
+      s->peer = peer;
+      queue.push(std::move(s));
+    }
+    {
+      Lock lock(done.mutex);
+      while (done.outcomes.size() < kSlices) done.all.wait_for(done.mutex, milliseconds(100));
+    }
+    ending.store(true);
+    timer.join();
+    queue.close({Code::kUnavailable, "over"}, true);
+    for (auto& t : threads) t.join();
+    std::map<uint64_t, int> seen;
+    for (const auto& [offset, outcome] : done.outcomes) ++seen[offset];
+    CHECK(seen.size() == kSlices);
+    CHECK(done.outcomes.size() == kSlices);
+  }
+}
+
+}  // namespace mc::xfer
