@@ -41,6 +41,7 @@ class ServingPeer {
   ServingPeer(const ServingPeer&) = delete;
   ServingPeer& operator=(const ServingPeer&) = delete;
 
+  pid_t pid() const { return pid_; }
   xfer::SegmentDescriptor segment;
 
  private:

@@ -1,156 +1,177 @@
-// tcp transfers to another process against a raw socket stream, as iperf3 makes one: the sender
-// writes the same buffer in large steps, the receiver reads into the same memory; same number of
-// streams and the same congestion control.
-#include <arpa/inet.h>
-#include <netinet/tcp.h>
-#include <sys/socket.h>
-
-#include <cstring>
-#include <thread>
+// tcp transfers to another process, against a raw pair of sockets that moves the same bytes between
+// the same memory with as many streams, and against iperf3; all with the same congestion control.
+#include <algorithm>
+#include <cstdlib>
 
 #include "bench/figure.h"
+#include "bench/raw_pair.h"
 #include "bench/serving_peer.h"
 #include "cmd/command.h"
-#include "io/fd.h"
+#include "io/file.h"
 
 namespace mc::bench {
 namespace {
 
-constexpr uint64_t kMemory = 64 * kMiB;
-constexpr size_t kStep = 1 * kMiB;
+constexpr uint64_t kMemory = RawPair::kMemory;
+constexpr double kBandwidthTarget = 0.97, kLatencyTarget = 1 / 1.3;
 
-// A child that reads streams to their end, forever.
-class RawSink {
- public:
-  static Result<std::unique_ptr<RawSink>> start() {
-    io::Fd listener(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t n = sizeof address;
-    if (::bind(listener.get(), reinterpret_cast<sockaddr*>(&address), n) != 0 ||
-        ::listen(listener.get(), 16) != 0 ||
-        ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&address), &n) != 0)
-      return fail_errno("listen for the raw stream");
-    auto sink = std::unique_ptr<RawSink>(new RawSink);
-    sink->address_ = address;
-    sink->pid_ = ::fork();
-    if (sink->pid_ == 0) serve(listener.get());
-    return sink;
-  }
-  ~RawSink() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  RawSink(const RawSink&) = delete;
-  RawSink& operator=(const RawSink&) = delete;
-
-  Result<io::Fd> connect() const {
-    io::Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
-    for (const char* name : {"reno", "cubic"})
-      if (::setsockopt(fd.get(), IPPROTO_TCP, TCP_CONGESTION, name,
-                       static_cast<socklen_t>(std::strlen(name))) == 0)
-        break;
-    if (::connect(fd.get(), reinterpret_cast<const sockaddr*>(&address_), sizeof address_) != 0)
-      return fail_errno("connect the raw stream");
-    return fd;
-  }
-
- private:
-  RawSink() = default;
-  [[noreturn]] static void serve(int listener) {
-    std::vector<std::thread> threads;
-    for (;;) {
-      const int fd = ::accept(listener, nullptr, nullptr);
-      threads.emplace_back([fd] {
-        std::vector<std::byte> into(kStep);
-        uint64_t left = 0;
-        // Each burst: its length, then its bytes, then one byte back.
-        while (::recv(fd, &left, sizeof left, MSG_WAITALL) == static_cast<ssize_t>(sizeof left)) {
-          while (left > 0) {
-            const ssize_t n = ::recv(fd, into.data(), std::min<uint64_t>(left, into.size()), 0);
-            if (n <= 0) ::_exit(1);
-            left -= static_cast<uint64_t>(n);
-          }
-          const char done = 1;
-          if (::send(fd, &done, 1, MSG_NOSIGNAL) != 1) ::_exit(1);
-        }
-        ::close(fd);
-      });
-    }
-  }
-  sockaddr_in address_{};
-  pid_t pid_ = 0;
-};
-
-Result<> burst(int fd, std::span<const std::byte> bytes) {
-  const uint64_t length = bytes.size();
-  if (::send(fd, &length, sizeof length, MSG_NOSIGNAL | MSG_MORE) < 0) return fail_errno("send");
-  while (!bytes.empty()) {
-    const ssize_t n = ::send(fd, bytes.data(), std::min(bytes.size(), kStep), MSG_NOSIGNAL);
-    if (n < 0) return fail_errno("send");
-    bytes = bytes.subspan(static_cast<size_t>(n));
-  }
-  char done = 0;
-  if (::recv(fd, &done, 1, MSG_WAITALL) != 1) return fail(Code::kUnavailable, "raw stream ended");
-  return {};
+// CPU seconds of another process so far, to the clock tick.
+double cpu_of(pid_t pid) {
+  const auto text = io::read_file("/proc/" + std::to_string(pid) + "/stat");
+  unsigned long long user = 0, system = 0;
+  if (text)
+    std::sscanf(text->c_str() + text->rfind(')'),
+                ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user, &system);
+  return static_cast<double>(user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
 }
 
-Result<> raw_round(const std::vector<io::Fd>& streams, std::span<const std::byte> bytes) {
-  std::vector<std::thread> threads;
-  std::vector<Result<>> outcomes(streams.size());
-  const size_t part = bytes.size() / streams.size();
-  for (size_t i = 1; i < streams.size(); ++i)
-    threads.emplace_back(
-        [&, i] { outcomes[i] = burst(streams[i].get(), bytes.subspan(i * part, part)); });
-  outcomes[0] = burst(streams[0].get(), bytes.first(part));
-  for (auto& t : threads) t.join();
-  for (auto& outcome : outcomes) MC_TRY_(std::move(outcome));
+// GB/s of work that moves `bytes`, and what it costs both processes.
+Result<Measured> measured(const Clock& clock, pid_t peer, uint64_t bytes,
+                          const std::function<Result<>()>& work) {
+  const double cpu = cpu_seconds() + cpu_of(peer);
+  const Time start = clock.now();
+  MC_TRY_(work());
+  const double seconds = to_seconds(clock.now() - start), n = static_cast<double>(bytes);
+  return Measured(n / 1e9 / seconds, (cpu_seconds() + cpu_of(peer) - cpu) * 1e9 / (n / 1024));
+}
+
+// iperf3 between two processes of its own; nothing when it is not installed.
+class Iperf {
+ public:
+  static bool installed() { return std::system("command -v iperf3 >/dev/null") == 0; }
+  static Result<Measured> turn(uint32_t streams, bool reverse, uint64_t bytes) {
+    const std::string port = "5299", n = std::to_string(bytes / streams);
+    const std::string command = "iperf3 -s -1 -p " + port +
+                                " >/dev/null 2>&1 & for i in $(seq 50); do r=$(iperf3 -c " +
+                                "127.0.0.1 -p " + port + " -C " + kCongestion[0] + " -l 1M -J -n " +
+                                n + " -P " + std::to_string(streams) + (reverse ? " -R" : "") +
+                                " 2>/dev/null) && break; done; wait; " + "echo \"$r\"";
+    FILE* out = ::popen(command.c_str(), "r");
+    if (out == nullptr) return fail_errno("iperf3");
+    std::string text;
+    char buffer[4096];
+    for (size_t got = 0; (got = std::fread(buffer, 1, sizeof buffer, out)) > 0;)
+      text.append(buffer, got);
+    ::pclose(out);
+    const auto json = parse_json(text);
+    if (!json || !json->contains("end")) return fail(Code::kUnavailable, "iperf3 said nothing");
+    return Measured((*json)["end"]["sum_received"]["bits_per_second"].get<double>() / 8e9);
+  }
+};
+
+struct Bench {
+  SteadyClock clock;
+  std::unique_ptr<RawPair> raw;
+  std::unique_ptr<ServingPeer> peer;
+  size_t turns = 7;
+  bool quick = false;
+
+  // `total` bytes by requests of `size` between the same memory, again and again.
+  static Result<> transfer(xfer::Engine& engine, xfer::Request request, uint64_t total) {
+    const std::vector<xfer::Request> requests(total / request.bytes, request);
+    const xfer::BatchId batch = engine.allocate_batch();
+    MC_TRY_(engine.submit(batch, requests));
+    auto outcome = engine.wait(batch, std::chrono::seconds(30));
+    engine.free_batch(batch);
+    return outcome;
+  }
+
+  Result<> bandwidth(xfer::Engine& engine, xfer::Request r, uint32_t streams) {
+    const uint64_t total = (quick ? 1 : 2) * kGiB;
+    const bool writing = r.op == xfer::Op::kWrite;
+    const std::string n = human_bytes(r.bytes) + " x" + std::to_string(streams);
+    const std::string name = (writing ? "write " : "read ") + n;
+    std::vector<io::Fd> sockets;
+    for (uint32_t i = 0; i < streams; ++i) {
+      MC_TRY(io::Fd fd, raw->connect());
+      sockets.push_back(std::move(fd));
+    }
+    std::vector<std::byte> mine(r.bytes);
+    std::memset(mine.data(), 2, mine.size());
+    const Turn ours = [&] {
+      return measured(clock, peer->pid(), total, [&] { return transfer(engine, r, total); });
+    };
+    MC_TRY_(
+        compare({"xfer-tcp", name, "GB/s", "raw pair " + n, kBandwidthTarget}, turns, ours, [&] {
+          return measured(clock, raw->pid(), total, [&] {
+            return RawPair::move(sockets, mine, {total, r.bytes, writing});
+          });
+        }));
+    // iperf3 moves 1 MiB that stays in the caches.
+    if (r.bytes > kMiB || !Iperf::installed()) return {};
+    return compare({"xfer-tcp", name, "GB/s", "iperf3 " + n, kBandwidthTarget}, turns, ours,
+                   [&] { return Iperf::turn(streams, !writing, total); });
+  }
+
+  Result<> latency(xfer::Engine& engine, xfer::Request r) {
+    const size_t rounds = quick ? 3000 : 10000;
+    MC_TRY(const io::Fd fd, raw->connect());
+    const auto times = [&](double quantile, const std::function<bool()>& once) -> Result<Measured> {
+      std::vector<double> all(rounds);
+      for (double& t : all) {
+        const Time start = clock.now();
+        if (!once()) return fail(Code::kUnavailable, "a round trip failed");
+        t = to_seconds(clock.now() - start) * 1e6;
+      }
+      std::sort(all.begin(), all.end());
+      return Measured(all[static_cast<size_t>(quantile * static_cast<double>(rounds - 1))]);
+    };
+    const auto once = [&] { return engine.transfer_sync(r, std::chrono::seconds(5)).has_value(); };
+    std::vector<std::byte> into(r.bytes);
+    const auto theirs = [&] { return RawPair::ping(fd.get(), into); };
+    MC_TRY_(compare(
+        {"xfer-tcp", "read 4KiB p50", "us", "raw ping-pong p50", kLatencyTarget, true}, turns,
+        [&] { return times(.5, once); }, [&] { return times(.5, theirs); }));
+    MC_TRY_(compare(
+        {"xfer-tcp", "read 4KiB p99", "us", "raw ping-pong p99", 0, true}, turns,
+        [&] { return times(.99, once); }, [&] { return times(.99, theirs); }));
+    return compare(
+        {"xfer-tcp", "read 4KiB p99", "us", "3 x own p50", 1, true}, turns,
+        [&] { return times(.99, once); },
+        [&]() -> Result<Measured> {
+          MC_TRY(const Measured p50, times(.5, once));
+          return Measured(3 * p50.value);
+        });
+  }
+};
+
+Result<> verify(const xfer::Memory& local) {
+  const auto sum = std::vector<std::byte>(local.bytes().begin(), local.bytes().end());
+  std::vector<std::byte> want(sum.size());
+  fill(want, 1);
+  if (sum != want) return fail(Code::kCorrupt, "contents differ after tcp transfers");
   return {};
 }
 
 Result<int> run(const Options& o) {
-  SteadyClock clock;
-  MC_TRY(auto sink, RawSink::start());
-  MC_TRY(auto peer, ServingPeer::start(clock, kMemory));
+  Bench b;
+  b.turns = o.turns();
+  b.quick = o.quick;
+  MC_TRY(b.raw, RawPair::start());
+  MC_TRY(b.peer, ServingPeer::start(b.clock, kMemory));
   for (const uint32_t streams : {1u, 2u}) {
     Metrics metrics;
     xfer::EngineOptions options;
     options.node = "bench";
     options.transports = {"tcp"};
     options.connections = streams;
-    MC_TRY(auto engine, xfer::Engine::open(clock, options, metrics));
-    MC_TRY(const auto segment, engine->open_segment(peer->segment));
+    MC_TRY(auto engine, xfer::Engine::open(b.clock, options, metrics));
+    MC_TRY(const auto segment, engine->open_segment(b.peer->segment));
     MC_TRY(const xfer::Memory local, engine->allocate(kMemory));
     fill(local.bytes(), 1);
-    const std::vector<std::byte> want(local.bytes().begin(), local.bytes().end());
-    std::vector<io::Fd> raw;
-    for (uint32_t i = 0; i < streams; ++i) {
-      MC_TRY(io::Fd fd, sink->connect());
-      raw.push_back(std::move(fd));
-    }
-    const size_t rounds = o.quick ? 6 : 16;
-    for (const auto op : {xfer::Op::kWrite, xfer::Op::kRead}) {
-      xfer::Request r;
-      r.op = op;
-      r.segment = segment;
-      r.local = local.data();
-      r.bytes = kMemory;
-      auto ours = [&] {
-        return gigabytes(clock, kMemory, rounds,
-                         [&] { return engine->transfer_sync(r, std::chrono::seconds(20)); });
-      };
-      auto theirs = [&] {
-        return gigabytes(clock, kMemory, rounds, [&] { return raw_round(raw, want); });
-      };
-      const std::string n = " x" + std::to_string(streams);
-      MC_TRY_(compare({"xfer-tcp", (op == xfer::Op::kWrite ? "write" : "read") + (" 64MiB" + n),
-                       "GB/s", "raw stream 64MiB" + n},
-                      o.turns(), ours, theirs));
-      if (std::memcmp(local.data(), want.data(), kMemory) != 0)
-        return fail(Code::kCorrupt, "contents differ after tcp transfers");
-    }
+    xfer::Request r;
+    r.segment = segment;
+    r.local = local.data();
+    for (const uint64_t size : {kMemory, 1 * kMiB})
+      for (const auto op : {xfer::Op::kWrite, xfer::Op::kRead}) {
+        r.op = op;
+        r.bytes = size;
+        MC_TRY_(b.bandwidth(*engine, r, streams));
+      }
+    MC_TRY_(verify(local));
+    if (streams > 1) continue;
+    r.bytes = 4 * kKiB;
+    MC_TRY_(b.latency(*engine, r));
   }
   return 0;
 }
@@ -160,7 +181,7 @@ Result<int> run(const Options& o) {
 
 int main(int argc, char** argv) {
   mc::bench::Options options;
-  mc::Program program("xfer_tcp_bench", "tcp transfers against a raw socket stream");
+  mc::Program program("xfer_tcp_bench", "tcp transfers against raw sockets and iperf3");
   program.options(options);
   program.run_with([&](mc::Context&) { return mc::bench::run(options); });
   return program.main(argc, argv);

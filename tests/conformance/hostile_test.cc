@@ -112,6 +112,10 @@ TEST_SUITE("xfer/hostile") {
     wraps.stride = 2;
     raw.ask(Kind::kRead, wraps);
     CHECK(raw.reply() == code(Code::kInvalid));
+    wraps = raw.descriptor(base, 1 << 10);  // all rows in one place, their sum 0
+    wraps.rows = uint64_t{1} << 54;
+    raw.ask(Kind::kRead, wraps);
+    CHECK(raw.reply() == code(Code::kInvalid));
     wraps.rows = 0;
     raw.ask(Kind::kRead, wraps);
     CHECK(raw.reply() == code(Code::kInvalid));

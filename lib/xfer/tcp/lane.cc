@@ -96,60 +96,33 @@ void TcpTransport::Lane::run() {
 }
 
 Result<> TcpTransport::Lane::start(Connection& c, SlicePtr slice) {
-  // A kept connection that the peer closed meanwhile reads as ended: make a new one.
-  if (c.flights.empty() && c.stream && c.stream.readable_now()) c.stream = {};
   Slice& s = *slice;
   c.bytes += s.piece.total();
   c.flights.push_back({std::move(slice), c.next_id++});
   const Stream::GiveUp give_up = watch(c);
-  if (!c.stream) {
+  // A kept connection that the peer closed meanwhile reads as ended: make a new one.
+  if (c.flights.size() == 1 && c.link && clock_.now() - c.used > kFresh && c.link->ended())
+    c.link.reset();
+  if (c.link == nullptr) {
     MC_TRY_(open(c, give_up));
   }
   if (s.op == Op::kWrite && c.flights.size() == 1) {
     MC_TRY_(retire_others(c, give_up));
   }
-  return send(c, c.flights.back());
+  return c.link->send(s, c.flights.back().id, give_up);
 }
 
 Result<> TcpTransport::Lane::open(Connection& c, const Stream::GiveUp& give_up) {
-  MC_TRY(const auto routes, routes_to(*peer_, nics_));
+  MC_TRY(auto routes, routes_to(*peer_, nics_));
   Result<> outcome;
-  for (const Route& route : routes) {
-    outcome = connect(c, route, give_up);
-    if (outcome) return {};
+  for (Route& route : routes) {
+    auto link = std::make_unique<Link>(peer_, std::move(route), clock_, peer_timeout_);
+    outcome = link->open(give_up);
+    if (!outcome) continue;
+    c.link = std::move(link);
+    return {};
   }
   return outcome;
-}
-
-// Connects and proves to be entitled; errors say which advertised address failed, and what to set.
-Result<> TcpTransport::Lane::connect(Connection& c, const Route& route,
-                                     const Stream::GiveUp& give_up) {
-  const std::string advertised =
-      peer_->descriptor.node + " advertises the data address " + route.remote;
-  auto connected =
-      Stream::connect(route.remote, clock_, peer_timeout_, give_up, {route.bind, route.device});
-  if (!connected)
-    return fail(connected.error().code,
-                "%s: %s (is it running, and is this an address of its that is reached from here? "
-                "Its --data sets it)",
-                advertised.c_str(), connected.error().what.c_str());
-  Stream stream = std::move(*connected);
-  MC_TRY_(stream.receive(c.nonce.data(), c.nonce.size(), give_up));
-  HelloBody hello = prove(peer_->descriptor.secret.bytes, c.nonce);
-  Header header = make_header(Kind::kHello, 0, &hello, sizeof hello);
-  iovec parts[2] = {{&header, sizeof header}, {&hello, sizeof hello}};
-  MC_TRY_(stream.send(parts, give_up));
-  Result<> outcome;
-  if (auto replied = receive_reply(stream, 0, give_up, &outcome); !replied) {
-    if (replied.error().code != Code::kCorrupt) return replied;
-    return fail(Code::kUnavailable, "%s: something else answers there: its --data sets it",
-                advertised.c_str());
-  }
-  if (!outcome)
-    return fail(outcome.error().code, "%s: who answers there: %s (another node, or restarted?)",
-                advertised.c_str(), outcome.error().what.c_str());
-  c.stream = std::move(stream);
-  return {};
 }
 
 Result<> TcpTransport::Lane::retire_others(Connection& c, const Stream::GiveUp& give_up) {
@@ -160,74 +133,21 @@ Result<> TcpTransport::Lane::retire_others(Connection& c, const Stream::GiveUp& 
       if (given_up_.empty()) return {};
       nonce = given_up_.back();
     }
-    Header header = make_header(Kind::kRetire, 0, &nonce, sizeof nonce);
-    iovec parts[2] = {{&header, sizeof header}, {&nonce, sizeof nonce}};
-    MC_TRY_(c.stream.send(parts, give_up));
-    Result<> outcome;
-    MC_TRY_(receive_reply(c.stream, 0, give_up, &outcome));
-    MC_TRY_(std::move(outcome));
+    MC_TRY_(c.link->retire(nonce, give_up));
     Lock lock(mutex_);
     std::erase(given_up_, nonce);
   }
 }
 
-Result<> TcpTransport::Lane::send(Connection& c, const Flight& flight) {
-  const Slice& slice = *flight.slice;
-  const Piece& p = slice.piece;
-  Descriptor d{peer_->descriptor.generation.n,
-               p.remote,
-               p.bytes,
-               p.rows,
-               p.remote_stride,
-               slice.guard.offset,
-               slice.guard.expected};
-  const Kind kind = slice.raise ? Kind::kRaise : slice.op == Op::kRead ? Kind::kRead : Kind::kWrite;
-  Header header = make_header(kind, flight.id, &d, sizeof d);
-  const Stream::GiveUp give_up = watch(c);
-  iovec parts[2] = {{&header, sizeof header}, {&d, sizeof d}};
-  MC_TRY_(c.stream.send(parts, give_up));
-  if (kind != Kind::kWrite) return {};
-  RowWalk rows(slice.local, p.bytes, p.rows, p.local_stride);
-  for (auto part = rows.next(); !part.empty(); part = rows.next())
-    MC_TRY_(c.stream.send(part, give_up));
-  return {};
-}
-
-Result<> TcpTransport::Lane::receive_reply(Stream& stream, uint64_t id,
-                                           const Stream::GiveUp& give_up, Result<>* outcome) {
-  Header header;
-  MC_TRY_(stream.receive(&header, sizeof header, give_up));
-  MC_TRY_(check_header(header));
-  if (header.kind != Kind::kReply || header.id != id || header.body_bytes > kTextMax)
-    return fail(Code::kCorrupt, "%s answered what was not asked", peer_->descriptor.node.c_str());
-  std::string text(header.body_bytes, '\0');
-  MC_TRY_(stream.receive(text.data(), text.size(), give_up));
-  *outcome = {};
-  if (header.code != 0)
-    *outcome =
-        fail(code_from_wire(header.code), "%s: %s", peer_->descriptor.node.c_str(), text.c_str());
-  return {};
-}
-
 Result<> TcpTransport::Lane::receive(Connection& c) {
   Flight& flight = c.flights.front();
-  Slice& slice = *flight.slice;
-  const Stream::GiveUp give_up = watch(c);
+  c.link->eager(c.bytes <= kShort);
   Result<> outcome;
-  MC_TRY_(receive_reply(c.stream, flight.id, give_up, &outcome));
-  if (outcome && slice.op == Op::kRead) {
-    RowWalk rows(slice.local, slice.piece.bytes, slice.piece.rows, slice.piece.local_stride);
-    for (auto part = rows.next(); !part.empty(); part = rows.next())
-      MC_TRY_(c.stream.receive(part, give_up));
-    Trailer trailer;
-    MC_TRY_(c.stream.receive(&trailer, sizeof trailer, give_up));
-    if (trailer.code != 0)
-      outcome = fail(code_from_wire(trailer.code), "%s: the bytes changed owner while being read",
-                     peer_->descriptor.node.c_str());
-  }
+  MC_TRY_(c.link->receive(*flight.slice, flight.id, watch(c), &outcome));
   SlicePtr done = std::move(flight.slice);
   c.bytes -= done->piece.total();
   c.flights.pop_front();
+  if (c.flights.empty()) c.used = clock_.now();
   sink_.finished(std::move(done), std::move(outcome));
   return {};
 }
@@ -238,8 +158,9 @@ void TcpTransport::Lane::drop(Connection& c, const Error& why) {
   std::deque<Flight> flights;
   flights.swap(c.flights);
   c.bytes = 0;
-  const bool opened = static_cast<bool>(c.stream);
-  c.stream = {};
+  const std::unique_ptr<Link> link = std::move(c.link);
+  const bool opened = link != nullptr;
+  if (opened) link->close();
   std::vector<Result<>> own;
   for (const Flight& f : flights) own.push_back(over(*f.slice));
   const bool ours = std::any_of(own.begin(), own.end(), [](const auto& o) { return !o; });
@@ -248,7 +169,7 @@ void TcpTransport::Lane::drop(Connection& c, const Error& why) {
   std::vector<std::pair<SlicePtr, Error>> ended;
   {
     Lock lock(mutex_);
-    if (opened && flights.front().slice->op == Op::kWrite) given_up_.push_back(c.nonce);
+    if (opened && flights.front().slice->op == Op::kWrite) given_up_.push_back(link->nonce());
     if (given_up_.size() > kGivenUpMax) given_up_.pop_front();
     for (size_t i = flights.size(); i-- > 0;) {
       SlicePtr& slice = flights[i].slice;

@@ -4,13 +4,12 @@
 #pragma once
 #include <atomic>
 #include <deque>
+#include <memory>
 #include <thread>
 #include <vector>
 
 #include "base/mutex.h"
-#include "xfer/tcp/frame.h"
-#include "xfer/tcp/route.h"
-#include "xfer/tcp/stream.h"
+#include "xfer/tcp/link.h"
 #include "xfer/tcp/transport.h"
 
 namespace mc::xfer::tcp {
@@ -30,8 +29,8 @@ class TcpTransport::Lane {
     uint64_t id;
   };
   struct Connection {
-    Stream stream;
-    Nonce nonce{};
+    std::unique_ptr<Link> link;  // null: to be made when there is work
+    Time used{};                 // when it was last busy
     uint64_t next_id = 1;
     uint64_t bytes = 0;          // of the flights
     std::deque<Flight> flights;  // answered in order
@@ -39,6 +38,8 @@ class TcpTransport::Lane {
   // Enough in flight to hide a round trip, whether slices are large or small.
   static constexpr size_t kFlightsMin = 4, kFlightsMax = 64;
   static constexpr uint64_t kBytesInFlight = 4u << 20;
+  static constexpr uint64_t kShort = 64u << 10;  // worth looking again before sleeping
+  static constexpr Duration kFresh = std::chrono::milliseconds(1);
   static constexpr uint32_t kResendsMax = 2;
   static constexpr size_t kGivenUpMax = 64;
 
@@ -46,12 +47,8 @@ class TcpTransport::Lane {
   Result<> start(Connection& c, SlicePtr slice);
   SlicePtr pop(bool wait, const Connection& c);
   Result<> open(Connection& c, const Stream::GiveUp& give_up);
-  Result<> connect(Connection& c, const Route& route, const Stream::GiveUp& give_up);
   Result<> retire_others(Connection& c, const Stream::GiveUp& give_up);
-  Result<> send(Connection& c, const Flight& flight);
   Result<> receive(Connection& c);
-  Result<> receive_reply(Stream& stream, uint64_t id, const Stream::GiveUp& give_up,
-                         Result<>* outcome);
   void drop(Connection& c, const Error& why);
   Stream::GiveUp watch(const Connection& c);
   Result<> over(const Slice& slice) const;  // an error when it is cancelled, late or pointless

@@ -17,6 +17,10 @@
 #include "xfer/planner.h"
 
 namespace mc::xfer::tcp {
+namespace {
+constexpr uint64_t kShort = 64 * kKiB;  // after these the next request is expected soon
+constexpr uint64_t kCopied = 8 * kKiB;  // a copy of this costs less than another call
+}  // namespace
 
 Server::Server(Config config, const Registry& registry, const Clock& clock, Metrics& metrics)
     : config_(std::move(config)),
@@ -115,7 +119,7 @@ void Server::accept_loop() {
 }
 
 void Server::accept_one(int listener) {
-  io::Fd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+  io::Fd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
   if (!fd) return;
   Lock lock(mutex_);
   reap();
@@ -210,6 +214,8 @@ Result<> Server::serve_one(Connection& c) {
   MC_TRY_(stream.receive(body.data(), body.size(), unless_stopping()));
   if (!check_body(header, body.data())) return fail(Code::kCorrupt, "request body fails its check");
   if (retiring) return reply(stream, header.id, retire(c, nonce));
+  uint64_t total = 0;
+  stream.eager(!__builtin_mul_overflow(d.bytes, d.rows, &total) && total <= kShort);
   return dispatch(stream, header, d);
 }
 
@@ -250,7 +256,9 @@ Result<BufferPtr> Server::admit(const Descriptor& d, bool writing, std::byte** f
                 static_cast<unsigned long long>(d.generation),
                 static_cast<unsigned long long>(now.n));
   const uint64_t span = span_of(d.bytes, d.rows, d.stride);
-  if (span == 0) return fail(Code::kInvalid, "the transfer's lengths overflow");
+  uint64_t total = 0;  // rows may lie on each other: their sum can overflow where the span does not
+  if (span == 0 || __builtin_mul_overflow(d.bytes, d.rows, &total))
+    return fail(Code::kInvalid, "the transfer's lengths overflow");
   MC_TRY(BufferPtr buffer, registry_.pin(d.offset, span));
   if (writing && !buffer->writable) return fail(Code::kDenied, "this memory is read-only");
   *first = buffer->data + (d.offset - buffer->offset);
@@ -273,14 +281,26 @@ Result<> Server::read(Stream& stream, const Header& header, const Descriptor& d)
   const std::byte* guard = nullptr;
   const auto buffer = admit(d, false, &first, &guard);
   if (!buffer) return reply(stream, header.id, fail(buffer.error()));
-  MC_TRY_(reply(stream, header.id, {}));
-  const auto give_up = unless_withdrawn(*buffer);
-  RowWalk rows(first, d.bytes, d.rows, d.stride);
-  for (auto parts = rows.next(); !parts.empty(); parts = rows.next())
-    MC_TRY_(stream.send(parts, give_up));
+  Header ok = make_header(Kind::kReply, header.id, nullptr, 0);
   Trailer trailer;
-  if (guard != nullptr && !guard_holds(guard, d.guard_value))
-    trailer.code = static_cast<uint64_t>(Code::kStale);
+  const auto changed = [&] { return guard != nullptr && !guard_holds(guard, d.guard_value); };
+  RowWalk rows(first, d.bytes, d.rows, d.stride);
+  if (d.bytes * d.rows <= kCopied) {  // the whole answer in one call
+    std::byte copy[kCopied];
+    iovec whole[3] = {{&ok, sizeof ok}, {copy, 0}, {&trailer, sizeof trailer}};
+    for (auto parts = rows.next(); !parts.empty(); parts = rows.next())
+      for (const iovec& part : parts) {
+        std::memcpy(copy + whole[1].iov_len, part.iov_base, part.iov_len);
+        whole[1].iov_len += part.iov_len;
+      }
+    if (changed()) trailer.code = static_cast<uint64_t>(Code::kStale);
+    return stream.send(whole, unless_stopping());
+  }
+  const auto give_up = unless_withdrawn(*buffer);
+  auto parts = rows.next(1);  // the reply leaves with the payload
+  parts[0] = {&ok, sizeof ok};
+  for (; !parts.empty(); parts = rows.next()) MC_TRY_(stream.send(parts, give_up));
+  if (changed()) trailer.code = static_cast<uint64_t>(Code::kStale);
   return stream.send(&trailer, sizeof trailer, unless_stopping());
 }
 

@@ -8,10 +8,10 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <atomic>
 #include <cerrno>
 #include <cstring>
-#include <memory>
-#include <utility>
+#include <thread>
 
 #include "base/units.h"
 #include "io/address.h"
@@ -21,6 +21,7 @@ namespace {
 
 constexpr int kTickMs = 50;
 constexpr Duration kTick = std::chrono::milliseconds(kTickMs);
+constexpr Duration kEager = std::chrono::microseconds(50);
 
 void consume(std::span<iovec>& parts, size_t n) {
   while (n > 0 && n >= parts.front().iov_len) {
@@ -34,59 +35,144 @@ void consume(std::span<iovec>& parts, size_t n) {
   while (!parts.empty() && parts.front().iov_len == 0) parts = parts.subspan(1);
 }
 
+// Few may look again and again at a time, or they take the CPU from whom they wait for.
+std::atomic<uint32_t> g_eager{0};
+
+class EagerTurn {
+ public:
+  EagerTurn() : mine_(g_eager.fetch_add(1, std::memory_order_relaxed) < most()) {}
+  ~EagerTurn() { g_eager.fetch_sub(1, std::memory_order_relaxed); }
+  EagerTurn(const EagerTurn&) = delete;
+  EagerTurn& operator=(const EagerTurn&) = delete;
+  explicit operator bool() const { return mine_; }
+
+ private:
+  static uint32_t most() {
+    static const uint32_t n = std::thread::hardware_concurrency() / 2;
+    return n;
+  }
+  const bool mine_;
+};
+
+bool nothing_yet(int error) { return error == EAGAIN || error == EWOULDBLOCK || error == EINTR; }
+
+Error broken(ssize_t n) {
+  if (n == 0) return {Code::kUnavailable, "the peer closed the connection"};
+  return {Code::kUnavailable, std::string("connection: ") + std::strerror(errno)};
+}
+
 }  // namespace
 
-Result<> Stream::move(std::span<iovec> parts, bool sending, const GiveUp& give_up) {
-  Time heard = clock_->now(), asked = heard;
-  bool progress = false;
+Stream::Stream(io::Fd fd, const Clock& clock, Duration silence_max)
+    : fd_(std::move(fd)),
+      clock_(&clock),
+      silence_max_(silence_max),
+      ahead_(std::make_unique<std::byte[]>(kAheadBytes)) {}
+
+// After a system call that moved nothing, or not all it could within a tick.
+Result<> Stream::nothing_moved(Patience& patience, const GiveUp& give_up) const {
+  const Time now = clock_->now();
+  if (now - patience.asked < kTick) return {};
+  patience.asked = now;
+  MC_TRY_(give_up());
+  if (now - patience.heard > silence_max_)
+    return fail(Code::kTimeout, "the peer was silent for %s", to_text(silence_max_).c_str());
+  return {};
+}
+
+Result<> Stream::send(std::span<iovec> parts, const GiveUp& give_up) {
+  Patience patience{};
   consume(parts, 0);
   while (!parts.empty()) {
     msghdr message{};
     message.msg_iov = parts.data();
     message.msg_iovlen = parts.size();
-    const ssize_t n = sending ? ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT)
-                              : ::recvmsg(fd_.get(), &message, MSG_DONTWAIT);
-    if (n > 0) {
-      consume(parts, static_cast<size_t>(n));
-      progress = true;
-      continue;
-    }
-    if (n == 0) return fail(Code::kUnavailable, "the peer closed the connection");
-    if (errno == EINTR) continue;
-    if (errno != EAGAIN && errno != EWOULDBLOCK)
-      return fail(Code::kUnavailable, "connection: %s", std::strerror(errno));
-    // The clock is read only where there is nothing to move; a peer that trickles is asked about
-    // as often as one that is silent.
-    const Time now = clock_->now();
-    if (std::exchange(progress, false)) heard = now;
-    if (now - asked >= kTick) {
-      MC_TRY_(give_up());
-      asked = now;
-      if (now - heard > silence_max_)
-        return fail(Code::kTimeout, "the peer was silent for %s", to_text(silence_max_).c_str());
-    }
-    pollfd p{fd_.get(), static_cast<short>(sending ? POLLOUT : POLLIN), 0};
-    ::poll(&p, 1, kTickMs);
+    const ssize_t n = ::sendmsg(fd_.get(), &message, MSG_NOSIGNAL);
+    if (n > 0) consume(parts, static_cast<size_t>(n));
+    if (parts.empty()) return {};
+    if (n < 0 && !nothing_yet(errno)) return fail(broken(n));
+    if (n > 0 || patience.heard == Time{}) patience.heard = clock_->now();
+    MC_TRY_(nothing_moved(patience, give_up));
   }
   return {};
 }
 
-Result<> Stream::send(std::span<iovec> parts, const GiveUp& give_up) {
-  return move(parts, true, give_up);
+void Stream::take(std::span<iovec>& parts) {
+  while (!parts.empty() && from_ < to_) {
+    const size_t n = std::min(parts.front().iov_len, to_ - from_);
+    std::memcpy(parts.front().iov_base, ahead_.get() + from_, n);
+    from_ += n;
+    consume(parts, n);
+  }
 }
+
+ssize_t Stream::read_ahead(int flags) {
+  const ssize_t n = ::recv(fd_.get(), ahead_.get(), kAheadBytes, flags);
+  from_ = 0;
+  to_ = n > 0 ? static_cast<size_t>(n) : 0;
+  return n;
+}
+
+// True: there is something, or the end.
+bool Stream::fill_eagerly() {
+  const EagerTurn turn;
+  if (!turn) return false;
+  const Time until = clock_->now() + kEager;
+  do {
+    const ssize_t n = read_ahead(MSG_DONTWAIT);
+    if (n > 0) return true;
+    if (n == 0 || !nothing_yet(errno)) return false;  // the next call tells
+    for (int i = 0; i < 16; ++i) __builtin_ia32_pause();
+  } while (clock_->now() < until);
+  return false;
+}
+
+Result<> Stream::fill(Patience& patience, const GiveUp& give_up) {
+  if (eager_ && fill_eagerly()) return {};
+  for (;;) {
+    const ssize_t n = read_ahead(0);
+    if (n > 0) return {};
+    if (n == 0 || !nothing_yet(errno)) return fail(broken(n));
+    if (patience.heard == Time{}) patience.heard = clock_->now() - kTick;
+    MC_TRY_(nothing_moved(patience, give_up));
+  }
+}
+
 Result<> Stream::receive(std::span<iovec> parts, const GiveUp& give_up) {
-  return move(parts, false, give_up);
+  Patience patience{};
+  consume(parts, 0);
+  for (take(parts); !parts.empty(); take(parts)) {
+    size_t wanted = 0;
+    for (size_t i = 0; i < parts.size() && wanted < kAheadBytes; ++i) wanted += parts[i].iov_len;
+    if (wanted < kAheadBytes) {
+      MC_TRY_(fill(patience, give_up));
+      patience = {};
+      continue;
+    }
+    msghdr message{};
+    message.msg_iov = parts.data();
+    message.msg_iovlen = parts.size();
+    const ssize_t n = ::recvmsg(fd_.get(), &message, MSG_WAITALL);
+    if (n == 0 || (n < 0 && !nothing_yet(errno))) return fail(broken(n));
+    if (n > 0) consume(parts, static_cast<size_t>(n));
+    if (parts.empty()) return {};
+    if (n > 0 || patience.heard == Time{}) patience.heard = clock_->now();
+    MC_TRY_(nothing_moved(patience, give_up));
+  }
+  return {};
 }
+
 Result<> Stream::send(const void* p, size_t n, const GiveUp& give_up) {
   iovec part{const_cast<void*>(p), n};
-  return move({&part, 1}, true, give_up);
+  return send({&part, 1}, give_up);
 }
 Result<> Stream::receive(void* p, size_t n, const GiveUp& give_up) {
   iovec part{p, n};
-  return move({&part, 1}, false, give_up);
+  return receive({&part, 1}, give_up);
 }
 
 Result<bool> Stream::wait_for_request(const GiveUp& give_up) {
+  if (from_ < to_ || (eager_ && fill_eagerly())) return true;
   for (;;) {
     pollfd p{fd_.get(), POLLIN, 0};
     // Woken by shut_down() as well, so an idle connection costs nothing.
@@ -94,18 +180,16 @@ Result<bool> Stream::wait_for_request(const GiveUp& give_up) {
     if (ready < 0 && errno != EINTR) return fail_errno("poll");
     if (ready <= 0) continue;
     MC_TRY_(give_up());
-    char byte = 0;
-    const ssize_t n = ::recv(fd_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+    const ssize_t n = read_ahead(MSG_DONTWAIT);
     if (n > 0) return true;
     if (n == 0) return false;
-    if (errno != EAGAIN && errno != EINTR)
-      return fail(Code::kUnavailable, "connection: %s", std::strerror(errno));
+    if (!nothing_yet(errno)) return fail(broken(n));
   }
 }
 
 bool Stream::readable_now() const {
   pollfd p{fd_.get(), POLLIN, 0};
-  return ::poll(&p, 1, 0) == 1;
+  return from_ < to_ || ::poll(&p, 1, 0) == 1;
 }
 
 void Stream::shut_down() {
@@ -115,6 +199,11 @@ void Stream::shut_down() {
 void Stream::tune() {
   const int on = 1;
   ::setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  // From here on it blocks, a tick at a time: a call that waits costs less than one that asks, is
+  // told to wait, polls, and asks again.
+  const timeval tick{0, kTickMs * 1000};
+  ::setsockopt(fd_.get(), SOL_SOCKET, SO_RCVTIMEO, &tick, sizeof tick);
+  ::setsockopt(fd_.get(), SOL_SOCKET, SO_SNDTIMEO, &tick, sizeof tick);
   // The default (bbr, paced) holds a loopback stream to a fraction of these. Not permitted to
   // every user: then the default stays.
   for (const char* name : {"reno", "cubic"})
@@ -180,15 +269,17 @@ Result<Stream> Stream::connect(const std::string& text, const Clock& clock, Dura
   Stream stream(std::move(fd), clock, silence_max);
   stream.tune();
   MC_TRY_(stream.leave_by(local));
-  if (::connect(stream.fd_.get(), found->ai_addr, found->ai_addrlen) == 0) return stream;
-  if (errno != EINPROGRESS)
-    return fail(Code::kUnavailable, "connect to %s: %s", text.c_str(), std::strerror(errno));
-  MC_TRY_(stream.connected(text, give_up));
+  if (::connect(stream.fd_.get(), found->ai_addr, found->ai_addrlen) != 0) {
+    if (errno != EINPROGRESS)
+      return fail(Code::kUnavailable, "connect to %s: %s", text.c_str(), std::strerror(errno));
+    MC_TRY_(stream.connected(text, give_up));
+  }
+  if (::fcntl(stream.fd_.get(), F_SETFL, 0) != 0) return fail_errno("socket");
   return stream;
 }
 
-std::span<iovec> RowWalk::next() {
-  size_t n = 0;
+std::span<iovec> RowWalk::next(size_t before) {
+  size_t n = before;
   for (; n < kParts && rows_ > 0; --rows_, at_ += stride_, ++n) parts_[n] = {at_, bytes_};
   return {parts_, n};
 }

@@ -1,11 +1,16 @@
 // A connected socket whose waits are bounded and can be given up: every wait ends when bytes moved,
 // when `give_up` says so (asked a few times a second), or when the peer was silent for too long.
 //
+// Input is read ahead into a small buffer, so that a frame, a short payload and the next frame cost
+// one system call; long payloads go straight to where they belong. A stream that is `eager` looks
+// again for a moment before it sleeps, for a CPU that idles wakes up slower than a peer answers.
+//
 // Thread: one at a time; shut_down() from any.
 #pragma once
 #include <sys/uio.h>
 
 #include <functional>
+#include <memory>
 #include <span>
 #include <string>
 
@@ -20,8 +25,7 @@ class Stream {
   using GiveUp = std::function<Result<>()>;  // an error ends the wait
 
   Stream() = default;
-  Stream(io::Fd fd, const Clock& clock, Duration silence_max)
-      : fd_(std::move(fd)), clock_(&clock), silence_max_(silence_max) {}
+  Stream(io::Fd fd, const Clock& clock, Duration silence_max);
   explicit operator bool() const { return static_cast<bool>(fd_); }
   // From the local address `bind` and the interface `device`, if they are given. Errors:
   // kUnavailable (closed, reset, silent), kInvalid (no such host).
@@ -40,16 +44,29 @@ class Stream {
   // Waits for the first byte without the limit on silence; false when the peer closed.
   Result<bool> wait_for_request(const GiveUp& give_up);
   bool readable_now() const;
+  void eager(bool on) { eager_ = on; }
   void shut_down();
   void tune();  // no delay; a congestion control that suits local, lossless paths
 
  private:
+  static constexpr size_t kAheadBytes = 8192;
   Result<> leave_by(const Local& local);
   Result<> connected(const std::string& to, const GiveUp& give_up) const;
-  Result<> move(std::span<iovec> parts, bool sending, const GiveUp& give_up);
+  struct Patience {  // of one wait
+    Time heard, asked;
+  };
+  Result<> nothing_moved(Patience& patience, const GiveUp& give_up) const;
+  void take(std::span<iovec>& parts);
+  Result<> fill(Patience& patience, const GiveUp& give_up);
+  bool fill_eagerly();
+  ssize_t read_ahead(int flags);
+
   io::Fd fd_;
   const Clock* clock_ = nullptr;
   Duration silence_max_{};
+  bool eager_ = false;
+  std::unique_ptr<std::byte[]> ahead_;
+  size_t from_ = 0, to_ = 0;  // what ahead_ holds
 };
 
 // Rows of a strided piece of memory as iovecs, a bounded number at a time.
@@ -57,7 +74,9 @@ class RowWalk {
  public:
   RowWalk(std::byte* first, uint64_t bytes, uint64_t rows, uint64_t stride)
       : at_(first), bytes_(bytes), rows_(rows), stride_(stride) {}
-  std::span<iovec> next();  // empty: done
+  // The next rows, behind `before` others that the caller fills in; only those: done.
+  std::span<iovec> next(size_t before = 0);
+  bool done() const { return rows_ == 0; }
 
  private:
   static constexpr size_t kParts = 256;

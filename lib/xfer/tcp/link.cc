@@ -1,0 +1,112 @@
+#include "xfer/tcp/link.h"
+
+namespace mc::xfer::tcp {
+
+Result<> Link::open(const Stream::GiveUp& give_up, Duration* round_trip) {
+  const std::string advertised =
+      peer_->descriptor.node + " advertises the data address " + route_.remote;
+  auto connected =
+      Stream::connect(route_.remote, clock_, peer_timeout_, give_up, {route_.bind, route_.device});
+  if (!connected)
+    return fail(connected.error().code,
+                "%s: %s (is it running, and is this an address of its that is reached from here? "
+                "Its --data sets it)",
+                advertised.c_str(), connected.error().what.c_str());
+  Stream stream = std::move(*connected);
+  if (auto greeted = greet(stream, give_up, round_trip); !greeted) {
+    const Error& e = greeted.error();
+    if (e.code == Code::kCorrupt)
+      return fail(Code::kUnavailable, "%s: something else answers there: its --data sets it",
+                  advertised.c_str());
+    return fail(e.code, "%s: %s", advertised.c_str(), e.what.c_str());
+  }
+  Lock lock(mutex_);
+  stream_ = std::move(stream);
+  return {};
+}
+
+Result<> Link::greet(Stream& stream, const Stream::GiveUp& give_up, Duration* round_trip) {
+  MC_TRY_(stream.receive(nonce_.data(), nonce_.size(), give_up));
+  HelloBody hello = prove(peer_->descriptor.secret.bytes, nonce_);
+  Header header = make_header(Kind::kHello, 0, &hello, sizeof hello);
+  iovec parts[2] = {{&header, sizeof header}, {&hello, sizeof hello}};
+  const Time before = clock_.now();
+  MC_TRY_(stream.send(parts, give_up));
+  Result<> outcome;
+  MC_TRY_(reply_on(stream, 0, give_up, &outcome));
+  if (round_trip != nullptr) *round_trip = clock_.now() - before;
+  return outcome;
+}
+
+void Link::close() {
+  Stream gone;
+  Lock lock(mutex_);
+  std::swap(gone, stream_);
+}
+
+void Link::shut_down() {
+  Lock lock(mutex_);
+  stream_.shut_down();
+}
+
+Result<> Link::send(const Slice& slice, uint64_t id, const Stream::GiveUp& give_up) {
+  const Piece& p = slice.piece;
+  Descriptor d{peer_->descriptor.generation.n,
+               p.remote,
+               p.bytes,
+               p.rows,
+               p.remote_stride,
+               slice.guard.offset,
+               slice.guard.expected};
+  const Kind kind = slice.raise ? Kind::kRaise : slice.op == Op::kRead ? Kind::kRead : Kind::kWrite;
+  Header header = make_header(kind, id, &d, sizeof d);
+  RowWalk rows(slice.local, p.bytes, kind == Kind::kWrite ? p.rows : 0, p.local_stride);
+  auto parts = rows.next(2);  // frame and payload in one call
+  parts[0] = {&header, sizeof header};
+  parts[1] = {&d, sizeof d};
+  for (; !parts.empty(); parts = rows.next()) MC_TRY_(stream_.send(parts, give_up));
+  return {};
+}
+
+Result<> Link::reply_on(Stream& stream, uint64_t id, const Stream::GiveUp& give_up,
+                        Result<>* outcome) {
+  Header header;
+  MC_TRY_(stream.receive(&header, sizeof header, give_up));
+  MC_TRY_(check_header(header));
+  if (header.kind != Kind::kReply || header.id != id || header.body_bytes > kTextMax)
+    return fail(Code::kCorrupt, "%s answered what was not asked", peer_->descriptor.node.c_str());
+  std::string text(header.body_bytes, '\0');
+  MC_TRY_(stream.receive(text.data(), text.size(), give_up));
+  *outcome = {};
+  if (header.code != 0)
+    *outcome =
+        fail(code_from_wire(header.code), "%s: %s", peer_->descriptor.node.c_str(), text.c_str());
+  return {};
+}
+
+Result<> Link::receive(const Slice& slice, uint64_t id, const Stream::GiveUp& give_up,
+                       Result<>* outcome) {
+  MC_TRY_(reply_on(stream_, id, give_up, outcome));
+  if (!*outcome || slice.op != Op::kRead) return {};
+  RowWalk rows(slice.local, slice.piece.bytes, slice.piece.rows, slice.piece.local_stride);
+  for (auto parts = rows.next(); !parts.empty(); parts = rows.next())
+    MC_TRY_(stream_.receive(parts, give_up));
+  Trailer trailer;
+  MC_TRY_(stream_.receive(&trailer, sizeof trailer, give_up));
+  if (trailer.code != 0)
+    *outcome = fail(code_from_wire(trailer.code), "%s: the bytes changed owner while being read",
+                    peer_->descriptor.node.c_str());
+  return {};
+}
+
+Result<> Link::retire(const Nonce& nonce, const Stream::GiveUp& give_up) {
+  Nonce other = nonce;
+  Header header = make_header(Kind::kRetire, 0, &other, sizeof other);
+  iovec parts[2] = {{&header, sizeof header}, {&other, sizeof other}};
+  MC_TRY_(stream_.send(parts, give_up));
+  Result<> outcome;
+  MC_TRY_(reply_on(stream_, 0, give_up, &outcome));
+  return outcome;
+}
+
+}  // namespace mc::xfer::tcp

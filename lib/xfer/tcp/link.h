@@ -1,0 +1,55 @@
+// One connection to a peer over one route: made on demand, it sends requests and receives their
+// answers in order. Private to tcp/.
+//
+// Thread: one at a time; shut_down() from any.
+#pragma once
+#include <cstdint>
+#include <string>
+
+#include "base/mutex.h"
+#include "xfer/tcp/frame.h"
+#include "xfer/tcp/route.h"
+#include "xfer/tcp/stream.h"
+
+namespace mc::xfer::tcp {
+
+class Link {
+ public:
+  Link(PeerPtr peer, Route route, const Clock& clock, Duration peer_timeout)
+      : peer_(std::move(peer)),
+        route_(std::move(route)),
+        clock_(clock),
+        peer_timeout_(peer_timeout) {}
+  // Connects and proves to be entitled. Errors say which advertised address failed, and what to
+  // set. `round_trip`: of the proof.
+  Result<> open(const Stream::GiveUp& give_up, Duration* round_trip = nullptr);
+  bool is_open() const { return static_cast<bool>(stream_); }
+  void close();
+  void shut_down();  // wakes whoever waits in it
+  // Was it closed by the peer, as far as is known here?
+  bool ended() const { return stream_.readable_now(); }
+  void eager(bool on) { stream_.eager(on); }
+
+  // Errors of the connection, which is of no more use then; `outcome` is what the peer says.
+  Result<> send(const Slice& slice, uint64_t id, const Stream::GiveUp& give_up);
+  Result<> receive(const Slice& slice, uint64_t id, const Stream::GiveUp& give_up,
+                   Result<>* outcome);
+  // No byte sent over the connection of that nonce will be applied any more.
+  Result<> retire(const Nonce& nonce, const Stream::GiveUp& give_up);
+  const Nonce& nonce() const { return nonce_; }
+  const Route& route() const { return route_; }
+
+ private:
+  Result<> greet(Stream& stream, const Stream::GiveUp& give_up, Duration* round_trip);
+  Result<> reply_on(Stream& stream, uint64_t id, const Stream::GiveUp& give_up, Result<>* outcome);
+
+  const PeerPtr peer_;
+  const Route route_;
+  const Clock& clock_;
+  const Duration peer_timeout_;
+  Mutex mutex_;  // the stream comes and goes under it, so that shut_down() meets no other socket
+  Stream stream_;
+  Nonce nonce_{};
+};
+
+}  // namespace mc::xfer::tcp
