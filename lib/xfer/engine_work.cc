@@ -141,6 +141,7 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
     slice->guard = r.guard;
     slice->deadline = r.deadline;
     slice->priority = r.priority;
+    slice->awaited = task->awaited && pieces.size() == 1;
     slice->streaming = r.bytes * r.rows >= kStreamingBytes;
     slice->peer = peer;
     slice->task = task;
@@ -329,6 +330,7 @@ Result<> Engine::transfer_sync(const Request& request, Duration budget) {
     MC_TRY(peer, impl_->peer_for(bounded));
   }
   const TaskPtr task = single_task(bounded.segment, bounded.bytes * bounded.rows);
+  task->awaited = true;
   impl_->launch(task, bounded, peer);
   return impl_->outcome_of(*task->batch, budget);
 }

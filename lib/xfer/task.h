@@ -22,6 +22,7 @@ struct Task {
   SegmentHandle segment = 0;
   size_t first = 0, count = 1;  // its items
   size_t slices_left = 0;
+  bool awaited = false;  // by the thread that submits it
   bool wanted_cancel = false;
   Error error;  // the first, if any
   std::atomic<bool> cancelled{false};

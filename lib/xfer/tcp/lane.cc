@@ -7,7 +7,9 @@ namespace mc::xfer::tcp {
 TcpTransport::Lane::Lane(PeerPtr peer, Sink& sink, const Clock& clock, uint32_t connections,
                          Duration peer_timeout, const std::vector<Nic>& nics)
     : peer_(std::move(peer)), sink_(sink), clock_(clock), peer_timeout_(peer_timeout), nics_(nics) {
-  for (uint32_t i = 0; i < std::max(1u, connections); ++i) threads_.emplace_back([this] { run(); });
+  for (uint32_t i = 0; i < std::max(1u, connections); ++i)
+    connections_.push_back(std::make_unique<Connection>());
+  for (auto& c : connections_) threads_.emplace_back([this, &c = *c] { run(c); });
 }
 
 TcpTransport::Lane::~Lane() {
@@ -20,7 +22,27 @@ TcpTransport::Lane::~Lane() {
   for (auto& t : threads_) t.join();
 }
 
+bool TcpTransport::Lane::run_here(SlicePtr& slice) {
+  Connection* c = nullptr;
+  {
+    Lock lock(mutex_);
+    if (draining_ || !queue_.empty()) return false;
+    for (auto& each : connections_)
+      if (!each->busy && !each->borrowed) c = each.get();
+    if (c == nullptr) return false;
+    c->borrowed = true;
+  }
+  carry(*c, std::move(slice));
+  while (!c->flights.empty())
+    if (auto received = receive(*c); !received) drop(*c, received.error());
+  Lock lock(mutex_);
+  c->borrowed = false;
+  if (!queue_.empty() || draining_) changed_.notify_all();  // its own thread, too, may go on
+  return true;
+}
+
 void TcpTransport::Lane::push(SlicePtr slice) {
+  if (slice->awaited && slice->piece.total() <= kShort && run_here(slice)) return;
   {
     Lock lock(mutex_);
     queue_.push_back(std::move(slice));
@@ -62,32 +84,37 @@ Stream::GiveUp TcpTransport::Lane::watch(const Connection& c) {
 // The next slice this connection may start. Reads and writes are not in flight together: each end
 // could then wait for the other to read. Nor is anything, while a connection is to be retired
 // first.
-SlicePtr TcpTransport::Lane::pop(bool wait, const Connection& c) {
-  if (c.flights.size() >= kFlightsMax ||
-      (c.flights.size() >= kFlightsMin && c.bytes >= kBytesInFlight))
+SlicePtr TcpTransport::Lane::pop(bool wait, Connection& c) {
+  if (!wait && (c.flights.size() >= kFlightsMax ||
+                (c.flights.size() >= kFlightsMin && c.bytes >= kBytesInFlight)))
     return nullptr;
   Lock lock(mutex_);
-  while (wait && queue_.empty() && !draining_) changed_.wait(mutex_);
+  if (wait) c.busy = false;
+  while (wait && (c.borrowed || (queue_.empty() && !draining_))) changed_.wait(mutex_);
   if (queue_.empty() || (stopping_.load() && !wait)) return nullptr;
   const Slice& next = *queue_.front();
   if (!c.flights.empty() && c.flights.front().slice->op != next.op) return nullptr;
   if (!c.flights.empty() && next.op == Op::kWrite && !given_up_.empty()) return nullptr;
   SlicePtr slice = std::move(queue_.front());
   queue_.pop_front();
+  c.busy = true;
   return slice;
 }
 
-void TcpTransport::Lane::run() {
-  Connection c;
-  for (;;) {
-    const bool idle = c.flights.empty();
+void TcpTransport::Lane::carry(Connection& c, SlicePtr slice) {
+  auto early = over(*slice);
+  if (early) early = still_open(*peer_);
+  if (!early)
+    sink_.finished(std::move(slice), std::move(early));
+  else if (auto sent = start(c, std::move(slice)); !sent)
+    drop(c, sent.error());
+}
+
+void TcpTransport::Lane::run(Connection& c) {
+  // While idle, the connection may be borrowed: not to be looked at.
+  for (bool idle = true;; idle = c.flights.empty()) {
     if (SlicePtr slice = pop(idle, c)) {
-      auto early = over(*slice);
-      if (early) early = still_open(*peer_);
-      if (!early)
-        sink_.finished(std::move(slice), std::move(early));
-      else if (auto sent = start(c, std::move(slice)); !sent)
-        drop(c, sent.error());
+      carry(c, std::move(slice));
       continue;
     }
     if (idle) return;  // stopping, and nothing is queued

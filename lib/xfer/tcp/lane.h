@@ -21,6 +21,8 @@ class TcpTransport::Lane {
   // Joins. What is in flight fails, unless the peer was merely replaced: then it is answered first,
   // so that no write is sent again while its first attempt is still under way.
   ~Lane();
+  // A short slice whose caller waits for it anyway is carried on the caller's thread, if a
+  // connection idles: two threads less to wake.
   void push(SlicePtr slice);
 
  private:
@@ -31,6 +33,8 @@ class TcpTransport::Lane {
   struct Connection {
     std::unique_ptr<Link> link;  // null: to be made when there is work
     Time used{};                 // when it was last busy
+    // Of the lane's mutex: its thread has work, or a caller that waits for its slice has taken it.
+    bool busy = false, borrowed = false;
     uint64_t next_id = 1;
     uint64_t bytes = 0;          // of the flights
     std::deque<Flight> flights;  // answered in order
@@ -43,9 +47,11 @@ class TcpTransport::Lane {
   static constexpr uint32_t kResendsMax = 2;
   static constexpr size_t kGivenUpMax = 64;
 
-  void run();
+  bool run_here(SlicePtr& slice);
+  void run(Connection& c);
   Result<> start(Connection& c, SlicePtr slice);
-  SlicePtr pop(bool wait, const Connection& c);
+  void carry(Connection& c, SlicePtr slice);
+  SlicePtr pop(bool wait, Connection& c);
   Result<> open(Connection& c, const Stream::GiveUp& give_up);
   Result<> retire_others(Connection& c, const Stream::GiveUp& give_up);
   Result<> receive(Connection& c);
@@ -67,7 +73,8 @@ class TcpTransport::Lane {
   // Connections given up with writes in flight: the owner must be done with them before the next
   // write, or bytes of an abandoned attempt could land on top of it.
   std::deque<Nonce> given_up_ MC_GUARDED_BY(mutex_);
-  std::vector<std::thread> threads_;
+  std::vector<std::unique_ptr<Connection>> connections_;
+  std::vector<std::thread> threads_;  // one each
 };
 
 }  // namespace mc::xfer::tcp
