@@ -78,6 +78,7 @@ Result<int> run_stat(const ClientVerb& o, const Context& context) {
                    {"leased", s.leased},
                    {"evicted-objects", s.evicted_objects},
                    {"evicted-bytes", s.evicted_bytes},
+                   {"rebuilding", s.rebuilding},
                    {"nodes", nodes}}) +
         "\n");
     return 0;
@@ -87,6 +88,7 @@ Result<int> run_stat(const ClientVerb& o, const Context& context) {
            static_cast<unsigned long long>(s.objects), human_bytes(s.object_bytes).c_str(),
            static_cast<unsigned long long>(s.leased),
            static_cast<unsigned long long>(s.evicted_objects)));
+  if (!s.rebuilding.empty()) put(shown(s.rebuilding) + "\n");
   for (const NodeStat& n : s.nodes)
     put(strf("  %-16s %-8s %10s of %-10s %8llu object(s)  %s\n", shown(n.name).c_str(),
              n.state.c_str(), human_bytes(n.used).c_str(), human_bytes(n.capacity).c_str(),

@@ -61,18 +61,20 @@ Result<> Client::check_epoch(uint64_t epoch) {
 
 template <class M>
 Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration wait) {
+  // A lost call is made again, for the master may be restarting; so is one that it could not answer
+  // for want of its nodes, and that tells more than that the last attempt had no time.
+  Error why{Code::kTimeout, strf("%s: no time left to ask %s", M::kName, options_.master.c_str())};
   for (;;) {
     const Duration budget = whole_ms(std::min(left(deadline), wait + kAttempt));
-    if (budget <= Duration::zero())
-      return fail(Code::kTimeout, "%s: no time left to ask %s", M::kName, options_.master.c_str());
+    if (budget <= Duration::zero()) return fail(why);
     auto reply = master_->call(message, budget);
     if (reply) {
       MC_TRY_(check_epoch(reply->epoch));
       return reply;
     }
-    const Code code = reply.error().code;
-    if (code != Code::kTimeout && code != Code::kUnavailable) return reply;
-    if (left(deadline) <= Duration::zero()) return reply;  // else: the master may be restarting
+    const Error& error = reply.error();
+    if (error.code != Code::kTimeout && error.code != Code::kUnavailable) return reply;
+    if (error.code == Code::kUnavailable || why.code == Code::kTimeout) why = error;
   }
 }
 template Result<PutStarted> Client::ask(const PutStart&, Time, Duration);

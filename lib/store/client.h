@@ -13,9 +13,9 @@
 // Thread: any; calls made at the same time wait for each other's metadata round trips (AsyncClient
 // keeps several). Every call ends within its `timeout`. Errors: kNotFound; kBusy (being written by
 // somebody else); kNoSpace (pool full of leased objects, value larger than the pool, or the
-// caller's buffer too small); kUnavailable (master or all holders gone); kTimeout; kCorrupt
-// (checksum); kStale (replaced while it was read or written).
-// Source: Mooncake paper, section 3.2 (KVCache store); design, "Client library".
+// caller's buffer too small); kUnavailable (master or all holders gone, or the master rebuilding:
+// asked again while there is time); kTimeout; kCorrupt (checksum); kStale (replaced while it was
+// read or written). Source: Mooncake paper, section 3.2 (KVCache store); design, "Client library".
 #pragma once
 #include <atomic>
 #include <functional>

@@ -15,6 +15,8 @@ void MasterOptions::describe(OptionList& v) {
   v("suspect-after", suspect_after, "a node silent for this long is given nothing new");
   v("put-discard", put_discard, "a put not finished by then is discarded");
   v("put-wait", put_wait, "how long a put waits for room in a full pool");
+  v("rebuild-wait", rebuild_wait,
+    "how long after its start a key not known may yet be reported by a node; 0: not at all");
   v("high-watermark", high_watermark, "fill fraction of the pool that starts eviction");
   v("eviction-ratio", eviction_ratio, "fraction of the pool that one eviction frees");
 }
@@ -29,16 +31,19 @@ Result<> MasterOptions::check() const {
   for (const Duration d : {lease_ttl, client_ttl, suspect_after, put_discard})
     if (d <= Duration::zero())
       return fail(Code::kInvalid, "a period of %s: want more than nothing", to_text(d).c_str());
+  if (rebuild_wait < Duration::zero())
+    return fail(Code::kInvalid, "rebuild-wait %s: want 0 or more", to_text(rebuild_wait).c_str());
   if (suspect_after > client_ttl)
     return fail(Code::kInvalid, "suspect-after %s is longer than client-ttl %s",
                 to_text(suspect_after).c_str(), to_text(client_ttl).c_str());
   return {};
 }
 
-Master::Master(const MasterOptions& options, uint64_t epoch, uint64_t seed)
+Master::Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time started)
     : options_(options),
       epoch_(epoch),
       members_({options.client_ttl, options.suspect_after}, seed),
+      rebuild_(options.rebuild_wait, options.client_ttl, started),
       leases_(options.lease_ttl) {}
 
 Generation Master::next_generation() {
@@ -49,12 +54,12 @@ Generation Master::next_generation() {
   return Generation{epoch_ << 32 | counter_};
 }
 
-Object* Master::find(const ObjectKey& key) {
+Object* Master::find(const ObjectKey& key) const {
   const auto it = objects_.find(key);
   return it == objects_.end() ? nullptr : it->second.get();
 }
 
-Object* Master::find_complete(const ObjectKey& key) {
+Object* Master::find_complete(const ObjectKey& key) const {
   Object* object = find(key);
   return object != nullptr && object->state == ObjectState::kComplete ? object : nullptr;
 }
@@ -171,11 +176,16 @@ void Master::make_room(Time now) {
   if (demand > coming) evict(demand - coming, 0, now);
 }
 
+uint64_t Master::nodes(Time now) const {
+  const uint64_t mounted = members_.all().size();
+  return rebuild_.over(now) ? mounted : std::max(mounted, rebuild_.expected());
+}
+
 void Master::finish(Time now) {
   expire_leases(now);
   if (room_changed_) retry_puts(now);
   make_room(now);
-  members_.answer_beats(now, epoch_);
+  members_.answer_beats(now, epoch_, nodes(now));
 }
 
 void Master::tick(Time now) {
@@ -195,7 +205,7 @@ Time Master::deadline() const {
   if (!quarantine_.empty()) when = std::min(when, quarantine_.front().when);
   for (const ParkedPut& put : parked_puts_) when = std::min(when, put.deadline);
   if (!parked_puts_.empty()) when = std::min(when, leases_.next_expiry());
-  if (!parked_gets_.empty()) when = std::min(when, parked_gets_.begin()->first);
+  if (!parked_looks_.empty()) when = std::min(when, parked_looks_.begin()->first);
   return when;
 }
 

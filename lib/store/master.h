@@ -6,7 +6,9 @@
 // acknowledged that it forgot the object and raised the guard word, so a reader or writer that is
 // late meets another generation, never another object's bytes; and an object is published only
 // after its nodes recorded it, so that a master that starts empty is whole again when its nodes
-// have sent their inventories.
+// have sent their inventories. Until then (store/rebuild.h) a key that it does not know is
+// kUnavailable, not absent: such calls are held for a moment, in which the key may turn up, and
+// then told to retry.
 //
 // Thread: owned by the master's loop. Pure: no clock, no I/O, no locks.
 // Source: Mooncake paper, section 3.2; design, "Master"; docs/decisions/0007-store-directory.md.
@@ -23,6 +25,7 @@
 
 #include "base/options.h"
 #include "store/members.h"
+#include "store/rebuild.h"
 
 namespace mc::store {
 
@@ -32,6 +35,8 @@ struct MasterOptions {
   Duration suspect_after = std::chrono::seconds(3);
   Duration put_discard = std::chrono::seconds(30);
   Duration put_wait = std::chrono::milliseconds(100);
+  // Longer than a node takes to notice a restart: its heartbeat and a quarter of a second.
+  Duration rebuild_wait = std::chrono::milliseconds(1500);
   double high_watermark = 0.95;
   double eviction_ratio = 0.05;
   void describe(OptionList& v);
@@ -42,7 +47,7 @@ class Master {
  public:
   // `epoch` must not repeat: the wall clock in seconds at start. Nodes that saw a larger one from
   // an earlier master raise it when they mount.
-  Master(const MasterOptions& options, uint64_t epoch, uint64_t seed);
+  Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time started);
   Master(const Master&) = delete;
   Master& operator=(const Master&) = delete;
 
@@ -51,10 +56,11 @@ class Master {
   void handle(const PutEnd& m, Time now, Done<Outcomes> done);
   Result<Outcomes> handle(const PutRevoke& m, Time now);
   void handle(const GetReplicas& m, Time now, Done<Replicas> done);
-  Result<Existing> handle(const Exists& m, Time now);
+  void handle(const Exists& m, Time now, Done<Existing> done);
+  // Of what is known: while it rebuilds, fewer than are stored.
   Result<Matched> handle(const MatchPrefix& m, Time now);
   void handle(const Remove& m, Time now, Done<Outcomes> done);
-  Result<Listed> handle(const List& m, Time now) const;
+  void handle(const List& m, Time now, Done<Listed> done);
   ClusterStat handle(const Stat& m, Time now) const;
   Result<rpc::Empty> handle(const ReportNode& m, Time now);
 
@@ -83,11 +89,11 @@ class Master {
     Time deadline;
     Done<PutStarted> done;
   };
-  struct ParkedGet {
-    GetReplicas message;
+  struct ParkedLook {
+    std::vector<ObjectKey> keys;
     size_t missing = 0;
-    Done<Replicas> done;
-    std::multimap<Time, ParkedGet>::iterator self;
+    std::function<void(Time now)> answer;
+    std::multimap<Time, ParkedLook>::iterator self;
   };
   struct Discard {  // a grant that expires, or an abandoned writer's range that becomes free
     Time when;
@@ -98,8 +104,8 @@ class Master {
   };
 
   Generation next_generation();
-  Object* find(const ObjectKey& key);
-  Object* find_complete(const ObjectKey& key);
+  Object* find(const ObjectKey& key) const;
+  Object* find_complete(const ObjectKey& key) const;
   Object& insert(const ObjectKey& key, uint64_t bytes, Generation generation, Time now);
   // Takes the object out of every table. Its ranges are the caller's concern.
   std::unique_ptr<Object> take(Object& object);
@@ -120,11 +126,16 @@ class Master {
   void make_room(Time now);
   void evict(uint64_t bytes, size_t keep, Time now);
   Replicas locate(const GetReplicas& m, Time now);
-  void park_get(const GetReplicas& m, size_t missing, Time now, Done<Replicas> done);
-  void answer_get(ParkedGet& get, Time now);
-  void wake_gets(const ObjectKey& key, Time now);
+  Listed list(const List& m, Time now) const;
+  size_t missing(const std::vector<ObjectKey>& keys) const;
+  Result<> sure(size_t missing, Time now) const;
+  void look(const std::vector<ObjectKey>& keys, Duration wait, Time now,
+            std::function<void(Time now)> answer);
+  void answer_look(ParkedLook& look, Time now);
+  void wake_looks(const ObjectKey& key, Time now);
   void expire_leases(Time now);
   void expire_grants(Time now);
+  uint64_t nodes(Time now) const;  // what the next master should expect
   bool on_healthy_node(const Object& object, Time now) const;
   void finish(Time now);  // after every message: room, parked calls, orders
 
@@ -132,6 +143,7 @@ class Master {
   uint64_t epoch_;
   uint64_t counter_ = 0;
   Members members_;
+  Rebuild rebuild_;
   Leases leases_;
   Lru lru_;
   std::unordered_map<ObjectKey, std::unique_ptr<Object>> objects_;
@@ -140,8 +152,8 @@ class Master {
   std::deque<Discard> writing_;        // grants by age
   std::deque<Discard> quarantine_;     // ranges of abandoned writers, by when they may be reused
   std::list<ParkedPut> parked_puts_;
-  std::multimap<Time, ParkedGet> parked_gets_;  // by deadline
-  std::unordered_map<ObjectKey, std::vector<ParkedGet*>> awaited_;
+  std::multimap<Time, ParkedLook> parked_looks_;  // by deadline
+  std::unordered_map<ObjectKey, std::vector<ParkedLook*>> awaited_;
   bool room_changed_ = false;  // since parked puts were last tried
   bool filled_ = false;        // something was granted since room was last made
   Totals totals_;

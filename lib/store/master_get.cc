@@ -7,6 +7,7 @@ namespace mc::store {
 namespace {
 
 constexpr Duration kWaitMax = std::chrono::seconds(60);
+constexpr Duration kDoubt = std::chrono::milliseconds(100);  // one hold of a call in a rebuild
 constexpr size_t kParkedMax = 1 << 16;
 
 Result<> check_keys(const std::vector<ObjectKey>& keys) {
@@ -60,54 +61,77 @@ Replicas Master::locate(const GetReplicas& m, Time now) {
   return reply;
 }
 
-void Master::handle(const GetReplicas& m, Time now, Done<Replicas> done) {
-  if (auto sane = check_keys(m.keys); !sane) return done(fail(sane.error()));
-  const auto missing =
-      static_cast<size_t>(std::count_if(m.keys.begin(), m.keys.end(), [&](const ObjectKey& key) {
-        return check_object_key(key) && find_complete(key) == nullptr;
-      }));
-  if (missing > 0 && m.wait_ms > 0 && parked_gets_.size() < kParkedMax)
-    park_get(m, missing, now, std::move(done));
-  else
-    done(locate(m, now));
-  finish(now);
-}
-
-void Master::park_get(const GetReplicas& m, size_t missing, Time now, Done<Replicas> done) {
-  const Duration wait = std::min<Duration>(std::chrono::milliseconds(m.wait_ms), kWaitMax);
-  const auto it = parked_gets_.emplace(now + wait, ParkedGet{m, missing, std::move(done), {}});
+// What the answer of `answer` depends on is waited for: keys that may yet be put, and, while nodes
+// are still missing, for what they hold.
+void Master::look(const std::vector<ObjectKey>& keys, Duration wait, Time now,
+                  std::function<void(Time now)> answer) {
+  const size_t open = missing(keys);
+  const bool unsure = (open > 0 || keys.empty()) && !rebuild_.over(now);
+  Time until = open > 0 ? now + std::min(wait, kWaitMax) : now;
+  if (unsure) until = std::max(until, std::min(now + kDoubt, rebuild_.end()));
+  if (until <= now || parked_looks_.size() >= kParkedMax) return answer(now);
+  const auto it = parked_looks_.emplace(until, ParkedLook{keys, open, std::move(answer), {}});
   it->second.self = it;
-  for (const ObjectKey& key : m.keys)
-    if (find_complete(key) == nullptr) awaited_[key].push_back(&it->second);
+  for (const ObjectKey& key : keys)
+    if (check_object_key(key) && find_complete(key) == nullptr)
+      awaited_[key].push_back(&it->second);
 }
 
-void Master::wake_gets(const ObjectKey& key, Time now) {
+void Master::wake_looks(const ObjectKey& key, Time now) {
   const auto it = awaited_.find(key);
   if (it == awaited_.end()) return;
   const auto waiting = std::move(it->second);
   awaited_.erase(it);
-  for (ParkedGet* get : waiting)
-    if (--get->missing == 0) answer_get(*get, now);
+  for (ParkedLook* parked : waiting)
+    if (--parked->missing == 0) answer_look(*parked, now);
 }
 
-void Master::answer_get(ParkedGet& get, Time now) {
-  for (const ObjectKey& key : get.message.keys) {
+void Master::answer_look(ParkedLook& parked, Time now) {
+  for (const ObjectKey& key : parked.keys) {
     const auto it = awaited_.find(key);
     if (it == awaited_.end()) continue;
-    std::erase(it->second, &get);
+    std::erase(it->second, &parked);
     if (it->second.empty()) awaited_.erase(it);
   }
-  get.done(locate(get.message, now));
-  parked_gets_.erase(get.self);
+  const auto answer = std::move(parked.answer);
+  parked_looks_.erase(parked.self);
+  answer(now);
 }
 
-Result<Existing> Master::handle(const Exists& m, Time) {
-  MC_TRY_(check_keys(m.keys));
-  Existing reply{epoch_, {}};
-  reply.items.reserve(m.keys.size());
-  for (const ObjectKey& key : m.keys)
-    reply.items.push_back(find_complete(key) != nullptr ? uint8_t{1} : uint8_t{0});
-  return reply;
+size_t Master::missing(const std::vector<ObjectKey>& keys) const {
+  return static_cast<size_t>(std::count_if(keys.begin(), keys.end(), [&](const ObjectKey& key) {
+    return check_object_key(key) && find_complete(key) == nullptr;
+  }));
+}
+
+// Whether what is not known is not there.
+Result<> Master::sure(size_t missing, Time now) const {
+  if (missing == 0 || rebuild_.over(now)) return {};
+  return fail(Code::kUnavailable, "%s", rebuild_.why(now).c_str());
+}
+
+void Master::handle(const GetReplicas& m, Time now, Done<Replicas> done) {
+  if (auto sane = check_keys(m.keys); !sane) return done(fail(sane.error()));
+  if (m.keys.empty()) return done(locate(m, now));
+  look(m.keys, std::chrono::milliseconds(m.wait_ms), now,
+       [this, m, done = std::move(done)](Time then) {
+         auto whole = sure(missing(m.keys), then);
+         done(whole ? Result<Replicas>(locate(m, then)) : fail(whole.error()));
+       });
+  finish(now);
+}
+
+void Master::handle(const Exists& m, Time now, Done<Existing> done) {
+  if (auto sane = check_keys(m.keys); !sane) return done(fail(sane.error()));
+  if (m.keys.empty()) return done(Existing{epoch_, {}});
+  look(m.keys, {}, now, [this, keys = m.keys, done = std::move(done)](Time then) {
+    if (auto whole = sure(missing(keys), then); !whole) return done(fail(whole.error()));
+    Existing reply{epoch_, {}};
+    reply.items.reserve(keys.size());
+    for (const ObjectKey& key : keys)
+      reply.items.push_back(find_complete(key) != nullptr ? uint8_t{1} : uint8_t{0});
+    done(reply);
+  });
 }
 
 Result<Matched> Master::handle(const MatchPrefix& m, Time now) {
@@ -123,7 +147,14 @@ Result<Matched> Master::handle(const MatchPrefix& m, Time now) {
   return reply;
 }
 
-Result<Listed> Master::handle(const List& m, Time now) const {
+void Master::handle(const List& m, Time now, Done<Listed> done) {
+  look({}, {}, now, [this, m, done = std::move(done)](Time then) {
+    auto whole = sure(1, then);
+    done(whole ? Result<Listed>(list(m, then)) : fail(whole.error()));
+  });
+}
+
+Listed Master::list(const List& m, Time now) const {
   Listed reply;
   reply.epoch = epoch_;
   const uint32_t limit = std::clamp(m.limit, 1u, kListMax);
@@ -152,6 +183,7 @@ ClusterStat Master::handle(const Stat&, Time now) const {
   reply.writing = objects_.size() - stored_.size();
   reply.evicted_objects = totals_.evicted_objects;
   reply.evicted_bytes = totals_.evicted_bytes;
+  reply.rebuilding = rebuild_.why(now);
   for (const auto& [name, node] : members_.all()) {
     const bool suspect = members_.liveness().suspect(name, now);
     reply.nodes.push_back({name, node->ref.control,

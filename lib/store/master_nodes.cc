@@ -4,7 +4,8 @@
 namespace mc::store {
 namespace {
 constexpr uint64_t kEpochsAheadMax = 1 << 28;  // of seconds: a clock eight years wrong
-}
+constexpr uint64_t kNodesSeenMax = 4096;
+}  // namespace
 
 Result<Mounted> Master::handle(const Mount& m, Time now) {
   if (m.epoch_seen > epoch_ + kEpochsAheadMax)
@@ -25,8 +26,12 @@ Result<Mounted> Master::handle(const Mount& m, Time now) {
     epoch_ = m.epoch_seen + 1;
     counter_ = 0;
   }
+  if (m.nodes_seen > 0) {
+    rebuild_.expect(std::min(m.nodes_seen, kNodesSeenMax));
+    members_.find(m.node.name)->returns = true;
+  }
   finish(now);
-  return Mounted{epoch_};
+  return Mounted{epoch_, nodes(now)};
 }
 
 Result<Mounted> Master::handle(const Inventory& m, Time now) {
@@ -40,10 +45,11 @@ Result<Mounted> Master::handle(const Inventory& m, Time now) {
   for (const Record& record : m.records) adopt(*node, record, now);
   if (m.last) {
     members_.ready(*node);
+    if (node->returns) rebuild_.reported(m.node);
     room_changed_ = true;
   }
   finish(now);
-  return Mounted{epoch_};
+  return Mounted{epoch_, nodes(now)};
 }
 
 void Master::adopt(Member& node, const Record& record, Time now) {
@@ -69,7 +75,7 @@ void Master::adopt(Member& node, const Record& record, Time now) {
     object->replicas.push_back({&node, here.offset});
     node.holds[here.offset] = object;
     publish(*object);
-    wake_gets(record.key, now);
+    wake_looks(record.key, now);
     return;
   }
   const bool twin = object->state == ObjectState::kComplete &&
@@ -84,12 +90,12 @@ void Master::adopt(Member& node, const Record& record, Time now) {
 Result<Mounted> Master::handle(const Unmount& m, Time now) {
   if (members_.find(m.node, m.generation) != nullptr) drop_node(m.node, now);
   finish(now);
-  return Mounted{epoch_};
+  return Mounted{epoch_, nodes(now)};
 }
 
 void Master::handle(const Heartbeat& m, Time now, Done<Beat> done) {
   Member* node = members_.find(m.node, m.generation);
-  if (node == nullptr) return done(Beat{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}});
+  if (node == nullptr) return done(Beat{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, 0});
   members_.beat(*node, m, now, std::move(done));
   finish(now);
 }
@@ -109,7 +115,7 @@ void Master::drop_node(const NodeId& name, Time now) {
     if (object->replicas.empty() && object->recording == 0) take(*object);
   }
   for (auto& pending : node->orders) pending.done(false, now);
-  if (node->beat) node->beat(Beat{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}});
+  if (node->beat) node->beat(Beat{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, 0});
   room_changed_ = true;
 }
 

@@ -135,8 +135,8 @@ void Master::expire_parked(Time now) {
     put->done(put->reply);
     put = parked_puts_.erase(put);
   }
-  while (!parked_gets_.empty() && parked_gets_.begin()->first <= now)
-    answer_get(parked_gets_.begin()->second, now);
+  while (!parked_looks_.empty() && parked_looks_.begin()->first <= now)
+    answer_look(parked_looks_.begin()->second, now);
 }
 
 void Master::handle(const PutEnd& m, Time now, Done<Outcomes> done) {
@@ -192,7 +192,7 @@ void Master::recorded(const ObjectKey& key, Generation generation, Time now) {
   object->state = ObjectState::kComplete;
   publish(*object);
   for (const auto& decided : waiting) decided({});
-  wake_gets(key, now);
+  wake_looks(key, now);
 }
 
 void Master::publish(Object& object) {
@@ -229,7 +229,9 @@ void Master::handle(const Remove& m, Time now, Done<Outcomes> done) {
     if (auto key = check_object_key(m.keys[i]); !key) {
       answer = Outcome::of(key);
     } else if (object == nullptr) {
-      answer = outcome(Code::kNotFound, strf("no key '%s'", shown(m.keys[i]).c_str()));
+      const auto whole = sure(1, now);
+      answer = whole ? outcome(Code::kNotFound, strf("no key '%s'", shown(m.keys[i]).c_str()))
+                     : Outcome::of(whole);
     } else if (leases_.held(*object, now) && !m.force) {
       answer = outcome(Code::kBusy, strf("key '%s' is leased for %s ms more: retry, or force",
                                          shown(m.keys[i]).c_str(),

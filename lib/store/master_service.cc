@@ -26,6 +26,7 @@ Json state_json(const ClusterStat& s) {
           {"writing", s.writing},
           {"evicted-objects", s.evicted_objects},
           {"evicted-bytes", s.evicted_bytes},
+          {"rebuilding", s.rebuilding},
           {"nodes", std::move(nodes)}};
 }
 
@@ -74,15 +75,18 @@ Result<std::unique_ptr<MasterService>> MasterService::open(io::Loop& loop,
 
 MasterService::MasterService(io::Loop& loop, const MasterOptions& options, uint64_t epoch,
                              uint64_t seed, Metrics& metrics, std::unique_ptr<rpc::Server> server)
-    : loop_(loop), metrics_(metrics), master_(options, epoch, seed), rpc_(std::move(server)) {
+    : loop_(loop),
+      metrics_(metrics),
+      master_(options, epoch, seed, loop.now()),
+      rpc_(std::move(server)) {
   answer_later<PutStart>();
   answer_later<PutEnd>();
   answer<PutRevoke>();
   answer_later<GetReplicas>();
-  answer<Exists>();
+  answer_later<Exists>();
   answer<MatchPrefix>();
   answer_later<Remove>();
-  answer<List>();
+  answer_later<List>();
   answer<Stat>();
   answer<ReportNode>();
   answer<Inventory>();

@@ -123,11 +123,12 @@ void Members::beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Beat
   for (auto& pending : carried_out) pending.done(true, now);
 }
 
-void Members::answer_beats(Time now, uint64_t epoch) {
+void Members::answer_beats(Time now, uint64_t epoch, uint64_t nodes) {
   for (auto& [name, node] : members_) {
     if (!node->beat || (node->orders.empty() && now < node->beat_until)) continue;
     Beat reply;
     reply.epoch = epoch;
+    reply.nodes = nodes;
     const size_t n = std::min(node->orders.size(), kOrdersMax);
     for (size_t i = 0; i < n; ++i) reply.orders.push_back(node->orders[i].order);
     const Done<Beat> done = std::exchange(node->beat, nullptr);

@@ -42,7 +42,8 @@ class Members {
              std::function<void(bool, Time)> done);
   // A heartbeat of `node` came: runs the orders it acknowledged, then holds it.
   void beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Beat> done);
-  void answer_beats(Time now, uint64_t epoch);  // those with orders, and those held long enough
+  void answer_beats(Time now, uint64_t epoch,
+                    uint64_t nodes);  // those with orders, and those held long enough
 
   uint64_t capacity() const { return capacity_; }  // of ready nodes
   uint64_t largest() const;                        // segment of a ready node

@@ -217,9 +217,10 @@ struct ClusterStat {
   uint64_t capacity = 0, used = 0, objects = 0, object_bytes = 0, leased = 0, writing = 0;
   uint64_t evicted_objects = 0, evicted_bytes = 0;
   std::vector<NodeStat> nodes;
+  std::string rebuilding;  // why the pool is not whole yet after a restart; empty when it is
   static void fields(auto& a, auto& m) {
     a(m.epoch, m.capacity, m.used, m.objects, m.object_bytes, m.leased, m.writing,
-      m.evicted_objects, m.evicted_bytes, m.nodes);
+      m.evicted_objects, m.evicted_bytes, m.nodes, m.rebuilding);
   }
 };
 struct Stat {
@@ -257,7 +258,8 @@ struct Layout {
 struct Mounted {
   static constexpr const char* kName = "mounted";
   uint64_t epoch = 0;
-  static void fields(auto& a, auto& m) { a(m.epoch); }
+  uint64_t nodes = 0;  // as in Beat
+  static void fields(auto& a, auto& m) { a(m.epoch, m.nodes); }
 };
 struct Mount {  // then inventory messages, the last of them with `last`
   static constexpr const char* kName = "mount";
@@ -265,7 +267,8 @@ struct Mount {  // then inventory messages, the last of them with `last`
   NodeRef node;
   Layout layout;
   uint64_t epoch_seen = 0;  // the largest of any master: a new master goes beyond it
-  static void fields(auto& a, auto& m) { a(m.node, m.layout, m.epoch_seen); }
+  uint64_t nodes_seen = 0;  // of its last master; 0: it had none
+  static void fields(auto& a, auto& m) { a(m.node, m.layout, m.epoch_seen, m.nodes_seen); }
 };
 struct Inventory {
   static constexpr const char* kName = "inventory";
@@ -302,7 +305,8 @@ struct Beat {
   uint64_t epoch = 0;
   uint8_t status = 0;
   std::vector<Order> orders;  // by seq; carry them out, in order, then acknowledge the last
-  static void fields(auto& a, auto& m) { a(m.epoch, m.status, m.orders); }
+  uint64_t nodes = 0;         // of the pool: those that the next master should wait for
+  static void fields(auto& a, auto& m) { a(m.epoch, m.status, m.orders, m.nodes); }
 };
 // A sign of life, acknowledging the orders up to `done`. Answered when there are new orders, or
 // after hold_ms: a node always has one waiting at the master.

@@ -9,6 +9,8 @@
 namespace mc::store {
 namespace {
 
+// A heartbeat is answered when its time is over; an answer later than this was lost with a master.
+constexpr Duration kOverdue = std::chrono::milliseconds(250);
 constexpr size_t kPageRecords = 2048;  // of one inventory message: 2 MiB with the longest keys
 
 uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
@@ -81,8 +83,9 @@ void Node::mount() {
   if (state_ == State::kStopping) return;
   state_ = State::kMounting;
   done_ = 0;
+  asked_ = loop_.now();
   epoch_seen_ = std::max(epoch_seen_, directory_.newest().n >> 32);
-  master_->call(Mount{me_, layout_, epoch_seen_}, options_.call_timeout,
+  master_->call(Mount{me_, layout_, epoch_seen_, nodes_seen_}, options_.call_timeout,
                 [this](const Result<Mounted>& reply) {
                   if (!reply) return retry(reply.error());
                   if (!sees(reply->epoch)) return retry({Code::kStale, "master of an older epoch"});
@@ -100,6 +103,7 @@ void Node::send_inventory(uint64_t after, bool from_start) {
     if (state_ == State::kStopping) return;
     if (!last) return send_inventory(next, false);
     state_ = State::kMounted;
+    nodes_seen_ = reply->nodes;
     last_error_.clear();
     mounts_.add();
     log_info("store", "mounted %s with %zu objects at %s, epoch %llu",
@@ -112,9 +116,11 @@ void Node::send_inventory(uint64_t after, bool from_start) {
 
 void Node::beat() {
   if (state_ != State::kMounted) return;
+  asked_ = loop_.now();
+  const Duration budget = options_.heartbeat + std::min(options_.call_timeout, kOverdue);
   const auto hold = options_.heartbeat / std::chrono::milliseconds(1);
   const Heartbeat m{me_.name, me_.generation, done_, static_cast<uint32_t>(hold)};
-  master_->call(m, options_.heartbeat + options_.call_timeout, [this](const Result<Beat>& reply) {
+  master_->call(m, budget, [this](const Result<Beat>& reply) {
     if (!reply) return retry(reply.error());
     take(*reply);
   });
@@ -122,11 +128,14 @@ void Node::beat() {
 
 void Node::take(const Beat& reply) {
   if (state_ == State::kStopping) return;
-  if (!sees(reply.epoch)) return retry({Code::kStale, "master of an older epoch"});
+  // Before the epoch is looked at: a master that restarted twice within a second starts at an epoch
+  // seen before, and goes beyond it when it is told so by a mount.
   if (reply.status == static_cast<uint8_t>(BeatStatus::kRemount)) {
     log_info("store", "master %s asks for this node's inventory", options_.master.c_str());
     return mount();
   }
+  if (!sees(reply.epoch)) return retry({Code::kStale, "master of an older epoch"});
+  nodes_seen_ = reply.nodes;
   for (const Order& order : reply.orders) {
     if (order.seq <= done_) continue;
     if (auto carried_out = directory_.carry_out(order); !carried_out)
@@ -151,7 +160,8 @@ void Node::retry(const Error& error) {
              to_text(options_.heartbeat).c_str());
   last_error_ = error.what;
   loop_.cancel(timer_);
-  timer_ = loop_.after(options_.heartbeat, [this] {
+  // A call that was waited for in vain was pause enough.
+  timer_ = loop_.at(std::max(loop_.now(), asked_ + options_.heartbeat), [this] {
     if (state_ == State::kMounted)
       beat();  // a master that restarted asks for the inventory
     else

@@ -3,7 +3,8 @@
 // master that does not know it. The bytes themselves move one-sided, past this class.
 //
 // Thread: the loop's. Every call to the master has a deadline; while there is no master, the node
-// keeps trying and what it holds stays.
+// keeps trying and what it holds stays. A master that was restarted is noticed within a heartbeat
+// and a quarter of a second.
 #pragma once
 #include <functional>
 #include <memory>
@@ -69,6 +70,8 @@ class Node {
   uint64_t epoch_ = 0;       // of the master it is mounted at
   uint64_t epoch_seen_ = 0;  // the largest of any
   uint64_t done_ = 0;        // the last order carried out
+  uint64_t nodes_seen_ = 0;  // of the last master it was mounted at
+  Time asked_{};             // when the master was last called
   std::string last_error_;
   std::function<void()> on_mounted_;
   io::Loop::Handle timer_ = 0;

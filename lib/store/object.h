@@ -76,6 +76,7 @@ struct Member {  // a mounted node
   Layout layout;
   Allocator space;
   uint64_t mount = 0;      // unique to this mounting of it
+  bool returns = false;    // it was mounted at an earlier master
   bool ready = false;      // its inventory is complete
   uint64_t releasing = 0;  // bytes taken whose release the node has not acknowledged
   std::unordered_map<uint64_t, Object*> holds;  // by offset: expiry costs O(objects of the node)

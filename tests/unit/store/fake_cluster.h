@@ -26,15 +26,20 @@ struct FakeNode {
   NodeRef ref;
   Layout layout;
   Directory directory;
-  uint64_t done = 0, epoch_seen = 0;
+  uint64_t done = 0, epoch_seen = 0, nodes_seen = 0;
   bool waiting = false;  // a heartbeat of it is held
   std::optional<Beat> inbox;
   uint32_t remounts = 0;
 };
 
 struct FakeCluster {
-  explicit FakeCluster(MasterOptions options = {}, uint64_t epoch = kEpoch)
-      : options_used(options), master(std::make_unique<Master>(options, epoch, 1)) {}
+  // A master that takes what it does not know for absent, unless it is to wait for its nodes.
+  explicit FakeCluster(MasterOptions options = {}, uint64_t epoch = kEpoch,
+                       Duration rebuild_wait = 0s)
+      : options_used(options) {
+    options_used.rebuild_wait = rebuild_wait;
+    master = std::make_unique<Master>(options_used, epoch, 1, t0);
+  }
 
   MasterOptions options_used;
   std::unique_ptr<Master> master;
@@ -47,7 +52,8 @@ struct FakeCluster {
     return *nodes[name];
   }
   void mount(FakeNode& node) {
-    const auto mounted = master->handle(Mount{node.ref, node.layout, node.epoch_seen}, now);
+    const auto mounted =
+        master->handle(Mount{node.ref, node.layout, node.epoch_seen, node.nodes_seen}, now);
     REQUIRE(mounted);
     node.epoch_seen = mounted->epoch;
     node.done = 0;
@@ -55,7 +61,9 @@ struct FakeCluster {
     node.waiting = false;
     Inventory inventory{node.ref.name, node.ref.generation, node.directory.page(0, true, 4096),
                         true};
-    REQUIRE(master->handle(inventory, now));
+    const auto whole = master->handle(inventory, now);
+    REQUIRE(whole);
+    node.nodes_seen = whole->nodes;
     beat(node);
   }
   void beat(FakeNode& node) {
@@ -84,6 +92,7 @@ struct FakeCluster {
           continue;
         }
         node->epoch_seen = std::max(node->epoch_seen, b.epoch);
+        node->nodes_seen = b.nodes;
         for (const Order& o : b.orders) {
           REQUIRE(node->directory.carry_out(o));
           node->done = o.seq;
@@ -137,6 +146,16 @@ struct FakeCluster {
     const Outcome o = end(key, g.generation, checksum);
     return o.ok() ? Code{} : static_cast<Code>(o.code);
   }
+  // Of GetReplicas, Exists and List: the answer, after time went on if it is held.
+  template <class M>
+  Result<typename M::Reply> look(const M& message) {
+    auto answer = std::make_shared<std::optional<Result<typename M::Reply>>>();
+    master->handle(message, now,
+                   [answer](const Result<typename M::Reply>& r) { answer->emplace(r); });
+    if (!*answer) run_until(now + 100ms);
+    REQUIRE(*answer);
+    return **answer;
+  }
   Located get(const ObjectKey& key) {
     std::optional<Located> at;
     master->handle(GetReplicas{{key}, 0}, now, [&](const Result<Replicas>& r) {
@@ -146,7 +165,7 @@ struct FakeCluster {
     REQUIRE(at);
     return *at;
   }
-  bool has(const ObjectKey& key) { return master->handle(Exists{{key}}, now)->items[0] == 1; }
+  bool has(const ObjectKey& key) { return look(Exists{{key}})->items[0] == 1; }
   std::optional<Outcome> remove(const ObjectKey& key, bool force = false) {
     auto answer = std::make_shared<std::optional<Outcome>>();
     master->handle(Remove{{key}, force}, now,
@@ -154,19 +173,16 @@ struct FakeCluster {
     pump();
     return *answer;
   }
-  std::vector<ObjectInfo> list() {
-    auto all = master->handle(List{"", "", kListMax}, now);
-    REQUIRE(all);
-    return std::move(all->items);
-  }
+  std::vector<ObjectInfo> list() { return look(List{"", "", kListMax})->items; }
   ClusterStat stat() { return master->handle(Stat{}, now); }
-  // kill -9 of the master: everything it knew is gone, the nodes notice by their next heartbeat.
-  void restart_master(uint64_t epoch) {
+  // kill -9 of the master: everything it knew is gone, the nodes notice by their next heartbeat;
+  // `late` ones not yet.
+  void restart_master(uint64_t epoch, const NodeId& late = {}) {
     master.reset();  // its held heartbeats are dropped, not answered
-    master = std::make_unique<Master>(options_used, epoch, 2);
+    master = std::make_unique<Master>(options_used, epoch, 2, now);
     for (auto& [name, node] : nodes) {
       node->inbox.reset();
-      beat(*node);
+      if (name != late) beat(*node);
     }
     pump();
   }

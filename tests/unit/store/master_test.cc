@@ -312,15 +312,15 @@ TEST_CASE("ls lists by prefix, in pages, complete objects only") {
   c.add("n", 64 * kMiB);
   for (const char* k : {"b/2", "a/1", "b/1", "b/3", "c"}) REQUIRE(c.put(k, 1) == kDone);
   c.grant("b/4", 1);
-  auto page = c.master->handle(List{"b/", "", 2}, c.now);
+  auto page = c.look(List{"b/", "", 2});
   REQUIRE(page->items.size() == 2);
   CHECK(page->items[0].key == "b/1");
   CHECK(page->more);
-  page = c.master->handle(List{"b/", page->items[1].key, 2}, c.now);
+  page = c.look(List{"b/", page->items[1].key, 2});
   REQUIRE(page->items.size() == 1);
   CHECK(page->items[0].key == "b/3");
   CHECK_FALSE(page->more);
-  CHECK(c.master->handle(List{"", "", 100}, c.now)->items.size() == 5);
+  CHECK(c.look(List{"", "", 100})->items.size() == 5);
 }
 
 TEST_CASE("orders whose answer was lost are sent again and change nothing twice") {

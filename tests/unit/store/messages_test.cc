@@ -43,14 +43,15 @@ TEST_CASE("every message reads back what was written, and damaged ones crash nob
   survives_damage(List{"p", "q", 10});
   survives_damage(Listed{5, {{"a", 1, 2, g, 1, true}}, true});
   survives_damage(Stat{});
-  survives_damage(ClusterStat{5, 1, 2, 3, 4, 5, 6, 7, 8, {{"n", "c", "ready", g, 1, 2, 3, 4, .5}}});
+  survives_damage(
+      ClusterStat{5, 1, 2, 3, 4, 5, 6, 7, 8, {{"n", "c", "ready", g, 1, 2, 3, 4, .5}}, "why"});
   survives_damage(ReportNode{"n1", g});
-  survives_damage(Mount{node, {4096, 8192, 0}, 5});
+  survives_damage(Mount{node, {4096, 8192, 0}, 5, 2});
   survives_damage(Inventory{"n1", g, {record}, true});
   survives_damage(Unmount{"n1", g});
-  survives_damage(Mounted{5});
+  survives_damage(Mounted{5, 2});
   survives_damage(Heartbeat{"n1", g, 9, 1000});
-  survives_damage(Beat{5, 1, {{9, 2, record, g}}});
+  survives_damage(Beat{5, 1, {{9, 2, record, g}}, 2});
 }
 
 TEST_CASE("the bytes of put-start on the wire are these") {
