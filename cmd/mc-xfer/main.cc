@@ -7,6 +7,7 @@ int main(int argc, char** argv) {
   mc::xfer::add_copy(program);
   mc::xfer::add_bench(program);
   mc::xfer::add_kv(program);
+  mc::xfer::add_paths(program);
   mc::xfer::add_p2p(program);
   return program.main(argc, argv);
 }

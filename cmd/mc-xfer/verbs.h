@@ -8,6 +8,7 @@ void add_serve(Program& program);
 void add_copy(Program& program);
 void add_bench(Program& program);
 void add_kv(Program& program);
+void add_paths(Program& program);
 void add_p2p(Program& program);
 
 }  // namespace mc::xfer

@@ -24,6 +24,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "xfer/messages.h"
+#include "xfer/paths.h"
 #include "xfer/request.h"
 
 namespace mc::rpc {
@@ -97,6 +98,9 @@ class Engine {
   SegmentHandle self() const;                 // this process's own segment
   // The end of a segment's last buffer, as its descriptor tells. kNotFound when it is not open.
   Result<uint64_t> segment_bytes(SegmentHandle segment) const;
+  // The transports in order of preference, for `bytes` at `offset`. kNotFound, kInvalid.
+  Result<std::vector<Path>> paths(SegmentHandle segment, uint64_t offset, Op op,
+                                  uint64_t bytes) const;
   std::string transport_of(SegmentHandle segment) const;  // "self", "shm", "tcp": the first choice
 
   // ---- transfers

@@ -9,6 +9,7 @@
 
 #include "io/fd.h"
 #include "xfer/messages.h"
+#include "xfer/paths.h"
 #include "xfer/planner.h"
 
 namespace mc::xfer {
@@ -65,6 +66,10 @@ class Transport {
   virtual const char* name() const = 0;
   // Could this transport carry it? (A guess; the transfer itself may still fail.)
   virtual bool reaches(const Peer& peer, uint64_t offset, Op op) const = 0;
+  // Fills in the rails to a peer, for people; predictions are for `bytes`.
+  virtual void describe(const PeerPtr& peer, uint64_t bytes, Path& path) const {
+    (void)peer, (void)bytes, (void)path;
+  }
   virtual void submit(SlicePtr slice) = 0;
   // Drops connections and mappings of a peer that was closed or replaced. May wait for its threads:
   // never called from one of them.

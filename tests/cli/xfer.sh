@@ -35,6 +35,14 @@ done
 expect 0 "$xfer" kv "$peer" --layers 3 --blocks 5 --rounds 1 --each
 expect 2 "$xfer" kv "$peer" --layers 6100
 grep -q '6100 layers x 32 blocks need .* the peer offers 64.0 MiB' "$T/err" || die "too large: unclear error"
+expect 0 "$xfer" paths "$peer" --output json
+jq -es '(map(.transport) == ["shm", "tcp"]) and .[0].chosen and (.[1].chosen | not) and all(.usable)' "$T/out" >/dev/null ||
+  die "paths: $(cat "$T/out")"
+expect 0 "$xfer" paths "$peer" --transports tcp
+grep -q '^tcp *chosen' "$T/out" || die "paths: $(cat "$T/out")"
+expect 0 "$xfer" probe "$peer" --pings 20 --bulk 1MiB --output json
+jq -es 'map(select(.nic == "")) | length == 2 and all(.p50_us > 0 and .gb_per_s > 0)' "$T/out" >/dev/null ||
+  die "probe: $(cat "$T/out")"
 expect 2 "$xfer" bench "$peer" --mix urgent:read:4KiB
 grep -q 'the class is high, medium or low' "$T/err" || die "bad mix: unclear error"
 expect 2 "$xfer" copy "$T/file" "$peer/0" --output csv
