@@ -1,65 +1,246 @@
-// Shared-memory transfers to another process against memcpy between two buffers of this one. Large
-// blocks are far beyond the caches; 256 KiB fits them.
+// Shared-memory transfers to another process against the best copy this CPU makes of the very same
+// pages: libc's memcpy or non-temporal stores, whichever wins in that turn, with as many threads.
+//
+// "hot" repeats one transfer over the same bytes; "cold" walks through all of the memory, so that
+// no cache holds the next block. "x2" is two application threads; "2 workers" is one caller whose
+// engine has two copy threads.
+#include <sys/mman.h>
+
 #include <cstring>
+#include <thread>
 
 #include "bench/figure.h"
 #include "bench/serving_peer.h"
 #include "cmd/command.h"
+#include "xfer/copy.h"
+#include "xfer/shm/fd_server.h"
 
 namespace mc::bench {
 namespace {
 
-constexpr uint64_t kMemory = 256 * kMiB;
+constexpr uint64_t kMemory = 1 * kGiB;
+constexpr Duration kBudget = std::chrono::seconds(20);
+
+// This process's own view of the peer's memory, for the copies we compare with and the checks.
+Result<std::span<std::byte>> map_peer(const xfer::SegmentDescriptor& segment) {
+  MC_TRY(const auto received, xfer::fetch_fd(segment.shm_socket, segment.buffers.front().shm_id));
+  void* p = ::mmap(nullptr, kMemory, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_POPULATE,
+                   received.fd.get(), 0);
+  if (p == MAP_FAILED) return fail_errno("map the peer's memory");
+  return std::span(static_cast<std::byte*>(p), kMemory);
+}
+
+struct Ends {  // of what is copied: ours and the peer's
+  std::span<std::byte> local, remote;
+};
+
+struct Case {
+  xfer::Op op = xfer::Op::kWrite;
+  uint64_t bytes = 0;
+  uint32_t threads = 1;
+  bool cold = false;
+  std::string verb() const { return op == xfer::Op::kWrite ? "write " : "read "; }
+};
+
+class Bench {
+ public:
+  Bench(const Clock& clock, const Options& options, Ends ends, uint64_t offset)
+      : clock_(clock), options_(options), ends_(ends), offset_(offset) {}
+
+  // One turn: every thread makes `rounds` transfers in a part of the memory of its own.
+  template <class Work>  // Result<>(at): transfers case.bytes at that place
+  Result<Measured> turn(const Case& c, Work work) {
+    const uint64_t part = kMemory / c.threads;
+    const size_t rounds = std::max<uint64_t>(1, per_turn(c) / c.bytes);
+    auto step = [&](uint32_t thread) -> Result<> {
+      Result<> outcome;
+      for (size_t i = 0; i < rounds && outcome; ++i) {
+        outcome = work(thread * part + next_[thread]);
+        if (c.cold) next_[thread] = (next_[thread] + c.bytes) % part;
+      }
+      return outcome;
+    };
+    for (uint32_t t = 0; t < c.threads && !c.cold; ++t)  // the other side's turn went before
+      for (int i = 0; i < 3; ++i) MC_TRY_(work(t * part));
+    return gigabytes(clock_, c.bytes * c.threads * rounds, 1, [&]() -> Result<> {
+      std::vector<Result<>> outcomes(c.threads);
+      std::vector<std::thread> threads;
+      for (uint32_t t = 1; t < c.threads; ++t)
+        threads.emplace_back([&, t] { outcomes[t] = step(t); });
+      outcomes[0] = step(0);
+      for (auto& t : threads) t.join();
+      for (auto& outcome : outcomes) MC_TRY_(std::move(outcome));
+      return {};
+    });
+  }
+
+  Turn ours(xfer::Engine& engine, xfer::SegmentHandle segment, const Case& c) {
+    return [this, &engine, segment, c] {
+      return turn(c, [&](uint64_t at) { return transfer(engine, segment, c, at, c.bytes); });
+    };
+  }
+  Turn raw(const Case& c, bool streaming) {
+    return [this, c, streaming] {
+      return turn(c, [&](uint64_t at) -> Result<> {
+        copy(c, at, c.bytes, streaming);
+        return {};
+      });
+    };
+  }
+  Turn best(const Case& c) { return better_of(raw(c, false), raw(c, true)); }
+  // One block split between two threads, as a caller without an engine would.
+  Turn split(const Case& c) {
+    auto half = [this, c](bool streaming) {
+      return [this, c, streaming]() -> Result<Measured> {
+        const size_t rounds = std::max<uint64_t>(1, per_turn(c) / c.bytes);
+        return gigabytes(clock_, c.bytes * rounds, 1, [&]() -> Result<> {
+          std::thread second([&] {
+            for (size_t i = 0; i < rounds; ++i) copy(c, c.bytes / 2, c.bytes / 2, streaming);
+          });
+          for (size_t i = 0; i < rounds; ++i) copy(c, 0, c.bytes / 2, streaming);
+          second.join();
+          return {};
+        });
+      };
+    };
+    return better_of(half(false), half(true));
+  }
+
+  Result<> transfer(xfer::Engine& engine, xfer::SegmentHandle segment, const Case& c, uint64_t at,
+                    uint64_t bytes) {
+    xfer::Request r;
+    r.op = c.op;
+    r.segment = segment;
+    r.local = ends_.local.data() + at;
+    r.offset = offset_ + at;
+    r.bytes = bytes;
+    return engine.transfer_sync(r, kBudget);
+  }
+
+  // Where the bytes go is wiped first: the copies we compare with wrote there too.
+  Result<> verify(xfer::Engine& engine, xfer::SegmentHandle segment, const Case& c) {
+    const auto& to = c.op == xfer::Op::kWrite ? ends_.remote : ends_.local;
+    const auto& from = c.op == xfer::Op::kWrite ? ends_.local : ends_.remote;
+    std::memset(to.data(), 0, c.bytes);
+    MC_TRY_(transfer(engine, segment, c, 0, c.bytes));
+    if (std::memcmp(to.data(), from.data(), c.bytes) == 0) return {};
+    return fail(Code::kCorrupt, "contents differ after %s%s", c.verb().c_str(),
+                bytes_text(c.bytes).c_str());
+  }
+
+  const Clock& clock_;
+  const Options& options_;
+
+ private:
+  static Turn better_of(Turn one, Turn other) {
+    return [one = std::move(one), other = std::move(other)]() -> Result<Measured> {
+      MC_TRY(const Measured a, one());
+      MC_TRY(const Measured b, other());
+      return a.value > b.value ? a : b;
+    };
+  }
+  uint64_t per_turn(const Case& c) const {
+    const uint64_t most = (options_.quick ? 64 : 256) * kMiB / c.threads;
+    return c.bytes < 64 * kKiB ? most / 8 : most;
+  }
+  void copy(const Case& c, uint64_t at, uint64_t bytes, bool streaming) const {
+    std::byte* to = (c.op == xfer::Op::kWrite ? ends_.remote : ends_.local).data() + at;
+    const std::byte* from = (c.op == xfer::Op::kWrite ? ends_.local : ends_.remote).data() + at;
+    if (streaming)
+      xfer::copy_rows({to, from, bytes}, true);
+    else
+      std::memcpy(to, from, bytes);
+  }
+
+  Ends ends_;
+  const uint64_t offset_;
+  std::array<uint64_t, 2> next_{};  // of each thread's cold walk
+};
+
+// The middle one of many transfers in a row, in microseconds.
+Turn latency(const Clock& clock, size_t rounds, std::function<Result<>()> work) {
+  return [&clock, rounds, work = std::move(work)]() -> Result<Measured> {
+    std::vector<double> us;
+    for (size_t i = 0; i < rounds; ++i) {
+      const Time start = clock.now();
+      MC_TRY_(work());
+      us.push_back(to_seconds(clock.now() - start) * 1e6);
+    }
+    return Measured(median(us));
+  };
+}
 
 Result<int> run(const Options& o) {
   SteadyClock clock;
   MC_TRY(auto peer, ServingPeer::start(clock, kMemory));
+  MC_TRY(const std::span<std::byte> remote, map_peer(peer->segment));
   Metrics metrics;
-  xfer::EngineOptions options;
-  options.node = "bench";
-  options.transports = {"shm"};
-  MC_TRY(auto engine, xfer::Engine::open(clock, options, metrics));
-  MC_TRY(const auto segment, engine->open_segment(peer->segment));
-  MC_TRY(const xfer::Memory local, engine->allocate(kMemory));
-  std::vector<std::byte> a(kMemory), b(kMemory);
-  fill(a, 1);
-  std::memcpy(b.data(), a.data(), kMemory);
-  std::memcpy(local.data(), a.data(), kMemory);
-  const std::vector<std::pair<uint64_t, std::string>> sizes{
-      {64 * kMiB, "64MiB"}, {1 * kMiB, "1MiB"}, {256 * kKiB, "256KiB"}};
-  for (const auto& size : sizes) {
-    const uint64_t bytes = size.first;  // clang 14 cannot capture structured bindings
-    const std::string& text = size.second;
-    for (const auto op : {xfer::Op::kWrite, xfer::Op::kRead}) {
-      // Both sides walk over all of their memory, so that neither finds it in a cache.
-      uint64_t at = 0, from = 0;
-      xfer::Request r;
-      r.op = op;
-      r.segment = segment;
-      r.bytes = bytes;
-      const size_t rounds = static_cast<size_t>((o.quick ? 512 : 1024) * kMiB / bytes);
-      auto ours = [&] {
-        return gigabytes(clock, bytes, rounds, [&]() -> Result<> {
-          r.local = local.data() + at;
-          r.offset = at;
-          at = (at + bytes) % kMemory;
-          return engine->transfer_sync(r, std::chrono::seconds(10));
-        });
-      };
-      auto theirs = [&] {
-        return gigabytes(clock, bytes, rounds, [&]() -> Result<> {
-          std::memcpy(b.data() + from, a.data() + from, bytes);
-          from = (from + bytes) % kMemory;
-          return {};
-        });
-      };
-      const char* verb = op == xfer::Op::kWrite ? "write " : "read ";
-      MC_TRY_(compare({"xfer-shm", verb + text + " x1", "GB/s", "memcpy " + text}, o.turns(), ours,
-                      theirs));
-      // What lies at the peer is what was sent; what came back is what lies there.
-      if (std::memcmp(local.data(), a.data(), kMemory) != 0)
-        return fail(Code::kCorrupt, "contents differ after %s%s", verb, text.c_str());
-    }
+  std::vector<std::unique_ptr<xfer::Engine>> engines;
+  std::vector<xfer::SegmentHandle> segments;
+  for (const uint32_t workers : {1u, 2u}) {
+    xfer::EngineOptions options;
+    options.node = "bench";
+    options.transports = {"shm"};
+    options.workers = workers;
+    MC_TRY(auto engine, xfer::Engine::open(clock, options, metrics));
+    MC_TRY(const auto segment, engine->open_segment(peer->segment));
+    engines.push_back(std::move(engine));
+    segments.push_back(segment);
+  }
+  MC_TRY(const xfer::Memory local, engines[0]->allocate(kMemory));
+  fill(local.bytes(), 1);
+  Bench bench(clock, o, {local.bytes(), remote}, peer->segment.buffers.front().offset);
+  const size_t turns = o.quick ? 7 : 9;
+  auto check = [&](const Case& c, size_t engine) {
+    return bench.verify(*engines[engine], segments[engine], c);
+  };
+  auto mine = [&](const Case& c, size_t engine = 0) {
+    return bench.ours(*engines[engine], segments[engine], c);
+  };
+  auto hot = [&](xfer::Op op, uint64_t bytes, uint32_t threads) -> Result<> {
+    const Case c{op, bytes, threads};
+    const std::string what = bytes_text(bytes) + " x" + std::to_string(threads);
+    const Figure figure{"xfer-shm", c.verb() + what, "GB/s", "best copy " + what,
+                        bytes >= 64 * kKiB ? 0.95 : 0};
+    MC_TRY_(compare(figure, bytes == kGiB ? 7 : turns, mine(c), bench.best(c)));
+    return check(c, 0);
+  };
+  // The first transfer of all maps the memory and touches its pages.
+  MC_TRY_(check({xfer::Op::kWrite, kMemory}, 0));
+  MC_TRY_(check({xfer::Op::kWrite, kMemory}, 1));
+
+  const Case tiny{xfer::Op::kWrite, 4 * kKiB};
+  auto once = [&] { return bench.transfer(*engines[0], segments[0], tiny, 0, tiny.bytes); };
+  const size_t many = o.quick ? 20000 : 100000;
+  Figure figure{"xfer-shm", "write 4KiB median", "us", "1 us", 1.0, true};
+  MC_TRY_(compare(figure, turns, latency(clock, many, once),
+                  []() -> Result<Measured> { return Measured(1.0); }));
+
+  for (const uint64_t bytes : {4 * kKiB, 16 * kKiB, 64 * kKiB, 256 * kKiB, 1 * kMiB, 4 * kMiB,
+                               16 * kMiB, 64 * kMiB, 256 * kMiB, 1 * kGiB}) {
+    MC_TRY_(hot(xfer::Op::kWrite, bytes, 1));
+    if (!o.quick || bytes == 64 * kKiB || bytes == 64 * kMiB)
+      MC_TRY_(hot(xfer::Op::kRead, bytes, 1));
+  }
+  const Case large{xfer::Op::kWrite, 64 * kMiB};
+  MC_TRY_(compare({"xfer-shm", "write 64MiB x1", "GB/s", "memcpy 64MiB x1", 1.25}, turns,
+                  mine(large), bench.raw(large, false)));
+  for (const uint64_t bytes : {64 * kKiB, 1 * kMiB, 64 * kMiB}) {
+    const Case c{xfer::Op::kWrite, bytes, 1, true};
+    const std::string what = bytes_text(bytes) + " cold";
+    MC_TRY_(compare({"xfer-shm", "write " + what, "GB/s", "memcpy " + what, 1.5}, turns, mine(c),
+                    bench.raw(c, false)));
+    MC_TRY_(check(c, 0));
+  }
+  for (const uint64_t bytes : {64 * kKiB, 1 * kMiB, 64 * kMiB})
+    MC_TRY_(hot(xfer::Op::kWrite, bytes, 2));
+  for (const uint64_t bytes : {64 * kMiB, 1 * kGiB}) {
+    const Case c{xfer::Op::kWrite, bytes};
+    const std::string what = bytes_text(bytes);
+    MC_TRY_(compare({"xfer-shm", "write " + what + " 2 workers", "GB/s",
+                     "best copy " + what + " in halves", 0.95},
+                    bytes == kGiB ? 7 : turns, mine(c, 1), bench.split(c)));
+    MC_TRY_(check(c, 1));
   }
   return 0;
 }
@@ -69,7 +250,7 @@ Result<int> run(const Options& o) {
 
 int main(int argc, char** argv) {
   mc::bench::Options options;
-  mc::Program program("xfer_shm_bench", "shared-memory transfers against memcpy");
+  mc::Program program("xfer_shm_bench", "shared-memory transfers against the best copy");
   program.options(options);
   program.run_with([&](mc::Context&) { return mc::bench::run(options); });
   return program.main(argc, argv);

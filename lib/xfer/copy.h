@@ -1,8 +1,8 @@
 // Copies between mapped memory, at the machine's speed.
 //
-// Plain memcpy wins on hot data; non-temporal stores win by 1.4 to 1.65 times on large or cold data
-// (they do not read the destination first). Chosen by the size of the whole request, at run time by
-// what the CPU has.
+// Plain memcpy wins where the destination lies in a cache; non-temporal stores win by 1.4 to 2
+// times where it does not, wherever the source is (they do not read the destination first). Which
+// of them is the caller's guess (shm/recent.h); how is decided at run time by what the CPU has.
 //
 // Thread: any.
 #pragma once
@@ -14,10 +14,39 @@
 
 namespace mc::xfer {
 
-// `streaming`: the request as a whole is too large for the caches.
-void copy_bytes(std::byte* to, const std::byte* from, size_t n, bool streaming);
-inline constexpr uint64_t kStreamingBytes = 4u << 20;
+// `rows` pieces of `bytes`, one or several strides apart.
+struct Rows {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  uint64_t bytes = 0, rows = 1, to_stride = 0, from_stride = 0;
+  uint64_t total() const { return bytes * rows; }
+};
 
+// `streaming`: the destination is in no cache. On return the bytes are there for every CPU that
+// sees what this one does next.
+void copy_rows(const Rows& rows, bool streaming);
+
+// About equal pieces of Rows by number, so that threads may share a copy without a list of them: a
+// part of a row when rows are long, several rows when they are short. Pieces begin on a cache line
+// of their row.
+struct Pieces {
+  Pieces(const Rows& all, uint64_t piece_bytes);
+  uint64_t count() const { return groups * per_row; }
+  Rows at(uint64_t index) const;
+
+  Rows all;
+  uint64_t piece = 0;    // bytes of one, within a row
+  uint64_t per_row = 1;  // pieces of a row
+  uint64_t group = 1;    // rows of one piece
+  uint64_t groups = 1;
+};
+
+// Between the bytes of a copy and a look at a guard word that must not be seen before them: in any
+// case, and the cheaper one for bytes that were read.
+void fence_copies();
+void fence_reads();
+// The word, no later than what is read or written next.
+uint64_t guard_word(const std::byte* word);
 // The guard word `expected` at `word` (8-byte aligned, possibly in another process's memory).
 bool guard_holds(const std::byte* word, uint64_t expected);
 // Sets it to `value` if it holds less; false when it holds more.

@@ -91,12 +91,16 @@ Result<> Engine::Impl::start_transports() {
 
 Result<std::unique_ptr<Transport>> Engine::Impl::make_transport(const std::string& name,
                                                                 Sink& sink) {
-  if (name == "self")
-    return std::make_unique<LocalTransport>(sink, *registry, clock, LocalTransport::Config{});
+  auto local = [&](LocalTransport::Config config) {
+    auto way = std::make_unique<LocalTransport>(sink, *registry, clock, config);
+    // With a decorator about it, every transfer goes through that.
+    if (transports.empty() && &sink == this) host_copies = way.get();
+    return way;
+  };
+  if (name == "self") return local({});
   if (name == "shm") {
     MC_TRY(fd_server, FdServer::open(*registry));
-    return std::make_unique<LocalTransport>(
-        sink, *registry, clock, LocalTransport::Config{options.workers, true, allowed("tcp")});
+    return local({options.workers, true, allowed("tcp")});
   }
   if (name == "tcp") {
     MC_TRY_(serve_tcp());

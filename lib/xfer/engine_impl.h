@@ -71,6 +71,7 @@ struct Engine::Impl final : Sink {
   Result<std::vector<Work>> admit(std::span<const Request> requests);
   Result<> submit(const std::shared_ptr<Batch>& batch, std::span<const Request> requests,
                   std::function<void()> all_done);
+  bool copied_at_once(const Request& request, const PeerPtr& peer, Time now);
   void launch(const TaskPtr& task, const Request& request, const PeerPtr& peer);
   void dispatch(SlicePtr slice);  // to its next transport, or settles it
   void finished(SlicePtr slice, Result<> outcome) override;
@@ -100,10 +101,11 @@ struct Engine::Impl final : Sink {
   std::shared_ptr<Registry> registry;
   std::unique_ptr<FdServer> fd_server;
   std::unique_ptr<tcp::Server> tcp_server;
-  std::vector<std::string> data;   // advertised
-  std::vector<NicInfo> data_nics;  // of `data`
-  std::vector<Nic> nics;           // of this machine that may be used
+  std::vector<std::string> data;                       // advertised
+  std::vector<NicInfo> data_nics;                      // of `data`
+  std::vector<Nic> nics;                               // of this machine that may be used
   std::vector<std::unique_ptr<Transport>> transports;  // in order of preference
+  LocalTransport* host_copies = nullptr;               // transports[0], if it is of this kind
   std::vector<Counters> counts;                        // as transports
   Counters self_counts{};
 

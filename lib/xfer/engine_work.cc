@@ -3,7 +3,6 @@
 #include <bit>
 
 #include "base/log.h"
-#include "xfer/copy.h"
 #include "xfer/engine_impl.h"
 #include "xfer/merge.h"
 
@@ -23,6 +22,10 @@ thread_local bool submitting = false;
 bool worth_another(Code code) {
   return code == Code::kUnavailable || code == Code::kDenied || code == Code::kUnsupported ||
          code == Code::kNoSpace || code == Code::kCorrupt;
+}
+
+Time end_of(Duration budget, Time now) {
+  return budget > Time::max() - now ? Time::max() : now + budget;
 }
 
 Duration backstop(Duration budget, const EngineOptions& options) {
@@ -142,7 +145,6 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
     slice->deadline = r.deadline;
     slice->priority = r.priority;
     slice->awaited = task->awaited && pieces.size() == 1;
-    slice->streaming = r.bytes * r.rows >= kStreamingBytes;
     slice->peer = peer;
     slice->task = task;
     slice->cancelled = &task->cancelled;
@@ -230,10 +232,7 @@ bool Engine::Impl::ending() const {
   return stopping;
 }
 
-Time Engine::Impl::after(Duration budget) const {
-  const Time now = clock.now();
-  return budget > Time::max() - now ? Time::max() : now + budget;
-}
+Time Engine::Impl::after(Duration budget) const { return end_of(budget, clock.now()); }
 
 Result<> Engine::Impl::wait(Batch& batch, Duration budget) {
   if (!spin_until_done(batch)) {
@@ -271,6 +270,17 @@ void Engine::Impl::cancel(Batch& batch) {
   }
   // Transports look at the flag before each slice, and several times a second inside one.
   while (batch.unfinished > 0) batch.ended.wait(batch.mutex);
+}
+
+// A caller that waits for memory of this host copies it itself: no batch, no slices. False: it must
+// take the ordinary way, which also knows what to do about errors.
+bool Engine::Impl::copied_at_once(const Request& request, const PeerPtr& peer, Time now) {
+  if (host_copies == nullptr || !host_copies->copy_now(request, peer, now)) return false;
+  const Counters& count = peer->same_process ? self_counts : counts[0];
+  count.slices->add();
+  count.bytes->add(request.bytes * request.rows);
+  count.requests->add();
+  return true;
 }
 
 // ---- the face
@@ -323,12 +333,14 @@ void Engine::free_batch(BatchId id) {
 
 Result<> Engine::transfer_sync(const Request& request, Duration budget) {
   Request bounded = request;
-  bounded.deadline = std::min(request.deadline, impl_->after(budget));
+  const Time now = impl_->clock.now();
+  bounded.deadline = std::min(request.deadline, end_of(budget, now));
   PeerPtr peer;
   {
     Lock lock(impl_->mutex);
     MC_TRY(peer, impl_->peer_for(bounded));
   }
+  if (impl_->copied_at_once(bounded, peer, now)) return {};
   const TaskPtr task = single_task(bounded.segment, bounded.bytes * bounded.rows);
   task->awaited = true;
   impl_->launch(task, bounded, peer);

@@ -67,4 +67,12 @@ bool process_alive(const io::Fd& pid) {
   return ::poll(&p, 1, 0) == 0;
 }
 
+bool alive_of_late(const io::Fd& pid, std::atomic<Time>& seen, Time now) {
+  const Time then = seen.load(std::memory_order_relaxed);
+  if (then != Time{} && now - then < kAliveFor) return true;
+  if (!process_alive(pid)) return false;
+  seen.store(now, std::memory_order_relaxed);
+  return true;
+}
+
 }  // namespace mc::xfer

@@ -4,9 +4,11 @@
 #pragma once
 #include <sys/types.h>
 
+#include <atomic>
 #include <cstdint>
 #include <string>
 
+#include "base/time.h"
 #include "io/fd.h"
 
 namespace mc::xfer {
@@ -21,5 +23,8 @@ uint64_t free_memory();
 // where the kernel refuses.
 io::Fd pid_fd(pid_t pid);
 bool process_alive(const io::Fd& pid);
+// The same without a system call if it was alive less than kAliveFor ago; `seen` remembers when.
+inline constexpr Duration kAliveFor = std::chrono::milliseconds(1);
+bool alive_of_late(const io::Fd& pid, std::atomic<Time>& seen, Time now);
 
 }  // namespace mc::xfer

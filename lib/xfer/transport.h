@@ -25,6 +25,7 @@ struct Peer {
   bool same_host = false;  // and the same user: shared memory and process_vm may be tried
   bool same_net = false;   // and its loopback addresses are ours
   io::Fd pid;              // of the owner, when same_host
+  mutable std::atomic<Time> seen_alive{Time{}};  // that process; see host.h
   mutable std::atomic<Fate> fate{Fate::kOpen};
   mutable std::atomic<bool> no_mapping{false};  // its shared memory was refused: do not ask again
   // The buffer that holds all of a range; null, or kInvalid, when there is none.
@@ -41,7 +42,6 @@ struct Slice {
   Guard guard;
   Time deadline = Time::max();
   Priority priority = Priority::kMedium;
-  bool streaming = false;
   bool awaited = false;    // the submitting thread waits for just this, and may carry it itself
   bool raise = false;      // moves nothing: raises the guard word to guard.expected (op is kWrite)
   uint32_t way = 0;        // the transport that has it, in the engine's list

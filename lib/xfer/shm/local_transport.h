@@ -2,19 +2,36 @@
 // engine-owned memory, process_vm_readv/writev for memory the application brought.
 //
 // Small slices are copied by the submitting thread; larger ones, and the first of each mapping, by
-// a few copy threads. Thread: any; the copy threads are its own.
+// a few copy threads. A caller that waits anyway copies itself, helped by idle copy threads when
+// there is much: no more threads copy at a time than `workers` (callers always do). Nothing small
+// makes a system call.
+//
+// What a completed transfer promises: the bytes were copied while the owner offered this memory
+// (its word in the mapping), the guard held, and its process lived: after the copy of a large one
+// (kAskBytes), at some time in the last millisecond for a small one (host.h: kAliveFor). The memory
+// of a process that died stays valid for us; what was written to it in that millisecond is lost
+// with it, as if it had died right after.
+//
+// Thread: any; the copy threads are its own.
 #pragma once
 #include <deque>
-#include <map>
 #include <memory>
 #include <thread>
 #include <vector>
 
 #include "base/mutex.h"
 #include "xfer/registry.h"
+#include "xfer/shm/copy_job.h"
+#include "xfer/shm/mapping.h"
 #include "xfer/transport.h"
 
 namespace mc::xfer {
+
+struct LocalRange {
+  Op op;
+  uint64_t offset;
+  const Guard& guard;
+};
 
 class LocalTransport final : public Transport {
  public:
@@ -31,32 +48,54 @@ class LocalTransport final : public Transport {
   void forget(const PeerPtr& peer) override;
   void stop() override;
 
+  // Carries out a whole checked request here and now if that needs nobody's answer. False: it did
+  // not, for whatever reason; submit it in slices, and what they meet is the outcome.
+  bool copy_now(const Request& request, const PeerPtr& peer, Time now);
+
  private:
-  struct Mapping;
-  using MappingPtr = std::shared_ptr<const Mapping>;
-  using MappingKey = std::pair<const Peer*, uint32_t>;
+  // Where a piece of a peer's memory is in this process, kept there while this lives.
+  struct There {
+    std::byte* data = nullptr;
+    std::byte* guard = nullptr;  // null: not guarded
+    MappingPtr mapping;          // of another process
+    BufferPtr own;               // of this one
+  };
+  // One entry of the queue: a slice, or a copy whose caller wants help.
+  struct Work {
+    SlicePtr slice;
+    std::shared_ptr<CopyJob> job;
+  };
   Result<> move(const Slice& slice);
   Result<> move_mapped(const Slice& slice, const BufferInfo& buffer);
-  Result<> move_vm(const Slice& slice, const BufferInfo& buffer);
   Result<> raise(const Slice& slice);
-  // The peer's buffer in this process's address space.
-  Result<MappingPtr> mapping(const PeerPtr& peer, const BufferInfo& buffer);
-  Result<MappingPtr> map(const PeerPtr& peer, const BufferInfo& buffer) const;
-  bool at_once(const Slice& slice);
+  Result<There> locate(const PeerPtr& peer, const BufferInfo& buffer, const LocalRange& range,
+                       bool may_wait);
+  // May the bytes be touched, and are they still the owner's when they were?
+  Result<> before_copy(const There& there, const Peer& peer, const LocalRange& range,
+                       Time now) const;
+  Result<> after_copy(const There& there, const Peer& peer, const LocalRange& range,
+                      uint64_t bytes) const;
+  Result<> valid(const There& there, const Peer& peer, const LocalRange& range) const;
+  bool copy_with_help(const Rows& rows, Time deadline, const Peer& peer);
+  bool at_once(const Slice& slice) const;
   void run();
   void finish(SlicePtr slice);
 
   static constexpr uint64_t kInlineBytes = 512 * 1024;
+  static constexpr uint64_t kAskBytes = 1 << 20;    // a system call is nothing beside the copy
+  static constexpr uint64_t kAloneBytes = 2 << 20;  // less is copied before help has woken up
+  static constexpr uint64_t kPieceBytes = 512 * 1024;
   Sink& sink_;
   const Registry& registry_;
   const Clock& clock_;
   const Config config_;
+  RecentWrites recent_{RecentWrites::window_of_this_cpu()};
+  Mappings mappings_;
+  std::atomic<uint32_t> copying_{0};  // threads that copy much now
   Mutex mutex_;
   Condition changed_;
   bool stopping_ MC_GUARDED_BY(mutex_) = false;
-  std::deque<SlicePtr> queue_ MC_GUARDED_BY(mutex_);
-  Mutex mappings_mutex_;
-  std::map<MappingKey, MappingPtr> mappings_ MC_GUARDED_BY(mappings_mutex_);
+  std::deque<Work> queue_ MC_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_;
 };
 

@@ -1,0 +1,44 @@
+// Guesses whether a destination lies in the caches: it does if less than a window of bytes was
+// copied since a copy to the same place. One rule for large copies (longer than the window, never
+// in a cache), for rotations through large memory, and for small buffers used again and again. A
+// copy to a place not seen of late counts as cold: then streaming wins even from a hot source.
+//
+// The window is a quarter of the last cache, for source and destination both pass through it, at
+// most 8 MiB: the crossover measured on CPUs with larger ones. Places are forgotten by chance when
+// their slot is taken, which costs one copy at the other speed.
+//
+// Thread: any (relaxed atomics: a race costs a guess).
+#pragma once
+#include <array>
+#include <atomic>
+#include <cstddef>
+#include <cstdint>
+
+namespace mc::xfer {
+
+class RecentWrites {
+ public:
+  explicit RecentWrites(uint64_t window) : window_(static_cast<uint32_t>(window / kUnit)) {}
+  static uint64_t window_of_this_cpu();
+
+  // Is there likely a cache that holds `to`? Notes that `bytes` are copied there now.
+  bool hot(const std::byte* to, uint64_t bytes) {
+    const uint64_t place = reinterpret_cast<uintptr_t>(to) / kUnit;
+    const uint64_t copied = copied_.fetch_add(bytes, std::memory_order_relaxed) / kUnit;
+    auto& slot = slots_[place * 0x9e3779b97f4a7c15 >> (64 - kSlotBits)];
+    const uint64_t then = slot.load(std::memory_order_relaxed);
+    slot.store(place << 32 | (copied & UINT32_MAX), std::memory_order_relaxed);
+    return then >> 32 == (place & UINT32_MAX) &&
+           static_cast<uint32_t>(copied) - static_cast<uint32_t>(then) < window_;
+  }
+
+ private:
+  static constexpr uint64_t kUnit = 4096;  // of places and of the count of bytes
+  static constexpr unsigned kSlotBits = 12;
+  const uint32_t window_;
+  std::atomic<uint64_t> copied_{0};
+  // The place and the count when it was last copied to, 32 bits of each.
+  std::array<std::atomic<uint64_t>, 1u << kSlotBits> slots_{};
+};
+
+}  // namespace mc::xfer
