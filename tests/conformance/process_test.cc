@@ -50,6 +50,54 @@ TEST_SUITE("xfer/processes") {
     }
   }
 
+  TEST_CASE("the death of a peer is noticed by small transfers too, a moment later") {
+    for (const bool own : {true, false}) {
+      CAPTURE(own);
+      Child child({{"shm"}, own, kMiB});
+      auto engine = make_engine("parent", {"shm"});
+      auto segment = engine->open_segment(child.segment);
+      REQUIRE(segment.has_value());
+      std::vector<std::byte> got(4096);
+      REQUIRE(engine->transfer_sync(read_of(*segment, 0, got), 5s).has_value());
+      child.kill();
+      const Time end = kClock.now() + 5s;
+      Result<> outcome;
+      while (outcome && kClock.now() < end)
+        outcome = engine->transfer_sync(read_of(*segment, 0, got), 5s);
+      REQUIRE_FALSE(outcome.has_value());
+      CHECK(outcome.error().code == Code::kUnavailable);
+    }
+  }
+
+  TEST_CASE("rows of another process's memory come and go, whoever allocated it") {
+    for (const bool own : {true, false}) {
+      CAPTURE(own);
+      Child child({{"shm"}, own, 8 * kMiB});
+      auto engine = make_engine("parent", {"shm"});
+      auto segment = engine->open_segment(child.segment);
+      REQUIRE(segment.has_value());
+      // 700 rows of 5000 bytes, apart by 11000 there and by 6000 here.
+      std::vector<std::byte> there(8 * kMiB), rows(700 * 6000), back(700 * 6000);
+      fill(rows, 21);
+      Request r = read_of(*segment, 0, rows);
+      r.bytes = 5000;
+      r.rows = 700;
+      r.local_stride = 6000;
+      r.remote_stride = 11000;
+      r.op = Op::kWrite;
+      REQUIRE(engine->transfer_sync(r, 5s).has_value());
+      REQUIRE(engine->transfer_sync(read_of(*segment, 0, there), 5s).has_value());
+      r.op = Op::kRead;
+      r.local = back.data();
+      REQUIRE(engine->transfer_sync(r, 5s).has_value());
+      for (uint64_t row = 0; row < r.rows; ++row) {
+        const auto want = std::span(rows).subspan(row * 6000, 5000);
+        REQUIRE(digest(want) == digest(std::span(there).subspan(row * 11000, 5000)));
+        REQUIRE(digest(want) == digest(std::span(back).subspan(row * 6000, 5000)));
+      }
+    }
+  }
+
   TEST_CASE("shared memory that does not work falls to tcp") {
     Child child({.transports = {"tcp"}});  // offers no shared memory
     auto engine = make_engine("parent", {"shm", "tcp"});
