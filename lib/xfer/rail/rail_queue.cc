@@ -76,7 +76,14 @@ RailQueue::RailQueue(Sink& sink, const Clock& clock, Config config, PeerPtr peer
 RailQueue::~RailQueue() = default;
 
 RailIndex RailQueue::add_rail(RailInfo info, Recall recall) {
+  std::optional<NicIndex> nic;
+  if (config_.ledger != nullptr) {
+    nic = config_.ledger->nic(info.local);
+    // A wake that comes just before the wait is made good by the next look, kTick later.
+    config_.ledger->on_room(*nic, changed_, [c = changed_.get()] { c->notify_all(); });
+  }
   Lock lock(mutex_);
+  if (nic) nics_.push_back(*nic);
   recalls_.push_back(std::move(recall));
   return spray_.add(std::move(info));
 }
@@ -118,9 +125,9 @@ void RailQueue::push(SlicePtr slice) {
     if (open) open = fail(Code::kUnavailable, "shutting down");
     sink_.finished(std::move(part->whole->slice), std::move(open));
   } else if (rails == 1) {
-    changed_.notify_one();
+    changed_->notify_one();
   } else {
-    changed_.notify_all();
+    changed_->notify_all();
   }
 }
 
@@ -143,6 +150,10 @@ AttemptPtr RailQueue::start(RailIndex rail, PartPtr part, Time now) {
   attempt->local = part->local;
   attempt->piece = part->piece;
   spray_.sent(rail, attempt->id, part->bytes(), now);
+  if (config_.ledger != nullptr) {
+    attempt->nic = nics_[rail];
+    config_.ledger->sent(attempt->nic, part->slice().priority, part->bytes(), now);
+  }
   part->out.push_back(attempt);
   attempt->part = std::move(part);
   flying_.push_back(attempt);
@@ -150,7 +161,7 @@ AttemptPtr RailQueue::start(RailIndex rail, PartPtr part, Time now) {
 }
 
 // A part that is overdue elsewhere, and that this rail would bring home sooner.
-AttemptPtr RailQueue::try_hedge(RailIndex rail, Limits limits, Time now) {
+AttemptPtr RailQueue::try_hedge(RailIndex rail, Limits limits, ClassMask may, Time now) {
   for (auto it = hedges_.begin(); it != hedges_.end();) {
     const PartPtr part = *it;
     if (part->won || part->out.size() != 1 || !over(*part, now)) {
@@ -159,7 +170,8 @@ AttemptPtr RailQueue::try_hedge(RailIndex rail, Limits limits, Time now) {
       continue;
     }
     const uint64_t avoid = part->avoid | bit(part->out.front()->rail);
-    const bool allowed = part->slice().op == Op::kRead ? limits.reads : limits.writes;
+    const bool allowed = (part->slice().op == Op::kRead ? limits.reads : limits.writes) &&
+                         (may & mask_of(part->slice().priority)) != 0;
     if (allowed && spray_.takes(rail, part->bytes(), part->bytes(), avoid, now)) {
       part->hedging = false;
       hedges_.erase(it);
@@ -171,12 +183,12 @@ AttemptPtr RailQueue::try_hedge(RailIndex rail, Limits limits, Time now) {
 }
 
 // The head of the queue, or as much of it as suits the rail.
-RailQueue::PartPtr RailQueue::take_head(uint64_t portion, Time now) {
-  const PartPtr head = *queue_.head(now);
+RailQueue::PartPtr RailQueue::take_head(uint64_t portion, ClassMask may, Time now) {
+  const PartPtr head = *queue_.head(now, may);
   Piece first;
   if (head->slice().raise || head->bytes() <= portion + portion / 2 || head->avoid != 0 ||
       !split(head->piece, portion, first)) {
-    queue_.pop(now);
+    queue_.pop(now, may);
     head->queued = false;
     return head;
   }
@@ -189,28 +201,40 @@ RailQueue::PartPtr RailQueue::take_head(uint64_t portion, Time now) {
   part->queued_since = head->queued_since;
   head->local += head->piece.local;
   head->piece.local = 0;
-  queue_.shorten_head(first.total(), now);
+  queue_.shorten_head(first.total(), now, may);
   return part;
 }
 
+ClassMask RailQueue::room(RailIndex rail, Time now) {
+  if (config_.ledger == nullptr || (queue_.empty() && hedges_.empty())) return kAllClasses;
+  return config_.ledger->room(nics_[rail], now);
+}
+
+uint64_t RailQueue::portion(RailIndex rail, Priority p, Time now) {
+  const uint64_t suits = spray_.portion(rail);
+  if (config_.ledger == nullptr) return suits;
+  return std::min(suits, config_.ledger->slice_max(nics_[rail], p, now));
+}
+
 AttemptPtr RailQueue::try_pull(RailIndex rail, Limits limits, Time now, Outbox& out) {
-  if (AttemptPtr hedge = try_hedge(rail, limits, now)) return hedge;
-  while (PartPtr* head = queue_.head(now)) {
+  const ClassMask may = room(rail, now);
+  if (AttemptPtr hedge = try_hedge(rail, limits, may, now)) return hedge;
+  while (PartPtr* head = queue_.head(now, may)) {
     const PartPtr part = *head;
     auto pointless = over(*part, now);
     if (pointless) pointless = still_open(*peer_);
     if (!pointless) {
-      queue_.pop(now);
+      queue_.pop(now, may);
       part->queued = false;
       end(part, pointless, out);
       continue;
     }
     if (part->slice().op == Op::kRead ? !limits.reads : !limits.writes) return nullptr;
     if (part->avoid != 0 && !any_usable(now, part->avoid)) part->avoid = 0;
-    const uint64_t portion = spray_.portion(rail);
-    if (!spray_.takes(rail, std::min(portion, part->bytes()), queue_.bytes(), part->avoid, now))
+    const uint64_t most = portion(rail, part->slice().priority, now);
+    if (!spray_.takes(rail, std::min(most, part->bytes()), queue_.bytes(), part->avoid, now))
       return nullptr;
-    return start(rail, take_head(portion, now), now);
+    return start(rail, take_head(most, may, now), now);
   }
   return nullptr;
 }
@@ -230,7 +254,7 @@ AttemptPtr RailQueue::pull(RailIndex rail, Limits limits, Wait wait, Time until)
         // With work waiting for a better rail, look again soon: time alone can change the answer.
         Duration step = queue_.empty() ? std::chrono::seconds(3600) : kTick;
         if (until - now < step) step = until - now;
-        changed_.wait_for(mutex_, step);
+        changed_->wait_for(mutex_, step);
       }
     }
     send(out);
@@ -278,6 +302,11 @@ void RailQueue::settle(const PartPtr& part, Time now, Outbox& out) {
 }
 
 void RailQueue::returned(const AttemptPtr& attempt, Result<> outcome) {
+  if (config_.ledger != nullptr) {
+    const uint64_t bytes = attempt->part->bytes();
+    config_.ledger->done(attempt->nic, attempt->slice->priority, bytes, outcome ? bytes : 0,
+                         clock_.now());
+  }
   Outbox out;
   {
     Lock lock(mutex_);
@@ -310,7 +339,7 @@ void RailQueue::returned(const AttemptPtr& attempt, Result<> outcome) {
     }
     if (part->out.empty()) settle(part, now, out);
   }
-  changed_.notify_all();
+  changed_->notify_all();
   send(out);
 }
 
@@ -321,7 +350,7 @@ void RailQueue::pinged(RailIndex rail, Result<Duration> round_trip) {
     if (round_trip) heard_ = now;
     spray_.pinged(rail, std::move(round_trip), now);
   }
-  changed_.notify_all();
+  changed_->notify_all();
 }
 
 bool RailQueue::any_usable(Time now, uint64_t avoid) {
@@ -387,7 +416,7 @@ std::vector<RailIndex> RailQueue::tick() {
     sweep(now, out);
     if (!closed_) ping = spray_.to_ping(now);
   }
-  changed_.notify_all();
+  changed_->notify_all();
   send(out);
   return ping;
 }
@@ -415,7 +444,7 @@ void RailQueue::close(const Error& why, bool recall_all) {
       recall(a, out);
     }
   }
-  changed_.notify_all();
+  changed_->notify_all();
   send(out);
 }
 

@@ -18,6 +18,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "xfer/qos/nic_ledger.h"
 #include "xfer/qos/priority_queue.h"
 #include "xfer/rail/sprayer.h"
 #include "xfer/transport.h"
@@ -28,6 +29,7 @@ namespace mc::xfer {
 struct Attempt {
   AttemptId id = 0;
   RailIndex rail = 0;
+  NicIndex nic = 0;              // in the ledger
   const Slice* slice = nullptr;  // valid until the attempt is returned
   std::byte* local = nullptr;    // what to move: instead of the slice's own
   Piece piece;
@@ -46,6 +48,9 @@ class RailQueue {
     Duration peer_timeout = std::chrono::seconds(3);
     uint32_t retries_max = 8;  // of a part, over all rails
     uint32_t resends_max = 2;  // over the same rails, where there are no others
+    // Of this process: what the classes may have in flight on the local NIC of each rail. Null: all
+    // they want.
+    NicLedger* ledger = nullptr;
   };
   using Recall = std::function<void(const AttemptPtr&)>;
 
@@ -85,13 +90,16 @@ class RailQueue {
   Result<> over(const Attempt::Part& part, Time now) const;
   AttemptPtr start(RailIndex rail, PartPtr part, Time now) MC_REQUIRES(mutex_);
   AttemptPtr try_pull(RailIndex rail, Limits limits, Time now, Outbox& out) MC_REQUIRES(mutex_);
-  AttemptPtr try_hedge(RailIndex rail, Limits limits, Time now) MC_REQUIRES(mutex_);
-  PartPtr take_head(uint64_t portion, Time now) MC_REQUIRES(mutex_);
+  AttemptPtr try_hedge(RailIndex rail, Limits limits, ClassMask may, Time now) MC_REQUIRES(mutex_);
+  PartPtr take_head(uint64_t portion, ClassMask may, Time now) MC_REQUIRES(mutex_);
   void settle(const PartPtr& part, Time now, Outbox& out) MC_REQUIRES(mutex_);
   void end(const PartPtr& part, const Result<>& outcome, Outbox& out) MC_REQUIRES(mutex_);
   void recall(const AttemptPtr& attempt, Outbox& out) MC_REQUIRES(mutex_);
   void sweep(Time now, Outbox& out) MC_REQUIRES(mutex_);
   void chase(Time now, Outbox& out) MC_REQUIRES(mutex_);
+  // What may start on the NIC of this rail, and how much of the head at once.
+  ClassMask room(RailIndex rail, Time now) MC_REQUIRES(mutex_);
+  uint64_t portion(RailIndex rail, Priority p, Time now) MC_REQUIRES(mutex_);
   bool any_usable(Time now, uint64_t avoid) MC_REQUIRES(mutex_);
   void send(Outbox& out);
 
@@ -100,9 +108,10 @@ class RailQueue {
   const Config config_;
   const PeerPtr peer_;
   mutable Mutex mutex_;
-  Condition changed_;
+  const std::shared_ptr<Condition> changed_ = std::make_shared<Condition>();  // the ledger has it
   mutable Sprayer spray_ MC_GUARDED_BY(mutex_);
   std::vector<Recall> recalls_ MC_GUARDED_BY(mutex_);
+  std::vector<NicIndex> nics_ MC_GUARDED_BY(mutex_);  // by rail, when there is a ledger
   PriorityQueue<PartPtr> queue_ MC_GUARDED_BY(mutex_);
   std::deque<PartPtr> hedges_ MC_GUARDED_BY(mutex_);      // overdue, wanted on another rail
   std::vector<AttemptPtr> flying_ MC_GUARDED_BY(mutex_);  // attempts out

@@ -1,0 +1,182 @@
+// The queue of a peer together with the ledger of its NIC.
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <thread>
+
+#include "base/random.h"
+#include "xfer/rail/rail_queue.h"
+
+namespace mc::xfer {
+namespace {
+
+using namespace std::chrono_literals;
+constexpr auto kHigh = Priority::kHigh, kMedium = Priority::kMedium, kLow = Priority::kLow;
+
+struct Done final : Sink {
+  void finished(SlicePtr, Result<> outcome) override {
+    if (!outcome) ++failed;
+    ++count;
+  }
+  std::atomic<uint64_t> count{0}, failed{0};
+};
+
+NicLedger::Config alone() {
+  NicLedger::Config out;
+  out.shared = false;
+  return out;
+}
+
+struct Bench {
+  ManualClock clock;
+  Done done;
+  std::shared_ptr<Peer> peer = std::make_shared<Peer>();
+  std::atomic<bool> cancelled{false};
+  NicLedger ledger{alone()};
+  RailQueue queue, other;  // two peers behind one NIC
+
+  Bench() : queue(done, clock, config(), peer), other(done, clock, config(), peer) {
+    clock.advance(1h);
+    for (RailQueue* q : {&queue, &other})
+      q->add_rail({"eth0", "remote", 1, true}, [](const AttemptPtr&) {});
+  }
+  ~Bench() {
+    for (RailQueue* q : {&queue, &other}) q->close({Code::kUnavailable, "over"}, true);
+  }
+  RailQueue::Config config() {
+    RailQueue::Config out;
+    out.ledger = &ledger;
+    return out;
+  }
+  SlicePtr slice(Priority p, uint64_t bytes) {
+    auto s = std::make_unique<Slice>();
+    s->local = reinterpret_cast<std::byte*>(0x1000);
+    s->piece = {0, 0, bytes, 1, 0, 0};
+    s->cancelled = &cancelled;
+    s->peer = peer;
+    s->priority = p;
+    return s;
+  }
+  AttemptPtr pull(RailQueue& q) { return q.pull(0, {}, RailQueue::Wait::kNo); }
+};
+
+}  // namespace
+
+TEST_SUITE("rail queue and classes") {
+  TEST_CASE("high work overtakes what is queued") {
+    Bench b;
+    b.queue.push(b.slice(kLow, 64 * kKiB));
+    b.queue.push(b.slice(kLow, 64 * kKiB));
+    auto first = b.pull(b.queue);
+    b.queue.push(b.slice(kHigh, 64 * kKiB));
+    auto second = b.pull(b.queue);
+    REQUIRE(first);
+    REQUIRE(second);
+    CHECK(second->slice->priority == kHigh);
+    b.queue.returned(first, {});
+    b.queue.returned(second, {});
+  }
+
+  TEST_CASE("alone, a large slice goes as one; beside high work in two small pieces at a time") {
+    Bench b;
+    b.queue.push(b.slice(kLow, 1 * kMiB));
+    auto whole = b.pull(b.queue);
+    REQUIRE(whole);
+    CHECK(whole->piece.bytes == 1 * kMiB);
+    b.queue.returned(whole, {});
+    CHECK(b.done.count == 1);
+
+    b.queue.push(b.slice(kHigh, 64 * kKiB));
+    auto high = b.pull(b.queue);
+    b.queue.push(b.slice(kLow, 1 * kMiB));
+    auto one = b.pull(b.queue), two = b.pull(b.queue);
+    REQUIRE(two);
+    CHECK(one->piece.bytes + two->piece.bytes <= 80 * kKiB);
+    CHECK(b.pull(b.queue) == nullptr);
+    b.queue.returned(high, {});
+    CHECK(b.pull(b.queue) == nullptr);
+    b.queue.returned(one, {});
+    auto three = b.pull(b.queue);
+    REQUIRE(three);
+    for (const auto& a : {two, three}) b.queue.returned(a, {});
+    b.clock.advance(1s);  // no high work for long
+    auto rest = b.pull(b.queue);
+    REQUIRE(rest);
+    CHECK(one->piece.bytes + two->piece.bytes + three->piece.bytes + rest->piece.bytes == 1 * kMiB);
+    b.queue.returned(rest, {});
+    CHECK(b.done.count == 3);
+    CHECK(b.done.failed == 0);
+  }
+
+  TEST_CASE("high work to one peer holds back low work to another behind the same NIC") {
+    Bench b;
+    b.other.push(b.slice(kHigh, 64 * kKiB));
+    auto high = b.pull(b.other);
+    b.queue.push(b.slice(kLow, 1 * kMiB));
+    b.other.push(b.slice(kLow, 1 * kMiB));
+    auto one = b.pull(b.queue), two = b.pull(b.other);
+    REQUIRE(two);
+    CHECK(b.pull(b.queue) == nullptr);
+    CHECK(b.pull(b.other) == nullptr);
+    b.queue.push(b.slice(kHigh, 64 * kKiB));
+    auto again = b.pull(b.queue);
+    REQUIRE(again);
+    CHECK(again->slice->priority == kHigh);
+    for (const auto& a : {high, two}) b.other.returned(a, {});
+    for (const auto& a : {one, again}) b.queue.returned(a, {});
+  }
+
+  TEST_CASE("what failed or was cancelled is in flight no more") {
+    Bench b;
+    b.queue.push(b.slice(kMedium, 64 * kKiB));
+    auto a = b.pull(b.queue);
+    b.queue.returned(a, fail(Code::kStale, "moved"));
+    b.queue.push(b.slice(kMedium, 64 * kKiB));
+    a = b.pull(b.queue);
+    b.cancelled = true;
+    b.queue.tick();
+    CHECK(a->recalled.load());
+    b.queue.returned(a, fail(Code::kUnavailable, "recalled"));
+    CHECK(b.done.failed == 2);
+    for (const uint64_t n : b.ledger.view(b.clock.now())[0].inflight) CHECK(n == 0);
+  }
+
+  TEST_CASE("threads of two peers, all classes: everything is answered, nothing stays in flight") {
+    SteadyClock clock;
+    Done done;
+    auto peer = std::make_shared<Peer>();
+    std::atomic<bool> cancelled{false};
+    NicLedger ledger(alone());
+    RailQueue::Config config;
+    config.ledger = &ledger;
+    RailQueue queues[2] = {{done, clock, config, peer}, {done, clock, config, peer}};
+    std::vector<std::thread> threads;
+    for (RailQueue& q : queues) {
+      q.add_rail({"eth0", "remote", 1, true}, [](const AttemptPtr&) {});
+      for (int t = 0; t < 2; ++t)
+        threads.emplace_back([&q] {
+          while (auto a = q.pull(0, {}, RailQueue::Wait::kYes)) q.returned(a, {});
+        });
+    }
+    constexpr uint64_t kSlices = 600;
+    Random random(3);
+    for (uint64_t i = 0; i < kSlices; ++i) {
+      auto s = std::make_unique<Slice>();
+      s->local = reinterpret_cast<std::byte*>(0x1000);
+      s->piece = {0, i, 1 + random.below(kMiB), 1, 0, 0};
+      s->cancelled = &cancelled;
+      s->peer = peer;
+      s->priority = static_cast<Priority>(random.below(3));
+      queues[i % 2].push(std::move(s));
+    }
+    for (const Time end = clock.now() + 60s; done.count < kSlices && clock.now() < end;)
+      std::this_thread::yield();
+    for (RailQueue& q : queues) q.close({Code::kUnavailable, "over"}, true);
+    for (auto& t : threads) t.join();
+    CHECK(done.count == kSlices);
+    CHECK(done.failed == 0);
+    for (const uint64_t n : ledger.view(clock.now())[0].inflight) CHECK(n == 0);
+  }
+}
+
+}  // namespace mc::xfer
