@@ -10,6 +10,7 @@ debug:   setup;  $(call BUILD,-DCMAKE_BUILD_TYPE=Debug)
 asan:    setup;  $(call BUILD,-DCMAKE_BUILD_TYPE=Debug -DMC_SANITIZE=address$(comma)undefined) && scripts/test build/$@ -L fast
 tsan:    setup;  $(call BUILD,-DCMAKE_BUILD_TYPE=Debug -DMC_SANITIZE=thread) && scripts/test build/$@ -L fast
 test: release;   scripts/test build/release -L 'fast|net'
+soak: release;   scripts/test build/release -L soak
 demo: release;   scripts/demo
 bench: release;  cmake --build build/release --target benches && bench/run
 lint:     setup; scripts/lint
@@ -18,4 +19,4 @@ fmt:;     clang-format -i $$(git ls-files '*.h' '*.cc' '*.cu')
 install: release; cmake --install build/release --prefix $(prefix)
 clean:;   rm -rf build
 comma := ,
-.PHONY: all setup release debug asan tsan test demo bench lint lint-all fmt install clean
+.PHONY: all setup release debug asan tsan test soak demo bench lint lint-all fmt install clean

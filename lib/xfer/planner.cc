@@ -23,10 +23,12 @@ Result<> check(const Request& r) {
       __builtin_add_overflow(r.offset, remote, &end))
     return fail(Code::kInvalid, "transfer at offset %llu: its lengths overflow",
                 static_cast<unsigned long long>(r.offset));
-  const uint64_t written = r.op == Op::kRead ? r.local_stride : r.remote_stride;
-  if (r.rows > 1 && written < r.bytes)
-    return fail(Code::kInvalid, "rows of %llu bytes every %llu bytes overlap where they land",
-                static_cast<unsigned long long>(r.bytes), static_cast<unsigned long long>(written));
+  // The owner refuses rows that overlap in its memory; a local source may repeat.
+  const uint64_t stride =
+      r.op == Op::kRead ? std::min(r.local_stride, r.remote_stride) : r.remote_stride;
+  if (r.rows > 1 && stride < r.bytes)
+    return fail(Code::kInvalid, "rows of %llu bytes every %llu bytes overlap",
+                static_cast<unsigned long long>(r.bytes), static_cast<unsigned long long>(stride));
   if (r.guard.offset != Guard::kNone && r.guard.offset % 8 != 0)
     return fail(Code::kInvalid, "guard at offset %llu is not 8-byte aligned",
                 static_cast<unsigned long long>(r.guard.offset));

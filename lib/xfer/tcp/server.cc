@@ -256,9 +256,12 @@ Result<BufferPtr> Server::admit(const Descriptor& d, bool writing, std::byte** f
                 static_cast<unsigned long long>(d.generation),
                 static_cast<unsigned long long>(now.n));
   const uint64_t span = span_of(d.bytes, d.rows, d.stride);
-  uint64_t total = 0;  // rows may lie on each other: their sum can overflow where the span does not
-  if (span == 0 || __builtin_mul_overflow(d.bytes, d.rows, &total))
-    return fail(Code::kInvalid, "the transfer's lengths overflow");
+  if (span == 0) return fail(Code::kInvalid, "the transfer's lengths overflow");
+  // Rows on each other would let a frame ask for far more bytes than the memory holds.
+  if (d.rows > 1 && d.stride < d.bytes)
+    return fail(Code::kInvalid, "rows of %llu bytes every %llu bytes overlap",
+                static_cast<unsigned long long>(d.bytes),
+                static_cast<unsigned long long>(d.stride));
   MC_TRY(BufferPtr buffer, registry_.pin(d.offset, span));
   if (writing && !buffer->writable) return fail(Code::kDenied, "this memory is read-only");
   *first = buffer->data + (d.offset - buffer->offset);

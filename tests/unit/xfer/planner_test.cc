@@ -105,7 +105,7 @@ TEST_SUITE("xfer/planner") {
     CHECK_FALSE(check(request(1 << 20, UINT64_MAX / 2, 1 << 20, 1 << 20)).has_value());
     CHECK_FALSE(check(request(UINT64_MAX - 4095)).has_value());  // offset + bytes wraps
     CHECK_FALSE(check(request(100, 2, 99, 100)).has_value());    // a read lands on itself
-    CHECK(check(request(100, 2, 100, 99)).has_value());          // and may read a byte twice
+    CHECK_FALSE(check(request(100, 2, 100, 99)).has_value());    // or reads a byte twice
     Request r = request(8);
     r.local = nullptr;
     CHECK_FALSE(check(r).has_value());
