@@ -77,7 +77,6 @@ Result<> Link::reply_on(Stream& stream, uint64_t id, const Stream::GiveUp& give_
     return fail(Code::kCorrupt, "%s answered what was not asked", peer_->descriptor.node.c_str());
   std::string text(header.body_bytes, '\0');
   MC_TRY_(stream.receive(text.data(), text.size(), give_up));
-  *outcome = {};
   if (header.code != 0)
     *outcome =
         fail(code_from_wire(header.code), "%s: %s", peer_->descriptor.node.c_str(), text.c_str());

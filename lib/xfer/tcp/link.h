@@ -30,7 +30,8 @@ class Link {
   bool ended() const { return stream_.readable_now(); }
   void eager(bool on) { stream_.eager(on); }
 
-  // Errors of the connection, which is of no more use then; `outcome` is what the peer says.
+  // Errors of the connection, which is of no more use then; `outcome`, a success before, is set
+  // when the peer says otherwise.
   Result<> send(const Slice& slice, uint64_t id, const Stream::GiveUp& give_up);
   Result<> receive(const Slice& slice, uint64_t id, const Stream::GiveUp& give_up,
                    Result<>* outcome);
