@@ -8,12 +8,18 @@
 
 namespace mc::topo {
 
+// Where a verb's machine comes from.
 struct TopoOptions {
-  std::string sysfs;
+  std::string sysfs, xml;
   void describe(OptionList& v) {
     v("sysfs", sysfs, "read the recorded sysfs in this folder instead of the live machine");
+    v("xml", xml, "read this file instead: hwloc XML (lstopo) or NCCL topology XML");
   }
   Result<Machine> machine() const {
+    if (!sysfs.empty() && !xml.empty()) {
+      return fail(Code::kInvalid, "--sysfs and --xml are two machines: give one of them");
+    }
+    if (!xml.empty()) return discover_xml(xml);
     return sysfs.empty() ? discover_live() : discover_sysfs(sysfs);
   }
 };

@@ -1,4 +1,5 @@
-// Finds out what a machine is: the live one through hwloc, another one from a recorded sysfs tree.
+// Finds out what a machine is: the live one through hwloc, another one from a recorded sysfs tree
+// or from an XML file.
 //
 // NUMA placement of devices is always the kernel's numa_node file. hwloc takes PCI locality from
 // local_cpus, which firmware often gets wrong in another way; so hwloc supplies nodes and the PCI
@@ -17,5 +18,8 @@ namespace mc::topo {
 Result<Machine> discover_live();
 // `folder` holds the recorded sys/ (or is it).
 Result<Machine> discover_sysfs(const std::string& folder);
+// hwloc XML (lstopo) or NCCL topology XML: the root element says which. Port states that the file
+// does not hold count as active.
+Result<Machine> discover_xml(const std::string& file);
 
 }  // namespace mc::topo

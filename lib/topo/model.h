@@ -1,5 +1,6 @@
-// A machine as data: NUMA nodes, GPUs, RDMA devices and network devices, and where each one hangs
-// in the PCI tree. Discovery fills it (topo/discover.h), the tier rule reads it (topo/tiers.h).
+// A machine as data: NUMA nodes, GPUs, RDMA devices, network devices and NVMe disks, and where each
+// one hangs in the PCI tree. Discovery fills it (topo/discover.h), the tier rule reads it
+// (topo/tiers.h).
 //
 // NUMA ids and CPU numbers are the kernel's and may have gaps.
 //
@@ -15,50 +16,87 @@ inline constexpr int kUnknownNode = -1;
 
 struct NumaNode {
   int id = 0;
-  std::vector<int> cpus;  // empty: a memory-only node
+  std::vector<int> cpus{};  // empty: a memory-only node
   uint64_t memory_bytes = 0;
+};
+
+// The PCIe link above a function; 0: unknown.
+struct PciLink {
+  double gt_per_s = 0, gt_per_s_max = 0;  // per lane; the maximum is the function's own
+  uint32_t width = 0, width_max = 0;      // lanes
 };
 
 // Where a device sits. Virtual devices have no address and no bridges.
 struct Place {
-  std::string pci;                   // "0000:4f:00.0", or ""
-  int numa = kUnknownNode;           // what the kernel's numa_node says
-  std::vector<std::string> bridges;  // outermost first, the host bridge "pci0000:44" included
+  std::string pci{};                   // "0000:4f:00.0", or ""
+  int numa = kUnknownNode;             // what the kernel's numa_node says
+  std::vector<std::string> bridges{};  // outermost first, the host bridge "pci0000:44" included
+  PciLink link{};
+};
+
+inline constexpr const char* kNotRecorded = "not recorded";  // a state that the source leaves out
+
+struct Gid {
+  int index = 0;
+  std::string value{};   // "fe80:0000:...", as the kernel writes it
+  std::string type{};    // "RoCE v2", "IB/RoCE v1"
+  std::string netdev{};  // "" when none
 };
 
 struct Port {
   int number = 1;
-  std::string state;  // "ACTIVE", "DOWN", ...
-  std::string link_layer;
-  std::string rate;  // as the kernel words it: "100 Gb/sec (4X)"
-  bool active() const { return state == "ACTIVE"; }
+  std::string state{};  // "ACTIVE", "DOWN", ...
+  std::string link_layer{};
+  std::string rate{};  // as the kernel words it: "100 Gb/sec (4X)"
+  std::vector<Gid> gids{};
+  bool active() const { return state == "ACTIVE" || state == kNotRecorded; }
 };
 
 struct RdmaDevice {
-  std::string name;
-  Place at;
-  std::vector<Port> ports;
+  std::string name{};
+  Place at{};
+  std::vector<Port> ports{};
+  std::string driver{};  // "mlx5_core"; "" when unknown
+  std::string netdev{};  // the first network device of the same function
 };
 
 struct NetDevice {
-  std::string name;
-  Place at;
-  std::vector<std::string> addresses;  // IPv4 and IPv6, live machine only
-  uint64_t speed_mbit = 0;             // 0: unknown
+  std::string name{};
+  Place at{};
+  std::vector<std::string> addresses{};  // "10.0.0.1/24", live machine only
+  uint64_t speed_mbit = 0;               // 0: unknown
   bool up = false;
+  uint32_t mtu = 0;  // 0: unknown
+  std::string driver{};
 };
 
-struct Gpu {  // its index is its position in PCI order
-  std::string name;
-  Place at;
+struct GpuPeer {  // a direct link to another GPU
+  std::string pci{};
+  std::string type{};  // "NVLink", "xGMI"
+  uint32_t links = 0;
+};
+
+struct Gpu {  // its index is its position: in PCI order, or as NCCL numbered it
+  std::string name{};
+  Place at{};
+  std::vector<GpuPeer> peers{};
+  std::string driver{};
+};
+
+struct Disk {
+  std::string name{};  // "nvme0"
+  Place at{};
+  std::string model{};
+  uint64_t bytes = 0;  // of its namespaces; 0: unknown
 };
 
 struct Machine {
-  std::string source;  // "live" or the folder it was read from
-  std::vector<NumaNode> nodes;
-  std::vector<Gpu> gpus;
-  std::vector<RdmaDevice> rdma;
-  std::vector<NetDevice> nets;
+  std::string source{};  // "live", or the folder or file it was read from
+  std::vector<NumaNode> nodes{};
+  std::vector<Gpu> gpus{};
+  std::vector<RdmaDevice> rdma{};
+  std::vector<NetDevice> nets{};
+  std::vector<Disk> disks{};
 };
 
 }  // namespace mc::topo

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "base/result.h"
 #include "base/units.h"
+#include "topo/numbers.h"
 
 namespace mc::topo {
 namespace {
@@ -17,18 +18,6 @@ std::string join(const std::vector<std::string>& words, const char* separator) {
     out += word;
   }
   return out;
-}
-
-// {0,1,2,8} as "0-2,8"
-std::string ranges(const std::vector<int>& numbers) {
-  std::vector<std::string> parts;
-  for (size_t i = 0; i < numbers.size();) {
-    size_t last = i;
-    while (last + 1 < numbers.size() && numbers[last + 1] == numbers[last] + 1) ++last;
-    parts.push_back(i == last ? strf("%d", numbers[i]) : strf("%d-%d", numbers[i], numbers[last]));
-    i = last + 1;
-  }
-  return join(parts, ",");
 }
 
 std::string rdma_line(const RdmaDevice& device) {

@@ -6,6 +6,7 @@
 #include <filesystem>
 
 #include "io/file.h"
+#include "topo/numbers.h"
 
 namespace mc::topo {
 namespace fs = std::filesystem;
@@ -13,29 +14,6 @@ namespace {
 
 constexpr size_t kFileBytesMax = 64u << 10;
 constexpr size_t kEntriesMax = 65536;
-constexpr int kCpuMax = 65535;
-
-bool hex(std::string_view s, size_t least, size_t most) {
-  return s.size() >= least && s.size() <= most &&
-         s.find_first_not_of("0123456789abcdef") == std::string_view::npos;
-}
-
-// "0000:4f:00.0"; the domain may have more than four digits.
-bool is_pci_address(std::string_view s) {
-  const size_t a = s.find(':');
-  if (a == std::string_view::npos || s.size() != a + 8) return false;
-  return hex(s.substr(0, a), 4, 8) && hex(s.substr(a + 1, 2), 2, 2) && s[a + 3] == ':' &&
-         hex(s.substr(a + 4, 2), 2, 2) && s[a + 6] == '.' && hex(s.substr(a + 7), 1, 1);
-}
-
-// "pci0000:44"
-bool is_host_bridge(std::string_view s) {
-  if (!s.starts_with("pci")) return false;
-  s.remove_prefix(3);
-  const size_t colon = s.find(':');
-  return colon != std::string_view::npos && hex(s.substr(0, colon), 4, 8) &&
-         hex(s.substr(colon + 1), 2, 2);
-}
 
 // The address and bridges of the innermost PCI function on a path below devices/.
 Place place_on_path(const std::string& path) {
@@ -78,27 +56,23 @@ uint64_t total_memory(const std::string& meminfo) {
   return number<uint64_t>(meminfo.substr(first, last - first)).value_or(0) * 1024;
 }
 
-}  // namespace
-
-Result<std::vector<int>> parse_cpu_list(const std::string& list, const std::string& where) {
-  std::vector<int> cpus;
-  for (size_t at = 0; at < list.size();) {
-    const size_t comma = std::min(list.find(',', at), list.size());
-    const std::string_view part = std::string_view(list).substr(at, comma - at);
-    const size_t dash = part.find('-');
-    const auto first = number<int>(part.substr(0, dash));
-    const auto last = dash == std::string_view::npos ? first : number<int>(part.substr(dash + 1));
-    if (!first || !last || *first < 0 || *last < *first || *last > kCpuMax) {
-      return fail(Code::kInvalid, "%s: '%s' is not a CPU list such as 0-3,8 (0..%d)", where.c_str(),
-                  list.substr(0, 80).c_str(), kCpuMax);
-    }
-    for (int cpu = *first; cpu <= *last; ++cpu) cpus.push_back(cpu);
-    at = comma + 1;
+// The entries in use: a port has hundreds, nearly all zero.
+std::vector<Gid> gids(const Sysfs& sysfs, const std::string& port) {
+  std::vector<Gid> out;
+  for (const std::string& name : sysfs.names(port + "gids")) {
+    const auto index = number<int>(name);
+    const std::string value = sysfs.text(port + "gids/" + name).value_or("");
+    if (!index || value.find_first_not_of("0:") == std::string::npos) continue;
+    out.push_back({.index = *index,
+                   .value = value,
+                   .type = sysfs.text(port + "gid_attrs/types/" + name).value_or(""),
+                   .netdev = sysfs.text(port + "gid_attrs/ndevs/" + name).value_or("")});
   }
-  std::sort(cpus.begin(), cpus.end());
-  cpus.erase(std::unique(cpus.begin(), cpus.end()), cpus.end());
-  return cpus;
+  std::sort(out.begin(), out.end(), [](const Gid& a, const Gid& b) { return a.index < b.index; });
+  return out;
 }
+
+}  // namespace
 
 Result<Sysfs> Sysfs::open(const std::string& folder) {
   std::error_code error;
@@ -145,7 +119,7 @@ std::vector<std::string> Sysfs::names(const std::string& path) const {
     if (out.size() == kEntriesMax) break;
     out.push_back(it->path().filename().string());
   }
-  std::sort(out.begin(), out.end());
+  std::sort(out.begin(), out.end(), in_natural_order);
   return out;
 }
 
@@ -190,6 +164,7 @@ PciFunctions Sysfs::pci_functions() const {
     function.at = place_on_path(*real);
     function.at.pci = address;
     function.at.numa = numa_node(base);
+    function.at.link = link(base);
     const auto id = [&](const char* file) {
       return number<uint32_t>(text(base + "/" + file).value_or(""), 16).value_or(0);
     };
@@ -213,7 +188,8 @@ std::vector<RdmaDevice> Sysfs::rdma_devices(const PciFunctions& functions) const
   std::vector<RdmaDevice> devices;
   for (const std::string& name : names("class/infiniband")) {
     const std::string base = "class/infiniband/" + name;
-    RdmaDevice device{.name = name, .at = place(base, functions), .ports = {}};
+    RdmaDevice device{
+        .name = name, .at = place(base, functions), .ports = {}, .driver = {}, .netdev = {}};
     for (const std::string& port_name : names(base + "/ports")) {
       const auto port_number = number<int>(port_name);
       if (!port_number) continue;
@@ -221,7 +197,14 @@ std::vector<RdmaDevice> Sysfs::rdma_devices(const PciFunctions& functions) const
       device.ports.push_back({.number = *port_number,
                               .state = after_colon(text(port + "state").value_or("")),
                               .link_layer = text(port + "link_layer").value_or(""),
-                              .rate = text(port + "rate").value_or("")});
+                              .rate = text(port + "rate").value_or(""),
+                              .gids = gids(*this, port)});
+    }
+    if (!device.at.pci.empty()) {
+      const std::string function = "bus/pci/devices/" + device.at.pci;
+      device.driver = driver(function);
+      const auto nets = names(function + "/net");
+      if (!nets.empty()) device.netdev = nets.front();
     }
     devices.push_back(std::move(device));
   }
@@ -238,9 +221,48 @@ std::vector<NetDevice> Sysfs::net_devices(const PciFunctions& functions) const {
                        .at = place(base, functions),
                        .addresses = {},
                        .speed_mbit = static_cast<uint64_t>(std::max<int64_t>(speed.value_or(0), 0)),
-                       .up = text(base + "/operstate") == "up"});
+                       .up = text(base + "/operstate") == "up",
+                       .mtu = number<uint32_t>(text(base + "/mtu").value_or("")).value_or(0),
+                       .driver = driver(base + "/device")});
   }
   return devices;
+}
+
+std::vector<Disk> Sysfs::disks(const PciFunctions& functions) const {
+  std::vector<Disk> disks;
+  for (const std::string& name : names("class/nvme")) {
+    const std::string base = "class/nvme/" + name;
+    Disk disk{.name = name,
+              .at = place(base, functions),
+              .model = text(base + "/model").value_or(""),
+              .bytes = 0};
+    for (const std::string& part : names(base)) {
+      if (!part.starts_with("nvme")) continue;  // namespaces: nvme0n1, nvme0c0n1
+      const auto sectors = number<uint64_t>(text(base + "/" + part + "/size").value_or(""));
+      disk.bytes += sectors.value_or(0) << 9;
+    }
+    disks.push_back(std::move(disk));
+  }
+  return disks;
+}
+
+std::string Sysfs::driver(const std::string& device_path) const {
+  // Only the link's name: the driver's folder may be missing in a recording.
+  const auto real = real_path(device_path);
+  if (!real) return "";
+  std::error_code error;
+  return fs::read_symlink(fs::path(root_) / *real / "driver", error).filename().string();
+}
+
+PciLink Sysfs::link(const std::string& device_path) const {
+  const auto lanes = [&](const char* file) {
+    const auto width = number<uint32_t>(text(device_path + file).value_or(""));
+    return width && *width <= 32 ? *width : 0;  // the kernel writes 63 or 255 for unknown
+  };
+  return {.gt_per_s = parse_gt_per_s(text(device_path + "/current_link_speed").value_or("")),
+          .gt_per_s_max = parse_gt_per_s(text(device_path + "/max_link_speed").value_or("")),
+          .width = lanes("/current_link_width"),
+          .width_max = lanes("/max_link_width")};
 }
 
 }  // namespace mc::topo

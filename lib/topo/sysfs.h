@@ -5,23 +5,15 @@
 // absent is simply empty, since kernels and recordings differ in what they hold.
 #pragma once
 #include <cstdint>
-#include <map>
 #include <optional>
 #include <string>
 #include <vector>
 
 #include "base/result.h"
 #include "topo/model.h"
+#include "topo/pci.h"
 
 namespace mc::topo {
-
-// A PCI function and the ids that say what it is.
-struct PciFunction {
-  Place at;
-  uint32_t class_code = 0;  // 24 bits: class, subclass, interface
-  uint32_t vendor = 0, device = 0;
-};
-using PciFunctions = std::map<std::string, PciFunction>;  // by address
 
 class Sysfs {
  public:
@@ -39,13 +31,14 @@ class Sysfs {
   Place place(const std::string& class_path, const PciFunctions& functions) const;
   std::vector<RdmaDevice> rdma_devices(const PciFunctions& functions) const;
   std::vector<NetDevice> net_devices(const PciFunctions& functions) const;
+  std::vector<Disk> disks(const PciFunctions& functions) const;
+  std::string driver(const std::string& device_path) const;  // of "bus/pci/devices/..."; "" if none
+  PciLink link(const std::string& device_path) const;
+  const std::string& root() const { return root_; }
 
  private:
   explicit Sysfs(std::string root) : root_(std::move(root)) {}
   std::string root_;  // canonical
 };
-
-// "0-3,8" as the numbers, sorted. `where` names the file in an error.
-Result<std::vector<int>> parse_cpu_list(const std::string& list, const std::string& where);
 
 }  // namespace mc::topo

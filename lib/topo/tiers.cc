@@ -5,12 +5,18 @@
 namespace mc::topo {
 namespace {
 
+// A software device (rxe, siw) hangs nowhere: there is nothing to rank it by.
+bool placed(const RdmaDevice& device) {
+  return !device.at.pci.empty() || device.at.numa != kUnknownNode;
+}
+
 bool usable(const RdmaDevice& device) {
-  return std::any_of(device.ports.begin(), device.ports.end(),
-                     [](const Port& port) { return port.active(); });
+  return placed(device) && std::any_of(device.ports.begin(), device.ports.end(),
+                                       [](const Port& port) { return port.active(); });
 }
 
 std::string why_left_out(const RdmaDevice& device) {
+  if (!placed(device)) return "no PCI device and no NUMA node: it is near to nothing";
   if (device.ports.empty()) return "it has no port";
   std::string why = "no active port (";
   for (const Port& port : device.ports) {

@@ -6,7 +6,9 @@
 // For a NUMA node, tier 1 is its own devices, tier 2 is empty, tier 3 the others. NUMA comes first:
 // a device of another socket is never tier 1, however short its path.
 //
-// A device without an active port is left out, with the reason. Devices keep the machine's order.
+// Left out, with the reason: a device without an active port, and one that has neither a PCI
+// address nor a NUMA node (software RDMA). A node unknown to the kernel (-1) equals only itself: a
+// GPU and a NIC that both lack one are ranked by their bridges. Devices keep the machine's order.
 //
 // Thread: any. Pure: a function of the Machine.
 // Source: Mooncake FAST'25, topology-aware path selection; TENT, device tiers.

@@ -25,25 +25,58 @@ echo '0-zebra' >"$T/bad/sys/devices/system/node/node0/cpulist"
 expect 2 "$topo" show --sysfs "$T/bad"
 grep -q "node0/cpulist: '0-zebra' is not a CPU list" "$T/err" || die "$(cat "$T/err")"
 
+# XML: neither kind, malformed, cut short, of a format that libhwloc does not read, expanding.
+expect_bad_xml() {  # CONTENT TEXT
+  printf '%s' "$1" >"$T/bad.xml"
+  expect 2 "$topo" tiers --xml "$T/bad.xml"
+  grep -q -- "$2" "$T/err" || die "$1: $(cat "$T/err")"
+}
+expect_bad_xml '' 'no element'
+expect_bad_xml '<html/>' 'root element is <html>'
+expect_bad_xml '<topology version="2.0"><object>' 'has no end: cut short'
+expect_bad_xml '<topology version="2.0"></object>' 'where </topology> was due'
+expect_bad_xml '<topology version="2.0"/>' 'no object with CPUs'
+expect_bad_xml '<!DOCTYPE a [<!ENTITY b "b">]><a/>' 'definitions in the document type are refused'
+expect_bad_xml '<system><cpu numaid="x"/></system>' 'is no NUMA node'
+expect_bad_xml '<system><cpu numaid="0"><pci busid="0:0"/></cpu></system>' 'is no PCI address'
+printf '<topology version="3.0"/>' >"$T/bad.xml"
+expect 1 "$topo" tiers --xml "$T/bad.xml"
+grep -q 'hwloc XML of format 3.0' "$T/err" || die "$(cat "$T/err")"
+expect 2 "$topo" tiers --xml "$T/bad.xml" --sysfs "$T/empty"
+python3 -c "print('<topology version=\"2.0\">' + '<object>' * 100000)" >"$T/deep.xml"
+expect 2 "$topo" show --xml "$T/deep.xml"
+grep -q 'nest deeper than' "$T/err" || die "$(cat "$T/err")"
+
 # Recorded machines have exactly the tiers that are known to be right.
 fixtures=${MC_TEST_SHARED:-}/fixtures/topology
 [ -e "$fixtures/mk_sysfs.py" ] || skip "no recorded machines at $fixtures (set MC_TEST_SHARED)"
-for fixture in "$fixtures"/*/sysfs.txt; do
-  name=$(basename "$(dirname "$fixture")")
-  python3 "$fixtures/mk_sysfs.py" "$fixture" "$T/$name"
-  expect 0 "$topo" show --sysfs "$T/$name"
-  expect 0 "$topo" tiers --sysfs "$T/$name" --output json
-  python3 - "$T/out" "${fixture%/*}/expected.json" <<'PY' || die "$name differs from its expected.json"
+cat >"$T/compare.py" <<'PY'
 import json, sys
 got, want = (json.load(open(f)) for f in sys.argv[1:])
 tiers = lambda rows, key: {r[key]: [sorted(t) for t in r['tiers']] for r in rows}
 places = lambda rows: {r['name']: (r['pci'], r['numa']) for r in rows}
-assert places(got['nics']) == places(want['nics']), places(got['nics'])
+bridged = lambda rows: {r['pci']: r['shared_bridge'] for r in rows}
+left_out = {d['name'] for d in got['left_out']}
+assert places(d for d in got['nics'] if d['name'] not in left_out) == places(want['nics'])
 assert tiers(got['gpus'], 'pci') == tiers(want['gpus'], 'pci'), tiers(got['gpus'], 'pci')
 assert {g['pci']: g['numa'] for g in got['gpus']} == {g['pci']: g['numa'] for g in want['gpus']}
+assert bridged(got['gpus']) == bridged(want['gpus']), bridged(got['gpus'])
 assert tiers(got['hosts'], 'numa') == tiers(want['hosts'], 'numa'), tiers(got['hosts'], 'numa')
 assert got['memory_only_numa_nodes'] == want['memory_only_numa_nodes']
 PY
+for fixture in "$fixtures"/*/sysfs.txt; do
+  folder=$(dirname "$fixture")
+  name=$(basename "$folder")
+  python3 "$fixtures/mk_sysfs.py" "$fixture" "$T/$name"
+  expect 0 "$topo" show --sysfs "$T/$name"
+  expect 0 "$topo" tiers --sysfs "$T/$name" --output json
+  python3 "$T/compare.py" "$T/out" "$folder/expected.json" || die "$name: sysfs differs"
+  for xml in "$folder"/source.*.xml; do
+    [ -e "$xml" ] || continue
+    expect 0 "$topo" show --xml "$xml"
+    expect 0 "$topo" tiers --xml "$xml" --output json
+    python3 "$T/compare.py" "$T/out" "$folder/expected.json" || die "$name: $xml differs"
+  done
   echo "$name: tiers as expected"
 done
 

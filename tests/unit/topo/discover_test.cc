@@ -7,6 +7,7 @@
 #include <filesystem>
 #include <fstream>
 
+#include "topo/numbers.h"
 #include "topo/sysfs.h"
 
 namespace mc::topo {
@@ -62,6 +63,13 @@ TEST_CASE("CPU lists have ranges, and nonsense is refused with the file's name")
     CHECK(cpus.error().code == Code::kInvalid);
     CHECK(cpus.error().what.find("node0/cpulist") != std::string::npos);
   }
+}
+
+TEST_CASE("names are in the order people count") {
+  std::vector<std::string> names{"mlx5_10", "mlx5_9", "a2b", "mlx5_09", "a2", "mlx5_", "b", "a10"};
+  std::sort(names.begin(), names.end(), in_natural_order);
+  CHECK(names ==
+        std::vector<std::string>{"a2", "a2b", "a10", "b", "mlx5_", "mlx5_09", "mlx5_9", "mlx5_10"});
 }
 
 TEST_CASE(

@@ -89,14 +89,32 @@ TEST_CASE("a device without an active port is in no tier and the reason is kept"
 
 TEST_CASE("NUMA nodes with CPUs have tiers of their own, memory-only ones are listed apart") {
   const auto table = tier_table(
-      machine({}, {nic("a", 1, {}), nic("b", 5, {}), nic("virtual", kUnknownNode, {})},
+      machine({}, {nic("a", 1, {}), nic("b", 5, {}), nic("nowhere", kUnknownNode, {})},
               {{.id = 1, .cpus = {0}}, {.id = 3, .cpus = {}}, {.id = 5, .cpus = {2, 3}}}));
   REQUIRE(table.nodes.size() == 2);
   CHECK(table.nodes[0].node == 1);
-  CHECK(table.nodes[0].tiers == Tiers{Names{"a"}, Names{}, Names{"b", "virtual"}});
+  CHECK(table.nodes[0].tiers == Tiers{Names{"a"}, Names{}, Names{"b", "nowhere"}});
   CHECK(table.nodes[1].node == 5);
-  CHECK(table.nodes[1].tiers == Tiers{Names{"b"}, Names{}, Names{"a", "virtual"}});
+  CHECK(table.nodes[1].tiers == Tiers{Names{"b"}, Names{}, Names{"a", "nowhere"}});
   CHECK(table.memory_only_nodes == std::vector<int>{3});
+}
+
+TEST_CASE("software RDMA is near to nothing and left out, a platform device of a node is not") {
+  auto software = nic("rxe0", kUnknownNode, {}), platform = nic("hns_0", 1, {});
+  software.at.pci.clear();
+  platform.at.pci.clear();
+  const auto table = tier_table(machine({gpu(0, {"h"})}, {software, platform}));
+  CHECK(table.gpus[0].tiers == Tiers{Names{}, Names{}, Names{"hns_0"}});
+  CHECK(table.nodes[1].tiers == Tiers{Names{"hns_0"}, Names{}, Names{}});
+  REQUIRE(table.left_out.size() == 1);
+  CHECK(table.left_out[0].name == "rxe0");
+}
+
+TEST_CASE("a GPU and NICs that all lack a NUMA node are ranked by their bridges") {
+  const auto table = tier_table(machine({gpu(kUnknownNode, {"h", "s"})},
+                                        {nic("near", kUnknownNode, {"h", "s"}),
+                                         nic("far", kUnknownNode, {"k"}), nic("b", 0, {"h"})}));
+  CHECK(table.gpus[0].tiers == Tiers{Names{"near"}, Names{"far"}, Names{"b"}});
 }
 
 TEST_CASE("every usable device is in exactly one tier of every row") {
