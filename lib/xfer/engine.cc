@@ -35,7 +35,7 @@ Memory::Memory(std::shared_ptr<Impl> impl)
       offset_(impl_->buffer->offset) {}
 
 Engine::Impl::Impl(const Clock& c, EngineOptions o, Metrics& m)
-    : clock(c), options(std::move(o)), metrics(m) {}
+    : clock(c), options(std::move(o)), metrics(m), notifier(c) {}
 
 Result<> Engine::Impl::start() {
   MC_TRY_(check_node_id(options.node));
@@ -120,6 +120,7 @@ Engine::Impl::~Impl() {
     caretaker.join();
   }
   for (auto& t : transports) t->stop();  // each may still hand slices to finished()
+  notifier.stop();                       // and they had notifications behind them
 }
 
 Engine::Impl::Counters Engine::Impl::counters_of(const std::string& transport) {

@@ -110,6 +110,12 @@ class Engine {
   // (nothing was submitted): kInvalid, kNotFound.
   Result<> submit(BatchId batch, std::span<const Request> requests,
                   std::function<void()> all_done = {});
+  // The same, and when all bytes of these requests are there, and only then, each peer that they
+  // went to is told `after`. Its delivery is one more transfer of the batch for each such peer, in
+  // the order of their first request, behind the requests; it fails when one of those did. Needs
+  // segments opened by control address (kInvalid). kBusy: the peer does not take its notifications.
+  Result<> submit(BatchId batch, std::span<const Request> requests, const Notification& after,
+                  std::function<void()> all_done = {});
   Status status(BatchId batch, size_t index) const;
   // Blocks until all of the batch finished or `budget` passed (kTimeout; the batch goes on).
   // Otherwise the first error of the batch, if any.
@@ -123,13 +129,22 @@ class Engine {
   // when it holds more. Executed atomically against other raises, by the owner or in shared memory.
   Result<> raise_guard(SegmentHandle segment, uint64_t offset, uint64_t value, Duration budget);
 
+  // ---- notifications
+  // Without data. What was sent to a peer earlier, and has completed, is there before it.
+  Result<> notify(SegmentHandle segment, const Notification& notification, Duration budget);
+  // What peers told this process (serve() must answer for it): hands each to `handler`, those that
+  // wait already first; or keeps them to be taken.
+  void on_notification(std::function<void(const Notification&)> handler);
+  std::vector<Notification> take_notifications(size_t max = SIZE_MAX);
+
  private:
+  friend void serve(Engine& engine, rpc::Server& server);
   struct Impl;
   explicit Engine(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
 
-// Makes `server` answer describe-segment for this engine.
+// Makes `server` answer describe-segment and notify for this engine.
 void serve(Engine& engine, rpc::Server& server);
 
 }  // namespace mc::xfer

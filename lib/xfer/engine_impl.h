@@ -17,6 +17,7 @@
 #include "xfer/engine.h"
 #include "xfer/merge.h"
 #include "xfer/nics.h"
+#include "xfer/notify.h"
 #include "xfer/registry.h"
 #include "xfer/shm/fd_server.h"
 #include "xfer/shm/local_transport.h"
@@ -70,7 +71,7 @@ struct Engine::Impl final : Sink {
   Result<PeerPtr> peer_for(const Request& request) MC_REQUIRES(mutex);
   Result<std::vector<Work>> admit(std::span<const Request> requests);
   Result<> submit(const std::shared_ptr<Batch>& batch, std::span<const Request> requests,
-                  std::function<void()> all_done);
+                  const Notification* after, std::function<void()> all_done);
   bool copied_at_once(const Request& request, const PeerPtr& peer, Time now);
   void launch(const TaskPtr& task, const Request& request, const PeerPtr& peer);
   void dispatch(SlicePtr slice);  // to its next transport, or settles it
@@ -78,6 +79,7 @@ struct Engine::Impl final : Sink {
   void settle(SlicePtr slice, const Result<>& outcome);
   Time after(Duration budget) const;
   bool ending() const;
+  bool ended(const TaskPtr& task, uint64_t at, uint64_t bytes, const Result<>& outcome);
   void run_or_defer(std::vector<std::function<void()>> callbacks);
   Result<> wait(Batch& batch, Duration budget);
   Result<> outcome_of(Batch& batch, Duration budget);
@@ -85,6 +87,12 @@ struct Engine::Impl final : Sink {
   std::shared_ptr<Batch> find(BatchId id) const;
   void errand(std::function<void()> job) MC_REQUIRES(mutex);
   void care();
+
+  // ---- notifications (engine_notify.cc)
+  Result<std::vector<SegmentHandle>> to_be_told(const Notification& n,
+                                                std::span<const Request> requests);
+  void tell(const TaskPtr& send, const Notice& notice);
+  Result<> receive(const Notify& message);
 
   struct Counters {
     Counter *bytes, *slices, *requests, *failures;
@@ -118,6 +126,8 @@ struct Engine::Impl final : Sink {
   std::deque<std::function<void()>> errands MC_GUARDED_BY(mutex);
   bool stopping MC_GUARDED_BY(mutex) = false;
   std::thread caretaker;
+  Inbox inbox;
+  Notifier notifier;
   mutable Mutex batches_mutex;
   BatchId next_batch MC_GUARDED_BY(batches_mutex) = 1;
   std::unordered_map<BatchId, std::shared_ptr<Batch>> batches MC_GUARDED_BY(batches_mutex);

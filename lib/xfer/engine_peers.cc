@@ -4,7 +4,6 @@
 
 #include "io/address.h"
 #include "rpc/client.h"
-#include "rpc/server.h"
 #include "xfer/engine_impl.h"
 #include "xfer/host.h"
 
@@ -222,13 +221,6 @@ Transport* Engine::Impl::next_way(Slice& slice) const {
     return transports[i].get();
   }
   return nullptr;
-}
-
-void serve(Engine& engine, rpc::Server& server) {
-  server.on<DescribeSegment>(
-      [&engine](const DescribeSegment&, const rpc::Call&) -> Result<SegmentDescriptor> {
-        return engine.describe();
-      });
 }
 
 }  // namespace mc::xfer

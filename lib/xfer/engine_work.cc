@@ -91,37 +91,46 @@ Result<std::vector<Engine::Impl::Work>> Engine::Impl::admit(std::span<const Requ
 }
 
 Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
-                              std::span<const Request> requests, std::function<void()> all_done) {
-  MC_TRY(std::vector<Work> work, admit(requests));
-  auto tasks = std::make_unique<Task[]>(work.size());
+                              std::span<const Request> requests, const Notification* after,
+                              std::function<void()> all_done) {
+  MC_TRY(const std::vector<Work> work, admit(requests));
+  std::unique_ptr<Notice> notice;
+  std::vector<SegmentHandle> told;
+  if (after != nullptr) {
+    MC_TRY(told, to_be_told(*after, requests));
+    notice = std::make_unique<Notice>();
+    notice->notification = *after;
+    notice->data_left = work.size();
+    for (const Request& r : requests) notice->deadline = std::min(notice->deadline, r.deadline);
+  }
+  auto tasks = std::make_unique<Task[]>(work.size() + told.size());
   Task* const first = tasks.get();
   {
     Lock lock(batch->mutex);
-    const size_t before = batch->items.size();
-    batch->items.resize(before + requests.size());
     for (size_t i = 0; i < work.size(); ++i) {
       const Run& run = work[i].run;
-      first[i].batch = batch.get();
-      first[i].segment = run.request.segment;
-      first[i].first = before + run.first;
-      first[i].count = run.count;
-      uint64_t at = 0;
-      for (size_t k = run.first; k < run.first + run.count; ++k) {
-        const uint64_t bytes = requests[k].bytes * requests[k].rows;
-        batch->items[before + k] = {State::kPending, bytes, 0, at, &first[i]};
-        at += bytes;
-      }
+      batch->begin(first[i], run.request.segment);
+      first[i].notice = notice.get();
+      for (const Request& r : requests.subspan(run.first, run.count))
+        batch->add(first[i], r.bytes * r.rows);
+    }
+    for (size_t i = 0; i < told.size(); ++i) {
+      Task& send = first[work.size() + i];
+      batch->begin(send, told[i]);
+      batch->add(send, after->payload.size());
+      send.slices_left = 1;
+      notice->sends.push_back(&send);
     }
     batch->tasks.push_back(std::move(tasks));
-    batch->unfinished += work.size();
+    if (notice != nullptr) batch->notices.push_back(std::move(notice));
+    batch->unfinished += work.size() + told.size();
     if (all_done && batch->unfinished > 0) {
       batch->all_done.push_back(std::move(all_done));
       all_done = {};
     }
   }
+  const bool nested = std::exchange(submitting, true);
   if (all_done) run_or_defer({std::move(all_done)});
-  const bool nested = submitting;
-  submitting = true;
   for (size_t i = 0; i < work.size(); ++i)
     launch(TaskPtr(batch, &first[i]), work[i].run.request, work[i].peer);
   submitting = nested;
@@ -199,21 +208,43 @@ void Engine::Impl::settle(SlicePtr slice, const Result<>& outcome) {
   const Counters& count = counters_of(*slice);
   const uint64_t at = slice->at, bytes = slice->piece.total();
   slice.reset();
-  if (task->batch == nullptr) {
+  if (task->batch == nullptr)
     task->settled(outcome);
-    return;
-  }
+  else if (ended(task, at, bytes, outcome))
+    count.requests->add(task->count);
+}
+
+// Part of a task is done; true when all of it is, and well.
+bool Engine::Impl::ended(const TaskPtr& task, uint64_t at, uint64_t bytes,
+                         const Result<>& outcome) {
   Batch& batch = *task->batch;
+  std::vector<TaskPtr> tellings;
   std::vector<std::function<void()>> callbacks;
+  bool good = false;
   {
     Lock lock(batch.mutex);
-    if (!batch.slice_ended(*task, at, bytes, outcome)) return;
-    if (task->error.what.empty()) count.requests->add(task->count);
-    if (batch.unfinished.fetch_sub(1, std::memory_order_acq_rel) > 1) return;
-    batch.ended.notify_all();
-    callbacks.swap(batch.all_done);
+    if (!batch.slice_ended(*task, at, bytes, outcome)) return false;
+    good = task->error.what.empty();
+    size_t over = 1;
+    if (Notice* const notice = task->notice) {
+      if (!good && notice->error.what.empty())
+        notice->error = {task->error.code, "not notified: " + task->error.what};
+      const bool all = --notice->data_left == 0;
+      for (Task* send : all ? notice->sends : std::vector<Task*>{}) {
+        if (notice->error.what.empty())
+          tellings.emplace_back(task, send);
+        else
+          over += batch.slice_ended(*send, 0, 0, fail(notice->error)) ? 1 : 0;
+      }
+    }
+    if (batch.unfinished.fetch_sub(over, std::memory_order_acq_rel) == over) {
+      batch.ended.notify_all();
+      callbacks.swap(batch.all_done);
+    }
   }
+  for (const TaskPtr& send : tellings) tell(send, *task->notice);
   if (!callbacks.empty()) run_or_defer(std::move(callbacks));
+  return good;
 }
 
 void Engine::Impl::run_or_defer(std::vector<std::function<void()>> callbacks) {
@@ -297,7 +328,14 @@ Result<> Engine::submit(BatchId id, std::span<const Request> requests,
                         std::function<void()> all_done) {
   const auto batch = impl_->find(id);
   if (batch == nullptr) return fail(no_batch(id));
-  return impl_->submit(batch, requests, std::move(all_done));
+  return impl_->submit(batch, requests, nullptr, std::move(all_done));
+}
+
+Result<> Engine::submit(BatchId id, std::span<const Request> requests, const Notification& after,
+                        std::function<void()> all_done) {
+  const auto batch = impl_->find(id);
+  if (batch == nullptr) return fail(no_batch(id));
+  return impl_->submit(batch, requests, &after, std::move(all_done));
 }
 
 Status Engine::status(BatchId id, size_t index) const {

@@ -53,6 +53,21 @@ struct SegmentDescriptor {
   }
 };
 
+struct Notified {
+  static constexpr const char* kName = "notified";
+  static void fields(auto& a, auto&) { a(); }
+};
+
+struct Notify {  // asked of the owner's control address, after the data is there
+  static constexpr const char* kName = "notify";
+  using Reply = Notified;
+  NodeId from;
+  uint64_t instance = 0;  // the hash of the secret of the process that has the data
+  std::string name;
+  wire::Blob payload;
+  static void fields(auto& a, auto& m) { a(m.from, m.instance, m.name, m.payload); }
+};
+
 struct DescribeSegment {  // asked of the owner's control address
   static constexpr const char* kName = "describe-segment";
   using Reply = SegmentDescriptor;

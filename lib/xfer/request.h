@@ -48,6 +48,13 @@ struct Request {
   Priority priority = Priority::kMedium;  // against other work on the same links
 };
 
+// A message to the owner of a segment, told when the bytes before it are there.
+struct Notification {
+  std::string name;     // at most 255 bytes
+  std::string payload;  // at most 64 KiB
+  NodeId from;          // of one received: who sent it
+};
+
 struct Status {
   State state = State::kWaiting;
   uint64_t bytes_done = 0;

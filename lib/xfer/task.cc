@@ -21,6 +21,18 @@ void Batch::credit(std::span<Item> of, uint64_t at, uint64_t bytes) {
   }
 }
 
+void Batch::begin(Task& task, SegmentHandle segment) {
+  task.batch = this;
+  task.segment = segment;
+  task.first = items.size();
+  task.count = 0;
+}
+
+void Batch::add(Task& task, uint64_t bytes) {
+  const uint64_t at = task.count++ == 0 ? 0 : items.back().at + items.back().bytes;
+  items.push_back({State::kPending, bytes, 0, at, &task});
+}
+
 bool Batch::slice_ended(Task& task, uint64_t at, uint64_t bytes, const Result<>& outcome) {
   if (!outcome) {
     if (task.error.what.empty()) task.error = outcome.error();
@@ -37,6 +49,8 @@ bool Batch::slice_ended(Task& task, uint64_t at, uint64_t bytes, const Result<>&
     for (Item& item : items_of(task))
       if (item.state != State::kCompleted) item.state = fate;
     failed.store(true, std::memory_order_relaxed);
+  } else {
+    for (Item& item : items_of(task)) item.state = State::kCompleted;
   }
   return true;
 }
@@ -46,11 +60,10 @@ TaskPtr single_task(SegmentHandle segment, uint64_t bytes) {
     Task only;
   };
   auto batch = std::make_shared<Single>();
-  batch->only.batch = batch.get();
-  batch->only.segment = segment;
   batch->unfinished.store(1, std::memory_order_relaxed);
   Lock lock(batch->mutex);
-  batch->items.push_back({State::kPending, bytes, 0, 0, &batch->only});
+  batch->begin(batch->only, segment);
+  batch->add(batch->only, bytes);
   return TaskPtr(batch, &batch->only);
 }
 

@@ -15,6 +15,16 @@
 namespace mc::xfer {
 
 struct Batch;
+struct Task;
+
+// What a peer, or several, are told when the tasks before it are done. Each telling is a task too.
+struct Notice {
+  Notification notification;
+  Time deadline = Time::max();
+  std::vector<Task*> sends;
+  size_t data_left = 0;
+  Error error;  // of the first task that failed
+};
 
 struct Task {
   Batch* batch = nullptr;  // which keeps it; null: `settled` is told instead
@@ -24,7 +34,8 @@ struct Task {
   size_t slices_left = 0;
   bool awaited = false;  // by the thread that submits it
   bool wanted_cancel = false;
-  Error error;  // the first, if any
+  Error error;               // the first, if any
+  Notice* notice = nullptr;  // waits for this task
   std::atomic<bool> cancelled{false};
 };
 using TaskPtr = std::shared_ptr<Task>;  // shares the ownership of its batch
@@ -41,10 +52,14 @@ struct Batch {
   Condition ended;  // notified when unfinished becomes 0
   std::vector<Item> items MC_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<Task[]>> tasks MC_GUARDED_BY(mutex);
+  std::vector<std::unique_ptr<Notice>> notices MC_GUARDED_BY(mutex);
   std::vector<std::function<void()>> all_done MC_GUARDED_BY(mutex);
   std::atomic<size_t> unfinished{0};  // tasks
   std::atomic<bool> failed{false};    // any of them
 
+  // A task that moves the items added to it from here on, before the next begins.
+  void begin(Task& task, SegmentHandle segment) MC_REQUIRES(mutex);
+  void add(Task& task, uint64_t bytes) MC_REQUIRES(mutex);
   // One slice of `task` ended: `bytes` from `at` on were moved, or not. True when that was the
   // task's last slice.
   bool slice_ended(Task& task, uint64_t at, uint64_t bytes, const Result<>& outcome)
