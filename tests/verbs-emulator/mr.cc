@@ -1,0 +1,131 @@
+// Protection domains and memory regions. A key is slot << 16 | generation, so a stale one fails.
+#include <sys/uio.h>
+#include <unistd.h>
+
+#include "objects.h"
+#undef ibv_reg_mr
+#undef ibv_reg_mr_iova
+
+namespace mc::emu {
+
+Span check_key(const Fabric& fabric, uint32_t key, uint32_t nic, uint32_t pd, unsigned access,
+               uint64_t address, uint64_t length) {
+  const MrSlot& slot = fabric->mr[key >> 16];
+  if (key == 0 || slot.key.load() != key) return {};
+  if (slot.nic != nic || slot.pd != pd || (slot.access & access) != access) return {};
+  if (address < slot.iova || length > slot.length || address - slot.iova > slot.length - length)
+    return {};
+  return {slot.address + (address - slot.iova), true};
+}
+
+namespace {
+
+constexpr unsigned kAccessKnown = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE |
+                                  IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_ATOMIC |
+                                  IBV_ACCESS_MW_BIND | IBV_ACCESS_ZERO_BASED | IBV_ACCESS_HUGETLB;
+
+// Registration pins pages, so memory that is not mapped (or is a device's) is refused as by the
+// kernel: one byte of each end is read through the same call that later moves the data.
+bool readable(uint64_t address) {
+  char byte;
+  iovec here{&byte, 1}, there{reinterpret_cast<void*>(address), 1};
+  return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1;
+}
+
+ibv_mr* register_region(ibv_pd* ibpd, void* start, size_t length, uint64_t iova, unsigned access) {
+  Pd* pd = of(ibpd);
+  Context& context = *pd->context;
+  auto address = reinterpret_cast<uint64_t>(start);
+  if (context.dead()) return none(EIO);
+  if ((access & IBV_ACCESS_ON_DEMAND) != 0) return none(EOPNOTSUPP);
+  if ((access & ~unsigned(IBV_ACCESS_OPTIONAL_RANGE) & ~kAccessKnown) != 0) return none(EINVAL);
+  if ((access & (IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_ATOMIC)) != 0 &&
+      (access & IBV_ACCESS_LOCAL_WRITE) == 0)
+    return none(EINVAL);
+  if (length == 0 || address + length < address) return none(EINVAL);
+  if (!readable(address) || !readable(address + length - 1)) return none(EFAULT);
+  MrSlot* slot = context.fabric->take_mr(context.index);
+  if (slot == nullptr) return none(ENOMEM);
+  slot->nic = context.nic_index;
+  slot->pd = ibpd->handle;
+  slot->access = access;
+  slot->address = address;
+  slot->length = length;
+  slot->iova = (access & IBV_ACCESS_ZERO_BASED) != 0 ? 0 : iova;
+  uint32_t key = context.fabric->index(*slot) << 16 | slot->generation;
+  auto* mr = new Mr;
+  mr->mr = {ibpd->context, ibpd, start, length, key >> 16, key, key};
+  mr->slot = slot;
+  pd->users++;
+  slot->key.store(key);
+  std::lock_guard lock(context.mutex);
+  context.mrs.insert(mr);
+  return &mr->mr;
+}
+
+}  // namespace
+}  // namespace mc::emu
+
+using namespace mc::emu;
+
+extern "C" {
+
+ibv_pd* ibv_alloc_pd(ibv_context* ibcontext) {
+  Context& context = *of(ibcontext);
+  if (context.dead()) return none(EIO);
+  auto* pd = new Pd;
+  pd->pd.context = ibcontext;
+  pd->pd.handle = (*context.fabric)->next_pd++;
+  pd->context = &context;
+  std::lock_guard lock(context.mutex);
+  context.pds.insert(pd);
+  return &pd->pd;
+}
+
+int ibv_dealloc_pd(ibv_pd* ibpd) {
+  Pd* pd = of(ibpd);
+  if (pd->users != 0) return EBUSY;
+  {
+    std::lock_guard lock(pd->context->mutex);
+    pd->context->pds.erase(pd);
+  }
+  delete pd;
+  return 0;
+}
+
+ibv_mr* ibv_reg_mr(ibv_pd* pd, void* address, size_t length, int access) {
+  return register_region(pd, address, length, reinterpret_cast<uint64_t>(address),
+                         unsigned(access));
+}
+
+ibv_mr* ibv_reg_mr_iova(ibv_pd* pd, void* address, size_t length, uint64_t iova, int access) {
+  return register_region(pd, address, length, iova, unsigned(access));
+}
+
+ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length, uint64_t iova, unsigned access) {
+  return register_region(pd, address, length, iova, access);
+}
+
+ibv_mr* ibv_reg_dmabuf_mr(ibv_pd*, uint64_t, size_t, uint64_t, int, int) {
+  return none(EOPNOTSUPP);
+}
+
+int ibv_rereg_mr(ibv_mr*, int, ibv_pd*, void*, size_t, int) { return IBV_REREG_MR_ERR_INPUT; }
+
+int ibv_dereg_mr(ibv_mr* ibmr) {
+  Mr* mr = of(ibmr);
+  Context& context = *of(ibmr->context);
+  mr->slot->key.store(0);
+  // A sender stopped amid its copy holds the slot: the key is void all the same, and reaping frees
+  // the slot once that process is gone.
+  if (context.fabric->drain(*mr->slot)) context.fabric->free_mr(*mr->slot);
+  of(ibmr->pd)->users--;
+  {
+    std::lock_guard lock(context.mutex);
+    context.mrs.erase(mr);
+  }
+  delete mr;
+  return 0;
+}
+
+}  // extern "C"
