@@ -27,12 +27,12 @@ class Child {
     REQUIRE(::pipe(fds) == 0);
     pid_ = ::fork();
     if (pid_ == 0) offer(o, fds[1]);
+    ::close(fds[1]);  // a child that dies early is then an end of file, not a silence
     uint64_t n = 0;
     REQUIRE(::read(fds[0], &n, sizeof n) == static_cast<ssize_t>(sizeof n));
     std::string text(n, '\0');
     REQUIRE(::read(fds[0], text.data(), n) == static_cast<ssize_t>(n));
     ::close(fds[0]);
-    ::close(fds[1]);
     auto decoded = wire::decode<SegmentDescriptor>(text);
     REQUIRE(decoded.has_value());
     segment = *decoded;

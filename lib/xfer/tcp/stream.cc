@@ -280,7 +280,10 @@ Result<Stream> Stream::connect(const std::string& text, const Clock& clock, Dura
 
 std::span<iovec> RowWalk::next(size_t before) {
   size_t n = before;
-  for (; n < kParts && rows_ > 0; --rows_, at_ += stride_, ++n) parts_[n] = {at_, bytes_};
+  for (; n < kParts && rows_ > 0; ++n) {
+    parts_[n] = {at_, bytes_};
+    if (--rows_ > 0) at_ += stride_;  // a peer's stride may be anything where there is one row
+  }
   return {parts_, n};
 }
 

@@ -138,7 +138,8 @@ TEST_SUITE("rail queue and classes") {
     CHECK(a->recalled.load());
     b.queue.returned(a, fail(Code::kUnavailable, "recalled"));
     CHECK(b.done.failed == 2);
-    for (const uint64_t n : b.ledger.view(b.clock.now())[0].inflight) CHECK(n == 0);
+    const auto view = b.ledger.view(b.clock.now());
+    for (const uint64_t n : view[0].inflight) CHECK(n == 0);
   }
 
   TEST_CASE("threads of two peers, all classes: everything is answered, nothing stays in flight") {
@@ -175,7 +176,8 @@ TEST_SUITE("rail queue and classes") {
     for (auto& t : threads) t.join();
     CHECK(done.count == kSlices);
     CHECK(done.failed == 0);
-    for (const uint64_t n : ledger.view(clock.now())[0].inflight) CHECK(n == 0);
+    const auto view = ledger.view(clock.now());
+    for (const uint64_t n : view[0].inflight) CHECK(n == 0);
   }
 }
 

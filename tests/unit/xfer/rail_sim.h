@@ -141,13 +141,14 @@ class World {
     for (const auto& late : spray_.late(t)) {
       auto it = out_.find(late.attempt);
       if (it == out_.end()) continue;
-      Slice& s = slices_[it->second.slice];
+      const auto index = it->second.slice;
+      Slice& s = slices_[index];
       if (late.late == Sprayer::Late::kLost) {
         recall(it->first);
         s.avoid |= uint64_t{1} << late.rail;
-        if (s.attempts_out == 0 && s.done < 0 && !s.queued) requeue(it->second.slice);
+        if (s.attempts_out == 0 && s.done < 0 && !s.queued) requeue(index);
       } else if (s.done < 0 && !s.queued && s.attempts_out == 1) {
-        hedge(it->second.slice, late.rail);
+        hedge(index, late.rail);
       }
     }
     for (RailIndex r : spray_.to_ping(t)) {

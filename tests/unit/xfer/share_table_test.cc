@@ -297,6 +297,7 @@ TEST_SUITE("xfer/nic_ledger") {
         }
       });
     for (auto& t : threads) t.join();
-    for (const uint64_t n : ledger.view(kNow)[0].inflight) CHECK(n == 0);
+    const auto view = ledger.view(kNow);
+    for (const uint64_t n : view[0].inflight) CHECK(n == 0);
   }
 }
