@@ -116,11 +116,11 @@ size_t mappings() {
 
 TEST_SUITE("soak") {
   TEST_CASE("concurrent writers and readers of self-describing blocks: zero wrong words") {
+#ifdef __SANITIZE_THREAD__
+    if (std::getenv("MC_SOAK") == nullptr) return;  // they race by design, and the guards tell
+#endif
     for (const std::string& transport : kTransports) {
       CAPTURE(transport);
-#ifdef __SANITIZE_THREAD__
-      if (transport == "self") continue;  // readers race with writers by design; guards tell
-#endif
       Pair pair(transport, Slots::kSlots * Slots::kPitch);
       auto slots = std::make_unique<Slots>();
       Counts counts;
