@@ -35,7 +35,13 @@ Memory::Memory(std::shared_ptr<Impl> impl)
       offset_(impl_->buffer->offset) {}
 
 Engine::Impl::Impl(const Clock& c, EngineOptions o, Metrics& m)
-    : clock(c), options(std::move(o)), metrics(m), notifier(c) {}
+    : clock(c),
+      options(std::move(o)),
+      metrics(m),
+      notifier(c),
+      relay([this](SlicePtr slice) { dispatch(std::move(slice)); },
+            [this](SlicePtr slice, const Result<>& outcome) { settle(std::move(slice), outcome); },
+            c, {options.staging_chunk, options.staging_buffers, 2}) {}
 
 Result<> Engine::Impl::start() {
   MC_TRY_(check_node_id(options.node));
@@ -120,7 +126,8 @@ Engine::Impl::~Impl() {
     caretaker.join();
   }
   for (auto& t : transports) t->stop();  // each may still hand slices to finished()
-  notifier.stop();                       // and they had notifications behind them
+  relay.stop();
+  notifier.stop();  // and they had notifications behind them
 }
 
 Engine::Impl::Counters Engine::Impl::counters_of(const std::string& transport) {
@@ -181,11 +188,34 @@ Result<Memory> Engine::allocate(uint64_t bytes, bool writable, std::string locat
 
 Result<Memory> Engine::register_memory(std::span<std::byte> memory, bool writable,
                                        std::string location) {
-  MC_TRY(BufferPtr buffer, impl_->registry->add(memory, writable, std::move(location)));
+  MC_TRY(BufferPtr buffer, impl_->add_buffer(memory, writable, std::move(location)));
   auto owner = std::make_shared<Memory::Impl>();
   owner->buffer = std::move(buffer);
   owner->registry = impl_->registry;
   return Memory(std::move(owner));
+}
+
+Result<BufferPtr> Engine::Impl::add_buffer(std::span<std::byte> memory, bool writable,
+                                           std::string location) {
+  std::shared_ptr<MemoryKind> kind;
+  {
+    Lock lock(mutex);
+    const auto known = kinds.find(location.substr(0, location.find(':')));
+    if (known != kinds.end()) kind = known->second;
+  }
+  if (kind == nullptr) return registry->add(memory, writable, std::move(location));
+  return registry->add(std::make_shared<DeviceBacking>(std::move(kind), memory.data()),
+                       memory.data(), memory.size(), writable, std::move(location));
+}
+
+Result<> Engine::add_memory_kind(const std::string& name, std::shared_ptr<MemoryKind> kind) {
+  if (name.empty() || name == "*" || name == "cpu" || name.find(':') != std::string::npos)
+    return fail(Code::kInvalid, "memory kind '%s': want the name of a device, such as cuda",
+                shown(name).c_str());
+  Lock lock(impl_->mutex);
+  if (!impl_->kinds.emplace(name, std::move(kind)).second)
+    return fail(Code::kInvalid, "memory kind '%s' is known already", name.c_str());
+  return {};
 }
 
 SegmentDescriptor Engine::describe() const { return impl_->describe(); }

@@ -23,6 +23,7 @@
 #include "base/options.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "xfer/memory_kind.h"
 #include "xfer/messages.h"
 #include "xfer/paths.h"
 #include "xfer/request.h"
@@ -43,8 +44,10 @@ struct EngineOptions {
   Bytes slice{1 * kMiB};                              // bytes a slice, at least 64 KiB
   Duration peer_timeout = std::chrono::seconds(3);    // a silent peer fails a request after this
   uint32_t max_failover_attempts = 3;                 // transports tried after the first
+  Bytes staging_chunk{512 * kKiB};                    // of the copies to and from device memory
+  uint32_t staging_buffers = 8;                       // chunks in flight at a time
   std::string fault;                                  // a drill's script (xfer/fault/plan.h)
-  void describe(OptionList& v);                       // all but node
+  void describe(OptionList& v);                       // all but node and staging
 };
 
 // Memory of this process that peers may reach. Freed (or unregistered) when the last copy goes;
@@ -81,6 +84,11 @@ class Engine {
   // Memory the application brought; it must outlive the returned Memory.
   Result<Memory> register_memory(std::span<std::byte> memory, bool writable = true,
                                  std::string location = "*");
+  // How memory is reached whose locations begin with `name` ("cuda" for "cuda:1"). Memory
+  // registered there afterwards is never touched by the host: its transfers are staged, here for
+  // requests of this process, whose local side may lie in it, and by this process for its peers.
+  // kInvalid: a name that host memory has, or that is known already.
+  Result<> add_memory_kind(const std::string& name, std::shared_ptr<MemoryKind> kind);
   SegmentDescriptor describe() const;  // what peers are told
   Generation generation() const;
   const std::vector<std::string>& data_addresses() const;

@@ -19,6 +19,7 @@
 #include "xfer/nics.h"
 #include "xfer/notify.h"
 #include "xfer/registry.h"
+#include "xfer/relay.h"
 #include "xfer/shm/fd_server.h"
 #include "xfer/shm/local_transport.h"
 #include "xfer/task.h"
@@ -73,6 +74,12 @@ struct Engine::Impl final : Sink {
   Result<> submit(const std::shared_ptr<Batch>& batch, std::span<const Request> requests,
                   const Notification* after, std::function<void()> all_done);
   bool copied_at_once(const Request& request, const PeerPtr& peer, Time now);
+  Result<BufferPtr> add_buffer(std::span<std::byte> memory, bool writable, std::string location);
+  // The buffers at a request's ends that only copies of their own reach; none: transports do.
+  struct Ends {
+    BufferPtr local, remote;
+  };
+  Result<Ends> ends_of(const Request& request, const Peer& peer) const;
   void launch(const TaskPtr& task, const Request& request, const PeerPtr& peer);
   void dispatch(SlicePtr slice);  // to its next transport, or settles it
   void finished(SlicePtr slice, Result<> outcome) override;
@@ -128,6 +135,8 @@ struct Engine::Impl final : Sink {
   std::thread caretaker;
   Inbox inbox;
   Notifier notifier;
+  std::map<std::string, std::shared_ptr<MemoryKind>> kinds MC_GUARDED_BY(mutex);  // by name
+  Relay relay;
   mutable Mutex batches_mutex;
   BatchId next_batch MC_GUARDED_BY(batches_mutex) = 1;
   std::unordered_map<BatchId, std::shared_ptr<Batch>> batches MC_GUARDED_BY(batches_mutex);

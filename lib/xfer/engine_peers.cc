@@ -164,6 +164,7 @@ bool Engine::Impl::refresh(SlicePtr& slice) {
   Open& o = segments[segment];
   if (o.peer == nullptr || (o.peer == slice->peer && o.control.empty())) return false;
   slice->refreshed = true;
+  slice->awaited = false;
   o.waiting.push_back(std::move(slice));
   if (o.waiting.size() == 1) errand([this, segment] { refreshed(segment); });
   return true;

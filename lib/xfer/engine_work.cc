@@ -78,6 +78,7 @@ Result<std::vector<Engine::Impl::Work>> Engine::Impl::admit(std::span<const Requ
       MC_TRY(const PeerPtr peer, peer_for(r));
       const uint64_t span = span_of(r.bytes, r.rows, r.remote_stride);
       if (const BufferInfo* buffer = peer->find(r.offset, span)) homes[i].remote = buffer->offset;
+      homes[i].local = registry->device_at(r.local);
     }
   }
   const uint64_t bytes_max = kSlicesMax * std::max<uint64_t>(options.slice, kSliceBytesMin);
@@ -137,12 +138,24 @@ Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
   return {};
 }
 
+Result<Engine::Impl::Ends> Engine::Impl::ends_of(const Request& r, const Peer& peer) const {
+  Ends ends;
+  if (!registry->has_devices()) return ends;
+  MC_TRY(ends.local, registry->pin_device(r.local, span_of(r.bytes, r.rows, r.local_stride)));
+  if (!peer.same_process) return ends;
+  MC_TRY(ends.remote, registry->pin(r.offset, span_of(r.bytes, r.rows, r.remote_stride)));
+  const bool device = ends.remote->backing != nullptr && ends.remote->data != nullptr;
+  if (ends.local == nullptr && !device) ends.remote = nullptr;
+  return ends;
+}
+
 void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& peer) {
   Piece only;
   std::vector<Piece> several;
   std::span<const Piece> pieces(&only, 1);
   if (!in_one_piece(r, options.slice, &only)) pieces = several = plan(r, options.slice);
   task->slices_left = pieces.size();
+  const auto ends = ends_of(r, *peer);
   uint64_t at = 0;
   for (const Piece& piece : pieces) {
     auto slice = std::make_unique<Slice>();
@@ -158,7 +171,12 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
     slice->task = task;
     slice->cancelled = &task->cancelled;
     at += piece.total();
-    dispatch(std::move(slice));
+    if (!ends)
+      settle(std::move(slice), fail(ends.error()));
+    else if (ends->local != nullptr || ends->remote != nullptr)
+      relay.submit(std::move(slice), ends->local, ends->remote);
+    else
+      dispatch(std::move(slice));
   }
 }
 
@@ -183,7 +201,7 @@ void Engine::Impl::finished(SlicePtr slice, Result<> outcome) {
   count.slices->add();
   if (outcome && !slice->raise) count.bytes->add(slice->piece.total());
   if (!outcome) count.failures->add();
-  if (!outcome && !slice->task->cancelled.load()) {
+  if (!outcome && !slice->cancelled->load()) {
     const Error& error = outcome.error();
     if (error.code == Code::kStale && refresh(slice)) return;
     // What was moved stays moved: only this slice goes on, to the next transport that reaches.
@@ -191,6 +209,7 @@ void Engine::Impl::finished(SlicePtr slice, Result<> outcome) {
     if (worth_another(error.code) && moves < options.max_failover_attempts && !ending()) {
       const uint32_t from = slice->way;
       if (Transport* next = next_way(*slice)) {
+        slice->awaited = false;  // whoever submitted it may be gone from here
         failovers(from, slice->way).add();
         log_debug("xfer", "%s: on to %s: %s", slice->peer->descriptor.node.c_str(), next->name(),
                   error.what.c_str());
@@ -378,7 +397,8 @@ Result<> Engine::transfer_sync(const Request& request, Duration budget) {
     Lock lock(impl_->mutex);
     MC_TRY(peer, impl_->peer_for(bounded));
   }
-  if (impl_->copied_at_once(bounded, peer, now)) return {};
+  if (impl_->registry->device_at(bounded.local) == 0 && impl_->copied_at_once(bounded, peer, now))
+    return {};
   const TaskPtr task = single_task(bounded.segment, bounded.bytes * bounded.rows);
   task->awaited = true;
   impl_->launch(task, bounded, peer);

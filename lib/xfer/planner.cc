@@ -49,19 +49,16 @@ bool in_one_piece(const Request& r, uint64_t slice_bytes, Piece* piece) {
   return true;
 }
 
-std::vector<Piece> plan(const Request& r, uint64_t slice_bytes) {
-  const Piece whole = whole_of(r);
-  uint64_t slice = std::max({slice_bytes, kSliceBytesMin, whole.total() / kSlicesMax + 1});
-  slice = (slice + 63) / 64 * 64;  // cuts fall on cache lines
+std::vector<Piece> cut(const Piece& whole, uint64_t bytes_max) {
   std::vector<Piece> out;
-  if (whole.bytes >= slice) {  // long rows: each is cut by itself
+  if (whole.bytes >= bytes_max) {  // long rows: each is cut by itself
     for (uint64_t row = 0; row < whole.rows; ++row)
-      for (uint64_t at = 0; at < whole.bytes; at += slice)
+      for (uint64_t at = 0; at < whole.bytes; at += bytes_max)
         out.push_back({row * whole.local_stride + at, whole.remote + row * whole.remote_stride + at,
-                       std::min(slice, whole.bytes - at), 1, 0, 0});
+                       std::min(bytes_max, whole.bytes - at), 1, 0, 0});
     return out;
   }
-  const uint64_t group = std::max<uint64_t>(1, slice / whole.bytes);
+  const uint64_t group = bytes_max / whole.bytes;
   for (uint64_t row = 0; row < whole.rows; row += group) {
     Piece p = whole;
     p.local = row * whole.local_stride;
@@ -70,6 +67,12 @@ std::vector<Piece> plan(const Request& r, uint64_t slice_bytes) {
     out.push_back(p);
   }
   return out;
+}
+
+std::vector<Piece> plan(const Request& r, uint64_t slice_bytes) {
+  const Piece whole = whole_of(r);
+  const uint64_t slice = std::max({slice_bytes, kSliceBytesMin, whole.total() / kSlicesMax + 1});
+  return cut(whole, (slice + 63) / 64 * 64);  // cuts fall on cache lines
 }
 
 }  // namespace mc::xfer

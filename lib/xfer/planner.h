@@ -26,6 +26,9 @@ struct Piece {
 Result<> check(const Request& request);
 // A request so small that it is not cut at all: sets `piece` to it.
 bool in_one_piece(const Request& request, uint64_t slice_bytes, Piece* piece);
+// A piece in parts of at most `bytes_max`: whole rows where they fit. Places are as the piece's,
+// from the start of its local side.
+std::vector<Piece> cut(const Piece& whole, uint64_t bytes_max);
 std::vector<Piece> plan(const Request& request, uint64_t slice_bytes);
 
 // The end of the last row, from the start of the first; 0 when it overflows.

@@ -57,6 +57,10 @@ Result<> Registry::insert(const BufferPtr& buffer) {
   next_offset_ += page_up(buffer->bytes) + kPage;
   buffers_.emplace(buffer->offset, buffer);
   ++version_;
+  if (buffer->backing != nullptr && buffer->data != nullptr) {
+    devices_.emplace(buffer->data, buffer);
+    devices_known_.store(devices_.size(), std::memory_order_release);
+  }
   // A word that memory freed and used again is not likely to hold.
   const uint64_t once[2] = {generation_.n, buffer->offset};
   mark(*buffer, buffer->shm_id != 0 ? 1 : xxh3(once, sizeof once) | 1);
@@ -119,6 +123,8 @@ Result<BufferPtr> Registry::add(std::shared_ptr<Backing> backing, std::byte* dat
 void Registry::remove(const BufferPtr& buffer) {
   Lock lock(mutex_);
   if (buffers_.erase(buffer->offset) == 0) return;
+  if (buffer->backing != nullptr && devices_.erase(buffer->data) > 0)
+    devices_known_.store(devices_.size(), std::memory_order_release);
   mark(*buffer, 0);
   buffer->withdrawn.store(true, std::memory_order_release);
   ++generation_.n;
@@ -157,16 +163,38 @@ Result<BufferPtr> Registry::pin(uint64_t offset, uint64_t bytes) const {
   if (it != buffers_.begin()) {
     const BufferPtr& b = std::prev(it)->second;
     const uint64_t at = offset - b->offset;
-    if (at <= b->bytes && bytes <= b->bytes - at) {
-      ++b->pins;
-      return BufferPtr(b.get(), [this, owner = b](Buffer* pinned) {
-        Lock unpin(mutex_);
-        if (--pinned->pins == 0) unpinned_.notify_all();
-      });
-    }
+    if (at <= b->bytes && bytes <= b->bytes - at) return in_use(b);
   }
   return fail(Code::kInvalid, "bytes %llu+%llu are outside the segment's buffers",
               static_cast<unsigned long long>(offset), static_cast<unsigned long long>(bytes));
+}
+
+BufferPtr Registry::in_use(const BufferPtr& buffer) const {
+  ++buffer->pins;
+  return BufferPtr(buffer.get(), [this, owner = buffer](Buffer* pinned) {
+    Lock unpin(mutex_);
+    if (--pinned->pins == 0) unpinned_.notify_all();
+  });
+}
+
+Result<BufferPtr> Registry::pin_device(const std::byte* local, uint64_t bytes) const {
+  Lock lock(mutex_);
+  auto it = devices_.upper_bound(local);
+  if (it == devices_.begin()) return BufferPtr();
+  const BufferPtr& b = std::prev(it)->second;
+  const auto at = static_cast<uint64_t>(local - b->data);
+  if (at >= b->bytes) return BufferPtr();
+  if (bytes > b->bytes - at)
+    return fail(Code::kInvalid, "%llu bytes at %llu pass the end of a buffer of %llu at %s",
+                static_cast<unsigned long long>(bytes), static_cast<unsigned long long>(at),
+                static_cast<unsigned long long>(b->bytes), b->location.c_str());
+  return in_use(b);
+}
+
+uint64_t Registry::device_at(const std::byte* local) const {
+  if (!has_devices()) return 0;
+  const auto device = pin_device(local, 1);
+  return device && *device != nullptr ? (*device)->offset + 1 : 0;
 }
 
 BufferPtr Registry::by_shm_id(uint32_t id) const {

@@ -64,13 +64,21 @@ class Registry {
   // The buffer that holds all of [offset, offset + bytes), in use until the pointer goes. kInvalid,
   // naming the range, if none. The pointer must not outlive the registry.
   Result<BufferPtr> pin(uint64_t offset, uint64_t bytes) const;
+  // The buffer behind a backing at whose address `local` lies, in use until the pointer goes; null
+  // when it lies in none, kInvalid when the range passes its end.
+  Result<BufferPtr> pin_device(const std::byte* local, uint64_t bytes) const;
+  bool has_devices() const { return devices_known_.load(std::memory_order_acquire) > 0; }
+  uint64_t device_at(const std::byte* local) const;  // names that buffer; 0: none
   BufferPtr by_shm_id(uint32_t id) const;
 
  private:
   Result<> insert(const BufferPtr& buffer) MC_REQUIRES(mutex_);
+  BufferPtr in_use(const BufferPtr& buffer) const MC_REQUIRES(mutex_);
   mutable Mutex mutex_;
   mutable Condition unpinned_;
-  std::map<uint64_t, BufferPtr> buffers_ MC_GUARDED_BY(mutex_);  // by offset
+  std::map<uint64_t, BufferPtr> buffers_ MC_GUARDED_BY(mutex_);          // by offset
+  std::map<const std::byte*, BufferPtr> devices_ MC_GUARDED_BY(mutex_);  // by address
+  std::atomic<size_t> devices_known_{0};
   uint64_t next_offset_ MC_GUARDED_BY(mutex_) = 0;
   uint32_t next_shm_id_ MC_GUARDED_BY(mutex_) = 1;
   uint64_t version_ MC_GUARDED_BY(mutex_) = 0;

@@ -34,6 +34,7 @@ void FaultTransport::submit(SlicePtr slice) {
       const bool lost = verdict.fate == Fate::kDrop;
       held = {std::move(slice), lost ? now + silence_ : verdict.release, verdict.fate};
       if (held.until > now) {
+        held.slice->awaited = false;  // let go by our thread, which is not to carry it
         held_.push_back(std::move(held));
         changed_.notify_all();
         return;

@@ -98,6 +98,21 @@ TEST_SUITE("xfer/planner") {
     CHECK(pieces.size() <= 4);
   }
 
+  TEST_CASE("a piece is cut into parts that fit, and they cover it once") {
+    for (const Piece& whole :
+         {Piece{0, 4096, 1'000'000, 1, 0, 0}, Piece{0, 0, 3000, 70, 5000, 4000},
+          Piece{0, 64, 100'000, 7, 200'000, 100'001}}) {
+      const auto parts = cut(whole, 64 * kKiB);
+      uint64_t total = 0;
+      for (const Piece& p : parts) {
+        CHECK(p.total() <= 64 * kKiB);
+        total += p.total();
+      }
+      CHECK(total == whole.total());
+      CHECK(joined(runs_of(parts)) == joined(runs_of({whole})));
+    }
+  }
+
   TEST_CASE("lengths that overflow, nothing at all and rows that overlap are refused") {
     CHECK_FALSE(check(request(0)).has_value());
     CHECK_FALSE(check(request(1, 0)).has_value());

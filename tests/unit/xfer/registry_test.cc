@@ -51,6 +51,27 @@ TEST_SUITE("xfer/registry") {
     CHECK_FALSE(registry.add(nullptr, nullptr, 0, true, "file").has_value());
   }
 
+  TEST_CASE("a local address of device memory is found, one past its end is not") {
+    struct Nowhere final : Backing {
+      Result<> read(uint64_t, std::span<std::byte>) override { return {}; }
+      Result<> write(uint64_t, std::span<const std::byte>) override { return {}; }
+    };
+    Registry registry(Generation{7});
+    std::vector<std::byte> device(8192), host(100);
+    REQUIRE(registry.add(host, true, "*").has_value());
+    CHECK_FALSE(registry.has_devices());
+    auto buffer = registry.add(std::make_shared<Nowhere>(), device.data(), 4096, true, "cuda:0");
+    REQUIRE(buffer.has_value());
+    CHECK(registry.has_devices());
+    CHECK(*registry.pin_device(device.data() + 4095, 1) == *buffer);
+    CHECK_FALSE(registry.pin_device(device.data() + 4095, 2).has_value());
+    CHECK(*registry.pin_device(device.data() + 4096, 1) == nullptr);
+    CHECK(*registry.pin_device(host.data(), 1) == nullptr);
+    registry.remove(*buffer);
+    CHECK_FALSE(registry.has_devices());
+    CHECK(*registry.pin_device(device.data(), 1) == nullptr);
+  }
+
   TEST_CASE("removing memory moves the generation on, and its offsets are not used again") {
     Registry registry(Generation{7});
     std::vector<std::byte> a(100), b(100);
