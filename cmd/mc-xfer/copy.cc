@@ -1,4 +1,4 @@
-// mc-xfer copy: a file or stdin to a peer's memory, or back.
+// mc-xfer copy: which of the two copies is meant; and a file or stdin to a peer's memory, or back.
 #include <fcntl.h>
 #include <unistd.h>
 
@@ -10,6 +10,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "cmd/daemon.h"
+#include "cmd/mc-xfer/copy.h"
 #include "cmd/mc-xfer/verbs.h"
 #include "io/fd.h"
 #include "rpc/socket.h"
@@ -20,42 +21,11 @@ namespace {
 
 constexpr uint64_t kStep = 16 * kMiB;
 
-struct CopyOptions {
-  std::string from, to;
-  Bytes bytes;
-  bool check = true;
-  bool progress = false;
-  Duration timeout = std::chrono::seconds(30);
-  std::string cluster_key;
-  EngineOptions engine;
-  void describe(OptionList& v) {
-    v("bytes", bytes, "how much to read from the peer; 0: to the end of its first buffer");
-    v("check", check, "read back what was written and compare checksums");
-    v("progress", progress, "show progress even when stderr is not a terminal");
-    v("timeout", timeout, "give up on a step of 16 MiB after this long");
-    v("cluster-key", cluster_key, "file with the cluster's secret");
-    engine.describe(v);
-  }
-};
-
-// "host:port/OFFSET" of a peer; nothing for a file name or "-".
-struct Remote {
-  std::string control;
-  uint64_t offset = 0;
-};
-Result<std::optional<Remote>> parse_remote(const std::string& text) {
-  const size_t slash = text.rfind('/'), colon = text.find(':');
-  if (colon == std::string::npos || slash == std::string::npos || slash < colon)
-    return std::optional<Remote>();
-  MC_TRY(const uint64_t offset, parse_bytes(text.substr(slash + 1)));
-  return std::optional<Remote>(Remote{text.substr(0, slash), offset});
-}
-
 struct Copy {
   const CopyOptions& o;
   Engine& engine;
   SegmentHandle segment = 0;
-  Remote remote;
+  MemoryEnd remote;
   uint64_t done = 0;
 
   Result<> step(Op op, std::span<std::byte> memory) {
@@ -147,13 +117,9 @@ Result<uint64_t> download(Copy& copy, const std::string& name, std::span<std::by
   return sum.digest();
 }
 
-Result<int> run(CopyOptions& o, const Context& context) {
-  MC_TRY_(rpc::load_cluster_key(o.cluster_key));
-  MC_TRY(const auto source, parse_remote(o.from));
-  MC_TRY(const auto target, parse_remote(o.to));
-  if (source.has_value() == target.has_value())
-    return fail(Code::kInvalid, "one of '%s' and '%s' must be a peer, host:port/OFFSET",
-                o.from.c_str(), o.to.c_str());
+Result<int> copy_memory(CopyOptions& o, const Context& context,
+                        const std::optional<MemoryEnd>& source,
+                        const std::optional<MemoryEnd>& target) {
   SteadyClock clock;
   Metrics metrics;
   o.engine.node = "mc-xfer-copy-" + std::to_string(::getpid());
@@ -195,14 +161,65 @@ Result<int> run(CopyOptions& o, const Context& context) {
   return 0;
 }
 
+// "host:port/REST" of a peer; nothing for a file name or "-".
+std::optional<std::pair<std::string, std::string>> parse_peer(const std::string& text) {
+  const size_t bracket = text.starts_with('[') ? text.find(']') : 0;
+  const size_t colon = text.find(':', bracket), slash = text.find('/', bracket);
+  if (bracket == std::string::npos || slash == std::string::npos || colon == 0 ||
+      colon + 1 >= slash || text.find_first_not_of("0123456789", colon + 1) != slash)
+    return std::nullopt;
+  return std::pair(text.substr(0, slash), text.substr(slash + 1));
+}
+
+// What a peer's end names: an offset of its memory, or a path below its folder.
+std::optional<MemoryEnd> parse_memory(const std::pair<std::string, std::string>& peer) {
+  const auto offset = parse_bytes(peer.second);
+  if (!offset) return std::nullopt;
+  return MemoryEnd{peer.first, *offset};
+}
+
+Result<int> run(CopyOptions& o, const Context& context) {
+  MC_TRY_(rpc::load_cluster_key(o.cluster_key));
+  const auto from = parse_peer(o.from), to = parse_peer(o.to);
+  if (!from && !to)
+    return fail(Code::kInvalid,
+                "one of '%s' and '%s' must be a peer, host:port/OFFSET or host:port/PATH",
+                o.from.c_str(), o.to.c_str());
+  const auto source = from ? parse_memory(*from) : std::nullopt;
+  const auto target = to ? parse_memory(*to) : std::nullopt;
+  if (!source && !target) {
+    FilesEnd a{{}, o.from}, b{{}, o.to};
+    if (from) a = {from->first, from->second};
+    if (to) b = {to->first, to->second};
+    return copy_files(o, context, a, b);
+  }
+  if (from && to)
+    return fail(Code::kInvalid, "'%s' and '%s' are both peers: memory is copied to or from a file",
+                o.from.c_str(), o.to.c_str());
+  return copy_memory(o, context, source, target);
+}
+
 }  // namespace
 
 void add_copy(Program& program) {
   program.verb<CopyOptions>(
-      "copy", "copy a file to a peer's memory, or back", [](Verb& v, CopyOptions& o) {
-        v.positional("FROM", o.from, "a file, - for stdin, or a peer: host:port/OFFSET");
-        v.positional("TO", o.to, "a file, - for stdout, or a peer: host:port/OFFSET");
-        v.example("mc-xfer copy model.bin 127.0.0.1:5600/0", "write a file at offset 0");
+      "copy", "copy files and folders between nodes, or a file to a peer's memory and back",
+      [](Verb& v, CopyOptions& o) {
+        v.positional("FROM", o.from,
+                     "a file or folder, host:port/PATH of a peer's folder, host:port/OFFSET of its "
+                     "memory, or - for stdin");
+        v.positional(
+            "TO", o.to,
+            "what FROM becomes, named likewise; a file goes into a folder that is there or "
+            "that is named with a / at its end");
+        v.example("mc-xfer copy 127.0.0.1:5600/models/llama weights",
+                  "a folder of what serve --root offers becomes the folder weights");
+        v.example("mc-xfer copy weights 127.0.0.1:5600/models/new",
+                  "the other way; the peer runs serve --root DIR --writable");
+        v.example("mc-xfer copy weights 127.0.0.1:5600/models/new",
+                  "after an interruption: the same again goes on where it stopped");
+        v.example("mc-xfer copy 127.0.0.1:5600/./2024 .", "a file whose name is a number");
+        v.example("mc-xfer copy model.bin 127.0.0.1:5600/0", "write a file at offset 0 of memory");
         v.example("mc-xfer copy 127.0.0.1:5600/0 - --bytes 4KiB | xxd", "look at the first 4 KiB");
         v.run_with([&o](Context& context) { return run(o, context); });
       });

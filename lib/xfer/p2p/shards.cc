@@ -14,6 +14,8 @@ uint64_t shard_count(uint64_t bytes, uint64_t shard_bytes) {
   return bytes / shard_bytes + (bytes % shard_bytes != 0 ? 1 : 0);
 }
 
+}  // namespace
+
 bool safe_path(const std::string& path) {
   if (path.empty() || path.size() > kPathMax || path.front() == '/' || path.back() == '/')
     return false;
@@ -26,8 +28,6 @@ bool safe_path(const std::string& path) {
   }
   return true;
 }
-
-}  // namespace
 
 uint64_t Manifest::bytes() const {
   uint64_t n = 0;

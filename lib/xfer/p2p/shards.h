@@ -44,6 +44,8 @@ std::vector<Shard> shards_of(const Manifest& manifest);
 // kInvalid, naming what is wrong: a manifest from a peer is not to be trusted.
 Result<> check(const Manifest& manifest);
 Result<> check_name(const std::string& name);
+// Relative, without empty parts, "." and "..": it stays below the folder it is put in.
+bool safe_path(const std::string& path);
 
 // A bit a shard.
 class ShardSet {
