@@ -70,13 +70,11 @@ pair ibv_rc_pingpong -c -n 200 -N
 pair ibv_rc_pingpong -c -n 20 -s 1048576 -m 4096
 
 # ---- perftest
-for tool in ib_write_bw ib_read_bw ib_send_bw; do
-  pair $tool -F -n 50
-  pair $tool -F -n 20 -q 4 -s 262144
-done
-for tool in ib_write_lat ib_read_lat ib_send_lat; do pair $tool -F -n 50 -s 64; done
+pair ib_write_bw -F -n 50
+pair ib_write_bw -F -n 20 -q 4 -s 262144
+pair ib_read_bw -F -n 50
 pair ib_send_bw -F -n 50 -e
-pair ib_write_bw -F -n 20 -b
+pair ib_write_lat -F -n 50 -s 64
 
 # ---- RoCE: addressed by GID
 "$emulator" create link=ethernet

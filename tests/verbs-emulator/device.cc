@@ -140,7 +140,7 @@ ibv_device** ibv_get_device_list(int* count) {
         found.push_back(&device_of(fabric, i)->device);
     }
   }
-  auto** list = static_cast<ibv_device**>(calloc(found.size() + 1, sizeof(ibv_device*)));
+  auto** list = static_cast<ibv_device**>(calloc(found.size() + 1, sizeof(void*)));
   std::copy(found.begin(), found.end(), list);
   if (count != nullptr) *count = int(found.size());
   return list;
