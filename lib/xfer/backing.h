@@ -5,11 +5,28 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 
 #include "base/result.h"
 
 namespace mc::xfer {
+
+// Staging memory between a backing and somebody who streams its bytes: while one slot moves to or
+// from the backing, another is sent or received.
+//
+// Thread: one at a time. Nothing is under way any more when the destructor returns.
+class Flow {
+ public:
+  static constexpr size_t kSlots = 4;
+  virtual ~Flow() = default;
+  virtual std::span<std::byte> slot(size_t i) = 0;  // aligned to a page; all of the same size
+  // Starts to move bytes between the slot, from `from` on, and the backing at `at`. Several may be
+  // under way in a slot. An error is told by finish().
+  virtual void start(size_t slot, size_t from, bool write, uint64_t at, size_t bytes) = 0;
+  // Waits for what was started in the slot; the first error of it.
+  virtual Result<> finish(size_t slot) = 0;
+};
 
 class Backing {
  public:
@@ -17,6 +34,9 @@ class Backing {
   // `at` counts from the start of the buffer; the range lies inside it.
   virtual Result<> read(uint64_t at, std::span<std::byte> to) = 0;
   virtual Result<> write(uint64_t at, std::span<const std::byte> from) = 0;
+  // By default one that reads and writes as it is told, nothing overlapping. It must not outlive
+  // the backing.
+  virtual std::unique_ptr<Flow> flow();
 };
 
 }  // namespace mc::xfer

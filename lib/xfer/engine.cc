@@ -19,8 +19,10 @@ constexpr size_t kTransportsMax = 8;
 void EngineOptions::describe(OptionList& v) {
   v("data", data, "addresses that tcp data connections are taken on, one a rail; 0.0.0.0: all");
   v("nics", nics, "network interfaces to use for tcp, such as eth0,eth1; empty: all");
-  v("transports", transports, "transports allowed, in order of preference: shm, tcp");
+  v("transports", transports, "transports allowed, in order of preference: shm, file, tcp");
   v("copy-workers", workers, "threads that copy shared memory");
+  v("file-depth", file_depth, "file reads and writes under way");
+  v("file-uring", file_uring, "use io_uring for files; else one pread or pwrite at a time");
   v("connections", connections, "tcp connections per peer");
   v("slice", slice, "bytes a slice, 64KiB or more");
   v("peer-timeout", peer_timeout, "a peer silent for this long fails a transfer");
@@ -31,7 +33,8 @@ void EngineOptions::describe(OptionList& v) {
 
 Memory::Memory(std::shared_ptr<Impl> impl)
     : impl_(std::move(impl)),
-      bytes_(impl_->buffer->data, impl_->buffer->bytes),
+      bytes_(impl_->buffer->data, impl_->buffer->data == nullptr ? 0 : impl_->buffer->bytes),
+      size_(impl_->buffer->bytes),
       offset_(impl_->buffer->offset) {}
 
 Engine::Impl::Impl(const Clock& c, EngineOptions o, Metrics& m)
@@ -53,6 +56,9 @@ Result<> Engine::Impl::start() {
   if (::getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size()))
     return fail(Code::kInternal, "no randomness for the data secret");
   ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // lets process_vm_readv work under Yama
+  if (options.file_depth == 0 || options.file_depth > 1024)
+    return fail(Code::kInvalid, "file-depth %u: want 1 to 1024", options.file_depth);
+  flows = std::make_shared<FlowPool>(options.file_uring);
   MC_TRY_(start_transports());
   self_counts = counters_of("self");
   for (const auto& t : transports) counts.push_back(counters_of(t->name()));
@@ -72,9 +78,11 @@ bool Engine::Impl::allowed(const char* name) const {
 Result<> Engine::Impl::start_transports() {
   std::vector<std::string> names = options.transports;
   if (names.empty() || names.size() > kTransportsMax)
-    return fail(Code::kInvalid, "%zu transports are allowed: name shm, tcp or both", names.size());
+    return fail(Code::kInvalid, "%zu transports are allowed: name some of shm, file, tcp",
+                names.size());
   // Copies inside this process need no permission.
   if (!allowed("shm")) names.insert(names.begin(), "self");
+  if (!allowed("file")) names.insert(names.begin(), "file");
   std::optional<fault::Plan> drill;
   if (!options.fault.empty()) {
     MC_TRY(const std::string script, io::read_file(options.fault));
@@ -108,12 +116,18 @@ Result<std::unique_ptr<Transport>> Engine::Impl::make_transport(const std::strin
     MC_TRY(fd_server, FdServer::open(*registry));
     return local({options.workers, true, allowed("tcp")});
   }
+  if (name == "file")
+    return std::make_unique<FileTransport>(
+        sink, *registry, clock,
+        FileTransport::Config{options.file_depth, options.file_uring, allowed("file"),
+                              allowed("tcp")});
   if (name == "tcp") {
     MC_TRY_(serve_tcp());
     return std::make_unique<tcp::TcpTransport>(
         sink, clock, tcp::TcpTransport::Config{options.connections, options.peer_timeout, nics});
   }
-  return fail(Code::kInvalid, "unknown transport '%s': this build has shm and tcp", name.c_str());
+  return fail(Code::kInvalid, "unknown transport '%s': this build has shm, file and tcp",
+              name.c_str());
 }
 
 Engine::Impl::~Impl() {
@@ -216,6 +230,15 @@ Result<> Engine::add_memory_kind(const std::string& name, std::shared_ptr<Memory
   if (!impl_->kinds.emplace(name, std::move(kind)).second)
     return fail(Code::kInvalid, "memory kind '%s' is known already", name.c_str());
   return {};
+}
+
+Result<Memory> Engine::register_file(const std::string& path, uint64_t bytes, bool writable) {
+  MC_TRY(const auto file, FileStore::offer(path, bytes, writable, impl_->flows));
+  MC_TRY(BufferPtr buffer, impl_->registry->add(file, writable));
+  auto owner = std::make_shared<Memory::Impl>();
+  owner->buffer = std::move(buffer);
+  owner->registry = impl_->registry;
+  return Memory(std::move(owner));
 }
 
 SegmentDescriptor Engine::describe() const { return impl_->describe(); }

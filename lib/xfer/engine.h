@@ -36,36 +36,39 @@ namespace mc::xfer {
 
 struct EngineOptions {
   NodeId node = "anonymous";
-  std::vector<std::string> data{"127.0.0.1:0"};       // where tcp data connections are taken
-  std::vector<std::string> nics{};                    // interfaces used for tcp; empty: all
-  std::vector<std::string> transports{"shm", "tcp"};  // allowed, in order of preference
-  uint32_t workers = 2;                               // copy threads
-  uint32_t connections = 2;                           // tcp connections per peer
-  Bytes slice{1 * kMiB};                              // bytes a slice, at least 64 KiB
-  Duration peer_timeout = std::chrono::seconds(3);    // a silent peer fails a request after this
-  uint32_t max_failover_attempts = 3;                 // transports tried after the first
-  Bytes staging_chunk{512 * kKiB};                    // of the copies to and from device memory
-  uint32_t staging_buffers = 8;                       // chunks in flight at a time
-  std::string fault;                                  // a drill's script (xfer/fault/plan.h)
-  void describe(OptionList& v);                       // all but node and staging
+  std::vector<std::string> data{"127.0.0.1:0"};  // where tcp data connections are taken
+  std::vector<std::string> nics{};               // interfaces used for tcp; empty: all
+  std::vector<std::string> transports{"shm", "file", "tcp"};  // allowed, in order of preference
+  uint32_t file_depth = 32;                                   // file reads and writes under way
+  bool file_uring = true;                           // else pread and pwrite, one at a time
+  uint32_t workers = 2;                             // copy threads
+  uint32_t connections = 2;                         // tcp connections per peer
+  Bytes slice{1 * kMiB};                            // bytes a slice, at least 64 KiB
+  Duration peer_timeout = std::chrono::seconds(3);  // a silent peer fails a request after this
+  uint32_t max_failover_attempts = 3;               // transports tried after the first
+  Bytes staging_chunk{512 * kKiB};                  // of the copies to and from device memory
+  uint32_t staging_buffers = 8;                     // chunks in flight at a time
+  std::string fault;                                // a drill's script (xfer/fault/plan.h)
+  void describe(OptionList& v);                     // all but node and staging
 };
 
-// Memory of this process that peers may reach. Freed (or unregistered) when the last copy goes;
-// requests of peers still touching it end first.
+// Memory, or a file, of this process that peers may reach. Freed (or unregistered) when the last
+// copy goes; requests of peers still touching it end first.
 class Memory {
  public:
   struct Impl;
   Memory() = default;
   explicit Memory(std::shared_ptr<Impl> impl);
-  std::span<std::byte> bytes() const { return bytes_; }
+  std::span<std::byte> bytes() const { return bytes_; }  // empty for a file
   std::byte* data() const { return bytes_.data(); }
-  size_t size() const { return bytes_.size(); }
+  size_t size() const { return size_; }
   uint64_t offset() const { return offset_; }  // of bytes()[0] in this process's segment
   explicit operator bool() const { return impl_ != nullptr; }
 
  private:
   std::shared_ptr<Impl> impl_;
   std::span<std::byte> bytes_;
+  size_t size_ = 0;
   uint64_t offset_ = 0;
 };
 
@@ -89,6 +92,11 @@ class Engine {
   // requests of this process, whose local side may lie in it, and by this process for its peers.
   // kInvalid: a name that host memory has, or that is known already.
   Result<> add_memory_kind(const std::string& name, std::shared_ptr<MemoryKind> kind);
+  // The first `bytes` of a file or block device, addressable like memory: transfers of this process
+  // and of peers read and write it at its offset in the segment. Created, or lengthened with all
+  // its space, when `writable` (kNoSpace); else it must be as long (kInvalid). A request on it
+  // cannot have a guard. The file stays when the Memory goes.
+  Result<Memory> register_file(const std::string& path, uint64_t bytes, bool writable = true);
   SegmentDescriptor describe() const;  // what peers are told
   Generation generation() const;
   const std::vector<std::string>& data_addresses() const;

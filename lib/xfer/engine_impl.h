@@ -15,6 +15,8 @@
 #include <vector>
 
 #include "xfer/engine.h"
+#include "xfer/file/transport.h"
+#include "xfer/file_flow.h"
 #include "xfer/merge.h"
 #include "xfer/nics.h"
 #include "xfer/notify.h"
@@ -114,6 +116,7 @@ struct Engine::Impl final : Sink {
   std::string secret;  // of this process's data connections
   std::string host, net;
   std::shared_ptr<Registry> registry;
+  std::shared_ptr<FlowPool> flows;  // of files that tcp serves
   std::unique_ptr<FdServer> fd_server;
   std::unique_ptr<tcp::Server> tcp_server;
   std::vector<std::string> data;                       // advertised

@@ -21,8 +21,14 @@ struct BufferInfo {
   bool writable = false;
   // With remote_addr: a word of the owner that holds `alive` as long as the buffer is offered.
   uint64_t alive_addr = 0, alive = 0;
+  // Of a file: its path there, and what tells it from others. A word `dev` and a word `ino` lie
+  // behind the word at alive_addr.
+  std::string path;
+  uint64_t dev = 0, ino = 0;
+  bool is_file() const { return !path.empty(); }
   static void fields(auto& a, auto& m) {
-    a(m.offset, m.bytes, m.location, m.remote_addr, m.shm_id, m.writable, m.alive_addr, m.alive);
+    a(m.offset, m.bytes, m.location, m.remote_addr, m.shm_id, m.writable, m.alive_addr, m.alive,
+      m.path, m.dev, m.ino);
   }
 };
 

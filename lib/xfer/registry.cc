@@ -9,6 +9,7 @@
 #include <cstring>
 
 #include "base/hash.h"
+#include "xfer/file_store.h"
 #include "xfer/host.h"
 
 namespace mc::xfer {
@@ -21,7 +22,7 @@ constexpr uint32_t kUnnumbered = UINT32_MAX;  // engine-owned, not yet offered
 
 // Tells peers that copy without asking.
 void mark(Buffer& buffer, uint64_t value) {
-  buffer.alive.store(value, std::memory_order_release);
+  buffer.witness.alive.store(value, std::memory_order_release);
   if (buffer.shm_id == 0) return;
   auto* word = reinterpret_cast<uint64_t*>(buffer.data + page_up(buffer.bytes));
   std::atomic_ref<uint64_t>(*word).store(value, std::memory_order_release);
@@ -120,6 +121,20 @@ Result<BufferPtr> Registry::add(std::shared_ptr<Backing> backing, std::byte* dat
   return buffer;
 }
 
+Result<BufferPtr> Registry::add(const std::shared_ptr<FileStore>& file, bool writable) {
+  auto buffer = std::make_shared<Buffer>();
+  buffer->backing = file;
+  buffer->file = file;
+  buffer->bytes = file->bytes();
+  buffer->writable = writable;
+  buffer->location = "file";
+  buffer->witness.dev = file->dev();
+  buffer->witness.ino = file->ino();
+  Lock lock(mutex_);
+  MC_TRY_(insert(buffer));
+  return buffer;
+}
+
 void Registry::remove(const BufferPtr& buffer) {
   Lock lock(mutex_);
   if (buffers_.erase(buffer->offset) == 0) return;
@@ -146,11 +161,22 @@ std::vector<BufferInfo> Registry::describe() const {
   Lock lock(mutex_);
   std::vector<BufferInfo> out;
   for (const auto& [offset, b] : buffers_) {
-    BufferInfo info{offset, b->bytes, b->location, 0, b->shm_id, b->writable, 0, 0};
-    if (b->shm_id == 0 && b->backing == nullptr) {
+    BufferInfo info;
+    info.offset = offset;
+    info.bytes = b->bytes;
+    info.location = b->location;
+    info.shm_id = b->shm_id;
+    info.writable = b->writable;
+    if (b->shm_id == 0 && b->backing == nullptr)
       info.remote_addr = reinterpret_cast<uint64_t>(b->data);
-      info.alive_addr = reinterpret_cast<uint64_t>(&b->alive);
-      info.alive = b->alive.load(std::memory_order_relaxed);
+    if (b->file != nullptr) {
+      info.path = b->file->path();
+      info.dev = b->witness.dev;
+      info.ino = b->witness.ino;
+    }
+    if (info.remote_addr != 0 || b->file != nullptr) {
+      info.alive_addr = reinterpret_cast<uint64_t>(&b->witness);
+      info.alive = b->witness.alive.load(std::memory_order_relaxed);
     }
     out.push_back(std::move(info));
   }

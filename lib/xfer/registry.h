@@ -18,6 +18,8 @@
 
 namespace mc::xfer {
 
+class FileStore;
+
 // One registered range. Engine-owned memory is a memfd with one page more than was asked for: its
 // first word holds the segment generation while the buffer is offered and 0 afterwards, so that
 // peers that have it mapped notice.
@@ -32,8 +34,12 @@ struct Buffer {
   // Not null: the bytes are elsewhere, and `data` (null, or a device's address) is not for the
   // host.
   std::shared_ptr<Backing> backing;
-  // Memory of the application: the word that peers with process_vm_readv look at. 0: withdrawn.
-  std::atomic<uint64_t> alive{0};
+  std::shared_ptr<FileStore> file;  // the backing, when it is a file
+  // What peers with process_vm_readv look at: of memory of the application, and of files.
+  struct Witness {
+    std::atomic<uint64_t> alive{0};  // 0: withdrawn
+    uint64_t dev = 0, ino = 0;
+  } witness;
   std::atomic<bool> withdrawn{false};  // give up what is under way on it
   uint32_t pins = 0;                   // of the registry's mutex
   Buffer() = default;
@@ -55,6 +61,7 @@ class Registry {
   // Bytes that only `backing` reaches, at `data` in its own address space, if it has one.
   Result<BufferPtr> add(std::shared_ptr<Backing> backing, std::byte* data, uint64_t bytes,
                         bool writable, std::string location);
+  Result<BufferPtr> add(const std::shared_ptr<FileStore>& file, bool writable);
   // Moves the generation on. Memory of the application is free when this returns.
   void remove(const BufferPtr& buffer);
 

@@ -50,10 +50,10 @@ void LocalTransport::stop() {
 }
 
 bool LocalTransport::reaches(const Peer& peer, uint64_t offset, Op op) const {
+  const auto buffer = peer.buffer(offset, 0);
+  if (!buffer || (*buffer)->is_file()) return false;
   if (peer.same_process) return true;
   if (!config_.peers || !peer.same_host) return false;
-  const auto buffer = peer.buffer(offset, 0);
-  if (!buffer) return false;
   if ((*buffer)->shm_id != 0) return !peer.descriptor.shm_socket.empty() && !peer.no_mapping.load();
   const bool elsewhere = config_.yields_writes && !peer.descriptor.tcp.empty();
   return (*buffer)->remote_addr != 0 && (op == Op::kRead || !elsewhere);

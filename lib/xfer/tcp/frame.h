@@ -54,7 +54,7 @@ struct Descriptor {
 };
 static_assert(sizeof(Descriptor) == 56);
 
-struct Trailer {  // after the payload of a read: did the guard hold until the last byte?
+struct Trailer {  // after the payload of a read: did it go well until the last byte?
   uint64_t code = 0;
 };
 

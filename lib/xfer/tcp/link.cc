@@ -93,8 +93,10 @@ Result<> Link::receive(const Slice& slice, uint64_t id, const Stream::GiveUp& gi
   Trailer trailer;
   MC_TRY_(stream_.receive(&trailer, sizeof trailer, give_up));
   if (trailer.code != 0)
-    *outcome = fail(code_from_wire(trailer.code), "%s: the bytes changed owner while being read",
-                    peer_->descriptor.node.c_str());
+    *outcome =
+        fail(code_from_wire(trailer.code), "%s: the bytes %s", peer_->descriptor.node.c_str(),
+             code_from_wire(trailer.code) == Code::kStale ? "changed owner while being read"
+                                                          : "could not all be read there");
   return {};
 }
 

@@ -264,8 +264,12 @@ Result<BufferPtr> Server::admit(const Descriptor& d, bool writing, std::byte** f
                 static_cast<unsigned long long>(d.stride));
   MC_TRY(BufferPtr buffer, registry_.pin(d.offset, span));
   if (writing && !buffer->writable) return fail(Code::kDenied, "this memory is read-only");
-  *first = buffer->data + (d.offset - buffer->offset);
   *guard = nullptr;
+  if (buffer->backing != nullptr) {
+    if (d.guard_offset == Guard::kNone) return buffer;
+    return fail(Code::kInvalid, "%s has no guard words", buffer->location.c_str());
+  }
+  *first = buffer->data + (d.offset - buffer->offset);
   if (d.guard_offset != Guard::kNone) {
     const uint64_t at = d.guard_offset - buffer->offset;
     if (d.guard_offset < buffer->offset || buffer->bytes < 8 || at > buffer->bytes - 8 ||
@@ -284,6 +288,7 @@ Result<> Server::read(Stream& stream, const Header& header, const Descriptor& d)
   const std::byte* guard = nullptr;
   const auto buffer = admit(d, false, &first, &guard);
   if (!buffer) return reply(stream, header.id, fail(buffer.error()));
+  if ((*buffer)->backing != nullptr) return read_backed(stream, header, d, *buffer);
   Header ok = make_header(Kind::kReply, header.id, nullptr, 0);
   Trailer trailer;
   const auto changed = [&] { return guard != nullptr && !guard_holds(guard, d.guard_value); };
@@ -323,6 +328,7 @@ Result<> Server::write(Stream& stream, const Header& header, const Descriptor& d
     }
     return reply(stream, header.id, fail(buffer.error()));
   }
+  if ((*buffer)->backing != nullptr) return write_backed(stream, header, d, *buffer);
   const auto give_up = unless_withdrawn(*buffer);
   RowWalk rows(first, d.bytes, d.rows, d.stride);
   for (auto parts = rows.next(); !parts.empty(); parts = rows.next())
@@ -341,6 +347,8 @@ Result<> Server::raise(const Descriptor& d) {
   word.rows = 1;
   word.guard_offset = Guard::kNone;
   MC_TRY(const BufferPtr buffer, admit(word, true, &first, &guard));
+  if (buffer->backing != nullptr)
+    return fail(Code::kInvalid, "%s has no guard words", buffer->location.c_str());
   if (reinterpret_cast<uintptr_t>(first) % 8 != 0)
     return fail(Code::kInvalid, "the guard is not 8-byte aligned in memory");
   if (!raise_guard_word(first, d.guard_value))

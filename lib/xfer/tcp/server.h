@@ -51,6 +51,11 @@ class Server {
   Result<> retire(const Connection& asker, const Nonce& nonce);
   Result<> read(Stream& stream, const Header& header, const Descriptor& d);
   Result<> write(Stream& stream, const Header& header, const Descriptor& d);
+  // The same for buffers behind a backing.
+  Result<> read_backed(Stream& stream, const Header& header, const Descriptor& d,
+                       const BufferPtr& buffer);
+  Result<> write_backed(Stream& stream, const Header& header, const Descriptor& d,
+                        const BufferPtr& buffer);
   Result<> raise(const Descriptor& d);
   Result<BufferPtr> admit(const Descriptor& d, bool writing, std::byte** first,
                           const std::byte** guard) const;
