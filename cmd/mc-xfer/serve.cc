@@ -1,5 +1,7 @@
 #include <unistd.h>
 
+#include "base/json.h"
+#include "base/log.h"
 #include "base/random.h"
 #include "cmd/daemon.h"
 #include "cmd/mc-xfer/verbs.h"
@@ -18,6 +20,8 @@ struct ServeOptions {
   std::string name;
   std::string root;
   Bytes size{256 * kMiB};
+  std::vector<std::string> files;
+  Bytes file_size;
   bool writable = false, memory_writable = true;
   EngineOptions engine;
   DaemonOptions daemon;
@@ -26,7 +30,9 @@ struct ServeOptions {
     v("http", http, "address of /metrics, /live, /ready and /health");
     v("name", name, "unique name of this node; empty: xfer-PID");
     v("root", root, "offer the files below this folder, for copy, instead of memory");
-    v("writable", writable, "let peers write below --root");
+    v("file", files, "offer these files, or block devices, as if they were memory behind --size");
+    v("file-size", file_size, "bytes of each --file, made or lengthened to that; 0: all it has");
+    v("writable", writable, "let peers write below --root and to each --file");
     v("size", size, "memory to offer; with --root, to stage files in: 4 MiB for each at a time");
     v("memory-writable", memory_writable, "let peers write to the memory offered");
     engine.describe(v);
@@ -34,9 +40,40 @@ struct ServeOptions {
   }
 };
 
+// Memory first, so that it begins at offset 0.
+Result<std::vector<Memory>> offer(Engine& engine, const ServeOptions& o) {
+  if (o.size == 0 && (o.files.empty() || !o.root.empty()))
+    return fail(Code::kInvalid, o.root.empty() ? "nothing to offer: give --size, --file or both"
+                                               : "--root needs memory to stage files in: --size");
+  std::vector<Memory> offered;
+  if (o.size > 0) {
+    MC_TRY(Memory memory, engine.allocate(o.size, o.root.empty() ? o.memory_writable : o.writable));
+    offered.push_back(std::move(memory));
+  }
+  for (const std::string& path : o.files) {
+    MC_TRY(Memory file, engine.register_file(path, o.file_size, o.writable));
+    log_info("xfer", "%s is at offset %llu, %llu bytes", path.c_str(),
+             static_cast<unsigned long long>(file.offset()),
+             static_cast<unsigned long long>(file.size()));
+    offered.push_back(std::move(file));
+  }
+  return offered;
+}
+
+std::string health_of(std::span<const Memory> offered, const ServeOptions& o) {
+  Json files = Json::array();
+  uint64_t bytes = 0;
+  for (const Memory& m : offered) {
+    bytes += m.size();
+    if (!m.bytes().empty()) continue;
+    files.push_back({{"path", o.files[files.size()]}, {"offset", m.offset()}, {"bytes", m.size()}});
+  }
+  return dump_json({{"bytes", bytes}, {"files", files}}) + "\n";
+}
+
 Result<int> run(ServeOptions& o) {
   MC_TRY_(o.daemon.load());
-  if (o.writable && o.root.empty())
+  if (o.writable && o.root.empty() && o.files.empty())
     return fail(Code::kInvalid, "--writable needs --root: which folder may peers write to?");
   if (o.name.empty()) o.name = "xfer-" + std::to_string(::getpid());
   SteadyClock clock;
@@ -45,8 +82,7 @@ Result<int> run(ServeOptions& o) {
   Metrics metrics;
   o.engine.node = o.name;
   MC_TRY(auto engine, Engine::open(clock, o.engine, metrics));
-  MC_TRY(const Memory memory,
-         engine->allocate(o.size, o.root.empty() ? o.memory_writable : o.writable));
+  MC_TRY(const std::vector<Memory> offered, offer(*engine, o));
   MC_TRY(auto server, rpc::Server::open(loop, o.listen, metrics));
   xfer::serve(*engine, *server);
   std::unique_ptr<files::Service> folder;
@@ -54,12 +90,11 @@ Result<int> run(ServeOptions& o) {
     files::Service::Config config;
     config.writable = o.writable;
     config.seed = fresh_seed();
-    MC_TRY(folder, files::Service::open(loop, o.root, memory, config));
+    MC_TRY(folder, files::Service::open(loop, o.root, offered.front(), config));
     folder->serve(*server);
   }
   MC_TRY(auto pages, http::Server::open(loop, o.http, {}, [&](const http::Exchange& x) {
-           const std::string health = "{\"bytes\":" + std::to_string(memory.size()) + "}\n";
-           if (!http::serve_common(x, metrics, "", health))
+           if (!http::serve_common(x, metrics, "", health_of(offered, o)))
              x.reply(404, "text/plain", "no such page: try /live, /ready, /health or /metrics\n");
          }));
   Endpoints me;
@@ -84,6 +119,8 @@ void add_serve(Program& program) {
         v.example("mc-xfer serve --size 1GiB", "offer 1 GiB on port 5600");
         v.example("mc-xfer serve --root /srv/models", "offer files, read-only");
         v.example("mc-xfer serve --root incoming --writable", "let peers copy files here");
+        v.example("mc-xfer serve --size 0 --file model.bin",
+                  "offer the bytes of a file at offset 0, read-only");
         v.run_with([&o](Context&) { return run(o); });
       });
 }

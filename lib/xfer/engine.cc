@@ -80,9 +80,9 @@ Result<> Engine::Impl::start_transports() {
   if (names.empty() || names.size() > kTransportsMax)
     return fail(Code::kInvalid, "%zu transports are allowed: name some of shm, file, tcp",
                 names.size());
-  // Copies inside this process need no permission.
+  // What stays inside this process needs no permission.
   if (!allowed("shm")) names.insert(names.begin(), "self");
-  if (!allowed("file")) names.insert(names.begin(), "file");
+  if (!allowed("file")) names.push_back("file");
   std::optional<fault::Plan> drill;
   if (!options.fault.empty()) {
     MC_TRY(const std::string script, io::read_file(options.fault));

@@ -92,10 +92,10 @@ class Engine {
   // requests of this process, whose local side may lie in it, and by this process for its peers.
   // kInvalid: a name that host memory has, or that is known already.
   Result<> add_memory_kind(const std::string& name, std::shared_ptr<MemoryKind> kind);
-  // The first `bytes` of a file or block device, addressable like memory: transfers of this process
-  // and of peers read and write it at its offset in the segment. Created, or lengthened with all
-  // its space, when `writable` (kNoSpace); else it must be as long (kInvalid). A request on it
-  // cannot have a guard. The file stays when the Memory goes.
+  // The first `bytes` of a file or block device (0: all of it), addressable like memory: transfers
+  // of this process and of peers read and write it at its offset in the segment. Created, or
+  // lengthened with all its space, when `writable` (kNoSpace); else it must be as long (kInvalid).
+  // A request on it cannot have a guard. The file stays when the Memory goes.
   Result<Memory> register_file(const std::string& path, uint64_t bytes, bool writable = true);
   SegmentDescriptor describe() const;  // what peers are told
   Generation generation() const;

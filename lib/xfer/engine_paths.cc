@@ -8,6 +8,10 @@ namespace {
 std::string reason(const Peer& peer, const BufferInfo& buffer, const std::string& transport,
                    bool usable) {
   if (peer.same_process) return usable ? "the same process" : "not needed within a process";
+  if (buffer.is_file() != (transport == "file") && transport != "tcp")
+    return buffer.is_file() ? "it is a file" : "it is not a file";
+  if (transport == "file")
+    return usable ? "the same host; its file is opened here" : "its file cannot be opened here";
   if (transport == "shm") {
     if (!peer.same_host)
       return peer.descriptor.uid != ::geteuid() ? "another user, or another host" : "another host";

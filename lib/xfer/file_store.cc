@@ -73,10 +73,16 @@ Result<FileStorePtr> FileStore::open(const std::string& path, int flags, uint64_
 
 Result<FileStorePtr> FileStore::offer(const std::string& path, uint64_t bytes, bool writable,
                                       std::shared_ptr<FlowPool> flows) {
-  const bool there = ::access(path.c_str(), F_OK) == 0;
-  MC_TRY(FileStorePtr file,
-         open(path, writable ? O_RDWR | O_CREAT : O_RDONLY, bytes, std::move(flows)));
+  const bool there = ::access(path.c_str(), F_OK) == 0, whole = bytes == 0;
+  const int flags = (writable ? O_RDWR : O_RDONLY) | (writable && !whole ? O_CREAT : 0);
+  MC_TRY(FileStorePtr file, open(path, flags, whole ? 1 : bytes, std::move(flows)));
   MC_TRY(const uint64_t has, file->size());
+  if (whole) {
+    if (has == 0 || has > kFileBytesMax)
+      return fail(Code::kInvalid, "%s has %llu bytes: say how many to offer", path.c_str(),
+                  static_cast<unsigned long long>(has));
+    file->bytes_ = has;
+  }
   if (has >= bytes) return file;
   if (!writable)
     return fail(Code::kInvalid, "%s has %s, %s were to be offered", path.c_str(),

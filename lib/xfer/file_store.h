@@ -23,6 +23,7 @@ class FlowPool;
 class FileStore final : public Backing, public std::enable_shared_from_this<FileStore> {
  public:
   // Of this process: creates the file or lengthens it to `bytes` (space and all) when `writable`.
+  // 0: it is there, and all of it is offered.
   static Result<std::shared_ptr<FileStore>> offer(const std::string& path, uint64_t bytes,
                                                   bool writable, std::shared_ptr<FlowPool> flows);
   // Of a peer: the file must be there, at least as long, and the same one (`dev`, `ino`).

@@ -36,12 +36,13 @@ expect 0 "$xfer" kv "$peer" --layers 3 --blocks 5 --rounds 1 --each
 expect 2 "$xfer" kv "$peer" --layers 6100
 grep -q '6100 layers x 32 blocks need .* the peer offers 64.0 MiB' "$T/err" || die "too large: unclear error"
 expect 0 "$xfer" paths "$peer" --output json
-jq -es '(map(.transport) == ["shm", "tcp"]) and .[0].chosen and (.[1].chosen | not) and all(.usable)' "$T/out" >/dev/null ||
+jq -es '(map(.transport) == ["shm", "file", "tcp"]) and map(.chosen) == [true, false, false]
+  and map(.usable) == [true, false, true]' "$T/out" >/dev/null ||
   die "paths: $(cat "$T/out")"
 expect 0 "$xfer" paths "$peer" --transports tcp
 grep -q '^tcp *chosen' "$T/out" || die "paths: $(cat "$T/out")"
 expect 0 "$xfer" probe "$peer" --pings 20 --bulk 1MiB --output json
-jq -es 'map(select(.nic == "")) | length == 2 and all(.p50_us > 0 and .gb_per_s > 0)' "$T/out" >/dev/null ||
+jq -es 'map(select(.nic == "" and .error == null)) | length == 2 and all(.p50_us > 0 and .gb_per_s > 0)' "$T/out" >/dev/null ||
   die "probe: $(cat "$T/out")"
 expect 2 "$xfer" bench "$peer" --mix urgent:read:4KiB
 grep -q 'the class is high, medium or low' "$T/err" || die "bad mix: unclear error"
@@ -65,3 +66,31 @@ expect 2 "$xfer" serve --listen 0.0.0.0:0 --http 127.0.0.1:0
 grep -q 'cluster-key' "$T/err" || die "beyond loopback without a key: unclear error"
 kill "$server"
 wait "$server" || die "mc-xfer serve exited $? after SIGTERM"
+
+# A file in place of memory: bytes go into it and out of it, whoever opens it.
+"$xfer" serve --size 0 --file "$T/segment" --file-size 8MiB --writable --listen 127.0.0.1:0 \
+  --http 127.0.0.1:0 --announce "$T/f.json" 2>"$T/log" &
+server=$!
+until [ -s "$T/f.json" ]; do
+  [ $SECONDS -lt $((deadline + 20)) ] || die "mc-xfer serve --file: $(cat "$T/log")"
+  read -rt 0.05 <> <(:) || true
+done
+peer=$(jq -r .control "$T/f.json")
+for transports in file,tcp tcp; do
+  head -c 5000001 /dev/urandom >"$T/file"
+  expect 0 "$xfer" copy "$T/file" "$peer/4096" --transports $transports
+  expect 0 "$xfer" copy "$peer/4096" "$T/back" --bytes 5000001 --transports $transports
+  grep -q "over ${transports%%,*}" "$T/out" || die "file read another way: $(cat "$T/out")"
+  cmp "$T/file" "$T/back" || die "the file segment brought other bytes back over $transports"
+  cmp -n 5000001 -i 4096:0 "$T/segment" "$T/file" || die "the file does not hold what was sent"
+done
+curl -s "http://$(jq -r .http "$T/f.json")/health" |
+  jq -e '.bytes == 8388608 and .files[0].offset == 0 and .files[0].bytes == .bytes' >/dev/null ||
+  die "health does not tell of the file"
+expect 0 "$xfer" paths "$peer" --output json
+jq -es 'map(select(.chosen)) | length == 1 and .[0].transport == "file"' "$T/out" >/dev/null ||
+  die "paths of a file: $(cat "$T/out")"
+kill "$server"
+wait "$server" || die "mc-xfer serve --file exited $? after SIGTERM"
+expect 2 "$xfer" serve --size 0 --listen 127.0.0.1:0 --http 127.0.0.1:0
+grep -q 'nothing to offer' "$T/err" || die "nothing to offer: unclear error"

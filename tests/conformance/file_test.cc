@@ -447,7 +447,7 @@ TEST_SUITE("xfer/file") {
       return r.error().code;
     };
     CHECK(refused(folder.file("none"), 4096, false) == Code::kNotFound);
-    CHECK(refused(folder.file("none"), 0, true) == Code::kInvalid);
+    CHECK(refused(folder.file("none"), 0, true) == Code::kNotFound);
     CHECK_FALSE(fs::exists(folder.file("none")));
     CHECK(refused(folder.path.string(), 4096, false) == Code::kInvalid);
     REQUIRE(::mkfifo(folder.file("fifo").c_str(), 0600) == 0);
@@ -457,6 +457,11 @@ TEST_SUITE("xfer/file") {
       REQUIRE(::ftruncate(fd.get(), 100) == 0);
     }
     CHECK(refused(folder.file("short"), 4096, false) == Code::kInvalid);
+    const auto whole = engine->register_file(folder.file("short"), 0, false);
+    REQUIRE(whole.has_value());
+    CHECK(whole->size() == 100);
+    CHECK(io::Fd(::open(folder.file("empty").c_str(), O_RDWR | O_CREAT, 0600)));
+    CHECK(refused(folder.file("empty"), 0, true) == Code::kInvalid);
     CHECK(engine->register_file(folder.file("short"), 4096, true).has_value());
     CHECK(fs::file_size(folder.file("short")) == 4096);
   }
