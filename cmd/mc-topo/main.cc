@@ -6,5 +6,10 @@ int main(int argc, char** argv) {
   mc::Program program("mc-topo", "NUMA nodes, GPUs and NICs of a machine, and their tiers");
   mc::topo::add_show(program);
   mc::topo::add_tiers(program);
+  mc::topo::add_matrix(program);
+  mc::topo::add_pair(program);
+  mc::topo::add_check(program);
+  mc::topo::add_diff(program);
+  mc::topo::add_capture(program);
   return program.main(argc, argv);
 }

@@ -1,5 +1,6 @@
 #include "base/json.h"
 #include "cmd/mc-topo/verbs.h"
+#include "topo/json.h"
 #include "topo/render.h"
 
 namespace mc::topo {

@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "cmd/mc-topo/verbs.h"
+#include "topo/json.h"
 #include "topo/render.h"
 
 namespace mc::topo {

@@ -15,6 +15,7 @@ struct TopoOptions {
     v("sysfs", sysfs, "read the recorded sysfs in this folder instead of the live machine");
     v("xml", xml, "read this file instead: hwloc XML (lstopo) or NCCL topology XML");
   }
+  bool is_live() const { return sysfs.empty() && xml.empty(); }
   Result<Machine> machine() const {
     if (!sysfs.empty() && !xml.empty()) {
       return fail(Code::kInvalid, "--sysfs and --xml are two machines: give one of them");
@@ -28,5 +29,10 @@ inline void put(const std::string& text) { std::fputs(text.c_str(), stdout); }
 
 void add_show(Program& program);
 void add_tiers(Program& program);
+void add_matrix(Program& program);
+void add_pair(Program& program);
+void add_check(Program& program);
+void add_diff(Program& program);
+void add_capture(Program& program);
 
 }  // namespace mc::topo

@@ -9,9 +9,11 @@
 #include <filesystem>
 #include <memory>
 
+#include "base/json.h"
 #include "io/file.h"
 #include "topo/hwloc_view.h"
 #include "topo/hwloc_xml.h"
+#include "topo/json.h"
 #include "topo/nccl_xml.h"
 #include "topo/sysfs.h"
 
@@ -131,6 +133,15 @@ Result<Machine> discover_xml(const std::string& file) {
               "%s: the root element is <%s>: give hwloc XML (<topology>, made by lstopo) or NCCL "
               "topology XML (<system>, made with NCCL_TOPO_DUMP_FILE)",
               file.c_str(), root.name.substr(0, 40).c_str());
+}
+
+Result<Machine> discover_any(const std::string& what) {
+  if (what == "live") return discover_live();
+  std::error_code error;
+  if (std::filesystem::is_directory(what, error)) return discover_sysfs(what);
+  if (!what.ends_with(".json")) return discover_xml(what);
+  MC_TRY(const Json json, read_json_file(what));
+  return machine_from_json(json, what);
 }
 
 }  // namespace mc::topo

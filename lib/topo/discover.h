@@ -21,5 +21,7 @@ Result<Machine> discover_sysfs(const std::string& folder);
 // hwloc XML (lstopo) or NCCL topology XML: the root element says which. Port states that the file
 // does not hold count as active.
 Result<Machine> discover_xml(const std::string& file);
+// "live", a folder (recorded sysfs), FILE.json (of "mc-topo show --output json") or an XML file.
+Result<Machine> discover_any(const std::string& what);
 
 }  // namespace mc::topo

@@ -1,9 +1,9 @@
 #include "topo/render.h"
 
+#include <algorithm>
 #include <array>
 #include <map>
 
-#include "base/json.h"
 #include "base/result.h"
 #include "base/units.h"
 #include "topo/numbers.h"
@@ -20,6 +20,16 @@ std::string join(const std::vector<std::string>& words, const char* separator) {
   return out;
 }
 
+// "PCIe 32 GT/s x16", with what it could be when that is more; "" when unknown.
+std::string link_text(const PciLink& link) {
+  if (link.width == 0) return "";
+  std::string out = strf(", PCIe %g GT/s x%u", link.gt_per_s, link.width);
+  if (link.width < link.width_max || link.gt_per_s < link.gt_per_s_max) {
+    out += strf(" of %g GT/s x%u", link.gt_per_s_max, link.width_max);
+  }
+  return out;
+}
+
 std::string rdma_line(const RdmaDevice& device) {
   std::string line = strf("rdma %s", device.name.c_str());
   for (const Port& port : device.ports) {
@@ -27,7 +37,29 @@ std::string rdma_line(const RdmaDevice& device) {
     if (!port.link_layer.empty()) line += " " + port.link_layer;
     if (!port.rate.empty()) line += " " + port.rate;
   }
-  return line;
+  return line + link_text(device.at.link);
+}
+
+// "xGMI to gpu 1 (x2), gpu 2 (x1)"; peers that are not here are not named.
+std::string peers_text(const Machine& machine, const Gpu& gpu) {
+  std::map<std::string, std::string> of_type;
+  for (const GpuPeer& peer : gpu.peers) {
+    for (size_t i = 0; i < machine.gpus.size(); ++i) {
+      if (machine.gpus[i].at.pci != peer.pci) continue;
+      std::string& text = of_type[peer.type];
+      text += strf("%s%zu (x%u)", text.empty() ? " to gpu " : ", ", i, peer.links);
+    }
+  }
+  std::string out;
+  for (const auto& [type, text] : of_type) out += ", " + type + text;
+  return out;
+}
+
+std::string disk_line(const Disk& disk) {
+  std::string line = "disk " + disk.name;
+  if (!disk.model.empty()) line += ", " + disk.model;
+  if (disk.bytes > 0) line += ", " + human_bytes(disk.bytes);
+  return line + link_text(disk.at.link);
 }
 
 std::string net_line(const NetDevice& device) {
@@ -73,13 +105,18 @@ Branch devices_of(const Machine& machine, int node) {
   Branch root;
   for (size_t i = 0; i < machine.gpus.size(); ++i) {
     const Gpu& gpu = machine.gpus[i];
-    if (gpu.at.numa == node) root.add(gpu.at, strf("gpu %zu, %s", i, gpu.name.c_str()));
+    if (gpu.at.numa == node)
+      root.add(gpu.at, strf("gpu %zu, %s", i, gpu.name.c_str()) + link_text(gpu.at.link) +
+                           peers_text(machine, gpu));
   }
   for (const RdmaDevice& device : machine.rdma) {
     if (device.at.numa == node) root.add(device.at, rdma_line(device));
   }
   for (const NetDevice& device : machine.nets) {
     if (device.at.numa == node) root.add(device.at, net_line(device));
+  }
+  for (const Disk& disk : machine.disks) {
+    if (disk.at.numa == node) root.add(disk.at, disk_line(disk));
   }
   return root;
 }
@@ -89,14 +126,6 @@ bool has_node(const Machine& machine, int id) {
     if (node.id == id) return true;
   }
   return false;
-}
-
-Json place_json(const Place& at, bool bridges) {
-  Json out;
-  out["pci"] = at.pci.empty() ? Json(nullptr) : Json(at.pci);
-  out["numa"] = at.numa == kUnknownNode ? Json(nullptr) : Json(at.numa);
-  if (bridges) out["bridges"] = at.bridges;
-  return out;
 }
 
 void print_tiers(const Tiers& tiers, const std::array<std::string, 3>& why, std::string& out) {
@@ -114,9 +143,11 @@ std::string node_name(int node) {
 }  // namespace
 
 std::string machine_text(const Machine& machine) {
-  std::string out = strf("%s: NUMA nodes %zu, GPUs %zu, RDMA devices %zu, network devices %zu\n",
-                         machine.source.c_str(), machine.nodes.size(), machine.gpus.size(),
-                         machine.rdma.size(), machine.nets.size());
+  std::string out = strf(
+      "%s: NUMA nodes %zu, GPUs %zu, RDMA devices %zu, network devices %zu, "
+      "NVMe disks %zu\n",
+      machine.source.c_str(), machine.nodes.size(), machine.gpus.size(), machine.rdma.size(),
+      machine.nets.size(), machine.disks.size());
   for (const NumaNode& node : machine.nodes) {
     out += strf("node %d: ", node.id);
     out += node.cpus.empty() ? "memory only" : "cpus " + ranges(node.cpus);
@@ -132,58 +163,11 @@ std::string machine_text(const Machine& machine) {
   for (const Gpu& gpu : machine.gpus) note(gpu.at);
   for (const RdmaDevice& device : machine.rdma) note(device.at);
   for (const NetDevice& device : machine.nets) note(device.at);
+  for (const Disk& disk : machine.disks) note(disk.at);
   for (const auto& [node, branch] : elsewhere) {
     out += node == kUnknownNode ? "no NUMA node known:\n"
                                 : strf("node %d, which the kernel does not list:\n", node);
     print(branch, "", out);
-  }
-  return out;
-}
-
-Json machine_json(const Machine& machine) {
-  Json out;
-  out["source"] = machine.source;
-  out["numa_nodes"] = Json::array();
-  for (const NumaNode& node : machine.nodes) {
-    Json row;
-    row["numa"] = node.id;
-    row["cpus"] = node.cpus;
-    row["memory_bytes"] = node.memory_bytes;
-    out["numa_nodes"].push_back(std::move(row));
-  }
-  out["gpus"] = Json::array();
-  for (size_t i = 0; i < machine.gpus.size(); ++i) {
-    Json row;
-    row["index"] = i;
-    row["name"] = machine.gpus[i].name;
-    row.update(place_json(machine.gpus[i].at, true));
-    out["gpus"].push_back(std::move(row));
-  }
-  out["rdma"] = Json::array();
-  for (const RdmaDevice& device : machine.rdma) {
-    Json row;
-    row["name"] = device.name;
-    row.update(place_json(device.at, true));
-    row["ports"] = Json::array();
-    for (const Port& port : device.ports) {
-      Json p;
-      p["port"] = port.number;
-      p["state"] = port.state;
-      p["link_layer"] = port.link_layer;
-      p["rate"] = port.rate;
-      row["ports"].push_back(std::move(p));
-    }
-    out["rdma"].push_back(std::move(row));
-  }
-  out["nets"] = Json::array();
-  for (const NetDevice& device : machine.nets) {
-    Json row;
-    row["name"] = device.name;
-    row.update(place_json(device.at, true));
-    row["addresses"] = device.addresses;
-    row["speed_mbit"] = device.speed_mbit == 0 ? Json(nullptr) : Json(device.speed_mbit);
-    row["up"] = device.up;
-    out["nets"].push_back(std::move(row));
   }
   return out;
 }
@@ -214,39 +198,41 @@ std::string tiers_text(const Machine& machine, const TierTable& table) {
   return out;
 }
 
-Json tiers_json(const Machine& machine, const TierTable& table) {
-  Json out;
-  out["nics"] = Json::array();
-  for (const RdmaDevice& device : machine.rdma) {
-    Json row;
-    row["name"] = device.name;
-    row.update(place_json(device.at, false));
-    out["nics"].push_back(std::move(row));
+std::string matrix_text(const Machine& machine, const TierTable& table) {
+  if (table.gpus.empty() && table.nodes.empty()) return "no location has a NIC\n";
+  std::vector<std::string> names;
+  for (const RdmaDevice& device : machine.rdma) names.push_back(device.name);
+  size_t widest = 4;
+  for (const std::string& name : names) widest = std::max(widest, name.size());
+  // Columns by number when names would not fit a screen.
+  const bool numbered = names.size() * (widest + 2) > 100;
+  const size_t width = numbered ? 4 : widest + 2;
+  std::string out = strf("%-10s", "");
+  for (size_t i = 0; i < names.size(); ++i) {
+    const std::string head = numbered ? std::to_string(i) : names[i];
+    out += strf("%*s", static_cast<int>(width), head.c_str());
   }
-  out["gpus"] = Json::array();
-  for (const GpuTiers& gpu : table.gpus) {
-    Json row;
-    row["index"] = gpu.gpu;
-    row.update(place_json(machine.gpus[gpu.gpu].at, false));
-    row["tiers"] = gpu.tiers;
-    row["shared_bridge"] = !gpu.bridge.empty();
-    out["gpus"].push_back(std::move(row));
+  out += "\n";
+  const auto row = [&](const std::string& location, const Tiers& tiers) {
+    out += strf("%-10s", location.c_str());
+    for (const std::string& name : names) {
+      std::string cell = "-";
+      for (size_t tier = 0; tier < tiers.size(); ++tier) {
+        if (std::find(tiers[tier].begin(), tiers[tier].end(), name) != tiers[tier].end()) {
+          cell = std::to_string(tier + 1);
+        }
+      }
+      out += strf("%*s", static_cast<int>(width), cell.c_str());
+    }
+    out += "\n";
+  };
+  for (const NodeTiers& node : table.nodes) row("cpu:" + std::to_string(node.node), node.tiers);
+  for (const GpuTiers& gpu : table.gpus) row("cuda:" + std::to_string(gpu.gpu), gpu.tiers);
+  for (size_t i = 0; numbered && i < names.size(); ++i) {
+    out += strf("%s%zu = %s", i % 6 == 0 ? "\n" : "  ", i, names[i].c_str());
   }
-  out["hosts"] = Json::array();
-  for (const NodeTiers& node : table.nodes) {
-    Json row;
-    row["numa"] = node.node;
-    row["tiers"] = node.tiers;
-    out["hosts"].push_back(std::move(row));
-  }
-  out["memory_only_numa_nodes"] = table.memory_only_nodes;
-  out["left_out"] = Json::array();
-  for (const LeftOut& device : table.left_out) {
-    Json row;
-    row["name"] = device.name;
-    row["why"] = device.why;
-    out["left_out"].push_back(std::move(row));
-  }
+  if (numbered) out += "\n";
+  out += "\n1: same switch or nearest  2: same NUMA node  3: another node  -: not usable\n";
   return out;
 }
 

@@ -56,6 +56,11 @@ uint64_t total_memory(const std::string& meminfo) {
   return number<uint64_t>(meminfo.substr(first, last - first)).value_or(0) * 1024;
 }
 
+// Loopback and tunnels have no carrier to tell of: their state is "unknown" while they work.
+bool works(const std::optional<std::string>& operstate) {
+  return operstate == "up" || operstate == "unknown";
+}
+
 // The entries in use: a port has hundreds, nearly all zero.
 std::vector<Gid> gids(const Sysfs& sysfs, const std::string& port) {
   std::vector<Gid> out;
@@ -98,12 +103,20 @@ std::optional<std::string> Sysfs::real_path(const std::string& path) const {
   return real.substr(root_.size() + 1);
 }
 
+std::string Sysfs::bytes(const std::string& path) const {
+  const auto real = real_path(path);
+  std::error_code error;
+  if (!real || !fs::is_regular_file(fs::path(root_) / *real, error)) return "";
+  // Some attributes of idle devices refuse to be read.
+  return io::read_file(root_ + "/" + *real, kFileBytesMax).value_or("");
+}
+
 std::optional<std::string> Sysfs::text(const std::string& path) const {
   const auto real = real_path(path);
   std::error_code error;
   if (!real || !fs::is_regular_file(fs::path(root_) / *real, error)) return std::nullopt;
   auto content = io::read_file(root_ + "/" + *real, kFileBytesMax);
-  if (!content) return std::nullopt;  // some attributes of idle devices refuse to be read
+  if (!content) return std::nullopt;
   const size_t last = content->find_last_not_of(" \n\t");
   content->resize(last == std::string::npos ? 0 : last + 1);
   return *content;
@@ -221,7 +234,7 @@ std::vector<NetDevice> Sysfs::net_devices(const PciFunctions& functions) const {
                        .at = place(base, functions),
                        .addresses = {},
                        .speed_mbit = static_cast<uint64_t>(std::max<int64_t>(speed.value_or(0), 0)),
-                       .up = text(base + "/operstate") == "up",
+                       .up = works(text(base + "/operstate")),
                        .mtu = number<uint32_t>(text(base + "/mtu").value_or("")).value_or(0),
                        .driver = driver(base + "/device")});
   }

@@ -21,7 +21,8 @@ class Sysfs {
   static Result<Sysfs> open(const std::string& folder);
 
   std::optional<std::string> text(const std::string& path) const;  // trimmed
-  std::vector<std::string> names(const std::string& path) const;   // of a folder's entries, sorted
+  std::string bytes(const std::string& path) const;               // as they are; "" when unreadable
+  std::vector<std::string> names(const std::string& path) const;  // of a folder's entries, sorted
   std::optional<std::string> real_path(const std::string& path) const;  // below the root, "a/b/c"
   int numa_node(const std::string& device_path) const;
 

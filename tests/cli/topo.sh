@@ -47,6 +47,20 @@ python3 -c "print('<topology version=\"2.0\">' + '<object>' * 100000)" >"$T/deep
 expect 2 "$topo" show --xml "$T/deep.xml"
 grep -q 'nest deeper than' "$T/err" || die "$(cat "$T/err")"
 
+# This machine, recorded and looked at again, is the same machine.
+expect 0 "$topo" capture "$T/here"
+expect 0 "$topo" diff live "$T/here"
+grep -q '^no difference$' "$T/out" || die "$(cat "$T/out")"
+expect 1 "$topo" capture "$T/here"
+grep -q 'is there and not empty' "$T/err" || die "$(cat "$T/err")"
+expect 0 "$topo" show --sysfs "$T/here" --output json
+cp "$T/out" "$T/here.json"
+expect 0 "$topo" diff "$T/here.json" "$T/here"
+"$topo" check --sysfs "$T/here" --output json >"$T/out" || [ $? = 1 ] || die "check fails"
+python3 -m json.tool "$T/out" >/dev/null || die "check --output json is not JSON"
+expect 0 "$topo" matrix --form reference
+expect 1 "$topo" pair live "$T/absent.json"
+
 # Recorded machines have exactly the tiers that are known to be right.
 fixtures=${MC_TEST_SHARED:-}/fixtures/topology
 [ -e "$fixtures/mk_sysfs.py" ] || skip "no recorded machines at $fixtures (set MC_TEST_SHARED)"
@@ -87,3 +101,10 @@ echo '1: DOWN' >"$T/$name/sys/class/infiniband/$device/ports/1/state"
 expect 0 "$topo" tiers --sysfs "$T/$name"
 grep -q "^left out  $device: no active port (port 1 is DOWN)" "$T/out" || die "$device not left out"
 if grep '  tier ' "$T/out" | grep -qw "$device"; then die "$device is down, yet in a tier"; fi
+expect 1 "$topo" check --sysfs "$T/$name"
+grep -q "port-down.*$device" "$T/out" || die "check does not see the port down: $(cat "$T/out")"
+expect 0 "$topo" capture --sysfs "$T/$name" "$T/copy"
+expect 0 "$topo" diff "$T/$name" "$T/copy"
+expect 1 "$topo" diff "$T/$name" "$fixtures/$name"/source.*.xml
+expect 0 "$topo" pair "$T/$name" "$T/copy"
+grep -q 'the same name' "$T/out" || die "pair: $(cat "$T/out")"

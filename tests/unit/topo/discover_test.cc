@@ -1,57 +1,15 @@
 #include "topo/discover.h"
 
 #include <doctest/doctest.h>
-#include <unistd.h>
 
 #include <algorithm>
-#include <filesystem>
-#include <fstream>
 
+#include "tests/unit/topo/recorded.h"
 #include "topo/numbers.h"
 #include "topo/sysfs.h"
 
 namespace mc::topo {
 namespace {
-namespace fs = std::filesystem;
-
-// A recorded sysfs made of a few files, removed at the end.
-class Recorded {
- public:
-  explicit Recorded(const char* name)
-      : root_(fs::temp_directory_path() / (std::string(name) + "." + std::to_string(getpid()))) {
-    fs::create_directories(root_ / "sys/devices");
-  }
-  ~Recorded() {
-    std::error_code error;
-    fs::remove_all(root_, error);
-  }
-  void file(const std::string& path, const std::string& text) {
-    fs::create_directories((root_ / "sys" / path).parent_path());
-    std::ofstream(root_ / "sys" / path) << text << "\n";
-  }
-  void link(const std::string& path, const std::string& target) {
-    fs::create_directories((root_ / "sys" / path).parent_path());
-    fs::create_symlink(target, root_ / "sys" / path);
-  }
-  void function(const std::string& bridges, const std::string& address, const std::string& numa,
-                const std::string& class_code, const std::string& vendor = "0x15b3") {
-    const std::string device = "devices/" + bridges + "/" + address;
-    file(device + "/class", class_code);
-    file(device + "/vendor", vendor);
-    file(device + "/device", "0x1021");
-    file(device + "/numa_node", numa);
-    link("bus/pci/devices/" + address, "../../../" + device);
-  }
-  void rdma(const std::string& device, const std::string& name, const std::string& state) {
-    file("devices/" + device + "/infiniband/" + name + "/ports/1/state", state);
-    link("class/infiniband/" + name, "../../devices/" + device + "/infiniband/" + name);
-  }
-  std::string path() const { return root_.string(); }
-
- private:
-  fs::path root_;
-};
-
 TEST_CASE("CPU lists have ranges, and nonsense is refused with the file's name") {
   CHECK(parse_cpu_list("0-2,8", "f").value() == std::vector<int>{0, 1, 2, 8});
   CHECK(parse_cpu_list("", "f").value().empty());
