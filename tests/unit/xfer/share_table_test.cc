@@ -244,6 +244,47 @@ TEST_SUITE("xfer/nic_ledger") {
     CHECK(b.window(y, kLow, kNow + 32ms) == 64 * kKiB);
   }
 
+  TEST_CASE("a process killed in mid-transfer gives its share back") {
+    Folder folder;
+    NicLedger mine(config(folder));
+    const NicIndex nic = mine.nic("eth0");
+    int fds[2];
+    REQUIRE(::pipe(fds) == 0);
+    const pid_t pid = ::fork();
+    if (pid == 0) {
+      NicLedger ledger(config(folder));
+      ledger.sent(ledger.nic("eth0"), kMedium, 1 * kMiB, kNow);
+      if (::write(fds[1], "y", 1) != 1) ::_exit(1);
+      for (;;) ::pause();
+    }
+    ::close(fds[1]);
+    char ready = 0;
+    REQUIRE(::read(fds[0], &ready, 1) == 1);
+    ::close(fds[0]);
+    CHECK(mine.share(nic, kMedium, kNow + 500ms) == doctest::Approx(0.5));
+    ::kill(pid, SIGKILL);
+    ::waitpid(pid, nullptr, 0);
+    CHECK(mine.share(nic, kMedium, kNow + 1001ms) == 1);
+    CHECK(mine.window(nic, kMedium, kNow + 1002ms) == NicShare::kNoLimit);
+  }
+
+  TEST_CASE("a ledger goes on when its table is written over with garbage") {
+    for (uint64_t seed = 0; seed < 20; ++seed) {
+      CAPTURE(seed);
+      Folder folder;
+      NicLedger a(config(folder)), b(config(folder));
+      const NicIndex x = a.nic("eth0"), y = b.nic("eth0");
+      for (const auto& entry : std::filesystem::directory_iterator(folder.path))
+        overwrite(entry.path(), 0, seed);
+      a.sent(x, kLow, 100 * kKiB, kNow);
+      a.done(x, kLow, 100 * kKiB, 100 * kKiB, kNow + 1ms);
+      CHECK(a.room(x, kNow + 2ms) == kAllClasses);  // garbage may slow it, never stop it
+      b.sent(y, kLow, 1, kNow + 2ms);
+      CHECK(a.share(x, kLow, kNow + 4ms) <= 0.5);
+      b.done(y, kLow, 1, 1, kNow + 4ms);
+    }
+  }
+
   TEST_CASE("who was refused is told when there may be room again") {
     Folder folder;
     NicLedger ledger(config(folder));
