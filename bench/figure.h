@@ -84,6 +84,24 @@ inline Result<> compare(const Figure& figure, size_t turns, const Turn& ours, co
   return {};
 }
 
+// A count that must be 0, among `of` that were looked at.
+inline void none(const Figure& figure, uint64_t count, uint64_t of) {
+  const double share = of > 0 ? static_cast<double>(count) / static_cast<double>(of) : 0;
+  const Json line = {{"bench", figure.bench},
+                     {"case", figure.name},
+                     {"value", count},
+                     {"unit", figure.unit},
+                     {"against", figure.against},
+                     {"against_value", of},
+                     {"ratio", 1 - share},
+                     {"n", 1},
+                     {"spread", 0},
+                     {"target", 1},
+                     {"met", count == 0}};
+  std::printf("%s\n", dump_json(line).c_str());
+  std::fflush(stdout);
+}
+
 // Bytes a second, in GB/s, of `work` done `rounds` times, and its CPU time.
 inline Result<Measured> gigabytes(const Clock& clock, uint64_t bytes, size_t rounds,
                                   const std::function<Result<>()>& work) {

@@ -4,11 +4,16 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
+#include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <vector>
 
 #include "base/random.h"
+#include "bench/figure.h"
+#include "io/file.h"
 #include "wire/codec.h"
 #include "xfer/engine.h"
 
@@ -61,6 +66,26 @@ class ServingPeer {
   }
   pid_t pid_;
 };
+
+// CPU seconds of another process so far, to the clock tick.
+inline double cpu_of(pid_t pid) {
+  const auto text = io::read_file("/proc/" + std::to_string(pid) + "/stat");
+  unsigned long long user = 0, system = 0;
+  if (text)
+    std::sscanf(text->c_str() + text->rfind(')'),
+                ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user, &system);
+  return static_cast<double>(user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+}
+
+// GB/s of work that moves `bytes`, and what it costs both processes.
+inline Result<Measured> measured(const Clock& clock, pid_t peer, uint64_t bytes,
+                                 const std::function<Result<>()>& work) {
+  const double cpu = cpu_seconds() + cpu_of(peer);
+  const Time start = clock.now();
+  MC_TRY_(work());
+  const double seconds = to_seconds(clock.now() - start), n = static_cast<double>(bytes);
+  return Measured(n / 1e9 / seconds, (cpu_seconds() + cpu_of(peer) - cpu) * 1e9 / (n / 1024));
+}
 
 inline void fill(std::span<std::byte> bytes, uint64_t seed) {
   Random random(seed);

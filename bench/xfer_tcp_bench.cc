@@ -7,33 +7,12 @@
 #include "bench/raw_pair.h"
 #include "bench/serving_peer.h"
 #include "cmd/command.h"
-#include "io/file.h"
 
 namespace mc::bench {
 namespace {
 
 constexpr uint64_t kMemory = RawPair::kMemory;
 constexpr double kBandwidthTarget = 0.97, kLatencyTarget = 1 / 1.3;
-
-// CPU seconds of another process so far, to the clock tick.
-double cpu_of(pid_t pid) {
-  const auto text = io::read_file("/proc/" + std::to_string(pid) + "/stat");
-  unsigned long long user = 0, system = 0;
-  if (text)
-    std::sscanf(text->c_str() + text->rfind(')'),
-                ") %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %llu %llu", &user, &system);
-  return static_cast<double>(user + system) / static_cast<double>(::sysconf(_SC_CLK_TCK));
-}
-
-// GB/s of work that moves `bytes`, and what it costs both processes.
-Result<Measured> measured(const Clock& clock, pid_t peer, uint64_t bytes,
-                          const std::function<Result<>()>& work) {
-  const double cpu = cpu_seconds() + cpu_of(peer);
-  const Time start = clock.now();
-  MC_TRY_(work());
-  const double seconds = to_seconds(clock.now() - start), n = static_cast<double>(bytes);
-  return Measured(n / 1e9 / seconds, (cpu_seconds() + cpu_of(peer) - cpu) * 1e9 / (n / 1024));
-}
 
 // iperf3 between two processes of its own; nothing when it is not installed.
 class Iperf {
