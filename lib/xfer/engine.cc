@@ -65,7 +65,7 @@ Result<> Engine::Impl::start() {
   MC_TRY(PeerPtr me, make_peer(describe()));
   {
     Lock lock(mutex);
-    segments.push_back({me, "", {}});
+    segments.push_back({me, "", {}, {}});
   }
   caretaker = std::thread([this] { care(); });
   return {};

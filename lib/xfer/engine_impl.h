@@ -48,10 +48,15 @@ struct Engine::Impl final : Sink {
   Result<> serve_tcp();  // listens on the data addresses
 
   // ---- peers (engine_peers.cc)
+  struct Waiting {
+    SlicePtr slice;
+    Error why;
+  };
   struct Open {
     PeerPtr peer;  // null once closed
     std::string control;
-    std::vector<SlicePtr> waiting;  // for a newer descriptor
+    Time silent_until{};           // it did not answer just now: not asked again before that
+    std::vector<Waiting> waiting;  // for a newer descriptor
   };
   SegmentDescriptor describe() const;
   Result<PeerPtr> make_peer(SegmentDescriptor descriptor, const std::string& control = {}) const;
@@ -61,7 +66,7 @@ struct Engine::Impl final : Sink {
   void close(SegmentHandle segment);
   Result<PeerPtr> peer_of(SegmentHandle segment) MC_REQUIRES(mutex);
   void retire(PeerPtr peer, Peer::Fate fate) MC_REQUIRES(mutex);
-  bool refresh(SlicePtr& slice);
+  bool refresh(SlicePtr& slice, const Error& why);
   void refreshed(SegmentHandle segment);
   // The first transport that reaches and has not had it yet; null when none is left.
   Transport* next_way(Slice& slice) const;
@@ -85,7 +90,8 @@ struct Engine::Impl final : Sink {
   void launch(const TaskPtr& task, const Request& request, const PeerPtr& peer);
   void dispatch(SlicePtr slice);  // to its next transport, or settles it
   void finished(SlicePtr slice, Result<> outcome) override;
-  void settle(SlicePtr slice, const Result<>& outcome);
+  void settle(SlicePtr slice, Result<> outcome);
+  static Result<> of_one_process(const Slice& slice);
   Time after(Duration budget) const;
   bool ending() const;
   bool ended(const TaskPtr& task, uint64_t at, uint64_t bytes, const Result<>& outcome);

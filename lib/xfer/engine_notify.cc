@@ -1,17 +1,10 @@
 // What peers are told when bytes are there, and what they tell us.
 #include <algorithm>
 
-#include "base/hash.h"
 #include "rpc/server.h"
 #include "xfer/engine_impl.h"
 
 namespace mc::xfer {
-namespace {
-
-// Names a process: a notification must not reach the next one at the same address.
-uint64_t instance_of(const std::string& secret) { return xxh3(secret.data(), secret.size()); }
-
-}  // namespace
 
 // The peers of these requests, each once.
 Result<std::vector<SegmentHandle>> Engine::Impl::to_be_told(const Notification& n,
@@ -41,7 +34,7 @@ void Engine::Impl::tell(const TaskPtr& send, const Notice& notice) {
     if (auto peer = peer_of(send->segment); !peer)
       known = fail(peer.error());
     else
-      message.instance = instance_of((*peer)->descriptor.secret.bytes);
+      message.instance = send->instance != 0 ? send->instance.load() : (*peer)->instance;
     if (known) control = segments[send->segment].control;
   }
   if (send->cancelled.load()) known = fail(Code::kUnavailable, "the notification was cancelled");

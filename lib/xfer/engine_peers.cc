@@ -83,6 +83,7 @@ Result<PeerPtr> Engine::Impl::make_peer(SegmentDescriptor d, const std::string& 
                        d.secret.bytes == secret;  // two engines in a process are two peers
   peer->same_host = here && !peer->same_process;
   peer->same_net = d.net_id.empty() || d.net_id == net;
+  peer->instance = instance_of(d.secret.bytes);
   if (peer->same_host) peer->pid = pid_fd(static_cast<pid_t>(d.pid));
   peer->descriptor = std::move(d);
   return PeerPtr(peer);
@@ -107,7 +108,7 @@ Result<SegmentHandle> Engine::Impl::open(const SegmentDescriptor& descriptor,
     o.peer = std::move(peer);
   } else {
     handle = static_cast<SegmentHandle>(segments.size());
-    segments.push_back({std::move(peer), control, {}});
+    segments.push_back({std::move(peer), control, {}, {}});
     by_node.emplace(descriptor.node, handle);
     if (!control.empty()) by_address[control] = handle;
   }
@@ -154,18 +155,19 @@ void Engine::Impl::retire(PeerPtr peer, Peer::Fate fate) {
   });
 }
 
-// The segment's generation moved on, or it lacks the range: look for a newer descriptor, once a
-// slice, and go on with that. A guard that moved on is not this: the new descriptor has the old
-// generation, and the slice fails. Takes the slice if there is hope.
-bool Engine::Impl::refresh(SlicePtr& slice) {
+// The segment's generation moved on, it lacks the range, or its process is not there any more: look
+// for a newer descriptor, once a slice, and go on with that. A guard that moved on is not this: the
+// new descriptor has the old generation, and the slice fails. Takes the slice if there is hope.
+bool Engine::Impl::refresh(SlicePtr& slice, const Error& why) {
   const SegmentHandle segment = slice->task->segment;
   Lock lock(mutex);
   if (stopping || segment == 0 || segment >= segments.size() || slice->refreshed) return false;
   Open& o = segments[segment];
   if (o.peer == nullptr || (o.peer == slice->peer && o.control.empty())) return false;
+  if (o.peer == slice->peer && clock.now() < o.silent_until) return false;
   slice->refreshed = true;
   slice->awaited = false;
-  o.waiting.push_back(std::move(slice));
+  o.waiting.push_back({std::move(slice), why});
   if (o.waiting.size() == 1) errand([this, segment] { refreshed(segment); });
   return true;
 }
@@ -176,7 +178,7 @@ void Engine::Impl::refreshed(SegmentHandle segment) {
   {
     Lock lock(mutex);
     const Open& o = segments[segment];
-    const auto knows_newest = [&](const SlicePtr& s) { return s->peer == o.peer; };
+    const auto knows_newest = [&](const Waiting& w) { return w.slice->peer == o.peer; };
     if (std::any_of(o.waiting.begin(), o.waiting.end(), knows_newest)) control = o.control;
   }
   Result<> outcome;
@@ -186,20 +188,25 @@ void Engine::Impl::refreshed(SegmentHandle segment) {
     else if (auto opened = open(*descriptor, control); !opened)
       outcome = fail(opened.error());
   }
-  std::vector<SlicePtr> waiting;
+  std::vector<Waiting> waiting;
   PeerPtr newest;
   {
     Lock lock(mutex);
     waiting.swap(segments[segment].waiting);
+    if (!outcome) segments[segment].silent_until = clock.now() + kRefreshBudget;
     newest = segments[segment].peer;
   }
-  for (SlicePtr& slice : waiting) {
+  for (auto& [slice, why] : waiting) {
     const Piece& p = slice->piece;
     const Peer& peer = *slice->peer;
     if (newest != nullptr && newest != slice->peer) {
       slice->peer = newest;
       slice->tried = 0;
       dispatch(std::move(slice));
+      continue;
+    }
+    if (why.code != Code::kStale && why.code != Code::kInvalid) {
+      settle(std::move(slice), fail(why));
       continue;
     }
     auto in_range = peer.buffer(p.remote, span_of(p.bytes, p.rows, p.remote_stride));

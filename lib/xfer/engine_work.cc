@@ -112,12 +112,15 @@ Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
       const Run& run = work[i].run;
       batch->begin(first[i], run.request.segment);
       first[i].notice = notice.get();
+      if (notice != nullptr) first[i].instance = work[i].peer->instance;
       for (const Request& r : requests.subspan(run.first, run.count))
         batch->add(first[i], r.bytes * r.rows);
     }
     for (size_t i = 0; i < told.size(); ++i) {
       Task& send = first[work.size() + i];
       batch->begin(send, told[i]);
+      for (const Work& w : work)
+        if (w.run.request.segment == told[i]) send.instance = w.peer->instance;
       batch->add(send, after->payload.size());
       send.slices_left = 1;
       notice->sends.push_back(&send);
@@ -184,7 +187,7 @@ void Engine::Impl::dispatch(SlicePtr slice) {
   const Piece& p = slice->piece;
   const uint64_t span = span_of(p.bytes, p.rows, p.remote_stride);
   if (const auto range = slice->peer->buffer(p.remote, span); !range) {
-    if (!refresh(slice)) settle(std::move(slice), fail(range.error()));
+    if (!refresh(slice, range.error())) settle(std::move(slice), fail(range.error()));
     return;
   }
   if (Transport* way = next_way(*slice)) {
@@ -203,7 +206,7 @@ void Engine::Impl::finished(SlicePtr slice, Result<> outcome) {
   if (!outcome) count.failures->add();
   if (!outcome && !slice->cancelled->load()) {
     const Error& error = outcome.error();
-    if (error.code == Code::kStale && refresh(slice)) return;
+    if (error.code == Code::kStale && refresh(slice, error)) return;
     // What was moved stays moved: only this slice goes on, to the next transport that reaches.
     const auto moves = static_cast<uint32_t>(std::popcount(slice->tried)) - 1;
     if (worth_another(error.code) && moves < options.max_failover_attempts && !ending()) {
@@ -217,12 +220,26 @@ void Engine::Impl::finished(SlicePtr slice, Result<> outcome) {
         return;
       }
     }
+    // A process that was started again at the same control address: its data is elsewhere, and its
+    // secret another.
+    const bool gone = error.code == Code::kUnavailable || error.code == Code::kDenied;
+    if (gone && refresh(slice, error)) return;
   }
   settle(std::move(slice), outcome);
 }
 
+// What two processes of a node hold half of each, nobody holds.
+Result<> Engine::Impl::of_one_process(const Slice& slice) {
+  const uint64_t now = slice.peer->instance;
+  uint64_t before = 0;
+  if (slice.task->instance.compare_exchange_strong(before, now) || before == now) return {};
+  return fail(Code::kStale, "%s was started again in the middle of this transfer",
+              slice.peer->descriptor.node.c_str());
+}
+
 // The slice is done with, for good or ill; the last one ends its task, the last task its batch.
-void Engine::Impl::settle(SlicePtr slice, const Result<>& outcome) {
+void Engine::Impl::settle(SlicePtr slice, Result<> outcome) {
+  if (outcome) outcome = of_one_process(*slice);
   const TaskPtr task = std::move(slice->task);  // and with it the batch, to the end of this call
   const Counters& count = counters_of(*slice);
   const uint64_t at = slice->at, bytes = slice->piece.total();

@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/units.h"
 #include "wire/codec.h"
 
@@ -32,7 +33,7 @@ struct BufferInfo {
   }
 };
 
-struct NicInfo {  // the NIC that carries the data address of the same index
+struct NicInfo {             // the NIC that carries the data address of the same index
   std::string name;          // "eth0"; "" when unknown
   uint32_t prefix_bits = 0;  // of the address's subnet; 0: unknown
   int32_t numa = -1;
@@ -59,6 +60,11 @@ struct SegmentDescriptor {
   }
 };
 
+// Of the secret of a process: names it, as its address and its node's name do not.
+inline uint64_t instance_of(const std::string& secret) {
+  return xxh3(secret.data(), secret.size());
+}
+
 struct Notified {
   static constexpr const char* kName = "notified";
   static void fields(auto& a, auto&) { a(); }
@@ -68,7 +74,7 @@ struct Notify {  // asked of the owner's control address, after the data is ther
   static constexpr const char* kName = "notify";
   using Reply = Notified;
   NodeId from;
-  uint64_t instance = 0;  // the hash of the secret of the process that has the data
+  uint64_t instance = 0;  // of the process that has the data
   std::string name;
   wire::Blob payload;
   static void fields(auto& a, auto& m) { a(m.from, m.instance, m.name, m.payload); }

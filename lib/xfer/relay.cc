@@ -133,6 +133,7 @@ void Relay::send(const Chunk& chunk, std::function<void(const Result<>&)> settle
   auto task = std::make_shared<Task>();
   task->segment = outer.task->segment;
   task->slices_left = 1;
+  task->instance = outer.peer->instance;
   task->settled = std::move(settled);
   auto slice = std::make_unique<Slice>();
   slice->op = outer.op;

@@ -36,6 +36,8 @@ struct Task {
   bool wanted_cancel = false;
   Error error;               // the first, if any
   Notice* notice = nullptr;  // waits for this task
+  // The process that its bytes are in, or came from; 0: none moved yet. Never two of them.
+  std::atomic<uint64_t> instance{0};
   std::atomic<bool> cancelled{false};
 };
 using TaskPtr = std::shared_ptr<Task>;  // shares the ownership of its batch

@@ -21,13 +21,15 @@ struct Task;
 struct Peer {
   enum class Fate : uint8_t { kOpen, kReplaced, kClosed };
   SegmentDescriptor descriptor;
+  uint64_t instance = 0;  // names the process, of which its node may have another one later
   bool same_process = false;
   bool same_host = false;  // and the same user: shared memory and process_vm may be tried
   bool same_net = false;   // and its loopback addresses are ours
   io::Fd pid;              // of the owner, when same_host
   mutable std::atomic<Time> seen_alive{Time{}};  // that process; see host.h
   mutable std::atomic<Fate> fate{Fate::kOpen};
-  mutable std::atomic<bool> no_mapping{false};  // its shared memory was refused: do not ask again
+  // Its shared memory was refused, or it did not answer: not asked before that.
+  mutable std::atomic<Time> no_mapping_until{Time{}};
   // The buffer that holds all of a range; null, or kInvalid, when there is none.
   const BufferInfo* find(uint64_t offset, uint64_t bytes) const;
   Result<const BufferInfo*> buffer(uint64_t offset, uint64_t bytes) const;

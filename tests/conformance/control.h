@@ -43,7 +43,7 @@ class Control {
 // (hang_test.cc), which offers memory filled from seed 11.
 class Served {
  public:
-  static constexpr uint64_t kBytes = 16 * kMiB;
+  static constexpr uint64_t kBytes = 4 * kMiB;
   static constexpr const char* kWhat = "MC_TEST_SERVE";  // fd,transport,control,data
   explicit Served(const std::string& transport) : transport_(transport) { start(); }
   ~Served() { kill(); }

@@ -1,12 +1,84 @@
 // A peer that is killed, stopped, or started again at the same addresses, at any step of what two
 // processes do with each other: everything is answered, in time, and with the right bytes or an
 // error.
+#include <cstring>
+
 #include "tests/conformance/child.h"
 #include "tests/conformance/control.h"
 
 using namespace mc;
 using namespace mc::xfer;
 using namespace std::chrono_literals;
+
+namespace {
+
+constexpr Duration kPeerTimeout = 500ms, kSoon = 8s;  // of what takes a fraction of that
+
+std::unique_ptr<Engine> user_of(const std::string& transport) {
+  static Metrics metrics;
+  EngineOptions o;
+  o.node = "user";
+  o.transports = {transport};
+  o.peer_timeout = kPeerTimeout;
+  auto engine = Engine::open(kClock, o, metrics);
+  REQUIRE_MESSAGE(engine.has_value(), (engine ? "" : engine.error().what));
+  return std::move(*engine);
+}
+
+enum class Fate { kKilled, kStopped, kRestarted };
+const Fate kFates[] = {Fate::kKilled, Fate::kStopped, Fate::kRestarted};
+
+void meet(Served& peer, Fate fate) {
+  switch (fate) {
+    case Fate::kKilled: peer.kill(); break;
+    case Fate::kStopped: peer.stop(); break;
+    case Fate::kRestarted: peer.restart(); break;
+  }
+}
+
+std::vector<std::byte> pattern() {
+  std::vector<std::byte> bytes(Served::kBytes);
+  fill(bytes, 11);
+  return bytes;
+}
+
+bool moving(const Engine& engine, BatchId batch) {
+  const Time limit = kClock.now() + 10s;
+  while (engine.status(batch, 0).state != State::kCompleted && kClock.now() < limit)
+    std::this_thread::yield();
+  return engine.status(batch, 0).state == State::kCompleted;
+}
+
+// A peer, a user of it, and how long the user's calls take.
+struct Met {
+  Served peer;
+  std::unique_ptr<Engine> user;
+  SegmentHandle segment = 0;
+  Time before{};
+  explicit Met(const std::string& transport) : peer(transport), user(user_of(transport)) {
+    auto opened = user->open_segment(peer.control(), 10s);
+    REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().what));
+    segment = *opened;
+  }
+  void begin() { before = kClock.now(); }
+  bool soon() const { return kClock.now() - before < kSoon; }
+  // Afterwards a peer that is there again is of use again.
+  void recovers(Fate fate) {
+    if (fate == Fate::kKilled) return;
+    if (fate == Fate::kStopped) peer.resume();
+    const std::vector<std::byte> want = pattern();
+    std::vector<std::byte> got(want.size());
+    Result<> read;
+    const Time limit = kClock.now() + 10s;
+    do {
+      read = user->transfer_sync(read_of(segment, 0, got), 5s);
+    } while (!read && kClock.now() < limit);
+    REQUIRE_MESSAGE(read.has_value(), (read ? "" : read.error().what));
+    CHECK(digest(got) == digest(want));
+  }
+};
+
+}  // namespace
 
 TEST_SUITE("xfer/hang") {
   TEST_CASE("serve until killed" * doctest::skip()) {  // what class Served runs
@@ -39,5 +111,122 @@ TEST_SUITE("xfer/hang") {
     REQUIRE(::write(pipe, where.data(), where.size()) == static_cast<ssize_t>(where.size()));
     ::close(pipe);
     for (;;) ::pause();
+  }
+
+  TEST_CASE("opening a segment: an answer within its budget, whatever became of the peer") {
+    for (const Fate fate : kFates) {
+      CAPTURE(static_cast<int>(fate));
+      Served peer("tcp");
+      auto user = user_of("tcp");
+      meet(peer, fate);
+      const Time before = kClock.now();
+      auto opened = user->open_segment(peer.control(), fate == Fate::kRestarted ? 10s : 500ms);
+      CHECK(opened.has_value() == (fate == Fate::kRestarted));
+      CHECK(kClock.now() - before < kSoon);
+    }
+  }
+
+  TEST_CASE("the first transfer after the descriptor was fetched: an error, or the right bytes") {
+    for (const std::string transport : {"shm", "tcp"}) {
+      for (const Fate fate : kFates) {
+        CAPTURE(transport);
+        CAPTURE(static_cast<int>(fate));
+        Met met(transport);
+        meet(met.peer, fate);
+        std::vector<std::byte> got(64 * kKiB);
+        met.begin();
+        auto read = met.user->transfer_sync(read_of(met.segment, 0, got), 20s);
+        CHECK(met.soon());
+        CHECK_MESSAGE(read.has_value() == (fate == Fate::kRestarted),
+                      (read ? "" : read.error().what));
+        const std::vector<std::byte> want = pattern();
+        if (read) CHECK(std::memcmp(got.data(), want.data(), got.size()) == 0);
+        met.recovers(fate);
+      }
+    }
+  }
+
+  TEST_CASE("in the middle of reads and writes: each request is answered, and rightly") {
+    for (const std::string transport : {"shm", "tcp"}) {
+      for (const Op op : {Op::kRead, Op::kWrite}) {
+        for (const Fate fate : kFates) {
+          CAPTURE(transport);
+          CAPTURE(static_cast<int>(op));
+          CAPTURE(static_cast<int>(fate));
+          Met met(transport);
+          const std::vector<std::byte> want = pattern();
+          // A tcp connection to a peer that hangs gives up its slices one after another.
+          const size_t n = transport == "tcp" && fate == Fate::kStopped ? 4 : 48;
+          std::vector<std::vector<std::byte>> local(n, std::vector<std::byte>(Served::kBytes));
+          std::vector<Request> requests;
+          for (size_t i = 0; i < local.size(); ++i) {
+            if (op == Op::kWrite) local[i] = want;
+            requests.push_back(read_of(met.segment, 0, local[i]));
+            requests.back().op = op;
+          }
+          const BatchId batch = met.user->allocate_batch();
+          REQUIRE(met.user->submit(batch, requests).has_value());
+          CHECK(moving(*met.user, batch));
+          met.begin();
+          meet(met.peer, fate);
+          auto done = met.user->wait(batch, 20s);
+          CHECK(met.soon());
+          for (size_t i = 0; i < local.size(); ++i) {
+            const Status s = met.user->status(batch, i);
+            CHECK(xfer::finished(s.state));
+            if (s.state == State::kCompleted && op == Op::kRead) CHECK(local[i] == want);
+          }
+          met.user->free_batch(batch);
+          met.recovers(fate);
+        }
+      }
+    }
+  }
+
+  TEST_CASE("a notification: an answer in its time, and a successor is not told") {
+    for (const Fate fate : kFates) {
+      CAPTURE(static_cast<int>(fate));
+      Met met("shm");
+      REQUIRE(met.user->notify(met.segment, {"n", "", ""}, 5s).has_value());
+      meet(met.peer, fate);
+      met.begin();
+      auto told = met.user->notify(met.segment, {"n", "", ""}, 1s);
+      CHECK(met.soon());
+      REQUIRE_FALSE(told.has_value());
+      if (fate == Fate::kRestarted) CHECK(told.error().code == Code::kStale);
+      met.recovers(fate);
+    }
+  }
+
+  TEST_CASE("what a notification speaks of is never in another process") {
+    for (const std::string transport : {"shm", "tcp"}) {
+      CAPTURE(transport);
+      Met met(transport);
+      std::vector<std::byte> bytes(64 * kKiB);
+      Request first = read_of(met.segment, 0, bytes), second = first;
+      first.op = second.op = Op::kWrite;
+      REQUIRE(met.user->transfer_sync(first, 5s).has_value());
+      met.peer.restart();
+      const BatchId batch = met.user->allocate_batch();
+      REQUIRE(met.user->submit(batch, {&second, 1}, Notification{"n", "", ""}).has_value());
+      CHECK_FALSE(met.user->wait(batch, 20s).has_value());
+      met.user->free_batch(batch);
+    }
+  }
+
+  TEST_CASE("engines close at once, whatever their peers do") {
+    for (const std::string transport : {"shm", "tcp"}) {
+      CAPTURE(transport);
+      Met met(transport);
+      std::vector<std::byte> got(4 * kMiB);
+      const std::vector<Request> requests(32, read_of(met.segment, 0, got));
+      const BatchId batch = met.user->allocate_batch();
+      REQUIRE(met.user->submit(batch, requests).has_value());
+      met.peer.stop();
+      met.begin();
+      met.user.reset();
+      CHECK(met.soon());
+      met.peer.kill();
+    }
   }
 }

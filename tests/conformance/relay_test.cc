@@ -109,6 +109,28 @@ TEST_SUITE("xfer/relay") {
     CHECK(digest(back) == digest(host));
   }
 
+  TEST_CASE("a peer's device memory is its owner's to stage, from host and from device") {
+    auto owner = make_engine("owner", {"shm", "tcp"}), user = make_engine("user", {"shm", "tcp"});
+    Device there(*owner, 4 * kMiB), here(*user, 4 * kMiB);
+    auto segment = user->open_segment(owner->describe());
+    REQUIRE(segment.has_value());
+    std::vector<std::byte> host(4 * kMiB);
+    fill(host, 8);
+    Request r = read_of(*segment, there.registered.offset(), host);
+    r.op = Op::kWrite;
+    auto wrote = user->transfer_sync(r, 10s);
+    REQUIRE_MESSAGE(wrote.has_value(), (wrote ? "" : wrote.error().what));
+    CHECK(digest(there.inside()) == digest(host));
+    r.op = Op::kRead;
+    r.local = here.bytes().data();
+    auto read = user->transfer_sync(r, 10s);
+    REQUIRE_MESSAGE(read.has_value(), (read ? "" : read.error().what));
+    CHECK(digest(here.inside()) == digest(host));
+    there.memory->fail_from(0);
+    auto failed = user->transfer_sync(r, 10s);
+    REQUIRE_FALSE(failed.has_value());
+  }
+
   TEST_CASE("copies of several chunks are under way at once") {
     Pair pair("shm", 4 * kMiB);
     Device device(pair.engine(), 4 * kMiB);

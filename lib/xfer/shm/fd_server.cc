@@ -142,9 +142,11 @@ Result<ReceivedFd> fetch_fd(const std::string& name, uint32_t shm_id) {
   message.msg_iovlen = 1;
   message.msg_control = control;
   message.msg_controllen = sizeof control;
-  if (!readable(socket.get(), kPeerWaitMs) ||
-      ::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(sizeof answer))
-    return fail(Code::kUnavailable, "shared memory of @%s: no answer", name.c_str());
+  if (!readable(socket.get(), kPeerWaitMs))
+    return fail(Code::kTimeout, "shared memory of @%s: no answer within %d ms", name.c_str(),
+                kPeerWaitMs);
+  if (::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(sizeof answer))
+    return fail(Code::kUnavailable, "shared memory of @%s: closed unanswered", name.c_str());
   ReceivedFd received;
   received.bytes = answer.bytes;
   received.writable = answer.writable != 0;

@@ -54,7 +54,10 @@ bool LocalTransport::reaches(const Peer& peer, uint64_t offset, Op op) const {
   if (!buffer || (*buffer)->is_file()) return false;
   if (peer.same_process) return true;
   if (!config_.peers || !peer.same_host) return false;
-  if ((*buffer)->shm_id != 0) return !peer.descriptor.shm_socket.empty() && !peer.no_mapping.load();
+  if ((*buffer)->shm_id != 0) {
+    const Time until = peer.no_mapping_until.load();
+    return !peer.descriptor.shm_socket.empty() && (until == Time{} || clock_.now() >= until);
+  }
   const bool elsewhere = config_.yields_writes && !peer.descriptor.tcp.empty();
   return (*buffer)->remote_addr != 0 && (op == Op::kRead || !elsewhere);
 }
@@ -153,7 +156,7 @@ Result<LocalTransport::There> LocalTransport::locate(const PeerPtr& peer, const 
     if (there.mapping == nullptr && !may_wait)
       return fail(Code::kBusy, "the memory of %s is not mapped yet", peer->descriptor.node.c_str());
     if (there.mapping == nullptr) {
-      MC_TRY(there.mapping, mappings_.map(peer, buffer));
+      MC_TRY(there.mapping, mappings_.map(peer, buffer, clock_.now()));
     }
     there.data = there.mapping->data;
     writable = there.mapping->writable;

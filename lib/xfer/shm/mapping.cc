@@ -13,6 +13,8 @@
 namespace mc::xfer {
 namespace {
 
+constexpr Duration kSilentRest = std::chrono::seconds(5);
+
 Result<MappingPtr> fetch_and_map(const PeerPtr& peer, const BufferInfo& buffer) {
   const char* node = peer->descriptor.node.c_str();
   auto received = fetch_fd(peer->descriptor.shm_socket, buffer.shm_id);
@@ -54,15 +56,18 @@ MappingPtr Mappings::known(const PeerPtr& peer, const BufferInfo& buffer) const 
   return it == mappings_.end() ? nullptr : it->second;
 }
 
-Result<MappingPtr> Mappings::map(const PeerPtr& peer, const BufferInfo& buffer) {
+Result<MappingPtr> Mappings::map(const PeerPtr& peer, const BufferInfo& buffer, Time now) {
   if (MappingPtr m = known(peer, buffer)) return m;
-  if (peer->no_mapping.load())
+  if (now < peer->no_mapping_until.load())
     return fail(Code::kUnavailable, "%s does not hand out its memory",
                 peer->descriptor.node.c_str());
   auto fresh = fetch_and_map(peer, buffer);  // two threads may both do it
   if (!fresh) {
-    if (fresh.error().code != Code::kStale) peer->no_mapping.store(true);
-    return fresh;
+    const Error& error = fresh.error();
+    const bool silent = error.code == Code::kTimeout;  // stopped, say: it may answer yet
+    if (error.code != Code::kStale)
+      peer->no_mapping_until.store(silent ? now + kSilentRest : Time::max());
+    return fail(silent ? Code::kUnavailable : error.code, "%s", error.what.c_str());
   }
   Lock lock(mutex_);
   MC_TRY_(still_open(*peer));  // else forget() was here already, and nobody would drop this one

@@ -27,9 +27,9 @@ using MappingPtr = std::shared_ptr<const Mapping>;
 class Mappings {
  public:
   MappingPtr known(const PeerPtr& peer, const BufferInfo& buffer) const;  // null: not mapped yet
-  // Errors: kStale (withdrawn, or the peer was replaced), kUnavailable (not handed out; it is not
-  // asked for again).
-  Result<MappingPtr> map(const PeerPtr& peer, const BufferInfo& buffer);
+  // Errors: kStale (withdrawn, or the peer was replaced), kUnavailable (not handed out: it is not
+  // asked for again; or no answer: not for a while).
+  Result<MappingPtr> map(const PeerPtr& peer, const BufferInfo& buffer, Time now);
   void forget(const PeerPtr& peer);
 
  private:
