@@ -25,7 +25,13 @@ struct TopoOptions {
   }
 };
 
-inline void put(const std::string& text) { std::fputs(text.c_str(), stdout); }
+// To stdout. Names come from files of strangers: what would steer a terminal is not passed on.
+inline void put(std::string text) {
+  for (char& c : text) {
+    if ((static_cast<unsigned char>(c) < 0x20 && c != '\n') || c == 0x7f) c = '?';
+  }
+  std::fwrite(text.data(), 1, text.size(), stdout);
+}
 
 void add_show(Program& program);
 void add_tiers(Program& program);

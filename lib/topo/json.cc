@@ -7,6 +7,7 @@ namespace mc::topo {
 namespace {
 
 constexpr size_t kDevicesMax = 65536;
+constexpr size_t kBridgesMax = 255;  // PCI has that many buses
 
 Json place_json(const Place& at) {
   Json out;
@@ -114,6 +115,9 @@ class Reader {
     if (v && !v->is_object()) return wrong(key, "an object");
     return Reader(v ? *v : kEmpty, where_ + " " + key);
   }
+  Failure wrong(const char* key, const char* what) const {
+    return fail(Code::kInvalid, "%s: \"%s\" is not %s", where_.c_str(), key, what);
+  }
 
  private:
   const Json* find(const char* key) const {
@@ -125,9 +129,6 @@ class Reader {
     if (v && (!v->is_array() || v->size() > kDevicesMax)) return wrong(key, "a list in bounds");
     return v;
   }
-  Failure wrong(const char* key, const char* what) const {
-    return fail(Code::kInvalid, "%s: \"%s\" is not %s", where_.c_str(), key, what);
-  }
 
   const Json& json_;
   std::string where_;
@@ -138,6 +139,7 @@ Result<Place> place_from(const Reader& r) {
   MC_TRY(at.pci, r.text("pci"));
   MC_TRY(at.numa, r.node("numa"));
   MC_TRY(at.bridges, r.texts("bridges"));
+  if (at.bridges.size() > kBridgesMax) return r.wrong("bridges", "a path in a PCI tree");
   MC_TRY(const Reader link, r.object("link"));
   MC_TRY(at.link.gt_per_s, link.number("gt_per_s"));
   MC_TRY(at.link.gt_per_s_max, link.number("gt_per_s_max"));

@@ -7,6 +7,7 @@
 #include "base/result.h"
 #include "base/units.h"
 #include "topo/numbers.h"
+#include "topo/tree.h"
 
 namespace mc::topo {
 namespace {
@@ -71,61 +72,33 @@ std::string net_line(const NetDevice& device) {
   return line;
 }
 
-// One level of the PCI tree: bridges by name, then the devices that hang right here.
-struct Branch {
-  std::map<std::string, Branch> bridges;
-  std::vector<std::string> leaves;
-
-  void add(const Place& at, const std::string& line) {
-    Branch* branch = this;
-    for (const std::string& bridge : at.bridges) branch = &branch->bridges[bridge];
-    branch->leaves.push_back(at.pci.empty() ? line : at.pci + "  " + line);
+std::string leaf_line(const Machine& machine, const Leaf& leaf) {
+  const std::string& pci = place_of(machine, leaf).pci;
+  const std::string lead = pci.empty() ? "" : pci + "  ";
+  switch (leaf.kind) {
+    case Leaf::Kind::kGpu: {
+      const Gpu& gpu = machine.gpus[leaf.index];
+      return lead + strf("gpu %zu, %s", leaf.index, gpu.name.c_str()) + link_text(gpu.at.link) +
+             peers_text(machine, gpu);
+    }
+    case Leaf::Kind::kRdma: return lead + rdma_line(machine.rdma[leaf.index]);
+    case Leaf::Kind::kNet: return lead + net_line(machine.nets[leaf.index]);
+    default: return lead + disk_line(machine.disks[leaf.index]);
   }
-};
+}
 
-void print(const Branch& branch, const std::string& indent, std::string& out) {
+void print(const Machine& machine, const Branch& branch, const std::string& indent,
+           std::string& out) {
   size_t left = branch.leaves.size() + branch.bridges.size();
   const auto item = [&](const std::string& text) {
     out += indent + (--left > 0 ? "├─ " : "└─ ") + text + "\n";
     return indent + (left > 0 ? "│  " : "   ");
   };
-  for (const std::string& leaf : branch.leaves) item(leaf);
+  for (const Leaf& leaf : branch.leaves) item(leaf_line(machine, leaf));
   for (const auto& [name, child] : branch.bridges) {
-    std::string line = name;
-    const Branch* end = &child;
-    while (end->leaves.empty() && end->bridges.size() == 1) {
-      line += " > " + end->bridges.begin()->first;
-      end = &end->bridges.begin()->second;
-    }
-    print(*end, item(line), out);
+    const Chain chain = chain_from(name, child);
+    print(machine, *chain.end, item(join(chain.names, " > ")), out);
   }
-}
-
-Branch devices_of(const Machine& machine, int node) {
-  Branch root;
-  for (size_t i = 0; i < machine.gpus.size(); ++i) {
-    const Gpu& gpu = machine.gpus[i];
-    if (gpu.at.numa == node)
-      root.add(gpu.at, strf("gpu %zu, %s", i, gpu.name.c_str()) + link_text(gpu.at.link) +
-                           peers_text(machine, gpu));
-  }
-  for (const RdmaDevice& device : machine.rdma) {
-    if (device.at.numa == node) root.add(device.at, rdma_line(device));
-  }
-  for (const NetDevice& device : machine.nets) {
-    if (device.at.numa == node) root.add(device.at, net_line(device));
-  }
-  for (const Disk& disk : machine.disks) {
-    if (disk.at.numa == node) root.add(disk.at, disk_line(disk));
-  }
-  return root;
-}
-
-bool has_node(const Machine& machine, int id) {
-  for (const NumaNode& node : machine.nodes) {
-    if (node.id == id) return true;
-  }
-  return false;
 }
 
 void print_tiers(const Tiers& tiers, const std::array<std::string, 3>& why, std::string& out) {
@@ -148,26 +121,18 @@ std::string machine_text(const Machine& machine) {
       "NVMe disks %zu\n",
       machine.source.c_str(), machine.nodes.size(), machine.gpus.size(), machine.rdma.size(),
       machine.nets.size(), machine.disks.size());
-  for (const NumaNode& node : machine.nodes) {
-    out += strf("node %d: ", node.id);
-    out += node.cpus.empty() ? "memory only" : "cpus " + ranges(node.cpus);
-    if (node.memory_bytes > 0) out += ", " + human_bytes(node.memory_bytes);
-    out += "\n";
-    print(devices_of(machine, node.id), "", out);
-  }
-  // Devices whose node is unknown, or is none of those listed (firmware does say such things).
-  std::map<int, Branch> elsewhere;
-  const auto note = [&](const Place& at) {
-    if (!has_node(machine, at.numa)) elsewhere[at.numa] = devices_of(machine, at.numa);
-  };
-  for (const Gpu& gpu : machine.gpus) note(gpu.at);
-  for (const RdmaDevice& device : machine.rdma) note(device.at);
-  for (const NetDevice& device : machine.nets) note(device.at);
-  for (const Disk& disk : machine.disks) note(disk.at);
-  for (const auto& [node, branch] : elsewhere) {
-    out += node == kUnknownNode ? "no NUMA node known:\n"
-                                : strf("node %d, which the kernel does not list:\n", node);
-    print(branch, "", out);
+  for (const NodeTree& tree : trees_of(machine)) {
+    if (tree.known) {
+      out += strf("node %d: ", tree.node);
+      out += tree.known->cpus.empty() ? "memory only" : "cpus " + ranges(tree.known->cpus);
+      if (tree.known->memory_bytes > 0) out += ", " + human_bytes(tree.known->memory_bytes);
+      out += "\n";
+    } else if (tree.node == kUnknownNode) {
+      out += "no NUMA node known:\n";
+    } else {
+      out += strf("node %d, which the kernel does not list:\n", tree.node);
+    }
+    print(machine, tree.devices, "", out);
   }
   return out;
 }

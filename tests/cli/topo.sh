@@ -83,6 +83,10 @@ for fixture in "$fixtures"/*/sysfs.txt; do
   name=$(basename "$folder")
   python3 "$fixtures/mk_sysfs.py" "$fixture" "$T/$name"
   expect 0 "$topo" show --sysfs "$T/$name"
+  expect 0 "$topo" show --sysfs "$T/$name" --svg
+  python3 -c "import sys, xml.dom.minidom as m; m.parse(sys.argv[1])" "$T/out" || die "$name: svg"
+  expect 0 "$topo" show --sysfs "$T/$name" --dot
+  if command -v dot >/dev/null; then dot -Tcanon "$T/out" >/dev/null || die "$name: dot"; fi
   expect 0 "$topo" tiers --sysfs "$T/$name" --output json
   python3 "$T/compare.py" "$T/out" "$folder/expected.json" || die "$name: sysfs differs"
   for xml in "$folder"/source.*.xml; do

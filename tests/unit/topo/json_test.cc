@@ -61,6 +61,9 @@ TEST_CASE("members of a wrong kind are refused by name, absent ones are unknown"
   CHECK(error(R"({"numa_nodes":[],"rdma":[{"name":5}]})").find("rdma[0]") != std::string::npos);
   CHECK(error(R"({"numa_nodes":[],"rdma":[{"ports":[{"port":999}]}]})").find("ports[0]") !=
         std::string::npos);
+  Json deep = machine_json(machine());
+  deep["gpus"][0]["bridges"] = std::vector<std::string>(10'000, "b");
+  CHECK_FALSE(machine_from_json(deep, "f"));
   const auto small = machine_from_json(parse_json(R"({"numa_nodes":[],"gpus":[{}]})").value(), "f");
   REQUIRE(small);
   CHECK(small->gpus[0].at.numa == kUnknownNode);
