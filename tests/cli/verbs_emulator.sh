@@ -29,7 +29,7 @@ expect 0 "$emulator" unrule 1
 
 for tool in ibv_devinfo ibv_rc_pingpong ib_write_bw; do
   command -v $tool >/dev/null ||
-    skip "no $tool: apt-get install ibverbs-utils perftest (or scripts/setup --all)"
+    skip "no $tool: apt-get install ibverbs-utils perftest (or scripts/setup)"
 done
 export LD_LIBRARY_PATH=$MC_BIN/verbs-emulator
 

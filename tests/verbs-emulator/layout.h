@@ -75,7 +75,7 @@ struct ContextSlot {
   SharedLock life;  // held by the engine thread while the process lives
   SharedLock lock;
   std::atomic<uint32_t> generation;  // 0: free
-  std::atomic<uint32_t> gone;        // its process ended without closing it
+  std::atomic<uint32_t> gone;        // 1: its process ended without closing it; 2: being reaped
   std::atomic<uint32_t> dead;        // its NIC was taken out
   std::atomic<uint32_t> pending;     // what the engine thread shall look at
   std::atomic<uint32_t> doorbell;    // futex

@@ -163,7 +163,9 @@ void Fabric::free_context(ContextSlot& slot) { slot.generation.store(0); }
 
 void Fabric::reap() {
   for (ContextSlot& context : layout_->context) {
-    if (is_free(context) || alive(context) || context.gone.load() == 0) continue;
+    uint32_t ended = 1;  // 2: somebody reaps it
+    if (is_free(context) || alive(context) || !context.gone.compare_exchange_strong(ended, 2))
+      continue;
     uint32_t owner = index(context);
     for (MrSlot& mr : layout_->mr) {
       if (is_free(mr) || mr.context != owner) continue;
