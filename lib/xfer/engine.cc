@@ -23,7 +23,8 @@ void EngineOptions::describe(OptionList& v) {
   v("copy-workers", workers, "threads that copy shared memory");
   v("file-depth", file_depth, "file reads and writes under way");
   v("file-uring", file_uring, "use io_uring for files; else one pread or pwrite at a time");
-  v("connections", connections, "tcp connections per peer");
+  v("connections", connections, "tcp connections a rail to each peer");
+  v("endpoints", endpoints, "tcp connections kept, to all peers; idle ones give way to new ones");
   v("slice", slice, "bytes a slice, 64KiB or more");
   v("peer-timeout", peer_timeout, "a peer silent for this long fails a transfer");
   v("max-failover-attempts", max_failover_attempts,
@@ -124,7 +125,9 @@ Result<std::unique_ptr<Transport>> Engine::Impl::make_transport(const std::strin
   if (name == "tcp") {
     MC_TRY_(serve_tcp());
     return std::make_unique<tcp::TcpTransport>(
-        sink, clock, tcp::TcpTransport::Config{options.connections, options.peer_timeout, nics});
+        sink, clock,
+        tcp::TcpTransport::Config{options.connections, options.endpoints, options.peer_timeout,
+                                  nics});
   }
   return fail(Code::kInvalid, "unknown transport '%s': this build has shm, file and tcp",
               name.c_str());

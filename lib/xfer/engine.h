@@ -42,7 +42,8 @@ struct EngineOptions {
   uint32_t file_depth = 32;                                   // file reads and writes under way
   bool file_uring = true;                           // else pread and pwrite, one at a time
   uint32_t workers = 2;                             // copy threads
-  uint32_t connections = 2;                         // tcp connections per peer
+  uint32_t connections = 2;                         // tcp connections a rail to each peer
+  uint32_t endpoints = 256;                         // tcp connections kept, to all peers
   Bytes slice{1 * kMiB};                            // bytes a slice, at least 64 KiB
   Duration peer_timeout = std::chrono::seconds(3);  // a silent peer fails a request after this
   uint32_t max_failover_attempts = 3;               // transports tried after the first

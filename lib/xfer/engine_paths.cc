@@ -41,10 +41,10 @@ Result<std::vector<Path>> Engine::paths(SegmentHandle segment, uint64_t offset, 
     Path p;
     p.transport = t->name();
     p.usable = t->reaches(*peer, offset, op);
-    p.chosen = p.usable && !chosen;
-    chosen = chosen || p.chosen;
     p.why = reason(*peer, *buffer, p.transport, p.usable);
     t->describe(peer, bytes, p);
+    p.chosen = p.usable && !chosen;
+    chosen = chosen || p.chosen;
     out.push_back(std::move(p));
   }
   return out;

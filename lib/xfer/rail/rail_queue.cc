@@ -16,7 +16,7 @@ struct Attempt::Part {
   std::vector<AttemptPtr> out;
   uint64_t avoid = 0;  // rails it failed on
   uint32_t tries = 0;  // that failed
-  bool won = false, queued = false, hedging = false;
+  bool won = false, queued = false, hedging = false, unfenced = false;
   bool reached = false;  // the peer was, by the attempt that failed last
   Result<> final;        // an error: it ends so, whatever else happens
   Error last;
@@ -98,37 +98,57 @@ void RailQueue::send(Outbox& out) {
   for (auto& [slice, outcome] : out.finished) sink_.finished(std::move(slice), std::move(outcome));
 }
 
-void RailQueue::push(SlicePtr slice) {
+// Null, and the slice stays with the caller, once the queue is closed.
+RailQueue::PartPtr RailQueue::enter(SlicePtr& slice, Time now) {
+  if (closed_) return nullptr;
   auto part = std::make_shared<Attempt::Part>();
   part->whole = std::make_shared<Attempt::Part::Whole>();
   part->local = slice->local;
   part->piece = slice->piece;
   part->piece.local = 0;
+  part->queued = true;
+  part->queued_since = now;
   const Priority priority = slice->priority;
   part->whole->slice = std::move(slice);
-  const Time now = clock_.now();
-  bool closed = false;
+  queue_.push(part, priority, part->bytes(), now);
+  return part;
+}
+
+void RailQueue::push(SlicePtr slice) {
   size_t rails = 0;
   {
     Lock lock(mutex_);
-    closed = closed_;
     rails = spray_.rails();
-    if (!closed) {
-      part->queued = true;
-      part->queued_since = now;
-      const uint64_t bytes = part->bytes();
-      queue_.push(part, priority, bytes, now);
-    }
+    enter(slice, clock_.now());
   }
-  if (closed) {
+  if (slice != nullptr) {
     auto open = still_open(*peer_);
     if (open) open = fail(Code::kUnavailable, "shutting down");
-    sink_.finished(std::move(part->whole->slice), std::move(open));
+    sink_.finished(std::move(slice), std::move(open));
   } else if (rails == 1) {
     changed_->notify_one();
   } else {
     changed_->notify_all();
   }
+}
+
+AttemptPtr RailQueue::push_or_carry(SlicePtr slice, RailIndex rail) {
+  Outbox out;
+  AttemptPtr attempt;
+  {
+    Lock lock(mutex_);
+    if (!waiting() && !closed_) {
+      const Time now = clock_.now();
+      enter(slice, now);
+      attempt = try_pull(rail, {}, now, out);
+    }
+  }
+  if (slice != nullptr)
+    push(std::move(slice));
+  else if (attempt == nullptr)
+    changed_->notify_all();
+  send(out);
+  return attempt;
 }
 
 // An error when the part need not move any more.
@@ -284,7 +304,7 @@ void RailQueue::end(const PartPtr& part, const Result<>& outcome, Outbox& out) {
 
 // No attempt of the part is out: it is done, or goes on elsewhere.
 void RailQueue::settle(const PartPtr& part, Time now, Outbox& out) {
-  if (part->won) return end(part, {}, out);
+  if (part->won && !part->unfenced) return end(part, {}, out);
   if (const auto pointless = over(*part, now); !pointless) return end(part, pointless, out);
   const uint64_t all = spray_.rails() >= 64 ? ~uint64_t{0} : (uint64_t{1} << spray_.rails()) - 1;
   const bool everywhere = (part->avoid & all) == all;
@@ -308,6 +328,7 @@ void RailQueue::returned(const AttemptPtr& attempt, Result<> outcome) {
                          clock_.now());
   }
   Outbox out;
+  bool wake = false;
   {
     Lock lock(mutex_);
     const Time now = clock_.now();
@@ -317,7 +338,12 @@ void RailQueue::returned(const AttemptPtr& attempt, Result<> outcome) {
       *it = std::move(flying_.back());
       flying_.pop_back();
     }
-    if (outcome) {
+    if (attempt->unfenced) {
+      spray_.failed(attempt->rail, attempt->id, now);
+      part->unfenced = true;
+      part->final = std::move(outcome);
+      for (const AttemptPtr& other : part->out) recall(other, out);
+    } else if (outcome) {
       spray_.done(attempt->rail, attempt->id, now);
       heard_ = now;
       part->won = true;
@@ -325,7 +351,7 @@ void RailQueue::returned(const AttemptPtr& attempt, Result<> outcome) {
     } else if (attempt->recalled.load()) {
       spray_.recalled(attempt->rail, attempt->id, now);
       if ((part->avoid & bit(attempt->rail)) != 0) ++part->tries;  // it was given up as lost
-    } else if (!fault_of_rail(outcome.error().code)) {
+    } else if (attempt->refused || !fault_of_rail(outcome.error().code)) {
       spray_.recalled(attempt->rail, attempt->id, now);
       heard_ = now;
       part->final = std::move(outcome);
@@ -338,8 +364,9 @@ void RailQueue::returned(const AttemptPtr& attempt, Result<> outcome) {
       part->last = std::move(outcome.error());
     }
     if (part->out.empty()) settle(part, now, out);
+    wake = waiting() || closed_;
   }
-  changed_->notify_all();
+  if (wake) changed_->notify_all();
   send(out);
 }
 
@@ -351,6 +378,11 @@ void RailQueue::pinged(RailIndex rail, Result<Duration> round_trip) {
     spray_.pinged(rail, std::move(round_trip), now);
   }
   changed_->notify_all();
+}
+
+void RailQueue::connected(RailIndex rail, Duration round_trip) {
+  Lock lock(mutex_);
+  spray_.round_trip(rail, round_trip);
 }
 
 bool RailQueue::any_usable(Time now, uint64_t avoid) {
@@ -408,6 +440,7 @@ void RailQueue::chase(Time now, Outbox& out) {
 
 std::vector<RailIndex> RailQueue::tick() {
   Outbox out;
+  bool wake = false;
   std::vector<RailIndex> ping;
   {
     Lock lock(mutex_);
@@ -415,8 +448,9 @@ std::vector<RailIndex> RailQueue::tick() {
     chase(now, out);
     sweep(now, out);
     if (!closed_) ping = spray_.to_ping(now);
+    wake = waiting() || closed_;
   }
-  changed_->notify_all();
+  if (wake) changed_->notify_all();
   send(out);
   return ping;
 }

@@ -6,7 +6,8 @@
 // bytes, and return the attempts.
 //
 // Whose fault is it? kUnavailable, kTimeout and kCorrupt are the rail's: remembered, and the part
-// goes elsewhere. Any other error is the request's own and ends the slice.
+// goes elsewhere. Any other error, or what the peer answers, is the request's own and ends the
+// slice.
 //
 // Thread: any; one mutex, never held across a call into Sink or a connection's recall.
 // Source: TENT paper 3.3.1, 3.4.1; hedging and fencing are ours.
@@ -35,6 +36,10 @@ struct Attempt {
   Piece piece;
   std::atomic<bool> recalled{false};  // stop moving bytes and return it soon
   bool reached = false;  // set by the connection: the peer had been reached when it failed
+  bool refused = false;  // set by the connection: the error is the peer's answer, no rail's fault
+  // Set by the connection: bytes of it may still land at the peer. The slice fails; nothing is
+  // tried again, and no other attempt of it counts.
+  bool unfenced = false;
   struct Part;
   std::shared_ptr<Part> part;  // the queue's
 };
@@ -61,6 +66,9 @@ class RailQueue {
   RailIndex add_rail(RailInfo info, Recall recall);
   size_t rails() const;
   void push(SlicePtr slice);
+  // The same by a caller that has a free connection of `rail` and will carry the slice itself if
+  // that rail takes it now: then nobody is woken. Null: it is queued.
+  AttemptPtr push_or_carry(SlicePtr slice, RailIndex rail);
 
   enum class Wait : uint8_t { kNo, kYes };
   struct Limits {  // of the connection that asks
@@ -73,6 +81,7 @@ class RailQueue {
   // recalled. No byte of it moves any more, on either side, when this is called.
   void returned(const AttemptPtr& attempt, Result<> outcome);
   void pinged(RailIndex rail, Result<Duration> round_trip);
+  void connected(RailIndex rail, Duration round_trip);  // what making a connection told
 
   // The transport's timer calls this at next_check(), or sooner: hedges, timeouts, deadlines and
   // cancels. Returns the rails to ping.
@@ -87,6 +96,8 @@ class RailQueue {
  private:
   using PartPtr = std::shared_ptr<Attempt::Part>;
   struct Outbox;  // calls to make once the mutex is free
+  PartPtr enter(SlicePtr& slice, Time now) MC_REQUIRES(mutex_);
+  bool waiting() const MC_REQUIRES(mutex_) { return !queue_.empty() || !hedges_.empty(); }
   Result<> over(const Attempt::Part& part, Time now) const;
   AttemptPtr start(RailIndex rail, PartPtr part, Time now) MC_REQUIRES(mutex_);
   AttemptPtr try_pull(RailIndex rail, Limits limits, Time now, Outbox& out) MC_REQUIRES(mutex_);

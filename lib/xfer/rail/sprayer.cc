@@ -9,6 +9,8 @@ constexpr double kUnknownRate = 1e9;  // until anything is known of any rail: th
 constexpr Duration kSample = std::chrono::milliseconds(2);
 constexpr uint64_t kSampleBytes = 64 * 1024;  // less says more of the latency than of the rate
 constexpr double kRateWeight = .5, kLatencyWeight = .25;
+constexpr double kLatenessWeight = .125, kLatenesses = 4;  // as a round trip's variance in TCP
+constexpr double kQueuedWeight = .05;  // of a round trip that may have stood in a queue
 
 Duration seconds(double s) { return Duration(static_cast<int64_t>(s * 1e9)); }
 double seconds(Duration d) { return static_cast<double>(d.count()) / 1e9; }
@@ -130,22 +132,35 @@ std::optional<Sprayer::Attempt> Sprayer::take(Rail& r, AttemptId id) {
 void Sprayer::learn(Rail& r, const Attempt& a, Time now) {
   r.sample_bytes += a.bytes;
   const double span = seconds(now - r.sample_start);
-  const bool ends = r.attempts.empty() && r.sample_bytes >= kSampleBytes;
-  if (span > 0 && (span >= seconds(kSample) || ends)) {
+  const bool telling = r.sample_bytes >= kSampleBytes && span > 0;
+  if (telling && (span >= seconds(kSample) || r.attempts.empty())) {
     const double rate = static_cast<double>(r.sample_bytes) / span;
     r.bandwidth = r.bandwidth == 0 ? rate : r.bandwidth + kRateWeight * (rate - r.bandwidth);
     r.sample_start = now;
     r.sample_bytes = 0;
     judge_speed(now);
   }
-  // An attempt that met an empty rail tells the latency.
+  // An attempt that met an empty rail tells the latency: a short one what it is, a long one, whose
+  // time is mostly the rate's, what it is not.
   if (a.id != r.alone) return;
-  const double wire = static_cast<double>(a.bytes) / rate(r);
-  const double latency = std::max(0., seconds(now - a.sent) - wire);
-  if (a.bytes < kSampleBytes || r.bandwidth > 0) {
-    r.latency = r.knows_latency ? r.latency + kLatencyWeight * (latency - r.latency) : latency;
-    r.knows_latency = true;
+  const double took = seconds(now - a.sent);
+  if (a.bytes < kSampleBytes) {
+    const double wire = r.bandwidth > 0 ? static_cast<double>(a.bytes) / r.bandwidth : 0;
+    learn_latency(r, std::max(0., took - wire), kLatencyWeight);
+  } else if (r.knows_latency) {
+    r.latency = std::min(r.latency, took);
   }
+}
+
+void Sprayer::learn_latency(Rail& r, double latency, double weight) {
+  r.latency = r.knows_latency ? r.latency + weight * (latency - r.latency) : latency;
+  r.knows_latency = true;
+}
+
+void Sprayer::round_trip(RailIndex i, Duration took) {
+  Rail& r = rails_[i];
+  const double latency = seconds(took);
+  learn_latency(r, latency, latency < r.latency ? 1 : kQueuedWeight);
 }
 
 void Sprayer::judge_speed(Time now) {
@@ -166,6 +181,8 @@ void Sprayer::done(RailIndex i, AttemptId id, Time now) {
   ++r.slices;
   r.bytes += a->bytes;
   learn(r, *a, now);
+  const double late = std::max(0., seconds(now - a->sent - a->predicted));
+  r.lateness += kLatenessWeight * (late - r.lateness);
   if (!a->named_lost) r.health.succeeded(now);
 }
 
@@ -189,25 +206,29 @@ void Sprayer::recalled(RailIndex i, AttemptId id, Time now) {
   }
 }
 
-void Sprayer::pinged(RailIndex i, Result<Duration> round_trip, Time now) {
+void Sprayer::pinged(RailIndex i, Result<Duration> answer, Time now) {
   Rail& r = rails_[i];
   r.pinging = false;
-  if (round_trip)
+  if (answer) {
     r.health.succeeded(now);
-  else
+    round_trip(i, *answer);
+  } else {
     r.health.failed(now);
+  }
 }
 
 void Sprayer::down(RailIndex r, Time now) { rails_[r].health.down(now); }
 void Sprayer::up(RailIndex r, Time now) { rails_[r].health.up(now); }
 
-Duration Sprayer::overdue_after(const Attempt& a) const {
+// A machine that is busy keeps all its rails waiting now and then: what is usual is not overdue.
+Duration Sprayer::overdue_after(const Rail& r, const Attempt& a) const {
+  const double usual = std::min(kLatenesses * r.lateness, seconds(config_.lost_floor));
   return std::max<Duration>(config_.overdue_floor,
-                            seconds(seconds(a.predicted) * config_.overdue_factor));
+                            seconds(seconds(a.predicted) * config_.overdue_factor + usual));
 }
-Duration Sprayer::lost_after(const Attempt& a) const {
-  return std::max<Duration>(config_.lost_floor,
-                            seconds(seconds(a.predicted) * config_.lost_factor));
+Duration Sprayer::lost_after(const Rail& r, const Attempt& a) const {
+  return std::max<Duration>({config_.lost_floor, 2 * overdue_after(r, a),
+                             seconds(seconds(a.predicted) * config_.lost_factor)});
 }
 
 std::vector<Sprayer::LateAttempt> Sprayer::late(Time now) {
@@ -215,12 +236,12 @@ std::vector<Sprayer::LateAttempt> Sprayer::late(Time now) {
   for (RailIndex i = 0; i < rails_.size(); ++i)
     for (Attempt& a : rails_[i].attempts) {
       const Duration age = now - a.sent;
-      if (!a.named_overdue && age >= overdue_after(a)) {
+      if (!a.named_overdue && age >= overdue_after(rails_[i], a)) {
         a.named_overdue = true;
         ++rails_[i].hedged;
         out.push_back({i, a.id, Late::kOverdue});
       }
-      if (!a.named_lost && age >= lost_after(a)) {
+      if (!a.named_lost && age >= lost_after(rails_[i], a)) {
         a.named_lost = true;
         ++rails_[i].errors;
         rails_[i].health.failed(now);
@@ -234,8 +255,8 @@ Time Sprayer::next_check(Time now) const {
   Time soonest = Time::max();
   for (const Rail& r : rails_) {
     for (const Attempt& a : r.attempts) {
-      if (!a.named_overdue) soonest = std::min(soonest, a.sent + overdue_after(a));
-      if (!a.named_lost) soonest = std::min(soonest, a.sent + lost_after(a));
+      if (!a.named_overdue) soonest = std::min(soonest, a.sent + overdue_after(r, a));
+      if (!a.named_lost) soonest = std::min(soonest, a.sent + lost_after(r, a));
     }
     if (!r.pinging) soonest = std::min(soonest, r.health.wakes());
   }

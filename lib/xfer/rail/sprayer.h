@@ -42,7 +42,7 @@ struct SprayConfig {
   uint64_t portion_min = 64 * 1024, portion_unknown = 256 * 1024;
   uint32_t probe_every = 100;  // slices
   double overdue_factor = 2;   // times what was predicted
-  Duration overdue_floor = std::chrono::milliseconds(10);
+  Duration overdue_floor = std::chrono::milliseconds(20);
   double lost_factor = 10;  // overdue by this much is an error of the rail
   Duration lost_floor = std::chrono::milliseconds(100);
   HealthConfig health = {};
@@ -72,10 +72,11 @@ class Sprayer {
   void limit(RailIndex r, double share);
 
   void sent(RailIndex r, AttemptId attempt, uint64_t bytes, Time now);
-  void done(RailIndex r, AttemptId attempt, Time now);      // learned from
-  void failed(RailIndex r, AttemptId attempt, Time now);    // held against the rail
-  void recalled(RailIndex r, AttemptId attempt, Time now);  // neither: hedge lost, cancelled
-  void pinged(RailIndex r, Result<Duration> round_trip, Time now);  // of a resting or probing rail
+  void done(RailIndex r, AttemptId attempt, Time now);          // learned from
+  void failed(RailIndex r, AttemptId attempt, Time now);        // held against the rail
+  void recalled(RailIndex r, AttemptId attempt, Time now);      // neither: hedge lost, cancelled
+  void pinged(RailIndex r, Result<Duration> answer, Time now);  // of a resting or probing rail
+  void round_trip(RailIndex r, Duration took);  // of a few bytes: beside others, maybe
   void down(RailIndex r, Time now);
   void up(RailIndex r, Time now);
 
@@ -106,6 +107,7 @@ class Sprayer {
     RailInfo info;
     RailHealth health;
     double bandwidth = 0, latency = 0, share = 1;  // bytes/s, s
+    double lateness = 0;                           // s beyond what was predicted, an average
     bool knows_latency = false, pinging = false;
     uint64_t inflight = 0, slices = 0, bytes = 0, errors = 0, hedged = 0;
     Time last_used{};
@@ -122,9 +124,10 @@ class Sprayer {
   double predicted(const Rail& r, uint64_t bytes, Time now) const;
   static std::optional<Attempt> take(Rail& r, AttemptId id);
   void learn(Rail& r, const Attempt& a, Time now);
+  static void learn_latency(Rail& r, double latency, double weight);
   void judge_speed(Time now);  // who is slow, beside the others?
-  Duration overdue_after(const Attempt& a) const;
-  Duration lost_after(const Attempt& a) const;
+  Duration overdue_after(const Rail& r, const Attempt& a) const;
+  Duration lost_after(const Rail& r, const Attempt& a) const;
 
   SprayConfig config_;
   std::vector<Rail> rails_;

@@ -3,51 +3,253 @@
 #include <algorithm>
 
 namespace mc::xfer::tcp {
+namespace {
 
-TcpTransport::Lane::Lane(PeerPtr peer, Sink& sink, const Clock& clock, uint32_t connections,
-                         Duration peer_timeout, const std::vector<Nic>& nics)
-    : peer_(std::move(peer)), sink_(sink), clock_(clock), peer_timeout_(peer_timeout), nics_(nics) {
-  for (uint32_t i = 0; i < std::max(1u, connections); ++i)
-    connections_.push_back(std::make_unique<Connection>());
-  for (auto& c : connections_) threads_.emplace_back([this, &c = *c] { run(c); });
+constexpr size_t kSparesMax = 8;
+
+bool is_write(const AttemptPtr& attempt) { return attempt->slice->op == Op::kWrite; }
+
+RailQueue::Config queue_config(const TcpTransport::Config& config) {
+  RailQueue::Config out;
+  out.spray = config.spray;
+  out.peer_timeout = config.peer_timeout;
+  return out;
+}
+
+}  // namespace
+
+TcpTransport::Lane::Lane(PeerPtr peer, std::vector<Route> routes, Sink& sink, const Clock& clock,
+                         const Config& config, EndpointPool& pool)
+    : peer_(std::move(peer)),
+      routes_(std::move(routes)),
+      clock_(clock),
+      config_(config),
+      pool_(pool),
+      queue_(sink, clock, queue_config(config), peer_) {
+  for (const Route& route : routes_)
+    queue_.add_rail(route.info, [this](const AttemptPtr& a) { recall(a); });
+  Lock lock(mutex_);
+  for (RailIndex r = 0; r < routes_.size(); ++r)
+    for (uint32_t i = 0; routes_[r].info.mapped && i < std::max(1u, config.connections); ++i)
+      add_connection(r);
+}
+
+void TcpTransport::Lane::add_connection(RailIndex rail) {
+  connections_.push_back(
+      std::make_unique<Connection>(rail, peer_, routes_[rail], clock_, config_.peer_timeout));
+  threads_.emplace_back([this, c = connections_.back().get()] { run(*c); });
 }
 
 TcpTransport::Lane::~Lane() {
+  const bool replaced = peer_->fate.load() == Peer::Fate::kReplaced;
+  std::vector<std::thread> threads;
   {
     Lock lock(mutex_);
     draining_ = true;
-    stopping_.store(peer_->fate.load() != Peer::Fate::kReplaced);
+    stopping_.store(!replaced);
+    threads.swap(threads_);
   }
-  changed_.notify_all();
-  for (auto& t : threads_) t.join();
+  returned_.notify_all();
+  auto open = still_open(*peer_);
+  if (open) open = fail(Code::kUnavailable, "shutting down");
+  queue_.close(open.error(), !replaced);
+  for (auto& t : threads) t.join();
+  Lock lock(mutex_);
+  for (auto& c : connections_) pool_.remove(c->endpoint);
 }
 
-bool TcpTransport::Lane::run_here(SlicePtr& slice) {
-  Connection* c = nullptr;
+// ---- callers that carry their slice themselves
+
+TcpTransport::Lane::Connection* TcpTransport::Lane::borrow() {
+  Lock lock(mutex_);
+  if (draining_) return nullptr;
+  Connection* best = nullptr;
+  for (auto& c : connections_) {
+    if (c->busy || c->borrowed || !routes_[c->rail].info.mapped) continue;
+    if (best == nullptr || (routes_.size() > 1 && queue_.predicted_seconds(c->rail, kShort) <
+                                                      queue_.predicted_seconds(best->rail, kShort)))
+      best = c.get();
+  }
+  if (best != nullptr) best->borrowed = true;
+  return best;
+}
+
+void TcpTransport::Lane::give_back(Connection& c) {
   {
     Lock lock(mutex_);
-    if (draining_ || !queue_.empty()) return false;
-    for (auto& each : connections_)
-      if (!each->busy && !each->borrowed) c = each.get();
-    if (c == nullptr) return false;
-    c->borrowed = true;
+    c.borrowed = false;
   }
-  carry(*c, std::move(slice));
-  while (!c->flights.empty())
-    if (auto received = receive(*c); !received) drop(*c, received.error());
-  Lock lock(mutex_);
-  c->borrowed = false;
-  if (!queue_.empty() || draining_) changed_.notify_all();  // its own thread, too, may go on
-  return true;
+  returned_.notify_all();
 }
 
 void TcpTransport::Lane::push(SlicePtr slice) {
-  if (slice->awaited && slice->piece.total() <= kShort && run_here(slice)) return;
+  Connection* c = nullptr;
+  if (slice->awaited && slice->piece.total() <= kShort) c = borrow();
+  if (c == nullptr) {
+    queue_.push(std::move(slice));
+    return;
+  }
+  if (AttemptPtr attempt = queue_.push_or_carry(std::move(slice), c->rail)) {
+    carry(*c, std::move(attempt));
+    while (!c->flights.empty())
+      if (auto received = receive(*c); !received) drop(*c, received.error());
+    rest(*c);
+  }
+  give_back(*c);
+}
+
+// ---- the connections' threads
+
+// Of an idle connection. It may be borrowed meanwhile, and is not looked at before it is back.
+AttemptPtr TcpTransport::Lane::wait_for_work(Connection& c) {
+  rest(c);
   {
     Lock lock(mutex_);
-    queue_.push_back(std::move(slice));
+    c.busy = false;
   }
-  changed_.notify_one();
+  AttemptPtr attempt = queue_.pull(c.rail, {}, RailQueue::Wait::kYes);
+  Lock lock(mutex_);
+  while (c.borrowed) returned_.wait(mutex_);
+  c.busy = true;
+  return attempt;
+}
+
+// Beside what is in flight. Reads and writes are not in flight together: each end could then wait
+// for the other to read. Nor are more writes, while a connection is to be retired first.
+AttemptPtr TcpTransport::Lane::more_work(Connection& c) {
+  if (c.flights.size() >= kFlightsMax ||
+      (c.flights.size() >= kFlightsMin && c.bytes >= kBytesInFlight) || stopping_.load())
+    return nullptr;
+  const bool writes = is_write(c.flights.front().attempt);
+  if (writes && !nothing_given_up()) return nullptr;
+  return queue_.pull(c.rail, {!writes, writes}, RailQueue::Wait::kNo);
+}
+
+void TcpTransport::Lane::run(Connection& c) {
+  for (bool idle = true;; idle = c.flights.empty()) {
+    if (AttemptPtr attempt = idle ? wait_for_work(c) : more_work(c))
+      carry(c, std::move(attempt));
+    else if (idle)
+      return;  // stopping, and nothing is queued
+    else if (auto received = receive(c); !received)
+      drop(c, received.error());
+  }
+}
+
+void TcpTransport::Lane::rest(Connection& c) {
+  if (c.endpoint != 0) pool_.release(c.endpoint);
+}
+
+void TcpTransport::Lane::carry(Connection& c, AttemptPtr attempt) {
+  auto early = over(*attempt);
+  if (early) early = still_open(*peer_);
+  if (!early)
+    queue_.returned(attempt, std::move(early));
+  else if (auto sent = start(c, std::move(attempt)); !sent)
+    drop(c, sent.error());
+}
+
+// A connection that is open, and the pool's to use.
+Result<> TcpTransport::Lane::ready(Connection& c, const Stream::GiveUp& give_up) {
+  if (c.endpoint != 0 && !pool_.claim(c.endpoint)) c.endpoint = 0;  // evicted: it is closed
+  // A kept connection that the peer closed meanwhile reads as ended: make a new one.
+  if (c.link.is_open() && clock_.now() - c.used > kFresh && c.link.ended()) c.link.close();
+  if (c.link.is_open()) return {};
+  if (c.endpoint == 0) {
+    MC_TRY(c.endpoint, pool_.add([&c] { c.link.close(); }, clock_, config_.peer_timeout));
+  }
+  Duration round_trip{};
+  MC_TRY_(c.link.open(give_up, &round_trip));
+  queue_.connected(c.rail, round_trip);
+  return {};
+}
+
+Result<> TcpTransport::Lane::start(Connection& c, AttemptPtr attempt) {
+  const AttemptPtr a = attempt;
+  {
+    Lock lock(mutex_);
+    carrying_.emplace(a->id, &c);
+  }
+  const bool first = c.flights.empty();
+  c.bytes += a->piece.total();
+  c.flights.push_back({std::move(attempt), c.next_id++});
+  const Stream::GiveUp give_up = watch(c);
+  if (first) {
+    MC_TRY_(ready(c, give_up));
+    if (is_write(a)) MC_TRY_(retire_given_up(c.link, give_up));
+  }
+  MC_TRY_(over(*a));  // a recall that came before there was a socket to shut
+  a->reached = true;
+  return c.link.send(*a, c.flights.back().id, give_up);
+}
+
+Result<> TcpTransport::Lane::receive(Connection& c) {
+  const Flight flight = c.flights.front();
+  c.link.eager(c.bytes <= kShort);
+  Result<> outcome;
+  MC_TRY_(c.link.receive(*flight.attempt, flight.id, watch(c), &outcome));
+  c.bytes -= flight.attempt->piece.total();
+  c.flights.pop_front();
+  if (c.flights.empty()) c.used = clock_.now();
+  {
+    Lock lock(mutex_);
+    carrying_.erase(flight.attempt->id);
+  }
+  flight.attempt->refused = !outcome;
+  queue_.returned(flight.attempt, std::move(outcome));
+  return {};
+}
+
+// The connection is of no more use; what was in flight goes back to the queue, the writes behind a
+// fence.
+void TcpTransport::Lane::drop(Connection& c, const Error& why) {
+  const bool opened = c.link.is_open();
+  std::deque<Flight> flights;
+  flights.swap(c.flights);
+  c.bytes = 0;
+  c.link.abort();
+  pool_.remove(std::exchange(c.endpoint, 0));
+  const auto ended = [&](const Flight& f) { return !over(*f.attempt); };
+  bool ours = std::any_of(flights.begin(), flights.end(), ended);
+  const bool wrote = opened && is_write(flights.front().attempt);
+  {
+    Lock lock(mutex_);
+    for (const Flight& f : flights) carrying_.erase(f.attempt->id);
+    if (wrote) given_up_.push_back(c.link.nonce());
+    ours = ours || c.shut;
+    c.shut = false;
+  }
+  std::vector<Flight> fenced;
+  for (const Flight& f : flights) {
+    // Silent is not lost: a peer that does not answer is not asked the same again.
+    f.attempt->reached = f.attempt->reached && why.code != Code::kTimeout;
+    if (wrote && over(*f.attempt->slice)) {
+      fenced.push_back(f);
+      continue;
+    }
+    if (ours) f.attempt->recalled.store(true);  // no fault of the rail
+    queue_.returned(f.attempt, fail(why));
+  }
+  if (fenced.empty()) return;
+  const bool done = fence(c.rail, fenced);
+  for (const Flight& f : fenced) {
+    if (ours) f.attempt->recalled.store(true);
+    // Its time may be over by now: then it ends as that, whatever lands.
+    f.attempt->unfenced = !done && over(*f.attempt->slice);
+    queue_.returned(
+        f.attempt,
+        fail(f.attempt->unfenced
+                 ? Error{Code::kTimeout, why.what + "; " + "the write could not be called off"}
+                 : why));
+  }
+}
+
+void TcpTransport::Lane::recall(const AttemptPtr& attempt) {
+  Lock lock(mutex_);  // held meanwhile: the connection may not go on to other work first
+  const auto it = carrying_.find(attempt->id);
+  if (it == carrying_.end()) return;
+  it->second->shut = true;
+  it->second->link.shut_down();
 }
 
 Result<> TcpTransport::Lane::over(const Slice& slice) const {
@@ -59,204 +261,55 @@ Result<> TcpTransport::Lane::over(const Slice& slice) const {
   return {};
 }
 
-void TcpTransport::Lane::sweep() {
-  std::vector<std::pair<SlicePtr, Error>> ended;
-  {
-    Lock lock(mutex_);
-    for (SlicePtr& slice : queue_)
-      if (auto outcome = over(*slice); !outcome)
-        ended.emplace_back(std::move(slice), outcome.error());
-    std::erase(queue_, nullptr);
-  }
-  for (auto& [slice, error] : ended) sink_.finished(std::move(slice), fail(error));
+Result<> TcpTransport::Lane::over(const Attempt& attempt) const {
+  if (attempt.recalled.load()) return fail(Code::kUnavailable, "recalled");
+  return over(*attempt.slice);
 }
 
-// Asked a few times a second while a connection waits. Whatever is over ends the wait, also behind
-// others: they are sent again.
+// Asked a few times a second while a connection waits.
 Stream::GiveUp TcpTransport::Lane::watch(const Connection& c) {
   return [this, &c]() -> Result<> {
-    sweep();
-    for (const Flight& f : c.flights) MC_TRY_(over(*f.slice));
+    for (const Flight& f : c.flights) MC_TRY_(over(*f.attempt));
     return {};
   };
 }
 
-// The next slice this connection may start. Reads and writes are not in flight together: each end
-// could then wait for the other to read. Nor is anything, while a connection is to be retired
-// first.
-SlicePtr TcpTransport::Lane::pop(bool wait, Connection& c) {
-  if (!wait && (c.flights.size() >= kFlightsMax ||
-                (c.flights.size() >= kFlightsMin && c.bytes >= kBytesInFlight)))
-    return nullptr;
+void TcpTransport::Lane::describe(uint64_t bytes, Path& path) const {
+  path.rails = queue_.view();
+  for (RailIndex r = 0; r < path.rails.size(); ++r)
+    path.predicted_s.push_back(
+        path.rails[r].bandwidth > 0 ? queue_.predicted_seconds(r, bytes) : 0.);
+}
+
+// ---- the transport's timer
+
+std::vector<RailIndex> TcpTransport::Lane::tick() {
+  auto to_ping = queue_.tick();
+  bool all_good = true;
+  const auto rails = queue_.view();
+  for (const RailView& v : rails)
+    all_good = all_good && (!v.info.mapped || v.errors == 0);
   Lock lock(mutex_);
-  if (wait) c.busy = false;
-  while (wait && (c.borrowed || (queue_.empty() && !draining_))) changed_.wait(mutex_);
-  if (queue_.empty() || (stopping_.load() && !wait)) return nullptr;
-  const Slice& next = *queue_.front();
-  if (!c.flights.empty() && c.flights.front().slice->op != next.op) return nullptr;
-  if (!c.flights.empty() && next.op == Op::kWrite && !given_up_.empty()) return nullptr;
-  SlicePtr slice = std::move(queue_.front());
-  queue_.pop_front();
-  c.busy = true;
-  return slice;
+  if (all_good || spares_ || draining_) return to_ping;
+  spares_ = true;  // a rail of the map failed: those outside of it may be needed
+  size_t spares = 0;
+  for (RailIndex r = 0; r < rails.size(); ++r)
+    if (!rails[r].info.mapped && spares++ < kSparesMax) add_connection(r);
+  return to_ping;
 }
 
-void TcpTransport::Lane::carry(Connection& c, SlicePtr slice) {
-  auto early = over(*slice);
-  if (early) early = still_open(*peer_);
-  if (!early)
-    sink_.finished(std::move(slice), std::move(early));
-  else if (auto sent = start(c, std::move(slice)); !sent)
-    drop(c, sent.error());
-}
-
-void TcpTransport::Lane::run(Connection& c) {
-  // While idle, the connection may be borrowed: not to be looked at.
-  for (bool idle = true;; idle = c.flights.empty()) {
-    if (SlicePtr slice = pop(idle, c)) {
-      carry(c, std::move(slice));
-      continue;
-    }
-    if (idle) return;  // stopping, and nothing is queued
-    if (auto received = receive(c); !received) drop(c, received.error());
-  }
-}
-
-Result<> TcpTransport::Lane::start(Connection& c, SlicePtr slice) {
-  Slice& s = *slice;
-  c.bytes += s.piece.total();
-  c.flights.push_back({std::move(slice), c.next_id++});
-  const Stream::GiveUp give_up = watch(c);
-  // A kept connection that the peer closed meanwhile reads as ended: make a new one.
-  if (c.flights.size() == 1 && c.link && clock_.now() - c.used > kFresh && c.link->ended())
-    c.link.reset();
-  if (c.link == nullptr) {
-    MC_TRY_(open(c, give_up));
-  }
-  if (s.op == Op::kWrite && c.flights.size() == 1) {
-    MC_TRY_(retire_others(c, give_up));
-  }
-  return c.link->send(s, c.flights.back().id, give_up);
-}
-
-Result<> TcpTransport::Lane::open(Connection& c, const Stream::GiveUp& give_up) {
-  MC_TRY(auto routes, routes_to(*peer_, nics_));
-  Result<> outcome;
-  for (Route& route : routes) {
-    auto link = std::make_unique<Link>(peer_, std::move(route), clock_, peer_timeout_);
-    outcome = link->open(give_up);
-    if (!outcome) continue;
-    c.link = std::move(link);
+void TcpTransport::Lane::ping(RailIndex rail) {
+  Link link(peer_, routes_[rail], clock_, kPingTime);
+  Duration round_trip{};
+  const auto give_up = [this]() -> Result<> {
+    if (stopping_.load()) return fail(Code::kUnavailable, "shutting down");
     return {};
-  }
-  return outcome;
-}
-
-Result<> TcpTransport::Lane::retire_others(Connection& c, const Stream::GiveUp& give_up) {
-  for (;;) {
-    Nonce nonce;
-    {
-      Lock lock(mutex_);
-      if (given_up_.empty()) return {};
-      nonce = given_up_.back();
-    }
-    MC_TRY_(c.link->retire(nonce, give_up));
-    Lock lock(mutex_);
-    std::erase(given_up_, nonce);
-  }
-}
-
-Result<> TcpTransport::Lane::receive(Connection& c) {
-  Flight& flight = c.flights.front();
-  c.link->eager(c.bytes <= kShort);
-  Result<> outcome;
-  MC_TRY_(c.link->receive(*flight.slice, flight.id, watch(c), &outcome));
-  SlicePtr done = std::move(flight.slice);
-  c.bytes -= done->piece.total();
-  c.flights.pop_front();
-  if (c.flights.empty()) c.used = clock_.now();
-  sink_.finished(std::move(done), std::move(outcome));
-  return {};
-}
-
-// The connection is of no more use. What is over ends so; the rest is sent again over another
-// connection, unless it is the peer that failed and it is silent or has been tried often enough.
-void TcpTransport::Lane::drop(Connection& c, const Error& why) {
-  std::deque<Flight> flights;
-  flights.swap(c.flights);
-  c.bytes = 0;
-  const std::unique_ptr<Link> link = std::move(c.link);
-  const bool opened = link != nullptr;
-  if (opened) link->close();
-  std::vector<Result<>> own;
-  for (const Flight& f : flights) own.push_back(over(*f.slice));
-  const bool ours = std::any_of(own.begin(), own.end(), [](const auto& o) { return !o; });
-  const bool silent = why.code == Code::kTimeout && !ours;
-  const Error lost{Code::kUnavailable, peer_->descriptor.node + ": " + why.what};
-  std::vector<std::pair<SlicePtr, Error>> ended;
-  {
-    Lock lock(mutex_);
-    if (opened && flights.front().slice->op == Op::kWrite) given_up_.push_back(link->nonce());
-    if (given_up_.size() > kGivenUpMax) given_up_.pop_front();
-    for (size_t i = flights.size(); i-- > 0;) {
-      SlicePtr& slice = flights[i].slice;
-      if (!own[i]) {
-        ended.emplace_back(std::move(slice), own[i].error());
-      } else if (!ours && (!opened || silent || slice->resends >= kResendsMax)) {
-        ended.emplace_back(std::move(slice), silent ? lost : why);
-      } else {
-        if (!ours) ++slice->resends;
-        queue_.push_front(std::move(slice));
-      }
-    }
-  }
-  changed_.notify_all();
-  for (auto& [slice, error] : ended) sink_.finished(std::move(slice), fail(error));
-}
-
-// ---- the transport: a lane per peer
-
-TcpTransport::TcpTransport(Sink& sink, const Clock& clock, Config config)
-    : sink_(sink), clock_(clock), config_(std::move(config)) {}
-
-bool TcpTransport::reaches(const Peer& peer, uint64_t, Op) const {
-  return !peer.same_process && !peer.descriptor.tcp.empty();
-}
-
-Result<std::shared_ptr<TcpTransport::Lane>> TcpTransport::lane(const PeerPtr& peer) {
-  Lock lock(mutex_);
-  if (stopping_) return fail(Code::kUnavailable, "shutting down");
-  MC_TRY_(still_open(*peer));  // else forget() was here already, and nobody would drop this lane
-  auto& known = lanes_[peer.get()];
-  if (known == nullptr)
-    known = std::make_shared<Lane>(peer, sink_, clock_, config_.connections, config_.peer_timeout,
-                                   config_.nics);
-  return known;
-}
-
-void TcpTransport::submit(SlicePtr slice) {
-  if (auto to = lane(slice->peer))
-    (*to)->push(std::move(slice));
+  };
+  auto opened = link.open(give_up, &round_trip);
+  if (opened)
+    queue_.pinged(rail, round_trip);
   else
-    sink_.finished(std::move(slice), fail(to.error()));
-}
-
-void TcpTransport::forget(const PeerPtr& peer) {
-  std::shared_ptr<Lane> gone;  // its threads are joined here, outside the lock
-  Lock lock(mutex_);
-  auto it = lanes_.find(peer.get());
-  if (it == lanes_.end()) return;
-  gone = std::move(it->second);
-  lanes_.erase(it);
-}
-
-void TcpTransport::stop() {
-  std::map<const Peer*, std::shared_ptr<Lane>> gone;
-  {
-    Lock lock(mutex_);
-    stopping_ = true;
-    gone.swap(lanes_);
-  }
+    queue_.pinged(rail, fail(opened.error()));
 }
 
 }  // namespace mc::xfer::tcp

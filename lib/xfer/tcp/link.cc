@@ -49,8 +49,17 @@ void Link::shut_down() {
   stream_.shut_down();
 }
 
-Result<> Link::send(const Slice& slice, uint64_t id, const Stream::GiveUp& give_up) {
-  const Piece& p = slice.piece;
+void Link::abort() {
+  {
+    Lock lock(mutex_);
+    stream_.discard();
+  }
+  close();
+}
+
+Result<> Link::send(const Attempt& attempt, uint64_t id, const Stream::GiveUp& give_up) {
+  const Slice& slice = *attempt.slice;
+  const Piece& p = attempt.piece;
   Descriptor d{peer_->descriptor.generation.n,
                p.remote,
                p.bytes,
@@ -60,7 +69,7 @@ Result<> Link::send(const Slice& slice, uint64_t id, const Stream::GiveUp& give_
                slice.guard.expected};
   const Kind kind = slice.raise ? Kind::kRaise : slice.op == Op::kRead ? Kind::kRead : Kind::kWrite;
   Header header = make_header(kind, id, &d, sizeof d);
-  RowWalk rows(slice.local, p.bytes, kind == Kind::kWrite ? p.rows : 0, p.local_stride);
+  RowWalk rows(attempt.local, p.bytes, kind == Kind::kWrite ? p.rows : 0, p.local_stride);
   auto parts = rows.next(2);  // frame and payload in one call
   parts[0] = {&header, sizeof header};
   parts[1] = {&d, sizeof d};
@@ -83,11 +92,12 @@ Result<> Link::reply_on(Stream& stream, uint64_t id, const Stream::GiveUp& give_
   return {};
 }
 
-Result<> Link::receive(const Slice& slice, uint64_t id, const Stream::GiveUp& give_up,
+Result<> Link::receive(const Attempt& attempt, uint64_t id, const Stream::GiveUp& give_up,
                        Result<>* outcome) {
   MC_TRY_(reply_on(stream_, id, give_up, outcome));
-  if (!*outcome || slice.op != Op::kRead) return {};
-  RowWalk rows(slice.local, slice.piece.bytes, slice.piece.rows, slice.piece.local_stride);
+  if (!*outcome || attempt.slice->op != Op::kRead) return {};
+  const Piece& p = attempt.piece;
+  RowWalk rows(attempt.local, p.bytes, p.rows, p.local_stride);
   for (auto parts = rows.next(); !parts.empty(); parts = rows.next())
     MC_TRY_(stream_.receive(parts, give_up));
   Trailer trailer;

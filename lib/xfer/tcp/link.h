@@ -7,6 +7,7 @@
 #include <string>
 
 #include "base/mutex.h"
+#include "xfer/rail/rail_queue.h"
 #include "xfer/tcp/frame.h"
 #include "xfer/tcp/route.h"
 #include "xfer/tcp/stream.h"
@@ -25,15 +26,16 @@ class Link {
   Result<> open(const Stream::GiveUp& give_up, Duration* round_trip = nullptr);
   bool is_open() const { return static_cast<bool>(stream_); }
   void close();
+  void abort();      // and what was not sent yet never is
   void shut_down();  // wakes whoever waits in it
   // Was it closed by the peer, as far as is known here?
   bool ended() const { return stream_.readable_now(); }
   void eager(bool on) { stream_.eager(on); }
 
-  // Errors of the connection, which is of no more use then; `outcome`, a success before, is set
-  // when the peer says otherwise.
-  Result<> send(const Slice& slice, uint64_t id, const Stream::GiveUp& give_up);
-  Result<> receive(const Slice& slice, uint64_t id, const Stream::GiveUp& give_up,
+  // Errors of the connection, which is of no more use then; `outcome`, a success so far,
+  // becomes what the peer says.
+  Result<> send(const Attempt& attempt, uint64_t id, const Stream::GiveUp& give_up);
+  Result<> receive(const Attempt& attempt, uint64_t id, const Stream::GiveUp& give_up,
                    Result<>* outcome);
   // No byte sent over the connection of that nonce will be applied any more.
   Result<> retire(const Nonce& nonce, const Stream::GiveUp& give_up);

@@ -24,7 +24,25 @@ void sort_addresses(const SegmentDescriptor& d, std::vector<Remote>* wide,
   }
 }
 
-Route direct(const Remote& remote) { return {"", "", remote.text, {"", remote.text, 1, true}}; }
+Route direct(const Remote& remote) {
+  return {"", "", remote.text, {remote.nic.name, remote.text, 1, true}};
+}
+
+// Every pair of a local NIC and a remote one; those of the rail map first.
+std::vector<Route> paired(const std::vector<Nic>& local, const std::vector<Remote>& remote) {
+  std::vector<Nic> here, there;
+  for (const Nic& nic : local)
+    if (!io::is_loopback(nic.address)) here.push_back(nic);
+  for (const Remote& r : remote) there.push_back(r.nic);
+  std::vector<Route> out;
+  for (const RailPair& p : pair_rails(here, there)) {
+    const Nic& nic = here[p.local];
+    const std::string& to = remote[p.remote].text;
+    out.push_back({nic.address, nic.name, to, {nic.name, to, 1, p.mapped}});
+  }
+  std::stable_partition(out.begin(), out.end(), [](const Route& r) { return r.info.mapped; });
+  return out;
+}
 
 }  // namespace
 
@@ -38,9 +56,10 @@ Result<std::vector<Route>> routes_to(const Peer& peer, const std::vector<Nic>& l
     // Its other addresses lead through loopback as well: one of them is as good as all.
     if (out.empty() && !wide.empty()) out.push_back(direct(wide.front()));
   } else {
-    for (const Remote& remote : wide) out.push_back(direct(remote));
+    out = paired(local, wide);
+    if (out.empty())  // nothing is known of our own NICs
+      for (const Remote& remote : wide) out.push_back(direct(remote));
   }
-  (void)local;
   if (out.size() > kRoutesMax) out.resize(kRoutesMax);
   if (!out.empty()) return out;
   if (d.tcp.empty()) return fail(Code::kUnavailable, "%s offers no data address", d.node.c_str());

@@ -196,6 +196,11 @@ void Stream::shut_down() {
   if (fd_) ::shutdown(fd_.get(), SHUT_RDWR);
 }
 
+void Stream::discard() {
+  const linger now{1, 0};
+  if (fd_) ::setsockopt(fd_.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
+}
+
 void Stream::tune() {
   const int on = 1;
   ::setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);

@@ -46,7 +46,8 @@ class Stream {
   bool readable_now() const;
   void eager(bool on) { eager_ = on; }
   void shut_down();
-  void tune();  // no delay; a congestion control that suits local, lossless paths
+  void discard();  // what was not sent yet, when it closes
+  void tune();     // no delay; a congestion control that suits local, lossless paths
 
  private:
   static constexpr size_t kAheadBytes = 8192;
