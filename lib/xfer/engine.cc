@@ -29,6 +29,11 @@ void EngineOptions::describe(OptionList& v) {
   v("peer-timeout", peer_timeout, "a peer silent for this long fails a transfer");
   v("max-failover-attempts", max_failover_attempts,
     "transports a slice may move on to after the first one failed it");
+  v("class-weights", class_weights,
+    "what high, medium and low requests get of a link that all of them wait for");
+  v("share-table", share_table,
+    "folder in which this user's processes agree on shares of a link; empty: each takes what it "
+    "gets");
   v("fault", fault, "script of faults to inject, for drills (JSON lines; see docs/transfer.md)");
 }
 
@@ -57,6 +62,10 @@ Result<> Engine::Impl::start() {
   if (::getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size()))
     return fail(Code::kInternal, "no randomness for the data secret");
   ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // lets process_vm_readv work under Yama
+  MC_TRY(const auto weights, parse_weights(options.class_weights));
+  NicLedger::Config share{.shared = !options.share_table.empty(), .directory = options.share_table};
+  share.nic.qos.weights = weights;
+  ledger = std::make_unique<NicLedger>(std::move(share));
   if (options.file_depth == 0 || options.file_depth > 1024)
     return fail(Code::kInvalid, "file-depth %u: want 1 to 1024", options.file_depth);
   flows = std::make_shared<FlowPool>(options.file_uring);
@@ -126,8 +135,8 @@ Result<std::unique_ptr<Transport>> Engine::Impl::make_transport(const std::strin
     MC_TRY_(serve_tcp());
     return std::make_unique<tcp::TcpTransport>(
         sink, clock,
-        tcp::TcpTransport::Config{options.connections, options.endpoints, options.peer_timeout,
-                                  nics});
+        tcp::TcpTransport::Config{
+            options.connections, options.endpoints, options.peer_timeout, nics, {}, ledger.get()});
   }
   return fail(Code::kInvalid, "unknown transport '%s': this build has shm, file and tcp",
               name.c_str());

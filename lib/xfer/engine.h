@@ -49,6 +49,8 @@ struct EngineOptions {
   uint32_t max_failover_attempts = 3;               // transports tried after the first
   Bytes staging_chunk{512 * kKiB};                  // of the copies to and from device memory
   uint32_t staging_buffers = 8;                     // chunks in flight at a time
+  std::string class_weights = "16:4:1";             // of high, medium and low on a busy link
+  std::string share_table = "/dev/shm";             // folder of ShareTable; "": none
   std::string fault;                                // a drill's script (xfer/fault/plan.h)
   void describe(OptionList& v);                     // all but node and staging
 };

@@ -20,6 +20,7 @@
 #include "xfer/merge.h"
 #include "xfer/nics.h"
 #include "xfer/notify.h"
+#include "xfer/qos/nic_ledger.h"
 #include "xfer/registry.h"
 #include "xfer/relay.h"
 #include "xfer/shm/fd_server.h"
@@ -128,6 +129,7 @@ struct Engine::Impl final : Sink {
   std::vector<std::string> data;                       // advertised
   std::vector<NicInfo> data_nics;                      // of `data`
   std::vector<Nic> nics;                               // of this machine that may be used
+  std::unique_ptr<NicLedger> ledger;                   // of the NICs' bytes in flight
   std::vector<std::unique_ptr<Transport>> transports;  // in order of preference
   LocalTransport* host_copies = nullptr;               // transports[0], if it is of this kind
   std::vector<Counters> counts;                        // as transports

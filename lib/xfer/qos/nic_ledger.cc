@@ -82,6 +82,13 @@ ClassMask NicLedger::room(NicIndex nic, Time now) {
   return out;
 }
 
+bool NicLedger::guarded(NicIndex nic, Time now) {
+  Entry& e = entry(nic);
+  Lock lock(e.mutex);
+  e.meet(now);
+  return e.share.guarded(now);
+}
+
 uint64_t NicLedger::slice_max(NicIndex nic, Priority p, Time now) {
   Entry& e = entry(nic);
   Lock lock(e.mutex);

@@ -26,19 +26,21 @@ using NicIndex = uint32_t;
 class NicLedger {
  public:
   struct Config {
-    NicConfig nic;
+    NicConfig nic{};
     bool shared = true;                  // take part in the table of this machine
     std::string directory = "/dev/shm";  // where it lies
   };
   explicit NicLedger(Config config);
   ~NicLedger();
 
+  const QosConfig& qos() const { return config_.nic.qos; }
   NicIndex nic(const std::string& name);  // the same for the same name, made on demand
 
   void wants(NicIndex nic, Priority p, Time now);
   // The classes that may start an attempt of slice_max() now. A class that may not is remembered:
   // on_room callbacks run when that may have changed.
   ClassMask room(NicIndex nic, Time now);
+  bool guarded(NicIndex nic, Time now);  // high-priority work was seen lately
   uint64_t slice_max(NicIndex nic, Priority p, Time now);
   uint64_t window(NicIndex nic, Priority p, Time now);
   double share(NicIndex nic, Priority p, Time now);

@@ -72,6 +72,8 @@ NicDemand NicShare::demand(Time now) const {
         inflight_[c] > 0 ? now + config_.silent_after : seen_[c] + config_.idle_after;
   // What was moved before a pause is no rate of now.
   out.rate = now - measured_at_ < 4 * config_.rate_time ? rate_ : 0;
+  out.capacity = capacity(now);
+  out.round_trip = round_trip_;
   return out;
 }
 
@@ -88,6 +90,14 @@ bool NicShare::guarded(Time now) const {
          now - others_.high_until < config_.guard_time;
 }
 
+double NicShare::full(Duration time, Time now) const {
+  Duration least = round_trip_;
+  if (others_.round_trip > Duration::zero() &&
+      (least == Duration::zero() || others_.round_trip < least))
+    least = others_.round_trip;
+  return std::max(capacity(now), others_.capacity) * to_seconds(least + time);
+}
+
 // All lower classes of all processes together keep a full link's worth; each its part of that.
 uint64_t NicShare::guarded_window(Priority p, Time now) const {
   double mine = 0, all = 0;
@@ -97,18 +107,17 @@ uint64_t NicShare::guarded_window(Priority p, Time now) const {
     all += weight * (others_.active[c] + (ours ? 1.0 : 0.0));
     if (c == static_cast<size_t>(p)) mine = weight;
   }
-  const double full = capacity(now) * to_seconds(round_trip_ + config_.turnaround) +
-                      static_cast<double>(config_.guarded_slice);
-  const double total = std::max(full, static_cast<double>(config_.guarded_bytes));
+  const double need = full(config_.turnaround, now) + static_cast<double>(config_.guarded_slice);
+  const double total = std::max(need, static_cast<double>(config_.guarded_bytes));
   return std::max(config_.guarded_slice_min, to_bytes(total * mine / all));
 }
 
 uint64_t NicShare::window(Priority p, Time now) const {
   if (p != Priority::kHigh && guarded(now)) return guarded_window(p, now);
   const bool alone = others_.active[0] + others_.active[1] + others_.active[2] == 0;
-  const double full = capacity(now) * to_seconds(round_trip_ + config_.window_time);
-  if (alone || full <= 0) return kNoLimit;
-  return std::max(config_.window_min, to_bytes(share(p, now) * full));
+  const double all = full(config_.window_time, now);
+  if (alone || all <= 0) return kNoLimit;
+  return std::max(config_.window_min, to_bytes(share(p, now) * all));
 }
 
 uint64_t NicShare::slice_max(Priority p, Time now) const {

@@ -14,6 +14,8 @@
 // needs: capacity x (round trip + turnaround) and one small slice, at least `guarded_bytes` in all.
 //
 // `capacity` is the most that all processes together moved lately: learned, never a nominal rate.
+// Processes use the largest capacity and the least round trip that one of them knows: otherwise the
+// one that came while the link was full would think it longer than the others do, and take more.
 //
 // Thread: one at a time (its owner's mutex). Bytes, and bytes a second.
 // Source: TENT paper 3.3.2 (two layers of quotas); its time slots, which leave an idle link idle,
@@ -34,7 +36,7 @@ struct NicConfig {
   Duration guard_time = std::chrono::milliseconds(250);
   uint64_t guarded_bytes = 64 * 1024;
   uint64_t guarded_slice_min = 16 * 1024, guarded_slice = 32 * 1024;
-  Duration turnaround = std::chrono::microseconds(100);  // from an answer to the next request
+  Duration turnaround = std::chrono::microseconds(300);  // from an answer to the next request
   Duration window_time = std::chrono::milliseconds(4);
   uint64_t window_min = 128 * 1024, slice_min = 64 * 1024;
   Duration rate_time = std::chrono::milliseconds(50);  // over which a rate is measured
@@ -46,7 +48,8 @@ inline constexpr Time kLongAgo{Duration(INT64_MIN / 4)};  // differences to it d
 // What a process tells the others: until when each class counts as active, and what it moves.
 struct NicDemand {
   std::array<Time, kPriorities> active_until{};
-  double rate = 0;
+  double rate = 0, capacity = 0;  // the latter: what it thinks all together can move
+  Duration round_trip{};          // zero: not known
 };
 
 // What the others tell, summed up.
@@ -54,6 +57,8 @@ struct NicCensus {
   std::array<uint32_t, kPriorities> active{};  // processes, without this one
   Time high_until = kLongAgo;                  // the latest of them
   double rate = 0;                             // of the active ones
+  double capacity = 0;                         // the most that one of them thinks
+  Duration round_trip{};                       // the least of theirs; zero: not known
 };
 
 class NicShare {
@@ -82,6 +87,7 @@ class NicShare {
  private:
   bool active(size_t c, Time now) const;
   void measure(Time now);
+  double full(Duration time, Time now) const;  // what the link moves in a round trip and `time`
   uint64_t guarded_window(Priority p, Time now) const;
 
   NicConfig config_;

@@ -1,5 +1,7 @@
 #include "xfer/qos/priority_queue.h"
 
+#include <charconv>
+
 namespace mc::xfer {
 
 const char* name(Priority priority) {
@@ -9,6 +11,21 @@ const char* name(Priority priority) {
     case Priority::kLow: return "low";
   }
   return "?";
+}
+
+Result<std::array<uint32_t, kPriorities>> parse_weights(const std::string& text) {
+  std::array<uint32_t, kPriorities> out{};
+  const char* at = text.data();
+  const char* const end = at + text.size();
+  for (size_t c = 0; c < kPriorities; ++c) {
+    const auto [after, error] = std::from_chars(at, end, out[c]);
+    const bool ended = c + 1 == kPriorities ? after == end : after != end && *after == ':';
+    if (error != std::errc{} || !ended || out[c] < 1 || out[c] > 1000)
+      return fail(Code::kInvalid, "class weights '%s': want three from 1 to 1000, such as 16:4:1",
+                  text.c_str());
+    at = after + 1;
+  }
+  return out;
 }
 
 ClassChooser::ClassChooser(QosConfig config) : age_max_(config.age_max) {

@@ -15,9 +15,11 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
+#include <string>
 #include <utility>
 #include <vector>
 
+#include "base/result.h"
 #include "base/time.h"
 
 namespace mc::xfer {
@@ -30,6 +32,9 @@ struct QosConfig {
   std::array<uint32_t, kPriorities> weights{16, 4, 1};  // 0 counts as 1
   Duration age_max = std::chrono::milliseconds(100);
 };
+
+// "16:4:1": high, medium, low; each from 1 to 1000. kInvalid.
+Result<std::array<uint32_t, kPriorities>> parse_weights(const std::string& text);
 
 // The classes that may go now, a bit each.
 using ClassMask = uint8_t;

@@ -5,6 +5,7 @@
 #include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <cstring>
@@ -17,8 +18,9 @@ namespace mc::xfer {
 struct alignas(128) ShareTable::Slot {
   std::atomic<uint64_t> owner;  // see owner_word(); 0: free
   std::array<std::atomic<int64_t>, kPriorities>
-      active_until;            // ns of the monotonic clock; 0: never
-  std::atomic<uint64_t> rate;  // bytes a second
+      active_until;                      // ns of the monotonic clock; 0: never
+  std::atomic<uint64_t> rate, capacity;  // bytes a second
+  std::atomic<int64_t> round_trip;       // ns; 0: not known
 };
 
 struct ShareTable::File {
@@ -31,13 +33,18 @@ namespace {
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 constexpr uint64_t kLayout =
-    0x4d435153ull << 32 | 1ull << 24 | 128ull << 12 | ShareTable::kSlots;  // "MCQS"
+    0x4d435153ull << 32 | 2ull << 24 | 128ull << 12 | ShareTable::kSlots;  // "MCQS"
 // An owner: its id, its start time, and a number to tell several tables in one process apart.
 constexpr int kPidShift = 42, kStartShift = 8;
 constexpr uint64_t kStartMask = (1ull << (kPidShift - kStartShift)) - 1;
 constexpr uint64_t kRateMax = 1ull << 44;  // 17 TB/s: more is garbage
 // Nobody promises to be active for longer (NicConfig::silent_after): more is garbage.
 constexpr Duration kAheadMax = std::chrono::seconds(5);
+constexpr Duration kRoundTripMax = std::chrono::seconds(10);
+
+uint64_t rate_word(double rate) {
+  return static_cast<uint64_t>(std::clamp(rate, 0.0, static_cast<double>(kRateMax)));
+}
 
 // When a process started, in ticks since boot; 0: there is none.
 uint64_t start_of(uint64_t pid) {
@@ -142,6 +149,8 @@ Result<> ShareTable::claim() {
       mine_ = &slot;
       for (auto& until : slot.active_until) until.store(0);  // of the one before
       slot.rate.store(0);
+      slot.capacity.store(0);
+      slot.round_trip.store(0);
       return {};
     }
   }
@@ -158,8 +167,9 @@ void ShareTable::publish(const NicDemand& demand) {
   for (size_t c = 0; c < kPriorities; ++c)
     mine_->active_until[c].store(demand.active_until[c].time_since_epoch().count(),
                                  std::memory_order_relaxed);
-  const double rate = std::min(demand.rate, static_cast<double>(kRateMax));
-  mine_->rate.store(static_cast<uint64_t>(std::max(0.0, rate)), std::memory_order_relaxed);
+  mine_->rate.store(rate_word(demand.rate), std::memory_order_relaxed);
+  mine_->capacity.store(rate_word(demand.capacity), std::memory_order_relaxed);
+  mine_->round_trip.store(demand.round_trip.count(), std::memory_order_relaxed);
 }
 
 NicCensus ShareTable::census(Time now) const {
@@ -178,8 +188,15 @@ NicCensus ShareTable::census(Time now) const {
       ++out.active[c];
       active = true;
     }
+    if (!active) continue;
     const uint64_t rate = slot.rate.load(std::memory_order_relaxed);
-    if (active && rate <= kRateMax) out.rate += static_cast<double>(rate);
+    const uint64_t capacity = slot.capacity.load(std::memory_order_relaxed);
+    const Duration trip{slot.round_trip.load(std::memory_order_relaxed)};
+    if (rate <= kRateMax) out.rate += static_cast<double>(rate);
+    if (capacity <= kRateMax) out.capacity = std::max(out.capacity, static_cast<double>(capacity));
+    const bool known = trip > Duration::zero() && trip <= kRoundTripMax;
+    if (known && (out.round_trip == Duration::zero() || trip < out.round_trip))
+      out.round_trip = trip;
   }
   return out;
 }

@@ -125,7 +125,7 @@ void RailQueue::push(SlicePtr slice) {
     auto open = still_open(*peer_);
     if (open) open = fail(Code::kUnavailable, "shutting down");
     sink_.finished(std::move(slice), std::move(open));
-  } else if (rails == 1) {
+  } else if (rails == 1 && config_.ledger == nullptr) {  // else one that may not take it wakes
     changed_->notify_one();
   } else {
     changed_->notify_all();
@@ -137,10 +137,14 @@ AttemptPtr RailQueue::push_or_carry(SlicePtr slice, RailIndex rail) {
   AttemptPtr attempt;
   {
     Lock lock(mutex_);
-    if (!waiting() && !closed_) {
+    // A short high one may pass what other classes have waiting: they have their windows.
+    const bool high = slice->priority == Priority::kHigh;
+    if (!closed_ && hedges_.empty() &&
+        (high ? queue_.size(Priority::kHigh) == 0 : queue_.empty())) {
       const Time now = clock_.now();
+      const ClassMask own = mask_of(slice->priority);
       enter(slice, now);
-      attempt = try_pull(rail, {}, now, out);
+      attempt = try_pull(rail, {.only = own}, now, out);
     }
   }
   if (slice != nullptr)
@@ -225,9 +229,11 @@ RailQueue::PartPtr RailQueue::take_head(uint64_t portion, ClassMask may, Time no
   return part;
 }
 
-ClassMask RailQueue::room(RailIndex rail, Time now) {
-  if (config_.ledger == nullptr || (queue_.empty() && hedges_.empty())) return kAllClasses;
-  return config_.ledger->room(nics_[rail], now);
+ClassMask RailQueue::room(RailIndex rail, Limits limits, Time now) {
+  if (config_.ledger == nullptr || !waiting()) return limits.only;
+  const ClassMask may = config_.ledger->room(nics_[rail], now) & limits.only;
+  if (!limits.reserved || !config_.ledger->guarded(nics_[rail], now)) return may;
+  return may & mask_of(Priority::kHigh);
 }
 
 uint64_t RailQueue::portion(RailIndex rail, Priority p, Time now) {
@@ -237,7 +243,7 @@ uint64_t RailQueue::portion(RailIndex rail, Priority p, Time now) {
 }
 
 AttemptPtr RailQueue::try_pull(RailIndex rail, Limits limits, Time now, Outbox& out) {
-  const ClassMask may = room(rail, now);
+  const ClassMask may = room(rail, limits, now);
   if (AttemptPtr hedge = try_hedge(rail, limits, may, now)) return hedge;
   while (PartPtr* head = queue_.head(now, may)) {
     const PartPtr part = *head;
@@ -383,6 +389,7 @@ void RailQueue::pinged(RailIndex rail, Result<Duration> round_trip) {
 void RailQueue::connected(RailIndex rail, Duration round_trip) {
   Lock lock(mutex_);
   spray_.round_trip(rail, round_trip);
+  if (config_.ledger != nullptr) config_.ledger->round_trip(nics_[rail], round_trip);
 }
 
 bool RailQueue::any_usable(Time now, uint64_t avoid) {

@@ -73,6 +73,8 @@ class RailQueue {
   enum class Wait : uint8_t { kNo, kYes };
   struct Limits {  // of the connection that asks
     bool reads = true, writes = true;
+    bool reserved = false;  // while high-priority work is about, it carries nothing else
+    ClassMask only = kAllClasses;
   };
   // The next attempt for a connection of this rail; null when there is none now (kNo), the queue is
   // closed and empty, or `until` passed.
@@ -109,7 +111,7 @@ class RailQueue {
   void sweep(Time now, Outbox& out) MC_REQUIRES(mutex_);
   void chase(Time now, Outbox& out) MC_REQUIRES(mutex_);
   // What may start on the NIC of this rail, and how much of the head at once.
-  ClassMask room(RailIndex rail, Time now) MC_REQUIRES(mutex_);
+  ClassMask room(RailIndex rail, Limits limits, Time now) MC_REQUIRES(mutex_);
   uint64_t portion(RailIndex rail, Priority p, Time now) MC_REQUIRES(mutex_);
   bool any_usable(Time now, uint64_t avoid) MC_REQUIRES(mutex_);
   void send(Outbox& out);

@@ -9,10 +9,12 @@ constexpr size_t kSparesMax = 8;
 
 bool is_write(const AttemptPtr& attempt) { return attempt->slice->op == Op::kWrite; }
 
-RailQueue::Config queue_config(const TcpTransport::Config& config) {
+RailQueue::Config queue_config(const TcpTransport::Config& config, const Peer& peer) {
   RailQueue::Config out;
   out.spray = config.spray;
   out.peer_timeout = config.peer_timeout;
+  if (config.ledger != nullptr) out.qos = config.ledger->qos();
+  if (!peer.same_net) out.ledger = config.ledger;  // on loopback there is no link to share
   return out;
 }
 
@@ -25,18 +27,19 @@ TcpTransport::Lane::Lane(PeerPtr peer, std::vector<Route> routes, Sink& sink, co
       clock_(clock),
       config_(config),
       pool_(pool),
-      queue_(sink, clock, queue_config(config), peer_) {
+      queue_(sink, clock, queue_config(config, *peer_), peer_) {
   for (const Route& route : routes_)
     queue_.add_rail(route.info, [this](const AttemptPtr& a) { recall(a); });
   Lock lock(mutex_);
   for (RailIndex r = 0; r < routes_.size(); ++r)
     for (uint32_t i = 0; routes_[r].info.mapped && i < std::max(1u, config.connections); ++i)
-      add_connection(r);
+      add_connection(r, i == 0 && config.connections > 1);
 }
 
-void TcpTransport::Lane::add_connection(RailIndex rail) {
+void TcpTransport::Lane::add_connection(RailIndex rail, bool reserved) {
   connections_.push_back(
       std::make_unique<Connection>(rail, peer_, routes_[rail], clock_, config_.peer_timeout));
+  connections_.back()->reserved = reserved;
   threads_.emplace_back([this, c = connections_.back().get()] { run(*c); });
 }
 
@@ -107,7 +110,7 @@ AttemptPtr TcpTransport::Lane::wait_for_work(Connection& c) {
     Lock lock(mutex_);
     c.busy = false;
   }
-  AttemptPtr attempt = queue_.pull(c.rail, {}, RailQueue::Wait::kYes);
+  AttemptPtr attempt = queue_.pull(c.rail, {true, true, c.reserved}, RailQueue::Wait::kYes);
   Lock lock(mutex_);
   while (c.borrowed) returned_.wait(mutex_);
   c.busy = true;
@@ -122,7 +125,7 @@ AttemptPtr TcpTransport::Lane::more_work(Connection& c) {
     return nullptr;
   const bool writes = is_write(c.flights.front().attempt);
   if (writes && !nothing_given_up()) return nullptr;
-  return queue_.pull(c.rail, {!writes, writes}, RailQueue::Wait::kNo);
+  return queue_.pull(c.rail, {!writes, writes, c.reserved}, RailQueue::Wait::kNo);
 }
 
 void TcpTransport::Lane::run(Connection& c) {
@@ -277,8 +280,8 @@ Stream::GiveUp TcpTransport::Lane::watch(const Connection& c) {
 void TcpTransport::Lane::describe(uint64_t bytes, Path& path) const {
   path.rails = queue_.view();
   for (RailIndex r = 0; r < path.rails.size(); ++r)
-    path.predicted_s.push_back(
-        path.rails[r].bandwidth > 0 ? queue_.predicted_seconds(r, bytes) : 0.);
+    path.predicted_s.push_back(path.rails[r].bandwidth > 0 ? queue_.predicted_seconds(r, bytes)
+                                                           : 0.);
 }
 
 // ---- the transport's timer
@@ -294,7 +297,7 @@ std::vector<RailIndex> TcpTransport::Lane::tick() {
   spares_ = true;  // a rail of the map failed: those outside of it may be needed
   size_t spares = 0;
   for (RailIndex r = 0; r < rails.size(); ++r)
-    if (!rails[r].info.mapped && spares++ < kSparesMax) add_connection(r);
+    if (!rails[r].info.mapped && spares++ < kSparesMax) add_connection(r, false);
   return to_ping;
 }
 

@@ -47,6 +47,7 @@ class TcpTransport::Lane {
     Connection(RailIndex r, PeerPtr peer, const Route& route, const Clock& clock, Duration timeout)
         : rail(r), link(std::move(peer), route, clock, timeout) {}
     const RailIndex rail;
+    bool reserved = false;  // for high-priority work, while there is any
     Link link;
     EndpointPool::Id endpoint = 0;
     Time used{};  // when it was last busy
@@ -63,7 +64,7 @@ class TcpTransport::Lane {
   static constexpr uint64_t kShort = 64u << 10;  // worth looking again before sleeping
   static constexpr Duration kFresh = std::chrono::milliseconds(1);
 
-  void add_connection(RailIndex rail) MC_REQUIRES(mutex_);
+  void add_connection(RailIndex rail, bool reserved) MC_REQUIRES(mutex_);
   Connection* borrow();
   void give_back(Connection& c);
   void run(Connection& c);

@@ -16,6 +16,7 @@
 
 #include "base/mutex.h"
 #include "xfer/endpoint_pool.h"
+#include "xfer/qos/nic_ledger.h"
 #include "xfer/rail/pairing.h"
 #include "xfer/rail/sprayer.h"
 #include "xfer/transport.h"
@@ -30,6 +31,7 @@ class TcpTransport final : public Transport {
     Duration peer_timeout = std::chrono::seconds(3);
     std::vector<Nic> nics{};  // of this machine that may be used
     SprayConfig spray{};
+    NicLedger* ledger = nullptr;
   };
   static constexpr Duration kPingTime = std::chrono::milliseconds(200);
 

@@ -169,6 +169,18 @@ TEST_SUITE("xfer/priority_queue") {
     CHECK(q.bytes() == 0);
   }
 
+  TEST_CASE("weights are three numbers, and anything else is named") {
+    CHECK(*parse_weights("16:4:1") == std::array<uint32_t, 3>{16, 4, 1});
+    CHECK(*parse_weights("1000:1:1000") == std::array<uint32_t, 3>{1000, 1, 1000});
+    for (const char* bad : {"", "1", "1:2", "1:2:", "1:2:3:", "1:2:3:4", "0:1:1", "1001:1:1",
+                            "a:b:c", "1:-2:3", " 1:2:3", "1:2:99999999999", "1::3"}) {
+      CAPTURE(bad);
+      const auto weights = parse_weights(bad);
+      REQUIRE_FALSE(weights.has_value());
+      CHECK(weights.error().what.find(bad) != std::string::npos);
+    }
+  }
+
   TEST_CASE("a class has a name for people") {
     CHECK(std::string(name(Priority::kHigh)) == "high");
     CHECK(std::string(name(Priority::kLow)) == "low");

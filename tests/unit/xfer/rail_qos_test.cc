@@ -126,6 +126,47 @@ TEST_SUITE("rail queue and classes") {
     for (const auto& a : {one, again}) b.queue.returned(a, {});
   }
 
+  TEST_CASE("a reserved connection is kept free for high work while there is any") {
+    Bench b;
+    const RailQueue::Limits reserved{.reserved = true};
+    b.queue.push(b.slice(kLow, 64 * kKiB));
+    auto low = b.queue.pull(0, reserved, RailQueue::Wait::kNo);
+    REQUIRE(low);  // no high work about
+    b.queue.returned(low, {});
+
+    b.other.push(b.slice(kHigh, 64 * kKiB));
+    auto high = b.pull(b.other);
+    b.other.returned(high, {});
+    b.queue.push(b.slice(kLow, 64 * kKiB));
+    CHECK(b.queue.pull(0, reserved, RailQueue::Wait::kNo) == nullptr);
+    b.queue.push(b.slice(kHigh, 64 * kKiB));
+    high = b.queue.pull(0, reserved, RailQueue::Wait::kNo);
+    REQUIRE(high);
+    CHECK(high->slice->priority == kHigh);
+    b.queue.returned(high, {});
+    b.clock.advance(1s);
+    low = b.queue.pull(0, reserved, RailQueue::Wait::kNo);
+    REQUIRE(low);
+    b.queue.returned(low, {});
+    CHECK(b.done.count == 4);
+  }
+
+  TEST_CASE("a caller carries its short slice past what waits only if the slice is high") {
+    Bench b;
+    for (int i = 0; i < 2; ++i) b.queue.push(b.slice(kLow, 64 * kKiB));
+    CHECK(b.queue.push_or_carry(b.slice(kMedium, 4 * kKiB), 0) == nullptr);
+    auto high = b.queue.push_or_carry(b.slice(kHigh, 4 * kKiB), 0);
+    REQUIRE(high);
+    CHECK(high->slice->priority == kHigh);
+    CHECK(high->piece.bytes == 4 * kKiB);
+    b.queue.returned(high, {});
+    b.queue.push(b.slice(kHigh, 4 * kKiB));
+    CHECK(b.queue.push_or_carry(b.slice(kHigh, 4 * kKiB), 0) == nullptr);
+    while (auto a = b.pull(b.queue)) b.queue.returned(a, {});
+    CHECK(b.done.count == 6);
+    CHECK(b.done.failed == 0);
+  }
+
   TEST_CASE("what failed or was cancelled is in flight no more") {
     Bench b;
     b.queue.push(b.slice(kMedium, 64 * kKiB));

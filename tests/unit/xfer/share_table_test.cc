@@ -103,6 +103,13 @@ TEST_SUITE("xfer/share_table") {
     CHECK(b->census(kNow + 20ms).active[1] == 0);
     CHECK(b->census(kNow + 20ms).rate == 0);
     CHECK(a->census(kNow).active[1] == 0);
+    NicDemand slow = medium(kNow + 20ms);
+    slow.capacity = 9e6;
+    slow.round_trip = 300us;
+    a->publish(slow);
+    CHECK(b->census(kNow).capacity == 9e6);
+    CHECK(b->census(kNow).round_trip == 300us);
+    CHECK(b->census(kNow + 20ms).capacity == 0);
     NicDemand high;
     high.active_until[0] = kNow + 5ms;
     a->publish(high);
