@@ -106,6 +106,8 @@ Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
   }
   auto tasks = std::make_unique<Task[]>(work.size() + told.size());
   Task* const first = tasks.get();
+  uint64_t together = 0;
+  for (const Request& r : requests) together += r.bytes * r.rows;
   {
     Lock lock(batch->mutex);
     for (size_t i = 0; i < work.size(); ++i) {
@@ -136,7 +138,7 @@ Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
   const bool nested = std::exchange(submitting, true);
   if (all_done) run_or_defer({std::move(all_done)});
   for (size_t i = 0; i < work.size(); ++i)
-    launch(TaskPtr(batch, &first[i]), work[i].run.request, work[i].peer);
+    launch(TaskPtr(batch, &first[i]), work[i].run.request, work[i].peer, together);
   submitting = nested;
   return {};
 }
@@ -152,7 +154,8 @@ Result<Engine::Impl::Ends> Engine::Impl::ends_of(const Request& r, const Peer& p
   return ends;
 }
 
-void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& peer) {
+void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& peer,
+                          uint64_t together) {
   Piece only;
   std::vector<Piece> several;
   std::span<const Piece> pieces(&only, 1);
@@ -166,6 +169,7 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
     slice->local = r.local + piece.local;
     slice->piece = piece;
     slice->at = at;
+    slice->together = together;
     slice->guard = r.guard;
     slice->deadline = r.deadline;
     slice->priority = r.priority;
@@ -418,7 +422,7 @@ Result<> Engine::transfer_sync(const Request& request, Duration budget) {
     return {};
   const TaskPtr task = single_task(bounded.segment, bounded.bytes * bounded.rows);
   task->awaited = true;
-  impl_->launch(task, bounded, peer);
+  impl_->launch(task, bounded, peer, bounded.bytes * bounded.rows);
   return impl_->outcome_of(*task->batch, budget);
 }
 

@@ -39,8 +39,9 @@ using PeerPtr = std::shared_ptr<const Peer>;
 struct Slice {
   Op op = Op::kRead;
   std::byte* local = nullptr;
-  Piece piece;  // piece.remote is the offset in the segment; piece.local is used up in `local`
+  Piece piece;      // piece.remote is the offset in the segment; piece.local is used up in `local`
   uint64_t at = 0;  // where its bytes begin among those of its task
+  uint64_t together = 0;  // bytes that were submitted at once, these among them
   Guard guard;
   Time deadline = Time::max();
   Priority priority = Priority::kMedium;

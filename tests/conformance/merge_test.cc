@@ -39,6 +39,32 @@ TEST_SUITE("xfer/merge") {
     }
   }
 
+  TEST_CASE("a crowd of scattered blocks lands; what is cancelled of it ends all the same") {
+    constexpr uint64_t kBlock = 16 * kKiB, kBlocks = 1024;
+    for (const auto& transport : kTransports) {
+      CAPTURE(transport);
+      Pair pair(transport, kBlock * kBlocks);
+      std::vector<std::byte> out(kBlock * kBlocks);
+      fill(out, 4);
+      std::vector<Request> writes;
+      for (uint64_t i = 0; i < kBlocks; ++i) {
+        const uint64_t at = i * 389 % kBlocks * kBlock;
+        writes.push_back(pair.request(Op::kWrite, std::span(out).subspan(at, kBlock), at));
+      }
+      const BatchId batch = pair.engine().allocate_batch();
+      REQUIRE(pair.engine().submit(batch, writes).has_value());
+      REQUIRE(pair.engine().wait(batch, 10s).has_value());
+      pair.engine().free_batch(batch);
+      CHECK(digest(pair.remote.bytes()) == digest(out));
+      const BatchId cut = pair.engine().allocate_batch();
+      REQUIRE(pair.engine().submit(cut, writes).has_value());
+      pair.engine().cancel(cut);
+      for (size_t i = 0; i < writes.size(); ++i)
+        CHECK(finished(pair.engine().status(cut, i).state));
+      pair.engine().free_batch(cut);
+    }
+  }
+
   TEST_CASE("equal strides across two buffers of the peer are not taken for one request") {
     for (const std::string transport : {"shm", "tcp"}) {
       CAPTURE(transport);

@@ -64,7 +64,7 @@ bool LocalTransport::reaches(const Peer& peer, uint64_t offset, Op op) const {
 
 // Small, and nothing to wait for: cheaper than waking a copy thread.
 bool LocalTransport::at_once(const Slice& slice) const {
-  if (slice.piece.total() > kInlineBytes) return false;
+  if (slice.piece.total() > kInlineBytes || slice.together > kCrowdBytes) return false;
   if (slice.peer->same_process) return true;
   const auto buffer = slice.peer->buffer(slice.piece.remote, 0);
   return !buffer || (*buffer)->shm_id == 0 || mappings_.known(slice.peer, **buffer) != nullptr;
@@ -87,27 +87,34 @@ void LocalTransport::submit(SlicePtr slice) {
     changed_.notify_one();
 }
 
+// The next entry of the queue, with as many small slices behind it as make up one piece. False:
+// there is none and will be none.
+bool LocalTransport::take(std::vector<Work>& work, bool& stopped) {
+  Lock lock(mutex_);
+  while (queue_.empty() && !stopping_) changed_.wait(mutex_);
+  stopped = stopping_;
+  for (uint64_t bytes = 0; !queue_.empty() && bytes < kPieceBytes;) {
+    Work& next = queue_.front();
+    if (next.job != nullptr && !work.empty()) break;
+    bytes += next.job != nullptr ? kPieceBytes : next.slice->piece.total();
+    work.push_back(std::move(next));
+    queue_.pop_front();
+  }
+  return !work.empty();
+}
+
 void LocalTransport::run() {
-  for (;;) {
-    Work work;
-    bool stopped = false;
-    {
-      Lock lock(mutex_);
-      while (queue_.empty() && !stopping_) changed_.wait(mutex_);
-      if (queue_.empty()) return;
-      stopped = stopping_;
-      work = std::move(queue_.front());
-      queue_.pop_front();
-    }
-    if (stopped && work.slice != nullptr) {
-      sink_.finished(std::move(work.slice), fail(Code::kUnavailable, "shutting down"));
-      continue;
-    }
+  bool stopped = false;
+  for (std::vector<Work> work; take(work, stopped); work.clear()) {
     copying_.fetch_add(1, std::memory_order_relaxed);
-    if (work.job != nullptr)  // its caller copies too, and need not wait for us to begin
-      work.job->work([&] { return copying_.load(std::memory_order_relaxed) <= config_.workers; });
-    else
-      finish(std::move(work.slice));
+    for (Work& w : work) {
+      if (w.job != nullptr)  // its caller copies too, and need not wait for us to begin
+        w.job->work([&] { return copying_.load(std::memory_order_relaxed) <= config_.workers; });
+      else if (stopped)
+        sink_.finished(std::move(w.slice), fail(Code::kUnavailable, "shutting down"));
+      else
+        finish(std::move(w.slice));
+    }
     copying_.fetch_sub(1, std::memory_order_relaxed);
   }
 }
@@ -206,7 +213,7 @@ Result<> LocalTransport::move_mapped(const Slice& slice, const BufferInfo& buffe
   const LocalRange range{slice.op, p.remote, slice.guard};
   MC_TRY(const There there, locate(slice.peer, buffer, range, true));
   MC_TRY_(before_copy(there, *slice.peer, range, clock_.now()));
-  copy_once(rows_of(slice.op, slice.local, there.data, p), recent_);
+  copy_once(rows_of(slice.op, slice.local, there.data, p), recent_, slice.together);
   return after_copy(there, *slice.peer, range, p.total());
 }
 

@@ -1,10 +1,10 @@
 // Moves bytes between processes of one host: plain copies in the same process, mapped memfds of
 // engine-owned memory, process_vm_readv/writev for memory the application brought.
 //
-// Small slices are copied by the submitting thread; larger ones, and the first of each mapping, by
-// a few copy threads. A caller that waits anyway copies itself, helped by idle copy threads when
-// there is much: no more threads copy at a time than `workers` (callers always do). Nothing small
-// makes a system call.
+// Small slices are copied by the submitting thread; larger ones, crowds of small ones, and the
+// first of each mapping, by a few copy threads. A caller that waits anyway copies itself, helped by
+// idle copy threads when there is much: no more threads copy at a time than `workers` (callers
+// always do). Nothing small makes a system call.
 //
 // What a completed transfer promises: the bytes were copied while the owner offered this memory
 // (its word in the mapping), the guard held, and its process lived: after the copy of a large one
@@ -79,9 +79,11 @@ class LocalTransport final : public Transport {
   bool copy_with_help(const Rows& rows, Time deadline, const Peer& peer);
   bool at_once(const Slice& slice) const;
   void run();
+  bool take(std::vector<Work>& work, bool& stopped);
   void finish(SlicePtr slice);
 
   static constexpr uint64_t kInlineBytes = 512 * 1024;
+  static constexpr uint64_t kCrowdBytes = 8 << 20;  // submitted at once: for the copy threads
   static constexpr uint64_t kAskBytes = 1 << 20;    // a system call is nothing beside the copy
   static constexpr uint64_t kAloneBytes = 2 << 20;  // less is copied before help has woken up
   static constexpr uint64_t kPieceBytes = 512 * 1024;

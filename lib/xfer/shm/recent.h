@@ -32,6 +32,9 @@ class RecentWrites {
            static_cast<uint32_t>(copied) - static_cast<uint32_t>(then) < window_;
   }
 
+  // Do so many bytes leave no cache with what it held?
+  bool outgrown_by(uint64_t bytes) const { return bytes / kUnit >= window_; }
+
  private:
   static constexpr uint64_t kUnit = 4096;  // of places and of the count of bytes
   static constexpr unsigned kSlotBits = 12;
