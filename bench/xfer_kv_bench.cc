@@ -1,0 +1,140 @@
+// The KV pattern (61 layers x 32 blocks x (128 KiB + 16 KiB), every block apart from the next on
+// both sides) against one contiguous transfer of as many bytes, over each transport.
+//
+// "strided" submits a request a layer and kind, "blocks" one a block, in an order that lets nothing
+// be merged. All of it is submitted as one batch and awaited.
+#include <cstring>
+
+#include "bench/figure.h"
+#include "bench/serving_peer.h"
+#include "cmd/command.h"
+
+namespace mc::bench {
+namespace {
+
+constexpr uint64_t kLayers = 61, kBlocks = 32;
+constexpr uint64_t kKinds[] = {128 * kKiB, 16 * kKiB};
+constexpr uint64_t kGap = 4 * kKiB;  // between two blocks
+constexpr uint64_t kPayload = kLayers * kBlocks * (kKinds[0] + kKinds[1]);
+constexpr uint64_t kMemory = kPayload + kLayers * kBlocks * 2 * kGap;
+constexpr Duration kBudget = std::chrono::seconds(30);
+
+struct Block {
+  uint64_t at = 0, bytes = 0;
+};
+
+// Layer after layer, all blocks of a kind, then of the other.
+std::vector<Block> blocks() {
+  std::vector<Block> out;
+  uint64_t at = 0;
+  for (uint64_t layer = 0; layer < kLayers; ++layer)
+    for (const uint64_t bytes : kKinds)
+      for (uint64_t i = 0; i < kBlocks; ++i, at += bytes + kGap) out.push_back({at, bytes});
+  return out;
+}
+
+struct Setup {
+  const Clock& clock;
+  xfer::Engine& engine;
+  xfer::SegmentHandle segment;
+  std::span<std::byte> local;
+  uint64_t offset;
+
+  xfer::Request request(xfer::Op op, uint64_t at, uint64_t bytes) const {
+    xfer::Request r;
+    r.op = op;
+    r.segment = segment;
+    r.local = local.data() + at;
+    r.offset = offset + at;
+    r.bytes = bytes;
+    return r;
+  }
+  Turn turn(std::vector<xfer::Request> requests, size_t rounds) const {
+    return [this, rounds, requests = std::move(requests)] {
+      return gigabytes(clock, kPayload, rounds, [&]() -> Result<> {
+        const xfer::BatchId batch = engine.allocate_batch();
+        Result<> outcome = engine.submit(batch, requests);
+        if (outcome) outcome = engine.wait(batch, kBudget);
+        engine.free_batch(batch);
+        return outcome;
+      });
+    };
+  }
+};
+
+std::vector<xfer::Request> strided(const Setup& s, xfer::Op op) {
+  std::vector<xfer::Request> out;
+  const auto all = blocks();
+  for (size_t i = 0; i < all.size(); i += kBlocks) {
+    xfer::Request r = s.request(op, all[i].at, all[i].bytes);
+    r.rows = kBlocks;
+    r.local_stride = r.remote_stride = all[i].bytes + kGap;
+    out.push_back(r);
+  }
+  return out;
+}
+
+std::vector<xfer::Request> one_by_one(const Setup& s, xfer::Op op) {
+  std::vector<xfer::Request> out;
+  auto all = blocks();
+  Random random(7);
+  for (size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[random.next() % i]);
+  for (const Block& b : all) out.push_back(s.request(op, b.at, b.bytes));
+  return out;
+}
+
+// Writes, wipes, reads back: what lies in blocks must be what was sent, the gaps untouched.
+Result<> verify(const Setup& s) {
+  fill(s.local, 3);
+  const std::vector<std::byte> sent(s.local.begin(), s.local.end());
+  MC_TRY_(s.turn(strided(s, xfer::Op::kWrite), 1)());
+  std::memset(s.local.data(), 0, s.local.size());
+  MC_TRY_(s.turn(one_by_one(s, xfer::Op::kRead), 1)());
+  uint64_t end = 0;
+  for (const Block& b : blocks()) {
+    const bool same = std::memcmp(s.local.data() + b.at, sent.data() + b.at, b.bytes) == 0;
+    const auto gap = s.local.subspan(end, b.at - end);
+    const bool clean = std::all_of(gap.begin(), gap.end(), [](auto c) { return c == std::byte{}; });
+    if (!same || !clean)
+      return fail(Code::kCorrupt, "block at %llu differs", static_cast<unsigned long long>(b.at));
+    end = b.at + b.bytes;
+  }
+  return {};
+}
+
+Result<int> run(const Options& o) {
+  SteadyClock clock;
+  MC_TRY(auto peer, ServingPeer::start(clock, kMemory));
+  for (const std::string transport : {"shm", "tcp"}) {
+    Metrics metrics;
+    xfer::EngineOptions options;
+    options.node = "bench";
+    options.transports = {transport};
+    MC_TRY(auto engine, xfer::Engine::open(clock, options, metrics));
+    MC_TRY(const auto segment, engine->open_segment(peer->segment));
+    MC_TRY(const xfer::Memory local, engine->allocate(kMemory));
+    const Setup s{clock, *engine, segment, local.bytes(), peer->segment.buffers.front().offset};
+    MC_TRY_(verify(s));
+    for (const auto op : {xfer::Op::kWrite, xfer::Op::kRead}) {
+      const size_t rounds = o.quick ? 3 : 8;
+      const std::string what = transport + (op == xfer::Op::kWrite ? " write" : " read");
+      const Turn contiguous = s.turn({s.request(op, 0, kPayload)}, rounds);
+      MC_TRY_(compare({"xfer-kv", what + " strided", "GB/s", transport + " contiguous", 0.9},
+                      o.turns(), s.turn(strided(s, op), rounds), contiguous));
+      MC_TRY_(compare({"xfer-kv", what + " blocks", "GB/s", transport + " contiguous", 0.9},
+                      o.turns(), s.turn(one_by_one(s, op), rounds), contiguous));
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace mc::bench
+
+int main(int argc, char** argv) {
+  mc::bench::Options options;
+  mc::Program program("xfer_kv_bench", "key-value cache blocks against one contiguous transfer");
+  program.options(options);
+  program.run_with([&](mc::Context&) { return mc::bench::run(options); });
+  return program.main(argc, argv);
+}
