@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "base/json.h"
+#include "cmd/mc-xfer/presets.h"
 #include "cmd/mc-xfer/verbs.h"
 #include "cmd/mc-xfer/workload.h"
 
@@ -13,6 +14,7 @@ struct BenchOptions {
   ClientOptions client;
   std::vector<std::string> op{"read", "write"}, block{"4KiB", "64KiB", "1MiB", "16MiB"};
   std::vector<std::string> batch{"1"}, threads{"1"}, mix;
+  std::string scheduler = "spray", preset = "none";
   Duration duration = std::chrono::seconds(1);
   bool check = true;
   void describe(OptionList& v) {
@@ -21,6 +23,12 @@ struct BenchOptions {
     v("batch", batch, "requests in flight per thread");
     v("threads", threads, "threads that submit");
     v("mix", mix, "streams side by side instead of a sweep: CLASS:OP:BLOCK[:THREADS[:SLO]]");
+    v("scheduler", scheduler,
+      "how slices find their rail: spray, or as older engines do, to compare",
+      {"spray", "random", "round-robin", "static"});
+    v("preset", preset,
+      "a paper's experiment, in turns with an older behaviour, instead of a sweep",
+      {"none", "fig3", "fig4", "fig20"});
     v("duration", duration, "how long each row runs");
     v("check", check, "verify contents by checksum after each row");
     client.describe(v);
@@ -125,7 +133,9 @@ class Report {
   const std::string way_;
 };
 
-Result<int> run(const BenchOptions& o, const Context& context) {
+Result<int> run(BenchOptions& o, const Context& context) {
+  o.client.engine.scheduler = scheduler_of(o.scheduler);
+  if (o.preset != "none") return run_preset(o.preset, o.client, o.duration, context);
   MC_TRY(const auto rows, plan(o));
   MC_TRY(const auto client, Client::open(o.client, "bench"));
   const Report report(context, client->engine->transport_of(client->segment));
@@ -149,6 +159,10 @@ void add_bench(Program& program) {
                   "sweep two sizes and two batches over tcp");
         v.example("mc-xfer bench --mix high:read:64KiB:1:2ms,low:write:4MiB:2",
                   "what urgent reads get beside bulk writes");
+        v.example("mc-xfer bench --transports tcp --scheduler random --slice 64KiB",
+                  "as an older engine schedules");
+        v.example("mc-xfer bench --preset fig4 --duration 200ms",
+                  "layers of a KV cache, beside the older engine's way");
         v.run_with([&o](Context& context) { return run(o, context); });
       });
 }

@@ -15,8 +15,8 @@ Result<> drive(const Client& client, const Stream& s, std::span<std::byte> local
     requests[i].op = s.op;
     requests[i].priority = s.priority;
     requests[i].segment = client.segment;
-    requests[i].local = local.data() + i * s.block;
-    requests[i].offset = offset + i * s.block;
+    requests[i].local = local.data() + i * (s.block + s.gap);
+    requests[i].offset = offset + i * (s.block + s.gap);
     requests[i].bytes = s.block;
   }
   do {
@@ -52,7 +52,7 @@ std::vector<Worker> workers_of(const std::vector<Stream>& streams, std::span<std
   uint64_t at = 0;
   for (size_t i = 0; i < streams.size(); ++i)
     for (uint64_t t = 0; t < streams[i].threads; ++t) {
-      const uint64_t part = streams[i].block * streams[i].batch;
+      const uint64_t part = streams[i].span() / streams[i].threads;
       out.push_back({i, at, memory.subspan(at, part), {}, {}});
       at += part;
     }
@@ -77,11 +77,13 @@ Result<std::vector<StreamResult>> run_workload(Client& client, const std::vector
     MC_TRY_(client.move(Op::kWrite, local.bytes(), 0));
     uint64_t at = 0;
     for (const Stream& s : streams) {
-      if (s.op == Op::kRead)
-        std::memset(local.data() + at, 0, s.span());
-      else
-        fill_random(local.bytes().subspan(at, s.span()), config.seed + 1);
-      at += s.span();
+      const uint64_t end = at + s.span();
+      for (uint64_t seed = config.seed + 1; at < end; at += s.block + s.gap, ++seed) {
+        if (s.op == Op::kRead)
+          std::memset(local.data() + at, 0, s.block);
+        else
+          fill_random(local.bytes().subspan(at, s.block), seed);
+      }
     }
   }
   auto workers = workers_of(streams, local.bytes());

@@ -133,10 +133,12 @@ Result<std::unique_ptr<Transport>> Engine::Impl::make_transport(const std::strin
                               allowed("tcp")});
   if (name == "tcp") {
     MC_TRY_(serve_tcp());
+    SprayConfig spray;
+    spray.scheduler = options.scheduler;
     return std::make_unique<tcp::TcpTransport>(
         sink, clock,
-        tcp::TcpTransport::Config{
-            options.connections, options.endpoints, options.peer_timeout, nics, {}, ledger.get()});
+        tcp::TcpTransport::Config{options.connections, options.endpoints, options.peer_timeout,
+                                  nics, spray, ledger.get()});
   }
   return fail(Code::kInvalid, "unknown transport '%s': this build has shm, file and tcp",
               name.c_str());

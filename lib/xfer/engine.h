@@ -52,7 +52,8 @@ struct EngineOptions {
   std::string class_weights = "16:4:1";             // of high, medium and low on a busy link
   std::string share_table = "/dev/shm";             // folder of ShareTable; "": none
   std::string fault;                                // a drill's script (xfer/fault/plan.h)
-  void describe(OptionList& v);                     // all but node and staging
+  Scheduler scheduler = Scheduler::kSpray;          // others: for comparison
+  void describe(OptionList& v);                     // all but node, staging and scheduler
 };
 
 // Memory, or a file, of this process that peers may reach. Freed (or unregistered) when the last

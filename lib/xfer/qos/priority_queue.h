@@ -100,6 +100,19 @@ class PriorityQueue {
     bytes_[static_cast<size_t>(*p)] -= bytes;
     chooser_.served(*p, bytes, waiting_, may, now);
   }
+  // Takes out the first of the most urgent class that `match(item)`, beside the classes' shares.
+  template <class Match>
+  std::optional<T> pop_if(Match match) {
+    for (size_t c = 0; c < kPriorities; ++c)
+      for (auto e = queues_[c].begin(); e != queues_[c].end(); ++e) {
+        if (!match(std::as_const(e->item))) continue;
+        T item = take(c, *e);
+        queues_[c].erase(e);
+        if (queues_[c].empty()) waiting_ &= static_cast<ClassMask>(~(1u << c));
+        return item;
+      }
+    return std::nullopt;
+  }
   size_t size() const { return size_; }
   size_t size(Priority p) const { return queues_[static_cast<size_t>(p)].size(); }
   bool empty() const { return size_ == 0; }

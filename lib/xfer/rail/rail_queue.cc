@@ -14,8 +14,9 @@ struct Attempt::Part {
   std::byte* local = nullptr;
   Piece piece;
   std::vector<AttemptPtr> out;
-  uint64_t avoid = 0;  // rails it failed on
-  uint32_t tries = 0;  // that failed
+  RailIndex bound = 0;  // to this rail, where the scheduler binds
+  uint64_t avoid = 0;   // rails it failed on
+  uint32_t tries = 0;   // that failed
   bool won = false, queued = false, hedging = false, unfenced = false;
   bool reached = false;  // the peer was, by the attempt that failed last
   Result<> final;        // an error: it ends so, whatever else happens
@@ -71,6 +72,7 @@ RailQueue::RailQueue(Sink& sink, const Clock& clock, Config config, PeerPtr peer
       config_(config),
       peer_(std::move(peer)),
       spray_(config.spray),
+      binder_(config.spray.scheduler, 1),
       queue_(config.qos) {}
 
 RailQueue::~RailQueue() = default;
@@ -110,6 +112,7 @@ RailQueue::PartPtr RailQueue::enter(SlicePtr& slice, Time now) {
   part->queued_since = now;
   const Priority priority = slice->priority;
   part->whole->slice = std::move(slice);
+  bind(*part);
   queue_.push(part, priority, part->bytes(), now);
   return part;
 }
@@ -242,7 +245,28 @@ uint64_t RailQueue::portion(RailIndex rail, Priority p, Time now) {
   return std::min(suits, config_.ledger->slice_max(nics_[rail], p, now));
 }
 
+void RailQueue::bind(Attempt::Part& part) {
+  if (binder_.binds())
+    part.bound = binder_.bind(part.piece.remote, part.bytes(),
+                              static_cast<uint32_t>(spray_.rails()), part.avoid);
+}
+
+AttemptPtr RailQueue::pull_bound(RailIndex rail, Limits limits, Time now, Outbox& out) {
+  const auto mine = [&](const PartPtr& part) {
+    return part->bound == rail && (part->slice().op == Op::kRead ? limits.reads : limits.writes);
+  };
+  while (const auto part = queue_.pop_if(mine)) {
+    (*part)->queued = false;
+    auto pointless = over(**part, now);
+    if (pointless) pointless = still_open(*peer_);
+    if (pointless) return start(rail, *part, now);
+    end(*part, pointless, out);
+  }
+  return nullptr;
+}
+
 AttemptPtr RailQueue::try_pull(RailIndex rail, Limits limits, Time now, Outbox& out) {
+  if (binder_.binds()) return pull_bound(rail, limits, now, out);
   const ClassMask may = room(rail, limits, now);
   if (AttemptPtr hedge = try_hedge(rail, limits, may, now)) return hedge;
   while (PartPtr* head = queue_.head(now, may)) {
@@ -322,6 +346,7 @@ void RailQueue::settle(const PartPtr& part, Time now, Outbox& out) {
                out);
   }
   if (everywhere) part->avoid = 0;
+  bind(*part);
   part->queued = true;
   part->queued_since = now;
   queue_.push_front(part, part->slice().priority, part->bytes(), now);
@@ -434,7 +459,7 @@ void RailQueue::chase(Time now, Outbox& out) {
     const PartPtr part = (*it)->part;
     if (part->won) continue;
     if (late.late == Sprayer::Late::kOverdue) {
-      if (part->out.size() != 1 || part->hedging) continue;
+      if (binder_.binds() || part->out.size() != 1 || part->hedging) continue;
       part->hedging = true;
       hedges_.push_back(part);
     } else {

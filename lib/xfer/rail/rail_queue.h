@@ -103,6 +103,9 @@ class RailQueue {
   Result<> over(const Attempt::Part& part, Time now) const;
   AttemptPtr start(RailIndex rail, PartPtr part, Time now) MC_REQUIRES(mutex_);
   AttemptPtr try_pull(RailIndex rail, Limits limits, Time now, Outbox& out) MC_REQUIRES(mutex_);
+  // With a scheduler that binds: the first slice that is this rail's.
+  AttemptPtr pull_bound(RailIndex rail, Limits limits, Time now, Outbox& out) MC_REQUIRES(mutex_);
+  void bind(Attempt::Part& part) MC_REQUIRES(mutex_);
   AttemptPtr try_hedge(RailIndex rail, Limits limits, ClassMask may, Time now) MC_REQUIRES(mutex_);
   PartPtr take_head(uint64_t portion, ClassMask may, Time now) MC_REQUIRES(mutex_);
   void settle(const PartPtr& part, Time now, Outbox& out) MC_REQUIRES(mutex_);
@@ -125,6 +128,7 @@ class RailQueue {
   mutable Sprayer spray_ MC_GUARDED_BY(mutex_);
   std::vector<Recall> recalls_ MC_GUARDED_BY(mutex_);
   std::vector<NicIndex> nics_ MC_GUARDED_BY(mutex_);  // by rail, when there is a ledger
+  Binder binder_ MC_GUARDED_BY(mutex_);
   PriorityQueue<PartPtr> queue_ MC_GUARDED_BY(mutex_);
   std::deque<PartPtr> hedges_ MC_GUARDED_BY(mutex_);      // overdue, wanted on another rail
   std::vector<AttemptPtr> flying_ MC_GUARDED_BY(mutex_);  // attempts out

@@ -21,6 +21,7 @@
 
 #include "base/result.h"
 #include "base/time.h"
+#include "xfer/rail/binder.h"
 #include "xfer/rail/health.h"
 
 namespace mc::xfer {
@@ -35,6 +36,7 @@ struct RailInfo {
 };
 
 struct SprayConfig {
+  Scheduler scheduler = Scheduler::kSpray;  // others: of the queue's slices, for comparison
   double tier_penalty[3] = {1, 3, 10};
   uint64_t window_min = 128 * 1024, window_max = 16u << 20;
   Duration window_time = std::chrono::milliseconds(8);  // of work kept in flight beyond the latency

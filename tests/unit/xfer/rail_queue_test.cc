@@ -225,6 +225,25 @@ TEST_SUITE("rail queue") {
     CHECK(b.done.outcomes[0].second.error().code == Code::kStale);
   }
 
+  TEST_CASE("a scheduler that binds keeps a slice for its rail, and rebinds it when that fails") {
+    RailQueue::Config config;
+    config.spray.scheduler = Scheduler::kRoundRobin;
+    Bench b(2, config);
+    for (uint64_t i = 0; i < 4; ++i) b.push(i * kBytes);
+    auto first = b.pull(0), third = b.pull(0);
+    REQUIRE(first);
+    REQUIRE(third);
+    CHECK(first->piece.remote == 0);
+    CHECK(third->piece.remote == 2 * kBytes);
+    CHECK(b.pull(0) == nullptr);  // though the other rail does nothing
+    b.queue.returned(first, broken());
+    auto second = b.pull(1), fourth = b.pull(1), again = b.pull(1);
+    REQUIRE(again);
+    for (const auto& a : {second, third, fourth, again}) b.queue.returned(a, {});
+    CHECK(b.done.count() == 4);
+    CHECK(b.queue.idle());
+  }
+
   TEST_CASE("connections take what they may: reads and writes apart") {
     Bench b(1);
     b.push(0, kBytes, Op::kWrite);

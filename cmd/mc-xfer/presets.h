@@ -1,0 +1,18 @@
+// mc-xfer bench --preset: the experiments of the papers, ours beside an older behaviour in turns,
+// with the ratios that were published.
+#pragma once
+#include <string>
+
+#include "cmd/command.h"
+#include "cmd/mc-xfer/client.h"
+
+namespace mc::xfer {
+
+// fig3, fig4: slice spraying against 64 KiB slices at random over the rails (TENT paper, figures 3
+// and 4), over tcp. fig20: the engine against one plain tcp stream (Mooncake paper, figure 20).
+Result<int> run_preset(const std::string& preset, const ClientOptions& options, Duration duration,
+                       const Context& context);
+// "spray", "random", "round-robin" or "static".
+Scheduler scheduler_of(const std::string& name);
+
+}  // namespace mc::xfer

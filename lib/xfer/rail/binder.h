@@ -1,0 +1,34 @@
+// Pure: how older engines schedule, for comparison with the sprayer: each slice is bound to a rail
+// when it is submitted, whatever that rail carries or how fast it is. It leaves it only when it
+// failed there.
+//
+//   static       by its place in the segment: a stripe of the memory is a rail's
+//   round-robin  one rail after the other
+//   random       any
+//
+// Thread: one at a time (its owner's mutex). Source: TENT paper 2.2.2 and 4.1, of the engine before
+// it (random); 4.2 (static striping).
+#pragma once
+#include <cstdint>
+
+#include "base/random.h"
+
+namespace mc::xfer {
+
+enum class Scheduler : uint8_t { kSpray, kStatic, kRoundRobin, kRandom };
+
+class Binder {
+ public:
+  Binder(Scheduler scheduler, uint64_t seed) : scheduler_(scheduler), random_(seed) {}
+  bool binds() const { return scheduler_ != Scheduler::kSpray; }
+  // A rail of `rails`, for `bytes` at `offset`; not one of `avoid` (a bit each) if there is
+  // another.
+  uint32_t bind(uint64_t offset, uint64_t bytes, uint32_t rails, uint64_t avoid = 0);
+
+ private:
+  Scheduler scheduler_;
+  Random random_;
+  uint32_t next_ = 0;
+};
+
+}  // namespace mc::xfer
