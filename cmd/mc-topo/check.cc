@@ -12,7 +12,8 @@ struct CheckOptions {
   TopoOptions source;
   std::string peer;
   void describe(OptionList& v) {
-    v("peer", peer, "also compare with this machine: a recorded folder, an XML or a JSON file");
+    v("peer", peer,
+      "also compare with this machine: a folder, an XML or JSON file, or node:HOST:PORT");
     source.describe(v);
   }
 };
@@ -40,7 +41,7 @@ Result<int> check(const CheckOptions& o, const Context& context) {
   MC_TRY(const Host host, host_of(o.source));
   std::vector<Finding> findings = examine(machine, host);
   if (!o.peer.empty()) {
-    MC_TRY(const Machine peer, discover_any(o.peer));
+    MC_TRY(const Machine peer, machine_named(o.peer));
     const Rails rails = pair_machines(machine, peer);
     std::vector<std::pair<std::string, std::string>> pairs;
     for (const auto& pair : rails.pairs) {

@@ -2,13 +2,17 @@
 
 #include "base/json.h"
 #include "cmd/mc-topo/verbs.h"
+#include "rpc/socket.h"
 
 namespace mc::topo {
 namespace {
 
 struct DiffOptions {
   std::string before, after;  // positionals
-  void describe(OptionList&) {}
+  std::string cluster_key;
+  void describe(OptionList& v) {
+    v("cluster-key", cluster_key, "file with the cluster's secret, for node:HOST:PORT");
+  }
 };
 
 Json to_json(const std::vector<Change>& changes) {
@@ -28,13 +32,15 @@ Json to_json(const std::vector<Change>& changes) {
 void add_diff(Program& program) {
   program.verb<DiffOptions>(
       "diff", "say what differs between two machines", [](Verb& v, DiffOptions& o) {
-        v.positional("A", o.before, "live, a recorded folder, an XML file or a JSON file of show");
+        v.positional("A", o.before,
+                     "live, a folder, an XML file, a JSON file of show, or node:HOST:PORT");
         v.positional("B", o.after, "the same, of the machine to compare with");
         v.exit_status(1, "they differ, or one cannot be read");
         v.example("mc-topo diff /tmp/yesterday live", "what changed since mc-topo capture");
         v.run_with([&o](Context& context) -> Result<int> {
-          MC_TRY(const Machine before, discover_any(o.before));
-          MC_TRY(const Machine after, discover_any(o.after));
+          MC_TRY_(rpc::load_cluster_key(o.cluster_key));
+          MC_TRY(const Machine before, machine_named(o.before));
+          MC_TRY(const Machine after, machine_named(o.after));
           const auto changes = differences(before, after);
           put(context.json ? dump_json(to_json(changes)) + "\n" : changes_text(changes));
           return changes.empty() ? 0 : 1;

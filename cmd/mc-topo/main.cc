@@ -8,6 +8,7 @@ int main(int argc, char** argv) {
   mc::topo::add_tiers(program);
   mc::topo::add_matrix(program);
   mc::topo::add_pair(program);
+  mc::topo::add_probe(program);
   mc::topo::add_check(program);
   mc::topo::add_diff(program);
   mc::topo::add_capture(program);

@@ -1,14 +1,19 @@
 #include "base/json.h"
 #include "cmd/mc-topo/rails.h"
 #include "cmd/mc-topo/verbs.h"
+#include "rpc/socket.h"
 
 namespace mc::topo {
 namespace {
 
 struct PairOptions {
   std::string a, b;  // positionals
+  std::string cluster_key;
   bool all = false;
-  void describe(OptionList& v) { v("all", all, "also the pairs outside the rail map"); }
+  void describe(OptionList& v) {
+    v("all", all, "also the pairs outside the rail map");
+    v("cluster-key", cluster_key, "file with the cluster's secret, for node:HOST:PORT");
+  }
 };
 
 Json end_json(const xfer::Nic& nic) {
@@ -39,12 +44,14 @@ const char* explain(const std::string& why) {
 void add_pair(Program& program) {
   program.verb<PairOptions>(
       "pair", "pair the NICs of two machines as rails", [](Verb& v, PairOptions& o) {
-        v.positional("A", o.a, "live, a recorded folder, an XML file or a JSON file of show");
+        v.positional("A", o.a,
+                     "live, a folder, an XML file, a JSON file of show, or node:HOST:PORT");
         v.positional("B", o.b, "the same, of the other machine");
         v.example("mc-topo pair live /tmp/other", "which NIC here talks to which NIC there");
         v.run_with([&o](Context& context) -> Result<int> {
-          MC_TRY(const Machine a, discover_any(o.a));
-          MC_TRY(const Machine b, discover_any(o.b));
+          MC_TRY_(rpc::load_cluster_key(o.cluster_key));
+          MC_TRY(const Machine a, machine_named(o.a));
+          MC_TRY(const Machine b, machine_named(o.b));
           const Rails rails = pair_machines(a, b);
           if (context.json) {
             Json out = Json::array();

@@ -10,20 +10,19 @@ namespace mc::topo {
 
 // Where a verb's machine comes from.
 struct TopoOptions {
-  std::string sysfs, xml;
+  std::string sysfs, xml, node, cluster_key;
   void describe(OptionList& v) {
     v("sysfs", sysfs, "read the recorded sysfs in this folder instead of the live machine");
     v("xml", xml, "read this file instead: hwloc XML (lstopo) or NCCL topology XML");
+    v("node", node, "ask the running node with this control address what it runs on");
+    v("cluster-key", cluster_key, "file with the cluster's secret, for --node");
   }
-  bool is_live() const { return sysfs.empty() && xml.empty(); }
-  Result<Machine> machine() const {
-    if (!sysfs.empty() && !xml.empty()) {
-      return fail(Code::kInvalid, "--sysfs and --xml are two machines: give one of them");
-    }
-    if (!xml.empty()) return discover_xml(xml);
-    return sysfs.empty() ? discover_live() : discover_sysfs(sysfs);
-  }
+  bool is_live() const { return sysfs.empty() && xml.empty() && node.empty(); }
+  Result<Machine> machine() const;
 };
+
+// What discover_any takes, or "node:HOST:PORT" for a running node.
+Result<Machine> machine_named(const std::string& word);
 
 // To stdout. Names come from files of strangers: what would steer a terminal is not passed on.
 inline void put(std::string text) {
@@ -37,6 +36,7 @@ void add_show(Program& program);
 void add_tiers(Program& program);
 void add_matrix(Program& program);
 void add_pair(Program& program);
+void add_probe(Program& program);
 void add_check(Program& program);
 void add_diff(Program& program);
 void add_capture(Program& program);

@@ -9,11 +9,9 @@
 #include <filesystem>
 #include <memory>
 
-#include "base/json.h"
 #include "io/file.h"
-#include "topo/hwloc_view.h"
+#include "topo/assemble.h"
 #include "topo/hwloc_xml.h"
-#include "topo/json.h"
 #include "topo/nccl_xml.h"
 #include "topo/sysfs.h"
 
@@ -36,7 +34,8 @@ void put_on_only_node(Machine& machine) {
   put(machine.disks);
 }
 
-// What live and recorded machines share once nodes and PCI functions are known.
+}  // namespace
+
 Machine assemble(std::string source, std::vector<NumaNode> nodes, const PciFunctions& functions,
                  const Sysfs& sysfs) {
   Machine machine;
@@ -80,28 +79,9 @@ void add_addresses(std::vector<NetDevice>& devices) {
   }
 }
 
-// hwloc's nodes with the kernel's own idea of which CPUs belong to them.
-Result<std::vector<NumaNode>> live_nodes(std::vector<NumaNode> nodes, const Sysfs& sysfs) {
-  MC_TRY(const auto of_kernel, sysfs.numa_nodes());
-  for (NumaNode& node : nodes) {
-    for (const NumaNode& known : of_kernel) {
-      if (known.id == node.id) node.cpus = known.cpus;
-    }
-  }
-  return nodes;
-}
-
-}  // namespace
-
-Result<Machine> discover_live() {
-  MC_TRY(const Sysfs sysfs, Sysfs::open("/sys"));
-  MC_TRY(HwlocView view, hwloc_live());
-  MC_TRY(auto nodes, live_nodes(std::move(view.nodes), sysfs));
-  for (auto& [address, function] : view.functions) {
-    function.at.numa = sysfs.numa_node("bus/pci/devices/" + address);
-    function.at.link = sysfs.link("bus/pci/devices/" + address);
-  }
-  Machine machine = assemble("live", std::move(nodes), view.functions, sysfs);
+Result<Machine> discover_kernel() {
+  MC_TRY(Machine machine, discover_sysfs("/sys"));
+  machine.source = "live";
   add_addresses(machine.nets);
   return machine;
 }
@@ -133,15 +113,6 @@ Result<Machine> discover_xml(const std::string& file) {
               "%s: the root element is <%s>: give hwloc XML (<topology>, made by lstopo) or NCCL "
               "topology XML (<system>, made with NCCL_TOPO_DUMP_FILE)",
               file.c_str(), root.name.substr(0, 40).c_str());
-}
-
-Result<Machine> discover_any(const std::string& what) {
-  if (what == "live") return discover_live();
-  std::error_code error;
-  if (std::filesystem::is_directory(what, error)) return discover_sysfs(what);
-  if (!what.ends_with(".json")) return discover_xml(what);
-  MC_TRY(const Json json, read_json_file(what));
-  return machine_from_json(json, what);
 }
 
 }  // namespace mc::topo

@@ -16,6 +16,8 @@
 namespace mc::topo {
 
 Result<Machine> discover_live();
+// The live one by the kernel's files alone: quick, for a service that is asked what it runs on.
+Result<Machine> discover_kernel();
 // `folder` holds the recorded sys/ (or is it).
 Result<Machine> discover_sysfs(const std::string& folder);
 // hwloc XML (lstopo) or NCCL topology XML: the root element says which. Port states that the file

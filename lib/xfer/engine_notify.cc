@@ -1,7 +1,10 @@
 // What peers are told when bytes are there, and what they tell us.
 #include <algorithm>
 
+#include "base/json.h"
 #include "rpc/server.h"
+#include "topo/discover.h"
+#include "topo/json.h"
 #include "xfer/engine_impl.h"
 
 namespace mc::xfer {
@@ -75,6 +78,11 @@ void serve(Engine& engine, rpc::Server& server) {
   server.on<DescribeSegment>(
       [&engine](const DescribeSegment&, const rpc::Call&) -> Result<SegmentDescriptor> {
         return engine.describe();
+      });
+  server.on<DescribeMachine>(
+      [](const DescribeMachine&, const rpc::Call&) -> Result<MachineDescription> {
+        MC_TRY(const topo::Machine machine, topo::discover_kernel());
+        return MachineDescription{.json = {dump_json(topo::machine_json(machine))}};
       });
   server.on<Notify>([impl = engine.impl_.get()](const Notify& message,
                                                 const rpc::Call&) -> Result<Notify::Reply> {

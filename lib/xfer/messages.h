@@ -80,6 +80,18 @@ struct Notify {  // asked of the owner's control address, after the data is ther
   static void fields(auto& a, auto& m) { a(m.from, m.instance, m.name, m.payload); }
 };
 
+struct MachineDescription {
+  static constexpr const char* kName = "machine";
+  wire::Blob json;  // topo/json.h: too long for a str on large machines
+  static void fields(auto& a, auto& m) { a(m.json); }
+};
+
+struct DescribeMachine {  // asked of any node that serves transfers: what hardware it runs on
+  static constexpr const char* kName = "describe-machine";
+  using Reply = MachineDescription;
+  static void fields(auto& a, auto&) { a(); }
+};
+
 struct DescribeSegment {  // asked of the owner's control address
   static constexpr const char* kName = "describe-segment";
   using Reply = SegmentDescriptor;

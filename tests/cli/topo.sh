@@ -61,6 +61,32 @@ python3 -m json.tool "$T/out" >/dev/null || die "check --output json is not JSON
 expect 0 "$topo" matrix --form reference
 expect 1 "$topo" pair live "$T/absent.json"
 
+# A running node tells of its machine, which is this one, and its rails are measured.
+"$MC_BIN/mc-xfer" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --size 1MiB --announce "$T/x.json" 2>"$T/log" &
+server=$!
+trap 'kill "$server" 2>/dev/null || true; rm -rf "$T"' EXIT
+deadline=$((SECONDS + 20))
+until [ -s "$T/x.json" ]; do
+  [ $SECONDS -lt $deadline ] || die "mc-xfer serve did not announce itself: $(cat "$T/log")"
+  read -rt 0.05 <> <(:) || true
+done
+peer=$(python3 -c "import json, sys; print(json.load(open(sys.argv[1]))['control'])" "$T/x.json")
+expect 0 "$topo" show --node "$peer"
+grep -q "^node $peer: NUMA nodes" "$T/out" || die "show --node: $(cat "$T/out")"
+expect 0 "$topo" diff live "node:$peer"
+expect 0 "$topo" pair live "node:$peer"
+expect 0 "$topo" probe "$peer"
+grep -q ' us  mapped$' "$T/out" || die "probe maps nothing: $(cat "$T/out")"
+expect 0 "$topo" probe "$peer" --output json
+python3 - "$T/out" <<'PY' || die "probe --output json is not what it should be"
+import json, sys
+rails = json.load(open(sys.argv[1]))['rails']
+assert rails and all(r['round_trip_us'] > 0 for r in rails) and any(r['mapped'] for r in rails), rails
+PY
+expect 3 "$topo" show --node 127.0.0.1:1
+expect 3 "$topo" probe 127.0.0.1:1
+expect 2 "$topo" show --node "$peer" --sysfs "$T/here"
+
 # Recorded machines have exactly the tiers that are known to be right.
 fixtures=${MC_TEST_SHARED:-}/fixtures/topology
 [ -e "$fixtures/mk_sysfs.py" ] || skip "no recorded machines at $fixtures (set MC_TEST_SHARED)"

@@ -1,0 +1,21 @@
+// How discovery puts a machine together; for the .cc files of topo/discover.h only.
+//
+// Thread: any.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "topo/model.h"
+#include "topo/pci.h"
+#include "topo/sysfs.h"
+
+namespace mc::topo {
+
+// What live and recorded machines share once nodes and PCI functions are known.
+Machine assemble(std::string source, std::vector<NumaNode> nodes, const PciFunctions& functions,
+                 const Sysfs& sysfs);
+
+// The addresses and states that this process's network stack tells of.
+void add_addresses(std::vector<NetDevice>& devices);
+
+}  // namespace mc::topo
