@@ -39,11 +39,17 @@ class Control {
   std::thread thread_;
 };
 
+// Other words everywhere.
+inline void describe_served(std::span<std::byte> bytes) {
+  auto* words = reinterpret_cast<uint64_t*>(bytes.data());
+  for (size_t i = 0; i < bytes.size() / 8; ++i) words[i] = mix64(i);
+}
+
 // Another process: this program again, running only the test case "serve until killed"
-// (hang_test.cc), which offers memory filled from seed 11.
+// (hang_test.cc), which offers the memory of describe_served().
 class Served {
  public:
-  static constexpr uint64_t kBytes = 4 * kMiB;
+  static constexpr uint64_t kBytes = 16 * kMiB;
   static constexpr const char* kWhat = "MC_TEST_SERVE";  // fd,transport,control,data
   explicit Served(const std::string& transport) : transport_(transport) { start(); }
   ~Served() { kill(); }

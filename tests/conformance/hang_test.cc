@@ -38,7 +38,7 @@ void meet(Served& peer, Fate fate) {
 
 std::vector<std::byte> pattern() {
   std::vector<std::byte> bytes(Served::kBytes);
-  fill(bytes, 11);
+  describe_served(bytes);
   return bytes;
 }
 
@@ -102,7 +102,7 @@ TEST_SUITE("xfer/hang") {
     REQUIRE_MESSAGE(engine.has_value(), (engine ? "" : engine.error().what));
     auto memory = (*engine)->allocate(Served::kBytes);
     REQUIRE(memory.has_value());
-    fill(memory->bytes(), 11);
+    describe_served(memory->bytes());
     Control control(**engine, words[2]);
     (*engine)->on_notification([](const Notification&) {});
     const auto& data = (*engine)->data_addresses();
@@ -156,25 +156,28 @@ TEST_SUITE("xfer/hang") {
           Met met(transport);
           const std::vector<std::byte> want = pattern();
           // A tcp connection to a peer that hangs gives up its slices one after another.
-          const size_t n = transport == "tcp" && fate == Fate::kStopped ? 4 : 48;
-          std::vector<std::vector<std::byte>> local(n, std::vector<std::byte>(Served::kBytes));
+          const size_t n = transport == "tcp" && fate == Fate::kStopped ? 8 : 64;
+          constexpr uint64_t kEach = Served::kBytes / 64;
+          std::vector<std::vector<std::byte>> local(n, std::vector<std::byte>(kEach));
+          const auto want_of = [&](size_t i) { return std::span(want).subspan(i * kEach, kEach); };
           std::vector<Request> requests;
           for (size_t i = 0; i < local.size(); ++i) {
-            if (op == Op::kWrite) local[i] = want;
-            requests.push_back(read_of(met.segment, 0, local[i]));
+            if (op == Op::kWrite) std::memcpy(local[i].data(), want_of(i).data(), kEach);
+            requests.push_back(read_of(met.segment, i * kEach, local[i]));
             requests.back().op = op;
           }
           const BatchId batch = met.user->allocate_batch();
           REQUIRE(met.user->submit(batch, requests).has_value());
           CHECK(moving(*met.user, batch));
-          met.begin();
           meet(met.peer, fate);
+          met.begin();
           auto done = met.user->wait(batch, 20s);
           CHECK(met.soon());
           for (size_t i = 0; i < local.size(); ++i) {
             const Status s = met.user->status(batch, i);
             CHECK(xfer::finished(s.state));
-            if (s.state == State::kCompleted && op == Op::kRead) CHECK(local[i] == want);
+            if (s.state == State::kCompleted && op == Op::kRead)
+              CHECK(std::memcmp(local[i].data(), want_of(i).data(), kEach) == 0);
           }
           met.user->free_batch(batch);
           met.recovers(fate);
