@@ -1,5 +1,7 @@
 // Transfers to and from a file segment against fio on the same file: io_uring, O_DIRECT, the same
-// block size and depth, taking turns. Reads of 4 KiB are at random places, 1 MiB goes in order.
+// block size, depth and kind of memory (anonymous, one block for each operation under way), taking
+// turns. Reads of 4 KiB are at random places, 1 MiB goes in order.
+#include <sys/mman.h>
 #include <sys/wait.h>
 
 #include <array>
@@ -15,7 +17,7 @@ namespace mc::bench {
 namespace {
 
 namespace fs = std::filesystem;
-constexpr uint64_t kFile = 1024 * kMiB;
+constexpr uint64_t kFile = 1024 * kMiB, kMemory = 8 * kMiB;
 constexpr Duration kBudget = std::chrono::seconds(60);
 constexpr int kSkipped = 77;
 
@@ -75,16 +77,16 @@ Result<Measured> fio(const Case& c, const std::string& path, uint64_t seed) {
 // One turn of ours: at depth 1 one transfer after another, else batches of many.
 class Ours {
  public:
-  Ours(const Clock& clock, xfer::Engine& engine, const xfer::Memory& file, std::byte* memory,
-       uint64_t memory_bytes)
-      : clock_(clock), engine_(engine), file_(file), memory_(memory), bytes_(memory_bytes) {}
+  Ours(const Clock& clock, xfer::Engine& engine, const xfer::Memory& file,
+       std::span<std::byte> memory)
+      : clock_(clock), engine_(engine), file_(file), memory_(memory) {}
   Result<Measured> turn(const Case& c) {
     const size_t n = static_cast<size_t>(c.bytes / c.block);
     std::vector<xfer::Request> requests(n);
     for (size_t i = 0; i < n; ++i) {
       const uint64_t place = c.block < kMiB ? random_.next() % (kFile / c.block) : next_++;
       requests[i].op = c.op;
-      requests[i].local = memory_ + i * c.block % bytes_;
+      requests[i].local = memory_.data() + i * c.block % memory_.size();
       requests[i].bytes = c.block;
       requests[i].segment = engine_.self();
       requests[i].offset = file_.offset() + place * c.block % kFile;
@@ -107,13 +109,12 @@ class Ours {
   const Clock& clock_;
   xfer::Engine& engine_;
   const xfer::Memory& file_;
-  std::byte* memory_;
-  uint64_t bytes_;
+  const std::span<std::byte> memory_;
   Random random_{7};
   uint64_t next_ = 0;
 };
 
-Result<> check_contents(xfer::Engine& engine, const xfer::Memory& file, const xfer::Memory& memory,
+Result<> check_contents(xfer::Engine& engine, const xfer::Memory& file, std::span<std::byte> memory,
                         const std::string& path) {
   xfer::Request r;
   r.op = xfer::Op::kRead;
@@ -147,6 +148,10 @@ Result<int> run(const Options& o) {
   const std::string path = folder + "/segment";
   const std::unique_ptr<const std::string, void (*)(const std::string*)> cleanup(
       &folder, [](const std::string* f) { fs::remove_all(*f); });
+  void* mapped =
+      ::mmap(nullptr, kMemory, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (mapped == MAP_FAILED) return fail_errno("map %s", human_bytes(kMemory).c_str());
+  const std::span all(static_cast<std::byte*>(mapped), kMemory);
   for (const Case& c : cases) {
     Metrics metrics;
     xfer::EngineOptions options;
@@ -154,11 +159,11 @@ Result<int> run(const Options& o) {
     options.file_depth = c.depth;
     MC_TRY(auto engine, xfer::Engine::open(clock, options, metrics));
     MC_TRY(const xfer::Memory file, engine->register_file(path, kFile));
-    MC_TRY(const xfer::Memory memory, engine->allocate(64 * kMiB));
-    fill(memory.bytes(), 1);
-    Ours ours(clock, *engine, file, memory.data(), memory.size());
+    const std::span<std::byte> memory = all.first(c.depth * c.block);
+    fill(memory, 1);
+    Ours ours(clock, *engine, file, memory);
     if (&c == &cases.front())  // no block is written for the first time when it is measured
-      MC_TRY_(ours.turn({"", xfer::Op::kWrite, kMiB, 2, kFile}));
+      MC_TRY_(ours.turn({"", xfer::Op::kWrite, kMiB, 8, kFile}));
     uint64_t seed = 1;
     MC_TRY_(compare(
         {"xfer-file", c.name, "GB/s", "fio io_uring", 0.95}, o.turns(),
