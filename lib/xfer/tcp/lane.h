@@ -54,8 +54,9 @@ class TcpTransport::Lane {
     uint64_t next_id = 1;
     uint64_t bytes = 0;          // of the flights
     std::deque<Flight> flights;  // answered in order
-    // Of the lane's mutex: its thread has work, or a caller that waits for its slice has taken it.
-    bool busy = false, borrowed = false;
+    // Of the lane's mutex: its thread has work (or is not there yet), or a caller that waits for
+    // its slice has taken it.
+    bool busy = true, borrowed = false;
     bool shut = false;  // by us, for a recall: its end is no fault of the rail
   };
   // Enough in flight to hide a round trip, whether slices are large or small.
