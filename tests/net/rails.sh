@@ -9,7 +9,7 @@ for tool in ip tc nsenter unshare; do command -v $tool >/dev/null || skip "no $t
 unshare --net true 2>/dev/null || skip "network namespaces are not permitted here"
 
 pids=()
-trap 'kill -9 "${pids[@]}" 2>/dev/null || true; rm -rf "$T"' EXIT
+trap 'kill -9 "${pids[@]}" 2>/dev/null || true; wait 2>/dev/null; rm -rf "$T"' EXIT
 until_true() {
   local deadline=$((SECONDS + $1)) what=$2
   shift 2
@@ -52,8 +52,9 @@ head -c 32 /dev/urandom | od -An -tx1 | tr -d ' \n' >"$T/key"
 chmod 600 "$T/key"
 # serve NAME DATA-ADDRESSES: in B; $peer is its control address
 serve() {
-  in_b "$xfer" serve --name "$1" --listen 10.87.9.2:0 --http 127.0.0.1:0 --data "$2" --size 64MiB \
-    --cluster-key "$T/key" --announce "$T/$1.json" --transports tcp 2>"$T/$1.log" &
+  # nsenter becomes the program: the number kept is that of the program itself.
+  nsenter -n -t "$B" "$xfer" serve --name "$1" --listen 10.87.9.2:0 --http 127.0.0.1:0 --data "$2" \
+    --size 64MiB --cluster-key "$T/key" --announce "$T/$1.json" --transports tcp 2>"$T/$1.log" &
   server=$!
   pids+=("$server")
   until_true 20 "serve did not announce itself" test -s "$T/$1.json"
@@ -62,7 +63,8 @@ serve() {
 client() {
   local verb=$1
   shift
-  nsenter -n -t "$A" "$xfer" "$verb" "$peer" --transports tcp --cluster-key "$T/key" "$@"
+  nsenter -n -t "$A" timeout 60 "$xfer" "$verb" "$peer" --transports tcp \
+    --cluster-key "$T/key" "$@"
 }
 # carried NAME: how many bytes went through the client's end of a rail, both ways
 carried() { in_a ip -s -j link show "$1" | jq '.[0].stats64 | .rx.bytes + .tx.bytes'; }
