@@ -47,9 +47,11 @@ Code code_of_errno(int error) {
     case ENOENT: return Code::kNotFound;
     case EEXIST: return Code::kExists;
     case EADDRINUSE: return Code::kUnavailable;
+    case EDQUOT:
     case ENOSPC:
     case ENOMEM:
     case EMFILE: return Code::kNoSpace;
+    case EROFS:
     case EACCES:
     case EPERM: return Code::kDenied;
     case EINVAL: return Code::kInvalid;

@@ -176,6 +176,10 @@ Result<> FileStore::write(uint64_t at, std::span<const std::byte> from) {
   return move(Op::kWrite, at, const_cast<std::byte*>(from.data()), from.size());
 }
 
+Result<> FileStore::sync() {
+  if (::fdatasync(cached_.get()) != 0) return fail_errno("sync %s", path_.c_str());
+  return {};
+}
 std::unique_ptr<Flow> FileStore::flow() {
   return flows_ == nullptr ? Backing::flow() : flows_->take(shared_from_this());
 }

@@ -52,6 +52,7 @@ class FileStore final : public Backing, public std::enable_shared_from_this<File
   Result<> read(uint64_t at, std::span<std::byte> to) override;
   Result<> write(uint64_t at, std::span<const std::byte> from) override;
   std::unique_ptr<Flow> flow() override;
+  Result<> sync();  // what was written, and what it takes to read it, outlives a power cut
 
  private:
   FileStore() = default;

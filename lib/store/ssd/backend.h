@@ -1,0 +1,109 @@
+// How objects lie on the disk. A backend keeps values until they are removed or evicted, serves
+// them, and after a crash at any point serves every value whose write was answered and reports the
+// rest; a value is only ever given out when its bytes match its checksum.
+//
+// Eviction has two phases, so that the master never names a file that is gone: take_out() drops
+// objects from the index, the caller tells the master, finish() frees their space when nobody reads
+// them any more.
+//
+// Thread: objects(), find(), usage() and read() any; all others one thread at a time. Errors of
+// writes: kNoSpace (the disk or --ssd-size is full), kDenied (read-only), kUnavailable (I/O).
+// Source: ssd-offload-design, "Storage Backends" and "Eviction".
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/time.h"
+#include "store/ssd/disk.h"
+#include "store/ssd/format.h"
+
+namespace mc::store::ssd {
+
+enum class Evict { kNone, kFifo, kLru };  // lru: what was never read first, oldest first
+
+struct BackendOptions {
+  std::string kind = "bucket";  // "bucket", "file", "offset"
+  Evict evict = Evict::kLru;
+  uint64_t capacity = 0;  // bytes on the disk, all of it counted
+  uint64_t bucket_bytes = 256 * kMiB;
+  uint32_t bucket_keys = 500;
+  Duration reader_wait = std::chrono::seconds(10);  // for readers of what is evicted
+};
+
+struct Save {
+  Stored object;
+  // kAlign-aligned memory, readable up to the next multiple of kAlign after object.bytes.
+  const std::byte* value = nullptr;
+};
+
+struct Load {
+  ObjectKey key;
+  Generation generation;      // 0: whichever is there
+  std::span<std::byte> into;  // kAlign-aligned, room for align_up(bytes)
+  Result<Stored> outcome = fail(Code::kInternal, "not read");
+};
+
+struct Usage {
+  uint64_t capacity = 0, used = 0;  // bytes on the disk
+  uint64_t waiting = 0;             // of `used`: of evicted objects that are still read
+  uint64_t objects = 0, object_bytes = 0;
+};
+
+struct ScanReport {  // of what was found at the start
+  uint64_t objects = 0;
+  uint64_t unfinished = 0;           // writes that a crash cut short, cleaned up
+  std::vector<std::string> damaged;  // skipped, and why; kReportMax of them
+  uint64_t damaged_count = 0;
+  void add(std::string what);
+};
+inline constexpr size_t kReportMax = 100;
+
+class Backend {
+ public:
+  struct Eviction {
+    std::vector<Stored> objects;
+    bool enough = true;          // else there was nothing more to evict
+    std::shared_ptr<void> rest;  // the backend's own
+  };
+
+  virtual ~Backend() = default;
+  virtual uint64_t cost(std::span<const Save> items) const = 0;  // bytes on the disk
+  // Space for `bytes` more: phase one.
+  virtual Eviction take_out(uint64_t bytes) = 0;
+  virtual void finish(Eviction eviction) = 0;  // phase two
+  // All of them or none, durable when it returns. An older generation of a key is replaced; the
+  // same one is there already.
+  virtual Result<> write(std::span<const Save> items) = 0;
+  // Gone for good when it returns. Keys that are not there, in that generation, are skipped.
+  virtual Result<> remove(std::span<const Stored> objects) = 0;
+  // Sets every outcome: kNotFound, kNoSpace (`into` is too small), kCorrupt, kUnavailable.
+  // `each`, if set, is told as each of them is decided.
+  virtual void read(std::span<Load> loads, const std::function<void(Load&)>& each = {}) = 0;
+  virtual Result<Stored> find(const ObjectKey& key) const = 0;
+  virtual std::vector<Stored> objects() const = 0;
+  virtual Usage usage() const = 0;
+};
+
+// Reads what is there, or makes the folder ready. Errors: kInvalid (another backend's folder),
+// kUnsupported (written by a newer version: nothing is touched), kDenied, kNoSpace.
+Result<std::unique_ptr<Backend>> open_backend(std::shared_ptr<Disk> disk,
+                                              const BackendOptions& options, const Clock& clock,
+                                              ScanReport& report);
+
+// The implementations, for open_backend().
+Result<std::unique_ptr<Backend>> open_buckets(std::shared_ptr<Disk>, const BackendOptions&,
+                                              const Clock&, ScanReport&);
+Result<std::unique_ptr<Backend>> open_files(std::shared_ptr<Disk>, const BackendOptions&,
+                                            const Clock&, ScanReport&);
+Result<std::unique_ptr<Backend>> open_offsets(std::shared_ptr<Disk>, const BackendOptions&,
+                                              const Clock&, ScanReport&);
+
+// Of `items`, those that are newer than what `backend` has, each key once.
+std::vector<Save> fresh_of(const Backend& backend, std::span<const Save> items);
+// Whether the bytes are the value of `object`.
+Result<> check_value(const Stored& object, const std::byte* value);
+
+}  // namespace mc::store::ssd

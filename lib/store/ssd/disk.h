@@ -1,0 +1,79 @@
+// The file operations of the SSD tier, all of them: the seam at which a test counts them, stops at
+// any one and looks at what a crash there leaves behind.
+//
+// Paths are relative to the tier's folder. Operations move bytes by O_DIRECT where offset, length
+// and memory are multiples of kAlign, through io_uring with a ring for each thread, kDepth of them
+// under way; where the kernel refuses io_uring or the file system O_DIRECT, they work without.
+//
+// Thread: any; a File may be used by several. Errors name the path: kNoSpace (the disk is full),
+// kDenied (it is read-only), kNotFound, kExists, kCorrupt (the file ends early), kUnavailable
+// (an I/O error).
+// Source: ssd-offload-design, "io_uring File I/O".
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+
+namespace mc::store::ssd {
+
+inline constexpr uint64_t kAlign = 4096;
+inline constexpr unsigned kDepth = 32;
+inline uint64_t align_up(uint64_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
+
+class Disk {
+ public:
+  class File {
+   public:
+    virtual ~File() = default;
+    virtual uint64_t bytes() const = 0;  // when it was opened or created
+    virtual Result<> sync() = 0;         // its data is on the disk
+  };
+  using FilePtr = std::shared_ptr<File>;
+  struct Part {  // `bytes` at `at` of the file, to or from `data`
+    FilePtr file;
+    uint64_t at = 0;
+    std::byte* data = nullptr;
+    uint64_t bytes = 0;
+  };
+  using Ended = std::function<void(size_t part, const Result<>& outcome)>;
+
+  virtual ~Disk() = default;
+  virtual Result<FilePtr> open(const std::string& path) = 0;  // what is there, to read and write
+  // A new file with all its space: kExists, kNoSpace.
+  virtual Result<FilePtr> create(const std::string& path, uint64_t bytes) = 0;
+  // All parts at once; `ended` is told as each ends, on this thread, in any order.
+  virtual void read(std::span<const Part> parts, const Ended& ended) = 0;
+  virtual Result<> write(std::span<const Part> parts) = 0;  // the first error, when all have ended
+  virtual Result<> rename(const std::string& from, const std::string& to) = 0;  // replaces `to`
+  virtual Result<> remove(const std::string& path) = 0;  // kNotFound is no error
+  virtual Result<> make_folder(const std::string& path) = 0;
+  virtual Result<> sync_folder(const std::string& path) = 0;  // the names in it are on the disk
+  // Names in a folder, sorted; those of folders end in '/'.
+  virtual Result<std::vector<std::string>> list(const std::string& path) = 0;
+};
+
+// Whole files of metadata.
+Result<std::string> read_all(Disk& disk, const std::string& path, uint64_t bytes_max);
+// `path` holds the old content or the new, never less: under a temporary name, synced, renamed,
+// its folder synced.
+Result<> write_all(Disk& disk, const std::string& folder, const std::string& name,
+                   std::string_view content);
+inline constexpr const char* kTemporary = ".tmp";
+
+struct DiskOptions {
+  bool uring = true;
+  bool lock = true;  // refuse a folder that another process uses (kBusy)
+};
+// Makes the folder when it is not there.
+Result<std::shared_ptr<Disk>> open_disk(const std::string& folder, const DiskOptions& options);
+// Memory that reads and writes will mostly use: the pages are told to the kernel once a thread. It
+// must stay while the disk is used.
+void use_memory(Disk& disk, std::span<std::byte> memory);
+
+}  // namespace mc::store::ssd

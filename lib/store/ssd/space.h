@@ -1,0 +1,31 @@
+// Which parts of the offset backend's data file are free: best fit over ranges that coalesce when
+// they are returned. Offsets and sizes are multiples of the page; every operation is O(log n).
+//
+// Thread: one owner. Pure: integers in, integers out.
+#pragma once
+#include <cstdint>
+#include <map>
+#include <optional>
+#include <set>
+#include <utility>
+
+namespace mc::store::ssd {
+
+class Space {
+ public:
+  explicit Space(uint64_t capacity);
+  std::optional<uint64_t> take(uint64_t bytes);   // its offset
+  bool take_at(uint64_t offset, uint64_t bytes);  // false: some of it is taken
+  void give(uint64_t offset, uint64_t bytes);
+  uint64_t used() const { return used_; }
+  uint64_t largest_free() const { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }
+
+ private:
+  void add(uint64_t offset, uint64_t bytes);
+  void drop(std::map<uint64_t, uint64_t>::iterator range);
+  std::map<uint64_t, uint64_t> free_;                // offset: bytes; no two are adjacent
+  std::set<std::pair<uint64_t, uint64_t>> by_size_;  // bytes, offset
+  uint64_t used_ = 0;
+};
+
+}  // namespace mc::store::ssd

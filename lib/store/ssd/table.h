@@ -1,0 +1,67 @@
+// The index of the backends that keep each object apart: in shards, so that readers do not wait for
+// one another, each in the order of eviction; an entry that is read stays until its readers leave.
+//
+// Thread: any.
+// Source: ssd-offload-design, "OffsetAllocatorStorageBackend" (1024 metadata shards).
+#pragma once
+#include <array>
+#include <atomic>
+#include <list>
+#include <unordered_map>
+
+#include "base/mutex.h"
+#include "store/ssd/backend.h"
+
+namespace mc::store::ssd {
+
+class Table {
+ public:
+  struct Entry {
+    Stored object;
+    uint64_t at = 0;     // the backend's
+    uint64_t order = 0;  // of its insertion
+   private:
+    friend class Table;
+    Time last_read{};
+    bool read = false, retired = false;
+    uint32_t readers = 0;
+    std::list<Entry*>::iterator in_order;
+  };
+  using EntryPtr = std::shared_ptr<Entry>;
+
+  Table();
+  // The entry that is out of the table now: the one of that key before; the new one itself when it
+  // is no newer; or none.
+  EntryPtr insert(Stored object, uint64_t at);
+  Result<Stored> find(const ObjectKey& key) const;
+  EntryPtr take(const ObjectKey& key, Generation generation);  // out of the table
+  EntryPtr take_victim(Evict policy);
+  EntryPtr hold(const Load& load, Time now);  // for reading; nullptr: it is not there
+  // Of two, whichever comes last says true, and its caller frees the space: retire(), once an entry
+  // that was taken out may go; release(), when its last reader leaves after that.
+  bool retire(const EntryPtr& entry);
+  bool release(const EntryPtr& entry);
+  std::vector<Stored> objects() const;
+  std::vector<EntryPtr> entries() const;
+  uint64_t count() const { return count_; }
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  static constexpr size_t kShards = 1024;
+  struct Shard {
+    mutable Mutex mutex;
+    std::unordered_map<ObjectKey, EntryPtr> entries MC_GUARDED_BY(mutex);
+    std::list<Entry*> unread MC_GUARDED_BY(mutex), read MC_GUARDED_BY(mutex);
+    void drop(const EntryPtr& entry) MC_REQUIRES(mutex);
+    Entry* first(Evict policy) const MC_REQUIRES(mutex);
+  };
+  Shard& shard(const ObjectKey& key) const;
+  void left(const EntryPtr& entry);
+  std::unique_ptr<std::array<Shard, kShards>> shards_;
+  std::atomic<uint64_t> count_{0}, bytes_{0}, orders_{0};
+};
+
+// Prepares the loads that are in the table: their outcome is the object, their entry is held.
+std::vector<Table::EntryPtr> hold_all(Table& table, std::span<Load> loads, Time now);
+
+}  // namespace mc::store::ssd
