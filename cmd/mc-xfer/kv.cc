@@ -76,13 +76,13 @@ struct Pattern {
     }
     return out;
   }
-  // The same bytes in one piece, where the layer's first part lies or as near as fits.
+  // The same bytes in one piece, apart from those of other layers.
   Request twin(uint64_t index, SegmentHandle segment, std::byte* local) const {
     Request r;
     r.op = op;
     r.segment = segment;
     r.bytes = layer_bytes();
-    r.offset = std::min(start(0, index), span() - r.bytes);
+    r.offset = index * r.bytes;
     r.local = local + r.offset;
     return r;
   }

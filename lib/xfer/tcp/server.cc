@@ -11,6 +11,7 @@
 #include <cstring>
 
 #include "base/log.h"
+#include "base/peer_order.h"
 #include "io/address.h"
 #include "rpc/socket.h"
 #include "xfer/copy.h"
@@ -296,6 +297,7 @@ Result<> Server::read(Stream& stream, const Header& header, const Descriptor& d)
   if (d.bytes * d.rows <= kCopied) {  // the whole answer in one call
     std::byte copy[kCopied];
     iovec whole[3] = {{&ok, sizeof ok}, {copy, 0}, {&trailer, sizeof trailer}};
+    const PeerOrder order;
     for (auto parts = rows.next(); !parts.empty(); parts = rows.next())
       for (const iovec& part : parts) {
         std::memcpy(copy + whole[1].iov_len, part.iov_base, part.iov_len);
@@ -307,6 +309,7 @@ Result<> Server::read(Stream& stream, const Header& header, const Descriptor& d)
   const auto give_up = unless_withdrawn(*buffer);
   auto parts = rows.next(1);  // the reply leaves with the payload
   parts[0] = {&ok, sizeof ok};
+  const PeerOrder order;
   for (; !parts.empty(); parts = rows.next()) MC_TRY_(stream.send(parts, give_up));
   if (changed()) trailer.code = static_cast<uint64_t>(Code::kStale);
   return stream.send(&trailer, sizeof trailer, unless_stopping());
@@ -331,8 +334,11 @@ Result<> Server::write(Stream& stream, const Header& header, const Descriptor& d
   if ((*buffer)->backing != nullptr) return write_backed(stream, header, d, *buffer);
   const auto give_up = unless_withdrawn(*buffer);
   RowWalk rows(first, d.bytes, d.rows, d.stride);
-  for (auto parts = rows.next(); !parts.empty(); parts = rows.next())
-    MC_TRY_(stream.receive(parts, give_up));
+  {
+    const PeerOrder order;
+    for (auto parts = rows.next(); !parts.empty(); parts = rows.next())
+      MC_TRY_(stream.receive(parts, give_up));
+  }
   if (guard != nullptr && !guard_holds(guard, d.guard_value))
     return reply(stream, header.id, fail(Code::kStale, "the bytes changed owner meanwhile"));
   return reply(stream, header.id, {});
