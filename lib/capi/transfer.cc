@@ -1,62 +1,26 @@
-#include <cstring>
+#include "capi/mc/transfer.h"
+
 #include <iterator>
 #include <memory>
-#include <new>
 #include <string>
-#include <thread>
 #include <vector>
 
-#include "base/log.h"
-#include "capi/mc/transfer.h"
-#include "io/loop.h"
-#include "rpc/server.h"
-#include "xfer/engine.h"
+#include "capi/common.h"
 
-// The C face of xfer::Engine. Nothing is thrown across it: what the library itself throws (out of
-// memory) becomes a code here.
+// The C face of xfer::Engine.
 
 namespace {
 
 using namespace mc;
 using namespace mc::xfer;
+using mc::capi::guarded;
+using mc::capi::report;
 
 static_assert(MC_INVALID == static_cast<int>(Code::kInvalid) &&
               MC_STALE == static_cast<int>(Code::kStale) &&
               MC_INTERNAL == static_cast<int>(Code::kInternal));
 static_assert(MC_STATE_COMPLETED == static_cast<int>(State::kCompleted) &&
               MC_STATE_CANCELLED == static_cast<int>(State::kCancelled));
-
-thread_local std::string last_error;
-
-mc_code report(const Error& error) {
-  last_error = error.what;
-  return static_cast<mc_code>(error.code);
-}
-
-mc_code report(const Result<>& outcome) { return outcome ? MC_OK : report(outcome.error()); }
-
-// Runs `work` (which returns Result<>), without letting an exception out.
-template <class Work>
-mc_code guarded(Work&& work) {
-  try {
-    return report(work());
-  } catch (const std::bad_alloc&) {
-    return report({Code::kNoSpace, "out of memory"});
-  } catch (const std::exception& e) {
-    return report({Code::kInternal, e.what()});
-  }
-}
-
-struct Settings {
-  std::string listen = "127.0.0.1:0", cluster_key, log_level = "warn";
-  EngineOptions engine;
-  void describe(OptionList& v) {
-    v("listen", listen, "control address; port 0 takes a free one");
-    v("cluster-key", cluster_key, "file with the cluster's secret");
-    v("log-level", log_level, "error, warn, info or debug");
-    engine.describe(v);
-  }
-};
 
 Result<Request> request_of(const mc_request& r, const Clock& clock) {
   for (uint64_t word : r.reserved)
@@ -81,34 +45,9 @@ Result<Request> request_of(const mc_request& r, const Clock& clock) {
 
 }  // namespace
 
-struct mc_options {
-  Settings settings;
-};
-
-struct mc_engine {
-  explicit mc_engine(Settings s) : settings(std::move(s)), loop(clock) {}
-  ~mc_engine() {
-    loop.stop();
-    if (control.joinable()) control.join();
-  }
-  Settings settings;
-  SteadyClock clock;
-  Metrics metrics;
-  io::Loop loop;  // of the control endpoint
-  std::unique_ptr<Engine> engine;
-  std::unique_ptr<rpc::Server> server;
-  std::string address;
-  std::thread control;
-};
-
-struct mc_memory {
-  Memory memory;
-};
-
 extern "C" {
 
 const char* mc_version(void) { return MC_VERSION; }
-const char* mc_last_error(void) { return last_error.c_str(); }
 const char* mc_code_name(mc_code code) {
   return code == MC_OK ? "ok" : name(code_from_wire(static_cast<uint64_t>(code)));
 }
@@ -133,19 +72,8 @@ void mc_options_free(mc_options* options) { std::unique_ptr<mc_options> owner(op
 
 mc_code mc_engine_open(const char* node, const mc_options* options, mc_engine** out) {
   return guarded([&]() -> Result<> {
-    auto e = std::make_unique<mc_engine>(options == nullptr ? Settings{} : options->settings);
-    MC_TRY_(set_up_logs(node, e->settings.log_level, "text"));
-    MC_TRY_(rpc::load_cluster_key(e->settings.cluster_key));
-    e->settings.engine.node = node;
-    MC_TRY(e->engine, Engine::open(e->clock, e->settings.engine, e->metrics));
-    MC_TRY(e->server, rpc::Server::open(e->loop, e->settings.listen, e->metrics));
-    serve(*e->engine, *e->server);
-    e->address = e->server->address();
-    e->control = std::thread([loop = &e->loop] {
-      if (auto ran = loop->run(); !ran)
-        log_error("capi", "the control endpoint ended: %s", ran.error().what.c_str());
-    });
-    *out = e.release();
+    MC_TRY(auto engine, capi::open_engine(node, options));
+    *out = engine.release();
     return {};
   });
 }
@@ -227,7 +155,7 @@ mc_code mc_batch_status(mc_engine* engine, mc_batch batch, size_t index, mc_stat
       return fail(s.error);
     *out = {static_cast<uint32_t>(s.state),
             s.error.what.empty() ? 0u : static_cast<uint32_t>(s.error.code), s.bytes_done};
-    if (!s.error.what.empty()) last_error = s.error.what;
+    if (!s.error.what.empty()) report(s.error);
     return {};
   });
 }

@@ -6,16 +6,21 @@
 
 tree=$T/tree
 cmake --install "$MC_BIN" --prefix "$tree" >"$T/install.log" 2>&1 || die "install: $(tail -3 "$T/install.log")"
-# Only the C header is installed, and only mc_* is exported.
-[ "$(cd "$tree/include" && find . -type f)" = ./mc/transfer.h ] || die "headers: $(find "$tree/include")"
+# Only the C headers are installed, and only mc_* is exported.
+[ "$(cd "$tree/include" && find . -type f | sort | xargs)" = "./mc/store.h ./mc/transfer.h" ] ||
+  die "headers: $(find "$tree/include")"
 others=$(nm -D --defined-only "$tree/lib/libmc.so" | awk '$3 !~ /^mc_/ { print $3 }')
 [ -z "$others" ] || die "exported besides mc_*: $others"
 
 example=$tree/share/mc/example
 export PKG_CONFIG_PATH=$tree/lib/pkgconfig
-# shellcheck disable=SC2046  # flags are words
-cc -std=c11 -Wall -Wextra -Werror "$example/exchange.c" -o "$T/by-pkg-config" \
-  $(pkg-config --cflags --libs mc) -Wl,-rpath,"$tree/lib" || die "pkg-config build"
+built() { # PROGRAM OUTPUT
+  # shellcheck disable=SC2046  # flags are words
+  cc -std=c11 -Wall -Wextra -Werror "$example/$1.c" -o "$2" \
+    $(pkg-config --cflags --libs mc) -Wl,-rpath,"$tree/lib" || die "pkg-config build of $1"
+}
+built exchange "$T/by-pkg-config"
+built connector "$T/connector"
 cmake -S "$example" -B "$T/by-cmake" -DCMAKE_PREFIX_PATH="$tree" >"$T/cmake.log" 2>&1 &&
   cmake --build "$T/by-cmake" >>"$T/cmake.log" 2>&1 || die "CMake build: $(tail -5 "$T/cmake.log")"
 
@@ -33,3 +38,29 @@ wait "$server" || die "the server: exit $?"
 # A peer that is not there: a message and an exit code, no hang.
 if out=$("$T/by-pkg-config" visit 127.0.0.1:9 2>&1); then die "no peer: $out"; fi
 [[ $out == "exchange: open: "* ]] || die "no peer: $out"
+
+# The store: the calls of an engine's connector, against a master and a node.
+up() { # NAME PROGRAM FLAGS...: starts it and waits until it is ready
+  local name=$1 deadline=$((SECONDS + 20))
+  shift
+  "$MC_BIN/$1" "${@:2}" --listen 127.0.0.1:0 --http 127.0.0.1:0 --announce "$T/$name.json" \
+    >"$T/$name.log" 2>&1 </dev/null &
+  pids+=($!)
+  until [ -s "$T/$name.json" ]; do
+    [ $SECONDS -lt $deadline ] || die "$name was not ready within 20 s: $(cat "$T/$name.log")"
+    read -rt 0.05 <> <(:) || true
+  done
+}
+pids=()
+trap 'kill -9 "${pids[@]}" 2>/dev/null || true; rm -rf "$T"' EXIT
+up master mc-master
+master=$(jq -r .control "$T/master.json")
+up store mc-store serve --size 16MiB --master "$master"
+expect 0 "$T/connector" "$master"
+[ "$(cat "$T/out")" = "absent before, 600000 bytes after, a prefix of 1" ] || die "$(cat "$T/out")"
+expect 0 "$T/by-cmake/connector" "$master"
+[ "$(cat "$T/out")" = "there before, 600000 bytes after, a prefix of 1" ] || die "$(cat "$T/out")"
+expect 0 "$MC_BIN/mc-store" get "model@2@0@chunk-17" --master "$master"
+[ "$(stat -c %s "$T/out")" = 600000 ] || die "mc-store reads something else"
+expect 1 "$T/connector" 127.0.0.1:9
+grep -q "connector: exists: .*127.0.0.1:9" "$T/err" || die "no master: $(cat "$T/err")"

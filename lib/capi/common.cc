@@ -1,0 +1,45 @@
+#include "capi/common.h"
+
+#include "base/log.h"
+
+namespace mc::capi {
+namespace {
+
+thread_local std::string last_error;
+
+}  // namespace
+
+void Settings::describe(OptionList& v) {
+  v("listen", listen, "control address; port 0 takes a free one");
+  v("cluster-key", cluster_key, "file with the cluster's secret");
+  v("log-level", log_level, "error, warn, info or debug");
+  engine.describe(v);
+  store.describe(v);
+}
+
+mc_code report(const Error& error) {
+  last_error = error.what;
+  return static_cast<mc_code>(error.code);
+}
+
+mc_code report(const Result<>& outcome) { return outcome ? MC_OK : report(outcome.error()); }
+
+Result<std::unique_ptr<mc_engine>> open_engine(const char* node, const mc_options* options) {
+  auto e = std::make_unique<mc_engine>(options == nullptr ? Settings{} : options->settings);
+  MC_TRY_(set_up_logs(node, e->settings.log_level, "text"));
+  MC_TRY_(rpc::load_cluster_key(e->settings.cluster_key));
+  e->settings.engine.node = node;
+  MC_TRY(e->engine, xfer::Engine::open(e->clock, e->settings.engine, e->metrics));
+  MC_TRY(e->server, rpc::Server::open(e->loop, e->settings.listen, e->metrics));
+  serve(*e->engine, *e->server);
+  e->address = e->server->address();
+  e->control = std::thread([loop = &e->loop] {
+    if (auto ran = loop->run(); !ran)
+      log_error("capi", "the control endpoint ended: %s", ran.error().what.c_str());
+  });
+  return e;
+}
+
+}  // namespace mc::capi
+
+extern "C" const char* mc_last_error(void) { return mc::capi::last_error.c_str(); }

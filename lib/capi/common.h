@@ -1,0 +1,70 @@
+// What the C faces of the engine and of the store share. Nothing is thrown across them: what the
+// library itself throws (out of memory) becomes a code here.
+//
+// Thread: any; the text of the last error is of each thread.
+#pragma once
+#include <memory>
+#include <new>
+#include <string>
+#include <thread>
+
+#include "base/metrics.h"
+#include "base/options.h"
+#include "base/time.h"
+#include "capi/mc/transfer.h"
+#include "io/loop.h"
+#include "rpc/server.h"
+#include "store/client.h"
+#include "xfer/engine.h"
+
+namespace mc::capi {
+
+struct Settings {
+  std::string listen = "127.0.0.1:0", cluster_key, log_level = "warn";
+  xfer::EngineOptions engine;
+  store::ClientOptions store;
+  void describe(OptionList& v);
+};
+
+mc_code report(const Error& error);
+mc_code report(const Result<>& outcome);
+
+// Runs `work` (which returns Result<>), without letting an exception out.
+template <class Work>
+mc_code guarded(Work&& work) {
+  try {
+    return report(work());
+  } catch (const std::bad_alloc&) {
+    return report({Code::kNoSpace, "out of memory"});
+  } catch (const std::exception& e) {
+    return report({Code::kInternal, e.what()});
+  }
+}
+
+Result<std::unique_ptr<mc_engine>> open_engine(const char* node, const mc_options* options);
+
+}  // namespace mc::capi
+
+struct mc_options {
+  mc::capi::Settings settings;
+};
+
+struct mc_engine {
+  explicit mc_engine(mc::capi::Settings s) : settings(std::move(s)), loop(clock) {}
+  ~mc_engine() {
+    loop.stop();
+    if (control.joinable()) control.join();
+  }
+  mc::capi::Settings settings;
+  mc::SteadyClock clock;
+  mc::Metrics metrics;
+  mc::io::Loop loop;  // of the control endpoint
+  std::unique_ptr<mc::xfer::Engine> engine;
+  std::unique_ptr<mc::rpc::Server> server;
+  std::string address;
+  std::thread control;
+};
+
+struct mc_memory {
+  mc::xfer::Memory memory;
+};
