@@ -29,7 +29,7 @@ Stream row(Op op, uint64_t block, uint64_t batch, uint64_t threads, uint64_t gap
 Preset fig3() {
   Preset p{"spray", "random", "p99 0.695 to 1 of the older engine's (TENT, figure 3)", {}};
   for (const Op op : {Op::kRead, Op::kWrite})
-    for (const uint64_t kib : {4, 64, 1024, 4096, 16384, 65536})
+    for (const uint64_t kib : {4u, 64u, 1024u, 4096u, 16384u, 65536u})
       p.rows.push_back(row(op, kib * kKiB, 1, 2));
   return p;
 }
@@ -40,7 +40,7 @@ Preset fig4() {
            "random",
            "up to 4.07 x the bandwidth, p99 of a layer 0.144 to 0.687 (TENT, figure 4)",
            {}};
-  for (const uint64_t threads : {1, 2, 4, 8})
+  for (const uint64_t threads : {1u, 2u, 4u, 8u})
     p.rows.push_back(row(Op::kWrite, 144 * kKiB, 32, threads, 4 * kKiB));
   return p;
 }
@@ -51,7 +51,7 @@ Preset fig20() {
            "one stream",
            "2.4 and 4.6 x tcp, on 4 x 200 and 8 x 400 Gbit/s (Mooncake, figure 20)",
            {}};
-  for (const uint64_t threads : {1, 4, 16})
+  for (const uint64_t threads : {1u, 4u, 16u})
     p.rows.push_back(row(Op::kWrite, 128 * kKiB, 64 / threads, threads));
   return p;
 }

@@ -14,7 +14,7 @@ struct Stream {
   Op op = Op::kRead;
   Priority priority = Priority::kMedium;
   uint64_t block = 64 * kKiB, batch = 1, threads = 1;
-  Duration slo{};  // of one batch; zero: none
+  Duration slo{};    // of one batch; zero: none
   uint64_t gap = 0;  // between blocks, on both sides: nothing can be merged
   uint64_t span() const { return (block + gap) * batch * threads; }
 };

@@ -13,7 +13,7 @@ serve() {
   "$xfer" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --size 64MiB "$@" \
     --announce "$T/$name.json" 2>"$T/$name.log" &
   server=$!
-  pids+=($server)
+  pids+=("$server")
   local deadline=$((SECONDS + 30))
   until [ -s "$T/$name.json" ]; do
     [ $SECONDS -lt $deadline ] || die "$name did not announce itself: $(cat "$T/$name.log")"

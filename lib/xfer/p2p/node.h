@@ -67,7 +67,7 @@ class Node {
   struct Set;
   using SetPtr = std::shared_ptr<Set>;
   class Pull;
-  Result<SetPtr> find(const std::string& name) const;
+  Result<SetPtr> find(const std::string& name) const MC_REQUIRES(mutex_);
   Result<ShardGrant> grant(const AskShard& ask);
   static SetInfo info(const Set& set);
   static std::vector<std::string> others(const Set& set, const std::string& but);

@@ -290,8 +290,7 @@ std::vector<RailIndex> TcpTransport::Lane::tick() {
   auto to_ping = queue_.tick();
   bool all_good = true;
   const auto rails = queue_.view();
-  for (const RailView& v : rails)
-    all_good = all_good && (!v.info.mapped || v.errors == 0);
+  for (const RailView& v : rails) all_good = all_good && (!v.info.mapped || v.errors == 0);
   Lock lock(mutex_);
   if (all_good || spares_ || draining_) return to_ping;
   spares_ = true;  // a rail of the map failed: those outside of it may be needed

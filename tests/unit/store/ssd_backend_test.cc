@@ -67,7 +67,8 @@ void evict_for(Backend& backend, uint64_t bytes) { backend.finish(backend.take_o
 TEST_CASE("a flipped bit anywhere gives right bytes or an error, and the rest is served") {
   for (const std::string kind : kKinds) {
     const auto whole = filled(kind);
-    for (const auto& [name, inode] : whole->names) {
+    for (const auto& [file, inode] : whole->names) {
+      const std::string& name = file;
       CAPTURE(name);
       const size_t n = name == "data" ? 65536 : inode->now.size();  // the rest of it is unused
       for (size_t at = 0; at < n; at += n < 600 ? 1 : 61) {
@@ -91,7 +92,8 @@ TEST_CASE("a flipped bit anywhere gives right bytes or an error, and the rest is
 TEST_CASE("a truncated file is found, reported and skipped, and the rest is served") {
   for (const std::string kind : kKinds) {
     const auto whole = filled(kind);
-    for (const auto& [name, inode] : whole->names) {
+    for (const auto& [file, inode] : whole->names) {
+      const std::string& name = file;
       if (name == "FORMAT") continue;
       CAPTURE(name);
       const size_t size = inode->now.size();
@@ -317,7 +319,7 @@ TEST_CASE("an older generation never replaces a newer one") {
     auto disk = std::make_shared<ModelDisk>();
     ScanReport report;
     auto backend = open(disk, options_of(kind), report);
-    for (const uint64_t generation : {5, 7, 6, 7}) {
+    for (const uint64_t generation : {5u, 7u, 6u, 7u}) {
       Saves saves;
       saves.add("k", generation, 100);
       saves.add("k", generation, 100);  // twice in one batch

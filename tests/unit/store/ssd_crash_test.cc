@@ -90,7 +90,8 @@ void check(const std::shared_ptr<ModelDisk>& disk, const std::string& kind, cons
   if (clean) CHECK_MESSAGE(report.damaged_count == 0, report.damaged[0]);
   for (const Stored& o : (*backend)->objects()) CHECK(w.may.contains(o.key));
   std::map<ObjectKey, uint64_t> is;
-  for (const auto& [key, may] : w.may) {
+  for (const auto& [k, may] : w.may) {
+    const ObjectKey& key = k;
     const auto generation = read_one(**backend, key);
     if (!generation) CHECK_MESSAGE(generation.error().code == Code::kNotFound, key);
     is[key] = generation ? *generation : kGone;

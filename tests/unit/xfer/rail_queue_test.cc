@@ -22,6 +22,10 @@ struct Done final : Sink {
     Lock lock(mutex);
     return outcomes.size();
   }
+  std::vector<std::pair<uint64_t, Result<>>> ended() {
+    Lock lock(mutex);
+    return outcomes;
+  }
   Mutex mutex;
   Condition all;
   std::vector<std::pair<uint64_t, Result<>>> outcomes MC_GUARDED_BY(mutex);
@@ -86,7 +90,7 @@ TEST_SUITE("rail queue") {
     b.pass(milliseconds(1));
     b.queue.returned(a, {});
     REQUIRE(b.done.count() == 1);
-    CHECK(b.done.outcomes[0].second.has_value());
+    CHECK(b.done.ended()[0].second.has_value());
     CHECK(b.queue.idle());
   }
 
@@ -101,7 +105,7 @@ TEST_SUITE("rail queue") {
     auto again = b.pull(1 - first);
     REQUIRE(again);
     b.queue.returned(again, {});
-    CHECK(b.done.outcomes[0].second.has_value());
+    CHECK(b.done.ended()[0].second.has_value());
     CHECK(b.queue.view()[first].errors == 1);
     CHECK(b.queue.view()[first].state == RailState::kSuspect);
   }
@@ -112,7 +116,7 @@ TEST_SUITE("rail queue") {
     auto a = b.pull_any();
     b.queue.returned(a, fail(Code::kStale, "another owner"));
     REQUIRE(b.done.count() == 1);
-    CHECK(b.done.outcomes[0].second.error().code == Code::kStale);
+    CHECK(b.done.ended()[0].second.error().code == Code::kStale);
     CHECK(b.queue.view()[a->rail].errors == 0);
   }
 
@@ -121,7 +125,7 @@ TEST_SUITE("rail queue") {
     b.push(0);
     while (auto a = b.pull_any()) b.queue.returned(a, broken());
     REQUIRE(b.done.count() == 1);
-    CHECK(b.done.outcomes[0].second.error().what == "peer: connection reset");
+    CHECK(b.done.ended()[0].second.error().what == "peer: connection reset");
   }
 
   TEST_CASE("an only rail is tried again when the peer had been reached, not when it had not") {
@@ -155,7 +159,7 @@ TEST_SUITE("rail queue") {
     CHECK(b.done.count() == 0);  // the loser may still move bytes
     b.queue.returned(slow, fail(Code::kUnavailable, "recalled"));
     REQUIRE(b.done.count() == 1);
-    CHECK(b.done.outcomes[0].second.has_value());
+    CHECK(b.done.ended()[0].second.has_value());
     CHECK(b.queue.view()[slow->rail].errors == 0);
   }
 
@@ -171,7 +175,7 @@ TEST_SUITE("rail queue") {
     auto again = b.pull(1 - lost->rail);
     REQUIRE(again);
     b.queue.returned(again, {});
-    CHECK(b.done.outcomes[0].second.has_value());
+    CHECK(b.done.ended()[0].second.has_value());
   }
 
   TEST_CASE("cancelled work is dropped from the queue and recalled from the rails") {
@@ -185,7 +189,7 @@ TEST_SUITE("rail queue") {
     CHECK(b.done.count() == 1);
     b.queue.returned(a, fail(Code::kUnavailable, "recalled"));
     CHECK(b.done.count() == 2);
-    for (auto& [offset, outcome] : b.done.outcomes) CHECK(!outcome.has_value());
+    for (const auto& [offset, outcome] : b.done.ended()) CHECK(!outcome.has_value());
   }
 
   TEST_CASE("a long slice is cut to what suits the rail, and all of it is moved once") {
@@ -222,7 +226,7 @@ TEST_SUITE("rail queue") {
     CHECK(b.done.count() == 0);
     b.queue.returned(second, fail(Code::kUnavailable, "recalled"));
     REQUIRE(b.done.count() == 1);
-    CHECK(b.done.outcomes[0].second.error().code == Code::kStale);
+    CHECK(b.done.ended()[0].second.error().code == Code::kStale);
   }
 
   TEST_CASE("a scheduler that binds keeps a slice for its rail, and rebinds it when that fails") {
@@ -272,7 +276,7 @@ TEST_SUITE("rail queue") {
     b.queue.tick();
     REQUIRE(b.done.count() > before);
     CHECK(b.queue.idle());
-    const std::string what = b.done.outcomes.back().second.error().what;
+    const std::string what = b.done.ended().back().second.error().what;
     CHECK(what.find("no rail has worked for 3s") != std::string::npos);
     // A rail that heals serves again.
     b.push(101);
@@ -280,7 +284,7 @@ TEST_SUITE("rail queue") {
     auto a = b.pull(0);
     REQUIRE(a);
     b.queue.returned(a, {});
-    CHECK(b.done.outcomes.back().second.has_value());
+    CHECK(b.done.ended().back().second.has_value());
   }
 
   TEST_CASE("closing fails what is queued and recalls what is out") {
@@ -341,9 +345,9 @@ TEST_SUITE("rail queue") {
     queue.close({Code::kUnavailable, "over"}, true);
     for (auto& t : threads) t.join();
     std::map<uint64_t, int> seen;
-    for (const auto& [offset, outcome] : done.outcomes) ++seen[offset];
+    for (const auto& [offset, outcome] : done.ended()) ++seen[offset];
     CHECK(seen.size() == kSlices);
-    CHECK(done.outcomes.size() == kSlices);
+    CHECK(done.ended().size() == kSlices);
   }
 }
 
