@@ -99,8 +99,8 @@ class Namespace {
     return {};
   }
   // A link to `other`: an interface of that name at both ends, shaped to `rate` ("1gbit") each way,
-  // with a queue of 20 ms. The burst holds the largest segment that TCP hands down, headers and all:
-  // with a smaller one the kernel cuts each of them, which takes most of a core at 500 Mbit/s.
+  // with a queue of 20 ms. The burst holds the largest segment that TCP hands down, headers and
+  // all: with a smaller one the kernel cuts each of them, most of a core for 500 Mbit/s.
   Result<> join(const Namespace& other, const std::string& name, const std::string& address,
                 const std::string& other_address, const std::string& rate) const {
     MC_TRY_(run("ip link add " + name + " netns " + std::to_string(holder_.pid()) +
