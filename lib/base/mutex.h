@@ -24,6 +24,7 @@ class MC_TSA(capability("mutex")) Mutex {
  public:
   void lock() MC_TSA(acquire_capability()) { m_.lock(); }
   void unlock() MC_TSA(release_capability()) { m_.unlock(); }
+  bool try_lock() MC_TSA(try_acquire_capability(true)) { return m_.try_lock(); }
 
  private:
   friend class Condition;

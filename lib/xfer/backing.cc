@@ -31,4 +31,8 @@ class PlainFlow final : public Flow {
 
 std::unique_ptr<Flow> Backing::flow() { return std::make_unique<PlainFlow>(*this); }
 
+Result<DmaBuf> Backing::dma_buf(uint64_t) {
+  return fail(Code::kUnsupported, "there is no dma-buf of this memory");
+}
+
 }  // namespace mc::xfer

@@ -9,6 +9,7 @@
 #include <span>
 
 #include "base/result.h"
+#include "io/fd.h"
 
 namespace mc::xfer {
 
@@ -28,6 +29,12 @@ class Flow {
   virtual Result<> finish(size_t slot) = 0;
 };
 
+// Memory of a device as other devices (NICs) may reach it: from `offset` on behind the descriptor.
+struct DmaBuf {
+  io::Fd fd;
+  uint64_t offset = 0;
+};
+
 class Backing {
  public:
   virtual ~Backing() = default;
@@ -37,6 +44,8 @@ class Backing {
   // By default one that reads and writes as it is told, nothing overlapping. It must not outlive
   // the backing.
   virtual std::unique_ptr<Flow> flow();
+  // Of its first `bytes`; kUnsupported where there is none.
+  virtual Result<DmaBuf> dma_buf(uint64_t bytes);
 };
 
 }  // namespace mc::xfer

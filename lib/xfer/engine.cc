@@ -6,6 +6,8 @@
 #include <algorithm>
 #include <optional>
 
+#include "base/log.h"
+#include "io/address.h"
 #include "io/file.h"
 #include "xfer/engine_impl.h"
 #include "xfer/fault/fault_transport.h"
@@ -14,17 +16,39 @@
 namespace mc::xfer {
 namespace {
 constexpr size_t kTransportsMax = 8;
+
+Option gid_option(int& index) {
+  Option o;
+  o.name = "gid-index";
+  o.help = "GID that rdma uses; auto: a routable RoCE v2 one where there is one";
+  o.kind = Option::Kind::kText;
+  o.get = [&index] { return index < 0 ? "auto" : std::to_string(index); };
+  o.set = [&index](const std::string& text) -> Result<> {
+    const auto number = parse_uint(text);
+    if (text != "auto" && (!number || *number > 65535))
+      return fail(Code::kInvalid, "'%s' is no GID index, nor auto", text.c_str());
+    index = text == "auto" ? -1 : static_cast<int>(*number);
+    return {};
+  };
+  return o;
+}
+
 }  // namespace
 
 void EngineOptions::describe(OptionList& v) {
   v("data", data, "addresses that tcp data connections are taken on, one a rail; 0.0.0.0: all");
-  v("nics", nics, "network interfaces to use for tcp, such as eth0,eth1; empty: all");
-  v("transports", transports, "transports allowed, in order of preference: shm, file, tcp");
+  v("nics", nics,
+    "network interfaces to use for tcp, and devices for rdma, such as eth0,mlx5_0; empty: all");
+  v("transports", transports, "transports allowed, in order of preference: shm, rdma, file, tcp");
   v("copy-workers", workers, "threads that copy shared memory");
   v("file-depth", file_depth, "file reads and writes under way");
   v("file-uring", file_uring, "use io_uring for files; else one pread or pwrite at a time");
   v("connections", connections, "tcp connections a rail to each peer");
-  v("endpoints", endpoints, "tcp connections kept, to all peers; idle ones give way to new ones");
+  v("endpoints", endpoints,
+    "tcp connections kept, and queue pairs, to all peers; idle ones give way to new ones");
+  v.all().push_back(gid_option(gid_index));
+  v("traffic-class", traffic_class, "traffic class of rdma packets, 0 to 255");
+  v("rdma-mtu", rdma_mtu, "most bytes in an rdma packet, 256 to 4096; 0: what the port has");
   v("slice", slice, "bytes a slice, 64KiB or more");
   v("peer-timeout", peer_timeout, "a peer silent for this long fails a transfer");
   v("max-failover-attempts", max_failover_attempts,
@@ -88,11 +112,12 @@ bool Engine::Impl::allowed(const char* name) const {
 Result<> Engine::Impl::start_transports() {
   std::vector<std::string> names = options.transports;
   if (names.empty() || names.size() > kTransportsMax)
-    return fail(Code::kInvalid, "%zu transports are allowed: name some of shm, file, tcp",
+    return fail(Code::kInvalid, "%zu transports are allowed: name some of shm, rdma, file, tcp",
                 names.size());
   // What stays inside this process needs no permission.
   if (!allowed("shm")) names.insert(names.begin(), "self");
   if (!allowed("file")) names.push_back("file");
+  split_nics();
   std::optional<fault::Plan> drill;
   if (!options.fault.empty()) {
     MC_TRY(const std::string script, io::read_file(options.fault));
@@ -100,17 +125,42 @@ Result<> Engine::Impl::start_transports() {
   }
   for (const std::string& name : names) {
     if (!drill) {
-      MC_TRY(auto transport, make_transport(name, *this));
-      transports.push_back(std::move(transport));
+      auto transport = make_transport(name, *this);
+      if (!transport && left_out(name, transport.error())) continue;
+      if (!transport) return fail(transport.error());
+      transports.push_back(std::move(*transport));
       continue;
     }
     auto faulty = std::make_unique<fault::FaultTransport>(*this, *drill, transports.size() + 1,
                                                           clock, options.peer_timeout);
-    MC_TRY(auto transport, make_transport(name, *faulty));
-    faulty->wrap(std::move(transport));
+    auto transport = make_transport(name, *faulty);
+    if (!transport && left_out(name, transport.error())) continue;
+    if (!transport) return fail(transport.error());
+    faulty->wrap(std::move(*transport));
     transports.push_back(std::move(faulty));
   }
   return {};
+}
+
+// Names of RDMA devices are for rdma, all others for tcp.
+void Engine::Impl::split_nics() {
+  tcp_nics = options.nics;
+  if (options.nics.empty() || !allowed("rdma")) return;
+  const auto devices = rdma::device_names();
+  const auto is_device = [&](const std::string& name) {
+    return std::count(devices.begin(), devices.end(), name) > 0;
+  };
+  for (const std::string& name : options.nics)
+    if (is_device(name) || !allowed("tcp")) rdma_nics.push_back(name);
+  std::erase_if(tcp_nics, is_device);
+}
+
+// Where a machine has no RDMA, what else is allowed has to do.
+bool Engine::Impl::left_out(const std::string& name, const Error& why) const {
+  if (name != "rdma" || why.code != Code::kUnsupported || options.transports.size() == 1)
+    return false;
+  log_info("xfer", "without rdma: %s", why.what.c_str());
+  return true;
 }
 
 Result<std::unique_ptr<Transport>> Engine::Impl::make_transport(const std::string& name,
@@ -140,8 +190,32 @@ Result<std::unique_ptr<Transport>> Engine::Impl::make_transport(const std::strin
         tcp::TcpTransport::Config{options.connections, options.endpoints, options.peer_timeout,
                                   nics, spray, ledger.get()});
   }
-  return fail(Code::kInvalid, "unknown transport '%s': this build has shm, file and tcp",
+  if (name == "rdma") return open_rdma(sink);
+  return fail(Code::kInvalid, "unknown transport '%s': there is shm, rdma, file and tcp",
               name.c_str());
+}
+
+Result<std::unique_ptr<Transport>> Engine::Impl::open_rdma(Sink& sink) {
+  rdma::Config config;
+  config.node = options.node;
+  config.secret = secret;
+  // On the same address as data, and any port.
+  if (!options.data.empty()) {
+    MC_TRY(const io::Address address, io::parse_address(options.data.front()));
+    config.listen = io::Address{address.host, 0}.text();
+  }
+  config.nics = rdma_nics;
+  config.endpoints = options.endpoints;
+  config.peer_timeout = options.peer_timeout;
+  config.gid_index = options.gid_index;
+  config.traffic_class = options.traffic_class;
+  config.mtu = options.rdma_mtu;
+  config.spray.scheduler = options.scheduler;
+  config.ledger = ledger.get();
+  MC_TRY(rdma::Rdma opened, rdma::open(sink, *registry, clock, metrics, std::move(config)));
+  rdma_offer = std::move(opened.offer);
+  registry->keep(rdma_offer);
+  return std::move(opened.transport);
 }
 
 Engine::Impl::~Impl() {
@@ -154,6 +228,7 @@ Engine::Impl::~Impl() {
     caretaker.join();
   }
   for (auto& t : transports) t->stop();  // each may still hand slices to finished()
+  if (rdma_offer != nullptr) rdma_offer->stop();
   relay.stop();
   notifier.stop();  // and they had notifications behind them
 }

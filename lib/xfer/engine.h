@@ -37,14 +37,17 @@ namespace mc::xfer {
 struct EngineOptions {
   NodeId node = "anonymous";
   std::vector<std::string> data{"127.0.0.1:0"};  // where tcp data connections are taken
-  std::vector<std::string> nics{};               // interfaces used for tcp; empty: all
+  std::vector<std::string> nics{};               // interfaces for tcp, devices for rdma; empty: all
   std::vector<std::string> transports{"shm", "file", "tcp"};  // allowed, in order of preference
   uint32_t file_depth = 32;                                   // file reads and writes under way
-  bool file_uring = true;                           // else pread and pwrite, one at a time
-  uint32_t workers = 2;                             // copy threads
-  uint32_t connections = 2;                         // tcp connections a rail to each peer
-  uint32_t endpoints = 256;                         // tcp connections kept, to all peers
-  Bytes slice{1 * kMiB};                            // bytes a slice, at least 64 KiB
+  bool file_uring = true;      // else pread and pwrite, one at a time
+  uint32_t workers = 2;        // copy threads
+  uint32_t connections = 2;    // tcp connections a rail to each peer
+  uint32_t endpoints = 256;    // tcp connections, and queue pairs, kept, to all peers
+  int gid_index = -1;          // of rdma; -1: the best one
+  uint32_t traffic_class = 0;  // of rdma
+  uint32_t rdma_mtu = 0;       // bytes; 0: the port's
+  Bytes slice{1 * kMiB};       // bytes a slice, at least 64 KiB
   Duration peer_timeout = std::chrono::seconds(3);  // a silent peer fails a request after this
   uint32_t max_failover_attempts = 3;               // transports tried after the first
   Bytes staging_chunk{512 * kKiB};                  // of the copies to and from device memory

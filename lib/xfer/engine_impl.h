@@ -21,6 +21,7 @@
 #include "xfer/nics.h"
 #include "xfer/notify.h"
 #include "xfer/qos/nic_ledger.h"
+#include "xfer/rdma/rdma.h"
 #include "xfer/registry.h"
 #include "xfer/relay.h"
 #include "xfer/shm/fd_server.h"
@@ -47,6 +48,9 @@ struct Engine::Impl final : Sink {
   Result<> start_transports();
   Result<std::unique_ptr<Transport>> make_transport(const std::string& name, Sink& sink);
   Result<> serve_tcp();  // listens on the data addresses
+  Result<std::unique_ptr<Transport>> open_rdma(Sink& sink);
+  void split_nics();
+  bool left_out(const std::string& transport, const Error& why) const;
 
   // ---- peers (engine_peers.cc)
   struct Waiting {
@@ -126,9 +130,11 @@ struct Engine::Impl final : Sink {
   std::shared_ptr<FlowPool> flows;  // of files that tcp serves
   std::unique_ptr<FdServer> fd_server;
   std::unique_ptr<tcp::Server> tcp_server;
+  std::shared_ptr<rdma::Offer> rdma_offer;             // null: none
   std::vector<std::string> data;                       // advertised
   std::vector<NicInfo> data_nics;                      // of `data`
   std::vector<Nic> nics;                               // of this machine that may be used
+  std::vector<std::string> tcp_nics, rdma_nics;        // of options.nics
   std::unique_ptr<NicLedger> ledger;                   // of the NICs' bytes in flight
   std::vector<std::unique_ptr<Transport>> transports;  // in order of preference
   LocalTransport* host_copies = nullptr;               // transports[0], if it is of this kind

@@ -20,6 +20,9 @@ std::string reason(const Peer& peer, const BufferInfo& buffer, const std::string
                     : "memory of the application: not offered, or tcp writes it";
     return usable ? "the same host; memory of the engine, mapped" : "its memory was refused";
   }
+  if (transport == "rdma")
+    return usable ? "its RDMA devices have that memory registered"
+                  : "it has no RDMA device with that memory registered";
   if (transport == "tcp")
     return usable ? "it offers data addresses" : "it offers no data address that is reached";
   return usable ? "it reaches that memory" : "it does not reach that memory";

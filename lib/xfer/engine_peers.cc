@@ -15,6 +15,9 @@ constexpr size_t kAddressesMax = 64;
 
 bool same_offer(const SegmentDescriptor& a, const SegmentDescriptor& b) {
   return a.generation == b.generation && a.secret.bytes == b.secret.bytes && a.tcp == b.tcp &&
+         a.rdma_control == b.rdma_control &&
+         std::equal(a.rdma.begin(), a.rdma.end(), b.rdma.begin(), b.rdma.end(),
+                    [](const RdmaNic& x, const RdmaNic& y) { return x.epoch == y.epoch; }) &&
          std::equal(a.buffers.begin(), a.buffers.end(), b.buffers.begin(), b.buffers.end(),
                     [](const BufferInfo& x, const BufferInfo& y) {
                       return x.offset == y.offset && x.bytes == y.bytes;
@@ -33,7 +36,7 @@ void reachable(std::string& data, const std::string& control) {
 }  // namespace
 
 Result<> Engine::Impl::serve_tcp() {
-  MC_TRY(nics, choose_nics(system_nics(), options.nics));
+  MC_TRY(nics, choose_nics(system_nics(), tcp_nics));
   MC_TRY(tcp_server, tcp::Server::open({options.data, secret, options.peer_timeout}, *registry,
                                        clock, metrics));
   for (const io::Address& bound : tcp_server->bound())
@@ -56,13 +59,15 @@ SegmentDescriptor Engine::Impl::describe() const {
   d.nics = data_nics;
   d.net_id = net;
   d.secret.bytes = secret;
+  if (rdma_offer != nullptr) rdma_offer->describe_nics(d);
   d.buffers = registry->describe();
   return d;
 }
 
 Result<PeerPtr> Engine::Impl::make_peer(SegmentDescriptor d, const std::string& control) const {
   MC_TRY_(check_node_id(d.node));
-  if (d.buffers.size() > kBuffersMax || d.tcp.size() > kAddressesMax)
+  if (d.buffers.size() > kBuffersMax || d.tcp.size() > kAddressesMax ||
+      d.rdma.size() > kAddressesMax)
     return fail(Code::kInvalid, "segment of %s lists %zu buffers and %zu addresses", d.node.c_str(),
                 d.buffers.size(), d.tcp.size());
   std::sort(d.buffers.begin(), d.buffers.end(),
@@ -76,6 +81,7 @@ Result<PeerPtr> Engine::Impl::make_peer(SegmentDescriptor d, const std::string& 
     end = b.offset + b.bytes;
   }
   for (std::string& address : d.tcp) reachable(address, control);
+  if (!d.rdma_control.empty()) reachable(d.rdma_control, control);
   d.nics.resize(d.tcp.size());
   auto peer = std::make_shared<Peer>();
   const bool here = d.host_id == host && d.uid == ::geteuid();

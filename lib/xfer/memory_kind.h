@@ -17,6 +17,11 @@ class MemoryKind {
   virtual ~MemoryKind() = default;
   virtual Result<> to_host(std::byte* host, const std::byte* device, size_t bytes) = 0;
   virtual Result<> from_host(std::byte* device, const std::byte* host, size_t bytes) = 0;
+  // The same memory as a dma-buf, so that NICs reach it without a copy.
+  virtual Result<DmaBuf> dma_buf(std::byte* device, size_t bytes) {
+    (void)device, (void)bytes;
+    return fail(Code::kUnsupported, "this kind of memory has no dma-buf");
+  }
 };
 
 // A buffer of such memory, from `base` on.
@@ -30,6 +35,7 @@ class DeviceBacking final : public Backing {
   Result<> write(uint64_t at, std::span<const std::byte> from) override {
     return kind_->from_host(base_ + at, from.data(), from.size());
   }
+  Result<DmaBuf> dma_buf(uint64_t bytes) override { return kind_->dma_buf(base_, bytes); }
 
  private:
   const std::shared_ptr<MemoryKind> kind_;

@@ -27,9 +27,13 @@ struct BufferInfo {
   std::string path;
   uint64_t dev = 0, ino = 0;
   bool is_file() const { return !path.empty(); }
+  // Where RDMA finds it, and its key on each of the segment's `rdma` devices; 0: not registered
+  // there.
+  uint64_t rdma_addr = 0;
+  std::vector<uint32_t> rkeys;
   static void fields(auto& a, auto& m) {
     a(m.offset, m.bytes, m.location, m.remote_addr, m.shm_id, m.writable, m.alive_addr, m.alive,
-      m.path, m.dev, m.ino);
+      m.path, m.dev, m.ino, m.rdma_addr, m.rkeys);
   }
 };
 
@@ -40,6 +44,14 @@ struct NicInfo {             // the NIC that carries the data address of the sam
   std::string gpu;  // nearest GPU
   uint64_t speed_mbit = 0;
   static void fields(auto& a, auto& m) { a(m.name, m.prefix_bits, m.numa, m.gpu, m.speed_mbit); }
+};
+
+struct RdmaNic {
+  NicInfo nic;
+  uint64_t epoch = 0;  // changes when the device was opened anew, and with it all its keys
+  bool ethernet = false;
+  wire::Blob gid;
+  static void fields(auto& a, auto& m) { a(m.nic, m.epoch, m.ethernet, m.gid); }
 };
 
 struct SegmentDescriptor {
@@ -54,9 +66,11 @@ struct SegmentDescriptor {
   std::vector<BufferInfo> buffers;
   std::vector<NicInfo> nics;  // of the addresses in `tcp`
   std::string net_id;         // peers with the same are reached over loopback; "": unknown
+  std::string rdma_control;   // "host:port" that answers the messages of RDMA below; empty: none
+  std::vector<RdmaNic> rdma;
   static void fields(auto& a, auto& m) {
     a(m.node, m.generation, m.host_id, m.pid, m.uid, m.shm_socket, m.tcp, m.secret, m.buffers,
-      m.nics, m.net_id);
+      m.nics, m.net_id, m.rdma_control, m.rdma);
   }
 };
 
@@ -78,6 +92,65 @@ struct Notify {  // asked of the owner's control address, after the data is ther
   std::string name;
   wire::Blob payload;
   static void fields(auto& a, auto& m) { a(m.from, m.instance, m.name, m.payload); }
+};
+
+// ---- RDMA: asked of the owner's `rdma_control`
+
+struct QueuePairInfo {  // one end of a connection
+  uint32_t number = 0, psn = 0, lid = 0, mtu = 0, reads = 0;
+  wire::Blob gid;
+  static void fields(auto& a, auto& m) { a(m.number, m.psn, m.lid, m.mtu, m.reads, m.gid); }
+};
+
+struct QueuePairOpened {
+  static constexpr const char* kName = "queue-pair-opened";
+  QueuePairInfo mine;
+  // When the device is not of the epoch that the asker knows: its buffers, and their keys there.
+  uint64_t epoch = 0;
+  std::vector<uint64_t> offsets;
+  std::vector<uint32_t> rkeys;
+  static void fields(auto& a, auto& m) { a(m.mine, m.epoch, m.offsets, m.rkeys); }
+};
+
+struct OpenQueuePair {
+  static constexpr const char* kName = "open-queue-pair";
+  using Reply = QueuePairOpened;
+  wire::Blob secret;   // of the segment's descriptor: who knows it may connect
+  uint32_t nic = 0;    // which of `rdma`
+  uint64_t epoch = 0;  // of that device as the asker knows it
+  QueuePairInfo mine;
+  static void fields(auto& a, auto& m) { a(m.secret, m.nic, m.epoch, m.mine); }
+};
+
+struct QueuePairClosed {
+  static constexpr const char* kName = "queue-pair-closed";
+  uint64_t epoch = 0;           // of the device now; 0: it is gone
+  std::vector<uint32_t> rkeys;  // of the buffers asked about; 0: not offered
+  static void fields(auto& a, auto& m) { a(m.epoch, m.rkeys); }
+};
+
+// The answer says that no byte sent over that queue pair will land any more.
+struct CloseQueuePair {
+  static constexpr const char* kName = "close-queue-pair";
+  using Reply = QueuePairClosed;
+  wire::Blob secret;
+  uint32_t nic = 0;
+  uint32_t number = 0;  // of the owner's end
+  std::vector<uint64_t> offsets;
+  static void fields(auto& a, auto& m) { a(m.secret, m.nic, m.number, m.offsets); }
+};
+
+struct GuardRaised {
+  static constexpr const char* kName = "guard-raised";
+  static void fields(auto& a, auto&) { a(); }
+};
+
+struct RaiseGuard {  // the word at `offset` to `value`, if it holds less
+  static constexpr const char* kName = "raise-guard";
+  using Reply = GuardRaised;
+  wire::Blob secret;
+  uint64_t generation = 0, offset = 0, value = 0;
+  static void fields(auto& a, auto& m) { a(m.secret, m.generation, m.offset, m.value); }
 };
 
 struct MachineDescription {

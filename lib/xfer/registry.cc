@@ -51,7 +51,21 @@ Buffer::~Buffer() {
   if (shm_id != 0 && data != nullptr) ::munmap(data, page_up(bytes) + kPage);
 }
 
-Result<> Registry::insert(const BufferPtr& buffer) {
+void Registry::keep(std::shared_ptr<MemoryKeeper> keeper) { keeper_ = std::move(keeper); }
+
+Result<BufferPtr> Registry::insert(BufferPtr buffer) {
+  if (keeper_ != nullptr) keeper_->offer(*buffer);
+  Result<> inserted;
+  {
+    Lock lock(mutex_);
+    inserted = insert_locked(buffer);
+  }
+  if (inserted) return buffer;
+  if (keeper_ != nullptr) keeper_->withdraw(*buffer);
+  return fail(inserted.error());
+}
+
+Result<> Registry::insert_locked(const BufferPtr& buffer) {
   if (buffers_.size() >= kBuffersMax)
     return fail(Code::kNoSpace, "%zu buffers are registered already", buffers_.size());
   buffer->offset = next_offset_;
@@ -89,10 +103,11 @@ Result<BufferPtr> Registry::allocate(uint64_t bytes, bool writable, std::string 
     return fail_errno("seal shared memory");
   buffer->writable = writable;
   buffer->location = std::move(location);
-  Lock lock(mutex_);
-  buffer->shm_id = next_shm_id_++;
-  MC_TRY_(insert(buffer));
-  return buffer;
+  {
+    Lock lock(mutex_);
+    buffer->shm_id = next_shm_id_++;
+  }
+  return insert(std::move(buffer));
 }
 
 Result<BufferPtr> Registry::add(std::span<std::byte> memory, bool writable, std::string location) {
@@ -102,9 +117,7 @@ Result<BufferPtr> Registry::add(std::span<std::byte> memory, bool writable, std:
   buffer->bytes = memory.size();
   buffer->writable = writable;
   buffer->location = std::move(location);
-  Lock lock(mutex_);
-  MC_TRY_(insert(buffer));
-  return buffer;
+  return insert(std::move(buffer));
 }
 
 Result<BufferPtr> Registry::add(std::shared_ptr<Backing> backing, std::byte* data, uint64_t bytes,
@@ -116,9 +129,7 @@ Result<BufferPtr> Registry::add(std::shared_ptr<Backing> backing, std::byte* dat
   buffer->bytes = bytes;
   buffer->writable = writable;
   buffer->location = std::move(location);
-  Lock lock(mutex_);
-  MC_TRY_(insert(buffer));
-  return buffer;
+  return insert(std::move(buffer));
 }
 
 Result<BufferPtr> Registry::add(const std::shared_ptr<FileStore>& file, bool writable) {
@@ -130,20 +141,22 @@ Result<BufferPtr> Registry::add(const std::shared_ptr<FileStore>& file, bool wri
   buffer->location = "file";
   buffer->witness.dev = file->dev();
   buffer->witness.ino = file->ino();
-  Lock lock(mutex_);
-  MC_TRY_(insert(buffer));
-  return buffer;
+  return insert(std::move(buffer));
 }
 
 void Registry::remove(const BufferPtr& buffer) {
+  {
+    Lock lock(mutex_);
+    if (buffers_.erase(buffer->offset) == 0) return;
+    if (buffer->backing != nullptr && devices_.erase(buffer->data) > 0)
+      devices_known_.store(devices_.size(), std::memory_order_release);
+    mark(*buffer, 0);
+    buffer->withdrawn.store(true, std::memory_order_release);
+    ++generation_.n;
+    ++version_;
+  }
+  if (keeper_ != nullptr) keeper_->withdraw(*buffer);
   Lock lock(mutex_);
-  if (buffers_.erase(buffer->offset) == 0) return;
-  if (buffer->backing != nullptr && devices_.erase(buffer->data) > 0)
-    devices_known_.store(devices_.size(), std::memory_order_release);
-  mark(*buffer, 0);
-  buffer->withdrawn.store(true, std::memory_order_release);
-  ++generation_.n;
-  ++version_;
   while (buffer->shm_id == 0 && buffer->pins > 0) unpinned_.wait(mutex_);
 }
 
@@ -178,6 +191,7 @@ std::vector<BufferInfo> Registry::describe() const {
       info.alive_addr = reinterpret_cast<uint64_t>(&b->witness);
       info.alive = b->witness.alive.load(std::memory_order_relaxed);
     }
+    if (keeper_ != nullptr) keeper_->describe(*b, info);
     out.push_back(std::move(info));
   }
   return out;

@@ -52,9 +52,20 @@ using BufferPtr = std::shared_ptr<Buffer>;
 inline constexpr uint64_t kPage = 4096;
 inline constexpr uint64_t page_up(uint64_t n) { return (n + kPage - 1) / kPage * kPage; }
 
+// Told of each buffer before it is offered, and after it was withdrawn: NICs have it registered in
+// between. Called without the registry's lock, but describe() is with it.
+class MemoryKeeper {
+ public:
+  virtual ~MemoryKeeper() = default;
+  virtual void offer(const Buffer& buffer) = 0;
+  virtual void withdraw(const Buffer& buffer) = 0;  // no peer reaches it when this returns
+  virtual void describe(const Buffer& buffer, BufferInfo& info) const = 0;
+};
+
 class Registry {
  public:
   explicit Registry(Generation first) : generation_(first) {}
+  void keep(std::shared_ptr<MemoryKeeper> keeper);  // before the first buffer
   // Maps a new zeroed memfd, all of it allocated. Errors: kNoSpace.
   Result<BufferPtr> allocate(uint64_t bytes, bool writable, std::string location);
   Result<BufferPtr> add(std::span<std::byte> memory, bool writable, std::string location);
@@ -79,13 +90,15 @@ class Registry {
   BufferPtr by_shm_id(uint32_t id) const;
 
  private:
-  Result<> insert(const BufferPtr& buffer) MC_REQUIRES(mutex_);
+  Result<BufferPtr> insert(BufferPtr buffer);
+  Result<> insert_locked(const BufferPtr& buffer) MC_REQUIRES(mutex_);
   BufferPtr in_use(const BufferPtr& buffer) const MC_REQUIRES(mutex_);
   mutable Mutex mutex_;
   mutable Condition unpinned_;
   std::map<uint64_t, BufferPtr> buffers_ MC_GUARDED_BY(mutex_);          // by offset
   std::map<const std::byte*, BufferPtr> devices_ MC_GUARDED_BY(mutex_);  // by address
   std::atomic<size_t> devices_known_{0};
+  std::shared_ptr<MemoryKeeper> keeper_;
   uint64_t next_offset_ MC_GUARDED_BY(mutex_) = 0;
   uint32_t next_shm_id_ MC_GUARDED_BY(mutex_) = 1;
   uint64_t version_ MC_GUARDED_BY(mutex_) = 0;

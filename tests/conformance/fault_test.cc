@@ -36,7 +36,7 @@ struct Drill {
 
 // The peer of a drill: memory filled from seed 11, offered over both transports.
 struct Owner {
-  std::unique_ptr<Engine> engine = make_engine("owner", {"shm", "tcp"});
+  std::unique_ptr<Engine> engine = make_engine("owner", with_rdma({"shm", "tcp"}));
   Memory memory;
   explicit Owner(uint64_t bytes = 4 * kMiB) {
     auto allocated = engine->allocate(bytes);

@@ -8,6 +8,7 @@
 
 #include "base/hash.h"
 #include "base/random.h"
+#include "tests/conformance/fabric.h"
 #include "xfer/engine.h"
 
 namespace mc::xfer {
@@ -34,8 +35,14 @@ inline uint64_t digest(std::span<const std::byte> bytes) {
   return xxh3(bytes.data(), bytes.size());
 }
 
-// The names under which the suite runs: "self" is one engine, its own peer.
-inline const std::vector<std::string> kTransports{"self", "shm", "tcp"};
+// The names under which the suite runs: "self" is one engine, its own peer. rdma, where there are
+// NICs, or those of the emulator.
+inline std::vector<std::string> with_rdma(std::vector<std::string> names) {
+  if (has_rdma()) names.push_back("rdma");
+  return names;
+}
+inline const std::vector<std::string> kTransports = with_rdma({"self", "shm", "tcp"});
+inline const std::vector<std::string> kBetween = with_rdma({"shm", "tcp"});  // processes
 
 struct Pair {
   std::unique_ptr<Engine> owner, user;  // the same engine for "self" keeps `user` null

@@ -103,7 +103,7 @@ TEST_SUITE("xfer") {
   }
 
   TEST_CASE("memory offered for reading cannot be written") {
-    for (const std::string transport : {"shm", "tcp"}) {
+    for (const std::string& transport : kBetween) {
       CAPTURE(transport);
       Pair pair(transport, 64 * kKiB, false);
       fill(pair.remote.bytes(), 5);
@@ -141,7 +141,7 @@ TEST_SUITE("xfer") {
   }
 
   TEST_CASE("memory that was withdrawn is stale, not served") {
-    for (const std::string transport : {"shm", "tcp"}) {
+    for (const std::string& transport : kBetween) {
       CAPTURE(transport);
       Pair pair(transport, 256 * kKiB);
       std::vector<std::byte> local(1024);

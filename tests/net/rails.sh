@@ -39,7 +39,7 @@ link() {
   in_b ip addr add "10.87.$2.2/24" dev "$1"
   for side in "$A" "$B"; do
     nsenter -n -t "$side" ip link set "$1" up
-    [ -z "${3:-}" ] || nsenter -n -t "$side" tc qdisc add dev "$1" root tbf rate "$3" burst 128kb \
+    [ -z "${3:-}" ] || nsenter -n -t "$side" tc qdisc add dev "$1" root tbf rate "$3" burst 64kb \
       latency 20ms || skip "no tbf here"
   done
 }

@@ -381,7 +381,10 @@ void RailQueue::returned(const AttemptPtr& attempt, Result<> outcome) {
       for (const AttemptPtr& loser : part->out) recall(loser, out);
     } else if (attempt->recalled.load()) {
       spray_.recalled(attempt->rail, attempt->id, now);
-      if ((part->avoid & bit(attempt->rail)) != 0) ++part->tries;  // it was given up as lost
+      if ((part->avoid & bit(attempt->rail)) != 0) {  // it was given up as lost
+        ++part->tries;
+        if (config_.resends_lost) part->reached = attempt->reached;
+      }
     } else if (attempt->refused || !fault_of_rail(outcome.error().code)) {
       spray_.recalled(attempt->rail, attempt->id, now);
       heard_ = now;
@@ -415,6 +418,27 @@ void RailQueue::connected(RailIndex rail, Duration round_trip) {
   Lock lock(mutex_);
   spray_.round_trip(rail, round_trip);
   if (config_.ledger != nullptr) config_.ledger->round_trip(nics_[rail], round_trip);
+}
+
+void RailQueue::down(RailIndex rail) {
+  {
+    Lock lock(mutex_);
+    spray_.down(rail, clock_.now());
+  }
+  changed_->notify_all();
+}
+
+void RailQueue::up(RailIndex rail) {
+  {
+    Lock lock(mutex_);
+    spray_.up(rail, clock_.now());
+  }
+  changed_->notify_all();
+}
+
+bool RailQueue::wanting() const {
+  Lock lock(mutex_);
+  return waiting();
 }
 
 bool RailQueue::any_usable(Time now, uint64_t avoid) {

@@ -53,6 +53,9 @@ class RailQueue {
     Duration peer_timeout = std::chrono::seconds(3);
     uint32_t retries_max = 8;  // of a part, over all rails
     uint32_t resends_max = 2;  // over the same rails, where there are no others
+    // What got lost on every rail of a peer that was reached is sent again too: for rails whose
+    // own hardware tells when a peer is silent.
+    bool resends_lost = false;
     // Of this process: what the classes may have in flight on the local NIC of each rail. Null: all
     // they want.
     NicLedger* ledger = nullptr;
@@ -84,6 +87,9 @@ class RailQueue {
   void returned(const AttemptPtr& attempt, Result<> outcome);
   void pinged(RailIndex rail, Result<Duration> round_trip);
   void connected(RailIndex rail, Duration round_trip);  // what making a connection told
+  void down(RailIndex rail);                            // known dead: a port down, a device gone
+  void up(RailIndex rail);                              // known back: it is probed now
+  bool wanting() const;                                 // something is queued
 
   // The transport's timer calls this at next_check(), or sooner: hedges, timeouts, deadlines and
   // cancels. Returns the rails to ping.

@@ -2,9 +2,14 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <atomic>
+#include <deque>
+#include <set>
 #include <thread>
 #include <vector>
+
+#include "base/random.h"
 
 using namespace mc;
 using namespace mc::xfer;
@@ -92,5 +97,39 @@ TEST_SUITE("xfer/endpoint pool") {
     for (auto& t : threads) t.join();
     CHECK(wrong.load() == 0);
     CHECK(pool.size() == 0);
+  }
+  TEST_CASE(
+      "of 1000 skewed peers, 64 endpoints are made anew less often than first in, first out") {
+    constexpr size_t kPeers = 1000, kEndpoints = 64, kTransfers = 50'000;
+    std::vector<double> until;  // the k-th peer is asked 1/k as often as the first
+    double sum = 0;
+    for (size_t k = 1; k <= kPeers; ++k) until.push_back(sum += 1. / static_cast<double>(k));
+    Random random(4);
+    Pool p(kEndpoints);
+    std::vector<EndpointPool::Id> ids(kPeers);
+    std::deque<size_t> fifo;
+    std::set<size_t> held;
+    size_t made = 0, made_fifo = 0;
+    for (size_t i = 0; i < kTransfers; ++i) {
+      const auto at = std::lower_bound(until.begin(), until.end(), random.uniform() * sum);
+      const auto peer = static_cast<size_t>(at - until.begin());
+      if (ids[peer] == 0 || !p.pool.claim(ids[peer])) {
+        ids[peer] = p.add(static_cast<int>(peer));
+        ++made;
+      }
+      p.pool.release(ids[peer]);
+      if (held.insert(peer).second) {
+        ++made_fifo;
+        fifo.push_back(peer);
+        if (fifo.size() > kEndpoints) {
+          held.erase(fifo.front());
+          fifo.pop_front();
+        }
+      }
+    }
+    CAPTURE(made);
+    CAPTURE(made_fifo);
+    CHECK(p.pool.size() == kEndpoints);
+    CHECK(static_cast<double>(made) < .85 * static_cast<double>(made_fifo));
   }
 }

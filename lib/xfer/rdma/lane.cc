@@ -1,0 +1,361 @@
+#include "xfer/rdma/lane.h"
+
+#include <algorithm>
+
+namespace mc::xfer::rdma {
+namespace {
+
+constexpr size_t kBatch = 16;  // attempts a post
+constexpr uint64_t kBatchBytes = 4u << 20;
+constexpr int kRounds = 64;
+
+RailQueue::Config queue_config(const Config& config) {
+  RailQueue::Config out;
+  out.spray = config.spray;
+  out.peer_timeout = config.peer_timeout;
+  if (config.ledger != nullptr) out.qos = config.ledger->qos();
+  out.ledger = config.ledger;
+  out.resends_lost = true;
+  return out;
+}
+
+}  // namespace
+
+Lane::Lane(RdmaTransport& transport, PeerPtr peer, std::vector<Route> routes, Sink& sink)
+    : transport_(transport),
+      peer_(std::move(peer)),
+      clock_(transport.clock()),
+      peer_timeout_(transport.host().config().peer_timeout),
+      queue_(sink, clock_, queue_config(transport.host().config()), peer_) {
+  for (Route& route : routes) endpoints_.push_back(std::make_unique<Endpoint>(std::move(route)));
+}
+
+void Lane::start() {
+  NicLedger* const ledger = transport_.host().config().ledger;
+  for (RailIndex r = 0; r < endpoints_.size(); ++r)
+    queue_.add_rail(endpoints_[r]->route.info, [this](const AttemptPtr& a) { recall(a); });
+  for (RailIndex r = 0; r < endpoints_.size(); ++r) {
+    if (!nic_of(r).up()) queue_.down(r);
+    if (ledger == nullptr) continue;
+    // What one lane leaves free another may use: by its tick at the latest.
+    ledger->on_room(ledger->nic(endpoints_[r]->route.info.local), weak_from_this(),
+                    [this] { roomy_.store(true); });
+  }
+}
+
+Nic& Lane::nic_of(RailIndex rail) const {
+  return *transport_.host().nics()[endpoints_[rail]->route.nic];
+}
+
+bool Lane::busy() const {
+  if (farewells_.load() > 0) return true;
+  for (const auto& e : endpoints_) {
+    Lock lock(e->mutex);
+    if (e->state == State::kConnecting) return true;
+  }
+  return false;
+}
+
+void Lane::push(SlicePtr slice) {
+  queue_.push(std::move(slice));
+  for (int round = 0; round < kRounds && pump(false); ++round) drain();
+}
+
+bool Lane::pump(bool kick) {
+  const auto rails = static_cast<RailIndex>(endpoints_.size());
+  const RailIndex first = rails > 1 ? first_.load(std::memory_order_relaxed) : 0;
+  bool any = false;
+  for (RailIndex i = 0; i < rails && queue_.wanting(); ++i)
+    any = pump_rail((first + i) % rails, kick) || any;
+  return any;
+}
+
+// One thread at a time feeds a rail; who comes meanwhile has it look once more.
+bool Lane::pump_rail(RailIndex rail, bool kick) {
+  Endpoint& e = *endpoints_[rail];
+  if (e.pumps.fetch_add(1) > 0) return false;
+  bool any = false;
+  for (uint32_t asked = 1; asked > 0;) {
+    any = feed(rail) || any;
+    asked = e.pumps.fetch_sub(asked) - asked;
+  }
+  if (!any) return false;
+  first_.store(rail, std::memory_order_relaxed);
+  if (kick) nic_of(rail).kick();
+  return true;
+}
+
+std::vector<AttemptPtr> Lane::take(RailIndex rail, size_t most) {
+  const RailQueue::Limits limits{true, barriers_.load() == 0, false};
+  std::vector<AttemptPtr> out;
+  for (uint64_t bytes = 0; out.size() < most && bytes < kBatchBytes;) {
+    AttemptPtr a = queue_.pull(rail, limits, RailQueue::Wait::kNo);
+    if (a == nullptr) break;
+    bytes += a->piece.total();
+    out.push_back(std::move(a));
+  }
+  return out;
+}
+
+// True: something was posted.
+bool Lane::feed(RailIndex rail) {
+  Endpoint& e = *endpoints_[rail];
+  bool any = false;
+  while (nic_of(rail).up()) {
+    size_t most = 1;  // of a rail that is not connected: it shows that the rail is wanted
+    {
+      Lock lock(e.mutex);
+      if (e.state == State::kConnecting || e.state == State::kClosing) return any;
+      if (e.state == State::kReady) {
+        const size_t flying = e.connection->flights().size();
+        most =
+            std::min(kBatch, Connection::kFlightsMax - std::min(flying, Connection::kFlightsMax));
+      }
+    }
+    auto attempts = take(rail, most);
+    if (attempts.empty()) break;
+    launch(rail, std::move(attempts));
+    any = true;
+  }
+  rest(rail);
+  return any;
+}
+
+// In use, as far as the pool is concerned. False: it was evicted.
+bool Lane::claim(RailIndex rail) {
+  Endpoint& e = *endpoints_[rail];
+  EndpointPool::Id id = 0;
+  {
+    Lock lock(e.mutex);
+    if (e.state != State::kReady) return false;
+    if (e.claimed) return true;
+    id = e.pooled;
+  }
+  if (!transport_.pool().claim(id)) return false;
+  {
+    Lock lock(e.mutex);
+    if (e.state == State::kReady && e.pooled == id) {
+      e.claimed = true;
+      return true;
+    }
+  }
+  transport_.pool().release(id);
+  return false;
+}
+
+void Lane::rest(RailIndex rail) {
+  Endpoint& e = *endpoints_[rail];
+  EndpointPool::Id id = 0;
+  {
+    Lock lock(e.mutex);
+    if (e.state != State::kReady || !e.claimed || !e.connection->flights().empty()) return;
+    e.claimed = false;
+    id = e.pooled;
+  }
+  transport_.pool().release(id);
+}
+
+void Lane::give_back(const AttemptPtr& attempt, const Error& why, bool recalled) {
+  if (recalled) attempt->recalled.store(true);
+  queue_.returned(attempt, fail(why));
+}
+
+Result<> Lane::over(const Slice& slice) const {
+  if (slice.cancelled->load(std::memory_order_acquire)) return fail(cancelled_error(slice));
+  if (slice.deadline != Time::max() && clock_.now() >= slice.deadline)
+    return fail(expired_error(slice));
+  if (peer_->fate.load() == Peer::Fate::kClosed) return still_open(*peer_);
+  return {};
+}
+
+Result<> Lane::over(const Attempt& attempt) const {
+  if (attempt.recalled.load()) return fail(Code::kUnavailable, "recalled");
+  MC_TRY_(over(*attempt.slice));
+  return still_open(*peer_);
+}
+
+void Lane::launch(RailIndex rail, std::vector<AttemptPtr> attempts) {
+  Endpoint& e = *endpoints_[rail];
+  std::vector<std::pair<AttemptPtr, Error>> refused;
+  std::erase_if(attempts, [&](const AttemptPtr& a) {
+    if (auto ended = over(*a); !ended) {
+      give_back(a, ended.error(), false);
+      return true;
+    }
+    if (a->slice->raise) raise(rail, a);
+    return a->slice->raise;
+  });
+  if (attempts.empty()) return;
+  const bool ready = claim(rail);
+  bool wanted = false;
+  uint32_t broken = 0;
+  Error why;
+  {
+    Lock lock(e.mutex);
+    if (!ready || e.state != State::kReady) {
+      for (AttemptPtr& a : attempts) e.waiting.push_back(std::move(a));
+      wanted = true;
+    } else {
+      Connection& c = *e.connection;
+      for (const AttemptPtr& a : attempts) {
+        auto flight = prepare(rail, c, a);
+        auto added = flight ? c.add(*flight) : Result<>(fail(flight.error()));
+        if (!added) refused.emplace_back(a, added.error());
+      }
+      if (auto posted = c.post(); !posted) {
+        broken = c.id();
+        why = posted.error();
+      }
+    }
+  }
+  if (wanted) want_connection(rail);
+  if (broken != 0) give_up(rail, broken, why, false);
+  for (const auto& [a, error] : refused) give_back(a, error, false);
+}
+
+Result<> Lane::find(const Route& route, const Connection& connection, const Attempt& a,
+                    Flight& f) const {
+  const Piece& p = a.piece;
+  const Guard& guard = a.slice->guard;
+  MC_TRY(const BufferInfo* buffer,
+         peer_->buffer(p.remote, span_of(p.bytes, p.rows, p.remote_stride)));
+  if (f.op == Op::kWrite && !buffer->writable)
+    return fail(Code::kDenied, "the memory of %s at %llu is read-only",
+                peer_->descriptor.node.c_str(), static_cast<unsigned long long>(p.remote));
+  f.remote = buffer->rdma_addr + (p.remote - buffer->offset);
+  f.buffer = buffer->offset;
+  if (connection.has_keys) {
+    const auto key = connection.keys.find(buffer->offset);
+    if (key == connection.keys.end())
+      return fail(Code::kStale, "%s does not offer the bytes at %llu any more",
+                  peer_->descriptor.node.c_str(), static_cast<unsigned long long>(p.remote));
+    f.rkey = key->second;
+  } else if (route.remote < buffer->rkeys.size()) {
+    f.rkey = buffer->rkeys[route.remote];
+  }
+  if (f.rkey == 0)
+    return fail(Code::kUnavailable, "%s has not registered that memory on %s",
+                peer_->descriptor.node.c_str(), route.info.remote.c_str());
+  if (guard.offset == Guard::kNone) return {};
+  if (guard.offset < buffer->offset || buffer->bytes < 8 ||
+      guard.offset - buffer->offset > buffer->bytes - 8)
+    return fail(Code::kInvalid, "the guard is not in the buffer it guards");
+  f.guarded = true;
+  f.expected = guard.expected;
+  f.guard_at = buffer->rdma_addr + (guard.offset - buffer->offset);
+  if (f.guard_at % 8 != 0) return fail(Code::kInvalid, "the guard is not 8-byte aligned in memory");
+  return {};
+}
+
+Result<FlightPtr> Lane::prepare(RailIndex rail, const Connection& connection,
+                                const AttemptPtr& a) const {
+  const Route& route = endpoints_[rail]->route;
+  auto flight = std::make_shared<Flight>();
+  flight->attempt = a;
+  flight->op = a->slice->op;
+  flight->local = a->local;
+  flight->piece = a->piece;
+  flight->since = clock_.now();
+  MC_TRY_(find(route, connection, *a, *flight));
+  const Piece& p = a->piece;
+  const bool small = p.rows == 1 && p.bytes <= connection.inline_max();
+  if (flight->op == Op::kWrite && small) return flight;
+  MC_TRY(flight->region, transport_.host().regions().local(route.nic, connection.device(), a->local,
+                                                           span_of(p.bytes, p.rows, p.local_stride),
+                                                           flight->op == Op::kRead));
+  return flight;
+}
+
+// The owner raises it: two requesters cannot compare and swap what its own threads change.
+void Lane::raise(RailIndex, const AttemptPtr& attempt) {
+  const auto done = [self = shared_from_this(), attempt](const Result<GuardRaised>& reply) {
+    if (reply) return self->queue_.returned(attempt, {});
+    const Code code = reply.error().code;
+    attempt->refused = code != Code::kUnavailable && code != Code::kTimeout;
+    self->queue_.returned(attempt, fail(reply.error()));
+  };
+  const bool posted = transport_.host().post([self = shared_from_this(), attempt, done] {
+    auto client = self->transport_.host().client(self->peer_->descriptor.rdma_control);
+    if (!client) return done(fail(client.error()));
+    const Guard& guard = attempt->slice->guard;
+    const Duration left = attempt->slice->deadline == Time::max()
+                              ? self->peer_timeout_
+                              : attempt->slice->deadline - self->clock_.now();
+    (*client)->call(RaiseGuard{self->peer_->descriptor.secret, self->peer_->descriptor.generation.n,
+                               guard.offset, guard.expected},
+                    std::clamp(left, Duration(1), self->peer_timeout_), done);
+  });
+  if (!posted) done(fail(Code::kBusy, "too much is asked of the control thread"));
+}
+
+void Lane::recall(const AttemptPtr& attempt) {
+  Endpoint& e = *endpoints_[attempt->rail];
+  uint32_t connection = 0;
+  bool waited = false;
+  {
+    Lock lock(e.mutex);
+    waited = std::erase(e.waiting, attempt) > 0;
+    if (e.connection != nullptr)
+      for (const FlightPtr& f : e.connection->flights())
+        if (f->attempt == attempt) connection = e.connection->id();
+  }
+  if (waited)
+    give_back(attempt, {Code::kUnavailable, "recalled"}, true);
+  else if (connection != 0)
+    give_up(attempt->rail, connection, {Code::kUnavailable, "recalled"}, true);
+}
+
+// ---- completions
+
+void Lane::drain() {
+  uint64_t seen = 0;
+  for (RailIndex r = 0; r < endpoints_.size(); ++r) {
+    const uint64_t bit = uint64_t{1} << (endpoints_[r]->route.nic % 64);
+    if ((seen & bit) != 0) continue;
+    seen |= bit;
+    transport_.drain(nic_of(r), false);
+  }
+}
+
+void Lane::kick() {
+  uint64_t seen = 0;
+  for (RailIndex r = 0; r < endpoints_.size(); ++r) {
+    const uint64_t bit = uint64_t{1} << (endpoints_[r]->route.nic % 64);
+    if ((seen & bit) == 0) nic_of(r).kick();
+    seen |= bit;
+  }
+}
+
+void Lane::completed(RailIndex rail, const ibv_wc& wc, Outbox& out) {
+  Endpoint& e = *endpoints_[rail];
+  std::vector<Connection::Done> done;
+  Lock lock(e.mutex);
+  const auto id = static_cast<uint32_t>(wc.wr_id >> 32);
+  if (e.connection == nullptr || e.connection->id() != id) return;
+  if (!e.connection->completed(wc, &done) || !e.connection->post())
+    out.broken.push_back({shared_from_this(), rail, id});
+  e.heard = clock_.now();
+  for (Connection::Done& d : done) {
+    if (d.flight->attempt == nullptr) {
+      out.pinged.push_back({shared_from_this(), rail, e.heard - d.flight->since});
+      continue;
+    }
+    d.flight->attempt->refused = !d.outcome;
+    out.ended.push_back({shared_from_this(), d.flight->attempt, std::move(d.outcome)});
+  }
+}
+
+void Lane::pinged(RailIndex rail, Duration took) { queue_.pinged(rail, took); }
+
+void Lane::broke(RailIndex rail, uint32_t connection) {
+  give_up(rail, connection, {Code::kUnavailable, ""}, false);
+}
+
+void Lane::describe(uint64_t bytes, Path& path) const {
+  path.rails = queue_.view();
+  for (RailIndex r = 0; r < path.rails.size(); ++r)
+    path.predicted_s.push_back(path.rails[r].bandwidth > 0 ? queue_.predicted_seconds(r, bytes)
+                                                           : 0.);
+}
+
+}  // namespace mc::xfer::rdma

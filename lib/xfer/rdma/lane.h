@@ -1,0 +1,140 @@
+// The rails to one peer, and what each carries. Private to rdma/*.cc.
+//
+// Fencing: an attempt that is given up ends with its queue pair. Once that is destroyed here,
+// nothing of it reads or writes our memory; a write is returned only when the owner has closed its
+// end as well, so that no byte of it is still to land there. A write whose time is over, or that
+// was cancelled, is returned at once: then it is the next write of this lane that waits.
+//
+// Thread: any. The control thread makes and breaks connections.
+#pragma once
+#include <atomic>
+#include <deque>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "xfer/rdma/connection.h"
+#include "xfer/rdma/transport.h"
+
+namespace mc::xfer::rdma {
+
+struct Route {
+  size_t nic = 0, remote = 0;  // the local NIC, and the peer's
+  RailInfo info;
+};
+// Every pair that can be connected, those of the rail map first. kUnavailable: there is none.
+Result<std::vector<Route>> routes_to(const Peer& peer,
+                                     const std::vector<std::unique_ptr<Nic>>& nics);
+
+class Lane : public std::enable_shared_from_this<Lane> {
+ public:
+  Lane(RdmaTransport& transport, PeerPtr peer, std::vector<Route> routes, Sink& sink);
+  void start();  // before the first push
+  void push(SlicePtr slice);
+  // Lets each rail take what it should, and posts that. True: some was posted. Without `kick` the
+  // caller looks for completions, or has others do so.
+  bool pump(bool kick = true);
+  bool pump_rail(RailIndex rail, bool kick = true);
+  void drain();  // looks for completions of its NICs
+  void kick();   // has the NICs' threads do so
+  void tick();   // on the control thread, every few milliseconds while there is work
+  bool idle() const { return queue_.idle() && !busy(); }
+  Time next_check() const { return queue_.next_check(); }
+  void describe(uint64_t bytes, Path& path) const;
+  void close();       // fails what is queued
+  void disconnect();  // once idle; on the control thread
+  void port_changed(const Nic& nic, bool up);
+  void lost(const Nic& nic);  // on the control thread
+  void back(const Nic& nic);
+  const Peer& peer() const { return *peer_; }
+
+  // With the NIC's poll lock held.
+  void completed(RailIndex rail, const ibv_wc& wc, Outbox& out);
+  void ended(const AttemptPtr& attempt, Result<> outcome) {
+    queue_.returned(attempt, std::move(outcome));
+  }
+  void pinged(RailIndex rail, Duration took);
+  void broke(RailIndex rail, uint32_t connection);
+
+ private:
+  enum class State : uint8_t { kIdle, kConnecting, kReady, kClosing };
+  struct Endpoint {
+    explicit Endpoint(Route r) : route(std::move(r)) {}
+    const Route route;
+    Mutex mutex;
+    State state MC_GUARDED_BY(mutex) = State::kIdle;
+    std::shared_ptr<Connection> connection MC_GUARDED_BY(mutex);
+    std::vector<AttemptPtr> waiting MC_GUARDED_BY(mutex);  // for the connection
+    bool ping MC_GUARDED_BY(mutex) = false;                // wanted, once connected
+    EndpointPool::Id pooled MC_GUARDED_BY(mutex) = 0;
+    bool claimed MC_GUARDED_BY(mutex) = false;  // in the pool: it is in use
+    Time heard MC_GUARDED_BY(mutex){};          // when something last completed
+    std::atomic<uint32_t> pumps{0};             // one pumps, others have it look again
+    // Of the control thread:
+    Time connecting{}, down{};  // since then; {}: it is not
+  };
+  // What is held until the owner has closed its end.
+  struct Farewell {
+    CloseQueuePair message;
+    uint64_t epoch = 0;  // of its device, when the connection was made
+    std::vector<FlightPtr> writes;
+    FlightPtr doubted;  // its key was refused
+    Error why;
+    bool before = false;  // no write of the lane is posted before it is answered
+    bool stuck = false;   // and it is not: writes fail meanwhile
+    Time until{};
+  };
+  using FarewellPtr = std::shared_ptr<Farewell>;
+
+  Nic& nic_of(RailIndex rail) const;
+  bool busy() const;
+  // ---- taking work (lane.cc)
+  bool feed(RailIndex rail);
+  std::vector<AttemptPtr> take(RailIndex rail, size_t most);
+  bool claim(RailIndex rail);
+  void rest(RailIndex rail);
+  void launch(RailIndex rail, std::vector<AttemptPtr> attempts);
+  Result<FlightPtr> prepare(RailIndex rail, const Connection& connection,
+                            const AttemptPtr& attempt) const;
+  Result<> find(const Route& route, const Connection& connection, const Attempt& attempt,
+                Flight& flight) const;
+  void give_back(const AttemptPtr& attempt, const Error& why, bool recalled);
+  void fail_queued(RailIndex rail, const Error& why);
+  void recall(const AttemptPtr& attempt);
+  void raise(RailIndex rail, const AttemptPtr& attempt);
+  Result<> over(const Slice& slice) const;
+  Result<> over(const Attempt& attempt) const;
+  // ---- connections (lane_connect.cc), on the control thread
+  void want_connection(RailIndex rail);  // any thread
+  void connect(RailIndex rail);
+  Result<> ask(RailIndex rail, EndpointPool::Id pooled);
+  void connected(RailIndex rail, EndpointPool::Id pooled,
+                 const std::shared_ptr<Connection>& connection,
+                 const Result<QueuePairOpened>& answer);
+  void not_connected(RailIndex rail, const Error& why);
+  void evict(RailIndex rail);
+  void give_up(RailIndex rail, uint32_t connection, Error why, bool ours);  // any thread
+  void tear_down(RailIndex rail, uint32_t connection, const Error& why, bool ours);
+  void part(RailIndex rail, std::shared_ptr<Connection> connection, Error why, bool ours);
+  void say_farewell(const FarewellPtr& farewell);
+  void parted(const FarewellPtr& farewell, const Result<QueuePairClosed>& answer);
+  void ping(RailIndex rail);
+  void send_ping(RailIndex rail);
+  void check(RailIndex rail, Time now);
+
+  RdmaTransport& transport_;
+  const PeerPtr peer_;
+  const Clock& clock_;
+  const Duration peer_timeout_;
+  std::vector<std::unique_ptr<Endpoint>> endpoints_;  // by rail
+  RailQueue queue_;
+  std::atomic<bool> closed_{false};
+  std::atomic<bool> roomy_{false};      // a NIC has room again for what is queued
+  std::atomic<uint32_t> first_{0};      // the rail that is asked first
+  std::atomic<uint32_t> farewells_{0};  // not answered
+  std::atomic<uint32_t> barriers_{0};   // of them, those that writes wait for
+  std::atomic<uint32_t> stuck_{0};      // of those, which the owner does not answer
+};
+
+}  // namespace mc::xfer::rdma

@@ -1,0 +1,241 @@
+#include "xfer/rdma/transport.h"
+
+#include <sched.h>
+
+#include <algorithm>
+
+#include "xfer/rdma/lane.h"
+#include "xfer/task.h"
+
+namespace mc::xfer::rdma {
+namespace {
+
+constexpr size_t kPolled = 32;
+constexpr int kLooks = 2000;  // of a caller that waits anyway, before the NIC's thread takes over
+constexpr Duration kStep = std::chrono::milliseconds(5), kAfterwards = std::chrono::seconds(1);
+
+}  // namespace
+
+RdmaTransport::RdmaTransport(Sink& sink, std::shared_ptr<Host> host, Metrics& metrics)
+    : sink_(sink),
+      host_(std::move(host)),
+      pool_(host_->config().endpoints),
+      owners_(host_->nics().size()),
+      made_(metrics.counter("mc_xfer_rdma_connections_total", "queue pairs connected to peers")),
+      failed_(metrics.counter("mc_xfer_rdma_failed_connections_total",
+                              "queue pairs that could not be connected")),
+      endpoints_(metrics.gauge("mc_xfer_rdma_endpoints", "queue pairs held to peers")),
+      evicted_(metrics.gauge("mc_xfer_rdma_evicted_endpoints",
+                             "queue pairs that gave way to others, so far")) {}
+
+Result<> RdmaTransport::start() { return host_->start(*this); }
+
+bool RdmaTransport::reaches(const Peer& peer, uint64_t offset, Op) const {
+  if (peer.same_process || peer.descriptor.rdma_control.empty()) return false;
+  const BufferInfo* const buffer = peer.find(offset, 0);
+  return buffer != nullptr && std::any_of(buffer->rkeys.begin(), buffer->rkeys.end(),
+                                          [](uint32_t key) { return key != 0; });
+}
+
+Result<LanePtr> RdmaTransport::lane(const PeerPtr& peer) {
+  Lock lock(mutex_);
+  if (stopping_) return fail(Code::kUnavailable, "shutting down");
+  MC_TRY_(still_open(*peer));  // else forget() was here already, and nobody would drop this lane
+  const auto known = lanes_.find(peer.get());
+  if (known != lanes_.end()) return known->second;
+  MC_TRY(auto routes, routes_to(*peer, host_->nics()));
+  const auto made = std::make_shared<Lane>(*this, peer, std::move(routes), sink_);
+  made->start();
+  lanes_.emplace(peer.get(), made);
+  return made;
+}
+
+std::vector<LanePtr> RdmaTransport::lanes() const {
+  std::vector<LanePtr> out;
+  Lock lock(mutex_);
+  for (const auto& [peer, each] : lanes_) out.push_back(each);
+  return out;
+}
+
+void RdmaTransport::submit(SlicePtr slice) {
+  auto to = lane(slice->peer);
+  if (!to) {
+    sink_.finished(std::move(slice), fail(to.error()));
+    return;
+  }
+  const std::shared_ptr<Task> awaited = slice->awaited ? slice->task : nullptr;
+  (*to)->push(std::move(slice));
+  if (awaited != nullptr) await(*awaited, **to);
+  (*to)->kick();
+  if (!ticking_.exchange(true)) host_->post([this] { keep_time(); });
+}
+
+// Cheaper than to be woken.
+void RdmaTransport::await(const Task& task, Lane& lane) {
+  for (int i = 0; i < kLooks && task.batch->unfinished.load() > 0; ++i) {
+    lane.drain();
+    if (i % 64 == 63) ::sched_yield();
+  }
+}
+
+void RdmaTransport::describe(const PeerPtr& peer, uint64_t bytes, Path& path) const {
+  if (!path.usable) return;
+  LanePtr known;
+  {
+    Lock lock(mutex_);
+    const auto it = lanes_.find(peer.get());
+    if (it != lanes_.end()) known = it->second;
+  }
+  if (known != nullptr) return known->describe(bytes, path);
+  const auto routes = routes_to(*peer, host_->nics());
+  if (!routes) {
+    path.usable = false;
+    path.why = routes.error().what;
+    return;
+  }
+  Sprayer none(host_->config().spray);
+  for (const Route& route : *routes) {
+    const RailIndex rail = none.add(route.info);
+    path.rails.push_back(none.view(rail, clock().now()));
+  }
+}
+
+void RdmaTransport::forget(const PeerPtr& peer) {
+  LanePtr gone;
+  {
+    Lock lock(mutex_);
+    const auto it = lanes_.find(peer.get());
+    if (it == lanes_.end()) return;
+    gone = std::move(it->second);
+    lanes_.erase(it);
+  }
+  finish({gone});
+}
+
+// What is in flight fails, unless the peer was merely replaced: then it ends as it may.
+void RdmaTransport::finish(const std::vector<LanePtr>& gone) {
+  for (const LanePtr& lane : gone) lane->close();
+  Mutex mutex;
+  Condition changed;
+  for (const LanePtr& lane : gone) {
+    while (!lane->idle()) {
+      host_->post([lane] { lane->tick(); });
+      Lock lock(mutex);
+      changed.wait_for(mutex, kStep);
+    }
+  }
+  size_t left = gone.size();
+  for (const LanePtr& lane : gone) {
+    const bool posted = host_->post([&, lane] {
+      lane->disconnect();
+      Lock lock(mutex);
+      --left;
+      changed.notify_all();
+    });
+    if (!posted) --left;
+  }
+  Lock lock(mutex);
+  while (left > 0) changed.wait(mutex);
+}
+
+void RdmaTransport::stop() {
+  std::map<const Peer*, LanePtr> gone;
+  {
+    Lock lock(mutex_);
+    if (stopping_) return;
+    stopping_ = true;
+    gone.swap(lanes_);
+  }
+  std::vector<LanePtr> all;
+  for (auto& [peer, each] : gone) all.push_back(each);
+  finish(all);
+  host_->silence();
+}
+
+// ---- completions
+
+void RdmaTransport::expect(Nic& nic, uint32_t connection, const LanePtr& lane, RailIndex rail) {
+  Lock lock(nic.poll_lock());
+  owners_[nic.index][connection] = {lane, rail};
+}
+
+void RdmaTransport::forget_connection(Nic& nic, uint32_t connection) {
+  Lock lock(nic.poll_lock());
+  owners_[nic.index].erase(connection);
+}
+
+bool RdmaTransport::drain(Nic& nic, bool wait) {
+  const DevicePtr device = nic.device();
+  if (device == nullptr || (!wait && device->under_way() == 0)) return false;
+  Outbox out;
+  size_t n = 0;
+  if (wait)
+    nic.poll_lock().lock();
+  else if (!nic.poll_lock().try_lock())
+    return false;
+  ibv_wc completions[kPolled];
+  n = device->poll(completions);
+  auto& owners = owners_[nic.index];
+  std::vector<std::pair<LanePtr, RailIndex>> touched;
+  for (size_t i = 0; i < n; ++i) {
+    const auto owner = owners.find(static_cast<uint32_t>(completions[i].wr_id >> 32));
+    if (owner == owners.end()) continue;  // of a connection that was given up
+    LanePtr lane = owner->second.lane.lock();
+    if (lane == nullptr) continue;
+    const RailIndex rail = owner->second.rail;
+    lane->completed(rail, completions[i], out);
+    if (touched.empty() || touched.back().first != lane || touched.back().second != rail)
+      touched.emplace_back(std::move(lane), rail);
+  }
+  nic.poll_lock().unlock();
+  for (Outbox::Ended& e : out.ended) e.lane->ended(e.attempt, std::move(e.outcome));
+  for (const Outbox::Pinged& p : out.pinged) p.lane->pinged(p.rail, p.took);
+  for (const Outbox::Broken& b : out.broken) b.lane->broke(b.rail, b.connection);
+  for (const auto& [lane, rail] : touched) {
+    lane->pump();
+    lane->pump_rail(rail);  // lets go of its connection where nothing is left to do
+  }
+  return n > 0;
+}
+
+void RdmaTransport::made_connection(bool good) {
+  (good ? made_ : failed_).add();
+  endpoints_.set(static_cast<double>(pool_.size()));
+  evicted_.set(static_cast<double>(pool_.evicted()));
+}
+
+// ---- time passes, on the control thread
+
+void RdmaTransport::keep_time() {
+  busy_ = clock().now();
+  if (timer_ == 0) timer_ = host_->loop().every(kStep, [this] { tick(); });
+}
+
+void RdmaTransport::tick() {
+  bool any = false;
+  for (const LanePtr& lane : lanes()) {
+    any = any || lane->next_check() != Time::max();
+    lane->tick();
+  }
+  const Time now = clock().now();
+  if (any) busy_ = now;
+  if (now - busy_ < kAfterwards) return;
+  host_->loop().cancel(timer_);
+  timer_ = 0;
+  ticking_.store(false);
+  // Work that came just now saw it ticking.
+  for (const LanePtr& lane : lanes())
+    if (lane->next_check() != Time::max() && !ticking_.exchange(true)) keep_time();
+}
+
+void RdmaTransport::port_changed(Nic& nic, bool up) {
+  for (const LanePtr& lane : lanes()) lane->port_changed(nic, up);
+}
+void RdmaTransport::lost(Nic& nic) {
+  for (const LanePtr& lane : lanes()) lane->lost(nic);
+}
+void RdmaTransport::back(Nic& nic) {
+  for (const LanePtr& lane : lanes()) lane->back(nic);
+}
+
+}  // namespace mc::xfer::rdma

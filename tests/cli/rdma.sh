@@ -1,0 +1,59 @@
+#!/usr/bin/env bash
+# mc-xfer over RDMA: without a verbs library the other transports do; on emulated NICs, contents are
+# right over one, two, four and eight of them, and --nics says which.
+source "$(dirname "$0")/../common.inc"
+xfer=$MC_BIN/mc-xfer
+servers=()
+trap 'kill "${servers[@]}" 2>/dev/null || true; wait 2>/dev/null; rm -rf "$T" "${fabric:-}"' EXIT
+# serve NAME OPTIONS...: $peer is its control address
+serve() {
+  local name=$1
+  shift
+  "$xfer" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --size 64MiB --name "$name" \
+    --announce "$T/$name.json" "$@" 2>"$T/$name.log" &
+  servers+=($!)
+  local deadline=$((SECONDS + 20))
+  until [ -s "$T/$name.json" ]; do
+    [ $SECONDS -lt $deadline ] || die "mc-xfer serve did not announce itself: $(cat "$T/$name.log")"
+    read -rt 0.05 <> <(:) || true
+  done
+  peer=$(jq -r .control "$T/$name.json")
+}
+
+# ---- a library that cannot be loaded
+mkdir "$T/lib"
+echo none >"$T/lib/libibverbs.so.1"
+bare=(env "LD_LIBRARY_PATH=$T/lib")
+expect 3 "${bare[@]}" "$xfer" bench 127.0.0.1:1 --transports shm,rdma,tcp --duration 50ms
+expect 1 "${bare[@]}" "$xfer" bench 127.0.0.1:1 --transports rdma --duration 50ms
+grep -q 'libibverbs.so.1.*install libibverbs1' "$T/err" || die "no library: unclear error: $(cat "$T/err")"
+serve bare --transports shm,rdma,tcp
+expect 0 "${bare[@]}" "$xfer" bench "$peer" --transports rdma,tcp --block 64KiB --duration 50ms
+
+# ---- emulated NICs
+emulator=$MC_BIN/verbs-emulator/verbs-emulator
+[ -x "$emulator" ] || skip "built without libibverbs-dev: apt-get install libibverbs-dev, configure again"
+fabric=$(mktemp /dev/shm/mc-test.XXXXXX)
+export VERBS_EMU_FABRIC=$fabric LD_LIBRARY_PATH=$MC_BIN/verbs-emulator
+"$emulator" create hosts=2 nics=8 link=ethernet >/dev/null
+export VERBS_EMU_HOST=0
+serve emulated --transports rdma
+export VERBS_EMU_HOST=1
+head -c 5000001 /dev/urandom >"$T/file"
+nics=""
+for n in 1 2 4 8; do
+  for ((i = $((n / 2)); i < n; ++i)); do nics+=${nics:+,}emu$i; done
+  expect 0 "$xfer" bench "$peer" --transports rdma --nics "$nics" --block 64KiB,1MiB --batch 4 \
+    --threads 2 --duration 50ms --output json
+  jq -es 'length == 4 and all(.checked and .gb_per_s > 0 and .transport == "rdma")' "$T/out" >/dev/null ||
+    die "$n NICs: $(cat "$T/out")"
+done
+expect 0 "$xfer" copy "$T/file" "$peer/4096" --transports rdma
+grep -q '5000001 bytes .* over rdma' "$T/out" || die "no word of rdma: $(cat "$T/out")"
+expect 0 "$xfer" copy "$peer/4096" "$T/back" --bytes 5000001 --transports rdma --nics emu7
+cmp "$T/file" "$T/back" || die "rdma brought other bytes back"
+expect 0 "$xfer" paths "$peer" --transports rdma,tcp --nics emu0,emu1 --output json
+jq -es 'map(select(.transport == "rdma")) | .[0].chosen and (.[0].rails | length) == 16' "$T/out" >/dev/null ||
+  die "paths: $(cat "$T/out")"
+expect 1 "$xfer" bench "$peer" --transports rdma --nics mlx5_0 --duration 50ms
+grep -q "no RDMA device 'mlx5_0': there is emu0, emu1" "$T/err" || die "no such NIC: $(cat "$T/err")"
