@@ -87,7 +87,12 @@ Result<> Client::prepare(Write& w, const std::vector<NodeRef>& nodes, Opened& op
     if (place.node >= nodes.size())
       return fail(Code::kCorrupt, "put-start: place on node %u of %zu", place.node, nodes.size());
     MC_TRY(const auto segment, segment_of(nodes[place.node], opened, deadline));
-    MC_TRY_(engine_.raise_guard(segment, place.guard, w.grant.generation.n, left(deadline)));
+    Result<> raised;
+    each_piece(place, w.bytes, [&](const Extent& piece) {
+      if (raised)
+        raised = engine_.raise_guard(segment, piece.guard, w.grant.generation.n, left(deadline));
+    });
+    MC_TRY_(raised);
     append_requests(xfer::Op::kWrite, w.item->parts, w.bytes, place, w.grant.generation, segment,
                     deadline, requests);
   }

@@ -9,11 +9,17 @@ void Directory::erase(std::map<uint64_t, Record>::iterator it) {
   records_.erase(it);
 }
 
+bool Directory::inside(uint64_t offset, uint64_t bytes) const {
+  const uint64_t end = layout_.data + layout_.capacity;
+  return offset >= layout_.data && offset < end && bytes <= end - offset &&
+         (offset - layout_.data) % kPage == 0;
+}
+
 Result<> Directory::carry_out(const Order& order) {
   const Record& r = order.record;
-  const uint64_t end = layout_.data + layout_.capacity;
-  if (r.offset < layout_.data || r.offset >= end || r.bytes > end - r.offset ||
-      (r.offset - layout_.data) % kPage != 0)
+  bool sane = inside(r.offset, r.more.empty() ? r.bytes : r.first_bytes);
+  for (const Extent& piece : r.more) sane = sane && inside(piece.offset, piece.bytes);
+  if (!sane)
     return fail(Code::kInvalid, "order %llu names %llu+%llu: outside this segment",
                 static_cast<unsigned long long>(order.seq),
                 static_cast<unsigned long long>(r.offset),
@@ -21,7 +27,7 @@ Result<> Directory::carry_out(const Order& order) {
   const auto it = records_.find(r.offset);
   switch (static_cast<OrderKind>(order.kind)) {
     case OrderKind::kRecord:
-      if (it != records_.end() && it->second.generation >= r.generation) return {};
+      if (it != records_.end() && it->second.generation > r.generation) return {};
       if (it != records_.end()) erase(it);
       records_.emplace(r.offset, r);
       bytes_ += r.bytes;

@@ -25,6 +25,7 @@ class Directory {
   Generation newest() const { return newest_; }  // of all that was ever recorded
 
  private:
+  bool inside(uint64_t offset, uint64_t bytes) const;
   void erase(std::map<uint64_t, Record>::iterator it);
 
   const Layout layout_;

@@ -4,18 +4,26 @@
 
 namespace mc::store {
 
-void Lru::touch(Evictable& object) {
-  if (object.in_lru) {
-    list_.splice(list_.end(), list_, object.evict_at);
-    return;
-  }
-  object.evict_at = list_.insert(list_.end(), &object);
-  object.in_lru = true;
+void EvictQueue::insert(Object& object) {
+  object.queued = true;
+  object.visited = false;
+  list_.push_back(object.self);
 }
 
-void Lru::drop(Evictable& object) {
-  if (object.in_lru) list_.erase(object.evict_at);
-  object.in_lru = false;
+void EvictQueue::use(Object& object) {
+  if (policy_ == EvictPolicy::kSieve) {
+    object.visited = true;
+    return;
+  }
+  if (hand_ == object.self) hand_ = list_.next(hand_);
+  list_.erase(object.self);
+  list_.push_back(object.self);
+}
+
+void EvictQueue::drop(Object& object) {
+  if (hand_ == object.self) hand_ = list_.next(hand_);
+  list_.erase(object.self);
+  object.queued = false;
 }
 
 uint64_t bytes_to_evict(uint64_t used, uint64_t capacity, double high_watermark,

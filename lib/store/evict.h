@@ -1,31 +1,58 @@
-// The order in which objects are evicted: least recently used first, counted in bytes. Only
-// objects that may go now are in the list (complete and not leased), so a victim is found in O(1)
-// and nothing ever scans the table.
+// The order in which objects are evicted, counted in bytes: a queue through links that the objects
+// carry, so that a victim is found without a look at the table. Two policies: LRU moves what is
+// used to the back; SIEVE only marks it, and a hand walks from the front, clearing marks, so a
+// stream of strangers does not push out what is used again.
+//
+// An object under a lease that is met on the way is taken out; its owner puts it back when the
+// lease ends. So each step is paid for by a use, and finding a victim is O(1) in the long run.
 //
 // Thread: one owner. Pure.
-// Source: design, "Eviction"; LRU as in the paper's section 4.2 ("KVCache pool with LRU").
+// Source: design, "Eviction"; LRU as in the paper's section 4.2 ("KVCache pool with LRU"); Zhang et
+// al., "SIEVE is simpler than LRU", NSDI 2024.
 #pragma once
-#include <cstddef>
 #include <cstdint>
-#include <list>
+
+#include "store/table.h"
 
 namespace mc::store {
 
-// What the object carries for it.
-struct Evictable {
-  std::list<Evictable*>::iterator evict_at;
-  bool in_lru = false;
-};
+enum class EvictPolicy : uint8_t { kLru, kSieve };
 
-class Lru {
+class EvictQueue {
  public:
-  void touch(Evictable& object);  // it is the most recently used one; adds it
-  void drop(Evictable& object);
-  Evictable* victim() const { return list_.empty() ? nullptr : list_.front(); }
+  EvictQueue(Slab<Object>& objects, EvictPolicy policy)
+      : objects_(objects), list_(objects), policy_(policy) {}
+
+  void insert(Object& object);  // as the newest; it is in no queue
+  void use(Object& object);     // in this one
+  void drop(Object& object);    // in this one
+  // The object to go next, still in the queue; nullptr when there is none. Those for which
+  // `leased` holds are dropped.
+  template <class Leased>
+  Object* victim(const Leased& leased) {
+    while (!list_.empty()) {
+      if (hand_ == kNoId) hand_ = list_.front();
+      Object& object = objects_[hand_];
+      if (leased(object)) {
+        drop(object);
+      } else if (object.visited) {
+        object.visited = false;
+        hand_ = list_.next(hand_);
+      } else {
+        return &object;
+      }
+    }
+    return nullptr;
+  }
+  // Passes over the object that victim() found.
+  void skip() { hand_ = list_.next(hand_); }
   size_t size() const { return list_.size(); }
 
  private:
-  std::list<Evictable*> list_;  // the least recently used first
+  Slab<Object>& objects_;
+  IdList<Object, &Object::queue> list_;  // the oldest first
+  const EvictPolicy policy_;
+  Id hand_ = kNoId;  // kNoId: the oldest
 };
 
 // How many bytes must go, working ahead: nothing while `used` is within high_watermark of

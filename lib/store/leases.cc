@@ -4,28 +4,28 @@
 
 namespace mc::store {
 
-Time Leases::grant(Leased& object, Time now) {
-  object.lease_until = std::max(object.lease_until, now + ttl_);
-  if (object.in_leases) {
-    list_.splice(list_.end(), list_, object.lease_at);
-  } else {
-    object.lease_at = list_.insert(list_.end(), &object);
-    object.in_leases = true;
-  }
-  return object.lease_until;
+Time Leases::grant(Object& object, Time now) {
+  const Time end = now + ttl_;
+  if (object.leased && object.until >= end) return object.until;
+  if (object.leased) list_.erase(object.self);
+  object.until = end;
+  object.leased = true;
+  list_.push_back(object.self);
+  return end;
 }
 
-void Leases::drop(Leased& object) {
-  if (object.in_leases) list_.erase(object.lease_at);
-  object.in_leases = false;
-  object.lease_until = Time::min();
+void Leases::drop(Object& object) {
+  if (object.leased) list_.erase(object.self);
+  object.leased = false;
+  object.until = Time::min();
 }
 
-Leased* Leases::expired(Time now) {
-  if (list_.empty() || list_.front()->lease_until > now) return nullptr;
-  Leased* object = list_.front();
-  drop(*object);
-  return object;
+Object* Leases::expired(Time now) {
+  if (list_.empty()) return nullptr;
+  Object& object = objects_[list_.front()];
+  if (object.until > now) return nullptr;
+  drop(object);
+  return &object;
 }
 
 }  // namespace mc::store

@@ -6,7 +6,11 @@
 
 namespace mc::store {
 namespace {
-constexpr size_t kSkipMax = 1024;  // objects on unreachable nodes passed over in one eviction
+constexpr size_t kGroupMax = 4096;  // objects of a group beyond it are on their own
+}  // namespace
+
+std::string in_tenant(uint16_t tenant, std::string_view name) {
+  return std::string{static_cast<char>(tenant & 0xff), static_cast<char>(tenant >> 8)}.append(name);
 }
 
 void MasterOptions::describe(OptionList& v) {
@@ -19,6 +23,14 @@ void MasterOptions::describe(OptionList& v) {
     "how long after its start a key not known may yet be reported by a node; 0: not at all");
   v("high-watermark", high_watermark, "fill fraction of the pool that starts eviction");
   v("eviction-ratio", eviction_ratio, "fraction of the pool that one eviction frees");
+  v("evict", evict, "the order of eviction", {"lru", "sieve"});
+  v("placement", placement, "where puts go that name no node",
+    {"free-ratio", "random", "local-first"});
+  v("slow-start", slow_start, "how long a new node is given less than its share of puts");
+  v("ephemeral", ephemeral, "puts of the class ephemeral: refused, or kept while there is room",
+    {"exclude", "if-free"});
+  v("tenant-quotas", tenant_quotas, "bytes of the pool a tenant may take: NAME=SIZE,...");
+  v("event-log", event_log, "events kept for replay and for telling why");
 }
 
 Result<> MasterOptions::check() const {
@@ -33,6 +45,14 @@ Result<> MasterOptions::check() const {
       return fail(Code::kInvalid, "a period of %s: want more than nothing", to_text(d).c_str());
   if (rebuild_wait < Duration::zero())
     return fail(Code::kInvalid, "rebuild-wait %s: want 0 or more", to_text(rebuild_wait).c_str());
+  if (evict != "lru" && evict != "sieve")
+    return fail(Code::kInvalid, "evict '%s': want lru or sieve", evict.c_str());
+  MC_TRY_(parse_strategy(placement));
+  if (slow_start < Duration::zero())
+    return fail(Code::kInvalid, "slow-start %s: want 0 or more", to_text(slow_start).c_str());
+  if (ephemeral != "exclude" && ephemeral != "if-free")
+    return fail(Code::kInvalid, "ephemeral '%s': want exclude or if-free", ephemeral.c_str());
+  MC_TRY_(Tenants::parse(tenant_quotas));
   if (suspect_after > client_ttl)
     return fail(Code::kInvalid, "suspect-after %s is longer than client-ttl %s",
                 to_text(suspect_after).c_str(), to_text(client_ttl).c_str());
@@ -41,10 +61,22 @@ Result<> MasterOptions::check() const {
 
 Master::Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time started)
     : options_(options),
+      started_(started),
+      started_s_(epoch),
       epoch_(epoch),
-      members_({options.client_ttl, options.suspect_after}, seed),
+      tenants_(table_.slab(), options.evict == "sieve" ? EvictPolicy::kSieve : EvictPolicy::kLru,
+               Tenants::parse(options.tenant_quotas).value_or(Tenants::Quotas())),
+      members_(
+          {options.client_ttl, options.suspect_after},
+          {parse_strategy(options.placement).value_or(Strategy::kFreeRatio), options.slow_start},
+          seed,
+          [this](Member& node, PendingOrder& pending, bool ok, Time now) {
+            order_done(node, pending, ok, now);
+          }),
       rebuild_(options.rebuild_wait, options.client_ttl, started),
-      leases_(options.lease_ttl) {}
+      leases_(table_.slab(), options.lease_ttl),
+      events_(options.event_log),
+      writing_(table_.slab()) {}
 
 Generation Master::next_generation() {
   if (++counter_ > UINT32_MAX) {
@@ -54,126 +86,252 @@ Generation Master::next_generation() {
   return Generation{epoch_ << 32 | counter_};
 }
 
-Object* Master::find(const ObjectKey& key) const {
-  const auto it = objects_.find(key);
-  return it == objects_.end() ? nullptr : it->second.get();
+uint64_t Master::wall_ms(Time now) const {
+  return started_s_ * 1000 + static_cast<uint64_t>(std::max(0.0, to_ms(now - started_)));
 }
 
-Object* Master::find_complete(const ObjectKey& key) const {
-  Object* object = find(key);
+uint64_t Master::memory() const {
+  constexpr uint64_t kNode = 48;  // of a table of the library, about
+  return table_.memory() + members_.memory() + extras_.size() * (sizeof(Extras) + kNode) +
+         recording_.size() * (sizeof(Recording) + kNode) + keeps_.size() * kNode;
+}
+
+Object* Master::find_complete(uint16_t tenant, const ObjectKey& key) {
+  Object* object = table_.find(tenant, key);
   return object != nullptr && object->state == ObjectState::kComplete ? object : nullptr;
 }
 
-Object& Master::insert(const ObjectKey& key, uint64_t bytes, Generation generation, Time now) {
-  auto& slot = objects_[key];
-  MC_CHECK(slot == nullptr);
-  slot = std::make_unique<Object>();
-  slot->key = key;
-  slot->bytes = bytes;
-  slot->generation = generation;
-  slot->started = now;
-  return *slot;
+size_t Master::replica_count(const Object& object) const {
+  const size_t first = object.node != nullptr ? 1 : 0;
+  return object.more_replicas ? first + extras_.at(object.self).replicas.size() : first;
 }
 
-std::unique_ptr<Object> Master::take(Object& object) {
-  const auto it = objects_.find(object.key);
-  auto owned = std::move(it->second);
-  objects_.erase(it);
-  leases_.drop(object);
-  lru_.drop(object);
-  if (object.state == ObjectState::kComplete) {
-    stored_.erase(object.key);
-    object_bytes_ -= object.bytes;
+void Master::add_replica(Object& object, const Replica& replica) {
+  replica.node->space.set_owner(replica.range, object.self);
+  tenants_[object.tenant].used += replica.node->space.rounded(object.bytes);
+  if (object.node == nullptr) {
+    object.node = replica.node;
+    object.range = replica.range;
+    object.generation = replica.generation;
+    return;
   }
-  for (const Replica& r : object.replicas) r.node->holds.erase(r.offset);
-  return owned;
+  object.extras = object.more_replicas = true;
+  extras_[object.self].replicas.push_back(replica);
 }
 
-void Master::forget_range(Member& node, const Record& record, std::function<void()> done) {
-  const uint64_t span = node.space.rounded(record.bytes);
-  node.releasing += span;
-  members_.order(node, OrderKind::kForget, record, next_generation(),
-                 [this, name = node.ref.name, mount = node.mount, offset = record.offset, span,
-                  done = std::move(done)](bool ok, Time) {
-                   Member* member = members_.find_mount(name, mount);
-                   if (ok && member != nullptr) {
-                     member->space.free(offset);
-                     member->releasing -= span;
-                     room_changed_ = true;
-                   }
-                   if (done) done();
-                 });
+Replica Master::take_replica(Object& object, const Member& node) {
+  Replica out;
+  if (object.node == &node) {
+    out = {object.node, object.range, object.generation};
+    object.node = nullptr;
+    object.range = kNoId;
+    if (object.more_replicas) {
+      auto& more = extras_.at(object.self).replicas;
+      object.node = more.front().node;
+      object.range = more.front().range;
+      object.generation = more.front().generation;
+      more.erase(more.begin());
+      object.more_replicas = !more.empty();
+    }
+  } else if (object.more_replicas) {
+    auto& more = extras_.at(object.self).replicas;
+    const auto it =
+        std::find_if(more.begin(), more.end(), [&](const Replica& r) { return r.node == &node; });
+    if (it == more.end()) return out;
+    out = *it;
+    more.erase(it);
+    object.more_replicas = !more.empty();
+  } else {
+    return out;
+  }
+  tenants_[object.tenant].used -= node.space.rounded(object.bytes);
+  return out;
 }
 
-void Master::release(Object& object, const std::function<void()>& each_forgotten) {
-  const auto owned = take(object);
-  for (const Replica& r : owned->replicas)
-    forget_range(*r.node, {owned->key, r.offset, owned->bytes, owned->checksum, owned->generation},
-                 each_forgotten);
+// Anew, whatever it was before; the object is in no queue.
+void Master::set_config(Object& object, ObjectClass cls, Pin pin, Time keep_until,
+                        const std::string& group) {
+  object.cls = cls;
+  object.pin = pin;
+  if (object.extras) keeps_.erase({extras_.at(object.self).keep_until, object.self});
+  if (keep_until == Time::max() && group.empty() && !object.extras) return;
+  object.extras = true;
+  Extras& extras = extras_[object.self];
+  extras.keep_until = keep_until;
+  if (keep_until != Time::max()) keeps_.emplace(keep_until, object.self);
+  if (group.empty() || !extras.group.empty()) return;
+  auto& members = groups_[in_tenant(object.tenant, group)];
+  if (members.size() >= kGroupMax) return;
+  extras.group = group;
+  members.push_back(object.self);
 }
 
+Record Master::record_of(const Object& object, const Replica& replica) const {
+  Record record;
+  record.key = object.key();
+  record.bytes = object.bytes;
+  record.checksum = object.checksum;
+  record.generation = replica.generation;
+  if (object.tenant != 0) record.tenant = tenants_[object.tenant].name;
+  record.cls = static_cast<uint8_t>(object.cls);
+  record.pin = static_cast<uint8_t>(object.pin);
+  if (object.extras) {
+    const Extras& extras = extras_.at(object.self);
+    record.group = extras.group;
+    if (extras.keep_until != Time::max())
+      record.keep_until_s = wall_ms(extras.keep_until) / 1000 + 1;
+  }
+  bool first = true;
+  each_piece(replica, object.bytes, [&](const Extent& piece) {
+    if (!std::exchange(first, false)) return record.more.push_back(piece);
+    record.offset = piece.offset;
+    record.first_bytes = piece.bytes;
+  });
+  if (record.more.empty()) record.first_bytes = 0;
+  return record;
+}
+
+void Master::enqueue(Object& object) {
+  if (object.state != ObjectState::kComplete || object.queued) return;
+  if (EvictQueue* queue = tenants_.queue_of(object)) queue->insert(object);
+}
+
+void Master::dequeue(Object& object) {
+  if (!object.queued) return;
+  tenants_.queue_of(object)->drop(object);
+}
+
+void Master::grant(Object& object, Time now) {
+  const auto one = [&](Object& o) {
+    leases_.grant(o, now);
+    if (o.queued) tenants_.queue_of(o)->use(o);
+  };
+  one(object);
+  for (const Id id : group_of(object))
+    if (Object& o = table_[id]; o.state == ObjectState::kComplete) one(o);
+}
+
+// All objects of its group; none when it is in none.
+std::span<const Id> Master::group_of(const Object& object) const {
+  if (!object.extras) return {};
+  const std::string& group = extras_.at(object.self).group;
+  if (group.empty()) return {};
+  return groups_.at(in_tenant(object.tenant, group));
+}
+
+void Master::forget(const Replica& replica, Record record, Outcoming forgotten) {
+  members_.releasing(*replica.node, replica.range);
+  PendingOrder about;
+  about.range = replica.range;
+  about.forgotten = std::move(forgotten);
+  members_.order(*replica.node, OrderKind::kForget, std::move(record), next_generation(),
+                 std::move(about));
+}
+
+void Master::release(Object& object, const Outcoming& forgotten) {
+  if (forgotten) forgotten->expect(replica_count(object) - 1);
+  while (object.node != nullptr) {
+    const Replica r{object.node, object.range, object.generation};
+    Record record = record_of(object, r);
+    take_replica(object, *r.node);
+    forget(r, std::move(record), forgotten);
+  }
+  erase(object);
+}
+
+void Master::erase(Object& object) {
+  if (object.state == ObjectState::kWriting) writing_.erase(object.self);
+  if (object.state == ObjectState::kComplete) {
+    dequeue(object);
+    object_bytes_ -= object.bytes;
+    --tenants_[object.tenant].objects;
+  }
+  leases_.drop(object);
+  if (object.extras) {
+    const auto it = extras_.find(object.self);
+    keeps_.erase({it->second.keep_until, object.self});
+    if (!it->second.group.empty()) {
+      const auto group = groups_.find(in_tenant(object.tenant, it->second.group));
+      std::erase(group->second, object.self);
+      if (group->second.empty()) groups_.erase(group);
+    }
+    extras_.erase(it);
+  }
+  recording_.erase(object.self);
+  if (newest_ == object.self) newest_ = kNoId;
+  table_.erase(object);
+}
+
+// What an abandoned writer was granted rests: it may still be writing there.
 void Master::abandon(Object& object, Time now) {
-  const auto owned = take(object);
   ++totals_.puts_discarded;
-  for (const Replica& r : owned->replicas)
-    quarantine_.push_back({now + options_.put_discard, owned->key, owned->generation,
-                           r.node->ref.name, r.node->mount, r.offset, owned->bytes});
+  while (object.node != nullptr) {
+    const Replica r{object.node, object.range, object.generation};
+    Record record = record_of(object, r);
+    take_replica(object, *r.node);
+    r.node->space.set_owner(r.range, kNoId);
+    resting_.emplace(now + options_.put_discard,
+                     Resting{r.node->ref.name, r.node->mount, r.range, std::move(record)});
+  }
+  erase(object);
+}
+
+void Master::note(EventKind kind, const Object& object, Time now, const char* reason) {
+  Event event;
+  event.kind = static_cast<uint8_t>(kind);
+  event.key = object.key();
+  event.tenant = tenants_[object.tenant].name;
+  event.bytes = object.bytes;
+  event.checksum = object.checksum;
+  event.reason = reason;
+  event.at_ms = wall_ms(now);
+  each_replica(object, [&](const Replica& r) {
+    if (!event.nodes.empty()) event.nodes += ',';
+    event.nodes += r.node->ref.name;
+  });
+  events_.add(std::move(event));
+}
+
+void Master::order_done(Member& node, PendingOrder& pending, bool ok, Time now) {
+  if (pending.object != kNoId) recorded(pending.object, pending.order.record, now);
+  if (pending.range != kNoId && ok) {
+    members_.released(node, pending.range);
+    room_changed_ = true;
+  }
+  if (pending.forgotten) pending.forgotten->decided();
 }
 
 void Master::expire_leases(Time now) {
-  while (Leased* leased = leases_.expired(now)) lru_.touch(static_cast<Object&>(*leased));
+  while (Object* object = leases_.expired(now)) {
+    enqueue(*object);
+    room_changed_ = room_changed_ || !parked_puts_.empty();
+  }
 }
 
 void Master::expire_grants(Time now) {
-  for (; !writing_.empty() && writing_.front().when <= now; writing_.pop_front()) {
-    Object* object = find(writing_.front().key);
-    if (object != nullptr && object->generation == writing_.front().generation &&
-        object->state == ObjectState::kWriting)
-      abandon(*object, now);
+  while (!writing_.empty()) {
+    Object& object = table_[writing_.front()];
+    if (object.until + options_.put_discard > now) break;
+    abandon(object, now);
   }
-  for (; !quarantine_.empty() && quarantine_.front().when <= now; quarantine_.pop_front()) {
-    const Discard& d = quarantine_.front();
-    if (Member* node = members_.find_mount(d.node, d.mount))
-      forget_range(*node, {d.key, d.offset, d.bytes, 0, d.generation}, {});
-  }
-}
-
-bool Master::on_healthy_node(const Object& object, Time now) const {
-  return std::any_of(object.replicas.begin(), object.replicas.end(), [&](const Replica& r) {
-    return !members_.liveness().suspect(r.node->ref.name, now);
-  });
-}
-
-// Stops with `keep` objects left.
-void Master::evict(uint64_t bytes, size_t keep, Time now) {
-  uint64_t freed = 0;
-  for (size_t skipped = 0; freed < bytes && lru_.size() > keep;) {
-    Evictable* victim = lru_.victim();
-    auto& object = static_cast<Object&>(*victim);
-    if (!on_healthy_node(object, now)) {  // nobody there could give the room back
-      if (++skipped > std::min(kSkipMax, lru_.size())) break;
-      lru_.touch(object);
-      continue;
-    }
-    for (const Replica& r : object.replicas) freed += r.node->space.rounded(object.bytes);
-    ++totals_.evicted_objects;
-    totals_.evicted_bytes += object.bytes;
-    release(object, {});
+  while (!resting_.empty() && resting_.begin()->first <= now) {
+    Resting r = std::move(resting_.begin()->second);
+    resting_.erase(resting_.begin());
+    if (Member* node = members_.find_mount(r.node, r.mount))
+      forget({node, r.range, {}}, std::move(r.record), {});
   }
 }
 
-void Master::make_room(Time now) {
-  if (std::exchange(filled_,
-                    false)) {  // a pool that is full because nodes left or mount may stay so
-    const uint64_t ahead = bytes_to_evict(members_.used(), members_.capacity(),
-                                          options_.high_watermark, options_.eviction_ratio);
-    if (ahead > 0) evict(ahead, 1, now);  // an object larger than the reserve stays
+// A context whose life is over is like any other object; so is one whose pin has ended.
+void Master::expire_keeps(Time now) {
+  while (!keeps_.empty() && keeps_.begin()->first <= now) {
+    Object& object = table_[keeps_.begin()->second];
+    dequeue(object);
+    set_config(object, object.cls == ObjectClass::kContext ? ObjectClass::kNormal : object.cls,
+               Pin::kNone, Time::max(), {});
+    enqueue(object);
+    room_changed_ = room_changed_ || !parked_puts_.empty();
   }
-  uint64_t demand = 0;
-  for (const ParkedPut& put : parked_puts_)
-    for (const size_t i : put.open) demand += put.message.items[i].bytes + kPage;
-  const uint64_t coming = members_.releasing(now);
-  if (demand > coming) evict(demand - coming, 0, now);
 }
 
 uint64_t Master::nodes(Time now) const {
@@ -195,16 +353,19 @@ void Master::tick(Time now) {
     drop_node(change.node, now);
   }
   expire_grants(now);
+  expire_keeps(now);
   expire_parked(now);
   finish(now);
 }
 
 Time Master::deadline() const {
   Time when = members_.deadline();
-  if (!writing_.empty()) when = std::min(when, writing_.front().when);
-  if (!quarantine_.empty()) when = std::min(when, quarantine_.front().when);
-  for (const ParkedPut& put : parked_puts_) when = std::min(when, put.deadline);
-  if (!parked_puts_.empty()) when = std::min(when, leases_.next_expiry());
+  if (!writing_.empty())
+    when = std::min(when, table_[writing_.front()].until + options_.put_discard);
+  if (!resting_.empty()) when = std::min(when, resting_.begin()->first);
+  if (!keeps_.empty()) when = std::min(when, keeps_.begin()->first);
+  if (!parked_puts_.empty())
+    when = std::min({when, parked_puts_.begin()->first, leases_.next_expiry()});
   if (!parked_looks_.empty()) when = std::min(when, parked_looks_.begin()->first);
   return when;
 }

@@ -13,21 +13,26 @@
 // Thread: owned by the master's loop. Pure: no clock, no I/O, no locks.
 // Source: Mooncake paper, section 3.2; design, "Master"; docs/decisions/0007-store-directory.md.
 #pragma once
-#include <deque>
 #include <list>
 #include <map>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <string_view>
 #include <unordered_map>
 #include <vector>
 
 #include "base/options.h"
+#include "store/events.h"
+#include "store/leases.h"
 #include "store/members.h"
 #include "store/rebuild.h"
+#include "store/tenants.h"
 
 namespace mc::store {
+
+std::string in_tenant(uint16_t tenant, std::string_view name);  // a key of both
 
 struct MasterOptions {
   Duration lease_ttl = std::chrono::seconds(10);
@@ -39,6 +44,12 @@ struct MasterOptions {
   Duration rebuild_wait = std::chrono::milliseconds(1500);
   double high_watermark = 0.95;
   double eviction_ratio = 0.05;
+  std::string evict = "lru";
+  std::string placement = "free-ratio";
+  Duration slow_start = std::chrono::seconds(30);
+  std::string ephemeral = "exclude";
+  std::string tenant_quotas;
+  uint64_t event_log = 16384;
   void describe(OptionList& v);
   Result<> check() const;
 };
@@ -46,7 +57,7 @@ struct MasterOptions {
 class Master {
  public:
   // `epoch` must not repeat: the wall clock in seconds at start. Nodes that saw a larger one from
-  // an earlier master raise it when they mount.
+  // an earlier master raise it when they mount. `options` passed their check().
   Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time started);
   Master(const Master&) = delete;
   Master& operator=(const Master&) = delete;
@@ -62,6 +73,7 @@ class Master {
   void handle(const Remove& m, Time now, Done<Outcomes> done);
   void handle(const List& m, Time now, Done<Listed> done);
   ClusterStat handle(const Stat& m, Time now) const;
+  Result<Replayed> handle(const Replay& m, Time now) const;
   Result<rpc::Empty> handle(const ReportNode& m, Time now);
 
   // ---- nodes
@@ -75,8 +87,11 @@ class Master {
 
   uint64_t epoch() const { return epoch_; }
   const Members& members() const { return members_; }
-  struct Totals {  // since start, but for the gauges
-    uint64_t puts = 0, put_no_space = 0, puts_discarded = 0, hits = 0, misses = 0, removed = 0;
+  const EventLog& events() const { return events_; }
+  uint64_t memory() const;  // of its tables, keys excluded
+  struct Totals {           // since start, but for the gauges
+    uint64_t puts = 0, put_no_space = 0, puts_discarded = 0, puts_waited = 0, not_admitted = 0;
+    uint64_t hits = 0, misses = 0, removed = 0, evictions = 0;
     uint64_t evicted_objects = 0, evicted_bytes = 0, nodes_expired = 0, records_refused = 0;
   };
   const Totals& totals() const { return totals_; }
@@ -85,78 +100,142 @@ class Master {
   struct ParkedPut {
     PutStart message;
     PutStarted reply;
-    std::vector<size_t> open;  // items without an answer
-    Time deadline;
+    std::vector<const Member*> named;  // of reply.nodes
+    std::vector<size_t> open;          // items without an answer
+    uint64_t demand = 0;               // bytes of room they wait for; those over quota for none
     Done<PutStarted> done;
   };
   struct ParkedLook {
+    uint16_t tenant = 0;
     std::vector<ObjectKey> keys;
     size_t missing = 0;
     std::function<void(Time now)> answer;
     std::multimap<Time, ParkedLook>::iterator self;
   };
-  struct Discard {  // a grant that expires, or an abandoned writer's range that becomes free
-    Time when;
-    ObjectKey key;
-    Generation generation;
-    NodeId node = {};
-    uint64_t mount = 0, offset = 0, bytes = 0;
+  struct Resting {  // a range that may still be written or read for a while
+    NodeId node;
+    uint64_t mount = 0;
+    Id range = kNoId;
+    Record record;
   };
+  enum class Tried : uint8_t { kAnswered, kNoRoom, kOverQuota };
 
+  // ---- tables
   Generation next_generation();
-  Object* find(const ObjectKey& key) const;
-  Object* find_complete(const ObjectKey& key) const;
-  Object& insert(const ObjectKey& key, uint64_t bytes, Generation generation, Time now);
-  // Takes the object out of every table. Its ranges are the caller's concern.
-  std::unique_ptr<Object> take(Object& object);
-  void forget_range(Member& node, const Record& record, std::function<void()> done);
-  // Takes it out and gives its ranges back; `each_forgotten` runs once a replica.
-  void release(Object& object, const std::function<void()>& each_forgotten);
+  uint64_t wall_ms(Time now) const;
+  Object* find_complete(uint16_t tenant, const ObjectKey& key);
+  size_t replica_count(const Object& object) const;
+  template <class F>
+  void each_replica(const Object& object, const F& f) const;
+  void add_replica(Object& object, const Replica& replica);
+  Replica take_replica(Object& object, const Member& node);  // no node: it has none there
+  void set_config(Object& object, ObjectClass cls, Pin pin, Time keep_until,
+                  const std::string& group);
+  Record record_of(const Object& object, const Replica& replica) const;
+  template <class Pieces>
+  void each_piece(const Replica& replica, uint64_t bytes, const Pieces& f) const;
+  Place place_of(const Object& object, const Replica& replica, std::vector<NodeRef>& nodes,
+                 std::vector<const Member*>& named) const;
+  void enqueue(Object& object);
+  void dequeue(Object& object);
+  void grant(Object& object, Time now);  // a lease, to all of its group
+  std::span<const Id> group_of(const Object& object) const;
+  void forget(const Replica& replica, Record record, Outcoming forgotten);
+  // Takes it out and gives its ranges back; `forgotten` is told once a replica.
+  void release(Object& object, const Outcoming& forgotten);
+  void erase(Object& object);  // whose replicas are gone
   void abandon(Object& object, Time now);
-  void publish(Object& object);
-  void recorded(const ObjectKey& key, Generation generation, Time now);
+  void publish(Object& object, Time now, bool anew);
+  void note(EventKind kind, const Object& object, Time now, const char* reason = "");
+  void order_done(Member& node, PendingOrder& pending, bool ok, Time now);
+  void recorded(Id id, const Record& record, Time now);
   void drop_node(const NodeId& name, Time now);
   void adopt(Member& node, const Record& record, Time now);
+  Id reserve(Member& node, const Record& record);
 
-  bool start_put(const PutStart& m, size_t i, PutStarted& reply, bool last_try, Time now);
+  // ---- room
+  Tried start_put(ParkedPut& put, uint16_t tenant, size_t i, bool last_try, Time now);
   Outcome no_room(uint64_t bytes) const;
-  void end_put(const PutClaim& claim, Time now, const std::function<void(Outcome)>& decided);
+  Outcome known(Object& object, Time now);
+  bool admitted(const PutStart& m, uint64_t bytes) const;
+  bool within_quota(uint16_t tenant, uint64_t bytes, Time now);
+  void try_items(ParkedPut& put, uint16_t tenant, bool last_try, Time now);
+  Outcome removable(const Object& object, bool force, Time now) const;
+  void remove(Object& object, const Outcoming& gather, Time now);
+  void end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& gather, size_t item);
   void retry_puts(Time now);
   void expire_parked(Time now);
   void make_room(Time now);
-  void evict(uint64_t bytes, size_t keep, Time now);
-  Replicas locate(const GetReplicas& m, Time now);
-  Listed list(const List& m, Time now) const;
-  size_t missing(const std::vector<ObjectKey>& keys) const;
+  struct Need {
+    uint64_t bytes = 0;
+    const char* reason = "";
+    bool ahead = false;  // nobody waits for it
+  };
+  void evict(Need need, Time now);
+  uint64_t evict_from(Tenant& tenant, size_t queue, const Need& need, Time now);
+  uint64_t evict_one(Object& object, const char* reason, Time now);
+  bool may_go(const Object& object, const Need& need, Time now) const;
+
+  // ---- looking
+  Replicas locate(const GetReplicas& m, uint16_t tenant, Time now);
+  Listed list(const List& m, uint16_t tenant, Time now) const;
+  size_t missing(uint16_t tenant, const std::vector<ObjectKey>& keys);
   Result<> sure(size_t missing, Time now) const;
-  void look(const std::vector<ObjectKey>& keys, Duration wait, Time now,
+  void look(uint16_t tenant, const std::vector<ObjectKey>& keys, Duration wait, Time now,
             std::function<void(Time now)> answer);
   void answer_look(ParkedLook& look, Time now);
-  void wake_looks(const ObjectKey& key, Time now);
+  void wake_looks(const Object& object, Time now);
+
   void expire_leases(Time now);
   void expire_grants(Time now);
+  void expire_keeps(Time now);
   uint64_t nodes(Time now) const;  // what the next master should expect
-  bool on_healthy_node(const Object& object, Time now) const;
-  void finish(Time now);  // after every message: room, parked calls, orders
+  void finish(Time now);           // after every message: room, parked calls, orders
 
   const MasterOptions options_;
+  const Time started_;
+  const uint64_t started_s_;  // by the wall clock
   uint64_t epoch_;
   uint64_t counter_ = 0;
+  Table table_;
+  Tenants tenants_;
   Members members_;
   Rebuild rebuild_;
   Leases leases_;
-  Lru lru_;
-  std::unordered_map<ObjectKey, std::unique_ptr<Object>> objects_;
-  std::set<std::string_view> stored_;  // keys of complete objects, for ls
-  uint64_t object_bytes_ = 0;          // of complete objects
-  std::deque<Discard> writing_;        // grants by age
-  std::deque<Discard> quarantine_;     // ranges of abandoned writers, by when they may be reused
-  std::list<ParkedPut> parked_puts_;
+  EventLog events_;
+  std::unordered_map<Id, Extras> extras_;
+  std::unordered_map<Id, Recording> recording_;
+  std::unordered_map<std::string, std::vector<Id>> groups_;  // by tenant and name
+  std::set<std::pair<Time, Id>> keeps_;                      // when pins and lives end
+  uint64_t object_bytes_ = 0;                                // of complete objects
+  IdList<Object, &Object::queue> writing_;                   // grants by age
+  std::multimap<Time, Resting> resting_;
+  std::multimap<Time, ParkedPut> parked_puts_;    // by deadline
+  uint64_t parked_demand_ = 0;                    // theirs
   std::multimap<Time, ParkedLook> parked_looks_;  // by deadline
-  std::unordered_map<ObjectKey, std::vector<ParkedLook*>> awaited_;
+  std::unordered_map<std::string, std::vector<ParkedLook*>> awaited_;
   bool room_changed_ = false;  // since parked puts were last tried
   bool filled_ = false;        // something was granted since room was last made
+  Id newest_ = kNoId;          // published last: working ahead does not evict it
   Totals totals_;
 };
+
+template <class F>
+void Master::each_replica(const Object& object, const F& f) const {
+  if (object.node != nullptr) f(Replica{object.node, object.range, object.generation});
+  if (!object.more_replicas) return;
+  for (const Replica& r : extras_.at(object.self).replicas) f(r);
+}
+
+template <class Pieces>
+void Master::each_piece(const Replica& replica, uint64_t bytes, const Pieces& f) const {
+  const Member& node = *replica.node;
+  for (Id range = replica.range; range != kNoId; range = node.space.next(range)) {
+    const uint64_t n = std::min(bytes, node.space.bytes(range));
+    const uint64_t offset = node.layout.data + node.space.offset(range);
+    f(Extent{offset, n, node.layout.guard_of(offset)});
+    bytes -= n;
+  }
+}
 
 }  // namespace mc::store

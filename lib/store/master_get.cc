@@ -16,24 +16,38 @@ Result<> check_keys(const std::vector<ObjectKey>& keys) {
   return {};
 }
 
-uint32_t index_of(std::vector<NodeRef>& nodes, const NodeRef& node) {
-  for (size_t i = 0; i < nodes.size(); ++i)
-    if (nodes[i].generation == node.generation && nodes[i].name == node.name)
-      return static_cast<uint32_t>(i);
-  nodes.push_back(node);
-  return static_cast<uint32_t>(nodes.size() - 1);
-}
-
 }  // namespace
 
-Replicas Master::locate(const GetReplicas& m, Time now) {
+Place Master::place_of(const Object& object, const Replica& replica, std::vector<NodeRef>& nodes,
+                       std::vector<const Member*>& named) const {
+  Place place;
+  const auto known = std::find(named.begin(), named.end(), replica.node);
+  place.node = static_cast<uint32_t>(known - named.begin());
+  if (known == named.end()) {
+    named.push_back(replica.node);
+    nodes.push_back(replica.node->ref);
+  }
+  if (replica.generation != object.generation) place.generation = replica.generation;
+  bool first = true;
+  each_piece(replica, object.bytes, [&](const Extent& piece) {
+    if (!std::exchange(first, false)) return place.more.push_back(piece);
+    place.offset = piece.offset;
+    place.guard = piece.guard;
+    place.bytes = piece.bytes;
+  });
+  if (place.more.empty()) place.bytes = 0;
+  return place;
+}
+
+Replicas Master::locate(const GetReplicas& m, uint16_t tenant, Time now) {
   Replicas reply;
   reply.epoch = epoch_;
   reply.lease_ms = static_cast<uint32_t>(leases_.ttl() / std::chrono::milliseconds(1));
   reply.items.resize(m.keys.size());
+  std::vector<const Member*> named;
   for (size_t i = 0; i < m.keys.size(); ++i) {
     Located& item = reply.items[i];
-    Object* object = find_complete(m.keys[i]);
+    Object* object = find_complete(tenant, m.keys[i]);
     if (object == nullptr) {
       ++totals_.misses;
       auto key = check_object_key(m.keys[i]);
@@ -43,42 +57,39 @@ Replicas Master::locate(const GetReplicas& m, Time now) {
       continue;
     }
     ++totals_.hits;
-    lru_.drop(*object);
-    leases_.grant(*object, now);
+    grant(*object, now);
     item.bytes = object->bytes;
     item.checksum = object->checksum;
     item.generation = object->generation;
-    std::vector<Replica> at = object->replicas;
-    std::stable_partition(at.begin(), at.end(), [&](const Replica& r) {
-      return !members_.liveness().suspect(r.node->ref.name, now);
-    });
-    for (const Replica& r : at) {
-      const uint64_t offset = r.node->layout.data + r.offset;
-      item.places.push_back(
-          {index_of(reply.nodes, r.node->ref), offset, r.node->layout.guard_of(offset)});
-    }
+    for (const bool healthy : {true, false})
+      each_replica(*object, [&](const Replica& r) {
+        if (members_.healthy(*r.node, now) == healthy)
+          item.places.push_back(place_of(*object, r, reply.nodes, named));
+      });
   }
   return reply;
 }
 
 // What the answer of `answer` depends on is waited for: keys that may yet be put, and, while nodes
 // are still missing, for what they hold.
-void Master::look(const std::vector<ObjectKey>& keys, Duration wait, Time now,
+void Master::look(uint16_t tenant, const std::vector<ObjectKey>& keys, Duration wait, Time now,
                   std::function<void(Time now)> answer) {
-  const size_t open = missing(keys);
+  const size_t open = missing(tenant, keys);
   const bool unsure = (open > 0 || keys.empty()) && !rebuild_.over(now);
   Time until = open > 0 ? now + std::min(wait, kWaitMax) : now;
   if (unsure) until = std::max(until, std::min(now + kDoubt, rebuild_.end()));
   if (until <= now || parked_looks_.size() >= kParkedMax) return answer(now);
-  const auto it = parked_looks_.emplace(until, ParkedLook{keys, open, std::move(answer), {}});
+  const auto it =
+      parked_looks_.emplace(until, ParkedLook{tenant, keys, open, std::move(answer), {}});
   it->second.self = it;
   for (const ObjectKey& key : keys)
-    if (check_object_key(key) && find_complete(key) == nullptr)
-      awaited_[key].push_back(&it->second);
+    if (check_object_key(key) && find_complete(tenant, key) == nullptr)
+      awaited_[in_tenant(tenant, key)].push_back(&it->second);
 }
 
-void Master::wake_looks(const ObjectKey& key, Time now) {
-  const auto it = awaited_.find(key);
+void Master::wake_looks(const Object& object, Time now) {
+  if (awaited_.empty()) return;
+  const auto it = awaited_.find(in_tenant(object.tenant, object.key()));
   if (it == awaited_.end()) return;
   const auto waiting = std::move(it->second);
   awaited_.erase(it);
@@ -88,7 +99,7 @@ void Master::wake_looks(const ObjectKey& key, Time now) {
 
 void Master::answer_look(ParkedLook& parked, Time now) {
   for (const ObjectKey& key : parked.keys) {
-    const auto it = awaited_.find(key);
+    const auto it = awaited_.find(in_tenant(parked.tenant, key));
     if (it == awaited_.end()) continue;
     std::erase(it->second, &parked);
     if (it->second.empty()) awaited_.erase(it);
@@ -98,9 +109,9 @@ void Master::answer_look(ParkedLook& parked, Time now) {
   answer(now);
 }
 
-size_t Master::missing(const std::vector<ObjectKey>& keys) const {
+size_t Master::missing(uint16_t tenant, const std::vector<ObjectKey>& keys) {
   return static_cast<size_t>(std::count_if(keys.begin(), keys.end(), [&](const ObjectKey& key) {
-    return check_object_key(key) && find_complete(key) == nullptr;
+    return find_complete(tenant, key) == nullptr && check_object_key(key);
   }));
 }
 
@@ -112,63 +123,85 @@ Result<> Master::sure(size_t missing, Time now) const {
 
 void Master::handle(const GetReplicas& m, Time now, Done<Replicas> done) {
   if (auto sane = check_keys(m.keys); !sane) return done(fail(sane.error()));
-  if (m.keys.empty()) return done(locate(m, now));
-  look(m.keys, std::chrono::milliseconds(m.wait_ms), now,
-       [this, m, done = std::move(done)](Time then) {
-         auto whole = sure(missing(m.keys), then);
-         done(whole ? Result<Replicas>(locate(m, then)) : fail(whole.error()));
-       });
+  const auto tenant = tenants_.get(m.tenant);
+  if (!tenant) return done(fail(tenant.error()));
+  if (missing(*tenant, m.keys) == 0) {
+    done(locate(m, *tenant, now));
+  } else {
+    look(*tenant, m.keys, std::chrono::milliseconds(m.wait_ms), now,
+         [this, m, tenant = *tenant, done = std::move(done)](Time then) {
+           auto whole = sure(missing(tenant, m.keys), then);
+           done(whole ? Result<Replicas>(locate(m, tenant, then)) : fail(whole.error()));
+         });
+  }
   finish(now);
 }
 
 void Master::handle(const Exists& m, Time now, Done<Existing> done) {
   if (auto sane = check_keys(m.keys); !sane) return done(fail(sane.error()));
   if (m.keys.empty()) return done(Existing{epoch_, {}});
-  look(m.keys, {}, now, [this, keys = m.keys, done = std::move(done)](Time then) {
-    if (auto whole = sure(missing(keys), then); !whole) return done(fail(whole.error()));
+  const auto tenant = tenants_.get(m.tenant);
+  if (!tenant) return done(fail(tenant.error()));
+  const auto existing = [this, tenant = *tenant](const std::vector<ObjectKey>& keys) {
     Existing reply{epoch_, {}};
     reply.items.reserve(keys.size());
     for (const ObjectKey& key : keys)
-      reply.items.push_back(find_complete(key) != nullptr ? uint8_t{1} : uint8_t{0});
-    done(reply);
-  });
+      reply.items.push_back(find_complete(tenant, key) != nullptr ? uint8_t{1} : uint8_t{0});
+    return reply;
+  };
+  if (rebuild_.over(now)) return done(existing(m.keys));
+  look(*tenant, m.keys, {}, now,
+       [this, existing, tenant = *tenant, keys = m.keys, done = std::move(done)](Time then) {
+         auto whole = sure(missing(tenant, keys), then);
+         done(whole ? Result<Existing>(existing(keys)) : fail(whole.error()));
+       });
 }
 
 Result<Matched> Master::handle(const MatchPrefix& m, Time now) {
   MC_TRY_(check_keys(m.keys));
+  const uint16_t tenant = tenants_.find(m.tenant);
   Matched reply{epoch_, 0};
   for (const ObjectKey& key : m.keys) {
-    Object* object = find_complete(key);
+    Object* object = find_complete(tenant, key);
     if (object == nullptr) break;
-    lru_.drop(*object);
-    leases_.grant(*object, now);
+    grant(*object, now);
     ++reply.hits;
   }
   return reply;
 }
 
 void Master::handle(const List& m, Time now, Done<Listed> done) {
-  look({}, {}, now, [this, m, done = std::move(done)](Time then) {
+  look(0, {}, {}, now, [this, m, done = std::move(done)](Time then) {
     auto whole = sure(1, then);
-    done(whole ? Result<Listed>(list(m, then)) : fail(whole.error()));
+    done(whole ? Result<Listed>(list(m, tenants_.find(m.tenant), then)) : fail(whole.error()));
   });
 }
 
-Listed Master::list(const List& m, Time now) const {
+Listed Master::list(const List& m, uint16_t tenant, Time now) const {
   Listed reply;
   reply.epoch = epoch_;
+  reply.next_event = events_.next();
   const uint32_t limit = std::clamp(m.limit, 1u, kListMax);
-  auto it = m.after < m.prefix ? stored_.lower_bound(m.prefix) : stored_.upper_bound(m.after);
-  for (; it != stored_.end() && it->starts_with(m.prefix); ++it) {
+  const bool from_prefix = m.after < m.prefix;
+  const Object* at = table_.after(tenant, from_prefix ? m.prefix : m.after, from_prefix);
+  for (; at != nullptr && at->key().starts_with(m.prefix);
+       at = table_.after(tenant, at->key(), false)) {
     if (reply.items.size() == limit) {
       reply.more = true;
       break;
     }
-    const Object& object = *objects_.at(ObjectKey(*it));
-    reply.items.push_back({object.key, object.bytes, object.checksum, object.generation,
-                           static_cast<uint32_t>(object.replicas.size()),
-                           leases_.held(object, now)});
+    reply.items.push_back({ObjectKey(at->key()), at->bytes, at->checksum, at->generation,
+                           static_cast<uint32_t>(replica_count(*at)), leases_.held(*at, now),
+                           static_cast<uint8_t>(at->cls), static_cast<uint8_t>(at->pin)});
   }
+  return reply;
+}
+
+Result<Replayed> Master::handle(const Replay& m, Time) const {
+  Replayed reply;
+  reply.epoch = epoch_;
+  reply.next = events_.next();
+  reply.events = events_.since(m.from, std::clamp(m.limit, 1u, kListMax), &reply.gap);
   return reply;
 }
 
@@ -177,22 +210,26 @@ ClusterStat Master::handle(const Stat&, Time now) const {
   reply.epoch = epoch_;
   reply.capacity = members_.capacity();
   reply.used = members_.used();
-  reply.objects = stored_.size();
+  reply.objects = table_.listed();
   reply.object_bytes = object_bytes_;
   reply.leased = leases_.size();
-  reply.writing = objects_.size() - stored_.size();
+  reply.writing = table_.size() - table_.listed();
+  reply.memory = memory();
   reply.evicted_objects = totals_.evicted_objects;
   reply.evicted_bytes = totals_.evicted_bytes;
   reply.rebuilding = rebuild_.why(now);
+  for (const auto& tenant : tenants_.all())
+    reply.tenants.push_back({tenant->name, tenant->objects, tenant->used, tenant->quota});
   for (const auto& [name, node] : members_.all()) {
-    const bool suspect = members_.liveness().suspect(name, now);
-    reply.nodes.push_back({name, node->ref.control,
-                           !node->ready ? "mounting"
-                           : suspect    ? "suspect"
-                                        : "ready",
-                           node->ref.generation, node->space.capacity(), node->space.used(),
-                           node->releasing, node->holds.size(),
-                           to_ms(members_.liveness().silence(name, now))});
+    const char* state = !node->ready                    ? "mounting"
+                        : !members_.healthy(*node, now) ? "suspect"
+                        : !node->draining               ? "ready"
+                        : node->space.used() == 0       ? "drained"
+                                                        : "draining";
+    reply.nodes.push_back({name, node->ref.control, state, node->ref.generation,
+                           node->space.capacity(), node->space.used(), node->releasing,
+                           node->objects, to_ms(members_.liveness().silence(name, now)),
+                           node->space.fragmentation(), node->host, node->domain});
   }
   return reply;
 }

@@ -5,6 +5,7 @@ namespace mc::store {
 namespace {
 constexpr uint64_t kEpochsAheadMax = 1 << 28;  // of seconds: a clock eight years wrong
 constexpr uint64_t kNodesSeenMax = 4096;
+constexpr uint64_t kKeepMaxS = 100ull * 365 * 24 * 3600;
 }  // namespace
 
 Result<Mounted> Master::handle(const Mount& m, Time now) {
@@ -44,7 +45,7 @@ Result<Mounted> Master::handle(const Inventory& m, Time now) {
   members_.heard(*node, now);
   for (const Record& record : m.records) adopt(*node, record, now);
   if (m.last) {
-    members_.ready(*node);
+    members_.ready(*node, now);
     if (node->returns) rebuild_.reported(m.node);
     room_changed_ = true;
   }
@@ -52,39 +53,73 @@ Result<Mounted> Master::handle(const Inventory& m, Time now) {
   return Mounted{epoch_, nodes(now)};
 }
 
+// Takes the ranges of a record, of which nothing is believed; kNoId when they cannot be had.
+Id Master::reserve(Member& node, const Record& record) {
+  Id head = kNoId, last = kNoId;
+  uint64_t left = record.bytes;
+  const auto piece = [&](uint64_t offset, uint64_t bytes) {
+    const uint64_t data = node.layout.data;
+    if (offset < data || bytes > left) return false;
+    const auto range = node.space.reserve(offset - data, bytes, kNoId);
+    if (!range) return false;
+    if (head == kNoId)
+      head = *range;
+    else
+      node.space.chain(last, *range);
+    last = *range;
+    left -= bytes;
+    return true;
+  };
+  bool sane = record.more.size() < kExtentsMax &&
+              piece(record.offset, record.more.empty() ? record.bytes : record.first_bytes);
+  for (const Extent& e : record.more) sane = sane && e.bytes > 0 && piece(e.offset, e.bytes);
+  if (sane && left == 0) return head;
+  if (head != kNoId) node.space.free(head);
+  return kNoId;
+}
+
 void Master::adopt(Member& node, const Record& record, Time now) {
-  Record here = record;
-  here.offset -= node.layout.data;  // of a lying record: out of range, refused below
-  const bool sane =
-      check_object_key(record.key) && record.generation && record.offset >= node.layout.data;
-  if (!sane || !node.space.reserve(here.offset, here.bytes)) {
+  const auto tenant = tenants_.get(record.tenant);
+  const bool sane = check_object_key(record.key) && record.generation && tenant &&
+                    record.cls <= static_cast<uint8_t>(ObjectClass::kContext) &&
+                    record.pin <= static_cast<uint8_t>(Pin::kHard) &&
+                    record.group.size() <= kGroupBytesMax;
+  const Id range = sane ? reserve(node, record) : kNoId;
+  if (range == kNoId) {
     ++totals_.records_refused;
-    members_.order(node, OrderKind::kForget, here, record.generation, [](bool, Time) {});
+    members_.order(node, OrderKind::kForget, record, record.generation, {});
     return;
   }
-  Object* object = find(record.key);
-  if (object != nullptr && object->state == ObjectState::kComplete &&
-      object->generation < record.generation) {
-    release(*object, {});  // a later put of the same key
-    object = nullptr;
+  ++node.objects;
+  const Replica replica{&node, range, record.generation};
+  Object* object = table_.find(*tenant, record.key);
+  if (object != nullptr && object->state == ObjectState::kComplete) {
+    bool here = false;
+    each_replica(*object, [&](const Replica& r) { here = here || r.node == &node; });
+    // Of the same put, or a copy made of it later.
+    const bool twin = object->bytes == record.bytes && object->checksum == record.checksum &&
+                      replica_count(*object) < kReplicasMax && !here;
+    if (twin) return add_replica(*object, replica);
+    if (object->generation < record.generation) {
+      release(*object, {});  // a later put of the same key
+      object = nullptr;
+    }
   }
-  if (object == nullptr) {
-    object = &insert(record.key, record.bytes, record.generation, now);
-    object->checksum = record.checksum;
-    object->state = ObjectState::kComplete;
-    object->replicas.push_back({&node, here.offset});
-    node.holds[here.offset] = object;
-    publish(*object);
-    wake_looks(record.key, now);
-    return;
-  }
-  const bool twin = object->state == ObjectState::kComplete &&
-                    object->generation == record.generation && object->bytes == record.bytes &&
-                    object->checksum == record.checksum && object->replicas.size() < kReplicasMax &&
-                    object->replicas.back().node != &node;
-  if (!twin) return forget_range(node, here, {});
-  object->replicas.push_back({&node, here.offset});
-  node.holds[here.offset] = object;
+  if (object != nullptr) return forget(replica, record, {});
+  object = &table_.insert(*tenant, record.key);
+  object->bytes = record.bytes;
+  object->checksum = record.checksum;
+  add_replica(*object, replica);
+  Time keep = Time::max();
+  if (record.keep_until_s > 0)
+    keep = record.keep_until_s * 1000 <= wall_ms(now)
+               ? now
+               : now + std::chrono::milliseconds(
+                           std::min(record.keep_until_s - wall_ms(now) / 1000, kKeepMaxS) * 1000);
+  if (record.cls != 0 || record.pin != 0 || !record.group.empty())
+    set_config(*object, static_cast<ObjectClass>(record.cls), static_cast<Pin>(record.pin), keep,
+               record.group);
+  publish(*object, now, false);
 }
 
 Result<Mounted> Master::handle(const Unmount& m, Time now) {
@@ -105,16 +140,21 @@ Result<rpc::Empty> Master::handle(const ReportNode& m, Time now) {
   return rpc::Empty{};
 }
 
+// Costs O(ranges of the node).
 void Master::drop_node(const NodeId& name, Time now) {
   const std::unique_ptr<Member> node = members_.take(name);
   if (node == nullptr) return;
-  const auto holds = std::move(node->holds);
-  node->holds.clear();
-  for (const auto& [offset, object] : holds) {
-    std::erase_if(object->replicas, [&](const Replica& r) { return r.node == node.get(); });
-    if (object->replicas.empty() && object->recording == 0) take(*object);
+  for (Id range = node->space.first(); range != kNoId; range = node->space.after(range)) {
+    if (!node->space.taken(range) || node->space.owner(range) == kNoId) continue;
+    Object& object = table_[node->space.owner(range)];
+    node->space.set_owner(range, kNoId);
+    if (take_replica(object, *node).node == nullptr) continue;  // another piece of it came first
+    if (object.node != nullptr || object.state == ObjectState::kRecording) continue;
+    if (object.state == ObjectState::kComplete)
+      note(EventKind::kRemoved, object, now, "lost: its node is gone");
+    erase(object);
   }
-  for (auto& pending : node->orders) pending.done(false, now);
+  members_.fail_orders(*node, now);
   if (node->beat) node->beat(Beat{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, 0});
   room_changed_ = true;
 }

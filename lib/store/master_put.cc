@@ -13,18 +13,27 @@ Outcome outcome(Code code, std::string what) {
   return {static_cast<uint8_t>(code), std::move(what)};
 }
 
-uint32_t index_of(std::vector<NodeRef>& nodes, const NodeRef& node) {
-  for (size_t i = 0; i < nodes.size(); ++i)
-    if (nodes[i].generation == node.generation && nodes[i].name == node.name)
-      return static_cast<uint32_t>(i);
-  nodes.push_back(node);
-  return static_cast<uint32_t>(nodes.size() - 1);
-}
-
 Result<> check_batch(size_t items) {
   if (items > kBatchMax)
     return fail(Code::kInvalid, "%zu items in one call: %zu at most", items, kBatchMax);
   return {};
+}
+
+Result<> check_put(const PutStart& m) {
+  MC_TRY_(check_batch(m.items.size()));
+  if (m.cls > static_cast<uint8_t>(ObjectClass::kContext))
+    return fail(Code::kInvalid, "put of class %u: want 0, 1 or 2", unsigned{m.cls});
+  if (m.pin > static_cast<uint8_t>(Pin::kHard))
+    return fail(Code::kInvalid, "put with pin %u: want 0, 1 or 2", unsigned{m.pin});
+  if (m.group.size() > kGroupBytesMax)
+    return fail(Code::kInvalid, "put in a group of %zu bytes: %zu at most", m.group.size(),
+                kGroupBytesMax);
+  return {};
+}
+
+Duration ttl_of(uint64_t ms) {
+  constexpr uint64_t kYear = 365ull * 24 * 3600 * 1000;
+  return std::chrono::milliseconds(std::min(ms, 100 * kYear));
 }
 
 }  // namespace
@@ -44,96 +53,160 @@ Outcome Master::no_room(uint64_t bytes) const {
                       human_bytes(members_.used()).c_str()));
 }
 
-bool Master::start_put(const PutStart& m, size_t i, PutStarted& reply, bool last_try, Time now) {
-  const PutWant& want = m.items[i];
-  PutGrant& grant = reply.items[i];
-  if (auto key = check_object_key(want.key); !key) {
-    grant.outcome = Outcome::of(key);
-    return true;
+// Ephemeral objects are not stored where others would have to go for them.
+bool Master::admitted(const PutStart& m, uint64_t bytes) const {
+  if (m.cls != static_cast<uint8_t>(ObjectClass::kEphemeral)) return true;
+  if (options_.ephemeral == "exclude") return false;
+  const double room = options_.high_watermark * static_cast<double>(members_.capacity());
+  return static_cast<double>(members_.used()) + static_cast<double>(bytes) <= room;
+}
+
+// Whether a key that is there may be put: only where its writer has given up.
+Outcome Master::known(Object& object, Time now) {
+  const std::string key = shown(object.key());
+  if (object.state == ObjectState::kComplete) {
+    if (object.queued) tenants_.queue_of(object)->use(object);
+    return outcome(Code::kExists, strf("key '%s' is stored already", key.c_str()));
   }
-  if (Object* object = find(want.key)) {
-    if (object->state == ObjectState::kComplete) {
-      if (object->in_lru) lru_.touch(*object);
-      grant.outcome =
-          outcome(Code::kExists, strf("key '%s' is stored already", shown(want.key).c_str()));
-      return true;
-    }
-    if (object->state == ObjectState::kRecording || now - object->started < options_.put_discard) {
-      grant.outcome = outcome(
-          Code::kBusy, strf("key '%s' is being written by another", shown(want.key).c_str()));
-      return true;
-    }
+  if (object.state == ObjectState::kRecording || now - object.until < options_.put_discard)
+    return outcome(Code::kBusy, strf("key '%s' is being written by another", key.c_str()));
+  return {};
+}
+
+Master::Tried Master::start_put(ParkedPut& put, uint16_t tenant, size_t i, bool last_try,
+                                Time now) {
+  const PutStart& m = put.message;
+  const PutWant& want = m.items[i];
+  PutGrant& answer = put.reply.items[i];
+  if (auto key = check_object_key(want.key); !key) {
+    answer.outcome = Outcome::of(key);
+    return Tried::kAnswered;
+  }
+  if (Object* object = table_.find(tenant, want.key)) {
+    answer.outcome = known(*object, now);
+    if (!answer.outcome.ok()) return Tried::kAnswered;
     abandon(*object, now);
   }
+  if (!admitted(m, want.bytes)) {
+    ++totals_.not_admitted;
+    answer.outcome =
+        outcome(Code::kDenied, strf("key '%s' is not admitted: ephemeral (%s)",
+                                    shown(want.key).c_str(), options_.ephemeral.c_str()));
+    return Tried::kAnswered;
+  }
   const uint32_t replicas = std::clamp(m.replicas, 1u, kReplicasMax);
+  const bool hopeless = members_.capacity() > 0 && want.bytes > members_.largest();
+  if (!hopeless && !within_quota(tenant, want.bytes, now)) {
+    if (!last_try) return Tried::kOverQuota;
+    ++totals_.put_no_space;
+    const Tenant& t = tenants_[tenant];
+    answer.outcome = outcome(
+        Code::kNoSpace,
+        strf("tenant '%s' is at its quota: %s of %s used, the rest is leased",
+             shown(t.name).c_str(), human_bytes(t.used).c_str(), human_bytes(t.quota).c_str()));
+    return Tried::kAnswered;
+  }
   std::vector<Replica> at;
-  while (at.size() < replicas) {
-    const auto replica = members_.place(want.bytes, at, m.prefer, now);
+  const Wish wish{m.prefer, m.host, m.prefer_local};
+  while (!hopeless && at.size() < replicas) {
+    if (!at.empty() && !within_quota(tenant, want.bytes * (at.size() + 1), now)) break;
+    auto replica = members_.place(want.bytes, at, wish, now);
     if (!replica) break;
     at.push_back(*replica);
   }
   if (at.empty()) {
-    const bool hopeless = members_.capacity() > 0 && want.bytes > members_.largest();
-    if (!last_try && !hopeless) return false;
+    if (!last_try && !hopeless) return Tried::kNoRoom;
     ++totals_.put_no_space;
-    grant.outcome = no_room(want.bytes);
-    return true;
+    answer.outcome = no_room(want.bytes);
+    return Tried::kAnswered;
   }
   filled_ = true;
-  Object& object = insert(want.key, want.bytes, next_generation(), now);
-  object.replicas = std::move(at);
-  grant.generation = object.generation;
-  for (const Replica& r : object.replicas) {
-    r.node->holds[r.offset] = &object;
-    const uint64_t offset = r.node->layout.data + r.offset;
-    grant.places.push_back(
-        {index_of(reply.nodes, r.node->ref), offset, r.node->layout.guard_of(offset)});
+  Object& object = table_.insert(tenant, want.key);
+  object.bytes = want.bytes;
+  object.until = now;
+  writing_.push_back(object.self);
+  const Generation generation = next_generation();
+  for (Replica& r : at) {
+    r.generation = generation;
+    add_replica(object, r);
   }
-  writing_.push_back({now + options_.put_discard, object.key, object.generation});
-  return true;
+  const auto cls = static_cast<ObjectClass>(m.cls);
+  const auto pin = static_cast<Pin>(m.pin);
+  if (m.cls != 0 || m.pin != 0 || !m.group.empty())
+    set_config(object, cls, pin, m.ttl_ms == 0 ? Time::max() : now + ttl_of(m.ttl_ms), m.group);
+  answer.generation = generation;
+  for (const Replica& r : at)
+    answer.places.push_back(place_of(object, r, put.reply.nodes, put.named));
+  return Tried::kAnswered;
+}
+
+// Makes room of the tenant's own, if need be.
+bool Master::within_quota(uint16_t tenant, uint64_t bytes, Time now) {
+  Tenant& t = tenants_[tenant];
+  if (t.quota == 0) return true;
+  const uint64_t span = (bytes / kPage + (bytes % kPage != 0 || bytes == 0 ? 1 : 0)) * kPage;
+  if (span > t.quota) return false;
+  for (size_t q = 0; q < t.queues.size() && t.used + span > t.quota; ++q)
+    evict_from(t, q, {t.used + span - t.quota, "evicted: its tenant is at its quota", false}, now);
+  return t.used + span <= t.quota;
 }
 
 void Master::handle(const PutStart& m, Time now, Done<PutStarted> done) {
-  if (auto sane = check_batch(m.items.size()); !sane) return done(fail(sane.error()));
-  ParkedPut put{m, {}, {}, now, std::move(done)};
+  if (auto sane = check_put(m); !sane) return done(fail(sane.error()));
+  const auto tenant = tenants_.get(m.tenant);
+  if (!tenant) return done(fail(tenant.error()));
+  ParkedPut put{m, {}, {}, {}, 0, std::move(done)};
   put.reply.epoch = epoch_;
   put.reply.items.resize(m.items.size());
   const bool last_try = parked_puts_.size() >= kParkedMax;
-  for (size_t i = 0; i < m.items.size(); ++i)
-    if (!start_put(m, i, put.reply, last_try, now)) put.open.push_back(i);
+  try_items(put, *tenant, last_try, now);
   if (put.open.empty()) {
     put.done(put.reply);
   } else {
     const Duration wait = std::chrono::milliseconds(m.wait_ms);
-    put.deadline = now + std::min(m.wait_ms == 0 ? options_.put_wait : wait, kWaitMax);
-    parked_puts_.push_back(std::move(put));
+    ++totals_.puts_waited;
+    parked_demand_ += put.demand;
+    parked_puts_.emplace(now + std::min(m.wait_ms == 0 ? options_.put_wait : wait, kWaitMax),
+                         std::move(put));
   }
   finish(now);
 }
 
+// The items that are open; the first time, all of them.
+void Master::try_items(ParkedPut& put, uint16_t tenant, bool last_try, Time now) {
+  if (put.open.empty())
+    for (size_t i = 0; i < put.message.items.size(); ++i) put.open.push_back(i);
+  put.demand = 0;
+  std::erase_if(put.open, [&](size_t i) {
+    const Tried tried = start_put(put, tenant, i, last_try, now);
+    if (tried == Tried::kNoRoom) put.demand += put.message.items[i].bytes + kPage;
+    return tried == Tried::kAnswered;
+  });
+}
+
 void Master::retry_puts(Time now) {
   room_changed_ = false;
-  for (auto put = parked_puts_.begin(); put != parked_puts_.end();) {
-    std::erase_if(put->open,
-                  [&](size_t i) { return start_put(put->message, i, put->reply, false, now); });
-    if (put->open.empty()) {
-      put->done(put->reply);
-      put = parked_puts_.erase(put);
+  for (auto it = parked_puts_.begin(); it != parked_puts_.end();) {
+    ParkedPut& put = it->second;
+    parked_demand_ -= put.demand;
+    try_items(put, tenants_.find(put.message.tenant), false, now);
+    parked_demand_ += put.demand;
+    if (put.open.empty()) {
+      put.done(put.reply);
+      it = parked_puts_.erase(it);
     } else {
-      ++put;
+      ++it;
     }
   }
 }
 
 void Master::expire_parked(Time now) {
-  for (auto put = parked_puts_.begin(); put != parked_puts_.end();) {
-    if (put->deadline > now) {
-      ++put;
-      continue;
-    }
-    for (const size_t i : put->open) start_put(put->message, i, put->reply, true, now);
-    put->done(put->reply);
-    put = parked_puts_.erase(put);
+  while (!parked_puts_.empty() && parked_puts_.begin()->first <= now) {
+    ParkedPut put = std::move(parked_puts_.begin()->second);
+    parked_puts_.erase(parked_puts_.begin());
+    parked_demand_ -= put.demand;
+    try_items(put, tenants_.find(put.message.tenant), true, now);
+    put.done(put.reply);
   }
   while (!parked_looks_.empty() && parked_looks_.begin()->first <= now)
     answer_look(parked_looks_.begin()->second, now);
@@ -142,18 +215,19 @@ void Master::expire_parked(Time now) {
 void Master::handle(const PutEnd& m, Time now, Done<Outcomes> done) {
   if (auto sane = check_batch(m.items.size()); !sane) return done(fail(sane.error()));
   if (m.items.empty()) return done(Outcomes{epoch_, {}});
-  auto gather = std::make_shared<Gather<Outcomes>>(
+  const uint16_t tenant = tenants_.find(m.tenant);
+  const auto gather = std::make_shared<Gather<Outcomes>>(
       Outcomes{epoch_, std::vector<Outcome>(m.items.size())}, m.items.size(), std::move(done));
-  for (size_t i = 0; i < m.items.size(); ++i)
-    end_put(m.items[i], now, [gather, i](Outcome o) {
-      gather->reply().items[i] = std::move(o);
-      gather->decided();
-    });
+  for (size_t i = 0; i < m.items.size(); ++i) end_put(tenant, m.items[i], gather, i);
   finish(now);
 }
 
-void Master::end_put(const PutClaim& claim, Time, const std::function<void(Outcome)>& decided) {
-  Object* object = find(claim.key);
+void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& gather, size_t item) {
+  Object* object = table_.find(tenant, claim.key);
+  const auto decided = [&](Outcome o) {
+    gather->reply().items[item] = std::move(o);
+    gather->decided();
+  };
   if (object == nullptr || object->generation != claim.generation)
     return decided(outcome(Code::kStale, strf("put of '%s': its grant expired, or the master "
                                               "was restarted: put it again",
@@ -163,56 +237,69 @@ void Master::end_put(const PutClaim& claim, Time, const std::function<void(Outco
                                                 shown(claim.key).c_str())));
   switch (object->state) {
     case ObjectState::kComplete: return decided({});
-    case ObjectState::kRecording: object->waiting.push_back(decided); return;
+    case ObjectState::kRecording:
+      recording_[object->self].waiting.push_back({gather, item});
+      return;
     case ObjectState::kWriting: break;
   }
+  writing_.erase(object->self);
   object->checksum = claim.checksum;
   object->state = ObjectState::kRecording;
-  object->recording = static_cast<uint32_t>(object->replicas.size());
-  object->waiting.push_back(decided);
-  for (const Replica& r : object->replicas)
-    members_.order(*r.node, OrderKind::kRecord,
-                   {object->key, r.offset, object->bytes, object->checksum, object->generation}, {},
-                   [this, key = object->key, generation = object->generation](bool, Time when) {
-                     recorded(key, generation, when);
-                   });
+  Recording& recording = recording_[object->self];
+  recording.open = static_cast<uint32_t>(replica_count(*object));
+  recording.waiting.push_back({gather, item});
+  each_replica(*object, [&](const Replica& r) {
+    PendingOrder about;
+    about.object = object->self;
+    members_.order(*r.node, OrderKind::kRecord, record_of(*object, r), {}, std::move(about));
+  });
 }
 
-void Master::recorded(const ObjectKey& key, Generation generation, Time now) {
-  Object* object = find(key);
-  if (object == nullptr || object->generation != generation || --object->recording > 0) return;
-  auto waiting = std::move(object->waiting);
-  if (object->replicas.empty()) {
-    take(*object);
-    for (const auto& decided : waiting)
-      decided(outcome(Code::kUnavailable,
-                      strf("put of '%s': its node is gone: put it again", shown(key).c_str())));
-    return;
+void Master::recorded(Id id, const Record& record, Time now) {
+  const auto it = recording_.find(id);
+  if (it == recording_.end() || table_[id].key() != record.key || --it->second.open > 0) return;
+  const auto waiting = std::move(it->second.waiting);
+  recording_.erase(it);
+  Object& object = table_[id];
+  Outcome answer;
+  if (object.node == nullptr) {
+    erase(object);
+    answer = outcome(Code::kUnavailable, strf("put of '%s': its node is gone: put it again",
+                                              shown(record.key).c_str()));
+  } else {
+    publish(object, now, true);
   }
-  object->state = ObjectState::kComplete;
-  publish(*object);
-  for (const auto& decided : waiting) decided({});
-  wake_looks(key, now);
+  for (const auto& w : waiting) {
+    w.gather->reply().items[w.item] = answer;
+    w.gather->decided();
+  }
 }
 
-void Master::publish(Object& object) {
-  stored_.insert(object.key);
+void Master::publish(Object& object, Time now, bool anew) {
+  object.state = ObjectState::kComplete;
+  object.until = Time::min();
+  table_.list(object);
   object_bytes_ += object.bytes;
+  ++tenants_[object.tenant].objects;
   ++totals_.puts;
-  lru_.touch(object);
+  if (anew) newest_ = object.self;
+  enqueue(object);
+  note(EventKind::kStored, object, now);
+  wake_looks(object, now);
 }
 
 Result<Outcomes> Master::handle(const PutRevoke& m, Time now) {
   MC_TRY_(check_batch(m.items.size()));
+  const uint16_t tenant = tenants_.find(m.tenant);
   Outcomes reply{epoch_, std::vector<Outcome>(m.items.size())};
   for (size_t i = 0; i < m.items.size(); ++i) {
-    Object* object = find(m.items[i].key);
+    Object* object = table_.find(tenant, m.items[i].key);
     if (object == nullptr || object->generation != m.items[i].generation) continue;
     if (object->state == ObjectState::kWriting)
       release(*object, {});
     else
       reply.items[i] = outcome(Code::kInvalid, strf("put of '%s' is published: remove it instead",
-                                                    shown(object->key).c_str()));
+                                                    shown(object->key()).c_str()));
   }
   finish(now);
   return reply;
@@ -221,32 +308,43 @@ Result<Outcomes> Master::handle(const PutRevoke& m, Time now) {
 void Master::handle(const Remove& m, Time now, Done<Outcomes> done) {
   if (auto sane = check_batch(m.keys.size()); !sane) return done(fail(sane.error()));
   if (m.keys.empty()) return done(Outcomes{epoch_, {}});
-  auto gather = std::make_shared<Gather<Outcomes>>(
+  const uint16_t tenant = tenants_.find(m.tenant);
+  const auto gather = std::make_shared<Gather<Outcomes>>(
       Outcomes{epoch_, std::vector<Outcome>(m.keys.size())}, m.keys.size(), std::move(done));
   for (size_t i = 0; i < m.keys.size(); ++i) {
     Outcome& answer = gather->reply().items[i];
-    Object* object = find_complete(m.keys[i]);
+    Object* object = find_complete(tenant, m.keys[i]);
     if (auto key = check_object_key(m.keys[i]); !key) {
       answer = Outcome::of(key);
     } else if (object == nullptr) {
       const auto whole = sure(1, now);
       answer = whole ? outcome(Code::kNotFound, strf("no key '%s'", shown(m.keys[i]).c_str()))
                      : Outcome::of(whole);
-    } else if (leases_.held(*object, now) && !m.force) {
-      answer = outcome(Code::kBusy, strf("key '%s' is leased for %s ms more: retry, or force",
-                                         shown(m.keys[i]).c_str(),
-                                         number_text(to_ms(object->lease_until - now)).c_str()));
-    } else {
-      ++totals_.removed;
-      auto left = std::make_shared<size_t>(object->replicas.size());
-      release(*object, [gather, left] {
-        if (--*left == 0) gather->decided();
-      });
+    } else if (answer = removable(*object, m.force, now); answer.ok()) {
+      remove(*object, gather, now);
       continue;
     }
     gather->decided();
   }
   finish(now);
+}
+
+Outcome Master::removable(const Object& object, bool force, Time now) const {
+  if (force) return {};
+  if (leases_.held(object, now))
+    return outcome(Code::kBusy, strf("key '%s' is leased for %s ms more: retry, or force",
+                                     shown(object.key()).c_str(),
+                                     number_text(to_ms(object.until - now)).c_str()));
+  if (object.pin == Pin::kHard)
+    return outcome(Code::kBusy,
+                   strf("key '%s' is pinned: unpin it, or force", shown(object.key()).c_str()));
+  return {};
+}
+
+void Master::remove(Object& object, const Outcoming& gather, Time now) {
+  ++totals_.removed;
+  note(EventKind::kRemoved, object, now, "removed");
+  release(object, gather);
 }
 
 }  // namespace mc::store

@@ -5,14 +5,15 @@
 namespace mc::store {
 namespace {
 
-constexpr uint64_t kCapacityMax = uint64_t{1} << 48;
+constexpr uint64_t kOffsetMax = uint64_t{1} << 48;
+constexpr uint64_t kCapacityMax = (Allocator::kPagesMax - 1) * kPage;
 constexpr uint32_t kHoldMaxMs = 60'000;
 constexpr size_t kAddressMax = 280;
 
 Result<> check_layout(const Mount& m) {
   const Layout& l = m.layout;
   const bool sane = l.capacity > 0 && l.capacity <= kCapacityMax && l.capacity % kPage == 0 &&
-                    l.data <= kCapacityMax && l.guards <= kCapacityMax && l.guards % 8 == 0;
+                    l.data <= kOffsetMax && l.guards <= kOffsetMax && l.guards % 8 == 0;
   const uint64_t guard_bytes = l.capacity / kPage * 8;
   if (!sane || (l.guards < l.data + l.capacity && l.data < l.guards + guard_bytes))
     return fail(
@@ -52,6 +53,8 @@ Result<Member*> Members::add(const Mount& mount, Time now) {
   MC_CHECK(slot == nullptr);
   slot = std::make_unique<Member>(mount.node, mount.layout);
   slot->mount = mounts_;
+  slot->host = mount.host.substr(0, kAddressMax);
+  slot->domain = mount.domain.substr(0, kAddressMax);
   return slot.get();
 }
 
@@ -61,54 +64,106 @@ std::unique_ptr<Member> Members::take(const NodeId& name) {
   auto member = std::move(it->second);
   members_.erase(it);
   liveness_.forget(name);
-  if (member->ready) capacity_ -= member->space.capacity();
-  ready_.erase(std::remove(ready_.begin(), ready_.end(), member.get()), ready_.end());
+  if (counts(*member)) count(*member, false);
+  member->ready = false;
+  std::erase(untold_, member.get());
+  held_beats_.erase({member->beat_until, member.get()});
   return member;
+}
+
+void Members::fail_orders(Member& node, Time now) {
+  auto orders = std::move(node.orders);
+  node.orders.clear();
+  for (PendingOrder& pending : orders) order_done_(node, pending, false, now);
 }
 
 void Members::heard(const Member& node, Time now) {
   MC_CHECK(liveness_.heard(node.ref.name, node.mount, now).has_value());
 }
 
-void Members::ready(Member& node) {
+void Members::count(Member& node, bool in) {
+  if (in)
+    ready_.push_back(&node);
+  else
+    std::erase(ready_, &node);
+  const auto add = [in](uint64_t& sum, uint64_t n) { sum = in ? sum + n : sum - n; };
+  add(capacity_, node.space.capacity());
+  add(used_, node.space.used());
+  add(releasing_, node.releasing);
+}
+
+void Members::ready(Member& node, Time now) {
   if (node.ready) return;
+  node.space.seal();
   node.ready = true;
-  ready_.push_back(&node);
-  capacity_ += node.space.capacity();
+  node.ready_since = now;
+  count(node, true);
+}
+
+void Members::drain(Member& node, bool on) {
+  if (node.draining == on) return;
+  if (counts(node)) count(node, false);
+  node.draining = on;
+  if (counts(node)) count(node, true);
 }
 
 std::optional<Replica> Members::place(uint64_t bytes, const std::vector<Replica>& used,
-                                      const NodeId& prefer, Time now) {
-  const auto try_node = [&](Member* node) -> std::optional<Replica> {
-    if (!node->ready || liveness_.suspect(node->ref.name, now)) return std::nullopt;
-    if (std::any_of(used.begin(), used.end(), [&](const Replica& r) { return r.node == node; }))
-      return std::nullopt;
-    const auto offset = node->space.allocate(bytes);
-    if (!offset) return std::nullopt;
-    return Replica{node, *offset};
-  };
-  if (ready_.empty()) return std::nullopt;
-  if (Member* node = prefer.empty() ? nullptr : find(prefer))
-    if (auto at = try_node(node)) return at;
-  const auto free_part = [](const Member* node) {
-    return 1.0 -
-           static_cast<double>(node->space.used()) / static_cast<double>(node->space.capacity());
-  };
-  Member* a = ready_[random_.below(ready_.size())];
-  Member* b = ready_[random_.below(ready_.size())];
-  if (free_part(b) > free_part(a)) std::swap(a, b);
-  if (auto at = try_node(a)) return at;
-  if (auto at = try_node(b)) return at;
-  for (Member* node : ready_)
-    if (auto at = try_node(node)) return at;
+                                      const Wish& wish, Time now) {
+  // One range anywhere is better than pieces on the best node.
+  for (const size_t pieces : {size_t{1}, kExtentsMax}) {
+    Replica out;
+    const bool placed = place_by(placement_, ready_, used, wish, now, random_, [&](Member& node) {
+      if (!healthy(node, now)) return false;
+      const Id range = node.space.allocate(bytes, kNoId, pieces);
+      if (range == kNoId) return false;
+      out = {&node, range, {}};
+      return true;
+    });
+    if (!placed) continue;
+    used_ += out.node->space.rounded(bytes);
+    ++out.node->objects;
+    return out;
+  }
   return std::nullopt;
 }
 
-void Members::order(Member& node, OrderKind kind, const Record& record, Generation fence,
-                    std::function<void(bool, Time)> done) {
-  Order order{node.next_seq++, static_cast<uint8_t>(kind), record, fence};
-  order.record.offset += node.layout.data;
-  node.orders.push_back({std::move(order), std::move(done)});
+void Members::give_back(Member& node, Id range) {
+  const uint64_t before = node.space.used();
+  node.space.free(range);
+  if (counts(node)) used_ -= before - node.space.used();
+}
+
+namespace {
+uint64_t span_of(const Member& node, Id range) {
+  uint64_t bytes = 0;
+  for (; range != kNoId; range = node.space.next(range)) bytes += node.space.bytes(range);
+  return bytes;
+}
+}  // namespace
+
+void Members::releasing(Member& node, Id range) {
+  const uint64_t span = span_of(node, range);
+  node.space.set_owner(range, kNoId);
+  node.releasing += span;
+  --node.objects;
+  if (counts(node)) releasing_ += span;
+}
+
+void Members::released(Member& node, Id range) {
+  const uint64_t span = span_of(node, range);
+  node.releasing -= span;
+  if (counts(node)) releasing_ -= span;
+  give_back(node, range);
+}
+
+void Members::order(Member& node, OrderKind kind, Record record, Generation fence,
+                    PendingOrder about) {
+  about.order.seq = node.next_seq++;
+  about.order.kind = static_cast<uint8_t>(kind);
+  about.order.record = std::move(record);
+  about.order.fence = fence;
+  node.orders.push_back(std::move(about));
+  if (std::exchange(node.told, false)) untold_.push_back(&node);
 }
 
 void Members::beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Beat> done) {
@@ -118,23 +173,34 @@ void Members::beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Beat
     carried_out.push_back(std::move(node.orders.front()));
     node.orders.pop_front();
   }
+  held_beats_.erase({node.beat_until, &node});
   node.beat = std::move(done);  // an older one was given up by its sender
   node.beat_until = now + std::chrono::milliseconds(std::min(heartbeat.hold_ms, kHoldMaxMs));
-  for (auto& pending : carried_out) pending.done(true, now);
+  held_beats_.emplace(node.beat_until, &node);
+  if (!node.orders.empty() && std::exchange(node.told, false)) untold_.push_back(&node);
+  for (PendingOrder& pending : carried_out) order_done_(node, pending, true, now);
+}
+
+void Members::answer(Member& node, uint64_t epoch, uint64_t nodes) {
+  Beat reply;
+  reply.epoch = epoch;
+  reply.nodes = nodes;
+  const size_t n = std::min(node.orders.size(), kOrdersMax);
+  reply.orders.reserve(n);
+  for (size_t i = 0; i < n; ++i) reply.orders.push_back(node.orders[i].order);
+  held_beats_.erase({node.beat_until, &node});
+  node.beat_until = Time::max();
+  const Done<Beat> done = std::exchange(node.beat, nullptr);
+  done(reply);
 }
 
 void Members::answer_beats(Time now, uint64_t epoch, uint64_t nodes) {
-  for (auto& [name, node] : members_) {
-    if (!node->beat || (node->orders.empty() && now < node->beat_until)) continue;
-    Beat reply;
-    reply.epoch = epoch;
-    reply.nodes = nodes;
-    const size_t n = std::min(node->orders.size(), kOrdersMax);
-    for (size_t i = 0; i < n; ++i) reply.orders.push_back(node->orders[i].order);
-    const Done<Beat> done = std::exchange(node->beat, nullptr);
-    node->beat_until = Time::max();
-    done(reply);
+  for (Member* node : std::exchange(untold_, {})) {
+    node->told = true;  // of a node without a heartbeat here: when its next one comes
+    if (node->beat) answer(*node, epoch, nodes);
   }
+  while (!held_beats_.empty() && held_beats_.begin()->first <= now)
+    answer(*held_beats_.begin()->second, epoch, nodes);
 }
 
 uint64_t Members::largest() const {
@@ -143,24 +209,22 @@ uint64_t Members::largest() const {
   return bytes;
 }
 
-uint64_t Members::used() const {
-  uint64_t bytes = 0;
-  for (const Member* node : ready_) bytes += node->space.used() - node->releasing;
-  return bytes;
-}
-
 uint64_t Members::releasing(Time now) const {
   uint64_t bytes = 0;
   for (const Member* node : ready_)
-    if (!liveness_.suspect(node->ref.name, now)) bytes += node->releasing;
+    if (healthy(*node, now)) bytes += node->releasing;
+  return bytes;
+}
+
+uint64_t Members::memory() const {
+  uint64_t bytes = 0;
+  for (const auto& [name, node] : members_) bytes += sizeof(Member) + node->space.memory();
   return bytes;
 }
 
 Time Members::deadline() const {
-  Time when = liveness_.deadline();
-  for (const auto& [name, node] : members_)
-    if (node->beat) when = std::min(when, node->beat_until);
-  return when;
+  const Time beat = held_beats_.empty() ? Time::max() : held_beats_.begin()->first;
+  return std::min(liveness_.deadline(), beat);
 }
 
 }  // namespace mc::store

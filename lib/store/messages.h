@@ -27,6 +27,9 @@ inline constexpr size_t kInventoryMax = 4096;  // records of one inventory messa
 inline constexpr size_t kOrdersMax = 1024;     // orders of one heartbeat's answer
 inline constexpr uint32_t kListMax = 10000;    // objects of one page of ls
 inline constexpr uint32_t kReplicasMax = 8;
+inline constexpr size_t kExtentsMax = 16;      // pieces of one replica
+inline constexpr size_t kTenantBytesMax = 64;  // of a tenant's name
+inline constexpr size_t kGroupBytesMax = 256;  // of a group's name
 inline constexpr uint64_t kPage = 4096;  // values start at multiples of it; one guard word a page
 
 struct Outcome {  // of one item
@@ -56,11 +59,22 @@ struct NodeRef {
   static void fields(auto& a, auto& m) { a(m.name, m.control, m.generation); }
 };
 
-struct Place {          // where a replica lies
-  uint32_t node = 0;    // index into the reply's nodes
-  uint64_t offset = 0;  // of the value's first byte, in the node's segment
-  uint64_t guard = 0;   // of the guard word, which holds the object's generation
-  static void fields(auto& a, auto& m) { a(m.node, m.offset, m.guard); }
+struct Extent {         // a further piece of a value that found no single range
+  uint64_t offset = 0;  // in the node's segment
+  uint64_t bytes = 0;
+  uint64_t guard = 0;  // of its guard word
+  static void fields(auto& a, auto& m) { a(m.offset, m.bytes, m.guard); }
+};
+struct Place {              // where a replica lies
+  uint32_t node = 0;        // index into the reply's nodes
+  uint64_t offset = 0;      // of the value's first byte, in the node's segment
+  uint64_t guard = 0;       // of the guard word, which holds the replica's generation
+  Generation generation{};  // where it is not the object's: of copies made later
+  uint64_t bytes = 0;       // of the first piece, where there are more
+  std::vector<Extent> more{};
+  static void fields(auto& a, auto& m) {
+    a(m.node, m.offset, m.guard, m.generation, m.bytes, m.more);
+  }
 };
 
 // ---- writing
@@ -71,7 +85,8 @@ struct PutWant {
   static void fields(auto& a, auto& m) { a(m.key, m.bytes); }
 };
 struct PutGrant {
-  Outcome outcome;  // kExists: stored already; kBusy: being written; kNoSpace: pool full
+  Outcome outcome;  // kExists: stored already; kBusy: being written; kNoSpace: pool full;
+                    // kDenied: not admitted, as its class has it
   Generation generation;
   std::vector<Place> places;
   static void fields(auto& a, auto& m) { a(m.outcome, m.generation, m.places); }
@@ -90,7 +105,17 @@ struct PutStart {
   uint32_t replicas = 1;  // at least one is granted, at most this many
   std::string prefer;     // node to use when it has room
   uint32_t wait_ms = 0;   // how long a full pool may be waited for; 0: the master's --put-wait
-  static void fields(auto& a, auto& m) { a(m.items, m.replicas, m.prefer, m.wait_ms); }
+  std::string tenant{};   // empty: "default"
+  std::string host{};     // of the writer; with prefer_local, nodes there come next
+  bool prefer_local = false;
+  uint8_t cls = 0;      // ObjectClass
+  uint8_t pin = 0;      // Pin
+  uint64_t ttl_ms = 0;  // of a kContext, or of the pin; 0: for ever
+  std::string group{};  // objects of a group are leased and evicted together
+  static void fields(auto& a, auto& m) {
+    a(m.items, m.replicas, m.prefer, m.wait_ms, m.tenant, m.host, m.prefer_local, m.cls, m.pin,
+      m.ttl_ms, m.group);
+  }
 };
 
 struct PutClaim {  // an allocation the sender was granted
@@ -103,13 +128,15 @@ struct PutEnd {  // publishes; idempotent; kStale when the grant has expired
   static constexpr const char* kName = "put-end";
   using Reply = Outcomes;
   std::vector<PutClaim> items;
-  static void fields(auto& a, auto& m) { a(m.items); }
+  std::string tenant{};
+  static void fields(auto& a, auto& m) { a(m.items, m.tenant); }
 };
 struct PutRevoke {  // rolls back: the writer promises that it writes no more; idempotent
   static constexpr const char* kName = "put-revoke";
   using Reply = Outcomes;
   std::vector<PutClaim> items;
-  static void fields(auto& a, auto& m) { a(m.items); }
+  std::string tenant{};
+  static void fields(auto& a, auto& m) { a(m.items, m.tenant); }
 };
 
 // ---- reading
@@ -136,7 +163,8 @@ struct GetReplicas {
   using Reply = Replicas;
   std::vector<ObjectKey> keys;
   uint32_t wait_ms = 0;  // answered when all keys are stored, or after this
-  static void fields(auto& a, auto& m) { a(m.keys, m.wait_ms); }
+  std::string tenant{};
+  static void fields(auto& a, auto& m) { a(m.keys, m.wait_ms, m.tenant); }
 };
 
 struct Existing {
@@ -149,7 +177,8 @@ struct Exists {
   static constexpr const char* kName = "exists";
   using Reply = Existing;
   std::vector<ObjectKey> keys;
-  static void fields(auto& a, auto& m) { a(m.keys); }
+  std::string tenant{};
+  static void fields(auto& a, auto& m) { a(m.keys, m.tenant); }
 };
 
 struct Matched {
@@ -162,15 +191,17 @@ struct MatchPrefix {
   static constexpr const char* kName = "match-prefix";
   using Reply = Matched;
   std::vector<ObjectKey> keys;
-  static void fields(auto& a, auto& m) { a(m.keys); }
+  std::string tenant{};
+  static void fields(auto& a, auto& m) { a(m.keys, m.tenant); }
 };
 
 struct Remove {  // answered when the holders have forgotten it too
   static constexpr const char* kName = "remove";
   using Reply = Outcomes;
   std::vector<ObjectKey> keys;
-  bool force = false;  // although leased
-  static void fields(auto& a, auto& m) { a(m.keys, m.force); }
+  bool force = false;  // although leased or pinned
+  std::string tenant{};
+  static void fields(auto& a, auto& m) { a(m.keys, m.force, m.tenant); }
 };
 
 // ---- looking
@@ -181,8 +212,9 @@ struct ObjectInfo {
   Generation generation;
   uint32_t replicas = 0;
   bool leased = false;
+  uint8_t cls = 0, pin = 0;
   static void fields(auto& a, auto& m) {
-    a(m.key, m.bytes, m.checksum, m.generation, m.replicas, m.leased);
+    a(m.key, m.bytes, m.checksum, m.generation, m.replicas, m.leased, m.cls, m.pin);
   }
 };
 struct Listed {
@@ -190,26 +222,35 @@ struct Listed {
   uint64_t epoch = 0;
   std::vector<ObjectInfo> items;  // by key
   bool more = false;              // ask again with `after` = the last key
-  static void fields(auto& a, auto& m) { a(m.epoch, m.items, m.more); }
+  uint64_t next_event = 0;        // events from this number on are not in it
+  static void fields(auto& a, auto& m) { a(m.epoch, m.items, m.more, m.next_event); }
 };
 struct List {
   static constexpr const char* kName = "list";
   using Reply = Listed;
   std::string prefix, after;
   uint32_t limit = 1000;
-  static void fields(auto& a, auto& m) { a(m.prefix, m.after, m.limit); }
+  std::string tenant{};
+  static void fields(auto& a, auto& m) { a(m.prefix, m.after, m.limit, m.tenant); }
 };
 
 struct NodeStat {
   NodeId name;
-  std::string control, state;  // "mounting", "ready", "suspect"
+  std::string control{}, state{};  // "mounting", "ready", "suspect", "draining", "drained"
   Generation generation;
   uint64_t capacity = 0, used = 0, releasing = 0, objects = 0;
-  double heard_ms = 0;  // ago
+  double heard_ms = 0;       // ago
+  double fragmentation = 0;  // the part of the free bytes that a single value could not have
+  std::string host{}, domain{};
   static void fields(auto& a, auto& m) {
     a(m.name, m.control, m.state, m.generation, m.capacity, m.used, m.releasing, m.objects,
-      m.heard_ms);
+      m.heard_ms, m.fragmentation, m.host, m.domain);
   }
+};
+struct TenantStat {
+  std::string name{};
+  uint64_t objects = 0, used = 0, quota = 0;  // quota 0: none
+  static void fields(auto& a, auto& m) { a(m.name, m.objects, m.used, m.quota); }
 };
 struct ClusterStat {
   static constexpr const char* kName = "cluster-stat";
@@ -218,15 +259,49 @@ struct ClusterStat {
   uint64_t evicted_objects = 0, evicted_bytes = 0;
   std::vector<NodeStat> nodes;
   std::string rebuilding;  // why the pool is not whole yet after a restart; empty when it is
+  uint64_t memory = 0;     // of the master's tables, keys excluded
+  std::vector<TenantStat> tenants{};
   static void fields(auto& a, auto& m) {
     a(m.epoch, m.capacity, m.used, m.objects, m.object_bytes, m.leased, m.writing,
-      m.evicted_objects, m.evicted_bytes, m.nodes, m.rebuilding);
+      m.evicted_objects, m.evicted_bytes, m.nodes, m.rebuilding, m.memory, m.tenants);
   }
 };
 struct Stat {
   static constexpr const char* kName = "stat";
   using Reply = ClusterStat;
   static void fields(auto& a, auto&) { a(); }
+};
+
+// ---- what happened
+
+enum class EventKind : uint8_t { kStored = 1, kRemoved = 2, kMoved = 3 };
+struct Event {
+  uint64_t seq = 0;
+  uint8_t kind = 0;
+  ObjectKey key{};
+  std::string tenant{};
+  uint64_t bytes = 0, checksum = 0;
+  std::string nodes{};   // where it lies, or lay: names, separated by commas
+  std::string reason{};  // of a removal: "evicted: the pool is above its watermark"
+  uint64_t at_ms = 0;    // by the wall clock
+  static void fields(auto& a, auto& m) {
+    a(m.seq, m.kind, m.key, m.tenant, m.bytes, m.checksum, m.nodes, m.reason, m.at_ms);
+  }
+};
+struct Replayed {
+  static constexpr const char* kName = "replayed";
+  uint64_t epoch = 0;
+  uint64_t next = 0;  // number of the event that has not happened yet
+  bool gap = false;   // older ones were asked for than are kept: take a snapshot by list
+  std::vector<Event> events{};
+  static void fields(auto& a, auto& m) { a(m.epoch, m.next, m.gap, m.events); }
+};
+struct Replay {  // events from a number on
+  static constexpr const char* kName = "replay";
+  using Reply = Replayed;
+  uint64_t from = 0;
+  uint32_t limit = 1000;
+  static void fields(auto& a, auto& m) { a(m.from, m.limit); }
 };
 
 struct ReportNode {  // a reader could not reach it: suspect until it is heard again
@@ -244,7 +319,16 @@ struct Record {  // an object as its holder knows it
   uint64_t offset = 0;  // of the value, in the node's segment
   uint64_t bytes = 0, checksum = 0;
   Generation generation;
-  static void fields(auto& a, auto& m) { a(m.key, m.offset, m.bytes, m.checksum, m.generation); }
+  std::string tenant{};  // empty: "default"
+  uint8_t cls = 0, pin = 0;
+  uint64_t keep_until_s = 0;  // of a kContext or a pin, by the wall clock; 0: for ever
+  std::string group{};
+  uint64_t first_bytes = 0;  // of the first piece, where there are more
+  std::vector<Extent> more{};
+  static void fields(auto& a, auto& m) {
+    a(m.key, m.offset, m.bytes, m.checksum, m.generation, m.tenant, m.cls, m.pin, m.keep_until_s,
+      m.group, m.first_bytes, m.more);
+  }
 };
 
 // A node's segment: values in [data, data + capacity), in whole pages; the guard word of the value
@@ -268,7 +352,11 @@ struct Mount {  // then inventory messages, the last of them with `last`
   Layout layout;
   uint64_t epoch_seen = 0;  // the largest of any master: a new master goes beyond it
   uint64_t nodes_seen = 0;  // of its last master; 0: it had none
-  static void fields(auto& a, auto& m) { a(m.node, m.layout, m.epoch_seen, m.nodes_seen); }
+  std::string host{};       // which writers ask for with prefer_local
+  std::string domain{};     // replicas of an object go to different ones
+  static void fields(auto& a, auto& m) {
+    a(m.node, m.layout, m.epoch_seen, m.nodes_seen, m.host, m.domain);
+  }
 };
 struct Inventory {
   static constexpr const char* kName = "inventory";

@@ -141,16 +141,23 @@ void Node::take(const Beat& reply) {
     if (auto carried_out = directory_.carry_out(order); !carried_out)
       log_error("store", "%s", carried_out.error().what.c_str());
     else if (order.kind == static_cast<uint8_t>(OrderKind::kForget))
-      // In place, not through the engine: thousands may come at once. False: it is higher already.
-      (void)xfer::raise_guard_word(
-          memory_.data() + (layout_.guard_of(order.record.offset) - memory_.offset()),
-          order.fence.n);
+      fence(order);
     done_ = order.seq;
     orders_.add();
   }
   objects_.set(static_cast<double>(directory_.objects()));
   bytes_.set(static_cast<double>(directory_.bytes()));
   beat();
+}
+
+// In place, not through the engine: thousands may come at once.
+void Node::fence(const Order& order) {
+  const auto raise = [&](uint64_t offset) {  // false: it is higher already
+    (void)xfer::raise_guard_word(memory_.data() + (layout_.guard_of(offset) - memory_.offset()),
+                                 order.fence.n);
+  };
+  raise(order.record.offset);
+  for (const Extent& piece : order.record.more) raise(piece.offset);
 }
 
 void Node::retry(const Error& error) {

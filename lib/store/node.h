@@ -56,6 +56,7 @@ class Node {
   void send_inventory(uint64_t after, bool from_start);
   void beat();
   void take(const Beat& reply);
+  void fence(const Order& order);
   void retry(const Error& error);
   bool sees(uint64_t epoch);
 

@@ -1,20 +1,19 @@
-// What the master knows of one object, and of the node that holds it. Plain state; Master and
-// Members keep its rules.
+// What the master knows beside its table of objects: what few objects have, the nodes that hold
+// them, and answers that wait. Plain state; Master and Members keep its rules.
 //
 // Thread: one owner. Pure: no clock, no I/O.
 #pragma once
 #include <deque>
 #include <functional>
+#include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "base/result.h"
 #include "base/time.h"
 #include "store/allocator.h"
-#include "store/evict.h"
-#include "store/leases.h"
 #include "store/messages.h"
+#include "store/table.h"
 
 namespace mc::store {
 
@@ -22,13 +21,14 @@ namespace mc::store {
 template <class R>
 using Done = std::function<void(const Result<R>&)>;
 
-// Answers a batch when its last item is decided.
+// Answers a batch when its last part is decided.
 template <class R>
 class Gather {
  public:
-  Gather(R reply, size_t items, Done<R> done)
-      : reply_(std::move(reply)), open_(items), done_(std::move(done)) {}
+  Gather(R reply, size_t parts, Done<R> done)
+      : reply_(std::move(reply)), open_(parts), done_(std::move(done)) {}
   R& reply() { return reply_; }
+  void expect(size_t more) { open_ += more; }
   void decided() {
     if (--open_ == 0) done_(reply_);
   }
@@ -38,35 +38,32 @@ class Gather {
   size_t open_;
   Done<R> done_;
 };
+using Outcoming = std::shared_ptr<Gather<Outcomes>>;
 
-struct Member;
-
-struct Replica {
-  Member* node = nullptr;
-  uint64_t offset = 0;  // in the node's data area
+// What few objects have; the table's Object says whether it is there.
+struct Extras {
+  std::vector<Replica> replicas;  // beyond the first
+  Time keep_until = Time::max();  // of a kContext or a pin
+  std::string group;
 };
 
-enum class ObjectState : uint8_t {
-  kWriting,    // granted to a writer
-  kRecording,  // put_end came; its nodes are being told
-  kComplete,   // readable
+// While its nodes are being told of a put: how many have not acknowledged, and who waits.
+struct Recording {
+  uint32_t open = 0;
+  struct Waiting {
+    Outcoming gather;
+    size_t item = 0;
+  };
+  std::vector<Waiting> waiting;
 };
 
-struct Object : Leased, Evictable {
-  ObjectKey key;
-  uint64_t bytes = 0, checksum = 0;
-  Generation generation;
-  ObjectState state = ObjectState::kWriting;
-  Time started;
-  std::vector<Replica> replicas;
-  uint32_t recording = 0;                             // record orders not yet acknowledged
-  std::vector<std::function<void(Outcome)>> waiting;  // put_ends, while kRecording
-};
-
-// An order to a node, and what to do when it was carried out (true) or the node is gone (false).
+// An order to a node, and what it was about.
 struct PendingOrder {
   Order order;
-  std::function<void(bool, Time)> done;
+  Id object = kNoId;  // of a kRecord
+  Id range = kNoId;   // of a kForget: free when it was carried out
+  uint64_t task = 0;  // of a copy: the record of its target
+  Outcoming forgotten;
 };
 
 struct Member {  // a mounted node
@@ -75,14 +72,18 @@ struct Member {  // a mounted node
   NodeRef ref;
   Layout layout;
   Allocator space;
-  uint64_t mount = 0;      // unique to this mounting of it
-  bool returns = false;    // it was mounted at an earlier master
-  bool ready = false;      // its inventory is complete
-  uint64_t releasing = 0;  // bytes taken whose release the node has not acknowledged
-  std::unordered_map<uint64_t, Object*> holds;  // by offset: expiry costs O(objects of the node)
-  std::deque<PendingOrder> orders;              // not yet acknowledged, by seq
+  std::string host, domain;
+  uint64_t mount = 0;               // unique to this mounting of it
+  bool returns = false;             // it was mounted at an earlier master
+  bool ready = false;               // its inventory is complete
+  bool draining = false;            // it is given nothing new
+  Time ready_since;                 // a node that has just come is given little
+  uint64_t releasing = 0;           // bytes taken whose release the node has not acknowledged
+  uint64_t objects = 0;             // replicas it holds
+  std::deque<PendingOrder> orders;  // not yet acknowledged, by seq
   uint64_t next_seq = 1;
-  Done<Beat> beat;  // the heartbeat that is held, if any
+  bool told = true;  // of all its orders; false: its beat is to be answered
+  Done<Beat> beat;   // the heartbeat that is held, if any
   Time beat_until = Time::max();
 };
 

@@ -113,8 +113,13 @@ struct FakeCluster {
   }
 
   PutGrant grant(const ObjectKey& key, uint64_t bytes, uint32_t replicas = 1) {
+    PutStart m;
+    m.replicas = replicas;
+    return grant(std::move(m), key, bytes);
+  }
+  PutGrant grant(PutStart m, const ObjectKey& key, uint64_t bytes) {
+    m.items = {{key, bytes}};
     std::optional<PutStarted> reply;
-    PutStart m{{{key, bytes}}, replicas, {}, 0};
     master->handle(m, now, [&](const Result<PutStarted>& r) {
       REQUIRE(r);
       reply = *r;
@@ -124,12 +129,14 @@ struct FakeCluster {
     REQUIRE(reply);
     return reply->items[0];
   }
-  Outcome end(const ObjectKey& key, Generation generation, uint64_t checksum = 1) {
+  Outcome end(const ObjectKey& key, Generation generation, uint64_t checksum = 1,
+              const std::string& tenant = {}) {
     std::optional<Outcomes> reply;
-    master->handle(PutEnd{{{key, generation, checksum}}}, now, [&](const Result<Outcomes>& r) {
-      REQUIRE(r);
-      reply = *r;
-    });
+    master->handle(PutEnd{{{key, generation, checksum}}, tenant}, now,
+                   [&](const Result<Outcomes>& r) {
+                     REQUIRE(r);
+                     reply = *r;
+                   });
     pump();
     REQUIRE(reply);
     return reply->items[0];
@@ -144,6 +151,12 @@ struct FakeCluster {
     const PutGrant g = grant(key, bytes, replicas);
     if (!g.outcome.ok()) return static_cast<Code>(g.outcome.code);
     const Outcome o = end(key, g.generation, checksum);
+    return o.ok() ? Code{} : static_cast<Code>(o.code);
+  }
+  Code put(const PutStart& config, const ObjectKey& key, uint64_t bytes, uint64_t checksum = 1) {
+    const PutGrant g = grant(config, key, bytes);
+    if (!g.outcome.ok()) return static_cast<Code>(g.outcome.code);
+    const Outcome o = end(key, g.generation, checksum, config.tenant);
     return o.ok() ? Code{} : static_cast<Code>(o.code);
   }
   // Of GetReplicas, Exists and List: the answer, after time went on if it is held.

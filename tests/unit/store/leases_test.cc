@@ -10,54 +10,87 @@ namespace {
 using namespace std::chrono_literals;
 const Time t0{100s};
 
+struct Objects {
+  Table table;
+  Object &a = table.insert(0, "a"), &b = table.insert(0, "b"), &c = table.insert(0, "c");
+};
+
 TEST_CASE("a lease holds until its ttl has passed and not longer") {
-  Leases leases(5s);
-  Leased a;
-  CHECK(leases.grant(a, t0) == t0 + 5s);
-  CHECK(leases.held(a, t0 + 4999ms));
-  CHECK_FALSE(leases.held(a, t0 + 5s));
+  Objects o;
+  Leases leases(o.table.slab(), 5s);
+  CHECK(leases.grant(o.a, t0) == t0 + 5s);
+  CHECK(leases.held(o.a, t0 + 4999ms));
+  CHECK_FALSE(leases.held(o.a, t0 + 5s));
   CHECK(leases.expired(t0 + 4999ms) == nullptr);
-  CHECK(leases.expired(t0 + 5s) == &a);
+  CHECK(leases.expired(t0 + 5s) == &o.a);
   CHECK(leases.expired(t0 + 5s) == nullptr);
 }
 
 TEST_CASE("extending a lease leaves no stale expiry behind and reorders it") {
-  Leases leases(5s);
-  Leased a, b;
-  leases.grant(a, t0);
-  leases.grant(b, t0 + 1s);
-  leases.grant(a, t0 + 2s);
+  Objects o;
+  Leases leases(o.table.slab(), 5s);
+  leases.grant(o.a, t0);
+  leases.grant(o.b, t0 + 1s);
+  leases.grant(o.a, t0 + 2s);
   CHECK(leases.next_expiry() == t0 + 6s);
-  CHECK(leases.expired(t0 + 6s) == &b);
+  CHECK(leases.expired(t0 + 6s) == &o.b);
   CHECK(leases.expired(t0 + 6s) == nullptr);
-  CHECK(leases.expired(t0 + 7s) == &a);
+  CHECK(leases.expired(t0 + 7s) == &o.a);
   CHECK(leases.size() == 0);
   CHECK(leases.next_expiry() == Time::max());
 }
 
 TEST_CASE("a dropped lease is held no more") {
-  Leases leases(5s);
-  Leased a;
-  leases.grant(a, t0);
-  leases.drop(a);
-  CHECK_FALSE(leases.held(a, t0));
+  Objects o;
+  Leases leases(o.table.slab(), 5s);
+  leases.grant(o.a, t0);
+  leases.drop(o.a);
+  CHECK_FALSE(leases.held(o.a, t0));
   CHECK(leases.size() == 0);
-  leases.drop(a);  // harmless
+  leases.drop(o.a);  // harmless
 }
 
-TEST_CASE("the least recently used goes first, and touching changes that") {
-  Lru lru;
-  Evictable a, b, c;
-  lru.touch(a);
-  lru.touch(b);
-  lru.touch(c);
-  lru.touch(a);
-  CHECK(lru.victim() == &b);
-  lru.drop(b);
-  CHECK(lru.victim() == &c);
-  lru.drop(c);
-  lru.drop(a);
-  CHECK(lru.victim() == nullptr);
+const auto none_leased = [](const Object&) { return false; };
+
+TEST_CASE("lru: the least recently used goes first, and use changes that") {
+  Objects o;
+  EvictQueue queue(o.table.slab(), EvictPolicy::kLru);
+  for (Object* x : {&o.a, &o.b, &o.c}) queue.insert(*x);
+  queue.use(o.a);
+  CHECK(queue.victim(none_leased) == &o.b);
+  queue.drop(o.b);
+  CHECK(queue.victim(none_leased) == &o.c);
+  queue.drop(o.c);
+  queue.drop(o.a);
+  CHECK(queue.victim(none_leased) == nullptr);
+}
+
+TEST_CASE("sieve: what was used is passed over once, and strangers go before it") {
+  Objects o;
+  EvictQueue queue(o.table.slab(), EvictPolicy::kSieve);
+  for (Object* x : {&o.a, &o.b, &o.c}) queue.insert(*x);
+  queue.use(o.a);
+  CHECK(queue.victim(none_leased) == &o.b);
+  queue.drop(o.b);
+  Object& d = o.table.insert(0, "d");
+  queue.insert(d);
+  CHECK(queue.victim(none_leased) == &o.c);
+  queue.drop(o.c);
+  CHECK(queue.victim(none_leased) == &d);  // the hand goes on, a keeps its place
+  queue.drop(d);
+  CHECK(queue.victim(none_leased) == &o.a);
+}
+
+TEST_CASE("what is leased is taken out of the queue where it is met") {
+  for (const auto policy : {EvictPolicy::kLru, EvictPolicy::kSieve}) {
+    Objects o;
+    EvictQueue queue(o.table.slab(), policy);
+    for (Object* x : {&o.a, &o.b, &o.c}) queue.insert(*x);
+    const auto leased = [&](const Object& x) { return &x != &o.c; };
+    CHECK(queue.victim(leased) == &o.c);
+    CHECK(queue.size() == 1);
+    CHECK_FALSE(bool{o.a.queued});
+  }
 }
 
 TEST_CASE("eviction starts above the watermark and frees down to one ratio below it") {

@@ -107,14 +107,20 @@ struct History {
     CHECK(stat.object_bytes == object_bytes);
     uint64_t recorded = 0;
     for (const auto& [name, node] : cluster.nodes) {
-      uint64_t end = 0, bytes = 0;
+      uint64_t bytes = 0;
+      std::map<uint64_t, uint64_t> pieces;  // offset: whole pages
       for (const Record& r : node->directory.page(0, true, 1 << 20)) {
-        CHECK(r.offset >= end);  // no overlap
-        end = r.offset + pages(r.bytes);
-        bytes += pages(r.bytes);
+        CHECK(pieces.emplace(r.offset, pages(r.more.empty() ? r.bytes : r.first_bytes)).second);
+        for (const Extent& e : r.more) CHECK(pieces.emplace(e.offset, pages(e.bytes)).second);
         CHECK(stored.count(r.key) == 1);
         CHECK(stored[r.key] == r.checksum);
         ++recorded;
+      }
+      uint64_t end = 0;
+      for (const auto& [offset, span] : pieces) {
+        CHECK(offset >= end);  // no overlap
+        end = offset + span;
+        bytes += span;
       }
       CHECK(end <= node->layout.data + node->layout.capacity);
       const Member& member = *cluster.master->members().all().at(name);

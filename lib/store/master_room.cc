@@ -1,0 +1,99 @@
+// Room: what is evicted, when, in which order.
+#include <algorithm>
+#include <utility>
+
+#include "store/master.h"
+
+namespace mc::store {
+namespace {
+constexpr size_t kSkipMax = 1024;  // objects that cannot go now passed over in one eviction
+}
+
+// Whether a victim of a queue, and all of its group, may go.
+bool Master::may_go(const Object& object, const Need& need, Time now) const {
+  // What was just put and is larger than the reserve stays.
+  if (need.ahead && object.self == newest_) return false;
+  bool healthy = false;  // somebody there can give the room back
+  each_replica(object,
+               [&](const Replica& r) { healthy = healthy || members_.healthy(*r.node, now); });
+  if (!healthy) return false;
+  const auto group = group_of(object);
+  return std::none_of(group.begin(), group.end(), [&](Id id) {
+    const Object& o = table_[id];
+    return o.state == ObjectState::kComplete &&
+           (leases_.held(o, now) || o.pin == Pin::kHard || o.cls == ObjectClass::kContext);
+  });
+}
+
+uint64_t Master::evict_one(Object& object, const char* reason, Time now) {
+  uint64_t freed = 0;
+  each_replica(object, [&](const Replica& r) { freed += r.node->space.rounded(object.bytes); });
+  ++totals_.evicted_objects;
+  totals_.evicted_bytes += object.bytes;
+  note(EventKind::kRemoved, object, now, reason);
+  release(object, {});
+  return freed;
+}
+
+// From one queue of a tenant, until so much is freed or nothing there may go.
+uint64_t Master::evict_from(Tenant& tenant, size_t q, const Need& need, Time now) {
+  EvictQueue& queue = tenant.queues[q];
+  const auto leased = [&](const Object& o) { return leases_.held(o, now); };
+  uint64_t freed = 0;
+  for (size_t skipped = 0; freed < need.bytes && skipped <= std::min(kSkipMax, queue.size());) {
+    Object* victim = queue.victim(leased);
+    if (victim == nullptr) break;
+    if (!may_go(*victim, need, now)) {
+      ++skipped;
+      queue.skip();
+      continue;
+    }
+    const auto group = group_of(*victim);
+    std::vector<Id> together(group.begin(), group.end());
+    if (together.empty()) together.push_back(victim->self);
+    for (const Id id : together)
+      if (Object& o = table_[id]; o.state == ObjectState::kComplete)
+        freed += evict_one(o, need.reason, now);
+  }
+  return freed;
+}
+
+// From all tenants: soft pinned objects only when there is nothing else, and first from those that
+// use most of what is theirs.
+void Master::evict(Need need, Time now) {
+  ++totals_.evictions;
+  const uint64_t capacity = members_.capacity();
+  const auto pressure = [&](const Tenant& t) {
+    const uint64_t share = t.quota > 0 ? std::min(t.quota, capacity) : capacity;
+    return static_cast<double>(t.used) / static_cast<double>(std::max<uint64_t>(share, 1));
+  };
+  for (size_t q = 0; q < 3; ++q) {
+    std::vector<Tenant*> open;
+    for (const auto& tenant : tenants_.all())
+      if (tenant->queues[q].size() > 0) open.push_back(tenant.get());
+    while (need.bytes > 0 && !open.empty()) {
+      const auto most = std::max_element(
+          open.begin(), open.end(),
+          [&](const Tenant* a, const Tenant* b) { return pressure(*a) < pressure(*b); });
+      Need part = need;
+      if (open.size() > 1) part.bytes = std::max(need.bytes / 4, kPage);
+      const uint64_t freed = evict_from(**most, q, part, now);
+      need.bytes -= std::min(need.bytes, freed);
+      if (freed < part.bytes) open.erase(most);
+    }
+  }
+}
+
+void Master::make_room(Time now) {
+  if (std::exchange(filled_, false)) {  // a pool full because nodes left or mount may stay so
+    const uint64_t ahead = bytes_to_evict(members_.used(), members_.capacity(),
+                                          options_.high_watermark, options_.eviction_ratio);
+    if (ahead > 0) evict({ahead, "evicted: the pool is above its watermark", true}, now);
+  }
+  if (parked_demand_ == 0) return;
+  const uint64_t coming = members_.releasing(now);
+  if (parked_demand_ > coming)
+    evict({parked_demand_ - coming, "evicted: room for a put", false}, now);
+}
+
+}  // namespace mc::store

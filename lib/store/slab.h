@@ -1,0 +1,98 @@
+// Many small things of one type, known by 32-bit numbers instead of pointers, in chunks that are
+// never moved: half the memory of links, no copy while it grows, and an empty one takes nothing.
+// Numbers are used again. IdList strings such things together through links they carry.
+//
+// Thread: one owner. Pure.
+#pragma once
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "base/result.h"
+
+namespace mc::store {
+
+using Id = uint32_t;
+inline constexpr Id kNoId = UINT32_MAX;
+
+// T lends the slab a place for a number while it is not in use: `Id& spare()`.
+template <class T, size_t kChunkItems = 256>
+class Slab {
+ public:
+  Slab() = default;
+  Slab(const Slab&) = delete;
+  Slab& operator=(const Slab&) = delete;
+
+  Id take() {  // a fresh T
+    if (free_ == kNoId) grow();
+    const Id id = free_;
+    T& item = (*this)[id];
+    free_ = item.spare();
+    item = T{};
+    ++size_;
+    return id;
+  }
+  void give(Id id) {
+    (*this)[id] = T{};
+    (*this)[id].spare() = free_;
+    free_ = id;
+    --size_;
+  }
+  T& operator[](Id id) { return chunks_[id / kChunkItems][id % kChunkItems]; }
+  const T& operator[](Id id) const { return chunks_[id / kChunkItems][id % kChunkItems]; }
+  size_t size() const { return size_; }
+  uint64_t bytes() const {  // of memory
+    return chunks_.size() * kChunkItems * sizeof(T) + chunks_.capacity() * sizeof(chunks_[0]);
+  }
+
+ private:
+  void grow() {
+    const size_t first = chunks_.size() * kChunkItems;
+    MC_CHECK(first + kChunkItems < kNoId);
+    chunks_.push_back(std::make_unique<T[]>(kChunkItems));
+    for (size_t i = kChunkItems; i-- > 0;) {
+      chunks_.back()[i].spare() = free_;
+      free_ = static_cast<Id>(first + i);
+    }
+  }
+
+  std::vector<std::unique_ptr<T[]>> chunks_;
+  Id free_ = kNoId;
+  size_t size_ = 0;
+};
+
+struct Link {
+  Id prev = kNoId, next = kNoId;
+};
+
+// First in, at the back; each thing is in a list once, by the link that `member` names.
+template <class T, Link T::*member>
+class IdList {
+ public:
+  explicit IdList(Slab<T>& slab) : slab_(&slab) {}
+  void push_back(Id id) {
+    Link& link = (*slab_)[id].*member;
+    link = {back_, kNoId};
+    (back_ == kNoId ? front_ : ((*slab_)[back_].*member).next) = id;
+    back_ = id;
+    ++size_;
+  }
+  void erase(Id id) {
+    Link& link = (*slab_)[id].*member;
+    (link.prev == kNoId ? front_ : ((*slab_)[link.prev].*member).next) = link.next;
+    (link.next == kNoId ? back_ : ((*slab_)[link.next].*member).prev) = link.prev;
+    link = {};
+    --size_;
+  }
+  Id front() const { return front_; }
+  Id next(Id id) const { return ((*slab_)[id].*member).next; }
+  bool empty() const { return front_ == kNoId; }
+  size_t size() const { return size_; }
+
+ private:
+  Slab<T>* slab_;
+  Id front_ = kNoId, back_ = kNoId;
+  size_t size_ = 0;
+};
+
+}  // namespace mc::store

@@ -1,0 +1,111 @@
+// The objects the master knows, in as little memory as can be: 104 bytes each and their key, a
+// hash table that grows by one bucket at a time (no pause while a large one doubles), and an order
+// by key of those that are complete, for listing and removing by prefix. What few objects have is
+// kept beside it (store/extras.h).
+//
+// Thread: one owner. Pure.
+// Source: Litwin, "Linear hashing" (1980); Seidel and Aragon, "Randomized search trees" (1996):
+// the order is a treap whose priorities are hashes of the keys.
+#pragma once
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/time.h"
+#include "base/units.h"
+#include "store/allocator.h"
+#include "store/slab.h"
+
+namespace mc::store {
+
+struct Member;
+
+enum class ObjectState : uint8_t {
+  kWriting,    // granted to a writer
+  kRecording,  // put_end came; its nodes are being told
+  kComplete,   // readable
+};
+
+// Whose room is taken first: that of kEphemeral, then kNormal, then objects with a soft pin. A
+// kContext is kept while its time to live lasts.
+enum class ObjectClass : uint8_t { kNormal = 0, kEphemeral = 1, kContext = 2 };
+enum class Pin : uint8_t { kNone = 0, kSoft = 1, kHard = 2 };
+
+struct Replica {
+  Member* node = nullptr;
+  Id range = kNoId;  // the first of its pieces
+  Generation generation;
+};
+
+struct Object {
+  Generation generation;  // of the first replica
+  uint64_t bytes = 0, checksum = 0;
+  Time until = Time::min();  // the end of its lease; while it is written, when that began
+  char* key_data = nullptr;  // the table's
+  Member* node = nullptr;    // the first replica
+  Id range = kNoId;
+  Id self = kNoId;
+  Link queue;   // of eviction; of puts by age while it is written
+  Link leases;  // by end
+  Id left = kNoId, right = kNoId;
+  Id chain = kNoId;  // of its bucket
+  uint32_t hash = 0;
+  uint16_t key_bytes = 0;
+  uint16_t tenant = 0;
+  ObjectState state = ObjectState::kWriting;
+  ObjectClass cls = ObjectClass::kNormal;
+  Pin pin = Pin::kNone;
+  bool queued : 1 = false, leased : 1 = false, visited : 1 = false;
+  bool more_replicas : 1 = false, extras : 1 = false;
+
+  std::string_view key() const { return {key_data, key_bytes}; }
+  Id& spare() { return chain; }
+};
+static_assert(sizeof(Object) <= 112, "the memory of every object there is");
+
+class Table {
+ public:
+  Table();
+  ~Table();
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
+
+  Object* find(uint16_t tenant, std::string_view key);
+  const Object* find(uint16_t tenant, std::string_view key) const;
+  Object& insert(uint16_t tenant, std::string_view key);  // which is not there
+  void erase(Object& object);                             // out of the order too
+  Object& operator[](Id id) { return slab_[id]; }
+  const Object& operator[](Id id) const { return slab_[id]; }
+  // The object of that number if it is still the one of that generation.
+  Object* at(Id id, Generation generation);
+  Slab<Object>& slab() { return slab_; }
+  size_t size() const { return slab_.size(); }
+
+  void list(Object& object);    // puts it into the order of its tenant
+  void unlist(Object& object);  // takes it out, if it is there
+  size_t listed() const { return listed_; }
+  // The first in the order whose key is larger than `key`, or is it if `inclusive`.
+  const Object* after(uint16_t tenant, std::string_view key, bool inclusive) const;
+
+  uint64_t key_bytes() const { return key_bytes_; }
+  uint64_t memory() const;  // of all of it, keys excluded
+
+ private:
+  static constexpr size_t kBuckets = 1024;  // of one chunk
+  Id& bucket(size_t n) { return buckets_[n / kBuckets][n % kBuckets]; }
+  const Id& bucket(size_t n) const { return buckets_[n / kBuckets][n % kBuckets]; }
+  size_t bucket_of(uint32_t hash) const;
+  void split();
+  static uint32_t priority(const Object& object);
+
+  Slab<Object> slab_;
+  std::vector<std::unique_ptr<Id[]>> buckets_;
+  size_t low_ = kBuckets;  // buckets when all have been split: a power of two
+  size_t next_split_ = 0;  // buckets before it have been split once more
+  std::vector<Id> roots_;  // by tenant
+  size_t listed_ = 0;
+  uint64_t key_bytes_ = 0;
+};
+
+}  // namespace mc::store

@@ -1,0 +1,81 @@
+// A pool that is asked for three times what it holds, by writers at the same time: nobody is told
+// that it is full, for eviction makes room within the wait.
+#include "base/random.h"
+#include "tests/unit/store/fake_cluster.h"
+
+namespace mc::store {
+namespace {
+
+struct Writers {
+  explicit Writers(const std::string& policy, uint64_t seed) : random(seed), cluster(with(policy)) {
+    cluster.add("a", 4096 * kPage);
+    cluster.add("b", 2048 * kPage);
+  }
+  static MasterOptions with(const std::string& policy) {
+    MasterOptions o;
+    o.evict = policy;
+    return o;
+  }
+  Random random;
+  FakeCluster cluster;
+  uint64_t granted = 0, failed = 0, put = 0;
+  Duration longest{};
+  struct Open {
+    ObjectKey key;
+    PutGrant grant;
+    Time ends;
+  };
+  std::vector<std::optional<Open>> open = std::vector<std::optional<Open>>(8);
+  std::vector<bool> waiting = std::vector<bool>(8, false);
+
+  void start(size_t writer) {
+    const uint64_t bytes = random.chance(0.1) ? random.below(400 * kPage) : random.below(9 * kPage);
+    const ObjectKey key = "w" + std::to_string(writer) + "-" + std::to_string(put++);
+    PutStart m;
+    m.items = {{key, bytes}};
+    waiting[writer] = true;
+    cluster.master->handle(m, cluster.now,
+                           [this, writer, key, since = cluster.now](const Result<PutStarted>& r) {
+                             waiting[writer] = false;
+                             longest = std::max(longest, cluster.now - since);
+                             if (!r->items[0].outcome.ok()) {
+                               ++failed;
+                               return;
+                             }
+                             ++granted;
+                             open[writer] = {key, r->items[0], cluster.now + 2ms};
+                           });
+  }
+  void step() {
+    for (size_t w = 0; w < open.size(); ++w) {
+      if (waiting[w]) continue;
+      if (!open[w]) {
+        start(w);
+      } else if (open[w]->ends <= cluster.now) {
+        const Open done = *std::exchange(open[w], std::nullopt);
+        cluster.master->handle(PutEnd{{{done.key, done.grant.generation, 1}}, {}}, cluster.now,
+                               [](const Result<Outcomes>& r) { REQUIRE(r->items[0].ok()); });
+        if (random.chance(0.05)) cluster.get(done.key);  // leased for seconds
+      }
+    }
+    if (random.chance(0.5)) cluster.pump();  // the nodes take their time
+    cluster.run_until(cluster.now + 1ms);
+  }
+};
+
+TEST_CASE("at three times its size in puts, a pool with eight writers fails none of them") {
+  for (const std::string policy : {"lru", "sieve"})
+    for (uint64_t seed = 1; seed <= 3; ++seed) {
+      CAPTURE(policy);
+      CAPTURE(seed);
+      Writers w(policy, seed);
+      while (w.cluster.stat().evicted_bytes < 2 * 6144 * kPage) w.step();
+      CHECK(w.failed == 0);
+      CHECK(w.granted > 500);
+      CHECK(w.longest < 100ms);
+      CHECK(w.cluster.stat().used <= w.cluster.stat().capacity);
+    }
+}
+
+}  // namespace
+}  // namespace mc::store
