@@ -30,6 +30,10 @@ void MasterOptions::describe(OptionList& v) {
   v("ephemeral", ephemeral, "puts of the class ephemeral: refused, or kept while there is room",
     {"exclude", "if-free"});
   v("tenant-quotas", tenant_quotas, "bytes of the pool a tenant may take: NAME=SIZE,...");
+  v("hot-replicas", hot_replicas, "memory replicas an object that is read much may have; 1: off");
+  v("hot-rate", hot_rate, "reads a second that earn an object another replica");
+  v("hot-window", hot_window, "over which reads are counted");
+  v("drain-parallel", drain_parallel, "objects moved at a time off a node that drains");
   v("event-log", event_log, "events kept for replay and for telling why");
 }
 
@@ -40,7 +44,7 @@ Result<> MasterOptions::check() const {
   if (!(eviction_ratio >= 0 && eviction_ratio <= high_watermark))
     return fail(Code::kInvalid, "eviction-ratio %s: want a fraction in [0, high-watermark]",
                 number_text(eviction_ratio).c_str());
-  for (const Duration d : {lease_ttl, client_ttl, suspect_after, put_discard})
+  for (const Duration d : {lease_ttl, client_ttl, suspect_after, put_discard, hot_window})
     if (d <= Duration::zero())
       return fail(Code::kInvalid, "a period of %s: want more than nothing", to_text(d).c_str());
   if (rebuild_wait < Duration::zero())
@@ -53,6 +57,12 @@ Result<> MasterOptions::check() const {
   if (ephemeral != "exclude" && ephemeral != "if-free")
     return fail(Code::kInvalid, "ephemeral '%s': want exclude or if-free", ephemeral.c_str());
   MC_TRY_(Tenants::parse(tenant_quotas));
+  if (hot_replicas < 1 || hot_replicas > kReplicasMax)
+    return fail(Code::kInvalid, "hot-replicas %u: want 1 to %u", hot_replicas, kReplicasMax);
+  if (!(hot_rate > 0))
+    return fail(Code::kInvalid, "hot-rate %s: want more than 0", number_text(hot_rate).c_str());
+  if (drain_parallel < 1 || drain_parallel > 1024)
+    return fail(Code::kInvalid, "drain-parallel %u: want 1 to 1024", drain_parallel);
   if (suspect_after > client_ttl)
     return fail(Code::kInvalid, "suspect-after %s is longer than client-ttl %s",
                 to_text(suspect_after).c_str(), to_text(client_ttl).c_str());
@@ -299,6 +309,7 @@ void Master::order_done(Member& node, PendingOrder& pending, bool ok, Time now) 
     room_changed_ = true;
   }
   if (pending.forgotten) pending.forgotten->decided();
+  if (pending.task != 0 && ok) copied(pending.task, now);
 }
 
 void Master::expire_leases(Time now) {
@@ -342,6 +353,7 @@ uint64_t Master::nodes(Time now) const {
 void Master::finish(Time now) {
   expire_leases(now);
   if (room_changed_) retry_puts(now);
+  if (!drains_.empty()) drain_all(now);
   make_room(now);
   members_.answer_beats(now, epoch_, nodes(now));
 }
@@ -355,6 +367,7 @@ void Master::tick(Time now) {
   expire_grants(now);
   expire_keeps(now);
   expire_parked(now);
+  cool_down(now);
   finish(now);
 }
 
@@ -367,6 +380,9 @@ Time Master::deadline() const {
   if (!parked_puts_.empty())
     when = std::min({when, parked_puts_.begin()->first, leases_.next_expiry()});
   if (!parked_looks_.empty()) when = std::min(when, parked_looks_.begin()->first);
+  for (const auto& [node, job] : drains_)
+    if (job.next_scan != Time::max()) when = std::min(when, job.next_scan);
+  if (!heat_.empty() || !heated_.empty()) when = std::min(when, heat_since_ + options_.hot_window);
   return when;
 }
 

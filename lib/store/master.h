@@ -13,7 +13,7 @@
 // Thread: owned by the master's loop. Pure: no clock, no I/O, no locks.
 // Source: Mooncake paper, section 3.2; design, "Master"; docs/decisions/0007-store-directory.md.
 #pragma once
-#include <list>
+#include <deque>
 #include <map>
 #include <memory>
 #include <set>
@@ -50,6 +50,10 @@ struct MasterOptions {
   std::string ephemeral = "exclude";
   std::string tenant_quotas;
   uint64_t event_log = 16384;
+  uint32_t hot_replicas = 1;
+  double hot_rate = 50;
+  Duration hot_window = std::chrono::seconds(10);
+  uint32_t drain_parallel = 4;
   void describe(OptionList& v);
   Result<> check() const;
 };
@@ -74,9 +78,19 @@ class Master {
   void handle(const List& m, Time now, Done<Listed> done);
   ClusterStat handle(const Stat& m, Time now) const;
   Result<Replayed> handle(const Replay& m, Time now) const;
+  Result<Explained> handle(const Why& m, Time now);
   Result<rpc::Empty> handle(const ReportNode& m, Time now);
 
+  // ---- keeping and moving
+  Result<RemovePrefixed> handle(const RemovePrefix& m, Time now);
+  Result<Outcomes> handle(const PinKeys& m, Time now);
+  Result<TaskInfo> handle(const CopyKey& m, Time now);
+  Result<TaskInfo> handle(const ChangeReplicas& m, Time now);
+  Result<TaskInfo> handle(const QueryTask& m, Time now) const;
+  Result<DrainInfo> handle(const Drain& m, Time now);
+
   // ---- nodes
+  Result<rpc::Empty> handle(const TaskDone& m, Time now);
   Result<Mounted> handle(const Mount& m, Time now);
   Result<Mounted> handle(const Inventory& m, Time now);
   Result<Mounted> handle(const Unmount& m, Time now);
@@ -93,6 +107,7 @@ class Master {
     uint64_t puts = 0, put_no_space = 0, puts_discarded = 0, puts_waited = 0, not_admitted = 0;
     uint64_t hits = 0, misses = 0, removed = 0, evictions = 0;
     uint64_t evicted_objects = 0, evicted_bytes = 0, nodes_expired = 0, records_refused = 0;
+    uint64_t copies_done = 0, copies_failed = 0, hot_copies = 0;
   };
   const Totals& totals() const { return totals_; }
 
@@ -117,6 +132,27 @@ class Master {
     uint64_t mount = 0;
     Id range = kNoId;
     Record record;
+  };
+  struct Task {  // a copy on its way
+    uint16_t tenant = 0;
+    ObjectKey key;
+    uint64_t bytes = 0, checksum = 0;
+    NodeId target, source;  // the source is given up when it moves
+    uint64_t target_mount = 0, source_mount = 0;
+    Id range = kNoId;  // at the target
+    Generation generation;
+    bool move = false;
+    NodeId drain;  // the job it belongs to
+    std::string error;
+    enum class State : uint8_t { kRunning, kDone, kFailed } state = State::kRunning;
+  };
+  struct DrainJob {
+    uint64_t mount = 0;
+    Time started, next_scan;
+    std::vector<std::pair<Id, Generation>> todo;
+    uint64_t active = 0, moved = 0, moved_bytes = 0;
+    uint64_t demand = 0;  // room it waits for
+    std::string why;      // it does not go on
   };
   enum class Tried : uint8_t { kAnswered, kNoRoom, kOverQuota };
 
@@ -176,6 +212,18 @@ class Master {
   uint64_t evict_one(Object& object, const char* reason, Time now);
   bool may_go(const Object& object, const Need& need, Time now) const;
 
+  // ---- tasks
+  Result<uint64_t> start_copy(Object& object, const Wish& wish, const Member* move_from, Time now);
+  void end_task(uint64_t id, Task& task, Error error);  // kept for a while, to be asked about
+  void copied(uint64_t id, Time now);                   // and recorded
+  void retire(Object& object, const Member& node, Time now);
+  void drain_on(const NodeId& name, DrainJob& job, Time now);
+  bool drain_one(const NodeId& name, Member& node, DrainJob& job, Object& object, Time now);
+  void drain_all(Time now);
+  DrainInfo drain_info(const NodeId& name) const;
+  void note_heat(Object& object, Time now);
+  void cool_down(Time now);
+
   // ---- looking
   Replicas locate(const GetReplicas& m, uint16_t tenant, Time now);
   Listed list(const List& m, uint16_t tenant, Time now) const;
@@ -217,6 +265,14 @@ class Master {
   bool room_changed_ = false;  // since parked puts were last tried
   bool filled_ = false;        // something was granted since room was last made
   Id newest_ = kNoId;          // published last: working ahead does not evict it
+  std::map<uint64_t, Task> tasks_;
+  std::deque<uint64_t> ended_tasks_;
+  std::map<NodeId, DrainJob> drains_;
+  uint64_t next_task_ = 1;
+  std::unordered_map<Id, uint32_t> heat_;                      // sampled reads since heat_since_
+  std::map<std::pair<uint16_t, ObjectKey>, uint32_t> heated_;  // those given more replicas: from
+  Time heat_since_;
+  uint64_t reads_ = 0;
   Totals totals_;
 };
 

@@ -58,6 +58,7 @@ Replicas Master::locate(const GetReplicas& m, uint16_t tenant, Time now) {
     }
     ++totals_.hits;
     grant(*object, now);
+    if (options_.hot_replicas > 1) note_heat(*object, now);
     item.bytes = object->bytes;
     item.checksum = object->checksum;
     item.generation = object->generation;

@@ -154,6 +154,12 @@ void Master::drop_node(const NodeId& name, Time now) {
       note(EventKind::kRemoved, object, now, "lost: its node is gone");
     erase(object);
   }
+  for (auto& [id, task] : tasks_) {
+    if (task.drain == name) task.drain.clear();
+    if (task.state == Task::State::kRunning && task.target_mount == node->mount)
+      end_task(id, task, {Code::kUnavailable, "its target is gone"});
+  }
+  drains_.erase(name);
   members_.fail_orders(*node, now);
   if (node->beat) node->beat(Beat{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, 0});
   room_changed_ = true;

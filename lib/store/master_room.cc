@@ -90,10 +90,15 @@ void Master::make_room(Time now) {
                                           options_.high_watermark, options_.eviction_ratio);
     if (ahead > 0) evict({ahead, "evicted: the pool is above its watermark", true}, now);
   }
-  if (parked_demand_ == 0) return;
+  uint64_t drained = 0;
+  for (const auto& [node, job] : drains_) drained += job.demand;
+  if (parked_demand_ + drained == 0) return;
   const uint64_t coming = members_.releasing(now);
-  if (parked_demand_ > coming)
-    evict({parked_demand_ - coming, "evicted: room for a put", false}, now);
+  if (parked_demand_ + drained > coming)
+    evict({parked_demand_ + drained - coming,
+           parked_demand_ > 0 ? "evicted: room for a put" : "evicted: room for a node that drains",
+           false},
+          now);
 }
 
 }  // namespace mc::store

@@ -88,6 +88,15 @@ MasterService::MasterService(io::Loop& loop, const MasterOptions& options, uint6
   answer_later<Remove>();
   answer_later<List>();
   answer<Stat>();
+  answer<Replay>();
+  answer<Why>();
+  answer<RemovePrefix>();
+  answer<PinKeys>();
+  answer<CopyKey>();
+  answer<ChangeReplicas>();
+  answer<QueryTask>();
+  answer<Drain>();
+  answer<TaskDone>();
   answer<ReportNode>();
   answer<Inventory>();
   answer_later<Heartbeat>();

@@ -97,7 +97,7 @@ void Members::ready(Member& node, Time now) {
   node.space.seal();
   node.ready = true;
   node.ready_since = now;
-  count(node, true);
+  if (counts(node)) count(node, true);
 }
 
 void Members::drain(Member& node, bool on) {
@@ -125,6 +125,11 @@ std::optional<Replica> Members::place(uint64_t bytes, const std::vector<Replica>
     return out;
   }
   return std::nullopt;
+}
+
+void Members::unplace(const Replica& replica) {
+  --replica.node->objects;
+  give_back(*replica.node, replica.range);
 }
 
 void Members::give_back(Member& node, Id range) {

@@ -50,8 +50,7 @@ class Members {
   // The range has no owner yet.
   std::optional<Replica> place(uint64_t bytes, const std::vector<Replica>& used, const Wish& wish,
                                Time now);
-  // Room that its node need not be told of, or has acknowledged.
-  void give_back(Member& node, Id range);
+  void unplace(const Replica& replica);    // nobody was told of it
   void releasing(Member& node, Id range);  // the node is being told to forget it
   void released(Member& node, Id range);   // it has
 
@@ -73,6 +72,7 @@ class Members {
  private:
   static bool counts(const Member& node) { return node.ready && !node.draining; }
   void count(Member& node, bool in);
+  void give_back(Member& node, Id range);
   void answer(Member& node, uint64_t epoch, uint64_t nodes);
 
   std::map<NodeId, std::unique_ptr<Member>> members_;

@@ -204,6 +204,91 @@ struct Remove {  // answered when the holders have forgotten it too
   static void fields(auto& a, auto& m) { a(m.keys, m.force, m.tenant); }
 };
 
+struct RemovePrefixed {
+  static constexpr const char* kName = "remove-prefixed";
+  uint64_t epoch = 0;
+  uint64_t removed = 0, refused = 0;
+  std::string last{};  // key looked at: ask again with `after` = it while there is more
+  bool more = false;
+  std::string why{};  // of the first refusal
+  static void fields(auto& a, auto& m) { a(m.epoch, m.removed, m.refused, m.last, m.more, m.why); }
+};
+struct RemovePrefix {  // some of the keys that start with it, in order; the empty one: all
+  static constexpr const char* kName = "remove-prefix";
+  using Reply = RemovePrefixed;
+  std::string prefix{}, after{};
+  bool force = false;
+  std::string tenant{};
+  static void fields(auto& a, auto& m) { a(m.prefix, m.after, m.force, m.tenant); }
+};
+
+// ---- keeping and moving
+
+struct PinKeys {
+  static constexpr const char* kName = "pin";
+  using Reply = Outcomes;
+  std::vector<ObjectKey> keys{};
+  uint8_t pin = 0;      // Pin; kNone unpins
+  uint64_t ttl_ms = 0;  // 0: for ever
+  std::string tenant{};
+  static void fields(auto& a, auto& m) { a(m.keys, m.pin, m.ttl_ms, m.tenant); }
+};
+
+struct TaskInfo {
+  static constexpr const char* kName = "task-info";
+  uint64_t epoch = 0;
+  uint64_t task = 0;    // 0: there was nothing to do
+  std::string state{};  // "running", "done", "failed"
+  std::string what{};   // why it failed
+  static void fields(auto& a, auto& m) { a(m.epoch, m.task, m.state, m.what); }
+};
+struct CopyKey {  // one more replica of it; or, to move, instead of one
+  static constexpr const char* kName = "copy";
+  using Reply = TaskInfo;
+  ObjectKey key{};
+  NodeId to{};    // empty: where placement has it
+  NodeId from{};  // of a move: the replica to give up; empty: any
+  bool move = false;
+  std::string tenant{};
+  static void fields(auto& a, auto& m) { a(m.key, m.to, m.from, m.move, m.tenant); }
+};
+struct ChangeReplicas {  // to so many; answered with the last task, if any is needed
+  static constexpr const char* kName = "change-replicas";
+  using Reply = TaskInfo;
+  ObjectKey key{};
+  uint32_t replicas = 1;
+  std::string tenant{};
+  static void fields(auto& a, auto& m) { a(m.key, m.replicas, m.tenant); }
+};
+struct QueryTask {
+  static constexpr const char* kName = "query-task";
+  using Reply = TaskInfo;
+  uint64_t task = 0;
+  static void fields(auto& a, auto& m) { a(m.task); }
+};
+
+struct DrainInfo {
+  static constexpr const char* kName = "drain-info";
+  uint64_t epoch = 0;
+  NodeId node{};
+  std::string state{};  // "none", "running", "blocked", "drained"
+  std::string why{};    // it is blocked
+  uint64_t objects_left = 0, bytes_left = 0, moved = 0, moved_bytes = 0, active = 0;
+  uint64_t eta_ms = 0;  // by the speed so far; 0: not known
+  static void fields(auto& a, auto& m) {
+    a(m.epoch, m.node, m.state, m.why, m.objects_left, m.bytes_left, m.moved, m.moved_bytes,
+      m.active, m.eta_ms);
+  }
+};
+enum class DrainAction : uint8_t { kQuery = 0, kStart = 1, kCancel = 2 };
+struct Drain {  // empties a node: what it holds goes to others
+  static constexpr const char* kName = "drain";
+  using Reply = DrainInfo;
+  NodeId node{};
+  uint8_t action = 0;
+  static void fields(auto& a, auto& m) { a(m.node, m.action); }
+};
+
 // ---- looking
 
 struct ObjectInfo {
@@ -304,6 +389,22 @@ struct Replay {  // events from a number on
   static void fields(auto& a, auto& m) { a(m.from, m.limit); }
 };
 
+struct Explained {  // what is known of a key, for people
+  static constexpr const char* kName = "explained";
+  uint64_t epoch = 0;
+  std::string state{};  // "stored", "being written", "not stored"
+  std::vector<std::string> facts{};
+  std::vector<Event> events{};  // the newest first
+  static void fields(auto& a, auto& m) { a(m.epoch, m.state, m.facts, m.events); }
+};
+struct Why {
+  static constexpr const char* kName = "why";
+  using Reply = Explained;
+  ObjectKey key{};
+  std::string tenant{};
+  static void fields(auto& a, auto& m) { a(m.key, m.tenant); }
+};
+
 struct ReportNode {  // a reader could not reach it: suspect until it is heard again
   static constexpr const char* kName = "report-node";
   using Reply = rpc::Empty;
@@ -377,14 +478,30 @@ struct Unmount {
 
 enum class OrderKind : uint8_t {
   kRecord = 1,  // the value at record.offset is complete: keep it in the directory
-  kForget = 2,  // drop it, and raise its guard word to `fence`
+  kForget = 2,  // drop it, and raise its guard word to `fence`; a copy to there ends first
+  kCopy = 3,    // read the value from `source` on `from` to record.offset, then say task-done
 };
 struct Order {
   uint64_t seq = 0;
   uint8_t kind = 0;
   Record record;
   Generation fence;
-  static void fields(auto& a, auto& m) { a(m.seq, m.kind, m.record, m.fence); }
+  uint64_t task = 0;  // of a kCopy
+  NodeRef from{};
+  Place source{};
+  static void fields(auto& a, auto& m) {
+    a(m.seq, m.kind, m.record, m.fence, m.task, m.from, m.source);
+  }
+};
+
+struct TaskDone {  // by the node that copied: the bytes are there and their checksum is right
+  static constexpr const char* kName = "task-done";
+  using Reply = rpc::Empty;
+  NodeId node{};
+  Generation generation{};
+  uint64_t task = 0;
+  Outcome outcome{};
+  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.task, m.outcome); }
 };
 
 enum class BeatStatus : uint8_t { kOk = 0, kRemount = 1 };

@@ -22,6 +22,9 @@ void NodeOptions::describe(OptionList& v) {
   v("size", size, "memory to offer to the pool");
   v("heartbeat", heartbeat, "how often to tell the master that this node lives");
   v("call-timeout", call_timeout, "how long the master may take to answer");
+  v("copy-timeout", copy_timeout, "how long a copy from another node may take");
+  v("host", host, "name of this machine, which writers may prefer; empty: none");
+  v("domain", domain, "failure domain (rack, power): replicas go to different ones; empty: none");
 }
 
 Result<std::unique_ptr<Node>> Node::open(io::Loop& loop, xfer::Engine& engine, NodeId name,
@@ -40,14 +43,15 @@ Result<std::unique_ptr<Node>> Node::open(io::Loop& loop, xfer::Engine& engine, N
   MC_TRY(xfer::Memory memory, engine.allocate(guards + capacity));
   const Layout layout{memory.offset() + guards, capacity, memory.offset()};
   NodeRef me{std::move(name), std::move(control), engine.generation()};
-  auto node = std::unique_ptr<Node>(new Node(loop, std::move(me), options, metrics,
+  auto node = std::unique_ptr<Node>(new Node(loop, engine, std::move(me), options, metrics,
                                              std::move(memory), layout, std::move(master)));
   node->mount();
   return node;
 }
 
-Node::Node(io::Loop& loop, NodeRef me, const NodeOptions& options, Metrics& metrics,
-           xfer::Memory memory, Layout layout, std::unique_ptr<rpc::Client> master)
+Node::Node(io::Loop& loop, xfer::Engine& engine, NodeRef me, const NodeOptions& options,
+           Metrics& metrics, xfer::Memory memory, Layout layout,
+           std::unique_ptr<rpc::Client> master)
     : loop_(loop),
       me_(std::move(me)),
       options_(options),
@@ -55,6 +59,8 @@ Node::Node(io::Loop& loop, NodeRef me, const NodeOptions& options, Metrics& metr
       layout_(layout),
       master_(std::move(master)),
       directory_(layout),
+      copier_(loop, engine, memory_, options.copy_timeout,
+              [this](uint64_t task, const Result<>& result) { copied(task, result); }),
       objects_(metrics.gauge("mc_store_node_objects", "objects this node holds")),
       bytes_(metrics.gauge("mc_store_node_bytes", "bytes of their values")),
       orders_(metrics.counter("mc_store_node_orders_total", "orders of the master carried out")),
@@ -82,11 +88,12 @@ bool Node::sees(uint64_t epoch) {
 void Node::mount() {
   if (state_ == State::kStopping) return;
   state_ = State::kMounting;
+  copier_.cancel_all();  // the next master knows nothing of their ranges
   done_ = 0;
   asked_ = loop_.now();
   epoch_seen_ = std::max(epoch_seen_, directory_.newest().n >> 32);
-  master_->call(Mount{me_, layout_, epoch_seen_, nodes_seen_}, options_.call_timeout,
-                [this](const Result<Mounted>& reply) {
+  master_->call(Mount{me_, layout_, epoch_seen_, nodes_seen_, options_.host, options_.domain},
+                options_.call_timeout, [this](const Result<Mounted>& reply) {
                   if (!reply) return retry(reply.error());
                   if (!sees(reply->epoch)) return retry({Code::kStale, "master of an older epoch"});
                   send_inventory(0, true);
@@ -138,16 +145,33 @@ void Node::take(const Beat& reply) {
   nodes_seen_ = reply.nodes;
   for (const Order& order : reply.orders) {
     if (order.seq <= done_) continue;
-    if (auto carried_out = directory_.carry_out(order); !carried_out)
-      log_error("store", "%s", carried_out.error().what.c_str());
-    else if (order.kind == static_cast<uint8_t>(OrderKind::kForget))
-      fence(order);
+    carry_out(order);
     done_ = order.seq;
     orders_.add();
   }
   objects_.set(static_cast<double>(directory_.objects()));
   bytes_.set(static_cast<double>(directory_.bytes()));
   beat();
+}
+
+void Node::carry_out(const Order& order) {
+  const auto kind = static_cast<OrderKind>(order.kind);
+  if (kind == OrderKind::kForget) copier_.cancel(order.record.offset);
+  if (auto done = directory_.carry_out(order); !done)
+    log_error("store", "%s", done.error().what.c_str());
+  else if (kind == OrderKind::kForget)
+    fence(order);
+  else if (kind == OrderKind::kCopy)
+    copier_.copy(order);
+}
+
+void Node::copied(uint64_t task, const Result<>& result) {
+  if (!result) log_warn("store", "copy: %s", result.error().what.c_str());
+  master_->call(TaskDone{me_.name, me_.generation, task, Outcome::of(result)},
+                options_.call_timeout, [this, task, result](const Result<rpc::Empty>& reply) {
+                  if (reply || reply.error().code == Code::kStale || !mounted()) return;
+                  copied(task, result);  // lost: a master that is gone asks for a new mount
+                });
 }
 
 // In place, not through the engine: thousands may come at once.

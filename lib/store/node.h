@@ -14,6 +14,7 @@
 #include "base/options.h"
 #include "io/loop.h"
 #include "rpc/client.h"
+#include "store/copier.h"
 #include "store/directory.h"
 #include "xfer/engine.h"
 
@@ -24,6 +25,8 @@ struct NodeOptions {
   Bytes size{1 * kGiB};
   Duration heartbeat = std::chrono::seconds(1);
   Duration call_timeout = std::chrono::seconds(1);
+  Duration copy_timeout = std::chrono::seconds(30);
+  std::string host, domain;
   void describe(OptionList& v);
 };
 
@@ -50,13 +53,15 @@ class Node {
 
  private:
   enum class State { kMounting, kMounted, kStopping };
-  Node(io::Loop& loop, NodeRef me, const NodeOptions& options, Metrics& metrics,
-       xfer::Memory memory, Layout layout, std::unique_ptr<rpc::Client> master);
+  Node(io::Loop& loop, xfer::Engine& engine, NodeRef me, const NodeOptions& options,
+       Metrics& metrics, xfer::Memory memory, Layout layout, std::unique_ptr<rpc::Client> master);
   void mount();
   void send_inventory(uint64_t after, bool from_start);
   void beat();
   void take(const Beat& reply);
+  void carry_out(const Order& order);
   void fence(const Order& order);
+  void copied(uint64_t task, const Result<>& result);
   void retry(const Error& error);
   bool sees(uint64_t epoch);
 
@@ -76,6 +81,7 @@ class Node {
   std::string last_error_;
   std::function<void()> on_mounted_;
   io::Loop::Handle timer_ = 0;
+  Copier copier_;
   Gauge &objects_, &bytes_;
   Counter &orders_, &mounts_;
 };

@@ -45,6 +45,8 @@ struct FakeCluster {
   std::unique_ptr<Master> master;
   std::map<NodeId, std::unique_ptr<FakeNode>> nodes;
   Time now = t0;
+  bool copies_succeed = true;  // at once; else they never end by themselves
+  std::vector<uint64_t> copies_open;
 
   FakeNode& add(const NodeId& name, uint64_t capacity, uint64_t generation = 7) {
     nodes[name] = std::make_unique<FakeNode>(name, capacity, generation);
@@ -93,11 +95,19 @@ struct FakeCluster {
         }
         node->epoch_seen = std::max(node->epoch_seen, b.epoch);
         node->nodes_seen = b.nodes;
+        std::vector<uint64_t> copied;
         for (const Order& o : b.orders) {
           REQUIRE(node->directory.carry_out(o));
           node->done = o.seq;
+          if (o.kind == static_cast<uint8_t>(OrderKind::kCopy)) copied.push_back(o.task);
         }
         beat(*node);
+        for (const uint64_t task : copied) {
+          if (!copies_succeed)
+            copies_open.push_back(task);
+          else
+            (void)master->handle(TaskDone{node->ref.name, node->ref.generation, task, {}}, now);
+        }
       }
     }
   }
