@@ -23,6 +23,8 @@ Result<int> serve(const store::MasterServiceOptions& options, const DaemonOption
   me.epoch = epoch;
   me.control = service->control();
   me.http = service->http();
+  me.events = service->events();
+  me.replay = service->control();
   MC_TRY_(daemon.ready(me));
   MC_TRY_(loop.run());
   daemon.stopping();

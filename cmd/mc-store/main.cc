@@ -11,5 +11,12 @@ int main(int argc, char** argv) {
   mc::store::add_ls(program);
   mc::store::add_stat(program);
   mc::store::add_rm(program);
+  mc::store::add_pin(program);
+  mc::store::add_unpin(program);
+  mc::store::add_why(program);
+  mc::store::add_cp(program);
+  mc::store::add_mv(program);
+  mc::store::add_replicas(program);
+  mc::store::add_drain(program);
   return program.main(argc, argv);
 }

@@ -36,6 +36,10 @@ Result<> write_stdout(std::span<const std::byte> value) {
 
 struct PutOptions : ClientVerb {
   std::string key, file = "-";
+  void describe(OptionList& v) {
+    ClientVerb::describe(v);
+    client.put.describe(v);
+  }
 };
 struct GetOptions : ClientVerb {
   std::string key, out = "-";
@@ -52,6 +56,9 @@ Result<int> run_put(const PutOptions& o, const Context& context) {
   MC_TRY(const std::string value, o.file == "-" ? read_stdin() : io::read_file(o.file, kValueMax));
   MC_TRY(auto session, Session::open(o, true));
   MC_TRY(const PutOutcome outcome, session->client().put(o.key, std::as_bytes(std::span(value))));
+  if (outcome == PutOutcome::kNotAdmitted)
+    return fail(Code::kDenied, "key '%s' is not admitted: the pool keeps no objects of its class",
+                shown(o.key).c_str());
   const bool existed = outcome == PutOutcome::kExisted;
   if (context.json)
     put(dump_json({{"key", o.key}, {"bytes", value.size()}, {"existed", existed}}) + "\n");

@@ -12,7 +12,7 @@ struct RmOptions : ClientVerb {
   void describe(OptionList& v) {
     ClientVerb::describe(v);
     v("force", force, "although they are leased by readers");
-    v("prefix", prefix, "the words are prefixes: remove all keys that start with them");
+    v("prefix", prefix, "the words are prefixes: remove all keys that start with them; '': all");
   }
 };
 
@@ -38,16 +38,19 @@ void remove_batch(Client& client, const std::vector<ObjectKey>& keys, bool force
     std::fprintf(stderr, "\r%llu removed", static_cast<unsigned long long>(out.removed));
 }
 
-Result<> remove_prefix(Client& client, const std::string& prefix, bool force, Removed& out) {
-  std::string after;
+Result<> remove_prefix(Client& client, const RmOptions& o, const std::string& prefix,
+                       Removed& out) {
+  RemovePrefix m{prefix, {}, o.force, o.client.tenant};
   for (bool more = true; more;) {
-    MC_TRY(const Listed page, client.list(prefix, after, 1000));
-    std::vector<ObjectKey> keys;
-    for (const ObjectInfo& x : page.items) keys.push_back(x.key);
-    if (keys.empty()) break;
-    remove_batch(client, keys, force, out);
-    after = keys.back();
-    more = page.more;
+    MC_TRY(const RemovePrefixed part, client.call(m));
+    if (out.refused == 0 && part.refused > 0) {
+      out.first_refusal = part.why;
+      out.code = Code::kBusy;
+    }
+    out.removed += part.removed;
+    out.refused += part.refused;
+    m.after = part.last;
+    more = part.more;
   }
   return {};
 }
@@ -56,8 +59,7 @@ Result<int> run_rm(const RmOptions& o, const Context& context) {
   MC_TRY(auto session, Session::open(o));
   Removed out;
   if (o.prefix) {
-    for (const auto& prefix : o.keys)
-      MC_TRY_(remove_prefix(session->client(), prefix, o.force, out));
+    for (const auto& prefix : o.keys) MC_TRY_(remove_prefix(session->client(), o, prefix, out));
   } else {
     for (const auto& key : o.keys) MC_TRY_(check_object_key(key));
     remove_batch(session->client(), o.keys, o.force, out);

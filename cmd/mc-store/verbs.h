@@ -38,5 +38,12 @@ void add_exists(Program& program);
 void add_ls(Program& program);
 void add_stat(Program& program);
 void add_rm(Program& program);
+void add_pin(Program& program);
+void add_unpin(Program& program);
+void add_why(Program& program);
+void add_cp(Program& program);
+void add_mv(Program& program);
+void add_replicas(Program& program);
+void add_drain(Program& program);
 
 }  // namespace mc::store

@@ -21,6 +21,29 @@ void ClientOptions::describe(OptionList& v) {
     {"always", "sample", "never"});
   v("replicas", replicas, "copies to keep of what is put");
   v("prefer", prefer, "node to put on while it has room");
+  v("tenant", tenant, "whose objects; empty: those of the tenant 'default'");
+}
+
+void PutConfig::describe(OptionList& v) {
+  v("class", cls, "whether the pool keeps it: see docs/store.md",
+    {"normal", "ephemeral", "context"});
+  v("pin", pin, "soft: evicted only if there is nothing else; hard: not evicted",
+    {"none", "soft", "hard"});
+  v("ttl", ttl, "how long the pin, or the life of a context, lasts; 0: for ever");
+  v("group", group, "objects of a group are leased and evicted together");
+  v("prefer-local", prefer_local, "put on nodes of this host while they have room");
+  v("host", host, "name of this host, as its nodes were given by --host");
+}
+
+Result<> Client::check(const PutConfig& config) {
+  if (config.cls != "normal" && config.cls != "ephemeral" && config.cls != "context")
+    return fail(Code::kInvalid, "class '%s': want normal, ephemeral or context",
+                config.cls.c_str());
+  if (config.pin != "none" && config.pin != "soft" && config.pin != "hard")
+    return fail(Code::kInvalid, "pin '%s': want none, soft or hard", config.pin.c_str());
+  if (config.ttl < Duration::zero())
+    return fail(Code::kInvalid, "ttl %s: want 0 or more", to_text(config.ttl).c_str());
+  return {};
 }
 
 Result<std::unique_ptr<Client>> Client::open(xfer::Engine& engine, const Clock& clock,
@@ -30,6 +53,7 @@ Result<std::unique_ptr<Client>> Client::open(xfer::Engine& engine, const Clock& 
                 options.verify.c_str());
   if (options.replicas < 1 || options.replicas > kReplicasMax)
     return fail(Code::kInvalid, "replicas %u: want 1 to %u", options.replicas, kReplicasMax);
+  MC_TRY_(check(options.put));
   MC_TRY(auto master, rpc::SyncClient::connect(options.master, clock));
   return std::unique_ptr<Client>(
       new Client(engine, clock, std::move(options), metrics, std::move(master)));
@@ -105,7 +129,7 @@ void Client::wait_moved(xfer::BatchId batch, size_t requests, uint64_t total,
     if (!leased.empty() && clock_.now() - renewed >= renew_every) {
       renewed = clock_.now();
       // A lease that cannot be renewed is no error: the guard words tell whether bytes are valid.
-      (void)ask(GetReplicas{leased, 0}, deadline);
+      (void)ask(GetReplicas{leased, 0, options_.tenant}, deadline);
     }
   }
 }
@@ -131,20 +155,21 @@ bool Client::verifies(xfer::SegmentHandle segment) {
 }
 
 Result<std::vector<bool>> Client::exists(const std::vector<ObjectKey>& keys) {
-  MC_TRY(const Existing reply, ask(Exists{keys}, clock_.now() + options_.timeout));
+  MC_TRY(const Existing reply, ask(Exists{keys, options_.tenant}, clock_.now() + options_.timeout));
   if (reply.items.size() != keys.size())
     return fail(Code::kCorrupt, "exists: %zu answers to %zu keys", reply.items.size(), keys.size());
   return std::vector<bool>(reply.items.begin(), reply.items.end());
 }
 
 Result<uint64_t> Client::match_prefix(const std::vector<ObjectKey>& keys) {
-  MC_TRY(const Matched reply, ask(MatchPrefix{keys}, clock_.now() + options_.timeout));
+  MC_TRY(const Matched reply,
+         ask(MatchPrefix{keys, options_.tenant}, clock_.now() + options_.timeout));
   return std::min<uint64_t>(reply.hits, keys.size());
 }
 
 std::vector<Result<>> Client::remove(const std::vector<ObjectKey>& keys, bool force) {
   // Once: asking again would find what the first call removed missing.
-  auto reply = master_->call(Remove{keys, force}, options_.timeout);
+  auto reply = master_->call(Remove{keys, force, options_.tenant}, options_.timeout);
   if (reply && reply->items.size() != keys.size())
     reply =
         fail(Code::kCorrupt, "remove: %zu answers to %zu keys", reply->items.size(), keys.size());
@@ -155,13 +180,14 @@ std::vector<Result<>> Client::remove(const std::vector<ObjectKey>& keys, bool fo
 }
 
 Result<Listed> Client::list(const std::string& prefix, const std::string& after, uint32_t limit) {
-  return ask(List{prefix, after, limit}, clock_.now() + options_.timeout);
+  return ask(List{prefix, after, limit, options_.tenant}, clock_.now() + options_.timeout);
 }
 
 Result<ClusterStat> Client::stat() { return ask(Stat{}, clock_.now() + options_.timeout); }
 
 Result<Located> Client::locate(const ObjectKey& key) {
-  MC_TRY(Replicas reply, ask(GetReplicas{{key}, 0}, clock_.now() + options_.timeout));
+  MC_TRY(Replicas reply,
+         ask(GetReplicas{{key}, 0, options_.tenant}, clock_.now() + options_.timeout));
   if (reply.items.size() != 1)
     return fail(Code::kCorrupt, "get-replicas: %zu answers to one key", reply.items.size());
   MC_TRY_(reply.items[0].outcome.result());

@@ -35,6 +35,16 @@
 
 namespace mc::store {
 
+struct PutConfig {  // what a put asks of the pool; docs/store.md
+  std::string cls = "normal";
+  std::string pin = "none";
+  Duration ttl{};  // of a context, or of the pin; 0: for ever
+  std::string group;
+  std::string host;  // of this machine, as its nodes are started with
+  bool prefer_local = false;
+  void describe(OptionList& v);
+};
+
 struct ClientOptions {
   std::string master = "127.0.0.1:5550";
   Duration timeout = std::chrono::seconds(5);          // of one call, batch or not
@@ -43,11 +53,14 @@ struct ClientOptions {
   uint32_t replicas = 1;
   std::string prefer;  // node to put on when it has room
   // Called about five times a second while bytes move, on the calling thread.
-  std::function<void(uint64_t done, uint64_t total)> progress;
-  void describe(OptionList& v);
+  std::function<void(uint64_t done, uint64_t total)> progress{};
+  std::string tenant{};
+  PutConfig put{};
+  void describe(OptionList& v);  // all but put
 };
 
-enum class PutOutcome : uint8_t { kStored, kExisted };
+// kNotAdmitted: the pool does not keep objects of its class; no bytes moved.
+enum class PutOutcome : uint8_t { kStored, kExisted, kNotAdmitted };
 
 struct PutItem {
   ObjectKey key;
@@ -82,6 +95,11 @@ class Client {
   Result<ClusterStat> stat();
   // The size, checksum and places of a value; leases it.
   Result<Located> locate(const ObjectKey& key);
+  // What administrators ask of the master (store/messages.h), once.
+  template <class M>
+  Result<typename M::Reply> call(const M& message) {
+    return master_->call(message, options_.timeout);
+  }
 
  private:
   using Opened = std::map<std::string, Result<xfer::SegmentHandle>>;  // by control address
@@ -92,6 +110,7 @@ class Client {
   template <class M>
   Result<typename M::Reply> ask(const M& message, Time deadline, Duration wait = {});
   Result<> check_epoch(uint64_t epoch);
+  static Result<> check(const PutConfig& config);
   Duration left(Time deadline) const { return deadline - clock_.now(); }
 
   void put_round(std::span<Write> writes, Time deadline);

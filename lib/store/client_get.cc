@@ -59,6 +59,7 @@ std::vector<Result<uint64_t>> Client::get_batch(std::span<const GetItem> items, 
 
 void Client::get_round(std::span<Read> reads, Time deadline, Duration wait) {
   GetReplicas question;
+  question.tenant = options_.tenant;
   question.wait_ms =
       static_cast<uint32_t>(std::clamp<int64_t>(wait / std::chrono::milliseconds(1), 0, 60'000));
   for (const Read& r : reads) question.keys.push_back(r.item->key);

@@ -53,6 +53,14 @@ void Client::put_round(std::span<Write> writes, Time deadline) {
   const auto wait_ms = std::clamp<int64_t>(options_.put_wait / std::chrono::milliseconds(1), 1,
                                            left(deadline) / std::chrono::milliseconds(1) + 1);
   start.wait_ms = static_cast<uint32_t>(wait_ms);
+  const PutConfig& config = options_.put;
+  start.tenant = options_.tenant;
+  start.host = config.host;
+  start.prefer_local = config.prefer_local;
+  start.cls = config.cls == "context" ? 2 : config.cls == "ephemeral" ? 1 : 0;
+  start.pin = config.pin == "hard" ? 2 : config.pin == "soft" ? 1 : 0;
+  start.ttl_ms = static_cast<uint64_t>(config.ttl / std::chrono::milliseconds(1));
+  start.group = config.group;
   for (const Write& w : writes) start.items.push_back({w.item->key, w.bytes});
   auto started = ask(start, deadline, options_.put_wait);
   if (started && started->items.size() != writes.size())
@@ -69,6 +77,8 @@ void Client::put_round(std::span<Write> writes, Time deadline) {
     w.grant = std::move(started->items[i]);
     if (w.grant.outcome.code == static_cast<uint8_t>(Code::kExists))
       w.answer.set(PutOutcome::kExisted);
+    else if (w.grant.outcome.code == static_cast<uint8_t>(Code::kDenied))
+      w.answer.set(PutOutcome::kNotAdmitted);
     else if (!w.grant.outcome.ok())
       w.answer.set(fail(w.grant.outcome.result().error()));
     else if (auto ready = prepare(w, started->nodes, opened, deadline, requests); !ready)
@@ -134,6 +144,7 @@ void Client::write_out(std::span<Write> writes, const std::vector<xfer::Request>
 void Client::finish_puts(std::span<Write> writes, Time deadline) {
   PutEnd end;
   PutRevoke revoke;
+  end.tenant = revoke.tenant = options_.tenant;
   std::vector<Write*> ending;
   for (Write& w : writes) {
     if (!w.answer.open) continue;

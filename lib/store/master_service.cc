@@ -11,12 +11,17 @@ Json node_json(const NodeStat& n) {
           {"state", n.state},         {"generation", n.generation.n},
           {"capacity", n.capacity},   {"used", n.used},
           {"releasing", n.releasing}, {"objects", n.objects},
-          {"heard-ms", n.heard_ms}};
+          {"heard-ms", n.heard_ms},   {"fragmentation", n.fragmentation},
+          {"host", n.host},           {"domain", n.domain}};
 }
 
 Json state_json(const ClusterStat& s) {
   Json nodes = Json::array();
   for (const NodeStat& n : s.nodes) nodes.push_back(node_json(n));
+  Json tenants = Json::array();
+  for (const TenantStat& t : s.tenants)
+    tenants.push_back(
+        {{"name", t.name}, {"objects", t.objects}, {"used", t.used}, {"quota", t.quota}});
   return {{"epoch", s.epoch},
           {"capacity", s.capacity},
           {"used", s.used},
@@ -27,8 +32,12 @@ Json state_json(const ClusterStat& s) {
           {"evicted-objects", s.evicted_objects},
           {"evicted-bytes", s.evicted_bytes},
           {"rebuilding", s.rebuilding},
+          {"memory", s.memory},
+          {"tenants", std::move(tenants)},
           {"nodes", std::move(nodes)}};
 }
+
+constexpr const char* kEventTopic = "mc-store-events";
 
 void raise_to(Counter& counter, uint64_t total) { counter.add(total - counter.value()); }
 
@@ -36,6 +45,7 @@ void raise_to(Counter& counter, uint64_t total) { counter.add(total - counter.va
 
 void MasterServiceOptions::describe(OptionList& v) {
   v("listen", listen, "control address; port 0 takes a free one");
+  v("events", events, "address where events are published; port 0 takes a free one");
   v("http", http, "address of /metrics, /live, /ready, /health and /state");
   master.describe(v);
 }
@@ -66,6 +76,7 @@ Result<std::unique_ptr<MasterService>> MasterService::open(io::Loop& loop,
   MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
   auto service = std::unique_ptr<MasterService>(
       new MasterService(loop, options.master, epoch, seed, metrics, std::move(server)));
+  MC_TRY(service->events_, rpc::Socket::listen(rpc::Socket::Kind::kPub, options.events));
   MC_TRY(service->http_, http::Server::open(loop, options.http, {},
                                             [s = service.get()](const http::Exchange& exchange) {
                                               s->page(exchange);
@@ -121,7 +132,23 @@ MasterService::MasterService(io::Loop& loop, const MasterOptions& options, uint6
 
 MasterService::~MasterService() { loop_.cancel(timer_); }
 
+// A subscriber that is slow misses some, sees the gap in the numbers, and asks for a replay.
+void MasterService::publish() {
+  constexpr size_t kMost = 1000;
+  while (events_ && published_ < master_.events().next()) {
+    Replayed message;
+    message.epoch = master_.epoch();
+    message.next = master_.events().next();
+    message.events = master_.events().since(published_, kMost, &message.gap);
+    if (message.events.empty()) return;
+    published_ = message.events.back().seq + 1;
+    const std::string body = wire::encode(message);
+    (void)events_->send({kEventTopic, body});  // nobody listens, or not fast enough
+  }
+}
+
 void MasterService::arm() {
+  publish();
   const Time when = master_.deadline();
   if (when >= armed_ && armed_ > loop_.now()) return;  // the timer that runs first re-arms
   loop_.cancel(timer_);
@@ -167,6 +194,28 @@ void MasterService::update_metrics() {
   count("mc_store_removed_total", "objects removed", t.removed);
   count("mc_store_evicted_objects_total", "objects evicted", t.evicted_objects);
   count("mc_store_evicted_bytes_total", "bytes of evicted values", t.evicted_bytes);
+  gauge("mc_store_master_bytes", "memory of the master's tables, keys excluded", s.memory);
+  count("mc_store_puts_waited_total", "puts that waited for room", t.puts_waited);
+  count("mc_store_puts_not_admitted_total", "puts refused for their class", t.not_admitted);
+  count("mc_store_copies_total", "replicas made by copying", t.copies_done);
+  count("mc_store_copies_failed_total", "copies that failed", t.copies_failed);
+  count("mc_store_hot_copies_total", "replicas made of what is read much", t.hot_copies);
+  count("mc_store_events_total", "events of objects", master_.events().next() - 1);
+  // The reference master's names, where the meaning is the same.
+  count("master_attempted_evictions_total", "times eviction ran", t.evictions);
+  count("master_evicted_key_count", "objects evicted", t.evicted_objects);
+  count("master_evicted_size_bytes", "bytes of evicted values", t.evicted_bytes);
+  count("master_put_start_alloc_failures_total", "puts refused for want of room", t.put_no_space);
+  count("master_put_start_discard_cnt", "puts never finished", t.puts_discarded);
+  count("valid_get_nums_", "keys looked up and found", t.hits);
+  count("total_get_nums_", "keys looked up", t.hits + t.misses);
+  for (const NodeStat& n : s.nodes) {
+    const Labels label = {{"segment", n.name}};
+    metrics_.gauge("segment_allocated_bytes", "bytes taken of a node's segment", label)
+        .set(static_cast<double>(n.used));
+    metrics_.gauge("segment_total_capacity_bytes", "bytes of a node's segment", label)
+        .set(static_cast<double>(n.capacity));
+  }
   count("mc_store_nodes_expired_total", "nodes given up", t.nodes_expired);
   count("mc_store_records_refused_total", "inventory records refused", t.records_refused);
 }

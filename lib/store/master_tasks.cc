@@ -32,6 +32,10 @@ Result<uint64_t> Master::start_copy(Object& object, const Wish& wish, const Memb
   if (move_from == nullptr && used.size() >= kReplicasMax)
     return fail(Code::kInvalid, "key '%s' has %zu replicas: that is the most there may be",
                 shown(object.key()).c_str(), used.size());
+  if (std::any_of(used.begin(), used.end(),
+                  [&](const Replica& r) { return r.node->ref.name == wish.prefer; }))
+    return fail(Code::kExists, "key '%s': node %s has one already", shown(object.key()).c_str(),
+                shown(wish.prefer).c_str());
   const auto source = std::find_if(used.begin(), used.end(), [&](const Replica& r) {
     return members_.healthy(*r.node, now) && (move_from == nullptr || r.node == move_from);
   });

@@ -157,12 +157,12 @@ void Node::take(const Beat& reply) {
 void Node::carry_out(const Order& order) {
   const auto kind = static_cast<OrderKind>(order.kind);
   if (kind == OrderKind::kForget) copier_.cancel(order.record.offset);
-  if (auto done = directory_.carry_out(order); !done)
-    log_error("store", "%s", done.error().what.c_str());
-  else if (kind == OrderKind::kForget)
-    fence(order);
-  else if (kind == OrderKind::kCopy)
-    copier_.copy(order);
+  if (auto taken = directory_.carry_out(order); !taken)
+    return log_error("store", "%s", taken.error().what.c_str());
+  if (kind == OrderKind::kForget) raise_guards(order.record, order.fence);
+  if (kind != OrderKind::kCopy) return;
+  raise_guards(order.record, order.record.generation);
+  copier_.copy(order);
 }
 
 void Node::copied(uint64_t task, const Result<>& result) {
@@ -175,13 +175,13 @@ void Node::copied(uint64_t task, const Result<>& result) {
 }
 
 // In place, not through the engine: thousands may come at once.
-void Node::fence(const Order& order) {
+void Node::raise_guards(const Record& record, Generation generation) {
   const auto raise = [&](uint64_t offset) {  // false: it is higher already
     (void)xfer::raise_guard_word(memory_.data() + (layout_.guard_of(offset) - memory_.offset()),
-                                 order.fence.n);
+                                 generation.n);
   };
-  raise(order.record.offset);
-  for (const Extent& piece : order.record.more) raise(piece.offset);
+  raise(record.offset);
+  for (const Extent& piece : record.more) raise(piece.offset);
 }
 
 void Node::retry(const Error& error) {

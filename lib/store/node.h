@@ -60,7 +60,7 @@ class Node {
   void beat();
   void take(const Beat& reply);
   void carry_out(const Order& order);
-  void fence(const Order& order);
+  void raise_guards(const Record& record, Generation generation);
   void copied(uint64_t task, const Result<>& result);
   void retry(const Error& error);
   bool sees(uint64_t epoch);
