@@ -1,25 +1,17 @@
 // store get of 1 MiB against redis-server GET over a unix socket: both servers are processes of
 // their own, started here and stopped at the end; turns alternate; contents are checked. Bytes a
 // second of whole values that have arrived in the caller's buffer.
-#include <fcntl.h>
 #include <hiredis/hiredis.h>
-#include <poll.h>
-#include <signal.h>
-#include <spawn.h>
-#include <sys/stat.h>
-#include <sys/wait.h>
-#include <unistd.h>
 
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
 #include <memory>
 
-#include "base/json.h"
 #include "base/random.h"
+#include "bench/child.h"
 #include "bench/figure.h"
 #include "cmd/command.h"
-#include "io/file.h"
 #include "store/client.h"
 
 namespace mc {
@@ -29,47 +21,8 @@ constexpr uint64_t kValue = 1 * kMiB;
 constexpr size_t kObjects = 64;  // more than a cache holds
 constexpr size_t kBatch = 16;
 
-// A child process that ends with this one.
-class Child {
- public:
-  static Result<std::unique_ptr<Child>> start(std::vector<std::string> command,
-                                              const std::string& log) {
-    std::vector<char*> argv;
-    for (auto& word : command) argv.push_back(word.data());
-    argv.push_back(nullptr);
-    posix_spawn_file_actions_t actions;
-    posix_spawn_file_actions_init(&actions);
-    posix_spawn_file_actions_addopen(&actions, 0, "/dev/null", O_RDONLY, 0);
-    posix_spawn_file_actions_addopen(&actions, 1, log.c_str(), O_WRONLY | O_CREAT | O_APPEND, 0644);
-    posix_spawn_file_actions_adddup2(&actions, 1, 2);
-    pid_t pid = 0;
-    const int rc = ::posix_spawnp(&pid, argv[0], &actions, nullptr, argv.data(), ::environ);
-    posix_spawn_file_actions_destroy(&actions);
-    if (rc != 0)
-      return fail(Code::kNotFound, "start %s: %s", command[0].c_str(), std::strerror(rc));
-    return std::unique_ptr<Child>(new Child(pid));
-  }
-  ~Child() {
-    ::kill(pid_, SIGTERM);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  Child(const Child&) = delete;
-  Child& operator=(const Child&) = delete;
-
- private:
-  explicit Child(pid_t pid) : pid_(pid) {}
-  pid_t pid_;
-};
-
-Result<> await(const std::string& path, const Clock& clock) {
-  const Time deadline = clock.now() + std::chrono::seconds(20);
-  while (::access(path.c_str(), F_OK) != 0) {
-    if (clock.now() > deadline)
-      return fail(Code::kTimeout, "%s did not appear within 20 s", path.c_str());
-    ::poll(nullptr, 0, 20);
-  }
-  return {};
-}
+using bench::Child;
+using bench::control_of;
 
 struct Servers {
   std::string folder;
@@ -85,7 +38,7 @@ struct Servers {
 };
 
 Result<std::string> control_of(const std::string& announcement, const Clock& clock) {
-  MC_TRY_(await(announcement, clock));
+  MC_TRY_(bench::await_file(announcement, clock));
   MC_TRY(const Json json, read_json_file(announcement));
   return get_string(json, "control");
 }
@@ -104,12 +57,12 @@ Result<> start(Servers& s, const std::string& bin, const Clock& clock) {
                                "n", "--size", "256MiB", "--master", s.master_address, "--announce",
                                s.folder + "/node.json"},
                               log));
-  MC_TRY_(await(s.folder + "/node.json", clock));
+  MC_TRY_(bench::await_file(s.folder + "/node.json", clock));
   s.redis_socket = s.folder + "/redis.sock";
   MC_TRY(s.redis, Child::start({"redis-server", "--port", "0", "--unixsocket", s.redis_socket,
                                 "--save", "", "--appendonly", "no", "--dir", s.folder},
                                log));
-  return await(s.redis_socket, clock);
+  return bench::await_file(s.redis_socket, clock);
 }
 
 struct FreeRedis {

@@ -1,0 +1,407 @@
+// What metadata costs: memory an object; exists, get-replicas and put-start+put-end, one at a time
+// and 64 a call, from 1, 4 and 16 clients, against redis-server doing as many EXISTS, GET or SET in
+// one pipeline, and against an empty round trip through ZeroMQ; and the p99 of a lookup while the
+// pool evicts. Master, node, redis and echo are processes of their own; no value is written.
+#include <hiredis/hiredis.h>
+#include <malloc.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <filesystem>
+#include <memory>
+#include <thread>
+
+#include "base/histogram.h"
+#include "bench/child.h"
+#include "bench/figure.h"
+#include "cmd/command.h"
+#include "rpc/client.h"
+#include "rpc/server.h"
+#include "store/master.h"
+
+namespace mc {
+namespace {
+
+using bench::Child;
+using bench::Measured;
+using namespace std::chrono_literals;
+
+constexpr size_t kKeys = 100'000;
+constexpr size_t kBatch = 64;
+
+std::string key_of(size_t i) {  // 64 bytes, as a content hash in hex is
+  return strf("%016zx%048zx", i * 0x9e3779b97f4a7c15, i);
+}
+
+// ---- memory
+
+struct FakeNode {  // acknowledges everything at once
+  store::Master& master;
+  uint64_t done = 0;
+  void beat() {
+    for (bool more = true; more;) {
+      more = false;
+      master.handle(store::Heartbeat{"n", Generation{1}, done, 1000}, Time{1000s},
+                    [&](const Result<store::Beat>& beat) {
+                      if (!beat || beat->orders.empty()) return;
+                      done = beat->orders.back().seq;
+                      more = true;
+                    });
+    }
+  }
+};
+
+uint64_t heap() {
+  const struct mallinfo2 m = ::mallinfo2();
+  return m.uordblks + m.hblkhd;
+}
+
+// Bytes an object beside its key; and how long a put took, without any wire.
+Result<std::pair<double, double>> fill(size_t objects, const Clock& clock) {
+  const Time now{1000s};
+  const uint64_t before = heap();
+  store::MasterOptions options;
+  options.rebuild_wait = 0s;
+  options.high_watermark = 1;
+  auto master = std::make_unique<store::Master>(options, 1, 1, now);
+  store::Mount mount;
+  mount.node = {"n", "127.0.0.1:1", Generation{1}};
+  mount.layout = {uint64_t{1} << 40, 1ull << 40, 0};
+  MC_TRY_(master->handle(mount, now));
+  MC_TRY_(master->handle(store::Inventory{"n", Generation{1}, {}, true}, now));
+  FakeNode node{*master};
+  const Time start = clock.now();
+  for (size_t at = 0; at < objects; at += kBatch) {
+    store::PutStart put;
+    for (size_t i = 0; i < kBatch; ++i) put.items.push_back({key_of(at + i), 1});
+    store::PutEnd end;
+    master->handle(put, now, [&](const Result<store::PutStarted>& r) {
+      for (size_t i = 0; r && i < kBatch; ++i)
+        end.items.push_back({put.items[i].key, r->items[i].generation, 1});
+    });
+    master->handle(end, now, [](const Result<store::Outcomes>&) {});
+    node.beat();
+  }
+  const double seconds = to_seconds(clock.now() - start);
+  const store::ClusterStat stat = master->handle(store::Stat{}, now);
+  if (stat.objects < objects)
+    return fail(Code::kInternal, "only %llu objects stored",
+                static_cast<unsigned long long>(stat.objects));
+  const auto n = static_cast<double>(stat.objects);
+  const double log = static_cast<double>(options.event_log) * (sizeof(store::Event) + 80 + 16);
+  return std::pair{(static_cast<double>(heap() - before) - log) / n - 64, seconds / n};
+}
+
+// ---- calls
+
+struct FreeRedis {
+  void operator()(redisContext* c) const { ::redisFree(c); }
+};
+using Redis = std::unique_ptr<redisContext, FreeRedis>;
+
+struct Servers {
+  std::string folder, master_address, small_address, echo_address, redis_socket;
+  std::vector<std::unique_ptr<Child>> all;
+  ~Servers() {
+    all.clear();
+    std::error_code ignored;
+    if (!folder.empty()) std::filesystem::remove_all(folder, ignored);
+  }
+  Result<> start(const std::string& bin, const std::string& self, const Clock& clock) {
+    char name[] = "/tmp/mc-bench.XXXXXX";
+    if (::mkdtemp(name) == nullptr) return fail_errno("make %s", name);
+    folder = name;
+    redis_socket = folder + "/redis.sock";
+    MC_TRY_(add({"redis-server", "--port", "0", "--unixsocket", redis_socket, "--save", "",
+                 "--appendonly", "no", "--dir", folder}));
+    MC_TRY(master_address, pool(bin, "large", "8GiB", clock));
+    MC_TRY(small_address, pool(bin, "small", "64MiB", clock));
+    MC_TRY_(add({self, "--echo", folder + "/echo.json"}));
+    MC_TRY(echo_address, bench::control_of(folder + "/echo.json", clock));
+    return bench::await_file(redis_socket, clock);
+  }
+
+ private:
+  Result<> add(std::vector<std::string> command) {
+    MC_TRY(auto child, Child::start(std::move(command), folder + "/log"));
+    all.insert(all.begin(), std::move(child));
+    return {};
+  }
+  Result<std::string> pool(const std::string& bin, const std::string& name, const std::string& size,
+                           const Clock& clock) {
+    const std::string any = "127.0.0.1:0", at = folder + "/" + name;
+    MC_TRY_(add({bin + "/mc-master", "--listen", any, "--http", any, "--lease-ttl", "1ms",
+                 "--announce", at + ".master.json"}));
+    MC_TRY(std::string address, bench::control_of(at + ".master.json", clock));
+    MC_TRY_(add({bin + "/mc-store", "serve", "--listen", any, "--http", any, "--name", name,
+                 "--size", size, "--master", address, "--announce", at + ".node.json"}));
+    MC_TRY_(bench::await_file(at + ".node.json", clock));
+    return address;
+  }
+};
+
+struct Ping {
+  static constexpr const char* kName = "ping";
+  using Reply = rpc::Empty;
+  static void fields(auto& a, auto&) { a(); }
+};
+
+// The other side of an empty round trip: a server that only answers.
+Result<int> echo(const std::string& announce) {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Metrics metrics;
+  MC_TRY(auto server, rpc::Server::open(loop, "127.0.0.1:0", metrics));
+  server->on<Ping>([](const Ping&, const rpc::Call&) -> Result<rpc::Empty> { return {}; });
+  MC_TRY_(io::write_file_atomically(announce, dump_json({{"control", server->address()}})));
+  MC_TRY_(loop.run());
+  return 0;
+}
+
+// One of several clients that call at the same time.
+struct Caller {
+  std::unique_ptr<rpc::SyncClient> store;
+  Redis redis;
+  size_t next = 0;  // key
+  Error error{};
+
+  std::vector<ObjectKey> keys(size_t n) {
+    std::vector<ObjectKey> out;
+    for (size_t i = 0; i < n; ++i) out.push_back(key_of(next++ % kKeys));
+    return out;
+  }
+  Result<> exists(size_t n) {
+    MC_TRY(const auto r, store->call(store::Exists{keys(n), {}}, 5s));
+    return r.items.size() == n ? Result<>() : fail(Code::kCorrupt, "exists: too few answers");
+  }
+  Result<> locate(size_t n) {
+    MC_TRY(const auto r, store->call(store::GetReplicas{keys(n), 0, {}}, 5s));
+    for (const auto& item : r.items) MC_TRY_(item.outcome.result());
+    return {};
+  }
+  Result<> put(size_t n) {
+    store::PutStart start;
+    for (auto& key : keys(n)) start.items.push_back({"new" + std::move(key), 1});
+    MC_TRY(const auto started, store->call(start, 5s));
+    store::PutEnd end;
+    for (size_t i = 0; i < n; ++i)
+      if (started.items[i].outcome.ok())
+        end.items.push_back({start.items[i].key, started.items[i].generation, 1});
+    MC_TRY_(store->call(end, 5s));
+    return {};
+  }
+  Result<> forget(size_t n) {  // what put stored
+    store::Remove remove;
+    for (auto& key : keys(n)) remove.keys.push_back("new" + std::move(key));
+    remove.force = true;
+    MC_TRY_(store->call(remove, 5s));
+    return {};
+  }
+  Result<> ping(size_t) {
+    MC_TRY_(store->call(Ping{}, 5s));
+    return {};
+  }
+  Result<> redis_command(const char* format, size_t n) {
+    for (auto& key : keys(n)) ::redisAppendCommand(redis.get(), format, key.c_str());
+    for (size_t i = 0; i < n; ++i) {
+      void* reply = nullptr;
+      if (::redisGetReply(redis.get(), &reply) != REDIS_OK)
+        return fail(Code::kUnavailable, "redis: %s", redis->errstr);
+      ::freeReplyObject(reply);
+    }
+    return {};
+  }
+};
+
+using Call = std::function<Result<>(Caller&)>;
+
+class Callers {
+ public:
+  static Result<Callers> open(const std::string& address, const std::string& redis, size_t n,
+                              const Clock& clock) {
+    Callers out(clock);
+    for (size_t i = 0; i < n; ++i) {
+      Caller caller;
+      caller.next = i * (kKeys / n);
+      if (!address.empty()) {
+        MC_TRY(caller.store, rpc::SyncClient::connect(address, clock));
+      }
+      if (!redis.empty()) caller.redis.reset(::redisConnectUnix(redis.c_str()));
+      out.all_.push_back(std::move(caller));
+    }
+    return out;
+  }
+  // Calls a second, each client making `calls` of them; `after` each client's turn, not timed.
+  Result<Measured> turn(size_t calls, size_t each, const Call& call, const Call& after = {}) {
+    const Time start = clock_->now();
+    MC_TRY_(all_run(calls, call));
+    const double seconds = to_seconds(clock_->now() - start);
+    if (after) {
+      for (Caller& c : all_) c.next -= calls * each;
+      MC_TRY_(all_run(calls, after));
+    }
+    return Measured(static_cast<double>(all_.size() * calls * each) / seconds / 1e3);
+  }
+  Caller& first() { return all_[0]; }
+
+ private:
+  explicit Callers(const Clock& clock) : clock_(&clock) {}
+  Result<> all_run(size_t calls, const Call& call) {
+    std::vector<std::thread> threads;
+    std::vector<Result<>> results(all_.size());
+    for (size_t i = 0; i < all_.size(); ++i)
+      threads.emplace_back([&, i] {
+        for (size_t n = 0; n < calls && results[i]; ++n) results[i] = call(all_[i]);
+      });
+    for (auto& t : threads) t.join();
+    for (const auto& r : results) MC_TRY_(r);
+    return {};
+  }
+  const Clock* clock_;
+  std::vector<Caller> all_;
+};
+
+struct Case {
+  const char* name;
+  Call ours;
+  Call after;
+  const char* peer;
+  const char* command;
+  double target;  // of batches, against redis
+};
+
+Result<> measure_calls(const Servers& s, const bench::Options& o, const Clock& clock) {
+  for (const size_t clients : {size_t{1}, size_t{4}, size_t{16}}) {
+    MC_TRY(Callers store, Callers::open(s.master_address, "", clients, clock));
+    MC_TRY(Callers redis, Callers::open("", s.redis_socket, clients, clock));
+    MC_TRY(Callers echo, Callers::open(s.echo_address, "", clients, clock));
+    const std::string by = " x" + std::to_string(clients) + " clients";
+    for (const size_t n : {size_t{1}, kBatch}) {
+      const size_t calls = (o.quick ? 400 : 2000) / (n == 1 ? 1 : 4) / clients + 1;
+      const Case cases[] = {
+          {"exists", [n](Caller& c) { return c.exists(n); }, {}, "redis EXISTS", "EXISTS %s", 2},
+          {"get-replicas", [n](Caller& c) { return c.locate(n); }, {}, "redis GET", "GET %s", 2},
+          {"put", [n](Caller& c) { return c.put(n); }, [n](Caller& c) { return c.forget(n); },
+           "redis SET", "SET %s 1", 1}};
+      for (const Case& k : cases) {
+        bench::Figure figure{"store-meta", k.name + (n == 1 ? std::string() : " /64") + by, "k/s",
+                             n == 1 ? k.peer : k.peer + std::string(" /64")};
+        if (n > 1 && clients == 1) figure.target = k.target;
+        MC_TRY_(bench::compare(
+            figure, o.turns(), [&] { return store.turn(calls, n, k.ours, k.after); },
+            [&] {
+              return redis.turn(calls, n, [&](Caller& c) { return c.redis_command(k.command, n); });
+            }));
+      }
+      if (n > 1) continue;
+      bench::Figure figure{"store-meta", "exists" + by, "k/s", "empty round trip"};
+      if (clients == 1) figure.target = 0.8;
+      MC_TRY_(bench::compare(
+          figure, o.turns(),
+          [&] { return store.turn(calls, 1, [](Caller& c) { return c.exists(1); }); },
+          [&] { return echo.turn(calls, 1, [](Caller& c) { return c.ping(1); }); }));
+    }
+  }
+  return {};
+}
+
+// The p99 of exists, in microseconds, while somebody puts 64 at a time or not.
+Result<> measure_eviction(const Servers& s, const bench::Options& o, const Clock& clock) {
+  MC_TRY(Callers asker, Callers::open(s.small_address, "", 1, clock));
+  MC_TRY(Callers writer, Callers::open(s.small_address, "", 1, clock));
+  const size_t calls = o.quick ? 500 : 3000;
+  const auto p99 = [&]() -> Result<Measured> {
+    std::vector<double> us;
+    for (size_t i = 0; i < calls; ++i) {
+      const Time start = clock.now();
+      MC_TRY_(asker.first().exists(1));
+      us.push_back(to_seconds(clock.now() - start) * 1e6);
+    }
+    std::sort(us.begin(), us.end());
+    return Measured(us[us.size() * 99 / 100]);
+  };
+  const auto evicting = [&]() -> Result<Measured> {
+    std::atomic<bool> stop{false};
+    Result<> written;
+    std::thread thread([&] {
+      while (!stop && written) written = writer.first().put(16);
+    });
+    auto out = p99();
+    stop = true;
+    thread.join();
+    MC_TRY_(written);
+    return out;
+  };
+  bench::Figure figure{"store-meta", "p99 of exists while evicting", "us", "idle", 0.5, true};
+  return bench::compare(figure, o.turns(), evicting, p99);
+}
+
+Result<> preload(const Servers& s, const Clock& clock) {
+  MC_TRY(auto master, rpc::SyncClient::connect(s.master_address, clock));
+  Redis redis(::redisConnectUnix(s.redis_socket.c_str()));
+  for (size_t at = 0; at < kKeys; at += 1000) {
+    store::PutStart start;
+    for (size_t i = 0; i < 1000; ++i) start.items.push_back({key_of(at + i), 1});
+    MC_TRY(const auto started, master->call(start, 5s));
+    store::PutEnd end;
+    for (size_t i = 0; i < 1000; ++i)
+      end.items.push_back({start.items[i].key, started.items[i].generation, 1});
+    MC_TRY(const auto ended, master->call(end, 5s));
+    for (const auto& outcome : ended.items) MC_TRY_(outcome.result());
+    for (size_t i = 0; i < 1000; ++i)
+      ::redisAppendCommand(redis.get(), "SET %s 1", key_of(at + i).c_str());
+    for (size_t i = 0; i < 1000; ++i) {
+      void* reply = nullptr;
+      if (::redisGetReply(redis.get(), &reply) != REDIS_OK)
+        return fail(Code::kUnavailable, "redis: %s", redis->errstr);
+      ::freeReplyObject(reply);
+    }
+  }
+  return {};
+}
+
+struct BenchOptions : bench::Options {
+  std::string bin, echo;
+  void describe(OptionList& v) {
+    bench::Options::describe(v);
+    v("bin", bin, "folder of mc-master and mc-store; empty: this program's own");
+    v("echo", echo, "serve empty round trips, announced in this file");
+  }
+};
+
+Result<int> run(const BenchOptions& o, const std::string& self) {
+  if (!o.echo.empty()) return echo(o.echo);
+  SteadyClock clock;
+  const size_t objects = o.quick ? 1'000'000 : 10'000'000;
+  MC_TRY(const auto filled, fill(objects, clock));
+  const bench::Figure memory{
+      "store-meta", std::to_string(objects / 1'000'000) + "M objects", "bytes each", "200 bytes", 1,
+      true};
+  MC_TRY_(bench::compare(
+      memory, 1, [&] { return Result<Measured>(filled.first); },
+      [] { return Result<Measured>(200.0); }));
+  ::malloc_trim(0);
+  Servers servers;
+  if (auto started = servers.start(o.bin, self, clock); !started) {
+    if (started.error().what.find("redis-server") == std::string::npos)
+      return fail(started.error());
+    std::printf("skipped: store-meta needs redis-server: apt-get install redis-server\n");
+    return 0;
+  }
+  MC_TRY_(preload(servers, clock));
+  MC_TRY_(measure_calls(servers, o, clock));
+  MC_TRY_(measure_eviction(servers, o, clock));
+  return 0;
+}
+
+}  // namespace
+}  // namespace mc
+
+int main(int argc, char** argv) {
+  mc::BenchOptions options;
+  options.bin = std::filesystem::path(argv[0]).parent_path().string();
+  mc::Program program("store_meta_bench", "metadata calls against redis and empty round trips");
+  program.options(options);
+  program.run_with([&](mc::Context&) { return mc::run(options, argv[0]); });
+  return program.main(argc, argv);
+}
