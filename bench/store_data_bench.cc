@@ -37,12 +37,6 @@ struct Servers {
   }
 };
 
-Result<std::string> control_of(const std::string& announcement, const Clock& clock) {
-  MC_TRY_(bench::await_file(announcement, clock));
-  MC_TRY(const Json json, read_json_file(announcement));
-  return get_string(json, "control");
-}
-
 Result<> start(Servers& s, const std::string& bin, const Clock& clock) {
   char folder[] = "/tmp/mc-bench.XXXXXX";
   if (::mkdtemp(folder) == nullptr) return fail_errno("make %s", folder);
