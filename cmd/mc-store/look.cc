@@ -46,11 +46,13 @@ Result<int> run_ls(const LsOptions& o, const Context& context) {
                        {"bytes", x.bytes},
                        {"checksum", strf("%016llx", static_cast<unsigned long long>(x.checksum))},
                        {"replicas", x.replicas},
+                       {"disks", x.disks},
                        {"leased", x.leased}}) +
             "\n");
       else
-        put(strf("%10s  %u%s  %s\n", human_bytes(x.bytes).c_str(), x.replicas,
-                 x.leased ? " leased" : "       ", shown(x.key).c_str()));
+        put(strf("%10s  %u%s%s  %s\n", human_bytes(x.bytes).c_str(), x.replicas,
+                 x.disks > 0 ? "+disk" : "", x.leased ? " leased" : "       ",
+                 shown(x.key).c_str()));
       after = x.key;
     }
     left -= std::min<uint64_t>(left, page.items.size());
@@ -79,6 +81,9 @@ Result<int> run_stat(const ClientVerb& o, const Context& context) {
                    {"evicted-objects", s.evicted_objects},
                    {"evicted-bytes", s.evicted_bytes},
                    {"rebuilding", s.rebuilding},
+                   {"disk-objects", s.disk_objects},
+                   {"disk-bytes", s.disk_bytes},
+                   {"disks", s.tiers.size()},
                    {"nodes", nodes}}) +
         "\n");
     return 0;
@@ -88,6 +93,9 @@ Result<int> run_stat(const ClientVerb& o, const Context& context) {
            static_cast<unsigned long long>(s.objects), human_bytes(s.object_bytes).c_str(),
            static_cast<unsigned long long>(s.leased),
            static_cast<unsigned long long>(s.evicted_objects)));
+  if (!s.tiers.empty())
+    put(strf("%zu disk(s) with %llu object(s) of %s\n", s.tiers.size(),
+             static_cast<unsigned long long>(s.disk_objects), human_bytes(s.disk_bytes).c_str()));
   if (!s.rebuilding.empty()) put(shown(s.rebuilding) + "\n");
   for (const NodeStat& n : s.nodes)
     put(strf("  %-16s %-8s %10s of %-10s %8llu object(s)  %s\n", shown(n.name).c_str(),
@@ -96,7 +104,45 @@ Result<int> run_stat(const ClientVerb& o, const Context& context) {
   return 0;
 }
 
+// What each node gives: memory, then its disk.
+Result<int> run_df(const ClientVerb& o, const Context& context) {
+  MC_TRY(auto session, Session::open(o));
+  MC_TRY(const ClusterStat s, session->client().stat());
+  const auto line = [&](const std::string& node, const char* tier, uint64_t capacity, uint64_t used,
+                        uint64_t objects, const std::string& trouble) {
+    const double share =
+        capacity > 0 ? static_cast<double>(used) / static_cast<double>(capacity) : 0;
+    if (context.json)
+      put(dump_json({{"node", node},
+                     {"tier", tier},
+                     {"capacity", capacity},
+                     {"used", used},
+                     {"objects", objects},
+                     {"trouble", trouble}}) +
+          "\n");
+    else
+      put(strf("%-16s %-6s %10s %10s %4.0f%% %9llu  %s\n", shown(node).c_str(), tier,
+               human_bytes(capacity).c_str(), human_bytes(used).c_str(), 100 * share,
+               static_cast<unsigned long long>(objects), shown(trouble).c_str()));
+  };
+  if (!context.json)
+    put(strf("%-16s %-6s %10s %10s %5s %9s\n", "node", "tier", "size", "used", "use", "objects"));
+  for (const NodeStat& n : s.nodes) {
+    line(n.name, "memory", n.capacity, n.used, n.objects, n.state == "ready" ? "" : n.state);
+    for (const TierStat& t : s.tiers)
+      if (t.name == n.name) line(t.name, "ssd", t.capacity, t.used, t.objects, t.trouble);
+  }
+  return 0;
+}
+
 }  // namespace
+
+void add_df(Program& program) {
+  program.verb<ClientVerb>("df", "show how full memory and disks are", [](Verb& v, ClientVerb& o) {
+    v.example("mc-store df", "a line for each tier of each node");
+    v.run_with([&o](Context& context) { return run_df(o, context); });
+  });
+}
 
 void add_exists(Program& program) {
   program.verb<KeysOptions>("exists", "tell whether keys are stored", [](Verb& v, KeysOptions& o) {

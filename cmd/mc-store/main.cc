@@ -10,6 +10,7 @@ int main(int argc, char** argv) {
   mc::store::add_exists(program);
   mc::store::add_ls(program);
   mc::store::add_stat(program);
+  mc::store::add_df(program);
   mc::store::add_rm(program);
   mc::store::add_pin(program);
   mc::store::add_unpin(program);
@@ -18,5 +19,6 @@ int main(int argc, char** argv) {
   mc::store::add_mv(program);
   mc::store::add_replicas(program);
   mc::store::add_drain(program);
+  mc::store::add_verify(program);
   return program.main(argc, argv);
 }

@@ -5,6 +5,8 @@
 #include "http/server.h"
 #include "io/signals.h"
 #include "rpc/server.h"
+#include "store/async_client.h"
+#include "store/file_storage.h"
 #include "store/node.h"
 
 namespace mc::store {
@@ -15,6 +17,8 @@ struct ServeOptions {
   std::string http = "127.0.0.1:5571";
   std::string name;
   NodeOptions node;
+  TierOptions tier;
+  bool promote = true;
   xfer::EngineOptions engine;
   DaemonOptions daemon;
   void describe(OptionList& v) {
@@ -22,18 +26,59 @@ struct ServeOptions {
     v("http", http, "address of /metrics, /live, /ready, /health and /state");
     v("name", name, "unique name of this node; empty: store-PID");
     node.describe(v);
+    tier.describe(v);
+    v("ssd-promote", promote, "take back into memory what is read from the disk");
     engine.describe(v);
     daemon.describe(v);
   }
 };
 
-std::string state_text(const Node& node) {
-  return dump_json({{"mounted", node.mounted()},
-                    {"epoch", node.epoch()},
-                    {"capacity", node.capacity()},
-                    {"objects", node.directory().objects()},
-                    {"bytes", node.directory().bytes()}}) +
-         "\n";
+std::string state_text(const Node& node, const FileStorage* tier) {
+  Json json = {{"mounted", node.mounted()},
+               {"epoch", node.epoch()},
+               {"capacity", node.capacity()},
+               {"objects", node.directory().objects()},
+               {"bytes", node.directory().bytes()}};
+  if (tier != nullptr) {
+    const ssd::Usage u = tier->usage();
+    json["ssd"] = {{"mounted", tier->mounted()},
+                   {"capacity", u.capacity},
+                   {"used", u.used},
+                   {"objects", u.objects},
+                   {"bytes", u.object_bytes},
+                   {"damaged", tier->scan().damaged_count},
+                   {"trouble", tier->trouble()}};
+  }
+  return dump_json(json) + "\n";
+}
+
+// The tier of a node, and the client through which it brings objects back into memory.
+struct Disk {
+  std::unique_ptr<FileStorage> tier;
+  std::unique_ptr<AsyncClient> client;
+};
+
+Result<Disk> open_disk(io::Loop& loop, xfer::Engine& engine, Node& node, rpc::Server& server,
+                       const ServeOptions& options, Metrics& metrics) {
+  Disk disk;
+  MC_TRY(disk.tier, FileStorage::open(loop, engine, node, options.node, options.tier, metrics));
+  node.announce_tier();
+  disk.tier->serve(server);
+  if (!options.promote) return disk;
+  ClientOptions client;
+  client.master = options.node.master;
+  client.prefer = options.name;
+  client.promote = true;
+  client.timeout = options.tier.lease;
+  MC_TRY(disk.client, AsyncClient::open(loop, engine, client, metrics, 1));
+  disk.tier->on_hit([to = disk.client.get()](const std::string& name,
+                                             std::span<const std::byte> value,
+                                             std::function<void(bool)> done) {
+    to->put(name, value, [done = std::move(done)](const Result<PutOutcome>& outcome) {
+      done(outcome && *outcome == PutOutcome::kStored);
+    });
+  });
+  return disk;
 }
 
 Result<int> serve(ServeOptions options) {
@@ -42,6 +87,7 @@ Result<int> serve(ServeOptions options) {
   SteadyClock clock;
   io::Loop loop(clock);
   std::unique_ptr<Node> node;
+  Disk disk;
   io::Signals signals(loop, [&](int n) {
     if (n > 1 || node == nullptr) return loop.stop();
     node->stop([&] { loop.stop(); });
@@ -51,16 +97,21 @@ Result<int> serve(ServeOptions options) {
   MC_TRY(auto engine, xfer::Engine::open(clock, options.engine, metrics));
   MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
   xfer::serve(*engine, *server);
-  MC_TRY(auto pages, http::Server::open(loop, options.http, {}, [&](const http::Exchange& x) {
-           if (node == nullptr) return x.reply(503, "text/plain", "starting\n");
-           if (http::serve_common(x, metrics, node->not_ready(), state_text(*node))) return;
-           if (x.request().path == "/state")
-             x.reply(200, "application/json", state_text(*node));
-           else
-             x.reply(404, "text/plain",
-                     "no such page: try /live, /ready, /health, /metrics or /state\n");
-         }));
+  MC_TRY(
+      auto pages, http::Server::open(loop, options.http, {}, [&](const http::Exchange& x) {
+        if (node == nullptr) return x.reply(503, "text/plain", "starting\n");
+        if (http::serve_common(x, metrics, node->not_ready(), state_text(*node, disk.tier.get())))
+          return;
+        if (x.request().path == "/state")
+          x.reply(200, "application/json", state_text(*node, disk.tier.get()));
+        else
+          x.reply(404, "text/plain",
+                  "no such page: try /live, /ready, /health, /metrics or /state\n");
+      }));
   MC_TRY(node, Node::open(loop, *engine, options.name, server->address(), options.node, metrics));
+  if (!options.tier.folder.empty()) {
+    MC_TRY(disk, open_disk(loop, *engine, *node, *server, options, metrics));
+  }
   Result<> announced;
   node->on_mounted([&, first = true]() mutable {
     if (!std::exchange(first, false)) return;
@@ -76,6 +127,8 @@ Result<int> serve(ServeOptions options) {
   });
   MC_TRY_(loop.run());
   options.daemon.stopping();
+  disk.client.reset();  // its puts are of staging memory
+  disk.tier.reset();
   node.reset();
   MC_TRY_(std::move(announced));
   return 0;

@@ -37,6 +37,7 @@ void add_get(Program& program);
 void add_exists(Program& program);
 void add_ls(Program& program);
 void add_stat(Program& program);
+void add_df(Program& program);
 void add_rm(Program& program);
 void add_pin(Program& program);
 void add_unpin(Program& program);
@@ -45,5 +46,6 @@ void add_cp(Program& program);
 void add_mv(Program& program);
 void add_replicas(Program& program);
 void add_drain(Program& program);
+void add_verify(Program& program);
 
 }  // namespace mc::store

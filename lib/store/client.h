@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "base/metrics.h"
+#include "base/mutex.h"
 #include "base/options.h"
 #include "base/result.h"
 #include "base/time.h"
@@ -34,6 +35,8 @@
 #include "xfer/engine.h"
 
 namespace mc::store {
+
+struct Loaded;
 
 struct PutConfig {  // what a put asks of the pool; docs/store.md
   std::string cls = "normal";
@@ -51,7 +54,8 @@ struct ClientOptions {
   Duration put_wait = std::chrono::milliseconds(100);  // how long a full pool is waited for
   std::string verify = "sample";  // same-host reads: always | sample (1 of 64) | never
   uint32_t replicas = 1;
-  std::string prefer;  // node to put on when it has room
+  std::string prefer;    // node to put on when it has room
+  bool promote = false;  // what it puts may lie on a disk already: the SSD tier's own
   // Called about five times a second while bytes move, on the calling thread.
   std::function<void(uint64_t done, uint64_t total)> progress{};
   std::string tenant{};
@@ -93,6 +97,9 @@ class Client {
   std::vector<Result<>> remove(const std::vector<ObjectKey>& keys, bool force = false);
   Result<Listed> list(const std::string& prefix, const std::string& after, uint32_t limit);
   Result<ClusterStat> stat();
+  // A hint that these will be read soon: those that only a disk holds are taken into memory. How
+  // many were asked for.
+  Result<uint64_t> prefetch(const std::vector<ObjectKey>& keys);
   // The size, checksum and places of a value; leases it.
   Result<Located> locate(const ObjectKey& key);
   // What administrators ask of the master (store/messages.h), once.
@@ -123,7 +130,13 @@ class Client {
   void finish_puts(std::span<Write> writes, Time deadline);
   void get_round(std::span<Read> reads, Time deadline, Duration wait);
   void read_replicas(std::span<Read> reads, size_t replica, const Replicas& found, Time deadline);
-  void settle(Read& read, xfer::BatchId batch, const NodeRef& node);
+  void settle(Read& read, xfer::BatchId batch, const NodeRef& node, bool verify);
+  std::string disk_name(const ObjectKey& key) const;
+  Result<rpc::SyncClient*> holder(const std::string& control);
+  void read_disks(std::span<Read> reads, const Replicas& found, Time deadline);
+  void load(std::span<Read* const> some, const NodeRef& node, Opened& opened, Time deadline);
+  void fetch(std::span<Read* const> some, const Loaded& loaded, xfer::SegmentHandle segment,
+             const NodeRef& node, Time deadline);
   void wait_moved(xfer::BatchId batch, size_t requests, uint64_t total,
                   const std::vector<ObjectKey>& leased, Duration lease, Time deadline);
   bool verifies(xfer::SegmentHandle segment);
@@ -133,6 +146,8 @@ class Client {
   const Clock& clock_;
   const ClientOptions options_;
   const std::unique_ptr<rpc::SyncClient> master_;
+  Mutex holders_mutex_;
+  std::map<std::string, std::unique_ptr<rpc::SyncClient>> holders_ MC_GUARDED_BY(holders_mutex_);
   std::atomic<uint64_t> epoch_{0};  // the largest seen: older masters are refused
   std::atomic<uint64_t> reads_{0};
   Counter &put_bytes_, &get_bytes_, &hits_, &misses_, &corrupt_, &stale_;

@@ -85,6 +85,7 @@ void Client::get_round(std::span<Read> reads, Time deadline, Duration wait) {
       replicas = std::max(replicas, r.at->places.size());
   }
   for (size_t n = 0; n < replicas; ++n) read_replicas(reads, n, *found, deadline);
+  read_disks(reads, *found, deadline);
   for (Read& r : reads)
     if (r.answer.open) r.answer.set(fail(r.last));
 }
@@ -128,12 +129,12 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
     if (!submitted)
       r->last = submitted.error();
     else
-      settle(*r, batch, found.nodes[r->at->places[replica].node]);
+      settle(*r, batch, found.nodes[r->at->places[replica].node], verifies(r->segment));
   }
   engine_.free_batch(batch);
 }
 
-void Client::settle(Read& r, xfer::BatchId batch, const NodeRef& node) {
+void Client::settle(Read& r, xfer::BatchId batch, const NodeRef& node, bool verify) {
   for (size_t i = 0; i < r.count; ++i) {
     const xfer::Status status = engine_.status(batch, r.first + i);
     if (status.state == xfer::State::kCompleted) continue;
@@ -146,7 +147,7 @@ void Client::settle(Read& r, xfer::BatchId batch, const NodeRef& node) {
     if (r.last.code == Code::kUnavailable) report(node);
     return;
   }
-  if (verifies(r.segment)) {
+  if (verify) {
     const uint64_t checksum = checksum_of(r.item->parts, r.at->bytes);
     if (checksum != r.at->checksum) {
       corrupt_.add();

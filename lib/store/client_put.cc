@@ -48,6 +48,7 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
 
 void Client::put_round(std::span<Write> writes, Time deadline) {
   PutStart start;
+  start.promote = options_.promote;
   start.replicas = options_.replicas;
   start.prefer = options_.prefer;
   const auto wait_ms = std::clamp<int64_t>(options_.put_wait / std::chrono::milliseconds(1), 1,

@@ -23,6 +23,13 @@ void MasterOptions::describe(OptionList& v) {
     "how long after its start a key not known may yet be reported by a node; 0: not at all");
   v("high-watermark", high_watermark, "fill fraction of the pool that starts eviction");
   v("eviction-ratio", eviction_ratio, "fraction of the pool that one eviction frees");
+  v("offload", offload,
+    "what is written to the nodes' disks: only what has the class context, "
+    "what is evicted too, or all at once",
+    {"never", "context", "on-evict", "eager"});
+  v("on-slow-offload", on_slow_offload, "what is evicted while the disks are behind",
+    {"drop", "wait"});
+  v("offload-queue", offload_queue, "how far a node's disk may be behind");
   v("evict", evict, "the order of eviction", {"lru", "sieve"});
   v("placement", placement, "where puts go that name no node",
     {"free-ratio", "random", "local-first"});
@@ -86,7 +93,12 @@ Master::Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time
       rebuild_(options.rebuild_wait, options.client_ttl, started),
       leases_(table_.slab(), options.lease_ttl),
       events_(options.event_log),
-      writing_(table_.slab()) {}
+      writing_(table_.slab()),
+      tier_(options.offload_queue.n) {
+  tier_.on_offloaded([this](const std::string& name, Generation generation, bool stored, Time now) {
+    offloaded(name, generation, stored, now);
+  });
+}
 
 Generation Master::next_generation() {
   if (++counter_ > UINT32_MAX) {
@@ -257,6 +269,13 @@ void Master::erase(Object& object) {
     --tenants_[object.tenant].objects;
   }
   leases_.drop(object);
+  if (!evicting_.empty()) {
+    const auto going = evicting_.find(disk_name(object.tenant, object.key()));
+    if (going != evicting_.end()) {
+      evicting_bytes_ -= going->second;
+      evicting_.erase(going);
+    }
+  }
   if (object.extras) {
     const auto it = extras_.find(object.self);
     keeps_.erase({it->second.keep_until, object.self});
@@ -356,6 +375,7 @@ void Master::finish(Time now) {
   if (!drains_.empty()) drain_all(now);
   make_room(now);
   members_.answer_beats(now, epoch_, nodes(now));
+  tier_.answer(now, epoch_);
 }
 
 void Master::tick(Time now) {
@@ -372,7 +392,7 @@ void Master::tick(Time now) {
 }
 
 Time Master::deadline() const {
-  Time when = members_.deadline();
+  Time when = std::min(members_.deadline(), tier_.deadline());
   if (!writing_.empty())
     when = std::min(when, table_[writing_.front()].until + options_.put_discard);
   if (!resting_.empty()) when = std::min(when, resting_.begin()->first);

@@ -29,6 +29,7 @@
 #include "store/members.h"
 #include "store/rebuild.h"
 #include "store/tenants.h"
+#include "store/tier.h"
 
 namespace mc::store {
 
@@ -44,6 +45,8 @@ struct MasterOptions {
   Duration rebuild_wait = std::chrono::milliseconds(1500);
   double high_watermark = 0.95;
   double eviction_ratio = 0.05;
+  std::string offload = "on-evict", on_slow_offload = "drop";
+  Bytes offload_queue{512 * kMiB};  // of a node
   std::string evict = "lru";
   std::string placement = "free-ratio";
   Duration slow_start = std::chrono::seconds(30);
@@ -96,6 +99,11 @@ class Master {
   Result<Mounted> handle(const Unmount& m, Time now);
   void handle(const Heartbeat& m, Time now, Done<Beat> done);
 
+  // ---- the SSD tier
+  Result<TierAck> handle(const TierMount& m, Time now);
+  void handle(const TierBeat& m, Time now, std::function<void(const Result<TierWork>&)> done);
+  Result<TierAck> handle(const TierReport& m, Time now);
+
   void tick(Time now);
   Time deadline() const;
 
@@ -108,6 +116,7 @@ class Master {
     uint64_t hits = 0, misses = 0, removed = 0, evictions = 0;
     uint64_t evicted_objects = 0, evicted_bytes = 0, nodes_expired = 0, records_refused = 0;
     uint64_t copies_done = 0, copies_failed = 0, hot_copies = 0;
+    uint64_t offloaded = 0;
   };
   const Totals& totals() const { return totals_; }
 
@@ -210,6 +219,7 @@ class Master {
   void evict(Need need, Time now);
   uint64_t evict_from(Tenant& tenant, size_t queue, const Need& need, Time now);
   uint64_t evict_one(Object& object, const char* reason, Time now);
+  uint64_t drop(Object& object, const char* reason, Time now);
   bool may_go(const Object& object, const Need& need, Time now) const;
 
   // ---- tasks
@@ -232,7 +242,26 @@ class Master {
   void look(uint16_t tenant, const std::vector<ObjectKey>& keys, Duration wait, Time now,
             std::function<void(Time now)> answer);
   void answer_look(ParkedLook& look, Time now);
-  void wake_looks(const Object& object, Time now);
+  void wake_looks(const std::string& in_tenant, Time now);
+
+  // ---- disks
+  std::string disk_name(uint16_t tenant, std::string_view key) const;
+  bool on_disk(uint16_t tenant, std::string_view key) const;
+  bool stored(uint16_t tenant, const ObjectKey& key) {
+    return find_complete(tenant, key) != nullptr || on_disk(tenant, key);
+  }
+  bool locate_on_disk(const Tier::OnDisk* disk, Replicas& reply, std::vector<const Member*>& named,
+                      Located& item);
+  enum class Offload : uint8_t { kDrop, kStarted, kLater };
+  Offload offload(const Object& object, Time now);
+  bool disks_behind(const Object& object) const;
+  void offload_early(const Object& object, Time now);
+  void offloaded(const std::string& name, Generation generation, bool stored, Time now);
+  bool older_than_disk(const Record& record, uint16_t tenant);
+  void list_disks(Listed& reply, const List& m, uint16_t tenant, uint32_t limit) const;
+  void stat_tier(ClusterStat& reply) const;
+  bool evicting(const Object& object) const;
+  void remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t tenant);
 
   void expire_leases(Time now);
   void expire_grants(Time now);
@@ -273,6 +302,9 @@ class Master {
   std::map<std::pair<uint16_t, ObjectKey>, uint32_t> heated_;  // those given more replicas: from
   Time heat_since_;
   uint64_t reads_ = 0;
+  Tier tier_;
+  std::unordered_map<std::string, uint64_t> evicting_;  // once they are on a disk; bytes of memory
+  uint64_t evicting_bytes_ = 0;
   Totals totals_;
 };
 

@@ -62,6 +62,7 @@ Result<RemovePrefixed> Master::handle(const RemovePrefix& m, Time now) {
     }
     at = table_.after(tenant, reply.last, false);
   }
+  if (!reply.more && tier_.any()) remove_disks(reply, m, tenant);
   finish(now);
   return reply;
 }
@@ -71,7 +72,10 @@ Result<Explained> Master::handle(const Why& m, Time now) {
   reply.epoch = epoch_;
   const uint16_t tenant = tenants_.find(m.tenant);
   const Object* object = table_.find(tenant, m.key);
-  reply.state = object == nullptr                         ? "not stored"
+  const bool disk = on_disk(tenant, m.key);
+  if (disk) reply.facts.push_back("a disk has it");
+  reply.state = object == nullptr && disk                 ? "stored"
+                : object == nullptr                       ? "not stored"
                 : object->state == ObjectState::kComplete ? "stored"
                                                           : "being written";
   if (const std::string doubt = rebuild_.why(now); !doubt.empty() && object == nullptr)

@@ -48,6 +48,11 @@ Replicas Master::locate(const GetReplicas& m, uint16_t tenant, Time now) {
   for (size_t i = 0; i < m.keys.size(); ++i) {
     Located& item = reply.items[i];
     Object* object = find_complete(tenant, m.keys[i]);
+    const Tier::OnDisk* disk = tier_.any() ? tier_.find(disk_name(tenant, m.keys[i])) : nullptr;
+    if (object == nullptr && locate_on_disk(disk, reply, named, item)) {
+      ++totals_.hits;
+      continue;
+    }
     if (object == nullptr) {
       ++totals_.misses;
       auto key = check_object_key(m.keys[i]);
@@ -67,6 +72,7 @@ Replicas Master::locate(const GetReplicas& m, uint16_t tenant, Time now) {
         if (members_.healthy(*r.node, now) == healthy)
           item.places.push_back(place_of(*object, r, reply.nodes, named));
       });
+    (void)locate_on_disk(disk, reply, named, item);
   }
   return reply;
 }
@@ -84,13 +90,12 @@ void Master::look(uint16_t tenant, const std::vector<ObjectKey>& keys, Duration 
       parked_looks_.emplace(until, ParkedLook{tenant, keys, open, std::move(answer), {}});
   it->second.self = it;
   for (const ObjectKey& key : keys)
-    if (check_object_key(key) && find_complete(tenant, key) == nullptr)
+    if (check_object_key(key) && !stored(tenant, key))
       awaited_[in_tenant(tenant, key)].push_back(&it->second);
 }
 
-void Master::wake_looks(const Object& object, Time now) {
-  if (awaited_.empty()) return;
-  const auto it = awaited_.find(in_tenant(object.tenant, object.key()));
+void Master::wake_looks(const std::string& name, Time now) {
+  const auto it = awaited_.find(name);
   if (it == awaited_.end()) return;
   const auto waiting = std::move(it->second);
   awaited_.erase(it);
@@ -112,7 +117,7 @@ void Master::answer_look(ParkedLook& parked, Time now) {
 
 size_t Master::missing(uint16_t tenant, const std::vector<ObjectKey>& keys) {
   return static_cast<size_t>(std::count_if(keys.begin(), keys.end(), [&](const ObjectKey& key) {
-    return find_complete(tenant, key) == nullptr && check_object_key(key);
+    return !stored(tenant, key) && check_object_key(key);
   }));
 }
 
@@ -147,7 +152,7 @@ void Master::handle(const Exists& m, Time now, Done<Existing> done) {
     Existing reply{epoch_, {}};
     reply.items.reserve(keys.size());
     for (const ObjectKey& key : keys)
-      reply.items.push_back(find_complete(tenant, key) != nullptr ? uint8_t{1} : uint8_t{0});
+      reply.items.push_back(stored(tenant, key) ? uint8_t{1} : uint8_t{0});
     return reply;
   };
   if (rebuild_.over(now)) return done(existing(m.keys));
@@ -164,8 +169,8 @@ Result<Matched> Master::handle(const MatchPrefix& m, Time now) {
   Matched reply{epoch_, 0};
   for (const ObjectKey& key : m.keys) {
     Object* object = find_complete(tenant, key);
-    if (object == nullptr) break;
-    grant(*object, now);
+    if (object == nullptr && !on_disk(tenant, key)) break;
+    if (object != nullptr) grant(*object, now);
     ++reply.hits;
   }
   return reply;
@@ -195,6 +200,7 @@ Listed Master::list(const List& m, uint16_t tenant, Time now) const {
                            static_cast<uint32_t>(replica_count(*at)), leases_.held(*at, now),
                            static_cast<uint8_t>(at->cls), static_cast<uint8_t>(at->pin)});
   }
+  if (tier_.any()) list_disks(reply, m, tenant, limit);
   return reply;
 }
 
@@ -219,6 +225,7 @@ ClusterStat Master::handle(const Stat&, Time now) const {
   reply.evicted_objects = totals_.evicted_objects;
   reply.evicted_bytes = totals_.evicted_bytes;
   reply.rebuilding = rebuild_.why(now);
+  stat_tier(reply);
   for (const auto& tenant : tenants_.all())
     reply.tenants.push_back({tenant->name, tenant->objects, tenant->used, tenant->quota});
   for (const auto& [name, node] : members_.all()) {

@@ -46,7 +46,8 @@ Result<Mounted> Master::handle(const Inventory& m, Time now) {
   for (const Record& record : m.records) adopt(*node, record, now);
   if (m.last) {
     members_.ready(*node, now);
-    if (node->returns) rebuild_.reported(m.node);
+    node->tier = m.tier;
+    if (node->returns && !m.tier) rebuild_.reported(m.node);
     room_changed_ = true;
   }
   finish(now);
@@ -92,6 +93,7 @@ void Master::adopt(Member& node, const Record& record, Time now) {
   }
   ++node.objects;
   const Replica replica{&node, range, record.generation};
+  if (older_than_disk(record, *tenant)) return forget(replica, record, {});
   Object* object = table_.find(*tenant, record.key);
   if (object != nullptr && object->state == ObjectState::kComplete) {
     bool here = false;
@@ -160,6 +162,7 @@ void Master::drop_node(const NodeId& name, Time now) {
       end_task(id, task, {Code::kUnavailable, "its target is gone"});
   }
   drains_.erase(name);
+  tier_.drop(name, now);
   members_.fail_orders(*node, now);
   if (node->beat) node->beat(Beat{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, 0});
   room_changed_ = true;

@@ -86,6 +86,10 @@ Master::Tried Master::start_put(ParkedPut& put, uint16_t tenant, size_t i, bool 
     answer.outcome = known(*object, now);
     if (!answer.outcome.ok()) return Tried::kAnswered;
     abandon(*object, now);
+  } else if (!m.promote && on_disk(tenant, want.key)) {
+    answer.outcome =
+        outcome(Code::kExists, strf("key '%s' is stored already", shown(want.key).c_str()));
+    return Tried::kAnswered;
   }
   if (!admitted(m, want.bytes)) {
     ++totals_.not_admitted;
@@ -284,8 +288,9 @@ void Master::publish(Object& object, Time now, bool anew) {
   ++totals_.puts;
   if (anew) newest_ = object.self;
   enqueue(object);
+  offload_early(object, now);
   note(EventKind::kStored, object, now);
-  wake_looks(object, now);
+  if (!awaited_.empty()) wake_looks(in_tenant(object.tenant, object.key()), now);
 }
 
 Result<Outcomes> Master::handle(const PutRevoke& m, Time now) {
@@ -316,6 +321,10 @@ void Master::handle(const Remove& m, Time now, Done<Outcomes> done) {
     Object* object = find_complete(tenant, m.keys[i]);
     if (auto key = check_object_key(m.keys[i]); !key) {
       answer = Outcome::of(key);
+    } else if (object == nullptr && on_disk(tenant, m.keys[i])) {
+      ++totals_.removed;
+      tier_.forget(disk_name(tenant, m.keys[i]), [gather] { gather->decided(); });
+      continue;
     } else if (object == nullptr) {
       const auto whole = sure(1, now);
       answer = whole ? outcome(Code::kNotFound, strf("no key '%s'", shown(m.keys[i]).c_str()))
@@ -344,6 +353,12 @@ Outcome Master::removable(const Object& object, bool force, Time now) const {
 void Master::remove(Object& object, const Outcoming& gather, Time now) {
   ++totals_.removed;
   note(EventKind::kRemoved, object, now, "removed");
+  if (on_disk(object.tenant, object.key()) || evicting(object)) {
+    if (gather) gather->expect(1);
+    tier_.forget(disk_name(object.tenant, object.key()), [gather] {
+      if (gather) gather->decided();
+    });
+  }
   release(object, gather);
 }
 

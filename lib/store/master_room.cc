@@ -25,12 +25,30 @@ bool Master::may_go(const Object& object, const Need& need, Time now) const {
   });
 }
 
+// Bytes that are free, or will be when the object is on a disk.
 uint64_t Master::evict_one(Object& object, const char* reason, Time now) {
+  switch (offload(object, now)) {
+    case Offload::kDrop: return drop(object, reason, now);
+    case Offload::kLater: return 0;
+    case Offload::kStarted: break;
+  }
+  dequeue(object);
+  uint64_t coming = 0;
+  each_replica(object, [&](const Replica& r) { coming += r.node->space.rounded(object.bytes); });
+  if (evicting_.emplace(disk_name(object.tenant, object.key()), coming).second)
+    evicting_bytes_ += coming;
+  return coming;
+}
+
+uint64_t Master::drop(Object& object, const char* reason, Time now) {
   uint64_t freed = 0;
   each_replica(object, [&](const Replica& r) { freed += r.node->space.rounded(object.bytes); });
   ++totals_.evicted_objects;
   totals_.evicted_bytes += object.bytes;
-  note(EventKind::kRemoved, object, now, reason);
+  if (on_disk(object.tenant, object.key()))
+    note(EventKind::kMoved, object, now, "a disk has it");
+  else
+    note(EventKind::kRemoved, object, now, reason);
   release(object, {});
   return freed;
 }
@@ -43,7 +61,7 @@ uint64_t Master::evict_from(Tenant& tenant, size_t q, const Need& need, Time now
   for (size_t skipped = 0; freed < need.bytes && skipped <= std::min(kSkipMax, queue.size());) {
     Object* victim = queue.victim(leased);
     if (victim == nullptr) break;
-    if (!may_go(*victim, need, now)) {
+    if (!may_go(*victim, need, now) || disks_behind(*victim)) {
       ++skipped;
       queue.skip();
       continue;
@@ -86,14 +104,15 @@ void Master::evict(Need need, Time now) {
 
 void Master::make_room(Time now) {
   if (std::exchange(filled_, false)) {  // a pool full because nodes left or mount may stay so
-    const uint64_t ahead = bytes_to_evict(members_.used(), members_.capacity(),
-                                          options_.high_watermark, options_.eviction_ratio);
+    const uint64_t ahead =
+        bytes_to_evict(members_.used() - std::min(members_.used(), evicting_bytes_),
+                       members_.capacity(), options_.high_watermark, options_.eviction_ratio);
     if (ahead > 0) evict({ahead, "evicted: the pool is above its watermark", true}, now);
   }
   uint64_t drained = 0;
   for (const auto& [node, job] : drains_) drained += job.demand;
   if (parked_demand_ + drained == 0) return;
-  const uint64_t coming = members_.releasing(now);
+  const uint64_t coming = members_.releasing(now) + evicting_bytes_;
   if (parked_demand_ + drained > coming)
     evict({parked_demand_ + drained - coming,
            parked_demand_ > 0 ? "evicted: room for a put" : "evicted: room for a node that drains",

@@ -34,6 +34,8 @@ Json state_json(const ClusterStat& s) {
           {"rebuilding", s.rebuilding},
           {"memory", s.memory},
           {"tenants", std::move(tenants)},
+          {"disk-objects", s.disk_objects},
+          {"disk-bytes", s.disk_bytes},
           {"nodes", std::move(nodes)}};
 }
 
@@ -111,6 +113,9 @@ MasterService::MasterService(io::Loop& loop, const MasterOptions& options, uint6
   answer<ReportNode>();
   answer<Inventory>();
   answer_later<Heartbeat>();
+  answer<TierMount>();
+  answer_later<TierBeat>();
+  answer<TierReport>();
   rpc_->on<Mount>([this](const Mount& m, const rpc::Call& call) {
     auto reply = master_.handle(m, call.now);
     if (reply)
@@ -178,6 +183,9 @@ void MasterService::update_metrics() {
   gauge("mc_store_leased_objects", "objects under a read lease", s.leased);
   gauge("mc_store_writing_objects", "puts in flight", s.writing);
   gauge("mc_store_nodes", "nodes mounted", s.nodes.size());
+  gauge("mc_store_disk_objects", "objects on the nodes' disks", s.disk_objects);
+  gauge("mc_store_disk_bytes", "bytes of their values", s.disk_bytes);
+  gauge("mc_store_offloading_bytes", "bytes being written to the nodes' disks", s.offloading);
   gauge("mc_store_epoch", "epoch of this master", s.epoch);
   gauge("master_key_count", "objects stored (the reference master's name)", s.objects);
   gauge("master_allocated_bytes", "bytes taken (the reference master's name)", s.used);

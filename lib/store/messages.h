@@ -108,13 +108,14 @@ struct PutStart {
   std::string tenant{};   // empty: "default"
   std::string host{};     // of the writer; with prefer_local, nodes there come next
   bool prefer_local = false;
-  uint8_t cls = 0;      // ObjectClass
-  uint8_t pin = 0;      // Pin
-  uint64_t ttl_ms = 0;  // of a kContext, or of the pin; 0: for ever
-  std::string group{};  // objects of a group are leased and evicted together
+  uint8_t cls = 0;       // ObjectClass
+  uint8_t pin = 0;       // Pin
+  uint64_t ttl_ms = 0;   // of a kContext, or of the pin; 0: for ever
+  std::string group{};   // objects of a group are leased and evicted together
+  bool promote = false;  // of what lies on a disk: that is no reason to refuse it
   static void fields(auto& a, auto& m) {
     a(m.items, m.replicas, m.prefer, m.wait_ms, m.tenant, m.host, m.prefer_local, m.cls, m.pin,
-      m.ttl_ms, m.group);
+      m.ttl_ms, m.group, m.promote);
   }
 };
 
@@ -145,9 +146,10 @@ struct Located {
   Outcome outcome;
   uint64_t bytes = 0, checksum = 0;
   Generation generation;
-  std::vector<Place> places;  // healthy nodes first
+  std::vector<Place> places;      // healthy nodes first
+  std::vector<uint32_t> disks{};  // nodes that can load it from their disk (tier_messages.h)
   static void fields(auto& a, auto& m) {
-    a(m.outcome, m.bytes, m.checksum, m.generation, m.places);
+    a(m.outcome, m.bytes, m.checksum, m.generation, m.places, m.disks);
   }
 };
 struct Replicas {
@@ -298,8 +300,9 @@ struct ObjectInfo {
   uint32_t replicas = 0;
   bool leased = false;
   uint8_t cls = 0, pin = 0;
+  uint32_t disks = 0;  // copies on disks
   static void fields(auto& a, auto& m) {
-    a(m.key, m.bytes, m.checksum, m.generation, m.replicas, m.leased, m.cls, m.pin);
+    a(m.key, m.bytes, m.checksum, m.generation, m.replicas, m.leased, m.cls, m.pin, m.disks);
   }
 };
 struct Listed {
@@ -337,6 +340,14 @@ struct TenantStat {
   uint64_t objects = 0, used = 0, quota = 0;  // quota 0: none
   static void fields(auto& a, auto& m) { a(m.name, m.objects, m.used, m.quota); }
 };
+struct TierStat {  // the disk of a node
+  NodeId name;
+  uint64_t capacity = 0, used = 0, objects = 0, queued = 0;
+  std::string trouble{};
+  static void fields(auto& a, auto& m) {
+    a(m.name, m.capacity, m.used, m.objects, m.queued, m.trouble);
+  }
+};
 struct ClusterStat {
   static constexpr const char* kName = "cluster-stat";
   uint64_t epoch = 0;
@@ -346,9 +357,12 @@ struct ClusterStat {
   std::string rebuilding;  // why the pool is not whole yet after a restart; empty when it is
   uint64_t memory = 0;     // of the master's tables, keys excluded
   std::vector<TenantStat> tenants{};
+  uint64_t disk_objects = 0, disk_bytes = 0, offloading = 0;
+  std::vector<TierStat> tiers{};
   static void fields(auto& a, auto& m) {
     a(m.epoch, m.capacity, m.used, m.objects, m.object_bytes, m.leased, m.writing,
-      m.evicted_objects, m.evicted_bytes, m.nodes, m.rebuilding, m.memory, m.tenants);
+      m.evicted_objects, m.evicted_bytes, m.nodes, m.rebuilding, m.memory, m.tenants,
+      m.disk_objects, m.disk_bytes, m.offloading, m.tiers);
   }
 };
 struct Stat {
@@ -466,7 +480,8 @@ struct Inventory {
   Generation generation;
   std::vector<Record> records;
   bool last = false;
-  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.records, m.last); }
+  bool tier = false;  // a tier-mount will follow the last
+  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.records, m.last, m.tier); }
 };
 struct Unmount {
   static constexpr const char* kName = "unmount";

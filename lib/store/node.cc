@@ -101,7 +101,8 @@ void Node::mount() {
 }
 
 void Node::send_inventory(uint64_t after, bool from_start) {
-  Inventory m{me_.name, me_.generation, directory_.page(after, from_start, kPageRecords), false};
+  Inventory m{me_.name, me_.generation, directory_.page(after, from_start, kPageRecords), false,
+              tier_};
   m.last = m.records.size() < kPageRecords;
   const bool last = m.last;
   const uint64_t next = m.records.empty() ? after : m.records.back().offset;

@@ -46,7 +46,13 @@ class Node {
   uint64_t epoch() const { return epoch_; }  // of the master it is mounted at
   const Directory& directory() const { return directory_; }
   uint64_t capacity() const { return layout_.capacity; }
-  std::string not_ready() const;  // empty when mounted
+  const NodeRef& me() const { return me_; }
+  const Layout& layout() const { return layout_; }
+  std::byte* bytes_at(uint64_t offset) const {  // of this process's transfer segment
+    return memory_.data() + (offset - memory_.offset());
+  }
+  std::string not_ready() const;          // empty when mounted
+  void announce_tier() { tier_ = true; }  // right after open()
 
   // Unmounts, so that readers learn it at once, then calls back. No more heartbeats.
   void stop(std::function<void()> done);
@@ -79,6 +85,7 @@ class Node {
   uint64_t nodes_seen_ = 0;  // of the last master it was mounted at
   Time asked_{};             // when the master was last called
   std::string last_error_;
+  bool tier_ = false;
   std::function<void()> on_mounted_;
   io::Loop::Handle timer_ = 0;
   Copier copier_;

@@ -76,6 +76,7 @@ struct Member {  // a mounted node
   uint64_t mount = 0;               // unique to this mounting of it
   bool returns = false;             // it was mounted at an earlier master
   bool ready = false;               // its inventory is complete
+  bool tier = false;                // what lies on its disk is still to come
   bool draining = false;            // it is given nothing new
   Time ready_since;                 // a node that has just come is given little
   uint64_t releasing = 0;           // bytes taken whose release the node has not acknowledged

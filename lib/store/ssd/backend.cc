@@ -23,6 +23,34 @@ Result<> check_value(const Stored& object, const std::byte* value) {
               static_cast<unsigned long long>(object.checksum));
 }
 
+void read_values(Disk& disk, std::span<Load> loads,
+                 const std::function<Result<Where>(size_t load)>& where,
+                 const std::function<void(Load&)>& each) {
+  std::vector<Disk::Part> parts;
+  std::vector<Load*> reading;
+  for (size_t i = 0; i < loads.size(); ++i) {
+    Load& l = loads[i];
+    if (l.outcome && l.outcome->bytes > 0) {
+      if (auto from = where(i); from) {
+        parts.push_back({from->file, from->at, l.into.data(), align_up(l.outcome->bytes)});
+        reading.push_back(&l);
+        continue;
+      } else {
+        l.outcome = fail(from.error());
+      }
+    }
+    if (each) each(l);
+  }
+  disk.read(parts, [&](size_t n, const Result<>& outcome) {
+    Load& l = *reading[n];
+    if (!outcome)
+      l.outcome = fail(outcome.error());
+    else if (auto same = check_value(*l.outcome, l.into.data()); !same)
+      l.outcome = fail(same.error());
+    if (each) each(l);
+  });
+}
+
 std::vector<Save> fresh_of(const Backend& backend, std::span<const Save> items) {
   std::vector<Save> out;
   std::unordered_map<ObjectKey, size_t> at;

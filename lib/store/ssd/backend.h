@@ -103,6 +103,14 @@ Result<std::unique_ptr<Backend>> open_offsets(std::shared_ptr<Disk>, const Backe
 
 // Of `items`, those that are newer than what `backend` has, each key once.
 std::vector<Save> fresh_of(const Backend& backend, std::span<const Save> items);
+// Reads the loads whose outcome is an object, each from where `where` says, and checks them.
+struct Where {
+  Disk::FilePtr file;
+  uint64_t at = 0;
+};
+void read_values(Disk& disk, std::span<Load> loads,
+                 const std::function<Result<Where>(size_t load)>& where,
+                 const std::function<void(Load&)>& each);
 // Whether the bytes are the value of `object`.
 Result<> check_value(const Stored& object, const std::byte* value);
 

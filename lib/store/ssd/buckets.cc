@@ -90,7 +90,7 @@ class Buckets final : public Backend {
 
 uint64_t table_bytes(const std::vector<BucketEntry>& entries) {
   uint64_t n = 64;
-  for (const BucketEntry& e : entries) n += 48 + e.object.key.size();
+  for (const BucketEntry& e : entries) n += 56 + e.object.key.size();
   return n;
 }
 
@@ -191,7 +191,7 @@ uint64_t Buckets::cost(std::span<const Save> items) const {
   uint64_t values = kPageBytes, table = 64;
   for (const Save& s : items) {
     values += align_up(s.object.bytes);
-    table += 48 + s.object.key.size();
+    table += 56 + s.object.key.size();
   }
   return values + align_up(table);
 }
@@ -413,29 +413,13 @@ void Buckets::read(std::span<Load> loads, const std::function<void(Load&)>& each
       guards[i]->last_read = now;
     }
   }
-  std::vector<Disk::Part> parts;
-  std::vector<Load*> reading;
-  for (size_t i = 0; i < loads.size(); ++i) {
-    Load& l = loads[i];
-    if (guards[i] != nullptr && l.outcome->bytes > 0) {
-      if (auto file = handle(guards[i]); file) {
-        parts.push_back({*file, offsets[i], l.into.data(), align_up(l.outcome->bytes)});
-        reading.push_back(&l);
-        continue;
-      } else {
-        l.outcome = fail(file.error());
-      }
-    }
-    if (each) each(l);
-  }
-  disk_->read(parts, [&](size_t n, const Result<>& outcome) {
-    Load& l = *reading[n];
-    if (!outcome)
-      l.outcome = fail(outcome.error());
-    else if (auto same = check_value(*l.outcome, l.into.data()); !same)
-      l.outcome = fail(same.error());
-    if (each) each(l);
-  });
+  read_values(
+      *disk_, loads,
+      [&](size_t i) -> Result<Where> {
+        MC_TRY(Disk::FilePtr file, handle(guards[i]));
+        return Where{std::move(file), offsets[i]};
+      },
+      each);
   std::vector<BucketPtr> last;
   {
     const Lock lock(mutex_);

@@ -230,21 +230,9 @@ Result<> Files::remove(std::span<const Stored> objects) {
 }
 
 Backend::Eviction Files::take_out(uint64_t bytes) {
-  Eviction eviction;
-  auto rest = std::make_shared<std::vector<EntryPtr>>();
-  uint64_t coming = 0;
-  while (used_ + bytes > options_.capacity + coming) {
-    EntryPtr entry = table_.take_victim(options_.evict);
-    if (entry == nullptr) {
-      eviction.enough = false;
-      break;
-    }
-    coming += bytes_of(entry->object);
-    eviction.objects.push_back(entry->object);
-    rest->push_back(std::move(entry));
-  }
-  waiting_ += coming;
-  eviction.rest = std::move(rest);
+  Eviction eviction =
+      take_victims(table_, options_.evict, used_, bytes, options_.capacity, bytes_of);
+  for (const Stored& o : eviction.objects) waiting_ += bytes_of(o);
   return eviction;
 }
 
@@ -261,28 +249,13 @@ void Files::read(std::span<Load> loads, const std::function<void(Load&)>& each) 
   for (size_t from = 0; from < loads.size(); from += kAtOnce) {
     const auto some = loads.subspan(from, std::min(kAtOnce, loads.size() - from));
     const auto held = hold_all(table_, some, clock_.now());
-    std::vector<Disk::Part> parts;
-    std::vector<Load*> reading;
-    for (Load& l : some) {
-      if (l.outcome && l.outcome->bytes > 0) {
-        if (auto file = disk_->open(path_of(*l.outcome)); file) {
-          parts.push_back({*file, kPageBytes, l.into.data(), align_up(l.outcome->bytes)});
-          reading.push_back(&l);
-          continue;
-        } else {
-          l.outcome = fail(file.error());
-        }
-      }
-      if (each) each(l);
-    }
-    disk_->read(parts, [&](size_t n, const Result<>& outcome) {
-      Load& l = *reading[n];
-      if (!outcome)
-        l.outcome = fail(outcome.error());
-      else if (auto same = check_value(*l.outcome, l.into.data()); !same)
-        l.outcome = fail(same.error());
-      if (each) each(l);
-    });
+    read_values(
+        *disk_, some,
+        [&](size_t i) -> Result<Where> {
+          MC_TRY(Disk::FilePtr file, disk_->open(path_of(*some[i].outcome)));
+          return Where{std::move(file), kPageBytes};
+        },
+        each);
     for (const EntryPtr& e : held)
       if (e != nullptr) (void)table_.release(e);
   }

@@ -11,7 +11,8 @@ constexpr std::string_view kFolderMagic = "mcssddir", kRecordMagic = "mcrecord",
                            kHeadMagic = "mcbucket", kTableMagic = "mctables",
                            kLogMagic = "mcindex\n";
 constexpr uint32_t kEntryMagic = 0x4543'4d49;
-constexpr size_t kEntryBytesMax = 64 + kObjectKeyBytesMax + 64;
+constexpr size_t kTenantBytesMax = 255;
+constexpr size_t kEntryBytesMax = 128 + kTenantBytesMax + kObjectKeyBytesMax;
 
 static_assert(__BYTE_ORDER__ == __ORDER_LITTLE_ENDIAN__, "the disk is little-endian");
 
@@ -87,6 +88,7 @@ void put_object(std::string& out, const Stored& o, uint64_t at) {
   put(out, o.bytes);
   put(out, o.checksum);
   put(out, o.generation.n);
+  put(out, o.keep_until_s);
   put(out, o.klass);
   put(out, static_cast<uint32_t>(o.key.size()));
   out += o.key;
@@ -98,16 +100,25 @@ Result<BucketEntry> get_object(In& in, const char* what) {
   e.object.bytes = in.get<uint64_t>();
   e.object.checksum = in.get<uint64_t>();
   e.object.generation = Generation{in.get<uint64_t>()};
+  e.object.keep_until_s = in.get<uint64_t>();
   e.object.klass = in.get<uint32_t>();
   const auto key_bytes = in.get<uint32_t>();
   e.object.key = in.text(key_bytes);
-  if (!in.ok() || !check_object_key(e.object.key) || e.object.bytes > kValueBytesMax ||
+  if (!in.ok() || !check_name(e.object.key) || e.object.bytes > kValueBytesMax ||
       !e.object.generation || e.at % kPageBytes != 0)
     return fail(Code::kCorrupt, "%s: an object that cannot be", what);
   return e;
 }
 
 }  // namespace
+
+Result<> check_name(std::string_view name) {
+  const size_t nul = name.find('\0');
+  if (nul == std::string_view::npos) return check_object_key(name);
+  if (nul == 0 || nul > kTenantBytesMax)
+    return fail(Code::kInvalid, "a tenant of %zu bytes: want 1 to %zu", nul, kTenantBytesMax);
+  return check_object_key(name.substr(nul + 1));
+}
 
 std::string encode_folder(std::string_view backend) {
   std::string out = start(kFolderMagic);
@@ -227,7 +238,7 @@ std::optional<LogEntry> entry_at(std::string_view bytes, size_t& length) {
   In in(bytes);
   if (in.get<uint32_t>() != kEntryMagic) return std::nullopt;
   const auto n = in.get<uint32_t>();
-  if (!in.ok() || n % 8 != 0 || n < 72 || n > kEntryBytesMax || n > bytes.size())
+  if (!in.ok() || n % 8 != 0 || n < 80 || n > kEntryBytesMax || n > bytes.size())
     return std::nullopt;
   uint64_t hash = 0;
   std::memcpy(&hash, bytes.data() + n - 8, 8);

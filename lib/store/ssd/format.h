@@ -22,13 +22,17 @@ inline constexpr uint64_t kPageBytes = 4096;  // of a record's header; values st
 inline constexpr uint64_t kValueBytesMax = uint64_t{1} << 40;
 inline constexpr uint32_t kBucketKeysMax = 1 << 16;
 
-struct Stored {  // an object as it lies on the disk
-  ObjectKey key;
+struct Stored {                      // an object as it lies on the disk
+  std::string key;                   // or tenant, NUL, key: see check_name()
   uint64_t bytes = 0, checksum = 0;  // of the value; XXH3-64
   Generation generation;
-  uint32_t klass = 1;
+  uint64_t keep_until_s = 0;  // of a context, by the wall clock; 0: as long as there is room
+  uint32_t klass = 0;         // ObjectClass
   friend bool operator==(const Stored&, const Stored&) = default;
 };
+
+// A key, or a tenant and a key of it with a NUL between. Errors: kInvalid.
+Result<> check_name(std::string_view name);
 
 // ---- the folder: which backend wrote it
 std::string encode_folder(std::string_view backend);

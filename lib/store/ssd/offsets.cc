@@ -278,25 +278,13 @@ Result<> Offsets::remove(std::span<const Stored> objects) {
 }
 
 Backend::Eviction Offsets::take_out(uint64_t bytes) {
-  Eviction eviction;
-  auto rest = std::make_shared<std::vector<EntryPtr>>();
-  uint64_t coming = 0;
-  const auto used = [&] {
+  uint64_t used = 0;
+  {
     const Lock lock(mutex_);
-    return space_.used();
-  };
-  while (used() + bytes > data_bytes_ + coming) {
-    EntryPtr entry = table_.take_victim(options_.evict);
-    if (entry == nullptr) {
-      eviction.enough = false;
-      break;
-    }
-    coming += span_of(entry->object);
-    eviction.objects.push_back(entry->object);
-    rest->push_back(std::move(entry));
+    used = space_.used();
   }
-  waiting_ += coming;
-  eviction.rest = std::move(rest);
+  Eviction eviction = take_victims(table_, options_.evict, used, bytes, data_bytes_, span_of);
+  for (const Stored& o : eviction.objects) waiting_ += span_of(o);
   return eviction;
 }
 
@@ -311,25 +299,12 @@ void Offsets::finish(Eviction eviction) {
 
 void Offsets::read(std::span<Load> loads, const std::function<void(Load&)>& each) {
   const auto held = hold_all(table_, loads, clock_.now());
-  std::vector<Disk::Part> parts;
-  std::vector<Load*> reading;
-  for (size_t i = 0; i < loads.size(); ++i) {
-    Load& l = loads[i];
-    if (l.outcome && l.outcome->bytes > 0) {
-      parts.push_back({data_, held[i]->at + kPageBytes, l.into.data(), align_up(l.outcome->bytes)});
-      reading.push_back(&l);
-    } else if (each) {
-      each(l);
-    }
-  }
-  disk_->read(parts, [&](size_t n, const Result<>& outcome) {
-    Load& l = *reading[n];
-    if (!outcome)
-      l.outcome = fail(outcome.error());
-    else if (auto same = check_value(*l.outcome, l.into.data()); !same)
-      l.outcome = fail(same.error());
-    if (each) each(l);
-  });
+  read_values(
+      *disk_, loads,
+      [&](size_t i) -> Result<Where> {
+        return Where{data_, held[i]->at + kPageBytes};
+      },
+      each);
   for (const EntryPtr& e : held)
     if (e != nullptr && table_.release(e)) free(e);
 }

@@ -134,6 +134,24 @@ std::vector<Stored> Table::objects() const {
   return out;
 }
 
+Backend::Eviction take_victims(Table& table, Evict policy, uint64_t used, uint64_t bytes,
+                               uint64_t capacity, uint64_t (*span)(const Stored&)) {
+  Backend::Eviction eviction;
+  auto entries = std::make_shared<std::vector<Table::EntryPtr>>();
+  for (uint64_t coming = 0; used + bytes > capacity + coming;) {
+    Table::EntryPtr entry = table.take_victim(policy);
+    if (entry == nullptr) {
+      eviction.enough = false;
+      break;
+    }
+    coming += span(entry->object);
+    eviction.objects.push_back(entry->object);
+    entries->push_back(std::move(entry));
+  }
+  eviction.rest = std::move(entries);
+  return eviction;
+}
+
 std::vector<Table::EntryPtr> hold_all(Table& table, std::span<Load> loads, Time now) {
   std::vector<Table::EntryPtr> held(loads.size());
   for (size_t i = 0; i < loads.size(); ++i) {

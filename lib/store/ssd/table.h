@@ -61,6 +61,10 @@ class Table {
   std::atomic<uint64_t> count_{0}, bytes_{0}, orders_{0};
 };
 
+// Takes victims out until `bytes` more fit beside what stays of `used`; `span` is what one takes.
+// Eviction::rest is a vector of their entries.
+Backend::Eviction take_victims(Table& table, Evict policy, uint64_t used, uint64_t bytes,
+                               uint64_t capacity, uint64_t (*span)(const Stored&));
 // Prepares the loads that are in the table: their outcome is the object, their entry is held.
 std::vector<Table::EntryPtr> hold_all(Table& table, std::span<Load> loads, Time now);
 

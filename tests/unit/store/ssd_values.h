@@ -20,7 +20,7 @@ inline std::string value_of(const ObjectKey& key, uint64_t generation, uint64_t 
 }
 
 inline Stored stored(const ObjectKey& key, uint64_t generation, uint64_t bytes) {
-  return {key, bytes, xxh3(value_of(key, generation, bytes)), Generation{generation}, 1};
+  return {key, bytes, xxh3(value_of(key, generation, bytes)), Generation{generation}, 0, 0};
 }
 
 class Saves {  // with the memory they point into

@@ -1,0 +1,77 @@
+// The staging memory that readers fetch values of the disk from (ClientBuffer): which parts of it
+// are lent, to whom, until when. Each slot has a generation of its own in its guard word: a slot
+// that is given back gets a newer one first, so a reader that comes late meets another generation,
+// never another value's bytes.
+//
+// A batch is lent until it is released or its lease ends. Its memory may be used by this process
+// for longer (hold and drop): it is free when nobody does.
+//
+// Thread: one owner. Pure: time is an argument; the owner raises the guard words it is told to.
+// Source: ssd-offload-design, "ClientBuffer" and "Load"; design, "SSD tier".
+#pragma once
+#include <cstdint>
+#include <map>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "base/units.h"
+#include "store/ssd/space.h"
+
+namespace mc::store::ssd {
+
+struct Slot {
+  uint64_t at = 0;     // in the staging memory
+  uint64_t bytes = 0;  // whole pages
+  Generation generation;
+};
+
+class Staging {
+ public:
+  // Generations start above `floor`: a number that no earlier life of this memory went beyond.
+  Staging(uint64_t capacity, Duration ttl, uint64_t floor = 0);
+
+  // A slot for each size, in one batch with one user; nothing when they do not fit. The owner sets
+  // the guard words to the slots' generations before it hands them out.
+  struct Batch {
+    uint64_t id = 0;
+    std::vector<Slot> slots;
+  };
+  Result<Batch> take(const std::vector<uint64_t>& bytes);
+  // The lease begins: until now + ttl.
+  void lend(uint64_t batch, Time now);
+  void hold(uint64_t batch);  // one more user
+  void drop(uint64_t batch);  // a user less
+  // The reader gives it back; a batch that is not lent (any more) is nothing to do. Returns the
+  // slots with the generations that their guard words are to be raised to before anything else.
+  std::vector<Slot> release(uint64_t batch);
+  std::vector<Slot> expire(Time now);  // leases that ended by now
+  Time deadline() const;
+
+  uint64_t capacity() const { return capacity_; }
+  uint64_t used() const { return space_.used(); }
+  uint64_t largest_free() const { return space_.largest_free(); }
+  size_t lent() const { return by_end_.size(); }
+  uint64_t expired() const { return expired_; }
+
+ private:
+  struct Held {
+    std::vector<Slot> slots;
+    uint32_t users = 1;
+    bool lent = false;
+    std::multimap<Time, uint64_t>::iterator end;
+  };
+  using Batches = std::unordered_map<uint64_t, Held>;
+  std::vector<Slot> end_lease(Batches::iterator it);
+  void leave(Batches::iterator it);
+
+  const uint64_t capacity_;
+  const Duration ttl_;
+  Space space_;
+  uint64_t next_batch_ = 1, generation_, expired_ = 0;
+  Batches batches_;
+  std::multimap<Time, uint64_t> by_end_;
+};
+
+}  // namespace mc::store::ssd
