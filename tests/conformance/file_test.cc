@@ -37,7 +37,7 @@ std::unique_ptr<Engine> engine_of(const std::string& node, const std::vector<std
   o.node = node;
   o.transports = allowed;
   o.file_uring = uring;
-  o.peer_timeout = 2s;
+  o.peer_timeout = 10s;
   auto engine = Engine::open(kClock, o, metrics);
   REQUIRE_MESSAGE(engine.has_value(), (engine ? "" : engine.error().what));
   return std::move(*engine);
