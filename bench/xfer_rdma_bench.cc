@@ -287,7 +287,7 @@ Result<> four_nics(const Clock& clock, const Options& o, const Peer& peer,
 
 Result<int> run(const Options& o) {
   for (const char* tool : {"ib_write_bw", "ib_read_bw", "ib_write_lat"})
-    if (!output_of({tool, "--version"})) {
+    if (!output_of({"sh", "-c", std::string("command -v ") + tool})) {
       std::fprintf(stderr, "skipped: no %s: apt-get install perftest\n", tool);
       return kSkipped;
     }
