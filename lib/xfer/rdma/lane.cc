@@ -187,15 +187,16 @@ void Lane::launch(RailIndex rail, std::vector<AttemptPtr> attempts) {
   });
   if (attempts.empty()) return;
   const bool ready = claim(rail);
-  bool wanted = false;
+  bool wanted = false, missed = false;
   uint32_t broken = 0;
   Error why;
   {
     Lock lock(e.mutex);
-    if (!ready || e.state != State::kReady) {
+    missed = !ready && e.state == State::kReady;  // connected just now: nothing looks at `waiting`
+    if (e.state != State::kReady) {
       for (AttemptPtr& a : attempts) e.waiting.push_back(std::move(a));
       wanted = true;
-    } else {
+    } else if (!missed) {
       Connection& c = *e.connection;
       for (const AttemptPtr& a : attempts) {
         auto flight = prepare(rail, c, a);
@@ -208,6 +209,8 @@ void Lane::launch(RailIndex rail, std::vector<AttemptPtr> attempts) {
       }
     }
   }
+  if (missed)  // they are taken again
+    for (const AttemptPtr& a : attempts) give_back(a, {Code::kUnavailable, "not sent yet"}, true);
   if (wanted) want_connection(rail);
   if (broken != 0) give_up(rail, broken, why, false);
   for (const auto& [a, error] : refused) give_back(a, error, false);
