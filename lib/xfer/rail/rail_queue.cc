@@ -19,6 +19,7 @@ struct Attempt::Part {
   uint32_t tries = 0;   // that failed
   bool won = false, queued = false, hedging = false, unfenced = false;
   bool reached = false;  // the peer was, by the attempt that failed last
+  bool late = false;     // that one was given up as late: its rail may well work
   Result<> final;        // an error: it ends so, whatever else happens
   Error last;
   Time queued_since{};
@@ -338,7 +339,8 @@ void RailQueue::settle(const PartPtr& part, Time now, Outbox& out) {
   if (const auto pointless = over(*part, now); !pointless) return end(part, pointless, out);
   const uint64_t all = spray_.rails() >= 64 ? ~uint64_t{0} : (uint64_t{1} << spray_.rails()) - 1;
   const bool everywhere = (part->avoid & all) == all;
-  const bool again = part->reached && part->tries <= config_.resends_max * spray_.rails();
+  const bool again =
+      (part->reached || part->late) && part->tries <= config_.resends_max * spray_.rails();
   if (part->tries > config_.retries_max || (everywhere && !again)) {
     const Error& e = part->last;
     return end(part,
@@ -383,6 +385,7 @@ void RailQueue::returned(const AttemptPtr& attempt, Result<> outcome) {
       spray_.recalled(attempt->rail, attempt->id, now);
       if ((part->avoid & bit(attempt->rail)) != 0) {  // it was given up as lost
         ++part->tries;
+        part->late = true;
         if (config_.resends_lost) part->reached = attempt->reached;
       }
     } else if (attempt->refused || !fault_of_rail(outcome.error().code)) {
@@ -394,6 +397,7 @@ void RailQueue::returned(const AttemptPtr& attempt, Result<> outcome) {
       spray_.failed(attempt->rail, attempt->id, now);
       part->avoid |= bit(attempt->rail);
       part->reached = attempt->reached;
+      part->late = false;
       ++part->tries;
       part->last = std::move(outcome.error());
     }

@@ -108,6 +108,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   // ---- connections (lane_connect.cc), on the control thread
   void want_connection(RailIndex rail);  // any thread
   void connect(RailIndex rail);
+  bool nic_comes_back(RailIndex rail);
   Result<> ask(RailIndex rail, EndpointPool::Id pooled);
   void connected(RailIndex rail, EndpointPool::Id pooled,
                  const std::shared_ptr<Connection>& connection,

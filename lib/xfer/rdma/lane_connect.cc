@@ -41,6 +41,7 @@ void Lane::want_connection(RailIndex rail) {
 void Lane::connect(RailIndex rail) {
   Endpoint& e = *endpoints_[rail];
   if (closed_.load()) return not_connected(rail, {Code::kUnavailable, "shutting down"});
+  if (nic_comes_back(rail)) return;
   auto pooled = transport_.pool().add(
       [weak = weak_from_this(), rail] {
         if (const LanePtr self = weak.lock()) self->evict(rail);
@@ -54,8 +55,18 @@ void Lane::connect(RailIndex rail) {
   }
   if (auto asked = ask(rail, *pooled); !asked) {
     transport_.pool().remove(*pooled);
-    not_connected(rail, asked.error());
+    if (!nic_comes_back(rail)) not_connected(rail, asked.error());
   }
+}
+
+// The only way, and its port is down: what waits for it goes on waiting, to be connected later.
+bool Lane::nic_comes_back(RailIndex rail) {
+  Endpoint& e = *endpoints_[rail];
+  if (endpoints_.size() > 1 || nic_of(rail).up() || closed_.load()) return false;
+  if (clock_.now() - e.connecting > peer_timeout_) return false;
+  transport_.host().loop().after(kAgain,
+                                 [self = shared_from_this(), rail] { self->connect(rail); });
+  return true;
 }
 
 Result<> Lane::ask(RailIndex rail, EndpointPool::Id pooled) {
@@ -101,6 +112,7 @@ void Lane::connected(RailIndex rail, EndpointPool::Id pooled,
   transport_.made_connection(made.has_value());
   if (!made) {
     transport_.pool().remove(pooled);
+    if (nic_comes_back(rail)) return;
     return not_connected(rail, made.error());
   }
   std::vector<AttemptPtr> waiting;
