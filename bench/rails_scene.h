@@ -84,7 +84,7 @@ class Scene {
 
   Result<> shape(const std::string& rail, const std::string& rate) const {
     return there_.command("tc qdisc replace dev " + rail + " root tbf rate " + rate +
-                          " burst 64kb latency 20ms");
+                          " burst 128kb latency 20ms");
   }
 
   // An owner that takes data on these rails; later measurements read from it.

@@ -35,7 +35,7 @@ void RailHealth::succeeded(Time now) {
   switch (state(now)) {
     case RailState::kResting: return;  // the end of something older
     case RailState::kProbing:
-      if (++healed_probes_ < config_.probes_to_heal) return;
+      if (++healed_probes_ < probes_wanted()) return;
       state_ = RailState::kHealthy;
       good_since_ = now;
       known_ = 0;  // the attempts of another life; the errors stay in mind
@@ -59,6 +59,12 @@ void RailHealth::failed(Time now) {
     trip(now);
   else
     state_ = RailState::kSuspect;
+}
+
+// A rail that came back before only to fail again has more to prove.
+uint32_t RailHealth::probes_wanted() const {
+  constexpr uint32_t kDoublings = 4;
+  return config_.probes_to_heal << (std::clamp(relapses_, 1u, kDoublings + 1) - 1);
 }
 
 void RailHealth::trip(Time now) {

@@ -4,10 +4,10 @@
 //
 // Errors within a sliding window, or a ratio of lost attempts, trip a rail: it rests for its
 // cool-down, then is probed by one attempt (or a ping) at a time. A success does not wipe the
-// memory: a rail that trips again after it was healthy (a relapse) rests twice as long, up to a
-// limit, and good service lets that decay. A probe that fails is no relapse: a dead rail is asked
-// again at a steady pace, so that a healed one is found soon. `slow`: it works, but far below the
-// others; it gets little, without any error.
+// memory: a rail that trips again after it was healthy (a relapse) rests twice as long and has
+// twice the probes to pass, up to limits, and good service lets that decay. A probe that fails is
+// no relapse: a dead rail is asked again at a steady pace, so that a healed one is found soon.
+// `slow`: it works, but far below the others; it gets little, without any error.
 //
 // Thread: one at a time (its owner's mutex). Times are the caller's.
 // Source: TENT paper 3.4.1; where it resets on a success, we remember.
@@ -29,7 +29,7 @@ struct HealthConfig {
   uint32_t loss_attempts = 20;
   Duration rest_first = std::chrono::milliseconds(250), rest_max = std::chrono::seconds(30);
   Duration probe_every = std::chrono::milliseconds(250);  // while probes fail
-  uint32_t probes_to_heal = 2;
+  uint32_t probes_to_heal = 2;  // twice as many after each relapse, up to sixteen times
   Duration decay_every = std::chrono::seconds(10);  // of good service: one relapse is forgiven
   double slow_below = 0.1;                          // of the median bandwidth of its peers
 };
@@ -51,6 +51,7 @@ class RailHealth {
  private:
   void remember(bool lost);
   bool loses_too_many() const;
+  uint32_t probes_wanted() const;
   void trip(Time now);
   HealthConfig config_;
   RailState state_ = RailState::kHealthy;

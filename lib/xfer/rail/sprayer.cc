@@ -6,9 +6,10 @@ namespace mc::xfer {
 namespace {
 
 constexpr double kUnknownRate = 1e9;  // until anything is known of any rail: they count as equals
-constexpr Duration kSample = std::chrono::milliseconds(2);
+constexpr Duration kSample = std::chrono::milliseconds(8);  // shorter: what a stall dammed up
 constexpr uint64_t kSampleBytes = 64 * 1024;  // less says more of the latency than of the rate
 constexpr double kRateWeight = .5, kLatencyWeight = .25;
+constexpr double kRateGrowth = 2;  // at most, of one sample: a burst is no rate
 constexpr double kLatenessWeight = .125, kLatenesses = 4;  // as a round trip's variance in TCP
 constexpr double kQueuedWeight = .05;  // of a round trip that may have stood in a queue
 
@@ -113,6 +114,7 @@ void Sprayer::sent(RailIndex i, AttemptId id, uint64_t bytes, Time now) {
     r.alone = id;
     r.sample_start = now + seconds(r.latency);
     r.sample_bytes = 0;
+    r.sample_whole = true;
   }
   r.attempts.push_back({id, bytes, now, seconds(s)});
   r.inflight += bytes;
@@ -133,11 +135,13 @@ void Sprayer::learn(Rail& r, const Attempt& a, Time now) {
   r.sample_bytes += a.bytes;
   const double span = seconds(now - r.sample_start);
   const bool telling = r.sample_bytes >= kSampleBytes && span > 0;
-  if (telling && (span >= seconds(kSample) || r.attempts.empty())) {
-    const double rate = static_cast<double>(r.sample_bytes) / span;
+  if (telling && (span >= seconds(kSample) || (r.attempts.empty() && r.sample_whole))) {
+    double rate = static_cast<double>(r.sample_bytes) / span;
+    if (r.bandwidth > 0) rate = std::min(rate, kRateGrowth * r.bandwidth);
     r.bandwidth = r.bandwidth == 0 ? rate : r.bandwidth + kRateWeight * (rate - r.bandwidth);
     r.sample_start = now;
     r.sample_bytes = 0;
+    r.sample_whole = false;
     judge_speed(now);
   }
   // An attempt that met an empty rail tells the latency: a short one what it is, a long one, whose

@@ -117,7 +117,8 @@ class Sprayer {
     // What came home since the sample began; it begins anew where the rail was idle.
     Time sample_start{};
     uint64_t sample_bytes = 0;
-    AttemptId alone = 0;  // the last attempt that was sent while nothing was in flight
+    bool sample_whole = false;  // all of its bytes were sent since it began
+    AttemptId alone = 0;        // the last attempt that was sent while nothing was in flight
   };
   enum class Fitness : uint8_t { kNone, kLastResort, kSpare, kFull };
   Fitness fitness(RailIndex r, uint64_t avoid, Time now);

@@ -310,7 +310,10 @@ Result<> Server::read(Stream& stream, const Header& header, const Descriptor& d)
   auto parts = rows.next(1);  // the reply leaves with the payload
   parts[0] = {&ok, sizeof ok};
   const PeerOrder order;
-  for (; !parts.empty(); parts = rows.next()) MC_TRY_(stream.send(parts, give_up));
+  for (; !rows.done(); parts = rows.next()) MC_TRY_(stream.send(parts, give_up));
+  if (guard == nullptr)  // nothing to look at once they have left: the trailer leaves with them
+    return stream.send(rows.with(parts, {&trailer, sizeof trailer}), give_up);
+  MC_TRY_(stream.send(parts, give_up));
   if (changed()) trailer.code = static_cast<uint64_t>(Code::kStale);
   return stream.send(&trailer, sizeof trailer, unless_stopping());
 }

@@ -10,11 +10,12 @@ Time at(double seconds) { return Time{} + Duration(static_cast<int64_t>(seconds 
 void trip(RailHealth& h, double when) {
   while (h.state(at(when)) != RailState::kResting) h.failed(at(when));
 }
-// Two good probes; the time it was healthy again.
-double heal(RailHealth& h) {
+// As many good probes as it takes; the time it was healthy again.
+double heal(RailHealth& h, int* probes = nullptr) {
   const Time wakes = h.wakes();
-  h.succeeded(wakes);
-  h.succeeded(wakes);
+  int n = 0;
+  for (; h.state(wakes) == RailState::kProbing && n < 1000; ++n) h.succeeded(wakes);
+  if (probes != nullptr) *probes = n;
   return static_cast<double>((wakes - Time{}).count()) / 1e9;
 }
 }  // namespace
@@ -92,6 +93,17 @@ TEST_SUITE("health") {
     CHECK(h.relapses() == 0);
     trip(h, t + 1001);
     CHECK(h.wakes() - at(t + 1001) == std::chrono::milliseconds(250));
+  }
+
+  TEST_CASE("each relapse doubles the probes it takes to heal, sixteen times at most") {
+    RailHealth h;
+    double t = 1;
+    for (const int want : {2, 4, 8, 16, 32, 32, 32}) {
+      trip(h, t);
+      int probes = 0;
+      t = heal(h, &probes) + 1;
+      CHECK(probes == want);
+    }
   }
 
   TEST_CASE("one good probe does not heal, and the errors stay in mind after two") {
