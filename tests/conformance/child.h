@@ -78,4 +78,15 @@ inline Request read_of(SegmentHandle segment, uint64_t offset, std::span<std::by
   return r;
 }
 
+// `n` reads of the same bytes, each into a part of `local` of its own: parts of memory that two
+// reads fill at once would be a race of the test.
+inline std::vector<Request> reads_of(SegmentHandle segment, uint64_t offset,
+                                     std::span<std::byte> local, size_t n) {
+  std::vector<Request> all;
+  const size_t each = local.size() / n;
+  for (size_t i = 0; i < n; ++i)
+    all.push_back(read_of(segment, offset, local.subspan(i * each, each)));
+  return all;
+}
+
 }  // namespace mc::xfer

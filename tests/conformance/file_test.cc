@@ -75,6 +75,11 @@ struct FilePair {
     r.offset = remote.offset() + at;
     return r;
   }
+  std::vector<Request> requests(Op op, std::span<std::byte> local, size_t n) const {
+    auto all = reads_of(segment, remote.offset(), local, n);
+    for (Request& r : all) r.op = op;
+    return all;
+  }
   Result<> move(Op op, std::span<std::byte> local, uint64_t at = 0) {
     return engine().transfer_sync(request(op, local, at), 10s);
   }
@@ -343,8 +348,8 @@ TEST_SUITE("xfer/file") {
       for (const Op op : {Op::kRead, Op::kWrite}) {
         const BatchId batch = pair.engine().allocate_batch();
         {
-          Aligned local(32 * kMiB);
-          const std::vector<Request> many(8, pair.request(op, local.bytes));
+          Aligned local(128 * kMiB);
+          const auto many = pair.requests(op, local.bytes, 8);
           CHECK_DONE(pair.engine().submit(batch, many));
           pair.engine().cancel(batch);
           for (size_t i = 0; i < many.size(); ++i)
@@ -359,8 +364,8 @@ TEST_SUITE("xfer/file") {
     for (const auto& way : kWays) {
       CAPTURE(way);
       FilePair pair(way, 32 * kMiB);
-      Aligned local(32 * kMiB);
-      const std::vector<Request> many(8, pair.request(Op::kRead, local.bytes));
+      Aligned local(128 * kMiB);
+      const auto many = pair.requests(Op::kRead, local.bytes, 8);
       const BatchId batch = pair.engine().allocate_batch();
       CHECK_DONE(pair.engine().submit(batch, many));
       pair.remote = Memory();

@@ -221,8 +221,8 @@ TEST_SUITE("xfer/hang") {
     for (const std::string transport : {"shm", "tcp"}) {
       CAPTURE(transport);
       Met met(transport);
-      std::vector<std::byte> got(4 * kMiB);
-      const std::vector<Request> requests(32, read_of(met.segment, 0, got));
+      std::vector<std::byte> got(128 * kMiB);
+      const auto requests = reads_of(met.segment, 0, got, 32);
       const BatchId batch = met.user->allocate_batch();
       REQUIRE(met.user->submit(batch, requests).has_value());
       met.peer.stop();
