@@ -21,12 +21,15 @@ namespace mc::bench {
 
 class ServingPeer {
  public:
-  static Result<std::unique_ptr<ServingPeer>> start(const Clock& clock, uint64_t bytes) {
+  // `set_up` runs in the other process, before its engine opens.
+  using SetUp = std::function<void(xfer::EngineOptions&)>;
+  static Result<std::unique_ptr<ServingPeer>> start(const Clock& clock, uint64_t bytes,
+                                                    const SetUp& set_up = {}) {
     int fds[2];
     if (::pipe(fds) != 0) return fail_errno("pipe");
     auto peer = std::unique_ptr<ServingPeer>(new ServingPeer(::fork()));
     if (peer->pid_ == 0) {
-      serve(clock, bytes, fds[1]);
+      serve(clock, bytes, set_up, fds[1]);
       ::_exit(1);
     }
     ::close(fds[1]);
@@ -51,10 +54,11 @@ class ServingPeer {
 
  private:
   explicit ServingPeer(pid_t pid) : pid_(pid) {}
-  static void serve(const Clock& clock, uint64_t bytes, int pipe) {
+  static void serve(const Clock& clock, uint64_t bytes, const SetUp& set_up, int pipe) {
     Metrics metrics;
     xfer::EngineOptions options;
     options.node = "peer";
+    if (set_up) set_up(options);
     auto engine = xfer::Engine::open(clock, options, metrics);
     if (!engine) return;
     auto memory = (*engine)->allocate(bytes);

@@ -115,59 +115,14 @@ Result<std::vector<double>> perftest(const std::string& tool, uint64_t size, uin
   return row_of(result);
 }
 
-// A process with an engine on host 0 of the fabric.
-class Peer {
- public:
-  static Result<std::unique_ptr<Peer>> start(const Clock& clock) {
-    int fds[2];
-    if (::pipe(fds) != 0) return fail_errno("pipe");
-    auto peer = std::make_unique<Peer>();
-    peer->pid_ = ::fork();
-    if (peer->pid_ == 0) {
-      serve(clock, fds[1]);
-      ::_exit(1);
-    }
-    ::close(fds[1]);
-    std::string text;
-    char buffer[4096];
-    for (ssize_t n = 0; (n = ::read(fds[0], buffer, sizeof buffer)) > 0;)
-      text.append(buffer, static_cast<size_t>(n));
-    ::close(fds[0]);
-    MC_TRY(peer->segment, wire::decode<xfer::SegmentDescriptor>(text));
-    return peer;
-  }
-  Peer() = default;
-  ~Peer() {
-    if (pid_ <= 0) return;
-    ::kill(pid_, SIGKILL);
-    ::waitpid(pid_, nullptr, 0);
-  }
-  Peer(const Peer&) = delete;
-  Peer& operator=(const Peer&) = delete;
-  xfer::SegmentDescriptor segment;
-
- private:
-  static void serve(const Clock& clock, int pipe) {
-    ::setenv("VERBS_EMU_HOST", "0", 1);
-    Metrics metrics;
-    xfer::EngineOptions options;
-    options.node = "peer";
-    options.transports = {"rdma"};
-    auto engine = xfer::Engine::open(clock, options, metrics);
-    if (!engine) return;
-    auto memory = (*engine)->allocate(kMemory);
-    if (!memory) return;
-    const std::string text = wire::encode((*engine)->describe());
-    if (::write(pipe, text.data(), text.size()) != static_cast<ssize_t>(text.size())) return;
-    ::close(pipe);
-    for (;;) ::pause();
-  }
-  pid_t pid_ = 0;
-};
+void on_host_0(xfer::EngineOptions& options) {
+  ::setenv("VERBS_EMU_HOST", "0", 1);
+  options.transports = {"rdma"};
+}
 
 class Ours {
  public:
-  static Result<std::unique_ptr<Ours>> open(const Clock& clock, const Peer& peer,
+  static Result<std::unique_ptr<Ours>> open(const Clock& clock, const ServingPeer& peer,
                                             std::vector<std::string> nics) {
     auto ours = std::unique_ptr<Ours>(new Ours(clock));
     xfer::EngineOptions options;
@@ -230,7 +185,7 @@ class Ours {
   xfer::SegmentHandle segment_ = 0;
 };
 
-Result<> one_nic(const Clock& clock, const Options& o, const Peer& peer) {
+Result<> one_nic(const Clock& clock, const Options& o, const ServingPeer& peer) {
   MC_TRY(auto ours, Ours::open(clock, peer, {"emu0"}));
   const uint64_t scale = o.quick ? 1 : 3;
   const std::vector<Case> cases{
@@ -264,7 +219,7 @@ Result<> one_nic(const Clock& clock, const Options& o, const Peer& peer) {
   return ours->check();
 }
 
-Result<> four_nics(const Clock& clock, const Options& o, const Peer& peer,
+Result<> four_nics(const Clock& clock, const Options& o, const ServingPeer& peer,
                    const std::string& emulator) {
   std::vector<std::string> nics;
   for (size_t i = 0; i < kNics; ++i) {
@@ -299,7 +254,7 @@ Result<int> run(const Options& o) {
       &fabric, [](const std::string* f) { fs::remove(*f); });
   MC_TRY_(output_of({emulator, "create", "hosts=2", "nics=" + std::to_string(kNics)}));
   SteadyClock clock;
-  MC_TRY(const auto peer, Peer::start(clock));
+  MC_TRY(const auto peer, ServingPeer::start(clock, kMemory, on_host_0));
   ::setenv("VERBS_EMU_HOST", "1", 1);
   MC_TRY_(one_nic(clock, o, *peer));
   MC_TRY_(four_nics(clock, o, *peer, emulator));

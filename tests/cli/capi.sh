@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # The installed C interface: a C program built by pkg-config, and by CMake, against the installed
 # tree alone, moves bytes between two processes.
-. "$(dirname "$0")/../common.inc"
+source "$(dirname "$0")/../common.inc"
+source "$(dirname "$0")/../daemons.inc"
 [ -z "${MC_SANITIZE:-}" ] || skip "the library of a sanitizer build needs its runtime preloaded"
 
 tree=$T/tree
@@ -28,9 +29,9 @@ mkfifo "$T/stdin" "$T/stdout"
 "$T/by-pkg-config" serve <"$T/stdin" >"$T/stdout" &
 server=$!
 exec 7>"$T/stdin" 8<"$T/stdout"
-read -r -t 10 address <&8 || die "the server printed no address"
+read -r -t 10 segment <&8 || die "the server printed no address"
 for program in "$T/by-pkg-config" "$T/by-cmake/exchange"; do
-  out=$("$program" visit "$address") || die "$program: exit $?"
+  out=$("$program" visit "$segment") || die "$program: exit $?"
   [ "$out" = "1048576 bytes there and back" ] || die "$program: $out"
 done
 exec 7>&-
@@ -40,22 +41,10 @@ if out=$("$T/by-pkg-config" visit 127.0.0.1:9 2>&1); then die "no peer: $out"; f
 [[ $out == "exchange: open: "* ]] || die "no peer: $out"
 
 # The store: the calls of an engine's connector, against a master and a node.
-up() { # NAME PROGRAM FLAGS...: starts it and waits until it is ready
-  local name=$1 deadline=$((SECONDS + 20))
-  shift
-  "$MC_BIN/$1" "${@:2}" --listen 127.0.0.1:0 --http 127.0.0.1:0 --announce "$T/$name.json" \
-    >"$T/$name.log" 2>&1 </dev/null &
-  pids+=($!)
-  until [ -s "$T/$name.json" ]; do
-    [ $SECONDS -lt $deadline ] || die "$name was not ready within 20 s: $(cat "$T/$name.log")"
-    read -rt 0.05 <> <(:) || true
-  done
-}
-pids=()
-trap 'kill -9 "${pids[@]}" 2>/dev/null || true; rm -rf "$T"' EXIT
-up master mc-master
-master=$(jq -r .control "$T/master.json")
-up store mc-store serve --size 16MiB --master "$master"
+here=(--listen 127.0.0.1:0 --http 127.0.0.1:0)
+launch master "$MC_BIN/mc-master" "${here[@]}"
+master=$(address master)
+launch store "$MC_BIN/mc-store" serve --size 16MiB --master "$master" "${here[@]}"
 expect 0 "$T/connector" "$master"
 [ "$(cat "$T/out")" = "absent before, 600000 bytes after, a prefix of 1" ] || die "$(cat "$T/out")"
 expect 0 "$T/by-cmake/connector" "$master"

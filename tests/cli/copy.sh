@@ -3,23 +3,13 @@
 # repaired where it is corrupt, and refused where it would leave the folder.
 source "$(dirname "$0")/../common.inc"
 xfer=$MC_BIN/mc-xfer
-pids=()
-trap 'kill -9 "${pids[@]}" 2>/dev/null || true; rm -rf "$T"' EXIT
-# serve NAME ARGUMENT...: in the background, until it announced itself; $peer is its address.
+source "$(dirname "$0")/../daemons.inc"
+# serve NAME ARGUMENT...; $peer is its address.
 serve() {
   local name=$1
   shift
-  rm -f "$T/$name.json"
-  "$xfer" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --size 64MiB "$@" \
-    --announce "$T/$name.json" 2>"$T/$name.log" &
-  server=$!
-  pids+=("$server")
-  local deadline=$((SECONDS + 30))
-  until [ -s "$T/$name.json" ]; do
-    [ $SECONDS -lt $deadline ] || die "$name did not announce itself: $(cat "$T/$name.log")"
-    read -rt 0.05 <> <(:) || true
-  done
-  peer=$(jq -r .control "$T/$name.json")
+  launch "$name" "$xfer" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --size 64MiB "$@"
+  peer=$(address "$name")
 }
 # Waits until the half-copied file $1 holds a few pieces, or process $2 ended.
 wait_part() {
@@ -90,8 +80,7 @@ grep -q 'read-only: serve it with --root and --writable' "$T/err" || die "read-o
 expect 1 "$xfer" copy "$peer/absent" "$T/stolen"
 expect 2 "$xfer" copy "$peer/big.bin" -
 expect 2 "$xfer" copy "$T/one" "$T/two"
-kill "$server"
-wait "$server" || die "mc-xfer serve exited $? after SIGTERM"
+stop out
 
 serve in --root "$T/in" --writable
 expect 0 "$xfer" copy "$T/src" "$peer/a/b" --output json
@@ -110,14 +99,14 @@ echo '{"bandwidth": "50MiB"}' >"$T/slow"
 head -c 100000000 /dev/zero | tr '\0' 'k' >"$T/huge"
 sha=$(sha256sum <"$T/huge")
 "$xfer" copy "$T/huge" "$peer/huge" --parallel 1 --fault "$T/slow" >"$T/killed.out" 2>&1 &
-pids+=($!)
+PIDS[copy]=$!
 wait_part "$T/in/.huge.mc-part" $!
 kill -9 $! 2>/dev/null || die "it was over before it was killed"
 wait $! || true
 [ ! -e "$T/in/huge" ] || die "a half-copied file has its name"
 "$xfer" copy "$T/huge" "$peer/huge" --parallel 1 --timeout 2s --fault "$T/slow" >"$T/dead.out" 2>"$T/dead.err" &
 copy=$!
-kill -9 "$server"
+kill -9 "${PIDS[in]}"
 status=0
 wait $copy || status=$?
 [ $status = 3 ] || die "the peer died: exit $status: $(cat "$T/dead.err")"
@@ -128,7 +117,7 @@ jq -e '.kept > 0' "$T/out" >/dev/null || die "nothing was kept: $(cat "$T/out")"
 
 # And receiving.
 "$xfer" copy "$peer/huge" "$T/got" --parallel 1 --fault "$T/slow" >"$T/killed.out" 2>&1 &
-pids+=($!)
+PIDS[copy]=$!
 wait_part "$T/.got.mc-part" $!
 kill -9 $! 2>/dev/null || die "it was over before it was killed"
 wait $! || true

@@ -2,33 +2,20 @@
 # Other protocol versions, lengths that lie and plain noise at every port of every daemon: each gets
 # an error or loses its connection, and the daemon serves on.
 source "$(dirname "$0")/../common.inc"
-names=$(sed -n 's/.*kName = "\([^"]*\)".*/\1/p' "$MC_SOURCE"/lib/{store,serve,xfer}/messages.h | sort -u)
-[ "$(wc -w <<<"$names")" -ge 30 ] || die "only these messages were found: $names"
+source "$(dirname "$0")/../daemons.inc"
+names=$(grep -rhoP 'kName = "\K[^"]*' "$MC_SOURCE"/lib --include='*messages.h' | sort -u)
+[ "$(wc -w <<<"$names")" -ge 60 ] || die "only these messages were found: $names"
 
-pids=()
-hostile_down() {
-  [ ${#pids[@]} = 0 ] || kill -9 "${pids[@]}" 2>/dev/null || true
-  rm -rf "$T"
-}
-trap hostile_down EXIT
-up() { # NAME PROGRAM FLAGS...: starts it and waits until it is ready
-  local name=$1 deadline=$((SECONDS + 20))
-  shift
-  "$MC_BIN/$1" "${@:2}" --listen 127.0.0.1:0 --http 127.0.0.1:0 --announce "$T/$name.json" \
-    >"$T/$name.log" 2>&1 </dev/null &
-  pids+=($!)
-  until [ -s "$T/$name.json" ]; do
-    [ $SECONDS -lt $deadline ] || die "$name was not ready within 20 s: $(cat "$T/$name.log")"
-    read -rt 0.05 <> <(:) || true
-  done
+up() { # NAME PROGRAM FLAGS...
+  launch "$1" "$MC_BIN/$2" "${@:3}" --listen 127.0.0.1:0 --http 127.0.0.1:0
 }
 field() { jq -r "$2" "$T/$1.json"; }
 
 up master mc-master
-master=$(field master .control)
-up store mc-store serve --size 4MiB --master "$master"
+master=$(address master)
+up store mc-store serve --size 4MiB --master "$master" --ssd "$T/ssd" --ssd-size 64MiB
 up conductor mc-conductor
-worker=(--pool 16MiB --master "$master" --conductor "$(field conductor .control)")
+worker=(--pool 16MiB --master "$master" --conductor "$(address conductor)")
 up prefill mc-prefill "${worker[@]}"
 up decode mc-decode "${worker[@]}"
 up xfer mc-xfer serve --size 4MiB
@@ -43,16 +30,11 @@ for name in master store conductor prefill decode xfer; do
 done
 
 # Still a cluster: a request goes through all of it.
-deadline=$((SECONDS + 20))
-until curl -fsS -m 10 "http://$(field conductor .http)/v1/completions" \
-  -d '{"model":"tiny","prompt":"still there?","max_tokens":2}' >"$T/out" 2>"$T/err"; do
-  [ $SECONDS -lt $deadline ] || die "the cluster does not serve: $(cat "$T/err" "$T/out")"
-  read -rt 0.05 <> <(:) || true
-done
+served() {
+  curl -fsS -m 10 "http://$(field conductor .http)/v1/completions" \
+    -d '{"model":"tiny","prompt":"still there?","max_tokens":2}' -o "$T/out"
+}
+until_true 20 "the cluster does not serve" served
 expect 0 "$MC_BIN/mc-store" put k "$T/out" --master "$master"
 
-for ((i = ${#pids[@]} - 1; i >= 0; --i)); do
-  kill -TERM "${pids[i]}"
-  wait "${pids[i]}" || die "a daemon exited $? after SIGTERM"
-done
-pids=()
+for name in xfer decode prefill conductor store master; do stop $name; done

@@ -3,28 +3,15 @@
 # and what is wrong is refused.
 source "$(dirname "$0")/../common.inc"
 xfer=$MC_BIN/mc-xfer
-pids=()
-trap 'kill "${pids[@]}" 2>/dev/null || true; rm -rf "$T"' EXIT
-# start NAME VERB...: a source in the background; waits until it announced itself.
-start() {
-  local name=$1
-  shift
-  "$xfer" "$@" --announce "$T/$name.json" >"$T/$name.out" 2>"$T/$name.log" &
-  pids+=($!)
-  local deadline=$((SECONDS + 30))
-  until [ -s "$T/$name.json" ]; do
-    [ $SECONDS -lt $deadline ] || die "$name did not announce itself: $(cat "$T/$name.log")"
-    read -rt 0.05 <> <(:) || true
-  done
-}
-address() { jq -r .control "$T/$1.json"; }
+source "$(dirname "$0")/../daemons.inc"
+start() { launch "$1" "$xfer" "${@:2}"; }  # NAME VERB...
 
 mkdir -p "$T/w/sub"
 head -c 3000001 /dev/urandom >"$T/w/a.bin"
 head -c 700000 /dev/urandom >"$T/w/sub/b.bin"
 : >"$T/w/empty"
 start origin publish set-1 "$T/w" --shard 256KiB
-grep -q '3 files *15 of 15 shards' "$T/origin.out" || die "publish: $(cat "$T/origin.out")"
+grep -q '3 files *15 of 15 shards' "$T/origin.log" || die "publish: $(cat "$T/origin.log")"
 
 expect 0 "$xfer" pull set-1 --from "$(address origin)" --to "$T/first" --output json
 jq -e '.bytes == 3700001 and .kept == 0 and .shards == 15' "$T/out" >/dev/null || die "$(cat "$T/out")"
@@ -38,7 +25,7 @@ diff -r "$T/w" "$T/first" || die "the changed shard was not repaired"
 
 start second pull set-1 --from "$(address origin)" --to "$T/second" --serve
 start third pull set-1 --from "$(address origin)" --to "$T/third" --serve
-kill -9 "${pids[0]}"
+kill_9 origin
 # The origin is gone; one of the others is enough to find the rest.
 expect 0 "$xfer" pull set-1 --from "$(address origin),$(address second)" --to "$T/fourth"
 diff -r "$T/w" "$T/fourth" || die "other bytes arrived from the pullers"
@@ -60,5 +47,5 @@ expect 1 "$xfer" pull set-1 --from "$(address second)" --to "$T/links"
 expect 0 "$xfer" unpublish set-1 --from "$(address second)"
 grep -q 'dropped by 2 sources' "$T/out" || die "unpublish: $(cat "$T/out")"
 expect 1 "$xfer" pull set-1 --from "$(address third)" --to "$T/none"
-kill "${pids[1]}" "${pids[2]}"
-wait "${pids[1]}" || die "a source exited $? after SIGTERM"
+stop third
+stop second

@@ -3,21 +3,12 @@
 # right over one, two, four and eight of them, and --nics says which.
 source "$(dirname "$0")/../common.inc"
 xfer=$MC_BIN/mc-xfer
-servers=()
-trap 'kill "${servers[@]}" 2>/dev/null || true; wait 2>/dev/null; rm -rf "$T" "${fabric:-}"' EXIT
+source "$(dirname "$0")/../daemons.inc"
+trap 'rm -f "${fabric:-}"; daemons_down' EXIT
 # serve NAME OPTIONS...: $peer is its control address
 serve() {
-  local name=$1
-  shift
-  "$xfer" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --size 64MiB --name "$name" \
-    --announce "$T/$name.json" "$@" 2>"$T/$name.log" &
-  servers+=($!)
-  local deadline=$((SECONDS + 20))
-  until [ -s "$T/$name.json" ]; do
-    [ $SECONDS -lt $deadline ] || die "mc-xfer serve did not announce itself: $(cat "$T/$name.log")"
-    read -rt 0.05 <> <(:) || true
-  done
-  peer=$(jq -r .control "$T/$name.json")
+  launch "$1" "$xfer" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --size 64MiB --name "$@"
+  peer=$(address "$1")
 }
 
 # ---- a library that cannot be loaded

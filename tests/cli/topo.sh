@@ -62,15 +62,9 @@ expect 0 "$topo" matrix --form reference
 expect 1 "$topo" pair live "$T/absent.json"
 
 # A running node tells of its machine, which is this one, and its rails are measured.
-"$MC_BIN/mc-xfer" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --size 1MiB --announce "$T/x.json" 2>"$T/log" &
-server=$!
-trap 'kill "$server" 2>/dev/null || true; rm -rf "$T"' EXIT
-deadline=$((SECONDS + 20))
-until [ -s "$T/x.json" ]; do
-  [ $SECONDS -lt $deadline ] || die "mc-xfer serve did not announce itself: $(cat "$T/log")"
-  read -rt 0.05 <> <(:) || true
-done
-peer=$(python3 -c "import json, sys; print(json.load(open(sys.argv[1]))['control'])" "$T/x.json")
+source "$(dirname "$0")/../daemons.inc"
+launch node "$MC_BIN/mc-xfer" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --size 1MiB
+peer=$(address node)
 expect 0 "$topo" show --node "$peer"
 grep -q "^node $peer: NUMA nodes" "$T/out" || die "show --node: $(cat "$T/out")"
 expect 0 "$topo" diff live "node:$peer"

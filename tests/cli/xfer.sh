@@ -2,15 +2,10 @@
 # mc-xfer: serve, copy there and back, bench with contents checked, and clear errors.
 source "$(dirname "$0")/../common.inc"
 xfer=$MC_BIN/mc-xfer
-trap 'kill "${server:-0}" 2>/dev/null || true; rm -rf "$T"' EXIT
-"$xfer" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --size 64MiB --announce "$T/x.json" 2>"$T/log" &
-server=$!
-deadline=$((SECONDS + 20))
-until [ -s "$T/x.json" ]; do
-  [ $SECONDS -lt $deadline ] || die "mc-xfer serve did not announce itself: $(cat "$T/log")"
-  read -rt 0.05 <> <(:) || true
-done
-peer=$(jq -r .control "$T/x.json")
+source "$(dirname "$0")/../daemons.inc"
+serve() { launch "$1" "$xfer" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 "${@:2}"; }
+serve memory --size 64MiB
+peer=$(address memory)
 
 head -c 5000001 /dev/urandom >"$T/file"
 for transport in shm tcp; do
@@ -64,18 +59,11 @@ expect 3 "$xfer" serve --listen "$peer" --http 127.0.0.1:0
 grep -q 'in use' "$T/err" || die "port in use: unclear error"
 expect 2 "$xfer" serve --listen 0.0.0.0:0 --http 127.0.0.1:0
 grep -q 'cluster-key' "$T/err" || die "beyond loopback without a key: unclear error"
-kill "$server"
-wait "$server" || die "mc-xfer serve exited $? after SIGTERM"
+stop memory
 
 # A file in place of memory: bytes go into it and out of it, whoever opens it.
-"$xfer" serve --size 0 --file "$T/segment" --file-size 8MiB --writable --listen 127.0.0.1:0 \
-  --http 127.0.0.1:0 --announce "$T/f.json" 2>"$T/log" &
-server=$!
-until [ -s "$T/f.json" ]; do
-  [ $SECONDS -lt $((deadline + 20)) ] || die "mc-xfer serve --file: $(cat "$T/log")"
-  read -rt 0.05 <> <(:) || true
-done
-peer=$(jq -r .control "$T/f.json")
+serve file --size 0 --file "$T/segment" --file-size 8MiB --writable
+peer=$(address file)
 for transports in file,tcp tcp; do
   head -c 5000001 /dev/urandom >"$T/file"
   expect 0 "$xfer" copy "$T/file" "$peer/4096" --transports $transports
@@ -84,13 +72,12 @@ for transports in file,tcp tcp; do
   cmp "$T/file" "$T/back" || die "the file segment brought other bytes back over $transports"
   cmp -n 5000001 -i 4096:0 "$T/segment" "$T/file" || die "the file does not hold what was sent"
 done
-curl -s "http://$(jq -r .http "$T/f.json")/health" |
+curl -s "http://$(jq -r .http "$T/file.json")/health" |
   jq -e '.bytes == 8388608 and .files[0].offset == 0 and .files[0].bytes == .bytes' >/dev/null ||
   die "health does not tell of the file"
 expect 0 "$xfer" paths "$peer" --output json
 jq -es 'map(select(.chosen)) | length == 1 and .[0].transport == "file"' "$T/out" >/dev/null ||
   die "paths of a file: $(cat "$T/out")"
-kill "$server"
-wait "$server" || die "mc-xfer serve --file exited $? after SIGTERM"
+stop file
 expect 2 "$xfer" serve --size 0 --listen 127.0.0.1:0 --http 127.0.0.1:0
 grep -q 'nothing to offer' "$T/err" || die "nothing to offer: unclear error"

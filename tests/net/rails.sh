@@ -8,27 +8,18 @@ xfer=$MC_BIN/mc-xfer
 for tool in ip tc nsenter unshare; do command -v $tool >/dev/null || skip "no $tool here"; done
 unshare --net true 2>/dev/null || skip "network namespaces are not permitted here"
 
-pids=()
-trap 'kill -9 "${pids[@]}" 2>/dev/null || true; wait 2>/dev/null; rm -rf "$T"' EXIT
-until_true() {
-  local deadline=$((SECONDS + $1)) what=$2
-  shift 2
-  until "$@" >/dev/null 2>&1; do
-    [ $SECONDS -lt $deadline ] || die "$what"
-    read -rt 0.05 <> <(:) || true
-  done
-}
+source "$(dirname "$0")/../daemons.inc"
 # A namespace lives as long as the process that holds it.
 hold() {
   unshare --net sleep 290 &
-  pids+=($!)
+  PIDS[$1]=$!
   until_true 5 "no namespace of its own" differs $!
 }
 differs() { [ "$(readlink "/proc/$1/ns/net")" != "$(readlink /proc/self/ns/net)" ]; }
-hold
-A=${pids[0]}
-hold
-B=${pids[1]}
+hold a
+A=${PIDS[a]}
+hold b
+B=${PIDS[b]}
 in_a() { nsenter -n -t "$A" "$@"; }
 in_b() { nsenter -n -t "$B" "$@"; }
 
@@ -39,7 +30,7 @@ link() {
   in_b ip addr add "10.87.$2.2/24" dev "$1"
   for side in "$A" "$B"; do
     nsenter -n -t "$side" ip link set "$1" up
-    [ -z "${3:-}" ] || nsenter -n -t "$side" tc qdisc add dev "$1" root tbf rate "$3" burst 64kb \
+    [ -z "${3:-}" ] || nsenter -n -t "$side" tc qdisc add dev "$1" root tbf rate "$3" burst 128kb \
       latency 20ms || skip "no tbf here"
   done
 }
@@ -53,12 +44,9 @@ chmod 600 "$T/key"
 # serve NAME DATA-ADDRESSES: in B; $peer is its control address
 serve() {
   # nsenter becomes the program: the number kept is that of the program itself.
-  nsenter -n -t "$B" "$xfer" serve --name "$1" --listen 10.87.9.2:0 --http 127.0.0.1:0 --data "$2" \
-    --size 64MiB --cluster-key "$T/key" --announce "$T/$1.json" --transports tcp 2>"$T/$1.log" &
-  server=$!
-  pids+=("$server")
-  until_true 20 "serve did not announce itself" test -s "$T/$1.json"
-  peer=$(jq -r .control "$T/$1.json")
+  launch "$1" nsenter -n -t "$B" "$xfer" serve --name "$1" --listen 10.87.9.2:0 \
+    --http 127.0.0.1:0 --data "$2" --size 64MiB --cluster-key "$T/key" --transports tcp
+  peer=$(address "$1")
 }
 client() {
   local verb=$1
@@ -93,11 +81,11 @@ expect 0 client paths --nics r0,r1,r2,r3 --bytes 1MiB --output json
 jq -es '.[] | select(.transport == "tcp") | .rails | map(select(.mapped)) | length == 4 and
   all(.state == "healthy" or .state == "slow" or .state == "suspect")' "$T/out" >/dev/null ||
   die "paths: $(cat "$T/out")"
-kill "$server"
+stop four
 
 # ---- both rails of the map are dead, the pair across works: two NICs each, on one switch
-hold
-C=${pids[-1]}
+hold c
+C=${PIDS[c]}
 in_c() { nsenter -n -t "$C" "$@"; }
 in_c ip link add switch type bridge
 in_c ip link set switch up
@@ -123,7 +111,7 @@ jq -es 'all(.checked)' "$T/out" >/dev/null || die "not checked: $(cat "$T/out")"
 expect 0 client paths --nics a0,a1 --bytes 1MiB --output json
 jq -es '.[] | select(.transport == "tcp") | .rails | map(select(.mapped | not)) | any(.slices > 0)' \
   "$T/out" >/dev/null || die "no slice left the rail map: $(cat "$T/out")"
-kill "$server"
+stop two
 
 # ---- an advertised address that does not lead there
 serve wrong 127.0.0.1:0
