@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # scripts/cluster against services made of shell, on this machine.
 . "$(dirname "$0")/../common.inc"
 command -v jq >/dev/null || skip "jq is missing: apt-get install jq"

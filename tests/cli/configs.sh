@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Every file in configs/ is loaded by its program; the full ones list every option as it is today.
 . "$(dirname "$0")/../common.inc"
 

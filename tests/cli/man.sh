@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # The committed man pages are what the programs say today, and are well formed.
 . "$(dirname "$0")/../common.inc"
 expect 0 "$MC_SOURCE/scripts/gen-man" "$MC_BIN" "$T/man"

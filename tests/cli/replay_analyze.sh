@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # mc-replay analyze: what it says of good, broken and missing traces.
 . "$(dirname "$0")/../common.inc"
 replay=$MC_BIN/mc-replay

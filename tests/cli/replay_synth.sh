@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # mc-replay synth: the same seed makes the same trace, and bad profiles are named.
 . "$(dirname "$0")/../common.inc"
 replay=$MC_BIN/mc-replay

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # mc-topo on this machine, on recorded machines and on bad input.
 . "$(dirname "$0")/../common.inc"
 topo=$MC_BIN/mc-topo

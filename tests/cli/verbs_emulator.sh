@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # The emulated verbs library under clients that nobody here wrote: Debian's ibverbs-utils and
 # perftest, as they are installed.
 . "$(dirname "$0")/../common.inc"

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # A node drains to the end, leased and pinned objects too, and nothing is lost; copies, moves, pins,
 # tenants and reasons, through real processes and real bytes.
 . "$(dirname "$0")/../common.inc"

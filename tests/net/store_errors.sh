@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Bad input gets a clear error with the right exit status, and the daemons keep serving.
 . "$(dirname "$0")/../common.inc"
 . "$(dirname "$0")/store.inc"
@@ -24,6 +25,7 @@ expect 2 "$MC_BIN/mc-master" --listen 127.0.0.1:0 --http 127.0.0.1:0 --high-wate
 expect 2 "$MC_BIN/mc-store" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --master "$MASTER" --size 100
 "$MC_BIN/mc-store" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --master "$MASTER" --name a \
   --size 4MiB --heartbeat 100ms --announce "$T/double.json" >"$T/double.log" 2>&1 </dev/null &
+# shellcheck disable=SC2034,SC2154 # read by the sourced files
 PIDS[double]=$!
 until_true 10 "a second node of one name was not refused" grep -q "in use" "$T/double.log"
 [ ! -e "$T/double.json" ] || die "a second node of one name became ready"

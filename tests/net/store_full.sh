@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # A pool that is written three times over evicts, and no put fails; leased, it says no-space.
 . "$(dirname "$0")/../common.inc"
 . "$(dirname "$0")/store.inc"
@@ -35,6 +36,7 @@ grep -q 'no-space' "$T/err" || die "not no-space: $(cat "$T/err")"
 stop b
 stop a
 stop master
+# shellcheck disable=SC2034,SC2154 # read by the sourced files
 MASTER=127.0.0.1:0
 master_up --lease-ttl 60s
 node_up c --size 4MiB

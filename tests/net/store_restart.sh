@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # kill -9 of the master loses nothing; kill -9 of a node loses what it held, with a clear reason.
 . "$(dirname "$0")/../common.inc"
 . "$(dirname "$0")/store.inc"

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Nodes with disks: more than memory holds, kill -9 and restart during puts and gets, a reader that
 # stops past its lease, full and newer folders: what comes back is what was put, or an error.
 . "$(dirname "$0")/../common.inc"

@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # Values of many sizes, by shared memory and by tcp, come back as they were put.
 . "$(dirname "$0")/../common.inc"
 . "$(dirname "$0")/store.inc"
