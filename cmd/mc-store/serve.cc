@@ -108,6 +108,8 @@ Result<int> serve(ServeOptions options) {
           x.reply(404, "text/plain",
                   "no such page: try /live, /ready, /health, /metrics or /state\n");
       }));
+  if (options.tier.folder.empty() && options.tier.size.n > 0)
+    return fail(Code::kInvalid, "--ssd-size without --ssd: say which folder");
   MC_TRY(node, Node::open(loop, *engine, options.name, server->address(), options.node, metrics));
   if (!options.tier.folder.empty()) {
     MC_TRY(disk, open_disk(loop, *engine, *node, *server, options, metrics));

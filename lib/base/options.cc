@@ -5,15 +5,10 @@
 #include <numeric>
 
 #include "base/json.h"
+#include "base/text.h"
 
 namespace mc {
 namespace {
-
-std::string join(const std::vector<std::string>& words) {
-  std::string out;
-  for (const auto& w : words) out += (out.empty() ? "" : ",") + w;
-  return out;
-}
 
 std::vector<std::string> split(const std::string& text) {
   std::vector<std::string> out;
@@ -49,7 +44,7 @@ Result<std::string> json_text(const Option& option, const Json& v) {
         return fail(Code::kInvalid, "'%s' wants a list of strings", option.name.c_str());
       items.push_back(item.get<std::string>());
     }
-    return join(items);
+    return join(items, ",");
   }
   if (v.is_string()) return v.get<std::string>();
   if (option.kind == Kind::kFlag && v.is_boolean()) return v.get<bool>() ? "true" : "false";
@@ -85,7 +80,8 @@ void OptionList::add(const char* name, const char* help, Option::Kind kind,
 void OptionList::operator()(const char* name, std::string& v, const char* help, Strings choices) {
   auto set = [&v, choices](const std::string& s) -> Result<> {
     if (!choices.empty() && std::find(choices.begin(), choices.end(), s) == choices.end())
-      return fail(Code::kInvalid, "'%s' is not one of %s", shown(s).c_str(), join(choices).c_str());
+      return fail(Code::kInvalid, "'%s' is not one of %s", shown(s).c_str(),
+                  join(choices, ",").c_str());
     v = s;
     return {};
   };
@@ -154,7 +150,7 @@ void OptionList::operator()(const char* name, Strings& v, const char* help) {
     return {};
   };
   add(
-      name, help, Option::Kind::kList, [&v] { return join(v); }, set);
+      name, help, Option::Kind::kList, [&v] { return join(v, ","); }, set);
 }
 
 Result<Option*> OptionList::find(std::string_view name, const char* where) {

@@ -3,6 +3,7 @@
 #include <map>
 
 #include "base/result.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "topo/numbers.h"
 #include "topo/tiers.h"
@@ -19,16 +20,10 @@ struct ByCount {
 };
 using Devices = std::map<std::string, Facts, ByCount>;
 
-std::string join(const std::vector<std::string>& words) {
-  std::string out;
-  for (const std::string& word : words) out += (out.empty() ? "" : " > ") + word;
-  return out;
-}
-
 void add_place(const Place& at, Facts& facts) {
   facts["PCI address"] = at.pci;
   facts["NUMA node"] = at.numa == kUnknownNode ? "unknown" : std::to_string(at.numa);
-  facts["bridges"] = join(at.bridges);
+  facts["bridges"] = join(at.bridges, " > ");
   if (at.link.width > 0) {
     facts["PCIe link"] = strf("%g GT/s x%u", at.link.gt_per_s, at.link.width);
   }

@@ -5,21 +5,13 @@
 #include <map>
 
 #include "base/result.h"
+#include "base/text.h"
 #include "base/units.h"
 #include "topo/numbers.h"
 #include "topo/tree.h"
 
 namespace mc::topo {
 namespace {
-
-std::string join(const std::vector<std::string>& words, const char* separator) {
-  std::string out;
-  for (const std::string& word : words) {
-    if (!out.empty()) out += separator;
-    out += word;
-  }
-  return out;
-}
 
 // "PCIe 32 GT/s x16", with what it could be when that is more; "" when unknown.
 std::string link_text(const PciLink& link) {

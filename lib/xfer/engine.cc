@@ -4,6 +4,7 @@
 #include <sys/random.h>
 
 #include <algorithm>
+#include <bit>
 #include <optional>
 
 #include "base/log.h"
@@ -76,8 +77,21 @@ Engine::Impl::Impl(const Clock& c, EngineOptions o, Metrics& m)
             [this](SlicePtr slice, const Result<>& outcome) { settle(std::move(slice), outcome); },
             c, {options.staging_chunk, options.staging_buffers, 2}) {}
 
+// What a transport would say later, or never where it is not used.
+static Result<> check_numbers(const EngineOptions& o) {
+  if (o.file_depth == 0 || o.file_depth > 1024)
+    return fail(Code::kInvalid, "file-depth %u: want 1 to 1024", o.file_depth);
+  if (o.traffic_class > 255)
+    return fail(Code::kInvalid, "traffic-class %u: want 0 to 255", o.traffic_class);
+  const uint32_t mtu = o.rdma_mtu;
+  if (mtu != 0 && (mtu < 256 || mtu > 4096 || !std::has_single_bit(mtu)))
+    return fail(Code::kInvalid, "rdma-mtu %u: want 256, 512, 1024, 2048, 4096, or 0", mtu);
+  return {};
+}
+
 Result<> Engine::Impl::start() {
   MC_TRY_(check_node_id(options.node));
+  MC_TRY_(check_numbers(options));
   // Larger at every start: peers tell a restarted process from its predecessor.
   registry = std::make_shared<Registry>(Generation{static_cast<uint64_t>(wall_now_ns())});
   host = host_id();
@@ -90,8 +104,6 @@ Result<> Engine::Impl::start() {
   NicLedger::Config share{.shared = !options.share_table.empty(), .directory = options.share_table};
   share.nic.qos.weights = weights;
   ledger = std::make_unique<NicLedger>(std::move(share));
-  if (options.file_depth == 0 || options.file_depth > 1024)
-    return fail(Code::kInvalid, "file-depth %u: want 1 to 1024", options.file_depth);
   flows = std::make_shared<FlowPool>(options.file_uring);
   MC_TRY_(start_transports());
   self_counts = counters_of("self");

@@ -10,6 +10,7 @@
 #include <functional>
 #include <memory>
 
+#include "base/text.h"
 #include "base/units.h"
 #include "io/file.h"
 
@@ -83,12 +84,12 @@ std::vector<Nic> system_nics() {
 
 Result<std::vector<Nic>> choose_nics(std::vector<Nic> all, const std::vector<std::string>& only) {
   std::vector<Nic> out, loopback;
-  std::string names;
+  std::vector<std::string> names;
   for (const Nic& nic : all) {
     if (io::is_loopback(nic.address)) {
       loopback.push_back(nic);
     } else {
-      names += (names.empty() ? "" : ", ") + nic.name;
+      if (std::ranges::find(names, nic.name) == names.end()) names.push_back(nic.name);
       if (only.empty()) out.push_back(nic);
     }
   }
@@ -98,7 +99,7 @@ Result<std::vector<Nic>> choose_nics(std::vector<Nic> all, const std::vector<std
       if (nic.name == name && !io::is_loopback(nic.address)) out.push_back(nic);
     if (out.size() == before && name != "lo")
       return fail(Code::kNotFound, "nics: no interface '%s' with an address is up: there is %s",
-                  name.c_str(), names.empty() ? "none" : names.c_str());
+                  name.c_str(), names.empty() ? "none" : join(names).c_str());
   }
   out.insert(out.end(), loopback.begin(), loopback.end());
   return out;

@@ -93,6 +93,16 @@ if [ -x "$MC_BIN/mc-store" ]; then
   says 'is it running there, with the same cluster key?'
   refused 2 "$MC_BIN/mc-store" statt
   says "unknown verb 'statt': did you mean stat?"
+  refused 2 "$MC_BIN/mc-store" serve "${free[@]}" --ssd-size 1GiB
+  says '--ssd-size without --ssd'
+fi
+if [ -x "$MC_BIN/mc-xfer" ]; then  # also where there is no rdma to use them
+  refused 2 "$MC_BIN/mc-xfer" serve "${free[@]}" --rdma-mtu 1000
+  says 'rdma-mtu 1000: want 256, 512, 1024, 2048, 4096, or 0'
+  refused 2 "$MC_BIN/mc-xfer" serve "${free[@]}" --traffic-class 300
+  says 'traffic-class 300: want 0 to 255'
+  refused 1 "$MC_BIN/mc-xfer" serve "${free[@]}" --nics nosuch0
+  says "no interface 'nosuch0'"
 fi
 if [ -x "$MC_BIN/mc-replay" ]; then
   refused 1 "$MC_BIN/mc-replay" analyze "$T/absent.jsonl"
