@@ -82,35 +82,23 @@ struct Met {
 
 TEST_SUITE("xfer/hang") {
   TEST_CASE("serve until killed" * doctest::skip()) {  // what class Served runs
-    const char* text = std::getenv(Served::kWhat);
-    if (text == nullptr) return;
-    std::vector<std::string> words;
-    for (std::string_view rest = text; !rest.empty();) {
-      const size_t end = std::min(rest.find(','), rest.size());
-      words.emplace_back(rest.substr(0, end));
-      rest.remove_prefix(std::min(end + 1, rest.size()));
-    }
-    REQUIRE(words.size() == 4);
-    const int pipe = std::atoi(words[0].c_str());
+    const std::vector<std::string> told = Process::told();
+    if (told.size() != 3) return;
     Metrics metrics;
     EngineOptions o;
     o.node = "served";
-    o.transports = {words[1]};
-    o.data = {words[3]};
+    o.transports = {told[0]};
+    o.data = {told[2]};
     o.peer_timeout = 2s;
     auto engine = Engine::open(kClock, o, metrics);
     REQUIRE_MESSAGE(engine.has_value(), (engine ? "" : engine.error().what));
     auto memory = (*engine)->allocate(Served::kBytes);
     REQUIRE(memory.has_value());
     describe_served(memory->bytes());
-    Control control(**engine, words[2]);
+    Control control(**engine, told[1]);
     (*engine)->on_notification([](const Notification&) {});
     const auto& data = (*engine)->data_addresses();
-    const std::string where =
-        control.address() + "," + (data.empty() ? words[3] : data.front()) + "\n";
-    REQUIRE(::write(pipe, where.data(), where.size()) == static_cast<ssize_t>(where.size()));
-    ::close(pipe);
-    for (;;) ::pause();
+    Process::answer(control.address() + " " + (data.empty() ? told[2] : data.front()));
   }
 
   TEST_CASE("opening a segment: an answer within its budget, whatever became of the peer") {
@@ -127,7 +115,7 @@ TEST_SUITE("xfer/hang") {
   }
 
   TEST_CASE("the first transfer after the descriptor was fetched: an error, or the right bytes") {
-    for (const std::string transport : {"shm", "tcp"}) {
+    for (const std::string& transport : kBetween) {
       for (const Fate fate : kFates) {
         CAPTURE(transport);
         CAPTURE(static_cast<int>(fate));
@@ -147,7 +135,7 @@ TEST_SUITE("xfer/hang") {
   }
 
   TEST_CASE("in the middle of reads and writes: each request is answered, and rightly") {
-    for (const std::string transport : {"shm", "tcp"}) {
+    for (const std::string& transport : kBetween) {
       for (const Op op : {Op::kRead, Op::kWrite}) {
         for (const Fate fate : kFates) {
           CAPTURE(transport);
@@ -202,7 +190,7 @@ TEST_SUITE("xfer/hang") {
   }
 
   TEST_CASE("what a notification speaks of is never in another process") {
-    for (const std::string transport : {"shm", "tcp"}) {
+    for (const std::string& transport : kBetween) {
       CAPTURE(transport);
       Met met(transport);
       std::vector<std::byte> bytes(64 * kKiB);
@@ -218,7 +206,7 @@ TEST_SUITE("xfer/hang") {
   }
 
   TEST_CASE("engines close at once, whatever their peers do") {
-    for (const std::string transport : {"shm", "tcp"}) {
+    for (const std::string& transport : kBetween) {
       CAPTURE(transport);
       Met met(transport);
       std::vector<std::byte> got(128 * kMiB);

@@ -162,7 +162,8 @@ TEST_SUITE("soak") {
         child.segment.node = "child-" + std::to_string(i % 4);
         auto segment = engine->open_segment(child.segment);
         REQUIRE(segment.has_value());
-        REQUIRE(engine->transfer_sync(read_of(*segment, 0, got), 5s).has_value());
+        auto read = engine->transfer_sync(read_of(*segment, 0, got), 5s);
+        REQUIRE_MESSAGE(read.has_value(), (read ? "" : read.error().what));
         CHECK(digest(got) == digest(want));
         child.kill();
         engine->close_segment(*segment);
