@@ -32,7 +32,7 @@ Json to_json(const Path& p) {
     const RailView& r = p.rails[i];
     rails.push_back({{"local", r.info.local},
                      {"remote", r.info.remote},
-                     {"tier", r.info.tier},
+                     {"tier", r.tier},
                      {"mapped", r.info.mapped},
                      {"state", name(r.state)},
                      {"gb_per_s", r.bandwidth / 1e9},
@@ -44,11 +44,9 @@ Json to_json(const Path& p) {
                      {"hedged", r.hedged},
                      {"predicted_us", i < p.predicted_s.size() ? p.predicted_s[i] * 1e6 : 0.}});
   }
-  return {{"transport", p.transport},
-          {"usable", p.usable},
-          {"chosen", p.chosen},
-          {"why", p.why},
-          {"rails", std::move(rails)}};
+  return {{"transport", p.transport}, {"usable", p.usable},
+          {"chosen", p.chosen},       {"why", p.why},
+          {"memory_node", p.memory},  {"rails", std::move(rails)}};
 }
 
 void print(const Path& p, uint64_t bytes) {
@@ -65,7 +63,7 @@ void print(const Path& p, uint64_t bytes) {
     const RailView& r = p.rails[i];
     const std::string rail = r.info.local + " -> " + r.info.remote + (r.info.mapped ? "" : " *");
     std::printf(
-        "      %-32s %4u %-9s %10.3f %12.1f %10llu %8llu %7llu  %.0f\n", rail.c_str(), r.info.tier,
+        "      %-32s %4u %-9s %10.3f %12.1f %10llu %8llu %7llu  %.0f\n", rail.c_str(), r.tier,
         name(r.state), r.bandwidth / 1e9, static_cast<double>(r.latency.count()) / 1e3,
         static_cast<unsigned long long>(r.slices), static_cast<unsigned long long>(r.errors),
         static_cast<unsigned long long>(r.hedged),
@@ -80,7 +78,8 @@ Result<int> paths(const PathsOptions& o, const Context& context) {
   // Reads only: looking must not change what lies there.
   for (uint32_t i = 0; i < o.warm_up; ++i)
     MC_TRY_(client->move(Op::kRead, local.bytes(), o.offset));
-  MC_TRY(const auto all, client->engine->paths(client->segment, o.offset, op, o.bytes));
+  MC_TRY(const auto all,
+         client->engine->paths(client->segment, o.offset, op, o.bytes, local.bytes().data()));
   bool spare = false;
   for (const Path& p : all) {
     if (context.json)

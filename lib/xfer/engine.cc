@@ -10,6 +10,7 @@
 #include "base/log.h"
 #include "io/address.h"
 #include "io/file.h"
+#include "topo/sysfs.h"
 #include "xfer/engine_impl.h"
 #include "xfer/fault/fault_transport.h"
 #include "xfer/host.h"
@@ -59,6 +60,8 @@ void EngineOptions::describe(OptionList& v) {
   v("share-table", share_table,
     "folder in which this user's processes agree on shares of a link; empty: each takes what it "
     "gets");
+  v("sysfs", sysfs,
+    "tree that tells the NUMA nodes of memory and devices; for drills, one of another machine");
   v("fault", fault, "script of faults to inject, for drills (JSON lines; see docs/transfer.md)");
 }
 
@@ -92,6 +95,8 @@ static Result<> check_numbers(const EngineOptions& o) {
 Result<> Engine::Impl::start() {
   MC_TRY_(check_node_id(options.node));
   MC_TRY_(check_numbers(options));
+  if (options.sysfs != "/sys") MC_TRY_(topo::Sysfs::open(options.sysfs));
+  several_nodes = numa_nodes(options.sysfs) > 1;
   // Larger at every start: peers tell a restarted process from its predecessor.
   registry = std::make_shared<Registry>(Generation{static_cast<uint64_t>(wall_now_ns())});
   host = host_id();
@@ -222,6 +227,7 @@ Result<std::unique_ptr<Transport>> Engine::Impl::open_rdma(Sink& sink) {
   config.gid_index = options.gid_index;
   config.traffic_class = options.traffic_class;
   config.mtu = options.rdma_mtu;
+  config.sysfs = options.sysfs;
   config.spray.scheduler = options.scheduler;
   config.ledger = ledger.get();
   MC_TRY(rdma::Rdma opened, rdma::open(sink, *registry, clock, metrics, std::move(config)));

@@ -54,6 +54,7 @@ struct EngineOptions {
   uint32_t staging_buffers = 8;                     // chunks in flight at a time
   std::string class_weights = "16:4:1";             // of high, medium and low on a busy link
   std::string share_table = "/dev/shm";             // folder of ShareTable; "": none
+  std::string sysfs = "/sys";                       // tells NUMA nodes and devices
   std::string fault;                                // a drill's script (xfer/fault/plan.h)
   Scheduler scheduler = Scheduler::kSpray;          // others: for comparison
   void describe(OptionList& v);                     // all but node, staging and scheduler
@@ -121,9 +122,10 @@ class Engine {
   SegmentHandle self() const;                 // this process's own segment
   // The end of a segment's last buffer, as its descriptor tells. kNotFound when it is not open.
   Result<uint64_t> segment_bytes(SegmentHandle segment) const;
-  // The transports in order of preference, for `bytes` at `offset`. kNotFound, kInvalid.
-  Result<std::vector<Path>> paths(SegmentHandle segment, uint64_t offset, Op op,
-                                  uint64_t bytes) const;
+  // The transports in order of preference, for `bytes` at `offset`, from or into `local` (null:
+  // some memory). kNotFound, kInvalid.
+  Result<std::vector<Path>> paths(SegmentHandle segment, uint64_t offset, Op op, uint64_t bytes,
+                                  const void* local = nullptr) const;
   std::string transport_of(SegmentHandle segment) const;  // "self", "shm", "tcp": the first choice
 
   // ---- transfers

@@ -20,6 +20,7 @@
 #include "xfer/merge.h"
 #include "xfer/nics.h"
 #include "xfer/notify.h"
+#include "xfer/numa.h"
 #include "xfer/qos/nic_ledger.h"
 #include "xfer/rdma/rdma.h"
 #include "xfer/registry.h"
@@ -51,6 +52,10 @@ struct Engine::Impl final : Sink {
   Result<std::unique_ptr<Transport>> open_rdma(Sink& sink);
   void split_nics();
   bool left_out(const std::string& transport, const Error& why) const;
+  // The NUMA node of the memory; -1: there is one node, or the kernel does not tell.
+  int memory_node(const void* memory) const {
+    return several_nodes && memory != nullptr ? numa_node_of(memory) : -1;
+  }
 
   // ---- peers (engine_peers.cc)
   struct Waiting {
@@ -124,6 +129,7 @@ struct Engine::Impl final : Sink {
   const Clock& clock;
   const EngineOptions options;
   Metrics& metrics;
+  bool several_nodes = false;
   std::string secret;  // of this process's data connections
   std::string host, net;
   std::shared_ptr<Registry> registry;

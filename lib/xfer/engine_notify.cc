@@ -80,8 +80,10 @@ void serve(Engine& engine, rpc::Server& server) {
         return engine.describe();
       });
   server.on<DescribeMachine>(
-      [](const DescribeMachine&, const rpc::Call&) -> Result<MachineDescription> {
-        MC_TRY(const topo::Machine machine, topo::discover_kernel());
+      [sysfs = engine.impl_->options.sysfs](const DescribeMachine&,
+                                            const rpc::Call&) -> Result<MachineDescription> {
+        MC_TRY(const topo::Machine machine,
+               sysfs == "/sys" ? topo::discover_kernel() : topo::discover_sysfs(sysfs));
         return MachineDescription{.json = {dump_json(topo::machine_json(machine))}};
       });
   server.on<Notify>([impl = engine.impl_.get()](const Notify& message,

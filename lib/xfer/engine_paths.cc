@@ -31,7 +31,7 @@ std::string reason(const Peer& peer, const BufferInfo& buffer, const std::string
 }  // namespace
 
 Result<std::vector<Path>> Engine::paths(SegmentHandle segment, uint64_t offset, Op op,
-                                        uint64_t bytes) const {
+                                        uint64_t bytes, const void* local) const {
   PeerPtr peer;
   {
     Lock lock(impl_->mutex);
@@ -45,6 +45,7 @@ Result<std::vector<Path>> Engine::paths(SegmentHandle segment, uint64_t offset, 
     p.transport = t->name();
     p.usable = t->reaches(*peer, offset, op);
     p.why = reason(*peer, *buffer, p.transport, p.usable);
+    p.memory = impl_->memory_node(local);
     t->describe(peer, bytes, p);
     p.chosen = p.usable && !chosen;
     chosen = chosen || p.chosen;

@@ -162,6 +162,7 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
   if (!in_one_piece(r, options.slice, &only)) pieces = several = plan(r, options.slice);
   task->slices_left = pieces.size();
   const auto ends = ends_of(r, *peer);
+  const int memory = memory_node(r.local);
   uint64_t at = 0;
   for (const Piece& piece : pieces) {
     auto slice = std::make_unique<Slice>();
@@ -170,6 +171,7 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
     slice->piece = piece;
     slice->at = at;
     slice->together = together;
+    slice->memory = memory;
     slice->guard = r.guard;
     slice->deadline = r.deadline;
     slice->priority = r.priority;

@@ -42,6 +42,7 @@ struct Slice {
   Piece piece;      // piece.remote is the offset in the segment; piece.local is used up in `local`
   uint64_t at = 0;  // where its bytes begin among those of its task
   uint64_t together = 0;  // bytes that were submitted at once, these among them
+  int memory = -1;        // NUMA node of the local bytes; -1: unknown
   Guard guard;
   Time deadline = Time::max();
   Priority priority = Priority::kMedium;

@@ -6,23 +6,32 @@ source "$(dirname "$0")/cluster.inc"
 emulator=$MC_BIN/verbs-emulator/verbs-emulator
 [ -x "$emulator" ] || skip "built without libibverbs-dev: apt-get install libibverbs-dev, configure again"
 sample 60
-cluster_up --prefill 2 --decode 2 --store 2 --block-size 512 --transport rdma --nics 4
+# On machines with two sockets and NICs on both, where a recorded one is at hand.
+machine=()
+fixtures=$MC_TEST_SHARED/fixtures/topology
+if [ -e "$fixtures/mk_sysfs.py" ]; then
+  python3 "$fixtures/mk_sysfs.py" "$fixtures/lassen-power9-v100/sysfs.txt" "$T/machine"
+  machine=(--topology "$T/machine")
+else
+  echo "without a topology: no recorded machines at $fixtures (set MC_TEST_SHARED)"
+fi
+cluster_up --prefill 2 --decode 2 --store 2 --block-size 512 --transport rdma --nics 4 "${machine[@]}"
 fabric=$(cat "$T/cluster/fabric")
 flap() {
-  local i=0 host nic
+  local i=0 nic
   while :; do
-    host=$((i % 8)) nic=$((i / 8 % 3))  # one NIC of each is left in peace
+    nic=$((i % 8 * 4 + i / 8 % 3))  # one NIC of each host is left in peace
     case $((i % 3)) in
-      0) "$emulator" --fabric "$fabric" port "$host:emu$nic" flap ;;
+      0) "$emulator" --fabric "$fabric" port $nic flap ;;
       1)
-        "$emulator" --fabric "$fabric" port "$host:emu$nic" down
+        "$emulator" --fabric "$fabric" port $nic down
         read -rt 0.3 <> <(:) || true
-        "$emulator" --fabric "$fabric" port "$host:emu$nic" up
+        "$emulator" --fabric "$fabric" port $nic up
         ;;
       2)
-        "$emulator" --fabric "$fabric" nic "$host:emu$nic" remove
+        "$emulator" --fabric "$fabric" nic $nic remove
         read -rt 0.3 <> <(:) || true
-        "$emulator" --fabric "$fabric" nic "$host:emu$nic" insert
+        "$emulator" --fabric "$fabric" nic $nic insert
         ;;
     esac
     i=$((i + 1))
@@ -47,3 +56,10 @@ for worker in p0 p1 d0 d1; do
   moved=$((moved + $(awk '/^mc_xfer_bytes_total\{transport="rdma"\}/ { print $2 }' "$T/metrics")))
 done
 [ "$moved" -gt 1000000 ] || die "only $moved bytes went over rdma"
+[ ${#machine[@]} -gt 0 ] || exit 0
+# NICs of the memory's own node are near, the others far.
+expect 0 env VERBS_EMU_FABRIC="$fabric" VERBS_EMU_HOST=0 LD_LIBRARY_PATH="${emulator%/*}" \
+  "$MC_BIN/mc-xfer" paths "$(jq -r .control "$T/cluster/p1.json")" --bytes 64KiB \
+  --cluster-key "$T/cluster/cluster.key" --transports rdma --sysfs "$T/machine" --output json
+jq -es 'map(select(.transport == "rdma"))[0] | .memory_node == 0 and ([.rails[].tier] | unique) == [1, 3]' "$T/out" >/dev/null ||
+  die "no near and far NICs: $(jq -c '[.memory_node, (.rails[] | {local, tier})]' "$T/out")"

@@ -51,7 +51,9 @@ void fill(Layout& layout, const FabricOptions& options) {
   for (uint32_t host = 0; host < options.hosts; ++host) {
     for (uint32_t k = 0; k < options.nics; ++k) {
       Nic& nic = layout.nic[layout.nics++];
-      snprintf(nic.name, sizeof nic.name, "%s%u", options.prefix.c_str(), k);
+      std::string name =
+          options.names.empty() ? options.prefix + std::to_string(k) : options.names[k];
+      snprintf(nic.name, sizeof nic.name, "%s", name.c_str());
       nic.host = host;
       nic.ethernet = options.ethernet;
       nic.guid = 0x0245'4d00'0000'0000 | uint64_t{host} << 16 | (k + 1);
@@ -94,9 +96,13 @@ void wait_on(std::atomic<uint32_t>& word, uint32_t value, uint64_t until) {
 bool Fabric::create(const std::string& path, const FabricOptions& options, std::string* why) {
   if (options.hosts == 0 || options.nics == 0 || options.hosts * options.nics > kNicsMax)
     return refuse(why, "a fabric has 1 to " + std::to_string(kNicsMax) + " NICs in all");
-  if (options.prefix.empty() || options.prefix.size() > 32 ||
-      options.prefix.find('/') != std::string::npos)
-    return refuse(why, "'" + options.prefix + "' is no device name: 1 to 32 characters, no slash");
+  if (!options.names.empty() && options.names.size() != options.nics)
+    return refuse(why, "a name for each of the " + std::to_string(options.nics) + " NICs, or none");
+  std::vector<std::string> names = options.names;
+  names.push_back(options.prefix);
+  for (const std::string& name : names)
+    if (name.empty() || name.size() > 32 || name.find('/') != std::string::npos)
+      return refuse(why, "'" + name + "' is no device name: 1 to 32 characters, no slash");
   std::string temporary = path + ".new." + std::to_string(getpid());
   int fd = ::open(temporary.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0600);
   if (fd < 0) return refuse(why, temporary + ": " + strerror(errno));

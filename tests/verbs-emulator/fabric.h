@@ -7,6 +7,7 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "layout.h"
 #include "shared_lock.h"
@@ -25,7 +26,8 @@ struct FabricOptions {
   uint64_t rate = 0;
   uint64_t latency_ns = 0;
   uint32_t mtu = IBV_MTU_4096;
-  std::string prefix = "emu";  // NIC k of a host is prefix + k
+  std::string prefix = "emu";        // NIC k of a host is prefix + k
+  std::vector<std::string> names{};  // instead: a name for each NIC of a host
 };
 
 class Fabric {

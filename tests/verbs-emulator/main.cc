@@ -1,4 +1,5 @@
 // verbs-emulator: makes fabrics of software NICs, shows them, and hurts them on command.
+#include <algorithm>
 #include <charconv>
 #include <cstdio>
 #include <cstdlib>
@@ -14,6 +15,7 @@ namespace {
 constexpr const char* kUsage =
     R"(usage: verbs-emulator [--fabric FILE] COMMAND   (FILE: default $VERBS_EMU_FABRIC)
   create [hosts=2] [nics=1] [link=infiniband|ethernet] [rate=0] [latency=0] [mtu=4096] [prefix=emu]
+         [names=A,B,...: of the NICs of each host, instead of nics and prefix]
   show                         NICs, with counters, and fault rules
   port NIC up|down             the link; flap is down and up at once
   port NIC flap
@@ -88,12 +90,20 @@ uint32_t nic_of(const Fabric& fabric, const std::string& name) {
 
 void create(const std::string& path, const std::vector<std::string>& words) {
   FabricOptions options;
-  for (const auto& [key, value] : pairs(words, 1, "hosts nics link rate latency mtu prefix")) {
+  for (const auto& [key, value] :
+       pairs(words, 1, "hosts nics link rate latency mtu prefix names")) {
     if (key == "hosts") options.hosts = uint32_t(number(value, "hosts"));
     if (key == "nics") options.nics = uint32_t(number(value, "nics"));
     if (key == "rate") options.rate = rate(value);
     if (key == "latency") options.latency_ns = duration(value);
     if (key == "prefix") options.prefix = value;
+    if (key == "names") {
+      for (size_t from = 0, comma; from <= value.size(); from = comma + 1) {
+        comma = std::min(value.find(',', from), value.size());
+        options.names.push_back(value.substr(from, comma - from));
+      }
+      options.nics = uint32_t(options.names.size());
+    }
     if (key == "link") {
       options.ethernet = value == "ethernet";
       if (value != "ethernet" && value != "infiniband") die("link is ethernet or infiniband");

@@ -200,7 +200,8 @@ AttemptPtr RailQueue::try_hedge(RailIndex rail, Limits limits, ClassMask may, Ti
     const uint64_t avoid = part->avoid | bit(part->out.front()->rail);
     const bool allowed = (part->slice().op == Op::kRead ? limits.reads : limits.writes) &&
                          (may & mask_of(part->slice().priority)) != 0;
-    if (allowed && spray_.takes(rail, part->bytes(), part->bytes(), avoid, now)) {
+    if (allowed &&
+        spray_.takes(rail, part->bytes(), part->bytes(), avoid, now, part->slice().memory)) {
       part->hedging = false;
       hedges_.erase(it);
       return start(rail, part, now);
@@ -283,7 +284,8 @@ AttemptPtr RailQueue::try_pull(RailIndex rail, Limits limits, Time now, Outbox& 
     if (part->slice().op == Op::kRead ? !limits.reads : !limits.writes) return nullptr;
     if (part->avoid != 0 && !any_usable(now, part->avoid)) part->avoid = 0;
     const uint64_t most = portion(rail, part->slice().priority, now);
-    if (!spray_.takes(rail, std::min(most, part->bytes()), queue_.bytes(), part->avoid, now))
+    if (!spray_.takes(rail, std::min(most, part->bytes()), queue_.bytes(), part->avoid, now,
+                      part->slice().memory))
       return nullptr;
     return start(rail, take_head(most, may, now), now);
   }
@@ -558,6 +560,16 @@ std::vector<RailView> RailQueue::view() const {
 double RailQueue::predicted_seconds(RailIndex rail, uint64_t bytes) const {
   Lock lock(mutex_);
   return spray_.predicted_seconds(rail, bytes, clock_.now());
+}
+
+void RailQueue::describe(uint64_t bytes, Path& path) const {
+  Lock lock(mutex_);
+  const Time now = clock_.now();
+  for (RailIndex r = 0; r < spray_.rails(); ++r) {
+    const RailView& v = path.rails.emplace_back(spray_.view(r, now, path.memory));
+    path.predicted_s.push_back(
+        v.bandwidth > 0 ? spray_.predicted_seconds(r, bytes, now, path.memory) : 0.);
+  }
 }
 
 }  // namespace mc::xfer

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "base/mutex.h"
+#include "xfer/paths.h"
 #include "xfer/qos/nic_ledger.h"
 #include "xfer/qos/priority_queue.h"
 #include "xfer/rail/sprayer.h"
@@ -100,6 +101,7 @@ class RailQueue {
   bool idle() const;  // nothing queued, nothing in flight
   std::vector<RailView> view() const;
   double predicted_seconds(RailIndex rail, uint64_t bytes) const;
+  void describe(uint64_t bytes, Path& path) const;  // for people; path.memory is asked about
 
  private:
   using PartPtr = std::shared_ptr<Attempt::Part>;

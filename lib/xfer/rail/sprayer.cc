@@ -40,18 +40,18 @@ uint64_t Sprayer::window(const Rail& r) const {
   return std::max(static_cast<uint64_t>(bytes * r.share), config_.window_min);
 }
 
-double Sprayer::predicted(const Rail& r, uint64_t bytes, Time now) const {
+double Sprayer::predicted(const Rail& r, uint64_t bytes, Time now, int memory) const {
   double s = r.latency + static_cast<double>(r.inflight + bytes) / rate(r);
   // What should have come back and did not says more than the averages.
   if (!r.attempts.empty()) {
     const Attempt& oldest = r.attempts.front();
     s += std::max(0., seconds(now - oldest.sent - oldest.predicted));
   }
-  return s * config_.tier_penalty[std::clamp(r.info.tier, 1u, 3u) - 1];
+  return s * config_.tier_penalty[tier(r.info.numa, memory) - 1];
 }
 
-double Sprayer::predicted_seconds(RailIndex r, uint64_t bytes, Time now) const {
-  return predicted(rails_[r], bytes, now);
+double Sprayer::predicted_seconds(RailIndex r, uint64_t bytes, Time now, int memory) const {
+  return predicted(rails_[r], bytes, now, memory);
 }
 
 // Usable for a slice that failed on the rails of `avoid`. Rails outside the map, and those that are
@@ -67,7 +67,8 @@ Sprayer::Fitness Sprayer::fitness(RailIndex i, uint64_t avoid, Time now) {
   return r.info.mapped ? Fitness::kFull : Fitness::kSpare;
 }
 
-bool Sprayer::takes(RailIndex i, uint64_t bytes, uint64_t backlog, uint64_t avoid, Time now) {
+bool Sprayer::takes(RailIndex i, uint64_t bytes, uint64_t backlog, uint64_t avoid, Time now,
+                    int memory) {
   Rail& r = rails_[i];
   const Fitness mine = fitness(i, avoid, now);
   if (mine == Fitness::kNone) return false;
@@ -79,14 +80,14 @@ bool Sprayer::takes(RailIndex i, uint64_t bytes, uint64_t backlog, uint64_t avoi
     const Fitness theirs = fitness(k, avoid, now);
     if (theirs > mine) return false;
     if (theirs < mine) continue;
-    const double p = predicted(rails_[k], bytes, now);
+    const double p = predicted(rails_[k], bytes, now, memory);
     if (best_other < 0 || p < best_other) best_other = p;
     rates += rate(rails_[k]);
     if (rails_[k].last_used < r.last_used) idle_longest = false;
   }
   if (r.inflight > 0 && r.inflight + bytes > window(r)) return false;
   if (best_other < 0) return true;
-  const double p = predicted(r, bytes, now);
+  const double p = predicted(r, bytes, now, memory);
   if (p <= best_other || p <= static_cast<double>(backlog) / rates) return true;
   return idle_longest && slices_ - last_probe_ >= config_.probe_every;
 }
@@ -278,13 +279,19 @@ std::vector<RailIndex> Sprayer::to_ping(Time now) {
   return out;
 }
 
-RailView Sprayer::view(RailIndex i, Time now) {
+RailView Sprayer::view(RailIndex i, Time now, int memory) {
   Rail& r = rails_[i];
-  return {r.info,      r.health.state(now),
-          r.bandwidth, seconds(r.latency),
-          r.inflight,  window(r),
-          r.slices,    r.bytes,
-          r.errors,    r.hedged};
+  return {r.info,
+          r.health.state(now),
+          tier(r.info.numa, memory),
+          r.bandwidth,
+          seconds(r.latency),
+          r.inflight,
+          window(r),
+          r.slices,
+          r.bytes,
+          r.errors,
+          r.hedged};
 }
 
 }  // namespace mc::xfer

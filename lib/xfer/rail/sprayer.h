@@ -31,9 +31,15 @@ using AttemptId = uint64_t;
 
 struct RailInfo {
   std::string local, remote;  // NIC names or addresses, as shown to people
-  uint32_t tier = 1;          // 1..3, of the local NIC as seen from the buffer's memory
+  int numa = -1;              // NUMA node of the local NIC; -1: unknown
   bool mapped = true;         // in the rail map; others serve retries only
 };
+
+// Of a NIC as seen from memory, by their NUMA nodes: 1 its own, 3 any other; 1 where the kernel
+// does not tell, for then nothing speaks against it. (Tier 2 is of GPUs: see topo/tiers.h.)
+constexpr uint32_t tier(int nic, int memory) {
+  return nic < 0 || memory < 0 || nic == memory ? 1 : 3;
+}
 
 struct SprayConfig {
   Scheduler scheduler = Scheduler::kSpray;  // others: of the queue's slices, for comparison
@@ -53,6 +59,7 @@ struct SprayConfig {
 struct RailView {  // for `paths`, metrics, the log
   RailInfo info;
   RailState state = RailState::kHealthy;
+  uint32_t tier = 1;     // as seen from the memory that was asked for
   double bandwidth = 0;  // bytes a second; 0: nothing learned yet
   Duration latency{};
   uint64_t inflight = 0, window = 0, slices = 0, bytes = 0, errors = 0, hedged = 0;
@@ -66,7 +73,9 @@ class Sprayer {
 
   // May rail r start an attempt of `bytes` now? `backlog`: bytes waiting, these included. `avoid`:
   // a bit for each rail that already failed this slice (then unmapped rails may serve too).
-  bool takes(RailIndex r, uint64_t bytes, uint64_t backlog, uint64_t avoid, Time now);
+  // `memory`: the NUMA node of the local bytes; -1: unknown.
+  bool takes(RailIndex r, uint64_t bytes, uint64_t backlog, uint64_t avoid, Time now,
+             int memory = -1);
   // The most a slice on this rail should hold: a few milliseconds of its rate, so that no slice is
   // long on a slow rail. No limit while it is the only rail.
   uint64_t portion(RailIndex r) const;
@@ -94,8 +103,8 @@ class Sprayer {
   Time next_check(Time now) const;           // when late() or a resting rail wants attention next
   std::vector<RailIndex> to_ping(Time now);  // resting rails whose time has come, once each
 
-  RailView view(RailIndex r, Time now);
-  double predicted_seconds(RailIndex r, uint64_t bytes, Time now) const;
+  RailView view(RailIndex r, Time now, int memory = -1);
+  double predicted_seconds(RailIndex r, uint64_t bytes, Time now, int memory = -1) const;
 
  private:
   struct Attempt {
@@ -124,7 +133,7 @@ class Sprayer {
   Fitness fitness(RailIndex r, uint64_t avoid, Time now);
   double rate(const Rail& r) const;
   uint64_t window(const Rail& r) const;
-  double predicted(const Rail& r, uint64_t bytes, Time now) const;
+  double predicted(const Rail& r, uint64_t bytes, Time now, int memory) const;
   static std::optional<Attempt> take(Rail& r, AttemptId id);
   void learn(Rail& r, const Attempt& a, Time now);
   static void learn_latency(Rail& r, double latency, double weight);

@@ -16,9 +16,9 @@ struct Near {
 };
 
 // The NUMA node of each device, where the kernel tells.
-std::map<std::string, Near> places() {
+std::map<std::string, Near> places(const std::string& root) {
   std::map<std::string, Near> out;
-  const auto sysfs = topo::Sysfs::open("/sys");
+  const auto sysfs = topo::Sysfs::open(root);
   if (!sysfs) return out;
   const auto nodes = sysfs->numa_nodes();
   for (const auto& device : sysfs->rdma_devices(sysfs->pci_functions())) {
@@ -80,7 +80,7 @@ Host::Host(const Verbs& verbs, const Registry& registry, const Clock& clock, Met
       regions_(clock, metrics, names.size()),
       loop_(clock),
       serving_(metrics.gauge("mc_xfer_rdma_served_queue_pairs", "queue pairs held for peers")) {
-  const auto near = places();
+  const auto near = places(config_.sysfs);
   for (std::string& name : names) {
     const auto at = near.find(name);
     const Near place = at == near.end() ? Near{} : at->second;

@@ -354,11 +354,6 @@ void Lane::broke(RailIndex rail, uint32_t connection) {
   give_up(rail, connection, {Code::kUnavailable, ""}, false);
 }
 
-void Lane::describe(uint64_t bytes, Path& path) const {
-  path.rails = queue_.view();
-  for (RailIndex r = 0; r < path.rails.size(); ++r)
-    path.predicted_s.push_back(path.rails[r].bandwidth > 0 ? queue_.predicted_seconds(r, bytes)
-                                                           : 0.);
-}
+void Lane::describe(uint64_t bytes, Path& path) const { queue_.describe(bytes, path); }
 
 }  // namespace mc::xfer::rdma

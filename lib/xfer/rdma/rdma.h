@@ -26,6 +26,7 @@ struct Config {
   int gid_index = -1;          // -1: the best one there is
   uint32_t traffic_class = 0;  // 0 to 255
   uint32_t mtu = 0;            // 256 to 4096 bytes; 0: what the port has
+  std::string sysfs = "/sys";  // where the NUMA nodes of the devices are looked up
   SprayConfig spray{};
   NicLedger* ledger = nullptr;
 };

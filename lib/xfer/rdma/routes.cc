@@ -44,7 +44,9 @@ Result<std::vector<Route>> routes_to(const Peer& peer,
     // A device that is away just now may come back as either.
     const bool known = nics[p.local]->device() != nullptr && theirs[p.remote].epoch != 0;
     if (known && ethernet[p.local] != theirs[p.remote].ethernet) continue;
-    out.push_back({p.local, p.remote, {here[p.local].name, there[p.remote].name, 1, p.mapped}});
+    out.push_back({p.local,
+                   p.remote,
+                   {here[p.local].name, there[p.remote].name, here[p.local].numa, p.mapped}});
   }
   std::stable_partition(out.begin(), out.end(), [](const Route& r) { return r.info.mapped; });
   if (out.size() > kRoutesMax) out.resize(kRoutesMax);

@@ -278,10 +278,7 @@ Stream::GiveUp TcpTransport::Lane::watch(const Connection& c) {
 }
 
 void TcpTransport::Lane::describe(uint64_t bytes, Path& path) const {
-  path.rails = queue_.view();
-  for (RailIndex r = 0; r < path.rails.size(); ++r)
-    path.predicted_s.push_back(path.rails[r].bandwidth > 0 ? queue_.predicted_seconds(r, bytes)
-                                                           : 0.);
+  queue_.describe(bytes, path);
 }
 
 // ---- the transport's timer

@@ -25,7 +25,7 @@ void sort_addresses(const SegmentDescriptor& d, std::vector<Remote>* wide,
 }
 
 Route direct(const Remote& remote) {
-  return {"", "", remote.text, {remote.nic.name, remote.text, 1, true}};
+  return {"", "", remote.text, {remote.nic.name, remote.text, -1, true}};
 }
 
 // Every pair of a local NIC and a remote one; those of the rail map first.
@@ -38,7 +38,7 @@ std::vector<Route> paired(const std::vector<Nic>& local, const std::vector<Remot
   for (const RailPair& p : pair_rails(here, there)) {
     const Nic& nic = here[p.local];
     const std::string& to = remote[p.remote].text;
-    out.push_back({nic.address, nic.name, to, {nic.name, to, 1, p.mapped}});
+    out.push_back({nic.address, nic.name, to, {nic.name, to, nic.numa, p.mapped}});
   }
   std::stable_partition(out.begin(), out.end(), [](const Route& r) { return r.info.mapped; });
   return out;

@@ -92,7 +92,7 @@ void TcpTransport::describe(const PeerPtr& peer, uint64_t bytes, Path& path) con
   Sprayer none(config_.spray);
   for (const Route& route : *routes) {
     const RailIndex rail = none.add(route.info);
-    path.rails.push_back(none.view(rail, clock_.now()));
+    path.rails.push_back(none.view(rail, clock_.now(), path.memory));
   }
 }
 

@@ -38,7 +38,7 @@ struct Bench {
   Bench() : queue(done, clock, config(), peer), other(done, clock, config(), peer) {
     clock.advance(1h);
     for (RailQueue* q : {&queue, &other})
-      q->add_rail({"eth0", "remote", 1, true}, [](const AttemptPtr&) {});
+      q->add_rail({"eth0", "remote", -1, true}, [](const AttemptPtr&) {});
   }
   ~Bench() {
     for (RailQueue* q : {&queue, &other}) q->close({Code::kUnavailable, "over"}, true);
@@ -194,7 +194,7 @@ TEST_SUITE("rail queue and classes") {
     RailQueue queues[2] = {{done, clock, config, peer}, {done, clock, config, peer}};
     std::vector<std::thread> threads;
     for (RailQueue& q : queues) {
-      q.add_rail({"eth0", "remote", 1, true}, [](const AttemptPtr&) {});
+      q.add_rail({"eth0", "remote", -1, true}, [](const AttemptPtr&) {});
       for (int t = 0; t < 2; ++t)
         threads.emplace_back([&q] {
           while (auto a = q.pull(0, {}, RailQueue::Wait::kYes)) q.returned(a, {});

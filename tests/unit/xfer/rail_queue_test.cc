@@ -43,7 +43,7 @@ struct Bench {
   explicit Bench(size_t rails, RailQueue::Config config = {})
       : queue(done, clock, config, named(peer)) {
     for (size_t i = 0; i < rails; ++i)
-      queue.add_rail({"l" + std::to_string(i), "r" + std::to_string(i), 1, true},
+      queue.add_rail({"l" + std::to_string(i), "r" + std::to_string(i), -1, true},
                      [this](const AttemptPtr& a) { recalled.push_back(a); });
   }
   ~Bench() { queue.close({Code::kUnavailable, "over"}, true); }
@@ -308,7 +308,7 @@ TEST_SUITE("rail queue") {
     peer->descriptor.node = "peer";
     std::atomic<bool> cancelled{false};
     RailQueue queue(done, clock, {}, peer);
-    for (int i = 0; i < 3; ++i) queue.add_rail({"l", "r", 1, true}, [](const AttemptPtr&) {});
+    for (int i = 0; i < 3; ++i) queue.add_rail({"l", "r", -1, true}, [](const AttemptPtr&) {});
     constexpr uint64_t kSlices = 2000;
     std::vector<std::thread> threads;
     for (uint32_t t = 0; t < 6; ++t)

@@ -135,8 +135,8 @@ TEST_SUITE("sprayer") {
 
   TEST_CASE("rails outside the map serve what failed on all of those in it") {
     Sprayer s;
-    const RailIndex a = s.add({"eth0", "eth0", 1, true}), b = s.add({"eth1", "eth1", 1, true}),
-                    c = s.add({"eth0", "eth1", 1, false});
+    const RailIndex a = s.add({"eth0", "eth0", -1, true}), b = s.add({"eth1", "eth1", -1, true}),
+                    c = s.add({"eth0", "eth1", -1, false});
     CHECK(!s.takes(c, kSlice, kSlice, 0, at(0)));
     CHECK(!s.takes(c, kSlice, kSlice, 1u << a, at(0)));  // b is in the map and fit
     CHECK(s.takes(b, kSlice, kSlice, 1u << a, at(0)));
@@ -146,11 +146,19 @@ TEST_SUITE("sprayer") {
 
   TEST_CASE("a farther tier serves when the near one is far behind") {
     Sprayer s;
-    s.add({"near", "r", 1, true});
-    s.add({"far", "r", 3, true});
+    s.add({"near", "r", 0, true});
+    s.add({"far", "r", 1, true});
+    CHECK(s.takes(0, kSlice, kSlice, 0, at(0), 0));
+    CHECK(!s.takes(1, kSlice, kSlice, 0, at(0), 0));
+    CHECK(s.takes(1, kSlice, 100 * kSlice, 0, at(0), 0));
+    // From memory of the other node it is the other way round, and from who knows where the same.
+    CHECK(!s.takes(0, kSlice, kSlice, 0, at(0), 1));
+    CHECK(s.takes(1, kSlice, kSlice, 0, at(0), 1));
     CHECK(s.takes(0, kSlice, kSlice, 0, at(0)));
-    CHECK(!s.takes(1, kSlice, kSlice, 0, at(0)));
-    CHECK(s.takes(1, kSlice, 100 * kSlice, 0, at(0)));
+    CHECK(s.takes(1, kSlice, kSlice, 0, at(0)));
+    CHECK(s.view(0, at(0), 0).tier == 1);
+    CHECK(s.view(1, at(0), 0).tier == 3);
+    CHECK(s.view(1, at(0)).tier == 1);
   }
 
   TEST_CASE("while nothing is in flight, somebody always takes") {
@@ -160,16 +168,17 @@ TEST_SUITE("sprayer") {
       Sprayer s;
       const auto n = static_cast<RailIndex>(1 + random.below(6));
       for (RailIndex i = 0; i < n; ++i)
-        s.add({"l", "r", static_cast<uint32_t>(1 + random.below(3)), random.chance(.7)});
+        s.add({"l", "r", static_cast<int>(random.below(3)) - 1, random.chance(.7)});
       AttemptId id = 0;
       double now = 0;
       for (int step = 0; step < 200; ++step) {
         now += random.exponential(.01);
         const uint64_t bytes = 1 + random.below(4 * kMiB);
+        const int memory = static_cast<int>(random.below(3)) - 1;
         bool taken = false, resting = false;
         for (RailIndex r = 0; r < n && !taken; ++r) {
           resting = resting || s.view(r, at(now)).state >= RailState::kResting;
-          if (!s.takes(r, bytes, bytes + random.below(64 * kMiB), 0, at(now))) continue;
+          if (!s.takes(r, bytes, bytes + random.below(64 * kMiB), 0, at(now), memory)) continue;
           taken = true;
           s.sent(r, ++id, bytes, at(now));
           now += random.exponential(.01);
