@@ -14,7 +14,9 @@ struct AnalyzeOptions {
   bool strict = false;
   uint64_t limit = 0, block = trace::kBlockTokens, cluster_block = 0, nodes = 1;
   std::string cache_tokens;
-  std::vector<std::string> capacities = trace::kCapacities;
+  std::vector<std::string> capacities = trace::kCapacities, eviction;
+  uint64_t route_nodes = 0, seed = 0;
+  std::string route_tokens = "3M";
 
   void describe(OptionList& v) {
     v("trace", trace, "trace file (JSONL); also the first word");
@@ -22,6 +24,13 @@ struct AnalyzeOptions {
     v("limit", limit, "read only this many requests; 0: all");
     v("block", block, "tokens of a hash id");
     v("capacities", capacities, "cache sizes in tokens of the hit-rate table: 300000, 0.3M, 10M");
+    v("eviction", eviction,
+      "other orders than LRU for the table: lfu, fifo, sieve, s3-fifo, s3-fifo-0, opt; or 'all'");
+    v("route-nodes", route_nodes,
+      "compare routing rules over this many local caches: random, longest match, longest match "
+      "that is not trivial, sticky, and one pool; 0: do not");
+    v("route-tokens", route_tokens, "tokens that each of --route-nodes caches");
+    v("seed", seed, "of the random routing rule");
     v("cache-tokens", cache_tokens,
       "predict the hits of a cluster whose nodes cache this many tokens each; 'inf': all");
     v("nodes", nodes, "nodes that pool their caches, for --cache-tokens");
@@ -36,6 +45,11 @@ Result<trace::AnalysisOptions> asked(const AnalyzeOptions& o) {
     MC_TRY(const uint64_t tokens, trace::parse_tokens(text));
     out.capacities_tokens.push_back(tokens);
   }
+  out.orders = o.eviction;
+  if (o.eviction == std::vector<std::string>{"all"}) out.orders = trace::kEvictionOrders;
+  out.route_nodes = o.route_nodes;
+  out.seed = o.seed;
+  MC_TRY(out.route_tokens, trace::parse_tokens(o.route_tokens));
   if (o.cache_tokens.empty()) return out;
   out.predict.emplace();
   out.predict->nodes = o.nodes;
@@ -78,6 +92,8 @@ void add_analyze(Program& program) {
       [](Verb& v, AnalyzeOptions& o) {
         v.positional("TRACE", o.positional, "trace file (JSONL)", false);
         v.example("mc-replay analyze conversation_trace.jsonl", "lengths, arrivals, hit rates");
+        v.example("mc-replay analyze t.jsonl --eviction all --route-nodes 10",
+                  "every eviction order, and ten local caches against one pool");
         v.example("mc-replay analyze t.jsonl --cache-tokens 1M --nodes 2 --output json",
                   "with the hits to expect of two nodes that cache a million tokens each");
         v.run_with([&o](Context& context) { return analyze(o, context); });

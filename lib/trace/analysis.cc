@@ -72,6 +72,65 @@ std::string curve_table(const Analysis& a) {
   return out + curve_row(a.curve, a.curve.infinite, "infinite");
 }
 
+std::string orders_text(const Analysis& a) {
+  if (a.orders.empty()) return {};
+  std::string out = "\nblock rate by eviction order\n    tokens";
+  out += strf(" %9s", "lru");
+  for (const EvictionCurve& o : a.orders) out += strf(" %9s", o.order.c_str());
+  for (size_t i = 0; i < a.curve.points.size(); ++i) {
+    out += strf("\n%10s %9.6f", tokens_text(a.capacities_tokens[i]).c_str(),
+                a.curve.block_rate(a.curve.points[i]));
+    for (const EvictionCurve& o : a.orders) out += strf(" %9.6f", a.curve.block_rate(o.points[i]));
+  }
+  return out + "\n";
+}
+
+// Why the longest match alone must not decide; said where it happens.
+std::string black_hole(const Analysis& a) {
+  for (const RoutingHits& r : a.routes)
+    if (r.black_hole)
+      return strf(
+          "%s: %.1f %% of all requests go to one of %llu nodes. Every prompt begins with the same "
+          "%llu blocks (a system prompt), so the node that served the first request has the "
+          "longest match for the next, and for all that follow; the other caches stay empty. Do "
+          "not count a match that every prompt has (nontrivial).",
+          r.route.c_str(), 100 * r.requests_max_share, static_cast<ull>(a.route_nodes),
+          static_cast<ull>(a.stats.shared_by_all));
+  return {};
+}
+
+std::string routes_text(const Analysis& a) {
+  if (a.routes.empty()) return {};
+  std::string out = strf(
+      "\nhit rates of %llu local caches of %s tokens, by routing rule\n"
+      "      rule block rate token rate full-block rate nodes used  busiest\n",
+      static_cast<ull>(a.route_nodes), tokens_text(a.route_tokens).c_str());
+  for (const RoutingHits& r : a.routes)
+    out += strf("%10s   %.6f   %.6f        %.6f %10llu  %5.1f %%\n", r.route.c_str(),
+                a.curve.block_rate(r.hits), a.curve.token_rate(r.hits),
+                a.curve.full_block_rate(r.hits), static_cast<ull>(r.nodes_used),
+                100 * r.requests_max_share);
+  const std::string hole = black_hole(a);
+  return hole.empty() ? out : out + "black hole: " + hole + "\n";
+}
+
+const std::pair<const char*, const char*> kDefinitions[] = {
+    {"h", "leading blocks of a prompt that are present when it arrives"},
+    {"block_rate", "sum of h / sum of blocks; a partial last block counts as one block"},
+    {"token_rate",
+     "sum of min(block tokens * h, input tokens) / sum of input tokens; a partial block counts its "
+     "own tokens and hits only for an identical prompt"},
+    {"full_block_rate", "block_rate with partial blocks left out of prompts and cache altogether"},
+    {"capacity", "floor(tokens / block tokens) blocks; answers never enter a cache"},
+    {"touch", "after matching, a prompt's blocks are touched or inserted from last to first"},
+};
+
+std::string definitions_text() {
+  std::string out = "\ndefinitions\n";
+  for (const auto& [word, meaning] : kDefinitions) out += strf("  %-15s  %s\n", word, meaning);
+  return out;
+}
+
 std::string prediction_text(const Analysis& a) {
   if (!a.prediction) return {};
   const Prediction& p = *a.prediction;
@@ -112,6 +171,46 @@ Json hits_json(const HitCurve& c, const CacheHits& h) {
           {"block_rate", c.block_rate(h)},
           {"token_rate", c.token_rate(h)},
           {"full_block_rate", c.full_block_rate(h)}};
+}
+
+Json points_json(const Analysis& a, const std::vector<CacheHits>& points) {
+  Json out = Json::array();
+  for (size_t i = 0; i < points.size(); ++i) {
+    Json point = {{"capacity_tokens", a.capacities_tokens[i]}};
+    point.update(hits_json(a.curve, points[i]));
+    out.push_back(std::move(point));
+  }
+  return out;
+}
+
+Json orders_json(const Analysis& a) {
+  Json out = Json::object();
+  for (const EvictionCurve& o : a.orders) out[o.order] = points_json(a, o.points);
+  return out;
+}
+
+Json routing_json(const Analysis& a) {
+  if (a.routes.empty()) return nullptr;
+  Json rules = Json::object();
+  for (const RoutingHits& r : a.routes) {
+    Json rule = hits_json(a.curve, r.hits);
+    rule["nodes_used"] = r.nodes_used;
+    rule["requests_max_share"] = r.requests_max_share;
+    rule["black_hole"] = r.black_hole;
+    rules[r.route] = std::move(rule);
+  }
+  const std::string hole = black_hole(a);
+  return {{"nodes", a.route_nodes},
+          {"node_tokens", a.route_tokens},
+          {"trivial_blocks", a.stats.shared_by_all},
+          {"rules", std::move(rules)},
+          {"explanation", hole.empty() ? Json(nullptr) : Json(hole)}};
+}
+
+Json definitions_json() {
+  Json out = Json::object();
+  for (const auto& [word, meaning] : kDefinitions) out[word] = meaning;
+  return out;
 }
 
 Json blocks_json(const Trace& t, const Analysis& a) {
@@ -167,7 +266,21 @@ Result<Analysis> analyze(const Trace& trace, const AnalysisOptions& options) {
   std::vector<uint64_t> capacities;
   for (const uint64_t tokens : options.capacities_tokens)
     capacities.push_back(tokens / trace.block_tokens);
-  a.curve = lru_curve(trace.records, trace.block_tokens, capacities);
+  const Numbered prompts = number_blocks(trace.records, trace.block_tokens);
+  a.curve = lru_curve(prompts, capacities);
+  for (const std::string& order : options.orders) {
+    MC_TRY(auto curve, eviction_curve(prompts, order, capacities));
+    a.orders.push_back(std::move(curve));
+  }
+  a.route_nodes = options.route_nodes;
+  a.route_tokens = options.route_tokens;
+  if (options.route_nodes) {
+    const RoutingOptions routing = {.nodes = options.route_nodes,
+                                    .node_blocks = options.route_tokens / trace.block_tokens,
+                                    .trivial_blocks = a.stats.shared_by_all,
+                                    .seed = options.seed};
+    MC_TRY(a.routes, routing_study(prompts, routing));
+  }
   a.asked = options.predict;
   if (options.predict) {
     MC_TRY(a.prediction, predict_hits(trace.records, trace.block_tokens, *options.predict));
@@ -176,18 +289,14 @@ Result<Analysis> analyze(const Trace& trace, const AnalysisOptions& options) {
 }
 
 std::string analysis_text(const Trace& trace, const Analysis& a) {
-  return reading(trace) + facts(trace, a.stats) + curve_table(a) + prediction_text(a);
+  return reading(trace) + facts(trace, a.stats) + curve_table(a) + orders_text(a) + routes_text(a) +
+         prediction_text(a) + definitions_text();
 }
 
 Json analysis_json(const Trace& t, const Analysis& a) {
   const TraceStats& s = a.stats;
-  Json bad = Json::array(), lru = Json::array();
+  Json bad = Json::array();
   for (const BadLine& b : t.bad) bad.push_back({{"line", b.line}, {"reason", b.reason}});
-  for (size_t i = 0; i < a.curve.points.size(); ++i) {
-    Json point = {{"capacity_tokens", a.capacities_tokens[i]}};
-    point.update(hits_json(a.curve, a.curve.points[i]));
-    lru.push_back(std::move(point));
-  }
   return {{"schema", "mc-replay-analyze/1"},
           {"trace", t.name},
           {"lines", t.lines},
@@ -203,8 +312,11 @@ Json analysis_json(const Trace& t, const Analysis& a) {
           {"blocks", blocks_json(t, a)},
           {"roots", s.roots},
           {"infinite", hits_json(a.curve, a.curve.infinite)},
-          {"lru", lru},
-          {"prediction", prediction_json(a)}};
+          {"lru", points_json(a, a.curve.points)},
+          {"orders", orders_json(a)},
+          {"routing", routing_json(a)},
+          {"prediction", prediction_json(a)},
+          {"definitions", definitions_json()}};
 }
 
 }  // namespace mc::trace

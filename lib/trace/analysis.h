@@ -10,19 +10,28 @@
 
 #include "base/json_fwd.h"
 #include "base/result.h"
+#include "trace/eviction.h"
+#include "trace/routing.h"
 #include "trace/stats.h"
 
 namespace mc::trace {
 
 struct AnalysisOptions {
-  std::vector<uint64_t> capacities_tokens;  // of the LRU curve
+  std::vector<uint64_t> capacities_tokens;  // of the curves
+  std::vector<std::string> orders;          // of kEvictionOrders, beside LRU
+  uint64_t route_nodes = 0;                 // local caches to compare routing rules over; 0: none
+  uint64_t route_tokens = 0;                // of each of them
+  uint64_t seed = 0;                        // of the random rule
   std::optional<PredictOptions> predict;    // absent: no cluster was asked for
 };
 
 struct Analysis {
   TraceStats stats;
   std::vector<uint64_t> capacities_tokens;
-  HitCurve curve;  // a point for each capacity
+  HitCurve curve;                     // LRU; a point for each capacity
+  std::vector<EvictionCurve> orders;  // the others
+  uint64_t route_nodes = 0, route_tokens = 0;
+  std::vector<RoutingHits> routes;
   std::optional<PredictOptions> asked;
   std::optional<Prediction> prediction;
 };

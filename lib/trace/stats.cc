@@ -1,7 +1,7 @@
 #include "trace/stats.h"
 
 #include <algorithm>
-#include <unordered_set>
+#include <unordered_map>
 
 namespace mc::trace {
 namespace {
@@ -14,14 +14,14 @@ double rate(uint64_t part, uint64_t whole) {
 // of them exactly when the deepest of those k is at most C. Calls leading(k, deepest) for each
 // prefix that was seen at all, then touches every block, last first.
 template <class F>
-void match_and_touch(LruStack& stack, const std::vector<uint64_t>& ids, size_t n, F leading) {
+void match_and_touch(LruStack& stack, std::span<const uint32_t> ids, F leading) {
   uint64_t deepest = 0;
-  for (size_t k = 0; k < n; ++k) {
+  for (size_t k = 0; k < ids.size(); ++k) {
     deepest = std::max(deepest, stack.depth(ids[k]));
     if (deepest == kUnlimited) break;
     leading(k, deepest);
   }
-  for (size_t k = n; k-- > 0;) stack.touch(ids[k]);
+  for (size_t k = ids.size(); k-- > 0;) stack.touch(ids[k]);
 }
 
 // How much would be hit by caches of at most each depth: filled by depth, read as prefix sums.
@@ -40,15 +40,10 @@ class ByDepth {
   std::vector<uint64_t> sums_;
 };
 
-uint64_t all_ids(const std::vector<Record>& records) {
-  uint64_t n = 0;
-  for (const Record& r : records) n += r.hash_ids.size();
-  return n;
-}
-
 }  // namespace
 
-LruStack::LruStack(uint64_t touches_max) : tree_(touches_max + 1) {}
+LruStack::LruStack(uint64_t touches_max, uint64_t distinct)
+    : last_(distinct), tree_(touches_max + 1) {}
 
 void LruStack::add(uint64_t time, int64_t n) {
   for (; time < tree_.size(); time += time & -time) tree_[time] += n;
@@ -57,17 +52,19 @@ void LruStack::add(uint64_t time, int64_t n) {
 uint64_t LruStack::younger(uint64_t time) const {
   int64_t older_or_equal = 0;
   for (; time; time -= time & -time) older_or_equal += tree_[time];
-  return last_.size() - static_cast<uint64_t>(older_or_equal);
+  return size_ - static_cast<uint64_t>(older_or_equal);
 }
 
 uint64_t LruStack::depth(uint64_t id) const {
-  const auto at = last_.find(id);
-  return at == last_.end() ? kUnlimited : younger(at->second) + 1;
+  return last_[id] == 0 ? kUnlimited : younger(last_[id]) + 1;
 }
 
 void LruStack::touch(uint64_t id) {
   uint64_t& last = last_[id];
-  if (last) add(last, -1);
+  if (last)
+    add(last, -1);
+  else
+    ++size_;
   last = ++now_;
   MC_CHECK(now_ < tree_.size());  // more touches than were announced
   add(now_, 1);
@@ -81,21 +78,23 @@ double HitCurve::full_block_rate(const CacheHits& h) const {
 
 HitCurve lru_curve(const std::vector<Record>& records, uint64_t block_tokens,
                    const std::vector<uint64_t>& capacities_blocks) {
-  const uint64_t touches = all_ids(records);
+  return lru_curve(number_blocks(records, block_tokens), capacities_blocks);
+}
+
+HitCurve lru_curve(const Numbered& p, const std::vector<uint64_t>& capacities_blocks) {
+  const uint64_t touches = p.ids.size();
   HitCurve curve;
+  curve.blocks = touches;
+  curve.tokens = p.tokens;
+  curve.full_blocks = p.full_blocks;
   ByDepth blocks_hit(touches), tokens_hit(touches), full_hit(touches);
-  LruStack all(touches), full_only(touches);
-  for (const Record& r : records) {
-    const uint64_t full = full_blocks(r.input_length, block_tokens);
-    curve.blocks += r.hash_ids.size();
-    curve.tokens += r.input_length;
-    curve.full_blocks += full;
-    match_and_touch(all, r.hash_ids, r.hash_ids.size(), [&](size_t k, uint64_t depth) {
+  LruStack all(touches, p.distinct), full_only(touches, p.distinct);
+  for (size_t i = 0; i < p.size(); ++i) {
+    match_and_touch(all, p.all(i), [&](size_t k, uint64_t depth) {
       blocks_hit.add(depth, 1);
-      tokens_hit.add(depth, k < full ? block_tokens : r.input_length - full * block_tokens);
+      tokens_hit.add(depth, p.tokens_in(i, k + 1) - p.tokens_in(i, k));
     });
-    match_and_touch(full_only, r.hash_ids, full,
-                    [&](size_t, uint64_t depth) { full_hit.add(depth, 1); });
+    match_and_touch(full_only, p.full(i), [&](size_t, uint64_t depth) { full_hit.add(depth, 1); });
   }
   blocks_hit.accumulate();
   tokens_hit.accumulate();
@@ -127,18 +126,20 @@ Result<Prediction> predict_hits(const std::vector<Record>& records, uint64_t blo
                           ? kUnlimited
                           : options.node_blocks * options.nodes;
   p.requests = records.size();
-  LruStack stack(all_ids(records) * parts);
-  // A cluster block is (trace block, part): numbered densely, for trace ids may be any 64 bits.
-  std::unordered_map<uint64_t, uint64_t> dense;
-  std::vector<uint64_t> ids;
-  for (const Record& r : records) {
+  const Numbered prompts = number_blocks(records, block_tokens);
+  if (prompts.ids.size() > UINT32_MAX / parts)
+    return fail(Code::kNoSpace, "%zu blocks in %llu parts each are too many; use --limit",
+                prompts.ids.size(), static_cast<ull>(parts));
+  LruStack stack(prompts.ids.size() * parts, prompts.distinct * parts);
+  std::vector<uint32_t> ids;  // a cluster block is (trace block, part)
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    const Record& r = records[i];
     const uint64_t full = full_blocks(r.input_length, block);
     ids.clear();
     for (uint64_t k = 0; k < full; ++k)
-      ids.push_back(dense.try_emplace(r.hash_ids[k / parts], dense.size()).first->second * parts +
-                    k % parts);
+      ids.push_back(static_cast<uint32_t>(prompts.all(i)[k / parts] * parts + k % parts));
     uint64_t present = 0;
-    match_and_touch(stack, ids, full, [&](size_t k, uint64_t depth) {
+    match_and_touch(stack, ids, [&](size_t k, uint64_t depth) {
       if (depth <= p.capacity_blocks) present = k + 1;
     });
     const uint64_t hit = std::min(present, (r.input_length - 1) / block);

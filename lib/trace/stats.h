@@ -18,30 +18,31 @@
 #include <cstdint>
 #include <optional>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "trace/distribution.h"
+#include "trace/numbered.h"
 #include "trace/records.h"
 
 namespace mc::trace {
 
 inline constexpr uint64_t kUnlimited = UINT64_MAX;  // blocks
 
-// The LRU stack: at what depth is a block, counted from 1 at the youngest?
+// The LRU stack: at what depth is a block, counted from 1 at the youngest? Ids are below
+// `distinct`.
 class LruStack {
  public:
-  explicit LruStack(uint64_t touches_max);
+  LruStack(uint64_t touches_max, uint64_t distinct);
   uint64_t depth(uint64_t id) const;  // kUnlimited when never touched
   void touch(uint64_t id);            // moves it to depth 1
-  uint64_t size() const { return last_.size(); }
+  uint64_t size() const { return size_; }
 
  private:
   uint64_t younger(uint64_t time) const;  // blocks last touched after `time`
   void add(uint64_t time, int64_t n);
-  std::unordered_map<uint64_t, uint64_t> last_;  // id: time of its last touch, from 1
-  std::vector<int64_t> tree_;                    // Fenwick: one for each time that is a last touch
-  uint64_t now_ = 0;
+  std::vector<uint64_t> last_;  // by id: time of its last touch, from 1; 0: never
+  std::vector<int64_t> tree_;   // Fenwick: one for each time that is a last touch
+  uint64_t now_ = 0, size_ = 0;
 };
 
 struct CacheHits {
@@ -59,6 +60,7 @@ struct HitCurve {
   double full_block_rate(const CacheHits& h) const;
 };
 
+HitCurve lru_curve(const Numbered& prompts, const std::vector<uint64_t>& capacities_blocks);
 HitCurve lru_curve(const std::vector<Record>& records, uint64_t block_tokens,
                    const std::vector<uint64_t>& capacities_blocks);
 

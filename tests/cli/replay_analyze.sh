@@ -22,6 +22,23 @@ assert [p['capacity_blocks'] for p in a['lru']] == [1, 1], a
 assert a['prediction']['hit_blocks'] == 3 and a['prediction']['hit_tokens'] == 1536, a
 PY
 
+# Other eviction orders, and local caches by routing rule.
+expect 0 "$replay" analyze "$T/t.jsonl" --output json --eviction all --capacities 512,2K --route-nodes 2
+python3 - "$T/out" <<'PY' || die "--eviction or --route-nodes is not what it should be"
+import json, sys
+a = json.load(open(sys.argv[1]))
+assert set(a['orders']) == {'lfu', 'fifo', 'sieve', 's3-fifo', 's3-fifo-0', 'opt'}, a['orders']
+for name, points in a['orders'].items():
+    assert [p['hit_blocks'] for p in points] == [2, 4], (name, points)
+rules = a['routing']['rules']
+assert rules['pool']['hit_blocks'] == 4 and rules['longest']['hit_blocks'] == 4, rules
+assert rules['longest']['black_hole'] and 'go to one of 2 nodes' in a['routing']['explanation']
+assert 'block_rate' in a['definitions']
+PY
+expect 2 "$replay" analyze "$T/t.jsonl" --eviction mru
+grep -q "no eviction order 'mru'; there are: lru lfu" "$T/err" || die "$(cat "$T/err")"
+expect 2 "$replay" analyze "$T/t.jsonl" --route-nodes 1000
+
 # Malformed lines: skipped, counted and explained; refused when strict.
 cp "$T/t.jsonl" "$T/bad.jsonl"
 cat >>"$T/bad.jsonl" <<'L'
@@ -63,4 +80,5 @@ a = json.load(open(sys.argv[1]))
 assert a['requests'] == 12031 and a['blocks']['distinct'] == 182790 and a['roots'] == 7373
 assert a['infinite']['hit_blocks'] == 105710 and a['infinite']['hit_tokens'] == 54098411
 assert round(a['infinite']['full_block_rate'], 4) == 0.3819
+assert [p['hit_blocks'] for p in a['lru']] == [12084, 12205, 15370, 39258, 82273, 103511, 104870, 105710]
 PY
