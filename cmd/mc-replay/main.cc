@@ -1,11 +1,12 @@
-// mc-replay: what a trace holds, traces made to measure, and traces played against a cluster. The
-// work is in lib/trace and lib/load.
+// mc-replay: what a trace holds, traces made to measure, and traces played against a cluster,
+// live or simulated. The work is in lib/trace, lib/load and lib/sim.
 #include "cmd/mc-replay/verbs.h"
 
 int main(int argc, char** argv) {
-  mc::Program program("mc-replay", "analyze, synthesize and replay request traces");
+  mc::Program program("mc-replay", "analyze, synthesize, replay and simulate request traces");
   mc::replay::add_analyze(program);
   mc::replay::add_synth(program);
   mc::replay::add_run(program);
+  mc::replay::add_sim(program);
   return program.main(argc, argv);
 }

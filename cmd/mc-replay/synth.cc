@@ -1,17 +1,15 @@
 #include "trace/synth.h"
 
 #include <cstdio>
-#include <filesystem>
 
 #include "base/json.h"
 #include "base/units.h"
+#include "cmd/mc-replay/files.h"
 #include "cmd/mc-replay/verbs.h"
 #include "trace/stats.h"
 
 namespace mc::replay {
 namespace {
-
-namespace fs = std::filesystem;
 
 struct SynthOptions {
   std::string profile = "conversation", out;
@@ -24,23 +22,6 @@ struct SynthOptions {
     v("out", out, "file to write; empty: stdout");
   }
 };
-
-// A name is looked up in ./configs/profiles, then beside the program: where `make install` and the
-// build tree have them.
-Result<std::string> find_profile(const std::string& name) {
-  if (name.find('/') != std::string::npos || name.ends_with(".json")) return name;
-  std::error_code ignored;
-  const fs::path bin = fs::read_symlink("/proc/self/exe", ignored).parent_path();
-  const fs::path folders[] = {"configs/profiles", bin / "../share/mc/configs/profiles",
-                              bin / "../../configs/profiles"};
-  for (const fs::path& folder : folders) {
-    const fs::path file = folder / (name + ".json");
-    if (fs::exists(file, ignored)) return file.string();
-  }
-  return fail(Code::kNotFound, "no profile '%s' in configs/profiles, %s or %s; give a JSON file",
-              shown(name).c_str(), folders[1].lexically_normal().c_str(),
-              folders[2].lexically_normal().c_str());
-}
 
 Result<> write_stdout(const std::vector<trace::Record>& records) {
   for (const trace::Record& r : records)
@@ -70,7 +51,7 @@ void print_summary(const SynthOptions& o, const trace::Trace& made, bool json) {
 }
 
 Result<int> synth(const SynthOptions& o, const Context& context) {
-  MC_TRY(const std::string path, find_profile(o.profile));
+  MC_TRY(const std::string path, find_config("profiles", o.profile));
   MC_TRY(const Json profile, read_json_file(path));
   trace::SynthOptions options;
   options.seed = o.seed;

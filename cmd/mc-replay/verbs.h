@@ -7,5 +7,6 @@ namespace mc::replay {
 void add_analyze(Program& program);
 void add_synth(Program& program);
 void add_run(Program& program);
+void add_sim(Program& program);
 
 }  // namespace mc::replay

@@ -67,6 +67,12 @@ Chosen pick_prefill(const View& view, const std::vector<size_t>& usable,
   if (options.policy == "load")
     return {smallest(usable, [&](size_t i) { return std::tuple(nodes[i].queue_ms, ties(i)); }),
             "shortest queue"};
+  if (options.policy == "p2c") {
+    const uint64_t drawn = mix64(options.seed ^ mix64(ask.number));
+    const size_t a = usable[(drawn >> 32) % usable.size()];
+    const size_t b = usable[(drawn & 0xffffffff) % usable.size()];
+    return {nodes[b].queue_ms < nodes[a].queue_ms ? b : a, "shorter queue of two"};
+  }
   const bool trivial =
       static_cast<double>(best_tokens) < kTrivial * static_cast<double>(ask.tokens);
   const double cold = cost.prefill_ms(ask.tokens, 0);
@@ -112,7 +118,8 @@ void admit(Decision& d, const PolicyOptions& options) {
 }  // namespace
 
 void PolicyOptions::describe(OptionList& v) {
-  v("policy", policy, "how prefill nodes are chosen", {"kvcache", "load", "count", "random", "rr"});
+  v("policy", policy, "how prefill nodes are chosen",
+    {"kvcache", "local", "load", "count", "p2c", "random", "rr"});
   v("kvcache-balancing-threshold", balancing_threshold,
     "fetch a longer prefix from elsewhere when it is this many times as long as the local one");
   v("ttft-slo", ttft_slo,

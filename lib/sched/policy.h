@@ -7,9 +7,10 @@
 // `balancing_threshold` times as long and fetching it is faster than computing it, that one.
 // A match that covers less than kTrivial of the prompt (a shared system prompt) does not make a
 // node better than another. Ties: fewest queued tokens, fewest requests so far, first name.
-// `load` is the same without looking at caches in the comparison, `count` takes the node with the
-// fewest requests, `random` and `rr` take any and the next. The decode node is always the one with
-// the least predicted time between tokens, among those with room.
+// `local` is the same without fetching: every node reuses what it holds itself. `load` takes the
+// shortest queue without looking at caches, `count` the node with the fewest requests, `p2c` the
+// shorter queue of two drawn at random, `random` and `rr` any and the next. The decode node is
+// always the one with the least predicted time between tokens, among those with room.
 //
 // Thread: values. Pure. Source: Mooncake paper, Algorithm 1; design, serving-peers 1a.
 #pragma once

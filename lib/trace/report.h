@@ -43,6 +43,7 @@ struct RequestResult {
   std::optional<double> predicted_ttft_ms;                                 // the conductor's
   std::optional<double> ttft_ms, e2e_ms;
   std::vector<double> gaps_ms;        // between tokens: output - 1 of them when all is well
+  std::optional<double> told_tbt_ms;  // when the gaps themselves were not kept
   std::optional<uint64_t> kv_errors;  // wrong KV bytes the server found, if it says
 
   std::optional<double> tbt_ms() const;  // longest tenth

@@ -2,6 +2,7 @@
 
 #include <doctest/doctest.h>
 
+#include <map>
 #include <set>
 
 using namespace mc;
@@ -173,4 +174,31 @@ TEST_CASE("the estimates follow what was measured, within bounds") {
   CHECK(c.transfer_ms(1000) > 10 * before);
   c.learn_transfer(10, 1000);  // too small to tell
   CHECK(c.transfer_bytes_per_s() == doctest::Approx(1e8).epsilon(0.01));
+}
+
+TEST_CASE("local reuses what each node holds, and never fetches") {
+  PolicyOptions o;
+  const View view{{node("a", 10), node("b", 40, 1000)}, {decode("d")}};
+  CHECK(choose(view, kAsk, o, cost()).chosen.fetch_ms > 0);
+  o.policy = "local";
+  const Decision d = choose(view, kAsk, o, cost());
+  CHECK(d.chosen.name == "a");
+  CHECK(d.chosen.reused_tokens == 10 * 256);
+  CHECK(d.chosen.fetch_ms == 0);
+  CHECK(chosen({{node("a"), node("b", 40, 5)}, {decode("d")}}, o) == "b");
+}
+
+TEST_CASE("p2c takes the shorter queue of two, and no node is left out") {
+  PolicyOptions o;
+  o.policy = "p2c";
+  const View view{{node("a", 0, 9), node("b", 0, 1), node("c", 0, 5)}, {decode("d")}};
+  std::map<std::string, int> times;
+  for (uint64_t i = 0; i < 900; ++i) {
+    Ask ask = kAsk;
+    ask.number = i;
+    ++times[chosen(view, o, ask)];
+  }
+  CHECK(times["b"] > 400);  // 5 of 9
+  CHECK(times["c"] > 200);  // 3 of 9
+  CHECK(times["a"] > 50);   // 1 of 9: drawn twice
 }

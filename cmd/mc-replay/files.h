@@ -1,0 +1,13 @@
+// Files that come with mc, by name.
+#pragma once
+#include <string>
+
+#include "base/result.h"
+
+namespace mc::replay {
+
+// A name is looked up in ./configs/FOLDER, then beside the program: where `make install` and the
+// build tree have them. What has a slash or ends in .json is a path.
+Result<std::string> find_config(const std::string& folder, const std::string& name);
+
+}  // namespace mc::replay

@@ -1,0 +1,168 @@
+#include <cstdio>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "cmd/mc-replay/files.h"
+#include "cmd/mc-replay/verbs.h"
+#include "io/file.h"
+#include "sim/study.h"
+#include "trace/stats.h"
+
+namespace mc::replay {
+namespace {
+
+struct SimFlags {
+  std::string trace, positional, model = "llama3-70b", arrival = "trace", window;
+  std::string report, requests, timeline;
+  double speed = 1, qps = 0;
+  uint64_t limit = 0, seed = 0, block = trace::kBlockTokens, repeat = 1;
+  Duration sample = std::chrono::seconds(10);
+  bool strict = false, gaps = false;
+  std::vector<std::string> sweep, require;
+  sim::SimOptions sim;
+
+  void describe(OptionList& v) {
+    v("trace", trace, "trace file (JSONL); also the first word");
+    v("model", model, "JSON file, or the name of one in configs/models");
+    v("speed", speed, "divide the trace's times by this; 0: all at once");
+    v("qps", qps, "requests a second instead of the trace's times (Poisson, or as --arrival says)");
+    v("arrival", arrival, "trace, poisson, uniform or gamma:CV; all but trace need --qps");
+    v("limit", limit, "play only this many requests; 0: all");
+    v("window", window, "play only seconds A:B of the trace");
+    v("seed", seed, "of random arrivals and random policies");
+    v("block", block, "tokens of a hash id");
+    v("strict", strict, "refuse the first malformed trace line; else skip and count");
+    v("sweep", sweep,
+      "an option and its values, as policy=kvcache,random or pd=6:10,8:8; every "
+      "combination is run");
+    v("repeat", repeat, "runs of each point, with seeds that follow --seed; gives intervals");
+    v("require", require, "gate on the result, as 'effective>=0.95' or 'p99.ttft_s<20'");
+    v("report", report, "file for the report: .json, .md, or text");
+    v("requests", requests, "file for a JSON line per request");
+    v("gaps", gaps, "keep every token gap: for ITL, and with --requests");
+    v("timeline", timeline, "file for loads over time (CSV)");
+    v("sample", sample, "between lines of --timeline");
+    sim.describe(v);
+  }
+};
+
+struct Plan {
+  trace::Trace trace;
+  spec::ModelSpec spec;
+  sim::StudyOptions study;
+};
+
+Result<spec::ModelSpec> model_of(const std::string& name) {
+  if (name == "tiny") return spec::tiny();
+  MC_TRY(const std::string path, find_config("models", name));
+  return spec::load_spec(path);
+}
+
+Result<Plan> plan_of(const SimFlags& o) {
+  const std::string& path = o.trace.empty() ? o.positional : o.trace;
+  if (path.empty()) return fail(Code::kInvalid, "no trace: give a file, as mc-replay sim FILE");
+  if (o.block < 1 || o.block > trace::kLengthMax)
+    return fail(Code::kInvalid, "--block must be 1 to %llu tokens",
+                static_cast<unsigned long long>(trace::kLengthMax));
+  for (const std::string& gate : o.require) MC_TRY_(trace::check_gate_syntax(gate));
+  Plan plan;
+  plan.study.sim = o.sim;
+  plan.study.sim.keep_gaps = o.gaps;
+  if (!o.timeline.empty()) {
+    if (o.sample.count() <= 0) return fail(Code::kInvalid, "--sample must be above 0");
+    plan.study.sim.sample = o.sample;
+  }
+  plan.study.repeat = o.repeat;
+  plan.study.sweep = o.sweep;
+  trace::PlayOptions& play = plan.study.play;
+  MC_TRY_(trace::parse_arrival(o.arrival, play));
+  if (!o.window.empty()) MC_TRY_(trace::parse_window(o.window, play));
+  play.speed = o.speed;
+  play.qps = o.qps;
+  play.seed = o.seed;
+  play.limit = o.limit;
+  MC_TRY_(sim::check_sweep(plan.study));
+  const bool single = o.sweep.empty() && o.repeat == 1;
+  if (!single && (!o.requests.empty() || !o.timeline.empty() || !o.require.empty()))
+    return fail(Code::kInvalid,
+                "--requests, --timeline and --require are of one run: not with --sweep or "
+                "--repeat");
+  MC_TRY(plan.spec, model_of(o.model));
+  trace::ReadOptions read;
+  read.strict = o.strict;
+  read.block_tokens = o.block;
+  MC_TRY(plan.trace, trace::read_trace(path, read));
+  if (plan.trace.skipped)
+    log_warn("replay", "%s: skipped %llu malformed lines; the first is line %llu: %s", path.c_str(),
+             static_cast<unsigned long long>(plan.trace.skipped),
+             static_cast<unsigned long long>(plan.trace.bad[0].line),
+             plan.trace.bad[0].reason.c_str());
+  return plan;
+}
+
+Result<> write_report(const SimFlags& o, const Json& json, const std::string& text) {
+  if (o.report.empty()) return {};
+  return io::write_file_atomically(o.report, o.report.ends_with(".json") ? dump_json(json, 2) + "\n"
+                                             : o.report.ends_with(".md")
+                                                 ? "# Simulation report\n\n```\n" + text + "```\n"
+                                                 : text);
+}
+
+Result<int> print(const SimFlags& o, const Context& context, const Json& json,
+                  const std::string& text) {
+  const std::string out = context.json ? dump_json(json) + "\n" : text;
+  std::fputs(out.c_str(), stdout);
+  MC_TRY_(write_report(o, json, text));
+  return 0;
+}
+
+Result<int> print_one(const SimFlags& o, const Context& context, const Plan& plan, sim::Run& run) {
+  for (const std::string& expr : o.require) {
+    MC_TRY(trace::Gate gate, trace::check_gate(run.summary, expr));
+    run.summary.gates.push_back(std::move(gate));
+  }
+  Json json = trace::report_json(run.summary, run.info);
+  json["sim"] = sim::sim_json(run.result, run.summary);
+  json["options"] = sim::options_json(plan.study.sim);
+  const std::string text =
+      trace::report_text(run.summary, run.info) + sim::sim_text(run.result, run.summary);
+  MC_TRY_(print(o, context, json, text));
+  if (!o.requests.empty()) {
+    std::string lines;
+    for (const auto& r : run.result.requests) lines += trace::request_line(r, o.gaps);
+    MC_TRY_(io::write_file_atomically(o.requests, lines));
+  }
+  if (!o.timeline.empty())
+    MC_TRY_(io::write_file_atomically(o.timeline, sim::timeline_csv(run.result)));
+  for (const trace::Gate& gate : run.summary.gates)
+    if (!gate.pass) return 5;
+  return run.summary.failed > 0 ? 1 : 0;
+}
+
+Result<int> simulate(const SimFlags& o, const Context& context) {
+  MC_TRY(const Plan plan, plan_of(o));
+  MC_TRY(auto runs, sim::run_study(plan.trace, plan.spec, plan.study));
+  if (runs.size() == 1 && o.sweep.empty()) return print_one(o, context, plan, runs[0]);
+  return print(o, context, sim::study_json(runs, plan.study), sim::study_text(runs));
+}
+
+}  // namespace
+
+void add_sim(Program& program) {
+  program.verb<SimFlags>(
+      "sim", "simulate a cluster serving a trace, in virtual time", [](Verb& v, SimFlags& o) {
+        v.positional("TRACE", o.positional, "trace file (JSONL)", false);
+        v.example(
+            "mc-replay sim trace.jsonl --prefill 6 --decode 10 --ttft-slo 30s --tbt-slo 100ms",
+            "16 nodes of the paper's model");
+        v.example("mc-replay sim trace.jsonl --sweep policy=kvcache,local,count,random",
+                  "one row for each policy");
+        v.example("mc-replay sim trace.jsonl --sweep pd=6:10,8:8,10:6 --qps 4 --repeat 5",
+                  "three splits, five seeds each, with confidence intervals");
+        v.exit_status(1, "a request could not be served at all (longer than any cache)");
+        v.exit_status(5, "a --require gate failed");
+        v.run_with([&o](Context& c) { return simulate(o, c); });
+      });
+}
+
+}  // namespace mc::replay

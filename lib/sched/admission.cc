@@ -1,0 +1,76 @@
+#include "sched/admission.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace mc::sched {
+namespace {
+constexpr double kWeight = 0.05;  // of the newest observed decode time
+}
+
+void DecodeForecast::dispatched(uint64_t job, uint64_t tokens, Time decodes_from) {
+  coming_[job] = {tokens, decodes_from};
+}
+
+void DecodeForecast::decoding(uint64_t job, Time now) {
+  const auto at = coming_.find(job);
+  if (at == coming_.end()) return;
+  decoding_.requests += 1;
+  decoding_.context_tokens += static_cast<double>(at->second.tokens);
+  decoding_jobs_[job] = {at->second.tokens, now};
+  coming_.erase(at);
+}
+
+void DecodeForecast::ended(uint64_t job, Time now) {
+  coming_.erase(job);
+  const auto at = decoding_jobs_.find(job);
+  if (at == decoding_jobs_.end()) return;
+  decoding_.requests -= 1;
+  decoding_.context_tokens -= static_cast<double>(at->second.tokens);
+  decode_s_ += kWeight * (to_seconds(now - at->second.from) - decode_s_);
+  decoding_jobs_.erase(at);
+}
+
+DecodeForecast::Load DecodeForecast::at(Time then, Time now) const {
+  const auto still_there = [&](Time since) {
+    return std::exp(-std::max(to_seconds(then - since), 0.0) / std::max(decode_s_, 1e-3));
+  };
+  const double stay = still_there(now);
+  Load load{decoding_.requests * stay, decoding_.context_tokens * stay};
+  for (const auto& [id, job] : coming_) {
+    if (job.from > then) continue;
+    const double chance = still_there(std::max(job.from, now));
+    load.requests += chance;
+    load.context_tokens += chance * static_cast<double>(job.tokens);
+  }
+  return load;
+}
+
+double pool_tbt_ms(const DecodeForecast::Load& load, size_t nodes, uint64_t tokens,
+                   const Cost& cost) {
+  if (nodes == 0) return 0;
+  const double share = 1 / static_cast<double>(nodes);
+  const spec::CostModel& c = cost.spec().cost;
+  return 1e3 * (c.t0 + c.t1 * load.requests * share +
+                c.t2 * (load.context_tokens * share + static_cast<double>(tokens)));
+}
+
+Verdict admit(const Decision& d, uint64_t tokens, const AdmissionOptions& o,
+              const DecodeForecast& forecast, size_t decode_nodes, const Cost& cost, Time now) {
+  if (d.verdict != Verdict::kAccept || o.admission == "none") return d.verdict;
+  if (o.ttft_slo.count() > 0 && d.ttft_ms() > to_ms(o.ttft_slo)) return Verdict::kTtft;
+  if (o.tbt_slo.count() == 0 || o.admission == "baseline") return Verdict::kAccept;
+  const Time computed = now + from_seconds(d.ttft_ms() / 1e3);
+  const auto load = o.admission == "early" ? forecast.now() : forecast.at(computed, now);
+  return pool_tbt_ms(load, decode_nodes, tokens, cost) > to_ms(o.tbt_slo) ? Verdict::kTbt
+                                                                          : Verdict::kAccept;
+}
+
+Verdict admit_decode(const DecodeView& node, uint64_t tokens, const AdmissionOptions& o,
+                     const Cost& cost) {
+  if (o.admission == "none" || o.tbt_slo.count() == 0) return Verdict::kAccept;
+  const double step = cost.step_ms(node.requests + 1, node.context_tokens + tokens);
+  return step > to_ms(o.tbt_slo) ? Verdict::kTbt : Verdict::kAccept;
+}
+
+}  // namespace mc::sched

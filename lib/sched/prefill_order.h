@@ -1,0 +1,41 @@
+// Which prompt a prefill node computes next. `fcfs`: the first that came. `srpf`: the one with the
+// least left to compute, less what it has waited times `ageing`, so that a short prompt does not
+// wait behind a long one and a long one does not wait for ever: with ageing 0.1, ten seconds of
+// waiting make up for one second of computing.
+//
+// Thread: values. Pure.
+// Source: shortest remaining processing time (Schrage, 1968), with ageing.
+#pragma once
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/time.h"
+
+namespace mc::sched {
+
+inline const std::vector<std::string> kPrefillOrders = {"fcfs", "srpf"};
+
+struct PrefillWork {
+  double left_ms = 0;  // to compute, without what caches give
+  Time since{};        // it waits
+  bool ready = true;   // its fetched prefix is there
+};
+
+// The place of the next of `work` (in order of arrival); work.size() when none is ready.
+inline size_t next_prefill(std::span<const PrefillWork> work, bool srpf, double ageing, Time now) {
+  size_t best = work.size();
+  double best_key = 0;
+  for (size_t i = 0; i < work.size(); ++i) {
+    if (!work[i].ready) continue;
+    const double key = work[i].left_ms - ageing * to_ms(now - work[i].since);
+    if (best != work.size() && (!srpf || key >= best_key)) continue;
+    best = i;
+    best_key = key;
+    if (!srpf) break;
+  }
+  return best;
+}
+
+}  // namespace mc::sched

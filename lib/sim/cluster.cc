@@ -1,0 +1,286 @@
+#include <algorithm>
+#include <cstring>
+
+#include "base/random.h"
+#include "sim/cluster_state.h"
+
+namespace mc::sim {
+namespace {
+constexpr Duration kGuessSlack = std::chrono::seconds(2);
+}
+
+SimResult Cluster::run() {
+  while (!events_.empty()) {
+    now_ = events_.next();
+    index_.tick(now_);
+    const Event event = events_.pop();
+    result_.events += event.kind != Kind::kSample;  // looking changes nothing
+    handle(event);
+  }
+  finish();
+  return std::move(result_);
+}
+
+void Cluster::make_nodes() {
+  nodes_.resize(o_.prefill + o_.decode);
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    Node& n = nodes_[i];
+    n.prefill = coupled_ || i < o_.prefill;
+    n.name = (coupled_    ? "n" + std::to_string(i)
+              : n.prefill ? "p" + std::to_string(i)
+                          : "d" + std::to_string(i - o_.prefill));
+    if (n.prefill) become_prefill(i);
+    if (!n.prefill || coupled_) become_decode(i);
+  }
+}
+
+void Cluster::become_prefill(uint32_t i) {
+  Node& n = nodes_[i];
+  n.prefill = true;
+  if (!n.cache && cache_blocks() > 0)
+    n.cache = std::make_unique<serve::BlockManager>(
+        static_cast<uint32_t>(cache_blocks()), static_cast<uint32_t>(block()), i + 1, kEventsKept);
+  by_queue_.insert({n.idle_at, i});
+  ++prefill_nodes_;
+}
+
+void Cluster::become_decode(uint32_t i) {
+  Node& n = nodes_[i];
+  if (!coupled_) n.prefill = false;
+  if (!n.decoder) {
+    DecoderOptions d;
+    d.engine = !coupled_                ? Engine::kDisaggregated
+               : o_.engine == "coupled" ? Engine::kCoupled
+                                        : Engine::kChunked;
+    d.capacity_tokens = o_.decode_tokens;
+    d.join_share = o_.join_share;
+    d.load_bytes_per_s = o_.load_bytes_per_s;
+    d.chunk_tokens = o_.chunk_tokens;
+    d.chunk_penalty = o_.chunk_penalty;
+    n.decoder = std::make_unique<Decoder>(spec_, d, o_.keep_gaps);
+  }
+  if (!coupled_) by_load_.insert({load_keys_[i] = load_key(i), i});
+  ++decode_nodes_;
+}
+
+void Cluster::handle(const Event& e) {
+  switch (e.kind) {
+    case Kind::kArrive: return arrive(e.at);
+    case Kind::kQueue: return enqueue(e.at);
+    case Kind::kComputed: return computed(e.at);
+    case Kind::kFlow: return e.turn == flow_turn_ ? flows() : void();
+    case Kind::kLoaded: return loaded(e.at);
+    case Kind::kStep: return e.turn == nodes_[e.at].turn ? step(e.at) : void();
+    case Kind::kSample: return sample();
+    case Kind::kControl: return control();
+  }
+}
+
+void Cluster::arrive(uint32_t id) {
+  if (id + 1 < arrivals_.size())
+    events_.push(start_ + arrivals_[id + 1].due, {Kind::kArrive, id + 1});
+  Job& job = jobs_[id];
+  const trace::Record& r = *arrivals_[id].record;
+  job.arrived = &arrivals_[id];
+  job.due = now_;
+  job.tokens = r.input_length;
+  job.answer = std::max<uint64_t>(r.output_length, 1);
+  ++unfinished_;
+  for (uint64_t k = 0; k < trace::full_blocks(r.input_length, block()); ++k) {
+    BlockHash h;
+    const uint64_t tag = mix64(r.hash_ids[k]);
+    std::memcpy(h.bytes.data(), &tag, sizeof tag);
+    std::memcpy(h.bytes.data() + 8, &r.hash_ids[k], 8);
+    job.hashes.push_back(h);
+    job.tags.push_back(tag);
+  }
+  trace::RequestResult& out = result_.requests[id];
+  out.id = job.arrived->id;
+  out.t_intended_ms = to_ms(now_ - start_);
+  out.t_sent_ms = out.t_intended_ms;
+  out.input = job.tokens;
+  out.hash_blocks = r.hash_ids.size();
+  coupled_ ? place_coupled(id) : place(id);
+  ++decided_;
+}
+
+// The prefill nodes to weigh, in order.
+std::vector<uint32_t> Cluster::weighed(const std::vector<uint32_t>& match) const {
+  std::vector<uint32_t> out;
+  if (!weigh_some()) {
+    for (uint32_t i = 0; i < nodes_.size(); ++i)
+      if (nodes_[i].prefill) out.push_back(i);
+    return out;
+  }
+  const size_t half = std::max<size_t>(o_.candidates / 2, 1);
+  for (auto it = by_queue_.begin(); it != by_queue_.end() && out.size() < half; ++it)
+    out.push_back(it->second);
+  const uint32_t best = *std::max_element(match.begin(), match.end());
+  if (best > 0) {
+    std::vector<std::pair<uint32_t, uint32_t>> longest;  // match, node
+    for (uint32_t i = 0; i < match.size(); ++i)
+      if (match[i] > 0 && match[i] * 2 >= best && nodes_[i].prefill)
+        longest.emplace_back(match[i], i);
+    const size_t keep = std::min(half, longest.size());
+    std::partial_sort(longest.begin(), longest.begin() + static_cast<std::ptrdiff_t>(keep),
+                      longest.end(), std::greater<>());
+    for (size_t k = 0; k < keep; ++k) out.push_back(longest[k].second);
+  }
+  std::sort(out.begin(), out.end());
+  out.erase(std::unique(out.begin(), out.end()), out.end());
+  return out;
+}
+
+std::vector<uint32_t> Cluster::decoders() const {
+  std::vector<uint32_t> out;
+  if (decode_nodes_ <= o_.candidates) {
+    for (uint32_t i = 0; i < nodes_.size(); ++i)
+      if (!nodes_[i].prefill) out.push_back(i);
+    return out;
+  }
+  for (auto it = by_load_.begin(); it != by_load_.end() && out.size() < o_.candidates / 2; ++it)
+    out.push_back(it->second);
+  return out;
+}
+
+sched::DecodeView Cluster::decode_view(uint32_t i, uint64_t tokens, uint64_t answer) const {
+  const Node& n = nodes_[i];
+  return {.name = n.name,
+          .usable = !n.draining,
+          .room = n.decoder->reserved() + n.coming_reserved + tokens + answer <= o_.decode_tokens,
+          .requests = n.decoder->running() + n.coming,
+          .context_tokens = n.decoder->context() + n.coming_tokens};
+}
+
+void Cluster::place(uint32_t id) {
+  Job& job = jobs_[id];
+  const auto match = index_.match(job.tags, nodes_.size());
+  const auto prefills = weighed(match), decodes = decoders();
+  sched::View view;
+  for (const uint32_t i : prefills) {
+    const Node& n = nodes_[i];
+    view.prefill.push_back({.name = n.name,
+                            .usable = !n.draining && fits(job.tokens),
+                            .match = match[i],
+                            .queue_ms = n.ledger.wait_ms(now_),
+                            .queued_tokens = n.ledger.tokens(),
+                            .requests = n.requests,
+                            .assigned = n.assigned});
+  }
+  for (const uint32_t i : decodes) view.decode.push_back(decode_view(i, job.tokens, job.answer));
+  const sched::Ask ask{.tokens = job.tokens, .block_tokens = block(), .number = decided_};
+  const sched::Decision d = sched::choose(view, ask, policy(), cost_);
+  const Verdict verdict =
+      sched::admit(d, job.tokens, o_.admission, forecast_, decode_nodes_, cost_, now_);
+  if (verdict != Verdict::kAccept) return reject(id, verdict);
+  job.prefill = prefills[d.prefill];
+  job.decode = decodes[d.decode];
+  job.predicted_ttft_ms = d.ttft_ms() + to_ms(o_.overhead);
+  charge(id, d);
+  if (d.chosen.fetch_ms > 0) fetch(id, match, d);
+  events_.push(now_ + o_.overhead, {Kind::kQueue, id});
+}
+
+// Before anything else is decided: the next of the same burst must see it.
+void Cluster::charge(uint32_t id, const sched::Decision& d) {
+  Job& job = jobs_[id];
+  Node& p = nodes_[job.prefill];
+  Node& q = nodes_[job.decode];
+  p.ledger.charge(id + 1, d.chosen.prefill_ms, job.tokens - d.chosen.reused_tokens, now_);
+  ++p.assigned;
+  ++p.requests;
+  requeue(job.prefill);
+  ++q.coming;
+  q.coming_tokens += job.tokens;
+  q.coming_reserved += job.tokens + job.answer;
+  reload(job.decode);
+  const Time until = now_ + from_seconds(d.ttft_ms() / 1e3) + o_.overhead + kGuessSlack;
+  if (nodes_[job.prefill].cache) job.guess = index_.guess(slot(job.prefill), job.tags, until);
+  forecast_.dispatched(id, job.tokens, now_ + from_seconds(job.predicted_ttft_ms / 1e3));
+}
+
+// From the holder of the longest match whose NIC is least used.
+void Cluster::fetch(uint32_t id, const std::vector<uint32_t>& match, const sched::Decision& d) {
+  Job& job = jobs_[id];
+  const uint64_t blocks = d.chosen.reused_tokens / block();
+  uint32_t from = UINT32_MAX;
+  for (uint32_t i = 0; i < match.size(); ++i)
+    if (i != job.prefill && match[i] >= blocks &&
+        (from == UINT32_MAX || network_.sending(i) < network_.sending(from)))
+      from = i;
+  if (from == UINT32_MAX) return;
+  const double bytes = kv_bytes(d.chosen.reused_tokens - d.chosen.local_tokens);
+  job.fetched_blocks = blocks;
+  job.fetching = true;
+  flow_of_[network_.start(from, job.prefill, bytes, now_)] = id;
+  ++result_.fetches;
+  result_.fetched_bytes += bytes;
+  result_.moved_bytes += bytes;
+  reflow();
+}
+
+void SimOptions::describe(OptionList& v) {
+  v("engine", engine,
+    "disaggregated: prefill and decode nodes; coupled: every node does both, prompts first; "
+    "chunked: both, prompts in chunks beside decoding",
+    kEngines);
+  v("prefill", prefill, "prefill nodes");
+  v("decode", decode, "decode nodes; coupled engines have the sum of both");
+  v("cache-tokens", cache_tokens, "tokens of KV that each prefill node caches; 0: none");
+  v("decode-tokens", decode_tokens, "tokens of KV that a decode node has room for");
+  v("nic-gbps", nic_gbps, "of each node's NIC, each way; 0: what the model says");
+  v("overhead", overhead, "of a decision and its messages, part of every TTFT");
+  v("policy", policy.policy, "how prefill nodes are chosen",
+    {"kvcache", "local", "load", "count", "p2c", "random", "rr"});
+  v("kvcache-balancing-threshold", policy.balancing_threshold,
+    "fetch a longer prefix from elsewhere when it is this many times as long as the local one");
+  v("admission", admission.admission, "which requests are refused, and when", sched::kAdmissions);
+  v("ttft-slo", admission.ttft_slo, "promise for the time to first token; 0s: none");
+  v("tbt-slo", admission.tbt_slo, "promise for the longest tenth of token gaps; 0s: none");
+  v("decode-time", admission.decode_time, "how long a request decodes, until that was observed");
+  v("prefill-order", prefill_order, "of a prefill node's queue", sched::kPrefillOrders);
+  v("ageing", ageing, "of srpf: a second of waiting counts like this many seconds less to compute");
+  v("pd-control", pd_control, "move nodes between prefill and decode as their loads change");
+  v("pd-interval", pd.interval, "between decisions of --pd-control");
+  v("pd-cooldown", pd.cooldown, "after a move");
+  v("pd-deadband", pd.band, "imbalance that is left alone");
+  v("candidates", candidates, "nodes to weigh for a request in clusters with more than that");
+  v("chunk", chunk_tokens, "tokens of a chunk, for --engine chunked");
+}
+
+Result<> check(const SimOptions& o) {
+  using ull = unsigned long long;
+  const auto nodes = o.prefill + o.decode;
+  if (o.prefill < 1 || (o.decode < 1 && o.engine == "disaggregated"))
+    return fail(Code::kInvalid, "%llu prefill and %llu decode nodes: want at least one of each",
+                static_cast<ull>(o.prefill), static_cast<ull>(o.decode));
+  if (nodes > kNodesMax)
+    return fail(Code::kInvalid, "%llu nodes: %llu at most", static_cast<ull>(nodes),
+                static_cast<ull>(kNodesMax));
+  if (!(o.nic_gbps >= 0) || o.nic_gbps > 1e6)
+    return fail(Code::kInvalid, "--nic-gbps %g: want 0 to 1000000", o.nic_gbps);
+  if (!(o.policy.balancing_threshold >= 1))
+    return fail(Code::kInvalid, "--kvcache-balancing-threshold %g: want 1 or more",
+                o.policy.balancing_threshold);
+  if (!(o.ageing >= 0) || !(o.pd.band >= 1))
+    return fail(Code::kInvalid, "--ageing %g, --pd-deadband %g: want at least 0 and 1", o.ageing,
+                o.pd.band);
+  if (o.chunk_tokens < 1 || o.candidates < 2)
+    return fail(Code::kInvalid, "--chunk %llu, --candidates %llu: want at least 1 and 2",
+                static_cast<ull>(o.chunk_tokens), static_cast<ull>(o.candidates));
+  if (o.cache_tokens > 1'000'000'000 || o.decode_tokens < 1)
+    return fail(Code::kInvalid, "--cache-tokens %llu, --decode-tokens %llu: out of range",
+                static_cast<ull>(o.cache_tokens), static_cast<ull>(o.decode_tokens));
+  if (o.overhead.count() < 0 || o.pd.interval.count() <= 0 || o.admission.decode_time.count() <= 0)
+    return fail(Code::kInvalid, "--overhead, --pd-interval and --decode-time must not be negative");
+  return {};
+}
+
+Result<SimResult> simulate(const trace::Trace& trace, const std::vector<trace::Arrived>& arrivals,
+                           const spec::ModelSpec& spec, const SimOptions& options) {
+  MC_TRY_(check(options));
+  if (arrivals.size() >= UINT32_MAX) return fail(Code::kNoSpace, "too many requests");
+  return Cluster(trace, arrivals, spec, options).run();
+}
+
+}  // namespace mc::sim

@@ -1,0 +1,98 @@
+// A serving cluster in virtual time: the same routing, cost model, queue ledger, prefix index,
+// admission, prefill order, P/D control and block manager as the live programs, over simulated
+// nodes, NICs and engines. The same trace, options and seed give the same results, bit by bit.
+//
+// What is modelled. A request arrives, is routed at once (choose()), and joins its prefill node's
+// queue after `overhead`; a longer prefix held elsewhere is fetched over the network meanwhile.
+// Its prompt is computed alone, reusing what the node's cache (a serve::BlockManager) holds when it
+// starts. Its KV then crosses the network, is loaded, and joins the decode batch between steps.
+// TTFT ends with the first step's token. Nothing of this is overlapped, as in the calibration.
+// With engine coupled or chunked every node computes prompts and decodes; see decoder.h.
+//
+// What is not: prefill in groups of nodes, and memory pressure of prefill engines.
+//
+// Large clusters: with more than `candidates` nodes, kvcache, local and load weigh the nodes with
+// the longest matches and those with the shortest queues, half each, instead of all.
+//
+// Thread: one owner. Pure: no clock, no I/O.
+// Source: Mooncake, sections 4 and 5.1; timing: spec/model_spec.h.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "base/options.h"
+#include "base/result.h"
+#include "sched/admission.h"
+#include "sched/pd_control.h"
+#include "sched/policy.h"
+#include "sched/prefill_order.h"
+#include "sim/decoder.h"
+#include "spec/model_spec.h"
+#include "trace/player.h"
+#include "trace/report.h"
+
+namespace mc::sim {
+
+inline const std::vector<std::string> kEngines = {"disaggregated", "coupled", "chunked"};
+inline constexpr uint64_t kNodesMax = 30'000;
+
+struct SimOptions {
+  std::string engine = "disaggregated";
+  uint64_t prefill = 8, decode = 8;    // coupled, chunked: their sum is the number of nodes
+  uint64_t cache_tokens = 3'000'000;   // of KV that each node caches; 0: none
+  uint64_t decode_tokens = 1'200'000;  // of KV that a decode node computes on
+  double nic_gbps = 0;                 // of each node, both ways; 0: the model's
+  Duration overhead{std::chrono::milliseconds(50)};  // of a decision and its messages
+  double load_bytes_per_s = 101e9;                   // of KV into fast memory
+  double join_share = 0.7;
+  uint64_t chunk_tokens = 1536;
+  double chunk_penalty = 1.22;
+  sched::PolicyOptions policy;  // promises here are not used: admission has them
+  sched::AdmissionOptions admission;
+  std::string prefill_order = "fcfs";
+  double ageing = 0.1;
+  bool pd_control = false;
+  sched::PdOptions pd;
+  uint64_t candidates = 64;
+  Duration sample{0};  // of the timeline; 0: none
+  bool keep_gaps = false;
+
+  void describe(OptionList& v);
+};
+
+struct Sample {  // of the timeline
+  double at_s = 0;
+  uint64_t prefill_nodes = 0, decode_nodes = 0;
+  double prefill_load = 0, decode_load = 0;  // of their promises (30 s, 100 ms when there is none)
+  uint64_t queued = 0, decoding = 0, rejected = 0;  // rejected: so far
+};
+
+struct Move {
+  double at_s = 0;
+  std::string node, to, reason;
+};
+
+struct SimResult {
+  std::vector<trace::RequestResult> requests;  // in order of the trace
+  double prefill_busy_s = 0;                   // computing prompts, all nodes
+  double wasted_prefill_s = 0;                 // of prompts refused or lost afterwards
+  uint64_t rejected_after_prefill = 0;
+  uint64_t fetches = 0;
+  double fetched_bytes = 0, moved_bytes = 0;      // moved: fetches and prefill to decode
+  uint64_t full_blocks = 0, hit_full_blocks = 0;  // of prompts that were computed
+  double duration_s = 0;
+  uint64_t events = 0;
+  double steps = 0, token_steps = 0;  // of decode
+  std::vector<Sample> timeline;
+  std::vector<Move> moves;
+  std::vector<double> prefill_busy_share;  // by node
+};
+
+// `arrivals` from trace::schedule of `trace`. Errors: kInvalid for options that make no sense.
+Result<SimResult> simulate(const trace::Trace& trace, const std::vector<trace::Arrived>& arrivals,
+                           const spec::ModelSpec& spec, const SimOptions& options);
+
+Result<> check(const SimOptions& options);
+
+}  // namespace mc::sim

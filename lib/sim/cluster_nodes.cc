@@ -1,0 +1,361 @@
+#include <algorithm>
+
+#include "sim/cluster_state.h"
+
+namespace mc::sim {
+namespace {
+constexpr double kTtftPromise = 30'000, kTbtPromise = 100;  // ms, for loads without promises
+}
+
+void Cluster::enqueue(uint32_t id) {
+  Node& n = nodes_[jobs_[id].prefill];
+  n.queue.push_back(id);
+  n.work.push_back({.left_ms = cost_.prefill_ms(jobs_[id].tokens, 0),
+                    .since = now_,
+                    .ready = !jobs_[id].fetching});
+  if (n.cache && o_.prefill_order != "fcfs")
+    n.work.back().left_ms = cost_.prefill_ms(
+        jobs_[id].tokens,
+        std::max(jobs_[id].fetched_blocks, n.cache->match(jobs_[id].hashes, jobs_[id].tokens)) *
+            block());
+  start(jobs_[id].prefill);
+}
+
+void Cluster::start(uint32_t node) {
+  Node& n = nodes_[node];
+  if (n.computing) return;
+  const size_t at = sched::next_prefill(n.work, o_.prefill_order == "srpf", o_.ageing, now_);
+  if (at == n.work.size()) return;
+  const uint32_t id = n.queue[at];
+  n.queue.erase(n.queue.begin() + static_cast<std::ptrdiff_t>(at));
+  n.work.erase(n.work.begin() + static_cast<std::ptrdiff_t>(at));
+  Job& job = jobs_[id];
+  job.reused = reuse(n, job);
+  job.started = now_;
+  n.computing = true;
+  const double seconds = spec::prefill_seconds(spec_, job.tokens, job.reused);
+  n.busy_s += seconds;
+  events_.push(now_ + from_seconds(seconds), {Kind::kComputed, id});
+}
+
+// Locks what the prompt needs and says how many of its tokens need no computing.
+uint64_t Cluster::reuse(Node& n, Job& job) {
+  result_.full_blocks += job.hashes.size();
+  if (!n.cache) return 0;
+  const auto tx = n.cache->allocate({.request = {},
+                                     .hashes = job.hashes,
+                                     .prompt_tokens = job.tokens,
+                                     .blocks = trace::blocks(job.tokens, block()),
+                                     .lease = std::chrono::hours(1000)},
+                                    now_);
+  MC_CHECK(tx.has_value());  // one prompt at a time, and it fits
+  job.tx = *tx;
+  const uint64_t most = serve::reusable_blocks(job.tokens, block());
+  const uint64_t hit = n.cache->find(job.tx)->hit;
+  const uint64_t reused = std::max(hit, std::min(job.fetched_blocks, most));
+  result_.hit_full_blocks += reused;
+  return reused * block();
+}
+
+// The prompt's blocks are cached, and the index is told what came and went.
+void Cluster::publish(uint32_t node, Job& job) {
+  Node& n = nodes_[node];
+  if (n.cache) {
+    n.cache->computed(job.tx, job.hashes.size());
+    MC_CHECK(n.cache->commit(job.tx).has_value());
+    const auto changes = n.cache->events_since(n.events_seen, kEventsKept);
+    MC_CHECK(changes.has_value());
+    for (const serve::KvEvent& e : *changes) {
+      if (e.stored)
+        index_.add(slot(node), e.hash.tag());
+      else
+        index_.remove(slot(node), e.hash.tag());
+    }
+    n.events_seen = n.cache->events_last();
+  }
+  if (job.guess) index_.withdraw(job.guess);
+  std::vector<BlockHash>().swap(job.hashes);
+  std::vector<uint64_t>().swap(job.tags);
+}
+
+void Cluster::computed(uint32_t id) {
+  Job& job = jobs_[id];
+  const uint32_t node = job.prefill;
+  Node& n = nodes_[node];
+  job.computed = now_;
+  publish(node, job);
+  n.ledger.finish(id + 1, now_);
+  --n.requests;
+  n.computing = false;
+  requeue(node);
+  const double seconds = to_seconds(now_ - job.started);
+  result_.prefill_busy_s += seconds;
+  Node& q = nodes_[job.decode];
+  sched::DecodeView there = decode_view(job.decode, 0, 0);
+  there.requests = q.decoder->running() + q.decoder->waiting();
+  there.context_tokens = q.decoder->context() + q.decoder->waiting_tokens();
+  if (const Verdict v = sched::admit_decode(there, job.tokens, o_.admission, cost_);
+      v != Verdict::kAccept) {
+    ++result_.rejected_after_prefill;
+    result_.wasted_prefill_s += seconds;
+    arrived_there(job);
+    reject(id, v);
+  } else {
+    flow_of_[network_.start(node, job.decode, kv_bytes(job.tokens), now_)] = id;
+    result_.moved_bytes += kv_bytes(job.tokens);
+    reflow();
+  }
+  start(node);
+  settle_role(node);
+}
+
+void Cluster::flows() {
+  for (const Network::FlowId flow : network_.finished(now_)) {
+    const uint32_t id = flow_of_.at(flow);
+    flow_of_.erase(flow);
+    Job& job = jobs_[id];
+    if (job.fetching) {
+      fetched(id);
+    } else {
+      const double seconds = kv_bytes(job.tokens) / o_.load_bytes_per_s;
+      events_.push(now_ + from_seconds(seconds), {Kind::kLoaded, id});
+    }
+  }
+  reflow();
+}
+
+void Cluster::fetched(uint32_t id) {
+  Job& job = jobs_[id];
+  job.fetching = false;
+  Node& n = nodes_[job.prefill];
+  for (size_t i = 0; i < n.queue.size(); ++i)
+    if (n.queue[i] == id) n.work[i].ready = true;
+  start(job.prefill);
+}
+
+void Cluster::arrived_there(const Job& job) {
+  Node& n = nodes_[job.decode];
+  --n.coming;
+  n.coming_tokens -= job.tokens;
+  n.coming_reserved -= job.tokens + job.answer;
+  reload(job.decode);
+}
+
+void Cluster::loaded(uint32_t id) {
+  Job& job = jobs_[id];
+  job.ready = now_;
+  arrived_there(job);
+  forecast_.decoding(id, now_);
+  nodes_[job.decode].decoder->ready({id, job.tokens, job.answer, job.reused}, now_);
+  reload(job.decode);
+  restep(job.decode);
+}
+
+void Cluster::restep(uint32_t node) {
+  Node& n = nodes_[node];
+  ++n.turn;
+  if (n.decoder->deadline() != Time::max())
+    events_.push(n.decoder->deadline(), {Kind::kStep, node, n.turn});
+}
+
+void Cluster::step(uint32_t node) {
+  std::vector<Decoded> ended;
+  nodes_[node].decoder->tick(now_, ended);
+  for (Decoded& d : ended) done(d);
+  if (!coupled_) reload(node);
+  restep(node);
+  settle_role(node);
+}
+
+void Cluster::done(Decoded& d) {
+  const auto id = static_cast<uint32_t>(d.job);
+  Job& job = jobs_[id];
+  trace::RequestResult& out = result_.requests[id];
+  if (coupled_) {
+    job.ready = d.first_token;
+    job.computed = d.first_token;
+    job.started = d.first_token - from_seconds(d.busy_s);
+    result_.prefill_busy_s += d.busy_s;
+    Node& n = nodes_[job.prefill];
+    --n.requests;
+    n.ledger.finish(id + 1, now_);
+    n.busy_s += d.busy_s;
+  }
+  out.status = trace::Status::kOk;
+  out.http = 200;
+  out.output = job.answer;
+  out.cached = job.reused;
+  out.prefill = nodes_[job.prefill].name;
+  out.decode = nodes_[job.decode].name;
+  out.queue_ms = to_ms(job.started - job.due);
+  out.prefill_ms = to_ms(job.computed - job.started);
+  out.transfer_ms = to_ms(job.ready - job.computed);
+  out.first_step_ms = to_ms(d.first_token - job.ready);
+  if (job.predicted_ttft_ms > 0) out.predicted_ttft_ms = job.predicted_ttft_ms;
+  out.ttft_ms = to_ms(d.first_token - job.due);
+  out.e2e_ms = to_ms(now_ - job.due);
+  for (const double gap : d.gaps_list) out.gaps_ms.push_back(gap * 1e3);
+  if (d.tbt_s) out.told_tbt_ms = *d.tbt_s * 1e3;
+  forecast_.ended(id, now_);
+  last_ = now_;
+  --unfinished_;
+}
+
+void Cluster::reject(uint32_t id, Verdict verdict) {
+  trace::RequestResult& out = result_.requests[id];
+  const bool slo = verdict == Verdict::kTtft || verdict == Verdict::kTbt;
+  out.status = slo ? trace::Status::kRejected : trace::Status::kFailed;
+  out.http = slo ? 429 : 503;
+  out.reason = verdict == Verdict::kNoPrefill && !fits(jobs_[id].tokens) ? "too_large"
+                                                                         : sched::name(verdict);
+  forecast_.ended(id, now_);
+  last_ = now_;
+  --unfinished_;
+  ++rejected_;
+}
+
+void Cluster::place_coupled(uint32_t id) {
+  Job& job = jobs_[id];
+  if (!fits(job.tokens)) return reject(id, Verdict::kNoPrefill);
+  const auto match = index_.match(job.tags, nodes_.size());
+  sched::View view;
+  for (uint32_t i = 0; i < nodes_.size(); ++i)
+    view.prefill.push_back({.name = nodes_[i].name,
+                            .match = match[i],
+                            .queue_ms = nodes_[i].ledger.wait_ms(now_),
+                            .queued_tokens = nodes_[i].ledger.tokens(),
+                            .requests = nodes_[i].requests,
+                            .assigned = nodes_[i].assigned});
+  view.decode.push_back({.name = "all"});
+  const sched::Ask ask{.tokens = job.tokens, .block_tokens = block(), .number = decided_};
+  sched::PolicyOptions options = policy();
+  if (options.policy == "kvcache") options.policy = "local";  // nodes do not fetch
+  const sched::Decision d = sched::choose(view, ask, options, cost_);
+  job.prefill = job.decode = static_cast<uint32_t>(d.prefill);
+  Node& n = nodes_[job.prefill];
+  ++n.requests;
+  ++n.assigned;
+  job.reused = reuse(n, job);
+  n.ledger.charge(id + 1, cost_.prefill_ms(job.tokens, job.reused), job.tokens - job.reused, now_);
+  publish(job.prefill, job);
+  n.decoder->ready({id, job.tokens, job.answer, job.reused}, now_);
+  restep(job.prefill);
+}
+
+std::pair<uint64_t, uint64_t> Cluster::load_key(uint32_t i) const {
+  const Node& n = nodes_[i];
+  if (n.draining || n.prefill) return {UINT64_MAX, 0};
+  return {n.decoder->running() + n.decoder->waiting() + n.coming,
+          n.decoder->context() + n.decoder->waiting_tokens() + n.coming_tokens};
+}
+
+void Cluster::requeue(uint32_t i) {
+  Node& n = nodes_[i];
+  if (!n.prefill) return;
+  by_queue_.erase({n.idle_at, i});
+  n.idle_at = n.draining             ? Time::max()
+              : n.ledger.jobs() == 0 ? Time{}
+                                     : now_ + from_seconds(n.ledger.wait_ms(now_) / 1e3);
+  by_queue_.insert({n.idle_at, i});
+}
+
+void Cluster::reload(uint32_t i) {
+  if (coupled_ || decode_nodes_ <= o_.candidates) return;
+  const auto key = load_key(i);
+  auto& old = load_keys_[i];
+  by_load_.erase({old, i});
+  old = key;
+  by_load_.insert({key, i});
+}
+
+Sample Cluster::measure() const {
+  Sample s;
+  s.at_s = to_seconds(now_ - start_);
+  s.rejected = rejected_;
+  for (const Node& n : nodes_) {
+    if (n.prefill) {
+      ++s.prefill_nodes;
+      s.prefill_load += n.ledger.wait_ms(now_) / promise(o_.admission.ttft_slo, kTtftPromise);
+      s.queued += n.requests;
+    }
+    if (n.decoder && (!n.prefill || coupled_)) {
+      ++s.decode_nodes;
+      const uint64_t batch = n.decoder->running() + n.decoder->waiting();
+      s.decode_load += cost_.step_ms(batch, n.decoder->context() + n.decoder->waiting_tokens()) /
+                       promise(o_.admission.tbt_slo, kTbtPromise);
+      s.decoding += batch;
+    }
+  }
+  if (s.prefill_nodes) s.prefill_load /= static_cast<double>(s.prefill_nodes);
+  if (s.decode_nodes) s.decode_load /= static_cast<double>(s.decode_nodes);
+  return s;
+}
+
+void Cluster::control() {
+  const Sample s = measure();
+  control_.sample(s.prefill_load, s.decode_load);
+  if (now_ >= control_.deadline()) {
+    const auto d = control_.decide(s.prefill_nodes, s.decode_nodes, now_);
+    if (d.move != sched::PdMove::kNone) move(d);
+  }
+  if (!over()) events_.push(now_ + std::chrono::seconds(1), {Kind::kControl});
+}
+
+// The node with the least to finish drains, then changes sides.
+void Cluster::move(const sched::PdDecision& d) {
+  const bool from_prefill = d.move == sched::PdMove::kToDecode;
+  uint32_t donor = UINT32_MAX;
+  double least = INFINITY;
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    const Node& n = nodes_[i];
+    if (n.draining) return;  // one at a time
+    if (n.prefill != from_prefill) continue;
+    const double load = from_prefill ? n.ledger.wait_ms(now_)
+                                     : static_cast<double>(n.decoder->running() + n.coming);
+    if (load < least) {
+      least = load;
+      donor = i;
+    }
+  }
+  if (donor == UINT32_MAX) return;
+  nodes_[donor].draining = true;
+  result_.moves.push_back({to_seconds(now_ - start_), nodes_[donor].name,
+                           from_prefill ? "decode" : "prefill", d.reason});
+  requeue(donor);
+  reload(donor);
+  settle_role(donor);
+}
+
+void Cluster::settle_role(uint32_t i) {
+  Node& n = nodes_[i];
+  if (!n.draining) return;
+  if (n.prefill) {
+    if (n.requests > 0) return;
+    by_queue_.erase({n.idle_at, i});
+    --prefill_nodes_;
+    n.draining = false;
+    become_decode(i);
+  } else {
+    if (n.coming > 0 || n.decoder->running() + n.decoder->waiting() > 0) return;
+    by_load_.erase({load_keys_[i], i});
+    --decode_nodes_;
+    n.draining = false;
+    become_prefill(i);
+  }
+}
+
+void Cluster::finish() {
+  MC_CHECK(unfinished_ == 0);
+  result_.duration_s = to_seconds(last_ - start_);
+  for (const Node& n : nodes_) {
+    if (n.decoder) {
+      result_.steps += static_cast<double>(n.decoder->steps());
+      result_.token_steps += static_cast<double>(n.decoder->token_steps());
+    }
+    if (n.prefill)
+      result_.prefill_busy_share.push_back(result_.duration_s > 0 ? n.busy_s / result_.duration_s
+                                                                  : 0);
+  }
+}
+
+}  // namespace mc::sim

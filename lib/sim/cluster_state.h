@@ -1,0 +1,200 @@
+// The state of a simulated cluster; private to cluster*.cc.
+//
+// Thread: one owner. Pure: time is what the events say.
+#pragma once
+#include <cmath>
+#include <memory>
+#include <set>
+#include <unordered_map>
+
+#include "sched/ledger.h"
+#include "sched/prefix_index.h"
+#include "serve/block_manager.h"
+#include "sim/cluster.h"
+#include "sim/events.h"
+#include "sim/network.h"
+
+namespace mc::sim {
+
+using sched::Verdict;
+
+inline constexpr size_t kEventsKept = 2048;  // of a block manager; they are taken at once
+
+enum class Kind : uint8_t { kArrive, kQueue, kComputed, kFlow, kLoaded, kStep, kSample, kControl };
+struct Event {
+  Kind kind;
+  uint32_t at = 0;  // job or node
+  uint64_t turn = 0;
+};
+
+struct Job {
+  const trace::Arrived* arrived = nullptr;
+  std::vector<BlockHash> hashes;  // of full blocks
+  std::vector<uint64_t> tags;
+  uint64_t tokens = 0, answer = 0;
+  uint32_t prefill = 0, decode = 0;
+  double predicted_ttft_ms = 0;
+  uint64_t fetched_blocks = 0;
+  bool fetching = false;
+  sched::PrefixIndex::Guess guess = 0;
+  serve::TxId tx = 0;
+  uint64_t reused = 0;
+  Time due{}, started{}, computed{}, ready{};
+};
+
+struct Node {
+  std::string name;
+  bool prefill = false, draining = false;
+  // Prefill.
+  std::unique_ptr<serve::BlockManager> cache;
+  uint64_t events_seen = 0;
+  sched::Ledger ledger;
+  std::vector<sched::PrefillWork> work;
+  std::vector<uint32_t> queue;  // jobs, beside work
+  bool computing = false;
+  uint64_t requests = 0, assigned = 0;
+  double busy_s = 0;
+  Time idle_at{};  // its place among the shortest queues
+  // Decode.
+  std::unique_ptr<Decoder> decoder;
+  uint64_t turn = 0;                                            // of the newest step event
+  uint64_t coming = 0, coming_tokens = 0, coming_reserved = 0;  // sent here, not yet there
+};
+
+class Cluster {
+ public:
+  Cluster(const trace::Trace& trace, const std::vector<trace::Arrived>& arrivals,
+          const spec::ModelSpec& spec, const SimOptions& o)
+      : trace_(trace),
+        arrivals_(arrivals),
+        o_(o),
+        cost_(spec),
+        spec_(spec),
+        index_(size_t{1} << 26),
+        network_(o.prefill + o.decode, nic(spec, o)),
+        forecast_(o.admission.decode_time),
+        control_(o.pd),
+        coupled_(o.engine != "disaggregated") {
+    make_nodes();
+    jobs_.resize(arrivals.size());
+    result_.requests.resize(arrivals.size());
+    if (!arrivals.empty()) events_.push(start_ + arrivals[0].due, {Kind::kArrive, 0});
+    if (o.sample.count() > 0) events_.push(start_, {Kind::kSample});
+    if (o.pd_control && !coupled_) events_.push(start_, {Kind::kControl});
+  }
+
+  SimResult run();
+
+ private:
+  static double nic(const spec::ModelSpec& spec, const SimOptions& o) {
+    return o.nic_gbps > 0 ? o.nic_gbps * 1e9 / 8 : spec.cost.transfer_bytes_per_s;
+  }
+
+  void make_nodes();
+  uint64_t block() const { return trace_.block_tokens; }
+  uint64_t cache_blocks() const { return o_.cache_tokens / block(); }
+  double kv_bytes(uint64_t tokens) const {
+    return static_cast<double>(tokens * spec_.kv_bytes_per_token());
+  }
+
+  void become_prefill(uint32_t i);
+  void become_decode(uint32_t i);
+  void handle(const Event& e);
+
+  // Arrival and routing.
+  void arrive(uint32_t id);
+  bool fits(uint64_t tokens) const {
+    return o_.cache_tokens == 0 || trace::blocks(tokens, block()) <= cache_blocks();
+  }
+
+  bool weigh_some() const {
+    const std::string& p = o_.policy.policy;
+    return prefill_nodes_ > o_.candidates && (p == "kvcache" || p == "local" || p == "load");
+  }
+
+  std::vector<uint32_t> weighed(const std::vector<uint32_t>& match) const;
+  std::vector<uint32_t> decoders() const;
+  sched::DecodeView decode_view(uint32_t i, uint64_t tokens, uint64_t answer) const;
+  void place(uint32_t id);
+  sched::PolicyOptions policy() const {
+    sched::PolicyOptions p = o_.policy;
+    p.ttft_slo = p.tbt_slo = Duration{0};
+    return p;
+  }
+
+  void charge(uint32_t id, const sched::Decision& d);
+  void fetch(uint32_t id, const std::vector<uint32_t>& match, const sched::Decision& d);
+  sched::PrefixIndex::Slot slot(uint32_t node) const {
+    return static_cast<sched::PrefixIndex::Slot>(node);
+  }
+
+  // Prefill.
+  void enqueue(uint32_t id);
+  void start(uint32_t node);
+  uint64_t reuse(Node& n, Job& job);
+  void publish(uint32_t node, Job& job);
+  void computed(uint32_t id);
+
+  // Network and decode.
+  void reflow() {
+    if (const auto at = network_.deadline()) events_.push(*at, {Kind::kFlow, 0, ++flow_turn_});
+  }
+
+  void flows();
+  void fetched(uint32_t id);
+  void arrived_there(const Job& job);
+  void loaded(uint32_t id);
+  void restep(uint32_t node);
+  void step(uint32_t node);
+  void done(Decoded& d);
+  void reject(uint32_t id, Verdict verdict);
+
+  // Coupled nodes.
+  void place_coupled(uint32_t id);
+
+  // Orders of nodes, samples, control.
+  std::pair<uint64_t, uint64_t> load_key(uint32_t i) const;
+  void requeue(uint32_t i);
+  void reload(uint32_t i);
+  double promise(Duration slo, double otherwise) const {
+    return slo.count() > 0 ? to_ms(slo) : otherwise;
+  }
+
+  Sample measure() const;
+  bool over() const { return unfinished_ == 0 && result_.requests.size() == decided_; }
+
+  void sample() {
+    result_.timeline.push_back(measure());
+    if (!over()) events_.push(now_ + o_.sample, {Kind::kSample});
+  }
+
+  void control();
+  void move(const sched::PdDecision& d);
+  void settle_role(uint32_t i);
+  void finish();
+
+  const trace::Trace& trace_;
+  const std::vector<trace::Arrived>& arrivals_;
+  const SimOptions& o_;
+  sched::Cost cost_;
+  const spec::ModelSpec& spec_;
+  sched::PrefixIndex index_;
+  Network network_;
+  sched::DecodeForecast forecast_;
+  sched::PdControl control_;
+  const bool coupled_;
+  std::vector<Node> nodes_;
+  std::vector<Job> jobs_;
+  size_t prefill_nodes_ = 0, decode_nodes_ = 0;
+  std::set<std::pair<Time, uint32_t>> by_queue_;
+  std::set<std::pair<std::pair<uint64_t, uint64_t>, uint32_t>> by_load_;
+  std::unordered_map<uint32_t, std::pair<uint64_t, uint64_t>> load_keys_;
+  std::unordered_map<Network::FlowId, uint32_t> flow_of_;
+  Events<Event> events_;
+  uint64_t flow_turn_ = 0, decided_ = 0, unfinished_ = 0, rejected_ = 0;
+  const Time start_{};
+  Time now_{}, last_{};  // last: when a request ended
+  SimResult result_;
+};
+
+}  // namespace mc::sim

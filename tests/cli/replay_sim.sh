@@ -1,0 +1,55 @@
+# mc-replay sim: one run, sweeps, gates, files, and what is refused.
+. "$(dirname "$0")/../common.inc"
+replay=$MC_BIN/mc-replay
+[ -x "$replay" ] || skip "mc-replay is not built in $MC_BIN"
+profile=$MC_SOURCE/configs/profiles/sample.json
+model=$MC_SOURCE/configs/models/llama3-70b.json
+expect 0 "$replay" synth --profile "$profile" --seed 1 --out "$T/t.jsonl"
+
+# The same seed gives the same bytes; all requests end; files are written.
+sim() { "$replay" sim "$T/t.jsonl" --model "$model" --prefill 2 --decode 2 "$@"; }
+expect 0 sim --output json --requests "$T/r.jsonl" --timeline "$T/tl.csv" --report "$T/r.json"
+cp "$T/out" "$T/first"
+expect 0 sim --output json
+cmp "$T/out" "$T/first" || die "two runs of one seed differ"
+python3 - "$T/first" "$T/r.jsonl" "$T/tl.csv" <<'PY' || die "sim --output json is not what it should be"
+import json, sys
+a = json.load(open(sys.argv[1]))
+assert a['schema'] == 'mc-replay/1' and a['mode'] == 'sim', a
+n = a['requests']['sent']
+assert n > 0 and a['requests']['ok'] == n, a['requests']
+rows = [json.loads(l) for l in open(sys.argv[2])]
+assert len(rows) == n
+for r in rows:
+    parts = r['queue_ms'] + r['prefill_ms'] + r['transfer_ms'] + r['first_step_ms']
+    assert abs(parts - r['ttft_ms']) < 0.01, r
+assert sum(r['cached'] for r in rows) == a['cache']['hit_tokens'] > 0
+assert open(sys.argv[3]).readline().startswith('at_s,prefill_nodes'), 'timeline'
+assert a['options']['policy'] == 'kvcache' and a['sim']['events'] > n
+PY
+
+# A sweep is a row for each combination.
+expect 0 sim --sweep policy=kvcache,random --sweep pd=1:3,3:1
+[ "$(grep -c '^policy=' "$T/out")" = 4 ] || die "$(cat "$T/out")"
+expect 0 sim --sweep policy=count,rr --repeat 2 --qps 2 --output json
+python3 - "$T/out" <<'PY' || die "the study's JSON is not what it should be"
+import json, sys
+a = json.load(open(sys.argv[1]))
+assert [p['setting'] for p in a['points']] == [{'policy': 'count'}, {'policy': 'rr'}], a['points']
+assert all(len(p['runs']) == 2 and p['figures']['ttft_mean_s']['ci95'] >= 0 for p in a['points'])
+PY
+
+# Gates, and what makes no sense.
+expect 0 sim --require 'failed==0'
+expect 5 sim --require 'mean.ttft_s<0.001'
+expect 2 sim --sweep policy=best
+expect 2 sim --sweep polcy=rr
+grep -q "did you mean 'policy'" "$T/err" || die "$(cat "$T/err")"
+expect 2 sim --sweep speed=1,2 --sweep speed=3
+expect 2 sim --prefill 0
+grep -q 'at least one of each' "$T/err" || die "$(cat "$T/err")"
+expect 2 sim --speed -1
+expect 2 sim --sweep speed=1,2 --requests "$T/x"
+expect 1 "$replay" sim "$T/absent.jsonl" --model "$model"
+expect 1 "$replay" sim "$T/t.jsonl" --model "$T/absent.json"
+expect 2 "$replay" sim

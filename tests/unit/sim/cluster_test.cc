@@ -1,0 +1,245 @@
+#include "sim/cluster.h"
+
+#include <doctest/doctest.h>
+
+#include <cstdlib>
+#include <filesystem>
+
+#include "base/json.h"
+#include "base/random.h"
+#include "sim/study.h"
+
+using namespace mc;
+using namespace mc::sim;
+using namespace std::chrono_literals;
+
+namespace {
+
+trace::Record record(uint64_t ms, std::vector<uint64_t> ids, uint64_t block, uint64_t missing,
+                     uint64_t output) {
+  trace::Record r;
+  r.timestamp_ms = ms;
+  r.input_length = ids.size() * block - missing;
+  r.output_length = output;
+  r.hash_ids = std::move(ids);
+  return r;
+}
+
+trace::Trace random_trace(uint64_t seed, size_t n) {
+  Random random(seed);
+  trace::Trace t;
+  t.name = "random";
+  uint64_t next = 1, ms = 0;
+  for (size_t i = 0; i < n; ++i) {
+    ms += random.below(400);
+    std::vector<uint64_t> ids = {0};
+    if (!t.records.empty() && random.chance(0.6)) {
+      ids = t.records[random.below(t.records.size())].hash_ids;
+      if (ids.size() > 1) ids.pop_back();
+    }
+    for (uint64_t k = 1 + random.below(12); k > 0; --k) ids.push_back(next++);
+    t.records.push_back(record(ms, ids, 512, random.below(512), random.below(200)));
+  }
+  return t;
+}
+
+SimResult run(const trace::Trace& t, const SimOptions& o, const spec::ModelSpec& spec) {
+  const auto arrivals = trace::schedule(t, {});
+  REQUIRE(arrivals);
+  const auto out = simulate(t, *arrivals, spec, o);
+  REQUIRE(out);
+  return *out;
+}
+
+spec::ModelSpec large() {
+  const auto here = std::filesystem::path(__FILE__).parent_path();
+  const auto spec = spec::load_spec(
+      (here / "../../../configs/models/llama3-70b.json").lexically_normal().string());
+  REQUIRE(spec);
+  return *spec;
+}
+
+}  // namespace
+
+// The scenario of a shared system prompt: 32 blocks of 16 tokens, three requests that add a
+// question of 4 tokens each, half a millisecond a token.
+TEST_CASE("a system prompt is computed once: 32 misses, then 32 and 32 hits, 508 ms saved") {
+  trace::Trace t;
+  t.block_tokens = 16;
+  for (uint64_t i = 0; i < 3; ++i) {
+    std::vector<uint64_t> ids;
+    for (uint64_t k = 0; k < 32; ++k) ids.push_back(k);
+    ids.push_back(100 + i);
+    t.records.push_back(record(i * 1000, ids, 16, 12, 1));
+  }
+  spec::ModelSpec spec = spec::tiny();
+  spec.cost.c0 = spec.cost.c2 = 0;
+  spec.cost.c1 = 0.5e-3;
+  spec.cost.load_bytes_per_s = 1e18;
+  SimOptions o;
+  o.prefill = 2;
+  o.decode = 1;
+  const SimResult r = run(t, o, spec);
+  CHECK(r.full_blocks == 96);
+  CHECK(r.hit_full_blocks == 64);
+  CHECK(*r.requests[0].cached == 0);
+  CHECK(*r.requests[1].cached == 512);
+  CHECK(*r.requests[2].cached == 512);
+  CHECK(*r.requests[0].prefill_ms == doctest::Approx(258));
+  CHECK(*r.requests[1].prefill_ms == doctest::Approx(2));
+  const double without = 3 * 258.0, with = r.prefill_busy_s * 1e3;
+  CHECK(without - with == doctest::Approx(512));  // the 508 leaves the questions out:
+  CHECK(2 * (512 - 4) * 0.5 == 508);              // (512 - 4) x 0.5 ms, twice
+}
+
+TEST_CASE("no request is lost, parts add up, and a seed decides everything") {
+  const spec::ModelSpec spec = large();
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const trace::Trace t = random_trace(seed, 250);
+    SimOptions o;
+    o.engine = kEngines[random.below(3)];
+    o.prefill = 1 + random.below(4);
+    o.decode = 1 + random.below(4);
+    o.cache_tokens = random.chance(0.2) ? 0 : 60'000 + random.below(200'000);
+    const char* policies[] = {"kvcache", "local", "load", "count", "p2c", "random", "rr"};
+    o.policy.policy = policies[random.below(7)];
+    o.policy.seed = seed;
+    o.admission.admission = sched::kAdmissions[random.below(4)];
+    o.admission.ttft_slo = 20s;
+    o.admission.tbt_slo = 100ms;
+    o.prefill_order = random.chance(0.5) ? "fcfs" : "srpf";
+    o.pd_control = random.chance(0.3);
+    o.candidates = random.chance(0.3) ? 2 : 64;
+    o.sample = 1s;
+    CAPTURE(o.engine);
+    CAPTURE(o.policy.policy);
+    const SimResult a = run(t, o, spec), b = run(t, o, spec);
+    REQUIRE(a.requests.size() == t.records.size());
+    for (size_t i = 0; i < a.requests.size(); ++i) {
+      CAPTURE(i);
+      const trace::RequestResult& r = a.requests[i];
+      CHECK(trace::request_line(r, true) == trace::request_line(b.requests[i], true));
+      if (r.status != trace::Status::kOk) continue;
+      CHECK(*r.ttft_ms ==
+            doctest::Approx(*r.queue_ms + *r.prefill_ms + *r.transfer_ms + *r.first_step_ms)
+                .epsilon(1e-6));
+      CHECK(*r.e2e_ms >= *r.ttft_ms);
+      CHECK(*r.cached < r.input);
+      CHECK(*r.cached % 512 == 0);
+      CHECK(r.output == std::max<uint64_t>(t.records[i].output_length, 1));
+    }
+    CHECK(a.events == b.events);
+    CHECK(a.timeline.size() == b.timeline.size());
+    CHECK(a.hit_full_blocks <= a.full_blocks);
+  }
+}
+
+TEST_CASE("a prompt longer than any cache is refused, and only that") {
+  trace::Trace t = random_trace(3, 20);
+  std::vector<uint64_t> ids(400);
+  for (uint64_t k = 0; k < 400; ++k) ids[k] = 10'000 + k;
+  t.records.push_back(record(t.records.back().timestamp_ms, ids, 512, 0, 10));
+  SimOptions o;
+  o.prefill = o.decode = 2;
+  o.cache_tokens = 100'000;
+  const SimResult r = run(t, o, spec::tiny());
+  for (size_t i = 0; i < r.requests.size(); ++i)
+    CHECK((r.requests[i].status == trace::Status::kOk) == (i + 1 < r.requests.size()));
+  CHECK(r.requests.back().reason == "too_large");
+}
+
+TEST_CASE("nodes move to the side that needs them, one at a time, and finish what they have") {
+  // Long prompts, one token: all prefill. Then short prompts with long answers: all decode.
+  trace::Trace t;
+  uint64_t next = 0;
+  for (uint64_t i = 0; i < 700; ++i) {
+    const bool night = i >= 300;
+    std::vector<uint64_t> ids;
+    for (uint64_t k = 0; k < (night ? 1u : 40u); ++k) ids.push_back(next++);
+    t.records.push_back(record(i * 400, ids, 512, 0, night ? 600 : 1));
+  }
+  SimOptions o;
+  o.prefill = o.decode = 4;
+  o.pd_control = true;
+  o.sample = 10s;
+  const SimResult r = run(t, o, large());
+  REQUIRE(r.moves.size() >= 2);
+  CHECK(r.moves.front().to == "prefill");
+  CHECK(r.moves.back().to == "decode");
+  for (const Sample& s : r.timeline) {
+    CHECK(s.prefill_nodes + s.decode_nodes == 8);
+    CHECK(s.prefill_nodes >= 1);
+    CHECK(s.decode_nodes >= 1);
+  }
+  for (const auto& q : r.requests) CHECK(q.status == trace::Status::kOk);
+}
+
+TEST_CASE("options that make no sense are refused with what they should be") {
+  const trace::Trace t = random_trace(1, 5);
+  const auto error = [&](auto change) {
+    StudyOptions o;
+    change(o);
+    const auto runs = run_study(t, spec::tiny(), o);
+    return runs ? std::string() : runs.error().what;
+  };
+  CHECK(error([](auto& o) { o.sim.prefill = 0; }).find("at least one of each") !=
+        std::string::npos);
+  CHECK(error([](auto& o) { o.sweep = {"polcy=kvcache"}; }).find("policy") != std::string::npos);
+  CHECK(error([](auto& o) { o.sweep = {"policy=best"}; }).find("policy") != std::string::npos);
+  CHECK(error([](auto& o) { o.sweep = {"speed=-1"}; }).find("number from 0") != std::string::npos);
+  CHECK(error([](auto& o) { o.sweep = {"qps=inf"}; }).find("number from 0") != std::string::npos);
+  CHECK(error([](auto& o) { o.sweep = {"pd=4"}; }).find("PREFILL:DECODE") != std::string::npos);
+  CHECK(error([](auto& o) {
+          o.sweep = {"speed=1", "speed=2"};
+        }).find("twice") != std::string::npos);
+  CHECK(error([](auto& o) { o.sweep = {"8"}; }).find("NAME=VALUE") != std::string::npos);
+  CHECK(error([](auto& o) { o.repeat = 2000; }).find("more than 1000") != std::string::npos);
+}
+
+TEST_CASE("a sweep runs every combination, and repeats have intervals") {
+  const trace::Trace t = random_trace(1, 60);
+  StudyOptions o;
+  o.sim.prefill = o.sim.decode = 2;
+  o.sweep = {"policy=kvcache,random", "pd=1:3", "2:2"};
+  o.repeat = 3;
+  o.play.qps = 4;
+  const auto runs = run_study(t, large(), o);
+  REQUIRE(runs);
+  CHECK(runs->size() == 12);
+  CHECK((*runs)[3].setting == Setting{{"policy", "kvcache"}, {"pd", "2:2"}});
+  CHECK(*(*runs)[3].info.prefill_nodes == 2);
+  CHECK(*(*runs)[0].info.prefill_nodes == 1);
+  const Json json = study_json(*runs, o);
+  CHECK(json["points"].size() == 4);
+  CHECK(json["points"][0]["figures"]["ttft_mean_s"]["ci95"] > 0);
+  CHECK(dump_json(json) == dump_json(study_json(*run_study(t, large(), o), o)));
+  const Interval i = interval({1, 2, 3});
+  CHECK(i.mean == doctest::Approx(2));
+  CHECK(i.half == doctest::Approx(4.303 / std::sqrt(3.0)));
+}
+
+TEST_CASE("policies rank as published on the recorded trace, and caches never overflow") {
+  const char* shared = std::getenv("MC_TEST_SHARED");
+  const std::string path = std::string(shared ? shared : "") + "/traces/conversation_trace.jsonl";
+  if (!shared || !std::filesystem::exists(path)) {
+    std::printf("skipped: needs conversation_trace.jsonl; set MC_TEST_SHARED\n");
+    return;
+  }
+  const auto t = trace::read_trace(path, {.limit = 5000});
+  REQUIRE(t);
+  StudyOptions o;
+  o.sim.prefill = 6;
+  o.sim.decode = 10;
+  o.sweep = {"policy=kvcache,local,count,random"};
+  const auto runs = run_study(*t, large(), o);
+  REQUIRE(runs);
+  double before = 0;
+  for (const Run& r : *runs) {
+    CAPTURE(r.setting[0].second);
+    CHECK(r.summary.ok == 5000);
+    CHECK(r.summary.ttft_ms.mean() > before);
+    before = r.summary.ttft_ms.mean();
+  }
+}
