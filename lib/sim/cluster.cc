@@ -7,7 +7,8 @@
 namespace mc::sim {
 namespace {
 constexpr Duration kGuessSlack = std::chrono::seconds(2);
-}
+constexpr uint64_t kTrivialParts = 10;  // of a prompt: as choose() has it
+}  // namespace
 
 SimResult Cluster::run() {
   while (!events_.empty()) {
@@ -105,7 +106,7 @@ void Cluster::arrive(uint32_t id) {
 }
 
 // The prefill nodes to weigh, in order.
-std::vector<uint32_t> Cluster::weighed(const std::vector<uint32_t>& match) const {
+std::vector<uint32_t> Cluster::weighed(const std::vector<uint32_t>& match, uint64_t tokens) const {
   std::vector<uint32_t> out;
   if (!weigh_some()) {
     for (uint32_t i = 0; i < nodes_.size(); ++i)
@@ -116,7 +117,7 @@ std::vector<uint32_t> Cluster::weighed(const std::vector<uint32_t>& match) const
   for (auto it = by_queue_.begin(); it != by_queue_.end() && out.size() < half; ++it)
     out.push_back(it->second);
   const uint32_t best = *std::max_element(match.begin(), match.end());
-  if (best > 0) {
+  if (best * block() * kTrivialParts >= tokens) {        // else choose() does not look at matches
     std::vector<std::pair<uint32_t, uint32_t>> longest;  // match, node
     for (uint32_t i = 0; i < match.size(); ++i)
       if (match[i] > 0 && match[i] * 2 >= best && nodes_[i].prefill)
@@ -155,7 +156,7 @@ sched::DecodeView Cluster::decode_view(uint32_t i, uint64_t tokens, uint64_t ans
 void Cluster::place(uint32_t id) {
   Job& job = jobs_[id];
   const auto match = index_.match(job.tags, nodes_.size());
-  const auto prefills = weighed(match), decodes = decoders();
+  const auto prefills = weighed(match, job.tokens), decodes = decoders();
   sched::View view;
   for (const uint32_t i : prefills) {
     const Node& n = nodes_[i];

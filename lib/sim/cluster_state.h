@@ -112,7 +112,7 @@ class Cluster {
     return prefill_nodes_ > o_.candidates && (p == "kvcache" || p == "local" || p == "load");
   }
 
-  std::vector<uint32_t> weighed(const std::vector<uint32_t>& match) const;
+  std::vector<uint32_t> weighed(const std::vector<uint32_t>& match, uint64_t tokens) const;
   std::vector<uint32_t> decoders() const;
   sched::DecodeView decode_view(uint32_t i, uint64_t tokens, uint64_t answer) const;
   void place(uint32_t id);
