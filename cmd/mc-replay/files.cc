@@ -8,8 +8,9 @@ namespace mc::replay {
 
 namespace fs = std::filesystem;
 
-Result<std::string> find_config(const std::string& folder, const std::string& name) {
+Result<std::string> find_config(const std::string& what, const std::string& name) {
   if (name.find('/') != std::string::npos || name.ends_with(".json")) return name;
+  const std::string folder = what + "s";
   std::error_code ignored;
   const fs::path bin = fs::read_symlink("/proc/self/exe", ignored).parent_path();
   const fs::path folders[] = {fs::path("configs") / folder, bin / "../share/mc/configs" / folder,
@@ -18,7 +19,7 @@ Result<std::string> find_config(const std::string& folder, const std::string& na
     const fs::path file = at / (name + ".json");
     if (fs::exists(file, ignored)) return file.string();
   }
-  return fail(Code::kNotFound, "no '%s' in configs/%s, %s or %s; give a JSON file",
+  return fail(Code::kNotFound, "no %s '%s' in configs/%s, %s or %s; give a JSON file", what.c_str(),
               shown(name).c_str(), folder.c_str(), folders[1].lexically_normal().c_str(),
               folders[2].lexically_normal().c_str());
 }

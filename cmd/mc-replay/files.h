@@ -6,8 +6,8 @@
 
 namespace mc::replay {
 
-// A name is looked up in ./configs/FOLDER, then beside the program: where `make install` and the
-// build tree have them. What has a slash or ends in .json is a path.
-Result<std::string> find_config(const std::string& folder, const std::string& name);
+// A name is looked up in ./configs/WHATs (profiles, models), then beside the program: where `make
+// install` and the build tree have them. What has a slash or ends in .json is a path.
+Result<std::string> find_config(const std::string& what, const std::string& name);
 
 }  // namespace mc::replay

@@ -54,7 +54,7 @@ struct Plan {
 
 Result<spec::ModelSpec> model_of(const std::string& name) {
   if (name == "tiny") return spec::tiny();
-  MC_TRY(const std::string path, find_config("models", name));
+  MC_TRY(const std::string path, find_config("model", name));
   return spec::load_spec(path);
 }
 

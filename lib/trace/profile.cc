@@ -63,6 +63,12 @@ class Members {
     if (!v->is_string()) return wrong(key, "want a string");
     return {};
   }
+  Result<const Json*> member(const char* key, bool array) {
+    MC_TRY(const Json* v, find(key));
+    if (array ? !v->is_array() || v->empty() || v->size() > 100 : !v->is_object())
+      return wrong(key, array ? "want a list of 1 to 100 objects" : "want an object");
+    return v;
+  }
   Result<> no_others() const {
     for (const auto& [key, value] : object_.items()) {
       if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
@@ -163,6 +169,80 @@ Result<ConversationProfile> parse_conversation(const Json& profile, const std::s
   MC_TRY(p.input_max_tokens, m.count("input-max-tokens", 1, kLengthMax));
   MC_TRY_(read_sessions(m, p));
   MC_TRY_(read_lengths(m, p));
+  MC_TRY_(m.no_others());
+  return p;
+}
+
+Result<DocumentsProfile> parse_documents(const Json& profile, const std::string& where) {
+  if (!profile.is_object()) return fail(Code::kInvalid, "%s: want a JSON object", where.c_str());
+  const double most = static_cast<double>(kLengthMax);
+  Members m(profile, where);
+  DocumentsProfile p;
+  MC_TRY_(m.text("generator"));
+  MC_TRY(p.requests, m.count("requests", 1, kRecordsMax));
+  MC_TRY(p.rate_per_s, m.number("rate-per-s", 1e-6, 1e6));
+  MC_TRY(p.short_share, m.number("short-share", 0, 1));
+  MC_TRY(p.single_share, m.number("single-share", 0, 1));
+  if (p.short_share + p.single_share > 1)
+    return m.wrong("single-share", "more than 1 together with short-share");
+  MC_TRY(p.short_continue, m.number("short-continue", 0, 0.99));
+  MC_TRY(p.small_document_tokens, m.count("small-document-tokens", 0, kLengthMax));
+  MC_TRY(p.questions_together_max, m.count("questions-together-max", 1, 1000));
+  MC_TRY(p.repeat_share, m.number("repeat-share", 0, 1));
+  MC_TRY(const auto levels, m.list("quantile-levels-percent", 0, 100));
+  MC_TRY(p.short_input, m.knots("short-input-tokens", levels, 1, most));
+  MC_TRY(p.short_output, m.knots("short-output-tokens", levels, 0, most));
+  MC_TRY(p.single_input, m.knots("single-input-tokens", levels, 1, most));
+  MC_TRY(p.single_output, m.knots("single-output-tokens", levels, 0, most));
+  MC_TRY(p.shared_input, m.knots("shared-input-tokens", levels, 1, most));
+  MC_TRY(p.shared_output, m.knots("shared-output-tokens", levels, 0, most));
+  MC_TRY(p.question_tokens, m.knots("question-tokens", levels, -most, most));
+  MC_TRY(p.questions, m.knots("questions", levels, 1, 1000));
+  MC_TRY(p.questions_small, m.knots("questions-small-document", levels, 1, 1000));
+  MC_TRY_(m.no_others());
+  return p;
+}
+
+namespace {
+
+Result<ToolClass> parse_tool(const Json& json, const std::string& where,
+                             const std::vector<double>& levels) {
+  if (!json.is_object()) return fail(Code::kInvalid, "%s: want a JSON object", where.c_str());
+  const double most = static_cast<double>(kLengthMax);
+  Members m(json, where);
+  ToolClass t;
+  MC_TRY(t.share, m.number("share", 0, 1));
+  MC_TRY(t.shared_tokens, m.count("shared-tokens", 0, kLengthMax));
+  MC_TRY(t.tail_tokens, m.knots("tail-tokens", levels, 1, most));
+  MC_TRY(t.output_tokens, m.knots("output-tokens", levels, 0, most));
+  MC_TRY_(m.no_others());
+  return t;
+}
+
+}  // namespace
+
+Result<ToolAgentProfile> parse_tool_agent(const Json& profile, const std::string& where) {
+  if (!profile.is_object()) return fail(Code::kInvalid, "%s: want a JSON object", where.c_str());
+  Members m(profile, where);
+  ToolAgentProfile p;
+  MC_TRY_(m.text("generator"));
+  MC_TRY(p.requests, m.count("requests", 1, kRecordsMax));
+  MC_TRY(p.span_s, m.number("span-s", 0.001, 1e8));
+  MC_TRY(p.chat_requests, m.count("chat-requests", 0, kRecordsMax));
+  if (p.chat_requests > p.requests) return m.wrong("chat-requests", "more than requests");
+  MC_TRY(p.chat_output_min, m.count("chat-output-min", 0, kLengthMax));
+  MC_TRY(const Json* chat, m.member("chat", false));
+  MC_TRY(p.chat, parse_conversation(*chat, where + ": chat"));
+  MC_TRY(const auto levels, m.list("quantile-levels-percent", 0, 100));
+  MC_TRY(const Json* tools, m.member("tools", true));
+  double shares = 0;
+  for (const Json& tool : *tools) {
+    MC_TRY(ToolClass parsed,
+           parse_tool(tool, where + strf(": tools[%zu]", p.tools.size()), levels));
+    shares += parsed.share;
+    p.tools.push_back(std::move(parsed));
+  }
+  if (std::abs(shares - 1) > 1e-6) return m.wrong("tools", "their shares must sum to 1");
   MC_TRY_(m.no_others());
   return p;
 }

@@ -56,6 +56,37 @@ struct ConversationProfile {
   Knots branch_keep_fraction, branch_delta_tokens;
 };
 
+// Questions about long documents, among short chats that share nothing.
+struct DocumentsProfile {
+  uint64_t requests = 0;
+  double rate_per_s = 0;
+  // Shares of all requests; the rest asks about documents that several questions share.
+  double short_share = 0, single_share = 0;
+  double short_continue = 0;  // a chat's chance of another request; its order only, nothing shared
+  uint64_t small_document_tokens = 0;   // below: the other number of questions
+  uint64_t questions_together_max = 0;  // more are asked in units of this many, in any order
+  double repeat_share = 0;              // of later questions: an earlier prompt again
+  Knots short_input, short_output, single_input, single_output;
+  Knots shared_input, shared_output, question_tokens, questions, questions_small;
+};
+
+// Chats, and tools that call with one of a few long instructions.
+struct ToolClass {
+  double share = 0;  // of the tools' requests
+  uint64_t shared_tokens = 0;
+  Knots tail_tokens, output_tokens;
+};
+struct ToolAgentProfile {
+  uint64_t requests = 0, chat_requests = 0;
+  double span_s = 0;
+  uint64_t chat_output_min = 0;  // chats with shorter answers are left out
+  ConversationProfile chat;
+  std::vector<ToolClass> tools;
+};
+
+Result<DocumentsProfile> parse_documents(const Json& profile, const std::string& where);
+Result<ToolAgentProfile> parse_tool_agent(const Json& profile, const std::string& where);
+
 // Errors: kInvalid naming `where` and the key: one missing, unknown, of a wrong type or out of
 // range.
 Result<ConversationProfile> parse_conversation(const Json& profile, const std::string& where);

@@ -2,12 +2,12 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <unordered_map>
 
 #include "base/json.h"
 #include "base/random.h"
 #include "base/units.h"
+#include "trace/strata.h"
 
 namespace mc::trace {
 namespace {
@@ -18,31 +18,6 @@ struct Request {
   double at_s = 0;
   uint64_t input = 0, output = 0;
   std::vector<uint64_t> path;  // block numbers, not yet dense
-};
-
-uint64_t whole_tokens(double tokens, uint64_t low, uint64_t high) {
-  return static_cast<uint64_t>(
-      std::clamp(std::round(tokens), static_cast<double>(low), static_cast<double>(high)));
-}
-
-// Uniform numbers whose every batch of 128 has one in each 128th of [0, 1), in random order: means
-// of long-tailed lengths then vary little from seed to seed.
-class Strata {
- public:
-  double draw(Random& random) {
-    if (left_.empty()) {
-      left_.resize(kStrata);
-      std::iota(left_.begin(), left_.end(), 0.0);
-      for (size_t i = kStrata; i > 1; --i) std::swap(left_[i - 1], left_[random.below(i)]);
-    }
-    const double stratum = left_.back();
-    left_.pop_back();
-    return (stratum + random.uniform()) / kStrata;
-  }
-
- private:
-  static constexpr size_t kStrata = 128;
-  std::vector<double> left_;
 };
 
 class Conversations {
@@ -176,7 +151,20 @@ Result<std::vector<Record>> conversation(const Json& profile, const std::string&
   return synthesize_conversation(parsed, options);
 }
 
-constexpr Generator kGenerators[] = {{"conversation", conversation}};
+Result<std::vector<Record>> documents(const Json& profile, const std::string& where,
+                                      const SynthOptions& options) {
+  MC_TRY(const DocumentsProfile parsed, parse_documents(profile, where));
+  return synthesize_documents(parsed, options);
+}
+
+Result<std::vector<Record>> tool_agent(const Json& profile, const std::string& where,
+                                       const SynthOptions& options) {
+  MC_TRY(const ToolAgentProfile parsed, parse_tool_agent(profile, where));
+  return synthesize_tool_agent(parsed, options);
+}
+
+constexpr Generator kGenerators[] = {
+    {"conversation", conversation}, {"documents", documents}, {"tool-agent", tool_agent}};
 
 }  // namespace
 

@@ -10,6 +10,12 @@
 //                 previous prompt's full blocks are shared), branches (keeps a fraction of them) or
 //                 sends the previous prompt again. The prompt's partial last block is never shared,
 //                 except by a resend.
+//   tool-agent    conversations, their shortest answers left out, and calls of tools, each class
+//   with
+//                 an instruction that all its calls share
+//   documents     Poisson arrivals of short chats that share nothing, of questions about documents
+//                 of their own, and of several questions about one document; a random chat or
+//                 document goes on next
 //
 // Thread: values; any thread. Pure: no clock, no I/O; random numbers from the seed.
 // Source: the statistics of the public conversation trace; Mooncake, Table 3 and section 7.
@@ -37,6 +43,10 @@ Result<std::vector<Record>> synthesize(const Json& profile, const std::string& w
                                        const SynthOptions& options);
 Result<std::vector<Record>> synthesize_conversation(const ConversationProfile& profile,
                                                     const SynthOptions& options);
+Result<std::vector<Record>> synthesize_documents(const DocumentsProfile& profile,
+                                                 const SynthOptions& options);
+Result<std::vector<Record>> synthesize_tool_agent(const ToolAgentProfile& profile,
+                                                  const SynthOptions& options);
 
 std::vector<std::string> generators();  // their names
 

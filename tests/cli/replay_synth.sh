@@ -36,3 +36,19 @@ grep -q "unknown generator 'novel'; there are: conversation" "$T/err" || die "$(
 expect 1 "$replay" synth --profile "$profiles/sample.json" --out "$T/no/such/folder.jsonl"
 expect 2 "$replay" synth --profile "$profiles/sample.json" --seed -1
 expect 2 "$replay" synth --profile "$profiles/sample.json" --requests 99999999999
+
+# A log without block hashes needs a word on what its prompts share.
+cat >"$T/log.csv" <<'L'
+TIMESTAMP,ContextTokens,GeneratedTokens
+2023-11-16 18:17:03.97,1100,44
+2023-11-16 18:17:04.10,600,10
+2023-11-16 18:17:bad,600,10
+L
+expect 2 "$replay" synth --from "$T/log.csv"
+grep -q 'give --prefix none, shared:TOKENS' "$T/err" || die "$(cat "$T/err")"
+expect 0 "$replay" synth --from "$T/log.csv" --prefix shared:600 --out "$T/log.jsonl"
+grep -q 'skipped 1 rows; the first is line 4: TIMESTAMP' "$T/err" || die "$(cat "$T/err")"
+expect 0 "$replay" analyze "$T/log.jsonl" --strict
+expect 2 "$replay" synth --from "$T/log.csv" --prefix sometimes
+expect 2 "$replay" synth --prefix none
+expect 1 "$replay" synth --from "$T/absent.csv" --prefix none

@@ -107,6 +107,44 @@ TEST_CASE("the conversation profile reproduces the recorded trace within its bou
   }
 }
 
+// The published figures of these workloads: means of Table 3, hit rates of Figure 16 (which were
+// measured on tokens: public blocks of 512 hide part of what the tools' prompts share).
+TEST_CASE("documents have the published lengths and hit rates") {
+  for (uint64_t seed = 0; seed < 3; ++seed) {
+    CAPTURE(seed);
+    const Trace t = made("documents", {.seed = seed});
+    check_well_formed(t);
+    const TraceStats s = describe(t);
+    CHECK(s.requests == 3993);
+    CHECK(s.input.mean() == doctest::Approx(15325).epsilon(0.05));
+    CHECK(s.output.mean() == doctest::Approx(149).epsilon(0.04));
+    const HitCurve c = lru_curve(t.records, kBlockTokens, {1953, 3906, 9765, 19531, 97656});
+    const double published[] = {0.1461, 0.2345, 0.4352, 0.5886, 0.6582};
+    for (size_t i = 0; i < c.points.size(); ++i) {
+      CAPTURE(i);
+      CHECK(std::abs(c.full_block_rate(c.points[i]) - published[i]) < 0.04);
+    }
+    CHECK(c.full_block_rate(c.infinite) == doctest::Approx(0.6582).epsilon(0.03));
+  }
+}
+
+TEST_CASE("tools and agents have the published lengths, and share their instructions") {
+  const Trace t = made("tool-agent", {.seed = 1});
+  check_well_formed(t);
+  const TraceStats s = describe(t);
+  CHECK(s.requests == 23608);
+  CHECK(s.input.mean() == doctest::Approx(8596).epsilon(0.05));
+  CHECK(s.output.mean() == doctest::Approx(182).epsilon(0.03));
+  const HitCurve c = lru_curve(t.records, kBlockTokens, {195, 19531});
+  CHECK(c.full_block_rate(c.points[0]) > 0.3);
+  CHECK(c.full_block_rate(c.infinite) > 0.54);
+  CHECK(c.full_block_rate(c.infinite) < 0.60);
+  const Trace tenth = made("tool-agent", {.seed = 1, .requests = 2360});
+  check_well_formed(tenth);
+  CHECK(tenth.records.size() == 2360);
+  CHECK(describe(tenth).span_s == doctest::Approx(353).epsilon(0.05));
+}
+
 TEST_CASE("a profile's faults are named with the key and the file") {
   const auto error = [](const char* key, Json value) {
     Json p = profile("sample");
@@ -118,7 +156,7 @@ TEST_CASE("a profile's faults are named with the key and the file") {
     return made_anyway ? std::string("accepted") : made_anyway.error().what;
   };
   CHECK(error("generator", "chatter") ==
-        "p.json: unknown generator 'chatter'; there are: conversation");
+        "p.json: unknown generator 'chatter'; there are: conversation documents tool-agent");
   CHECK(error("span-s", nullptr) == "p.json: no \"span-s\"");
   CHECK(error("spam-s", 3) == "p.json: unknown key 'spam-s': did you mean 'span-s'?");
   CHECK(error("span-s", "30s") == "p.json: \"span-s\": want a number");
