@@ -84,6 +84,7 @@ Result<int> run_stat(const ClientVerb& o, const Context& context) {
                    {"disk-objects", s.disk_objects},
                    {"disk-bytes", s.disk_bytes},
                    {"disks", s.tiers.size()},
+                   {"offloading", s.offloading},
                    {"nodes", nodes}}) +
         "\n");
     return 0;

@@ -8,6 +8,7 @@
 #include "store/async_client.h"
 #include "store/file_storage.h"
 #include "store/node.h"
+#include "store/table.h"
 
 namespace mc::store {
 namespace {
@@ -19,6 +20,7 @@ struct ServeOptions {
   NodeOptions node;
   TierOptions tier;
   bool promote = true;
+  Duration drain{};
   xfer::EngineOptions engine;
   DaemonOptions daemon;
   void describe(OptionList& v) {
@@ -28,6 +30,8 @@ struct ServeOptions {
     node.describe(v);
     tier.describe(v);
     v("ssd-promote", promote, "take back into memory what is read from the disk");
+    v("drain-on-exit", drain,
+      "how long, when told to end, it may move what it holds to others; 0: it ends at once");
     engine.describe(v);
     daemon.describe(v);
   }
@@ -52,6 +56,22 @@ std::string state_text(const Node& node, const FileStorage* tier) {
   return dump_json(json) + "\n";
 }
 
+// An object on a disk, as it is put back into memory: its tenant's, and kept as long as it was to
+// be.
+std::pair<ObjectKey, PutAs> as_put(const ssd::Stored& object) {
+  PutAs as;
+  as.promote = true;
+  const size_t nul = object.key.find('\0');
+  if (nul != std::string::npos) as.tenant = object.key.substr(0, nul);
+  const auto now_s = static_cast<uint64_t>(wall_now_ns() / 1'000'000'000);
+  const bool context = object.klass == static_cast<uint32_t>(ObjectClass::kContext);
+  if (context && (object.keep_until_s == 0 || object.keep_until_s > now_s)) {
+    as.config.cls = "context";
+    if (object.keep_until_s > 0) as.config.ttl = std::chrono::seconds(object.keep_until_s - now_s);
+  }
+  return {nul == std::string::npos ? object.key : object.key.substr(nul + 1), std::move(as)};
+}
+
 // The tier of a node, and the client through which it brings objects back into memory.
 struct Disk {
   std::unique_ptr<FileStorage> tier;
@@ -64,20 +84,24 @@ Result<Disk> open_disk(io::Loop& loop, xfer::Engine& engine, Node& node, rpc::Se
   MC_TRY(disk.tier, FileStorage::open(loop, engine, node, options.node, options.tier, metrics));
   node.announce_tier();
   disk.tier->serve(server);
-  if (!options.promote) return disk;
   ClientOptions client;
   client.master = options.node.master;
   client.prefer = options.name;
-  client.promote = true;
   client.timeout = options.tier.lease;
   MC_TRY(disk.client, AsyncClient::open(loop, engine, client, metrics, 1));
-  disk.tier->on_hit([to = disk.client.get()](const std::string& name,
-                                             std::span<const std::byte> value,
-                                             std::function<void(bool)> done) {
-    to->put(name, value, [done = std::move(done)](const Result<PutOutcome>& outcome) {
-      done(outcome && *outcome == PutOutcome::kStored);
-    });
-  });
+  disk.tier->on_promote(
+      [to = disk.client.get()](const ssd::Stored& object, std::span<const std::byte> value,
+                               FileStorage::Promoted done) {
+        auto [key, as] = as_put(object);
+        to->put(std::move(key), value, std::move(as),
+                [done = std::move(done)](const Result<PutOutcome>& outcome) {
+                  if (!outcome) return done(fail(outcome.error()));
+                  if (*outcome == PutOutcome::kNotAdmitted)
+                    return done(fail(Code::kDenied, "its class is not kept in memory"));
+                  done(*outcome == PutOutcome::kStored);
+                });
+      },
+      options.promote);
   return disk;
 }
 
@@ -90,7 +114,11 @@ Result<int> serve(ServeOptions options) {
   Disk disk;
   io::Signals signals(loop, [&](int n) {
     if (n > 1 || node == nullptr) return loop.stop();
-    node->stop([&] { loop.stop(); });
+    const auto leave = [&] { node->stop([&] { loop.stop(); }); };
+    node->drain(options.drain, [&, leave] {
+      if (disk.tier == nullptr) return leave();
+      disk.tier->flush(leave);
+    });
   });
   Metrics metrics;
   options.engine.node = options.name;

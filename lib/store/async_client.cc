@@ -95,6 +95,15 @@ void AsyncClient::put(ObjectKey key, std::span<const std::byte> value,
                              [](const Error& e) { return fail(e); }, std::move(done));
 }
 
+void AsyncClient::put(ObjectKey key, std::span<const std::byte> value, PutAs as,
+                      Done<Result<PutOutcome>> done) {
+  submit<Result<PutOutcome>>(
+      [item = PutItem{std::move(key), {value}}, as = std::move(as)](Client& c) {
+        return std::move(c.put_batch({&item, 1}, as)[0]);
+      },
+      [](const Error& e) { return fail(e); }, std::move(done));
+}
+
 void AsyncClient::get(ObjectKey key, std::span<std::byte> into, Done<Result<uint64_t>> done) {
   submit<Result<uint64_t>>([key = std::move(key), into](Client& c) { return c.get(key, into); },
                            [](const Error& e) { return fail(e); }, std::move(done));

@@ -40,6 +40,8 @@ class AsyncClient {
   AsyncClient& operator=(const AsyncClient&) = delete;
 
   void put(ObjectKey key, std::span<const std::byte> value, Done<Result<PutOutcome>> done);
+  void put(ObjectKey key, std::span<const std::byte> value, PutAs as,
+           Done<Result<PutOutcome>> done);
   void get(ObjectKey key, std::span<std::byte> into, Done<Result<uint64_t>> done);
   void put_batch(std::vector<PutItem> items, Done<std::vector<Result<PutOutcome>>> done);
   void get_batch(std::vector<GetItem> items, Done<std::vector<Result<uint64_t>>> done,

@@ -54,8 +54,7 @@ struct ClientOptions {
   Duration put_wait = std::chrono::milliseconds(100);  // how long a full pool is waited for
   std::string verify = "sample";  // same-host reads: always | sample (1 of 64) | never
   uint32_t replicas = 1;
-  std::string prefer;    // node to put on when it has room
-  bool promote = false;  // what it puts may lie on a disk already: the SSD tier's own
+  std::string prefer;  // node to put on when it has room
   // Called about five times a second while bytes move, on the calling thread.
   std::function<void(uint64_t done, uint64_t total)> progress{};
   std::string tenant{};
@@ -69,6 +68,11 @@ enum class PutOutcome : uint8_t { kStored, kExisted, kNotAdmitted };
 struct PutItem {
   ObjectKey key;
   std::vector<std::span<const std::byte>> parts;
+};
+struct PutAs {  // in the place of the client's own
+  std::string tenant;
+  PutConfig config;
+  bool promote = false;  // what is put may lie on a disk already: the SSD tier's own
 };
 struct GetItem {
   ObjectKey key;
@@ -87,6 +91,7 @@ class Client {
   Result<std::vector<std::byte>> get(const ObjectKey& key);
   // One answer an item, in order; items fail separately.
   std::vector<Result<PutOutcome>> put_batch(std::span<const PutItem> items);
+  std::vector<Result<PutOutcome>> put_batch(std::span<const PutItem> items, const PutAs& as);
   std::vector<Result<uint64_t>> get_batch(std::span<const GetItem> items);
   // The same, waiting up to `wait` for keys that are not stored yet.
   std::vector<Result<uint64_t>> get_batch(std::span<const GetItem> items, Duration wait);
@@ -120,14 +125,14 @@ class Client {
   static Result<> check(const PutConfig& config);
   Duration left(Time deadline) const { return deadline - clock_.now(); }
 
-  void put_round(std::span<Write> writes, Time deadline);
+  void put_round(std::span<Write> writes, const PutAs& as, Time deadline);
   Result<xfer::SegmentHandle> segment_of(const NodeRef& node, Opened& opened, Time deadline);
   Result<> prepare(Write& write, const std::vector<NodeRef>& nodes, Opened& opened, Time deadline,
                    std::vector<xfer::Request>& requests);
   void write_out(std::span<Write> writes, const std::vector<xfer::Request>& requests,
                  const std::vector<NodeRef>& nodes, Time deadline);
   static bool worth_another(const Write& write);
-  void finish_puts(std::span<Write> writes, Time deadline);
+  void finish_puts(std::span<Write> writes, const std::string& tenant, Time deadline);
   void get_round(std::span<Read> reads, Time deadline, Duration wait);
   void read_replicas(std::span<Read> reads, size_t replica, const Replicas& found, Time deadline);
   void settle(Read& read, xfer::BatchId batch, const NodeRef& node, bool verify);

@@ -17,6 +17,12 @@ Result<PutOutcome> Client::put(const ObjectKey& key, std::span<const std::byte> 
 }
 
 std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items) {
+  return put_batch(items, {options_.tenant, options_.put, false});
+}
+
+std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items, const PutAs& as) {
+  if (auto sane = check(as.config); !sane)
+    return std::vector<Result<PutOutcome>>(items.size(), fail(sane.error()));
   const Time deadline = clock_.now() + options_.timeout;
   std::vector<Write> writes(items.size());
   for (size_t i = 0; i < items.size(); ++i) {
@@ -26,7 +32,7 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
   std::vector<Result<PutOutcome>> out;
   for (size_t at = 0; at < writes.size(); at += kChunk) {
     const auto chunk = std::span(writes).subspan(at, std::min(kChunk, writes.size() - at));
-    put_round(chunk, deadline);
+    put_round(chunk, as, deadline);
     // Once more for what a restarted master or a node that has gone made fail: the node was
     // reported, so another is granted.
     std::vector<Write> again;
@@ -37,7 +43,7 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
         again.back().item = w.item;
         again.back().bytes = w.bytes;
       }
-    if (!again.empty()) put_round(again, deadline);
+    if (!again.empty()) put_round(again, as, deadline);
     auto redone = again.begin();
     for (Write& w : chunk) {
       out.push_back(w.redo ? std::move((redone++)->answer.value) : std::move(w.answer.value));
@@ -46,16 +52,16 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
   return out;
 }
 
-void Client::put_round(std::span<Write> writes, Time deadline) {
+void Client::put_round(std::span<Write> writes, const PutAs& as, Time deadline) {
   PutStart start;
-  start.promote = options_.promote;
+  start.promote = as.promote;
   start.replicas = options_.replicas;
   start.prefer = options_.prefer;
   const auto wait_ms = std::clamp<int64_t>(options_.put_wait / std::chrono::milliseconds(1), 1,
                                            left(deadline) / std::chrono::milliseconds(1) + 1);
   start.wait_ms = static_cast<uint32_t>(wait_ms);
-  const PutConfig& config = options_.put;
-  start.tenant = options_.tenant;
+  const PutConfig& config = as.config;
+  start.tenant = as.tenant;
   start.host = config.host;
   start.prefer_local = config.prefer_local;
   start.cls = config.cls == "context" ? 2 : config.cls == "ephemeral" ? 1 : 0;
@@ -88,7 +94,7 @@ void Client::put_round(std::span<Write> writes, Time deadline) {
       w.moved = true;
   }
   write_out(writes, requests, started->nodes, deadline);
-  finish_puts(writes, deadline);
+  finish_puts(writes, as.tenant, deadline);
 }
 
 Result<> Client::prepare(Write& w, const std::vector<NodeRef>& nodes, Opened& opened, Time deadline,
@@ -142,10 +148,10 @@ void Client::write_out(std::span<Write> writes, const std::vector<xfer::Request>
   engine_.free_batch(batch);  // from here on nothing of it writes
 }
 
-void Client::finish_puts(std::span<Write> writes, Time deadline) {
+void Client::finish_puts(std::span<Write> writes, const std::string& tenant, Time deadline) {
   PutEnd end;
   PutRevoke revoke;
-  end.tenant = revoke.tenant = options_.tenant;
+  end.tenant = revoke.tenant = tenant;
   std::vector<Write*> ending;
   for (Write& w : writes) {
     if (!w.answer.open) continue;

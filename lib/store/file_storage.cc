@@ -12,6 +12,12 @@ namespace mc::store {
 namespace {
 constexpr Duration kOverdue = std::chrono::milliseconds(250);
 constexpr uint64_t kStagingMin = 1 * kMiB;
+
+Error outdated(uint64_t epoch) {
+  return {Code::kStale,
+          strf("the tier is asked by a master of epoch %llu, older than seen: refused",
+               static_cast<unsigned long long>(epoch))};
+}
 }  // namespace
 
 void TierOptions::describe(OptionList& v) {
@@ -106,7 +112,10 @@ FileStorage::FileStorage(io::Loop& loop, const Node& node, const NodeOptions& ma
       objects_(metrics.gauge("mc_ssd_objects", "objects on the disk")),
       mail_(std::make_unique<ssd::Mailbox>(loop)) {}
 
-FileStorage::~FileStorage() { loop_.cancel(timer_); }
+FileStorage::~FileStorage() {
+  loop_.cancel(timer_);
+  loop_.cancel(flush_timer_);
+}
 
 // ---- the master
 
@@ -121,8 +130,9 @@ void FileStorage::mount() {
 
 void FileStorage::send_page(size_t from) {
   const size_t n = std::min(kTierPageMax, inventory_.size() - from);
-  TierMount m{node_.me().name, node_.me().generation,         options_.size.n,
-              from == 0,       from + n == inventory_.size(), {}};
+  TierMount m{node_.me().name,    node_.me().generation,         options_.size.n,
+              from == 0,          from + n == inventory_.size(), {},
+              staging_.capacity()};
   for (size_t i = from; i < from + n; ++i) m.objects.push_back(tier_object(inventory_[i]));
   master_->call(m, master_options_.call_timeout,
                 [this, at = mounts_, next = from + n, last = m.last](const Result<TierAck>& reply) {
@@ -130,6 +140,7 @@ void FileStorage::send_page(size_t from) {
                   if (!reply) return retry(reply.error());
                   if (reply->status != static_cast<uint8_t>(BeatStatus::kOk))
                     return retry({Code::kStale, "the master does not know this node yet"});
+                  if (node_.outdated(reply->epoch)) return retry(outdated(reply->epoch));
                   if (!last) return send_page(next);
                   log_info("ssd", "%zu objects on the disk are known to the master",
                            inventory_.size());
@@ -142,7 +153,7 @@ void FileStorage::send_page(size_t from) {
 }
 
 void FileStorage::beat() {
-  if (!mounted_) return;
+  if (!mounted_ || flushed_) return;
   beating_ = true;
   if (!trouble_.empty() && loop_.now() >= trouble_until_) trouble_.clear();
   const ssd::Usage u = usage();
@@ -163,6 +174,7 @@ void FileStorage::beat() {
 
 void FileStorage::take(const TierWork& work) {
   if (work.status != static_cast<uint8_t>(BeatStatus::kOk)) return mount();
+  if (node_.outdated(work.epoch)) return retry(outdated(work.epoch));
   for (const TierJob& job : work.jobs) {
     if (job.seq <= taken_) continue;
     taken_ = job.seq;
@@ -172,12 +184,15 @@ void FileStorage::take(const TierWork& work) {
             job.object.name, job.object.generation});
     } else if (job.kind == static_cast<uint8_t>(TierJobKind::kForget)) {
       give_up(job.object);
+    } else if (job.kind == static_cast<uint8_t>(TierJobKind::kBring)) {
+      bringing_.push_back(job.object);
     } else {
       gathering_bytes_ += job.object.bytes;
       gathering_.push_back({job, loop_.now()});
     }
   }
   cut();
+  start_bring();
   arm();
   beat();
 }
@@ -194,6 +209,8 @@ void FileStorage::tell(TierResult result, std::function<void()> acknowledged) {
 }
 
 void FileStorage::report() {
+  if (flushed_ && gathering_.empty() && !writing_ && (results_.empty() || !mounted_))
+    return end_flush();
   if (reporting_ || !mounted_ || results_.empty()) return;
   reporting_ = true;
   TierReport m{node_.me().name, node_.me().generation, {}};
@@ -204,6 +221,7 @@ void FileStorage::report() {
                   reporting_ = false;
                   if (!reply) return retry(reply.error());
                   if (reply->status != static_cast<uint8_t>(BeatStatus::kOk)) return mount();
+                  if (node_.outdated(reply->epoch)) return retry(outdated(reply->epoch));
                   std::vector<std::function<void()>> acknowledged;
                   for (size_t i = 0; i < n; ++i) {
                     if (results_.front().acknowledged)
@@ -213,6 +231,22 @@ void FileStorage::report() {
                   for (const auto& task : acknowledged) task();
                   report();
                 });
+}
+
+void FileStorage::flush(std::function<void()> done) {
+  flushed_ = std::move(done);
+  flush_timer_ = loop_.at(loop_.now() + kFlushMax, [this] {
+    log_warn("ssd", "%zu objects were not written within %s", gathering_.size(),
+             to_text(kFlushMax).c_str());
+    end_flush();
+  });
+  cut();
+  report();
+}
+
+void FileStorage::end_flush() {
+  loop_.cancel(flush_timer_);
+  if (const auto done = std::exchange(flushed_, nullptr)) done();
 }
 
 void FileStorage::arm() {

@@ -55,15 +55,27 @@ class FileStorage {
   FileStorage& operator=(const FileStorage&) = delete;
 
   void serve(rpc::Server& server);  // load-objects and release-slots
-  // Called with the name and the bytes of what was read, which stay until `done` is called, on the
-  // loop's thread.
-  using Promote = std::function<void(const std::string& name, std::span<const std::byte>,
-                                     std::function<void(bool taken)> done)>;
-  void on_hit(Promote promote) { promote_ = std::move(promote); }
+  // Takes what was read into memory of the pool; its bytes stay until `done` is called, on the
+  // loop's thread. Without one, nothing is promoted, and a drain cannot empty the disk.
+  // True: it was put; false: it is there already.
+  using Promoted = std::function<void(const Result<bool>&)>;
+  using Promote =
+      std::function<void(const ssd::Stored& object, std::span<const std::byte>, Promoted done)>;
+  // `hits`: what is read is promoted, not only what a drain moves.
+  void on_promote(Promote promote, bool hits) {
+    promote_ = std::move(promote);
+    promote_hits_ = hits;
+  }
+
+  // Takes no more work, writes what has gathered, tells the master, then calls back; at the latest
+  // after kFlushMax.
+  void flush(std::function<void()> done);
+  static constexpr Duration kFlushMax = std::chrono::seconds(10);
 
   ssd::Usage usage() const { return backend_->usage(); }
   const ssd::ScanReport& scan() const { return scan_; }
   bool mounted() const { return mounted_; }
+  size_t gathered() const { return gathering_.size(); }  // to be written
   const std::string& trouble() const { return trouble_; }
   static constexpr size_t kReaders = 2;
 
@@ -92,6 +104,7 @@ class FileStorage {
   void report();
   void tell(TierResult result, std::function<void()> acknowledged = {});
   void arm();
+  void end_flush();
 
   // ---- writing
   Result<> check_job(const TierJob& job) const;
@@ -107,7 +120,9 @@ class FileStorage {
 
   // ---- reading
   void load(const LoadObjects& m, const rpc::Call& call, const rpc::Reply<Loaded>& reply);
-  bool start_load(const LoadObjects& m, const rpc::Reply<Loaded>& reply);
+  bool start_load(const std::shared_ptr<Loading>& loading);
+  void start_bring();
+  void tell_brought(const std::string& name, const Result<>& outcome);
   void loaded(const std::shared_ptr<Loading>& loading);
   void promote(const std::shared_ptr<Loading>& loading);
   void raise(const std::vector<ssd::Slot>& slots);
@@ -129,6 +144,7 @@ class FileStorage {
   ssd::ScanReport scan_;
   ssd::Staging staging_;
   Promote promote_;
+  bool promote_hits_ = false;
   uint64_t promoting_ = 0;  // bytes
 
   bool mounted_ = false, reporting_ = false, beating_ = false;
@@ -147,6 +163,9 @@ class FileStorage {
   bool writing_ = false;
   std::vector<ssd::Stored> forget_later_;  // they may be among what is being written
   std::deque<Parked> parked_;
+  std::deque<TierObject> bringing_;  // to be moved, waiting for staging memory
+  std::function<void()> flushed_;    // while it flushes
+  io::Loop::Handle flush_timer_ = 0;
   size_t next_reader_ = 0;
   io::Loop::Handle timer_ = 0;
   Counter &stored_, &stored_bytes_, &refused_, &evicted_, &damaged_, &loads_, &load_bytes_,

@@ -21,6 +21,7 @@ struct FileStorage::Batch {
 struct FileStorage::Loading {
   LoadObjects message;
   std::vector<rpc::Reply<Loaded>> reply;  // none: only to promote
+  bool bring = false;                     // a drain moves it: the master is told what became of it
   Loaded answer;
   ssd::Staging::Batch batch;
   std::vector<ssd::Load> loads;

@@ -25,7 +25,10 @@ void FileStorage::load(const LoadObjects& m, const rpc::Call& call,
   if (m.names.size() > kLoadMax)
     return reply.error(
         {Code::kInvalid, strf("%zu objects in one load: %zu at most", m.names.size(), kLoadMax)});
-  if (parked_.empty() && start_load(m, reply)) return arm();
+  auto loading = std::make_shared<Loading>();
+  loading->message = m;
+  loading->reply.push_back(reply);
+  if (parked_.empty() && start_load(loading)) return arm();
   if (m.promote_only) return reply(Loaded{});  // a hint, and there is no room for it
   if (parked_.size() >= kParkedMax)
     return reply.error({Code::kBusy, "too many loads wait for staging memory: retry"});
@@ -34,9 +37,8 @@ void FileStorage::load(const LoadObjects& m, const rpc::Call& call,
 }
 
 // False when there is no staging memory now.
-bool FileStorage::start_load(const LoadObjects& m, const rpc::Reply<Loaded>& reply) {
-  auto loading = std::make_shared<Loading>();
-  loading->message = m;
+bool FileStorage::start_load(const std::shared_ptr<Loading>& loading) {
+  const LoadObjects& m = loading->message;
   loading->answer.items.resize(m.names.size());
   std::vector<uint64_t> bytes;
   for (size_t i = 0; i < m.names.size(); ++i) {
@@ -52,17 +54,18 @@ bool FileStorage::start_load(const LoadObjects& m, const rpc::Reply<Loaded>& rep
   auto batch = staging_.take(bytes);
   if (!batch && batch.error().code == Code::kBusy) return false;
   if (!batch) {
-    reply.error(batch.error());
+    for (const auto& reply : loading->reply) reply.error(batch.error());
+    if (loading->bring) tell_brought(m.names[0], fail(batch.error()));
     return true;
   }
   loading->batch = std::move(*batch);
   raise(loading->batch.slots);
   for (size_t n = 0; n < loading->loads.size(); ++n)
     loading->loads[n].into = {bytes_of(loading->batch.slots[n].at), loading->batch.slots[n].bytes};
-  if (m.promote_only)
-    reply(Loaded{});
-  else
-    loading->reply.push_back(reply);
+  if (m.promote_only) {
+    for (const auto& reply : loading->reply) reply(Loaded{});
+    loading->reply.clear();
+  }
   readers_[next_reader_++ % kReaders]->post([this, loading] {
     backend_->read(loading->loads);
     mail_->post([this, loading] { loaded(loading); });
@@ -104,7 +107,11 @@ void FileStorage::loaded(const std::shared_ptr<Loading>& loading) {
     staging_.lend(loading->batch.id, loop_.now());
     loading->reply[0](answer);
   }
-  if (promote_) promote(loading);
+  if (loading->bring && !loading->answer.items[0].outcome.ok())
+    tell_brought(loading->message.names[0],
+                 fail(loading->answer.items[0].outcome.result().error()));
+  if (promote_ && (loading->bring || loading->message.promote_only || promote_hits_))
+    promote(loading);
   staging_.drop(loading->batch.id);
   retry_loads();
   arm();
@@ -114,17 +121,47 @@ void FileStorage::loaded(const std::shared_ptr<Loading>& loading) {
 void FileStorage::promote(const std::shared_ptr<Loading>& loading) {
   for (size_t n = 0; n < loading->loads.size(); ++n) {
     const ssd::Load& l = loading->loads[n];
-    if (!l.outcome || promoting_ + l.outcome->bytes > staging_.capacity() / 2) continue;
+    const bool crowded =
+        promoting_ > 0 && l.outcome && promoting_ + l.outcome->bytes > staging_.capacity() / 2;
+    if (!l.outcome || (crowded && !loading->bring)) continue;
     promoting_ += l.outcome->bytes;
     staging_.hold(loading->batch.id);
-    promote_(l.key, {l.into.data(), l.outcome->bytes},
-             [this, batch = loading->batch.id, bytes = l.outcome->bytes](bool taken) {
-               if (taken) promoted_.add();
+    promote_(*l.outcome, {l.into.data(), l.outcome->bytes},
+             [this, loading, bytes = l.outcome->bytes](const Result<bool>& taken) {
+               if (taken && *taken) promoted_.add();
+               if (loading->bring)
+                 tell_brought(loading->message.names[0], taken ? Result<>() : fail(taken.error()));
                promoting_ -= bytes;
-               staging_.drop(batch);
+               staging_.drop(loading->batch.id);
                retry_loads();
              });
   }
+}
+
+// ---- what a drain moves
+
+void FileStorage::start_bring() {
+  while (!bringing_.empty()) {
+    auto loading = std::make_shared<Loading>();
+    loading->bring = true;
+    loading->message.names = {bringing_.front().name};
+    loading->message.promote_only = true;
+    if (!promote_)
+      tell_brought(bringing_.front().name, fail(Code::kUnsupported, "it has no client"));
+    else if (!start_load(loading))
+      return;
+    bringing_.pop_front();
+  }
+}
+
+void FileStorage::tell_brought(const std::string& name, const Result<>& outcome) {
+  if (!outcome)
+    log_warn("ssd", "'%s' is not moved: %s", shown(name).c_str(), outcome.error().what.c_str());
+  tell({static_cast<uint8_t>(outcome ? TierEvent::kBrought : TierEvent::kNotBrought),
+        outcome ? uint8_t{0} : static_cast<uint8_t>(outcome.error().code),
+        name,
+        {}});
+  report();
 }
 
 void FileStorage::retry_loads() {
@@ -132,11 +169,15 @@ void FileStorage::retry_loads() {
     Parked& p = parked_.front();
     if (p.call.deadline <= loop_.now()) {
       p.reply.error({Code::kBusy, "the staging memory was lent all the time: retry"});
-    } else if (!start_load(p.message, p.reply)) {
-      return;
+    } else {
+      auto loading = std::make_shared<Loading>();
+      loading->message = p.message;
+      loading->reply.push_back(p.reply);
+      if (!start_load(loading)) return;
     }
     parked_.pop_front();
   }
+  start_bring();
 }
 
 }  // namespace mc::store

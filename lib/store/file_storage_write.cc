@@ -16,7 +16,9 @@ constexpr Duration kTrouble = std::chrono::seconds(10);
 Result<> FileStorage::check_job(const TierJob& job) const {
   const Layout& l = node_.layout();
   MC_TRY_(ssd::check_name(job.object.name));
-  if (job.kind == static_cast<uint8_t>(TierJobKind::kForget)) return {};
+  if (job.kind == static_cast<uint8_t>(TierJobKind::kForget) ||
+      job.kind == static_cast<uint8_t>(TierJobKind::kBring))
+    return {};
   bool sane = job.kind == static_cast<uint8_t>(TierJobKind::kOffload) && job.object.generation &&
               !job.pieces.empty();
   uint64_t left = job.object.bytes;
@@ -36,7 +38,7 @@ void FileStorage::cut() {
   if (writing_ || gathering_.empty()) return;
   const bool full = gathering_bytes_ >= backend_options_.bucket_bytes ||
                     gathering_.size() >= backend_options_.bucket_keys;
-  if (!full && loop_.now() < gathering_.front().arrived + options_.flush) return;
+  if (!full && !flushed_ && loop_.now() < gathering_.front().arrived + options_.flush) return;
   auto batch = std::make_shared<Batch>();
   for (uint64_t bytes = 0; !gathering_.empty() && batch->jobs.size() < backend_options_.bucket_keys;
        gathering_.pop_front()) {
@@ -145,8 +147,8 @@ void FileStorage::written(const std::shared_ptr<Batch>& batch) {
           object.generation});
   }
   if (!forget_later_.empty()) forget(std::exchange(forget_later_, {}), false);
-  report();
   cut();
+  report();
   arm();
 }
 

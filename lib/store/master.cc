@@ -41,6 +41,8 @@ void MasterOptions::describe(OptionList& v) {
   v("hot-rate", hot_rate, "reads a second that earn an object another replica");
   v("hot-window", hot_window, "over which reads are counted");
   v("drain-parallel", drain_parallel, "objects moved at a time off a node that drains");
+  v("tombstones", tombstones,
+    "removals remembered for nodes that are away; one away for longer loses what is older");
   v("event-log", event_log, "events kept for replay and for telling why");
 }
 
@@ -94,9 +96,13 @@ Master::Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time
       leases_(table_.slab(), options.lease_ttl),
       events_(options.event_log),
       writing_(table_.slab()),
-      tier_(options.offload_queue.n) {
+      tier_(options.offload_queue.n),
+      graves_(options.tombstones) {
   tier_.on_offloaded([this](const std::string& name, Generation generation, bool stored, Time now) {
     offloaded(name, generation, stored, now);
+  });
+  tier_.on_brought([this](const NodeId& node, const std::string& name, Code code, Time now) {
+    brought(node, name, code, now);
   });
 }
 
@@ -115,7 +121,7 @@ uint64_t Master::wall_ms(Time now) const {
 uint64_t Master::memory() const {
   constexpr uint64_t kNode = 48;  // of a table of the library, about
   return table_.memory() + members_.memory() + extras_.size() * (sizeof(Extras) + kNode) +
-         recording_.size() * (sizeof(Recording) + kNode) + keeps_.size() * kNode;
+         recording_.size() * (sizeof(Recording) + kNode) + keeps_.size() * kNode + graves_.memory();
 }
 
 Object* Master::find_complete(uint16_t tenant, const ObjectKey& key) {
@@ -400,8 +406,7 @@ Time Master::deadline() const {
   if (!parked_puts_.empty())
     when = std::min({when, parked_puts_.begin()->first, leases_.next_expiry()});
   if (!parked_looks_.empty()) when = std::min(when, parked_looks_.begin()->first);
-  for (const auto& [node, job] : drains_)
-    if (job.next_scan != Time::max()) when = std::min(when, job.next_scan);
+  for (const auto& [node, job] : drains_) when = std::min({when, job.next_scan, job.next_disk});
   if (!heat_.empty() || !heated_.empty()) when = std::min(when, heat_since_ + options_.hot_window);
   return when;
 }

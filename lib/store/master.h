@@ -25,6 +25,7 @@
 
 #include "base/options.h"
 #include "store/events.h"
+#include "store/graves.h"
 #include "store/leases.h"
 #include "store/members.h"
 #include "store/rebuild.h"
@@ -57,6 +58,7 @@ struct MasterOptions {
   double hot_rate = 50;
   Duration hot_window = std::chrono::seconds(10);
   uint32_t drain_parallel = 4;
+  uint32_t tombstones = 262144;
   void describe(OptionList& v);
   Result<> check() const;
 };
@@ -160,9 +162,13 @@ class Master {
     Time started, next_scan;
     std::vector<std::pair<Id, Generation>> todo;
     uint64_t active = 0, moved = 0, moved_bytes = 0;
-    uint64_t demand = 0;  // room it waits for
-    std::string why;      // it does not go on
+    uint64_t demand = 0;             // room it waits for
+    std::string why;                 // it does not go on
+    std::set<std::string> bringing;  // off the disk, into memory elsewhere
+    std::string disk_at;             // of its names, the last looked at
+    Time next_disk;
   };
+  static constexpr uint64_t kEpochsAheadMax = 1 << 28;  // of seconds: a clock eight years wrong
   enum class Tried : uint8_t { kAnswered, kNoRoom, kOverQuota };
 
   // ---- tables
@@ -214,7 +220,8 @@ class Master {
   struct Need {
     uint64_t bytes = 0;
     const char* reason = "";
-    bool ahead = false;  // nobody waits for it
+    bool ahead = false;    // nobody waits for it
+    bool draining = true;  // what lies on a node that drains counts too
   };
   void evict(Need need, Time now);
   uint64_t evict_from(Tenant& tenant, size_t queue, const Need& need, Time now);
@@ -228,6 +235,12 @@ class Master {
   void copied(uint64_t id, Time now);                   // and recorded
   void retire(Object& object, const Member& node, Time now);
   void drain_on(const NodeId& name, DrainJob& job, Time now);
+  void drain_memory(const NodeId& name, Member& node, DrainJob& job, Time now);
+  void drain_disk(const NodeId& node, DrainJob& job, Time now);
+  bool drained_off_disk(const NodeId& node, DrainJob& job, const std::string& name, Time now);
+  void brought(const NodeId& node, const std::string& name, Code code, Time now);
+  bool drained(const Member& node) const;
+  bool stays_in_memory(const Object& object, Time now) const;
   bool drain_one(const NodeId& name, Member& node, DrainJob& job, Object& object, Time now);
   void drain_all(Time now);
   DrainInfo drain_info(const NodeId& name) const;
@@ -246,6 +259,11 @@ class Master {
 
   // ---- disks
   std::string disk_name(uint16_t tenant, std::string_view key) const;
+  static std::pair<std::string, ObjectKey> parts_of(const std::string& disk_name);
+  bool stays_on_disk(uint16_t tenant, std::string_view key) const;
+  bool refused(const NodeId& node, const TierObject& object);
+  void bury(uint16_t tenant, std::string_view key, Generation before);
+  bool anybody_away(Time now) const;
   bool on_disk(uint16_t tenant, std::string_view key) const;
   bool stored(uint16_t tenant, const ObjectKey& key) {
     return find_complete(tenant, key) != nullptr || on_disk(tenant, key);
@@ -303,6 +321,7 @@ class Master {
   Time heat_since_;
   uint64_t reads_ = 0;
   Tier tier_;
+  Graves graves_;
   std::unordered_map<std::string, uint64_t> evicting_;  // once they are on a disk; bytes of memory
   uint64_t evicting_bytes_ = 0;
   Totals totals_;

@@ -46,6 +46,8 @@ Result<RemovePrefixed> Master::handle(const RemovePrefix& m, Time now) {
   reply.epoch = epoch_;
   const uint16_t tenant = tenants_.find(m.tenant);
   const bool from_prefix = m.after < m.prefix || m.after.empty();
+  if (m.after.empty() && anybody_away(now) && tenant != Tenants::kNone)
+    graves_.bury_prefix(disk_name(tenant, ""), m.prefix, next_generation());
   const Object* at = table_.after(tenant, from_prefix ? m.prefix : m.after, from_prefix);
   for (size_t n = 0; at != nullptr && at->key().starts_with(m.prefix); ++n) {
     if (n == kRemoveMax) {

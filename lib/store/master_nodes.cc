@@ -3,7 +3,6 @@
 
 namespace mc::store {
 namespace {
-constexpr uint64_t kEpochsAheadMax = 1 << 28;  // of seconds: a clock eight years wrong
 constexpr uint64_t kNodesSeenMax = 4096;
 constexpr uint64_t kKeepMaxS = 100ull * 365 * 24 * 3600;
 }  // namespace
@@ -47,6 +46,7 @@ Result<Mounted> Master::handle(const Inventory& m, Time now) {
   if (m.last) {
     members_.ready(*node, now);
     node->tier = m.tier;
+    if (!m.tier) graves_.returned(m.node);
     if (node->returns && !m.tier) rebuild_.reported(m.node);
     room_changed_ = true;
   }
@@ -93,7 +93,9 @@ void Master::adopt(Member& node, const Record& record, Time now) {
   }
   ++node.objects;
   const Replica replica{&node, range, record.generation};
-  if (older_than_disk(record, *tenant)) return forget(replica, record, {});
+  if (graves_.dead(node.ref.name, disk_name(*tenant, record.key), record.generation) ||
+      older_than_disk(record, *tenant))
+    return forget(replica, record, {});
   Object* object = table_.find(*tenant, record.key);
   if (object != nullptr && object->state == ObjectState::kComplete) {
     bool here = false;
@@ -102,6 +104,7 @@ void Master::adopt(Member& node, const Record& record, Time now) {
     const bool twin = object->bytes == record.bytes && object->checksum == record.checksum &&
                       replica_count(*object) < kReplicasMax && !here;
     if (twin) return add_replica(*object, replica);
+    bury(*tenant, record.key, std::max(object->generation, record.generation));
     if (object->generation < record.generation) {
       release(*object, {});  // a later put of the same key
       object = nullptr;
@@ -125,7 +128,10 @@ void Master::adopt(Member& node, const Record& record, Time now) {
 }
 
 Result<Mounted> Master::handle(const Unmount& m, Time now) {
+  // Its memory is not coming back.
+  const bool empty = tier_.empty(m.node);
   if (members_.find(m.node, m.generation) != nullptr) drop_node(m.node, now);
+  if (empty) graves_.returned(m.node);
   finish(now);
   return Mounted{epoch_, nodes(now)};
 }
@@ -146,6 +152,10 @@ Result<rpc::Empty> Master::handle(const ReportNode& m, Time now) {
 void Master::drop_node(const NodeId& name, Time now) {
   const std::unique_ptr<Member> node = members_.take(name);
   if (node == nullptr) return;
+  Generation synced = tier_.empty(name) ? next_generation() : Generation{};
+  for (const PendingOrder& pending : node->orders)
+    if (pending.order.fence) synced = std::min(synced, pending.order.fence);
+  graves_.left(name, synced);
   for (Id range = node->space.first(); range != kNoId; range = node->space.after(range)) {
     if (!node->space.taken(range) || node->space.owner(range) == kNoId) continue;
     Object& object = table_[node->space.owner(range)];

@@ -151,7 +151,7 @@ bool Master::within_quota(uint16_t tenant, uint64_t bytes, Time now) {
   const uint64_t span = (bytes / kPage + (bytes % kPage != 0 || bytes == 0 ? 1 : 0)) * kPage;
   if (span > t.quota) return false;
   for (size_t q = 0; q < t.queues.size() && t.used + span > t.quota; ++q)
-    evict_from(t, q, {t.used + span - t.quota, "evicted: its tenant is at its quota", false}, now);
+    evict_from(t, q, {t.used + span - t.quota, "evicted: its tenant is at its quota"}, now);
   return t.used + span <= t.quota;
 }
 
@@ -287,6 +287,8 @@ void Master::publish(Object& object, Time now, bool anew) {
   ++tenants_[object.tenant].objects;
   ++totals_.puts;
   if (anew) newest_ = object.self;
+  if (anew && anybody_away(now) && !on_disk(object.tenant, object.key()))
+    bury(object.tenant, object.key(), object.generation);
   enqueue(object);
   offload_early(object, now);
   note(EventKind::kStored, object, now);
@@ -323,12 +325,15 @@ void Master::handle(const Remove& m, Time now, Done<Outcomes> done) {
       answer = Outcome::of(key);
     } else if (object == nullptr && on_disk(tenant, m.keys[i])) {
       ++totals_.removed;
+      bury(tenant, m.keys[i], next_generation());
       tier_.forget(disk_name(tenant, m.keys[i]), [gather] { gather->decided(); });
       continue;
     } else if (object == nullptr) {
       const auto whole = sure(1, now);
       answer = whole ? outcome(Code::kNotFound, strf("no key '%s'", shown(m.keys[i]).c_str()))
                      : Outcome::of(whole);
+      if (whole && anybody_away(now))
+        bury(tenants_.get(m.tenant).value_or(0), m.keys[i], next_generation());
     } else if (answer = removable(*object, m.force, now); answer.ok()) {
       remove(*object, gather, now);
       continue;
@@ -352,6 +357,7 @@ Outcome Master::removable(const Object& object, bool force, Time now) const {
 
 void Master::remove(Object& object, const Outcoming& gather, Time now) {
   ++totals_.removed;
+  bury(object.tenant, object.key(), next_generation());
   note(EventKind::kRemoved, object, now, "removed");
   if (on_disk(object.tenant, object.key()) || evicting(object)) {
     if (gather) gather->expect(1);

@@ -13,10 +13,11 @@ constexpr size_t kSkipMax = 1024;  // objects that cannot go now passed over in 
 bool Master::may_go(const Object& object, const Need& need, Time now) const {
   // What was just put and is larger than the reserve stays.
   if (need.ahead && object.self == newest_) return false;
-  bool healthy = false;  // somebody there can give the room back
-  each_replica(object,
-               [&](const Replica& r) { healthy = healthy || members_.healthy(*r.node, now); });
-  if (!healthy) return false;
+  bool useful = false;  // somebody there can give the room back, and it is room that is wanted
+  each_replica(object, [&](const Replica& r) {
+    useful = useful || ((need.draining || !r.node->draining) && members_.healthy(*r.node, now));
+  });
+  if (!useful) return false;
   const auto group = group_of(object);
   return std::none_of(group.begin(), group.end(), [&](Id id) {
     const Object& o = table_[id];
@@ -107,7 +108,7 @@ void Master::make_room(Time now) {
     const uint64_t ahead =
         bytes_to_evict(members_.used() - std::min(members_.used(), evicting_bytes_),
                        members_.capacity(), options_.high_watermark, options_.eviction_ratio);
-    if (ahead > 0) evict({ahead, "evicted: the pool is above its watermark", true}, now);
+    if (ahead > 0) evict({ahead, "evicted: the pool is above its watermark", true, false}, now);
   }
   uint64_t drained = 0;
   for (const auto& [node, job] : drains_) drained += job.demand;
@@ -116,7 +117,7 @@ void Master::make_room(Time now) {
   if (parked_demand_ + drained > coming)
     evict({parked_demand_ + drained - coming,
            parked_demand_ > 0 ? "evicted: room for a put" : "evicted: room for a node that drains",
-           false},
+           false, false},
           now);
 }
 

@@ -14,8 +14,7 @@ namespace mc::store {
 namespace {
 constexpr size_t kTasksMax = 1 << 16;
 constexpr size_t kEndedMax = 1024;  // tasks that can still be asked about
-constexpr Duration kScanAgain = std::chrono::milliseconds(100);
-constexpr uint64_t kSample = 8;  // one read of so many is counted
+constexpr uint64_t kSample = 8;     // one read of so many is counted
 constexpr size_t kHeatMax = 1 << 16;
 
 Failure unknown(const ObjectKey& key) {
@@ -206,120 +205,6 @@ Result<TaskInfo> Master::handle(const QueryTask& m, Time) const {
                 static_cast<unsigned long long>(m.task));
   constexpr const char* kStates[] = {"running", "done", "failed"};
   return TaskInfo{epoch_, m.task, kStates[static_cast<size_t>(it->second.state)], it->second.error};
-}
-
-// ---- draining
-
-// Of one object on the node: true when it is on its way, or needs none.
-bool Master::drain_one(const NodeId& name, Member& node, DrainJob& job, Object& object, Time now) {
-  bool elsewhere = false;
-  each_replica(object, [&](const Replica& r) {
-    elsewhere = elsewhere || (!r.node->draining && members_.healthy(*r.node, now));
-  });
-  if (elsewhere) {
-    ++job.moved;
-    job.moved_bytes += object.bytes;
-    retire(object, node, now);
-    note(EventKind::kMoved, object, now, "its node drains");
-    return true;
-  }
-  const auto task = start_copy(object, {}, &node, now);
-  if (!task) {
-    job.why = task.error().what;
-    if (task.error().code == Code::kNoSpace) job.demand = object.bytes + kPage;
-    return false;
-  }
-  tasks_.at(*task).drain = name;
-  ++job.active;
-  return true;
-}
-
-void Master::drain_on(const NodeId& name, DrainJob& job, Time now) {
-  Member* node = members_.find_mount(name, job.mount);
-  if (node == nullptr) return;
-  if (job.todo.empty() && job.active == 0 && now >= job.next_scan) {
-    std::set<Id> owners;
-    for (Id r = node->space.first(); r != kNoId; r = node->space.after(r))
-      if (node->space.taken(r) && node->space.owner(r) != kNoId)
-        owners.insert(node->space.owner(r));
-    for (const Id id : owners) job.todo.emplace_back(id, table_[id].generation);
-  }
-  job.demand = 0;
-  while (!job.todo.empty() && job.active < options_.drain_parallel) {
-    const auto [id, generation] = job.todo.back();
-    Object* object = table_.at(id, generation);
-    // What is being written is met again by the next scan.
-    if (object == nullptr || object->state != ObjectState::kComplete) {
-      job.todo.pop_back();
-      continue;
-    }
-    if (!drain_one(name, *node, job, *object, now)) {
-      if (job.demand == 0) job.todo.pop_back();  // it is tried again by the next scan
-      break;
-    }
-    job.todo.pop_back();
-    job.why.clear();
-  }
-  if (node->space.used() == 0)
-    job.next_scan = Time::max();
-  else if (job.next_scan <= now)
-    job.next_scan = now + kScanAgain;
-}
-
-void Master::drain_all(Time now) {
-  for (auto& [name, job] : drains_) drain_on(name, job, now);
-}
-
-DrainInfo Master::drain_info(const NodeId& name) const {
-  DrainInfo info;
-  info.epoch = epoch_;
-  info.node = name;
-  info.state = "none";
-  const auto it = drains_.find(name);
-  const auto member = members_.all().find(name);
-  if (it == drains_.end() || member == members_.all().end()) return info;
-  const DrainJob& job = it->second;
-  info.objects_left = member->second->objects;
-  info.bytes_left = member->second->space.used() - member->second->releasing;
-  info.moved = job.moved;
-  info.moved_bytes = job.moved_bytes;
-  info.active = job.active;
-  info.why = job.why;
-  const bool stuck = job.active == 0 && !job.why.empty() && info.bytes_left > 0;
-  info.state = member->second->space.used() == 0 ? "drained" : stuck ? "blocked" : "running";
-  return info;
-}
-
-Result<DrainInfo> Master::handle(const Drain& m, Time now) {
-  Member* node = members_.find(m.node);
-  if (node == nullptr)
-    return fail(Code::kNotFound, "no node '%s' is mounted", shown(m.node).c_str());
-  switch (static_cast<DrainAction>(m.action)) {
-    case DrainAction::kQuery: break;
-    case DrainAction::kStart:
-      if (drains_.contains(m.node)) break;
-      members_.drain(*node, true);
-      drains_[m.node].mount = node->mount;
-      drains_[m.node].started = drains_[m.node].next_scan = now;
-      break;
-    case DrainAction::kCancel:
-      if (const auto it = drains_.find(m.node); it != drains_.end()) {
-        for (auto& [id, task] : tasks_)
-          if (task.drain == m.node) task.drain.clear();
-        drains_.erase(it);
-      }
-      members_.drain(*node, false);
-      room_changed_ = true;
-      break;
-    default: return fail(Code::kInvalid, "drain action %u: want 0, 1 or 2", unsigned{m.action});
-  }
-  finish(now);
-  DrainInfo info = drain_info(m.node);
-  if (const auto it = drains_.find(m.node); it != drains_.end() && info.moved_bytes > 0)
-    info.eta_ms = static_cast<uint64_t>(to_ms(now - it->second.started) *
-                                        static_cast<double>(info.bytes_left) /
-                                        static_cast<double>(info.moved_bytes));
-  return info;
 }
 
 // ---- what is read much

@@ -16,14 +16,48 @@ bool Master::on_disk(uint16_t tenant, std::string_view key) const {
   return tier_.any() && tier_.find(disk_name(tenant, key)) != nullptr;
 }
 
-namespace {
 // Tenant and key of such a name.
-std::pair<std::string, ObjectKey> parts_of(const std::string& name) {
+std::pair<std::string, ObjectKey> Master::parts_of(const std::string& name) {
   const size_t nul = name.find('\0');
   if (nul == std::string::npos) return {"", name};
   return {name.substr(0, nul), name.substr(nul + 1)};
 }
-}  // namespace
+
+// On one that is not about to be emptied.
+bool Master::stays_on_disk(uint16_t tenant, std::string_view key) const {
+  if (!tier_.any()) return false;
+  const Tier::OnDisk* disk = tier_.find(disk_name(tenant, key));
+  if (disk == nullptr || drains_.empty()) return disk != nullptr;
+  return std::any_of(disk->copies.begin(), disk->copies.end(),
+                     [&](const Tier::Copy& c) { return !drains_.contains(Tier::node_of(c).name); });
+}
+
+// ---- what must not come back
+
+void Master::bury(uint16_t tenant, std::string_view key, Generation before) {
+  if (tenant != Tenants::kNone) graves_.bury(disk_name(tenant, key), before);
+}
+
+// Somebody may yet come and bring what is not known here.
+bool Master::anybody_away(Time now) const {
+  return graves_.anybody_away() || rebuild_.missing() > 0 || !rebuild_.over(now);
+}
+
+// Of what lies on the disk of a node that mounts.
+bool Master::refused(const NodeId& node, const TierObject& o) {
+  if (graves_.dead(node, o.name, o.generation)) return true;
+  const auto [tenant, key] = parts_of(o.name);
+  const Object* object = find_complete(tenants_.get(tenant).value_or(0), key);
+  const auto differs = [&](const auto& other) {
+    return other.bytes != o.bytes || other.checksum != o.checksum;
+  };
+  if (object != nullptr) return differs(*object);
+  // The older of two contents must not come back when the newer is not there any more.
+  const Tier::OnDisk* disk = tier_.find(o.name);
+  if (disk != nullptr && differs(*disk))
+    graves_.bury(o.name, std::max(disk->newest(), o.generation));
+  return false;
+}
 
 // ---- what nodes say
 
@@ -34,17 +68,15 @@ Result<TierAck> Master::handle(const TierMount& m, Time now) {
   if (m.objects.size() > kTierPageMax)
     return fail(Code::kInvalid, "tier of node '%s': %zu objects in one page", shown(m.node).c_str(),
                 m.objects.size());
+  // A disk may have been written under a master whose clock was ahead of this one's.
+  for (const TierObject& o : m.objects)
+    if (o.generation.n > (epoch_ << 32 | counter_) &&
+        o.generation.n >> 32 < epoch_ + kEpochsAheadMax) {
+      epoch_ = (o.generation.n >> 32) + 1;
+      counter_ = 0;
+    }
   tier_.mount(
-      m, node->ref,
-      [this](const std::string& name, uint64_t* bytes, uint64_t* checksum) {
-        const auto [tenant, key] = parts_of(name);
-        const Object* object = find_complete(tenants_.get(tenant).value_or(0), key);
-        if (object == nullptr) return false;
-        *bytes = object->bytes;
-        *checksum = object->checksum;
-        return true;
-      },
-      now);
+      m, node->ref, [&](const TierObject& o) { return refused(m.node, o); }, now);
   if (!awaited_.empty())
     for (const TierObject& o : m.objects) {
       const auto [tenant, key] = parts_of(o.name);
@@ -53,6 +85,7 @@ Result<TierAck> Master::handle(const TierMount& m, Time now) {
     }
   if (m.last) {
     node->tier = false;
+    graves_.returned(m.node);
     if (node->returns) rebuild_.reported(m.node);
     room_changed_ = true;
   }
@@ -81,6 +114,7 @@ bool Master::older_than_disk(const Record& record, uint16_t tenant) {
   const Tier::OnDisk* disk = tier_.find(name);
   if (disk == nullptr || (disk->bytes == record.bytes && disk->checksum == record.checksum))
     return false;
+  graves_.bury(name, std::max(disk->newest(), record.generation));
   if (disk->newest() > record.generation) return true;
   tier_.forget(name, {});
   return false;
@@ -181,6 +215,7 @@ void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t
   for (const std::string& name : names) {
     ++reply.removed;
     ++totals_.removed;
+    graves_.bury(name, next_generation());
     tier_.forget(name, {});
   }
 }
@@ -192,10 +227,10 @@ void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t
 Master::Offload Master::offload(const Object& object, Time now) {
   if (!tier_.any() || options_.offload == "never") return Offload::kDrop;
   if (options_.offload == "context" && object.cls != ObjectClass::kContext) return Offload::kDrop;
-  if (on_disk(object.tenant, object.key())) return Offload::kDrop;
+  if (stays_on_disk(object.tenant, object.key())) return Offload::kDrop;
   bool full = false, started = false;
   each_replica(object, [&](const Replica& r) {
-    if (started) return;
+    if (started || r.node->draining) return;
     TierJob job;
     job.object = {disk_name(object.tenant, object.key()),
                   object.bytes,
@@ -221,9 +256,10 @@ bool Master::disks_behind(const Object& object) const {
     return false;
   if (options_.offload == "context" && object.cls != ObjectClass::kContext) return false;
   const std::string name = disk_name(object.tenant, object.key());
-  if (tier_.find(name) != nullptr || tier_.offloading(name)) return false;
+  if (stays_on_disk(object.tenant, object.key()) || tier_.offloading(name)) return false;
   bool full = false, room = false;
   each_replica(object, [&](const Replica& r) {
+    if (r.node->draining) return;
     const Tier::Queued queued = tier_.ask(r.node->ref.name, object.bytes);
     full = full || queued == Tier::Queued::kFull;
     room = room || queued == Tier::Queued::kYes;

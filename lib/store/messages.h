@@ -277,9 +277,10 @@ struct DrainInfo {
   std::string why{};    // it is blocked
   uint64_t objects_left = 0, bytes_left = 0, moved = 0, moved_bytes = 0, active = 0;
   uint64_t eta_ms = 0;  // by the speed so far; 0: not known
+  uint64_t others = 0;  // nodes that could take what it holds
   static void fields(auto& a, auto& m) {
     a(m.epoch, m.node, m.state, m.why, m.objects_left, m.bytes_left, m.moved, m.moved_bytes,
-      m.active, m.eta_ms);
+      m.active, m.eta_ms, m.others);
   }
 };
 enum class DrainAction : uint8_t { kQuery = 0, kStart = 1, kCancel = 2 };

@@ -11,6 +11,7 @@ namespace {
 
 // A heartbeat is answered when its time is over; an answer later than this was lost with a master.
 constexpr Duration kOverdue = std::chrono::milliseconds(250);
+constexpr Duration kDrainAsk = std::chrono::milliseconds(50);
 constexpr size_t kPageRecords = 2048;  // of one inventory message: 2 MiB with the longest keys
 
 uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
@@ -66,7 +67,10 @@ Node::Node(io::Loop& loop, xfer::Engine& engine, NodeRef me, const NodeOptions& 
       orders_(metrics.counter("mc_store_node_orders_total", "orders of the master carried out")),
       mounts_(metrics.counter("mc_store_node_mounts_total", "times it mounted at a master")) {}
 
-Node::~Node() { loop_.cancel(timer_); }
+Node::~Node() {
+  loop_.cancel(timer_);
+  loop_.cancel(drain_timer_);
+}
 
 std::string Node::not_ready() const {
   if (mounted()) return {};
@@ -199,6 +203,34 @@ void Node::retry(const Error& error) {
     else
       mount();
   });
+}
+
+void Node::drain(Duration limit, std::function<void()> done) {
+  if (limit <= Duration::zero() || !mounted()) return done();
+  log_info("store", "draining for up to %s", to_text(limit).c_str());
+  ask_drained(loop_.now() + limit, done);
+}
+
+// Starting to drain once more changes nothing, so a lost answer is asked for again.
+void Node::ask_drained(Time until, const std::function<void()>& done) {
+  master_->call(Drain{me_.name, static_cast<uint8_t>(DrainAction::kStart)}, options_.call_timeout,
+                [this, until, done](const Result<DrainInfo>& reply) {
+                  const bool alone = reply && reply->others == 0;
+                  if (reply && reply->state == "drained") {
+                    log_info("store", "drained");
+                  } else if (!alone && loop_.now() < until) {
+                    drain_timer_ = loop_.at(loop_.now() + kDrainAsk,
+                                            [this, until, done] { ask_drained(until, done); });
+                    return;
+                  } else {
+                    std::string why = !reply ? reply.error().what : reply->why;
+                    if (alone) why = "there is no other node";
+                    log_warn("store", "not drained, %llu objects are left: %s",
+                             reply ? static_cast<unsigned long long>(reply->objects_left) : 0ULL,
+                             shown(why).c_str());
+                  }
+                  done();
+                });
 }
 
 void Node::stop(std::function<void()> done) {

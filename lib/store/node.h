@@ -44,6 +44,8 @@ class Node {
   bool mounted() const { return state_ == State::kMounted; }
   void on_mounted(std::function<void()> callback) { on_mounted_ = std::move(callback); }
   uint64_t epoch() const { return epoch_; }  // of the master it is mounted at
+  // Whether a master of that epoch is one that has been replaced: nothing of it counts.
+  bool outdated(uint64_t epoch) const { return epoch < epoch_seen_; }
   const Directory& directory() const { return directory_; }
   uint64_t capacity() const { return layout_.capacity; }
   const NodeRef& me() const { return me_; }
@@ -53,6 +55,10 @@ class Node {
   }
   std::string not_ready() const;          // empty when mounted
   void announce_tier() { tier_ = true; }  // right after open()
+
+  // Has the master move what this node holds to others, for up to `limit`, then calls back; at once
+  // when that is nothing. What is left then is said in the log.
+  void drain(Duration limit, std::function<void()> done);
 
   // Unmounts, so that readers learn it at once, then calls back. No more heartbeats.
   void stop(std::function<void()> done);
@@ -68,6 +74,7 @@ class Node {
   void carry_out(const Order& order);
   void raise_guards(const Record& record, Generation generation);
   void copied(uint64_t task, const Result<>& result);
+  void ask_drained(Time until, const std::function<void()>& done);
   void retry(const Error& error);
   bool sees(uint64_t epoch);
 
@@ -87,7 +94,7 @@ class Node {
   std::string last_error_;
   bool tier_ = false;
   std::function<void()> on_mounted_;
-  io::Loop::Handle timer_ = 0;
+  io::Loop::Handle timer_ = 0, drain_timer_ = 0;
   Copier copier_;
   Gauge &objects_, &bytes_;
   Counter &orders_, &mounts_;

@@ -7,6 +7,7 @@
 //
 // Thread: one owner. Pure: time is an argument.
 #pragma once
+#include <algorithm>
 #include <set>
 #include <string>
 
@@ -25,6 +26,7 @@ class Rebuild {
   void reported(const NodeId& node);  // one of them told all it holds
   bool over(Time now) const { return now >= end(); }
   Time end() const;  // as far as is known now: sooner when the nodes are back
+  uint64_t missing() const { return expected_ - std::min<uint64_t>(expected_, reported_.size()); }
   uint64_t expected() const { return expected_; }
   std::string why(Time now) const;  // for people; empty when over
 

@@ -9,8 +9,10 @@ namespace mc::store {
 struct Tier::Holder {
   NodeRef node;
   uint64_t capacity = 0, used = 0, objects = 0, queued = 0;
+  uint64_t value_max = UINT64_MAX;
   std::string trouble;
   bool ready = false;           // all pages of its mount came
+  uint64_t bytes = 0;           // of what it holds
   std::set<std::string> names;  // of what it holds: dropping it costs no look at the others
   std::deque<TierJob> jobs;     // not yet acknowledged
   uint64_t next_seq = 1, told = 0;
@@ -37,23 +39,21 @@ const Tier::OnDisk* Tier::find(const std::string& name) const {
 
 // ---- what nodes say
 
-void Tier::mount(const TierMount& m, const NodeRef& node, const InMemory& in_memory, Time now) {
+void Tier::mount(const TierMount& m, const NodeRef& node, const Refused& refused, Time now) {
   if (m.first) drop(m.node, now);
   auto& slot = holders_[m.node];
   if (slot == nullptr) {
     slot = std::make_unique<Holder>();
     slot->node = node;
     slot->capacity = m.capacity;
+    slot->value_max = m.value_max == 0 ? UINT64_MAX : m.value_max;
   }
-  for (const TierObject& object : m.objects) add(*slot, object, in_memory);
+  for (const TierObject& object : m.objects) add(*slot, object, refused);
   slot->ready = m.last;
 }
 
-void Tier::add(Holder& holder, const TierObject& o, const InMemory& in_memory) {
-  uint64_t bytes = 0, checksum = 0;
-  const bool other = in_memory && in_memory(o.name, &bytes, &checksum) &&
-                     (bytes != o.bytes || checksum != o.checksum);
-  if (other || o.name.empty() || !o.generation)
+void Tier::add(Holder& holder, const TierObject& o, const Refused& refused) {
+  if (o.name.empty() || !o.generation || (refused && refused(o)))
     return order_forget({&holder, o.generation}, o.name, nullptr);
   auto it = objects_.find(o.name);
   if (it != objects_.end() && (it->second.bytes != o.bytes || it->second.checksum != o.checksum)) {
@@ -66,7 +66,7 @@ void Tier::add(Holder& holder, const TierObject& o, const InMemory& in_memory) {
     it = objects_.emplace(o.name, OnDisk{o.bytes, o.checksum, o.keep_until_s, o.cls, {}}).first;
     bytes_ += o.bytes;
   }
-  holder.names.insert(o.name);
+  if (holder.names.insert(o.name).second) holder.bytes += o.bytes;
   auto& copies = it->second.copies;
   const auto same = std::find_if(copies.begin(), copies.end(),
                                  [&](const Copy& c) { return c.holder == &holder; });
@@ -86,6 +86,7 @@ void Tier::remove(Holder& holder, const std::string& name, Generation generation
   if (copy == copies.end()) return;
   copies.erase(copy);
   holder.names.erase(name);
+  holder.bytes -= it->second.bytes;
   if (!copies.empty()) return;
   bytes_ -= it->second.bytes;
   objects_.erase(it);
@@ -114,6 +115,10 @@ bool Tier::report(const TierReport& m, Time now) {
     if (r.event == static_cast<uint8_t>(TierEvent::kGone)) {
       remove(h, r.name, r.generation);
       end_forget(h, r.name, r.generation);
+    } else if (r.event == static_cast<uint8_t>(TierEvent::kBrought)) {
+      if (brought_) brought_(m.node, r.name, Code{}, now);
+    } else if (r.event == static_cast<uint8_t>(TierEvent::kNotBrought)) {
+      if (brought_) brought_(m.node, r.name, code_from_wire(r.code), now);
     } else {
       end_offload(m.node, r.name, r.generation, r.event == static_cast<uint8_t>(TierEvent::kStored),
                   now);
@@ -180,7 +185,7 @@ Tier::Queued Tier::ask(const NodeId& node, uint64_t bytes) const {
   if (it == holders_.end() || !it->second->ready || !it->second->trouble.empty())
     return Queued::kNo;
   const Holder& h = *it->second;
-  if (bytes > h.capacity / 2) return Queued::kNo;
+  if (bytes > h.capacity / 2 || bytes > h.value_max) return Queued::kNo;
   return h.queued > 0 && h.queued + bytes > queue_max_ ? Queued::kFull : Queued::kYes;
 }
 
@@ -239,11 +244,60 @@ void Tier::forget(const std::string& name, std::function<void()> gone) {
     objects_.erase(it);
     for (const Copy& copy : object.copies) {
       copy.holder->names.erase(name);
+      copy.holder->bytes -= object.bytes;
       order_forget(copy, name, forgetting);
     }
   }
   if (forgetting->open == 0 && gone) return gone();
   forgetting->gone = std::move(gone);
+}
+
+// ---- a node that drains
+
+std::vector<std::string> Tier::names_after(const NodeId& node, const std::string& after,
+                                           size_t limit) const {
+  std::vector<std::string> out;
+  const auto h = holders_.find(node);
+  if (h == holders_.end()) return out;
+  const auto& names = h->second->names;
+  for (auto it = names.upper_bound(after); it != names.end() && out.size() < limit; ++it)
+    out.push_back(*it);
+  return out;
+}
+
+std::pair<uint64_t, uint64_t> Tier::held_by(const NodeId& node) const {
+  const auto h = holders_.find(node);
+  if (h == holders_.end()) return {};
+  return {h->second->names.size(), h->second->bytes};
+}
+
+bool Tier::empty(const NodeId& node) const {
+  const auto h = holders_.find(node);
+  if (h == holders_.end()) return true;
+  return h->second->names.empty() && h->second->jobs.empty() && h->second->forgets.empty();
+}
+
+bool Tier::bring(const NodeId& node, const std::string& name) {
+  const auto h = holders_.find(node);
+  if (h == holders_.end() || !h->second->ready) return false;
+  TierJob job;
+  job.seq = h->second->next_seq++;
+  job.kind = static_cast<uint8_t>(TierJobKind::kBring);
+  job.object.name = name;
+  h->second->jobs.push_back(std::move(job));
+  return true;
+}
+
+void Tier::forget_copy(const NodeId& node, const std::string& name) {
+  const auto it = objects_.find(name);
+  if (it == objects_.end()) return;
+  const auto& copies = it->second.copies;
+  const auto copy = std::find_if(copies.begin(), copies.end(),
+                                 [&](const Copy& c) { return c.holder->node.name == node; });
+  if (copy == copies.end()) return;
+  const Copy mine = *copy;
+  order_forget(mine, name, std::make_shared<Forgetting>());
+  remove(*mine.holder, name, mine.generation);
 }
 
 std::vector<Tier::HolderStat> Tier::stat() const {

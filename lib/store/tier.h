@@ -53,11 +53,10 @@ class Tier {
   void on_offloaded(Offloaded callback) { offloaded_ = std::move(callback); }
 
   // ---- what nodes say; the caller knows that `node` is mounted with that generation
-  // `in_memory` tells size and checksum of what is stored in memory under a name; an object that
-  // differs from it is forgotten.
-  using InMemory =
-      std::function<bool(const std::string& name, uint64_t* bytes, uint64_t* checksum)>;
-  void mount(const TierMount& m, const NodeRef& node, const InMemory& in_memory, Time now);
+  // What `refused` says of an object is to be forgotten: another content is stored in memory under
+  // its name, or it was removed while its node was away.
+  using Refused = std::function<bool(const TierObject&)>;
+  void mount(const TierMount& m, const NodeRef& node, const Refused& refused, Time now);
   // False: it has not mounted its tier.
   bool beat(const TierBeat& m, Time now, std::function<void(const Result<TierWork>&)> done);
   bool report(const TierReport& m, Time now);
@@ -74,6 +73,16 @@ class Tier {
   Queued offload(const NodeId& node, TierJob job, Time now);
   bool offloading(const std::string& name) const { return offloads_.contains(name); }
   uint64_t offloading_bytes() const { return offloading_bytes_; }
+  // ---- a node that drains
+  std::vector<std::string> names_after(const NodeId& node, const std::string& after,
+                                       size_t limit) const;  // of what its disk has, in order
+  std::pair<uint64_t, uint64_t> held_by(const NodeId& node) const;  // objects and bytes
+  bool empty(const NodeId& node) const;  // and it has forgotten all that it was to
+  bool bring(const NodeId& node, const std::string& name);
+  void forget_copy(const NodeId& node, const std::string& name);
+  using Brought = std::function<void(const NodeId&, const std::string& name, Code, Time now)>;
+  void on_brought(Brought callback) { brought_ = std::move(callback); }
+
   // Off all disks; `gone` is called once, when no holder has it any more.
   void forget(const std::string& name, std::function<void()> gone);
   bool any() const { return !holders_.empty(); }
@@ -92,7 +101,7 @@ class Tier {
     size_t open = 0;
     std::function<void()> gone;
   };
-  void add(Holder& holder, const TierObject& object, const InMemory& in_memory);
+  void add(Holder& holder, const TierObject& object, const Refused& refused);
   void remove(Holder& holder, const std::string& name, Generation generation);
   void order_forget(const Copy& copy, const std::string& name,
                     const std::shared_ptr<Forgetting>& forgetting);
@@ -106,6 +115,7 @@ class Tier {
   std::unordered_map<std::string, Offload> offloads_;  // under way
   uint64_t bytes_ = 0, offloading_bytes_ = 0;
   Offloaded offloaded_;
+  Brought brought_;
 };
 
 }  // namespace mc::store

@@ -53,14 +53,16 @@ struct TierMount {
   uint64_t capacity = 0;
   bool first = false, last = false;
   std::vector<TierObject> objects;
+  uint64_t value_max = 0;  // the largest it can give back; 0: any
   static void fields(auto& a, auto& m) {
-    a(m.node, m.generation, m.capacity, m.first, m.last, m.objects);
+    a(m.node, m.generation, m.capacity, m.first, m.last, m.objects, m.value_max);
   }
 };
 
 enum class TierJobKind : uint8_t {
   kOffload = 1,  // write the value that lies in these pieces of the segment
   kForget = 2,   // of the disk
+  kBring = 3,    // put it into memory of the pool: this node drains
 };
 struct TierJob {
   uint64_t seq = 0;
@@ -96,6 +98,8 @@ enum class TierEvent : uint8_t {
   kStored = 1,     // it is on the disk
   kNotStored = 2,  // it could not be; `code` says why
   kGone = 3,       // evicted, or found damaged: it will be gone once this is acknowledged
+  kBrought = 4,    // it is in memory of the pool, put there now or before
+  kNotBrought = 5,
 };
 struct TierResult {
   uint8_t event = 0;

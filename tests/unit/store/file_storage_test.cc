@@ -3,6 +3,7 @@
 #include <doctest/doctest.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <filesystem>
 #include <fstream>
 #include <thread>
@@ -32,6 +33,7 @@ struct Setup {
   uint64_t memory = 4 * kMiB;
   Duration lease = 5s;
   std::string transport = "shm";
+  Duration flush = 10ms;
 };
 
 struct World {
@@ -65,7 +67,7 @@ struct World {
     t.folder = setup.folder;
     t.size = Bytes{256 * kMiB};
     t.backend = setup.backend;
-    t.flush = 10ms;
+    t.flush = setup.flush;
     t.lease = setup.lease;
     t.staging = Bytes{4 * kMiB};
     auto opened_tier = FileStorage::open(loop, *engine, *node, n, t, metrics);
@@ -99,6 +101,12 @@ struct World {
       std::this_thread::yield();
     }
     return true;
+  }
+  size_t tier_gathered() {
+    std::atomic<size_t> n{SIZE_MAX};
+    if (loop.post([&] { n = tier->gathered(); }))
+      while (n == SIZE_MAX) std::this_thread::yield();
+    return n;
   }
   ClusterStat stat() { return client->stat().value_or(ClusterStat{}); }
   Result<PutOutcome> put(int i) {
@@ -174,6 +182,28 @@ TEST_CASE("a restart serves what was on the disk, and only that") {
   World w(setup);
   CHECK(w.tier->scan().objects == 9);
   for (int i = 0; i < 10; ++i) CHECK(w.get(i) == (i == 3 ? "not-found" : "right"));
+}
+
+TEST_CASE("what has gathered is written when the node is told to end") {
+  const Folder folder;
+  Setup setup;
+  setup.folder = folder.path;
+  setup.offload = "eager";
+  setup.memory = 16 * kMiB;
+  setup.flush = 1h;
+  {
+    World w(setup);
+    for (int i = 0; i < 6; ++i) CHECK(w.put(i));
+    // The last job was told before the end.
+    CHECK(w.within(10s, [&] { return w.stat().offloading == 6 * kValue; }));
+    CHECK(w.within(10s, [&] { return w.tier_gathered() == 6; }));
+    std::atomic<bool> flushed{false};
+    CHECK(w.loop.post([&] { w.tier->flush([&] { flushed = true; }); }));
+    CHECK(w.within(10s, [&] { return flushed.load(); }));
+    CHECK(w.stat().disk_objects == 6);
+  }
+  World w(setup);
+  CHECK(w.tier->scan().objects == 6);
 }
 
 TEST_CASE("a value damaged on the disk is an error and then gone, never wrong bytes") {

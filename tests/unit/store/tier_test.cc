@@ -22,9 +22,9 @@ struct Disks {
       ended.push_back(name + (stored ? "+" : "-"));
     });
   }
-  void mount(const NodeId& node, std::vector<TierObject> objects, Tier::InMemory in_memory = {}) {
+  void mount(const NodeId& node, std::vector<TierObject> objects, Tier::Refused refused = {}) {
     tier.mount({node, Generation{1}, 1 * kGiB, true, true, std::move(objects)},
-               {node, "127.0.0.1:1", Generation{1}}, in_memory, t0);
+               {node, "127.0.0.1:1", Generation{1}}, refused, t0);
   }
   bool beat(const NodeId& node, uint64_t taken = 0, std::string trouble = "", Time now = t0) {
     const bool known = tier.beat({node, Generation{1}, taken, 1000, 0, 0, std::move(trouble)}, now,
@@ -129,11 +129,7 @@ TEST_CASE("of two contents the newer is right, and what differs from memory is f
   d.beat("a");
   REQUIRE(d.told["a"].size() == 1);
   d.mount("c", {object("k", 7, 3), object("m", 4, 1)},
-          [](const std::string& name, uint64_t* bytes, uint64_t* checksum) {
-            *bytes = 100;
-            *checksum = 8;
-            return name == "m";
-          });
+          [](const TierObject& o) { return o.name == "m"; });
   CHECK(d.tier.find("k")->copies.size() == 1);
   CHECK(d.tier.find("m") == nullptr);
   d.beat("c");

@@ -1,0 +1,62 @@
+#include "store/graves.h"
+
+#include "base/hash.h"
+
+namespace mc::store {
+
+void Graves::bury(std::string_view name, Generation before) {
+  const uint64_t hash = xxh3(name);
+  graves_[hash] = before;
+  order_.emplace_back(hash, before);
+  while (order_.size() > most_) {
+    const auto [oldest, generation] = order_.front();
+    order_.pop_front();
+    const auto it = graves_.find(oldest);
+    if (it == graves_.end() || it->second != generation) continue;  // buried again since
+    give_up(generation);
+    graves_.erase(it);
+  }
+}
+
+void Graves::bury_prefix(const std::string& space, const std::string& prefix, Generation before) {
+  const std::string start = space + prefix;
+  for (Prefix& p : prefixes_)
+    if (p.space == space.size() && p.start == start) {
+      p.before = before;
+      return;
+    }
+  prefixes_.push_back({space.size(), start, before});
+  if (prefixes_.size() <= kPrefixesMax) return;
+  give_up(prefixes_.front().before);
+  prefixes_.pop_front();
+}
+
+void Graves::left(const NodeId& node, Generation synced) {
+  const auto known = away_.find(node);
+  if (known != away_.end()) {  // it came and went before it had told all
+    known->second = std::min(known->second, synced);
+    return;
+  }
+  if (away_.size() < kAwayMax) away_.emplace(node, synced);
+}
+
+void Graves::returned(const NodeId& node) { away_.erase(node); }
+
+bool Graves::dead(const NodeId& node, std::string_view name, Generation generation) const {
+  if (const auto it = graves_.find(xxh3(name)); it != graves_.end() && generation < it->second)
+    return true;
+  for (const Prefix& p : prefixes_) {
+    const bool inside = name.starts_with(p.start) && name.find('\0', p.space) == name.npos;
+    if (inside && generation < p.before) return true;
+  }
+  const auto away = away_.find(node);
+  const Generation since = away == away_.end() ? Generation{} : away->second;
+  return generation < forgotten_ && since < forgotten_;
+}
+
+uint64_t Graves::memory() const {
+  constexpr uint64_t kEntry = 40, kOrder = 16;  // about
+  return graves_.size() * kEntry + order_.size() * kOrder;
+}
+
+}  // namespace mc::store

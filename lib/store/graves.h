@@ -1,0 +1,57 @@
+// What must not come back: a node that was away (partitioned, stopped, its disk unplugged) returns
+// with what it held, of which some was removed or replaced meanwhile. A grave says that of one name
+// everything older than a generation is dead. Names are kept as hashes: that two are taken for one
+// costs a returning copy, never a wrong answer.
+//
+// Only so many graves are kept. Of those given up the newest generation is remembered, and a node
+// that was away since before it loses all that is older: it is not known any more what of it is
+// dead.
+//
+// Thread: one owner. Pure.
+#pragma once
+#include <algorithm>
+#include <deque>
+#include <map>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+
+#include "base/units.h"
+
+namespace mc::store {
+
+class Graves {
+ public:
+  explicit Graves(size_t most) : most_(most) {}
+
+  // `name`: as disks know it (store/ssd/format.h).
+  void bury(std::string_view name, Generation before);
+  // Of all that starts with `prefix` in a tenant's `space`: its name and NUL, or nothing.
+  void bury_prefix(const std::string& space, const std::string& prefix, Generation before);
+  // The node is gone; it had carried out all that was decided before `synced`.
+  void left(const NodeId& node, Generation synced);
+  void returned(const NodeId& node);  // and has told all that it holds
+  // Whether what a node that mounts has of that name is dead.
+  bool dead(const NodeId& node, std::string_view name, Generation generation) const;
+  bool anybody_away() const { return !away_.empty(); }
+  size_t size() const { return graves_.size(); }
+  uint64_t memory() const;
+
+ private:
+  static constexpr size_t kAwayMax = 4096, kPrefixesMax = 1024;
+  struct Prefix {
+    size_t space = 0;  // bytes of it
+    std::string start;
+    Generation before;
+  };
+  void give_up(Generation generation) { forgotten_ = std::max(forgotten_, generation); }
+
+  const size_t most_;
+  std::unordered_map<uint64_t, Generation> graves_;
+  std::deque<std::pair<uint64_t, Generation>> order_;  // of burial; a later one of a name counts
+  std::deque<Prefix> prefixes_;
+  Generation forgotten_;               // the newest given up
+  std::map<NodeId, Generation> away_;  // since when
+};
+
+}  // namespace mc::store

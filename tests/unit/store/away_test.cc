@@ -1,0 +1,282 @@
+// Nodes that were away come back with what they held: what was removed or replaced meanwhile stays
+// dead; and draining with disks, of which nothing may be evicted or lost.
+#include "store/graves.h"
+#include "tests/unit/store/fake_cluster.h"
+
+namespace mc::store {
+namespace {
+
+// The disk of a node, as the master is told of it.
+struct FakeDisk {
+  FakeCluster& cluster;
+  NodeId node;
+  uint64_t value_max = 0;
+  std::map<std::string, TierObject> objects{};
+  std::vector<TierJob> jobs{};
+  uint64_t taken = 0;
+  bool held = false;
+
+  Generation generation() const { return cluster.nodes.at(node)->ref.generation; }
+  void mount() {
+    TierMount m{node, generation(), 1 * kGiB, true, true, {}, value_max};
+    for (const auto& [name, o] : objects) m.objects.push_back(o);
+    const auto ack = cluster.master->handle(m, cluster.now);
+    REQUIRE(ack);
+    REQUIRE(ack->status == 0);
+    taken = 0;
+    beat();
+  }
+  void beat() {
+    held = true;
+    cluster.master->handle(TierBeat{node, generation(), taken, 1000, 0, 0, {}}, cluster.now,
+                           [this](const Result<TierWork>& work) {
+                             held = false;
+                             if (work) jobs = work->jobs;
+                           });
+  }
+  void report(TierEvent event, const TierObject& o, Code code = Code{}) {
+    (void)cluster.master->handle(TierReport{node,
+                                            generation(),
+                                            {{static_cast<uint8_t>(event),
+                                              static_cast<uint8_t>(code), o.name, o.generation}}},
+                                 cluster.now);
+  }
+  // Carries out what it is told; what is brought is put through `bring`.
+  template <class F>
+  void work(const F& bring) {
+    for (int turn = 0; turn < 100; ++turn) {
+      if (held) {
+        held = false;  // asked again
+        beat();
+      }
+      if (jobs.empty()) return cluster.pump();
+      for (const TierJob& job : std::exchange(jobs, {})) {
+        if (job.seq <= taken) continue;
+        taken = job.seq;
+        switch (static_cast<TierJobKind>(job.kind)) {
+          case TierJobKind::kOffload:
+            objects[job.object.name] = job.object;
+            report(TierEvent::kStored, job.object);
+            break;
+          case TierJobKind::kForget:
+            if (const auto it = objects.find(job.object.name);
+                it != objects.end() && it->second.generation == job.object.generation)
+              objects.erase(it);
+            report(TierEvent::kGone, job.object);
+            break;
+          case TierJobKind::kBring:
+            report(
+                bring(objects.at(job.object.name)) ? TierEvent::kBrought : TierEvent::kNotBrought,
+                job.object, Code::kNoSpace);
+            break;
+        }
+      }
+      cluster.pump();
+      beat();
+    }
+    FAIL("the disk is never done");
+  }
+  void work() {
+    work([](const TierObject&) { return false; });
+  }
+};
+
+TierObject on_disk(const std::string& name, uint64_t generation, uint64_t content = 1) {
+  return {name, kPage, content, Generation{(kEpoch - 1) << 32 | generation}, 0, 0};
+}
+
+// Silence of `node` until it is given up.
+void lose(FakeCluster& c, const NodeId& node) {
+  c.run_until(c.now + c.options_used.client_ttl + 2s, node);
+  REQUIRE(c.master->members().all().count(node) == 0);
+}
+
+}  // namespace
+
+TEST_CASE("a grave is for what is older, and one given up kills what was away since before") {
+  Graves g(4);
+  g.bury("k", Generation{10});
+  CHECK(g.dead("n", "k", Generation{9}));
+  CHECK_FALSE(g.dead("n", "k", Generation{10}));
+  CHECK_FALSE(g.dead("n", "other", Generation{1}));
+  g.left("old", Generation{5});
+  g.left("new", Generation{50});
+  g.bury_prefix("", "a/", Generation{20});
+  g.bury_prefix(std::string("t\0", 2), "", Generation{20});
+  CHECK(g.dead("n", "a/1", Generation{19}));
+  CHECK_FALSE(g.dead("n", "a/1", Generation{20}));
+  CHECK(g.dead("n", std::string("t\0z", 3), Generation{19}));
+  CHECK_FALSE(g.dead("n", std::string("u\0a/", 4), Generation{19}));
+  for (uint64_t i = 0; i < 4; ++i) g.bury("x" + std::to_string(i), Generation{30 + i});
+  CHECK(g.size() == 4);
+  // That of k was given up: who was away then loses what is older; who left later does not.
+  CHECK(g.dead("old", "y", Generation{9}));
+  CHECK_FALSE(g.dead("old", "y", Generation{10}));
+  CHECK_FALSE(g.dead("new", "y", Generation{9}));
+  g.left("new", Generation{60});
+  g.returned("old");
+  CHECK(g.anybody_away());
+}
+
+TEST_CASE("a name buried again is remembered until its last burial is given up") {
+  Graves g(2);
+  g.bury("k", Generation{1});
+  g.bury("k", Generation{5});
+  g.bury("j", Generation{6});
+  CHECK(g.dead("n", "k", Generation{4}));
+  CHECK(g.size() == 2);
+}
+
+TEST_CASE("a key removed while the only node that has it is away does not come back") {
+  for (const bool memory : {true, false}) {
+    CAPTURE(memory);
+    FakeCluster c;
+    c.add("b", 64 * kPage);
+    c.add("a", 64 * kPage);
+    FakeDisk disk{c, "a"};
+    if (!memory) disk.objects["k"] = on_disk("k", 1);
+    disk.mount();
+    if (memory) {
+      PutStart on_a;
+      on_a.prefer = "a";
+      REQUIRE(c.put(on_a, "k", 100) == kDone);
+      REQUIRE(c.put(on_a, "stays", 100) == kDone);
+    }
+    REQUIRE(c.has("k"));
+    lose(c, "a");
+    CHECK_FALSE(c.has("k"));
+    CHECK(static_cast<Code>(c.remove("k")->code) == Code::kNotFound);
+    c.mount(*c.nodes["a"]);
+    disk.mount();
+    c.pump();
+    CHECK_FALSE(c.has("k"));
+    if (memory) CHECK(c.has("stays"));
+    disk.work();
+    CHECK(disk.objects.empty());
+    CHECK(c.nodes["a"]->directory.objects() == (memory ? 1 : 0));
+  }
+}
+
+TEST_CASE("an old content does not come back after the newer one was evicted or removed") {
+  FakeCluster c;
+  c.add("b", 64 * kPage);
+  c.add("a", 64 * kPage);
+  FakeDisk disk{c, "a"};
+  disk.objects["k"] = on_disk("k", 1, 1);
+  disk.objects["same"] = on_disk("same", 2, 1);
+  disk.mount();
+  lose(c, "a");
+  REQUIRE(c.put("k", 100, 2) == kDone);
+  lose(c, "b");  // and with it the newer content
+  CHECK_FALSE(c.has("k"));
+  c.mount(*c.nodes["a"]);
+  disk.mount();
+  CHECK_FALSE(c.has("k"));
+  CHECK(c.has("same"));
+}
+
+TEST_CASE("a removal that waits for a holder that dies holds when it returns") {
+  FakeCluster c;
+  c.add("a", 64 * kPage);
+  FakeDisk disk{c, "a"};
+  disk.objects["k"] = on_disk("k", 1);
+  disk.mount();
+  auto removed = std::make_shared<bool>(false);
+  c.master->handle(Remove{{"k"}, false}, c.now,
+                   [removed](const Result<Outcomes>& r) { *removed = r && r->items[0].ok(); });
+  CHECK_FALSE(*removed);  // the job is never carried out
+  lose(c, "a");
+  CHECK(*removed);
+  c.mount(*c.nodes["a"]);
+  disk.mount();
+  CHECK_FALSE(c.has("k"));
+}
+
+TEST_CASE("a key of another tenant with the same name is not taken along") {
+  FakeCluster c;
+  c.add("b", 64 * kPage);
+  c.add("a", 64 * kPage);
+  FakeDisk disk{c, "a"};
+  disk.objects["k"] = on_disk("k", 1);
+  const std::string theirs("t\0k", 3);
+  disk.objects[theirs] = on_disk(theirs, 2);
+  disk.mount();
+  lose(c, "a");
+  (void)c.remove("k");
+  REQUIRE(c.master->handle(RemovePrefix{"k", {}, false, {}}, c.now));
+  c.mount(*c.nodes["a"]);
+  disk.mount();
+  CHECK_FALSE(c.has("k"));
+  CHECK(c.look(Exists{{"k"}, "t"})->items[0] == 1);
+}
+
+TEST_CASE("what lies on a node that drains is moved, not evicted") {
+  MasterOptions o;
+  o.drain_parallel = 1;
+  o.lease_ttl = 1ms;
+  FakeCluster c(o);
+  c.add("a", 64 * kPage);
+  for (int i = 0; i < 40; ++i) REQUIRE(c.put("a" + std::to_string(i), kPage) == kDone);
+  c.add("b", 64 * kPage);
+  c.copies_succeed = false;
+  REQUIRE(c.master->handle(Drain{"a", static_cast<uint8_t>(DrainAction::kStart)}, c.now));
+  c.pump();
+  for (int i = 0; i < 200; ++i) {  // three times what is left of the pool
+    REQUIRE(c.put("b" + std::to_string(i), kPage) == kDone);
+    c.run_until(c.now + 5ms);
+  }
+  for (int i = 0; i < 40; ++i) CHECK(c.has("a" + std::to_string(i)));
+}
+
+TEST_CASE("a drain empties the disk too, by way of other nodes, and nothing is lost") {
+  MasterOptions o;
+  o.lease_ttl = 1ms;
+  FakeCluster c(o);
+  c.add("a", 64 * kPage);
+  FakeDisk a{c, "a"};
+  for (int i = 0; i < 30; ++i) {
+    const std::string key = "d" + std::to_string(i);
+    a.objects[key] = on_disk(key, 1);
+  }
+  a.mount();
+  for (int i = 0; i < 5; ++i) REQUIRE(c.put("m" + std::to_string(i), kPage) == kDone);
+  const auto bring = [&](const TierObject& object) {
+    PutStart m;
+    m.promote = true;
+    return c.put(m, object.name, object.bytes, object.checksum) == kDone;
+  };
+  auto info = c.master->handle(Drain{"a", static_cast<uint8_t>(DrainAction::kStart)}, c.now);
+  REQUIRE(info);
+  CHECK(info->others == 0);
+  a.work();  // nowhere to go
+  CHECK(a.objects.size() == 30);
+  CHECK(c.master->handle(Drain{"a", 0}, c.now)->state == "blocked");
+  c.add("b", 64 * kPage);
+  for (int i = 0; i < 50; ++i) {
+    a.work(bring);
+    c.run_until(c.now + 100ms);
+  }
+  info = c.master->handle(Drain{"a", 0}, c.now);
+  REQUIRE(info);
+  CHECK(info->state == "drained");
+  CHECK(info->objects_left == 0);
+  CHECK(a.objects.empty());
+  for (int i = 0; i < 30; ++i) CHECK(c.has("d" + std::to_string(i)));
+  for (int i = 0; i < 5; ++i) CHECK(c.has("m" + std::to_string(i)));
+}
+
+TEST_CASE("what a disk could not give back is not written to it") {
+  MasterOptions o;
+  o.offload = "eager";
+  FakeCluster c(o);
+  c.add("a", 64 * kPage);
+  FakeDisk a{c, "a", 4 * kPage};
+  a.mount();
+  REQUIRE(c.put("large", 5 * kPage) == kDone);
+  REQUIRE(c.put("small", kPage) == kDone);
+  a.work();
+  CHECK(a.objects.count("small") == 1);
+  CHECK(a.objects.count("large") == 0);
+}
+
+}  // namespace mc::store
