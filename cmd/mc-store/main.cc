@@ -11,6 +11,7 @@ int main(int argc, char** argv) {
   mc::store::add_ls(program);
   mc::store::add_stat(program);
   mc::store::add_df(program);
+  mc::store::add_top(program);
   mc::store::add_rm(program);
   mc::store::add_pin(program);
   mc::store::add_unpin(program);

@@ -38,6 +38,7 @@ void add_exists(Program& program);
 void add_ls(Program& program);
 void add_stat(Program& program);
 void add_df(Program& program);
+void add_top(Program& program);
 void add_rm(Program& program);
 void add_pin(Program& program);
 void add_unpin(Program& program);

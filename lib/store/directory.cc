@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "store/graves.h"
+
 namespace mc::store {
 
 void Directory::erase(std::map<uint64_t, Record>::iterator it) {
@@ -17,6 +19,10 @@ bool Directory::inside(uint64_t offset, uint64_t bytes) const {
 
 Result<> Directory::carry_out(const Order& order) {
   const Record& r = order.record;
+  if (order.kind == static_cast<uint8_t>(OrderKind::kBury)) {
+    bury(r, order.fence);
+    return {};
+  }
   bool sane = inside(r.offset, r.more.empty() ? r.bytes : r.first_bytes);
   for (const Extent& piece : r.more) sane = sane && inside(piece.offset, piece.bytes);
   if (!sane)
@@ -36,11 +42,25 @@ Result<> Directory::carry_out(const Order& order) {
     case OrderKind::kForget:
       if (it != records_.end() && it->second.generation == r.generation) erase(it);
       newest_ = std::max(newest_, order.fence);
+      if (order.removed) bury(r, order.fence);
       return {};
+    case OrderKind::kBury: return {};
     case OrderKind::kCopy: return {};  // recorded when it is there
   }
   return fail(Code::kInvalid, "order %llu of unknown kind %u",
               static_cast<unsigned long long>(order.seq), unsigned{order.kind});
+}
+
+void Directory::bury(const Record& record, Generation before) {
+  dead_.emplace_back(Graves::hash_of(in_space(record.tenant, record.key)), before.n);
+  if (dead_.size() > kDeadMax) dead_.pop_front();
+}
+
+void Directory::tell_dead(Inventory& m) const {
+  for (const auto& [hash, before] : dead_) {
+    m.dead.push_back(hash);
+    m.before.push_back(before);
+  }
 }
 
 std::vector<Record> Directory::page(uint64_t after_offset, bool from_start, size_t limit) const {

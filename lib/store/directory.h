@@ -1,9 +1,11 @@
 // What a node holds: the objects the master told it to record, by where they lie. It is the
 // inventory from which a master that starts empty is rebuilt, and it never holds anything that
-// was removed or evicted and whose room may have been given away.
+// was removed or evicted and whose room may have been given away. It remembers for a while what was
+// removed, so that the next master knows what must not come back with nodes that are away.
 //
 // Thread: one owner. Pure.
 #pragma once
+#include <deque>
 #include <map>
 #include <vector>
 
@@ -22,14 +24,19 @@ class Directory {
   std::vector<Record> page(uint64_t after_offset, bool from_start, size_t limit) const;
   size_t objects() const { return records_.size(); }
   uint64_t bytes() const { return bytes_; }
+  // What was removed, as Inventory has it; the last kDeadMax.
+  void tell_dead(Inventory& m) const;
   Generation newest() const { return newest_; }  // of all that was ever recorded
 
  private:
   bool inside(uint64_t offset, uint64_t bytes) const;
   void erase(std::map<uint64_t, Record>::iterator it);
 
+  void bury(const Record& record, Generation before);
+
   const Layout layout_;
-  std::map<uint64_t, Record> records_;  // by offset
+  std::deque<std::pair<uint64_t, uint64_t>> dead_;  // hash of the name, generation
+  std::map<uint64_t, Record> records_;              // by offset
   uint64_t bytes_ = 0;
   Generation newest_;
 };

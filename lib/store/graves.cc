@@ -4,8 +4,24 @@
 
 namespace mc::store {
 
+std::string in_space(std::string_view tenant, std::string_view key) {
+  if (tenant.empty() || tenant == "default") return std::string(key);
+  std::string name(tenant);
+  return name.append(1, '\0').append(key);
+}
+
+uint64_t Graves::hash_of(std::string_view name) { return xxh3(name); }
+
+void Graves::learn(uint64_t hash, Generation before) {
+  if (order_.size() >= most_) return;
+  const auto [it, first] = graves_.emplace(hash, before);
+  if (!first && it->second >= before) return;
+  it->second = before;
+  order_.emplace_back(hash, before);
+}
+
 void Graves::bury(std::string_view name, Generation before) {
-  const uint64_t hash = xxh3(name);
+  const uint64_t hash = hash_of(name);
   graves_[hash] = before;
   order_.emplace_back(hash, before);
   while (order_.size() > most_) {
@@ -43,7 +59,7 @@ void Graves::left(const NodeId& node, Generation synced) {
 void Graves::returned(const NodeId& node) { away_.erase(node); }
 
 bool Graves::dead(const NodeId& node, std::string_view name, Generation generation) const {
-  if (const auto it = graves_.find(xxh3(name)); it != graves_.end() && generation < it->second)
+  if (const auto it = graves_.find(hash_of(name)); it != graves_.end() && generation < it->second)
     return true;
   for (const Prefix& p : prefixes_) {
     const bool inside = name.starts_with(p.start) && name.find('\0', p.space) == name.npos;

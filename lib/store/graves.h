@@ -20,12 +20,18 @@
 
 namespace mc::store {
 
+// As disks know a key: its own name in the default tenant, which may be named or not.
+std::string in_space(std::string_view tenant, std::string_view key);
+
 class Graves {
  public:
   explicit Graves(size_t most) : most_(most) {}
 
   // `name`: as disks know it (store/ssd/format.h).
   void bury(std::string_view name, Generation before);
+  // Of an earlier master's, while there is room.
+  void learn(uint64_t hash, Generation before);
+  static uint64_t hash_of(std::string_view name);
   // Of all that starts with `prefix` in a tenant's `space`: its name and NUL, or nothing.
   void bury_prefix(const std::string& space, const std::string& prefix, Generation before);
   // The node is gone; it had carried out all that was decided before `synced`.

@@ -37,6 +37,8 @@ void MasterOptions::describe(OptionList& v) {
   v("ephemeral", ephemeral, "puts of the class ephemeral: refused, or kept while there is room",
     {"exclude", "if-free"});
   v("tenant-quotas", tenant_quotas, "bytes of the pool a tenant may take: NAME=SIZE,...");
+  v("tenant-disk-quotas", tenant_disk_quotas,
+    "bytes of values a tenant may have on the nodes' disks: NAME=SIZE,...");
   v("hot-replicas", hot_replicas, "memory replicas an object that is read much may have; 1: off");
   v("hot-rate", hot_rate, "reads a second that earn an object another replica");
   v("hot-window", hot_window, "over which reads are counted");
@@ -66,6 +68,7 @@ Result<> MasterOptions::check() const {
   if (ephemeral != "exclude" && ephemeral != "if-free")
     return fail(Code::kInvalid, "ephemeral '%s': want exclude or if-free", ephemeral.c_str());
   MC_TRY_(Tenants::parse(tenant_quotas));
+  MC_TRY_(Tenants::parse(tenant_disk_quotas));
   if (hot_replicas < 1 || hot_replicas > kReplicasMax)
     return fail(Code::kInvalid, "hot-replicas %u: want 1 to %u", hot_replicas, kReplicasMax);
   if (!(hot_rate > 0))
@@ -84,7 +87,8 @@ Master::Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time
       started_s_(epoch),
       epoch_(epoch),
       tenants_(table_.slab(), options.evict == "sieve" ? EvictPolicy::kSieve : EvictPolicy::kLru,
-               Tenants::parse(options.tenant_quotas).value_or(Tenants::Quotas())),
+               Tenants::parse(options.tenant_quotas).value_or(Tenants::Quotas()),
+               Tenants::parse(options.tenant_disk_quotas).value_or(Tenants::Quotas())),
       members_(
           {options.client_ttl, options.suspect_after},
           {parse_strategy(options.placement).value_or(Strategy::kFreeRatio), options.slow_start},
@@ -247,22 +251,23 @@ std::span<const Id> Master::group_of(const Object& object) const {
   return groups_.at(in_tenant(object.tenant, group));
 }
 
-void Master::forget(const Replica& replica, Record record, Outcoming forgotten) {
+void Master::forget(const Replica& replica, Record record, Outcoming forgotten, bool removed) {
   members_.releasing(*replica.node, replica.range);
   PendingOrder about;
   about.range = replica.range;
   about.forgotten = std::move(forgotten);
+  about.order.removed = removed;
   members_.order(*replica.node, OrderKind::kForget, std::move(record), next_generation(),
                  std::move(about));
 }
 
-void Master::release(Object& object, const Outcoming& forgotten) {
+void Master::release(Object& object, const Outcoming& forgotten, bool removed) {
   if (forgotten) forgotten->expect(replica_count(object) - 1);
   while (object.node != nullptr) {
     const Replica r{object.node, object.range, object.generation};
     Record record = record_of(object, r);
     take_replica(object, *r.node);
-    forget(r, std::move(record), forgotten);
+    forget(r, std::move(record), forgotten, removed);
   }
   erase(object);
 }

@@ -52,7 +52,7 @@ struct MasterOptions {
   std::string placement = "free-ratio";
   Duration slow_start = std::chrono::seconds(30);
   std::string ephemeral = "exclude";
-  std::string tenant_quotas;
+  std::string tenant_quotas, tenant_disk_quotas;
   uint64_t event_log = 16384;
   uint32_t hot_replicas = 1;
   double hot_rate = 50;
@@ -191,9 +191,9 @@ class Master {
   void dequeue(Object& object);
   void grant(Object& object, Time now);  // a lease, to all of its group
   std::span<const Id> group_of(const Object& object) const;
-  void forget(const Replica& replica, Record record, Outcoming forgotten);
+  void forget(const Replica& replica, Record record, Outcoming forgotten, bool removed = false);
   // Takes it out and gives its ranges back; `forgotten` is told once a replica.
-  void release(Object& object, const Outcoming& forgotten);
+  void release(Object& object, const Outcoming& forgotten, bool removed = false);
   void erase(Object& object);  // whose replicas are gone
   void abandon(Object& object, Time now);
   void publish(Object& object, Time now, bool anew);
@@ -263,6 +263,7 @@ class Master {
   bool stays_on_disk(uint16_t tenant, std::string_view key) const;
   bool refused(const NodeId& node, const TierObject& object);
   void bury(uint16_t tenant, std::string_view key, Generation before);
+  void bury_widely(uint16_t tenant, std::string_view key, Generation before);
   bool anybody_away(Time now) const;
   bool on_disk(uint16_t tenant, std::string_view key) const;
   bool stored(uint16_t tenant, const ObjectKey& key) {
@@ -272,6 +273,7 @@ class Master {
                       Located& item);
   enum class Offload : uint8_t { kDrop, kStarted, kLater };
   Offload offload(const Object& object, Time now);
+  bool within_disk_quota(const Object& object, Time now);
   bool disks_behind(const Object& object) const;
   void offload_early(const Object& object, Time now);
   void offloaded(const std::string& name, Generation generation, bool stored, Time now);

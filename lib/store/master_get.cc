@@ -227,7 +227,17 @@ ClusterStat Master::handle(const Stat&, Time now) const {
   reply.rebuilding = rebuild_.why(now);
   stat_tier(reply);
   for (const auto& tenant : tenants_.all())
-    reply.tenants.push_back({tenant->name, tenant->objects, tenant->used, tenant->quota});
+    reply.tenants.push_back(
+        {tenant->name, tenant->objects, tenant->used, tenant->quota,
+         tier_.used_by(tenant.get() == tenants_.all()[0].get() ? std::string()
+                                                               : tenant->name + '\0'),
+         tenant->disk_quota});
+  reply.puts = totals_.puts;
+  reply.puts_waited = totals_.puts_waited;
+  reply.put_no_space = totals_.put_no_space;
+  reply.hits = totals_.hits;
+  reply.misses = totals_.misses;
+  reply.removed = totals_.removed;
   for (const auto& [name, node] : members_.all()) {
     const char* state = !node->ready                    ? "mounting"
                         : !members_.healthy(*node, now) ? "suspect"

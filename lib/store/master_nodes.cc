@@ -43,6 +43,8 @@ Result<Mounted> Master::handle(const Inventory& m, Time now) {
                 m.records.size(), node->ready ? "after the last" : "too many");
   members_.heard(*node, now);
   for (const Record& record : m.records) adopt(*node, record, now);
+  for (size_t i = 0; i < std::min({m.dead.size(), m.before.size(), kDeadMax}); ++i)
+    graves_.learn(m.dead[i], Generation{m.before[i]});
   if (m.last) {
     members_.ready(*node, now);
     node->tier = m.tier;
@@ -104,7 +106,8 @@ void Master::adopt(Member& node, const Record& record, Time now) {
     const bool twin = object->bytes == record.bytes && object->checksum == record.checksum &&
                       replica_count(*object) < kReplicasMax && !here;
     if (twin) return add_replica(*object, replica);
-    bury(*tenant, record.key, std::max(object->generation, record.generation));
+    if (object->bytes != record.bytes || object->checksum != record.checksum)
+      bury(*tenant, record.key, std::max(object->generation, record.generation));
     if (object->generation < record.generation) {
       release(*object, {});  // a later put of the same key
       object = nullptr;
@@ -152,10 +155,16 @@ Result<rpc::Empty> Master::handle(const ReportNode& m, Time now) {
 void Master::drop_node(const NodeId& name, Time now) {
   const std::unique_ptr<Member> node = members_.take(name);
   if (node == nullptr) return;
-  Generation synced = tier_.empty(name) ? next_generation() : Generation{};
+  // What it was told to forget and has perhaps not.
   for (const PendingOrder& pending : node->orders)
-    if (pending.order.fence) synced = std::min(synced, pending.order.fence);
-  graves_.left(name, synced);
+    if (pending.order.removed)
+      bury_widely(tenants_.find(pending.order.record.tenant), pending.order.record.key,
+                  pending.order.fence);
+  for (const auto& [on_disk, generation] : tier_.forgetting(name)) {
+    const auto [tenant, key] = parts_of(on_disk);
+    bury_widely(tenants_.find(tenant), key, Generation{generation.n + 1});
+  }
+  graves_.left(name, next_generation());
   for (Id range = node->space.first(); range != kNoId; range = node->space.after(range)) {
     if (!node->space.taken(range) || node->space.owner(range) == kNoId) continue;
     Object& object = table_[node->space.owner(range)];

@@ -325,7 +325,7 @@ void Master::handle(const Remove& m, Time now, Done<Outcomes> done) {
       answer = Outcome::of(key);
     } else if (object == nullptr && on_disk(tenant, m.keys[i])) {
       ++totals_.removed;
-      bury(tenant, m.keys[i], next_generation());
+      bury_widely(tenant, m.keys[i], next_generation());
       tier_.forget(disk_name(tenant, m.keys[i]), [gather] { gather->decided(); });
       continue;
     } else if (object == nullptr) {
@@ -333,7 +333,7 @@ void Master::handle(const Remove& m, Time now, Done<Outcomes> done) {
       answer = whole ? outcome(Code::kNotFound, strf("no key '%s'", shown(m.keys[i]).c_str()))
                      : Outcome::of(whole);
       if (whole && anybody_away(now))
-        bury(tenants_.get(m.tenant).value_or(0), m.keys[i], next_generation());
+        bury_widely(tenants_.get(m.tenant).value_or(0), m.keys[i], next_generation());
     } else if (answer = removable(*object, m.force, now); answer.ok()) {
       remove(*object, gather, now);
       continue;
@@ -365,7 +365,7 @@ void Master::remove(Object& object, const Outcoming& gather, Time now) {
       if (gather) gather->decided();
     });
   }
-  release(object, gather);
+  release(object, gather, true);
 }
 
 }  // namespace mc::store

@@ -20,8 +20,12 @@ Json state_json(const ClusterStat& s) {
   for (const NodeStat& n : s.nodes) nodes.push_back(node_json(n));
   Json tenants = Json::array();
   for (const TenantStat& t : s.tenants)
-    tenants.push_back(
-        {{"name", t.name}, {"objects", t.objects}, {"used", t.used}, {"quota", t.quota}});
+    tenants.push_back({{"name", t.name},
+                       {"objects", t.objects},
+                       {"used", t.used},
+                       {"quota", t.quota},
+                       {"disk-used", t.disk_used},
+                       {"disk-quota", t.disk_quota}});
   return {{"epoch", s.epoch},
           {"capacity", s.capacity},
           {"used", s.used},

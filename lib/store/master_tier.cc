@@ -38,6 +38,22 @@ void Master::bury(uint16_t tenant, std::string_view key, Generation before) {
   if (tenant != Tenants::kNone) graves_.bury(disk_name(tenant, key), before);
 }
 
+// And for the next master too: two nodes remember it. What a node is told to forget it remembers
+// anyway.
+void Master::bury_widely(uint16_t tenant, std::string_view key, Generation before) {
+  if (tenant == Tenants::kNone) return;
+  bury(tenant, key, before);
+  Record record;
+  record.key = key;
+  if (tenant != 0) record.tenant = tenants_[tenant].name;
+  size_t told = 0;
+  for (const auto& [name, node] : members_.all()) {
+    if (!node->ready || told == 2) continue;
+    members_.order(*node, OrderKind::kBury, record, before, {});
+    ++told;
+  }
+}
+
 // Somebody may yet come and bring what is not known here.
 bool Master::anybody_away(Time now) const {
   return graves_.anybody_away() || rebuild_.missing() > 0 || !rebuild_.over(now);
@@ -215,7 +231,7 @@ void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t
   for (const std::string& name : names) {
     ++reply.removed;
     ++totals_.removed;
-    graves_.bury(name, next_generation());
+    bury_widely(tenant, parts_of(name).second, next_generation());
     tier_.forget(name, {});
   }
 }
@@ -228,6 +244,8 @@ Master::Offload Master::offload(const Object& object, Time now) {
   if (!tier_.any() || options_.offload == "never") return Offload::kDrop;
   if (options_.offload == "context" && object.cls != ObjectClass::kContext) return Offload::kDrop;
   if (stays_on_disk(object.tenant, object.key())) return Offload::kDrop;
+  if (!tier_.offloading(disk_name(object.tenant, object.key())) && !within_disk_quota(object, now))
+    return Offload::kDrop;
   bool full = false, started = false;
   each_replica(object, [&](const Replica& r) {
     if (started || r.node->draining) return;
@@ -248,6 +266,38 @@ Master::Offload Master::offload(const Object& object, Time now) {
   });
   if (started) return Offload::kStarted;
   return full && options_.on_slow_offload == "wait" ? Offload::kLater : Offload::kDrop;
+}
+
+// Makes room of the tenant's own, if need be: what came to the disks first goes first, contexts
+// that live do not.
+bool Master::within_disk_quota(const Object& object, Time now) {
+  const Tenant& t = tenants_[object.tenant];
+  if (t.disk_quota == 0) return true;
+  const std::string space = disk_name(object.tenant, "");
+  if (object.bytes > t.disk_quota) return false;
+  const uint64_t now_s = wall_ms(now) / 1000;
+  while (tier_.used_by(space) + object.bytes > t.disk_quota) {
+    const auto victim = tier_.oldest_of(space, [&](const Tier::OnDisk& o) {
+      return o.cls != static_cast<uint8_t>(ObjectClass::kContext) ||
+             (o.keep_until_s != 0 && o.keep_until_s <= now_s);
+    });
+    if (!victim) return false;
+    const ObjectKey key = parts_of(*victim).second;
+    if (find_complete(object.tenant, key) == nullptr) {
+      Event event;
+      event.kind = static_cast<uint8_t>(EventKind::kRemoved);
+      event.key = key;
+      event.tenant = t.name;
+      event.bytes = tier_.find(*victim)->bytes;
+      event.checksum = tier_.find(*victim)->checksum;
+      event.reason = "evicted: its tenant is at its quota of the disks";
+      event.at_ms = wall_ms(now);
+      events_.add(std::move(event));
+      ++totals_.evicted_objects;
+    }
+    tier_.forget(*victim, {});
+  }
+  return true;
 }
 
 // Whether it is to be written, and cannot be now.

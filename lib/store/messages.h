@@ -24,6 +24,7 @@ namespace mc::store {
 
 inline constexpr size_t kBatchMax = 16384;     // items of one call
 inline constexpr size_t kInventoryMax = 4096;  // records of one inventory message
+inline constexpr size_t kDeadMax = 32768;      // of what nodes remember of removals
 inline constexpr size_t kOrdersMax = 1024;     // orders of one heartbeat's answer
 inline constexpr uint32_t kListMax = 10000;    // objects of one page of ls
 inline constexpr uint32_t kReplicasMax = 8;
@@ -339,7 +340,10 @@ struct NodeStat {
 struct TenantStat {
   std::string name{};
   uint64_t objects = 0, used = 0, quota = 0;  // quota 0: none
-  static void fields(auto& a, auto& m) { a(m.name, m.objects, m.used, m.quota); }
+  uint64_t disk_used = 0, disk_quota = 0;
+  static void fields(auto& a, auto& m) {
+    a(m.name, m.objects, m.used, m.quota, m.disk_used, m.disk_quota);
+  }
 };
 struct TierStat {  // the disk of a node
   NodeId name;
@@ -360,10 +364,13 @@ struct ClusterStat {
   std::vector<TenantStat> tenants{};
   uint64_t disk_objects = 0, disk_bytes = 0, offloading = 0;
   std::vector<TierStat> tiers{};
+  // Since the master started.
+  uint64_t puts = 0, puts_waited = 0, put_no_space = 0, hits = 0, misses = 0, removed = 0;
   static void fields(auto& a, auto& m) {
     a(m.epoch, m.capacity, m.used, m.objects, m.object_bytes, m.leased, m.writing,
       m.evicted_objects, m.evicted_bytes, m.nodes, m.rebuilding, m.memory, m.tenants,
-      m.disk_objects, m.disk_bytes, m.offloading, m.tiers);
+      m.disk_objects, m.disk_bytes, m.offloading, m.tiers, m.puts, m.puts_waited, m.put_no_space,
+      m.hits, m.misses, m.removed);
   }
 };
 struct Stat {
@@ -482,7 +489,12 @@ struct Inventory {
   std::vector<Record> records;
   bool last = false;
   bool tier = false;  // a tier-mount will follow the last
-  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.records, m.last, m.tier); }
+  // With the last: what this node was told is dead, for a master that does not know it: hashes
+  // of names (store/graves.h), and for each the generation before which.
+  std::vector<uint64_t> dead{}, before{};
+  static void fields(auto& a, auto& m) {
+    a(m.node, m.generation, m.records, m.last, m.tier, m.dead, m.before);
+  }
 };
 struct Unmount {
   static constexpr const char* kName = "unmount";
@@ -496,6 +508,7 @@ enum class OrderKind : uint8_t {
   kRecord = 1,  // the value at record.offset is complete: keep it in the directory
   kForget = 2,  // drop it, and raise its guard word to `fence`; a copy to there ends first
   kCopy = 3,    // read the value from `source` on `from` to record.offset, then say task-done
+  kBury = 4,    // remember that of record.key all before `fence` is dead; it need not lie here
 };
 struct Order {
   uint64_t seq = 0;
@@ -505,8 +518,9 @@ struct Order {
   uint64_t task = 0;  // of a kCopy
   NodeRef from{};
   Place source{};
+  bool removed = false;  // a kForget: the object is gone, not only this replica
   static void fields(auto& a, auto& m) {
-    a(m.seq, m.kind, m.record, m.fence, m.task, m.from, m.source);
+    a(m.seq, m.kind, m.record, m.fence, m.task, m.from, m.source, m.removed);
   }
 };
 

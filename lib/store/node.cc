@@ -108,6 +108,7 @@ void Node::send_inventory(uint64_t after, bool from_start) {
   Inventory m{me_.name, me_.generation, directory_.page(after, from_start, kPageRecords), false,
               tier_};
   m.last = m.records.size() < kPageRecords;
+  if (m.last) directory_.tell_dead(m);
   const bool last = m.last;
   const uint64_t next = m.records.empty() ? after : m.records.back().offset;
   master_->call(m, options_.call_timeout, [this, last, next](const Result<Mounted>& reply) {

@@ -25,8 +25,11 @@ Result<Tenants::Quotas> Tenants::parse(const std::string& quotas) {
   return out;
 }
 
-Tenants::Tenants(Slab<Object>& objects, EvictPolicy policy, Quotas quotas)
-    : objects_(objects), policy_(policy), quotas_(std::move(quotas)) {
+Tenants::Tenants(Slab<Object>& objects, EvictPolicy policy, Quotas quotas, Quotas disk_quotas)
+    : objects_(objects),
+      policy_(policy),
+      quotas_(std::move(quotas)),
+      disk_quotas_(std::move(disk_quotas)) {
   MC_CHECK(get(kDefault).has_value());
 }
 
@@ -49,6 +52,8 @@ Result<uint16_t> Tenants::get(std::string_view name) {
   const auto quota = quotas_.find(std::string(name));
   all_.push_back(std::make_unique<Tenant>(
       std::string(name), quota == quotas_.end() ? 0 : quota->second, objects_, policy_));
+  if (const auto disk = disk_quotas_.find(std::string(name)); disk != disk_quotas_.end())
+    all_.back()->disk_quota = disk->second;
   const auto id = static_cast<uint16_t>(all_.size() - 1);
   by_name_.emplace(std::string(name), id);
   return id;

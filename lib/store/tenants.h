@@ -21,7 +21,8 @@ struct Tenant {
         quota(may_use),
         queues{EvictQueue(slab, policy), EvictQueue(slab, policy), EvictQueue(slab, policy)} {}
   const std::string name;
-  uint64_t quota;  // bytes of segments; 0: none
+  uint64_t quota;           // bytes of segments; 0: none
+  uint64_t disk_quota = 0;  // bytes of values on disks, all copies; 0: none
   uint64_t used = 0, objects = 0;
   std::array<EvictQueue, 3> queues;  // in the order in which they are emptied
 };
@@ -35,7 +36,8 @@ class Tenants {
   using Quotas = std::unordered_map<std::string, uint64_t>;
   static Result<Quotas> parse(const std::string& quotas);
 
-  Tenants(Slab<Object>& objects, EvictPolicy policy, Quotas quotas);
+  // `disk_quotas`: of bytes of values on the nodes' disks.
+  Tenants(Slab<Object>& objects, EvictPolicy policy, Quotas quotas, Quotas disk_quotas = {});
 
   uint16_t find(std::string_view name) const;  // kNone for a stranger; empty: "default"
   // Makes it known. Errors: kInvalid for a name that is none; kBusy when there are too many.
@@ -50,7 +52,7 @@ class Tenants {
  private:
   Slab<Object>& objects_;
   const EvictPolicy policy_;
-  const Quotas quotas_;
+  const Quotas quotas_, disk_quotas_;
   std::vector<std::unique_ptr<Tenant>> all_;
   std::unordered_map<std::string, uint16_t> by_name_;
 };

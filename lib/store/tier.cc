@@ -6,6 +6,13 @@
 
 namespace mc::store {
 
+namespace {
+std::string space_of(const std::string& name) {
+  const size_t nul = name.find('\0');
+  return nul == std::string::npos ? std::string() : name.substr(0, nul + 1);
+}
+}  // namespace
+
 struct Tier::Holder {
   NodeRef node;
   uint64_t capacity = 0, used = 0, objects = 0, queued = 0;
@@ -63,8 +70,11 @@ void Tier::add(Holder& holder, const TierObject& o, const Refused& refused) {
     it = objects_.end();
   }
   if (it == objects_.end()) {
-    it = objects_.emplace(o.name, OnDisk{o.bytes, o.checksum, o.keep_until_s, o.cls, {}}).first;
+    it = objects_
+             .emplace(o.name, OnDisk{o.bytes, o.checksum, o.keep_until_s, o.cls, ++arrivals_, {}})
+             .first;
     bytes_ += o.bytes;
+    spaces_[space_of(o.name)].arrivals.emplace(arrivals_, &it->first);
   }
   if (holder.names.insert(o.name).second) holder.bytes += o.bytes;
   auto& copies = it->second.copies;
@@ -72,8 +82,10 @@ void Tier::add(Holder& holder, const TierObject& o, const Refused& refused) {
                                  [&](const Copy& c) { return c.holder == &holder; });
   if (same != copies.end())
     same->generation = std::max(same->generation, o.generation);
-  else
+  else {
     copies.push_back({&holder, o.generation});
+    count(o.name, o.bytes, true);
+  }
 }
 
 void Tier::remove(Holder& holder, const std::string& name, Generation generation) {
@@ -87,9 +99,8 @@ void Tier::remove(Holder& holder, const std::string& name, Generation generation
   copies.erase(copy);
   holder.names.erase(name);
   holder.bytes -= it->second.bytes;
-  if (!copies.empty()) return;
-  bytes_ -= it->second.bytes;
-  objects_.erase(it);
+  count(name, it->second.bytes, false);
+  if (copies.empty()) erase(it);
 }
 
 bool Tier::beat(const TierBeat& m, Time now, std::function<void(const Result<TierWork>&)> done) {
@@ -147,6 +158,7 @@ void Tier::end_offload(const NodeId& node, const std::string& name, Generation g
   const Offload offload = std::move(it->second);
   offloads_.erase(it);
   offloading_bytes_ -= offload.object.bytes;
+  count(name, offload.object.bytes, false);
   const auto h = holders_.find(node);
   if (h != holders_.end()) {
     h->second->queued -= offload.object.bytes;
@@ -164,9 +176,8 @@ void Tier::drop(const NodeId& node, Time now) {
     const auto object = objects_.find(name);
     if (object == objects_.end()) continue;
     std::erase_if(object->second.copies, [&](const Copy& c) { return c.holder == holder.get(); });
-    if (!object->second.copies.empty()) continue;
-    bytes_ -= object->second.bytes;
-    objects_.erase(object);
+    count(name, object->second.bytes, false);
+    if (object->second.copies.empty()) erase(object);
   }
   std::vector<std::pair<std::string, Generation>> lost;
   for (const auto& [name, offload] : offloads_)
@@ -198,6 +209,7 @@ Tier::Queued Tier::offload(const NodeId& node, TierJob job, Time) {
   job.seq = h.next_seq++;
   offloads_[job.object.name] = {node, job.object};
   offloading_bytes_ += job.object.bytes;
+  count(job.object.name, job.object.bytes, true);
   h.queued += job.object.bytes;
   h.jobs.push_back(std::move(job));
   return Queued::kYes;
@@ -232,6 +244,7 @@ void Tier::forget(const std::string& name, std::function<void()> gone) {
     // Its end is not waited for as an offload; when it was written after all, it is forgotten.
     const NodeId node = offload->second.node;
     offloading_bytes_ -= offload->second.object.bytes;
+    count(name, offload->second.object.bytes, false);
     if (const auto h = holders_.find(node); h != holders_.end()) {
       h->second->queued -= offload->second.object.bytes;
       order_forget({h->second.get(), offload->second.object.generation}, name, forgetting);
@@ -239,10 +252,10 @@ void Tier::forget(const std::string& name, std::function<void()> gone) {
     offloads_.erase(offload);
   }
   if (const auto it = objects_.find(name); it != objects_.end()) {
-    const OnDisk object = std::move(it->second);
-    bytes_ -= object.bytes;
-    objects_.erase(it);
+    const OnDisk object = it->second;
+    erase(it);
     for (const Copy& copy : object.copies) {
+      count(name, object.bytes, false);
       copy.holder->names.erase(name);
       copy.holder->bytes -= object.bytes;
       order_forget(copy, name, forgetting);
@@ -250,6 +263,33 @@ void Tier::forget(const std::string& name, std::function<void()> gone) {
   }
   if (forgetting->open == 0 && gone) return gone();
   forgetting->gone = std::move(gone);
+}
+
+// ---- tenants
+
+void Tier::count(const std::string& name, uint64_t bytes, bool more) {
+  uint64_t& used = spaces_[space_of(name)].used;
+  used = more ? used + bytes : used - bytes;
+}
+
+void Tier::erase(std::map<std::string, OnDisk>::iterator object) {
+  bytes_ -= object->second.bytes;
+  spaces_[space_of(object->first)].arrivals.erase(object->second.arrived);
+  objects_.erase(object);
+}
+
+uint64_t Tier::used_by(const std::string& space) const {
+  const auto it = spaces_.find(space);
+  return it == spaces_.end() ? 0 : it->second.used;
+}
+
+std::optional<std::string> Tier::oldest_of(const std::string& space,
+                                           const std::function<bool(const OnDisk&)>& may_go) const {
+  const auto it = spaces_.find(space);
+  if (it == spaces_.end()) return std::nullopt;
+  for (const auto& [arrived, name] : it->second.arrivals)
+    if (may_go(objects_.at(*name))) return *name;
+  return std::nullopt;
 }
 
 // ---- a node that drains
@@ -269,6 +309,18 @@ std::pair<uint64_t, uint64_t> Tier::held_by(const NodeId& node) const {
   const auto h = holders_.find(node);
   if (h == holders_.end()) return {};
   return {h->second->names.size(), h->second->bytes};
+}
+
+std::vector<std::pair<std::string, Generation>> Tier::forgetting(const NodeId& node) const {
+  std::vector<std::pair<std::string, Generation>> out;
+  const auto h = holders_.find(node);
+  if (h == holders_.end()) return out;
+  for (const auto& [what, waiting] : h->second->forgets)
+    out.emplace_back(what.first, Generation{what.second});
+  for (const TierJob& job : h->second->jobs)
+    if (job.kind == static_cast<uint8_t>(TierJobKind::kForget))
+      out.emplace_back(job.object.name, job.object.generation);
+  return out;
 }
 
 bool Tier::empty(const NodeId& node) const {

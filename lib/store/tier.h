@@ -15,6 +15,7 @@
 #include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -35,6 +36,7 @@ class Tier {
     uint64_t bytes = 0, checksum = 0;
     uint64_t keep_until_s = 0;
     uint8_t cls = 0;
+    uint64_t arrived = 0;  // grows
     std::vector<Copy> copies;
     Generation newest() const;
   };
@@ -73,10 +75,17 @@ class Tier {
   Queued offload(const NodeId& node, TierJob job, Time now);
   bool offloading(const std::string& name) const { return offloads_.contains(name); }
   uint64_t offloading_bytes() const { return offloading_bytes_; }
+  // ---- tenants: of names that start with `space`, the tenant's name and NUL, or nothing
+  uint64_t used_by(const std::string& space) const;  // all copies, and what is being written
+  // That came first, of those that may go.
+  std::optional<std::string> oldest_of(const std::string& space,
+                                       const std::function<bool(const OnDisk&)>& may_go) const;
+
   // ---- a node that drains
   std::vector<std::string> names_after(const NodeId& node, const std::string& after,
                                        size_t limit) const;  // of what its disk has, in order
   std::pair<uint64_t, uint64_t> held_by(const NodeId& node) const;  // objects and bytes
+  std::vector<std::pair<std::string, Generation>> forgetting(const NodeId& node) const;
   bool empty(const NodeId& node) const;  // and it has forgotten all that it was to
   bool bring(const NodeId& node, const std::string& name);
   void forget_copy(const NodeId& node, const std::string& name);
@@ -101,6 +110,12 @@ class Tier {
     size_t open = 0;
     std::function<void()> gone;
   };
+  struct Space {  // of a tenant
+    uint64_t used = 0;
+    std::map<uint64_t, const std::string*> arrivals;
+  };
+  void count(const std::string& name, uint64_t bytes, bool more);
+  void erase(std::map<std::string, OnDisk>::iterator object);  // its last copy is
   void add(Holder& holder, const TierObject& object, const Refused& refused);
   void remove(Holder& holder, const std::string& name, Generation generation);
   void order_forget(const Copy& copy, const std::string& name,
@@ -113,7 +128,8 @@ class Tier {
   std::map<NodeId, std::unique_ptr<Holder>> holders_;
   std::map<std::string, OnDisk> objects_;
   std::unordered_map<std::string, Offload> offloads_;  // under way
-  uint64_t bytes_ = 0, offloading_bytes_ = 0;
+  uint64_t bytes_ = 0, offloading_bytes_ = 0, arrivals_ = 0;
+  std::unordered_map<std::string, Space> spaces_;
   Offloaded offloaded_;
   Brought brought_;
 };

@@ -61,6 +61,14 @@ stop a
 [ "$(find "$T/a.ssd" -name '*.obj' | wc -l)" = 0 ] || die "left: $(ls -R "$T/a.ssd")"
 for i in 1 2 3 4; do right "d$i" "$T/v$i" || die "d$i was lost by the drain"; done
 right late "$T/v4" --tenant other || die "a tenant's object was lost by the drain"
+# A look at rates, for scripts; an interval that is none is refused.
+store put again "$T/v2" >/dev/null
+expect 0 store top --once --interval 50ms --output json
+jq -e '.objects > 4 and (.nodes | length) == 1 and ."puts-per-s" >= 0' "$T/out" >/dev/null ||
+  die "top: $(cat "$T/out")"
+expect 0 store top --once --interval 50ms
+grep -q '^m .*ready' "$T/out" || die "top: $(cat "$T/out")"
+expect 2 store top --once --interval 0s
 # Alone, a node that drains is not waited for.
 stop m
 node_up last --size 16MiB --drain-on-exit 1h

@@ -157,6 +157,33 @@ TEST_CASE("a key removed while the only node that has it is away does not come b
   }
 }
 
+TEST_CASE("what was removed does not come back either when the master was restarted meanwhile") {
+  for (const bool elsewhere : {true, false}) {
+    CAPTURE(elsewhere);
+    FakeCluster c;
+    c.add("b", 64 * kPage);
+    c.add("c", 64 * kPage);
+    c.add("a", 64 * kPage);
+    PutStart on_a;
+    on_a.prefer = "a";
+    on_a.replicas = elsewhere ? 2 : 1;
+    REQUIRE(c.put(on_a, "k", 100) == kDone);
+    REQUIRE(c.put(on_a, "stays", 100) == kDone);
+    auto a = std::move(c.nodes["a"]);
+    c.nodes.erase("a");
+    c.run_until(c.now + c.options_used.client_ttl + 2s);
+    REQUIRE(c.master->members().all().count("a") == 0);
+    CHECK(c.remove("k")->ok() == elsewhere);
+    c.restart_master(kEpoch + 100);
+    REQUIRE(c.master->members().all().size() == 2);
+    FakeNode& back = *(c.nodes["a"] = std::move(a));
+    c.mount(back);
+    c.pump();
+    CHECK_FALSE(c.has("k"));
+    CHECK(c.has("stays"));
+  }
+}
+
 TEST_CASE("an old content does not come back after the newer one was evicted or removed") {
   FakeCluster c;
   c.add("b", 64 * kPage);
@@ -277,6 +304,50 @@ TEST_CASE("what a disk could not give back is not written to it") {
   a.work();
   CHECK(a.objects.count("small") == 1);
   CHECK(a.objects.count("large") == 0);
+}
+
+TEST_CASE(
+    "a tenant at its quota of the disks gives up what came there first, but no living context") {
+  MasterOptions o;
+  o.offload = "eager";
+  o.tenant_disk_quotas = "small=16KiB";
+  FakeCluster c(o);
+  c.add("a", 256 * kPage);
+  FakeDisk a{c, "a"};
+  a.mount();
+  PutStart m;
+  m.tenant = "small";
+  const auto name = [](int i) { return std::string("small") + '\0' + "k" + std::to_string(i); };
+  for (int i = 0; i < 8; ++i) {
+    REQUIRE(c.put(m, "k" + std::to_string(i), kPage) == kDone);
+    REQUIRE(c.put("other" + std::to_string(i), kPage) == kDone);
+    a.work();
+  }
+  CHECK(a.objects.size() == 8 + 4);
+  CHECK(a.objects.count(name(3)) == 0);
+  CHECK(a.objects.count(name(4)) == 1);
+  const ClusterStat stat = c.stat();
+  REQUIRE(stat.tenants.size() == 2);
+  CHECK(stat.tenants[1].disk_used == 4 * kPage);
+  CHECK(stat.tenants[1].disk_quota == 4 * kPage);
+  CHECK(stat.tenants[0].disk_used == 8 * kPage);
+  m.cls = static_cast<uint8_t>(ObjectClass::kContext);
+  m.ttl_ms = 3'600'000;
+  for (int i = 10; i < 14; ++i) {
+    REQUIRE(c.put(m, "k" + std::to_string(i), kPage) == kDone);
+    a.work();
+  }
+  m.cls = 0;
+  m.ttl_ms = 0;
+  REQUIRE(c.put(m, "k20", kPage) == kDone);
+  a.work();
+  for (int i = 10; i < 14; ++i) CHECK(a.objects.count(name(i)) == 1);
+  CHECK(a.objects.count(name(20)) == 0);
+  (void)c.master->handle(RemovePrefix{"", {}, true, "small"}, c.now);
+  c.pump();
+  a.work();
+  CHECK(a.objects.size() == 8);
+  CHECK(c.stat().tenants[1].disk_used == 0);
 }
 
 }  // namespace mc::store

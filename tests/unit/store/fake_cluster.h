@@ -63,6 +63,7 @@ struct FakeCluster {
     node.waiting = false;
     Inventory inventory{node.ref.name, node.ref.generation, node.directory.page(0, true, 4096),
                         true};
+    node.directory.tell_dead(inventory);
     const auto whole = master->handle(inventory, now);
     REQUIRE(whole);
     node.nodes_seen = whole->nodes;

@@ -29,6 +29,7 @@ struct History {
   std::vector<std::pair<ObjectKey, Generation>> open;
   uint64_t checksums = 0;
   uint64_t epoch = kEpoch;
+  NodeId away;  // silent for longer than its time to live, with what it holds
 
   ObjectKey key() { return "k" + std::to_string(random.below(60)); }
 
@@ -75,9 +76,23 @@ struct History {
     if (outcome->ok()) {
       CHECK_FALSE(cluster.has(k));
       CHECK(stored.erase(k) == 1);
+    } else if (outcome->code == static_cast<uint8_t>(Code::kNotFound)) {
+      stored.erase(k);  // wherever it may be: it does not come back
     }
   }
+  void lose_node() {
+    if (!away.empty()) return;
+    away = random.chance(0.5) ? "a" : "b";
+    cluster.run_until(cluster.now + cluster.options_used.client_ttl + 2s, away);
+    REQUIRE(cluster.master->members().all().count(away) == 0);
+  }
+  void find_node() {
+    if (away.empty()) return;
+    cluster.mount(*cluster.nodes[std::exchange(away, {})]);
+    cluster.pump();
+  }
   void restart_master() {
+    if (!away.empty()) return;  // it would forget what must not come back
     std::set<ObjectKey> before;
     for (const auto& o : cluster.list()) before.insert(o.key);
     cluster.restart_master(epoch += random.below(3));
@@ -88,6 +103,7 @@ struct History {
   }
   void restart_node() {
     const NodeId name = random.chance(0.5) ? "a" : "b";
+    if (name == away) return;
     auto& node = cluster.nodes[name];
     const uint64_t capacity = node->layout.capacity, generation = node->ref.generation.n;
     REQUIRE(cluster.master->handle(Unmount{name, node->ref.generation}, cluster.now));
@@ -107,6 +123,7 @@ struct History {
     CHECK(stat.object_bytes == object_bytes);
     uint64_t recorded = 0;
     for (const auto& [name, node] : cluster.nodes) {
+      if (name == away) continue;
       uint64_t bytes = 0;
       std::map<uint64_t, uint64_t> pieces;  // offset: whole pages
       for (const Record& r : node->directory.page(0, true, 1 << 20)) {
@@ -148,6 +165,10 @@ TEST_CASE("over long random histories nothing is wrong, lost, doubled or unaccou
         h.get();
       else if (what < 0.9)
         h.remove();
+      else if (what < 0.905)
+        h.lose_node();
+      else if (what < 0.93)
+        h.find_node();
       else if (what < 0.99)
         h.cluster.run_until(h.cluster.now + std::chrono::milliseconds(h.random.below(400)));
       else if (what < 0.995)
@@ -157,6 +178,7 @@ TEST_CASE("over long random histories nothing is wrong, lost, doubled or unaccou
       h.cluster.pump();
       if (step % 10 == 0) h.check();
     }
+    h.find_node();
     // When every lease and every grant has run out, all room is accounted for again.
     h.cluster.run_until(h.cluster.now + 10s);
     h.check();

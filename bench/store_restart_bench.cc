@@ -1,0 +1,144 @@
+// How long a node with 100,000 objects on its disk takes from its start to the first value that is
+// read from there, and until the master knows them all; against the budget of 2 seconds.
+#include <filesystem>
+
+#include "base/hash.h"
+#include "base/random.h"
+#include "bench/child.h"
+#include "bench/figure.h"
+#include "cmd/command.h"
+#include "store/client.h"
+#include "store/ssd/backend.h"
+
+namespace mc {
+namespace {
+
+namespace fs = std::filesystem;
+using bench::Child;
+
+constexpr uint64_t kValue = 4096, kSize = 4 * kGiB;
+constexpr size_t kBatch = 500;
+
+std::string key_of(size_t i) { return "object-" + std::to_string(i); }
+
+Result<> fill(const std::string& folder, const std::string& kind, size_t objects,
+              std::span<std::byte> memory, const Clock& clock) {
+  store::ssd::ScanReport report;
+  store::ssd::BackendOptions options;
+  options.kind = kind;
+  options.capacity = kSize;
+  MC_TRY(auto disk, store::ssd::open_disk(folder, {true, true}));
+  store::ssd::use_memory(*disk, memory);
+  MC_TRY(auto backend, store::ssd::open_backend(disk, options, clock, report));
+  for (size_t at = 0; at < objects; at += kBatch) {
+    std::vector<store::ssd::Save> saves;
+    for (size_t i = at; i < std::min(at + kBatch, objects); ++i) {
+      std::byte* value = memory.data() + (i - at) * kValue;
+      const uint64_t word = mix64(i);
+      std::memcpy(value, &word, sizeof word);
+      saves.push_back({{key_of(i), kValue, xxh3(value, kValue), Generation{i + 1}, 0, 0}, value});
+    }
+    MC_TRY_(backend->write(saves));
+  }
+  return {};
+}
+
+struct Started {
+  double first_s = 0, all_s = 0;
+};
+
+Result<Started> restart(const std::string& bin, const std::string& folder, const std::string& kind,
+                        size_t objects, const Clock& clock) {
+  const std::string log = folder + "/log", any = "127.0.0.1:0", announced = folder + "/master.json";
+  std::error_code ignored;
+  fs::remove(announced, ignored);
+  MC_TRY(const auto master,
+         Child::start({bin + "/mc-master", "--listen", any, "--http", any, "--announce", announced},
+                      log));
+  MC_TRY(const std::string address, bench::control_of(announced, clock));
+  Metrics metrics;
+  xfer::EngineOptions engine_options;
+  engine_options.node = "reader";
+  MC_TRY(auto engine, xfer::Engine::open(clock, engine_options, metrics));
+  store::ClientOptions o;
+  o.master = address;
+  MC_TRY(auto client, store::Client::open(*engine, clock, o, metrics));
+  std::vector<std::byte> value(kValue);
+  const size_t some = objects / 2;
+  Started out;
+  const Time began = clock.now(), deadline = began + std::chrono::seconds(60);
+  MC_TRY(const auto node,
+         Child::start({bin + "/mc-store", "serve", "--listen", any, "--http", any, "--name", "n",
+                       "--size", "64MiB", "--master", address, "--ssd", folder + "/" + kind,
+                       "--ssd-size", std::to_string(kSize), "--ssd-backend", kind},
+                      log));
+  while (out.all_s == 0) {
+    if (clock.now() > deadline)
+      return fail(Code::kTimeout, "not whole within 60 s: see %s", log.c_str());
+    ::poll(nullptr, 0, 5);
+    if (out.first_s == 0 && client->get(key_of(some), value)) {
+      out.first_s = to_seconds(clock.now() - began);
+      uint64_t word = 0;
+      std::memcpy(&word, value.data(), sizeof word);
+      if (word != mix64(some)) return fail(Code::kCorrupt, "other bytes than were written");
+    }
+    const auto stat = client->stat();
+    if (stat && stat->disk_objects == objects && out.first_s > 0)
+      out.all_s = to_seconds(clock.now() - began);
+  }
+  return out;
+}
+
+struct BenchOptions : bench::Options {
+  std::string bin;
+  void describe(OptionList& v) {
+    bench::Options::describe(v);
+    v("bin", bin, "folder of mc-master and mc-store; empty: this program's own");
+  }
+};
+
+Result<int> run(const BenchOptions& o) {
+  const SteadyClock clock;
+  const size_t objects = o.quick ? 20'000 : 100'000, turns = o.quick ? 3 : 7;
+  std::string folder = (fs::temp_directory_path() / "mc-bench-XXXXXX").string();
+  if (::mkdtemp(folder.data()) == nullptr) return fail_errno("make %s", folder.c_str());
+  const std::unique_ptr<const std::string, void (*)(const std::string*)> cleanup(
+      &folder, [](const std::string* f) {
+        std::error_code ignored;
+        fs::remove_all(*f, ignored);
+      });
+  const std::unique_ptr<std::byte, void (*)(void*)> memory(
+      static_cast<std::byte*>(std::aligned_alloc(4096, kBatch * kValue)), std::free);
+  if (memory == nullptr) return fail(Code::kNoSpace, "no memory for %zu values", kBatch);
+  const std::span bytes(memory.get(), kBatch * kValue);
+  for (const std::string kind : {"bucket", "offset"}) {
+    MC_TRY_(fill(folder + "/" + kind, kind, objects, bytes, clock));
+    std::vector<double> all;
+    MC_TRY_(bench::compare(
+        {"store-restart", kind + ", first value", "s", "2 seconds", 1, true}, turns,
+        [&]() -> Result<bench::Measured> {
+          MC_TRY(const Started s, restart(o.bin, folder, kind, objects, clock));
+          all.push_back(s.all_s);
+          return bench::Measured(s.first_s);
+        },
+        [] { return Result<bench::Measured>(2.0); }));
+    size_t turn = 0;
+    MC_TRY_(bench::compare(
+        {"store-restart", kind + ", all " + std::to_string(objects), "s", "2 seconds", 1, true},
+        turns, [&] { return Result<bench::Measured>(all[turn++]); },
+        [] { return Result<bench::Measured>(2.0); }));
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace mc
+
+int main(int argc, char** argv) {
+  mc::BenchOptions options;
+  options.bin = std::filesystem::path(argv[0]).parent_path().string();
+  mc::Program program("store_restart_bench", "from the start of a node to what is on its disk");
+  program.options(options);
+  program.run_with([&](mc::Context&) { return mc::run(options); });
+  return program.main(argc, argv);
+}
