@@ -8,5 +8,6 @@ void add_analyze(Program& program);
 void add_synth(Program& program);
 void add_run(Program& program);
 void add_sim(Program& program);
+void add_paper(Program& program);
 
 }  // namespace mc::replay

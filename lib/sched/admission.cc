@@ -5,7 +5,7 @@
 
 namespace mc::sched {
 namespace {
-constexpr double kWeight = 0.05;  // of the newest observed decode time
+constexpr size_t kKnown = 50, kLately = 1000;  // decode times: enough, and kept
 }
 
 void DecodeForecast::dispatched(uint64_t job, uint64_t tokens, Time decodes_from) {
@@ -27,22 +27,35 @@ void DecodeForecast::ended(uint64_t job, Time now) {
   if (at == decoding_jobs_.end()) return;
   decoding_.requests -= 1;
   decoding_.context_tokens -= static_cast<double>(at->second.tokens);
-  decode_s_ += kWeight * (to_seconds(now - at->second.from) - decode_s_);
+  const double seconds = to_seconds(now - at->second.from);
+  lately_.push_back(seconds);
+  in_order_.insert(std::upper_bound(in_order_.begin(), in_order_.end(), seconds), seconds);
+  if (lately_.size() > kLately) {
+    in_order_.erase(std::lower_bound(in_order_.begin(), in_order_.end(), lately_.front()));
+    lately_.pop_front();
+  }
   decoding_jobs_.erase(at);
 }
 
+double DecodeForecast::survives(double seconds) const {
+  if (lately_.size() < kKnown) return std::exp(-seconds / std::max(decode_s_, 1e-3));
+  const auto longer =
+      in_order_.end() - std::upper_bound(in_order_.begin(), in_order_.end(), seconds);
+  // One more that never ends: nobody is certain to.
+  return (static_cast<double>(longer) + 1) / (static_cast<double>(in_order_.size()) + 1);
+}
+
 DecodeForecast::Load DecodeForecast::at(Time then, Time now) const {
-  const auto still_there = [&](Time since) {
-    return std::exp(-std::max(to_seconds(then - since), 0.0) / std::max(decode_s_, 1e-3));
-  };
-  const double stay = still_there(now);
-  Load load{decoding_.requests * stay, decoding_.context_tokens * stay};
-  for (const auto& [id, job] : coming_) {
-    if (job.from > then) continue;
-    const double chance = still_there(std::max(job.from, now));
+  Load load;
+  const auto add = [&](const Job& job, double chance) {
     load.requests += chance;
     load.context_tokens += chance * static_cast<double>(job.tokens);
-  }
+  };
+  for (const auto& [id, job] : decoding_jobs_)
+    add(job, survives(std::max(to_seconds(then - job.from), 0.0)) /
+                 survives(std::max(to_seconds(now - job.from), 0.0)));
+  for (const auto& [id, job] : coming_)
+    if (job.from <= then) add(job, survives(to_seconds(then - std::max(job.from, now))));
   return load;
 }
 

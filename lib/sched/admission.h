@@ -8,9 +8,9 @@
 //             prefilled now will have come, so prefill and decode load swing against each other
 //   predict   as `early`, with the decode load predicted for the time when the prompt is computed:
 //             requests whose prefill ends by then are added, and of all that decode a share has
-//             ended by then. The paper takes away those older than a uniform decode time; answers
-//             differ so much in length that this forgets the long ones, so here a request ends at
-//             any moment with the same chance, one in `decode_time`
+//             ended by then. The paper lets every request decode for the same time; answers differ
+//             so much in length that here the times observed lately say how likely one that has
+//             decoded for so long is to go on
 //
 // With all but `none` the decode side is asked again when the prompt is computed.
 //
@@ -18,9 +18,10 @@
 // Source: Mooncake (arXiv 2407.00079), sections 4.3.2 to 4.3.4; Table 4.
 #pragma once
 #include <cstdint>
+#include <deque>
 #include <map>
 #include <string>
-#include <unordered_map>
+#include <vector>
 
 #include "base/options.h"
 #include "base/time.h"
@@ -50,18 +51,19 @@ class DecodeForecast {
     double requests = 0, context_tokens = 0;
   };
   Load now() const { return decoding_; }
-  Load at(Time then, Time now) const;  // predicted; linear in the requests being prefilled
-  Duration decode_time() const { return from_seconds(decode_s_); }
+  Load at(Time then, Time now) const;     // predicted; linear in the requests known
+  double survives(double seconds) const;  // the share of requests that decode for longer
 
  private:
   struct Job {
     uint64_t tokens;
     Time from;
   };
-  std::map<uint64_t, Job> coming_;  // in order: sums of doubles must not vary
-  std::unordered_map<uint64_t, Job> decoding_jobs_;
+  std::map<uint64_t, Job> coming_, decoding_jobs_;  // in order: sums of doubles must not vary
   Load decoding_;
-  double decode_s_;  // smoothed
+  double decode_s_;               // until enough is known
+  std::deque<double> lately_;     // decode times, oldest first
+  std::vector<double> in_order_;  // the same, sorted
 };
 
 // Time between tokens if a load is spread evenly over `nodes`, with one more request.

@@ -53,6 +53,10 @@ PdDecision PdControl::decide(size_t prefill_nodes, size_t decode_nodes, Time now
     d.reason = "balanced: " + loads;
     return d;
   }
+  if (std::max(d.decode_load, d.prefill_load) < options_.busy) {
+    d.reason = "no pool is busy: " + loads;
+    return d;
+  }
   if (now < quiet_until_) {
     d.reason = "cooling down: " + loads;
     return d;

@@ -1,7 +1,8 @@
 // How many nodes prefill and how many decode. Every sample is the load of both pools; every
 // interval the factor f = (decode + 1) / (prefill + 1) of the trimmed mean loads says which pool
 // needs nodes. One node moves at a time, and only when the move helps:
-//   - f is outside the dead band [1 / band, band];
+//   - f is outside the dead band [1 / band, band], and the pool that would grow is loaded to
+//     `busy` or more: an idle cluster needs no moves;
 //   - the last move was at least `cooldown` ago;
 //   - the donor keeps at least one node, and its load after the move, N / (N - 1) of what it is,
 //     does not put f outside the band on the other side.
@@ -22,6 +23,7 @@ struct PdOptions {
   Duration interval{std::chrono::seconds(10)};  // between decisions
   Duration cooldown{std::chrono::seconds(60)};
   double band = 1.25;
+  double busy = 0.6;
   double trim = 0.1;  // of the samples, at each end
 };
 

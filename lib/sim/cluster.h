@@ -64,7 +64,9 @@ struct SimOptions {
 struct Sample {  // of the timeline
   double at_s = 0;
   uint64_t prefill_nodes = 0, decode_nodes = 0;
-  double prefill_load = 0, decode_load = 0;  // of their promises (30 s, 100 ms when there is none)
+  // Means over nodes, each at most 2, against their promises (30 s and 100 ms when there is none):
+  // a node that computes is 1, its queue up to 1 more; a decode node the time of its step.
+  double prefill_load = 0, decode_load = 0;
   uint64_t queued = 0, decoding = 0, rejected = 0;  // rejected: so far
 };
 

@@ -78,6 +78,23 @@ void Cluster::publish(uint32_t node, Job& job) {
   std::vector<uint64_t>().swap(job.tags);
 }
 
+// The decode node that was chosen changes sides: another one takes the request.
+void Cluster::replace_decode(Job& job) {
+  const Node& chosen = nodes_[job.decode];
+  if (!chosen.prefill && !chosen.draining) return;
+  uint32_t best = UINT32_MAX;
+  for (const uint32_t i : decoders())
+    if (!nodes_[i].draining && (best == UINT32_MAX || load_key(i) < load_key(best))) best = i;
+  if (best == UINT32_MAX) return;  // it drains, but it is the only one
+  arrived_there(job);
+  job.decode = best;
+  Node& n = nodes_[best];
+  ++n.coming;
+  n.coming_tokens += job.tokens;
+  n.coming_reserved += job.tokens + job.answer;
+  reload(best);
+}
+
 void Cluster::computed(uint32_t id) {
   Job& job = jobs_[id];
   const uint32_t node = job.prefill;
@@ -90,7 +107,8 @@ void Cluster::computed(uint32_t id) {
   requeue(node);
   const double seconds = to_seconds(now_ - job.started);
   result_.prefill_busy_s += seconds;
-  Node& q = nodes_[job.decode];
+  replace_decode(job);
+  const Node& q = nodes_[job.decode];
   sched::DecodeView there = decode_view(job.decode, 0, 0);
   there.requests = q.decoder->running() + q.decoder->waiting();
   there.context_tokens = q.decoder->context() + q.decoder->waiting_tokens();
@@ -101,6 +119,7 @@ void Cluster::computed(uint32_t id) {
     arrived_there(job);
     reject(id, v);
   } else {
+    ++nodes_[job.decode].on_the_way;
     flow_of_[network_.start(node, job.decode, kv_bytes(job.tokens), now_)] = id;
     result_.moved_bytes += kv_bytes(job.tokens);
     reflow();
@@ -144,6 +163,7 @@ void Cluster::arrived_there(const Job& job) {
 void Cluster::loaded(uint32_t id) {
   Job& job = jobs_[id];
   job.ready = now_;
+  --nodes_[job.decode].on_the_way;
   arrived_there(job);
   forecast_.decoding(id, now_);
   nodes_[job.decode].decoder->ready({id, job.tokens, job.answer, job.reused}, now_);
@@ -275,14 +295,15 @@ Sample Cluster::measure() const {
   for (const Node& n : nodes_) {
     if (n.prefill) {
       ++s.prefill_nodes;
-      s.prefill_load += n.ledger.wait_ms(now_) / promise(o_.admission.ttft_slo, kTtftPromise);
+      const double wait = n.ledger.wait_ms(now_) / promise(o_.admission.ttft_slo, kTtftPromise);
+      s.prefill_load += std::min(wait, 1.0) + (n.computing ? 1 : 0);
       s.queued += n.requests;
     }
     if (n.decoder && (!n.prefill || coupled_)) {
       ++s.decode_nodes;
       const uint64_t batch = n.decoder->running() + n.decoder->waiting();
-      s.decode_load += cost_.step_ms(batch, n.decoder->context() + n.decoder->waiting_tokens()) /
-                       promise(o_.admission.tbt_slo, kTbtPromise);
+      const double step = cost_.step_ms(batch, n.decoder->context() + n.decoder->waiting_tokens());
+      s.decode_load += std::min(step / promise(o_.admission.tbt_slo, kTbtPromise), 2.0);
       s.decoding += batch;
     }
   }
@@ -336,7 +357,7 @@ void Cluster::settle_role(uint32_t i) {
     n.draining = false;
     become_decode(i);
   } else {
-    if (n.coming > 0 || n.decoder->running() + n.decoder->waiting() > 0) return;
+    if (n.on_the_way > 0 || n.decoder->running() + n.decoder->waiting() > 0) return;
     by_load_.erase({load_keys_[i], i});
     --decode_nodes_;
     n.draining = false;

@@ -59,6 +59,7 @@ struct Node {
   std::unique_ptr<Decoder> decoder;
   uint64_t turn = 0;                                            // of the newest step event
   uint64_t coming = 0, coming_tokens = 0, coming_reserved = 0;  // sent here, not yet there
+  uint64_t on_the_way = 0;  // of these, whose KV is on the network or loading
 };
 
 class Cluster {
@@ -134,6 +135,7 @@ class Cluster {
   uint64_t reuse(Node& n, Job& job);
   void publish(uint32_t node, Job& job);
   void computed(uint32_t id);
+  void replace_decode(Job& job);
 
   // Network and decode.
   void reflow() {

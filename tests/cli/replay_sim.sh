@@ -53,3 +53,10 @@ expect 2 sim --sweep speed=1,2 --requests "$T/x"
 expect 1 "$replay" sim "$T/absent.jsonl" --model "$model"
 expect 1 "$replay" sim "$T/t.jsonl" --model "$T/absent.json"
 expect 2 "$replay" sim
+
+# The published evaluation: what needs no long run.
+expect 0 "$replay" paper eq2 --model "$model" --report "$T/paper.html"
+grep -q '^\*\*agrees: every value' "$T/out" || die "$(cat "$T/out")"
+grep -q '<svg' "$T/paper.html" || die "no plot in the HTML report"
+expect 2 "$replay" paper fig99 --model "$model"
+grep -q "no figure 'fig99'; there are: eq2" "$T/err" || die "$(cat "$T/err")"

@@ -1,0 +1,59 @@
+#include "sim/paper.h"
+
+#include <doctest/doctest.h>
+
+#include <filesystem>
+
+#include "base/json.h"
+
+using namespace mc;
+using namespace mc::sim;
+
+namespace {
+
+PaperFigure figure(std::vector<PaperRow> rows) {
+  PaperFigure f;
+  f.id = "figX";
+  f.title = "<a & b>";
+  f.tolerance = 0.1;
+  f.rows = std::move(rows);
+  return f;
+}
+
+}  // namespace
+
+TEST_CASE("a verdict says how far off the worst value is, and whether the order holds") {
+  CHECK(verdict_of(figure({{"a", 1, 1.05}, {"b", 2, 1.9}})).find("agrees: every value within") ==
+        0);
+  CHECK(verdict_of(figure({{"a", 1, 1.5}, {"b", 2, 2.1}})) ==
+        "the order agrees; values are up to 50 % off (a)");
+  CHECK(verdict_of(figure({{"a", 1, 3}, {"b", 2, 2}})).find("disagrees: 0 % of pairs") == 0);
+  CHECK(verdict_of(figure({{"a", {}, 3}, {"b", 2, {}}})) == "no published numbers to compare");
+}
+
+TEST_CASE("what follows from the model alone is what was published") {
+  const auto here = std::filesystem::path(__FILE__).parent_path();
+  PaperInput in;
+  const auto spec = spec::load_spec(
+      (here / "../../../configs/models/llama3-70b.json").lexically_normal().string());
+  REQUIRE(spec);
+  in.spec = *spec;
+  const auto figures = reproduce(in, {"fig22", "eq2"});
+  REQUIRE(figures);
+  REQUIRE(figures->size() == 2);
+  CHECK((*figures)[0].id == "eq2");
+  for (const PaperFigure& f : *figures) CHECK(f.verdict.find("agrees: every value") == 0);
+  CHECK(!reproduce(in, {"fig99"}));
+  CHECK(paper_json(*figures)["figures"].size() == 2);
+}
+
+TEST_CASE("the report is one file that needs no other, and escapes what it shows") {
+  PaperFigure f = figure({{"x < y", 1, 2}, {"only ours", {}, 3}});
+  f.verdict = verdict_of(f);
+  const std::string html = paper_html({f});
+  CHECK(html.find("<svg") != std::string::npos);
+  CHECK(html.find("x &lt; y") != std::string::npos);
+  CHECK(html.find("&lt;a &amp; b>") != std::string::npos);
+  CHECK(html.find("http") == std::string::npos);
+  CHECK(paper_text({f}).find("| only ours | - | 3 | - |") != std::string::npos);
+}
