@@ -1,0 +1,36 @@
+// A whole file, mapped for reading: weights are read where they lie, once.
+//
+// Thread: values that move; the bytes from any. Errors: kNotFound, kDenied name the path; an empty
+// file and a folder are refused. A file that shrinks while it is mapped ends the process: weights
+// are not to be rewritten in place.
+#pragma once
+#include <cstddef>
+#include <span>
+#include <string>
+#include <utility>
+
+#include "base/result.h"
+
+namespace mc::model {
+
+class MappedFile {
+ public:
+  static Result<MappedFile> open(const std::string& path);
+  MappedFile(MappedFile&& other) noexcept
+      : data_(std::exchange(other.data_, nullptr)), size_(std::exchange(other.size_, 0)) {}
+  MappedFile& operator=(MappedFile&& other) noexcept {
+    std::swap(data_, other.data_);
+    std::swap(size_, other.size_);
+    return *this;
+  }
+  ~MappedFile();
+
+  std::span<const std::byte> bytes() const { return {data_, size_}; }
+
+ private:
+  MappedFile(const std::byte* data, size_t size) : data_(data), size_(size) {}
+  const std::byte* data_ = nullptr;
+  size_t size_ = 0;
+};
+
+}  // namespace mc::model

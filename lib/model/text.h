@@ -1,0 +1,23 @@
+// UTF-8, and the letters that byte-level vocabularies write bytes with.
+//
+// Thread: any. Pure. Source: Unicode 15, table 3-7 (well-formed UTF-8); GPT-2's byte encoder.
+#pragma once
+#include <cstddef>
+#include <optional>
+#include <string>
+#include <string_view>
+
+namespace mc::model {
+
+// Bytes of the well-formed character that text starts with; 0: it starts with none.
+size_t character_size(std::string_view text);
+
+// What vocabularies write for a space: U+2581.
+inline constexpr std::string_view kSpaceMark = "\xE2\x96\x81";
+std::string marks_to_spaces(std::string_view piece);
+
+// Every byte as a printable letter (space is "\u0120"), and back; none where a letter is no byte.
+std::string bytes_to_letters(std::string_view bytes);
+std::optional<std::string> letters_to_bytes(std::string_view letters);
+
+}  // namespace mc::model

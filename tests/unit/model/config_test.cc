@@ -1,0 +1,133 @@
+#include "model/config.h"
+
+#include <cmath>
+
+#include "shared.h"
+
+using namespace mc;
+using model::parse_config;
+
+namespace {
+
+Json good() {
+  return *parse_json(R"({
+    "architectures": ["LlamaForCausalLM"], "vocab_size": 512, "hidden_size": 64,
+    "intermediate_size": 172, "num_hidden_layers": 5, "num_attention_heads": 8,
+    "num_key_value_heads": 4, "max_position_embeddings": 512, "hidden_act": "silu",
+    "rms_norm_eps": 1e-5, "bos_token_id": 1, "eos_token_id": [2, 7], "rope_scaling": null})");
+}
+std::string refusal(const char* key, const Json& value) {
+  Json json = good();
+  if (value.is_null())
+    json.erase(key);
+  else
+    json[key] = value;
+  const auto config = parse_config(json);
+  REQUIRE_FALSE(config.has_value());
+  return config.error().what;
+}
+bool has(const std::string& text, const char* word) {
+  CAPTURE(text);
+  return text.find(word) != std::string::npos;
+}
+
+}  // namespace
+
+TEST_CASE("a configuration is read with HF's defaults for what it leaves out") {
+  const auto c = parse_config(good());
+  REQUIRE(c);
+  CHECK(c->head_dim == 8);
+  CHECK(c->kv_heads == 4);
+  CHECK_FALSE(c->tied);
+  CHECK(c->rope.theta == 10000);
+  CHECK(c->eos == std::vector<int32_t>{2, 7});
+  Json json = good();
+  json.erase("num_key_value_heads");
+  CHECK(parse_config(json)->kv_heads == 8);
+}
+
+TEST_CASE(
+    "a configuration that this engine cannot compute, or that contradicts itself, is refused") {
+  CHECK(has(refusal("architectures", Json::array({"MambaForCausalLM"})), "MambaForCausalLM"));
+  CHECK(has(refusal("num_key_value_heads", 3), "8 attention heads share 3"));
+  CHECK(has(refusal("hidden_size", 63), "no multiple of the 8"));
+  CHECK(has(refusal("head_dim", 7), "even"));
+  CHECK(has(refusal("hidden_act", "gelu"), "gelu"));
+  CHECK(has(refusal("attention_bias", true), "attention_bias"));
+  CHECK(has(refusal("vocab_size", 0), "'vocab_size' is 0"));
+  CHECK(has(refusal("vocab_size", nullptr), "'vocab_size' is missing"));
+  CHECK_FALSE(refusal("num_hidden_layers", -1).empty());
+  CHECK_FALSE(refusal("num_hidden_layers", "five").empty());
+  CHECK(has(refusal("num_hidden_layers", 100000), "want 1 to 1000"));
+  CHECK(has(refusal("eos_token_id", 512), "below 512"));
+  CHECK(has(refusal("sliding_window", 128), "full attention"));
+  CHECK(has(refusal("rope_scaling", Json{{"rope_type", "yarn"}}), "yarn"));
+  CHECK(has(refusal("rope_scaling", Json{{"rope_type", "linear"}}), "factor"));
+  CHECK(has(refusal("quantization_config", Json{{"bits", 4}}), "quantized"));
+  CHECK_FALSE(parse_config(Json::array()).has_value());
+}
+
+TEST_CASE("Llama 3's scaling keeps short waves, stretches long ones and blends between") {
+  const model::Rope plain{.theta = 500000};
+  model::Rope scaled = plain;
+  scaled.scaling = model::RopeScaling::kLlama3;
+  scaled.factor = 8;
+  scaled.original_context = 8192;
+  const auto before = model::rope_frequencies(plain, 128);
+  const auto after = model::rope_frequencies(scaled, 128);
+  int kept = 0, stretched = 0, blended = 0;
+  for (size_t j = 0; j < 64; ++j) {
+    const double wave = 2 * 3.14159265358979323846 / before[j];
+    if (wave < 8192.0 / 4) {
+      CHECK(after[j] == before[j]);
+      ++kept;
+    } else if (wave > 8192.0) {
+      CHECK(after[j] == doctest::Approx(before[j] / 8).epsilon(1e-12));
+      ++stretched;
+    } else {
+      const double smooth = (8192.0 / wave - 1) / (4.0 - 1);
+      const double want = (1 - smooth) * before[j] / 8 + smooth * before[j];
+      CHECK(after[j] == doctest::Approx(want).epsilon(1e-12));
+      ++blended;
+    }
+  }
+  CHECK(kept > 20);
+  CHECK(stretched > 20);
+  CHECK(blended > 2);
+  model::Rope linear = plain;
+  linear.scaling = model::RopeScaling::kLinear;
+  linear.factor = 4;
+  CHECK(model::rope_frequencies(linear, 128)[5] == before[5] / 4);
+}
+
+TEST_CASE("the small model's configuration: tied, two end tokens, 260,032 parameters") {
+  const std::string shared = test::shared_models();
+  if (shared.empty()) return;
+  auto c = parse_config(test::json_at(shared + "/stories260K/hf-f32/config.json"));
+  REQUIRE(c);
+  const Json generation = test::json_at(shared + "/stories260K/hf-f32/generation_config.json");
+  REQUIRE(model::parse_generation_config(generation, *c));
+  CHECK(c->tied);
+  CHECK(c->eos == std::vector<int32_t>{2, 1});
+  CHECK(c->parameters() == 260032);
+  CHECK(model::spec_of(*c, model::DType::kF32).kv_bytes_per_token() == 1280);
+}
+
+TEST_CASE("f16 and bf16 round to nearest, ties to even, and come back exactly") {
+  for (uint32_t bits = 0; bits < 65536; ++bits) {
+    const auto half = static_cast<uint16_t>(bits);
+    const float f = model::from_f16(half), b = model::from_bf16(half);
+    if (!std::isnan(f))
+      if (model::to_f16(f) != half) FAIL(bits);
+    if (!std::isnan(b))
+      if (model::to_bf16(b) != half) FAIL(bits);
+  }
+  CHECK(model::to_f16(1.0f + 0x1p-11f) == 0x3c00);      // a tie, to even
+  CHECK(model::to_f16(1.0f + 3 * 0x1p-11f) == 0x3c02);  // a tie, to even
+  CHECK(model::to_f16(65520.0f) == 0x7c00);             // too large: infinity
+  CHECK(model::to_f16(0x1p-25f) == 0);                  // half of the smallest: to even
+  CHECK(model::to_f16(0x1.8p-25f) == 1);
+  CHECK(std::isnan(model::from_f16(model::to_f16(NAN))));
+  CHECK(model::to_bf16(1.0f + 0x1p-8f) == 0x3f80);
+  CHECK(std::isnan(model::from_bf16(model::to_bf16(NAN))));
+}

@@ -1,0 +1,140 @@
+#include "model/tokenizer.h"
+
+#include "shared.h"
+
+using namespace mc;
+using model::Tokenizer;
+
+namespace {
+
+// A SentencePiece model by hand: fields of (id, kind, bytes).
+std::string varint(uint64_t n) {
+  std::string out;
+  for (; n >= 0x80; n >>= 7) out += static_cast<char>(0x80 | (n & 0x7f));
+  return out + static_cast<char>(n);
+}
+std::string bytes_field(unsigned id, const std::string& bytes) {
+  return varint(id << 3 | 2) + varint(bytes.size()) + bytes;
+}
+std::string number_field(unsigned id, uint64_t n) { return varint(id << 3) + varint(n); }
+std::string piece(const std::string& text, float score, unsigned kind) {
+  std::string bits(4, '\0');
+  std::memcpy(bits.data(), &score, 4);
+  return bytes_field(1, bytes_field(1, text) + varint(2 << 3 | 5) + bits + number_field(3, kind));
+}
+std::string small_model() {
+  std::string m = piece("<unk>", 0, 2) + piece("<s>", 0, 3) + piece("</s>", 0, 3);
+  m += piece("a", -5, 1) + piece("b", -6, 1) + piece("ab", -1, 1) + piece("ba", -2, 1);
+  return m + bytes_field(2, number_field(3, 2)) + bytes_field(3, number_field(3, 0));
+}
+
+std::vector<int32_t> ids_of(const Json& array) { return array.get<std::vector<int32_t>>(); }
+
+}  // namespace
+
+TEST_CASE("both tokenizers of the small model give the oracle's ids and the text again") {
+  const std::string shared = test::shared_models();
+  if (shared.empty()) return;
+  const std::string folder = shared + "/stories260K/hf-f32";
+  std::ifstream in(folder + "/tokenizer.model", std::ios::binary);
+  const std::string bytes((std::istreambuf_iterator<char>(in)), {});
+  const auto spm = Tokenizer::sentencepiece(bytes);
+  REQUIRE(spm);
+  const auto hf = Tokenizer::hugging_face(test::json_at(folder + "/tokenizer.json"));
+  REQUIRE(hf);
+  const Json cases = test::json_at(shared + "/oracle/stories260K/tokenizer_cases.json");
+  REQUIRE(cases["cases"].size() > 100);
+  for (const Json& c : cases["cases"]) {
+    const std::string text = c["text"];
+    CAPTURE(text);
+    CHECK(spm->encode(text) == ids_of(c["ids"]));
+    CHECK(hf->encode(text) == ids_of(c["ids"]));
+    CHECK(spm->decode(spm->encode(text)) == text);
+    CHECK(hf->decode(hf->encode(text)) == text);
+  }
+}
+
+TEST_CASE("sentencepiece: the best pair joins first, the leftmost of equal ones") {
+  const auto t = Tokenizer::sentencepiece(small_model());
+  REQUIRE(t);
+  CHECK(t->encode("ab") == std::vector<int32_t>{1, 5});
+  CHECK(t->encode("bab") == std::vector<int32_t>{1, 4, 5});
+  CHECK(t->encode("abab", false) == std::vector<int32_t>{5, 5});
+  CHECK(t->encode("aaa") == std::vector<int32_t>{1, 3, 3, 3});
+  CHECK(t->encode("") == std::vector<int32_t>{1});
+}
+
+TEST_CASE("without byte pieces a run of unknown characters is one unknown token") {
+  const auto t = Tokenizer::sentencepiece(small_model());
+  REQUIRE(t);
+  CHECK(t->encode("a\xC3\xA9\xFFz b") == std::vector<int32_t>{1, 3, 0, 4});
+  CHECK(t->decode(std::vector<int32_t>{1, 3, 0, 4, 99, -7}) == "ab");
+}
+
+TEST_CASE("text that spells a special token is text") {
+  const auto t = Tokenizer::sentencepiece(small_model());
+  REQUIRE(t);
+  for (const int32_t id : t->encode("</s>", false)) CHECK(id == 0);
+  CHECK(t->special(2));
+  CHECK(t->bytes(2).empty());
+}
+
+TEST_CASE("a long text of one letter takes no quadratic time, and nothing is lost") {
+  const auto t = Tokenizer::sentencepiece(small_model());
+  REQUIRE(t);
+  std::string text;
+  for (int i = 0; i < 100'000; ++i) text += "ab";
+  CHECK(t->encode(text, false).size() == 100'000);
+}
+
+TEST_CASE("a sentencepiece model that is cut off, anywhere, is refused or whole") {
+  const std::string whole = small_model();
+  for (size_t n = 0; n < whole.size(); ++n) {
+    const auto t = Tokenizer::sentencepiece(whole.substr(0, n));
+    if (t) CHECK(t->vocab() <= 7);
+  }
+  CHECK(Tokenizer::sentencepiece("").error().code == Code::kCorrupt);
+  CHECK(Tokenizer::sentencepiece(std::string(40, '\xFF')).error().code == Code::kCorrupt);
+  const std::string unigram = piece("a", 0, 1) + bytes_field(2, number_field(3, 1));
+  CHECK(Tokenizer::sentencepiece(unigram).error().code == Code::kUnsupported);
+}
+
+TEST_CASE("tokenizer.json of bytes as letters reads any bytes, valid UTF-8 or not") {
+  Json vocab = Json::object();
+  Json file = {{"model", {{"type", "BPE"}, {"merges", Json::array({"h i"})}}},
+               {"pre_tokenizer",
+                {{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}}}};
+  const std::vector<std::string> pieces = {"h", "i", "hi", "\xC4\xA0", "\xC3\xBF"};  // space, 0xFF
+  for (size_t i = 0; i < pieces.size(); ++i) vocab[pieces[i]] = i;
+  file["model"]["vocab"] = vocab;
+  const auto t = Tokenizer::hugging_face(file);
+  REQUIRE(t);
+  CHECK(t->encode("hi h\xFF") == std::vector<int32_t>{2, 3, 0, 4});
+  CHECK(t->decode(std::vector<int32_t>{2, 3, 0, 4}) == "hi h\xFF");
+}
+
+TEST_CASE("tokenizer.json: what is not done here is refused by name") {
+  Json file = {{"model", {{"type", "BPE"}, {"merges", Json::array()}}}};
+  file["model"]["vocab"]["a"] = 0u;
+  const auto plain = Tokenizer::hugging_face(file);
+  REQUIRE_MESSAGE(plain.has_value(), plain.error().what);
+  file["normalizer"] = {{"type", "NFKC"}};
+  CHECK(Tokenizer::hugging_face(file).error().what.find("NFKC") != std::string::npos);
+  file.erase("normalizer");
+  file["model"]["merges"] = Json::array({"a z"});
+  CHECK(Tokenizer::hugging_face(file).error().code == Code::kInvalid);
+  file["model"]["merges"] = Json::array();
+  file["model"]["vocab"]["b"] = 2u;
+  CHECK(Tokenizer::hugging_face(file).error().what.find("ids") != std::string::npos);
+  file["model"]["type"] = "Unigram";
+  CHECK(Tokenizer::hugging_face(file).error().code == Code::kUnsupported);
+  CHECK_FALSE(Tokenizer::hugging_face(Json::array()).has_value());
+}
+
+TEST_CASE("bytes alone: each byte is its token, and other ids have words of their own") {
+  const Tokenizer t = Tokenizer::bytes_only(1000);
+  CHECK(t.encode("a\xFF") == std::vector<int32_t>{97, 255});
+  CHECK(t.decode(t.encode("caf\xC3\xA9")) == "caf\xC3\xA9");
+  CHECK(t.bytes(999) != t.bytes(998));
+  CHECK(t.bytes(1000).empty());
+}
