@@ -1,0 +1,201 @@
+// The loops of kernels.h, written once over a type V of 16 floats. A file per instruction set
+// defines V and includes this inside a namespace of its own, under that set's compiler target;
+// nothing of the standard library may be instantiated here, or another file might get a copy that
+// its CPU cannot run.
+#pragma once
+
+constexpr uint32_t kDepth = 128;  // of k at a time: its weights stay in the first-level cache
+
+template <DType kType>
+[[gnu::always_inline]] inline V weight(const std::byte* panel, size_t k) {
+  if constexpr (kType == DType::kF32)
+    return V::load(reinterpret_cast<const float*>(panel) + k * kLanes);
+  else
+    return V::load_bf16(panel + k * kLanes * 2);
+}
+
+// Columns of a panel that exist.
+inline uint32_t width(const PanelJob& job, uint32_t panel) {
+  const uint32_t left = job.columns - panel * kLanes;
+  return left < kLanes ? left : kLanes;
+}
+
+[[gnu::always_inline]] inline V load_some(const float* from, uint32_t n) {
+  if (n == kLanes) return V::load(from);
+  float lanes[kLanes] = {};
+  for (uint32_t i = 0; i < n; ++i) lanes[i] = from[i];
+  return V::load(lanes);
+}
+[[gnu::always_inline]] inline void store_some(V v, float* to, uint32_t n) {
+  if (n == kLanes) return v.store(to);
+  float lanes[kLanes];
+  v.store(lanes);
+  for (uint32_t i = 0; i < n; ++i) to[i] = lanes[i];
+}
+
+enum class Start { kZero, kContinue, kAdd };  // from zero; on from y; from zero, then added to y
+
+template <DType kType, uint32_t kRows, uint32_t kWide>
+void multiply_tile(const PanelJob& job, size_t row, uint32_t begin, uint32_t end, Start start) {
+  V sums[kRows][kWide];
+  for (uint32_t r = 0; r < kRows; ++r)
+    for (uint32_t p = 0; p < kWide; ++p)
+      sums[r][p] = start == Start::kContinue
+                       ? load_some(job.y + (row + r) * job.y_stride + p * kLanes, width(job, p))
+                       : V::zero();
+  const float* x = job.x + row * job.x_stride;
+  for (uint32_t k = begin; k < end; ++k) {
+    V w[kWide];
+    for (uint32_t p = 0; p < kWide; ++p) w[p] = weight<kType>(job.panels + p * job.panel_bytes, k);
+    for (uint32_t r = 0; r < kRows; ++r) {
+      const V value = V::all(x[r * job.x_stride + k]);
+      for (uint32_t p = 0; p < kWide; ++p) sums[r][p] = V::fma(value, w[p], sums[r][p]);
+    }
+  }
+  for (uint32_t r = 0; r < kRows; ++r)
+    for (uint32_t p = 0; p < kWide; ++p) {
+      float* y = job.y + (row + r) * job.y_stride + p * kLanes;
+      const uint32_t n = width(job, p);
+      store_some(start == Start::kAdd ? V::add(load_some(y, n), sums[r][p]) : sums[r][p], y, n);
+    }
+}
+
+template <DType kType, uint32_t kWide>
+void multiply_depth(const PanelJob& job, uint32_t begin, uint32_t end, Start start) {
+  size_t row = 0;
+  for (; row + 8 <= job.rows; row += 8) multiply_tile<kType, 8, kWide>(job, row, begin, end, start);
+  if (row + 4 <= job.rows) {
+    multiply_tile<kType, 4, kWide>(job, row, begin, end, start);
+    row += 4;
+  }
+  if (row + 2 <= job.rows) {
+    multiply_tile<kType, 2, kWide>(job, row, begin, end, start);
+    row += 2;
+  }
+  if (row < job.rows) multiply_tile<kType, 1, kWide>(job, row, begin, end, start);
+}
+
+template <DType kType, uint32_t kWide>
+void multiply_panels(const PanelJob& job) {
+  const uint32_t part = job.k / job.segments;
+  for (uint32_t s = 0; s < job.segments; ++s) {
+    // Parts after the first are added as a whole, so they are not cut further.
+    const uint32_t depth = s == 0 && job.rows > 8 ? kDepth : part;
+    for (uint32_t begin = s * part; begin < (s + 1) * part; begin += depth) {
+      const uint32_t end = begin + depth < (s + 1) * part ? begin + depth : (s + 1) * part;
+      multiply_depth<kType, kWide>(job, begin, end,
+                                   s > 0        ? Start::kAdd
+                                   : begin == 0 ? Start::kZero
+                                                : Start::kContinue);
+    }
+  }
+}
+
+template <DType kType>
+void multiply_type(const PanelJob& job) {
+  if (job.columns > 2 * kLanes)
+    multiply_panels<kType, 3>(job);
+  else if (job.columns > kLanes)
+    multiply_panels<kType, 2>(job);
+  else
+    multiply_panels<kType, 1>(job);
+}
+
+void multiply(const PanelJob& job) {
+  if (job.type == DType::kF32)
+    multiply_type<DType::kF32>(job);
+  else
+    multiply_type<DType::kBf16>(job);
+}
+
+// e^x for x <= 88; below -87 it is as for -87.
+[[gnu::always_inline]] inline V exponential(V x) {
+  x = V::greater_of(x, V::all(-87.0f));
+  const V n = V::round(V::mul(x, V::all(1.44269504088896341f)));
+  V r = V::fma(n, V::all(-0.693359375f), x);
+  r = V::fma(n, V::all(2.12194440e-4f), r);
+  V p = V::all(1.9875691500e-4f);
+  p = V::fma(p, r, V::all(1.3981999507e-3f));
+  p = V::fma(p, r, V::all(8.3334519073e-3f));
+  p = V::fma(p, r, V::all(4.1665795894e-2f));
+  p = V::fma(p, r, V::all(1.6666665459e-1f));
+  p = V::fma(p, r, V::all(5.0000001201e-1f));
+  p = V::fma(V::mul(r, r), p, V::add(r, V::all(1.0f)));
+  return V::scale(p, n);
+}
+
+void normalize(const float* x, const float* w, size_t n, double eps, float* out) {
+  V squares = V::zero();
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) squares = V::fma(V::load(x + i), V::load(x + i), squares);
+  const auto rest = static_cast<uint32_t>(n - i);
+  if (rest > 0) {
+    const V tail = load_some(x + i, rest);
+    squares = V::fma(tail, tail, squares);
+  }
+  const double mean = static_cast<double>(squares.sum()) / static_cast<double>(n);
+  const V scale = V::all(static_cast<float>(1.0 / __builtin_sqrt(mean + eps)));
+  for (i = 0; i + kLanes <= n; i += kLanes)
+    V::mul(V::mul(V::load(x + i), scale), V::load(w + i)).store(out + i);
+  if (rest > 0)
+    store_some(V::mul(V::mul(load_some(x + i, rest), scale), load_some(w + i, rest)), out + i,
+               rest);
+}
+
+[[gnu::always_inline]] inline V silu_times(V g, V up) {
+  const V low = V::greater_of(V::all(-80.0f), g);
+  const V e = exponential(V::sub(V::zero(), V::lesser_of(V::all(80.0f), low)));
+  return V::mul(V::div(g, V::add(V::all(1.0f), e)), up);
+}
+
+void gate(const float* g, const float* up, size_t n, float* out) {
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) silu_times(V::load(g + i), V::load(up + i)).store(out + i);
+  const auto rest = static_cast<uint32_t>(n - i);
+  if (rest > 0)
+    store_some(silu_times(load_some(g + i, rest), load_some(up + i, rest)), out + i, rest);
+}
+
+template <uint32_t kWide>
+[[gnu::always_inline]] inline void add_values(const float* p, const float* values, uint32_t count,
+                                              uint32_t dim, V keep, float* out) {
+  V sums[kWide];
+  for (uint32_t i = 0; i < kWide; ++i) sums[i] = V::mul(V::load(out + i * kLanes), keep);
+  for (uint32_t t = 0; t < count; ++t) {
+    const V share = V::all(p[t]);
+    for (uint32_t i = 0; i < kWide; ++i)
+      sums[i] = V::fma(share, V::load(values + t * dim + i * kLanes), sums[i]);
+  }
+  for (uint32_t i = 0; i < kWide; ++i) sums[i].store(out + i * kLanes);
+}
+
+void attend(const float* query, const float* keys, const float* values, uint32_t count,
+            uint32_t dim, bool first, Attention& a) {
+  float p[kTile];
+  float most = first ? -__builtin_inff() : a.most;
+  for (uint32_t t = 0; t < count; ++t) {
+    V sum = V::zero();
+    for (uint32_t d = 0; d < dim; d += kLanes)
+      sum = V::fma(V::load(query + d), V::load(keys + t * dim + d), sum);
+    p[t] = sum.sum();
+    most = p[t] > most ? p[t] : most;
+  }
+  for (uint32_t t = count; t < kTile; ++t) p[t] = most;
+  const V top = V::all(most);
+  V total = V::zero();
+  for (uint32_t t = 0; t < kTile; t += kLanes) {
+    exponential(V::sub(V::load(p + t), top)).store(p + t);
+    for (uint32_t i = t; i < t + kLanes; ++i)
+      if (i >= count) p[i] = 0;
+    total = V::add(total, V::load(p + t));
+  }
+  float lanes[kLanes];
+  exponential(V::all(first ? 0.0f : a.most - most)).store(lanes);
+  const V keep = first ? V::zero() : V::all(lanes[0]);
+  a.total = first ? total.sum() : __builtin_fmaf(a.total, lanes[0], total.sum());
+  a.most = most;
+  uint32_t d = 0;
+  for (; d + 4 * kLanes <= dim; d += 4 * kLanes)
+    add_values<4>(p, values + d, count, dim, keep, a.values + d);
+  for (; d < dim; d += kLanes) add_values<1>(p, values + d, count, dim, keep, a.values + d);
+}

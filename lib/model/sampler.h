@@ -1,0 +1,25 @@
+// The next token from a row of logits: greedy, or drawn.
+//
+// A draw depends on the logits, the seed and the position alone: a retry, another batch or another
+// node draws the same.
+//
+// Thread: any. Source: Holtzman et al. 2020 (top-p).
+#pragma once
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace mc::model {
+
+struct Draw {
+  double temperature = 0;  // 0: greedy
+  uint32_t top_k = 0;      // 0: all
+  double top_p = 1;        // the fewest tokens that are this likely together
+  uint64_t seed = 0, position = 0;
+  std::span<const int32_t> never{};  // tokens that must not come now
+};
+
+// The lowest id of equally likely tokens. `logits` is not empty; those of `never` are lost.
+int32_t sample(std::span<float> logits, const Draw& draw);
+
+}  // namespace mc::model

@@ -1,0 +1,209 @@
+#include "model/transformer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+namespace mc::model {
+namespace {
+
+constexpr size_t kTurnStep = 256;
+constexpr size_t kGroupRows = 16;  // rows that share a tile of keys while it is in the cache
+
+std::unique_ptr<float[]> floats(size_t n) { return std::make_unique_for_overwrite<float[]>(n); }
+
+size_t rows_of(std::span<const Slice> slices) {
+  size_t rows = 0;
+  for (const Slice& s : slices) rows += s.end - s.begin;
+  return rows;
+}
+
+}  // namespace
+
+// Rows of one slice and one KV head: what attention does at a time.
+struct Transformer::Group {
+  const Slice* slice;
+  size_t begin, end;  // positions
+  size_t row;         // of `begin`, in x
+  uint32_t kv_head;
+};
+
+Transformer::Transformer(ModelConfig config, Weights weights, KvLayout kv, const Kernels& kernels,
+                         Threads& threads)
+    : config_(std::move(config)),
+      weights_(std::move(weights)),
+      kv_(kv),
+      kernels_(kernels),
+      threads_(threads) {
+  MC_CHECK(kv_.block_tokens > 0 && weights_.layers.size() == config_.layers);
+  const auto speeds = rope_frequencies(config_.rope, config_.head_dim);
+  const auto turn = [](double angle) { return std::complex(std::cos(angle), std::sin(angle)); };
+  for (size_t i = 0; i < kTurnStep; ++i)
+    for (const double s : speeds) fine_.push_back(turn(s * static_cast<double>(i)));
+  for (size_t i = 0; i <= config_.context_max / kTurnStep; ++i)
+    for (const double s : speeds) coarse_.push_back(turn(s * static_cast<double>(i * kTurnStep)));
+}
+
+void Transformer::turns_at(size_t position, std::complex<float>* turns) const {
+  const size_t pairs = config_.head_dim / 2;
+  const auto* coarse = coarse_.data() + position / kTurnStep * pairs;
+  const auto* fine = fine_.data() + position % kTurnStep * pairs;
+  for (size_t j = 0; j < pairs; ++j) {
+    const std::complex<double> a = coarse[j], b = fine[j];
+    turns[j] = {static_cast<float>(a.real() * b.real() - a.imag() * b.imag()),
+                static_cast<float>(a.real() * b.imag() + a.imag() * b.real())};
+  }
+}
+
+void Transformer::rotate(float* head, const std::complex<float>* turns) const {
+  const size_t half = config_.head_dim / 2;
+  for (size_t j = 0; j < half; ++j) {
+    const float x = head[j], y = head[j + half], c = turns[j].real(), s = turns[j].imag();
+    head[j] = x * c - y * s;
+    head[j + half] = y * c + x * s;
+  }
+}
+
+void Transformer::embed(std::span<const int32_t> tokens, float* x) const {
+  for (const int32_t token : tokens) {
+    MC_CHECK(token >= 0 && static_cast<uint32_t>(token) < config_.vocab);
+    weights_.embedding.row(static_cast<uint32_t>(token), x);
+    x += config_.hidden;
+  }
+}
+
+// Rotates the rows' queries and keys, and writes keys and values into their blocks.
+void Transformer::store(uint32_t layer, const Slice& slice, float* qkv) const {
+  const uint32_t dim = config_.head_dim, heads = config_.heads, kv_heads = config_.kv_heads;
+  const size_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
+  const size_t head_bytes = size_t{dim} * size_of(kv_.type);
+  const size_t plane_bytes = kv_heads * kv_.block_tokens * head_bytes;
+  std::vector<std::complex<float>> turns(dim / 2);
+  for (size_t p = slice.begin; p < slice.end; ++p, qkv += row_floats) {
+    turns_at(p, turns.data());
+    for (uint32_t h = 0; h < heads + kv_heads; ++h) rotate(qkv + size_t{h} * dim, turns.data());
+    std::byte* at = slice.blocks[p / kv_.block_tokens] + layer * 2 * plane_bytes +
+                    p % kv_.block_tokens * head_bytes;
+    const float* from = qkv + config_.q_rows();
+    for (uint32_t h = 0; h < 2 * kv_heads; ++h)  // the keys' heads, then the values'
+      from_floats(kv_.type, from + size_t{h} * dim, at + h * kv_.block_tokens * head_bytes, dim);
+  }
+}
+
+// Positions [begin, end) of a plane (a head of keys or of values) as rows of padded floats.
+void Transformer::gather(uint32_t layer, uint32_t plane, const Slice& slice, size_t begin,
+                         size_t end, float* out) const {
+  const uint32_t dim = config_.head_dim, wide = padded(dim);
+  const size_t head_bytes = size_t{dim} * size_of(kv_.type);
+  const size_t plane_bytes = kv_.block_tokens * head_bytes;
+  const size_t base = (size_t{layer} * 2 * config_.kv_heads + plane) * plane_bytes;
+  for (size_t p = begin; p < end;) {
+    const size_t in_block = p % kv_.block_tokens;
+    const size_t n = std::min<size_t>(end - p, kv_.block_tokens - in_block);
+    const std::byte* from = slice.blocks[p / kv_.block_tokens] + base + in_block * head_bytes;
+    if (wide == dim) {
+      to_floats(kv_.type, from, out, n * dim);
+      out += n * dim;
+    } else {
+      for (size_t i = 0; i < n; ++i, out += wide) {
+        to_floats(kv_.type, from + i * head_bytes, out, dim);
+        std::fill(out + dim, out + wide, 0.0f);
+      }
+    }
+    p += n;
+  }
+}
+
+void Transformer::attend(uint32_t layer, const Group& g, const float* qkv, float* out) const {
+  const uint32_t dim = config_.head_dim, wide = padded(dim);
+  const uint32_t per_kv = config_.heads / config_.kv_heads;
+  const size_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
+  const size_t rows = g.end - g.begin, queries = rows * per_kv;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  std::vector<float> query(queries * wide), sums(queries * wide);
+  std::vector<Attention> states(queries);
+  for (size_t i = 0; i < queries; ++i) {
+    const float* from =
+        qkv + (g.row + i / per_kv) * row_floats + (g.kv_head * per_kv + i % per_kv) * size_t{dim};
+    for (uint32_t d = 0; d < dim; ++d) query[i * wide + d] = from[d] * scale;
+    states[i].values = sums.data() + i * wide;
+  }
+  const auto keys = floats(kTile * wide), values = floats(kTile * wide);
+  for (size_t tile = 0; tile < g.end; tile += kTile) {
+    const size_t end = std::min<size_t>(g.end, tile + kTile);
+    gather(layer, g.kv_head, *g.slice, tile, end, keys.get());
+    gather(layer, config_.kv_heads + g.kv_head, *g.slice, tile, end, values.get());
+    for (size_t i = 0; i < queries; ++i) {
+      const size_t position = g.begin + i / per_kv;
+      if (position < tile) continue;
+      const auto count = static_cast<uint32_t>(std::min<size_t>(kTile, position + 1 - tile));
+      kernels_.attend(query.data() + i * wide, keys.get(), values.get(), count, wide, tile == 0,
+                      states[i]);
+    }
+  }
+  for (size_t i = 0; i < queries; ++i) {
+    float* to = out + (g.row + i / per_kv) * config_.q_rows() +
+                (g.kv_head * per_kv + i % per_kv) * size_t{dim};
+    const float share = 1.0f / states[i].total;
+    for (uint32_t d = 0; d < dim; ++d) to[d] = states[i].values[d] * share;
+  }
+}
+
+void Transformer::layer(uint32_t layer, std::span<const Slice> slices, float* x) const {
+  MC_CHECK(layer < config_.layers);
+  const LayerWeights& w = weights_.layers[layer];
+  const size_t rows = rows_of(slices), hidden = config_.hidden, inner = config_.intermediate;
+  const size_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
+  const auto normed = floats(rows * hidden), qkv = floats(rows * row_floats);
+  const auto normalize = [&](const std::vector<float>& weight) {
+    for (size_t r = 0; r < rows; ++r)
+      kernels_.normalize(x + r * hidden, weight.data(), hidden, config_.norm_eps,
+                         normed.get() + r * hidden);
+  };
+  const auto add = [&](const Matrix& m, const float* from) {
+    m.multiply(kernels_, threads_, from, rows, normed.get());
+    for (size_t i = 0; i < rows * hidden; ++i) x[i] += normed[i];
+  };
+  normalize(w.attention_norm);
+  w.qkv.multiply(kernels_, threads_, normed.get(), rows, qkv.get());
+  std::vector<Group> groups;
+  size_t row = 0, context = 0;
+  for (const Slice& s : slices) {
+    MC_CHECK(s.begin < s.end && s.end <= config_.context_max);
+    MC_CHECK(s.blocks.size() * kv_.block_tokens >= s.end);
+    store(layer, s, qkv.get() + row * row_floats);
+    for (size_t p = s.begin; p < s.end; p += kGroupRows)
+      for (uint32_t h = 0; h < config_.kv_heads; ++h)
+        groups.push_back({&s, p, std::min(s.end, p + kGroupRows), row + p - s.begin, h});
+    row += s.end - s.begin;
+    context += s.end * (s.end - s.begin);
+  }
+  const auto attended = floats(rows * config_.q_rows());
+  const auto one = [&](size_t i) { attend(layer, groups[i], qkv.get(), attended.get()); };
+  if (context * config_.q_rows() > 20'000)
+    threads_.run(groups.size(), one);
+  else
+    for (size_t i = 0; i < groups.size(); ++i) one(i);
+  add(w.output, attended.get());
+
+  normalize(w.mlp_norm);
+  const auto gate_up = floats(rows * 2 * inner), gated = floats(rows * inner);
+  w.gate_up.multiply(kernels_, threads_, normed.get(), rows, gate_up.get());
+  for (size_t r = 0; r < rows; ++r) {
+    const float* gate = gate_up.get() + r * 2 * inner;
+    kernels_.gate(gate, gate + inner, inner, gated.get() + r * inner);
+  }
+  add(w.down, gated.get());
+}
+
+void Transformer::logits(const float* x, size_t rows, float* out) const {
+  const size_t hidden = config_.hidden;
+  const auto normed = floats(rows * hidden);
+  for (size_t r = 0; r < rows; ++r)
+    kernels_.normalize(x + r * hidden, weights_.norm.data(), hidden, config_.norm_eps,
+                       normed.get() + r * hidden);
+  const Matrix& head = config_.tied ? weights_.embedding : weights_.head;
+  head.multiply(kernels_, threads_, normed.get(), rows, out);
+}
+
+}  // namespace mc::model

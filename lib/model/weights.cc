@@ -1,0 +1,174 @@
+#include "model/weights.h"
+
+#include <array>
+#include <cmath>
+#include <numeric>
+
+#include "base/random.h"
+
+namespace mc::model {
+namespace {
+
+// Sums over heads and over the intermediate layer are cut so that ranks that own a part of them
+// can add theirs in the same order.
+uint32_t segments_of(uint32_t columns) { return std::gcd(columns, 8u); }
+
+struct Part {  // rows of one file tensor
+  const Tensor* tensor;
+  uint32_t rows;
+  bool interleaved = false;  // rows of a head in pairs (2j, 2j + 1), wanted as (j, j + half)
+};
+
+class Loader {
+ public:
+  Loader(const TensorSet& set, const ModelConfig& config, Naming naming, DType type,
+         Threads& threads)
+      : set_(set), c_(config), gguf_(naming == Naming::kGguf), type_(type), threads_(threads) {}
+
+  Result<Weights> load() {
+    Weights w;
+    MC_TRY(const Part embedding,
+           part(gguf_ ? "token_embd.weight" : "model.embed_tokens.weight", c_.vocab, c_.hidden));
+    w.embedding = pack({embedding}, c_.hidden, 1);
+    if (!c_.tied) {
+      MC_TRY(const Part head,
+             part(gguf_ ? "output.weight" : "lm_head.weight", c_.vocab, c_.hidden));
+      w.head = pack({head}, c_.hidden, 1);
+    }
+    MC_TRY(w.norm, vector(gguf_ ? "output_norm.weight" : "model.norm.weight"));
+    for (uint32_t i = 0; i < c_.layers; ++i) {
+      MC_TRY(LayerWeights l, layer(i));
+      w.layers.push_back(std::move(l));
+    }
+    return w;
+  }
+
+ private:
+  Result<LayerWeights> layer(uint32_t i) {
+    const std::string base = (gguf_ ? "blk." : "model.layers.") + std::to_string(i) + ".";
+    const auto named = [&](const char* hf, const char* gguf) {
+      return base + (gguf_ ? gguf : hf) + ".weight";
+    };
+    MC_TRY(Part q, part(named("self_attn.q_proj", "attn_q"), c_.q_rows(), c_.hidden));
+    MC_TRY(Part k, part(named("self_attn.k_proj", "attn_k"), c_.kv_rows(), c_.hidden));
+    MC_TRY(const Part v, part(named("self_attn.v_proj", "attn_v"), c_.kv_rows(), c_.hidden));
+    MC_TRY(const Part o, part(named("self_attn.o_proj", "attn_output"), c_.hidden, c_.q_rows()));
+    MC_TRY(const Part gate, part(named("mlp.gate_proj", "ffn_gate"), c_.intermediate, c_.hidden));
+    MC_TRY(const Part up, part(named("mlp.up_proj", "ffn_up"), c_.intermediate, c_.hidden));
+    MC_TRY(const Part down, part(named("mlp.down_proj", "ffn_down"), c_.hidden, c_.intermediate));
+    q.interleaved = k.interleaved = gguf_;
+    LayerWeights l;
+    MC_TRY(l.attention_norm, vector(named("input_layernorm", "attn_norm")));
+    MC_TRY(l.mlp_norm, vector(named("post_attention_layernorm", "ffn_norm")));
+    l.qkv = pack({q, k, v}, c_.hidden, 1);
+    l.output = pack({o}, c_.q_rows(), segments_of(c_.q_rows()));
+    l.gate_up = pack({gate, up}, c_.hidden, 1);
+    l.down = pack({down}, c_.intermediate, segments_of(c_.intermediate));
+    return l;
+  }
+
+  Result<Part> part(const std::string& name, uint32_t rows, uint32_t columns) const {
+    MC_TRY(const Tensor* t, set_.find(name, std::array<uint64_t, 2>{rows, columns}));
+    return Part{t, rows};
+  }
+  Result<std::vector<float>> vector(const std::string& name) const {
+    MC_TRY(const Tensor* t, set_.find(name, std::array<uint64_t, 1>{c_.hidden}));
+    std::vector<float> values(c_.hidden);
+    to_floats(*t->type, t->bytes.data(), values.data(), values.size());
+    return values;
+  }
+
+  Matrix pack(const std::vector<Part>& parts, uint32_t columns, uint32_t segments) const {
+    uint32_t rows = 0;
+    for (const Part& p : parts) rows += p.rows;
+    const auto read = [&](uint32_t n, float* out) {
+      const Part* p = parts.data();
+      for (; n >= p->rows; ++p) n -= p->rows;
+      if (p->interleaved) {
+        const uint32_t d = c_.head_dim, half = d / 2, j = n % d;
+        n = n - j + (j < half ? 2 * j : 2 * (j - half) + 1);
+      }
+      const DType type = *p->tensor->type;
+      to_floats(type, p->tensor->bytes.data() + size_t{n} * columns * size_of(type), out, columns);
+    };
+    return Matrix::pack(rows, columns, type_, segments, read, threads_);
+  }
+
+  const TensorSet& set_;
+  const ModelConfig& c_;
+  const bool gguf_;
+  const DType type_;
+  Threads& threads_;
+};
+
+}  // namespace
+
+size_t Weights::bytes() const {
+  size_t n = embedding.bytes() + head.bytes();
+  for (const LayerWeights& l : layers)
+    n += l.qkv.bytes() + l.output.bytes() + l.gate_up.bytes() + l.down.bytes();
+  return n;
+}
+
+Result<Weights> load_weights(const TensorSet& tensors, const ModelConfig& config, Naming naming,
+                             DType type, Threads& threads) {
+  MC_TRY_(check_config(config));
+  return Loader(tensors, config, naming, type, threads).load();
+}
+
+DType memory_type(const TensorSet& set) {
+  size_t bf16 = 0, other = 0;
+  for (const auto& [name, t] : set.tensors)
+    (t.type == DType::kBf16 ? bf16 : other) += t.bytes.size();
+  return bf16 > other ? DType::kBf16 : DType::kF32;
+}
+
+Weights random_weights(const ModelConfig& c, uint64_t seed, DType type, Threads& threads) {
+  uint64_t matrix = 0;
+  const auto make = [&](uint32_t rows, uint32_t columns, uint32_t segments) {
+    const uint64_t key = mix64(seed + mix64(++matrix));
+    const double range = std::sqrt(3.0 / columns);  // variance 1 / columns
+    const auto read = [&](uint32_t n, float* out) {
+      const uint64_t at = mix64(key + n);
+      for (uint32_t k = 0; k < columns; ++k) {
+        const double unit = static_cast<double>(mix64(at + k) >> 11) * 0x1p-53;
+        out[k] = static_cast<float>((2 * unit - 1) * range);
+      }
+    };
+    return Matrix::pack(rows, columns, type, segments, read, threads);
+  };
+  Weights w;
+  w.embedding = make(c.vocab, c.hidden, 1);
+  if (!c.tied) w.head = make(c.vocab, c.hidden, 1);
+  w.norm.assign(c.hidden, 1.0f);
+  for (uint32_t i = 0; i < c.layers; ++i) {
+    LayerWeights l;
+    l.qkv = make(c.q_rows() + 2 * c.kv_rows(), c.hidden, 1);
+    l.output = make(c.hidden, c.q_rows(), segments_of(c.q_rows()));
+    l.gate_up = make(2 * c.intermediate, c.hidden, 1);
+    l.down = make(c.hidden, c.intermediate, segments_of(c.intermediate));
+    l.attention_norm.assign(c.hidden, 1.0f);
+    l.mlp_norm.assign(c.hidden, 1.0f);
+    w.layers.push_back(std::move(l));
+  }
+  return w;
+}
+
+ModelConfig tiny_config() {
+  const spec::ModelSpec spec = spec::tiny();
+  ModelConfig c;
+  c.name = spec.name;
+  c.vocab = spec.vocab;
+  c.hidden = spec.hidden;
+  c.intermediate = 384;
+  c.layers = spec.layers;
+  c.heads = 2 * spec.kv_heads;
+  c.kv_heads = spec.kv_heads;
+  c.head_dim = spec.head_dim;
+  c.context_max = spec.context_max;
+  c.norm_eps = 1e-5;
+  c.eos = {2};
+  return c;
+}
+
+}  // namespace mc::model
