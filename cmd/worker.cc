@@ -7,12 +7,14 @@ namespace mc {
 Result<std::unique_ptr<WorkerShell>> WorkerShell::open(std::string role,
                                                        WorkerShellOptions options) {
   MC_TRY_(options.daemon.load());
-  MC_TRY(auto spec, spec::load_spec(options.worker.model));
-  MC_TRY(const uint32_t blocks, options.worker.count_blocks(spec));
+  const serve::WorkerOptions& w = options.worker;
+  MC_TRY(const serve::ModelInfo info, serve::open_model_info(w.choice));
+  MC_TRY(const uint32_t blocks, w.count_blocks(info.spec));  // before weights are read
+  MC_TRY(auto engine, serve::open_engine(w.choice, w.cpu, w.block_size));
   if (options.worker.name.empty()) options.worker.name = role + "-" + std::to_string(::getpid());
   options.transfer.node = options.worker.name;
   std::unique_ptr<WorkerShell> shell(
-      new WorkerShell(std::move(role), std::move(options), std::move(spec), blocks));
+      new WorkerShell(std::move(role), std::move(options), std::move(engine), blocks));
   const WorkerShellOptions& o = shell->options_;
   MC_TRY(shell->transfer_, xfer::Engine::open(shell->clock_, o.transfer, shell->metrics_));
   MC_TRY(shell->server_, rpc::Server::open(shell->loop_, o.worker.listen, shell->metrics_));
@@ -20,13 +22,12 @@ Result<std::unique_ptr<WorkerShell>> WorkerShell::open(std::string role,
   return shell;
 }
 
-WorkerShell::WorkerShell(std::string role, WorkerShellOptions options, spec::ModelSpec spec,
-                         uint32_t blocks)
+WorkerShell::WorkerShell(std::string role, WorkerShellOptions options,
+                         std::unique_ptr<serve::Engine> engine, uint32_t blocks)
     : role_(std::move(role)),
       options_(std::move(options)),
-      spec_(std::move(spec)),
+      engine_(std::move(engine)),
       blocks_(blocks),
-      engine_(spec_, options_.worker.block_size),
       loop_(clock_),
       signals_(loop_, [this](int n) { signal(n); }) {}
 
@@ -61,10 +62,11 @@ serve::Heartbeat WorkerShell::identity(const std::string& http) const {
   me.epoch = epoch();
   me.control = server_->address();
   me.http = http;
-  me.model = spec_.name;
-  me.fingerprint = spec_.fingerprint(options_.worker.block_size);
+  const spec::ModelSpec& spec = engine_->spec();
+  me.model = spec.name;
+  me.fingerprint = spec.fingerprint(options_.worker.block_size);
   me.block_tokens = options_.worker.block_size;
-  me.context_max = spec_.context_max;
+  me.context_max = spec.context_max;
   return me;
 }
 

@@ -18,7 +18,7 @@
 #include "io/loop.h"
 #include "io/signals.h"
 #include "rpc/server.h"
-#include "serve/dummy_engine.h"
+#include "serve/engine.h"
 #include "serve/heartbeat.h"
 #include "serve/worker_options.h"
 #include "xfer/engine.h"
@@ -57,21 +57,21 @@ class WorkerShell {
   Metrics& metrics() { return metrics_; }
   xfer::Engine& transfer() { return *transfer_; }
   rpc::Server& server() { return *server_; }
-  const serve::Engine& engine() const { return engine_; }
+  const serve::Engine& engine() const { return *engine_; }
   uint32_t blocks() const { return blocks_; }
   uint64_t epoch() const { return transfer_->generation().n; }
 
  private:
-  WorkerShell(std::string role, WorkerShellOptions options, spec::ModelSpec spec, uint32_t blocks);
+  WorkerShell(std::string role, WorkerShellOptions options, std::unique_ptr<serve::Engine> engine,
+              uint32_t blocks);
   void signal(int n);
   void answer(const http::Exchange& x) const;
   serve::Heartbeat identity(const std::string& http) const;
 
   const std::string role_;
   const WorkerShellOptions options_;
-  const spec::ModelSpec spec_;
+  const std::unique_ptr<serve::Engine> engine_;
   const uint32_t blocks_;
-  const serve::DummyEngine engine_;
   SteadyClock clock_;
   io::Loop loop_;
   Metrics metrics_;

@@ -149,7 +149,8 @@ void Transformer::attend(uint32_t layer, const Group& g, const float* qkv, float
   }
 }
 
-void Transformer::layer(uint32_t layer, std::span<const Slice> slices, float* x) const {
+void Transformer::layer(uint32_t layer, std::span<const Slice> slices, float* x,
+                        bool kv_only) const {
   MC_CHECK(layer < config_.layers);
   const LayerWeights& w = weights_.layers[layer];
   const size_t rows = rows_of(slices), hidden = config_.hidden, inner = config_.intermediate;
@@ -178,6 +179,7 @@ void Transformer::layer(uint32_t layer, std::span<const Slice> slices, float* x)
     row += s.end - s.begin;
     context += s.end * (s.end - s.begin);
   }
+  if (kv_only) return;
   const auto attended = floats(rows * config_.q_rows());
   const auto one = [&](size_t i) { attend(layer, groups[i], qkv.get(), attended.get()); };
   if (context * config_.q_rows() > 20'000)

@@ -45,8 +45,9 @@ class Transformer {
   const KvLayout& kv() const { return kv_; }
 
   void embed(std::span<const int32_t> tokens, float* x) const;
-  // Reads and replaces the rows of x ([rows][hidden]); writes their keys and values.
-  void layer(uint32_t layer, std::span<const Slice> slices, float* x) const;
+  // Reads and replaces the rows of x ([rows][hidden]); writes their keys and values. `kv_only`: the
+  // rows of x are not wanted any more, as after the last layer of a prompt's prefill.
+  void layer(uint32_t layer, std::span<const Slice> slices, float* x, bool kv_only = false) const;
   void logits(const float* x, size_t rows, float* out) const;  // out: [rows][vocab]
 
  private:

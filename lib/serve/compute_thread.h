@@ -1,7 +1,7 @@
 // One thread that runs the engine's work off the event loop: jobs in order, one at a time, and the
 // completion of each on the loop's thread, in the same order.
 //
-//   thread.submit([this] { engine.prefill_layer(chunk, l); }, [this] { layer_done(l); });
+//   thread.submit([this] { engine.prefill_layer(chunk, l, x); }, [this] { layer_done(l); });
 //
 // What the work reads must stay unchanged until its completion ran. The destructor waits for the
 // job that runs now; jobs that wait are dropped, and no completion runs after it.

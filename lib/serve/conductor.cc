@@ -52,7 +52,7 @@ Json worker_json(const Worker& w, Duration silence, Time now) {
 
 void ConductorOptions::describe(OptionList& v) {
   v("listen", listen, "control address; port 0 takes a free one");
-  v("model", model, "model spec: 'tiny', or a file such as those in configs/models");
+  choice.describe(v);
   v("block-size", block_size, "tokens in a block of KV");
   policy.describe(v);
   v("retries", retries, "other workers to try when one fails before the first token");
@@ -81,20 +81,21 @@ Result<> ConductorOptions::check() const {
 Result<std::unique_ptr<Conductor>> Conductor::open(io::Loop& loop, const ConductorOptions& options,
                                                    uint64_t epoch, Metrics& metrics) {
   MC_TRY_(options.check());
-  MC_TRY(auto spec, spec::load_spec(options.model));
+  MC_TRY(ModelInfo model, open_model_info(options.choice));
   MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
   return std::unique_ptr<Conductor>(
-      new Conductor(loop, options, std::move(spec), epoch, metrics, std::move(server)));
+      new Conductor(loop, options, std::move(model), epoch, metrics, std::move(server)));
 }
 
-Conductor::Conductor(io::Loop& loop, ConductorOptions options, spec::ModelSpec spec, uint64_t epoch,
+Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, uint64_t epoch,
                      Metrics& metrics, std::unique_ptr<rpc::Server> server)
     : loop_(loop),
       options_(std::move(options)),
       epoch_(epoch),
       started_(loop.clock().now()),
       metrics_(metrics),
-      cost_(std::move(spec)),
+      cost_(std::move(model.spec)),
+      tokenizer_(std::move(model.tokenizer)),
       index_(options_.index_blocks),
       rpc_(std::move(server)),
       workers_(loop, workers_options(options_, cost_.spec(), epoch), index_, metrics),

@@ -27,14 +27,15 @@
 #include "sched/policy.h"
 #include "sched/prefix_index.h"
 #include "serve/conductor_workers.h"
+#include "serve/cpu_engine.h"
 #include "serve/messages.h"
 
 namespace mc::serve {
 
 struct ConductorOptions {
   std::string listen = "127.0.0.1:5560";
-  std::string model = "tiny";  // as spec::load_spec takes it
-  uint64_t block_size = 256;   // tokens
+  EngineChoice choice;        // what the workers compute, and with what
+  uint64_t block_size = 256;  // tokens
   sched::PolicyOptions policy;
   uint32_t retries = 1;
   Duration worker_ttl = std::chrono::seconds(3);
@@ -58,6 +59,8 @@ struct Generate {
   std::vector<int32_t> stop_tokens;
   uint64_t seed = 0;
   double temperature = 0;
+  uint32_t top_k = 0;
+  double top_p = 1;
 };
 
 // What is known of a request so far; complete in on_done.
@@ -112,6 +115,7 @@ class Conductor {
   std::string not_ready() const;  // empty when ready, otherwise the reason
   const std::string& control() const { return rpc_->address(); }
   const spec::ModelSpec& spec() const { return cost_.spec(); }
+  const model::Tokenizer& tokenizer() const { return tokenizer_; }
   Json cluster() const;  // for /cluster: workers, loads, index, policy, totals
   // What would be decided now for such a prompt; for /debug/route.
   sched::Decision dry_run(const std::vector<int32_t>& prompt, const std::string& salt) const;
@@ -148,7 +152,7 @@ class Conductor {
   };
   struct Numbers;  // its metrics
 
-  Conductor(io::Loop& loop, ConductorOptions options, spec::ModelSpec spec, uint64_t epoch,
+  Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, uint64_t epoch,
             Metrics& metrics, std::unique_ptr<rpc::Server> server);
   uint64_t blocks_needed(bool prefill, uint64_t tokens, uint32_t max_tokens) const;
   sched::View view(const std::vector<uint64_t>& tags, uint64_t tokens, uint32_t max_tokens,
@@ -193,6 +197,7 @@ class Conductor {
   const Time started_;
   Metrics& metrics_;
   sched::Cost cost_;
+  const model::Tokenizer tokenizer_;
   sched::PrefixIndex index_;
   std::unique_ptr<rpc::Server> rpc_;
   Workers workers_;

@@ -181,6 +181,8 @@ void Conductor::reserve(Job& job) {
   m.stop_tokens = g.stop_tokens;
   m.seed = g.seed;
   m.temperature = g.temperature;
+  m.top_k = g.top_k;
+  m.top_p = g.top_p;
   m.cache_salt = g.cache_salt;
   m.kv_deadline_ms = static_cast<uint32_t>(to_ms(options_.step_timeout + options_.prefill_timeout));
   call<Reserve>(job, job.decode, m, options_.step_timeout,

@@ -216,21 +216,18 @@ void DecodeWorker::step() {
   if (batch.empty()) return;
   stepping_ = true;
   const Time start = loop_.clock().now();
-  const Time due = start + batch_.step_time();
+  const Time due = engine_.modelled_time() ? start + batch_.step_time() : start;
   auto tokens = std::make_shared<std::vector<int32_t>>(batch.size());
   for (const SequencePtr& s : batch) {
     ++s->busy;
     s->sampling.eos_allowed = !s->ignore_eos && s->generated() + 1 >= s->min_tokens;
   }
   const auto work = [this, batch, tokens] {
-    for (size_t i = 0; i < batch.size(); ++i) {
-      Sequence& s = *batch[i];
-      (*tokens)[i] = engine_.next_token(s.view(), s.sampling);
-      s.append((*tokens)[i], engine_.block_tokens());
-      // The last token's KV is never read.
-      if (s.generated() < s.max_tokens)
-        engine_.write({s.view(), s.tokens.size() - 1, s.tokens.size()});
-    }
+    std::vector<DecodeItem> items;
+    for (const SequencePtr& s : batch) items.push_back({s->view(), s->sampling, !s->generated()});
+    *tokens = engine_.decode(items);
+    for (size_t i = 0; i < batch.size(); ++i)
+      batch[i]->append((*tokens)[i], engine_.block_tokens());
   };
   const auto done = [this, batch, tokens, due, start] {
     // The modelled time of the step, if computing took less.
@@ -262,7 +259,7 @@ void DecodeWorker::stepped(const std::vector<SequencePtr>& batch,
 
 std::string DecodeWorker::finish_of(const Sequence& s, int32_t token) const {
   const bool may_stop = s.generated() >= s.min_tokens;
-  if (may_stop && !s.ignore_eos && token == engine_.eos_token()) return "stop";
+  if (may_stop && !s.ignore_eos && engine_.ends_answer(token)) return "stop";
   if (may_stop &&
       std::find(s.stop_tokens.begin(), s.stop_tokens.end(), token) != s.stop_tokens.end())
     return "stop";

@@ -69,7 +69,7 @@ uint64_t DummyEngine::row_key(uint64_t state, uint32_t layer, uint32_t plane) co
   return mix64(state + (uint64_t{layer} * planes_ + plane + 1) * 0xa0761d6478bd642full);
 }
 
-void DummyEngine::prefill_layer(const ChunkView& chunk, uint32_t layer) const {
+void DummyEngine::prefill_layer(const ChunkView& chunk, uint32_t layer, Activations&) const {
   const SequenceView& s = chunk.sequence;
   check_view(s, block_tokens_);
   MC_CHECK(chunk.begin <= chunk.end && chunk.end <= s.tokens.size() && layer < spec_.layers);
@@ -120,6 +120,16 @@ uint64_t DummyEngine::verify(const SequenceView& sequence) const {
   return bad;
 }
 
+std::vector<int32_t> DummyEngine::decode(std::span<const DecodeItem> batch) const {
+  std::vector<int32_t> tokens;
+  for (const DecodeItem& item : batch) {
+    const size_t n = item.sequence.tokens.size();
+    if (!item.written) write({item.sequence, n - 1, n});
+    tokens.push_back(next_token(item.sequence, item.sampling));
+  }
+  return tokens;
+}
+
 int32_t DummyEngine::next_token(const SequenceView& s, const Sampling& sampling) const {
   check_view(s, block_tokens_);
   MC_CHECK(!s.tokens.empty());
@@ -133,7 +143,7 @@ int32_t DummyEngine::next_token(const SequenceView& s, const Sampling& sampling)
   }
   // Drawn from (seed, position) only, so that retries and other batch mates change nothing.
   if (sampling.temperature > 0) seen = mix64(seen ^ mix64(sampling.seed + last));
-  if (sampling.eos_allowed && mix64(seen) % kEosOneIn == 0) return kEos;
+  if (sampling.eos_allowed && !sampling.ignore_eos && mix64(seen) % kEosOneIn == 0) return kEos;
   return static_cast<int32_t>(kSpecial + seen % (spec_.vocab - kSpecial));
 }
 

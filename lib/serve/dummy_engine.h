@@ -28,10 +28,14 @@ class DummyEngine final : public Engine {
 
   const spec::ModelSpec& spec() const override { return spec_; }
   uint32_t block_tokens() const override { return block_tokens_; }
-  int32_t eos_token() const override { return kEos; }
-  void prefill_layer(const ChunkView& chunk, uint32_t layer) const override;
+  bool ends_answer(int32_t token) const override { return token == kEos; }
+  bool modelled_time() const override { return true; }
+  void prefill_layer(const ChunkView& chunk, uint32_t layer,
+                     Activations& activations) const override;
   uint64_t verify(const SequenceView& sequence) const override;
-  int32_t next_token(const SequenceView& sequence, const Sampling& sampling) const override;
+  std::vector<int32_t> decode(std::span<const DecodeItem> batch) const override;
+  // The token after a sequence whose KV is all there.
+  int32_t next_token(const SequenceView& sequence, const Sampling& sampling) const;
 
  private:
   // What the KV of a token depends on: the tokens of its block up to it, and all blocks before.

@@ -1,6 +1,6 @@
 // The seam between serving and what computes: an engine fills KV blocks with the KV of tokens,
-// layer by layer, checks them, and says the next token. The dummy engine computes no model; a
-// transformer takes its place behind the same calls.
+// layer by layer, checks them, and says the next tokens. The dummy engine computes no model, the
+// CPU engine a transformer.
 //
 // A block holds block_tokens positions as [layer][K,V][kv_head][token][head_dim]: layer l of it is
 // the layer_bytes at l x layer_bytes (spec::ModelSpec).
@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "base/hash.h"
 #include "base/time.h"
@@ -65,7 +66,19 @@ struct ChunkView {  // tokens [begin, end) of the sequence; need not be aligned 
 struct Sampling {
   double temperature = 0;  // 0: greedy
   uint64_t seed = 0;
-  bool eos_allowed = false;  // false: never a special token
+  bool eos_allowed = false;  // false: no token that ends an answer, unless `ignore_eos`
+  bool ignore_eos = false;   // such tokens are like any other
+  uint32_t top_k = 0;        // 0: all
+  double top_p = 1;
+};
+
+// What an engine carries of a chunk from one layer to the next; empty before layer 0.
+using Activations = std::vector<float>;
+
+struct DecodeItem {
+  SequenceView sequence;
+  Sampling sampling;
+  bool written = false;  // the last token's KV is there: it came with the prompt's
 };
 
 class Engine {
@@ -73,22 +86,28 @@ class Engine {
   virtual ~Engine() = default;
   virtual const spec::ModelSpec& spec() const = 0;
   virtual uint32_t block_tokens() const = 0;
-  virtual int32_t eos_token() const = 0;
+  virtual bool ends_answer(int32_t token) const = 0;
+  // Work takes the time the spec's cost model says, if it took less (an engine without a model).
+  virtual bool modelled_time() const = 0;
 
-  // Writes the KV of the chunk's tokens for one layer. Layers go 0, 1, ...; chunks in order; what
-  // lies before the chunk has been written or loaded for that layer.
-  virtual void prefill_layer(const ChunkView& chunk, uint32_t layer) const = 0;
+  // Writes the KV of the chunk's tokens for one layer. Layers go 0, 1, ... with the same
+  // activations; chunks in order; what lies before the chunk has been written or loaded for that
+  // layer.
+  virtual void prefill_layer(const ChunkView& chunk, uint32_t layer,
+                             Activations& activations) const = 0;
 
   // Compares every KV byte of every token of the sequence with what it must be; the number of
   // blocks with a wrong one. An engine that cannot tell returns 0.
   virtual uint64_t verify(const SequenceView& sequence) const = 0;
 
-  // The token after the sequence, from its KV as it lies in memory: all layers of all tokens must
-  // be there, the last one's too (decode writes it with write()). Always in [0, vocab).
-  virtual int32_t next_token(const SequenceView& sequence, const Sampling& sampling) const = 0;
+  // The token after each sequence, in [0, vocab), from its KV as it lies in memory: all layers of
+  // all tokens must be there but the last one's, which is written. Each is as if it were alone.
+  virtual std::vector<int32_t> decode(std::span<const DecodeItem> batch) const = 0;
 
   void write(const ChunkView& chunk) const {  // all layers
-    for (uint32_t layer = 0; layer < spec().layers; ++layer) prefill_layer(chunk, layer);
+    Activations activations;
+    for (uint32_t layer = 0; layer < spec().layers; ++layer)
+      prefill_layer(chunk, layer, activations);
   }
 };
 

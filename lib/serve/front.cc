@@ -64,8 +64,8 @@ Json route_json(const sched::Decision& d) {
 }  // namespace
 
 struct Front::Answer {
-  Answer(http::Exchange exchange, CompletionRequest r, AnswerWriter w)
-      : x(std::move(exchange)), request(std::move(r)), writer(std::move(w)), text(request.stop) {}
+  Answer(http::Exchange exchange, CompletionRequest r, AnswerWriter w, TextStream t)
+      : x(std::move(exchange)), request(std::move(r)), writer(std::move(w)), text(std::move(t)) {}
   http::Exchange x;
   CompletionRequest request;
   AnswerWriter writer;
@@ -109,7 +109,8 @@ Front::Front(io::Loop& loop, Conductor& conductor, Metrics& metrics)
     : loop_(loop),
       conductor_(conductor),
       metrics_(metrics),
-      limits_{conductor.spec().name, conductor.spec().context_max, conductor.spec().vocab},
+      limits_{&conductor.tokenizer(), conductor.spec().name, conductor.spec().context_max,
+              conductor.spec().vocab},
       created_(wall_now_ns() / 1'000'000'000),
       prefix_(strf("%llx",
                    static_cast<unsigned long long>(mix64(static_cast<uint64_t>(wall_now_ns()))))) {}
@@ -159,7 +160,7 @@ void Front::route(const http::Exchange& x) {
     const auto it = x.request().query.find("prompt");
     if (it == x.request().query.end() || it->second.empty())
       return refuse(x, {400, "want ?prompt=TEXT, or POST a completion request", "prompt", ""});
-    prompt = text_tokens(it->second);
+    prompt = limits_.tokenizer->encode(it->second);
   }
   x.reply(200, kJson, dump_json(route_json(conductor_.dry_run(prompt, salt)), 2) + "\n");
 }
@@ -188,9 +189,14 @@ void Front::completion(const http::Exchange& x, bool chat) {
   g.stop_tokens = parsed->stop_token_ids;
   g.seed = parsed->seed;
   g.temperature = parsed->temperature;
+  g.top_k = parsed->top_k;
+  g.top_p = parsed->top_p;
+  const bool begins = g.prompt.size() == 1 && g.prompt[0] == limits_.tokenizer->bos();
+  TextStream text(*limits_.tokenizer, parsed->stop, begins);
   AnswerWriter writer(id, limits_.model, wall_now_ns() / 1'000'000'000, chat, parsed->include_usage,
                       parsed->continuous_usage);
-  const auto a = std::make_shared<Answer>(x, std::move(*parsed), std::move(writer));
+  const auto a =
+      std::make_shared<Answer>(x, std::move(*parsed), std::move(writer), std::move(text));
   a->id = std::move(id);
   a->prompt_tokens = g.prompt.size();
   Listener listener;

@@ -52,9 +52,11 @@ struct Reserve {
   double temperature = 0;
   uint32_t kv_deadline_ms = 0;  // KV that has not come by then fails the request
   std::string cache_salt;       // of the prompt's first block
+  uint32_t top_k = 0;           // 0: all
+  double top_p = 1;
   static void fields(auto& a, auto& m) {
     a(m.request, m.conductor, m.prompt, m.max_tokens, m.min_tokens, m.ignore_eos, m.stop_tokens,
-      m.seed, m.temperature, m.kv_deadline_ms, m.cache_salt);
+      m.seed, m.temperature, m.kv_deadline_ms, m.cache_salt, m.top_k, m.top_p);
   }
 };
 

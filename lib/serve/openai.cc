@@ -4,7 +4,6 @@
 
 #include "base/json.h"
 #include "base/units.h"
-#include "serve/openai_text.h"
 
 namespace mc::serve {
 namespace {
@@ -100,21 +99,22 @@ Parsed read_tokens(const Json& array, const char* key, uint32_t vocab, std::vect
 }
 
 // A string, token ids, or an array of one of these.
-Parsed read_prompt(const Json& j, uint32_t vocab, std::vector<int32_t>& out, bool nested = false) {
+Parsed read_prompt(const Json& j, const ApiLimits& limits, std::vector<int32_t>& out,
+                   bool nested = false) {
   if (j.is_string()) {
-    out = text_tokens(j.get_ref<const std::string&>());
+    out = limits.tokenizer->encode(j.get_ref<const std::string&>());
     return {};
   }
   if (!j.is_array()) return Members::wrong("prompt", j, "a string or an array of token ids");
   const bool several = !j.empty() && !j[0].is_number();
-  if (!several) return read_tokens(j, "prompt", vocab, out);
+  if (!several) return read_tokens(j, "prompt", limits.vocab, out);
   if (nested) return Members::wrong("prompt", j[0], "token ids (integers)");
   if (j.size() > 1) return bad("prompt", strf("%zu prompts in one request, want one", j.size()));
-  return read_prompt(j[0], vocab, out, true);
+  return read_prompt(j[0], limits, out, true);
 }
 
 // No template: each message is its role and content on a line, and the answer's role follows.
-Parsed read_messages(const Json& j, std::vector<int32_t>& out) {
+Parsed read_messages(const Json& j, const ApiLimits& limits, std::vector<int32_t>& out) {
   if (!j.is_array() || j.empty() || j.size() > kMessagesMax)
     return bad("messages", "'messages' is not a non-empty array of messages");
   std::string text;
@@ -138,7 +138,7 @@ Parsed read_messages(const Json& j, std::vector<int32_t>& out) {
     }
     text += "\n";
   }
-  out = text_tokens(text + "assistant: ");
+  out = limits.tokenizer->encode(text + "assistant: ");
   return {};
 }
 
@@ -167,14 +167,13 @@ Parsed read_stops(const Members& m, uint32_t vocab, CompletionRequest& r) {
 Parsed refuse_unsupported(const Members& m, bool chat) {
   int64_t n = 1, best_of = 1;
   bool echo = false;
-  double penalty = 0, top_p = 1;
+  double penalty = 0;
   MC_API_TRY(m.read_int("n", n, INT64_MIN, INT64_MAX));
   if (n != 1) return bad("n", "'n' other than 1 is not supported");
   MC_API_TRY(m.read_int("best_of", best_of, INT64_MIN, INT64_MAX));
   if (best_of != 1) return bad("best_of", "'best_of' other than 1 is not supported");
   MC_API_TRY(m.read("echo", echo));
   if (echo) return bad("echo", "'echo' is not supported");
-  MC_API_TRY(m.read("top_p", top_p, 0, 1));
   MC_API_TRY(m.read("presence_penalty", penalty, -2, 2));
   MC_API_TRY(m.read("frequency_penalty", penalty, -2, 2));
   const Json* logprobs = m.find("logprobs");
@@ -206,6 +205,10 @@ Parsed read_options(const Members& m, const ApiLimits& limits, CompletionRequest
                strf("'min_tokens' is %u, over max_tokens %u", r.min_tokens, r.max_tokens));
   MC_API_TRY(m.read("ignore_eos", r.ignore_eos));
   MC_API_TRY(m.read("temperature", r.temperature, 0, 2));
+  MC_API_TRY(m.read("top_p", r.top_p, 0, 1));
+  int64_t top_k = 0;  // other servers have -1 for all
+  MC_API_TRY(m.read_int("top_k", top_k, -1, INT32_MAX));
+  r.top_k = static_cast<uint32_t>(std::max<int64_t>(top_k, 0));
   int64_t seed = 0;
   MC_API_TRY(m.read_int("seed", seed, INT64_MIN, INT64_MAX));
   r.seed = static_cast<uint64_t>(seed);
@@ -247,8 +250,8 @@ tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body
   const char* const key = chat ? "messages" : "prompt";
   const Json* prompt = m.find(key);
   if (prompt == nullptr) return bad(key, strf("'%s' is missing", key));
-  MC_API_TRY(chat ? read_messages(*prompt, r.prompt)
-                  : read_prompt(*prompt, limits.vocab, r.prompt));
+  MC_API_TRY(chat ? read_messages(*prompt, limits, r.prompt)
+                  : read_prompt(*prompt, limits, r.prompt));
   if (r.prompt.empty()) return bad(key, "the prompt is empty");
   MC_API_TRY(read_options(m, limits, r));
   MC_API_TRY(refuse_unsupported(m, chat));

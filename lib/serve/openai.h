@@ -1,6 +1,6 @@
 // The OpenAI API's texts: requests parsed and checked, answers and errors written.
 //
-// Understood beyond the standard: min_tokens, ignore_eos, stop_token_ids, cache_salt,
+// Understood beyond the standard: top_k, min_tokens, ignore_eos, stop_token_ids, cache_salt,
 // stream_options.continuous_usage_stats. One prompt and one answer per request (n = 1). Unknown
 // fields are ignored, as clients send more each year; known ones of a wrong type are refused.
 //
@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "base/json_fwd.h"
+#include "model/tokenizer.h"
 
 namespace mc::serve {
 
@@ -34,12 +35,14 @@ struct CompletionRequest {
   bool ignore_eos = false;
   std::vector<std::string> stop;
   std::vector<int32_t> stop_token_ids;
-  double temperature = 1;
+  double temperature = 1, top_p = 1;
+  uint32_t top_k = 0;  // 0: all
   uint64_t seed = 0;
   std::string cache_salt, user;
 };
 
 struct ApiLimits {
+  const model::Tokenizer* tokenizer = nullptr;  // outlives this
   std::string model;
   uint64_t context_max = 0;
   uint32_t vocab = 0;

@@ -5,20 +5,7 @@
 namespace mc::serve {
 namespace {
 
-constexpr std::string_view kConsonants = "bdfgklmnprstvz", kVowels = "aeiou";
 constexpr const char* kReplacement = "\xEF\xBF\xBD";  // U+FFFD
-
-// Syllables are digits in base 70, so every id has a word of its own.
-std::string word(uint32_t id) {
-  constexpr uint32_t kBase = static_cast<uint32_t>(kConsonants.size() * kVowels.size());
-  std::string w;
-  do {
-    const uint32_t digit = id % kBase;
-    w.insert(w.begin(), {kConsonants[digit / kVowels.size()], kVowels[digit % kVowels.size()]});
-    id /= kBase;
-  } while (id > 0);
-  return " " + w;
-}
 
 // Length of the character a byte starts; 0: it starts none.
 size_t character(unsigned char c) {
@@ -60,23 +47,13 @@ void take_characters(std::string& bytes, std::string& text) {
 
 }  // namespace
 
-std::vector<int32_t> text_tokens(std::string_view text) {
-  std::vector<int32_t> tokens;
-  tokens.reserve(text.size());
-  for (const char c : text) tokens.push_back(static_cast<unsigned char>(c));
-  return tokens;
-}
-
 std::string TextStream::push(int32_t token) {
   if (stopped_) return {};
-  if (token >= 0 && token < 256) {
-    bytes_ += static_cast<char>(token);
-    take_characters(bytes_, held_);
-  } else {
-    if (!bytes_.empty()) held_ += kReplacement;
-    bytes_.clear();
-    held_ += word(static_cast<uint32_t>(token));
-  }
+  std::string_view bytes = tokenizer_.bytes(token);
+  if (drop_space_ && bytes.starts_with(' ')) bytes.remove_prefix(1);
+  drop_space_ = tokenizer_.adds_space() && token == tokenizer_.bos();  // a text begins anew
+  bytes_ += bytes;
+  take_characters(bytes_, held_);
   return release(false);
 }
 

@@ -91,7 +91,7 @@ void PrefillWorker::begin(const JobPtr& job) {
   queue_.set_reused(job->request, reused * tokens);
   if (reused > 0) push(job, {0, reused, 0, block_bytes_, now + config_.push_timeout});
   if (now - free_at_ > kSlack) free_at_ = now;
-  free_at_ += timing_.load(reused * tokens);
+  if (engine_.modelled_time()) free_at_ += timing_.load(reused * tokens);
   job->computing = std::max(now, free_at_);
   advance();
 }
@@ -104,18 +104,21 @@ void PrefillWorker::begin_chunk(const JobPtr& job, const PrefillChunk& chunk) {
   job->layers_left = layers;
   ++job->busy;  // until chunk_computed
   if (const Time now = loop_.clock().now(); now - free_at_ > kSlack) free_at_ = now;
+  if (!engine_.modelled_time()) job->chunk.predicted = {};
+  const auto activations = std::make_shared<Activations>();
   for (uint32_t layer = 0; layer < layers; ++layer)
-    compute(job, layer, free_at_ + chunk.predicted * (layer + 1) / layers);
+    compute(job, layer, free_at_ + job->chunk.predicted * (layer + 1) / layers, activations);
 }
 
-void PrefillWorker::compute(const JobPtr& job, uint32_t layer, Time due) {
+void PrefillWorker::compute(const JobPtr& job, uint32_t layer, Time due,
+                            const std::shared_ptr<Activations>& activations) {
   const ChunkView view{{job->prompt, job->parents, job->blocks}, job->chunk.begin, job->chunk.end};
-  const bool queued =
-      compute_.submit([this, view, layer] { engine_.prefill_layer(view, layer); },
-                      [this, job, layer, due] {
-                        if (loop_.clock().now() >= due) return layer_computed(job, layer);
-                        after(due, [this, job, layer] { layer_computed(job, layer); });
-                      });
+  const bool queued = compute_.submit(
+      [this, view, layer, activations] { engine_.prefill_layer(view, layer, *activations); },
+      [this, job, layer, due] {
+        if (loop_.clock().now() >= due) return layer_computed(job, layer);
+        after(due, [this, job, layer] { layer_computed(job, layer); });
+      });
   if (queued) return;
   fail_job(job, {Code::kBusy, "too much computing is queued: retry later"});
   layer_computed(job, layer);

@@ -48,7 +48,7 @@ Result<std::unique_ptr<PrefillWorker>> PrefillWorker::open(io::Loop& loop, xfer:
   auto self = std::unique_ptr<PrefillWorker>(new PrefillWorker(
       loop, transfer, server, engine, config, metrics, std::move(memory), std::move(queue)));
   if (!config.store.master.empty()) {
-    MC_TRY(self->pool_, PoolLink::open(loop, transfer, config.store, engine.spec().name,
+    MC_TRY(self->pool_, PoolLink::open(loop, transfer, config.store, engine.spec().pool_name(),
                                        self->blocks_, metrics));
   }
   return self;

@@ -109,7 +109,8 @@ class PrefillWorker {
   void loaded(const JobPtr& job, size_t fetched);
   void begin(const JobPtr& job);
   void begin_chunk(const JobPtr& job, const PrefillChunk& chunk);
-  void compute(const JobPtr& job, uint32_t layer, Time due);
+  void compute(const JobPtr& job, uint32_t layer, Time due,
+               const std::shared_ptr<Activations>& activations);
   void layer_computed(const JobPtr& job, uint32_t layer);
   void chunk_computed(const JobPtr& job);
   void publish(const JobPtr& job, size_t upto);

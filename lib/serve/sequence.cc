@@ -27,7 +27,7 @@ SequencePtr make_sequence(const Reserve& m, uint32_t block_tokens) {
   s->max_tokens = m.max_tokens;
   s->min_tokens = m.min_tokens;
   s->ignore_eos = m.ignore_eos;
-  s->sampling = {m.temperature, m.seed, false};
+  s->sampling = {m.temperature, m.seed, false, m.ignore_eos, m.top_k, m.top_p};
   return s;
 }
 

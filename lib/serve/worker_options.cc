@@ -10,7 +10,8 @@ void WorkerOptions::describe(OptionList& v) {
   v("listen", listen, "control address; port 0 takes a free one");
   v("http", http, "address of /metrics, /live, /ready, /health and /state");
   v("name", name, "unique name of this worker; empty: its role and process id");
-  v("model", model, "model spec: 'tiny', or a JSON file");
+  choice.describe(v);
+  cpu.describe(v);
   v("block-size", block_size, "tokens in a block of KV; the same in the whole cluster");
   v("blocks", blocks, "blocks in the pool; 0: as many as fit in --pool");
   v("pool", pool, "memory for KV blocks");

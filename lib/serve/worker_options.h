@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "base/options.h"
+#include "serve/cpu_engine.h"
 #include "spec/model_spec.h"
 
 namespace mc::serve {
@@ -13,7 +14,8 @@ namespace mc::serve {
 struct WorkerOptions {
   std::string listen, http;  // the defaults are the program's
   std::string name;          // empty: ROLE-PID
-  std::string model = "tiny";
+  EngineChoice choice;
+  CpuOptions cpu;
   uint32_t block_size = 256;  // tokens
   uint64_t blocks = 0;        // 0: as many as fit in `pool`
   Bytes pool{256 * kMiB};     // of KV blocks

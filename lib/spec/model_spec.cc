@@ -2,6 +2,7 @@
 
 #include <array>
 
+#include "base/hash.h"
 #include "base/json.h"
 #include "base/units.h"
 
@@ -71,9 +72,14 @@ Result<CostModel> parse_cost(const Json& json) {
 std::string ModelSpec::fingerprint(uint64_t block_tokens) const {
   return strf(
       "model=%s layers=%u kv-heads=%u head-dim=%u element-bytes=%u mla=%d layout=HND "
-      "block=%llu hash=sha256-chain",
+      "block=%llu hash=sha256-chain%s%s",
       name.c_str(), layers, kv_heads, head_dim, element_bytes, mla ? 1 : 0,
-      static_cast<unsigned long long>(block_tokens));
+      static_cast<unsigned long long>(block_tokens), variant.empty() ? "" : " ", variant.c_str());
+}
+
+std::string ModelSpec::pool_name() const {
+  if (variant.empty()) return name;
+  return strf("%s~%016llx", name.c_str(), static_cast<unsigned long long>(xxh3(variant)));
 }
 
 double prefill_seconds(const ModelSpec& spec, uint64_t n, uint64_t p) {

@@ -36,6 +36,7 @@ struct ModelSpec {
   uint64_t context_max = 0;  // tokens
   uint64_t parameters = 0;
   CostModel cost;
+  std::string variant;  // what else KV depends on: engine, formats, weights; empty: nothing
 
   uint64_t kv_bytes_per_token_layer() const {
     return uint64_t{kv_heads} * head_dim * element_bytes * (mla ? 1 : 2);
@@ -48,6 +49,8 @@ struct ModelSpec {
   // What must agree between all who share KV: model, dtype, layout, block size, hash. A mismatch is
   // refused with both texts, never a silent miss.
   std::string fingerprint(uint64_t block_tokens) const;
+  // The model's part of the keys of KV in a pool: what has other bytes has another name.
+  std::string pool_name() const;
 };
 
 double prefill_seconds(const ModelSpec& spec, uint64_t n, uint64_t p);

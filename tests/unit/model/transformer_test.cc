@@ -84,7 +84,7 @@ TEST_CASE("however a prompt is cut, into chunks or into blocks, its bits are the
     const Transformer t = make(c, {kv, 16}, one);
     test::Sequence whole(t, tokens.size());
     const auto want = whole.add(tokens, tokens.size());
-    for (const size_t chunk : {1, 5, 16, 64, 127}) {
+    for (const size_t chunk : {1u, 5u, 16u, 64u, 127u}) {
       test::Sequence s(t, tokens.size());
       CHECK(s.add(tokens, chunk) == want);
       CHECK(s.kv(0) == whole.kv(0));

@@ -183,7 +183,7 @@ TEST_CASE("dummy engine: tokens are in the vocabulary, special only when an end 
   CHECK(plain.size() == 37);
   CHECK(*plain.begin() == 3);
   CHECK(*plain.rbegin() == 39);
-  CHECK(*ending.begin() == engine.eos_token());
+  CHECK(*ending.begin() == DummyEngine::kEos);
   CHECK(ending.size() == 38);
 }
 

@@ -10,7 +10,8 @@ using namespace mc::serve;
 
 namespace {
 
-const ApiLimits kLimits{"tiny", 1000, 32000};
+const model::Tokenizer kBytes = model::Tokenizer::bytes_only(32000);
+const ApiLimits kLimits{&kBytes, "tiny", 1000, 32000};
 
 auto parse(const std::string& body, bool chat = false) {
   return parse_completion(body, chat, kLimits);
@@ -32,7 +33,7 @@ struct Bad {
 
 std::string all(TextStream& s, std::string_view text) {
   std::string out;
-  for (const int32_t t : text_tokens(text)) out += s.push(t);
+  for (const int32_t t : kBytes.encode(text)) out += s.push(t);
   return out + s.flush();
 }
 
@@ -180,35 +181,35 @@ TEST_CASE("stream events follow the standard") {
 }
 
 TEST_CASE("text comes out as it went in, character by whole character") {
-  TextStream s({});
+  TextStream s(kBytes, {});
   CHECK(all(s, "na\xC3\xAFve \xF0\x9F\x98\x80!") == "na\xC3\xAFve \xF0\x9F\x98\x80!");
-  TextStream halves({});
+  TextStream halves(kBytes, {});
   CHECK(halves.push(0xC3).empty());
   CHECK(halves.push(0xAF) == "\xC3\xAF");
 }
 
 TEST_CASE("bytes that are no text are replaced, never passed on") {
-  TextStream s({});
+  TextStream s(kBytes, {});
   CHECK(all(s, "a\xFFz") == "a\xEF\xBF\xBDz");
-  TextStream cut({});
+  TextStream cut(kBytes, {});
   CHECK(all(cut, "a\xE2\x82") == "a\xEF\xBF\xBD");
-  TextStream surrogate({});
+  TextStream surrogate(kBytes, {});
   const auto out = all(surrogate, "\xED\xA0\x80");
   CHECK(out.find('\xED') == std::string::npos);
 }
 
 TEST_CASE("tokens beyond bytes are words of their own") {
-  TextStream a({}), b({});
+  TextStream a(kBytes, {}), b(kBytes, {});
   const auto x = a.push(31999), y = b.push(31998);
   CHECK(x != y);
   CHECK(x[0] == ' ');
 }
 
 TEST_CASE("a stop string ends the text before itself, wherever tokens are cut") {
-  TextStream s({"END", "ENOUGH"});
+  TextStream s(kBytes, {"END", "ENOUGH"});
   CHECK(all(s, "the END of it") == "the ");
   CHECK(s.stopped());
-  TextStream held({"END"});
+  TextStream held(kBytes, {"END"});
   CHECK(held.push('E').empty());
   CHECK(held.push('N').empty());
   CHECK(held.push('x') == "ENx");

@@ -43,6 +43,7 @@ struct PairOptions {
   uint32_t prefill_blocks = 64, decode_blocks = 64;
   double time_scale = 0;
   uint32_t chunk_tokens = 64;
+  const Engine *prefill_engine = nullptr, *decode_engine = nullptr;  // nullptr: the dummy
 };
 
 struct Pair {
@@ -77,7 +78,9 @@ struct Pair {
     p.peer_budget = 500ms;
     p.store.master = options.master;
     p.store.timeout = 1s;
-    auto opened_p = PrefillWorker::open(loop, *p_xfer, *p_server, engine, p, p_metrics);
+    const auto chosen = [&](const Engine* e) -> const Engine& { return e ? *e : engine; };
+    auto opened_p =
+        PrefillWorker::open(loop, *p_xfer, *p_server, chosen(options.prefill_engine), p, p_metrics);
     REQUIRE(opened_p);
     prefill = std::move(*opened_p);
     DecodeConfig d;
@@ -85,7 +88,8 @@ struct Pair {
     d.time_scale = options.time_scale;
     d.peer_timeout = 200ms;
     d.token_budget = 500ms;
-    auto opened_d = DecodeWorker::open(loop, *d_xfer, *d_server, engine, d, d_metrics);
+    auto opened_d =
+        DecodeWorker::open(loop, *d_xfer, *d_server, chosen(options.decode_engine), d, d_metrics);
     REQUIRE(opened_d);
     decode = std::move(*opened_d);
     c_server->on<TokenBatch>([this](const TokenBatch& m, const rpc::Call&) -> Result<rpc::Empty> {

@@ -1,0 +1,30 @@
+// A model by name: the built-in `tiny`, or a folder as HF publishes them (config.json, weights in
+// safetensors, tokenizer). Opening maps and checks files; nothing is read whole before load().
+//
+// Thread: values. Errors name the file, what was expected and what was found.
+#pragma once
+#include <string>
+
+#include "model/tokenizer.h"
+#include "model/weights.h"
+
+namespace mc::model {
+
+struct ModelFiles {
+  ModelConfig config;
+  Tokenizer tokenizer;
+  TensorSet tensors;  // empty: the built-in one
+  Naming naming = Naming::kHuggingFace;
+
+  DType weight_type() const;  // in memory
+  // Of the configuration, the tensors' names, shapes and a sample of their content: equal for equal
+  // models, whichever files they lie in.
+  uint64_t digest() const;
+};
+
+// Whether the name is that of files with weights, and not of a spec without any.
+bool has_weights(const std::string& name);
+Result<ModelFiles> open_model(const std::string& name);
+Result<Weights> load(const ModelFiles& files, Threads& threads);
+
+}  // namespace mc::model

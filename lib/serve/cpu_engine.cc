@@ -1,0 +1,137 @@
+#include "serve/cpu_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "model/sampler.h"
+#include "serve/dummy_engine.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr uint32_t kThreadsMax = 1024;
+
+bool computes(const EngineChoice& choice) {
+  return choice.engine == "cpu" || (choice.engine == "auto" && model::has_weights(choice.model));
+}
+
+Result<model::DType> kv_type(const EngineChoice& choice, model::DType weights) {
+  if (choice.kv_type == "auto") return weights;
+  const auto named = model::dtype_named(choice.kv_type);
+  if (!named)
+    return fail(Code::kInvalid, "kv-type '%s': want auto, f32, f16 or bf16",
+                shown(choice.kv_type).c_str());
+  return *named;
+}
+
+spec::ModelSpec spec_of(const model::ModelFiles& files, model::DType kv) {
+  spec::ModelSpec spec = model::spec_of(files.config, kv);
+  spec.variant = strf("engine=cpu kv=%s rope=half weights=%016llx", model::name(kv),
+                      static_cast<unsigned long long>(files.digest()));
+  return spec;
+}
+
+}  // namespace
+
+void EngineChoice::describe(OptionList& v) {
+  v("model", model, "'tiny', a model spec (JSON), or a folder with config.json and weights");
+  v("engine", engine, "what computes: nothing (dummy), the CPU, or auto: cpu for weights",
+    {"auto", "dummy", "cpu"});
+  v("kv-type", kv_type, "numbers in KV blocks; auto: as the weights (cpu engine)",
+    {"auto", "f32", "f16", "bf16"});
+}
+
+void CpuOptions::describe(OptionList& v) {
+  v("threads", threads, "threads that compute (cpu engine); 0: one for each CPU");
+  v("kernels", kernels, "instruction set of the cpu engine; all give the same bits",
+    {"auto", "avx512", "avx2", "plain"});
+}
+
+Result<ModelInfo> open_model_info(const EngineChoice& choice) {
+  if (!computes(choice) && !model::has_weights(choice.model)) {
+    MC_TRY(spec::ModelSpec spec, spec::load_spec(choice.model));
+    const uint32_t vocab = spec.vocab;
+    return ModelInfo{std::move(spec), model::Tokenizer::bytes_only(vocab)};
+  }
+  MC_TRY(model::ModelFiles files, model::open_model(choice.model));
+  MC_TRY(const model::DType kv, kv_type(choice, files.weight_type()));
+  ModelInfo info{spec_of(files, kv), std::move(files.tokenizer)};
+  if (!computes(choice)) info.spec.variant.clear();
+  return info;
+}
+
+Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const CpuOptions& cpu,
+                                            uint32_t block_tokens) {
+  if (block_tokens == 0) return fail(Code::kInvalid, "blocks of 0 tokens");
+  if (!computes(choice)) {
+    MC_TRY(ModelInfo info, open_model_info(choice));
+    return std::make_unique<DummyEngine>(std::move(info.spec), block_tokens);
+  }
+  const model::Kernels* kernels = model::kernels_named(cpu.kernels);
+  if (kernels == nullptr)
+    return fail(Code::kUnsupported, "this CPU has no '%s': give --kernels auto",
+                shown(cpu.kernels).c_str());
+  if (cpu.threads > kThreadsMax)
+    return fail(Code::kInvalid, "%u threads: want %u or fewer", cpu.threads, kThreadsMax);
+  MC_TRY(const model::ModelFiles files, model::open_model(choice.model));
+  MC_TRY(const model::DType kv, kv_type(choice, files.weight_type()));
+  auto threads = std::make_unique<model::Threads>(cpu.threads);
+  MC_TRY(model::Weights weights, model::load(files, *threads));
+  log_info("engine", "model %s: %llu parameters in %llu bytes, %u threads, %s",
+           files.config.name.c_str(), static_cast<unsigned long long>(files.config.parameters()),
+           static_cast<unsigned long long>(weights.bytes()), threads->count(), kernels->name);
+  return std::make_unique<CpuEngine>(spec_of(files, kv), files.config, std::move(weights),
+                                     model::KvLayout{kv, block_tokens}, *kernels,
+                                     std::move(threads));
+}
+
+CpuEngine::CpuEngine(spec::ModelSpec spec, model::ModelConfig config, model::Weights weights,
+                     model::KvLayout kv, const model::Kernels& kernels,
+                     std::unique_ptr<model::Threads> threads)
+    : spec_(std::move(spec)),
+      threads_(std::move(threads)),
+      transformer_(std::move(config), std::move(weights), kv, kernels, *threads_) {}
+
+bool CpuEngine::ends_answer(int32_t token) const {
+  const auto& eos = transformer_.config().eos;
+  return std::find(eos.begin(), eos.end(), token) != eos.end();
+}
+
+void CpuEngine::prefill_layer(const ChunkView& chunk, uint32_t layer,
+                              Activations& activations) const {
+  const SequenceView& s = chunk.sequence;
+  MC_CHECK(chunk.begin <= chunk.end && chunk.end <= s.tokens.size() && layer < spec_.layers);
+  if (chunk.begin == chunk.end) return;
+  if (layer == 0) {
+    activations.resize((chunk.end - chunk.begin) * transformer_.config().hidden);
+    transformer_.embed(s.tokens.subspan(chunk.begin, chunk.end - chunk.begin), activations.data());
+  }
+  const model::Slice slice{s.blocks, chunk.begin, chunk.end};
+  transformer_.layer(layer, {&slice, 1}, activations.data(), layer + 1 == spec_.layers);
+}
+
+std::vector<int32_t> CpuEngine::decode(std::span<const DecodeItem> batch) const {
+  const model::ModelConfig& c = transformer_.config();
+  std::vector<int32_t> last, tokens;
+  std::vector<model::Slice> slices;
+  for (const DecodeItem& item : batch) {
+    const size_t n = item.sequence.tokens.size();
+    MC_CHECK(n > 0);
+    last.push_back(item.sequence.tokens[n - 1]);
+    slices.push_back({item.sequence.blocks, n - 1, n});
+  }
+  std::vector<float> x(batch.size() * c.hidden), logits(batch.size() * c.vocab);
+  transformer_.embed(last, x.data());
+  for (uint32_t layer = 0; layer < c.layers; ++layer) transformer_.layer(layer, slices, x.data());
+  transformer_.logits(x.data(), batch.size(), logits.data());
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const Sampling& s = batch[i].sampling;
+    model::Draw draw{s.temperature, s.top_k, s.top_p, s.seed, slices[i].end, {}};
+    if (!s.eos_allowed && !s.ignore_eos) draw.never = c.eos;
+    tokens.push_back(model::sample(std::span(logits).subspan(i * c.vocab, c.vocab), draw));
+  }
+  return tokens;
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,52 @@
+#!/usr/bin/env bash
+# Clusters say what one process says: the built-in model, however it is served, and the small real
+# model as an independent engine has it.
+source "$(dirname "$0")/../common.inc"
+source "$(dirname "$0")/cluster.inc"
+
+ask() { # JSON of the request without model -> its text, and $T/answer.json
+  jq -c --arg model "$model" '. + {model: $model}' <<<"$1" |
+    curl -fsS -m 60 -H 'content-type: application/json' -d @- "$URL/v1/completions" >"$T/answer.json" ||
+    die "no answer to $1: $(cat "$T/answer.json")"
+  jq -r '.choices[0].text' "$T/answer.json"
+}
+served() { # NAME OPTIONS...: the answers of a cluster of that shape, in $T/NAME
+  local name=$1 i
+  shift
+  cluster_up --engine cpu --block-size 16 --pool 16MiB --segment 16MiB "$@"
+  model=$(curl -fsS "$URL/v1/models" | jq -r '.data[0].id')
+  for i in 1 2 3; do # the second and third reuse blocks of the first
+    ask "{\"prompt\": \"A story of many words that is told again and again, number $i\",
+          \"max_tokens\": 24, \"temperature\": 0, \"ignore_eos\": true}"
+    ask "{\"prompt\": \"A story of many words that is told again and again, number $i\",
+          \"max_tokens\": 24, \"temperature\": 0.8, \"top_k\": 40, \"top_p\": 0.9, \"seed\": $i}"
+  done >"$T/$name"
+  loopback down
+}
+served one --prefill 1 --decode 1 --store 0
+served many --prefill 2 --decode 2 --store 1 --transport tcp --with 'prefill:--chunk-tokens 32' \
+  --with 'prefill:--threads 1' --with 'decode:--kernels plain' --policy random
+cmp "$T/one" "$T/many" || die "another cluster says something else: $(diff "$T/one" "$T/many")"
+[ "$(wc -c <"$T/one")" -gt 200 ] || die "hardly any text: $(cat "$T/one")"
+
+models=${MC_TEST_SHARED:-/nowhere}/models
+[ -d "$models/stories260K" ] || skip "the built-in model passed; no small real model in $models"
+cluster_up --model "$models/stories260K/hf-f32" --prefill 1 --decode 1 --store 1 --block-size 16 \
+  --pool 16MiB --segment 16MiB
+model=$(curl -fsS "$URL/v1/models" | jq -r '.data[0].id')
+# Prompt and output fit the context; the oracle's last token is the end (1), which has no text.
+jq -c '.cases[] | select((.prompt_tokens | length) + (.generated_tokens | length) <= 512)' \
+  "$models/oracle/stories260K/greedy_f32.json" >"$T/cases"
+[ "$(wc -l <"$T/cases")" -ge 15 ] || die "the oracle has few cases"
+while read -r case; do
+  jq -c '{prompt: .prompt_tokens, max_tokens: (.generated_tokens | length), temperature: 0,
+          ignore_eos: .ignore_bos}' <<<"$case" >"$T/request"
+  ask "$(cat "$T/request")" >"$T/text"
+  jq -r '.text' <<<"$case" >"$T/want"
+  cmp -s "$T/text" "$T/want" ||
+    die "$(jq -r .name <<<"$case"): $(cat "$T/text") -- the oracle says: $(cat "$T/want")"
+  jq -e --argjson n "$(jq '.generated_tokens | length' <<<"$case")" --arg finish \
+    "$(jq -r 'if .finish == "bos" then "stop" else .finish end' <<<"$case")" \
+    '.usage.completion_tokens == $n and .choices[0].finish_reason == $finish' "$T/answer.json" \
+    >/dev/null || die "$(jq -r .name <<<"$case"): $(jq -c '.usage, .choices[0]' "$T/answer.json")"
+done <"$T/cases"

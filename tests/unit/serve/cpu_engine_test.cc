@@ -1,0 +1,158 @@
+// Real tokens: a prefill and a decode worker with engines of their own say what one engine says.
+#include "serve/cpu_engine.h"
+
+#include "pair.h"
+
+using namespace mc;
+using namespace mc::serve;
+
+namespace {
+
+model::ModelConfig small() {
+  model::ModelConfig c;
+  c.name = "small";
+  c.vocab = 200;
+  c.hidden = 48;
+  c.intermediate = 64;
+  c.layers = 3;
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.head_dim = 16;
+  c.context_max = 2000;
+  c.eos = {2, 5};
+  return c;
+}
+
+CpuEngine make(uint32_t threads, const char* kernels, uint32_t block = kBlock,
+               model::DType kv = model::DType::kBf16, uint64_t seed = 3) {
+  auto pool = std::make_unique<model::Threads>(threads);
+  auto weights = model::random_weights(small(), seed, model::DType::kF32, *pool);
+  return {model::spec_of(small(), kv),    small(),        std::move(weights), {kv, block},
+          *model::kernels_named(kernels), std::move(pool)};
+}
+
+std::vector<int32_t> small_prompt(size_t n, uint64_t seed) {
+  auto tokens = prompt_of(n, seed);
+  for (int32_t& t : tokens) t %= 200;
+  return tokens;
+}
+
+// What one process says: the whole prompt at once, in blocks of its own.
+std::vector<int32_t> alone(const CpuEngine& engine, std::vector<int32_t> tokens, size_t n,
+                           Sampling sampling) {
+  const size_t blocks = (tokens.size() + n) / engine.block_tokens() + 1;
+  const size_t bytes = engine.spec().block_bytes(engine.block_tokens());
+  std::vector<std::byte> memory(blocks * bytes);
+  std::vector<std::byte*> at;
+  for (size_t i = 0; i < blocks; ++i) at.push_back(memory.data() + i * bytes);
+  const std::vector<BlockHash> parents(blocks);
+  engine.write({{tokens, parents, at}, 0, tokens.size()});
+  std::vector<int32_t> out;
+  while (out.size() < n) {
+    const DecodeItem item{{tokens, parents, at}, sampling, out.empty()};
+    out.push_back(engine.decode({&item, 1})[0]);
+    tokens.push_back(out.back());
+  }
+  return out;
+}
+
+constexpr Sampling kGreedy{.ignore_eos = true};
+
+}  // namespace
+
+TEST_CASE("real tokens from a prefill and a decode worker are those of one process") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  const CpuEngine p = make(2, "auto"), d = make(1, "auto");
+  const CpuEngine one = make(1, "plain", 512);  // other threads, kernels and blocks
+  PairOptions options;
+  options.prefill_engine = &p;
+  options.decode_engine = &d;
+  Pair pair(loop, options);
+  const auto shared = small_prompt(100, 1);
+  for (size_t i = 0; i < 6; ++i) {
+    auto prompt = shared;
+    const auto rest = small_prompt(1 + 29 * i, 10 + i);
+    prompt.insert(prompt.end(), rest.begin(), rest.end());
+    const std::string id = "r" + std::to_string(i);
+    const PrefillDone done = pair.serve(id, prompt, 20);
+    CHECK((done.cached_tokens > 0) == (i > 0));  // the blocks of the shared beginning
+    CHECK(pair.answers[id].tokens == alone(one, prompt, 20, kGreedy));
+  }
+  CHECK(pair.comes_to_rest());
+}
+
+TEST_CASE("a batch of real requests, some of which draw, says what each says alone") {
+  const CpuEngine engine = make(2, "auto");
+  std::vector<DecodeItem> items;
+  std::vector<std::vector<int32_t>> prompts, want;
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<std::vector<std::byte*>> blocks;
+  const std::vector<BlockHash> parents(64);
+  std::vector<Sampling> sampling;
+  for (uint64_t i = 0; i < 5; ++i) {
+    prompts.push_back(small_prompt(5 + 40 * i, i));
+    sampling.push_back({.temperature = i % 2 ? 0.9 : 0.0,
+                        .seed = i,
+                        .ignore_eos = true,
+                        .top_k = i == 1 ? 50u : 0u,
+                        .top_p = i == 3 ? 0.8 : 1.0});
+    want.push_back(alone(engine, prompts[i], 8, sampling[i]));
+    const size_t bytes = engine.spec().block_bytes(kBlock), count = prompts[i].size() / kBlock + 2;
+    memory.emplace_back(bytes * count);
+    blocks.emplace_back();
+    for (size_t b = 0; b < count; ++b) blocks[i].push_back(memory[i].data() + b * bytes);
+    engine.write({{prompts[i], parents, blocks[i]}, 0, prompts[i].size()});
+  }
+  for (size_t n = 0; n < 8; ++n) {
+    items.clear();
+    for (size_t i = 0; i < 5; ++i)
+      items.push_back({{prompts[i], parents, blocks[i]}, sampling[i], n == 0});
+    const auto tokens = engine.decode(items);
+    for (size_t i = 0; i < 5; ++i) {
+      CHECK(tokens[i] == want[i][n]);
+      prompts[i].push_back(tokens[i]);
+    }
+  }
+}
+
+TEST_CASE("tokens that end an answer do not come before they may, unless they mean nothing") {
+  const CpuEngine engine = make(1, "auto");
+  size_t ends = 0;
+  for (uint64_t seed = 0; seed < 400; ++seed) {
+    const auto prompt = small_prompt(3, seed);
+    Sampling s{.temperature = 2, .seed = seed};
+    const int32_t held = alone(engine, prompt, 1, s)[0];
+    CHECK_FALSE(engine.ends_answer(held));
+    s.eos_allowed = true;
+    const int32_t free = alone(engine, prompt, 1, s)[0];
+    ends += engine.ends_answer(free);
+    s = {.temperature = 2, .seed = seed, .ignore_eos = true};
+    CHECK(alone(engine, prompt, 1, s)[0] == free);
+  }
+  CHECK(ends > 0);
+}
+
+TEST_CASE("the model's fingerprint tells engines, formats and weights apart") {
+  const auto spec = [](const char* engine, const char* kv) {
+    const auto info = open_model_info({"tiny", engine, kv});
+    REQUIRE(info);
+    return info->spec;
+  };
+  const auto dummy = spec("auto", "auto"), cpu = spec("cpu", "auto"), half = spec("cpu", "f16");
+  CHECK(dummy.fingerprint(256) == spec::tiny().fingerprint(256));
+  CHECK(dummy.pool_name() == "tiny");
+  CHECK(cpu.fingerprint(256) != dummy.fingerprint(256));
+  CHECK(half.fingerprint(256) != cpu.fingerprint(256));
+  CHECK(half.pool_name() != cpu.pool_name());
+  CHECK(cpu.block_bytes(256) == dummy.block_bytes(256));
+  CHECK(cpu.context_max == dummy.context_max);
+}
+
+TEST_CASE("engines that do not exist here are refused with what does") {
+  CHECK(open_engine({"/nowhere", "cpu", "auto"}, {}, 16).error().code == Code::kNotFound);
+  CHECK(open_engine({"tiny", "cpu", "f8"}, {}, 16).error().what.find("bf16") != std::string::npos);
+  CHECK(open_engine({"tiny", "cpu", "auto"}, {1, "sse9"}, 16).error().code == Code::kUnsupported);
+  CHECK_FALSE(open_engine({"tiny", "cpu", "auto"}, {1u << 20, "auto"}, 16).has_value());
+  CHECK(open_engine({"tiny", "auto", "auto"}, {}, 16).value()->modelled_time());
+}
