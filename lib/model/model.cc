@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "base/json.h"
+#include "model/gguf.h"
 
 namespace mc::model {
 namespace {
@@ -39,6 +40,24 @@ Result<ModelFiles> open_folder(const std::string& folder) {
                     Naming::kHuggingFace};
 }
 
+bool is_gguf(const std::string& name) { return name.ends_with(".gguf"); }
+
+Result<ModelFiles> open_gguf(const std::string& path) {
+  MC_TRY(MappedFile opened, MappedFile::open(path));
+  auto file = std::make_shared<const MappedFile>(std::move(opened));
+  const auto read = [&]() -> Result<ModelFiles> {
+    MC_TRY(Gguf g, parse_gguf(file->bytes()));
+    MC_TRY(ModelConfig config, gguf_config(g));
+    MC_TRY(Tokenizer tokenizer, gguf_tokenizer(g));
+    config.name = name_of(path);
+    return ModelFiles{
+        std::move(config), std::move(tokenizer), {std::move(g.tensors), {file}}, Naming::kGguf};
+  };
+  auto files = read();
+  if (!files) return fail(files.error().code, "%s: %s", path.c_str(), files.error().what.c_str());
+  return files;
+}
+
 }  // namespace
 
 DType ModelFiles::weight_type() const {
@@ -64,7 +83,7 @@ uint64_t ModelFiles::digest() const {
 
 bool has_weights(const std::string& name) {
   std::error_code ignored;
-  return std::filesystem::is_directory(name, ignored);
+  return is_gguf(name) || std::filesystem::is_directory(name, ignored);
 }
 
 Result<ModelFiles> open_model(const std::string& name) {
@@ -72,8 +91,10 @@ Result<ModelFiles> open_model(const std::string& name) {
     ModelFiles files{tiny_config(), Tokenizer::bytes_only(tiny_config().vocab), {}, {}};
     return files;
   }
+  if (is_gguf(name)) return open_gguf(name);
   if (has_weights(name)) return open_folder(name);
-  return fail(Code::kNotFound, "model '%s': want 'tiny' or a folder with config.json and weights",
+  return fail(Code::kNotFound,
+              "model '%s': want 'tiny', a folder with config.json and weights, or a .gguf file",
               name.c_str());
 }
 

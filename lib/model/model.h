@@ -1,5 +1,6 @@
 // A model by name: the built-in `tiny`, or a folder as HF publishes them (config.json, weights in
-// safetensors, tokenizer). Opening maps and checks files; nothing is read whole before load().
+// safetensors, tokenizer), or a .gguf file. Opening maps and checks files; nothing is read whole
+// before load().
 //
 // Thread: values. Errors name the file, what was expected and what was found.
 #pragma once

@@ -77,9 +77,12 @@ int byte_of(std::string_view piece) {
 
 class SpmReader {
  public:
-  Result<Tokenizer> read(std::string_view model) {
+  SpmReader() {
     t_.style_ = Tokenizer::Style::kSentencePiece;
     t_.prefix_space_ = t_.collapse_spaces_ = t_.mark_spaces_ = t_.fuse_unknown_ = true;
+  }
+
+  Result<Tokenizer> read(std::string_view model) {
     while (!model.empty()) {
       MC_TRY(const Field f, read_field(model));
       if (f.id == 1) MC_TRY_(piece(f.bytes));
@@ -89,19 +92,32 @@ class SpmReader {
     return finish();
   }
 
+  Result<Tokenizer> assemble(std::vector<Tokenizer::Piece> pieces, int64_t bos, bool prefix_space) {
+    for (Tokenizer::Piece& p : pieces) MC_TRY_(add(std::move(p)));
+    model_type_ = kBpe;
+    bos_ = bos;
+    t_.prefix_space_ = prefix_space;
+    t_.collapse_spaces_ = false;
+    return finish();
+  }
+
  private:
+  static constexpr uint64_t kBpe = 2;
   enum Kind : uint64_t { kNormal = 1, kUnknown, kControl, kUserDefined, kUnused, kByte };
 
   Result<> piece(std::string_view in) {
-    std::string text;
-    float score = 0;
-    uint64_t kind = kNormal;
+    Tokenizer::Piece p;
     while (!in.empty()) {
       MC_TRY(const Field f, read_field(in));
-      if (f.id == 1) text = f.bytes;
-      if (f.id == 2) score = std::bit_cast<float>(static_cast<uint32_t>(f.number));
-      if (f.id == 3) kind = f.number;
+      if (f.id == 1) p.text = f.bytes;
+      if (f.id == 2) p.score = std::bit_cast<float>(static_cast<uint32_t>(f.number));
+      if (f.id == 3) p.kind = f.number;
     }
+    return add(std::move(p));
+  }
+
+  Result<> add(Tokenizer::Piece p) {
+    auto& [text, score, kind] = p;
     const auto id = static_cast<int32_t>(t_.pieces_.size());
     if (t_.pieces_.size() >= kPiecesMax || text.size() > kPieceBytesMax || !std::isfinite(score))
       return fail(Code::kCorrupt, "piece %d ('%s') is out of bounds", id, shown(text).c_str());
@@ -151,7 +167,7 @@ class SpmReader {
   Result<Tokenizer> finish() {
     if (t_.pieces_.empty())
       return fail(Code::kCorrupt, "not a SentencePiece model: it has no pieces");
-    if (model_type_ != 2)
+    if (model_type_ != kBpe)
       return fail(Code::kUnsupported, "a SentencePiece model of type %llu: want 2 (BPE)",
                   static_cast<unsigned long long>(model_type_));
     for (size_t i = 0; i < t_.byte_tokens_.size(); ++i)
@@ -166,6 +182,11 @@ class SpmReader {
   uint64_t model_type_ = 1;  // unigram, when the file says nothing
   int64_t bos_ = 1;
 };
+
+Result<Tokenizer> Tokenizer::scored_pieces(std::vector<Piece> pieces, int64_t bos,
+                                           bool prefix_space) {
+  return SpmReader().assemble(std::move(pieces), bos, prefix_space);
+}
 
 Result<Tokenizer> Tokenizer::sentencepiece(std::string_view model) {
   return SpmReader().read(model);

@@ -32,6 +32,14 @@ class Tokenizer {
   // A SentencePiece .model file (its protobuf). Errors: kCorrupt; kUnsupported for unigram models
   // and character normalization.
   static Result<Tokenizer> sentencepiece(std::string_view model);
+  // The same from its parts: `kind` as SentencePiece counts them (1 normal, 2 unknown, 3 control, 4
+  // user-defined, 6 byte). Errors: kCorrupt.
+  struct Piece {
+    std::string text;
+    float score = 0;
+    uint64_t kind = 1;
+  };
+  static Result<Tokenizer> scored_pieces(std::vector<Piece> pieces, int64_t bos, bool prefix_space);
   // A HF tokenizer.json. Errors: kInvalid, kUnsupported with the name of what is not done here.
   static Result<Tokenizer> hugging_face(const Json& tokenizer);
   // tokenizer.json or tokenizer.model of a folder, or bytes when it has neither; `vocab` of the

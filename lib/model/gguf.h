@@ -1,0 +1,34 @@
+// GGUF files: metadata and tensors of a model in one file. Every count and length is checked
+// against the bytes that are left before anything is read or reserved.
+//
+// Thread: values; tensors view the bytes. Errors: kCorrupt, kUnsupported, naming key or tensor.
+// Source: the GGUF specification, versions 2 and 3 (little-endian).
+#pragma once
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "model/config.h"
+#include "model/tensors.h"
+#include "model/tokenizer.h"
+
+namespace mc::model {
+
+// Whole numbers, floating ones, flags, texts, and arrays of one of these.
+using GgufValue = std::variant<int64_t, double, bool, std::string, std::vector<int64_t>,
+                               std::vector<double>, std::vector<std::string>>;
+
+struct Gguf {
+  std::map<std::string, GgufValue> metadata;
+  Tensors tensors;  // shapes with rows first, as elsewhere here
+};
+
+Result<Gguf> parse_gguf(std::span<const std::byte> file);
+// The configuration and the tokenizer that the metadata of a `llama` file describe.
+Result<ModelConfig> gguf_config(const Gguf& file);
+Result<Tokenizer> gguf_tokenizer(const Gguf& file);
+
+}  // namespace mc::model
