@@ -47,13 +47,28 @@ void Graves::bury_prefix(const std::string& space, const std::string& prefix, Ge
   prefixes_.pop_front();
 }
 
-void Graves::left(const NodeId& node, Generation synced) {
+bool Graves::held_away(std::string_view name) const {
+  const uint64_t hash = hash_of(name);
+  return std::any_of(away_.begin(), away_.end(), [hash](const auto& away) {
+    return std::binary_search(away.second.held.begin(), away.second.held.end(), hash);
+  });
+}
+
+void Graves::left(const NodeId& node, Generation synced, std::vector<uint64_t> held) {
   const auto known = away_.find(node);
   if (known != away_.end()) {  // it came and went before it had told all
-    known->second = std::min(known->second, synced);
+    Away& away = known->second;
+    away.since = std::min(away.since, synced);
+    held.insert(held.end(), away.held.begin(), away.held.end());
+  } else if (away_.size() >= kAwayMax) {
     return;
   }
-  if (away_.size() < kAwayMax) away_.emplace(node, synced);
+  std::sort(held.begin(), held.end());
+  held.erase(std::unique(held.begin(), held.end()), held.end());
+  held.shrink_to_fit();
+  Away& away = away_[node];
+  if (known == away_.end()) away.since = synced;
+  away.held = std::move(held);
 }
 
 void Graves::returned(const NodeId& node) { away_.erase(node); }
@@ -66,13 +81,15 @@ bool Graves::dead(const NodeId& node, std::string_view name, Generation generati
     if (inside && generation < p.before) return true;
   }
   const auto away = away_.find(node);
-  const Generation since = away == away_.end() ? Generation{} : away->second;
+  const Generation since = away == away_.end() ? Generation{} : away->second.since;
   return generation < forgotten_ && since < forgotten_;
 }
 
 uint64_t Graves::memory() const {
   constexpr uint64_t kEntry = 40, kOrder = 16;  // about
-  return graves_.size() * kEntry + order_.size() * kOrder;
+  uint64_t bytes = graves_.size() * kEntry + order_.size() * kOrder;
+  for (const auto& [node, away] : away_) bytes += away.held.size() * sizeof(uint64_t);
+  return bytes;
 }
 
 }  // namespace mc::store

@@ -1,7 +1,8 @@
 // What must not come back: a node that was away (partitioned, stopped, its disk unplugged) returns
 // with what it held, of which some was removed or replaced meanwhile. A grave says that of one name
-// everything older than a generation is dead. Names are kept as hashes: that two are taken for one
-// costs a returning copy, never a wrong answer.
+// everything older than a generation is dead; there are graves only of names that somebody who is
+// away held when it left. Names are kept as hashes: that two are taken for one costs a returning
+// copy, never a wrong answer.
 //
 // Only so many graves are kept. Of those given up the newest generation is remembered, and a node
 // that was away since before it loses all that is older: it is not known any more what of it is
@@ -15,6 +16,8 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <utility>
+#include <vector>
 
 #include "base/units.h"
 
@@ -29,13 +32,16 @@ class Graves {
 
   // `name`: as disks know it (store/ssd/format.h).
   void bury(std::string_view name, Generation before);
+  // Whether somebody who is away held it.
+  bool held_away(std::string_view name) const;
   // Of an earlier master's, while there is room.
   void learn(uint64_t hash, Generation before);
   static uint64_t hash_of(std::string_view name);
   // Of all that starts with `prefix` in a tenant's `space`: its name and NUL, or nothing.
   void bury_prefix(const std::string& space, const std::string& prefix, Generation before);
-  // The node is gone; it had carried out all that was decided before `synced`.
-  void left(const NodeId& node, Generation synced);
+  // The node is gone, with what has these hashes; it had carried out all that was decided before
+  // `synced`.
+  void left(const NodeId& node, Generation synced, std::vector<uint64_t> held);
   void returned(const NodeId& node);  // and has told all that it holds
   // Whether what a node that mounts has of that name is dead.
   bool dead(const NodeId& node, std::string_view name, Generation generation) const;
@@ -45,6 +51,10 @@ class Graves {
 
  private:
   static constexpr size_t kAwayMax = 4096, kPrefixesMax = 1024;
+  struct Away {
+    Generation since;
+    std::vector<uint64_t> held;  // in order
+  };
   struct Prefix {
     size_t space = 0;  // bytes of it
     std::string start;
@@ -56,8 +66,8 @@ class Graves {
   std::unordered_map<uint64_t, Generation> graves_;
   std::deque<std::pair<uint64_t, Generation>> order_;  // of burial; a later one of a name counts
   std::deque<Prefix> prefixes_;
-  Generation forgotten_;               // the newest given up
-  std::map<NodeId, Generation> away_;  // since when
+  Generation forgotten_;  // the newest given up
+  std::map<NodeId, Away> away_;
 };
 
 }  // namespace mc::store

@@ -262,9 +262,11 @@ class Master {
   static std::pair<std::string, ObjectKey> parts_of(const std::string& disk_name);
   bool stays_on_disk(uint16_t tenant, std::string_view key) const;
   bool refused(const NodeId& node, const TierObject& object);
-  void bury(uint16_t tenant, std::string_view key, Generation before);
-  void bury_widely(uint16_t tenant, std::string_view key, Generation before);
-  bool anybody_away(Time now) const;
+  bool may_come_back(const std::string& disk_name, Time now) const;
+  void bury_widely(const std::string& disk_name, Generation before);
+  void bury_absent(const std::string& disk_name, Time now);
+  void mourn(const Member& node, std::vector<uint64_t> held);
+  bool strangers_away(Time now) const;
   bool on_disk(uint16_t tenant, std::string_view key) const;
   bool stored(uint16_t tenant, const ObjectKey& key) {
     return find_complete(tenant, key) != nullptr || on_disk(tenant, key);
@@ -281,7 +283,7 @@ class Master {
   void list_disks(Listed& reply, const List& m, uint16_t tenant, uint32_t limit) const;
   void stat_tier(ClusterStat& reply) const;
   bool evicting(const Object& object) const;
-  void remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t tenant);
+  void remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t tenant, Time now);
 
   void expire_leases(Time now);
   void expire_grants(Time now);

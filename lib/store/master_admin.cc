@@ -46,7 +46,8 @@ Result<RemovePrefixed> Master::handle(const RemovePrefix& m, Time now) {
   reply.epoch = epoch_;
   const uint16_t tenant = tenants_.find(m.tenant);
   const bool from_prefix = m.after < m.prefix || m.after.empty();
-  if (m.after.empty() && anybody_away(now) && tenant != Tenants::kNone)
+  if (m.after.empty() && (graves_.anybody_away() || strangers_away(now)) &&
+      tenant != Tenants::kNone)
     graves_.bury_prefix(disk_name(tenant, ""), m.prefix, next_generation());
   const Object* at = table_.after(tenant, from_prefix ? m.prefix : m.after, from_prefix);
   for (size_t n = 0; at != nullptr && at->key().starts_with(m.prefix); ++n) {
@@ -64,7 +65,7 @@ Result<RemovePrefixed> Master::handle(const RemovePrefix& m, Time now) {
     }
     at = table_.after(tenant, reply.last, false);
   }
-  if (!reply.more && tier_.any()) remove_disks(reply, m, tenant);
+  if (!reply.more && tier_.any()) remove_disks(reply, m, tenant, now);
   finish(now);
   return reply;
 }

@@ -107,7 +107,7 @@ void Master::adopt(Member& node, const Record& record, Time now) {
                       replica_count(*object) < kReplicasMax && !here;
     if (twin) return add_replica(*object, replica);
     if (object->bytes != record.bytes || object->checksum != record.checksum)
-      bury(*tenant, record.key, std::max(object->generation, record.generation));
+      graves_.bury(disk_name(*tenant, record.key), std::max(object->generation, record.generation));
     if (object->generation < record.generation) {
       release(*object, {});  // a later put of the same key
       object = nullptr;
@@ -151,25 +151,35 @@ Result<rpc::Empty> Master::handle(const ReportNode& m, Time now) {
   return rpc::Empty{};
 }
 
+// What a node that has gone may bring back one day.
+void Master::mourn(const Member& node, std::vector<uint64_t> held) {
+  const NodeId& name = node.ref.name;
+  // What it was told to do it may have done or not.
+  for (const PendingOrder& pending : node.orders) {
+    const std::string n = in_space(pending.order.record.tenant, pending.order.record.key);
+    held.push_back(Graves::hash_of(n));
+    if (pending.order.removed) bury_widely(n, pending.order.fence);
+  }
+  for (const auto& [until, resting] : resting_)
+    if (resting.node == name)
+      held.push_back(Graves::hash_of(in_space(resting.record.tenant, resting.record.key)));
+  for (const auto& [n, generation] : tier_.forgetting(name))
+    bury_widely(n, Generation{generation.n + 1});
+  tier_.each_name(name, [&](const std::string& n) { held.push_back(Graves::hash_of(n)); });
+  graves_.left(name, next_generation(), std::move(held));
+}
+
 // Costs O(ranges of the node).
 void Master::drop_node(const NodeId& name, Time now) {
   const std::unique_ptr<Member> node = members_.take(name);
   if (node == nullptr) return;
-  // What it was told to forget and has perhaps not.
-  for (const PendingOrder& pending : node->orders)
-    if (pending.order.removed)
-      bury_widely(tenants_.find(pending.order.record.tenant), pending.order.record.key,
-                  pending.order.fence);
-  for (const auto& [on_disk, generation] : tier_.forgetting(name)) {
-    const auto [tenant, key] = parts_of(on_disk);
-    bury_widely(tenants_.find(tenant), key, Generation{generation.n + 1});
-  }
-  graves_.left(name, next_generation());
+  std::vector<uint64_t> held;
   for (Id range = node->space.first(); range != kNoId; range = node->space.after(range)) {
     if (!node->space.taken(range) || node->space.owner(range) == kNoId) continue;
     Object& object = table_[node->space.owner(range)];
     node->space.set_owner(range, kNoId);
     if (take_replica(object, *node).node == nullptr) continue;  // another piece of it came first
+    held.push_back(Graves::hash_of(disk_name(object.tenant, object.key())));
     if (object.node != nullptr || object.state == ObjectState::kRecording) continue;
     if (object.state == ObjectState::kComplete)
       note(EventKind::kRemoved, object, now, "lost: its node is gone");
@@ -181,6 +191,7 @@ void Master::drop_node(const NodeId& name, Time now) {
       end_task(id, task, {Code::kUnavailable, "its target is gone"});
   }
   drains_.erase(name);
+  mourn(*node, std::move(held));
   tier_.drop(name, now);
   members_.fail_orders(*node, now);
   if (node->beat) node->beat(Beat{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, 0});

@@ -287,8 +287,10 @@ void Master::publish(Object& object, Time now, bool anew) {
   ++tenants_[object.tenant].objects;
   ++totals_.puts;
   if (anew) newest_ = object.self;
-  if (anew && anybody_away(now) && !on_disk(object.tenant, object.key()))
-    bury(object.tenant, object.key(), object.generation);
+  if (anew && (graves_.anybody_away() || strangers_away(now)))
+    if (const std::string name = disk_name(object.tenant, object.key());
+        may_come_back(name, now) && tier_.find(name) == nullptr)
+      graves_.bury(name, object.generation);
   enqueue(object);
   offload_early(object, now);
   note(EventKind::kStored, object, now);
@@ -325,15 +327,14 @@ void Master::handle(const Remove& m, Time now, Done<Outcomes> done) {
       answer = Outcome::of(key);
     } else if (object == nullptr && on_disk(tenant, m.keys[i])) {
       ++totals_.removed;
-      bury_widely(tenant, m.keys[i], next_generation());
+      bury_absent(disk_name(tenant, m.keys[i]), now);
       tier_.forget(disk_name(tenant, m.keys[i]), [gather] { gather->decided(); });
       continue;
     } else if (object == nullptr) {
       const auto whole = sure(1, now);
       answer = whole ? outcome(Code::kNotFound, strf("no key '%s'", shown(m.keys[i]).c_str()))
                      : Outcome::of(whole);
-      if (whole && anybody_away(now))
-        bury_widely(tenants_.get(m.tenant).value_or(0), m.keys[i], next_generation());
+      if (whole) bury_absent(in_space(m.tenant, m.keys[i]), now);
     } else if (answer = removable(*object, m.force, now); answer.ok()) {
       remove(*object, gather, now);
       continue;
@@ -357,7 +358,7 @@ Outcome Master::removable(const Object& object, bool force, Time now) const {
 
 void Master::remove(Object& object, const Outcoming& gather, Time now) {
   ++totals_.removed;
-  bury(object.tenant, object.key(), next_generation());
+  graves_.bury(disk_name(object.tenant, object.key()), next_generation());
   note(EventKind::kRemoved, object, now, "removed");
   if (on_disk(object.tenant, object.key()) || evicting(object)) {
     if (gather) gather->expect(1);

@@ -1,5 +1,6 @@
 // The SSD tier: what goes to the nodes' disks, when, and what is found there.
 #include <algorithm>
+#include <tuple>
 
 #include "store/master.h"
 
@@ -34,29 +35,37 @@ bool Master::stays_on_disk(uint16_t tenant, std::string_view key) const {
 
 // ---- what must not come back
 
-void Master::bury(uint16_t tenant, std::string_view key, Generation before) {
-  if (tenant != Tenants::kNone) graves_.bury(disk_name(tenant, key), before);
+// Somebody may come of whom it is not known what it brings.
+bool Master::strangers_away(Time now) const {
+  return rebuild_.missing() > 0 || !rebuild_.over(now);
 }
 
-// And for the next master too: two nodes remember it. What a node is told to forget it remembers
-// anyway.
-void Master::bury_widely(uint16_t tenant, std::string_view key, Generation before) {
-  if (tenant == Tenants::kNone) return;
-  bury(tenant, key, before);
+// Whether it is worth remembering that there is a newer content.
+bool Master::may_come_back(const std::string& name, Time now) const {
+  return strangers_away(now) || graves_.held_away(name);
+}
+
+// For the next master too: two nodes remember it. What a node is told to forget because it was
+// removed it remembers anyway.
+void Master::bury_widely(const std::string& name, Generation before) {
+  graves_.bury(name, before);
   Record record;
-  record.key = key;
-  if (tenant != 0) record.tenant = tenants_[tenant].name;
+  std::tie(record.tenant, record.key) = parts_of(name);
   size_t told = 0;
-  for (const auto& [name, node] : members_.all()) {
-    if (!node->ready || told == 2) continue;
-    members_.order(*node, OrderKind::kBury, record, before, {});
+  for (const auto& [node, member] : members_.all()) {
+    if (!member->ready || told == 2) continue;
+    members_.order(*member, OrderKind::kBury, record, before, {});
     ++told;
   }
 }
 
-// Somebody may yet come and bring what is not known here.
-bool Master::anybody_away(Time now) const {
-  return graves_.anybody_away() || rebuild_.missing() > 0 || !rebuild_.over(now);
+// Removed, where no node's memory held it that would remember that. Of others it is noted too, for
+// a node that an earlier master gave up is not known to be away.
+void Master::bury_absent(const std::string& name, Time now) {
+  if (may_come_back(name, now))
+    bury_widely(name, next_generation());
+  else
+    graves_.bury(name, next_generation());
 }
 
 // Of what lies on the disk of a node that mounts.
@@ -214,7 +223,7 @@ bool Master::evicting(const Object& object) const {
 }
 
 // Those of a prefix that only disks hold; again for what is left when there are very many.
-void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t tenant) {
+void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t tenant, Time now) {
   constexpr size_t kAtOnce = 4096;
   if (tenant == Tenants::kNone) return;
   const std::string space = disk_name(tenant, "");
@@ -231,7 +240,7 @@ void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t
   for (const std::string& name : names) {
     ++reply.removed;
     ++totals_.removed;
-    bury_widely(tenant, parts_of(name).second, next_generation());
+    bury_absent(name, now);
     tier_.forget(name, {});
   }
 }

@@ -311,6 +311,14 @@ std::pair<uint64_t, uint64_t> Tier::held_by(const NodeId& node) const {
   return {h->second->names.size(), h->second->bytes};
 }
 
+void Tier::each_name(const NodeId& node, const std::function<void(const std::string&)>& f) const {
+  const auto h = holders_.find(node);
+  if (h == holders_.end()) return;
+  for (const std::string& name : h->second->names) f(name);
+  for (const auto& [name, offload] : offloads_)
+    if (offload.node == node) f(name);
+}
+
 std::vector<std::pair<std::string, Generation>> Tier::forgetting(const NodeId& node) const {
   std::vector<std::pair<std::string, Generation>> out;
   const auto h = holders_.find(node);

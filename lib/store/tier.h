@@ -85,6 +85,8 @@ class Tier {
   std::vector<std::string> names_after(const NodeId& node, const std::string& after,
                                        size_t limit) const;  // of what its disk has, in order
   std::pair<uint64_t, uint64_t> held_by(const NodeId& node) const;  // objects and bytes
+  // All that its disk has, and may have: what is being written there too.
+  void each_name(const NodeId& node, const std::function<void(const std::string&)>& f) const;
   std::vector<std::pair<std::string, Generation>> forgetting(const NodeId& node) const;
   bool empty(const NodeId& node) const;  // and it has forgotten all that it was to
   bool bring(const NodeId& node, const std::string& name);

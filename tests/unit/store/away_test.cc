@@ -99,8 +99,8 @@ TEST_CASE("a grave is for what is older, and one given up kills what was away si
   CHECK(g.dead("n", "k", Generation{9}));
   CHECK_FALSE(g.dead("n", "k", Generation{10}));
   CHECK_FALSE(g.dead("n", "other", Generation{1}));
-  g.left("old", Generation{5});
-  g.left("new", Generation{50});
+  g.left("old", Generation{5}, {Graves::hash_of("k")});
+  g.left("new", Generation{50}, {});
   g.bury_prefix("", "a/", Generation{20});
   g.bury_prefix(std::string("t\0", 2), "", Generation{20});
   CHECK(g.dead("n", "a/1", Generation{19}));
@@ -113,8 +113,12 @@ TEST_CASE("a grave is for what is older, and one given up kills what was away si
   CHECK(g.dead("old", "y", Generation{9}));
   CHECK_FALSE(g.dead("old", "y", Generation{10}));
   CHECK_FALSE(g.dead("new", "y", Generation{9}));
-  g.left("new", Generation{60});
+  g.left("new", Generation{60}, {Graves::hash_of("z")});
+  CHECK(g.held_away("k"));
+  CHECK(g.held_away("z"));
+  CHECK_FALSE(g.held_away("y"));
   g.returned("old");
+  CHECK_FALSE(g.held_away("k"));
   CHECK(g.anybody_away());
 }
 
