@@ -138,7 +138,8 @@ void Client::wait_moved(xfer::BatchId batch, size_t requests, uint64_t total,
 Result<xfer::SegmentHandle> Client::segment_of(const NodeRef& node, Opened& opened, Time deadline) {
   const auto it = opened.find(node.control);
   if (it != opened.end()) return it->second;
-  auto segment = engine_.open_segment(node.control, std::min(left(deadline), kAttempt));
+  auto segment =
+      engine_.open_segment(node.control, std::min(left(deadline), kAttempt), node.generation);
   if (!segment) report(node);
   opened.emplace(node.control, segment);
   return segment;

@@ -107,7 +107,8 @@ void Copier::run() {
 }
 
 Result<> Copier::make(const Order& order) {
-  MC_TRY(const auto source, engine_.open_segment(order.from.control, std::min(budget_, kOpen)));
+  MC_TRY(const auto source,
+         engine_.open_segment(order.from.control, std::min(budget_, kOpen), order.from.generation));
   MC_TRY_(read(order, source));
   return check(order);
 }

@@ -86,9 +86,10 @@ Master::Tried Master::start_put(ParkedPut& put, uint16_t tenant, size_t i, bool 
     answer.outcome = known(*object, now);
     if (!answer.outcome.ok()) return Tried::kAnswered;
     abandon(*object, now);
-  } else if (!m.promote && on_disk(tenant, want.key)) {
-    answer.outcome =
-        outcome(Code::kExists, strf("key '%s' is stored already", shown(want.key).c_str()));
+  } else if (m.promote != on_disk(tenant, want.key)) {
+    answer.outcome = outcome(m.promote ? Code::kNotFound : Code::kExists,
+                             strf("key '%s' is %s", shown(want.key).c_str(),
+                                  m.promote ? "on no disk any more" : "stored already"));
     return Tried::kAnswered;
   }
   if (!admitted(m, want.bytes)) {
@@ -128,16 +129,16 @@ Master::Tried Master::start_put(ParkedPut& put, uint16_t tenant, size_t i, bool 
   Object& object = table_.insert(tenant, want.key);
   object.bytes = want.bytes;
   object.until = now;
+  object.promoted = m.promote;
   writing_.push_back(object.self);
   const Generation generation = next_generation();
   for (Replica& r : at) {
     r.generation = generation;
     add_replica(object, r);
   }
-  const auto cls = static_cast<ObjectClass>(m.cls);
-  const auto pin = static_cast<Pin>(m.pin);
   if (m.cls != 0 || m.pin != 0 || !m.group.empty())
-    set_config(object, cls, pin, m.ttl_ms == 0 ? Time::max() : now + ttl_of(m.ttl_ms), m.group);
+    set_config(object, static_cast<ObjectClass>(m.cls), static_cast<Pin>(m.pin),
+               m.ttl_ms == 0 ? Time::max() : now + ttl_of(m.ttl_ms), m.group);
   answer.generation = generation;
   for (const Replica& r : at)
     answer.places.push_back(place_of(object, r, put.reply.nodes, put.named));
@@ -226,6 +227,13 @@ void Master::handle(const PutEnd& m, Time now, Done<Outcomes> done) {
   finish(now);
 }
 
+// What is promoted off a disk must be there still, or it was removed meanwhile.
+bool Master::still_true(const Object& object) const {
+  if (!object.promoted) return true;
+  const Tier::OnDisk* disk = tier_.find(disk_name(object.tenant, object.key()));
+  return disk != nullptr && disk->bytes == object.bytes && disk->checksum == object.checksum;
+}
+
 void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& gather, size_t item) {
   Object* object = table_.find(tenant, claim.key);
   const auto decided = [&](Outcome o) {
@@ -246,8 +254,13 @@ void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& ga
       return;
     case ObjectState::kWriting: break;
   }
-  writing_.erase(object->self);
   object->checksum = claim.checksum;
+  if (!still_true(*object)) {
+    release(*object, {});
+    return decided(outcome(Code::kStale, strf("put of '%s': removed from the disk meanwhile",
+                                              shown(claim.key).c_str())));
+  }
+  writing_.erase(object->self);
   object->state = ObjectState::kRecording;
   Recording& recording = recording_[object->self];
   recording.open = static_cast<uint32_t>(replica_count(*object));
@@ -270,6 +283,10 @@ void Master::recorded(Id id, const Record& record, Time now) {
     erase(object);
     answer = outcome(Code::kUnavailable, strf("put of '%s': its node is gone: put it again",
                                               shown(record.key).c_str()));
+  } else if (!still_true(object)) {
+    release(object, {}, true);
+    answer = outcome(Code::kStale, strf("put of '%s': removed from the disk meanwhile",
+                                        shown(record.key).c_str()));
   } else {
     publish(object, now, true);
   }

@@ -57,7 +57,7 @@ struct Object {
   ObjectClass cls = ObjectClass::kNormal;
   Pin pin = Pin::kNone;
   bool queued : 1 = false, leased : 1 = false, visited : 1 = false;
-  bool more_replicas : 1 = false, extras : 1 = false;
+  bool more_replicas : 1 = false, extras : 1 = false, promoted : 1 = false;
 
   std::string_view key() const { return {key_data, key_bytes}; }
   Id& spare() { return chain; }

@@ -352,8 +352,9 @@ SegmentDescriptor Engine::describe() const { return impl_->describe(); }
 Generation Engine::generation() const { return impl_->registry->generation(); }
 const std::vector<std::string>& Engine::data_addresses() const { return impl_->data; }
 
-Result<SegmentHandle> Engine::open_segment(const std::string& control, Duration budget) {
-  return impl_->open_by_address(control, budget);
+Result<SegmentHandle> Engine::open_segment(const std::string& control, Duration budget,
+                                           Generation expected) {
+  return impl_->open_by_address(control, budget, expected);
 }
 Result<SegmentHandle> Engine::open_segment(const SegmentDescriptor& descriptor,
                                            const std::string& control) {

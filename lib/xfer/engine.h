@@ -112,7 +112,9 @@ class Engine {
   // ---- peers
   // Asks the owner at its control address ("host:port"); blocks up to `budget`. Cached by address;
   // refreshed once by the engine itself when its generation moves.
-  Result<SegmentHandle> open_segment(const std::string& control_address, Duration budget);
+  // `expected`: the generation it must have; kStale when another process answers there by now.
+  Result<SegmentHandle> open_segment(const std::string& control_address, Duration budget,
+                                     Generation expected = {});
   // For callers that fetched the descriptor themselves (loops must not block). `control_address`
   // may be empty; then a stale segment is the caller's to refresh by calling this again: a newer
   // generation of the same node replaces the old under the same handle.

@@ -71,7 +71,8 @@ struct Engine::Impl final : Sink {
   SegmentDescriptor describe() const;
   Result<PeerPtr> make_peer(SegmentDescriptor descriptor, const std::string& control = {}) const;
   Result<SegmentHandle> open(const SegmentDescriptor& descriptor, const std::string& control);
-  Result<SegmentHandle> open_by_address(const std::string& control, Duration budget);
+  Result<SegmentHandle> open_by_address(const std::string& control, Duration budget,
+                                        Generation expected);
   Result<SegmentDescriptor> fetch(const std::string& control, Duration budget) const;
   void close(SegmentHandle segment);
   Result<PeerPtr> peer_of(SegmentHandle segment) MC_REQUIRES(mutex);

@@ -126,13 +126,26 @@ Result<SegmentDescriptor> Engine::Impl::fetch(const std::string& control, Durati
   return client->call(DescribeSegment{options.node}, budget);
 }
 
-Result<SegmentHandle> Engine::Impl::open_by_address(const std::string& control, Duration budget) {
+// An address outlives its process: what was opened there may be somebody else's by now, or have
+// moved to another address.
+Result<SegmentHandle> Engine::Impl::open_by_address(const std::string& control, Duration budget,
+                                                    Generation expected) {
   {
     Lock lock(mutex);
-    auto it = by_address.find(control);
-    if (it != by_address.end() && segments[it->second].peer != nullptr) return it->second;
+    const auto it = by_address.find(control);
+    if (it != by_address.end()) {
+      const Open& o = segments[it->second];
+      if (o.peer != nullptr && o.control == control &&
+          (!expected || o.peer->descriptor.generation == expected))
+        return it->second;
+    }
   }
   MC_TRY(const SegmentDescriptor d, fetch(control, budget));
+  if (expected && d.generation != expected)
+    return fail(Code::kStale,
+                "segment at %s: another process answers there: generation %llu, not %llu",
+                control.c_str(), static_cast<unsigned long long>(d.generation.n),
+                static_cast<unsigned long long>(expected.n));
   return open(d, control);
 }
 
