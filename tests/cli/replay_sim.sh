@@ -1,3 +1,4 @@
+#!/usr/bin/env bash
 # mc-replay sim: one run, sweeps, gates, files, and what is refused.
 . "$(dirname "$0")/../common.inc"
 replay=$MC_BIN/mc-replay
