@@ -2,6 +2,8 @@
 #include <poll.h>
 #include <unistd.h>
 
+#include <cmath>
+
 #include "base/json.h"
 #include "cmd/mc-store/verbs.h"
 #include "store/messages.h"
@@ -82,7 +84,7 @@ std::string json_view(const ClusterStat& s, const Rates& r) {
 std::string bar(uint64_t used, uint64_t capacity) {
   constexpr size_t kWidth = 20;
   const double share = capacity > 0 ? static_cast<double>(used) / static_cast<double>(capacity) : 0;
-  const size_t full = std::min(kWidth, static_cast<size_t>(share * kWidth + 0.5));
+  const size_t full = std::min(kWidth, static_cast<size_t>(std::lround(share * kWidth)));
   return "[" + std::string(full, '#') + std::string(kWidth - full, '-') +
          strf("] %3.0f%%", 100 * share);
 }

@@ -48,10 +48,11 @@ Result<Tensor> read_entry(const Json& entry, std::span<const std::byte> data) {
   const auto elements = element_count(t.shape);
   if (!elements) return fail(Code::kCorrupt, "shape %s is too large", shape_text(t.shape).c_str());
   const uint64_t bytes = offsets[1] - offsets[0];
-  if (t.type && *elements * size_of(*t.type) != bytes)
+  const uint64_t want = t.type ? *elements * size_of(*t.type) : bytes;
+  if (want != bytes)
     return fail(Code::kCorrupt, "%s of %s takes %llu bytes, data_offsets hold %llu",
-                shape_text(t.shape).c_str(), t.type_text.c_str(),
-                static_cast<ull>(*elements * size_of(*t.type)), static_cast<ull>(bytes));
+                shape_text(t.shape).c_str(), t.type_text.c_str(), static_cast<ull>(want),
+                static_cast<ull>(bytes));
   t.bytes = data.subspan(offsets[0], bytes);
   return t;
 }
