@@ -152,16 +152,15 @@ int Program::main(int argc, char** argv) {
   }
   p.app.set_version_flag("--version", name_ + " " + MC_VERSION);
   p.app.add_option("--completion", "print a completion script (bash)")->type_name("SHELL");
-  p.app.require_subcommand(verbs_.empty() ? 0 : 1);
-  if (verbs_.empty()) {
+  p.app.require_subcommand(body_ ? 0 : 1, 1);
+  if (body_) {
     fit(*this, p.app, p, common, 0);
   } else {
     p.apps.push_back(&p.app);
     p.app.footer(footer(*this));
-    for (size_t i = 0; i < verbs_.size(); ++i)
-      fit(*verbs_[i], *p.app.add_subcommand(verbs_[i]->name_, verbs_[i]->summary_), p, common,
-          i + 1);
   }
+  for (size_t i = 0; i < verbs_.size(); ++i)
+    fit(*verbs_[i], *p.app.add_subcommand(verbs_[i]->name_, verbs_[i]->summary_), p, common, i + 1);
   try {
     p.app.parse(argc, argv);
   } catch (const CLI::CallForHelp&) {
@@ -175,7 +174,7 @@ int Program::main(int argc, char** argv) {
     return 2;
   }
   size_t chosen = 0;
-  for (size_t i = 1; i < p.apps.size() && !verbs_.empty(); ++i)
+  for (size_t i = 1; i < p.apps.size(); ++i)
     if (p.apps[i]->parsed()) chosen = i;
   Verb& verb = chosen == 0 ? *this : *verbs_[chosen - 1];
   Collected& collected = p.collected[chosen];

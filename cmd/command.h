@@ -11,7 +11,8 @@
 //     return program.main(argc, argv);
 //   }
 //
-// A program with verbs adds Verbs instead (see Program::verb). Values come from flags, then the
+// A program with verbs adds Verbs (see Program::verb); with a body of its own it runs without one
+// too. Values come from flags, then the
 // environment (MC_<PROGRAM>_<NAME>, or MC_<NAME> for the options common to all programs), then the
 // JSON file (--config), then defaults.
 //

@@ -46,8 +46,8 @@ std::string Program::completion() const {
   std::string function = "_" + name_;
   std::replace(function.begin(), function.end(), '-', '_');
   std::string out = function + "() {\n  local words=\"";
-  if (verbs_.empty()) out += "--help --version" + flag_words(list_) + common;
-  for (const auto& v : verbs_) out += v->name_ + " ";
+  if (body_) out += "--help --version" + flag_words(list_) + common;
+  for (const auto& v : verbs_) out += " " + v->name_;
   out += "\"\n";
   if (!verbs_.empty()) {
     out += "  case \"${COMP_WORDS[1]}\" in\n";
@@ -98,16 +98,18 @@ std::string Program::statuses(const std::vector<const Verb*>& verbs) {
 
 std::string Program::man_page() const {
   std::vector<const Verb*> verbs;
-  if (verbs_.empty()) verbs.push_back(this);
+  if (body_) verbs.push_back(this);
   for (const auto& v : verbs_) verbs.push_back(v.get());
   std::string upper = name_;
   for (char& c : upper) c = static_cast<char>(std::toupper(c));
   std::string out = ".TH " + roff(upper) + " 1 \"\" \"mc " MC_VERSION "\" \"mc manual\"\n";
   out += ".SH NAME\n" + roff(name_) + " \\- " + roff(summary_) + "\n.SH SYNOPSIS\n";
   for (const Verb* v : verbs) out += synopsis(*v);
-  out += verbs_.empty() ? ".SH OPTIONS\n" : ".SH VERBS\n";
+  if (body_) out += ".SH OPTIONS\n" + details(*this);
+  if (!verbs_.empty()) out += ".SH VERBS\n";
   for (const Verb* v : verbs) {
-    if (v != this) out += ".SS \"" + roff(v->name_ + ": " + v->summary_) + "\"\n";
+    if (v == this) continue;
+    out += ".SS \"" + roff(v->name_ + ": " + v->summary_) + "\"\n";
     out += details(*v);
   }
   out += ".SH COMMON OPTIONS\n" + table(Common().list);
@@ -120,7 +122,7 @@ std::string Program::man_page() const {
   out += ".SH EXIT STATUS\n" + statuses(verbs) + ".SH EXAMPLES\n";
   for (const Verb* v : verbs)
     for (const auto& e : v->examples_) out += tagged("\\fB" + roff(e.command) + "\\fR", e.what);
-  if (!verbs_.empty())
+  if (!body_)
     for (const auto& e : examples_) out += tagged("\\fB" + roff(e.command) + "\\fR", e.what);
   out += ".SH FILES\n" + tagged("\\fI/usr/local/share/mc/configs/" + roff(name_) + ".json\\fR",
                                 "A commented file for --config, one key for each option");

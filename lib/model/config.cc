@@ -238,7 +238,7 @@ std::vector<double> rope_frequencies(const Rope& rope, uint32_t head_dim) {
           1.0);
       speed *= keep + (1 - keep) / rope.factor;
     }
-    speeds[j] = speed;
+    speeds[j] = j < rope.divisors.size() ? speed / rope.divisors[j] : speed;
   }
   return speeds;
 }

@@ -24,6 +24,7 @@ struct Rope {
   double factor = 1;
   double low_freq_factor = 1, high_freq_factor = 4;  // of kLlama3
   uint64_t original_context = 8192;                  // of kLlama3
+  std::vector<double> divisors{};                    // of each pair's speed; empty: none
 };
 
 struct ModelConfig {

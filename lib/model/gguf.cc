@@ -151,14 +151,8 @@ Result<Entry> read_entry(Reader& in) {
   return e;
 }
 
-template <class T>
-const T* get(const Gguf& file, const std::string& key) {
-  const auto it = file.metadata.find(key);
-  return it == file.metadata.end() ? nullptr : std::get_if<T>(&it->second);
-}
-
 Result<uint64_t> whole(const Gguf& file, const std::string& key, uint64_t fallback, uint64_t most) {
-  const int64_t* found = get<int64_t>(file, key);
+  const int64_t* found = gguf_value<int64_t>(file, key);
   if (found == nullptr && (fallback == 0 || file.metadata.contains(key)))
     return fail(Code::kInvalid, "'%s' is missing, or no whole number", key.c_str());
   const int64_t n = found == nullptr ? static_cast<int64_t>(fallback) : *found;
@@ -198,6 +192,37 @@ Result<Tensors> read_tensors(Reader& in, std::span<const std::byte> file, uint64
   return tensors;
 }
 
+// How positions turn: all of a head's dimensions, with divisors in a tensor where there is one.
+Result<> scaling(const Gguf& g, uint64_t turned, ModelConfig& c) {
+  const std::string* kind = gguf_value<std::string>(g, "llama.rope.scaling.type");
+  const bool linear = kind != nullptr && *kind == "linear";
+  if (turned != c.head_dim || (kind != nullptr && *kind != "none" && !linear))
+    return fail(Code::kUnsupported,
+                "RoPE over %llu of %u dimensions, scaling '%s': want all, none "
+                "or linear",
+                static_cast<ull>(turned), c.head_dim,
+                kind == nullptr ? "none" : shown(*kind).c_str());
+  if (linear) {
+    const double* factor = gguf_value<double>(g, "llama.rope.scaling.factor");
+    if (factor == nullptr || !(*factor > 0))
+      return fail(Code::kInvalid, "'llama.rope.scaling.factor' is missing, or not above 0");
+    c.rope.scaling = RopeScaling::kLinear;
+    c.rope.factor = *factor;
+  }
+  const auto it = g.tensors.find("rope_freqs.weight");
+  if (it == g.tensors.end()) return {};
+  const Tensor& t = it->second;
+  if (t.type != DType::kF32 || t.shape != std::vector<uint64_t>{c.head_dim / 2})
+    return fail(Code::kInvalid, "tensor 'rope_freqs.weight' is %s %s, want f32 [%u]",
+                t.type_text.c_str(), shape_text(t.shape).c_str(), c.head_dim / 2);
+  std::vector<float> divisors(c.head_dim / 2);
+  to_floats(DType::kF32, t.bytes.data(), divisors.data(), divisors.size());
+  for (const float d : divisors)
+    if (!(d > 0)) return fail(Code::kInvalid, "tensor 'rope_freqs.weight' holds %g", double{d});
+  c.rope.divisors.assign(divisors.begin(), divisors.end());
+  return {};
+}
+
 }  // namespace
 
 Result<Gguf> parse_gguf(std::span<const std::byte> file) {
@@ -224,13 +249,13 @@ Result<Gguf> parse_gguf(std::span<const std::byte> file) {
 }
 
 Result<ModelConfig> gguf_config(const Gguf& g) {
-  const std::string* kind = get<std::string>(g, "general.architecture");
+  const std::string* kind = gguf_value<std::string>(g, "general.architecture");
   if (kind == nullptr || *kind != "llama")
     return fail(Code::kUnsupported, "architecture '%s': want llama",
                 kind == nullptr ? "" : shown(*kind).c_str());
   const auto key = [](const char* name) { return std::string("llama.") + name; };
   ModelConfig c;
-  const auto* pieces = get<std::vector<std::string>>(g, "tokenizer.ggml.tokens");
+  const auto* pieces = gguf_value<std::vector<std::string>>(g, "tokenizer.ggml.tokens");
   MC_TRY_(small(g, key("vocab_size"), pieces == nullptr ? 0 : pieces->size(), 1u << 24, c.vocab));
   MC_TRY_(small(g, key("embedding_length"), 0, 1u << 20, c.hidden));
   MC_TRY_(small(g, key("feed_forward_length"), 0, 1u << 22, c.intermediate));
@@ -241,20 +266,16 @@ Result<ModelConfig> gguf_config(const Gguf& g) {
       small(g, key("attention.key_length"), std::max(1u, c.hidden / c.heads), 1024, c.head_dim));
   MC_TRY(c.context_max, whole(g, key("context_length"), 0, uint64_t{1} << 30));
   MC_TRY(const uint64_t turned, whole(g, key("rope.dimension_count"), c.head_dim, 1024));
-  const std::string* scaling = get<std::string>(g, key("rope.scaling.type"));
-  if (turned != c.head_dim || g.tensors.contains("rope_freqs.weight") ||
-      (scaling != nullptr && *scaling != "none"))
-    return fail(Code::kUnsupported, "RoPE over %llu of %u dimensions%s: want all, unscaled",
-                static_cast<ull>(turned), c.head_dim, scaling ? ", scaled" : "");
-  if (const double* theta = get<double>(g, key("rope.freq_base"))) c.rope.theta = *theta;
-  if (const double* eps = get<double>(g, key("attention.layer_norm_rms_epsilon")))
+  MC_TRY_(scaling(g, turned, c));
+  if (const double* theta = gguf_value<double>(g, key("rope.freq_base"))) c.rope.theta = *theta;
+  if (const double* eps = gguf_value<double>(g, key("attention.layer_norm_rms_epsilon")))
     c.norm_eps = *eps;
   if (!(c.rope.theta > 0) || !(c.norm_eps > 0))
     return fail(Code::kInvalid, "RoPE base %g and epsilon %g: want both above 0", c.rope.theta,
                 c.norm_eps);
   c.tied = !g.tensors.contains("output.weight");
   const auto token = [&](const char* name) -> int32_t {
-    const int64_t* id = get<int64_t>(g, std::string("tokenizer.ggml.") + name);
+    const int64_t* id = gguf_value<int64_t>(g, std::string("tokenizer.ggml.") + name);
     return id != nullptr && *id >= 0 && *id < c.vocab ? static_cast<int32_t>(*id) : -1;
   };
   c.bos = token("bos_token_id");
@@ -262,29 +283,6 @@ Result<ModelConfig> gguf_config(const Gguf& g) {
     if (const int32_t id = token(name); id >= 0) c.eos.push_back(id);
   MC_TRY_(check_config(c));
   return c;
-}
-
-Result<Tokenizer> gguf_tokenizer(const Gguf& g) {
-  const std::string* kind = get<std::string>(g, "tokenizer.ggml.model");
-  if (kind == nullptr || *kind != "llama")
-    return fail(Code::kUnsupported, "a tokenizer of kind '%s': want llama",
-                kind == nullptr ? "" : shown(*kind).c_str());
-  const auto* texts = get<std::vector<std::string>>(g, "tokenizer.ggml.tokens");
-  const auto* scores = get<std::vector<double>>(g, "tokenizer.ggml.scores");
-  const auto* kinds = get<std::vector<int64_t>>(g, "tokenizer.ggml.token_type");
-  if (texts == nullptr || scores == nullptr || kinds == nullptr ||
-      texts->size() != scores->size() || texts->size() != kinds->size())
-    return fail(Code::kInvalid, "tokens, scores and types of the tokenizer are not of one length");
-  std::vector<Tokenizer::Piece> pieces;
-  for (size_t i = 0; i < texts->size(); ++i)
-    pieces.push_back(
-        {(*texts)[i], static_cast<float>((*scores)[i]), static_cast<uint64_t>((*kinds)[i])});
-  const bool* begins = get<bool>(g, "tokenizer.ggml.add_bos_token");
-  const bool* space = get<bool>(g, "tokenizer.ggml.add_space_prefix");
-  const int64_t* bos = get<int64_t>(g, "tokenizer.ggml.bos_token_id");
-  const bool with_bos = bos != nullptr && (begins == nullptr || *begins);
-  return Tokenizer::scored_pieces(std::move(pieces), with_bos ? *bos : -1,
-                                  space == nullptr || *space);
 }
 
 }  // namespace mc::model

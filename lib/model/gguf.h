@@ -11,9 +11,9 @@
 #include <variant>
 #include <vector>
 
+#include "model/chat.h"
 #include "model/config.h"
 #include "model/tensors.h"
-#include "model/tokenizer.h"
 
 namespace mc::model {
 
@@ -30,5 +30,13 @@ Result<Gguf> parse_gguf(std::span<const std::byte> file);
 // The configuration and the tokenizer that the metadata of a `llama` file describe.
 Result<ModelConfig> gguf_config(const Gguf& file);
 Result<Tokenizer> gguf_tokenizer(const Gguf& file);
+ChatTemplate gguf_chat(const Gguf& file);
+
+// A value of the metadata; nullptr: there is none of this key and type.
+template <class T>
+const T* gguf_value(const Gguf& file, const std::string& key) {
+  const auto it = file.metadata.find(key);
+  return it == file.metadata.end() ? nullptr : std::get_if<T>(&it->second);
+}
 
 }  // namespace mc::model

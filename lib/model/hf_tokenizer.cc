@@ -50,6 +50,10 @@ class HfReader {
     t_.joins_by_parts_ = true;
     t_.fuse_unknown_ = flag(*model, "fuse_unk", false);
     t_.whole_words_ = flag(*model, "ignore_merges", false);
+    for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"})
+      if (!text_of(*model, affix).empty())
+        return fail(Code::kUnsupported, "'%s' is '%s': want none", affix,
+                    shown(text_of(*model, affix)).c_str());
     MC_TRY_(normalize(member(file, "normalizer")));
     MC_TRY_(pre_tokenize(member(file, "pre_tokenizer")));
     MC_TRY_(vocabulary(*model, member(file, "added_tokens")));
@@ -68,6 +72,8 @@ class HfReader {
       else if (type == "Replace" && pattern != nullptr && text_of(*pattern, "String") == " " &&
                text_of(*step, "content") == kSpaceMark)
         t_.mark_spaces_ = true;
+      else if (type == "NFC")
+        t_.compose_ = true;
       else
         return fail(Code::kUnsupported, "normalizer %s", shown(dump_json(*step)).c_str());
     }
@@ -75,20 +81,53 @@ class HfReader {
   }
 
   Result<> pre_tokenize(const Json* pre) {
-    for (const Json* step : steps(pre, "pretokenizers")) {
-      const std::string type = text_of(*step, "type");
-      if (type == "ByteLevel" && !flag(*step, "use_regex", true) &&
-          !flag(*step, "add_prefix_space", true))
-        t_.byte_level_ = true;
-      else
+    for (const Json* step : steps(pre, "pretokenizers"))
+      if (!pre_step(*step))
         return fail(Code::kUnsupported, "pre-tokenizer %s", shown(dump_json(*step)).c_str());
-    }
     return {};
+  }
+
+  bool pre_step(const Json& step) {  // false: not done here
+    const std::string type = text_of(step, "type");
+    if (t_.byte_level_) return false;  // what follows would see letters for bytes
+    if (type == "ByteLevel") {
+      t_.byte_level_ = true;
+      t_.prefix_space_ = t_.prefix_bare_ = flag(step, "add_prefix_space", true);
+      if (t_.prefix_space_ && !t_.splits_.empty()) return false;  // a space before each piece
+      if (flag(step, "use_regex", true)) t_.splits_.push_back(Split::kGpt2);
+      return true;
+    }
+    if (type == "Digits") {
+      t_.splits_.push_back(flag(step, "individual_digits", false) ? Split::kDigits
+                                                                  : Split::kDigitRuns);
+      return true;
+    }
+    if (type == "Metaspace") return metaspace(step);
+    if (type != "Split") return false;
+    const Json* pattern = member(step, "pattern");
+    const auto known = split_of_pattern(pattern == nullptr ? "" : text_of(*pattern, "Regex"));
+    // The pieces are all of the text: what is kept of it is the same either way.
+    const bool inverted = flag(step, "invert", false);
+    if (!known || text_of(step, "behavior") != (inverted ? "Removed" : "Isolated")) return false;
+    t_.splits_.push_back(*known);
+    return true;
+  }
+
+  bool metaspace(const Json& step) {
+    const std::string scheme =
+        flag(step, "add_prefix_space", true) ? text_of(step, "prepend_scheme") : "never";
+    if (text_of(step, "replacement") != kSpaceMark || t_.prefix_space_ || t_.mark_spaces_)
+      return false;
+    t_.mark_spaces_ = true;
+    t_.prefix_space_ = t_.prefix_bare_ = scheme != "never";
+    t_.prefix_first_ = scheme == "first";
+    if (flag(step, "split", true)) t_.splits_.push_back(Split::kMarkedWords);
+    return true;
   }
 
   Result<> vocabulary(const Json& model, const Json* added) {
     std::vector<std::pair<uint64_t, std::string>> ids;
-    std::vector<std::string> specials;
+    std::vector<std::string> specials, found;  // special; found in texts
     const Json* vocab = member(model, "vocab");
     if (vocab == nullptr || !vocab->is_object())
       return fail(Code::kInvalid, "'vocab' is not an object of pieces");
@@ -102,7 +141,7 @@ class HfReader {
         MC_TRY(const uint64_t id, get_uint(token, "id"));
         MC_TRY(const std::string content, get_string(token, "content"));
         ids.emplace_back(id, content);
-        if (flag(token, "special", false)) specials.push_back(content);
+        (flag(token, "special", false) ? specials : found).push_back(content);
       }
     }
     std::sort(ids.begin(), ids.end());
@@ -119,7 +158,18 @@ class HfReader {
                     shown(piece).c_str());
       add(piece, std::binary_search(specials.begin(), specials.end(), piece), bytes);
     }
+    for (const std::string& piece : found) find_in_texts(piece);
     return {};
+  }
+
+  void find_in_texts(const std::string& piece) {
+    const int32_t id = t_.ids_.at(piece);
+    if (piece.empty() || t_.special(id)) return;
+    auto& list = t_.added_[piece[0]];
+    list.push_back(id);
+    std::sort(list.begin(), list.end(), [this](int32_t a, int32_t b) {
+      return t_.pieces_[static_cast<size_t>(a)].size() > t_.pieces_[static_cast<size_t>(b)].size();
+    });
   }
 
   void add(const std::string& piece, bool special, bool byte_fallback) {

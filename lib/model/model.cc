@@ -36,8 +36,9 @@ Result<ModelFiles> open_folder(const std::string& folder) {
   config->name = name_of(folder);
   MC_TRY(Tokenizer tokenizer, Tokenizer::open(folder, config->vocab));
   MC_TRY(TensorSet tensors, open_safetensors(folder));
+  MC_TRY(const ChatTemplate chat, chat_of_folder(folder));
   return ModelFiles{std::move(*config), std::move(tokenizer), std::move(tensors),
-                    Naming::kHuggingFace};
+                    Naming::kHuggingFace, chat};
 }
 
 bool is_gguf(const std::string& name) { return name.ends_with(".gguf"); }
@@ -50,8 +51,12 @@ Result<ModelFiles> open_gguf(const std::string& path) {
     MC_TRY(ModelConfig config, gguf_config(g));
     MC_TRY(Tokenizer tokenizer, gguf_tokenizer(g));
     config.name = name_of(path);
-    return ModelFiles{
-        std::move(config), std::move(tokenizer), {std::move(g.tensors), {file}}, Naming::kGguf};
+    const ChatTemplate chat = gguf_chat(g);
+    return ModelFiles{std::move(config),
+                      std::move(tokenizer),
+                      {std::move(g.tensors), {file}},
+                      Naming::kGguf,
+                      chat};
   };
   auto files = read();
   if (!files) return fail(files.error().code, "%s: %s", path.c_str(), files.error().what.c_str());
@@ -72,6 +77,7 @@ uint64_t ModelFiles::digest() const {
       c.rope.factor, c.rope.low_freq_factor, c.rope.high_freq_factor,
       static_cast<unsigned long long>(c.rope.original_context), c.tied ? 1 : 0);
   uint64_t digest = xxh3(text);
+  for (const double divisor : c.rope.divisors) digest = xxh3(strf("%.9g", divisor), digest);
   for (const auto& [name, t] : tensors.tensors) {
     const size_t n = std::min(kSample, t.bytes.size());
     digest = xxh3(name + t.type_text + shape_text(t.shape), digest);
@@ -88,7 +94,7 @@ bool has_weights(const std::string& name) {
 
 Result<ModelFiles> open_model(const std::string& name) {
   if (name == "tiny") {
-    ModelFiles files{tiny_config(), Tokenizer::bytes_only(tiny_config().vocab), {}, {}};
+    ModelFiles files{tiny_config(), Tokenizer::bytes_only(tiny_config().vocab), {}, {}, {}};
     return files;
   }
   if (is_gguf(name)) return open_gguf(name);

@@ -6,6 +6,7 @@
 #pragma once
 #include <string>
 
+#include "model/chat.h"
 #include "model/tokenizer.h"
 #include "model/weights.h"
 
@@ -16,6 +17,7 @@ struct ModelFiles {
   Tokenizer tokenizer;
   TensorSet tensors;  // empty: the built-in one
   Naming naming = Naming::kHuggingFace;
+  ChatTemplate chat = ChatTemplate::kPlain;
 
   DType weight_type() const;  // in memory
   // Of the configuration, the tensors' names, shapes and a sample of their content: equal for equal

@@ -6,6 +6,7 @@
 #include "base/json.h"
 #include "model/mapped_file.h"
 #include "model/text.h"
+#include "model/unicode.h"
 
 namespace mc::model {
 namespace {
@@ -68,18 +69,20 @@ std::optional<int32_t> Tokenizer::find(std::string_view piece) const {
 std::string Tokenizer::decode(std::span<const int32_t> tokens) const {
   std::string text;
   for (const int32_t token : tokens) text += bytes(token);
-  if (prefix_space_ && text.starts_with(' ')) text.erase(0, 1);
+  if (adds_space() && text.starts_with(' ')) text.erase(0, 1);
   return text;
 }
 
-std::string Tokenizer::prepare(std::string_view text) const {
+std::string Tokenizer::prepare(std::string_view text, bool first) const {
   std::string out;
   const std::string_view space = mark_spaces_ ? kSpaceMark : " ";
   if (collapse_spaces_) {
     while (text.ends_with(' ')) text.remove_suffix(1);
     while (text.starts_with(' ')) text.remove_prefix(1);
   }
-  if (prefix_space_ && !text.empty()) out += space;
+  const bool bare = text.starts_with(' ') || (mark_spaces_ && text.starts_with(kSpaceMark));
+  if (prefix_space_ && !text.empty() && !(prefix_bare_ && bare) && (first || !prefix_first_))
+    out += space;
   for (size_t i = 0; i < text.size(); ++i) {
     if (text[i] != ' ')
       out += text[i];
@@ -92,16 +95,60 @@ std::string Tokenizer::prepare(std::string_view text) const {
 std::vector<int32_t> Tokenizer::encode(std::string_view text, bool begin) const {
   std::vector<int32_t> tokens;
   if (begin && bos_ >= 0) tokens.push_back(bos_);
+  encode_parts(text, true, tokens);
+  return tokens;
+}
+
+void Tokenizer::encode_more(std::string_view text, std::vector<int32_t>& out) const {
+  encode_parts(text, false, out);
+}
+
+// Bytes of the added token that a text starts with; 0: none.
+size_t Tokenizer::added_at(std::string_view text, int32_t& token) const {
+  const auto it = added_.find(text[0]);
+  if (it == added_.end()) return 0;
+  for (const int32_t id : it->second) {
+    const std::string& piece = pieces_[static_cast<size_t>(id)];
+    if (!text.starts_with(piece)) continue;
+    token = id;
+    return piece.size();
+  }
+  return 0;
+}
+
+void Tokenizer::encode_parts(std::string_view text, bool first, std::vector<int32_t>& out) const {
+  size_t begin = 0;
+  for (size_t i = 0; !added_.empty() && i < text.size(); ++i) {
+    int32_t token = 0;
+    const size_t size = added_at(text.substr(i), token);
+    if (size == 0) continue;
+    encode_text(text.substr(begin, i - begin), first && begin == 0, out);
+    out.push_back(token);
+    begin = i + size;
+    i = begin - 1;
+  }
+  encode_text(text.substr(begin), first && begin == 0, out);
+}
+
+void Tokenizer::encode_text(std::string_view text, bool first, std::vector<int32_t>& out) const {
+  if (text.empty()) return;
   if (style_ == Style::kBytes) {
     for (const char c : text)
-      if (static_cast<unsigned char>(c) < vocab()) tokens.push_back(static_cast<unsigned char>(c));
-    return tokens;
+      if (static_cast<unsigned char>(c) < vocab()) out.push_back(static_cast<unsigned char>(c));
+    return;
   }
-  if (byte_level_)
-    encode_word(bytes_to_letters(text), tokens);
-  else
-    encode_word(prepare(text), tokens);
-  return tokens;
+  const std::string ready = prepare(compose_ ? composed(text) : text, first);
+  std::vector<std::string_view> words = {ready};
+  for (const Split how : splits_) {
+    std::vector<std::string_view> finer;
+    for (const std::string_view word : words) {
+      const auto parts = split(how, word);
+      finer.insert(finer.end(), parts.begin(), parts.end());
+    }
+    words.swap(finer);
+  }
+  for (const std::string_view word : words)
+    byte_level_ ? encode_word(bytes_to_letters(word), out) : encode_word(word, out);
 }
 
 void Tokenizer::emit(std::string_view symbol, std::vector<int32_t>& out) const {
@@ -126,7 +173,8 @@ const Tokenizer::Join* Tokenizer::join_of(std::string_view left, std::string_vie
 
 void Tokenizer::encode_word(std::string_view word, std::vector<int32_t>& out) const {
   if (whole_words_)
-    if (const auto it = ids_.find(std::string(word)); it != ids_.end()) {
+    if (const auto it = ids_.find(std::string(word));
+        it != ids_.end() && !special_[static_cast<size_t>(it->second)]) {
       out.push_back(it->second);
       return;
     }
@@ -199,10 +247,35 @@ Result<Tokenizer> read_tokenizer(const std::string& folder, uint32_t vocab) {
   return t;
 }
 
+// Whether a text begins with the token for it: LLaMA's tokenizer classes go by tokenizer_config,
+// others by what tokenizer.json does.
+Result<std::optional<bool>> begins_texts(const Json& config) {
+  MC_TRY(const std::string kind, get_string_or(config, "tokenizer_class", ""));
+  const auto it = config.find("add_bos_token");
+  if (!kind.starts_with("Llama") || it == config.end() || !it->is_boolean())
+    return std::optional<bool>();
+  return std::optional(it->get<bool>());
+}
+
+std::string bos_text(const Json& config) {
+  const auto it = config.find("bos_token");
+  const Json* text = it == config.end() ? nullptr : &*it;
+  if (text != nullptr && text->is_object()) text = &(*text)["content"];
+  return text != nullptr && text->is_string() ? text->get<std::string>() : "<s>";
+}
+
 }  // namespace
 
 Result<Tokenizer> Tokenizer::open(const std::string& folder, uint32_t vocab) {
   MC_TRY(Tokenizer t, read_tokenizer(folder, vocab));
+  const std::string config_path = folder + "/tokenizer_config.json";
+  auto config = read_json_file(config_path);
+  if (!config && config.error().code != Code::kNotFound) return fail(config.error());
+  if (config && config->is_object() && t.style_ != Style::kBytes) {
+    MC_TRY(const std::optional<bool> begins, begins_texts(*config));
+    if (begins && !*begins) t.bos_ = -1;
+    if (begins && *begins && t.bos_ < 0) t.bos_ = t.find(bos_text(*config)).value_or(-1);
+  }
   if (t.vocab() > vocab)
     return fail(Code::kInvalid, "%s: the tokenizer has %u tokens, the model %u", folder.c_str(),
                 t.vocab(), vocab);

@@ -3,8 +3,8 @@
 //
 // encode() never fails: bytes that are not UTF-8 and characters the vocabulary lacks become byte
 // tokens, or the unknown token where there are none. Text never becomes a special token: a prompt
-// that spells "</s>" is these four characters. bytes() of an id that is special, unused or outside
-// the vocabulary is empty.
+// that spells "</s>" is these four characters; added tokens that are not special are found in it
+// first. bytes() of an id that is special, unused or outside the vocabulary is empty.
 //
 // Thread: const calls, any. Source: SentencePiece (Kudo and Richardson 2018), its BPE encoder: the
 // best-scored adjacent pair is joined first, the leftmost of equal ones.
@@ -19,6 +19,7 @@
 
 #include "base/json_fwd.h"
 #include "base/result.h"
+#include "model/split.h"
 
 namespace mc::model {
 
@@ -43,11 +44,14 @@ class Tokenizer {
   // A HF tokenizer.json. Errors: kInvalid, kUnsupported with the name of what is not done here.
   static Result<Tokenizer> hugging_face(const Json& tokenizer);
   // tokenizer.json or tokenizer.model of a folder, or bytes when it has neither; `vocab` of the
-  // model: a tokenizer with more tokens is refused.
+  // model: a tokenizer with more tokens is refused. Of tokenizer_config.json it takes
+  // add_bos_token.
   static Result<Tokenizer> open(const std::string& folder, uint32_t vocab);
 
   // `begin`: with the token that begins a text, where the tokenizer has one.
   std::vector<int32_t> encode(std::string_view text, bool begin = true) const;
+  // Adds the tokens of a text that comes after others.
+  void encode_more(std::string_view text, std::vector<int32_t>& out) const;
   std::string_view bytes(int32_t token) const;
   // As the tokenizers' own decoders: the space that encode() put before a text is taken off.
   std::string decode(std::span<const int32_t> tokens) const;
@@ -58,7 +62,7 @@ class Tokenizer {
   std::optional<int32_t> find(std::string_view piece) const;  // as written in the vocabulary
   Style style() const { return style_; }
   // The space encode() puts before a text, for whoever shows tokens as a text of its own.
-  bool adds_space() const { return prefix_space_; }
+  bool adds_space() const { return prefix_space_ && !byte_level_; }
 
  private:
   friend class SpmReader;
@@ -69,7 +73,10 @@ class Tokenizer {
     int32_t token;
   };
   void add_piece(std::string piece, std::string bytes, bool special);
-  std::string prepare(std::string_view text) const;
+  void encode_parts(std::string_view text, bool first, std::vector<int32_t>& out) const;
+  void encode_text(std::string_view text, bool first, std::vector<int32_t>& out) const;
+  std::string prepare(std::string_view text, bool first) const;
+  size_t added_at(std::string_view text, int32_t& token) const;
   void encode_word(std::string_view word, std::vector<int32_t>& out) const;
   void emit(std::string_view symbol, std::vector<int32_t>& out) const;
   const Join* join_of(std::string_view left, std::string_view right, std::string& key) const;
@@ -82,7 +89,12 @@ class Tokenizer {
   std::unordered_map<std::string, Join> joins_;  // by the piece, or by both parts (HF)
   std::vector<int32_t> byte_tokens_;             // 256, or none
   int32_t bos_ = -1, unknown_ = -1;
+  std::vector<Split> splits_;                             // one after the other
+  std::unordered_map<char, std::vector<int32_t>> added_;  // by their first byte, longest first
   bool prefix_space_ = false, collapse_spaces_ = false, mark_spaces_ = false;
+  bool prefix_bare_ = false;   // no space before a text that begins with one
+  bool prefix_first_ = false;  // nor before one that comes after other tokens
+  bool compose_ = false;       // NFC
   bool joins_by_parts_ = false, fuse_unknown_ = false, whole_words_ = false, byte_level_ = false;
 };
 

@@ -116,6 +116,7 @@ class Conductor {
   const std::string& control() const { return rpc_->address(); }
   const spec::ModelSpec& spec() const { return cost_.spec(); }
   const model::Tokenizer& tokenizer() const { return tokenizer_; }
+  model::ChatTemplate chat() const { return chat_; }
   Json cluster() const;  // for /cluster: workers, loads, index, policy, totals
   // What would be decided now for such a prompt; for /debug/route.
   sched::Decision dry_run(const std::vector<int32_t>& prompt, const std::string& salt) const;
@@ -198,6 +199,7 @@ class Conductor {
   Metrics& metrics_;
   sched::Cost cost_;
   const model::Tokenizer tokenizer_;
+  const model::ChatTemplate chat_;
   sched::PrefixIndex index_;
   std::unique_ptr<rpc::Server> rpc_;
   Workers workers_;

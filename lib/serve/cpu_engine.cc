@@ -52,11 +52,11 @@ Result<ModelInfo> open_model_info(const EngineChoice& choice) {
   if (!computes(choice) && !model::has_weights(choice.model)) {
     MC_TRY(spec::ModelSpec spec, spec::load_spec(choice.model));
     const uint32_t vocab = spec.vocab;
-    return ModelInfo{std::move(spec), model::Tokenizer::bytes_only(vocab)};
+    return ModelInfo{std::move(spec), model::Tokenizer::bytes_only(vocab), {}};
   }
   MC_TRY(model::ModelFiles files, model::open_model(choice.model));
   MC_TRY(const model::DType kv, kv_type(choice, files.weight_type()));
-  ModelInfo info{spec_of(files, kv), std::move(files.tokenizer)};
+  ModelInfo info{spec_of(files, kv), std::move(files.tokenizer), files.chat};
   if (!computes(choice)) info.spec.variant.clear();
   return info;
 }

@@ -25,6 +25,7 @@ struct EngineChoice {
 struct ModelInfo {
   spec::ModelSpec spec;
   model::Tokenizer tokenizer;
+  model::ChatTemplate chat = model::ChatTemplate::kPlain;
 };
 // Errors: kInvalid, kNotFound, kUnsupported for a model or a combination that does not exist.
 Result<ModelInfo> open_model_info(const EngineChoice& choice);

@@ -110,7 +110,7 @@ Front::Front(io::Loop& loop, Conductor& conductor, Metrics& metrics)
       conductor_(conductor),
       metrics_(metrics),
       limits_{&conductor.tokenizer(), conductor.spec().name, conductor.spec().context_max,
-              conductor.spec().vocab},
+              conductor.spec().vocab, conductor.chat()},
       created_(wall_now_ns() / 1'000'000'000),
       prefix_(strf("%llx",
                    static_cast<unsigned long long>(mix64(static_cast<uint64_t>(wall_now_ns()))))) {}
@@ -142,9 +142,13 @@ void Front::page(const http::Exchange& x) {
 }
 
 std::string Front::models() const {
-  const Json model = {{"id", limits_.model},    {"object", "model"},
-                      {"created", created_},    {"owned_by", "mc"},
-                      {"vocab", limits_.vocab}, {"max_model_len", limits_.context_max}};
+  const Json model = {{"id", limits_.model},
+                      {"object", "model"},
+                      {"created", created_},
+                      {"owned_by", "mc"},
+                      {"vocab", limits_.vocab},
+                      {"max_model_len", limits_.context_max},
+                      {"chat_template", model::name(limits_.chat)}};
   return dump_json({{"object", "list"}, {"data", Json::array({model})}}) + "\n";
 }
 

@@ -113,17 +113,16 @@ Parsed read_prompt(const Json& j, const ApiLimits& limits, std::vector<int32_t>&
   return read_prompt(j[0], limits, out, true);
 }
 
-// No template: each message is its role and content on a line, and the answer's role follows.
-Parsed read_messages(const Json& j, const ApiLimits& limits, std::vector<int32_t>& out) {
+Parsed read_messages(const Json& j, const ApiLimits& limits, CompletionRequest& r) {
   if (!j.is_array() || j.empty() || j.size() > kMessagesMax)
     return bad("messages", "'messages' is not a non-empty array of messages");
-  std::string text;
+  std::vector<model::ChatMessage> messages;
   for (const Json& message : j) {
     if (!message.is_object()) return Members::wrong("messages", message, "objects");
     const auto role = message.find("role"), content = message.find("content");
     if (role == message.end() || !role->is_string())
       return bad("messages", "a message without a 'role' that is a string");
-    text += role->get_ref<const std::string&>() + ": ";
+    std::string text;
     if (content != message.end() && content->is_string()) {
       text += content->get_ref<const std::string&>();
     } else if (content != message.end() && content->is_array()) {
@@ -136,9 +135,12 @@ Parsed read_messages(const Json& j, const ApiLimits& limits, std::vector<int32_t
     } else {
       return bad("messages", "a message without a 'content' that is text");
     }
-    text += "\n";
+    messages.push_back({role->get<std::string>(), std::move(text)});
   }
-  out = limits.tokenizer->encode(text + "assistant: ");
+  auto prompt = model::chat_prompt(limits.chat, *limits.tokenizer, messages);
+  if (!prompt) return bad("messages", prompt.error().what);
+  r.prompt = std::move(prompt->tokens);
+  if (prompt->end) r.stop_token_ids.push_back(*prompt->end);
   return {};
 }
 
@@ -250,8 +252,7 @@ tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body
   const char* const key = chat ? "messages" : "prompt";
   const Json* prompt = m.find(key);
   if (prompt == nullptr) return bad(key, strf("'%s' is missing", key));
-  MC_API_TRY(chat ? read_messages(*prompt, limits, r.prompt)
-                  : read_prompt(*prompt, limits, r.prompt));
+  MC_API_TRY(chat ? read_messages(*prompt, limits, r) : read_prompt(*prompt, limits, r.prompt));
   if (r.prompt.empty()) return bad(key, "the prompt is empty");
   MC_API_TRY(read_options(m, limits, r));
   MC_API_TRY(refuse_unsupported(m, chat));

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "base/json_fwd.h"
-#include "model/tokenizer.h"
+#include "model/chat.h"
 
 namespace mc::serve {
 
@@ -46,6 +46,7 @@ struct ApiLimits {
   std::string model;
   uint64_t context_max = 0;
   uint32_t vocab = 0;
+  model::ChatTemplate chat = model::ChatTemplate::kPlain;
 };
 
 tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body, bool chat,

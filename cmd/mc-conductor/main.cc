@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "cmd/command.h"
 #include "cmd/daemon.h"
+#include "cmd/mc-conductor/chat.h"
 #include "io/signals.h"
 #include "serve/front.h"
 
@@ -94,6 +95,7 @@ int main(int argc, char** argv) {
   program.example("mc-conductor --policy random --seed 7", "choose prefill workers at random");
   program.example("mc-conductor --ttft-slo 2s --tbt-slo 100ms",
                   "refuse (HTTP 429) what cannot be answered in time");
+  mc::add_chat(program);
   program.exit_status(1, "it failed, or requests were cut when it ended");
   program.run_with([&](mc::Context&) { return mc::serve_cluster(options, daemon); });
   return program.main(argc, argv);
