@@ -1,5 +1,5 @@
 # The front door. `make` builds, `make test` tests; each installs what it needs (Debian packages).
-BUILD = cmake -S . -B build/$@ -G Ninja $(1) && cmake --build build/$@
+BUILD = cmake -S . -B build/$@ -G Ninja -DMC_UNITY=ON $(1) && cmake --build build/$@
 JOBS := $(shell nproc)
 prefix ?= /usr/local
 

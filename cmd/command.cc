@@ -50,12 +50,6 @@ void Verb::positional_many(const char* name, std::vector<std::string>& values, c
 
 namespace {
 
-// What CLI11 collected for one verb, before any of it is applied.
-struct Collected {
-  Flags flags;
-  std::vector<std::vector<std::string>> words;
-};
-
 void add_flags(CLI::App& app, const OptionList& list, Flags& out, const std::string& group) {
   for (const Option& o : list.all()) {
     const std::string name = o.name;
@@ -87,6 +81,12 @@ void add_flags(CLI::App& app, const OptionList& list, Flags& out, const std::str
 }  // namespace
 
 struct Program::Parsed {
+  // What CLI11 collected for one verb, before any of it is applied.
+  struct Collected {
+    Flags flags;
+    std::vector<std::vector<std::string>> words;
+  };
+
   CLI::App app;
   Flags common_flags;
   std::vector<Collected> collected;  // of the program itself, then of each verb
@@ -130,7 +130,7 @@ std::string Program::explain(const Parsed& p, const CLI::Error& e) {
 
 int Program::main(int argc, char** argv) {
   Common common;
-  Parsed p{CLI::App(summary_, name_), {}, std::vector<Collected>(verbs_.size() + 1), {}};
+  Parsed p{CLI::App(summary_, name_), {}, std::vector<Parsed::Collected>(verbs_.size() + 1), {}};
   if (argc == 2 && std::string(argv[1]) == "--help-man") {
     std::fputs(man_page().c_str(), stdout);
     return 0;
@@ -177,7 +177,7 @@ int Program::main(int argc, char** argv) {
   for (size_t i = 1; i < p.apps.size(); ++i)
     if (p.apps[i]->parsed()) chosen = i;
   Verb& verb = chosen == 0 ? *this : *verbs_[chosen - 1];
-  Collected& collected = p.collected[chosen];
+  Parsed::Collected& collected = p.collected[chosen];
   collected.flags.insert(collected.flags.end(), p.common_flags.begin(), p.common_flags.end());
   auto loaded = load(verb, common, collected.flags);
   if (loaded) loaded = set_words(verb, collected.words, common.print_config);

@@ -46,7 +46,7 @@ struct SimFlags {
   }
 };
 
-struct Plan {
+struct SimPlan {
   trace::Trace trace;
   spec::ModelSpec spec;
   sim::StudyOptions study;
@@ -58,14 +58,14 @@ Result<spec::ModelSpec> model_of(const std::string& name) {
   return spec::load_spec(path);
 }
 
-Result<Plan> plan_of(const SimFlags& o) {
+Result<SimPlan> plan_of(const SimFlags& o) {
   const std::string& path = o.trace.empty() ? o.positional : o.trace;
   if (path.empty()) return fail(Code::kInvalid, "no trace: give a file, as mc-replay sim FILE");
   if (o.block < 1 || o.block > trace::kLengthMax)
     return fail(Code::kInvalid, "--block must be 1 to %llu tokens",
                 static_cast<unsigned long long>(trace::kLengthMax));
   for (const std::string& gate : o.require) MC_TRY_(trace::check_gate_syntax(gate));
-  Plan plan;
+  SimPlan plan;
   plan.study.sim = o.sim;
   plan.study.sim.keep_gaps = o.gaps;
   if (!o.timeline.empty()) {
@@ -116,7 +116,8 @@ Result<int> print(const SimFlags& o, const Context& context, const Json& json,
   return 0;
 }
 
-Result<int> print_one(const SimFlags& o, const Context& context, const Plan& plan, sim::Run& run) {
+Result<int> print_one(const SimFlags& o, const Context& context, const SimPlan& plan,
+                      sim::Run& run) {
   for (const std::string& expr : o.require) {
     MC_TRY(trace::Gate gate, trace::check_gate(run.summary, expr));
     run.summary.gates.push_back(std::move(gate));
@@ -140,7 +141,7 @@ Result<int> print_one(const SimFlags& o, const Context& context, const Plan& pla
 }
 
 Result<int> simulate(const SimFlags& o, const Context& context) {
-  MC_TRY(const Plan plan, plan_of(o));
+  MC_TRY(const SimPlan plan, plan_of(o));
   MC_TRY(auto runs, sim::run_study(plan.trace, plan.spec, plan.study));
   if (runs.size() == 1 && o.sweep.empty()) return print_one(o, context, plan, runs[0]);
   return print(o, context, sim::study_json(runs, plan.study), sim::study_text(runs));

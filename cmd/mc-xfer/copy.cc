@@ -19,7 +19,7 @@
 namespace mc::xfer {
 namespace {
 
-constexpr uint64_t kStep = 16 * kMiB;
+constexpr uint64_t kCopyStep = 16 * kMiB;
 
 struct Copy {
   const CopyOptions& o;
@@ -126,8 +126,8 @@ Result<int> copy_memory(CopyOptions& o, const Context& context,
   MC_TRY(auto engine, Engine::open(clock, o.engine, metrics));
   Copy copy{o, *engine, 0, source ? *source : *target, 0};
   MC_TRY(copy.segment, engine->open_segment(copy.remote.control, o.timeout));
-  MC_TRY(const Memory memory, engine->allocate(kStep));
-  MC_TRY(const Memory back, engine->allocate(target && o.check ? kStep : kKiB));
+  MC_TRY(const Memory memory, engine->allocate(kCopyStep));
+  MC_TRY(const Memory back, engine->allocate(target && o.check ? kCopyStep : kKiB));
   const Time start = clock.now();
   uint64_t total = o.bytes, digest = 0;
   if (source && total == 0) {

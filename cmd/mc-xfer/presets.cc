@@ -59,14 +59,14 @@ Preset fig20() {
 struct Side {
   std::vector<double> gb_per_s, p99_us;
 };
-double median(std::vector<double> v) {
+double median_of(std::vector<double> v) {
   std::sort(v.begin(), v.end());
   return v[v.size() / 2];
 }
 double median_ratio(const std::vector<double>& a, const std::vector<double>& b) {
   std::vector<double> out;
   for (size_t i = 0; i < a.size(); ++i) out.push_back(b[i] > 0 ? a[i] / b[i] : 0);
-  return median(out);
+  return median_of(out);
 }
 
 Result<> turn(Client& client, const Stream& stream, WorkloadConfig config, Side& side) {
@@ -87,25 +87,25 @@ void print(const Preset& p, const std::string& name, const Stream& s, const Side
                                    {"block", s.block},
                                    {"batch", s.batch},
                                    {"threads", s.threads},
-                                   {"gb_per_s", median(a.gb_per_s)},
+                                   {"gb_per_s", median_of(a.gb_per_s)},
                                    {"against", p.theirs},
-                                   {"against_gb_per_s", median(b.gb_per_s)},
+                                   {"against_gb_per_s", median_of(b.gb_per_s)},
                                    {"ratio", bandwidth},
-                                   {"p99_us", median(a.p99_us)},
-                                   {"against_p99_us", median(b.p99_us)},
+                                   {"p99_us", median_of(a.p99_us)},
+                                   {"against_p99_us", median_of(b.p99_us)},
                                    {"p99_ratio", p99},
                                    {"published", p.published}})
                             .c_str());
   else if (context.csv)
     std::printf("%s,%s,%llu,%llu,%llu,%.4f,%s,%.4f,%.3f,%.1f,%.1f,%.3f\n", name.c_str(), op,
                 static_cast<unsigned long long>(s.block), static_cast<unsigned long long>(s.batch),
-                static_cast<unsigned long long>(s.threads), median(a.gb_per_s), p.theirs,
-                median(b.gb_per_s), bandwidth, median(a.p99_us), median(b.p99_us), p99);
+                static_cast<unsigned long long>(s.threads), median_of(a.gb_per_s), p.theirs,
+                median_of(b.gb_per_s), bandwidth, median_of(a.p99_us), median_of(b.p99_us), p99);
   else
     std::printf("%-6s %8s %6llu %8llu %12.3f %12.3f %8.2f %12.1f %12.1f %8.2f\n", op,
                 bytes_text(s.block).c_str(), static_cast<unsigned long long>(s.batch),
-                static_cast<unsigned long long>(s.threads), median(a.gb_per_s), median(b.gb_per_s),
-                bandwidth, median(a.p99_us), median(b.p99_us), p99);
+                static_cast<unsigned long long>(s.threads), median_of(a.gb_per_s),
+                median_of(b.gb_per_s), bandwidth, median_of(a.p99_us), median_of(b.p99_us), p99);
   std::fflush(stdout);
 }
 

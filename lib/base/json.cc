@@ -39,7 +39,7 @@ Failure wrong_type(const char* key, const char* want, const Json& got) {
   return fail(Code::kInvalid, "'%s' is %s, want %s", key, got.type_name(), want);
 }
 
-Result<const Json*> member(const Json& object, const char* key) {
+Result<const Json*> required(const Json& object, const char* key) {
   if (!object.is_object())
     return fail(Code::kInvalid, "want an object with '%s', got %s", key, object.type_name());
   auto it = object.find(key);
@@ -52,6 +52,12 @@ bool absent(const Json& object, const char* key) {
 }
 
 }  // namespace
+
+const Json* member(const Json& object, const char* key) {
+  if (!object.is_object()) return nullptr;
+  const auto it = object.find(key);
+  return it == object.end() || it->is_null() ? nullptr : &*it;
+}
 
 Result<Json> parse_json(std::string_view text, bool comments) {
   if (too_deep(text, comments))
@@ -80,17 +86,17 @@ std::string dump_json(const Json& json, int indent) {
 }
 
 Result<std::string> get_string(const Json& object, const char* key) {
-  MC_TRY(const Json* v, member(object, key));
+  MC_TRY(const Json* v, required(object, key));
   if (!v->is_string()) return wrong_type(key, "a string", *v);
   return v->get<std::string>();
 }
 Result<double> get_number(const Json& object, const char* key) {
-  MC_TRY(const Json* v, member(object, key));
+  MC_TRY(const Json* v, required(object, key));
   if (!v->is_number()) return wrong_type(key, "a number", *v);
   return v->get<double>();
 }
 Result<uint64_t> get_uint(const Json& object, const char* key) {
-  MC_TRY(const Json* v, member(object, key));
+  MC_TRY(const Json* v, required(object, key));
   if (v->is_number_unsigned()) return v->get<uint64_t>();
   if (v->is_number_integer() && v->get<int64_t>() >= 0) return v->get<uint64_t>();
   if (v->is_number_float()) {  // 5.0 is whole enough
@@ -104,7 +110,7 @@ Result<uint64_t> get_uint(const Json& object, const char* key) {
   return wrong_type(key, "a whole number", *v);
 }
 Result<bool> get_bool(const Json& object, const char* key) {
-  MC_TRY(const Json* v, member(object, key));
+  MC_TRY(const Json* v, required(object, key));
   if (!v->is_boolean()) return wrong_type(key, "true or false", *v);
   return v->get<bool>();
 }

@@ -20,6 +20,9 @@ Result<Json> read_json_file(const std::string& path);  // with comments; the err
 // Serializes; bytes that are not UTF-8 are replaced, never thrown at. indent < 0: one line.
 std::string dump_json(const Json& json, int indent = -1);
 
+// The member `key` when `object` is an object that has it and it is not null; else nullptr.
+const Json* member(const Json& object, const char* key);
+
 // The member `key` of an object as a T (integers must be whole and in range). get: an error when
 // absent; get_or: the fallback when absent, an error when of the wrong type.
 Result<std::string> get_string(const Json& object, const char* key);

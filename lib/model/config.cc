@@ -13,11 +13,6 @@ namespace {
 
 using ull = unsigned long long;
 
-const Json* member(const Json& object, const char* key) {
-  const auto it = object.find(key);
-  return it == object.end() || it->is_null() ? nullptr : &*it;
-}
-
 Result<uint64_t> number(const Json& object, const char* key, uint64_t fallback, uint64_t most) {
   uint64_t n = fallback;
   if (member(object, key) != nullptr) {

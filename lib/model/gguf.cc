@@ -10,7 +10,7 @@ namespace mc::model {
 namespace {
 
 using ull = unsigned long long;
-constexpr uint64_t kNameMax = 65536, kTextMax = 16u << 20, kRankMax = 4;
+constexpr uint64_t kNameMax = 65536, kTextMax = 16u << 20, kGgufRankMax = 4;
 enum Kind : uint32_t {
   kU8,
   kI8,
@@ -136,7 +136,7 @@ Result<Entry> read_entry(Reader& in) {
   Entry e;
   MC_TRY(e.name, in.text(kNameMax));
   MC_TRY(const uint32_t rank, in.number<uint32_t>());
-  if (rank > kRankMax)
+  if (rank > kGgufRankMax)
     return fail(Code::kCorrupt, "tensor '%s' has %u dimensions", shown(e.name).c_str(), rank);
   for (uint32_t i = 0; i < rank; ++i) {
     MC_TRY(const uint64_t n, in.number<uint64_t>());

@@ -13,11 +13,6 @@ namespace {
 
 constexpr size_t kTokensMax = 1u << 24;
 
-const Json* member(const Json& object, const char* key) {
-  if (!object.is_object()) return nullptr;
-  const auto it = object.find(key);
-  return it == object.end() || it->is_null() ? nullptr : &*it;
-}
 std::string text_of(const Json& object, const char* key) {
   const Json* j = member(object, key);
   return j != nullptr && j->is_string() ? j->get<std::string>() : "";

@@ -10,7 +10,7 @@ namespace {
 
 constexpr size_t kSlotsMax = 4096;  // reservations at a time
 constexpr size_t kConductorsMax = 64;
-constexpr Duration kTick = std::chrono::milliseconds(20);
+constexpr Duration kExpiry = std::chrono::milliseconds(20);
 
 uint64_t guard_bytes() { return kSlotsMax * 8; }
 
@@ -56,7 +56,7 @@ DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& 
   server.on<KvReady>([this](const KvReady& m, const rpc::Call&) { return kv_ready(m); });
   server.on<KvFailed>([this](const KvFailed& m, const rpc::Call&) { return kv_failed(m); });
   server.on<Abort>([this](const Abort& m, const rpc::Call&) { return abort(m); });
-  ticker_ = loop_.every(kTick, [this] { expire(); });
+  ticker_ = loop_.every(kExpiry, [this] { expire(); });
   gauge();
 }
 

@@ -18,7 +18,7 @@ void refuse(const http::Exchange& x, const ApiError& e, http::Headers extra = {}
   x.reply(e.status, kJson, error_json(e) + "\n", std::move(extra));
 }
 
-bool printable(const std::string& s) {
+bool all_printable(const std::string& s) {
   return !s.empty() && s.size() <= kRequestIdMax &&
          std::all_of(s.begin(), s.end(), [](char c) { return c > ' ' && c < 0x7f; });
 }
@@ -172,7 +172,7 @@ void Front::route(const http::Exchange& x) {
 void Front::completion(const http::Exchange& x, bool chat) {
   const auto& headers = x.request().headers;
   const auto given = headers.find("x-request-id");
-  std::string id = given != headers.end() && printable(given->second)
+  std::string id = given != headers.end() && all_printable(given->second)
                        ? given->second
                        : prefix_ + "-" + std::to_string(next_++);
   auto parsed = parse_completion(x.request().body, chat, limits_);

@@ -13,7 +13,7 @@ constexpr size_t kPeersMax = 1024;
 constexpr size_t kJobsMax = 65536;
 constexpr size_t kSnapshotPage = 65536;  // 2 MiB
 constexpr uint32_t kLeaseMsMax = 600'000;
-constexpr Duration kTick = std::chrono::milliseconds(20);
+constexpr Duration kPrefillTick = std::chrono::milliseconds(20);
 
 PrefillCounters make_counters(Metrics& m) {
   return {m.counter("mc_engine_prompts_total", "prompts whose KV was delivered"),
@@ -88,7 +88,7 @@ PrefillWorker::PrefillWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server
     page.epoch = config_.epoch;
     return page;
   });
-  ticker_ = loop_.every(kTick, [this] { tick(); });
+  ticker_ = loop_.every(kPrefillTick, [this] { tick(); });
 }
 
 PrefillWorker::~PrefillWorker() { loop_.cancel(ticker_); }

@@ -11,7 +11,8 @@ constexpr uint64_t kLoadBytes = 16 * kMiB;  // of one call; the next goes out wh
 constexpr size_t kLoadItems = 64;
 constexpr Duration kLoadAttempt = std::chrono::seconds(2);
 constexpr Duration kRelease = std::chrono::milliseconds(200);
-constexpr int kAttempts = 3;  // when a lease ended under the read, or all staging memory was lent
+constexpr int kReadAttempts =
+    3;  // when a lease ended under the read, or all staging memory was lent
 }  // namespace
 
 // As disks know it: see ssd::check_name().
@@ -31,7 +32,7 @@ Result<rpc::SyncClient*> Client::holder(const std::string& control) {
 
 void Client::read_disks(std::span<Read> reads, const Replicas& found, Time deadline) {
   Opened opened;
-  for (int attempt = 0; attempt < kAttempts; ++attempt) {
+  for (int attempt = 0; attempt < kReadAttempts; ++attempt) {
     std::map<uint32_t, std::vector<Read*>> by_node;
     for (Read& r : reads) {
       if (!r.answer.open || r.at->disks.empty()) continue;

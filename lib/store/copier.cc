@@ -9,7 +9,7 @@
 namespace mc::store {
 namespace {
 constexpr Duration kOpen = std::chrono::seconds(1);
-constexpr Duration kPostRetry = std::chrono::milliseconds(1);
+constexpr Duration kSubmitRetry = std::chrono::milliseconds(1);
 }  // namespace
 
 Copier::Copier(io::Loop& loop, xfer::Engine& engine, xfer::Memory memory, Duration budget,
@@ -101,7 +101,7 @@ void Copier::run() {
     while (!loop_.post(task)) {
       Lock lock(mutex_);
       if (stopping_) return;
-      changed_.wait_for(mutex_, kPostRetry);
+      changed_.wait_for(mutex_, kSubmitRetry);
     }
   }
 }

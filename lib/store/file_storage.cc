@@ -10,7 +10,7 @@
 
 namespace mc::store {
 namespace {
-constexpr Duration kOverdue = std::chrono::milliseconds(250);
+constexpr Duration kTierOverdue = std::chrono::milliseconds(250);
 constexpr uint64_t kStagingMin = 1 * kMiB;
 
 Error outdated(uint64_t epoch) {
@@ -161,7 +161,7 @@ void FileStorage::beat() {
   objects_.set(static_cast<double>(u.objects));
   const auto hold = master_options_.heartbeat / std::chrono::milliseconds(1);
   const Duration budget =
-      master_options_.heartbeat + std::min(master_options_.call_timeout, kOverdue);
+      master_options_.heartbeat + std::min(master_options_.call_timeout, kTierOverdue);
   master_->call(TierBeat{node_.me().name, node_.me().generation, taken_,
                          static_cast<uint32_t>(hold), u.used, u.objects, trouble_},
                 budget, [this, at = mounts_](const Result<TierWork>& reply) {
@@ -200,7 +200,7 @@ void FileStorage::take(const TierWork& work) {
 void FileStorage::retry(const Error& error) {
   if (!error.what.empty() && last_error_ != error.what) log_warn("ssd", "%s", error.what.c_str());
   last_error_ = error.what;
-  retry_at_ = loop_.now() + std::min(master_options_.heartbeat, kOverdue);
+  retry_at_ = loop_.now() + std::min(master_options_.heartbeat, kTierOverdue);
   arm();
 }
 

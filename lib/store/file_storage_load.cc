@@ -6,7 +6,7 @@
 
 namespace mc::store {
 namespace {
-constexpr size_t kParkedMax = 1024;  // loads that wait for staging memory
+constexpr size_t kLoadsParkedMax = 1024;  // loads that wait for staging memory
 }
 
 void FileStorage::serve(rpc::Server& server) {
@@ -30,7 +30,7 @@ void FileStorage::load(const LoadObjects& m, const rpc::Call& call,
   loading->reply.push_back(reply);
   if (parked_.empty() && start_load(loading)) return arm();
   if (m.promote_only) return reply(Loaded{});  // a hint, and there is no room for it
-  if (parked_.size() >= kParkedMax)
+  if (parked_.size() >= kLoadsParkedMax)
     return reply.error({Code::kBusy, "too many loads wait for staging memory: retry"});
   parked_.push_back({m, call, reply});
   arm();

@@ -9,7 +9,7 @@
 
 namespace mc::store {
 namespace {
-constexpr uint32_t kAttempts = 3;  // of a write, with more evicted before each
+constexpr uint32_t kWriteAttempts = 3;  // of a write, with more evicted before each
 constexpr Duration kTrouble = std::chrono::seconds(10);
 }  // namespace
 
@@ -107,7 +107,7 @@ void FileStorage::write(const std::shared_ptr<Batch>& batch) {
   backend_->finish(std::move(batch->eviction));
   batch->eviction = {};
   auto written = backend_->write(batch->saves);
-  if (!written && written.error().code == Code::kNoSpace && ++batch->attempt < kAttempts &&
+  if (!written && written.error().code == Code::kNoSpace && ++batch->attempt < kWriteAttempts &&
       backend_options_.evict != ssd::Evict::kNone)
     return make_room(batch);
   std::vector<ssd::Stored> torn;  // their memory was given away meanwhile

@@ -6,9 +6,9 @@
 namespace mc::store {
 namespace {
 
-constexpr Duration kWaitMax = std::chrono::seconds(60);
+constexpr Duration kLookWaitMax = std::chrono::seconds(60);
 constexpr Duration kDoubt = std::chrono::milliseconds(100);  // one hold of a call in a rebuild
-constexpr size_t kParkedMax = 1 << 16;
+constexpr size_t kLooksParkedMax = 1 << 16;
 
 Result<> check_keys(const std::vector<ObjectKey>& keys) {
   if (keys.size() > kBatchMax)
@@ -83,9 +83,9 @@ void Master::look(uint16_t tenant, const std::vector<ObjectKey>& keys, Duration 
                   std::function<void(Time now)> answer) {
   const size_t open = missing(tenant, keys);
   const bool unsure = (open > 0 || keys.empty()) && !rebuild_.over(now);
-  Time until = open > 0 ? now + std::min(wait, kWaitMax) : now;
+  Time until = open > 0 ? now + std::min(wait, kLookWaitMax) : now;
   if (unsure) until = std::max(until, std::min(now + kDoubt, rebuild_.end()));
-  if (until <= now || parked_looks_.size() >= kParkedMax) return answer(now);
+  if (until <= now || parked_looks_.size() >= kLooksParkedMax) return answer(now);
   const auto it =
       parked_looks_.emplace(until, ParkedLook{tenant, keys, open, std::move(answer), {}});
   it->second.self = it;

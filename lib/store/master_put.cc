@@ -6,8 +6,8 @@
 namespace mc::store {
 namespace {
 
-constexpr Duration kWaitMax = std::chrono::seconds(60);
-constexpr size_t kParkedMax = 1 << 16;
+constexpr Duration kPutWaitMax = std::chrono::seconds(60);
+constexpr size_t kPutsParkedMax = 1 << 16;
 
 Outcome outcome(Code code, std::string what) {
   return {static_cast<uint8_t>(code), std::move(what)};
@@ -163,7 +163,7 @@ void Master::handle(const PutStart& m, Time now, Done<PutStarted> done) {
   ParkedPut put{m, {}, {}, {}, 0, std::move(done)};
   put.reply.epoch = epoch_;
   put.reply.items.resize(m.items.size());
-  const bool last_try = parked_puts_.size() >= kParkedMax;
+  const bool last_try = parked_puts_.size() >= kPutsParkedMax;
   try_items(put, *tenant, last_try, now);
   if (put.open.empty()) {
     put.done(put.reply);
@@ -171,7 +171,7 @@ void Master::handle(const PutStart& m, Time now, Done<PutStarted> done) {
     const Duration wait = std::chrono::milliseconds(m.wait_ms);
     ++totals_.puts_waited;
     parked_demand_ += put.demand;
-    parked_puts_.emplace(now + std::min(m.wait_ms == 0 ? options_.put_wait : wait, kWaitMax),
+    parked_puts_.emplace(now + std::min(m.wait_ms == 0 ? options_.put_wait : wait, kPutWaitMax),
                          std::move(put));
   }
   finish(now);

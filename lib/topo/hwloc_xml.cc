@@ -52,9 +52,9 @@ struct Spot {
   const Place* function = nullptr;
 };
 
-class Builder {
+class HwlocBuilder {
  public:
-  explicit Builder(const std::string& where) : where_(where) { machine_.source = where; }
+  explicit HwlocBuilder(const std::string& where) : where_(where) { machine_.source = where; }
 
   Result<Machine> topology(const XmlElement& root) {
     MC_TRY_(collect_nodes(root));
@@ -256,7 +256,7 @@ Result<> check_format(const XmlElement& root, const std::string& where) {
 
 Result<Machine> machine_from_hwloc(const XmlElement& topology, const std::string& where) {
   MC_TRY_(check_format(topology, where));
-  return Builder(where).topology(topology);
+  return HwlocBuilder(where).topology(topology);
 }
 
 }  // namespace mc::topo

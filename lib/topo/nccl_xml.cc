@@ -9,9 +9,9 @@
 namespace mc::topo {
 namespace {
 
-class Builder {
+class NcclBuilder {
  public:
-  explicit Builder(const std::string& where) : where_(where) { machine_.source = where; }
+  explicit NcclBuilder(const std::string& where) : where_(where) { machine_.source = where; }
 
   Result<Machine> system(const XmlElement& root) {
     for (const XmlElement& child : root.children) {
@@ -165,7 +165,7 @@ class Builder {
 }  // namespace
 
 Result<Machine> machine_from_nccl(const XmlElement& system, const std::string& where) {
-  return Builder(where).system(system);
+  return NcclBuilder(where).system(system);
 }
 
 }  // namespace mc::topo

@@ -33,9 +33,9 @@ void put_utf8(uint32_t code, std::string& out) {
   }
 }
 
-class Reader {
+class XmlReader {
  public:
-  Reader(std::string_view text, const std::string& where) : text_(text), where_(where) {}
+  XmlReader(std::string_view text, const std::string& where) : text_(text), where_(where) {}
 
   Result<XmlElement> document() {
     if (text_.starts_with("\xef\xbb\xbf")) at_ = 3;
@@ -226,7 +226,7 @@ Result<XmlElement> parse_xml(std::string_view text, const std::string& where) {
     return fail(Code::kInvalid, "%s: %zu bytes of XML, more than the %zu that are read",
                 where.c_str(), text.size(), kXmlBytesMax);
   }
-  return Reader(text, where).document();
+  return XmlReader(text, where).document();
 }
 
 std::string xml_escaped(std::string_view value) {

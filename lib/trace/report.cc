@@ -22,13 +22,15 @@ std::string known(const std::optional<double>& v, const char* format) {
 std::string base_name(const std::string& path) { return path.substr(path.rfind('/') + 1); }
 
 // Seconds for what takes seconds, milliseconds for what does not: a small cluster answers in a few.
-struct Unit {
+struct Scale {
   const char* name;
   double per_ms;
 };
-Unit unit_of(const Distribution& d) { return d.max() >= 10'000 ? Unit{"s", 1e-3} : Unit{"ms", 1}; }
+Scale unit_of(const Distribution& d) {
+  return d.max() >= 10'000 ? Scale{"s", 1e-3} : Scale{"ms", 1};
+}
 
-std::string row(const char* label, const Distribution& d, Unit unit) {
+std::string row(const char* label, const Distribution& d, Scale unit) {
   std::string out = strf("%-15s %-2s", label, unit.name);
   const double values[] = {d.mean(),         d.percentile(50), d.percentile(75), d.percentile(90),
                            d.percentile(95), d.percentile(99), d.max()};
@@ -140,7 +142,7 @@ std::string rate_lines(const Summary& s, const RunInfo& info) {
 std::string table(const Summary& s, const RunInfo& info) {
   std::string out =
       strf("\n%18s%9s%9s%9s%9s%9s%9s%9s\n", "", "mean", "p50", "p75", "p90", "p95", "p99", "max");
-  const Unit ttft = unit_of(s.ttft_ms);
+  const Scale ttft = unit_of(s.ttft_ms);
   out += row("TTFT", s.ttft_ms, ttft);
   const std::pair<const char*, const Distribution*> parts[] = {{"  queue", &s.queue_ms},
                                                                {"  prefill", &s.prefill_ms},
@@ -148,7 +150,7 @@ std::string table(const Summary& s, const RunInfo& info) {
                                                                {"  first step", &s.first_step_ms}};
   for (const auto& [label, d] : parts)
     if (!d->empty()) out += row(label, *d, ttft);
-  const Unit ms{"ms", 1};
+  const Scale ms{"ms", 1};
   out += row("TBT (worst 10%)", s.tbt_ms, ms);
   out += row("TPOT", s.tpot_ms, ms);
   out += row(info.gaps_are_chunks ? "ICL (chunks)" : "ITL", s.itl_ms, ms);
@@ -187,7 +189,7 @@ Json text_or_null(const std::string& s) { return s.empty() ? Json(nullptr) : Jso
 std::optional<double> scaled(const std::optional<double>& v, double by) {
   return v ? std::optional(*v * by) : std::nullopt;
 }
-std::optional<double> share(const std::optional<uint64_t>& part, uint64_t all) {
+std::optional<double> share_of(const std::optional<uint64_t>& part, uint64_t all) {
   if (!part || !all) return std::nullopt;
   return static_cast<double>(*part) / static_cast<double>(all);
 }
@@ -252,7 +254,7 @@ Json nodes_json(const Summary& s) {
     out.push_back({{"id", n.id},
                    {"role", n.role},
                    {"requests", n.requests},
-                   {"hit_ratio", maybe(share(n.hit_tokens, n.input_tokens))}});
+                   {"hit_ratio", maybe(share_of(n.hit_tokens, n.input_tokens))}});
   return out;
 }
 
@@ -292,8 +294,8 @@ Json report_json(const Summary& s, const RunInfo& info) {
       {"expected_hit_tokens", maybe(info.expected_hit_tokens)},
       {"reachable_hit_tokens", maybe(info.reachable_hit_tokens)},
       {"hit_ratio_tokens", maybe(s.hit_ratio_tokens())},
-      {"reachable_ratio_tokens", maybe(share(info.reachable_hit_tokens, s.input_tokens))},
-      {"hit_ratio_full_blocks", maybe(share(hit_blocks, s.hit_known_full_blocks))}};
+      {"reachable_ratio_tokens", maybe(share_of(info.reachable_hit_tokens, s.input_tokens))},
+      {"hit_ratio_full_blocks", maybe(share_of(hit_blocks, s.hit_known_full_blocks))}};
   out["kv_errors"] = maybe(s.kv_errors);
   out["metrics"] = {{"ttft_s", statistics(s.ttft_ms, 1e-3)},
                     {"queue_s", statistics(s.queue_ms, 1e-3)},

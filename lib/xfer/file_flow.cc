@@ -8,7 +8,7 @@
 
 namespace mc::xfer {
 namespace {
-constexpr Duration kStep = std::chrono::seconds(10);
+constexpr Duration kFlowStep = std::chrono::seconds(10);
 constexpr size_t kStationSlotBytes = 256 * 1024 + FileStore::kPageBytes;
 }  // namespace
 
@@ -45,7 +45,7 @@ class FileFlow final : public Flow {
   void start(size_t i, size_t from, bool write, uint64_t at, size_t bytes) override {
     FileQueue& queue = station_->queue;
     for (std::byte* p = slot(i).data() + from; bytes > 0;) {
-      while (queue.full()) collect(kStep);
+      while (queue.full()) collect(kFlowStep);
       const uint64_t n = queue.start(
           {file_, write ? Op::kWrite : Op::kRead, at, p, bytes, i, station_->fixed ? 0 : -1});
       ++station_->under_way[i];
@@ -56,7 +56,7 @@ class FileFlow final : public Flow {
     collect(Duration::zero());  // hands it to the kernel now
   }
   Result<> finish(size_t i) override {
-    while (station_->under_way[i] > 0) collect(kStep);
+    while (station_->under_way[i] > 0) collect(kFlowStep);
     return std::exchange(station_->outcomes[i], Result<>());
   }
 

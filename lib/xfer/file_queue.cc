@@ -10,7 +10,7 @@
 namespace mc::xfer {
 namespace {
 constexpr uint64_t kWakeTag = UINT64_MAX;
-constexpr Duration kStep = std::chrono::seconds(10);
+constexpr Duration kDrainStep = std::chrono::seconds(10);
 }  // namespace
 
 FileQueue::FileQueue(const Config& config) : slots_(config.depth) {
@@ -23,7 +23,7 @@ FileQueue::FileQueue(const Config& config) : slots_(config.depth) {
 
 FileQueue::~FileQueue() {
   std::vector<Done> done;
-  while (under_way() > 0) collect(done, kStep);
+  while (under_way() > 0) collect(done, kDrainStep);
   if (listening_) wake();
   ring_.reset();  // waits for that last read
 }

@@ -12,6 +12,8 @@ using namespace mc;
 using namespace mc::xfer;
 using namespace std::chrono_literals;
 
+namespace trouble_test {
+
 namespace {
 
 // Answers describe-segment on a thread of its own, for whichever engine is the owner now.
@@ -286,3 +288,5 @@ TEST_SUITE("xfer/trouble") {
     }
   }
 }
+
+}  // namespace trouble_test

@@ -15,22 +15,22 @@ namespace {
 constexpr Duration kNap = std::chrono::seconds(1);
 constexpr size_t kPathMax = 4096;
 
-// The next bytes of a piece that lie together.
-struct Cursor {
-  uint64_t row = 0, done = 0;
-  bool at_end(const Piece& p) const { return row >= p.rows; }
-  uint64_t left(const Piece& p) const { return p.bytes - done; }
-  void advance(const Piece& p, uint64_t n) {
-    done += n;
-    if (done < p.bytes) return;
-    done = 0;
-    ++row;
-  }
-};
-
 }  // namespace
 
 struct FileTransport::Job {
+  // The next bytes of a piece that lie together.
+  struct Cursor {
+    uint64_t row = 0, done = 0;
+    bool at_end(const Piece& p) const { return row >= p.rows; }
+    uint64_t left(const Piece& p) const { return p.bytes - done; }
+    void advance(const Piece& p, uint64_t n) {
+      done += n;
+      if (done < p.bytes) return;
+      done = 0;
+      ++row;
+    }
+  };
+
   SlicePtr slice;  // null: idle
   Target target;
   Cursor cursor;
@@ -244,7 +244,7 @@ void FileTransport::feed(FileQueue& queue, std::vector<Job>& jobs, std::deque<si
     }
     if (queue.full()) return;
     const Piece& p = job.slice->piece;
-    const Cursor at = job.cursor;
+    const Job::Cursor at = job.cursor;
     const uint64_t n = queue.start(
         {job.target.file, job.slice->op, job.target.at + at.row * p.remote_stride + at.done,
          job.slice->local + at.row * p.local_stride + at.done, at.left(p), ready.front()});

@@ -6,7 +6,7 @@ namespace mc::xfer {
 namespace {
 
 constexpr auto kHigh = static_cast<size_t>(Priority::kHigh);
-constexpr uint64_t kPage = 4096;
+constexpr uint64_t kGrain = 4096;
 
 uint64_t to_bytes(double b) { return b < 1e18 ? static_cast<uint64_t>(b) : NicShare::kNoLimit; }
 
@@ -123,7 +123,7 @@ uint64_t NicShare::window(Priority p, Time now) const {
 uint64_t NicShare::slice_max(Priority p, Time now) const {
   const uint64_t limit = window(p, now);
   if (limit == kNoLimit) return kNoLimit;
-  const uint64_t half = limit / 2 / kPage * kPage;  // two in flight keep the link busy
+  const uint64_t half = limit / 2 / kGrain * kGrain;  // two in flight keep the link busy
   if (p != Priority::kHigh && guarded(now)) return std::max(config_.guarded_slice_min, half);
   return std::max(config_.slice_min, half);
 }

@@ -10,6 +10,8 @@ using http::testing::RawClient;
 using http::testing::wait_until;
 using namespace std::chrono_literals;
 
+namespace server_test {
+
 namespace {
 
 struct Fixture {
@@ -363,3 +365,5 @@ TEST_CASE("the pages of every daemon") {
   CHECK(get("/health").starts_with("HTTP/1.1 503 "));
   CHECK(get("/live").starts_with("HTTP/1.1 200 "));
 }
+
+}  // namespace server_test

@@ -5,6 +5,8 @@
 using namespace mc;
 using model::parse_safetensors;
 
+namespace safetensors_test {
+
 namespace {
 
 std::span<const std::byte> bytes_of(const std::string& s) {
@@ -120,3 +122,5 @@ TEST_CASE("the shards of the small model hold what its single file holds") {
     CHECK(std::equal(t.bytes.begin(), t.bytes.end(), other.bytes.begin(), other.bytes.end()));
   }
 }
+
+}  // namespace safetensors_test

@@ -15,6 +15,8 @@ using namespace std::chrono_literals;
 
 extern char** environ;
 
+namespace trouble_test {
+
 namespace {
 
 struct Echoed {
@@ -256,3 +258,5 @@ TEST_SUITE("rpc/trouble") {
     CHECK(status == 0);
   }
 }
+
+}  // namespace trouble_test

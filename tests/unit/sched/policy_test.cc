@@ -9,6 +9,8 @@ using namespace mc;
 using namespace mc::sched;
 using namespace std::chrono_literals;
 
+namespace policy_test {
+
 namespace {
 
 Cost cost() { return Cost(spec::tiny()); }
@@ -202,3 +204,5 @@ TEST_CASE("p2c takes the shorter queue of two, and no node is left out") {
   CHECK(times["c"] > 200);  // 3 of 9
   CHECK(times["a"] > 50);   // 1 of 9: drawn twice
 }
+
+}  // namespace policy_test

@@ -11,6 +11,8 @@ using namespace mc;
 using namespace mc::sched;
 using namespace std::chrono_literals;
 
+namespace prefix_index_test {
+
 namespace {
 const Time t0{};
 using Lengths = std::vector<uint32_t>;
@@ -122,3 +124,5 @@ TEST_CASE("a guess takes nothing from what was reported, and can be prolonged or
   CHECK(index.blocks() == 0);
   CHECK(index.deadline() == Time::max());
 }
+
+}  // namespace prefix_index_test

@@ -10,6 +10,9 @@
 #include "base/random.h"
 
 namespace mc::serve {
+
+namespace dummy_engine_test {
+
 namespace {
 
 constexpr uint32_t kB = 16;
@@ -197,4 +200,5 @@ TEST_CASE("timing: chunks and the load add up to the prefill, whatever the cut")
   CHECK(timing.step(0, 0).count() == 0);
 }
 
+}  // namespace dummy_engine_test
 }  // namespace mc::serve

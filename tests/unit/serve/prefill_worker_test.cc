@@ -2,6 +2,9 @@
 #include "pair.h"
 
 namespace mc::serve {
+
+namespace prefill_worker_test {
+
 namespace {
 
 uint64_t counted(Metrics& metrics, const char* name) { return metrics.counter(name, "").value(); }
@@ -247,4 +250,6 @@ TEST_CASE("blocks by state sum to the pool in the metrics") {
 }
 
 }  // namespace
+
+}  // namespace prefill_worker_test
 }  // namespace mc::serve

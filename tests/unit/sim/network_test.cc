@@ -9,6 +9,8 @@
 using namespace mc;
 using namespace mc::sim;
 
+namespace network_test {
+
 namespace {
 Time at(double s) { return Time{} + from_seconds(s); }
 }  // namespace
@@ -82,3 +84,5 @@ TEST_CASE("a cancelled flow leaves its share to the others and counts what it mo
   CHECK(net.sent(0) == doctest::Approx(50));
   CHECK(net.finished(at(1.6)) == std::vector{b});
 }
+
+}  // namespace network_test

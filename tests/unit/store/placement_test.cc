@@ -5,6 +5,9 @@
 #include <map>
 
 namespace mc::store {
+
+namespace placement_test {
+
 namespace {
 
 using namespace std::chrono_literals;
@@ -97,4 +100,6 @@ TEST_CASE("replicas go to other nodes, and to other failure domains while there 
 }
 
 }  // namespace
+
+}  // namespace placement_test
 }  // namespace mc::store

@@ -8,6 +8,8 @@ using namespace mc;
 using namespace mc::store;
 using namespace mc::store::ssd;
 
+namespace ssd_crash_test {
+
 namespace {
 
 constexpr uint64_t kGone = 0;
@@ -158,3 +160,5 @@ TEST_CASE("a second crash, while the first is being cleaned up, loses nothing ei
     }
   }
 }
+
+}  // namespace ssd_crash_test

@@ -7,6 +7,8 @@ using namespace mc;
 using namespace mc::store::ssd;
 using namespace std::chrono_literals;
 
+namespace staging_test {
+
 namespace {
 const Time t0{100s};
 }
@@ -71,3 +73,5 @@ TEST_CASE("a batch fits as a whole or not at all; one larger than all is no-spac
   CHECK(staging.take({16385}).error().code == Code::kNoSpace);
   CHECK(staging.take({8192, 8192}));
 }
+
+}  // namespace staging_test

@@ -2,6 +2,9 @@
 #include "tests/unit/store/fake_cluster.h"
 
 namespace mc::store {
+
+namespace tasks_test {
+
 namespace {
 
 MasterOptions quick() {
@@ -292,4 +295,6 @@ TEST_CASE(
 }
 
 }  // namespace
+
+}  // namespace tasks_test
 }  // namespace mc::store

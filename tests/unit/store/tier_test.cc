@@ -8,6 +8,8 @@ using namespace mc;
 using namespace mc::store;
 using namespace std::chrono_literals;
 
+namespace tier_test {
+
 namespace {
 
 const Time t0{100s};
@@ -151,3 +153,5 @@ TEST_CASE("a node that is gone takes its copies and its work along") {
   CHECK(d.tier.offloading_bytes() == 0);
   CHECK(d.tier.bytes() == 100);
 }
+
+}  // namespace tier_test

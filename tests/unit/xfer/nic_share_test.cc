@@ -8,6 +8,8 @@ using namespace mc;
 using namespace mc::xfer;
 using namespace std::chrono_literals;
 
+namespace nic_share_test {
+
 namespace {
 
 const Time kStart{1h};
@@ -201,3 +203,5 @@ TEST_SUITE("xfer/nic_share") {
     CHECK(nic.capacity(now + 4s) == doctest::Approx(125e6 / 4).epsilon(0.05));
   }
 }
+
+}  // namespace nic_share_test

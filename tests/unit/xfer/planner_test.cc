@@ -9,6 +9,8 @@
 using namespace mc;
 using namespace mc::xfer;
 
+namespace planner_test {
+
 namespace {
 
 std::byte kSomewhere;
@@ -129,3 +131,5 @@ TEST_SUITE("xfer/planner") {
     CHECK_FALSE(check(r).has_value());
   }
 }
+
+}  // namespace planner_test

@@ -12,6 +12,8 @@ using namespace mc;
 using namespace mc::xfer;
 using namespace std::chrono_literals;
 
+namespace priority_queue_test {
+
 namespace {
 
 constexpr Priority kEach[] = {Priority::kHigh, Priority::kMedium, Priority::kLow};
@@ -186,3 +188,5 @@ TEST_SUITE("xfer/priority_queue") {
     CHECK(std::string(name(Priority::kLow)) == "low");
   }
 }
+
+}  // namespace priority_queue_test

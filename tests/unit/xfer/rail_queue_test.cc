@@ -8,6 +8,9 @@
 #include "base/random.h"
 
 namespace mc::xfer {
+
+namespace rail_queue_test {
+
 namespace {
 
 constexpr uint64_t kBytes = 64 * kKiB;
@@ -351,4 +354,5 @@ TEST_SUITE("rail queue") {
   }
 }
 
+}  // namespace rail_queue_test
 }  // namespace mc::xfer

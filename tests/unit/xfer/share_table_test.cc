@@ -19,6 +19,8 @@ using namespace mc;
 using namespace mc::xfer;
 using namespace std::chrono_literals;
 
+namespace share_table_test {
+
 namespace {
 
 const Time kNow{1h};
@@ -349,3 +351,5 @@ TEST_SUITE("xfer/nic_ledger") {
     for (const uint64_t n : view[0].inflight) CHECK(n == 0);
   }
 }
+
+}  // namespace share_table_test

@@ -4,6 +4,9 @@
 #include "rail_sim.h"
 
 namespace mc::xfer {
+
+namespace sprayer_test {
+
 namespace {
 
 using sim::at;
@@ -223,4 +226,5 @@ TEST_SUITE("sprayer") {
   }
 }
 
+}  // namespace sprayer_test
 }  // namespace mc::xfer
