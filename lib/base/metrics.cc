@@ -70,6 +70,18 @@ Metrics::Series& Metrics::series(const std::string& name, const std::string& hel
   return family.series[render(labels)];
 }
 
+uint64_t Counter::value() const {
+  Lock lock(mutex_);
+  uint64_t sum = n_.load(std::memory_order_relaxed);
+  for (const Cell& cell : cells_) sum += cell.value();
+  return sum;
+}
+
+Counter::Cell& Counter::cell() {
+  Lock lock(mutex_);
+  return cells_.emplace_front();
+}
+
 Counter& Metrics::counter(const std::string& name, const std::string& help, const Labels& labels) {
   Lock lock(mutex_);
   auto& s = series(name, help, "counter", labels).counter;

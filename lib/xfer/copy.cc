@@ -12,24 +12,36 @@ namespace {
 constexpr uint64_t kLine = 64, kGroup = 4 * kLine;
 constexpr uint64_t kStreamMin = 16 * kLine;  // of a row: less is mostly its ends
 // Bytes read ahead, and the page walked to ahead, of both sides: hardware prefetch stops at the end
-// of a page, and a stream without it stalls there. Prefetches past the end are harmless.
-constexpr uint64_t kAhead = 256, kPageAhead = 4096;
+// of a page, and a stream without it stalls there. Behind the last bytes come the first ones of
+// what is copied next. Prefetches past the end are harmless.
+constexpr uint64_t kAhead = 512, kPageAhead = 4096;
 
-inline void prefetch_group(const std::byte* from) {
-  for (uint64_t line = 0; line < kGroup; line += kLine)
-    _mm_prefetch(from + kAhead + line, _MM_HINT_NTA);
-}
-inline void prefetch_page(const std::byte* to, const std::byte* from) {
-  _mm_prefetch(to + 2 * kPageAhead - kLine, _MM_HINT_NTA);  // of the next page, for its address
-  _mm_prefetch(from + kPageAhead, _MM_HINT_T0);
-}
+struct Prefetch {
+  std::byte* const to;
+  const std::byte* const from;
+  const uint64_t bytes;
+  const Ahead next;
+  void group(uint64_t at) const {
+    const uint64_t ahead = at + kAhead;
+    const std::byte* p =
+        ahead < bytes || next.from == nullptr ? from + ahead : next.from + (ahead - bytes);
+    for (uint64_t line = 0; line < kGroup; line += kLine) _mm_prefetch(p + line, _MM_HINT_NTA);
+  }
+  void page(uint64_t at) const {  // for its address: any line of it does
+    const uint64_t ahead = at + kPageAhead;
+    const bool past = ahead >= bytes && next.from != nullptr;
+    _mm_prefetch((past ? next.to : to + ahead) + kPageAhead - kLine, _MM_HINT_NTA);
+    _mm_prefetch(past ? next.from : from + ahead, _MM_HINT_T0);
+  }
+};
 
 // `to` lies on a cache line; whole groups of four lines. The caller fences.
 __attribute__((target("avx512f"))) void stream_512(std::byte* to, const std::byte* from,
-                                                   uint64_t bytes) {
+                                                   uint64_t bytes, const Ahead& next) {
+  const Prefetch prefetch{to, from, bytes, next};
   for (uint64_t i = 0; i < bytes; i += kGroup) {
-    if (i % kPageAhead == 0) prefetch_page(to + i, from + i);
-    prefetch_group(from + i);
+    if (i % kPageAhead == 0) prefetch.page(i);
+    prefetch.group(i);
     __m512i v[4];
     for (uint64_t n = 0; n < 4; ++n) v[n] = _mm512_loadu_si512(from + i + n * kLine);
     for (uint64_t n = 0; n < 4; ++n)
@@ -38,10 +50,11 @@ __attribute__((target("avx512f"))) void stream_512(std::byte* to, const std::byt
 }
 
 __attribute__((target("avx2"))) void stream_256(std::byte* to, const std::byte* from,
-                                                uint64_t bytes) {
+                                                uint64_t bytes, const Ahead& next) {
+  const Prefetch prefetch{to, from, bytes, next};
   for (uint64_t i = 0; i < bytes; i += kGroup) {
-    if (i % kPageAhead == 0) prefetch_page(to + i, from + i);
-    prefetch_group(from + i);
+    if (i % kPageAhead == 0) prefetch.page(i);
+    prefetch.group(i);
     __m256i v[8];
     for (uint64_t n = 0; n < 8; ++n)
       v[n] = _mm256_loadu_si256(reinterpret_cast<const __m256i*>(from + i + n * 32));
@@ -50,32 +63,38 @@ __attribute__((target("avx2"))) void stream_256(std::byte* to, const std::byte* 
   }
 }
 
-using Stream = void (*)(std::byte* to, const std::byte* from, uint64_t bytes);
+using Stream = void (*)(std::byte* to, const std::byte* from, uint64_t bytes, const Ahead& next);
 Stream stream_of_this_cpu() {
   if (__builtin_cpu_supports("avx512f")) return stream_512;
   if (__builtin_cpu_supports("avx2")) return stream_256;
   return nullptr;
 }
 
-void copy_streaming(Stream stream, std::byte* to, const std::byte* from, uint64_t n) {
+void copy_streaming(Stream stream, std::byte* to, const std::byte* from, uint64_t n,
+                    const Ahead& next) {
   const uint64_t head = (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine;
   const uint64_t body = (n - head) / kGroup * kGroup;
   std::memcpy(to, from, head);
-  stream(to + head, from + head, body);
+  stream(to + head, from + head, body, next);
   std::memcpy(to + head + body, from + head + body, n - head - body);
 }
 
 }  // namespace
 
-void copy_rows(const Rows& r, bool streaming) {
+void copy_rows(const Rows& r, bool streaming, const Ahead& next) {
   static const Stream stream = stream_of_this_cpu();
   if (!streaming || stream == nullptr || r.bytes < kStreamMin) {
     for (uint64_t row = 0; row < r.rows; ++row)
       std::memcpy(r.to + row * r.to_stride, r.from + row * r.from_stride, r.bytes);
     return;
   }
-  for (uint64_t row = 0; row < r.rows; ++row)
-    copy_streaming(stream, r.to + row * r.to_stride, r.from + row * r.from_stride, r.bytes);
+  for (uint64_t row = 0; row < r.rows; ++row) {
+    std::byte* to = r.to + row * r.to_stride;
+    const std::byte* from = r.from + row * r.from_stride;
+    const bool last = row + 1 == r.rows;
+    copy_streaming(stream, to, from, r.bytes,
+                   last ? next : Ahead{to + r.to_stride, from + r.from_stride});
+  }
   _mm_sfence();  // streamed bytes are not ordered with what follows otherwise
 }
 

@@ -22,9 +22,15 @@ struct Rows {
   uint64_t total() const { return bytes * rows; }
 };
 
+// Where the caller will copy next, so that its first bytes are on their way by then. Null: unknown.
+struct Ahead {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+};
+
 // `streaming`: the destination is in no cache. On return the bytes are there for every CPU that
 // sees what this one does next.
-void copy_rows(const Rows& rows, bool streaming);
+void copy_rows(const Rows& rows, bool streaming, const Ahead& next = {});
 
 // About equal pieces of Rows by number, so that threads may share a copy without a list of them: a
 // part of a row when rows are long, several rows when they are short. Pieces begin on a cache line

@@ -113,6 +113,10 @@ Result<> Engine::Impl::start() {
   MC_TRY_(start_transports());
   self_counts = counters_of("self");
   for (const auto& t : transports) counts.push_back(counters_of(t->name()));
+  if (host_copies != nullptr) {
+    const Counters& count = counts[0];
+    host_copies->count_at_desks(*count.slices, *count.bytes, *count.requests);
+  }
   MC_TRY(PeerPtr me, make_peer(describe()));
   {
     Lock lock(mutex);

@@ -91,6 +91,7 @@ struct Engine::Impl final : Sink {
   Result<std::vector<Work>> admit(std::span<const Request> requests);
   Result<> submit(const std::shared_ptr<Batch>& batch, std::span<const Request> requests,
                   const Notification* after, std::function<void()> all_done);
+  bool copied_again(const Request& request, Duration budget, Time now);
   bool copied_at_once(const Request& request, const PeerPtr& peer, Time now);
   Result<BufferPtr> add_buffer(std::span<std::byte> memory, bool writable, std::string location);
   // The buffers at a request's ends that only copies of their own reach; none: transports do.

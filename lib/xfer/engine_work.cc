@@ -345,6 +345,12 @@ void Engine::Impl::cancel(Batch& batch) {
   while (batch.unfinished > 0) batch.ended.wait(batch.mutex);
 }
 
+// What is small, and to or from memory that this thread used before, costs hardly more than a copy.
+bool Engine::Impl::copied_again(const Request& request, Duration budget, Time now) {
+  return host_copies != nullptr && budget.count() > 0 && !registry->has_devices() &&
+         check(request) && host_copies->copy_again(request, now);
+}
+
 // A caller that waits for memory of this host copies it itself: no batch, no slices. False: it must
 // take the ordinary way, which also knows what to do about errors.
 bool Engine::Impl::copied_at_once(const Request& request, const PeerPtr& peer, Time now) {
@@ -412,8 +418,9 @@ void Engine::free_batch(BatchId id) {
 }
 
 Result<> Engine::transfer_sync(const Request& request, Duration budget) {
-  Request bounded = request;
   const Time now = impl_->clock.now();
+  if (impl_->copied_again(request, budget, now)) return {};
+  Request bounded = request;
   bounded.deadline = std::min(request.deadline, end_of(budget, now));
   PeerPtr peer;
   {

@@ -1,5 +1,9 @@
 // Peers that are other processes: memory of the application, peers that die or are not who they
 // say.
+#include <string>
+#include <thread>
+
+#include "io/file.h"
 #include "tests/conformance/child.h"
 #include "xfer/tcp/stream.h"
 
@@ -82,6 +86,29 @@ TEST_SUITE("xfer/processes") {
       REQUIRE_FALSE(outcome.has_value());
       CHECK(outcome.error().code == Code::kUnavailable);
     }
+  }
+
+  TEST_CASE("memory of a segment that was closed is mapped no longer, however small its use") {
+    const auto mappings = [] {
+      const std::string maps = io::read_file("/proc/self/maps").value_or("");
+      size_t n = 0;
+      for (size_t at = 0; (at = maps.find("memfd:", at)) != std::string::npos; ++at) ++n;
+      return n;
+    };
+    Child child({{"shm"}, false, kMiB});
+    auto engine = make_engine("parent", {"shm"});
+    const size_t before = mappings();
+    auto segment = engine->open_segment(child.segment);
+    REQUIRE(segment.has_value());
+    std::vector<std::byte> got(4096);
+    for (int i = 0; i < 3; ++i)
+      REQUIRE(engine->transfer_sync(read_of(*segment, 0, got), 5s).has_value());
+    CHECK(mappings() == before + 1);
+    engine->close_segment(*segment);
+    const Time end = kClock.now() + 5s;
+    while (mappings() != before && kClock.now() < end) std::this_thread::yield();
+    CHECK(mappings() == before);
+    CHECK_FALSE(engine->transfer_sync(read_of(*segment, 0, got), 1s).has_value());
   }
 
   TEST_CASE("rows of another process's memory come and go, whoever allocated it") {

@@ -44,10 +44,11 @@ class CopyJob {
 // Rows of less than this are not worth the look: they are copied as if to a cache, unless they are
 // among `together` bytes on their way, which no cache holds.
 inline constexpr uint64_t kStreamingBytes = 64 * 1024;
-inline void copy_once(const Rows& rows, RecentWrites& recent, uint64_t together = 0) {
+inline void copy_once(const Rows& rows, RecentWrites& recent, uint64_t together = 0,
+                      const Ahead& next = {}) {
   const bool looked = rows.total() >= kStreamingBytes;
   const bool hot = looked ? recent.hot(rows.to, rows.total()) : true;
-  copy_rows(rows, recent.outgrown_by(together) || !hot);
+  copy_rows(rows, recent.outgrown_by(together) || !hot, next);
 }
 
 }  // namespace mc::xfer

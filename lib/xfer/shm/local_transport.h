@@ -16,12 +16,14 @@
 #pragma once
 #include <deque>
 #include <memory>
+#include <span>
 #include <thread>
 #include <vector>
 
 #include "base/mutex.h"
 #include "xfer/registry.h"
 #include "xfer/shm/copy_job.h"
+#include "xfer/shm/desk.h"
 #include "xfer/shm/mapping.h"
 #include "xfer/transport.h"
 
@@ -48,28 +50,58 @@ class LocalTransport final : public Transport {
   void forget(const PeerPtr& peer) override;
   void stop() override;
 
+  // Copies a small checked request to or from memory that this thread used before. False: it did
+  // not; try copy_now().
+  bool copy_again(const Request& request, Time now);
+  // Before the first of them: what such copies count.
+  void count_at_desks(Counter& slices, Counter& bytes, Counter& requests) {
+    desks_.count(slices, bytes, requests);
+  }
   // Carries out a whole checked request here and now if that needs nobody's answer. False: it did
   // not, for whatever reason; submit it in slices, and what they meet is the outcome.
   bool copy_now(const Request& request, const PeerPtr& peer, Time now);
 
  private:
-  // Where a piece of a peer's memory is in this process, kept there while this lives.
+  // Where a piece of a peer's memory is in this process.
   struct There {
     std::byte* data = nullptr;
-    std::byte* guard = nullptr;  // null: not guarded
-    MappingPtr mapping;          // of another process
-    BufferPtr own;               // of this one
+    std::byte* guard = nullptr;        // null: not guarded
+    const std::byte* alive = nullptr;  // the owner's word; null: of this process
+  };
+  struct Held {  // and what keeps it there
+    There there;
+    MappingPtr mapping;  // of another process
+    BufferPtr own;       // of this one
   };
   // One entry of the queue: a slice, or a copy whose caller wants help.
   struct Work {
     SlicePtr slice;
     std::shared_ptr<CopyJob> job;
   };
-  Result<> move(const Slice& slice);
-  Result<> move_mapped(const Slice& slice, const BufferInfo& buffer);
+  // A slice on its way: what was found out before its first byte is copied.
+  struct Job {
+    SlicePtr slice;
+    Result<> outcome;
+    const BufferInfo* buffer = nullptr;
+    Held held;
+    bool mapped = false;  // it is copied, not moved by system calls
+  };
+  Result<> aim(Job& job, const Job* before);
+  Result<> move(const Job& job, const Ahead& next);
+  Ahead begin_of(const Job& job) const;
+  void finish_all(std::span<Job> jobs);
   Result<> raise(const Slice& slice);
-  Result<There> locate(const PeerPtr& peer, const BufferInfo& buffer, const LocalRange& range,
-                       bool may_wait);
+  Result<Held> locate(const PeerPtr& peer, const BufferInfo& buffer, const LocalRange& range,
+                      bool may_wait);
+  struct Place {  // of a whole buffer
+    std::byte* data = nullptr;
+    const std::byte* alive = nullptr;
+    bool writable = false;
+  };
+  static Place place_of(const Mapping& m) { return {m.data, m.alive, m.writable}; }
+  static Result<There> place(const Peer& peer, const BufferInfo& buffer, const LocalRange& range,
+                             const Place& at);
+  bool copy_from_desk(Desk& desk, const Request& request, Time now) MC_REQUIRES(desk.mutex);
   // May the bytes be touched, and are they still the owner's when they were?
   Result<> before_copy(const There& there, const Peer& peer, const LocalRange& range,
                        Time now) const;
@@ -80,7 +112,6 @@ class LocalTransport final : public Transport {
   bool at_once(const Slice& slice) const;
   void run();
   bool take(std::vector<Work>& work, bool& stopped);
-  void finish(SlicePtr slice);
 
   static constexpr uint64_t kInlineBytes = 512 * 1024;
   static constexpr uint64_t kCrowdBytes = 8 << 20;  // submitted at once: for the copy threads
@@ -93,6 +124,7 @@ class LocalTransport final : public Transport {
   const Config config_;
   RecentWrites recent_{RecentWrites::window_of_this_cpu()};
   Mappings mappings_;
+  Desks desks_;
   std::atomic<uint32_t> copying_{0};  // threads that copy much now
   Mutex mutex_;
   Condition changed_;

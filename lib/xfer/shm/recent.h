@@ -13,6 +13,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <utility>
 
 namespace mc::xfer {
 
@@ -24,7 +25,7 @@ class RecentWrites {
   // Is there likely a cache that holds `to`? Notes that `bytes` are copied there now.
   bool hot(const std::byte* to, uint64_t bytes) {
     const uint64_t place = reinterpret_cast<uintptr_t>(to) / kUnit;
-    const uint64_t copied = copied_.fetch_add(bytes, std::memory_order_relaxed) / kUnit;
+    const uint64_t copied = advance(bytes) / kUnit;
     auto& slot = slots_[place * 0x9e3779b97f4a7c15 >> (64 - kSlotBits)];
     const uint64_t then = slot.load(std::memory_order_relaxed);
     slot.store(place << 32 | (copied & UINT32_MAX), std::memory_order_relaxed);
@@ -37,6 +38,15 @@ class RecentWrites {
 
  private:
   static constexpr uint64_t kUnit = 4096;  // of places and of the count of bytes
+  static constexpr uint64_t kTold = 256 * 1024;
+  // Threads tell each other now and then what they copied: the line would go to and fro otherwise.
+  uint64_t advance(uint64_t bytes) {
+    thread_local uint64_t untold = 0;
+    const uint64_t before = copied_.load(std::memory_order_relaxed) + untold;
+    untold += bytes;
+    if (untold >= kTold) copied_.fetch_add(std::exchange(untold, 0), std::memory_order_relaxed);
+    return before;
+  }
   static constexpr unsigned kSlotBits = 12;
   const uint32_t window_;
   std::atomic<uint64_t> copied_{0};
