@@ -155,6 +155,45 @@ TEST_SUITE("xfer/hostile") {
     CHECK(pair.engine().transfer_sync(pair.request(Op::kRead, local), 1s).has_value());
   }
 
+  TEST_CASE("of writes sent together each is answered, the refused one in its place") {
+    Pair pair("tcp", 64 * kKiB);
+    RawClient raw(pair.owner->describe());
+    const std::vector<std::byte> bytes(8, std::byte{7});
+    const uint64_t first = pair.remote.offset(), none = first + kGiB;
+    for (const uint64_t at : {first, none, first + 64}) {
+      const Descriptor d = raw.descriptor(at, bytes.size());
+      const uint32_t flags = at == first + 64 ? 0 : kMore;
+      raw.send(make_header(Kind::kWrite, 1, &d, sizeof d, 0, flags), &d, sizeof d);
+      CHECK(raw.payload(bytes));
+    }
+    CHECK(raw.reply() == 0);
+    CHECK(raw.reply() > 0);
+    CHECK(raw.reply() == 0);
+    for (const size_t at : {size_t{0}, size_t{64}})
+      CHECK(std::memcmp(pair.remote.data() + at, bytes.data(), bytes.size()) == 0);
+    CHECK(pair.remote.data()[8] == std::byte{0});
+  }
+
+  TEST_CASE("what follows a write of several is checked as any frame is") {
+    Pair pair("tcp", 64 * kKiB);
+    const SegmentDescriptor segment = pair.owner->describe();
+    const std::vector<std::byte> bytes(8, std::byte{7});
+    const auto ended_by = [&](auto&& lie) {
+      RawClient raw(segment);
+      const Descriptor d = raw.descriptor(pair.remote.offset(), bytes.size());
+      raw.send(make_header(Kind::kWrite, 1, &d, sizeof d, 0, kMore), &d, sizeof d);
+      CHECK(raw.payload(bytes));
+      Frame next{make_header(Kind::kWrite, 2, &d, sizeof d), d};
+      lie(next);
+      raw.send(next.header, &next.body, sizeof next.body);
+      return raw.closed();
+    };
+    CHECK(ended_by([](Frame& f) { f.header.magic += 1; }));
+    CHECK(ended_by([](Frame& f) { f.body.bytes = 9; }));
+    CHECK(ended_by(
+        [](Frame& f) { f.header = make_header(Kind::kRetire, 2, &f.body, sizeof f.body); }));
+  }
+
   TEST_CASE("a connection that goes silent in a frame is closed") {
     Pair pair("tcp", 64 * kKiB);
     RawClient raw(pair.owner->describe());

@@ -4,11 +4,13 @@
 
 namespace mc::xfer::tcp {
 
-Header make_header(Kind kind, uint64_t id, const void* body, uint32_t body_bytes, uint16_t code) {
+Header make_header(Kind kind, uint64_t id, const void* body, uint32_t body_bytes, uint16_t code,
+                   uint32_t flags) {
   Header h;
   h.kind = kind;
   h.id = id;
   h.code = code;
+  h.flags = flags;
   h.body_bytes = body_bytes;
   h.body_check = static_cast<uint32_t>(xxh3(body, body_bytes));
   h.check = static_cast<uint32_t>(xxh3(&h, offsetof(Header, check)));

@@ -39,10 +39,14 @@ struct Header {
   uint32_t body_bytes = 0;  // the descriptor, or the error's text
   uint32_t body_check = 0;  // low half of the body's XXH3; payload is not covered
   uint64_t id = 0;          // chosen by the requester, repeated in the reply
-  uint32_t reserved = 0;
+  uint32_t flags = 0;
   uint32_t check = 0;  // low half of the XXH3 of the bytes before it
 };
 static_assert(sizeof(Header) == 32 && offsetof(Header, id) == 16 && offsetof(Header, check) == 28);
+
+// Of a request: another one, with a Descriptor, follows behind its payload at once. The peer may
+// read that one's frame together with this one's payload, and answer both at once.
+inline constexpr uint32_t kMore = 1;
 
 // Body of kRead, kWrite and kRaise; kRetire's is the nonce of another connection that was given up,
 // and its reply says that no byte sent over that one will be applied any more. kWrite is followed
@@ -54,6 +58,12 @@ struct Descriptor {
 };
 static_assert(sizeof(Descriptor) == 56);
 
+struct Frame {  // of a request
+  Header header;
+  Descriptor body;
+};
+static_assert(sizeof(Frame) == 88);
+
 struct Trailer {  // after the payload of a read: did it go well until the last byte?
   uint64_t code = 0;
 };
@@ -64,8 +74,8 @@ struct HelloBody {
   std::array<uint8_t, 32> proof{};
 };
 
-Header make_header(Kind kind, uint64_t id, const void* body, uint32_t body_bytes,
-                   uint16_t code = 0);
+Header make_header(Kind kind, uint64_t id, const void* body, uint32_t body_bytes, uint16_t code = 0,
+                   uint32_t flags = 0);
 Result<> check_header(const Header& header);  // kCorrupt
 bool check_body(const Header& header, const void* body);
 HelloBody prove(const std::string& secret, const Nonce& nonce);

@@ -1,6 +1,8 @@
 #include "xfer/tcp/lane.h"
 
 #include <algorithm>
+#include <array>
+#include <span>
 
 namespace mc::xfer::tcp {
 namespace {
@@ -93,7 +95,8 @@ void TcpTransport::Lane::push(SlicePtr slice) {
     return;
   }
   if (AttemptPtr attempt = queue_.push_or_carry(std::move(slice), c->rail)) {
-    carry(*c, std::move(attempt));
+    c->group.push_back(std::move(attempt));
+    carry(*c);
     while (!c->flights.empty())
       if (auto received = receive(*c); !received) drop(*c, received.error());
     rest(*c);
@@ -117,22 +120,45 @@ AttemptPtr TcpTransport::Lane::wait_for_work(Connection& c) {
   return attempt;
 }
 
+bool TcpTransport::Lane::has_room(Connection& c) const {
+  const bool small = c.flights.size() > 2 * kFlightsMin;
+  const bool limit = c.flights.size() >= kFlightsMax ||
+                     (c.flights.size() >= kFlightsMin && c.bytes >= kBytesInFlight);
+  const bool drained = 2 * c.flights.size() <= kFlightsMax && 2 * c.bytes <= kBytesInFlight;
+  c.full = (c.full && !drained) || (limit && small);
+  return !limit && !c.full && !stopping_.load();
+}
+
 // Beside what is in flight. Reads and writes are not in flight together: each end could then wait
 // for the other to read. Nor are more writes, while a connection is to be retired first.
 AttemptPtr TcpTransport::Lane::more_work(Connection& c) {
-  if (c.flights.size() >= kFlightsMax ||
-      (c.flights.size() >= kFlightsMin && c.bytes >= kBytesInFlight) || stopping_.load())
-    return nullptr;
+  if (!has_room(c)) return nullptr;
   const bool writes = is_write(c.flights.front().attempt);
   if (writes && !nothing_given_up()) return nullptr;
   return queue_.pull(c.rail, {!writes, writes, c.reserved}, RailQueue::Wait::kNo);
 }
 
+// Small ones that wait are sent together: a frame alone costs as much as 16 KiB.
+void TcpTransport::Lane::gather(Connection& c, AttemptPtr first) {
+  const bool writes = is_write(first);
+  uint64_t bytes = first->piece.total();
+  c.group.push_back(std::move(first));
+  if (writes && !nothing_given_up()) return;
+  while (c.group.size() < Link::kTogether && bytes < kGroupBytes &&
+         c.flights.size() + c.group.size() < kFlightsMax && c.bytes + bytes < kBytesInFlight) {
+    AttemptPtr next = queue_.pull(c.rail, {!writes, writes, c.reserved}, RailQueue::Wait::kNo);
+    if (next == nullptr) return;
+    bytes += next->piece.total();
+    c.group.push_back(std::move(next));
+  }
+}
+
 void TcpTransport::Lane::run(Connection& c) {
   for (bool idle = true;; idle = c.flights.empty()) {
-    if (AttemptPtr attempt = idle ? wait_for_work(c) : more_work(c))
-      carry(c, std::move(attempt));
-    else if (idle)
+    if (AttemptPtr attempt = idle ? wait_for_work(c) : more_work(c)) {
+      gather(c, std::move(attempt));
+      carry(c);
+    } else if (idle)
       return;  // stopping, and nothing is queued
     else if (auto received = receive(c); !received)
       drop(c, received.error());
@@ -143,13 +169,19 @@ void TcpTransport::Lane::rest(Connection& c) {
   if (c.endpoint != 0) pool_.release(c.endpoint);
 }
 
-void TcpTransport::Lane::carry(Connection& c, AttemptPtr attempt) {
-  auto early = over(*attempt);
-  if (early) early = still_open(*peer_);
-  if (!early)
+// Sends the group, less what is over by now.
+void TcpTransport::Lane::carry(Connection& c) {
+  std::erase_if(c.group, [&](const AttemptPtr& attempt) {
+    auto early = over(*attempt);
+    if (early) early = still_open(*peer_);
+    if (early) return false;
     queue_.returned(attempt, std::move(early));
-  else if (auto sent = start(c, std::move(attempt)); !sent)
-    drop(c, sent.error());
+    return true;
+  });
+  if (c.group.empty()) return;
+  auto sent = start(c);
+  c.group.clear();
+  if (!sent) drop(c, sent.error());
 }
 
 // A connection that is open, and the pool's to use.
@@ -167,30 +199,35 @@ Result<> TcpTransport::Lane::ready(Connection& c, const Stream::GiveUp& give_up)
   return {};
 }
 
-Result<> TcpTransport::Lane::start(Connection& c, AttemptPtr attempt) {
-  const AttemptPtr a = attempt;
+Result<> TcpTransport::Lane::start(Connection& c) {
   {
     Lock lock(mutex_);
-    carrying_.emplace(a->id, &c);
+    for (const AttemptPtr& a : c.group) carrying_.emplace(a->id, &c);
   }
   const bool first = c.flights.empty();
-  c.bytes += a->piece.total();
-  c.flights.push_back({std::move(attempt), c.next_id++});
+  std::array<Link::Asked, Link::kTogether> asked;
+  for (size_t i = 0; i < c.group.size(); ++i) {
+    c.bytes += c.group[i]->piece.total();
+    c.flights.push_back({c.group[i], c.next_id++});
+    asked[i] = c.flights.back().asked();
+  }
   const Stream::GiveUp give_up = watch(c);
   if (first) {
     MC_TRY_(ready(c, give_up));
-    if (is_write(a)) MC_TRY_(retire_given_up(c.link, give_up));
+    if (is_write(c.group.front())) MC_TRY_(retire_given_up(c.link, give_up));
   }
-  MC_TRY_(over(*a));  // a recall that came before there was a socket to shut
-  a->reached = true;
-  return c.link.send(*a, c.flights.back().id, give_up);
+  for (const AttemptPtr& a : c.group) {
+    MC_TRY_(over(*a));  // a recall that came before there was a socket to shut
+    a->reached = true;
+  }
+  return c.link.send(std::span(asked).first(c.group.size()), give_up);
 }
 
 Result<> TcpTransport::Lane::receive(Connection& c) {
   const Flight flight = c.flights.front();
   c.link.eager(c.bytes <= kShort);
   Result<> outcome;
-  MC_TRY_(c.link.receive(*flight.attempt, flight.id, watch(c), &outcome));
+  MC_TRY_(c.link.receive(flight.asked(), c.flights.size() > 1, watch(c), &outcome));
   c.bytes -= flight.attempt->piece.total();
   c.flights.pop_front();
   if (c.flights.empty()) c.used = clock_.now();
@@ -210,6 +247,7 @@ void TcpTransport::Lane::drop(Connection& c, const Error& why) {
   std::deque<Flight> flights;
   flights.swap(c.flights);
   c.bytes = 0;
+  c.full = false;
   c.link.abort();
   pool_.remove(std::exchange(c.endpoint, 0));
   const auto ended = [&](const Flight& f) { return !over(*f.attempt); };

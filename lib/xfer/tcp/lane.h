@@ -42,6 +42,7 @@ class TcpTransport::Lane {
   struct Flight {  // sent, not answered
     AttemptPtr attempt;
     uint64_t id;
+    Link::Asked asked() const { return {attempt.get(), id}; }
   };
   struct Connection {
     Connection(RailIndex r, PeerPtr peer, const Route& route, const Clock& clock, Duration timeout)
@@ -52,8 +53,10 @@ class TcpTransport::Lane {
     EndpointPool::Id endpoint = 0;
     Time used{};  // when it was last busy
     uint64_t next_id = 1;
-    uint64_t bytes = 0;          // of the flights
-    std::deque<Flight> flights;  // answered in order
+    uint64_t bytes = 0;             // of the flights
+    std::deque<Flight> flights;     // answered in order
+    bool full = false;              // of small ones: not topped up one by one, but filled anew
+    std::vector<AttemptPtr> group;  // to be sent together
     // Of the lane's mutex: its thread has work (or is not there yet), or a caller that waits for
     // its slice has taken it.
     bool busy = true, borrowed = false;
@@ -62,7 +65,8 @@ class TcpTransport::Lane {
   // Enough in flight to hide a round trip, whether slices are large or small.
   static constexpr size_t kFlightsMin = 4, kFlightsMax = 64;
   static constexpr uint64_t kBytesInFlight = 4u << 20;
-  static constexpr uint64_t kShort = 64u << 10;  // worth looking again before sleeping
+  static constexpr uint64_t kGroupBytes = 1u << 20;  // sent together, of small ones
+  static constexpr uint64_t kShort = 64u << 10;      // worth looking again before sleeping
   static constexpr Duration kFresh = std::chrono::milliseconds(1);
 
   void add_connection(RailIndex rail, bool reserved) MC_REQUIRES(mutex_);
@@ -71,8 +75,10 @@ class TcpTransport::Lane {
   void run(Connection& c);
   AttemptPtr wait_for_work(Connection& c);
   AttemptPtr more_work(Connection& c);
-  void carry(Connection& c, AttemptPtr attempt);
-  Result<> start(Connection& c, AttemptPtr attempt);
+  bool has_room(Connection& c) const;
+  void gather(Connection& c, AttemptPtr first);
+  void carry(Connection& c);
+  Result<> start(Connection& c);
   Result<> ready(Connection& c, const Stream::GiveUp& give_up);
   void rest(Connection& c);
   Result<> receive(Connection& c);

@@ -1,8 +1,11 @@
 #include "xfer/tcp/link.h"
 
+#include <utility>
+
 namespace mc::xfer::tcp {
 
 Result<> Link::open(const Stream::GiveUp& give_up, Duration* round_trip) {
+  next_.reset();
   const std::string advertised =
       peer_->descriptor.node + " advertises the data address " + route_.remote;
   auto connected =
@@ -57,30 +60,50 @@ void Link::abort() {
   close();
 }
 
-Result<> Link::send(const Attempt& attempt, uint64_t id, const Stream::GiveUp& give_up) {
-  const Slice& slice = *attempt.slice;
-  const Piece& p = attempt.piece;
-  Descriptor d{peer_->descriptor.generation.n,
-               p.remote,
-               p.bytes,
-               p.rows,
-               p.remote_stride,
-               slice.guard.offset,
-               slice.guard.expected};
+void Link::frame(Frame& f, const Asked& asked, bool more) const {
+  const Slice& slice = *asked.attempt->slice;
+  const Piece& p = asked.attempt->piece;
+  f.body = {peer_->descriptor.generation.n,
+            p.remote,
+            p.bytes,
+            p.rows,
+            p.remote_stride,
+            slice.guard.offset,
+            slice.guard.expected};
   const Kind kind = slice.raise ? Kind::kRaise : slice.op == Op::kRead ? Kind::kRead : Kind::kWrite;
-  Header header = make_header(kind, id, &d, sizeof d);
-  RowWalk rows(attempt.local, p.bytes, kind == Kind::kWrite ? p.rows : 0, p.local_stride);
-  auto parts = rows.next(2);  // frame and payload in one call
-  parts[0] = {&header, sizeof header};
-  parts[1] = {&d, sizeof d};
-  for (; !parts.empty(); parts = rows.next()) MC_TRY_(stream_.send(parts, give_up));
-  return {};
+  f.header = make_header(kind, asked.id, &f.body, sizeof f.body, 0, more ? kMore : 0);
+}
+
+// Frames and payloads, in as few calls as may be.
+Result<> Link::send(std::span<const Asked> all, const Stream::GiveUp& give_up) {
+  constexpr size_t kParts = 256;
+  MC_CHECK(all.size() <= kTogether);
+  parts_.clear();
+  const auto put = [&](void* data, uint64_t bytes) -> Result<> {
+    parts_.push_back({data, bytes});
+    if (parts_.size() < kParts) return {};
+    MC_TRY_(stream_.send(parts_, give_up));
+    parts_.clear();
+    return {};
+  };
+  for (size_t i = 0; i < all.size(); ++i) {
+    frame(frames_[i], all[i], i + 1 < all.size());
+    MC_TRY_(put(&frames_[i], sizeof frames_[i]));
+    if (frames_[i].header.kind != Kind::kWrite) continue;
+    const Piece& p = all[i].attempt->piece;
+    for (uint64_t row = 0; row < p.rows; ++row)
+      MC_TRY_(put(all[i].attempt->local + row * p.local_stride, p.bytes));
+  }
+  return stream_.send(parts_, give_up);
 }
 
 Result<> Link::reply_on(Stream& stream, uint64_t id, const Stream::GiveUp& give_up,
                         Result<>* outcome) {
   Header header;
-  MC_TRY_(stream.receive(&header, sizeof header, give_up));
+  if (next_)
+    header = *std::exchange(next_, std::nullopt);
+  else
+    MC_TRY_(stream.receive(&header, sizeof header, give_up));
   MC_TRY_(check_header(header));
   if (header.kind != Kind::kReply || header.id != id || header.body_bytes > kTextMax)
     return fail(Code::kCorrupt, "%s answered what was not asked", peer_->descriptor.node.c_str());
@@ -92,16 +115,22 @@ Result<> Link::reply_on(Stream& stream, uint64_t id, const Stream::GiveUp& give_
   return {};
 }
 
-Result<> Link::receive(const Attempt& attempt, uint64_t id, const Stream::GiveUp& give_up,
+Result<> Link::receive(const Asked& asked, bool more, const Stream::GiveUp& give_up,
                        Result<>* outcome) {
-  MC_TRY_(reply_on(stream_, id, give_up, outcome));
+  const Attempt& attempt = *asked.attempt;
+  MC_TRY_(reply_on(stream_, asked.id, give_up, outcome));
   if (!*outcome || attempt.slice->op != Op::kRead) return {};
   const Piece& p = attempt.piece;
   RowWalk rows(attempt.local, p.bytes, p.rows, p.local_stride);
-  for (auto parts = rows.next(); !parts.empty(); parts = rows.next())
-    MC_TRY_(stream_.receive(parts, give_up));
   Trailer trailer;
-  MC_TRY_(stream_.receive(&trailer, sizeof trailer, give_up));
+  Header next;
+  for (auto parts = rows.next(); !parts.empty(); parts = rows.next()) {
+    const bool last = rows.done();  // the trailer comes with it, and the next answer behind that
+    if (last) parts = rows.with(parts, {&trailer, sizeof trailer});
+    if (last && more) parts = rows.with(parts, {&next, sizeof next});
+    MC_TRY_(stream_.receive(parts, give_up));
+  }
+  if (more) next_ = next;
   if (trailer.code != 0)
     *outcome =
         fail(code_from_wire(trailer.code), "%s: the bytes %s", peer_->descriptor.node.c_str(),

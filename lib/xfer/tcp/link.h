@@ -3,8 +3,12 @@
 //
 // Thread: one at a time; shut_down() from any.
 #pragma once
+#include <array>
 #include <cstdint>
+#include <optional>
+#include <span>
 #include <string>
+#include <vector>
 
 #include "base/mutex.h"
 #include "xfer/rail/rail_queue.h"
@@ -34,9 +38,15 @@ class Link {
 
   // Errors of the connection, which is of no more use then; `outcome`, a success so far,
   // becomes what the peer says.
-  Result<> send(const Attempt& attempt, uint64_t id, const Stream::GiveUp& give_up);
-  Result<> receive(const Attempt& attempt, uint64_t id, const Stream::GiveUp& give_up,
-                   Result<>* outcome);
+  // Several requests leave together, all of them reads or none.
+  struct Asked {
+    const Attempt* attempt;
+    uint64_t id;
+  };
+  static constexpr size_t kTogether = 32;
+  Result<> send(std::span<const Asked> all, const Stream::GiveUp& give_up);
+  // `more`: others were sent behind it, and their answers follow without further ado.
+  Result<> receive(const Asked& asked, bool more, const Stream::GiveUp& give_up, Result<>* outcome);
   // No byte sent over the connection of that nonce will be applied any more.
   Result<> retire(const Nonce& nonce, const Stream::GiveUp& give_up);
   const Nonce& nonce() const { return nonce_; }
@@ -45,6 +55,7 @@ class Link {
  private:
   Result<> greet(Stream& stream, const Stream::GiveUp& give_up, Duration* round_trip);
   Result<> reply_on(Stream& stream, uint64_t id, const Stream::GiveUp& give_up, Result<>* outcome);
+  void frame(Frame& f, const Asked& asked, bool more) const;
 
   const PeerPtr peer_;
   const Route route_;
@@ -53,6 +64,9 @@ class Link {
   Mutex mutex_;  // the stream comes and goes under it, so that shut_down() meets no other socket
   Stream stream_;
   Nonce nonce_{};
+  std::array<Frame, kTogether> frames_;
+  std::vector<iovec> parts_;
+  std::optional<Header> next_;  // of an answer: it came with the bytes before it
 };
 
 }  // namespace mc::xfer::tcp

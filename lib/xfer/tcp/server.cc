@@ -9,6 +9,7 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
+#include <utility>
 
 #include "base/log.h"
 #include "base/peer_order.h"
@@ -20,6 +21,10 @@
 namespace mc::xfer::tcp {
 namespace {
 constexpr uint64_t kShort = 64 * kKiB;  // after these the next request is expected soon
+// How long an answer may wait for others: what is sent together on a slow link is answered one by
+// one all the same.
+constexpr Duration kAnswerTime = std::chrono::microseconds(500);
+constexpr size_t kAnswersMax = 4 * kKiB;
 constexpr uint64_t kCopied = 8 * kKiB;  // a copy of this costs less than another call
 }  // namespace
 
@@ -198,33 +203,67 @@ Result<> Server::reply(Stream& stream, uint64_t id, const Result<>& outcome) {
   return stream.send(parts, unless_stopping());
 }
 
-Result<> Server::serve_one(Connection& c) {
-  Stream& stream = c.stream;
-  MC_TRY(const bool more, stream.wait_for_request(unless_stopping()));
-  if (!more) return fail(Code::kUnavailable, "closed");
-  Header header;
-  MC_TRY_(stream.receive(&header, sizeof header, unless_stopping()));
-  MC_TRY_(check_header(header));
-  Descriptor d;
-  Nonce nonce{};
-  const bool retiring = header.kind == Kind::kRetire;
-  const auto body = retiring ? std::as_writable_bytes(std::span(nonce))
-                             : std::as_writable_bytes(std::span(&d, 1));
-  if (header.body_bytes != body.size())
-    return fail(Code::kCorrupt, "request body of %u bytes", header.body_bytes);
-  MC_TRY_(stream.receive(body.data(), body.size(), unless_stopping()));
-  if (!check_body(header, body.data())) return fail(Code::kCorrupt, "request body fails its check");
-  if (retiring) return reply(stream, header.id, retire(c, nonce));
-  uint64_t total = 0;
-  stream.eager(!__builtin_mul_overflow(d.bytes, d.rows, &total) && total <= kShort);
-  return dispatch(stream, header, d);
+Result<> Server::answer(Connection& c, const Header& asked, const Result<>& outcome) {
+  if (!outcome) {  // rare, and it has a text
+    MC_TRY_(send_answers(c));
+    return reply(c.stream, asked.id, outcome);
+  }
+  const Header header = make_header(Kind::kReply, asked.id, nullptr, 0);
+  const Time now = clock_.now();
+  if (c.answers.empty()) c.answer_by = now + kAnswerTime;
+  c.answers.append(reinterpret_cast<const char*>(&header), sizeof header);
+  if ((asked.flags & kMore) != 0 && now < c.answer_by && c.answers.size() < kAnswersMax) return {};
+  return send_answers(c);
 }
 
-Result<> Server::dispatch(Stream& stream, const Header& header, const Descriptor& d) {
+Result<> Server::send_answers(Connection& c) {
+  if (c.answers.empty()) return {};
+  MC_TRY_(c.stream.send(c.answers.data(), c.answers.size(), unless_stopping()));
+  c.answers.clear();
+  return {};
+}
+
+// Its header, with the checked body in one of the two.
+Result<Header> Server::next_request(Connection& c, Descriptor& d, Nonce& nonce) {
+  if (std::exchange(c.has_next, false)) {
+    const Header header = c.next.header;
+    MC_TRY_(check_header(header));
+    if (header.kind == Kind::kRetire || header.body_bytes != sizeof d)
+      return fail(Code::kCorrupt, "request body of %u bytes", header.body_bytes);
+    d = c.next.body;
+    if (!check_body(header, &d)) return fail(Code::kCorrupt, "request body fails its check");
+    return header;
+  }
+  MC_TRY(const bool more, c.stream.wait_for_request(unless_stopping()));
+  if (!more) return fail(Code::kUnavailable, "closed");
+  Header header;
+  MC_TRY_(c.stream.receive(&header, sizeof header, unless_stopping()));
+  MC_TRY_(check_header(header));
+  const auto body = header.kind == Kind::kRetire ? std::as_writable_bytes(std::span(nonce))
+                                                 : std::as_writable_bytes(std::span(&d, 1));
+  if (header.body_bytes != body.size())
+    return fail(Code::kCorrupt, "request body of %u bytes", header.body_bytes);
+  MC_TRY_(c.stream.receive(body.data(), body.size(), unless_stopping()));
+  if (!check_body(header, body.data())) return fail(Code::kCorrupt, "request body fails its check");
+  return header;
+}
+
+Result<> Server::serve_one(Connection& c) {
+  Descriptor d;
+  Nonce nonce{};
+  MC_TRY(const Header header, next_request(c, d, nonce));
+  if (header.kind != Kind::kWrite) MC_TRY_(send_answers(c));
+  if (header.kind == Kind::kRetire) return reply(c.stream, header.id, retire(c, nonce));
+  uint64_t total = 0;
+  c.stream.eager(!__builtin_mul_overflow(d.bytes, d.rows, &total) && total <= kShort);
+  return dispatch(c, header, d);
+}
+
+Result<> Server::dispatch(Connection& c, const Header& header, const Descriptor& d) {
   switch (header.kind) {
-    case Kind::kRead: return read(stream, header, d);
-    case Kind::kWrite: return write(stream, header, d);
-    case Kind::kRaise: return reply(stream, header.id, raise(d));
+    case Kind::kRead: return read(c.stream, header, d);
+    case Kind::kWrite: return write(c, header, d);
+    case Kind::kRaise: return reply(c.stream, header.id, raise(d));
     case Kind::kHello:
     case Kind::kReply:
     case Kind::kRetire: break;
@@ -318,7 +357,8 @@ Result<> Server::read(Stream& stream, const Header& header, const Descriptor& d)
   return stream.send(&trailer, sizeof trailer, unless_stopping());
 }
 
-Result<> Server::write(Stream& stream, const Header& header, const Descriptor& d) {
+Result<> Server::write(Connection& c, const Header& header, const Descriptor& d) {
+  Stream& stream = c.stream;
   std::byte* first = nullptr;
   const std::byte* guard = nullptr;
   const auto buffer = admit(d, true, &first, &guard);
@@ -332,19 +372,25 @@ Result<> Server::write(Stream& stream, const Header& header, const Descriptor& d
       MC_TRY_(stream.receive(scratch.data(), n, unless_stopping()));
       left -= n;
     }
-    return reply(stream, header.id, fail(buffer.error()));
+    return answer(c, header, fail(buffer.error()));
   }
-  if ((*buffer)->backing != nullptr) return write_backed(stream, header, d, *buffer);
+  if ((*buffer)->backing != nullptr) {
+    MC_TRY_(send_answers(c));
+    return write_backed(stream, header, d, *buffer);
+  }
   const auto give_up = unless_withdrawn(*buffer);
   RowWalk rows(first, d.bytes, d.rows, d.stride);
   {
     const PeerOrder order;
-    for (auto parts = rows.next(); !parts.empty(); parts = rows.next())
+    for (auto parts = rows.next(); !parts.empty(); parts = rows.next()) {
+      c.has_next = rows.done() && (header.flags & kMore) != 0;
+      if (c.has_next) parts = rows.with(parts, {&c.next, sizeof c.next});
       MC_TRY_(stream.receive(parts, give_up));
+    }
   }
   if (guard != nullptr && !guard_holds(guard, d.guard_value))
-    return reply(stream, header.id, fail(Code::kStale, "the bytes changed owner meanwhile"));
-  return reply(stream, header.id, {});
+    return answer(c, header, fail(Code::kStale, "the bytes changed owner meanwhile"));
+  return answer(c, header, {});
 }
 
 Result<> Server::raise(const Descriptor& d) {

@@ -37,6 +37,10 @@ class Server {
     Stream stream;
     Nonce nonce{};
     bool greeted = false;
+    Frame next;             // of the request behind this one: it came with the payload of this one
+    bool has_next = false;  // to be served
+    std::string answers;    // to requests that others follow: they leave together
+    Time answer_by{};
     std::thread thread;
     bool done = false;
   };
@@ -47,10 +51,11 @@ class Server {
   void serve(Connection& c);
   Result<> greet(Connection& c);
   Result<> serve_one(Connection& c);
-  Result<> dispatch(Stream& stream, const Header& header, const Descriptor& d);
+  Result<Header> next_request(Connection& c, Descriptor& d, Nonce& nonce);
+  Result<> dispatch(Connection& c, const Header& header, const Descriptor& d);
   Result<> retire(const Connection& asker, const Nonce& nonce);
   Result<> read(Stream& stream, const Header& header, const Descriptor& d);
-  Result<> write(Stream& stream, const Header& header, const Descriptor& d);
+  Result<> write(Connection& c, const Header& header, const Descriptor& d);
   // The same for buffers behind a backing.
   Result<> read_backed(Stream& stream, const Header& header, const Descriptor& d,
                        const BufferPtr& buffer);
@@ -60,6 +65,9 @@ class Server {
   Result<BufferPtr> admit(const Descriptor& d, bool writing, std::byte** first,
                           const std::byte** guard) const;
   Result<> reply(Stream& stream, uint64_t id, const Result<>& outcome);
+  // The same, perhaps later, with the answers to what follows.
+  Result<> answer(Connection& c, const Header& asked, const Result<>& outcome);
+  Result<> send_answers(Connection& c);
   void reap() MC_REQUIRES(mutex_);
   Stream::GiveUp unless_stopping();
   Stream::GiveUp unless_withdrawn(const BufferPtr& buffer);

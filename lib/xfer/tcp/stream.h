@@ -77,7 +77,7 @@ class RowWalk {
       : at_(first), bytes_(bytes), rows_(rows), stride_(stride) {}
   // The next rows, behind `before` others that the caller fills in; only those: done.
   std::span<iovec> next(size_t before = 0);
-  // What next() gave last, and one part more behind it.
+  // What next() gave last, and one part more behind it, or two.
   std::span<iovec> with(std::span<iovec> given, const iovec& behind) {
     parts_[given.size()] = behind;
     return {parts_, given.size() + 1};
@@ -88,7 +88,7 @@ class RowWalk {
   static constexpr size_t kParts = 256;
   std::byte* at_;
   uint64_t bytes_, rows_, stride_;
-  iovec parts_[kParts + 1];
+  iovec parts_[kParts + 2];
 };
 
 }  // namespace mc::xfer::tcp
