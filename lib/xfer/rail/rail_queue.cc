@@ -2,42 +2,11 @@
 
 #include <algorithm>
 
+#include "xfer/rail/part.h"
+
 namespace mc::xfer {
 
-struct Attempt::Part {
-  struct Whole {  // the slice, and what is left of it
-    SlicePtr slice;
-    size_t parts = 1;
-    Error error;  // the first
-  };
-  std::shared_ptr<Whole> whole;
-  std::byte* local = nullptr;
-  Piece piece;
-  std::vector<AttemptPtr> out;
-  RailIndex bound = 0;  // to this rail, where the scheduler binds
-  uint64_t avoid = 0;   // rails it failed on
-  uint32_t tries = 0;   // that failed
-  bool won = false, queued = false, hedging = false, unfenced = false;
-  bool reached = false;  // the peer was, by the attempt that failed last
-  bool late = false;     // that one was given up as late: its rail may well work
-  Result<> final;        // an error: it ends so, whatever else happens
-  Error last;
-  Time queued_since{};
-
-  uint64_t bytes() const { return whole->slice->raise ? 8 : piece.total(); }
-  const Slice& slice() const { return *whole->slice; }
-};
-
-struct RailQueue::Outbox {
-  std::vector<std::pair<SlicePtr, Result<>>> finished;
-  std::vector<std::pair<Recall, AttemptPtr>> recalls;
-};
-
 namespace {
-
-constexpr Duration kTick = std::chrono::milliseconds(5);
-
-uint64_t bit(RailIndex rail) { return rail < 64 ? uint64_t{1} << rail : 0; }
 
 bool fault_of_rail(Code code) {
   return code == Code::kUnavailable || code == Code::kTimeout || code == Code::kCorrupt;
@@ -82,7 +51,7 @@ RailIndex RailQueue::add_rail(RailInfo info, Recall recall) {
   std::optional<NicIndex> nic;
   if (config_.ledger != nullptr) {
     nic = config_.ledger->nic(info.local);
-    // A wake that comes just before the wait is made good by the next look, kTick later.
+    // A wake that comes just before the wait is made good by the next look, kRailTick later.
     config_.ledger->on_room(*nic, changed_, [c = changed_.get()] { c->notify_all(); });
   }
   Lock lock(mutex_);
@@ -157,17 +126,6 @@ AttemptPtr RailQueue::push_or_carry(SlicePtr slice, RailIndex rail) {
     changed_->notify_all();
   send(out);
   return attempt;
-}
-
-// An error when the part need not move any more.
-Result<> RailQueue::over(const Attempt::Part& part, Time now) const {
-  if (!part.final) return part.final;
-  if (!part.whole->error.what.empty()) return fail(part.whole->error);
-  const Slice& slice = part.slice();
-  if (slice.cancelled->load(std::memory_order_acquire)) return fail(cancelled_error(slice));
-  if (slice.deadline != Time::max() && now >= slice.deadline) return fail(expired_error(slice));
-  if (peer_->fate.load() == Peer::Fate::kClosed) return still_open(*peer_);
-  return {};
 }
 
 AttemptPtr RailQueue::start(RailIndex rail, PartPtr part, Time now) {
@@ -305,7 +263,7 @@ AttemptPtr RailQueue::pull(RailIndex rail, Limits limits, Wait wait, Time until)
               (closed_ && queue_.empty() && hedges_.empty());
       if (!ended && out.finished.empty()) {
         // With work waiting for a better rail, look again soon: time alone can change the answer.
-        Duration step = queue_.empty() ? std::chrono::seconds(3600) : kTick;
+        Duration step = queue_.empty() ? std::chrono::seconds(3600) : kRailTick;
         if (until - now < step) step = until - now;
         changed_->wait_for(mutex_, step);
       }
@@ -445,131 +403,6 @@ void RailQueue::up(RailIndex rail) {
 bool RailQueue::wanting() const {
   Lock lock(mutex_);
   return waiting();
-}
-
-bool RailQueue::any_usable(Time now, uint64_t avoid) {
-  for (RailIndex r = 0; r < spray_.rails(); ++r)
-    if ((avoid & bit(r)) == 0 && spray_.view(r, now).state < RailState::kResting) return true;
-  return spray_.rails() == 1;
-}
-
-// What is queued or in flight and over.
-void RailQueue::sweep(Time now, Outbox& out) {
-  const bool stuck = !any_usable(now, 0) && now - heard_ > config_.peer_timeout;
-  const auto ended = queue_.remove_if([&](const PartPtr& part) {
-    return !over(*part, now) || (stuck && now - part->queued_since > config_.peer_timeout);
-  });
-  for (const PartPtr& part : ended) {
-    part->queued = false;
-    auto why = over(*part, now);
-    if (why) {
-      std::string rails;
-      for (RailIndex r = 0; r < spray_.rails(); ++r) {
-        const RailView v = spray_.view(r, now);
-        rails +=
-            (rails.empty() ? "" : ", ") + v.info.local + "-" + v.info.remote + " " + name(v.state);
-      }
-      why = fail(Code::kUnavailable, "%s: no rail has worked for %s (%s)%s%s",
-                 peer_->descriptor.node.c_str(), to_text(config_.peer_timeout).c_str(),
-                 rails.c_str(), part->last.what.empty() ? "" : ": ", part->last.what.c_str());
-    }
-    end(part, why, out);
-  }
-  for (const AttemptPtr& a : flying_)
-    if (!over(*a->part, now)) recall(a, out);
-}
-
-// Attempts that take too long: a second one elsewhere, or an end to the first.
-void RailQueue::chase(Time now, Outbox& out) {
-  if (spray_.rails() < 2) return;  // its connection notices a peer that is silent
-  for (const auto& late : spray_.late(now)) {
-    const auto it = std::find_if(flying_.begin(), flying_.end(),
-                                 [&](const AttemptPtr& a) { return a->id == late.attempt; });
-    if (it == flying_.end()) continue;
-    const PartPtr part = (*it)->part;
-    if (part->won) continue;
-    if (late.late == Sprayer::Late::kOverdue) {
-      if (binder_.binds() || part->out.size() != 1 || part->hedging) continue;
-      part->hedging = true;
-      hedges_.push_back(part);
-    } else {
-      part->avoid |= bit(late.rail);
-      part->last = {Code::kTimeout, "a slice did not come back in time"};
-      recall(*it, out);
-    }
-  }
-}
-
-std::vector<RailIndex> RailQueue::tick() {
-  Outbox out;
-  bool wake = false;
-  std::vector<RailIndex> ping;
-  {
-    Lock lock(mutex_);
-    const Time now = clock_.now();
-    chase(now, out);
-    sweep(now, out);
-    if (!closed_) ping = spray_.to_ping(now);
-    wake = waiting() || closed_;
-  }
-  if (wake) changed_->notify_all();
-  send(out);
-  return ping;
-}
-
-Time RailQueue::next_check() const {
-  Lock lock(mutex_);
-  const Time now = clock_.now();
-  const Time spray = spray_.rails() < 2 ? Time::max() : spray_.next_check(now);
-  return queue_.empty() && flying_.empty() ? spray : std::min(spray, now + kTick);
-}
-
-void RailQueue::close(const Error& why, bool recall_all) {
-  Outbox out;
-  {
-    Lock lock(mutex_);
-    closed_ = true;
-    for (const PartPtr& part : queue_.remove_if([](const PartPtr&) { return true; })) {
-      part->queued = false;
-      end(part, fail(why), out);
-    }
-    hedges_.clear();
-    for (const AttemptPtr& a : flying_) {
-      if (!recall_all) continue;
-      if (a->part->final) a->part->final = fail(why);
-      recall(a, out);
-    }
-  }
-  changed_->notify_all();
-  send(out);
-}
-
-bool RailQueue::idle() const {
-  Lock lock(mutex_);
-  return queue_.empty() && flying_.empty();
-}
-
-std::vector<RailView> RailQueue::view() const {
-  Lock lock(mutex_);
-  std::vector<RailView> out;
-  const Time now = clock_.now();
-  for (RailIndex r = 0; r < spray_.rails(); ++r) out.push_back(spray_.view(r, now));
-  return out;
-}
-
-double RailQueue::predicted_seconds(RailIndex rail, uint64_t bytes) const {
-  Lock lock(mutex_);
-  return spray_.predicted_seconds(rail, bytes, clock_.now());
-}
-
-void RailQueue::describe(uint64_t bytes, Path& path) const {
-  Lock lock(mutex_);
-  const Time now = clock_.now();
-  for (RailIndex r = 0; r < spray_.rails(); ++r) {
-    const RailView& v = path.rails.emplace_back(spray_.view(r, now, path.memory));
-    path.predicted_s.push_back(
-        v.bandwidth > 0 ? spray_.predicted_seconds(r, bytes, now, path.memory) : 0.);
-  }
 }
 
 }  // namespace mc::xfer
