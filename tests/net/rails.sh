@@ -9,9 +9,9 @@ for tool in ip tc nsenter unshare; do command -v $tool >/dev/null || skip "no $t
 unshare --net true 2>/dev/null || skip "network namespaces are not permitted here"
 
 source "$(dirname "$0")/../daemons.inc"
-# A namespace lives as long as the process that holds it.
+# A namespace lives as long as the process that holds it, which ends with this script.
 hold() {
-  unshare --net sleep 290 &
+  unshare --net tail --pid=$$ -f /dev/null &
   PIDS[$1]=$!
   until_true 5 "no namespace of its own" differs $!
 }
