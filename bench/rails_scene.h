@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/json.h"
+#include "bench/figure.h"
 #include "bench/namespaces.h"
 #include "bench/relay.h"
 #include "bench/serving_peer.h"
@@ -42,6 +43,10 @@ struct Seen {
   std::vector<Read> reads;
   std::vector<Look> looks;
   uint64_t block = 0;
+  double cpu = 0;  // seconds, of the reader and the owner
+  double cpu_per_kib() const {
+    return cpu * 1e9 / (static_cast<double>(block * std::max<size_t>(1, reads.size())) / 1024);
+  }
   // GB/s between two times.
   double rate(double from, double to) const {
     double n = 0;
@@ -114,6 +119,7 @@ class Scene {
 
   // Reads by some threads, one after the other, until the time is over.
   Result<Seen> measure(const Load& load) const {
+    const double owner = cpu_of(owner_.pid());
     MC_TRY(const Child child, Child::start([&](int fd) {
              Json answer;
              auto entered = here_.enter();
@@ -125,12 +131,14 @@ class Scene {
     MC_TRY(const Json answer, parse_json(child.answer()));
     if (answer.contains("error"))
       return fail(Code::kInternal, "%s", answer["error"].get<std::string>().c_str());
-    return from_json(answer, load.block);
+    Seen seen = from_json(answer, load.block);
+    seen.cpu += cpu_of(owner_.pid()) - owner;
+    return seen;
   }
 
-  // GB/s of plain sockets, one stream a rail: what all of them brought in `time`, or, with
-  // `stripe`, that many bytes cut in equal parts.
-  Result<double> raw(const std::vector<size_t>& rails, Duration time, uint64_t stripe = 0) const;
+  // GB/s of plain sockets, one stream a rail, and their CPU: what all of them brought in `time`,
+  // or, with `stripe`, that many bytes cut in equal parts.
+  Result<Measured> raw(const std::vector<size_t>& rails, Duration time, uint64_t stripe = 0) const;
 
  private:
   explicit Scene(const Clock& clock) : clock_(clock) {}
@@ -206,6 +214,7 @@ inline Result<Seen> Scene::read(const Load& load) const {
   std::vector<std::vector<Read>> reads(load.threads);
   std::vector<Result<>> outcomes(load.threads);
   std::vector<std::thread> threads;
+  const double cpu = cpu_seconds();
   const Time start = clock_.now(), end = start + load.time;
   const uint64_t own = kMemory / load.threads / load.block * load.block;
   for (uint32_t t = 0; t < load.threads; ++t)
@@ -226,6 +235,7 @@ inline Result<Seen> Scene::read(const Load& load) const {
   Seen seen;
   look_on(load, *engine, segment, start, seen);
   for (auto& t : threads) t.join();
+  seen.cpu = cpu_seconds() - cpu;
   for (auto& outcome : outcomes) MC_TRY_(std::move(outcome));
   for (const auto& of : reads) seen.reads.insert(seen.reads.end(), of.begin(), of.end());
   std::vector<std::byte> want(kMemory);
@@ -239,7 +249,7 @@ inline Result<Seen> Scene::read(const Load& load) const {
 }
 
 inline Json Scene::to_json(const Seen& seen) {
-  Json out = {{"reads", Json::array()}, {"looks", Json::array()}};
+  Json out = {{"reads", Json::array()}, {"looks", Json::array()}, {"cpu", seen.cpu}};
   for (const Read& r : seen.reads) out["reads"].push_back({r.end, r.took});
   for (const Look& l : seen.looks) out["looks"].push_back({l.at, l.bytes, l.states});
   return out;
@@ -248,6 +258,7 @@ inline Json Scene::to_json(const Seen& seen) {
 inline Seen Scene::from_json(const Json& json, uint64_t block) {
   Seen seen;
   seen.block = block;
+  seen.cpu = json["cpu"].get<double>();
   for (const Json& r : json["reads"])
     seen.reads.push_back({r.at(0).get<double>(), r.at(1).get<double>()});
   for (const Json& l : json["looks"])
@@ -263,8 +274,8 @@ inline io::Fd raw_socket() {
   return fd;
 }
 
-inline Result<double> Scene::raw(const std::vector<size_t>& rails, Duration time,
-                                 uint64_t stripe) const {
+inline Result<Measured> Scene::raw(const std::vector<size_t>& rails, Duration time,
+                                   uint64_t stripe) const {
   std::vector<Child> senders;
   std::vector<std::string> addresses;
   for (const size_t r : rails) {
@@ -308,11 +319,13 @@ inline Result<double> Scene::raw(const std::vector<size_t>& rails, Duration time
            double all = 0, longest = 0;
            for (const double b : bytes) all += b;
            for (const double s : took) longest = std::max(longest, s);
-           say(fd, std::to_string(all / 1e9 / longest));
+           say(fd, strf("%.9f %.9f %.0f", all / 1e9 / longest, cpu_seconds(), all));
          }));
-  const std::string rate = child.answer();
-  if (rate.empty()) return fail(Code::kInternal, "the raw streams did not run");
-  return std::atof(rate.c_str());
+  double rate = 0, cpu = 0, bytes = 0;
+  if (std::sscanf(child.answer().c_str(), "%lf %lf %lf", &rate, &cpu, &bytes) != 3 || bytes <= 0)
+    return fail(Code::kInternal, "the raw streams did not run");
+  for (const Child& sender : senders) cpu += cpu_of(sender.pid());
+  return Measured(rate, cpu * 1e9 / (bytes / 1024));
 }
 
 }  // namespace mc::bench

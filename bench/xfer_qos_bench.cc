@@ -250,7 +250,7 @@ Result<int> run(const Options& o) {
     return 77;
   }
   if (!scene) return fail(scene.error());
-  const size_t turns = o.quick ? 1 : 3;
+  const size_t turns = o.quick ? 3 : 7;
   MC_TRY_(fairness(*scene, turns));
   for (const bool one_process : {false, true}) MC_TRY_(behind_bulk(*scene, turns, one_process));
   return 0;

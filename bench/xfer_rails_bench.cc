@@ -22,12 +22,12 @@ struct Bench {
     return {};
   }
   // What was measured, told as a figure: its turns are over.
-  static Result<> tell(const Figure& figure, const std::vector<double>& ours,
-                       const std::vector<double>& theirs) {
+  static Result<> tell(const Figure& figure, const std::vector<Measured>& ours,
+                       const std::vector<Measured>& theirs) {
     size_t mine = 0, peer = 0;
     return compare(
-        figure, ours.size() - 1, [&]() -> Result<Measured> { return Measured(ours[mine++]); },
-        [&]() -> Result<Measured> { return Measured(theirs[peer++]); });
+        figure, ours.size() - 1, [&]() -> Result<Measured> { return ours[mine++]; },
+        [&]() -> Result<Measured> { return theirs[peer++]; });
   }
 
   Result<> sums(const char* name, const std::vector<std::string>& rates, double target,
@@ -35,14 +35,15 @@ struct Bench {
     MC_TRY_(shape(rates));
     const double end = to_seconds(time);
     const std::vector<size_t> all{0, 1, 2, 3};
-    std::vector<double> ours, sum, stripes;
+    std::vector<Measured> ours, sum, stripes;
     for (size_t i = 0; i <= turns; ++i) {
       MC_TRY(const Seen seen, scene.measure({.time = time}));
-      ours.push_back(seen.rate(kWarm, end));
-      MC_TRY(const double raw, scene.raw(all, time));
+      ours.emplace_back(seen.rate(kWarm, end), seen.cpu_per_kib());
+      MC_TRY(const Measured raw, scene.raw(all, time));
       sum.push_back(raw);
       if (!static_too) continue;
-      MC_TRY(const double striped, scene.raw(all, time, static_cast<uint64_t>(raw * 1e9 * end)));
+      MC_TRY(const Measured striped,
+             scene.raw(all, time, static_cast<uint64_t>(raw.value * 1e9 * end)));
       stripes.push_back(striped);
     }
     MC_TRY_(tell({"xfer-rails", name, "GB/s", "sum of raw streams", target}, ours, sum));
@@ -51,7 +52,7 @@ struct Bench {
   }
 
   Result<> throttled() const {
-    std::vector<double> after, share, loud, quiet;
+    std::vector<Measured> after, share, loud, quiet;
     const double at = to_seconds(time);
     for (size_t i = 0; i <= turns; ++i) {
       MC_TRY_(shape({kEqual, kEqual, kEqual, kEqual}));
@@ -77,7 +78,7 @@ struct Bench {
   }
 
   Result<> cut() const {
-    std::vector<double> recovery, reuse;
+    std::vector<Measured> recovery, reuse;
     const double at = 1, healed = 3;
     for (size_t i = 0; i <= turns; ++i) {
       MC_TRY_(shape({kEqual, kEqual, kEqual, kEqual}));
@@ -96,7 +97,7 @@ struct Bench {
       }
       reuse.push_back((used - healed) * 1e3);
     }
-    const std::vector<double> soon(recovery.size(), 200), second(recovery.size(), 1000);
+    const std::vector<Measured> soon(recovery.size(), 200.), second(recovery.size(), 1000.);
     MC_TRY_(
         tell({"xfer-rails", "1 of 4 cut: rate is back", "ms", "200 ms", 1, true}, recovery, soon));
     return tell({"xfer-rails", "1 of 4 healed: in use", "ms", "1 s", 1, true}, reuse, second);
@@ -107,11 +108,11 @@ struct Bench {
     MC_TRY_(scene.serve({0, 1, 2, 3}));
     MC_TRY_(scene.relay(3, {.breaks = .2}));
     const Duration long_enough = milliseconds(3000);
-    std::vector<double> ours, sum, resting, all;
+    std::vector<Measured> ours, sum, resting, all;
     for (size_t i = 0; i <= turns; ++i) {
       MC_TRY(const Seen seen, scene.measure({.time = long_enough}));
-      ours.push_back(seen.rate(1, 3));
-      MC_TRY(const double raw, scene.raw({0, 1, 2}, time));
+      ours.emplace_back(seen.rate(1, 3), seen.cpu_per_kib());
+      MC_TRY(const Measured raw, scene.raw({0, 1, 2}, time));
       sum.push_back(raw);
       double rests = 0, looks = 0;
       for (const Look& look : seen.looks) {
@@ -132,7 +133,7 @@ struct Bench {
     MC_TRY_(scene.serve({0, 1}));
     MC_TRY_(scene.relay(1, {.delay = milliseconds(1)}));
     const Load both{.rails = {0, 1}, .block = 4 * kKiB, .threads = 1, .time = time};
-    std::vector<double> share, all, ours, alone;
+    std::vector<Measured> share, all, ours, alone;
     std::vector<Seen> quick;
     for (size_t i = 0; i <= turns; ++i) {
       MC_TRY(const Seen seen, scene.measure(both));
@@ -163,7 +164,7 @@ Result<int> run(const Options& o) {
   }
   if (!scene) return fail(scene.error());
   // The first turn is not counted.
-  const Bench b{**scene, o.quick ? 1u : 5u, o.quick ? milliseconds(800) : milliseconds(1500)};
+  const Bench b{**scene, o.quick ? 3u : 7u, o.quick ? milliseconds(800) : milliseconds(1500)};
   MC_TRY_((*scene)->serve({0, 1, 2, 3}));
   MC_TRY_(b.sums("4 equal rails", {kEqual, kEqual, kEqual, kEqual}, .95, false));
   MC_TRY_(b.sums("rails of 1:2:4:8", {"100mbit", "200mbit", "400mbit", "800mbit"}, .92, true));
