@@ -9,7 +9,7 @@
 namespace mc::model {
 namespace {
 
-enum Kind : int64_t { kControl = 3, kUserDefined = 4 };
+enum TokenKind : int64_t { kControl = 3, kUserDefined = 4 };
 
 std::string key_of(const char* name) { return std::string("tokenizer.ggml.") + name; }
 bool flag(const Gguf& g, const char* name, bool fallback) {

@@ -62,8 +62,8 @@ size_t contraction(std::string_view text, bool any_case) {
   return 0;
 }
 
-bool letter(const Character& c) { return c.kind == kLetter; }
-bool number(const Character& c) { return c.kind == kNumber; }
+bool is_letter(const Character& c) { return c.kind == kLetter; }
+bool is_number(const Character& c) { return c.kind == kNumber; }
 bool space(const Character& c) { return c.kind == kSpace; }
 bool other(const Character& c) { return c.kind == kOther; }
 
@@ -80,7 +80,7 @@ size_t spaces(std::string_view text) {
 
 size_t gpt2_piece(std::string_view text) {
   if (const size_t n = contraction(text, false); n > 0) return n;
-  for (const auto& wanted : {letter, number, other}) {
+  for (const auto& wanted : {is_letter, is_number, other}) {
     Scan scan(text);
     if (text[0] == ' ') scan.skip(1);
     if (scan.skip_while(wanted) > 0) return scan.at();
@@ -93,11 +93,11 @@ size_t modern_piece(std::string_view text, size_t digits_most) {
   const Character first = first_character(text);
   {
     Scan scan(text);
-    if (!letter(first) && !number(first) && !is_newline(first.code)) scan.skip(first.size);
-    if (scan.skip_while(letter) > 0) return scan.at();
+    if (!is_letter(first) && !is_number(first) && !is_newline(first.code)) scan.skip(first.size);
+    if (scan.skip_while(is_letter) > 0) return scan.at();
   }
   Scan scan(text);
-  if (scan.skip_while(number, digits_most) > 0) return scan.at();
+  if (scan.skip_while(is_number, digits_most) > 0) return scan.at();
   if (text[0] == ' ') scan.skip(1);
   if (scan.skip_while(other) > 0) {
     scan.skip_while([](const Character& c) { return is_newline(c.code); });
@@ -116,8 +116,8 @@ size_t modern_piece(std::string_view text, size_t digits_most) {
 
 size_t digits_piece(std::string_view text, size_t most) {
   Scan scan(text);
-  if (scan.skip_while(number, most) > 0) return scan.at();
-  scan.skip_while([](const Character& c) { return !number(c); });
+  if (scan.skip_while(is_number, most) > 0) return scan.at();
+  scan.skip_while([](const Character& c) { return !is_number(c); });
   return scan.at();
 }
 
