@@ -7,8 +7,10 @@ namespace mc::model {
 std::vector<const Kernels*> kernels_here() {
   std::vector<const Kernels*> sets;
 #if defined(__x86_64__)
-  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq"))
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) {
+    if (__builtin_cpu_supports("avx512bf16")) sets.push_back(&avx512bf16::kKernels);
     sets.push_back(&avx512::kKernels);
+  }
   if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
     sets.push_back(&avx2::kKernels);
 #endif

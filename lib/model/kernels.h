@@ -22,9 +22,10 @@ inline constexpr uint32_t kPanels = 3;  // panels computed together
 inline constexpr uint32_t kTile = 64;   // positions attention takes at a time
 inline constexpr uint32_t kHeadDimMax = 1024;
 
-// y[row][column] = sum over k of x[row][k] w[k][column], for up to kPanels panels of weights. A
-// panel is [k][kLanes], f32 or bf16. The k are cut into `segments` equal parts, each summed from
-// zero, the parts added in order.
+// y[row][column] = sum over k of x[row][k] w[k][column], for up to kPanels panels of weights. The k
+// are cut into `segments` equal parts, each summed from zero, the parts added in order. A panel of
+// f32 is [segment][k][kLanes]; one of bf16 [segment][pair of k][kLanes][2], a zero after an odd
+// part, and of each pair the second is added first.
 struct PanelJob {
   const std::byte* panels = nullptr;
   size_t panel_bytes = 0;  // from one panel to the next
@@ -32,10 +33,18 @@ struct PanelJob {
   uint32_t k = 0, segments = 1;
   uint32_t columns = 0;  // of y that exist: 1 to kPanels x kLanes
   const float* x = nullptr;
+  // Or x as bf16, with weights of bf16: its rows in groups of kGroupRows, the last of what is left,
+  // each [segment][pair of k][row][2], with the zeros.
+  const uint16_t* x_bf16 = nullptr;
   size_t x_stride = 0, rows = 0;
   float* y = nullptr;
   size_t y_stride = 0;
+
+  uint32_t part() const { return k / segments; }
+  uint32_t steps() const { return type == DType::kF32 ? part() : (part() + 1) / 2; }  // of a part
 };
+inline constexpr size_t kGroupRows = 8;   // rows computed together
+inline constexpr size_t kStepBytes = 64;  // of a panel: 16 floats, or 16 pairs of bf16
 
 // A query's attention while it goes through its tiles. `values`: padded(head_dim) floats.
 struct Attention {
@@ -46,6 +55,8 @@ struct Attention {
 struct Kernels {
   const char* name;
   void (*multiply)(const PanelJob& job);
+  // x to the nearest bf16.
+  void (*round)(const float* x, size_t n, uint16_t* out);
   // out = x / rms(x) * weight. out may be x.
   void (*normalize)(const float* x, const float* weight, size_t n, double eps, float* out);
   // out[i] = silu(gate[i]) * up[i]

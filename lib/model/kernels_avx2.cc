@@ -16,10 +16,6 @@ namespace {
 struct V {
   __m256 a, b;  // lanes 0 to 7, 8 to 15
 
-  static __m256 half_bf16(const std::byte* p) {
-    const __m128i bits = _mm_loadu_si128(reinterpret_cast<const __m128i*>(p));
-    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_cvtepu16_epi32(bits), 16));
-  }
   static __m256 half_scale(__m256 x, __m256 n) {  // both factors are normal numbers
     const __m256i whole = _mm256_cvtps_epi32(n), half = _mm256_srai_epi32(whole, 1);
     const __m256i bias = _mm256_set1_epi32(127);
@@ -29,7 +25,20 @@ struct V {
     return _mm256_mul_ps(_mm256_mul_ps(x, _mm256_castsi256_ps(first)), _mm256_castsi256_ps(second));
   }
   static V load(const float* p) { return {_mm256_loadu_ps(p), _mm256_loadu_ps(p + 8)}; }
-  static V load_bf16(const std::byte* p) { return {half_bf16(p), half_bf16(p + 16)}; }
+  static __m256 eight_firsts(__m256 pairs) {
+    return _mm256_castsi256_ps(_mm256_slli_epi32(_mm256_castps_si256(pairs), 16));
+  }
+  static __m256 eight_seconds(__m256 pairs) {
+    const __m256i mask = _mm256_set1_epi32(static_cast<int>(0xFFFF0000u));
+    return _mm256_and_ps(pairs, _mm256_castsi256_ps(mask));
+  }
+  static V first_half(V pairs) { return {eight_firsts(pairs.a), eight_firsts(pairs.b)}; }
+  static V second_half(V pairs) { return {eight_seconds(pairs.a), eight_seconds(pairs.b)}; }
+  static V add_pair(V sum, uint32_t x, V w) {
+    const __m256 pair = _mm256_castsi256_ps(_mm256_set1_epi32(static_cast<int>(x)));
+    sum = fma({eight_seconds(pair), eight_seconds(pair)}, second_half(w), sum);
+    return fma({eight_firsts(pair), eight_firsts(pair)}, first_half(w), sum);
+  }
   static V all(float x) { return {_mm256_set1_ps(x), _mm256_set1_ps(x)}; }
   static V zero() { return {_mm256_setzero_ps(), _mm256_setzero_ps()}; }
   static V fma(V x, V y, V z) {
@@ -50,6 +59,17 @@ struct V {
     _mm256_storeu_ps(p, a);
     _mm256_storeu_ps(p + 8, b);
   }
+  static __m256i eight_rounded(__m256 x) {
+    const __m256i u = _mm256_castps_si256(x);
+    const __m256i odd = _mm256_and_si256(_mm256_srli_epi32(u, 16), _mm256_set1_epi32(1));
+    const __m256i up = _mm256_add_epi32(odd, _mm256_set1_epi32(0x7FFF));
+    return _mm256_srli_epi32(_mm256_add_epi32(u, up), 16);
+  }
+  void store_bf16(uint16_t* p) const {
+    const __m256i mixed = _mm256_packus_epi32(eight_rounded(a), eight_rounded(b));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm256_permute4x64_epi64(mixed, 0b11'01'10'00));
+  }
   float sum() const {
     const __m256 eight = _mm256_add_ps(a, b);
     const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
@@ -62,7 +82,7 @@ struct V {
 
 }  // namespace
 
-const Kernels kKernels{"avx2", multiply, normalize, gate, attend};
+const Kernels kKernels{"avx2", multiply, round, normalize, gate, attend};
 
 }  // namespace mc::model::avx2
 

@@ -4,15 +4,10 @@
 // its CPU cannot run.
 #pragma once
 
-constexpr uint32_t kDepth = 128;  // of k at a time: its weights stay in the first-level cache
+constexpr uint32_t kDepth = 128;  // steps at a time: their weights stay in the first-level cache
 
-template <DType kType>
-[[gnu::always_inline]] inline V weight(const std::byte* panel, size_t k) {
-  if constexpr (kType == DType::kF32)
-    return V::load(reinterpret_cast<const float*>(panel) + k * kLanes);
-  else
-    return V::load_bf16(panel + k * kLanes * 2);
-}
+// What is multiplied: floats; bf16 by floats; bf16 by bf16.
+enum class Feed { kFloats, kMixed, kBf16 };
 
 // Columns of a panel that exist.
 inline uint32_t width(const PanelJob& job, uint32_t panel) {
@@ -35,23 +30,66 @@ inline uint32_t width(const PanelJob& job, uint32_t panel) {
 
 enum class Start { kZero, kContinue, kAdd };  // from zero; on from y; from zero, then added to y
 
-template <DType kType, uint32_t kRows, uint32_t kWide>
-void multiply_tile(const PanelJob& job, size_t row, uint32_t begin, uint32_t end, Start start) {
+struct Span {  // steps [begin, end) of a part
+  uint32_t segment, begin, end;
+};
+
+// The sums of a tile, one step on. `x` is the first row's factor of the step.
+template <uint32_t kRows, uint32_t kWide>
+[[gnu::always_inline]] inline void add_product(const float* x, size_t stride, const V (&w)[kWide],
+                                               V (&sums)[kRows][kWide]) {
+  for (uint32_t r = 0; r < kRows; ++r) {
+    const V value = V::all(x[r * stride]);
+    for (uint32_t p = 0; p < kWide; ++p) sums[r][p] = V::fma(value, w[p], sums[r][p]);
+  }
+}
+
+template <Feed kFeed, uint32_t kRows, uint32_t kWide>
+[[gnu::always_inline]] inline void add_steps(const PanelJob& job, size_t row, Span s,
+                                             V (&sums)[kRows][kWide]) {
+  const uint32_t part = job.part(), steps = job.steps();
+  const std::byte* panels = job.panels + size_t{s.segment} * steps * kStepBytes;
+  const size_t first = row / kGroupRows * kGroupRows;  // row of the group
+  const size_t in_group =
+      kRows == kGroupRows || job.rows - first >= kGroupRows ? kGroupRows : job.rows - first;
+  const uint16_t* pairs = nullptr;
+  if constexpr (kFeed == Feed::kBf16)
+    pairs =
+        job.x_bf16 + (first * job.segments + s.segment * in_group) * steps * 2 + (row - first) * 2;
+  for (uint32_t i = s.begin; i < s.end; ++i) {
+    V w[kWide];
+    for (uint32_t p = 0; p < kWide; ++p)
+      w[p] = V::load(reinterpret_cast<const float*>(panels + p * job.panel_bytes + i * kStepBytes));
+    if constexpr (kFeed == Feed::kFloats) {
+      add_product(job.x + row * job.x_stride + size_t{s.segment} * part + i, job.x_stride, w, sums);
+    } else if constexpr (kFeed == Feed::kMixed) {
+      const float* x = job.x + row * job.x_stride + size_t{s.segment} * part + 2 * i;
+      V half[kWide];
+      if (2 * i + 1 < part) {
+        for (uint32_t p = 0; p < kWide; ++p) half[p] = V::second_half(w[p]);
+        add_product(x + 1, job.x_stride, half, sums);
+      }
+      for (uint32_t p = 0; p < kWide; ++p) half[p] = V::first_half(w[p]);
+      add_product(x, job.x_stride, half, sums);
+    } else {
+      for (uint32_t r = 0; r < kRows; ++r) {
+        uint32_t pair;
+        __builtin_memcpy(&pair, pairs + (i * in_group + r) * 2, sizeof pair);
+        for (uint32_t p = 0; p < kWide; ++p) sums[r][p] = V::add_pair(sums[r][p], pair, w[p]);
+      }
+    }
+  }
+}
+
+template <Feed kFeed, uint32_t kRows, uint32_t kWide>
+void multiply_tile(const PanelJob& job, size_t row, Span span, Start start) {
   V sums[kRows][kWide];
   for (uint32_t r = 0; r < kRows; ++r)
     for (uint32_t p = 0; p < kWide; ++p)
       sums[r][p] = start == Start::kContinue
                        ? load_some(job.y + (row + r) * job.y_stride + p * kLanes, width(job, p))
                        : V::zero();
-  const float* x = job.x + row * job.x_stride;
-  for (uint32_t k = begin; k < end; ++k) {
-    V w[kWide];
-    for (uint32_t p = 0; p < kWide; ++p) w[p] = weight<kType>(job.panels + p * job.panel_bytes, k);
-    for (uint32_t r = 0; r < kRows; ++r) {
-      const V value = V::all(x[r * job.x_stride + k]);
-      for (uint32_t p = 0; p < kWide; ++p) sums[r][p] = V::fma(value, w[p], sums[r][p]);
-    }
-  }
+  add_steps<kFeed, kRows, kWide>(job, row, span, sums);
   for (uint32_t r = 0; r < kRows; ++r)
     for (uint32_t p = 0; p < kWide; ++p) {
       float* y = job.y + (row + r) * job.y_stride + p * kLanes;
@@ -60,52 +98,64 @@ void multiply_tile(const PanelJob& job, size_t row, uint32_t begin, uint32_t end
     }
 }
 
-template <DType kType, uint32_t kWide>
-void multiply_depth(const PanelJob& job, uint32_t begin, uint32_t end, Start start) {
+template <Feed kFeed, uint32_t kWide>
+void multiply_span(const PanelJob& job, Span span, Start start) {
   size_t row = 0;
-  for (; row + 8 <= job.rows; row += 8) multiply_tile<kType, 8, kWide>(job, row, begin, end, start);
+  for (; row + 8 <= job.rows; row += 8) multiply_tile<kFeed, 8, kWide>(job, row, span, start);
   if (row + 4 <= job.rows) {
-    multiply_tile<kType, 4, kWide>(job, row, begin, end, start);
+    multiply_tile<kFeed, 4, kWide>(job, row, span, start);
     row += 4;
   }
   if (row + 2 <= job.rows) {
-    multiply_tile<kType, 2, kWide>(job, row, begin, end, start);
+    multiply_tile<kFeed, 2, kWide>(job, row, span, start);
     row += 2;
   }
-  if (row < job.rows) multiply_tile<kType, 1, kWide>(job, row, begin, end, start);
+  if (row < job.rows) multiply_tile<kFeed, 1, kWide>(job, row, span, start);
 }
 
-template <DType kType, uint32_t kWide>
+template <Feed kFeed, uint32_t kWide>
 void multiply_panels(const PanelJob& job) {
-  const uint32_t part = job.k / job.segments;
+  const uint32_t steps = job.steps();
   for (uint32_t s = 0; s < job.segments; ++s) {
     // Parts after the first are added as a whole, so they are not cut further.
-    const uint32_t depth = s == 0 && job.rows > 8 ? kDepth : part;
-    for (uint32_t begin = s * part; begin < (s + 1) * part; begin += depth) {
-      const uint32_t end = begin + depth < (s + 1) * part ? begin + depth : (s + 1) * part;
-      multiply_depth<kType, kWide>(job, begin, end,
-                                   s > 0        ? Start::kAdd
-                                   : begin == 0 ? Start::kZero
-                                                : Start::kContinue);
+    const uint32_t depth = s == 0 && job.rows > 8 ? kDepth : steps;
+    for (uint32_t begin = 0; begin < steps; begin += depth) {
+      const uint32_t end = begin + depth < steps ? begin + depth : steps;
+      multiply_span<kFeed, kWide>(job, {s, begin, end},
+                                  s > 0        ? Start::kAdd
+                                  : begin == 0 ? Start::kZero
+                                               : Start::kContinue);
     }
   }
 }
 
-template <DType kType>
-void multiply_type(const PanelJob& job) {
+template <Feed kFeed>
+void multiply_feed(const PanelJob& job) {
   if (job.columns > 2 * kLanes)
-    multiply_panels<kType, 3>(job);
+    multiply_panels<kFeed, 3>(job);
   else if (job.columns > kLanes)
-    multiply_panels<kType, 2>(job);
+    multiply_panels<kFeed, 2>(job);
   else
-    multiply_panels<kType, 1>(job);
+    multiply_panels<kFeed, 1>(job);
 }
 
 void multiply(const PanelJob& job) {
   if (job.type == DType::kF32)
-    multiply_type<DType::kF32>(job);
+    multiply_feed<Feed::kFloats>(job);
+  else if (job.x_bf16 == nullptr)
+    multiply_feed<Feed::kMixed>(job);
   else
-    multiply_type<DType::kBf16>(job);
+    multiply_feed<Feed::kBf16>(job);
+}
+
+void round(const float* x, size_t n, uint16_t* out) {
+  size_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) V::load(x + i).store_bf16(out + i);
+  if (i == n) return;
+  const auto rest = static_cast<uint32_t>(n - i);
+  uint16_t lanes[kLanes];
+  load_some(x + i, rest).store_bf16(lanes);
+  for (uint32_t j = 0; j < rest; ++j) out[i + j] = lanes[j];
 }
 
 // e^x for x <= 88; below -87 it is as for -87.

@@ -1,5 +1,5 @@
 // 16 lanes in plain C++: for CPUs without more, and to check the others against.
-#include <cstring>
+#include <bit>
 
 #include "model/kernels_sets.h"
 
@@ -14,15 +14,6 @@ struct V {
     for (uint32_t i = 0; i < kLanes; ++i) v.f[i] = p[i];
     return v;
   }
-  static V load_bf16(const std::byte* p) {
-    V v;
-    for (uint32_t i = 0; i < kLanes; ++i) {
-      uint16_t bits;
-      std::memcpy(&bits, p + 2 * i, 2);
-      v.f[i] = from_bf16(bits);
-    }
-    return v;
-  }
   template <class F>
   static V each(F f) {
     V v;
@@ -31,6 +22,19 @@ struct V {
   }
   static V all(float x) {
     return each([&](uint32_t) { return x; });
+  }
+  static V bits(V a, uint32_t shift, uint32_t mask) {
+    return each([&](uint32_t i) {
+      return std::bit_cast<float>((std::bit_cast<uint32_t>(a.f[i]) << shift) & mask);
+    });
+  }
+  // Of 16 pairs of bf16, one of each as floats.
+  static V first_half(V pairs) { return bits(pairs, 16, ~0u); }
+  static V second_half(V pairs) { return bits(pairs, 0, 0xFFFF0000u); }
+  // + second x second, then + first x first.
+  static V add_pair(V sum, uint32_t x, V w) {
+    sum = fma(all(std::bit_cast<float>(x & 0xFFFF0000u)), second_half(w), sum);
+    return fma(all(std::bit_cast<float>(x << 16)), first_half(w), sum);
   }
   static V zero() { return all(0); }
   static V fma(V a, V b, V c) {
@@ -63,6 +67,12 @@ struct V {
   void store(float* p) const {
     for (uint32_t i = 0; i < kLanes; ++i) p[i] = f[i];
   }
+  void store_bf16(uint16_t* p) const {
+    for (uint32_t i = 0; i < kLanes; ++i) {
+      const auto u = std::bit_cast<uint32_t>(f[i]);
+      p[i] = static_cast<uint16_t>((u + 0x7FFFu + (u >> 16 & 1)) >> 16);
+    }
+  }
   float sum() const {
     float s[kLanes];
     store(s);
@@ -76,6 +86,6 @@ struct V {
 
 }  // namespace
 
-const Kernels kKernels{"plain", multiply, normalize, gate, attend};
+const Kernels kKernels{"plain", multiply, round, normalize, gate, attend};
 
 }  // namespace mc::model::plain

@@ -14,6 +14,9 @@ extern const Kernels kKernels;
 namespace avx512 {
 extern const Kernels kKernels;
 }
+namespace avx512bf16 {
+extern const Kernels kKernels;
+}
 #endif
 
 }  // namespace mc::model

@@ -29,9 +29,10 @@ class Matrix {
   size_t bytes() const { return panel_bytes_ * ((rows_ + kLanes - 1) / kLanes); }
   void row(uint32_t n, float* out) const;
 
-  // y[r][0 to rows) = this x[r], for r below `count`. x and y are dense.
-  void multiply(const Kernels& kernels, Threads& threads, const float* x, size_t count,
-                float* y) const;
+  // y[r][0 to rows) = this x[r], for r below `count`. x and y are dense. `factors` kBf16: x is
+  // rounded to bf16 first, where the matrix is of bf16.
+  void multiply(const Kernels& kernels, Threads& threads, const float* x, size_t count, float* y,
+                DType factors = DType::kF32) const;
 
  private:
   struct Free {
@@ -39,6 +40,7 @@ class Matrix {
   };
   uint32_t rows_ = 0, columns_ = 0, segments_ = 1;
   DType type_ = DType::kF32;
+  PanelJob job() const;  // without its rows
   size_t panel_bytes_ = 0;
   std::unique_ptr<std::byte[], Free> data_;
 };

@@ -97,6 +97,10 @@ Result<ModelFiles> open_model(const std::string& name) {
     ModelFiles files{tiny_config(), Tokenizer::bytes_only(tiny_config().vocab), {}, {}, {}};
     return files;
   }
+  if (name == "bench-1b") {
+    const ModelConfig c = bench_config();
+    return ModelFiles{c, Tokenizer::bytes_only(c.vocab), {}, {}, {}};
+  }
   if (is_gguf(name)) return open_gguf(name);
   if (has_weights(name)) return open_folder(name);
   return fail(Code::kNotFound,

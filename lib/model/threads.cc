@@ -8,14 +8,26 @@
 #include "base/mutex.h"
 
 namespace mc::model {
+namespace {
+
+constexpr int kSpins = 4000;  // some tens of microseconds
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
 
 struct Threads::State {
   Mutex turn;  // of callers
   Mutex mutex;
   Condition changed;
-  uint64_t round MC_GUARDED_BY(mutex) = 0;  // one for each run()
-  size_t busy MC_GUARDED_BY(mutex) = 0;     // threads that have not finished the round
-  bool stopping MC_GUARDED_BY(mutex) = false;
+  // Written under the mutex, looked at without it for a while before a thread sleeps.
+  std::atomic<uint64_t> round{0};  // one for each run()
+  std::atomic<size_t> busy{0};     // threads that have not finished the round
+  std::atomic<bool> stopping{false};
   // Of the round: written before it begins, read until it ends.
   const std::function<void(size_t)>* part = nullptr;
   size_t parts = 0;
@@ -25,18 +37,26 @@ struct Threads::State {
   void work() {
     for (size_t i; (i = next.fetch_add(1, std::memory_order_relaxed)) < parts;) (*part)(i);
   }
+  // Until `ready`: a wake-up from sleep costs more than most parts do.
+  template <class Ready>
+  void wait(const Ready& ready) {
+    for (int i = 0; i < kSpins; ++i) {
+      if (ready()) return;
+      pause();
+    }
+    Lock lock(mutex);
+    while (!ready()) changed.wait(mutex);
+  }
   void serve() {
     uint64_t seen = 0;
     while (true) {
-      {
-        Lock lock(mutex);
-        while (round == seen && !stopping) changed.wait(mutex);
-        if (stopping) return;
-        seen = round;
-      }
+      wait([&] { return round.load() != seen || stopping.load(); });
+      if (stopping.load()) return;
+      seen = round.load();
       work();
+      if (busy.fetch_sub(1) > 1) continue;
       Lock lock(mutex);
-      if (--busy == 0) changed.notify_all();
+      changed.notify_all();
     }
   }
 };
@@ -70,12 +90,11 @@ void Threads::run(size_t parts, const std::function<void(size_t)>& part) {
     state_->parts = parts;
     state_->next.store(0, std::memory_order_relaxed);
     state_->busy = state_->threads.size();
-    ++state_->round;
+    state_->round.fetch_add(1);
   }
   state_->changed.notify_all();
   state_->work();
-  Lock lock(state_->mutex);
-  while (state_->busy > 0) state_->changed.wait(state_->mutex);
+  state_->wait([this] { return state_->busy.load() == 0; });
 }
 
 }  // namespace mc::model

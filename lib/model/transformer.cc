@@ -8,7 +8,7 @@ namespace mc::model {
 namespace {
 
 constexpr size_t kTurnStep = 256;
-constexpr size_t kGroupRows = 16;  // rows that share a tile of keys while it is in the cache
+constexpr size_t kSharedRows = 16;  // rows that share a tile of keys while it is in the cache
 
 std::unique_ptr<float[]> floats(size_t n) { return std::make_unique_for_overwrite<float[]>(n); }
 
@@ -29,12 +29,13 @@ struct Transformer::Group {
 };
 
 Transformer::Transformer(ModelConfig config, Weights weights, KvLayout kv, const Kernels& kernels,
-                         Threads& threads)
+                         Threads& threads, DType factors)
     : config_(std::move(config)),
       weights_(std::move(weights)),
       kv_(kv),
       kernels_(kernels),
-      threads_(threads) {
+      threads_(threads),
+      factors_(factors) {
   MC_CHECK(kv_.block_tokens > 0 && weights_.layers.size() == config_.layers);
   const auto speeds = rope_frequencies(config_.rope, config_.head_dim);
   const auto turn = [](double angle) { return std::complex(std::cos(angle), std::sin(angle)); };
@@ -162,20 +163,20 @@ void Transformer::layer(uint32_t layer, std::span<const Slice> slices, float* x,
                          normed.get() + r * hidden);
   };
   const auto add = [&](const Matrix& m, const float* from) {
-    m.multiply(kernels_, threads_, from, rows, normed.get());
+    m.multiply(kernels_, threads_, from, rows, normed.get(), factors_);
     for (size_t i = 0; i < rows * hidden; ++i) x[i] += normed[i];
   };
   normalize(w.attention_norm);
-  w.qkv.multiply(kernels_, threads_, normed.get(), rows, qkv.get());
+  w.qkv.multiply(kernels_, threads_, normed.get(), rows, qkv.get(), factors_);
   std::vector<Group> groups;
   size_t row = 0, context = 0;
   for (const Slice& s : slices) {
     MC_CHECK(s.begin < s.end && s.end <= config_.context_max);
     MC_CHECK(s.blocks.size() * kv_.block_tokens >= s.end);
     store(layer, s, qkv.get() + row * row_floats);
-    for (size_t p = s.begin; p < s.end; p += kGroupRows)
+    for (size_t p = s.begin; p < s.end; p += kSharedRows)
       for (uint32_t h = 0; h < config_.kv_heads; ++h)
-        groups.push_back({&s, p, std::min(s.end, p + kGroupRows), row + p - s.begin, h});
+        groups.push_back({&s, p, std::min(s.end, p + kSharedRows), row + p - s.begin, h});
     row += s.end - s.begin;
     context += s.end * (s.end - s.begin);
   }
@@ -190,7 +191,7 @@ void Transformer::layer(uint32_t layer, std::span<const Slice> slices, float* x,
 
   normalize(w.mlp_norm);
   const auto gate_up = floats(rows * 2 * inner), gated = floats(rows * inner);
-  w.gate_up.multiply(kernels_, threads_, normed.get(), rows, gate_up.get());
+  w.gate_up.multiply(kernels_, threads_, normed.get(), rows, gate_up.get(), factors_);
   for (size_t r = 0; r < rows; ++r) {
     const float* gate = gate_up.get() + r * 2 * inner;
     kernels_.gate(gate, gate + inner, inner, gated.get() + r * inner);
@@ -205,7 +206,7 @@ void Transformer::logits(const float* x, size_t rows, float* out) const {
     kernels_.normalize(x + r * hidden, weights_.norm.data(), hidden, config_.norm_eps,
                        normed.get() + r * hidden);
   const Matrix& head = config_.tied ? weights_.embedding : weights_.head;
-  head.multiply(kernels_, threads_, normed.get(), rows, out);
+  head.multiply(kernels_, threads_, normed.get(), rows, out, factors_);
 }
 
 }  // namespace mc::model

@@ -36,9 +36,9 @@ struct KvLayout {
 
 class Transformer {
  public:
-  // `threads` outlives it.
+  // `threads` outlives it. `factors`: what weights of bf16 are multiplied by (Matrix).
   Transformer(ModelConfig config, Weights weights, KvLayout kv, const Kernels& kernels,
-              Threads& threads);
+              Threads& threads, DType factors = DType::kF32);
 
   const ModelConfig& config() const { return config_; }
   const Weights& weights() const { return weights_; }
@@ -64,6 +64,7 @@ class Transformer {
   const KvLayout kv_;
   const Kernels& kernels_;
   Threads& threads_;
+  const DType factors_;
   // Rotations of each pair by multiples of kTurnStep positions, and by fewer.
   std::vector<std::complex<double>> coarse_, fine_;
 };

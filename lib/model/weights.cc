@@ -171,4 +171,19 @@ ModelConfig tiny_config() {
   return c;
 }
 
+ModelConfig bench_config() {
+  ModelConfig c;
+  c.name = "bench-1b";
+  c.vocab = 32000;
+  c.hidden = 2048;
+  c.intermediate = 5632;
+  c.layers = 22;
+  c.heads = 32;
+  c.kv_heads = 4;
+  c.head_dim = 64;
+  c.context_max = 8192;
+  c.norm_eps = 1e-5;
+  return c;
+}
+
 }  // namespace mc::model

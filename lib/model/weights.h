@@ -44,5 +44,7 @@ Weights random_weights(const ModelConfig& config, uint64_t seed, DType type, Thr
 
 // The built-in model: shaped as the built-in spec `tiny`, byte-level text.
 ModelConfig tiny_config();
+// The built-in model of a billion parameters that speed is measured with.
+ModelConfig bench_config();
 
 }  // namespace mc::model

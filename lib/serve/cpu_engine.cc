@@ -25,10 +25,22 @@ Result<model::DType> kv_type(const EngineChoice& choice, model::DType weights) {
   return *named;
 }
 
-spec::ModelSpec spec_of(const model::ModelFiles& files, model::DType kv) {
+Result<model::DType> factors(const EngineChoice& choice, model::DType weights) {
+  if (choice.activations == "f32") return model::DType::kF32;
+  if (choice.activations != "bf16")
+    return fail(Code::kInvalid, "activations '%s': want f32 or bf16",
+                shown(choice.activations).c_str());
+  if (weights != model::DType::kBf16)
+    return fail(Code::kInvalid, "activations of bf16 want weights of bf16; these are %s",
+                model::name(weights));
+  return model::DType::kBf16;
+}
+
+spec::ModelSpec spec_of(const model::ModelFiles& files, model::DType kv, model::DType factors) {
   spec::ModelSpec spec = model::spec_of(files.config, kv);
   spec.variant = strf("engine=cpu kv=%s rope=half weights=%016llx", model::name(kv),
                       static_cast<unsigned long long>(files.digest()));
+  if (factors != model::DType::kF32) spec.variant += " activations=bf16";
   return spec;
 }
 
@@ -38,6 +50,9 @@ void EngineChoice::describe(OptionList& v) {
   v("model", model, "'tiny', a model spec (JSON), or a folder with config.json and weights");
   v("engine", engine, "what computes: nothing (dummy), the CPU, or auto: cpu for weights",
     {"auto", "dummy", "cpu"});
+  v("activations", activations,
+    "what weights of bf16 are multiplied by: bf16 is faster, f32 exact (cpu engine)",
+    {"f32", "bf16"});
   v("kv-type", kv_type, "numbers in KV blocks; auto: as the weights (cpu engine)",
     {"auto", "f32", "f16", "bf16"});
 }
@@ -45,7 +60,7 @@ void EngineChoice::describe(OptionList& v) {
 void CpuOptions::describe(OptionList& v) {
   v("threads", threads, "threads that compute (cpu engine); 0: one for each CPU");
   v("kernels", kernels, "instruction set of the cpu engine; all give the same bits",
-    {"auto", "avx512", "avx2", "plain"});
+    {"auto", "avx512bf16", "avx512", "avx2", "plain"});
 }
 
 Result<ModelInfo> open_model_info(const EngineChoice& choice) {
@@ -56,7 +71,8 @@ Result<ModelInfo> open_model_info(const EngineChoice& choice) {
   }
   MC_TRY(model::ModelFiles files, model::open_model(choice.model));
   MC_TRY(const model::DType kv, kv_type(choice, files.weight_type()));
-  ModelInfo info{spec_of(files, kv), std::move(files.tokenizer), files.chat};
+  MC_TRY(const model::DType by, factors(choice, files.weight_type()));
+  ModelInfo info{spec_of(files, kv, by), std::move(files.tokenizer), files.chat};
   if (!computes(choice)) info.spec.variant.clear();
   return info;
 }
@@ -76,22 +92,23 @@ Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const Cp
     return fail(Code::kInvalid, "%u threads: want %u or fewer", cpu.threads, kThreadsMax);
   MC_TRY(const model::ModelFiles files, model::open_model(choice.model));
   MC_TRY(const model::DType kv, kv_type(choice, files.weight_type()));
+  MC_TRY(const model::DType by, factors(choice, files.weight_type()));
   auto threads = std::make_unique<model::Threads>(cpu.threads);
   MC_TRY(model::Weights weights, model::load(files, *threads));
   log_info("engine", "model %s: %llu parameters in %llu bytes, %u threads, %s",
            files.config.name.c_str(), static_cast<unsigned long long>(files.config.parameters()),
            static_cast<unsigned long long>(weights.bytes()), threads->count(), kernels->name);
-  return std::make_unique<CpuEngine>(spec_of(files, kv), files.config, std::move(weights),
+  return std::make_unique<CpuEngine>(spec_of(files, kv, by), files.config, std::move(weights),
                                      model::KvLayout{kv, block_tokens}, *kernels,
-                                     std::move(threads));
+                                     std::move(threads), by);
 }
 
 CpuEngine::CpuEngine(spec::ModelSpec spec, model::ModelConfig config, model::Weights weights,
                      model::KvLayout kv, const model::Kernels& kernels,
-                     std::unique_ptr<model::Threads> threads)
+                     std::unique_ptr<model::Threads> threads, model::DType factors)
     : spec_(std::move(spec)),
       threads_(std::move(threads)),
-      transformer_(std::move(config), std::move(weights), kv, kernels, *threads_) {}
+      transformer_(std::move(config), std::move(weights), kv, kernels, *threads_, factors) {}
 
 bool CpuEngine::ends_answer(int32_t token) const {
   const auto& eos = transformer_.config().eos;

@@ -15,9 +15,10 @@ namespace mc::serve {
 
 // Which engine serves a model, the same in the whole cluster: what differs is refused.
 struct EngineChoice {
-  std::string model = "tiny";    // a spec by name or file, or a folder with weights
-  std::string engine = "auto";   // dummy; cpu; auto: cpu where there are weights
-  std::string kv_type = "auto";  // of KV in blocks: f32, f16, bf16; auto: as the weights
+  std::string model = "tiny";       // a spec by name or file, or a folder with weights
+  std::string engine = "auto";      // dummy; cpu; auto: cpu where there are weights
+  std::string kv_type = "auto";     // of KV in blocks: f32, f16, bf16; auto: as the weights
+  std::string activations = "f32";  // what weights of bf16 are multiplied by: f32 or bf16
   void describe(OptionList& v);
 };
 
@@ -32,7 +33,7 @@ Result<ModelInfo> open_model_info(const EngineChoice& choice);
 
 struct CpuOptions {
   uint32_t threads = 0;          // 0: one for each CPU
-  std::string kernels = "auto";  // avx512, avx2, plain
+  std::string kernels = "auto";  // avx512bf16, avx512, avx2, plain
   void describe(OptionList& v);
 };
 
@@ -44,7 +45,7 @@ class CpuEngine final : public Engine {
  public:
   CpuEngine(spec::ModelSpec spec, model::ModelConfig config, model::Weights weights,
             model::KvLayout kv, const model::Kernels& kernels,
-            std::unique_ptr<model::Threads> threads);
+            std::unique_ptr<model::Threads> threads, model::DType factors = model::DType::kF32);
 
   const spec::ModelSpec& spec() const override { return spec_; }
   uint32_t block_tokens() const override { return transformer_.kv().block_tokens; }

@@ -35,8 +35,8 @@ std::vector<int32_t> tokens_of(uint64_t seed, size_t n, uint32_t vocab) {
 }
 
 Transformer make(const ModelConfig& c, KvLayout kv, Threads& threads, DType type = DType::kF32,
-                 const Kernels* kernels = kernels_named("auto")) {
-  return {c, random_weights(c, 7, type, threads), kv, *kernels, threads};
+                 const Kernels* kernels = kernels_named("auto"), DType factors = DType::kF32) {
+  return {c, random_weights(c, 7, type, threads), kv, *kernels, threads, factors};
 }
 
 double worst(const std::vector<float>& got, const std::vector<test::Vector>& want) {
@@ -114,6 +114,33 @@ TEST_CASE("every instruction set computes the same bits") {
     }
   }
   CHECK(kernels_named("quantum") == nullptr);
+}
+
+TEST_CASE("factors of bf16: every instruction set and chunking computes the same bits") {
+  Threads threads(2);
+  ModelConfig c = small();
+  c.intermediate = 84;  // parts of 21: an odd one ends in half a pair
+  const auto tokens = tokens_of(5, 90, c.vocab);
+  const auto logits = [&](const char* kernels, size_t chunk) {
+    const Transformer t =
+        make(c, {DType::kF32, 16}, threads, DType::kBf16, kernels_named(kernels), DType::kBf16);
+    test::Sequence s(t, tokens.size());
+    return s.add(tokens, chunk);
+  };
+  const auto want = logits("plain", 90);
+  for (const Kernels* set : kernels_here())
+    for (const size_t chunk : {1u, 7u, 90u}) {
+      CAPTURE(set->name);
+      CHECK(logits(set->name, chunk) == want);
+    }
+  const Transformer exact = make(c, {DType::kF32, 16}, threads, DType::kBf16);
+  test::Sequence s(exact, tokens.size());
+  const auto near = s.add(tokens, 90);
+  double most = 0;
+  for (size_t i = 0; i < want.size(); ++i)
+    most = std::max(most, std::fabs(double{want[i]} - near[i]));
+  CHECK(most > 0);  // it is rounded
+  CHECK(most < 0.1);
 }
 
 TEST_CASE("a batch of sequences decodes as each of them alone") {

@@ -1,0 +1,79 @@
+// How fast the CPU engine decodes bench-1b: one sequence against the memory's speed (its weights
+// are read once a step), and eight sequences against one.
+#include "bench/engine_model.h"
+#include "cmd/command.h"
+
+namespace mc {
+namespace {
+
+using bench::Measured;
+constexpr size_t kContext = 64;
+
+// GB/s of all threads reading a buffer from end to end.
+double reading(const Clock& clock, model::Threads& threads, const std::vector<uint64_t>& buffer) {
+  using Wide [[gnu::vector_size(32), gnu::aligned(8)]] = uint64_t;
+  constexpr size_t kParts = 64;
+  std::vector<uint64_t> sums(kParts);
+  const Time start = clock.now();
+  threads.run(kParts, [&](size_t part) {
+    const size_t n = buffer.size() / kParts;
+    const uint64_t* from = buffer.data() + part * n;
+    Wide s[4] = {};
+    for (size_t i = 0; i + 16 <= n; i += 16)
+      for (size_t j = 0; j < 4; ++j) s[j] ^= *reinterpret_cast<const Wide*>(from + i + 4 * j);
+    const Wide all = s[0] ^ s[1] ^ s[2] ^ s[3];
+    sums[part] = all[0] ^ all[1] ^ all[2] ^ all[3];
+  });
+  const double seconds = to_seconds(clock.now() - start);
+  uint64_t seen = 0;
+  for (const uint64_t s : sums) seen ^= s;
+  if (seen == 1) std::fputs("", stderr);  // the sums are wanted
+  return static_cast<double>(buffer.size() * sizeof(uint64_t)) / 1e9 / seconds;
+}
+
+Result<int> run(const bench::EngineOptions& o) {
+  const SteadyClock clock;
+  MC_TRY(const auto m, bench::EngineModel::open(o, o.quick ? 8 : 0));
+  const model::ModelConfig& c = m->transformer().config();
+  const model::Weights& w = m->transformer().weights();
+  const auto read_bytes = static_cast<double>(w.bytes() - w.embedding.bytes());
+  std::vector<std::vector<std::byte*>> blocks;
+  for (size_t i = 0; i < 8; ++i) {
+    blocks.push_back(m->blocks(kContext));
+    m->run({{blocks.back(), 0, kContext}});
+  }
+  const size_t steps = o.quick ? 2 : 4;
+  std::vector<float> logits(8 * size_t{c.vocab});
+  const auto decode = [&](size_t batch) {  // seconds a step
+    std::vector<model::Slice> slices;
+    for (size_t i = 0; i < batch; ++i) slices.push_back({blocks[i], kContext - 1, kContext});
+    const Time start = clock.now();
+    for (size_t i = 0; i < steps; ++i) {
+      const auto x = m->run(slices);
+      m->transformer().logits(x.data(), batch, logits.data());
+    }
+    return to_seconds(clock.now() - start) / static_cast<double>(steps);
+  };
+  const std::vector<uint64_t> buffer((size_t{1} << 30) / sizeof(uint64_t), 1);
+  const std::string kind = o.activations + " x bf16";
+  MC_TRY_(bench::compare(
+      {"engine-decode", "one sequence, " + kind, "GB/s", "reading memory", 0.7}, o.turns(),
+      [&]() -> Result<Measured> { return Measured(read_bytes / 1e9 / decode(1)); },
+      [&]() -> Result<Measured> { return Measured(reading(clock, m->threads(), buffer)); }));
+  MC_TRY_(bench::compare(
+      {"engine-decode", "eight sequences, " + kind, "tokens/s", "one", 4}, o.turns(),
+      [&]() -> Result<Measured> { return Measured(8 / decode(8)); },
+      [&]() -> Result<Measured> { return Measured(1 / decode(1)); }));
+  return 0;
+}
+
+}  // namespace
+}  // namespace mc
+
+int main(int argc, char** argv) {
+  mc::bench::EngineOptions options;
+  mc::Program program("engine_decode_bench", "how fast the CPU engine decodes");
+  program.options(options);
+  program.run_with([&](mc::Context&) { return mc::run(options); });
+  return program.main(argc, argv);
+}

@@ -1,0 +1,44 @@
+// The 16 lanes of AVX-512 for kernels_body.h. Included inside a namespace and under a compiler
+// target, by the sets that have them.
+#pragma once
+
+struct V {
+  __m512 v;
+
+  static V load(const float* p) { return {_mm512_loadu_ps(p)}; }
+  static V all(float x) { return {_mm512_set1_ps(x)}; }
+  // Of 16 pairs of bf16, one of each as floats.
+  static V first_half(V pairs) {
+    return {_mm512_castsi512_ps(_mm512_slli_epi32(_mm512_castps_si512(pairs.v), 16))};
+  }
+  static V second_half(V pairs) {
+    const __m512i mask = _mm512_set1_epi32(static_cast<int>(0xFFFF0000u));
+    return {_mm512_castsi512_ps(_mm512_and_si512(_mm512_castps_si512(pairs.v), mask))};
+  }
+  // + second x second, then + first x first: each set has it in its own way.
+  static V add_pair(V sum, uint32_t x, V w);
+  static V zero() { return {_mm512_setzero_ps()}; }
+  static V fma(V a, V b, V c) { return {_mm512_fmadd_ps(a.v, b.v, c.v)}; }
+  static V add(V a, V b) { return {_mm512_add_ps(a.v, b.v)}; }
+  static V sub(V a, V b) { return {_mm512_sub_ps(a.v, b.v)}; }
+  static V mul(V a, V b) { return {_mm512_mul_ps(a.v, b.v)}; }
+  static V div(V a, V b) { return {_mm512_div_ps(a.v, b.v)}; }
+  static V greater_of(V a, V b) { return {_mm512_max_ps(a.v, b.v)}; }
+  static V lesser_of(V a, V b) { return {_mm512_min_ps(a.v, b.v)}; }
+  static V round(V a) { return {_mm512_roundscale_ps(a.v, _MM_FROUND_TO_NEAREST_INT)}; }
+  static V scale(V a, V n) { return {_mm512_scalef_ps(a.v, n.v)}; }
+  void store(float* p) const { _mm512_storeu_ps(p, v); }
+  void store_bf16(uint16_t* p) const {
+    const __m512i u = _mm512_castps_si512(v);
+    const __m512i odd = _mm512_and_si512(_mm512_srli_epi32(u, 16), _mm512_set1_epi32(1));
+    const __m512i up = _mm512_add_epi32(odd, _mm512_set1_epi32(0x7FFF));
+    _mm256_storeu_si256(reinterpret_cast<__m256i*>(p),
+                        _mm512_cvtepi32_epi16(_mm512_srli_epi32(_mm512_add_epi32(u, up), 16)));
+  }
+  float sum() const {
+    const __m256 eight = _mm256_add_ps(_mm512_castps512_ps256(v), _mm512_extractf32x8_ps(v, 1));
+    const __m128 four = _mm_add_ps(_mm256_castps256_ps128(eight), _mm256_extractf128_ps(eight, 1));
+    const __m128 two = _mm_add_ps(four, _mm_movehl_ps(four, four));
+    return _mm_cvtss_f32(_mm_add_ss(two, _mm_shuffle_ps(two, two, 1)));
+  }
+};
