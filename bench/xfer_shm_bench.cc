@@ -55,7 +55,7 @@ class Bench {
     auto step = [&](uint32_t thread) -> Result<> {
       Result<> outcome;
       for (size_t i = 0; i < rounds && outcome; ++i) {
-        outcome = work(thread * part + next_[thread]);
+        outcome = work(thread * part + (c.cold ? next_[thread] : 0));
         if (c.cold) next_[thread] = (next_[thread] + c.bytes) % part;
       }
       return outcome;
