@@ -9,7 +9,7 @@ namespace {
 
 struct DecodeProgram : WorkerShellOptions {
   Duration tbt_slo{};
-  Duration kv_deadline = std::chrono::seconds(60);
+  Duration kv_deadline = std::chrono::seconds(60), recompute_after{};
   DecodeProgram() {
     worker.listen = "127.0.0.1:5590";
     worker.http = "127.0.0.1:5591";
@@ -18,6 +18,8 @@ struct DecodeProgram : WorkerShellOptions {
     worker.describe(v);
     v("tbt-slo", tbt_slo, "a request joins the batch while a step stays within this; 0: always");
     v("kv-deadline", kv_deadline, "KV that has not come by then fails its request");
+    v("recompute-after", recompute_after,
+      "KV that has not come by then is computed here; 0: its request fails at the deadline");
     transfer.describe(v);
     daemon.describe(v);
   }
@@ -29,6 +31,7 @@ DecodeConfig configure(const DecodeProgram& o, const WorkerShell& shell) {
   config.time_scale = o.worker.time_scale;
   config.tbt_slo = o.tbt_slo;
   config.kv_deadline = o.kv_deadline;
+  config.recompute_after = o.recompute_after;
   config.peer_timeout = o.transfer.peer_timeout;
   return config;
 }

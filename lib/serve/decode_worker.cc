@@ -8,7 +8,8 @@
 namespace mc::serve {
 namespace {
 
-constexpr size_t kSlotsMax = 4096;  // reservations at a time
+constexpr size_t kRecomputeTokens = 256;  // at a time: steps of the batch go between
+constexpr size_t kSlotsMax = 4096;        // reservations at a time
 constexpr size_t kConductorsMax = 64;
 constexpr Duration kExpiry = std::chrono::milliseconds(20);
 
@@ -46,6 +47,8 @@ DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& 
       generated_(metrics.counter("vllm:generation_tokens_total", "tokens generated")),
       kv_errors_(metrics.counter("mc_engine_kv_errors_total", "KV blocks that did not verify")),
       failed_(metrics.counter("mc_engine_failed_requests_total", "requests ended as errors")),
+      recomputed_(metrics.counter("mc_engine_recomputed_requests_total",
+                                  "requests whose KV did not come and was computed here")),
       step_seconds_(metrics.histogram("mc_engine_step_seconds", "time of a decode step")),
       compute_(loop) {
   for (size_t i = kSlotsMax; i-- > 0;) free_slots_.push_back(i);
@@ -132,8 +135,9 @@ Result<Reservation> DecodeWorker::reserve(const Reserve& m, Time now) {
   r.guard_offset = memory_.offset() + s->slot * 8;
   r.guard = s->guard;
   s->reserved = now;
-  const Duration patience =
+  Duration patience =
       m.kv_deadline_ms > 0 ? std::chrono::milliseconds(m.kv_deadline_ms) : config_.kv_deadline;
+  if (config_.recompute_after.count() > 0) patience = std::min(patience, config_.recompute_after);
   MC_TRY_(batch_.wait(m.request, m.prompt.size(), now + patience));
   sequences_.emplace(m.request, std::move(s));
   gauge();
@@ -152,6 +156,7 @@ Result<rpc::Empty> DecodeWorker::kv_ready(const KvReady& m) {
     try_free(s);
     return fail(Code::kNotFound, "request '%s' was aborted", shown(m.request).c_str());
   }
+  if (s->recomputed) return rpc::Empty{};  // too late: the same bytes are computed here
   s->arrived = loop_.now();
   verify(s);
   return rpc::Empty{};
@@ -164,7 +169,7 @@ Result<rpc::Empty> DecodeWorker::kv_failed(const KvFailed& m) {
   s->settled = true;
   if (s->ended)
     try_free(s);
-  else
+  else if (!s->recomputed)
     fail_sequence(s, "prefill: " + m.reason);
   return rpc::Empty{};
 }
@@ -202,6 +207,38 @@ void DecodeWorker::verified(const SequencePtr& s, uint64_t bad_blocks) {
     return;
   }
   if (!batch_.kv_arrived(s->request)) return;  // its deadline passed just now; expire() tells
+  step();
+}
+
+// The prompt's KV from here on, a piece at a time. What the prefill side still writes are the same
+// bytes: it has the same model.
+void DecodeWorker::recompute(const SequencePtr& s, size_t begin) {
+  const size_t end = std::min(begin + kRecomputeTokens, s->prompt);
+  const Time start = loop_.clock().now();
+  const Timing timing{engine_.spec(), config_.time_scale};
+  const Time due = engine_.modelled_time() ? start + timing.chunk(begin, end, 0) : start;
+  ++s->busy;
+  const bool queued = compute_.submit(
+      [this, s, begin, end] {
+        engine_.write({s->view(), begin, end});
+      },
+      [this, s, end, due] {
+        if (loop_.clock().now() >= due) return recomputed(s, end);
+        after(due, [this, s, end] { recomputed(s, end); });
+      });
+  if (queued) return;
+  --s->busy;
+  fail_sequence(s, "this worker is overloaded");
+}
+
+void DecodeWorker::recomputed(const SequencePtr& s, size_t end) {
+  --s->busy;
+  if (s->ended) return try_free(s);
+  if (end < s->prompt) return recompute(s, end);
+  recomputed_.add();
+  s->arrived = s->verified = loop_.now();
+  MC_CHECK(batch_.wait(s->request, s->prompt, Time::max()));
+  MC_CHECK(batch_.kv_arrived(s->request));
   step();
 }
 
@@ -340,8 +377,16 @@ void DecodeWorker::try_free(const SequencePtr& s) {
 void DecodeWorker::expire() {
   for (const std::string& request : batch_.expire(loop_.now())) {
     auto it = sequences_.find(request);
-    if (it != sequences_.end())
-      fail_sequence(SequencePtr(it->second), "its KV did not arrive in time");
+    if (it == sequences_.end()) continue;
+    const SequencePtr s = it->second;
+    if (config_.recompute_after.count() == 0 || s->settled) {
+      fail_sequence(s, "its KV did not arrive in time");
+      continue;
+    }
+    log_warn("decode", "request %s: its KV did not arrive in time: it is computed here",
+             s->request.c_str());
+    s->recomputed = true;
+    recompute(s, 0);
   }
 }
 

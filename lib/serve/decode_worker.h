@@ -35,6 +35,7 @@ struct DecodeConfig {
   double time_scale = 1;
   Duration tbt_slo{};                               // 0: none
   Duration kv_deadline = std::chrono::seconds(60);  // when the conductor names none
+  Duration recompute_after{};  // KV that has not come by then is computed here; 0: it fails
   Duration peer_timeout = std::chrono::seconds(3);  // of the transfer engine
   Duration token_budget = std::chrono::seconds(5);  // a conductor silent for this is gone
 };
@@ -60,6 +61,8 @@ class DecodeWorker {
   Result<rpc::Empty> abort(const Abort& m);
   void verify(const SequencePtr& s);
   void verified(const SequencePtr& s, uint64_t bad_blocks);
+  void recompute(const SequencePtr& s, size_t begin);
+  void recomputed(const SequencePtr& s, size_t end);
   void step();
   void stepped(const std::vector<SequencePtr>& batch, const std::vector<int32_t>& tokens);
   void deliver(const std::vector<SequencePtr>& batch, const std::vector<int32_t>& tokens);
@@ -91,7 +94,7 @@ class DecodeWorker {
   io::Loop::Handle ticker_ = 0;
   std::map<std::string, Gauge*> block_gauges_;
   Gauge &running_, &waiting_, &usage_;
-  Counter &generated_, &kv_errors_, &failed_;
+  Counter &generated_, &kv_errors_, &failed_, &recomputed_;
   BucketHistogram& step_seconds_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers ask whether this is gone
   ComputeThread compute_;  // last: its jobs end before what they use

@@ -25,9 +25,10 @@ struct Sequence {
   TxId tx = 0;
   size_t slot = 0;  // of its guard word
   uint64_t guard = 0;
-  bool settled = false;  // the prefill side writes no more
-  bool ended = false;    // the conductor was told, or does not want to know
-  int busy = 0;          // compute jobs that use it
+  bool settled = false;     // the prefill side writes no more
+  bool recomputed = false;  // its KV did not come in time: it is computed here
+  bool ended = false;       // the conductor was told, or does not want to know
+  int busy = 0;             // compute jobs that use it
   Time reserved{}, arrived{}, verified{}, joined{};
 
   size_t generated() const { return tokens.size() - prompt; }

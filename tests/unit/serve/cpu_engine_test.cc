@@ -82,6 +82,27 @@ TEST_CASE("real tokens from a prefill and a decode worker are those of one proce
   CHECK(pair.comes_to_rest());
 }
 
+TEST_CASE(
+    "a prompt whose KV does not come is computed by the decode worker, with the same tokens") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  const CpuEngine p = make(1, "auto"), d = make(1, "auto");
+  PairOptions options;
+  options.prefill_engine = &p;
+  options.decode_engine = &d;
+  options.recompute_after = 50ms;
+  Pair pair(loop, options);
+  const auto prompt = small_prompt(600, 4), gone = small_prompt(300, 5);
+  REQUIRE(pair.reserve("r", prompt, 20));  // and no prefill worker hears of it
+  REQUIRE(pair.reserve("gone", gone, 20));
+  REQUIRE(pair.until([&] { return !pair.answers["r"].finish.empty(); }));
+  CHECK(pair.answers["r"].finish == "length");
+  CHECK(pair.answers["r"].tokens == alone(p, prompt, 20, kGreedy));
+  CHECK(pair.until([&] { return !pair.answers["gone"].finish.empty(); }));
+  CHECK(pair.answers["gone"].tokens == alone(p, gone, 20, kGreedy));
+  CHECK(pair.comes_to_rest());
+}
+
 TEST_CASE("a batch of real requests, some of which draw, says what each says alone") {
   const CpuEngine engine = make(2, "auto");
   std::vector<DecodeItem> items;

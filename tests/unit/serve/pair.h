@@ -43,6 +43,7 @@ struct PairOptions {
   uint32_t prefill_blocks = 64, decode_blocks = 64;
   double time_scale = 0;
   uint32_t chunk_tokens = 64;
+  Duration recompute_after{};
   const Engine *prefill_engine = nullptr, *decode_engine = nullptr;  // nullptr: the dummy
 };
 
@@ -86,6 +87,7 @@ struct Pair {
     DecodeConfig d;
     d.blocks = options.decode_blocks;
     d.time_scale = options.time_scale;
+    d.recompute_after = options.recompute_after;
     d.peer_timeout = 200ms;
     d.token_budget = 500ms;
     auto opened_d =
