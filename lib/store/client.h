@@ -31,6 +31,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "rpc/client.h"
+#include "store/look_messages.h"
 #include "store/messages.h"
 #include "xfer/engine.h"
 

@@ -12,7 +12,7 @@
 
 #include "base/mutex.h"
 #include "io/loop.h"
-#include "store/messages.h"
+#include "store/node_messages.h"
 #include "xfer/engine.h"
 
 namespace mc::store {

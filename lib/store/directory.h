@@ -9,7 +9,7 @@
 #include <map>
 #include <vector>
 
-#include "store/messages.h"
+#include "store/node_messages.h"
 
 namespace mc::store {
 

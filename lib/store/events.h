@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-#include "store/messages.h"
+#include "store/look_messages.h"
 
 namespace mc::store {
 

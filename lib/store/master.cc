@@ -67,8 +67,8 @@ Result<> MasterOptions::check() const {
     return fail(Code::kInvalid, "slow-start %s: want 0 or more", to_text(slow_start).c_str());
   if (ephemeral != "exclude" && ephemeral != "if-free")
     return fail(Code::kInvalid, "ephemeral '%s': want exclude or if-free", ephemeral.c_str());
-  MC_TRY_(Tenants::parse(tenant_quotas));
-  MC_TRY_(Tenants::parse(tenant_disk_quotas));
+  MC_TRY_(Tenants::parse("tenant-quotas", tenant_quotas));
+  MC_TRY_(Tenants::parse("tenant-disk-quotas", tenant_disk_quotas));
   if (hot_replicas < 1 || hot_replicas > kReplicasMax)
     return fail(Code::kInvalid, "hot-replicas %u: want 1 to %u", hot_replicas, kReplicasMax);
   if (!(hot_rate > 0))
@@ -87,8 +87,8 @@ Master::Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time
       started_s_(epoch),
       epoch_(epoch),
       tenants_(table_.slab(), options.evict == "sieve" ? EvictPolicy::kSieve : EvictPolicy::kLru,
-               Tenants::parse(options.tenant_quotas).value_or(Tenants::Quotas()),
-               Tenants::parse(options.tenant_disk_quotas).value_or(Tenants::Quotas())),
+               Tenants::parse("", options.tenant_quotas).value_or(Tenants::Quotas()),
+               Tenants::parse("", options.tenant_disk_quotas).value_or(Tenants::Quotas())),
       members_(
           {options.client_ttl, options.suspect_after},
           {parse_strategy(options.placement).value_or(Strategy::kFreeRatio), options.slow_start},
@@ -107,6 +107,9 @@ Master::Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time
   });
   tier_.on_brought([this](const NodeId& node, const std::string& name, Code code, Time now) {
     brought(node, name, code, now);
+  });
+  tier_.on_lost([this](const std::string& name, const Tier::OnDisk& disk, Time now) {
+    lost(name, disk, now);
   });
 }
 

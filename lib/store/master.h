@@ -198,6 +198,8 @@ class Master {
   void abandon(Object& object, Time now);
   void publish(Object& object, Time now, bool anew);
   void note(EventKind kind, const Object& object, Time now, const char* reason = "");
+  void note_disk(const std::string& name, const Tier::OnDisk& disk, Time now, const char* reason);
+  void lost(const std::string& name, const Tier::OnDisk& disk, Time now);
   void order_done(Member& node, PendingOrder& pending, bool ok, Time now);
   void recorded(Id id, const Record& record, Time now);
   void drop_node(const NodeId& name, Time now);

@@ -3,6 +3,7 @@
 
 namespace mc::store {
 namespace {
+constexpr const char* kLost = "lost: its node is gone";
 constexpr uint64_t kNodesSeenMax = 4096;
 constexpr uint64_t kKeepMaxS = 100ull * 365 * 24 * 3600;
 }  // namespace
@@ -169,6 +170,12 @@ void Master::mourn(const Member& node, std::vector<uint64_t> held) {
   graves_.left(name, next_generation(), std::move(held));
 }
 
+// Of its disk.
+void Master::lost(const std::string& name, const Tier::OnDisk& disk, Time now) {
+  const auto [tenant, key] = parts_of(name);
+  if (find_complete(tenants_.find(tenant), key) == nullptr) note_disk(name, disk, now, kLost);
+}
+
 // Costs O(ranges of the node).
 void Master::drop_node(const NodeId& name, Time now) {
   const std::unique_ptr<Member> node = members_.take(name);
@@ -181,8 +188,8 @@ void Master::drop_node(const NodeId& name, Time now) {
     if (take_replica(object, *node).node == nullptr) continue;  // another piece of it came first
     held.push_back(Graves::hash_of(disk_name(object.tenant, object.key())));
     if (object.node != nullptr || object.state == ObjectState::kRecording) continue;
-    if (object.state == ObjectState::kComplete)
-      note(EventKind::kRemoved, object, now, "lost: its node is gone");
+    if (object.state == ObjectState::kComplete && !on_disk(object.tenant, object.key()))
+      note(EventKind::kRemoved, object, now, kLost);
     erase(object);
   }
   for (auto& [id, task] : tasks_) {

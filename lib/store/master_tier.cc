@@ -277,6 +277,20 @@ Master::Offload Master::offload(const Object& object, Time now) {
   return full && options_.on_slow_offload == "wait" ? Offload::kLater : Offload::kDrop;
 }
 
+// That what only disks had is there no more.
+void Master::note_disk(const std::string& name, const Tier::OnDisk& disk, Time now,
+                       const char* reason) {
+  Event event;
+  event.kind = static_cast<uint8_t>(EventKind::kRemoved);
+  std::tie(event.tenant, event.key) = parts_of(name);
+  if (event.tenant.empty()) event.tenant = tenants_[0].name;
+  event.bytes = disk.bytes;
+  event.checksum = disk.checksum;
+  event.reason = reason;
+  event.at_ms = wall_ms(now);
+  events_.add(std::move(event));
+}
+
 // Makes room of the tenant's own, if need be: what came to the disks first goes first, contexts
 // that live do not.
 bool Master::within_disk_quota(const Object& object, Time now) {
@@ -293,15 +307,8 @@ bool Master::within_disk_quota(const Object& object, Time now) {
     if (!victim) return false;
     const ObjectKey key = parts_of(*victim).second;
     if (find_complete(object.tenant, key) == nullptr) {
-      Event event;
-      event.kind = static_cast<uint8_t>(EventKind::kRemoved);
-      event.key = key;
-      event.tenant = t.name;
-      event.bytes = tier_.find(*victim)->bytes;
-      event.checksum = tier_.find(*victim)->checksum;
-      event.reason = "evicted: its tenant is at its quota of the disks";
-      event.at_ms = wall_ms(now);
-      events_.add(std::move(event));
+      note_disk(*victim, *tier_.find(*victim), now,
+                "evicted: its tenant is at its quota of the disks");
       ++totals_.evicted_objects;
     }
     tier_.forget(*victim, {});

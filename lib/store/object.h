@@ -12,7 +12,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "store/allocator.h"
-#include "store/messages.h"
+#include "store/node_messages.h"
 #include "store/table.h"
 
 namespace mc::store {

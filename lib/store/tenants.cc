@@ -8,18 +8,22 @@ namespace {
 constexpr const char* kDefault = "default";
 }
 
-Result<Tenants::Quotas> Tenants::parse(const std::string& quotas) {
+Result<Tenants::Quotas> Tenants::parse(const char* option, const std::string& quotas) {
   Quotas out;
   for (size_t at = 0; at < quotas.size();) {
     const size_t end = std::min(quotas.find(',', at), quotas.size());
     const std::string part = quotas.substr(at, end - at);
     const size_t equals = part.find('=');
     if (equals == std::string::npos || equals == 0 || equals > kTenantBytesMax)
-      return fail(Code::kInvalid, "tenant-quotas '%s': want NAME=SIZE, separated by commas",
+      return fail(Code::kInvalid, "%s '%s': want NAME=SIZE, separated by commas", option,
                   shown(part).c_str());
-    MC_TRY(const uint64_t bytes, parse_bytes(part.substr(equals + 1)));
-    if (!out.emplace(part.substr(0, equals), bytes).second)
-      return fail(Code::kInvalid, "tenant-quotas: '%s' is named twice", shown(part).c_str());
+    const auto bytes = parse_bytes(part.substr(equals + 1));
+    if (!bytes)
+      return fail(bytes.error().code, "%s '%s': %s", option, shown(part).c_str(),
+                  bytes.error().what.c_str());
+    if (!out.emplace(part.substr(0, equals), *bytes).second)
+      return fail(Code::kInvalid, "%s: '%s' is named twice", option,
+                  shown(part.substr(0, equals)).c_str());
     at = end + 1;
   }
   return out;

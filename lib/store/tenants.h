@@ -32,9 +32,9 @@ class Tenants {
   static constexpr uint16_t kMax = 4096;
   static constexpr uint16_t kNone = UINT16_MAX;
 
-  // `quotas`: "name=4GiB,other=1GiB". Errors: kInvalid.
+  // `quotas`: "name=4GiB,other=1GiB", of the option of that name. Errors: kInvalid.
   using Quotas = std::unordered_map<std::string, uint64_t>;
-  static Result<Quotas> parse(const std::string& quotas);
+  static Result<Quotas> parse(const char* option, const std::string& quotas);
 
   // `disk_quotas`: of bytes of values on the nodes' disks.
   Tenants(Slab<Object>& objects, EvictPolicy policy, Quotas quotas, Quotas disk_quotas = {});

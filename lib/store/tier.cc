@@ -177,7 +177,9 @@ void Tier::drop(const NodeId& node, Time now) {
     if (object == objects_.end()) continue;
     std::erase_if(object->second.copies, [&](const Copy& c) { return c.holder == holder.get(); });
     count(name, object->second.bytes, false);
-    if (object->second.copies.empty()) erase(object);
+    if (!object->second.copies.empty()) continue;
+    if (lost_) lost_(name, object->second, now);
+    erase(object);
   }
   std::vector<std::pair<std::string, Generation>> lost;
   for (const auto& [name, offload] : offloads_)

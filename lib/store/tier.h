@@ -91,6 +91,9 @@ class Tier {
   bool empty(const NodeId& node) const;  // and it has forgotten all that it was to
   bool bring(const NodeId& node, const std::string& name);
   void forget_copy(const NodeId& node, const std::string& name);
+  // The last copy went with its node.
+  using Lost = std::function<void(const std::string& name, const OnDisk&, Time now)>;
+  void on_lost(Lost callback) { lost_ = std::move(callback); }
   using Brought = std::function<void(const NodeId&, const std::string& name, Code, Time now)>;
   void on_brought(Brought callback) { brought_ = std::move(callback); }
 
@@ -134,6 +137,7 @@ class Tier {
   std::unordered_map<std::string, Space> spaces_;
   Offloaded offloaded_;
   Brought brought_;
+  Lost lost_;
 };
 
 }  // namespace mc::store

@@ -13,7 +13,7 @@
 #include <string>
 #include <vector>
 
-#include "store/messages.h"
+#include "store/node_messages.h"
 
 namespace mc::store {
 

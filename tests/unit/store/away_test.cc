@@ -296,6 +296,45 @@ TEST_CASE("a drain empties the disk too, by way of other nodes, and nothing is l
   for (int i = 0; i < 5; ++i) CHECK(c.has("m" + std::to_string(i)));
 }
 
+TEST_CASE("what is lost with a node is told once, and only when it is nowhere else") {
+  FakeCluster c;
+  c.add("a", 64 * kPage);
+  c.add("b", 64 * kPage);
+  FakeDisk a{c, "a"}, b{c, "b"};
+  a.objects["disk-only"] = on_disk("disk-only", 1);
+  a.objects["both-disks"] = b.objects["both-disks"] = on_disk("both-disks", 1);
+  a.mount();
+  b.mount();
+  PutStart m;
+  m.prefer = "a";
+  REQUIRE(c.put(m, "memory", kPage) == kDone);
+  const uint64_t from = c.master->events().next();
+  REQUIRE(c.master->handle(Unmount{"a", a.generation()}, c.now));
+  const auto replay = c.master->handle(Replay{from, 100}, c.now);
+  REQUIRE(replay);
+  std::vector<std::string> lost;
+  for (const Event& e : replay->events) {
+    CHECK(e.kind == static_cast<uint8_t>(EventKind::kRemoved));
+    CHECK(e.reason == "lost: its node is gone");
+    CHECK(e.tenant == "default");
+    lost.push_back(e.key);
+  }
+  CHECK(lost == std::vector<std::string>{"memory", "disk-only"});
+}
+
+TEST_CASE("a wrong quota is refused under the name of its option") {
+  MasterOptions o;
+  o.tenant_disk_quotas = "a=much";
+  const auto refused = o.check();
+  REQUIRE(!refused);
+  CHECK(refused.error().what.find("tenant-disk-quotas 'a=much'") == 0);
+  o.tenant_disk_quotas.clear();
+  o.tenant_quotas = "a=1GiB,a=2GiB";
+  const auto twice = o.check();
+  REQUIRE(!twice);
+  CHECK(twice.error().what.find("tenant-quotas: 'a'") == 0);
+}
+
 TEST_CASE("what a disk could not give back is not written to it") {
   MasterOptions o;
   o.offload = "eager";

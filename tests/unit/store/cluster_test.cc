@@ -163,6 +163,16 @@ TEST_CASE("bytes that rot in the segment are corrupt, not served") {
   if (value[50'000] != bad) CHECK(c.client->get("k").error().code == Code::kCorrupt);
 }
 
+TEST_CASE("a port that another node's process answers on is not read from") {
+  Cluster cluster(1 * kMiB);
+  Caller c(cluster);
+  const Generation named = cluster.engine->generation();
+  CHECK(c.engine->open_segment(cluster.server->address(), 1s, named));
+  const auto other = c.engine->open_segment(cluster.server->address(), 1s, Generation{named.n - 1});
+  REQUIRE(!other);
+  CHECK(other.error().code == Code::kStale);
+}
+
 TEST_CASE("a removed object's guard word has moved on: its old place reads as stale") {
   Cluster cluster(1 * kMiB);
   Caller c(cluster);

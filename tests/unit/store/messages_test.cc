@@ -1,5 +1,8 @@
 #include "store/messages.h"
 
+#include "store/look_messages.h"
+#include "store/node_messages.h"
+
 #include <doctest/doctest.h>
 
 #include "base/random.h"
