@@ -1,26 +1,36 @@
-// Calls one server. Client answers through callbacks on a loop; SyncClient blocks its caller.
-// Every call has a budget; a peer that never answered at all is kUnavailable, one that answered
-// before but not this time is kTimeout. Lost connections are re-made by ZeroMQ; calls in flight
-// then run into their deadline. A call is never sent twice.
+// Calls a server, or the one of several that answers (rpc/route.h): "host:port,host:port". Client
+// answers through callbacks on a loop; SyncClient blocks its caller. Every call has a budget; a
+// peer that never answered at all is kUnavailable, one that answered before but not this time is
+// kTimeout. Lost connections are re-made by ZeroMQ; calls in flight then run into their deadline. A
+// call is never sent twice, but for one that a server refused because another one answers.
 //
 //   client.call(PutStart{...}, 1s, [](Result<PutStarted> reply) {...});
 //   MC_TRY(PutStarted reply, sync.call(PutStart{...}, 1s));
 #pragma once
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "base/mutex.h"
 #include "io/loop.h"
 #include "rpc/envelope.h"
+#include "rpc/route.h"
 #include "rpc/socket.h"
 
 namespace mc::rpc {
 
 namespace detail {
-// The error a reply carries, or its body.
-Result<std::string> body_of(const std::vector<std::string>& frames, uint64_t* id);
+// The error a reply carries, or its body; `elsewhere` when another server answers, and which.
+struct Answered {
+  uint64_t id = 0;
+  bool elsewhere = false;
+  std::string instead;
+  Result<std::string> body;
+};
+Answered answer_of(std::vector<std::string> frames);
 template <class R>
 Result<R> decode_reply(const Result<std::string>& body) {
   if (!body) return fail(body.error());
@@ -31,12 +41,14 @@ Result<R> decode_reply(const Result<std::string>& body) {
 // Thread: the loop's. Destroying it drops the calls in flight without calling back.
 class Client {
  public:
-  static Result<std::unique_ptr<Client>> connect(io::Loop& loop, const std::string& address);
+  static Result<std::unique_ptr<Client>> connect(io::Loop& loop, const std::string& addresses);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  const std::string& address() const { return socket_.address(); }
+  const std::string& address() const { return route_.address(route_.current()); }
+  // Its answer was of no use: of several, another one is asked from now on.
+  void pass_over() { route_.pass_over(route_.current()); }
   template <class M>
   void call(const M& message, Duration budget, std::function<void(Result<typename M::Reply>)> done,
             const std::string& trace_id = {}) {
@@ -50,19 +62,34 @@ class Client {
 
  private:
   using Done = std::function<void(const Result<std::string>&)>;
+  struct Link {  // to an address of the route
+    std::string to;
+    std::optional<Socket> socket;
+    io::Loop::Handle watch = 0;
+    size_t in_flight = 0;
+  };
   struct Pending {
     Done done;
-    io::Loop::Handle timer;
+    io::Loop::Handle timer = 0;
+    const char* type = "";
+    std::string body, trace_id;
+    Time deadline;
+    size_t link = 0;
+    int hops = 0;
   };
-  Client(io::Loop& loop, Socket socket);
-  void call_raw(const char* type, const std::string& body, Duration budget,
-                const std::string& trace_id, Done done);
-  void receive();
-  void expire(uint64_t id, const std::string& type, Duration budget);
+  Client(io::Loop& loop, Route route);
+  void call_raw(const char* type, std::string body, Duration budget, const std::string& trace_id,
+                Done done);
+  Result<> send(uint64_t id, Pending& call);
+  Result<> open_link(size_t at);
+  void close_link(size_t at);
+  bool send_on(uint64_t id, Pending& call, const detail::Answered& refusal);
+  void receive(size_t at);
+  void expire(uint64_t id, Duration budget);
 
   io::Loop& loop_;
-  Socket socket_;
-  io::Loop::Handle watch_ = 0;
+  Route route_;
+  std::vector<Link> links_;
   uint64_t next_id_ = 1;
   bool answered_ = false;
   std::unordered_map<uint64_t, Pending> pending_;
@@ -72,9 +99,10 @@ class Client {
 // Thread: any; one call at a time, the others wait for it (make several for parallel calls).
 class SyncClient {
  public:
-  static Result<std::unique_ptr<SyncClient>> connect(const std::string& address,
+  static Result<std::unique_ptr<SyncClient>> connect(const std::string& addresses,
                                                      const Clock& clock);
-  const std::string& address() const { return address_; }
+  const std::string& address() const { return address_; }  // all of them
+  void pass_over();                                        // as Client's
   template <class M>
   Result<typename M::Reply> call(const M& message, Duration budget) {
     return detail::decode_reply<typename M::Reply>(
@@ -82,13 +110,18 @@ class SyncClient {
   }
 
  private:
-  SyncClient(Socket socket, const Clock& clock);
+  SyncClient(Route route, const Clock& clock);
   Result<std::string> call_raw(const char* type, const std::string& body, Duration budget);
+  Result<> connect() MC_REQUIRES(mutex_);
+  // The reply to call `id`, or nothing when there was none until then.
+  std::optional<detail::Answered> wait(uint64_t id, Time deadline) MC_REQUIRES(mutex_);
 
   const Clock& clock_;
   const std::string address_;
   Mutex mutex_;
-  Socket socket_ MC_GUARDED_BY(mutex_);
+  Route route_ MC_GUARDED_BY(mutex_);
+  std::optional<Socket> socket_ MC_GUARDED_BY(mutex_);
+  std::string connected_ MC_GUARDED_BY(mutex_);  // to this address
   uint64_t next_id_ MC_GUARDED_BY(mutex_) = 1;
   bool answered_ MC_GUARDED_BY(mutex_) = false;
 };

@@ -27,7 +27,9 @@ struct ErrorBody {
   static constexpr const char* kName = "error";
   uint8_t code = 0;
   std::string name, what;
-  static void fields(auto& a, auto& m) { a(m.code, m.name, m.what); }
+  bool elsewhere = false;  // not done, for such calls are another server's
+  std::string instead{};   // which one, "host:port"; empty: that is not known yet
+  static void fields(auto& a, auto& m) { a(m.code, m.name, m.what, m.elsewhere, m.instead); }
 };
 
 struct Empty {  // the reply of calls that answer only "done"

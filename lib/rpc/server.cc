@@ -14,8 +14,11 @@ namespace detail {
 
 RawReply::~RawReply() {
   if (!sent_)
-    send("error", wire::encode(ErrorBody{static_cast<uint8_t>(Code::kInternal), "internal",
-                                         "the request was dropped without an answer"}));
+    send("error", wire::encode(ErrorBody{static_cast<uint8_t>(Code::kInternal),
+                                         "internal",
+                                         "the request was dropped without an answer",
+                                         false,
+                                         {}}));
 }
 
 void RawReply::send(const char* type, const std::string& body) {
@@ -103,7 +106,7 @@ void Server::send(const std::string& peer, uint64_t id, const char* type, const 
         strf("reply of %zu bytes is over the %llu limit: ask for less", body.size(),
              static_cast<unsigned long long>(wire::kMessageBytesMax));
     send(peer, id, "error",
-         wire::encode(ErrorBody{static_cast<uint8_t>(Code::kInvalid), "invalid", what}));
+         wire::encode(ErrorBody{static_cast<uint8_t>(Code::kInvalid), "invalid", what, false, {}}));
     return;
   }
   Envelope envelope;

@@ -58,8 +58,15 @@ class Reply {
       error(result.error());
   }
   void error(const Error& e) const {
-    raw_->send("error", wire::encode(ErrorBody{static_cast<uint8_t>(e.code), name(e.code),
-                                               e.what.substr(0, 4096)}));
+    raw_->send("error",
+               wire::encode(ErrorBody{
+                   static_cast<uint8_t>(e.code), name(e.code), e.what.substr(0, 4096), false, {}}));
+  }
+  // Another server answers such calls: `instead`, or nobody yet. Callers make the call there.
+  void elsewhere(const std::string& instead, const std::string& what) const {
+    const Code code = Code::kUnavailable;
+    raw_->send("error", wire::encode(ErrorBody{static_cast<uint8_t>(code), name(code), what, true,
+                                               instead}));
   }
 
  private:

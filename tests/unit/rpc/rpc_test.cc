@@ -92,8 +92,7 @@ TEST_SUITE("rpc") {
       REQUIRE(raw->send({wire::encode(e), body}).has_value());
       std::vector<std::string> frames;
       CHECK(w.until([&] { return !(frames = raw->receive()).empty(); }));
-      uint64_t id = 0;
-      return rpc::detail::body_of(frames, &id);
+      return rpc::detail::answer_of(frames).body;
     };
     rpc::Envelope e;
     e.type = "echo";
