@@ -13,11 +13,15 @@ Result<int> serve(const store::MasterServiceOptions& options, const DaemonOption
   MC_TRY_(daemon.load());
   SteadyClock clock;
   io::Loop loop(clock);
-  io::Signals signals(loop, [&](int) { loop.stop(); });
+  std::unique_ptr<store::MasterService> service;
+  io::Signals signals(loop, [&](int n) {
+    if (n > 1 || service == nullptr) return loop.stop();
+    service->leave([&] { loop.stop(); });
+  });
   Metrics metrics;
   // Masters keep no state: what makes epochs grow is that time does, and that nodes remember.
   const auto epoch = static_cast<uint64_t>(wall_now_ns() / 1'000'000'000);
-  MC_TRY(auto service, store::MasterService::open(loop, options, epoch, fresh_seed(), metrics));
+  MC_TRY(service, store::MasterService::open(loop, options, epoch, fresh_seed(), metrics));
   Endpoints me;
   me.name = me.role = "master";
   me.epoch = epoch;
@@ -43,6 +47,9 @@ int main(int argc, char** argv) {
   program.example("mc-master", "serve on 127.0.0.1:5550, with /metrics and /state on 5551");
   program.example("mc-master --listen 127.0.0.1:0 --http 127.0.0.1:0 --announce master.json",
                   "serve on free ports and write them to a file");
+  program.example(
+      "mc-master --ha etcd://127.0.0.1:2379 --listen 127.0.0.1:5552 --http 127.0.0.1:5553",
+      "one of several masters, of which etcd says who leads");
   program.run_with([&](mc::Context&) { return mc::serve(options, daemon); });
   return program.main(argc, argv);
 }

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "store/client_impl.h"
+#include "store/elector.h"
 
 namespace mc::store {
 namespace {
@@ -10,11 +11,13 @@ constexpr Duration kAttempt = std::chrono::seconds(1);  // then a lost call is m
 // Budgets travel in milliseconds, and are read by people in errors.
 Duration whole_ms(Duration d) { return std::chrono::ceil<std::chrono::milliseconds>(d); }
 
+constexpr int kStaleTries = 8;
 constexpr Duration kReport = std::chrono::milliseconds(200);
 }  // namespace
 
 void ClientOptions::describe(OptionList& v) {
-  v("master", master, "address of mc-master");
+  v("master", master,
+    "address of mc-master; of several, all, separated by commas, or etcd://host:port[/prefix]");
   v("timeout", timeout, "how long one operation may take");
   v("put-wait", put_wait, "how long a put waits for room in a full pool");
   v("verify", verify, "checksums of reads from this host; of other hosts all are checked",
@@ -54,7 +57,8 @@ Result<std::unique_ptr<Client>> Client::open(xfer::Engine& engine, const Clock& 
   if (options.replicas < 1 || options.replicas > kReplicasMax)
     return fail(Code::kInvalid, "replicas %u: want 1 to %u", options.replicas, kReplicasMax);
   MC_TRY_(check(options.put));
-  MC_TRY(auto master, rpc::SyncClient::connect(options.master, clock));
+  MC_TRY(const std::string masters, find_masters(options.master, clock, options.timeout));
+  MC_TRY(auto master, rpc::SyncClient::connect(masters, clock));
   return std::unique_ptr<Client>(
       new Client(engine, clock, std::move(options), metrics, std::move(master)));
 }
@@ -65,6 +69,7 @@ Client::Client(xfer::Engine& engine, const Clock& clock, ClientOptions options, 
       clock_(clock),
       options_(std::move(options)),
       master_(std::move(master)),
+      several_(master_->address().find(',') != std::string::npos),
       put_bytes_(metrics.counter("mc_store_client_put_bytes_total", "bytes of values put")),
       get_bytes_(metrics.counter("mc_store_client_get_bytes_total", "bytes of values got")),
       hits_(metrics.counter("mc_store_client_hits_total", "values got")),
@@ -83,18 +88,26 @@ Result<> Client::check_epoch(uint64_t epoch) {
   return {};
 }
 
+void Client::find_leader() {
+  if (several_ && epoch_ == 0) (void)ask(Stat{}, clock_.now() + options_.timeout);
+}
+
 template <class M>
 Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration wait) {
   // A lost call is made again, for the master may be restarting; so is one that it could not answer
   // for want of its nodes, and that tells more than that the last attempt had no time.
   Error why{Code::kTimeout, strf("%s: no time left to ask %s", M::kName, options_.master.c_str())};
-  for (;;) {
+  for (int tries = several_ ? kStaleTries : 1;;) {
     const Duration budget = whole_ms(std::min(left(deadline), wait + kAttempt));
     if (budget <= Duration::zero()) return fail(why);
     auto reply = master_->call(message, budget);
     if (reply) {
-      MC_TRY_(check_epoch(reply->epoch));
-      return reply;
+      const auto checked = check_epoch(reply->epoch);
+      if (checked) return reply;
+      if (--tries == 0) return fail(checked.error());
+      why = checked.error();
+      master_->pass_over();  // of several, one that does not know yet that it is not the leader
+      continue;
     }
     const Error& error = reply.error();
     if (error.code != Code::kTimeout && error.code != Code::kUnavailable) return reply;
@@ -168,15 +181,37 @@ Result<uint64_t> Client::match_prefix(const std::vector<ObjectKey>& keys) {
   return std::min<uint64_t>(reply.hits, keys.size());
 }
 
+// Of one master it is asked once: asking again would find what the first call removed missing. Of
+// several one may be gone: then what is missing was removed by a call whose answer was lost, or is.
 std::vector<Result<>> Client::remove(const std::vector<ObjectKey>& keys, bool force) {
-  // Once: asking again would find what the first call removed missing.
-  auto reply = master_->call(Remove{keys, force, options_.tenant}, options_.timeout);
+  constexpr int kTriesMax = 100;
+  const Time deadline = clock_.now() + options_.timeout;
+  const Remove message{keys, force, options_.tenant};
+  const auto unanswered = [](const Result<Outcomes>& r) {
+    if (!r) return r.error().code == Code::kTimeout || r.error().code == Code::kUnavailable;
+    return std::any_of(r->items.begin(), r->items.end(), [](const Outcome& o) {
+      return o.code == static_cast<uint8_t>(Code::kUnavailable);
+    });
+  };
+  Result<Outcomes> reply;
+  bool again = false;
+  for (int tries = 1;; ++tries, again = true) {
+    const Duration budget = std::min(left(deadline), several_ ? kAttempt : options_.timeout);
+    reply = master_->call(message, whole_ms(budget));
+    if (!several_ || !unanswered(reply) || tries == kTriesMax ||
+        left(deadline) <= std::chrono::milliseconds(1))
+      break;
+    // While its nodes are not back it holds this question, which it does not hold a removal.
+    if (reply) (void)ask(Exists{keys, options_.tenant}, deadline);
+  }
   if (reply && reply->items.size() != keys.size())
     reply =
         fail(Code::kCorrupt, "remove: %zu answers to %zu keys", reply->items.size(), keys.size());
   std::vector<Result<>> out;
-  for (size_t i = 0; i < keys.size(); ++i)
+  for (size_t i = 0; i < keys.size(); ++i) {
     out.push_back(reply ? reply->items[i].result() : Result<>(fail(reply.error())));
+    if (again && !out.back() && out.back().error().code == Code::kNotFound) out.back() = {};
+  }
   return out;
 }
 

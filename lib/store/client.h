@@ -111,6 +111,7 @@ class Client {
   // What administrators ask of the master (store/messages.h), once.
   template <class M>
   Result<typename M::Reply> call(const M& message) {
+    find_leader();
     return master_->call(message, options_.timeout);
   }
 
@@ -123,6 +124,7 @@ class Client {
   template <class M>
   Result<typename M::Reply> ask(const M& message, Time deadline, Duration wait = {});
   Result<> check_epoch(uint64_t epoch);
+  void find_leader();  // for calls that are made once
   static Result<> check(const PutConfig& config);
   Duration left(Time deadline) const { return deadline - clock_.now(); }
 
@@ -133,6 +135,7 @@ class Client {
   void write_out(std::span<Write> writes, const std::vector<xfer::Request>& requests,
                  const std::vector<NodeRef>& nodes, Time deadline);
   static bool worth_another(const Write& write);
+  static Result<PutOutcome> outcome_of(Write& write);
   void finish_puts(std::span<Write> writes, const std::string& tenant, Time deadline);
   void get_round(std::span<Read> reads, Time deadline, Duration wait);
   void read_replicas(std::span<Read> reads, size_t replica, const Replicas& found, Time deadline);
@@ -152,6 +155,7 @@ class Client {
   const Clock& clock_;
   const ClientOptions options_;
   const std::unique_ptr<rpc::SyncClient> master_;
+  const bool several_;  // masters
   Mutex holders_mutex_;
   std::map<std::string, std::unique_ptr<rpc::SyncClient>> holders_ MC_GUARDED_BY(holders_mutex_);
   std::atomic<uint64_t> epoch_{0};  // the largest seen: older masters are refused

@@ -27,7 +27,8 @@ struct Client::Write {
   PutGrant grant;
   size_t first = 0, count = 0;  // its requests
   bool moved = false;
-  bool redo = false;
+  bool waits = false;   // the master has no nodes to put it on yet
+  bool may_be = false;  // stored, although its end was not answered well
   Answer<PutOutcome> answer;
 };
 

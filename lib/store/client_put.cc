@@ -1,14 +1,28 @@
 // Putting: grant, raise the guard words, write, publish; what fails is rolled back.
 #include <algorithm>
+#include <deque>
 
 #include "store/client_impl.h"
 
 namespace mc::store {
+namespace {
+constexpr int kRoundsMax = 100;  // of a put: each may wait for room, or be refused at once
+}  // namespace
 
 bool Client::worth_another(const Write& w) {
   if (w.answer.value) return false;
   const Code code = w.answer.value.error().code;
   return code == Code::kStale || code == Code::kUnavailable;
+}
+
+// A refusal does not say that nothing was stored, where an earlier round may have stored it.
+Result<PutOutcome> Client::outcome_of(Write& w) {
+  Result<PutOutcome>& value = w.answer.value;
+  if (value || !w.may_be) return std::move(value);
+  const Code code = value.error().code;
+  if (code != Code::kBusy && code != Code::kNoSpace) return std::move(value);
+  return fail(Code::kUnavailable, "put of '%s': may be stored, its master went away; then: %s",
+              shown(w.item->key).c_str(), value.error().what.c_str());
 }
 
 Result<PutOutcome> Client::put(const ObjectKey& key, std::span<const std::byte> value) {
@@ -34,20 +48,27 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
     const auto chunk = std::span(writes).subspan(at, std::min(kChunk, writes.size() - at));
     put_round(chunk, as, deadline);
     // Once more for what a restarted master or a node that has gone made fail: the node was
-    // reported, so another is granted.
-    std::vector<Write> again;
-    for (Write& w : chunk)
-      if (worth_another(w) && left(deadline) > Duration::zero()) {
-        w.redo = true;
-        again.push_back({});
-        again.back().item = w.item;
-        again.back().bytes = w.bytes;
-      }
-    if (!again.empty()) put_round(again, as, deadline);
-    auto redone = again.begin();
-    for (Write& w : chunk) {
-      out.push_back(w.redo ? std::move((redone++)->answer.value) : std::move(w.answer.value));
+    // reported, so another is granted. And again while the master's nodes are not back.
+    std::vector<Write*> last;
+    for (Write& w : chunk) last.push_back(&w);
+    std::deque<std::vector<Write>> rounds;
+    for (int round = 1; round < kRoundsMax && left(deadline) > Duration::zero(); ++round) {
+      std::vector<Write> again;
+      std::vector<size_t> of;
+      for (size_t i = 0; i < last.size(); ++i)
+        if (worth_another(*last[i]) && (round == 1 || last[i]->waits)) {
+          again.push_back({});
+          again.back().item = last[i]->item;
+          again.back().bytes = last[i]->bytes;
+          again.back().may_be = last[i]->may_be;
+          of.push_back(i);
+        }
+      if (again.empty()) break;
+      rounds.push_back(std::move(again));
+      put_round(rounds.back(), as, deadline);
+      for (size_t i = 0; i < of.size(); ++i) last[of[i]] = &rounds.back()[i];
     }
+    for (Write* w : last) out.push_back(outcome_of(*w));
   }
   return out;
 }
@@ -86,6 +107,8 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, Time deadline) 
       w.answer.set(PutOutcome::kExisted);
     else if (w.grant.outcome.code == static_cast<uint8_t>(Code::kDenied))
       w.answer.set(PutOutcome::kNotAdmitted);
+    else if (w.waits = w.grant.outcome.code == static_cast<uint8_t>(Code::kUnavailable); w.waits)
+      w.answer.set(fail(w.grant.outcome.result().error()));
     else if (!w.grant.outcome.ok())
       w.answer.set(fail(w.grant.outcome.result().error()));
     else if (auto ready = prepare(w, started->nodes, opened, deadline, requests); !ready)
@@ -180,6 +203,7 @@ void Client::finish_puts(std::span<Write> writes, const std::string& tenant, Tim
       w.answer.set(fail(ended->items[i].result().error()));
     else
       w.answer.set(PutOutcome::kStored);
+    w.may_be = w.may_be || !w.answer.value;
     if (w.answer.value) put_bytes_.add(w.bytes);
   }
 }

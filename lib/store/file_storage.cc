@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "store/elector.h"
 #include "store/file_storage_impl.h"
 #include "xfer/copy.h"
 
@@ -63,7 +64,8 @@ Result<std::unique_ptr<FileStorage>> FileStorage::open(io::Loop& loop, xfer::Eng
                                                        const TierOptions& options,
                                                        Metrics& metrics) {
   MC_TRY(const ssd::BackendOptions backend_options, options.backend_options());
-  MC_TRY(auto client, rpc::Client::connect(loop, master.master));
+  MC_TRY(const std::string masters, find_masters(master.master, loop.clock(), kFindMasters));
+  MC_TRY(auto client, rpc::Client::connect(loop, masters));
   const uint64_t capacity = options.staging.n / kPage * kPage;
   const uint64_t guards = ssd::align_up(capacity / kPage * 8);
   MC_TRY(xfer::Memory memory, engine.allocate(guards + capacity));
@@ -198,6 +200,7 @@ void FileStorage::take(const TierWork& work) {
 }
 
 void FileStorage::retry(const Error& error) {
+  if (error.code == Code::kStale) master_->pass_over();
   if (!error.what.empty() && last_error_ != error.what) log_warn("ssd", "%s", error.what.c_str());
   last_error_ = error.what;
   retry_at_ = loop_.now() + std::min(master_options_.heartbeat, kTierOverdue);

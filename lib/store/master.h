@@ -208,7 +208,7 @@ class Master {
 
   // ---- room
   Tried start_put(ParkedPut& put, uint16_t tenant, size_t i, bool last_try, Time now);
-  Outcome no_room(uint64_t bytes) const;
+  Outcome no_room(uint64_t bytes, Time now) const;
   Outcome known(Object& object, Time now);
   bool still_true(const Object& object) const;
   bool admitted(const PutStart& m, uint64_t bytes) const;

@@ -38,7 +38,8 @@ Duration ttl_of(uint64_t ms) {
 
 }  // namespace
 
-Outcome Master::no_room(uint64_t bytes) const {
+Outcome Master::no_room(uint64_t bytes, Time now) const {
+  if (!rebuild_.over(now)) return outcome(Code::kUnavailable, rebuild_.why(now));
   if (members_.capacity() == 0)
     return outcome(Code::kUnavailable, "no node is mounted: start mc-store serve");
   if (bytes > members_.largest())
@@ -100,7 +101,8 @@ Master::Tried Master::start_put(ParkedPut& put, uint16_t tenant, size_t i, bool 
     return Tried::kAnswered;
   }
   const uint32_t replicas = std::clamp(m.replicas, 1u, kReplicasMax);
-  const bool hopeless = members_.capacity() > 0 && want.bytes > members_.largest();
+  const bool hopeless =
+      rebuild_.over(now) && members_.capacity() > 0 && want.bytes > members_.largest();
   if (!hopeless && !within_quota(tenant, want.bytes, now)) {
     if (!last_try) return Tried::kOverQuota;
     ++totals_.put_no_space;
@@ -122,7 +124,7 @@ Master::Tried Master::start_put(ParkedPut& put, uint16_t tenant, size_t i, bool 
   if (at.empty()) {
     if (!last_try && !hopeless) return Tried::kNoRoom;
     ++totals_.put_no_space;
-    answer.outcome = no_room(want.bytes);
+    answer.outcome = no_room(want.bytes, now);
     return Tried::kAnswered;
   }
   filled_ = true;
@@ -131,15 +133,14 @@ Master::Tried Master::start_put(ParkedPut& put, uint16_t tenant, size_t i, bool 
   object.until = now;
   object.promoted = m.promote;
   writing_.push_back(object.self);
-  const Generation generation = next_generation();
+  answer.generation = next_generation();
   for (Replica& r : at) {
-    r.generation = generation;
+    r.generation = answer.generation;
     add_replica(object, r);
   }
   if (m.cls != 0 || m.pin != 0 || !m.group.empty())
     set_config(object, static_cast<ObjectClass>(m.cls), static_cast<Pin>(m.pin),
                m.ttl_ms == 0 ? Time::max() : now + ttl_of(m.ttl_ms), m.group);
-  answer.generation = generation;
   for (const Replica& r : at)
     answer.places.push_back(place_of(object, r, put.reply.nodes, put.named));
   return Tried::kAnswered;

@@ -2,6 +2,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "io/address.h"
 
 namespace mc::store {
 namespace {
@@ -47,31 +48,31 @@ constexpr const char* kEventTopic = "mc-store-events";
 
 void raise_to(Counter& counter, uint64_t total) { counter.add(total - counter.value()); }
 
+Result<> check_ha(const MasterServiceOptions& o) {
+  if (o.leader_ttl < std::chrono::seconds(1) || o.leader_ttl > std::chrono::minutes(5))
+    return fail(Code::kInvalid, "leader-ttl %s: want 1s to 5m", to_text(o.leader_ttl).c_str());
+  const std::string& told = o.advertise.empty() ? o.listen : o.advertise;
+  MC_TRY(const io::Address address, io::parse_address(told));
+  if (address.host == "0.0.0.0" || address.host == "::" || address.host == "*")
+    return fail(Code::kInvalid, "%s is no address to be told of: give one with --advertise",
+                told.c_str());
+  return {};
+}
+
 }  // namespace
 
 void MasterServiceOptions::describe(OptionList& v) {
   v("listen", listen, "control address; port 0 takes a free one");
+  v("ha", ha,
+    "etcd://host:port[,host:port][/prefix]: be one of several masters, of which etcd says who "
+    "leads");
+  v("advertise", advertise,
+    "with --ha: control address that nodes and clients are told of; empty: that of --listen");
+  v("leader-ttl", leader_ttl,
+    "with --ha: how long after the leader was last heard of another one takes over");
   v("events", events, "address where events are published; port 0 takes a free one");
   v("http", http, "address of /metrics, /live, /ready, /health and /state");
   master.describe(v);
-}
-
-template <class M>
-void MasterService::answer() {
-  rpc_->on<M>([this](const M& m, const rpc::Call& call) {
-    Result<typename M::Reply> reply = master_.handle(m, call.now);
-    arm();
-    return reply;
-  });
-}
-
-template <class M>
-void MasterService::answer_later() {
-  rpc_->on_later<M>(
-      [this](const M& m, const rpc::Call& call, const rpc::Reply<typename M::Reply>& reply) {
-        master_.handle(m, call.now, reply);
-        arm();
-      });
 }
 
 Result<std::unique_ptr<MasterService>> MasterService::open(io::Loop& loop,
@@ -79,76 +80,47 @@ Result<std::unique_ptr<MasterService>> MasterService::open(io::Loop& loop,
                                                            uint64_t epoch, uint64_t seed,
                                                            Metrics& metrics) {
   MC_TRY_(options.master.check());
+  EtcdUrl etcd;
+  if (!options.ha.empty()) {
+    MC_TRY(etcd, EtcdUrl::parse(options.ha));
+    MC_TRY_(check_ha(options));
+  }
   MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
   auto service = std::unique_ptr<MasterService>(
-      new MasterService(loop, options.master, epoch, seed, metrics, std::move(server)));
+      new MasterService(loop, options, epoch, seed, metrics, std::move(server)));
   MC_TRY(service->events_, rpc::Socket::listen(rpc::Socket::Kind::kPub, options.events));
   MC_TRY(service->http_, http::Server::open(loop, options.http, {},
                                             [s = service.get()](const http::Exchange& exchange) {
                                               s->page(exchange);
                                             }));
+  if (!options.ha.empty()) service->join(etcd, options);
   return service;
 }
 
-MasterService::MasterService(io::Loop& loop, const MasterOptions& options, uint64_t epoch,
+MasterService::MasterService(io::Loop& loop, const MasterServiceOptions& options, uint64_t epoch,
                              uint64_t seed, Metrics& metrics, std::unique_ptr<rpc::Server> server)
     : loop_(loop),
       metrics_(metrics),
-      master_(options, epoch, seed, loop.now()),
+      options_(options.master),
+      seed_(seed),
       rpc_(std::move(server)) {
-  answer_later<PutStart>();
-  answer_later<PutEnd>();
-  answer<PutRevoke>();
-  answer_later<GetReplicas>();
-  answer_later<Exists>();
-  answer<MatchPrefix>();
-  answer_later<Remove>();
-  answer_later<List>();
-  answer<Stat>();
-  answer<Replay>();
-  answer<Why>();
-  answer<RemovePrefix>();
-  answer<PinKeys>();
-  answer<CopyKey>();
-  answer<ChangeReplicas>();
-  answer<QueryTask>();
-  answer<Drain>();
-  answer<TaskDone>();
-  answer<ReportNode>();
-  answer<Inventory>();
-  answer_later<Heartbeat>();
-  answer<TierMount>();
-  answer_later<TierBeat>();
-  answer<TierReport>();
-  rpc_->on<Mount>([this](const Mount& m, const rpc::Call& call) {
-    auto reply = master_.handle(m, call.now);
-    if (reply)
-      log_info("store", "node %s at %s mounts %s, epoch %llu", shown(m.node.name).c_str(),
-               shown(m.node.control).c_str(), human_bytes(m.layout.capacity).c_str(),
-               static_cast<unsigned long long>(reply->epoch));
-    else
-      log_warn("store", "mount refused: %s", reply.error().what.c_str());
-    arm();
-    return reply;
-  });
-  rpc_->on<Unmount>([this](const Unmount& m, const rpc::Call& call) {
-    log_info("store", "node %s unmounts", shown(m.node).c_str());
-    auto reply = master_.handle(m, call.now);
-    arm();
-    return reply;
-  });
+  if (options.ha.empty()) master_ = std::make_unique<Master>(options_, epoch, seed_, loop_.now());
+  answer_all();
 }
 
-MasterService::~MasterService() { loop_.cancel(timer_); }
+MasterService::~MasterService() {
+  loop_.cancel(timer_);
+  loop_.cancel(parked_timer_);
+}
 
 // A subscriber that is slow misses some, sees the gap in the numbers, and asks for a replay.
 void MasterService::publish() {
   constexpr size_t kMost = 1000;
-  while (events_ && published_ < master_.events().next()) {
+  while (events_ && published_ < master_->events().next()) {
     Replayed message;
-    message.epoch = master_.epoch();
-    message.next = master_.events().next();
-    message.events = master_.events().since(published_, kMost, &message.gap);
+    message.epoch = master_->epoch();
+    message.next = master_->events().next();
+    message.events = master_->events().since(published_, kMost, &message.gap);
     if (message.events.empty()) return;
     published_ = message.events.back().seq + 1;
     const std::string body = wire::encode(message);
@@ -158,16 +130,18 @@ void MasterService::publish() {
 
 void MasterService::arm() {
   publish();
-  const Time when = master_.deadline();
+  if (elector_) elector_->raise(master_->epoch());
+  const Time when = master_->deadline();
   if (when >= armed_ && armed_ > loop_.now()) return;  // the timer that runs first re-arms
   loop_.cancel(timer_);
   armed_ = when;
   if (when == Time::max()) return;
   timer_ = loop_.at(when, [this] {
-    const uint64_t expired = master_.totals().nodes_expired;
     armed_ = Time::max();
-    master_.tick(loop_.now());
-    if (const uint64_t gone = master_.totals().nodes_expired - expired; gone > 0)
+    if (!leads()) return;
+    const uint64_t expired = master_->totals().nodes_expired;
+    master_->tick(loop_.now());
+    if (const uint64_t gone = master_->totals().nodes_expired - expired; gone > 0)
       log_warn("store", "%llu node(s) silent for the client-ttl: gone, with what they held",
                static_cast<unsigned long long>(gone));
     arm();
@@ -175,8 +149,8 @@ void MasterService::arm() {
 }
 
 void MasterService::update_metrics() {
-  const ClusterStat s = master_.handle(Stat{}, loop_.now());
-  const Master::Totals& t = master_.totals();
+  const ClusterStat s = master_->handle(Stat{}, loop_.now());
+  const Master::Totals& t = master_->totals();
   const auto gauge = [&](const char* name, const char* help, uint64_t v) {
     metrics_.gauge(name, help).set(static_cast<double>(v));
   };
@@ -212,7 +186,7 @@ void MasterService::update_metrics() {
   count("mc_store_copies_total", "replicas made by copying", t.copies_done);
   count("mc_store_copies_failed_total", "copies that failed", t.copies_failed);
   count("mc_store_hot_copies_total", "replicas made of what is read much", t.hot_copies);
-  count("mc_store_events_total", "events of objects", master_.events().next() - 1);
+  count("mc_store_events_total", "events of objects", master_->events().next() - 1);
   // The reference master's names, where the meaning is the same.
   count("master_attempted_evictions_total", "times eviction ran", t.evictions);
   count("master_evicted_key_count", "objects evicted", t.evicted_objects);
@@ -233,8 +207,9 @@ void MasterService::update_metrics() {
 }
 
 void MasterService::page(const http::Exchange& exchange) {
+  if (!leads()) return page_standing_by(exchange);
   if (exchange.request().path == "/metrics") update_metrics();
-  const ClusterStat stat = master_.handle(Stat{}, loop_.now());
+  const ClusterStat stat = master_->handle(Stat{}, loop_.now());
   const Json health = {{"status", "ok"}, {"epoch", stat.epoch}, {"nodes", stat.nodes.size()}};
   if (http::serve_common(exchange, metrics_, "", dump_json(health))) return;
   if (exchange.request().path == "/state")

@@ -1,7 +1,12 @@
 // Drives a Master: ZeroMQ calls in, the real clock for its deadlines, HTTP for people.
 //
+// With --ha it is one of several: the Master is there only while this one leads, and starts empty
+// with every lead, as after a restart. Otherwise calls are refused with the address of the one that
+// leads; while nobody does, they are held for a moment, in which there may be one.
+//
 // Thread: the loop's.
 #pragma once
+#include <map>
 #include <memory>
 #include <optional>
 #include <string>
@@ -11,6 +16,7 @@
 #include "io/loop.h"
 #include "rpc/server.h"
 #include "rpc/socket.h"
+#include "store/elector.h"
 #include "store/master.h"
 
 namespace mc::store {
@@ -19,6 +25,8 @@ struct MasterServiceOptions {
   std::string listen = "127.0.0.1:5550";
   std::string http = "127.0.0.1:5551";
   std::string events = "127.0.0.1:0";
+  std::string ha, advertise;
+  Duration leader_ttl = std::chrono::seconds(3);
   MasterOptions master;
   void describe(OptionList& v);
 };
@@ -37,26 +45,50 @@ class MasterService {
   const std::string& control() const { return rpc_->address(); }
   const std::string& http() const { return http_->address(); }
   const std::string& events() const { return events_->address(); }
-  const Master& master() const { return master_; }
+  // Lets another one lead at once, then calls back.
+  void leave(std::function<void()> done);
 
  private:
-  MasterService(io::Loop& loop, const MasterOptions& options, uint64_t epoch, uint64_t seed,
+  template <class R>
+  class Held;
+  struct Parked {  // a call that waits for somebody to lead
+    std::function<void()> again, give_up;
+  };
+  MasterService(io::Loop& loop, const MasterServiceOptions& options, uint64_t epoch, uint64_t seed,
                 Metrics& metrics, std::unique_ptr<rpc::Server> server);
+  void answer_all();
   template <class M>
   void answer();
   template <class M>
-  void answer_later();
-  void arm();      // after each message: the timer, and what is to be published
-  void publish();  // events since the last time, as one message
+  void take(const M& m, const rpc::Call& call, const rpc::Reply<typename M::Reply>& reply);
+  template <class M>
+  void stand_by(const M& m, const rpc::Call& call, const rpc::Reply<typename M::Reply>& reply);
+  template <class R>
+  Done<R> held(const rpc::Reply<R>& reply);
+  bool leads() const { return master_ != nullptr && (elector_ == nullptr || elector_->leads()); }
+  void join(const EtcdUrl& etcd, const MasterServiceOptions& options);
+  void elected();  // or not any more
+  void run_parked(Time now);
+  std::string leader() const;
+  std::string standing_by() const;  // for people
+  void arm();                       // after each message: the timer, and what is to be published
+  void publish();                   // events since the last time, as one message
   void page(const http::Exchange& exchange);
+  void page_standing_by(const http::Exchange& exchange);
   void update_metrics();
 
   io::Loop& loop_;
   Metrics& metrics_;
-  Master master_;
+  const MasterOptions options_;
+  uint64_t seed_;
+  std::unique_ptr<Master> master_;
   std::unique_ptr<rpc::Server> rpc_;
   std::unique_ptr<http::Server> http_;
   std::optional<rpc::Socket> events_;
+  std::unique_ptr<Elector> elector_;  // with --ha
+  uint64_t lead_ = 0;                 // the epoch with which the lead began
+  std::multimap<Time, Parked> parked_;
+  io::Loop::Handle parked_timer_ = 0;
   uint64_t published_ = 1;  // number of the first event that was not
   io::Loop::Handle timer_ = 0;
   Time armed_ = Time::max();

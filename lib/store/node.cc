@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "store/elector.h"
 #include "xfer/copy.h"
 
 namespace mc::store {
@@ -19,7 +20,8 @@ uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
 }  // namespace
 
 void NodeOptions::describe(OptionList& v) {
-  v("master", master, "address of mc-master");
+  v("master", master,
+    "address of mc-master; of several, all, separated by commas, or etcd://host:port[/prefix]");
   v("size", size, "memory to offer to the pool");
   v("heartbeat", heartbeat, "how often to tell the master that this node lives");
   v("call-timeout", call_timeout, "how long the master may take to answer");
@@ -39,7 +41,8 @@ Result<std::unique_ptr<Node>> Node::open(io::Loop& loop, xfer::Engine& engine, N
   if (capacity == 0)
     return fail(Code::kInvalid, "size %s: want at least one page of %s",
                 bytes_text(options.size.n).c_str(), bytes_text(kPage).c_str());
-  MC_TRY(auto master, rpc::Client::connect(loop, options.master));
+  MC_TRY(const std::string masters, find_masters(options.master, loop.clock(), kFindMasters));
+  MC_TRY(auto master, rpc::Client::connect(loop, masters));
   const uint64_t guards = round_up(capacity / kPage * 8, kPage);
   MC_TRY(xfer::Memory memory, engine.allocate(guards + capacity));
   const Layout layout{memory.offset() + guards, capacity, memory.offset()};
@@ -80,6 +83,7 @@ std::string Node::not_ready() const {
 
 bool Node::sees(uint64_t epoch) {
   if (epoch < epoch_seen_) {
+    master_->pass_over();
     log_warn("store", "master %s is at epoch %llu, older than %llu seen: refused",
              options_.master.c_str(), static_cast<unsigned long long>(epoch),
              static_cast<unsigned long long>(epoch_seen_));

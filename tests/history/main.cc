@@ -67,7 +67,8 @@ struct Shared {
   SteadyClock clock;
   Time began;
   std::atomic<bool> stop{false};
-  std::atomic<uint64_t> values{0}, puts{0}, gets{0}, misses{0}, removed{0}, errors{0};
+  std::atomic<uint64_t> values{0}, puts{0}, gets{0}, misses{0}, removed{0}, errors{0}, lost{0};
+  std::atomic<int64_t> slowest_ns{0};
   Mutex mutex;
   std::vector<Op> ops MC_GUARDED_BY(mutex);
   std::vector<std::string> wrong MC_GUARDED_BY(mutex);
@@ -126,8 +127,16 @@ class Worker {
     return std::chrono::duration_cast<std::chrono::nanoseconds>(shared_.clock.now() - shared_.began)
         .count();
   }
-  void end(Op& op) {
+  void end(Op& op, const Error* error) {
     op.end_ns = now();
+    const bool lost = error != nullptr && error->code != Code::kNotFound &&
+                      error->code != Code::kBusy && error->code != Code::kNoSpace;
+    if (lost && ++shared_.lost <= 20)
+      std::fprintf(stderr, "lost: %s: %s\n", op.key.c_str(), error->what.c_str());
+    int64_t slowest = shared_.slowest_ns;
+    while (op.end_ns - op.start_ns > slowest &&
+           !shared_.slowest_ns.compare_exchange_weak(slowest, op.end_ns - op.start_ns)) {
+    }
     const Duration took = std::chrono::nanoseconds(op.end_ns - op.start_ns);
     if (took > shared_.options.timeout + kOverTime)
       shared_.accuse(strf("%s: an operation took %s", op.key.c_str(), to_text(took).c_str()));
@@ -141,7 +150,7 @@ class Worker {
     op.value = id;
     describe_value(buffer_, xxh3(op.key), id);
     const auto outcome = client_->put(key, buffer_);
-    end(op);
+    end(op, outcome ? nullptr : &outcome.error());
     if (outcome && *outcome == PutOutcome::kStored) {
       op.fate = Fate::kDone;
       ++shared_.puts;
@@ -158,7 +167,7 @@ class Worker {
     into_.resize(kValueMax + 64);
     Op& op = begin(Kind::kGet, key);
     const auto bytes = client_->get(key, into_);
-    end(op);
+    end(op, bytes ? nullptr : &bytes.error());
     if (!bytes) {
       ++(bytes.error().code == Code::kNotFound ? shared_.misses : shared_.errors);
       return;
@@ -176,7 +185,7 @@ class Worker {
   void remove(const ObjectKey& key) {
     Op& op = begin(Kind::kRemove, key);
     const auto outcome = client_->remove({key}, random_.chance(0.5))[0];
-    end(op);
+    end(op, outcome ? nullptr : &outcome.error());
     const Code code = outcome ? Code{} : outcome.error().code;
     op.fate = outcome || code == Code::kNotFound ? Fate::kDone
               : code == Code::kBusy              ? Fate::kNot
@@ -226,6 +235,8 @@ Result<int> run(const Options& options) {
                                  {"missed", shared.misses.load()},
                                  {"removed", shared.removed.load()},
                                  {"errors", shared.errors.load()},
+                                 {"lost", shared.lost.load()},
+                                 {"slowest-ms", static_cast<double>(shared.slowest_ns) / 1e6},
                                  {"wrong", shared.wrong.size()}})
                           .c_str());
   return shared.wrong.empty() ? 0 : 1;

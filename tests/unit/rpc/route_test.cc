@@ -9,9 +9,8 @@
 #include "rpc/client.h"
 #include "rpc/server.h"
 
-using namespace mc;
+namespace mc::rpc::route_test {
 using namespace std::chrono_literals;
-using rpc::Route;
 
 namespace {
 
@@ -157,3 +156,5 @@ TEST_SUITE("route") {
     CHECK(s.calls == 4);
   }
 }
+
+}  // namespace mc::rpc::route_test

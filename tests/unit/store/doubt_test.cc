@@ -47,6 +47,28 @@ TEST_CASE("until all nodes are back an unknown key is unavailable, not absent") 
   CHECK(c.list().size() == 2);
 }
 
+TEST_CASE("a put that finds no room while nodes are missing is to be made again, not refused") {
+  TwoNodes c;
+  c.restart_master(kEpoch + 5, "b");
+  const auto start = [&](const char* key, uint64_t bytes) {
+    std::optional<PutStarted> reply;
+    c.master->handle(PutStart{{{key, bytes}}, 1, "", 0}, c.now,
+                     [&](const Result<PutStarted>& r) { reply = *r; });
+    if (!reply) c.run_until(c.now + 200ms);  // it waits for room
+    REQUIRE(reply);
+    return reply->items[0].outcome;
+  };
+  REQUIRE(start("large", 60 * kMiB).ok());
+  for (const uint64_t bytes : {60 * kMiB, 65 * kMiB}) {
+    const Outcome refused = start("other", bytes);
+    CHECK(refused.code == static_cast<uint8_t>(Code::kUnavailable));
+    CHECK(refused.what.find("rebuilding: 1 of 2") == 0);
+  }
+  c.mount(*c.nodes["b"]);
+  CHECK(start("other", 60 * kMiB).ok());
+  CHECK(start("third", 65 * kMiB).code == static_cast<uint8_t>(Code::kNoSpace));
+}
+
 TEST_CASE("a question is held while nodes are missing, and answered as soon as its key turns up") {
   TwoNodes c;
   c.restart_master(kEpoch + 5, "b");
