@@ -177,37 +177,37 @@ Result<EtcdUrl> EtcdUrl::parse(const std::string& text) {
 }
 
 EtcdCall call_of(const EtcdQuestion& q, const std::string& prefix, const std::string& me) {
-  using Kind = EtcdQuestion::Kind;
+  using Asked = EtcdQuestion::Kind;
   const std::string lease = std::to_string(q.lease);
   const auto make = [](const char* path, const Json& body) {
     return EtcdCall{path, dump_json(body)};
   };
   switch (q.kind) {
-    case Kind::kGrant: return make("/v3/lease/grant", {{"TTL", std::to_string(q.ttl_s)}});
-    case Kind::kJoin: return make("/v3/kv/put", put_of(masters_key(prefix) + me, me, q.lease));
-    case Kind::kRenew: return make("/v3/lease/keepalive", {{"ID", lease}});
-    case Kind::kLook: return make("/v3/kv/range", both_keys(prefix));
-    case Kind::kCampaign: return make("/v3/kv/txn", campaign(q, prefix, me));
-    case Kind::kRaise: return make("/v3/kv/txn", raise(q, prefix));
-    case Kind::kResign: break;
+    case Asked::kGrant: return make("/v3/lease/grant", {{"TTL", std::to_string(q.ttl_s)}});
+    case Asked::kJoin: return make("/v3/kv/put", put_of(masters_key(prefix) + me, me, q.lease));
+    case Asked::kRenew: return make("/v3/lease/keepalive", {{"ID", lease}});
+    case Asked::kLook: return make("/v3/kv/range", both_keys(prefix));
+    case Asked::kCampaign: return make("/v3/kv/txn", campaign(q, prefix, me));
+    case Asked::kRaise: return make("/v3/kv/txn", raise(q, prefix));
+    case Asked::kResign: break;
   }
   return make("/v3/lease/revoke", {{"ID", lease}});
 }
 
 Result<EtcdAnswer> answer_to(const EtcdQuestion& q, const std::string& prefix, int status,
                              const std::string& body) {
-  using Kind = EtcdQuestion::Kind;
+  using Asked = EtcdQuestion::Kind;
   MC_TRY(const Json json, parsed(status, body));
   switch (q.kind) {
-    case Kind::kGrant: return granted_in(json);
-    case Kind::kRenew:  // a stream: its one message, or the error in its place
+    case Asked::kGrant: return granted_in(json);
+    case Asked::kRenew:  // a stream: its one message, or the error in its place
       if (!json.contains("result")) return fail(damaged("a renewal without a result"));
       return granted_in(json["result"]);
-    case Kind::kLook: return found_in(json, prefix);
-    case Kind::kCampaign: return campaigned_in(json, prefix);
-    case Kind::kJoin:
-    case Kind::kRaise:
-    case Kind::kResign: break;
+    case Asked::kLook: return found_in(json, prefix);
+    case Asked::kCampaign: return campaigned_in(json, prefix);
+    case Asked::kJoin:
+    case Asked::kRaise:
+    case Asked::kResign: break;
   }
   return EtcdAnswer{};
 }
