@@ -1,5 +1,6 @@
 #include "trace/analysis.h"
 
+#include <cmath>
 #include <cstdio>
 
 #include "base/json.h"
@@ -15,7 +16,8 @@ struct AnalyzeOptions {
   uint64_t limit = 0, block = trace::kBlockTokens, cluster_block = 0, nodes = 1;
   std::string cache_tokens;
   std::vector<std::string> capacities = trace::kCapacities, eviction;
-  uint64_t route_nodes = 0, seed = 0;
+  std::string route_nodes;
+  uint64_t seed = 0;
   std::string route_tokens = "3M";
 
   void describe(OptionList& v) {
@@ -28,7 +30,7 @@ struct AnalyzeOptions {
       "other orders than LRU for the table: lfu, fifo, sieve, s3-fifo, s3-fifo-0, opt; or 'all'");
     v("route-nodes", route_nodes,
       "compare routing rules over this many local caches: random, longest match, longest match "
-      "that is not trivial, sticky, and one pool; 0: do not");
+      "that is not trivial, sticky, and one pool; empty: do not");
     v("route-tokens", route_tokens, "tokens that each of --route-nodes caches");
     v("seed", seed, "of the random routing rule");
     v("cache-tokens", cache_tokens,
@@ -47,7 +49,13 @@ Result<trace::AnalysisOptions> asked(const AnalyzeOptions& o) {
   }
   out.orders = o.eviction;
   if (o.eviction == std::vector<std::string>{"all"}) out.orders = trace::kEvictionOrders;
-  out.route_nodes = o.route_nodes;
+  if (!o.route_nodes.empty()) {
+    const auto nodes = parse_number(o.route_nodes);
+    if (!nodes || *nodes < 1 || *nodes > 1e6 || *nodes != std::floor(*nodes))
+      return fail(Code::kInvalid, "--route-nodes %s: want 1 to 1000000 caches",
+                  shown(o.route_nodes).c_str());
+    out.route_nodes = static_cast<uint64_t>(*nodes);
+  }
   out.seed = o.seed;
   MC_TRY(out.route_tokens, trace::parse_tokens(o.route_tokens));
   if (o.cache_tokens.empty()) return out;

@@ -3,11 +3,15 @@
 #include <string>
 
 #include "base/result.h"
+#include "spec/model_spec.h"
 
 namespace mc::replay {
 
 // A name is looked up in ./configs/WHATs (profiles, models), then beside the program: where `make
 // install` and the build tree have them. What has a slash or ends in .json is a path.
 Result<std::string> find_config(const std::string& what, const std::string& name);
+
+// The built-in "tiny", or one of the models.
+Result<spec::ModelSpec> model_of(const std::string& name);
 
 }  // namespace mc::replay

@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "cmd/mc-replay/trace_flags.h"
 #include "cmd/mc-replay/verbs.h"
 #include "io/file.h"
 #include "io/signals.h"
@@ -19,34 +20,25 @@ using namespace std::chrono_literals;
 using ull = unsigned long long;
 
 struct RunOptions {
-  std::string trace, positional, url = "http://127.0.0.1:8000", model, prompt = "tokens";
-  std::string arrival = "trace", window, report, requests;
-  double speed = 1, qps = 0;
-  uint64_t concurrency = 0, limit = 0, seed = 0, block = trace::kBlockTokens, vocab = 0;
+  TraceFlags trace;
+  std::string url = "http://127.0.0.1:8000", model, prompt = "tokens", report, requests;
+  uint64_t concurrency = 0, vocab = 0;
   Duration ttft_slo{}, tbt_slo{}, max_lag = 50ms, timeout = 600s, wait_ready = 10s;
   std::vector<std::string> require;
-  bool strict = false, gaps = false, progress = false;
+  bool gaps = false, progress = false;
 
   void describe(OptionList& v) {
-    v("trace", trace, "trace file (JSONL); also the first word");
+    trace.describe(v);
     v("url", url, "OpenAI server: the conductor, or any other");
     v("model", model, "model to ask for; empty: the first of /v1/models");
-    v("speed", speed, "divide the trace's times by this; 0: all at once");
-    v("qps", qps, "requests a second instead of the trace's times (Poisson, or as --arrival says)");
-    v("arrival", arrival, "trace, poisson, uniform or gamma:CV; all but trace need --qps");
     v("concurrency", concurrency,
       "keep this many requests in flight instead (closed loop); 0: off");
-    v("limit", limit, "play only this many requests; 0: all");
-    v("window", window, "play only seconds A:B of the trace");
     v("ttft-slo", ttft_slo, "objective for the time to the first token; 0s: none");
     v("tbt-slo", tbt_slo, "objective for the mean of the longest 10 % of token gaps; 0s: none");
     v("require", require, "gate on the result, as 'effective>=0.95' or 'p99.ttft_s<20'");
     v("max-lag", max_lag, "how late the 99th percentile of sends may be before the run is void");
-    v("seed", seed, "of random arrivals and of the prompts' tokens");
     v("prompt", prompt, "prompts as token ids, or as text of a letter a token", {"tokens", "text"});
     v("vocab", vocab, "tokens are below this; 0: what the server says, else 32000");
-    v("block", block, "tokens of a hash id");
-    v("strict", strict, "refuse the first malformed trace line; else skip and count");
     v("timeout", timeout, "longest a request may take");
     v("wait-ready", wait_ready, "how long to wait for the server to be ready");
     v("report", report, "file for the report: .json, .md, or text");
@@ -68,41 +60,23 @@ std::optional<double> objective_ms(Duration d) {
 
 // Everything that can be wrong is found before the first request.
 Result<Plan> plan_of(const RunOptions& o) {
-  const std::string& path = o.trace.empty() ? o.positional : o.trace;
-  if (path.empty()) return fail(Code::kInvalid, "no trace: give a file, as mc-replay run FILE");
-  if (o.block < 1 || o.block > trace::kLengthMax)
-    return fail(Code::kInvalid, "--block must be 1 to %llu tokens",
-                static_cast<ull>(trace::kLengthMax));
   if (o.timeout.count() <= 0) return fail(Code::kInvalid, "--timeout must be above 0");
   if (o.report.ends_with(".html"))
     return fail(Code::kInvalid, "--report %s: give a name in .json, .md or .txt", o.report.c_str());
   for (const std::string& gate : o.require) MC_TRY_(trace::check_gate_syntax(gate));
-  trace::PlayOptions play;
-  MC_TRY_(trace::parse_arrival(o.arrival, play));
-  if (!o.window.empty()) MC_TRY_(trace::parse_window(o.window, play));
-  play.speed = o.speed;
-  play.qps = o.qps;
-  play.seed = o.seed;
-  play.limit = o.limit;
-  trace::ReadOptions read;
-  read.strict = o.strict;
-  read.block_tokens = o.block;
+  MC_TRY(const trace::PlayOptions play, o.trace.play());
   Plan plan;
-  MC_TRY(plan.trace, trace::read_trace(path, read));
-  if (plan.trace.skipped)
-    log_warn("replay", "%s: skipped %llu malformed lines; the first is line %llu: %s", path.c_str(),
-             static_cast<ull>(plan.trace.skipped), static_cast<ull>(plan.trace.bad[0].line),
-             plan.trace.bad[0].reason.c_str());
+  MC_TRY(plan.trace, o.trace.read("run"));
   MC_TRY(plan.schedule, trace::schedule(plan.trace, play));
 
   trace::RunInfo& info = plan.info;
   info.url = o.url;
-  info.seed = o.seed;
-  info.trace_path = path;
-  info.block_tokens = o.block;
-  info.arrival = o.qps > 0 && o.arrival == "trace" ? "poisson" : o.arrival;
-  info.speed = o.speed;
-  if (o.qps > 0) info.qps = o.qps;
+  info.seed = o.trace.seed;
+  info.trace_path = o.trace.path();
+  info.block_tokens = o.trace.block;
+  info.arrival = o.trace.qps > 0 && o.trace.arrival == "trace" ? "poisson" : o.trace.arrival;
+  info.speed = o.trace.speed;
+  if (o.trace.qps > 0) info.qps = o.trace.qps;
   if (o.concurrency > 0) info.concurrency = o.concurrency;
   info.slo = {objective_ms(o.ttft_slo), objective_ms(o.tbt_slo)};
   info.max_lag_ms = to_ms(o.max_lag);
@@ -194,8 +168,8 @@ Result<load::DriveOptions> ask_server(const RunOptions& o, load::Target& target,
   drive.text = o.prompt == "text";
   drive.timeout = o.timeout;
   drive.concurrency = o.concurrency;
-  drive.seed = o.seed;
-  drive.block_tokens = o.block;
+  drive.seed = o.trace.seed;
+  drive.block_tokens = o.trace.block;
   if (o.vocab > 0) drive.vocab = o.vocab;
   if (!o.model.empty() && o.vocab > 0) return drive;
   const auto model = target.model();
@@ -271,7 +245,7 @@ void add_run(Program& program) {
   program.verb<RunOptions>(
       "run", "play a trace against a live cluster or any OpenAI server, and report",
       [](Verb& v, RunOptions& o) {
-        v.positional("TRACE", o.positional, "trace file (JSONL)", false);
+        v.positional("TRACE", o.trace.positional, "trace file (JSONL)", false);
         v.example("mc-replay run trace.jsonl --speed 2", "twice as fast as recorded");
         v.example("mc-replay run trace.jsonl --qps 5 --ttft-slo 2s --require 'effective>=0.95'",
                   "Poisson arrivals, with a gate for scripts");

@@ -1,41 +1,33 @@
 #include <cstdio>
 
 #include "base/json.h"
-#include "base/log.h"
 #include "cmd/mc-replay/files.h"
+#include "cmd/mc-replay/trace_flags.h"
 #include "cmd/mc-replay/verbs.h"
 #include "io/file.h"
 #include "sim/study.h"
-#include "trace/stats.h"
 
 namespace mc::replay {
 namespace {
 
 struct SimFlags {
-  std::string trace, positional, model = "llama3-70b", arrival = "trace", window;
-  std::string report, requests, timeline;
-  double speed = 1, qps = 0;
-  uint64_t limit = 0, seed = 0, block = trace::kBlockTokens, repeat = 1;
+  TraceFlags trace;
+  std::string model = "llama3-70b", report, requests, timeline;
+  uint64_t repeat = 1, threads = 0;
   Duration sample = std::chrono::seconds(10);
-  bool strict = false, gaps = false;
+  bool gaps = false;
   std::vector<std::string> sweep, require;
   sim::SimOptions sim;
 
   void describe(OptionList& v) {
-    v("trace", trace, "trace file (JSONL); also the first word");
+    trace.describe(v);
     v("model", model, "JSON file, or the name of one in configs/models");
-    v("speed", speed, "divide the trace's times by this; 0: all at once");
-    v("qps", qps, "requests a second instead of the trace's times (Poisson, or as --arrival says)");
-    v("arrival", arrival, "trace, poisson, uniform or gamma:CV; all but trace need --qps");
-    v("limit", limit, "play only this many requests; 0: all");
-    v("window", window, "play only seconds A:B of the trace");
-    v("seed", seed, "of random arrivals and random policies");
-    v("block", block, "tokens of a hash id");
-    v("strict", strict, "refuse the first malformed trace line; else skip and count");
     v("sweep", sweep,
       "an option and its values, as policy=kvcache,random or pd=6:10,8:8; every "
       "combination is run");
     v("repeat", repeat, "runs of each point, with seeds that follow --seed; gives intervals");
+    v("threads", threads,
+      "runs of --sweep and --repeat side by side; 0: as many as CPUs. They do not change results");
     v("require", require, "gate on the result, as 'effective>=0.95' or 'p99.ttft_s<20'");
     v("report", report, "file for the report: .json, .md, or text");
     v("requests", requests, "file for a JSON line per request");
@@ -52,18 +44,7 @@ struct SimPlan {
   sim::StudyOptions study;
 };
 
-Result<spec::ModelSpec> model_of(const std::string& name) {
-  if (name == "tiny") return spec::tiny();
-  MC_TRY(const std::string path, find_config("model", name));
-  return spec::load_spec(path);
-}
-
 Result<SimPlan> plan_of(const SimFlags& o) {
-  const std::string& path = o.trace.empty() ? o.positional : o.trace;
-  if (path.empty()) return fail(Code::kInvalid, "no trace: give a file, as mc-replay sim FILE");
-  if (o.block < 1 || o.block > trace::kLengthMax)
-    return fail(Code::kInvalid, "--block must be 1 to %llu tokens",
-                static_cast<unsigned long long>(trace::kLengthMax));
   for (const std::string& gate : o.require) MC_TRY_(trace::check_gate_syntax(gate));
   SimPlan plan;
   plan.study.sim = o.sim;
@@ -74,13 +55,8 @@ Result<SimPlan> plan_of(const SimFlags& o) {
   }
   plan.study.repeat = o.repeat;
   plan.study.sweep = o.sweep;
-  trace::PlayOptions& play = plan.study.play;
-  MC_TRY_(trace::parse_arrival(o.arrival, play));
-  if (!o.window.empty()) MC_TRY_(trace::parse_window(o.window, play));
-  play.speed = o.speed;
-  play.qps = o.qps;
-  play.seed = o.seed;
-  play.limit = o.limit;
+  plan.study.threads = o.threads;
+  MC_TRY(plan.study.play, o.trace.play());
   MC_TRY_(sim::check_sweep(plan.study));
   const bool single = o.sweep.empty() && o.repeat == 1;
   if (!single && (!o.requests.empty() || !o.timeline.empty() || !o.require.empty()))
@@ -88,15 +64,7 @@ Result<SimPlan> plan_of(const SimFlags& o) {
                 "--requests, --timeline and --require are of one run: not with --sweep or "
                 "--repeat");
   MC_TRY(plan.spec, model_of(o.model));
-  trace::ReadOptions read;
-  read.strict = o.strict;
-  read.block_tokens = o.block;
-  MC_TRY(plan.trace, trace::read_trace(path, read));
-  if (plan.trace.skipped)
-    log_warn("replay", "%s: skipped %llu malformed lines; the first is line %llu: %s", path.c_str(),
-             static_cast<unsigned long long>(plan.trace.skipped),
-             static_cast<unsigned long long>(plan.trace.bad[0].line),
-             plan.trace.bad[0].reason.c_str());
+  MC_TRY(plan.trace, o.trace.read("sim"));
   return plan;
 }
 
@@ -152,7 +120,7 @@ Result<int> simulate(const SimFlags& o, const Context& context) {
 void add_sim(Program& program) {
   program.verb<SimFlags>(
       "sim", "simulate a cluster serving a trace, in virtual time", [](Verb& v, SimFlags& o) {
-        v.positional("TRACE", o.positional, "trace file (JSONL)", false);
+        v.positional("TRACE", o.trace.positional, "trace file (JSONL)", false);
         v.example(
             "mc-replay sim trace.jsonl --prefill 6 --decode 10 --ttft-slo 30s --tbt-slo 100ms",
             "16 nodes of the paper's model");

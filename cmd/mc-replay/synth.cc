@@ -8,24 +8,36 @@
 #include "cmd/mc-replay/files.h"
 #include "cmd/mc-replay/verbs.h"
 #include "trace/csv.h"
+#include "trace/reshape.h"
 #include "trace/stats.h"
 
 namespace mc::replay {
 namespace {
 
 struct SynthOptions {
-  std::string profile = "conversation", out, from, prefix;
+  std::string kind, profile = "conversation", out, from, trace, prefix;
   uint64_t seed = 0, requests = 0;
+  uint64_t input_tokens = 1024, output_tokens = 6, shared_tokens = 0;
+  double qps = 2;
+  trace::Stretch by;
 
   void describe(OptionList& v) {
     v("profile", profile,
       "JSON file, or the name of one that comes with mc: conversation, documents, tool-agent, "
       "sample");
     v("from", from, "instead of a profile: a CSV log of requests (Azure's or BurstGPT's columns)");
+    v("trace", trace, "instead of a profile: a trace to make another from, by the scales below");
     v("prefix", prefix,
       "what the prompts of --from share: none, shared:TOKENS, sessions:P or sessions:P:TOKENS");
     v("seed", seed, "the same profile and seed give the same trace");
     v("requests", requests, "how many, at the profile's rate; 0: as many as the profile says");
+    v("rate-scale", by.rate, "requests come so many times as fast");
+    v("prefix-scale", by.prefix, "what a prompt shares with others is so many times as long");
+    v("prompt-scale", by.prompt, "what is a prompt's own is so many times as long");
+    v("input-tokens", input_tokens, "of each prompt of 'fixed'");
+    v("output-tokens", output_tokens, "of each answer of 'fixed'");
+    v("shared-tokens", shared_tokens, "that all prompts of 'fixed' begin with, in whole blocks");
+    v("qps", qps, "requests a second of 'fixed', evenly apart");
     v("out", out, "file to write; empty: stdout");
   }
 };
@@ -37,11 +49,19 @@ Result<> write_stdout(const std::vector<trace::Record>& records) {
   return {};
 }
 
+// What the trace is made from, for people.
+std::string source(const SynthOptions& o) {
+  return !o.from.empty()    ? o.from
+         : !o.trace.empty() ? o.trace
+         : !o.kind.empty()  ? o.kind
+                            : o.profile;
+}
+
 void print_summary(const SynthOptions& o, const trace::Trace& made, bool json) {
   const trace::TraceStats s = trace::describe(made);
   if (json) {
     const Json line = {{"out", o.out},
-                       {"profile", o.from.empty() ? o.profile : o.from},
+                       {"profile", source(o)},
                        {"seed", o.seed},
                        {"requests", s.requests},
                        {"span_s", s.span_s},
@@ -54,11 +74,13 @@ void print_summary(const SynthOptions& o, const trace::Trace& made, bool json) {
       "wrote %s: %llu requests, %.1f s, %.0f in / %.0f out tokens avg, profile %s, seed "
       "%llu\n",
       o.out.c_str(), static_cast<unsigned long long>(s.requests), s.span_s, s.input.mean(),
-      s.output.mean(), (o.from.empty() ? o.profile : o.from).c_str(),
-      static_cast<unsigned long long>(o.seed));
+      s.output.mean(), source(o).c_str(), static_cast<unsigned long long>(o.seed));
 }
 
-Result<int> finish(const SynthOptions& o, const Context& context, const trace::Trace& made) {
+Result<int> finish(const SynthOptions& o, const Context& context, trace::Trace made) {
+  if (!o.by.none()) {
+    MC_TRY(made.records, trace::stretch(made.records, made.block_tokens, o.by));
+  }
   if (o.out.empty()) {
     MC_TRY_(write_stdout(made.records));
     return 0;
@@ -78,17 +100,47 @@ Result<int> convert(const SynthOptions& o, const Context& context) {
   MC_TRY(options.prefix, trace::parse_prefix_model(o.prefix));
   options.seed = o.seed;
   options.limit = o.requests;
-  MC_TRY(const trace::Trace made, trace::read_csv(o.from, options));
+  MC_TRY(trace::Trace made, trace::read_csv(o.from, options));
   if (made.skipped)
     log_warn("replay", "%s: skipped %llu rows; the first is line %llu: %s", o.from.c_str(),
              static_cast<unsigned long long>(made.skipped),
              static_cast<unsigned long long>(made.bad[0].line), made.bad[0].reason.c_str());
-  return finish(o, context, made);
+  return finish(o, context, std::move(made));
+}
+
+Result<int> reshape(const SynthOptions& o, const Context& context) {
+  trace::ReadOptions read;
+  read.limit = o.requests;
+  MC_TRY(trace::Trace made, trace::read_trace(o.trace, read));
+  if (made.skipped)
+    log_warn("replay", "%s: skipped %llu malformed lines; the first is line %llu: %s",
+             o.trace.c_str(), static_cast<unsigned long long>(made.skipped),
+             static_cast<unsigned long long>(made.bad[0].line), made.bad[0].reason.c_str());
+  return finish(o, context, std::move(made));
+}
+
+Result<int> fixed(const SynthOptions& o, const Context& context) {
+  trace::FixedShape shape;
+  if (o.requests > 0) shape.requests = o.requests;
+  shape.input = o.input_tokens;
+  shape.output = o.output_tokens;
+  shape.shared_tokens = o.shared_tokens;
+  shape.qps = o.qps;
+  trace::Trace made;
+  MC_TRY(made.records, trace::fixed(shape));
+  return finish(o, context, std::move(made));
 }
 
 Result<int> synth(const SynthOptions& o, const Context& context) {
+  if (!o.from.empty() + !o.trace.empty() + !o.kind.empty() > 1)
+    return fail(Code::kInvalid, "give one of --from, --trace and a KIND: a trace has one source");
+  if (!o.kind.empty() && o.kind != "fixed")
+    return fail(Code::kInvalid, "unknown kind '%s': there is fixed; profiles go with --profile",
+                o.kind.c_str());
   if (!o.from.empty()) return convert(o, context);
   if (!o.prefix.empty()) return fail(Code::kInvalid, "--prefix is for --from");
+  if (!o.trace.empty()) return reshape(o, context);
+  if (!o.kind.empty()) return fixed(o, context);
   MC_TRY(const std::string path, find_config("profile", o.profile));
   MC_TRY(const Json profile, read_json_file(path));
   trace::SynthOptions options;
@@ -96,7 +148,7 @@ Result<int> synth(const SynthOptions& o, const Context& context) {
   options.requests = o.requests;
   trace::Trace made;
   MC_TRY(made.records, trace::synthesize(profile, path, options));
-  return finish(o, context, made);
+  return finish(o, context, std::move(made));
 }
 
 }  // namespace
@@ -104,12 +156,17 @@ Result<int> synth(const SynthOptions& o, const Context& context) {
 void add_synth(Program& program) {
   program.verb<SynthOptions>(
       "synth", "make a trace from a profile and a seed", [](Verb& v, SynthOptions& o) {
+        v.positional("KIND", o.kind, "fixed: requests that are all alike; else a profile's", false);
         v.example("mc-replay synth --profile sample --seed 1 --out sample.jsonl",
                   "the small trace of the README");
         v.example("mc-replay synth --requests 1000 | mc-replay analyze /dev/stdin",
                   "five minutes of the conversation profile");
         v.example("mc-replay synth --from azure.csv --prefix sessions:0.4:512 --out azure.jsonl",
                   "a log without block hashes, and what its prompts are said to share");
+        v.example("mc-replay synth fixed --input-tokens 2000 --output-tokens 100 --qps 2",
+                  "200 requests that are all alike");
+        v.example("mc-replay synth --trace t.jsonl --rate-scale 2 --prefix-scale 1.5",
+                  "the same, twice as fast, with half as much again to share");
         v.run_with([&o](Context& context) { return synth(o, context); });
       });
 }

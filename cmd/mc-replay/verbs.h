@@ -8,6 +8,8 @@ void add_analyze(Program& program);
 void add_synth(Program& program);
 void add_run(Program& program);
 void add_sim(Program& program);
+void add_compare(Program& program);
+void add_plan(Program& program);
 void add_paper(Program& program);
 
 }  // namespace mc::replay

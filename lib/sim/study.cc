@@ -6,6 +6,7 @@
 
 #include "base/json.h"
 #include "base/units.h"
+#include "sim/parallel.h"
 
 namespace mc::sim {
 namespace {
@@ -228,13 +229,17 @@ Result<std::vector<Run>> run_study(const trace::Trace& trace, const spec::ModelS
   MC_TRY_(check_sweep(options));
   MC_TRY(auto all, points(options));
   const bool single = all.size() == 1 && options.repeat == 1;
+  std::vector<std::optional<Result<Run>>> runs(all.size() * options.repeat);
+  in_parallel(runs.size(), options.threads, [&](size_t i) {
+    const auto& [setting, o] = all[i / options.repeat];
+    runs[i] = run_one(trace, spec, o, setting, options.play.seed + i % options.repeat);
+    if (!single && *runs[i]) std::vector<trace::RequestResult>().swap((*runs[i])->result.requests);
+  });
   std::vector<Run> out;
-  for (auto& [setting, o] : all)
-    for (uint64_t i = 0; i < options.repeat; ++i) {
-      MC_TRY(Run run, run_one(trace, spec, o, setting, options.play.seed + i));
-      if (!single) std::vector<trace::RequestResult>().swap(run.result.requests);
-      out.push_back(std::move(run));
-    }
+  for (auto& made : runs) {
+    MC_TRY(Run run, std::move(*made));
+    out.push_back(std::move(run));
+  }
   return out;
 }
 

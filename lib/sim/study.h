@@ -7,7 +7,7 @@
 //
 // Any option of SimOptions can be swept, and: speed, qps, and pd=P:D for both node counts.
 //
-// Thread: values; any thread. Pure: no clock, no I/O.
+// Thread: values; any thread. run_study() uses several.
 #pragma once
 #include <string>
 #include <utility>
@@ -22,6 +22,7 @@ struct StudyOptions {
   SimOptions sim;
   trace::PlayOptions play;
   uint64_t repeat = 1;
+  uint64_t threads = 0;  // runs side by side; 0: as many as CPUs. They do not change results.
   std::vector<std::string> sweep;  // "name=v1,v2", commas split or not
 };
 

@@ -70,6 +70,9 @@ grep -q "'many' is not a number of tokens" "$T/err" || die "$(cat "$T/err")"
 expect 2 "$replay" analyze "$T/t.jsonl" --cache-tokens 1M --cluster-block 500
 expect 2 "$replay" analyze "$T/t.jsonl" --cache-tokens 1M --nodes 0
 expect 2 "$replay" analyze "$T/t.jsonl" --block 0
+for n in 0 -1 2.5 many; do
+  expect 2 "$replay" analyze "$T/t.jsonl" --route-nodes $n
+done
 
 trace=${MC_TEST_SHARED:-}/traces/conversation_trace.jsonl
 [ -e "$trace" ] || skip "no recorded trace at $trace (set MC_TEST_SHARED)"

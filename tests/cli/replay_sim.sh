@@ -55,6 +55,36 @@ expect 1 "$replay" sim "$T/absent.jsonl" --model "$model"
 expect 1 "$replay" sim "$T/t.jsonl" --model "$T/absent.json"
 expect 2 "$replay" sim
 
+# The number of threads changes no byte.
+expect 0 sim --sweep policy=kvcache,random,count --repeat 2 --threads 1 --output json
+cp "$T/out" "$T/one"
+expect 0 sim --sweep policy=kvcache,random,count --repeat 2 --threads 3 --output json
+cmp "$T/out" "$T/one" || die "three threads and one give different studies"
+
+# Results side by side: two reports, and the points of a study.
+expect 0 sim --policy random --report "$T/random.json"
+expect 0 "$replay" compare "$T/r.json" "$T/random.json" --output json
+jq -e '.schema == "mc-replay-compare/1" and (.results | length) == 2 and
+  (.figures | map(select(.figure == "ttft_s mean"))[0].values[1].verdict) == "unknown"' "$T/out" >/dev/null ||
+  die "$(cat "$T/out")"
+expect 0 "$replay" compare "$T/one"
+grep -q '^ttft_s mean .* \(same\|differs\)' "$T/out" || die "$(cat "$T/out")"
+expect 2 "$replay" compare "$T/r.json"
+echo '{}' >"$T/other.json"
+expect 2 "$replay" compare "$T/r.json" "$T/other.json"
+grep -q "$T/other.json: not a result" "$T/err" || die "$(cat "$T/err")"
+
+# A plan is met, or says that it is not; its curves are in the JSON.
+plan() { "$replay" plan "$T/t.jsonl" --model "$model" --nodes 4 --caches 100k,1M --nics 100,400 "$@"; }
+expect 0 plan --ttft-slo 100s --output json
+jq -e '.met and .prefill + .decode == 4 and (.curves | map(.of)) == ["split", "cache", "network"]' "$T/out" >/dev/null ||
+  die "$(cat "$T/out")"
+expect 5 plan --ttft-slo 1ms
+grep -q 'short of the target' "$T/out" || die "$(cat "$T/out")"
+expect 2 plan
+expect 2 plan --ttft-slo 1s --nodes 1
+expect 2 plan --ttft-slo 1s --profile sample
+
 # The published evaluation: what needs no long run.
 expect 0 "$replay" paper eq2 --model "$model" --report "$T/paper.html"
 grep -q '^\*\*agrees: every value' "$T/out" || die "$(cat "$T/out")"

@@ -37,6 +37,21 @@ expect 1 "$replay" synth --profile "$profiles/sample.json" --out "$T/no/such/fol
 expect 2 "$replay" synth --profile "$profiles/sample.json" --seed -1
 expect 2 "$replay" synth --profile "$profiles/sample.json" --requests 99999999999
 
+# Requests that are all alike; and another trace, stretched.
+expect 0 "$replay" synth fixed --input-tokens 2000 --output-tokens 100 --out "$T/fixed.jsonl"
+[ "$(jq -sc '[length, (map(.input_length) | unique), (map(.output_length) | unique), .[199].timestamp]' \
+  "$T/fixed.jsonl")" = '[200,[2000],[100],99500]' ] || die "$(head -2 "$T/fixed.jsonl")"
+expect 0 "$replay" analyze "$T/fixed.jsonl" --strict
+expect 0 "$replay" synth --trace "$T/fixed.jsonl" --rate-scale 2 --prompt-scale 3 --out "$T/long.jsonl"
+[ "$(jq -sc '[(map(.input_length) | unique), .[199].timestamp]' "$T/long.jsonl")" = '[[6000],49750]' ] ||
+  die "$(head -2 "$T/long.jsonl")"
+expect 0 "$replay" analyze "$T/long.jsonl" --strict
+expect 2 "$replay" synth --trace "$T/fixed.jsonl" --rate-scale 0
+expect 2 "$replay" synth --trace "$T/fixed.jsonl" --prefix-scale inf
+expect 2 "$replay" synth fixed --trace "$T/fixed.jsonl"
+expect 2 "$replay" synth novel
+expect 2 "$replay" synth fixed --qps -1
+
 # A log without block hashes needs a word on what its prompts share.
 cat >"$T/log.csv" <<'L'
 TIMESTAMP,ContextTokens,GeneratedTokens

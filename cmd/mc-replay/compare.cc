@@ -1,0 +1,50 @@
+#include "sim/compare.h"
+
+#include <cstdio>
+
+#include "base/json.h"
+#include "cmd/mc-replay/verbs.h"
+
+namespace mc::replay {
+namespace {
+
+constexpr size_t kResultsMax = 26;
+
+struct CompareOptions {
+  std::vector<std::string> files;
+  void describe(OptionList&) {}
+};
+
+Result<int> compare(const CompareOptions& o, const Context& context) {
+  std::vector<sim::Outcome> results;
+  for (const std::string& file : o.files) {
+    MC_TRY(const Json json, read_json_file(file));
+    MC_TRY(auto some, sim::results_of(json, file));
+    for (auto& r : some) results.push_back(std::move(r));
+  }
+  if (results.size() < 2)
+    return fail(Code::kInvalid, "one result is nothing to compare: give two files, or a study");
+  if (results.size() > kResultsMax)
+    return fail(Code::kInvalid, "%zu results: at most %zu stand side by side", results.size(),
+                kResultsMax);
+  const std::string out = context.json ? dump_json(sim::comparison_json(results)) + "\n"
+                                       : sim::comparison_text(results);
+  std::fputs(out.c_str(), stdout);
+  return 0;
+}
+
+}  // namespace
+
+void add_compare(Program& program) {
+  program.verb<CompareOptions>(
+      "compare", "put results side by side: the first, and how the others differ from it",
+      [](Verb& v, CompareOptions& o) {
+        v.positional_many("FILE", o.files, "JSON of mc-replay run or sim, or of a sweep");
+        v.example("mc-replay compare live.json sim.json", "a live run and its simulation");
+        v.example("mc-replay compare a.json b.json --output json",
+                  "with sim --repeat 5, whether they differ by more than chance");
+        v.run_with([&o](Context& context) { return compare(o, context); });
+      });
+}
+
+}  // namespace mc::replay

@@ -1,0 +1,29 @@
+// The options that say which trace is played, and when its requests come: those of run, sim and
+// plan alike.
+#pragma once
+#include <string>
+
+#include "cmd/command.h"
+#include "trace/player.h"
+
+namespace mc::replay {
+
+struct TraceFlags {
+  std::string trace, positional, arrival = "trace", window;
+  double speed = 1, qps = 0;
+  uint64_t limit = 0, seed = 0, block = trace::kBlockTokens;
+  bool strict = false;
+
+  void describe(OptionList& v);
+  std::string path() const { return trace.empty() ? positional : trace; }
+  // Errors: kInvalid, of --arrival and --window.
+  Result<trace::PlayOptions> play() const;
+  // Warns of lines that were skipped. Errors: kInvalid without a file or with a bad --block, and
+  // those of trace::read_trace.
+  Result<trace::Trace> read(const char* verb) const;
+};
+
+// Reads a trace and warns of lines that were skipped.
+Result<trace::Trace> read_and_warn(const std::string& path, const trace::ReadOptions& options);
+
+}  // namespace mc::replay
