@@ -25,7 +25,9 @@ bool RailQueue::any_usable(Time now, uint64_t avoid) {
 
 // What is queued or in flight and over.
 void RailQueue::sweep(Time now, Outbox& out) {
-  const bool stuck = !any_usable(now, 0) && now - heard_ > config_.peer_timeout;
+  // A sole rail is used even at rest, but what waits for it does not wait longer than for several.
+  const bool sole_rests = spray_.rails() == 1 && spray_.view(0, now).state >= RailState::kResting;
+  const bool stuck = (sole_rests || !any_usable(now, 0)) && now - heard_ > config_.peer_timeout;
   const auto ended = queue_.remove_if([&](const PartPtr& part) {
     return !over(*part, now) || (stuck && now - part->queued_since > config_.peer_timeout);
   });
