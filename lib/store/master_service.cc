@@ -111,6 +111,9 @@ MasterService::MasterService(io::Loop& loop, const MasterServiceOptions& options
 MasterService::~MasterService() {
   loop_.cancel(timer_);
   loop_.cancel(parked_timer_);
+  // Who still waits is told to ask elsewhere.
+  if (elector_) master_.reset();
+  for (auto& [until, parked] : parked_) parked.give_up();
 }
 
 // A subscriber that is slow misses some, sees the gap in the numbers, and asks for a replay.
