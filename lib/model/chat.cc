@@ -56,7 +56,7 @@ class Writer {
   bool fresh_ = true;  // nothing but the beginning token was written
 };
 
-ChatPrompt plain(Writer w, std::span<const ChatMessage> messages) {
+ChatPrompt unframed(Writer w, std::span<const ChatMessage> messages) {
   for (const ChatMessage& m : messages) w.text(m.role + ": " + m.content + "\n");
   w.text("assistant: ");
   return w.finish("");
@@ -194,7 +194,7 @@ Result<ChatPrompt> chat_prompt(ChatTemplate t, const Tokenizer& tokenizer,
   if (t == ChatTemplate::kLlama2 || t == ChatTemplate::kMistral) MC_TRY_(check_turns(messages));
   Writer w(tokenizer);
   switch (t) {
-    case ChatTemplate::kPlain: return plain(std::move(w), messages);
+    case ChatTemplate::kPlain: return unframed(std::move(w), messages);
     case ChatTemplate::kLlama2: return instructions(std::move(w), messages, false);
     case ChatTemplate::kMistral: return instructions(std::move(w), messages, true);
     case ChatTemplate::kLlama3: return llama3(std::move(w), messages);

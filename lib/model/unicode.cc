@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kCodeBits = 21, kCodeMask = (uint64_t{1} << kCodeBits) - 1;
 // Hangul syllables are computed from their letters.
-constexpr char32_t kSyllables = 0xAC00, kLeads = 0x1100, kVowels = 0x1161, kTails = 0x11A7;
+constexpr char32_t kSyllables = 0xAC00, kLeads = 0x1100, kVowelJamo = 0x1161, kTails = 0x11A7;
 constexpr char32_t kLeadCount = 19, kVowelCount = 21, kTailCount = 28;
 constexpr char32_t kSyllableCount = kLeadCount * kVowelCount * kTailCount;
 constexpr char32_t kRawByte = 0x110000;  // and on: a byte that is not UTF-8
@@ -44,7 +44,7 @@ void decompose(char32_t code, std::vector<char32_t>& out) {
   if (code - kSyllables < kSyllableCount) {
     const char32_t i = code - kSyllables;
     out.push_back(kLeads + i / (kVowelCount * kTailCount));
-    out.push_back(kVowels + i / kTailCount % kVowelCount);
+    out.push_back(kVowelJamo + i / kTailCount % kVowelCount);
     if (i % kTailCount != 0) out.push_back(kTails + i % kTailCount);
     return;
   }
@@ -57,8 +57,8 @@ void decompose(char32_t code, std::vector<char32_t>& out) {
 }
 
 char32_t join(char32_t first, char32_t second) {  // 0: they do not
-  if (first - kLeads < kLeadCount && second - kVowels < kVowelCount)
-    return kSyllables + ((first - kLeads) * kVowelCount + (second - kVowels)) * kTailCount;
+  if (first - kLeads < kLeadCount && second - kVowelJamo < kVowelCount)
+    return kSyllables + ((first - kLeads) * kVowelCount + (second - kVowelJamo)) * kTailCount;
   if (first - kSyllables < kSyllableCount && (first - kSyllables) % kTailCount == 0 &&
       second > kTails && second - kTails < kTailCount)
     return first + (second - kTails);

@@ -7,6 +7,9 @@
 #include "rpc/server.h"
 
 namespace mc::serve {
+
+namespace heartbeat_test {
+
 namespace {
 
 using namespace std::chrono_literals;
@@ -141,4 +144,6 @@ TEST_CASE("a conductor address that is none is refused") {
 }
 
 }  // namespace
+
+}  // namespace heartbeat_test
 }  // namespace mc::serve

@@ -12,6 +12,9 @@
 #include "store/etcd.h"
 
 namespace mc::store::election_test {
+
+namespace election_test {
+
 using namespace std::chrono_literals;
 using Kind = EtcdQuestion::Kind;
 
@@ -311,4 +314,5 @@ TEST_CASE("a URL of etcd names endpoints and a prefix") {
   }
 }
 
+}  // namespace election_test
 }  // namespace mc::store::election_test

@@ -5,6 +5,9 @@
 #include "store/evict.h"
 
 namespace mc::store {
+
+namespace leases_test {
+
 namespace {
 
 using namespace std::chrono_literals;
@@ -101,4 +104,6 @@ TEST_CASE("eviction starts above the watermark and frees down to one ratio below
 }
 
 }  // namespace
+
+}  // namespace leases_test
 }  // namespace mc::store

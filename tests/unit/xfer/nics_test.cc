@@ -5,6 +5,8 @@
 using namespace mc;
 using namespace mc::xfer;
 
+namespace nics_test {
+
 namespace {
 
 Nic nic(const char* name, const char* address, uint32_t prefix_bits = 24) {
@@ -83,3 +85,5 @@ TEST_SUITE("xfer/nics") {
     CHECK_FALSE(net_id().empty());
   }
 }
+
+}  // namespace nics_test
