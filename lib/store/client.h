@@ -135,6 +135,7 @@ class Client {
   void write_out(std::span<Write> writes, const std::vector<xfer::Request>& requests,
                  const std::vector<NodeRef>& nodes, Time deadline);
   static bool worth_another(const Write& write);
+  static bool tells_less(const Write& write);
   static Result<PutOutcome> outcome_of(Write& write);
   void finish_puts(std::span<Write> writes, const std::string& tenant, Time deadline);
   void get_round(std::span<Read> reads, Time deadline, Duration wait);

@@ -15,6 +15,11 @@ bool Client::worth_another(const Write& w) {
   return code == Code::kStale || code == Code::kUnavailable;
 }
 
+// That there was no time left for another attempt tells less than why the one before it failed.
+bool Client::tells_less(const Write& w) {
+  return !w.answer.value && !w.may_be && w.answer.value.error().code == Code::kTimeout;
+}
+
 // A refusal does not say that nothing was stored, where an earlier round may have stored it.
 Result<PutOutcome> Client::outcome_of(Write& w) {
   Result<PutOutcome>& value = w.answer.value;
@@ -48,7 +53,7 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
     const auto chunk = std::span(writes).subspan(at, std::min(kChunk, writes.size() - at));
     put_round(chunk, as, deadline);
     // Once more for what a restarted master or a node that has gone made fail: the node was
-    // reported, so another is granted. And again while the master's nodes are not back.
+    // reported, so another is granted. And again while a new leader's nodes are not back.
     std::vector<Write*> last;
     for (Write& w : chunk) last.push_back(&w);
     std::deque<std::vector<Write>> rounds;
@@ -56,7 +61,7 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
       std::vector<Write> again;
       std::vector<size_t> of;
       for (size_t i = 0; i < last.size(); ++i)
-        if (worth_another(*last[i]) && (round == 1 || last[i]->waits)) {
+        if (worth_another(*last[i]) && (round == 1 || (several_ && last[i]->waits))) {
           again.push_back({});
           again.back().item = last[i]->item;
           again.back().bytes = last[i]->bytes;
@@ -66,7 +71,8 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
       if (again.empty()) break;
       rounds.push_back(std::move(again));
       put_round(rounds.back(), as, deadline);
-      for (size_t i = 0; i < of.size(); ++i) last[of[i]] = &rounds.back()[i];
+      for (size_t i = 0; i < of.size(); ++i)
+        if (!tells_less(rounds.back()[i])) last[of[i]] = &rounds.back()[i];
     }
     for (Write* w : last) out.push_back(outcome_of(*w));
   }
