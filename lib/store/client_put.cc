@@ -53,7 +53,7 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
     const auto chunk = std::span(writes).subspan(at, std::min(kChunk, writes.size() - at));
     put_round(chunk, as, deadline);
     // Once more for what a restarted master or a node that has gone made fail: the node was
-    // reported, so another is granted. And again while a new leader's nodes are not back.
+    // reported, so another is granted. And again while the master's nodes are not back.
     std::vector<Write*> last;
     for (Write& w : chunk) last.push_back(&w);
     std::deque<std::vector<Write>> rounds;
@@ -61,7 +61,7 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
       std::vector<Write> again;
       std::vector<size_t> of;
       for (size_t i = 0; i < last.size(); ++i)
-        if (worth_another(*last[i]) && (round == 1 || (several_ && last[i]->waits))) {
+        if (worth_another(*last[i]) && (round == 1 || last[i]->waits)) {
           again.push_back({});
           again.back().item = last[i]->item;
           again.back().bytes = last[i]->bytes;
@@ -109,12 +109,12 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, Time deadline) 
   for (size_t i = 0; i < writes.size(); ++i) {
     Write& w = writes[i];
     w.grant = std::move(started->items[i]);
+    w.waits =
+        started->rebuilding && w.grant.outcome.code == static_cast<uint8_t>(Code::kUnavailable);
     if (w.grant.outcome.code == static_cast<uint8_t>(Code::kExists))
       w.answer.set(PutOutcome::kExisted);
     else if (w.grant.outcome.code == static_cast<uint8_t>(Code::kDenied))
       w.answer.set(PutOutcome::kNotAdmitted);
-    else if (w.waits = w.grant.outcome.code == static_cast<uint8_t>(Code::kUnavailable); w.waits)
-      w.answer.set(fail(w.grant.outcome.result().error()));
     else if (!w.grant.outcome.ok())
       w.answer.set(fail(w.grant.outcome.result().error()));
     else if (auto ready = prepare(w, started->nodes, opened, deadline, requests); !ready)

@@ -163,6 +163,7 @@ void Master::handle(const PutStart& m, Time now, Done<PutStarted> done) {
   if (!tenant) return done(fail(tenant.error()));
   ParkedPut put{m, {}, {}, {}, 0, std::move(done)};
   put.reply.epoch = epoch_;
+  put.reply.rebuilding = !rebuild_.over(now);
   put.reply.items.resize(m.items.size());
   const bool last_try = parked_puts_.size() >= kPutsParkedMax;
   try_items(put, *tenant, last_try, now);

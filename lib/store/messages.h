@@ -97,7 +97,8 @@ struct PutStarted {
   uint64_t epoch = 0;
   std::vector<NodeRef> nodes;
   std::vector<PutGrant> items;
-  static void fields(auto& a, auto& m) { a(m.epoch, m.nodes, m.items); }
+  bool rebuilding = false;  // what is unavailable may be put once the nodes are back: ask again
+  static void fields(auto& a, auto& m) { a(m.epoch, m.nodes, m.items, m.rebuilding); }
 };
 struct PutStart {
   static constexpr const char* kName = "put-start";
