@@ -1,5 +1,6 @@
 #include "trace/synth.h"
 
+#include <cmath>
 #include <cstdio>
 
 #include "base/json.h"
@@ -7,7 +8,9 @@
 #include "base/units.h"
 #include "cmd/mc-replay/files.h"
 #include "cmd/mc-replay/verbs.h"
+#include "io/file.h"
 #include "trace/csv.h"
+#include "trace/fit.h"
 #include "trace/reshape.h"
 #include "trace/stats.h"
 
@@ -131,11 +134,41 @@ Result<int> fixed(const SynthOptions& o, const Context& context) {
   return finish(o, context, std::move(made));
 }
 
+// The profile of a trace, as JSON that --profile reads.
+Result<int> fit(const SynthOptions& o) {
+  if (o.trace.empty() || !o.from.empty() || !o.prefix.empty() || !o.by.none())
+    return fail(Code::kInvalid,
+                "fit reads a trace and nothing else: mc-replay synth fit --trace FILE --out "
+                "profile.json");
+  trace::ReadOptions read;
+  read.limit = o.requests;
+  MC_TRY(const trace::Trace recorded, trace::read_trace(o.trace, read));
+  MC_TRY(const trace::Fitted fitted, trace::fit_profile(recorded));
+  const trace::FitShape &want = fitted.want, &got = fitted.got;
+  const bool near = std::abs(got.mean_input / want.mean_input - 1) < 0.1 &&
+                    std::abs(got.hit_rate - want.hit_rate) < 0.05;
+  (near ? log_info : log_warn)(
+      "replay",
+      "traces from this profile, beside %s: new sessions %.1f for %.1f %%, mean prompt %.0f for "
+      "%.0f tokens, hit rate %.1f for %.1f %%%s",
+      o.trace.c_str(), 100 * got.new_share, 100 * want.new_share, got.mean_input, want.mean_input,
+      100 * got.hit_rate, 100 * want.hit_rate,
+      near ? "" : ": it is no trace of conversations under one system prompt");
+  if (!o.out.empty()) {
+    MC_TRY_(io::write_file_atomically(o.out, fitted.profile));
+  } else if (std::fputs(fitted.profile.c_str(), stdout) < 0) {
+    return fail_errno("write stdout");
+  }
+  return 0;
+}
+
 Result<int> synth(const SynthOptions& o, const Context& context) {
+  if (o.kind == "fit") return fit(o);
   if (!o.from.empty() + !o.trace.empty() + !o.kind.empty() > 1)
     return fail(Code::kInvalid, "give one of --from, --trace and a KIND: a trace has one source");
   if (!o.kind.empty() && o.kind != "fixed")
-    return fail(Code::kInvalid, "unknown kind '%s': there is fixed; profiles go with --profile",
+    return fail(Code::kInvalid,
+                "unknown kind '%s': there are fixed and fit; profiles go with --profile",
                 o.kind.c_str());
   if (!o.from.empty()) return convert(o, context);
   if (!o.prefix.empty()) return fail(Code::kInvalid, "--prefix is for --from");
@@ -156,7 +189,11 @@ Result<int> synth(const SynthOptions& o, const Context& context) {
 void add_synth(Program& program) {
   program.verb<SynthOptions>(
       "synth", "make a trace from a profile and a seed", [](Verb& v, SynthOptions& o) {
-        v.positional("KIND", o.kind, "fixed: requests that are all alike; else a profile's", false);
+        v.positional(
+            "KIND", o.kind,
+            "fixed: requests that are all alike; fit: writes the profile of --trace; else a "
+            "profile's trace",
+            false);
         v.example("mc-replay synth --profile sample --seed 1 --out sample.jsonl",
                   "the small trace of the README");
         v.example("mc-replay synth --requests 1000 | mc-replay analyze /dev/stdin",
@@ -165,6 +202,8 @@ void add_synth(Program& program) {
                   "a log without block hashes, and what its prompts are said to share");
         v.example("mc-replay synth fixed --input-tokens 2000 --output-tokens 100 --qps 2",
                   "200 requests that are all alike");
+        v.example("mc-replay synth fit --trace t.jsonl --out profile.json",
+                  "a profile whose traces are like this one");
         v.example("mc-replay synth --trace t.jsonl --rate-scale 2 --prefix-scale 1.5",
                   "the same, twice as fast, with half as much again to share");
         v.run_with([&o](Context& context) { return synth(o, context); });

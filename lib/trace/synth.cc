@@ -50,6 +50,15 @@ class Conversations {
     return std::move(made_);
   }
 
+  double session_requests(uint64_t sessions) {
+    for (uint64_t i = 0; i < sessions; ++i) {
+      run_session(0);
+      seen_ += made_.size();
+      made_.clear();
+    }
+    return static_cast<double>(seen_) / static_cast<double>(sessions);
+  }
+
  private:
   double rate_at(double s) const {
     const double through = std::clamp((s - p_.warm_up_s) / span_s_, 0.0, 1.0);
@@ -134,7 +143,7 @@ class Conversations {
 
   const ConversationProfile& p_;
   double span_s_, mean_rate_ = 0, horizon_s_ = 0, next_start_s_ = 0;
-  uint64_t system_blocks_ = 0, next_block_ = 0;
+  uint64_t system_blocks_ = 0, next_block_ = 0, seen_ = 0;
   Random random_;
   Strata root_level_, output_level_;
   std::vector<Request> made_;
@@ -193,6 +202,11 @@ Result<std::vector<Record>> synthesize_conversation(const ConversationProfile& p
     out.push_back({ms / slot * slot, r.input, r.output, std::move(r.path)});
   }
   return out;
+}
+
+double mean_session_requests(const ConversationProfile& p, uint64_t seed) {
+  constexpr uint64_t kSessions = 5000;
+  return Conversations(p, p.span_s, p.requests, seed).session_requests(kSessions);
 }
 
 Result<std::vector<Record>> synthesize(const Json& profile, const std::string& where,

@@ -47,6 +47,8 @@ Result<std::vector<Record>> synthesize_documents(const DocumentsProfile& profile
                                                  const SynthOptions& options);
 Result<std::vector<Record>> synthesize_tool_agent(const ToolAgentProfile& profile,
                                                   const SynthOptions& options);
+// How many requests a session has on average, with time for all of them.
+double mean_session_requests(const ConversationProfile& profile, uint64_t seed);
 
 std::vector<std::string> generators();  // their names
 

@@ -52,6 +52,19 @@ expect 2 "$replay" synth fixed --trace "$T/fixed.jsonl"
 expect 2 "$replay" synth novel
 expect 2 "$replay" synth fixed --qps -1
 
+# A profile read off a trace makes traces like it.
+"$replay" synth --profile "$profiles/sample.json" --requests 400 --seed 2 --out "$T/told.jsonl" >"$T/out"
+expect 0 "$replay" synth fit --trace "$T/told.jsonl" --out "$T/fitted.json"
+grep -q 'traces from this profile, beside .*: new sessions' "$T/err" || die "$(cat "$T/err")"
+expect 0 "$replay" synth fit --trace "$T/told.jsonl"
+cmp "$T/out" "$T/fitted.json" || die "stdout and --out differ for a fitted profile"
+expect 0 "$replay" synth --profile "$T/fitted.json" --seed 9 --out "$T/again.jsonl"
+grep -q '400 requests' "$T/out" || die "$(cat "$T/out")"
+expect 0 "$replay" analyze "$T/again.jsonl" --strict
+expect 2 "$replay" synth fit
+grep -q 'fit reads a trace and nothing else' "$T/err" || die "$(cat "$T/err")"
+expect 2 "$replay" synth fit --trace "$T/fixed.jsonl" --requests 10
+
 # A log without block hashes needs a word on what its prompts share.
 cat >"$T/log.csv" <<'L'
 TIMESTAMP,ContextTokens,GeneratedTokens

@@ -1,0 +1,40 @@
+// The conversation profile of a recorded trace: what synthesize() needs to make another one like
+// it, of any length and from any seed, without the recorded prompts.
+//
+// Every request either begins a session (it shares nothing beyond the blocks that all prompts
+// have), continues the last request that had its deepest known block, keeps a part of that prompt,
+// or sends it again. Lengths, gaps and shares are read off these; only what a window hides (how
+// likely a session goes on, and how that falls with its length) is set so that a synthesized trace
+// has the recorded share of new sessions and mean prompt.
+//
+// Traces of other shapes (several system prompts, documents) are fitted as conversations too:
+// rates, lengths and the hit rate of an infinite cache come out right, the inner structure need
+// not.
+//
+// Thread: values; any thread. Pure: no clock, no I/O; random numbers from a fixed seed.
+// Errors: kInvalid for fewer than kFitRequestsMin requests, another block size than 512, a trace
+// without a span.
+#pragma once
+#include <string>
+
+#include "base/result.h"
+#include "trace/records.h"
+
+namespace mc::trace {
+
+inline constexpr uint64_t kFitRequestsMin = 50;
+
+struct FitShape {        // what a fitted profile is set by
+  double new_share = 0;  // of requests that begin a session
+  double mean_input = 0;
+  double hit_rate = 0;  // of tokens, by an infinite cache
+};
+FitShape fit_shape(const Trace& trace);
+
+struct Fitted {
+  std::string profile;  // JSON, for synthesize()
+  FitShape want, got;   // of the trace, and of traces from the profile (mean of a few)
+};
+Result<Fitted> fit_profile(const Trace& trace);
+
+}  // namespace mc::trace

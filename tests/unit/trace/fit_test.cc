@@ -1,0 +1,101 @@
+#include "trace/fit.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "base/json.h"
+#include "support.h"
+#include "trace/stats.h"
+#include "trace/synth.h"
+
+namespace mc::trace {
+namespace {
+
+Trace of(const Json& profile, const SynthOptions& options) {
+  auto records = synthesize(profile, "profile", options);
+  REQUIRE(records);
+  Trace t;
+  t.name = "made";
+  t.records = std::move(*records);
+  return t;
+}
+
+Json fitted(const Trace& t) {
+  const auto f = fit_profile(t);
+  REQUIRE(f);
+  auto json = parse_json(f->profile);
+  REQUIRE(json);
+  return *json;
+}
+
+void check_alike(const Trace& got, const Trace& want, double input, double hit) {
+  const TraceStats g = describe(got), w = describe(want);
+  CHECK(g.requests == w.requests);
+  CHECK(g.span_s == doctest::Approx(w.span_s).epsilon(0.02));
+  CHECK(g.stamps == doctest::Approx(static_cast<double>(w.stamps)).epsilon(0.02));
+  CHECK(g.input.mean() == doctest::Approx(w.input.mean()).epsilon(input));
+  CHECK(g.output.mean() == doctest::Approx(w.output.mean()).epsilon(0.03));
+  CHECK(std::abs(fit_shape(got).hit_rate - fit_shape(want).hit_rate) < hit);
+}
+
+TEST_CASE("a fitted profile makes traces with the rate, lengths and hit rate of the original") {
+  auto sample = read_json_file(profile_path("sample"));
+  REQUIRE(sample);
+  const Trace original = of(*sample, {.seed = 7, .requests = 1500});
+  const Json profile = fitted(original);
+  for (uint64_t seed = 10; seed < 13; ++seed) {
+    CAPTURE(seed);
+    check_alike(of(profile, {.seed = seed}), original, 0.08, 0.03);
+  }
+  const TraceStats half = describe(of(profile, {.seed = 1, .requests = 750}));
+  CHECK(half.span_s == doctest::Approx(describe(original).span_s / 2).epsilon(0.05));
+}
+
+TEST_CASE("the recorded conversations, fitted, come back") {
+  const auto path = recorded_conversation();
+  if (!path) return;
+  const auto real = read_trace(*path);
+  REQUIRE(real);
+  const Json profile = fitted(*real);
+  CHECK(profile["slot-ms"] == 3000);
+  for (uint64_t seed = 10; seed < 13; ++seed) {
+    CAPTURE(seed);
+    check_alike(of(profile, {.seed = seed}), *real, 0.06, 0.03);
+  }
+}
+
+TEST_CASE("requests that share nothing are fitted as sessions of one request") {
+  Trace t;
+  uint64_t next = 0;
+  for (uint64_t i = 0; i < 200; ++i) {
+    Record r{i * 250, 700 + i, 10 + i % 7, {}};
+    for (uint64_t k = 0; k < 2; ++k) r.hash_ids.push_back(next++);
+    t.records.push_back(r);
+  }
+  const Json profile = fitted(t);
+  CHECK(profile["slot-ms"] == 250);
+  CHECK(profile["system-prompt-tokens"] == 0);
+  const Trace made = of(profile, {.seed = 3});
+  CHECK(made.records.size() == 200);
+  CHECK(fit_shape(made).hit_rate < 0.03);
+  CHECK(describe(made).input.mean() == doctest::Approx(799.5).epsilon(0.03));
+}
+
+TEST_CASE("what cannot be fitted is refused with the reason") {
+  const auto reason = [](const Trace& t) {
+    const auto f = fit_profile(t);
+    return f ? std::string() : f.error().what;
+  };
+  Trace t;
+  t.name = "few";
+  t.records.assign(10, {0, 100, 1, {0}});
+  CHECK(reason(t) == "few: 10 requests: a profile needs 50 at least");
+  t.records.assign(60, {5, 100, 1, {0}});
+  CHECK(reason(t).find("no rate to fit") != std::string::npos);
+  t.block_tokens = 16;
+  CHECK(reason(t).find("profiles are of 512") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace mc::trace
