@@ -50,6 +50,22 @@ void Verb::positional_many(const char* name, std::vector<std::string>& values, c
 
 namespace {
 
+// `spelled` on the command line.
+CLI::Option* add_valued(CLI::App& app, const Option& o, const std::string& spelled, Flags& out,
+                        const std::string& help) {
+  const auto take = [&out, name = std::string(o.name),
+                     kind = o.kind](const std::vector<std::string>& words) {
+    std::string joined;
+    for (const auto& word : words) joined += (joined.empty() ? "" : ",") + word;
+    out.emplace_back(name, kind == Option::Kind::kList ? joined : words.back());
+  };
+  return app.add_option_function<std::vector<std::string>>("--" + spelled, take, help)
+      ->type_name(placeholder(o.kind))
+      ->expected(1)
+      ->allow_extra_args(false)  // one word each, so that a positional can follow
+      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+}
+
 void add_flags(CLI::App& app, const OptionList& list, Flags& out, const std::string& group) {
   for (const Option& o : list.all()) {
     const std::string name = o.name;
@@ -60,19 +76,13 @@ void add_flags(CLI::App& app, const OptionList& list, Flags& out, const std::str
           "--" + name + ",!--no-" + name,
           [&out, name](int64_t n) { out.emplace_back(name, n > 0 ? "true" : "false"); }, help);
     } else {
-      added = app.add_option_function<std::vector<std::string>>(
-          "--" + name,
-          [&out, name,
-           list_kind = o.kind == Option::Kind::kList](const std::vector<std::string>& v) {
-            std::string joined;
-            for (const auto& word : v) joined += (joined.empty() ? "" : ",") + word;
-            out.emplace_back(name, list_kind ? joined : v.back());
-          },
-          help);
-      added->type_name(placeholder(o.kind))
-          ->expected(1)
-          ->allow_extra_args(false)  // one word each, so that a positional can follow
-          ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll);
+      added = add_valued(app, o, name, out, help);
+      // A list of one word reads better in the singular: --transport tcp.
+      const std::string one = name.substr(0, name.size() - 1);
+      const auto named_so = [&](const Option& other) { return one == other.name; };
+      if (o.kind == Option::Kind::kList && name.back() == 's' &&
+          std::none_of(list.all().begin(), list.all().end(), named_so))
+        add_valued(app, o, one, out, help)->group("");
     }
     added->group(group);
   }

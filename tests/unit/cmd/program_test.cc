@@ -45,7 +45,11 @@ struct GetOptions {
 };
 struct PutOptions {
   Bytes size{4096};
-  void describe(OptionList& v) { v("size", size, "how much"); }
+  std::vector<std::string> tags{"none"};
+  void describe(OptionList& v) {
+    v("size", size, "how much");
+    v("tags", tags, "what it is called");
+  }
 };
 
 int sample_main(std::vector<std::string> words) {
@@ -66,7 +70,9 @@ int sample_main(std::vector<std::string> words) {
   });
   program.verb<PutOptions>("put", "write a key", [](Verb& v, PutOptions& o) {
     v.run_with([&o](Context&) -> Result<int> {
-      std::printf("%s\n", bytes_text(o.size).c_str());
+      std::printf("%s", bytes_text(o.size).c_str());
+      for (const std::string& tag : o.tags) std::printf(" %s", tag.c_str());
+      std::printf("\n");
       return 0;
     });
   });
@@ -125,8 +131,17 @@ TEST_SUITE("cmd/program") {
     CHECK(run(t, {"get", "k", "--no-fast", "--output", "json", "x", "y"}).out ==
           "k 127.0.0.1:1 5s slow 2 json\n");
     CHECK(run(t, {"get", "k"}, {{"MC_OUTPUT", "json"}}).out == "k 127.0.0.1:1 5s fast 0 json\n");
-    CHECK(run(t, {"put", "--size=3MiB"}).out == "3MiB\n");
+    CHECK(run(t, {"put", "--size=3MiB"}).out == "3MiB none\n");
     CHECK(run(t, {"put"}, {ttl}).status == 0);  // another verb's
+  }
+
+  TEST_CASE("a list's option may be given in the singular, which the help does not show") {
+    const Folder t;
+    CHECK(run(t, {"put", "--tag", "a"}).out == "4KiB a\n");
+    CHECK(run(t, {"put", "--tags", "a,b"}).out == "4KiB a b\n");
+    const Ended help = run(t, {"put", "--help"});
+    CHECK(help.out.find("--tags LIST") != std::string::npos);
+    CHECK(help.out.find("--tag ") == std::string::npos);
   }
 
   TEST_CASE("what is printed as the configuration configures the same, and says from where") {
