@@ -2,12 +2,16 @@
 // both sides) against one contiguous transfer of as many bytes, over each transport.
 //
 // "strided" submits a request a layer and kind, "blocks" one a block, in an order that lets nothing
-// be merged. All of it is submitted as one batch and awaited.
+// be merged. All of it is submitted as one batch and awaited. "bare" is what plain copies of such
+// blocks reach: what the hardware leaves of contiguous bandwidth when the next block is elsewhere.
+#include <atomic>
 #include <cstring>
+#include <thread>
 
 #include "bench/figure.h"
 #include "bench/serving_peer.h"
 #include "cmd/command.h"
+#include "xfer/copy.h"
 
 namespace mc::bench {
 namespace {
@@ -31,6 +35,13 @@ std::vector<Block> blocks() {
     for (const uint64_t bytes : kKinds)
       for (uint64_t i = 0; i < kBlocks; ++i, at += bytes + kGap) out.push_back({at, bytes});
   return out;
+}
+
+std::vector<Block> shuffled() {
+  std::vector<Block> all = blocks();
+  Random random(7);
+  for (size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[random.next() % i]);
+  return all;
 }
 
 struct Setup {
@@ -76,10 +87,36 @@ std::vector<xfer::Request> strided(const Setup& s, xfer::Op op) {
 
 std::vector<xfer::Request> one_by_one(const Setup& s, xfer::Op op) {
   std::vector<xfer::Request> out;
-  auto all = blocks();
-  Random random(7);
-  for (size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[random.next() % i]);
-  for (const Block& b : all) out.push_back(s.request(op, b.at, b.bytes));
+  for (const Block& b : shuffled()) out.push_back(s.request(op, b.at, b.bytes));
+  return out;
+}
+
+// What the machine gives: the blocks, in that order, copied by two threads and nothing else around
+// it; `together` at a time, as the engine's copy threads take them.
+Turn bare(const Setup& s, std::span<std::byte> other, std::vector<Block> all, size_t rounds) {
+  return [=, &s] {
+    return gigabytes(s.clock, kPayload, rounds, [&]() -> Result<> {
+      constexpr size_t kTogether = 4;
+      std::atomic<size_t> next{0};
+      const auto work = [&] {
+        for (size_t i = next.fetch_add(kTogether); i < all.size(); i = next.fetch_add(kTogether))
+          for (size_t n = i; n < std::min(i + kTogether, all.size()); ++n) {
+            const Block& b = all[n];
+            xfer::copy_rows({other.data() + b.at, s.local.data() + b.at, b.bytes, 1, 0, 0}, true);
+          }
+      };
+      std::thread second(work);
+      work();
+      second.join();
+      return {};
+    });
+  };
+}
+
+std::vector<Block> in_a_row() {
+  std::vector<Block> out;
+  for (uint64_t at = 0; at < kPayload; at += 512 * kKiB)
+    out.push_back({at, std::min(512 * kKiB, kPayload - at)});
   return out;
 }
 
@@ -115,6 +152,14 @@ Result<int> run(const Options& o) {
     MC_TRY(const xfer::Memory local, engine->allocate(kMemory));
     const Setup s{clock, *engine, segment, local.bytes(), peer->segment.buffers.front().offset};
     MC_TRY_(verify(s));
+    if (transport == "shm") {
+      MC_TRY(const xfer::Memory other, engine->allocate(kMemory));
+      std::memset(other.data(), 0, kMemory);
+      const size_t rounds = o.quick ? 3 : 8;
+      MC_TRY_(compare({"xfer-kv", "bare copies of blocks", "GB/s", "bare copies, contiguous"},
+                      o.turns(), bare(s, other.bytes(), shuffled(), rounds),
+                      bare(s, other.bytes(), in_a_row(), rounds)));
+    }
     for (const auto op : {xfer::Op::kWrite, xfer::Op::kRead}) {
       const size_t rounds = o.quick ? 3 : 8;
       const std::string what = transport + (op == xfer::Op::kWrite ? " write" : " read");

@@ -40,6 +40,12 @@ class RawClient {
     CHECK(stream_.send(&header, sizeof header, kNever).has_value());
     CHECK(stream_.send(body, n, kNever).has_value());
   }
+  void send_all(const void* data, size_t n) { CHECK(stream_.send(data, n, kNever).has_value()); }
+  std::vector<std::byte> take(size_t n) {
+    std::vector<std::byte> bytes(n);
+    CHECK(stream_.receive(bytes.data(), n, kNever).has_value());
+    return bytes;
+  }
   void ask(Kind kind, const Descriptor& d) {
     send(make_header(kind, 1, &d, sizeof d), &d, sizeof d);
   }
@@ -172,6 +178,49 @@ TEST_SUITE("xfer/hostile") {
     for (const size_t at : {size_t{0}, size_t{64}})
       CHECK(std::memcmp(pair.remote.data() + at, bytes.data(), bytes.size()) == 0);
     CHECK(pair.remote.data()[8] == std::byte{0});
+  }
+
+  TEST_CASE("of reads sent together each is answered in its place, whatever becomes of it") {
+    Pair pair("tcp", 64 * kKiB);
+    RawClient raw(pair.owner->describe());
+    for (size_t i = 0; i < 64 * kKiB; ++i)
+      pair.remote.data()[i] = static_cast<std::byte>(i * 2654435761U >> 24);
+    constexpr uint64_t kGuardAt = 32 * kKiB;
+    const uint64_t first = pair.remote.offset(), guard = 9;
+    std::memcpy(pair.remote.data() + kGuardAt, &guard, sizeof guard);
+    const auto plain = [&](uint64_t at, uint64_t bytes) {
+      return raw.descriptor(first + at, bytes);
+    };
+    const auto guarded = [&](uint64_t at, uint64_t bytes, uint64_t value) {
+      Descriptor d = plain(at, bytes);
+      d.guard_offset = first + kGuardAt;
+      d.guard_value = value;
+      return d;
+    };
+    Descriptor rows = plain(64, 8);
+    rows.rows = 300;
+    rows.stride = 24;
+    const std::vector<Descriptor> asked{
+        plain(0, 8000), plain(kGiB, 8),       plain(100, 8),     guarded(7, 99, 9),
+        rows,           guarded(0, 16000, 9), guarded(7, 99, 8), plain(5, 20000),
+        rows,           guarded(1, 30000, 9), plain(6000, 3000)};
+    std::vector<Frame> frames;
+    for (size_t i = 0; i < asked.size(); ++i) {
+      Frame f;
+      f.body = asked[i];
+      const uint32_t more = i + 1 < asked.size() ? kMore : 0;
+      f.header = make_header(Kind::kRead, i, &f.body, sizeof f.body, 0, more);
+      frames.push_back(f);
+    }
+    raw.send_all(frames.data(), frames.size() * sizeof(Frame));
+    for (const Descriptor& d : asked) {
+      const bool refused = &d == &asked[1] || &d == &asked[6];
+      CHECK((raw.reply() > 0) == refused);
+      for (uint64_t row = 0; row < d.rows && !refused; ++row)
+        CHECK(std::memcmp(raw.take(d.bytes).data(),
+                          pair.remote.data() + (d.offset - first) + row * d.stride, d.bytes) == 0);
+      if (!refused) CHECK(raw.take(sizeof(Trailer)) == std::vector<std::byte>(sizeof(Trailer)));
+    }
   }
 
   TEST_CASE("what follows a write of several is checked as any frame is") {

@@ -24,8 +24,8 @@ constexpr uint64_t kShort = 64 * kKiB;  // after these the next request is expec
 // How long an answer may wait for others: what is sent together on a slow link is answered one by
 // one all the same.
 constexpr Duration kAnswerTime = std::chrono::microseconds(500);
-constexpr size_t kAnswersMax = 4 * kKiB;
 constexpr uint64_t kCopied = 8 * kKiB;  // a copy of this costs less than another call
+constexpr size_t kRowsTogether = 64;    // of an answer that leaves with others
 }  // namespace
 
 Server::Server(Config config, const Registry& registry, const Clock& clock, Metrics& metrics)
@@ -158,6 +158,7 @@ Stream::GiveUp Server::unless_withdrawn(const BufferPtr& buffer) {
 void Server::serve(Connection& c) {
   auto outcome = greet(c);
   while (outcome) outcome = serve_one(c);
+  c.answers.forget();
   // A peer that closed between frames is the usual end; anything else was its fault or its death.
   if (outcome.error().code != Code::kUnavailable) {
     refused_.add();
@@ -211,17 +212,12 @@ Result<> Server::answer(Connection& c, const Header& asked, const Result<>& outc
   const Header header = make_header(Kind::kReply, asked.id, nullptr, 0);
   const Time now = clock_.now();
   if (c.answers.empty()) c.answer_by = now + kAnswerTime;
-  c.answers.append(reinterpret_cast<const char*>(&header), sizeof header);
-  if ((asked.flags & kMore) != 0 && now < c.answer_by && c.answers.size() < kAnswersMax) return {};
+  c.answers.add(header);
+  if ((asked.flags & kMore) != 0 && now < c.answer_by && c.answers.room_for(0)) return {};
   return send_answers(c);
 }
 
-Result<> Server::send_answers(Connection& c) {
-  if (c.answers.empty()) return {};
-  MC_TRY_(c.stream.send(c.answers.data(), c.answers.size(), unless_stopping()));
-  c.answers.clear();
-  return {};
-}
+Result<> Server::send_answers(Connection& c) { return c.answers.send(c.stream, unless_stopping()); }
 
 // Its header, with the checked body in one of the two.
 Result<Header> Server::next_request(Connection& c, Descriptor& d, Nonce& nonce) {
@@ -252,7 +248,9 @@ Result<> Server::serve_one(Connection& c) {
   Descriptor d;
   Nonce nonce{};
   MC_TRY(const Header header, next_request(c, d, nonce));
-  if (header.kind != Kind::kWrite) MC_TRY_(send_answers(c));
+  // Answers wait for no payload while they hold memory.
+  if (header.kind == Kind::kWrite ? c.answers.pins() : header.kind != Kind::kRead)
+    MC_TRY_(send_answers(c));
   if (header.kind == Kind::kRetire) return reply(c.stream, header.id, retire(c, nonce));
   uint64_t total = 0;
   c.stream.eager(!__builtin_mul_overflow(d.bytes, d.rows, &total) && total <= kShort);
@@ -261,7 +259,7 @@ Result<> Server::serve_one(Connection& c) {
 
 Result<> Server::dispatch(Connection& c, const Header& header, const Descriptor& d) {
   switch (header.kind) {
-    case Kind::kRead: return read(c.stream, header, d);
+    case Kind::kRead: return read(c, header, d);
     case Kind::kWrite: return write(c, header, d);
     case Kind::kRaise: return reply(c.stream, header.id, raise(d));
     case Kind::kHello:
@@ -323,38 +321,49 @@ Result<BufferPtr> Server::admit(const Descriptor& d, bool writing, std::byte** f
   return buffer;
 }
 
-Result<> Server::read(Stream& stream, const Header& header, const Descriptor& d) {
+// The reply leaves with the payload, and with what is read next if that was asked for already. The
+// trailer of guarded bytes follows once they have left: it says whether they were still the asked.
+Result<> Server::read(Connection& c, const Header& header, const Descriptor& d) {
+  Stream& stream = c.stream;
   std::byte* first = nullptr;
   const std::byte* guard = nullptr;
   const auto buffer = admit(d, false, &first, &guard);
-  if (!buffer) return reply(stream, header.id, fail(buffer.error()));
-  if ((*buffer)->backing != nullptr) return read_backed(stream, header, d, *buffer);
-  Header ok = make_header(Kind::kReply, header.id, nullptr, 0);
+  if (!buffer || (*buffer)->backing != nullptr) {
+    MC_TRY_(send_answers(c));
+    if (!buffer) return reply(stream, header.id, fail(buffer.error()));
+    return read_backed(stream, header, d, *buffer);
+  }
   Trailer trailer;
-  const auto changed = [&] { return guard != nullptr && !guard_holds(guard, d.guard_value); };
+  const auto judge = [&] {
+    if (guard != nullptr && !guard_holds(guard, d.guard_value))
+      trailer.code = static_cast<uint64_t>(Code::kStale);
+  };
   RowWalk rows(first, d.bytes, d.rows, d.stride);
-  if (d.bytes * d.rows <= kCopied) {  // the whole answer in one call
-    std::byte copy[kCopied];
-    iovec whole[3] = {{&ok, sizeof ok}, {copy, 0}, {&trailer, sizeof trailer}};
+  const uint64_t in_row = std::min<uint64_t>(d.rows, RowWalk::kParts);
+  if (!c.answers.room_for(in_row)) MC_TRY_(send_answers(c));
+  c.answers.add(make_header(Kind::kReply, header.id, nullptr, 0));
+  std::byte copy[kCopied];
+  if (guard != nullptr && d.bytes * d.rows <= kCopied) {  // the whole answer in one call
+    iovec whole{copy, 0};
     const PeerOrder order;
     for (auto parts = rows.next(); !parts.empty(); parts = rows.next())
       for (const iovec& part : parts) {
-        std::memcpy(copy + whole[1].iov_len, part.iov_base, part.iov_len);
-        whole[1].iov_len += part.iov_len;
+        std::memcpy(copy + whole.iov_len, part.iov_base, part.iov_len);
+        whole.iov_len += part.iov_len;
       }
-    if (changed()) trailer.code = static_cast<uint64_t>(Code::kStale);
-    return stream.send(whole, unless_stopping());
+    judge();
+    c.answers.add({&whole, 1}, *buffer);
+    c.answers.add(trailer);
+    return send_answers(c);
   }
-  const auto give_up = unless_withdrawn(*buffer);
-  auto parts = rows.next(1);  // the reply leaves with the payload
-  parts[0] = {&ok, sizeof ok};
-  const PeerOrder order;
-  for (; !rows.done(); parts = rows.next()) MC_TRY_(stream.send(parts, give_up));
-  if (guard == nullptr)  // nothing to look at once they have left: the trailer leaves with them
-    return stream.send(rows.with(parts, {&trailer, sizeof trailer}), give_up);
-  MC_TRY_(stream.send(parts, give_up));
-  if (changed()) trailer.code = static_cast<uint64_t>(Code::kStale);
-  return stream.send(&trailer, sizeof trailer, unless_stopping());
+  for (auto parts = rows.next(); !parts.empty(); parts = rows.next()) {
+    c.answers.add(parts, *buffer);
+    if (guard != nullptr || !rows.done()) MC_TRY_(send_answers(c));
+  }
+  judge();
+  c.answers.add(trailer);
+  const bool more = (header.flags & kMore) != 0 && stream.ahead() >= sizeof(Frame);
+  return more && c.answers.room_for(kRowsTogether) ? Result<>{} : send_answers(c);
 }
 
 Result<> Server::write(Connection& c, const Header& header, const Descriptor& d) {

@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "io/address.h"
 #include "xfer/registry.h"
+#include "xfer/tcp/answers.h"
 #include "xfer/tcp/frame.h"
 #include "xfer/tcp/stream.h"
 
@@ -39,7 +40,7 @@ class Server {
     bool greeted = false;
     Frame next;             // of the request behind this one: it came with the payload of this one
     bool has_next = false;  // to be served
-    std::string answers;    // to requests that others follow: they leave together
+    Answers answers;        // to requests that others follow: they leave together
     Time answer_by{};
     std::thread thread;
     bool done = false;
@@ -54,7 +55,7 @@ class Server {
   Result<Header> next_request(Connection& c, Descriptor& d, Nonce& nonce);
   Result<> dispatch(Connection& c, const Header& header, const Descriptor& d);
   Result<> retire(const Connection& asker, const Nonce& nonce);
-  Result<> read(Stream& stream, const Header& header, const Descriptor& d);
+  Result<> read(Connection& c, const Header& header, const Descriptor& d);
   Result<> write(Connection& c, const Header& header, const Descriptor& d);
   // The same for buffers behind a backing.
   Result<> read_backed(Stream& stream, const Header& header, const Descriptor& d,

@@ -44,6 +44,7 @@ class Stream {
   // Waits for the first byte without the limit on silence; false when the peer closed.
   Result<bool> wait_for_request(const GiveUp& give_up);
   bool readable_now() const;
+  size_t ahead() const { return to_ - from_; }  // bytes that receive() has without a call
   void eager(bool on) { eager_ = on; }
   void shut_down();
   void discard();  // what was not sent yet, when it closes
@@ -83,9 +84,9 @@ class RowWalk {
     return {parts_, given.size() + 1};
   }
   bool done() const { return rows_ == 0; }
+  static constexpr size_t kParts = 256;  // at a time
 
  private:
-  static constexpr size_t kParts = 256;
   std::byte* at_;
   uint64_t bytes_, rows_, stride_;
   iovec parts_[kParts + 2];
