@@ -23,13 +23,17 @@ SimResult Cluster::run() {
 }
 
 void Cluster::make_nodes() {
-  nodes_.resize(o_.prefill + o_.decode);
+  nodes_.resize(groups_ + o_.decode);
+  for (uint32_t i = 0; i < groups_; ++i)
+    if (o_.cpp_group > 1) network_.widen(i, static_cast<double>(o_.cpp_group));
+  for (const trace::Arrived& a : arrivals_)
+    prompt_max_ = std::max(prompt_max_, trace::blocks(a.record->input_length, block()));
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
     Node& n = nodes_[i];
-    n.prefill = coupled_ || i < o_.prefill;
+    n.prefill = coupled_ || i < groups_;
     n.name = (coupled_    ? "n" + std::to_string(i)
               : n.prefill ? "p" + std::to_string(i)
-                          : "d" + std::to_string(i - o_.prefill));
+                          : "d" + std::to_string(i - groups_));
     if (n.prefill) become_prefill(i);
     if (!n.prefill || coupled_) become_decode(i);
   }
@@ -39,8 +43,14 @@ void Cluster::become_prefill(uint32_t i) {
   Node& n = nodes_[i];
   n.prefill = true;
   if (!n.cache && cache_blocks() > 0)
-    n.cache = std::make_unique<serve::BlockManager>(
-        static_cast<uint32_t>(cache_blocks()), static_cast<uint32_t>(block()), i + 1, kEventsKept);
+    n.cache = std::make_unique<NodeCache>(
+        NodeCacheOptions{.vram = o_.vram_tokens * o_.cpp_group / block(),
+                         .dram = cache_blocks(),
+                         .ssd = o_.ssd_tokens * o_.cpp_group / block(),
+                         .block_tokens = block(),
+                         .prompt_max = prompt_max_,
+                         .rule = o_.cache_rule},
+        i);
   by_queue_.insert({n.idle_at, i});
   ++prefill_nodes_;
 }
@@ -67,13 +77,17 @@ void Cluster::become_decode(uint32_t i) {
 void Cluster::handle(const Event& e) {
   switch (e.kind) {
     case Kind::kArrive: return arrive(e.at);
-    case Kind::kQueue: return enqueue(e.at);
-    case Kind::kComputed: return computed(e.at);
+    case Kind::kQueue: return now_on(e) ? enqueue(e.at) : void();
+    case Kind::kFree: return now_on(e) ? freed(e.at) : void();
+    case Kind::kComputed: return now_on(e) ? computed(e.at) : void();
     case Kind::kFlow: return e.turn == flow_turn_ ? flows() : void();
-    case Kind::kLoaded: return loaded(e.at);
+    case Kind::kFetched: return now_on(e) ? fetched(e.at) : void();
+    case Kind::kLoaded: return now_on(e) ? loaded(e.at) : void();
     case Kind::kStep: return e.turn == nodes_[e.at].turn ? step(e.at) : void();
     case Kind::kSample: return sample();
     case Kind::kControl: return control();
+    case Kind::kDown: return down(e.at);
+    case Kind::kUp: return up(e.at);
   }
 }
 
@@ -87,14 +101,7 @@ void Cluster::arrive(uint32_t id) {
   job.tokens = r.input_length;
   job.answer = std::max<uint64_t>(r.output_length, 1);
   ++unfinished_;
-  for (uint64_t k = 0; k < trace::full_blocks(r.input_length, block()); ++k) {
-    BlockHash h;
-    const uint64_t tag = mix64(r.hash_ids[k]);
-    std::memcpy(h.bytes.data(), &tag, sizeof tag);
-    std::memcpy(h.bytes.data() + 8, &r.hash_ids[k], 8);
-    job.hashes.push_back(h);
-    job.tags.push_back(tag);
-  }
+  fill(job);
   trace::RequestResult& out = result_.requests[id];
   out.id = job.arrived->id;
   out.t_intended_ms = to_ms(now_ - start_);
@@ -105,12 +112,24 @@ void Cluster::arrive(uint32_t id) {
   ++decided_;
 }
 
+void Cluster::fill(Job& job) const {
+  const trace::Record& r = *job.arrived->record;
+  for (uint64_t k = 0; k < trace::full_blocks(r.input_length, block()); ++k) {
+    BlockHash h;
+    const uint64_t tag = mix64(r.hash_ids[k]);
+    std::memcpy(h.bytes.data(), &tag, sizeof tag);
+    std::memcpy(h.bytes.data() + 8, &r.hash_ids[k], 8);
+    job.hashes.push_back(h);
+    job.tags.push_back(tag);
+  }
+}
+
 // The prefill nodes to weigh, in order.
 std::vector<uint32_t> Cluster::weighed(const std::vector<uint32_t>& match, uint64_t tokens) const {
   std::vector<uint32_t> out;
   if (!weigh_some()) {
     for (uint32_t i = 0; i < nodes_.size(); ++i)
-      if (nodes_[i].prefill) out.push_back(i);
+      if (nodes_[i].prefill && !nodes_[i].down) out.push_back(i);
     return out;
   }
   const size_t half = std::max<size_t>(o_.candidates / 2, 1);
@@ -120,7 +139,7 @@ std::vector<uint32_t> Cluster::weighed(const std::vector<uint32_t>& match, uint6
   if (best * block() * kTrivialParts >= tokens) {        // else choose() does not look at matches
     std::vector<std::pair<uint32_t, uint32_t>> longest;  // match, node
     for (uint32_t i = 0; i < match.size(); ++i)
-      if (match[i] > 0 && match[i] * 2 >= best && nodes_[i].prefill)
+      if (match[i] > 0 && match[i] * 2 >= best && nodes_[i].prefill && !nodes_[i].down)
         longest.emplace_back(match[i], i);
     const size_t keep = std::min(half, longest.size());
     std::partial_sort(longest.begin(), longest.begin() + static_cast<std::ptrdiff_t>(keep),
@@ -136,7 +155,7 @@ std::vector<uint32_t> Cluster::decoders() const {
   std::vector<uint32_t> out;
   if (decode_nodes_ <= o_.candidates) {
     for (uint32_t i = 0; i < nodes_.size(); ++i)
-      if (!nodes_[i].prefill) out.push_back(i);
+      if (!nodes_[i].prefill && !nodes_[i].down) out.push_back(i);
     return out;
   }
   for (auto it = by_load_.begin(); it != by_load_.end() && out.size() < o_.candidates / 2; ++it)
@@ -179,41 +198,51 @@ void Cluster::place(uint32_t id) {
   job.predicted_ttft_ms = d.ttft_ms() + to_ms(o_.overhead);
   charge(id, d);
   if (d.chosen.fetch_ms > 0) fetch(id, match, d);
-  events_.push(now_ + o_.overhead, {Kind::kQueue, id});
+  job.stage = Stage::kSent;
+  events_.push(now_ + o_.overhead, {Kind::kQueue, id, job.attempt});
 }
 
 // Before anything else is decided: the next of the same burst must see it.
 void Cluster::charge(uint32_t id, const sched::Decision& d) {
   Job& job = jobs_[id];
   Node& p = nodes_[job.prefill];
-  Node& q = nodes_[job.decode];
   p.ledger.charge(id + 1, d.chosen.prefill_ms, job.tokens - d.chosen.reused_tokens, now_);
   ++p.assigned;
   ++p.requests;
   requeue(job.prefill);
-  ++q.coming;
-  q.coming_tokens += job.tokens;
-  q.coming_reserved += job.tokens + job.answer;
-  reload(job.decode);
+  promise_decode(job, job.decode);
   const Time until = now_ + from_seconds(d.ttft_ms() / 1e3) + o_.overhead + kGuessSlack;
-  if (nodes_[job.prefill].cache) job.guess = index_.guess(slot(job.prefill), job.tags, until);
+  if (p.cache && cacheable(job)) job.guess = index_.guess(slot(job.prefill), job.tags, until);
   forecast_.dispatched(id, job.tokens, now_ + from_seconds(job.predicted_ttft_ms / 1e3));
 }
 
-// From the holder of the longest match whose NIC is least used.
+void Cluster::promise_decode(Job& job, uint32_t node) {
+  job.decode = node;
+  Node& n = nodes_[node];
+  ++n.coming;
+  n.coming_tokens += job.tokens;
+  n.coming_reserved += job.tokens + job.answer;
+  reload(node);
+}
+
+// From the holder of the longest match whose NIC is least used, of this rack if there is one.
 void Cluster::fetch(uint32_t id, const std::vector<uint32_t>& match, const sched::Decision& d) {
   Job& job = jobs_[id];
   const uint64_t blocks = d.chosen.reused_tokens / block();
-  uint32_t from = UINT32_MAX;
+  uint32_t from = kNowhere;
+  const auto key = [&](uint32_t i) {
+    return std::pair(rack(i) != rack(job.prefill), network_.sending(i));
+  };
   for (uint32_t i = 0; i < match.size(); ++i)
-    if (i != job.prefill && match[i] >= blocks &&
-        (from == UINT32_MAX || network_.sending(i) < network_.sending(from)))
+    if (i != job.prefill && match[i] >= blocks && (from == kNowhere || key(i) < key(from)))
       from = i;
-  if (from == UINT32_MAX) return;
+  if (from == kNowhere) return;
   const double bytes = kv_bytes(d.chosen.reused_tokens - d.chosen.local_tokens);
   job.fetched_blocks = blocks;
   job.fetching = true;
-  flow_of_[network_.start(from, job.prefill, bytes, now_)] = id;
+  job.from = from;
+  job.flow = network_.start(from, job.prefill, bytes, now_);
+  flow_of_[job.flow] = id;
   ++result_.fetches;
   result_.fetched_bytes += bytes;
   result_.moved_bytes += bytes;
@@ -227,7 +256,15 @@ void SimOptions::describe(OptionList& v) {
     kEngines);
   v("prefill", prefill, "prefill nodes");
   v("decode", decode, "decode nodes; coupled engines have the sum of both");
-  v("cache-tokens", cache_tokens, "tokens of KV that each prefill node caches; 0: none");
+  v("cache-tokens", cache_tokens, "tokens of KV that each prefill node caches in DRAM; 0: none");
+  v("vram-tokens", vram_tokens,
+    "of these also in fast memory, the last used: they need no loading");
+  v("ssd-tokens", ssd_tokens, "tokens of KV on each prefill node's SSD, fallen out of DRAM");
+  v("ssd-rate", ssd_bytes_per_s, "bytes a second read from it; reading begins in the queue");
+  v("cache-rule", cache_rule,
+    "lru: classes of requests do not count; filter: ephemeral ones leave nothing; semantic: that, "
+    "and the SSD is for contexts only",
+    kCacheRules);
   v("decode-tokens", decode_tokens, "tokens of KV that a decode node has room for");
   v("nic-gbps", nic_gbps, "of each node's NIC, each way; 0: what the model says");
   v("overhead", overhead, "of a decision and its messages, part of every TTFT");
@@ -241,6 +278,11 @@ void SimOptions::describe(OptionList& v) {
   v("decode-time", admission.decode_time, "how long a request decodes, until that was observed");
   v("prefill-order", prefill_order, "of a prefill node's queue", sched::kPrefillOrders);
   v("ageing", ageing, "of srpf: a second of waiting counts like this many seconds less to compute");
+  v("cpp-group", cpp_group, "prefill nodes that compute a prompt together, as a pipeline");
+  v("cpp-chunk", cpp_chunk, "tokens that go through that pipeline at once");
+  v("rack-nodes", rack_nodes, "nodes of a rack, by their numbers, prefill first; 0: one rack");
+  v("rack-latency", rack_latency, "added to transfers between racks");
+  v("fault", fault, "a node that fails, and when it is back: p3@120s-180s, d0@5m");
   v("pd-control", pd_control, "move nodes between prefill and decode as their loads change");
   v("pd-interval", pd.interval, "between decisions of --pd-control");
   v("pd-cooldown", pd.cooldown, "after a move");
@@ -272,6 +314,26 @@ Result<> check(const SimOptions& o) {
   if (o.cache_tokens > 1'000'000'000 || o.decode_tokens < 1)
     return fail(Code::kInvalid, "--cache-tokens %llu, --decode-tokens %llu: out of range",
                 static_cast<ull>(o.cache_tokens), static_cast<ull>(o.decode_tokens));
+  if (o.vram_tokens > o.cache_tokens || o.ssd_tokens > 100'000'000'000 || !(o.ssd_bytes_per_s >= 1))
+    return fail(
+        Code::kInvalid,
+        "--vram-tokens %llu, --ssd-tokens %llu, --ssd-rate %g: want at most --cache-tokens, "
+        "100 G, and 1 byte a second or more",
+        static_cast<ull>(o.vram_tokens), static_cast<ull>(o.ssd_tokens), o.ssd_bytes_per_s);
+  if (o.cpp_group < 1 || o.cpp_chunk < 1 || o.prefill % std::max<uint64_t>(o.cpp_group, 1) != 0)
+    return fail(
+        Code::kInvalid,
+        "--cpp-group %llu, --cpp-chunk %llu: want 1 or more, and groups that divide the %llu "
+        "prefill nodes",
+        static_cast<ull>(o.cpp_group), static_cast<ull>(o.cpp_chunk), static_cast<ull>(o.prefill));
+  if (o.cpp_group > 1 && (o.pd_control || o.engine != "disaggregated"))
+    return fail(
+        Code::kInvalid,
+        "--cpp-group %llu: groups are of prefill nodes that stay: not with --pd-control, not "
+        "with --engine %s",
+        static_cast<ull>(o.cpp_group), o.engine.c_str());
+  if (o.rack_latency.count() < 0) return fail(Code::kInvalid, "--rack-latency is negative");
+  MC_TRY_(parse_faults(o));
   if (o.overhead.count() < 0 || o.pd.interval.count() <= 0 || o.admission.decode_time.count() <= 0)
     return fail(Code::kInvalid, "--overhead, --pd-interval and --decode-time must not be negative");
   return {};

@@ -9,7 +9,17 @@
 // TTFT ends with the first step's token. Nothing of this is overlapped, as in the calibration.
 // With engine coupled or chunked every node computes prompts and decodes; see decoder.h.
 //
-// What is not: prefill in groups of nodes, and memory pressure of prefill engines.
+// Caches have tiers and know the class of a request (sim/node_cache.h). With cpp_group, groups of
+// prefill nodes compute long prompts as a pipeline of chunks: a group is one node with the caches
+// and NICs of all, busy until its first stage is free. Across racks a transfer ends later by
+// rack_latency, and a prefix is fetched within the rack if it can be.
+//
+// Nodes fail and come back by script (`fault`): what a failed node held in memory is gone, what is
+// on its SSD is there again when it returns. Requests that it had, computing, sending or decoding,
+// begin anew at once with another node; no other request notices, except by what it can no longer
+// fetch. A request for which no node is left is refused.
+//
+// What is not modelled: memory pressure of prefill engines.
 //
 // Large clusters: with more than `candidates` nodes, kvcache, local and load weigh the nodes with
 // the longest matches and those with the shortest queues, half each, instead of all.
@@ -18,6 +28,7 @@
 // Source: Mooncake, sections 4 and 5.1; timing: spec/model_spec.h.
 #pragma once
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -28,6 +39,7 @@
 #include "sched/policy.h"
 #include "sched/prefill_order.h"
 #include "sim/decoder.h"
+#include "sim/node_cache.h"
 #include "spec/model_spec.h"
 #include "trace/player.h"
 #include "trace/report.h"
@@ -40,7 +52,11 @@ inline constexpr uint64_t kNodesMax = 30'000;
 struct SimOptions {
   std::string engine = "disaggregated";
   uint64_t prefill = 8, decode = 8;    // coupled, chunked: their sum is the number of nodes
-  uint64_t cache_tokens = 3'000'000;   // of KV that each node caches; 0: none
+  uint64_t cache_tokens = 3'000'000;   // of KV that each node caches in DRAM; 0: none
+  uint64_t vram_tokens = 0;            // of these also in fast memory: they need no loading
+  uint64_t ssd_tokens = 0;             // on the SSD of each node
+  double ssd_bytes_per_s = 6e9;        // reading from it
+  std::string cache_rule = "lru";      // of kCacheRules
   uint64_t decode_tokens = 1'200'000;  // of KV that a decode node computes on
   double nic_gbps = 0;                 // of each node, both ways; 0: the model's
   Duration overhead{std::chrono::milliseconds(50)};  // of a decision and its messages
@@ -52,6 +68,11 @@ struct SimOptions {
   sched::AdmissionOptions admission;
   std::string prefill_order = "fcfs";
   double ageing = 0.1;
+  uint64_t cpp_group = 1;          // prefill nodes that compute a prompt together
+  uint64_t cpp_chunk = 1024;       // tokens that go through their pipeline at once
+  uint64_t rack_nodes = 0;         // in a rack, in order of their numbers; 0: all
+  Duration rack_latency{0};        // added to transfers between racks
+  std::vector<std::string> fault;  // NODE@FROM[-TO], as p3@120s-180s
   bool pd_control = false;
   sched::PdOptions pd;
   uint64_t candidates = 64;
@@ -75,14 +96,23 @@ struct Move {
   std::string node, to, reason;
 };
 
+struct Fault {
+  uint32_t node = 0;  // its number: prefill nodes first
+  Duration from{0};
+  std::optional<Duration> to;  // when it is back
+};
+Result<std::vector<Fault>> parse_faults(const SimOptions& options);
+
 struct SimResult {
   std::vector<trace::RequestResult> requests;  // in order of the trace
   double prefill_busy_s = 0;                   // computing prompts, all nodes
   double wasted_prefill_s = 0;                 // of prompts refused or lost afterwards
   uint64_t rejected_after_prefill = 0;
   uint64_t fetches = 0;
-  double fetched_bytes = 0, moved_bytes = 0;      // moved: fetches and prefill to decode
-  uint64_t full_blocks = 0, hit_full_blocks = 0;  // of prompts that were computed
+  double fetched_bytes = 0, moved_bytes = 0;         // moved: fetches and prefill to decode
+  uint64_t full_blocks = 0, hit_full_blocks = 0;     // of prompts that were computed
+  uint64_t hit_vram_blocks = 0, hit_ssd_blocks = 0;  // of hit_full_blocks
+  uint64_t failures = 0, restarted = 0;  // of nodes; requests that began anew because of them
   double duration_s = 0;
   uint64_t events = 0;
   double steps = 0, token_steps = 0;  // of decode

@@ -9,15 +9,17 @@ constexpr double kTtftPromise = 30'000, kTbtPromise = 100;  // ms, for loads wit
 
 void Cluster::enqueue(uint32_t id) {
   Node& n = nodes_[jobs_[id].prefill];
+  jobs_[id].stage = Stage::kQueued;
+  jobs_[id].queued = now_;
   n.queue.push_back(id);
   n.work.push_back({.left_ms = cost_.prefill_ms(jobs_[id].tokens, 0),
                     .since = now_,
                     .ready = !jobs_[id].fetching});
   if (n.cache && o_.prefill_order != "fcfs")
     n.work.back().left_ms = cost_.prefill_ms(
-        jobs_[id].tokens,
-        std::max(jobs_[id].fetched_blocks, n.cache->match(jobs_[id].hashes, jobs_[id].tokens)) *
-            block());
+        jobs_[id].tokens, std::max(jobs_[id].fetched_blocks,
+                                   n.cache->look(jobs_[id].hashes, jobs_[id].tokens).blocks()) *
+                              block());
   start(jobs_[id].prefill);
 }
 
@@ -30,48 +32,60 @@ void Cluster::start(uint32_t node) {
   n.queue.erase(n.queue.begin() + static_cast<std::ptrdiff_t>(at));
   n.work.erase(n.work.begin() + static_cast<std::ptrdiff_t>(at));
   Job& job = jobs_[id];
-  job.reused = reuse(n, job);
+  const NodeCache::Found found = reuse(n, job);
   job.started = now_;
+  job.stage = Stage::kComputing;
   n.computing = true;
-  const double seconds = spec::prefill_seconds(spec_, job.tokens, job.reused);
+  const double seconds =
+      spec::prefill_seconds(group_spec_, job.tokens, job.reused) + load_seconds(job, found);
   n.busy_s += seconds;
-  events_.push(now_ + from_seconds(seconds), {Kind::kComputed, id});
+  const double tail = tail_seconds(job);
+  job.computed = now_ + from_seconds(seconds);
+  if (o_.cpp_group > 1) events_.push(job.computed, {Kind::kFree, id, job.attempt});
+  events_.push(now_ + from_seconds(seconds + tail), {Kind::kComputed, id, job.attempt});
 }
 
-// Locks what the prompt needs and says how many of its tokens need no computing.
-uint64_t Cluster::reuse(Node& n, Job& job) {
+// Locks what the prompt needs and says what of it was there.
+NodeCache::Found Cluster::reuse(Node& n, Job& job) {
   result_.full_blocks += job.hashes.size();
-  if (!n.cache) return 0;
-  const auto tx = n.cache->allocate({.request = {},
-                                     .hashes = job.hashes,
-                                     .prompt_tokens = job.tokens,
-                                     .blocks = trace::blocks(job.tokens, block()),
-                                     .lease = std::chrono::hours(1000)},
-                                    now_);
-  MC_CHECK(tx.has_value());  // one prompt at a time, and it fits
-  job.tx = *tx;
+  if (!n.cache) return {};
+  const NodeCache::Found found = n.cache->look(job.hashes, job.tokens);
+  job.tx = n.cache->begin(job.hashes, job.tokens, now_);
   const uint64_t most = serve::reusable_blocks(job.tokens, block());
-  const uint64_t hit = n.cache->find(job.tx)->hit;
-  const uint64_t reused = std::max(hit, std::min(job.fetched_blocks, most));
+  const uint64_t reused = std::max(found.blocks(), std::min(job.fetched_blocks, most));
   result_.hit_full_blocks += reused;
-  return reused * block();
+  job.reused = reused * block();
+  return found;
+}
+
+// Beside what any reused prefix costs: what is in VRAM need not be loaded, what is on the SSD must
+// be read first, which began when the prompt was queued.
+double Cluster::load_seconds(const Job& job, const NodeCache::Found& found) {
+  if (job.reused != found.blocks() * block()) return 0;  // a longer prefix was fetched
+  result_.hit_vram_blocks += found.vram;
+  result_.hit_ssd_blocks += found.ssd;
+  const double spared = kv_bytes(found.vram * block()) / group_spec_.cost.load_bytes_per_s;
+  const double read =
+      kv_bytes(found.ssd * block()) / (o_.ssd_bytes_per_s * static_cast<double>(o_.cpp_group));
+  return std::max(read - to_seconds(now_ - job.queued), 0.0) - spared;
+}
+
+// What a group still needs when its first stage is done: the last chunk goes through the others.
+double Cluster::tail_seconds(const Job& job) const {
+  if (o_.cpp_group == 1) return 0;
+  const uint64_t last = std::min(o_.cpp_chunk, job.tokens - job.reused);
+  const double stage = spec::prefill_seconds(group_spec_, job.tokens, job.tokens - last) -
+                       spec::prefill_seconds(group_spec_, job.tokens, job.tokens);
+  return static_cast<double>(o_.cpp_group - 1) * std::max(stage, 0.0);
 }
 
 // The prompt's blocks are cached, and the index is told what came and went.
 void Cluster::publish(uint32_t node, Job& job) {
   Node& n = nodes_[node];
   if (n.cache) {
-    n.cache->computed(job.tx, job.hashes.size());
-    MC_CHECK(n.cache->commit(job.tx).has_value());
-    const auto changes = n.cache->events_since(n.events_seen, kEventsKept);
-    MC_CHECK(changes.has_value());
-    for (const serve::KvEvent& e : *changes) {
-      if (e.stored)
-        index_.add(slot(node), e.hash.tag());
-      else
-        index_.remove(slot(node), e.hash.tag());
-    }
-    n.events_seen = n.cache->events_last();
+    n.cache->end(job.tx, job.hashes, job.arrived->record->cache_class);
+    for (const NodeCache::Change& c : n.cache->changes())
+      c.stored ? index_.add(slot(node), c.tag) : index_.remove(slot(node), c.tag);
   }
   if (job.guess) index_.withdraw(job.guess);
   std::vector<BlockHash>().swap(job.hashes);
@@ -82,31 +96,52 @@ void Cluster::publish(uint32_t node, Job& job) {
 void Cluster::replace_decode(Job& job) {
   const Node& chosen = nodes_[job.decode];
   if (!chosen.prefill && !chosen.draining) return;
-  uint32_t best = UINT32_MAX;
-  for (const uint32_t i : decoders())
-    if (!nodes_[i].draining && (best == UINT32_MAX || load_key(i) < load_key(best))) best = i;
-  if (best == UINT32_MAX) return;  // it drains, but it is the only one
+  const uint32_t best = idlest_decoder();
+  if (best == kNowhere) return;  // it drains, but it is the only one
   arrived_there(job);
-  job.decode = best;
-  Node& n = nodes_[best];
-  ++n.coming;
-  n.coming_tokens += job.tokens;
-  n.coming_reserved += job.tokens + job.answer;
-  reload(best);
+  promise_decode(job, best);
+}
+
+uint32_t Cluster::idlest_decoder() const {
+  uint32_t best = kNowhere;
+  for (const uint32_t i : decoders())
+    if (!nodes_[i].draining && (best == kNowhere || load_key(i) < load_key(best))) best = i;
+  return best;
+}
+
+// The node can begin the next prompt.
+void Cluster::freed(uint32_t id) {
+  const uint32_t node = jobs_[id].prefill;
+  nodes_[node].ledger.finish(id + 1, now_);
+  nodes_[node].computing = false;
+  requeue(node);
+  start(node);
 }
 
 void Cluster::computed(uint32_t id) {
   Job& job = jobs_[id];
   const uint32_t node = job.prefill;
   Node& n = nodes_[node];
+  const bool alone = o_.cpp_group == 1;
+  if (alone) job.computed = now_;
+  const double seconds = to_seconds(job.computed - job.started);  // that the node was busy
   job.computed = now_;
   publish(node, job);
-  n.ledger.finish(id + 1, now_);
+  if (alone) n.ledger.finish(id + 1, now_);
   --n.requests;
-  n.computing = false;
+  if (alone) n.computing = false;
   requeue(node);
-  const double seconds = to_seconds(now_ - job.started);
   result_.prefill_busy_s += seconds;
+  if (job.decode == kNowhere) {
+    const uint32_t best = idlest_decoder();
+    if (best == kNowhere) {
+      result_.wasted_prefill_s += seconds;
+      reject(id, Verdict::kNoDecode);
+      start(node);
+      return settle_role(node);
+    }
+    promise_decode(job, best);
+  }
   replace_decode(job);
   const Node& q = nodes_[job.decode];
   sched::DecodeView there = decode_view(job.decode, 0, 0);
@@ -120,7 +155,10 @@ void Cluster::computed(uint32_t id) {
     reject(id, v);
   } else {
     ++nodes_[job.decode].on_the_way;
-    flow_of_[network_.start(node, job.decode, kv_bytes(job.tokens), now_)] = id;
+    job.stage = Stage::kMoving;
+    job.from = node;
+    job.flow = network_.start(node, job.decode, kv_bytes(job.tokens), now_);
+    flow_of_[job.flow] = id;
     result_.moved_bytes += kv_bytes(job.tokens);
     reflow();
   }
@@ -132,15 +170,26 @@ void Cluster::flows() {
   for (const Network::FlowId flow : network_.finished(now_)) {
     const uint32_t id = flow_of_.at(flow);
     flow_of_.erase(flow);
-    Job& job = jobs_[id];
-    if (job.fetching) {
-      fetched(id);
-    } else {
-      const double seconds = kv_bytes(job.tokens) / o_.load_bytes_per_s;
-      events_.push(now_ + from_seconds(seconds), {Kind::kLoaded, id});
-    }
+    crossed(id);
   }
   reflow();
+}
+
+// The last byte left; between racks it is there a little later.
+void Cluster::crossed(uint32_t id) {
+  Job& job = jobs_[id];
+  const bool fetch = job.fetching;
+  const bool far = rack(job.from) != rack(fetch ? job.prefill : job.decode);
+  const Time there = now_ + (far ? o_.rack_latency : Duration{0});
+  if (!fetch) {
+    job.stage = Stage::kLoading;
+    const double seconds = kv_bytes(job.tokens) / o_.load_bytes_per_s;
+    events_.push(there + from_seconds(seconds), {Kind::kLoaded, id, job.attempt});
+  } else if (there == now_) {
+    fetched(id);
+  } else {
+    events_.push(there, {Kind::kFetched, id, job.attempt});
+  }
 }
 
 void Cluster::fetched(uint32_t id) {
@@ -163,6 +212,7 @@ void Cluster::arrived_there(const Job& job) {
 void Cluster::loaded(uint32_t id) {
   Job& job = jobs_[id];
   job.ready = now_;
+  job.stage = Stage::kDecoding;
   --nodes_[job.decode].on_the_way;
   arrived_there(job);
   forecast_.decoding(id, now_);
@@ -201,6 +251,7 @@ void Cluster::done(Decoded& d) {
     n.ledger.finish(id + 1, now_);
     n.busy_s += d.busy_s;
   }
+  job.stage = Stage::kOutside;
   out.status = trace::Status::kOk;
   out.http = 200;
   out.output = job.answer;
@@ -223,6 +274,7 @@ void Cluster::done(Decoded& d) {
 
 void Cluster::reject(uint32_t id, Verdict verdict) {
   trace::RequestResult& out = result_.requests[id];
+  jobs_[id].stage = Stage::kOutside;
   const bool slo = verdict == Verdict::kTtft || verdict == Verdict::kTbt;
   out.status = slo ? trace::Status::kRejected : trace::Status::kFailed;
   out.http = slo ? 429 : 503;
@@ -241,6 +293,7 @@ void Cluster::place_coupled(uint32_t id) {
   sched::View view;
   for (uint32_t i = 0; i < nodes_.size(); ++i)
     view.prefill.push_back({.name = nodes_[i].name,
+                            .usable = !nodes_[i].down,
                             .match = match[i],
                             .queue_ms = nodes_[i].ledger.wait_ms(now_),
                             .queued_tokens = nodes_[i].ledger.tokens(),
@@ -251,11 +304,13 @@ void Cluster::place_coupled(uint32_t id) {
   sched::PolicyOptions options = policy();
   if (options.policy == "kvcache") options.policy = "local";  // nodes do not fetch
   const sched::Decision d = sched::choose(view, ask, options, cost_);
+  if (d.verdict != Verdict::kAccept) return reject(id, d.verdict);
+  job.stage = Stage::kDecoding;
   job.prefill = job.decode = static_cast<uint32_t>(d.prefill);
   Node& n = nodes_[job.prefill];
   ++n.requests;
   ++n.assigned;
-  job.reused = reuse(n, job);
+  reuse(n, job);
   n.ledger.charge(id + 1, cost_.prefill_ms(job.tokens, job.reused), job.tokens - job.reused, now_);
   publish(job.prefill, job);
   n.decoder->ready({id, job.tokens, job.answer, job.reused}, now_);
@@ -264,14 +319,14 @@ void Cluster::place_coupled(uint32_t id) {
 
 std::pair<uint64_t, uint64_t> Cluster::load_key(uint32_t i) const {
   const Node& n = nodes_[i];
-  if (n.draining || n.prefill) return {UINT64_MAX, 0};
+  if (n.draining || n.prefill || n.down) return {UINT64_MAX, 0};
   return {n.decoder->running() + n.decoder->waiting() + n.coming,
           n.decoder->context() + n.decoder->waiting_tokens() + n.coming_tokens};
 }
 
 void Cluster::requeue(uint32_t i) {
   Node& n = nodes_[i];
-  if (!n.prefill) return;
+  if (!n.prefill || n.down) return;
   by_queue_.erase({n.idle_at, i});
   n.idle_at = n.draining             ? Time::max()
               : n.ledger.jobs() == 0 ? Time{}
@@ -280,7 +335,7 @@ void Cluster::requeue(uint32_t i) {
 }
 
 void Cluster::reload(uint32_t i) {
-  if (coupled_ || decode_nodes_ <= o_.candidates) return;
+  if (coupled_ || nodes_[i].down || nodes_.size() <= o_.candidates) return;
   const auto key = load_key(i);
   auto& old = load_keys_[i];
   by_load_.erase({old, i});
@@ -293,6 +348,7 @@ Sample Cluster::measure() const {
   s.at_s = to_seconds(now_ - start_);
   s.rejected = rejected_;
   for (const Node& n : nodes_) {
+    if (n.down) continue;
     if (n.prefill) {
       ++s.prefill_nodes;
       const double wait = n.ledger.wait_ms(now_) / promise(o_.admission.ttft_slo, kTtftPromise);
@@ -330,7 +386,7 @@ void Cluster::move(const sched::PdDecision& d) {
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
     const Node& n = nodes_[i];
     if (n.draining) return;  // one at a time
-    if (n.prefill != from_prefill) continue;
+    if (n.prefill != from_prefill || n.down) continue;
     const double load = from_prefill ? n.ledger.wait_ms(now_)
                                      : static_cast<double>(n.decoder->running() + n.coming);
     if (load < least) {

@@ -18,14 +18,29 @@ namespace mc::sim {
 
 using sched::Verdict;
 
-inline constexpr size_t kEventsKept = 2048;  // of a block manager; they are taken at once
+inline constexpr uint32_t kNowhere = UINT32_MAX;
 
-enum class Kind : uint8_t { kArrive, kQueue, kComputed, kFlow, kLoaded, kStep, kSample, kControl };
+enum class Kind : uint8_t {
+  kArrive,
+  kQueue,
+  kFree,
+  kComputed,
+  kFlow,
+  kFetched,
+  kLoaded,
+  kStep,
+  kSample,
+  kControl,
+  kDown,
+  kUp
+};
 struct Event {
   Kind kind;
-  uint32_t at = 0;  // job or node
-  uint64_t turn = 0;
+  uint32_t at = 0;    // job or node
+  uint64_t turn = 0;  // of a job: its attempt
 };
+
+enum class Stage : uint8_t { kOutside, kSent, kQueued, kComputing, kMoving, kLoading, kDecoding };
 
 struct Job {
   const trace::Arrived* arrived = nullptr;
@@ -36,18 +51,21 @@ struct Job {
   double predicted_ttft_ms = 0;
   uint64_t fetched_blocks = 0;
   bool fetching = false;
+  uint32_t from = 0;  // of the flow
+  Network::FlowId flow = 0;
+  Stage stage = Stage::kOutside;
+  uint64_t attempt = 0;
   sched::PrefixIndex::Guess guess = 0;
   serve::TxId tx = 0;
   uint64_t reused = 0;
-  Time due{}, started{}, computed{}, ready{};
+  Time due{}, queued{}, started{}, computed{}, ready{};
 };
 
 struct Node {
   std::string name;
-  bool prefill = false, draining = false;
+  bool prefill = false, draining = false, down = false;
   // Prefill.
-  std::unique_ptr<serve::BlockManager> cache;
-  uint64_t events_seen = 0;
+  std::unique_ptr<NodeCache> cache;
   sched::Ledger ledger;
   std::vector<sched::PrefillWork> work;
   std::vector<uint32_t> queue;  // jobs, beside work
@@ -69,10 +87,12 @@ class Cluster {
       : trace_(trace),
         arrivals_(arrivals),
         o_(o),
-        cost_(spec),
         spec_(spec),
+        group_spec_(grouped(spec, o)),
+        cost_(group_spec_),
         index_(size_t{1} << 26),
-        network_(o.prefill + o.decode, nic(spec, o)),
+        groups_(o.prefill / o.cpp_group),
+        network_(groups_ + o.decode, nic(spec, o)),
         forecast_(o.admission.decode_time),
         control_(o.pd),
         coupled_(o.engine != "disaggregated") {
@@ -81,6 +101,7 @@ class Cluster {
     result_.requests.resize(arrivals.size());
     if (!arrivals.empty()) events_.push(start_ + arrivals[0].due, {Kind::kArrive, 0});
     if (o.sample.count() > 0) events_.push(start_, {Kind::kSample});
+    plan_faults();
     if (o.pd_control && !coupled_) events_.push(start_, {Kind::kControl});
   }
 
@@ -93,7 +114,19 @@ class Cluster {
 
   void make_nodes();
   uint64_t block() const { return trace_.block_tokens; }
-  uint64_t cache_blocks() const { return o_.cache_tokens / block(); }
+  uint64_t cache_blocks() const { return o_.cache_tokens * o_.cpp_group / block(); }
+  uint32_t rack(uint32_t node) const {
+    return o_.rack_nodes == 0 ? 0 : node / static_cast<uint32_t>(o_.rack_nodes);
+  }
+  // A group computes, and loads what it reuses, so many times as fast as a node.
+  static spec::ModelSpec grouped(spec::ModelSpec spec, const SimOptions& o) {
+    const auto n = static_cast<double>(o.cpp_group);
+    spec.cost.c0 /= n;
+    spec.cost.c1 /= n;
+    spec.cost.c2 /= n;
+    spec.cost.load_bytes_per_s *= n;
+    return spec;
+  }
   double kv_bytes(uint64_t tokens) const {
     return static_cast<double>(tokens * spec_.kv_bytes_per_token());
   }
@@ -101,9 +134,11 @@ class Cluster {
   void become_prefill(uint32_t i);
   void become_decode(uint32_t i);
   void handle(const Event& e);
+  bool now_on(const Event& e) const { return e.turn == jobs_[e.at].attempt; }
 
   // Arrival and routing.
   void arrive(uint32_t id);
+  void fill(Job& job) const;
   bool fits(uint64_t tokens) const {
     return o_.cache_tokens == 0 || trace::blocks(tokens, block()) <= cache_blocks();
   }
@@ -132,7 +167,16 @@ class Cluster {
   // Prefill.
   void enqueue(uint32_t id);
   void start(uint32_t node);
-  uint64_t reuse(Node& n, Job& job);
+  bool cacheable(const Job& job) const {
+    return o_.cache_rule == "lru" ||
+           job.arrived->record->cache_class != trace::CacheClass::kEphemeral;
+  }
+  NodeCache::Found reuse(Node& n, Job& job);
+  double load_seconds(const Job& job, const NodeCache::Found& found);
+  double tail_seconds(const Job& job) const;
+  void freed(uint32_t id);
+  uint32_t idlest_decoder() const;
+  void promise_decode(Job& job, uint32_t node);
   void publish(uint32_t node, Job& job);
   void computed(uint32_t id);
   void replace_decode(Job& job);
@@ -143,7 +187,9 @@ class Cluster {
   }
 
   void flows();
+  void crossed(uint32_t id);
   void fetched(uint32_t id);
+  void unfetch(uint32_t id);
   void arrived_there(const Job& job);
   void loaded(uint32_t id);
   void restep(uint32_t node);
@@ -153,6 +199,15 @@ class Cluster {
 
   // Coupled nodes.
   void place_coupled(uint32_t id);
+
+  // Failures.
+  void plan_faults();
+  void down(uint32_t node);
+  void up(uint32_t node);
+  void leave(uint32_t node);
+  bool lost_with(const Job& job, uint32_t node) const;
+  void abandon(uint32_t id, uint32_t node);
+  void cancel_flow(Job& job);
 
   // Orders of nodes, samples, control.
   std::pair<uint64_t, uint64_t> load_key(uint32_t i) const;
@@ -178,9 +233,11 @@ class Cluster {
   const trace::Trace& trace_;
   const std::vector<trace::Arrived>& arrivals_;
   const SimOptions& o_;
+  const spec::ModelSpec& spec_;       // of a node
+  const spec::ModelSpec group_spec_;  // of a group of prefill nodes
   sched::Cost cost_;
-  const spec::ModelSpec& spec_;
   sched::PrefixIndex index_;
+  const uint64_t groups_;
   Network network_;
   sched::DecodeForecast forecast_;
   sched::PdControl control_;
@@ -193,6 +250,7 @@ class Cluster {
   std::unordered_map<uint32_t, std::pair<uint64_t, uint64_t>> load_keys_;
   std::unordered_map<Network::FlowId, uint32_t> flow_of_;
   Events<Event> events_;
+  uint64_t prompt_max_ = 1;  // blocks
   uint64_t flow_turn_ = 0, decided_ = 0, unfinished_ = 0, rejected_ = 0;
   const Time start_{};
   Time now_{}, last_{};  // last: when a request ended

@@ -8,9 +8,11 @@
 namespace mc::sim {
 
 Network::Network(size_t nodes, double nic_bytes_per_s)
-    : capacity_(nic_bytes_per_s), out_(nodes), in_(nodes), sent_(nodes), received_(nodes) {
+    : capacity_(nodes, nic_bytes_per_s), out_(nodes), in_(nodes), sent_(nodes), received_(nodes) {
   MC_CHECK(nic_bytes_per_s > 0);
 }
+
+void Network::widen(size_t node, double factor) { capacity_[node] *= factor; }
 
 void Network::settle(Flow& f, Time now) const {
   const double moved = std::min(f.left, f.rate * to_seconds(now - f.since));
@@ -47,8 +49,8 @@ void Network::reshare(std::vector<size_t> out_nics, std::vector<size_t> in_nics,
   for (const FlowId id : seen) {
     Flow& f = flows_.at(id);
     settle(f, now);
-    ++out.try_emplace(f.from, Nic{capacity_}).first->second.unfixed;
-    ++in.try_emplace(f.to, Nic{capacity_}).first->second.unfixed;
+    ++out.try_emplace(f.from, Nic{capacity_[f.from]}).first->second.unfixed;
+    ++in.try_emplace(f.to, Nic{capacity_[f.to]}).first->second.unfixed;
     ids.push_back(id);
   }
   while (!ids.empty()) {

@@ -22,6 +22,8 @@ class Network {
   using FlowId = uint64_t;
   Network(size_t nodes, double nic_bytes_per_s);
 
+  void widen(size_t node, double factor);  // its NIC is so many times as fast; before any flow
+
   // Between two different nodes, more than 0 bytes.
   FlowId start(size_t from, size_t to, double bytes, Time now);
   std::optional<Time> deadline() const;    // when the next flow ends
@@ -49,7 +51,7 @@ class Network {
   void reshare(std::vector<size_t> out_nics, std::vector<size_t> in_nics, Time now);
   void remove(FlowId id);
 
-  double capacity_;
+  std::vector<double> capacity_;  // by node, each way
   FlowId next_ = 1;
   std::unordered_map<FlowId, Flow> flows_;
   std::vector<std::vector<FlowId>> out_, in_;  // by node

@@ -267,6 +267,10 @@ Json sim_json(const SimResult& r, const trace::Summary& s) {
           {"moved_bytes", r.moved_bytes},
           {"full_blocks", r.full_blocks},
           {"hit_full_blocks", r.hit_full_blocks},
+          {"hit_vram_blocks", r.hit_vram_blocks},
+          {"hit_ssd_blocks", r.hit_ssd_blocks},
+          {"failures", r.failures},
+          {"restarted", r.restarted},
           {"decode_steps", r.steps},
           {"decode_batch_mean", r.steps > 0 ? Json(r.token_steps / r.steps) : Json(nullptr)},
           {"events", r.events},
@@ -286,6 +290,12 @@ std::string sim_text(const SimResult& r, const trace::Summary& s) {
       static_cast<ull>(r.hit_full_blocks), static_cast<ull>(r.full_blocks),
       static_cast<ull>(r.fetches), r.fetched_bytes / 1e9,
       r.steps > 0 ? r.token_steps / r.steps : 0.0);
+  if (r.hit_vram_blocks + r.hit_ssd_blocks > 0)
+    out += strf("                of the reused blocks %llu were in VRAM and %llu on an SSD\n",
+                static_cast<ull>(r.hit_vram_blocks), static_cast<ull>(r.hit_ssd_blocks));
+  if (r.failures > 0)
+    out += strf("                %llu failures of nodes; %llu requests began anew\n",
+                static_cast<ull>(r.failures), static_cast<ull>(r.restarted));
   for (const Move& m : r.moves)
     out += strf("                %.0f s: %s to %s (%s)\n", m.at_s, m.node.c_str(), m.to.c_str(),
                 m.reason.c_str());

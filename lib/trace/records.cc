@@ -31,6 +31,17 @@ Result<uint64_t> member(const Json& object, const char* key, uint64_t max) {
   return whole(*at, key, max);
 }
 
+constexpr const char* kClassNames[] = {"normal", "ephemeral", "context"};
+
+Result<CacheClass> class_of(const Json& json) {
+  const auto at = json.find("class");
+  if (at == json.end()) return CacheClass::kNormal;
+  for (size_t i = 0; i < std::size(kClassNames); ++i)
+    if (*at == kClassNames[i]) return static_cast<CacheClass>(i);
+  return fail(Code::kInvalid, "class is %s: want \"normal\", \"ephemeral\" or \"context\"",
+              shown(at->dump()).c_str());
+}
+
 // Takes lines one by one and becomes a Trace.
 class Collector {
  public:
@@ -175,6 +186,7 @@ Result<Record> parse_record(std::string_view line, uint64_t block_tokens) {
                   r.hash_ids.size(), shown(id.dump()).c_str());
     r.hash_ids.push_back(id.get<uint64_t>());
   }
+  MC_TRY(r.cache_class, class_of(json));
   MC_TRY_(check_record(r, block_tokens));
   return r;
 }
@@ -215,7 +227,10 @@ std::string record_line(const Record& r) {
       static_cast<ull>(r.output_length));
   for (size_t i = 0; i < r.hash_ids.size(); ++i)
     out += (i ? ", " : "") + std::to_string(r.hash_ids[i]);
-  return out + "]}\n";
+  out += "]";
+  if (r.cache_class != CacheClass::kNormal)
+    out += strf(", \"class\": \"%s\"", kClassNames[static_cast<size_t>(r.cache_class)]);
+  return out + "}\n";
 }
 
 Result<> write_trace(const std::string& path, const std::vector<Record>& records) {

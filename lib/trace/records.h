@@ -4,8 +4,9 @@
 //   {"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1, ...]}
 //
 // timestamp is milliseconds; lengths are tokens; equal ids mean equal blocks with equal prefixes;
-// there are ceil(input_length / 512) ids, the last one for a block that may be partial. Other keys
-// are ignored. Lines that are not so are skipped, counted and explained, or refused when strict.
+// there are ceil(input_length / 512) ids, the last one for a block that may be partial. A "class"
+// of "ephemeral", "context" or "normal" says what to keep (CacheClass). Other keys are ignored.
+// Lines that are not so are skipped, counted and explained, or refused when strict.
 //
 // Thread: values; any thread.
 #pragma once
@@ -25,11 +26,16 @@ inline constexpr size_t kLineBytesMax = 4u << 20;      // 10 M tokens in 512s, 2
 inline constexpr uint64_t kRecordsMax = 20'000'000;    // of a file
 inline constexpr uint64_t kBlocksMax = 100'000'000;    // of a file, all records together
 
+// What a prompt's blocks are worth once it is answered: those of an ephemeral one hardly recur (a
+// search result), those of a context are kept by contract.
+enum class CacheClass : uint8_t { kNormal, kEphemeral, kContext };
+
 struct Record {
   uint64_t timestamp_ms = 0;
   uint64_t input_length = 0;   // at least 1
   uint64_t output_length = 0;  // may be 0
   std::vector<uint64_t> hash_ids;
+  CacheClass cache_class = CacheClass::kNormal;
   friend bool operator==(const Record&, const Record&) = default;
 };
 

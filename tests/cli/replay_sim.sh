@@ -40,6 +40,18 @@ assert [p['setting'] for p in a['points']] == [{'policy': 'count'}, {'policy': '
 assert all(len(p['runs']) == 2 and p['figures']['ttft_mean_s']['ci95'] >= 0 for p in a['points'])
 PY
 
+# Failing nodes lose no request; the report counts them.
+expect 0 sim --fault p0@5s-9s --fault d1@12s --ssd-tokens 100000 --vram-tokens 5000 --output json
+python3 - "$T/out" <<'PY' || die "a node's failure is not in the report"
+import json, sys
+a = json.load(open(sys.argv[1]))
+assert a['requests']['ok'] == a['requests']['sent'] and a['sim']['failures'] == 2, a['sim']
+PY
+expect 2 sim --fault p7@5s
+grep -q "fault p7@5s: no node 'p7': there are p0 to p1 and d0 to d1" "$T/err" || die "$(cat "$T/err")"
+expect 0 sim --cpp-group 2 --rack-nodes 2 --rack-latency 2ms
+expect 2 sim --cpp-group 3
+
 # Gates, and what makes no sense.
 expect 0 sim --require 'failed==0'
 expect 5 sim --require 'mean.ttft_s<0.001'

@@ -136,6 +136,125 @@ TEST_CASE("no request is lost, parts add up, and a seed decides everything") {
   }
 }
 
+TEST_CASE("whatever fails, every request ends once, and the same way each time") {
+  const spec::ModelSpec spec = large();
+  for (uint64_t seed = 1; seed <= 12; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const trace::Trace t = random_trace(seed + 100, 250);
+    SimOptions o;
+    o.engine = kEngines[random.below(3)];
+    const bool apart = o.engine == "disaggregated";
+    o.cpp_group = apart && random.chance(0.3) ? 2 : 1;
+    o.prefill = (1 + random.below(3)) * o.cpp_group;
+    o.decode = 1 + random.below(3);
+    o.cache_tokens = 60'000 + random.below(200'000);
+    o.ssd_tokens = random.chance(0.5) ? 100'000 : 0;
+    o.vram_tokens = random.chance(0.5) ? 20'000 : 0;
+    o.cache_rule = kCacheRules[random.below(3)];
+    o.candidates = random.chance(0.3) ? 2 : 64;
+    o.rack_nodes = random.below(3);
+    o.rack_latency = 7ms;
+    o.pd_control = apart && o.cpp_group == 1 && random.chance(0.3);
+    o.prefill_order = random.chance(0.5) ? "fcfs" : "srpf";
+    for (uint64_t i = 0; i < 8; ++i) {
+      const uint64_t groups = o.prefill / o.cpp_group;
+      const std::string node = !apart ? "n" + std::to_string(random.below(o.prefill + o.decode))
+                               : random.chance(0.6) ? "p" + std::to_string(random.below(groups))
+                                                    : "d" + std::to_string(random.below(o.decode));
+      const uint64_t from = random.below(50);
+      o.fault.push_back(node + "@" + std::to_string(from) + "s-" +
+                        std::to_string(from + 1 + random.below(9)) + "s");
+    }
+    o.sample = 1s;
+    CAPTURE(o.engine);
+    const SimResult a = run(t, o, spec), b = run(t, o, spec);
+    CHECK(a.failures > 0);
+    CHECK(a.restarted == b.restarted);
+    CHECK(a.events == b.events);
+    uint64_t ok = 0;
+    for (size_t i = 0; i < a.requests.size(); ++i) {
+      CAPTURE(i);
+      const trace::RequestResult& r = a.requests[i];
+      CHECK(trace::request_line(r, true) == trace::request_line(b.requests[i], true));
+      ok += r.status == trace::Status::kOk;
+      if (r.status != trace::Status::kOk) {
+        CHECK((r.reason == "no_prefill" || r.reason == "no_decode"));
+        continue;
+      }
+      CHECK(*r.ttft_ms ==
+            doctest::Approx(*r.queue_ms + *r.prefill_ms + *r.transfer_ms + *r.first_step_ms)
+                .epsilon(1e-6));
+      CHECK(r.output == std::max<uint64_t>(t.records[i].output_length, 1));
+    }
+    CHECK(ok > 20);
+  }
+}
+
+TEST_CASE("a request begins anew elsewhere when its node fails, and only then") {
+  const spec::ModelSpec spec = large();
+  trace::Trace t;
+  for (uint64_t i = 0; i < 8; ++i) {
+    std::vector<uint64_t> ids;
+    for (uint64_t k = 0; k < 40; ++k) ids.push_back(100 * i + k);
+    t.records.push_back(record(i * 10'000, ids, 512, 0, 400));
+  }
+  SimOptions o;
+  o.prefill = o.decode = 2;
+  const SimResult before = run(t, o, spec);
+  o.fault = {"p0@1s-5s"};  // computes the first request
+  const SimResult p = run(t, o, spec);
+  CHECK(p.restarted == 1);
+  CHECK(p.requests[0].prefill == "p1");
+  CHECK(*p.requests[0].ttft_ms == doctest::Approx(*before.requests[0].ttft_ms + 1000));
+  CHECK(p.wasted_prefill_s == doctest::Approx(1 - to_seconds(o.overhead)));
+  for (size_t i = 1; i < 8; ++i) CHECK(*p.requests[i].ttft_ms == *before.requests[i].ttft_ms);
+  o.fault = {before.requests[0].decode + "@6s"};  // decodes it, and never comes back
+  const SimResult d = run(t, o, spec);
+  CHECK(d.restarted == 1);
+  CHECK(*d.requests[0].e2e_ms > *before.requests[0].e2e_ms);
+  CHECK(*d.requests[0].cached > 0);  // its prompt is still there
+  for (size_t i = 0; i < 8; ++i) CHECK(d.requests[i].decode != before.requests[0].decode);
+  o.fault = {"p0@1s", "p1@2s"};
+  const SimResult none = run(t, o, spec);
+  for (const auto& r : none.requests) CHECK(r.reason == "no_prefill");
+}
+
+TEST_CASE("faults that make no sense are named") {
+  const auto error = [](std::vector<std::string> fault) {
+    SimOptions o;
+    o.prefill = o.decode = 2;
+    o.fault = std::move(fault);
+    const auto ok = check(o);
+    return ok ? std::string() : ok.error().what;
+  };
+  CHECK(error({"p1@1s", "d0@5m-2h"}) == "");
+  CHECK(error({"p2@1s"}) == "--fault p2@1s: no node 'p2': there are p0 to p1 and d0 to d1");
+  CHECK(error({"n0@1s"}).find("no node 'n0'") != std::string::npos);
+  CHECK(error({"p0"}).find("want NODE@FROM") != std::string::npos);
+  CHECK(error({"@1s"}).find("no node ''") != std::string::npos);
+  CHECK(error({"p0@soon"}).find("--fault p0@soon") == 0);
+  CHECK(error({"p0@5s-4s"}).find("back before it fails") != std::string::npos);
+}
+
+TEST_CASE("a group of nodes computes a long prompt sooner, and a short one hardly") {
+  const spec::ModelSpec spec = large();
+  const auto prefill_ms = [&](uint64_t blocks, uint64_t group) {
+    trace::Trace t;
+    std::vector<uint64_t> ids(blocks);
+    for (uint64_t k = 0; k < blocks; ++k) ids[k] = k;
+    t.records.push_back(record(0, ids, 512, 0, 1));
+    SimOptions o;
+    o.prefill = 4;
+    o.decode = 1;
+    o.cpp_group = group;
+    return *run(t, o, spec).requests[0].prefill_ms;
+  };
+  CHECK(prefill_ms(200, 4) < 0.27 * prefill_ms(200, 1));
+  CHECK(prefill_ms(200, 4) > 0.25 * prefill_ms(200, 1));
+  CHECK(prefill_ms(2, 4) > 0.6 * prefill_ms(2, 1));  // a single chunk goes from stage to stage
+}
+
 TEST_CASE("a prompt longer than any cache is refused, and only that") {
   trace::Trace t = random_trace(3, 20);
   std::vector<uint64_t> ids(400);

@@ -1,0 +1,121 @@
+#include "sim/node_cache.h"
+
+#include <doctest/doctest.h>
+
+#include <cstring>
+#include <set>
+
+#include "base/random.h"
+
+using namespace mc;
+using namespace mc::sim;
+using trace::CacheClass;
+
+namespace {
+
+std::vector<BlockHash> prompt(const std::vector<uint64_t>& ids) {
+  std::vector<BlockHash> out;
+  for (const uint64_t id : ids) {
+    BlockHash h;
+    std::memcpy(h.bytes.data(), &id, sizeof id);
+    out.push_back(h);
+  }
+  return out;
+}
+
+NodeCacheOptions options(uint64_t vram, uint64_t dram, uint64_t ssd, const char* rule) {
+  NodeCacheOptions o;
+  o.vram = vram;
+  o.dram = dram;
+  o.ssd = ssd;
+  o.block_tokens = 16;
+  o.prompt_max = 16;
+  o.rule = rule;
+  return o;
+}
+
+// One more token than the blocks, so that all of them can be reused.
+NodeCache::Found use(NodeCache& cache, const std::vector<uint64_t>& ids,
+                     CacheClass of = CacheClass::kNormal) {
+  const auto hashes = prompt(ids);
+  const uint64_t tokens = ids.size() * 16 + 1;
+  const auto found = cache.look(hashes, tokens);
+  cache.end(cache.begin(hashes, tokens, Time{}), hashes, of);
+  return found;
+}
+
+}  // namespace
+
+TEST_CASE("what falls out of DRAM is found on the SSD, and comes back") {
+  NodeCache cache(options(0, 5, 4, "lru"), 1);
+  use(cache, {1, 2});
+  use(cache, {3, 4});  // room for three of each prompt: its last token has a block of its own
+  use(cache, {5, 6});
+  const auto found = use(cache, {1, 2});
+  CHECK(found.ssd == 2);
+  CHECK(found.dram == 0);
+  CHECK(use(cache, {1, 2}).dram == 2);
+}
+
+TEST_CASE("the last used blocks are in VRAM too") {
+  NodeCache cache(options(2, 20, 0, "lru"), 1);
+  use(cache, {1, 2});
+  CHECK(use(cache, {1, 2}).vram == 2);
+  use(cache, {3, 4});
+  const auto found = use(cache, {1, 2});
+  CHECK(found.vram == 0);
+  CHECK(found.dram == 2);
+}
+
+TEST_CASE("ephemeral prompts leave nothing, but use what is there") {
+  NodeCache cache(options(0, 20, 0, "filter"), 1);
+  use(cache, {1, 2});
+  CHECK(use(cache, {1, 2, 3}, CacheClass::kEphemeral).dram == 2);
+  CHECK(use(cache, {1, 2, 3}).dram == 2);
+  CHECK(use(cache, {1, 2, 3}).dram == 3);
+  NodeCache blind(options(0, 20, 0, "lru"), 1);
+  use(blind, {1, 2, 3}, CacheClass::kEphemeral);
+  CHECK(use(blind, {1, 2, 3}).dram == 3);
+}
+
+TEST_CASE("contexts are kept on the SSD, others not") {
+  NodeCache cache(options(0, 6, 10, "semantic"), 1);
+  use(cache, {1, 2}, CacheClass::kContext);
+  use(cache, {3, 4});
+  for (uint64_t i = 10; i < 40; i += 2) use(cache, {i, i + 1});
+  CHECK(use(cache, {3, 4}).blocks() == 0);
+  CHECK(use(cache, {1, 2}).ssd == 2);
+}
+
+TEST_CASE("changes add up to what is there, whatever happens, and no tier overflows") {
+  for (uint64_t seed = 1; seed <= 20; ++seed) {
+    CAPTURE(seed);
+    Random random(seed);
+    const uint64_t ssd = random.below(30);
+    NodeCache cache(options(random.below(8), 20, ssd, kCacheRules[random.below(3)].c_str()), seed);
+    std::set<uint64_t> known;
+    for (int i = 0; i < 400; ++i) {
+      std::vector<uint64_t> ids;
+      const uint64_t root = random.below(12) * 100;
+      for (uint64_t k = 0; k < 1 + random.below(8); ++k) ids.push_back(root + k);
+      use(cache, ids, static_cast<CacheClass>(random.below(3)));
+      for (const auto& c : cache.changes())
+        if (c.stored)
+          known.insert(c.tag);
+        else
+          known.erase(c.tag);
+      const auto tags = cache.tags();
+      CHECK(std::set<uint64_t>(tags.begin(), tags.end()) == known);
+      CHECK(tags.size() == known.size());
+      CHECK(cache.dram_used() <= 20);
+      CHECK(cache.ssd_used() <= ssd);
+      if (i % 100 == 99) {
+        cache.lose_memory();
+        const auto left = cache.tags();
+        known = {left.begin(), left.end()};
+        CHECK(cache.dram_used() == 0);
+        CHECK(known.size() == cache.ssd_used());
+      }
+    }
+  }
+}
