@@ -99,6 +99,7 @@ Result<> Engine::Impl::start() {
   several_nodes = numa_nodes(options.sysfs) > 1;
   // Larger at every start: peers tell a restarted process from its predecessor.
   registry = std::make_shared<Registry>(Generation{static_cast<uint64_t>(wall_now_ns())});
+  if (!allowed("shm")) registry->allocate_unshared();
   host = host_id();
   net = net_id();
   secret.resize(32);

@@ -99,7 +99,8 @@ struct Engine::Impl final : Sink {
     BufferPtr local, remote;
   };
   Result<Ends> ends_of(const Request& request, const Peer& peer) const;
-  void launch(const TaskPtr& task, const Request& request, const PeerPtr& peer, uint64_t together);
+  void launch(const TaskPtr& task, const Request& request, const PeerPtr& peer, uint64_t together,
+              bool more = false);
   void dispatch(SlicePtr slice);  // to its next transport, or settles it
   void finished(SlicePtr slice, Result<> outcome) override;
   void settle(SlicePtr slice, Result<> outcome);

@@ -137,8 +137,10 @@ Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
   }
   const bool nested = std::exchange(submitting, true);
   if (all_done) run_or_defer({std::move(all_done)});
-  for (size_t i = 0; i < work.size(); ++i)
-    launch(TaskPtr(batch, &first[i]), work[i].run.request, work[i].peer, together);
+  for (size_t i = 0; i < work.size(); ++i) {
+    const bool more = i + 1 < work.size() && work[i + 1].peer == work[i].peer;
+    launch(TaskPtr(batch, &first[i]), work[i].run.request, work[i].peer, together, more);
+  }
   submitting = nested;
   return {};
 }
@@ -155,7 +157,7 @@ Result<Engine::Impl::Ends> Engine::Impl::ends_of(const Request& r, const Peer& p
 }
 
 void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& peer,
-                          uint64_t together) {
+                          uint64_t together, bool more) {
   Piece only;
   std::vector<Piece> several;
   std::span<const Piece> pieces(&only, 1);
@@ -176,6 +178,7 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
     slice->deadline = r.deadline;
     slice->priority = r.priority;
     slice->awaited = task->awaited && pieces.size() == 1;
+    slice->more = more || &piece != &pieces.back();
     slice->peer = peer;
     slice->task = task;
     slice->cancelled = &task->cancelled;

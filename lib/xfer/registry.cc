@@ -16,9 +16,9 @@ namespace mc::xfer {
 namespace {
 
 constexpr uint64_t kFillStep = 256 * kMiB;
-constexpr uint64_t kReserve = 64 * kMiB;      // left to others
-constexpr uint64_t kSmall = 1 * kMiB;         // not worth the look
-constexpr uint32_t kUnnumbered = UINT32_MAX;  // engine-owned, not yet offered
+constexpr uint64_t kReserve = 64 * kMiB;  // left to others
+constexpr uint64_t kSmall = 1 * kMiB;     // not worth the look
+constexpr uint64_t kHugePage = 2 * kMiB;
 
 // Tells peers that copy without asking.
 void mark(Buffer& buffer, uint64_t value) {
@@ -31,12 +31,17 @@ void mark(Buffer& buffer, uint64_t value) {
 // Allocates all of it now: a machine that is full says so here, not by a signal at the first touch.
 // The kernel itself would not say so, but kill a process of its choice; so we look before each
 // step.
+Result<> look(uint64_t bytes, uint64_t left) {
+  const uint64_t free = free_memory();
+  if (left <= kSmall || (free >= kReserve && left <= free - kReserve)) return {};
+  return fail(Code::kNoSpace, "%s of memory: only %s is free", human_bytes(bytes).c_str(),
+              human_bytes(free).c_str());
+}
+
 Result<> fill(int memfd, uint64_t bytes) {
   for (uint64_t done = 0; done < bytes; done += kFillStep) {
-    const uint64_t left = bytes - done, free = free_memory();
-    if (left > kSmall && (free < kReserve || left > free - kReserve))
-      return fail(Code::kNoSpace, "%s of shared memory: only %s is free",
-                  human_bytes(bytes).c_str(), human_bytes(free).c_str());
+    const uint64_t left = bytes - done;
+    MC_TRY_(look(bytes, left));
     if (::fallocate(memfd, 0, static_cast<off_t>(done),
                     static_cast<off_t>(std::min(left, kFillStep))) != 0)
       return fail(Code::kNoSpace, "%s of shared memory: %s", human_bytes(bytes).c_str(),
@@ -45,10 +50,23 @@ Result<> fill(int memfd, uint64_t bytes) {
   return {};
 }
 
+Result<> fill(std::byte* data, uint64_t bytes) {
+  for (uint64_t done = 0; done < bytes; done += kFillStep) {
+    const uint64_t left = bytes - done, step = std::min(left, kFillStep);
+    MC_TRY_(look(bytes, left));
+    if (::madvise(data + done, step, MADV_POPULATE_WRITE) == 0) continue;
+    if (errno != EINVAL)
+      return fail(Code::kNoSpace, "%s of memory: %s", human_bytes(bytes).c_str(),
+                  std::strerror(errno));
+    for (uint64_t at = 0; at < step; at += kPage) data[done + at] = std::byte{0};  // before 5.14
+  }
+  return {};
+}
+
 }  // namespace
 
 Buffer::~Buffer() {
-  if (shm_id != 0 && data != nullptr) ::munmap(data, page_up(bytes) + kPage);
+  if (mapped > 0) ::munmap(data, mapped);
 }
 
 void Registry::keep(std::shared_ptr<MemoryKeeper> keeper) { keeper_ = std::move(keeper); }
@@ -85,6 +103,7 @@ Result<> Registry::insert_locked(const BufferPtr& buffer) {
 Result<BufferPtr> Registry::allocate(uint64_t bytes, bool writable, std::string location) {
   if (bytes == 0 || bytes > (uint64_t{1} << 46))
     return fail(Code::kInvalid, "allocate %llu bytes", static_cast<unsigned long long>(bytes));
+  if (unshared_.load()) return allocate_anonymous(bytes, writable, std::move(location));
   auto buffer = std::make_shared<Buffer>();
   const auto mapped = static_cast<off_t>(page_up(bytes) + kPage);
   buffer->memfd.reset(::memfd_create("mc", MFD_CLOEXEC | MFD_ALLOW_SEALING));
@@ -95,7 +114,7 @@ Result<BufferPtr> Registry::allocate(uint64_t bytes, bool writable, std::string 
   if (p == MAP_FAILED) return fail_errno("map %s", human_bytes(bytes).c_str());
   buffer->data = static_cast<std::byte*>(p);
   buffer->bytes = bytes;
-  buffer->shm_id = kUnnumbered;
+  buffer->mapped = static_cast<uint64_t>(mapped);
   // It keeps its size, so that no peer meets SIGBUS; and where peers may not write, no mapping but
   // ours ever may.
   const int seals = F_SEAL_SHRINK | F_SEAL_GROW | (writable ? 0 : F_SEAL_FUTURE_WRITE);
@@ -107,6 +126,30 @@ Result<BufferPtr> Registry::allocate(uint64_t bytes, bool writable, std::string 
     Lock lock(mutex_);
     buffer->shm_id = next_shm_id_++;
   }
+  return insert(std::move(buffer));
+}
+
+Result<BufferPtr> Registry::allocate_anonymous(uint64_t bytes, bool writable,
+                                               std::string location) {
+  auto buffer = std::make_shared<Buffer>();
+  // Small buffers stay on small pages; large ones begin where a huge page does.
+  const bool huge = bytes >= kHugePage;
+  const uint64_t mapped = page_up(bytes), room = mapped + (huge ? kHugePage : 0);
+  void* p = ::mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+  if (p == MAP_FAILED) return fail_errno("map %s", human_bytes(bytes).c_str());
+  auto* const start = static_cast<std::byte*>(p);
+  const uint64_t skip =
+      huge ? (kHugePage - reinterpret_cast<uint64_t>(start) % kHugePage) % kHugePage : 0;
+  if (skip > 0) ::munmap(start, skip);
+  if (room - skip > mapped) ::munmap(start + skip + mapped, room - skip - mapped);
+  buffer->data = start + skip;
+  buffer->mapped = mapped;
+  buffer->bytes = bytes;
+  // Where huge pages are not to be had, small ones do.
+  if (huge) (void)::madvise(buffer->data, mapped, MADV_HUGEPAGE);
+  MC_TRY_(fill(buffer->data, mapped));
+  buffer->writable = writable;
+  buffer->location = std::move(location);
   return insert(std::move(buffer));
 }
 

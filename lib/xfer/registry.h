@@ -22,12 +22,13 @@ class FileStore;
 
 // One registered range. Engine-owned memory is a memfd with one page more than was asked for: its
 // first word holds the segment generation while the buffer is offered and 0 afterwards, so that
-// peers that have it mapped notice.
+// peers that have it mapped notice. Where no peer may map it, it is anonymous memory instead.
 struct Buffer {
   std::byte* data = nullptr;
   uint64_t bytes = 0;
+  uint64_t mapped = 0;  // by the engine
   uint64_t offset = 0;
-  uint32_t shm_id = 0;  // 0: memory of the application
+  uint32_t shm_id = 0;  // 0: not to be mapped by peers
   io::Fd memfd;
   bool writable = false;
   std::string location;
@@ -66,6 +67,9 @@ class Registry {
  public:
   explicit Registry(Generation first) : generation_(first) {}
   void keep(std::shared_ptr<MemoryKeeper> keeper);  // before the first buffer
+  // From here on allocate() gives anonymous memory, in huge pages where the kernel has some: NICs
+  // then keep few translations. Peers cannot map it.
+  void allocate_unshared() { unshared_.store(true); }
   // Maps a new zeroed memfd, all of it allocated. Errors: kNoSpace.
   Result<BufferPtr> allocate(uint64_t bytes, bool writable, std::string location);
   Result<BufferPtr> add(std::span<std::byte> memory, bool writable, std::string location);
@@ -90,6 +94,7 @@ class Registry {
   BufferPtr by_shm_id(uint32_t id) const;
 
  private:
+  Result<BufferPtr> allocate_anonymous(uint64_t bytes, bool writable, std::string location);
   Result<BufferPtr> insert(BufferPtr buffer);
   Result<> insert_locked(const BufferPtr& buffer) MC_REQUIRES(mutex_);
   BufferPtr in_use(const BufferPtr& buffer) const MC_REQUIRES(mutex_);
@@ -98,6 +103,7 @@ class Registry {
   std::map<uint64_t, BufferPtr> buffers_ MC_GUARDED_BY(mutex_);          // by offset
   std::map<const std::byte*, BufferPtr> devices_ MC_GUARDED_BY(mutex_);  // by address
   std::atomic<size_t> devices_known_{0};
+  std::atomic<bool> unshared_{false};
   std::shared_ptr<MemoryKeeper> keeper_;
   uint64_t next_offset_ MC_GUARDED_BY(mutex_) = 0;
   uint32_t next_shm_id_ MC_GUARDED_BY(mutex_) = 1;

@@ -47,6 +47,7 @@ struct Slice {
   Time deadline = Time::max();
   Priority priority = Priority::kMedium;
   bool awaited = false;    // the submitting thread waits for just this, and may carry it itself
+  bool more = false;       // another one to this peer follows at once: they may leave together
   bool raise = false;      // moves nothing: raises the guard word to guard.expected (op is kWrite)
   uint32_t way = 0;        // the transport that has it, in the engine's list
   uint32_t tried = 0;      // a bit for each transport that had it

@@ -115,8 +115,9 @@ uint64_t NicShare::guarded_window(Priority p, Time now) const {
 uint64_t NicShare::window(Priority p, Time now) const {
   if (p != Priority::kHigh && guarded(now)) return guarded_window(p, now);
   const bool alone = others_.active[0] + others_.active[1] + others_.active[2] == 0;
+  if (alone) return kNoLimit;
   const double all = full(config_.window_time, now);
-  if (alone || all <= 0) return kNoLimit;
+  if (all <= 0) return kNoLimit;
   return std::max(config_.window_min, to_bytes(share(p, now) * all));
 }
 

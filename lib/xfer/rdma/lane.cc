@@ -56,9 +56,16 @@ bool Lane::busy() const {
   return false;
 }
 
-void Lane::push(SlicePtr slice) {
-  queue_.push(std::move(slice));
-  for (int round = 0; round < kRounds && pump(false); ++round) drain();
+// What several slices need is done once for all of them: they are posted together.
+void Lane::push(SlicePtr slice, bool awaited) {
+  const bool more = slice->more && held_back_.fetch_add(1) % kBatch != kBatch - 1;
+  if (awaited && carry(slice)) {
+    drain();
+  } else {
+    queue_.push(std::move(slice));
+    if (more) return;
+  }
+  for (int round = 0; round < kRounds && queue_.wanting() && pump(false); ++round) drain();
 }
 
 bool Lane::pump(bool kick) {
@@ -97,11 +104,30 @@ std::vector<AttemptPtr> Lane::take(RailIndex rail, size_t most) {
   return out;
 }
 
+// The short way of a slice that its submitter waits for, where nothing waits before it. False: it
+// is still the caller's.
+bool Lane::carry(SlicePtr& slice) {
+  const RailIndex rail = first_.load(std::memory_order_relaxed);
+  Endpoint& e = *endpoints_[rail];
+  if (!nic_of(rail).up() || barriers_.load() > 0 || e.pumps.fetch_add(1) > 0) return false;
+  bool ready = false;
+  {
+    Lock lock(e.mutex);
+    ready = e.state == State::kReady && !e.connection->full();
+  }
+  AttemptPtr attempt;
+  if (ready) attempt = queue_.push_or_carry(std::move(slice), rail);
+  if (attempt != nullptr) launch(rail, {attempt});
+  // Who asked for a look meanwhile has it.
+  for (uint32_t asked = 1; (asked = e.pumps.fetch_sub(asked) - asked) > 0;) feed(rail);
+  return ready;
+}
+
 // True: something was posted.
 bool Lane::feed(RailIndex rail) {
   Endpoint& e = *endpoints_[rail];
   bool any = false;
-  while (nic_of(rail).up()) {
+  while (queue_.wanting() && nic_of(rail).up()) {
     size_t most = 1;  // of a rail that is not connected: it shows that the rail is wanted
     {
       Lock lock(e.mutex);

@@ -31,7 +31,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
  public:
   Lane(RdmaTransport& transport, PeerPtr peer, std::vector<Route> routes, Sink& sink);
   void start();  // before the first push
-  void push(SlicePtr slice);
+  void push(SlicePtr slice, bool awaited);
   // Lets each rail take what it should, and posts that. True: some was posted. Without `kick` the
   // caller looks for completions, or has others do so.
   bool pump(bool kick = true);
@@ -91,6 +91,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   bool busy() const;
   // ---- taking work (lane.cc)
   bool feed(RailIndex rail);
+  bool carry(SlicePtr& slice);
   std::vector<AttemptPtr> take(RailIndex rail, size_t most);
   bool claim(RailIndex rail);
   void rest(RailIndex rail);
@@ -131,6 +132,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   std::vector<std::unique_ptr<Endpoint>> endpoints_;  // by rail
   RailQueue queue_;
   std::atomic<bool> closed_{false};
+  std::atomic<uint32_t> held_back_{0};  // slices that others followed at once
   std::atomic<bool> roomy_{false};      // a NIC has room again for what is queued
   std::atomic<uint32_t> first_{0};      // the rail that is asked first
   std::atomic<uint32_t> farewells_{0};  // not answered

@@ -64,7 +64,7 @@ void RdmaTransport::submit(SlicePtr slice) {
     return;
   }
   const std::shared_ptr<Task> awaited = slice->awaited ? slice->task : nullptr;
-  (*to)->push(std::move(slice));
+  (*to)->push(std::move(slice), awaited != nullptr);
   if (awaited != nullptr) await(*awaited, **to);
   (*to)->kick();
   if (!ticking_.exchange(true)) host_->post([this] { keep_time(); });
