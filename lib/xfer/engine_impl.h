@@ -101,6 +101,7 @@ struct Engine::Impl final : Sink {
   Result<Ends> ends_of(const Request& request, const Peer& peer) const;
   void launch(const TaskPtr& task, const Request& request, const PeerPtr& peer, uint64_t together,
               bool more = false);
+  void flush();
   void dispatch(SlicePtr slice);  // to its next transport, or settles it
   void finished(SlicePtr slice, Result<> outcome) override;
   void settle(SlicePtr slice, Result<> outcome);

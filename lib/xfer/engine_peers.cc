@@ -185,7 +185,7 @@ bool Engine::Impl::refresh(SlicePtr& slice, const Error& why) {
   if (o.peer == nullptr || (o.peer == slice->peer && o.control.empty())) return false;
   if (o.peer == slice->peer && clock.now() < o.silent_until) return false;
   slice->refreshed = true;
-  slice->awaited = false;
+  slice->awaited = slice->more = false;
   o.waiting.push_back({std::move(slice), why});
   if (o.waiting.size() == 1) errand([this, segment] { refreshed(segment); });
   return true;

@@ -141,6 +141,7 @@ Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
     const bool more = i + 1 < work.size() && work[i + 1].peer == work[i].peer;
     launch(TaskPtr(batch, &first[i]), work[i].run.request, work[i].peer, together, more);
   }
+  flush();
   submitting = nested;
   return {};
 }
@@ -192,6 +193,11 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
   }
 }
 
+// The last of those that were to leave together may have gone another way, or nowhere.
+void Engine::Impl::flush() {
+  for (const auto& t : transports) t->flush();
+}
+
 void Engine::Impl::dispatch(SlicePtr slice) {
   const Piece& p = slice->piece;
   const uint64_t span = span_of(p.bytes, p.rows, p.remote_stride);
@@ -221,7 +227,8 @@ void Engine::Impl::finished(SlicePtr slice, Result<> outcome) {
     if (worth_another(error.code) && moves < options.max_failover_attempts && !ending()) {
       const uint32_t from = slice->way;
       if (Transport* next = next_way(*slice)) {
-        slice->awaited = false;  // whoever submitted it may be gone from here
+        // Whoever submitted it may be gone from here, and those that followed it with it.
+        slice->awaited = slice->more = false;
         failovers(from, slice->way).add();
         log_debug("xfer", "%s: on to %s: %s", slice->peer->descriptor.node.c_str(), next->name(),
                   error.what.c_str());
@@ -435,6 +442,7 @@ Result<> Engine::transfer_sync(const Request& request, Duration budget) {
   const TaskPtr task = single_task(bounded.segment, bounded.bytes * bounded.rows);
   task->awaited = true;
   impl_->launch(task, bounded, peer, bounded.bytes * bounded.rows);
+  impl_->flush();
   return impl_->outcome_of(*task->batch, budget);
 }
 

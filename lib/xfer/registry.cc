@@ -147,6 +147,8 @@ Result<BufferPtr> Registry::allocate_anonymous(uint64_t bytes, bool writable,
   buffer->bytes = bytes;
   // Where huge pages are not to be had, small ones do.
   if (huge) (void)::madvise(buffer->data, mapped, MADV_HUGEPAGE);
+  // A child would share the pages until one of the two writes, and leave the NIC the wrong ones.
+  if (::madvise(buffer->data, mapped, MADV_DONTFORK) != 0) return fail_errno("keep from children");
   MC_TRY_(fill(buffer->data, mapped));
   buffer->writable = writable;
   buffer->location = std::move(location);

@@ -47,7 +47,7 @@ struct Slice {
   Time deadline = Time::max();
   Priority priority = Priority::kMedium;
   bool awaited = false;    // the submitting thread waits for just this, and may carry it itself
-  bool more = false;       // another one to this peer follows at once: they may leave together
+  bool more = false;       // another to this peer follows, or flush() does: they may leave together
   bool raise = false;      // moves nothing: raises the guard word to guard.expected (op is kWrite)
   uint32_t way = 0;        // the transport that has it, in the engine's list
   uint32_t tried = 0;      // a bit for each transport that had it
@@ -76,6 +76,8 @@ class Transport {
     (void)peer, (void)bytes, (void)path;
   }
   virtual void submit(SlicePtr slice) = 0;
+  // What was held back for more to follow goes now. From any thread.
+  virtual void flush() {}
   // Drops connections and mappings of a peer that was closed or replaced. May wait for its threads:
   // never called from one of them.
   virtual void forget(const PeerPtr& peer) = 0;

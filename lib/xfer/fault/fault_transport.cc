@@ -35,6 +35,7 @@ void FaultTransport::submit(SlicePtr slice) {
       held = {std::move(slice), lost ? now + silence_ : verdict.release, verdict.fate};
       if (held.until > now) {
         held.slice->awaited = false;  // let go by our thread, which is not to carry it
+        held.slice->more = false;
         held_.push_back(std::move(held));
         changed_.notify_all();
         return;

@@ -29,6 +29,7 @@ class FaultTransport final : public Transport, public Sink {
     return inner_->reaches(peer, offset, op);
   }
   void submit(SlicePtr slice) override;
+  void flush() override { inner_->flush(); }
   void forget(const PeerPtr& peer) override { inner_->forget(peer); }
   void stop() override;
   void finished(SlicePtr slice, Result<> outcome) override;

@@ -58,13 +58,26 @@ bool Lane::busy() const {
 
 // What several slices need is done once for all of them: they are posted together.
 void Lane::push(SlicePtr slice, bool awaited) {
-  const bool more = slice->more && held_back_.fetch_add(1) % kBatch != kBatch - 1;
+  const bool more = slice->more && followed_.fetch_add(1) % kBatch != kBatch - 1;
   if (awaited && carry(slice)) {
     drain();
   } else {
     queue_.push(std::move(slice));
-    if (more) return;
+    if (more) {
+      if (!held_.exchange(true)) transport_.held(shared_from_this());
+      return;
+    }
   }
+  go();
+}
+
+void Lane::release() {
+  held_.store(false);
+  go();
+  kick();
+}
+
+void Lane::go() {
   for (int round = 0; round < kRounds && queue_.wanting() && pump(false); ++round) drain();
 }
 

@@ -32,6 +32,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   Lane(RdmaTransport& transport, PeerPtr peer, std::vector<Route> routes, Sink& sink);
   void start();  // before the first push
   void push(SlicePtr slice, bool awaited);
+  void release();  // what push() held back
   // Lets each rail take what it should, and posts that. True: some was posted. Without `kick` the
   // caller looks for completions, or has others do so.
   bool pump(bool kick = true);
@@ -90,6 +91,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   Nic& nic_of(RailIndex rail) const;
   bool busy() const;
   // ---- taking work (lane.cc)
+  void go();
   bool feed(RailIndex rail);
   bool carry(SlicePtr& slice);
   std::vector<AttemptPtr> take(RailIndex rail, size_t most);
@@ -132,7 +134,8 @@ class Lane : public std::enable_shared_from_this<Lane> {
   std::vector<std::unique_ptr<Endpoint>> endpoints_;  // by rail
   RailQueue queue_;
   std::atomic<bool> closed_{false};
-  std::atomic<uint32_t> held_back_{0};  // slices that others followed at once
+  std::atomic<uint32_t> followed_{0};   // slices that others followed at once
+  std::atomic<bool> held_{false};       // some of them wait for release()
   std::atomic<bool> roomy_{false};      // a NIC has room again for what is queued
   std::atomic<uint32_t> first_{0};      // the rail that is asked first
   std::atomic<uint32_t> farewells_{0};  // not answered

@@ -70,6 +70,23 @@ void RdmaTransport::submit(SlicePtr slice) {
   if (!ticking_.exchange(true)) host_->post([this] { keep_time(); });
 }
 
+void RdmaTransport::held(LanePtr lane) {
+  Lock lock(mutex_);
+  held_.push_back(std::move(lane));
+  holds_.store(true);
+}
+
+void RdmaTransport::flush() {
+  if (!holds_.load()) return;
+  std::vector<LanePtr> held;
+  {
+    Lock lock(mutex_);
+    held.swap(held_);
+    holds_.store(false);
+  }
+  for (const LanePtr& lane : held) lane->release();
+}
+
 // Cheaper than to be woken.
 void RdmaTransport::await(const Task& task, Lane& lane) {
   for (int i = 0; i < kLooks && task.batch->unfinished.load() > 0; ++i) {

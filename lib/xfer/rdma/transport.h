@@ -52,6 +52,7 @@ class RdmaTransport final : public Transport, private Host::Listener {
   bool reaches(const Peer& peer, uint64_t offset, Op op) const override;
   void describe(const PeerPtr& peer, uint64_t bytes, Path& path) const override;
   void submit(SlicePtr slice) override;
+  void flush() override;
   void forget(const PeerPtr& peer) override;
   void stop() override;
 
@@ -65,6 +66,7 @@ class RdmaTransport final : public Transport, private Host::Listener {
   void forget_connection(Nic& nic, uint32_t connection);
   bool drain(Nic& nic, bool wait) override MC_TSA(no_thread_safety_analysis);
   void made_connection(bool good);
+  void held(LanePtr lane);  // until flush()
 
  private:
   struct Owner {
@@ -89,6 +91,8 @@ class RdmaTransport final : public Transport, private Host::Listener {
   mutable Mutex mutex_;
   bool stopping_ MC_GUARDED_BY(mutex_) = false;
   std::map<const Peer*, LanePtr> lanes_ MC_GUARDED_BY(mutex_);
+  std::vector<LanePtr> held_ MC_GUARDED_BY(mutex_);
+  std::atomic<bool> holds_{false};
   std::atomic<bool> ticking_{false};
   Time busy_{};                 // of the control thread
   io::Loop::Handle timer_ = 0;  // of the control thread

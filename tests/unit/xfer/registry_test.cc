@@ -6,6 +6,8 @@
 #include <sys/mman.h>
 #include <sys/resource.h>
 
+#include <algorithm>
+#include <cstring>
 #include <future>
 
 #include "xfer/shm/fd_server.h"
@@ -31,6 +33,25 @@ TEST_SUITE("xfer/registry") {
     CHECK_FALSE(registry.pin((*first)->offset + 1, UINT64_MAX).has_value());
     CHECK(registry.describe().size() == 2);
     CHECK(registry.generation().n == 7);
+  }
+
+  TEST_CASE(
+      "memory that no peer may map is whole, zeroed and begins on a huge page if it is large") {
+    Registry registry(Generation{7});
+    registry.allocate_unshared();
+    for (const uint64_t bytes : {uint64_t{1}, 100 * kKiB, 2 * kMiB, 5 * kMiB + 1}) {
+      CAPTURE(bytes);
+      auto buffer = registry.allocate(bytes, true, "*");
+      REQUIRE(buffer.has_value());
+      const std::byte* const data = (*buffer)->data;
+      CHECK(std::all_of(data, data + bytes, [](std::byte b) { return b == std::byte{0}; }));
+      if (bytes >= 2 * kMiB) CHECK(reinterpret_cast<uintptr_t>(data) % (2 * kMiB) == 0);
+      CHECK((*buffer)->shm_id == 0);
+      CHECK_FALSE((*buffer)->memfd);
+      std::memset((*buffer)->data, 7, bytes);
+      CHECK((*registry.pin((*buffer)->offset, bytes))->data == data);
+    }
+    CHECK(registry.allocate(uint64_t{1} << 45, true, "*").error().code == Code::kNoSpace);
   }
 
   TEST_CASE("a buffer behind a backing is offered without an address to read it at") {
