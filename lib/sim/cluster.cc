@@ -1,7 +1,5 @@
 #include <algorithm>
-#include <cstring>
 
-#include "base/random.h"
 #include "sim/cluster_state.h"
 
 namespace mc::sim {
@@ -113,15 +111,9 @@ void Cluster::arrive(uint32_t id) {
 }
 
 void Cluster::fill(Job& job) const {
-  const trace::Record& r = *job.arrived->record;
-  for (uint64_t k = 0; k < trace::full_blocks(r.input_length, block()); ++k) {
-    BlockHash h;
-    const uint64_t tag = mix64(r.hash_ids[k]);
-    std::memcpy(h.bytes.data(), &tag, sizeof tag);
-    std::memcpy(h.bytes.data() + 8, &r.hash_ids[k], 8);
-    job.hashes.push_back(h);
-    job.tags.push_back(tag);
-  }
+  job.hashes = block_hashes(*job.arrived->record, block());
+  job.tags.clear();
+  for (const BlockHash& h : job.hashes) job.tags.push_back(h.tag());
 }
 
 // The prefill nodes to weigh, in order.

@@ -38,6 +38,7 @@
 #include "sched/pd_control.h"
 #include "sched/policy.h"
 #include "sched/prefill_order.h"
+#include "sim/copies.h"
 #include "sim/decoder.h"
 #include "sim/node_cache.h"
 #include "spec/model_spec.h"
@@ -78,6 +79,7 @@ struct SimOptions {
   uint64_t candidates = 64;
   Duration sample{0};  // of the timeline; 0: none
   bool keep_gaps = false;
+  bool count_copies = false;  // of blocks, at each sample
 
   void describe(OptionList& v);
 };
@@ -118,6 +120,7 @@ struct SimResult {
   double steps = 0, token_steps = 0;  // of decode
   std::vector<Sample> timeline;
   std::vector<Move> moves;
+  Copies copies;
   std::vector<double> prefill_busy_share;  // by node
 };
 

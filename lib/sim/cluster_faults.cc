@@ -181,8 +181,6 @@ void Cluster::abandon(uint32_t id, uint32_t node) {
   job.fetched_blocks = job.reused = 0;
   job.guess = 0;
   job.tx = 0;
-  job.hashes.clear();
-  job.tags.clear();
   fill(job);
 }
 

@@ -222,6 +222,11 @@ class Cluster {
 
   void sample() {
     result_.timeline.push_back(measure());
+    if (o_.count_copies) {
+      for (const Node& n : nodes_)
+        if (n.cache) result_.copies.add(n.cache->tags());
+      result_.copies.end_sample();
+    }
     if (!over()) events_.push(now_ + o_.sample, {Kind::kSample});
   }
 

@@ -1,11 +1,24 @@
 #include "sim/node_cache.h"
 
 #include <algorithm>
+#include <cstring>
+
+#include "base/random.h"
 
 namespace mc::sim {
 
 namespace {
 constexpr auto kForEver = std::chrono::hours(100'000);
+}
+
+std::vector<BlockHash> block_hashes(const trace::Record& r, uint64_t block_tokens) {
+  std::vector<BlockHash> out(trace::full_blocks(r.input_length, block_tokens));
+  for (size_t k = 0; k < out.size(); ++k) {
+    const uint64_t tag = mix64(r.hash_ids[k]);
+    std::memcpy(out[k].bytes.data(), &tag, sizeof tag);
+    std::memcpy(out[k].bytes.data() + 8, &r.hash_ids[k], 8);
+  }
+  return out;
 }
 
 void NodeCache::Lru::touch(const BlockHash& h) {

@@ -34,6 +34,9 @@ struct NodeCacheOptions {
   std::string rule = "lru";
 };
 
+// Of a prompt's full blocks, as good as random.
+std::vector<BlockHash> block_hashes(const trace::Record& record, uint64_t block_tokens);
+
 class NodeCache {
  public:
   NodeCache(NodeCacheOptions options, uint64_t seed);

@@ -6,6 +6,7 @@
 #include <set>
 
 #include "base/random.h"
+#include "sim/copies.h"
 
 using namespace mc;
 using namespace mc::sim;
@@ -118,4 +119,19 @@ TEST_CASE("changes add up to what is there, whatever happens, and no tier overfl
       }
     }
   }
+}
+
+TEST_CASE("copies are counted by sample, and the hottest block ranks first") {
+  Copies copies;
+  copies.add(std::vector<uint64_t>{1, 2});
+  copies.add(std::vector<uint64_t>{1});
+  copies.end_sample();
+  copies.add(std::vector<uint64_t>{1, 2, 3});
+  copies.add(std::vector<uint64_t>{1, 2});
+  copies.add(std::vector<uint64_t>{2});
+  copies.end_sample();
+  CHECK(copies.series(1) == std::vector<uint32_t>{1, 3});  // as often as 1; the larger tag first
+  CHECK(copies.series(2) == std::vector<uint32_t>{2, 2});
+  CHECK(copies.series(3) == std::vector<uint32_t>{0, 1});
+  CHECK(copies.series(4) == std::vector<uint32_t>{0, 0});
 }

@@ -146,6 +146,19 @@ TEST_CASE("what is written is read back") {
   CHECK(write_trace("/nowhere/t", records).error().code == Code::kNotFound);
 }
 
+TEST_CASE("a request may say what of it is worth keeping") {
+  const std::string line =
+      "{\"timestamp\": 0, \"input_length\": 5, \"output_length\": 1, \"hash_ids\": [3]";
+  const auto of = [&](const std::string& rest) { return parse_record(line + rest); };
+  CHECK(of("}")->cache_class == CacheClass::kNormal);
+  CHECK(of(", \"class\": \"context\"}")->cache_class == CacheClass::kContext);
+  const auto once = of(", \"class\": \"ephemeral\"}");
+  REQUIRE(once);
+  CHECK(*parse_record(record_line(*once)) == *once);
+  CHECK(of(", \"class\": \"rare\"}").error().what.find("class is") == 0);
+  CHECK(!of(", \"class\": 1}"));
+}
+
 TEST_CASE("the recorded trace is read whole and without complaint") {
   const auto path = recorded_conversation();
   if (!path) return;
