@@ -10,6 +10,7 @@
 #pragma once
 #include <optional>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/json_fwd.h"
@@ -24,12 +25,19 @@ struct PaperRow {
   std::optional<double> published, ours;
 };
 
+// What a figure looks like over time; those of one chart are drawn together.
+struct PaperCurve {
+  std::string chart, name;
+  std::vector<std::pair<double, double>> points;  // seconds, value
+};
+
 struct PaperFigure {
   std::string id, title, unit, setting;
   std::vector<PaperRow> rows;
   double tolerance = 0.15;  // relative; within it values agree
   std::string note;
   std::string verdict;  // from rows and tolerance
+  std::vector<PaperCurve> curves = {};
 };
 
 struct PaperInput {

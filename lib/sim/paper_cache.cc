@@ -142,12 +142,16 @@ Result<PaperFigure> figure18(const PaperInput& in) {
     o.sim.count_copies = true;
     MC_TRY(const Run run, simulated(in, all[i].trace, o));
     for (const Published& p : published) {
+      PaperCurve curve{
+          strf("%s: copies of the block of rank", all[i].name), std::to_string(p.rank), {}};
       const auto series = run.result.copies.series(p.rank);
       double most = 0, mean = 0;
       for (const uint32_t n : series) {
+        curve.points.emplace_back(30.0 * static_cast<double>(curve.points.size()), n);
         most = std::max(most, static_cast<double>(n));
         mean += n / static_cast<double>(series.size());
       }
+      f.curves.push_back(std::move(curve));
       const std::string name = strf("%s rank %zu", all[i].name, p.rank);
       f.rows.push_back({name + " at most", p.most[i], most});
       f.rows.push_back({name + " on average", p.mean[i], mean});

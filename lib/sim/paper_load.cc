@@ -29,6 +29,13 @@ double correlation(const std::vector<Sample>& samples, double* swing) {
   return pp > 0 && dd > 0 ? pd / std::sqrt(pp * dd) : 0;
 }
 
+template <class Value>
+PaperCurve over_time(const Run& run, std::string chart, std::string name, Value value) {
+  PaperCurve c{std::move(chart), std::move(name), {}};
+  for (const Sample& s : run.result.timeline) c.points.emplace_back(s.at_s, value(s));
+  return c;
+}
+
 // Days of documents and nights of chats, a quarter of an hour each.
 trace::Trace tide(const PaperInput& in) {
   trace::Trace t;
@@ -85,6 +92,10 @@ Result<PaperFigure> figure6(const PaperInput& in) {
     MC_TRY(const Run run, simulated(in, in.conversation, o));
     double swing = 0;
     const double c = correlation(run.result.timeline, &swing);
+    for (const bool prefill : {true, false})
+      f.curves.push_back(over_time(
+          run, std::string(kind) + ": loads of 1 are full", prefill ? "prefill" : "decode",
+          [&](const Sample& s) { return prefill ? s.prefill_load : s.decode_load; }));
     f.rows.push_back({std::string(kind) + ": correlation of the two loads", {}, c});
     f.rows.push_back({std::string(kind) + ": deviation of the prefill load", {}, swing});
   }
@@ -107,12 +118,19 @@ Result<PaperFigure> figure8(const PaperInput& in) {
     StudyOptions o = cluster(8, 8);
     o.sim.pd_control = control;
     o.sim.pd.cooldown = 20s;
+    o.sim.sample = 10s;
     o.sim.admission.ttft_slo = 30s;
     o.sim.admission.tbt_slo = 100ms;
     MC_TRY(const Run run, simulated(in, t, o));
     const std::string name = control ? "controlled" : "fixed 8 + 8";
     f.rows.push_back({name + ": effective %", {}, 100 * run.summary.effective_ratio.value_or(0)});
     f.rows.push_back({name + ": mean TTFT s", {}, run.summary.ttft_ms.mean() / 1e3});
+    if (control)
+      for (const bool prefill : {true, false})
+        f.curves.push_back(over_time(
+            run, "nodes, controlled", prefill ? "prefill" : "decode", [&](const Sample& s) {
+              return static_cast<double>(prefill ? s.prefill_nodes : s.decode_nodes);
+            }));
     if (control)
       f.rows.push_back({"moves of a node", {}, static_cast<double>(run.result.moves.size())});
   }

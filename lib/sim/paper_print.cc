@@ -1,5 +1,6 @@
 // How the paper's figures look: Markdown, JSON, and one HTML file with bars.
 #include <algorithm>
+#include <cmath>
 
 #include "base/json.h"
 #include "sim/paper.h"
@@ -7,7 +8,11 @@
 namespace mc::sim {
 namespace {
 
-std::string value(const std::optional<double>& v) { return v ? strf("%.4g", *v) : "-"; }
+// Four digits; large numbers whole, as people write them.
+std::string value(const std::optional<double>& v) {
+  if (!v) return "-";
+  return strf(std::abs(*v) >= 1000 ? "%.0f" : "%.4g", *v);
+}
 
 std::string ratio(const PaperRow& r) {
   return r.published && r.ours ? strf("%.2f", *r.ours / *r.published) : "-";
@@ -30,10 +35,58 @@ std::string bars(const PaperRow& r, double largest) {
          bar(r.ours, 11, "#1f6feb") + "</svg>";
 }
 
+// Rows of one unit share a scale, so that they compare; rows of several are drawn each to its own.
+bool one_unit(const PaperFigure& f) {
+  return f.unit.find_first_of(",;") == std::string::npos && f.unit != "as named";
+}
+
+double largest_of(const PaperRow& r) {
+  return std::max(std::abs(r.published.value_or(0)), std::abs(r.ours.value_or(0)));
+}
+
+constexpr const char* kColours[] = {"#1f6feb", "#c2570c", "#2b8a3e", "#8250df"};
+
+// The curves from `first` on that belong to one chart; moves `first` behind them.
+std::string chart(const std::vector<PaperCurve>& curves, size_t& first) {
+  constexpr double kWidth = 640, kHeight = 150, kLeft = 34, kTop = 6;
+  const std::string& title = curves[first].chart;
+  size_t end = first;
+  double until = 1, most = 0;
+  for (; end < curves.size() && curves[end].chart == title; ++end)
+    for (const auto& [at, v] : curves[end].points) {
+      until = std::max(until, at);
+      most = std::max(most, v);
+    }
+  if (most <= 0) most = 1;
+  std::string lines, legend;
+  for (size_t i = first; i < end; ++i) {
+    const char* colour = kColours[(i - first) % std::size(kColours)];
+    lines += strf("<polyline fill=\"none\" stroke=\"%s\" points=\"", colour);
+    for (const auto& [at, v] : curves[i].points)
+      lines += strf("%.1f,%.1f ", kLeft + kWidth * at / until,
+                    kTop + kHeight * (1 - std::max(v, 0.0) / most));
+    lines += "\"/>";
+    legend += strf(" <span style=\"color:%s\">%s</span>", colour, escaped(curves[i].name).c_str());
+  }
+  first = end;
+  return strf(
+             "<p class=\"s\">%s:%s</p>\n<svg width=\"%.0f\" height=\"%.0f\" role=\"img\" "
+             "font-size=\"11\" fill=\"#5b6875\"><path d=\"M%.0f %.0fV%.0fH%.0f\" "
+             "stroke=\"#9aa5b1\" fill=\"none\"/><text x=\"0\" y=\"%.0f\">%.3g</text>"
+             "<text x=\"0\" y=\"%.0f\">0</text><text x=\"%.0f\" y=\"%.0f\" "
+             "text-anchor=\"end\">%.0f s</text>",
+             escaped(title).c_str(), legend.c_str(), kLeft + kWidth + 4, kTop + kHeight + 20, kLeft,
+             kTop, kTop + kHeight, kLeft + kWidth, kTop + 10, most, kTop + kHeight, kLeft + kWidth,
+             kTop + kHeight + 14, until) +
+         lines + "</svg>\n";
+}
+
 constexpr const char* kStyle =
     "body{font:15px system-ui,sans-serif;max-width:60rem;margin:2rem auto;padding:0 1rem;"
     "color:#1c2733}h2{margin-top:2.2rem}table{border-collapse:collapse}td,th{padding:.15rem .7rem;"
-    "text-align:left;border-bottom:1px solid #e3e8ee}td.n{text-align:right;font-variant-numeric:"
+    "text-align:left;border-bottom:1px solid "
+    "#e3e8ee}th{font-weight:600;color:#5b6875}td:first-child{white-space:nowrap}td.n,th.n{text-"
+    "align:right;font-variant-numeric:"
     "tabular-nums}.v{font-weight:600}.s{color:#5b6875}";
 
 constexpr const char* kForeword =
@@ -64,17 +117,24 @@ std::string paper_html(const std::vector<PaperFigure>& figures) {
       kStyle, kForeword);
   for (const PaperFigure& f : figures) {
     double largest = 0;
-    for (const PaperRow& r : f.rows)
-      largest = std::max({largest, r.published.value_or(0), r.ours.value_or(0)});
-    out += "<h2>" + escaped(f.id + ": " + f.title) + "</h2>\n<p class=\"s\">" +
-           escaped(f.setting + ". Unit: " + f.unit) +
-           ".</p>\n<table><tr><th><th>published<th>ours<th>ratio<th></tr>\n";
+    for (const PaperRow& r : f.rows) largest = std::max(largest, largest_of(r));
+    out +=
+        "<h2>" + escaped(f.id + ": " + f.title) + "</h2>\n<p class=\"s\">" +
+        escaped(f.setting + ". Unit: " + f.unit) +
+        ".</p>\n<table><tr><th><th class=\"n\">published<th class=\"n\">ours<th "
+        "class=\"n\">ratio<th>" +
+        (one_unit(f) || f.rows.empty() || !f.rows[0].published ? "" : "each row to its own scale") +
+        "</tr>\n";
     for (const PaperRow& r : f.rows)
       out += "<tr><td>" + escaped(r.what) + "<td class=\"n\">" + value(r.published) +
              "<td class=\"n\">" + value(r.ours) + "<td class=\"n\">" + ratio(r) + "<td>" +
-             bars(r, largest) + "</tr>\n";
-    out += "</table>\n<p><span class=\"v\">" + escaped(f.verdict) + "</span> " + escaped(f.note) +
-           "</p>\n";
+             bars(r, one_unit(f)   ? largest
+                     : r.published ? largest_of(r)
+                                   : 0) +
+             "</tr>\n";
+    out += "</table>\n";
+    for (size_t i = 0; i < f.curves.size();) out += chart(f.curves, i);
+    out += "<p><span class=\"v\">" + escaped(f.verdict) + "</span> " + escaped(f.note) + "</p>\n";
   }
   return out + "</html>\n";
 }
@@ -87,11 +147,15 @@ Json paper_json(const std::vector<PaperFigure>& figures) {
     for (const PaperRow& r : f.rows)
       rows.push_back(
           {{"what", r.what}, {"published", maybe(r.published)}, {"ours", maybe(r.ours)}});
+    Json curves = Json::array();
+    for (const PaperCurve& c : f.curves)
+      curves.push_back({{"chart", c.chart}, {"name", c.name}, {"points", c.points}});
     out.push_back({{"id", f.id},
                    {"title", f.title},
                    {"unit", f.unit},
                    {"setting", f.setting},
                    {"rows", rows},
+                   {"curves", curves},
                    {"verdict", f.verdict},
                    {"note", f.note}});
   }

@@ -50,10 +50,14 @@ TEST_CASE("what follows from the model alone is what was published") {
 TEST_CASE("the report is one file that needs no other, and escapes what it shows") {
   PaperFigure f = figure({{"x < y", 1, 2}, {"only ours", {}, 3}});
   f.verdict = verdict_of(f);
+  f.curves = {
+      {"one", "up", {{0, 0}, {10, 4}}}, {"one", "down", {{0, 4}, {10, 0}}}, {"two", "", {}}};
   const std::string html = paper_html({f});
   CHECK(html.find("<svg") != std::string::npos);
   CHECK(html.find("x &lt; y") != std::string::npos);
   CHECK(html.find("&lt;a &amp; b>") != std::string::npos);
+  CHECK(html.find("points=\"34.0,156.0 674.0,6.0 \"") != std::string::npos);
+  CHECK(paper_json({f})["figures"][0]["curves"][1]["points"][1][0] == 10);
   CHECK(html.find("http") == std::string::npos);
   CHECK(paper_text({f}).find("| only ours | - | 3 | - |") != std::string::npos);
 }
