@@ -302,11 +302,11 @@ bool LocalTransport::copy_from_desk(Desk& desk, const Request& r, Time now) {
 
 // False when it was given up: the deadline passed, or the peer was closed or replaced.
 bool LocalTransport::copy_with_help(const Rows& rows, Time deadline, const Peer& peer) {
-  const auto job = std::make_shared<CopyJob>(rows, kPieceBytes, recent_);
   const uint32_t copying = copying_.fetch_add(1, std::memory_order_relaxed) + 1;
-  uint32_t helpers = 0;
-  if (rows.total() > kAloneBytes && copying < config_.workers) {
-    helpers = config_.workers - copying;
+  const bool shared = rows.total() > kAloneBytes && copying < config_.workers;
+  uint32_t helpers = shared ? config_.workers - copying : 0;
+  const auto job = std::make_shared<CopyJob>(rows, shared ? kPieceBytes : kLonePieceBytes, recent_);
+  if (shared) {
     Lock lock(mutex_);
     if (stopping_) helpers = 0;
     for (uint32_t i = 0; i < helpers; ++i) queue_.push_back({nullptr, job});

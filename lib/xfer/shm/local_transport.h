@@ -118,6 +118,9 @@ class LocalTransport final : public Transport {
   static constexpr uint64_t kAskBytes = 1 << 20;    // a system call is nothing beside the copy
   static constexpr uint64_t kAloneBytes = 2 << 20;  // less is copied before help has woken up
   static constexpr uint64_t kPieceBytes = 512 * 1024;
+  // Of a copy that nobody shares: libc copies what is longer than the second cache by another,
+  // faster loop. Deadlines and withdrawals are looked at between pieces.
+  static constexpr uint64_t kLonePieceBytes = 4 << 20;
   Sink& sink_;
   const Registry& registry_;
   const Clock& clock_;
