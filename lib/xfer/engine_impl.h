@@ -93,6 +93,9 @@ struct Engine::Impl final : Sink {
                   const Notification* after, std::function<void()> all_done);
   bool copied_again(const Request& request, Duration budget, Time now);
   bool copied_at_once(const Request& request, const PeerPtr& peer, Time now);
+  std::optional<Result<>> carried_now(const Request& request, const PeerPtr& peer, Duration budget);
+  SlicePtr slice_of(const TaskPtr& task, const Request& request, const PeerPtr& peer,
+                    const Piece& piece) const;
   Result<BufferPtr> add_buffer(std::span<std::byte> memory, bool writable, std::string location);
   // The buffers at a request's ends that only copies of their own reach; none: transports do.
   struct Ends {

@@ -12,6 +12,7 @@ namespace {
 constexpr Duration kWaitStep = std::chrono::hours(1);
 // A wake-up costs some 60 us on an idle machine: this long (about as much) a waiter looks for
 // itself, giving way to whoever else wants the CPU.
+constexpr uint64_t kNowBytes = 4096;  // cost less to move than to queue
 constexpr int kSpinRounds = 100, kSpinPauses = 8;
 
 // Set while this thread is in submit(): the caller may hold a lock that its callback takes.
@@ -157,6 +158,21 @@ Result<Engine::Impl::Ends> Engine::Impl::ends_of(const Request& r, const Peer& p
   return ends;
 }
 
+SlicePtr Engine::Impl::slice_of(const TaskPtr& task, const Request& r, const PeerPtr& peer,
+                                const Piece& piece) const {
+  auto slice = std::make_unique<Slice>();
+  slice->op = r.op;
+  slice->local = r.local + piece.local;
+  slice->piece = piece;
+  slice->guard = r.guard;
+  slice->deadline = r.deadline;
+  slice->priority = r.priority;
+  slice->peer = peer;
+  slice->task = task;
+  slice->cancelled = &task->cancelled;
+  return slice;
+}
+
 void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& peer,
                           uint64_t together, bool more) {
   Piece only;
@@ -168,21 +184,12 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
   const int memory = memory_node(r.local);
   uint64_t at = 0;
   for (const Piece& piece : pieces) {
-    auto slice = std::make_unique<Slice>();
-    slice->op = r.op;
-    slice->local = r.local + piece.local;
-    slice->piece = piece;
+    SlicePtr slice = slice_of(task, r, peer, piece);
+    slice->memory = memory;
     slice->at = at;
     slice->together = together;
-    slice->memory = memory;
-    slice->guard = r.guard;
-    slice->deadline = r.deadline;
-    slice->priority = r.priority;
     slice->awaited = task->awaited && pieces.size() == 1;
     slice->more = more || &piece != &pieces.back();
-    slice->peer = peer;
-    slice->task = task;
-    slice->cancelled = &task->cancelled;
     at += piece.total();
     if (!ends)
       settle(std::move(slice), fail(ends.error()));
@@ -372,6 +379,39 @@ bool Engine::Impl::copied_at_once(const Request& request, const PeerPtr& peer, T
   return true;
 }
 
+// A few bytes that a caller waits for go without a queue where their transport can do so. None:
+// they take the ordinary way.
+std::optional<Result<>> Engine::Impl::carried_now(const Request& r, const PeerPtr& peer,
+                                                  Duration budget) {
+  if (r.rows != 1 || r.bytes > kNowBytes || r.guard.offset != Guard::kNone ||
+      registry->has_devices())
+    return std::nullopt;
+  for (uint32_t i = 0; i < transports.size(); ++i) {
+    if (!transports[i]->reaches(*peer, r.offset, r.op)) continue;
+    const int memory = memory_node(r.local);
+    TaskPtr task;
+    const auto begin = [&] {
+      task = single_task(r.segment, r.bytes);
+      task->slices_left = 1;
+      SlicePtr slice = slice_of(task, r, peer, {0, r.offset, r.bytes, 1, 0, 0});
+      slice->memory = memory;
+      slice->tried = 1u << i;
+      slice->way = i;
+      return slice;
+    };
+    switch (transports[i]->carry_now(r, peer, memory, begin)) {
+      case Transport::Now::kNo: return std::nullopt;
+      case Transport::Now::kUnderWay: return outcome_of(*task->batch, budget);
+      case Transport::Now::kDone: break;
+    }
+    counts[i].slices->add();
+    counts[i].bytes->add(r.bytes);
+    counts[i].requests->add();
+    return Result<>{};
+  }
+  return std::nullopt;
+}
+
 // ---- the face
 
 BatchId Engine::allocate_batch() {
@@ -439,6 +479,7 @@ Result<> Engine::transfer_sync(const Request& request, Duration budget) {
   }
   if (impl_->registry->device_at(bounded.local) == 0 && impl_->copied_at_once(bounded, peer, now))
     return {};
+  if (auto carried = impl_->carried_now(bounded, peer, budget)) return *carried;
   const TaskPtr task = single_task(bounded.segment, bounded.bytes * bounded.rows);
   task->awaited = true;
   impl_->launch(task, bounded, peer, bounded.bytes * bounded.rows);

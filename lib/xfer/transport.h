@@ -4,6 +4,7 @@
 // Thread: submit() from any; finished() is called on the transport's own threads.
 #pragma once
 #include <atomic>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -78,6 +79,16 @@ class Transport {
   virtual void submit(SlicePtr slice) = 0;
   // What was held back for more to follow goes now. From any thread.
   virtual void flush() {}
+  // Carries a few bytes of a caller that waits for them, by itself and at once, where nothing is
+  // before them. kUnderWay: that takes longer, and goes on as the slice that `begin` makes, as if
+  // it had been submitted. kNo: nothing of it was moved, or will be.
+  enum class Now : uint8_t { kNo, kDone, kUnderWay };
+  using Begin = std::function<SlicePtr()>;
+  virtual Now carry_now(const Request& request, const PeerPtr& peer, int memory,
+                        const Begin& begin) {
+    (void)request, (void)peer, (void)memory, (void)begin;
+    return Now::kNo;
+  }
   // Drops connections and mappings of a peer that was closed or replaced. May wait for its threads:
   // never called from one of them.
   virtual void forget(const PeerPtr& peer) = 0;

@@ -8,6 +8,7 @@
 #include "tests/conformance/control.h"
 #include "tests/conformance/fabric.h"
 #include "tests/conformance/pair.h"
+#include "tests/unit/topo/recorded.h"
 
 #ifdef MC_TEST_EMULATOR
 
@@ -230,6 +231,101 @@ TEST_SUITE("rdma") {
       traffic.wait_all_well();
       traffic.end();
     }
+  }
+
+  TEST_CASE("a few bytes at a time are right, whatever happens to completions and NICs") {
+    if (skipped()) return;
+    Traffic::fabric().heal();
+    emu::Fabric& fabric = *Traffic::fabric().fabric();
+    Metrics metrics;
+    auto owner = rdma_engine("owner", metrics, {"emu0"}),
+         user = rdma_engine("user", metrics, {"emu1"});
+    const Memory remote = *owner->allocate(64 * kKiB), local = *user->allocate(64 * kKiB);
+    const auto segment = user->open_segment(owner->describe());
+    REQUIRE(segment.has_value());
+    Request r;
+    r.segment = *segment;
+    const auto round = [&](uint64_t i) {
+      r.bytes = 1 + i * 7919 % 4500;  // inline, not inline, and too long for the short way
+      const uint64_t at = i * 64 % (48 * kKiB);
+      fill(std::span(local.data(), r.bytes), i);
+      for (const Op op : {Op::kWrite, Op::kRead}) {
+        r.op = op;
+        r.local = local.data() + (op == Op::kWrite ? 0 : 8192);
+        r.offset = remote.offset() + at;
+        const auto moved = user->transfer_sync(r, 20s);
+        REQUIRE_MESSAGE(moved.has_value(), (moved ? "" : moved.error().what));
+      }
+      REQUIRE(std::memcmp(local.data(), remote.data() + at, r.bytes) == 0);
+      REQUIRE(std::memcmp(local.data(), local.data() + 8192, r.bytes) == 0);
+    };
+    uint64_t n = 0;
+    for (; n < 200; ++n) round(n);
+    using emu::Action;
+    for (const Action action :
+         {Action::kError, Action::kPartial, Action::kQpFatal, Action::kLose}) {
+      CAPTURE(static_cast<int>(action));
+      Traffic::fabric().rule(action, 12, 5);  // 12: retries exceeded
+      for (int i = 0; i < 30; ++i) round(n++);
+    }
+    emu::set_latency(fabric, 0, 300'000);  // longer than a caller looks by itself
+    for (int i = 0; i < 20; ++i) round(n++);
+    emu::set_latency(fabric, 0, 0);
+    for (int i = 0; i < 3; ++i) {
+      emu::set_port(fabric, 0, false);
+      emu::set_port(fabric, 0, true);
+      for (int k = 0; k < 10; ++k) round(n++);
+    }
+    Traffic::fabric().heal();
+  }
+
+  TEST_CASE("NICs of the memory's own node carry most of its bytes") {
+    if (skipped()) return;
+    Traffic::fabric().heal();
+    // Memory is on node 0 here, as a machine with one node has no other.
+    topo::Recorded machine("mc-near");
+    machine.file("devices/system/node/node0/cpulist", "0");
+    machine.file("devices/system/node/node1/cpulist", "1");
+    for (const char* nic : {"0", "1"}) {
+      const std::string pci = std::string("0000:0") + nic + ":00.0";
+      machine.function("pci0000:00", pci, nic, "0x020700");
+      machine.rdma("pci0000:00/" + pci, std::string("emu") + nic, "4: ACTIVE");
+      emu::set_rate(*Traffic::fabric().fabric(), Traffic::fabric().nic(std::string("emu") + nic),
+                    400'000'000);
+    }
+    Metrics metrics;
+    EngineOptions o;
+    o.node = "user";
+    o.transports = {"rdma"};
+    o.nics = {"emu0", "emu1"};
+    o.sysfs = machine.path();
+    o.share_table = "";
+    auto user = Engine::open(kClock, o, metrics);
+    REQUIRE_MESSAGE(user.has_value(), (user ? "" : user.error().what));
+    auto owner = rdma_engine("owner", metrics, {"emu2", "emu3"});
+    const Memory remote = *owner->allocate(8 * kMiB), local = *(*user)->allocate(8 * kMiB);
+    const auto segment = (*user)->open_segment(owner->describe());
+    REQUIRE(segment.has_value());
+    fill(local.bytes(), 5);
+    Request r;
+    r.op = Op::kWrite;
+    r.local = local.data();
+    r.segment = *segment;
+    r.offset = remote.offset();
+    r.bytes = kMiB;
+    for (int i = 0; i < 100; ++i) REQUIRE((*user)->transfer_sync(r, 20s).has_value());
+    const auto paths = (*user)->paths(*segment, remote.offset(), Op::kWrite, kMiB, local.data());
+    REQUIRE(paths.has_value());
+    uint64_t near = 0, far = 0;
+    const auto rdma = std::find_if(paths->begin(), paths->end(),
+                                   [](const Path& p) { return p.transport == "rdma"; });
+    REQUIRE(rdma != paths->end());
+    for (const RailView& rail : rdma->rails) {
+      CHECK(rail.tier == (rail.info.local == "emu0" ? 1 : 3));
+      (rail.tier == 1 ? near : far) += rail.bytes;
+    }
+    CHECK(near > 2 * far);
+    Traffic::fabric().heal();
   }
 
   TEST_CASE("memory that was registered anew is not reached with the old key") {

@@ -70,21 +70,42 @@ void RailQueue::send(Outbox& out) {
   for (auto& [slice, outcome] : out.finished) sink_.finished(std::move(slice), std::move(outcome));
 }
 
-// Null, and the slice stays with the caller, once the queue is closed.
-RailQueue::PartPtr RailQueue::enter(SlicePtr& slice, Time now) {
-  if (closed_) return nullptr;
+RailQueue::PartPtr RailQueue::whole(SlicePtr slice, Time now) {
   auto part = std::make_shared<Attempt::Part>();
   part->whole = std::make_shared<Attempt::Part::Whole>();
   part->local = slice->local;
   part->piece = slice->piece;
   part->piece.local = 0;
-  part->queued = true;
   part->queued_since = now;
-  const Priority priority = slice->priority;
   part->whole->slice = std::move(slice);
+  return part;
+}
+
+// Null, and the slice stays with the caller, once the queue is closed.
+RailQueue::PartPtr RailQueue::enter(SlicePtr& slice, Time now) {
+  if (closed_) return nullptr;
+  const Priority priority = slice->priority;
+  const PartPtr part = whole(std::move(slice), now);
+  part->queued = true;
   bind(*part);
   queue_.push(part, priority, part->bytes(), now);
   return part;
+}
+
+bool RailQueue::free_for(RailIndex rail, uint64_t bytes, Priority priority, int memory) {
+  Lock lock(mutex_);
+  if (closed_ || waiting() || !flying_.empty() || binder_.binds()) return false;
+  const Time now = clock_.now();
+  if (config_.ledger != nullptr &&
+      (config_.ledger->room(nics_[rail], now) & mask_of(priority)) == 0)
+    return false;
+  return spray_.rails() == 1 || spray_.takes(rail, bytes, bytes, 0, now, memory);
+}
+
+AttemptPtr RailQueue::adopt(SlicePtr slice, RailIndex rail) {
+  Lock lock(mutex_);
+  const Time now = clock_.now();
+  return start(rail, whole(std::move(slice), now), now);
 }
 
 void RailQueue::push(SlicePtr slice) {

@@ -74,6 +74,12 @@ class RailQueue {
   // that rail takes it now: then nobody is woken. Null: it is queued.
   AttemptPtr push_or_carry(SlicePtr slice, RailIndex rail);
 
+  // For a caller that moves a few bytes on `rail` by itself, past the queue: may it? Only where
+  // nothing is queued or in flight.
+  bool free_for(RailIndex rail, uint64_t bytes, Priority priority, int memory);
+  // That takes longer: from here on it is an attempt like others, also of a queue that is closed.
+  AttemptPtr adopt(SlicePtr slice, RailIndex rail);
+
   enum class Wait : uint8_t { kNo, kYes };
   struct Limits {  // of the connection that asks
     bool reads = true, writes = true;
@@ -106,6 +112,7 @@ class RailQueue {
  private:
   using PartPtr = std::shared_ptr<Attempt::Part>;
   struct Outbox;  // calls to make once the mutex is free
+  static PartPtr whole(SlicePtr slice, Time now);
   PartPtr enter(SlicePtr& slice, Time now) MC_REQUIRES(mutex_);
   bool waiting() const MC_REQUIRES(mutex_) { return !queue_.empty() || !hedges_.empty(); }
   Result<> over(const Attempt::Part& part, Time now) const;

@@ -26,9 +26,8 @@ Result<> Connection::find_slot(Flight& flight) {
 }
 
 Result<> Connection::add(const FlightPtr& flight) {
-  const bool ping = flight->attempt == nullptr;
-  if (flight->guarded || ping) MC_TRY_(find_slot(*flight));
-  if (ping) {
+  if (flight->guarded || flight->ping) MC_TRY_(find_slot(*flight));
+  if (flight->ping) {
     flight->local = reinterpret_cast<std::byte*>(&words_[2 * static_cast<size_t>(flight->slot)]);
     flight->region = words_region_;
   }

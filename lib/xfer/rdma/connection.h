@@ -19,7 +19,8 @@
 namespace mc::xfer::rdma {
 
 struct Flight {
-  AttemptPtr attempt;  // null: a ping, which reads a byte
+  AttemptPtr attempt;  // null: a ping, or one that only its caller knows of
+  bool ping = false;   // reads a byte of the peer, for nobody
   Op op = Op::kRead;
   std::byte* local = nullptr;
   Piece piece;

@@ -238,7 +238,8 @@ void Lane::launch(RailIndex rail, std::vector<AttemptPtr> attempts) {
     } else if (!missed) {
       Connection& c = *e.connection;
       for (const AttemptPtr& a : attempts) {
-        auto flight = prepare(rail, c, a);
+        auto flight = prepare(rail, c, a->slice->op, a->local, a->piece, a->slice->guard);
+        if (flight) (*flight)->attempt = a;
         auto added = flight ? c.add(*flight) : Result<>(fail(flight.error()));
         if (!added) refused.emplace_back(a, added.error());
       }
@@ -255,10 +256,9 @@ void Lane::launch(RailIndex rail, std::vector<AttemptPtr> attempts) {
   for (const auto& [a, error] : refused) give_back(a, error, false);
 }
 
-Result<> Lane::find(const Route& route, const Connection& connection, const Attempt& a,
+Result<> Lane::find(const Route& route, const Connection& connection, const Guard& guard,
                     Flight& f) const {
-  const Piece& p = a.piece;
-  const Guard& guard = a.slice->guard;
+  const Piece& p = f.piece;
   MC_TRY(const BufferInfo* buffer,
          peer_->buffer(p.remote, span_of(p.bytes, p.rows, p.remote_stride)));
   if (f.op == Op::kWrite && !buffer->writable)
@@ -289,20 +289,18 @@ Result<> Lane::find(const Route& route, const Connection& connection, const Atte
   return {};
 }
 
-Result<FlightPtr> Lane::prepare(RailIndex rail, const Connection& connection,
-                                const AttemptPtr& a) const {
+Result<FlightPtr> Lane::prepare(RailIndex rail, const Connection& connection, Op op,
+                                std::byte* local, const Piece& p, const Guard& guard) const {
   const Route& route = endpoints_[rail]->route;
   auto flight = std::make_shared<Flight>();
-  flight->attempt = a;
-  flight->op = a->slice->op;
-  flight->local = a->local;
-  flight->piece = a->piece;
+  flight->op = op;
+  flight->local = local;
+  flight->piece = p;
   flight->since = clock_.now();
-  MC_TRY_(find(route, connection, *a, *flight));
-  const Piece& p = a->piece;
+  MC_TRY_(find(route, connection, guard, *flight));
   const bool small = p.rows == 1 && p.bytes <= connection.inline_max();
   if (flight->op == Op::kWrite && small) return flight;
-  MC_TRY(flight->region, transport_.host().regions().local(route.nic, connection.device(), a->local,
+  MC_TRY(flight->region, transport_.host().regions().local(route.nic, connection.device(), local,
                                                            span_of(p.bytes, p.rows, p.local_stride),
                                                            flight->op == Op::kRead));
   return flight;
@@ -378,7 +376,7 @@ void Lane::completed(RailIndex rail, const ibv_wc& wc, Outbox& out) {
     out.broken.push_back({shared_from_this(), rail, id});
   e.heard = clock_.now();
   for (Connection::Done& d : done) {
-    if (d.flight->attempt == nullptr) {
+    if (d.flight->ping) {
       out.pinged.push_back({shared_from_this(), rail, e.heard - d.flight->since});
       continue;
     }

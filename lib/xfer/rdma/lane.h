@@ -33,6 +33,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   void start();  // before the first push
   void push(SlicePtr slice, bool awaited);
   void release();  // what push() held back
+  Transport::Now carry_now(const Request& request, int memory, const Transport::Begin& begin);
   // Lets each rail take what it should, and posts that. True: some was posted. Without `kick` the
   // caller looks for completions, or has others do so.
   bool pump(bool kick = true);
@@ -90,7 +91,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
 
   Nic& nic_of(RailIndex rail) const;
   bool busy() const;
-  // ---- taking work (lane.cc)
+  // ---- taking work (lane.cc, lane_now.cc)
   void go();
   bool feed(RailIndex rail);
   bool carry(SlicePtr& slice);
@@ -98,10 +99,13 @@ class Lane : public std::enable_shared_from_this<Lane> {
   bool claim(RailIndex rail);
   void rest(RailIndex rail);
   void launch(RailIndex rail, std::vector<AttemptPtr> attempts);
-  Result<FlightPtr> prepare(RailIndex rail, const Connection& connection,
-                            const AttemptPtr& attempt) const;
-  Result<> find(const Route& route, const Connection& connection, const Attempt& attempt,
+  Result<FlightPtr> prepare(RailIndex rail, const Connection& connection, Op op, std::byte* local,
+                            const Piece& piece, const Guard& guard) const;
+  Result<> find(const Route& route, const Connection& connection, const Guard& guard,
                 Flight& flight) const;
+  Transport::Now post_now(RailIndex rail, const Request& request, const Transport::Begin& begin)
+      MC_TSA(no_thread_safety_analysis);
+  static bool look(Connection& connection, bool* good, std::vector<ibv_wc>* others);
   void give_back(const AttemptPtr& attempt, const Error& why, bool recalled);
   void fail_queued(RailIndex rail, const Error& why);
   void recall(const AttemptPtr& attempt);

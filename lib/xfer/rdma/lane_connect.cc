@@ -239,7 +239,7 @@ void Lane::part(RailIndex rail, std::shared_ptr<Connection> connection, Error wh
   if (!flights.empty()) log_debug("xfer", "rdma: %s", why.what.c_str());
   const bool own_fault = failed != nullptr && (about_memory(status) || about_ours(status));
   for (const FlightPtr& f : flights) {
-    if (f->attempt == nullptr) {
+    if (f->ping) {
       queue_.pinged(rail, fail(why));
       continue;
     }
@@ -340,6 +340,7 @@ void Lane::check(RailIndex rail, Time now) {
       for (const FlightPtr& f : e.connection->flights()) oldest = std::min(oldest, f->since);
     }
   }
+  pump_rail(rail);  // lets go of what carry_now() claimed
   if (oldest != Time::max() && now - std::max(oldest, heard) > peer_timeout_)
     tear_down(rail, connection, {Code::kTimeout, "nothing completed for " + to_text(peer_timeout_)},
               false);
@@ -382,6 +383,7 @@ void Lane::send_ping(RailIndex rail) {
       sent = fail(Code::kUnavailable, "not connected");
     } else {
       auto flight = std::make_shared<Flight>();
+      flight->ping = true;
       flight->piece.bytes = 1;
       flight->since = clock_.now();
       for (const BufferInfo& b : peer_->descriptor.buffers) {

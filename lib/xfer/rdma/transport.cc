@@ -33,8 +33,12 @@ Result<> RdmaTransport::start() { return host_->start(*this); }
 bool RdmaTransport::reaches(const Peer& peer, uint64_t offset, Op) const {
   if (peer.same_process || peer.descriptor.rdma_control.empty()) return false;
   const BufferInfo* const buffer = peer.find(offset, 0);
-  return buffer != nullptr && std::any_of(buffer->rkeys.begin(), buffer->rkeys.end(),
-                                          [](uint32_t key) { return key != 0; });
+  if (buffer == nullptr) return false;
+  const auto& nics = peer.descriptor.rdma;
+  // One that was away when the peer told of it gives its keys once it is back.
+  for (size_t i = 0; i < buffer->rkeys.size(); ++i)
+    if (buffer->rkeys[i] != 0 || (i < nics.size() && nics[i].epoch == 0)) return true;
+  return false;
 }
 
 Result<LanePtr> RdmaTransport::lane(const PeerPtr& peer) {
@@ -68,6 +72,24 @@ void RdmaTransport::submit(SlicePtr slice) {
   if (awaited != nullptr) await(*awaited, **to);
   (*to)->kick();
   if (!ticking_.exchange(true)) host_->post([this] { keep_time(); });
+}
+
+Transport::Now RdmaTransport::carry_now(const Request& request, const PeerPtr& peer, int memory,
+                                        const Begin& begin) {
+  const auto to = lane(peer);
+  if (!to) return Now::kNo;
+  std::shared_ptr<Task> task;
+  const Now now = (*to)->carry_now(request, memory, [&] {
+    SlicePtr slice = begin();
+    task = slice->task;
+    return slice;
+  });
+  if (task != nullptr) {
+    await(*task, **to);
+    (*to)->kick();
+  }
+  if (now != Now::kNo && !ticking_.exchange(true)) host_->post([this] { keep_time(); });
+  return now;
 }
 
 void RdmaTransport::held(LanePtr lane) {
@@ -192,27 +214,35 @@ bool RdmaTransport::drain(Nic& nic, bool wait) {
     return false;
   ibv_wc completions[kPolled];
   n = device->poll(completions);
+  sort(nic, std::span(completions, n), out);
+  nic.poll_lock().unlock();
+  tell(out);
+  return n > 0;
+}
+
+void RdmaTransport::sort(Nic& nic, std::span<const ibv_wc> completions, Outbox& out) {
   auto& owners = owners_[nic.index];
-  std::vector<std::pair<LanePtr, RailIndex>> touched;
-  for (size_t i = 0; i < n; ++i) {
-    const auto owner = owners.find(static_cast<uint32_t>(completions[i].wr_id >> 32));
+  for (const ibv_wc& wc : completions) {
+    const auto owner = owners.find(static_cast<uint32_t>(wc.wr_id >> 32));
     if (owner == owners.end()) continue;  // of a connection that was given up
     LanePtr lane = owner->second.lane.lock();
     if (lane == nullptr) continue;
     const RailIndex rail = owner->second.rail;
-    lane->completed(rail, completions[i], out);
-    if (touched.empty() || touched.back().first != lane || touched.back().second != rail)
-      touched.emplace_back(std::move(lane), rail);
+    lane->completed(rail, wc, out);
+    if (out.touched.empty() || out.touched.back().first != lane ||
+        out.touched.back().second != rail)
+      out.touched.emplace_back(std::move(lane), rail);
   }
-  nic.poll_lock().unlock();
+}
+
+void RdmaTransport::tell(Outbox& out) {
   for (Outbox::Ended& e : out.ended) e.lane->ended(e.attempt, std::move(e.outcome));
   for (const Outbox::Pinged& p : out.pinged) p.lane->pinged(p.rail, p.took);
   for (const Outbox::Broken& b : out.broken) b.lane->broke(b.rail, b.connection);
-  for (const auto& [lane, rail] : touched) {
+  for (const auto& [lane, rail] : out.touched) {
     lane->pump();
     lane->pump_rail(rail);  // lets go of its connection where nothing is left to do
   }
-  return n > 0;
 }
 
 void RdmaTransport::made_connection(bool good) {

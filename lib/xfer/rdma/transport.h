@@ -41,6 +41,7 @@ struct Outbox {
   std::vector<Ended> ended;
   std::vector<Broken> broken;
   std::vector<Pinged> pinged;
+  std::vector<std::pair<LanePtr, RailIndex>> touched;
 };
 
 class RdmaTransport final : public Transport, private Host::Listener {
@@ -53,6 +54,8 @@ class RdmaTransport final : public Transport, private Host::Listener {
   void describe(const PeerPtr& peer, uint64_t bytes, Path& path) const override;
   void submit(SlicePtr slice) override;
   void flush() override;
+  Now carry_now(const Request& request, const PeerPtr& peer, int memory,
+                const Begin& begin) override;
   void forget(const PeerPtr& peer) override;
   void stop() override;
 
@@ -65,6 +68,9 @@ class RdmaTransport final : public Transport, private Host::Listener {
   void expect(Nic& nic, uint32_t connection, const LanePtr& lane, RailIndex rail);
   void forget_connection(Nic& nic, uint32_t connection);
   bool drain(Nic& nic, bool wait) override MC_TSA(no_thread_safety_analysis);
+  // Completions go to their lanes, with the NIC's poll lock held; tell() is for afterwards.
+  void sort(Nic& nic, std::span<const ibv_wc> completions, Outbox& out);
+  void tell(Outbox& out);
   void made_connection(bool good);
   void held(LanePtr lane);  // until flush()
 
