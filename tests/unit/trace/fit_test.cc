@@ -55,8 +55,9 @@ TEST_CASE("a fitted profile makes traces with the rate, lengths and hit rate of 
 TEST_CASE("the recorded conversations, fitted, come back") {
   const auto path = recorded_conversation();
   if (!path) return;
-  const auto real = read_trace(*path);
+  auto real = read_trace(*path);
   REQUIRE(real);
+  real->records.resize(1500);  // an eighth: enough to be fitted, little enough for sanitizers
   const Json profile = fitted(*real);
   CHECK(profile["slot-ms"] == 3000);
   for (uint64_t seed = 10; seed < 13; ++seed) {
