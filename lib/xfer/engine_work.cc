@@ -10,9 +10,9 @@ namespace mc::xfer {
 namespace {
 
 constexpr Duration kWaitStep = std::chrono::hours(1);
+constexpr uint64_t kNowBytes = 4096;  // cost less to move than to queue
 // A wake-up costs some 60 us on an idle machine: this long (about as much) a waiter looks for
 // itself, giving way to whoever else wants the CPU.
-constexpr uint64_t kNowBytes = 4096;  // cost less to move than to queue
 constexpr int kSpinRounds = 100, kSpinPauses = 8;
 
 // Set while this thread is in submit(): the caller may hold a lock that its callback takes.
