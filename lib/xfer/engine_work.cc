@@ -84,7 +84,7 @@ Result<std::vector<Engine::Impl::Work>> Engine::Impl::admit(std::span<const Requ
   }
   const uint64_t bytes_max = kSlicesMax * std::max<uint64_t>(options.slice, kSliceBytesMin);
   std::vector<Work> work;
-  for (Run& run : merge(requests, homes, bytes_max)) work.push_back({std::move(run), nullptr});
+  for (const Run& run : merge(requests, homes, bytes_max)) work.push_back({run, nullptr});
   Lock lock(mutex);
   for (Work& w : work) {
     MC_TRY(w.peer, peer_of(w.run.request.segment));
