@@ -8,6 +8,13 @@ namespace {
 constexpr size_t kKnown = 50, kLately = 1000;  // decode times: enough, and kept
 }
 
+void AdmissionOptions::describe(OptionList& v) {
+  v("admission", admission, "which requests are refused, and when", kAdmissions);
+  v("ttft-slo", ttft_slo, "promise for the time to first token; 0s: none");
+  v("tbt-slo", tbt_slo, "promise for the longest tenth of token gaps; 0s: none");
+  v("decode-time", decode_time, "how long a request decodes, until that was observed");
+}
+
 void DecodeForecast::dispatched(uint64_t job, uint64_t tokens, Time decodes_from) {
   coming_[job] = {tokens, decodes_from};
 }
@@ -77,6 +84,23 @@ Verdict admit(const Decision& d, uint64_t tokens, const AdmissionOptions& o,
   const auto load = o.admission == "early" ? forecast.now() : forecast.at(computed, now);
   return pool_tbt_ms(load, decode_nodes, tokens, cost) > to_ms(o.tbt_slo) ? Verdict::kTbt
                                                                           : Verdict::kAccept;
+}
+
+Refusal refusal(const Decision& d, Verdict verdict, uint64_t tokens, const AdmissionOptions& o,
+                const DecodeForecast& forecast, size_t decode_nodes, const Cost& cost, Time now) {
+  if (verdict == Verdict::kTtft)
+    return {strf("predicted TTFT %.1f ms is over the promise of %s", d.ttft_ms(),
+                 to_text(o.ttft_slo).c_str()),
+            from_seconds((d.ttft_ms() - to_ms(o.ttft_slo)) / 1e3)};
+  const Time computed = now + from_seconds(d.ttft_ms() / 1e3);
+  const auto tbt = [&](Duration later) {
+    return pool_tbt_ms(forecast.at(computed + later, now), decode_nodes, tokens, cost);
+  };
+  Duration later = std::chrono::seconds(1);
+  while (later < kForecast && tbt(later) > to_ms(o.tbt_slo)) later *= 2;
+  return {strf("predicted TBT %.1f ms is over the promise of %s", tbt(Duration{0}),
+               to_text(o.tbt_slo).c_str()),
+          std::min(later, kForecast)};
 }
 
 Verdict admit_decode(const DecodeView& node, uint64_t tokens, const AdmissionOptions& o,

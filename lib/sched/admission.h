@@ -34,6 +34,7 @@ struct AdmissionOptions {
   std::string admission = "none";
   Duration ttft_slo{0}, tbt_slo{0};                // 0: no promise
   Duration decode_time{std::chrono::seconds(12)};  // until any was observed
+  void describe(OptionList& v);
 };
 
 inline const std::vector<std::string> kAdmissions = {"none", "baseline", "early", "predict"};
@@ -73,6 +74,16 @@ double pool_tbt_ms(const DecodeForecast::Load& load, size_t nodes, uint64_t toke
 // At arrival: `decision` is what choose() found (without promises of its own).
 Verdict admit(const Decision& decision, uint64_t tokens, const AdmissionOptions& options,
               const DecodeForecast& forecast, size_t decode_nodes, const Cost& cost, Time now);
+// A refusal for the one who is refused: why, and when to come back. After what TTFT is over the
+// promise; or, for the time between tokens, when the forecast holds it, as far as kForecast.
+struct Refusal {
+  std::string why;
+  Duration retry_after;
+};
+inline constexpr Duration kForecast = std::chrono::seconds(30);
+Refusal refusal(const Decision& decision, Verdict verdict, uint64_t tokens,
+                const AdmissionOptions& options, const DecodeForecast& forecast,
+                size_t decode_nodes, const Cost& cost, Time now);
 // When the prompt is computed: `node` as it is now.
 Verdict admit_decode(const DecodeView& node, uint64_t tokens, const AdmissionOptions& options,
                      const Cost& cost);

@@ -8,6 +8,9 @@ namespace {
 constexpr double kWeight = 0.1;     // of the newest measurement
 constexpr double kFactorMax = 100;  // a measurement further off than this is a fault, not a trend
 constexpr uint64_t kBytesMin = 64 * 1024;  // below, latency hides the bandwidth
+constexpr double kCongestionWeight = 0.3;
+constexpr double kTransferMsMin = 1;  // below, scheduling of threads is most of it
+constexpr double kHalfLife = 10;      // seconds
 }  // namespace
 
 Cost::Cost(spec::ModelSpec spec)
@@ -37,6 +40,18 @@ void Cost::learn_transfer(uint64_t bytes, double measured_ms) {
   const double seen = static_cast<double>(bytes) / (measured_ms * 1e-3);
   const double model = spec_.cost.transfer_bytes_per_s;
   bandwidth_ += kWeight * (std::clamp(seen, model / kFactorMax, model * kFactorMax) - bandwidth_);
+}
+
+void Congestion::learn(double predicted_ms, double measured_ms, Time now) {
+  if (!(predicted_ms > 0) || !std::isfinite(measured_ms) || measured_ms < kTransferMsMin) return;
+  const double seen = std::clamp(measured_ms / predicted_ms, 1.0, kFactorMax) - 1;
+  const double old = factor(now) - 1;
+  excess_ = old + kCongestionWeight * (seen - old);
+  seen_ = now;
+}
+
+double Congestion::factor(Time now) const {
+  return 1 + excess_ * std::exp2(-to_seconds(now - seen_) / kHalfLife);
 }
 
 }  // namespace mc::sched

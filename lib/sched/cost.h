@@ -6,6 +6,7 @@
 #pragma once
 #include <cstdint>
 
+#include "base/time.h"
 #include "spec/model_spec.h"
 
 namespace mc::sched {
@@ -29,6 +30,18 @@ class Cost {
   spec::ModelSpec spec_;
   double factor_ = 1;
   double bandwidth_;
+};
+
+// How many times longer a node's transfers take than what is predicted for all: a node whose link
+// is congested is seen, and avoided. What was seen fades, so that it is tried again.
+class Congestion {
+ public:
+  void learn(double predicted_ms, double measured_ms, Time now);
+  double factor(Time now) const;  // 1 and more: that a node is faster than others proves nothing
+
+ private:
+  double excess_ = 0;  // over 1
+  Time seen_{};
 };
 
 }  // namespace mc::sched

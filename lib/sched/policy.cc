@@ -34,7 +34,7 @@ Candidate estimate(const PrefillView& node, uint64_t best_tokens, const Ask& ask
     }
   }
   c.prefill_ms = cost.prefill_ms(ask.tokens, c.reused_tokens);
-  c.transfer_ms = cost.transfer_ms(ask.tokens);
+  c.transfer_ms = node.congestion * cost.transfer_ms(ask.tokens);
   c.ttft_ms = std::max(c.queue_ms, c.fetch_ms) + c.prefill_ms + c.transfer_ms;
   return c;
 }
@@ -73,12 +73,22 @@ Chosen pick_prefill(const View& view, const std::vector<size_t>& usable,
     const size_t b = usable[(drawn & 0xffffffff) % usable.size()];
     return {nodes[b].queue_ms < nodes[a].queue_ms ? b : a, "shorter queue of two"};
   }
+  if (options.policy == "weighted")
+    return {smallest(usable,
+                     [&](size_t i) {
+                       const uint64_t missing = ask.tokens - candidates[i].local_tokens;
+                       return std::tuple(options.prefix_weight * static_cast<double>(missing) +
+                                             static_cast<double>(nodes[i].queued_tokens),
+                                         ties(i));
+                     }),
+            "least weighted cost"};
   const bool trivial =
       static_cast<double>(best_tokens) < kTrivial * static_cast<double>(ask.tokens);
   const double cold = cost.prefill_ms(ask.tokens, 0);
   const size_t at = smallest(usable, [&](size_t i) {
     const Candidate& c = candidates[i];
-    return std::tuple(trivial ? c.queue_ms + cold : c.ttft_ms, ties(i));
+    const double late = (nodes[i].congestion - 1) * cost.transfer_ms(ask.tokens);
+    return std::tuple(trivial ? c.queue_ms + cold + late : c.ttft_ms, ties(i));
   });
   const Candidate& c = candidates[at];
   if (best_tokens == 0) return {at, "nothing cached, shortest queue"};
@@ -102,31 +112,15 @@ std::optional<size_t> pick_decode(const View& view, const Ask& ask, const Cost& 
   return best;
 }
 
-void admit(Decision& d, const PolicyOptions& options) {
-  d.verdict = Verdict::kAccept;
-  if (options.ttft_slo.count() > 0 && d.ttft_ms() > to_ms(options.ttft_slo)) {
-    d.verdict = Verdict::kTtft;
-    d.reason = strf("predicted TTFT %.1f ms is over the promise of %s", d.ttft_ms(),
-                    to_text(options.ttft_slo).c_str());
-  } else if (options.tbt_slo.count() > 0 && d.tbt_ms > to_ms(options.tbt_slo)) {
-    d.verdict = Verdict::kTbt;
-    d.reason = strf("predicted TBT %.1f ms is over the promise of %s", d.tbt_ms,
-                    to_text(options.tbt_slo).c_str());
-  }
-}
-
 }  // namespace
 
 void PolicyOptions::describe(OptionList& v) {
-  v("policy", policy, "how prefill nodes are chosen",
-    {"kvcache", "local", "load", "count", "p2c", "random", "rr"});
+  v("policy", policy, "how prefill nodes are chosen", kPolicies);
   v("kvcache-balancing-threshold", balancing_threshold,
     "fetch a longer prefix from elsewhere when it is this many times as long as the local one");
-  v("ttft-slo", ttft_slo,
-    "refuse requests whose predicted time to first token is over this; 0s: none");
-  v("tbt-slo", tbt_slo,
-    "refuse requests whose predicted time between tokens is over this; 0s: none");
-  v("seed", seed, "of the random policy");
+  v("prefix-weight", prefix_weight,
+    "of weighted: a token that is not cached counts like this many that are queued");
+  v("seed", seed, "of random and p2c");
 }
 
 const char* name(Verdict verdict) {
@@ -166,7 +160,7 @@ Decision choose(const View& view, const Ask& ask, const PolicyOptions& options, 
   for (const size_t i : usable)
     if (i != at && (!second || d.candidates[i].ttft_ms < *second)) second = d.candidates[i].ttft_ms;
   d.margin_ms = second ? *second - d.ttft_ms() : 0;
-  admit(d, options);
+  d.verdict = Verdict::kAccept;
   return d;
 }
 

@@ -9,8 +9,10 @@
 // node better than another. Ties: fewest queued tokens, fewest requests so far, first name.
 // `local` is the same without fetching: every node reuses what it holds itself. `load` takes the
 // shortest queue without looking at caches, `count` the node with the fewest requests, `p2c` the
-// shorter queue of two drawn at random, `random` and `rr` any and the next. The decode node is
-// always the one with the least predicted time between tokens, among those with room.
+// shorter queue of two drawn at random, `random` and `rr` any and the next. `weighted` is what many
+// routers do, for comparison: it counts tokens, not time, and takes the least sum of those of the
+// prompt that the node does not hold, times `prefix_weight`, and those queued there. The decode
+// node is always the one with the least predicted time between tokens, among those with room.
 //
 // Thread: values. Pure. Source: Mooncake paper, Algorithm 1; design, serving-peers 1a.
 #pragma once
@@ -27,10 +29,12 @@ namespace mc::sched {
 struct PolicyOptions {
   std::string policy = "kvcache";
   double balancing_threshold = 2.0;
-  Duration ttft_slo{0}, tbt_slo{0};  // 0: no promise, nothing is refused
+  double prefix_weight = 1;  // of `weighted`
   uint64_t seed = 0;
   void describe(OptionList& v);
 };
+inline const std::vector<std::string> kPolicies = {"kvcache", "local",  "load", "count",
+                                                   "p2c",     "random", "rr",   "weighted"};
 
 struct PrefillView {
   std::string name;
@@ -40,6 +44,7 @@ struct PrefillView {
   uint64_t queued_tokens = 0;
   uint64_t requests = 0;  // there now
   uint64_t assigned = 0;  // so far
+  double congestion = 1;  // its transfers take so many times what others' do
 };
 
 struct DecodeView {

@@ -41,8 +41,10 @@ Json worker_json(const Worker& w, Duration silence, Time now) {
     j["events_seen"] = w.events_seen;
     j["queue_ms"] = w.ledger.wait_ms(now);
     j["queued_tokens"] = w.ledger.tokens();
+    j["congestion"] = w.congestion.factor(now);
   } else {
     j["context_tokens"] = w.context_tokens;
+    j["answering"] = w.answering;
     j["tbt_ms"] = w.load.tbt_ms;
   }
   return j;
@@ -55,6 +57,7 @@ void ConductorOptions::describe(OptionList& v) {
   choice.describe(v);
   v("block-size", block_size, "tokens in a block of KV");
   policy.describe(v);
+  admission.describe(v);
   v("retries", retries, "other workers to try when one fails before the first token");
   v("worker-ttl", worker_ttl, "a worker silent for this long is gone");
   v("snapshot-timeout", snapshot_timeout, "be ready after this, even if workers did not answer");
@@ -73,7 +76,12 @@ Result<> ConductorOptions::check() const {
   if (!(policy.balancing_threshold >= 1))
     return fail(Code::kInvalid, "--kvcache-balancing-threshold %g, want 1 or more",
                 policy.balancing_threshold);
-  for (const Duration d : {worker_ttl, step_timeout, prefill_timeout, token_timeout, queue_timeout})
+  if (!(policy.prefix_weight >= 0) || policy.prefix_weight > 1e6)
+    return fail(Code::kInvalid, "--prefix-weight %g, want 0 to 1000000", policy.prefix_weight);
+  if (admission.ttft_slo.count() < 0 || admission.tbt_slo.count() < 0)
+    return fail(Code::kInvalid, "a negative --ttft-slo or --tbt-slo: 0s makes no promise");
+  for (const Duration d : {worker_ttl, step_timeout, prefill_timeout, token_timeout, queue_timeout,
+                           admission.decode_time})
     if (d.count() <= 0) return fail(Code::kInvalid, "a timeout of %s", to_text(d).c_str());
   return {};
 }
@@ -98,6 +106,7 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
       tokenizer_(std::move(model.tokenizer)),
       chat_(model.chat),
       index_(options_.index_blocks),
+      forecast_(options_.admission.decode_time),
       rpc_(std::move(server)),
       workers_(loop, workers_options(options_, cost_.spec(), epoch), index_, metrics),
       numbers_(std::make_unique<Numbers>(metrics)) {
@@ -138,7 +147,8 @@ sched::View Conductor::view(const std::vector<uint64_t>& tags, uint64_t tokens, 
                            .queue_ms = w->ledger.wait_ms(now),
                            .queued_tokens = w->ledger.tokens(),
                            .requests = w->requests,
-                           .assigned = w->assigned});
+                           .assigned = w->assigned,
+                           .congestion = w->congestion.factor(now)});
     else
       v.decode.push_back({.name = node,
                           .usable = usable,
@@ -158,13 +168,32 @@ sched::View Conductor::view(const std::vector<uint64_t>& tags, uint64_t tokens, 
 }
 
 sched::Decision Conductor::decide(const Job& job) const {
-  sched::PolicyOptions policy = options_.policy;
-  if (policy.ttft_slo.count() > 0)  // what was spent waiting is part of what was promised
-    policy.ttft_slo = std::max(policy.ttft_slo - (loop_.now() - job.arrived), Duration(1));
-  return sched::choose(
-      view(job.tags, job.ask.prompt.size(), job.ask.max_tokens, &job),
-      {.tokens = job.ask.prompt.size(), .block_tokens = options_.block_size, .number = decided_},
-      policy, cost_);
+  const uint64_t n = job.ask.prompt.size();
+  sched::Decision d =
+      sched::choose(view(job.tags, n, job.ask.max_tokens, &job),
+                    {.tokens = n, .block_tokens = options_.block_size, .number = decided_},
+                    options_.policy, cost_);
+  d.verdict =
+      sched::admit(d, n, promises(job), forecast_, workers_.live(false), cost_, loop_.now());
+  return d;
+}
+
+// What was spent waiting is part of what was promised.
+sched::AdmissionOptions Conductor::promises(const Job& job) const {
+  sched::AdmissionOptions o = options_.admission;
+  if (o.ttft_slo.count() > 0)
+    o.ttft_slo = std::max(o.ttft_slo - (loop_.now() - job.arrived), Duration(1));
+  return o;
+}
+
+// The prompt is computed: is there still a place in its decode worker's batch?
+bool Conductor::decode_refuses(const Job& job) const {
+  const Worker* const d = workers_.find(job.decode.node, job.decode.epoch);
+  if (d == nullptr) return false;
+  const sched::DecodeView node{
+      .name = d->node, .requests = d->answering, .context_tokens = d->answering_tokens};
+  return sched::admit_decode(node, job.ask.prompt.size(), options_.admission, cost_) !=
+         sched::Verdict::kAccept;
 }
 
 sched::Decision Conductor::dry_run(const std::vector<int32_t>& prompt,
@@ -172,10 +201,13 @@ sched::Decision Conductor::dry_run(const std::vector<int32_t>& prompt,
   std::vector<uint64_t> tags;
   for (const BlockHash& h : chain_hashes(prompt, options_.block_size, salt))
     tags.push_back(h.tag());
-  return sched::choose(
+  sched::Decision d = sched::choose(
       view(tags, prompt.size(), 0, nullptr),
       {.tokens = prompt.size(), .block_tokens = options_.block_size, .number = decided_},
       options_.policy, cost_);
+  d.verdict = sched::admit(d, prompt.size(), options_.admission, forecast_, workers_.live(false),
+                           cost_, loop_.now());
+  return d;
 }
 
 std::string Conductor::not_ready() const {
@@ -200,10 +232,12 @@ Json Conductor::cluster() const {
           {"fingerprint", cost_.spec().fingerprint(options_.block_size)},
           {"block_size", options_.block_size},
           {"policy", options_.policy.policy},
+          {"admission", options_.admission.admission},
           {"ready", not_ready().empty()},
           {"reason", not_ready()},
           {"in_flight", jobs_.size()},
           {"waiting", waiting_.size()},
+          {"wasted_prefill_ms", numbers_->wasted.value()},
           {"kv_errors", numbers_->kv_errors.value()},
           {"index_blocks", index_.blocks()},
           {"prefill_factor", cost_.prefill_factor()},

@@ -5,7 +5,8 @@
 // Every step has a deadline. What fails before a token was delivered is tried again on other
 // workers, `retries` times; a request for which there is no room waits, `queue_timeout` at most,
 // and one that no worker could ever hold is refused with 400; after the first token a failure ends
-// the request with its reason. However a request ends, both workers are told.
+// the request with its reason. However a request ends, both workers are told. What is predicted to
+// break a promise is refused (sched/admission.h) with 429 and when to come back.
 //
 // Thread: the loop's. Source: Mooncake paper sections 3, 4 and 5.3 (Figure 9).
 #pragma once
@@ -23,6 +24,7 @@
 #include "base/options.h"
 #include "io/loop.h"
 #include "rpc/server.h"
+#include "sched/admission.h"
 #include "sched/cost.h"
 #include "sched/policy.h"
 #include "sched/prefix_index.h"
@@ -37,6 +39,7 @@ struct ConductorOptions {
   EngineChoice choice;        // what the workers compute, and with what
   uint64_t block_size = 256;  // tokens
   sched::PolicyOptions policy;
+  sched::AdmissionOptions admission{.admission = "predict"};
   uint32_t retries = 1;
   Duration worker_ttl = std::chrono::seconds(3);
   Duration snapshot_timeout = std::chrono::seconds(10);
@@ -149,6 +152,7 @@ class Conductor {
     uint64_t tx = 0;
     bool reserved = false, allocated = false;  // asked for: an Abort is due
     bool charged = false, prefilled = false, committed = false;
+    bool answering = false;  // counted among what its decode worker decodes
     Time first_token{};
   };
   struct Numbers;  // its metrics
@@ -159,18 +163,23 @@ class Conductor {
   sched::View view(const std::vector<uint64_t>& tags, uint64_t tokens, uint32_t max_tokens,
                    const Job* job) const;
   sched::Decision decide(const Job& job) const;
+  sched::AdmissionOptions promises(const Job& job) const;
+  bool decode_refuses(const Job& job) const;
 
   // conductor_flow.cc: the life of a job, in order
   void start(Job& job);
   void refuse(Job& job);
+  void refuse_computed(Job& job);
   Failed too_large(const Job& job) const;
   void wait_for_room(Job& job);
   void reserve(Job& job);
   void allocate(Job& job, const Reservation& reservation);
   void prefill(Job& job, const TxAllocated& allocated);
   void prefilled(Job& job, const PrefillDone& done);
+  void learn(const Job& job, const PrefillDone& done);
   void tokens(const TokenBatch& batch);
   void update(Job& job, const TokenUpdate& update);
+  bool first_token(Job& job);
   void commit(Job& job);
   void finished(Job& job);
   // ... and its ends
@@ -201,6 +210,7 @@ class Conductor {
   const model::Tokenizer tokenizer_;
   const model::ChatTemplate chat_;
   sched::PrefixIndex index_;
+  sched::DecodeForecast forecast_;
   std::unique_ptr<rpc::Server> rpc_;
   Workers workers_;
   std::unique_ptr<Numbers> numbers_;

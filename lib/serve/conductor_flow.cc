@@ -1,5 +1,6 @@
 // The life of a request, in order; messages.h has the picture.
 #include <algorithm>
+#include <cmath>
 
 #include "base/log.h"
 #include "base/units.h"
@@ -15,8 +16,9 @@ constexpr Duration kGuessSlack = std::chrono::seconds(2);
 constexpr Duration kCommitted = std::chrono::seconds(10);  // its events are on their way
 constexpr uint32_t kRetryAfterMax = 30;
 
-uint32_t retry_after(double excess_ms) {
-  return static_cast<uint32_t>(std::clamp(excess_ms / 1e3 + 1, 1.0, double{kRetryAfterMax}));
+uint32_t retry_after(Duration excess) {
+  return static_cast<uint32_t>(
+      std::clamp(std::ceil(to_seconds(excess)), 1.0, double{kRetryAfterMax}));
 }
 
 bool no_room(const Error& e) { return e.code == Code::kNoSpace || e.code == Code::kBusy; }
@@ -102,6 +104,7 @@ void Conductor::start(Job& job) {
   ++q.requests;
   q.context_tokens += n;
   q.reserved_blocks += blocks_needed(false, n, job.ask.max_tokens);
+  forecast_.dispatched(job.id, n, loop_.now() + from_seconds(d.ttft_ms() / 1e3));
   job.charged = true;
   job.guess =
       index_.guess(p.slot, job.tags, loop_.now() + from_seconds(d.ttft_ms() / 1e3) + kGuessSlack);
@@ -114,10 +117,11 @@ void Conductor::refuse(Job& job) {
   f.code = sched::name(d.verdict);
   f.what = d.reason;
   if (d.verdict == sched::Verdict::kTtft || d.verdict == sched::Verdict::kTbt) {
-    const bool ttft = d.verdict == sched::Verdict::kTtft;
-    const Duration promise = ttft ? options_.policy.ttft_slo : options_.policy.tbt_slo;
+    const sched::Refusal r = sched::refusal(d, d.verdict, job.ask.prompt.size(), promises(job),
+                                            forecast_, workers_.live(false), cost_, loop_.now());
     f.status = 429;
-    f.retry_after_s = retry_after((ttft ? d.ttft_ms() : d.tbt_ms) - to_ms(promise));
+    f.what = r.why;
+    f.retry_after_s = retry_after(r.retry_after);
     job.progress.predicted_ttft_ms = d.ttft_ms();
     return end(job, f);
   }
@@ -127,6 +131,19 @@ void Conductor::refuse(Job& job) {
   f.code = "no_capacity";
   f.retry_after_s = 1;
   end(job, f);
+}
+
+// The decode worker has no place in its batch for what was computed for it: that was wasted.
+void Conductor::refuse_computed(Job& job) {
+  const sched::Refusal r =
+      sched::refusal(job.decision, sched::Verdict::kTbt, job.ask.prompt.size(), options_.admission,
+                     forecast_, workers_.live(false), cost_, loop_.now());
+  if (!job.prefilled)  // its token overtook the prefill worker's answer
+    numbers_->wasted.add(static_cast<uint64_t>(std::llround(job.decision.chosen.prefill_ms)));
+  end(job, Failed{429, sched::name(sched::Verdict::kTbt),
+                  strf("decode worker %s is over the promise of %s between tokens",
+                       job.decode.node.c_str(), to_text(options_.admission.tbt_slo).c_str()),
+                  retry_after(r.retry_after)});
 }
 
 // There are workers, none of them is full, and none will do: their pools are too small.
@@ -150,7 +167,7 @@ Failed Conductor::too_large(const Job& job) const {
 
 void Conductor::wait_for_room(Job& job) {
   if (waiting_.size() >= options_.queue_max && !waiting_.contains(job.id))
-    return end(job, Failed{503, "no_capacity",
+    return end(job, Failed{429, "queue_full",
                            strf("%zu requests wait for room already", waiting_.size()), 1});
   job.state = State::kWaiting;
   job.deadline = job.arrived + options_.queue_timeout;
@@ -238,14 +255,46 @@ void Conductor::prefilled(Job& job, const PrefillDone& done) {
   numbers_->input_tokens.add(n);
   numbers_->hit_tokens.add(*p.cached_tokens);
   numbers_->reachable_tokens.add(job.decision.best_tokens);
-  cost_.learn_prefill(n, *p.cached_tokens, done.prefill_ms + done.load_ms);
-  cost_.learn_transfer(done.kv_bytes, done.transfer_ms);
+  learn(job, done);
   if (Worker* w = workers_.find(job.prefill.node, job.prefill.epoch)) {
     w->ledger.finish(job.id, loop_.now());
     --w->requests;
   }
   if (job.state == State::kEnding) return finished(job);
-  if (job.state == State::kPrefilling) job.deadline = loop_.now() + options_.token_timeout;
+  if (job.state != State::kPrefilling) return;
+  if (decode_refuses(job)) return refuse_computed(job);
+  job.deadline = loop_.now() + options_.token_timeout;
+}
+
+// What was predicted beside what was measured: for the next predictions, and for people.
+void Conductor::learn(const Job& job, const PrefillDone& done) {
+  const sched::Candidate& c = job.decision.chosen;
+  if (Worker* w = workers_.find(job.prefill.node, job.prefill.epoch))
+    w->congestion.learn(cost_.transfer_ms(job.ask.prompt.size()), done.transfer_ms, loop_.now());
+  cost_.learn_prefill(job.ask.prompt.size(), *job.progress.cached_tokens,
+                      done.prefill_ms + done.load_ms);
+  cost_.learn_transfer(done.kv_bytes, done.transfer_ms);
+  numbers_->queue_error.observe((c.queue_ms - done.queue_ms) / 1e3);
+  numbers_->prefill_error.observe((c.prefill_ms - done.prefill_ms) / 1e3);
+  numbers_->transfer_error.observe((c.transfer_ms - done.transfer_ms) / 1e3);
+}
+
+// False: its decode worker has no place for it any more.
+bool Conductor::first_token(Job& job) {
+  if (!job.prefilled && decode_refuses(job)) return false;
+  Progress& p = job.progress;
+  job.state = State::kAnswering;
+  job.first_token = loop_.now();
+  p.ttft_ms = to_ms(loop_.now() - job.arrived);
+  numbers_->ttft.observe(p.ttft_ms / 1e3);
+  numbers_->error.observe((p.predicted_ttft_ms - p.ttft_ms) / 1e3);
+  forecast_.decoding(job.id, loop_.now());
+  if (Worker* d = workers_.find(job.decode.node, job.decode.epoch)) {
+    ++d->answering;
+    d->answering_tokens += job.ask.prompt.size();
+  }
+  job.answering = true;
+  return true;
 }
 
 void Conductor::tokens(const TokenBatch& batch) {
@@ -276,11 +325,7 @@ void Conductor::update(Job& job, const TokenUpdate& u) {
     return fail_attempt(job, {job.prefill.node, job.decode.node}, f);
   }
   if (!u.tokens.empty() && job.state == State::kPrefilling) {
-    job.state = State::kAnswering;
-    job.first_token = loop_.now();
-    p.ttft_ms = to_ms(loop_.now() - job.arrived);
-    numbers_->ttft.observe(p.ttft_ms / 1e3);
-    numbers_->error.observe((p.predicted_ttft_ms - p.ttft_ms) / 1e3);
+    if (!first_token(job)) return refuse_computed(job);
   }
   if (!job.committed && (!u.tokens.empty() || !u.finish.empty())) commit(job);
   job.deadline = loop_.now() + options_.token_timeout;
@@ -293,6 +338,10 @@ void Conductor::update(Job& job, const TokenUpdate& u) {
     p.finish = u.finish;
     p.load_ms += u.load_ms;
     p.decode_ms = u.decode_ms;
+    if (p.output_tokens > 1) {
+      const double gap = to_seconds(loop_.now() - job.first_token) / (p.output_tokens - 1);
+      numbers_->tbt_error.observe(job.decision.tbt_ms / 1e3 - gap);
+    }
     job.state = State::kEnding;
     job.deadline = loop_.now() + kEndingWait;
   }
@@ -385,13 +434,21 @@ void Conductor::release(Job& job, const std::string& reason) {
     if (Worker* d = workers_.find(job.decode.node, job.decode.epoch)) {
       --d->requests;
       d->context_tokens -= job.ask.prompt.size() + job.progress.output_tokens;
+      if (job.answering) {
+        --d->answering;
+        d->answering_tokens -= job.ask.prompt.size();
+      }
     }
+    forecast_.ended(job.id, loop_.now());
+    if (job.prefilled && job.progress.output_tokens == 0 && !answered)
+      numbers_->wasted.add(static_cast<uint64_t>(std::llround(job.progress.prefill_ms)));
     if (!job.committed) index_.withdraw(job.guess);
   }
   if (job.reserved && !answered) abort_at(job.decode, job.wire, reason);
   if (job.allocated && !job.committed) abort_at(job.prefill, job.wire, reason);
   by_wire_.erase(job.wire);
   job.charged = job.reserved = job.allocated = job.prefilled = job.committed = false;
+  job.answering = false;
   ++job.attempt;  // answers still on their way are nobody's
 }
 

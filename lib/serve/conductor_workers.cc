@@ -38,6 +38,11 @@ Worker* Workers::find(const NodeId& node, uint64_t epoch) {
   return worker != nullptr && worker->epoch == epoch ? worker : nullptr;
 }
 
+const Worker* Workers::find(const NodeId& node, uint64_t epoch) const {
+  const auto it = workers_.find(node);
+  return it != workers_.end() && it->second->epoch == epoch ? it->second.get() : nullptr;
+}
+
 size_t Workers::live(bool prefill) const {
   return static_cast<size_t>(
       std::count_if(workers_.begin(), workers_.end(), [&](const auto& entry) {

@@ -17,6 +17,7 @@
 #include "base/metrics.h"
 #include "rpc/client.h"
 #include "rpc/membership.h"
+#include "sched/cost.h"
 #include "sched/ledger.h"
 #include "sched/prefix_index.h"
 #include "serve/messages.h"
@@ -39,11 +40,14 @@ struct Worker {
   uint64_t events_seen = 0;  // applied up to here
 
   // What this conductor gave it to do.
-  sched::Ledger ledger;          // prefill
-  uint64_t assigned = 0;         // requests so far
-  uint64_t requests = 0;         // now
-  uint64_t context_tokens = 0;   // decode: of its requests
-  uint64_t reserved_blocks = 0;  // decode: since its last heartbeat
+  sched::Ledger ledger;           // prefill
+  sched::Congestion congestion;   // prefill: of its link
+  uint64_t assigned = 0;          // requests so far
+  uint64_t requests = 0;          // now
+  uint64_t context_tokens = 0;    // decode: of its requests
+  uint64_t answering = 0;         // decode: of these, those whose tokens come, and
+  uint64_t answering_tokens = 0;  // their prompts'
+  uint64_t reserved_blocks = 0;   // decode: since its last heartbeat
 };
 
 struct WorkersOptions {
@@ -65,6 +69,7 @@ class Workers {
 
   Worker* find(const NodeId& node, uint64_t epoch);
   Worker* find(const NodeId& node);
+  const Worker* find(const NodeId& node, uint64_t epoch) const;
   const std::map<NodeId, std::unique_ptr<Worker>>& all() const { return workers_; }
   Duration silence(const NodeId& node, Time now) const { return members_.silence(node, now); }
   size_t slots() const { return slots_used_; }  // of the index: one more than the largest

@@ -181,7 +181,7 @@ void Cluster::place(uint32_t id) {
   }
   for (const uint32_t i : decodes) view.decode.push_back(decode_view(i, job.tokens, job.answer));
   const sched::Ask ask{.tokens = job.tokens, .block_tokens = block(), .number = decided_};
-  const sched::Decision d = sched::choose(view, ask, policy(), cost_);
+  const sched::Decision d = sched::choose(view, ask, o_.policy, cost_);
   const Verdict verdict =
       sched::admit(d, job.tokens, o_.admission, forecast_, decode_nodes_, cost_, now_);
   if (verdict != Verdict::kAccept) return reject(id, verdict);
@@ -260,14 +260,10 @@ void SimOptions::describe(OptionList& v) {
   v("decode-tokens", decode_tokens, "tokens of KV that a decode node has room for");
   v("nic-gbps", nic_gbps, "of each node's NIC, each way; 0: what the model says");
   v("overhead", overhead, "of a decision and its messages, part of every TTFT");
-  v("policy", policy.policy, "how prefill nodes are chosen",
-    {"kvcache", "local", "load", "count", "p2c", "random", "rr"});
+  v("policy", policy.policy, "how prefill nodes are chosen", sched::kPolicies);
   v("kvcache-balancing-threshold", policy.balancing_threshold,
     "fetch a longer prefix from elsewhere when it is this many times as long as the local one");
-  v("admission", admission.admission, "which requests are refused, and when", sched::kAdmissions);
-  v("ttft-slo", admission.ttft_slo, "promise for the time to first token; 0s: none");
-  v("tbt-slo", admission.tbt_slo, "promise for the longest tenth of token gaps; 0s: none");
-  v("decode-time", admission.decode_time, "how long a request decodes, until that was observed");
+  admission.describe(v);
   v("prefill-order", prefill_order, "of a prefill node's queue", sched::kPrefillOrders);
   v("ageing", ageing, "of srpf: a second of waiting counts like this many seconds less to compute");
   v("cpp-group", cpp_group, "prefill nodes that compute a prompt together, as a pipeline");

@@ -65,7 +65,7 @@ struct SimOptions {
   double join_share = 0.7;
   uint64_t chunk_tokens = 1536;
   double chunk_penalty = 1.22;
-  sched::PolicyOptions policy;  // promises here are not used: admission has them
+  sched::PolicyOptions policy;
   sched::AdmissionOptions admission;
   std::string prefill_order = "fcfs";
   double ageing = 0.1;

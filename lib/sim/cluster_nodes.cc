@@ -301,7 +301,7 @@ void Cluster::place_coupled(uint32_t id) {
                             .assigned = nodes_[i].assigned});
   view.decode.push_back({.name = "all"});
   const sched::Ask ask{.tokens = job.tokens, .block_tokens = block(), .number = decided_};
-  sched::PolicyOptions options = policy();
+  sched::PolicyOptions options = o_.policy;
   if (options.policy == "kvcache") options.policy = "local";  // nodes do not fetch
   const sched::Decision d = sched::choose(view, ask, options, cost_);
   if (d.verdict != Verdict::kAccept) return reject(id, d.verdict);

@@ -152,11 +152,6 @@ class Cluster {
   std::vector<uint32_t> decoders() const;
   sched::DecodeView decode_view(uint32_t i, uint64_t tokens, uint64_t answer) const;
   void place(uint32_t id);
-  sched::PolicyOptions policy() const {
-    sched::PolicyOptions p = o_.policy;
-    p.ttft_slo = p.tbt_slo = Duration{0};
-    return p;
-  }
 
   void charge(uint32_t id, const sched::Decision& d);
   void fetch(uint32_t id, const std::vector<uint32_t>& match, const sched::Decision& d);

@@ -71,6 +71,26 @@ TEST_CASE("early looks at what decodes now; predict at what will decode then") {
   CHECK(f.survives(2) < 0.02);
 }
 
+TEST_CASE("a refusal says why and when to come back") {
+  AdmissionOptions o;
+  o.ttft_slo = 5s;
+  o.tbt_slo = 45ms;
+  DecodeForecast f(1s);
+  const auto late = refusal(accepted(7500), Verdict::kTtft, 100, o, f, 1, cost(), at(0));
+  CHECK(late.retry_after == 2500ms);
+  CHECK(late.why.find("7500.0 ms is over the promise of 5s") != std::string::npos);
+  for (uint64_t job = 0; job < 10; ++job) f.dispatched(job, 100, at(0));
+  for (uint64_t job = 0; job < 10; ++job) f.decoding(job, at(0));
+  // Ten decode, for a second on average: three or less of them will two seconds on.
+  const auto busy = refusal(accepted(0), Verdict::kTbt, 100, o, f, 1, cost(), at(0));
+  CHECK(busy.retry_after == 2s);
+  CHECK(busy.why.find("promise of 45ms") != std::string::npos);
+  DecodeForecast ever(1000s);
+  for (uint64_t job = 0; job < 10; ++job) ever.dispatched(job, 100, at(0));
+  CHECK(refusal(accepted(0), Verdict::kTbt, 100, o, ever, 1, cost(), at(0)).retry_after ==
+        kForecast);
+}
+
 TEST_CASE("the decode node is asked again when the prompt is computed") {
   AdmissionOptions o;
   o.admission = "baseline";

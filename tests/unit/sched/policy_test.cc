@@ -142,17 +142,39 @@ TEST_CASE("decode goes where the time between tokens stays least, and where ther
   CHECK(view.decode[d.decode].name == "y");
 }
 
-TEST_CASE("what cannot be kept is not promised") {
-  const View view{{node("p", 0, 100)}, {decode("d", 20)}};
+TEST_CASE("weighted trades cached tokens for queued ones, at the weight it was given") {
+  View view{{node("a", 40), node("b", 0)}, {decode("d")}};  // a holds 10240 tokens of the prompt
+  view.prefill[0].queued_tokens = 12'000;
   PolicyOptions o;
-  CHECK(chosen(view, o) == "p");
-  o.ttft_slo = 50ms;
-  CHECK(chosen(view, o) == "ttft_slo");
-  o.ttft_slo = 10s;
-  o.tbt_slo = 1ms;
-  CHECK(chosen(view, o) == "tbt_slo");
-  o.tbt_slo = 1s;
-  CHECK(chosen(view, o) == "p");
+  o.policy = "weighted";
+  CHECK(chosen(view, o) == "b");
+  o.prefix_weight = 2;
+  CHECK(chosen(view, o) == "a");
+  o.prefix_weight = 0;
+  CHECK(chosen(view, o) == "b");
+}
+
+TEST_CASE("a node whose link is congested is avoided, and tried again later") {
+  Congestion c;
+  Time now{};
+  CHECK(c.factor(now) == 1);
+  for (int i = 0; i < 20; ++i) c.learn(10, 50, now);
+  CHECK(c.factor(now) == doctest::Approx(5).epsilon(0.01));
+  c.learn(10, 1e300, now);
+  c.learn(0, 50, now);
+  CHECK(c.factor(now) < 40);
+  Congestion fast;
+  fast.learn(50, 10, now);
+  CHECK(fast.factor(now) == 1);
+  View view{{node("a"), node("b")}, {decode("d")}};
+  CHECK(chosen(view, PolicyOptions{}) == "a");
+  view.prefill[0].congestion = c.factor(now);
+  CHECK(chosen(view, PolicyOptions{}) == "b");
+  CHECK(c.factor(now + 100s) == doctest::Approx(1).epsilon(0.05));
+}
+
+TEST_CASE("without nodes of a kind nothing is chosen") {
+  const PolicyOptions o;
   CHECK(chosen({{}, {decode("d")}}, o) == "no_prefill");
   CHECK(chosen({{node("p")}, {}}, o) == "no_decode");
 }

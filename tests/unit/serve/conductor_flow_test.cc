@@ -184,7 +184,7 @@ TEST_CASE("tokens that nobody waits for are aborted at their worker") {
 
 TEST_CASE("a request that cannot meet its promise is refused with 429 and when to come back") {
   ConductorOptions options = quick();
-  options.policy.ttft_slo = 1ns;
+  options.admission.ttft_slo = 1ns;
   Cluster c(1, 1, options);
   Heard heard;
   c.submit(heard);

@@ -121,7 +121,7 @@ TEST_CASE("a failure in mid-stream is an error event, and no [DONE]") {
 
 TEST_CASE("a refusal is 429 with what a client needs to come back") {
   ConductorOptions options = quick();
-  options.policy.ttft_slo = 1ns;
+  options.admission.ttft_slo = 1ns;
   Site s(options);
   const auto r = s.ask("/v1/completions", kStream);
   CHECK(r.status == 429);

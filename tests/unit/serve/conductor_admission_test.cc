@@ -1,0 +1,128 @@
+#include <doctest/doctest.h>
+
+#include "base/json.h"
+#include "conductor_fakes.h"
+
+using namespace mc;
+using namespace mc::serve;
+using namespace mc::serve::test;
+
+namespace conductor_admission_test {
+namespace {
+
+ConductorOptions promising(const char* admission, Duration tbt) {
+  ConductorOptions options = quick();
+  options.token_timeout = 5s;
+  options.admission.admission = admission;
+  options.admission.tbt_slo = tbt;
+  return options;
+}
+
+// Between the steps of one and of two requests: with one that decodes there is no place for more.
+Duration room_for_one() {
+  const sched::Cost cost(spec::tiny());
+  return from_seconds((cost.step_ms(1, 40) + cost.step_ms(2, 80)) / 2e3);
+}
+
+uint64_t wasted(const Cluster& c) { return c.conductor->cluster()["wasted_prefill_ms"]; }
+
+// One request that decodes, and goes on to.
+struct Busy : Cluster {
+  explicit Busy(const char* admission) : Cluster(1, 1, promising(admission, room_for_one())) {
+    p[0]->done.prefill_ms = 30;
+    p[0]->then = [this](const std::string& r) { d[0]->send(r, {65}, ""); };
+    submit(first);
+    REQUIRE(until(loop, [&] { return first.tokens.size() == 1; }));
+    p[0]->then = nullptr;
+  }
+  Heard first;
+};
+
+}  // namespace
+
+TEST_CASE("baseline computes a prompt before it finds no place to decode, and counts the waste") {
+  Busy c("baseline");
+  Heard second;
+  c.submit(second, 40, 1000);
+  REQUIRE(c.finish(second));
+  REQUIRE(second.failed);
+  CHECK(second.failed->status == 429);
+  CHECK(second.failed->code == "tbt_slo");
+  CHECK(second.failed->what.find("d0") != std::string::npos);
+  CHECK(second.failed->retry_after_s >= 1);
+  CHECK(c.p[0]->prefills.size() == 2);
+  CHECK(wasted(c) == 30);
+  REQUIRE(until(c.loop, [&] { return c.d[0]->aborted.size() == 1; }));
+  CHECK(c.metrics.text().find(R"(mc_conductor_requests_total{code="429",reason="tbt_slo"} 1)") !=
+        std::string::npos);
+}
+
+TEST_CASE("early and predict refuse it on arrival, and waste nothing") {
+  for (const char* admission : {"early", "predict"}) {
+    CAPTURE(admission);
+    Busy c(admission);
+    Heard second;
+    c.submit(second, 40, 1000);
+    REQUIRE(second.done);
+    REQUIRE(second.failed);
+    CHECK(second.failed->code == "tbt_slo");
+    CHECK(second.failed->what.find("predicted TBT") != std::string::npos);
+    CHECK(c.p[0]->prefills.size() == 1);
+    CHECK(wasted(c) == 0);
+  }
+}
+
+TEST_CASE("none takes it") {
+  Busy c("none");
+  c.p[0]->then = [&](const std::string& r) { c.answer(r); };
+  Heard second;
+  c.submit(second, 40, 1000);
+  REQUIRE(c.finish(second));
+  CHECK(!second.failed);
+}
+
+TEST_CASE("a place is free again when its request ended") {
+  Busy c("early");
+  c.d[0]->send(c.d[0]->reserved[0].request, {66}, "length");
+  REQUIRE(c.finish(c.first));
+  c.p[0]->then = [&](const std::string& r) { c.answer(r); };
+  Heard second;
+  c.submit(second, 40, 1000);
+  REQUIRE(c.finish(second));
+  CHECK(!second.failed);
+}
+
+TEST_CASE("more requests than may wait for room are refused with 429") {
+  ConductorOptions options = quick();
+  options.queue_max = 1;
+  Cluster c(1, 1, options);
+  c.d[0]->full = true;
+  Heard waits, refused;
+  c.submit(waits);
+  REQUIRE(until(c.loop, [&] { return c.conductor->cluster()["waiting"] == 1; }));
+  c.submit(refused);
+  REQUIRE(refused.failed);
+  CHECK(refused.failed->status == 429);
+  CHECK(refused.failed->code == "queue_full");
+  REQUIRE(c.finish(waits));
+  CHECK(waits.failed->status == 503);
+  CHECK(waits.failed->code == "no_capacity");
+}
+
+TEST_CASE("what was predicted is compared with what came") {
+  Cluster c;
+  c.p[0]->done.queue_ms = 2500;
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(c.finish(heard));
+  const std::string text = c.metrics.text();
+  // Nothing queued was predicted: 2.5 s too little.
+  CHECK(text.find(R"(mc_conductor_part_error_seconds_bucket{part="queue",le="-1"} 1)") !=
+        std::string::npos);
+  CHECK(text.find(R"(mc_conductor_part_error_seconds_bucket{part="queue",le="-10"} 0)") !=
+        std::string::npos);
+  CHECK(text.find("mc_conductor_ttft_error_seconds_count 1") != std::string::npos);
+  CHECK(text.find("mc_conductor_tbt_error_seconds_count 1") != std::string::npos);
+}
+
+}  // namespace conductor_admission_test
