@@ -11,6 +11,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "cmd/common_options.h"
+#include "device/cuda.h"
 #include "io/file.h"
 
 extern char** environ;
@@ -177,7 +178,7 @@ int Program::main(int argc, char** argv) {
     std::fputs(p.app.help().c_str(), stdout);
     return 0;
   } catch (const CLI::CallForVersion&) {
-    std::printf("%s %s\n", name_.c_str(), MC_VERSION);
+    std::printf("%s %s\n%s\n", name_.c_str(), MC_VERSION, device::cuda_summary().c_str());
     return 0;
   } catch (const CLI::Error& e) {
     std::fputs(printable(name_, explain(p, e) + " (see --help)").c_str(), stderr);

@@ -9,13 +9,14 @@ import sys
 
 LAYERS = {  # folder: the folders it may include, besides itself
     'base': '', 'io': 'base', 'wire': 'base', 'spec': 'base', 'model': 'base spec', 'trace': 'base',
-    'topo': 'base io', 'http': 'base io', 'load': 'base io http trace', 'rpc': 'base io wire',
-    'xfer': 'base io wire topo rpc', 'store': 'base io wire rpc http xfer',
+    'topo': 'base io', 'device': 'base io', 'http': 'base io', 'load': 'base io http trace',
+    'rpc': 'base io wire',
+    'xfer': 'base io wire topo rpc device', 'store': 'base io wire rpc http xfer',
     'sched': 'base spec wire trace',
     'serve': 'base spec io wire rpc http xfer store model sched',
     'sim': 'base spec wire trace topo xfer store sched serve',
-    'capi': 'base io wire spec model trace load topo http rpc xfer store sched serve sim',
-    'cmd': 'base io wire spec model trace load topo http rpc xfer store sched serve sim',
+    'capi': 'base io wire spec model trace load topo device http rpc xfer store sched serve sim',
+    'cmd': 'base io wire spec model trace load topo device http rpc xfer store sched serve sim',
 }
 TRANSPORTS = 'shm tcp rdma file cuda fault'.split()  # folders of lib/xfer: none includes another
 BANNED = {  # pattern: (why, files that may)
@@ -40,7 +41,7 @@ HEAVY = {  # header: files that may include it
     r'<hwloc': r'^topo/.*\.cc$',
     r'<liburing': r'^io/uring',
     r'<infiniband/': r'^xfer/rdma/',
-    r'<cuda': r'^(xfer/cuda|model)/',
+    r'<(cuda|mma)': r'^device/kernels/',
 }
 # A file that says "Pure:" in its opening comment decides and never waits; sim and live share it.
 IMPURE = re.compile(r'#include ("(io|rpc(?!/membership)|http)/|'

@@ -1,5 +1,7 @@
 #include "base/json.h"
+#include "base/units.h"
 #include "cmd/mc-topo/verbs.h"
+#include "device/cuda.h"
 #include "topo/json.h"
 #include "topo/picture.h"
 #include "topo/render.h"
@@ -17,6 +19,29 @@ struct ShowOptions {
   }
 };
 
+// What programs of this machine can use of the GPUs, beside what the PCI tree tells of them.
+Json cuda_json(const device::Found& found) {
+  Json devices = Json::array();
+  for (const device::Info& d : found.devices)
+    devices.push_back({{"location", d.location()},
+                       {"name", d.name},
+                       {"pci", d.pci},
+                       {"memory_bytes", d.bytes},
+                       {"capability", d.capability}});
+  return {{"driver", found.driver},
+          {"kernels", device::kernels_summary()},
+          {"devices", std::move(devices)},
+          {"why_none", found.why.what}};
+}
+
+std::string cuda_text(const device::Found& found) {
+  std::string out = device::cuda_summary() + "\n";
+  for (const device::Info& d : found.devices)
+    out += strf("  %s  %s  %s  %s  sm_%u\n", d.location().c_str(), d.pci.c_str(), d.name.c_str(),
+                human_bytes(d.bytes).c_str(), d.capability);
+  return out;
+}
+
 Result<int> show(const ShowOptions& o, const Context& context) {
   if (o.svg + o.dot + context.json > 1) {
     return fail(Code::kInvalid, "--svg, --dot and --output json are three forms: give one of them");
@@ -27,7 +52,10 @@ Result<int> show(const ShowOptions& o, const Context& context) {
   } else if (o.dot) {
     put(machine_dot(machine));
   } else {
-    put(context.json ? dump_json(machine_json(machine)) + "\n" : machine_text(machine));
+    Json json = context.json ? machine_json(machine) : Json();
+    if (context.json && o.source.is_live()) json["cuda"] = cuda_json(device::find_cuda());
+    put(context.json ? dump_json(json) + "\n" : machine_text(machine));
+    if (!context.json && o.source.is_live()) put(cuda_text(device::find_cuda()));
   }
   return 0;
 }

@@ -5,11 +5,13 @@ topo=$MC_BIN/mc-topo
 
 expect 0 "$topo" show
 grep -q '^node [0-9]' "$T/out" || die "show lists no NUMA node"
+grep -q '^CUDA: .*kernels' "$T/out" || die "show does not say what there is of CUDA"
 expect 0 "$topo" show --output json
 python3 - "$T/out" <<'PY' || die "show --output json is not what it should be"
 import json, sys
 machine = json.load(open(sys.argv[1]))
 assert machine['source'] == 'live' and machine['numa_nodes'][0]['cpus'], machine
+assert machine['cuda']['devices'] or machine['cuda']['why_none'], machine['cuda']
 PY
 expect 0 "$topo" tiers
 expect 0 "$topo" tiers --output json

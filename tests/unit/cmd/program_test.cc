@@ -8,6 +8,7 @@
 #include "base/json.h"
 #include "cmd/command.h"
 #include "cmd/daemon.h"
+#include "device/cuda.h"
 #include "io/file.h"
 #include "rpc/socket.h"
 
@@ -240,7 +241,9 @@ TEST_SUITE("cmd/program") {
       CAPTURE(word);
       CHECK(help.out.find(word) != std::string::npos);
     }
-    CHECK(run(t, {"--version"}).out == "mc-sample " MC_VERSION "\n");
+    const std::string version = run(t, {"--version"}).out;
+    CHECK(version == "mc-sample " MC_VERSION "\n" + device::cuda_summary() + "\n");
+    CHECK(version.find("\nCUDA: ") != std::string::npos);
     const Ended man = run(t, {"--help-man"});
     CHECK(man.status == 0);
     for (const char* word : {".TH MC\\-SAMPLE 1", "\\-\\-lease\\-ttl", "the key is odd",

@@ -1,0 +1,38 @@
+// The NVIDIA GPUs of this machine, through the CUDA driver, which is loaded when it is first asked
+// for. Without a driver, or without a device, everything else goes on and says why.
+//
+// Thread: any.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "device/device.h"
+
+namespace mc::device {
+
+namespace driver {
+struct Driver;
+}
+
+struct Found {
+  std::string driver;         // "13.0": the newest CUDA that it knows; "": no driver
+  std::vector<Info> devices;  // by ordinal
+  Error why;                  // when there are none
+};
+// Opens no device, and is the same for the life of the process.
+const Found& find_cuda();
+// "CUDA 13.0: 2 devices; kernels for sm_80 sm_90", or why there is none: one line, for people.
+std::string cuda_summary();
+// Which kernels this build has: "kernels for sm_80 sm_90", or that it has none.
+std::string kernels_summary();
+
+// The same device each time, for as long as somebody has it. kNotFound: there is none of that
+// number; otherwise find_cuda().why.
+Result<DevicePtr> open_cuda(int ordinal);
+
+// With a driver of one's own, that outlives the device, and the image of the kernels; null: blocks
+// and rows are copied one by one.
+Found find_cuda(const driver::Driver& driver);
+Result<DevicePtr> open_cuda(const driver::Driver& driver, int ordinal, const void* kernels);
+
+}  // namespace mc::device

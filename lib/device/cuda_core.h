@@ -1,0 +1,44 @@
+// What a CUDA device, its memory, streams and events share: the primary context, kept until the
+// last of them goes, and the kernels. Private to cuda*.cc.
+//
+// Thread: any.
+#pragma once
+#include <memory>
+
+#include "device/device.h"
+#include "device/driver.h"
+
+namespace mc::device {
+
+inline Result<> ok(const driver::Driver& d, driver::Status status, const char* call) {
+  if (status == driver::kOk) return {};
+  return d.failure(status, call);
+}
+
+struct Core {
+  static Result<std::shared_ptr<Core>> make(const driver::Driver& d, const Info& info,
+                                            const void* kernels);
+  Core(const driver::Driver& driver, Info i) : d(driver), info(std::move(i)) {}
+  Core(const Core&) = delete;
+  Core& operator=(const Core&) = delete;
+  ~Core();
+  // Makes the context this thread's: before every call into the driver.
+  Result<> enter() const { return ok(d.context_set(context), "cuCtxSetCurrent"); }
+  Result<> ok(driver::Status status, const char* call) const {
+    if (status == driver::kOk) return {};
+    const std::string what = info.location() + ": " + call;
+    return d.failure(status, what.c_str());
+  }
+
+  const driver::Driver& d;
+  const Info info;
+  int device = 0;
+  driver::Context context = nullptr;
+  driver::Module module = nullptr;
+  driver::Function copy_blocks = nullptr, copy_rows = nullptr;  // null: without kernels
+};
+using CorePtr = std::shared_ptr<Core>;
+
+Result<std::unique_ptr<Stream>> open_cuda_stream(const CorePtr& core);
+
+}  // namespace mc::device

@@ -1,0 +1,205 @@
+#include <algorithm>
+#include <array>
+
+#include "base/log.h"
+#include "device/cuda_core.h"
+#include "device/kernels.h"
+
+namespace mc::device {
+namespace {
+
+using namespace driver;
+
+constexpr size_t kListBlocks = 4096;  // of a launch
+constexpr size_t kLists = 4;          // launches under way before the next list is written
+constexpr uint64_t kTilesMax = 65535;
+
+Pointer pointer(const std::byte* p) { return reinterpret_cast<Pointer>(p); }
+unsigned tiles(uint64_t bytes) {
+  return static_cast<unsigned>((bytes + MC_COPY_TILE - 1) / MC_COPY_TILE);
+}
+
+class CudaEvent final : public Event {
+ public:
+  CudaEvent(CorePtr core, EventHandle handle) : core_(std::move(core)), handle_(handle) {}
+  ~CudaEvent() override {
+    if (core_->enter()) (void)core_->d.event_destroy(handle_);
+  }
+  static Result<std::unique_ptr<CudaEvent>> make(const CorePtr& core) {
+    EventHandle handle = nullptr;
+    MC_TRY_(core->enter());
+    MC_TRY_(core->ok(core->d.event_create(&handle, kDisableTiming), "cuEventCreate"));
+    return std::make_unique<CudaEvent>(core, handle);
+  }
+  Result<> record(StreamHandle stream) {
+    MC_TRY_(core_->enter());
+    return core_->ok(core_->d.event_record(handle_, stream), "cuEventRecord");
+  }
+  Result<bool> done() override {
+    MC_TRY_(core_->enter());
+    const Status s = core_->d.event_query(handle_);
+    if (s == kNotReady) return false;
+    MC_TRY_(core_->ok(s, "cuEventQuery"));
+    return true;
+  }
+  Result<> wait() override {
+    MC_TRY_(core_->enter());
+    return core_->ok(core_->d.event_synchronize(handle_), "cuEventSynchronize");
+  }
+  EventHandle handle() const { return handle_; }
+
+ private:
+  const CorePtr core_;
+  const EventHandle handle_;
+};
+
+// A list of blocks on its way to the kernel: pinned memory, and the device's copy of it.
+struct BlockList {
+  void* host = nullptr;
+  Pointer device = 0;
+  std::unique_ptr<CudaEvent> used;  // the launch before
+};
+
+class CudaStream final : public Stream {
+ public:
+  CudaStream(CorePtr core, StreamHandle handle) : core_(std::move(core)), handle_(handle) {}
+  ~CudaStream() override {
+    if (!core_->enter()) return;
+    for (BlockList& list : lists_) {
+      if (list.used != nullptr) (void)list.used->wait();
+      if (list.host != nullptr) (void)core_->d.host_free(list.host);
+      if (list.device != 0) (void)core_->d.memory_free(list.device);
+    }
+    (void)core_->d.stream_destroy(handle_);
+  }
+  Result<> copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
+    if (bytes == 0) return {};
+    MC_TRY_(core_->enter());
+    return core_->ok(core_->d.copy_async(pointer(to), pointer(from), bytes, handle_),
+                     "cuMemcpyAsync");
+  }
+  Result<> copy_rows(const Rows& rows) override;
+  Result<> copy_blocks(std::span<const Block> blocks) override;
+  Result<std::unique_ptr<Event>> record() override {
+    MC_TRY(auto event, CudaEvent::make(core_));
+    MC_TRY_(event->record(handle_));
+    return event;
+  }
+  Result<> after(Event& event) override {
+    auto* const ours = dynamic_cast<CudaEvent*>(&event);
+    if (ours == nullptr) return fail(Code::kInvalid, "an event of another kind of device");
+    MC_TRY_(core_->enter());
+    return core_->ok(core_->d.stream_wait_event(handle_, ours->handle(), 0), "cuStreamWaitEvent");
+  }
+
+ private:
+  Result<BlockList*> next_list();
+  Result<> launch_blocks(std::span<const Block> blocks);
+  Result<> launch(Function function, unsigned x, unsigned y, void** arguments) {
+    return core_->ok(
+        core_->d.launch(function, x, y, 1, MC_COPY_THREADS, 1, 1, 0, handle_, arguments, nullptr),
+        "cuLaunchKernel");
+  }
+  const CorePtr core_;
+  const StreamHandle handle_;
+  std::array<BlockList, kLists> lists_;
+  size_t turn_ = 0;
+};
+
+Result<> CudaStream::copy_rows(const Rows& r) {
+  if (r.rows == 0 || r.bytes == 0) return {};
+  if (r.rows == 1 || (r.to_stride == r.bytes && r.from_stride == r.bytes))
+    return copy(r.to, r.from, r.bytes * r.rows);
+  const bool fits = r.rows <= INT32_MAX && r.bytes <= kTilesMax * MC_COPY_TILE;
+  if (core_->copy_rows == nullptr || !fits) {
+    for (uint64_t i = 0; i < r.rows; ++i)
+      MC_TRY_(copy(r.to + i * r.to_stride, r.from + i * r.from_stride, r.bytes));
+    return {};
+  }
+  Pointer to = pointer(r.to), from = pointer(r.from);
+  uint64_t to_stride = r.to_stride, from_stride = r.from_stride, bytes = r.bytes;
+  void* arguments[] = {&to, &from, &to_stride, &from_stride, &bytes};
+  MC_TRY_(core_->enter());
+  return launch(core_->copy_rows, static_cast<unsigned>(r.rows), tiles(bytes), arguments);
+}
+
+Result<> CudaStream::copy_blocks(std::span<const Block> blocks) {
+  const auto large = [](const Block& b) { return b.bytes > kTilesMax * MC_COPY_TILE; };
+  if (blocks.size() <= 1 || core_->copy_blocks == nullptr ||
+      std::any_of(blocks.begin(), blocks.end(), large)) {
+    for (const Block& b : blocks) MC_TRY_(copy(b.to, b.from, b.bytes));
+    return {};
+  }
+  MC_TRY_(core_->enter());
+  for (; !blocks.empty(); blocks = blocks.subspan(std::min(blocks.size(), kListBlocks)))
+    MC_TRY_(launch_blocks(blocks.first(std::min(blocks.size(), kListBlocks))));
+  return {};
+}
+
+// The list that is free next, or was used longest ago and then waited for.
+Result<BlockList*> CudaStream::next_list() {
+  BlockList& list = lists_[turn_++ % kLists];
+  constexpr size_t kBytes = kListBlocks * sizeof(mc_copy_block);
+  if (list.used != nullptr) {
+    MC_TRY_(list.used->wait());
+    return &list;
+  }
+  if (list.host == nullptr)
+    MC_TRY_(core_->ok(core_->d.host_alloc(&list.host, kBytes, kHostPortable), "cuMemHostAlloc"));
+  if (list.device == 0)
+    MC_TRY_(core_->ok(core_->d.memory_alloc(&list.device, kBytes), "cuMemAlloc"));
+  MC_TRY(list.used, CudaEvent::make(core_));
+  return &list;
+}
+
+Result<> CudaStream::launch_blocks(std::span<const Block> blocks) {
+  MC_TRY(BlockList* const list, next_list());
+  auto* const entries = static_cast<mc_copy_block*>(list->host);
+  uint64_t most = 1;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    entries[i] = {pointer(blocks[i].to), pointer(blocks[i].from), blocks[i].bytes};
+    most = std::max(most, blocks[i].bytes);
+  }
+  const Status s = core_->d.copy_async(list->device, reinterpret_cast<Pointer>(list->host),
+                                       blocks.size() * sizeof(mc_copy_block), handle_);
+  MC_TRY_(core_->ok(s, "cuMemcpyAsync"));
+  void* arguments[] = {&list->device};
+  MC_TRY_(launch(core_->copy_blocks, static_cast<unsigned>(blocks.size()), tiles(most), arguments));
+  return list->used->record(handle_);
+}
+
+}  // namespace
+
+Result<CorePtr> Core::make(const Driver& d, const Info& info, const void* kernels) {
+  auto core = std::make_shared<Core>(d, info);
+  MC_TRY_(core->ok(d.device_get(&core->device, info.ordinal), "cuDeviceGet"));
+  MC_TRY_(core->ok(d.context_retain(&core->context, core->device), "cuDevicePrimaryCtxRetain"));
+  if (kernels == nullptr) return core;
+  MC_TRY_(core->enter());
+  auto loads = core->ok(d.module_load(&core->module, kernels), "loading the kernels");
+  if (loads)
+    loads = core->ok(d.module_function(&core->copy_blocks, core->module, MC_COPY_BLOCKS),
+                     MC_COPY_BLOCKS);
+  if (loads)
+    loads = core->ok(d.module_function(&core->copy_rows, core->module, MC_COPY_ROWS), MC_COPY_ROWS);
+  if (loads) return core;
+  // A device or a driver that they were not built for: copies do, one by one.
+  log_warn("device", "%s: blocks are copied one by one", loads.error().what.c_str());
+  core->copy_blocks = core->copy_rows = nullptr;
+  return core;
+}
+
+Core::~Core() {
+  if (context == nullptr) return;
+  if (enter() && module != nullptr) (void)d.module_unload(module);
+  (void)d.context_release(device);
+}
+
+Result<std::unique_ptr<Stream>> open_cuda_stream(const CorePtr& core) {
+  StreamHandle handle = nullptr;
+  MC_TRY_(core->enter());
+  MC_TRY_(core->ok(core->d.stream_create(&handle, kNonBlocking), "cuStreamCreate"));
+  return std::make_unique<CudaStream>(core, handle);
+}
+
+}  // namespace mc::device

@@ -1,0 +1,119 @@
+// A device with memory of its own (a GPU), as far as mc needs one: memory, copies on streams whose
+// end is an event, gathers and scatters of many blocks in one launch, and memory shared with other
+// processes. Behind it is the CUDA driver (device/cuda.h), or a stand-in on host memory that tests
+// and drills injure at will (device/stand_in.h).
+//
+// Addresses are one space: a copy's ends may each lie in host memory, in this device, or in a
+// device that it was given access to. A copy whose host end is not pinned works, and holds up its
+// caller.
+//
+// Thread: a Device from any; a Stream and an Event one at a time. Nothing here waits for the whole
+// device. Errors: kInvalid names an address that is no memory of this device (a freed one, another
+// device's); kNoSpace: its memory is full; kBusy: others hold it; kUnavailable: it was lost, and
+// all it held is; kUnsupported: not on this device. Source: TENT paper 3.2 (GPU memory is one more
+// end of a transfer).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "io/fd.h"
+
+namespace mc::device {
+
+struct Info {
+  std::string name;         // "NVIDIA H200"
+  std::string kind;         // "cuda", "stand-in": what locations begin with
+  int ordinal = 0;          // "cuda:1" is 1
+  std::string pci;          // "0000:4f:00.0"; "": none
+  uint64_t bytes = 0;       // of its memory
+  uint32_t capability = 0;  // 90: sm_90; 0: none
+  std::string location() const { return kind + ":" + std::to_string(ordinal); }
+};
+
+// Memory of a device, pinned memory of the host, or another process's memory opened here; given
+// back with the last copy. It keeps its device open.
+struct Memory {
+  std::span<std::byte> bytes;
+  std::shared_ptr<const void> owner;
+  std::byte* data() const { return bytes.data(); }
+  size_t size() const { return bytes.size(); }
+};
+
+// One piece of a gather or a scatter. Pieces of a call do not overlap where they are written.
+struct Block {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  uint64_t bytes = 0;
+};
+
+// `rows` pieces of the same size, at even distances on both sides.
+struct Rows {
+  std::byte* to = nullptr;
+  const std::byte* from = nullptr;
+  uint64_t to_stride = 0, from_stride = 0;
+  uint64_t bytes = 0;  // of a row
+  uint64_t rows = 1;
+};
+
+// A point in a stream's work. It may outlive its stream.
+class Event {
+ public:
+  virtual ~Event() = default;
+  // Whether everything before it is done; the error of what failed.
+  virtual Result<bool> done() = 0;
+  virtual Result<> wait() = 0;
+};
+
+// Work that runs in order; that of different streams runs side by side. What fails while it runs is
+// told by the events recorded after it. A stream that is closed finishes what it was given.
+class Stream {
+ public:
+  virtual ~Stream() = default;
+  virtual Result<> copy(std::byte* to, const std::byte* from, uint64_t bytes) = 0;
+  // All of it in as few launches as the device takes, not one for each row or block.
+  virtual Result<> copy_rows(const Rows& rows) = 0;
+  virtual Result<> copy_blocks(std::span<const Block> blocks) = 0;
+  virtual Result<std::unique_ptr<Event>> record() = 0;
+  // What follows waits for the event; the caller does not.
+  virtual Result<> after(Event& event) = 0;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+  virtual const Info& info() const = 0;
+  virtual Result<uint64_t> free_bytes() = 0;
+  virtual Result<Memory> allocate(uint64_t bytes) = 0;
+  virtual Result<Memory> allocate_host(uint64_t bytes) = 0;  // pinned
+  // Pins memory that the host has, for as long as the result lives.
+  virtual Result<Memory> pin(std::span<std::byte> host) = 0;
+  // The allocation of this device that holds the address.
+  virtual Result<std::span<std::byte>> query(const std::byte* address) = 0;
+  virtual Result<std::unique_ptr<Stream>> open_stream() = 0;
+
+  // ---- other devices, other processes
+  // Copies of this device may touch the other's memory. kUnsupported: no path between them.
+  virtual Result<> reach(Device& other) = 0;
+  // What tells a process of this host where this memory is: at most kHandleBytesMax bytes. The
+  // range lies in one allocation.
+  virtual Result<std::string> share(std::span<const std::byte> memory) = 0;
+  // kUnavailable: the process that shared it is gone; kCorrupt: no such handle; kInvalid: another
+  // kind of device, or this process's own.
+  virtual Result<Memory> open(std::string_view handle) = 0;
+  // For NICs to reach it without a copy: a descriptor, and where the range begins behind it.
+  struct DmaBuf {
+    io::Fd fd;
+    uint64_t offset = 0;
+  };
+  virtual Result<DmaBuf> dma_buf(std::span<const std::byte> memory) = 0;
+};
+using DevicePtr = std::shared_ptr<Device>;
+
+inline constexpr size_t kHandleBytesMax = 256;
+
+}  // namespace mc::device

@@ -1,0 +1,130 @@
+#include "device/driver.h"
+
+#include <dlfcn.h>
+
+#include <cstring>
+
+namespace mc::device::driver {
+namespace {
+
+Code code_of(Status status) {
+  switch (status) {
+    case kInvalidValue: return Code::kInvalid;
+    case kOutOfMemory: return Code::kNoSpace;
+    case kDeviceUnavailable:
+    case kSystemNotReady: return Code::kBusy;
+    case kNotPermitted: return Code::kDenied;
+    case kStubLibrary:
+    case kNeedsNewerDriver:
+    case kNoDevice:
+    case kNoBinaryForGpu:
+    case kPeerUnsupported:
+    case kUnsupportedPtx:
+    case kNotSupported:
+    case kDriverMismatch:
+    case kCompatNotSupported: return Code::kUnsupported;
+    // The context does nothing more after these: what it held is gone.
+    case kNotInitialized:
+    case kDeinitialized:
+    case kEccUncorrectable:
+    case kIllegalAddress:
+    case kLaunchTimeout:
+    case kContextDestroyed:
+    case kAssert:
+    case kHardwareStackError:
+    case kIllegalInstruction:
+    case kLaunchFailed:
+    case kUnknown: return Code::kUnavailable;
+    default: return Code::kInternal;
+  }
+}
+
+struct Loading {
+  void* library;
+  const char* name;
+  std::string missing;
+
+  template <class F>
+  void optional(F& function, const char* symbol_name) {
+    void* const symbol = ::dlsym(library, symbol_name);
+    static_assert(sizeof symbol == sizeof function);
+    std::memcpy(&function, &symbol, sizeof symbol);
+  }
+  template <class F>
+  void need(F& function, const char* symbol_name) {
+    optional(function, symbol_name);
+    if (function == nullptr && missing.empty()) missing = symbol_name;
+  }
+};
+
+void look_up_memory(Loading& l, Driver& d) {
+  l.need(d.memory_info, "cuMemGetInfo_v2");
+  l.need(d.memory_alloc, "cuMemAlloc_v2");
+  l.need(d.memory_free, "cuMemFree_v2");
+  l.need(d.host_alloc, "cuMemHostAlloc");
+  l.need(d.host_free, "cuMemFreeHost");
+  l.need(d.host_register, "cuMemHostRegister_v2");
+  l.need(d.host_unregister, "cuMemHostUnregister");
+  l.need(d.pointer_attribute, "cuPointerGetAttribute");
+  l.need(d.address_range, "cuMemGetAddressRange_v2");
+  l.need(d.ipc_get, "cuIpcGetMemHandle");
+  l.need(d.ipc_open, "cuIpcOpenMemHandle_v2");
+  l.need(d.ipc_close, "cuIpcCloseMemHandle");
+  l.optional(d.handle_for_range, "cuMemGetHandleForAddressRange");
+}
+
+void look_up_work(Loading& l, Driver& d) {
+  l.need(d.copy_async, "cuMemcpyAsync");
+  l.need(d.stream_create, "cuStreamCreate");
+  l.need(d.stream_destroy, "cuStreamDestroy_v2");
+  l.need(d.stream_wait_event, "cuStreamWaitEvent");
+  l.need(d.event_create, "cuEventCreate");
+  l.need(d.event_destroy, "cuEventDestroy_v2");
+  l.need(d.event_record, "cuEventRecord");
+  l.need(d.event_query, "cuEventQuery");
+  l.need(d.event_synchronize, "cuEventSynchronize");
+  l.need(d.module_load, "cuModuleLoadData");
+  l.need(d.module_unload, "cuModuleUnload");
+  l.need(d.module_function, "cuModuleGetFunction");
+  l.need(d.launch, "cuLaunchKernel");
+}
+
+}  // namespace
+
+Failure Driver::failure(Status status, const char* what) const {
+  const char* text = nullptr;
+  if (error_string == nullptr || error_string(status, &text) != kOk || text == nullptr)
+    text = "an error that the driver does not name";
+  return fail(code_of(status), "%s: %s (CUDA error %d)", what, text, status);
+}
+
+Result<Driver> load_driver(const char* library) {
+  Loading l{::dlopen(library, RTLD_NOW | RTLD_LOCAL), library, {}};
+  if (l.library == nullptr) {
+    const char* const why = ::dlerror();
+    return fail(Code::kUnsupported, "no CUDA driver: %s", why == nullptr ? library : why);
+  }
+  Driver d{};
+  l.need(d.init, "cuInit");
+  l.need(d.driver_version, "cuDriverGetVersion");
+  l.need(d.error_string, "cuGetErrorString");
+  l.need(d.device_count, "cuDeviceGetCount");
+  l.need(d.device_get, "cuDeviceGet");
+  l.need(d.device_name, "cuDeviceGetName");
+  l.need(d.device_total, "cuDeviceTotalMem_v2");
+  l.need(d.device_attribute, "cuDeviceGetAttribute");
+  l.need(d.device_pci, "cuDeviceGetPCIBusId");
+  l.need(d.can_access_peer, "cuDeviceCanAccessPeer");
+  l.need(d.context_retain, "cuDevicePrimaryCtxRetain");
+  l.need(d.context_release, "cuDevicePrimaryCtxRelease_v2");
+  l.need(d.context_set, "cuCtxSetCurrent");
+  l.need(d.enable_peer, "cuCtxEnablePeerAccess");
+  look_up_memory(l, d);
+  look_up_work(l, d);
+  if (l.missing.empty()) return d;  // it stays loaded
+  ::dlclose(l.library);
+  return fail(Code::kUnsupported, "%s has no %s: it is too old, or no CUDA driver", library,
+              l.missing.c_str());
+}
+
+}  // namespace mc::device::driver

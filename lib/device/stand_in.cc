@@ -1,0 +1,452 @@
+#include "device/stand_in.h"
+
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <deque>
+#include <functional>
+#include <map>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/units.h"
+#include "device/handle.h"
+
+namespace mc::device {
+namespace {
+
+constexpr uint64_t kStandInPage = 4096;
+constexpr size_t kGravesMax = 256;  // addresses of freed memory that are told as such
+
+uint64_t pages(uint64_t bytes) { return (bytes + kStandInPage - 1) / kStandInPage * kStandInPage; }
+
+std::byte* map_memory(uint64_t bytes, int access, int fd) {
+  void* p =
+      ::mmap(nullptr, bytes, access, fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
+  return p == MAP_FAILED ? nullptr : static_cast<std::byte*>(p);
+}
+
+// An allocation, of this process or another's: `address` faults, `seen` does not.
+struct Area {
+  int ordinal = 0;
+  std::byte *address = nullptr, *seen = nullptr;
+  uint64_t bytes = 0, mapped = 0;
+  io::Fd fd;
+  bool own = true;
+  ~Area() {
+    if (seen != nullptr) ::munmap(seen, mapped);
+  }
+};
+using AreaPtr = std::shared_ptr<Area>;
+
+// All stand-in memory of this process, by address; where memory was freed, the address stays
+// reserved for a while, so that its use is an error and not another's bytes.
+class AddressSpace {
+ public:
+  static AddressSpace& get() {
+    static AddressSpace space;
+    return space;
+  }
+  Result<AreaPtr> add(int ordinal, io::Fd fd, uint64_t bytes, bool own) {
+    auto area = std::make_shared<Area>();
+    area->ordinal = ordinal;
+    area->bytes = bytes;
+    area->mapped = pages(bytes);
+    area->own = own;
+    area->seen = map_memory(area->mapped, PROT_READ | PROT_WRITE, fd.get());
+    area->address = map_memory(area->mapped, PROT_NONE, -1);
+    area->fd = std::move(fd);
+    if (area->seen == nullptr || area->address == nullptr)
+      return fail_errno("map %s of stand-in memory", human_bytes(bytes).c_str());
+    Lock lock(mutex_);
+    areas_[area->address] = {area, area->mapped};
+    return area;
+  }
+  void free(const AreaPtr& area) {
+    Lock lock(mutex_);
+    areas_[area->address].area = nullptr;
+    graves_.push_back(area->address);
+    if (graves_.size() <= kGravesMax) return;
+    const auto oldest = areas_.find(graves_.front());
+    ::munmap(graves_.front(), oldest->second.mapped);
+    areas_.erase(oldest);
+    graves_.pop_front();
+  }
+  // Null: memory of the host. kInvalid: it was freed, or the range passes its end.
+  Result<AreaPtr> find(const std::byte* address, uint64_t bytes) {
+    Lock lock(mutex_);
+    auto it = areas_.upper_bound(const_cast<std::byte*>(address));
+    if (it == areas_.begin()) return AreaPtr();
+    const Spot& spot = std::prev(it)->second;
+    const auto at = static_cast<uint64_t>(address - std::prev(it)->first);
+    if (at >= spot.mapped) return AreaPtr();
+    if (spot.area == nullptr)
+      return fail(Code::kInvalid, "%p lies in device memory that was freed",
+                  static_cast<const void*>(address));
+    if (at > spot.area->bytes || bytes > spot.area->bytes - at)
+      return fail(Code::kInvalid, "%s at %p pass the end of an allocation of %s",
+                  human_bytes(bytes).c_str(), static_cast<const void*>(address),
+                  human_bytes(spot.area->bytes).c_str());
+    return spot.area;
+  }
+
+ private:
+  struct Spot {
+    AreaPtr area;  // null: freed
+    uint64_t mapped = 0;
+  };
+  Mutex mutex_;
+  std::map<std::byte*, Spot> areas_ MC_GUARDED_BY(mutex_);
+  std::deque<std::byte*> graves_ MC_GUARDED_BY(mutex_);
+};
+
+// What a piece of work is: pieces resolved to what the host sees, and what keeps them there.
+struct Work {
+  std::vector<Block> pieces;
+  std::vector<AreaPtr> keep;
+  uint64_t bytes = 0;
+};
+
+// Shared by a device, its streams and their events.
+struct Core {
+  Core(const Clock& c, StandIn::Config f) : clock(c), config(f) {}
+  const Clock& clock;
+  const StandIn::Config config;
+  Mutex mutex;
+  Condition changed;
+  Injuries injuries MC_GUARDED_BY(mutex);
+  StandIn::Counts counts MC_GUARDED_BY(mutex);
+  uint64_t begun MC_GUARDED_BY(mutex) = 0, running MC_GUARDED_BY(mutex) = 0;
+  uint64_t used MC_GUARDED_BY(mutex) = 0;
+  std::vector<int> reached MC_GUARDED_BY(mutex);
+
+  std::string name() const { return "stand-in:" + std::to_string(config.ordinal); }
+  Failure gone() const { return fail(Code::kUnavailable, "%s was lost", name().c_str()); }
+  Result<> open_for_work() {
+    Lock lock(mutex);
+    if (injuries.lost) return gone();
+    if (injuries.busy) return fail(Code::kBusy, "%s is held by others", name().c_str());
+    return {};
+  }
+  Result<> alive() {
+    Lock lock(mutex);
+    if (injuries.lost) return gone();
+    return {};
+  }
+  // Takes the time that the work would; its error, if it is to have one.
+  Result<> suffer(uint64_t bytes) {
+    Lock lock(mutex);
+    if (injuries.lost) return gone();
+    if (begun++ >= injuries.fails_from)
+      return fail(Code::kInternal, "%s failed a copy", name().c_str());
+    counts.running_most = std::max(counts.running_most, ++running);
+    Duration takes = injuries.latency;
+    if (injuries.bytes_per_s > 0)
+      takes += from_seconds(static_cast<double>(bytes) / static_cast<double>(injuries.bytes_per_s));
+    const Time until = clock.now() + takes;
+    for (Time now = clock.now(); takes.count() > 0 && now < until && !injuries.lost;
+         now = clock.now())
+      changed.wait_for(mutex, until - now);
+    if (injuries.lost) return --running, gone();
+    return {};
+  }
+  void suffered() {
+    Lock lock(mutex);
+    --running;
+  }
+  // Where the host finds the bytes; `area` keeps them.
+  Result<std::byte*> resolve(const std::byte* address, uint64_t bytes, AreaPtr& area) {
+    MC_TRY(area, AddressSpace::get().find(address, bytes));
+    if (area == nullptr) return const_cast<std::byte*>(address);
+    Lock lock(mutex);
+    if (area->ordinal != config.ordinal &&
+        std::count(reached.begin(), reached.end(), area->ordinal) == 0)
+      return fail(Code::kInvalid, "%p is memory of stand-in:%d, not of %s",
+                  static_cast<const void*>(address), area->ordinal, name().c_str());
+    return area->seen + (address - area->address);
+  }
+};
+
+// Done when the stream passed it, with the first error of what was before it.
+struct Mark {
+  Mutex mutex;
+  Condition changed;
+  bool done MC_GUARDED_BY(mutex) = false;
+  Result<> outcome MC_GUARDED_BY(mutex);
+  void set(const Result<>& what) {
+    Lock lock(mutex);
+    done = true;
+    outcome = what;
+    changed.notify_all();
+  }
+  Result<> wait() {
+    Lock lock(mutex);
+    while (!done) changed.wait(mutex);
+    return outcome;
+  }
+};
+
+class StandInEvent final : public Event {
+ public:
+  explicit StandInEvent(std::shared_ptr<Mark> mark) : mark_(std::move(mark)) {}
+  Result<bool> done() override {
+    Lock lock(mark_->mutex);
+    if (mark_->done && !mark_->outcome) return fail(mark_->outcome.error());
+    return mark_->done;
+  }
+  Result<> wait() override { return mark_->wait(); }
+  const std::shared_ptr<Mark>& mark() const { return mark_; }
+
+ private:
+  const std::shared_ptr<Mark> mark_;
+};
+
+class StandInStream final : public Stream {
+ public:
+  explicit StandInStream(std::shared_ptr<Core> core)
+      : core_(std::move(core)), thread_([this] { run(); }) {}
+  ~StandInStream() override {
+    {
+      Lock lock(mutex_);
+      closing_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+  }
+  Result<> copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
+    const Block block{to, from, bytes};
+    return submit({&block, 1}, false);
+  }
+  Result<> copy_rows(const Rows& r) override {
+    std::vector<Block> blocks;
+    for (uint64_t i = 0; i < r.rows; ++i)
+      blocks.push_back({r.to + i * r.to_stride, r.from + i * r.from_stride, r.bytes});
+    return submit(blocks, true);
+  }
+  Result<> copy_blocks(std::span<const Block> blocks) override { return submit(blocks, true); }
+  Result<std::unique_ptr<Event>> record() override {
+    MC_TRY_(core_->alive());
+    auto mark = std::make_shared<Mark>();
+    push([this, mark] { mark->set(std::exchange(outcome_, Result<>())); });
+    return std::make_unique<StandInEvent>(mark);
+  }
+  Result<> after(Event& event) override {
+    auto* const ours = dynamic_cast<StandInEvent*>(&event);
+    if (ours == nullptr) return fail(Code::kInvalid, "an event of another kind of device");
+    push([this, mark = ours->mark()] {
+      const Result<> before = mark->wait();
+      if (outcome_) outcome_ = before;
+    });
+    return {};
+  }
+
+ private:
+  Result<> submit(std::span<const Block> blocks, bool launch) {
+    MC_TRY_(core_->alive());
+    auto work = std::make_shared<Work>();
+    for (const Block& b : blocks) {
+      AreaPtr to_area, from_area;
+      MC_TRY(std::byte * to, core_->resolve(b.to, b.bytes, to_area));
+      MC_TRY(const std::byte* from, core_->resolve(b.from, b.bytes, from_area));
+      work->pieces.push_back({to, from, b.bytes});
+      work->keep.insert(work->keep.end(), {std::move(to_area), std::move(from_area)});
+      work->bytes += b.bytes;
+    }
+    {
+      Lock lock(core_->mutex);
+      ++(launch ? core_->counts.launches : core_->counts.copies);
+    }
+    push([this, work] {
+      if (!outcome_) return;
+      outcome_ = core_->suffer(work->bytes);
+      if (!outcome_) return;
+      for (const Block& b : work->pieces) std::memmove(b.to, b.from, b.bytes);
+      core_->suffered();
+    });
+    return {};
+  }
+  void push(std::function<void()> job) {
+    Lock lock(mutex_);
+    jobs_.push_back(std::move(job));
+    changed_.notify_one();
+  }
+  void run() {
+    for (;;) {
+      std::function<void()> job;
+      {
+        Lock lock(mutex_);
+        while (jobs_.empty() && !closing_) changed_.wait(mutex_);
+        if (jobs_.empty()) return;
+        job = std::move(jobs_.front());
+        jobs_.pop_front();
+      }
+      job();
+    }
+  }
+
+  const std::shared_ptr<Core> core_;
+  Result<> outcome_;  // of its work since the last event; its thread's
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<std::function<void()>> jobs_ MC_GUARDED_BY(mutex_);
+  bool closing_ MC_GUARDED_BY(mutex_) = false;
+  std::thread thread_;
+};
+
+class StandInDevice final : public StandIn {
+ public:
+  StandInDevice(const Clock& clock, Config config)
+      : core_(std::make_shared<Core>(clock, config)), info_{"stand-in for a GPU", "stand-in",
+                                                            config.ordinal,       "",
+                                                            config.bytes,         0} {}
+  const Info& info() const override { return info_; }
+  Result<uint64_t> free_bytes() override {
+    MC_TRY_(core_->alive());
+    Lock lock(core_->mutex);
+    return core_->config.bytes - core_->used;
+  }
+  Result<Memory> allocate(uint64_t bytes) override;
+  Result<Memory> allocate_host(uint64_t bytes) override;
+  Result<Memory> pin(std::span<std::byte> host) override {
+    MC_TRY_(core_->alive());
+    return Memory{host, core_};
+  }
+  Result<std::span<std::byte>> query(const std::byte* address) override;
+  Result<std::unique_ptr<Stream>> open_stream() override {
+    MC_TRY_(core_->open_for_work());
+    return std::make_unique<StandInStream>(core_);
+  }
+  Result<> reach(Device& other) override;
+  Result<std::string> share(std::span<const std::byte> memory) override;
+  Result<Memory> open(std::string_view handle) override;
+  Result<DmaBuf> dma_buf(std::span<const std::byte>) override {
+    return fail(Code::kUnsupported, "a stand-in has no dma-buf");
+  }
+  void injure(const Injuries& injuries) override {
+    Lock lock(core_->mutex);
+    const bool lost = core_->injuries.lost;
+    core_->injuries = injuries;
+    core_->injuries.lost = lost || injuries.lost;
+    core_->begun = 0;
+    core_->changed.notify_all();
+  }
+  std::byte* seen_by_device(const std::byte* address) override {
+    AreaPtr area;
+    const auto seen = core_->resolve(address, 1, area);
+    return seen ? *seen : nullptr;
+  }
+  Counts counts() const override {
+    Lock lock(core_->mutex);
+    return core_->counts;
+  }
+
+ private:
+  Memory handed_out(const AreaPtr& area, uint64_t offset, uint64_t bytes) const {
+    return {{area->address + offset, bytes},
+            std::shared_ptr<const void>(area.get(), [core = core_, area](const void*) {
+              AddressSpace::get().free(area);
+              Lock lock(core->mutex);
+              if (area->own) core->used -= area->mapped;
+            })};
+  }
+  const std::shared_ptr<Core> core_;
+  const Info info_;
+};
+
+Result<Memory> StandInDevice::allocate(uint64_t bytes) {
+  MC_TRY_(core_->open_for_work());
+  if (bytes == 0) return fail(Code::kInvalid, "allocate 0 bytes of device memory");
+  {
+    Lock lock(core_->mutex);
+    const uint64_t left = core_->config.bytes - core_->used;
+    if (bytes > left || pages(bytes) > left)
+      return fail(Code::kNoSpace, "%s of memory on %s: %s is free", human_bytes(bytes).c_str(),
+                  core_->name().c_str(), human_bytes(left).c_str());
+    core_->used += pages(bytes);
+  }
+  io::Fd fd(::memfd_create("stand-in", MFD_CLOEXEC));
+  Result<AreaPtr> area;
+  if (!fd || ::ftruncate(fd.get(), static_cast<off_t>(pages(bytes))) != 0)
+    area = fail_errno("memory of a stand-in");
+  else
+    area = AddressSpace::get().add(core_->config.ordinal, std::move(fd), bytes, true);
+  if (area) return handed_out(*area, 0, bytes);
+  Lock lock(core_->mutex);
+  core_->used -= pages(bytes);
+  return fail(area.error());
+}
+
+Result<Memory> StandInDevice::allocate_host(uint64_t bytes) {
+  MC_TRY_(core_->open_for_work());
+  if (bytes == 0) return fail(Code::kInvalid, "allocate 0 bytes of pinned memory");
+  std::byte* const data = map_memory(pages(bytes), PROT_READ | PROT_WRITE, -1);
+  if (data == nullptr) return fail_errno("%s of pinned memory", human_bytes(bytes).c_str());
+  return Memory{{data, bytes}, std::shared_ptr<const void>(data, [bytes](const void* p) {
+                  ::munmap(const_cast<void*>(p), pages(bytes));
+                })};
+}
+
+Result<std::span<std::byte>> StandInDevice::query(const std::byte* address) {
+  MC_TRY_(core_->alive());
+  MC_TRY(const AreaPtr area, AddressSpace::get().find(address, 0));
+  if (area == nullptr)
+    return fail(Code::kInvalid, "%p is no memory of a device", static_cast<const void*>(address));
+  if (area->ordinal != info_.ordinal)
+    return fail(Code::kInvalid, "%p is memory of stand-in:%d, not of %s",
+                static_cast<const void*>(address), area->ordinal, core_->name().c_str());
+  return std::span(area->address, area->bytes);
+}
+
+Result<> StandInDevice::reach(Device& other) {
+  if (other.info().kind != info_.kind || !core_->config.peers)
+    return fail(Code::kUnsupported, "%s does not reach the memory of %s", core_->name().c_str(),
+                other.info().location().c_str());
+  Lock lock(core_->mutex);
+  core_->reached.push_back(other.info().ordinal);
+  return {};
+}
+
+Result<std::string> StandInDevice::share(std::span<const std::byte> memory) {
+  if (!core_->config.shares)
+    return fail(Code::kUnsupported, "%s shares no memory", core_->name().c_str());
+  MC_TRY_(query(memory.data()));
+  MC_TRY(const AreaPtr area, AddressSpace::get().find(memory.data(), memory.size()));
+  if (!area->own) return fail(Code::kInvalid, "this memory is another process's to share");
+  MC_TRY(Handle h, own_handle(info_.kind, info_.ordinal));
+  h.offset = static_cast<uint64_t>(memory.data() - area->address);
+  h.bytes = memory.size();
+  const int fd = area->fd.get();
+  std::memcpy(h.raw, &fd, sizeof fd);
+  std::memcpy(h.raw + sizeof fd, &area->bytes, sizeof area->bytes);
+  return encode(h);
+}
+
+Result<Memory> StandInDevice::open(std::string_view handle) {
+  MC_TRY_(core_->open_for_work());
+  MC_TRY(const Handle h, decode(handle, info_.kind));
+  int number = -1;
+  uint64_t bytes = 0;
+  std::memcpy(&number, h.raw, sizeof number);
+  std::memcpy(&bytes, h.raw + sizeof number, sizeof bytes);
+  io::Fd fd(::open(strf("/proc/%d/fd/%d", h.pid, number).c_str(), O_RDWR | O_CLOEXEC));
+  if (!fd) return fail(Code::kUnavailable, "memory of process %d: %s", h.pid, std::strerror(errno));
+  const off_t length = ::lseek(fd.get(), 0, SEEK_END);
+  if (bytes == 0 || length < 0 || static_cast<uint64_t>(length) != pages(bytes) ||
+      h.offset + h.bytes > bytes)
+    return fail(Code::kUnavailable, "process %d does not have that memory any more", h.pid);
+  MC_TRY(const AreaPtr area, AddressSpace::get().add(info_.ordinal, std::move(fd), bytes, false));
+  return handed_out(area, h.offset, h.bytes);
+}
+
+}  // namespace
+
+std::shared_ptr<StandIn> StandIn::make(const Clock& clock, Config config) {
+  return std::make_shared<StandInDevice>(clock, config);
+}
+
+}  // namespace mc::device

@@ -1,0 +1,47 @@
+// A device for machines that have none: memory that host code must not touch (its pages are mapped
+// without access), reached only by its own copies, through another mapping; streams that are
+// threads; events; handles that another process really opens. It can be made slow, full, busy,
+// faulty, lost.
+//
+// For tests, drills, and `--device stand-in`: what runs on it exercises the same code as a GPU, at
+// the speed of memcpy, and says nothing about a GPU's speed.
+//
+// Thread: as Device; injure() from any, at any time.
+#pragma once
+#include <atomic>
+#include <memory>
+
+#include "base/time.h"
+#include "device/device.h"
+
+namespace mc::device {
+
+struct Injuries {
+  Duration latency{};          // of each copy and launch
+  uint64_t bytes_per_s = 0;    // 0: as fast as it goes
+  uint64_t fails_from = ~0ul;  // copies and launches from this one on fail, counted from 0
+  bool busy = false;           // no memory and no stream is given: kBusy
+  bool lost = false;           // everything fails, from now on and for good
+};
+
+class StandIn : public Device {
+ public:
+  struct Config {
+    int ordinal = 0;
+    uint64_t bytes = 1ul << 30;  // of its memory
+    bool peers = true;           // other stand-ins can be reached
+    bool shares = true;          // with other processes
+  };
+  static std::shared_ptr<StandIn> make(const Clock& clock, Config config);
+  virtual void injure(const Injuries& injuries) = 0;
+  // Where the host sees the bytes at an address of the device: for tests.
+  virtual std::byte* seen_by_device(const std::byte* address) = 0;
+  struct Counts {
+    uint64_t copies = 0;        // submitted one by one
+    uint64_t launches = 0;      // of gathers and scatters
+    uint64_t running_most = 0;  // at a time
+  };
+  virtual Counts counts() const = 0;
+};
+
+}  // namespace mc::device

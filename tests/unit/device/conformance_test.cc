@@ -1,0 +1,276 @@
+// What every device does alike.
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "device/handle.h"
+#include "tests/unit/device/kinds.h"
+
+using namespace mc;
+using namespace mc::device;
+
+namespace conformance_test {
+namespace {
+
+// Of another process, which lives until the test ends.
+struct Sleeper {
+  int pipe_fds[2];
+  pid_t pid;
+  Sleeper() {
+    REQUIRE(::pipe(pipe_fds) == 0);
+    pid = ::fork();
+    if (pid == 0) {
+      char c;
+      ::close(pipe_fds[1]);
+      (void)!::read(pipe_fds[0], &c, 1);
+      ::_exit(0);
+    }
+  }
+  void end() {
+    if (pid <= 0) return;
+    ::close(pipe_fds[0]);
+    ::close(pipe_fds[1]);
+    ::waitpid(pid, nullptr, 0);
+    pid = 0;
+  }
+  ~Sleeper() { end(); }
+  // The handle as if that process had made it.
+  std::string take_over(const std::string& handle) const {
+    Handle h;
+    std::memcpy(&h, handle.data(), sizeof h);
+    h.pid = pid;
+    FILE* const f = std::fopen(("/proc/" + std::to_string(pid) + "/stat").c_str(), "r");
+    REQUIRE(f != nullptr);
+    char text[1024] = {};
+    REQUIRE(std::fread(text, 1, sizeof text - 1, f) > 0);
+    std::fclose(f);
+    unsigned long long started = 0;
+    const char* at = std::strrchr(text, ')') + 1;
+    for (int field = 2; field < 21; ++field) at = std::strchr(at + 1, ' ');
+    REQUIRE(std::sscanf(at, " %llu", &started) == 1);
+    h.started = started;
+    return encode(h);
+  }
+};
+
+}  // namespace
+
+TEST_SUITE("device") {
+  TEST_CASE("bytes go to a device, within it, and come back, whatever their alignment") {
+    for (const auto& kind : kinds()) {
+      CAPTURE(kind);
+      const DevicePtr device = open_kind(kind);
+      const Memory memory = must(device->allocate(4 << 20));
+      const auto stream = must(device->open_stream());
+      for (const size_t bytes : {1ul, 15ul, 4096ul, 100'003ul, 1ul << 20})
+        for (const size_t at : {0ul, 1ul, 4ul, 4095ul}) {
+          const auto want = noise(bytes, bytes + at);
+          put(*stream, memory.data() + at, want);
+          must(stream->copy(memory.data() + (2 << 20) + at, memory.data() + at, bytes));
+          CHECK(get(*stream, memory.data() + (2 << 20) + at, bytes) == want);
+        }
+    }
+  }
+
+  TEST_CASE("thousands of blocks are gathered and scattered by one launch") {
+    for (const auto& kind : kinds()) {
+      CAPTURE(kind);
+      fake::Scene scene;
+      const DevicePtr device = open_kind(kind);
+      constexpr size_t kBlocks = 61 * 32, kBlock = 2048, kEvery = 5000;
+      const Memory scattered = must(device->allocate(kBlocks * kEvery));
+      const Memory dense = must(device->allocate(kBlocks * kBlock));
+      const Memory host = must(device->allocate_host(kBlocks * kBlock));
+      const auto stream = must(device->open_stream());
+      const auto want = noise(kBlocks * kEvery, 1);
+      put(*stream, scattered.data(), want);
+      // In any order, of any size, at any address.
+      std::vector<Block> gather, scatter;
+      Random random(7);
+      for (size_t i = 0; i < kBlocks; ++i) {
+        const size_t from = (i * 997 % kBlocks) * kEvery + random.next() % 64;
+        gather.push_back({dense.data() + i * kBlock, scattered.data() + from, kBlock - i % 3});
+        scatter.push_back({scattered.data() + from, dense.data() + i * kBlock, kBlock - i % 3});
+      }
+      must(stream->copy_blocks(gather));
+      must(stream->copy(host.data(), dense.data(), dense.size()));
+      must(must(stream->record())->wait());
+      for (size_t i = 0; i < kBlocks; ++i)
+        REQUIRE(std::memcmp(host.data() + i * kBlock,
+                            want.data() + (gather[i].from - scattered.data()),
+                            gather[i].bytes) == 0);
+      if (kind == "fake-cuda") CHECK(scene.calls("launch") == 1);
+      put(*stream, scattered.data(), std::vector<std::byte>(kBlocks * kEvery));
+      must(stream->copy_blocks(scatter));
+      const auto back = get(*stream, scattered.data(), scattered.size());
+      std::vector<std::byte> expected(kBlocks * kEvery);
+      for (const Block& b : gather) {
+        const auto at = static_cast<size_t>(b.from - scattered.data());
+        std::copy_n(want.begin() + static_cast<ptrdiff_t>(at), b.bytes,
+                    expected.begin() + static_cast<ptrdiff_t>(at));
+      }
+      CHECK(back == expected);
+    }
+  }
+
+  TEST_CASE("more blocks than a launch takes, and none, and one") {
+    for (const auto& kind : kinds()) {
+      CAPTURE(kind);
+      const DevicePtr device = open_kind(kind);
+      constexpr size_t kBlocks = 30'000;
+      const Memory memory = must(device->allocate(kBlocks * 32));
+      const auto stream = must(device->open_stream());
+      const auto want = noise(kBlocks * 16, 3);
+      put(*stream, memory.data(), want);
+      std::vector<Block> blocks;
+      for (size_t i = 0; i < kBlocks; ++i)
+        blocks.push_back({memory.data() + (2 * kBlocks - 1 - i) * 16, memory.data() + i * 16, 16});
+      must(stream->copy_blocks({}));
+      must(stream->copy_blocks(std::span(blocks).first(1)));
+      must(stream->copy_blocks(blocks));
+      const auto back = get(*stream, memory.data() + kBlocks * 16, kBlocks * 16);
+      for (size_t i = 0; i < kBlocks; ++i)
+        REQUIRE(std::memcmp(&back[(kBlocks - 1 - i) * 16], &want[i * 16], 16) == 0);
+    }
+  }
+
+  TEST_CASE("rows at even distances move as one") {
+    for (const auto& kind : kinds()) {
+      CAPTURE(kind);
+      const DevicePtr device = open_kind(kind);
+      const Memory memory = must(device->allocate(1 << 20));
+      const auto stream = must(device->open_stream());
+      const auto want = noise(100 * 3000, 5);
+      put(*stream, memory.data(), want);
+      std::vector<std::byte> host(100 * 1001);
+      must(
+          stream->copy_rows({memory.data() + (1 << 19), memory.data() + 1, 1001, 3000, 1001, 100}));
+      host = get(*stream, memory.data() + (1 << 19), host.size());
+      for (size_t row = 0; row < 100; ++row)
+        REQUIRE(std::memcmp(&host[row * 1001], &want[row * 3000 + 1], 1001) == 0);
+      must(stream->copy_rows({memory.data(), memory.data(), 0, 0, 0, 5}));
+    }
+  }
+
+  TEST_CASE("a stream waits for another's event") {
+    for (const auto& kind : kinds()) {
+      CAPTURE(kind);
+      const DevicePtr device = open_kind(kind);
+      const Memory memory = must(device->allocate(8 << 20));
+      const auto first = must(device->open_stream()), second = must(device->open_stream());
+      const auto want = noise(4 << 20, 9);
+      must(first->copy(memory.data(), want.data(), want.size()));
+      const auto event = must(first->record());
+      must(second->after(*event));
+      must(second->copy(memory.data() + want.size(), memory.data(), want.size()));
+      CHECK(get(*second, memory.data() + want.size(), want.size()) == want);
+      CHECK(must(event->done()));
+    }
+  }
+
+  TEST_CASE("an address is known by its device until it is freed, and by no other") {
+    for (const auto& kind : kinds()) {
+      CAPTURE(kind);
+      const DevicePtr device = open_kind(kind);
+      Memory memory = must(device->allocate(10'000));
+      const auto in = must(device->query(memory.data() + 9'999));
+      CHECK(in.data() == memory.data());
+      CHECK(in.size() >= 10'000);
+      if (kind != "cuda" || find_cuda().devices.size() > 1) {
+        const DevicePtr other = open_kind(kind, 1);
+        const auto wrong = other->query(memory.data());
+        REQUIRE_FALSE(wrong.has_value());
+        CHECK(wrong.error().code == Code::kInvalid);
+        CHECK(wrong.error().what.find("not of " + other->info().location()) != std::string::npos);
+      }
+      const std::byte* const freed = memory.data();
+      memory = Memory();
+      std::vector<std::byte> host(64);
+      for (const std::byte* address : {freed, const_cast<const std::byte*>(host.data())}) {
+        const auto gone = device->query(address);
+        REQUIRE_FALSE(gone.has_value());
+        CHECK(gone.error().code == Code::kInvalid);
+      }
+    }
+  }
+
+  TEST_CASE("memory outlives whoever opened its device") {
+    for (const auto& kind : kinds()) {
+      CAPTURE(kind);
+      DevicePtr device = open_kind(kind);
+      Memory memory = must(device->allocate(4096));
+      const auto stream = must(device->open_stream());
+      device.reset();
+      const auto want = noise(4096, 2);
+      put(*stream, memory.data(), want);
+      CHECK(get(*stream, memory.data(), 4096) == want);
+    }
+    CHECK(fake::state().clean());
+  }
+
+  TEST_CASE("a process opens what another shares, until that is gone") {
+    for (const std::string kind : {"stand-in", "fake-cuda"}) {
+      CAPTURE(kind);
+      Sleeper other;  // before there are threads
+      const DevicePtr device = open_kind(kind);
+      const Memory memory = must(device->allocate(100'000));
+      const auto stream = must(device->open_stream());
+      const auto want = noise(memory.size(), 4);
+      put(*stream, memory.data(), want);
+      const std::string own = must(device->share(memory.bytes.subspan(5'000, 90'000)));
+      CHECK(own.size() <= kHandleBytesMax);
+      const auto refused = device->open(own);
+      REQUIRE_FALSE(refused.has_value());
+      CHECK(refused.error().code == Code::kInvalid);
+      const std::string handle = other.take_over(own);
+      if (kind == "fake-cuda") {  // a stand-in's is opened by the other process in stand_in_test
+        const Memory opened = must(device->open(handle)), again = must(device->open(handle));
+        CHECK(opened.size() == 90'000);
+        CHECK(again.data() == opened.data());
+        CHECK(get(*stream, opened.data(), 90'000) ==
+              std::vector(want.begin() + 5'000, want.begin() + 95'000));
+      }
+      other.end();
+      const auto dead = device->open(handle);
+      REQUIRE_FALSE(dead.has_value());
+      CHECK(dead.error().code == Code::kUnavailable);
+      CHECK(dead.error().what.find("gone") != std::string::npos);
+    }
+    CHECK(fake::state().clean());
+  }
+
+  TEST_CASE("handles of nonsense, of another kind, and ranges past an end are refused") {
+    for (const auto& kind : kinds()) {
+      CAPTURE(kind);
+      const DevicePtr device = open_kind(kind);
+      const Memory memory = must(device->allocate(4096));
+      for (const std::string& bad :
+           {std::string(), std::string(7, 'x'), std::string(sizeof(Handle), '\0'),
+            std::string(sizeof(Handle), '\xff')})
+        CHECK_FALSE(device->open(bad).has_value());
+      Handle other = must(own_handle("nothing", 0));
+      other.bytes = 1;
+      const auto foreign = device->open(encode(other));
+      REQUIRE_FALSE(foreign.has_value());
+      CHECK(foreign.error().what.find("'nothing'") != std::string::npos);
+      const auto past = device->share({memory.data(), 1u << 30});
+      REQUIRE_FALSE(past.has_value());
+      CHECK(past.error().code == Code::kInvalid);
+      CHECK_FALSE(device->allocate(0).has_value());
+    }
+  }
+
+  TEST_CASE("more memory than the device has is no space, and less is had afterwards") {
+    for (const std::string kind : {"stand-in", "cuda"}) {
+      if (kind == "cuda" && find_cuda().devices.empty()) continue;
+      const DevicePtr device = open_kind(kind);
+      const auto much = device->allocate(uint64_t{1} << 50);
+      REQUIRE_FALSE(much.has_value());
+      CHECK(much.error().code == Code::kNoSpace);
+      const uint64_t before = must(device->free_bytes());
+      { const Memory some = must(device->allocate(1 << 20)); }
+      CHECK(must(device->free_bytes()) == before);
+    }
+  }
+}
+
+}  // namespace conformance_test

@@ -1,0 +1,276 @@
+// A CUDA driver in host memory, as a table of functions: two devices, work done at once, kernels by
+// name, and errors where a test wants them. It keeps count of what was not given back.
+#pragma once
+#include <cstdlib>
+#include <cstring>
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "device/driver.h"
+#include "device/kernels.h"
+
+namespace mc::device::fake {
+
+using namespace mc::device::driver;
+
+struct State {
+  Mutex mutex;
+  int count = 2;
+  int peers = 1;
+  std::map<std::string, Status> errors;  // by function: what its calls end with
+  std::map<std::string, int> calls;
+  std::map<Pointer, std::pair<size_t, int>> memory;  // bytes and device; -1: of the host
+  std::map<Pointer, int> opened;                     // by other processes' handles
+  std::set<void*> streams, events, modules;
+  int contexts = 0;
+  bool pending = false;  // events are not done yet
+  int of_this_thread() const { return current; }
+  static inline thread_local int current = -1;
+
+  Status enter(const char* name) {
+    Lock lock(mutex);
+    ++calls[name];
+    const auto it = errors.find(name);
+    return it == errors.end() ? kOk : it->second;
+  }
+  bool clean() {
+    Lock lock(mutex);
+    return memory.empty() && opened.empty() && streams.empty() && events.empty() &&
+           modules.empty() && contexts == 0;
+  }
+};
+inline State& state() {
+  static State s;
+  return s;
+}
+
+#define MC_FAKE(name) \
+  if (const Status failed = state().enter(#name); failed != kOk) return failed
+
+inline void* token() { return std::malloc(1); }
+
+inline Status memory_add(Pointer* p, size_t bytes, int device) {
+  if (bytes == 0) return kInvalidValue;
+  void* const data = std::aligned_alloc(4096, (bytes + 4095) / 4096 * 4096);
+  *p = reinterpret_cast<Pointer>(data);
+  Lock lock(state().mutex);
+  state().memory[*p] = {bytes, device};
+  return kOk;
+}
+inline Status memory_drop(Pointer p) {
+  Lock lock(state().mutex);
+  if (state().memory.erase(p) == 0) return kInvalidValue;
+  std::free(reinterpret_cast<void*>(p));
+  return kOk;
+}
+inline bool range_of(Pointer p, Pointer* base, size_t* bytes, int* device) {
+  Lock lock(state().mutex);
+  auto it = state().memory.upper_bound(p);
+  if (it == state().memory.begin() || p - std::prev(it)->first >= std::prev(it)->second.first)
+    return false;
+  *base = std::prev(it)->first;
+  *bytes = std::prev(it)->second.first;
+  *device = std::prev(it)->second.second;
+  return true;
+}
+inline void move_bytes(Pointer to, Pointer from, size_t n) {
+  std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), n);
+}
+inline Status run_kernel(const std::string& name, unsigned blocks, void** arguments) {
+  auto at = [&](int i) { return *static_cast<uint64_t*>(arguments[i]); };
+  if (name == MC_COPY_BLOCKS) {
+    const auto* const list = reinterpret_cast<const mc_copy_block*>(at(0));
+    for (unsigned i = 0; i < blocks; ++i) move_bytes(list[i].to, list[i].from, list[i].bytes);
+    return kOk;
+  }
+  for (unsigned i = 0; i < blocks; ++i) move_bytes(at(0) + i * at(2), at(1) + i * at(3), at(4));
+  return kOk;
+}
+
+inline void fill_devices(Driver& d) {
+  d.init = [](unsigned) { return kOk; };
+  d.driver_version = [](int* v) { return *v = 13000, kOk; };
+  d.error_string = [](Status, const char** text) { return *text = "made up", kOk; };
+  d.device_count = [](int* n) -> Status {
+    MC_FAKE(device_count);
+    return *n = state().count, kOk;
+  };
+  d.device_get = [](int* device, int ordinal) { return *device = ordinal, kOk; };
+  d.device_name = [](char* name, int n, int) { return std::strncpy(name, "fake", size_t(n)), kOk; };
+  d.device_total = [](size_t* n, int) { return *n = 1 << 30, kOk; };
+  d.device_attribute = [](int* v, int a, int) { return *v = a == kCapabilityMajor ? 9 : 0, kOk; };
+  d.device_pci = [](char* text, int n, int) {
+    return std::strncpy(text, "0000:4F:00.0", size_t(n)), kOk;
+  };
+  d.can_access_peer = [](int* can, int, int) { return *can = state().peers, kOk; };
+  d.context_retain = [](Context* c, int device) -> Status {
+    MC_FAKE(context_retain);
+    Lock lock(state().mutex);
+    ++state().contexts;
+    return *c = reinterpret_cast<Context>(static_cast<intptr_t>(device + 1)), kOk;
+  };
+  d.context_release = [](int) {
+    Lock lock(state().mutex);
+    return --state().contexts, kOk;
+  };
+  d.context_set = [](Context c) -> Status {
+    MC_FAKE(context_set);
+    return State::current = static_cast<int>(reinterpret_cast<intptr_t>(c)) - 1, kOk;
+  };
+  d.enable_peer = [](Context, unsigned) -> Status {
+    MC_FAKE(enable_peer);
+    return kOk;
+  };
+}
+
+inline void fill_memory(Driver& d) {
+  d.memory_info = [](size_t* f, size_t* t) { return *f = *t = 1 << 30, kOk; };
+  d.memory_alloc = [](Pointer* p, size_t n) -> Status {
+    MC_FAKE(memory_alloc);
+    return memory_add(p, n, State::current);
+  };
+  d.memory_free = [](Pointer p) { return memory_drop(p); };
+  d.host_alloc = [](void** p, size_t n, unsigned) -> Status {
+    MC_FAKE(host_alloc);
+    Pointer at = 0;
+    const Status s = memory_add(&at, n, -1);
+    *p = reinterpret_cast<void*>(at);
+    return s;
+  };
+  d.host_free = [](void* p) { return memory_drop(reinterpret_cast<Pointer>(p)); };
+  d.host_register = [](void*, size_t, unsigned) -> Status {
+    MC_FAKE(host_register);
+    return kOk;
+  };
+  d.host_unregister = [](void*) -> Status {
+    MC_FAKE(host_unregister);
+    return kOk;
+  };
+  d.pointer_attribute = [](void* out, int attribute, Pointer p) -> Status {
+    MC_FAKE(pointer_attribute);
+    Pointer base = 0;
+    size_t n = 0;
+    int device = 0;
+    if (!range_of(p, &base, &n, &device)) return kInvalidValue;
+    const unsigned type = device < 0 ? kMemoryOfHost : kMemoryOfDevice;
+    if (attribute == kMemoryType) return std::memcpy(out, &type, sizeof type), kOk;
+    return std::memcpy(out, &device, sizeof device), kOk;
+  };
+  d.address_range = [](Pointer* base, size_t* n, Pointer p) -> Status {
+    int device = 0;
+    return range_of(p, base, n, &device) ? kOk : kInvalidValue;
+  };
+  d.ipc_get = [](IpcHandle* h, Pointer p) -> Status {
+    MC_FAKE(ipc_get);
+    std::memcpy(h->reserved, &p, sizeof p);
+    return kOk;
+  };
+  d.ipc_open = [](Pointer* p, IpcHandle h, unsigned) -> Status {
+    MC_FAKE(ipc_open);
+    std::memcpy(p, h.reserved, sizeof *p);
+    Lock lock(state().mutex);
+    if (!state().memory.contains(*p)) return kMapFailed;
+    return ++state().opened[*p], kOk;
+  };
+  d.ipc_close = [](Pointer p) -> Status {
+    MC_FAKE(ipc_close);
+    Lock lock(state().mutex);
+    if (--state().opened[p] == 0) state().opened.erase(p);
+    return kOk;
+  };
+}
+
+template <class Tag>
+Status make_token(Tag** out, std::set<void*>& of) {
+  Lock lock(state().mutex);
+  *out = static_cast<Tag*>(token());
+  return of.insert(*out), kOk;
+}
+inline Status drop_token(void* p, std::set<void*>& of) {
+  Lock lock(state().mutex);
+  if (of.erase(p) == 0) return kInvalidValue;
+  return std::free(p), kOk;
+}
+
+inline void fill_work(Driver& d) {
+  d.copy_async = [](Pointer to, Pointer from, size_t n, StreamHandle) -> Status {
+    MC_FAKE(copy_async);
+    return move_bytes(to, from, n), kOk;
+  };
+  d.stream_create = [](StreamHandle* s, unsigned) -> Status {
+    MC_FAKE(stream_create);
+    return make_token(s, state().streams);
+  };
+  d.stream_destroy = [](StreamHandle s) { return drop_token(s, state().streams); };
+  d.stream_wait_event = [](StreamHandle, EventHandle, unsigned) -> Status {
+    MC_FAKE(stream_wait_event);
+    return kOk;
+  };
+  d.event_create = [](EventHandle* e, unsigned) { return make_token(e, state().events); };
+  d.event_destroy = [](EventHandle e) { return drop_token(e, state().events); };
+  d.event_record = [](EventHandle, StreamHandle) -> Status {
+    MC_FAKE(event_record);
+    return kOk;
+  };
+  d.event_query = [](EventHandle) -> Status {
+    MC_FAKE(event_query);
+    return state().pending ? kNotReady : kOk;
+  };
+  d.event_synchronize = [](EventHandle) -> Status {
+    MC_FAKE(event_synchronize);
+    return kOk;
+  };
+  d.module_load = [](Module* m, const void*) -> Status {
+    MC_FAKE(module_load);
+    return make_token(m, state().modules);
+  };
+  d.module_unload = [](Module m) { return drop_token(m, state().modules); };
+  d.module_function = [](Function* f, Module, const char* name) -> Status {
+    MC_FAKE(module_function);
+    return *f = reinterpret_cast<Function>(const_cast<char*>(name)), kOk;
+  };
+  d.launch = [](Function f, unsigned x, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
+                StreamHandle, void** arguments, void**) -> Status {
+    MC_FAKE(launch);
+    return run_kernel(reinterpret_cast<const char*>(f), x, arguments);
+  };
+}
+#undef MC_FAKE
+
+inline const Driver& driver() {
+  static const Driver d = [] {
+    Driver all{};
+    fill_devices(all);
+    fill_memory(all);
+    fill_work(all);
+    return all;
+  }();
+  return d;
+}
+
+// Errors and counts of one test.
+struct Scene {
+  Scene() { reset(); }
+  ~Scene() { reset(); }
+  static void reset() {
+    Lock lock(state().mutex);
+    state().errors.clear();
+    state().calls.clear();
+    state().pending = false;
+    state().count = 2;
+    state().peers = 1;
+  }
+  void fails(const char* call, Status with) {
+    Lock lock(state().mutex);
+    state().errors[call] = with;
+  }
+  int calls(const char* call) {
+    Lock lock(state().mutex);
+    return state().calls[call];
+  }
+};
+
+}  // namespace mc::device::fake
