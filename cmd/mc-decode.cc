@@ -10,6 +10,7 @@ namespace {
 struct DecodeProgram : WorkerShellOptions {
   Duration tbt_slo{};
   Duration kv_deadline = std::chrono::seconds(60), recompute_after{};
+  Duration pool_timeout = std::chrono::seconds(2);
   DecodeProgram() {
     worker.listen = "127.0.0.1:5590";
     worker.http = "127.0.0.1:5591";
@@ -20,6 +21,7 @@ struct DecodeProgram : WorkerShellOptions {
     v("kv-deadline", kv_deadline, "KV that has not come by then fails its request");
     v("recompute-after", recompute_after,
       "KV that has not come by then is computed here; 0: its request fails at the deadline");
+    v("pool-timeout", pool_timeout, "how long a call to the pool may take");
     transfer.describe(v);
     daemon.describe(v);
   }
@@ -32,6 +34,8 @@ DecodeConfig configure(const DecodeProgram& o, const WorkerShell& shell) {
   config.tbt_slo = o.tbt_slo;
   config.kv_deadline = o.kv_deadline;
   config.recompute_after = o.recompute_after;
+  config.store.master = o.worker.master;
+  config.store.timeout = o.pool_timeout;
   config.peer_timeout = o.transfer.peer_timeout;
   return config;
 }

@@ -8,8 +8,7 @@
 namespace mc::serve {
 namespace {
 
-constexpr size_t kRecomputeTokens = 256;  // at a time: steps of the batch go between
-constexpr size_t kSlotsMax = 4096;        // reservations at a time
+constexpr size_t kSlotsMax = 4096;  // reservations at a time
 constexpr size_t kConductorsMax = 64;
 constexpr Duration kExpiry = std::chrono::milliseconds(20);
 
@@ -24,8 +23,13 @@ Result<std::unique_ptr<DecodeWorker>> DecodeWorker::open(io::Loop& loop, xfer::E
   const uint64_t bytes =
       guard_bytes() + config.blocks * engine.spec().block_bytes(engine.block_tokens());
   MC_TRY(xfer::Memory memory, transfer.allocate(bytes));
-  return std::unique_ptr<DecodeWorker>(
+  auto self = std::unique_ptr<DecodeWorker>(
       new DecodeWorker(loop, transfer, server, engine, config, metrics, std::move(memory)));
+  if (!config.store.master.empty()) {
+    MC_TRY(self->pool_, PoolLink::open(loop, transfer, config.store, engine.spec().pool_name(),
+                                       self->blocks_, metrics));
+  }
+  return self;
 }
 
 DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server,
@@ -49,13 +53,18 @@ DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& 
       failed_(metrics.counter("mc_engine_failed_requests_total", "requests ended as errors")),
       recomputed_(metrics.counter("mc_engine_recomputed_requests_total",
                                   "requests whose KV did not come and was computed here")),
+      fetched_(metrics.counter("mc_engine_pool_kv_blocks_total",
+                               "KV blocks of prompts that came by way of the pool")),
       step_seconds_(metrics.histogram("mc_engine_step_seconds", "time of a decode step")),
+      pulls_(loop, transfer, metrics),
       compute_(loop) {
   for (size_t i = kSlotsMax; i-- > 0;) free_slots_.push_back(i);
   for (const char* state : {"free", "cached", "used"})
     block_gauges_[state] =
         &metrics.gauge("mc_engine_blocks", "KV blocks by state", {{"state", state}});
   server.on<Reserve>([this](const Reserve& m, const rpc::Call& c) { return reserve(m, c.now); });
+  server.on_later<KvOffer>([this](const KvOffer& m, const rpc::Call&,
+                                  const rpc::Reply<rpc::Empty>& reply) { offered(m, reply); });
   server.on<KvReady>([this](const KvReady& m, const rpc::Call&) { return kv_ready(m); });
   server.on<KvFailed>([this](const KvFailed& m, const rpc::Call&) { return kv_failed(m); });
   server.on<Abort>([this](const Abort& m, const rpc::Call&) { return abort(m); });
@@ -144,102 +153,12 @@ Result<Reservation> DecodeWorker::reserve(const Reserve& m, Time now) {
   return r;
 }
 
-Result<rpc::Empty> DecodeWorker::kv_ready(const KvReady& m) {
-  auto it = sequences_.find(m.request);
-  if (it == sequences_.end() || it->second->guard != m.guard)
-    return fail(Code::kNotFound, "request '%s' does not wait for KV here",
-                shown(m.request).c_str());
-  const SequencePtr s = it->second;
-  if (s->settled) return rpc::Empty{};
-  s->settled = true;
-  if (s->ended) {
-    try_free(s);
-    return fail(Code::kNotFound, "request '%s' was aborted", shown(m.request).c_str());
-  }
-  if (s->recomputed) return rpc::Empty{};  // too late: the same bytes are computed here
-  s->arrived = loop_.now();
-  verify(s);
-  return rpc::Empty{};
-}
-
-Result<rpc::Empty> DecodeWorker::kv_failed(const KvFailed& m) {
-  auto it = sequences_.find(m.request);
-  if (it == sequences_.end() || it->second->guard != m.guard) return rpc::Empty{};
-  const SequencePtr s = it->second;
-  s->settled = true;
-  if (s->ended)
-    try_free(s);
-  else if (!s->recomputed)
-    fail_sequence(s, "prefill: " + m.reason);
-  return rpc::Empty{};
-}
-
 Result<rpc::Empty> DecodeWorker::abort(const Abort& m) {
   auto it = sequences_.find(m.request);
   if (it == sequences_.end() || it->second->ended) return rpc::Empty{};
   log_debug("decode", "request %s aborted: %s", m.request.c_str(), m.reason.c_str());
   end(SequencePtr(it->second));
   return rpc::Empty{};
-}
-
-// ---- what arrived
-
-void DecodeWorker::verify(const SequencePtr& s) {
-  ++s->busy;
-  auto bad = std::make_shared<uint64_t>(0);
-  const bool queued = compute_.submit([this, s, bad] { *bad = engine_.verify(s->view()); },
-                                      [this, s, bad] { verified(s, *bad); });
-  if (queued) return;
-  --s->busy;
-  fail_sequence(s, "this worker is overloaded");
-}
-
-void DecodeWorker::verified(const SequencePtr& s, uint64_t bad_blocks) {
-  --s->busy;
-  if (s->ended) return try_free(s);
-  s->verified = loop_.now();
-  if (bad_blocks > 0) {
-    kv_errors_.add(bad_blocks);
-    fail_sequence(s,
-                  strf("%llu of %zu KV blocks did not verify",
-                       static_cast<unsigned long long>(bad_blocks), s->parents.size()),
-                  static_cast<uint32_t>(bad_blocks));
-    return;
-  }
-  if (!batch_.kv_arrived(s->request)) return;  // its deadline passed just now; expire() tells
-  step();
-}
-
-// The prompt's KV from here on, a piece at a time. What the prefill side still writes are the same
-// bytes: it has the same model.
-void DecodeWorker::recompute(const SequencePtr& s, size_t begin) {
-  const size_t end = std::min(begin + kRecomputeTokens, s->prompt);
-  const Time start = loop_.clock().now();
-  const Timing timing{engine_.spec(), config_.time_scale};
-  const Time due = engine_.modelled_time() ? start + timing.chunk(begin, end, 0) : start;
-  ++s->busy;
-  const bool queued = compute_.submit(
-      [this, s, begin, end] {
-        engine_.write({s->view(), begin, end});
-      },
-      [this, s, end, due] {
-        if (loop_.clock().now() >= due) return recomputed(s, end);
-        after(due, [this, s, end] { recomputed(s, end); });
-      });
-  if (queued) return;
-  --s->busy;
-  fail_sequence(s, "this worker is overloaded");
-}
-
-void DecodeWorker::recomputed(const SequencePtr& s, size_t end) {
-  --s->busy;
-  if (s->ended) return try_free(s);
-  if (end < s->prompt) return recompute(s, end);
-  recomputed_.add();
-  s->arrived = s->verified = loop_.now();
-  MC_CHECK(batch_.wait(s->request, s->prompt, Time::max()));
-  MC_CHECK(batch_.kv_arrived(s->request));
-  step();
 }
 
 // ---- steps
@@ -372,22 +291,6 @@ void DecodeWorker::try_free(const SequencePtr& s) {
   free_slots_.push_back(s->slot);
   sequences_.erase(s->request);
   gauge();
-}
-
-void DecodeWorker::expire() {
-  for (const std::string& request : batch_.expire(loop_.now())) {
-    auto it = sequences_.find(request);
-    if (it == sequences_.end()) continue;
-    const SequencePtr s = it->second;
-    if (config_.recompute_after.count() == 0 || s->settled) {
-      fail_sequence(s, "its KV did not arrive in time");
-      continue;
-    }
-    log_warn("decode", "request %s: its KV did not arrive in time: it is computed here",
-             s->request.c_str());
-    s->recomputed = true;
-    recompute(s, 0);
-  }
 }
 
 void DecodeWorker::send(const std::string& conductor, std::vector<TokenUpdate> updates) {

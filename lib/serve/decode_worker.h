@@ -1,10 +1,12 @@
 // The decode side of a request: reserves blocks for its KV, verifies what arrives, and generates
 // tokens in a continuously changing batch, one message of tokens a step to each conductor.
 //
-//   Reserve -> (layers arrive by the transfer engine) -> KvReady -> verify -> batch -> tokens
+//   Reserve -> (layers are written here, or offered and read) -> KvReady -> (blocks are got from
+//           the pool) -> verify -> batch -> tokens
 //
 // KV that has not arrived, or does not verify, is never in a batch: such a request ends as "error"
-// with the reason. Blocks of an aborted request whose prefill side may still be writing are
+// with the reason; or, with recompute_after, its prompt is computed here, as is what the pool lost
+// of it. Blocks of an aborted request whose prefill side may still be writing are
 // quarantined: its guard word moves on, and they are reused only when that side said it is done or
 // its time is over.
 //
@@ -24,7 +26,9 @@
 #include "serve/batcher.h"
 #include "serve/block_manager.h"
 #include "serve/compute_thread.h"
+#include "serve/kv_transfer.h"
 #include "serve/messages.h"
+#include "serve/pool_link.h"
 #include "serve/sequence.h"
 #include "xfer/engine.h"
 
@@ -38,6 +42,7 @@ struct DecodeConfig {
   Duration recompute_after{};  // KV that has not come by then is computed here; 0: it fails
   Duration peer_timeout = std::chrono::seconds(3);  // of the transfer engine
   Duration token_budget = std::chrono::seconds(5);  // a conductor silent for this is gone
+  store::ClientOptions store;                       // master empty: no pool
 };
 
 class DecodeWorker {
@@ -59,6 +64,12 @@ class DecodeWorker {
   Result<rpc::Empty> kv_ready(const KvReady& m);
   Result<rpc::Empty> kv_failed(const KvFailed& m);
   Result<rpc::Empty> abort(const Abort& m);
+  // How KV comes here, in decode_receive.cc.
+  void offered(const KvOffer& m, const rpc::Reply<rpc::Empty>& reply);
+  Result<SequencePtr> find_offered(const KvOffer& m) const;
+  void fetch(const SequencePtr& s, const std::vector<uint32_t>& blocks);
+  void recompute_from(const SequencePtr& s, size_t block);
+  void recover(const SequencePtr& s);
   void verify(const SequencePtr& s);
   void verified(const SequencePtr& s, uint64_t bad_blocks);
   void recompute(const SequencePtr& s, size_t begin);
@@ -94,9 +105,11 @@ class DecodeWorker {
   io::Loop::Handle ticker_ = 0;
   std::map<std::string, Gauge*> block_gauges_;
   Gauge &running_, &waiting_, &usage_;
-  Counter &generated_, &kv_errors_, &failed_, &recomputed_;
+  Counter &generated_, &kv_errors_, &failed_, &recomputed_, &fetched_;
   BucketHistogram& step_seconds_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers ask whether this is gone
+  std::unique_ptr<PoolLink> pool_;
+  KvTransfer pulls_;
   ComputeThread compute_;  // last: its jobs end before what they use
 };
 

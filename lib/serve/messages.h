@@ -2,7 +2,8 @@
 //
 //   1. conductor -> decode   Reserve      blocks for the prompt and the output; D announces where
 //   2. conductor -> prefill  TxAllocate   blocks and locks for the prompt; queues the prefill
-//   3. prefill   -> decode   layers of KV through the transfer engine, into the reserved blocks
+//   3. prefill   -> decode   layers of KV through the transfer engine, into the reserved blocks;
+//                            or KvOffer, and D reads them; or P puts them in the pool
 //   4. prefill   -> decode   KvReady      after the last byte (or KvFailed, with the first cause)
 //   5. prefill   -> conductor            the reply of Prefill: how long each part took
 //   6. decode    -> conductor TokenBatch  tokens of all its requests, one message a step
@@ -142,12 +143,29 @@ struct Snapshot {
 
 // ---- prefill -> decode
 
+// These bytes of P's blocks may be read; answered when D has them (or wants them no more), until
+// when P keeps the blocks as they are.
+struct KvOffer {
+  static constexpr const char* kName = "kv-offer";
+  using Reply = Empty;
+  std::string request;
+  uint64_t guard = 0;             // of the reservation
+  xfer::SegmentDescriptor from;   // P's memory; no buffers when D was told with this request before
+  std::vector<uint64_t> offsets;  // in it, one a block
+  uint64_t first = 0;             // of the prompt's blocks: the one at offsets[0]
+  uint64_t at = 0, bytes = 0;     // of each block: a layer, or all of it
+  static void fields(auto& a, auto& m) {
+    a(m.request, m.guard, m.from, m.offsets, m.first, m.at, m.bytes);
+  }
+};
+
 struct KvReady {
   static constexpr const char* kName = "kv-ready";
   using Reply = Empty;
   std::string request;
   uint64_t guard = 0;
-  static void fields(auto& a, auto& m) { a(m.request, m.guard); }
+  std::vector<uint32_t> pool;  // blocks of the prompt, ascending, that D is to take from the pool
+  static void fields(auto& a, auto& m) { a(m.request, m.guard, m.pool); }
 };
 
 struct KvFailed {

@@ -59,34 +59,40 @@ void PoolLink::note(const Error* error) {
   }
 }
 
-void PoolLink::fetch(Wanted wanted, std::function<void(size_t)> done) {
+void PoolLink::match(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done) {
   struct Asked {
-    Wanted wanted;
     std::function<void(size_t)> done;
     bool over = false;  // answered, or not waited for any more
     io::Loop::Handle timer = 0;
   };
-  auto asked = std::make_shared<Asked>(Asked{std::move(wanted), std::move(done)});
-  std::vector<ObjectKey> keys;
+  auto asked = std::make_shared<Asked>(Asked{std::move(done)});
   const Time since = loop_.clock().now();
   const bool resting = since < rest_until_;
-  for (const BlockHash& hash : asked->wanted.hashes) keys.push_back(pool_key(model_, hash));
   asked->timer =
       loop_.after(resting ? Duration{} : kPatience, [asked, alive = std::weak_ptr(alive_)] {
         if (alive.expired() || std::exchange(asked->over, true)) return;
         asked->done(0);
       });
   if (resting) return;
+  std::vector<ObjectKey> keys;
+  for (const BlockHash& hash : hashes) keys.push_back(pool_key(model_, hash));
   store_->match_prefix(std::move(keys), [this, asked, since](const Result<uint64_t>& found) {
     note(found ? nullptr : &found.error());
     if (std::exchange(asked->over, true)) return;
     loop_.cancel(asked->timer);
     if (!found) return asked->done(0);
     round_trip_s_ += kLearn * (to_seconds(loop_.clock().now() - since) - round_trip_s_);
-    const size_t n = std::min<size_t>(*found, asked->wanted.hashes.size());
-    const size_t chosen = n == 0 ? 0 : std::min(n, asked->wanted.choose(n));
-    if (chosen == 0) return asked->done(0);
-    get(std::make_shared<Wanted>(std::move(asked->wanted)), chosen, std::move(asked->done));
+    asked->done(*found);
+  });
+}
+
+void PoolLink::fetch(Wanted wanted, std::function<void(size_t)> done) {
+  auto shared = std::make_shared<Wanted>(std::move(wanted));
+  match(shared->hashes, [this, shared, done = std::move(done)](size_t found) {
+    const size_t n = std::min(found, shared->hashes.size());
+    const size_t chosen = n == 0 ? 0 : std::min(n, shared->choose(n));
+    if (chosen == 0) return done(0);
+    get(shared, chosen, done);
   });
 }
 
@@ -119,18 +125,29 @@ void PoolLink::get(const std::shared_ptr<Wanted>& wanted, size_t n,
   });
 }
 
-void PoolLink::publish(const BlockHash& hash, BlockId block, std::span<const std::byte> memory) {
-  if (queue_.size() >= kQueueMax || loop_.clock().now() < rest_until_) return dropped_.add();
+void PoolLink::publish(const BlockHash& hash, BlockId block, std::span<const std::byte> memory,
+                       PutDone done) {
+  if (queue_.size() >= kQueueMax || loop_.clock().now() < rest_until_) return give_up(done);
   blocks_.pin(block);
-  queue_.push_back({hash, block, memory});
+  queue_.push_back({hash, block, memory, std::move(done)});
   put_next();
+}
+
+void PoolLink::give_up(const PutDone& done) {
+  dropped_.add();
+  if (done == nullptr) return;
+  loop_.at(loop_.clock().now(), [done, alive = std::weak_ptr(alive_)] {
+    if (!alive.expired()) done(false);
+  });
 }
 
 bool PoolLink::shed() {
   const size_t n = queue_.size();
-  for (const Put& put : queue_) blocks_.unpin(put.block);
+  for (const Put& put : queue_) {
+    blocks_.unpin(put.block);
+    give_up(put.done);
+  }
   queue_.clear();
-  dropped_.add(n);
   return n > 0;
 }
 
@@ -167,7 +184,11 @@ void PoolLink::put_done(const std::vector<Put>& puts,
       error = &end.error();
   }
   note(error);
-  for (const Put& put : puts) blocks_.unpin(put.block);
+  for (size_t i = 0; i < puts.size(); ++i) {
+    blocks_.unpin(puts[i].block);
+    // Another worker that writes the same block will be through with it in a moment.
+    if (puts[i].done) puts[i].done(ends[i] || ends[i].error().code == Code::kBusy);
+  }
 }
 
 }  // namespace mc::serve

@@ -1,4 +1,4 @@
-// A prefill worker's link to the KV store: fetches the blocks of a prompt that others computed, and
+// A worker's link to the KV store: fetches the blocks of a prompt that others computed, and
 // publishes those computed here. Never in the way of a request: publishing is a bounded queue whose
 // blocks stay pinned until the put ended, and which is shed when room is needed; a pool that fails
 // or is slow only costs what it would have saved.
@@ -33,6 +33,9 @@ class PoolLink {
   PoolLink(const PoolLink&) = delete;
   PoolLink& operator=(const PoolLink&) = delete;
 
+  // `done(n)` on a later turn: the first n of them are there now, and are kept for a moment.
+  void match(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done);
+
   struct Wanted {
     std::vector<BlockHash> hashes;               // the prompt's blocks from the first missing one
     std::vector<std::span<std::byte>> memory;    // where each goes; the caller's until done
@@ -45,8 +48,11 @@ class PoolLink {
     return round_trip_s_ + double(bytes) / bytes_per_s_;
   }
 
-  // Puts a block when there is time; pins it until then.
-  void publish(const BlockHash& hash, BlockId block, std::span<const std::byte> memory);
+  // Puts a block when there is time; pins it until then. `done`, if there is one, is told on a
+  // later turn whether the pool has it now.
+  using PutDone = std::function<void(bool there)>;
+  void publish(const BlockHash& hash, BlockId block, std::span<const std::byte> memory,
+               PutDone done = {});
   // Gives up puts that have not begun. True when that unpinned anything.
   bool shed();
   size_t queued() const { return queue_.size(); }
@@ -58,9 +64,11 @@ class PoolLink {
     BlockHash hash;
     BlockId block = 0;
     std::span<const std::byte> memory;
+    PutDone done;
   };
   PoolLink(io::Loop& loop, std::string model, BlockManager& blocks, Metrics& metrics);
   void get(const std::shared_ptr<Wanted>& wanted, size_t n, std::function<void(size_t)> done);
+  void give_up(const PutDone& done);
   void put_next();
   void put_done(const std::vector<Put>& puts, const std::vector<Result<store::PutOutcome>>& ends);
   void note(const Error* error);

@@ -1,4 +1,4 @@
-// How a prompt runs: load what can be reused, compute chunk by chunk and layer by layer, push each
+// How a prompt runs: load what can be reused, compute chunk by chunk and layer by layer, send each
 // layer while the next one computes, then tell the decode side.
 #include <algorithm>
 #include <utility>
@@ -31,9 +31,9 @@ void PrefillWorker::prepare(const JobPtr& job) {
 }
 
 void PrefillWorker::place_blocks(Job& job) {
-  job.blocks.clear();
-  for (const BlockId id : blocks_.find(job.tx)->blocks)
-    job.blocks.push_back(memory_.data() + id * block_bytes_);
+  job.kv.blocks.clear();
+  job.kv.ids = blocks_.find(job.tx)->blocks;
+  for (const BlockId id : job.kv.ids) job.kv.blocks.push_back(memory_.data() + id * block_bytes_);
 }
 
 // Asks the pool for the blocks that follow those cached here. False: nothing to ask.
@@ -45,7 +45,7 @@ bool PrefillWorker::fetch(const JobPtr& job) {
   PoolLink::Wanted wanted;
   for (size_t i = here; i < most; ++i) {
     wanted.hashes.push_back(job->hashes[i]);
-    wanted.memory.emplace_back(job->blocks[i], block_bytes_);
+    wanted.memory.emplace_back(job->kv.blocks[i], block_bytes_);
   }
   wanted.choose = [this, here, n, tokens](size_t found) -> size_t {
     if (config_.pool_reuse == "always") return found;
@@ -78,7 +78,7 @@ void PrefillWorker::loaded(const JobPtr& job, size_t fetched) {
   begin(job);
 }
 
-// All that is reused is here: pushes it; the model's own time to load it delays the first layer.
+// All that is reused is here: sends it; the model's own time to load it delays the first layer.
 void PrefillWorker::begin(const JobPtr& job) {
   const Time now = loop_.clock().now();
   const uint64_t tokens = engine_.block_tokens();
@@ -88,8 +88,8 @@ void PrefillWorker::begin(const JobPtr& job) {
   job->stage = Stage::kComputing;
   job->published = std::max(job->published, tx.hit);
   job->done.cached_tokens = static_cast<uint32_t>(reused * tokens);
-  queue_.set_reused(job->request, reused * tokens);
-  if (reused > 0) push(job, {0, reused, 0, block_bytes_, now + config_.push_timeout});
+  queue_.set_reused(job->kv.request, reused * tokens);
+  if (sender_->grain() != Grain::kPrompt) send(job, 0, reused, 0, block_bytes_);
   if (now - free_at_ > kSlack) free_at_ = now;
   if (engine_.modelled_time()) free_at_ += timing_.load(reused * tokens);
   job->computing = std::max(now, free_at_);
@@ -112,7 +112,8 @@ void PrefillWorker::begin_chunk(const JobPtr& job, const PrefillChunk& chunk) {
 
 void PrefillWorker::compute(const JobPtr& job, uint32_t layer, Time due,
                             const std::shared_ptr<Activations>& activations) {
-  const ChunkView view{{job->prompt, job->parents, job->blocks}, job->chunk.begin, job->chunk.end};
+  const ChunkView view{
+      {job->prompt, job->parents, job->kv.blocks}, job->chunk.begin, job->chunk.end};
   const bool queued = compute_.submit(
       [this, view, layer, activations] { engine_.prefill_layer(view, layer, *activations); },
       [this, job, layer, due] {
@@ -125,10 +126,10 @@ void PrefillWorker::compute(const JobPtr& job, uint32_t layer, Time due,
 }
 
 void PrefillWorker::layer_computed(const JobPtr& job, uint32_t layer) {
-  if (!job->failure) {
+  if (!job->failure && sender_->grain() == Grain::kLayer) {
     const uint64_t tokens = engine_.block_tokens(), bytes = engine_.spec().layer_bytes(tokens);
-    push(job, {job->chunk.begin / tokens, (job->chunk.end + tokens - 1) / tokens, layer * bytes,
-               bytes, loop_.clock().now() + config_.push_timeout});
+    send(job, job->chunk.begin / tokens, (job->chunk.end + tokens - 1) / tokens, layer * bytes,
+         bytes);
   }
   if (--job->layers_left == 0) chunk_computed(job);
 }
@@ -144,10 +145,15 @@ void PrefillWorker::chunk_computed(const JobPtr& job) {
   }
   const uint64_t tokens = engine_.block_tokens();
   counters_.computed.add(job->chunk.end - job->chunk.begin);
-  blocks_.computed(job->tx, job->chunk.last ? job->blocks.size() : job->chunk.end / tokens);
+  const size_t whole = job->chunk.last ? job->kv.blocks.size() : job->chunk.end / tokens;
+  blocks_.computed(job->tx, whole);
+  if (sender_->grain() == Grain::kChunk)
+    send(job, job->chunk.begin / tokens, whole, 0, block_bytes_);
+  else if (sender_->grain() == Grain::kPrompt && job->chunk.last)
+    send(job, 0, whole, 0, block_bytes_);
   publish(job, std::min<size_t>(job->chunk.end / tokens, job->hashes.size()));
   if (job->chunk.last) {
-    job->stage = Stage::kPushing;
+    job->stage = Stage::kSending;
     job->computed = loop_.clock().now();
     deliver(job);
   }
@@ -156,41 +162,49 @@ void PrefillWorker::chunk_computed(const JobPtr& job) {
 }
 
 void PrefillWorker::publish(const JobPtr& job, size_t upto) {
-  if (pool_ == nullptr) return;
+  if (pool_ == nullptr || config_.connector != Connector::kMulti) return;
   for (; job->published < upto; ++job->published) {
     const size_t i = job->published;
     pool_->publish(job->hashes[i], blocks_.find(job->tx)->blocks[i],
-                   {job->blocks[i], block_bytes_});
+                   {job->kv.blocks[i], block_bytes_});
   }
 }
 
 // ---- delivering
 
-void PrefillWorker::push(const JobPtr& job, const PushRange& range) {
+void PrefillWorker::send(const JobPtr& job, size_t first, size_t last, uint64_t at,
+                         uint64_t bytes) {
+  if (first == last) return;
   ++job->busy;
-  job->done.kv_bytes += (range.last - range.first) * range.bytes;
-  push_.push(plan_push(job->blocks, job->target, range), [this, job](const Result<>& outcome) {
-    --job->busy;
-    if (!outcome)
-      fail_job(job, {outcome.error().code,
-                     "pushing KV to " + job->decode + ": " + outcome.error().what});
-    if (job->failure) return settle(job);
-    deliver(job);
-  });
+  job->done.kv_bytes += (last - first) * bytes;
+  const uint32_t layers = sender_->grain() == Grain::kPrompt ? engine_.spec().layers : 1;
+  sender_->send(std::shared_ptr<KvRoute>(job, &job->kv),
+                {first, last, at, bytes, loop_.clock().now() + config_.send_timeout * layers},
+                [this, job](const Result<>& outcome) {
+                  --job->busy;
+                  if (!outcome)
+                    fail_job(job, {outcome.error().code, "sending KV to " + job->kv.decode + ": " +
+                                                             outcome.error().what});
+                  if (job->failure) return settle(job);
+                  deliver(job);
+                });
 }
 
-// Everything is computed and pushed: the decode side may start.
+// Everything is computed and sent: the decode side may start.
 void PrefillWorker::deliver(const JobPtr& job) {
-  if (job->stage != Stage::kPushing || job->busy > 0) return;
-  rpc::Client* decode = peer(job->decode);
+  if (job->stage != Stage::kSending || job->busy > 0) return;
+  rpc::Client* decode = peer(job->kv.decode);
   if (decode == nullptr)
-    return fail_job(job, {Code::kInvalid, "no decode worker at '" + shown(job->decode) + "'"});
+    return fail_job(job, {Code::kInvalid, "no decode worker at '" + shown(job->kv.decode) + "'"});
   const auto answered = [this, job](const Result<rpc::Empty>& reply) {
-    if (jobs_.find(job->tx) == jobs_.end() || job->stage != Stage::kPushing) return;
+    if (jobs_.find(job->tx) == jobs_.end() || job->stage != Stage::kSending) return;
     if (reply) return delivered(job);
-    fail_job(job, {reply.error().code, "decode worker " + job->decode + ": " + reply.error().what});
+    fail_job(job,
+             {reply.error().code, "decode worker " + job->kv.decode + ": " + reply.error().what});
   };
-  decode->call(KvReady{job->request, job->target.guard.expected}, config_.peer_budget, answered);
+  std::sort(job->kv.pooled.begin(), job->kv.pooled.end());
+  decode->call(KvReady{job->kv.request, job->kv.peer.guard.expected, job->kv.pooled},
+               config_.peer_budget, answered);
 }
 
 void PrefillWorker::delivered(const JobPtr& job) {

@@ -51,6 +51,12 @@ Result<std::unique_ptr<PrefillWorker>> PrefillWorker::open(io::Loop& loop, xfer:
     MC_TRY(self->pool_, PoolLink::open(loop, transfer, config.store, engine.spec().pool_name(),
                                        self->blocks_, metrics));
   }
+  PrefillWorker* const raw = self.get();
+  MC_TRY(self->sender_,
+         make_sender(
+             config.connector, config.layerwise,
+             {loop, transfer, self->memory_, self->block_bytes_, self->transfer_, self->pool_.get(),
+              [raw](const std::string& address) { return raw->peer(address); }}));
   return self;
 }
 
@@ -66,7 +72,7 @@ PrefillWorker::PrefillWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server
       blocks_(config.blocks, engine.block_tokens(), config.epoch),
       queue_(std::move(queue)),
       counters_(make_counters(metrics)),
-      push_(loop, transfer, metrics),
+      transfer_(loop, transfer, metrics),
       compute_(loop) {
   for (const char* state : {"free", "cached", "used"})
     block_gauges_[state] =
@@ -133,20 +139,23 @@ Result<> PrefillWorker::check(const TxAllocate& m) const {
 Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   MC_TRY_(check(m));
   auto job = std::make_shared<Job>();
-  MC_TRY(job->target.segment, push_.segment(m.target.segment));
-  job->target.offsets = m.target.block_offsets;
-  job->target.guard = {m.target.guard_offset, m.target.guard};
-  job->request = m.request;
+  MC_TRY(job->kv.peer.segment, transfer_.segment(m.target.segment));
+  job->kv.peer.offsets = m.target.block_offsets;
+  job->kv.peer.guard = {m.target.guard_offset, m.target.guard};
+  job->kv.request = m.request;
   job->prompt = m.prompt;
-  job->decode = m.target.control;
+  job->kv.decode = m.target.control;
   job->hashes = chain_hashes(m.prompt, engine_.block_tokens(), m.cache_salt);
   BlockHash first;
   if (!m.cache_salt.empty()) first.bytes = sha256(std::as_bytes(std::span(m.cache_salt)));
   job->parents.push_back(first);
   job->parents.insert(job->parents.end(), job->hashes.begin(), job->hashes.end());
   job->parents.resize(m.target.block_offsets.size());
+  job->kv.keys = job->hashes;
+  if (const size_t rest = m.prompt.size() % engine_.block_tokens(); rest > 0)
+    job->kv.keys.push_back(chain_hash(job->parents.back(), std::span(m.prompt).last(rest)));
 
-  const BlockRequest want{m.request, job->hashes, m.prompt.size(), job->target.offsets.size(),
+  const BlockRequest want{m.request, job->hashes, m.prompt.size(), job->kv.peer.offsets.size(),
                           std::chrono::milliseconds(std::min(m.lease_ms, kLeaseMsMax))};
   auto tx = blocks_.allocate(want, now);
   if (!tx && tx.error().code == Code::kNoSpace && pool_ != nullptr && pool_->shed())
@@ -158,7 +167,7 @@ Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   reply.local_blocks = static_cast<uint32_t>(blocks_.find(job->tx)->hit);
   reply.queued = static_cast<uint32_t>(queue_.size());
   reply.queue_ms = to_ms(queue_.queue_time(now));
-  by_request_.emplace(job->request, job->tx);
+  by_request_.emplace(job->kv.request, job->tx);
   jobs_.emplace(job->tx, std::move(job));
   return reply;
 }
@@ -172,13 +181,13 @@ void PrefillWorker::prefill(const Prefill& m, const rpc::Reply<PrefillDone>& rep
   const JobPtr& job = it->second;
   if (job->stage != Stage::kAllocated || job->failure)
     return reply.error(
-        {Code::kExists, strf("request '%s' was started before", shown(job->request).c_str())});
+        {Code::kExists, strf("request '%s' was started before", shown(job->kv.request).c_str())});
   const auto hits = blocks_.start(job->tx);
   if (!hits) return reply.error(hits.error());
   job->stage = Stage::kQueued;
   job->reply = reply;
   job->queued = loop_.clock().now();
-  queue_.push(job->request, job->prompt.size(), *hits * engine_.block_tokens());
+  queue_.push(job->kv.request, job->prompt.size(), *hits * engine_.block_tokens());
   news();
   advance();
 }
@@ -191,11 +200,11 @@ Result<TxCommitted> PrefillWorker::commit(const TxCommit& m) {
   // The first token may overtake the answer of KvReady; by then nothing of the request is busy.
   const JobPtr job = it->second;
   if (job->failure || job->busy > 0 ||
-      (job->stage != Stage::kDelivered && job->stage != Stage::kPushing))
-    return fail(Code::kBusy, "request '%s' is not delivered yet", shown(job->request).c_str());
-  if (job->stage == Stage::kPushing) delivered(job);
+      (job->stage != Stage::kDelivered && job->stage != Stage::kSending))
+    return fail(Code::kBusy, "request '%s' is not delivered yet", shown(job->kv.request).c_str());
+  if (job->stage == Stage::kSending) delivered(job);
   MC_TRY_(blocks_.commit(job->tx));
-  by_request_.erase(job->request);
+  by_request_.erase(job->kv.request);
   jobs_.erase(job->tx);
   news();
   return TxCommitted{blocks_.events_last()};
@@ -218,9 +227,9 @@ void PrefillWorker::fail_job(const JobPtr& job, Error error) {
   const bool waits = job->stage == Stage::kDelivered;  // all that is left is the commit
   if (!waits && !job->aborted) {
     counters_.failed.add();
-    log_warn("serve", "request %s: %s", shown(job->request).c_str(), error.what.c_str());
+    log_warn("serve", "request %s: %s", shown(job->kv.request).c_str(), error.what.c_str());
   }
-  queue_.remove(job->request);
+  queue_.remove(job->kv.request);
   job->failure = std::move(error);
   if (job->reply) job->reply->error(*job->failure);
   job->reply.reset();
@@ -231,17 +240,17 @@ void PrefillWorker::settle(const JobPtr& job) {
   if (!job->failure || job->busy > 0 || !jobs_.contains(job->tx)) return;
   if (job->stage != Stage::kDelivered) tell_failed(*job, job->failure->what);
   blocks_.abort(job->tx);
-  by_request_.erase(job->request);
+  by_request_.erase(job->kv.request);
   jobs_.erase(job->tx);
   news();
   advance();
 }
 
 void PrefillWorker::tell_failed(const Job& job, const std::string& reason) {
-  rpc::Client* decode = peer(job.decode);
+  rpc::Client* decode = peer(job.kv.decode);
   if (decode == nullptr) return;
-  decode->call(KvFailed{job.request, reason.substr(0, 4096), job.target.guard.expected},
-               config_.peer_budget, [request = job.request](const Result<rpc::Empty>& reply) {
+  decode->call(KvFailed{job.kv.request, reason.substr(0, 4096), job.kv.peer.guard.expected},
+               config_.peer_budget, [request = job.kv.request](const Result<rpc::Empty>& reply) {
                  if (!reply)
                    log_debug("serve", "telling the decode side of %s that it failed: %s",
                              shown(request).c_str(), reply.error().what.c_str());
@@ -271,6 +280,14 @@ void PrefillWorker::tick() {
 }
 
 // ---- what others see
+
+void PrefillWorker::lookup(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done) {
+  size_t here = 0;
+  while (here < hashes.size() && blocks_.lookup(hashes[here])) ++here;
+  if (here == hashes.size() || pool_ == nullptr) return done(here);
+  pool_->match({hashes.begin() + static_cast<std::ptrdiff_t>(here), hashes.end()},
+               [here, done = std::move(done)](size_t pooled) { done(here + pooled); });
+}
 
 WorkerLoad PrefillWorker::load() const {
   WorkerLoad l;

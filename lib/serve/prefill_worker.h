@@ -1,13 +1,13 @@
 // The prefill side of a request: locks or allocates blocks for its prompt, reuses what is cached
-// here or in the pool, computes the rest chunk by chunk, and pushes each layer's KV into the blocks
-// a decode worker reserved while the next layer computes.
+// here or in the pool, computes the rest chunk by chunk, and sends each layer's KV to the blocks a
+// decode worker reserved while the next layer computes (serve/kv_sender.h says by which ways).
 //
-//   TxAllocate -> Prefill -> (queue) -> load -> compute and push -> KvReady -> TxCommit
+//   TxAllocate -> Prefill -> (queue) -> load -> compute and send -> KvReady -> TxCommit
 //                     at any time -> Abort, the lease, or a failure: KvFailed
 //
 // The decode side is told exactly once how it ended. Blocks are let go of when nothing reads or
 // writes them any more, once, however the request ended. Prompts are computed first come, first
-// served; the pushes of one overlap the computing of the next.
+// served; the sending of one overlaps the computing of the next.
 //
 // Thread: the loop's; KV is computed on a thread of its own.
 // Source: Mooncake paper sections 3.1 (Figure 3), 5.3 (Figure 9: TxAllocate, TxCommit).
@@ -26,7 +26,7 @@
 #include "serve/batcher.h"
 #include "serve/block_manager.h"
 #include "serve/compute_thread.h"
-#include "serve/kv_push.h"
+#include "serve/kv_sender.h"
 #include "serve/messages.h"
 #include "serve/pool_link.h"
 #include "xfer/engine.h"
@@ -39,7 +39,9 @@ struct PrefillConfig {
   uint32_t chunk_tokens = 1024;
   double time_scale = 1;
   std::string pool_reuse = "auto";  // auto: where fetching is predicted faster; always; never
-  Duration push_timeout = std::chrono::seconds(10);  // of a layer
+  Connector connector = Connector::kMulti;
+  bool layerwise = true;                             // else all is sent when all is computed
+  Duration send_timeout = std::chrono::seconds(10);  // of a layer, or of all at the end
   Duration peer_budget = std::chrono::seconds(5);    // KvReady, KvFailed
   store::ClientOptions store;                        // master empty: no pool
 };
@@ -62,6 +64,9 @@ class PrefillWorker {
 
   WorkerLoad load() const;
   const BlockManager& cache() const { return blocks_; }
+  // How many of the blocks, from the first on, can be reused here: cached, or in the pool. `done`
+  // now or on a later turn.
+  void lookup(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done);
   void on_news(std::function<void()> callback) { on_news_ = std::move(callback); }
   void drain() { draining_ = true; }  // refuses new requests
   // Nothing is computed, delivered or awaited, and no put is under way.
@@ -70,23 +75,20 @@ class PrefillWorker {
   void update_metrics();
 
  private:
-  enum class Stage : uint8_t { kAllocated, kQueued, kLoading, kComputing, kPushing, kDelivered };
+  enum class Stage : uint8_t { kAllocated, kQueued, kLoading, kComputing, kSending, kDelivered };
   struct Job {
     TxId tx = 0;
-    std::string request;
     Stage stage = Stage::kAllocated;
+    KvRoute kv;
     std::vector<int32_t> prompt;
     std::vector<BlockHash> hashes;   // of its full blocks
     std::vector<BlockHash> parents;  // of each block: what it chains on
-    std::vector<std::byte*> blocks;
-    PushTarget target;
-    std::string decode;  // control address
     std::optional<rpc::Reply<PrefillDone>> reply;
     PrefillChunk chunk;
     uint32_t layers_left = 0;  // of the chunk
     PrefillDone done;
     size_t published = 0;          // blocks
-    uint32_t busy = 0;             // computing, pushes and fetches that use its blocks
+    uint32_t busy = 0;             // computing, sending and fetches that use its blocks
     std::optional<Error> failure;  // the first cause; it only waits for `busy` to be 0
     bool aborted = false;          // by the conductor
     Time queued{}, started{}, computing{}, computed{};
@@ -114,7 +116,7 @@ class PrefillWorker {
   void layer_computed(const JobPtr& job, uint32_t layer);
   void chunk_computed(const JobPtr& job);
   void publish(const JobPtr& job, size_t upto);
-  void push(const JobPtr& job, const PushRange& range);
+  void send(const JobPtr& job, size_t first, size_t last, uint64_t at, uint64_t bytes);
   void deliver(const JobPtr& job);
   void delivered(const JobPtr& job);
   // Ending.
@@ -146,9 +148,10 @@ class PrefillWorker {
   PrefillCounters counters_;
   std::map<std::string, Gauge*> block_gauges_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers ask whether this is gone
+  std::unique_ptr<KvSender> sender_;
   // Last: what uses blocks ends before what they are made of.
   std::unique_ptr<PoolLink> pool_;
-  KvPush push_;
+  KvTransfer transfer_;
   ComputeThread compute_;
 };
 

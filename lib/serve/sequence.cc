@@ -10,6 +10,11 @@ void Sequence::append(int32_t token, uint32_t block_tokens) {
   tokens.push_back(token);
 }
 
+BlockHash Sequence::block_key(size_t block, uint32_t block_tokens) const {
+  if (block + 1 < parents.size()) return parents[block + 1];
+  return chain_hash(parents[block], std::span<const int32_t>(tokens).subspan(block * block_tokens));
+}
+
 SequencePtr make_sequence(const Reserve& m, uint32_t block_tokens) {
   auto s = std::make_shared<Sequence>();
   s->request = m.request;

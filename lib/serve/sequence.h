@@ -28,11 +28,14 @@ struct Sequence {
   bool settled = false;     // the prefill side writes no more
   bool recomputed = false;  // its KV did not come in time: it is computed here
   bool ended = false;       // the conductor was told, or does not want to know
-  int busy = 0;             // compute jobs that use it
+  int busy = 0;             // compute jobs and transfers that use it
   Time reserved{}, arrived{}, verified{}, joined{};
 
   size_t generated() const { return tokens.size() - prompt; }
   SequenceView view() const { return {tokens, parents, blocks}; }
+  // Of a block of the prompt: what chains on it chains on this; before anything is generated. The
+  // last one's is of the tokens it has, which may be fewer than a block's.
+  BlockHash block_key(size_t block, uint32_t block_tokens) const;
   // Adds a token; a block that it begins gets its parent's digest.
   void append(int32_t token, uint32_t block_tokens);
 };

@@ -44,12 +44,15 @@ struct PairOptions {
   double time_scale = 0;
   uint32_t chunk_tokens = 64;
   Duration recompute_after{};
+  Connector connector = Connector::kMulti;
+  bool layerwise = true;
+  uint32_t kv_deadline_ms = 5000;
   const Engine *prefill_engine = nullptr, *decode_engine = nullptr;  // nullptr: the dummy
 };
 
 struct Pair {
   explicit Pair(io::Loop& on, PairOptions options = {}, const std::string& name = "")
-      : loop(on), engine(spec::tiny(), kBlock) {
+      : loop(on), kv_deadline_ms(options.kv_deadline_ms), engine(spec::tiny(), kBlock) {
     const auto open_engine = [&](const std::string& node) {
       xfer::EngineOptions o;
       o.node = node + name;
@@ -75,7 +78,9 @@ struct Pair {
     p.chunk_tokens = options.chunk_tokens;
     p.time_scale = options.time_scale;
     p.pool_reuse = options.pool_reuse;
-    p.push_timeout = 1s;
+    p.connector = options.connector;
+    p.layerwise = options.layerwise;
+    p.send_timeout = 1s;
     p.peer_budget = 500ms;
     p.store.master = options.master;
     p.store.timeout = 1s;
@@ -89,6 +94,8 @@ struct Pair {
     d.time_scale = options.time_scale;
     d.recompute_after = options.recompute_after;
     d.peer_timeout = 200ms;
+    d.store.master = options.master;
+    d.store.timeout = 1s;
     d.token_budget = 500ms;
     auto opened_d =
         DecodeWorker::open(loop, *d_xfer, *d_server, chosen(options.decode_engine), d, d_metrics);
@@ -130,7 +137,7 @@ struct Pair {
     m.prompt = prompt;
     m.max_tokens = max_tokens;
     m.ignore_eos = true;
-    m.kv_deadline_ms = 5000;
+    m.kv_deadline_ms = kv_deadline_ms;
     return call(*to_d, m);
   }
   Result<TxAllocated> allocate(const std::string& id, const std::vector<int32_t>& prompt,
@@ -177,6 +184,7 @@ struct Pair {
   }
 
   io::Loop& loop;
+  const uint32_t kv_deadline_ms;
   DummyEngine engine;
   Metrics metrics, p_metrics, d_metrics;
   std::unique_ptr<xfer::Engine> p_xfer, d_xfer;

@@ -1,9 +1,10 @@
-// Pushes KV from a prefill worker's blocks into those a decode worker reserved. One batch of the
-// transfer engine a layer (or of whole blocks that were there already); blocks that lie at equal
-// distances on both sides travel as one strided request.
+// Moves KV between the blocks of a worker and those of another: a prefill worker writes into what a
+// decode worker reserved (push), or that one reads what the other computed (pull). One batch of the
+// transfer engine a layer (or of whole blocks); blocks that lie at equal distances on both sides
+// travel as one strided request.
 //
-// Thread: the loop's. Pushed memory belongs to the push until `done` ran; the destructor cancels
-// what has not finished, after which no byte is read any more and nothing calls back.
+// Thread: the loop's. Memory that moves belongs to the transfer until `done` ran; the destructor
+// cancels what has not finished, after which no byte is touched any more and nothing calls back.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -20,35 +21,35 @@
 
 namespace mc::serve {
 
-struct PushTarget {
+struct KvPeer {  // the other side
   xfer::SegmentHandle segment = 0;
   std::vector<uint64_t> offsets;  // in the segment, one a block
   xfer::Guard guard;
 };
 
-struct PushRange {
+struct KvRange {
   size_t first = 0, last = 0;  // blocks [first, last)
   uint64_t at = 0, bytes = 0;  // of each block: a layer, or all of it
   Time deadline = Time::max();
 };
 
-// `local`: the blocks of the sequence, in its order, as those of target.offsets.
-std::vector<xfer::Request> plan_push(std::span<std::byte* const> local, const PushTarget& target,
-                                     const PushRange& range);
+// `local`: the blocks of the sequence, in its order, as those of peer.offsets.
+std::vector<xfer::Request> plan_transfer(xfer::Op op, std::span<std::byte* const> local,
+                                         const KvPeer& peer, const KvRange& range);
 
-class KvPush {
+class KvTransfer {
  public:
   using Done = std::function<void(Result<>)>;
-  KvPush(io::Loop& loop, xfer::Engine& engine, Metrics& metrics);
-  ~KvPush();
-  KvPush(const KvPush&) = delete;
-  KvPush& operator=(const KvPush&) = delete;
+  KvTransfer(io::Loop& loop, xfer::Engine& engine, Metrics& metrics);
+  ~KvTransfer();
+  KvTransfer(const KvTransfer&) = delete;
+  KvTransfer& operator=(const KvTransfer&) = delete;
 
-  // The handle of a decode worker's segment; `descriptor` may be empty (no buffers) when this
+  // The handle of another worker's segment; `descriptor` may be empty (no buffers) when this
   // worker has seen it before. Errors: kStale: send the descriptor.
   Result<xfer::SegmentHandle> segment(const xfer::SegmentDescriptor& descriptor);
   // `done` on a later turn, with the first error.
-  void push(const std::vector<xfer::Request>& requests, Done done);
+  void run(const std::vector<xfer::Request>& requests, Done done);
 
  private:
   void finished(xfer::BatchId batch, size_t requests, uint64_t bytes, Time since, const Done& done);

@@ -1,24 +1,24 @@
-#include "serve/kv_push.h"
+#include "serve/kv_transfer.h"
 
 #include <utility>
 
 namespace mc::serve {
 
-std::vector<xfer::Request> plan_push(std::span<std::byte* const> local, const PushTarget& target,
-                                     const PushRange& range) {
+std::vector<xfer::Request> plan_transfer(xfer::Op op, std::span<std::byte* const> local,
+                                         const KvPeer& peer, const KvRange& range) {
   std::vector<xfer::Request> out;
   const auto distance = [&](size_t i) {  // of block i + 1 from block i: here, there
     return std::pair(local[i + 1] - local[i],
-                     static_cast<int64_t>(target.offsets[i + 1] - target.offsets[i]));
+                     static_cast<int64_t>(peer.offsets[i + 1] - peer.offsets[i]));
   };
   for (size_t i = range.first; i < range.last;) {
     xfer::Request r;
-    r.op = xfer::Op::kWrite;
+    r.op = op;
     r.local = local[i] + range.at;
-    r.segment = target.segment;
-    r.offset = target.offsets[i] + range.at;
+    r.segment = peer.segment;
+    r.offset = peer.offsets[i] + range.at;
     r.bytes = range.bytes;
-    r.guard = target.guard;
+    r.guard = peer.guard;
     r.deadline = range.deadline;
     const auto fits = static_cast<int64_t>(range.bytes);
     if (i + 1 < range.last) {
@@ -40,19 +40,21 @@ std::vector<xfer::Request> plan_push(std::span<std::byte* const> local, const Pu
   return out;
 }
 
-KvPush::KvPush(io::Loop& loop, xfer::Engine& engine, Metrics& metrics)
+KvTransfer::KvTransfer(io::Loop& loop, xfer::Engine& engine, Metrics& metrics)
     : loop_(loop),
       engine_(engine),
-      bytes_(metrics.counter("mc_engine_kv_transfer_bytes_total", "KV pushed to decode workers")),
-      failures_(metrics.counter("mc_engine_kv_transfer_failures_total", "pushes that failed")),
-      seconds_(metrics.histogram("mc_engine_kv_transfer_seconds", "time of a push of one layer")) {}
+      bytes_(metrics.counter("mc_engine_kv_transfer_bytes_total", "KV moved between workers")),
+      failures_(
+          metrics.counter("mc_engine_kv_transfer_failures_total", "transfers of KV that failed")),
+      seconds_(metrics.histogram("mc_engine_kv_transfer_seconds",
+                                 "time of a transfer: a layer, or whole blocks")) {}
 
-KvPush::~KvPush() {
+KvTransfer::~KvTransfer() {
   alive_.reset();
   for (const xfer::BatchId batch : batches_) engine_.free_batch(batch);
 }
 
-Result<xfer::SegmentHandle> KvPush::segment(const xfer::SegmentDescriptor& descriptor) {
+Result<xfer::SegmentHandle> KvTransfer::segment(const xfer::SegmentDescriptor& descriptor) {
   auto known = segments_.find(descriptor.node);
   if (descriptor.buffers.empty()) {
     if (known == segments_.end() ||
@@ -68,7 +70,7 @@ Result<xfer::SegmentHandle> KvPush::segment(const xfer::SegmentDescriptor& descr
   return handle;
 }
 
-void KvPush::push(const std::vector<xfer::Request>& requests, Done done) {
+void KvTransfer::run(const std::vector<xfer::Request>& requests, Done done) {
   uint64_t bytes = 0;
   for (const xfer::Request& r : requests) bytes += r.bytes * r.rows;
   const xfer::BatchId batch = engine_.allocate_batch();
@@ -89,8 +91,8 @@ void KvPush::push(const std::vector<xfer::Request>& requests, Done done) {
   if (!submitted) (void)loop_.post([task, submitted] { task(submitted); });
 }
 
-void KvPush::finished(xfer::BatchId batch, size_t requests, uint64_t bytes, Time since,
-                      const Done& done) {
+void KvTransfer::finished(xfer::BatchId batch, size_t requests, uint64_t bytes, Time since,
+                          const Done& done) {
   Result<> outcome;
   for (size_t i = 0; i < requests && outcome; ++i) {
     const xfer::Status status = engine_.status(batch, i);

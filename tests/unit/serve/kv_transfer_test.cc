@@ -1,4 +1,4 @@
-#include "serve/kv_push.h"
+#include "serve/kv_transfer.h"
 
 #include <doctest/doctest.h>
 
@@ -12,7 +12,7 @@ namespace {
 struct Layout {
   std::vector<std::byte> memory;
   std::vector<std::byte*> local;
-  PushTarget target;
+  KvPeer target;
   Layout(uint64_t block, const std::vector<size_t>& here, const std::vector<uint64_t>& there)
       : memory(64 * block) {
     for (const size_t i : here) local.push_back(memory.data() + i * block);
@@ -24,7 +24,7 @@ struct Layout {
 
 TEST_CASE("whole blocks side by side on both sides travel as one contiguous request") {
   const Layout l(100, {4, 5, 6, 9}, {10, 11, 12, 13});
-  const auto requests = plan_push(l.local, l.target, {0, 4, 0, 100});
+  const auto requests = plan_transfer(xfer::Op::kWrite, l.local, l.target, {0, 4, 0, 100});
   REQUIRE(requests.size() == 2);
   CHECK(requests[0].bytes == 300);
   CHECK(requests[0].rows == 1);
@@ -37,7 +37,7 @@ TEST_CASE("whole blocks side by side on both sides travel as one contiguous requ
 
 TEST_CASE("a layer of blocks at equal distances travels as one strided request") {
   const Layout l(100, {1, 3, 5, 7}, {2, 5, 8, 20});
-  const auto requests = plan_push(l.local, l.target, {0, 4, 40, 20});
+  const auto requests = plan_transfer(xfer::Op::kWrite, l.local, l.target, {0, 4, 40, 20});
   REQUIRE(requests.size() == 2);
   CHECK(requests[0].rows == 3);
   CHECK(requests[0].bytes == 20);
@@ -65,13 +65,13 @@ TEST_CASE("however blocks lie, each byte of the range goes to its own place once
     };
     const auto here64 = draw(64), there = draw(1000);
     const Layout l(64, {here64.begin(), here64.end()}, there);
-    PushRange range;
+    KvRange range;
     range.first = random.below(n);
     range.last = range.first + 1 + random.below(n - range.first);
     range.bytes = random.chance(0.5) ? 64 : 16;
     range.at = range.bytes == 64 ? 0 : 16 * random.below(4);
     std::map<uint64_t, const std::byte*> went;
-    for (const xfer::Request& r : plan_push(l.local, l.target, range))
+    for (const xfer::Request& r : plan_transfer(xfer::Op::kWrite, l.local, l.target, range))
       for (uint64_t row = 0; row < r.rows; ++row)
         for (uint64_t b = 0; b < r.bytes; ++b)
           CHECK(

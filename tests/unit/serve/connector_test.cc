@@ -1,0 +1,248 @@
+// The ways KV gets from a prefill to a decode worker, with real sockets and bytes; what happens
+// when one side lies, dies or loses it.
+#include <optional>
+
+#include "pool.h"
+
+namespace mc::serve {
+namespace connector_test {
+namespace {
+
+uint64_t count(Metrics& metrics, const char* name) { return metrics.counter(name, "").value(); }
+
+struct Way {
+  const char* name;
+  Connector connector;
+  bool layerwise;
+};
+constexpr Way kWays[] = {
+    {"push", Connector::kPush, true}, {"push, all at the end", Connector::kPush, false},
+    {"pull", Connector::kPull, true}, {"pull, all at the end", Connector::kPull, false},
+    {"pool", Connector::kPool, true}, {"multi", Connector::kMulti, true}};
+
+PairOptions by(const Way& way, const std::string& master = {}) {
+  PairOptions o;
+  o.connector = way.connector;
+  o.layerwise = way.layerwise;
+  o.master = master;
+  return o;
+}
+
+TEST_CASE("by every connector the same KV arrives, computed or reused, and verifies") {
+  SteadyClock clock;
+  std::map<std::string, std::vector<int32_t>> want;
+  for (const char* transport : {"shm", "tcp"})
+    for (const Way& way : kWays) {
+      CAPTURE(transport);
+      CAPTURE(way.name);
+      io::Loop loop(clock);
+      Store store(loop, 64 * kMiB);
+      PairOptions options = by(way, store.master->control());
+      options.transports = {transport};
+      Pair pair(loop, options);
+      for (const size_t n : {1u, 16u, 17u, 100u, 100u, 300u}) {
+        CAPTURE(n);
+        static int serial = 0;
+        const std::string id = std::to_string(n) + "-" + std::to_string(++serial);
+        const PrefillDone done = pair.serve(id, prompt_of(n, n), 20);
+        CHECK(done.kv_bytes == (n + kBlock - 1) / kBlock * spec::tiny().block_bytes(kBlock));
+        auto& tokens = want.try_emplace(std::to_string(n), pair.answers[id].tokens).first->second;
+        CHECK(pair.answers[id].tokens == tokens);
+      }
+      CHECK(count(pair.d_metrics, "mc_engine_kv_errors_total") == 0);
+      CHECK(count(pair.d_metrics, "mc_engine_recomputed_requests_total") == 0);
+      const bool pool = way.connector == Connector::kPool;
+      // Every block of every prompt went that way: 1, 1, 2, 7, 7, 19.
+      CHECK(count(pair.d_metrics, "mc_engine_pool_kv_blocks_total") == (pool ? 37 : 0));
+      const bool stores = pool || way.connector == Connector::kMulti;
+      CHECK(pair.comes_to_rest());
+      CHECK((count(pair.p_metrics, "mc_engine_pool_blocks_stored_total") > 0) == stores);
+      const uint64_t moved = count(pair.d_metrics, "mc_engine_kv_transfer_bytes_total");
+      CHECK((moved > 0) == (way.connector == Connector::kPull));
+    }
+}
+
+TEST_CASE("without a store the pool connector is refused") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Pair pair(loop);
+  PrefillConfig config;
+  config.blocks = 8;
+  config.chunk_tokens = 64;
+  config.connector = Connector::kPool;
+  config.store.master.clear();
+  Metrics metrics;
+  auto opened =
+      PrefillWorker::open(loop, *pair.d_xfer, *pair.c_server, pair.engine, config, metrics);
+  REQUIRE_FALSE(opened);
+  CHECK(opened.error().code == Code::kInvalid);
+  CHECK(opened.error().what.find("--master") != std::string::npos);
+  CHECK(connector_named("pull") == Connector::kPull);
+  CHECK(connector_named("carrier pigeon").error().code == Code::kInvalid);
+}
+
+TEST_CASE("what the store does not take is pushed") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Pair pair(loop, by(kWays[4], "127.0.0.1:1"));  // nobody there
+  pair.serve("a", prompt_of(100, 1));
+  pair.serve("b", prompt_of(100, 2));
+  CHECK(count(pair.d_metrics, "mc_engine_kv_errors_total") == 0);
+  CHECK(count(pair.d_metrics, "mc_engine_pool_kv_blocks_total") == 0);
+  CHECK(pair.comes_to_rest());
+}
+
+// Reserve, and a KvReady that the test makes up.
+Result<rpc::Empty> ready(Pair& pair, const std::string& id, const std::vector<int32_t>& prompt,
+                         std::vector<uint32_t> pool) {
+  const auto target = pair.reserve(id, prompt, 8);
+  REQUIRE(target);
+  return pair.call(*pair.to_d, KvReady{id, target->guard, std::move(pool)});
+}
+
+TEST_CASE("what the store lost is computed by the decode worker, with the same tokens") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Store store(loop, 64 * kMiB);
+  Pair pair(loop, by(kWays[4], store.master->control()));
+  const auto prompt = prompt_of(100, 1);
+  pair.serve("a", prompt, 8);
+  auto changed = prompt;  // its first three blocks are those of `a`; the others nobody put
+  for (size_t i = 50; i < 100; ++i) changed[i] = 7;
+  REQUIRE(ready(pair, "b", changed, {0, 1, 2, 3, 4, 5, 6}));
+  REQUIRE(pair.until([&] { return !pair.answers["b"].finish.empty(); }));
+  CHECK(pair.answers["b"].error == "");
+  CHECK(count(pair.d_metrics, "mc_engine_pool_kv_blocks_total") == 7 + 3);
+  CHECK(count(pair.d_metrics, "mc_engine_recomputed_requests_total") == 1);
+  pair.serve("c", changed, 8);
+  CHECK(pair.answers["b"].tokens == pair.answers["c"].tokens);
+  CHECK(pair.comes_to_rest());
+}
+
+TEST_CASE("a decode worker without a store says so, and lists of blocks are checked") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Store store(loop, 64 * kMiB);
+  Pair with(loop, by(kWays[4], store.master->control()), "1"), without(loop, {}, "2");
+  const auto prompt = prompt_of(40, 1);
+  const auto refused = ready(without, "a", prompt, {0});
+  CHECK(refused.error().code == Code::kUnsupported);
+  CHECK(refused.error().what.find("--master") != std::string::npos);
+  CHECK(ready(with, "a", prompt, {3}).error().code == Code::kInvalid);
+  CHECK(ready(with, "b", prompt, {1, 1}).error().code == Code::kInvalid);
+  CHECK(ready(with, "c", prompt, {2, 0}).error().code == Code::kInvalid);
+  for (const char* id : {"a", "b", "c"}) with.abort_both(id);
+  without.abort_both("a");
+  CHECK(with.comes_to_rest());
+  CHECK(without.comes_to_rest());
+}
+
+TEST_CASE("KV that does not come in time is got from the store, and what is not there computed") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Store store(loop, 64 * kMiB);
+  PairOptions options = by(kWays[5], store.master->control());
+  options.recompute_after = 50ms;
+  Pair pair(loop, options);
+  const auto prompt = prompt_of(100, 1);
+  const bool served = (pair.serve("a", prompt, 8), published(pair, 6));
+  REQUIRE(served);
+  REQUIRE(pair.reserve("b", prompt, 8));  // and no prefill worker hears of it
+  REQUIRE(pair.until([&] { return !pair.answers["b"].finish.empty(); }));
+  CHECK(pair.answers["b"].tokens == pair.answers["a"].tokens);
+  CHECK(count(pair.d_metrics, "mc_engine_pool_kv_blocks_total") == 6);
+  CHECK(count(pair.d_metrics, "mc_engine_recomputed_requests_total") == 1);
+  CHECK(pair.comes_to_rest());
+}
+
+TEST_CASE("offers that do not fit are refused and read nothing") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Pair pair(loop);
+  const auto target = pair.reserve("a", prompt_of(40, 1), 8);  // three blocks, one more for tokens
+  REQUIRE(target);
+  const uint64_t block = spec::tiny().block_bytes(kBlock);
+  const auto code = [&](const std::function<void(KvOffer&)>& change) -> std::optional<Code> {
+    KvOffer offer{"a", target->guard, pair.p_xfer->describe(), {0, 0, 0}, 0, 0, block};
+    change(offer);
+    const auto answer = pair.call(*pair.to_d, offer);
+    return answer ? std::nullopt : std::optional(answer.error().code);
+  };
+  CHECK(code([](KvOffer& o) { o.request = "nobody"; }) == Code::kNotFound);
+  CHECK(code([](KvOffer& o) { o.guard += 1; }) == Code::kNotFound);
+  CHECK(code([](KvOffer& o) { o.offsets.clear(); }) == Code::kInvalid);
+  CHECK(code([](KvOffer& o) { o.first = 1; }) == Code::kInvalid);
+  CHECK(code([](KvOffer& o) { o.first = UINT64_MAX; }) == Code::kInvalid);
+  CHECK(code([](KvOffer& o) { o.bytes = 0; }) == Code::kInvalid);
+  CHECK(code([](KvOffer& o) { o.at = 1; }) == Code::kInvalid);
+  CHECK(code([](KvOffer& o) { o.at = o.bytes = UINT64_MAX; }) == Code::kInvalid);
+  CHECK(code([](KvOffer& o) { o.offsets = {0, 1, UINT64_MAX}; }).has_value());  // outside of P's
+  CHECK(code([](KvOffer& o) {
+          o.from = {};
+          o.from.node = "stranger";
+        }) == Code::kStale);
+  CHECK_FALSE(code([](KvOffer&) {}));
+  pair.abort_both("a");
+  CHECK(pair.comes_to_rest());
+}
+
+// Starts a request and turns the loop a while.
+void begin(Pair& pair, io::Loop& loop, int step) {
+  const auto prompt = prompt_of(500, 11);
+  const auto target = pair.reserve("r", prompt, 200);
+  REQUIRE(target);
+  if (step == 0) return;
+  const auto tx = pair.allocate("r", prompt, *target, 500);
+  REQUIRE(tx);
+  if (step == 1) return;
+  pair.to_p->call<Prefill>(Prefill{tx->tx}, 5s, [](const Result<PrefillDone>&) {});
+  for (int turns = 0; turns < (step - 2) * 5; ++turns) REQUIRE(loop.turn(1ms));
+}
+
+TEST_CASE("a prefill worker killed at any step, by any connector, leaves nothing at decode") {
+  SteadyClock clock;
+  for (const Way& way : kWays)
+    for (int step = 0; step < 7; ++step) {
+      CAPTURE(way.name);
+      CAPTURE(step);
+      io::Loop loop(clock);
+      Store store(loop, 64 * kMiB);
+      PairOptions options = by(way, store.master->control());
+      options.time_scale = 1;
+      options.kv_deadline_ms = 100;
+      Pair pair(loop, options);
+      begin(pair, loop, step);
+      pair.prefill.reset();
+      pair.p_server.reset();
+      pair.p_xfer.reset();
+      CHECK(pair.until([&] { return !pair.answers["r"].finish.empty(); }));
+      CHECK(pair.until([&] { return pair.decode->idle(); }));
+      CHECK(pair.decode->load().blocks_free == pair.decode->load().blocks_total);
+      CHECK(count(pair.d_metrics, "mc_engine_kv_errors_total") == 0);
+    }
+}
+
+TEST_CASE("a decode worker killed at any step, by any connector, leaves nothing at prefill") {
+  SteadyClock clock;
+  for (const Way& way : kWays)
+    for (int step = 1; step < 7; ++step) {
+      CAPTURE(way.name);
+      CAPTURE(step);
+      io::Loop loop(clock);
+      Store store(loop, 64 * kMiB);
+      PairOptions options = by(way, store.master->control());
+      options.time_scale = 1;
+      Pair pair(loop, options);
+      begin(pair, loop, step);
+      pair.decode.reset();
+      pair.d_server.reset();
+      pair.d_xfer.reset();
+      CHECK(pair.until(
+          [&] { return pair.prefill->idle() && pair.prefill->cache().counts().used == 0; }));
+      pair.prefill->cache().check();
+    }
+}
+
+}  // namespace
+}  // namespace connector_test
+}  // namespace mc::serve

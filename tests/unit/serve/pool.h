@@ -1,0 +1,50 @@
+// A KV store for the pairs of pair.h, with real sockets and bytes.
+#pragma once
+#include "pair.h"
+#include "store/master_service.h"
+#include "store/node.h"
+
+namespace mc::serve {
+
+// A master and one node, on the loop of the test.
+struct Store {
+  Store(io::Loop& loop, uint64_t bytes) {
+    store::MasterServiceOptions options;
+    options.listen = options.http = "127.0.0.1:0";
+    auto opened = store::MasterService::open(loop, options, 1'700'000'000, 1, metrics);
+    REQUIRE(opened);
+    master = std::move(*opened);
+    xfer::EngineOptions e;
+    e.node = "s0";
+    auto opened_engine = xfer::Engine::open(loop.clock(), e, metrics);
+    REQUIRE(opened_engine);
+    engine = std::move(*opened_engine);
+    auto opened_server = rpc::Server::open(loop, "127.0.0.1:0", metrics);
+    REQUIRE(opened_server);
+    server = std::move(*opened_server);
+    xfer::serve(*engine, *server);
+    store::NodeOptions n;
+    n.master = master->control();
+    n.size = Bytes{bytes};
+    auto opened_node = store::Node::open(loop, *engine, "s0", server->address(), n, metrics);
+    REQUIRE(opened_node);
+    node = std::move(*opened_node);
+    for (int i = 0; i < 1000 && !node->mounted(); ++i) REQUIRE(loop.turn(10ms));
+    REQUIRE(node->mounted());
+  }
+  Metrics metrics;
+  std::unique_ptr<store::MasterService> master;
+  std::unique_ptr<xfer::Engine> engine;
+  std::unique_ptr<rpc::Server> server;
+  std::unique_ptr<store::Node> node;
+};
+
+// Waits until that many blocks were put by the prefill worker, and none is pinned any more.
+inline bool published(Pair& pair, uint64_t blocks) {
+  return pair.until([&] {
+    return pair.p_metrics.counter("mc_engine_pool_blocks_stored_total", "").value() == blocks &&
+           pair.prefill->cache().counts().used == 0;
+  });
+}
+
+}  // namespace mc::serve
