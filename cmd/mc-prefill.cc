@@ -2,6 +2,7 @@
 #include "base/json.h"
 #include "cmd/command.h"
 #include "cmd/worker.h"
+#include "sched/prefill_order.h"
 #include "serve/lookup_bridge.h"
 #include "serve/prefill_worker.h"
 
@@ -10,6 +11,8 @@ namespace {
 
 struct PrefillProgram : WorkerShellOptions {
   uint32_t chunk_tokens = 1024;
+  std::string prefill_order = "fcfs";
+  double ageing = 0.1;
   std::string pool_reuse = "auto", connector = "multi", layerwise = "on", lookup;
   Duration pool_timeout = std::chrono::seconds(2);
   PrefillProgram() {
@@ -19,6 +22,10 @@ struct PrefillProgram : WorkerShellOptions {
   void describe(OptionList& v) {
     worker.describe(v);
     v("chunk-tokens", chunk_tokens, "tokens computed at a time; a multiple of the block size");
+    v("prefill-order", prefill_order,
+      "the first that came, or the one with the least left to compute", sched::kPrefillOrders);
+    v("ageing", ageing,
+      "of srpf: a second of waiting counts like this many seconds less to compute");
     v("pool-reuse", pool_reuse, "fetch KV from the pool where that is predicted faster, or else",
       {"auto", "always", "never"});
     v("connector", connector,
@@ -46,6 +53,8 @@ Result<PrefillConfig> configure(const PrefillProgram& o, const WorkerShell& shel
   config.blocks = shell.blocks();
   config.epoch = shell.epoch();
   config.chunk_tokens = o.chunk_tokens;
+  config.order = o.prefill_order;
+  config.ageing = o.ageing;
   config.time_scale = o.worker.time_scale;
   config.pool_reuse = o.pool_reuse;
   config.send_timeout = o.transfer.peer_timeout * 3;

@@ -2,19 +2,36 @@
 
 #include <algorithm>
 
+#include "sched/prefill_order.h"
+
 namespace mc::serve {
 
 Result<PrefillQueue> PrefillQueue::create(Timing timing, uint32_t chunk_tokens,
-                                          uint32_t block_tokens) {
+                                          uint32_t block_tokens, PrefillOrder order) {
   if (block_tokens == 0 || chunk_tokens == 0 || chunk_tokens % block_tokens != 0)
     return fail(Code::kInvalid, "chunks of %u tokens: want a multiple of the block's %u",
                 chunk_tokens, block_tokens);
-  return PrefillQueue(std::move(timing), chunk_tokens);
+  if (!(order.ageing >= 0)) return fail(Code::kInvalid, "ageing %g: want 0 or more", order.ageing);
+  return PrefillQueue(std::move(timing), chunk_tokens, order);
 }
 
-void PrefillQueue::push(const std::string& request, uint64_t tokens, uint64_t reused) {
+void PrefillQueue::push(const std::string& request, uint64_t tokens, uint64_t reused, Time now) {
   MC_CHECK(reused < tokens);
-  items_.push_back({request, tokens, reused, reused, false});
+  items_.push_back({request, tokens, reused, reused, false, now});
+}
+
+const PrefillItem* PrefillQueue::head(Time now) {
+  if (items_.empty()) return nullptr;
+  if (!chosen_) {
+    std::vector<sched::PrefillWork> work;
+    for (const PrefillItem& item : items_)
+      work.push_back({.left_ms = to_ms(remaining(item)), .since = item.since});
+    const auto at = sched::next_prefill(work, order_.srpf, order_.ageing, now);
+    const auto it = items_.begin() + static_cast<ptrdiff_t>(at);
+    std::rotate(items_.begin(), it, it + 1);
+    chosen_ = true;
+  }
+  return &items_.front();
 }
 
 void PrefillQueue::set_reused(const std::string& request, uint64_t reused) {
@@ -26,7 +43,7 @@ void PrefillQueue::set_reused(const std::string& request, uint64_t reused) {
 }
 
 std::optional<PrefillChunk> PrefillQueue::next(Time now) {
-  if (running_ || items_.empty()) return std::nullopt;
+  if (running_ || head(now) == nullptr) return std::nullopt;
   PrefillItem& item = items_.front();
   PrefillChunk chunk;
   chunk.request = item.request;
@@ -46,11 +63,15 @@ void PrefillQueue::finished() {
   MC_CHECK(running_.has_value());
   const bool ended = running_->last && !items_.empty() && items_.front().started &&
                      items_.front().request == running_->request;
-  if (ended) items_.pop_front();
+  if (ended) {
+    items_.pop_front();
+    chosen_ = false;
+  }
   running_.reset();
 }
 
 bool PrefillQueue::remove(const std::string& request) {
+  if (chosen_ && items_.front().request == request) chosen_ = false;
   return std::erase_if(items_, [&](const PrefillItem& i) { return i.request == request; }) > 0;
 }
 

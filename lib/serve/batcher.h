@@ -26,6 +26,12 @@ struct PrefillItem {
   uint64_t reused = 0;  // leading tokens that need no computing; below `tokens`
   uint64_t done = 0;    // tokens that are reused or computed
   bool started = false;
+  Time since{};  // it waits
+};
+
+struct PrefillOrder {
+  bool srpf = false;  // else first come, first served
+  double ageing = 0.1;
 };
 
 struct PrefillChunk {
@@ -35,17 +41,20 @@ struct PrefillChunk {
   Duration predicted{};              // its computation
 };
 
-// First come, first served: all chunks of a prompt, then the next prompt.
+// All chunks of a prompt, then the next prompt: the first that came, or the one with the least left
+// to compute (sched/prefill_order.h).
 //
-//   while (!queue.running()) { rematch queue.head(); queue.set_reused(...); queue.next(now); ... }
-//   when the chunk is computed: queue.finished();
+//   while (!queue.running()) { rematch queue.head(now); queue.set_reused(...); queue.next(now); ...
+//   } when the chunk is computed: queue.finished();
 class PrefillQueue {
  public:
   // Errors: kInvalid when chunk_tokens is not a positive multiple of block_tokens.
-  static Result<PrefillQueue> create(Timing timing, uint32_t chunk_tokens, uint32_t block_tokens);
+  static Result<PrefillQueue> create(Timing timing, uint32_t chunk_tokens, uint32_t block_tokens,
+                                     PrefillOrder order = {});
 
-  void push(const std::string& request, uint64_t tokens, uint64_t reused);
-  const PrefillItem* head() const { return items_.empty() ? nullptr : &items_.front(); }
+  void push(const std::string& request, uint64_t tokens, uint64_t reused, Time now);
+  // The prompt that is next, or has begun: chosen when it is first asked for, and kept.
+  const PrefillItem* head(Time now);
   // More (or fewer) tokens turned out to be reusable; before the first chunk only.
   void set_reused(const std::string& request, uint64_t reused);
   // The next chunk to compute, now running; nothing while one runs or when all is done.
@@ -58,17 +67,20 @@ class PrefillQueue {
   bool running() const { return running_.has_value(); }
   size_t size() const { return items_.size(); }  // prompts not yet computed to their end
   uint64_t queued_tokens() const;                // still to be computed
-  // Until a prompt that comes now would start: the rest of the running chunk and all that waits.
+  // Until a prompt that comes now would start if it came last: the rest of the running chunk and
+  // all that waits.
   Duration queue_time(Time now) const;
 
  private:
-  PrefillQueue(Timing timing, uint32_t chunk_tokens)
-      : timing_(std::move(timing)), chunk_tokens_(chunk_tokens) {}
+  PrefillQueue(Timing timing, uint32_t chunk_tokens, PrefillOrder order)
+      : timing_(std::move(timing)), chunk_tokens_(chunk_tokens), order_(order) {}
   Duration remaining(const PrefillItem& item) const;
 
   Timing timing_;
   uint64_t chunk_tokens_;
-  std::deque<PrefillItem> items_;
+  PrefillOrder order_;
+  std::deque<PrefillItem> items_;  // as they came, but the chosen one is first
+  bool chosen_ = false;            // the first one is
   std::optional<PrefillChunk> running_;
   Time running_since_{};
 };

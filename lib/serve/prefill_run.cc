@@ -14,7 +14,7 @@ constexpr Duration kSlack = std::chrono::milliseconds(3);
 
 void PrefillWorker::advance() {
   if (preparing_ != nullptr || queue_.running()) return;
-  const PrefillItem* head = queue_.head();
+  const PrefillItem* head = queue_.head(loop_.now());
   if (head == nullptr) return;
   const JobPtr job = jobs_.at(by_request_.at(head->request));
   if (job->stage < Stage::kComputing) return prepare(job);

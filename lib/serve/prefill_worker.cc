@@ -42,8 +42,9 @@ Result<std::unique_ptr<PrefillWorker>> PrefillWorker::open(io::Loop& loop, xfer:
                                                            const PrefillConfig& config,
                                                            Metrics& metrics) {
   const uint32_t tokens = engine.block_tokens();
-  MC_TRY(PrefillQueue queue, PrefillQueue::create(Timing{engine.spec(), config.time_scale},
-                                                  config.chunk_tokens, tokens));
+  MC_TRY(PrefillQueue queue,
+         PrefillQueue::create(Timing{engine.spec(), config.time_scale}, config.chunk_tokens, tokens,
+                              {config.order == "srpf", config.ageing}));
   MC_TRY(xfer::Memory memory, transfer.allocate(config.blocks * engine.spec().block_bytes(tokens)));
   auto self = std::unique_ptr<PrefillWorker>(new PrefillWorker(
       loop, transfer, server, engine, config, metrics, std::move(memory), std::move(queue)));
@@ -187,7 +188,7 @@ void PrefillWorker::prefill(const Prefill& m, const rpc::Reply<PrefillDone>& rep
   job->stage = Stage::kQueued;
   job->reply = reply;
   job->queued = loop_.clock().now();
-  queue_.push(job->kv.request, job->prompt.size(), *hits * engine_.block_tokens());
+  queue_.push(job->kv.request, job->prompt.size(), *hits * engine_.block_tokens(), loop_.now());
   news();
   advance();
 }

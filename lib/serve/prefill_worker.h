@@ -37,6 +37,8 @@ struct PrefillConfig {
   uint64_t epoch = 0;  // start of this process
   uint32_t blocks = 0;
   uint32_t chunk_tokens = 1024;
+  std::string order = "fcfs";  // of the queue: sched::kPrefillOrders
+  double ageing = 0.1;         // of srpf
   double time_scale = 1;
   std::string pool_reuse = "auto";  // auto: where fetching is predicted faster; always; never
   Connector connector = Connector::kMulti;

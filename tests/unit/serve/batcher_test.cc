@@ -20,8 +20,8 @@ Timing round_numbers() {
   return t;
 }
 
-PrefillQueue queue_of(uint32_t chunk = 64) {
-  auto q = PrefillQueue::create(round_numbers(), chunk, 16);
+PrefillQueue queue_of(uint32_t chunk = 64, PrefillOrder order = {}) {
+  auto q = PrefillQueue::create(round_numbers(), chunk, 16, order);
   REQUIRE(q);
   return std::move(*q);
 }
@@ -35,12 +35,59 @@ TEST_CASE("prefill queue: chunks must be whole blocks") {
   CHECK(!PrefillQueue::create(round_numbers(), 24, 16));
   CHECK(!PrefillQueue::create(round_numbers(), 24, 0));
   CHECK(PrefillQueue::create(round_numbers(), 32, 16));
+  CHECK(!PrefillQueue::create(round_numbers(), 32, 16, {true, -1}));
+}
+
+// The order in which prompts leave a queue that is full at `now`.
+std::string order_of(PrefillQueue& q, Time now) {
+  std::string order;
+  while (auto c = q.next(now)) {
+    if (c->first) order += c->request;
+    q.finished();
+  }
+  return order;
+}
+
+TEST_CASE("prefill queue: srpf takes the least left to compute, once what waited has aged") {
+  const auto fill = [](PrefillQueue& q) {
+    q.push("a", 200, 0, Time{});
+    q.push("b", 190, 150, Time{});  // 40 left
+    q.push("c", 60, 0, Time{});
+  };
+  PrefillQueue q = queue_of(64, {true, 0.1});
+  fill(q);
+  CHECK(order_of(q, Time{}) == "bca");
+  PrefillQueue fcfs = queue_of(64);
+  fill(fcfs);
+  CHECK(order_of(fcfs, Time{}) == "abc");
+  // Two seconds make up for 200 ms of computing; one does not.
+  PrefillQueue aged = queue_of(64, {true, 0.1});
+  aged.push("a", 200, 0, Time{});
+  aged.push("b", 10, 0, Time{} + 1s);
+  CHECK(order_of(aged, Time{} + 1s) == "ba");
+  aged.push("a", 200, 0, Time{});
+  aged.push("b", 10, 0, Time{} + 2s);
+  CHECK(order_of(aged, Time{} + 2s) == "ab");
+}
+
+TEST_CASE("prefill queue: what was chosen or has begun is not put back for what is shorter") {
+  PrefillQueue q = queue_of(64, {true, 0.1});
+  q.push("a", 200, 0, Time{});
+  CHECK(q.head(Time{})->request == "a");
+  q.push("b", 10, 0, Time{});
+  CHECK(q.head(Time{})->request == "a");
+  CHECK(q.next(Time{})->request == "a");
+  q.finished();
+  CHECK(q.next(Time{})->request == "a");
+  q.finished();
+  CHECK(q.remove("a"));  // of itself it goes on to its end; gone, the next is chosen
+  CHECK(q.head(Time{})->request == "b");
 }
 
 TEST_CASE("prefill queue: a prompt after the other, from what is reused, the last chunk shorter") {
   PrefillQueue q = queue_of();
-  q.push("a", 150, 16);
-  q.push("b", 10, 0);
+  q.push("a", 150, 16, Time{});
+  q.push("b", 10, 0, Time{});
   std::vector<PrefillChunk> chunks;
   while (auto c = q.next(Time{})) {
     CHECK(!q.next(Time{}));  // one at a time
@@ -64,8 +111,8 @@ TEST_CASE("prefill queue: a prompt after the other, from what is reused, the las
 
 TEST_CASE("prefill queue: queue time is what is left of the chunk and all that waits") {
   PrefillQueue q = queue_of();
-  q.push("a", 100, 0);
-  q.push("b", 50, 0);
+  q.push("a", 100, 0, Time{});
+  q.push("b", 50, 0, Time{});
   CHECK(about(q.queue_time(Time{}), 150ms));
   REQUIRE(q.next(Time{}));
   CHECK(about(q.queue_time(Time{} + 10ms), 140ms));
@@ -81,13 +128,13 @@ TEST_CASE("prefill queue: queue time is what is left of the chunk and all that w
 
 TEST_CASE("prefill queue: a request that is removed while its chunk runs does not come back") {
   PrefillQueue q = queue_of();
-  q.push("a", 200, 0);
-  q.push("b", 10, 0);
+  q.push("a", 200, 0, Time{});
+  q.push("b", 10, 0, Time{});
   REQUIRE(q.next(Time{}));
   CHECK(q.remove("a"));
   CHECK(!q.remove("a"));
   CHECK(q.running());
-  q.push("a", 64, 0);  // the same name again, queued behind
+  q.push("a", 64, 0, Time{});  // the same name again, queued behind
   q.finished();
   CHECK(q.next(Time{})->request == "b");
   q.finished();
@@ -179,7 +226,7 @@ TEST_CASE("batchers: random operations lose and invent no token and no request")
     if (what == 0 && left.size() < 20) {
       const uint64_t n = 1 + random.below(300), reused = random.below(n);
       const std::string name = "r" + std::to_string(++made);
-      q.push(name, n, reused);
+      q.push(name, n, reused, Time{});
       REQUIRE(d.wait(name, n, now + Duration(random.below(100'000'000))));
       left[name] = n - reused;
       context[name] = n;
