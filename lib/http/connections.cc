@@ -13,6 +13,7 @@
 
 #include <cstdlib>
 #include <cstring>
+#include <utility>
 
 #include "base/log.h"
 #include "http/parser.h"
@@ -84,7 +85,8 @@ struct Connections::Conn final : Parser::Events {
   bool refuse_all = false;     // above the limit of connections
   bool close_after = false;
   bool peer_closed = false;
-  int status = 0;  // what on_head or on_body refused the request with
+  size_t held = 0;  // bytes of its request's body, here or with whoever answers
+  int status = 0;   // what on_head or on_body refused the request with
   const char* why = "";
 
   Conn(Connections& o, int fd, const sockaddr* from)
@@ -104,6 +106,7 @@ struct Connections::Conn final : Parser::Events {
     wait(o.options_.idle_timeout);
   }
   ~Conn() override {
+    let_go();
     event_free(timer);
     bufferevent_free(bev);
   }
@@ -117,6 +120,7 @@ struct Connections::Conn final : Parser::Events {
   void write(std::string_view bytes) { bufferevent_write(bev, bytes.data(), bytes.size()); }
   size_t output() const { return evbuffer_get_length(bufferevent_get_output(bev)); }
 
+  void let_go() { owner.body_bytes_ -= std::exchange(held, 0); }
   bool stop(int code, const char* reason) {
     status = code;
     why = reason;
@@ -135,6 +139,10 @@ struct Connections::Conn final : Parser::Events {
   bool on_body(std::string_view piece) override {
     if (body.size() + piece.size() > owner.options_.body_max)
       return stop(413, "the body is larger than this server accepts");
+    if (owner.body_bytes_ + piece.size() > owner.options_.bodies_max)
+      return stop(503, "this server holds too many large requests already");
+    owner.body_bytes_ += piece.size();
+    held += piece.size();
     body.append(piece);
     return true;
   }
@@ -268,10 +276,13 @@ void Connections::complete(Conn& conn) {
 }
 
 void Connections::refuse(Conn& conn, int status, const std::string& why) {
-  const std::string body = why + "\n";
-  const size_t length = body.size();
+  const Page page =
+      options_.refusal ? options_.refusal(status, why) : Page{"text/plain", why + "\n"};
+  const size_t length = page.body.size();
   const Headers retry = status == 503 ? Headers{{"Retry-After", "1"}} : Headers{};
-  conn.write(answer_head(status, "text/plain", retry, &length, false, false) + body);
+  conn.write(answer_head(status, page.content_type, retry, &length, false, false) + page.body);
+  std::string().swap(conn.body);
+  conn.let_go();
   conn.state = Conn::State::kRefusing;
   conn.close_after = true;
   conn.wait(options_.idle_timeout);
@@ -286,6 +297,7 @@ void Connections::send(uint64_t exchange, std::string bytes, bool last) {
   if (!last) return;
   exchanges_.erase(it);
   conn.exchange = 0;
+  conn.let_go();
   ++conn.unflushed;
   if (!conn.close_after) {
     conn.state = Conn::State::kReading;
@@ -293,6 +305,11 @@ void Connections::send(uint64_t exchange, std::string bytes, bool last) {
   }
   if (conn.output() == 0) return flushed(conn);  // which may close it
   pump(conn);                                    // what was pipelined behind
+}
+
+void Connections::forget_body(uint64_t exchange) {
+  const auto it = exchanges_.find(exchange);
+  if (it != exchanges_.end()) it->second->let_go();
 }
 
 void Connections::abort(uint64_t exchange) {

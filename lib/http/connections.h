@@ -43,6 +43,7 @@ class Connections {
   Result<uint16_t> listen(const std::string& host, uint16_t port);
 
   void send(uint64_t exchange, std::string bytes, bool last);
+  void forget_body(uint64_t exchange);
   void abort(uint64_t exchange);  // the answer cannot be completed: closes the connection
   void stop_accepting();
   size_t open() const { return open_; }  // requests not yet answered and flushed; any thread
@@ -68,6 +69,7 @@ class Connections {
   bool stopping_ = false;
   uint64_t next_exchange_ = 1;
   std::atomic<size_t> open_{0};
+  uint64_t body_bytes_ = 0;  // held by requests that are read or answered
   std::unordered_map<Conn*, std::unique_ptr<Conn>> conns_;
   std::unordered_map<uint64_t, Conn*> exchanges_;  // being answered
 };

@@ -76,6 +76,11 @@ void Exchange::end() const {
   impl_->send(chunked ? "0\r\n\r\n" : "", true);
 }
 
+void Exchange::forget_body() const {
+  if (impl_->request.body.empty()) return;
+  std::string().swap(impl_->request.body);
+  impl_->inbox->post([c = impl_->connections, x = impl_->id] { c->forget_body(x); });
+}
 bool Exchange::gone() const { return impl_->gone; }
 void Exchange::on_gone(std::function<void()> callback) const {
   if (impl_->gone) return callback();

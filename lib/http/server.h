@@ -8,7 +8,9 @@
 //   }));
 //
 // Thread: the loop's. Limits (body, header, connections, queue) are ServerOptions; a request over
-// one is answered 413, 431 or 503 without reaching the handler.
+// one is answered 413, 431 or 503 without reaching the handler. What a server can be made to hold
+// is bounded: headers by connections_max * header_max, bodies by bodies_max in all, and a client
+// that sends or reads too slowly is closed after idle_timeout (a body may take ten of them).
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -51,6 +53,8 @@ class Exchange {
   void start(int status, std::string_view content_type, Headers extra = {}) const;
   void write(std::string chunk) const;
   void end() const;
+  // Frees the request's body; for answers that take long.
+  void forget_body() const;
   // The client closed its connection, or took no byte for the idle timeout.
   bool gone() const;
   void on_gone(std::function<void()> callback) const;  // on the loop; at once if it is gone already
@@ -60,12 +64,20 @@ class Exchange {
   std::shared_ptr<Impl> impl_;
 };
 
+struct Page {
+  std::string content_type, body;
+};
+
 struct ServerOptions {
   Bytes body_max{32 * kMiB};
+  Bytes bodies_max{1024 * kMiB};  // of all requests not yet answered; over it: 503
   Bytes header_max{64 * kKiB};
   uint32_t connections_max = 4096;
   uint32_t queue_max = 4096;  // requests waiting for the loop
   Duration idle_timeout = std::chrono::seconds(60);
+  // What a request over a limit is told, beside the status; else plain text. Called on the server's
+  // own thread.
+  std::function<Page(int status, const std::string& why)> refusal;
 };
 
 class Server {

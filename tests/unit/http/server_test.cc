@@ -298,6 +298,86 @@ TEST_CASE(
   CHECK(idle.received().empty());
 }
 
+TEST_CASE("a header that trickles in does not hold its connection beyond the timeout") {
+  ServerOptions options;
+  options.idle_timeout = 200ms;
+  Fixture f(options);
+  auto slow = f.client();
+  const Time begin = f.clock.now();
+  slow.send("GET / HTTP/1.1\r\nX: ");
+  bool ended = false;  // a byte every few milliseconds: never idle
+  while (!ended && f.clock.now() - begin < 20s) {
+    f.loop.turn(5ms);
+    ended = !slow.send("x") || slow.got("HTTP/1.1 408 ");
+  }
+  CHECK(ended);
+  CHECK(f.clock.now() - begin >= 190ms);
+  CHECK(f.seen.empty());
+}
+
+TEST_CASE("a body that trickles in does not hold its connection beyond ten timeouts") {
+  ServerOptions options;
+  options.idle_timeout = 30ms;
+  Fixture f(options);
+  auto slow = f.client();
+  const Time begin = f.clock.now();
+  slow.send("POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 1000000\r\n\r\n");
+  bool ended = false;
+  while (!ended && f.clock.now() - begin < 20s) {
+    f.loop.turn(5ms);
+    ended = !slow.send("x") || slow.got("HTTP/1.1 408 ");
+  }
+  CHECK(ended);
+  CHECK(f.seen.empty());
+}
+
+TEST_CASE("a client that takes no byte of a stream is closed after the timeout") {
+  ServerOptions options;
+  options.idle_timeout = 200ms;
+  Fixture f(options);
+  auto c = f.client();
+  c.send("GET / HTTP/1.1\r\nHost: h\r\n\r\n");
+  REQUIRE(f.arrived(1));
+  const Exchange x = f.seen[0];
+  bool told = false;
+  x.on_gone([&] { told = true; });
+  x.start(200, "text/event-stream");
+  for (int i = 0; i < 64; ++i) x.write(std::string(1 << 20, 'x'));  // more than sockets hold
+  CHECK(wait_until(f.loop, [&] { return told; }));
+  CHECK(x.unsent() == 0);
+}
+
+TEST_CASE("the bodies of all requests together are bounded, until they are answered") {
+  ServerOptions options;
+  options.body_max = Bytes(2000);
+  options.bodies_max = Bytes(3000);
+  options.refusal = [](int status, const std::string& why) {
+    return Page{"application/json", strf("{\"%d\":\"%s\"}", status, why.c_str())};
+  };
+  Fixture f(options);
+  const std::string post = "POST / HTTP/1.1\r\nHost: h\r\nContent-Length: 2000\r\n\r\n";
+  auto first = f.client(), second = f.client();
+  first.send(post + std::string(2000, 'a'));
+  REQUIRE(f.arrived(1));
+  second.send(post + std::string(2000, 'b'));
+  REQUIRE(second.wait_for("HTTP/1.1 503 "));
+  CHECK(second.wait_for("{\"503\":\"this server holds too many large requests already\"}"));
+  CHECK(second.received().find("Content-Type: application/json\r\n") != std::string::npos);
+  CHECK(second.received().find("Retry-After: 1\r\n") != std::string::npos);
+  SUBCASE("answered") { f.seen[0].reply(200, "text/plain", "ok"); }
+  SUBCASE("read, and not needed any more") {
+    f.seen[0].forget_body();
+    CHECK(f.seen[0].request().body.empty());
+    f.seen[0].start(200, "text/plain");
+    f.seen[0].write("ok");
+  }
+  REQUIRE(first.wait_for("ok"));
+  auto third = f.client();
+  third.send(post + std::string(2000, 'c'));
+  REQUIRE(f.arrived(2));
+  CHECK(f.seen[1].request().body.size() == 2000);
+}
+
 TEST_CASE("a server that stops accepting finishes what it began") {
   Fixture f;
   auto busy = f.client(), idle = f.client();
