@@ -1,6 +1,7 @@
 // mc-conductor: scheduler and OpenAI front. The work is in lib/serve and lib/sched.
 #include <algorithm>
 
+#include "base/json.h"
 #include "base/log.h"
 #include "cmd/command.h"
 #include "cmd/daemon.h"
@@ -12,12 +13,12 @@ namespace mc {
 namespace {
 
 struct Options {
-  std::string http = "127.0.0.1:8000";
+  serve::FrontOptions front;
   Duration drain_timeout = std::chrono::seconds(30);
   serve::ConductorOptions conductor;
   void describe(OptionList& v) {
     conductor.describe(v);
-    v("http", http, "address of the OpenAI API, /cluster and /metrics");
+    front.describe(v);
     v("drain-timeout", drain_timeout, "on SIGTERM, how long requests in flight may go on");
   }
 };
@@ -59,7 +60,15 @@ class Drain {
   bool cut_ = false;
 };
 
-Result<int> serve_cluster(const Options& options, const DaemonOptions& daemon) {
+// Every option's value and where it came from, for /config.
+std::string config_json(const OptionList& list) {
+  Json out = Json::object();
+  for (const Option& o : list.all()) out[o.name] = {{"value", o.get()}, {"origin", o.origin}};
+  return dump_json(out, 2) + "\n";
+}
+
+Result<int> serve_cluster(const Options& options, const DaemonOptions& daemon,
+                          const std::string& config) {
   MC_TRY_(daemon.load());
   SteadyClock clock;
   io::Loop loop(clock);
@@ -70,7 +79,7 @@ Result<int> serve_cluster(const Options& options, const DaemonOptions& daemon) {
   io::Signals signals(loop, [&](int n) { drain.signal(n, *conductor, *front); });
   const auto epoch = static_cast<uint64_t>(wall_now_ns());
   MC_TRY(conductor, serve::Conductor::open(loop, options.conductor, epoch, metrics));
-  MC_TRY(front, serve::Front::open(loop, options.http, *conductor, metrics));
+  MC_TRY(front, serve::Front::open(loop, options.front, *conductor, metrics, config));
   Endpoints me;
   me.name = me.role = "conductor";
   me.epoch = epoch;
@@ -93,10 +102,13 @@ int main(int argc, char** argv) {
   program.options(daemon);
   program.example("mc-conductor --model tiny", "serve the OpenAI API on 127.0.0.1:8000");
   program.example("mc-conductor --policy random --seed 7", "choose prefill workers at random");
+  program.example("mc-conductor --api-keys keys.json", "serve tenants that have keys");
   program.example("mc-conductor --ttft-slo 2s --tbt-slo 100ms",
                   "refuse (HTTP 429) what cannot be answered in time");
   mc::add_chat(program);
   program.exit_status(1, "it failed, or requests were cut when it ended");
-  program.run_with([&](mc::Context&) { return mc::serve_cluster(options, daemon); });
+  program.run_with([&](mc::Context&) {
+    return mc::serve_cluster(options, daemon, mc::config_json(program.list()));
+  });
   return program.main(argc, argv);
 }

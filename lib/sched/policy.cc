@@ -164,6 +164,23 @@ Decision choose(const View& view, const Ask& ask, const PolicyOptions& options, 
   return d;
 }
 
+std::string candidates_text(const Decision& d, size_t most) {
+  std::vector<const Candidate*> order;
+  for (const Candidate& c : d.candidates) order.push_back(&c);
+  const size_t n = std::min(most, order.size());
+  std::partial_sort(order.begin(), order.begin() + static_cast<ptrdiff_t>(n), order.end(),
+                    [](const Candidate* a, const Candidate* b) { return a->ttft_ms < b->ttft_ms; });
+  std::string text;
+  for (size_t i = 0; i < n; ++i) {
+    const Candidate& c = *order[i];
+    text += strf("%s%s %.1f+%.1f+%.1f+%.1f=%.1f ms (%llu tokens)", i > 0 ? ", " : "",
+                 c.name.c_str(), c.queue_ms, c.fetch_ms, c.prefill_ms, c.transfer_ms, c.ttft_ms,
+                 static_cast<unsigned long long>(c.reused_tokens));
+  }
+  if (n < order.size()) text += strf(", and %zu more", order.size() - n);
+  return text;
+}
+
 std::string explain(const Decision& d) {
   if (d.verdict == Verdict::kNoPrefill || d.verdict == Verdict::kNoDecode) return d.reason;
   const Candidate& c = d.chosen;

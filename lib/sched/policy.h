@@ -93,5 +93,8 @@ Decision choose(const View& view, const Ask& ask, const PolicyOptions& options, 
 
 // A decision for people: one line.
 std::string explain(const Decision& decision);
+// The candidates for people, best first, `most` at most: "p0 0.0+0.0+1.5+0.1=1.6 ms (512 tokens)",
+// its queue, fetch, prefill and transfer.
+std::string candidates_text(const Decision& decision, size_t most);
 
 }  // namespace mc::sched

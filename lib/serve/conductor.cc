@@ -2,7 +2,6 @@
 
 #include <algorithm>
 
-#include "base/json.h"
 #include "base/log.h"
 #include "serve/conductor_numbers.h"
 
@@ -21,35 +20,6 @@ WorkersOptions workers_options(const ConductorOptions& o, const spec::ModelSpec&
           .snapshot_budget = o.step_timeout};
 }
 
-Json worker_json(const Worker& w, Duration silence, Time now) {
-  Json j = {{"name", w.node},
-            {"role", w.prefill ? "prefill" : "decode"},
-            {"control", w.control},
-            {"http", w.http},
-            {"epoch", w.epoch},
-            {"draining", w.draining},
-            {"silent_ms", to_ms(silence)},
-            {"assigned", w.assigned},
-            {"requests", w.requests},
-            {"waiting", w.load.waiting},
-            {"running", w.load.running},
-            {"blocks_total", w.load.blocks_total},
-            {"blocks_free", w.load.blocks_free},
-            {"blocks_cached", w.load.blocks_cached}};
-  if (w.prefill) {
-    j["synced"] = w.synced;
-    j["events_seen"] = w.events_seen;
-    j["queue_ms"] = w.ledger.wait_ms(now);
-    j["queued_tokens"] = w.ledger.tokens();
-    j["congestion"] = w.congestion.factor(now);
-  } else {
-    j["context_tokens"] = w.context_tokens;
-    j["answering"] = w.answering;
-    j["tbt_ms"] = w.load.tbt_ms;
-  }
-  return j;
-}
-
 }  // namespace
 
 void ConductorOptions::describe(OptionList& v) {
@@ -66,6 +36,7 @@ void ConductorOptions::describe(OptionList& v) {
   v("token-timeout", token_timeout, "longest wait for the next token");
   v("queue-timeout", queue_timeout, "longest wait for room on the workers");
   v("queue-max", queue_max, "requests that may wait for room");
+  v("explain-last", explain_last, "requests whose decisions /explain still knows");
   v("index-blocks", index_blocks, "blocks the index of caches may hold");
 }
 
@@ -109,7 +80,8 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
       forecast_(options_.admission.decode_time),
       rpc_(std::move(server)),
       workers_(loop, workers_options(options_, cost_.spec(), epoch), index_, metrics),
-      numbers_(std::make_unique<Numbers>(metrics)) {
+      numbers_(std::make_unique<Numbers>(metrics)),
+      decisions_(options_.explain_last) {
   rpc_->on<Heartbeat>([this](const Heartbeat& m, const rpc::Call& call) {
     return workers_.heartbeat(m, call.now);
   });
@@ -196,70 +168,18 @@ bool Conductor::decode_refuses(const Job& job) const {
          sched::Verdict::kAccept;
 }
 
-sched::Decision Conductor::dry_run(const std::vector<int32_t>& prompt,
-                                   const std::string& salt) const {
+sched::Decision Conductor::dry_run(const std::vector<int32_t>& prompt, const std::string& salt,
+                                   uint32_t max_tokens) const {
   std::vector<uint64_t> tags;
   for (const BlockHash& h : chain_hashes(prompt, options_.block_size, salt))
     tags.push_back(h.tag());
   sched::Decision d = sched::choose(
-      view(tags, prompt.size(), 0, nullptr),
+      view(tags, prompt.size(), max_tokens, nullptr),
       {.tokens = prompt.size(), .block_tokens = options_.block_size, .number = decided_},
       options_.policy, cost_);
   d.verdict = sched::admit(d, prompt.size(), options_.admission, forecast_, workers_.live(false),
                            cost_, loop_.now());
   return d;
-}
-
-std::string Conductor::not_ready() const {
-  if (draining_) return "draining";
-  if (workers_.live(true) == 0) return "no prefill worker";
-  if (workers_.live(false) == 0) return "no decode worker";
-  const size_t unsynced = workers_.unsynced();
-  if (unsynced > 0 && !was_ready_ && loop_.now() - started_ < options_.snapshot_timeout)
-    return strf("rebuilding the view: %zu of %zu workers have not answered", unsynced,
-                workers_.all().size());
-  was_ready_ = true;
-  return {};
-}
-
-Json Conductor::cluster() const {
-  Json nodes = Json::array();
-  const Time now = loop_.now();
-  for (const auto& [node, w] : workers_.all())
-    nodes.push_back(worker_json(*w, workers_.silence(node, now), now));
-  return {{"epoch", epoch_},
-          {"model", cost_.spec().name},
-          {"fingerprint", cost_.spec().fingerprint(options_.block_size)},
-          {"block_size", options_.block_size},
-          {"policy", options_.policy.policy},
-          {"admission", options_.admission.admission},
-          {"ready", not_ready().empty()},
-          {"reason", not_ready()},
-          {"in_flight", jobs_.size()},
-          {"waiting", waiting_.size()},
-          {"wasted_prefill_ms", numbers_->wasted.value()},
-          {"kv_errors", numbers_->kv_errors.value()},
-          {"index_blocks", index_.blocks()},
-          {"prefill_factor", cost_.prefill_factor()},
-          {"transfer_bytes_per_s", cost_.transfer_bytes_per_s()},
-          {"input_tokens", numbers_->input_tokens.value()},
-          {"hit_tokens", numbers_->hit_tokens.value()},
-          {"reachable_hit_tokens", numbers_->reachable_tokens.value()},
-          {"nodes", std::move(nodes)}};
-}
-
-void Conductor::update_metrics() {
-  metrics_.gauge("mc_conductor_index_blocks", "blocks known to be cached somewhere")
-      .set(static_cast<double>(index_.blocks()));
-  metrics_.gauge("mc_conductor_requests_in_flight", "requests not yet answered")
-      .set(static_cast<double>(jobs_.size()));
-  metrics_.gauge("mc_conductor_requests_waiting", "of these, waiting for room")
-      .set(static_cast<double>(waiting_.size()));
-  for (const bool prefill : {true, false})
-    metrics_
-        .gauge("mc_conductor_workers", "workers alive and not draining",
-               {{"role", prefill ? "prefill" : "decode"}})
-        .set(static_cast<double>(workers_.live(prefill)));
 }
 
 void Conductor::tick() {

@@ -30,6 +30,8 @@
 #include "sched/prefix_index.h"
 #include "serve/conductor_workers.h"
 #include "serve/cpu_engine.h"
+#include "serve/decision_log.h"
+#include "serve/generate.h"
 #include "serve/messages.h"
 
 namespace mc::serve {
@@ -49,49 +51,9 @@ struct ConductorOptions {
   Duration queue_timeout = std::chrono::seconds(30);     // waiting for room
   uint32_t queue_max = 4096;                             // requests waiting for room
   uint64_t index_blocks = uint64_t{1} << 24;
+  uint32_t explain_last = 1024;  // requests whose decisions are kept
   void describe(OptionList& v);
   Result<> check() const;
-};
-
-struct Generate {
-  std::string id;  // of the client's request, for logs
-  std::vector<int32_t> prompt;
-  std::string cache_salt;
-  uint32_t max_tokens = 16, min_tokens = 0;
-  bool ignore_eos = false;
-  std::vector<int32_t> stop_tokens;
-  uint64_t seed = 0;
-  double temperature = 0;
-  uint32_t top_k = 0;
-  double top_p = 1;
-};
-
-// What is known of a request so far; complete in on_done.
-struct Progress {
-  std::string prefill, decode;
-  std::optional<uint32_t> cached_tokens;  // known once the prefill worker answered
-  uint32_t pool_tokens = 0;
-  double sched_ms = 0, queue_ms = 0, load_ms = 0, prefill_ms = 0, transfer_ms = 0;
-  double first_step_ms = 0;  // what is left of the time to the first token
-  double decode_ms = 0;
-  double predicted_ttft_ms = 0, ttft_ms = 0;
-  uint64_t kv_errors = 0;
-  uint32_t output_tokens = 0;
-  std::string finish;  // "stop", "length"
-};
-
-// Why a request got no (further) answer, in HTTP's terms.
-struct Failed {
-  int status = 500;
-  std::string code;  // "ttft_slo", "no_capacity", ...
-  std::string what;
-  uint32_t retry_after_s = 0;  // 0: do not say
-};
-
-struct Listener {
-  std::function<void(const Progress&, const std::vector<int32_t>& tokens)> on_tokens;
-  // Once, last; not after cancel().
-  std::function<void(const Progress&, const std::optional<Failed>&)> on_done;
 };
 
 class Conductor {
@@ -121,8 +83,14 @@ class Conductor {
   const model::Tokenizer& tokenizer() const { return tokenizer_; }
   model::ChatTemplate chat() const { return chat_; }
   Json cluster() const;  // for /cluster: workers, loads, index, policy, totals
-  // What would be decided now for such a prompt; for /debug/route.
-  sched::Decision dry_run(const std::vector<int32_t>& prompt, const std::string& salt) const;
+  // What would be decided now for such a prompt; route() with every candidate, for /debug/route.
+  sched::Decision dry_run(const std::vector<int32_t>& prompt, const std::string& salt,
+                          uint32_t max_tokens = 0) const;
+  Json route(const std::vector<int32_t>& prompt, const std::string& salt,
+             uint32_t max_tokens) const;
+  // Why a request went where it went, of the last `explain_last`; null when it is not among them.
+  Json explain(const std::string& id) const;
+  Json health() const;
   void update_metrics();  // gauges; before they are printed
 
  private:
@@ -154,6 +122,7 @@ class Conductor {
     bool charged = false, prefilled = false, committed = false;
     bool answering = false;  // counted among what its decode worker decodes
     Time first_token{};
+    std::pair<int64_t, Id> turn() const { return {ask.priority, id}; }
   };
   struct Numbers;  // its metrics
 
@@ -194,6 +163,7 @@ class Conductor {
   void next_waiting();
   void make_room();
   void count_tx(const char* op, bool ok);
+  void log_decision(const Job& job);
   void log_end(const Job& job, const std::string& how) const;
 
   // Runs `then` with the job if it still is in the attempt that asked.
@@ -216,7 +186,8 @@ class Conductor {
   std::unique_ptr<Numbers> numbers_;
   std::map<Id, std::unique_ptr<Job>> jobs_;
   std::unordered_map<std::string, Id> by_wire_;
-  std::set<Id> waiting_;  // for room, oldest first
+  std::set<std::pair<int64_t, Id>> waiting_;  // for room, by priority, oldest first
+  DecisionLog decisions_;
   Id next_id_ = 1;
   uint64_t decided_ = 0;
   bool draining_ = false;

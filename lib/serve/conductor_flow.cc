@@ -65,7 +65,7 @@ Conductor::Id Conductor::submit(Generate request, Listener listener) {
   }
   for (const BlockHash& h : chain_hashes(job.ask.prompt, options_.block_size, job.ask.cache_salt))
     job.tags.push_back(h.tag());
-  if (waiting_.empty())
+  if (waiting_.empty() || job.turn() < *waiting_.begin())
     start(job);
   else
     wait_for_room(job);  // not past those who came before
@@ -94,6 +94,7 @@ void Conductor::start(Job& job) {
   job.progress.decode = q.node;
   // From its arrival: what it waited for room is certain by now.
   job.progress.predicted_ttft_ms = to_ms(loop_.now() - job.arrived) + d.ttft_ms();
+  log_decision(job);
   numbers_->predicted.observe(job.progress.predicted_ttft_ms / 1e3);
   // Charged before anything is sent: the next request of the same burst must see it.
   const uint64_t n = job.ask.prompt.size();
@@ -123,6 +124,7 @@ void Conductor::refuse(Job& job) {
     f.what = r.why;
     f.retry_after_s = retry_after(r.retry_after);
     job.progress.predicted_ttft_ms = d.ttft_ms();
+    log_decision(job);
     return end(job, f);
   }
   if (workers_.live(true) > 0 && workers_.live(false) > 0)
@@ -166,19 +168,19 @@ Failed Conductor::too_large(const Job& job) const {
 }
 
 void Conductor::wait_for_room(Job& job) {
-  if (waiting_.size() >= options_.queue_max && !waiting_.contains(job.id))
+  if (waiting_.size() >= options_.queue_max && !waiting_.contains(job.turn()))
     return end(job, Failed{429, "queue_full",
                            strf("%zu requests wait for room already", waiting_.size()), 1});
   job.state = State::kWaiting;
   job.deadline = job.arrived + options_.queue_timeout;
   job.full.clear();
-  waiting_.insert(job.id);
+  waiting_.insert(job.turn());
 }
 
-// The oldest tries again; when it has a place, the next one follows.
+// The first in turn tries again; when it has a place, the next one follows.
 void Conductor::next_waiting() {
   if (waiting_.empty()) return;
-  const Id id = *waiting_.begin();
+  const Id id = waiting_.begin()->second;
   waiting_.erase(waiting_.begin());
   start(*jobs_.at(id));
 }
@@ -467,10 +469,12 @@ void Conductor::end(Job& job, const std::optional<Failed>& failed) {
                 {"reason", failed ? failed->code : job.progress.finish}})
       .add();
   log_end(job, failed ? failed->code + ": " + failed->what : job.progress.finish);
+  decisions_.ended(job.id, job.progress, failed ? failed->status : 200,
+                   failed ? failed->code : job.progress.finish, failed ? failed->what : "");
   const auto it = jobs_.find(job.id);
   const std::unique_ptr<Job> owned = std::move(it->second);
   jobs_.erase(it);
-  waiting_.erase(owned->id);
+  waiting_.erase(owned->turn());
   make_room();
   owned->listener.on_done(owned->progress, failed);
 }
@@ -486,7 +490,9 @@ void Conductor::cancel(Id id, const std::string& reason, const std::string& fini
                 {"reason", finish.empty() ? "client_gone" : finish}})
       .add();
   log_end(job, reason);
-  waiting_.erase(id);
+  decisions_.ended(id, job.progress, finish.empty() ? 499 : 200,
+                   finish.empty() ? "client_gone" : finish, reason);
+  waiting_.erase(job.turn());
   jobs_.erase(it);
   make_room();
 }
@@ -531,15 +537,6 @@ void Conductor::count_tx(const char* op, bool ok) {
       .counter("mc_conductor_tx_total", "steps of requests on workers",
                {{"op", op}, {"result", ok ? "ok" : "failed"}})
       .add();
-}
-
-void Conductor::log_end(const Job& job, const std::string& how) const {
-  const Progress& p = job.progress;
-  log_info("conductor",
-           "request %s: n %zu, cached %u (pool %u), out %u, %s -> %s; %s; ttft %.1f ms; %s",
-           job.ask.id.c_str(), job.ask.prompt.size(), p.cached_tokens.value_or(0), p.pool_tokens,
-           p.output_tokens, p.prefill.c_str(), p.decode.c_str(),
-           sched::explain(job.decision).c_str(), p.ttft_ms, how.c_str());
 }
 
 }  // namespace mc::serve

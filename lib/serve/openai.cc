@@ -4,98 +4,28 @@
 
 #include "base/json.h"
 #include "base/units.h"
+#include "serve/openai_members.h"
 
 namespace mc::serve {
 namespace {
 
 constexpr uint32_t kChatTokens = 512;  // when a chat names no limit
-constexpr size_t kStopsMax = 16, kStopBytesMax = 256, kMessagesMax = 4096, kNameBytesMax = 256;
-
-using Parsed = tl::expected<void, ApiError>;
-
-tl::unexpected<ApiError> bad(const char* param, std::string message) {
-  return tl::unexpected(ApiError{400, std::move(message), param, ""});
-}
+constexpr size_t kStopsMax = 16, kStopBytesMax = 256, kNameBytesMax = 256;
+constexpr int64_t kPriorityMax = 1'000'000;
 
 const char* type_name(int status) {
   switch (status) {
     case 400:
+    case 401:
     case 404:
     case 405:
-    case 413: return "invalid_request_error";
+    case 408:
+    case 413:
+    case 431: return "invalid_request_error";
+    case 403: return "permission_error";
     case 429: return "rate_limit_error";
     default: return "server_error";
   }
-}
-
-// Reads members of one object; absent and null members leave the default.
-class Members {
- public:
-  explicit Members(const Json& object) : object_(object) {}
-
-  const Json* find(const char* key) const {
-    const auto it = object_.find(key);
-    return it == object_.end() || it->is_null() ? nullptr : &*it;
-  }
-  Parsed read(const char* key, bool& v) const {
-    const Json* j = find(key);
-    if (j == nullptr) return {};
-    if (!j->is_boolean()) return wrong(key, *j, "a boolean");
-    v = j->get<bool>();
-    return {};
-  }
-  Parsed read(const char* key, std::string& v, size_t bytes_max) const {
-    const Json* j = find(key);
-    if (j == nullptr) return {};
-    if (!j->is_string()) return wrong(key, *j, "a string");
-    if (j->get_ref<const std::string&>().size() > bytes_max)
-      return bad(key, strf("'%s' is longer than %zu bytes", key, bytes_max));
-    v = j->get<std::string>();
-    return {};
-  }
-  Parsed read(const char* key, double& v, double low, double high) const {
-    const Json* j = find(key);
-    if (j == nullptr) return {};
-    if (!j->is_number()) return wrong(key, *j, "a number");
-    const double n = j->get<double>();
-    if (!(n >= low && n <= high))
-      return bad(key, strf("'%s' is %g, want %g to %g", key, n, low, high));
-    v = n;
-    return {};
-  }
-  template <class T>
-  Parsed read_int(const char* key, T& v, int64_t low, int64_t high) const {
-    const Json* j = find(key);
-    if (j == nullptr) return {};
-    if (!j->is_number_integer()) return wrong(key, *j, "an integer");
-    const bool huge = j->is_number_unsigned() && j->get<uint64_t>() > INT64_MAX;
-    const int64_t n = huge ? INT64_MAX : j->get<int64_t>();
-    if (n < low || n > high)
-      return bad(key, strf("'%s' is %s, want %lld to %lld", key, j->dump().c_str(),
-                           static_cast<long long>(low), static_cast<long long>(high)));
-    v = static_cast<T>(n);
-    return {};
-  }
-  static tl::unexpected<ApiError> wrong(const char* key, const Json& j, const char* want) {
-    return bad(key, strf("'%s' is of type %s, want %s", key, j.type_name(), want));
-  }
-
- private:
-  const Json& object_;
-};
-
-#define MC_API_TRY(...) \
-  if (Parsed mc_parsed = (__VA_ARGS__); !mc_parsed) return tl::unexpected(mc_parsed.error())
-
-Parsed read_tokens(const Json& array, const char* key, uint32_t vocab, std::vector<int32_t>& out) {
-  out.reserve(array.size());
-  for (const Json& j : array) {
-    if (!j.is_number_integer()) return Members::wrong(key, j, "token ids (integers)");
-    if (!j.is_number_unsigned() || j.get<uint64_t>() >= vocab)
-      return bad(key, strf("token id %s in '%s', want 0 to %u", j.dump().c_str(), key, vocab - 1));
-    out.push_back(static_cast<int32_t>(j.get<uint64_t>()));
-  }
-  return {};
 }
 
 // A string, token ids, or an array of one of these.
@@ -105,43 +35,12 @@ Parsed read_prompt(const Json& j, const ApiLimits& limits, std::vector<int32_t>&
     out = limits.tokenizer->encode(j.get_ref<const std::string&>());
     return {};
   }
-  if (!j.is_array()) return Members::wrong("prompt", j, "a string or an array of token ids");
+  if (!j.is_array()) return wrong_type("prompt", j, "a string or an array of token ids");
   const bool several = !j.empty() && !j[0].is_number();
   if (!several) return read_tokens(j, "prompt", limits.vocab, out);
-  if (nested) return Members::wrong("prompt", j[0], "token ids (integers)");
+  if (nested) return wrong_type("prompt", j[0], "token ids (integers)");
   if (j.size() > 1) return bad("prompt", strf("%zu prompts in one request, want one", j.size()));
   return read_prompt(j[0], limits, out, true);
-}
-
-Parsed read_messages(const Json& j, const ApiLimits& limits, CompletionRequest& r) {
-  if (!j.is_array() || j.empty() || j.size() > kMessagesMax)
-    return bad("messages", "'messages' is not a non-empty array of messages");
-  std::vector<model::ChatMessage> messages;
-  for (const Json& message : j) {
-    if (!message.is_object()) return Members::wrong("messages", message, "objects");
-    const auto role = message.find("role"), content = message.find("content");
-    if (role == message.end() || !role->is_string())
-      return bad("messages", "a message without a 'role' that is a string");
-    std::string text;
-    if (content != message.end() && content->is_string()) {
-      text += content->get_ref<const std::string&>();
-    } else if (content != message.end() && content->is_array()) {
-      for (const Json& part : *content) {
-        const auto t = part.is_object() ? part.find("text") : part.end();
-        if (!part.is_object() || t == part.end() || !t->is_string())
-          return bad("messages", "a content part that is not text");
-        text += t->get_ref<const std::string&>();
-      }
-    } else {
-      return bad("messages", "a message without a 'content' that is text");
-    }
-    messages.push_back({role->get<std::string>(), std::move(text)});
-  }
-  auto prompt = model::chat_prompt(limits.chat, *limits.tokenizer, messages);
-  if (!prompt) return bad("messages", prompt.error().what);
-  r.prompt = std::move(prompt->tokens);
-  if (prompt->end) r.stop_token_ids.push_back(*prompt->end);
-  return {};
 }
 
 Parsed read_stops(const Members& m, uint32_t vocab, CompletionRequest& r) {
@@ -149,7 +48,7 @@ Parsed read_stops(const Members& m, uint32_t vocab, CompletionRequest& r) {
     const Json list = j->is_array() ? *j : Json::array({*j});
     if (list.size() > kStopsMax) return bad("stop", strf("over %zu stop strings", kStopsMax));
     for (const Json& s : list) {
-      if (!s.is_string()) return Members::wrong("stop", s, "a string or an array of strings");
+      if (!s.is_string()) return wrong_type("stop", s, "a string or an array of strings");
       const std::string text = s.get<std::string>();
       if (text.empty() || text.size() > kStopBytesMax)
         return bad("stop",
@@ -189,7 +88,7 @@ Parsed refuse_unsupported(const Members& m, bool chat) {
 Parsed read_options(const Members& m, const ApiLimits& limits, CompletionRequest& r) {
   MC_API_TRY(m.read("stream", r.stream));
   if (const Json* options = m.find("stream_options")) {
-    if (!options->is_object()) return Members::wrong("stream_options", *options, "an object");
+    if (!options->is_object()) return wrong_type("stream_options", *options, "an object");
     if (!r.stream) return bad("stream_options", "'stream_options' without 'stream'");
     const Members o(*options);
     MC_API_TRY(o.read("include_usage", r.include_usage));
@@ -200,7 +99,7 @@ Parsed read_options(const Members& m, const ApiLimits& limits, CompletionRequest
       limits.context_max - std::min<uint64_t>(limits.context_max, r.prompt.size());
   if (r.chat) r.max_tokens = static_cast<uint32_t>(std::clamp<uint64_t>(left, 1, kChatTokens));
   MC_API_TRY(m.read_int("max_tokens", r.max_tokens, 1, INT32_MAX));
-  if (r.chat) MC_API_TRY(m.read_int("max_completion_tokens", r.max_tokens, 1, INT32_MAX));
+  MC_API_TRY(m.read_int("max_completion_tokens", r.max_tokens, 1, INT32_MAX));
   MC_API_TRY(m.read_int("min_tokens", r.min_tokens, 0, most));
   if (r.min_tokens > r.max_tokens)
     return bad("min_tokens",
@@ -216,6 +115,7 @@ Parsed read_options(const Members& m, const ApiLimits& limits, CompletionRequest
   r.seed = static_cast<uint64_t>(seed);
   MC_API_TRY(m.read("cache_salt", r.cache_salt, kNameBytesMax));
   MC_API_TRY(m.read("user", r.user, kNameBytesMax));
+  MC_API_TRY(m.read_int("priority", r.priority, -kPriorityMax, kPriorityMax));
   return read_stops(m, limits.vocab, r);
 }
 
@@ -232,27 +132,24 @@ std::string error_json(const ApiError& e) {
 
 tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body, bool chat,
                                                            const ApiLimits& limits) {
-  const auto json = parse_json(body);
-  if (!json)
-    return tl::unexpected(
-        ApiError{400, "the body is not JSON: " + json.error().what, "", "invalid_json"});
-  if (!json->is_object())
-    return tl::unexpected(ApiError{400, "the body is not a JSON object", "", ""});
+  const auto json = parse_object(body);
+  if (!json) return tl::unexpected(json.error());
   const Members m(*json);
   CompletionRequest r;
   r.chat = chat;
-  std::string model;
-  MC_API_TRY(m.read("model", model, 4096));
   if (m.find("model") == nullptr) return bad("model", "'model' is missing");
-  if (model != limits.model)
-    return tl::unexpected(ApiError{
-        404,
-        "the model '" + shown(model) + "' does not exist; this server has '" + limits.model + "'",
-        "model", "model_not_found"});
+  MC_API_TRY(check_model(m, limits));
   const char* const key = chat ? "messages" : "prompt";
   const Json* prompt = m.find(key);
   if (prompt == nullptr) return bad(key, strf("'%s' is missing", key));
-  MC_API_TRY(chat ? read_messages(*prompt, limits, r) : read_prompt(*prompt, limits, r.prompt));
+  if (chat) {
+    auto conversation = read_messages(*prompt, limits);
+    if (!conversation) return tl::unexpected(conversation.error());
+    r.prompt = std::move(conversation->tokens);
+    if (conversation->end) r.stop_token_ids.push_back(*conversation->end);
+  } else {
+    MC_API_TRY(read_prompt(*prompt, limits, r.prompt));
+  }
   if (r.prompt.empty()) return bad(key, "the prompt is empty");
   MC_API_TRY(read_options(m, limits, r));
   MC_API_TRY(refuse_unsupported(m, chat));

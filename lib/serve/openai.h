@@ -1,8 +1,9 @@
 // The OpenAI API's texts: requests parsed and checked, answers and errors written.
 //
 // Understood beyond the standard: top_k, min_tokens, ignore_eos, stop_token_ids, cache_salt,
-// stream_options.continuous_usage_stats. One prompt and one answer per request (n = 1). Unknown
-// fields are ignored, as clients send more each year; known ones of a wrong type are refused.
+// priority, stream_options.continuous_usage_stats. One prompt and one answer per request (n = 1).
+// Unknown fields are ignored, as clients send more each year; known ones of a wrong type are
+// refused.
 //
 // Thread: values. Pure. Source: OpenAI API reference, completions and chat; design, serving-peers
 // 1b.
@@ -39,6 +40,7 @@ struct CompletionRequest {
   uint32_t top_k = 0;  // 0: all
   uint64_t seed = 0;
   std::string cache_salt, user;
+  int64_t priority = 0;  // lower waits less
 };
 
 struct ApiLimits {
@@ -51,6 +53,11 @@ struct ApiLimits {
 
 tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body, bool chat,
                                                            const ApiLimits& limits);
+
+// /tokenize: {"prompt": TEXT} or {"messages": [..]}, and {"add_special_tokens": BOOL}.
+// /detokenize: {"tokens": [..]}. Both: {"model": NAME}, if wanted. The answers, as JSON.
+tl::expected<std::string, ApiError> tokenize(std::string_view body, const ApiLimits& limits);
+tl::expected<std::string, ApiError> detokenize(std::string_view body, const ApiLimits& limits);
 
 struct Usage {
   uint64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;

@@ -109,6 +109,55 @@ TEST_CASE("more requests than may wait for room are refused with 429") {
   CHECK(waits.failed->code == "no_capacity");
 }
 
+TEST_CASE("every policy of the simulator serves live") {
+  for (const std::string& policy : sched::kPolicies) {
+    CAPTURE(policy);
+    ConductorOptions options = quick();
+    options.policy.policy = policy;
+    Cluster c(2, 2, options);
+    Heard heard[4];
+    for (int i = 0; i < 4; ++i) c.submit(heard[i], 40, 1000 * i);
+    for (Heard& h : heard) {
+      REQUIRE(c.finish(h));
+      CHECK(!h.failed);
+    }
+    CHECK(c.conductor->cluster()["policy"] == policy);
+    if (policy == "rr" || policy == "count") {
+      CHECK(c.p[0]->prefills.size() == 2);
+    }
+  }
+}
+
+TEST_CASE("who waits for room goes by priority, then by arrival") {
+  ConductorOptions options = quick();
+  options.queue_timeout = 10s;
+  Cluster c(1, 1, options);
+  c.d[0]->full = true;
+  Heard heard[3];
+  const auto submit = [&](int i, int64_t priority) {
+    Generate g;
+    g.id = "r" + std::to_string(i);
+    g.prompt = {1, 2, 3};
+    g.priority = priority;
+    c.conductor->submit(std::move(g), heard[i].listener());
+    REQUIRE(until(c.loop, [&] { return c.conductor->cluster()["waiting"] == i + 1; }));
+  };
+  submit(0, 5);
+  submit(1, 5);
+  submit(2, -1);
+  std::vector<std::string> order;
+  c.p[0]->then = [&](const std::string& request) {
+    order.push_back(request);
+    c.answer(request);
+  };
+  c.d[0]->full = false;
+  for (Heard& h : heard) REQUIRE(c.finish(h));
+  REQUIRE(order.size() == 3);
+  CHECK(order[0].starts_with("2a-3-"));  // the conductor's epoch, and its third request
+  CHECK(order[1].starts_with("2a-1-"));
+  CHECK(order[2].starts_with("2a-2-"));
+}
+
 TEST_CASE("what was predicted is compared with what came") {
   Cluster c;
   c.p[0]->done.queue_ms = 2500;

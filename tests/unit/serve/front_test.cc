@@ -3,54 +3,14 @@
 #include <doctest/doctest.h>
 
 #include "base/json.h"
-#include "conductor_fakes.h"
-#include "http/client.h"
+#include "front_site.h"
+#include "tests/unit/http/raw.h"
 
 using namespace mc;
 using namespace mc::serve;
 using namespace mc::serve::test;
 
 namespace {
-
-struct Site : Cluster {
-  explicit Site(ConductorOptions options = quick()) : Cluster(1, 1, options) {
-    front = *Front::open(loop, "127.0.0.1:0", *conductor, metrics);
-  }
-  http::Client::Id send(const std::string& path, const std::string& body,
-                        Result<http::ClientResponse>& answer, bool& done, std::string* stream) {
-    http::ClientRequest r;
-    r.method = body.empty() ? "GET" : "POST";
-    r.url = "http://" + front->http() + path;
-    r.headers = {{"x-request-id", "mine"}};
-    r.body = body;
-    http::ClientCallbacks calls;
-    if (stream != nullptr)
-      calls.on_chunk = [stream](std::string_view chunk, Time) { stream->append(chunk); };
-    calls.on_done = [&answer, &done](Result<http::ClientResponse> a) {
-      answer = std::move(a);
-      done = true;
-    };
-    return client.send(std::move(r), std::move(calls));
-  }
-  http::ClientResponse ask(const std::string& path, const std::string& body = {}) {
-    Result<http::ClientResponse> answer;
-    bool done = false;
-    send(path, body, answer, done, nullptr);
-    REQUIRE(until(loop, [&] { return done; }));
-    REQUIRE_MESSAGE(answer, answer.error().what);
-    return *answer;
-  }
-  std::string stream(const std::string& path, const std::string& body) {
-    Result<http::ClientResponse> answer;
-    bool done = false;
-    std::string text;
-    send(path, body, answer, done, &text);
-    REQUIRE(until(loop, [&] { return done; }));
-    return text;
-  }
-  std::unique_ptr<Front> front;
-  http::Client client{loop};
-};
 
 const char* const kPrompt = R"({"model":"tiny","prompt":"hello there, this is a prompt"})";
 const char* const kStream =
@@ -159,7 +119,10 @@ TEST_CASE("people see models, state, metrics and what would be decided") {
   CHECK((*parse_json(s.ask("/v1/models").body))["data"][0]["id"] == "tiny");
   CHECK(s.ask("/ready").status == 200);
   CHECK(s.ask("/live").status == 200);
-  CHECK(s.ask("/health").status == 200);
+  const auto health = *parse_json(s.ask("/health").body);
+  CHECK(health["status"] == "ok");
+  CHECK(health["prefill_workers"] == 1);
+  CHECK(health["unsynced_workers"] == 0);
   s.ask("/v1/completions", kPrompt);
   const auto state = *parse_json(s.ask("/cluster").body);
   CHECK(state["nodes"].size() == 2);
@@ -167,9 +130,96 @@ TEST_CASE("people see models, state, metrics and what would be decided") {
   CHECK(
       s.ask("/metrics").body.find(R"(mc_conductor_requests_total{code="200",reason="length"} 1)") !=
       std::string::npos);
-  CHECK((*parse_json(s.ask("/debug/route?prompt=abc").body))["prefill"] == "p0");
+  const auto route = *parse_json(s.ask("/debug/route?prompt=abc").body);
+  CHECK(route["prefill"] == "p0");
+  CHECK(route["decode"] == "d0");
+  CHECK(route["candidates"].size() == 1);
+  CHECK(route["decode_candidates"][0]["usable"] == true);
   CHECK(s.ask("/debug/route").status == 400);
   s.conductor->drain();
   CHECK(s.ask("/ready").status == 503);
   CHECK(s.ask("/v1/completions", kPrompt).status == 503);
+}
+
+TEST_CASE("a request can be explained afterwards: its candidates, what was predicted, what came") {
+  Site s;
+  CHECK(s.ask("/v1/completions", kPrompt).status == 200);
+  const auto j = *parse_json(s.ask("/explain/mine").body);
+  CHECK(j["prompt_tokens"] == 29);
+  REQUIRE(j["decisions"].size() == 1);
+  CHECK(j["decisions"][0]["prefill"] == "p0");
+  CHECK(j["decisions"][0]["decode"] == "d0");
+  CHECK(j["decisions"][0]["candidates"][0]["name"] == "p0");
+  CHECK(j["outcome"]["status"] == 200);
+  CHECK(j["outcome"]["cached_tokens"] == 16);
+  CHECK(j["outcome"]["predicted_ttft_ms"] > 0.0);
+  const auto unknown = s.ask("/explain/other");
+  CHECK(unknown.status == 404);
+  CHECK((*parse_json(unknown.body))["error"]["code"] == "unknown_request");
+}
+
+TEST_CASE("the settings are shown as they were given") {
+  Site s(quick(), {.http = "127.0.0.1:0"}, R"({"policy": {"value": "rr", "origin": "flag"}})");
+  CHECK((*parse_json(s.ask("/config").body))["policy"]["origin"] == "flag");
+}
+
+TEST_CASE("text is turned to tokens and back") {
+  Site s;
+  const auto j = *parse_json(s.ask("/tokenize", R"({"prompt":"abc"})").body);
+  CHECK(j["count"] == 3);
+  CHECK(j["tokens"] == Json({97, 98, 99}));
+  CHECK(j["max_model_len"] == 262144);
+  const auto back = *parse_json(s.ask("/detokenize", R"({"tokens":[97,98,99]})").body);
+  CHECK(back["prompt"] == "abc");
+  const auto chat = *parse_json(
+      s.ask("/tokenize", R"({"model":"tiny","messages":[{"role":"user","content":"x"}]})").body);
+  CHECK(chat["count"] > 1);
+  CHECK(s.ask("/tokenize", R"({"prompt":7})").status == 400);
+  CHECK(s.ask("/tokenize", R"({"prompt":"a","messages":[]})").status == 400);
+  CHECK(s.ask("/tokenize", R"({"prompt":"a","model":"other"})").status == 404);
+  CHECK(s.ask("/detokenize", R"({"tokens":[99999999]})").status == 400);
+  CHECK(s.ask("/detokenize", R"({"tokens":"abc"})").status == 400);
+}
+
+TEST_CASE("tokens that come together are one event where that is wanted") {
+  Site s(quick(), {.http = "127.0.0.1:0", .coalesce = true});
+  const auto text = s.stream("/v1/completions", kStream);
+  CHECK(count(text, "data: ") == 3);  // the text, the usage, [DONE]
+  CHECK(text.find(R"("text":"AB")") != std::string::npos);
+  CHECK(text.find(R"("completion_tokens":2)") != std::string::npos);
+}
+
+TEST_CASE("every chunk has the usage so far where that is wanted") {
+  Site s;
+  const auto text =
+      s.stream("/v1/completions",
+               R"({"model":"tiny","prompt":"hello","stream":true,"max_completion_tokens":9,)"
+               R"("stream_options":{"include_usage":true,"continuous_usage_stats":true}})");
+  CHECK(count(text, "\"usage\":{") == 3);
+  CHECK(text.find(R"("completion_tokens":1,)") != std::string::npos);
+  REQUIRE(!s.d[0]->reserved.empty());
+  CHECK(s.d[0]->reserved[0].max_tokens == 9);
+}
+
+TEST_CASE("a client that does not read its stream is given up, and its worker told") {
+  Site s;
+  s.p[0]->then = nullptr;
+  http::testing::RawClient client(s.loop, s.front->http());
+  const std::string body = kStream;
+  client.send(
+      strf("POST /v1/completions HTTP/1.1\r\nX-Request-Id: mine\r\nContent-Length: %zu\r\n\r\n",
+           body.size()) +
+      body);
+  REQUIRE(until(s.loop, [&] { return s.p[0]->prefills.size() == 1; }));
+  const std::string request = s.p[0]->prefills[0];
+  const std::vector<int32_t> some(1000, 65);
+  size_t sent = 0;
+  REQUIRE(until(s.loop, [&] {
+    if (s.conductor->in_flight() > 0) s.d[0]->send(request, some, "");
+    ++sent;
+    return !s.d[0]->aborted.empty();
+  }));
+  CHECK(sent > 2);  // what sockets hold comes first
+  CHECK(s.conductor->in_flight() == 0);
+  CHECK(s.conductor->explain("mine")["outcome"]["reason"] == "the client reads too slowly");
 }

@@ -1,0 +1,118 @@
+#include "serve/tenants.h"
+
+#include <doctest/doctest.h>
+
+#include "base/json.h"
+
+using namespace mc;
+using namespace mc::serve;
+using namespace std::chrono_literals;
+
+namespace tenants_test {
+namespace {
+
+Result<Tenants> parsed(const std::string& json) {
+  return Tenants::parse(*parse_json(json), "file");
+}
+
+Tenants two(const std::string& limits = "") {
+  auto t = parsed(R"({"tenants":[{"name":"a","keys":["key-of-a","other-of-a"])" + limits +
+                  R"(},{"name":"b","keys":["key-of-b"],"cache":"shared","admin":true}]})");
+  REQUIRE_MESSAGE(t, t.error().what);
+  return std::move(*t);
+}
+
+}  // namespace
+
+TEST_CASE("without keys everybody may do everything, and shares one cache") {
+  const Tenants t;
+  CHECK(!t.keyed());
+  REQUIRE(t.find("") == 0);
+  CHECK(t.at(0).admin);
+  CHECK(t.salt(0, "mine") == "mine");
+}
+
+TEST_CASE("a key finds its tenant, and nothing else does") {
+  const Tenants t = two();
+  CHECK(t.find("Bearer key-of-a") == 0);
+  CHECK(t.find("bearer other-of-a") == 0);
+  CHECK(t.find("Bearer key-of-b") == 1);
+  for (const char* bad : {"", "key-of-a", "Bearer ", "Bearer key-of-", "Bearer key-of-aa",
+                          "Basic key-of-a", "Bearer  key-of-a"})
+    CHECK_MESSAGE(!t.find(bad), bad);
+  CHECK(!t.find("Bearer " + std::string(100'000, 'x')));
+  CHECK(!t.at(0).admin);
+  CHECK(t.at(1).admin);
+}
+
+TEST_CASE("caches are apart, but for those that share, and no salt reaches another's") {
+  const Tenants t = two();
+  CHECK(t.salt(0, "") != "");
+  CHECK(t.salt(0, "") != t.salt(0, "x"));
+  CHECK(t.salt(1, "") == "");
+  CHECK(t.salt(1, t.salt(0, "")) != t.salt(0, ""));
+  CHECK(t.salt(1, "x") != "x");
+}
+
+TEST_CASE("requests in flight are limited, and give their place back") {
+  Tenants t = two(R"(,"in-flight":2)");
+  const Time now{};
+  CHECK(!t.begin(0, 10, now));
+  CHECK(!t.begin(0, 10, now));
+  const auto over = t.begin(0, 10, now);
+  REQUIRE(over);
+  CHECK(over->why.find("tenant a has 2 requests in flight") != std::string::npos);
+  CHECK(!t.begin(1, 10, now));  // another's limit
+  t.ended(0, 5, now);
+  CHECK(!t.begin(0, 10, now));
+}
+
+TEST_CASE("rates are limited per minute, and a refusal says when there will be room") {
+  Tenants t = two(R"(,"requests-per-minute":2,"tokens-per-minute":600)");
+  Time now{};
+  CHECK(!t.begin(0, 100, now));
+  t.ended(0, 200, now);  // 300 tokens are left
+  auto over = t.begin(0, 360, now);
+  REQUIRE(over);
+  CHECK(over->why.find("600 tokens per minute") != std::string::npos);
+  CHECK(over->retry_after == 6s);
+  now += 6s;
+  CHECK(!t.begin(0, 360, now));
+  over = t.begin(0, 0, now);
+  REQUIRE(over);  // 1.2 requests were left, then 0.2
+  CHECK(over->why.find("2 requests per minute") != std::string::npos);
+  CHECK(to_seconds(over->retry_after) == doctest::Approx(24));
+  now += 120s;
+  CHECK(!t.begin(0, 5000, now));  // more than a minute's worth, when nothing was used for a minute
+  now += 60s;
+  CHECK(t.begin(0, 1, now));  // that is owed
+}
+
+TEST_CASE("what is wrong with a file of keys is said") {
+  const auto what = [](const std::string& json) {
+    const auto t = parsed(json);
+    REQUIRE(!t);
+    return t.error().what;
+  };
+  const auto has = [](const std::string& text, const char* part) {
+    CHECK_MESSAGE(text.find(part) != std::string::npos, text);
+  };
+  has(what("{}"), "want {\"tenants\"");
+  has(what("[]"), "want {\"tenants\"");
+  has(what(R"({"tenants":[]})"), "want {");
+  has(what(R"({"tenants":[7]})"), "file, tenant 1: want an object");
+  has(what(R"({"tenants":[{"keys":["12345678"]}]})"), "name");
+  has(what(R"({"tenants":[{"name":"a"}]})"), "'keys' is not an array");
+  has(what(R"({"tenants":[{"name":"a","keys":["short"]}]})"), "8 to 512 printable");
+  has(what(R"({"tenants":[{"name":"a","keys":["with a space"]}]})"), "printable");
+  has(what(R"({"tenants":[{"name":"a","keys":["12345678","12345678"]}]})"), "given before");
+  has(what(R"({"tenants":[{"name":"a","keys":["12345678"]},{"name":"a","keys":["12345679"]}]})"),
+      "tenant 2: a second tenant 'a'");
+  has(what(R"({"tenants":[{"name":"a","keys":["12345678"],"cache":"no"}]})"), "own or shared");
+  has(what(R"({"tenants":[{"name":"a","keys":["12345678"],"priorty":1}]})"),
+      "did you mean priority?");
+  has(what(R"({"tenants":[{"name":"a","keys":["12345678"],"priority":0.5}]})"), "whole number");
+  CHECK(Tenants::open("/no/such/file").error().what.find("/no/such/file") != std::string::npos);
+}
+
+}  // namespace tenants_test
