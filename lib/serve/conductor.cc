@@ -28,6 +28,7 @@ void ConductorOptions::describe(OptionList& v) {
   v("block-size", block_size, "tokens in a block of KV");
   policy.describe(v);
   admission.describe(v);
+  pd.describe(v);
   v("retries", retries, "other workers to try when one fails before the first token");
   v("worker-ttl", worker_ttl, "a worker silent for this long is gone");
   v("snapshot-timeout", snapshot_timeout, "be ready after this, even if workers did not answer");
@@ -54,7 +55,7 @@ Result<> ConductorOptions::check() const {
   for (const Duration d : {worker_ttl, step_timeout, prefill_timeout, token_timeout, queue_timeout,
                            admission.decode_time})
     if (d.count() <= 0) return fail(Code::kInvalid, "a timeout of %s", to_text(d).c_str());
-  return {};
+  return pd.check();
 }
 
 Result<std::unique_ptr<Conductor>> Conductor::open(io::Loop& loop, const ConductorOptions& options,
@@ -81,7 +82,8 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
       rpc_(std::move(server)),
       workers_(loop, workers_options(options_, cost_.spec(), epoch), index_, metrics),
       numbers_(std::make_unique<Numbers>(metrics)),
-      decisions_(options_.explain_last) {
+      decisions_(options_.explain_last),
+      pd_(options_.pd, metrics) {
   rpc_->on<Heartbeat>([this](const Heartbeat& m, const rpc::Call& call) {
     return workers_.heartbeat(m, call.now);
   });
@@ -186,6 +188,7 @@ void Conductor::tick() {
   const Time now = loop_.now();
   workers_.tick(now);
   index_.tick(now);
+  pd_.tick(pd_.deadline() <= now ? loads() : PoolLoads{}, now);
   std::vector<Id> late;
   for (const auto& [id, job] : jobs_)
     if (job->deadline <= now) late.push_back(id);

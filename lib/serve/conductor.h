@@ -33,6 +33,7 @@
 #include "serve/decision_log.h"
 #include "serve/generate.h"
 #include "serve/messages.h"
+#include "serve/pd_watch.h"
 
 namespace mc::serve {
 
@@ -51,6 +52,7 @@ struct ConductorOptions {
   Duration queue_timeout = std::chrono::seconds(30);     // waiting for room
   uint32_t queue_max = 4096;                             // requests waiting for room
   uint64_t index_blocks = uint64_t{1} << 24;
+  PdWatchOptions pd;
   uint32_t explain_last = 1024;  // requests whose decisions are kept
   void describe(OptionList& v);
   Result<> check() const;
@@ -159,6 +161,7 @@ class Conductor {
   void end(Job& job, const std::optional<Failed>& failed);
   void worker_gone(const Worker& worker, const std::string& why);
   void tick();
+  PoolLoads loads() const;
   void expired(Job& job);
   void next_waiting();
   void make_room();
@@ -188,6 +191,7 @@ class Conductor {
   std::unordered_map<std::string, Id> by_wire_;
   std::set<std::pair<int64_t, Id>> waiting_;  // for room, by priority, oldest first
   DecisionLog decisions_;
+  PdWatch pd_;
   Id next_id_ = 1;
   uint64_t decided_ = 0;
   bool draining_ = false;

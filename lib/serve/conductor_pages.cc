@@ -3,6 +3,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "sched/load.h"
 #include "serve/conductor.h"
 #include "serve/conductor_numbers.h"
 
@@ -80,6 +81,7 @@ Json Conductor::cluster() const {
           {"reason", not_ready()},
           {"in_flight", jobs_.size()},
           {"waiting", waiting_.size()},
+          {"pd", pd_.state()},
           {"wasted_prefill_ms", numbers_->wasted.value()},
           {"kv_errors", numbers_->kv_errors.value()},
           {"index_blocks", index_.blocks()},
@@ -103,6 +105,26 @@ void Conductor::update_metrics() {
         .gauge("mc_conductor_workers", "workers alive and not draining",
                {{"role", prefill ? "prefill" : "decode"}})
         .set(static_cast<double>(workers_.live(prefill)));
+}
+
+PoolLoads Conductor::loads() const {
+  PoolLoads l;
+  const Time now = loop_.now();
+  for (const auto& [node, w] : workers_.all()) {
+    if (w->draining) continue;
+    if (w->prefill) {
+      ++l.prefill_nodes;
+      l.prefill += sched::prefill_load(w->ledger.wait_ms(now), w->ledger.jobs() > 0,
+                                       options_.admission.ttft_slo);
+    } else {
+      ++l.decode_nodes;
+      l.decode += sched::decode_load(cost_.step_ms(w->requests, w->context_tokens),
+                                     options_.admission.tbt_slo);
+    }
+  }
+  l.prefill /= std::max(1.0, static_cast<double>(l.prefill_nodes));
+  l.decode /= std::max(1.0, static_cast<double>(l.decode_nodes));
+  return l;
 }
 
 Json Conductor::health() const {

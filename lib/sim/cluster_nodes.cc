@@ -1,11 +1,9 @@
 #include <algorithm>
 
+#include "sched/load.h"
 #include "sim/cluster_state.h"
 
 namespace mc::sim {
-namespace {
-constexpr double kTtftPromise = 30'000, kTbtPromise = 100;  // ms, for loads without promises
-}
 
 void Cluster::enqueue(uint32_t id) {
   Node& n = nodes_[jobs_[id].prefill];
@@ -351,15 +349,15 @@ Sample Cluster::measure() const {
     if (n.down) continue;
     if (n.prefill) {
       ++s.prefill_nodes;
-      const double wait = n.ledger.wait_ms(now_) / promise(o_.admission.ttft_slo, kTtftPromise);
-      s.prefill_load += std::min(wait, 1.0) + (n.computing ? 1 : 0);
+      s.prefill_load +=
+          sched::prefill_load(n.ledger.wait_ms(now_), n.computing, o_.admission.ttft_slo);
       s.queued += n.requests;
     }
     if (n.decoder && (!n.prefill || coupled_)) {
       ++s.decode_nodes;
       const uint64_t batch = n.decoder->running() + n.decoder->waiting();
       const double step = cost_.step_ms(batch, n.decoder->context() + n.decoder->waiting_tokens());
-      s.decode_load += std::min(step / promise(o_.admission.tbt_slo, kTbtPromise), 2.0);
+      s.decode_load += sched::decode_load(step, o_.admission.tbt_slo);
       s.decoding += batch;
     }
   }

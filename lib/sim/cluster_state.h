@@ -208,9 +208,6 @@ class Cluster {
   std::pair<uint64_t, uint64_t> load_key(uint32_t i) const;
   void requeue(uint32_t i);
   void reload(uint32_t i);
-  double promise(Duration slo, double otherwise) const {
-    return slo.count() > 0 ? to_ms(slo) : otherwise;
-  }
 
   Sample measure() const;
   bool over() const { return unfinished_ == 0 && result_.requests.size() == decided_; }

@@ -1,0 +1,52 @@
+// How many workers of each kind the cluster should have: samples the loads of the live workers,
+// decides as sched::PdControl does, and publishes what is wanted, for people (/cluster), as metrics
+// and to a command of the operator's (--scale-hook). Every decision is logged with its inputs.
+//
+// Thread: the conductor's loop. Source: Mooncake paper, section 5.1.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "base/json_fwd.h"
+#include "base/metrics.h"
+#include "base/options.h"
+#include "sched/pd_control.h"
+#include "serve/scale_hook.h"
+
+namespace mc::serve {
+
+struct PdWatchOptions {
+  bool enabled = false;
+  sched::PdOptions pd;
+  std::string scale_hook;
+  void describe(OptionList& v);
+  Result<> check() const;
+};
+
+// Means over the workers that are alive and not draining.
+struct PoolLoads {
+  size_t prefill_nodes = 0, decode_nodes = 0;
+  double prefill = 0, decode = 0;
+};
+
+class PdWatch {
+ public:
+  static constexpr Duration kSample = std::chrono::seconds(1);
+  PdWatch(const PdWatchOptions& options, Metrics& metrics);
+  Time deadline() const { return sample_at_; }
+  void tick(const PoolLoads& loads, Time now);
+  Json state() const;
+
+ private:
+  void decide(const PoolLoads& loads, Time now);
+  const PdWatchOptions options_;
+  sched::PdControl control_;
+  ScaleHook hook_;
+  Metrics& metrics_;
+  PoolLoads loads_;
+  sched::PdDecision last_;
+  size_t wanted_prefill_ = 0, wanted_decode_ = 0;
+  Time sample_at_{}, first_{};
+};
+
+}  // namespace mc::serve
