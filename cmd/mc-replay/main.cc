@@ -9,6 +9,7 @@ int main(int argc, char** argv) {
   mc::replay::add_run(program);
   mc::replay::add_sim(program);
   mc::replay::add_compare(program);
+  mc::replay::add_calibrate(program);
   mc::replay::add_plan(program);
   mc::replay::add_paper(program);
   return program.main(argc, argv);

@@ -9,6 +9,7 @@ void add_synth(Program& program);
 void add_run(Program& program);
 void add_sim(Program& program);
 void add_compare(Program& program);
+void add_calibrate(Program& program);
 void add_plan(Program& program);
 void add_paper(Program& program);
 

@@ -1,0 +1,151 @@
+#include "sim/calibrate.h"
+
+#include <cstdio>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "cmd/mc-replay/files.h"
+#include "cmd/mc-replay/trace_flags.h"
+#include "cmd/mc-replay/verbs.h"
+#include "io/file.h"
+#include "sim/study.h"
+
+namespace mc::replay {
+namespace {
+
+using ull = unsigned long long;
+
+struct CalibrateFlags {
+  std::string live, quiet, trace, window, model = "tiny", report;
+  uint64_t limit = 0, block = trace::kBlockTokens;
+  double time_scale = 1, tolerance = 0.1;
+  sim::SimOptions sim;
+
+  CalibrateFlags() { sim.overhead = Duration{0}; }
+  void describe(OptionList& v) {
+    v("quiet", quiet,
+      "report of a run with --concurrency 1: what this machine adds to the model's times is read "
+      "off it");
+    v("trace", trace, "the trace of the runs; empty: where the report says it was");
+    v("limit", limit, "as given to the runs");
+    v("window", window, "as given to the runs");
+    v("block", block, "tokens of a hash id");
+    v("model", model, "JSON file, or the name of one in configs/models");
+    v("time-scale", time_scale, "of the workers: multiplies the model's times");
+    v("tolerance", tolerance, "how far mean TTFT, mean TBT and the hit ratio may be off");
+    v("report", report, "file for the result: .json, or text");
+    sim.describe(v);
+  }
+};
+
+// Counts, policy and admission are the run's; an option that says otherwise is a mistake.
+Result<> adopt(const sim::LiveRun& run, sim::SimOptions& o) {
+  const sim::SimOptions plain;
+  if ((o.prefill != plain.prefill && o.prefill != run.prefill) ||
+      (o.decode != plain.decode && o.decode != run.decode))
+    return fail(Code::kInvalid, "the run had %llu prefill and %llu decode workers: leave them out",
+                static_cast<ull>(run.prefill), static_cast<ull>(run.decode));
+  o.prefill = run.prefill;
+  o.decode = run.decode;
+  if (!run.policy.empty()) o.policy.policy = run.policy;
+  if (!run.admission.empty()) o.admission.admission = run.admission;
+  return {};
+}
+
+// The model's times as the workers' --time-scale has them.
+void scale(spec::CostModel& c, double by) {
+  for (double* seconds : {&c.c0, &c.c1, &c.c2, &c.t0, &c.t1, &c.t2}) *seconds *= by;
+  c.load_bytes_per_s /= by;
+}
+
+Result<sim::Run> simulate(const trace::Trace& trace, const spec::ModelSpec& spec,
+                          const sim::LiveRun& run, const trace::PlayOptions& play,
+                          const sim::SimOptions& options) {
+  sim::StudyOptions study;
+  study.sim = options;
+  study.play = play;
+  MC_TRY(auto runs, sim::run_study(trace, spec, study));
+  if (runs[0].info.trace_requests != run.requests)
+    return fail(Code::kInvalid,
+                "the run played %llu requests, this trace gives %llu: give the --trace, --limit "
+                "and --window of the run",
+                static_cast<ull>(run.requests), static_cast<ull>(runs[0].info.trace_requests));
+  return std::move(runs[0]);
+}
+
+Result<sim::LiveRun> read_run(const std::string& file) {
+  MC_TRY(const Json json, read_json_file(file));
+  MC_TRY(sim::LiveRun run, sim::live_run(json, file));
+  if (run.failed > 0)
+    log_warn("replay", "%s: %llu requests did not end well: their time is in nobody's mean",
+             file.c_str(), static_cast<ull>(run.failed));
+  return run;
+}
+
+// One request after the other, as the quiet run did: a day apart, nothing waits for anything.
+Result<sim::MachineFit> fit(const CalibrateFlags& o, const trace::Trace& trace,
+                            const spec::ModelSpec& spec, trace::PlayOptions play) {
+  MC_TRY(const sim::LiveRun quiet, read_run(o.quiet));
+  if (quiet.concurrency != 1)
+    return fail(Code::kInvalid, "%s: not a quiet run: make it with mc-replay run --concurrency 1",
+                o.quiet.c_str());
+  sim::SimOptions options = o.sim;
+  MC_TRY_(adopt(quiet, options));
+  options.admission.admission = "none";
+  play.arrival = trace::Arrival::kUniform;
+  play.qps = 1. / 86'400;
+  MC_TRY(const sim::Run run, simulate(trace, spec, quiet, play, options));
+  return sim::fit_machine(quiet, sim::means_of(run.summary), spec);
+}
+
+Result<int> run(const CalibrateFlags& o, const Context& context) {
+  if (!(o.tolerance > 0)) return fail(Code::kInvalid, "--tolerance must be above 0");
+  if (!(o.time_scale > 0)) return fail(Code::kInvalid, "--time-scale must be above 0");
+  MC_TRY(const sim::LiveRun live, read_run(o.live));
+  if (live.concurrency > 0)
+    return fail(Code::kInvalid,
+                "%s: a run with --concurrency has no arrivals to simulate: give it as --quiet, and "
+                "one with arrivals first",
+                o.live.c_str());
+  TraceFlags flags;
+  flags.trace = o.trace.empty() ? live.trace_path : o.trace;
+  flags.block = o.block;
+  MC_TRY(const trace::Trace trace, flags.read("calibrate"));
+  trace::PlayOptions play = live.play;
+  play.limit = o.limit;
+  if (!o.window.empty()) MC_TRY_(trace::parse_window(o.window, play));
+  MC_TRY(spec::ModelSpec spec, model_of(o.model));
+  scale(spec.cost, o.time_scale);
+  sim::SimOptions options = o.sim;
+  MC_TRY_(adopt(live, options));
+
+  std::optional<sim::MachineFit> machine;
+  if (!o.quiet.empty()) {
+    MC_TRY(machine, fit(o, trace, spec, play));
+    sim::apply(*machine, spec, options);
+  }
+  MC_TRY(const sim::Run simulated, simulate(trace, spec, live, play, options));
+  const auto c = sim::calibrate(live.means, sim::means_of(simulated.summary), o.tolerance);
+  const std::string json = dump_json(sim::calibration_json(c, machine)) + "\n";
+  const std::string text = sim::calibration_text(c, machine);
+  std::fputs((context.json ? json : text).c_str(), stdout);
+  if (!o.report.empty())
+    MC_TRY_(io::write_file_atomically(o.report, o.report.ends_with(".json") ? json : text));
+  return c.within ? 0 : 5;
+}
+
+}  // namespace
+
+void add_calibrate(Program& program) {
+  program.verb<CalibrateFlags>(
+      "calibrate", "hold a live run against its own simulation, part by part",
+      [](Verb& v, CalibrateFlags& o) {
+        v.positional("LIVE", o.live, "report of mc-replay run (JSON)");
+        v.example("mc-replay calibrate live.json --quiet quiet.json",
+                  "quiet.json: the same trace, run before with --concurrency 1");
+        v.exit_status(5, "mean TTFT, mean TBT or the hit ratio is off by more than --tolerance");
+        v.run_with([&o](Context& c) { return run(o, c); });
+      });
+}
+
+}  // namespace mc::replay

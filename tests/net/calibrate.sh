@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# A live run beside its own simulation: the hit tokens are the same, the parts of TTFT add up, and
+# runs that cannot be compared are refused.
+source "$(dirname "$0")/../common.inc"
+source "$(dirname "$0")/cluster.inc"
+sample 60
+run_live() { # report, options...
+  local report=$1
+  shift
+  expect 0 "$MC_BIN/mc-replay" run --trace "$T/trace.jsonl" --url "$URL" --max-lag 2s \
+    --report "$report" --requests "$report.jsonl" --require 'kv-errors==0' "$@"
+}
+
+# Slow enough that the model's times, not this machine's, are most of what is measured.
+up() { cluster_up --prefill 1 --decode 1 --store 1 --block-size 512 --time-scale 20; }
+up
+run_live "$T/quiet.json" --concurrency 1
+loopback down
+up
+run_live "$T/live.json" --speed 2
+loopback down
+
+rc=0
+"$MC_BIN/mc-replay" calibrate "$T/live.json" --quiet "$T/quiet.json" --time-scale 20 \
+  --output json >"$T/calibration.json" 2>"$T/err" || rc=$?
+[ "$rc" = 0 ] || [ "$rc" = 5 ] || die "calibrate exits $rc: $(cat "$T/err")"
+jq -e '.schema == "mc-replay-calibration/1" and .figures.hit_ratio.error == 0' \
+  "$T/calibration.json" >/dev/null || die "hits differ: $(cat "$T/calibration.json")"
+# Ten times worse than promised on a quiet machine would still be a bug, not noise.
+jq -e '.figures.ttft_s.error | fabs < 1' "$T/calibration.json" >/dev/null ||
+  die "the simulation has nothing to do with the run: $(cat "$T/calibration.json")"
+# What the server tells is inside what the client saw; the rest is the way between them.
+jq -se 'map(.ttft_ms - (.queue_ms + .prefill_ms + .transfer_ms + .first_step_ms)) as $rest |
+  ($rest | min) > -1 and ($rest | add) < 0.5 * (map(.ttft_ms) | add)' "$T/live.json.jsonl" \
+  >/dev/null || die "the parts do not add up to TTFT: $(head -3 "$T/live.json.jsonl")"
+
+# What it refuses.
+expect 2 "$MC_BIN/mc-replay" calibrate "$T/quiet.json"
+grep -q 'give it as --quiet' "$T/err" || die "a closed loop as the live run: $(cat "$T/err")"
+expect 2 "$MC_BIN/mc-replay" calibrate "$T/live.json" --quiet "$T/live.json"
+grep -q 'concurrency 1' "$T/err" || die "an open loop as the quiet run: $(cat "$T/err")"
+expect 2 "$MC_BIN/mc-replay" calibrate "$T/live.json" --limit 10
+grep -q 'played 60 requests' "$T/err" || die "another trace: $(cat "$T/err")"
