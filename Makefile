@@ -13,10 +13,11 @@ test: release;   scripts/test build/release -L 'fast|net'
 soak: release;   scripts/test build/release -L soak
 demo: release;   scripts/demo
 bench: release;  cmake --build build/release --target benches && bench/run
+gpu-check: release; build/release/gpu-check
 lint:     setup; scripts/lint
 lint-all: setup; scripts/lint --all
 fmt:;     clang-format -i $$(git ls-files '*.h' '*.cc' '*.cu')
 install: release; cmake --install build/release --prefix $(prefix)
 clean:;   rm -rf build
 comma := ,
-.PHONY: all setup release debug asan tsan test soak demo bench lint lint-all fmt install clean
+.PHONY: all setup release debug asan tsan test soak demo bench gpu-check lint lint-all fmt install clean

@@ -31,7 +31,7 @@ struct Core {
   }
 
   const driver::Driver& d;
-  const Info info;
+  Info info;
   int device = 0;
   driver::Context context = nullptr;
   driver::Module module = nullptr;

@@ -1,7 +1,6 @@
 #include <algorithm>
 #include <array>
 
-#include "base/log.h"
 #include "device/cuda_core.h"
 #include "device/kernels.h"
 
@@ -174,7 +173,10 @@ Result<CorePtr> Core::make(const Driver& d, const Info& info, const void* kernel
   auto core = std::make_shared<Core>(d, info);
   MC_TRY_(core->ok(d.device_get(&core->device, info.ordinal), "cuDeviceGet"));
   MC_TRY_(core->ok(d.context_retain(&core->context, core->device), "cuDevicePrimaryCtxRetain"));
-  if (kernels == nullptr) return core;
+  if (kernels == nullptr) {
+    core->info.note = "blocks are copied one by one: this build has no kernels";
+    return core;
+  }
   MC_TRY_(core->enter());
   auto loads = core->ok(d.module_load(&core->module, kernels), "loading the kernels");
   if (loads)
@@ -184,7 +186,7 @@ Result<CorePtr> Core::make(const Driver& d, const Info& info, const void* kernel
     loads = core->ok(d.module_function(&core->copy_rows, core->module, MC_COPY_ROWS), MC_COPY_ROWS);
   if (loads) return core;
   // A device or a driver that they were not built for: copies do, one by one.
-  log_warn("device", "%s: blocks are copied one by one", loads.error().what.c_str());
+  core->info.note = "blocks are copied one by one: " + loads.error().what;
   core->copy_blocks = core->copy_rows = nullptr;
   return core;
 }

@@ -32,6 +32,7 @@ struct Info {
   std::string pci;          // "0000:4f:00.0"; "": none
   uint64_t bytes = 0;       // of its memory
   uint32_t capability = 0;  // 90: sm_90; 0: none
+  std::string note;         // what of it does not work here, and why; "": all does
   std::string location() const { return kind + ":" + std::to_string(ordinal); }
 };
 

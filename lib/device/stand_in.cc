@@ -301,9 +301,8 @@ class StandInStream final : public Stream {
 class StandInDevice final : public StandIn {
  public:
   StandInDevice(const Clock& clock, Config config)
-      : core_(std::make_shared<Core>(clock, config)), info_{"stand-in for a GPU", "stand-in",
-                                                            config.ordinal,       "",
-                                                            config.bytes,         0} {}
+      : core_(std::make_shared<Core>(clock, config)),
+        info_{"stand-in for a GPU", "stand-in", config.ordinal, "", config.bytes, 0, ""} {}
   const Info& info() const override { return info_; }
   Result<uint64_t> free_bytes() override {
     MC_TRY_(core_->alive());

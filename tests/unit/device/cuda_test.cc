@@ -120,6 +120,7 @@ TEST_SUITE("device/cuda") {
       fake::Scene scene;
       scene.fails("module_load", why);
       const DevicePtr device = fake_device();
+      CHECK(device->info().note.find("one by one: cuda:0: loading") != std::string::npos);
       const Memory memory = must(device->allocate(4096));
       const auto stream = must(device->open_stream());
       const auto want = noise(1024, 1);

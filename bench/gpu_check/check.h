@@ -1,0 +1,41 @@
+// gpu-check: one program that needs a CUDA driver and nothing else, to be carried to a machine with
+// a GPU. It checks every path of lib/device against what the host computes, then prints figures.
+#pragma once
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "bench/figure.h"
+#include "device/device.h"
+
+namespace mc::gpu_check {
+
+struct Bench {
+  device::DevicePtr device;
+  const Clock& clock;
+  bool quick = false;
+  size_t turns() const { return quick ? 5 : 11; }
+};
+
+struct Case {
+  const char* name;
+  const char* what;
+  std::function<Result<>(const Bench&)> run;  // kUnsupported: skipped, with the reason
+};
+
+std::vector<Case> copy_checks();   // contents against the host's
+std::vector<Case> copy_figures();  // rates against the driver's own copies
+
+// What this program does when it is started by the check of memory shared between processes: shares
+// memory on its standard output, and ends with its standard input.
+int share_until_told(const std::string& device);
+
+Result<device::DevicePtr> open_device(const std::string& word, const Clock& clock);
+
+// Runs what `submit` puts into the stream, and waits for it.
+Result<> finish(device::Stream& stream, const std::function<Result<>()>& submit);
+Result<> same(std::span<const std::byte> got, std::span<const std::byte> want, const char* what);
+std::vector<std::byte> noise(size_t bytes, uint64_t seed);
+
+}  // namespace mc::gpu_check

@@ -1,0 +1,17 @@
+#!/usr/bin/env bash
+# gpu-check over the stand-in: every check passes, every figure is printed; without a device it says so.
+source "$(dirname "$0")/../common.inc"
+check=$MC_BIN/gpu-check
+[ -x "$check" ] || { echo "gpu-check is not built: make gpu-check"; exit 77; }
+
+expect 0 "$check" --device stand-in copies blocks rows order errors processes
+jq -es 'length == 6 and all(.outcome == "ok")' "$T/out" >/dev/null || die "checks: $(cat "$T/out" "$T/err")"
+expect 0 "$check" --device stand-in --quick h2d gather
+jq -es 'length == 3 and all(.value > 0 and .against_value > 0 and .ratio > 0)' "$T/out" >/dev/null ||
+  die "figures: $(cat "$T/out")"
+# Nothing but the C library and what comes with it.
+ldd "$check" | grep -vqE 'linux-vdso|ld-linux|libc\.so|libm\.so|libdl\.so|libpthread\.so|librt\.so' &&
+  [ -z "${MC_SANITIZE:-}" ] && die "it needs more than a driver: $(ldd "$check")"
+expect 2 "$check" --device toaster
+expect 2 "$check" no-such-check
+[ -e /dev/nvidiactl ] || expect 77 "$check"
