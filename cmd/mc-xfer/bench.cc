@@ -31,6 +31,7 @@ struct BenchOptions {
       {"none", "fig3", "fig4", "fig20"});
     v("duration", duration, "how long each row runs");
     v("check", check, "verify contents by checksum after each row");
+    client.describe_device(v);
     client.describe(v);
   }
 };
@@ -163,6 +164,8 @@ void add_bench(Program& program) {
                   "as an older engine schedules");
         v.example("mc-xfer bench --preset fig4 --duration 200ms",
                   "layers of a KV cache, beside the older engine's way");
+        v.example("mc-xfer bench --device cuda:0 --block 1MiB,64MiB",
+                  "to and from a GPU's memory; the peer's may be on one too (serve --device)");
         v.run_with([&o](Context& context) { return run(o, context); });
       });
 }

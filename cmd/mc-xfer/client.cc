@@ -8,6 +8,7 @@
 #include "base/hash.h"
 #include "base/random.h"
 #include "rpc/socket.h"
+#include "xfer/cuda/device_kind.h"
 
 namespace mc::xfer {
 namespace {
@@ -21,6 +22,9 @@ Result<std::unique_ptr<Client>> Client::open(const ClientOptions& options, const
   EngineOptions engine = options.engine;
   engine.node = strf("mc-xfer-%s-%d", verb, static_cast<int>(::getpid()));
   MC_TRY(client->engine, Engine::open(client->clock, engine, client->metrics));
+  if (!options.device.empty()) {
+    MC_TRY(client->location, add_device(*client->engine, options.device, client->clock));
+  }
   MC_TRY(client->segment, client->engine->open_segment(options.target, kOpenBudget));
   MC_TRY(client->offered, client->engine->segment_bytes(client->segment));
   client->timeout = options.timeout;
@@ -31,7 +35,35 @@ Result<Memory> Client::memory(uint64_t bytes, const std::string& need) const {
   if (bytes > offered)
     return fail(Code::kInvalid, "%s need %s, the peer offers %s: its --size sets it", need.c_str(),
                 human_bytes(bytes).c_str(), human_bytes(offered).c_str());
-  return engine->allocate(bytes);
+  return engine->allocate(bytes, true, location);
+}
+
+Result<> Client::put(const Memory& memory, std::span<std::byte> image) const {
+  if (image.data() == memory.data()) return {};
+  Request r;
+  r.op = Op::kWrite;
+  r.segment = engine->self();
+  r.local = image.data();
+  r.offset = memory.offset();
+  r.bytes = image.size();
+  return engine->transfer_sync(r, timeout);
+}
+
+Result<> Client::get(const Memory& memory, std::span<std::byte> image) const {
+  if (image.data() == memory.data()) return {};
+  Request r;
+  r.op = Op::kRead;
+  r.segment = engine->self();
+  r.local = image.data();
+  r.offset = memory.offset();
+  r.bytes = image.size();
+  return engine->transfer_sync(r, timeout);
+}
+
+Result<std::string> add_device(Engine& engine, const std::string& word, const Clock& clock) {
+  MC_TRY(const auto kind, open_device_kind(word, clock));
+  MC_TRY_(engine.add_memory_kind(kind->first().kind, kind));
+  return kind->first().location();
 }
 
 Result<> Client::move(Op op, std::span<std::byte> local, uint64_t offset) const {

@@ -34,6 +34,7 @@ struct KvOptions {
     v("rounds", rounds, "times the whole pattern is moved, each beside its contiguous twin");
     v("each", each, "a request for every block instead of one strided request for a layer's part");
     v("check", check, "verify contents by checksum");
+    client.describe_device(v);
     client.describe(v);
   }
 };
@@ -231,11 +232,15 @@ Result<int> run(const KvOptions& o, const Context& context) {
   MC_TRY(const auto client, Client::open(o.client, "kv"));
   MC_TRY(const Memory local,
          client->memory(pattern.span(), strf("%u layers x %u blocks", o.layers, o.blocks)));
-  fill_random(local.bytes(), 1);
+  const bool on_device = client->location != "*";
+  std::vector<std::byte> host(on_device ? local.size() : 0);
+  const std::span<std::byte> image = on_device ? std::span(host) : local.bytes();
+  fill_random(image, 1);
   if (pattern.op == Op::kRead) {  // reads must find something worth comparing
-    MC_TRY_(client->move(Op::kWrite, local.bytes(), 0));
-    std::memset(local.data(), 0, local.size());
+    MC_TRY_(client->move(Op::kWrite, image, 0));
+    std::memset(image.data(), 0, image.size());
   }
+  MC_TRY_(client->put(local, image));
   const std::string way = client->engine->transport_of(client->segment);
   if (context.csv)
     std::printf(
@@ -245,7 +250,10 @@ Result<int> run(const KvOptions& o, const Context& context) {
                 "contiguous", "ratio", "layer p50 us", "layer p99 us", "check");
   for (uint64_t n : threads) {
     MC_TRY(const Row row, measure(*client, pattern, o, local.data(), n));
-    if (o.check) MC_TRY_(verify(*client, pattern, local.data()));
+    if (o.check) {
+      MC_TRY_(client->get(local, image));
+      MC_TRY_(verify(*client, pattern, image.data()));
+    }
     print(row, o, way, context);
   }
   return 0;
@@ -260,6 +268,7 @@ void add_kv(Program& program) {
         v.positional("TARGET", o.client.target, "control address of a peer that serves", false);
         v.example("mc-xfer kv --threads 1,2,4",
                   "61 layers x 32 blocks x (128 KiB + 16 KiB), every block apart");
+        v.example("mc-xfer kv --device cuda:0", "the same from a GPU's memory");
         v.run_with([&o](Context& context) { return run(o, context); });
       });
 }

@@ -4,6 +4,7 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "cmd/daemon.h"
+#include "cmd/mc-xfer/client.h"
 #include "cmd/mc-xfer/verbs.h"
 #include "http/server.h"
 #include "io/signals.h"
@@ -18,7 +19,7 @@ struct ServeOptions {
   std::string listen = "127.0.0.1:5600";
   std::string http = "127.0.0.1:5601";
   std::string name;
-  std::string root;
+  std::string root, device;
   Bytes size{256 * kMiB};
   std::vector<std::string> files;
   Bytes file_size;
@@ -34,6 +35,8 @@ struct ServeOptions {
     v("file-size", file_size, "bytes of each --file, made or lengthened to that; 0: all it has");
     v("writable", writable, "let peers write below --root and to each --file");
     v("size", size, "memory to offer; with --root, to stage files in: 4 MiB for each at a time");
+    v("device", device,
+      "have the memory on a device: cuda, cuda:1, or stand-in; empty: the host's");
     v("memory-writable", memory_writable, "let peers write to the memory offered");
     engine.describe(v);
     daemon.describe(v);
@@ -41,13 +44,21 @@ struct ServeOptions {
 };
 
 // Memory first, so that it begins at offset 0.
-Result<std::vector<Memory>> offer(Engine& engine, const ServeOptions& o) {
+Result<std::vector<Memory>> offer(Engine& engine, const ServeOptions& o, const Clock& clock) {
   if (o.size == 0 && (o.files.empty() || !o.root.empty()))
     return fail(Code::kInvalid, o.root.empty() ? "nothing to offer: give --size, --file or both"
                                                : "--root needs memory to stage files in: --size");
+  if (!o.root.empty() && !o.device.empty())
+    return fail(Code::kInvalid,
+                "--root stages files in the host's memory: it goes without --device");
   std::vector<Memory> offered;
+  std::string location = "*";
+  if (!o.device.empty()) {
+    MC_TRY(location, add_device(engine, o.device, clock));
+  }
   if (o.size > 0) {
-    MC_TRY(Memory memory, engine.allocate(o.size, o.root.empty() ? o.memory_writable : o.writable));
+    const bool writable = o.root.empty() ? o.memory_writable : o.writable;
+    MC_TRY(Memory memory, engine.allocate(o.size, writable, location));
     offered.push_back(std::move(memory));
   }
   for (const std::string& path : o.files) {
@@ -82,7 +93,7 @@ Result<int> run(ServeOptions& o) {
   Metrics metrics;
   o.engine.node = o.name;
   MC_TRY(auto engine, Engine::open(clock, o.engine, metrics));
-  MC_TRY(const std::vector<Memory> offered, offer(*engine, o));
+  MC_TRY(const std::vector<Memory> offered, offer(*engine, o, clock));
   MC_TRY(auto server, rpc::Server::open(loop, o.listen, metrics));
   xfer::serve(*engine, *server);
   std::unique_ptr<files::Service> folder;

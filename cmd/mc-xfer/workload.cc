@@ -72,20 +72,24 @@ Result<std::vector<StreamResult>> run_workload(Client& client, const std::vector
                  static_cast<unsigned long long>(s.batch), bytes_text(s.block).c_str());
   }
   MC_TRY(const Memory local, client.memory(span, need));
-  fill_random(local.bytes(), config.seed);
+  const bool on_device = client.location != "*";
+  std::vector<std::byte> host(on_device ? span : 0);
+  const std::span<std::byte> image = on_device ? std::span(host) : local.bytes();
+  fill_random(image, config.seed);
   if (config.check) {  // reads must find something worth comparing
-    MC_TRY_(client.move(Op::kWrite, local.bytes(), 0));
+    MC_TRY_(client.move(Op::kWrite, image, 0));
     uint64_t at = 0;
     for (const Stream& s : streams) {
       const uint64_t end = at + s.span();
       for (uint64_t seed = config.seed + 1; at < end; at += s.block + s.gap, ++seed) {
         if (s.op == Op::kRead)
-          std::memset(local.data() + at, 0, s.block);
+          std::memset(image.data() + at, 0, s.block);
         else
-          fill_random(local.bytes().subspan(at, s.block), seed);
+          fill_random(image.subspan(at, s.block), seed);
       }
     }
   }
+  MC_TRY_(client.put(local, image));
   auto workers = workers_of(streams, local.bytes());
   const Time start = client.clock.now(), until = start + config.duration;
   std::vector<std::thread> threads;
@@ -110,7 +114,10 @@ Result<std::vector<StreamResult>> run_workload(Client& client, const std::vector
     r.latency_ns.merge(w.result.latency_ns);
     r.thread_bytes.push_back(static_cast<double>(w.result.requests * r.stream.block));
   }
-  if (config.check) MC_TRY_(client.verify(local.bytes(), need));
+  if (config.check) {
+    MC_TRY_(client.get(local, image));
+    MC_TRY_(client.verify(image, need));
+  }
   return out;
 }
 

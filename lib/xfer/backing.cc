@@ -31,6 +31,10 @@ class PlainFlow final : public Flow {
 
 std::unique_ptr<Flow> Backing::flow() { return std::make_unique<PlainFlow>(*this); }
 
+Result<> Backing::move(const Move&) {
+  return fail(Code::kUnsupported, "this memory is not moved in rows");
+}
+
 Result<DmaBuf> Backing::dma_buf(uint64_t) {
   return fail(Code::kUnsupported, "there is no dma-buf of this memory");
 }

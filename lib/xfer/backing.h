@@ -9,7 +9,7 @@
 #include <span>
 
 #include "base/result.h"
-#include "io/fd.h"
+#include "device/device.h"
 
 namespace mc::xfer {
 
@@ -29,10 +29,12 @@ class Flow {
   virtual Result<> finish(size_t slot) = 0;
 };
 
-// Memory of a device as other devices (NICs) may reach it: from `offset` on behind the descriptor.
-struct DmaBuf {
-  io::Fd fd;
-  uint64_t offset = 0;
+using DmaBuf = device::Device::DmaBuf;
+
+// Rows between two addresses, and which of the two ends host code must not touch.
+struct Move {
+  device::Rows rows;
+  bool to_device = false, from_device = false;
 };
 
 class Backing {
@@ -41,6 +43,10 @@ class Backing {
   // `at` counts from the start of the buffer; the range lies inside it.
   virtual Result<> read(uint64_t at, std::span<std::byte> to) = 0;
   virtual Result<> write(uint64_t at, std::span<const std::byte> from) = 0;
+  // Rows at addresses that the backing's own copies reach: its own, the host's, another device's.
+  // Where moves() does not say so, it cannot; kUnsupported: not between these two.
+  virtual bool moves() const { return false; }
+  virtual Result<> move(const Move& move);
   // By default one that reads and writes as it is told, nothing overlapping. It must not outlive
   // the backing.
   virtual std::unique_ptr<Flow> flow();

@@ -113,6 +113,11 @@ Result<> Engine::Impl::start() {
   flows = std::make_shared<FlowPool>(options.file_uring);
   MC_TRY_(start_transports());
   self_counts = counters_of("self");
+  Relay::Counters ways{};
+  for (uint32_t way = 0; way < ways.size(); ++way)
+    ways[way] = &metrics.counter("mc_xfer_device_slices_total", "slices of device memory, by way",
+                                 {{"way", Relay::name(Relay::Way{way})}});
+  relay.count(ways);
   for (const auto& t : transports) counts.push_back(counters_of(t->name()));
   if (host_copies != nullptr) {
     const Counters& count = counts[0];
@@ -305,7 +310,7 @@ Result<std::unique_ptr<Engine>> Engine::open(const Clock& clock, EngineOptions o
 }
 
 Result<Memory> Engine::allocate(uint64_t bytes, bool writable, std::string location) {
-  MC_TRY(BufferPtr buffer, impl_->registry->allocate(bytes, writable, std::move(location)));
+  MC_TRY(BufferPtr buffer, impl_->allocate(bytes, writable, std::move(location)));
   auto memory = std::make_shared<Memory::Impl>();
   memory->buffer = std::move(buffer);
   memory->registry = impl_->registry;
@@ -321,27 +326,8 @@ Result<Memory> Engine::register_memory(std::span<std::byte> memory, bool writabl
   return Memory(std::move(owner));
 }
 
-Result<BufferPtr> Engine::Impl::add_buffer(std::span<std::byte> memory, bool writable,
-                                           std::string location) {
-  std::shared_ptr<MemoryKind> kind;
-  {
-    Lock lock(mutex);
-    const auto known = kinds.find(location.substr(0, location.find(':')));
-    if (known != kinds.end()) kind = known->second;
-  }
-  if (kind == nullptr) return registry->add(memory, writable, std::move(location));
-  return registry->add(std::make_shared<DeviceBacking>(std::move(kind), memory.data()),
-                       memory.data(), memory.size(), writable, std::move(location));
-}
-
 Result<> Engine::add_memory_kind(const std::string& name, std::shared_ptr<MemoryKind> kind) {
-  if (name.empty() || name == "*" || name == "cpu" || name.find(':') != std::string::npos)
-    return fail(Code::kInvalid, "memory kind '%s': want the name of a device, such as cuda",
-                shown(name).c_str());
-  Lock lock(impl_->mutex);
-  if (!impl_->kinds.emplace(name, std::move(kind)).second)
-    return fail(Code::kInvalid, "memory kind '%s' is known already", name.c_str());
-  return {};
+  return impl_->add_kind(name, std::move(kind));
 }
 
 Result<Memory> Engine::register_file(const std::string& path, uint64_t bytes, bool writable) {
@@ -385,8 +371,11 @@ std::string Engine::transport_of(SegmentHandle segment) const {
     peer = *found;
   }
   if (peer->same_process) return "self";
-  const uint64_t offset =
-      peer->descriptor.buffers.empty() ? 0 : peer->descriptor.buffers.front().offset;
+  const auto& buffers = peer->descriptor.buffers;
+  const uint64_t offset = buffers.empty() ? 0 : buffers.front().offset;
+  if (!buffers.empty() && peer->same_host && !buffers.front().device_handle.bytes.empty() &&
+      impl_->kind_of(buffers.front().location) != nullptr)
+    return "device";
   for (const auto& t : impl_->transports)
     if (t->reaches(*peer, offset, Op::kRead)) return t->name();
   return "none";

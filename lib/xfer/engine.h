@@ -90,15 +90,20 @@ class Engine {
 
   // ---- memory that is offered
   // Engine-owned shared memory, allocated up front (a full machine is kNoSpace, never SIGBUS);
-  // peers of the same uid map it. Zero-filled.
+  // peers of the same uid map it. Zero-filled; where `location` is a known kind's ("cuda:0"),
+  // memory of that device, not filled, which peers of this host reach by copies of their own: it
+  // goes back to the device with the engine, not before, since one of them may still be writing.
   Result<Memory> allocate(uint64_t bytes, bool writable = true, std::string location = "*");
-  // Memory the application brought; it must outlive the returned Memory.
+  // Memory the application brought; it must outlive the returned Memory. "*": host memory, or a
+  // device's of a known kind, as its address tells. kInvalid: not all of it is memory of the device
+  // that `location` names.
   Result<Memory> register_memory(std::span<std::byte> memory, bool writable = true,
                                  std::string location = "*");
   // How memory is reached whose locations begin with `name` ("cuda" for "cuda:1"). Memory
-  // registered there afterwards is never touched by the host: its transfers are staged, here for
-  // requests of this process, whose local side may lie in it, and by this process for its peers.
-  // kInvalid: a name that host memory has, or that is known already.
+  // registered there afterwards is never touched by the host: its transfers are copies of the kind,
+  // straight or staged (xfer/relay.h), here for requests of this process, whose local side may lie
+  // in it, and by this process for its peers. kInvalid: a name that host memory has, or that is
+  // known already.
   Result<> add_memory_kind(const std::string& name, std::shared_ptr<MemoryKind> kind);
   // The first `bytes` of a file or block device (0: all of it), addressable like memory: transfers
   // of this process and of peers read and write it at its offset in the segment. Created, or
@@ -128,7 +133,7 @@ class Engine {
   // some memory). kNotFound, kInvalid.
   Result<std::vector<Path>> paths(SegmentHandle segment, uint64_t offset, Op op, uint64_t bytes,
                                   const void* local = nullptr) const;
-  std::string transport_of(SegmentHandle segment) const;  // "self", "shm", "tcp": the first choice
+  std::string transport_of(SegmentHandle segment) const;  // the first: "self", "shm", "device"
 
   // ---- transfers
   BatchId allocate_batch();

@@ -96,12 +96,6 @@ struct Engine::Impl final : Sink {
   std::optional<Result<>> carried_now(const Request& request, const PeerPtr& peer, Duration budget);
   SlicePtr slice_of(const TaskPtr& task, const Request& request, const PeerPtr& peer,
                     const Piece& piece) const;
-  Result<BufferPtr> add_buffer(std::span<std::byte> memory, bool writable, std::string location);
-  // The buffers at a request's ends that only copies of their own reach; none: transports do.
-  struct Ends {
-    BufferPtr local, remote;
-  };
-  Result<Ends> ends_of(const Request& request, const Peer& peer) const;
   void launch(const TaskPtr& task, const Request& request, const PeerPtr& peer, uint64_t together,
               bool more = false);
   void flush();
@@ -119,6 +113,20 @@ struct Engine::Impl final : Sink {
   std::shared_ptr<Batch> find(BatchId id) const;
   void errand(std::function<void()> job) MC_REQUIRES(mutex);
   void care();
+
+  // ---- memory of devices (engine_devices.cc)
+  Result<BufferPtr> allocate(uint64_t bytes, bool writable, std::string location);
+  Result<BufferPtr> add_buffer(std::span<std::byte> memory, bool writable, std::string location);
+  Result<> add_kind(const std::string& name, MemoryKindPtr kind);
+  MemoryKindPtr kind_of(const std::string& location) const;
+  // The buffers at a request's ends that only copies of their own reach; none: transports do.
+  struct Ends {
+    BufferPtr local, remote;
+    bool owned = false;  // the remote one is a peer's, which transports reach too
+  };
+  Result<Ends> ends_of(const Request& request, const PeerPtr& peer);
+  BufferPtr shared_by(const PeerPtr& peer, const BufferInfo& info);
+  std::string offer_of(MemoryKind& kind, std::span<std::byte> memory) const;
 
   // ---- notifications (engine_notify.cc)
   Result<std::vector<SegmentHandle>> to_be_told(const Notification& n,
@@ -165,7 +173,16 @@ struct Engine::Impl final : Sink {
   std::thread caretaker;
   Inbox inbox;
   Notifier notifier;
-  std::map<std::string, std::shared_ptr<MemoryKind>> kinds MC_GUARDED_BY(mutex);  // by name
+  mutable Mutex kinds_mutex;
+  std::map<std::string, MemoryKindPtr> kinds MC_GUARDED_BY(kinds_mutex);  // by name
+  std::atomic<bool> knows_kinds{false};
+  std::vector<device::Memory> lent MC_GUARDED_BY(kinds_mutex);  // peers may write there yet
+  // Device memory of peers that was opened here; null: it could not be.
+  struct Shared {
+    std::weak_ptr<const Peer> peer;
+    BufferPtr buffer;
+  };
+  std::map<std::pair<const Peer*, uint64_t>, Shared> shared MC_GUARDED_BY(kinds_mutex);
   Relay relay;
   mutable Mutex batches_mutex;
   BatchId next_batch MC_GUARDED_BY(batches_mutex) = 1;

@@ -10,6 +10,7 @@ namespace mc::xfer {
 namespace {
 
 constexpr Duration kWaitStep = std::chrono::hours(1);
+constexpr uint64_t kDeviceSlice = 64 * kMiB;
 constexpr uint64_t kNowBytes = 4096;  // cost less to move than to queue
 // A wake-up costs some 60 us on an idle machine: this long (about as much) a waiter looks for
 // itself, giving way to whoever else wants the CPU.
@@ -147,17 +148,6 @@ Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
   return {};
 }
 
-Result<Engine::Impl::Ends> Engine::Impl::ends_of(const Request& r, const Peer& peer) const {
-  Ends ends;
-  if (!registry->has_devices()) return ends;
-  MC_TRY(ends.local, registry->pin_device(r.local, span_of(r.bytes, r.rows, r.local_stride)));
-  if (!peer.same_process) return ends;
-  MC_TRY(ends.remote, registry->pin(r.offset, span_of(r.bytes, r.rows, r.remote_stride)));
-  const bool device = ends.remote->backing != nullptr && ends.remote->data != nullptr;
-  if (ends.local == nullptr && !device) ends.remote = nullptr;
-  return ends;
-}
-
 SlicePtr Engine::Impl::slice_of(const TaskPtr& task, const Request& r, const PeerPtr& peer,
                                 const Piece& piece) const {
   auto slice = std::make_unique<Slice>();
@@ -178,9 +168,13 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
   Piece only;
   std::vector<Piece> several;
   std::span<const Piece> pieces(&only, 1);
-  if (!in_one_piece(r, options.slice, &only)) pieces = several = plan(r, options.slice);
+  const auto ends = ends_of(r, peer);
+  // What a device copies by itself costs little more than its start.
+  const bool at_hand = ends && ends->remote != nullptr;
+  const uint64_t slice_bytes =
+      at_hand ? std::max<uint64_t>(kDeviceSlice, options.slice) : options.slice;
+  if (!in_one_piece(r, slice_bytes, &only)) pieces = several = plan(r, slice_bytes);
   task->slices_left = pieces.size();
-  const auto ends = ends_of(r, *peer);
   const int memory = memory_node(r.local);
   uint64_t at = 0;
   for (const Piece& piece : pieces) {
@@ -194,7 +188,7 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
     if (!ends)
       settle(std::move(slice), fail(ends.error()));
     else if (ends->local != nullptr || ends->remote != nullptr)
-      relay.submit(std::move(slice), ends->local, ends->remote);
+      relay.submit(std::move(slice), ends->local, ends->remote, ends->owned);
     else
       dispatch(std::move(slice));
   }

@@ -31,9 +31,13 @@ struct BufferInfo {
   // there.
   uint64_t rdma_addr = 0;
   std::vector<uint32_t> rkeys;
+  // Of a device: what opens it to processes of this host (device::Device::share), and whether they
+  // may write there too. The word at alive_addr tells if it is still offered.
+  wire::Blob device_handle;
+  bool device_writes = false;
   static void fields(auto& a, auto& m) {
     a(m.offset, m.bytes, m.location, m.remote_addr, m.shm_id, m.writable, m.alive_addr, m.alive,
-      m.path, m.dev, m.ino, m.rdma_addr, m.rkeys);
+      m.path, m.dev, m.ino, m.rdma_addr, m.rkeys, m.device_handle, m.device_writes);
   }
 };
 

@@ -166,10 +166,12 @@ Result<BufferPtr> Registry::add(std::span<std::byte> memory, bool writable, std:
 }
 
 Result<BufferPtr> Registry::add(std::shared_ptr<Backing> backing, std::byte* data, uint64_t bytes,
-                                bool writable, std::string location) {
+                                bool writable, std::string location, Shared shared) {
   if (bytes == 0) return fail(Code::kInvalid, "register 0 bytes");
   auto buffer = std::make_shared<Buffer>();
   buffer->backing = std::move(backing);
+  buffer->device_handle = std::move(shared.handle);
+  buffer->device_writes = shared.writes;
   buffer->data = data;
   buffer->bytes = bytes;
   buffer->writable = writable;
@@ -232,7 +234,9 @@ std::vector<BufferInfo> Registry::describe() const {
       info.dev = b->witness.dev;
       info.ino = b->witness.ino;
     }
-    if (info.remote_addr != 0 || b->file != nullptr) {
+    info.device_handle.bytes = b->device_handle;
+    info.device_writes = b->device_writes;
+    if (info.remote_addr != 0 || b->file != nullptr || !b->device_handle.empty()) {
       info.alive_addr = reinterpret_cast<uint64_t>(&b->witness);
       info.alive = b->witness.alive.load(std::memory_order_relaxed);
     }

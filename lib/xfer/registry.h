@@ -36,6 +36,8 @@ struct Buffer {
   // host.
   std::shared_ptr<Backing> backing;
   std::shared_ptr<FileStore> file;  // the backing, when it is a file
+  std::string device_handle;        // opens it to processes of this host; "": nothing does
+  bool device_writes = false;       // they may write by it
   // What peers with process_vm_readv look at: of memory of the application, and of files.
   struct Witness {
     std::atomic<uint64_t> alive{0};  // 0: withdrawn
@@ -74,8 +76,12 @@ class Registry {
   Result<BufferPtr> allocate(uint64_t bytes, bool writable, std::string location);
   Result<BufferPtr> add(std::span<std::byte> memory, bool writable, std::string location);
   // Bytes that only `backing` reaches, at `data` in its own address space, if it has one.
+  struct Shared {  // device_handle and device_writes
+    std::string handle;
+    bool writes = false;
+  };
   Result<BufferPtr> add(std::shared_ptr<Backing> backing, std::byte* data, uint64_t bytes,
-                        bool writable, std::string location);
+                        bool writable, std::string location, Shared shared = {"", false});
   Result<BufferPtr> add(const std::shared_ptr<FileStore>& file, bool writable);
   // Moves the generation on. Memory of the application is free when this returns.
   void remove(const BufferPtr& buffer);

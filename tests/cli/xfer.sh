@@ -39,6 +39,25 @@ grep -q '^tcp *chosen' "$T/out" || die "paths: $(cat "$T/out")"
 expect 0 "$xfer" probe "$peer" --pings 20 --bulk 1MiB --output json
 jq -es 'map(select(.nic == "" and .error == null)) | length == 2 and all(.p50_us > 0 and .gb_per_s > 0)' "$T/out" >/dev/null ||
   die "probe: $(cat "$T/out")"
+
+# Memory of a device at one end, at the other, at both: over whichever way, the same bytes.
+serve gpu --size 64MiB --device stand-in
+gpu=$(address gpu)
+for way in "$peer --device stand-in" "$gpu" "$gpu --device stand-in"; do
+  # shellcheck disable=SC2086
+  expect 0 "$xfer" bench $way --block 64KiB,1MiB --batch 1,4 --duration 50ms --output json
+  jq -es 'length == 8 and all(.checked and .gb_per_s > 0)' "$T/out" >/dev/null || die "bench $way: $(cat "$T/out")"
+  for op in write read; do
+    # shellcheck disable=SC2086
+    expect 0 "$xfer" kv $way --op $op --layers 3 --blocks 5 --rounds 2 --output json
+    jq -es 'length == 1 and all(.checked)' "$T/out" >/dev/null || die "kv $op $way: $(cat "$T/out")"
+  done
+done
+expect 0 "$xfer" copy "$T/file" "$gpu/4096" # by the owner: this process has no device
+expect 0 "$xfer" copy "$gpu/4096" "$T/back" --bytes 5000001
+cmp "$T/file" "$T/back" || die "a device brought other bytes back"
+expect 2 "$xfer" bench "$peer" --device gpu
+grep -q "'gpu' is no device" "$T/err" || die "no such device: unclear error"
 expect 2 "$xfer" bench "$peer" --mix urgent:read:4KiB
 grep -q 'the class is high, medium or low' "$T/err" || die "bad mix: unclear error"
 expect 2 "$xfer" copy "$T/file" "$peer/0" --output csv
