@@ -1,6 +1,7 @@
 #include "serve/tenants.h"
 
 #include <algorithm>
+#include <cmath>
 #include <set>
 
 #include "base/json.h"
@@ -46,7 +47,7 @@ Result<Tenant> read_tenant(const Json& j, const std::string& where) {
                 shown(cache).c_str());
   t.own_cache = cache == "own";
   MC_TRY(const double priority, get_number_or(j, "priority", 0));
-  if (!(priority >= -1e6 && priority <= 1e6) || priority != static_cast<int64_t>(priority))
+  if (!(priority >= -1e6 && priority <= 1e6) || priority != std::trunc(priority))
     return fail(Code::kInvalid, "%s: priority %g, want a whole number of -1000000 to 1000000",
                 where.c_str(), priority);
   t.priority = static_cast<int64_t>(priority);
