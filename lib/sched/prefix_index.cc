@@ -1,22 +1,33 @@
 #include "sched/prefix_index.h"
 
 #include <algorithm>
+#include <bit>
+#include <utility>
 
 #include "base/random.h"
 
 namespace mc::sched {
 namespace {
 constexpr size_t kCapacityMin = 1024;
-}
+// In match(), blocks after an entry was asked for: it is searched, its set is read, it is counted.
+constexpr size_t kFind = 6, kReach = 9, kAhead = 12;
+constexpr size_t kFound = 8;  // more than kAhead - kFind
+// Above 85 % linear probing runs long; growing by a quarter from there leaves 68 %.
+constexpr bool full(size_t used, size_t capacity) { return used > capacity / 20 * 17; }
+}  // namespace
 
 PrefixIndex::PrefixIndex(size_t entries_max) : entries_max_(entries_max), table_(kCapacityMin) {}
 
 // Tags are hash bytes already, but a peer chose them: mixing keeps crafted ones from clustering.
-size_t PrefixIndex::home(uint64_t tag) const { return mix64(tag) & (table_.size() - 1); }
+// The high half of a product: homes are in the order of the mixed tags at any capacity.
+size_t PrefixIndex::home(uint64_t tag) const {
+  __extension__ using Wide = unsigned __int128;
+  return static_cast<size_t>(static_cast<Wide>(mix64(tag)) * table_.size() >> 64);
+}
 
 size_t PrefixIndex::find(uint64_t tag) const {
   size_t at = home(tag);
-  while (table_[at].count > 0 && table_[at].tag != tag) at = (at + 1) & (table_.size() - 1);
+  while (table_[at].count > 0 && table_[at].tag != tag) at = after(at);
   return at;
 }
 
@@ -27,17 +38,18 @@ PrefixIndex::Entry* PrefixIndex::place(uint64_t tag) {
     ++refused_;
     return nullptr;
   }
-  if (used_ + 1 > table_.size() / 4 * 3) {
-    resize(table_.size() * 2);
+  if (full(used_ + 1, table_.size())) {
+    grow();
     at = find(tag);
   }
   ++used_;
-  table_[at] = {.tag = tag, .holders = {}, .count = 0, .more = 0};
+  table_[at] = {.tag = tag, .holders = {}, .count = 0};
   return &table_[at];
 }
 
-void PrefixIndex::resize(size_t capacity) {
-  std::vector<Entry> old(capacity);
+// Old and new table are in the same order, but for what wrapped around: both are streamed through.
+void PrefixIndex::grow() {
+  std::vector<Entry> old(table_.size() / 4 * 5);
   old.swap(table_);
   for (const Entry& e : old)
     if (e.count > 0) table_[find(e.tag)] = e;
@@ -45,30 +57,35 @@ void PrefixIndex::resize(size_t capacity) {
 
 // Closes the gap, so that every entry stays reachable from its home without tombstones.
 void PrefixIndex::erase(size_t at) {
-  const size_t mask = table_.size() - 1;
+  const size_t size = table_.size();
+  const auto distance = [size](size_t from, size_t to) { return (to + size - from) % size; };
   --used_;
   table_[at].count = 0;
-  for (size_t next = (at + 1) & mask; table_[next].count > 0; next = (next + 1) & mask) {
+  for (size_t next = after(at); table_[next].count > 0; next = after(next)) {
     const size_t from = home(table_[next].tag);
-    if (((next - from) & mask) < ((next - at) & mask)) continue;  // it may not move before its home
+    if (distance(from, next) < distance(at, next)) continue;  // it may not move before its home
     table_[at] = table_[next];
     table_[next].count = 0;
     at = next;
   }
 }
 
-std::span<PrefixIndex::Slot> PrefixIndex::holders(Entry& e) {
-  if (e.count <= kInline) return {e.holders, e.count};
-  return lists_[e.more];
+size_t PrefixIndex::bytes() const {
+  size_t n = table_.capacity() * sizeof(Entry) + aside_.capacity() * sizeof(HolderSet) +
+             aside_free_.capacity() * sizeof(uint32_t);
+  for (const HolderSet& set : aside_) n += set.heap_bytes();
+  return n;
 }
 
-std::span<const PrefixIndex::Slot> PrefixIndex::holders(const Entry& e) const {
-  if (e.count <= kInline) return {e.holders, e.count};
-  return lists_[e.more];
+bool PrefixIndex::holds(const Entry& e, Slot slot) const {
+  if (e.count == kAside) return aside_[aside(e)].holds(slot);
+  return std::any_of(e.holders, e.holders + e.count,
+                     [&](Slot h) { return (h & ~kGuessed) == slot; });
 }
 
 void PrefixIndex::hold(Entry& e, Slot value) {
-  for (Slot& h : holders(e)) {
+  if (e.count == kAside) return aside_[aside(e)].hold(value);
+  for (Slot& h : std::span(e.holders, e.count)) {
     if ((h & ~kGuessed) != (value & ~kGuessed)) continue;
     h &= value;  // a report confirms a guess; a guess takes nothing from a report
     return;
@@ -77,34 +94,39 @@ void PrefixIndex::hold(Entry& e, Slot value) {
     e.holders[e.count++] = value;
     return;
   }
-  if (e.count == kInline) {
-    if (lists_free_.empty()) {
-      lists_free_.push_back(static_cast<uint32_t>(lists_.size()));
-      lists_.emplace_back();
-    }
-    e.more = lists_free_.back();
-    lists_free_.pop_back();
-    lists_[e.more].assign(e.holders, e.holders + kInline);
+  put_aside(e);
+  aside_[aside(e)].hold(value);
+}
+
+void PrefixIndex::put_aside(Entry& e) {
+  if (aside_free_.empty()) {
+    aside_free_.push_back(static_cast<uint32_t>(aside_.size()));
+    aside_.emplace_back();
   }
-  lists_[e.more].push_back(value);
-  ++e.count;
+  const uint32_t at = aside_free_.back();
+  aside_free_.pop_back();
+  aside_[at].assign({e.holders, e.count});
+  e.holders[0] = static_cast<Slot>(at);
+  e.holders[1] = static_cast<Slot>(at >> 16);
+  e.count = kAside;
 }
 
 bool PrefixIndex::drop(Entry& e, Slot slot, bool guesses_only) {
-  const auto all = holders(e);
+  if (e.count == kAside) {
+    const uint32_t at = aside(e);
+    HolderSet& set = aside_[at];
+    if (!set.drop(slot, guesses_only) || set.size() > kInline) return false;
+    std::copy(set.list().begin(), set.list().end(), e.holders);
+    e.count = static_cast<uint16_t>(set.size());
+    set.clear();
+    aside_free_.push_back(at);
+    return false;
+  }
+  const auto all = std::span(e.holders, e.count);
   const auto it =
       std::find_if(all.begin(), all.end(), [&](Slot h) { return (h & ~kGuessed) == slot; });
   if (it == all.end() || (guesses_only && (*it & kGuessed) == 0)) return false;
   *it = all.back();
-  if (e.count > kInline) {
-    auto& list = lists_[e.more];
-    list.pop_back();
-    if (list.size() == kInline) {
-      std::copy(list.begin(), list.end(), e.holders);
-      list.clear();
-      lists_free_.push_back(e.more);
-    }
-  }
   return --e.count == 0;
 }
 
@@ -127,8 +149,7 @@ void PrefixIndex::forget(Slot slot) {
   }
   std::vector<uint64_t> held;
   for (const Entry& e : table_)
-    for (const Slot h : holders(e))
-      if ((h & ~kGuessed) == slot) held.push_back(e.tag);
+    if (e.count > 0 && holds(e, slot)) held.push_back(e.tag);
   for (const uint64_t tag : held) remove(slot, tag, false);
 }
 
@@ -173,20 +194,105 @@ void PrefixIndex::tick(Time now) {
 
 Time PrefixIndex::deadline() const { return ends_.empty() ? Time::max() : ends_.begin()->first; }
 
-std::vector<uint32_t> PrefixIndex::match(std::span<const uint64_t> tags, size_t slots) const {
-  std::vector<uint32_t> length(slots);
-  for (uint32_t i = 0; i < tags.size(); ++i) {
-    bool any = false;
-    const Entry& e = table_[find(tags[i])];
-    for (const Slot h : holders(e)) {
-      const size_t slot = h & ~size_t{kGuessed};
-      if (slot >= slots || length[slot] != i) continue;
-      length[slot] = i + 1;
-      any = true;
+// The nodes still in step with the prompt. At first they may be all: a set of bits, thinned by the
+// bitmaps of blocks that many hold. From the first block that few hold they are few: a list.
+class PrefixIndex::Walk {
+ public:
+  explicit Walk(size_t slots) : length_(slots) {}
+
+  void past(const HolderSet& wide) {
+    if (few_) return thin(wide);
+    if (bits_.empty()) fill();
+    for (size_t k = 0; k < bits_.size(); ++k) {
+      const uint64_t stay = bits_[k] & wide.word(k);
+      settle(k, bits_[k] & ~stay);
+      bits_[k] = stay;
+      any_ |= stay != 0;
     }
-    if (!any) break;
+    ++at_;
   }
-  return length;
+
+  void past(std::span<const Slot> holders) {
+    if (!few_) settle_all();
+    few_ = true;
+    size_t stay = 0;
+    for (const Slot h : holders) {
+      const size_t slot = h & ~size_t{kGuessed};
+      if (slot >= length_.size() || length_[slot] != at_) continue;
+      length_[slot] = at_ + 1;
+      list_[stay++] = static_cast<Slot>(slot);
+    }
+    left_ = stay;
+    any_ = stay > 0;
+    ++at_;
+  }
+
+  bool go_on() { return std::exchange(any_, false); }
+
+  std::vector<uint32_t> end() && {
+    if (!few_) settle_all();
+    return std::move(length_);
+  }
+
+ private:
+  void fill() {
+    bits_.assign((length_.size() + 63) / 64, ~uint64_t{0});
+    if (length_.size() % 64 != 0) bits_.back() = (uint64_t{1} << length_.size() % 64) - 1;
+  }
+  void settle(size_t k, uint64_t bits) {
+    for (; bits != 0; bits &= bits - 1)
+      length_[64 * k + static_cast<size_t>(std::countr_zero(bits))] = at_;
+  }
+  void settle_all() {
+    for (size_t k = 0; k < bits_.size(); ++k) settle(k, bits_[k]);
+  }
+  void thin(const HolderSet& wide) {
+    size_t stay = 0;
+    for (size_t i = 0; i < left_; ++i)
+      if (wide.holds(list_[i])) {
+        length_[list_[i]] = at_ + 1;
+        list_[stay++] = list_[i];
+      }
+    left_ = stay;
+    any_ = stay > 0;
+    ++at_;
+  }
+
+  uint32_t at_ = 0;
+  bool any_ = false, few_ = false;
+  std::vector<uint32_t> length_;  // of those who left, and of the few
+  std::vector<uint64_t> bits_;    // the many
+  Slot list_[HolderSet::kListMax];
+  size_t left_ = 0;
+};
+
+// Every block is a chain of reads that miss the caches: entry, set, and what the set points to.
+// Four stages keep several blocks on their way, each stage a few blocks before the next.
+std::vector<uint32_t> PrefixIndex::match(std::span<const uint64_t> tags, size_t slots) const {
+  Walk walk(slots);
+  const Entry* found[kFound];
+  const size_t n = tags.size();
+  for (size_t step = 0; step < n + kAhead; ++step) {
+    if (step < n) __builtin_prefetch(&table_[home(tags[step])]);
+    if (const size_t i = step - kFind; i < n) {
+      const Entry& e = *(found[i % kFound] = &table_[find(tags[i])]);
+      if (e.count == kAside) __builtin_prefetch(&aside_[aside(e)]);
+    }
+    if (const size_t i = step - kReach; i < n && found[i % kFound]->count == kAside)
+      aside_[aside(*found[i % kFound])].prefetch();
+    const size_t i = step - kAhead;
+    if (i >= n) continue;
+    const Entry& e = *found[i % kFound];
+    if (e.count == 0) break;
+    if (e.count != kAside)
+      walk.past({e.holders, e.count});
+    else if (const HolderSet& set = aside_[aside(e)]; set.wide())
+      walk.past(set);
+    else
+      walk.past(set.list());
+    if (!walk.go_on()) break;
+  }
+  return std::move(walk).end();
 }
 
 }  // namespace mc::sched

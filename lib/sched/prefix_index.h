@@ -1,9 +1,11 @@
 // Which node is likely to hold which block: the conductor's shadow of all prefill caches.
 //
 // One flat open-addressing table maps the first 8 bytes of a block's hash (its tag) to the nodes
-// that hold it, in 24 bytes an entry; blocks held by more than kInline nodes keep their list aside.
-// match() answers for all nodes in one walk along the prompt. The table is a hint: a node checks
-// full hashes itself, so a colliding tag costs a wrong guess and nothing else.
+// that hold it, in 16 bytes an entry; blocks held by more than kInline nodes keep a HolderSet
+// aside. Entries stand in the order of their mixed tags, at most kFull full, and the table grows by
+// a quarter in one sequential pass: at most 24 bytes a block at any size. match() answers for all
+// nodes in one walk along the prompt, reading ahead. The table is a hint: a node checks full hashes
+// itself, so a colliding tag costs a wrong guess and nothing else.
 //
 // Besides what nodes report there are guesses: entries written when a request is sent to a node, so
 // that its siblings in the same burst follow it. A guess lives until its time, unless the node
@@ -19,12 +21,13 @@
 #include <vector>
 
 #include "base/time.h"
+#include "sched/holder_set.h"
 
 namespace mc::sched {
 
 class PrefixIndex {
  public:
-  using Slot = uint16_t;  // a node's number; the caller gives them out
+  using Slot = HolderSet::Slot;  // a node's number; the caller gives them out
   static constexpr Slot kSlotsMax = 0x7fff;
 
   explicit PrefixIndex(size_t entries_max = size_t{1} << 24);
@@ -45,31 +48,35 @@ class PrefixIndex {
 
   size_t blocks() const { return used_; }
   uint64_t refused() const { return refused_; }
+  size_t bytes() const;  // of the table and of what stands aside; walks the latter
 
  private:
-  static constexpr size_t kInline = 5;
-  static constexpr Slot kGuessed = 0x8000;  // set in a holder that is only a guess
+  static constexpr size_t kInline = 3;
+  static constexpr Slot kGuessed = HolderSet::kGuessed;
+  static constexpr uint16_t kAside = 0xffff;  // as count: holders are in aside_
   struct Entry {
     uint64_t tag;
-    Slot holders[kInline];
-    uint16_t count;  // 0: the entry is free
-    uint32_t more;   // where in lists_ the holders are, when there are more than kInline
+    Slot holders[kInline];  // or, aside, the set's number in the first two
+    uint16_t count;         // 0: the entry is free
   };
-  static_assert(sizeof(Entry) == 24);
+  static_assert(sizeof(Entry) == 16);
   struct Guessed {
     Slot slot;
     Time until;
     std::vector<uint64_t> tags;
   };
+  class Walk;  // of match()
 
   size_t home(uint64_t tag) const;
+  size_t after(size_t at) const { return at + 1 == table_.size() ? 0 : at + 1; }
   size_t find(uint64_t tag) const;  // its place, or where it would stand
   Entry* place(uint64_t tag);       // found or made; nullptr when full
-  void resize(size_t capacity);
+  void grow();
   void erase(size_t at);
-  std::span<Slot> holders(Entry& e);
-  std::span<const Slot> holders(const Entry& e) const;
+  static uint32_t aside(const Entry& e) { return e.holders[0] | uint32_t{e.holders[1]} << 16; }
+  bool holds(const Entry& e, Slot slot) const;
   void hold(Entry& e, Slot value);
+  void put_aside(Entry& e);
   bool drop(Entry& e, Slot slot, bool guesses_only);  // true: nobody holds it any more
   void remove(Slot slot, uint64_t tag, bool guesses_only);
 
@@ -77,8 +84,8 @@ class PrefixIndex {
   std::vector<Entry> table_;
   size_t used_ = 0;
   uint64_t refused_ = 0;
-  std::vector<std::vector<Slot>> lists_;
-  std::vector<uint32_t> lists_free_;
+  std::vector<HolderSet> aside_;
+  std::vector<uint32_t> aside_free_;
   std::map<Guess, Guessed> guesses_;
   std::multimap<Time, Guess> ends_;
   Guess next_guess_ = 1;

@@ -1,0 +1,50 @@
+// The nodes that hold one block, when they are many: a list up to kListMax, over that a bitmap,
+// against which a whole cluster is matched 64 nodes at a time. A holder may be only a guess.
+//
+// Thread: one owner. Pure.
+#pragma once
+#include <bit>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+namespace mc::sched {
+
+class HolderSet {
+ public:
+  using Slot = uint16_t;                    // below 0x8000
+  static constexpr Slot kGuessed = 0x8000;  // set in a value that is only a guess
+  static constexpr size_t kListMax = 64;
+
+  // Adds values[0..] to an empty set; none appears twice.
+  void assign(std::span<const Slot> values);
+  void clear();
+  size_t size() const { return size_; }
+
+  // A report confirms a guess; a guess takes nothing from a report.
+  void hold(Slot value);
+  // True when it is gone: it was there, and as a guess if `guesses_only`.
+  bool drop(Slot slot, bool guesses_only);
+  bool holds(Slot slot) const;
+
+  bool wide() const { return !bits_.empty(); }  // a bitmap
+  std::span<const Slot> list() const { return list_; }
+  // The bitmap's nodes 64 k to 64 k + 63.
+  uint64_t word(size_t k) const { return 2 * k < bits_.size() ? bits_[2 * k] : 0; }
+  size_t words() const { return bits_.size() / 2; }
+  std::vector<Slot> values() const;  // in no order, guesses marked
+  void prefetch() const {
+    __builtin_prefetch(list_.data());
+    __builtin_prefetch(bits_.data());
+  }
+  size_t heap_bytes() const { return list_.capacity() * sizeof(Slot) + bits_.capacity() * 8; }
+
+ private:
+  void widen();
+  void narrow();
+  uint32_t size_ = 0;
+  std::vector<Slot> list_;
+  std::vector<uint64_t> bits_;  // pairs of words: who holds it, and who of these is a guess
+};
+
+}  // namespace mc::sched
