@@ -2,52 +2,140 @@
 
 #include <unistd.h>
 
+#include "base/log.h"
+#include "cmd/command.h"
+#include "sched/prefill_order.h"
+
 namespace mc {
 
-Result<std::unique_ptr<WorkerShell>> WorkerShell::open(std::string role,
-                                                       WorkerShellOptions options) {
+WorkerProgram::WorkerProgram(std::string role_, std::string listen, std::string http)
+    : role(std::move(role_)) {
+  worker.listen = std::move(listen);
+  worker.http = std::move(http);
+}
+
+void WorkerProgram::describe(OptionList& v) {
+  v("role", role, "prefill computes prompts, decode answers, both does both over one pool",
+    {"prefill", "decode", "both"});
+  worker.describe(v);
+  v("chunk-tokens", chunk_tokens, "prompt tokens computed at a time; a multiple of the block size");
+  v("prefill-order", prefill_order,
+    "the first that came, or the one with the least left to compute", sched::kPrefillOrders);
+  v("ageing", ageing, "of srpf: a second of waiting counts like this many seconds less to compute");
+  v("connector", connector,
+    "how KV gets to decode workers: push writes it there; pull lets them read it; pool puts it in "
+    "the KV store for them; multi pushes it, and fills the store for later requests",
+    {"push", "pull", "pool", "multi"});
+  v("layerwise", layerwise,
+    "push and pull send each layer while the next one computes; off: all at the end",
+    {"on", "off"});
+  v("pool-reuse", pool_reuse, "fetch KV from the pool where that is predicted faster, or else",
+    {"auto", "always", "never"});
+  v("pool-timeout", pool_timeout, "how long a call to the pool may take");
+  v("lookup", lookup,
+    "unix socket where schedulers of other engines ask how many blocks of a prompt are here or in "
+    "the pool; empty: none");
+  v("tbt-slo", tbt_slo, "a request joins the batch while a step stays within this; 0: always");
+  v("kv-deadline", kv_deadline, "KV that has not come by then fails its request");
+  v("recompute-after", recompute_after,
+    "KV that has not come by then is computed here; 0: its request fails at the deadline");
+  v("trace-events", trace_events,
+    "file for a Chrome trace of what was computed, sent and decoded when; written at the end");
+  transfer.describe(v);
+  daemon.describe(v);
+}
+
+Result<serve::PrefillConfig> WorkerProgram::prefill(uint32_t blocks, uint64_t epoch) const {
+  serve::PrefillConfig c;
+  MC_TRY(c.connector, serve::connector_named(connector));
+  c.layerwise = layerwise == "on";
+  c.blocks = blocks;
+  c.epoch = epoch;
+  c.chunk_tokens = chunk_tokens;
+  c.order = prefill_order;
+  c.ageing = ageing;
+  c.time_scale = worker.time_scale;
+  c.pool_reuse = pool_reuse;
+  c.send_timeout = transfer.peer_timeout * 3;
+  c.store.master = worker.master;
+  c.store.timeout = pool_timeout;
+  return c;
+}
+
+serve::DecodeConfig WorkerProgram::decode(uint32_t blocks) const {
+  serve::DecodeConfig c;
+  c.blocks = blocks;
+  c.time_scale = worker.time_scale;
+  c.tbt_slo = tbt_slo;
+  c.kv_deadline = kv_deadline;
+  c.recompute_after = recompute_after;
+  c.peer_timeout = transfer.peer_timeout;
+  c.store.master = worker.master;
+  c.store.timeout = pool_timeout;
+  return c;
+}
+
+Result<std::unique_ptr<WorkerShell>> WorkerShell::open(WorkerProgram options) {
   MC_TRY_(options.daemon.load());
   const serve::WorkerOptions& w = options.worker;
   MC_TRY(const serve::ModelInfo info, serve::open_model_info(w.choice));
   MC_TRY(const uint32_t blocks, w.count_blocks(info.spec));  // before weights are read
-  MC_TRY(auto engine, serve::open_engine(w.choice, w.cpu, w.block_size));
-  if (options.worker.name.empty()) options.worker.name = role + "-" + std::to_string(::getpid());
+  if (options.worker.name.empty())
+    options.worker.name = options.role + "-" + std::to_string(::getpid());
   options.transfer.node = options.worker.name;
-  std::unique_ptr<WorkerShell> shell(
-      new WorkerShell(std::move(role), std::move(options), std::move(engine), blocks));
-  const WorkerShellOptions& o = shell->options_;
+  std::unique_ptr<WorkerShell> shell(new WorkerShell(std::move(options)));
+  const WorkerProgram& o = shell->options_;
+  MC_TRY(shell->engine_, serve::open_engine(o.worker.choice, o.worker.cpu, o.worker.block_size));
   MC_TRY(shell->transfer_, xfer::Engine::open(shell->clock_, o.transfer, shell->metrics_));
   MC_TRY(shell->server_, rpc::Server::open(shell->loop_, o.worker.listen, shell->metrics_));
   xfer::serve(*shell->transfer_, *shell->server_);
+  MC_TRY_(shell->open_roles(blocks));
   return shell;
 }
 
-WorkerShell::WorkerShell(std::string role, WorkerShellOptions options,
-                         std::unique_ptr<serve::Engine> engine, uint32_t blocks)
-    : role_(std::move(role)),
-      options_(std::move(options)),
-      engine_(std::move(engine)),
-      blocks_(blocks),
-      loop_(clock_),
-      signals_(loop_, [this](int n) { signal(n); }) {}
+WorkerShell::WorkerShell(WorkerProgram options)
+    : options_(std::move(options)), loop_(clock_), signals_(loop_, [this](int n) { signal(n); }) {}
+
+Result<> WorkerShell::open_roles(uint32_t blocks) {
+  MC_TRY(const serve::Role role, serve::role_named(options_.role));
+  MC_TRY(serve::PrefillConfig prefill, options_.prefill(blocks, transfer_->generation().n));
+  serve::DecodeConfig decode = options_.decode(blocks);
+  if (!options_.trace_events.empty()) prefill.trace = decode.trace = &trace_;
+  MC_TRY(roles_, serve::Roles::open({loop_, *transfer_, *server_, *engine_, metrics_},
+                                    std::move(prefill), std::move(decode), role));
+  roles_->on_change([this](bool joined) {
+    if (!joined) return nudge();
+    if (const auto again = join(); !again) log_error("worker", "%s", again.error().what.c_str());
+  });
+  if (options_.lookup.empty()) return {};
+  const auto lookup = [this](const std::vector<BlockHash>& hashes,
+                             std::function<void(size_t)> done) {
+    serve::PrefillWorker* const prefill_half = roles_->prefill();
+    if (prefill_half == nullptr) return done(0);  // it computes no prompts at present
+    prefill_half->lookup(hashes, std::move(done));
+  };
+  MC_TRY(bridge_, serve::LookupBridge::open(loop_, options_.lookup, options_.worker.block_size,
+                                            lookup, metrics_));
+  return {};
+}
 
 void WorkerShell::signal(int n) {
   if (n > 1 || !running_) return loop_.stop();
   draining_ = true;
-  hooks_.drain();
+  roles_->drain();
   nudge();
   loop_.every(std::chrono::milliseconds(20), [this] {
-    if (hooks_.idle()) loop_.stop();
+    if (roles_->idle()) loop_.stop();
   });
   loop_.after(options_.worker.drain_timeout, [this] { loop_.stop(); });
 }
 
 void WorkerShell::nudge() {
-  if (beats_ != nullptr) beats_->nudge();
+  for (const auto& beat : beats_) beat->nudge();
 }
 
 void WorkerShell::answer(const http::Exchange& x) const {
-  const std::string state = hooks_.state() + "\n";
+  const std::string state = roles_->state() + "\n";
   if (http::serve_common(x, metrics_, draining_ ? "draining" : "", state)) return;
   if (x.request().path == "/state")
     x.reply(200, "application/json", state);
@@ -55,13 +143,13 @@ void WorkerShell::answer(const http::Exchange& x) const {
     x.reply(404, "text/plain", "no such page: try /live, /ready, /health, /metrics or /state\n");
 }
 
-serve::Heartbeat WorkerShell::identity(const std::string& http) const {
+serve::Heartbeat WorkerShell::identity(const serve::Half& half) const {
   serve::Heartbeat me;
-  me.node = options_.worker.name;
-  me.role = role_;
-  me.epoch = epoch();
+  me.node = options_.worker.name + half.suffix;
+  me.role = half.role;
+  me.epoch = transfer_->generation().n;
   me.control = server_->address();
-  me.http = http;
+  me.http = http_;
   const spec::ModelSpec& spec = engine_->spec();
   me.model = spec.name;
   me.fingerprint = spec.fingerprint(options_.worker.block_size);
@@ -70,31 +158,60 @@ serve::Heartbeat WorkerShell::identity(const std::string& http) const {
   return me;
 }
 
-Result<int> WorkerShell::run(WorkerHooks hooks) {
-  hooks_ = std::move(hooks);
-  running_ = true;
+Result<> WorkerShell::join() {
   const serve::WorkerOptions& o = options_.worker;
-  MC_TRY(const auto pages,
-         http::Server::open(loop_, o.http, {}, [this](const http::Exchange& x) { answer(x); }));
-  const auto fill = [this](serve::Heartbeat& beat) {
-    beat.load = hooks_.load();
-    beat.draining = draining_;
-  };
-  const serve::Heartbeat me = identity(pages->address());
-  MC_TRY(beats_, serve::Heartbeats::open(loop_, me, o.conductor, o.heartbeat, hooks_.cache, fill,
-                                         metrics_));
-  MC_TRY_(options_.daemon.ready(Endpoints{.name = me.node,
-                                          .role = me.role,
-                                          .epoch = me.epoch,
-                                          .control = me.control,
-                                          .http = me.http,
+  beats_.clear();
+  for (const serve::Half& half : roles_->halves()) {
+    const auto fill = [this, load = half.load](serve::Heartbeat& beat) {
+      beat.load = load();
+      beat.draining = roles_->draining();
+    };
+    MC_TRY(auto beats, serve::Heartbeats::open(loop_, identity(half), o.conductor, o.heartbeat,
+                                               half.cache, fill, metrics_));
+    beats_.push_back(std::move(beats));
+  }
+  if (serve::PrefillWorker* const prefill = roles_->prefill())
+    prefill->on_news([this] { nudge(); });
+  return {};
+}
+
+Result<int> WorkerShell::run() {
+  running_ = true;
+  MC_TRY(const auto pages, http::Server::open(loop_, options_.worker.http, {},
+                                              [this](const http::Exchange& x) { answer(x); }));
+  http_ = pages->address();
+  MC_TRY_(join());
+  MC_TRY_(options_.daemon.ready(Endpoints{.name = options_.worker.name,
+                                          .role = options_.role,
+                                          .epoch = transfer_->generation().n,
+                                          .control = server_->address(),
+                                          .http = http_,
                                           .events = "",
                                           .replay = "",
                                           .data = transfer_->data_addresses()}));
   MC_TRY_(loop_.run());
   options_.daemon.stopping();
-  beats_.reset();
-  return hooks_.idle() ? 0 : 1;
+  beats_.clear();
+  if (!options_.trace_events.empty()) {
+    MC_TRY_(trace_.write(options_.trace_events, options_.worker.name));
+  }
+  return roles_->idle() ? 0 : 1;
+}
+
+int worker_main(int argc, char** argv, const char* program_name, const char* does,
+                WorkerProgram options) {
+  Program program(program_name, does);
+  program.options(options);
+  program.example(strf("%s --conductor 127.0.0.1:5560 --master 127.0.0.1:5550", program_name),
+                  "join a conductor and a KV store on this machine");
+  program.example(strf("%s --role both --conductor 127.0.0.1:5560", program_name),
+                  "compute prompts and answer them in one process");
+  program.exit_status(1, "failed, or a drain cut requests");
+  program.run_with([&](Context&) -> Result<int> {
+    MC_TRY(const auto shell, WorkerShell::open(options));
+    return shell->run();
+  });
+  return program.main(argc, argv);
 }
 
 }  // namespace mc

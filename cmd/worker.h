@@ -1,16 +1,13 @@
-// The process around a worker, the same for mc-prefill and mc-decode: model, transfer engine,
-// control server, pages, heartbeats to the conductors, and a drain on SIGTERM. A main parses, opens
-// the shell, opens its worker on what the shell lends, and runs.
-//
-//   MC_TRY(auto shell, WorkerShell::open("decode", options));
-//   MC_TRY(auto worker, DecodeWorker::open(shell->loop(), shell->transfer(), ...));
-//   return shell->run({.load = [&] { return worker->load(); }, ...});
+// The program of a worker: mc-prefill and mc-decode are this, with another role to begin with.
+// Model, transfer engine, control server, pages, heartbeats to the conductors, and a drain on
+// SIGTERM, around serve::Roles.
 //
 // Thread: main's. Errors: kInvalid, kNotFound for options and files; kUnavailable for ports in use.
 #pragma once
 #include <functional>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "base/metrics.h"
 #include "cmd/daemon.h"
@@ -18,69 +15,70 @@
 #include "io/loop.h"
 #include "io/signals.h"
 #include "rpc/server.h"
-#include "serve/engine.h"
 #include "serve/heartbeat.h"
+#include "serve/lookup_bridge.h"
+#include "serve/roles.h"
 #include "serve/worker_options.h"
 #include "xfer/engine.h"
 
 namespace mc {
 
-// Described by the main, which has options of its own among them.
-struct WorkerShellOptions {
+struct WorkerProgram {
+  std::string role;  // "prefill", "decode", "both"
   serve::WorkerOptions worker;
+  uint32_t chunk_tokens = 1024;
+  std::string prefill_order = "fcfs";
+  double ageing = 0.1;
+  std::string pool_reuse = "auto", connector = "multi", layerwise = "on", lookup, trace_events;
+  Duration pool_timeout = std::chrono::seconds(2);
+  Duration tbt_slo{}, kv_deadline = std::chrono::seconds(60), recompute_after{};
   xfer::EngineOptions transfer;
   DaemonOptions daemon;
-};
 
-// What the shell asks of the worker; only during run().
-struct WorkerHooks {
-  std::function<serve::WorkerLoad()> load;
-  std::function<void()> drain;                 // take nothing new
-  std::function<bool()> idle;                  // nothing is under way
-  std::function<std::string()> state;          // JSON for /state; brings metrics up to date
-  const serve::BlockManager* cache = nullptr;  // what conductors are told of; nullptr: nothing
+  // Of that role, at those addresses, unless told otherwise.
+  WorkerProgram(std::string role_, std::string listen, std::string http);
+  void describe(OptionList& v);
+  Result<serve::PrefillConfig> prefill(uint32_t blocks, uint64_t epoch) const;
+  serve::DecodeConfig decode(uint32_t blocks) const;
 };
 
 class WorkerShell {
  public:
-  static Result<std::unique_ptr<WorkerShell>> open(std::string role, WorkerShellOptions options);
+  static Result<std::unique_ptr<WorkerShell>> open(WorkerProgram options);
   WorkerShell(const WorkerShell&) = delete;
   WorkerShell& operator=(const WorkerShell&) = delete;
 
   // Joins the conductors and serves until a signal: the first drains, within --drain-timeout, the
   // second ends at once. Returns the exit status: 1 when work was cut.
-  Result<int> run(WorkerHooks hooks);
-  // The worker's cache changed: conductors want to know soon.
-  void nudge();
-
-  io::Loop& loop() { return loop_; }
-  Metrics& metrics() { return metrics_; }
-  xfer::Engine& transfer() { return *transfer_; }
-  rpc::Server& server() { return *server_; }
-  const serve::Engine& engine() const { return *engine_; }
-  uint32_t blocks() const { return blocks_; }
-  uint64_t epoch() const { return transfer_->generation().n; }
+  Result<int> run();
 
  private:
-  WorkerShell(std::string role, WorkerShellOptions options, std::unique_ptr<serve::Engine> engine,
-              uint32_t blocks);
+  explicit WorkerShell(WorkerProgram options);
+  Result<> open_roles(uint32_t blocks);
+  Result<> join();  // the conductors, as what it is now
   void signal(int n);
   void answer(const http::Exchange& x) const;
-  serve::Heartbeat identity(const std::string& http) const;
+  void nudge();
+  serve::Heartbeat identity(const serve::Half& half) const;
 
-  const std::string role_;
-  const WorkerShellOptions options_;
-  const std::unique_ptr<serve::Engine> engine_;
-  const uint32_t blocks_;
+  const WorkerProgram options_;
   SteadyClock clock_;
   io::Loop loop_;
   Metrics metrics_;
-  WorkerHooks hooks_;  // set while it runs
   bool running_ = false, draining_ = false;
-  io::Signals signals_;
+  std::string http_;
+  serve::TraceEvents trace_;
+  io::Signals signals_;  // before anything that has threads: they are not to take signals
+  std::unique_ptr<serve::Engine> engine_;
   std::unique_ptr<xfer::Engine> transfer_;
   std::unique_ptr<rpc::Server> server_;
-  std::unique_ptr<serve::Heartbeats> beats_;
+  std::unique_ptr<serve::Roles> roles_;
+  std::unique_ptr<serve::LookupBridge> bridge_;
+  std::vector<std::unique_ptr<serve::Heartbeats>> beats_;  // one a half
 };
+
+// The whole of main().
+int worker_main(int argc, char** argv, const char* program, const char* does,
+                WorkerProgram options);
 
 }  // namespace mc

@@ -6,6 +6,7 @@
 #include "cmd/command.h"
 #include "cmd/daemon.h"
 #include "cmd/mc-conductor/chat.h"
+#include "cmd/mc-conductor/set_role.h"
 #include "io/signals.h"
 #include "serve/front.h"
 
@@ -106,6 +107,7 @@ int main(int argc, char** argv) {
   program.example("mc-conductor --ttft-slo 2s --tbt-slo 100ms",
                   "refuse (HTTP 429) what cannot be answered in time");
   mc::add_chat(program);
+  mc::add_set_role(program);
   program.exit_status(1, "it failed, or requests were cut when it ended");
   program.run_with([&](mc::Context&) {
     return mc::serve_cluster(options, daemon, mc::config_json(program.list()));

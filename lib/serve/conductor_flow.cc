@@ -33,6 +33,15 @@ Failed failed_at(const char* op, const NodeId& node, const Error& e) {
   return f;
 }
 
+// The decode half of the process that is to compute the prompt, where it has one that is not full:
+// the KV stays where it is.
+Worker* beside(const Worker& prefill, const std::vector<Worker*>& decodes, Worker* chosen,
+               const std::set<NodeId>& full) {
+  for (Worker* w : decodes)
+    if (w->control == prefill.control && !w->draining && !full.contains(w->node)) return w;
+  return chosen;
+}
+
 }  // namespace
 
 template <class M>
@@ -86,7 +95,7 @@ void Conductor::start(Job& job) {
   std::vector<Worker*> prefills, decodes;
   for (const auto& [node, w] : workers_.all()) (w->prefill ? prefills : decodes).push_back(w.get());
   Worker& p = *prefills[d.prefill];
-  Worker& q = *decodes[d.decode];
+  Worker& q = *beside(p, decodes, decodes[d.decode], job.full);
   job.prefill = {p.node, p.epoch};
   job.decode = {q.node, q.epoch};
   job.progress = {};
@@ -203,6 +212,7 @@ void Conductor::reserve(Job& job) {
   m.top_k = g.top_k;
   m.top_p = g.top_p;
   m.cache_salt = g.cache_salt;
+  if (const Worker* p = workers_.find(job.prefill.node, job.prefill.epoch)) m.prefill = p->control;
   m.kv_deadline_ms = static_cast<uint32_t>(to_ms(options_.step_timeout + options_.prefill_timeout));
   call<Reserve>(job, job.decode, m, options_.step_timeout,
                 [this](Job& j, const Result<Reservation>& reply) {

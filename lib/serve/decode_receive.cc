@@ -64,6 +64,27 @@ Result<rpc::Empty> DecodeWorker::kv_failed(const KvFailed& m) {
   return rpc::Empty{};
 }
 
+// ---- from the prefill half of this process
+
+Result<> DecodeWorker::adopt(const std::string& request, uint64_t guard,
+                             const std::vector<BlockId>& blocks) {
+  auto it = sequences_.find(request);
+  if (it == sequences_.end() || it->second->guard != guard || it->second->ended)
+    return fail(Code::kNotFound, "request '%s' does not wait for KV here", shown(request).c_str());
+  const SequencePtr s = it->second;
+  if (!s->own || !s->adopted.empty() || blocks.size() != s->parents.size())
+    return fail(Code::kInvalid, "request '%s' was not reserved for a prompt of this process",
+                shown(request).c_str());
+  s->adopted = blocks;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    blocks_.pin(blocks[i]);
+    s->blocks[i] = core_->block(blocks[i]);
+  }
+  s->arrived = loop_.now();
+  verify(s);
+  return {};
+}
+
 // ---- pull
 
 Result<SequencePtr> DecodeWorker::find_offered(const KvOffer& m) const {
@@ -144,8 +165,8 @@ void DecodeWorker::fetch(const SequencePtr& s, const std::vector<uint32_t>& bloc
 void DecodeWorker::verify(const SequencePtr& s) {
   ++s->busy;
   auto bad = std::make_shared<uint64_t>(0);
-  const bool queued = compute_.submit([this, s, bad] { *bad = engine_.verify(s->view()); },
-                                      [this, s, bad] { verified(s, *bad); });
+  const bool queued = core_->submit([this, s, bad] { *bad = engine_.verify(s->view()); },
+                                    [this, s, bad] { verified(s, *bad); });
   if (queued) return;
   --s->busy;
   fail_sequence(s, "this worker is overloaded");
@@ -195,7 +216,7 @@ void DecodeWorker::recompute(const SequencePtr& s, size_t begin) {
   const Timing timing{engine_.spec(), config_.time_scale};
   const Time due = engine_.modelled_time() ? start + timing.chunk(begin, end, 0) : start;
   ++s->busy;
-  const bool queued = compute_.submit(
+  const bool queued = core_->submit(
       [this, s, begin, end] {
         engine_.write({s->view(), begin, end});
       },

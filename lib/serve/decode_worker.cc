@@ -8,23 +8,21 @@
 namespace mc::serve {
 namespace {
 
-constexpr size_t kSlotsMax = 4096;  // reservations at a time
 constexpr size_t kConductorsMax = 64;
 constexpr Duration kExpiry = std::chrono::milliseconds(20);
-
-uint64_t guard_bytes() { return kSlotsMax * 8; }
 
 }  // namespace
 
 Result<std::unique_ptr<DecodeWorker>> DecodeWorker::open(io::Loop& loop, xfer::Engine& transfer,
                                                          rpc::Server& server, const Engine& engine,
                                                          const DecodeConfig& config,
-                                                         Metrics& metrics) {
-  const uint64_t bytes =
-      guard_bytes() + config.blocks * engine.spec().block_bytes(engine.block_tokens());
-  MC_TRY(xfer::Memory memory, transfer.allocate(bytes));
+                                                         Metrics& metrics,
+                                                         std::shared_ptr<WorkerCore> core) {
+  if (core == nullptr) {
+    MC_TRY(core, WorkerCore::open(loop, transfer, engine, config.blocks, transfer.generation().n));
+  }
   auto self = std::unique_ptr<DecodeWorker>(
-      new DecodeWorker(loop, transfer, server, engine, config, metrics, std::move(memory)));
+      new DecodeWorker(loop, transfer, server, engine, config, metrics, std::move(core)));
   if (!config.store.master.empty()) {
     MC_TRY(self->pool_, PoolLink::open(loop, transfer, config.store, engine.spec().pool_name(),
                                        self->blocks_, metrics));
@@ -34,19 +32,20 @@ Result<std::unique_ptr<DecodeWorker>> DecodeWorker::open(io::Loop& loop, xfer::E
 
 DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server,
                            const Engine& engine, const DecodeConfig& config, Metrics& metrics,
-                           xfer::Memory memory)
+                           std::shared_ptr<WorkerCore> core)
     : loop_(loop),
       transfer_(transfer),
       control_(server.address()),
       engine_(engine),
       config_(config),
-      memory_(std::move(memory)),
-      blocks_at_(guard_bytes()),
-      blocks_(config.blocks, engine.block_tokens(), transfer.generation().n),
+      core_(std::move(core)),
+      blocks_(core_->blocks()),
       batch_(Timing{engine.spec(), config.time_scale}, {config.tbt_slo, 0}),
       next_guard_(transfer.generation().n),
-      running_(metrics.gauge("vllm:num_requests_running", "requests in the batch")),
-      waiting_(metrics.gauge("vllm:num_requests_waiting", "requests not in the batch yet")),
+      running_(metrics.gauge("vllm:num_requests_running", "requests in the batch",
+                             {{"role", "decode"}})),
+      waiting_(metrics.gauge("vllm:num_requests_waiting", "requests not in the batch yet",
+                             {{"role", "decode"}})),
       usage_(metrics.gauge("vllm:kv_cache_usage_perc", "share of the blocks in use")),
       generated_(metrics.counter("vllm:generation_tokens_total", "tokens generated")),
       kv_errors_(metrics.counter("mc_engine_kv_errors_total", "KV blocks that did not verify")),
@@ -56,9 +55,8 @@ DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& 
       fetched_(metrics.counter("mc_engine_pool_kv_blocks_total",
                                "KV blocks of prompts that came by way of the pool")),
       step_seconds_(metrics.histogram("mc_engine_step_seconds", "time of a decode step")),
-      pulls_(loop, transfer, metrics),
-      compute_(loop) {
-  for (size_t i = kSlotsMax; i-- > 0;) free_slots_.push_back(i);
+      pulls_(loop, transfer, metrics) {
+  for (size_t i = WorkerCore::kGuardWords; i-- > 0;) free_slots_.push_back(i);
   for (const char* state : {"free", "cached", "used"})
     block_gauges_[state] =
         &metrics.gauge("mc_engine_blocks", "KV blocks by state", {{"state", state}});
@@ -72,7 +70,10 @@ DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& 
   gauge();
 }
 
-DecodeWorker::~DecodeWorker() { loop_.cancel(ticker_); }
+DecodeWorker::~DecodeWorker() {
+  core_->close();
+  loop_.cancel(ticker_);
+}
 
 void DecodeWorker::after(Time when, std::function<void()> task) {
   loop_.at(when, [alive = std::weak_ptr(alive_), task = std::move(task)] {
@@ -102,7 +103,7 @@ void DecodeWorker::gauge() {
   usage_.set(static_cast<double>(c.used) / static_cast<double>(config_.blocks));
 }
 
-Result<Reservation> DecodeWorker::reserve(const Reserve& m, Time now) {
+Result<> DecodeWorker::check(const Reserve& m) const {
   if (draining_) return fail(Code::kUnavailable, "draining");
   const uint64_t context = m.prompt.size() + uint64_t{m.max_tokens};
   if (m.prompt.empty() || m.max_tokens == 0 || context > engine_.spec().context_max)
@@ -117,31 +118,40 @@ Result<Reservation> DecodeWorker::reserve(const Reserve& m, Time now) {
   if (sequences_.contains(m.request))
     return fail(Code::kExists, "request '%s' is here already", shown(m.request).c_str());
   if (free_slots_.empty())
-    return fail(Code::kNoSpace, "%zu requests are reserved already", kSlotsMax);
+    return fail(Code::kNoSpace, "%zu requests are reserved already", WorkerCore::kGuardWords);
+  return {};
+}
+
+Result<Reservation> DecodeWorker::reserve(const Reserve& m, Time now) {
+  MC_TRY_(check(m));
+  const uint64_t context = m.prompt.size() + uint64_t{m.max_tokens};
   const uint32_t tokens = engine_.block_tokens();
   SequencePtr s = make_sequence(m, tokens);
+  s->own = colocated_ && m.prefill == control_;
+  const size_t prompt_blocks = (m.prompt.size() + tokens - 1) / tokens;
   BlockRequest want;
   want.request = m.request;
-  want.prompt_tokens = m.prompt.size();
   want.blocks = (context + tokens - 1) / tokens;
+  // An own prompt's blocks come later; one at least, for a transaction has some.
+  if (s->own) want.blocks = std::max<uint64_t>(want.blocks - prompt_blocks, 1);
+  want.prompt_tokens = s->own ? 0 : m.prompt.size();
   want.lease = std::chrono::hours(1);
   MC_TRY(s->tx, blocks_.allocate(std::move(want), now));
   MC_TRY_(blocks_.start(s->tx));  // the deadline of its KV takes the lease's place
-  const uint64_t block_bytes = engine_.spec().block_bytes(tokens);
   Reservation r;
-  r.segment = transfer_.describe();
+  if (!s->own) r.segment = transfer_.describe();
   r.control = control_;
-  const size_t prompt_blocks = (m.prompt.size() + tokens - 1) / tokens;
+  if (s->own) s->blocks.resize(prompt_blocks);
   for (const BlockId id : blocks_.find(s->tx)->blocks) {
-    const uint64_t at = blocks_at_ + id * block_bytes;
-    s->blocks.push_back(memory_.data() + at);
-    if (s->blocks.size() <= prompt_blocks) r.block_offsets.push_back(memory_.offset() + at);
+    s->blocks.push_back(core_->block(id));
+    if (s->blocks.size() <= prompt_blocks) r.block_offsets.push_back(core_->block_offset(id));
   }
+  s->settled = s->own;  // nobody writes from outside
   s->slot = free_slots_.back();
   free_slots_.pop_back();
   s->guard = ++next_guard_;
-  MC_CHECK(xfer::raise_guard_word(guard_word(s->slot), s->guard));
-  r.guard_offset = memory_.offset() + s->slot * 8;
+  MC_CHECK(xfer::raise_guard_word(core_->guard_word(s->slot), s->guard));
+  r.guard_offset = core_->guard_offset(s->slot);
   r.guard = s->guard;
   s->reserved = now;
   Duration patience =
@@ -165,14 +175,21 @@ Result<rpc::Empty> DecodeWorker::abort(const Abort& m) {
 
 void DecodeWorker::step() {
   if (stepping_) return;
-  for (const std::string& request : batch_.admit()) sequences_.at(request)->joined = loop_.now();
+  for (const std::string& request : batch_.admit()) {
+    Sequence& s = *sequences_.at(request);
+    s.joined = loop_.now();
+    if (config_.trace != nullptr)
+      config_.trace->span("request", "wait for KV", s.reserved, s.arrived, request);
+  }
   std::vector<SequencePtr> batch;
   for (const std::string& request : batch_.batch()) batch.push_back(sequences_.at(request));
   gauge();
   if (batch.empty()) return;
   stepping_ = true;
   const Time start = loop_.clock().now();
-  const Time due = engine_.modelled_time() ? start + batch_.step_time() : start;
+  Time due = start;
+  if (engine_.modelled_time())  // after what the prefill half of this process has begun
+    due = core_->free_at = std::max(core_->free_at, start) + batch_.step_time();
   auto tokens = std::make_shared<std::vector<int32_t>>(batch.size());
   for (const SequencePtr& s : batch) {
     ++s->busy;
@@ -187,17 +204,10 @@ void DecodeWorker::step() {
   };
   const auto done = [this, batch, tokens, due, start] {
     // The modelled time of the step, if computing took less.
-    if (loop_.clock().now() >= due) {
-      step_seconds_.observe(to_seconds(loop_.clock().now() - start));
-      stepped(batch, *tokens);
-      return;
-    }
-    after(due, [this, batch, tokens, start] {
-      step_seconds_.observe(to_seconds(loop_.clock().now() - start));
-      stepped(batch, *tokens);
-    });
+    if (loop_.clock().now() >= due) return stepped(batch, *tokens, start);
+    after(due, [this, batch, tokens, start] { stepped(batch, *tokens, start); });
   };
-  if (compute_.submit(work, done)) return;
+  if (core_->submit(work, done)) return;
   stepping_ = false;
   for (const SequencePtr& s : batch) {
     --s->busy;
@@ -206,7 +216,12 @@ void DecodeWorker::step() {
 }
 
 void DecodeWorker::stepped(const std::vector<SequencePtr>& batch,
-                           const std::vector<int32_t>& tokens) {
+                           const std::vector<int32_t>& tokens, Time start) {
+  const Time now = loop_.clock().now();
+  step_seconds_.observe(to_seconds(now - start));
+  if (config_.trace != nullptr)
+    config_.trace->span("decode", strf("step of %zu", batch.size()), start, now,
+                        batch.front()->request);
   stepping_ = false;
   for (const SequencePtr& s : batch) --s->busy;
   deliver(batch, tokens);
@@ -270,7 +285,7 @@ void DecodeWorker::end(const SequencePtr& s) {
   if (!s->settled) {
     // Writes of the prefill side find another guard from now on; one that is under way may still
     // land, so the blocks wait until it must be over.
-    MC_CHECK(xfer::raise_guard_word(guard_word(s->slot), ++next_guard_));
+    MC_CHECK(xfer::raise_guard_word(core_->guard_word(s->slot), ++next_guard_));
     after(loop_.now() + 2 * config_.peer_timeout,
           [this, request = s->request, guard = s->guard] { quarantine_over(request, guard); });
   }
@@ -288,6 +303,7 @@ void DecodeWorker::try_free(const SequencePtr& s) {
   if (!s->ended || !s->settled || s->busy > 0 || s->tx == 0) return;
   blocks_.abort(s->tx);  // nothing of it is cached
   s->tx = 0;
+  for (const BlockId id : s->adopted) blocks_.unpin(id);
   free_slots_.push_back(s->slot);
   sequences_.erase(s->request);
   gauge();

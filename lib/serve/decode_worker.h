@@ -25,11 +25,12 @@
 #include "rpc/server.h"
 #include "serve/batcher.h"
 #include "serve/block_manager.h"
-#include "serve/compute_thread.h"
 #include "serve/kv_transfer.h"
 #include "serve/messages.h"
 #include "serve/pool_link.h"
 #include "serve/sequence.h"
+#include "serve/trace_events.h"
+#include "serve/worker_core.h"
 #include "xfer/engine.h"
 
 namespace mc::serve {
@@ -43,27 +44,36 @@ struct DecodeConfig {
   Duration peer_timeout = std::chrono::seconds(3);  // of the transfer engine
   Duration token_budget = std::chrono::seconds(5);  // a conductor silent for this is gone
   store::ClientOptions store;                       // master empty: no pool
+  TraceEvents* trace = nullptr;                     // lent; nullptr: nobody wants to know
 };
 
 class DecodeWorker {
  public:
-  // Registers its messages with `server`. Errors: kNoSpace for a pool that does not fit.
+  // Registers its messages with `server`; `core` is shared with the other half of the process, if
+  // there is one. Errors: kNoSpace for a pool that does not fit.
   static Result<std::unique_ptr<DecodeWorker>> open(io::Loop& loop, xfer::Engine& transfer,
                                                     rpc::Server& server, const Engine& engine,
-                                                    const DecodeConfig& config, Metrics& metrics);
+                                                    const DecodeConfig& config, Metrics& metrics,
+                                                    std::shared_ptr<WorkerCore> core = {});
   ~DecodeWorker();
 
+  // Requests whose prefill worker is this process get no blocks for their prompt: adopt() gives
+  // them its blocks, which are pinned here until the request ends.
+  void colocate() { colocated_ = true; }
+  Result<> adopt(const std::string& request, uint64_t guard, const std::vector<BlockId>& blocks);
+  Result<rpc::Empty> abort(const Abort& m);
+
   WorkerLoad load() const;
-  void drain() { draining_ = true; }  // refuses new reservations
+  void drain(bool on = true) { draining_ = on; }  // refuses new reservations
   bool idle() const { return sequences_.empty(); }
 
  private:
   DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server, const Engine& engine,
-               const DecodeConfig& config, Metrics& metrics, xfer::Memory memory);
+               const DecodeConfig& config, Metrics& metrics, std::shared_ptr<WorkerCore> core);
   Result<Reservation> reserve(const Reserve& m, Time now);
   Result<rpc::Empty> kv_ready(const KvReady& m);
   Result<rpc::Empty> kv_failed(const KvFailed& m);
-  Result<rpc::Empty> abort(const Abort& m);
+  Result<> check(const Reserve& m) const;
   // How KV comes here, in decode_receive.cc.
   void offered(const KvOffer& m, const rpc::Reply<rpc::Empty>& reply);
   Result<SequencePtr> find_offered(const KvOffer& m) const;
@@ -75,7 +85,8 @@ class DecodeWorker {
   void recompute(const SequencePtr& s, size_t begin);
   void recomputed(const SequencePtr& s, size_t end);
   void step();
-  void stepped(const std::vector<SequencePtr>& batch, const std::vector<int32_t>& tokens);
+  void stepped(const std::vector<SequencePtr>& batch, const std::vector<int32_t>& tokens,
+               Time start);
   void deliver(const std::vector<SequencePtr>& batch, const std::vector<int32_t>& tokens);
   std::string finish_of(const Sequence& s, int32_t token) const;
   void fail_sequence(const SequencePtr& s, const std::string& why, uint32_t kv_errors = 0);
@@ -85,7 +96,6 @@ class DecodeWorker {
   void send(const std::string& conductor, std::vector<TokenUpdate> updates);
   void expire();
   void after(Time when, std::function<void()> task);
-  std::byte* guard_word(size_t slot) { return memory_.data() + slot * 8; }
   void gauge();
 
   io::Loop& loop_;
@@ -93,11 +103,10 @@ class DecodeWorker {
   const std::string control_;
   const Engine& engine_;
   const DecodeConfig config_;
-  xfer::Memory memory_;       // guard words, then blocks
-  const uint64_t blocks_at_;  // offset of block 0 in memory_
-  BlockManager blocks_;
+  const std::shared_ptr<WorkerCore> core_;
+  BlockManager& blocks_;  // of the core
   DecodeBatch batch_;
-  bool stepping_ = false, draining_ = false;
+  bool stepping_ = false, draining_ = false, colocated_ = false;
   uint64_t next_guard_;
   std::vector<size_t> free_slots_;
   std::unordered_map<std::string, SequencePtr> sequences_;
@@ -110,7 +119,6 @@ class DecodeWorker {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers ask whether this is gone
   std::unique_ptr<PoolLink> pool_;
   KvTransfer pulls_;
-  ComputeThread compute_;  // last: its jobs end before what they use
 };
 
 }  // namespace mc::serve

@@ -55,9 +55,10 @@ struct Reserve {
   std::string cache_salt;       // of the prompt's first block
   uint32_t top_k = 0;           // 0: all
   double top_p = 1;
+  std::string prefill;  // control address of the worker that will compute the prompt
   static void fields(auto& a, auto& m) {
     a(m.request, m.conductor, m.prompt, m.max_tokens, m.min_tokens, m.ignore_eos, m.stop_tokens,
-      m.seed, m.temperature, m.kv_deadline_ms, m.cache_salt, m.top_k, m.top_p);
+      m.seed, m.temperature, m.kv_deadline_ms, m.cache_salt, m.top_k, m.top_p, m.prefill);
   }
 };
 
@@ -124,6 +125,21 @@ struct Abort {  // idempotent; unknown requests are fine
   using Reply = Empty;
   std::string request, reason;
   static void fields(auto& a, auto& m) { a(m.request, m.reason); }
+};
+
+// Anyone -> worker: drains it, then gives it another role ("prefill", "decode", "both"), with which
+// it joins its conductors again. Answered at once; heartbeats tell when.
+struct RoleSet {
+  static constexpr const char* kName = "role-set";
+  std::string was, will_be;
+  static void fields(auto& a, auto& m) { a(m.was, m.will_be); }
+};
+
+struct SetRole {
+  static constexpr const char* kName = "set-role";
+  using Reply = RoleSet;
+  std::string role;
+  static void fields(auto& a, auto& m) { a(m.role); }
 };
 
 struct KvSnapshot {

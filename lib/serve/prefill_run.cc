@@ -33,7 +33,7 @@ void PrefillWorker::prepare(const JobPtr& job) {
 void PrefillWorker::place_blocks(Job& job) {
   job.kv.blocks.clear();
   job.kv.ids = blocks_.find(job.tx)->blocks;
-  for (const BlockId id : job.kv.ids) job.kv.blocks.push_back(memory_.data() + id * block_bytes_);
+  for (const BlockId id : job.kv.ids) job.kv.blocks.push_back(core_->block(id));
 }
 
 // Asks the pool for the blocks that follow those cached here. False: nothing to ask.
@@ -90,9 +90,9 @@ void PrefillWorker::begin(const JobPtr& job) {
   job->done.cached_tokens = static_cast<uint32_t>(reused * tokens);
   queue_.set_reused(job->kv.request, reused * tokens);
   if (sender_->grain() != Grain::kPrompt) send(job, 0, reused, 0, block_bytes_);
-  if (now - free_at_ > kSlack) free_at_ = now;
-  if (engine_.modelled_time()) free_at_ += timing_.load(reused * tokens);
-  job->computing = std::max(now, free_at_);
+  if (now - core_->free_at > kSlack) core_->free_at = now;
+  if (engine_.modelled_time()) core_->free_at += timing_.load(reused * tokens);
+  job->computing = std::max(now, core_->free_at);
   advance();
 }
 
@@ -103,20 +103,30 @@ void PrefillWorker::begin_chunk(const JobPtr& job, const PrefillChunk& chunk) {
   job->chunk = chunk;
   job->layers_left = layers;
   ++job->busy;  // until chunk_computed
-  if (const Time now = loop_.clock().now(); now - free_at_ > kSlack) free_at_ = now;
+  if (const Time now = loop_.clock().now(); now - core_->free_at > kSlack) core_->free_at = now;
   if (!engine_.modelled_time()) job->chunk.predicted = {};
+  const Time start = std::exchange(core_->free_at, core_->free_at + job->chunk.predicted);
   const auto activations = std::make_shared<Activations>();
   for (uint32_t layer = 0; layer < layers; ++layer)
-    compute(job, layer, free_at_ + job->chunk.predicted * (layer + 1) / layers, activations);
+    compute(job, layer, start + job->chunk.predicted * (layer + 1) / layers, activations);
 }
 
 void PrefillWorker::compute(const JobPtr& job, uint32_t layer, Time due,
                             const std::shared_ptr<Activations>& activations) {
   const ChunkView view{
       {job->prompt, job->parents, job->kv.blocks}, job->chunk.begin, job->chunk.end};
-  const bool queued = compute_.submit(
-      [this, view, layer, activations] { engine_.prefill_layer(view, layer, *activations); },
-      [this, job, layer, due] {
+  const auto spent = std::make_shared<std::pair<Time, Time>>();
+  const bool queued = core_->submit(
+      [this, view, layer, activations, spent] {
+        spent->first = loop_.clock().now();
+        engine_.prefill_layer(view, layer, *activations);
+        spent->second = loop_.clock().now();
+      },
+      [this, job, layer, due, spent] {
+        trace("compute",
+              strf("layer %u of tokens %llu", layer,
+                   static_cast<unsigned long long>(job->chunk.begin)),
+              *job, spent->first, std::max(spent->second, due));
         if (loop_.clock().now() >= due) return layer_computed(job, layer);
         after(due, [this, job, layer] { layer_computed(job, layer); });
       });
@@ -138,7 +148,6 @@ void PrefillWorker::layer_computed(const JobPtr& job, uint32_t layer) {
 void PrefillWorker::chunk_computed(const JobPtr& job) {
   --job->busy;
   queue_.finished();
-  free_at_ += job->chunk.predicted;
   if (job->failure) {
     settle(job);
     return advance();
@@ -162,7 +171,9 @@ void PrefillWorker::chunk_computed(const JobPtr& job) {
 }
 
 void PrefillWorker::publish(const JobPtr& job, size_t upto) {
-  if (pool_ == nullptr || config_.connector != Connector::kMulti) return;
+  const bool fills =
+      config_.connector == Connector::kMulti || (config_.connector == Connector::kPool && job->own);
+  if (pool_ == nullptr || !fills) return;
   for (; job->published < upto; ++job->published) {
     const size_t i = job->published;
     pool_->publish(job->hashes[i], blocks_.find(job->tx)->blocks[i],
@@ -174,14 +185,18 @@ void PrefillWorker::publish(const JobPtr& job, size_t upto) {
 
 void PrefillWorker::send(const JobPtr& job, size_t first, size_t last, uint64_t at,
                          uint64_t bytes) {
-  if (first == last) return;
+  if (first == last || job->own) return;
   ++job->busy;
   job->done.kv_bytes += (last - first) * bytes;
   const uint32_t layers = sender_->grain() == Grain::kPrompt ? engine_.spec().layers : 1;
+  const Time begun = loop_.clock().now();
   sender_->send(std::shared_ptr<KvRoute>(job, &job->kv),
                 {first, last, at, bytes, loop_.clock().now() + config_.send_timeout * layers},
-                [this, job](const Result<>& outcome) {
+                [this, job, begun, at, first](const Result<>& outcome) {
                   --job->busy;
+                  trace("send",
+                        strf("from block %zu at %llu", first, static_cast<unsigned long long>(at)),
+                        *job, begun, loop_.clock().now());
                   if (!outcome)
                     fail_job(job, {outcome.error().code, "sending KV to " + job->kv.decode + ": " +
                                                              outcome.error().what});
@@ -193,6 +208,10 @@ void PrefillWorker::send(const JobPtr& job, size_t first, size_t last, uint64_t 
 // Everything is computed and sent: the decode side may start.
 void PrefillWorker::deliver(const JobPtr& job) {
   if (job->stage != Stage::kSending || job->busy > 0) return;
+  if (job->own) {
+    const auto adopted = adopt_(job->kv.request, job->kv.peer.guard.expected, job->kv.ids);
+    return adopted ? delivered(job) : fail_job(job, adopted.error());
+  }
   rpc::Client* decode = peer(job->kv.decode);
   if (decode == nullptr)
     return fail_job(job, {Code::kInvalid, "no decode worker at '" + shown(job->kv.decode) + "'"});
@@ -207,8 +226,15 @@ void PrefillWorker::deliver(const JobPtr& job) {
                config_.peer_budget, answered);
 }
 
+void PrefillWorker::trace(const char* track, const std::string& name, const Job& job, Time begin,
+                          Time end) {
+  if (config_.trace != nullptr) config_.trace->span(track, name, begin, end, job.kv.request);
+}
+
 void PrefillWorker::delivered(const JobPtr& job) {
   const Time now = loop_.clock().now();
+  trace("request", "wait", *job, job->queued, job->started);
+  trace("request", "prefill", *job, job->started, now);
   job->stage = Stage::kDelivered;
   blocks_.await_commit(job->tx, now);
   PrefillDone& d = job->done;

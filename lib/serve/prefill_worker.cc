@@ -16,65 +16,66 @@ constexpr uint32_t kLeaseMsMax = 600'000;
 constexpr Duration kPrefillTick = std::chrono::milliseconds(20);
 
 PrefillCounters make_counters(Metrics& m) {
-  return {m.counter("mc_engine_prompts_total", "prompts whose KV was delivered"),
-          m.counter("vllm:prompt_tokens_total", "prompt tokens prefilled"),
-          m.counter("vllm:prefix_cache_queries_total", "prompt tokens looked up in the cache"),
-          m.counter("vllm:prefix_cache_hits_total", "of them, reused: local and pool"),
-          m.counter("mc_engine_pool_tokens_total", "of the reused ones, fetched from the pool"),
-          m.counter("mc_engine_failed_requests_total", "requests ended as errors"),
-          m.counter("mc_engine_aborted_requests_total", "requests aborted by a conductor"),
-          m.counter("mc_engine_computed_tokens_total", "prompt tokens computed"),
-          m.histogram("vllm:request_queue_time_seconds", "from Prefill until execution"),
-          m.histogram("mc_engine_load_seconds", "time to load reused KV"),
-          m.histogram("vllm:request_prefill_time_seconds", "computing a prompt's KV"),
-          m.histogram("mc_engine_transfer_wait_seconds",
-                      "from the last layer computed until the decode side has all"),
-          m.gauge("vllm:num_requests_running", "prompts being computed or delivered"),
-          m.gauge("vllm:num_requests_waiting", "prompts waiting to be computed"),
-          m.gauge("vllm:kv_cache_usage_perc", "share of the blocks in use")};
+  return {
+      m.counter("mc_engine_prompts_total", "prompts whose KV was delivered"),
+      m.counter("vllm:prompt_tokens_total", "prompt tokens prefilled"),
+      m.counter("vllm:prefix_cache_queries_total", "prompt tokens looked up in the cache"),
+      m.counter("vllm:prefix_cache_hits_total", "of them, reused: local and pool"),
+      m.counter("mc_engine_pool_tokens_total", "of the reused ones, fetched from the pool"),
+      m.counter("mc_engine_failed_requests_total", "requests ended as errors"),
+      m.counter("mc_engine_aborted_requests_total", "requests aborted by a conductor"),
+      m.counter("mc_engine_computed_tokens_total", "prompt tokens computed"),
+      m.histogram("vllm:request_queue_time_seconds", "from Prefill until execution"),
+      m.histogram("mc_engine_load_seconds", "time to load reused KV"),
+      m.histogram("vllm:request_prefill_time_seconds", "computing a prompt's KV"),
+      m.histogram("mc_engine_transfer_wait_seconds",
+                  "from the last layer computed until the decode side has all"),
+      m.gauge("vllm:num_requests_running", "prompts being computed or delivered",
+              {{"role", "prefill"}}),
+      m.gauge("vllm:num_requests_waiting", "prompts waiting to be computed", {{"role", "prefill"}}),
+      m.gauge("vllm:kv_cache_usage_perc", "share of the blocks in use")};
 }
 
 }  // namespace
 
-Result<std::unique_ptr<PrefillWorker>> PrefillWorker::open(io::Loop& loop, xfer::Engine& transfer,
-                                                           rpc::Server& server,
-                                                           const Engine& engine,
-                                                           const PrefillConfig& config,
-                                                           Metrics& metrics) {
+Result<std::unique_ptr<PrefillWorker>> PrefillWorker::open(
+    io::Loop& loop, xfer::Engine& transfer, rpc::Server& server, const Engine& engine,
+    const PrefillConfig& config, Metrics& metrics, std::shared_ptr<WorkerCore> core) {
   const uint32_t tokens = engine.block_tokens();
   MC_TRY(PrefillQueue queue,
          PrefillQueue::create(Timing{engine.spec(), config.time_scale}, config.chunk_tokens, tokens,
                               {config.order == "srpf", config.ageing}));
-  MC_TRY(xfer::Memory memory, transfer.allocate(config.blocks * engine.spec().block_bytes(tokens)));
+  if (core == nullptr) {
+    MC_TRY(core, WorkerCore::open(loop, transfer, engine, config.blocks, config.epoch));
+  }
   auto self = std::unique_ptr<PrefillWorker>(new PrefillWorker(
-      loop, transfer, server, engine, config, metrics, std::move(memory), std::move(queue)));
+      loop, transfer, server, engine, config, metrics, std::move(core), std::move(queue)));
   if (!config.store.master.empty()) {
     MC_TRY(self->pool_, PoolLink::open(loop, transfer, config.store, engine.spec().pool_name(),
                                        self->blocks_, metrics));
   }
   PrefillWorker* const raw = self.get();
   MC_TRY(self->sender_,
-         make_sender(
-             config.connector, config.layerwise,
-             {loop, transfer, self->memory_, self->block_bytes_, self->transfer_, self->pool_.get(),
-              [raw](const std::string& address) { return raw->peer(address); }}));
+         make_sender(config.connector, config.layerwise,
+                     {loop, transfer, self->core_->memory(), self->block_bytes_, self->transfer_,
+                      self->pool_.get(),
+                      [raw](const std::string& address) { return raw->peer(address); }}));
   return self;
 }
 
 PrefillWorker::PrefillWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server,
                              const Engine& engine, const PrefillConfig& config, Metrics& metrics,
-                             xfer::Memory memory, PrefillQueue queue)
+                             std::shared_ptr<WorkerCore> core, PrefillQueue queue)
     : loop_(loop),
       engine_(engine),
       config_(config),
       timing_{engine.spec(), config.time_scale},
-      block_bytes_(engine.spec().block_bytes(engine.block_tokens())),
-      memory_(std::move(memory)),
-      blocks_(config.blocks, engine.block_tokens(), config.epoch),
+      core_(std::move(core)),
+      block_bytes_(core_->block_bytes()),
+      blocks_(core_->blocks()),
       queue_(std::move(queue)),
       counters_(make_counters(metrics)),
-      transfer_(loop, transfer, metrics),
-      compute_(loop) {
+      transfer_(loop, transfer, metrics) {
   for (const char* state : {"free", "cached", "used"})
     block_gauges_[state] =
         &metrics.gauge("mc_engine_blocks", "KV blocks by state", {{"state", state}});
@@ -83,7 +84,6 @@ PrefillWorker::PrefillWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server
              {{"block_size", std::to_string(engine.block_tokens())},
               {"num_gpu_blocks", std::to_string(config.blocks)}})
       .set(1);
-  metrics.gauge("mc_engine_role", "1 for the role this worker has", {{"role", "prefill"}}).set(1);
   server.on<TxAllocate>(
       [this](const TxAllocate& m, const rpc::Call& call) { return allocate(m, call.now); });
   server.on_later<Prefill>([this](const Prefill& m, const rpc::Call&,
@@ -98,7 +98,15 @@ PrefillWorker::PrefillWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server
   ticker_ = loop_.every(kPrefillTick, [this] { tick(); });
 }
 
-PrefillWorker::~PrefillWorker() { loop_.cancel(ticker_); }
+PrefillWorker::~PrefillWorker() {
+  core_->close();
+  loop_.cancel(ticker_);
+}
+
+void PrefillWorker::colocate(std::string control, Adopt adopt) {
+  control_ = std::move(control);
+  adopt_ = std::move(adopt);
+}
 
 void PrefillWorker::after(Time when, std::function<void()> task) {
   loop_.at(when, [alive = std::weak_ptr(alive_), task = std::move(task)] {
@@ -126,7 +134,7 @@ Result<> PrefillWorker::check(const TxAllocate& m) const {
   for (const int32_t t : m.prompt)
     if (t < 0 || t >= vocab)
       return fail(Code::kInvalid, "token %d is outside the vocabulary of %d", t, vocab);
-  if (m.target.block_offsets.size() != (n + tokens - 1) / tokens)
+  if (m.target.block_offsets.size() != (n + tokens - 1) / tokens && !is_own(m.target))
     return fail(Code::kInvalid, "%zu blocks are reserved for %llu tokens: want %llu of %llu tokens",
                 m.target.block_offsets.size(), static_cast<ull>(n),
                 static_cast<ull>((n + tokens - 1) / tokens), static_cast<ull>(tokens));
@@ -137,10 +145,18 @@ Result<> PrefillWorker::check(const TxAllocate& m) const {
   return {};
 }
 
+// Nothing was reserved for the prompt: its blocks here are the ones that are decoded from.
+bool PrefillWorker::is_own(const Reservation& target) const {
+  return adopt_ != nullptr && target.control == control_ && target.block_offsets.empty();
+}
+
 Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   MC_TRY_(check(m));
   auto job = std::make_shared<Job>();
-  MC_TRY(job->kv.peer.segment, transfer_.segment(m.target.segment));
+  job->own = is_own(m.target);
+  if (!job->own) {
+    MC_TRY(job->kv.peer.segment, transfer_.segment(m.target.segment));
+  }
   job->kv.peer.offsets = m.target.block_offsets;
   job->kv.peer.guard = {m.target.guard_offset, m.target.guard};
   job->kv.request = m.request;
@@ -151,12 +167,14 @@ Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   if (!m.cache_salt.empty()) first.bytes = sha256(std::as_bytes(std::span(m.cache_salt)));
   job->parents.push_back(first);
   job->parents.insert(job->parents.end(), job->hashes.begin(), job->hashes.end());
-  job->parents.resize(m.target.block_offsets.size());
+  const uint64_t tokens = engine_.block_tokens();
+  const size_t blocks = (m.prompt.size() + tokens - 1) / tokens;
+  job->parents.resize(blocks);
   job->kv.keys = job->hashes;
-  if (const size_t rest = m.prompt.size() % engine_.block_tokens(); rest > 0)
+  if (const size_t rest = m.prompt.size() % tokens; rest > 0)
     job->kv.keys.push_back(chain_hash(job->parents.back(), std::span(m.prompt).last(rest)));
 
-  const BlockRequest want{m.request, job->hashes, m.prompt.size(), job->kv.peer.offsets.size(),
+  const BlockRequest want{m.request, job->hashes, m.prompt.size(), blocks,
                           std::chrono::milliseconds(std::min(m.lease_ms, kLeaseMsMax))};
   auto tx = blocks_.allocate(want, now);
   if (!tx && tx.error().code == Code::kNoSpace && pool_ != nullptr && pool_->shed())

@@ -25,10 +25,11 @@
 #include "rpc/server.h"
 #include "serve/batcher.h"
 #include "serve/block_manager.h"
-#include "serve/compute_thread.h"
 #include "serve/kv_sender.h"
 #include "serve/messages.h"
 #include "serve/pool_link.h"
+#include "serve/trace_events.h"
+#include "serve/worker_core.h"
 #include "xfer/engine.h"
 
 namespace mc::serve {
@@ -46,6 +47,7 @@ struct PrefillConfig {
   Duration send_timeout = std::chrono::seconds(10);  // of a layer, or of all at the end
   Duration peer_budget = std::chrono::seconds(5);    // KvReady, KvFailed
   store::ClientOptions store;                        // master empty: no pool
+  TraceEvents* trace = nullptr;                      // lent; nullptr: nobody wants to know
 };
 
 struct PrefillCounters {
@@ -56,13 +58,22 @@ struct PrefillCounters {
 
 class PrefillWorker {
  public:
-  // Registers its messages with `server`. Errors: kNoSpace for a pool that does not fit; kInvalid.
+  // Registers its messages with `server`; `core` is shared with the other half of the process, if
+  // there is one. Errors: kNoSpace for a pool that does not fit; kInvalid.
   static Result<std::unique_ptr<PrefillWorker>> open(io::Loop& loop, xfer::Engine& transfer,
                                                      rpc::Server& server, const Engine& engine,
-                                                     const PrefillConfig& config, Metrics& metrics);
+                                                     const PrefillConfig& config, Metrics& metrics,
+                                                     std::shared_ptr<WorkerCore> core = {});
   ~PrefillWorker();
   PrefillWorker(const PrefillWorker&) = delete;
   PrefillWorker& operator=(const PrefillWorker&) = delete;
+
+  // Hands a request's blocks to the decode half of this process, which keeps them as they are.
+  using Adopt = std::function<Result<>(const std::string& request, uint64_t guard,
+                                       const std::vector<BlockId>& blocks)>;
+  // Requests that are decoded at `control`, this process, are handed over instead of sent.
+  void colocate(std::string control, Adopt adopt);
+  Result<rpc::Empty> abort(const Abort& m);
 
   WorkerLoad load() const;
   const BlockManager& cache() const { return blocks_; }
@@ -70,7 +81,7 @@ class PrefillWorker {
   // now or on a later turn.
   void lookup(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done);
   void on_news(std::function<void()> callback) { on_news_ = std::move(callback); }
-  void drain() { draining_ = true; }  // refuses new requests
+  void drain(bool on = true) { draining_ = on; }  // refuses new requests
   // Nothing is computed, delivered or awaited, and no put is under way.
   bool idle() const { return jobs_.empty() && (pool_ == nullptr || pool_->putting() == 0); }
   Json state() const;  // for /state
@@ -90,6 +101,7 @@ class PrefillWorker {
     uint32_t layers_left = 0;  // of the chunk
     PrefillDone done;
     size_t published = 0;          // blocks
+    bool own = false;              // decoded by this process
     uint32_t busy = 0;             // computing, sending and fetches that use its blocks
     std::optional<Error> failure;  // the first cause; it only waits for `busy` to be 0
     bool aborted = false;          // by the conductor
@@ -98,14 +110,14 @@ class PrefillWorker {
   using JobPtr = std::shared_ptr<Job>;
 
   PrefillWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server, const Engine& engine,
-                const PrefillConfig& config, Metrics& metrics, xfer::Memory memory,
+                const PrefillConfig& config, Metrics& metrics, std::shared_ptr<WorkerCore> core,
                 PrefillQueue queue);
   // Messages.
   Result<TxAllocated> allocate(const TxAllocate& m, Time now);
   Result<> check(const TxAllocate& m) const;
+  bool is_own(const Reservation& target) const;
   void prefill(const Prefill& m, const rpc::Reply<PrefillDone>& reply);
   Result<TxCommitted> commit(const TxCommit& m);
-  Result<rpc::Empty> abort(const Abort& m);
   // Running, in prefill_run.cc.
   void advance();
   void prepare(const JobPtr& job);
@@ -116,6 +128,7 @@ class PrefillWorker {
   void compute(const JobPtr& job, uint32_t layer, Time due,
                const std::shared_ptr<Activations>& activations);
   void layer_computed(const JobPtr& job, uint32_t layer);
+  void trace(const char* track, const std::string& name, const Job& job, Time begin, Time end);
   void chunk_computed(const JobPtr& job);
   void publish(const JobPtr& job, size_t upto);
   void send(const JobPtr& job, size_t first, size_t last, uint64_t at, uint64_t bytes);
@@ -135,17 +148,18 @@ class PrefillWorker {
   const Engine& engine_;
   const PrefillConfig config_;
   const Timing timing_;
+  const std::shared_ptr<WorkerCore> core_;
   const uint64_t block_bytes_;
-  xfer::Memory memory_;
-  BlockManager blocks_;
+  BlockManager& blocks_;  // of the core
   PrefillQueue queue_;
   std::unordered_map<TxId, JobPtr> jobs_;
   std::unordered_map<std::string, TxId> by_request_;
   JobPtr preparing_;  // the head of the queue, while its reused KV is loaded
-  Time free_at_{};    // when the model's own time is through with what it has computed
   bool draining_ = false;
   std::map<std::string, std::unique_ptr<rpc::Client>> peers_;
   std::function<void()> on_news_;
+  std::string control_;  // of this process, if it decodes too
+  Adopt adopt_;
   io::Loop::Handle ticker_ = 0;
   PrefillCounters counters_;
   std::map<std::string, Gauge*> block_gauges_;
@@ -154,7 +168,6 @@ class PrefillWorker {
   // Last: what uses blocks ends before what they are made of.
   std::unique_ptr<PoolLink> pool_;
   KvTransfer transfer_;
-  ComputeThread compute_;
 };
 
 }  // namespace mc::serve

@@ -23,7 +23,9 @@ struct Sequence {
   bool ignore_eos = false;
   Sampling sampling;
   TxId tx = 0;
-  size_t slot = 0;  // of its guard word
+  bool own = false;              // this process computes its prompt
+  std::vector<BlockId> adopted;  // then: the prompt's blocks, pinned
+  size_t slot = 0;               // of its guard word
   uint64_t guard = 0;
   bool settled = false;     // the prefill side writes no more
   bool recomputed = false;  // its KV did not come in time: it is computed here

@@ -1,0 +1,60 @@
+// A transformer of a few thousand weights, and what it says alone.
+#pragma once
+#include <vector>
+
+#include "pair.h"
+#include "serve/cpu_engine.h"
+
+namespace mc::serve {
+
+inline model::ModelConfig small() {
+  model::ModelConfig c;
+  c.name = "small";
+  c.vocab = 200;
+  c.hidden = 48;
+  c.intermediate = 64;
+  c.layers = 3;
+  c.heads = 4;
+  c.kv_heads = 2;
+  c.head_dim = 16;
+  c.context_max = 2000;
+  c.eos = {2, 5};
+  return c;
+}
+
+inline CpuEngine make(uint32_t threads, const char* kernels, uint32_t block = kBlock,
+                      model::DType kv = model::DType::kBf16, uint64_t seed = 3) {
+  auto pool = std::make_unique<model::Threads>(threads);
+  auto weights = model::random_weights(small(), seed, model::DType::kF32, *pool);
+  return {model::spec_of(small(), kv),    small(),        std::move(weights), {kv, block},
+          *model::kernels_named(kernels), std::move(pool)};
+}
+
+inline std::vector<int32_t> small_prompt(size_t n, uint64_t seed) {
+  auto tokens = prompt_of(n, seed);
+  for (int32_t& t : tokens) t %= 200;
+  return tokens;
+}
+
+// What one process says: the whole prompt at once, in blocks of its own.
+inline std::vector<int32_t> alone(const CpuEngine& engine, std::vector<int32_t> tokens, size_t n,
+                                  Sampling sampling) {
+  const size_t blocks = (tokens.size() + n) / engine.block_tokens() + 1;
+  const size_t bytes = engine.spec().block_bytes(engine.block_tokens());
+  std::vector<std::byte> memory(blocks * bytes);
+  std::vector<std::byte*> at;
+  for (size_t i = 0; i < blocks; ++i) at.push_back(memory.data() + i * bytes);
+  const std::vector<BlockHash> parents(blocks);
+  engine.write({{tokens, parents, at}, 0, tokens.size()});
+  std::vector<int32_t> out;
+  while (out.size() < n) {
+    const DecodeItem item{{tokens, parents, at}, sampling, out.empty()};
+    out.push_back(engine.decode({&item, 1})[0]);
+    tokens.push_back(out.back());
+  }
+  return out;
+}
+
+inline constexpr Sampling kGreedy{.ignore_eos = true};
+
+}  // namespace mc::serve
