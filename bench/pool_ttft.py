@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 """Time to the first token of the same prompts: computed, reused where they were computed, fetched
-from the memory of a store node, and from its disk. Real processes and real computing on this machine, over
-tcp; the order is checked. bench/run pool-ttft."""
+from the memory of a store node, and from its disk. Real processes and real computing on this
+machine, over tcp; the order is checked. bench/run pool-ttft."""
 import argparse
 import json
 import os
@@ -27,8 +27,8 @@ class Cluster:
         self.script = [str(ROOT / 'scripts' / 'loopback')]
         self.at = ['--dir', str(folder / 'cluster'), '--bin', os.environ['MC_BIN']]
         command = self.script + ['up', '--prefill', '1', '--decode', '1', '--store', '1',
-                                 '--engine', 'cpu', '--block-size', str(BLOCK), '--transport', 'tcp',
-                                 '--wait', '120'] + options + self.at
+                                 '--engine', 'cpu', '--block-size', str(BLOCK), '--wait', '120',
+                                 '--transport', 'tcp'] + options + self.at
         up = subprocess.run(command, capture_output=True, text=True, check=False)
         if up.returncode != 0:
             raise RuntimeError('the cluster did not start: ' + up.stderr)

@@ -40,6 +40,7 @@ served() { # NAME OPTIONS...: the answers of a cluster of that shape, in $T/NAME
   [ "$name" = push ] || cmp "$T/push" "$T/$name" || die "$name says something else than push"
 }
 served push --prefill 1 --decode 1 --store 0 --pool 16MiB --with 'prefill:--connector push'
+ask "Once upon a time there was a girl" 11 >"$T/short"
 [ "$(wc -c <"$T/push")" -gt 300 ] || die "hardly any text: $(cat "$T/push")"
 loopback down
 served push-late --prefill 1 --decode 1 --store 0 --pool 16MiB \
@@ -57,6 +58,19 @@ loopback down
 # Pools of a few blocks: what is cached is evicted again and again.
 served multi --prefill 2 --decode 1 --store 1 --pool 1MiB --segment 1MiB --policy random \
   --with 'prefill:--connector multi --pool-reuse always --blocks 12'
+loopback down
+
+# A rail that loses every byte: the decode worker computes what does not come, with the same text.
+echo '{"op": "write", "drop": true}' >"$T/drop"
+up lost --prefill 1 --decode 1 --store 0 --pool 16MiB --transport tcp \
+  --with "prefill:--connector push --fault $T/drop --peer-timeout 2s" \
+  --with 'decode:--recompute-after 300ms'
+ask "Once upon a time there was a girl" 11 >"$T/lost"
+[ "$(cat "$T/lost")" = "$(cat "$T/short")" ] ||
+  die "computed by the decode worker it says: $(cat "$T/lost"), not: $(cat "$T/short")"
+[ "$(metric d0 mc_engine_recomputed_requests_total)" = 1 ] || die "it was not the decode worker"
+until_true 30 "lost: p0 holds blocks" at_rest p0
+until_true 30 "lost: d0 holds blocks" at_rest d0
 loopback down
 
 # A worker killed while answers stream: the other one's blocks come back.
