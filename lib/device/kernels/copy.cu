@@ -14,9 +14,7 @@ __device__ void copy_words(char* to, const char* from, uint64_t bytes) {
   uint64_t i = threadIdx.x;
   for (; i + 3 * MC_COPY_THREADS < n; i += 4 * MC_COPY_THREADS) {
     Word held[4];
-#pragma unroll
     for (int k = 0; k < 4; ++k) held[k] = __ldcs(f + i + k * MC_COPY_THREADS);
-#pragma unroll
     for (int k = 0; k < 4; ++k) __stcs(t + i + k * MC_COPY_THREADS, held[k]);
   }
   for (; i < n; i += MC_COPY_THREADS) __stcs(t + i, __ldcs(f + i));

@@ -1,5 +1,6 @@
-// A CUDA driver in host memory, as a table of functions: two devices, work done at once, kernels by
-// name, and errors where a test wants them. It keeps count of what was not given back.
+// A CUDA driver in host memory, as a table of functions: two devices, work done at once, the
+// kernels of this build run by the host, and errors where a test wants them. It keeps count of what
+// was not given back.
 #pragma once
 #include <cstdlib>
 #include <cstring>
@@ -10,7 +11,7 @@
 
 #include "base/mutex.h"
 #include "device/driver.h"
-#include "device/kernels.h"
+#include "tests/unit/device/kernels_on_host.h"
 
 namespace mc::device::fake {
 
@@ -18,6 +19,7 @@ using namespace mc::device::driver;
 
 struct State {
   Mutex mutex;
+  Mutex kernels;  // one at a time
   int count = 2;
   int peers = 1;
   std::map<std::string, Status> errors;  // by function: what its calls end with
@@ -79,14 +81,19 @@ inline bool range_of(Pointer p, Pointer* base, size_t* bytes, int* device) {
 inline void move_bytes(Pointer to, Pointer from, size_t n) {
   std::memmove(reinterpret_cast<void*>(to), reinterpret_cast<const void*>(from), n);
 }
-inline Status run_kernel(const std::string& name, unsigned blocks, void** arguments) {
+inline Status run_kernel(const std::string& name, unsigned x, unsigned y, void** arguments) {
   auto at = [&](int i) { return *static_cast<uint64_t*>(arguments[i]); };
+  Lock lock(state().kernels);
   if (name == MC_COPY_BLOCKS) {
-    const auto* const list = reinterpret_cast<const mc_copy_block*>(at(0));
-    for (unsigned i = 0; i < blocks; ++i) move_bytes(list[i].to, list[i].from, list[i].bytes);
+    on_host::launch(x, y, [list = reinterpret_cast<const mc_copy_block*>(at(0))] {
+      on_host::mc_copy_blocks(list);
+    });
     return kOk;
   }
-  for (unsigned i = 0; i < blocks; ++i) move_bytes(at(0) + i * at(2), at(1) + i * at(3), at(4));
+  on_host::launch(x, y, [&] {
+    on_host::mc_copy_rows(reinterpret_cast<char*>(at(0)), reinterpret_cast<const char*>(at(1)),
+                          at(2), at(3), at(4));
+  });
   return kOk;
 }
 
@@ -232,10 +239,11 @@ inline void fill_work(Driver& d) {
     MC_FAKE(module_function);
     return *f = reinterpret_cast<Function>(const_cast<char*>(name)), kOk;
   };
-  d.launch = [](Function f, unsigned x, unsigned, unsigned, unsigned, unsigned, unsigned, unsigned,
-                StreamHandle, void** arguments, void**) -> Status {
+  d.launch = [](Function f, unsigned x, unsigned y, unsigned, unsigned threads, unsigned, unsigned,
+                unsigned, StreamHandle, void** arguments, void**) -> Status {
+    if (threads != MC_COPY_THREADS) return kInvalidValue;
     MC_FAKE(launch);
-    return run_kernel(reinterpret_cast<const char*>(f), x, arguments);
+    return run_kernel(reinterpret_cast<const char*>(f), x, y, arguments);
   };
 }
 #undef MC_FAKE
