@@ -80,6 +80,8 @@ Verdict admit(const Decision& d, uint64_t tokens, const AdmissionOptions& o,
   if (d.verdict != Verdict::kAccept || o.admission == "none") return d.verdict;
   if (o.ttft_slo.count() > 0 && d.ttft_ms() > to_ms(o.ttft_slo)) return Verdict::kTtft;
   if (o.tbt_slo.count() == 0 || o.admission == "baseline") return Verdict::kAccept;
+  if (d.chosen.whole)  // its own batch is known, not when it thins out
+    return d.tbt_ms > to_ms(o.tbt_slo) ? Verdict::kTbt : Verdict::kAccept;
   const Time computed = now + from_seconds(d.ttft_ms() / 1e3);
   const auto load = o.admission == "early" ? forecast.now() : forecast.at(computed, now);
   return pool_tbt_ms(load, decode_nodes, tokens, cost) > to_ms(o.tbt_slo) ? Verdict::kTbt
@@ -92,6 +94,10 @@ Refusal refusal(const Decision& d, Verdict verdict, uint64_t tokens, const Admis
     return {strf("predicted TTFT %.1f ms is over the promise of %s", d.ttft_ms(),
                  to_text(o.ttft_slo).c_str()),
             from_seconds((d.ttft_ms() - to_ms(o.ttft_slo)) / 1e3)};
+  if (d.chosen.whole)
+    return {strf("predicted TBT %.1f ms is over the promise of %s", d.tbt_ms,
+                 to_text(o.tbt_slo).c_str()),
+            std::chrono::seconds(1)};
   const Time computed = now + from_seconds(d.ttft_ms() / 1e3);
   const auto tbt = [&](Duration later) {
     return pool_tbt_ms(forecast.at(computed + later, now), decode_nodes, tokens, cost);

@@ -12,19 +12,21 @@ namespace {
 constexpr double kTrivial = 0.1;
 
 // At least one token is always computed: the one whose output is the answer's first.
-uint64_t reusable(uint64_t blocks, const Ask& ask) {
-  const uint64_t tokens = std::min(blocks * ask.block_tokens, ask.tokens);
-  return tokens < ask.tokens ? tokens : ask.tokens - std::min(ask.tokens, ask.block_tokens);
+uint64_t reusable(const PrefillView& node, const Ask& ask) {
+  const uint64_t block = node.block_tokens > 0 ? node.block_tokens : ask.block_tokens;
+  const uint64_t tokens = std::min(node.match * block, ask.tokens);
+  return tokens < ask.tokens ? tokens : ask.tokens - std::min(ask.tokens, block);
 }
 
 Candidate estimate(const PrefillView& node, uint64_t best_tokens, const Ask& ask,
                    const PolicyOptions& options, const Cost& cost) {
   Candidate c;
   c.name = node.name;
-  c.local_tokens = c.reused_tokens = reusable(node.match, ask);
+  c.whole = node.whole;
+  c.local_tokens = c.reused_tokens = reusable(node, ask);
   c.queue_ms = node.queue_ms;
   const auto local = static_cast<double>(c.local_tokens), best = static_cast<double>(best_tokens);
-  if (options.policy == "kvcache" && best > local * options.balancing_threshold) {
+  if (options.policy == "kvcache" && !node.whole && best > local * options.balancing_threshold) {
     const double fetch = cost.transfer_ms(best_tokens - c.local_tokens);
     const double saved =
         cost.prefill_ms(ask.tokens, c.local_tokens) - cost.prefill_ms(ask.tokens, best_tokens);
@@ -34,7 +36,7 @@ Candidate estimate(const PrefillView& node, uint64_t best_tokens, const Ask& ask
     }
   }
   c.prefill_ms = cost.prefill_ms(ask.tokens, c.reused_tokens);
-  c.transfer_ms = node.congestion * cost.transfer_ms(ask.tokens);
+  c.transfer_ms = node.whole ? 0 : node.congestion * cost.transfer_ms(ask.tokens);
   c.ttft_ms = std::max(c.queue_ms, c.fetch_ms) + c.prefill_ms + c.transfer_ms;
   return c;
 }
@@ -87,7 +89,7 @@ Chosen pick_prefill(const View& view, const std::vector<size_t>& usable,
   const double cold = cost.prefill_ms(ask.tokens, 0);
   const size_t at = smallest(usable, [&](size_t i) {
     const Candidate& c = candidates[i];
-    const double late = (nodes[i].congestion - 1) * cost.transfer_ms(ask.tokens);
+    const double late = c.transfer_ms - cost.transfer_ms(ask.tokens);  // whole: less than none
     return std::tuple(trivial ? c.queue_ms + cold + late : c.ttft_ms, ties(i));
   });
   const Candidate& c = candidates[at];
@@ -137,24 +139,28 @@ const char* name(Verdict verdict) {
 Decision choose(const View& view, const Ask& ask, const PolicyOptions& options, const Cost& cost) {
   Decision d;
   std::vector<size_t> usable;
-  uint32_t best = 0;
-  for (size_t i = 0; i < view.prefill.size(); ++i) {
-    best = std::max(best, view.prefill[i].match);  // a node that is busy can still be fetched from
-    if (view.prefill[i].usable) usable.push_back(i);
-  }
-  d.best_tokens = reusable(best, ask);
-  d.reason = "no prefill node is usable";
-  if (usable.empty()) return d;
-  d.verdict = Verdict::kNoDecode;
-  d.reason = "no decode node is usable";
   const auto decode = pick_decode(view, ask, cost, &d.tbt_ms);
-  if (!decode) return d;
+  uint64_t fetchable = 0;  // a node that is busy can still be fetched from
+  for (size_t i = 0; i < view.prefill.size(); ++i) {
+    const PrefillView& node = view.prefill[i];
+    const uint64_t tokens = reusable(node, ask);
+    d.best_tokens = std::max(d.best_tokens, tokens);
+    if (!node.whole) fetchable = std::max(fetchable, tokens);
+    if (node.usable && (node.whole || decode)) usable.push_back(i);
+  }
+  const bool prefills = std::any_of(view.prefill.begin(), view.prefill.end(),
+                                    [](const PrefillView& node) { return node.usable; });
+  d.verdict = prefills ? Verdict::kNoDecode : Verdict::kNoPrefill;
+  d.reason = prefills ? "no decode node is usable" : "no prefill node is usable";
+  if (usable.empty()) return d;
   for (const PrefillView& node : view.prefill)
-    d.candidates.push_back(estimate(node, d.best_tokens, ask, options, cost));
+    d.candidates.push_back(estimate(node, fetchable, ask, options, cost));
   auto [at, reason] = pick_prefill(view, usable, d.candidates, d.best_tokens, ask, options, cost);
   d.prefill = at;
-  d.decode = *decode;
+  d.decode = decode.value_or(0);
   d.chosen = d.candidates[at];
+  if (const PrefillView& node = view.prefill[at]; node.whole)
+    d.tbt_ms = cost.step_ms(node.requests + 1, node.context_tokens + ask.tokens);
   d.reason = std::move(reason);
   std::optional<double> second;
   for (const size_t i : usable)

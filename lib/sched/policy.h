@@ -45,6 +45,11 @@ struct PrefillView {
   uint64_t requests = 0;  // there now
   uint64_t assigned = 0;  // so far
   double congestion = 1;  // its transfers take so many times what others' do
+  // An outside engine: it decodes what it prefills, so that nothing is transferred, and neither
+  // gives blocks to others nor takes any.
+  bool whole = false;
+  uint64_t block_tokens = 0;    // of its blocks; 0: as in Ask
+  uint64_t context_tokens = 0;  // whole: of its requests
 };
 
 struct DecodeView {
@@ -68,6 +73,7 @@ struct Ask {
 
 struct Candidate {
   std::string name;
+  bool whole = false;          // needs no decode node
   uint64_t local_tokens = 0;   // held by the node
   uint64_t reused_tokens = 0;  // local, or after a fetch
   double queue_ms = 0, fetch_ms = 0, prefill_ms = 0, transfer_ms = 0;
@@ -79,7 +85,7 @@ const char* name(Verdict verdict);  // "accept", "no_prefill", "no_decode", "ttf
 
 struct Decision {
   Verdict verdict = Verdict::kNoPrefill;
-  size_t prefill = 0, decode = 0;  // indexes into the view, when accepted
+  size_t prefill = 0, decode = 0;  // indexes into the view, when accepted; whole: no decode
   Candidate chosen;
   double tbt_ms = 0;
   double margin_ms = 0;      // to the second best TTFT, 0 when there is none

@@ -39,6 +39,8 @@ void ConductorOptions::describe(OptionList& v) {
   v("queue-max", queue_max, "requests that may wait for room");
   v("explain-last", explain_last, "requests whose decisions /explain still knows");
   v("index-blocks", index_blocks, "blocks the index of caches may hold");
+  v("foreign-engines", foreign_engines,
+    "file with a list of outside engines, as POST /register takes each");
 }
 
 Result<> ConductorOptions::check() const {
@@ -63,8 +65,14 @@ Result<std::unique_ptr<Conductor>> Conductor::open(io::Loop& loop, const Conduct
   MC_TRY_(options.check());
   MC_TRY(ModelInfo model, open_model_info(options.choice));
   MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
-  return std::unique_ptr<Conductor>(
+  std::vector<ForeignOptions> engines;
+  if (!options.foreign_engines.empty()) {
+    MC_TRY(engines, read_foreign(options.foreign_engines));
+  }
+  std::unique_ptr<Conductor> conductor(
       new Conductor(loop, options, std::move(model), epoch, metrics, std::move(server)));
+  for (const ForeignOptions& e : engines) MC_TRY_(conductor->foreign_->add(e));
+  return conductor;
 }
 
 Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, uint64_t epoch,
@@ -81,6 +89,11 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
       forecast_(options_.admission.decode_time),
       rpc_(std::move(server)),
       workers_(loop, workers_options(options_, cost_.spec(), epoch), index_, metrics),
+      foreign_(std::make_unique<ForeignEngines>(
+          loop, index_,
+          ForeignEngines::Slots{[this] { return workers_.take_slot(); },
+                                [this](auto slot) { workers_.give_slot(slot); }},
+          cost_.spec().name, options_.index_blocks, metrics)),
       numbers_(std::make_unique<Numbers>(metrics)),
       decisions_(options_.explain_last),
       pd_(options_.pd, metrics) {
@@ -105,9 +118,10 @@ uint64_t Conductor::blocks_needed(bool prefill, uint64_t tokens, uint32_t max_to
   return (tokens + (prefill ? 0 : max_tokens) + options_.block_size - 1) / options_.block_size;
 }
 
-sched::View Conductor::view(const std::vector<uint64_t>& tags, uint64_t tokens, uint32_t max_tokens,
-                            const Job* job) const {
+sched::View Conductor::view(const std::vector<uint64_t>& tags, std::span<const int32_t> prompt,
+                            const std::string& salt, uint32_t max_tokens, const Job* job) const {
   const Time now = loop_.now();
+  const uint64_t tokens = prompt.size();
   const auto match = index_.match(tags, workers_.slots());
   const uint64_t blocks = blocks_needed(false, tokens, max_tokens);
   sched::View v;
@@ -130,6 +144,7 @@ sched::View Conductor::view(const std::vector<uint64_t>& tags, uint64_t tokens, 
                           .requests = w->requests,
                           .context_tokens = w->context_tokens});
   }
+  add_foreign(v, prompt, salt, job);
   if (job == nullptr || job->avoid.empty()) return v;
   const auto avoid = [&](auto& nodes) {  // unless nothing would be left
     const auto good = [&](const auto& n) { return n.usable && !job->avoid.contains(n.name); };
@@ -144,7 +159,7 @@ sched::View Conductor::view(const std::vector<uint64_t>& tags, uint64_t tokens, 
 sched::Decision Conductor::decide(const Job& job) const {
   const uint64_t n = job.ask.prompt.size();
   sched::Decision d =
-      sched::choose(view(job.tags, n, job.ask.max_tokens, &job),
+      sched::choose(view(job.tags, job.ask.prompt, job.ask.cache_salt, job.ask.max_tokens, &job),
                     {.tokens = n, .block_tokens = options_.block_size, .number = decided_},
                     options_.policy, cost_);
   d.verdict =
@@ -176,7 +191,7 @@ sched::Decision Conductor::dry_run(const std::vector<int32_t>& prompt, const std
   for (const BlockHash& h : chain_hashes(prompt, options_.block_size, salt))
     tags.push_back(h.tag());
   sched::Decision d = sched::choose(
-      view(tags, prompt.size(), max_tokens, nullptr),
+      view(tags, prompt, salt, max_tokens, nullptr),
       {.tokens = prompt.size(), .block_tokens = options_.block_size, .number = decided_},
       options_.policy, cost_);
   d.verdict = sched::admit(d, prompt.size(), options_.admission, forecast_, workers_.live(false),
@@ -187,6 +202,7 @@ sched::Decision Conductor::dry_run(const std::vector<int32_t>& prompt, const std
 void Conductor::tick() {
   const Time now = loop_.now();
   workers_.tick(now);
+  foreign_->tick(now);
   index_.tick(now);
   pd_.tick(pd_.deadline() <= now ? loads() : PoolLoads{}, now);
   std::vector<Id> late;

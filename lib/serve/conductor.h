@@ -15,6 +15,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -31,6 +32,7 @@
 #include "serve/conductor_workers.h"
 #include "serve/cpu_engine.h"
 #include "serve/decision_log.h"
+#include "serve/foreign_engines.h"
 #include "serve/generate.h"
 #include "serve/messages.h"
 #include "serve/pd_watch.h"
@@ -52,6 +54,7 @@ struct ConductorOptions {
   Duration queue_timeout = std::chrono::seconds(30);     // waiting for room
   uint32_t queue_max = 4096;                             // requests waiting for room
   uint64_t index_blocks = uint64_t{1} << 24;
+  std::string foreign_engines;  // file of outside engines
   PdWatchOptions pd;
   uint32_t explain_last = 1024;  // requests whose decisions are kept
   void describe(OptionList& v);
@@ -93,13 +96,33 @@ class Conductor {
   // Why a request went where it went, of the last `explain_last`; null when it is not among them.
   Json explain(const std::string& id) const;
   Json health() const;
+  uint64_t block_size() const { return options_.block_size; }
+  ForeignEngines& foreign() { return *foreign_; }
+  const ForeignEngines& foreign() const { return *foreign_; }
+  // How many leading blocks each prefill worker holds.
+  std::map<std::string, uint32_t> held(std::span<const uint64_t> tags) const;
   void update_metrics();  // gauges; before they are printed
 
  private:
-  enum class State { kWaiting, kReserving, kAllocating, kPrefilling, kAnswering, kEnding };
+  enum class State {
+    kWaiting,
+    kReserving,
+    kAllocating,
+    kPrefilling,
+    kAnswering,
+    kEnding,
+    kPassing
+  };
   struct Place {  // a worker of an attempt; an older process of that name is not it
     NodeId node;
     uint64_t epoch = 0;
+  };
+  struct Passing {       // an attempt on an outside engine
+    std::string engine;  // empty: there is none
+    http::Client::Id http = 0;
+    int status = 0;
+    std::string type, held, tail;  // of its answer: an error's text; the end
+    bool begun = false;
   };
   struct Job {
     Id id = 0;
@@ -124,6 +147,7 @@ class Conductor {
     bool charged = false, prefilled = false, committed = false;
     bool answering = false;  // counted among what its decode worker decodes
     Time first_token{};
+    Passing passing;
     std::pair<int64_t, Id> turn() const { return {ask.priority, id}; }
   };
   struct Numbers;  // its metrics
@@ -131,8 +155,8 @@ class Conductor {
   Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, uint64_t epoch,
             Metrics& metrics, std::unique_ptr<rpc::Server> server);
   uint64_t blocks_needed(bool prefill, uint64_t tokens, uint32_t max_tokens) const;
-  sched::View view(const std::vector<uint64_t>& tags, uint64_t tokens, uint32_t max_tokens,
-                   const Job* job) const;
+  sched::View view(const std::vector<uint64_t>& tags, std::span<const int32_t> prompt,
+                   const std::string& salt, uint32_t max_tokens, const Job* job) const;
   sched::Decision decide(const Job& job) const;
   sched::AdmissionOptions promises(const Job& job) const;
   bool decode_refuses(const Job& job) const;
@@ -153,6 +177,13 @@ class Conductor {
   bool first_token(Job& job);
   void commit(Job& job);
   void finished(Job& job);
+  // conductor_foreign.cc: the same on an outside engine
+  void add_foreign(sched::View& v, std::span<const int32_t> prompt, const std::string& salt,
+                   const Job* job) const;
+  void pass(Job& job);
+  void passed(Job& job, std::string_view chunk);
+  void passed_all(Job& job, const Result<http::ClientResponse>& answer);
+  void release_foreign(Job& job);
   // ... and its ends
   void step_failed(Job& job, const Place& where, const char* op, const Error& error);
   void fail_attempt(Job& job, const std::set<NodeId>& avoid, Failed why);
@@ -186,6 +217,7 @@ class Conductor {
   sched::DecodeForecast forecast_;
   std::unique_ptr<rpc::Server> rpc_;
   Workers workers_;
+  std::unique_ptr<ForeignEngines> foreign_;
   std::unique_ptr<Numbers> numbers_;
   std::map<Id, std::unique_ptr<Job>> jobs_;
   std::unordered_map<std::string, Id> by_wire_;

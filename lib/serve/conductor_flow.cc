@@ -88,6 +88,7 @@ void Conductor::start(Job& job) {
   ++decided_;
   if (job.decision.verdict != sched::Verdict::kAccept) return refuse(job);
   const sched::Decision& d = job.decision;
+  if (d.chosen.whole) return pass(job);
   ++job.attempt;
   job.wire = strf("%llx-%llu-%u", static_cast<unsigned long long>(epoch_),
                   static_cast<unsigned long long>(job.id), job.attempt);
@@ -136,6 +137,7 @@ void Conductor::refuse(Job& job) {
     log_decision(job);
     return end(job, f);
   }
+  if (foreign_->up() > 0 && !job.full.empty()) return wait_for_room(job);
   if (workers_.live(true) > 0 && workers_.live(false) > 0)
     return job.full.empty() ? end(job, too_large(job)) : wait_for_room(job);
   f.status = 503;
@@ -401,11 +403,13 @@ void Conductor::expired(Job& job) {
     case State::kReserving:
     case State::kAllocating:
     case State::kPrefilling:
-    case State::kAnswering: break;
+    case State::kAnswering:
+    case State::kPassing: break;
   }
-  fail_attempt(job, {job.decode.node},
+  const std::string node = job.state == State::kPassing ? job.passing.engine : job.decode.node;
+  fail_attempt(job, {node},
                Failed{504, "upstream_timeout",
-                      strf("no token from %s within %s", job.decode.node.c_str(),
+                      strf("no token from %s within %s", node.c_str(),
                            to_text(options_.token_timeout).c_str()),
                       1});
 }
@@ -437,6 +441,7 @@ void Conductor::fail_attempt(Job& job, const std::set<NodeId>& avoid, Failed why
 
 // Takes back all that the attempt was given, here and on the workers.
 void Conductor::release(Job& job, const std::string& reason) {
+  release_foreign(job);
   const bool answered = job.state == State::kEnding;
   if (job.charged) {
     if (Worker* p = workers_.find(job.prefill.node, job.prefill.epoch)) {

@@ -106,16 +106,19 @@ Result<Worker*> Workers::join(const Heartbeat& beat) {
   worker->http = beat.http;
   worker->synced = !worker->prefill;
   MC_TRY(worker->client, rpc::Client::connect(loop_, beat.control));
-  if (worker->prefill) {
-    if (slots_free_.empty())
-      slots_free_.push_back(static_cast<sched::PrefixIndex::Slot>(slots_used_++));
-    worker->slot = slots_free_.back();
-    slots_free_.pop_back();
-  }
+  if (worker->prefill) worker->slot = take_slot();
   log_info("conductor", "%s worker %s at %s joins", beat.role.c_str(), shown(beat.node).c_str(),
            shown(beat.control).c_str());
   refused_.erase(beat.node);
   return (workers_[beat.node] = std::move(worker)).get();
+}
+
+sched::PrefixIndex::Slot Workers::take_slot() {
+  if (slots_free_.empty())
+    slots_free_.push_back(static_cast<sched::PrefixIndex::Slot>(slots_used_++));
+  const auto slot = slots_free_.back();
+  slots_free_.pop_back();
+  return slot;
 }
 
 void Workers::remove(const NodeId& node, const std::string& why) {
@@ -124,7 +127,7 @@ void Workers::remove(const NodeId& node, const std::string& why) {
   workers_.erase(it);
   if (gone->prefill) {
     index_.forget(gone->slot);
-    slots_free_.push_back(gone->slot);
+    give_slot(gone->slot);
   }
   log_warn("conductor", "%s worker %s is gone: %s", gone->prefill ? "prefill" : "decode",
            shown(node).c_str(), why.c_str());

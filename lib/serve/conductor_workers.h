@@ -73,6 +73,9 @@ class Workers {
   const std::map<NodeId, std::unique_ptr<Worker>>& all() const { return workers_; }
   Duration silence(const NodeId& node, Time now) const { return members_.silence(node, now); }
   size_t slots() const { return slots_used_; }  // of the index: one more than the largest
+  // A slot of the index for something else than a worker.
+  sched::PrefixIndex::Slot take_slot();
+  void give_slot(sched::PrefixIndex::Slot slot) { slots_free_.push_back(slot); }
   size_t live(bool prefill) const;
   size_t unsynced() const;
 

@@ -5,6 +5,8 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "serve/dashboard.h"
+#include "serve/registry_pages.h"
 
 namespace mc::serve {
 namespace {
@@ -18,13 +20,14 @@ bool all_printable(const std::string& s) {
 
 // What shows a tenant's requests or the server's settings.
 bool for_admins(const std::string& path) {
-  return path == "/debug/route" || path == "/config" || path.starts_with("/explain/");
+  return path == "/debug/route" || path == "/config" || path.starts_with("/explain/") ||
+         is_registry_page(path);
 }
 
 // Health, numbers and the dashboard: nothing that was asked or answered.
 bool for_everybody(const std::string& path) {
   return path == "/live" || path == "/ready" || path == "/health" || path == "/metrics" ||
-         path == "/cluster";
+         path == "/cluster" || path == "/";
 }
 
 bool posted(const std::string& path) {
@@ -140,19 +143,23 @@ void Front::page(const http::Exchange& x) {
     return answer ? x.reply(200, kJsonType, *answer) : refuse(x, answer.error());
   }
   if (path == "/debug/route") return route(x);
+  if (registry_page(x, conductor_)) return;
   if (method != "GET" && method != "HEAD")
     return refuse(x, {405, path + " wants GET, not " + method, "", ""});
   if (path == "/metrics") conductor_.update_metrics();
   const std::string not_ready = conductor_.not_ready();
   if (http::serve_common(x, metrics_, not_ready, dump_json(conductor_.health()) + "\n")) return;
+  if (path == "/")
+    return x.reply(200, "text/html; charset=utf-8", std::string(dashboard_html()),
+                   dashboard_headers());
   if (path == "/v1/models") return x.reply(200, kJsonType, models());
   if (path == "/cluster") return x.reply(200, kJsonType, dump_json(conductor_.cluster(), 2) + "\n");
   if (path == "/config") return x.reply(200, kJsonType, config_);
   if (path.starts_with("/explain/")) return explain(x);
   refuse(x, {404,
              "no such page: try /v1/completions, /v1/chat/completions, /v1/models, /tokenize, "
-             "/detokenize, /live, /ready, /health, /metrics, /cluster, /config, /debug/route or "
-             "/explain/ID",
+             "/detokenize, /live, /ready, /health, /metrics, /cluster, /config, /debug/route, "
+             "/explain/ID, /register, /query or /",
              "", ""});
 }
 

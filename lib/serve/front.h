@@ -4,6 +4,7 @@
 //   GET /live, /ready, /health, /metrics, /cluster, /config
 //   GET /debug/route?prompt=TEXT (or POST a completion): what would be decided now
 //   GET /explain/ID: what was decided for a request
+//   GET / for people (serve/dashboard.h); /register, /query and others (serve/registry_pages.h)
 //
 // With --api-keys a key is needed (401), but for the pages in the second line without /config; the
 // last two and /config need an admin's (403). Each tenant has its limits (429) and its caches
@@ -65,6 +66,8 @@ class Front {
   // front_completion.cc
   void completion(const http::Exchange& x, Tenants::Index tenant, bool chat);
   void tokens(Answer& a, const Progress& p, const std::vector<int32_t>& tokens);
+  void passed(Answer& a, const Progress& p, int status, const std::string& type,
+              std::string_view bytes);
   void done(Answer& a, const Progress& p, const std::optional<Failed>& failed);
   void give_up(Answer& a, const std::string& reason);
   void close(Answer& a);

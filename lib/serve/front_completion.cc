@@ -44,7 +44,7 @@ struct Front::Answer {
   std::string id;
   Tenants::Index tenant = 0;
   Conductor::Id job = 0;
-  bool started = false, over = false;
+  bool started = false, over = false, passed = false;
   std::string whole;  // the text, when it is not streamed
   uint64_t prompt_tokens = 0, output_tokens = 0;
 
@@ -74,6 +74,8 @@ void Front::completion(const http::Exchange& x, Tenants::Index tenant, bool chat
     count(metrics_, parsed.error().status, "invalid");
     return refuse(x, parsed.error());
   }
+  // Outside engines get what the client sent.
+  std::string body = conductor_.foreign().all().empty() ? "" : x.request().body;
   x.forget_body();
   const std::string id = id_of(x);
   if (const auto over = tenants_.begin(tenant, parsed->prompt.size(), loop_.now())) {
@@ -83,6 +85,8 @@ void Front::completion(const http::Exchange& x, Tenants::Index tenant, bool chat
                    {"x-mc-reject-reason", "rate_limit_exceeded"}});
   }
   Generate g = generate_of(id, *parsed);
+  g.path = x.request().path;
+  g.body = std::move(body);
   g.cache_salt = tenants_.salt(tenant, g.cache_salt);
   // A request may wait longer than its tenant's others, not less.
   if (tenants_.keyed()) g.priority = std::max<int64_t>(g.priority, 0);
@@ -100,6 +104,8 @@ void Front::completion(const http::Exchange& x, Tenants::Index tenant, bool chat
   listener.on_tokens = [this, a](const Progress& p, const std::vector<int32_t>& t) {
     tokens(*a, p, t);
   };
+  listener.on_passed = [this, a](const Progress& p, int status, const std::string& type,
+                                 std::string_view bytes) { passed(*a, p, status, type, bytes); };
   listener.on_done = [this, a](const Progress& p, const std::optional<Failed>& f) {
     done(*a, p, f);
   };
@@ -157,9 +163,23 @@ void Front::tokens(Answer& a, const Progress& p, const std::vector<int32_t>& tok
   if (a.x.unsent() > kUnsentMax) give_up(a, "the client reads too slowly");
 }
 
+// An outside engine's answer, as it is.
+void Front::passed(Answer& a, const Progress& p, int status, const std::string& type,
+                   std::string_view bytes) {
+  if (a.over) return;
+  if (!a.started) a.x.start(status, type, a.headers(p));
+  a.started = a.passed = true;
+  a.output_tokens = p.output_tokens;
+  a.x.write(std::string(bytes));
+  if (a.x.unsent() > kUnsentMax) give_up(a, "the client reads too slowly");
+}
+
 void Front::done(Answer& a, const Progress& p, const std::optional<Failed>& failed) {
   if (a.over) return;
+  if (a.passed) a.output_tokens = p.output_tokens;
   close(a);
+  if (a.passed && !failed) return a.x.end();
+  if (a.passed && !a.request.stream) return;  // cut: the client sees that it is not whole
   const Usage usage = a.usage(p);
   if (failed) {
     const ApiError error{failed->status, failed->what, "", failed->code};

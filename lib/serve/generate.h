@@ -6,6 +6,7 @@
 #include <functional>
 #include <optional>
 #include <string>
+#include <string_view>
 #include <vector>
 
 namespace mc::serve {
@@ -22,6 +23,8 @@ struct Generate {
   double temperature = 0;
   uint32_t top_k = 0;
   double top_p = 1;
+  // As the client sent it, for outside engines; without it only own workers are chosen.
+  std::string path, body;
 };
 
 // What is known of a request so far; complete in on_done.
@@ -48,6 +51,10 @@ struct Failed {
 
 struct Listener {
   std::function<void(const Progress&, const std::vector<int32_t>& tokens)> on_tokens;
+  // Instead, when an outside engine answers: its answer as it comes.
+  std::function<void(const Progress&, int status, const std::string& content_type,
+                     std::string_view bytes)>
+      on_passed;
   // Once, last; not after cancel().
   std::function<void(const Progress&, const std::optional<Failed>&)> on_done;
 };

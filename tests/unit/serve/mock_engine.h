@@ -1,0 +1,118 @@
+// An outside engine as vLLM looks from without: the OpenAI API with streams and usage, /health,
+// /v1/models, a prefix cache of blocks with names of its own, and a publisher of its events. It
+// answers a prompt with letters, one an event.
+#pragma once
+#include <algorithm>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/json.h"
+#include "http/server.h"
+#include "publisher.h"
+
+namespace mc::serve::test {
+
+struct MockEngine {
+  MockEngine(io::Loop& l, std::string served, uint64_t block_tokens)
+      : loop(l), model(std::move(served)), block(block_tokens), publisher(l) {
+    http = *http::Server::open(l, "127.0.0.1:0", {}, [this](const http::Exchange& x) { page(x); });
+  }
+  std::string url() const { return "http://" + http->address(); }
+  // What POST /register takes for it.
+  std::string registration(const std::string& name) const {
+    const Json j = {{"instance_id", name},
+                    {"url", url()},
+                    {"modelname", model},
+                    {"type", "vLLM"},
+                    {"endpoint", publisher.events()},
+                    {"replay_endpoint", publisher.replay()},
+                    {"block_size", block},
+                    {"tenant_id", "default"},
+                    {"dp_rank", 0}};
+    return dump_json(j);
+  }
+
+  // Leading tokens of a prompt that it had; then it has all full blocks.
+  uint64_t compute(const std::vector<int32_t>& prompt) {
+    uint64_t hit = 0;
+    std::optional<uint64_t> parent;
+    Hashes fresh;
+    std::optional<uint64_t> fresh_parent;
+    std::vector<int32_t> fresh_tokens;
+    for (size_t at = 0; at + block <= prompt.size(); at += block) {
+      const std::vector<int32_t> prefix(prompt.begin(),
+                                        prompt.begin() + static_cast<ptrdiff_t>(at + block));
+      const auto [it, made] = names.try_emplace(prefix, names.size() * 7919 + 1);
+      if (made) {
+        if (fresh.empty()) fresh_parent = parent;
+        fresh.push_back(it->second);
+        fresh_tokens.insert(fresh_tokens.end(), prefix.end() - static_cast<ptrdiff_t>(block),
+                            prefix.end());
+      } else if (fresh.empty()) {
+        hit = at + block;
+      }
+      parent = it->second;
+    }
+    if (!fresh.empty()) publisher.publish({stored(fresh, fresh_parent, fresh_tokens, block)});
+    return hit;
+  }
+
+  void page(const http::Exchange& x) {
+    const std::string& path = x.request().path;
+    if (!well) return x.reply(500, "text/plain", "broken\n");
+    if (path == "/health") return x.reply(200, "text/plain", "");
+    if (path == "/v1/models") {
+      const Json models = {{"object", "list"}, {"data", Json::array({{{"id", model}}})}};
+      return x.reply(200, "application/json", dump_json(models));
+    }
+    const auto body = parse_json(x.request().body);
+    REQUIRE(body);
+    REQUIRE(path == "/v1/completions");
+    asked.push_back(*body);
+    ids.push_back(x.request().headers.at("x-request-id"));
+    if (status != 200)
+      return x.reply(status, "application/json", R"({"error":{"message":"the mock says no"}})");
+    std::vector<int32_t> prompt;
+    if (const Json& p = (*body)["prompt"]; p.is_array())
+      prompt = p.get<std::vector<int32_t>>();
+    else
+      for (const char c : p.get<std::string>()) prompt.push_back(static_cast<uint8_t>(c));
+    const uint64_t cached = compute(prompt);
+    const Json usage = {{"prompt_tokens", prompt.size()},
+                        {"completion_tokens", 3},
+                        {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+    if (!body->value("stream", false)) {
+      const Json whole = {
+          {"model", model}, {"choices", Json::array({{{"text", "abc"}}})}, {"usage", usage}};
+      return x.reply(200, "application/json", dump_json(whole));
+    }
+    x.start(200, "text/event-stream");
+    x.on_gone([this] { ++gone; });
+    held.push_back(x);
+    if (hang) return;
+    for (const char* text : {"a", "b", "c"}) {
+      const Json chunk = {{"choices", Json::array({{{"text", text}}})}};
+      x.write("data: " + dump_json(chunk) + "\n\n");
+      if (cut) return;  // the test ends the connection: held.clear()
+    }
+    const Json last = {{"choices", Json::array()}, {"usage", usage}};
+    x.write("data: " + dump_json(last) + "\n\ndata: [DONE]\n\n");
+    x.end();
+  }
+
+  io::Loop& loop;
+  const std::string model;
+  const uint64_t block;
+  Publisher publisher;
+  std::unique_ptr<http::Server> http;
+  std::map<std::vector<int32_t>, uint64_t> names;  // of blocks, by all tokens up to their end
+  bool well = true, hang = false, cut = false;
+  int status = 200, gone = 0;
+  std::vector<Json> asked;
+  std::vector<std::string> ids;
+  std::vector<http::Exchange> held;
+};
+
+}  // namespace mc::serve::test
