@@ -236,8 +236,8 @@ Result<> added(Driver& ours, Driver& direct, const bench::Options& o) {
 
 // The highest rate at which a stream's first token is late by no more than 1 ms, and all come.
 Result<> knee(Driver& ours, Driver& direct, const bench::Options& o) {
-  double best = 0;
-  for (double rate = 500; rate <= 16000; rate *= 1.25) {
+  double best = 1;
+  for (double rate = 100; rate <= 16000; rate *= 1.25) {
     MC_TRY(const auto base, direct.open(rate, 1s));
     MC_TRY(const auto outcome, ours.open(rate, o.quick ? 1s : 2s));
     const bool keeps = outcome.failed == 0 && outcome.p50() - base.p50() <= kAddedMax;
