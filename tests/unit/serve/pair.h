@@ -96,7 +96,7 @@ struct Pair {
     d.peer_timeout = 200ms;
     d.store.master = options.master;
     d.store.timeout = 1s;
-    d.token_budget = 500ms;
+    d.token_budget = 3s;
     auto opened_d =
         DecodeWorker::open(loop, *d_xfer, *d_server, chosen(options.decode_engine), d, d_metrics);
     REQUIRE(opened_d);
