@@ -150,9 +150,9 @@ void Workers::apply(Worker& worker, const Heartbeat& beat) {
   if (beat.events_last < worker.events_seen ||
       (!beat.events.empty() && beat.events_first > worker.events_seen + 1)) {
     gaps_.add();
+    const unsigned long long first = worker.events_seen + 1, last = beat.events_first - 1;
     log_warn("conductor", "worker %s: events %llu to %llu are missing: asking for a snapshot",
-             shown(worker.node).c_str(), static_cast<unsigned long long>(worker.events_seen + 1),
-             static_cast<unsigned long long>(beat.events_first - 1));
+             shown(worker.node).c_str(), first, last);
     resync(worker);
     return;
   }

@@ -111,7 +111,7 @@ Result<SequencePtr> DecodeWorker::find_offered(const KvOffer& m) const {
 void DecodeWorker::offered(const KvOffer& m, const rpc::Reply<rpc::Empty>& reply) {
   const auto found = find_offered(m);
   if (!found) return reply.error(found.error());
-  const SequencePtr s = *found;
+  const SequencePtr& s = *found;
   if (s->recomputed) return reply(rpc::Empty{});
   const auto segment = pulls_.segment(m.from);
   if (!segment) return reply.error(segment.error());

@@ -133,13 +133,14 @@ void EventOrder::give_up_gap(Steps& steps, Time now) {
 
 EventOrder::Steps EventOrder::tick(Time now) {
   Steps steps;
-  if (replaying_ && now >= deadline_ && ++tries_ < kTries) {
+  const bool late = replaying_ && now >= deadline_;
+  const bool probe = !replaying_ && options_.can_ask && now - heard_ >= options_.probe_after;
+  const bool again = late && ++tries_ < kTries;
+  if (again || probe) {
     ask_from_next(now);
-  } else if (replaying_ && now >= deadline_) {
+  } else if (late) {
     heard_ = now;
     give_up_gap(steps, now);
-  } else if (!replaying_ && options_.can_ask && now - heard_ >= options_.probe_after) {
-    ask_from_next(now);
   }
   return steps;
 }

@@ -122,8 +122,9 @@ void query_page(const http::Exchange& x, const Json& json, Conductor& conductor)
     if (!fits || !e->cache || e->cache->block_tokens() == 0) continue;
     if (!q->wants(e->options.tenant, name, e->cache->block_tokens())) continue;
     const auto tags = tags_of(chain_hashes(q->tokens, e->cache->block_tokens(), q->salt));
+    const auto& cache = *e->cache;  // clang 14 captures no binding
     all[e->options.tenant][name] =
-        foreign_held(*e, [&](uint8_t media) { return e->cache->match(tags, media); });
+        foreign_held(*e, [&](uint8_t media) { return cache.match(tags, media); });
   }
   if (!known) return refuse_page(x, 404, "no instance serves '" + shown(q->model) + "'");
   good_page(x, all);
@@ -154,10 +155,12 @@ void query_hash_page(const http::Exchange& x, const Json& json, Conductor& condu
     tags.push_back(hash->tag());
   }
   Json all = {{"default", own_held(conductor, tags, [](const std::string&) { return true; })}};
-  for (const auto& [name, e] : conductor.foreign().all())
-    if (e->cache && e->cache->block_tokens() > 0)
-      all[e->options.tenant][name] =
-          foreign_held(*e, [&](uint8_t media) { return e->cache->match_names(names, media); });
+  for (const auto& [name, e] : conductor.foreign().all()) {
+    if (!e->cache || e->cache->block_tokens() == 0) continue;
+    const auto& cache = *e->cache;
+    all[e->options.tenant][name] =
+        foreign_held(*e, [&](uint8_t media) { return cache.match_names(names, media); });
+  }
   good_page(x, all);
 }
 

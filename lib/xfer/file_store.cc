@@ -156,7 +156,7 @@ Result<uint64_t> FileStore::judge(Op op, uint64_t at, const Step& step, int64_t 
   return fail_errno("%s %s at %llu", verb, path_.c_str(), place);
 }
 
-Result<> FileStore::move(Op op, uint64_t at, std::byte* p, uint64_t n) const {
+Result<> FileStore::pass(Op op, uint64_t at, std::byte* p, uint64_t n) const {
   while (n > 0) {
     const Step s = step(at, p, n);
     const ssize_t r = op == Op::kRead ? ::pread(s.fd, p, s.bytes, static_cast<off_t>(at))
@@ -170,10 +170,10 @@ Result<> FileStore::move(Op op, uint64_t at, std::byte* p, uint64_t n) const {
 }
 
 Result<> FileStore::read(uint64_t at, std::span<std::byte> to) {
-  return move(Op::kRead, at, to.data(), to.size());
+  return pass(Op::kRead, at, to.data(), to.size());
 }
 Result<> FileStore::write(uint64_t at, std::span<const std::byte> from) {
-  return move(Op::kWrite, at, const_cast<std::byte*>(from.data()), from.size());
+  return pass(Op::kWrite, at, const_cast<std::byte*>(from.data()), from.size());
 }
 
 Result<> FileStore::sync() {

@@ -60,7 +60,7 @@ class FileStore final : public Backing, public std::enable_shared_from_this<File
                                                  std::shared_ptr<FlowPool> flows);
   Result<uint64_t> size() const;
   Result<> lengthen(uint64_t from);
-  Result<> move(Op op, uint64_t at, std::byte* p, uint64_t n) const;
+  Result<> pass(Op op, uint64_t at, std::byte* p, uint64_t n) const;
 
   std::string path_;
   uint64_t bytes_ = 0, dev_ = 0, ino_ = 0;
