@@ -82,9 +82,12 @@ Result<> rows(const Bench& b) {
   MC_TRY(const auto s, b.device->open_stream());
   const auto want = noise(32 * kMiB, 3);
   MC_TRY_(put(*s, memory.data(), want));
-  for (const auto& [bytes, stride, rows] :
-       {std::tuple{128ul * 1024, 200'000ul, 100ul}, std::tuple{1001ul, 1003ul, 30'000ul},
-        std::tuple{4ul, 100ul, 200'000ul}, std::tuple{16ul << 20, 16ul << 20, 2ul}}) {
+  struct Shape {
+    uint64_t bytes, stride, rows;
+  };
+  for (const Shape& x : {Shape{128 * 1024, 200'000, 100}, Shape{1001, 1003, 30'000},
+                         Shape{4, 100, 200'000}, Shape{16 << 20, 16 << 20, 2}}) {
+    const uint64_t bytes = x.bytes, stride = x.stride, rows = x.rows;
     std::byte* const dense = memory.data() + 32 * kMiB;
     MC_TRY_(finish(*s, [&] {
       return s->copy_rows({dense, memory.data(), bytes, stride, bytes, rows});

@@ -200,7 +200,7 @@ TEST_SUITE("xfer/device") {
       CHECK(m.went("direct") >= 2);
       if (std::string(over) == "shm") CHECK(m.went("owner") == 0);
       if (std::string(over) == "shm tcp") CHECK(m.went("owner") >= 1);
-      for (uint64_t seed : {31, 32, 33}) {
+      for (const uint64_t seed : {31U, 32U, 33U}) {
         fill(m.inside(local), seed);
         good(m.move(Op::kWrite, *segment, 0, local.bytes()));
         good(m.move(Op::kRead, *segment, 0, got));

@@ -133,10 +133,11 @@ TEST_CASE("every head arrives in its place once, whatever the shape and the rank
   const std::pair<uint32_t, uint32_t> kRanks[] = {{4, 2}, {4, 1}, {8, 2}, {2, 1}, {8, 4},
                                                   {1, 1}, {2, 2}, {8, 8}, {2, 4}, {1, 8}};
   uint64_t seed = 1;
-  for (const auto& [from, to] : kRanks)
+  for (const auto& ranks : kRanks)
     for (const uint32_t layers : {1U, 2U, 5U})
       for (const uint32_t heads : {1U, 2U, 8U, 16U})
         for (const uint32_t tokens : {1U, 16U}) {
+          const uint32_t from = ranks.first, to = ranks.second;
           CAPTURE(from);
           CAPTURE(to);
           CAPTURE(layers);
