@@ -45,6 +45,12 @@ void WorkerProgram::describe(OptionList& v) {
   daemon.describe(v);
 }
 
+Result<> WorkerProgram::check() const {
+  if (pool_timeout <= Duration::zero())
+    return fail(Code::kInvalid, "--pool-timeout: want more than 0, as 2s");
+  return {};
+}
+
 Result<serve::PrefillConfig> WorkerProgram::prefill(uint32_t blocks, uint64_t epoch) const {
   serve::PrefillConfig c;
   MC_TRY(c.connector, serve::connector_named(connector));
@@ -77,6 +83,7 @@ serve::DecodeConfig WorkerProgram::decode(uint32_t blocks) const {
 
 Result<std::unique_ptr<WorkerShell>> WorkerShell::open(WorkerProgram options) {
   MC_TRY_(options.daemon.load());
+  MC_TRY_(options.check());
   const serve::WorkerOptions& w = options.worker;
   MC_TRY(const serve::ModelInfo info, serve::open_model_info(w.choice));
   MC_TRY(const uint32_t blocks, w.count_blocks(info.spec));  // before weights are read
@@ -85,6 +92,9 @@ Result<std::unique_ptr<WorkerShell>> WorkerShell::open(WorkerProgram options) {
   options.transfer.node = options.worker.name;
   std::unique_ptr<WorkerShell> shell(new WorkerShell(std::move(options)));
   const WorkerProgram& o = shell->options_;
+  if (!o.trace_events.empty()) {  // that it cannot be written is told now, not after a day
+    MC_TRY_(shell->trace_.write(o.trace_events, o.worker.name));
+  }
   MC_TRY(shell->engine_, serve::open_engine(o.worker.choice, o.worker.cpu, o.worker.block_size));
   MC_TRY(shell->transfer_, xfer::Engine::open(shell->clock_, o.transfer, shell->metrics_));
   MC_TRY(shell->server_, rpc::Server::open(shell->loop_, o.worker.listen, shell->metrics_));

@@ -40,6 +40,7 @@ struct WorkerProgram {
   void describe(OptionList& v);
   Result<serve::PrefillConfig> prefill(uint32_t blocks, uint64_t epoch) const;
   serve::DecodeConfig decode(uint32_t blocks) const;
+  Result<> check() const;  // what no worker can run with
 };
 
 class WorkerShell {

@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "rpc/client.h"
 #include "serve/messages.h"
+#include "serve/roles.h"
 
 namespace mc {
 namespace {
@@ -20,6 +21,7 @@ struct SetRoleOptions {
 };
 
 Result<int> set_role(const SetRoleOptions& o, const Context& context) {
+  MC_TRY_(serve::role_named(o.role));
   MC_TRY_(rpc::load_cluster_key(o.cluster_key));
   SteadyClock clock;
   MC_TRY(const auto worker, rpc::SyncClient::connect(o.worker, clock));

@@ -1,6 +1,7 @@
 #include "base/json.h"
 
 #include <algorithm>
+#include <filesystem>
 #include <fstream>
 #include <sstream>
 
@@ -74,6 +75,9 @@ Result<Json> parse_json(std::string_view text, bool comments) {
 Result<Json> read_json_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return fail_errno("open %s", path.c_str());
+  std::error_code unknown;
+  if (std::filesystem::is_directory(path, unknown))  // opens, and reads as nothing
+    return fail(Code::kInvalid, "%s is a directory, want a JSON file", path.c_str());
   std::ostringstream text;
   text << in.rdbuf();
   auto json = parse_json(text.str(), true);

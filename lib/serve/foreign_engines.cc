@@ -99,11 +99,11 @@ size_t ForeignEngines::up() const {
 
 Result<> ForeignEngines::add(const ForeignOptions& options) {
   MC_TRY_(check_foreign(options));
-  remove(options.name);
-  if (engines_.size() >= kForeignMax)
+  if (find(options.name) == nullptr && engines_.size() >= kForeignMax)
     return fail(Code::kBusy, "%zu engines are registered already", engines_.size());
   auto engine = std::make_unique<ForeignEngine>();
   engine->options = options;
+  engine->registration = ++registrations_;
   if (engine->options.model.empty()) engine->options.model = model_;
   if (options.url.empty()) engine->why = "it has no url: only its cache is known";
   if (!options.events.empty()) {
@@ -111,6 +111,9 @@ Result<> ForeignEngines::add(const ForeignOptions& options) {
                                                      .events = options.events,
                                                      .replay = options.replay,
                                                      .order = {}}));
+  }
+  remove(options.name);  // only now that the new one will do
+  if (engine->stream) {
     engine->cache =
         std::make_unique<ForeignCache>(index_, slots_.take(), options.block_tokens, blocks_max_);
     ForeignCache* const cache = engine->cache.get();
@@ -157,26 +160,26 @@ void ForeignEngines::check(ForeignEngine& engine) {
   calls.on_chunk = [text](std::string_view chunk, Time) {
     text->append(chunk.substr(0, kModelsMax - std::min(kModelsMax, text->size())));
   };
-  calls.on_done = [this, text, name = engine.options.name](Result<http::ClientResponse> answer) {
+  calls.on_done = [this, text, name = engine.options.name,
+                   registration = engine.registration](Result<http::ClientResponse> answer) {
     if (answer) answer->body = std::move(*text);
-    checked(name, answer);
+    ForeignEngine* const asked = find(name);
+    if (asked != nullptr && asked->registration == registration) checked(*asked, answer);
   };
   client_.send(std::move(r), std::move(calls));
 }
 
-void ForeignEngines::checked(const std::string& name, const Result<http::ClientResponse>& answer) {
-  ForeignEngine* const e = find(name);
-  if (e == nullptr) return;
-  e->checking = false;
-  if (!answer) return down(*e, answer.error().what);
-  const bool well = answer->status == 200 || (e->known && answer->status == 404);
-  if (!well) return down(*e, strf("it answers with status %d", answer->status));
-  if (!e->known) {
-    if (auto fits = serves(*e, *answer); !fits) return down(*e, fits.error().what);
-    log_info("conductor", "outside engine %s is up", name.c_str());
+void ForeignEngines::checked(ForeignEngine& e, const Result<http::ClientResponse>& answer) {
+  e.checking = false;
+  if (!answer) return down(e, answer.error().what);
+  const bool well = answer->status == 200 || (e.known && answer->status == 404);
+  if (!well) return down(e, strf("it answers with status %d", answer->status));
+  if (!e.known) {
+    if (auto fits = serves(e, *answer); !fits) return down(e, fits.error().what);
+    log_info("conductor", "outside engine %s is up", e.options.name.c_str());
   }
-  e->known = e->up = true;
-  e->why.clear();
+  e.known = e.up = true;
+  e.why.clear();
 }
 
 void ForeignEngines::down(ForeignEngine& engine, const std::string& why) {

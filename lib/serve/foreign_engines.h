@@ -47,6 +47,7 @@ struct ForeignEngine {
   bool up = false, checking = false, known = false;  // known: its models were looked at
   std::string why = "not asked yet";                 // when it is not up
   Time checked{};
+  uint64_t registration = 0;  // an answer to an older one of the same name is not its own
   std::unique_ptr<ForeignCache> cache;
   std::unique_ptr<EventStream> stream;
   // What this conductor gave it to do.
@@ -79,7 +80,7 @@ class ForeignEngines {
 
  private:
   void check(ForeignEngine& engine);
-  void checked(const std::string& name, const Result<http::ClientResponse>& answer);
+  void checked(ForeignEngine& engine, const Result<http::ClientResponse>& answer);
   void down(ForeignEngine& engine, const std::string& why);
   Result<> serves(const ForeignEngine& engine, const http::ClientResponse& answer) const;
 
@@ -91,6 +92,7 @@ class ForeignEngines {
   Counter& gaps_;
   http::Client client_;
   std::map<std::string, std::unique_ptr<ForeignEngine>> engines_;
+  uint64_t registrations_ = 0;
 };
 
 Json foreign_json(const ForeignEngine& engine, Time now);  // for /cluster

@@ -47,6 +47,8 @@ void FrontOptions::describe(OptionList& v) {
 Result<std::unique_ptr<Front>> Front::open(io::Loop& loop, const FrontOptions& options,
                                            Conductor& conductor, Metrics& metrics,
                                            std::string config) {
+  if (options.connections == 0)
+    return fail(Code::kInvalid, "--http-connections: want at least 1, or nobody can connect");
   Tenants tenants;
   if (!options.api_keys.empty()) {
     MC_TRY(tenants, Tenants::open(options.api_keys));

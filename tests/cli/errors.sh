@@ -104,6 +104,21 @@ if [ -x "$MC_BIN/mc-xfer" ]; then  # also where there is no rdma to use them
   refused 1 "$MC_BIN/mc-xfer" serve "${free[@]}" --nics nosuch0
   says "no interface 'nosuch0'"
 fi
+for program in mc-prefill mc-decode; do
+  [ -x "$MC_BIN/$program" ] || continue
+  refused 2 "$MC_BIN/$program" "${free[@]}" --pool-timeout 0s
+  says '--pool-timeout: want more than 0'
+  refused 1 "$MC_BIN/$program" "${free[@]}" --trace-events "$T/no/such/trace.json"
+  says "$T/no/such/trace.json"
+done
+if [ -x "$MC_BIN/mc-conductor" ]; then
+  refused 2 "$MC_BIN/mc-conductor" "${free[@]}" --http-connections 0
+  says '--http-connections: want at least 1'
+  refused 2 "$MC_BIN/mc-conductor" "${free[@]}" --foreign-engines "$T"
+  says "$T is a directory, want a JSON file"
+  refused 2 "$MC_BIN/mc-conductor" set-role "$taken" typist
+  says "'typist'"
+fi
 if [ -x "$MC_BIN/mc-replay" ]; then
   refused 1 "$MC_BIN/mc-replay" analyze "$T/absent.jsonl"
   says "$T/absent.jsonl"

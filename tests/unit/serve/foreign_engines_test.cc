@@ -295,6 +295,27 @@ TEST_CASE("a registration says what is wrong with it, and can be taken back") {
   CHECK(m.ask("/ready").status == 503);
 }
 
+TEST_CASE("an answer to an older registration of the same name does not count") {
+  Mixed m(false);
+  std::vector<http::Exchange> held;
+  const auto slow = *http::Server::open(m.loop, "127.0.0.1:0", {},
+                                        [&](const http::Exchange& x) { held.push_back(x); });
+  const std::string first = R"({"instance_id":"e0","url":"http://)" + slow->address() + "\"}";
+  REQUIRE(m.ask("/register", first).status == 200);
+  REQUIRE(until(m.loop, [&] { return held.size() == 1; }));
+  // One that will not do leaves the one that is there as it is.
+  CHECK(m.ask("/register", R"({"instance_id":"e0","url":"ftp://x"})").status == 400);
+  CHECK(m.conductor->foreign().find("e0")->options.url == "http://" + slow->address());
+  MockEngine other(m.loop, "another model", 4);
+  REQUIRE(m.ask("/register", R"({"instance_id":"e0","url":")" + other.url() + "\"}").status == 200);
+  held[0].reply(200, "application/json", R"({"data":[{"id":"tiny"}]})");
+  REQUIRE(until(m.loop, [&] {
+    return m.conductor->foreign().find("e0")->why.find("does not serve 'tiny'") !=
+           std::string::npos;
+  }));
+  CHECK(m.conductor->foreign().up() == 0);
+}
+
 TEST_CASE("a file of engines is read like registrations") {
   const std::string path = "foreign_engines_test.json";
   const auto write = [&](const std::string& text) {
