@@ -1,9 +1,11 @@
 // The KV pattern (61 layers x 32 blocks x (128 KiB + 16 KiB), every block apart from the next on
 // both sides) against one contiguous transfer of as many bytes, over each transport.
 //
-// "strided" submits a request a layer and kind, "blocks" one a block, in an order that lets nothing
-// be merged. All of it is submitted as one batch and awaited. "bare" is what plain copies of such
+// "strided" submits a request a layer and kind, "blocks" one a block, shuffled, each to the place
+// that it has here, "paged" one a block, each to the place of another, so that nothing can be
+// joined. All of it is submitted as one batch and awaited. "bare" is what plain copies of paged
 // blocks reach: what the hardware leaves of contiguous bandwidth when the next block is elsewhere.
+#include <algorithm>
 #include <atomic>
 #include <cstring>
 #include <thread>
@@ -37,11 +39,30 @@ std::vector<Block> blocks() {
   return out;
 }
 
-std::vector<Block> shuffled() {
+std::vector<Block> shuffled(uint64_t seed) {
   std::vector<Block> all = blocks();
-  Random random(7);
+  Random random(seed);
   for (size_t i = all.size(); i > 1; --i) std::swap(all[i - 1], all[random.next() % i]);
   return all;
+}
+
+struct Move {
+  uint64_t from = 0, to = 0, bytes = 0;
+};
+
+// Each block to the place of some other of its kind.
+std::vector<Move> paged() {
+  const std::vector<Block> from = shuffled(7), to = shuffled(8);
+  std::vector<Move> out;
+  for (const uint64_t bytes : kKinds) {
+    auto there = to.begin();
+    for (const Block& b : from) {
+      if (b.bytes != bytes) continue;
+      there = std::find_if(there, to.end(), [&](const Block& t) { return t.bytes == bytes; });
+      out.push_back({b.at, there++->at, bytes});
+    }
+  }
+  return out;
 }
 
 struct Setup {
@@ -52,12 +73,15 @@ struct Setup {
   uint64_t offset;
 
   xfer::Request request(xfer::Op op, uint64_t at, uint64_t bytes) const {
+    return request(op, Move{at, at, bytes});
+  }
+  xfer::Request request(xfer::Op op, const Move& m) const {  // `from` is ours
     xfer::Request r;
     r.op = op;
     r.segment = segment;
-    r.local = local.data() + at;
-    r.offset = offset + at;
-    r.bytes = bytes;
+    r.local = local.data() + m.from;
+    r.offset = offset + m.to;
+    r.bytes = m.bytes;
     return r;
   }
   Turn turn(std::vector<xfer::Request> requests, size_t rounds) const {
@@ -87,13 +111,19 @@ std::vector<xfer::Request> strided(const Setup& s, xfer::Op op) {
 
 std::vector<xfer::Request> one_by_one(const Setup& s, xfer::Op op) {
   std::vector<xfer::Request> out;
-  for (const Block& b : shuffled()) out.push_back(s.request(op, b.at, b.bytes));
+  for (const Block& b : shuffled(7)) out.push_back(s.request(op, b.at, b.bytes));
+  return out;
+}
+
+std::vector<xfer::Request> each_elsewhere(const Setup& s, xfer::Op op) {
+  std::vector<xfer::Request> out;
+  for (const Move& m : paged()) out.push_back(s.request(op, m));
   return out;
 }
 
 // What the machine gives: the blocks, in that order, copied by two threads and nothing else around
 // it; `together` at a time, as the engine's copy threads take them.
-Turn bare(const Setup& s, std::span<std::byte> other, std::vector<Block> all, size_t rounds) {
+Turn bare(const Setup& s, std::span<std::byte> other, std::vector<Move> all, size_t rounds) {
   return [=, &s] {
     return gigabytes(s.clock, kPayload, rounds, [&]() -> Result<> {
       constexpr size_t kTogether = 4;
@@ -101,8 +131,8 @@ Turn bare(const Setup& s, std::span<std::byte> other, std::vector<Block> all, si
       const auto work = [&] {
         for (size_t i = next.fetch_add(kTogether); i < all.size(); i = next.fetch_add(kTogether))
           for (size_t n = i; n < std::min(i + kTogether, all.size()); ++n) {
-            const Block& b = all[n];
-            xfer::copy_rows({other.data() + b.at, s.local.data() + b.at, b.bytes, 1, 0, 0}, true);
+            const Move& m = all[n];
+            xfer::copy_rows({other.data() + m.to, s.local.data() + m.from, m.bytes, 1, 0, 0}, true);
           }
       };
       std::thread second(work);
@@ -113,20 +143,22 @@ Turn bare(const Setup& s, std::span<std::byte> other, std::vector<Block> all, si
   };
 }
 
-std::vector<Block> in_a_row() {
-  std::vector<Block> out;
+std::vector<Move> in_a_row() {
+  std::vector<Move> out;
   for (uint64_t at = 0; at < kPayload; at += 512 * kKiB)
-    out.push_back({at, std::min(512 * kKiB, kPayload - at)});
+    out.push_back({at, at, std::min(512 * kKiB, kPayload - at)});
   return out;
 }
 
+using Requests = std::vector<xfer::Request> (*)(const Setup& s, xfer::Op op);
+
 // Writes, wipes, reads back: what lies in blocks must be what was sent, the gaps untouched.
-Result<> verify(const Setup& s) {
+Result<> verify(const Setup& s, Requests there, Requests back) {
   fill(s.local, 3);
   const std::vector<std::byte> sent(s.local.begin(), s.local.end());
-  MC_TRY_(s.turn(strided(s, xfer::Op::kWrite), 1)());
+  MC_TRY_(s.turn(there(s, xfer::Op::kWrite), 1)());
   std::memset(s.local.data(), 0, s.local.size());
-  MC_TRY_(s.turn(one_by_one(s, xfer::Op::kRead), 1)());
+  MC_TRY_(s.turn(back(s, xfer::Op::kRead), 1)());
   uint64_t end = 0;
   for (const Block& b : blocks()) {
     const bool same = std::memcmp(s.local.data() + b.at, sent.data() + b.at, b.bytes) == 0;
@@ -151,13 +183,14 @@ Result<int> run(const Options& o) {
     MC_TRY(const auto segment, engine->open_segment(peer->segment));
     MC_TRY(const xfer::Memory local, engine->allocate(kMemory));
     const Setup s{clock, *engine, segment, local.bytes(), peer->segment.buffers.front().offset};
-    MC_TRY_(verify(s));
+    MC_TRY_(verify(s, strided, one_by_one));
+    MC_TRY_(verify(s, each_elsewhere, each_elsewhere));
     if (transport == "shm") {
       MC_TRY(const xfer::Memory other, engine->allocate(kMemory));
       std::memset(other.data(), 0, kMemory);
       const size_t rounds = o.quick ? 3 : 8;
       MC_TRY_(compare({"xfer-kv", "bare copies of blocks", "GB/s", "bare copies, contiguous"},
-                      o.turns(), bare(s, other.bytes(), shuffled(), rounds),
+                      o.turns(), bare(s, other.bytes(), paged(), rounds),
                       bare(s, other.bytes(), in_a_row(), rounds)));
     }
     for (const auto op : {xfer::Op::kWrite, xfer::Op::kRead}) {
@@ -168,6 +201,8 @@ Result<int> run(const Options& o) {
                       o.turns(), s.turn(strided(s, op), rounds), contiguous));
       MC_TRY_(compare({"xfer-kv", what + " blocks", "GB/s", transport + " contiguous", 0.9},
                       o.turns(), s.turn(one_by_one(s, op), rounds), contiguous));
+      MC_TRY_(compare({"xfer-kv", what + " paged", "GB/s", transport + " contiguous", 0.9},
+                      o.turns(), s.turn(each_elsewhere(s, op), rounds), contiguous));
     }
   }
   return 0;

@@ -138,7 +138,8 @@ class Engine {
   // ---- transfers
   BatchId allocate_batch();
   // Adds requests; `all_done` (optional) runs once, when every request submitted to the batch so
-  // far has finished: never inside submit(), perhaps a moment after wait() returned. Errors
+  // far has finished: never inside submit(), perhaps a moment after wait() returned. Requests are
+  // moved in any order, and several at once: where two overlap, either's bytes may stay. Errors
   // (nothing was submitted): kInvalid, kNotFound.
   Result<> submit(BatchId batch, std::span<const Request> requests,
                   std::function<void()> all_done = {});

@@ -87,8 +87,13 @@ struct Engine::Impl final : Sink {
     Run run;
     PeerPtr peer;
   };
+  Result<const BufferInfo*> buffer_at(const Peer& peer, const Request& request) MC_REQUIRES(mutex);
   Result<PeerPtr> peer_for(const Request& request) MC_REQUIRES(mutex);
-  Result<std::vector<Work>> admit(std::span<const Request> requests);
+  struct Admitted {
+    std::vector<Work> work;
+    std::vector<uint32_t> order;  // of the requests in it; see merge.h
+  };
+  Result<Admitted> admit(std::span<const Request> requests);
   Result<> submit(const std::shared_ptr<Batch>& batch, std::span<const Request> requests,
                   const Notification* after, std::function<void()> all_done);
   bool copied_again(const Request& request, Duration budget, Time now);

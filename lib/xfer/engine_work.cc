@@ -61,42 +61,54 @@ std::shared_ptr<Batch> Engine::Impl::find(BatchId id) const {
   return it == batches.end() ? nullptr : it->second;
 }
 
+// Null: a peer whose address is known may offer more by now; dispatch() will ask.
+Result<const BufferInfo*> Engine::Impl::buffer_at(const Peer& peer, const Request& r) {
+  auto range = peer.buffer(r.offset, span_of(r.bytes, r.rows, r.remote_stride));
+  if (!range && !segments[r.segment].control.empty()) return nullptr;
+  return range;
+}
+
 Result<PeerPtr> Engine::Impl::peer_for(const Request& r) {
   MC_TRY_(check(r));
   MC_TRY(PeerPtr peer, peer_of(r.segment));
-  const auto range = peer->buffer(r.offset, span_of(r.bytes, r.rows, r.remote_stride));
-  // A peer whose address is known may offer more by now: dispatch() will ask.
-  if (!range && segments[r.segment].control.empty()) return fail(range.error());
+  MC_TRY_(buffer_at(*peer, r));
   return peer;
 }
 
 // The requests as runs, each with the peer it goes to.
-Result<std::vector<Engine::Impl::Work>> Engine::Impl::admit(std::span<const Request> requests) {
+Result<Engine::Impl::Admitted> Engine::Impl::admit(std::span<const Request> requests) {
   std::vector<Home> homes(requests.size());
   {
     Lock lock(mutex);
+    PeerPtr peer;  // of the request before; most are of one peer
     for (size_t i = 0; i < requests.size(); ++i) {
       const Request& r = requests[i];
-      MC_TRY(const PeerPtr peer, peer_for(r));
-      const uint64_t span = span_of(r.bytes, r.rows, r.remote_stride);
-      if (const BufferInfo* buffer = peer->find(r.offset, span)) homes[i].remote = buffer->offset;
+      MC_TRY_(check(r));
+      if (i == 0 || r.segment != requests[i - 1].segment) {
+        MC_TRY(peer, peer_of(r.segment));
+      }
+      MC_TRY(const BufferInfo* buffer, buffer_at(*peer, r));
+      if (buffer != nullptr) homes[i].remote = buffer->offset;
       homes[i].local = registry->device_at(r.local);
     }
   }
   const uint64_t bytes_max = kSlicesMax * std::max<uint64_t>(options.slice, kSliceBytesMin);
-  std::vector<Work> work;
-  for (const Run& run : merge(requests, homes, bytes_max)) work.push_back({run, nullptr});
+  Joined joined = join_requests(requests, homes, bytes_max);
+  Admitted all;
+  all.order = std::move(joined.order);
+  for (const Run& run : joined.runs) all.work.push_back({run, nullptr});
   Lock lock(mutex);
-  for (Work& w : work) {
+  for (Work& w : all.work) {
     MC_TRY(w.peer, peer_of(w.run.request.segment));
   }
-  return work;
+  return all;
 }
 
 Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
                               std::span<const Request> requests, const Notification* after,
                               std::function<void()> all_done) {
-  MC_TRY(const std::vector<Work> work, admit(requests));
+  MC_TRY(const Admitted admitted, admit(requests));
+  const std::vector<Work>& work = admitted.work;
   std::unique_ptr<Notice> notice;
   std::vector<SegmentHandle> told;
   if (after != nullptr) {
@@ -112,13 +124,16 @@ Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
   for (const Request& r : requests) together += r.bytes * r.rows;
   {
     Lock lock(batch->mutex);
+    batch->reorder(admitted.order);
     for (size_t i = 0; i < work.size(); ++i) {
       const Run& run = work[i].run;
       batch->begin(first[i], run.request.segment);
       first[i].notice = notice.get();
       if (notice != nullptr) first[i].instance = work[i].peer->instance;
-      for (const Request& r : requests.subspan(run.first, run.count))
+      for (size_t n = run.first; n < run.first + run.count; ++n) {
+        const Request& r = requests[admitted.order.empty() ? n : admitted.order[n]];
         batch->add(first[i], r.bytes * r.rows);
+      }
     }
     for (size_t i = 0; i < told.size(); ++i) {
       Task& send = first[work.size() + i];
@@ -434,10 +449,9 @@ Status Engine::status(BatchId id, size_t index) const {
   const auto batch = impl_->find(id);
   if (batch != nullptr) {
     Lock lock(batch->mutex);
-    if (index < batch->items.size()) {
-      const Item& item = batch->items[index];
-      const bool failed = xfer::finished(item.state) && item.state != State::kCompleted;
-      return {item.state, item.done, failed ? item.task->error : Error{}};
+    if (const Item* item = batch->submitted(index)) {
+      const bool failed = xfer::finished(item->state) && item->state != State::kCompleted;
+      return {item->state, item->done, failed ? item->task->error : Error{}};
     }
   }
   return {State::kFailed, 0, {Code::kNotFound, "no such transfer"}};

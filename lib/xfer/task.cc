@@ -33,6 +33,22 @@ void Batch::add(Task& task, uint64_t bytes) {
   items.push_back({State::kPending, bytes, 0, at, &task});
 }
 
+void Batch::reorder(std::span<const uint32_t> order) {
+  if (order.empty()) return;
+  items.reserve(std::max(items.size() + order.size(), 2 * items.capacity()));
+  for (size_t i = places_.size(); i < items.size(); ++i)
+    places_.push_back(static_cast<uint32_t>(i));
+  const size_t base = items.size();
+  places_.resize(base + order.size());
+  for (size_t i = 0; i < order.size(); ++i)
+    places_[base + order[i]] = static_cast<uint32_t>(base + i);
+}
+
+const Item* Batch::submitted(size_t index) const {
+  const size_t place = index < places_.size() ? places_[index] : index;
+  return place < items.size() ? &items[place] : nullptr;
+}
+
 bool Batch::slice_ended(Task& task, uint64_t at, uint64_t bytes, const Result<>& outcome) {
   if (!outcome) {
     if (task.error.what.empty()) task.error = outcome.error();

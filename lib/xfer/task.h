@@ -62,12 +62,18 @@ struct Batch {
   // A task that moves the items added to it from here on, before the next begins.
   void begin(Task& task, SegmentHandle segment) MC_REQUIRES(mutex);
   void add(Task& task, uint64_t bytes) MC_REQUIRES(mutex);
+  // The items that are added next were submitted in another order: the n-th of them is request
+  // `order[n]` of its submit. Empty: in this one.
+  void reorder(std::span<const uint32_t> order) MC_REQUIRES(mutex);
+  // The `index`-th request submitted; null: there is none.
+  const Item* submitted(size_t index) const MC_REQUIRES(mutex);
   // One slice of `task` ended: `bytes` from `at` on were moved, or not. True when that was the
   // task's last slice.
   bool slice_ended(Task& task, uint64_t at, uint64_t bytes, const Result<>& outcome)
       MC_REQUIRES(mutex);
 
  private:
+  std::vector<uint32_t> places_ MC_GUARDED_BY(mutex);  // of requests among the items; short: as is
   std::span<Item> items_of(const Task& task) MC_REQUIRES(mutex);
   void credit(std::span<Item> of, uint64_t at, uint64_t bytes);
 };

@@ -1,5 +1,6 @@
 // Requests that are moved as one are still requests: each lands, and each has its own status.
 #include <cstring>
+#include <numeric>
 
 #include "tests/conformance/child.h"
 
@@ -36,6 +37,46 @@ TEST_SUITE("xfer/merge") {
         CHECK(at[256 * kKiB] == std::byte{0});
       }
       CHECK(std::memcmp(pair.remote.data() + 300 * kKiB, out.data(), 100) == 0);
+    }
+  }
+
+  TEST_CASE("blocks submitted in any order land, and each is told of itself") {
+    for (const auto& transport : kTransports) {
+      CAPTURE(transport);
+      Pair pair(transport, 8 * kMiB);
+      std::vector<std::byte> out(4 * kMiB);
+      fill(out, 9);
+      std::vector<uint64_t> order(128);
+      std::iota(order.begin(), order.end(), 0U);
+      Random random(4);
+      for (size_t i = order.size(); i > 1; --i) std::swap(order[i - 1], order[random.next() % i]);
+      // Every second block is of another length; the second submit of the batch is plain.
+      const auto bytes_of = [](uint64_t block) { return (block % 2 == 0 ? 16 : 12) * kKiB; };
+      std::vector<Request> writes;
+      for (const uint64_t block : order)
+        writes.push_back(pair.request(Op::kWrite,
+                                      std::span(out).subspan(block * 16 * kKiB, bytes_of(block)),
+                                      block * 20 * kKiB));
+      const std::vector<Request> more{pair.request(Op::kWrite, std::span(out).last(100), 4 * kMiB)};
+      const BatchId batch = pair.engine().allocate_batch();
+      REQUIRE(pair.engine().submit(batch, more).has_value());
+      REQUIRE(pair.engine().submit(batch, writes).has_value());
+      REQUIRE(pair.engine().submit(batch, more).has_value());
+      REQUIRE(pair.engine().wait(batch, 10s).has_value());
+      CHECK(pair.engine().status(batch, 0).bytes_done == 100);
+      for (size_t i = 0; i < writes.size(); ++i) {
+        const Status s = pair.engine().status(batch, 1 + i);
+        CHECK(s.state == State::kCompleted);
+        CHECK(s.bytes_done == writes[i].bytes);
+      }
+      CHECK(pair.engine().status(batch, 1 + writes.size()).bytes_done == 100);
+      CHECK(pair.engine().status(batch, 2 + writes.size()).state == State::kFailed);
+      pair.engine().free_batch(batch);
+      for (uint64_t block = 0; block < order.size(); ++block) {
+        const std::byte* at = pair.remote.data() + block * 20 * kKiB;
+        CHECK(std::memcmp(at, out.data() + block * 16 * kKiB, bytes_of(block)) == 0);
+        CHECK(at[bytes_of(block)] == std::byte{0});
+      }
     }
   }
 

@@ -133,4 +133,45 @@ TEST_SUITE("xfer/merge") {
       CHECK(at == requests.size());
     }
   }
+
+  TEST_CASE("blocks in any order are joined as if they came in the order of their addresses") {
+    Random random(5);
+    std::vector<Request> requests;
+    for (uint64_t layer = 0; layer < 4; ++layer)
+      for (const uint64_t bytes : {64, 32})
+        for (uint64_t block = 0; block < 8; ++block) {
+          const uint64_t at = layer * 2000 + (bytes == 64 ? 0 : 1000) + block * (bytes + 8);
+          requests.push_back(piece(memory.data() + at, 50000 + at, bytes));
+        }
+    for (size_t i = requests.size(); i > 1; --i)
+      std::swap(requests[i - 1], requests[random.next() % i]);
+    const std::vector<Home> homes(requests.size(), Home{0, 0});
+    const Joined joined = join_requests(requests, homes, kNoLimit);
+    CHECK(joined.runs.size() == 8);
+    REQUIRE(joined.order.size() == requests.size());
+    for (const Run& run : joined.runs)
+      for (size_t n = 0; n < run.count; ++n) {
+        const Request& r = requests[joined.order[run.first + n]];
+        CHECK(r.local == run.request.local + n * run.request.local_stride);
+        CHECK(r.offset == run.request.offset + n * run.request.remote_stride);
+        CHECK(r.bytes == run.request.bytes);
+      }
+  }
+
+  TEST_CASE("an order that joins more than that of addresses stays, and so do mixed requests") {
+    std::vector<Request> kinds;  // the keys of all blocks, then their values, which lie between
+    for (const uint64_t from : {0, 600})
+      for (uint64_t block = 0; block < 8; ++block)
+        kinds.push_back(piece(memory.data() + from + block * 1000, 50000 + from + block * 1000,
+                              from == 0 ? 500 : 100));
+    const std::vector<Home> homes(kinds.size(), Home{0, 0});
+    const Joined joined = join_requests(kinds, homes, kNoLimit);
+    CHECK(joined.runs.size() == 2);
+    CHECK(joined.order.empty());
+    std::vector<Request> mixed;
+    for (uint64_t i = 8; i > 0; --i) mixed.push_back(piece(memory.data() + i * 100, i * 100, 100));
+    mixed[3].priority = Priority::kHigh;
+    CHECK(
+        join_requests(mixed, std::vector<Home>(mixed.size(), Home{0, 0}), kNoLimit).order.empty());
+  }
 }
