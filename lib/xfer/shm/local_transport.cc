@@ -304,18 +304,26 @@ bool LocalTransport::copy_from_desk(Desk& desk, const Request& r, Time now) {
 bool LocalTransport::copy_with_help(const Rows& rows, Time deadline, const Peer& peer) {
   const uint32_t copying = copying_.fetch_add(1, std::memory_order_relaxed) + 1;
   const bool shared = rows.total() > kAloneBytes && copying < config_.workers;
-  uint32_t helpers = shared ? config_.workers - copying : 0;
-  const auto job = std::make_shared<CopyJob>(rows, shared ? kPieceBytes : kLonePieceBytes, recent_);
-  if (shared) {
+  const auto go_on = [&] {
+    return (deadline == Time::max() || clock_.now() < deadline) &&
+           peer.fate.load(std::memory_order_relaxed) == Peer::Fate::kOpen;
+  };
+  if (!shared) {
+    const Pieces pieces(rows, kLonePieceBytes);
+    uint64_t done = 0;
+    for (; done < pieces.count() && go_on(); ++done) copy_once(pieces.at(done), recent_);
+    copying_.fetch_sub(1, std::memory_order_relaxed);
+    return done == pieces.count();
+  }
+  uint32_t helpers = config_.workers - copying;
+  const auto job = std::make_shared<CopyJob>(rows, kPieceBytes, recent_);
+  {
     Lock lock(mutex_);
     if (stopping_) helpers = 0;
     for (uint32_t i = 0; i < helpers; ++i) queue_.push_back({nullptr, job});
   }
   for (uint32_t i = 0; i < helpers; ++i) changed_.notify_one();
-  job->work([&] {
-    return (deadline == Time::max() || clock_.now() < deadline) &&
-           peer.fate.load(std::memory_order_relaxed) == Peer::Fate::kOpen;
-  });
+  job->work(go_on);
   const bool all = job->finish();
   if (helpers > 0) {
     Lock lock(mutex_);

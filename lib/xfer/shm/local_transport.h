@@ -115,7 +115,7 @@ class LocalTransport final : public Transport {
 
   static constexpr uint64_t kInlineBytes = 512 * 1024;
   static constexpr uint64_t kCrowdBytes = 8 << 20;  // submitted at once: for the copy threads
-  static constexpr uint64_t kAskBytes = 1 << 20;    // a system call is nothing beside the copy
+  static constexpr uint64_t kAskBytes = 4 << 20;    // a system call is nothing beside the copy
   static constexpr uint64_t kAloneBytes = 2 << 20;  // less is copied before help has woken up
   static constexpr uint64_t kPieceBytes = 512 * 1024;
   // Of a copy that nobody shares: libc copies what is longer than the second cache by another,
