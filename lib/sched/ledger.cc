@@ -4,10 +4,21 @@
 #include <cmath>
 
 namespace mc::sched {
+namespace {
+
+constexpr double kLongestMs = 1e12;
+
+Duration from_ms(double ms) { return from_seconds(std::clamp(ms, 0.0, kLongestMs) / 1e3); }
+
+}  // namespace
 
 void Ledger::charge(uint64_t job, double ms, uint64_t tokens, Time now) {
-  if (jobs_.empty()) started_ = now;
-  jobs_.push_back({job, std::max(ms, 0.0), tokens});
+  const Duration length = from_ms(ms);
+  if (jobs_.empty())
+    started_ = now;
+  else
+    behind_ += length;
+  jobs_.push_back({job, length, tokens});
   tokens_ += tokens;
 }
 
@@ -16,30 +27,39 @@ void Ledger::finish(uint64_t job, Time now) {
       std::find_if(jobs_.begin(), jobs_.end(), [&](const Job& j) { return j.id == job; });
   if (it == jobs_.end()) return;
   tokens_ -= it->tokens;
-  if (it == jobs_.begin()) started_ = now;
+  if (it != jobs_.begin()) {
+    behind_ -= it->length;
+  } else {
+    started_ = now;
+    if (jobs_.size() > 1) behind_ -= jobs_[1].length;
+  }
   jobs_.erase(it);
 }
 
-double Ledger::before(uint64_t job, Time now) const {
-  double sum = 0;
-  for (size_t i = 0; i < jobs_.size() && jobs_[i].id != job; ++i) {
-    const double done = i == 0 ? to_ms(now - started_) : 0;
-    sum += std::max(jobs_[i].ms - done, 0.0);
-  }
+Duration Ledger::before(uint64_t job, Time now) const {
+  Duration sum{0};
+  for (size_t i = 0; i < jobs_.size() && jobs_[i].id != job; ++i)
+    sum += i == 0 ? std::max(first_ends() - now, Duration{0}) : jobs_[i].length;
   return sum;
 }
 
-double Ledger::correction(Time now) const {
-  const double left = std::abs(correction_) - to_ms(now - corrected_);
-  return left <= 0 ? 0 : std::copysign(left, correction_);
+Duration Ledger::correction(Time now) const {
+  const Duration passed = now - corrected_;
+  if (correction_ >= Duration{0}) return std::max(correction_ - passed, Duration{0});
+  return std::min(correction_ + passed, Duration{0});
 }
 
 void Ledger::correct(uint64_t job, double ms, Time now) {
   if (!std::isfinite(ms) || ms < 0) return;
-  correction_ = ms - before(job, now);
+  correction_ = from_ms(ms) - before(job, now);
   corrected_ = now;
 }
 
-double Ledger::wait_ms(Time now) const { return std::max(before(0, now) + correction(now), 0.0); }
+double Ledger::wait_ms(Time now) const {
+  const Duration first =
+      jobs_.empty() ? Duration{0} : std::max(first_ends() - now, Duration{0});
+  const Duration wait = first + behind_ + (correction_.count() ? correction(now) : Duration{0});
+  return to_ms(std::max(wait, Duration{0}));
+}
 
 }  // namespace mc::sched

@@ -20,22 +20,26 @@ class Ledger {  // of one node
   void correct(uint64_t job, double ms, Time now);
 
   double wait_ms(Time now) const;  // until a job charged now would start
+  // What that is made of, what the node answered aside: the first job's end, and all behind it.
+  Time first_ends() const { return jobs_.empty() ? Time{} : started_ + jobs_.front().length; }
+  Duration behind() const { return behind_; }
   uint64_t tokens() const { return tokens_; }
   size_t jobs() const { return jobs_.size(); }
 
  private:
   struct Job {
     uint64_t id;
-    double ms;
+    Duration length;
     uint64_t tokens;
   };
-  double before(uint64_t job, Time now) const;
-  double correction(Time now) const;
+  Duration before(uint64_t job, Time now) const;
+  Duration correction(Time now) const;
 
   std::deque<Job> jobs_;
-  Time started_{};         // the first job
-  uint64_t tokens_ = 0;    // of all jobs
-  double correction_ = 0;  // ms, signed; fades as the time it speaks of passes
+  Time started_{};          // the first job
+  Duration behind_{0};      // of all jobs but the first
+  uint64_t tokens_ = 0;     // of all jobs
+  Duration correction_{0};  // signed; fades as the time it speaks of passes
   Time corrected_{};
 };
 

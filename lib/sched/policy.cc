@@ -60,9 +60,9 @@ Chosen pick_prefill(const View& view, const std::vector<size_t>& usable,
   const auto ties = [&](size_t i) {
     return std::tuple(nodes[i].queued_tokens, nodes[i].assigned, std::string_view(nodes[i].name));
   };
-  if (options.policy == "random")
-    return {usable[mix64(options.seed ^ mix64(ask.number)) % usable.size()], "random"};
-  if (options.policy == "rr") return {usable[ask.number % usable.size()], "next in turn"};
+  const auto [first, second] = draw(options, ask, usable.size());
+  if (options.policy == "random") return {usable[first], "random"};
+  if (options.policy == "rr") return {usable[first], "next in turn"};
   if (options.policy == "count")
     return {smallest(usable, [&](size_t i) { return std::tuple(nodes[i].requests, ties(i)); }),
             "fewest requests"};
@@ -70,9 +70,7 @@ Chosen pick_prefill(const View& view, const std::vector<size_t>& usable,
     return {smallest(usable, [&](size_t i) { return std::tuple(nodes[i].queue_ms, ties(i)); }),
             "shortest queue"};
   if (options.policy == "p2c") {
-    const uint64_t drawn = mix64(options.seed ^ mix64(ask.number));
-    const size_t a = usable[(drawn >> 32) % usable.size()];
-    const size_t b = usable[(drawn & 0xffffffff) % usable.size()];
+    const size_t a = usable[first], b = usable[second];
     return {nodes[b].queue_ms < nodes[a].queue_ms ? b : a, "shorter queue of two"};
   }
   if (options.policy == "weighted")
@@ -84,13 +82,12 @@ Chosen pick_prefill(const View& view, const std::vector<size_t>& usable,
                                          ties(i));
                      }),
             "least weighted cost"};
-  const bool trivial =
-      static_cast<double>(best_tokens) < kTrivial * static_cast<double>(ask.tokens);
+  const bool trivial = is_trivial(best_tokens, ask.tokens);
   const double cold = cost.prefill_ms(ask.tokens, 0);
   const size_t at = smallest(usable, [&](size_t i) {
     const Candidate& c = candidates[i];
     const double late = c.transfer_ms - cost.transfer_ms(ask.tokens);  // whole: less than none
-    return std::tuple(trivial ? c.queue_ms + cold + late : c.ttft_ms, ties(i));
+    return std::tuple(trivial ? c.queue_ms + cold + late : c.ttft_ms, c.queue_ms, ties(i));
   });
   const Candidate& c = candidates[at];
   if (best_tokens == 0) return {at, "nothing cached, shortest queue"};
@@ -123,6 +120,17 @@ void PolicyOptions::describe(OptionList& v) {
   v("prefix-weight", prefix_weight,
     "of weighted: a token that is not cached counts like this many that are queued");
   v("seed", seed, "of random and p2c");
+}
+
+bool is_trivial(uint64_t best_tokens, uint64_t tokens) {
+  return static_cast<double>(best_tokens) < kTrivial * static_cast<double>(tokens);
+}
+
+std::pair<size_t, size_t> draw(const PolicyOptions& options, const Ask& ask, size_t n) {
+  if (options.policy == "rr") return {ask.number % n, 0};
+  const uint64_t drawn = mix64(options.seed ^ mix64(ask.number));
+  if (options.policy == "random") return {drawn % n, 0};
+  return {(drawn >> 32) % n, (drawn & 0xffffffff) % n};
 }
 
 const char* name(Verdict verdict) {

@@ -6,7 +6,8 @@
 // where `reused` is the node's own match or, when the best match of any node is more than
 // `balancing_threshold` times as long and fetching it is faster than computing it, that one.
 // A match that covers less than kTrivial of the prompt (a shared system prompt) does not make a
-// node better than another. Ties: fewest queued tokens, fewest requests so far, first name.
+// node better than another. Ties: shortest queue (while a prefix is fetched queues may pass
+// unseen), fewest queued tokens, fewest requests so far, first name.
 // `local` is the same without fetching: every node reuses what it holds itself. `load` takes the
 // shortest queue without looking at caches, `count` the node with the fewest requests, `p2c` the
 // shorter queue of two drawn at random, `random` and `rr` any and the next. `weighted` is what many
@@ -18,6 +19,7 @@
 #pragma once
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "base/options.h"
@@ -95,6 +97,12 @@ struct Decision {
   double ttft_ms() const { return chosen.ttft_ms; }
 };
 
+// What a prompt's best match must not be for matches to count: less than a tenth of it.
+bool is_trivial(uint64_t best_tokens, uint64_t tokens);
+// Which of n usable nodes `random`, `rr` and (two of them) `p2c` take.
+std::pair<size_t, size_t> draw(const PolicyOptions& options, const Ask& ask, size_t n);
+
+// In a large cluster: sched/shortlist.h finds the nodes that are worth weighing.
 Decision choose(const View& view, const Ask& ask, const PolicyOptions& options, const Cost& cost);
 
 // A decision for people: one line.

@@ -1,6 +1,7 @@
 #include "sched/prefix_index.h"
 
 #include <algorithm>
+#include <array>
 #include <bit>
 #include <utility>
 
@@ -198,77 +199,75 @@ Time PrefixIndex::deadline() const { return ends_.empty() ? Time::max() : ends_.
 // bitmaps of blocks that many hold. From the first block that few hold they are few: a list.
 class PrefixIndex::Walk {
  public:
-  explicit Walk(size_t slots) : length_(slots) {}
+  explicit Walk(size_t slots) : slots_(slots) {}
 
   void past(const HolderSet& wide) {
-    if (few_) return thin(wide);
-    if (bits_.empty()) fill();
-    for (size_t k = 0; k < bits_.size(); ++k) {
-      const uint64_t stay = bits_[k] & wide.word(k);
-      settle(k, bits_[k] & ~stay);
-      bits_[k] = stay;
-      any_ |= stay != 0;
-    }
     ++at_;
+    if (few_) return keep([&](Slot slot) { return wide.holds(slot); });
+    auto& levels = out_.levels;
+    Matches::Level level{at_, 0, std::vector<uint64_t>((slots_ + 63) / 64)};
+    for (size_t k = 0; k < level.bits.size(); ++k) {
+      level.bits[k] = wide.word(k) & (levels.empty() ? all(k) : levels.back().bits[k]);
+      level.nodes += static_cast<size_t>(std::popcount(level.bits[k]));
+    }
+    any_ = level.nodes > 0;
+    if (!levels.empty() && level.nodes == levels.back().nodes)
+      levels.back().length = at_;  // within it, and as many: the same
+    else if (any_)
+      levels.push_back(std::move(level));
   }
 
   void past(std::span<const Slot> holders) {
-    if (!few_) settle_all();
-    few_ = true;
-    size_t stay = 0;
-    for (const Slot h : holders) {
-      const size_t slot = h & ~size_t{kGuessed};
-      if (slot >= length_.size() || length_[slot] != at_) continue;
-      length_[slot] = at_ + 1;
-      list_[stay++] = static_cast<Slot>(slot);
-    }
-    left_ = stay;
-    any_ = stay > 0;
     ++at_;
+    if (few_) {
+      for (const Slot h : holders) mark(h) |= bit(h);
+      keep([&](Slot slot) { return (mark(slot) & bit(slot)) != 0; });
+      for (const Slot h : holders) mark(h) = 0;
+      return;
+    }
+    few_ = true;
+    for (const Slot h : holders) {
+      const auto slot = static_cast<Slot>(h & ~kGuessed);
+      if (slot < slots_ && (out_.levels.empty() || out_.levels.back().has(slot)))
+        out_.few.emplace_back(slot, at_);
+    }
+    left_ = out_.few.size();
+    any_ = left_ > 0;
   }
 
   bool go_on() { return std::exchange(any_, false); }
-
-  std::vector<uint32_t> end() && {
-    if (!few_) settle_all();
-    return std::move(length_);
-  }
+  Matches end() && { return std::move(out_); }
 
  private:
-  void fill() {
-    bits_.assign((length_.size() + 63) / 64, ~uint64_t{0});
-    if (length_.size() % 64 != 0) bits_.back() = (uint64_t{1} << length_.size() % 64) - 1;
+  uint64_t all(size_t k) const {
+    const size_t rest = slots_ - 64 * k;
+    return rest >= 64 ? ~uint64_t{0} : (uint64_t{1} << rest) - 1;
   }
-  void settle(size_t k, uint64_t bits) {
-    for (; bits != 0; bits &= bits - 1)
-      length_[64 * k + static_cast<size_t>(std::countr_zero(bits))] = at_;
-  }
-  void settle_all() {
-    for (size_t k = 0; k < bits_.size(); ++k) settle(k, bits_[k]);
-  }
-  void thin(const HolderSet& wide) {
-    size_t stay = 0;
-    for (size_t i = 0; i < left_; ++i)
-      if (wide.holds(list_[i])) {
-        length_[list_[i]] = at_ + 1;
-        list_[stay++] = list_[i];
-      }
-    left_ = stay;
-    any_ = stay > 0;
-    ++at_;
+  uint64_t& mark(Slot h) { return marks_[(h & ~kGuessed) / 64]; }
+  static uint64_t bit(Slot h) { return uint64_t{1} << h % 64; }
+  // Those in step stand before those that are not.
+  template <class Holds>
+  void keep(Holds holds) {
+    for (size_t i = 0; i < left_;) {
+      if (holds(out_.few[i].first))
+        out_.few[i++].second = at_;
+      else
+        std::swap(out_.few[i], out_.few[--left_]);
+    }
+    any_ = left_ > 0;
   }
 
+  const size_t slots_;
   uint32_t at_ = 0;
   bool any_ = false, few_ = false;
-  std::vector<uint32_t> length_;  // of those who left, and of the few
-  std::vector<uint64_t> bits_;    // the many
-  Slot list_[HolderSet::kListMax];
-  size_t left_ = 0;
+  Matches out_;
+  size_t left_ = 0;                              // of out_.few, still in step
+  std::array<uint64_t, kGuessed / 64> marks_{};  // the nodes of one list, while it is looked at
 };
 
 // Every block is a chain of reads that miss the caches: entry, set, and what the set points to.
 // Four stages keep several blocks on their way, each stage a few blocks before the next.
-std::vector<uint32_t> PrefixIndex::match(std::span<const uint64_t> tags, size_t slots) const {
+Matches PrefixIndex::matches(std::span<const uint64_t> tags, size_t slots) const {
   Walk walk(slots);
   const Entry* found[kFound];
   const size_t n = tags.size();
@@ -293,6 +292,18 @@ std::vector<uint32_t> PrefixIndex::match(std::span<const uint64_t> tags, size_t 
     if (!walk.go_on()) break;
   }
   return std::move(walk).end();
+}
+
+std::vector<uint32_t> PrefixIndex::match(std::span<const uint64_t> tags, size_t slots) const {
+  const Matches found = matches(tags, slots);
+  std::vector<uint32_t> lengths(slots);
+  for (size_t at = 0; at < found.levels.size(); ++at)
+    found.each_of_level(at, [&, length = found.levels[at].length](Slot slot) {
+      lengths[slot] = length;
+      return false;
+    });
+  for (const auto& [slot, length] : found.few) lengths[slot] = length;
+  return lengths;
 }
 
 }  // namespace mc::sched

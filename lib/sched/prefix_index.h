@@ -22,6 +22,7 @@
 
 #include "base/time.h"
 #include "sched/holder_set.h"
+#include "sched/matches.h"
 
 namespace mc::sched {
 
@@ -45,6 +46,8 @@ class PrefixIndex {
 
   // For each slot below `slots`, how many of the prompt's blocks it holds from the first on.
   std::vector<uint32_t> match(std::span<const uint64_t> tags, size_t slots) const;
+  // The same without a number for each slot: what it costs does not grow with them.
+  Matches matches(std::span<const uint64_t> tags, size_t slots) const;
 
   size_t blocks() const { return used_; }
   uint64_t refused() const { return refused_; }
@@ -65,7 +68,7 @@ class PrefixIndex {
     Time until;
     std::vector<uint64_t> tags;
   };
-  class Walk;  // of match()
+  class Walk;  // of matches()
 
   size_t home(uint64_t tag) const;
   size_t after(size_t at) const { return at + 1 == table_.size() ? 0 : at + 1; }

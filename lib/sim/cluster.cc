@@ -1,11 +1,11 @@
 #include <algorithm>
+#include <tuple>
 
 #include "sim/cluster_state.h"
 
 namespace mc::sim {
 namespace {
 constexpr Duration kGuessSlack = std::chrono::seconds(2);
-constexpr uint64_t kTrivialParts = 10;  // of a prompt: as choose() has it
 }  // namespace
 
 SimResult Cluster::run() {
@@ -20,18 +20,26 @@ SimResult Cluster::run() {
   return std::move(result_);
 }
 
+std::vector<std::string> Cluster::names() const {
+  std::vector<std::string> out;
+  for (uint64_t i = 0; i < groups_ + o_.decode; ++i)
+    out.push_back(coupled_      ? "n" + std::to_string(i)
+                  : i < groups_ ? "p" + std::to_string(i)
+                                : "d" + std::to_string(i - groups_));
+  return out;
+}
+
 void Cluster::make_nodes() {
   nodes_.resize(groups_ + o_.decode);
   for (uint32_t i = 0; i < groups_; ++i)
     if (o_.cpp_group > 1) network_.widen(i, static_cast<double>(o_.cpp_group));
   for (const trace::Arrived& a : arrivals_)
     prompt_max_ = std::max(prompt_max_, trace::blocks(a.record->input_length, block()));
+  const auto all = names();
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
     Node& n = nodes_[i];
     n.prefill = coupled_ || i < groups_;
-    n.name = (coupled_    ? "n" + std::to_string(i)
-              : n.prefill ? "p" + std::to_string(i)
-                          : "d" + std::to_string(i - groups_));
+    n.name = all[i];
     if (n.prefill) become_prefill(i);
     if (!n.prefill || coupled_) become_decode(i);
   }
@@ -49,8 +57,7 @@ void Cluster::become_prefill(uint32_t i) {
                          .prompt_max = prompt_max_,
                          .rule = o_.cache_rule},
         i);
-  by_queue_.insert({n.idle_at, i});
-  ++prefill_nodes_;
+  requeue(i);
 }
 
 void Cluster::become_decode(uint32_t i) {
@@ -68,8 +75,8 @@ void Cluster::become_decode(uint32_t i) {
     d.chunk_penalty = o_.chunk_penalty;
     n.decoder = std::make_unique<Decoder>(spec_, d, o_.keep_gaps);
   }
-  if (!coupled_) by_load_.insert({load_keys_[i] = load_key(i), i});
   ++decode_nodes_;
+  reload(i);
 }
 
 void Cluster::handle(const Event& e) {
@@ -86,6 +93,7 @@ void Cluster::handle(const Event& e) {
     case Kind::kControl: return control();
     case Kind::kDown: return down(e.at);
     case Kind::kUp: return up(e.at);
+    case Kind::kMachines: return resize(e.turn);
   }
 }
 
@@ -116,82 +124,72 @@ void Cluster::fill(Job& job) const {
   for (const BlockHash& h : job.hashes) job.tags.push_back(h.tag());
 }
 
-// The prefill nodes to weigh, in order.
-std::vector<uint32_t> Cluster::weighed(const std::vector<uint32_t>& match, uint64_t tokens) const {
-  std::vector<uint32_t> out;
-  if (!weigh_some()) {
-    for (uint32_t i = 0; i < nodes_.size(); ++i)
-      if (nodes_[i].prefill && !nodes_[i].down) out.push_back(i);
-    return out;
-  }
-  const size_t half = std::max<size_t>(o_.candidates / 2, 1);
-  for (auto it = by_queue_.begin(); it != by_queue_.end() && out.size() < half; ++it)
-    out.push_back(it->second);
-  const uint32_t best = *std::max_element(match.begin(), match.end());
-  if (best * block() * kTrivialParts >= tokens) {        // else choose() does not look at matches
-    std::vector<std::pair<uint32_t, uint32_t>> longest;  // match, node
-    for (uint32_t i = 0; i < match.size(); ++i)
-      if (match[i] > 0 && match[i] * 2 >= best && nodes_[i].prefill && !nodes_[i].down)
-        longest.emplace_back(match[i], i);
-    const size_t keep = std::min(half, longest.size());
-    std::partial_sort(longest.begin(), longest.begin() + static_cast<std::ptrdiff_t>(keep),
-                      longest.end(), std::greater<>());
-    for (size_t k = 0; k < keep; ++k) out.push_back(longest[k].second);
-  }
-  std::sort(out.begin(), out.end());
-  out.erase(std::unique(out.begin(), out.end()), out.end());
-  return out;
-}
-
-std::vector<uint32_t> Cluster::decoders() const {
-  std::vector<uint32_t> out;
-  if (decode_nodes_ <= o_.candidates) {
-    for (uint32_t i = 0; i < nodes_.size(); ++i)
-      if (!nodes_[i].prefill && !nodes_[i].down) out.push_back(i);
-    return out;
-  }
-  for (auto it = by_load_.begin(); it != by_load_.end() && out.size() < o_.candidates / 2; ++it)
-    out.push_back(it->second);
-  return out;
-}
-
 sched::DecodeView Cluster::decode_view(uint32_t i, uint64_t tokens, uint64_t answer) const {
   const Node& n = nodes_[i];
   return {.name = n.name,
           .usable = !n.draining,
-          .room = n.decoder->reserved() + n.coming_reserved + tokens + answer <= o_.decode_tokens,
-          .requests = n.decoder->running() + n.coming,
-          .context_tokens = n.decoder->context() + n.coming_tokens};
+          .room = reserved(n) + tokens + answer <= o_.decode_tokens,
+          .requests = n.decoder->running() + n.decoder->waiting() + n.coming,
+          .context_tokens = n.decoder->context() + n.decoder->waiting_tokens() + n.coming_tokens};
 }
 
-void Cluster::place(uint32_t id) {
-  Job& job = jobs_[id];
-  const auto match = index_.match(job.tags, nodes_.size());
-  const auto prefills = weighed(match, job.tokens), decodes = decoders();
-  sched::View view;
-  for (const uint32_t i : prefills) {
+// The prefill nodes that can be chosen, and what choose() wants to know of them.
+std::vector<uint32_t> Cluster::weigh(const sched::Matches& matches, const sched::Ask& ask,
+                                     sched::View& view) {
+  std::vector<uint32_t> nodes;
+  for (const auto& [i, usable] : prefills_.pick(matches, ask, now_)) {
     const Node& n = nodes_[i];
+    nodes.push_back(i);
     view.prefill.push_back({.name = n.name,
-                            .usable = !n.draining && fits(job.tokens),
-                            .match = match[i],
+                            .usable = usable && fits(ask.tokens),
+                            .match = matches.of(slot(i)),
                             .queue_ms = n.ledger.wait_ms(now_),
                             .queued_tokens = n.ledger.tokens(),
                             .requests = n.requests,
                             .assigned = n.assigned});
   }
-  for (const uint32_t i : decodes) view.decode.push_back(decode_view(i, job.tokens, job.answer));
+  return nodes;
+}
+
+void Cluster::place(uint32_t id) {
+  Job& job = jobs_[id];
+  const auto matches = index_.matches(job.tags, nodes_.size());
   const sched::Ask ask{.tokens = job.tokens, .block_tokens = block(), .number = decided_};
-  const sched::Decision d = sched::choose(view, ask, o_.policy, cost_);
+  sched::View view;
+  const auto prefills = weigh(matches, ask, view);
+  const auto decode = decodes_.pick(job.tokens + job.answer);
+  if (decode) view.decode.push_back(decode_view(*decode, job.tokens, job.answer));
+  sched::Decision d = sched::choose(view, ask, o_.policy, cost_);
+  if (d.verdict != Verdict::kAccept) return reject(id, d.verdict);
+  job.prefill = prefills[d.prefill];
+  job.decode = *decode;
+  job.from = d.chosen.fetch_ms > 0
+                 ? holder(job, matches, d.chosen.reused_tokens / block()) : kNowhere;
+  foresee(job, d);
   const Verdict verdict =
       sched::admit(d, job.tokens, o_.admission, forecast_, decode_nodes_, cost_, now_);
   if (verdict != Verdict::kAccept) return reject(id, verdict);
-  job.prefill = prefills[d.prefill];
-  job.decode = decodes[d.decode];
   job.predicted_ttft_ms = d.ttft_ms() + to_ms(o_.overhead);
   charge(id, d);
-  if (d.chosen.fetch_ms > 0) fetch(id, match, d);
+  if (job.from != kNowhere) fetch(id, d);
   job.stage = Stage::kSent;
   events_.push(now_ + o_.overhead, {Kind::kQueue, id, job.attempt});
+}
+
+// What choose() leaves out because it is much the same on every node: the tail of a pipeline, what
+// must be read from an SSD, the way between racks, the loading of KV and the first step.
+void Cluster::foresee(const Job& job, sched::Decision& d) const {
+  sched::Candidate& c = d.chosen;
+  const double fetch_ms =
+      job.from == kNowhere ? 0 : c.fetch_ms + to_ms(way(job.from, job.prefill));
+  const double start_ms = std::max(c.queue_ms, fetch_ms);
+  double later_s = tail_seconds(job.tokens, c.reused_tokens) +
+                   kv_bytes(job.tokens) / o_.load_bytes_per_s +
+                   to_seconds(way(job.prefill, job.decode));
+  const Node& n = nodes_[job.prefill];
+  if (job.from == kNowhere && n.cache && o_.ssd_tokens + o_.vram_tokens > 0)
+    later_s += tier_seconds(n.cache->look(job.hashes, job.tokens), start_ms / 1e3);
+  c.ttft_ms += start_ms - std::max(c.queue_ms, c.fetch_ms) + later_s * 1e3 + d.tbt_ms;
 }
 
 // Before anything else is decided: the next of the same burst must see it.
@@ -205,7 +203,8 @@ void Cluster::charge(uint32_t id, const sched::Decision& d) {
   promise_decode(job, job.decode);
   const Time until = now_ + from_seconds(d.ttft_ms() / 1e3) + o_.overhead + kGuessSlack;
   if (p.cache && cacheable(job)) job.guess = index_.guess(slot(job.prefill), job.tags, until);
-  forecast_.dispatched(id, job.tokens, now_ + from_seconds(job.predicted_ttft_ms / 1e3));
+  const double joins_ms = job.predicted_ttft_ms - d.tbt_ms;
+  forecast_.dispatched(id, job.tokens, now_ + from_seconds(joins_ms / 1e3));
 }
 
 void Cluster::promise_decode(Job& job, uint32_t node) {
@@ -217,23 +216,32 @@ void Cluster::promise_decode(Job& job, uint32_t node) {
   reload(node);
 }
 
-// From the holder of the longest match whose NIC is least used, of this rack if there is one.
-void Cluster::fetch(uint32_t id, const std::vector<uint32_t>& match, const sched::Decision& d) {
-  Job& job = jobs_[id];
-  const uint64_t blocks = d.chosen.reused_tokens / block();
-  uint32_t from = kNowhere;
-  const auto key = [&](uint32_t i) {
-    return std::pair(rack(i) != rack(job.prefill), network_.sending(i));
+// Who holds so many blocks and whose NIC is least used, of this rack if there is one; the first of
+// equals.
+uint32_t Cluster::holder(const Job& job, const sched::Matches& matches, uint64_t blocks) const {
+  using Key = std::tuple<bool, size_t, uint32_t>;
+  std::optional<Key> best;
+  const auto look = [&](uint32_t i) {
+    const Key key{rack(i) != rack(job.prefill), network_.sending(i), i};
+    if (i != job.prefill && (!best || key < *best)) best = key;
+    return best && !std::get<0>(*best) && std::get<1>(*best) == 0;  // none is better
   };
-  for (uint32_t i = 0; i < match.size(); ++i)
-    if (i != job.prefill && match[i] >= blocks && (from == kNowhere || key(i) < key(from)))
-      from = i;
-  if (from == kNowhere) return;
+  for (const auto& [node, length] : matches.few)
+    if (length >= blocks) look(node);
+  for (size_t at = 0; at < matches.levels.size(); ++at)
+    if (matches.levels[at].length >= blocks)
+      matches.each_of_level(at, [&](sched::HolderSet::Slot node) {
+        return matches.of(node) >= blocks && look(node);
+      });
+  return best ? std::get<2>(*best) : kNowhere;
+}
+
+void Cluster::fetch(uint32_t id, const sched::Decision& d) {
+  Job& job = jobs_[id];
   const double bytes = kv_bytes(d.chosen.reused_tokens - d.chosen.local_tokens);
-  job.fetched_blocks = blocks;
+  job.fetched_blocks = d.chosen.reused_tokens / block();
   job.fetching = true;
-  job.from = from;
-  job.flow = network_.start(from, job.prefill, bytes, now_);
+  job.flow = network_.start(job.from, job.prefill, bytes, now_);
   flow_of_[job.flow] = id;
   ++result_.fetches;
   result_.fetched_bytes += bytes;
@@ -271,11 +279,12 @@ void SimOptions::describe(OptionList& v) {
   v("rack-nodes", rack_nodes, "nodes of a rack, by their numbers, prefill first; 0: one rack");
   v("rack-latency", rack_latency, "added to transfers between racks");
   v("fault", fault, "a node that fails, and when it is back: p3@120s-180s, d0@5m");
+  v("machines", machines,
+    "how many serve from a time on, as 12@8h: a tide that --pd-control follows");
   v("pd-control", pd_control, "move nodes between prefill and decode as their loads change");
   v("pd-interval", pd.interval, "between decisions of --pd-control");
   v("pd-cooldown", pd.cooldown, "after a move");
   v("pd-deadband", pd.band, "imbalance that is left alone");
-  v("candidates", candidates, "nodes to weigh for a request in clusters with more than that");
   v("chunk", chunk_tokens, "tokens of a chunk, for --engine chunked");
 }
 
@@ -296,9 +305,7 @@ Result<> check(const SimOptions& o) {
   if (!(o.ageing >= 0) || !(o.pd.band >= 1))
     return fail(Code::kInvalid, "--ageing %g, --pd-deadband %g: want at least 0 and 1", o.ageing,
                 o.pd.band);
-  if (o.chunk_tokens < 1 || o.candidates < 2)
-    return fail(Code::kInvalid, "--chunk %llu, --candidates %llu: want at least 1 and 2",
-                static_cast<ull>(o.chunk_tokens), static_cast<ull>(o.candidates));
+  if (o.chunk_tokens < 1) return fail(Code::kInvalid, "--chunk 0: want at least 1");
   if (o.cache_tokens > 1'000'000'000 || o.decode_tokens < 1)
     return fail(Code::kInvalid, "--cache-tokens %llu, --decode-tokens %llu: out of range",
                 static_cast<ull>(o.cache_tokens), static_cast<ull>(o.decode_tokens));
@@ -321,7 +328,12 @@ Result<> check(const SimOptions& o) {
         "with --engine %s",
         static_cast<ull>(o.cpp_group), o.engine.c_str());
   if (o.rack_latency.count() < 0) return fail(Code::kInvalid, "--rack-latency is negative");
+  if (o.rack_latency.count() > 0 && o.rack_nodes == 0)
+    return fail(Code::kInvalid,
+                "--rack-latency %s: all nodes are in one rack: say how many are with --rack-nodes",
+                to_text(o.rack_latency).c_str());
   MC_TRY_(parse_faults(o));
+  MC_TRY_(parse_machines(o));
   if (o.overhead.count() < 0 || o.pd.interval.count() <= 0 || o.admission.decode_time.count() <= 0)
     return fail(Code::kInvalid, "--overhead, --pd-interval and --decode-time must not be negative");
   return {};

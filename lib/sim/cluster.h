@@ -19,10 +19,14 @@
 // begin anew at once with another node; no other request notices, except by what it can no longer
 // fetch. A request for which no node is left is refused.
 //
+// The machine tide (`machines`): so many machines serve from a time on. What is added goes to the
+// side that the P/D controller finds busier, what is taken away leaves the idler one when it has
+// finished what it had; its cache goes with it.
+//
 // What is not modelled: memory pressure of prefill engines.
 //
-// Large clusters: with more than `candidates` nodes, kvcache, local and load weigh the nodes with
-// the longest matches and those with the shortest queues, half each, instead of all.
+// What a request costs does not grow with the cluster: a decision weighs the few nodes that can be
+// chosen (sched/shortlist.h), and is the same as over all.
 //
 // Thread: one owner. Pure: no clock, no I/O.
 // Source: Mooncake, sections 4 and 5.1; timing: spec/model_spec.h.
@@ -74,9 +78,9 @@ struct SimOptions {
   uint64_t rack_nodes = 0;         // in a rack, in order of their numbers; 0: all
   Duration rack_latency{0};        // added to transfers between racks
   std::vector<std::string> fault;  // NODE@FROM[-TO], as p3@120s-180s
+  std::vector<std::string> machines;  // N@TIME, as 12@8h: so many from then on
   bool pd_control = false;
   sched::PdOptions pd;
-  uint64_t candidates = 64;
   Duration sample{0};  // of the timeline; 0: none
   bool keep_gaps = false;
   bool count_copies = false;  // of blocks, at each sample
@@ -104,6 +108,12 @@ struct Fault {
   std::optional<Duration> to;  // when it is back
 };
 Result<std::vector<Fault>> parse_faults(const SimOptions& options);
+
+struct Machines {
+  uint64_t count = 0;
+  Duration from{0};
+};
+Result<std::vector<Machines>> parse_machines(const SimOptions& options);
 
 struct SimResult {
   std::vector<trace::RequestResult> requests;  // in order of the trace

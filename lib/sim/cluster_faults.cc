@@ -59,6 +59,10 @@ Result<std::vector<Fault>> parse_faults(const SimOptions& o) {
       if (*to <= *from) return wrong("it is back before it fails");
       f.to = *to;
     }
+    for (const Fault& other : out)
+      if (other.node == f.node && f.from < other.to.value_or(Duration::max()) &&
+          other.from < f.to.value_or(Duration::max()))
+        return wrong("the node is down then already: give each node's faults apart");
     out.push_back(f);
   }
   return out;
@@ -93,7 +97,7 @@ void Cluster::down(uint32_t node) {
   ++result_.failures;
   leave(node);
   n.down = true;
-  n.draining = false;
+  n.draining = n.leaving = false;
   index_.forget(slot(node));
   std::vector<uint32_t> again, without;
   for (uint32_t id = 0; id < jobs_.size(); ++id) {
@@ -109,12 +113,12 @@ void Cluster::down(uint32_t node) {
   for (const uint32_t id : again) abandon(id, node);
   if (n.decoder) n.decoder->drop();
   ++n.turn;
-  n.coming = n.coming_tokens = n.coming_reserved = n.on_the_way = n.requests = 0;
+  n.coming = n.coming_tokens = n.coming_reserved = n.on_the_way = n.on_the_way_tokens = 0;
+  n.requests = 0;
   n.ledger = {};
   n.work.clear();
   n.queue.clear();
   n.computing = false;
-  n.idle_at = {};
   if (n.cache) n.cache->lose_memory();
   reflow();
   for (const uint32_t id : without) {
@@ -130,7 +134,7 @@ void Cluster::down(uint32_t node) {
 
 void Cluster::up(uint32_t node) {
   Node& n = nodes_[node];
-  if (!n.down) return;
+  if (!n.down || n.away) return;
   n.down = false;
   if (n.prefill) become_prefill(node);
   if (!n.prefill || coupled_) become_decode(node);
@@ -140,15 +144,9 @@ void Cluster::up(uint32_t node) {
 
 // It no longer counts among the nodes that requests are given to.
 void Cluster::leave(uint32_t node) {
-  Node& n = nodes_[node];
-  if (n.prefill) {
-    by_queue_.erase({n.idle_at, node});
-    --prefill_nodes_;
-  }
-  if (!n.prefill || coupled_) {
-    if (!coupled_) by_load_.erase({load_keys_[node], node});
-    --decode_nodes_;
-  }
+  prefills_.drop(node);
+  decodes_.drop(node);
+  decode_nodes_ -= !nodes_[node].prefill || coupled_;
 }
 
 void Cluster::cancel_flow(Job& job) {
@@ -170,7 +168,10 @@ void Cluster::abandon(uint32_t id, uint32_t node) {
   }
   if (job.stage <= Stage::kMoving) cancel_flow(job);
   if (!coupled_ && job.stage < Stage::kDecoding && job.decode != node && job.decode != kNowhere) {
-    if (job.stage >= Stage::kMoving) --nodes_[job.decode].on_the_way;
+    if (job.stage >= Stage::kMoving) {
+      --nodes_[job.decode].on_the_way;
+      nodes_[job.decode].on_the_way_tokens -= job.tokens;
+    }
     arrived_there(job);
     settle_role(job.decode);
   }

@@ -34,10 +34,14 @@ void Cluster::start(uint32_t node) {
   job.started = now_;
   job.stage = Stage::kComputing;
   n.computing = true;
-  const double seconds =
-      spec::prefill_seconds(group_spec_, job.tokens, job.reused) + load_seconds(job, found);
+  double seconds = spec::prefill_seconds(group_spec_, job.tokens, job.reused);
+  if (job.reused == found.blocks() * block()) {  // else a longer prefix was fetched
+    result_.hit_vram_blocks += found.vram;
+    result_.hit_ssd_blocks += found.ssd;
+    seconds += tier_seconds(found, to_seconds(now_ - job.queued));
+  }
   n.busy_s += seconds;
-  const double tail = tail_seconds(job);
+  const double tail = tail_seconds(job.tokens, job.reused);
   job.computed = now_ + from_seconds(seconds);
   if (o_.cpp_group > 1) events_.push(job.computed, {Kind::kFree, id, job.attempt});
   events_.push(now_ + from_seconds(seconds + tail), {Kind::kComputed, id, job.attempt});
@@ -58,22 +62,19 @@ NodeCache::Found Cluster::reuse(Node& n, Job& job) {
 
 // Beside what any reused prefix costs: what is in VRAM need not be loaded, what is on the SSD must
 // be read first, which began when the prompt was queued.
-double Cluster::load_seconds(const Job& job, const NodeCache::Found& found) {
-  if (job.reused != found.blocks() * block()) return 0;  // a longer prefix was fetched
-  result_.hit_vram_blocks += found.vram;
-  result_.hit_ssd_blocks += found.ssd;
+double Cluster::tier_seconds(const NodeCache::Found& found, double waited_s) const {
   const double spared = kv_bytes(found.vram * block()) / group_spec_.cost.load_bytes_per_s;
   const double read =
       kv_bytes(found.ssd * block()) / (o_.ssd_bytes_per_s * static_cast<double>(o_.cpp_group));
-  return std::max(read - to_seconds(now_ - job.queued), 0.0) - spared;
+  return std::max(read - waited_s, 0.0) - spared;
 }
 
 // What a group still needs when its first stage is done: the last chunk goes through the others.
-double Cluster::tail_seconds(const Job& job) const {
+double Cluster::tail_seconds(uint64_t tokens, uint64_t reused) const {
   if (o_.cpp_group == 1) return 0;
-  const uint64_t last = std::min(o_.cpp_chunk, job.tokens - job.reused);
-  const double stage = spec::prefill_seconds(group_spec_, job.tokens, job.tokens - last) -
-                       spec::prefill_seconds(group_spec_, job.tokens, job.tokens);
+  const uint64_t last = std::min(o_.cpp_chunk, tokens - reused);
+  const double stage = spec::prefill_seconds(group_spec_, tokens, tokens - last) -
+                       spec::prefill_seconds(group_spec_, tokens, tokens);
   return static_cast<double>(o_.cpp_group - 1) * std::max(stage, 0.0);
 }
 
@@ -100,12 +101,7 @@ void Cluster::replace_decode(Job& job) {
   promise_decode(job, best);
 }
 
-uint32_t Cluster::idlest_decoder() const {
-  uint32_t best = kNowhere;
-  for (const uint32_t i : decoders())
-    if (!nodes_[i].draining && (best == kNowhere || load_key(i) < load_key(best))) best = i;
-  return best;
-}
+uint32_t Cluster::idlest_decoder() const { return decodes_.pick(0).value_or(kNowhere); }
 
 // The node can begin the next prompt.
 void Cluster::freed(uint32_t id) {
@@ -142,9 +138,11 @@ void Cluster::computed(uint32_t id) {
   }
   replace_decode(job);
   const Node& q = nodes_[job.decode];
+  // Those whose KV is on its way have a place in the batch.
   sched::DecodeView there = decode_view(job.decode, 0, 0);
-  there.requests = q.decoder->running() + q.decoder->waiting();
-  there.context_tokens = q.decoder->context() + q.decoder->waiting_tokens();
+  there.requests = q.decoder->running() + q.decoder->waiting() + q.on_the_way;
+  there.context_tokens =
+      q.decoder->context() + q.decoder->waiting_tokens() + q.on_the_way_tokens;
   if (const Verdict v = sched::admit_decode(there, job.tokens, o_.admission, cost_);
       v != Verdict::kAccept) {
     ++result_.rejected_after_prefill;
@@ -153,6 +151,7 @@ void Cluster::computed(uint32_t id) {
     reject(id, v);
   } else {
     ++nodes_[job.decode].on_the_way;
+    nodes_[job.decode].on_the_way_tokens += job.tokens;
     job.stage = Stage::kMoving;
     job.from = node;
     job.flow = network_.start(node, job.decode, kv_bytes(job.tokens), now_);
@@ -177,8 +176,7 @@ void Cluster::flows() {
 void Cluster::crossed(uint32_t id) {
   Job& job = jobs_[id];
   const bool fetch = job.fetching;
-  const bool far = rack(job.from) != rack(fetch ? job.prefill : job.decode);
-  const Time there = now_ + (far ? o_.rack_latency : Duration{0});
+  const Time there = now_ + way(job.from, fetch ? job.prefill : job.decode);
   if (!fetch) {
     job.stage = Stage::kLoading;
     const double seconds = kv_bytes(job.tokens) / o_.load_bytes_per_s;
@@ -212,6 +210,7 @@ void Cluster::loaded(uint32_t id) {
   job.ready = now_;
   job.stage = Stage::kDecoding;
   --nodes_[job.decode].on_the_way;
+  nodes_[job.decode].on_the_way_tokens -= job.tokens;
   arrived_there(job);
   forecast_.decoding(id, now_);
   nodes_[job.decode].decoder->ready({id, job.tokens, job.answer, job.reused}, now_);
@@ -248,6 +247,7 @@ void Cluster::done(Decoded& d) {
     --n.requests;
     n.ledger.finish(id + 1, now_);
     n.busy_s += d.busy_s;
+    requeue(job.prefill);
   }
   job.stage = Stage::kOutside;
   out.status = trace::Status::kOk;
@@ -287,58 +287,43 @@ void Cluster::reject(uint32_t id, Verdict verdict) {
 void Cluster::place_coupled(uint32_t id) {
   Job& job = jobs_[id];
   if (!fits(job.tokens)) return reject(id, Verdict::kNoPrefill);
-  const auto match = index_.match(job.tags, nodes_.size());
-  sched::View view;
-  for (uint32_t i = 0; i < nodes_.size(); ++i)
-    view.prefill.push_back({.name = nodes_[i].name,
-                            .usable = !nodes_[i].down,
-                            .match = match[i],
-                            .queue_ms = nodes_[i].ledger.wait_ms(now_),
-                            .queued_tokens = nodes_[i].ledger.tokens(),
-                            .requests = nodes_[i].requests,
-                            .assigned = nodes_[i].assigned});
-  view.decode.push_back({.name = "all"});
   const sched::Ask ask{.tokens = job.tokens, .block_tokens = block(), .number = decided_};
-  sched::PolicyOptions options = o_.policy;
-  if (options.policy == "kvcache") options.policy = "local";  // nodes do not fetch
-  const sched::Decision d = sched::choose(view, ask, options, cost_);
+  sched::View view;
+  const auto nodes = weigh(index_.matches(job.tags, nodes_.size()), ask, view);
+  view.decode.push_back({.name = "all"});
+  const sched::Decision d = sched::choose(view, ask, routing(o_), cost_);
   if (d.verdict != Verdict::kAccept) return reject(id, d.verdict);
   job.stage = Stage::kDecoding;
-  job.prefill = job.decode = static_cast<uint32_t>(d.prefill);
+  job.prefill = job.decode = nodes[d.prefill];
   Node& n = nodes_[job.prefill];
   ++n.requests;
   ++n.assigned;
   reuse(n, job);
   n.ledger.charge(id + 1, cost_.prefill_ms(job.tokens, job.reused), job.tokens - job.reused, now_);
+  requeue(job.prefill);
   publish(job.prefill, job);
   n.decoder->ready({id, job.tokens, job.answer, job.reused}, now_);
   restep(job.prefill);
 }
 
-std::pair<uint64_t, uint64_t> Cluster::load_key(uint32_t i) const {
-  const Node& n = nodes_[i];
-  if (n.draining || n.prefill || n.down) return {UINT64_MAX, 0};
-  return {n.decoder->running() + n.decoder->waiting() + n.coming,
-          n.decoder->context() + n.decoder->waiting_tokens() + n.coming_tokens};
-}
-
+// Its place among the prefill nodes.
 void Cluster::requeue(uint32_t i) {
-  Node& n = nodes_[i];
-  if (!n.prefill || n.down) return;
-  by_queue_.erase({n.idle_at, i});
-  n.idle_at = n.draining             ? Time::max()
-              : n.ledger.jobs() == 0 ? Time{}
-                                     : now_ + from_seconds(n.ledger.wait_ms(now_) / 1e3);
-  by_queue_.insert({n.idle_at, i});
+  const Node& n = nodes_[i];
+  if (n.prefill && !n.down && !n.draining)
+    prefills_.put(i, sched::Standing::of(n.ledger, n.requests, n.assigned));
+  else
+    prefills_.drop(i);
 }
 
+// Its place among the decode nodes.
 void Cluster::reload(uint32_t i) {
-  if (coupled_ || nodes_[i].down || nodes_.size() <= o_.candidates) return;
-  const auto key = load_key(i);
-  auto& old = load_keys_[i];
-  by_load_.erase({old, i});
-  old = key;
-  by_load_.insert({key, i});
+  const Node& n = nodes_[i];
+  if (coupled_) return;
+  if (n.prefill || n.down || n.draining) return decodes_.drop(i);
+  const sched::DecodeView v = decode_view(i, 0, 0);
+  decodes_.put(i, v.requests, v.context_tokens,
+               static_cast<int64_t>(o_.decode_tokens) -
+                   static_cast<int64_t>(reserved(n)));
 }
 
 Sample Cluster::measure() const {
@@ -376,23 +361,29 @@ void Cluster::control() {
   if (!over()) events_.push(now_ + std::chrono::seconds(1), {Kind::kControl});
 }
 
-// The node with the least to finish drains, then changes sides.
-void Cluster::move(const sched::PdDecision& d) {
-  const bool from_prefill = d.move == sched::PdMove::kToDecode;
-  uint32_t donor = UINT32_MAX;
+// The node of that side with the least to finish, of those that stay.
+uint32_t Cluster::least_loaded(bool prefill) const {
+  uint32_t found = kNowhere;
   double least = INFINITY;
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
     const Node& n = nodes_[i];
-    if (n.draining) return;  // one at a time
-    if (n.prefill != from_prefill || n.down) continue;
-    const double load = from_prefill ? n.ledger.wait_ms(now_)
-                                     : static_cast<double>(n.decoder->running() + n.coming);
-    if (load < least) {
-      least = load;
-      donor = i;
-    }
+    if (n.prefill != prefill || n.down || n.draining) continue;
+    const double load = prefill ? n.ledger.wait_ms(now_)
+                                : static_cast<double>(n.decoder->running() + n.coming);
+    if (load >= least) continue;
+    least = load;
+    found = i;
   }
-  if (donor == UINT32_MAX) return;
+  return found;
+}
+
+// The node with the least to finish drains, then changes sides; one at a time.
+void Cluster::move(const sched::PdDecision& d) {
+  const bool from_prefill = d.move == sched::PdMove::kToDecode;
+  for (const Node& n : nodes_)
+    if (n.draining && !n.leaving) return;
+  const uint32_t donor = least_loaded(from_prefill);
+  if (donor == kNowhere) return;
   nodes_[donor].draining = true;
   result_.moves.push_back({to_seconds(now_ - start_), nodes_[donor].name,
                            from_prefill ? "decode" : "prefill", d.reason});
@@ -404,17 +395,17 @@ void Cluster::move(const sched::PdDecision& d) {
 void Cluster::settle_role(uint32_t i) {
   Node& n = nodes_[i];
   if (!n.draining) return;
+  const bool busy = n.prefill ? n.requests > 0
+                              : n.on_the_way > 0 || n.decoder->running() + n.decoder->waiting() > 0;
+  if (busy) return;
+  if (n.leaving) return part(i);
+  n.draining = false;
   if (n.prefill) {
-    if (n.requests > 0) return;
-    by_queue_.erase({n.idle_at, i});
-    --prefill_nodes_;
-    n.draining = false;
+    prefills_.drop(i);
     become_decode(i);
   } else {
-    if (n.on_the_way > 0 || n.decoder->running() + n.decoder->waiting() > 0) return;
-    by_load_.erase({load_keys_[i], i});
+    decodes_.drop(i);
     --decode_nodes_;
-    n.draining = false;
     become_prefill(i);
   }
 }

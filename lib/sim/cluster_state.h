@@ -4,11 +4,11 @@
 #pragma once
 #include <cmath>
 #include <memory>
-#include <set>
 #include <unordered_map>
 
 #include "sched/ledger.h"
 #include "sched/prefix_index.h"
+#include "sched/shortlist.h"
 #include "serve/block_manager.h"
 #include "sim/cluster.h"
 #include "sim/events.h"
@@ -32,7 +32,8 @@ enum class Kind : uint8_t {
   kSample,
   kControl,
   kDown,
-  kUp
+  kUp,
+  kMachines
 };
 struct Event {
   Kind kind;
@@ -64,6 +65,7 @@ struct Job {
 struct Node {
   std::string name;
   bool prefill = false, draining = false, down = false;
+  bool leaving = false, away = false;  // away: it is down because the tide took it
   // Prefill.
   std::unique_ptr<NodeCache> cache;
   sched::Ledger ledger;
@@ -72,12 +74,11 @@ struct Node {
   bool computing = false;
   uint64_t requests = 0, assigned = 0;
   double busy_s = 0;
-  Time idle_at{};  // its place among the shortest queues
   // Decode.
   std::unique_ptr<Decoder> decoder;
   uint64_t turn = 0;                                            // of the newest step event
   uint64_t coming = 0, coming_tokens = 0, coming_reserved = 0;  // sent here, not yet there
-  uint64_t on_the_way = 0;  // of these, whose KV is on the network or loading
+  uint64_t on_the_way = 0, on_the_way_tokens = 0;  // of these, whose KV is moving or loading
 };
 
 class Cluster {
@@ -95,13 +96,16 @@ class Cluster {
         network_(groups_ + o.decode, nic(spec, o)),
         forecast_(o.admission.decode_time),
         control_(o.pd),
-        coupled_(o.engine != "disaggregated") {
+        coupled_(o.engine != "disaggregated"),
+        prefills_(routing(o), names()),
+        decodes_(cost_, names()) {
     make_nodes();
     jobs_.resize(arrivals.size());
     result_.requests.resize(arrivals.size());
     if (!arrivals.empty()) events_.push(start_ + arrivals[0].due, {Kind::kArrive, 0});
     if (o.sample.count() > 0) events_.push(start_, {Kind::kSample});
     plan_faults();
+    plan_machines();
     if (o.pd_control && !coupled_) events_.push(start_, {Kind::kControl});
   }
 
@@ -112,6 +116,7 @@ class Cluster {
     return o.nic_gbps > 0 ? o.nic_gbps * 1e9 / 8 : spec.cost.transfer_bytes_per_s;
   }
 
+  std::vector<std::string> names() const;
   void make_nodes();
   uint64_t block() const { return trace_.block_tokens; }
   uint64_t cache_blocks() const { return o_.cache_tokens * o_.cpp_group / block(); }
@@ -126,6 +131,9 @@ class Cluster {
     spec.cost.c2 /= n;
     spec.cost.load_bytes_per_s *= n;
     return spec;
+  }
+  Duration way(uint32_t a, uint32_t b) const {  // beside what bandwidth takes
+    return rack(a) != rack(b) ? o_.rack_latency : Duration{0};
   }
   double kv_bytes(uint64_t tokens) const {
     return static_cast<double>(tokens * spec_.kv_bytes_per_token());
@@ -143,18 +151,24 @@ class Cluster {
     return o_.cache_tokens == 0 || trace::blocks(tokens, block()) <= cache_blocks();
   }
 
-  bool weigh_some() const {
-    const std::string& p = o_.policy.policy;
-    return prefill_nodes_ > o_.candidates && (p == "kvcache" || p == "local" || p == "load");
+  static sched::PolicyOptions routing(const SimOptions& o) {
+    sched::PolicyOptions options = o.policy;
+    if (o.engine != "disaggregated" && options.policy == "kvcache")
+      options.policy = "local";  // coupled nodes do not fetch
+    return options;
   }
-
-  std::vector<uint32_t> weighed(const std::vector<uint32_t>& match, uint64_t tokens) const;
-  std::vector<uint32_t> decoders() const;
+  std::vector<uint32_t> weigh(const sched::Matches& matches, const sched::Ask& ask,
+                              sched::View& view);
   sched::DecodeView decode_view(uint32_t i, uint64_t tokens, uint64_t answer) const;
+  static uint64_t reserved(const Node& n) {
+    return n.decoder->reserved() + n.decoder->waiting_tokens() + n.coming_reserved;
+  }
   void place(uint32_t id);
 
+  void foresee(const Job& job, sched::Decision& d) const;
   void charge(uint32_t id, const sched::Decision& d);
-  void fetch(uint32_t id, const std::vector<uint32_t>& match, const sched::Decision& d);
+  void fetch(uint32_t id, const sched::Decision& d);
+  uint32_t holder(const Job& job, const sched::Matches& matches, uint64_t blocks) const;
   sched::PrefixIndex::Slot slot(uint32_t node) const {
     return static_cast<sched::PrefixIndex::Slot>(node);
   }
@@ -167,8 +181,8 @@ class Cluster {
            job.arrived->record->cache_class != trace::CacheClass::kEphemeral;
   }
   NodeCache::Found reuse(Node& n, Job& job);
-  double load_seconds(const Job& job, const NodeCache::Found& found);
-  double tail_seconds(const Job& job) const;
+  double tier_seconds(const NodeCache::Found& found, double waited_s) const;
+  double tail_seconds(uint64_t tokens, uint64_t reused) const;
   void freed(uint32_t id);
   uint32_t idlest_decoder() const;
   void promise_decode(Job& job, uint32_t node);
@@ -197,6 +211,12 @@ class Cluster {
 
   // Failures.
   void plan_faults();
+  void plan_machines();
+  void resize(uint64_t machines);
+  bool take_away();
+  bool bring_back();
+  uint32_t least_loaded(bool prefill) const;
+  void part(uint32_t node);
   void down(uint32_t node);
   void up(uint32_t node);
   void leave(uint32_t node);
@@ -205,7 +225,6 @@ class Cluster {
   void cancel_flow(Job& job);
 
   // Orders of nodes, samples, control.
-  std::pair<uint64_t, uint64_t> load_key(uint32_t i) const;
   void requeue(uint32_t i);
   void reload(uint32_t i);
 
@@ -239,12 +258,11 @@ class Cluster {
   sched::DecodeForecast forecast_;
   sched::PdControl control_;
   const bool coupled_;
+  sched::PrefillShortlist prefills_;
+  sched::DecodeShortlist decodes_;
   std::vector<Node> nodes_;
   std::vector<Job> jobs_;
-  size_t prefill_nodes_ = 0, decode_nodes_ = 0;
-  std::set<std::pair<Time, uint32_t>> by_queue_;
-  std::set<std::pair<std::pair<uint64_t, uint64_t>, uint32_t>> by_load_;
-  std::unordered_map<uint32_t, std::pair<uint64_t, uint64_t>> load_keys_;
+  size_t decode_nodes_ = 0;
   std::unordered_map<Network::FlowId, uint32_t> flow_of_;
   Events<Event> events_;
   uint64_t prompt_max_ = 1;  // blocks

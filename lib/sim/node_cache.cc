@@ -124,6 +124,11 @@ void NodeCache::lose_memory() {
   std::erase_if(context_, [&](const BlockHash& h) { return !ssd_.has(h); });
 }
 
+void NodeCache::lose_all() {
+  ssd_ = {};
+  lose_memory();
+}
+
 std::vector<uint64_t> NodeCache::tags() const {
   std::vector<uint64_t> out;
   for (const BlockHash& h : dram_->snapshot(0, o_.dram + 1).blocks) out.push_back(h.tag());

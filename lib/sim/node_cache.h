@@ -57,6 +57,7 @@ class NodeCache {
   };
   std::vector<Change> changes();  // since the last call
   void lose_memory();             // the process ended; what is on the SSD stays
+  void lose_all();                // that, too, is gone
   std::vector<uint64_t> tags() const;
 
   uint64_t dram_used() const;

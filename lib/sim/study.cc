@@ -131,6 +131,14 @@ trace::RunInfo describe(const trace::Trace& trace, const std::vector<trace::Arri
 Result<Run> run_one(const trace::Trace& trace, const spec::ModelSpec& spec, StudyOptions o,
                     Setting setting, uint64_t seed) {
   o.play.seed = o.sim.policy.seed = seed;
+  if (o.sim.cache_rule != "lru" &&
+      std::none_of(trace.records.begin(), trace.records.end(), [](const trace::Record& r) {
+        return r.cache_class != trace::CacheClass::kNormal;
+      }))
+    return fail(Code::kInvalid,
+                "--cache-rule %s: no request of %s has a class: give some \"class\": \"ephemeral\" "
+                "or \"context\", or leave the rule out",
+                o.sim.cache_rule.c_str(), trace.name.c_str());
   Run run;
   run.setting = std::move(setting);
   run.seed = seed;

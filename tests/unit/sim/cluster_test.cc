@@ -2,8 +2,10 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <filesystem>
+#include <map>
 
 #include "base/json.h"
 #include "base/random.h"
@@ -111,7 +113,6 @@ TEST_CASE("no request is lost, parts add up, and a seed decides everything") {
     o.admission.tbt_slo = 100ms;
     o.prefill_order = random.chance(0.5) ? "fcfs" : "srpf";
     o.pd_control = random.chance(0.3);
-    o.candidates = random.chance(0.3) ? 2 : 64;
     o.sample = 1s;
     CAPTURE(o.engine);
     CAPTURE(o.policy.policy);
@@ -152,19 +153,20 @@ TEST_CASE("whatever fails, every request ends once, and the same way each time")
     o.ssd_tokens = random.chance(0.5) ? 100'000 : 0;
     o.vram_tokens = random.chance(0.5) ? 20'000 : 0;
     o.cache_rule = kCacheRules[random.below(3)];
-    o.candidates = random.chance(0.3) ? 2 : 64;
     o.rack_nodes = random.below(3);
-    o.rack_latency = 7ms;
+    o.rack_latency = o.rack_nodes > 0 ? 7ms : 0ms;
     o.pd_control = apart && o.cpp_group == 1 && random.chance(0.3);
     o.prefill_order = random.chance(0.5) ? "fcfs" : "srpf";
+    std::map<std::string, uint64_t> back;
     for (uint64_t i = 0; i < 8; ++i) {
       const uint64_t groups = o.prefill / o.cpp_group;
       const std::string node = !apart ? "n" + std::to_string(random.below(o.prefill + o.decode))
                                : random.chance(0.6) ? "p" + std::to_string(random.below(groups))
                                                     : "d" + std::to_string(random.below(o.decode));
-      const uint64_t from = random.below(50);
-      o.fault.push_back(node + "@" + std::to_string(from) + "s-" +
-                        std::to_string(from + 1 + random.below(9)) + "s");
+      const uint64_t from = back[node] + random.below(20);
+      back[node] = from + 1 + random.below(9);
+      o.fault.push_back(node + "@" + std::to_string(from) + "s-" + std::to_string(back[node]) +
+                        "s");
     }
     o.sample = 1s;
     CAPTURE(o.engine);
@@ -235,6 +237,9 @@ TEST_CASE("faults that make no sense are named") {
   CHECK(error({"@1s"}).find("no node ''") != std::string::npos);
   CHECK(error({"p0@soon"}).find("--fault p0@soon") == 0);
   CHECK(error({"p0@5s-4s"}).find("back before it fails") != std::string::npos);
+  CHECK(error({"p0@5s-9s", "p1@6s", "p0@9s"}) == "");
+  CHECK(error({"p0@5s-9s", "p0@8s-12s"}).find("--fault p0@8s-12s: the node is down then") == 0);
+  CHECK(error({"p0@5s", "p0@8s"}).find("down then already") != std::string::npos);
 }
 
 TEST_CASE("a group of nodes computes a long prompt sooner, and a short one hardly") {
@@ -253,6 +258,40 @@ TEST_CASE("a group of nodes computes a long prompt sooner, and a short one hardl
   CHECK(prefill_ms(200, 4) < 0.27 * prefill_ms(200, 1));
   CHECK(prefill_ms(200, 4) > 0.25 * prefill_ms(200, 1));
   CHECK(prefill_ms(2, 4) > 0.6 * prefill_ms(2, 1));  // a single chunk goes from stage to stage
+}
+
+TEST_CASE("what a pipeline, an SSD and racks add is in the TTFT that is predicted") {
+  const spec::ModelSpec spec = large();
+  trace::Trace t;
+  for (uint64_t i = 0; i < 12; ++i) {  // each of three prompts four times, an hour apart
+    std::vector<uint64_t> ids;
+    for (uint64_t k = 0; k < 60; ++k) ids.push_back(100 * (i % 3) + k);
+    ids.push_back(1000 + i);
+    t.records.push_back(record(i * 3'600'000, ids, 512, 0, 2));
+  }
+  SimOptions o;
+  o.prefill = 4;
+  o.decode = 2;
+  const auto held = [&] {
+    const SimResult r = run(t, o, spec);
+    for (const auto& q : r.requests) CHECK(*q.ttft_ms == doctest::Approx(*q.predicted_ttft_ms).epsilon(0.002));
+    return r;
+  };
+  held();
+  o.cpp_group = 4;
+  held();
+  o.cpp_group = 1;
+  o.rack_nodes = 1;
+  o.rack_latency = 900ms;
+  held();
+  o.rack_nodes = 0;
+  o.rack_latency = 0ms;
+  o.prefill = 1;
+  o.cache_tokens = 40'000;  // one prompt
+  o.ssd_tokens = 400'000;
+  o.ssd_bytes_per_s = 2e9;
+  const SimResult r = held();
+  CHECK(r.hit_ssd_blocks > 0);
 }
 
 TEST_CASE("a prompt longer than any cache is refused, and only that") {
@@ -295,6 +334,30 @@ TEST_CASE("nodes move to the side that needs them, one at a time, and finish wha
   for (const auto& q : r.requests) CHECK(q.status == trace::Status::kOk);
 }
 
+TEST_CASE("machines come and go with the tide, and nothing is lost when they go") {
+  trace::Trace t = random_trace(5, 600);
+  SimOptions o;
+  o.prefill = o.decode = 4;
+  o.pd_control = true;
+  o.machines = {"3@0s", "8@40s", "2@80s"};
+  o.sample = 1s;
+  const SimResult r = run(t, o, large());
+  for (const auto& q : r.requests) CHECK(q.status == trace::Status::kOk);
+  std::vector<uint64_t> seen;
+  for (const Sample& s : r.timeline) {
+    CHECK(s.prefill_nodes >= 1);
+    CHECK(s.decode_nodes >= 1);
+    seen.push_back(s.prefill_nodes + s.decode_nodes);
+  }
+  REQUIRE(seen.size() > 90);
+  CHECK(seen[20] == 3);
+  CHECK(seen[60] == 8);
+  CHECK(*std::min_element(seen.begin() + 81, seen.end()) == 2);
+  uint64_t away = 0;
+  for (const Move& m : r.moves) away += m.to == "away";
+  CHECK(away == 5 + 6);
+}
+
 TEST_CASE("options that make no sense are refused with what they should be") {
   const trace::Trace t = random_trace(1, 5);
   const auto error = [&](auto change) {
@@ -305,6 +368,15 @@ TEST_CASE("options that make no sense are refused with what they should be") {
   };
   CHECK(error([](auto& o) { o.sim.prefill = 0; }).find("at least one of each") !=
         std::string::npos);
+  CHECK(error([](auto& o) { o.sim.rack_latency = 5ms; }).find("--rack-nodes") != std::string::npos);
+  CHECK(error([](auto& o) { o.sim.cache_rule = "semantic"; }).find("has a class") !=
+        std::string::npos);
+  CHECK(error([](auto& o) { o.sim.machines = {"12@8h"}; }).find("--pd-control") !=
+        std::string::npos);
+  CHECK(error([](auto& o) {
+          o.sim.pd_control = true;
+          o.sim.machines = {"17@8h"};
+        }).find("from 2 to the 16") != std::string::npos);
   CHECK(error([](auto& o) { o.sweep = {"polcy=kvcache"}; }).find("policy") != std::string::npos);
   CHECK(error([](auto& o) { o.sweep = {"policy=best"}; }).find("policy") != std::string::npos);
   CHECK(error([](auto& o) { o.sweep = {"speed=-1"}; }).find("number from 0") != std::string::npos);

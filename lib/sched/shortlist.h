@@ -1,0 +1,132 @@
+// The few nodes among which choose() decides, so that what a decision costs does not grow with the
+// cluster. Of prefill nodes that hold equally much of a prompt only the best placed can be chosen:
+// the one with the shortest queue (or fewest requests or tokens, as the policy looks at them), and
+// of equals the one that choose() would take. So a shortlist has one node for each length that is
+// held, and one that holds the most. Decode nodes stand in the order of their next step's time.
+//
+// choose() over a shortlist's nodes decides as over all nodes, bit by bit: the same nodes, numbers
+// and reason; only the margin and the list of candidates may be shorter. That is so for nodes of
+// one kind, without congestion and without corrections of their queues (Ledger::correct).
+//
+// A node's queue has two ages. While its first job is within its time the queue shrinks with the
+// clock, and ends at a fixed time; once that job is late the queue is fixed. Each kind has an
+// order of its own, and a node changes over once for each change of its queue.
+//
+// Thread: one owner. Pure: time is an argument. Costs: a change and a choice take the logarithm of
+// the nodes; a prompt's holders beyond kLookedAt are met in the order of queues.
+#pragma once
+#include <compare>
+#include <deque>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/time.h"
+#include "sched/ledger.h"
+#include "sched/matches.h"
+#include "sched/policy.h"
+
+namespace mc::sched {
+
+struct Standing {  // of a prefill node, as PrefillView has it
+  Time first_ends{};
+  Duration behind{0};
+  uint64_t tokens = 0, requests = 0, assigned = 0;
+  static Standing of(const Ledger& ledger, uint64_t requests, uint64_t assigned) {
+    return {ledger.first_ends(), ledger.behind(), ledger.tokens(), requests, assigned};
+  }
+};
+
+class PrefillShortlist {
+ public:
+  static constexpr size_t kLookedAt = 1024;
+
+  // Nodes are numbers from 0; their names break ties.
+  PrefillShortlist(PolicyOptions options, std::vector<std::string> names);
+
+  void put(uint32_t node, const Standing& standing);  // it is usable, and stands so
+  void drop(uint32_t node);                           // it is not; may be so already
+  size_t size() const { return usable_.size(); }
+
+  struct Listed {
+    uint32_t node;
+    bool usable;  // else it is there for what it holds: others can fetch that
+    bool operator<(const Listed& o) const { return node < o.node; }
+  };
+  // In the order of their numbers.
+  std::vector<Listed> pick(const Matches& matches, const Ask& ask, Time now);
+
+ private:
+  struct Key {  // smaller is better
+    int64_t first;
+    uint64_t tokens, assigned;
+    const std::string* name;
+    uint32_t node;
+    std::strong_ordering operator<=>(const Key& o) const;
+    bool operator==(const Key& o) const { return (*this <=> o) == 0; }
+  };
+  struct Node {
+    std::string name;
+    Standing standing;
+    bool usable = false, ticking = false;  // ticking: it is in ticking_, else in still_
+    uint64_t few = 0;                      // the pick for which it is one of the few
+  };
+  class InOrder;
+
+  bool by_queue() const { return by_ == By::kQueue; }
+  Key key(uint32_t node, int64_t first) const;
+  Key still_key(uint32_t node) const;
+  Key ticking_key(uint32_t node) const;
+  Key key_at(uint32_t node, Time now) const;
+  void place(uint32_t node);
+  void displace(uint32_t node);
+  void settle(Time now);
+  void best_holders(const Matches& matches, Time now, std::vector<Listed>& out);
+  std::optional<uint32_t> drawn(const Ask& ask, Time now) const;
+
+  enum class By { kQueue, kRequests, kTokens, kDraw };
+  PolicyOptions options_;
+  By by_;
+  std::deque<Node> nodes_;                     // names stay where they are
+  std::vector<uint32_t> usable_;               // in order
+  std::set<Key> ticking_;                      // by when the queue ends
+  std::set<Key> still_;                        // by how long it is
+  std::set<std::pair<Time, uint32_t>> turns_;  // when a ticking one becomes still
+  Time settled_ = Time::min();
+  uint64_t picks_ = 0;
+};
+
+class DecodeShortlist {
+ public:
+  DecodeShortlist(const Cost& cost, std::vector<std::string> names)
+      : cost_(cost), nodes_(names.size()), names_(std::move(names)) {}
+
+  void put(uint32_t node, uint64_t requests, uint64_t context_tokens, int64_t free_tokens);
+  void drop(uint32_t node);
+  size_t size() const { return order_.size(); }
+  // That with the shortest next step of those with so much room; with the shortest when none has.
+  std::optional<uint32_t> pick(uint64_t room_tokens) const;
+
+ private:
+  struct Key {
+    double step_ms;
+    uint64_t requests;
+    const std::string* name;
+    uint32_t node;
+    bool operator<(const Key& o) const;
+  };
+  struct Node {
+    Key key{};
+    int64_t free_tokens = 0;
+    bool usable = false;
+  };
+  const Cost& cost_;
+  std::vector<Node> nodes_;
+  std::vector<std::string> names_;
+  std::set<Key> order_;
+  std::multiset<int64_t> free_;
+};
+
+}  // namespace mc::sched

@@ -1,0 +1,179 @@
+#include "sched/shortlist.h"
+
+#include <doctest/doctest.h>
+
+#include <cmath>
+
+#include "base/random.h"
+#include "sched/prefix_index.h"
+
+using namespace mc;
+using namespace mc::sched;
+using namespace std::chrono_literals;
+
+namespace shortlist_test {
+namespace {
+
+// A cluster of random state, told to the shortlists change by change.
+struct Scene {
+  Scene(uint64_t seed, std::string policy)
+      : random(seed),
+        nodes(random.chance(0.3) ? 200 + random.below(2000) : 1 + random.below(100)),
+        cost(spec::tiny()),
+        options{.policy = std::move(policy), .balancing_threshold = 1 + random.uniform() * 3},
+        prefills(options, names("p", nodes)),
+        decodes(cost, names("d", nodes)) {
+    options.prefix_weight = random.uniform() * 2;
+    ledgers.resize(nodes);
+    view.prefill.resize(nodes);
+    view.decode.resize(nodes);
+    for (uint32_t i = 0; i < nodes; ++i) {
+      view.prefill[i].name = "p" + std::to_string(i);
+      view.decode[i].name = "d" + std::to_string(i);
+      change(i);
+      change_decode(i);
+    }
+    for (uint64_t tag = 1; tag <= 12; ++tag) {  // from all nodes to none
+      const double share = tag < 3 ? 0.97 : std::pow(random.uniform(), 3.0);
+      for (uint32_t i = 0; i < nodes; ++i)
+        if (random.chance(share)) index.add(static_cast<PrefixIndex::Slot>(i), tag);
+    }
+  }
+  static std::vector<std::string> names(const char* kind, uint64_t n) {
+    std::vector<std::string> out;
+    for (uint64_t i = 0; i < n; ++i) out.push_back(kind + std::to_string(i));
+    return out;
+  }
+
+  void change(uint32_t i) {
+    PrefillView& v = view.prefill[i];
+    const uint64_t what = random.below(10);
+    if (what < 4 && v.requests < 5) {
+      ledgers[i].charge(next, static_cast<double>(random.below(4)) * 2.5, 1 + random.below(3), now);
+      jobs.emplace_back(i, next++);
+      ++v.requests;
+      v.assigned += random.below(3);
+    } else if (what < 8) {
+      for (auto it = jobs.begin(); it != jobs.end(); ++it)
+        if (it->first == i) {
+          ledgers[i].finish(it->second, now);
+          jobs.erase(it);
+          --v.requests;
+          break;
+        }
+    } else {
+      v.usable = random.chance(0.9);
+    }
+    v.queued_tokens = ledgers[i].tokens();
+    if (v.usable)
+      prefills.put(i, Standing::of(ledgers[i], v.requests, v.assigned));
+    else
+      prefills.drop(i);
+  }
+  void change_decode(uint32_t i) {
+    DecodeView& v = view.decode[i];
+    v.requests = random.below(5);
+    v.context_tokens = v.requests * random.below(3) * 1000;
+    v.usable = random.chance(0.9);
+    free.resize(nodes);
+    free[i] = random.chance(room) ? 1000 : 10;
+    if (v.usable)
+      decodes.put(i, v.requests, v.context_tokens, free[i]);
+    else
+      decodes.drop(i);
+  }
+
+  Random random;
+  uint64_t nodes;
+  double room = random.uniform();
+  Cost cost;
+  PolicyOptions options;
+  PrefillShortlist prefills;
+  DecodeShortlist decodes;
+  std::vector<Ledger> ledgers;
+  std::vector<std::pair<uint32_t, uint64_t>> jobs;
+  std::vector<int64_t> free;
+  PrefixIndex index;
+  View view;
+  Time now{1s};
+  uint64_t next = 1;
+};
+
+void same(const Decision& all, const Decision& few, const View& of_all, const View& of_few) {
+  REQUIRE(few.verdict == all.verdict);
+  CHECK(few.reason == all.reason);
+  if (all.verdict != Verdict::kAccept) return;
+  REQUIRE(few.chosen.name == all.chosen.name);
+  CHECK(of_few.decode[few.decode].name == of_all.decode[all.decode].name);
+  CHECK(few.best_tokens == all.best_tokens);
+  CHECK(few.tbt_ms == all.tbt_ms);
+  CHECK(few.chosen.ttft_ms == all.chosen.ttft_ms);
+  CHECK(few.chosen.reused_tokens == all.chosen.reused_tokens);
+  CHECK(few.chosen.fetch_ms == all.chosen.fetch_ms);
+}
+
+void decide(Scene& s) {
+  std::vector<uint64_t> tags;
+  const uint64_t start = s.random.chance(0.2) ? 6 : 1;
+  for (uint64_t t = start; t < start + 1 + s.random.below(12); ++t) tags.push_back(t);
+  const Ask ask{.tokens = tags.size() * 64 + s.random.below(3000),
+                .block_tokens = 64,
+                .number = s.random.below(1000)};
+  const auto match = s.index.match(tags, s.nodes);
+  for (uint32_t i = 0; i < s.nodes; ++i) {
+    s.view.prefill[i].match = match[i];
+    s.view.prefill[i].queue_ms = s.ledgers[i].wait_ms(s.now);
+    s.view.decode[i].room = s.free[i] >= 500;
+  }
+  const Decision all = choose(s.view, ask, s.options, s.cost);
+  View few;
+  const Matches matches = s.index.matches(tags, s.nodes);
+  for (const auto& [node, usable] : s.prefills.pick(matches, ask, s.now)) {
+    few.prefill.push_back(s.view.prefill[node]);
+    few.prefill.back().usable = usable;
+    CHECK(matches.of(static_cast<PrefixIndex::Slot>(node)) == match[node]);
+  }
+  CHECK(few.prefill.size() <= 14);  // one for each length, and one that holds the most
+  if (const auto node = s.decodes.pick(500)) few.decode.push_back(s.view.decode[*node]);
+  same(all, choose(few, ask, s.options, s.cost), s.view, few);
+}
+
+}  // namespace
+
+TEST_CASE("a shortlist decides as a look at every node does, for every policy and state") {
+  for (const std::string& policy : kPolicies)
+    for (uint64_t seed = 1; seed <= 12; ++seed) {
+      CAPTURE(policy);
+      CAPTURE(seed);
+      Scene s(seed, policy);
+      for (int turn = 0; turn < 60; ++turn) {
+        CAPTURE(turn);
+        s.now += Duration(s.random.below(4'000'000));
+        for (uint64_t k = s.random.below(s.nodes / 4 + 2); k > 0; --k) {
+          s.change(static_cast<uint32_t>(s.random.below(s.nodes)));
+          s.change_decode(static_cast<uint32_t>(s.random.below(s.nodes)));
+        }
+        decide(s);
+      }
+    }
+}
+
+TEST_CASE("no node that is usable: nothing is listed but what others can fetch") {
+  PrefillShortlist list({}, {"a", "b"});
+  PrefixIndex index;
+  const std::vector<uint64_t> tags{1, 2};
+  const Ask ask{.tokens = 128, .block_tokens = 64, .number = 0};
+  CHECK(list.pick(index.matches(tags, 2), ask, Time{}).empty());
+  index.add(1, 1);
+  list.put(0, {});
+  const auto listed = list.pick(index.matches(tags, 2), ask, Time{});
+  REQUIRE(listed.size() == 2);
+  CHECK(listed[0].usable);
+  CHECK(!listed[1].usable);
+  list.drop(0);
+  list.drop(0);
+  CHECK(list.size() == 0);
+  CHECK(!DecodeShortlist(Cost(spec::tiny()), {"d"}).pick(1));
+}
+
+}  // namespace shortlist_test
