@@ -1,6 +1,7 @@
 // How fast mc-replay thinks, on one core: an hour of conversation on 16 nodes, the LRU curve of it,
-// and a million requests over ten thousand nodes (a fiftieth of that with --quick). The peers are
-// the budgets, and for the large cluster the small one: the cost of a request must not grow.
+// a hundred thousand requests over 200, 2,000 and 10,000 nodes, and, but for --quick, a million over
+// 10,000. The peers are the budgets, and for large clusters the small one: the cost of a request
+// must not grow.
 #include <filesystem>
 
 #include "base/json.h"
@@ -63,6 +64,20 @@ Result<> against_budget(const char* name, size_t turns, double budget_s, const c
       [budget_s] { return Result<Measured>(budget_s); });
 }
 
+// What a request costs on that many nodes, as many a second and node as in the hour. Seconds.
+Result<double> large(const Clock& clock, const trace::Trace& t, const spec::ModelSpec& spec,
+                     uint64_t nodes, double small_us) {
+  MC_TRY(const double took, simulate(clock, t, spec, nodes, static_cast<double>(nodes) / 16));
+  const auto requests = static_cast<double>(t.records.size());
+  const std::string name =
+      std::to_string(t.records.size()) + " on " + std::to_string(nodes) + " nodes";
+  MC_TRY_(bench::compare(
+      {"sim-speed", name, "us a request", "16 nodes", 0, true}, 1,
+      [&] { return Result<Measured>(took / requests * 1e6); },
+      [&] { return Result<Measured>(small_us); }));
+  return took;
+}
+
 Result<int> run(const BenchOptions& o) {
   const SteadyClock clock;
   MC_TRY(const auto spec, spec::load_spec(o.configs + "/models/llama3-70b.json"));
@@ -82,23 +97,16 @@ Result<int> run(const BenchOptions& o) {
       return {};
     });
   }));
-  // The same requests a second and node as in the hour.
-  const uint64_t requests = o.quick ? 20'000 : 1'000'000, nodes = o.quick ? 200 : 10'000;
-  MC_TRY(const trace::Trace many, synthesized(o, requests));
-  const double speed = static_cast<double>(nodes) / 16;
-  const std::string name = std::to_string(requests) + " on " + std::to_string(nodes) + " nodes";
-  MC_TRY(const double took, simulate(clock, many, spec, nodes, speed));
-  const double each = took / static_cast<double>(requests);
-  MC_TRY_(bench::compare(
-      {"sim-speed", name, "us a request", "16 nodes", 0, true}, 1,
-      [&] { return Result<Measured>(each * 1e6); },
-      [&]() -> Result<Measured> {
-        MC_TRY(const double s, simulate(clock, hour, spec, 16, 1));
-        return Measured(s / static_cast<double>(hour.records.size()) * 1e6);
-      }));
-  if (!o.quick)
-    MC_TRY_(against_budget((name + ", in all").c_str(), 1, 300, "5 minutes",
-                           [&] { return Result<double>(took); }));
+  MC_TRY(const double small, simulate(clock, hour, spec, 16, 1));
+  const double small_us = small / static_cast<double>(hour.records.size()) * 1e6;
+  MC_TRY(const trace::Trace few, synthesized(o, 100'000));
+  for (const uint64_t nodes : {200, 2'000, 10'000})
+    MC_TRY_(large(clock, few, spec, nodes, small_us));
+  if (o.quick) return 0;
+  MC_TRY(const trace::Trace many, synthesized(o, 1'000'000));
+  MC_TRY(const double took, large(clock, many, spec, 10'000, small_us));
+  MC_TRY_(against_budget("1000000 on 10000 nodes, in all", 1, 300, "5 minutes",
+                         [&] { return Result<double>(took); }));
   return 0;
 }
 

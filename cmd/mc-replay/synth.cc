@@ -13,12 +13,13 @@
 #include "trace/fit.h"
 #include "trace/reshape.h"
 #include "trace/stats.h"
+#include "trace/tide.h"
 
 namespace mc::replay {
 namespace {
 
 struct SynthOptions {
-  std::string kind, profile = "conversation", out, from, trace, prefix;
+  std::string kind, profile = "conversation", out, from, trace, prefix, tide, with;
   uint64_t seed = 0, requests = 0;
   uint64_t input_tokens = 1024, output_tokens = 6, shared_tokens = 0;
   double qps = 2;
@@ -41,6 +42,10 @@ struct SynthOptions {
     v("output-tokens", output_tokens, "of each answer of 'fixed'");
     v("shared-tokens", shared_tokens, "that all prompts of 'fixed' begin with, in whole blocks");
     v("qps", qps, "requests a second of 'fixed', evenly apart");
+    v("tide", tide,
+      "spread the requests over one day: day (working hours), evening, flat, or 24 numbers, the "
+      "shares of its hours");
+    v("with", with, "a trace to lay over this one; they share no blocks");
     v("out", out, "file to write; empty: stdout");
   }
 };
@@ -83,6 +88,14 @@ void print_summary(const SynthOptions& o, const trace::Trace& made, bool json) {
 Result<int> finish(const SynthOptions& o, const Context& context, trace::Trace made) {
   if (!o.by.none()) {
     MC_TRY(made.records, trace::stretch(made.records, made.block_tokens, o.by));
+  }
+  if (!o.tide.empty()) {
+    MC_TRY(const trace::Tide tide, trace::parse_tide(o.tide));
+    MC_TRY(made.records, trace::over_a_day(std::move(made.records), tide));
+  }
+  if (!o.with.empty()) {
+    MC_TRY(const trace::Trace other, trace::read_trace(o.with));
+    made.records = trace::together(std::move(made.records), other.records);
   }
   if (o.out.empty()) {
     MC_TRY_(write_stdout(made.records));
@@ -206,6 +219,8 @@ void add_synth(Program& program) {
                   "a profile whose traces are like this one");
         v.example("mc-replay synth --trace t.jsonl --rate-scale 2 --prefix-scale 1.5",
                   "the same, twice as fast, with half as much again to share");
+        v.example("mc-replay synth --profile documents --requests 80000 --tide day --out day.jsonl",
+                  "a day of documents, most of them in working hours");
         v.run_with([&o](Context& context) { return synth(o, context); });
       });
 }

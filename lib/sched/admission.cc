@@ -6,6 +6,7 @@
 namespace mc::sched {
 namespace {
 constexpr size_t kKnown = 50, kLately = 1000;  // decode times: enough, and kept
+constexpr double kNearlyAll = 0.95;
 }
 
 void AdmissionOptions::describe(OptionList& v) {
@@ -15,54 +16,72 @@ void AdmissionOptions::describe(OptionList& v) {
   v("decode-time", decode_time, "how long a request decodes, until that was observed");
 }
 
+void DecodeForecast::Jobs::put(uint64_t id, Job job) {
+  take(id);
+  by_id_[id] = job;
+  by_time_.emplace(job.from, id);
+}
+
+std::optional<DecodeForecast::Job> DecodeForecast::Jobs::take(uint64_t id) {
+  const auto at = by_id_.find(id);
+  if (at == by_id_.end()) return std::nullopt;
+  const Job job = at->second;
+  by_time_.erase({job.from, id});
+  by_id_.erase(at);
+  return job;
+}
+
+DecodeForecast::Load DecodeForecast::Jobs::until(Time from) const {
+  Load load;
+  for (auto it = by_time_.begin(); it != by_time_.end() && it->first <= from; ++it) {
+    load.requests += 1;
+    load.context_tokens += static_cast<double>(by_id_.at(it->second).tokens);
+  }
+  return load;
+}
+
 void DecodeForecast::dispatched(uint64_t job, uint64_t tokens, Time decodes_from) {
-  coming_[job] = {tokens, decodes_from};
+  coming_.put(job, {tokens, decodes_from});
 }
 
 void DecodeForecast::decoding(uint64_t job, Time now) {
-  const auto at = coming_.find(job);
-  if (at == coming_.end()) return;
+  const auto was = coming_.take(job);
+  if (!was) return;
   decoding_.requests += 1;
-  decoding_.context_tokens += static_cast<double>(at->second.tokens);
-  decoding_jobs_[job] = {at->second.tokens, now};
-  coming_.erase(at);
+  decoding_.context_tokens += static_cast<double>(was->tokens);
+  decoding_jobs_.put(job, {was->tokens, now});
 }
 
 void DecodeForecast::ended(uint64_t job, Time now) {
-  coming_.erase(job);
-  const auto at = decoding_jobs_.find(job);
-  if (at == decoding_jobs_.end()) return;
+  coming_.take(job);
+  const auto was = decoding_jobs_.take(job);
+  if (!was) return;
   decoding_.requests -= 1;
-  decoding_.context_tokens -= static_cast<double>(at->second.tokens);
-  const double seconds = to_seconds(now - at->second.from);
-  lately_.push_back(seconds);
-  in_order_.insert(std::upper_bound(in_order_.begin(), in_order_.end(), seconds), seconds);
+  decoding_.context_tokens -= static_cast<double>(was->tokens);
+  const Duration took = now - was->from;
+  lately_.push_back(took);
+  in_order_.insert(std::upper_bound(in_order_.begin(), in_order_.end(), took), took);
   if (lately_.size() > kLately) {
     in_order_.erase(std::lower_bound(in_order_.begin(), in_order_.end(), lately_.front()));
     lately_.pop_front();
   }
-  decoding_jobs_.erase(at);
 }
 
-double DecodeForecast::survives(double seconds) const {
-  if (lately_.size() < kKnown) return std::exp(-seconds / std::max(decode_s_, 1e-3));
-  const auto longer =
-      in_order_.end() - std::upper_bound(in_order_.begin(), in_order_.end(), seconds);
-  // One more that never ends: nobody is certain to.
-  return (static_cast<double>(longer) + 1) / (static_cast<double>(in_order_.size()) + 1);
+Duration DecodeForecast::decode_time() const {
+  if (lately_.size() < kKnown) return decode_time_;
+  return in_order_[static_cast<size_t>(kNearlyAll * static_cast<double>(in_order_.size() - 1))];
 }
 
 DecodeForecast::Load DecodeForecast::at(Time then, Time now) const {
-  Load load;
-  const auto add = [&](const Job& job, double chance) {
-    load.requests += chance;
-    load.context_tokens += chance * static_cast<double>(job.tokens);
-  };
-  for (const auto& [id, job] : decoding_jobs_)
-    add(job, survives(std::max(to_seconds(then - job.from), 0.0)) /
-                 survives(std::max(to_seconds(now - job.from), 0.0)));
-  for (const auto& [id, job] : coming_)
-    if (job.from <= then) add(job, survives(to_seconds(then - std::max(job.from, now))));
+  Load load = decoding_;
+  const Duration each = decode_time();
+  const Load gone = decoding_jobs_.until(then - each);
+  load.requests -= gone.requests;
+  load.context_tokens -= gone.context_tokens;
+  const Load come = coming_.until(then);
+  const Load left = now + each > then ? Load{} : coming_.until(then - each);
+  load.requests += come.requests - left.requests;
+  load.context_tokens += come.context_tokens - left.context_tokens;
   return load;
 }
 
@@ -111,7 +130,7 @@ Refusal refusal(const Decision& d, Verdict verdict, uint64_t tokens, const Admis
 
 Verdict admit_decode(const DecodeView& node, uint64_t tokens, const AdmissionOptions& o,
                      const Cost& cost) {
-  if (o.admission == "none" || o.tbt_slo.count() == 0) return Verdict::kAccept;
+  if (o.admission != "baseline" || o.tbt_slo.count() == 0) return Verdict::kAccept;
   const double step = cost.step_ms(node.requests + 1, node.context_tokens + tokens);
   return step > to_ms(o.tbt_slo) ? Verdict::kTbt : Verdict::kAccept;
 }

@@ -1,26 +1,30 @@
 // Whether a request is taken, by what it is predicted to see.
 //
 //   none      everything is taken
-//   baseline  refused at arrival when its TTFT would break the promise; the decode side is asked
-//             only when the prompt is computed, and a refusal there wastes the prefill
-//   early     refused at arrival also when decoding, as loaded *now*, would break the TBT promise:
-//             but what is decoding now has left when the prompt is computed, and what is being
-//             prefilled now will have come, so prefill and decode load swing against each other
+//   baseline  each side is asked when a request reaches it: refused at arrival when its TTFT would
+//             break the promise, and when the prompt is computed and its decode node, as loaded
+//             then, would break that for the time between tokens: such a prefill is wasted
+//   early     both at arrival, and never again: but what is decoding now has left when the prompt is
+//             computed, and what is being prefilled now will have come, so that prefill and decode
+//             load swing against each other
 //   predict   as `early`, with the decode load predicted for the time when the prompt is computed:
-//             requests whose prefill ends by then are added, and of all that decode a share has
-//             ended by then. The paper lets every request decode for the same time; answers differ
-//             so much in length that here the times observed lately say how likely one that has
-//             decoded for so long is to go on
+//             requests whose prefill ends by then are added, those that will have decoded for
+//             longer than t_d by then are taken as ended
 //
-// With all but `none` the decode side is asked again when the prompt is computed.
+// t_d, one for all, is how long nearly all (95 %) decoded lately. With the mean the forecast counts
+// on places that slower requests still have; and the further off a prompt's end is the more such
+// places it sees, so that long prompts book what short ones, meanwhile, are given too.
 //
 // Thread: one owner. Pure: time is an argument.
 // Source: Mooncake (arXiv 2407.00079), sections 4.3.2 to 4.3.4; Table 4.
 #pragma once
 #include <cstdint>
 #include <deque>
-#include <map>
+#include <optional>
+#include <set>
 #include <string>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/options.h"
@@ -33,7 +37,7 @@ namespace mc::sched {
 struct AdmissionOptions {
   std::string admission = "none";
   Duration ttft_slo{0}, tbt_slo{0};                // 0: no promise
-  Duration decode_time{std::chrono::seconds(12)};  // until any was observed
+  Duration decode_time{std::chrono::seconds(12)};  // t_d, until it was observed
   void describe(OptionList& v);
 };
 
@@ -42,29 +46,40 @@ inline const std::vector<std::string> kAdmissions = {"none", "baseline", "early"
 // The decode pool's requests over time: those that decode and those that will.
 class DecodeForecast {
  public:
-  explicit DecodeForecast(Duration decode_time) : decode_s_(to_seconds(decode_time)) {}
+  explicit DecodeForecast(Duration decode_time) : decode_time_(decode_time) {}
 
   void dispatched(uint64_t job, uint64_t tokens, Time decodes_from);  // its prompt ends then
   void decoding(uint64_t job, Time now);
   void ended(uint64_t job, Time now);  // in any state; unknown ones are fine
 
   struct Load {
-    double requests = 0, context_tokens = 0;
+    double requests = 0, context_tokens = 0;  // whole numbers
   };
   Load now() const { return decoding_; }
-  Load at(Time then, Time now) const;     // predicted; linear in the requests known
-  double survives(double seconds) const;  // the share of requests that decode for longer
+  // Predicted. Costs: the requests that end or come until then.
+  Load at(Time then, Time now) const;
+  Duration decode_time() const;  // t_d
 
  private:
   struct Job {
     uint64_t tokens;
     Time from;
   };
-  std::map<uint64_t, Job> coming_, decoding_jobs_;  // in order: sums of doubles must not vary
+  class Jobs {
+   public:
+    void put(uint64_t id, Job job);
+    std::optional<Job> take(uint64_t id);
+    Load until(Time from) const;  // of those that began, or will, by then
+
+   private:
+    std::unordered_map<uint64_t, Job> by_id_;
+    std::set<std::pair<Time, uint64_t>> by_time_;
+  };
+  Jobs coming_, decoding_jobs_;
   Load decoding_;
-  double decode_s_;               // until enough is known
-  std::deque<double> lately_;     // decode times, oldest first
-  std::vector<double> in_order_;  // the same, sorted
+  Duration decode_time_;            // until enough is known
+  std::deque<Duration> lately_;     // decode times, oldest first
+  std::vector<Duration> in_order_;  // the same, sorted
 };
 
 // Time between tokens if a load is spread evenly over `nodes`, with one more request.

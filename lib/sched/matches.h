@@ -24,6 +24,7 @@ struct Matches {
       return slot / 64u < bits.size() && (bits[slot / 64u] >> slot % 64u & 1) != 0;
     }
   };
+  size_t slots = 0;                            // the nodes are 0 to slots - 1
   std::vector<Level> levels;                   // each within the one before, and longer
   std::vector<std::pair<Slot, uint32_t>> few;  // HolderSet::kListMax at most; in no level counts
 
@@ -52,22 +53,29 @@ struct Matches {
       if (length == most) return node;
     std::optional<Slot> found;
     if (!levels.empty())
-      each_of_level(levels.size() - 1, [&](Slot slot) {
+      each(static_cast<int>(levels.size()) - 1, [&](Slot slot) {
         found = slot;
         return true;
       });
     return found;
   }
-  // Calls visit(slot) for the nodes of level `at` that are in no longer one, in order; those of
-  // `few` too. Stops when it returns true.
+  // Word k of the nodes that are in level `at` and in no longer one, those of `few` too; -1: of
+  // those in none.
+  uint64_t word(int at, size_t k) const {
+    const auto next = static_cast<size_t>(at + 1);
+    const uint64_t in = at < 0 ? all(k) : levels[static_cast<size_t>(at)].bits[k];
+    return next < levels.size() ? in & ~levels[next].bits[k] : in;
+  }
+  // Calls visit(slot) for them, in order; stops when it returns true.
   template <class Visit>
-  void each_of_level(size_t at, Visit visit) const {
-    const Level& level = levels[at];
-    const Level* next = at + 1 < levels.size() ? &levels[at + 1] : nullptr;
-    for (size_t k = 0; k < level.bits.size(); ++k)
-      for (uint64_t left = level.bits[k] & ~(next ? next->bits[k] : 0); left != 0;
-           left &= left - 1)
+  void each(int at, Visit visit) const {
+    for (size_t k = 0; 64 * k < slots; ++k)
+      for (uint64_t left = word(at, k); left != 0; left &= left - 1)
         if (visit(static_cast<Slot>(64 * k + static_cast<size_t>(std::countr_zero(left))))) return;
+  }
+  uint64_t all(size_t k) const {  // the bits of word k that stand for nodes
+    const size_t rest = slots - 64 * k;
+    return rest >= 64 ? ~uint64_t{0} : (uint64_t{1} << rest) - 1;
   }
 };
 

@@ -199,15 +199,15 @@ Time PrefixIndex::deadline() const { return ends_.empty() ? Time::max() : ends_.
 // bitmaps of blocks that many hold. From the first block that few hold they are few: a list.
 class PrefixIndex::Walk {
  public:
-  explicit Walk(size_t slots) : slots_(slots) {}
+  explicit Walk(size_t slots) { out_.slots = slots; }
 
   void past(const HolderSet& wide) {
     ++at_;
     if (few_) return keep([&](Slot slot) { return wide.holds(slot); });
     auto& levels = out_.levels;
-    Matches::Level level{at_, 0, std::vector<uint64_t>((slots_ + 63) / 64)};
+    Matches::Level level{at_, 0, std::vector<uint64_t>((out_.slots + 63) / 64)};
     for (size_t k = 0; k < level.bits.size(); ++k) {
-      level.bits[k] = wide.word(k) & (levels.empty() ? all(k) : levels.back().bits[k]);
+      level.bits[k] = wide.word(k) & (levels.empty() ? out_.all(k) : levels.back().bits[k]);
       level.nodes += static_cast<size_t>(std::popcount(level.bits[k]));
     }
     any_ = level.nodes > 0;
@@ -228,7 +228,7 @@ class PrefixIndex::Walk {
     few_ = true;
     for (const Slot h : holders) {
       const auto slot = static_cast<Slot>(h & ~kGuessed);
-      if (slot < slots_ && (out_.levels.empty() || out_.levels.back().has(slot)))
+      if (slot < out_.slots && (out_.levels.empty() || out_.levels.back().has(slot)))
         out_.few.emplace_back(slot, at_);
     }
     left_ = out_.few.size();
@@ -239,10 +239,6 @@ class PrefixIndex::Walk {
   Matches end() && { return std::move(out_); }
 
  private:
-  uint64_t all(size_t k) const {
-    const size_t rest = slots_ - 64 * k;
-    return rest >= 64 ? ~uint64_t{0} : (uint64_t{1} << rest) - 1;
-  }
   uint64_t& mark(Slot h) { return marks_[(h & ~kGuessed) / 64]; }
   static uint64_t bit(Slot h) { return uint64_t{1} << h % 64; }
   // Those in step stand before those that are not.
@@ -257,7 +253,6 @@ class PrefixIndex::Walk {
     any_ = left_ > 0;
   }
 
-  const size_t slots_;
   uint32_t at_ = 0;
   bool any_ = false, few_ = false;
   Matches out_;
@@ -297,8 +292,8 @@ Matches PrefixIndex::matches(std::span<const uint64_t> tags, size_t slots) const
 std::vector<uint32_t> PrefixIndex::match(std::span<const uint64_t> tags, size_t slots) const {
   const Matches found = matches(tags, slots);
   std::vector<uint32_t> lengths(slots);
-  for (size_t at = 0; at < found.levels.size(); ++at)
-    found.each_of_level(at, [&, length = found.levels[at].length](Slot slot) {
+  for (int at = 0; at < static_cast<int>(found.levels.size()); ++at)
+    found.each(at, [&, length = found.level_length(at)](Slot slot) {
       lengths[slot] = length;
       return false;
     });

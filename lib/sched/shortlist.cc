@@ -1,18 +1,23 @@
 #include "sched/shortlist.h"
 
 #include <algorithm>
-#include <tuple>
+#include <bit>
 
 namespace mc::sched {
 
-std::strong_ordering PrefillShortlist::Key::operator<=>(const Key& o) const {
-  if (const auto c = std::tie(first, tokens, assigned) <=> std::tie(o.first, o.tokens, o.assigned);
-      c != 0)
-    return c;
-  if (node == o.node) return std::strong_ordering::equal;
-  const int names = name->compare(*o.name);
-  return names != 0 ? names <=> 0 : node <=> o.node;
+namespace {
+
+// The place of each name in the order of all.
+std::vector<uint32_t> ranks(const std::vector<std::string>& names) {
+  std::vector<uint32_t> order(names.size()), out(names.size());
+  for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
+  std::sort(order.begin(), order.end(),
+            [&](uint32_t a, uint32_t b) { return names[a] < names[b]; });
+  for (uint32_t k = 0; k < order.size(); ++k) out[order[k]] = k;
+  return out;
 }
+
+}  // namespace
 
 // All nodes in the order of their keys at `now`: two orders merged.
 class PrefillShortlist::InOrder {
@@ -33,19 +38,20 @@ class PrefillShortlist::InOrder {
   std::set<Key>::const_iterator ticking_, still_;
 };
 
-PrefillShortlist::PrefillShortlist(PolicyOptions options, std::vector<std::string> names)
+PrefillShortlist::PrefillShortlist(PolicyOptions options, const std::vector<std::string>& names)
     : options_(std::move(options)) {
   const std::string& p = options_.policy;
   by_ = p == "count"                              ? By::kRequests
         : p == "weighted"                         ? By::kTokens
         : p == "random" || p == "rr" || p == "p2c" ? By::kDraw
                                                   : By::kQueue;
-  for (std::string& name : names) nodes_.push_back({std::move(name), {}});
+  for (const uint32_t rank : ranks(names)) nodes_.push_back({.rank = rank, .standing = {}});
+  usable_bits_.resize((nodes_.size() + 63) / 64);
 }
 
 PrefillShortlist::Key PrefillShortlist::key(uint32_t node, int64_t first) const {
   const Node& n = nodes_[node];
-  return {first, n.standing.tokens, n.standing.assigned, &n.name, node};
+  return {first, n.standing.tokens, n.standing.assigned, n.rank, node};
 }
 
 PrefillShortlist::Key PrefillShortlist::still_key(uint32_t node) const {
@@ -94,6 +100,7 @@ void PrefillShortlist::put(uint32_t node, const Standing& standing) {
     displace(node);
   else
     usable_.insert(std::lower_bound(usable_.begin(), usable_.end(), node), node);
+  usable_bits_[node / 64] |= uint64_t{1} << node % 64;
   n.usable = true;
   n.standing = standing;
   n.ticking = by_queue() && standing.first_ends > settled_;
@@ -105,6 +112,7 @@ void PrefillShortlist::drop(uint32_t node) {
   if (!n.usable) return;
   displace(node);
   n.usable = false;
+  usable_bits_[node / 64] &= ~(uint64_t{1} << node % 64);
   usable_.erase(std::lower_bound(usable_.begin(), usable_.end(), node));
 }
 
@@ -138,30 +146,42 @@ void PrefillShortlist::best_holders(const Matches& matches, Time now,
     if (at == best.end()) at = best.insert(at, {length, std::nullopt});
     better(at->key, node);
   }
-  // Levels of few nodes are looked at whole; the others' best are soon met in the order of queues.
-  std::vector<bool> open(matches.levels.size() + 1, true);  // 0: nobody's
-  size_t left = open.size();
-  for (size_t i = 0; i < matches.levels.size(); ++i) {
-    const size_t longer = i + 1 < matches.levels.size() ? matches.levels[i + 1].nodes : 0;
-    if (matches.levels[i].nodes - longer > kLookedAt) continue;
-    Best b{matches.levels[i].length, std::nullopt};
-    matches.each_of_level(i, [&](HolderSet::Slot node) {
-      if (nodes_[node].few != picks_) better(b.key, node);
-      return false;
-    });
+  // Where few nodes hold equally much all are looked at; the best of many is soon met in order.
+  const auto look_at_all = [&](int at) {
+    Best b{matches.level_length(at), std::nullopt};
+    for (size_t k = 0; k < usable_bits_.size() && 64 * k < matches.slots; ++k)
+      for (uint64_t left = matches.word(at, k) & usable_bits_[k]; left != 0; left &= left - 1) {
+        const auto node = static_cast<uint32_t>(64 * k + static_cast<size_t>(std::countr_zero(left)));
+        if (nodes_[node].few != picks_) better(b.key, node);
+      }
     best.push_back(b);
-    open[i + 1] = false;
-    --left;
+  };
+  std::vector<bool> open(matches.levels.size() + 1);  // 0: of those that hold nothing
+  size_t left = 0;
+  for (int at = -1; at < static_cast<int>(matches.levels.size()); ++at) {
+    size_t nodes = 0;
+    for (size_t k = 0; k < usable_bits_.size() && 64 * k < matches.slots; ++k)
+      nodes += static_cast<size_t>(std::popcount(matches.word(at, k) & usable_bits_[k]));
+    if (nodes <= kLookedAt) {
+      look_at_all(at);
+    } else {
+      open[static_cast<size_t>(at + 1)] = true;
+      ++left;
+    }
   }
   InOrder all(*this, now);
-  for (auto node = all.next(); node && left > 0; node = all.next()) {
-    const auto slot = static_cast<HolderSet::Slot>(*node);
-    const auto at = static_cast<size_t>(matches.level_of(slot) + 1);
+  for (size_t steps = 0; left > 0 && steps < kSteps; ++steps) {
+    const auto node = all.next();
+    if (!node) break;
+    const auto at =
+        static_cast<size_t>(matches.level_of(static_cast<HolderSet::Slot>(*node)) + 1);
     if (!open[at] || nodes_[*node].few == picks_) continue;
     open[at] = false;
     --left;
     out.push_back({*node, true});
   }
+  for (size_t at = 0; at < open.size(); ++at)
+    if (open[at]) look_at_all(static_cast<int>(at) - 1);
   for (const Best& b : best)
     if (b.key) out.push_back({b.key->node, true});
 }
@@ -197,22 +217,20 @@ std::vector<PrefillShortlist::Listed> PrefillShortlist::pick(const Matches& matc
   return out;
 }
 
-bool DecodeShortlist::Key::operator<(const Key& o) const {
-  if (step_ms != o.step_ms) return step_ms < o.step_ms;
-  if (requests != o.requests) return requests < o.requests;
-  if (node == o.node) return false;
-  const int names = name->compare(*o.name);
-  return names != 0 ? names < 0 : node < o.node;
+DecodeShortlist::DecodeShortlist(const Cost& cost, const std::vector<std::string>& names)
+    : cost_(cost), nodes_(names.size()) {
+  const auto rank = ranks(names);
+  for (uint32_t i = 0; i < nodes_.size(); ++i) nodes_[i].key = {0, 0, rank[i], i};
 }
 
 void DecodeShortlist::put(uint32_t node, uint64_t requests, uint64_t context_tokens,
                           int64_t free_tokens) {
-  drop(node);
   Node& n = nodes_[node];
-  n = {{cost_.step_ms(requests + 1, context_tokens), requests, &names_[node], node},
-       free_tokens,
-       true};
-  order_.insert(n.key);
+  const Key key{cost_.step_ms(requests + 1, context_tokens), requests, n.key.rank, node};
+  if (n.usable && key == n.key && free_tokens == n.free_tokens) return;
+  drop(node);
+  n = {key, free_tokens, true};
+  order_.insert(key);
   free_.insert(free_tokens);
 }
 

@@ -13,10 +13,10 @@
 // order of its own, and a node changes over once for each change of its queue.
 //
 // Thread: one owner. Pure: time is an argument. Costs: a change and a choice take the logarithm of
-// the nodes; a prompt's holders beyond kLookedAt are met in the order of queues.
+// the nodes; where at most kLookedAt nodes hold equally much all of them are looked at, where more
+// do their best is met in the order of queues, or looked for among all when kSteps did not find it.
 #pragma once
 #include <compare>
-#include <deque>
 #include <optional>
 #include <set>
 #include <span>
@@ -41,10 +41,10 @@ struct Standing {  // of a prefill node, as PrefillView has it
 
 class PrefillShortlist {
  public:
-  static constexpr size_t kLookedAt = 1024;
+  static constexpr size_t kLookedAt = 1024, kSteps = 256;
 
   // Nodes are numbers from 0; their names break ties.
-  PrefillShortlist(PolicyOptions options, std::vector<std::string> names);
+  PrefillShortlist(PolicyOptions options, const std::vector<std::string>& names);
 
   void put(uint32_t node, const Standing& standing);  // it is usable, and stands so
   void drop(uint32_t node);                           // it is not; may be so already
@@ -62,13 +62,11 @@ class PrefillShortlist {
   struct Key {  // smaller is better
     int64_t first;
     uint64_t tokens, assigned;
-    const std::string* name;
-    uint32_t node;
-    std::strong_ordering operator<=>(const Key& o) const;
-    bool operator==(const Key& o) const { return (*this <=> o) == 0; }
+    uint32_t rank, node;
+    auto operator<=>(const Key&) const = default;
   };
   struct Node {
-    std::string name;
+    uint32_t rank = 0;  // of its name
     Standing standing;
     bool usable = false, ticking = false;  // ticking: it is in ticking_, else in still_
     uint64_t few = 0;                      // the pick for which it is one of the few
@@ -89,8 +87,9 @@ class PrefillShortlist {
   enum class By { kQueue, kRequests, kTokens, kDraw };
   PolicyOptions options_;
   By by_;
-  std::deque<Node> nodes_;                     // names stay where they are
+  std::vector<Node> nodes_;
   std::vector<uint32_t> usable_;               // in order
+  std::vector<uint64_t> usable_bits_;
   std::set<Key> ticking_;                      // by when the queue ends
   std::set<Key> still_;                        // by how long it is
   std::set<std::pair<Time, uint32_t>> turns_;  // when a ticking one becomes still
@@ -100,8 +99,7 @@ class PrefillShortlist {
 
 class DecodeShortlist {
  public:
-  DecodeShortlist(const Cost& cost, std::vector<std::string> names)
-      : cost_(cost), nodes_(names.size()), names_(std::move(names)) {}
+  DecodeShortlist(const Cost& cost, const std::vector<std::string>& names);
 
   void put(uint32_t node, uint64_t requests, uint64_t context_tokens, int64_t free_tokens);
   void drop(uint32_t node);
@@ -113,18 +111,16 @@ class DecodeShortlist {
   struct Key {
     double step_ms;
     uint64_t requests;
-    const std::string* name;
-    uint32_t node;
-    bool operator<(const Key& o) const;
+    uint32_t rank, node;
+    auto operator<=>(const Key&) const = default;
   };
   struct Node {
-    Key key{};
+    Key key{};  // its rank is there from the start
     int64_t free_tokens = 0;
     bool usable = false;
   };
   const Cost& cost_;
   std::vector<Node> nodes_;
-  std::vector<std::string> names_;
   std::set<Key> order_;
   std::multiset<int64_t> free_;
 };

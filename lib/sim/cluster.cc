@@ -228,9 +228,9 @@ uint32_t Cluster::holder(const Job& job, const sched::Matches& matches, uint64_t
   };
   for (const auto& [node, length] : matches.few)
     if (length >= blocks) look(node);
-  for (size_t at = 0; at < matches.levels.size(); ++at)
-    if (matches.levels[at].length >= blocks)
-      matches.each_of_level(at, [&](sched::HolderSet::Slot node) {
+  for (int at = 0; at < static_cast<int>(matches.levels.size()); ++at)
+    if (matches.level_length(at) >= blocks)
+      matches.each(at, [&](sched::HolderSet::Slot node) {
         return matches.of(node) >= blocks && look(node);
       });
   return best ? std::get<2>(*best) : kNowhere;

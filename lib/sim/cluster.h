@@ -23,7 +23,11 @@
 // side that the P/D controller finds busier, what is taken away leaves the idler one when it has
 // finished what it had; its cache goes with it.
 //
-// What is not modelled: memory pressure of prefill engines.
+// Decisions know the network as the live conductor does: the configured bandwidth, then what was
+// measured of transfers to decode nodes (Cost::learn_transfer).
+//
+// What is not modelled: memory pressure of prefill engines, and what a live conductor learns of
+// single congested nodes (sched::Congestion).
 //
 // What a request costs does not grow with the cluster: a decision weighs the few nodes that can be
 // chosen (sched/shortlist.h), and is the same as over all.

@@ -178,6 +178,7 @@ void Cluster::crossed(uint32_t id) {
   const bool fetch = job.fetching;
   const Time there = now_ + way(job.from, fetch ? job.prefill : job.decode);
   if (!fetch) {
+    cost_.learn_transfer(static_cast<uint64_t>(kv_bytes(job.tokens)), to_ms(now_ - job.computed));
     job.stage = Stage::kLoading;
     const double seconds = kv_bytes(job.tokens) / o_.load_bytes_per_s;
     events_.push(there + from_seconds(seconds), {Kind::kLoaded, id, job.attempt});

@@ -130,6 +130,7 @@ class Cluster {
     spec.cost.c1 /= n;
     spec.cost.c2 /= n;
     spec.cost.load_bytes_per_s *= n;
+    if (o.nic_gbps > 0) spec.cost.transfer_bytes_per_s = nic(spec, o);  // what is known of it
     return spec;
   }
   Duration way(uint32_t a, uint32_t b) const {  // beside what bandwidth takes

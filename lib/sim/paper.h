@@ -31,6 +31,12 @@ struct PaperCurve {
   std::vector<std::pair<double, double>> points;  // seconds, value
 };
 
+// What the paper says in words, and whether it is so here.
+struct PaperClaim {
+  std::string what;
+  bool holds;
+};
+
 struct PaperFigure {
   std::string id, title, unit, setting;
   std::vector<PaperRow> rows;
@@ -38,6 +44,7 @@ struct PaperFigure {
   std::string note;
   std::string verdict;  // from rows and tolerance
   std::vector<PaperCurve> curves = {};
+  std::vector<PaperClaim> claims = {};
 };
 
 struct PaperInput {
@@ -53,7 +60,8 @@ Result<> check_figures(const std::vector<std::string>& ids);  // kInvalid for on
 Result<std::vector<PaperFigure>> reproduce(const PaperInput& input,
                                            const std::vector<std::string>& ids);
 
-// Of rows that have both values: how far apart the worst is, and whether they rank alike.
+// Of rows that have both values: how far apart the worst is, and whether they rank alike. Of what
+// the paper says in words: how much of it holds.
 std::string verdict_of(const PaperFigure& figure);
 
 std::string paper_text(const std::vector<PaperFigure>& figures);  // Markdown

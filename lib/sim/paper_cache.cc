@@ -85,6 +85,14 @@ Result<PaperFigure> figure16(const PaperInput& in) {
       f.rows.push_back({strf("%s %.0fM tokens", all[i].name, sizes[k] / 1e6), published[i][k],
                         100 * curve.full_block_rate(curve.points[k])});
   }
+  bool nearly = true;
+  for (const Workload& w : all) {
+    const auto at = [&](double m) {
+      return value_at(f, strf("%s %.0fM tokens", w.name, m)).value_or(0);
+    };
+    nearly = nearly && at(50) > 0.97 * at(1000);
+  }
+  f.claims = {{"50 M tokens hit nearly what an unbounded cache does (97 % and more)", nearly}};
   return f;
 }
 
@@ -114,6 +122,9 @@ Result<PaperFigure> figure17(const PaperInput& in) {
     f.rows.push_back({name + " local hits", published[i][0], hit_percent(local)});
     f.rows.push_back({name + " local GPU s", published[i][2], mean_gpu_seconds(local)});
     f.rows.push_back({name + " local hits, balanced by load only", {}, hit_percent(load)});
+    f.claims.push_back({name + ": the global cache hits more and computes less",
+                        hit_percent(global) > hit_percent(local) &&
+                            mean_gpu_seconds(global) < mean_gpu_seconds(local)});
   }
   return f;
 }
@@ -248,6 +259,8 @@ Result<PaperFigure> figure19(const PaperInput& in) {
             {"and contexts kept, on the SSD at worst", 52, kept},
             {"a cache without bound", {}, unbounded},
             {"gain over LRU, %", 93, 100 * (kept / lru - 1)}};
+  f.claims = {{"leaving out what is ephemeral helps, keeping contexts helps more",
+               lru < filtered && filtered < kept && kept <= unbounded}};
   return f;
 }
 

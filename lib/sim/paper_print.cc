@@ -104,6 +104,9 @@ std::string paper_text(const std::vector<PaperFigure>& figures) {
     for (const PaperRow& r : f.rows)
       out += "| " + r.what + " | " + value(r.published) + " | " + value(r.ours) + " | " + ratio(r) +
              " |\n";
+    for (const PaperClaim& c : f.claims)
+      out += strf("%s- %s: %s\n", &c == &f.claims[0] ? "\n" : "", c.what.c_str(),
+                  c.holds ? "yes" : "**no**");
     out += "\n**" + f.verdict + "**" + (f.note.empty() ? "" : " " + f.note) + "\n";
   }
   return out;
@@ -134,6 +137,12 @@ std::string paper_html(const std::vector<PaperFigure>& figures) {
              "</tr>\n";
     out += "</table>\n";
     for (size_t i = 0; i < f.curves.size();) out += chart(f.curves, i);
+    if (!f.claims.empty()) {
+      out += "<ul>";
+      for (const PaperClaim& c : f.claims)
+        out += "<li>" + escaped(c.what) + (c.holds ? ": yes" : ": <b>no</b>");
+      out += "</ul>\n";
+    }
     out += "<p><span class=\"v\">" + escaped(f.verdict) + "</span> " + escaped(f.note) + "</p>\n";
   }
   return out + "</html>\n";
@@ -150,12 +159,15 @@ Json paper_json(const std::vector<PaperFigure>& figures) {
     Json curves = Json::array();
     for (const PaperCurve& c : f.curves)
       curves.push_back({{"chart", c.chart}, {"name", c.name}, {"points", c.points}});
+    Json claims = Json::array();
+    for (const PaperClaim& c : f.claims) claims.push_back({{"what", c.what}, {"holds", c.holds}});
     out.push_back({{"id", f.id},
                    {"title", f.title},
                    {"unit", f.unit},
                    {"setting", f.setting},
                    {"rows", rows},
                    {"curves", curves},
+                   {"claims", claims},
                    {"verdict", f.verdict},
                    {"note", f.note}});
   }

@@ -167,9 +167,16 @@ Result<std::vector<Record>> synthesize_tool_agent(const ToolAgentProfile& p,
     while (r.hash_ids.size() < blocks(r.input_length, kBlockTokens)) r.hash_ids.push_back(next++);
     out.push_back(std::move(r));
   }
-  std::stable_sort(out.begin(), out.end(), [](const Record& a, const Record& b) {
-    return a.timestamp_ms < b.timestamp_ms;
-  });
+  // Chats and tools of one slot come mixed: what is refused in a burst depends on their order.
+  std::vector<std::pair<double, Record>> order;
+  for (Record& r : out) {
+    const double at = static_cast<double>(r.timestamp_ms) +
+                      random.uniform() * static_cast<double>(slot);
+    order.emplace_back(at, std::move(r));
+  }
+  std::stable_sort(order.begin(), order.end(),
+                   [](const auto& a, const auto& b) { return a.first < b.first; });
+  for (size_t i = 0; i < out.size(); ++i) out[i] = std::move(order[i].second);
   number_densely(out);
   return out;
 }

@@ -18,7 +18,7 @@ namespace {
 struct Scene {
   Scene(uint64_t seed, std::string policy)
       : random(seed),
-        nodes(random.chance(0.3) ? 200 + random.below(2000) : 1 + random.below(100)),
+        nodes(random.chance(0.3) ? 200 + random.below(4000) : 1 + random.below(100)),
         cost(spec::tiny()),
         options{.policy = std::move(policy), .balancing_threshold = 1 + random.uniform() * 3},
         prefills(options, names("p", nodes)),
