@@ -1,7 +1,7 @@
 // How fast mc-replay thinks, on one core: an hour of conversation on 16 nodes, the LRU curve of it,
-// a hundred thousand requests over 200, 2,000 and 10,000 nodes, and, but for --quick, a million over
-// 10,000. The peers are the budgets, and for large clusters the small one: the cost of a request
-// must not grow.
+// a hundred thousand requests over 200, 2,000 and 10,000 nodes, and, but for --quick, a million
+// over 10,000. The peers are the budgets, and for large clusters the small one: the cost of a
+// request must not grow.
 #include <filesystem>
 
 #include "base/json.h"

@@ -7,7 +7,7 @@ namespace mc::sched {
 namespace {
 constexpr size_t kKnown = 50, kLately = 1000;  // decode times: enough, and kept
 constexpr double kNearlyAll = 0.95;
-}
+}  // namespace
 
 void AdmissionOptions::describe(OptionList& v) {
   v("admission", admission, "which requests are refused, and when", kAdmissions);

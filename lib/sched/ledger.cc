@@ -56,8 +56,7 @@ void Ledger::correct(uint64_t job, double ms, Time now) {
 }
 
 double Ledger::wait_ms(Time now) const {
-  const Duration first =
-      jobs_.empty() ? Duration{0} : std::max(first_ends() - now, Duration{0});
+  const Duration first = jobs_.empty() ? Duration{0} : std::max(first_ends() - now, Duration{0});
   const Duration wait = first + behind_ + (correction_.count() ? correction(now) : Duration{0});
   return to_ms(std::max(wait, Duration{0}));
 }

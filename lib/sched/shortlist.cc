@@ -41,10 +41,10 @@ class PrefillShortlist::InOrder {
 PrefillShortlist::PrefillShortlist(PolicyOptions options, const std::vector<std::string>& names)
     : options_(std::move(options)) {
   const std::string& p = options_.policy;
-  by_ = p == "count"                              ? By::kRequests
-        : p == "weighted"                         ? By::kTokens
+  by_ = p == "count"                               ? By::kRequests
+        : p == "weighted"                          ? By::kTokens
         : p == "random" || p == "rr" || p == "p2c" ? By::kDraw
-                                                  : By::kQueue;
+                                                   : By::kQueue;
   for (const uint32_t rank : ranks(names)) nodes_.push_back({.rank = rank, .standing = {}});
   usable_bits_.resize((nodes_.size() + 63) / 64);
 }
@@ -56,9 +56,9 @@ PrefillShortlist::Key PrefillShortlist::key(uint32_t node, int64_t first) const 
 
 PrefillShortlist::Key PrefillShortlist::still_key(uint32_t node) const {
   const Standing& s = nodes_[node].standing;
-  return key(node, by_queue()                ? s.behind.count()
+  return key(node, by_queue()             ? s.behind.count()
                    : by_ == By::kRequests ? static_cast<int64_t>(s.requests)
-                                             : 0);
+                                          : 0);
 }
 
 PrefillShortlist::Key PrefillShortlist::ticking_key(uint32_t node) const {
@@ -127,8 +127,7 @@ void PrefillShortlist::settle(Time now) {
 }
 
 // Of each length that is held the best placed node, those in no level and no list included.
-void PrefillShortlist::best_holders(const Matches& matches, Time now,
-                                    std::vector<Listed>& out) {
+void PrefillShortlist::best_holders(const Matches& matches, Time now, std::vector<Listed>& out) {
   struct Best {
     uint32_t length;
     std::optional<Key> key;
@@ -151,7 +150,8 @@ void PrefillShortlist::best_holders(const Matches& matches, Time now,
     Best b{matches.level_length(at), std::nullopt};
     for (size_t k = 0; k < usable_bits_.size() && 64 * k < matches.slots; ++k)
       for (uint64_t left = matches.word(at, k) & usable_bits_[k]; left != 0; left &= left - 1) {
-        const auto node = static_cast<uint32_t>(64 * k + static_cast<size_t>(std::countr_zero(left)));
+        const auto node =
+            static_cast<uint32_t>(64 * k + static_cast<size_t>(std::countr_zero(left)));
         if (nodes_[node].few != picks_) better(b.key, node);
       }
     best.push_back(b);
@@ -173,8 +173,7 @@ void PrefillShortlist::best_holders(const Matches& matches, Time now,
   for (size_t steps = 0; left > 0 && steps < kSteps; ++steps) {
     const auto node = all.next();
     if (!node) break;
-    const auto at =
-        static_cast<size_t>(matches.level_of(static_cast<HolderSet::Slot>(*node)) + 1);
+    const auto at = static_cast<size_t>(matches.level_of(static_cast<HolderSet::Slot>(*node)) + 1);
     if (!open[at] || nodes_[*node].few == picks_) continue;
     open[at] = false;
     --left;
@@ -196,8 +195,8 @@ std::optional<uint32_t> PrefillShortlist::drawn(const Ask& ask, Time now) const 
   return usable_[queue(b) < queue(a) && options_.policy == "p2c" ? b : a];
 }
 
-std::vector<PrefillShortlist::Listed> PrefillShortlist::pick(const Matches& matches,
-                                                             const Ask& ask, Time now) {
+std::vector<PrefillShortlist::Listed> PrefillShortlist::pick(const Matches& matches, const Ask& ask,
+                                                             Time now) {
   settle(now);
   std::vector<Listed> out;
   const uint32_t most = matches.longest();

@@ -88,7 +88,7 @@ class PrefillShortlist {
   PolicyOptions options_;
   By by_;
   std::vector<Node> nodes_;
-  std::vector<uint32_t> usable_;               // in order
+  std::vector<uint32_t> usable_;  // in order
   std::vector<uint64_t> usable_bits_;
   std::set<Key> ticking_;                      // by when the queue ends
   std::set<Key> still_;                        // by how long it is

@@ -163,8 +163,8 @@ void Cluster::place(uint32_t id) {
   if (d.verdict != Verdict::kAccept) return reject(id, d.verdict);
   job.prefill = prefills[d.prefill];
   job.decode = *decode;
-  job.from = d.chosen.fetch_ms > 0
-                 ? holder(job, matches, d.chosen.reused_tokens / block()) : kNowhere;
+  job.from =
+      d.chosen.fetch_ms > 0 ? holder(job, matches, d.chosen.reused_tokens / block()) : kNowhere;
   foresee(job, d);
   const Verdict verdict =
       sched::admit(d, job.tokens, o_.admission, forecast_, decode_nodes_, cost_, now_);
@@ -180,8 +180,7 @@ void Cluster::place(uint32_t id) {
 // must be read from an SSD, the way between racks, the loading of KV and the first step.
 void Cluster::foresee(const Job& job, sched::Decision& d) const {
   sched::Candidate& c = d.chosen;
-  const double fetch_ms =
-      job.from == kNowhere ? 0 : c.fetch_ms + to_ms(way(job.from, job.prefill));
+  const double fetch_ms = job.from == kNowhere ? 0 : c.fetch_ms + to_ms(way(job.from, job.prefill));
   const double start_ms = std::max(c.queue_ms, fetch_ms);
   double later_s = tail_seconds(job.tokens, c.reused_tokens) +
                    kv_bytes(job.tokens) / o_.load_bytes_per_s +

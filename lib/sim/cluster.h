@@ -77,11 +77,11 @@ struct SimOptions {
   sched::AdmissionOptions admission;
   std::string prefill_order = "fcfs";
   double ageing = 0.1;
-  uint64_t cpp_group = 1;          // prefill nodes that compute a prompt together
-  uint64_t cpp_chunk = 1024;       // tokens that go through their pipeline at once
-  uint64_t rack_nodes = 0;         // in a rack, in order of their numbers; 0: all
-  Duration rack_latency{0};        // added to transfers between racks
-  std::vector<std::string> fault;  // NODE@FROM[-TO], as p3@120s-180s
+  uint64_t cpp_group = 1;             // prefill nodes that compute a prompt together
+  uint64_t cpp_chunk = 1024;          // tokens that go through their pipeline at once
+  uint64_t rack_nodes = 0;            // in a rack, in order of their numbers; 0: all
+  Duration rack_latency{0};           // added to transfers between racks
+  std::vector<std::string> fault;     // NODE@FROM[-TO], as p3@120s-180s
   std::vector<std::string> machines;  // N@TIME, as 12@8h: so many from then on
   bool pd_control = false;
   sched::PdOptions pd;

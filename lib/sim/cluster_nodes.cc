@@ -141,8 +141,7 @@ void Cluster::computed(uint32_t id) {
   // Those whose KV is on its way have a place in the batch.
   sched::DecodeView there = decode_view(job.decode, 0, 0);
   there.requests = q.decoder->running() + q.decoder->waiting() + q.on_the_way;
-  there.context_tokens =
-      q.decoder->context() + q.decoder->waiting_tokens() + q.on_the_way_tokens;
+  there.context_tokens = q.decoder->context() + q.decoder->waiting_tokens() + q.on_the_way_tokens;
   if (const Verdict v = sched::admit_decode(there, job.tokens, o_.admission, cost_);
       v != Verdict::kAccept) {
     ++result_.rejected_after_prefill;
@@ -323,8 +322,7 @@ void Cluster::reload(uint32_t i) {
   if (n.prefill || n.down || n.draining) return decodes_.drop(i);
   const sched::DecodeView v = decode_view(i, 0, 0);
   decodes_.put(i, v.requests, v.context_tokens,
-               static_cast<int64_t>(o_.decode_tokens) -
-                   static_cast<int64_t>(reserved(n)));
+               static_cast<int64_t>(o_.decode_tokens) - static_cast<int64_t>(reserved(n)));
 }
 
 Sample Cluster::measure() const {
@@ -369,8 +367,8 @@ uint32_t Cluster::least_loaded(bool prefill) const {
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
     const Node& n = nodes_[i];
     if (n.prefill != prefill || n.down || n.draining) continue;
-    const double load = prefill ? n.ledger.wait_ms(now_)
-                                : static_cast<double>(n.decoder->running() + n.coming);
+    const double load =
+        prefill ? n.ledger.wait_ms(now_) : static_cast<double>(n.decoder->running() + n.coming);
     if (load >= least) continue;
     least = load;
     found = i;

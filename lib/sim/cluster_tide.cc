@@ -24,7 +24,8 @@ Result<std::vector<Machines>> parse_machines(const SimOptions& o) {
     if (!count || !from || *count != std::floor(*count))
       return fail(Code::kInvalid, "--machines %s: want N@TIME, as 12@8h", shown(text).c_str());
     if (*count < 2 || *count > static_cast<double>(o.prefill + o.decode))
-      return fail(Code::kInvalid, "--machines %s: want from 2 to the %llu of --prefill and --decode",
+      return fail(Code::kInvalid,
+                  "--machines %s: want from 2 to the %llu of --prefill and --decode",
                   shown(text).c_str(), static_cast<unsigned long long>(o.prefill + o.decode));
     out.push_back({static_cast<uint64_t>(*count), *from});
   }
@@ -81,8 +82,8 @@ bool Cluster::take_away() {
   const uint32_t node = least_loaded(prefill);
   Node& n = nodes_[node];
   n.draining = n.leaving = true;
-  result_.moves.push_back({to_seconds(now_ - start_), n.name, "away",
-                           "the tide falls: from the idler side"});
+  result_.moves.push_back(
+      {to_seconds(now_ - start_), n.name, "away", "the tide falls: from the idler side"});
   requeue(node);
   reload(node);
   settle_role(node);

@@ -103,9 +103,9 @@ std::vector<std::string> paper_figures() {
 namespace {
 
 std::string claims_of(const PaperFigure& f) {
-  const auto held = std::count_if(f.claims.begin(), f.claims.end(),
-                                  [](const PaperClaim& c) { return c.holds; });
-  return strf("%td of %zu published statements hold", held, f.claims.size());
+  const auto held =
+      std::count_if(f.claims.begin(), f.claims.end(), [](const PaperClaim& c) { return c.holds; });
+  return strf("%td of %zu statements hold", held, f.claims.size());
 }
 
 std::string values_of(const PaperFigure& f) {
@@ -140,9 +140,8 @@ std::string values_of(const PaperFigure& f) {
 
 std::string verdict_of(const PaperFigure& f) {
   if (f.claims.empty()) return values_of(f);
-  const bool values = std::any_of(f.rows.begin(), f.rows.end(), [](const PaperRow& r) {
-    return r.published && r.ours;
-  });
+  const bool values = std::any_of(f.rows.begin(), f.rows.end(),
+                                  [](const PaperRow& r) { return r.published && r.ours; });
   return values ? claims_of(f) + "; " + values_of(f) : claims_of(f);
 }
 

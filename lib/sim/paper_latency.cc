@@ -100,8 +100,7 @@ Result<PaperFigure> figure5(const PaperInput& in) {
   }
   f.rows.push_back({"global by local: TTFT lower by %", 14, gain[0]});
   f.claims = {{"global < local < fewest requests < random, at each speed", ordered},
-              {"the gain of global over local grows with the load",
-               gain[0] > gain[2]}};
+              {"the gain of global over local grows with the load", gain[0] > gain[2]}};
   return f;
 }
 

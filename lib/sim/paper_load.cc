@@ -121,9 +121,12 @@ Result<PaperFigure> figure22(const PaperInput& in) {
 }
 
 Result<PaperFigure> figure23(const PaperInput& in) {
-  PaperFigure f{"fig23",    "Prefill to decode ratio, synthetic",
-                "%, s, ms", "16 nodes, TTFT 10 s, TBT 100 ms; gap: mean",
-                {},         0.15,
+  PaperFigure f{"fig23",
+                "Prefill to decode ratio, synthetic",
+                "%, s, ms",
+                "16 nodes, TTFT 10 s, TBT 100 ms; gap: mean",
+                {},
+                0.15,
                 "The made trace has most of its new documents at first, when five and six prefill "
                 "nodes are too few; the recorded one is not at hand.",
                 {}};
@@ -131,8 +134,7 @@ Result<PaperFigure> figure23(const PaperInput& in) {
       {77.67, 5.738, 31.51}, {97.2, 1.712, 31.76},  {99.09, 1.302, 32.88}, {98.99, 1.191, 35.04},
       {99.17, 1.123, 38.25}, {98.41, 1.111, 44.19}, {86.12, 1.137, 58.32}};
   for (uint64_t p = 5; p <= 11; ++p) {
-    MC_TRY(const Run run,
-           simulated(in, in.documents, promising(cluster(p, 16 - p), 10s, 100ms)));
+    MC_TRY(const Run run, simulated(in, in.documents, promising(cluster(p, 16 - p), 10s, 100ms)));
     const std::string name = strf("%lluP%lluD", static_cast<unsigned long long>(p),
                                   static_cast<unsigned long long>(16 - p));
     const double* want = published[p - 5];

@@ -1,5 +1,5 @@
-// What other systems and machines measured, as far as its shape goes: Figure 20, Table 5, Figures 24
-// and 25.
+// What other systems and machines measured, as far as its shape goes: Figure 20, Table 5, Figures
+// 24 and 25.
 #include <algorithm>
 
 #include "sim/paper_figures.h"
@@ -31,9 +31,12 @@ Result<PaperFigure> figure20(const PaperInput&) {
                 "Nothing to simulate: mc-xfer bench --preset fig20 measures it on the machines at "
                 "hand.",
                 {}};
-  f.rows = {{"transfer engine, 4 x 200", 0.451, {}}, {"transfer engine, 8 x 400", 0.211, {}},
-            {"TCP, 4 x 200", 1.08, {}},              {"TCP, 8 x 400", 0.97, {}},
-            {"Gloo, 4 x 200", 3.38, {}},             {"Gloo, 8 x 400", 3.42, {}}};
+  f.rows = {{"transfer engine, 4 x 200", 0.451, {}},
+            {"transfer engine, 8 x 400", 0.211, {}},
+            {"TCP, 4 x 200", 1.08, {}},
+            {"TCP, 8 x 400", 0.97, {}},
+            {"Gloo, 4 x 200", 3.38, {}},
+            {"Gloo, 8 x 400", 3.42, {}}};
   return f;
 }
 
@@ -68,11 +71,10 @@ Result<PaperFigure> table5(const PaperInput& in) {
     }
   }
   const auto ttft = [&](const char* what) { return value_at(f, what).value_or(0); };
-  f.claims = {
-      {"at 1 a second TTFT is much the same (within a half)",
-       ttft("1 a second, 4P2D: TTFT") < 1.5 * ttft("1 a second, coupled: TTFT")},
-      {"at 8 a second it is far lower with prefill and decode apart",
-       ttft("8 a second, 4P2D: TTFT") < 0.5 * ttft("8 a second, coupled: TTFT")}};
+  f.claims = {{"at 1 a second TTFT is much the same (within a half)",
+               ttft("1 a second, 4P2D: TTFT") < 1.5 * ttft("1 a second, coupled: TTFT")},
+              {"at 8 a second it is far lower with prefill and decode apart",
+               ttft("8 a second, 4P2D: TTFT") < 0.5 * ttft("8 a second, coupled: TTFT")}};
   return f;
 }
 
@@ -95,10 +97,11 @@ Result<PaperFigure> figure24(const PaperInput& in) {
       MC_TRY(const Run run, simulated(in, t, cluster(prefill[i], 16 - prefill[i])));
       last = run.summary.ttft_ms.mean() / 1e3;
       if (rate == 16) first = last;
-      f.rows.push_back({strf("%lluP%lluD, %.0f a second", static_cast<unsigned long long>(prefill[i]),
-                             static_cast<unsigned long long>(16 - prefill[i]), rate / 4),
-                        {},
-                        last});
+      f.rows.push_back(
+          {strf("%lluP%lluD, %.0f a second", static_cast<unsigned long long>(prefill[i]),
+                static_cast<unsigned long long>(16 - prefill[i]), rate / 4),
+           {},
+           last});
     }
     grows[i] = 100 * (last / first - 1);
   }
@@ -131,10 +134,10 @@ Result<PaperFigure> figure25(const PaperInput& in) {
       o.sim.nic_gbps = in.spec.cost.transfer_bytes_per_s * 8 / 1e9 / (tcp ? 2.4 : 1);
       MC_TRY(const Run run, simulated(in, t, o));
       ttft_s[tcp] = run.summary.ttft_ms.mean() / 1e3;
-      f.rows.push_back({strf("%lluP1D, %s", static_cast<unsigned long long>(prefill[i]),
-                             tcp ? "TCP" : "RDMA"),
-                        {},
-                        ttft_s[tcp]});
+      f.rows.push_back(
+          {strf("%lluP1D, %s", static_cast<unsigned long long>(prefill[i]), tcp ? "TCP" : "RDMA"),
+           {},
+           ttft_s[tcp]});
     }
     faster = faster && ttft_s[0] < ttft_s[1];
     f.rows.push_back({strf("%lluP1D: RDMA by TCP", static_cast<unsigned long long>(prefill[i])),

@@ -170,8 +170,8 @@ Result<std::vector<Record>> synthesize_tool_agent(const ToolAgentProfile& p,
   // Chats and tools of one slot come mixed: what is refused in a burst depends on their order.
   std::vector<std::pair<double, Record>> order;
   for (Record& r : out) {
-    const double at = static_cast<double>(r.timestamp_ms) +
-                      random.uniform() * static_cast<double>(slot);
+    const double at =
+        static_cast<double>(r.timestamp_ms) + random.uniform() * static_cast<double>(slot);
     order.emplace_back(at, std::move(r));
   }
   std::stable_sort(order.begin(), order.end(),

@@ -13,7 +13,7 @@ namespace {
 // documents in working hours with a dip at noon, short chats mostly in the evening.
 constexpr Tide kDay = {6,  4,  3,  3,  3,  5,  10, 25, 60, 90, 100, 95,
                        70, 75, 95, 98, 90, 75, 50, 38, 30, 24, 16,  10};
-constexpr Tide kEvening = {40, 24, 14, 9,  8,  8,  12, 18, 24, 28, 30, 34,
+constexpr Tide kEvening = {40, 24, 14, 9,  8,  8,  12, 18, 24, 28,  30, 34,
                            38, 34, 32, 32, 36, 46, 64, 84, 97, 100, 88, 64};
 constexpr size_t kStepsAnHour = 60;
 
@@ -51,15 +51,13 @@ Result<std::vector<Record>> over_a_day(std::vector<Record> records, const Tide& 
   if (records.empty()) return records;
   std::vector<double> passed = {0};  // of the day's requests, minute by minute
   for (size_t i = 0; i < 24 * kStepsAnHour; ++i)
-    passed.push_back(passed.back() +
-                     rate(tide, (static_cast<double>(i) + 0.5) / kStepsAnHour));
+    passed.push_back(passed.back() + rate(tide, (static_cast<double>(i) + 0.5) / kStepsAnHour));
   if (!(passed.back() > 0)) return fail(Code::kInvalid, "a tide of zeros: nothing comes all day");
   const uint64_t first = records.front().timestamp_ms;
   const auto span = static_cast<double>(records.back().timestamp_ms - first + 1);
   size_t step = 0;
   for (Record& r : records) {
-    const double share =
-        static_cast<double>(r.timestamp_ms - first) / span * passed.back();
+    const double share = static_cast<double>(r.timestamp_ms - first) / span * passed.back();
     while (passed[step + 1] <= share) ++step;
     const double within = (share - passed[step]) / (passed[step + 1] - passed[step]);
     const double minutes = static_cast<double>(step) + within;

@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A live run beside its own simulation: the hit tokens are the same, the parts of TTFT add up, and
-# runs that cannot be compared are refused.
+# A live run beside its own simulation: the hit tokens are the same, the parts of TTFT add up, two
+# policies rank alike, and runs that cannot be compared are refused.
 source "$(dirname "$0")/../common.inc"
 source "$(dirname "$0")/cluster.inc"
 sample 60
@@ -33,6 +33,22 @@ jq -e '.figures.ttft_s.error | fabs < 1' "$T/calibration.json" >/dev/null ||
 jq -se 'map(.ttft_ms - (.queue_ms + .prefill_ms + .transfer_ms + .first_step_ms)) as $rest |
   ($rest | min) > -1 and ($rest | add) < 0.5 * (map(.ttft_ms) | add)' "$T/live.json.jsonl" \
   >/dev/null || die "the parts do not add up to TTFT: $(head -3 "$T/live.json.jsonl")"
+
+# Two policies on two prefill workers: live and simulated, the one that knows caches is ahead.
+for policy in kvcache random; do
+  cluster_up --prefill 2 --decode 1 --store 1 --block-size 512 --time-scale 20 --policy $policy
+  run_live "$T/$policy.json" --speed 2
+  loopback down
+  rc=0
+  "$MC_BIN/mc-replay" calibrate "$T/$policy.json" --quiet "$T/quiet.json" --time-scale 20 \
+    --output json >"$T/$policy.cal" 2>"$T/err" || rc=$?
+  [ "$rc" = 0 ] || [ "$rc" = 5 ] || die "calibrate of $policy exits $rc: $(cat "$T/err")"
+done
+for how in live simulated; do
+  jq -se --arg how $how '.[0].figures.ttft_s[$how] < .[1].figures.ttft_s[$how] and
+    .[0].figures.hit_ratio[$how] > .[1].figures.hit_ratio[$how]' "$T/kvcache.cal" "$T/random.cal" \
+    >/dev/null || die "$how: kvcache is not ahead: $(jq -c .figures "$T/kvcache.cal" "$T/random.cal")"
+done
 
 # What it refuses.
 expect 2 "$MC_BIN/mc-replay" calibrate "$T/quiet.json"

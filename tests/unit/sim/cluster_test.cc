@@ -9,6 +9,7 @@
 
 #include "base/json.h"
 #include "base/random.h"
+#include "sim/paper.h"
 #include "sim/study.h"
 
 using namespace mc;
@@ -274,7 +275,8 @@ TEST_CASE("what a pipeline, an SSD and racks add is in the TTFT that is predicte
   o.decode = 2;
   const auto held = [&] {
     const SimResult r = run(t, o, spec);
-    for (const auto& q : r.requests) CHECK(*q.ttft_ms == doctest::Approx(*q.predicted_ttft_ms).epsilon(0.002));
+    for (const auto& q : r.requests)
+      CHECK(*q.ttft_ms == doctest::Approx(*q.predicted_ttft_ms).epsilon(0.002));
     return r;
   };
   held();
@@ -409,6 +411,37 @@ TEST_CASE("a sweep runs every combination, and repeats have intervals") {
   const Interval i = interval({1, 2, 3});
   CHECK(i.mean == doctest::Approx(2));
   CHECK(i.half == doctest::Approx(4.303 / std::sqrt(3.0)));
+}
+
+TEST_CASE("refusals rank as published on the recorded trace, and prediction damps the swing") {
+  const char* shared = std::getenv("MC_TEST_SHARED");
+  const std::string path = std::string(shared ? shared : "") + "/traces/conversation_trace.jsonl";
+  if (!shared || !std::filesystem::exists(path)) {
+    std::printf("skipped: needs conversation_trace.jsonl; set MC_TEST_SHARED\n");
+    return;
+  }
+  const auto t = trace::read_trace(path);
+  REQUIRE(t);
+  StudyOptions o;
+  o.play.speed = 2;
+  o.sim.admission.ttft_slo = 30s;
+  o.sweep = {"tbt-slo=200ms,300ms", "admission=baseline,early,predict"};
+  const auto runs = run_study(*t, large(), o);
+  REQUIRE(runs);
+  for (const size_t at : {0u, 3u}) {
+    const Run &baseline = (*runs)[at], &early = (*runs)[at + 1], &predict = (*runs)[at + 2];
+    CHECK(baseline.summary.rejected > early.summary.rejected);
+    CHECK(early.summary.rejected > predict.summary.rejected);
+    CHECK(baseline.result.wasted_prefill_s > 1000);
+    CHECK(early.result.wasted_prefill_s == 0);
+    CHECK(predict.result.wasted_prefill_s == 0);
+  }
+  PaperInput in;
+  in.spec = large();
+  in.conversation = *t;
+  const auto swing = reproduce(in, {"fig6-7"});
+  REQUIRE(swing);
+  for (const PaperClaim& c : (*swing)[0].claims) CHECK_MESSAGE(c.holds, c.what);
 }
 
 TEST_CASE("policies rank as published on the recorded trace, and caches never overflow") {

@@ -1,4 +1,4 @@
-#include "sim/paper.h"
+#include "sim/paper_figures.h"
 
 #include <doctest/doctest.h>
 
@@ -29,6 +29,23 @@ TEST_CASE("a verdict says how far off the worst value is, and whether the order 
         "the order agrees; values are up to 50 % off (a)");
   CHECK(verdict_of(figure({{"a", 1, 3}, {"b", 2, 2}})).find("disagrees: 0 % of pairs") == 0);
   CHECK(verdict_of(figure({{"a", {}, 3}, {"b", 2, {}}})) == "no published numbers to compare");
+}
+
+TEST_CASE("what was said in words counts beside the values") {
+  PaperFigure f = figure({{"a", 1, 1.05}, {"b", {}, 3}});
+  f.claims = {{"a is small", true}, {"b is smaller", false}};
+  CHECK(verdict_of(f) == "1 of 2 statements hold; agrees: every value within 5 %");
+  f.verdict = verdict_of(f);
+  CHECK(paper_text({f}).find("- a is small: yes\n- b is smaller: **no**\n") != std::string::npos);
+  CHECK(paper_html({f}).find("<li>b is smaller: <b>no</b>") != std::string::npos);
+  CHECK(paper_json({f})["figures"][0]["claims"][1]["holds"] == false);
+  f.rows = {{"b", {}, 3}};
+  CHECK(verdict_of(f) == "1 of 2 statements hold");
+  CHECK(value_at(f, "b") == 3);
+  CHECK(rising(figure({{"x", {}, 1}, {"y", {}, 2}}), {"x", "y"}));
+  CHECK(!rising(figure({{"x", {}, 1}, {"y", {}, 2}}), {"y", "x"}));
+  f = figure({{"a", 1, {}}});
+  CHECK(verdict_of(f) == "not simulated");
 }
 
 TEST_CASE("what follows from the model alone is what was published") {
