@@ -100,7 +100,7 @@ Result<int> run(const BenchOptions& o) {
   MC_TRY(const double small, simulate(clock, hour, spec, 16, 1));
   const double small_us = small / static_cast<double>(hour.records.size()) * 1e6;
   MC_TRY(const trace::Trace few, synthesized(o, 100'000));
-  for (const uint64_t nodes : {200, 2'000, 10'000})
+  for (const uint64_t nodes : {200u, 2'000u, 10'000u})
     MC_TRY_(large(clock, few, spec, nodes, small_us));
   if (o.quick) return 0;
   MC_TRY(const trace::Trace many, synthesized(o, 1'000'000));
