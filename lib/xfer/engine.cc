@@ -317,6 +317,14 @@ Result<Memory> Engine::allocate(uint64_t bytes, bool writable, std::string locat
   return Memory(std::move(memory));
 }
 
+Result<Memory> Engine::allocate_from(MemorySource source, uint64_t bytes) {
+  MC_TRY(BufferPtr buffer, impl_->registry->allocate_from(std::move(source), bytes, true));
+  auto memory = std::make_shared<Memory::Impl>();
+  memory->buffer = std::move(buffer);
+  memory->registry = impl_->registry;
+  return Memory(std::move(memory));
+}
+
 Result<Memory> Engine::register_memory(std::span<std::byte> memory, bool writable,
                                        std::string location) {
   MC_TRY(BufferPtr buffer, impl_->add_buffer(memory, writable, std::move(location)));

@@ -24,6 +24,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "xfer/memory_kind.h"
+#include "xfer/memory_source.h"
 #include "xfer/messages.h"
 #include "xfer/paths.h"
 #include "xfer/request.h"
@@ -94,6 +95,8 @@ class Engine {
   // memory of that device, not filled, which peers of this host reach by copies of their own: it
   // goes back to the device with the engine, not before, since one of them may still be writing.
   Result<Memory> allocate(uint64_t bytes, bool writable = true, std::string location = "*");
+  // The same from elsewhere; kInvalid: a NUMA node that is not there. What a file holds stays.
+  Result<Memory> allocate_from(MemorySource source, uint64_t bytes);
   // Memory the application brought; it must outlive the returned Memory. "*": host memory, or a
   // device's of a known kind, as its address tells. kInvalid: not all of it is memory of the device
   // that `location` names.

@@ -2,6 +2,7 @@
 
 #include <fcntl.h>
 #include <sys/mman.h>
+#include <sys/syscall.h>
 
 #include <algorithm>
 #include <atomic>
@@ -9,6 +10,7 @@
 #include <cstring>
 
 #include "base/hash.h"
+#include "io/file.h"
 #include "xfer/file_store.h"
 #include "xfer/host.h"
 
@@ -38,16 +40,44 @@ Result<> look(uint64_t bytes, uint64_t left) {
               human_bytes(free).c_str());
 }
 
-Result<> fill(int memfd, uint64_t bytes) {
+Result<> fill(int memfd, uint64_t bytes, bool ordinary = true) {
   for (uint64_t done = 0; done < bytes; done += kFillStep) {
     const uint64_t left = bytes - done;
-    MC_TRY_(look(bytes, left));
+    if (ordinary) MC_TRY_(look(bytes, left));
     if (::fallocate(memfd, 0, static_cast<off_t>(done),
                     static_cast<off_t>(std::min(left, kFillStep))) != 0)
       return fail(Code::kNoSpace, "%s of shared memory: %s", human_bytes(bytes).c_str(),
                   std::strerror(errno));
   }
   return {};
+}
+
+std::string huge_pages_wanted(uint64_t bytes, uint64_t unit) {
+  const std::string folder =
+      "/sys/kernel/mm/hugepages/hugepages-" + std::to_string(unit / kKiB) + "kB/";
+  const auto number = [&](const char* name) {
+    const auto text = io::read_file(folder + name);
+    return text ? std::strtoull(text->c_str(), nullptr, 10) : 0ULL;
+  };
+  const uint64_t want = bytes / unit, free = number("free_hugepages"),
+                 total = number("nr_hugepages");
+  return strf(
+      "%s in huge pages of %s: %llu are needed, %llu are free: 'sysctl vm.nr_hugepages=%llu'",
+      human_bytes(bytes).c_str(), human_bytes(unit).c_str(), static_cast<unsigned long long>(want),
+      static_cast<unsigned long long>(free),
+      static_cast<unsigned long long>(total + want - std::min(want, free)));
+}
+
+// The pages of the mapping, none of which is there yet, are to be taken from one NUMA node.
+Result<> bind_to(void* p, uint64_t bytes, int numa) {
+  constexpr int kBind = 2;  // MPOL_BIND of linux/mempolicy.h
+  constexpr int kNodesMax = 1024, kBits = 64;
+  uint64_t mask[kNodesMax / kBits] = {};
+  if (numa >= kNodesMax) return fail(Code::kInvalid, "NUMA node %d: there is none", numa);
+  mask[numa / kBits] = uint64_t{1} << (numa % kBits);
+  if (::syscall(SYS_mbind, p, bytes, kBind, mask, kNodesMax + 1, 0) == 0) return {};
+  return fail(Code::kInvalid, "memory of NUMA node %d: %s: 'mc-topo show' tells which there are",
+              numa, std::strerror(errno));
 }
 
 Result<> fill(std::byte* data, uint64_t bytes) {
@@ -115,13 +145,52 @@ Result<BufferPtr> Registry::allocate(uint64_t bytes, bool writable, std::string 
   buffer->data = static_cast<std::byte*>(p);
   buffer->bytes = bytes;
   buffer->mapped = static_cast<uint64_t>(mapped);
-  // It keeps its size, so that no peer meets SIGBUS; and where peers may not write, no mapping but
-  // ours ever may.
-  const int seals = F_SEAL_SHRINK | F_SEAL_GROW | (writable ? 0 : F_SEAL_FUTURE_WRITE);
-  if (::fcntl(buffer->memfd.get(), F_ADD_SEALS, seals | F_SEAL_SEAL) != 0)
-    return fail_errno("seal shared memory");
   buffer->writable = writable;
   buffer->location = std::move(location);
+  return seal(std::move(buffer));
+}
+
+Result<BufferPtr> Registry::allocate_from(MemorySource source, uint64_t bytes, bool writable) {
+  if (bytes == 0 || bytes > (uint64_t{1} << 46))
+    return fail(Code::kInvalid, "allocate %llu bytes", static_cast<unsigned long long>(bytes));
+  if (source.plain()) return allocate(bytes, writable, "*");
+  auto buffer = std::make_shared<Buffer>();
+  buffer->named = static_cast<bool>(source.file);
+  buffer->memfd = std::move(source.file);
+  if (!buffer->memfd)
+    buffer->memfd.reset(::memfd_create(
+        "mc", MFD_CLOEXEC | MFD_ALLOW_SEALING | (source.huge_pages ? MFD_HUGETLB : 0u)));
+  if (!buffer->memfd) return fail_errno("memfd of %s", human_bytes(bytes).c_str());
+  const int fd = buffer->memfd.get();
+  const uint64_t unit = map_unit(fd);
+  const uint64_t mapped = (page_up(bytes) + kPage + unit - 1) / unit * unit;
+  const auto no_space = [&]() -> Error {
+    if (unit > kPage) return {Code::kNoSpace, huge_pages_wanted(mapped, unit)};
+    return {Code::kNoSpace,
+            strf("%s of memory: %s", human_bytes(bytes).c_str(), std::strerror(errno))};
+  };
+  // On hugetlbfs this takes them, or says that they are not to be had.
+  void* p = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
+  if (p == MAP_FAILED) return fail(no_space());
+  buffer->data = static_cast<std::byte*>(p);
+  buffer->mapped = mapped;
+  buffer->bytes = bytes;
+  if (source.numa >= 0) MC_TRY_(bind_to(p, mapped, source.numa));
+  if (auto filled = fill(fd, mapped, unit == kPage); !filled) {
+    if (unit == kPage) return fail(filled.error());
+    return fail(no_space());
+  }
+  buffer->writable = writable;
+  buffer->location = "*";
+  return seal(std::move(buffer));
+}
+
+Result<BufferPtr> Registry::seal(BufferPtr buffer) {
+  // It keeps its size, so that no peer meets SIGBUS; and where peers may not write, no mapping but
+  // ours ever may.
+  const int seals = F_SEAL_SHRINK | F_SEAL_GROW | (buffer->writable ? 0 : F_SEAL_FUTURE_WRITE);
+  if (!buffer->named && ::fcntl(buffer->memfd.get(), F_ADD_SEALS, seals | F_SEAL_SEAL) != 0)
+    return fail_errno("seal shared memory");
   {
     Lock lock(mutex_);
     buffer->shm_id = next_shm_id_++;

@@ -14,6 +14,7 @@
 #include "base/mutex.h"
 #include "io/fd.h"
 #include "xfer/backing.h"
+#include "xfer/memory_source.h"
 #include "xfer/messages.h"
 
 namespace mc::xfer {
@@ -30,6 +31,7 @@ struct Buffer {
   uint64_t offset = 0;
   uint32_t shm_id = 0;  // 0: not to be mapped by peers
   io::Fd memfd;
+  bool named = false;  // the memfd is a file of somebody else's, which cannot be sealed
   bool writable = false;
   std::string location;
   // Not null: the bytes are elsewhere, and `data` (null, or a device's address) is not for the
@@ -74,6 +76,8 @@ class Registry {
   void allocate_unshared() { unshared_.store(true); }
   // Maps a new zeroed memfd, all of it allocated. Errors: kNoSpace.
   Result<BufferPtr> allocate(uint64_t bytes, bool writable, std::string location);
+  // The same from elsewhere. kInvalid: a NUMA node that is not there.
+  Result<BufferPtr> allocate_from(MemorySource source, uint64_t bytes, bool writable);
   Result<BufferPtr> add(std::span<std::byte> memory, bool writable, std::string location);
   // Bytes that only `backing` reaches, at `data` in its own address space, if it has one.
   struct Shared {  // device_handle and device_writes
@@ -101,6 +105,7 @@ class Registry {
 
  private:
   Result<BufferPtr> allocate_anonymous(uint64_t bytes, bool writable, std::string location);
+  Result<BufferPtr> seal(BufferPtr buffer);
   Result<BufferPtr> insert(BufferPtr buffer);
   Result<> insert_locked(const BufferPtr& buffer) MC_REQUIRES(mutex_);
   BufferPtr in_use(const BufferPtr& buffer) const MC_REQUIRES(mutex_);

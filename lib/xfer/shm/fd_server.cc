@@ -19,9 +19,10 @@ constexpr int kPeerWaitMs = 2000;
 
 struct Answer {
   uint32_t code = 0;  // 0, or a Code
-  uint32_t writable = 0;
+  uint32_t flags = 0;
   uint64_t bytes = 0;
 };
+constexpr uint32_t kWritable = 1, kNamed = 2;
 
 sockaddr_un address_of(const std::string& name, socklen_t& length) {
   sockaddr_un address{};
@@ -108,7 +109,8 @@ void FdServer::answer(int connection) {
     send_answer(connection, {static_cast<uint32_t>(Code::kNotFound), 0, 0}, -1);
     return;
   }
-  const Answer ok{0, buffer->writable ? 1u : 0u, buffer->bytes};
+  const uint32_t flags = (buffer->writable ? kWritable : 0u) | (buffer->named ? kNamed : 0u);
+  const Answer ok{0, flags, buffer->bytes};
   if (buffer->writable) {
     send_answer(connection, ok, buffer->memfd.get());
     return;
@@ -149,7 +151,8 @@ Result<ReceivedFd> fetch_fd(const std::string& name, uint32_t shm_id) {
     return fail(Code::kUnavailable, "shared memory of @%s: closed unanswered", name.c_str());
   ReceivedFd received;
   received.bytes = answer.bytes;
-  received.writable = answer.writable != 0;
+  received.writable = (answer.flags & kWritable) != 0;
+  received.named = (answer.flags & kNamed) != 0;
   if (const cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr && c->cmsg_type == SCM_RIGHTS) {
     int fd = -1;
     std::memcpy(&fd, CMSG_DATA(c), sizeof fd);

@@ -34,6 +34,7 @@ struct ReceivedFd {
   io::Fd fd;
   uint64_t bytes = 0;
   bool writable = false;
+  bool named = false;  // a file that cannot be sealed: its owner vouches for its size
 };
 Result<ReceivedFd> fetch_fd(const std::string& name, uint32_t shm_id);
 

@@ -24,11 +24,12 @@ Result<MappingPtr> fetch_and_map(const PeerPtr& peer, const BufferInfo& buffer) 
   if (received->bytes != buffer.bytes)
     return fail(Code::kStale, "%s offers other memory now", node);
   // What was received must be as large as we map, and stay so: a hole in it would be SIGBUS.
-  const size_t mapped = page_up(buffer.bytes) + kPage;
+  const uint64_t unit = map_unit(received->fd.get());
+  const size_t mapped = (page_up(buffer.bytes) + kPage + unit - 1) / unit * unit;
   struct stat file {};
   const int seals = ::fcntl(received->fd.get(), F_GET_SEALS);
   if (::fstat(received->fd.get(), &file) != 0 || static_cast<uint64_t>(file.st_size) < mapped ||
-      seals < 0 || (seals & F_SEAL_SHRINK) == 0)
+      (!received->named && (seals < 0 || (seals & F_SEAL_SHRINK) == 0)))
     return fail(Code::kUnavailable, "%s handed out memory that may shrink", node);
   auto m = std::make_shared<Mapping>();
   const int access = received->writable ? PROT_READ | PROT_WRITE : PROT_READ;
