@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/units.h"
+#include "rpc/probe.h"
 
 namespace mc::rpc {
 namespace {
@@ -169,13 +170,22 @@ Result<std::unique_ptr<SyncClient>> SyncClient::connect(const std::string& addre
                                                         const Clock& clock) {
   MC_TRY(Route route, Route::parse(addresses));
   auto client = std::unique_ptr<SyncClient>(new SyncClient(std::move(route), clock));
-  Lock lock(client->mutex_);
-  MC_TRY_(client->connect());
   return client;
 }
 
 SyncClient::SyncClient(Route route, const Clock& clock)
     : clock_(clock), address_(route.text()), route_(std::move(route)) {}
+
+// Of several, the first that listens is asked; where none does, the one whose turn it is.
+void SyncClient::look_around(Time deadline) {
+  constexpr Duration kLook = std::chrono::milliseconds(250);
+  if (socket_ || route_.size() < 2) return;
+  std::vector<std::string> turn;
+  for (size_t i = 0; i < route_.size(); ++i)
+    turn.push_back(route_.address((route_.current() + i) % route_.size()));
+  const size_t first = first_listening(turn, std::min(kLook, deadline - clock_.now()), clock_);
+  if (first < turn.size()) route_.choose((route_.current() + first) % route_.size());
+}
 
 Result<> SyncClient::connect() {
   const std::string& to = route_.address(route_.current());
@@ -209,6 +219,7 @@ Result<std::string> SyncClient::call_raw(const char* type, const std::string& bo
   if (body.size() > wire::kMessageBytesMax)
     return fail(Code::kInvalid, "%s: message of %zu bytes is over the limit", type, body.size());
   for (int hop = 0;; ++hop) {
+    look_around(deadline);
     const size_t at = route_.current();
     MC_TRY_(connect());
     const uint64_t id = next_id_++;
@@ -217,7 +228,8 @@ Result<std::string> SyncClient::call_raw(const char* type, const std::string& bo
     if (!answer) {
       socket_.reset();  // a new one forgets what is queued, as in Client::expire
       route_.pass_over(at);
-      return fail(no_answer(connected_, type, budget, answered_));
+      const bool any = route_.size() > 1 && !answered_;
+      return fail(no_answer(any ? "any of " + address_ : connected_, type, budget, answered_));
     }
     answered_ = true;
     const bool again = answer->elsewhere && route_.refused(at, answer->instead);

@@ -1,8 +1,10 @@
 // Calls a server, or the one of several that answers (rpc/route.h): "host:port,host:port". Client
-// answers through callbacks on a loop; SyncClient blocks its caller. Every call has a budget; a
-// peer that never answered at all is kUnavailable, one that answered before but not this time is
-// kTimeout. Lost connections are re-made by ZeroMQ; calls in flight then run into their deadline. A
-// call is never sent twice, but for one that a server refused because another one answers.
+// answers through callbacks on a loop; SyncClient blocks its caller, and before it connects to one
+// of several it looks which of them listen, so that those that are gone cost no time. Every call
+// has a budget; a peer that never answered at all is kUnavailable, one that answered before but not
+// this time is kTimeout. Lost connections are re-made by ZeroMQ; calls in flight then run into
+// their deadline. A call is never sent twice, but for one that a server refused because another
+// answers.
 //
 //   client.call(PutStart{...}, 1s, [](Result<PutStarted> reply) {...});
 //   MC_TRY(PutStarted reply, sync.call(PutStart{...}, 1s));
@@ -113,6 +115,7 @@ class SyncClient {
   SyncClient(Route route, const Clock& clock);
   Result<std::string> call_raw(const char* type, const std::string& body, Duration budget);
   Result<> connect() MC_REQUIRES(mutex_);
+  void look_around(Time deadline) MC_REQUIRES(mutex_);
   // The reply to call `id`, or nothing when there was none until then.
   std::optional<detail::Answered> wait(uint64_t id, Time deadline) MC_REQUIRES(mutex_);
 
