@@ -10,7 +10,7 @@ constexpr size_t kLook = 16;  // ranges of the last resort's bin, or of the larg
 }
 
 Allocator::Allocator(uint64_t capacity, uint64_t page)
-    : capacity_(std::min(capacity / page, kPagesMax - 1) * page), page_(page) {
+    : capacity_(std::min(capacity / page, kPagesMax - 1) * page), span_(capacity_), page_(page) {
   bins_.fill(kNoId);
   if (capacity_ == 0) return;
   head_ = ranges_.take();
@@ -114,6 +114,15 @@ Id Allocator::cut(Id range, uint64_t pages, Id owner) {
   return range;
 }
 
+Result<> Allocator::wall(uint64_t offset, uint64_t bytes) {
+  MC_TRY(const Id range, reserve(offset, bytes, kNoId));
+  const uint64_t taken = this->bytes(range);
+  capacity_ -= taken;
+  used_ -= taken;
+  --taken_;
+  return {};
+}
+
 Id Allocator::allocate(uint64_t bytes, Id owner, size_t pieces) {
   seal();
   const uint64_t want = rounded(bytes);
@@ -141,7 +150,7 @@ Result<Id> Allocator::reserve(uint64_t offset, uint64_t bytes, Id owner) {
     return fail(Code::kInvalid, "range %llu+%llu: %s", static_cast<unsigned long long>(offset),
                 static_cast<unsigned long long>(bytes), why);
   };
-  if (offset % page_ != 0 || offset > capacity_ || want > capacity_ - offset)
+  if (offset % page_ != 0 || offset > span_ || want > span_ - offset)
     return text("not in whole pages of this segment");
   if (sealed_) return text("ranges are reserved before any is allocated");
   const auto first = static_cast<uint32_t>(offset / page_);

@@ -33,6 +33,8 @@ class Allocator {
   // Takes a given range. Errors: kInvalid when it is misaligned or outside, or when allocation has
   // begun; kExists when any of it is taken.
   Result<Id> reserve(uint64_t offset, uint64_t bytes, Id owner);
+  // The same for what is no part of it, between two segments: it no longer counts.
+  Result<> wall(uint64_t offset, uint64_t bytes);
   void chain(Id last, Id next) { ranges_[last].b = next; }
   void seal();
   void free(Id head);  // the whole chain
@@ -76,7 +78,7 @@ class Allocator {
   Id cut(Id range, uint64_t pages, Id owner);  // its front, taken; the rest stays free
   void free_one(Id range);
 
-  uint64_t capacity_, page_;
+  uint64_t capacity_, span_, page_;  // span: with its walls
   uint64_t used_ = 0;
   size_t taken_ = 0;
   Slab<Range, 64> ranges_;

@@ -12,11 +12,10 @@ constexpr Duration kOpen = std::chrono::seconds(1);
 constexpr Duration kSubmitRetry = std::chrono::milliseconds(1);
 }  // namespace
 
-Copier::Copier(io::Loop& loop, xfer::Engine& engine, xfer::Memory memory, Duration budget,
-               Answer answer)
+Copier::Copier(io::Loop& loop, xfer::Engine& engine, At at, Duration budget, Answer answer)
     : loop_(loop),
       engine_(engine),
-      memory_(std::move(memory)),
+      at_(std::move(at)),
       budget_(budget),
       answer_(std::move(answer)),
       thread_([this] { run(); }) {}
@@ -120,9 +119,8 @@ Result<> Copier::read(const Order& order, xfer::SegmentHandle source) {
   here.bytes = r.first_bytes;
   here.more = r.more;
   std::vector<std::span<std::byte>> parts;
-  each_piece(here, r.bytes, [&](const Extent& piece) {
-    parts.push_back(memory_.bytes().subspan(piece.offset - memory_.offset(), piece.bytes));
-  });
+  each_piece(here, r.bytes,
+             [&](const Extent& piece) { parts.emplace_back(at_(piece.offset), piece.bytes); });
   std::vector<xfer::Request> requests;
   append_requests(xfer::Op::kRead, parts, r.bytes, order.source, order.source.generation, source,
                   loop_.clock().now() + budget_, requests);
@@ -157,9 +155,7 @@ Result<> Copier::read(const Order& order, xfer::SegmentHandle source) {
 Result<> Copier::check(const Order& order) const {
   const Record& r = order.record;
   Xxh3Stream hash;
-  const auto add = [&](uint64_t offset, uint64_t bytes) {
-    hash.update(memory_.data() + (offset - memory_.offset()), bytes);
-  };
+  const auto add = [&](uint64_t offset, uint64_t bytes) { hash.update(at_(offset), bytes); };
   add(r.offset, r.more.empty() ? r.bytes : r.first_bytes);
   for (const Extent& piece : r.more) add(piece.offset, piece.bytes);
   if (const uint64_t sum = hash.digest(); sum != r.checksum)

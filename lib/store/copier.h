@@ -21,8 +21,10 @@ class Copier {
  public:
   using Answer = std::function<void(uint64_t task, const Result<>&)>;
 
-  // `memory` holds the segment's data; offsets of orders are those of the segment.
-  Copier(io::Loop& loop, xfer::Engine& engine, xfer::Memory memory, Duration budget, Answer answer);
+  using At = std::function<std::byte*(uint64_t offset)>;
+
+  // `at`: where the bytes of the node's segments are.
+  Copier(io::Loop& loop, xfer::Engine& engine, At at, Duration budget, Answer answer);
   ~Copier();
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
@@ -40,7 +42,7 @@ class Copier {
 
   io::Loop& loop_;
   xfer::Engine& engine_;
-  const xfer::Memory memory_;
+  const At at_;
   const Duration budget_;
   const Answer answer_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);

@@ -11,20 +11,14 @@ void Directory::erase(std::map<uint64_t, Record>::iterator it) {
   records_.erase(it);
 }
 
-bool Directory::inside(uint64_t offset, uint64_t bytes) const {
-  const uint64_t end = layout_.data + layout_.capacity;
-  return offset >= layout_.data && offset < end && bytes <= end - offset &&
-         (offset - layout_.data) % kPage == 0;
-}
-
 Result<> Directory::carry_out(const Order& order) {
   const Record& r = order.record;
   if (order.kind == static_cast<uint8_t>(OrderKind::kBury)) {
     bury(r, order.fence);
     return {};
   }
-  bool sane = inside(r.offset, r.more.empty() ? r.bytes : r.first_bytes);
-  for (const Extent& piece : r.more) sane = sane && inside(piece.offset, piece.bytes);
+  bool sane = layout_.holds(r.offset, r.more.empty() ? r.bytes : r.first_bytes);
+  for (const Extent& piece : r.more) sane = sane && layout_.holds(piece.offset, piece.bytes);
   if (!sane)
     return fail(Code::kInvalid, "order %llu names %llu+%llu: outside this segment",
                 static_cast<unsigned long long>(order.seq),
@@ -52,7 +46,11 @@ Result<> Directory::carry_out(const Order& order) {
 }
 
 void Directory::bury(const Record& record, Generation before) {
-  dead_.emplace_back(Graves::hash_of(in_space(record.tenant, record.key)), before.n);
+  learn_dead(Graves::hash_of(in_space(record.tenant, record.key)), before.n);
+}
+
+void Directory::learn_dead(uint64_t hash, uint64_t before) {
+  dead_.emplace_back(hash, before);
   if (dead_.size() > kDeadMax) dead_.pop_front();
 }
 

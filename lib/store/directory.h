@@ -26,15 +26,15 @@ class Directory {
   uint64_t bytes() const { return bytes_; }
   // What was removed, as Inventory has it; the last kDeadMax.
   void tell_dead(Inventory& m) const;
+  void learn_dead(uint64_t hash, uint64_t before);
   Generation newest() const { return newest_; }  // of all that was ever recorded
 
  private:
-  bool inside(uint64_t offset, uint64_t bytes) const;
   void erase(std::map<uint64_t, Record>::iterator it);
 
   void bury(const Record& record, Generation before);
 
-  const Layout layout_;
+  Layout layout_;
   std::deque<std::pair<uint64_t, uint64_t>> dead_;  // hash of the name, generation
   std::map<uint64_t, Record> records_;              // by offset
   uint64_t bytes_ = 0;

@@ -16,7 +16,7 @@ constexpr const char* kStandsBy = "this master stands by";
 void tell(const Mount& m, const Result<Mounted>& reply) {
   if (reply)
     log_info("store", "node %s at %s mounts %s, epoch %llu", shown(m.node.name).c_str(),
-             shown(m.node.control).c_str(), human_bytes(m.layout.capacity).c_str(),
+             shown(m.node.control).c_str(), human_bytes(m.layout.total()).c_str(),
              static_cast<unsigned long long>(reply->epoch));
   else
     log_warn("store", "mount refused: %s", reply.error().what.c_str());

@@ -132,8 +132,7 @@ void Master::adopt(Member& node, const Record& record, Time now) {
 }
 
 Result<Mounted> Master::handle(const Unmount& m, Time now) {
-  // Its memory is not coming back.
-  const bool empty = tier_.empty(m.node);
+  const bool empty = tier_.empty(m.node) && !m.lasting;
   if (members_.find(m.node, m.generation) != nullptr) drop_node(m.node, now);
   if (empty) graves_.returned(m.node);
   finish(now);

@@ -8,18 +8,39 @@ namespace {
 constexpr uint64_t kOffsetMax = uint64_t{1} << 48;
 constexpr uint64_t kCapacityMax = (Allocator::kPagesMax - 1) * kPage;
 constexpr uint32_t kHoldMaxMs = 60'000;
-constexpr size_t kAddressMax = 280;
+constexpr size_t kAddressMax = 280, kRegionsMax = 64;
 
 Result<> check_layout(const Mount& m) {
   const Layout& l = m.layout;
-  const bool sane = l.capacity > 0 && l.capacity <= kCapacityMax && l.capacity % kPage == 0 &&
-                    l.data <= kOffsetMax && l.guards <= kOffsetMax && l.guards % 8 == 0;
-  const uint64_t guard_bytes = l.capacity / kPage * 8;
-  if (!sane || (l.guards < l.data + l.capacity && l.data < l.guards + guard_bytes))
-    return fail(
-        Code::kInvalid, "segment of node %s: data %llu+%llu, guards at %llu: not a usable layout",
-        shown(m.node.name).c_str(), static_cast<unsigned long long>(l.data),
-        static_cast<unsigned long long>(l.capacity), static_cast<unsigned long long>(l.guards));
+  if (l.more.size() >= kRegionsMax)
+    return fail(Code::kInvalid, "node %s: %zu segments: want at most %zu",
+                shown(m.node.name).c_str(), l.more.size() + 1, kRegionsMax);
+  std::vector<Region> all{{l.data, l.capacity, l.guards}};
+  all.insert(all.end(), l.more.begin(), l.more.end());
+  uint64_t after = 0;  // the segment before
+  for (const Region& r : all) {
+    const bool sane = r.capacity > 0 && r.capacity <= kCapacityMax && r.capacity % kPage == 0 &&
+                      r.data <= kOffsetMax && r.guards <= kOffsetMax && r.guards % 8 == 0 &&
+                      r.data >= after && (r.data - l.data) % kPage == 0 &&
+                      r.end() - l.data <= kCapacityMax;
+    const uint64_t guard_bytes = r.capacity / kPage * 8;
+    if (!sane || (r.guards < r.end() && r.data < r.guards + guard_bytes))
+      return fail(
+          Code::kInvalid, "segment of node %s: data %llu+%llu, guards at %llu: not a usable layout",
+          shown(m.node.name).c_str(), static_cast<unsigned long long>(r.data),
+          static_cast<unsigned long long>(r.capacity), static_cast<unsigned long long>(r.guards));
+    after = r.end();
+  }
+  return {};
+}
+
+// What lies between its segments is nobody's.
+Result<> wall_off(Member& node) {
+  uint64_t end = node.layout.data + node.layout.capacity;
+  for (const Region& r : node.layout.more) {
+    if (r.data > end) MC_TRY_(node.space.wall(end - node.layout.data, r.data - end));
+    end = r.end();
+  }
   return {};
 }
 
@@ -52,6 +73,7 @@ Result<Member*> Members::add(const Mount& mount, Time now) {
   auto& slot = members_[mount.node.name];
   MC_CHECK(slot == nullptr);
   slot = std::make_unique<Member>(mount.node, mount.layout);
+  MC_TRY_(wall_off(*slot));
   slot->mount = mounts_;
   slot->host = mount.host.substr(0, kAddressMax);
   slot->domain = mount.domain.substr(0, kAddressMax);

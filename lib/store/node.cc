@@ -5,6 +5,7 @@
 
 #include "base/log.h"
 #include "store/elector.h"
+#include "store/graves.h"
 #include "xfer/copy.h"
 
 namespace mc::store {
@@ -15,14 +16,16 @@ constexpr Duration kOverdue = std::chrono::milliseconds(250);
 constexpr Duration kDrainAsk = std::chrono::milliseconds(50);
 constexpr size_t kPageRecords = 2048;  // of one inventory message: 2 MiB with the longest keys
 
-uint64_t round_up(uint64_t n, uint64_t to) { return (n + to - 1) / to * to; }
-
 }  // namespace
 
 void NodeOptions::describe(OptionList& v) {
   v("master", master,
     "address of mc-master; of several, all, separated by commas, or etcd://host:port[/prefix]");
-  v("size", size, "memory to offer to the pool");
+  v("size", size, "memory to offer to the pool, when no --segment is given");
+  v("segments", segments,
+    "memory to offer, each SIZE[@hugepages|@file:PATH][@numa=N][@index=PATH][@fallback]; what a "
+    "file "
+    "holds is there again when the node is started again");
   v("heartbeat", heartbeat, "how often to tell the master that this node lives");
   v("call-timeout", call_timeout, "how long the master may take to answer");
   v("copy-timeout", copy_timeout, "how long a copy from another node may take");
@@ -37,38 +40,60 @@ Result<std::unique_ptr<Node>> Node::open(io::Loop& loop, xfer::Engine& engine, N
   if (options.heartbeat < std::chrono::milliseconds(1))
     return fail(Code::kInvalid, "heartbeat %s: want 1ms or more",
                 to_text(options.heartbeat).c_str());
-  const uint64_t capacity = options.size.n / kPage * kPage;
-  if (capacity == 0)
+  if (options.size.n < kPage && options.segments.empty())
     return fail(Code::kInvalid, "size %s: want at least one page of %s",
                 bytes_text(options.size.n).c_str(), bytes_text(kPage).c_str());
   MC_TRY(const std::string masters, find_masters(options.master, loop.clock(), kFindMasters));
   MC_TRY(auto master, rpc::Client::connect(loop, masters));
-  const uint64_t guards = round_up(capacity / kPage * 8, kPage);
-  MC_TRY(xfer::Memory memory, engine.allocate(guards + capacity));
-  const Layout layout{memory.offset() + guards, capacity, memory.offset()};
+  const std::vector<std::string> size{bytes_text(options.size.n)};
+  MC_TRY(auto segments, Segments::open(engine, options.segments.empty() ? size : options.segments));
+  Segments::Recovered recovered = segments->take_recovered();
   NodeRef me{std::move(name), std::move(control), engine.generation()};
   auto node = std::unique_ptr<Node>(new Node(loop, engine, std::move(me), options, metrics,
-                                             std::move(memory), layout, std::move(master)));
+                                             std::move(segments), std::move(master)));
+  node->restore(std::move(recovered));
   node->mount();
   return node;
 }
 
 Node::Node(io::Loop& loop, xfer::Engine& engine, NodeRef me, const NodeOptions& options,
-           Metrics& metrics, xfer::Memory memory, Layout layout,
+           Metrics& metrics, std::unique_ptr<Segments> segments,
            std::unique_ptr<rpc::Client> master)
     : loop_(loop),
       me_(std::move(me)),
       options_(options),
-      memory_(std::move(memory)),
-      layout_(layout),
+      segments_(std::move(segments)),
+      layout_(segments_->layout()),
       master_(std::move(master)),
-      directory_(layout),
-      copier_(loop, engine, memory_, options.copy_timeout,
-              [this](uint64_t task, const Result<>& result) { copied(task, result); }),
+      directory_(layout_),
+      copier_(
+          loop, engine, [this](uint64_t offset) { return segments_->bytes_at(offset); },
+          options.copy_timeout,
+          [this](uint64_t task, const Result<>& result) { copied(task, result); }),
       objects_(metrics.gauge("mc_store_node_objects", "objects this node holds")),
       bytes_(metrics.gauge("mc_store_node_bytes", "bytes of their values")),
       orders_(metrics.counter("mc_store_node_orders_total", "orders of the master carried out")),
-      mounts_(metrics.counter("mc_store_node_mounts_total", "times it mounted at a master")) {}
+      mounts_(metrics.counter("mc_store_node_mounts_total", "times it mounted at a master")),
+      recovered_(metrics.counter("mc_store_node_recovered_total",
+                                 "objects found in its files when it started")),
+      given_up_(metrics.counter("mc_store_node_given_up_total",
+                                "objects there whose bytes were not those that were put")) {}
+
+void Node::restore(Segments::Recovered recovered) {
+  for (Record& record : recovered.records) {
+    Order order;
+    order.kind = static_cast<uint8_t>(OrderKind::kRecord);
+    order.record = std::move(record);
+    MC_CHECK(directory_.carry_out(order).has_value());
+  }
+  for (const auto& [hash, before] : recovered.dead) directory_.learn_dead(hash, before);
+  recovered_.add(recovered.records.size());
+  given_up_.add(recovered.given_up);
+  if (segments_->lasting())
+    log_info("store", "%zu objects of %s were there, %llu were given up", directory_.objects(),
+             human_bytes(directory_.bytes()).c_str(),
+             static_cast<unsigned long long>(recovered.given_up));
+}
 
 Node::~Node() {
   loop_.cancel(timer_);
@@ -124,7 +149,7 @@ void Node::send_inventory(uint64_t after, bool from_start) {
     last_error_.clear();
     mounts_.add();
     log_info("store", "mounted %s with %zu objects at %s, epoch %llu",
-             human_bytes(layout_.capacity).c_str(), directory_.objects(), options_.master.c_str(),
+             human_bytes(layout_.total()).c_str(), directory_.objects(), options_.master.c_str(),
              static_cast<unsigned long long>(epoch_));
     if (on_mounted_) on_mounted_();
     beat();
@@ -159,6 +184,9 @@ void Node::take(const Beat& reply) {
     done_ = order.seq;
     orders_.add();
   }
+  // Before they are acknowledged.
+  if (auto kept = segments_->flush(directory_); !kept)
+    log_error("store", "%s", kept.error().what.c_str());
   objects_.set(static_cast<double>(directory_.objects()));
   bytes_.set(static_cast<double>(directory_.bytes()));
   beat();
@@ -169,7 +197,14 @@ void Node::carry_out(const Order& order) {
   if (kind == OrderKind::kForget) copier_.cancel(order.record.offset);
   if (auto taken = directory_.carry_out(order); !taken)
     return log_error("store", "%s", taken.error().what.c_str());
-  if (kind == OrderKind::kForget) raise_guards(order.record, order.fence);
+  if (kind == OrderKind::kRecord) segments_->record(order.record);
+  if (kind == OrderKind::kForget) {
+    raise_guards(order.record, order.fence);
+    segments_->forget(order.record);
+  }
+  if (order.removed || kind == OrderKind::kBury)
+    segments_->dead(Graves::hash_of(in_space(order.record.tenant, order.record.key)),
+                    order.fence.n);
   if (kind != OrderKind::kCopy) return;
   raise_guards(order.record, order.record.generation);
   copier_.copy(order);
@@ -187,8 +222,7 @@ void Node::copied(uint64_t task, const Result<>& result) {
 // In place, not through the engine: thousands may come at once.
 void Node::raise_guards(const Record& record, Generation generation) {
   const auto raise = [&](uint64_t offset) {  // false: it is higher already
-    (void)xfer::raise_guard_word(memory_.data() + (layout_.guard_of(offset) - memory_.offset()),
-                                 generation.n);
+    (void)xfer::raise_guard_word(segments_->bytes_at(layout_.guard_of(offset)), generation.n);
   };
   raise(record.offset);
   for (const Extent& piece : record.more) raise(piece.offset);
@@ -243,7 +277,7 @@ void Node::stop(std::function<void()> done) {
   state_ = State::kStopping;
   loop_.cancel(timer_);
   if (!was_mounted) return done();
-  master_->call(Unmount{me_.name, me_.generation}, options_.call_timeout,
+  master_->call(Unmount{me_.name, me_.generation, segments_->lasting()}, options_.call_timeout,
                 [done = std::move(done)](const Result<Mounted>& reply) {
                   if (!reply) log_warn("store", "unmount: %s", reply.error().what.c_str());
                   done();

@@ -16,6 +16,7 @@
 #include "rpc/client.h"
 #include "store/copier.h"
 #include "store/directory.h"
+#include "store/segments.h"
 #include "xfer/engine.h"
 
 namespace mc::store {
@@ -23,6 +24,7 @@ namespace mc::store {
 struct NodeOptions {
   std::string master = "127.0.0.1:5550";
   Bytes size{1 * kGiB};
+  std::vector<std::string> segments;  // as SegmentSpec has them; empty: one of `size`
   Duration heartbeat = std::chrono::seconds(1);
   Duration call_timeout = std::chrono::seconds(1);
   Duration copy_timeout = std::chrono::seconds(30);
@@ -47,11 +49,11 @@ class Node {
   // Whether a master of that epoch is one that has been replaced: nothing of it counts.
   bool outdated(uint64_t epoch) const { return epoch < epoch_seen_; }
   const Directory& directory() const { return directory_; }
-  uint64_t capacity() const { return layout_.capacity; }
+  uint64_t capacity() const { return layout_.total(); }
   const NodeRef& me() const { return me_; }
   const Layout& layout() const { return layout_; }
   std::byte* bytes_at(uint64_t offset) const {  // of this process's transfer segment
-    return memory_.data() + (offset - memory_.offset());
+    return segments_->bytes_at(offset);
   }
   std::string not_ready() const;          // empty when mounted
   void announce_tier() { tier_ = true; }  // right after open()
@@ -66,7 +68,8 @@ class Node {
  private:
   enum class State { kMounting, kMounted, kStopping };
   Node(io::Loop& loop, xfer::Engine& engine, NodeRef me, const NodeOptions& options,
-       Metrics& metrics, xfer::Memory memory, Layout layout, std::unique_ptr<rpc::Client> master);
+       Metrics& metrics, std::unique_ptr<Segments> segments, std::unique_ptr<rpc::Client> master);
+  void restore(Segments::Recovered recovered);
   void mount();
   void send_inventory(uint64_t after, bool from_start);
   void beat();
@@ -81,7 +84,7 @@ class Node {
   io::Loop& loop_;
   const NodeRef me_;
   const NodeOptions options_;
-  const xfer::Memory memory_;
+  const std::unique_ptr<Segments> segments_;
   const Layout layout_;
   std::unique_ptr<rpc::Client> master_;
   Directory directory_;
@@ -97,7 +100,7 @@ class Node {
   io::Loop::Handle timer_ = 0, drain_timer_ = 0;
   Copier copier_;
   Gauge &objects_, &bytes_;
-  Counter &orders_, &mounts_;
+  Counter &orders_, &mounts_, &recovered_, &given_up_;
 };
 
 }  // namespace mc::store

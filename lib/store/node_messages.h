@@ -29,10 +29,37 @@ struct Record {  // an object as its holder knows it
 
 // A node's segment: values in [data, data + capacity), in whole pages; the guard word of the value
 // at `offset` is the u64 at guards + (offset - data) / kPage * 8.
-struct Layout {
+// A node of several segments has the others in `more`, by place.
+struct Region {
   uint64_t data = 0, capacity = 0, guards = 0;
   static void fields(auto& a, auto& m) { a(m.data, m.capacity, m.guards); }
-  uint64_t guard_of(uint64_t offset) const { return guards + (offset - data) / kPage * 8; }
+  uint64_t end() const { return data + capacity; }
+};
+struct Layout {
+  uint64_t data = 0, capacity = 0, guards = 0;  // of the first
+  std::vector<Region> more{};
+  static void fields(auto& a, auto& m) { a(m.data, m.capacity, m.guards, m.more); }
+  Region region_of(uint64_t offset) const {  // which it may be in
+    for (auto it = more.rbegin(); it != more.rend(); ++it)
+      if (offset >= it->data) return *it;
+    return {data, capacity, guards};
+  }
+  uint64_t guard_of(uint64_t offset) const {
+    const Region r = region_of(offset);
+    return r.guards + (offset - r.data) / kPage * 8;
+  }
+  // Whether whole pages from there hold `bytes`, all of one segment.
+  bool holds(uint64_t offset, uint64_t bytes) const {
+    const Region r = region_of(offset);
+    const uint64_t at = offset - r.data;
+    return offset >= r.data && at % kPage == 0 && at < r.capacity && bytes <= r.capacity - at;
+  }
+  uint64_t span() const { return more.empty() ? capacity : more.back().end() - data; }
+  uint64_t total() const {
+    uint64_t bytes = capacity;
+    for (const Region& r : more) bytes += r.capacity;
+    return bytes;
+  }
 };
 
 struct Mounted {
@@ -74,7 +101,8 @@ struct Unmount {
   using Reply = Mounted;
   NodeId node;
   Generation generation;
-  static void fields(auto& a, auto& m) { a(m.node, m.generation); }
+  bool lasting = false;  // what its memory holds may come back
+  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.lasting); }
 };
 
 enum class OrderKind : uint8_t {

@@ -68,7 +68,7 @@ struct PendingOrder {
 
 struct Member {  // a mounted node
   Member(NodeRef who, Layout where)
-      : ref(std::move(who)), layout(where), space(where.capacity, kPage) {}
+      : ref(std::move(who)), layout(std::move(where)), space(layout.span(), kPage) {}
   NodeRef ref;
   Layout layout;
   Allocator space;

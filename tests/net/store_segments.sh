@@ -1,0 +1,131 @@
+#!/usr/bin/env bash
+# Segments in named files outlive their process, killed or ended: what was put is read again, what
+# was removed is not, damage and strangers are found; a client that has the file mapped still does
+# no harm. Several segments of one node; huge pages, or words about them.
+. "$(dirname "$0")/../common.inc"
+. "$(dirname "$0")/store.inc"
+
+SEG=$T/segment
+master_up --lease-ttl 100ms
+a_up() { node_up a --segment "16MiB@file:$SEG" --segment 2MiB "$@"; }
+holds() { store exists "$1" >/dev/null 2>&1; }
+# value N FILE: of a size and content that N determines
+value() { blob $((100000 + $1 * 777)) "$1" "$2"; }
+
+a_up
+store stat | grep -q '18' || die "a node of two segments: $(store stat)"
+for i in $(seq 60); do
+  value "$i" "$T/v"
+  expect 0 store put "k$i" "$T/v"
+done
+expect 0 store put empty /dev/null
+expect 0 store rm k7 --force
+listed=$(store ls | wc -l)
+for way in kill_9 stop; do
+  $way a
+  a_up
+  found=0
+  for i in $(seq 60); do
+    holds "k$i" || continue
+    found=$((found + 1))
+    value "$i" "$T/v"
+    expect 0 store get "k$i" --out "$T/got" --verify always
+    cmp -s "$T/v" "$T/got" || die "k$i has other bytes after $way"
+  done
+  ! holds k7 || die "what was removed is back"
+  # Those that lay in the other segment, of 2 MiB, are gone; the file's are all there.
+  [ $found -ge $((listed - 21)) ] || die "$found of $listed are there after $way"
+  echo "after $way: $found of $listed"
+done
+
+# The master is new as well.
+before=$(store ls | wc -l)
+kill_9 a
+kill_9 master
+master_up --lease-ttl 100ms
+a_up
+[ "$(store ls | wc -l)" = "$before" ] || die "$(store ls | wc -l) of $before are there"
+! holds k7 || die "what was removed is back"
+
+# A client that keeps the memory mapped: a get that is stopped.
+"$MC_BIN/mc-store" bench --master "$MASTER" --count 4 --for 60s --prefer a >/dev/null 2>&1 &
+reader=$!
+mapped() { grep -q "$SEG" "/proc/$reader/maps"; }
+until_true 30 "nobody has $SEG mapped" mapped
+kill -STOP $reader
+kill_9 a
+a_up
+grep -q 'mapped by others still' "$T/a.log" || die "took the file while it was mapped: $(cat "$T/a.log")"
+value 2 "$T/v"
+if holds k2; then
+  expect 0 store get k2 --out "$T/got" --verify always
+  cmp -s "$T/v" "$T/got" || die "k2 has other bytes"
+fi
+kill -CONT $reader
+kill -9 $reader
+wait $reader 2>/dev/null || true
+
+# Damage: a flipped byte costs one object, and is said.
+before=$(store ls | wc -l)
+kill_9 a
+printf '\x5a' | dd of="$SEG" bs=1 seek=$((16 * 1024 * 1024 - 6000000)) conv=notrunc 2>/dev/null
+a_up
+left=$(store ls | wc -l)
+[ "$left" -ge $((before - 1)) ] || die "a flipped byte cost $((before - left)) objects"
+[ "$left" = "$before" ] || grep -q 'other bytes than were put' "$T/a.log" || die "not said"
+
+refused() {  # WORDS FLAGS...: the node does not start, and says so
+  local words=$1
+  shift
+  ! timeout 20 "$MC_BIN/mc-store" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --name b \
+    --master "$MASTER" "$@" >"$T/out" 2>"$T/err" </dev/null || die "served $*"
+  grep -q "$words" "$T/err" || die "want '$words': $(cat "$T/err")"
+}
+refused 'in use by another process' --segment "16MiB@file:$SEG"
+kill_9 a
+refused 'ask for as much' --segment "8MiB@file:$SEG"
+echo precious >"$T/stranger"
+refused 'holds something' --segment "1MiB@file:$T/stranger"
+[ "$(cat "$T/stranger")" = precious ] || die "a stranger's file was written to"
+cp "$SEG.index" "$T/index"
+printf '\x63' | dd of="$SEG.index" bs=1 seek=8 conv=notrunc 2>/dev/null
+refused 'newer version' --segment "16MiB@file:$SEG"
+cp "$T/index" "$SEG.index"
+printf '\x63' | dd of="$SEG.index" bs=1 seek=20 conv=notrunc 2>/dev/null
+refused 'damaged' --segment "16MiB@file:$SEG"
+cp "$T/index" "$SEG.index"
+mv "$SEG" "$SEG.moved"
+head -c 100 /dev/zero >"$SEG"
+refused 'is not the file' --segment "16MiB@file:$SEG"
+mv "$SEG.moved" "$SEG"
+
+# An index that lost its end: that much less is known. A file that lost its end: the same.
+truncate -s -3 "$SEG.index"
+truncate -s 3000000 "$SEG"
+a_up
+for i in $(seq 60); do
+  holds "k$i" || continue
+  value "$i" "$T/v"
+  expect 0 store get "k$i" --out "$T/got" --verify always
+  cmp -s "$T/v" "$T/got" || die "k$i has other bytes"
+done
+stop a
+
+for bad in 1MiB@what 1MiB@numa=x 1MiB@fallback @file:x 0B "1MiB@file:" 1MiB@index=x; do
+  refused 'segment' --segment "$bad"
+done
+refused 'NUMA node 999' --segment 1MiB@numa=999
+
+# Huge pages: there are some, or the node says how to have them, or does without.
+free=$(cat /sys/kernel/mm/hugepages/hugepages-2048kB/free_hugepages 2>/dev/null || echo 0)
+if [ "$free" -lt 16 ]; then
+  refused 'vm.nr_hugepages=' --segment 1TiB@hugepages
+  node_up h --segment 16MiB@hugepages@fallback@numa=0
+  grep -q 'ordinary pages are taken' "$T/h.log" || die "not said: $(cat "$T/h.log")"
+else
+  node_up h --segment 16MiB@hugepages
+fi
+value 9 "$T/v"
+expect 0 store put huge "$T/v" --prefer h
+expect 0 store get huge --out "$T/got" --verify always
+cmp -s "$T/v" "$T/got" || die "other bytes out of huge pages"
