@@ -7,8 +7,9 @@
 //
 // A value is written once and immutable until removed. The value of an item is the concatenation
 // of its parts, so that scattered memory needs no staging copy. A put of a key that is already
-// stored moves no bytes. A read verifies, falls to the next replica on any error, and once asks
-// the master again when all were stale.
+// stored moves no bytes. A read takes the nearest replica that nobody suspects, verifies, falls to
+// the next one on any error, and once asks the master again when all were stale. One over a network
+// that takes longer than nearly all before it is asked of the next replica as well.
 //
 // Thread: any; calls made at the same time wait for each other's metadata round trips (AsyncClient
 // keeps several). Every call ends within its `timeout`. Errors: kNotFound; kBusy (being written by
@@ -33,6 +34,8 @@
 #include "rpc/client.h"
 #include "store/look_messages.h"
 #include "store/messages.h"
+#include "store/near_cache.h"
+#include "store/read_times.h"
 #include "xfer/engine.h"
 
 namespace mc::store {
@@ -55,7 +58,9 @@ struct ClientOptions {
   Duration put_wait = std::chrono::milliseconds(100);  // how long a full pool is waited for
   std::string verify = "sample";  // same-host reads: always | sample (1 of 64) | never
   uint32_t replicas = 1;
-  std::string prefer;  // node to put on when it has room
+  std::string prefer;   // node to put on when it has room
+  Bytes near_cache{0};  // for values that were read from other hosts or disks; 0: none
+  bool hedge = true;    // a read that is late is asked of the next replica too
   // Called about five times a second while bytes move, on the calling thread.
   std::function<void(uint64_t done, uint64_t total)> progress{};
   std::string tenant{};
@@ -119,6 +124,7 @@ class Client {
   using Opened = std::map<std::string, Result<xfer::SegmentHandle>>;  // by control address
   struct Read;
   struct Write;
+  struct Late;
   Client(xfer::Engine& engine, const Clock& clock, ClientOptions options, Metrics& metrics,
          std::unique_ptr<rpc::SyncClient> master);
   template <class M>
@@ -140,7 +146,18 @@ class Client {
   void finish_puts(std::span<Write> writes, const std::string& tenant, Time deadline);
   void get_round(std::span<Read> reads, Time deadline, Duration wait);
   void read_replicas(std::span<Read> reads, size_t replica, const Replicas& found, Time deadline);
-  void settle(Read& read, xfer::BatchId batch, const NodeRef& node, bool verify);
+  void settle(Read& read, xfer::BatchId batch, const NodeRef& node, bool verify, bool far);
+  void order_places(Replicas& found);
+  double distance(const NodeRef& node, uint64_t bytes);
+  bool far(xfer::SegmentHandle segment) const;  // not memory of this host
+  void read_near(std::span<Read> reads);
+  void keep_near(const Read& read);
+  std::vector<Late> late_ones(std::span<Read* const> reading, xfer::BatchId batch, size_t replica,
+                              const Replicas& found, Opened& opened, Time deadline);
+  void hedge(std::span<Read* const> reading, xfer::BatchId batch, size_t replica,
+             const Replicas& found, Opened& opened, Time deadline);
+  void check_early(std::span<Read* const> reading, xfer::BatchId batch, Time deadline);
+  void take_late(Late& late, xfer::BatchId batch, xfer::BatchId other);
   std::string disk_name(const ObjectKey& key) const;
   Result<rpc::SyncClient*> holder(const std::string& control);
   void read_disks(std::span<Read> reads, const Replicas& found, Time deadline);
@@ -159,9 +176,14 @@ class Client {
   const bool several_;  // masters
   Mutex holders_mutex_;
   std::map<std::string, std::unique_ptr<rpc::SyncClient>> holders_ MC_GUARDED_BY(holders_mutex_);
-  std::atomic<uint64_t> epoch_{0};  // the largest seen: older masters are refused
+  std::map<std::string, xfer::SegmentHandle> segments_ MC_GUARDED_BY(holders_mutex_);
+  const std::unique_ptr<NearCache> near_;  // null: none
+  ReadTimes times_;                        // of reads from other hosts
+  std::atomic<uint64_t> epoch_{0};         // the largest seen: older masters are refused
   std::atomic<uint64_t> reads_{0};
   Counter &put_bytes_, &get_bytes_, &hits_, &misses_, &corrupt_, &stale_;
+  Counter &near_hits_, &hedged_, &hedges_won_;
+  Gauge& near_bytes_;
 };
 
 }  // namespace mc::store

@@ -96,6 +96,7 @@ void Client::fetch(std::span<Read* const> some, const Loaded& loaded, xfer::Segm
                                    shown(r.item->key).c_str(), shown(node.name).c_str())};
     } else {
       r.segment = segment;
+      r.checksum.reset();
       r.first = requests.size();
       append_requests(xfer::Op::kRead, r.item->parts, slot.bytes, {0, slot.offset, slot.guard},
                       slot.generation, segment, deadline, requests);
@@ -112,7 +113,7 @@ void Client::fetch(std::span<Read* const> some, const Loaded& loaded, xfer::Segm
     if (!submitted)
       r->last = submitted.error();
     else
-      settle(*r, batch, node, true);
+      settle(*r, batch, node, true, true);
   }
   engine_.free_batch(batch);
 }

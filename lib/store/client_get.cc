@@ -84,6 +84,8 @@ void Client::get_round(std::span<Read> reads, Time deadline, Duration wait) {
     else
       replicas = std::max(replicas, r.at->places.size());
   }
+  read_near(reads);
+  order_places(*found);
   for (size_t n = 0; n < replicas; ++n) read_replicas(reads, n, *found, deadline);
   read_disks(reads, *found, deadline);
   for (Read& r : reads)
@@ -110,6 +112,7 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
       continue;
     }
     r.segment = *segment;
+    r.checksum.reset();
     r.first = requests.size();
     append_requests(xfer::Op::kRead, r.item->parts, r.at->bytes, place, r.at->generation, *segment,
                     deadline, requests);
@@ -121,20 +124,34 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
   if (reading.empty()) return;
   const xfer::BatchId batch = engine_.allocate_batch();
   Result<> submitted;
+  const Time start = clock_.now();
+  const bool over_network =
+      std::any_of(reading.begin(), reading.end(), [&](Read* r) { return far(r->segment); });
   if (!requests.empty()) submitted = engine_.submit(batch, requests);
-  if (submitted && !requests.empty())
+  if (submitted && !requests.empty()) {
+    const Duration late =
+        over_network && options_.hedge ? times_.late_after(total) : Duration::max();
+    const bool may_hedge = late < left(deadline);
+    const Time hedge_at = may_hedge ? start + late : deadline;
+    if (over_network && reading.size() > 1) check_early(reading, batch, hedge_at);
+    if (may_hedge && !engine_.wait(batch, std::max(left(hedge_at), Duration{1})))
+      hedge(reading, batch, replica, found, opened, deadline);
     wait_moved(batch, requests.size(), total, keys, std::chrono::milliseconds(found.lease_ms),
                deadline);
+    if (over_network) times_.took(total, clock_.now() - start);
+  }
   for (Read* r : reading) {
+    if (!r->answer.open) continue;
     if (!submitted)
       r->last = submitted.error();
     else
-      settle(*r, batch, found.nodes[r->at->places[replica].node], verifies(r->segment));
+      settle(*r, batch, found.nodes[r->at->places[replica].node], verifies(r->segment),
+             far(r->segment));
   }
   engine_.free_batch(batch);
 }
 
-void Client::settle(Read& r, xfer::BatchId batch, const NodeRef& node, bool verify) {
+void Client::settle(Read& r, xfer::BatchId batch, const NodeRef& node, bool verify, bool far) {
   for (size_t i = 0; i < r.count; ++i) {
     const xfer::Status status = engine_.status(batch, r.first + i);
     if (status.state == xfer::State::kCompleted) continue;
@@ -148,7 +165,7 @@ void Client::settle(Read& r, xfer::BatchId batch, const NodeRef& node, bool veri
     return;
   }
   if (verify) {
-    const uint64_t checksum = checksum_of(r.item->parts, r.at->bytes);
+    const uint64_t checksum = r.checksum ? *r.checksum : checksum_of(r.item->parts, r.at->bytes);
     if (checksum != r.at->checksum) {
       corrupt_.add();
       r.last = {Code::kCorrupt, strf("value of '%s' on node %s: checksum %016llx, %016llx was put",
@@ -158,6 +175,7 @@ void Client::settle(Read& r, xfer::BatchId batch, const NodeRef& node, bool veri
       return;
     }
   }
+  if (verify && far) keep_near(r);
   r.answer.set(r.at->bytes);
 }
 

@@ -3,6 +3,7 @@
 // Thread: one call.
 #pragma once
 #include <algorithm>
+#include <optional>
 
 #include "base/hash.h"
 #include "store/client.h"
@@ -38,6 +39,7 @@ struct Client::Read {
   const Located* at = nullptr;
   xfer::SegmentHandle segment = 0;
   size_t first = 0, count = 0;
+  std::optional<uint64_t> checksum{};  // of what arrived, when it was taken on the way
   Answer<uint64_t> answer;
   Error last{Code::kUnavailable, "no replica"};  // of the replicas tried so far
 };
@@ -97,6 +99,15 @@ uint64_t checksum_of(const std::vector<Part>& parts, uint64_t bytes) {
     bytes -= n;
   }
   return hash.digest();
+}
+
+// The value, spread over the parts, which have room for it.
+inline void scatter(std::span<const std::byte> value, const std::vector<std::span<std::byte>>& to) {
+  for (const auto& part : to) {
+    const size_t n = std::min(part.size(), value.size());
+    std::copy_n(value.begin(), n, part.begin());
+    value = value.subspan(n);
+  }
 }
 
 template <class Part>

@@ -67,11 +67,13 @@ Replicas Master::locate(const GetReplicas& m, uint16_t tenant, Time now) {
     item.bytes = object->bytes;
     item.checksum = object->checksum;
     item.generation = object->generation;
-    for (const bool healthy : {true, false})
+    for (const bool healthy : {true, false}) {
       each_replica(*object, [&](const Replica& r) {
         if (members_.healthy(*r.node, now) == healthy)
           item.places.push_back(place_of(*object, r, reply.nodes, named));
       });
+      if (healthy) item.healthy = static_cast<uint32_t>(item.places.size());
+    }
     (void)locate_on_disk(disk, reply, named, item);
   }
   return reply;

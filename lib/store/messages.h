@@ -150,8 +150,9 @@ struct Located {
   Generation generation;
   std::vector<Place> places;      // healthy nodes first
   std::vector<uint32_t> disks{};  // nodes that can load it from their disk (tier_messages.h)
+  uint32_t healthy = 0;           // places on nodes that nobody suspects
   static void fields(auto& a, auto& m) {
-    a(m.outcome, m.bytes, m.checksum, m.generation, m.places, m.disks);
+    a(m.outcome, m.bytes, m.checksum, m.generation, m.places, m.disks, m.healthy);
   }
 };
 struct Replicas {

@@ -20,7 +20,7 @@ up() {
     a) node_up a --size 6MiB "${ssd[@]}" --ssd-backend bucket --ssd-bucket 2MiB ;;
     b) node_up b --size 6MiB "${ssd[@]}" --ssd-backend offset ;;
     c) node_up c --size 6MiB "${ssd[@]}" --ssd-backend file --transports tcp ;;
-    d) node_up d --size 6MiB ;;
+    d) node_up d --segment "4MiB@file:$T/d.segment" --segment 2MiB ;;
   esac
 }
 MASTER_FLAGS=(--on-slow-offload wait)

@@ -1,0 +1,62 @@
+// Values that this process read before, so that the next read moves no bytes over a network or off
+// a disk. It is never asked alone: each read asks the master first, as always, and a value counts
+// only while the object has the same generation, size and checksum there. What was removed, or put
+// anew, is therefore never served, and a hit is leased and counted like any read.
+//
+// A value is taken in when it is read for the second time of late, so that a stream of strangers
+// does not push out what is hot; the least recently used goes. One larger than an eighth of it is
+// not kept.
+//
+// Thread: any (one mutex, not held while values are copied).
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <list>
+#include <memory>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/units.h"
+
+namespace mc::store {
+
+class NearCache {
+ public:
+  struct Version {  // of an object, as its master has it
+    Generation generation;
+    uint64_t bytes = 0, checksum = 0;
+    bool operator==(const Version&) const = default;
+  };
+  using Value = std::shared_ptr<const std::vector<std::byte>>;
+
+  explicit NearCache(uint64_t bytes_max) : bytes_max_(bytes_max) {}
+
+  Value find(const std::string& key, const Version& version);  // null: not there, or another one
+  // Whether a value that was just read is to be taken in; then give it to insert().
+  bool wants(const std::string& key, const Version& version);
+  void insert(const std::string& key, const Version& version, Value value);
+  void erase(const std::string& key);
+  uint64_t bytes() const;
+  size_t size() const;
+
+ private:
+  static constexpr size_t kSeen = 4096;  // names of what was read of late
+  struct Entry {
+    std::string key;
+    Version version;
+    Value value;
+  };
+  void drop(std::list<Entry>::iterator it) MC_REQUIRES(mutex_);
+
+  const uint64_t bytes_max_;
+  mutable Mutex mutex_;
+  std::list<Entry> entries_ MC_GUARDED_BY(mutex_);  // the most recently used first
+  std::unordered_map<std::string, std::list<Entry>::iterator> by_key_ MC_GUARDED_BY(mutex_);
+  std::vector<uint64_t> seen_ MC_GUARDED_BY(mutex_) = std::vector<uint64_t>(kSeen);
+  uint64_t bytes_ MC_GUARDED_BY(mutex_) = 0;
+};
+
+}  // namespace mc::store
