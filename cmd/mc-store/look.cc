@@ -31,6 +31,17 @@ Result<int> run_exists(const KeysOptions& o, const Context& context) {
   return all ? 0 : 1;
 }
 
+Result<int> run_match(const KeysOptions& o, const Context& context) {
+  for (const auto& key : o.keys) MC_TRY_(check_object_key(key));
+  MC_TRY(auto session, Session::open(o));
+  MC_TRY(const uint64_t hits, session->client().match_prefix(o.keys));
+  if (context.json)
+    put(dump_json({{"hits", hits}, {"of", o.keys.size()}}) + "\n");
+  else
+    put(strf("%llu of %zu\n", static_cast<unsigned long long>(hits), o.keys.size()));
+  return hits == o.keys.size() ? 0 : 1;
+}
+
 Result<int> run_ls(const LsOptions& o, const Context& context) {
   MC_TRY(auto session, Session::open(o));
   std::string after;
@@ -152,6 +163,18 @@ void add_exists(Program& program) {
     v.exit_status(1, "not all keys are stored, or failed");
     v.run_with([&o](Context& context) { return run_exists(o, context); });
   });
+}
+
+void add_match(Program& program) {
+  program.verb<KeysOptions>(
+      "match", "tell how many keys, from the first, are stored without a gap",
+      [](Verb& v, KeysOptions& o) {
+        v.positional_many("KEY", o.keys, "keys in order, as of the blocks of a prompt; leased");
+        v.example("mc-store match block-0 block-1 block-2",
+                  "prints '2 of 3' where the last is not");
+        v.exit_status(1, "not all keys are stored, or failed");
+        v.run_with([&o](Context& context) { return run_match(o, context); });
+      });
 }
 
 void add_ls(Program& program) {

@@ -8,6 +8,7 @@ int main(int argc, char** argv) {
   mc::store::add_put(program);
   mc::store::add_get(program);
   mc::store::add_exists(program);
+  mc::store::add_match(program);
   mc::store::add_ls(program);
   mc::store::add_stat(program);
   mc::store::add_df(program);
@@ -21,5 +22,6 @@ int main(int argc, char** argv) {
   mc::store::add_replicas(program);
   mc::store::add_drain(program);
   mc::store::add_verify(program);
+  mc::store::add_bench(program);
   return program.main(argc, argv);
 }

@@ -25,6 +25,7 @@ Result<std::unique_ptr<Session>> Session::open(const ClientVerb& options, bool p
   auto session = std::make_unique<Session>();
   xfer::EngineOptions engine;
   engine.node = "mc-store-" + std::to_string(::getpid());
+  if (!options.transports.empty()) engine.transports = options.transports;
   MC_TRY(session->engine_, xfer::Engine::open(session->clock_, engine, session->metrics_));
   ClientOptions client = options.client;
   if (progress && ::isatty(STDERR_FILENO) == 1) client.progress = show_progress;

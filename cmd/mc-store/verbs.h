@@ -14,6 +14,7 @@ namespace mc::store {
 struct ClientVerb {
   ClientOptions client;
   std::string cluster_key;
+  std::vector<std::string> transports;  // empty: all
   void describe(OptionList& v);
 };
 
@@ -21,6 +22,7 @@ class Session {
  public:
   static Result<std::unique_ptr<Session>> open(const ClientVerb& options, bool progress = false);
   Client& client() { return *client_; }
+  Metrics& metrics() { return metrics_; }
 
  private:
   SteadyClock clock_;
@@ -35,6 +37,8 @@ void add_serve(Program& program);
 void add_put(Program& program);
 void add_get(Program& program);
 void add_exists(Program& program);
+void add_match(Program& program);
+void add_bench(Program& program);
 void add_ls(Program& program);
 void add_stat(Program& program);
 void add_df(Program& program);

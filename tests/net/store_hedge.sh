@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# A replica's node is stopped: reads over the network that wait for it are asked of the other one, and
+# none takes as long as it takes to give a node up. Clients that know several masters do not wait for
+# those that are gone, and name all of them when there is none.
+. "$(dirname "$0")/../common.inc"
+. "$(dirname "$0")/store.inc"
+
+master_up --suspect-after 20s --client-ttl 30s
+for n in a b; do node_up "$n" --size 64MiB --transports tcp --peer-timeout 5s; done
+
+hits_over() {
+  curl -s "http://$(jq -r .http "$T/master.json")/metrics" |
+    awk -v n="$1" '/^mc_store_hits_total/ {hits = $2} END {exit !(hits > n)}'
+}
+# Gets for 4 s, in the middle of which a node stops. Its answers are in $T/gets.
+gets_beside_a_stop() {
+  "$MC_BIN/mc-store" bench --master "$MASTER" --replicas 2 --value 256KiB --count 8 --for 4s \
+    --timeout 20s --transports tcp --output json "$@" >"$T/gets" 2>"$T/gets.err" &
+  local reader=$!
+  until_true 30 "nothing was put" grep -q '"op":"put"' "$T/gets"
+  until_true 30 "nothing was got" hits_over 200
+  kill -STOP "${PIDS[a]}"
+  wait $reader || die "the gets failed: $(cat "$T/gets.err")"
+  kill -CONT "${PIDS[a]}"
+  cat "$T/gets"
+}
+gets_beside_a_stop
+jq -es '.[] | select(.op == "get") | .wrong == 0 and .missing == 0' "$T/gets" >/dev/null || die "wrong bytes"
+jq -es '.[] | select(.op == "get") | .hedged > 0 and ."max-us" < 2000000' "$T/gets" >/dev/null ||
+  die "reads waited for the node that was stopped: $(cat "$T/gets")"
+
+# What is read again comes out of this process's memory, and the master is asked all the same.
+expect 0 "$MC_BIN/mc-store" bench --master "$MASTER" --value 256KiB --count 8 --for 1s --transports tcp \
+  --near-cache 16MiB --output json
+jq -es '.[] | select(.op == "get") | .wrong == 0 and .near > 100' "$T/out" >/dev/null ||
+  die "nothing was read near: $(cat "$T/out")"
+
+# A dead master first in the list costs no time.
+for i in 1 2 3 4 5; do
+  start=$(date +%s%N)
+  expect 0 "$MC_BIN/mc-store" stat --master "127.0.0.1:1,$MASTER"
+  took=$((($(date +%s%N) - start) / 1000000))
+  [ $took -ge 900 ] || break
+done
+[ $took -lt 900 ] || die "a dead master cost $took ms"
+expect 3 "$MC_BIN/mc-store" stat --master 127.0.0.1:1,127.0.0.1:2 --timeout 500ms
+grep -q '127.0.0.1:1,127.0.0.1:2' "$T/err" || die "not all that were asked are named: $(cat "$T/err")"

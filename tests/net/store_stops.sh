@@ -1,0 +1,65 @@
+#!/usr/bin/env bash
+# Processes that stand still for longer than anybody waits: a master loses no node, a writer writes
+# over nobody. And a node that dies under readers who have another replica costs none of them an error.
+. "$(dirname "$0")/../common.inc"
+. "$(dirname "$0")/store.inc"
+
+master_up
+for n in a b; do node_up "$n" --size 48MiB; done
+value() { blob $((300000 + $1 * 1111)) "$1" "$2"; }
+stand() { read -rt "$1" <> <(:) || true; }
+metric() { curl -s "http://$(jq -r .http "$T/master.json")/metrics" | awk -v n="$1" '$1 == n {print int($2)}'; }
+
+for i in $(seq 20); do
+  value "$i" "$T/v"
+  expect 0 store put "k$i" "$T/v"
+done
+
+# The master stands still for twice its --client-ttl.
+kill -STOP "${PIDS[master]}"
+stand 3
+kill -CONT "${PIDS[master]}"
+for i in $(seq 20); do
+  value "$i" "$T/v"
+  expect 0 store get "k$i" --out "$T/got" --verify always
+  cmp -s "$T/v" "$T/got" || die "k$i has other bytes"
+done
+[ "$(metric mc_store_nodes_expired_total)" = 0 ] || die "a master that stood still gave nodes up"
+
+# Writers are stopped in the middle, past --put-discard, while others need the room.
+blob 12000000 777 "$T/large"
+declare -a writers=()
+for n in $(seq 10); do
+  "$MC_BIN/mc-store" put "large$n" "$T/large" --master "$MASTER" >/dev/null 2>&1 </dev/null &
+  writers+=($!)
+  stand "0.0$((RANDOM % 60 + 10))"
+  kill -STOP $! 2>/dev/null || true
+done
+for i in $(seq 21 320); do
+  value "$i" "$T/v"
+  store put "k$i" "$T/v" --put-wait 3s >/dev/null 2>"$T/err" || die "put k$i: $(cat "$T/err")"
+  [ $i != 160 ] || for p in "${writers[@]}"; do kill -CONT "$p" 2>/dev/null || true; done
+done
+for p in "${writers[@]}"; do wait "$p" || true; done
+there=0
+for i in $(seq 320); do
+  store get "k$i" --out "$T/got" --verify never >/dev/null 2>&1 || continue
+  there=$((there + 1))
+  value "$i" "$T/v"
+  cmp -s "$T/v" "$T/got" || die "k$i has a stopped writer's bytes"
+done
+[ $there -gt 50 ] || die "only $there of 320 are there"
+for n in $(seq 10); do
+  store get "large$n" --out "$T/got" --verify never >/dev/null 2>&1 || continue
+  cmp -s "$T/large" "$T/got" || die "large$n has other bytes"
+done
+
+# A node dies under readers.
+"$MC_BIN/mc-store" bench --master "$MASTER" --replicas 2 --value 256KiB --count 8 --for 4s \
+  --output json >"$T/gets" 2>"$T/gets.err" </dev/null &
+reader=$!
+until_true 30 "nothing was put" grep -q '"op":"put"' "$T/gets"
+kill_9 a
+wait $reader || die "gets failed beside a dying node: $(cat "$T/gets.err")"
+jq -es '.[] | select(.op == "get") | .wrong == 0 and .missing == 0 and ."p99-us" < 100000' \
+  "$T/gets" >/dev/null || die "gets suffered from a dying node: $(cat "$T/gets")"
