@@ -2,55 +2,23 @@
 // can, each waiting at most 100 ms for room. No put may fail; and what eviction costs is the ratio
 // to the same puts into an empty pool.
 #include <atomic>
-#include <filesystem>
 #include <thread>
 
 #include "base/random.h"
-#include "bench/child.h"
-#include "bench/figure.h"
+#include "bench/store_pool.h"
 #include "cmd/command.h"
-#include "store/client.h"
 
 namespace mc {
 namespace {
 
-using bench::Child;
-
 constexpr uint64_t kValue = 256 * kKiB, kPool = 256 * kMiB;
 constexpr size_t kWriters = 8;
 
-struct Servers {
-  std::string folder, master_address;
-  std::unique_ptr<Child> master;
-  std::vector<std::unique_ptr<Child>> nodes;
-  ~Servers() {
-    nodes.clear();
-    master.reset();
-    std::error_code ignored;
-    if (!folder.empty()) std::filesystem::remove_all(folder, ignored);
-  }
-};
-
-Result<> start(Servers& s, const std::string& bin, const Clock& clock) {
-  char folder[] = "/tmp/mc-bench.XXXXXX";
-  if (::mkdtemp(folder) == nullptr) return fail_errno("make %s", folder);
-  s.folder = folder;
-  const std::string log = s.folder + "/log", any = "127.0.0.1:0";
-  const std::string announced = s.folder + "/master.json";
-  MC_TRY(s.master, Child::start({bin + "/mc-master", "--listen", any, "--http", any, "--slow-start",
-                                 "0s", "--announce", announced},
-                                log));
-  MC_TRY(s.master_address, bench::control_of(announced, clock));
-  for (const std::string name : {"a", "b"}) {
-    const std::string file = s.folder + "/" + name + ".json";
-    MC_TRY(auto node, Child::start({bin + "/mc-store", "serve", "--listen", any, "--http", any,
-                                    "--name", name, "--size", std::to_string(kPool / 2), "--master",
-                                    s.master_address, "--announce", file},
-                                   log));
-    s.nodes.push_back(std::move(node));
-    MC_TRY_(bench::await_file(file, clock));
-  }
-  return {};
+Result<std::string> start(bench::StorePool& pool) {
+  MC_TRY(std::string master, pool.master("master", {"--slow-start", "0s"}));
+  for (const std::string name : {"a", "b"})
+    MC_TRY_(pool.node(name, master, {"--size", std::to_string(kPool / 2)}));
+  return master;
 }
 
 // One client each.
@@ -59,14 +27,10 @@ class Writers {
   static Result<std::unique_ptr<Writers>> open(const Clock& clock, const std::string& master) {
     auto w = std::unique_ptr<Writers>(new Writers(clock));
     for (size_t i = 0; i < kWriters; ++i) {
-      xfer::EngineOptions engine;
-      engine.node = "writer" + std::to_string(i);
-      MC_TRY(auto e, xfer::Engine::open(clock, engine, w->metrics_[i]));
-      w->engines_.push_back(std::move(e));
       store::ClientOptions o;
       o.master = master;
       o.put_wait = std::chrono::milliseconds(100);
-      MC_TRY(auto c, store::Client::open(*w->engines_[i], clock, o, w->metrics_[i]));
+      MC_TRY(auto c, bench::StoreClient::open(clock, "writer" + std::to_string(i), o));
       w->clients_.push_back(std::move(c));
     }
     for (size_t i = 0; i < w->value_.size(); ++i) w->value_[i] = static_cast<std::byte>(mix64(i));
@@ -83,7 +47,7 @@ class Writers {
     for (size_t w = 0; w < kWriters; ++w)
       threads.emplace_back([&, w] {
         for (size_t i = 0; i < each; ++i)
-          if (!clients_[w]->put(strf("%zu/%zu/%zu", round_, w, i), value_)) ++bad;
+          if (!clients_[w]->client->put(strf("%zu/%zu/%zu", round_, w, i), value_)) ++bad;
       });
     for (std::thread& t : threads) t.join();
     const double seconds = to_seconds(clock_.now() - began);
@@ -95,13 +59,13 @@ class Writers {
     store::RemovePrefix m;
     m.force = true;
     for (;;) {
-      MC_TRY(const auto removed, clients_[0]->call(m));
+      MC_TRY(const auto removed, clients_[0]->client->call(m));
       if (!removed.more) break;
       m.after = removed.last;
     }
     const Time deadline = clock_.now() + std::chrono::seconds(10);
     for (;;) {
-      MC_TRY(const auto stat, clients_[0]->stat());
+      MC_TRY(const auto stat, clients_[0]->client->stat());
       if (stat.used == 0) return {};
       if (clock_.now() > deadline) return fail(Code::kTimeout, "the pool is not empty after 10 s");
       ::poll(nullptr, 0, 5);
@@ -113,27 +77,17 @@ class Writers {
  private:
   explicit Writers(const Clock& clock) : clock_(clock), value_(kValue) {}
   const Clock& clock_;
-  Metrics metrics_[kWriters];
-  std::vector<std::unique_ptr<xfer::Engine>> engines_;
-  std::vector<std::unique_ptr<store::Client>> clients_;
+  std::vector<std::unique_ptr<bench::StoreClient>> clients_;
   std::vector<std::byte> value_;
   size_t round_ = 0;
   uint64_t puts_ = 0, failed_ = 0;
 };
 
-struct BenchOptions : bench::Options {
-  std::string bin;
-  void describe(OptionList& v) {
-    bench::Options::describe(v);
-    v("bin", bin, "folder of mc-master and mc-store; empty: this program's own");
-  }
-};
-
-Result<int> run(const BenchOptions& o) {
+Result<int> run(const bench::StoreOptions& o) {
   const SteadyClock clock;
-  Servers servers;
-  MC_TRY_(start(servers, o.bin, clock));
-  MC_TRY(auto writers, Writers::open(clock, servers.master_address));
+  bench::StorePool pool(o.bin, clock);
+  MC_TRY(const std::string master, start(pool));
+  MC_TRY(auto writers, Writers::open(clock, master));
   uint64_t puts = 0, failed = 0;
   MC_TRY_(bench::compare(
       {"store-evict", "put 256KiB, 8 writers, 3x", "GB/s", "into an empty pool"}, o.turns(),
@@ -157,7 +111,7 @@ Result<int> run(const BenchOptions& o) {
 }  // namespace mc
 
 int main(int argc, char** argv) {
-  mc::BenchOptions options;
+  mc::bench::StoreOptions options;
   options.bin = std::filesystem::path(argv[0]).parent_path().string();
   mc::Program program("store_evict_bench", "puts into a pool that is full");
   program.options(options);

@@ -7,13 +7,11 @@
 
 #include <algorithm>
 #include <cstdio>
-#include <filesystem>
 #include <memory>
 #include <thread>
 
 #include "base/histogram.h"
-#include "bench/child.h"
-#include "bench/figure.h"
+#include "bench/store_pool.h"
 #include "cmd/command.h"
 #include "rpc/client.h"
 #include "rpc/server.h"
@@ -22,7 +20,6 @@
 namespace mc {
 namespace {
 
-using bench::Child;
 using bench::Measured;
 using namespace std::chrono_literals;
 
@@ -37,11 +34,12 @@ std::string key_of(size_t i) {  // 64 bytes, as a content hash in hex is
 
 struct FakeNode {  // acknowledges everything at once
   store::Master& master;
+  std::string name = "n";
   uint64_t done = 0;
   void beat() {
     for (bool more = true; more;) {
       more = false;
-      master.handle(store::Heartbeat{"n", Generation{1}, done, 1000}, Time{1000s},
+      master.handle(store::Heartbeat{name, Generation{1}, done, 1000}, Time{1000s},
                     [&](const Result<store::Beat>& beat) {
                       if (!beat || beat->orders.empty()) return;
                       done = beat->orders.back().seq;
@@ -49,7 +47,53 @@ struct FakeNode {  // acknowledges everything at once
                     });
     }
   }
+  Result<> mount() const {
+    store::Mount m;
+    m.node = {name, "127.0.0.1:1", Generation{1}};
+    m.layout = {uint64_t{1} << 40, 1ull << 40, 0, {}};
+    MC_TRY_(master.handle(m, Time{1000s}));
+    MC_TRY_(master.handle(store::Inventory{name, Generation{1}, {}, true}, Time{1000s}));
+    return {};
+  }
+  void put(size_t first, size_t objects) {
+    for (size_t at = first; at < first + objects; at += kBatch) {
+      store::PutStart start;
+      start.prefer = name;
+      for (size_t i = 0; i < kBatch; ++i) start.items.push_back({key_of(at + i), 1});
+      store::PutEnd end;
+      master.handle(start, Time{1000s}, [&](const Result<store::PutStarted>& r) {
+        for (size_t i = 0; r && i < kBatch; ++i)
+          end.items.push_back({start.items[i].key, r->items[i].generation, 1});
+      });
+      master.handle(end, Time{1000s}, [](const Result<store::Outcomes>&) {});
+      beat();
+    }
+  }
 };
+
+store::MasterOptions never_full() {
+  store::MasterOptions options;
+  options.rebuild_wait = 0s;
+  options.high_watermark = 1;
+  options.slow_start = 0s;
+  return options;
+}
+
+// Milliseconds that giving up a node with `objects` takes, beside another one with `others`.
+Result<Measured> give_up(size_t objects, size_t others, const Clock& clock) {
+  store::Master master(never_full(), 1, 1, Time{1000s});
+  FakeNode one{master, "one"}, other{master, "other"};
+  MC_TRY_(one.mount());
+  MC_TRY_(other.mount());
+  one.put(0, objects);
+  other.put(objects, others);
+  const Time start = clock.now();
+  MC_TRY_(master.handle(store::Unmount{"one", Generation{1}}, Time{1000s}));
+  const double ms = to_seconds(clock.now() - start) * 1e3;
+  if (master.handle(store::Stat{}, Time{1000s}).objects != others)
+    return fail(Code::kInternal, "not what the other node holds is left");
+  return Measured(ms);
+}
 
 uint64_t heap() {
   const struct mallinfo2 m = ::mallinfo2();
@@ -60,28 +104,12 @@ uint64_t heap() {
 Result<std::pair<double, double>> fill(size_t objects, const Clock& clock) {
   const Time now{1000s};
   const uint64_t before = heap();
-  store::MasterOptions options;
-  options.rebuild_wait = 0s;
-  options.high_watermark = 1;
+  const store::MasterOptions options = never_full();
   auto master = std::make_unique<store::Master>(options, 1, 1, now);
-  store::Mount mount;
-  mount.node = {"n", "127.0.0.1:1", Generation{1}};
-  mount.layout = {uint64_t{1} << 40, 1ull << 40, 0};
-  MC_TRY_(master->handle(mount, now));
-  MC_TRY_(master->handle(store::Inventory{"n", Generation{1}, {}, true}, now));
   FakeNode node{*master};
+  MC_TRY_(node.mount());
   const Time start = clock.now();
-  for (size_t at = 0; at < objects; at += kBatch) {
-    store::PutStart put;
-    for (size_t i = 0; i < kBatch; ++i) put.items.push_back({key_of(at + i), 1});
-    store::PutEnd end;
-    master->handle(put, now, [&](const Result<store::PutStarted>& r) {
-      for (size_t i = 0; r && i < kBatch; ++i)
-        end.items.push_back({put.items[i].key, r->items[i].generation, 1});
-    });
-    master->handle(end, now, [](const Result<store::Outcomes>&) {});
-    node.beat();
-  }
+  node.put(0, objects);
   const double seconds = to_seconds(clock.now() - start);
   const store::ClusterStat stat = master->handle(store::Stat{}, now);
   if (stat.objects < objects)
@@ -100,45 +128,23 @@ struct FreeRedis {
 using Redis = std::unique_ptr<redisContext, FreeRedis>;
 
 struct Servers {
-  std::string folder, master_address, small_address, echo_address, redis_socket;
-  std::vector<std::unique_ptr<Child>> all;
-  ~Servers() {
-    all.clear();
-    std::error_code ignored;
-    if (!folder.empty()) std::filesystem::remove_all(folder, ignored);
-  }
-  Result<> start(const std::string& bin, const std::string& self, const Clock& clock) {
-    char name[] = "/tmp/mc-bench.XXXXXX";
-    if (::mkdtemp(name) == nullptr) return fail_errno("make %s", name);
-    folder = name;
-    redis_socket = folder + "/redis.sock";
-    MC_TRY_(add({"redis-server", "--port", "0", "--unixsocket", redis_socket, "--save", "",
-                 "--appendonly", "no", "--dir", folder}));
-    MC_TRY(master_address, pool(bin, "large", "8GiB", clock));
-    MC_TRY(small_address, pool(bin, "small", "64MiB", clock));
-    MC_TRY_(add({self, "--echo", folder + "/echo.json"}));
-    MC_TRY(echo_address, bench::control_of(folder + "/echo.json", clock));
-    return bench::await_file(redis_socket, clock);
-  }
-
- private:
-  Result<> add(std::vector<std::string> command) {
-    MC_TRY(auto child, Child::start(std::move(command), folder + "/log"));
-    all.insert(all.begin(), std::move(child));
-    return {};
-  }
-  Result<std::string> pool(const std::string& bin, const std::string& name, const std::string& size,
-                           const Clock& clock) {
-    const std::string any = "127.0.0.1:0", at = folder + "/" + name;
-    MC_TRY_(add({bin + "/mc-master", "--listen", any, "--http", any, "--lease-ttl", "1ms",
-                 "--announce", at + ".master.json"}));
-    MC_TRY(std::string address, bench::control_of(at + ".master.json", clock));
-    MC_TRY_(add({bin + "/mc-store", "serve", "--listen", any, "--http", any, "--name", name,
-                 "--size", size, "--master", address, "--announce", at + ".node.json"}));
-    MC_TRY_(bench::await_file(at + ".node.json", clock));
-    return address;
-  }
+  std::string master_address, small_address, echo_address, redis_socket;
 };
+
+// A large pool, which evicts nothing, and a small one.
+Result<> start(bench::StorePool& pool, Servers& s, const std::string& self, const Clock& clock) {
+  const auto sized = [&](const std::string& name, const char* size) -> Result<std::string> {
+    MC_TRY(std::string address, pool.master(name + ".master", {"--lease-ttl", "1ms"}));
+    MC_TRY_(pool.node(name, address, {"--size", size}));
+    return address;
+  };
+  MC_TRY(s.master_address, sized("large", "8GiB"));
+  MC_TRY(s.small_address, sized("small", "64MiB"));
+  const std::string announced = pool.folder() + "/echo.json";
+  MC_TRY_(pool.run({self, "--echo", announced}, announced));
+  MC_TRY(s.echo_address, bench::control_of(announced, clock));
+  return {};
+}
 
 struct Ping {
   static constexpr const char* kName = "ping";
@@ -360,11 +366,10 @@ Result<> preload(const Servers& s, const Clock& clock) {
   return {};
 }
 
-struct BenchOptions : bench::Options {
-  std::string bin, echo;
+struct BenchOptions : bench::StoreOptions {
+  std::string echo;
   void describe(OptionList& v) {
-    bench::Options::describe(v);
-    v("bin", bin, "folder of mc-master and mc-store; empty: this program's own");
+    bench::StoreOptions::describe(v);
     v("echo", echo, "serve empty round trips, announced in this file");
   }
 };
@@ -380,14 +385,23 @@ Result<int> run(const BenchOptions& o, const std::string& self) {
   MC_TRY_(bench::compare(
       memory, 1, [&] { return Result<Measured>(filled.first); },
       [] { return Result<Measured>(200.0); }));
+  const bench::Figure machine{"store-meta", "puts in the master alone", "us each", "1 us", 0, true};
+  MC_TRY_(bench::compare(
+      machine, 1, [&] { return Result<Measured>(filled.second * 1e6); },
+      [] { return Result<Measured>(1.0); }));
+  const size_t held = 50'048, others = o.quick ? 500'032 : 2'000'000;  // whole batches
+  const bench::Figure expiry{
+      "store-meta", "give up a node of 50k objects", "ms", "without the others", 0.5, true};
+  MC_TRY_(bench::compare(
+      expiry, 3, [&] { return give_up(held, others, clock); },
+      [&] { return give_up(held, 0, clock); }));
   ::malloc_trim(0);
+  bench::StorePool pool(o.bin, clock);
   Servers servers;
-  if (auto started = servers.start(o.bin, self, clock); !started) {
-    if (started.error().what.find("redis-server") == std::string::npos)
-      return fail(started.error());
-    std::printf("skipped: store-meta needs redis-server: apt-get install redis-server\n");
-    return 0;
-  }
+  const auto redis = pool.redis();
+  if (bench::skipped("store-meta", redis, "redis-server")) return 0;
+  servers.redis_socket = *redis;
+  MC_TRY_(start(pool, servers, self, clock));
   MC_TRY_(preload(servers, clock));
   MC_TRY_(measure_calls(servers, o, clock));
   MC_TRY_(measure_eviction(servers, o, clock));

@@ -4,18 +4,14 @@
 
 #include "base/hash.h"
 #include "base/random.h"
-#include "bench/child.h"
-#include "bench/figure.h"
+#include "bench/store_pool.h"
 #include "cmd/command.h"
-#include "store/client.h"
 #include "store/ssd/backend.h"
 
 namespace mc {
 namespace {
 
 namespace fs = std::filesystem;
-using bench::Child;
-
 constexpr uint64_t kValue = 4096, kSize = 4 * kGiB;
 constexpr size_t kBatch = 500;
 
@@ -49,32 +45,21 @@ struct Started {
 
 Result<Started> restart(const std::string& bin, const std::string& folder, const std::string& kind,
                         size_t objects, const Clock& clock) {
-  const std::string log = folder + "/log", any = "127.0.0.1:0", announced = folder + "/master.json";
-  std::error_code ignored;
-  fs::remove(announced, ignored);
-  MC_TRY(const auto master,
-         Child::start({bin + "/mc-master", "--listen", any, "--http", any, "--announce", announced},
-                      log));
-  MC_TRY(const std::string address, bench::control_of(announced, clock));
-  Metrics metrics;
-  xfer::EngineOptions engine_options;
-  engine_options.node = "reader";
-  MC_TRY(auto engine, xfer::Engine::open(clock, engine_options, metrics));
+  bench::StorePool pool(bin, clock);
+  MC_TRY(const std::string address, pool.master("master"));
   store::ClientOptions o;
   o.master = address;
-  MC_TRY(auto client, store::Client::open(*engine, clock, o, metrics));
+  MC_TRY(const auto reader, bench::StoreClient::open(clock, "reader", o));
+  store::Client* const client = reader->client.get();
   std::vector<std::byte> value(kValue);
   const size_t some = objects / 2;
   Started out;
   const Time began = clock.now(), deadline = began + std::chrono::seconds(60);
-  MC_TRY(const auto node,
-         Child::start({bin + "/mc-store", "serve", "--listen", any, "--http", any, "--name", "n",
-                       "--size", "64MiB", "--master", address, "--ssd", folder + "/" + kind,
-                       "--ssd-size", std::to_string(kSize), "--ssd-backend", kind},
-                      log));
+  MC_TRY_(pool.node("n", address,
+                    {"--size", "64MiB", "--ssd", folder + "/" + kind, "--ssd-size",
+                     std::to_string(kSize), "--ssd-backend", kind}));
   while (out.all_s == 0) {
-    if (clock.now() > deadline)
-      return fail(Code::kTimeout, "not whole within 60 s: see %s", log.c_str());
+    if (clock.now() > deadline) return fail(Code::kTimeout, "not whole within 60 s");
     ::poll(nullptr, 0, 5);
     if (out.first_s == 0 && client->get(key_of(some), value)) {
       out.first_s = to_seconds(clock.now() - began);
@@ -89,15 +74,7 @@ Result<Started> restart(const std::string& bin, const std::string& folder, const
   return out;
 }
 
-struct BenchOptions : bench::Options {
-  std::string bin;
-  void describe(OptionList& v) {
-    bench::Options::describe(v);
-    v("bin", bin, "folder of mc-master and mc-store; empty: this program's own");
-  }
-};
-
-Result<int> run(const BenchOptions& o) {
+Result<int> run(const bench::StoreOptions& o) {
   const SteadyClock clock;
   const size_t objects = o.quick ? 20'000 : 100'000, turns = o.quick ? 3 : 7;
   std::string folder = (fs::temp_directory_path() / "mc-bench-XXXXXX").string();
@@ -135,7 +112,7 @@ Result<int> run(const BenchOptions& o) {
 }  // namespace mc
 
 int main(int argc, char** argv) {
-  mc::BenchOptions options;
+  mc::bench::StoreOptions options;
   options.bin = std::filesystem::path(argv[0]).parent_path().string();
   mc::Program program("store_restart_bench", "from the start of a node to what is on its disk");
   program.options(options);
