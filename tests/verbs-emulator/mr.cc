@@ -1,6 +1,12 @@
-// Protection domains and memory regions. A key is slot << 16 | generation, so a stale one fails.
+// Protection domains and memory regions. A key is slot << 16 | generation, so a stale one fails. A
+// dma-buf is mapped here as long as it is registered: any descriptor that maps shared and writable
+// serves (a udmabuf, a memfd), so that memory no address of the process reaches can be tried.
+#include <sys/mman.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <unistd.h>
+
+#include <algorithm>
 
 #include "objects.h"
 #undef ibv_reg_mr
@@ -32,7 +38,14 @@ bool readable(uint64_t address) {
   return process_vm_readv(getpid(), &here, 1, &there, 1, 0) == 1;
 }
 
-ibv_mr* register_region(ibv_pd* ibpd, void* start, size_t length, uint64_t iova, unsigned access) {
+// Of a descriptor; nothing else.
+struct Mapped {
+  void* start = nullptr;
+  size_t length = 0;
+};
+
+ibv_mr* register_region(ibv_pd* ibpd, void* start, size_t length, uint64_t iova, unsigned access,
+                        Mapped mapped = {}) {
   Pd* pd = of(ibpd);
   Context& context = *pd->context;
   auto address = reinterpret_cast<uint64_t>(start);
@@ -56,11 +69,34 @@ ibv_mr* register_region(ibv_pd* ibpd, void* start, size_t length, uint64_t iova,
   auto* mr = new Mr;
   mr->mr = {ibpd->context, ibpd, start, length, key >> 16, key, key};
   mr->slot = slot;
+  mr->mapping = mapped.start;
+  mr->mapped = mapped.length;
   pd->users++;
   slot->key.store(key);
   std::lock_guard lock(context.mutex);
   context.mrs.insert(mr);
   return &mr->mr;
+}
+
+// As the kernel: the range must lie within the buffer, and begin where its address does in a page.
+ibv_mr* register_dmabuf(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova, int fd,
+                        unsigned access) {
+  const auto page = static_cast<uint64_t>(sysconf(_SC_PAGESIZE));
+  struct stat about {};
+  if (fd < 0 || fstat(fd, &about) != 0) return none(EBADF);
+  if (length == 0 || offset % page != iova % page) return none(EINVAL);
+  const auto bytes = static_cast<uint64_t>(std::max<off_t>(about.st_size, 0));
+  if (offset > bytes || length > bytes - offset) return none(EINVAL);
+  const uint64_t from = offset / page * page;
+  const Mapped mapped{nullptr, static_cast<size_t>(offset - from + length)};
+  void* at = mmap(nullptr, mapped.length, PROT_READ | PROT_WRITE, MAP_SHARED, fd, off_t(from));
+  if (at == MAP_FAILED) return none(EINVAL);
+  ibv_mr* mr = register_region(pd, static_cast<char*>(at) + (offset - from), length, iova, access,
+                               {at, mapped.length});
+  if (mr != nullptr) return mr;
+  const int error = errno;
+  munmap(at, mapped.length);
+  return none(error);
 }
 
 }  // namespace
@@ -106,8 +142,9 @@ ibv_mr* ibv_reg_mr_iova2(ibv_pd* pd, void* address, size_t length, uint64_t iova
   return register_region(pd, address, length, iova, access);
 }
 
-ibv_mr* ibv_reg_dmabuf_mr(ibv_pd*, uint64_t, size_t, uint64_t, int, int) {
-  return none(EOPNOTSUPP);
+ibv_mr* ibv_reg_dmabuf_mr(ibv_pd* pd, uint64_t offset, size_t length, uint64_t iova, int fd,
+                          int access) {
+  return register_dmabuf(pd, offset, length, iova, fd, unsigned(access));
 }
 
 int ibv_rereg_mr(ibv_mr*, int, ibv_pd*, void*, size_t, int) { return IBV_REREG_MR_ERR_INPUT; }
@@ -124,6 +161,7 @@ int ibv_dereg_mr(ibv_mr* ibmr) {
     std::lock_guard lock(context.mutex);
     context.mrs.erase(mr);
   }
+  if (mr->mapping != nullptr) munmap(mr->mapping, mr->mapped);
   delete mr;
   return 0;
 }

@@ -41,6 +41,8 @@ struct Pd {
 struct Mr {
   ibv_mr mr{};  // first
   MrSlot* slot = nullptr;
+  void* mapping = nullptr;  // of a dma-buf; null: the client's own memory
+  size_t mapped = 0;
 };
 
 struct Channel {

@@ -1,4 +1,6 @@
 // What arrives where: writes, reads, messages, immediate data, inline data, several pieces.
+#include <sys/mman.h>
+
 #include <thread>
 
 #include "net.h"
@@ -31,6 +33,45 @@ TEST_CASE("a read fetches the peer's bytes") {
   CHECK(wc.opcode == IBV_WC_RDMA_READ);
   CHECK(wc.byte_len == net.b.memory.size());
   CHECK(net.a.memory == net.b.memory);
+}
+
+TEST_CASE("a dma-buf is reached at the addresses that it was given, and no further") {
+  Pair net;
+  const auto page = uint64_t(sysconf(_SC_PAGESIZE));
+  const uint64_t bytes = 8 * page, from = 2 * page, length = 4 * page, address = uint64_t{1} << 46;
+  int fd = memfd_create("dma-buf", MFD_CLOEXEC);
+  REQUIRE(ftruncate(fd, off_t(bytes)) == 0);
+  auto* seen = static_cast<char*>(mmap(nullptr, bytes, PROT_READ, MAP_SHARED, fd, 0));
+  const int access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_WRITE | IBV_ACCESS_REMOTE_READ;
+  ibv_pd* pd = net.b.pd;
+  CHECK(ibv_reg_dmabuf_mr(pd, from, length, address, -1, access) == nullptr);
+  CHECK(errno == EBADF);
+  CHECK(ibv_reg_dmabuf_mr(pd, from, bytes, address, fd, access) == nullptr);
+  CHECK(errno == EINVAL);
+  CHECK(ibv_reg_dmabuf_mr(pd, from, length, address + 8, fd, access) == nullptr);
+  CHECK(errno == EINVAL);
+  ibv_mr* mr = ibv_reg_dmabuf_mr(pd, from, length, address, fd, access);
+  REQUIRE(mr != nullptr);
+  close(fd);
+  net.a.fill('d');
+  REQUIRE(net.a.post(IBV_WR_RDMA_WRITE, net.a.sge(0, 100), address + length - 100, mr->rkey) == 0);
+  CHECK(net.a.next().status == IBV_WC_SUCCESS);
+  CHECK(seen[from + length - 101] == 0);
+  CHECK(seen[from + length - 100] == 'd');
+  CHECK(seen[from + length - 1] == 'd');
+  CHECK(seen[from + length] == 0);
+  // As the local end too: its own bytes, by the same addresses.
+  ibv_sge own{address + length - 150, 100, mr->lkey};  // half of it zeros
+  REQUIRE(net.b.post(IBV_WR_RDMA_WRITE, own, net.a.address(1000), net.a.mr->rkey) == 0);
+  CHECK(net.b.next().status == IBV_WC_SUCCESS);
+  CHECK(net.a.memory[999] == 'd');
+  CHECK(net.a.memory[1000] == 0);
+  CHECK(net.a.memory[1049] == 0);
+  CHECK(net.a.memory[1050] == 'd');
+  REQUIRE(net.a.post(IBV_WR_RDMA_WRITE, net.a.sge(0, 101), address + length - 100, mr->rkey) == 0);
+  CHECK(net.a.next().status == IBV_WC_REM_ACCESS_ERR);
+  CHECK(ibv_dereg_mr(mr) == 0);
+  munmap(seen, bytes);
 }
 
 TEST_CASE("pieces are gathered in order, and inline data may change after posting") {
