@@ -22,6 +22,7 @@ struct PathsOptions {
     v("offset", offset, "where in the peer's segment");
     v("bytes", bytes, "how much at once");
     v("warm-up", warm_up, "transfers made first, so that rails have been measured");
+    client.describe_device(v);
     client.describe(v);
   }
 };
@@ -44,9 +45,10 @@ Json to_json(const Path& p) {
                      {"hedged", r.hedged},
                      {"predicted_us", i < p.predicted_s.size() ? p.predicted_s[i] * 1e6 : 0.}});
   }
-  return {{"transport", p.transport}, {"usable", p.usable},
-          {"chosen", p.chosen},       {"why", p.why},
-          {"memory_node", p.memory},  {"rails", std::move(rails)}};
+  return {{"transport", p.transport},     {"usable", p.usable},
+          {"chosen", p.chosen},           {"why", p.why},
+          {"memory_node", p.memory.node}, {"memory_gpu", p.memory.gpu},
+          {"rails", std::move(rails)}};
 }
 
 void print(const Path& p, uint64_t bytes) {
@@ -199,6 +201,8 @@ void add_paths(Program& program) {
         v.positional("TARGET", o.client.target, "control address of a peer that serves", false);
         v.example("mc-xfer paths 127.0.0.1:5600 --bytes 16MiB",
                   "what carries 16 MiB, over which rails, and how long each would take");
+        v.example("mc-xfer paths 127.0.0.1:5600 --device cuda:0",
+                  "the same for memory of a GPU, with the NICs' tiers as seen from it");
         v.run_with([&o](Context& context) { return paths(o, context); });
       });
   program.verb<ProbeOptions>(

@@ -302,7 +302,7 @@ class StandInDevice final : public StandIn {
  public:
   StandInDevice(const Clock& clock, Config config)
       : core_(std::make_shared<Core>(clock, config)),
-        info_{"stand-in for a GPU", "stand-in", config.ordinal, "", config.bytes, 0, ""} {}
+        info_{"stand-in for a GPU", "stand-in", config.ordinal, config.pci, config.bytes, 0, ""} {}
   const Info& info() const override { return info_; }
   Result<uint64_t> free_bytes() override {
     MC_TRY_(core_->alive());
@@ -323,9 +323,7 @@ class StandInDevice final : public StandIn {
   Result<> reach(Device& other) override;
   Result<std::string> share(std::span<const std::byte> memory) override;
   Result<Memory> open(std::string_view handle) override;
-  Result<DmaBuf> dma_buf(std::span<const std::byte>) override {
-    return fail(Code::kUnsupported, "a stand-in has no dma-buf");
-  }
+  Result<DmaBuf> dma_buf(std::span<const std::byte> memory) override;
   void injure(const Injuries& injuries) override {
     Lock lock(core_->mutex);
     const bool lost = core_->injuries.lost;
@@ -423,6 +421,19 @@ Result<std::string> StandInDevice::share(std::span<const std::byte> memory) {
   std::memcpy(h.raw, &fd, sizeof fd);
   std::memcpy(h.raw + sizeof fd, &area->bytes, sizeof area->bytes);
   return encode(h);
+}
+
+// The file behind it: not what a kernel calls a dma-buf, but what maps the same bytes.
+Result<Device::DmaBuf> StandInDevice::dma_buf(std::span<const std::byte> memory) {
+  if (!core_->config.dma_bufs)
+    return fail(Code::kUnsupported, "%s has no dma-bufs", core_->name().c_str());
+  MC_TRY_(query(memory.data()));
+  MC_TRY(const AreaPtr area, AddressSpace::get().find(memory.data(), memory.size()));
+  DmaBuf out;
+  out.fd.reset(::fcntl(area->fd.get(), F_DUPFD_CLOEXEC, 0));
+  if (!out.fd) return fail_errno("a descriptor of stand-in memory");
+  out.offset = static_cast<uint64_t>(memory.data() - area->address);
+  return out;
 }
 
 Result<Memory> StandInDevice::open(std::string_view handle) {

@@ -10,6 +10,7 @@
 #pragma once
 #include <atomic>
 #include <memory>
+#include <string>
 
 #include "base/time.h"
 #include "device/device.h"
@@ -31,6 +32,8 @@ class StandIn : public Device {
     uint64_t bytes = 1ul << 30;  // of its memory
     bool peers = true;           // other stand-ins can be reached
     bool shares = true;          // with other processes
+    bool dma_bufs = true;        // a descriptor that NICs of an emulator map
+    std::string pci{};           // the GPU whose place it takes; "": none
   };
   static std::shared_ptr<StandIn> make(const Clock& clock, Config config);
   virtual void injure(const Injuries& injuries) = 0;

@@ -50,15 +50,16 @@ bool EndpointPool::claim(Id id) {
     return false;
   }
   it->second.busy = true;
-  order_.visit(id);
+  if (eviction_ == Eviction::kSieve) order_.visit(id);  // else: as they came
   return true;
 }
 
-void EndpointPool::release(Id id) {
+void EndpointPool::release(Id id, bool used_again) {
   Lock lock(mutex_);
   const auto it = endpoints_.find(id);
   if (it == endpoints_.end()) return;
   it->second.busy = false;
+  if (used_again && eviction_ == Eviction::kSieve) order_.visit(id);
   if (endpoints_.size() >= most_) changed_.notify_all();
 }
 

@@ -1,7 +1,10 @@
 // How many connections (or queue pairs) a transport keeps at a time: idle ones that were not used
-// lately give way to new ones, in SIEVE order, and are made again when they are needed.
+// lately give way to new ones, in SIEVE order, and are made again when they are needed. (First in,
+// first out is there to be compared with.)
 //
 //   pool.add(close) -> id, in use;  release(id): idle;  claim(id): in use again, or false: evicted
+//
+// Whoever keeps one claimed between uses says so when it releases it: it was used again.
 //
 // Thread: any; `close` is called without the pool's lock, on the thread that needs the room, and
 // only while its endpoint is idle. Errors: kUnavailable when all are in use for too long.
@@ -18,16 +21,20 @@
 
 namespace mc::xfer {
 
+enum class Eviction : uint8_t { kSieve, kFifo };
+
 class EndpointPool {
  public:
   using Id = uint64_t;  // 0: none
-  explicit EndpointPool(size_t most) : most_(most == 0 ? 1 : most) {}
+  explicit EndpointPool(size_t most, Eviction eviction = Eviction::kSieve)
+      : most_(most == 0 ? 1 : most), eviction_(eviction) {}
   // Room for one more; waits up to `budget` for one to become idle.
   Result<Id> add(std::function<void()> close, const Clock& clock, Duration budget);
   bool claim(Id id);
-  void release(Id id);
+  void release(Id id, bool used_again = false);
   void remove(Id id);  // it is gone; harmless for 0 and for what was evicted
   size_t size() const;
+  bool full() const { return size() >= most_; }
   uint64_t evicted() const;
 
  private:
@@ -36,6 +43,7 @@ class EndpointPool {
     bool busy = true, closing = false;
   };
   const size_t most_;
+  const Eviction eviction_;
   mutable Mutex mutex_;
   Condition changed_;
   Id next_ MC_GUARDED_BY(mutex_) = 1;

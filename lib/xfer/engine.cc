@@ -233,6 +233,7 @@ Result<std::unique_ptr<Transport>> Engine::Impl::open_rdma(Sink& sink) {
   }
   config.nics = rdma_nics;
   config.endpoints = options.endpoints;
+  config.eviction = options.eviction;
   config.peer_timeout = options.peer_timeout;
   config.gid_index = options.gid_index;
   config.traffic_class = options.traffic_class;

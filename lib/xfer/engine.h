@@ -23,6 +23,7 @@
 #include "base/options.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "xfer/endpoint_pool.h"
 #include "xfer/memory_kind.h"
 #include "xfer/memory_source.h"
 #include "xfer/messages.h"
@@ -58,7 +59,8 @@ struct EngineOptions {
   std::string sysfs = "/sys";                       // tells NUMA nodes and devices
   std::string fault;                                // a drill's script (xfer/fault/plan.h)
   Scheduler scheduler = Scheduler::kSpray;          // others: for comparison
-  void describe(OptionList& v);                     // all but node, staging and scheduler
+  Eviction eviction = Eviction::kSieve;             // of queue pairs; the other: likewise
+  void describe(OptionList& v);                     // all but node, staging and these two
 };
 
 // Memory, or a file, of this process that peers may reach. Freed (or unregistered) when the last

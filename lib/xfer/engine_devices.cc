@@ -1,6 +1,7 @@
 // Memory of devices: registering and allocating it, and opening what peers of this host share.
 #include <sys/uio.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -91,14 +92,27 @@ std::string Engine::Impl::offer_of(MemoryKind& kind, std::span<std::byte> memory
   return {};
 }
 
+Site Engine::Impl::device_site(const MemoryKind& kind, const std::string& location) const {
+  return rdma_offer == nullptr ? Site{} : rdma_offer->site_of_gpu(kind.pci(location));
+}
+
+Site Engine::Impl::site_of(const std::byte* local) const {
+  if (local != nullptr && registry->has_devices())
+    if (const auto device = registry->pin_device(local, 1); device && *device != nullptr)
+      return (*device)->site;
+  return host_site(local);
+}
+
 Result<BufferPtr> Engine::Impl::allocate(uint64_t bytes, bool writable, std::string location) {
   const MemoryKindPtr kind = kind_of(location);
   if (kind == nullptr) return registry->allocate(bytes, writable, std::move(location));
   MC_TRY(device::Memory memory, kind->allocate(location, bytes));
   auto backing = std::make_shared<DeviceBacking>(kind, memory.data(), memory.owner);
   std::string handle = offer_of(*kind, memory.bytes);
+  const Site site = device_site(*kind, location);
   MC_TRY(BufferPtr buffer, registry->add(backing, memory.data(), bytes, writable,
                                          std::move(location), {handle, !handle.empty()}));
+  buffer->site = site;
   if (handle.empty()) return buffer;
   Lock lock(kinds_mutex);
   lent.push_back(std::move(memory));
@@ -128,8 +142,12 @@ Result<BufferPtr> Engine::Impl::add_buffer(std::span<std::byte> memory, bool wri
   if (kind == nullptr) return registry->add(memory, writable, std::move(location));
   // The application may free it as soon as it is withdrawn: no peer writes there past its owner.
   std::string handle = offer_of(*kind, memory);
-  return registry->add(std::make_shared<DeviceBacking>(kind, memory.data()), memory.data(),
-                       memory.size(), writable, std::move(location), {std::move(handle), false});
+  const Site site = device_site(*kind, location);
+  MC_TRY(BufferPtr buffer,
+         registry->add(std::make_shared<DeviceBacking>(kind, memory.data()), memory.data(),
+                       memory.size(), writable, std::move(location), {std::move(handle), false}));
+  buffer->site = site;
+  return buffer;
 }
 
 // Opened once, and with it whatever else is opened by the same handle.
@@ -164,6 +182,12 @@ BufferPtr Engine::Impl::shared_by(const PeerPtr& peer, const BufferInfo& info) {
   return shared.insert_or_assign(key, Shared{peer, std::move(buffer)}).first->second.buffer;
 }
 
+bool Engine::Impl::taken(const Peer& peer, const Request& r, const Buffer& local) const {
+  return std::any_of(transports.begin(), transports.end(), [&](const auto& t) {
+    return t->takes(local) && t->reaches(peer, r.offset, r.op);
+  });
+}
+
 Result<Engine::Impl::Ends> Engine::Impl::ends_of(const Request& r, const PeerPtr& peer) {
   Ends ends;
   if (registry->has_devices()) {
@@ -174,6 +198,7 @@ Result<Engine::Impl::Ends> Engine::Impl::ends_of(const Request& r, const PeerPtr
       if (ends.local == nullptr && !device) ends.remote = nullptr;
       return ends;
     }
+    ends.taken = ends.local != nullptr && taken(*peer, r, *ends.local);
   }
   if (!knows_kinds.load(std::memory_order_acquire) || !peer->same_host) return ends;
   const BufferInfo* const info = peer->find(r.offset, span_of(r.bytes, r.rows, r.remote_stride));

@@ -52,9 +52,9 @@ struct Engine::Impl final : Sink {
   Result<std::unique_ptr<Transport>> open_rdma(Sink& sink);
   void split_nics();
   bool left_out(const std::string& transport, const Error& why) const;
-  // The NUMA node of the memory; -1: there is one node, or the kernel does not tell.
-  int memory_node(const void* memory) const {
-    return several_nodes && memory != nullptr ? numa_node_of(memory) : -1;
+  // Of the host's memory; {} where there is one node, or the kernel does not tell.
+  Site host_site(const void* memory) const {
+    return {several_nodes && memory != nullptr ? numa_node_of(memory) : -1, -1};
   }
 
   // ---- peers (engine_peers.cc)
@@ -128,10 +128,14 @@ struct Engine::Impl final : Sink {
   struct Ends {
     BufferPtr local, remote;
     bool owned = false;  // the remote one is a peer's, which transports reach too
+    bool taken = false;  // a transport takes the local one as it is
   };
   Result<Ends> ends_of(const Request& request, const PeerPtr& peer);
   BufferPtr shared_by(const PeerPtr& peer, const BufferInfo& info);
   std::string offer_of(MemoryKind& kind, std::span<std::byte> memory) const;
+  Site device_site(const MemoryKind& kind, const std::string& location) const;
+  Site site_of(const std::byte* local) const;  // of a device's memory, or the host's
+  bool taken(const Peer& peer, const Request& request, const Buffer& local) const;
 
   // ---- notifications (engine_notify.cc)
   Result<std::vector<SegmentHandle>> to_be_told(const Notification& n,

@@ -241,7 +241,8 @@ Transport* Engine::Impl::next_way(Slice& slice) const {
   for (uint32_t i = 0; i < transports.size(); ++i) {
     const uint32_t bit = 1u << i;
     if ((slice.tried & bit) != 0 ||
-        !transports[i]->reaches(*slice.peer, slice.piece.remote, slice.op))
+        !transports[i]->reaches(*slice.peer, slice.piece.remote, slice.op) ||
+        (slice.device != nullptr && !transports[i]->takes(*slice.device)))
       continue;
     slice.tried |= bit;
     slice.way = i;

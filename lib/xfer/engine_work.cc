@@ -190,7 +190,7 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
       at_hand ? std::max<uint64_t>(kDeviceSlice, options.slice) : options.slice;
   if (!in_one_piece(r, slice_bytes, &only)) pieces = several = plan(r, slice_bytes);
   task->slices_left = pieces.size();
-  const int memory = memory_node(r.local);
+  const Site memory = ends && ends->local != nullptr ? ends->local->site : host_site(r.local);
   uint64_t at = 0;
   for (const Piece& piece : pieces) {
     SlicePtr slice = slice_of(task, r, peer, piece);
@@ -203,7 +203,7 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
     if (!ends)
       settle(std::move(slice), fail(ends.error()));
     else if (ends->local != nullptr || ends->remote != nullptr)
-      relay.submit(std::move(slice), ends->local, ends->remote, ends->owned);
+      relay.submit(std::move(slice), {ends->local, ends->remote, ends->owned, ends->taken});
     else
       dispatch(std::move(slice));
   }
@@ -397,7 +397,7 @@ std::optional<Result<>> Engine::Impl::carried_now(const Request& r, const PeerPt
     return std::nullopt;
   for (uint32_t i = 0; i < transports.size(); ++i) {
     if (!transports[i]->reaches(*peer, r.offset, r.op)) continue;
-    const int memory = memory_node(r.local);
+    const Site memory = host_site(r.local);
     TaskPtr task;
     const auto begin = [&] {
       task = single_task(r.segment, r.bytes);

@@ -14,6 +14,7 @@ std::unique_ptr<Flow> MemoryKind::flow(std::byte*) { return nullptr; }
 Result<std::string> MemoryKind::locate(std::span<const std::byte>) {
   return kind_lacks("is not told from others by its address");
 }
+std::string MemoryKind::pci(const std::string&) const { return ""; }
 Result<device::Memory> MemoryKind::allocate(const std::string&, uint64_t) {
   return kind_lacks("is not the engine's to allocate");
 }

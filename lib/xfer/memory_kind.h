@@ -26,6 +26,8 @@ class MemoryKind {
   virtual std::unique_ptr<Flow> flow(std::byte* base);
   // The location of such memory, "cuda:1"; kInvalid: it is none of this kind's, or was freed.
   virtual Result<std::string> locate(std::span<const std::byte> memory);
+  // Of the device at a location, "0000:4f:00.0"; "": it has none, or is not known.
+  virtual std::string pci(const std::string& location) const;
   virtual Result<device::Memory> allocate(const std::string& location, uint64_t bytes);
   // Makes host memory better for its copies, for as long as the result lives.
   virtual Result<device::Memory> pin(std::span<std::byte> host);

@@ -13,7 +13,7 @@ struct Path {
   std::string transport;
   bool usable = false, chosen = false;
   std::string why;                  // what speaks for it, or against
-  int memory = -1;                  // NUMA node of the local memory; -1: unknown
+  Site memory;                      // where the local memory lies
   std::vector<RailView> rails;      // of a multi-rail transport that was used already
   std::vector<double> predicted_s;  // for the bytes asked about, a rail each
 };

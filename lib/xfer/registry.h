@@ -16,6 +16,7 @@
 #include "xfer/backing.h"
 #include "xfer/memory_source.h"
 #include "xfer/messages.h"
+#include "xfer/rail/site.h"
 
 namespace mc::xfer {
 
@@ -40,6 +41,7 @@ struct Buffer {
   std::shared_ptr<FileStore> file;  // the backing, when it is a file
   std::string device_handle;        // opens it to processes of this host; "": nothing does
   bool device_writes = false;       // they may write by it
+  Site site;                        // of a device's memory; before it is used
   // What peers with process_vm_readv look at: of memory of the application, and of files.
   struct Witness {
     std::atomic<uint64_t> alive{0};  // 0: withdrawn

@@ -48,10 +48,11 @@ void Relay::enqueue(const JobPtr& job) {
   job->way = static_cast<Way>(costs_of(*job).choose(job->slice->piece.total(), job->usable));
   job->usable &= ~(1u << job->way);
   const bool staged = job->way == kStaged || (job->way == kOwner && job->local != nullptr);
-  // The device's own copy has no use for small pieces. Their local places count from the slice's.
+  // The device's own copy has no use for small pieces, nor have NICs. Their local places count from
+  // the slice's.
   const Piece& whole = job->slice->piece;
-  const uint64_t bytes_max =
-      job->way == kDirect ? std::max(whole.total(), uint64_t{1}) : config_.chunk;
+  const bool at_once = job->way == kDirect || job->way == kNic;
+  const uint64_t bytes_max = at_once ? std::max(whole.total(), uint64_t{1}) : config_.chunk;
   job->chunks = cut(whole, bytes_max);
   job->next = 0;
   job->outcome = {};
@@ -61,7 +62,8 @@ void Relay::enqueue(const JobPtr& job) {
   changed_.notify_all();
 }
 
-void Relay::submit(SlicePtr slice, BufferPtr local, BufferPtr remote, bool owned) {
+void Relay::submit(SlicePtr slice, Ends ends) {
+  auto& [local, remote, owned, taken] = ends;
   Result<> admitted;
   if (remote != nullptr && slice->op == Op::kWrite && !remote->writable)
     admitted = fail(Code::kDenied, "this memory is read-only");
@@ -83,6 +85,7 @@ void Relay::submit(SlicePtr slice, BufferPtr local, BufferPtr remote, bool owned
       if (at_hand && (moves(local) || moves(remote))) job->usable |= 1u << kDirect;
       if (remote != nullptr) job->usable |= 1u << kStaged;
       if (remote == nullptr || owned) job->usable |= 1u << kOwner;
+      if (taken && (remote == nullptr || owned)) job->usable |= 1u << kNic;
       job->slice = std::move(slice);
       job->local = std::move(local);
       job->remote = std::move(remote);
@@ -157,7 +160,7 @@ void Relay::fill(Chunk chunk) {
     ended(chunk, copy_direct(chunk));
     return;
   }
-  if (chunk.staging == nullptr) {  // host memory, by the owner of the other end
+  if (chunk.staging == nullptr) {  // a transport reaches both ends
     send(chunk, [this, chunk](const Result<>& settled) { ended(chunk, settled); });
     return;
   }
@@ -210,6 +213,8 @@ void Relay::send(const Chunk& chunk, std::function<void(const Result<>&)> settle
     slice->piece.local_stride = chunk.piece.bytes;
   } else {
     slice->local = outer.local + chunk.piece.local;
+    slice->memory = outer.memory;
+    if (chunk.job->way == kNic) slice->device = chunk.job->local;
   }
   slice->guard = outer.guard;
   slice->deadline = outer.deadline;

@@ -3,8 +3,9 @@
 // Where both ends are at hand (of this process, or a device's memory that another process of this
 // host shares), the device's own copies move the bytes straight, or through host staging buffers;
 // a peer's may also go by its owner, over a transport. Which it is, their cost decides, as it was
-// measured (xfer/way_costs.h). Otherwise they are staged, chunk by chunk, several in flight, so
-// that the copy of one chunk and the way of another over a transport run at the same time:
+// measured (xfer/way_costs.h). So it is where NICs reach the local memory themselves (GPUDirect).
+// Otherwise they are staged, chunk by chunk, several in flight, so that the copy of one chunk and
+// the way of another over a transport run at the same time:
 //
 //   write:  device --copy--> staging --transport--> peer
 //   read:   device <--copy-- staging <--transport-- peer
@@ -44,14 +45,18 @@ class Relay {
   ~Relay() { stop(); }
 
   // The numbers of WayCosts.
-  enum Way : uint32_t { kDirect = 0, kStaged = 1, kOwner = 2 };
+  enum Way : uint32_t { kDirect = 0, kStaged = 1, kOwner = 2, kNic = 3 };
   static const char* name(Way way) {
-    return way == kDirect ? "direct" : way == kStaged ? "staged" : "owner";
+    constexpr const char* kNames[] = {"direct", "staged", "owner", "nic"};
+    return kNames[way];
   }
-  // `local`: the buffer that the slice's local side lies in, or null: host memory. `remote`: the
-  // one that its remote side lies in when copies of this process reach it; null: a transport's to
-  // reach. `owned`: a peer's, which a transport reaches too.
-  void submit(SlicePtr slice, BufferPtr local, BufferPtr remote, bool owned = false);
+  struct Ends {
+    BufferPtr local;     // that the slice's local side lies in; null: host memory
+    BufferPtr remote;    // the same, when copies of this process reach it; null: a transport's to
+    bool owned = false;  // the remote one is a peer's, which a transport reaches too
+    bool taken = false;  // a transport takes the local one as it is
+  };
+  void submit(SlicePtr slice, Ends ends);
   // Staging memory as the kind's copies want it. Before the first slice of that kind.
   void stage_for(MemoryKind& kind);
   using Counters = std::array<Counter*, WayCosts::kWays>;

@@ -15,6 +15,7 @@
 
 namespace mc::xfer {
 
+struct Buffer;
 struct Task;
 
 // A peer's segment as of one descriptor. Immutable but for its fate; a newer generation is a new
@@ -42,8 +43,9 @@ struct Slice {
   std::byte* local = nullptr;
   Piece piece;      // piece.remote is the offset in the segment; piece.local is used up in `local`
   uint64_t at = 0;  // where its bytes begin among those of its task
-  uint64_t together = 0;  // bytes that were submitted at once, these among them
-  int memory = -1;        // NUMA node of the local bytes; -1: unknown
+  uint64_t together = 0;           // bytes that were submitted at once, these among them
+  Site memory;                     // where the local bytes lie
+  std::shared_ptr<Buffer> device;  // whose memory they are, of a device; null: the host's
   Guard guard;
   Time deadline = Time::max();
   Priority priority = Priority::kMedium;
@@ -72,6 +74,11 @@ class Transport {
   virtual const char* name() const = 0;
   // Could this transport carry it? (A guess; the transfer itself may still fail.)
   virtual bool reaches(const Peer& peer, uint64_t offset, Op op) const = 0;
+  // Does it reach this memory of a device, of this process, without copies of the device's own?
+  virtual bool takes(const Buffer& device) const {
+    (void)device;
+    return false;
+  }
   // Fills in the rails to a peer, for people; predictions are for `bytes`.
   virtual void describe(const PeerPtr& peer, uint64_t bytes, Path& path) const {
     (void)peer, (void)bytes, (void)path;
@@ -84,7 +91,7 @@ class Transport {
   // it had been submitted. kNo: nothing of it was moved, or will be.
   enum class Now : uint8_t { kNo, kDone, kUnderWay };
   using Begin = std::function<SlicePtr()>;
-  virtual Now carry_now(const Request& request, const PeerPtr& peer, int memory,
+  virtual Now carry_now(const Request& request, const PeerPtr& peer, const Site& memory,
                         const Begin& begin) {
     (void)request, (void)peer, (void)memory, (void)begin;
     return Now::kNo;

@@ -14,7 +14,7 @@ namespace mc::xfer {
 
 class WayCosts {
  public:
-  static constexpr uint32_t kWays = 3;
+  static constexpr uint32_t kWays = 4;
   static constexpr uint32_t kProbeEvery = 64;
   // `usable` has a bit for each way, one at least. The lowest of those that were not tried yet goes
   // first.

@@ -48,3 +48,19 @@ jq -es 'map(select(.transport == "rdma")) | .[0].chosen and (.[0].rails | length
   die "paths: $(cat "$T/out")"
 expect 1 "$xfer" bench "$peer" --transports rdma --nics mlx5_0 --duration 50ms
 grep -q "no RDMA device 'mlx5_0': there is emu0, emu1" "$T/err" || die "no such NIC: $(cat "$T/err")"
+
+# ---- the tiers of NICs as seen from a GPU, of a recorded machine
+machine=$MC_TEST_SHARED/fixtures/topology/mi300x-8gpu-8nic
+[ -e "$machine/sysfs.txt" ] || skip "no recorded machines at ${machine%/*} (set MC_TEST_SHARED)"
+python3 "${machine%/*}/mk_sysfs.py" "$machine/sysfs.txt" "$T/machine"
+"$emulator" create hosts=2 nics=8 prefix=mlx5_ >/dev/null
+VERBS_EMU_HOST=0 serve recorded --transports rdma --nics mlx5_0
+expect 0 "$xfer" paths "$peer" --transports rdma --device stand-in:2@0000:1e:00.0 --sysfs "$T/machine" \
+  --bytes 64KiB --output json
+jq -es 'map(select(.transport == "rdma"))[0] | .memory_gpu == 2 and .memory_node == 0 and
+  (.rails | map({(.local): .tier}) | add) ==
+    {mlx5_2: 1, mlx5_0: 2, mlx5_1: 2, mlx5_3: 2, mlx5_4: 3, mlx5_5: 3, mlx5_6: 3, mlx5_7: 3}' \
+  "$T/out" >/dev/null || die "not the tiers of that GPU: $(jq -c '[.memory_gpu, .memory_node, (.rails[] | [.local, .tier])]' "$T/out")"
+expect 0 "$xfer" bench "$peer" --transports rdma --device stand-in:2@0000:1e:00.0 --sysfs "$T/machine" \
+  --block 64KiB,1MiB --duration 50ms --output json
+jq -es 'length == 4 and all(.checked and .gb_per_s > 0)' "$T/out" >/dev/null || die "device: $(cat "$T/out")"

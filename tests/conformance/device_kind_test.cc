@@ -132,7 +132,7 @@ TEST_SUITE("xfer/device") {
         REQUIRE(at[1000] == std::byte{0x55});
       }
       if (transport != "self") {  // there the host's end is not pinned
-        CHECK(device->counts().launches >= launches + 1);
+        if (transport != "rdma") CHECK(device->counts().launches >= launches + 1);  // by NICs
         CHECK(device->counts().copies == copies);
       }
     }

@@ -6,6 +6,7 @@
 #include "base/units.h"
 #include "device/cuda.h"
 #include "device/stand_in.h"
+#include "topo/pci.h"
 
 namespace mc::xfer {
 namespace {
@@ -134,6 +135,11 @@ Result<std::string> DeviceKind::locate(std::span<const std::byte> memory) {
   return stations_[station].device->info().location();
 }
 
+std::string DeviceKind::pci(const std::string& location) const {
+  const auto station = station_at(location);
+  return station ? stations_[*station].device->info().pci : "";
+}
+
 Result<device::Memory> DeviceKind::allocate(const std::string& location, uint64_t bytes) {
   MC_TRY(const size_t station, station_at(location));
   return stations_[station].device->allocate(bytes);
@@ -256,16 +262,22 @@ std::unique_ptr<Flow> DeviceKind::flow(std::byte* base) {
 }
 
 Result<std::shared_ptr<DeviceKind>> open_device_kind(const std::string& word, const Clock& clock) {
-  const size_t colon = word.find(':');
-  const std::string name = word.substr(0, colon);
+  const size_t at = word.find('@');
+  const std::string pci = at == std::string::npos ? "" : word.substr(at + 1);
+  const std::string which = word.substr(0, at);
+  const size_t colon = which.find(':');
+  const std::string name = which.substr(0, colon);
   uint64_t only = 0;
   if (colon != std::string::npos) {
-    MC_TRY(only, parse_uint(std::string_view(word).substr(colon + 1)));
+    MC_TRY(only, parse_uint(std::string_view(which).substr(colon + 1)));
   }
+  if (at != std::string::npos && (name != "stand-in" || !topo::kernel_pci_address(pci)))
+    return fail(Code::kInvalid, "'%s': a place such as @0000:4f:00.0 is for stand-ins",
+                shown(word).c_str());
   std::vector<device::DevicePtr> devices;
   if (name == "stand-in" && only < 64) {
-    devices.push_back(
-        device::StandIn::make(clock, {.ordinal = static_cast<int>(only), .bytes = kStandInBytes}));
+    devices.push_back(device::StandIn::make(
+        clock, {.ordinal = static_cast<int>(only), .bytes = kStandInBytes, .pci = pci}));
   } else if (name == "cuda") {
     const device::Found& found = device::find_cuda();
     if (found.devices.empty()) return fail(found.why);
@@ -278,7 +290,9 @@ Result<std::shared_ptr<DeviceKind>> open_device_kind(const std::string& word, co
       return fail(Code::kNotFound, "no %s: this machine has %zu", shown(word).c_str(),
                   found.devices.size());
   } else {
-    return fail(Code::kInvalid, "'%s' is no device: give cuda, cuda:1, stand-in or stand-in:1",
+    return fail(Code::kInvalid,
+                "'%s' is no device: give cuda, cuda:1, stand-in, stand-in:1 "
+                "or stand-in:1@0000:4f:00.0",
                 shown(word).c_str());
   }
   return std::make_shared<DeviceKind>(std::move(devices));

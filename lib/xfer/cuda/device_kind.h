@@ -26,6 +26,7 @@ class DeviceKind final : public MemoryKind, public std::enable_shared_from_this<
   Result<> move(const Move& move) override;
   std::unique_ptr<Flow> flow(std::byte* base) override;
   Result<std::string> locate(std::span<const std::byte> memory) override;
+  std::string pci(const std::string& location) const override;
   Result<device::Memory> allocate(const std::string& location, uint64_t bytes) override;
   Result<device::Memory> pin(std::span<std::byte> host) override;
   Result<std::string> share(std::span<const std::byte> memory) override;
@@ -50,8 +51,9 @@ class DeviceKind final : public MemoryKind, public std::enable_shared_from_this<
   std::map<const std::byte*, uint64_t> pinned_ MC_GUARDED_BY(mutex_);  // bytes, by start
 };
 
-// The devices behind a word of the command line: "cuda" (all of them), "cuda:1", "stand-in" and
-// "stand-in:1". kUnsupported or kNotFound say why there is none.
+// The devices behind a word of the command line: "cuda" (all of them), "cuda:1", "stand-in",
+// "stand-in:1", and "stand-in:1@0000:4f:00.0" in place of the GPU there. kUnsupported or kNotFound
+// say why there is none.
 Result<std::shared_ptr<DeviceKind>> open_device_kind(const std::string& word, const Clock& clock);
 
 }  // namespace mc::xfer

@@ -28,6 +28,7 @@ class FaultTransport final : public Transport, public Sink {
   bool reaches(const Peer& peer, uint64_t offset, Op op) const override {
     return inner_->reaches(peer, offset, op);
   }
+  bool takes(const Buffer& device) const override { return inner_->takes(device); }
   void submit(SlicePtr slice) override;
   void flush() override { inner_->flush(); }
   void forget(const PeerPtr& peer) override { inner_->forget(peer); }

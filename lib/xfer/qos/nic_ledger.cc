@@ -134,6 +134,15 @@ void NicLedger::done(NicIndex nic, Priority p, uint64_t bytes, uint64_t moved, T
   for (const auto& [owner, call] : calls) call();
 }
 
+void NicLedger::carried(NicIndex nic, Priority p, uint64_t bytes, Time now) {
+  Entry& e = entry(nic);
+  Lock lock(e.mutex);
+  e.meet(now);
+  e.share.sent(p, bytes, now);
+  e.share.done(p, bytes, bytes, now);
+  e.tell(now);
+}
+
 void NicLedger::round_trip(NicIndex nic, Duration least) {
   Entry& e = entry(nic);
   Lock lock(e.mutex);

@@ -46,6 +46,8 @@ class NicLedger {
   double share(NicIndex nic, Priority p, Time now);
   void sent(NicIndex nic, Priority p, uint64_t bytes, Time now);
   void done(NicIndex nic, Priority p, uint64_t bytes, uint64_t moved, Time now);
+  // Both at once, of what is over already.
+  void carried(NicIndex nic, Priority p, uint64_t bytes, Time now);
   void round_trip(NicIndex nic, Duration least);
 
   // `call` runs on the thread of done(), after it, for as long as `owner` lives. The last reference

@@ -92,7 +92,7 @@ void RailHealth::compare(double share, Time now) {
     state_ = RailState::kSlow;
 }
 
-RailState RailHealth::state(Time now) {
+RailState RailHealth::as_of(Time now) {
   while (!errors_.empty() && now - errors_.front() > config_.window) errors_.pop_front();
   if (state_ == RailState::kResting && now >= rests_until_) {
     state_ = RailState::kProbing;

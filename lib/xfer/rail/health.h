@@ -42,13 +42,17 @@ class RailHealth {
   void down(Time now);    // known dead (port down, link gone): trips at once
   void up(Time now);      // known back: probe now, whatever the rest
   void compare(double share_of_median, Time now);  // its bandwidth over its peers' median
-  RailState state(Time now);                       // resting ends by itself
+  RailState state(Time now) {                      // resting ends by itself
+    const bool at_ease = state_ == RailState::kHealthy && relapses_ == 0 && errors_.empty();
+    return at_ease ? state_ : as_of(now);
+  }
   // May it be given ordinary work? Resting: no. Probing: one attempt at a time (`inflight` == 0).
   bool usable(Time now, uint32_t inflight);
   Time wakes() const;  // when a resting rail wants its next probe; Time::max(): never
   uint32_t relapses() const { return relapses_; }
 
  private:
+  RailState as_of(Time now);
   void remember(bool lost);
   bool loses_too_many() const;
   uint32_t probes_wanted() const;

@@ -92,7 +92,7 @@ RailQueue::PartPtr RailQueue::enter(SlicePtr& slice, Time now) {
   return part;
 }
 
-bool RailQueue::free_for(RailIndex rail, uint64_t bytes, Priority priority, int memory) {
+bool RailQueue::free_for(RailIndex rail, uint64_t bytes, Priority priority, const Site& memory) {
   Lock lock(mutex_);
   if (closed_ || waiting() || !flying_.empty() || binder_.binds()) return false;
   const Time now = clock_.now();
@@ -100,6 +100,18 @@ bool RailQueue::free_for(RailIndex rail, uint64_t bytes, Priority priority, int 
       (config_.ledger->room(nics_[rail], now) & mask_of(priority)) == 0)
     return false;
   return spray_.rails() == 1 || spray_.takes(rail, bytes, bytes, 0, now, memory);
+}
+
+void RailQueue::carried(RailIndex rail, uint64_t bytes, Priority priority, Duration took,
+                        Time now) {
+  NicIndex nic = 0;
+  {
+    Lock lock(mutex_);
+    spray_.carried(rail, bytes, took, now);
+    heard_ = now;
+    if (config_.ledger != nullptr) nic = nics_[rail];
+  }
+  if (config_.ledger != nullptr) config_.ledger->carried(nic, priority, bytes, now);
 }
 
 AttemptPtr RailQueue::adopt(SlicePtr slice, RailIndex rail) {
@@ -294,6 +306,24 @@ AttemptPtr RailQueue::pull(RailIndex rail, Limits limits, Wait wait, Time until)
   }
 }
 
+std::vector<AttemptPtr> RailQueue::pull_some(RailIndex rail, Limits limits, size_t most,
+                                             uint64_t bytes) {
+  Outbox out;
+  std::vector<AttemptPtr> taken;
+  {
+    Lock lock(mutex_);
+    const Time now = clock_.now();
+    for (uint64_t n = 0; taken.size() < most && n < bytes;) {
+      AttemptPtr a = try_pull(rail, limits, now, out);
+      if (a == nullptr) break;
+      n += a->piece.total();
+      taken.push_back(std::move(a));
+    }
+  }
+  send(out);
+  return taken;
+}
+
 void RailQueue::recall(const AttemptPtr& attempt, Outbox& out) {
   if (attempt->recalled.exchange(true)) return;
   out.recalls.emplace_back(recalls_[attempt->rail], attempt);
@@ -336,16 +366,15 @@ void RailQueue::settle(const PartPtr& part, Time now, Outbox& out) {
 }
 
 void RailQueue::returned(const AttemptPtr& attempt, Result<> outcome) {
+  const Time now = clock_.now();
   if (config_.ledger != nullptr) {
     const uint64_t bytes = attempt->part->bytes();
-    config_.ledger->done(attempt->nic, attempt->slice->priority, bytes, outcome ? bytes : 0,
-                         clock_.now());
+    config_.ledger->done(attempt->nic, attempt->slice->priority, bytes, outcome ? bytes : 0, now);
   }
   Outbox out;
   bool wake = false;
   {
     Lock lock(mutex_);
-    const Time now = clock_.now();
     const PartPtr part = std::move(attempt->part);
     std::erase(part->out, attempt);
     if (const auto it = std::find(flying_.begin(), flying_.end(), attempt); it != flying_.end()) {

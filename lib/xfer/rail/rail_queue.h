@@ -76,7 +76,9 @@ class RailQueue {
 
   // For a caller that moves a few bytes on `rail` by itself, past the queue: may it? Only where
   // nothing is queued or in flight.
-  bool free_for(RailIndex rail, uint64_t bytes, Priority priority, int memory);
+  bool free_for(RailIndex rail, uint64_t bytes, Priority priority, const Site& memory);
+  // It did, in `took`: the rail is judged by it, and its class has had those bytes.
+  void carried(RailIndex rail, uint64_t bytes, Priority priority, Duration took, Time now);
   // That takes longer: from here on it is an attempt like others, also of a queue that is closed.
   AttemptPtr adopt(SlicePtr slice, RailIndex rail);
 
@@ -89,6 +91,8 @@ class RailQueue {
   // The next attempt for a connection of this rail; null when there is none now (kNo), the queue is
   // closed and empty, or `until` passed.
   AttemptPtr pull(RailIndex rail, Limits limits, Wait wait, Time until = Time::max());
+  // What there is now, up to `most` attempts; none is begun after so many bytes.
+  std::vector<AttemptPtr> pull_some(RailIndex rail, Limits limits, size_t most, uint64_t bytes);
   // The attempt moved all its bytes (ok), the rail, the peer or the request failed, or it was
   // recalled. No byte of it moves any more, on either side, when this is called.
   void returned(const AttemptPtr& attempt, Result<> outcome);

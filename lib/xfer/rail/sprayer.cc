@@ -40,17 +40,17 @@ uint64_t Sprayer::window(const Rail& r) const {
   return std::max(static_cast<uint64_t>(bytes * r.share), config_.window_min);
 }
 
-double Sprayer::predicted(const Rail& r, uint64_t bytes, Time now, int memory) const {
+double Sprayer::predicted(const Rail& r, uint64_t bytes, Time now, const Site& memory) const {
   double s = r.latency + static_cast<double>(r.inflight + bytes) / rate(r);
   // What should have come back and did not says more than the averages.
   if (!r.attempts.empty()) {
     const Attempt& oldest = r.attempts.front();
     s += std::max(0., seconds(now - oldest.sent - oldest.predicted));
   }
-  return s * config_.tier_penalty[tier(r.info.numa, memory) - 1];
+  return s * config_.tier_penalty[tier(r.info, memory) - 1];
 }
 
-double Sprayer::predicted_seconds(RailIndex r, uint64_t bytes, Time now, int memory) const {
+double Sprayer::predicted_seconds(RailIndex r, uint64_t bytes, Time now, const Site& memory) const {
   return predicted(rails_[r], bytes, now, memory);
 }
 
@@ -68,7 +68,7 @@ Sprayer::Fitness Sprayer::fitness(RailIndex i, uint64_t avoid, Time now) {
 }
 
 bool Sprayer::takes(RailIndex i, uint64_t bytes, uint64_t backlog, uint64_t avoid, Time now,
-                    int memory) {
+                    const Site& memory) {
   Rail& r = rails_[i];
   const Fitness mine = fitness(i, avoid, now);
   if (mine == Fitness::kNone) return false;
@@ -150,11 +150,15 @@ void Sprayer::learn(Rail& r, const Attempt& a, Time now) {
   if (a.id != r.alone) return;
   const double took = seconds(now - a.sent);
   if (a.bytes < kSampleBytes) {
-    const double wire = r.bandwidth > 0 ? static_cast<double>(a.bytes) / r.bandwidth : 0;
-    learn_latency(r, std::max(0., took - wire), kLatencyWeight);
+    learn_from_few(r, a.bytes, now - a.sent);
   } else if (r.knows_latency) {
     r.latency = std::min(r.latency, took);
   }
+}
+
+void Sprayer::learn_from_few(Rail& r, uint64_t bytes, Duration took) {
+  const double wire = r.bandwidth > 0 ? static_cast<double>(bytes) / r.bandwidth : 0;
+  learn_latency(r, std::max(0., seconds(took) - wire), kLatencyWeight);
 }
 
 void Sprayer::learn_latency(Rail& r, double latency, double weight) {
@@ -166,6 +170,16 @@ void Sprayer::round_trip(RailIndex i, Duration took) {
   Rail& r = rails_[i];
   const double latency = seconds(took);
   learn_latency(r, latency, latency < r.latency ? 1 : kQueuedWeight);
+}
+
+void Sprayer::carried(RailIndex i, uint64_t bytes, Duration took, Time now) {
+  Rail& r = rails_[i];
+  ++slices_;
+  ++r.slices;
+  r.bytes += bytes;
+  r.last_used = now;
+  learn_from_few(r, bytes, took);
+  r.health.succeeded(now);
 }
 
 void Sprayer::judge_speed(Time now) {
@@ -279,11 +293,11 @@ std::vector<RailIndex> Sprayer::to_ping(Time now) {
   return out;
 }
 
-RailView Sprayer::view(RailIndex i, Time now, int memory) {
+RailView Sprayer::view(RailIndex i, Time now, const Site& memory) {
   Rail& r = rails_[i];
   return {r.info,
           r.health.state(now),
-          tier(r.info.numa, memory),
+          tier(r.info, memory),
           r.bandwidth,
           seconds(r.latency),
           r.inflight,

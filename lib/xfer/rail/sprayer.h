@@ -23,6 +23,7 @@
 #include "base/time.h"
 #include "xfer/rail/binder.h"
 #include "xfer/rail/health.h"
+#include "xfer/rail/site.h"
 
 namespace mc::xfer {
 
@@ -30,15 +31,20 @@ using RailIndex = uint32_t;
 using AttemptId = uint64_t;
 
 struct RailInfo {
-  std::string local, remote;  // NIC names or addresses, as shown to people
-  int numa = -1;              // NUMA node of the local NIC; -1: unknown
-  bool mapped = true;         // in the rail map; others serve retries only
+  std::string local, remote;         // NIC names or addresses, as shown to people
+  int numa = -1;                     // NUMA node of the local NIC; -1: unknown
+  bool mapped = true;                // in the rail map; others serve retries only
+  std::vector<uint8_t> gpu_tiers{};  // of the local NIC, from each GPU (NicTiers); empty: unknown
 };
 
-// Of a NIC as seen from memory, by their NUMA nodes: 1 its own, 3 any other; 1 where the kernel
-// does not tell, for then nothing speaks against it. (Tier 2 is of GPUs: see topo/tiers.h.)
-constexpr uint32_t tier(int nic, int memory) {
-  return nic < 0 || memory < 0 || nic == memory ? 1 : 3;
+// Of a rail's local NIC as seen from memory. From a GPU: what topo/tiers.h says. Else by their NUMA
+// nodes: 1 its own, 3 any other; 1 where the kernel does not tell, for then nothing speaks against
+// it.
+inline uint32_t tier(const RailInfo& rail, const Site& memory) {
+  const auto gpu = static_cast<size_t>(memory.gpu);
+  if (memory.gpu >= 0 && gpu < rail.gpu_tiers.size() && rail.gpu_tiers[gpu] > 0)
+    return rail.gpu_tiers[gpu];
+  return rail.numa < 0 || memory.node < 0 || rail.numa == memory.node ? 1 : 3;
 }
 
 struct SprayConfig {
@@ -73,9 +79,9 @@ class Sprayer {
 
   // May rail r start an attempt of `bytes` now? `backlog`: bytes waiting, these included. `avoid`:
   // a bit for each rail that already failed this slice (then unmapped rails may serve too).
-  // `memory`: the NUMA node of the local bytes; -1: unknown.
+  // `memory`: where the local bytes lie.
   bool takes(RailIndex r, uint64_t bytes, uint64_t backlog, uint64_t avoid, Time now,
-             int memory = -1);
+             const Site& memory = {});
   // The most a slice on this rail should hold: a few milliseconds of its rate, so that no slice is
   // long on a slow rail. No limit while it is the only rail.
   uint64_t portion(RailIndex r) const;
@@ -88,6 +94,8 @@ class Sprayer {
   void recalled(RailIndex r, AttemptId attempt, Time now);      // neither: hedge lost, cancelled
   void pinged(RailIndex r, Result<Duration> answer, Time now);  // of a resting or probing rail
   void round_trip(RailIndex r, Duration took);  // of a few bytes: beside others, maybe
+  // A few bytes that were no attempt, and met an empty rail: sent `took` ago, and there.
+  void carried(RailIndex r, uint64_t bytes, Duration took, Time now);
   void down(RailIndex r, Time now);
   void up(RailIndex r, Time now);
 
@@ -103,8 +111,8 @@ class Sprayer {
   Time next_check(Time now) const;           // when late() or a resting rail wants attention next
   std::vector<RailIndex> to_ping(Time now);  // resting rails whose time has come, once each
 
-  RailView view(RailIndex r, Time now, int memory = -1);
-  double predicted_seconds(RailIndex r, uint64_t bytes, Time now, int memory = -1) const;
+  RailView view(RailIndex r, Time now, const Site& memory = {});
+  double predicted_seconds(RailIndex r, uint64_t bytes, Time now, const Site& memory = {}) const;
 
  private:
   struct Attempt {
@@ -133,9 +141,10 @@ class Sprayer {
   Fitness fitness(RailIndex r, uint64_t avoid, Time now);
   double rate(const Rail& r) const;
   uint64_t window(const Rail& r) const;
-  double predicted(const Rail& r, uint64_t bytes, Time now, int memory) const;
+  double predicted(const Rail& r, uint64_t bytes, Time now, const Site& memory) const;
   static std::optional<Attempt> take(Rail& r, AttemptId id);
   void learn(Rail& r, const Attempt& a, Time now);
+  static void learn_from_few(Rail& r, uint64_t bytes, Duration took);
   static void learn_latency(Rail& r, double latency, double weight);
   void judge_speed(Time now);  // who is slow, beside the others?
   Duration overdue_after(const Rail& r, const Attempt& a) const;

@@ -31,7 +31,10 @@ Result<> Host::entitled(const wire::Blob& secret) const {
 Result<QueuePairOpened> Host::open_pair(const OpenQueuePair& m) {
   MC_TRY_(entitled(m.secret));
   const DevicePtr device = m.nic < nics_.size() ? nics_[m.nic]->device() : nullptr;
-  if (device == nullptr) return fail(Code::kUnavailable, "its RDMA device %u is not there", m.nic);
+  // It is looked for: who asks again may find it.
+  if (device == nullptr && m.nic < nics_.size())
+    return fail(Code::kBusy, "its %s is not there", nics_[m.nic]->name.c_str());
+  if (device == nullptr) return fail(Code::kInvalid, "it has no RDMA device %u", m.nic);
   MC_TRY(auto pair, device->make_queue_pair());
   const QpAddress asker{m.mine.number, m.mine.psn,   m.mine.lid,
                         m.mine.mtu,    m.mine.reads, m.mine.gid.bytes};

@@ -145,8 +145,11 @@ void Connection::ended(const FlightPtr& flight, std::vector<Done>* done) {
     return;
   }
   if (flight->slot >= 0) free_slots_.push_back(flight->slot);
-  std::erase(flights_, flight);
   done->push_back({flight, std::move(outcome)});
+  const auto it = std::find(flights_.begin(), flights_.end(), flight);
+  MC_CHECK(it != flights_.end());
+  *it = std::move(flights_.back());
+  flights_.pop_back();
 }
 
 std::vector<FlightPtr> Connection::take_all() {

@@ -3,32 +3,18 @@
 #include <algorithm>
 
 #include "base/log.h"
-#include "topo/sysfs.h"
+#include "topo/discover.h"
 
 namespace mc::xfer::rdma {
 namespace {
 
 constexpr Duration kReopenEvery = std::chrono::milliseconds(250);
 
-struct Near {
-  int numa = -1;
-  std::vector<int> cpus;
-};
-
-// The NUMA node of each device, where the kernel tells.
-std::map<std::string, Near> places(const std::string& root) {
-  std::map<std::string, Near> out;
-  const auto sysfs = topo::Sysfs::open(root);
-  if (!sysfs) return out;
-  const auto nodes = sysfs->numa_nodes();
-  for (const auto& device : sysfs->rdma_devices(sysfs->pci_functions())) {
-    Near& near = out[device.name];
-    near.numa = device.at.numa;
-    if (!nodes) continue;
-    for (const auto& node : *nodes)
-      if (node.id == near.numa) near.cpus = node.cpus;
-  }
-  return out;
+// The CPUs of a NUMA node.
+std::vector<int> cpus_of(const topo::Machine& machine, int node) {
+  for (const topo::NumaNode& n : machine.nodes)
+    if (n.id == node) return n.cpus;
+  return {};
 }
 
 Result<std::vector<std::string>> choose(const std::vector<std::string>& all,
@@ -80,11 +66,15 @@ Host::Host(const Verbs& verbs, const Registry& registry, const Clock& clock, Met
       regions_(clock, metrics, names.size()),
       loop_(clock),
       serving_(metrics.gauge("mc_xfer_rdma_served_queue_pairs", "queue pairs held for peers")) {
-  const auto near = places(config_.sysfs);
+  // Where the kernel does not tell, nothing is near or far.
+  const topo::Machine machine = topo::discover_sysfs(config_.sysfs).value_or(topo::Machine());
+  tiers_ = NicTiers(machine);
   for (std::string& name : names) {
-    const auto at = near.find(name);
-    const Near place = at == near.end() ? Near{} : at->second;
-    nics_.push_back(std::make_unique<Nic>(nics_.size(), std::move(name), place.numa, place.cpus));
+    int node = topo::kUnknownNode;
+    for (const topo::RdmaDevice& device : machine.rdma)
+      if (device.name == name) node = device.at.numa;
+    nics_.push_back(
+        std::make_unique<Nic>(nics_.size(), std::move(name), node, cpus_of(machine, node)));
   }
 }
 

@@ -18,6 +18,7 @@
 #include "io/loop.h"
 #include "rpc/client.h"
 #include "rpc/server.h"
+#include "xfer/nic_tiers.h"
 #include "xfer/rdma/nic.h"
 #include "xfer/rdma/regions.h"
 
@@ -48,10 +49,13 @@ class Host final : public Offer, private Nic::Events {
     regions_.describe(buffer, info);
   }
   void describe_nics(SegmentDescriptor& segment) const override;
+  Site site_of_gpu(const std::string& pci) const override { return tiers_.gpu(pci); }
   void stop() override;
 
   const std::vector<std::unique_ptr<Nic>>& nics() const { return nics_; }
+  const NicTiers& tiers() const { return tiers_; }
   Regions& regions() { return regions_; }
+  const Regions& regions() const { return regions_; }
   const Config& config() const { return config_; }
   const Clock& clock() const { return clock_; }
 
@@ -89,6 +93,7 @@ class Host final : public Offer, private Nic::Events {
   Metrics& metrics_;
   const Config config_;
   Regions regions_;
+  NicTiers tiers_;
   std::vector<std::unique_ptr<Nic>> nics_;
   io::Loop loop_;
   std::unique_ptr<rpc::Server> server_;

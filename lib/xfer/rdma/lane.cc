@@ -57,28 +57,32 @@ bool Lane::busy() const {
 }
 
 // What several slices need is done once for all of them: they are posted together.
-void Lane::push(SlicePtr slice, bool awaited) {
+void Lane::push(SlicePtr slice) {
   const bool more = slice->more && followed_.fetch_add(1) % kBatch != kBatch - 1;
-  if (awaited && carry(slice)) {
-    drain();
-  } else {
+  const std::shared_ptr<Task> awaited = slice->awaited ? slice->task : nullptr;
+  if (awaited == nullptr && more) {
     queue_.push(std::move(slice));
-    if (more) {
-      if (!held_.exchange(true)) transport_.held(shared_from_this());
-      return;
-    }
+    if (!held_.exchange(true)) transport_.held(shared_from_this());
+    return;
   }
+  const Attending here(*this);
+  if (awaited == nullptr || !carry(slice)) queue_.push(std::move(slice));
   go();
+  if (awaited != nullptr) transport_.await(*awaited, *this);
 }
 
 void Lane::release() {
   held_.store(false);
+  const Attending here(*this);
   go();
-  kick();
 }
 
+// Posts what the rails take, as long as what has completed makes room for more.
 void Lane::go() {
-  for (int round = 0; round < kRounds && queue_.wanting() && pump(false); ++round) drain();
+  for (int round = 0; round < kRounds; ++round) {
+    const bool posted = queue_.wanting() && pump(false);
+    if (!drain() && !posted) return;
+  }
 }
 
 bool Lane::pump(bool kick) {
@@ -106,15 +110,7 @@ bool Lane::pump_rail(RailIndex rail, bool kick) {
 }
 
 std::vector<AttemptPtr> Lane::take(RailIndex rail, size_t most) {
-  const RailQueue::Limits limits{true, barriers_.load() == 0, false};
-  std::vector<AttemptPtr> out;
-  for (uint64_t bytes = 0; out.size() < most && bytes < kBatchBytes;) {
-    AttemptPtr a = queue_.pull(rail, limits, RailQueue::Wait::kNo);
-    if (a == nullptr) break;
-    bytes += a->piece.total();
-    out.push_back(std::move(a));
-  }
-  return out;
+  return queue_.pull_some(rail, {true, barriers_.load() == 0, false}, most, kBatchBytes);
 }
 
 // The short way of a slice that its submitter waits for, where nothing waits before it. False: it
@@ -160,14 +156,18 @@ bool Lane::feed(RailIndex rail) {
   return any;
 }
 
-// In use, as far as the pool is concerned. False: it was evicted.
-bool Lane::claim(RailIndex rail) {
+// In use, as far as the pool is concerned; `use`: once more, should it be already. False: it was
+// evicted.
+bool Lane::claim(RailIndex rail, bool use) {
   Endpoint& e = *endpoints_[rail];
   EndpointPool::Id id = 0;
   {
     Lock lock(e.mutex);
     if (e.state != State::kReady) return false;
-    if (e.claimed) return true;
+    if (e.claimed) {
+      e.again = e.again || use;
+      return true;
+    }
     id = e.pooled;
   }
   if (!transport_.pool().claim(id)) return false;
@@ -185,13 +185,15 @@ bool Lane::claim(RailIndex rail) {
 void Lane::rest(RailIndex rail) {
   Endpoint& e = *endpoints_[rail];
   EndpointPool::Id id = 0;
+  bool again = false;
   {
     Lock lock(e.mutex);
     if (e.state != State::kReady || !e.claimed || !e.connection->flights().empty()) return;
     e.claimed = false;
+    again = std::exchange(e.again, false);
     id = e.pooled;
   }
-  transport_.pool().release(id);
+  transport_.pool().release(id, again);
 }
 
 void Lane::give_back(const AttemptPtr& attempt, const Error& why, bool recalled) {
@@ -221,8 +223,9 @@ void Lane::launch(RailIndex rail, std::vector<AttemptPtr> attempts) {
       give_back(a, ended.error(), false);
       return true;
     }
-    if (a->slice->raise) raise(rail, a);
-    return a->slice->raise;
+    const bool raises = a->slice->raise;  // the slice may be gone once that was asked for
+    if (raises) raise(rail, a);
+    return raises;
   });
   if (attempts.empty()) return;
   const bool ready = claim(rail);
@@ -238,7 +241,9 @@ void Lane::launch(RailIndex rail, std::vector<AttemptPtr> attempts) {
     } else if (!missed) {
       Connection& c = *e.connection;
       for (const AttemptPtr& a : attempts) {
-        auto flight = prepare(rail, c, a->slice->op, a->local, a->piece, a->slice->guard);
+        auto flight = prepare(
+            rail, c,
+            {a->slice->op, a->local, a->piece, a->slice->guard, a->slice->device != nullptr});
         if (flight) (*flight)->attempt = a;
         auto added = flight ? c.add(*flight) : Result<>(fail(flight.error()));
         if (!added) refused.emplace_back(a, added.error());
@@ -289,20 +294,21 @@ Result<> Lane::find(const Route& route, const Connection& connection, const Guar
   return {};
 }
 
-Result<FlightPtr> Lane::prepare(RailIndex rail, const Connection& connection, Op op,
-                                std::byte* local, const Piece& p, const Guard& guard) const {
+Result<FlightPtr> Lane::prepare(RailIndex rail, const Connection& connection,
+                                const Cargo& cargo) const {
+  const Piece& p = cargo.piece;
   const Route& route = endpoints_[rail]->route;
   auto flight = std::make_shared<Flight>();
-  flight->op = op;
-  flight->local = local;
+  flight->op = cargo.op;
+  flight->local = cargo.local;
   flight->piece = p;
   flight->since = clock_.now();
-  MC_TRY_(find(route, connection, guard, *flight));
-  const bool small = p.rows == 1 && p.bytes <= connection.inline_max();
+  MC_TRY_(find(route, connection, cargo.guard, *flight));
+  const bool small = p.rows == 1 && p.bytes <= connection.inline_max() && !cargo.device;
   if (flight->op == Op::kWrite && small) return flight;
-  MC_TRY(flight->region, transport_.host().regions().local(route.nic, connection.device(), local,
-                                                           span_of(p.bytes, p.rows, p.local_stride),
-                                                           flight->op == Op::kRead));
+  MC_TRY(flight->region, transport_.host().regions().local(
+                             route.nic, connection.device(), cargo.local,
+                             span_of(p.bytes, p.rows, p.local_stride), flight->op == Op::kRead));
   return flight;
 }
 
@@ -347,28 +353,20 @@ void Lane::recall(const AttemptPtr& attempt) {
 
 // ---- completions
 
-void Lane::drain() {
-  uint64_t seen = 0;
-  for (RailIndex r = 0; r < endpoints_.size(); ++r) {
-    const uint64_t bit = uint64_t{1} << (endpoints_[r]->route.nic % 64);
-    if ((seen & bit) != 0) continue;
-    seen |= bit;
-    transport_.drain(nic_of(r), false);
-  }
+bool Lane::drain() {
+  bool any = false;
+  each_nic([&](Nic& nic) { any = transport_.drain(nic, false) || any; });
+  return any;
 }
 
 void Lane::kick() {
-  uint64_t seen = 0;
-  for (RailIndex r = 0; r < endpoints_.size(); ++r) {
-    const uint64_t bit = uint64_t{1} << (endpoints_[r]->route.nic % 64);
-    if ((seen & bit) == 0) nic_of(r).kick();
-    seen |= bit;
-  }
+  each_nic([](Nic& nic) { nic.kick(); });
 }
 
 void Lane::completed(RailIndex rail, const ibv_wc& wc, Outbox& out) {
   Endpoint& e = *endpoints_[rail];
-  std::vector<Connection::Done> done;
+  auto& done = out.done;
+  done.clear();
   Lock lock(e.mutex);
   const auto id = static_cast<uint32_t>(wc.wr_id >> 32);
   if (e.connection == nullptr || e.connection->id() != id) return;
@@ -383,6 +381,7 @@ void Lane::completed(RailIndex rail, const ibv_wc& wc, Outbox& out) {
     d.flight->attempt->refused = !d.outcome;
     out.ended.push_back({shared_from_this(), d.flight->attempt, std::move(d.outcome)});
   }
+  done.clear();  // and with it what was registered for the transfer, before its end is told
 }
 
 void Lane::pinged(RailIndex rail, Duration took) { queue_.pinged(rail, took); }

@@ -25,22 +25,42 @@ struct Route {
 };
 // Every pair that can be connected, those of the rail map first. kUnavailable: there is none.
 Result<std::vector<Route>> routes_to(const Peer& peer,
-                                     const std::vector<std::unique_ptr<Nic>>& nics);
+                                     const std::vector<std::unique_ptr<Nic>>& nics,
+                                     const NicTiers& tiers);
 
 class Lane : public std::enable_shared_from_this<Lane> {
  public:
   Lane(RdmaTransport& transport, PeerPtr peer, std::vector<Route> routes, Sink& sink);
   void start();  // before the first push
-  void push(SlicePtr slice, bool awaited);
+  void push(SlicePtr slice);
   void release();  // what push() held back
-  Transport::Now carry_now(const Request& request, int memory, const Transport::Begin& begin);
+  Transport::Now carry_now(const Request& request, const Site& memory,
+                           const Transport::Begin& begin);
   // Lets each rail take what it should, and posts that. True: some was posted. Without `kick` the
   // caller looks for completions, or has others do so.
   bool pump(bool kick = true);
   bool pump_rail(RailIndex rail, bool kick = true);
-  void drain();  // looks for completions of its NICs
+  bool drain();  // looks for completions of its NICs; true: there were some
   void kick();   // has the NICs' threads do so
-  void tick();   // on the control thread, every few milliseconds while there is work
+  // While one lives its owner looks for completions, and the NICs' threads do not.
+  class Attending {
+   public:
+    explicit Attending(Lane& lane) : lane_(lane) {
+      lane_.each_nic([](Nic& nic) { nic.attend(); });
+    }
+    ~Attending() {
+      lane_.each_nic([](Nic& nic) { nic.leave(); });
+      lane_.kick();
+    }
+    Attending(const Attending&) = delete;
+    Attending& operator=(const Attending&) = delete;
+
+   private:
+    Lane& lane_;
+  };
+  void tick();        // on the control thread, every few milliseconds while there is work
+  void let_go();      // of connections that are claimed without being used; the same thread
+  bool wants_tick();  // the same thread: something may have to be done. Of 1000 lanes most rest
   bool idle() const { return queue_.idle() && !busy(); }
   Time next_check() const { return queue_.next_check(); }
   void describe(uint64_t bytes, Path& path) const;
@@ -71,6 +91,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
     bool ping MC_GUARDED_BY(mutex) = false;                // wanted, once connected
     EndpointPool::Id pooled MC_GUARDED_BY(mutex) = 0;
     bool claimed MC_GUARDED_BY(mutex) = false;  // in the pool: it is in use
+    bool again MC_GUARDED_BY(mutex) = false;    // and was used more than once meanwhile
     Time heard MC_GUARDED_BY(mutex){};          // when something last completed
     std::atomic<uint32_t> pumps{0};             // one pumps, others have it look again
     // Of the control thread:
@@ -93,14 +114,30 @@ class Lane : public std::enable_shared_from_this<Lane> {
   bool busy() const;
   // ---- taking work (lane.cc, lane_now.cc)
   void go();
+  template <class Visit>
+  void each_nic(const Visit& visit) {
+    uint64_t seen = 0;
+    for (RailIndex r = 0; r < endpoints_.size(); ++r) {
+      const uint64_t bit = uint64_t{1} << (endpoints_[r]->route.nic % 64);
+      if ((seen & bit) == 0) visit(nic_of(r));
+      seen |= bit;
+    }
+  }
   bool feed(RailIndex rail);
   bool carry(SlicePtr& slice);
   std::vector<AttemptPtr> take(RailIndex rail, size_t most);
-  bool claim(RailIndex rail);
+  bool claim(RailIndex rail, bool use = false);
   void rest(RailIndex rail);
   void launch(RailIndex rail, std::vector<AttemptPtr> attempts);
-  Result<FlightPtr> prepare(RailIndex rail, const Connection& connection, Op op, std::byte* local,
-                            const Piece& piece, const Guard& guard) const;
+  // What moves, and how: `device`, the local bytes are not the host's to read.
+  struct Cargo {
+    Op op = Op::kRead;
+    std::byte* local = nullptr;
+    Piece piece;
+    Guard guard;
+    bool device = false;
+  };
+  Result<FlightPtr> prepare(RailIndex rail, const Connection& connection, const Cargo& cargo) const;
   Result<> find(const Route& route, const Connection& connection, const Guard& guard,
                 Flight& flight) const;
   Transport::Now post_now(RailIndex rail, const Request& request, const Transport::Begin& begin)
@@ -115,7 +152,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   // ---- connections (lane_connect.cc), on the control thread
   void want_connection(RailIndex rail);  // any thread
   void connect(RailIndex rail);
-  bool nic_comes_back(RailIndex rail);
+  bool nic_comes_back(RailIndex rail, bool peers_away = false);
   Result<> ask(RailIndex rail, EndpointPool::Id pooled);
   void connected(RailIndex rail, EndpointPool::Id pooled,
                  const std::shared_ptr<Connection>& connection,
@@ -141,6 +178,8 @@ class Lane : public std::enable_shared_from_this<Lane> {
   std::atomic<uint32_t> followed_{0};   // slices that others followed at once
   std::atomic<bool> held_{false};       // some of them wait for release()
   std::atomic<bool> roomy_{false};      // a NIC has room again for what is queued
+  std::atomic<bool> loose_{false};      // carry_now() left a connection claimed
+  bool saw_down_ = false;               // a NIC, when it last looked; of the control thread
   std::atomic<uint32_t> first_{0};      // the rail that is asked first
   std::atomic<uint32_t> farewells_{0};  // not answered
   std::atomic<uint32_t> barriers_{0};   // of them, those that writes wait for

@@ -42,6 +42,7 @@ void Lane::connect(RailIndex rail) {
   Endpoint& e = *endpoints_[rail];
   if (closed_.load()) return not_connected(rail, {Code::kUnavailable, "shutting down"});
   if (nic_comes_back(rail)) return;
+  if (transport_.pool().full()) transport_.let_go();
   auto pooled = transport_.pool().add(
       [weak = weak_from_this(), rail] {
         if (const LanePtr self = weak.lock()) self->evict(rail);
@@ -59,12 +60,14 @@ void Lane::connect(RailIndex rail) {
   }
 }
 
-// The only way, and its port is down: what waits for it goes on waiting, to be connected later.
-bool Lane::nic_comes_back(RailIndex rail) {
+// The only way, and its port is down, or the owner's device away: what waits for it goes on
+// waiting, to be connected later.
+bool Lane::nic_comes_back(RailIndex rail, bool peers_away) {
   Endpoint& e = *endpoints_[rail];
-  if (endpoints_.size() > 1 || nic_of(rail).up() || closed_.load()) return false;
+  if (endpoints_.size() > 1 || closed_.load()) return false;
+  if (nic_of(rail).up() && !peers_away) return false;
   if (clock_.now() - e.connecting > peer_timeout_) return false;
-  transport_.host().loop().after(kAgain,
+  transport_.host().loop().after(peers_away ? kFencePause : kAgain,
                                  [self = shared_from_this(), rail] { self->connect(rail); });
   return true;
 }
@@ -97,8 +100,9 @@ void Lane::connected(RailIndex rail, EndpointPool::Id pooled,
                      const Result<QueuePairOpened>& answer) {
   Endpoint& e = *endpoints_[rail];
   Result<> made;
+  const bool away = !answer && answer.error().code == Code::kBusy;
   if (!answer) {
-    made = fail(answer.error());
+    made = fail(Error{away ? Code::kUnavailable : answer.error().code, answer.error().what});
   } else {
     connection->remote_number = answer->mine.number;
     connection->remote_epoch = answer->epoch;
@@ -112,7 +116,7 @@ void Lane::connected(RailIndex rail, EndpointPool::Id pooled,
   transport_.made_connection(made.has_value());
   if (!made) {
     transport_.pool().remove(pooled);
-    if (nic_comes_back(rail)) return;
+    if (nic_comes_back(rail, away)) return;
     return not_connected(rail, made.error());
   }
   std::vector<AttemptPtr> waiting;
@@ -321,7 +325,17 @@ void Lane::parted(const FarewellPtr& farewell, const Result<QueuePairClosed>& an
 
 // ---- time passes
 
+void Lane::let_go() {
+  if (!loose_.exchange(false)) return;
+  for (RailIndex r = 0; r < endpoints_.size(); ++r) pump_rail(r);
+}
+
+bool Lane::wants_tick() {
+  return loose_.exchange(false) || saw_down_ || next_check() != Time::max() || busy();
+}
+
 void Lane::tick() {
+  saw_down_ = false;
   for (const RailIndex rail : queue_.tick()) ping(rail);
   const Time now = clock_.now();
   for (RailIndex r = 0; r < endpoints_.size(); ++r) check(r, now);
@@ -351,6 +365,7 @@ void Lane::check(RailIndex rail, Time now) {
   } else if (now - e.down > peer_timeout_) {
     fail_queued(rail, {Code::kUnavailable, nic_of(rail).name + " is down"});
   }
+  saw_down_ = saw_down_ || e.down != Time{};
   if (stuck_.load() > 0 && barriers_.load() > 0)
     fail_queued(rail, {Code::kUnavailable, "an earlier write could not be called off"});
 }

@@ -76,7 +76,7 @@ void Nic::wake() {
 
 // Where the thread sleeps without being woken by completions, it has to be from now on.
 void Nic::kick() {
-  if (!asleep_.load()) return;
+  if (!asleep_.load() || callers_.load() > 0) return;
   const DevicePtr device = this->device();
   if (device == nullptr || device->under_way() == 0 || armed_.exchange(true)) return;
   device->arm();
@@ -91,9 +91,10 @@ void Nic::run() {
 void Nic::serve(const DevicePtr& device) {
   int idle = 0;
   while (!device->dead() && !stopping() && this->device() == device) {
-    if (events_->drain(*this, true)) {
+    const bool left_to_callers = callers_.load() > 0;
+    if (!left_to_callers && events_->drain(*this, true)) {
       idle = 0;
-    } else if (device->under_way() > 0 && ++idle < kLooks) {
+    } else if (!left_to_callers && device->under_way() > 0 && ++idle < kLooks) {
       ::sched_yield();
     } else {
       doze(*device);
@@ -103,9 +104,10 @@ void Nic::serve(const DevicePtr& device) {
   }
 }
 
+// Either it sees here that the last caller left, or that one sees that it sleeps.
 void Nic::doze(Device& device) {
   asleep_.store(true);
-  if (device.under_way() > 0) {
+  if (callers_.load() == 0 && device.under_way() > 0) {
     armed_.store(true);
     device.arm();
     if (events_->drain(*this, true)) {

@@ -1,6 +1,8 @@
 // One NIC of this machine: its device while there is one, and the thread that polls its
-// completions, near the NIC's own memory. The thread sleeps while nothing is under way; who posts
-// looks for completions first and calls kick() when some are left to come. Private to rdma/*.cc.
+// completions, near the NIC's own memory. The thread sleeps while nothing is under way, and while
+// callers attend to the NIC, who post and look for completions by themselves: with both at it, each
+// would wait for the other's locks. Who leaves calls kick(), for what is left to come. Private to
+// rdma/*.cc.
 //
 // Thread: any; the listener is called on the NIC's thread.
 #pragma once
@@ -41,6 +43,10 @@ class Nic {
   bool up() const { return up_.load(); }
   void kick();
   void wake();
+  void attend() { callers_.fetch_add(1); }
+  void leave() {  // kick() is due
+    callers_.fetch_sub(1);
+  }
   // Taken by who polls the device.
   Mutex& poll_lock() MC_TSA(lock_returned(poll_)) { return poll_; }
 
@@ -61,6 +67,7 @@ class Nic {
   DevicePtr device_ MC_GUARDED_BY(mutex_);
   bool stopping_ MC_GUARDED_BY(mutex_) = false;
   std::atomic<bool> up_{false}, asleep_{false}, armed_{false};
+  std::atomic<uint32_t> callers_{0};  // that attend to it
   io::Fd wake_;
   std::thread thread_;
 };

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/metrics.h"
+#include "xfer/endpoint_pool.h"
 #include "xfer/qos/nic_ledger.h"
 #include "xfer/rail/sprayer.h"
 #include "xfer/registry.h"
@@ -22,11 +23,12 @@ struct Config {
   std::string listen = "127.0.0.1:0";  // where peers ask for connections
   std::vector<std::string> nics{};     // devices by name; empty: all
   uint32_t endpoints = 256;            // queue pairs kept, to all peers
+  Eviction eviction = Eviction::kSieve;
   Duration peer_timeout = std::chrono::seconds(3);
   int gid_index = -1;          // -1: the best one there is
   uint32_t traffic_class = 0;  // 0 to 255
   uint32_t mtu = 0;            // 256 to 4096 bytes; 0: what the port has
-  std::string sysfs = "/sys";  // where the NUMA nodes of the devices are looked up
+  std::string sysfs = "/sys";  // where the places of devices and GPUs are looked up
   SprayConfig spray{};
   NicLedger* ledger = nullptr;
 };
@@ -35,6 +37,8 @@ struct Config {
 class Offer : public MemoryKeeper {
  public:
   virtual void describe_nics(SegmentDescriptor& segment) const = 0;
+  // Of memory of the GPU at this PCI address, for Slice::memory.
+  virtual Site site_of_gpu(const std::string& pci) const = 0;
   // Closes the devices. Memory is not reached by peers any more.
   virtual void stop() = 0;
 };

@@ -1,5 +1,6 @@
 #include "xfer/rdma/regions.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/log.h"
@@ -57,7 +58,7 @@ void Regions::offer(const Buffer& buffer) {
   for (const DevicePtr& device : devices_)
     e.on.push_back(device == nullptr ? nullptr : make(device, e));
   Lock lock(mutex_);
-  if (e.backing == nullptr) by_address_.emplace(buffer.data, &buffer);
+  by_address_.emplace(buffer.data, &buffer);
   entries_.emplace(&buffer, std::move(e));
   registered_.set(registered_.value() + static_cast<double>(buffer.bytes));
 }
@@ -100,6 +101,14 @@ void Regions::use(size_t nic, const DevicePtr& device) {
   for (auto& [buffer, e] : all) entries_.at(buffer).on[nic].swap(e.on[nic]);
 }
 
+bool Regions::takes(const Buffer& buffer) const {
+  Lock lock(mutex_);
+  const auto it = entries_.find(&buffer);
+  if (it == entries_.end() || it->second.backing == nullptr) return false;
+  const auto& on = it->second.on;
+  return std::any_of(on.begin(), on.end(), [](const RegionPtr& r) { return r != nullptr; });
+}
+
 Result<RegionPtr> Regions::local(size_t nic, const DevicePtr& device, std::byte* at, uint64_t bytes,
                                  bool into) {
   {
@@ -110,6 +119,9 @@ Result<RegionPtr> Regions::local(size_t nic, const DevicePtr& device, std::byte*
       const Entry& e = entries_.at(it->second);
       const auto from = static_cast<uint64_t>(at - e.data);
       if (from >= e.bytes) break;
+      if (e.backing != nullptr && e.on[nic] == nullptr)
+        return fail(Code::kUnsupported, "%s has not registered that memory of a device",
+                    device->name().c_str());
       if (bytes > e.bytes - from || e.on[nic] == nullptr) continue;
       found_.add();
       return e.on[nic];

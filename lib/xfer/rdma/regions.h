@@ -24,6 +24,8 @@ class Regions {
   void describe(const Buffer& buffer, BufferInfo& info) const;
   // The device of a NIC from now on: all memory is registered on it. Null: it is gone.
   void use(size_t nic, const DevicePtr& device);
+  // Whether a device has this memory, of a GPU, registered by its dma-buf.
+  bool takes(const Buffer& buffer) const;
   // Local memory of a transfer: `into`, it is written. kUnsupported where it cannot be registered.
   Result<RegionPtr> local(size_t nic, const DevicePtr& device, std::byte* at, uint64_t bytes,
                           bool into);

@@ -26,7 +26,8 @@ std::string text_of(const std::string& gid) {
 }  // namespace
 
 Result<std::vector<Route>> routes_to(const Peer& peer,
-                                     const std::vector<std::unique_ptr<Nic>>& nics) {
+                                     const std::vector<std::unique_ptr<Nic>>& nics,
+                                     const NicTiers& tiers) {
   const auto& theirs = peer.descriptor.rdma;
   std::vector<xfer::Nic> here, there;
   std::vector<bool> ethernet;
@@ -46,7 +47,8 @@ Result<std::vector<Route>> routes_to(const Peer& peer,
     if (known && ethernet[p.local] != theirs[p.remote].ethernet) continue;
     out.push_back({p.local,
                    p.remote,
-                   {here[p.local].name, there[p.remote].name, here[p.local].numa, p.mapped}});
+                   {here[p.local].name, there[p.remote].name, here[p.local].numa, p.mapped,
+                    tiers.of(here[p.local].name)}});
   }
   std::stable_partition(out.begin(), out.end(), [](const Route& r) { return r.info.mapped; });
   if (out.size() > kRoutesMax) out.resize(kRoutesMax);

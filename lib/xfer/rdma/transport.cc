@@ -19,7 +19,7 @@ constexpr Duration kStep = std::chrono::milliseconds(5), kAfterwards = std::chro
 RdmaTransport::RdmaTransport(Sink& sink, std::shared_ptr<Host> host, Metrics& metrics)
     : sink_(sink),
       host_(std::move(host)),
-      pool_(host_->config().endpoints),
+      pool_(host_->config().endpoints, host_->config().eviction),
       owners_(host_->nics().size()),
       made_(metrics.counter("mc_xfer_rdma_connections_total", "queue pairs connected to peers")),
       failed_(metrics.counter("mc_xfer_rdma_failed_connections_total",
@@ -47,7 +47,7 @@ Result<LanePtr> RdmaTransport::lane(const PeerPtr& peer) {
   MC_TRY_(still_open(*peer));  // else forget() was here already, and nobody would drop this lane
   const auto known = lanes_.find(peer.get());
   if (known != lanes_.end()) return known->second;
-  MC_TRY(auto routes, routes_to(*peer, host_->nics()));
+  MC_TRY(auto routes, routes_to(*peer, host_->nics(), host_->tiers()));
   const auto made = std::make_shared<Lane>(*this, peer, std::move(routes), sink_);
   made->start();
   lanes_.emplace(peer.get(), made);
@@ -67,15 +67,12 @@ void RdmaTransport::submit(SlicePtr slice) {
     sink_.finished(std::move(slice), fail(to.error()));
     return;
   }
-  const std::shared_ptr<Task> awaited = slice->awaited ? slice->task : nullptr;
-  (*to)->push(std::move(slice), awaited != nullptr);
-  if (awaited != nullptr) await(*awaited, **to);
-  (*to)->kick();
+  (*to)->push(std::move(slice));
   if (!ticking_.exchange(true)) host_->post([this] { keep_time(); });
 }
 
-Transport::Now RdmaTransport::carry_now(const Request& request, const PeerPtr& peer, int memory,
-                                        const Begin& begin) {
+Transport::Now RdmaTransport::carry_now(const Request& request, const PeerPtr& peer,
+                                        const Site& memory, const Begin& begin) {
   const auto to = lane(peer);
   if (!to) return Now::kNo;
   std::shared_ptr<Task> task;
@@ -85,8 +82,8 @@ Transport::Now RdmaTransport::carry_now(const Request& request, const PeerPtr& p
     return slice;
   });
   if (task != nullptr) {
+    const Lane::Attending here(**to);
     await(*task, **to);
-    (*to)->kick();
   }
   if (now != Now::kNo && !ticking_.exchange(true)) host_->post([this] { keep_time(); });
   return now;
@@ -109,7 +106,6 @@ void RdmaTransport::flush() {
   for (const LanePtr& lane : held) lane->release();
 }
 
-// Cheaper than to be woken.
 void RdmaTransport::await(const Task& task, Lane& lane) {
   for (int i = 0; i < kLooks && task.batch->unfinished.load() > 0; ++i) {
     lane.drain();
@@ -126,7 +122,7 @@ void RdmaTransport::describe(const PeerPtr& peer, uint64_t bytes, Path& path) co
     if (it != lanes_.end()) known = it->second;
   }
   if (known != nullptr) return known->describe(bytes, path);
-  const auto routes = routes_to(*peer, host_->nics());
+  const auto routes = routes_to(*peer, host_->nics(), host_->tiers());
   if (!routes) {
     path.usable = false;
     path.why = routes.error().what;
@@ -135,7 +131,7 @@ void RdmaTransport::describe(const PeerPtr& peer, uint64_t bytes, Path& path) co
   Sprayer none(host_->config().spray);
   for (const Route& route : *routes) {
     const RailIndex rail = none.add(route.info);
-    path.rails.push_back(none.view(rail, clock().now()));
+    path.rails.push_back(none.view(rail, clock().now(), path.memory));
   }
 }
 
@@ -251,6 +247,10 @@ void RdmaTransport::made_connection(bool good) {
   evicted_.set(static_cast<double>(pool_.evicted()));
 }
 
+void RdmaTransport::let_go() {
+  for (const LanePtr& lane : lanes()) lane->let_go();
+}
+
 // ---- time passes, on the control thread
 
 void RdmaTransport::keep_time() {
@@ -261,6 +261,7 @@ void RdmaTransport::keep_time() {
 void RdmaTransport::tick() {
   bool any = false;
   for (const LanePtr& lane : lanes()) {
+    if (!lane->wants_tick()) continue;
     any = any || lane->next_check() != Time::max();
     lane->tick();
   }

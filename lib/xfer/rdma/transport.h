@@ -13,6 +13,7 @@
 #include "base/mutex.h"
 #include "xfer/endpoint_pool.h"
 #include "xfer/rail/rail_queue.h"
+#include "xfer/rdma/connection.h"
 #include "xfer/rdma/host.h"
 #include "xfer/transport.h"
 
@@ -42,6 +43,7 @@ struct Outbox {
   std::vector<Broken> broken;
   std::vector<Pinged> pinged;
   std::vector<std::pair<LanePtr, RailIndex>> touched;
+  std::vector<Connection::Done> done;  // of one completion: room that is used again
 };
 
 class RdmaTransport final : public Transport, private Host::Listener {
@@ -51,10 +53,11 @@ class RdmaTransport final : public Transport, private Host::Listener {
   Result<> start();
   const char* name() const override { return "rdma"; }
   bool reaches(const Peer& peer, uint64_t offset, Op op) const override;
+  bool takes(const Buffer& device) const override { return host_->regions().takes(device); }
   void describe(const PeerPtr& peer, uint64_t bytes, Path& path) const override;
   void submit(SlicePtr slice) override;
   void flush() override;
-  Now carry_now(const Request& request, const PeerPtr& peer, int memory,
+  Now carry_now(const Request& request, const PeerPtr& peer, const Site& memory,
                 const Begin& begin) override;
   void forget(const PeerPtr& peer) override;
   void stop() override;
@@ -72,7 +75,10 @@ class RdmaTransport final : public Transport, private Host::Listener {
   void sort(Nic& nic, std::span<const ibv_wc> completions, Outbox& out);
   void tell(Outbox& out);
   void made_connection(bool good);
+  void let_go();  // what short transfers keep claimed until the next tick: a new one needs room
   void held(LanePtr lane);  // until flush()
+  // Looks for completions for a while: cheaper than to be woken. The caller attends to the NICs.
+  static void await(const Task& task, Lane& lane);
 
  private:
   struct Owner {
@@ -82,7 +88,6 @@ class RdmaTransport final : public Transport, private Host::Listener {
   Result<LanePtr> lane(const PeerPtr& peer);
   std::vector<LanePtr> lanes() const;
   void finish(const std::vector<LanePtr>& gone);
-  void await(const Task& task, Lane& lane);
   void keep_time();
   void tick();
   void port_changed(Nic& nic, bool up) override;

@@ -126,6 +126,22 @@ TEST_SUITE("rail queue and classes") {
     for (const auto& a : {one, again}) b.queue.returned(a, {});
   }
 
+  TEST_CASE("high bytes that went past the queue hold back low work, and teach the latency") {
+    Bench b;
+    CHECK(b.queue.free_for(0, 64, kHigh, {}));
+    b.queue.carried(0, 64, kHigh, 30us, b.clock.now());
+    const RailView seen = b.queue.view()[0];
+    CHECK(seen.latency == 30us);
+    CHECK(seen.slices == 1);
+    CHECK(seen.bytes == 64);
+    b.other.push(b.slice(kLow, 1 * kMiB));
+    const auto one = b.pull(b.other), two = b.pull(b.other);
+    REQUIRE(two);
+    CHECK(one->piece.bytes + two->piece.bytes <= 80 * kKiB);
+    CHECK(b.pull(b.other) == nullptr);
+    for (const auto& a : {one, two}) b.other.returned(a, {});
+  }
+
   TEST_CASE("a reserved connection is kept free for high work while there is any") {
     Bench b;
     const RailQueue::Limits reserved{.reserved = true};

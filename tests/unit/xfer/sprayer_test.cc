@@ -151,17 +151,39 @@ TEST_SUITE("sprayer") {
     Sprayer s;
     s.add({"near", "r", 0, true});
     s.add({"far", "r", 1, true});
-    CHECK(s.takes(0, kSlice, kSlice, 0, at(0), 0));
-    CHECK(!s.takes(1, kSlice, kSlice, 0, at(0), 0));
-    CHECK(s.takes(1, kSlice, 100 * kSlice, 0, at(0), 0));
+    CHECK(s.takes(0, kSlice, kSlice, 0, at(0), {0, -1}));
+    CHECK(!s.takes(1, kSlice, kSlice, 0, at(0), {0, -1}));
+    CHECK(s.takes(1, kSlice, 100 * kSlice, 0, at(0), {0, -1}));
     // From memory of the other node it is the other way round, and from who knows where the same.
-    CHECK(!s.takes(0, kSlice, kSlice, 0, at(0), 1));
-    CHECK(s.takes(1, kSlice, kSlice, 0, at(0), 1));
+    CHECK(!s.takes(0, kSlice, kSlice, 0, at(0), {1, -1}));
+    CHECK(s.takes(1, kSlice, kSlice, 0, at(0), {1, -1}));
     CHECK(s.takes(0, kSlice, kSlice, 0, at(0)));
     CHECK(s.takes(1, kSlice, kSlice, 0, at(0)));
-    CHECK(s.view(0, at(0), 0).tier == 1);
-    CHECK(s.view(1, at(0), 0).tier == 3);
+    CHECK(s.view(0, at(0), {0, -1}).tier == 1);
+    CHECK(s.view(1, at(0), {0, -1}).tier == 3);
     CHECK(s.view(1, at(0)).tier == 1);
+  }
+
+  TEST_CASE("a GPU's bytes go by the tiers that its place gives the NICs") {
+    Sprayer s;  // seen from GPU 0: 1, 2, 3; from GPU 1: 3, 3, 1
+    s.add({"own switch", "r", 0, true, {1, 3}});
+    s.add({"own node", "r", 0, true, {2, 3}});
+    s.add({"other node", "r", 1, true, {3, 1}});
+    const auto taken = [&](const Site& memory) {
+      std::string out;
+      for (RailIndex r = 0; r < 3; ++r)
+        if (s.takes(r, 64 * kKiB, 64 * kKiB, 0, at(0), memory)) out += std::to_string(r);
+      return out;
+    };
+    CHECK(taken({0, 0}) == "0");
+    CHECK(taken({1, 1}) == "2");
+    CHECK(taken({0, -1}) == "01");  // the host's memory of that node
+    CHECK(taken({1, 7}) == "2");    // a GPU that the machine does not list: by its node
+    CHECK(taken({}) == "012");
+    for (RailIndex r = 0; r < 3; ++r) CHECK(s.view(r, at(0), {0, 0}).tier == r + 1);
+    // Tier 2 serves before tier 3 when the near one is behind.
+    s.sent(0, 1, 8 * kMiB, at(0));
+    CHECK(taken({0, 0}) == "1");
   }
 
   TEST_CASE("while nothing is in flight, somebody always takes") {
@@ -181,7 +203,8 @@ TEST_SUITE("sprayer") {
         bool taken = false, resting = false;
         for (RailIndex r = 0; r < n && !taken; ++r) {
           resting = resting || s.view(r, at(now)).state >= RailState::kResting;
-          if (!s.takes(r, bytes, bytes + random.below(64 * kMiB), 0, at(now), memory)) continue;
+          if (!s.takes(r, bytes, bytes + random.below(64 * kMiB), 0, at(now), {memory, -1}))
+            continue;
           taken = true;
           s.sent(r, ++id, bytes, at(now));
           now += random.exponential(.01);

@@ -1,0 +1,14 @@
+// Where bytes of this machine lie, as the choice of NICs sees it.
+//
+// Thread: values.
+#pragma once
+
+namespace mc::xfer {
+
+struct Site {
+  int node = -1;  // NUMA node; of a GPU's memory, the GPU's; -1: unknown
+  int gpu = -1;   // as topo::Machine numbers them; -1: memory of the host, or of a GPU not known
+  friend bool operator==(const Site&, const Site&) = default;
+};
+
+}  // namespace mc::xfer

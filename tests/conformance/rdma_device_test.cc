@@ -1,0 +1,203 @@
+// Memory of a device that NICs reach by its dma-buf, over stand-ins and the emulator's NICs: the
+// device copies nothing, and the NICs are chosen by their tiers as seen from the device.
+#include <algorithm>
+#include <cstring>
+
+#include "device/stand_in.h"
+#include "tests/conformance/fabric.h"
+#include "tests/conformance/pair.h"
+#include "tests/unit/topo/recorded.h"
+#include "xfer/cuda/device_kind.h"
+
+#ifdef MC_TEST_EMULATOR
+
+using namespace mc;
+using namespace mc::xfer;
+using namespace std::chrono_literals;
+
+namespace rdma_device_test {
+namespace {
+
+using Gpu = device::StandIn;
+
+constexpr const char* kGpu = "0000:02:00.0";
+
+bool skipped() {
+  if (has_emulator()) return false;
+  MESSAGE("skipped: not on the emulated verbs library (ctest sets LD_LIBRARY_PATH)");
+  return true;
+}
+
+// emu0 below the GPU's own switch, emu1 elsewhere on its node, emu2 on another node.
+struct Recording : topo::Recorded {
+  Recording() : topo::Recorded("mc-gpu-tiers") {
+    file("devices/system/node/node0/cpulist", "0");
+    file("devices/system/node/node1/cpulist", "1");
+    const std::string near = "pci0000:00/0000:00:01.0";
+    function(near, kGpu, "0", "0x030200", "0x10de");
+    nic(near, "0000:01:00.0", "0", "emu0");
+    nic("pci0000:00/0000:00:03.0", "0000:03:00.0", "0", "emu1");
+    nic("pci0000:80", "0000:81:00.0", "1", "emu2");
+  }
+  void nic(const std::string& bridges, const std::string& pci, const std::string& node,
+           const std::string& name) {
+    function(bridges, pci, node, "0x020700");
+    rdma(bridges + "/" + pci, name, "4: ACTIVE");
+  }
+};
+
+struct Node {
+  std::shared_ptr<Gpu> device;
+  Metrics metrics;
+  std::unique_ptr<Engine> engine;
+  Node(const std::string& name, std::vector<std::string> nics, const std::string& sysfs,
+       bool dma_bufs = true)
+      : device(Gpu::make(
+            kClock, {.bytes = 64 * kMiB, .shares = false, .dma_bufs = dma_bufs, .pci = kGpu})) {
+    EngineOptions o;
+    o.node = name;
+    o.transports = {"rdma", "tcp"};
+    o.nics = std::move(nics);
+    o.sysfs = sysfs;
+    o.share_table = "";
+    auto opened = Engine::open(kClock, o, metrics);
+    REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().what));
+    engine = std::move(*opened);
+    auto kind = std::make_shared<DeviceKind>(std::vector<device::DevicePtr>{device});
+    REQUIRE(engine->add_memory_kind("stand-in", std::move(kind)).has_value());
+  }
+  Memory allocate(uint64_t bytes) const {
+    auto memory = engine->allocate(bytes, true, "stand-in:0");
+    REQUIRE_MESSAGE(memory.has_value(), (memory ? "" : memory.error().what));
+    return *memory;
+  }
+  std::span<std::byte> inside(const Memory& m) const {
+    return {device->seen_by_device(m.data()), m.size()};
+  }
+  uint64_t went(const char* way) {
+    return metrics.counter("mc_xfer_device_slices_total", "", {{"way", way}}).value();
+  }
+  uint64_t moved(const char* transport) {
+    return metrics.counter("mc_xfer_bytes_total", "", {{"transport", transport}}).value();
+  }
+  void move(Op op, SegmentHandle segment, uint64_t offset, std::byte* local, uint64_t bytes) const {
+    Request r;
+    r.op = op;
+    r.local = local;
+    r.segment = segment;
+    r.offset = offset;
+    r.bytes = bytes;
+    const auto done = engine->transfer_sync(r, 20s);
+    REQUIRE_MESSAGE(done.has_value(), (done ? "" : done.error().what));
+  }
+  SegmentHandle open(const Node& owner) const {
+    const auto segment = engine->open_segment(owner.engine->describe());
+    REQUIRE_MESSAGE(segment.has_value(), (segment ? "" : segment.error().what));
+    return *segment;
+  }
+};
+
+}  // namespace
+
+TEST_SUITE("rdma") {
+  TEST_CASE("NICs move bytes of a device by themselves, at either end") {
+    if (skipped()) return;
+    TestFabric::get().heal();
+    Node owner("owner", {"emu0"}, "/sys"), user("user", {"emu1"}, "/sys");
+    const Memory remote = owner.allocate(8 * kMiB), local = user.allocate(8 * kMiB);
+    const SegmentHandle segment = user.open(owner);
+    // Between the host here and the device there: no copy of a device has a part in it.
+    const Memory host = *user.engine->allocate(8 * kMiB);
+    fill(host.bytes(), 31);
+    user.move(Op::kWrite, segment, remote.offset(), host.data(), host.size());
+    CHECK(digest(owner.inside(remote)) == digest(host.bytes()));
+    CHECK(owner.device->counts().copies + owner.device->counts().launches == 0);
+    CHECK(user.went("nic") == 0);
+    // Between devices, whole and in pieces of all sizes; inline data would be read by the host.
+    user.device->injure({.latency = 5ms});  // copies of its own are the slower way
+    fill(user.inside(local), 32);
+    for (int i = 0; i < 20; ++i)
+      user.move(Op::kWrite, segment, remote.offset(), local.data(), local.size());
+    CHECK(digest(owner.inside(remote)) == digest(user.inside(local)));
+    for (const uint64_t bytes : {1u, 64u, 220u, 221u, 4096u, 65536u}) {
+      fill(user.inside(local).first(bytes), bytes);
+      user.move(Op::kWrite, segment, remote.offset() + 100, local.data(), bytes);
+      CHECK(std::memcmp(owner.inside(remote).data() + 100, user.inside(local).data(), bytes) == 0);
+      user.move(Op::kRead, segment, remote.offset() + 100, local.data() + kMiB, bytes);
+      CHECK(std::memcmp(user.inside(local).data() + kMiB, user.inside(local).data(), bytes) == 0);
+    }
+    CHECK(user.went("nic") > 15);
+    CHECK(user.moved("tcp") == 0);
+    CHECK(owner.device->counts().copies + owner.device->counts().launches == 0);
+  }
+
+  TEST_CASE("without a dma-buf, memory of a device is staged") {
+    if (skipped()) return;
+    TestFabric::get().heal();
+    Node owner("owner", {"emu0"}, "/sys", false), user("user", {"emu1"}, "/sys", false);
+    const Memory remote = owner.allocate(kMiB), local = user.allocate(kMiB);
+    fill(user.inside(local), 33);
+    user.move(Op::kWrite, user.open(owner), remote.offset(), local.data(), local.size());
+    CHECK(digest(owner.inside(remote)) == digest(user.inside(local)));
+    CHECK(user.went("nic") == 0);
+    CHECK(user.went("owner") > 0);
+  }
+
+  TEST_CASE("a NIC that fails amid a transfer of a device's memory leaves it to the others") {
+    if (skipped()) return;
+    TestFabric::get().heal();
+    Node owner("owner", {"emu0", "emu3"}, "/sys"), user("user", {"emu1", "emu2"}, "/sys");
+    const Memory remote = owner.allocate(4 * kMiB), local = user.allocate(4 * kMiB);
+    const SegmentHandle segment = user.open(owner);
+    for (const emu::Action action :
+         {emu::Action::kError, emu::Action::kPartial, emu::Action::kQpFatal}) {
+      CAPTURE(static_cast<int>(action));
+      TestFabric::get().rule(action, 12, 2, 2);
+      for (int i = 0; i < 6; ++i) {
+        fill(user.inside(local), static_cast<uint64_t>(i));
+        user.move(Op::kWrite, segment, remote.offset(), local.data(), local.size());
+        REQUIRE(digest(owner.inside(remote)) == digest(user.inside(local)));
+      }
+    }
+    CHECK(user.went("nic") > 0);
+    TestFabric::get().heal();
+  }
+
+  TEST_CASE("of the bytes of a GPU the NIC behind its own switch carries most") {
+    if (skipped()) return;
+    TestFabric::get().heal();
+    const Recording machine;
+    for (const char* nic : {"emu0", "emu1", "emu2"})
+      emu::set_rate(*TestFabric::get().fabric(), TestFabric::get().nic(nic), 400'000'000);
+    Node owner("owner", {"emu3"}, "/sys");
+    Node user("user", {"emu0", "emu1", "emu2"}, machine.path());
+    const Memory remote = *owner.engine->allocate(kMiB);
+    const Memory local = user.allocate(kMiB);
+    const SegmentHandle segment = user.open(owner);
+    user.device->injure({.latency = 20ms});
+    for (int i = 0; i < 100; ++i)
+      user.move(Op::kWrite, segment, remote.offset(), local.data(), local.size());
+    const auto paths = user.engine->paths(segment, remote.offset(), Op::kWrite, kMiB, local.data());
+    REQUIRE(paths.has_value());
+    const auto rdma = std::find_if(paths->begin(), paths->end(),
+                                   [](const Path& p) { return p.transport == "rdma"; });
+    REQUIRE(rdma != paths->end());
+    CHECK(rdma->memory == Site{0, 0});
+    uint64_t bytes[3] = {};
+    for (const RailView& rail : rdma->rails) {
+      CHECK(rail.tier == (rail.info.local == "emu0" ? 1 : rail.info.local == "emu1" ? 2 : 3));
+      bytes[rail.tier - 1] += rail.bytes;
+    }
+    CAPTURE(bytes[0]);
+    CAPTURE(bytes[1]);
+    CAPTURE(bytes[2]);
+    CHECK(bytes[0] > 2 * bytes[1]);
+    CHECK(bytes[0] > 2 * bytes[2]);
+    CHECK(user.went("nic") > 90);
+    TestFabric::get().heal();
+  }
+}
+
+}  // namespace rdma_device_test
+
+#endif
