@@ -98,21 +98,25 @@ Result<Machine> discover_xml(const std::string& file) {
     return fail(Code::kInvalid, "%s: not a regular file: give an XML file", file.c_str());
   }
   MC_TRY(const std::string text, io::read_file(file, kXmlBytesMax));
-  MC_TRY(const XmlElement root, parse_xml(text, file));
+  return machine_from_xml(text, file);
+}
+
+Result<Machine> machine_from_xml(std::string_view text, const std::string& where) {
+  MC_TRY(const XmlElement root, parse_xml(text, where));
   if (root.name == "topology") {
-    MC_TRY(Machine machine, machine_from_hwloc(root, file));
+    MC_TRY(Machine machine, machine_from_hwloc(root, where));
     put_on_only_node(machine);
     return machine;
   }
   if (root.name == "system") {
-    MC_TRY(Machine machine, machine_from_nccl(root, file));
+    MC_TRY(Machine machine, machine_from_nccl(root, where));
     put_on_only_node(machine);
     return machine;
   }
   return fail(Code::kInvalid,
               "%s: the root element is <%s>: give hwloc XML (<topology>, made by lstopo) or NCCL "
               "topology XML (<system>, made with NCCL_TOPO_DUMP_FILE)",
-              file.c_str(), root.name.substr(0, 40).c_str());
+              where.c_str(), root.name.substr(0, 40).c_str());
 }
 
 }  // namespace mc::topo

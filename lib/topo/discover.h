@@ -9,6 +9,7 @@
 // Thread: any. Reads files, sends nothing. A machine without GPU or RDMA is not an error.
 #pragma once
 #include <string>
+#include <string_view>
 
 #include "base/result.h"
 #include "topo/model.h"
@@ -23,6 +24,8 @@ Result<Machine> discover_sysfs(const std::string& folder);
 // hwloc XML (lstopo) or NCCL topology XML: the root element says which. Port states that the file
 // does not hold count as active.
 Result<Machine> discover_xml(const std::string& file);
+// The same of text; errors call it `where`.
+Result<Machine> machine_from_xml(std::string_view text, const std::string& where);
 // "live", a folder (recorded sysfs), FILE.json (of "mc-topo show --output json") or an XML file.
 Result<Machine> discover_any(const std::string& what);
 

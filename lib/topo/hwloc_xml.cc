@@ -221,7 +221,8 @@ class HwlocBuilder {
                                 .model = info("Model"),
                                 .bytes = parse_number(info("Size")).value_or(0) << 10});
     } else if (type == "2") {
-      machine_.nets.push_back({.name = name, .at = at});
+      // Whether it is up the file does not say: as with ports, nothing speaks against it.
+      machine_.nets.push_back({.name = name, .at = at, .addresses = {}, .up = true});
     } else if (type == "3") {
       machine_.rdma.push_back({.name = name, .at = at, .ports = ports_of(infos)});
     }

@@ -152,27 +152,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
 }
 
 #ifndef MC_LIBFUZZER
-#include <filesystem>
-#include <fstream>
+#include "tests/fuzz/replay.h"
 
-// frames CORPUS [ROUNDS]
-int main(int argc, char** argv) {
-  if (argc < 2) return 2;
-  std::vector<std::vector<uint8_t>> corpus;
-  for (const auto& entry : std::filesystem::directory_iterator(argv[1])) {
-    std::ifstream in(entry.path(), std::ios::binary);
-    corpus.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
-  }
-  const int rounds = argc > 2 ? std::atoi(argv[2]) : 300;
-  std::printf("%zu inputs, %d changes of them\n", corpus.size(), rounds);
-  if (corpus.empty()) return 1;
-  for (const auto& input : corpus) LLVMFuzzerTestOneInput(input.data(), input.size());
-  Random random(1);
-  for (int i = 0; i < rounds; ++i) {
-    auto input = corpus[random.below(corpus.size())];
-    for (uint64_t n = 1 + random.below(8); n > 0 && !input.empty(); --n)
-      input[random.below(input.size())] = static_cast<uint8_t>(random.next());
-    LLVMFuzzerTestOneInput(input.data(), input.size());
-  }
-}
+int main(int argc, char** argv) { return mc::fuzz::replay(argc, argv); }
 #endif

@@ -1,0 +1,72 @@
+// The main of a fuzz target where there is no libFuzzer: replays the kept inputs and seeded changes
+// of them.
+//
+//   TARGET CORPUS [ROUNDS [FILE...]]     files: more inputs, beside those of the folder
+#pragma once
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <filesystem>
+#include <fstream>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/random.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+
+namespace mc::fuzz {
+
+// A byte, a range left out, said twice or moved, the end cut off, or a word of the target's.
+inline void change(std::string& input, const std::vector<std::string_view>& words, Random& random) {
+  if (input.empty()) return;
+  const size_t at = random.below(input.size());
+  const size_t n = 1 + random.below(std::min<uint64_t>(input.size() - at, 200));
+  const std::string piece = input.substr(at, n);
+  switch (random.below(words.empty() ? 1 : 6)) {
+    case 0: input[at] = static_cast<char>(random.next()); break;
+    case 1: input.erase(at, n); break;
+    case 2: input.insert(at, piece); break;
+    case 3: input.insert(random.below(input.size()), piece); break;
+    case 4: input.insert(at, words[random.below(words.size())]); break;
+    default:
+      if (random.chance(.1)) input.resize(at);
+      // In place of what stands between two quotes or spaces.
+      const size_t from = input.find_first_of("\" \n", at);
+      if (from == std::string::npos) break;
+      const size_t to = std::min(input.find_first_of("\" \n", from + 1), input.size());
+      input.replace(from + 1, to - from - 1, words[random.below(words.size())]);
+  }
+}
+
+inline int replay(int argc, char** argv, const std::vector<std::string_view>& words = {}) {
+  if (argc < 2) return 2;
+  std::vector<std::string> corpus;
+  const auto add = [&](const std::filesystem::path& path) {
+    std::ifstream in(path, std::ios::binary);
+    corpus.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
+  };
+  std::vector<std::filesystem::path> files;
+  for (const auto& entry : std::filesystem::directory_iterator(argv[1]))
+    files.push_back(entry.path());
+  std::sort(files.begin(), files.end());  // the same changes everywhere
+  for (const auto& file : files) add(file);
+  for (int i = 3; i < argc; ++i) add(argv[i]);
+  const int rounds = argc > 2 ? std::atoi(argv[2]) : 300;
+  std::printf("%zu inputs, %d changes of them\n", corpus.size(), rounds);
+  if (corpus.empty()) return 1;
+  const auto run = [](const std::string& input) {
+    LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
+  };
+  for (const auto& input : corpus) run(input);
+  Random random(1);
+  for (int i = 0; i < rounds; ++i) {
+    std::string input = corpus[random.below(corpus.size())];
+    for (uint64_t n = 1 + random.below(8); n > 0; --n) change(input, words, random);
+    run(input);
+  }
+  return 0;
+}
+
+}  // namespace mc::fuzz
