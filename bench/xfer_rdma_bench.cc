@@ -1,9 +1,11 @@
 // Transfers by rdma against perftest on the same emulated NICs, taking turns: the bandwidth of
 // writes and reads, each over one block again and again, as perftest does it; the latency of small
-// writes; and four capped NICs against the sum of their rates.
+// writes; four capped NICs against the sum of their rates; and what a pool of 64 queue pairs has to
+// make anew for 1000 peers.
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <array>
 #include <cstdlib>
 #include <cstring>
@@ -11,6 +13,7 @@
 #include <sstream>
 
 #include "base/hash.h"
+#include "base/random.h"
 #include "bench/figure.h"
 #include "bench/serving_peer.h"
 #include "cmd/command.h"
@@ -25,6 +28,15 @@ constexpr Duration kBudget = std::chrono::seconds(60);
 constexpr int kSkipped = 77;
 constexpr size_t kNics = 4;
 constexpr uint64_t kCap = 400'000'000;  // of each NIC, bytes a second
+
+struct RdmaOptions : Options {
+  std::string only;
+  void describe(OptionList& v) {
+    Options::describe(v);
+    v("only", only, "only figures whose name begins so, such as 'write 64KiB'");
+  }
+  bool wants(const std::string& name) const { return name.starts_with(only); }
+};
 
 struct Case {
   const char* name;
@@ -185,7 +197,7 @@ class Ours {
   xfer::SegmentHandle segment_ = 0;
 };
 
-Result<> one_nic(const Clock& clock, const Options& o, const ServingPeer& peer) {
+Result<> one_nic(const Clock& clock, const RdmaOptions& o, const ServingPeer& peer) {
   MC_TRY(auto ours, Ours::open(clock, peer, {"emu0"}));
   const uint64_t scale = o.quick ? 1 : 3;
   const size_t turns = o.quick ? 5 : o.turns();  // perftest takes a second and more to begin
@@ -198,6 +210,7 @@ Result<> one_nic(const Clock& clock, const Options& o, const ServingPeer& peer) 
       {"read 64MiB", xfer::Op::kRead, 64 * kMiB, scale * 512 * kMiB},
   };
   for (const Case& c : cases) {
+    if (!o.wants(c.name)) continue;
     const std::string tool = c.op == xfer::Op::kWrite ? "ib_write_bw" : "ib_read_bw";
     MC_TRY_(compare(
         {"xfer-rdma", c.name, "GB/s", tool, 0.9}, turns, [&] { return ours->bandwidth(c); },
@@ -208,6 +221,7 @@ Result<> one_nic(const Clock& clock, const Options& o, const ServingPeer& peer) 
         }));
   }
   const size_t n = o.quick ? 20'000 : 100'000;
+  if (!o.wants("write 64B")) return ours->check();
   MC_TRY_(compare(
       {"xfer-rdma", "write 64B", "us", "ib_write_lat", 0.667, true}, turns,
       [&] { return ours->latency(64, n); },
@@ -220,7 +234,7 @@ Result<> one_nic(const Clock& clock, const Options& o, const ServingPeer& peer) 
   return ours->check();
 }
 
-Result<> four_nics(const Clock& clock, const Options& o, const ServingPeer& peer,
+Result<> four_nics(const Clock& clock, const RdmaOptions& o, const ServingPeer& peer,
                    const std::string& emulator) {
   std::vector<std::string> nics;
   for (size_t i = 0; i < kNics; ++i) {
@@ -233,6 +247,7 @@ Result<> four_nics(const Clock& clock, const Options& o, const ServingPeer& peer
   for (const xfer::Op op : {xfer::Op::kWrite, xfer::Op::kRead}) {
     const Case c{op == xfer::Op::kWrite ? "write, 4 capped NICs" : "read, 4 capped NICs", op,
                  16 * kMiB, (o.quick ? 512 : 1024) * kMiB};
+    if (!o.wants(c.name)) continue;
     MC_TRY_(compare(
         {"xfer-rdma", c.name, "GB/s", "the sum of their rates", 0.9}, o.turns(),
         [&] { return ours->bandwidth(c); },
@@ -241,7 +256,55 @@ Result<> four_nics(const Clock& clock, const Options& o, const ServingPeer& peer
   return ours->check();
 }
 
-Result<int> run(const Options& o) {
+// Queue pairs made for 64-byte writes to a thousand peers (one process under as many names), of
+// which the k-th is asked 1/k as often as the first.
+Result<Measured> queue_pairs_made(const Clock& clock, const RdmaOptions& o, const ServingPeer& peer,
+                                  xfer::Eviction eviction) {
+  constexpr size_t kPeers = 1000;
+  Metrics metrics;
+  xfer::EngineOptions options;
+  options.node = "bench";
+  options.transports = {"rdma"};
+  options.nics = {"emu0"};
+  options.endpoints = 64;
+  options.eviction = eviction;
+  options.share_table = "";
+  MC_TRY(const auto engine, xfer::Engine::open(clock, options, metrics));
+  MC_TRY(const xfer::Memory memory, engine->allocate(4096));
+  std::vector<xfer::SegmentHandle> segments(kPeers);
+  std::vector<double> until(kPeers);
+  xfer::SegmentDescriptor descriptor = peer.segment;
+  double sum = 0;
+  for (size_t k = 0; k < kPeers; ++k) {
+    descriptor.node = "peer-" + std::to_string(k);
+    MC_TRY(segments[k], engine->open_segment(descriptor));
+    until[k] = sum += 1. / static_cast<double>(k + 1);
+  }
+  Random random(4);
+  xfer::Request r;
+  r.op = xfer::Op::kWrite;
+  r.local = memory.data();
+  r.bytes = 64;
+  for (int i = 0; i < (o.quick ? 5'000 : 50'000); ++i) {
+    const auto at = std::lower_bound(until.begin(), until.end(), random.uniform() * sum);
+    r.segment = segments[static_cast<size_t>(at - until.begin())];
+    MC_TRY_(engine->transfer_sync(r, kBudget));
+  }
+  if (metrics.gauge("mc_xfer_rdma_endpoints", "").value() > options.endpoints)
+    return fail(Code::kInternal, "more than %u queue pairs are held", options.endpoints);
+  return Measured(
+      static_cast<double>(metrics.counter("mc_xfer_rdma_connections_total", "").value()));
+}
+
+Result<> many_peers(const Clock& clock, const RdmaOptions& o, const ServingPeer& peer) {
+  if (!o.wants("1000 peers, 64 queue pairs")) return {};
+  return compare(
+      {"xfer-rdma", "1000 peers, 64 queue pairs", "made", "first in, first out", 1.1, true}, 1,
+      [&] { return queue_pairs_made(clock, o, peer, xfer::Eviction::kSieve); },
+      [&] { return queue_pairs_made(clock, o, peer, xfer::Eviction::kFifo); });
+}
+
+Result<int> run(const RdmaOptions& o) {
   for (const char* tool : {"ib_write_bw", "ib_read_bw", "ib_write_lat"})
     if (!output_of({"sh", "-c", std::string("command -v ") + tool})) {
       std::fprintf(stderr, "skipped: no %s: apt-get install perftest\n", tool);
@@ -256,8 +319,14 @@ Result<int> run(const Options& o) {
   MC_TRY_(output_of({emulator, "create", "hosts=2", "nics=" + std::to_string(kNics)}));
   SteadyClock clock;
   MC_TRY(const auto peer, ServingPeer::start(clock, kMemory, on_host_0));
+  // As perftest's server: on one NIC.
+  MC_TRY(const auto narrow, ServingPeer::start(clock, kMemory, [](xfer::EngineOptions& options) {
+           on_host_0(options);
+           options.nics = {"emu0"};
+         }));
   ::setenv("VERBS_EMU_HOST", "1", 1);
-  MC_TRY_(one_nic(clock, o, *peer));
+  MC_TRY_(many_peers(clock, o, *narrow));
+  MC_TRY_(one_nic(clock, o, *narrow));
   MC_TRY_(four_nics(clock, o, *peer, emulator));
   return 0;
 }
@@ -281,7 +350,7 @@ int main(int argc, char** argv) {
     std::fprintf(stderr, "skipped: built without libibverbs-dev\n");
     return mc::bench::kSkipped;
   }
-  mc::bench::Options options;
+  mc::bench::RdmaOptions options;
   mc::Program program("xfer_rdma_bench", "rdma transfers against perftest");
   program.options(options);
   program.run_with([&](mc::Context&) { return mc::bench::run(options); });
