@@ -62,7 +62,7 @@ struct Matches {
   // Word k of the nodes that are in level `at` and in no longer one, those of `few` too; -1: of
   // those in none.
   uint64_t word(int at, size_t k) const {
-    const auto next = static_cast<size_t>(at + 1);
+    const auto next = static_cast<size_t>(at) + 1;
     const uint64_t in = at < 0 ? all(k) : levels[static_cast<size_t>(at)].bits[k];
     return next < levels.size() ? in & ~levels[next].bits[k] : in;
   }

@@ -165,7 +165,7 @@ void PrefillShortlist::best_holders(const Matches& matches, Time now, std::vecto
     if (nodes <= kLookedAt) {
       look_at_all(at);
     } else {
-      open[static_cast<size_t>(at + 1)] = true;
+      open[static_cast<size_t>(at) + 1] = true;
       ++left;
     }
   }
@@ -173,7 +173,7 @@ void PrefillShortlist::best_holders(const Matches& matches, Time now, std::vecto
   for (size_t steps = 0; left > 0 && steps < kSteps; ++steps) {
     const auto node = all.next();
     if (!node) break;
-    const auto at = static_cast<size_t>(matches.level_of(static_cast<HolderSet::Slot>(*node)) + 1);
+    const auto at = static_cast<size_t>(matches.level_of(static_cast<HolderSet::Slot>(*node))) + 1;
     if (!open[at] || nodes_[*node].few == picks_) continue;
     open[at] = false;
     --left;

@@ -16,6 +16,7 @@ Result<std::vector<Machines>> parse_machines(const SimOptions& o) {
   if (!o.machines.empty() && !o.pd_control)
     return fail(Code::kInvalid,
                 "--machines: which side gets them is for --pd-control to say: give both");
+  const uint64_t all = o.prefill + o.decode;
   std::vector<Machines> out;
   for (const std::string& text : o.machines) {
     const size_t at = text.find('@');
@@ -23,10 +24,10 @@ Result<std::vector<Machines>> parse_machines(const SimOptions& o) {
     const auto from = parse_duration(at == std::string::npos ? "" : text.substr(at + 1));
     if (!count || !from || *count != std::floor(*count))
       return fail(Code::kInvalid, "--machines %s: want N@TIME, as 12@8h", shown(text).c_str());
-    if (*count < 2 || *count > static_cast<double>(o.prefill + o.decode))
+    if (*count < 2 || *count > static_cast<double>(all))
       return fail(Code::kInvalid,
                   "--machines %s: want from 2 to the %llu of --prefill and --decode",
-                  shown(text).c_str(), static_cast<unsigned long long>(o.prefill + o.decode));
+                  shown(text).c_str(), static_cast<unsigned long long>(all));
     out.push_back({static_cast<uint64_t>(*count), *from});
   }
   return out;
