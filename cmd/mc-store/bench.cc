@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <cstdio>
 #include <cstring>
 #include <thread>
 
@@ -173,6 +174,7 @@ Result<int> run_bench(BenchOptions o, const Context& context) {
   const Tally puts = all_do([&](Caller& c, uint32_t i) { return c.put(i, o.threads); });
   if (!puts.error.what.empty()) return fail(puts.error);
   show("put", puts, context);
+  std::fflush(stdout);  // the gets take a while
   Tally gets = all_do([&](Caller& c, uint32_t i) { return c.get(i); });
   for (const auto& session : sessions) {
     gets.near += session->metrics().counter("mc_store_client_near_hits_total", "").value();

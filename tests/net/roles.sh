@@ -56,6 +56,11 @@ cmp "$T/apart" "$T/changed" || die "after the change they say something else"
 for i in 1 2 3 4; do
   ask "A long answer, number $i" 150 >"$T/long$i" &
 done
+given() { # requests that the decode worker has
+  curl -fsS "$URL/cluster" | jq '[.nodes[] | select(.name == "b1") | .requests] | add'
+}
+all_given() { [ "$(given)" = 4 ]; }
+until_true 15 "b1 has $(given) of 4 requests" all_given
 role b0 decode >/dev/null
 role b1 prefill >/dev/null
 wait
