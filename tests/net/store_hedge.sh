@@ -15,7 +15,7 @@ hits_over() {
 # Gets for 6 s, in the middle of which each node stops for 1.5 s. Its answers are in $T/gets.
 gets_beside_a_stop() {
   "$MC_BIN/mc-store" bench --master "$MASTER" --replicas 2 --value 256KiB --count 8 --for 6s \
-    --timeout 20s --transports tcp --output json "$@" >"$T/gets" 2>"$T/gets.err" &
+    --timeout 20s --transports tcp --output json >"$T/gets" 2>"$T/gets.err" &
   local reader=$!
   until_true 30 "nothing was put" grep -q '"op":"put"' "$T/gets"
   until_true 30 "nothing was got" hits_over 200
@@ -40,7 +40,7 @@ jq -es '.[] | select(.op == "get") | .wrong == 0 and .near > 100' "$T/out" >/dev
   die "nothing was read near: $(cat "$T/out")"
 
 # A dead master first in the list costs no time.
-for i in 1 2 3 4 5; do
+for _ in 1 2 3 4 5; do
   start=$(date +%s%N)
   expect 0 "$MC_BIN/mc-store" stat --master "127.0.0.1:1,$MASTER"
   took=$((($(date +%s%N) - start) / 1000000))

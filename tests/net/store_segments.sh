@@ -7,7 +7,7 @@
 
 SEG=$T/segment
 master_up --lease-ttl 100ms
-a_up() { node_up a --segment "16MiB@file:$SEG" --segment 2MiB "$@"; }
+a_up() { node_up a --segment "16MiB@file:$SEG" --segment 2MiB; }
 holds() { store exists "$1" >/dev/null 2>&1; }
 # value N FILE: of a size and content that N determines
 value() { blob $((100000 + $1 * 777)) "$1" "$2"; }
