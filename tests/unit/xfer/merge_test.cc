@@ -138,7 +138,7 @@ TEST_SUITE("xfer/merge") {
     Random random(5);
     std::vector<Request> requests;
     for (uint64_t layer = 0; layer < 4; ++layer)
-      for (const uint64_t bytes : {64, 32})
+      for (const uint64_t bytes : {64UL, 32UL})
         for (uint64_t block = 0; block < 8; ++block) {
           const uint64_t at = layer * 2000 + (bytes == 64 ? 0 : 1000) + block * (bytes + 8);
           requests.push_back(piece(memory.data() + at, 50000 + at, bytes));
@@ -160,7 +160,7 @@ TEST_SUITE("xfer/merge") {
 
   TEST_CASE("an order that joins more than that of addresses stays, and so do mixed requests") {
     std::vector<Request> kinds;  // the keys of all blocks, then their values, which lie between
-    for (const uint64_t from : {0, 600})
+    for (const uint64_t from : {0UL, 600UL})
       for (uint64_t block = 0; block < 8; ++block)
         kinds.push_back(piece(memory.data() + from + block * 1000, 50000 + from + block * 1000,
                               from == 0 ? 500 : 100));
