@@ -82,7 +82,7 @@ struct Engine::Impl final : Sink {
   // The first transport that reaches and has not had it yet; null when none is left.
   Transport* next_way(Slice& slice) const;
 
-  // ---- transfers (engine_work.cc)
+  // ---- transfers (engine_work.cc; what applications call: engine_face.cc)
   struct Work {
     Run run;
     PeerPtr peer;
