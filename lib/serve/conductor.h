@@ -184,7 +184,7 @@ class Conductor {
   void passed(Job& job, std::string_view chunk);
   void passed_all(Job& job, const Result<http::ClientResponse>& answer);
   void release_foreign(Job& job);
-  // ... and its ends
+  // conductor_ends.cc: how a job ends
   void step_failed(Job& job, const Place& where, const char* op, const Error& error);
   void fail_attempt(Job& job, const std::set<NodeId>& avoid, Failed why);
   void release(Job& job, const std::string& reason);
