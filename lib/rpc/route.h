@@ -24,7 +24,6 @@ class Route {
   size_t size() const { return addresses_.size(); }
   size_t current() const { return current_; }
   const std::string& address(size_t i) const { return addresses_[i]; }
-  const std::vector<std::string>& addresses() const { return addresses_; }
   std::string text() const;  // all of the list
   void choose(size_t at) { current_ = at; }
 

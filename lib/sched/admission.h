@@ -5,9 +5,8 @@
 //             break the promise, and when the prompt is computed and its decode node, as loaded
 //             then, would break that for the time between tokens: such a prefill is wasted
 //   early     both at arrival, and never again: but what is decoding now has left when the prompt
-//   is
-//             computed, and what is being prefilled now will have come, so that prefill and decode
-//             load swing against each other
+//             is computed, and what is being prefilled now will have come, so that prefill and
+//             decode load swing against each other
 //   predict   as `early`, with the decode load predicted for the time when the prompt is computed:
 //             requests whose prefill ends by then are added, those that will have decoded for
 //             longer than t_d by then are taken as ended
