@@ -12,10 +12,8 @@ using ull = unsigned long long;
 }  // namespace
 
 BlockManager::BlockManager(uint32_t blocks, uint32_t block_tokens, uint64_t seed, size_t events_max)
-    : block_tokens_(block_tokens), seed_(seed), events_max_(events_max), blocks_(blocks) {
-  MC_CHECK(block_tokens > 0);
-  free_.reserve(blocks);
-  for (uint32_t id = blocks; id-- > 0;) free_.push_back(id);
+    : pool_(blocks), block_tokens_(block_tokens), seed_(seed), events_max_(events_max) {
+  MC_CHECK(block_tokens > 0 && blocks < kNoBlock);
 }
 
 Result<TxId> BlockManager::allocate(BlockRequest request, Time now) {
@@ -26,20 +24,24 @@ Result<TxId> BlockManager::allocate(BlockRequest request, Time now) {
                 "request %s: %zu hashes and %llu blocks do not go with %llu tokens in blocks of %u",
                 request.request.c_str(), request.hashes.size(), static_cast<ull>(request.blocks),
                 static_cast<ull>(request.prompt_tokens), block_tokens_);
-  if (request.blocks > blocks_.size())
+  if (request.blocks > pool_)
     return fail(Code::kInvalid,
-                "request %s needs %llu blocks of %u tokens, the pool has %zu: a larger pool or a "
+                "request %s needs %llu blocks of %u tokens, the pool has %u: a larger pool or a "
                 "shorter request",
-                request.request.c_str(), static_cast<ull>(request.blocks), block_tokens_,
-                blocks_.size());
+                request.request.c_str(), static_cast<ull>(request.blocks), block_tokens_, pool_);
   Tx tx;
-  const size_t hit = match(request.hashes, request.prompt_tokens);
+  const size_t most = std::min<size_t>(request.hashes.size(),
+                                       reusable_blocks(request.prompt_tokens, block_tokens_));
   size_t idle_hits = 0;  // cached now, so not available for the rest
-  for (size_t i = 0; i < hit; ++i) {
-    tx.blocks.push_back(index_.at(request.hashes[i]));
-    idle_hits += blocks_[tx.blocks.back()].refs == 0;
+  tx.blocks.reserve(request.blocks);
+  for (size_t i = 0; i < most; ++i) {
+    const BlockId id = find(request.hashes[i]);
+    if (id == kNoBlock) break;
+    tx.blocks.push_back(id);
+    idle_hits += blocks_[id].refs == 0;
   }
-  const size_t available = free_.size() + lru_.size() - idle_hits;
+  const size_t hit = tx.blocks.size();
+  const size_t available = free_blocks() + cached_ - idle_hits;
   if (request.blocks - hit > available)
     return fail(Code::kNoSpace, "request %s needs %llu blocks, %zu are not in use: retry later",
                 request.request.c_str(), static_cast<ull>(request.blocks - hit), available);
@@ -70,7 +72,7 @@ size_t BlockManager::rematch(TxId id) {
   const size_t present = match(tx.hashes, tx.prompt_tokens);
   for (; tx.hit < present; ++tx.hit) {
     BlockId& mine = tx.blocks[tx.hit];
-    const BlockId theirs = index_.at(tx.hashes[tx.hit]);
+    const BlockId theirs = find(tx.hashes[tx.hit]);
     lock(theirs);
     unlock(mine);
     mine = theirs;
@@ -96,11 +98,8 @@ void BlockManager::computed(TxId id, size_t upto_block) {
   MC_CHECK(upto_block <= tx.blocks.size());
   for (; tx.valid < upto_block; ++tx.valid) {
     if (tx.valid >= tx.hashes.size()) continue;
-    const BlockId id_of = tx.blocks[tx.valid];
     // Another request may have computed the same at the same time: the first one is shared.
-    if (!index_.try_emplace(tx.hashes[tx.valid], id_of).second) continue;
-    blocks_[id_of].keyed = true;
-    blocks_[id_of].key = tx.hashes[tx.valid];
+    own(tx.hashes[tx.valid], tx.blocks[tx.valid]);
   }
 }
 
@@ -128,21 +127,30 @@ void BlockManager::abort(TxId id) {
   if (txs_.contains(id)) MC_CHECK(commit(id).has_value());
 }
 
+// The block that has the key: the one that had it before, or else this one, now (true).
+std::pair<BlockId, bool> BlockManager::own(const BlockHash& key, BlockId id) {
+  if (const BlockId holder = find(key); holder != kNoBlock) return {holder, false};
+  blocks_[id].keyed = true;
+  blocks_[id].key = key;
+  index_.insert(key.tag(), id);
+  return {id, true};
+}
+
+BlockId BlockManager::find(const BlockHash& key) const {
+  return index_.find(key.tag(), [&](BlockId id) { return blocks_[id].key == key; });
+}
+
 void BlockManager::release(Tx& tx) {
   const size_t keys = std::min(tx.valid, tx.hashes.size());
+  std::vector<BlockId> holders(keys);
   for (size_t i = 0; i < keys; ++i) {
     // Whose block has the key now: ours, one computed at the same time, or, when that one was
     // evicted since, nobody's: then ours takes it.
-    const auto [holder, adopted] = index_.try_emplace(tx.hashes[i], tx.blocks[i]);
-    Block& block = blocks_[holder->second];
-    if (adopted) {
-      block.keyed = true;
-      block.key = tx.hashes[i];
-    }
-    publish(block);
+    holders[i] = own(tx.hashes[i], tx.blocks[i]).first;
+    publish(blocks_[holders[i]]);
   }
-  for (size_t i = keys; i-- > 0;) touch(index_.at(tx.hashes[i]));
-  for (const BlockId id : tx.blocks) unlock(id);
+  for (size_t i = keys; i-- > 0;) touch(holders[i]);
+  for (size_t i = tx.blocks.size(); i-- > 0;) unlock(tx.blocks[i]);
 }
 
 void BlockManager::pin(BlockId block) {
@@ -153,7 +161,7 @@ void BlockManager::unpin(BlockId block) { unlock(block); }
 
 void BlockManager::lock(BlockId id) {
   Block& block = blocks_[id];
-  if (block.refs++ == 0 && block.keyed) MC_CHECK(lru_.erase({block.touched, id}) == 1);
+  if (block.refs++ == 0 && block.keyed) uncache(id);
 }
 
 void BlockManager::unlock(BlockId id) {
@@ -161,19 +169,45 @@ void BlockManager::unlock(BlockId id) {
   Block& block = blocks_[id];
   if (--block.refs > 0) return;
   if (block.keyed) {
-    lru_.emplace(block.touched, id);
+    cache(id);
   } else {
     free_.push_back(id);
   }
 }
 
+// Into the list, by its last touch: nearly always at the young end, for who lets go of blocks
+// touches them first.
+void BlockManager::cache(BlockId id) {
+  Block& block = blocks_[id];
+  BlockId before = youngest_;
+  while (before != kNoBlock && blocks_[before].touched > block.touched)
+    before = blocks_[before].older;
+  block.older = before;
+  BlockId& from_before = before == kNoBlock ? oldest_ : blocks_[before].younger;
+  block.younger = from_before;
+  from_before = id;
+  (block.younger == kNoBlock ? youngest_ : blocks_[block.younger].older) = id;
+  ++cached_;
+}
+
+void BlockManager::uncache(BlockId id) {
+  Block& block = blocks_[id];
+  (block.older == kNoBlock ? oldest_ : blocks_[block.older].younger) = block.younger;
+  (block.younger == kNoBlock ? youngest_ : blocks_[block.younger].older) = block.older;
+  block.older = block.younger = kNoBlock;
+  --cached_;
+}
+
 BlockId BlockManager::take() {
-  if (free_.empty()) {
-    MC_CHECK(!lru_.empty());
-    const BlockId victim = lru_.begin()->second;
-    lru_.erase(lru_.begin());
+  if (free_.empty() && blocks_.size() < pool_) {
+    free_.push_back(static_cast<BlockId>(blocks_.size()));
+    blocks_.emplace_back();
+  } else if (free_.empty()) {
+    MC_CHECK(oldest_ != kNoBlock);
+    const BlockId victim = oldest_;
+    uncache(victim);
     Block& block = blocks_[victim];
-    index_.erase(block.key);
+    index_.erase(block.key.tag(), victim);
     if (block.published) emit(false, block.key);
     block = {};
     free_.push_back(victim);
@@ -187,9 +221,9 @@ BlockId BlockManager::take() {
 void BlockManager::touch(BlockId id) {
   Block& block = blocks_[id];
   const bool cached = block.refs == 0;
-  if (cached) lru_.erase({block.touched, id});
+  if (cached) uncache(id);
   block.touched = ++touches_;
-  if (cached) lru_.emplace(block.touched, id);
+  if (cached) cache(id);
 }
 
 void BlockManager::publish(Block& block) {
@@ -244,20 +278,19 @@ KvSnapshot BlockManager::snapshot(uint64_t from, size_t max) const {
 }
 
 BlockCounts BlockManager::counts() const {
-  return {free_.size(), lru_.size(), blocks_.size() - free_.size() - lru_.size()};
+  return {free_blocks(), cached_, pool_ - free_blocks() - cached_};
 }
 
 std::optional<BlockId> BlockManager::lookup(const BlockHash& key) const {
-  const auto it = index_.find(key);
-  if (it == index_.end()) return std::nullopt;
-  return it->second;
+  const BlockId id = find(key);
+  return id == kNoBlock ? std::nullopt : std::optional(id);
 }
 
 size_t BlockManager::match(const std::vector<BlockHash>& hashes, uint64_t prompt_tokens) const {
   const size_t most =
       std::min<size_t>(hashes.size(), reusable_blocks(prompt_tokens, block_tokens_));
   size_t n = 0;
-  while (n < most && index_.contains(hashes[n])) ++n;
+  while (n < most && find(hashes[n]) != kNoBlock) ++n;
   return n;
 }
 
@@ -273,18 +306,28 @@ void BlockManager::check() const {
     MC_CHECK(leases_.contains({tx.deadline, id}) == (tx.state != TxState::kRunning));
   }
   size_t keyed = 0;
-  std::vector<bool> is_free(blocks_.size());
+  std::vector<bool> is_free(blocks_.size()), is_cached(blocks_.size());
   for (const BlockId id : free_) {
     MC_CHECK(!is_free[id] && blocks_[id].refs == 0 && !blocks_[id].keyed);
     is_free[id] = true;
   }
+  size_t cached = 0;
+  for (BlockId id = oldest_, before = kNoBlock; id != kNoBlock;
+       before = std::exchange(id, blocks_[id].younger)) {
+    MC_CHECK(!is_cached[id] && blocks_[id].older == before);
+    MC_CHECK(before == kNoBlock || blocks_[before].touched < blocks_[id].touched);
+    MC_CHECK(blocks_[id].younger != kNoBlock || youngest_ == id);
+    is_cached[id] = true;
+    ++cached;
+  }
+  MC_CHECK(cached == cached_);
   for (BlockId id = 0; id < blocks_.size(); ++id) {
     const Block& block = blocks_[id];
     keyed += block.keyed;
     MC_CHECK(block.refs >= held[id]);  // pins are the difference
     MC_CHECK(!block.published || block.keyed);
-    MC_CHECK(!block.keyed || index_.at(block.key) == id);
-    MC_CHECK(lru_.contains({block.touched, id}) == (block.keyed && block.refs == 0));
+    MC_CHECK(!block.keyed || find(block.key) == id);
+    MC_CHECK(is_cached[id] == (block.keyed && block.refs == 0));
     MC_CHECK(is_free[id] == (!block.keyed && block.refs == 0));
     MC_CHECK(block.published || block.refs > 0 || !block.keyed);  // cached means published
   }

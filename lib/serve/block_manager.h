@@ -37,11 +37,11 @@
 #include "base/hash.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "serve/block_table.h"
 #include "serve/messages.h"
 
 namespace mc::serve {
 
-using BlockId = uint32_t;
 using TxId = uint64_t;  // never 0; not one of an earlier process (other seed)
 
 enum class TxState : uint8_t {
@@ -139,8 +139,14 @@ class BlockManager {
     bool keyed = false;      // in index_: valid and shareable
     bool published = false;  // its key was reported as stored
     BlockHash key;
-    uint64_t touched = 0;  // place in the LRU order
+    uint64_t touched = 0;                          // place in the LRU order
+    BlockId older = kNoBlock, younger = kNoBlock;  // neighbours there, while cached
   };
+  BlockId find(const BlockHash& key) const;
+  std::pair<BlockId, bool> own(const BlockHash& key, BlockId id);
+  size_t free_blocks() const { return free_.size() + (pool_ - blocks_.size()); }
+  void cache(BlockId id);
+  void uncache(BlockId id);
   void lock(BlockId id);
   void unlock(BlockId id);
   BlockId take();  // a free block, or the least recently used cached one; locked
@@ -151,14 +157,16 @@ class BlockManager {
   void set_lease(TxId id, Tx& tx, Time now);
   void drop_lease(TxId id, const Tx& tx);
 
-  const uint32_t block_tokens_;
+  const uint32_t pool_, block_tokens_;
   const uint64_t seed_;
   const size_t events_max_;
   uint64_t txs_made_ = 0, touches_ = 0, events_last_ = 0;
-  std::vector<Block> blocks_;
-  std::vector<BlockId> free_;
-  std::set<std::pair<uint64_t, BlockId>> lru_;  // cached blocks by last touch
-  std::unordered_map<BlockHash, BlockId> index_;
+  std::vector<Block> blocks_;  // those that were ever used: a large, idle pool costs nothing
+  std::vector<BlockId> free_;  // of these
+  // Cached blocks by last touch, a list through the blocks.
+  BlockId oldest_ = kNoBlock, youngest_ = kNoBlock;
+  size_t cached_ = 0;
+  BlockTable index_;
   std::unordered_map<TxId, Tx> txs_;
   std::set<std::pair<Time, TxId>> leases_;
   std::deque<KvEvent> events_;  // the newest has number events_last_

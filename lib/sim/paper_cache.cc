@@ -1,9 +1,7 @@
-// What caches hit, and what that spares: Table 3, Figures 15 to 19.
+// What caches hit, and what that spares: Table 3, Figures 15 to 18.
 #include <algorithm>
 #include <cmath>
 
-#include "base/random.h"
-#include "sim/node_cache.h"
 #include "sim/paper_figures.h"
 #include "trace/stats.h"
 
@@ -168,99 +166,6 @@ Result<PaperFigure> figure18(const PaperInput& in) {
       f.rows.push_back({name + " on average", p.mean[i], mean});
     }
   }
-  return f;
-}
-
-namespace {
-
-// The workload of Figure 19 is not public. Here: the conversations, beside them so many requests
-// that nobody repeats (prompts as long as theirs) that they are 62 %, and questions about contexts
-// that live for the whole time, 16 about each, that are 8 %.
-trace::Trace marked_requests(const PaperInput& in) {
-  using trace::CacheClass;
-  constexpr double kEphemeral = 0.62, kContext = 0.08;
-  constexpr uint64_t kQuestions = 16, kContextTokens = 32'768, kQuestionTokens = 400;
-  trace::Trace t;
-  t.records = in.conversation.records;
-  const auto total = static_cast<double>(t.records.size()) / (1 - kEphemeral - kContext);
-  const uint64_t last_ms = t.records.back().timestamp_ms;
-  const size_t others = t.records.size();
-  Random random(in.seed ^ 0x19);
-  uint64_t next = 0;
-  for (const trace::Record& r : t.records)
-    for (const uint64_t id : r.hash_ids) next = std::max(next, id + 1);
-  for (auto n = static_cast<uint64_t>(kEphemeral * total); n > 0; --n) {
-    trace::Record r = t.records[random.below(others)];
-    r.timestamp_ms = random.below(last_ms + 1);
-    r.cache_class = CacheClass::kEphemeral;
-    for (size_t k = 1; k < r.hash_ids.size(); ++k) r.hash_ids[k] = next++;
-    t.records.push_back(std::move(r));
-  }
-  uint64_t first = 0;
-  for (uint64_t n = 0; n < static_cast<uint64_t>(kContext * total); ++n) {
-    const uint64_t shared = kContextTokens / t.block_tokens;
-    if (n % kQuestions == 0) first = std::exchange(next, next + shared);
-    trace::Record r{random.below(last_ms + 1), kContextTokens + kQuestionTokens, 100, {}};
-    r.cache_class = CacheClass::kContext;
-    for (uint64_t k = 0; k < shared; ++k) r.hash_ids.push_back(first + k);
-    r.hash_ids.push_back(next++);
-    t.records.push_back(std::move(r));
-  }
-  std::stable_sort(t.records.begin(), t.records.end(),
-                   [](const auto& a, const auto& b) { return a.timestamp_ms < b.timestamp_ms; });
-  return t;
-}
-
-// One cache for all, requests in order; of full blocks, how many were there.
-double one_cache_percent(const trace::Trace& t, const char* rule, uint64_t dram_tokens,
-                         uint64_t ssd_tokens) {
-  NodeCacheOptions o;
-  o.dram = dram_tokens / t.block_tokens;
-  o.ssd = ssd_tokens / t.block_tokens;
-  o.block_tokens = t.block_tokens;
-  o.rule = rule;
-  for (const trace::Record& r : t.records)
-    o.prompt_max = std::max<uint64_t>(o.prompt_max, r.hash_ids.size());
-  NodeCache cache(o, 1);
-  uint64_t asked = 0, found = 0;
-  for (const trace::Record& r : t.records) {
-    const auto hashes = block_hashes(r, t.block_tokens);
-    asked += hashes.size();
-    found += cache.look(hashes, r.input_length).blocks();
-    cache.end(cache.begin(hashes, r.input_length, Time{}), hashes, r.cache_class);
-    cache.changes();  // nobody asks
-  }
-  return asked ? 100 * static_cast<double>(found) / static_cast<double>(asked) : 0;
-}
-
-}  // namespace
-
-Result<PaperFigure> figure19(const PaperInput& in) {
-  constexpr uint64_t kDram = 24'000'000, kSsd = 240'000'000;
-  PaperFigure f{
-      "fig19",
-      "What is worth keeping",
-      "% of full blocks",
-      "SYNTHETIC: the conversations, 62 % requests that nobody repeats, 8 % about contexts "
-      "of 32 k tokens (16 questions each, at any time); one cache of 24 M tokens (8 nodes "
-      "of 3 M), SSD ten times that",
-      {},
-      0.15,
-      "The requests behind the published bars are not public: only the order and the gain "
-      "compare, and the gain depends on how many questions a context gets.",
-      {}};
-  const trace::Trace t = marked_requests(in);
-  const double lru = one_cache_percent(t, "lru", kDram, 0);
-  const double filtered = one_cache_percent(t, "filter", kDram, 0);
-  const double kept = one_cache_percent(t, "semantic", kDram, kSsd);
-  const double unbounded = one_cache_percent(t, "lru", 2'000'000'000, 0);
-  f.rows = {{"LRU", 27, lru},
-            {"ephemeral requests left out", {}, filtered},
-            {"and contexts kept, on the SSD at worst", 52, kept},
-            {"a cache without bound", {}, unbounded},
-            {"gain over LRU, %", 93, 100 * (kept / lru - 1)}};
-  f.claims = {{"leaving out what is ephemeral helps, keeping contexts helps more",
-               lru < filtered && filtered < kept && kept <= unbounded}};
   return f;
 }
 
