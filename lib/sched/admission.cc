@@ -19,25 +19,21 @@ void AdmissionOptions::describe(OptionList& v) {
 void DecodeForecast::Jobs::put(uint64_t id, Job job) {
   take(id);
   by_id_[id] = job;
-  by_time_.emplace(job.from, id);
+  by_time_.add(job.from, id, job.tokens);
 }
 
 std::optional<DecodeForecast::Job> DecodeForecast::Jobs::take(uint64_t id) {
   const auto at = by_id_.find(id);
   if (at == by_id_.end()) return std::nullopt;
   const Job job = at->second;
-  by_time_.erase({job.from, id});
+  by_time_.remove(job.from, id);
   by_id_.erase(at);
   return job;
 }
 
 DecodeForecast::Load DecodeForecast::Jobs::until(Time from) const {
-  Load load;
-  for (auto it = by_time_.begin(); it != by_time_.end() && it->first <= from; ++it) {
-    load.requests += 1;
-    load.context_tokens += static_cast<double>(by_id_.at(it->second).tokens);
-  }
-  return load;
+  const TimeSums::Sum sum = by_time_.until(from);
+  return {static_cast<double>(sum.requests), static_cast<double>(sum.tokens)};
 }
 
 void DecodeForecast::dispatched(uint64_t job, uint64_t tokens, Time decodes_from) {

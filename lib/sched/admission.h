@@ -21,7 +21,6 @@
 #include <cstdint>
 #include <deque>
 #include <optional>
-#include <set>
 #include <string>
 #include <unordered_map>
 #include <utility>
@@ -31,6 +30,7 @@
 #include "base/time.h"
 #include "sched/cost.h"
 #include "sched/policy.h"
+#include "sched/time_sums.h"
 
 namespace mc::sched {
 
@@ -56,7 +56,7 @@ class DecodeForecast {
     double requests = 0, context_tokens = 0;  // whole numbers
   };
   Load now() const { return decoding_; }
-  // Predicted. Costs: the requests that end or come until then.
+  // Predicted.
   Load at(Time then, Time now) const;
   Duration decode_time() const;  // t_d
 
@@ -73,7 +73,7 @@ class DecodeForecast {
 
    private:
     std::unordered_map<uint64_t, Job> by_id_;
-    std::set<std::pair<Time, uint64_t>> by_time_;
+    TimeSums by_time_;
   };
   Jobs coming_, decoding_jobs_;
   Load decoding_;

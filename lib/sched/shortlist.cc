@@ -23,23 +23,30 @@ std::vector<uint32_t> ranks(const std::vector<std::string>& names) {
 class PrefillShortlist::InOrder {
  public:
   InOrder(const PrefillShortlist& list, Time now)
-      : list_(list), now_(now), ticking_(list.ticking_.begin()), still_(list.still_.begin()) {}
+      : list_(list), now_(now), ticking_(list.ticking_), still_(list.still_) {}
 
   std::optional<uint32_t> next() {
-    const bool t = ticking_ != list_.ticking_.end(), s = still_ != list_.still_.end();
+    const auto t = ticking_.peek(), s = still_.peek();
     if (!t && !s) return std::nullopt;
-    if (t && (!s || list_.key_at(ticking_->node, now_) < *still_)) return (ticking_++)->node;
-    return (still_++)->node;
+    if (t && (!s || list_.key_at(*t, now_) < list_.still_.key(*s))) {
+      ticking_.advance();
+      return t;
+    }
+    still_.advance();
+    return s;
   }
 
  private:
   const PrefillShortlist& list_;
   Time now_;
-  std::set<Key>::const_iterator ticking_, still_;
+  Tournament<Key>::Cursor ticking_, still_;
 };
 
 PrefillShortlist::PrefillShortlist(PolicyOptions options, const std::vector<std::string>& names)
-    : options_(std::move(options)) {
+    : options_(std::move(options)),
+      ticking_(names.size()),
+      still_(names.size()),
+      turns_(names.size()) {
   const std::string& p = options_.policy;
   by_ = p == "count"                               ? By::kRequests
         : p == "weighted"                          ? By::kTokens
@@ -76,34 +83,34 @@ void PrefillShortlist::place(uint32_t node) {
   if (by_ == By::kDraw) return;
   Node& n = nodes_[node];
   if (!n.ticking) {
-    still_.insert(still_key(node));
+    still_.put(node, still_key(node));
   } else {
-    ticking_.insert(ticking_key(node));
-    turns_.emplace(n.standing.first_ends, node);
+    ticking_.put(node, ticking_key(node));
+    turns_.put(node, {n.standing.first_ends, node});
   }
 }
 
 void PrefillShortlist::displace(uint32_t node) {
   if (by_ == By::kDraw) return;
-  Node& n = nodes_[node];
-  if (!n.ticking) {
-    still_.erase(still_key(node));
+  if (!nodes_[node].ticking) {
+    still_.erase(node);
   } else {
-    ticking_.erase(ticking_key(node));
-    turns_.erase({n.standing.first_ends, node});
+    ticking_.erase(node);
+    turns_.erase(node);
   }
 }
 
 void PrefillShortlist::put(uint32_t node, const Standing& standing) {
   Node& n = nodes_[node];
-  if (n.usable)
-    displace(node);
-  else
+  const bool ticking = by_queue() && standing.first_ends > settled_;
+  if (!n.usable)
     usable_.insert(std::lower_bound(usable_.begin(), usable_.end(), node), node);
+  else if (ticking != n.ticking)
+    displace(node);
   usable_bits_[node / 64] |= uint64_t{1} << node % 64;
   n.usable = true;
   n.standing = standing;
-  n.ticking = by_queue() && standing.first_ends > settled_;
+  n.ticking = ticking;
   place(node);
 }
 
@@ -118,8 +125,8 @@ void PrefillShortlist::drop(uint32_t node) {
 
 void PrefillShortlist::settle(Time now) {
   settled_ = now;
-  while (!turns_.empty() && turns_.begin()->first <= now) {
-    const uint32_t node = turns_.begin()->second;
+  while (!turns_.empty() && turns_.key(turns_.best()).first <= now) {
+    const uint32_t node = turns_.best();
     displace(node);
     nodes_[node].ticking = false;
     place(node);
@@ -160,7 +167,7 @@ void PrefillShortlist::best_holders(const Matches& matches, Time now, std::vecto
   size_t left = 0;
   for (int at = -1; at < static_cast<int>(matches.levels.size()); ++at) {
     size_t nodes = 0;
-    for (size_t k = 0; k < usable_bits_.size() && 64 * k < matches.slots; ++k)
+    for (size_t k = 0; k < usable_bits_.size() && 64 * k < matches.slots && nodes <= kLookedAt; ++k)
       nodes += static_cast<size_t>(std::popcount(matches.word(at, k) & usable_bits_[k]));
     if (nodes <= kLookedAt) {
       look_at_all(at);
@@ -217,37 +224,31 @@ std::vector<PrefillShortlist::Listed> PrefillShortlist::pick(const Matches& matc
 }
 
 DecodeShortlist::DecodeShortlist(const Cost& cost, const std::vector<std::string>& names)
-    : cost_(cost), nodes_(names.size()) {
-  const auto rank = ranks(names);
-  for (uint32_t i = 0; i < nodes_.size(); ++i) nodes_[i].key = {0, 0, rank[i], i};
-}
+    : cost_(cost), ranks_(ranks(names)), order_(names.size()), room_(names.size()) {}
 
 void DecodeShortlist::put(uint32_t node, uint64_t requests, uint64_t context_tokens,
                           int64_t free_tokens) {
-  Node& n = nodes_[node];
-  const Key key{cost_.step_ms(requests + 1, context_tokens), requests, n.key.rank, node};
-  if (n.usable && key == n.key && free_tokens == n.free_tokens) return;
-  drop(node);
-  n = {key, free_tokens, true};
-  order_.insert(key);
-  free_.insert(free_tokens);
+  usable_ += !order_.has(node);
+  order_.put(node, {cost_.step_ms(requests + 1, context_tokens), requests, ranks_[node], node});
+  room_.put(node, {-free_tokens, node});
 }
 
 void DecodeShortlist::drop(uint32_t node) {
-  Node& n = nodes_[node];
-  if (!n.usable) return;
-  n.usable = false;
-  order_.erase(n.key);
-  free_.erase(free_.find(n.free_tokens));
+  if (!order_.has(node)) return;
+  --usable_;
+  order_.erase(node);
+  room_.erase(node);
 }
 
 std::optional<uint32_t> DecodeShortlist::pick(uint64_t room_tokens) const {
-  if (order_.empty()) return std::nullopt;
-  const auto need = static_cast<int64_t>(room_tokens);
-  if (*free_.rbegin() >= need)
-    for (const Key& k : order_)
-      if (nodes_[k.node].free_tokens >= need) return k.node;
-  return order_.begin()->node;
+  if (usable_ == 0) return std::nullopt;
+  const auto has_room = [&](uint32_t node) {
+    return -room_.key(node).first >= static_cast<int64_t>(room_tokens);
+  };
+  const uint32_t first = order_.best();
+  if (has_room(first) || !has_room(room_.best())) return first;
+  for (Tournament<Key>::Cursor at(order_);; at.advance())
+    if (has_room(*at.peek())) return at.peek();
 }
 
 }  // namespace mc::sched

@@ -18,7 +18,6 @@
 #pragma once
 #include <compare>
 #include <optional>
-#include <set>
 #include <span>
 #include <string>
 #include <vector>
@@ -27,6 +26,7 @@
 #include "sched/ledger.h"
 #include "sched/matches.h"
 #include "sched/policy.h"
+#include "sched/tournament.h"
 
 namespace mc::sched {
 
@@ -41,7 +41,7 @@ struct Standing {  // of a prefill node, as PrefillView has it
 
 class PrefillShortlist {
  public:
-  static constexpr size_t kLookedAt = 1024, kSteps = 256;
+  static constexpr size_t kLookedAt = 64, kSteps = 256;
 
   // Nodes are numbers from 0; their names break ties.
   PrefillShortlist(PolicyOptions options, const std::vector<std::string>& names);
@@ -90,9 +90,9 @@ class PrefillShortlist {
   std::vector<Node> nodes_;
   std::vector<uint32_t> usable_;  // in order
   std::vector<uint64_t> usable_bits_;
-  std::set<Key> ticking_;                      // by when the queue ends
-  std::set<Key> still_;                        // by how long it is
-  std::set<std::pair<Time, uint32_t>> turns_;  // when a ticking one becomes still
+  Tournament<Key> ticking_;                      // by when the queue ends
+  Tournament<Key> still_;                        // by how long it is
+  Tournament<std::pair<Time, uint32_t>> turns_;  // when a ticking one becomes still
   Time settled_ = Time::min();
   uint64_t picks_ = 0;
 };
@@ -103,7 +103,7 @@ class DecodeShortlist {
 
   void put(uint32_t node, uint64_t requests, uint64_t context_tokens, int64_t free_tokens);
   void drop(uint32_t node);
-  size_t size() const { return order_.size(); }
+  size_t size() const { return usable_; }
   // That with the shortest next step of those with so much room; with the shortest when none has.
   std::optional<uint32_t> pick(uint64_t room_tokens) const;
 
@@ -114,15 +114,11 @@ class DecodeShortlist {
     uint32_t rank, node;
     auto operator<=>(const Key&) const = default;
   };
-  struct Node {
-    Key key{};  // its rank is there from the start
-    int64_t free_tokens = 0;
-    bool usable = false;
-  };
   const Cost& cost_;
-  std::vector<Node> nodes_;
-  std::set<Key> order_;
-  std::multiset<int64_t> free_;
+  std::vector<uint32_t> ranks_;
+  Tournament<Key> order_;
+  Tournament<std::pair<int64_t, uint32_t>> room_;  // less free tokens: the emptiest is the best
+  size_t usable_ = 0;
 };
 
 }  // namespace mc::sched
