@@ -26,6 +26,10 @@ size_t PrefixIndex::home(uint64_t tag) const {
   return static_cast<size_t>(static_cast<Wide>(mix64(tag)) * table_.size() >> 64);
 }
 
+void PrefixIndex::prefetch(std::span<const uint64_t> tags) const {
+  for (const uint64_t tag : tags) __builtin_prefetch(&table_[home(tag)]);
+}
+
 size_t PrefixIndex::find(uint64_t tag) const {
   size_t at = home(tag);
   while (table_[at].count > 0 && table_[at].tag != tag) at = after(at);
@@ -143,11 +147,8 @@ void PrefixIndex::remove(Slot slot, uint64_t tag, bool guesses_only) {
 }
 
 void PrefixIndex::forget(Slot slot) {
-  for (auto it = ends_.begin(); it != ends_.end();) {
-    const bool mine = guesses_.at(it->second).slot == slot;
-    if (mine) guesses_.erase(it->second);
-    it = mine ? ends_.erase(it) : std::next(it);
-  }
+  std::erase_if(guesses_, [&](const auto& g) { return g.second.slot == slot; });
+  drop_stale_ends();
   std::vector<uint64_t> held;
   for (const Entry& e : table_)
     if (e.count > 0 && holds(e, slot)) held.push_back(e.tag);
@@ -155,45 +156,56 @@ void PrefixIndex::forget(Slot slot) {
 }
 
 PrefixIndex::Guess PrefixIndex::guess(Slot slot, std::span<const uint64_t> tags, Time until) {
+  prefetch(tags);
   for (const uint64_t tag : tags)
     if (Entry* e = place(tag)) hold(*e, slot | kGuessed);
   const Guess id = next_guess_++;
   guesses_[id] = {slot, until, {tags.begin(), tags.end()}};
-  ends_.emplace(until, id);
+  end_at(until, id);
   return id;
+}
+
+void PrefixIndex::end_at(Time until, Guess guess) {
+  constexpr size_t kFew = 1024;
+  ends_.emplace(until, guess);
+  if (ends_.size() > 2 * guesses_.size() + kFew) {
+    decltype(ends_) live;
+    for (const auto& [id, g] : guesses_) live.emplace(g.until, id);
+    ends_.swap(live);
+  }
+  drop_stale_ends();
+}
+
+bool PrefixIndex::stale(const End& end) const {
+  const auto it = guesses_.find(end.second);
+  return it == guesses_.end() || it->second.until != end.first;
+}
+
+void PrefixIndex::drop_stale_ends() {
+  while (!ends_.empty() && stale(ends_.top())) ends_.pop();
 }
 
 void PrefixIndex::prolong(Guess guess, Time until) {
   const auto it = guesses_.find(guess);
   if (it == guesses_.end() || until <= it->second.until) return;
-  const auto range = ends_.equal_range(it->second.until);
-  for (auto end = range.first; end != range.second; ++end) {
-    if (end->second != guess) continue;
-    ends_.erase(end);
-    break;
-  }
   it->second.until = until;
-  ends_.emplace(until, guess);
+  end_at(until, guess);
 }
 
 void PrefixIndex::withdraw(Guess guess) {
   const auto it = guesses_.find(guess);
   if (it == guesses_.end()) return;
-  const auto range = ends_.equal_range(it->second.until);
-  for (auto end = range.first; end != range.second; ++end) {
-    if (end->second != guess) continue;
-    ends_.erase(end);
-    break;
-  }
+  prefetch(it->second.tags);
   for (const uint64_t tag : it->second.tags) remove(it->second.slot, tag, true);
   guesses_.erase(it);
+  drop_stale_ends();
 }
 
 void PrefixIndex::tick(Time now) {
-  while (!ends_.empty() && ends_.begin()->first <= now) withdraw(ends_.begin()->second);
+  while (!ends_.empty() && ends_.top().first <= now) withdraw(ends_.top().second);
 }
 
-Time PrefixIndex::deadline() const { return ends_.empty() ? Time::max() : ends_.begin()->first; }
+Time PrefixIndex::deadline() const { return ends_.empty() ? Time::max() : ends_.top().first; }
 
 // The nodes still in step with the prompt. At first they may be all: a set of bits, thinned by the
 // bitmaps of blocks that many hold. From the first block that few hold they are few: a list.

@@ -16,8 +16,11 @@
 // Source: Mooncake paper, Algorithm 1, FindBestPrefixMatch.
 #pragma once
 #include <cstdint>
-#include <map>
+#include <functional>
+#include <queue>
 #include <span>
+#include <unordered_map>
+#include <utility>
 #include <vector>
 
 #include "base/time.h"
@@ -68,9 +71,14 @@ class PrefixIndex {
     Time until;
     std::vector<uint64_t> tags;
   };
+  using End = std::pair<Time, Guess>;
   class Walk;  // of matches()
 
   size_t home(uint64_t tag) const;
+  void prefetch(std::span<const uint64_t> tags) const;
+  void end_at(Time until, Guess guess);
+  void drop_stale_ends();
+  bool stale(const End& end) const;
   size_t after(size_t at) const { return at + 1 == table_.size() ? 0 : at + 1; }
   size_t find(uint64_t tag) const;  // its place, or where it would stand
   Entry* place(uint64_t tag);       // found or made; nullptr when full
@@ -89,8 +97,10 @@ class PrefixIndex {
   uint64_t refused_ = 0;
   std::vector<HolderSet> aside_;
   std::vector<uint32_t> aside_free_;
-  std::map<Guess, Guessed> guesses_;
-  std::multimap<Time, Guess> ends_;
+  std::unordered_map<Guess, Guessed> guesses_;
+  // When guesses end, the earliest on top; one of these that was withdrawn or prolonged since is
+  // left in there until its turn, or until such are most of all.
+  std::priority_queue<End, std::vector<End>, std::greater<>> ends_;
   Guess next_guess_ = 1;
 };
 

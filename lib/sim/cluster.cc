@@ -203,7 +203,7 @@ void Cluster::charge(uint32_t id, const sched::Decision& d) {
   const Time until = now_ + from_seconds(d.ttft_ms() / 1e3) + o_.overhead + kGuessSlack;
   if (p.cache && cacheable(job)) job.guess = index_.guess(slot(job.prefill), job.tags, until);
   const double joins_ms = job.predicted_ttft_ms - d.tbt_ms;
-  forecast_.dispatched(id, job.tokens, now_ + from_seconds(joins_ms / 1e3));
+  if (forecasts()) forecast_.dispatched(id, job.tokens, now_ + from_seconds(joins_ms / 1e3));
 }
 
 void Cluster::promise_decode(Job& job, uint32_t node) {

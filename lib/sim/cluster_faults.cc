@@ -175,7 +175,7 @@ void Cluster::abandon(uint32_t id, uint32_t node) {
     arrived_there(job);
     settle_role(job.decode);
   }
-  forecast_.ended(id, now_);
+  if (forecasts()) forecast_.ended(id, now_);
   ++job.attempt;
   job.stage = Stage::kOutside;
   job.fetching = false;

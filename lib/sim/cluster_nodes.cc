@@ -212,7 +212,7 @@ void Cluster::loaded(uint32_t id) {
   --nodes_[job.decode].on_the_way;
   nodes_[job.decode].on_the_way_tokens -= job.tokens;
   arrived_there(job);
-  forecast_.decoding(id, now_);
+  if (forecasts()) forecast_.decoding(id, now_);
   nodes_[job.decode].decoder->ready({id, job.tokens, job.answer, job.reused}, now_);
   reload(job.decode);
   restep(job.decode);
@@ -265,7 +265,7 @@ void Cluster::done(Decoded& d) {
   out.e2e_ms = to_ms(now_ - job.due);
   for (const double gap : d.gaps_list) out.gaps_ms.push_back(gap * 1e3);
   if (d.tbt_s) out.told_tbt_ms = *d.tbt_s * 1e3;
-  forecast_.ended(id, now_);
+  if (forecasts()) forecast_.ended(id, now_);
   last_ = now_;
   --unfinished_;
 }
@@ -278,7 +278,7 @@ void Cluster::reject(uint32_t id, Verdict verdict) {
   out.http = slo ? 429 : 503;
   out.reason = verdict == Verdict::kNoPrefill && !fits(jobs_[id].tokens) ? "too_large"
                                                                          : sched::name(verdict);
-  forecast_.ended(id, now_);
+  if (forecasts()) forecast_.ended(id, now_);
   last_ = now_;
   --unfinished_;
   ++rejected_;

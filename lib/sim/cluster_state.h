@@ -166,6 +166,10 @@ class Cluster {
   }
   void place(uint32_t id);
 
+  // Whether anybody asks what the decode nodes will have to do.
+  bool forecasts() const {
+    return o_.admission.admission == "early" || o_.admission.admission == "predict";
+  }
   void foresee(const Job& job, sched::Decision& d) const;
   void charge(uint32_t id, const sched::Decision& d);
   void fetch(uint32_t id, const sched::Decision& d);

@@ -5,6 +5,8 @@
 #include <unordered_map>
 
 #include "base/json.h"
+#include "trace/fit_knots.h"
+#include "trace/fit_tools.h"
 #include "trace/stats.h"
 #include "trace/synth.h"
 
@@ -17,10 +19,6 @@ constexpr size_t kLateRootsMin = 200;
 constexpr double kWeightMax = 10;
 constexpr uint64_t kTrialRequests = 12'000;
 constexpr int kRounds = 12, kSeeds = 3;
-
-const std::vector<double> kLevels = {0,  0.5, 1,    2,  3,  5,  7.5, 10, 15,   20,   25,
-                                     30, 35,  40,   45, 50, 55, 60,  65, 70,   75,   80,
-                                     85, 90,  92.5, 95, 96, 97, 98,  99, 99.5, 99.8, 100};
 
 struct Parts {          // what was read off the trace
   uint64_t common = 0;  // leading blocks that all prompts have
@@ -138,6 +136,10 @@ class SessionReader {
   std::vector<double> gaps_;
 };
 
+double span_s(const std::vector<Record>& records) {
+  return static_cast<double>(records.back().timestamp_ms - records.front().timestamp_ms) / 1000;
+}
+
 // Times on a grid, give or take some milliseconds; 0 when there is none.
 uint64_t slot_of(const std::vector<Record>& records) {
   std::vector<uint64_t> stamps, gaps;
@@ -176,14 +178,6 @@ double trend_of(const std::vector<Record>& records) {
   return std::clamp(slope / squares / (static_cast<double>(records.size()) / kTenths), 0.0, 0.9);
 }
 
-Json knots(const std::vector<double>& values, double otherwise, double unit) {
-  const Distribution d(values);
-  Json out = Json::array();
-  for (const double level : kLevels)
-    out.push_back(d.empty() ? otherwise : std::round(d.percentile(level) / unit) * unit);
-  return out;
-}
-
 Json lognormal(const std::vector<double>& logs, double mean, double deviation) {
   const Distribution d(logs);
   return d.n() < 2 ? Json{mean, deviation} : Json{d.mean(), d.deviation()};
@@ -207,8 +201,7 @@ Again again_of(const Parts& p) {
 
 Json first_guess(const Trace& t, const Parts& p) {
   const auto& all = t.records;
-  const double span_s =
-      static_cast<double>(all.back().timestamp_ms - all.front().timestamp_ms) / 1000;
+  const double seconds = span_s(all);
   const double gap_s = std::exp(p.gap_s.mu + p.gap_s.sigma * p.gap_s.sigma / 2);
   const double least = *std::min_element(p.root_input.begin(), p.root_input.end());
   double most = 1;
@@ -224,9 +217,9 @@ Json first_guess(const Trace& t, const Parts& p) {
   return {
       {"generator", "conversation"},
       {"requests", all.size()},
-      {"span-s", span_s},
+      {"span-s", seconds},
       {"slot-ms", slot_of(all)},
-      {"warm-up-s", std::ceil(std::min(20 * gap_s, 10 * span_s))},
+      {"warm-up-s", std::ceil(std::min(20 * gap_s, 10 * seconds))},
       {"system-prompt-tokens", std::min(static_cast<double>(p.common * kBlockTokens), least - 1)},
       {"input-max-tokens", most},
       {"sessions-per-request", 1.0},
@@ -240,7 +233,7 @@ Json first_guess(const Trace& t, const Parts& p) {
       {"large-message-probability", large},
       {"large-message-above-tokens", kLargeTokens},
       {"large-message-lognormal-tokens", lognormal(p.large_log, std::log(kLargeTokens), 0)},
-      {"quantile-levels-percent", kLevels},
+      {"quantile-levels-percent", knot_levels()},
       {"root-input-tokens", knots(p.root_input, 1, 1)},
       {"output-tokens", knots(p.output, 0, 1)},
       {"small-message-tokens", knots(p.small, 0, 1)},
@@ -296,6 +289,42 @@ Result<> search(const Trace& trace, const Parts& parts, Json profile, Fitted& be
   return {};
 }
 
+// A conversation profile.
+Result<Fitted> fit_conversation(const Trace& trace) {
+  Fitted best;
+  best.want = fit_shape(trace);
+  const Parts parts = SessionReader(trace, describe(trace).shared_by_all).read();
+  const Json guess = first_guess(trace, parts);
+  // Early in the window the first prompt seen of a session need not be its first; later there are
+  // fewer to go by.
+  for (const auto* roots : {&parts.root_input, &parts.late_root_input}) {
+    if (roots != &parts.root_input && roots->size() < kLateRootsMin) continue;
+    Json profile = guess;
+    profile["root-input-tokens"] = knots(*roots, 1, 1);
+    MC_TRY_(search(trace, parts, std::move(profile), best));
+  }
+  return best;
+}
+
+bool has_rate(const Trace& trace) {
+  return trace.records.size() >= kFitRequestsMin && span_s(trace.records) > 0;
+}
+
+Result<Fitted> fit_tool_agent(const Trace& trace, const ToolSplit& split) {
+  const auto& all = trace.records;
+  MC_TRY(const Fitted chat, fit_conversation(split.rest));
+  MC_TRY(const Json chat_profile, parse_json(chat.profile));
+  const Json profile{{"generator", "tool-agent"}, {"requests", all.size()},
+                     {"span-s", span_s(all)},     {"chat-requests", split.rest.records.size()},
+                     {"chat-output-min", 0},      {"quantile-levels-percent", knot_levels()},
+                     {"tools", split.tools},      {"chat", chat_profile}};
+  Fitted out;
+  out.want = fit_shape(trace);
+  MC_TRY(out.got, trial(profile, std::min<uint64_t>(all.size(), kTrialRequests)));
+  out.profile = dump_json(profile, 2) + "\n";
+  return out;
+}
+
 }  // namespace
 
 FitShape fit_shape(const Trace& trace) {
@@ -316,19 +345,9 @@ Result<Fitted> fit_profile(const Trace& trace) {
   if (all.front().timestamp_ms == all.back().timestamp_ms)
     return fail(Code::kInvalid, "%s: all requests at one time: there is no rate to fit",
                 trace.name.c_str());
-  Fitted best;
-  best.want = fit_shape(trace);
-  const Parts parts = SessionReader(trace, describe(trace).shared_by_all).read();
-  const Json guess = first_guess(trace, parts);
-  // Early in the window the first prompt seen of a session need not be its first; later there are
-  // fewer to go by.
-  for (const auto* roots : {&parts.root_input, &parts.late_root_input}) {
-    if (roots != &parts.root_input && roots->size() < kLateRootsMin) continue;
-    Json profile = guess;
-    profile["root-input-tokens"] = knots(*roots, 1, 1);
-    MC_TRY_(search(trace, parts, std::move(profile), best));
-  }
-  return best;
+  const ToolSplit split = split_tools(trace);
+  return split.tools.empty() || !has_rate(split.rest) ? fit_conversation(trace)
+                                                      : fit_tool_agent(trace, split);
 }
 
 }  // namespace mc::trace

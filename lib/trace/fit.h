@@ -1,4 +1,4 @@
-// The conversation profile of a recorded trace: what synthesize() needs to make another one like
+// The profile of a recorded trace: what synthesize() needs to make another one like
 // it, of any length and from any seed, without the recorded prompts.
 //
 // Every request either begins a session (it shares nothing beyond the blocks that all prompts
@@ -7,9 +7,10 @@
 // likely a session goes on, and how that falls with its length) is set so that a synthesized trace
 // has the recorded share of new sessions and mean prompt.
 //
-// Traces of other shapes (several system prompts, documents) are fitted as conversations too:
-// rates, lengths and the hit rate of an infinite cache come out right, the inner structure need
-// not.
+// Calls of tools that share long instructions (fit_tools.h) are told apart first: the profile is
+// then one of the tool-agent generator, and its chats are fitted to the rest. Documents are fitted
+// as conversations too: rates, lengths and the hit rate of an infinite cache come out right, the
+// inner structure need not.
 //
 // Thread: values; any thread. Pure: no clock, no I/O; random numbers from a fixed seed.
 // Errors: kInvalid for fewer than kFitRequestsMin requests, another block size than 512, a trace

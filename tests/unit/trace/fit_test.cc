@@ -66,6 +66,27 @@ TEST_CASE("the recorded conversations, fitted, come back") {
   }
 }
 
+TEST_CASE("chats and calls of tools come back as such") {
+  auto mixed = read_json_file(profile_path("tool-agent"));
+  REQUIRE(mixed);
+  const Trace original = of(*mixed, {.seed = 5, .requests = 3000});
+  const Json profile = fitted(original);
+  CHECK(profile.at("generator") == "tool-agent");
+  REQUIRE(profile.at("tools").size() == 2);
+  const Json& tools = mixed->at("tools");
+  for (size_t i = 0; i < 2; ++i) {
+    const Json &got = profile.at("tools")[i], &want = tools[i];
+    CHECK(std::abs(got.at("share").get<double>() - want.at("share").get<double>()) < 0.03);
+    CHECK(got.at("shared-tokens").get<uint64_t>() / 512 ==
+          want.at("shared-tokens").get<uint64_t>() / 512);
+  }
+  const Trace again = of(profile, {.seed = 6});
+  CHECK(again.records.size() == original.records.size());
+  CHECK(fit_shape(again).mean_input ==
+        doctest::Approx(fit_shape(original).mean_input).epsilon(0.1));
+  CHECK(std::abs(fit_shape(again).hit_rate - fit_shape(original).hit_rate) < 0.04);
+}
+
 TEST_CASE("requests that share nothing are fitted as sessions of one request") {
   Trace t;
   uint64_t next = 0;
