@@ -179,6 +179,7 @@ int Program::main(int argc, char** argv) {
     return 0;
   } catch (const CLI::CallForVersion&) {
     std::printf("%s %s\n%s\n", name_.c_str(), MC_VERSION, device::cuda_summary().c_str());
+    if (version_line_) std::printf("%s\n", version_line_().c_str());
     return 0;
   } catch (const CLI::Error& e) {
     std::fputs(printable(name_, explain(p, e) + " (see --help)").c_str(), stderr);

@@ -105,6 +105,8 @@ class Program : public Verb {
     v->state_ = state;
     verbs_.push_back(std::move(v));
   }
+  // One more line of --version: a library that was found, or why it was not.
+  void version_line(std::function<std::string()> line) { version_line_ = std::move(line); }
   int main(int argc, char** argv);
 
  private:
@@ -128,6 +130,7 @@ class Program : public Verb {
   bool known_anywhere(const std::string& name) const;
 
   std::vector<std::unique_ptr<Verb>> verbs_;
+  std::function<std::string()> version_line_;
 };
 
 }  // namespace mc

@@ -1,9 +1,11 @@
 // mc-topo: what this machine is made of, and which NIC serves which memory. The work is in
 // lib/topo.
 #include "cmd/mc-topo/verbs.h"
+#include "topo/nvml.h"
 
 int main(int argc, char** argv) {
   mc::Program program("mc-topo", "NUMA nodes, GPUs and NICs of a machine, and their tiers");
+  program.version_line([] { return "NVML: " + mc::topo::nvml_summary(mc::topo::ask_nvml()); });
   mc::topo::add_show(program);
   mc::topo::add_tiers(program);
   mc::topo::add_matrix(program);

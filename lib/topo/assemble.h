@@ -2,18 +2,21 @@
 //
 // Thread: any.
 #pragma once
+#include <optional>
 #include <string>
 #include <vector>
 
 #include "topo/model.h"
+#include "topo/nvml.h"
 #include "topo/pci.h"
 #include "topo/sysfs.h"
 
 namespace mc::topo {
 
-// What live and recorded machines share once nodes and PCI functions are known.
+// What live and recorded machines share once nodes and PCI functions are known. `nvml`: nothing
+// when the source does not tell what NVML says.
 Machine assemble(std::string source, std::vector<NumaNode> nodes, const PciFunctions& functions,
-                 const Sysfs& sysfs);
+                 const Sysfs& sysfs, const std::optional<NvmlAnswer>& nvml);
 
 // The addresses and states that this process's network stack tells of.
 void add_addresses(std::vector<NetDevice>& devices);

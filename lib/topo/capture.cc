@@ -5,6 +5,7 @@
 #include <set>
 
 #include "io/file.h"
+#include "topo/nvml_record.h"
 #include "topo/sysfs.h"
 
 namespace mc::topo {
@@ -207,6 +208,16 @@ Result<Captured> capture(const std::string& from, const std::string& folder) {
     if (!fs::exists(proc + "/" + name, error)) continue;
     const auto content = io::read_file(proc + "/" + name, 1u << 20);
     if (content) MC_TRY_(recorder.write(folder + "/proc/" + name, *content));
+  }
+  std::optional<NvmlAnswer> nvml;
+  if (sysfs.root() == "/sys") {
+    nvml = ask_nvml();
+  } else {
+    MC_TRY(nvml, recorded_nvml(sysfs.root()));
+  }
+  if (nvml) {
+    MC_TRY_(
+        recorder.write(nvml_record_of((fs::path(folder) / "sys").string()), nvml_to_text(*nvml)));
   }
   return recorder.all();
 }

@@ -1,6 +1,8 @@
 // Records what this tool reads of a machine's /sys and /proc as a folder, so that a machine can be
 // looked at elsewhere and a bug report becomes a test.
 //
+// What NVML says is recorded beside them, as nvml.json (topo/nvml_record.h).
+//
 // Only what topology needs is taken: no MAC addresses, host names or serial numbers. Files of /sys
 // that cannot be read are left out.
 //

@@ -23,14 +23,23 @@ std::string first_tier(const TierTable& table, size_t gpu) {
   return "";
 }
 
+// "H100 80GB HBM3": a card has no room for the vendor of a model.
+std::string short_name(const std::string& name) {
+  constexpr std::string_view kVendor = "NVIDIA ";
+  const bool model = name.starts_with(kVendor) && name.find("10de:") == std::string::npos;
+  return model ? name.substr(kVendor.size()) : name;
+}
+
 Card gpu_card(const Machine& machine, const TierTable& table, size_t index) {
   const Gpu& gpu = machine.gpus[index];
-  Card card{strf("GPU %zu", index), {gpu.at.pci + "  " + gpu.name}, false};
+  Card card{
+      strf("GPU %zu", index), {gpu.at.pci + "  " + short_name(gpu.name)}, !gpu.trouble.empty()};
   std::string more = first_tier(table, index);
   if (!gpu.peers.empty()) {
     more +=
         strf("%s%s to %zu", more.empty() ? "" : ", ", gpu.peers[0].type.c_str(), gpu.peers.size());
   }
+  if (card.bad) more = gpu.trouble;
   if (!more.empty()) card.lines.push_back(more);
   return card;
 }

@@ -30,6 +30,7 @@ class Doctor {
     placement();
     missing_devices();
     gpu_direct();
+    gpu_links();
     iommu();
     memory();
     std::stable_sort(out_.begin(), out_.end(), [](const Finding& a, const Finding& b) {
@@ -259,6 +260,52 @@ class Doctor {
             "nvidia_peermem is not loaded and kernel '" + host_.kernel +
                 "' is too old for dma-buf (5.12): NICs cannot reach GPU memory",
             "'modprobe nvidia_peermem', and add it to /etc/modules-load.d");
+    }
+  }
+
+  void gpu_links() {
+    if (m_.nvml_failed && nvidia_gpus()) {
+      wrong("nvml", "NVIDIA's driver", m_.nvml,
+            "if the versions of driver and library differ, reload the driver's modules or reboot; "
+            "else see 'dmesg | grep -i nvrm' and 'nvidia-smi'");
+    }
+    std::map<std::string, uint32_t> most;  // active NVLinks by model
+    for (const Gpu& gpu : m_.gpus) {
+      most[gpu.name] = std::max(most[gpu.name], gpu.nvlinks_active);
+    }
+    for (size_t i = 0; i < m_.gpus.size(); ++i) {
+      const Gpu& gpu = m_.gpus[i];
+      const std::string where = strf("GPU %zu (%s)", i, gpu.at.pci.c_str());
+      if (!gpu.trouble.empty()) {
+        wrong("gpu-trouble", where, gpu.trouble,
+              "see 'dmesg | grep -i xid'; 'nvidia-smi --gpu-reset' or a reboot brings back what is "
+              "not broken");
+      } else if (gpu.nvlinks_active < most[gpu.name]) {
+        wrong("nvlink-down", where,
+              strf("%u of its %u NVLinks are up, %u on others like it", gpu.nvlinks_active,
+                   gpu.nvlinks, most[gpu.name]),
+              "see 'nvidia-smi nvlink -s'; reset the GPU, reseat its bridge, or look at the fabric "
+              "manager's log");
+      }
+      unreachable(i);
+    }
+  }
+
+  // Copies between such GPUs pass host memory.
+  void unreachable(size_t index) {
+    const Gpu& gpu = m_.gpus[index];
+    std::map<std::string, std::vector<int>> peers;  // by reason
+    for (const GpuPath& path : gpu.paths) {
+      for (size_t i = index + 1; i < m_.gpus.size(); ++i) {
+        if (m_.gpus[i].at.pci != path.pci || path.no_access.empty()) continue;
+        peers[path.no_access].push_back(static_cast<int>(i));
+      }
+    }
+    for (const auto& [why, others] : peers) {
+      note("no-gpu-peer", strf("GPU %zu (%s)", index, gpu.at.pci.c_str()),
+           "no direct access to the memory of GPU " + ranges(others) + ": " + why,
+           "copies between them pass host memory; expected of consumer cards, else look at ACS and "
+           "the IOMMU");
     }
   }
 

@@ -72,6 +72,8 @@ Devices devices_of(const Machine& machine) {
     for (const GpuPeer& peer : gpu.peers) {
       facts["links to " + peer.pci] = strf("%s x%u", peer.type.c_str(), peer.links);
     }
+    if (gpu.nvlinks > 0) facts["NVLinks up"] = strf("%u of %u", gpu.nvlinks_active, gpu.nvlinks);
+    facts["trouble"] = gpu.trouble;
   }
   for (const RdmaDevice& device : machine.rdma) add_rdma(device, out["rdma " + device.name]);
   for (const NetDevice& device : machine.nets) {
@@ -100,7 +102,7 @@ void compare(const std::string& device, const Facts& before, const Facts& after,
     const auto a = before.find(fact), b = after.find(fact);
     // A tier, GID or link that one side lacks is gone; any other fact may just not be recorded.
     const bool counted = fact.starts_with("tier for") || fact.find(" GID ") != std::string::npos ||
-                         fact.starts_with("links to");
+                         fact.starts_with("links to") || fact == "trouble";
     const std::string x = a == before.end() ? "" : a->second;
     const std::string y = b == after.end() ? "" : b->second;
     if (x == y || (!counted && (x.empty() || y.empty()))) continue;

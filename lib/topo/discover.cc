@@ -11,8 +11,10 @@
 
 #include "io/file.h"
 #include "topo/assemble.h"
+#include "topo/gpu_links.h"
 #include "topo/hwloc_xml.h"
 #include "topo/nccl_xml.h"
+#include "topo/nvml_record.h"
 #include "topo/sysfs.h"
 
 namespace mc::topo {
@@ -37,16 +39,16 @@ void put_on_only_node(Machine& machine) {
 }  // namespace
 
 Machine assemble(std::string source, std::vector<NumaNode> nodes, const PciFunctions& functions,
-                 const Sysfs& sysfs) {
+                 const Sysfs& sysfs, const std::optional<NvmlAnswer>& nvml) {
   Machine machine;
   machine.source = std::move(source);
   for (const auto& [address, function] : functions) {
     if (!is_gpu(function)) continue;
     machine.gpus.push_back({.name = gpu_name(function),
                             .at = function.at,
-                            .peers = {},
                             .driver = sysfs.driver("bus/pci/devices/" + address)});
   }
+  if (nvml) add_links(machine, *nvml);
   machine.rdma = sysfs.rdma_devices(functions);
   machine.nets = sysfs.net_devices(functions);
   machine.disks = sysfs.disks(functions);
@@ -80,8 +82,9 @@ void add_addresses(std::vector<NetDevice>& devices) {
 }
 
 Result<Machine> discover_kernel() {
-  MC_TRY(Machine machine, discover_sysfs("/sys"));
-  machine.source = "live";
+  MC_TRY(const Sysfs sysfs, Sysfs::open("/sys"));
+  MC_TRY(auto nodes, sysfs.numa_nodes());
+  Machine machine = assemble("live", std::move(nodes), sysfs.pci_functions(), sysfs, ask_nvml());
   add_addresses(machine.nets);
   return machine;
 }
@@ -89,7 +92,11 @@ Result<Machine> discover_kernel() {
 Result<Machine> discover_sysfs(const std::string& folder) {
   MC_TRY(const Sysfs sysfs, Sysfs::open(folder));
   MC_TRY(auto nodes, sysfs.numa_nodes());
-  return assemble(folder, std::move(nodes), sysfs.pci_functions(), sysfs);
+  std::optional<NvmlAnswer> nvml;
+  if (sysfs.root() != "/sys") {
+    MC_TRY(nvml, recorded_nvml(sysfs.root()));
+  }
+  return assemble(folder, std::move(nodes), sysfs.pci_functions(), sysfs, nvml);
 }
 
 Result<Machine> discover_xml(const std::string& file) {

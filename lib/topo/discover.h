@@ -6,6 +6,8 @@
 // tree, sysfs the numa_node, the RDMA ports and the network devices. A PCI device that says -1 on a
 // machine with one NUMA node is put on that node.
 //
+// What NVML says of GPUs and their links is asked of the live machine and read from a recording.
+//
 // Thread: any. Reads files, sends nothing. A machine without GPU or RDMA is not an error.
 #pragma once
 #include <string>

@@ -31,7 +31,7 @@ Result<Machine> discover_live() {
     function.at.numa = sysfs.numa_node("bus/pci/devices/" + address);
     function.at.link = sysfs.link("bus/pci/devices/" + address);
   }
-  Machine machine = assemble("live", std::move(nodes), view.functions, sysfs);
+  Machine machine = assemble("live", std::move(nodes), view.functions, sysfs, ask_nvml());
   add_addresses(machine.nets);
   return machine;
 }

@@ -1,6 +1,7 @@
 #include "topo/json.h"
 
 #include "base/json.h"
+#include "topo/gpu_links.h"
 #include "topo/numbers.h"
 
 namespace mc::topo {
@@ -46,9 +47,28 @@ Json port_json(const Port& port) {
 Json peers_json(const Gpu& gpu) {
   Json out = Json::array();
   for (const GpuPeer& peer : gpu.peers) {
-    out.push_back({{"pci", peer.pci}, {"type", peer.type}, {"links", peer.links}});
+    out.push_back({{"pci", peer.pci},
+                   {"type", peer.type},
+                   {"links", peer.links},
+                   {"generation", or_null(peer.generation)},
+                   {"switched", peer.switched}});
   }
   return out;
+}
+
+Json gpu_json(const Gpu& gpu, size_t index) {
+  Json row = {{"index", index}, {"name", gpu.name}};
+  row.update(whole_place_json(gpu.at));
+  row["driver"] = gpu.driver;
+  row["peers"] = peers_json(gpu);
+  row["paths"] = Json::array();
+  for (const GpuPath& path : gpu.paths) {
+    row["paths"].push_back({{"pci", path.pci}, {"kind", path.kind}, {"no_access", path.no_access}});
+  }
+  row["nvlinks"] = gpu.nvlinks;
+  row["nvlinks_active"] = gpu.nvlinks_active;
+  row["trouble"] = gpu.trouble;
+  return row;
 }
 
 // ---- reading back: JSON of a stranger, so every member is checked
@@ -170,9 +190,25 @@ Result<Gpu> gpu_from(const Reader& r) {
     MC_TRY(peer.type, p.text("type"));
     MC_TRY(const uint64_t links, p.count("links", 1024));
     peer.links = static_cast<uint32_t>(links);
+    MC_TRY(const uint64_t generation, p.count("generation", 1000));
+    peer.generation = static_cast<uint32_t>(generation);
+    MC_TRY(peer.switched, p.flag("switched"));
     gpu.peers.push_back(std::move(peer));
     return {};
   }));
+  MC_TRY_(r.each("paths", [&](const Reader& p) -> Result<> {
+    GpuPath path;
+    MC_TRY(path.pci, p.text("pci"));
+    MC_TRY(path.kind, p.text("kind"));
+    MC_TRY(path.no_access, p.text("no_access"));
+    gpu.paths.push_back(std::move(path));
+    return {};
+  }));
+  MC_TRY(const uint64_t nvlinks, r.count("nvlinks", 1024));
+  MC_TRY(const uint64_t active, r.count("nvlinks_active", 1024));
+  gpu.nvlinks = static_cast<uint32_t>(nvlinks);
+  gpu.nvlinks_active = static_cast<uint32_t>(active);
+  MC_TRY(gpu.trouble, r.text("trouble"));
   return gpu;
 }
 
@@ -246,12 +282,7 @@ Json machine_json(const Machine& machine) {
   }
   out["gpus"] = Json::array();
   for (size_t i = 0; i < machine.gpus.size(); ++i) {
-    const Gpu& gpu = machine.gpus[i];
-    Json row = {{"index", i}, {"name", gpu.name}};
-    row.update(whole_place_json(gpu.at));
-    row["driver"] = gpu.driver;
-    row["peers"] = peers_json(gpu);
-    out["gpus"].push_back(std::move(row));
+    out["gpus"].push_back(gpu_json(machine.gpus[i], i));
   }
   out["rdma"] = Json::array();
   for (const RdmaDevice& device : machine.rdma) {
@@ -282,6 +313,9 @@ Json machine_json(const Machine& machine) {
     row["bytes"] = or_null(disk.bytes);
     out["disks"].push_back(std::move(row));
   }
+  out["nvml"] = machine.nvml;
+  out["nvml_failed"] = machine.nvml_failed;
+  out["gpu_links"] = gpu_matrix(machine);
   return out;
 }
 
@@ -305,6 +339,8 @@ Result<Machine> machine_from_json(const Json& json, const std::string& where) {
   MC_TRY_(fill("rdma", machine.rdma, rdma_from));
   MC_TRY_(fill("nets", machine.nets, net_from));
   MC_TRY_(fill("disks", machine.disks, disk_from));
+  MC_TRY(machine.nvml, r.text("nvml"));
+  MC_TRY(machine.nvml_failed, r.flag("nvml_failed"));
   return machine;
 }
 
@@ -353,7 +389,8 @@ Json matrix_json(const Machine& machine, const TierTable& table) {
   for (const LeftOut& device : table.left_out) left_out[device.name] = device.why;
   return {{"locations", std::move(locations)},
           {"nics", std::move(nics)},
-          {"left_out", std::move(left_out)}};
+          {"left_out", std::move(left_out)},
+          {"gpu_links", gpu_matrix(machine)}};
 }
 
 Json reference_matrix_json(const TierTable& table) {

@@ -70,10 +70,18 @@ struct NetDevice {
   std::string driver{};
 };
 
-struct GpuPeer {  // a direct link to another GPU
+struct GpuPeer {  // links to another GPU beside PCIe
   std::string pci{};
   std::string type{};  // "NVLink", "xGMI"
   uint32_t links = 0;
+  uint32_t generation = 0;  // of the type; 0: unknown
+  bool switched = false;    // through switches (NVSwitch), which other peers share
+};
+
+struct GpuPath {  // how far the driver sees another GPU over PCIe
+  std::string pci{};
+  std::string kind{};       // "PIX", "PXB", "PHB", "NODE", "SYS": see topo/gpu_links.h
+  std::string no_access{};  // why they do not read and write each other's memory; "" if they do
 };
 
 struct Gpu {  // its index is its position: in PCI order, or as NCCL numbered it
@@ -81,6 +89,9 @@ struct Gpu {  // its index is its position: in PCI order, or as NCCL numbered it
   Place at{};
   std::vector<GpuPeer> peers{};
   std::string driver{};
+  std::vector<GpuPath> paths{};
+  uint32_t nvlinks = 0, nvlinks_active = 0;
+  std::string trouble{};  // "GPU is lost", in the words of its driver; "" when none
 };
 
 struct Disk {
@@ -97,6 +108,8 @@ struct Machine {
   std::vector<RdmaDevice> rdma{};
   std::vector<NetDevice> nets{};
   std::vector<Disk> disks{};
+  std::string nvml{};        // what NVML is there, or why none; "" when the source does not tell
+  bool nvml_failed = false;  // it is installed and does not answer
 };
 
 }  // namespace mc::topo

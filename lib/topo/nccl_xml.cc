@@ -3,11 +3,14 @@
 #include <algorithm>
 #include <set>
 
+#include "topo/gpu_links.h"
 #include "topo/numbers.h"
 #include "topo/pci.h"
 
 namespace mc::topo {
 namespace {
+
+constexpr const char* kSwitchClass = "0x0680";  // a bridge of no known kind: NVSwitch
 
 class NcclBuilder {
  public:
@@ -102,19 +105,25 @@ class NcclBuilder {
   }
 
   void add_gpu(const XmlElement* element, const PciFunction& function, const Place& at) {
-    Gpu gpu{.name = gpu_name(function), .at = at, .peers = {}};
+    Gpu gpu{.name = gpu_name(function), .at = at};
+    uint32_t switched = 0;
     if (element) {
       for (const XmlElement& link : element->children) {
+        if (link.name != "nvlink" && link.name != "xgmi") continue;
         const auto target = kernel_pci_address(link.get("target"));
-        if ((link.name != "nvlink" && link.name != "xgmi") || !target) continue;
         const auto count = parse_number(link.get("count")).value_or(1);
+        if (link.get("tclass").starts_with(kSwitchClass)) {  // its target is no real address
+          switched += static_cast<uint32_t>(std::min<uint64_t>(count, 1024));
+          continue;
+        }
+        if (!target) continue;
         gpu.peers.push_back({.pci = *target,
                              .type = link.name == "nvlink" ? "NVLink" : "xGMI",
                              .links = static_cast<uint32_t>(std::min<uint64_t>(count, 1024))});
       }
     }
     const auto order = element ? parse_number(element->get("dev")) : std::nullopt;
-    gpus_.emplace_back(order.value_or(UINT64_MAX), std::move(gpu));
+    gpus_.push_back({order.value_or(UINT64_MAX), std::move(gpu), switched});
   }
 
   void nic(const XmlElement& element, const Place& at) {
@@ -150,8 +159,13 @@ class NcclBuilder {
 
   void finish() {
     std::stable_sort(gpus_.begin(), gpus_.end(),
-                     [](const auto& a, const auto& b) { return a.first < b.first; });
-    for (auto& [order, gpu] : gpus_) machine_.gpus.push_back(std::move(gpu));
+                     [](const auto& a, const auto& b) { return a.order < b.order; });
+    std::vector<uint32_t> switched;
+    for (Ordered& one : gpus_) {
+      machine_.gpus.push_back(std::move(one.gpu));
+      switched.push_back(one.switched);
+    }
+    if (switched.size() <= kMatrixGpusMax) join_switched(machine_, switched);
     std::sort(machine_.nodes.begin(), machine_.nodes.end(),
               [](const NumaNode& a, const NumaNode& b) { return a.id < b.id; });
   }
@@ -159,7 +173,12 @@ class NcclBuilder {
   const std::string& where_;
   Machine machine_;
   std::set<std::string> seen_, hosts_;
-  std::vector<std::pair<uint64_t, Gpu>> gpus_;  // with "dev", the index that NCCL gives it
+  struct Ordered {
+    uint64_t order;  // "dev", the index that NCCL gives it
+    Gpu gpu;
+    uint32_t switched;  // its NVLinks that end at switches
+  };
+  std::vector<Ordered> gpus_;
 };
 
 }  // namespace

@@ -4,6 +4,7 @@
 
 #include "base/result.h"
 #include "topo/cards.h"
+#include "topo/gpu_links.h"
 #include "topo/tiers.h"
 #include "topo/tree.h"
 #include "topo/xml.h"
@@ -171,6 +172,38 @@ std::string legend(double x, double y) {
   return out + words(x + 80, y, "m", "boxes in a NUMA node: PCI bridges");
 }
 
+// Every GPU by every other, as `show` prints it: which are linked, and how far the rest is.
+constexpr size_t kDrawnGpusMax = 32;
+constexpr double kCell = 46, kCellHeight = 18;
+constexpr const char* kPathWords =
+    "NV18: 18 NVLinks  PIX: one PCIe switch  PXB: several  PHB: a host bridge  NODE: host bridges "
+    "of one NUMA node  SYS: another node";
+
+std::string gpu_table(const std::vector<std::vector<std::string>>& table, double x, double y) {
+  std::string out = words(x, y, "b", "GPU to GPU");
+  const auto cell = [&](size_t column, size_t row, const std::string& text, const char* fill) {
+    const double left = x + static_cast<double>(column) * kCell;
+    const double top = y + 8 + static_cast<double>(row) * kCellHeight;
+    out +=
+        strf("<rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" fill=\"%s\" stroke=\"#cccccc\"/>",
+             left, top, kCell, kCellHeight, fill);
+    out += strf("<text x=\"%g\" y=\"%g\" class=\"s\" text-anchor=\"middle\">%s</text>\n",
+                left + kCell / 2, top + 13, shown(text, 8).c_str());
+  };
+  for (size_t i = 0; i < table.size(); ++i) {
+    cell(i + 1, 0, std::to_string(i), "#f4f4f8");
+    cell(0, i + 1, std::to_string(i), "#f4f4f8");
+    for (size_t j = 0; j < table.size(); ++j) {
+      const std::string& text = table[i][j];
+      const bool far = text == "SYS" || text == "NODE" || text == "PHB" || text == "?" || i == j;
+      const bool linked = !text.empty() && text.back() >= '0' && text.back() <= '9';
+      cell(j + 1, i + 1, i == j ? "" : text, linked ? "#bfe3b0" : far ? "#ffffff" : "#e8f3e3");
+    }
+  }
+  const double below = y + 8 + static_cast<double>(table.size() + 1) * kCellHeight + 16;
+  return out + words(x, below, "m", kPathWords);
+}
+
 // ---- DOT
 
 std::string escaped(const std::string& text) {
@@ -233,10 +266,21 @@ class Dot {
     }
   }
   void peers() {
+    bool switches = false;  // one node for all of them: their GPUs' pairs would be a thicket
+    for (size_t i = 0; i < machine_.gpus.size(); ++i) {
+      const auto& peers = machine_.gpus[i].peers;
+      const auto through = std::find_if(peers.begin(), peers.end(),
+                                        [](const GpuPeer& peer) { return peer.switched; });
+      if (through == peers.end()) continue;
+      if (!switches) out_ += "  \"switches\" [label=\"GPU switches\", fillcolor=\"#dcf0d5\"];\n";
+      switches = true;
+      out_ += strf("  \"gpu%zu\" -- \"switches\" [style=dashed, label=", i) +
+              quoted(strf("%s x%u", through->type.c_str(), through->links)) + "];\n";
+    }
     for (size_t i = 0; i < machine_.gpus.size(); ++i) {
       for (const GpuPeer& peer : machine_.gpus[i].peers) {
         for (size_t j = i + 1; j < machine_.gpus.size(); ++j) {
-          if (machine_.gpus[j].at.pci != peer.pci) continue;
+          if (machine_.gpus[j].at.pci != peer.pci || peer.switched) continue;
           out_ += strf("  \"gpu%zu\" -- \"gpu%zu\" [style=dashed, constraint=false, label=", i, j) +
                   quoted(strf("%s x%u", peer.type.c_str(), peer.links)) + "];\n";
         }
@@ -263,6 +307,14 @@ std::string machine_svg(const Machine& machine) {
     height += box.height + 14;
     nodes.push_back(std::move(box));
   }
+  auto links = gpu_matrix(machine);
+  if (links.size() > kDrawnGpusMax) links.clear();
+  const double table_top = height + 8;
+  if (!links.empty()) {
+    const auto cells = static_cast<double>(links.size() + 1);
+    width = std::max(width, cells * kCell);
+    height += cells * kCellHeight + 48;
+  }
   width += 2 * kGap;
   std::string out = strf(
       "<svg xmlns=\"http://www.w3.org/2000/svg\" width=\"%g\" height=\"%g\" viewBox=\"0 0 %g "
@@ -279,6 +331,7 @@ std::string machine_svg(const Machine& machine) {
     draw(box, kGap, y, 0, out);
     y += box.height + 14;
   }
+  if (!links.empty()) out += gpu_table(links, kGap, table_top);
   return out + "</svg>\n";
 }
 

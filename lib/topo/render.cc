@@ -7,6 +7,7 @@
 #include "base/result.h"
 #include "base/text.h"
 #include "base/units.h"
+#include "topo/gpu_links.h"
 #include "topo/numbers.h"
 #include "topo/tree.h"
 
@@ -33,19 +34,28 @@ std::string rdma_line(const RdmaDevice& device) {
   return line + link_text(device.at.link);
 }
 
-// "xGMI to gpu 1 (x2), gpu 2 (x1)"; peers that are not here are not named.
+// "xGMI x2 to gpu 1,3", "NVLink 4 x18 through switches to gpu 1-7"; peers that are not here are not
+// named.
 std::string peers_text(const Machine& machine, const Gpu& gpu) {
-  std::map<std::string, std::string> of_type;
+  std::map<std::string, std::vector<int>> of_kind;
   for (const GpuPeer& peer : gpu.peers) {
+    std::string kind = peer.type;
+    if (peer.generation > 0) kind += strf(" %u", peer.generation);
+    kind += strf(" x%u", peer.links);
+    if (peer.switched) kind += " through switches";
     for (size_t i = 0; i < machine.gpus.size(); ++i) {
-      if (machine.gpus[i].at.pci != peer.pci) continue;
-      std::string& text = of_type[peer.type];
-      text += strf("%s%zu (x%u)", text.empty() ? " to gpu " : ", ", i, peer.links);
+      if (machine.gpus[i].at.pci == peer.pci) of_kind[kind].push_back(static_cast<int>(i));
     }
   }
   std::string out;
-  for (const auto& [type, text] : of_type) out += ", " + type + text;
-  return out;
+  for (auto& [kind, gpus] : of_kind) {
+    std::sort(gpus.begin(), gpus.end());
+    out += ", " + kind + " to gpu " + ranges(gpus);
+  }
+  if (gpu.nvlinks_active < gpu.nvlinks) {
+    out += strf(", %u of %u NVLinks down", gpu.nvlinks - gpu.nvlinks_active, gpu.nvlinks);
+  }
+  return out + (gpu.trouble.empty() ? "" : ", in trouble: " + gpu.trouble);
 }
 
 std::string disk_line(const Disk& disk) {
@@ -126,6 +136,8 @@ std::string machine_text(const Machine& machine) {
     }
     print(machine, tree.devices, "", out);
   }
+  out += gpu_matrix_text(machine);
+  if (!machine.nvml.empty()) out += "NVML: " + machine.nvml + "\n";
   return out;
 }
 
@@ -190,6 +202,8 @@ std::string matrix_text(const Machine& machine, const TierTable& table) {
   }
   if (numbered) out += "\n";
   out += "\n1: same switch or nearest  2: same NUMA node  3: another node  -: not usable\n";
+  const std::string links = gpu_matrix_text(machine);
+  if (!links.empty()) out += "\n" + links;
   return out;
 }
 

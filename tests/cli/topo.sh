@@ -6,6 +6,7 @@ topo=$MC_BIN/mc-topo
 expect 0 "$topo" show
 grep -q '^node [0-9]' "$T/out" || die "show lists no NUMA node"
 grep -q '^CUDA: .*kernels' "$T/out" || die "show does not say what there is of CUDA"
+grep -q '^NVML: ' "$T/out" || die "show does not say what there is of NVML"
 expect 0 "$topo" show --output json
 python3 - "$T/out" <<'PY' || die "show --output json is not what it should be"
 import json, sys
@@ -16,6 +17,48 @@ PY
 expect 0 "$topo" tiers
 expect 0 "$topo" tiers --output json
 python3 -m json.tool "$T/out" >/dev/null || die "tiers --output json is not JSON"
+
+# NVML, loaded when it is asked for: a stand-in with two GPUs that this machine's /sys does not have.
+expect 0 "$topo" --version
+grep -q '^NVML: ' "$T/out" || die "--version does not say what there is of NVML: $(cat "$T/out")"
+cat >"$T/gpus" <<'GPUS'
+versions 12.550.54 550.54
+gpu 00000000:4F:00.0 NVIDIA H100 80GB HBM3
+links 17 4 switch 00000000:07:00.0
+down 1
+gpu 00000000:50:00.0 NVIDIA H100 80GB HBM3
+links 18 4 switch 00000000:07:00.0
+pair 0 1 40 0 0
+GPUS
+with_nvml() {  # STATUS COMMAND...
+  local status=$1
+  shift
+  expect "$status" env LD_LIBRARY_PATH="$MC_BIN/nvml-0-stand-in" NVML_STAND_IN="$T/gpus" "$@"
+}
+if [ -e "$MC_BIN/nvml-0-stand-in" ] && ! ls /usr/lib/*/libnvidia-ml.so.1 >/dev/null 2>&1; then
+  with_nvml 0 "$topo" --version
+  grep -q '^NVML: NVML 12.550.54, driver 550.54$' "$T/out" || die "--version: $(cat "$T/out")"
+  with_nvml 0 "$topo" show
+  grep -q '0000:4f:00.0  gpu 0, NVIDIA H100 80GB HBM3, NVLink 4 x17 through switches to gpu 1' \
+    "$T/out" || die "show: $(cat "$T/out")"
+  grep -q '^0 *X  NV17$' "$T/out" || die "show has no table: $(cat "$T/out")"
+  with_nvml 0 "$topo" matrix --output json
+  jq -e '.gpu_links == [["X", "NV17"], ["NV17", "X"]]' "$T/out" >/dev/null || die "$(cat "$T/out")"
+  with_nvml 0 "$topo" show --svg
+  grep -q '>NV17<' "$T/out" || die "the picture has no table"
+  with_nvml 0 "$topo" show --dot
+  grep -q '"gpu0" -- "switches"' "$T/out" || die "the graph has no switches: $(cat "$T/out")"
+  with_nvml 1 "$topo" check
+  grep -q 'nvlink-down.*GPU 0 (0000:4f:00.0): 17 of its 18 NVLinks are up' "$T/out" ||
+    die "check: $(cat "$T/out")"
+  with_nvml 0 "$topo" capture "$T/gpu-machine"
+  expect 0 "$topo" matrix --sysfs "$T/gpu-machine" --output json
+  jq -e '.gpu_links[0][1] == "NV17"' "$T/out" >/dev/null || die "replayed: $(cat "$T/out")"
+  with_nvml 0 "$topo" diff live "$T/gpu-machine"
+  echo 'fail init 18' >"$T/gpus"
+  with_nvml 0 "$topo" show
+  grep -q '^NVML: no NVML: Driver/library version mismatch (nvmlInit' "$T/out" || die "$(cat "$T/out")"
+fi
 
 # Bad input names the thing and the remedy.
 expect 1 "$topo" show --sysfs "$T/absent"
