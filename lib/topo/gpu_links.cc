@@ -190,10 +190,18 @@ std::vector<std::vector<std::string>> gpu_matrix(const Machine& machine) {
   return out;
 }
 
+const char* gpu_matrix_title(const Machine& machine) {
+  const bool linked = std::any_of(machine.gpus.begin(), machine.gpus.end(),
+                                  [](const Gpu& gpu) { return !gpu.peers.empty(); });
+  return linked || machine.nvml.starts_with("NVML")
+             ? "GPU to GPU"
+             : "GPU to GPU, over PCIe (other links: not known)";
+}
+
 std::string gpu_matrix_text(const Machine& machine) {
   const auto table = gpu_matrix(machine);
   if (table.empty()) return "";
-  std::string out = strf("%-10s", "GPU to GPU");
+  std::string out = std::string(gpu_matrix_title(machine)) + "\n" + std::string(10, ' ');
   for (size_t i = 0; i < machine.gpus.size(); ++i) out += strf("%6zu", i);
   out += "\n";
   for (size_t i = 0; i < table.size(); ++i) {
@@ -201,10 +209,7 @@ std::string gpu_matrix_text(const Machine& machine) {
     for (const std::string& text : table[i]) out += strf(" %5s", text.c_str());
     out += "\n";
   }
-  out +=
-      "NV18: 18 NVLinks  PIX: one PCIe switch  PXB: several  PHB: a host bridge  "
-      "NODE: host bridges of one NUMA node  SYS: another node\n";
-  return out;
+  return out + kGpuMatrixLegend + "\n";
 }
 
 }  // namespace mc::topo

@@ -27,6 +27,11 @@ void join_switched(Machine& machine, const std::vector<uint32_t>& counts);
 // Empty with less than two GPUs, and with more than a person could read.
 inline constexpr size_t kMatrixGpusMax = 64;
 std::vector<std::vector<std::string>> gpu_matrix(const Machine& machine);
+inline constexpr const char* kGpuMatrixLegend =
+    "NV18: 18 NVLinks; PIX: one PCIe switch, PXB: several, PHB: a host bridge, NODE: host bridges "
+    "of "
+    "one NUMA node, SYS: another node";
+const char* gpu_matrix_title(const Machine& machine);  // says so when other links are not known
 std::string gpu_matrix_text(const Machine& machine);
 
 }  // namespace mc::topo

@@ -168,19 +168,18 @@ std::string legend(double x, double y) {
     out += rectangle(x, y - 11, 14, 14, colours(kind), 1.2) + words(x + 20, y, "s", name);
     x += 130;
   }
-  out += rectangle(x, y - 11, 14, 14, {"#f9d9d6", "#c0392b"}, 1.2) + words(x + 20, y, "s", "down");
-  return out + words(x + 80, y, "m", "boxes in a NUMA node: PCI bridges");
+  out += rectangle(x, y - 11, 14, 14, {"#f9d9d6", "#c0392b"}, 1.2) +
+         words(x + 20, y, "s", "not working");
+  return out + words(x + 130, y, "m", "boxes in a NUMA node: PCI bridges");
 }
 
 // Every GPU by every other, as `show` prints it: which are linked, and how far the rest is.
 constexpr size_t kDrawnGpusMax = 32;
 constexpr double kCell = 46, kCellHeight = 18;
-constexpr const char* kPathWords =
-    "NV18: 18 NVLinks  PIX: one PCIe switch  PXB: several  PHB: a host bridge  NODE: host bridges "
-    "of one NUMA node  SYS: another node";
 
-std::string gpu_table(const std::vector<std::vector<std::string>>& table, double x, double y) {
-  std::string out = words(x, y, "b", "GPU to GPU");
+std::string gpu_table(const Machine& machine, const std::vector<std::vector<std::string>>& table,
+                      double x, double y) {
+  std::string out = words(x, y, "b", gpu_matrix_title(machine));
   const auto cell = [&](size_t column, size_t row, const std::string& text, const char* fill) {
     const double left = x + static_cast<double>(column) * kCell;
     const double top = y + 8 + static_cast<double>(row) * kCellHeight;
@@ -201,7 +200,7 @@ std::string gpu_table(const std::vector<std::vector<std::string>>& table, double
     }
   }
   const double below = y + 8 + static_cast<double>(table.size() + 1) * kCellHeight + 16;
-  return out + words(x, below, "m", kPathWords);
+  return out + words(x, below, "m", kGpuMatrixLegend);
 }
 
 // ---- DOT
@@ -331,7 +330,7 @@ std::string machine_svg(const Machine& machine) {
     draw(box, kGap, y, 0, out);
     y += box.height + 14;
   }
-  if (!links.empty()) out += gpu_table(links, kGap, table_top);
+  if (!links.empty()) out += gpu_table(machine, links, kGap, table_top);
   return out + "</svg>\n";
 }
 

@@ -33,6 +33,12 @@ for manifest in "$fixtures"/*/sysfs.txt; do
   all_forms "$name" --sysfs "$T/$name"
   expect 0 "$topo" tiers --sysfs "$T/$name" --output json
   cp "$T/out" "$T/$name.tiers"
+  # hwloc, shown the same tree, finds the same GPUs below the same bridges, and the same nodes.
+  tree='[.gpus[] | [.pci, .bridges]], [.numa_nodes[].numa]'
+  expect 0 "$topo" show --sysfs "$T/$name" --output json
+  jq -c "$tree" "$T/out" >"$T/ours"
+  expect 0 env HWLOC_FSROOT="$T/$name" HWLOC_THISSYSTEM=0 "$topo" show --output json
+  jq -c "$tree" "$T/out" | diff "$T/ours" - || die "$name: hwloc sees another tree"
   for xml in "$folder"/source.*.xml; do all_forms "$name as XML" --xml "$xml"; done
 
   launch "$name" "$MC_BIN/mc-xfer" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --size 1MiB \

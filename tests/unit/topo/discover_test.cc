@@ -98,7 +98,7 @@ TEST_CASE("a folder that is no recorded sysfs is refused with the remedy") {
 
 TEST_CASE("hwloc and our own reader agree about this machine") {
   const auto live = discover_live();
-  const auto read = discover_sysfs("/sys");
+  const auto read = discover_kernel();
   REQUIRE(live);
   REQUIRE(read);
   CHECK_FALSE(live->nodes.empty());
