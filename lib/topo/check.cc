@@ -4,6 +4,7 @@
 #include <map>
 
 #include "base/units.h"
+#include "topo/gpu_links.h"
 #include "topo/numbers.h"
 #include "topo/tiers.h"
 
@@ -269,6 +270,7 @@ class Doctor {
             "if the versions of driver and library differ, reload the driver's modules or reboot; "
             "else see 'dmesg | grep -i nvrm' and 'nvidia-smi'");
     }
+    const auto numbers = gpu_numbers(m_);
     std::map<std::string, uint32_t> most;  // active NVLinks by model
     for (const Gpu& gpu : m_.gpus) {
       most[gpu.name] = std::max(most[gpu.name], gpu.nvlinks_active);
@@ -287,19 +289,18 @@ class Doctor {
               "see 'nvidia-smi nvlink -s'; reset the GPU, reseat its bridge, or look at the fabric "
               "manager's log");
       }
-      unreachable(i);
+      unreachable(i, numbers);
     }
   }
 
   // Copies between such GPUs pass host memory.
-  void unreachable(size_t index) {
+  void unreachable(size_t index, const std::map<std::string, size_t>& numbers) {
     const Gpu& gpu = m_.gpus[index];
     std::map<std::string, std::vector<int>> peers;  // by reason
     for (const GpuPath& path : gpu.paths) {
-      for (size_t i = index + 1; i < m_.gpus.size(); ++i) {
-        if (m_.gpus[i].at.pci != path.pci || path.no_access.empty()) continue;
-        peers[path.no_access].push_back(static_cast<int>(i));
-      }
+      const auto other = numbers.find(path.pci);
+      if (other == numbers.end() || other->second <= index || path.no_access.empty()) continue;
+      peers[path.no_access].push_back(static_cast<int>(other->second));
     }
     for (const auto& [why, others] : peers) {
       note("no-gpu-peer", strf("GPU %zu (%s)", index, gpu.at.pci.c_str()),

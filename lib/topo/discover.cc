@@ -11,6 +11,7 @@
 
 #include "io/file.h"
 #include "topo/assemble.h"
+#include "topo/bounds.h"
 #include "topo/gpu_links.h"
 #include "topo/hwloc_xml.h"
 #include "topo/nccl_xml.h"
@@ -96,7 +97,9 @@ Result<Machine> discover_sysfs(const std::string& folder) {
   if (sysfs.root() != "/sys") {
     MC_TRY(nvml, recorded_nvml(sysfs.root()));
   }
-  return assemble(folder, std::move(nodes), sysfs.pci_functions(), sysfs, nvml);
+  Machine machine = assemble(folder, std::move(nodes), sysfs.pci_functions(), sysfs, nvml);
+  MC_TRY_(check_bounds(machine, folder));
+  return machine;
 }
 
 Result<Machine> discover_xml(const std::string& file) {
@@ -112,11 +115,13 @@ Result<Machine> machine_from_xml(std::string_view text, const std::string& where
   MC_TRY(const XmlElement root, parse_xml(text, where));
   if (root.name == "topology") {
     MC_TRY(Machine machine, machine_from_hwloc(root, where));
+    MC_TRY_(check_bounds(machine, where));
     put_on_only_node(machine);
     return machine;
   }
   if (root.name == "system") {
     MC_TRY(Machine machine, machine_from_nccl(root, where));
+    MC_TRY_(check_bounds(machine, where));
     put_on_only_node(machine);
     return machine;
   }

@@ -150,6 +150,12 @@ std::string cell(const Gpu& from, const Gpu& to) {
 
 }  // namespace
 
+std::map<std::string, size_t> gpu_numbers(const Machine& machine) {
+  std::map<std::string, size_t> out;
+  for (size_t i = 0; i < machine.gpus.size(); ++i) out.emplace(machine.gpus[i].at.pci, i);
+  return out;
+}
+
 void add_links(Machine& machine, const NvmlAnswer& answer) {
   machine.nvml = nvml_summary(answer);
   machine.nvml_failed = answer.installed && !answer.why_none.empty();

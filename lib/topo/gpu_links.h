@@ -9,6 +9,7 @@
 //
 // Thread: any. Pure: functions of their arguments.
 #pragma once
+#include <map>
 #include <string>
 #include <vector>
 
@@ -16,6 +17,9 @@
 #include "topo/nvml.h"
 
 namespace mc::topo {
+
+// The number of each GPU, by its PCI address.
+std::map<std::string, size_t> gpu_numbers(const Machine& machine);
 
 // Names, links, paths and troubles of the GPUs. One that only NVML knows (a container that hides
 // /sys) is added without a place.

@@ -1,6 +1,7 @@
 #include "topo/json.h"
 
 #include "base/json.h"
+#include "topo/bounds.h"
 #include "topo/gpu_links.h"
 #include "topo/numbers.h"
 
@@ -341,6 +342,7 @@ Result<Machine> machine_from_json(const Json& json, const std::string& where) {
   MC_TRY_(fill("disks", machine.disks, disk_from));
   MC_TRY(machine.nvml, r.text("nvml"));
   MC_TRY(machine.nvml_failed, r.flag("nvml_failed"));
+  MC_TRY_(check_bounds(machine, where));
   return machine;
 }
 

@@ -1,8 +1,10 @@
 #include "topo/nccl_xml.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 
+#include "topo/bounds.h"
 #include "topo/gpu_links.h"
 #include "topo/numbers.h"
 #include "topo/pci.h"
@@ -145,15 +147,10 @@ class NcclBuilder {
           static_cast<int>(std::min<uint64_t>(parse_number(net.get("port")).value_or(1), 255));
       port.state = kNotRecorded;
       if (mbit > 0) port.rate = strf("%g Gb/sec", static_cast<double>(mbit) / 1000);
-      RdmaDevice* known = nullptr;
-      for (RdmaDevice& d : machine_.rdma) {
-        if (d.name == net.get("name") && d.at.pci == at.pci) known = &d;
-      }
-      if (!known) {
-        machine_.rdma.push_back({.name = net.get("name"), .at = at, .ports = {}});
-        known = &machine_.rdma.back();
-      }
-      known->ports.push_back(std::move(port));
+      const auto [known, fresh] =
+          rdma_.emplace(std::pair(at.pci, net.get("name")), machine_.rdma.size());
+      if (fresh) machine_.rdma.push_back({.name = net.get("name"), .at = at, .ports = {}});
+      machine_.rdma[known->second].ports.push_back(std::move(port));
     }
   }
 
@@ -165,7 +162,7 @@ class NcclBuilder {
       machine_.gpus.push_back(std::move(one.gpu));
       switched.push_back(one.switched);
     }
-    if (switched.size() <= kMatrixGpusMax) join_switched(machine_, switched);
+    if (switched.size() <= kMachineGpusMax) join_switched(machine_, switched);
     std::sort(machine_.nodes.begin(), machine_.nodes.end(),
               [](const NumaNode& a, const NumaNode& b) { return a.id < b.id; });
   }
@@ -173,6 +170,7 @@ class NcclBuilder {
   const std::string& where_;
   Machine machine_;
   std::set<std::string> seen_, hosts_;
+  std::map<std::pair<std::string, std::string>, size_t> rdma_;  // by function and name
   struct Ordered {
     uint64_t order;  // "dev", the index that NCCL gives it
     Gpu gpu;

@@ -276,13 +276,14 @@ class Dot {
       out_ += strf("  \"gpu%zu\" -- \"switches\" [style=dashed, label=", i) +
               quoted(strf("%s x%u", through->type.c_str(), through->links)) + "];\n";
     }
+    const auto numbers = gpu_numbers(machine_);
     for (size_t i = 0; i < machine_.gpus.size(); ++i) {
       for (const GpuPeer& peer : machine_.gpus[i].peers) {
-        for (size_t j = i + 1; j < machine_.gpus.size(); ++j) {
-          if (machine_.gpus[j].at.pci != peer.pci || peer.switched) continue;
-          out_ += strf("  \"gpu%zu\" -- \"gpu%zu\" [style=dashed, constraint=false, label=", i, j) +
-                  quoted(strf("%s x%u", peer.type.c_str(), peer.links)) + "];\n";
-        }
+        const auto other = numbers.find(peer.pci);
+        if (other == numbers.end() || other->second <= i || peer.switched) continue;
+        out_ += strf("  \"gpu%zu\" -- \"gpu%zu\" [style=dashed, constraint=false, label=", i,
+                     other->second) +
+                quoted(strf("%s x%u", peer.type.c_str(), peer.links)) + "];\n";
       }
     }
   }

@@ -36,16 +36,15 @@ std::string rdma_line(const RdmaDevice& device) {
 
 // "xGMI x2 to gpu 1,3", "NVLink 4 x18 through switches to gpu 1-7"; peers that are not here are not
 // named.
-std::string peers_text(const Machine& machine, const Gpu& gpu) {
+std::string peers_text(const std::map<std::string, size_t>& numbers, const Gpu& gpu) {
   std::map<std::string, std::vector<int>> of_kind;
   for (const GpuPeer& peer : gpu.peers) {
     std::string kind = peer.type;
     if (peer.generation > 0) kind += strf(" %u", peer.generation);
     kind += strf(" x%u", peer.links);
     if (peer.switched) kind += " through switches";
-    for (size_t i = 0; i < machine.gpus.size(); ++i) {
-      if (machine.gpus[i].at.pci == peer.pci) of_kind[kind].push_back(static_cast<int>(i));
-    }
+    const auto number = numbers.find(peer.pci);
+    if (number != numbers.end()) of_kind[kind].push_back(static_cast<int>(number->second));
   }
   std::string out;
   for (auto& [kind, gpus] : of_kind) {
@@ -74,34 +73,45 @@ std::string net_line(const NetDevice& device) {
   return line;
 }
 
-std::string leaf_line(const Machine& machine, const Leaf& leaf) {
-  const std::string& pci = place_of(machine, leaf).pci;
-  const std::string lead = pci.empty() ? "" : pci + "  ";
-  switch (leaf.kind) {
-    case Leaf::Kind::kGpu: {
-      const Gpu& gpu = machine.gpus[leaf.index];
-      return lead + strf("gpu %zu, %s", leaf.index, gpu.name.c_str()) + link_text(gpu.at.link) +
-             peers_text(machine, gpu);
-    }
-    case Leaf::Kind::kRdma: return lead + rdma_line(machine.rdma[leaf.index]);
-    case Leaf::Kind::kNet: return lead + net_line(machine.nets[leaf.index]);
-    default: return lead + disk_line(machine.disks[leaf.index]);
-  }
-}
+// Prints the tree of one node.
+class TreePrinter {
+ public:
+  TreePrinter(const Machine& machine, std::string& out)
+      : machine_(machine), numbers_(gpu_numbers(machine)), out_(out) {}
 
-void print(const Machine& machine, const Branch& branch, const std::string& indent,
-           std::string& out) {
-  size_t left = branch.leaves.size() + branch.bridges.size();
-  const auto item = [&](const std::string& text) {
-    out += indent + (--left > 0 ? "├─ " : "└─ ") + text + "\n";
-    return indent + (left > 0 ? "│  " : "   ");
-  };
-  for (const Leaf& leaf : branch.leaves) item(leaf_line(machine, leaf));
-  for (const auto& [name, child] : branch.bridges) {
-    const Chain chain = chain_from(name, child);
-    print(machine, *chain.end, item(join(chain.names, " > ")), out);
+  void print(const Branch& branch, const std::string& indent) {
+    size_t left = branch.leaves.size() + branch.bridges.size();
+    const auto item = [&](const std::string& text) {
+      out_ += indent + (--left > 0 ? "├─ " : "└─ ") + text + "\n";
+      return indent + (left > 0 ? "│  " : "   ");
+    };
+    for (const Leaf& leaf : branch.leaves) item(line(leaf));
+    for (const auto& [name, child] : branch.bridges) {
+      const Chain chain = chain_from(name, child);
+      print(*chain.end, item(join(chain.names, " > ")));
+    }
   }
-}
+
+ private:
+  std::string line(const Leaf& leaf) const {
+    const std::string& pci = place_of(machine_, leaf).pci;
+    const std::string lead = pci.empty() ? "" : pci + "  ";
+    switch (leaf.kind) {
+      case Leaf::Kind::kGpu: {
+        const Gpu& gpu = machine_.gpus[leaf.index];
+        return lead + strf("gpu %zu, %s", leaf.index, gpu.name.c_str()) + link_text(gpu.at.link) +
+               peers_text(numbers_, gpu);
+      }
+      case Leaf::Kind::kRdma: return lead + rdma_line(machine_.rdma[leaf.index]);
+      case Leaf::Kind::kNet: return lead + net_line(machine_.nets[leaf.index]);
+      default: return lead + disk_line(machine_.disks[leaf.index]);
+    }
+  }
+
+  const Machine& machine_;
+  const std::map<std::string, size_t> numbers_;
+  std::string& out_;
+};
 
 void print_tiers(const Tiers& tiers, const std::array<std::string, 3>& why, std::string& out) {
   for (size_t i = 0; i < tiers.size(); ++i) {
@@ -123,6 +133,7 @@ std::string machine_text(const Machine& machine) {
       "NVMe disks %zu\n",
       machine.source.c_str(), machine.nodes.size(), machine.gpus.size(), machine.rdma.size(),
       machine.nets.size(), machine.disks.size());
+  TreePrinter printer(machine, out);
   for (const NodeTree& tree : trees_of(machine)) {
     if (tree.known) {
       out += strf("node %d: ", tree.node);
@@ -134,7 +145,7 @@ std::string machine_text(const Machine& machine) {
     } else {
       out += strf("node %d, which the kernel does not list:\n", tree.node);
     }
-    print(machine, tree.devices, "", out);
+    printer.print(tree.devices, "");
   }
   out += gpu_matrix_text(machine);
   if (!machine.nvml.empty()) out += "NVML: " + machine.nvml + "\n";

@@ -92,6 +92,18 @@ expect 2 "$topo" tiers --xml "$T/bad.xml" --sysfs "$T/empty"
 python3 -c "print('<topology version=\"2.0\">' + '<object>' * 100000)" >"$T/deep.xml"
 expect 2 "$topo" show --xml "$T/deep.xml"
 grep -q 'nest deeper than' "$T/err" || die "$(cat "$T/err")"
+python3 - "$T/many.xml" <<'PY'
+import sys
+place = lambda i: f'{i >> 13:04x}:{i >> 5 & 255:02x}:{i & 31:02x}.0'
+with open(sys.argv[1], 'w') as f:
+    f.write('<system version="1"><cpu numaid="0" affinity="1">')
+    for i in range(0, 80000, 2):
+        f.write(f'<pci busid="{place(i)}" class="0x030200" vendor="0x10de"><gpu dev="{i}"/></pci>'
+                f'<pci busid="{place(i + 1)}" class="0x020700"><nic><net name="m{i}" port="1"/></nic></pci>')
+    f.write('</cpu></system>')
+PY
+expect 2 "$topo" tiers --xml "$T/many.xml"
+grep -q 'many.xml: 40000 GPUs: a machine has at most 1024' "$T/err" || die "$(cat "$T/err")"
 
 # This machine, recorded and looked at again, is the same machine.
 expect 0 "$topo" capture "$T/here"
