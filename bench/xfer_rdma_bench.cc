@@ -1,7 +1,7 @@
 // Transfers by rdma against perftest on the same emulated NICs, taking turns: the bandwidth of
 // writes and reads, each over one block again and again, as perftest does it; the latency of small
-// writes; four capped NICs against the sum of their rates; and what a pool of 64 queue pairs has to
-// make anew for 1000 peers.
+// writes; what registering memory costs; four capped NICs against the sum of their rates; and what
+// a pool of 64 queue pairs has to make anew for 1000 peers.
 #include <sys/wait.h>
 #include <unistd.h>
 
@@ -169,6 +169,15 @@ class Ours {
     for (size_t i = 0; i < n; ++i) MC_TRY_(engine_->transfer_sync(r, kBudget));
     return Measured(to_seconds(clock_.now() - start) * 1e6 / static_cast<double>(n));
   }
+  // The same from memory of the application that nobody registered: it is, for each write.
+  Result<Measured> unregistered(uint64_t bytes, size_t n) {
+    std::vector<std::byte> own(bytes, std::byte{3});
+    xfer::Request r = request(xfer::Op::kWrite, bytes);
+    r.local = own.data();
+    const Time start = clock_.now();
+    for (size_t i = 0; i < n; ++i) MC_TRY_(engine_->transfer_sync(r, kBudget));
+    return Measured(to_seconds(clock_.now() - start) * 1e6 / static_cast<double>(n));
+  }
   Result<> check() {
     xfer::Request r = request(xfer::Op::kWrite, kMemory);
     MC_TRY_(engine_->transfer_sync(r, kBudget));
@@ -219,6 +228,13 @@ Result<> one_nic(const Clock& clock, const RdmaOptions& o, const ServingPeer& pe
           MC_TRY(const auto row, perftest(tool, c.block, n));
           return Measured(row[3] * 1048576 / 1e9);  // MiB a second, on average
         }));
+  }
+  if (o.wants("write 64KiB, registered once")) {
+    const size_t writes = o.quick ? 2'000 : 10'000;
+    MC_TRY_(compare(
+        {"xfer-rdma", "write 64KiB, registered once", "us", "registered for each", 1, true}, turns,
+        [&] { return ours->latency(64 * kKiB, writes); },
+        [&] { return ours->unregistered(64 * kKiB, writes); }));
   }
   const size_t n = o.quick ? 20'000 : 100'000;
   if (!o.wants("write 64B")) return ours->check();

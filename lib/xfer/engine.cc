@@ -76,9 +76,16 @@ Engine::Impl::Impl(const Clock& c, EngineOptions o, Metrics& m)
       options(std::move(o)),
       metrics(m),
       notifier(c),
-      relay([this](SlicePtr slice) { dispatch(std::move(slice)); },
-            [this](SlicePtr slice, const Result<>& outcome) { settle(std::move(slice), outcome); },
-            c, {options.staging_chunk, options.staging_buffers, 2}) {}
+      relay(
+          [this](SlicePtr slice) {
+            // Staging is memory of the host, on whichever node it lies.
+            if (slice->device == nullptr && slice->memory == Site{}) {
+              slice->memory = host_site(slice->local);
+            }
+            dispatch(std::move(slice));
+          },
+          [this](SlicePtr slice, const Result<>& outcome) { settle(std::move(slice), outcome); }, c,
+          {options.staging_chunk, options.staging_buffers, 2}) {}
 
 // What a transport would say later, or never where it is not used.
 static Result<> check_numbers(const EngineOptions& o) {

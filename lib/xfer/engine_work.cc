@@ -406,7 +406,7 @@ std::optional<Result<>> Engine::Impl::carried_now(const Request& r, const PeerPt
       slice->way = i;
       return slice;
     };
-    switch (transports[i]->carry_now(r, peer, memory, begin)) {
+    switch (transports[i]->carry_now(r, peer, memory, std::ref(begin))) {
       case Transport::Now::kNo: return std::nullopt;
       case Transport::Now::kUnderWay: return outcome_of(*task->batch, budget);
       case Transport::Now::kDone: break;

@@ -2,6 +2,7 @@
 // device copies nothing, and the NICs are chosen by their tiers as seen from the device.
 #include <algorithm>
 #include <cstring>
+#include <map>
 
 #include "device/stand_in.h"
 #include "tests/conformance/fabric.h"
@@ -194,6 +195,34 @@ TEST_SUITE("rdma") {
     CHECK(bytes[0] > 2 * bytes[1]);
     CHECK(bytes[0] > 2 * bytes[2]);
     CHECK(user.went("nic") > 90);
+    TestFabric::get().heal();
+  }
+
+  TEST_CASE("what is staged goes by the NICs of the node that its staging memory lies on") {
+    if (skipped()) return;
+    TestFabric::get().heal();
+    const Recording machine;  // this machine's memory is on node 0
+    for (const char* nic : {"emu0", "emu1", "emu2"})
+      emu::set_rate(*TestFabric::get().fabric(), TestFabric::get().nic(nic), 400'000'000);
+    Node owner("owner", {"emu3"}, "/sys");
+    Node user("user", {"emu0", "emu1", "emu2"}, machine.path(), false);
+    const Memory remote = *owner.engine->allocate(kMiB);
+    const Memory local = user.allocate(kMiB);
+    const SegmentHandle segment = user.open(owner);
+    for (int i = 0; i < 100; ++i)
+      user.move(Op::kWrite, segment, remote.offset(), local.data(), local.size());
+    const auto paths = user.engine->paths(segment, remote.offset(), Op::kWrite, kMiB, local.data());
+    REQUIRE(paths.has_value());
+    std::map<std::string, uint64_t> bytes;
+    for (const Path& path : *paths)
+      for (const RailView& rail : path.rails) bytes[rail.info.local] += rail.bytes;
+    CAPTURE(bytes["emu0"]);
+    CAPTURE(bytes["emu1"]);
+    CAPTURE(bytes["emu2"]);
+    CHECK(bytes["emu0"] > 2 * bytes["emu2"]);
+    CHECK(bytes["emu1"] > 2 * bytes["emu2"]);
+    CHECK(user.went("nic") == 0);
+    CHECK(user.went("staged") + user.went("owner") > 90);
     TestFabric::get().heal();
   }
 }

@@ -1,6 +1,9 @@
 // Completion queues: rings in the fabric that this process polls and any sender may fill.
 #include <sched.h>
 
+#include <algorithm>
+#include <array>
+
 #include "objects.h"
 
 namespace mc::emu {
@@ -75,10 +78,13 @@ void copy_out(const Completion& from, ibv_wc& to) {
   to.slid = from.peer_lid;
 }
 
-int take(Cq& cq, int count, ibv_wc* out) {
+constexpr int kTakenAtOnce = 16;
+
+int take_some(Cq& cq, int count, ibv_wc* out) {
   CqSlot& slot = *cq.slot;
-  std::vector<Completion> done;
+  std::array<Completion, kTakenAtOnce> done;
   int taken = 0;
+  size_t releasing = 0;
   {
     Held held(slot.lock);
     auto* ring = cq.context->fabric->at<Completion>(slot.offset);
@@ -86,11 +92,21 @@ int take(Cq& cq, int count, ibv_wc* out) {
     for (; taken < count && head != tail; ++head, ++taken) {
       const Completion& completion = ring[head % slot.capacity];
       copy_out(completion, out[taken]);
-      if (completion.released != 0) done.push_back(completion);
+      if (completion.released != 0) done[releasing++] = completion;
     }
     slot.head.store(head);
   }
-  for (const Completion& completion : done) give_back(*cq.context, completion);
+  for (size_t i = 0; i < releasing; ++i) give_back(*cq.context, done[i]);
+  return taken;
+}
+
+int take(Cq& cq, int count, ibv_wc* out) {
+  int taken = 0;
+  while (taken < count) {
+    int some = take_some(cq, std::min(count - taken, kTakenAtOnce), out + taken);
+    taken += some;
+    if (some < kTakenAtOnce) break;
+  }
   return taken;
 }
 

@@ -20,6 +20,11 @@ struct Spans {  // up to kSgeMax pieces of memory
   void add(uint64_t address, uint64_t bytes) {
     if (bytes > 0) piece[count++] = {reinterpret_cast<void*>(address), bytes};
   }
+  uint64_t total() const {
+    uint64_t bytes = 0;
+    for (size_t i = 0; i < count; ++i) bytes += piece[i].iov_len;
+    return bytes;
+  }
   // The first `bytes` of what is left, taken off.
   Spans take(uint64_t bytes) {
     Spans front;
@@ -45,7 +50,7 @@ struct Far {
   uint32_t number = 0;
   int pid = 0;
   uint32_t nic = 0, pd = 0;
-  ReceiveWork claim{};
+  ReceiveWork claim;  // of a message
 };
 
 // Tells who withdraws access that a copy is under way.
@@ -119,7 +124,11 @@ Outcome enter(Qp& qp, const Work& work, Touching& touching, Far& far) {
     return silence();
   ContextSlot& owner = fabric->context[slot.context];
   if (owner.dead.load() != 0 || !fabric.alive(owner)) return silence();
-  far = {&slot, qp.attr.dest_qp_num, owner.pid, slot.nic, slot.pd, {}};
+  far.slot = &slot;
+  far.number = qp.attr.dest_qp_num;
+  far.pid = owner.pid;
+  far.nic = slot.nic;
+  far.pd = slot.pd;
   bool read = work.opcode == IBV_WR_RDMA_READ;
   unsigned needed = 0;
   if (read) needed = IBV_ACCESS_REMOTE_READ;
@@ -139,7 +148,7 @@ Outcome enter(Qp& qp, const Work& work, Touching& touching, Far& far) {
   return done(IBV_WC_SUCCESS);
 }
 
-bool readable_here(Spans spans) {
+bool readable_here(const Spans& spans) {
   for (size_t i = 0; i < spans.count; ++i) {
     char byte;
     iovec into{&byte, 1}, first{spans.piece[i].iov_base, 1};
@@ -150,22 +159,29 @@ bool readable_here(Spans spans) {
   return true;
 }
 
+ibv_wc_status move_chunk(int pid, bool read, const Spans& near, const Spans& far, uint64_t bytes) {
+  ssize_t moved = (read ? process_vm_readv : process_vm_writev)(pid, near.piece.data(), near.count,
+                                                                far.piece.data(), far.count, 0);
+  if (moved == ssize_t(bytes)) return IBV_WC_SUCCESS;
+  if (moved < 0 && errno == ESRCH) return IBV_WC_RETRY_EXC_ERR;
+  if (moved < 0 && errno == EPERM)
+    fprintf(stderr, "verbs emulator: may not touch the memory of process %d (ptrace scope)\n", pid);
+  return readable_here(near) ? IBV_WC_REM_OP_ERR : IBV_WC_LOC_PROT_ERR;
+}
+
 // Moves `bytes`; valid() is asked before every chunk.
 template <class Valid>
-ibv_wc_status move(int pid, bool read, Spans here, Spans there, uint64_t bytes, Valid valid) {
+ibv_wc_status move(int pid, bool read, const Spans& here, const Spans& there, uint64_t bytes,
+                   Valid valid) {
+  if (bytes <= kChunk && bytes == here.total() && bytes == there.total())
+    return valid() ? move_chunk(pid, read, here, there, bytes) : IBV_WC_REM_ACCESS_ERR;
+  Spans near_left = here, far_left = there;
   while (bytes > 0) {
     if (!valid()) return IBV_WC_REM_ACCESS_ERR;
     uint64_t n = std::min(bytes, kChunk);
-    Spans near = here.take(n), far = there.take(n);
-    ssize_t moved = (read ? process_vm_readv : process_vm_writev)(
-        pid, near.piece.data(), near.count, far.piece.data(), far.count, 0);
-    if (moved != ssize_t(n)) {
-      if (moved < 0 && errno == ESRCH) return IBV_WC_RETRY_EXC_ERR;
-      if (moved < 0 && errno == EPERM)
-        fprintf(stderr, "verbs emulator: may not touch the memory of process %d (ptrace scope)\n",
-                pid);
-      return readable_here(near) ? IBV_WC_REM_OP_ERR : IBV_WC_LOC_PROT_ERR;
-    }
+    Spans near = near_left.take(n), far = far_left.take(n);
+    ibv_wc_status status = move_chunk(pid, read, near, far, n);
+    if (status != IBV_WC_SUCCESS) return status;
     bytes -= n;
   }
   return IBV_WC_SUCCESS;
