@@ -61,6 +61,7 @@ class NcclBuilder {
   }
 
   void add_node(int id, std::vector<int> cpus) {
+    if (machine_.nodes.size() > kMachineNodesMax) return;  // it is refused as too large
     const auto same = [&](const NumaNode& n) { return n.id == id; };
     const auto known = std::find_if(machine_.nodes.begin(), machine_.nodes.end(), same);
     if (known == machine_.nodes.end()) {

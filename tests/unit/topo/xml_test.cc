@@ -3,6 +3,8 @@
 #include <doctest/doctest.h>
 
 #include "base/random.h"
+#include "topo/bounds.h"
+#include "topo/discover.h"
 #include "topo/hwloc_xml.h"
 #include "topo/nccl_xml.h"
 #include "topo/numbers.h"
@@ -166,6 +168,52 @@ TEST_CASE("an NCCL topology: gaps in NUMA ids, two devices on one function, devi
   CHECK(machine->rdma[2].at.numa == kUnknownNode);
   REQUIRE(machine->nets.size() == 1);  // a socket interface is no RDMA device
   CHECK(machine->nets[0].name == "eth0");
+}
+
+TEST_CASE("NVLinks of an NCCL file that end at switches join the GPUs that have them") {
+  std::string text = "<system><cpu numaid=\"0\" affinity=\"1\">";
+  for (const char* gpu : {"0", "1", "2"}) {
+    text += std::string("<pci busid=\"0000:0") + gpu + ":00.0\" class=\"0x030200\"><gpu dev=\"" +
+            gpu + "\">";
+    // NCCL writes no address for a switch.
+    if (gpu[0] != '1') {
+      text += "<nvlink target=\"fffffff:ffff:ff\" count=\"18\" tclass=\"0x068000\"/>";
+    }
+    text += "</gpu></pci>";
+  }
+  const auto machine = machine_from_nccl(parse(text + "</cpu></system>").value(), "f.xml");
+  REQUIRE(machine);
+  REQUIRE(machine->gpus.size() == 3);
+  REQUIRE(machine->gpus[0].peers.size() == 1);
+  CHECK(machine->gpus[0].peers[0].pci == "0000:02:00.0");
+  CHECK(machine->gpus[0].peers[0].links == 18);
+  CHECK(machine->gpus[0].peers[0].switched);
+  CHECK(machine->gpus[1].peers.empty());
+}
+
+TEST_CASE("a file with more devices than a machine has is refused with their number") {
+  const auto error = [](size_t nodes, size_t gpus, size_t nics) {
+    std::string text = "<system>";
+    for (size_t i = 0; i < std::max<size_t>(nodes, 1); ++i) {
+      text += strf("<cpu numaid=\"%zu\" affinity=\"1\">", i);
+      const auto pci = [&](size_t at, const char* inner) {
+        text += strf("<pci busid=\"%04zx:%02zx:%02zx.0\" class=\"0x0302%s</pci>", at >> 13,
+                     at >> 5 & 255, at & 31, inner);
+      };
+      for (size_t k = 0; i == 0 && k < gpus; ++k) pci(k, "00\" vendor=\"0x10de\"><gpu dev=\"0\"/>");
+      for (size_t k = 0; i == 0 && k < nics; ++k) {
+        pci(100'000 + k, "ff\" vendor=\"0x0\"><nic><net name=\"m\" port=\"1\"/></nic>");
+      }
+      text += "</cpu>";
+    }
+    const auto machine = machine_from_xml(text + "</system>", "f.xml");
+    return machine ? "" : machine.error().what;
+  };
+  CHECK(error(kMachineNodesMax, 100, 100).empty());
+  CHECK(error(kMachineNodesMax + 1, 0, 0) == "f.xml: 1025 NUMA nodes: a machine has at most 1024");
+  CHECK(error(kMachineNodesMax + 500, 0, 0).find("NUMA nodes") != std::string::npos);
+  CHECK(error(1, kMachineGpusMax + 1, 0) == "f.xml: 1025 GPUs: a machine has at most 1024");
+  CHECK(error(1, 0, kMachineRdmaMax + 1).find("4097") != std::string::npos);
 }
 
 TEST_CASE("NCCL files that contradict themselves are refused with the element") {
