@@ -3,10 +3,12 @@
 
 #include <atomic>
 #include <cstdio>
+#include <optional>
 #include <set>
 #include <thread>
 
 #include "base/json.h"
+#include "base/log.h"
 #include "cmd/daemon.h"
 #include "cmd/mc-xfer/verbs.h"
 #include "io/signals.h"
@@ -65,20 +67,25 @@ struct Source {
   }
 };
 
-Json to_json(const p2p::SetInfo& s) {
-  return {{"name", s.name},      {"id", strf("%016llx", static_cast<unsigned long long>(s.id))},
-          {"bytes", s.bytes},    {"files", s.files},
-          {"shards", s.shards},  {"have", s.have},
+Json to_json(const p2p::SetInfo& s, const std::string& source) {
+  return {{"source", source},
+          {"name", s.name},
+          {"id", strf("%016llx", static_cast<unsigned long long>(s.id))},
+          {"bytes", s.bytes},
+          {"files", s.files},
+          {"shards", s.shards},
+          {"have", s.have},
           {"sources", s.sources}};
 }
 
-void print(const p2p::SetInfo& s, bool json) {
+void print(const p2p::SetInfo& s, bool json, const std::string& source) {
   if (json)
-    std::printf("%s\n", dump_json(to_json(s)).c_str());
+    std::printf("%s\n", dump_json(to_json(s, source)).c_str());
   else
-    std::printf("%-24s %10s %6llu files %7llu of %llu shards, %llu other sources\n", s.name.c_str(),
-                human_bytes(s.bytes).c_str(), static_cast<unsigned long long>(s.files),
-                static_cast<unsigned long long>(s.have), static_cast<unsigned long long>(s.shards),
+    std::printf("%-21s %-24s %10s %6llu files %7llu of %llu shards, %llu other sources\n",
+                source.c_str(), s.name.c_str(), human_bytes(s.bytes).c_str(),
+                static_cast<unsigned long long>(s.files), static_cast<unsigned long long>(s.have),
+                static_cast<unsigned long long>(s.shards),
                 static_cast<unsigned long long>(s.sources));
   std::fflush(stdout);
 }
@@ -101,7 +108,7 @@ Result<int> publish(const PublishOptions& o, const Context& context) {
   io::Signals signals(source.loop, [&](int) { source.loop.stop(); });
   MC_TRY_(source.open(o.source, "publish", 1));
   MC_TRY(const auto info, source.node->publish(o.name, o.paths, o.shard));
-  print(info, context.json);
+  print(info, context.json, source.me.control);
   MC_TRY_(o.source.daemon.ready(source.me));
   MC_TRY_(source.loop.run());
   source.node->leave();
@@ -214,10 +221,17 @@ Result<int> list(const AskOptions& o, const Context& context) {
   MC_TRY_(rpc::load_cluster_key(o.cluster_key));
   if (o.from.empty()) return fail(Code::kInvalid, "--from is missing: which source?");
   const SteadyClock clock;
+  std::optional<Error> silent;  // the others are listed all the same
   for (const std::string& address : o.from) {
-    MC_TRY(const p2p::SetList sets, ask(o, address, p2p::ListSets{o.name}, clock));
-    for (const p2p::SetInfo& s : sets.sets) print(s, context.json);
+    const auto sets = ask(o, address, p2p::ListSets{o.name}, clock);
+    if (!sets) {
+      if (silent) log_warn("xfer", "%s", sets.error().what.c_str());
+      if (!silent) silent = sets.error();
+      continue;
+    }
+    for (const p2p::SetInfo& s : sets->sets) print(s, context.json, address);
   }
+  if (silent) return fail(*silent);
   return 0;
 }
 

@@ -31,6 +31,11 @@ expect 0 "$xfer" pull set-1 --from "$(address origin),$(address second)" --to "$
 diff -r "$T/w" "$T/fourth" || die "other bytes arrived from the pullers"
 expect 0 "$xfer" list --from "$(address third)" --output json
 jq -e '.name == "set-1" and .have == 15' "$T/out" >/dev/null || die "list: $(cat "$T/out")"
+# Of several sources, each row says whose it is; one that does not answer is named, the rest listed.
+expect 3 "$xfer" list --from "127.0.0.1:1,$(address third)" --timeout 500ms --output json
+jq -e --arg source "$(address third)" '.source == $source and .name == "set-1"' "$T/out" >/dev/null ||
+  die "list: $(cat "$T/out")"
+grep -q '127.0.0.1:1' "$T/err" || die "which source is silent is not said: $(cat "$T/err")"
 
 expect 1 "$xfer" pull set-2 --from "$(address second)" --to "$T/none"
 grep -q "no set 'set-2' here" "$T/err" || die "unknown set: unclear error"
