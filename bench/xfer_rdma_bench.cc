@@ -108,7 +108,7 @@ Result<std::vector<double>> row_of(const std::string& text) {
 }
 
 Result<std::vector<double>> perftest(const std::string& tool, uint64_t size, uint64_t n) {
-  static int port = 20000 + ::getpid() % 20000;
+  static int port = 10000 + ::getpid() % 20000;  // below those that clients are given
   const std::vector<std::string> words{tool, "-F",
                                        "-d", "emu0",
                                        "-s", std::to_string(size),

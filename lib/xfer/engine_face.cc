@@ -66,7 +66,7 @@ Result<> Engine::transfer_sync(const Request& request, Duration budget) {
   const Time now = impl_->clock.now();
   if (impl_->copied_again(request, budget, now)) return {};
   Request bounded = request;
-  bounded.deadline = std::min(request.deadline, impl_->after(budget));
+  bounded.deadline = std::min(request.deadline, Impl::after(budget, now));
   PeerPtr peer;
   {
     Lock lock(impl_->mutex);

@@ -109,6 +109,7 @@ struct Engine::Impl final : Sink {
   void settle(SlicePtr slice, Result<> outcome);
   static Result<> of_one_process(const Slice& slice);
   Time after(Duration budget) const;
+  static Time after(Duration budget, Time now);
   bool ending() const;
   bool ended(const TaskPtr& task, uint64_t at, uint64_t bytes, const Result<>& outcome);
   void run_or_defer(std::vector<std::function<void()>> callbacks);

@@ -330,6 +330,7 @@ bool Engine::Impl::ending() const {
 }
 
 Time Engine::Impl::after(Duration budget) const { return end_of(budget, clock.now()); }
+Time Engine::Impl::after(Duration budget, Time now) { return end_of(budget, now); }
 
 Result<> Engine::Impl::wait(Batch& batch, Duration budget) {
   if (!spin_until_done(batch)) {

@@ -94,7 +94,7 @@ int take_some(Cq& cq, int count, ibv_wc* out) {
       copy_out(completion, out[taken]);
       if (completion.released != 0) done[releasing++] = completion;
     }
-    slot.head.store(head);
+    slot.head.store(head, std::memory_order_release);
   }
   for (size_t i = 0; i < releasing; ++i) give_back(*cq.context, done[i]);
   return taken;

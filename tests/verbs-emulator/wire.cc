@@ -58,8 +58,8 @@ class Touching {
  public:
   explicit Touching(Hazard& hazard) : hazard_(hazard) {}
   ~Touching() {
-    hazard_.mr.store(0);
-    hazard_.qp.store(0);
+    hazard_.mr.store(0, std::memory_order_release);
+    hazard_.qp.store(0, std::memory_order_release);
   }
   Touching(const Touching&) = delete;
   Touching& operator=(const Touching&) = delete;
