@@ -15,8 +15,10 @@ WorkerProgram::WorkerProgram(std::string role_, std::string listen, std::string 
 }
 
 void WorkerProgram::describe(OptionList& v) {
-  v("role", role, "prefill computes prompts, decode answers, both does both over one pool",
-    {"prefill", "decode", "both"});
+  v("role", role,
+    "prefill computes prompts, decode answers, both does both over one pool; auto takes the one that "
+    "the conductor gives it",
+    {"prefill", "decode", "both", "auto"});
   worker.describe(v);
   v("chunk-tokens", chunk_tokens, "prompt tokens computed at a time; a multiple of the block size");
   v("prefill-order", prefill_order,
@@ -99,6 +101,12 @@ Result<std::unique_ptr<WorkerShell>> WorkerShell::open(WorkerProgram options) {
   MC_TRY(shell->transfer_, xfer::Engine::open(shell->clock_, o.transfer, shell->metrics_));
   MC_TRY(shell->server_, rpc::Server::open(shell->loop_, o.worker.listen, shell->metrics_));
   xfer::serve(*shell->transfer_, *shell->server_);
+  shell->server_->on<serve::Dismiss>(
+      [s = shell.get()](const serve::Dismiss& m, const rpc::Call&) -> Result<rpc::Empty> {
+        log_info("worker", "dismissed: %s", shown(m.why).c_str());
+        if (!s->draining_) (void)s->loop_.post([s] { s->signal(1); });  // once this is answered
+        return rpc::Empty{};
+      });
   MC_TRY_(shell->open_roles(blocks));
   return shell;
 }

@@ -24,7 +24,7 @@
 namespace mc {
 
 struct WorkerProgram {
-  std::string role;  // "prefill", "decode", "both"
+  std::string role;  // "prefill", "decode", "both", "auto"
   serve::WorkerOptions worker;
   uint32_t chunk_tokens = 1024;
   std::string prefill_order = "fcfs";

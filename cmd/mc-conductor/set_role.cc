@@ -40,7 +40,7 @@ void add_set_role(Program& program) {
   program.verb<SetRoleOptions>(
       "set-role", "make a worker another one, once it is drained", [](Verb& v, SetRoleOptions& o) {
         v.positional("WORKER", o.worker, "its control address");
-        v.positional("ROLE", o.role, "prefill, decode or both");
+        v.positional("ROLE", o.role, "prefill, decode, both or auto");
         v.example("mc-conductor set-role 127.0.0.1:5580 decode",
                   "let a prefill worker generate tokens instead");
         v.run_with([&o](Context& context) { return set_role(o, context); });

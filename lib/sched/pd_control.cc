@@ -30,6 +30,12 @@ void PdControl::sample(double prefill_load, double decode_load) {
   decode_.push_back(decode_load);
 }
 
+void PdControl::hold(Time now) {
+  prefill_.clear();
+  decode_.clear();
+  next_ = now + options_.interval;
+}
+
 PdMove PdControl::tide(bool joins) const {
   return (factor_ > 1) == joins ? PdMove::kToDecode : PdMove::kToPrefill;
 }

@@ -43,6 +43,8 @@ class PdControl {
   Time deadline() const { return next_; }
   // Decides from the samples since the last decision, which it forgets.
   PdDecision decide(size_t prefill_nodes, size_t decode_nodes, Time now);
+  // A node is on its way: what was sampled is no more so, and nothing is decided for an interval.
+  void hold(Time now);
   // Where a node that joins should go, or (leaving) from where one should be taken.
   PdMove tide(bool joins) const;
 

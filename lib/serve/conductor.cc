@@ -96,7 +96,8 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
           cost_.spec().name, options_.index_blocks, metrics)),
       numbers_(std::make_unique<Numbers>(metrics)),
       decisions_(options_.explain_last),
-      pd_(options_.pd, metrics) {
+      pd_(options_.pd, metrics),
+      moves_(loop, workers_, metrics) {
   rpc_->on<Heartbeat>([this](const Heartbeat& m, const rpc::Call& call) {
     return workers_.heartbeat(m, call.now);
   });
@@ -105,6 +106,13 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
     return rpc::Empty{};
   });
   workers_.on_gone = [this](const Worker& w, const std::string& why) { worker_gone(w, why); };
+  workers_.on_auto = [this](const Heartbeat& beat) {
+    moves_.joined(beat, pd_.tide(), loop_.now());
+  };
+  pd_.is_moving = [this](Time now) { return moves_.moving(now); };
+  pd_.on_move = [this](const sched::PdDecision& d, Time now) {
+    return moves_.move(d.move, d.reason, now);
+  };
   timer_ = loop_.every(kTick, [this] { tick(); });
 }
 

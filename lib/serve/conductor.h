@@ -35,6 +35,7 @@
 #include "serve/foreign_engines.h"
 #include "serve/generate.h"
 #include "serve/messages.h"
+#include "serve/pd_moves.h"
 #include "serve/pd_watch.h"
 
 namespace mc::serve {
@@ -102,6 +103,8 @@ class Conductor {
   // How many leading blocks each prefill worker holds.
   std::map<std::string, uint32_t> held(std::span<const uint64_t> tags) const;
   void update_metrics();  // gauges; before they are printed
+  // Lets a worker drain and end: the one named, or the least loaded of `role`, or of the idler side.
+  Result<PdMoves::Dismissed> scale_in(const std::string& node, const std::string& role);
 
  private:
   enum class State {
@@ -224,6 +227,7 @@ class Conductor {
   std::set<std::pair<int64_t, Id>> waiting_;  // for room, by priority, oldest first
   DecisionLog decisions_;
   PdWatch pd_;
+  PdMoves moves_;
   Id next_id_ = 1;
   uint64_t decided_ = 0;
   bool draining_ = false;

@@ -176,6 +176,11 @@ void Conductor::worker_gone(const Worker& worker, const std::string& why) {
   for (const Id id : hit) {
     const auto it = jobs_.find(id);
     if (it == jobs_.end()) continue;
+    if (worker.changed && it->second->progress.output_tokens == 0) {  // it has not begun: no failure
+      release(*it->second, why);
+      start(*it->second);
+      continue;
+    }
     fail_attempt(*it->second, {worker.node},
                  failed_at(worker.prefill ? "prefill" : "decode", worker.node,
                            Error{Code::kUnavailable, "the worker is gone: " + why}));

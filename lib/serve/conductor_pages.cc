@@ -131,6 +131,10 @@ PoolLoads Conductor::loads() const {
   return l;
 }
 
+Result<PdMoves::Dismissed> Conductor::scale_in(const std::string& node, const std::string& role) {
+  return moves_.dismiss(node, role, pd_.tide(), loop_.now());
+}
+
 Json Conductor::health() const {
   const std::string reason = not_ready();
   return {{"status", reason.empty() ? "ok" : reason},

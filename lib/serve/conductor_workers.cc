@@ -57,8 +57,9 @@ size_t Workers::unsynced() const {
 
 Result<> Workers::check(const Heartbeat& beat) const {
   MC_TRY_(check_node_id(beat.node));
-  if (beat.role != "prefill" && beat.role != "decode")
-    return fail(Code::kInvalid, "role '%s', want prefill or decode", shown(beat.role).c_str());
+  if (beat.role != "prefill" && beat.role != "decode" && beat.role != "auto")
+    return fail(Code::kInvalid, "role '%s', want prefill, decode or auto",
+                shown(beat.role).c_str());
   if (beat.fingerprint != options_.fingerprint || beat.model != options_.model ||
       beat.block_tokens != options_.block_tokens)
     return fail(Code::kInvalid,
@@ -75,12 +76,22 @@ Result<HeartbeatAck> Workers::heartbeat(const Heartbeat& beat, Time now) {
       log_warn("conductor", "%s", (refused_[beat.node] = fits.error().what).c_str());
     return fail(fits.error());
   }
-  MC_TRY_(members_.heard(beat.node, beat.epoch, now));
   Worker* worker = find(beat.node);
+  const bool waits = beat.role == "auto";
+  if (waits && worker == nullptr) {
+    if (on_auto) on_auto(beat);
+    return HeartbeatAck{options_.epoch, 0};
+  }
+  MC_TRY_(members_.heard(beat.node, beat.epoch, now));
   if (worker != nullptr && (beat.epoch > worker->epoch || beat.control != worker->control ||
-                            worker->prefill != (beat.role == "prefill"))) {
-    remove(beat.node, "it restarted");
+                            waits || worker->prefill != (beat.role == "prefill"))) {
+    worker->changed = beat.epoch == worker->epoch && beat.control == worker->control;
+    remove(beat.node, worker->changed ? "its role is another now" : "it restarted");
     worker = nullptr;
+  }
+  if (waits) {
+    members_.forget(beat.node);
+    return HeartbeatAck{options_.epoch, 0};  // its next beat asks for a role
   }
   if (worker == nullptr) {
     auto joined = join(beat);

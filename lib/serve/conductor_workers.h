@@ -30,6 +30,7 @@ struct Worker {
   uint64_t epoch = 0;
   std::string control, http;
   bool draining = false;
+  bool changed = false;  // it is gone because it has another role now: it had finished
   WorkerLoad load;
   std::unique_ptr<rpc::Client> client;
 
@@ -80,6 +81,7 @@ class Workers {
   size_t unsynced() const;
 
   std::function<void(const Worker& worker, const std::string& why)> on_gone;
+  std::function<void(const Heartbeat& beat)> on_auto;  // it fits, and waits for a role
 
  private:
   Result<> check(const Heartbeat& beat) const;

@@ -104,7 +104,7 @@ void DecodeWorker::gauge() {
 }
 
 Result<> DecodeWorker::check(const Reserve& m) const {
-  if (draining_) return fail(Code::kUnavailable, "draining");
+  if (draining_) return fail(Code::kBusy, "this decode worker is draining: take another");
   const uint64_t context = m.prompt.size() + uint64_t{m.max_tokens};
   if (m.prompt.empty() || m.max_tokens == 0 || context > engine_.spec().context_max)
     return fail(Code::kInvalid,

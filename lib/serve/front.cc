@@ -5,6 +5,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "serve/admin_pages.h"
 #include "serve/dashboard.h"
 #include "serve/registry_pages.h"
 
@@ -21,7 +22,7 @@ bool all_printable(const std::string& s) {
 // What shows a tenant's requests or the server's settings.
 bool for_admins(const std::string& path) {
   return path == "/debug/route" || path == "/config" || path.starts_with("/explain/") ||
-         is_registry_page(path);
+         is_registry_page(path) || is_admin_page(path);
 }
 
 // Health, numbers and the dashboard: nothing that was asked or answered.
@@ -146,6 +147,7 @@ void Front::page(const http::Exchange& x) {
   }
   if (path == "/debug/route") return route(x);
   if (registry_page(x, conductor_)) return;
+  if (admin_page(x, conductor_, tenants_.keyed())) return;
   if (method != "GET" && method != "HEAD")
     return refuse(x, {405, path + " wants GET, not " + method, "", ""});
   if (path == "/metrics") conductor_.update_metrics();

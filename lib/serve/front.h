@@ -4,6 +4,7 @@
 //   GET /live, /ready, /health, /metrics, /cluster, /config
 //   GET /debug/route?prompt=TEXT (or POST a completion): what would be decided now
 //   GET /explain/ID: what was decided for a request
+//   POST /admin/scale-in (serve/admin_pages.h)
 //   GET / for people (serve/dashboard.h); /register, /query and others (serve/registry_pages.h)
 //
 // With --api-keys a key is needed (401), but for the pages in the second line without /config; the

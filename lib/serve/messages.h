@@ -127,8 +127,9 @@ struct Abort {  // idempotent; unknown requests are fine
   static void fields(auto& a, auto& m) { a(m.request, m.reason); }
 };
 
-// Anyone -> worker: drains it, then gives it another role ("prefill", "decode", "both"), with which
-// it joins its conductors again. Answered at once; heartbeats tell when.
+// Anyone -> worker: drains it, then gives it another role ("prefill", "decode", "both", "auto"),
+// with which it joins its conductors again. Answered at once; heartbeats tell when. With `from` only
+// if that is its role and it is to keep it (kStale): of two conductors one has its way.
 struct RoleSet {
   static constexpr const char* kName = "role-set";
   std::string was, will_be;
@@ -138,8 +139,15 @@ struct RoleSet {
 struct SetRole {
   static constexpr const char* kName = "set-role";
   using Reply = RoleSet;
-  std::string role;
-  static void fields(auto& a, auto& m) { a(m.role); }
+  std::string role, from = {};
+  static void fields(auto& a, auto& m) { a(m.role, m.from); }
+};
+
+struct Dismiss {  // anyone -> worker: it drains and ends, as on SIGTERM; answered at once
+  static constexpr const char* kName = "dismiss";
+  using Reply = Empty;
+  std::string why;
+  static void fields(auto& a, auto& m) { a(m.why); }
 };
 
 struct KvSnapshot {
@@ -245,7 +253,7 @@ struct Heartbeat {
   static constexpr const char* kName = "heartbeat";
   using Reply = HeartbeatAck;
   NodeId node;
-  std::string role;           // "prefill", "decode"
+  std::string role;           // "prefill", "decode", or "auto": it waits for one of them
   uint64_t epoch = 0;         // start of this process; a new one means an empty cache
   std::string control, http;  // "host:port"
   std::string model, fingerprint;

@@ -13,7 +13,9 @@ Gauge& by_role(Metrics& metrics, const char* name, const char* help, bool prefil
 }  // namespace
 
 void PdWatchOptions::describe(OptionList& v) {
-  v("pd-control", enabled, "say how many prefill and decode workers are wanted, as loads change");
+  v("pd-control", enabled, "keep prefill and decode workers in balance as loads change");
+  v("pd-moves", moves, "workers change their roles, drained; off: only say how many are wanted",
+    {"on", "off"});
   v("pd-interval", pd.interval, "between decisions of --pd-control");
   v("pd-cooldown", pd.cooldown, "after a move");
   v("pd-deadband", pd.band, "imbalance that is left alone");
@@ -44,6 +46,7 @@ void PdWatch::tick(const PoolLoads& loads, Time now) {
     by_role(metrics_, "mc_conductor_load", "mean load of the workers of a role; 1 is full", prefill)
         .set(prefill ? loads.prefill : loads.decode);
   if (!options_.enabled || loads.prefill_nodes == 0 || loads.decode_nodes == 0) return;
+  if (is_moving && is_moving(now)) return control_.hold(now);
   control_.sample(loads.prefill, loads.decode);
   if (now >= control_.deadline() && now - first_ >= options_.pd.interval) decide(loads, now);
 }
@@ -57,6 +60,8 @@ void PdWatch::decide(const PoolLoads& loads, Time now) {
   log_info("conductor", "prefill and decode: %s: %s", sched::name(last_.move),
            last_.reason.c_str());
   size_t prefill = loads.prefill_nodes, decode = loads.decode_nodes;
+  const bool moves = options_.moves == "on" && on_move && last_.move != sched::PdMove::kNone;
+  if (moves && on_move(last_, now).empty()) last_.move = sched::PdMove::kNone;
   if (last_.move == sched::PdMove::kToDecode) --prefill, ++decode;
   if (last_.move == sched::PdMove::kToPrefill) ++prefill, --decode;
   // What was asked for stays wanted until the cluster is so, or something else is decided.
@@ -72,6 +77,12 @@ void PdWatch::decide(const PoolLoads& loads, Time now) {
   if (told) hook_.tell(prefill, decode, now);
 }
 
+sched::PdMove PdWatch::tide() const {
+  const double factor = (loads_.decode + 1) / (loads_.prefill + 1);
+  if (factor > options_.pd.band) return sched::PdMove::kToDecode;
+  return factor < 1 / options_.pd.band ? sched::PdMove::kToPrefill : sched::PdMove::kNone;
+}
+
 Json PdWatch::state() const {
   Json j = {{"enabled", options_.enabled},
             {"prefill_load", loads_.prefill},
@@ -80,6 +91,7 @@ Json PdWatch::state() const {
   j["factor"] = last_.factor;
   j["move"] = sched::name(last_.move);
   j["reason"] = last_.reason;
+  j["moves"] = options_.moves;
   j["wanted"] = {{"prefill", wanted_prefill_}, {"decode", wanted_decode_}};
   return j;
 }

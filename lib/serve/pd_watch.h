@@ -1,9 +1,11 @@
 // How many workers of each kind the cluster should have: samples the loads of the live workers,
 // decides as sched::PdControl does, and publishes what is wanted, for people (/cluster), as metrics
-// and to a command of the operator's (--scale-hook). Every decision is logged with its inputs.
+// and to a command of the operator's (--scale-hook). Every decision is logged with its inputs. Who
+// owns it moves the workers (on_move, serve/pd_moves.h); while one moves nothing is decided.
 //
 // Thread: the conductor's loop. Source: Mooncake paper, section 5.1.
 #pragma once
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -18,6 +20,7 @@ namespace mc::serve {
 struct PdWatchOptions {
   bool enabled = false;
   sched::PdOptions pd;
+  std::string moves = "on";
   std::string scale_hook;
   void describe(OptionList& v);
   Result<> check() const;
@@ -36,6 +39,12 @@ class PdWatch {
   Time deadline() const { return sample_at_; }
   void tick(const PoolLoads& loads, Time now);
   Json state() const;
+  // Where workers are missed most by the loads seen last: kNone within the dead band.
+  sched::PdMove tide() const;
+
+  std::function<bool(Time now)> is_moving;  // a worker
+  // To be carried out; the name of the worker, empty: none can.
+  std::function<std::string(const sched::PdDecision& decision, Time now)> on_move;
 
  private:
   void decide(const PoolLoads& loads, Time now);

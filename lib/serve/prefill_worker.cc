@@ -124,7 +124,7 @@ Result<> PrefillWorker::check(const TxAllocate& m) const {
   using ull = unsigned long long;
   const spec::ModelSpec& spec = engine_.spec();
   const uint64_t n = m.prompt.size(), tokens = engine_.block_tokens();
-  if (draining_) return fail(Code::kUnavailable, "this prefill worker is draining");
+  if (draining_) return fail(Code::kBusy, "this prefill worker is draining: take another");
   if (m.request.empty() || m.request.size() > 1024)
     return fail(Code::kInvalid, "a request id of %zu bytes: want 1 to 1024", m.request.size());
   if (n == 0 || n > spec.context_max)

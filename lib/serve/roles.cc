@@ -1,5 +1,6 @@
 #include "serve/roles.h"
 
+#include <type_traits>
 #include <utility>
 
 #include "base/json.h"
@@ -9,7 +10,7 @@ namespace mc::serve {
 namespace {
 
 constexpr Duration kRoleTick = std::chrono::milliseconds(20);
-constexpr Role kRoles[] = {Role::kPrefill, Role::kDecode, Role::kBoth};
+constexpr Role kRoles[] = {Role::kPrefill, Role::kDecode, Role::kBoth, Role::kAuto};
 
 Json decode_state(const DecodeWorker& worker) {
   const WorkerLoad l = worker.load();
@@ -28,6 +29,7 @@ const char* name(Role role) {
     case Role::kPrefill: return "prefill";
     case Role::kDecode: return "decode";
     case Role::kBoth: return "both";
+    case Role::kAuto: return "auto";
   }
   return "?";
 }
@@ -35,7 +37,7 @@ const char* name(Role role) {
 Result<Role> role_named(const std::string& text) {
   for (const Role role : kRoles)
     if (text == name(role)) return role;
-  return fail(Code::kInvalid, "no role '%s': take prefill, decode or both", shown(text).c_str());
+  return fail(Code::kInvalid, "no role '%s': take prefill, decode, both or auto", shown(text).c_str());
 }
 
 Roles::Roles(RoleParts parts, PrefillConfig prefill, DecodeConfig decode)
@@ -56,8 +58,11 @@ Result<std::unique_ptr<Roles>> Roles::open(RoleParts parts, PrefillConfig prefil
 // What the halves of the new role do not answer is refused in the name of the old one's.
 void Roles::refuse_all() {
   const auto refuse = [this]<class M>(const M*) {
+    // New requests are for others; what belongs to an older one is a failure.
+    constexpr bool begins = std::is_same_v<M, TxAllocate> || std::is_same_v<M, Reserve>;
     parts_.server.on<M>([this](const M&, const rpc::Call&) -> Result<typename M::Reply> {
-      return fail(Code::kUnavailable, "this is a %s worker now", name(role_));
+      return fail(begins ? Code::kBusy : Code::kUnavailable, "this worker's role is %s now",
+                  name(role_));
     });
   };
   refuse(static_cast<TxAllocate*>(nullptr));
@@ -78,13 +83,17 @@ Result<> Roles::become(Role role) {
   prefill_.reset();
   decode_.reset();
   std::shared_ptr<WorkerCore> core;
-  MC_TRY(core, WorkerCore::open(p.loop, p.transfer, p.engine, prefill_config_.blocks,
-                                prefill_config_.epoch));
-  if (role != Role::kDecode) {
+  const bool computes = role == Role::kPrefill || role == Role::kBoth;
+  const bool decodes = role == Role::kDecode || role == Role::kBoth;
+  if (role != Role::kAuto) {
+    MC_TRY(core, WorkerCore::open(p.loop, p.transfer, p.engine, prefill_config_.blocks,
+                                  prefill_config_.epoch));
+  }
+  if (computes) {
     MC_TRY(prefill_, PrefillWorker::open(p.loop, p.transfer, p.server, p.engine, prefill_config_,
                                          p.metrics, core));
   }
-  if (role != Role::kPrefill) {
+  if (decodes) {
     MC_TRY(decode_, DecodeWorker::open(p.loop, p.transfer, p.server, p.engine, decode_config_,
                                        p.metrics, core));
   }
@@ -113,12 +122,16 @@ std::vector<Half> Roles::halves() const {
   if (decode_ != nullptr)
     out.push_back(
         {"decode", prefill_ != nullptr ? ".d" : "", [this] { return decode_->load(); }, nullptr});
+  if (out.empty()) out.push_back({"auto", "", [] { return WorkerLoad{}; }, nullptr});
   return out;
 }
 
 Result<RoleSet> Roles::set(const SetRole& m) {
   MC_TRY(const Role role, role_named(m.role));
   if (draining_) return fail(Code::kUnavailable, "this worker is ending");
+  if (!m.from.empty() && (m.from != name(role_) || (next_ != role_ && next_ != role)))
+    return fail(Code::kStale, "this worker's role is %s and to be %s, not %s", name(role_),
+                name(next_), shown(m.from).c_str());
   next_ = role;
   drain_halves(next_ != role_);
   log_info("serve", "a %s worker, to be %s", name(role_), name(next_));
@@ -154,6 +167,7 @@ void Roles::tick() {
 
 std::string Roles::state() const {
   if (prefill_ != nullptr) prefill_->update_metrics();
+  if (prefill_ == nullptr && decode_ == nullptr) return dump_json({{"role", "auto"}});
   if (decode_ == nullptr) return dump_json(prefill_->state());
   if (prefill_ == nullptr) return dump_json(decode_state(*decode_));
   return dump_json(

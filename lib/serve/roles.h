@@ -5,7 +5,7 @@
 //
 // A worker that is both joins its conductors as two: one NAME that computes prompts and one NAME.d
 // that generates, at one control address, by which a conductor knows that a prompt's KV need not
-// move between them.
+// move between them. One that is auto does nothing but say so, until a conductor gives it a role.
 //
 // Thread: the loop's. Errors: those of the halves; kInvalid for a role that is none.
 // Source: Mooncake paper section 5.1 (roles follow the load); global-prefix-cache chapter 7.5.
@@ -20,13 +20,13 @@
 
 namespace mc::serve {
 
-enum class Role : uint8_t { kPrefill, kDecode, kBoth };
+enum class Role : uint8_t { kPrefill, kDecode, kBoth, kAuto };
 const char* name(Role role);
 Result<Role> role_named(const std::string& name);
 
 // One worker as conductors see it.
 struct Half {
-  const char* role;                     // "prefill", "decode"
+  const char* role;                     // "prefill", "decode", "auto"
   const char* suffix;                   // of its name
   std::function<WorkerLoad()> load;     // while the role lasts
   const BlockManager* cache = nullptr;  // what it tells of; nullptr: nothing

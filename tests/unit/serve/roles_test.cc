@@ -204,8 +204,10 @@ TEST_CASE("a worker drains, becomes another, and refuses what it is not") {
   CHECK(set->was == "both");
   CHECK(set->will_be == "decode");
   CHECK(w.roles->draining());
-  CHECK(w.reserve("b", prompt_of(50, 2), 4, true).error().code == Code::kUnavailable);
+  CHECK(w.reserve("b", prompt_of(50, 2), 4, true).error().code == Code::kBusy);
   CHECK(w.roles->role() == Role::kBoth);  // until the request is through
+  CHECK(w.call(SetRole{"prefill", "both"}).error().code == Code::kStale);  // of another conductor
+  CHECK(w.call(SetRole{"decode", "both"}));                                // that wants the same
   REQUIRE(w.until([&] { return !w.answers["a"].finish.empty(); }));
   CHECK(w.answers["a"].finish == "length");
   CHECK(w.call(TxCommit{tx}));
@@ -230,6 +232,16 @@ TEST_CASE("a worker drains, becomes another, and refuses what it is not") {
   REQUIRE(w.until([&] { return w.roles->role() == Role::kBoth; }));
   w.serve("e", prompt_of(100, 1), 8);
   CHECK(w.comes_to_rest());
+  CHECK(w.call(SetRole{"auto"}));
+  REQUIRE(w.until([&] { return w.roles->role() == Role::kAuto; }));
+  REQUIRE(w.roles->halves().size() == 1);
+  CHECK(w.roles->halves()[0].role == std::string("auto"));
+  CHECK(w.roles->idle());
+  CHECK(w.reserve("f", prompt_of(50, 2), 4, true).error().code == Code::kBusy);
+  CHECK(w.call(SetRole{"prefill", "decode"}).error().code == Code::kStale);
+  CHECK(w.call(SetRole{"both", "auto"}));
+  REQUIRE(w.until([&] { return w.roles->role() == Role::kBoth; }));
+  w.serve("g", prompt_of(100, 1), 8);
   w.roles->drain();
   CHECK(w.call(SetRole{"decode"}).error().code == Code::kUnavailable);
 }
