@@ -17,7 +17,16 @@ Result<PrefillQueue> PrefillQueue::create(Timing timing, uint32_t chunk_tokens,
 
 void PrefillQueue::push(const std::string& request, uint64_t tokens, uint64_t reused, Time now) {
   MC_CHECK(reused < tokens);
-  items_.push_back({request, tokens, reused, reused, false, now});
+  items_.push_back({.request = request,
+                    .tokens = tokens,
+                    .reused = reused,
+                    .done = reused,
+                    .since = now});
+}
+
+void PrefillQueue::set_ready(const std::string& request, bool ready) {
+  for (PrefillItem& item : items_)
+    if (item.request == request) item.ready = ready;
 }
 
 const PrefillItem* PrefillQueue::head(Time now) {
@@ -25,8 +34,10 @@ const PrefillItem* PrefillQueue::head(Time now) {
   if (!chosen_) {
     std::vector<sched::PrefillWork> work;
     for (const PrefillItem& item : items_)
-      work.push_back({.left_ms = to_ms(remaining(item)), .since = item.since});
+      work.push_back(
+          {.left_ms = to_ms(remaining(item)), .since = item.since, .ready = item.ready});
     const auto at = sched::next_prefill(work, order_.srpf, order_.ageing, now);
+    if (at == items_.size()) return nullptr;
     const auto it = items_.begin() + static_cast<ptrdiff_t>(at);
     std::rotate(items_.begin(), it, it + 1);
     chosen_ = true;

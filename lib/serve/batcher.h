@@ -26,7 +26,8 @@ struct PrefillItem {
   uint64_t reused = 0;  // leading tokens that need no computing; below `tokens`
   uint64_t done = 0;    // tokens that are reused or computed
   bool started = false;
-  Time since{};  // it waits
+  bool ready = true;  // what it fetches from elsewhere is there
+  Time since{};       // it waits
 };
 
 struct PrefillOrder {
@@ -53,7 +54,10 @@ class PrefillQueue {
                                      PrefillOrder order = {});
 
   void push(const std::string& request, uint64_t tokens, uint64_t reused, Time now);
-  // The prompt that is next, or has begun: chosen when it is first asked for, and kept.
+  // It waits for what it fetches, or not any more; others may go before it meanwhile.
+  void set_ready(const std::string& request, bool ready);
+  // The prompt that is next, or has begun: chosen when it is first asked for, and kept. Nothing
+  // when none is ready.
   const PrefillItem* head(Time now);
   // More (or fewer) tokens turned out to be reusable; before the first chunk only.
   void set_reused(const std::string& request, uint64_t reused);

@@ -52,6 +52,30 @@ Result<TxId> BlockManager::allocate(BlockRequest request, Time now) {
   tx.prompt_tokens = request.prompt_tokens;
   tx.hit = tx.valid = hit;
   tx.lease = request.lease;
+  return add(std::move(tx), now);
+}
+
+Result<TxId> BlockManager::lend(std::string request, std::vector<BlockHash> hashes, Duration lease,
+                                Time now) {
+  Tx tx;
+  for (const BlockHash& hash : hashes) {
+    const auto block = lookup(hash);
+    if (!block) break;
+    tx.blocks.push_back(*block);
+  }
+  if (tx.blocks.empty())
+    return fail(Code::kNotFound, "request %s: no block of its prompt is cached here",
+                request.c_str());
+  for (const BlockId id : tx.blocks) lock(id);
+  hashes.resize(tx.blocks.size());
+  tx.hit = tx.valid = tx.blocks.size();
+  tx.request = std::move(request);
+  tx.hashes = std::move(hashes);
+  tx.lease = lease;
+  return add(std::move(tx), now);
+}
+
+TxId BlockManager::add(Tx tx, Time now) {
   TxId id = 0;
   while (id == 0) id = mix64(seed_ + ++txs_made_);  // a bijection: ids of one seed all differ
   set_lease(id, tx, now);

@@ -91,6 +91,9 @@ class BlockManager {
 
   // Locks the leading cached blocks, takes free ones for the rest, evicts for them if it must.
   Result<TxId> allocate(BlockRequest request, Time now);
+  // Locks the leading blocks that are cached, and no others: for a reader elsewhere. kNotFound:
+  // none is.
+  Result<TxId> lend(std::string request, std::vector<BlockHash> hashes, Duration lease, Time now);
   const Tx* find(TxId tx) const;  // nullptr: unknown or ended; valid until the next change
 
   // Blocks that others computed meanwhile replace those not yet computed, which go back. Returns
@@ -153,6 +156,7 @@ class BlockManager {
   void publish(Block& block);
   void emit(bool stored, const BlockHash& key);
   void touch(BlockId id);
+  TxId add(Tx tx, Time now);
   void release(Tx& tx);
   void set_lease(TxId id, Tx& tx, Time now);
   void drop_lease(TxId id, const Tx& tx);

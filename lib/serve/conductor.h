@@ -143,7 +143,10 @@ class Conductor {
     std::string wire;  // its id between us and the workers
     sched::Decision decision;
     Place prefill, decode;
-    Reservation reservation;
+    std::optional<Reservation> reservation;
+    Place source;  // of a longer match, for the prefill worker to fetch; no node: none
+    bool asked_source = false, answered_source = false;
+    Lent lent;
     sched::PrefixIndex::Guess guess = 0;
     uint64_t tx = 0;
     bool reserved = false, allocated = false;  // asked for: an Abort is due
@@ -170,8 +173,10 @@ class Conductor {
   void refuse_computed(Job& job);
   Failed too_large(const Job& job) const;
   void wait_for_room(Job& job);
+  Place source_of(const Job& job) const;
   void reserve(Job& job);
-  void allocate(Job& job, const Reservation& reservation);
+  void lend(Job& job);
+  void allocate(Job& job);
   void prefill(Job& job, const TxAllocated& allocated);
   void prefilled(Job& job, const PrefillDone& done);
   void learn(const Job& job, const PrefillDone& done);

@@ -98,9 +98,10 @@ void Conductor::release(Job& job, const std::string& reason) {
   }
   if (job.reserved && !answered) abort_at(job.decode, job.wire, reason);
   if (job.allocated && !job.committed) abort_at(job.prefill, job.wire, reason);
+  if (job.asked_source && !job.prefilled) abort_at(job.source, job.wire, reason);
   by_wire_.erase(job.wire);
   job.charged = job.reserved = job.allocated = job.prefilled = job.committed = false;
-  job.answering = false;
+  job.answering = job.asked_source = false;
   ++job.attempt;  // answers still on their way are nobody's
 }
 

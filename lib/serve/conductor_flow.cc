@@ -1,6 +1,7 @@
 // The life of a request, in order; messages.h has the picture. How it ends: conductor_ends.cc.
 #include <algorithm>
 #include <cmath>
+#include <tuple>
 
 #include "base/log.h"
 #include "base/units.h"
@@ -14,6 +15,8 @@ constexpr Duration kEndingWait = std::chrono::seconds(2);  // for the prefill wo
 constexpr Duration kGuessSlack = std::chrono::seconds(2);
 constexpr Duration kCommitted = std::chrono::seconds(10);  // its events are on their way
 constexpr uint32_t kRetryAfterMax = 30;
+constexpr int kLendLease = 3;  // step timeouts: to reserve, to allocate, to read
+constexpr Duration kLendWait = std::chrono::milliseconds(500);  // then it is computed
 
 uint32_t retry_after(Duration excess) {
   return static_cast<uint32_t>(
@@ -89,6 +92,10 @@ void Conductor::start(Job& job) {
   job.progress = {};
   job.progress.prefill = p.node;
   job.progress.decode = q.node;
+  job.reservation.reset();
+  job.lent = {};
+  job.asked_source = job.answered_source = false;
+  job.source = d.chosen.fetch_ms > 0 ? source_of(job) : Place{};
   // From its arrival: what it waited for room is certain by now.
   job.progress.predicted_ttft_ms = to_ms(loop_.now() - job.arrived) + d.ttft_ms();
   log_decision(job);
@@ -107,6 +114,21 @@ void Conductor::start(Job& job) {
   job.guess =
       index_.guess(p.slot, job.tags, loop_.now() + from_seconds(d.ttft_ms() / 1e3) + kGuessSlack);
   reserve(job);
+}
+
+// Of those with the longest match the one whose link is least congested, then the least busy.
+Conductor::Place Conductor::source_of(const Job& job) const {
+  const auto match = index_.matches(job.tags, workers_.slots());
+  const uint32_t longest = match.longest();
+  const Worker* best = nullptr;
+  const auto key = [&](const Worker& w) {
+    return std::tuple(w.congestion.factor(loop_.now()), w.requests, std::string_view(w.node));
+  };
+  for (const auto& [node, w] : workers_.all())
+    if (w->prefill && !w->draining && node != job.prefill.node && match.of(w->slot) == longest &&
+        (best == nullptr || key(*w) < key(*best)))
+      best = w.get();
+  return best == nullptr ? Place{} : Place{best->node, best->epoch};
 }
 
 void Conductor::refuse(Job& job) {
@@ -207,18 +229,46 @@ void Conductor::reserve(Job& job) {
                 [this](Job& j, const Result<Reservation>& reply) {
                   count_tx("reserve", reply.has_value());
                   if (!reply) return step_failed(j, j.decode, "reserve", reply.error());
-                  allocate(j, *reply);
+                  j.reservation = *reply;
+                  if (!j.asked_source || j.answered_source) allocate(j);
                 });
+  lend(job);
 }
 
-void Conductor::allocate(Job& job, const Reservation& reservation) {
+// TransferKVCache: the longest match stands elsewhere, and fetching it is the fastest. The worker
+// that has it locks it; the chosen one reads it while the request queues there. Meanwhile the
+// decode worker reserves. Without it the request goes on all the same.
+void Conductor::lend(Job& job) {
+  if (job.source.node.empty()) return;
+  const Worker* const source = workers_.find(job.source.node, job.source.epoch);
+  if (source == nullptr) return;
+  TxAllocate m;
+  m.request = job.wire;
+  m.lend = static_cast<uint32_t>(job.decision.chosen.reused_tokens / options_.block_size);
+  m.prompt.assign(job.ask.prompt.begin(),
+                  job.ask.prompt.begin() +
+                      static_cast<std::ptrdiff_t>(job.decision.chosen.reused_tokens));
+  m.cache_salt = job.ask.cache_salt;
+  m.lease_ms = static_cast<uint32_t>(to_ms(kLendLease * options_.step_timeout));
+  job.asked_source = true;
+  call<TxAllocate>(job, job.source, m, std::min(kLendWait, options_.step_timeout),
+                   [this, control = source->control](Job& j, const Result<TxAllocated>& reply) {
+                     count_tx("lend", reply.has_value());
+                     j.answered_source = true;
+                     if (reply) j.lent = {control, reply->tx, reply->segment, reply->block_offsets};
+                     if (j.reservation) allocate(j);
+                   });
+}
+
+void Conductor::allocate(Job& job) {
   job.state = State::kAllocating;
   job.allocated = true;
   TxAllocate m;
   m.request = job.wire;
   m.prompt = job.ask.prompt;
   m.cache_salt = job.ask.cache_salt;
-  m.target = reservation;
+  m.target = *job.reservation;
+  m.lent = job.lent;
   m.lease_ms = static_cast<uint32_t>(to_ms(options_.prefill_timeout + options_.token_timeout));
   call<TxAllocate>(job, job.prefill, m, options_.step_timeout,
                    [this](Job& j, const Result<TxAllocated>& reply) {
@@ -249,6 +299,8 @@ void Conductor::prefilled(Job& job, const PrefillDone& done) {
   job.prefilled = true;
   p.cached_tokens = static_cast<uint32_t>(std::min<uint64_t>(done.cached_tokens, n));
   p.pool_tokens = std::min(done.pool_tokens, *p.cached_tokens);
+  p.peer_tokens = std::min(done.peer_tokens, *p.cached_tokens);
+  if (job.asked_source) numbers_->replicated.add(p.peer_tokens);
   p.queue_ms = done.queue_ms;
   p.load_ms += done.load_ms;
   p.prefill_ms = done.prefill_ms;

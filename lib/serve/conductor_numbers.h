@@ -12,6 +12,8 @@ struct Conductor::Numbers {
         hit_tokens(m.counter("mc_conductor_hit_tokens_total", "prompt tokens that were reused")),
         reachable_tokens(m.counter("mc_conductor_reachable_hit_tokens_total",
                                    "prompt tokens that some worker held when it was decided")),
+        replicated(m.counter("mc_conductor_replicated_tokens_total",
+                             "prompt tokens whose KV one prefill worker fetched from another")),
         retries(m.counter("mc_conductor_retries_total", "requests tried again on other workers")),
         kv_errors(m.counter("mc_conductor_kv_errors_total", "blocks of KV that did not verify")),
         wasted(m.counter("mc_conductor_wasted_prefill_ms_total",
@@ -39,6 +41,7 @@ struct Conductor::Numbers {
   Counter& input_tokens;
   Counter& hit_tokens;
   Counter& reachable_tokens;
+  Counter& replicated;
   Counter& retries;
   Counter& kv_errors;
   Counter& wasted;

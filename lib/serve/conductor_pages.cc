@@ -184,7 +184,10 @@ void Conductor::log_decision(const Job& job) {
   log_info(
       "conductor", "request %s: n %zu, best match %llu: %s; %s; candidates %s", job.ask.id.c_str(),
       job.ask.prompt.size(), static_cast<unsigned long long>(d.best_tokens),
-      taken ? (job.prefill.node + " -> " + job.decode.node).c_str() : sched::name(d.verdict),
+      taken ? (job.source.node + (job.source.node.empty() ? "" : " lends to ") + job.prefill.node +
+               " -> " + job.decode.node)
+                  .c_str()
+            : sched::name(d.verdict),
       sched::explain(d).c_str(), sched::candidates_text(d, DecisionLog::kCandidatesMax).c_str());
   decisions_.decided(job.id, job.ask.id, job.ask.prompt.size(), d, taken ? job.decode.node : "");
 }
@@ -193,10 +196,10 @@ void Conductor::log_end(const Job& job, const std::string& how) const {
   const Progress& p = job.progress;
   log_info(
       "conductor",
-      "request %s: n %zu, cached %u (pool %u), out %u, %s -> %s; ttft %.1f ms, predicted %.1f; "
-      "%s",
+      "request %s: n %zu, cached %u (pool %u, peers %u), out %u, %s -> %s; ttft %.1f ms, predicted "
+      "%.1f; %s",
       job.ask.id.c_str(), job.ask.prompt.size(), p.cached_tokens.value_or(0), p.pool_tokens,
-      p.output_tokens, p.prefill.c_str(), p.decode.c_str(), p.ttft_ms, p.predicted_ttft_ms,
+      p.peer_tokens, p.output_tokens, p.prefill.c_str(), p.decode.c_str(), p.ttft_ms, p.predicted_ttft_ms,
       how.c_str());
 }
 

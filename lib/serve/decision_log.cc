@@ -40,6 +40,7 @@ Json progress_json(const Progress& p) {
           {"decode", p.decode},
           {"cached_tokens", p.cached_tokens.value_or(0)},
           {"pool_tokens", p.pool_tokens},
+          {"peer_tokens", p.peer_tokens},
           {"predicted_ttft_ms", p.predicted_ttft_ms},
           {"ttft_ms", p.ttft_ms},
           {"sched_ms", p.sched_ms},

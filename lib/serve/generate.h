@@ -31,7 +31,7 @@ struct Generate {
 struct Progress {
   std::string prefill, decode;
   std::optional<uint32_t> cached_tokens;  // known once the prefill worker answered
-  uint32_t pool_tokens = 0;
+  uint32_t pool_tokens = 0, peer_tokens = 0;
   double sched_ms = 0, queue_ms = 0, load_ms = 0, prefill_ms = 0, transfer_ms = 0;
   double first_step_ms = 0;  // what is left of the time to the first token
   double decode_ms = 0;

@@ -10,6 +10,11 @@
 //   7. conductor -> prefill  TxCommit     at the first token: the blocks' keys are now cached
 //   at any time conductor -> both  Abort
 //
+// A prefix that another prefill worker holds is fetched ahead of need (TransferKVCache, section 4.2)
+// by paired transactions: TxAllocate with `lend` locks it where it is and allocates nothing; the
+// second one, with `lent`, has the chosen worker read it while it queues, and commit the first
+// when it has it. What was read counts only if that commit finds the lock still there.
+//
 // Workers announce themselves with Heartbeat to every conductor they were told of; KV events ride
 // in it, acknowledged by sequence number; a conductor that starts, or finds a gap, asks Snapshot.
 //
@@ -70,7 +75,20 @@ struct TxAllocated {
   uint32_t local_blocks = 0;  // full blocks found here
   uint32_t queued = 0;        // requests before this one
   double queue_ms = 0;        // the node's own estimate
-  static void fields(auto& a, auto& m) { a(m.tx, m.local_blocks, m.queued, m.queue_ms); }
+  // Of `lend`: where the locked blocks are.
+  xfer::SegmentDescriptor segment;
+  std::vector<uint64_t> block_offsets;
+  static void fields(auto& a, auto& m) {
+    a(m.tx, m.local_blocks, m.queued, m.queue_ms, m.segment, m.block_offsets);
+  }
+};
+
+struct Lent {           // leading blocks of a prompt at another prefill worker, locked there
+  std::string control;  // of that worker
+  uint64_t tx = 0;      // its transaction; 0: nothing is lent
+  xfer::SegmentDescriptor segment;
+  std::vector<uint64_t> offsets;  // in the segment, one a block
+  static void fields(auto& a, auto& m) { a(m.control, m.tx, m.segment, m.offsets); }
 };
 
 struct TxAllocate {
@@ -81,20 +99,23 @@ struct TxAllocate {
   std::string cache_salt;
   Reservation target;
   uint32_t lease_ms = 30'000;  // not started or committed by then: rolled back
+  uint32_t lend = 0;           // above 0: only lock so many leading blocks, for another worker
+  Lent lent;                   // read these first
   static void fields(auto& a, auto& m) {
-    a(m.request, m.prompt, m.cache_salt, m.target, m.lease_ms);
+    a(m.request, m.prompt, m.cache_salt, m.target, m.lease_ms, m.lend, m.lent);
   }
 };
 
 struct PrefillDone {
   static constexpr const char* kName = "prefill-done";
-  uint32_t cached_tokens = 0;  // reused from earlier requests: local and pool
+  uint32_t cached_tokens = 0;  // reused from earlier requests: local, pool and peers
   uint32_t pool_tokens = 0;    // of these, fetched from the pool
   double queue_ms = 0, load_ms = 0, prefill_ms = 0, transfer_ms = 0;
-  uint64_t kv_bytes = 0;  // pushed to decode
+  uint64_t kv_bytes = 0;     // pushed to decode
+  uint32_t peer_tokens = 0;  // of the cached ones, fetched from another prefill worker
   static void fields(auto& a, auto& m) {
     a(m.cached_tokens, m.pool_tokens, m.queue_ms, m.load_ms, m.prefill_ms, m.transfer_ms,
-      m.kv_bytes);
+      m.kv_bytes, m.peer_tokens);
   }
 };
 

@@ -39,7 +39,8 @@ void PrefillWorker::place_blocks(Job& job) {
 // Asks the pool for the blocks that follow those cached here. False: nothing to ask.
 bool PrefillWorker::fetch(const JobPtr& job) {
   const uint64_t tokens = engine_.block_tokens(), n = job->prompt.size();
-  const size_t here = blocks_.find(job->tx)->hit;
+  const Tx& tx = *blocks_.find(job->tx);
+  const size_t here = std::max(tx.hit, tx.valid);
   const size_t most = std::min<size_t>(reusable_blocks(n, tokens), job->hashes.size());
   if (pool_ == nullptr || config_.pool_reuse == "never" || here >= most) return false;
   PoolLink::Wanted wanted;
@@ -70,7 +71,7 @@ void PrefillWorker::loaded(const JobPtr& job, size_t fetched) {
     return advance();
   }
   if (fetched > 0) {
-    const size_t here = blocks_.find(job->tx)->hit;
+    const size_t here = std::max(blocks_.find(job->tx)->hit, blocks_.find(job->tx)->valid);
     blocks_.computed(job->tx, here + fetched);
     job->published = here + fetched;  // the pool has them
     job->done.pool_tokens = static_cast<uint32_t>(fetched * engine_.block_tokens());
@@ -86,7 +87,7 @@ void PrefillWorker::begin(const JobPtr& job) {
   const size_t reused = std::max(tx.hit, tx.valid);
   preparing_ = nullptr;
   job->stage = Stage::kComputing;
-  job->published = std::max(job->published, tx.hit);
+  job->published = std::max(job->published, reused);  // local, or those that others published
   job->done.cached_tokens = static_cast<uint32_t>(reused * tokens);
   queue_.set_reused(job->kv.request, reused * tokens);
   if (sender_->grain() != Grain::kPrompt) send(job, 0, reused, 0, block_bytes_);
@@ -247,6 +248,7 @@ void PrefillWorker::delivered(const JobPtr& job) {
   counters_.queries.add(job->prompt.size());
   counters_.hits.add(d.cached_tokens);
   counters_.pool_tokens.add(d.pool_tokens);
+  counters_.peer_tokens.add(d.peer_tokens);
   counters_.queue.observe(d.queue_ms / 1000);
   counters_.load.observe(d.load_ms / 1000);
   counters_.prefill.observe(d.prefill_ms / 1000);

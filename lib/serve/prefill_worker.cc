@@ -25,6 +25,11 @@ PrefillCounters make_counters(Metrics& m) {
       m.counter("mc_engine_failed_requests_total", "requests ended as errors"),
       m.counter("mc_engine_aborted_requests_total", "requests aborted by a conductor"),
       m.counter("mc_engine_computed_tokens_total", "prompt tokens computed"),
+      m.counter("mc_engine_peer_tokens_total",
+                "of the reused ones, fetched from another prefill worker"),
+      m.counter("mc_engine_peer_fetch_failures_total", "such fetches that failed or came too late"),
+      m.counter("mc_engine_lent_blocks_total", "blocks locked for another prefill worker to read"),
+      m.counter("mc_engine_lent_expired_total", "such locks that nobody ended in time"),
       m.histogram("vllm:request_queue_time_seconds", "from Prefill until execution"),
       m.histogram("mc_engine_load_seconds", "time to load reused KV"),
       m.histogram("vllm:request_prefill_time_seconds", "computing a prompt's KV"),
@@ -71,6 +76,7 @@ PrefillWorker::PrefillWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server
       config_(config),
       timing_{engine.spec(), config.time_scale},
       core_(std::move(core)),
+      engine_of_transfers_(transfer),
       block_bytes_(core_->block_bytes()),
       blocks_(core_->blocks()),
       queue_(std::move(queue)),
@@ -151,6 +157,7 @@ bool PrefillWorker::is_own(const Reservation& target) const {
 }
 
 Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
+  if (m.lend > 0) return lend(m, now);
   MC_TRY_(check(m));
   auto job = std::make_shared<Job>();
   job->own = is_own(m.target);
@@ -187,7 +194,8 @@ Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   reply.queued = static_cast<uint32_t>(queue_.size());
   reply.queue_ms = to_ms(queue_.queue_time(now));
   by_request_.emplace(job->kv.request, job->tx);
-  jobs_.emplace(job->tx, std::move(job));
+  jobs_.emplace(job->tx, job);
+  if (m.lent.tx != 0) fetch_lent(job, m.lent);
   return reply;
 }
 
@@ -206,12 +214,15 @@ void PrefillWorker::prefill(const Prefill& m, const rpc::Reply<PrefillDone>& rep
   job->stage = Stage::kQueued;
   job->reply = reply;
   job->queued = loop_.clock().now();
-  queue_.push(job->kv.request, job->prompt.size(), *hits * engine_.block_tokens(), loop_.now());
+  const size_t here = std::max(*hits, blocks_.find(job->tx)->valid);
+  queue_.push(job->kv.request, job->prompt.size(), here * engine_.block_tokens(), loop_.now());
+  if (job->fetching) queue_.set_ready(job->kv.request, false);
   news();
   advance();
 }
 
 Result<TxCommitted> PrefillWorker::commit(const TxCommit& m) {
+  if (end_lent(m.tx)) return TxCommitted{blocks_.events_last()};
   auto it = jobs_.find(m.tx);
   if (it == jobs_.end())
     return fail(Code::kNotFound, "no transaction %llu: it was committed, aborted or expired",
@@ -230,6 +241,8 @@ Result<TxCommitted> PrefillWorker::commit(const TxCommit& m) {
 }
 
 Result<rpc::Empty> PrefillWorker::abort(const Abort& m) {
+  if (const auto lent = lent_by_request_.find(m.request); lent != lent_by_request_.end())
+    end_lent(lent->second);
   auto it = by_request_.find(m.request);
   if (it == by_request_.end()) return rpc::Empty{};
   const JobPtr job = jobs_.at(it->second);
@@ -292,6 +305,7 @@ rpc::Client* PrefillWorker::peer(const std::string& address) {
 
 void PrefillWorker::tick() {
   for (const ExpiredTx& expired : blocks_.tick(loop_.now())) {
+    if (end_lent(expired.tx)) counters_.lent_expired.add();
     auto it = jobs_.find(expired.tx);
     if (it == jobs_.end()) continue;
     fail_job(JobPtr(it->second), {Code::kTimeout, "the lease of the prefill transaction ran out"});
@@ -347,6 +361,7 @@ Json PrefillWorker::state() const {
           {"queued_tokens", l.queued_tokens},
           {"blocks", {{"free", c.free}, {"cached", c.cached}, {"used", c.used}}},
           {"transactions", blocks_.transactions()},
+          {"lent", lent_.size()},
           {"events", blocks_.events_last()},
           {"pool",
            {{"queued", pool_ ? pool_->queued() : 0},

@@ -5,6 +5,9 @@
 //   TxAllocate -> Prefill -> (queue) -> load -> compute and send -> KvReady -> TxCommit
 //                     at any time -> Abort, the lease, or a failure: KvFailed
 //
+// TxAllocate may say where another prefill worker holds more of the prompt: that is read while the
+// request queues (prefill_lend.cc), and lent to others likewise.
+//
 // The decode side is told exactly once how it ended. Blocks are let go of when nothing reads or
 // writes them any more, once, however the request ended. Prompts are computed first come, first
 // served; the sending of one overlaps the computing of the next.
@@ -52,6 +55,7 @@ struct PrefillConfig {
 
 struct PrefillCounters {
   Counter &prompts, &prompt_tokens, &queries, &hits, &pool_tokens, &failed, &aborted, &computed;
+  Counter &peer_tokens, &peer_failures, &lent_blocks, &lent_expired;
   BucketHistogram &queue, &load, &prefill, &transfer;
   Gauge &running, &waiting, &usage;
 };
@@ -83,7 +87,9 @@ class PrefillWorker {
   void on_news(std::function<void()> callback) { on_news_ = std::move(callback); }
   void drain(bool on = true) { draining_ = on; }  // refuses new requests
   // Nothing is computed, delivered or awaited, and no put is under way.
-  bool idle() const { return jobs_.empty() && (pool_ == nullptr || pool_->putting() == 0); }
+  bool idle() const {
+    return jobs_.empty() && lent_.empty() && (pool_ == nullptr || pool_->putting() == 0);
+  }
   Json state() const;  // for /state
   void update_metrics();
 
@@ -103,6 +109,7 @@ class PrefillWorker {
     size_t published = 0;          // blocks
     bool own = false;              // decoded by this process
     uint32_t busy = 0;             // computing, sending and fetches that use its blocks
+    bool fetching = false;         // from another prefill worker
     std::optional<Error> failure;  // the first cause; it only waits for `busy` to be 0
     bool aborted = false;          // by the conductor
     Time queued{}, started{}, computing{}, computed{};
@@ -118,6 +125,12 @@ class PrefillWorker {
   bool is_own(const Reservation& target) const;
   void prefill(const Prefill& m, const rpc::Reply<PrefillDone>& reply);
   Result<TxCommitted> commit(const TxCommit& m);
+  // Between prefill workers, in prefill_lend.cc.
+  Result<TxAllocated> lend(const TxAllocate& m, Time now);
+  bool end_lent(TxId tx);  // false: nothing is lent so
+  void fetch_lent(const JobPtr& job, const Lent& lent);
+  void give_back(const JobPtr& job, const Lent& lent, size_t first, std::vector<BlockId> read);
+  void fetched_lent(const JobPtr& job, const std::vector<BlockId>& read, size_t first);
   // Running, in prefill_run.cc.
   void advance();
   void prepare(const JobPtr& job);
@@ -149,11 +162,14 @@ class PrefillWorker {
   const PrefillConfig config_;
   const Timing timing_;
   const std::shared_ptr<WorkerCore> core_;
+  xfer::Engine& engine_of_transfers_;
   const uint64_t block_bytes_;
   BlockManager& blocks_;  // of the core
   PrefillQueue queue_;
   std::unordered_map<TxId, JobPtr> jobs_;
   std::unordered_map<std::string, TxId> by_request_;
+  std::unordered_map<TxId, std::string> lent_;  // locked for other workers: the request
+  std::unordered_map<std::string, TxId> lent_by_request_;
   JobPtr preparing_;  // the head of the queue, while its reused KV is loaded
   bool draining_ = false;
   std::map<std::string, std::unique_ptr<rpc::Client>> peers_;
