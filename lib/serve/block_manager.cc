@@ -258,6 +258,7 @@ void BlockManager::publish(Block& block) {
 
 void BlockManager::emit(bool stored, const BlockHash& key) {
   events_.push_back({stored, key});
+  digest_ += stored ? mix64(key.tag()) : -mix64(key.tag());
   ++events_last_;
   if (events_.size() > events_max_) events_.pop_front();
 }
@@ -294,6 +295,7 @@ std::optional<std::vector<KvEvent>> BlockManager::events_since(uint64_t seen, si
 KvSnapshot BlockManager::snapshot(uint64_t from, size_t max) const {
   KvSnapshot page;
   page.seq = events_last_;
+  page.digest = digest_;
   uint64_t id = from;
   for (; id < blocks_.size() && page.blocks.size() < std::max<size_t>(max, 1); ++id)
     if (blocks_[id].published) page.blocks.push_back(blocks_[id].key);

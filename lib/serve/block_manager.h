@@ -120,6 +120,7 @@ class BlockManager {
   std::optional<Time> deadline() const;   // when tick() has something to do
 
   uint64_t events_last() const { return events_last_; }  // number of the newest event; 0: none
+  uint64_t digest() const { return digest_; }  // after it, as in Heartbeat
   // Events after number `seen`, at most `max`. Nothing (nullopt): they are no longer kept, or
   // `seen` is not ours: ask for a snapshot.
   std::optional<std::vector<KvEvent>> events_since(uint64_t seen, size_t max) const;
@@ -164,7 +165,7 @@ class BlockManager {
   const uint32_t pool_, block_tokens_;
   const uint64_t seed_;
   const size_t events_max_;
-  uint64_t txs_made_ = 0, touches_ = 0, events_last_ = 0;
+  uint64_t txs_made_ = 0, touches_ = 0, events_last_ = 0, digest_ = 0;
   std::vector<Block> blocks_;  // those that were ever used: a large, idle pool costs nothing
   std::vector<BlockId> free_;  // of these
   // Cached blocks by last touch, a list through the blocks.

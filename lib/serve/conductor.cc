@@ -35,6 +35,8 @@ void ConductorOptions::describe(OptionList& v) {
   v("step-timeout", step_timeout, "longest wait for a worker to reserve, allocate or commit");
   v("prefill-timeout", prefill_timeout, "longest wait for a prefill, its queue included");
   v("token-timeout", token_timeout, "longest wait for the next token");
+  v("tx-lease", tx_lease,
+    "how long a prefill worker keeps blocks for a request that nobody starts, or commits");
   v("queue-timeout", queue_timeout, "longest wait for room on the workers");
   v("queue-max", queue_max, "requests that may wait for room");
   v("explain-last", explain_last, "requests whose decisions /explain still knows");
@@ -54,8 +56,8 @@ Result<> ConductorOptions::check() const {
     return fail(Code::kInvalid, "--prefix-weight %g, want 0 to 1000000", policy.prefix_weight);
   if (admission.ttft_slo.count() < 0 || admission.tbt_slo.count() < 0)
     return fail(Code::kInvalid, "a negative --ttft-slo or --tbt-slo: 0s makes no promise");
-  for (const Duration d : {worker_ttl, step_timeout, prefill_timeout, token_timeout, queue_timeout,
-                           admission.decode_time})
+  for (const Duration d : {worker_ttl, step_timeout, prefill_timeout, token_timeout, tx_lease,
+                           queue_timeout, admission.decode_time})
     if (d.count() <= 0) return fail(Code::kInvalid, "a timeout of %s", to_text(d).c_str());
   return pd.check();
 }

@@ -52,6 +52,7 @@ struct ConductorOptions {
   Duration step_timeout = std::chrono::seconds(5);       // Reserve, TxAllocate, TxCommit
   Duration prefill_timeout = std::chrono::seconds(120);  // queueing included
   Duration token_timeout = std::chrono::seconds(30);     // to the next token
+  Duration tx_lease = std::chrono::seconds(30);  // of what a prefill worker keeps for a request
   Duration queue_timeout = std::chrono::seconds(30);     // waiting for room
   uint32_t queue_max = 4096;                             // requests waiting for room
   uint64_t index_blocks = uint64_t{1} << 24;

@@ -269,7 +269,7 @@ void Conductor::allocate(Job& job) {
   m.cache_salt = job.ask.cache_salt;
   m.target = *job.reservation;
   m.lent = job.lent;
-  m.lease_ms = static_cast<uint32_t>(to_ms(options_.prefill_timeout + options_.token_timeout));
+  m.lease_ms = static_cast<uint32_t>(to_ms(options_.tx_lease));
   call<TxAllocate>(job, job.prefill, m, options_.step_timeout,
                    [this](Job& j, const Result<TxAllocated>& reply) {
                      count_tx("allocate", reply.has_value());
@@ -300,6 +300,9 @@ void Conductor::prefilled(Job& job, const PrefillDone& done) {
   p.cached_tokens = static_cast<uint32_t>(std::min<uint64_t>(done.cached_tokens, n));
   p.pool_tokens = std::min(done.pool_tokens, *p.cached_tokens);
   p.peer_tokens = std::min(done.peer_tokens, *p.cached_tokens);
+  const uint64_t here = *p.cached_tokens - std::min(*p.cached_tokens, p.pool_tokens + p.peer_tokens);
+  const uint64_t thought = job.decision.chosen.local_tokens;
+  numbers_->stale_tokens.add(thought - std::min(thought, here));
   if (job.asked_source) numbers_->replicated.add(p.peer_tokens);
   p.queue_ms = done.queue_ms;
   p.load_ms += done.load_ms;

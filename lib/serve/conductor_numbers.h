@@ -12,6 +12,8 @@ struct Conductor::Numbers {
         hit_tokens(m.counter("mc_conductor_hit_tokens_total", "prompt tokens that were reused")),
         reachable_tokens(m.counter("mc_conductor_reachable_hit_tokens_total",
                                    "prompt tokens that some worker held when it was decided")),
+        stale_tokens(m.counter("mc_conductor_stale_hit_tokens_total",
+                               "prompt tokens that a worker was thought to hold, and did not")),
         replicated(m.counter("mc_conductor_replicated_tokens_total",
                              "prompt tokens whose KV one prefill worker fetched from another")),
         retries(m.counter("mc_conductor_retries_total", "requests tried again on other workers")),
@@ -41,6 +43,7 @@ struct Conductor::Numbers {
   Counter& input_tokens;
   Counter& hit_tokens;
   Counter& reachable_tokens;
+  Counter& stale_tokens;
   Counter& replicated;
   Counter& retries;
   Counter& kv_errors;

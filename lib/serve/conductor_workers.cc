@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/log.h"
+#include "base/random.h"
 
 namespace mc::serve {
 namespace {
@@ -25,6 +26,8 @@ Workers::Workers(io::Loop& loop, WorkersOptions options, sched::PrefixIndex& ind
       options_(std::move(options)),
       index_(index),
       gaps_(metrics.counter("mc_conductor_index_gaps_total", "KV events found missing")),
+      mismatches_(metrics.counter("mc_conductor_index_digest_mismatches_total",
+                                  "caches found to be other than their events said")),
       resyncs_(metrics.counter("mc_conductor_index_resyncs_total", "snapshots asked of workers")),
       members_({options_.worker_ttl, options_.worker_ttl, kWorkersMax}) {}
 
@@ -175,7 +178,20 @@ void Workers::apply(Worker& worker, const Heartbeat& beat) {
     else
       index_.remove(worker.slot, event.hash.tag());
     worker.events_seen = seq - 1;
+    worker.digest += event.stored ? mix64(event.hash.tag()) : -mix64(event.hash.tag());
   }
+  verify(worker, beat);
+}
+
+// All events were seen, so both sides know the same cache; or one was lost or changed on the way.
+void Workers::verify(Worker& worker, const Heartbeat& beat) {
+  if (!beat.digested || worker.events_seen != beat.events_last || worker.digest == beat.digest)
+    return;
+  mismatches_.add();
+  log_warn("conductor", "worker %s: after event %llu its cache is not what its events said: asking "
+           "for a snapshot",
+           shown(worker.node).c_str(), static_cast<unsigned long long>(beat.events_last));
+  resync(worker);
 }
 
 void Workers::resync(Worker& worker) {
@@ -206,7 +222,10 @@ void Workers::ask(const Worker& worker, uint64_t from, uint64_t seq, uint64_t pa
 void Workers::page(Worker& worker, const KvSnapshot& page, uint64_t from, uint64_t seq,
                    uint64_t pages) {
   for (const BlockHash& hash : page.blocks) index_.add(worker.slot, hash.tag());
-  if (from == 0) seq = page.seq;
+  if (from == 0) {
+    seq = page.seq;
+    worker.digest = page.digest;
+  }
   if (page.next != 0 && !page.blocks.empty() && pages < kPagesMax)
     return ask(worker, page.next, seq, pages + 1);
   worker.events_seen = seq;

@@ -1,6 +1,7 @@
 // The workers as the conductor knows them: who is alive, what they can do, what they cache and what
 // it gave them to do. The truth is on the workers; all of this is rebuilt from their heartbeats and
-// snapshots when the conductor starts, when a worker restarts, and when events were missed.
+// snapshots when the conductor starts, when a worker restarts, and when events were missed: by their
+// numbers, or by the digest that every heartbeat has of the worker's whole cache.
 //
 // A worker of the wrong model or layout is refused, with both fingerprints. One that is silent for
 // `worker_ttl` (while this process did not stand still itself: rpc/membership), or comes back with
@@ -39,6 +40,7 @@ struct Worker {
   bool synced = false;       // a snapshot was taken and no event is missing since
   bool asking = false;       // for a snapshot
   uint64_t events_seen = 0;  // applied up to here
+  uint64_t digest = 0;       // of what they say is stored
 
   // What this conductor gave it to do.
   sched::Ledger ledger;           // prefill
@@ -91,11 +93,13 @@ class Workers {
   void resync(Worker& worker);
   void ask(const Worker& worker, uint64_t from, uint64_t seq, uint64_t pages);
   void page(Worker& worker, const KvSnapshot& page, uint64_t from, uint64_t seq, uint64_t pages);
+  void verify(Worker& worker, const Heartbeat& beat);
 
   io::Loop& loop_;
   const WorkersOptions options_;
   sched::PrefixIndex& index_;
   Counter& gaps_;
+  Counter& mismatches_;
   Counter& resyncs_;
   rpc::Membership members_;  // who of workers_ is alive
   std::map<NodeId, std::unique_ptr<Worker>> workers_;

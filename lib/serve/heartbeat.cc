@@ -63,6 +63,8 @@ void Heartbeats::beat(size_t i) {
   fill_(beat);
   if (cache_ != nullptr) {
     beat.events_last = cache_->events_last();
+    beat.digested = true;
+    beat.digest = cache_->digest();
     auto events = cache_->events_since(peer.seen, kEventsPerBeat);
     beat.events_first = peer.seen + 1;
     if (!events && beat.events_last > 0) {  // too old: the newest alone shows the gap

@@ -175,8 +175,9 @@ struct KvSnapshot {
   static constexpr const char* kName = "kv-snapshot";
   uint64_t epoch = 0, seq = 0;  // events up to seq are contained
   std::vector<BlockHash> blocks;
-  uint64_t next = 0;  // ask again from here; 0: complete
-  static void fields(auto& a, auto& m) { a(m.epoch, m.seq, m.blocks, m.next); }
+  uint64_t next = 0;    // ask again from here; 0: complete
+  uint64_t digest = 0;  // as in Heartbeat, after event seq
+  static void fields(auto& a, auto& m) { a(m.epoch, m.seq, m.blocks, m.next, m.digest); }
 };
 
 struct Snapshot {
@@ -285,9 +286,14 @@ struct Heartbeat {
   uint64_t events_first = 0;  // sequence number of events[0]; events are consecutive
   uint64_t events_last = 0;   // the newest there is, sent or not
   std::vector<KvEvent> events;
+  // Of all that is stored after event events_last: the sum of mix64(tag) of the keys, by which a
+  // conductor that has seen all events finds that it went wrong. Not digested: not told.
+  bool digested = false;
+  uint64_t digest = 0;
   static void fields(auto& a, auto& m) {
     a(m.node, m.role, m.epoch, m.control, m.http, m.model, m.fingerprint, m.block_tokens,
-      m.context_max, m.draining, m.load, m.events_first, m.events_last, m.events);
+      m.context_max, m.draining, m.load, m.events_first, m.events_last, m.events, m.digested,
+      m.digest);
   }
 };
 

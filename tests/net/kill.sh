@@ -1,10 +1,11 @@
 #!/usr/bin/env bash
 # kill -9 of each process in the middle of a replay: requests that touched it fail or are retried with
-# a reason, the rest finish, nothing hangs, and the restarted process serves again.
+# a reason, the rest finish, nothing hangs, and the restarted process serves again. No block is left to
+# what a killed process had asked for.
 source "$(dirname "$0")/../common.inc"
 source "$(dirname "$0")/cluster.inc"
 sample 60
-cluster_up --prefill 2 --decode 2 --store 2 --block-size 512
+cluster_up --prefill 2 --decode 2 --store 2 --block-size 512 --with 'conductor:--tx-lease 5s'
 
 served() { curl -fsS -m 10 -d '{"model":"tiny","prompt":"again","max_tokens":2}' "$URL/v1/completions"; }
 stored() { "$MC_BIN/mc-store" get kept --master "$MASTER" --cluster-key "$T/cluster/cluster.key" --out "$T/back"; }
@@ -35,6 +36,7 @@ for victim in p0 d1 s1 master conductor; do
     >/dev/null || die "$victim killed: a request failed without a reason"
   echo "$victim killed: $(jq -c '.requests | {ok, rejected, failed}' "$T/$victim.json")"
   until_true 20 "$victim restarted, but nothing is served" served
+  until_true 30 "$victim killed: blocks are left: $(left)" rests
 done
 until_true 10 "an object stored before mc-master was killed cannot be read" stored
 cmp "$T/kept" "$T/back" || die "the object came back as other bytes"

@@ -277,3 +277,38 @@ TEST_CASE("a finish that the protocol does not know is a failure of its worker")
   REQUIRE(heard.failed);
   CHECK(heard.failed->what.find("unknown finish 'bored'") != std::string::npos);
 }
+
+TEST_CASE("what goes wrong on one side reaches the other, and the client, within a second") {
+  ConductorOptions options = quick();
+  options.retries = 0;
+  SUBCASE("the prefill worker fails") {
+    Cluster c(1, 1, options);
+    c.p[0]->broken = true;
+    Heard heard;
+    c.submit(heard);
+    CHECK(until(c.loop, [&] { return heard.done && !c.d[0]->aborted.empty(); }, 1s));
+    CHECK(heard.failed->what.find("the engine broke") != std::string::npos);
+    CHECK(c.d[0]->aborted.begin()->second.find("the engine broke") != std::string::npos);
+  }
+  SUBCASE("the decode worker fails") {
+    Cluster c(1, 1, options);
+    c.p[0]->silent = true;
+    Heard heard;
+    c.submit(heard);
+    REQUIRE(until(c.loop, [&] { return c.p[0]->prefills.size() == 1; }));
+    c.d[0]->send(c.p[0]->prefills[0], {}, "error", "block 3 does not verify");
+    CHECK(until(c.loop, [&] { return heard.done && !c.p[0]->aborted.empty(); }, 1s));
+    CHECK(heard.failed->what.find("block 3") != std::string::npos);
+    CHECK(c.p[0]->aborted.begin()->second.find("block 3") != std::string::npos);
+  }
+  SUBCASE("the client leaves while tokens come") {
+    Cluster c(1, 1, options);
+    c.p[0]->then = [&](const std::string& r) { c.d[0]->send(r, {65}, ""); };
+    Heard heard;
+    const auto id = c.submit(heard);
+    REQUIRE(until(c.loop, [&] { return heard.tokens.size() == 1; }));
+    c.conductor->cancel(id, "the client is gone");
+    CHECK(until(c.loop, [&] { return !c.d[0]->aborted.empty(); }, 1s));
+    CHECK(c.p[0]->committed.size() == 1);  // it had finished: its blocks are cached
+  }
+}

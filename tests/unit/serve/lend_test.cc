@@ -1,0 +1,251 @@
+// A prefix that one prefill worker holds is read by another, ahead of its turn; and what becomes of
+// it when either side lets go too early. Then: when a conductor has it so.
+#include "base/json.h"
+#include "conductor_fakes.h"
+#include "pair.h"
+
+namespace mc::serve {
+namespace lend_test {
+namespace {
+
+using test::Cluster;
+using test::Heard;
+
+uint64_t counted(Metrics& metrics, const char* name) { return metrics.counter(name, "").value(); }
+
+struct Two {
+  explicit Two(std::vector<std::string> transports = {"shm", "tcp"}, uint32_t blocks = 64)
+      : a(loop, {.transports = transports, .prefill_blocks = blocks}, "a"),
+        b(loop, {.transports = transports, .prefill_blocks = blocks}, "b") {}
+  Result<TxAllocated> lend(const std::string& id, const std::vector<int32_t>& prompt,
+                           uint32_t blocks, uint32_t lease_ms = 10'000) {
+    TxAllocate m;
+    m.request = id;
+    m.prompt = prompt;
+    m.lend = blocks;
+    m.lease_ms = lease_ms;
+    return a.call(*a.to_p, m);
+  }
+  // A request at b that reads what a lends.
+  TxAllocate asked(const std::string& id, const std::vector<int32_t>& prompt,
+                   const TxAllocated& lent) {
+    const auto target = b.reserve(id, prompt, 20);
+    REQUIRE_MESSAGE(target, target.error().what);
+    TxAllocate m;
+    m.request = id;
+    m.prompt = prompt;
+    m.target = *target;
+    m.lease_ms = 10'000;
+    m.lent = {a.p_server->address(), lent.tx, lent.segment, lent.block_offsets};
+    return m;
+  }
+  PrefillDone serve(const TxAllocate& m) {
+    const auto tx = b.call(*b.to_p, m);
+    REQUIRE_MESSAGE(tx, tx.error().what);
+    const auto done = b.call(*b.to_p, Prefill{tx->tx});
+    REQUIRE_MESSAGE(done, done.error().what);
+    REQUIRE(b.until([&] { return !b.answers[m.request].finish.empty(); }));
+    CHECK(b.answers[m.request].error == "");
+    CHECK(b.call(*b.to_p, TxCommit{tx->tx}));
+    return *done;
+  }
+  bool rest() { return a.comes_to_rest() && b.comes_to_rest(); }
+
+  SteadyClock clock;
+  io::Loop loop{clock};
+  Pair a, b;
+};
+
+}  // namespace
+
+TEST_CASE("what another worker holds is read, verifies, and is a hit there from then on") {
+  for (const char* transport : {"shm", "tcp"}) {
+    CAPTURE(transport);
+    Two two({transport});
+    const auto prompt = prompt_of(10 * kBlock + 5, 1);
+    two.a.serve("first", prompt, 20);
+    const auto lent = two.lend("r", prompt, 10);
+    REQUIRE_MESSAGE(lent, lent.error().what);
+    CHECK(lent->local_blocks == 10);
+    const auto done = two.serve(two.asked("r", prompt, *lent));
+    CHECK(done.cached_tokens == 10 * kBlock);
+    CHECK(done.peer_tokens == 10 * kBlock);
+    CHECK(two.b.answers["r"].tokens == two.a.answers["first"].tokens);
+    CHECK(two.b.answers["r"].kv_errors == 0);
+    CHECK(counted(two.b.p_metrics, "mc_engine_peer_tokens_total") == 10 * kBlock);
+    CHECK(counted(two.a.p_metrics, "mc_engine_lent_blocks_total") == 10);
+    const auto again = two.b.serve("again", prompt, 20);
+    CHECK(again.cached_tokens == 10 * kBlock);
+    CHECK(again.peer_tokens == 0);
+    CHECK(two.rest());
+  }
+}
+
+TEST_CASE("only what is missing is read, and only what there is") {
+  Two two;
+  const auto prompt = prompt_of(10 * kBlock + 5, 1);
+  two.a.serve("first", std::vector(prompt.begin(), prompt.begin() + 8 * kBlock + 1), 4);
+  two.b.serve("other", std::vector(prompt.begin(), prompt.begin() + 3 * kBlock + 1), 4);
+  const auto lent = two.lend("r", prompt, 10);
+  REQUIRE(lent);
+  CHECK(lent->local_blocks == 8);
+  const auto done = two.serve(two.asked("r", prompt, *lent));
+  CHECK(done.cached_tokens == 8 * kBlock);
+  CHECK(done.peer_tokens == 5 * kBlock);
+  // All of it is there already: nothing is read, and the lock ends all the same.
+  const auto more = two.lend("s", prompt, 8);
+  REQUIRE(more);
+  CHECK(two.serve(two.asked("s", prompt, *more)).peer_tokens == 0);
+  CHECK(two.rest());
+}
+
+TEST_CASE("what is lent is not evicted, whatever needs room") {
+  Two two({"shm", "tcp"}, 16);
+  const auto prompt = prompt_of(6 * kBlock + 1, 1);
+  two.a.serve("first", prompt, 20);
+  const auto lent = two.lend("r", prompt, 6);
+  REQUIRE(lent);
+  for (uint64_t i = 0; i < 6; ++i)
+    two.a.serve("o" + std::to_string(i), prompt_of(8 * kBlock, 10 + i), 4);
+  const auto done = two.serve(two.asked("r", prompt, *lent));
+  CHECK(done.peer_tokens == 6 * kBlock);
+  CHECK(two.b.answers["r"].tokens == two.a.answers["first"].tokens);
+  CHECK(two.rest());
+}
+
+TEST_CASE("a lock that ended before all was read makes what was read worth nothing") {
+  Two two({"shm", "tcp"}, 16);
+  const auto prompt = prompt_of(6 * kBlock + 1, 1);
+  two.a.serve("first", prompt, 20);
+  const auto lent = two.lend("r", prompt, 6, 1);
+  REQUIRE(lent);
+  REQUIRE(two.a.until([&] { return two.a.prefill->idle(); }));
+  CHECK(counted(two.a.p_metrics, "mc_engine_lent_expired_total") == 1);
+  for (uint64_t i = 0; i < 6; ++i)  // other KV stands there now
+    two.a.serve("o" + std::to_string(i), prompt_of(8 * kBlock, 10 + i), 4);
+  const auto done = two.serve(two.asked("r", prompt, *lent));
+  CHECK(done.peer_tokens == 0);
+  CHECK(done.cached_tokens == 0);
+  CHECK(two.b.answers["r"].tokens == two.a.answers["first"].tokens);
+  CHECK(two.b.answers["r"].kv_errors == 0);
+  CHECK(counted(two.b.p_metrics, "mc_engine_peer_fetch_failures_total") == 1);
+  CHECK(two.rest());
+}
+
+TEST_CASE("aborted while it is read, and lent by nobody: no block is left, and none is shared") {
+  Two two;
+  const auto prompt = prompt_of(10 * kBlock + 5, 1);
+  two.a.serve("first", prompt, 20);
+  for (int turns = 0; turns < 6; ++turns) {
+    CAPTURE(turns);
+    const std::string id = "r" + std::to_string(turns);
+    const auto lent = two.lend(id, prompt, 10);
+    REQUIRE(lent);
+    const TxAllocate m = two.asked(id, prompt, *lent);
+    two.b.to_p->call<TxAllocate>(m, 5s, [](const Result<TxAllocated>&) {});
+    for (int i = 0; i < turns; ++i) REQUIRE(two.loop.turn(1ms));
+    two.b.abort_both(id);
+    CHECK(two.a.call(*two.a.to_p, Abort{id, "the client left"}));
+    CHECK(two.rest());
+  }
+  CHECK(two.lend("none", prompt_of(40, 9), 2).error().code == Code::kNotFound);
+  CHECK(two.lend("many", prompt, 11).error().code == Code::kInvalid);
+  CHECK(two.lend("twice", prompt, 10));
+  CHECK(two.lend("twice", prompt, 10).error().code == Code::kExists);
+  CHECK(two.a.call(*two.a.to_p, Abort{"twice", "enough"}));
+  CHECK(two.rest());
+}
+
+TEST_CASE("a worker that lends and dies costs what it lent, and no more") {
+  Two two;
+  const auto prompt = prompt_of(10 * kBlock + 5, 1);
+  two.a.serve("first", prompt, 20);
+  auto lent = two.lend("r", prompt, 10);
+  REQUIRE(lent);
+  TxAllocate m = two.asked("r", prompt, *lent);
+  m.lent.control = "127.0.0.1:1";  // nobody there
+  CHECK(two.serve(m).peer_tokens == 0);
+  CHECK(two.b.answers["r"].tokens == two.a.answers["first"].tokens);
+  CHECK(two.b.comes_to_rest());
+}
+
+// ---- the conductor
+
+namespace {
+
+// p0 holds the prompt and is busy; p1 is idle.
+struct Hot : Cluster {
+  Hot() : Cluster(2) {
+    for (uint32_t i = 0; i < 4096; ++i) prompt.push_back(static_cast<int32_t>(i));
+    p[0]->silent = true;
+    submit(busy, 64 * 1024, 7);  // p0 is first choice when both are idle
+    REQUIRE(test::until(loop, [&] { return p[0]->prefills.size() == 1; }));
+    for (const BlockHash& h : chain_hashes(prompt, 16, "")) p[0]->me.events.push_back({true, h});
+    p[0]->me.events_last = p[0]->me.events.size();
+    REQUIRE(test::until(loop, [&] { return p[0]->acked == p[0]->me.events_last; }));
+  }
+  Conductor::Id ask(Heard& heard) {
+    Generate g;
+    g.id = "hot";
+    g.prompt = prompt;
+    g.max_tokens = 4;
+    return conductor->submit(std::move(g), heard.listener());
+  }
+  std::vector<int32_t> prompt;
+  Heard busy;
+};
+
+}  // namespace
+
+TEST_CASE("a hot prefix is lent to the worker that is chosen in spite of it") {
+  Hot c;
+  Heard heard;
+  c.p[1]->done.cached_tokens = c.p[1]->done.peer_tokens = 4080;
+  c.ask(heard);
+  REQUIRE(c.finish(heard));
+  CHECK(!heard.failed);
+  CHECK(heard.progress.prefill == "p1");
+  REQUIRE(c.p[0]->allocated.size() == 2);
+  const TxAllocate& lend = c.p[0]->allocated[1];
+  CHECK(lend.lend == 255);  // the last block is computed
+  CHECK(lend.prompt.size() == 4080);
+  REQUIRE(c.p[1]->allocated.size() == 1);
+  CHECK(c.p[1]->allocated[0].request == lend.request);
+  CHECK(c.p[1]->allocated[0].lent.tx == 2);
+  CHECK(c.p[1]->allocated[0].lent.control == c.p[0]->server->address());
+  CHECK(c.metrics.text().find("mc_conductor_replicated_tokens_total 4080") != std::string::npos);
+  CHECK(c.conductor->explain("hot")["outcome"]["peer_tokens"] == 4080);
+}
+
+TEST_CASE("a prefix that cannot be lent is computed") {
+  Hot c;
+  c.p[0]->full = true;
+  Heard heard;
+  c.ask(heard);
+  REQUIRE(c.finish(heard));
+  CHECK(!heard.failed);
+  CHECK(heard.progress.prefill == "p1");
+  CHECK(c.p[1]->allocated[0].lent.tx == 0);
+  CHECK(c.metrics.text().find(R"(mc_conductor_tx_total{op="lend",result="failed"} 1)") !=
+        std::string::npos);
+}
+
+TEST_CASE("a client that leaves ends the lock too, within a second") {
+  Hot c;
+  c.p[1]->silent = true;
+  Heard heard;
+  const auto id = c.ask(heard);
+  REQUIRE(test::until(c.loop, [&] { return c.p[1]->prefills.size() == 1; }));
+  const std::string request = c.p[1]->allocated[0].request;
+  c.conductor->cancel(id, "the client is gone");
+  CHECK(test::until(
+      c.loop,
+      [&] {
+        return c.p[0]->aborted.contains(request) && c.p[1]->aborted.contains(request) &&
+               c.d[0]->aborted.contains(request);
+      },
+      1s));
+}
+
+}  // namespace lend_test
+}  // namespace mc::serve
