@@ -173,6 +173,8 @@ serve::Heartbeat WorkerShell::identity(const serve::Half& half) const {
   me.fingerprint = spec.fingerprint(options_.worker.block_size);
   me.block_tokens = options_.worker.block_size;
   me.context_max = spec.context_max;
+  me.srpf = options_.prefill_order == "srpf";
+  me.ageing = options_.ageing;
   return me;
 }
 

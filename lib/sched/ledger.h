@@ -1,6 +1,7 @@
 // What a prefill node still has to do, as the conductor knows it: charged when a request is sent
 // there, less the elapsed part of the job that runs, corrected by what the node itself answers
-// (other conductors send it work too). Jobs run in order, one at a time.
+// (other conductors send it work too). One job runs at a time, to its end; the next is the one that
+// the node takes (sched/prefill_order.h), and a new one waits for those that go before it only.
 //
 // Thread: one owner. Pure: time is an argument. Source: Mooncake paper section 4.1.
 #pragma once
@@ -8,18 +9,25 @@
 #include <deque>
 
 #include "base/time.h"
+#include "sched/prefill_order.h"
 
 namespace mc::sched {
 
 class Ledger {  // of one node
  public:
-  void charge(uint64_t job, double ms, uint64_t tokens, Time now);
+  void set_order(const PrefillOrder& order) {
+    order_ = order;
+    overtakes_ = overtakes_ || order.srpf;
+  }
+  void charge(uint64_t job, double ms, uint64_t tokens, Time now, int64_t priority = 0);
   // It ended, at whatever place in the queue. Unknown jobs are fine.
   void finish(uint64_t job, Time now);
   // The node says that what stands before `job` takes `ms` from now on.
   void correct(uint64_t job, double ms, Time now);
 
-  double wait_ms(Time now) const;  // until a job charged now would start
+  double wait_ms(Time now) const;  // until a job charged now would start, if it came last
+  // The same for a job of that length and priority.
+  double wait_ms(Time now, double ms, int64_t priority) const;
   // What that is made of, what the node answered aside: the first job's end, and all behind it.
   Time first_ends() const { return jobs_.empty() ? Time{} : started_ + jobs_.front().length; }
   Duration behind() const { return behind_; }
@@ -31,11 +39,18 @@ class Ledger {  // of one node
     uint64_t id;
     Duration length;
     uint64_t tokens;
+    int64_t priority;
+    Time since;
+    PrefillWork work() const { return {to_ms(length), since, true, priority}; }
   };
   Duration before(uint64_t job, Time now) const;
+  Duration first_left(Time now) const;
+  void take_next(Time now);
   Duration correction(Time now) const;
 
-  std::deque<Job> jobs_;
+  PrefillOrder order_;
+  bool overtakes_ = false;  // jobs may go before others that came first
+  std::deque<Job> jobs_;    // the one that runs, then the others as they came
   Time started_{};          // the first job
   Duration behind_{0};      // of all jobs but the first
   uint64_t tokens_ = 0;     // of all jobs

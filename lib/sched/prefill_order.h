@@ -1,7 +1,7 @@
 // Which prompt a prefill node computes next. `fcfs`: the first that came. `srpf`: the one with the
 // least left to compute, less what it has waited times `ageing`, so that a short prompt does not
 // wait behind a long one and a long one does not wait for ever: with ageing 0.1, ten seconds of
-// waiting make up for one second of computing.
+// waiting make up for one second of computing. Before either, those of a lower priority number.
 //
 // Thread: values. Pure.
 // Source: shortest remaining processing time (Schrage, 1968), with ageing.
@@ -17,11 +17,24 @@ namespace mc::sched {
 
 inline const std::vector<std::string> kPrefillOrders = {"fcfs", "srpf"};
 
+struct PrefillOrder {
+  bool srpf = false;  // else first come, first served
+  double ageing = 0.1;
+};
+
 struct PrefillWork {
   double left_ms = 0;  // to compute, without what caches give
   Time since{};        // it waits
   bool ready = true;   // its fetched prefix is there
+  int64_t priority = 0;
 };
+
+// Whether `a`, which came first, keeps its place before `b`: at any time, for both age alike.
+inline bool stays_before(const PrefillWork& a, const PrefillWork& b, const PrefillOrder& order) {
+  if (a.priority != b.priority) return a.priority < b.priority;
+  if (!order.srpf) return true;
+  return a.left_ms + order.ageing * to_ms(a.since - b.since) <= b.left_ms;
+}
 
 // The place of the next of `work` (in order of arrival); work.size() when none is ready.
 inline size_t next_prefill(std::span<const PrefillWork> work, bool srpf, double ageing, Time now) {
@@ -30,10 +43,13 @@ inline size_t next_prefill(std::span<const PrefillWork> work, bool srpf, double 
   for (size_t i = 0; i < work.size(); ++i) {
     if (!work[i].ready) continue;
     const double key = work[i].left_ms - ageing * to_ms(now - work[i].since);
-    if (best != work.size() && (!srpf || key >= best_key)) continue;
+    const bool found = best != work.size();
+    const int64_t than = found ? work[best].priority : work[i].priority;
+    if (found && (work[i].priority > than ||
+                  (work[i].priority == than && (!srpf || key >= best_key))))
+      continue;
     best = i;
     best_key = key;
-    if (!srpf) break;
   }
   return best;
 }

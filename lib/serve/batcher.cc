@@ -2,8 +2,6 @@
 
 #include <algorithm>
 
-#include "sched/prefill_order.h"
-
 namespace mc::serve {
 
 Result<PrefillQueue> PrefillQueue::create(Timing timing, uint32_t chunk_tokens,
@@ -15,13 +13,22 @@ Result<PrefillQueue> PrefillQueue::create(Timing timing, uint32_t chunk_tokens,
   return PrefillQueue(std::move(timing), chunk_tokens, order);
 }
 
-void PrefillQueue::push(const std::string& request, uint64_t tokens, uint64_t reused, Time now) {
+void PrefillQueue::push(const std::string& request, uint64_t tokens, uint64_t reused, Time now,
+                        int64_t priority) {
   MC_CHECK(reused < tokens);
   items_.push_back({.request = request,
                     .tokens = tokens,
                     .reused = reused,
                     .done = reused,
-                    .since = now});
+                    .since = now,
+                    .priority = priority});
+}
+
+sched::PrefillWork PrefillQueue::work(const PrefillItem& item) const {
+  return {.left_ms = to_ms(remaining(item)),
+          .since = item.since,
+          .ready = item.ready,
+          .priority = item.priority};
 }
 
 void PrefillQueue::set_ready(const std::string& request, bool ready) {
@@ -32,11 +39,9 @@ void PrefillQueue::set_ready(const std::string& request, bool ready) {
 const PrefillItem* PrefillQueue::head(Time now) {
   if (items_.empty()) return nullptr;
   if (!chosen_) {
-    std::vector<sched::PrefillWork> work;
-    for (const PrefillItem& item : items_)
-      work.push_back(
-          {.left_ms = to_ms(remaining(item)), .since = item.since, .ready = item.ready});
-    const auto at = sched::next_prefill(work, order_.srpf, order_.ageing, now);
+    std::vector<sched::PrefillWork> all;
+    for (const PrefillItem& item : items_) all.push_back(work(item));
+    const auto at = sched::next_prefill(all, order_.srpf, order_.ageing, now);
     if (at == items_.size()) return nullptr;
     const auto it = items_.begin() + static_cast<ptrdiff_t>(at);
     std::rotate(items_.begin(), it, it + 1);
@@ -103,6 +108,19 @@ Duration PrefillQueue::queue_time(Time now) const {
   if (running_) sum = std::max(Duration{}, running_->predicted - (now - running_since_));
   for (const PrefillItem& item : items_) sum += remaining(item);
   return sum;
+}
+
+Duration PrefillQueue::queue_time(Time now, uint64_t tokens, uint64_t reused,
+                                  int64_t priority) const {
+  const sched::PrefillWork mine = work(
+      {.request = {}, .tokens = tokens, .reused = reused, .done = reused, .since = now,
+       .priority = priority});
+  Duration sum = queue_time(now);
+  for (const PrefillItem& item : items_)
+    if (!item.started && !(chosen_ && &item == &items_.front()) &&
+        !sched::stays_before(work(item), mine, order_))
+      sum -= remaining(item);
+  return std::max(sum, Duration{});
 }
 
 Result<> DecodeBatch::wait(const std::string& request, uint64_t context_tokens, Time kv_deadline) {

@@ -16,6 +16,7 @@
 
 #include "base/result.h"
 #include "base/time.h"
+#include "sched/prefill_order.h"
 #include "serve/engine.h"
 
 namespace mc::serve {
@@ -28,12 +29,10 @@ struct PrefillItem {
   bool started = false;
   bool ready = true;  // what it fetches from elsewhere is there
   Time since{};       // it waits
+  int64_t priority = 0;
 };
 
-struct PrefillOrder {
-  bool srpf = false;  // else first come, first served
-  double ageing = 0.1;
-};
+using sched::PrefillOrder;
 
 struct PrefillChunk {
   std::string request;
@@ -42,8 +41,8 @@ struct PrefillChunk {
   Duration predicted{};              // its computation
 };
 
-// All chunks of a prompt, then the next prompt: the first that came, or the one with the least left
-// to compute (sched/prefill_order.h).
+// All chunks of a prompt, then the next prompt: of the lowest priority number the first that came, or
+// the one with the least left to compute (sched/prefill_order.h).
 //
 //   while (!queue.running()) { rematch queue.head(now); queue.set_reused(...); queue.next(now); ...
 //   } when the chunk is computed: queue.finished();
@@ -53,7 +52,8 @@ class PrefillQueue {
   static Result<PrefillQueue> create(Timing timing, uint32_t chunk_tokens, uint32_t block_tokens,
                                      PrefillOrder order = {});
 
-  void push(const std::string& request, uint64_t tokens, uint64_t reused, Time now);
+  void push(const std::string& request, uint64_t tokens, uint64_t reused, Time now,
+            int64_t priority = 0);
   // It waits for what it fetches, or not any more; others may go before it meanwhile.
   void set_ready(const std::string& request, bool ready);
   // The prompt that is next, or has begun: chosen when it is first asked for, and kept. Nothing
@@ -74,11 +74,14 @@ class PrefillQueue {
   // Until a prompt that comes now would start if it came last: the rest of the running chunk and
   // all that waits.
   Duration queue_time(Time now) const;
+  // The same for such a prompt: what it would overtake does not count.
+  Duration queue_time(Time now, uint64_t tokens, uint64_t reused, int64_t priority) const;
 
  private:
   PrefillQueue(Timing timing, uint32_t chunk_tokens, PrefillOrder order)
       : timing_(std::move(timing)), chunk_tokens_(chunk_tokens), order_(order) {}
   Duration remaining(const PrefillItem& item) const;
+  sched::PrefillWork work(const PrefillItem& item) const;
 
   Timing timing_;
   uint64_t chunk_tokens_;

@@ -134,15 +134,21 @@ sched::View Conductor::view(const std::vector<uint64_t>& tags, std::span<const i
   const uint64_t tokens = prompt.size();
   const auto match = index_.match(tags, workers_.slots());
   const uint64_t blocks = blocks_needed(false, tokens, max_tokens);
+  const int64_t priority = job != nullptr ? job->ask.priority : 0;
+  const auto reusable = [&](uint64_t held) {
+    return std::min(held, tokens == 0 ? 0 : (tokens - 1) / options_.block_size) *
+           options_.block_size;
+  };
   sched::View v;
   for (const auto& [node, w] : workers_.all()) {
     const bool fits = blocks_needed(w->prefill, tokens, max_tokens) <= w->load.blocks_total;
     const bool usable = fits && !w->draining && !(job != nullptr && job->full.contains(node));
+    const double work = w->prefill ? cost_.prefill_ms(tokens, reusable(match[w->slot])) : 0;
     if (w->prefill)
       v.prefill.push_back({.name = node,
                            .usable = usable,
                            .match = match[w->slot],
-                           .queue_ms = w->ledger.wait_ms(now),
+                           .queue_ms = w->ledger.wait_ms(now, work, priority),
                            .queued_tokens = w->ledger.tokens(),
                            .requests = w->requests,
                            .assigned = w->assigned,

@@ -102,7 +102,8 @@ void Conductor::start(Job& job) {
   numbers_->predicted.observe(job.progress.predicted_ttft_ms / 1e3);
   // Charged before anything is sent: the next request of the same burst must see it.
   const uint64_t n = job.ask.prompt.size();
-  p.ledger.charge(job.id, d.chosen.prefill_ms, n - d.chosen.reused_tokens, loop_.now());
+  p.ledger.charge(job.id, d.chosen.prefill_ms, n - d.chosen.reused_tokens, loop_.now(),
+                  job.ask.priority);
   ++p.assigned;
   ++p.requests;
   ++q.assigned;
@@ -269,6 +270,7 @@ void Conductor::allocate(Job& job) {
   m.cache_salt = job.ask.cache_salt;
   m.target = *job.reservation;
   m.lent = job.lent;
+  m.priority = job.ask.priority;
   m.lease_ms = static_cast<uint32_t>(to_ms(options_.tx_lease));
   call<TxAllocate>(job, job.prefill, m, options_.step_timeout,
                    [this](Job& j, const Result<TxAllocated>& reply) {

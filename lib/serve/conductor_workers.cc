@@ -121,6 +121,7 @@ Result<Worker*> Workers::join(const Heartbeat& beat) {
   worker->synced = !worker->prefill;
   MC_TRY(worker->client, rpc::Client::connect(loop_, beat.control));
   if (worker->prefill) worker->slot = take_slot();
+  worker->ledger.set_order({beat.srpf, beat.ageing});
   log_info("conductor", "%s worker %s at %s joins", beat.role.c_str(), shown(beat.node).c_str(),
            shown(beat.control).c_str());
   refused_.erase(beat.node);

@@ -15,7 +15,7 @@ struct Generate {
   std::string id;  // of the client's request, for logs
   std::vector<int32_t> prompt;
   std::string cache_salt;
-  int64_t priority = 0;  // who waits for room: lower first
+  int64_t priority = 0;  // who waits, for room and in a prefill queue: lower first
   uint32_t max_tokens = 16, min_tokens = 0;
   bool ignore_eos = false;
   std::vector<int32_t> stop_tokens;

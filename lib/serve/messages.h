@@ -101,8 +101,9 @@ struct TxAllocate {
   uint32_t lease_ms = 30'000;  // not started or committed by then: rolled back
   uint32_t lend = 0;           // above 0: only lock so many leading blocks, for another worker
   Lent lent;                   // read these first
+  int64_t priority = 0;        // lower ones are computed first
   static void fields(auto& a, auto& m) {
-    a(m.request, m.prompt, m.cache_salt, m.target, m.lease_ms, m.lend, m.lent);
+    a(m.request, m.prompt, m.cache_salt, m.target, m.lease_ms, m.lend, m.lent, m.priority);
   }
 };
 
@@ -290,10 +291,13 @@ struct Heartbeat {
   // conductor that has seen all events finds that it went wrong. Not digested: not told.
   bool digested = false;
   uint64_t digest = 0;
+  // Prefill: the order of its queue (sched/prefill_order.h).
+  bool srpf = false;
+  double ageing = 0;
   static void fields(auto& a, auto& m) {
     a(m.node, m.role, m.epoch, m.control, m.http, m.model, m.fingerprint, m.block_tokens,
       m.context_max, m.draining, m.load, m.events_first, m.events_last, m.events, m.digested,
-      m.digest);
+      m.digest, m.srpf, m.ageing);
   }
 };
 

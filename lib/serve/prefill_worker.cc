@@ -168,6 +168,7 @@ Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   job->kv.peer.guard = {m.target.guard_offset, m.target.guard};
   job->kv.request = m.request;
   job->prompt = m.prompt;
+  job->priority = m.priority;
   job->kv.decode = m.target.control;
   job->hashes = chain_hashes(m.prompt, engine_.block_tokens(), m.cache_salt);
   BlockHash first;
@@ -192,7 +193,8 @@ Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   reply.tx = job->tx;
   reply.local_blocks = static_cast<uint32_t>(blocks_.find(job->tx)->hit);
   reply.queued = static_cast<uint32_t>(queue_.size());
-  reply.queue_ms = to_ms(queue_.queue_time(now));
+  reply.queue_ms = to_ms(queue_.queue_time(now, m.prompt.size(), reply.local_blocks * tokens,
+                                           m.priority));
   by_request_.emplace(job->kv.request, job->tx);
   jobs_.emplace(job->tx, job);
   if (m.lent.tx != 0) fetch_lent(job, m.lent);
@@ -215,7 +217,8 @@ void PrefillWorker::prefill(const Prefill& m, const rpc::Reply<PrefillDone>& rep
   job->reply = reply;
   job->queued = loop_.clock().now();
   const size_t here = std::max(*hits, blocks_.find(job->tx)->valid);
-  queue_.push(job->kv.request, job->prompt.size(), here * engine_.block_tokens(), loop_.now());
+  queue_.push(job->kv.request, job->prompt.size(), here * engine_.block_tokens(), loop_.now(),
+              job->priority);
   if (job->fetching) queue_.set_ready(job->kv.request, false);
   news();
   advance();

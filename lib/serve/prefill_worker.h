@@ -100,6 +100,7 @@ class PrefillWorker {
     Stage stage = Stage::kAllocated;
     KvRoute kv;
     std::vector<int32_t> prompt;
+    int64_t priority = 0;
     std::vector<BlockHash> hashes;   // of its full blocks
     std::vector<BlockHash> parents;  // of each block: what it chains on
     std::optional<rpc::Reply<PrefillDone>> reply;

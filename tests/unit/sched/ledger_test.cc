@@ -49,3 +49,45 @@ TEST_CASE("the node's own answer corrects the wait, and the correction fades wit
   l.correct(3, 20, t0 + 1s);  // it is further than we thought
   CHECK(l.wait_ms(t0 + 1s) == doctest::Approx(30));
 }
+
+TEST_CASE("a short job waits for shorter ones and for the one that runs, where short ones go first") {
+  Ledger l;
+  l.set_order({.srpf = true, .ageing = 0});
+  l.charge(1, 1000, 1, t0);
+  l.charge(2, 500, 1, t0);
+  l.charge(3, 50, 1, t0);
+  CHECK(l.wait_ms(t0) == doctest::Approx(1550));          // it comes last
+  CHECK(l.wait_ms(t0, 100, 0) == doctest::Approx(1050));  // before the second, behind the third
+  CHECK(l.wait_ms(t0, 10, 0) == doctest::Approx(1000));
+  CHECK(l.wait_ms(t0, 600, 0) == doctest::Approx(1550));
+  l.finish(1, t0 + 1s);  // the third runs now, not the second
+  CHECK(l.wait_ms(t0 + 1s + 20ms, 10, 0) == doctest::Approx(30));
+  l.finish(3, t0 + 1050ms);
+  CHECK(l.wait_ms(t0 + 1050ms, 10, 0) == doctest::Approx(500));
+  // The node's answer for the second, when the third was before it.
+  Ledger n;
+  n.set_order({.srpf = true, .ageing = 0});
+  n.charge(1, 1000, 1, t0);
+  n.charge(2, 500, 1, t0);
+  n.charge(3, 50, 1, t0);
+  n.correct(2, 1050, t0);
+  CHECK(n.wait_ms(t0) == doctest::Approx(1550));
+}
+
+TEST_CASE("waiting counts, and priorities count for more") {
+  Ledger l;
+  l.set_order({.srpf = true, .ageing = 0.5});
+  l.charge(1, 1000, 1, t0);
+  l.charge(2, 500, 1, t0);
+  CHECK(l.wait_ms(t0 + 500ms, 300, 0) == doctest::Approx(1000));  // 500 - 250 is before 300
+  CHECK(l.wait_ms(t0 + 500ms, 200, 0) == doctest::Approx(500));
+  CHECK(l.wait_ms(t0 + 500ms, 900, -1) == doctest::Approx(500));
+  CHECK(l.wait_ms(t0 + 500ms, 1, 1) == doctest::Approx(1000));
+  Ledger fcfs;
+  fcfs.charge(1, 100, 1, t0);
+  fcfs.charge(2, 200, 1, t0, 5);
+  fcfs.charge(3, 400, 1, t0, 0);
+  CHECK(fcfs.wait_ms(t0, 1, 0) == doctest::Approx(500));
+  fcfs.finish(1, t0 + 100ms);  // the third has the lower number
+  CHECK(fcfs.wait_ms(t0 + 100ms, 1, -1) == doctest::Approx(400));
+}

@@ -126,6 +126,29 @@ TEST_CASE("prefill queue: queue time is what is left of the chunk and all that w
   CHECK(q.queued_tokens() == 38);
 }
 
+TEST_CASE("prefill queue: a lower priority number goes first, and what is not ready waits") {
+  PrefillQueue q = queue_of();
+  q.push("a", 64, 0, Time{}, 1);
+  q.push("b", 32, 0, Time{});
+  q.push("c", 16, 0, Time{});
+  q.set_ready("b", false);
+  // One of 10 tokens waits for whom it does not overtake.
+  CHECK(about(q.queue_time(Time{}, 10, 0, 0), 48ms));
+  CHECK(about(q.queue_time(Time{}, 10, 0, 1), 112ms));
+  CHECK(q.queue_time(Time{}, 10, 0, -1).count() == 0);
+  CHECK(order_of(q, Time{}).substr(0, 2) == "ca");
+  CHECK(q.head(Time{}) == nullptr);
+  CHECK(!q.next(Time{}));
+  CHECK(q.size() == 1);
+  q.set_ready("b", true);
+  CHECK(q.head(Time{})->request == "b");
+  PrefillQueue srpf = queue_of(64, {true, 0});
+  srpf.push("a", 64, 0, Time{});
+  srpf.push("b", 32, 0, Time{});
+  CHECK(about(srpf.queue_time(Time{}, 40, 0, 0), 32ms));
+  CHECK(about(srpf.queue_time(Time{}, 40, 30, 0), 0ms));
+}
+
 TEST_CASE("prefill queue: a request that is removed while its chunk runs does not come back") {
   PrefillQueue q = queue_of();
   q.push("a", 200, 0, Time{});
