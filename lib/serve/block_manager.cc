@@ -17,6 +17,7 @@ BlockManager::BlockManager(uint32_t blocks, uint32_t block_tokens, uint64_t seed
 }
 
 Result<TxId> BlockManager::allocate(BlockRequest request, Time now) {
+  now_ = now;
   const uint64_t full = request.prompt_tokens / block_tokens_;
   const uint64_t prompt_blocks = full + (request.prompt_tokens % block_tokens_ != 0);
   if (request.hashes.size() > full || request.blocks < prompt_blocks || request.blocks == 0)
@@ -41,7 +42,7 @@ Result<TxId> BlockManager::allocate(BlockRequest request, Time now) {
     idle_hits += blocks_[id].refs == 0;
   }
   const size_t hit = tx.blocks.size();
-  const size_t available = free_blocks() + cached_ - idle_hits;
+  const size_t available = free_blocks() + cached_blocks() - idle_hits;
   if (request.blocks - hit > available)
     return fail(Code::kNoSpace, "request %s needs %llu blocks, %zu are not in use: retry later",
                 request.request.c_str(), static_cast<ull>(request.blocks - hit), available);
@@ -52,6 +53,9 @@ Result<TxId> BlockManager::allocate(BlockRequest request, Time now) {
   tx.prompt_tokens = request.prompt_tokens;
   tx.hit = tx.valid = hit;
   tx.lease = request.lease;
+  tx.context_blocks = request.context_blocks;
+  tx.keep = request.keep;
+  tx.ephemeral = request.ephemeral;
   return add(std::move(tx), now);
 }
 
@@ -167,13 +171,16 @@ BlockId BlockManager::find(const BlockHash& key) const {
 void BlockManager::release(Tx& tx) {
   const size_t keys = std::min(tx.valid, tx.hashes.size());
   std::vector<BlockId> holders(keys);
+  std::vector<bool> fresh(keys);
   for (size_t i = 0; i < keys; ++i) {
     // Whose block has the key now: ours, one computed at the same time, or, when that one was
     // evicted since, nobody's: then ours takes it.
     holders[i] = own(tx.hashes[i], tx.blocks[i]).first;
-    publish(blocks_[holders[i]]);
+    Block& block = blocks_[holders[i]];
+    fresh[i] = !block.published;
+    publish(block);
   }
-  for (size_t i = keys; i-- > 0;) touch(holders[i]);
+  for (size_t i = keys; i-- > 0;) used(holders[i], tx, i, fresh[i]);
   for (size_t i = tx.blocks.size(); i-- > 0;) unlock(tx.blocks[i]);
 }
 
@@ -185,7 +192,32 @@ void BlockManager::unpin(BlockId block) { unlock(block); }
 
 void BlockManager::lock(BlockId id) {
   Block& block = blocks_[id];
-  if (block.refs++ == 0 && block.keyed) uncache(id);
+  if (block.refs++ == 0 && block.keyed) from_cache(id);
+}
+
+void BlockManager::from_cache(BlockId id) {
+  if (kept_.erase({blocks_[id].kept_until, id}) == 0) delist(id);
+}
+
+void BlockManager::to_cache(BlockId id) {
+  const Block& block = blocks_[id];
+  if (block.kept_until > now_ && kept_.size() < pool_ / 2)
+    kept_.emplace(block.kept_until, id);
+  else
+    enlist(id);
+}
+
+// A transaction is through with one of its blocks.
+void BlockManager::used(BlockId id, const Tx& tx, size_t place, bool fresh) {
+  Block& block = blocks_[id];
+  const bool cached = block.refs == 0;
+  if (cached) from_cache(id);
+  if (place < tx.context_blocks) block.keep = std::max(block.keep, tx.keep);
+  if (block.keep > Duration{}) block.kept_until = std::max(block.kept_until, now_ + block.keep);
+  // One that is not worth keeping is as one that nobody touched for longest.
+  const bool worthless = tx.ephemeral && fresh && place >= tx.context_blocks;
+  block.touched = worthless ? 0 : ++touches_;
+  if (cached) to_cache(id);
 }
 
 void BlockManager::unlock(BlockId id) {
@@ -193,17 +225,18 @@ void BlockManager::unlock(BlockId id) {
   Block& block = blocks_[id];
   if (--block.refs > 0) return;
   if (block.keyed) {
-    cache(id);
+    to_cache(id);
   } else {
     free_.push_back(id);
   }
 }
 
-// Into the list, by its last touch: nearly always at the young end, for who lets go of blocks
-// touches them first.
-void BlockManager::cache(BlockId id) {
+// Into the list, by its last touch: at the old end, or nearly always at the young one, for who lets
+// go of blocks touches them first.
+void BlockManager::enlist(BlockId id) {
   Block& block = blocks_[id];
   BlockId before = youngest_;
+  if (listed_ > 0 && block.touched <= blocks_[oldest_].touched) before = kNoBlock;
   while (before != kNoBlock && blocks_[before].touched > block.touched)
     before = blocks_[before].older;
   block.older = before;
@@ -211,15 +244,15 @@ void BlockManager::cache(BlockId id) {
   block.younger = from_before;
   from_before = id;
   (block.younger == kNoBlock ? youngest_ : blocks_[block.younger].older) = id;
-  ++cached_;
+  ++listed_;
 }
 
-void BlockManager::uncache(BlockId id) {
+void BlockManager::delist(BlockId id) {
   Block& block = blocks_[id];
   (block.older == kNoBlock ? oldest_ : blocks_[block.older].younger) = block.younger;
   (block.younger == kNoBlock ? youngest_ : blocks_[block.younger].older) = block.older;
   block.older = block.younger = kNoBlock;
-  --cached_;
+  --listed_;
 }
 
 BlockId BlockManager::take() {
@@ -227,9 +260,9 @@ BlockId BlockManager::take() {
     free_.push_back(static_cast<BlockId>(blocks_.size()));
     blocks_.emplace_back();
   } else if (free_.empty()) {
-    MC_CHECK(oldest_ != kNoBlock);
-    const BlockId victim = oldest_;
-    uncache(victim);
+    MC_CHECK(cached_blocks() > 0);
+    const BlockId victim = listed_ > 0 ? oldest_ : kept_.begin()->second;
+    from_cache(victim);
     Block& block = blocks_[victim];
     index_.erase(block.key.tag(), victim);
     if (block.published) emit(false, block.key);
@@ -240,14 +273,6 @@ BlockId BlockManager::take() {
   free_.pop_back();
   lock(id);
   return id;
-}
-
-void BlockManager::touch(BlockId id) {
-  Block& block = blocks_[id];
-  const bool cached = block.refs == 0;
-  if (cached) uncache(id);
-  block.touched = ++touches_;
-  if (cached) cache(id);
 }
 
 void BlockManager::publish(Block& block) {
@@ -271,6 +296,13 @@ void BlockManager::drop_lease(TxId id, const Tx& tx) { leases_.erase({tx.deadlin
 
 std::vector<ExpiredTx> BlockManager::tick(Time now) {
   std::vector<ExpiredTx> expired;
+  now_ = now;
+  while (!kept_.empty() && kept_.begin()->first <= now) {
+    const BlockId id = kept_.begin()->second;
+    kept_.erase(kept_.begin());
+    blocks_[id].touched = 0;  // nobody used it for all that time
+    to_cache(id);
+  }
   while (!leases_.empty() && leases_.begin()->first <= now) {
     const TxId id = leases_.begin()->second;
     expired.push_back({id, txs_.at(id).request});
@@ -304,7 +336,7 @@ KvSnapshot BlockManager::snapshot(uint64_t from, size_t max) const {
 }
 
 BlockCounts BlockManager::counts() const {
-  return {free_blocks(), cached_, pool_ - free_blocks() - cached_};
+  return {free_blocks(), cached_blocks(), pool_ - free_blocks() - cached_blocks(), kept_.size()};
 }
 
 std::optional<BlockId> BlockManager::lookup(const BlockHash& key) const {
@@ -332,28 +364,29 @@ void BlockManager::check() const {
     MC_CHECK(leases_.contains({tx.deadline, id}) == (tx.state != TxState::kRunning));
   }
   size_t keyed = 0;
-  std::vector<bool> is_free(blocks_.size()), is_cached(blocks_.size());
+  std::vector<bool> is_free(blocks_.size()), listed(blocks_.size());
   for (const BlockId id : free_) {
     MC_CHECK(!is_free[id] && blocks_[id].refs == 0 && !blocks_[id].keyed);
     is_free[id] = true;
   }
-  size_t cached = 0;
+  size_t count = 0;
   for (BlockId id = oldest_, before = kNoBlock; id != kNoBlock;
        before = std::exchange(id, blocks_[id].younger)) {
-    MC_CHECK(!is_cached[id] && blocks_[id].older == before);
-    MC_CHECK(before == kNoBlock || blocks_[before].touched < blocks_[id].touched);
+    MC_CHECK(!listed[id] && blocks_[id].older == before);
+    MC_CHECK(before == kNoBlock || blocks_[before].touched <= blocks_[id].touched);
     MC_CHECK(blocks_[id].younger != kNoBlock || youngest_ == id);
-    is_cached[id] = true;
-    ++cached;
+    listed[id] = true;
+    ++count;
   }
-  MC_CHECK(cached == cached_);
+  MC_CHECK(count == listed_);
   for (BlockId id = 0; id < blocks_.size(); ++id) {
     const Block& block = blocks_[id];
     keyed += block.keyed;
     MC_CHECK(block.refs >= held[id]);  // pins are the difference
     MC_CHECK(!block.published || block.keyed);
     MC_CHECK(!block.keyed || find(block.key) == id);
-    MC_CHECK(is_cached[id] == (block.keyed && block.refs == 0));
+    const bool kept = kept_.contains({block.kept_until, id});
+    MC_CHECK((listed[id] || kept) == (block.keyed && block.refs == 0) && !(listed[id] && kept));
     MC_CHECK(is_free[id] == (!block.keyed && block.refs == 0));
     MC_CHECK(block.published || block.refs > 0 || !block.keyed);  // cached means published
   }

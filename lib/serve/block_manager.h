@@ -9,7 +9,9 @@
 // their content is valid, when full ones may be shared with others of this node at once. commit
 // and abort let go of all: blocks with valid content become cached (and are reported as stored),
 // the others free. A cached block is evicted when room is needed: least recently used first, and
-// as a transaction touches its blocks from last to first, leaves go before their prefixes.
+// as a transaction touches its blocks from last to first, leaves go before their prefixes. What an
+// ephemeral transaction left goes before all others. Blocks of a context are kept for a time after
+// each use: of them, at most half of the pool, none goes while there are others.
 //
 // A prompt is never a hit as a whole: its last token must be computed to have logits for the first
 // answer token, so at most (tokens - 1) / block_tokens blocks count (the same as in
@@ -56,6 +58,9 @@ struct BlockRequest {
   uint64_t prompt_tokens = 0;
   uint64_t blocks = 0;  // in all: at least those of the prompt
   Duration lease{};
+  uint64_t context_blocks = 0;  // leading ones that are kept
+  Duration keep{};              // for so long after each use
+  bool ephemeral = false;       // the others are not worth keeping
 };
 
 struct Tx {
@@ -68,10 +73,14 @@ struct Tx {
   TxState state = TxState::kAllocated;
   Duration lease{};
   Time deadline{};  // of the lease; not in kRunning
+  uint64_t context_blocks = 0;
+  Duration keep{};
+  bool ephemeral = false;
 };
 
 struct BlockCounts {
   uint64_t free = 0, cached = 0, used = 0;  // they sum to the pool
+  uint64_t kept = 0;                        // of the cached: contexts within their time
 };
 
 struct ExpiredTx {
@@ -120,7 +129,7 @@ class BlockManager {
   std::optional<Time> deadline() const;   // when tick() has something to do
 
   uint64_t events_last() const { return events_last_; }  // number of the newest event; 0: none
-  uint64_t digest() const { return digest_; }  // after it, as in Heartbeat
+  uint64_t digest() const { return digest_; }            // after it, as in Heartbeat
   // Events after number `seen`, at most `max`. Nothing (nullopt): they are no longer kept, or
   // `seen` is not ours: ask for a snapshot.
   std::optional<std::vector<KvEvent>> events_since(uint64_t seen, size_t max) const;
@@ -143,20 +152,25 @@ class BlockManager {
     bool keyed = false;      // in index_: valid and shareable
     bool published = false;  // its key was reported as stored
     BlockHash key;
-    uint64_t touched = 0;                          // place in the LRU order
-    BlockId older = kNoBlock, younger = kNoBlock;  // neighbours there, while cached
+    uint64_t touched = 0;  // place in the LRU order; 0: it goes first
+    Duration keep{};       // a context, for so long after each use
+    Time kept_until{};
+    BlockId older = kNoBlock, younger = kNoBlock;  // neighbours in that order, while listed
   };
   BlockId find(const BlockHash& key) const;
   std::pair<BlockId, bool> own(const BlockHash& key, BlockId id);
   size_t free_blocks() const { return free_.size() + (pool_ - blocks_.size()); }
-  void cache(BlockId id);
-  void uncache(BlockId id);
+  void enlist(BlockId id);
+  void delist(BlockId id);
+  size_t cached_blocks() const { return listed_ + kept_.size(); }
   void lock(BlockId id);
   void unlock(BlockId id);
   BlockId take();  // a free block, or the least recently used cached one; locked
   void publish(Block& block);
   void emit(bool stored, const BlockHash& key);
-  void touch(BlockId id);
+  void used(BlockId id, const Tx& tx, size_t place, bool fresh);
+  void to_cache(BlockId id);    // nobody holds it any more
+  void from_cache(BlockId id);  // somebody does
   TxId add(Tx tx, Time now);
   void release(Tx& tx);
   void set_lease(TxId id, Tx& tx, Time now);
@@ -168,9 +182,11 @@ class BlockManager {
   uint64_t txs_made_ = 0, touches_ = 0, events_last_ = 0, digest_ = 0;
   std::vector<Block> blocks_;  // those that were ever used: a large, idle pool costs nothing
   std::vector<BlockId> free_;  // of these
-  // Cached blocks by last touch, a list through the blocks.
+  // Cached blocks by last touch, a list through the blocks, but for those that are kept.
   BlockId oldest_ = kNoBlock, youngest_ = kNoBlock;
-  size_t cached_ = 0;
+  size_t listed_ = 0;
+  std::set<std::pair<Time, BlockId>> kept_;  // by how long
+  Time now_{};                               // the latest that was told
   BlockTable index_;
   std::unordered_map<TxId, Tx> txs_;
   std::set<std::pair<Time, TxId>> leases_;

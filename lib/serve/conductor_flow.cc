@@ -271,6 +271,9 @@ void Conductor::allocate(Job& job) {
   m.target = *job.reservation;
   m.lent = job.lent;
   m.priority = job.ask.priority;
+  m.context_blocks = static_cast<uint32_t>(job.ask.cache.context_tokens / options_.block_size);
+  m.keep_ms = static_cast<uint32_t>(to_ms(job.ask.cache.ttl));
+  m.ephemeral = job.ask.cache.ephemeral;
   m.lease_ms = static_cast<uint32_t>(to_ms(options_.tx_lease));
   call<TxAllocate>(job, job.prefill, m, options_.step_timeout,
                    [this](Job& j, const Result<TxAllocated>& reply) {

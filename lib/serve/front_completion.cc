@@ -17,6 +17,7 @@ Generate generate_of(const std::string& id, CompletionRequest& r) {
   g.prompt = std::move(r.prompt);
   g.cache_salt = r.cache_salt;
   g.priority = r.priority;
+  g.cache = r.cache;
   g.max_tokens = r.max_tokens;
   g.min_tokens = r.min_tokens;
   g.ignore_eos = r.ignore_eos;

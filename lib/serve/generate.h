@@ -9,6 +9,8 @@
 #include <string_view>
 #include <vector>
 
+#include "serve/cache_control.h"
+
 namespace mc::serve {
 
 struct Generate {
@@ -16,6 +18,7 @@ struct Generate {
   std::vector<int32_t> prompt;
   std::string cache_salt;
   int64_t priority = 0;  // who waits, for room and in a prefill queue: lower first
+  CacheControl cache;
   uint32_t max_tokens = 16, min_tokens = 0;
   bool ignore_eos = false;
   std::vector<int32_t> stop_tokens;

@@ -102,8 +102,12 @@ struct TxAllocate {
   uint32_t lend = 0;           // above 0: only lock so many leading blocks, for another worker
   Lent lent;                   // read these first
   int64_t priority = 0;        // lower ones are computed first
+  // serve/cache_control.h: leading blocks that are a context, for how long; the others.
+  uint32_t context_blocks = 0, keep_ms = 0;
+  bool ephemeral = false;
   static void fields(auto& a, auto& m) {
-    a(m.request, m.prompt, m.cache_salt, m.target, m.lease_ms, m.lend, m.lent, m.priority);
+    a(m.request, m.prompt, m.cache_salt, m.target, m.lease_ms, m.lend, m.lent, m.priority,
+      m.context_blocks, m.keep_ms, m.ephemeral);
   }
 };
 

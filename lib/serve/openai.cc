@@ -152,6 +152,7 @@ tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body
   }
   if (r.prompt.empty()) return bad(key, "the prompt is empty");
   MC_API_TRY(read_options(m, limits, r));
+  MC_API_TRY(read_cache_control(*json, limits, r));
   MC_API_TRY(refuse_unsupported(m, chat));
   const uint64_t wanted = r.prompt.size() + uint64_t{r.max_tokens};
   if (wanted > limits.context_max)

@@ -1,7 +1,7 @@
 // The OpenAI API's texts: requests parsed and checked, answers and errors written.
 //
 // Understood beyond the standard: top_k, min_tokens, ignore_eos, stop_token_ids, cache_salt,
-// priority, stream_options.continuous_usage_stats. One prompt and one answer per request (n = 1).
+// priority, cache_control, stream_options.continuous_usage_stats. One prompt and one answer per request (n = 1).
 // Unknown fields are ignored, as clients send more each year; known ones of a wrong type are
 // refused.
 //
@@ -16,6 +16,7 @@
 
 #include "base/json_fwd.h"
 #include "model/chat.h"
+#include "serve/cache_control.h"
 
 namespace mc::serve {
 
@@ -41,6 +42,7 @@ struct CompletionRequest {
   uint64_t seed = 0;
   std::string cache_salt, user;
   int64_t priority = 0;  // lower waits less
+  CacheControl cache;
 };
 
 struct ApiLimits {

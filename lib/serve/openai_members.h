@@ -51,6 +51,8 @@ tl::expected<Json, ApiError> parse_object(std::string_view body);
 // That a named model is the one this server has.
 Parsed check_model(const Members& m, const ApiLimits& limits);
 Parsed read_tokens(const Json& array, const char* key, uint32_t vocab, std::vector<int32_t>& out);
+// Once its prompt is known.
+Parsed read_cache_control(const Json& body, const ApiLimits& limits, CompletionRequest& r);
 tl::expected<model::ChatPrompt, ApiError> read_messages(const Json& j, const ApiLimits& limits);
 
 }  // namespace mc::serve

@@ -125,11 +125,18 @@ void PoolLink::get(const std::shared_ptr<Wanted>& wanted, size_t n,
   });
 }
 
+void PoolLink::prefetch(const std::vector<BlockHash>& hashes) {
+  if (loop_.clock().now() < rest_until_) return;
+  std::vector<ObjectKey> keys;
+  for (const BlockHash& hash : hashes) keys.push_back(pool_key(model_, hash));
+  store_->prefetch(std::move(keys), [](const Result<uint64_t>&) {});  // a hint, whatever becomes of it
+}
+
 void PoolLink::publish(const BlockHash& hash, BlockId block, std::span<const std::byte> memory,
-                       PutDone done) {
+                       PutDone done, store::PutConfig as) {
   if (queue_.size() >= kQueueMax || loop_.clock().now() < rest_until_) return give_up(done);
   blocks_.pin(block);
-  queue_.push_back({hash, block, memory, std::move(done)});
+  queue_.push_back({hash, block, memory, std::move(done), std::move(as)});
   put_next();
 }
 
@@ -155,14 +162,16 @@ void PoolLink::put_next() {
   while (!queue_.empty() && calls_ < kCallsMax) {
     std::vector<Put> puts;
     std::vector<store::PutItem> items;
-    while (!queue_.empty() && puts.size() < kBlocksPerPut) {
+    const store::PutConfig as = queue_.front().as;
+    const auto alike = [&](const store::PutConfig& p) { return p.cls == as.cls && p.ttl == as.ttl; };
+    while (!queue_.empty() && puts.size() < kBlocksPerPut && alike(queue_.front().as)) {
       puts.push_back(queue_.front());
       queue_.pop_front();
       items.push_back({pool_key(model_, puts.back().hash), {puts.back().memory}});
     }
     ++calls_;
     putting_ += puts.size();
-    store_->put_batch(std::move(items),
+    store_->put_batch(std::move(items), {.tenant = {}, .config = as},
                       [this, puts](const std::vector<Result<store::PutOutcome>>& ends) {
                         --calls_;
                         putting_ -= puts.size();

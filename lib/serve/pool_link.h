@@ -48,11 +48,13 @@ class PoolLink {
     return round_trip_s_ + double(bytes) / bytes_per_s_;
   }
 
+  // A hint that these will be fetched soon: what only a disk has is taken into memory.
+  void prefetch(const std::vector<BlockHash>& hashes);
   // Puts a block when there is time; pins it until then. `done`, if there is one, is told on a
-  // later turn whether the pool has it now.
+  // later turn whether the pool has it now. `as`: how it is to be kept there.
   using PutDone = std::function<void(bool there)>;
   void publish(const BlockHash& hash, BlockId block, std::span<const std::byte> memory,
-               PutDone done = {});
+               PutDone done = {}, store::PutConfig as = {});
   // Gives up puts that have not begun. True when that unpinned anything.
   bool shed();
   size_t queued() const { return queue_.size(); }
@@ -65,6 +67,7 @@ class PoolLink {
     BlockId block = 0;
     std::span<const std::byte> memory;
     PutDone done;
+    store::PutConfig as;
   };
   PoolLink(io::Loop& loop, std::string model, BlockManager& blocks, Metrics& metrics);
   void get(const std::shared_ptr<Wanted>& wanted, size_t n, std::function<void(size_t)> done);

@@ -177,8 +177,15 @@ void PrefillWorker::publish(const JobPtr& job, size_t upto) {
   if (pool_ == nullptr || !fills) return;
   for (; job->published < upto; ++job->published) {
     const size_t i = job->published;
+    store::PutConfig as;
+    if (i < job->context_blocks) {
+      as.cls = "context";
+      as.ttl = job->keep;
+    } else if (job->ephemeral) {
+      as.cls = "ephemeral";
+    }
     pool_->publish(job->hashes[i], blocks_.find(job->tx)->blocks[i],
-                   {job->kv.blocks[i], block_bytes_});
+                   {job->kv.blocks[i], block_bytes_}, {}, as);
   }
 }
 

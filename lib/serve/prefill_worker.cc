@@ -30,6 +30,8 @@ PrefillCounters make_counters(Metrics& m) {
       m.counter("mc_engine_peer_fetch_failures_total", "such fetches that failed or came too late"),
       m.counter("mc_engine_lent_blocks_total", "blocks locked for another prefill worker to read"),
       m.counter("mc_engine_lent_expired_total", "such locks that nobody ended in time"),
+      m.counter("mc_engine_prefetch_hints_total",
+                "blocks of queued prompts that the pool was told of ahead of need"),
       m.histogram("vllm:request_queue_time_seconds", "from Prefill until execution"),
       m.histogram("mc_engine_load_seconds", "time to load reused KV"),
       m.histogram("vllm:request_prefill_time_seconds", "computing a prompt's KV"),
@@ -182,8 +184,17 @@ Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   if (const size_t rest = m.prompt.size() % tokens; rest > 0)
     job->kv.keys.push_back(chain_hash(job->parents.back(), std::span(m.prompt).last(rest)));
 
-  const BlockRequest want{m.request, job->hashes, m.prompt.size(), blocks,
-                          std::chrono::milliseconds(std::min(m.lease_ms, kLeaseMsMax))};
+  const BlockRequest want{m.request,
+                          job->hashes,
+                          m.prompt.size(),
+                          blocks,
+                          std::chrono::milliseconds(std::min(m.lease_ms, kLeaseMsMax)),
+                          m.context_blocks,
+                          std::chrono::milliseconds(m.keep_ms),
+                          m.ephemeral};
+  job->context_blocks = m.context_blocks;
+  job->keep = want.keep;
+  job->ephemeral = m.ephemeral;
   auto tx = blocks_.allocate(want, now);
   if (!tx && tx.error().code == Code::kNoSpace && pool_ != nullptr && pool_->shed())
     tx = blocks_.allocate(want, now);
@@ -220,8 +231,20 @@ void PrefillWorker::prefill(const Prefill& m, const rpc::Reply<PrefillDone>& rep
   queue_.push(job->kv.request, job->prompt.size(), here * engine_.block_tokens(), loop_.now(),
               job->priority);
   if (job->fetching) queue_.set_ready(job->kv.request, false);
+  if (pool_ != nullptr && config_.pool_reuse != "never" && queue_.size() > 1)
+    hint(*job, here);
   news();
   advance();
+}
+
+// It will ask the pool for these when its turn comes: those on a disk can be in memory by then.
+void PrefillWorker::hint(const Job& job, size_t here) {
+  const size_t most = std::min<size_t>(
+      reusable_blocks(job.prompt.size(), engine_.block_tokens()), job.hashes.size());
+  if (here >= most) return;
+  counters_.hints.add(most - here);
+  pool_->prefetch({job.hashes.begin() + static_cast<std::ptrdiff_t>(here),
+                   job.hashes.begin() + static_cast<std::ptrdiff_t>(most)});
 }
 
 Result<TxCommitted> PrefillWorker::commit(const TxCommit& m) {

@@ -55,7 +55,7 @@ struct PrefillConfig {
 
 struct PrefillCounters {
   Counter &prompts, &prompt_tokens, &queries, &hits, &pool_tokens, &failed, &aborted, &computed;
-  Counter &peer_tokens, &peer_failures, &lent_blocks, &lent_expired;
+  Counter &peer_tokens, &peer_failures, &lent_blocks, &lent_expired, &hints;
   BucketHistogram &queue, &load, &prefill, &transfer;
   Gauge &running, &waiting, &usage;
 };
@@ -101,6 +101,9 @@ class PrefillWorker {
     KvRoute kv;
     std::vector<int32_t> prompt;
     int64_t priority = 0;
+    uint64_t context_blocks = 0;  // serve/cache_control.h
+    Duration keep{};
+    bool ephemeral = false;
     std::vector<BlockHash> hashes;   // of its full blocks
     std::vector<BlockHash> parents;  // of each block: what it chains on
     std::optional<rpc::Reply<PrefillDone>> reply;
@@ -125,6 +128,7 @@ class PrefillWorker {
   Result<> check(const TxAllocate& m) const;
   bool is_own(const Reservation& target) const;
   void prefill(const Prefill& m, const rpc::Reply<PrefillDone>& reply);
+  void hint(const Job& job, size_t here);
   Result<TxCommitted> commit(const TxCommit& m);
   // Between prefill workers, in prefill_lend.cc.
   Result<TxAllocated> lend(const TxAllocate& m, Time now);

@@ -117,6 +117,20 @@ void AsyncClient::put_batch(std::vector<PutItem> items,
             [n](const Error& e) { return R(n, fail(e)); }, std::move(done));
 }
 
+void AsyncClient::put_batch(std::vector<PutItem> items, PutAs as,
+                            Done<std::vector<Result<PutOutcome>>> done) {
+  using R = std::vector<Result<PutOutcome>>;
+  const size_t n = items.size();
+  submit<R>([items = std::move(items), as = std::move(as)](
+                Client& c) { return c.put_batch(items, as); },
+            [n](const Error& e) { return R(n, fail(e)); }, std::move(done));
+}
+
+void AsyncClient::prefetch(std::vector<ObjectKey> keys, Done<Result<uint64_t>> done) {
+  submit<Result<uint64_t>>([keys = std::move(keys)](Client& c) { return c.prefetch(keys); },
+                           [](const Error& e) { return fail(e); }, std::move(done));
+}
+
 void AsyncClient::get_batch(std::vector<GetItem> items, Done<std::vector<Result<uint64_t>>> done,
                             Duration wait) {
   using R = std::vector<Result<uint64_t>>;

@@ -43,6 +43,15 @@ size_t serve(BlockManager& m, const std::vector<int32_t>& tokens) {
   return hit;
 }
 
+void serve_at(BlockManager& m, BlockRequest request, Time now) {
+  const auto tx = m.allocate(std::move(request), now);
+  REQUIRE(tx);
+  REQUIRE(m.start(*tx));
+  m.computed(*tx, m.find(*tx)->blocks.size());
+  REQUIRE(m.commit(*tx));
+  m.check();
+}
+
 std::set<BlockHash> all_pages(const BlockManager& m, size_t max) {
   std::set<BlockHash> keys;
   uint64_t from = 0;
@@ -275,6 +284,7 @@ class Chaos {
     m_.check();
     const BlockCounts c = m_.counts();
     CHECK(c.free + c.cached + c.used == 24);
+    CHECK(c.kept <= 12);
     if (random_.chance(0.3)) replay();
   }
   void end() {
@@ -294,9 +304,22 @@ class Chaos {
     int32_t path = 0;
     for (size_t i = 0; i < n; ++i)
       tokens.push_back(i % kB == 0 ? path = static_cast<int32_t>(random_.below(2)) : path);
-    const auto tx = m_.allocate(prompt(tokens, random_.below(3)), now_);
+    if (random_.chance(0.1)) return lend(tokens);
+    BlockRequest want = prompt(tokens, random_.below(3));
+    want.ephemeral = random_.chance(0.2);
+    if (random_.chance(0.2)) want.context_blocks = random_.below(8), want.keep = 5s;
+    const auto tx = m_.allocate(std::move(want), now_);
     if (tx) txs_.push_back(*tx);
     if (!tx) CHECK(tx.error().code == Code::kNoSpace);
+  }
+  void lend(const std::vector<int32_t>& tokens) {
+    const auto hashes = chain_hashes(tokens, kB);
+    const auto tx = m_.lend("l", hashes, 3s, now_);
+    CHECK(tx.has_value() == (!hashes.empty() && m_.lookup(hashes[0]).has_value()));
+    if (!tx) return;
+    txs_.push_back(*tx);
+    for (size_t i = 0; i < m_.find(*tx)->blocks.size(); ++i)
+      CHECK(m_.lookup(hashes[i]) == m_.find(*tx)->blocks[i]);
   }
   void pins() {
     if (!pinned_.empty() && random_.chance(0.6)) {
@@ -355,6 +378,61 @@ class Chaos {
 };
 
 }  // namespace
+
+TEST_CASE("blocks: a context is kept for its time after each use, up to half of the pool") {
+  BlockManager m(16, kB, 1);
+  const auto context = iota_tokens(5 * kB, 1000);
+  Time now{};
+  const auto flood = [&](int32_t first) {  // more than the pool holds
+    for (int32_t i = 0; i < 20; ++i) serve_at(m, prompt(iota_tokens(kB, first + i * 50)), now);
+  };
+  BlockRequest kept = prompt(context);
+  kept.context_blocks = 4;
+  kept.keep = 60s;
+  serve_at(m, kept, now);
+  CHECK(m.counts().kept == 4);
+  now += 50s;
+  flood(5000);
+  CHECK(m.match(chain_hashes(context, kB), context.size() + 1) == 4);  // and not what is behind it
+  serve_at(m, prompt(context), now);                 // used by one that asks for nothing
+  now += 50s;
+  (void)m.tick(now);
+  flood(7000);
+  CHECK(m.match(chain_hashes(context, kB), context.size()) == 4);
+  now += 20s;
+  (void)m.tick(now);
+  CHECK(m.counts().kept == 0);
+  flood(9000);
+  CHECK(m.match(chain_hashes(context, kB), context.size()) == 0);
+  // Of contexts only, no more than half is kept; and nothing is refused for them.
+  for (int32_t i = 0; i < 12; ++i) {
+    BlockRequest want = prompt(iota_tokens(2 * kB, 20000 + i * 50));
+    want.context_blocks = 2;
+    want.keep = 60s;
+    serve_at(m, want, now);
+    CHECK(m.counts().kept <= 8);
+  }
+  const auto all = m.allocate(prompt(iota_tokens(16 * kB, 40000)), now);
+  REQUIRE(all);
+  m.check();
+}
+
+TEST_CASE("blocks: what is ephemeral goes first, unless others have it too") {
+  BlockManager m(8, kB, 1);
+  const auto mine = iota_tokens(3 * kB, 100), once = iota_tokens(3 * kB, 500);
+  serve(m, mine);
+  BlockRequest want = prompt(once);
+  want.ephemeral = true;
+  serve_at(m, want, {});
+  serve(m, iota_tokens(3 * kB, 900));  // needs one more than is free
+  CHECK(m.match(chain_hashes(mine, kB), mine.size() + 1) == 3);
+  CHECK(m.match(chain_hashes(once, kB), once.size() + 1) < 3);
+  want = prompt(mine);
+  want.ephemeral = true;  // it only finds what another computed
+  serve_at(m, want, {});
+  serve(m, iota_tokens(3 * kB, 1300));
+  CHECK(m.match(chain_hashes(mine, kB), mine.size() + 1) == 3);
+}
 
 TEST_CASE("blocks: random operations keep every invariant, and events replay to the snapshot") {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
