@@ -1,0 +1,43 @@
+#!/usr/bin/env bash
+# On conversations of the public trace, on a live cluster as in its own simulation, the policy that
+# knows caches is ahead of the one that counts requests, and that one ahead of chance, in mean TTFT.
+source "$(dirname "$0")/../common.inc"
+source "$(dirname "$0")/cluster.inc"
+trace=${MC_TEST_SHARED:-}/traces/conversation_trace.jsonl
+[ -s "$trace" ] || skip "no conversation trace: MC_TEST_SHARED"
+[ -z "${MC_SANITIZE:-}" ] || skip "times of a sanitized build say nothing"
+
+# Whole conversations of several turns, in their order, in half a minute. Answers are short: what is
+# compared is the way to the first token.
+python3 - "$trace" >"$T/trace.jsonl" <<'PY'
+import collections, json, sys
+talks = collections.defaultdict(list)
+for line in open(sys.argv[1]):
+    r = json.loads(line)
+    if len(r['hash_ids']) > 1 and r['input_length'] <= 32768:
+        talks[r['hash_ids'][1]].append(r)
+chosen = []
+for turns in sorted(talks.values(), key=lambda t: t[0]['timestamp']):
+    if 3 <= len(turns) <= 8 and len(chosen) < 200:
+        chosen += turns
+chosen.sort(key=lambda r: r['timestamp'])
+for i, r in enumerate(chosen):
+    print(json.dumps({'timestamp': i * 32000 // len(chosen), 'input_length': r['input_length'],
+                      'output_length': 4, 'hash_ids': r['hash_ids']}))
+PY
+for policy in kvcache count random; do
+  cluster_up --prefill 4 --decode 2 --store 0 --block-size 512 --time-scale 20 --policy $policy
+  expect 0 "$MC_BIN/mc-replay" run --trace "$T/trace.jsonl" --url "$URL" --max-lag 5s \
+    --report "$T/$policy.json" --require 'kv-errors==0'
+  loopback down
+  rc=0
+  "$MC_BIN/mc-replay" calibrate "$T/$policy.json" --time-scale 20 --output json \
+    >"$T/$policy.cal" 2>"$T/err" || rc=$?
+  [ "$rc" = 0 ] || [ "$rc" = 5 ] || die "calibrate of $policy exits $rc: $(cat "$T/err")"
+done
+jq -r '.figures | "\(.ttft_s.live) \(.ttft_s.simulated) \(.hit_ratio.live)"' \
+  "$T"/{kvcache,count,random}.cal
+for how in live simulated; do
+  jq -se --arg how $how 'map(.figures.ttft_s[$how]) | .[0] < .[1] and .[1] < .[2]' \
+    "$T"/{kvcache,count,random}.cal >/dev/null || die "$how: not in that order"
+done
