@@ -25,9 +25,9 @@ void PdWatchOptions::describe(OptionList& v) {
 
 Result<> PdWatchOptions::check() const {
   if (!(pd.band >= 1)) return fail(Code::kInvalid, "--pd-deadband %g, want 1 or more", pd.band);
-  if (pd.interval < PdWatch::kSample)
+  if (pd.interval < PdWatch::kIntervalMin)
     return fail(Code::kInvalid, "--pd-interval %s, want %s or more", to_text(pd.interval).c_str(),
-                to_text(PdWatch::kSample).c_str());
+                to_text(PdWatch::kIntervalMin).c_str());
   if (!scale_hook.empty() && !enabled)
     return fail(Code::kInvalid, "--scale-hook without --pd-control is never called");
   return {};

@@ -34,7 +34,8 @@ struct PoolLoads {
 
 class PdWatch {
  public:
-  static constexpr Duration kSample = std::chrono::seconds(1);
+  static constexpr Duration kSample = std::chrono::milliseconds(100);
+  static constexpr Duration kIntervalMin = 10 * kSample;
   PdWatch(const PdWatchOptions& options, Metrics& metrics);
   Time deadline() const { return sample_at_; }
   void tick(const PoolLoads& loads, Time now);

@@ -21,6 +21,7 @@ until_true 5 "the second conductor does not know what the first one had computed
 # A proxy that takes the other one where one says no.
 cat >"$T/nginx.conf" <<NGINX
 daemon off;
+user $(id -un) $(id -gn);
 pid $T/nginx.pid;
 error_log $T/nginx.log warn;
 events {}

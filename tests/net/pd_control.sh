@@ -11,7 +11,7 @@ jq -cn 'range(0; 70) as $i | (if $i < 30 then {at: ($i * 330), n: 8192, out: 2}
    hash_ids: [range(0; .n / 512) | . + $i * 100]}' >"$T/trace.jsonl"
 
 cluster_up --auto 4 --store 0 --block-size 512 --time-scale 40 \
-  --with 'conductor:--pd-control --pd-interval 1s --pd-cooldown 2s --admission none --tbt-slo 5ms'
+  --with 'conductor:--pd-control --pd-interval 2s --pd-cooldown 3s --admission none --tbt-slo 5ms'
 roles() { # of those that are not draining: how many prefill, how many decode
   curl -fsS "$URL/cluster" | jq -r '[.nodes[] | select(.draining | not) | .role] |
     "\(map(select(. == "prefill")) | length) \(map(select(. == "decode")) | length)"'
@@ -31,7 +31,7 @@ jq -e '.requests | .sent == 70 and .ok == 70' "$T/run.json" >/dev/null ||
 # It went one way, then the other, and then stood still.
 mapfile -t went < <(moves)
 [ ${#went[@]} = 2 ] && [[ ${went[0]} = *"1 prefill" ]] && [[ ${went[1]} = *decode ]] ||
-  die "the controller flaps: ${went[*]}"
+  die "the controller flaps: ${went[*]} $(loopback logs conductor | grep 'prefill and decode: ')"
 loopback logs conductor | grep -q 'prefill and decode: to_prefill: prefill [0-9.]* on 2, decode' ||
   die "a decision is not logged with its inputs"
 curl -fsS "$URL/cluster" | jq -e '.pd.wanted | .prefill + .decode == 4' >/dev/null ||
