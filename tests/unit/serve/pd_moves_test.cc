@@ -51,7 +51,8 @@ struct Site {
   }
   size_t of(const char* role) {
     size_t n = 0;
-    for (const auto& w : conductor->cluster()["nodes"]) n += w["role"] == role && !w["draining"];
+    const Json cluster = conductor->cluster();
+    for (const Json& w : cluster["nodes"]) n += w["role"] == role && w["draining"] == false;
     return n;
   }
   bool are(size_t prefill, size_t decode) {

@@ -229,7 +229,7 @@ TEST_CASE("a drained worker refuses new requests and finishes those it has") {
   const auto tx = pair.allocate("a", prompt, *target);
   REQUIRE(tx);
   pair.prefill->drain();
-  CHECK(pair.allocate("b", prompt, *target).error().code == Code::kUnavailable);
+  CHECK(pair.allocate("b", prompt, *target).error().code == Code::kBusy);
   CHECK(pair.call(*pair.to_p, Prefill{tx->tx}));
   CHECK_FALSE(pair.prefill->idle());
   CHECK(pair.call(*pair.to_p, TxCommit{tx->tx}));

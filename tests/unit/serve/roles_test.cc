@@ -212,7 +212,7 @@ TEST_CASE("a worker drains, becomes another, and refuses what it is not") {
   CHECK(w.answers["a"].finish == "length");
   CHECK(w.call(TxCommit{tx}));
   REQUIRE(w.until([&] { return w.roles->role() == Role::kDecode; }));
-  CHECK(changes == std::vector<bool>{false, true});
+  CHECK(changes == std::vector<bool>{false, false, true});
   CHECK_FALSE(w.roles->draining());
   CHECK(w.roles->prefill() == nullptr);
   REQUIRE(w.roles->halves().size() == 1);
