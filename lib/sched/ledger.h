@@ -32,6 +32,8 @@ class Ledger {  // of one node
   Time first_ends() const { return jobs_.empty() ? Time{} : started_ + jobs_.front().length; }
   Duration behind() const { return behind_; }
   uint64_t tokens() const { return tokens_; }
+  bool overtakes() const { return overtakes_; }  // jobs may go before those that came first
+  bool corrected(Time now) const { return correction_.count() != 0 && correction(now).count() != 0; }
   size_t jobs() const { return jobs_.size(); }
 
  private:

@@ -91,6 +91,7 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
       forecast_(options_.admission.decode_time),
       rpc_(std::move(server)),
       workers_(loop, workers_options(options_, cost_.spec(), epoch), index_, metrics),
+      shortlist_(options_.policy, cost_),
       foreign_(std::make_unique<ForeignEngines>(
           loop, index_,
           ForeignEngines::Slots{[this] { return workers_.take_slot(); },
@@ -133,7 +134,6 @@ sched::View Conductor::view(const std::vector<uint64_t>& tags, std::span<const i
   const Time now = loop_.now();
   const uint64_t tokens = prompt.size();
   const auto match = index_.match(tags, workers_.slots());
-  const uint64_t blocks = blocks_needed(false, tokens, max_tokens);
   const int64_t priority = job != nullptr ? job->ask.priority : 0;
   const auto reusable = [&](uint64_t held) {
     return std::min(held, tokens == 0 ? 0 : (tokens - 1) / options_.block_size) *
@@ -141,24 +141,16 @@ sched::View Conductor::view(const std::vector<uint64_t>& tags, std::span<const i
   };
   sched::View v;
   for (const auto& [node, w] : workers_.all()) {
-    const bool fits = blocks_needed(w->prefill, tokens, max_tokens) <= w->load.blocks_total;
-    const bool usable = fits && !w->draining && !(job != nullptr && job->full.contains(node));
-    const double work = w->prefill ? cost_.prefill_ms(tokens, reusable(match[w->slot])) : 0;
-    if (w->prefill)
-      v.prefill.push_back({.name = node,
-                           .usable = usable,
-                           .match = match[w->slot],
-                           .queue_ms = w->ledger.wait_ms(now, work, priority),
-                           .queued_tokens = w->ledger.tokens(),
-                           .requests = w->requests,
-                           .assigned = w->assigned,
-                           .congestion = w->congestion.factor(now)});
-    else
-      v.decode.push_back({.name = node,
-                          .usable = usable,
-                          .room = w->load.blocks_free >= w->reserved_blocks + blocks,
-                          .requests = w->requests,
-                          .context_tokens = w->context_tokens});
+    const uint64_t need = blocks_needed(w->prefill, tokens, max_tokens);
+    const bool full = job != nullptr && job->full.contains(node);
+    if (w->prefill) {
+      const double work = cost_.prefill_ms(tokens, reusable(match[w->slot]));
+      v.prefill.push_back(prefill_view(*w, match[w->slot], work, priority, need, now));
+      if (full) v.prefill.back().usable = false;
+    } else {
+      v.decode.push_back(decode_view(*w, need));
+      if (full) v.decode.back().usable = false;
+    }
   }
   add_foreign(v, prompt, salt, job);
   if (job == nullptr || job->avoid.empty()) return v;
@@ -172,15 +164,28 @@ sched::View Conductor::view(const std::vector<uint64_t>& tags, std::span<const i
   return v;
 }
 
-sched::Decision Conductor::decide(const Job& job) const {
+sched::View Conductor::short_view(const Job& job) {
   const uint64_t n = job.ask.prompt.size();
-  sched::Decision d =
-      sched::choose(view(job.tags, job.ask.prompt, job.ask.cache_salt, job.ask.max_tokens, &job),
-                    {.tokens = n, .block_tokens = options_.block_size, .number = decided_},
+  if (job.full.empty() && job.avoid.empty() && job.ask.priority == 0 && foreign_->all().empty()) {
+    const LiveShortlist::Need need{blocks_needed(true, n, job.ask.max_tokens),
+                                   blocks_needed(false, n, job.ask.max_tokens)};
+    auto few = shortlist_.pick(workers_, index_.matches(job.tags, workers_.slots()),
+                               {.tokens = n, .block_tokens = options_.block_size}, need,
+                               loop_.now());
+    if (few) return std::move(*few);
+  }
+  return view(job.tags, job.ask.prompt, job.ask.cache_salt, job.ask.max_tokens, &job);
+}
+
+void Conductor::decide(Job& job) {
+  const uint64_t n = job.ask.prompt.size();
+  const sched::View v = short_view(job);
+  sched::Decision& d = job.decision;
+  d = sched::choose(v, {.tokens = n, .block_tokens = options_.block_size, .number = decided_},
                     options_.policy, cost_);
+  job.chosen_decode = d.decode < v.decode.size() ? v.decode[d.decode].name : "";
   d.verdict =
       sched::admit(d, n, promises(job), forecast_, workers_.live(false), cost_, loop_.now());
-  return d;
 }
 
 // What was spent waiting is part of what was promised.

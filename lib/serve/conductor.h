@@ -34,6 +34,7 @@
 #include "serve/decision_log.h"
 #include "serve/foreign_engines.h"
 #include "serve/generate.h"
+#include "serve/live_shortlist.h"
 #include "serve/messages.h"
 #include "serve/pd_moves.h"
 #include "serve/pd_watch.h"
@@ -143,6 +144,7 @@ class Conductor {
     uint32_t attempt = 0;
     std::string wire;  // its id between us and the workers
     sched::Decision decision;
+    NodeId chosen_decode;  // where there is one
     Place prefill, decode;
     std::optional<Reservation> reservation;
     Place source;  // of a longer match, for the prefill worker to fetch; no node: none
@@ -164,7 +166,9 @@ class Conductor {
   uint64_t blocks_needed(bool prefill, uint64_t tokens, uint32_t max_tokens) const;
   sched::View view(const std::vector<uint64_t>& tags, std::span<const int32_t> prompt,
                    const std::string& salt, uint32_t max_tokens, const Job* job) const;
-  sched::Decision decide(const Job& job) const;
+  // The view from which the same is decided, of few workers where that can be.
+  sched::View short_view(const Job& job);
+  void decide(Job& job);
   sched::AdmissionOptions promises(const Job& job) const;
   bool decode_refuses(const Job& job) const;
 
@@ -226,6 +230,7 @@ class Conductor {
   sched::DecodeForecast forecast_;
   std::unique_ptr<rpc::Server> rpc_;
   Workers workers_;
+  LiveShortlist shortlist_;
   std::unique_ptr<ForeignEngines> foreign_;
   std::unique_ptr<Numbers> numbers_;
   std::map<Id, std::unique_ptr<Job>> jobs_;

@@ -25,11 +25,11 @@ uint32_t retry_after(Duration excess) {
 
 // The decode half of the process that is to compute the prompt, where it has one that is not full:
 // the KV stays where it is.
-Worker* beside(const Worker& prefill, const std::vector<Worker*>& decodes, Worker* chosen,
+Worker& beside(Workers& workers, const Worker& prefill, Worker& chosen,
                const std::set<NodeId>& full) {
-  for (Worker* w : decodes)
-    if (w->control == prefill.control && !w->draining && !full.contains(w->node)) return w;
-  return chosen;
+  Worker* const w = workers.find(prefill.node + ".d");
+  const bool halves = w != nullptr && !w->prefill && w->control == prefill.control;
+  return halves && !w->draining && !full.contains(w->node) ? *w : chosen;
 }
 
 }  // namespace
@@ -73,7 +73,7 @@ Conductor::Id Conductor::submit(Generate request, Listener listener) {
 
 void Conductor::start(Job& job) {
   const Time before = loop_.clock().now();
-  job.decision = decide(job);
+  decide(job);
   numbers_->decision.observe(to_seconds(loop_.clock().now() - before));
   ++decided_;
   if (job.decision.verdict != sched::Verdict::kAccept) return refuse(job);
@@ -83,10 +83,8 @@ void Conductor::start(Job& job) {
   job.wire = strf("%llx-%llu-%u", static_cast<unsigned long long>(epoch_),
                   static_cast<unsigned long long>(job.id), job.attempt);
   by_wire_[job.wire] = job.id;
-  std::vector<Worker*> prefills, decodes;
-  for (const auto& [node, w] : workers_.all()) (w->prefill ? prefills : decodes).push_back(w.get());
-  Worker& p = *prefills[d.prefill];
-  Worker& q = *beside(p, decodes, decodes[d.decode], job.full);
+  Worker& p = *workers_.find(d.chosen.name);
+  Worker& q = beside(workers_, p, *workers_.find(job.chosen_decode), job.full);
   job.prefill = {p.node, p.epoch};
   job.decode = {q.node, q.epoch};
   job.progress = {};
@@ -120,13 +118,13 @@ void Conductor::start(Job& job) {
 // Of those with the longest match the one whose link is least congested, then the least busy.
 Conductor::Place Conductor::source_of(const Job& job) const {
   const auto match = index_.matches(job.tags, workers_.slots());
-  const uint32_t longest = match.longest();
   const Worker* best = nullptr;
   const auto key = [&](const Worker& w) {
-    return std::tuple(w.congestion.factor(loop_.now()), w.requests, std::string_view(w.node));
+    return std::tuple(-int64_t{match.of(w.slot)}, w.congestion.factor(loop_.now()), w.requests,
+                      std::string_view(w.node));
   };
   for (const auto& [node, w] : workers_.all())
-    if (w->prefill && !w->draining && node != job.prefill.node && match.of(w->slot) == longest &&
+    if (w->prefill && !w->draining && node != job.prefill.node && match.of(w->slot) > 0 &&
         (best == nullptr || key(*w) < key(*best)))
       best = w.get();
   return best == nullptr ? Place{} : Place{best->node, best->epoch};

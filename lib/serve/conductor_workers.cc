@@ -1,6 +1,7 @@
 #include "serve/conductor_workers.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "base/random.h"
@@ -33,7 +34,21 @@ Workers::Workers(io::Loop& loop, WorkersOptions options, sched::PrefixIndex& ind
 
 Worker* Workers::find(const NodeId& node) {
   const auto it = workers_.find(node);
-  return it == workers_.end() ? nullptr : it->second.get();
+  if (it == workers_.end()) return nullptr;
+  note(*it->second);
+  return it->second.get();
+}
+
+void Workers::note(Worker& worker) {
+  if (std::exchange(worker.noted, true)) return;
+  changed_.push_back(&worker);
+}
+
+std::vector<const Worker*> Workers::take_changed() {
+  for (Worker* w : changed_) w->noted = false;
+  std::vector<const Worker*> all(changed_.begin(), changed_.end());
+  changed_.clear();
+  return all;
 }
 
 Worker* Workers::find(const NodeId& node, uint64_t epoch) {
@@ -125,6 +140,8 @@ Result<Worker*> Workers::join(const Heartbeat& beat) {
   log_info("conductor", "%s worker %s at %s joins", beat.role.c_str(), shown(beat.node).c_str(),
            shown(beat.control).c_str());
   refused_.erase(beat.node);
+  ++members_seen_;
+  note(*worker);
   return (workers_[beat.node] = std::move(worker)).get();
 }
 
@@ -140,6 +157,8 @@ void Workers::remove(const NodeId& node, const std::string& why) {
   const auto it = workers_.find(node);
   const std::unique_ptr<Worker> gone = std::move(it->second);
   workers_.erase(it);
+  std::erase(changed_, gone.get());
+  ++members_seen_;
   if (gone->prefill) {
     index_.forget(gone->slot);
     give_slot(gone->slot);

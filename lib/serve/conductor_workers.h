@@ -51,6 +51,7 @@ struct Worker {
   uint64_t answering = 0;         // decode: of these, those whose tokens come, and
   uint64_t answering_tokens = 0;  // their prompts'
   uint64_t reserved_blocks = 0;   // decode: since its last heartbeat
+  bool noted = false;             // among those that changed
 };
 
 struct WorkersOptions {
@@ -70,8 +71,13 @@ class Workers {
   Result<HeartbeatAck> heartbeat(const Heartbeat& beat, Time now);
   void tick(Time now);
 
+  // To be changed: whoever decides from it is told (take_changed).
   Worker* find(const NodeId& node, uint64_t epoch);
   Worker* find(const NodeId& node);
+  void note(Worker& worker);
+  // Those found so, or heard, since the last call; none that is gone.
+  std::vector<const Worker*> take_changed();
+  uint64_t members() const { return members_seen_; }  // another number when one joins or goes
   const Worker* find(const NodeId& node, uint64_t epoch) const;
   const std::map<NodeId, std::unique_ptr<Worker>>& all() const { return workers_; }
   Duration silence(const NodeId& node, Time now) const { return members_.silence(node, now); }
@@ -106,6 +112,8 @@ class Workers {
   std::map<NodeId, std::string> refused_;  // the reason logged last, so that it is logged once
   std::vector<sched::PrefixIndex::Slot> slots_free_;
   size_t slots_used_ = 0;
+  std::vector<Worker*> changed_;
+  uint64_t members_seen_ = 0;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -102,6 +102,7 @@ std::string PdMoves::move(sched::PdMove where, const std::string& why, Time now)
   Worker* const w = least_loaded(!to_prefill, false, now);
   if (w == nullptr || workers_.live(!to_prefill) < 2) return {};
   moving_ = {w->node, w->epoch, to_prefill, now + kDrainMax};
+  workers_.note(*w);
   w->draining = true;  // it will say so itself
   log_info("conductor", "%s worker %s is to be a %s worker: %s", role_name(w->prefill),
            w->node.c_str(), role_name(to_prefill), why.c_str());
@@ -135,8 +136,11 @@ Result<PdMoves::Dismissed> PdMoves::dismiss(const std::string& node, const std::
     if (other->control == w->control && !other->draining && workers_.live(other->prefill) < 2)
       return fail(Code::kBusy, "worker %s is the only %s worker: start another first",
                   w->node.c_str(), role_name(other->prefill));
-  for (const auto& [name, other] : workers_.all())
-    if (other->control == w->control) other->draining = true;
+  for (const auto& [name, other] : workers_.all()) {
+    if (other->control != w->control) continue;
+    other->draining = true;
+    workers_.note(*other);
+  }
   log_info("conductor", "%s worker %s is dismissed", role_name(w->prefill), w->node.c_str());
   metrics_
       .counter("mc_conductor_dismissed_workers_total", "workers that were told to drain and end",
