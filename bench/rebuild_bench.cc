@@ -50,8 +50,9 @@ class Holder {
     me_.fingerprint = spec::tiny().fingerprint(kBlock);
   }
   Result<> join(const std::string& conductor) {
-    MC_TRY(beats_, serve::Heartbeats::open(loop_, me_, {conductor}, std::chrono::milliseconds(500),
-                                           &cache_, [](serve::Heartbeat&) {}, metrics_));
+    MC_TRY(beats_, serve::Heartbeats::open(
+                       loop_, me_, {conductor}, std::chrono::milliseconds(500), &cache_,
+                       [](serve::Heartbeat&) {}, metrics_));
     return {};
   }
 

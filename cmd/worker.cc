@@ -16,7 +16,8 @@ WorkerProgram::WorkerProgram(std::string role_, std::string listen, std::string 
 
 void WorkerProgram::describe(OptionList& v) {
   v("role", role,
-    "prefill computes prompts, decode answers, both does both over one pool; auto takes the one that "
+    "prefill computes prompts, decode answers, both does both over one pool; auto takes the one "
+    "that "
     "the conductor gives it",
     {"prefill", "decode", "both", "auto"});
   worker.describe(v);

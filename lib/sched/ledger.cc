@@ -90,7 +90,8 @@ double Ledger::wait_ms(Time now, double ms, int64_t priority) const {
 }
 
 double Ledger::wait_ms(Time now) const {
-  const Duration wait = first_left(now) + behind_ + (correction_.count() ? correction(now) : Duration{0});
+  const Duration wait =
+      first_left(now) + behind_ + (correction_.count() ? correction(now) : Duration{0});
   return to_ms(std::max(wait, Duration{0}));
 }
 

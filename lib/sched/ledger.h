@@ -33,7 +33,9 @@ class Ledger {  // of one node
   Duration behind() const { return behind_; }
   uint64_t tokens() const { return tokens_; }
   bool overtakes() const { return overtakes_; }  // jobs may go before those that came first
-  bool corrected(Time now) const { return correction_.count() != 0 && correction(now).count() != 0; }
+  bool corrected(Time now) const {
+    return correction_.count() != 0 && correction(now).count() != 0;
+  }
   size_t jobs() const { return jobs_.size(); }
 
  private:

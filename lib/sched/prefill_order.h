@@ -45,8 +45,8 @@ inline size_t next_prefill(std::span<const PrefillWork> work, bool srpf, double 
     const double key = work[i].left_ms - ageing * to_ms(now - work[i].since);
     const bool found = best != work.size();
     const int64_t than = found ? work[best].priority : work[i].priority;
-    if (found && (work[i].priority > than ||
-                  (work[i].priority == than && (!srpf || key >= best_key))))
+    if (found &&
+        (work[i].priority > than || (work[i].priority == than && (!srpf || key >= best_key))))
       continue;
     best = i;
     best_key = key;

@@ -1,6 +1,7 @@
 // What changes a running cluster:
 //
-//   POST /admin/scale-in   {"worker": NAME} or {"role": "prefill" | "decode"} or nothing: lets a worker
+//   POST /admin/scale-in   {"worker": NAME} or {"role": "prefill" | "decode"} or nothing: lets a
+//   worker
 //                          drain and end, the least loaded one of the idler side unless it is named
 //
 // Answers name the worker: {"worker", "role"}. 404: there is no such worker; 409: its side would

@@ -112,9 +112,12 @@ Duration PrefillQueue::queue_time(Time now) const {
 
 Duration PrefillQueue::queue_time(Time now, uint64_t tokens, uint64_t reused,
                                   int64_t priority) const {
-  const sched::PrefillWork mine = work(
-      {.request = {}, .tokens = tokens, .reused = reused, .done = reused, .since = now,
-       .priority = priority});
+  const sched::PrefillWork mine = work({.request = {},
+                                        .tokens = tokens,
+                                        .reused = reused,
+                                        .done = reused,
+                                        .since = now,
+                                        .priority = priority});
   Duration sum = queue_time(now);
   for (const PrefillItem& item : items_)
     if (!item.started && !(chosen_ && &item == &items_.front()) &&

@@ -41,8 +41,8 @@ struct PrefillChunk {
   Duration predicted{};              // its computation
 };
 
-// All chunks of a prompt, then the next prompt: of the lowest priority number the first that came, or
-// the one with the least left to compute (sched/prefill_order.h).
+// All chunks of a prompt, then the next prompt: of the lowest priority number the first that came,
+// or the one with the least left to compute (sched/prefill_order.h).
 //
 //   while (!queue.running()) { rematch queue.head(now); queue.set_reused(...); queue.next(now); ...
 //   } when the chunk is computed: queue.finished();

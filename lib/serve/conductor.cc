@@ -169,9 +169,9 @@ sched::View Conductor::short_view(const Job& job) {
   if (job.full.empty() && job.avoid.empty() && job.ask.priority == 0 && foreign_->all().empty()) {
     const LiveShortlist::Need need{blocks_needed(true, n, job.ask.max_tokens),
                                    blocks_needed(false, n, job.ask.max_tokens)};
-    auto few = shortlist_.pick(workers_, index_.matches(job.tags, workers_.slots()),
-                               {.tokens = n, .block_tokens = options_.block_size}, need,
-                               loop_.now());
+    auto few =
+        shortlist_.pick(workers_, index_.matches(job.tags, workers_.slots()),
+                        {.tokens = n, .block_tokens = options_.block_size}, need, loop_.now());
     if (few) return std::move(*few);
   }
   return view(job.tags, job.ask.prompt, job.ask.cache_salt, job.ask.max_tokens, &job);

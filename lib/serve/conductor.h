@@ -54,8 +54,8 @@ struct ConductorOptions {
   Duration prefill_timeout = std::chrono::seconds(120);  // queueing included
   Duration token_timeout = std::chrono::seconds(30);     // to the next token
   Duration tx_lease = std::chrono::seconds(30);  // of what a prefill worker keeps for a request
-  Duration queue_timeout = std::chrono::seconds(30);     // waiting for room
-  uint32_t queue_max = 4096;                             // requests waiting for room
+  Duration queue_timeout = std::chrono::seconds(30);  // waiting for room
+  uint32_t queue_max = 4096;                          // requests waiting for room
   uint64_t index_blocks = uint64_t{1} << 24;
   std::string foreign_engines;  // file of outside engines
   PdWatchOptions pd;
@@ -105,7 +105,8 @@ class Conductor {
   // How many leading blocks each prefill worker holds.
   std::map<std::string, uint32_t> held(std::span<const uint64_t> tags) const;
   void update_metrics();  // gauges; before they are printed
-  // Lets a worker drain and end: the one named, or the least loaded of `role`, or of the idler side.
+  // Lets a worker drain and end: the one named, or the least loaded of `role`, or of the idler
+  // side.
   Result<PdMoves::Dismissed> scale_in(const std::string& node, const std::string& role);
 
  private:

@@ -177,7 +177,8 @@ void Conductor::worker_gone(const Worker& worker, const std::string& why) {
   for (const Id id : hit) {
     const auto it = jobs_.find(id);
     if (it == jobs_.end()) continue;
-    if (worker.changed && it->second->progress.output_tokens == 0) {  // it has not begun: no failure
+    if (worker.changed &&
+        it->second->progress.output_tokens == 0) {  // it has not begun: no failure
       release(*it->second, why);
       start(*it->second);
       continue;

@@ -244,9 +244,9 @@ void Conductor::lend(Job& job) {
   TxAllocate m;
   m.request = job.wire;
   m.lend = static_cast<uint32_t>(job.decision.chosen.reused_tokens / options_.block_size);
-  m.prompt.assign(job.ask.prompt.begin(),
-                  job.ask.prompt.begin() +
-                      static_cast<std::ptrdiff_t>(job.decision.chosen.reused_tokens));
+  m.prompt.assign(
+      job.ask.prompt.begin(),
+      job.ask.prompt.begin() + static_cast<std::ptrdiff_t>(job.decision.chosen.reused_tokens));
   m.cache_salt = job.ask.cache_salt;
   m.lease_ms = static_cast<uint32_t>(to_ms(kLendLease * options_.step_timeout));
   job.asked_source = true;
@@ -303,7 +303,8 @@ void Conductor::prefilled(Job& job, const PrefillDone& done) {
   p.cached_tokens = static_cast<uint32_t>(std::min<uint64_t>(done.cached_tokens, n));
   p.pool_tokens = std::min(done.pool_tokens, *p.cached_tokens);
   p.peer_tokens = std::min(done.peer_tokens, *p.cached_tokens);
-  const uint64_t here = *p.cached_tokens - std::min(*p.cached_tokens, p.pool_tokens + p.peer_tokens);
+  const uint64_t here =
+      *p.cached_tokens - std::min(*p.cached_tokens, p.pool_tokens + p.peer_tokens);
   const uint64_t thought = job.decision.chosen.local_tokens;
   numbers_->stale_tokens.add(thought - std::min(thought, here));
   if (job.asked_source) numbers_->replicated.add(p.peer_tokens);

@@ -199,8 +199,8 @@ void Conductor::log_end(const Job& job, const std::string& how) const {
       "request %s: n %zu, cached %u (pool %u, peers %u), out %u, %s -> %s; ttft %.1f ms, predicted "
       "%.1f; %s",
       job.ask.id.c_str(), job.ask.prompt.size(), p.cached_tokens.value_or(0), p.pool_tokens,
-      p.peer_tokens, p.output_tokens, p.prefill.c_str(), p.decode.c_str(), p.ttft_ms, p.predicted_ttft_ms,
-      how.c_str());
+      p.peer_tokens, p.output_tokens, p.prefill.c_str(), p.decode.c_str(), p.ttft_ms,
+      p.predicted_ttft_ms, how.c_str());
 }
 
 }  // namespace mc::serve

@@ -208,7 +208,8 @@ void Workers::verify(Worker& worker, const Heartbeat& beat) {
   if (!beat.digested || worker.events_seen != beat.events_last || worker.digest == beat.digest)
     return;
   mismatches_.add();
-  log_warn("conductor", "worker %s: after event %llu its cache is not what its events said: asking "
+  log_warn("conductor",
+           "worker %s: after event %llu its cache is not what its events said: asking "
            "for a snapshot",
            shown(worker.node).c_str(), static_cast<unsigned long long>(beat.events_last));
   resync(worker);

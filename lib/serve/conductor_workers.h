@@ -1,7 +1,7 @@
 // The workers as the conductor knows them: who is alive, what they can do, what they cache and what
 // it gave them to do. The truth is on the workers; all of this is rebuilt from their heartbeats and
-// snapshots when the conductor starts, when a worker restarts, and when events were missed: by their
-// numbers, or by the digest that every heartbeat has of the worker's whole cache.
+// snapshots when the conductor starts, when a worker restarts, and when events were missed: by
+// their numbers, or by the digest that every heartbeat has of the worker's whole cache.
 //
 // A worker of the wrong model or layout is refused, with both fingerprints. One that is silent for
 // `worker_ttl` (while this process did not stand still itself: rpc/membership), or comes back with

@@ -1,9 +1,9 @@
-// The few workers among which a decision is made in a large cluster: sched/shortlist.h kept true for
-// the conductor's workers, so that a decision is the one over all of them. What the lists do not
-// know is weighed one by one beside them: workers that drain, whose queue was corrected by their own
-// answer, whose link is congested, or whose queue is not in the order of arrival. Where that is not
-// enough (a request that must avoid workers, one that does not fit the best of them, policies that
-// draw) all are to be weighed.
+// The few workers among which a decision is made in a large cluster: sched/shortlist.h kept true
+// for the conductor's workers, so that a decision is the one over all of them. What the lists do
+// not know is weighed one by one beside them: workers that drain, whose queue was corrected by
+// their own answer, whose link is congested, or whose queue is not in the order of arrival. Where
+// that is not enough (a request that must avoid workers, one that does not fit the best of them,
+// policies that draw) all are to be weighed.
 //
 // Workers that changed since the last decision are looked at again; Workers tells which.
 //
@@ -47,9 +47,9 @@ class LiveShortlist {
   uint64_t members_ = 0;  // of Workers, when the lists were made
   std::optional<sched::PrefillShortlist> prefills_;
   std::optional<sched::DecodeShortlist> decodes_;
-  std::vector<const Worker*> by_slot_, by_number_;     // prefill, decode
-  std::map<NodeId, uint32_t> numbers_;                 // of decode workers
-  std::set<const Worker*> odd_;                        // prefill workers that no list has
+  std::vector<const Worker*> by_slot_, by_number_;  // prefill, decode
+  std::map<NodeId, uint32_t> numbers_;              // of decode workers
+  std::set<const Worker*> odd_;                     // prefill workers that no list has
 };
 
 }  // namespace mc::serve

@@ -10,10 +10,10 @@
 //   7. conductor -> prefill  TxCommit     at the first token: the blocks' keys are now cached
 //   at any time conductor -> both  Abort
 //
-// A prefix that another prefill worker holds is fetched ahead of need (TransferKVCache, section 4.2)
-// by paired transactions: TxAllocate with `lend` locks it where it is and allocates nothing; the
-// second one, with `lent`, has the chosen worker read it while it queues, and commit the first
-// when it has it. What was read counts only if that commit finds the lock still there.
+// A prefix that another prefill worker holds is fetched ahead of need (TransferKVCache,
+// section 4.2) by paired transactions: TxAllocate with `lend` locks it where it is and allocates
+// nothing; the second one, with `lent`, has the chosen worker read it while it queues, and commit
+// the first when it has it. What was read counts only if that commit finds the lock still there.
 //
 // Workers announce themselves with Heartbeat to every conductor they were told of; KV events ride
 // in it, acknowledged by sequence number; a conductor that starts, or finds a gap, asks Snapshot.
@@ -154,8 +154,8 @@ struct Abort {  // idempotent; unknown requests are fine
 };
 
 // Anyone -> worker: drains it, then gives it another role ("prefill", "decode", "both", "auto"),
-// with which it joins its conductors again. Answered at once; heartbeats tell when. With `from` only
-// if that is its role and it is to keep it (kStale): of two conductors one has its way.
+// with which it joins its conductors again. Answered at once; heartbeats tell when. With `from`
+// only if that is its role and it is to keep it (kStale): of two conductors one has its way.
 struct RoleSet {
   static constexpr const char* kName = "role-set";
   std::string was, will_be;

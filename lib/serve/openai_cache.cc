@@ -24,12 +24,15 @@ tl::expected<Wish, ApiError> read_wish(const Json& j) {
   std::string type;
   if (Parsed read = m.read("type", type, 64); !read) return bad(kName, read.error().message);
   if (type != "context" && type != "ephemeral")
-    return bad(kName, "'type' of cache_control is '" + shown(type) + "', want context or ephemeral");
+    return bad(kName,
+               "'type' of cache_control is '" + shown(type) + "', want context or ephemeral");
   Wish w;
   const Json* ttl = m.find("ttl");
   w.ephemeral = type == "ephemeral" && ttl == nullptr;
   if (ttl == nullptr) return w;
-  const auto wrong = [] { return bad(kName, "'ttl' of cache_control: want 1 to 86400 s, as \"5m\""); };
+  const auto wrong = [] {
+    return bad(kName, "'ttl' of cache_control: want 1 to 86400 s, as \"5m\"");
+  };
   if (ttl->is_number()) {
     const double s = ttl->get<double>();
     if (!(s >= to_seconds(kTtlMin) && s <= to_seconds(kTtlMax))) return wrong();
@@ -82,10 +85,10 @@ Parsed read_cache_control(const Json& body, const ApiLimits& limits, CompletionR
   // What the prompt has in common with one that ended there.
   const auto prefix = read_messages(marked, limits);
   if (!prefix) return tl::unexpected(prefix.error());
-  const auto [end, other] = std::mismatch(r.prompt.begin(), r.prompt.end(), prefix->tokens.begin(),
-                                          prefix->tokens.end());
-  r.cache.context_tokens = std::max(r.cache.context_tokens,
-                                    static_cast<uint64_t>(end - r.prompt.begin()));
+  const auto [end, other] =
+      std::mismatch(r.prompt.begin(), r.prompt.end(), prefix->tokens.begin(), prefix->tokens.end());
+  r.cache.context_tokens =
+      std::max(r.cache.context_tokens, static_cast<uint64_t>(end - r.prompt.begin()));
   return {};
 }
 

@@ -146,12 +146,10 @@ Result<PdMoves::Dismissed> PdMoves::dismiss(const std::string& node, const std::
       .counter("mc_conductor_dismissed_workers_total", "workers that were told to drain and end",
                {{"role", role_name(w->prefill)}})
       .add();
-  w->client->call(Dismiss{"scale-in"}, kPatience,
-                  [name = w->node](const Result<rpc::Empty>& done) {
-                    if (!done)
-                      log_warn("conductor", "dismissing worker %s: %s", name.c_str(),
-                               done.error().what.c_str());
-                  });
+  w->client->call(Dismiss{"scale-in"}, kPatience, [name = w->node](const Result<rpc::Empty>& done) {
+    if (!done)
+      log_warn("conductor", "dismissing worker %s: %s", name.c_str(), done.error().what.c_str());
+  });
   return Dismissed{w->node, role_name(w->prefill)};
 }
 

@@ -24,7 +24,7 @@ namespace mc::serve {
 
 class PdMoves {
  public:
-  static constexpr Duration kPatience = std::chrono::seconds(5);    // for an answer, or a join
+  static constexpr Duration kPatience = std::chrono::seconds(5);   // for an answer, or a join
   static constexpr Duration kDrainMax = std::chrono::minutes(10);  // then another may move
   PdMoves(io::Loop& loop, Workers& workers, Metrics& metrics);
   PdMoves(const PdMoves&) = delete;

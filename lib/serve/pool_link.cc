@@ -129,7 +129,8 @@ void PoolLink::prefetch(const std::vector<BlockHash>& hashes) {
   if (loop_.clock().now() < rest_until_) return;
   std::vector<ObjectKey> keys;
   for (const BlockHash& hash : hashes) keys.push_back(pool_key(model_, hash));
-  store_->prefetch(std::move(keys), [](const Result<uint64_t>&) {});  // a hint, whatever becomes of it
+  store_->prefetch(std::move(keys),
+                   [](const Result<uint64_t>&) {});  // a hint, whatever becomes of it
 }
 
 void PoolLink::publish(const BlockHash& hash, BlockId block, std::span<const std::byte> memory,
@@ -163,7 +164,9 @@ void PoolLink::put_next() {
     std::vector<Put> puts;
     std::vector<store::PutItem> items;
     const store::PutConfig as = queue_.front().as;
-    const auto alike = [&](const store::PutConfig& p) { return p.cls == as.cls && p.ttl == as.ttl; };
+    const auto alike = [&](const store::PutConfig& p) {
+      return p.cls == as.cls && p.ttl == as.ttl;
+    };
     while (!queue_.empty() && puts.size() < kBlocksPerPut && alike(queue_.front().as)) {
       puts.push_back(queue_.front());
       queue_.pop_front();

@@ -32,9 +32,9 @@ Result<TxAllocated> PrefillWorker::lend(const TxAllocate& m, Time now) {
   const auto prefix = std::span(m.prompt).first(m.lend * tokens);
   const Duration lease = std::chrono::milliseconds(std::min(m.lease_ms, kLentMsMax));
   TxAllocated reply;
-  MC_TRY(reply.tx, blocks_.lend(m.request, chain_hashes(prefix, engine_.block_tokens(),
-                                                        m.cache_salt),
-                                lease, now));
+  MC_TRY(reply.tx,
+         blocks_.lend(m.request, chain_hashes(prefix, engine_.block_tokens(), m.cache_salt), lease,
+                      now));
   reply.segment = engine_of_transfers_.describe();
   for (const BlockId id : blocks_.find(reply.tx)->blocks)
     reply.block_offsets.push_back(core_->block_offset(id));
@@ -60,13 +60,14 @@ bool PrefillWorker::end_lent(TxId tx) {
 // that ends, or finds them cached after all, must not give them to others.
 void PrefillWorker::fetch_lent(const JobPtr& job, const Lent& lent) {
   const Tx& tx = *blocks_.find(job->tx);
-  const size_t most = std::min<size_t>(
-      job->hashes.size(), reusable_blocks(job->prompt.size(), engine_.block_tokens()));
+  const size_t most = std::min<size_t>(job->hashes.size(),
+                                       reusable_blocks(job->prompt.size(), engine_.block_tokens()));
   const size_t first = tx.hit, last = std::min(lent.offsets.size(), most);
   ++job->busy;
   job->fetching = true;
-  const auto segment = first < last ? transfer_.segment(lent.segment)
-                                    : Result<xfer::SegmentHandle>(fail(Code::kExists, "all is here"));
+  const auto segment = first < last
+                           ? transfer_.segment(lent.segment)
+                           : Result<xfer::SegmentHandle>(fail(Code::kExists, "all is here"));
   if (!segment) {
     if (first < last) counters_.peer_failures.add();
     return give_back(job, lent, first, {});
@@ -84,18 +85,17 @@ void PrefillWorker::fetch_lent(const JobPtr& job, const Lent& lent) {
                       lent.offsets.begin() + static_cast<std::ptrdiff_t>(last));
   const KvRange range{0, into.size(), 0, block_bytes_, loop_.clock().now() + config_.send_timeout};
   const Time begun = loop_.clock().now();
-  transfer_.run(plan_transfer(xfer::Op::kRead, memory, from, range),
-                [this, job, lent, first, into, begun](const Result<>& read) {
-                  trace("fetch", strf("%zu blocks of %s", into.size(), lent.control.c_str()), *job,
-                        begun, loop_.clock().now());
-                  if (read) return give_back(job, lent, first, into);
-                  counters_.peer_failures.add();
-                  log_info("serve", "request %s: fetching from %s: %s",
-                           shown(job->kv.request).c_str(), shown(lent.control).c_str(),
-                           read.error().what.c_str());
-                  for (const BlockId id : into) blocks_.unpin(id);
-                  give_back(job, lent, first, {});
-                });
+  transfer_.run(plan_transfer(xfer::Op::kRead, memory, from, range), [this, job, lent, first, into,
+                                                                      begun](const Result<>& read) {
+    trace("fetch", strf("%zu blocks of %s", into.size(), lent.control.c_str()), *job, begun,
+          loop_.clock().now());
+    if (read) return give_back(job, lent, first, into);
+    counters_.peer_failures.add();
+    log_info("serve", "request %s: fetching from %s: %s", shown(job->kv.request).c_str(),
+             shown(lent.control).c_str(), read.error().what.c_str());
+    for (const BlockId id : into) blocks_.unpin(id);
+    give_back(job, lent, first, {});
+  });
 }
 
 // Ends the lock. Only if it was still there did nobody write to what was read.

@@ -204,8 +204,8 @@ Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   reply.tx = job->tx;
   reply.local_blocks = static_cast<uint32_t>(blocks_.find(job->tx)->hit);
   reply.queued = static_cast<uint32_t>(queue_.size());
-  reply.queue_ms = to_ms(queue_.queue_time(now, m.prompt.size(), reply.local_blocks * tokens,
-                                           m.priority));
+  reply.queue_ms =
+      to_ms(queue_.queue_time(now, m.prompt.size(), reply.local_blocks * tokens, m.priority));
   by_request_.emplace(job->kv.request, job->tx);
   jobs_.emplace(job->tx, job);
   if (m.lent.tx != 0) fetch_lent(job, m.lent);
@@ -231,16 +231,15 @@ void PrefillWorker::prefill(const Prefill& m, const rpc::Reply<PrefillDone>& rep
   queue_.push(job->kv.request, job->prompt.size(), here * engine_.block_tokens(), loop_.now(),
               job->priority);
   if (job->fetching) queue_.set_ready(job->kv.request, false);
-  if (pool_ != nullptr && config_.pool_reuse != "never" && queue_.size() > 1)
-    hint(*job, here);
+  if (pool_ != nullptr && config_.pool_reuse != "never" && queue_.size() > 1) hint(*job, here);
   news();
   advance();
 }
 
 // It will ask the pool for these when its turn comes: those on a disk can be in memory by then.
 void PrefillWorker::hint(const Job& job, size_t here) {
-  const size_t most = std::min<size_t>(
-      reusable_blocks(job.prompt.size(), engine_.block_tokens()), job.hashes.size());
+  const size_t most = std::min<size_t>(reusable_blocks(job.prompt.size(), engine_.block_tokens()),
+                                       job.hashes.size());
   if (here >= most) return;
   counters_.hints.add(most - here);
   pool_->prefetch({job.hashes.begin() + static_cast<std::ptrdiff_t>(here),

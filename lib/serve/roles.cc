@@ -37,7 +37,8 @@ const char* name(Role role) {
 Result<Role> role_named(const std::string& text) {
   for (const Role role : kRoles)
     if (text == name(role)) return role;
-  return fail(Code::kInvalid, "no role '%s': take prefill, decode, both or auto", shown(text).c_str());
+  return fail(Code::kInvalid, "no role '%s': take prefill, decode, both or auto",
+              shown(text).c_str());
 }
 
 Roles::Roles(RoleParts parts, PrefillConfig prefill, DecodeConfig decode)

@@ -121,9 +121,9 @@ void AsyncClient::put_batch(std::vector<PutItem> items, PutAs as,
                             Done<std::vector<Result<PutOutcome>>> done) {
   using R = std::vector<Result<PutOutcome>>;
   const size_t n = items.size();
-  submit<R>([items = std::move(items), as = std::move(as)](
-                Client& c) { return c.put_batch(items, as); },
-            [n](const Error& e) { return R(n, fail(e)); }, std::move(done));
+  submit<R>(
+      [items = std::move(items), as = std::move(as)](Client& c) { return c.put_batch(items, as); },
+      [n](const Error& e) { return R(n, fail(e)); }, std::move(done));
 }
 
 void AsyncClient::prefetch(std::vector<ObjectKey> keys, Done<Result<uint64_t>> done) {

@@ -44,8 +44,7 @@ class AsyncClient {
            Done<Result<PutOutcome>> done);
   void get(ObjectKey key, std::span<std::byte> into, Done<Result<uint64_t>> done);
   void put_batch(std::vector<PutItem> items, Done<std::vector<Result<PutOutcome>>> done);
-  void put_batch(std::vector<PutItem> items, PutAs as,
-                 Done<std::vector<Result<PutOutcome>>> done);
+  void put_batch(std::vector<PutItem> items, PutAs as, Done<std::vector<Result<PutOutcome>>> done);
   void prefetch(std::vector<ObjectKey> keys, Done<Result<uint64_t>> done);
   void get_batch(std::vector<GetItem> items, Done<std::vector<Result<uint64_t>>> done,
                  Duration wait = {});

@@ -50,7 +50,8 @@ TEST_CASE("the node's own answer corrects the wait, and the correction fades wit
   CHECK(l.wait_ms(t0 + 1s) == doctest::Approx(30));
 }
 
-TEST_CASE("a short job waits for shorter ones and for the one that runs, where short ones go first") {
+TEST_CASE(
+    "a short job waits for shorter ones and for the one that runs, where short ones go first") {
   Ledger l;
   l.set_order({.srpf = true, .ageing = 0});
   l.charge(1, 1000, 1, t0);

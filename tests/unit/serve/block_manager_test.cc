@@ -394,7 +394,7 @@ TEST_CASE("blocks: a context is kept for its time after each use, up to half of 
   now += 50s;
   flood(5000);
   CHECK(m.match(chain_hashes(context, kB), context.size() + 1) == 4);  // and not what is behind it
-  serve_at(m, prompt(context), now);                 // used by one that asks for nothing
+  serve_at(m, prompt(context), now);  // used by one that asks for nothing
   now += 50s;
   (void)m.tick(now);
   flood(7000);

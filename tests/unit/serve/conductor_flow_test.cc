@@ -286,7 +286,8 @@ TEST_CASE("what goes wrong on one side reaches the other, and the client, within
     c.p[0]->broken = true;
     Heard heard;
     c.submit(heard);
-    CHECK(until(c.loop, [&] { return heard.done && !c.d[0]->aborted.empty(); }, 1s));
+    CHECK(until(
+        c.loop, [&] { return heard.done && !c.d[0]->aborted.empty(); }, 1s));
     CHECK(heard.failed->what.find("the engine broke") != std::string::npos);
     CHECK(c.d[0]->aborted.begin()->second.find("the engine broke") != std::string::npos);
   }
@@ -297,7 +298,8 @@ TEST_CASE("what goes wrong on one side reaches the other, and the client, within
     c.submit(heard);
     REQUIRE(until(c.loop, [&] { return c.p[0]->prefills.size() == 1; }));
     c.d[0]->send(c.p[0]->prefills[0], {}, "error", "block 3 does not verify");
-    CHECK(until(c.loop, [&] { return heard.done && !c.p[0]->aborted.empty(); }, 1s));
+    CHECK(until(
+        c.loop, [&] { return heard.done && !c.p[0]->aborted.empty(); }, 1s));
     CHECK(heard.failed->what.find("block 3") != std::string::npos);
     CHECK(c.p[0]->aborted.begin()->second.find("block 3") != std::string::npos);
   }
@@ -308,7 +310,8 @@ TEST_CASE("what goes wrong on one side reaches the other, and the client, within
     const auto id = c.submit(heard);
     REQUIRE(until(c.loop, [&] { return heard.tokens.size() == 1; }));
     c.conductor->cancel(id, "the client is gone");
-    CHECK(until(c.loop, [&] { return !c.d[0]->aborted.empty(); }, 1s));
+    CHECK(until(
+        c.loop, [&] { return !c.d[0]->aborted.empty(); }, 1s));
     CHECK(c.p[0]->committed.size() == 1);  // it had finished: its blocks are cached
   }
 }

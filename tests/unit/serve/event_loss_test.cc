@@ -22,12 +22,10 @@ struct Loss {
 struct Site {
   explicit Site(Loss loss, uint64_t seed) : lost(loss), random(seed) {
     workers = std::make_unique<Workers>(
-        loop,
-        WorkersOptions{"tiny", spec::tiny().fingerprint(16), 16, 1, 5s, 1s}, index, metrics);
+        loop, WorkersOptions{"tiny", spec::tiny().fingerprint(16), 16, 1, 5s, 1s}, index, metrics);
     conductor = *rpc::Server::open(loop, "127.0.0.1:0", metrics);
-    conductor->on<Heartbeat>([this](const Heartbeat& m, const rpc::Call& call) {
-      return lossy(m, call.now);
-    });
+    conductor->on<Heartbeat>(
+        [this](const Heartbeat& m, const rpc::Call& call) { return lossy(m, call.now); });
     worker = *rpc::Server::open(loop, "127.0.0.1:0", metrics);
     worker->on<Snapshot>([this](const Snapshot& m, const rpc::Call&) -> Result<KvSnapshot> {
       KvSnapshot page = cache.snapshot(m.from, 20);
@@ -42,8 +40,8 @@ struct Site {
     me.model = "tiny";
     me.block_tokens = 16;
     me.fingerprint = spec::tiny().fingerprint(16);
-    beats = *Heartbeats::open(loop, me, {conductor->address()}, 20ms, &cache,
-                              [](Heartbeat&) {}, metrics);
+    beats = *Heartbeats::open(
+        loop, me, {conductor->address()}, 20ms, &cache, [](Heartbeat&) {}, metrics);
   }
   Result<HeartbeatAck> lossy(Heartbeat m, Time now) {
     if (random.chance(lost.beats)) return fail(Code::kUnavailable, "lost on the way");
@@ -105,7 +103,8 @@ TEST_CASE("of a cache's events one in twenty is lost, and the index is true with
                            Loss{.events = 0.05, .beats = 0.05, .answers = 0.05}}) {
     Site s(loss, 11);
     s.churn(400);
-    CHECK(until(s.loop, [&] { return s.true_now(); }, 5s));
+    CHECK(until(
+        s.loop, [&] { return s.true_now(); }, 5s));
     CHECK(s.cache.counts().free == 0);  // it did evict
     if (loss.events > 0) {
       CHECK(s.dropped > 10);
@@ -117,7 +116,8 @@ TEST_CASE("of a cache's events one in twenty is lost, and the index is true with
 TEST_CASE("where nothing is lost one snapshot is enough") {
   Site s({}, 12);
   s.churn(200);
-  CHECK(until(s.loop, [&] { return s.true_now(); }, 5s));
+  CHECK(until(
+      s.loop, [&] { return s.true_now(); }, 5s));
   CHECK(s.counted("mc_conductor_index_digest_mismatches_total") == 0);
   CHECK(s.counted("mc_conductor_index_resyncs_total") == 1);
 }

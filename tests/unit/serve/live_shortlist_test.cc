@@ -49,7 +49,8 @@ struct Site {
       w.context_tokens = 1000 * random.below(8);
       w.reserved_blocks = random.below(100);
     } else if (what < 50) {
-      w.ledger.charge(++jobs, 5.0 * static_cast<double>(random.below(8)), 100 * random.below(4), now);
+      w.ledger.charge(++jobs, 5.0 * static_cast<double>(random.below(8)), 100 * random.below(4),
+                      now);
       ++w.requests;
       ++w.assigned;
     } else if (what < 80) {
@@ -88,7 +89,8 @@ struct Site {
   sched::PolicyOptions options;
   Workers workers{loop,
                   {"tiny", spec::tiny().fingerprint(kBlockTokens), kBlockTokens, 1, 1000s, 1s},
-                  index, metrics};
+                  index,
+                  metrics};
   std::unique_ptr<LiveShortlist> list;
   std::vector<std::string> names;
   std::vector<uint64_t> tags = [] {
@@ -116,8 +118,8 @@ TEST_CASE("among few workers the same is decided as among all") {
                              .block_tokens = kBlockTokens};
         const uint64_t blocks = (ask.tokens + kBlockTokens - 1) / kBlockTokens;
         const LiveShortlist::Need need{blocks, blocks + 4};
-        const auto view = s.list->pick(s.workers, s.index.matches(s.tags, s.workers.slots()), ask,
-                                       need, s.now);
+        const auto view =
+            s.list->pick(s.workers, s.index.matches(s.tags, s.workers.slots()), ask, need, s.now);
         if (!view) continue;
         ++few;
         weighed += view->prefill.size() + view->decode.size();

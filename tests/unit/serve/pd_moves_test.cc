@@ -88,7 +88,8 @@ TEST_CASE("workers without a role get one: both sides first, then the smaller") 
         std::string::npos);
 }
 
-TEST_CASE("a worker that another conductor placed is left alone, and asked again if it still waits") {
+TEST_CASE(
+    "a worker that another conductor placed is left alone, and asked again if it still waits") {
   Site s;
   Willing& w = s.add("a0", "auto");
   w.refuses = true;
