@@ -113,6 +113,20 @@ TEST_CASE("of a cache's events one in twenty is lost, and the index is true with
   }
 }
 
+TEST_CASE("what a worker was thought to hold, and did not, is counted") {
+  Cluster c;
+  std::vector<int32_t> prompt;
+  for (int32_t i = 0; i < 40; ++i) prompt.push_back(i);
+  for (const BlockHash& h : chain_hashes(prompt, 16, "")) c.p[0]->me.events.push_back({true, h});
+  c.p[0]->me.events_last = c.p[0]->me.events.size();
+  REQUIRE(until(c.loop, [&] { return c.p[0]->acked == 2; }));
+  c.p[0]->done.cached_tokens = 16;  // of two blocks one was evicted
+  Heard heard;
+  c.submit(heard, 40);
+  REQUIRE(c.finish(heard));
+  CHECK(c.metrics.text().find("mc_conductor_stale_hit_tokens_total 16") != std::string::npos);
+}
+
 TEST_CASE("where nothing is lost one snapshot is enough") {
   Site s({}, 12);
   s.churn(200);
