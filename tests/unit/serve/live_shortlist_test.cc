@@ -168,9 +168,9 @@ TEST_CASE("who joins and who goes is known at the next decision") {
   CHECK(chosen() == "new");
   s.join("new", "prefill", true);
   CHECK(chosen() == "p7");
-  s.now += 2000s;
-  s.workers.tick(s.now);  // nobody was heard
-  CHECK(s.workers.all().empty());
+  s.join("p7", "auto");  // gone: it waits for a role
+  CHECK(s.workers.find("p7") == nullptr);
+  CHECK(chosen() != "p7");
 }
 
 }  // namespace live_shortlist_test
