@@ -213,6 +213,7 @@ void Conductor::reserve(Job& job) {
   m.request = job.wire;
   m.conductor = rpc_->address();
   m.prompt = g.prompt;
+  m.epoch = job.decode.epoch;
   m.max_tokens = g.max_tokens;
   m.min_tokens = g.min_tokens;
   m.ignore_eos = g.ignore_eos;
@@ -243,6 +244,7 @@ void Conductor::lend(Job& job) {
   if (source == nullptr) return;
   TxAllocate m;
   m.request = job.wire;
+  m.epoch = job.source.epoch;
   m.lend = static_cast<uint32_t>(job.decision.chosen.reused_tokens / options_.block_size);
   m.prompt.assign(
       job.ask.prompt.begin(),
@@ -266,6 +268,7 @@ void Conductor::allocate(Job& job) {
   m.request = job.wire;
   m.prompt = job.ask.prompt;
   m.cache_salt = job.ask.cache_salt;
+  m.epoch = job.prefill.epoch;
   m.target = *job.reservation;
   m.lent = job.lent;
   m.priority = job.ask.priority;

@@ -104,6 +104,10 @@ void DecodeWorker::gauge() {
 }
 
 Result<> DecodeWorker::check(const Reserve& m) const {
+  // Queued on the way for a process that is gone: who sent it does not wait for this one.
+  if (m.epoch != 0 && m.epoch != transfer_.generation().n)
+    return fail(Code::kStale, "request '%s' is for a process that was here before",
+                shown(m.request).c_str());
   if (draining_) return fail(Code::kBusy, "this decode worker is draining: take another");
   const uint64_t context = m.prompt.size() + uint64_t{m.max_tokens};
   if (m.prompt.empty() || m.max_tokens == 0 || context > engine_.spec().context_max)

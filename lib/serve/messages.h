@@ -61,9 +61,10 @@ struct Reserve {
   uint32_t top_k = 0;           // 0: all
   double top_p = 1;
   std::string prefill;  // control address of the worker that will compute the prompt
+  uint64_t epoch = 0;   // of the process it is for, kStale at another; 0: whoever is there
   static void fields(auto& a, auto& m) {
     a(m.request, m.conductor, m.prompt, m.max_tokens, m.min_tokens, m.ignore_eos, m.stop_tokens,
-      m.seed, m.temperature, m.kv_deadline_ms, m.cache_salt, m.top_k, m.top_p, m.prefill);
+      m.seed, m.temperature, m.kv_deadline_ms, m.cache_salt, m.top_k, m.top_p, m.prefill, m.epoch);
   }
 };
 
@@ -105,9 +106,10 @@ struct TxAllocate {
   // serve/cache_control.h: leading blocks that are a context, for how long; the others.
   uint32_t context_blocks = 0, keep_ms = 0;
   bool ephemeral = false;
+  uint64_t epoch = 0;  // as in Reserve
   static void fields(auto& a, auto& m) {
     a(m.request, m.prompt, m.cache_salt, m.target, m.lease_ms, m.lend, m.lent, m.priority,
-      m.context_blocks, m.keep_ms, m.ephemeral);
+      m.context_blocks, m.keep_ms, m.ephemeral, m.epoch);
   }
 };
 

@@ -159,6 +159,10 @@ bool PrefillWorker::is_own(const Reservation& target) const {
 }
 
 Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
+  // Queued on the way for a process that is gone: who sent it does not wait for this one.
+  if (m.epoch != 0 && m.epoch != config_.epoch)
+    return fail(Code::kStale, "request '%s' is for a process that was here before",
+                shown(m.request).c_str());
   if (m.lend > 0) return lend(m, now);
   MC_TRY_(check(m));
   auto job = std::make_shared<Job>();

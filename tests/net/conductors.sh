@@ -70,4 +70,4 @@ kill -0 $replay 2>/dev/null || die "the replay was over before the conductors we
 wait $replay || die "the replay failed: $(cat "$T/run.err")"
 jq -e '.requests | .sent == 120 and .ok == 120' "$T/run.json" >/dev/null ||
   die "requests failed: $(jq -c .requests "$T/run.json") $(grep -v '"status":"ok"' "$T/requests.jsonl")"
-until_true 20 "blocks are left: $(left)" rests
+rest_within 20

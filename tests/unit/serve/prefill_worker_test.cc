@@ -219,6 +219,31 @@ TEST_CASE("KV damaged before it is pushed fails the request at decode, with a co
   CHECK(pair.comes_to_rest());
 }
 
+TEST_CASE("what was meant for a process that was here before is refused, and holds nothing") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Pair pair(loop);
+  const auto prompt = prompt_of(50, 1);
+  Reserve r;
+  r.request = "old";
+  r.conductor = pair.c_server->address();
+  r.prompt = prompt;
+  r.max_tokens = 4;
+  r.epoch = pair.d_xfer->generation().n + 1;
+  CHECK(pair.call(*pair.to_d, r).error().code == Code::kStale);
+  r.epoch = pair.d_xfer->generation().n;
+  const auto target = pair.call(*pair.to_d, r);
+  REQUIRE(target);
+  TxAllocate m;
+  m.request = "old";
+  m.prompt = prompt;
+  m.target = *target;
+  m.epoch = 6;  // this one is 7
+  CHECK(pair.call(*pair.to_p, m).error().code == Code::kStale);
+  CHECK(pair.call(*pair.to_d, Abort{"old", "enough"}));
+  CHECK(pair.comes_to_rest());
+}
+
 TEST_CASE("a drained worker refuses new requests and finishes those it has") {
   SteadyClock clock;
   io::Loop loop(clock);
