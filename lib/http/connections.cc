@@ -11,6 +11,7 @@
 #include <netinet/tcp.h>
 #include <sys/socket.h>
 
+#include <algorithm>
 #include <cstdlib>
 #include <cstring>
 #include <utility>
@@ -26,6 +27,7 @@ constexpr uint32_t kRefusalsMax = 64;         // connections above the limit tha
 constexpr size_t kPipelinedMax = 256 * 1024;  // bytes read ahead while a request is answered
 constexpr int kBodyTimeouts = 10;             // idle timeouts that a whole body may take
 constexpr auto kLingerTime = std::chrono::seconds(2);
+constexpr auto kAcceptRest = std::chrono::milliseconds(100);
 
 std::string peer_text(const sockaddr* peer) {
   char host[NI_MAXHOST], port[NI_MAXSERV];
@@ -34,6 +36,12 @@ std::string peer_text(const sockaddr* peer) {
                   NI_NUMERICHOST | NI_NUMERICSERV) != 0)
     return "?";
   return io::Address{host, static_cast<uint16_t>(std::atoi(port))}.text();
+}
+
+event* event_of(const EventThread& thread, event_callback_fn call, void* self) {
+  event* const made = event_new(thread.base(), -1, 0, call, self);
+  MC_CHECK(made != nullptr);
+  return made;
 }
 
 struct Free {
@@ -81,6 +89,9 @@ struct Connections::Conn final : Parser::Events {
   std::string peer, body;
   std::shared_ptr<Flow> flow;  // of the answer being written
   uint64_t exchange = 0;       // being answered; 0: none
+  std::string out;             // sent by the loop, not yet written
+  bool flushing = false;       // it is in unsent_
+  bool ended = false;          // with `out` its answer is whole
   size_t unflushed = 0;        // answers ended, bytes still in the buffer
   bool refuse_all = false;     // above the limit of connections
   bool close_after = false;
@@ -118,7 +129,8 @@ struct Connections::Conn final : Parser::Events {
     event_add(timer, &tv);
   }
   void write(std::string_view bytes) { bufferevent_write(bev, bytes.data(), bytes.size()); }
-  size_t output() const { return evbuffer_get_length(bufferevent_get_output(bev)); }
+  size_t buffered() const { return evbuffer_get_length(bufferevent_get_output(bev)); }
+  size_t output() const { return buffered() + out.size(); }
 
   void let_go() { owner.body_bytes_ -= std::exchange(held, 0); }
   bool stop(int code, const char* reason) {
@@ -170,13 +182,20 @@ struct Connections::Conn final : Parser::Events {
       c.owner.drop(c);
   }
   static void on_output(evbuffer* buffer, const evbuffer_cb_info*, void* self) {
-    if (of(self).flow) of(self).flow->buffered = evbuffer_get_length(buffer);
+    if (of(self).flow) of(self).flow->buffered = evbuffer_get_length(buffer) + of(self).out.size();
   }
 };
 
 Connections::Connections(EventThread& thread, const ServerOptions& options, Callbacks callbacks)
-    : thread_(thread), options_(options), callbacks_(std::move(callbacks)) {}
+    : thread_(thread),
+      options_(options),
+      callbacks_(std::move(callbacks)),
+      flush_event_(event_of(thread, on_flush, this)),
+      rest_event_(event_of(thread, on_rested, this)) {}
 Connections::~Connections() {
+  conns_.clear();
+  event_free(flush_event_);
+  event_free(rest_event_);
   if (listener_) evconnlistener_free(listener_);
 }
 
@@ -199,15 +218,27 @@ Result<uint16_t> Connections::listen(const std::string& host, uint16_t port) {
   if (listener_ == nullptr)
     return fail(Code::kUnavailable, "listen on %s: %s: choose another port, or 0 for a free one",
                 where.c_str(), std::strerror(errno));
-  evconnlistener_set_error_cb(listener_, [](evconnlistener*, void*) {
-    log_warn("http", "accept: %s", std::strerror(errno));
-  });
+  evconnlistener_set_error_cb(listener_, on_accept_error);
   sockaddr_storage bound{};
   socklen_t size = sizeof bound;
   if (getsockname(evconnlistener_get_fd(listener_), reinterpret_cast<sockaddr*>(&bound), &size))
     return fail_errno("name of the socket on %s", where.c_str());
   return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
                                            : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
+}
+
+// Without a file for it a client stays in the queue, and would be offered again at once, for ever.
+void Connections::on_accept_error(evconnlistener* listener, void* self) {
+  const bool files = errno == EMFILE || errno == ENFILE;
+  log_warn("http", "accept: %s%s", std::strerror(errno),
+           files ? ": raise the limit on open files (ulimit -n), or allow fewer connections" : "");
+  evconnlistener_disable(listener);
+  const timeval rest = to_timeval(kAcceptRest);
+  event_add(static_cast<Connections*>(self)->rest_event_, &rest);
+}
+void Connections::on_rested(int, short, void* self) {
+  if (auto* const listener = static_cast<Connections*>(self)->listener_)
+    evconnlistener_enable(listener);
 }
 
 void Connections::accept(int fd, const sockaddr* peer) {
@@ -292,19 +323,50 @@ void Connections::send(uint64_t exchange, std::string bytes, bool last) {
   const auto it = exchanges_.find(exchange);
   if (it == exchanges_.end()) return;
   Conn& conn = *it->second;
-  conn.write(bytes);
-  conn.flow->queued -= bytes.size();
+  const size_t size = bytes.size();
+  if (conn.out.empty())
+    conn.out = std::move(bytes);
+  else
+    conn.out += bytes;
+  conn.flow->buffered = conn.output();
+  conn.flow->queued -= size;
+  if (!std::exchange(conn.flushing, true)) {
+    if (unsent_.empty()) event_active(flush_event_, 0, 0);
+    unsent_.push_back(&conn);
+  }
   if (!last) return;
   exchanges_.erase(it);
   conn.exchange = 0;
   conn.let_go();
   ++conn.unflushed;
+  conn.ended = true;
+}
+
+void Connections::on_flush(int, short, void* self) {
+  Connections& c = *static_cast<Connections*>(self);
+  for (size_t i = 0; i < c.unsent_.size(); ++i)
+    if (c.unsent_[i] != nullptr) c.flush(*c.unsent_[i]);
+  c.unsent_.clear();
+}
+
+// Straight to the kernel; what it does not take is the buffer's, which waits until it does.
+void Connections::flush(Conn& conn) {
+  conn.flushing = false;
+  std::string_view rest = conn.out;
+  if (conn.buffered() == 0 && !rest.empty()) {
+    const auto n =
+        ::send(bufferevent_getfd(conn.bev), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
+    if (n > 0) rest.remove_prefix(static_cast<size_t>(n));  // an error shows itself again there
+  }
+  const std::string taken = std::exchange(conn.out, {});
+  if (!rest.empty()) conn.write(std::string_view(taken).substr(taken.size() - rest.size()));
+  conn.flow->buffered = conn.output();
+  if (!std::exchange(conn.ended, false)) return;
   if (!conn.close_after) {
     conn.state = Conn::State::kReading;
     conn.wait(options_.idle_timeout);
   }
-  if (conn.output() == 0) return flushed(conn);  // which may close it
-  pump(conn);                                    // what was pipelined behind
+  if (conn.output() > 0 || flushed(conn)) pump(conn);  // what was pipelined behind
 }
 
 void Connections::forget_body(uint64_t exchange) {
@@ -314,14 +376,24 @@ void Connections::forget_body(uint64_t exchange) {
 
 void Connections::abort(uint64_t exchange) {
   const auto it = exchanges_.find(exchange);
-  if (it != exchanges_.end()) drop(*it->second);
+  if (it == exchanges_.end()) return;
+  if (it->second->flushing) flush(*it->second);  // what was said before
+  drop(*it->second);
 }
 
-void Connections::flushed(Conn& conn) {
+// False: that closed it, or began to.
+bool Connections::flushed(Conn& conn) {
+  if (conn.flushing) return true;  // there is more to come
   open_ -= std::exchange(conn.unflushed, 0);
   const bool ended = conn.exchange == 0 && conn.state != Conn::State::kLingering;
-  if (ended && conn.close_after) return linger(conn);
-  if (stopping_ && conn.state == Conn::State::kReading && !conn.parser.started()) drop(conn);
+  const bool idle = conn.state == Conn::State::kReading && !conn.parser.started();
+  if (ended && conn.close_after)
+    linger(conn);
+  else if (stopping_ && idle)
+    drop(conn);
+  else
+    return true;
+  return false;
 }
 
 // Closing at once, with bytes of the request unread, would reset the connection and could take the
@@ -336,6 +408,7 @@ void Connections::linger(Conn& conn) {
 
 void Connections::drop(Conn& conn) {
   open_ -= conn.unflushed;
+  std::replace(unsent_.begin(), unsent_.end(), &conn, static_cast<Conn*>(nullptr));
   if (conn.exchange != 0) {
     exchanges_.erase(conn.exchange);
     --open_;

@@ -8,11 +8,13 @@
 #include <memory>
 #include <string>
 #include <unordered_map>
+#include <vector>
 
 #include "http/event_thread.h"
 #include "http/server.h"
 
 struct evconnlistener;
+struct event;
 struct sockaddr;
 
 namespace mc::http {
@@ -58,7 +60,11 @@ class Connections {
   void pump(Conn& conn);
   void complete(Conn& conn);
   void refuse(Conn& conn, int status, const std::string& why);
-  void flushed(Conn& conn);
+  static void on_accept_error(evconnlistener*, void* self);
+  static void on_rested(int, short, void* self);
+  static void on_flush(int, short, void* self);
+  void flush(Conn& conn);
+  bool flushed(Conn& conn);
   void linger(Conn& conn);
   void drop(Conn& conn);
 
@@ -72,6 +78,10 @@ class Connections {
   uint64_t body_bytes_ = 0;  // held by requests that are read or answered
   std::unordered_map<Conn*, std::unique_ptr<Conn>> conns_;
   std::unordered_map<uint64_t, Conn*> exchanges_;  // being answered
+  // What is sent in one batch of tasks goes out together, at the batch's end.
+  std::vector<Conn*> unsent_;  // null: dropped meanwhile
+  event* flush_event_ = nullptr;
+  event* rest_event_ = nullptr;  // accepting again after it failed
 };
 
 // The head of an answer, up to the blank line. `length` absent: chunked, or up to the connection's

@@ -1,6 +1,7 @@
 #include "http/server.h"
 
 #include <algorithm>
+#include <charconv>
 
 #include "base/json.h"
 #include "http/connections.h"
@@ -64,8 +65,13 @@ void Exchange::start(int status, std::string_view content_type, Headers extra) c
 void Exchange::write(std::string chunk) const {
   if (!impl_->streaming || impl_->answered || chunk.empty() || impl_->request.method == "HEAD")
     return;
-  if (!impl_->http10) chunk = strf("%zx\r\n", chunk.size()) + chunk + "\r\n";
-  impl_->send(std::move(chunk), false);
+  if (impl_->http10) return impl_->send(std::move(chunk), false);
+  char size[20];
+  const auto end = std::to_chars(size, size + sizeof size, chunk.size(), 16).ptr;
+  std::string framed;
+  framed.reserve(chunk.size() + sizeof size + 4);
+  framed.append(size, end).append("\r\n").append(chunk).append("\r\n");
+  impl_->send(std::move(framed), false);
 }
 
 void Exchange::end() const {

@@ -30,10 +30,16 @@ inline bool wait_until(io::Loop& loop, const std::function<bool()>& done,
 
 class RawClient {
  public:
-  RawClient(io::Loop& loop, const std::string& address) : loop_(loop) {
+  struct Later {};
+  static constexpr Later kLater{};
+  RawClient(io::Loop& loop, const std::string& address) : RawClient(loop, kLater) {
+    connect(address);
+  }
+  RawClient(io::Loop& loop, Later)
+      : loop_(loop), fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
+  void connect(const std::string& address) {
     const auto where = io::parse_address(address);
     REQUIRE(where);
-    fd_ = io::Fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
     sockaddr_in to{};
     to.sin_family = AF_INET;
     to.sin_port = htons(where->port);

@@ -1,6 +1,7 @@
 #include "http/server.h"
 
 #include <doctest/doctest.h>
+#include <sys/resource.h>
 
 #include "tests/unit/http/raw.h"
 
@@ -376,6 +377,26 @@ TEST_CASE("the bodies of all requests together are bounded, until they are answe
   third.send(post + std::string(2000, 'c'));
   REQUIRE(f.arrived(2));
   CHECK(f.seen[1].request().body.size() == 2000);
+}
+
+TEST_CASE("out of open files it lets clients wait, and serves them when there are some again") {
+  Fixture f;
+  RawClient client(f.loop, RawClient::kLater);
+  rlimit limit{};
+  REQUIRE(getrlimit(RLIMIT_NOFILE, &limit) == 0);
+  const rlimit before = limit;
+  const io::Fd highest(::dup(0));  // the lowest number that is free: nothing above it may open
+  limit.rlim_cur = static_cast<rlim_t>(highest.get()) + 1;
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &limit) == 0);
+  client.connect(f.server->address());
+  CHECK(client.send("GET / HTTP/1.1\r\nHost: x\r\n\r\n"));
+  const Time end = f.clock.now() + 300ms;  // in which it tries three times, not without end
+  REQUIRE(wait_until(f.loop, [&] { return f.clock.now() > end; }));
+  CHECK(f.seen.empty());
+  REQUIRE(setrlimit(RLIMIT_NOFILE, &before) == 0);
+  REQUIRE(f.arrived(1));
+  f.seen[0].reply(200, "text/plain", "late\n");
+  CHECK(client.wait_for("late"));
 }
 
 TEST_CASE("a server that stops accepting finishes what it began") {
