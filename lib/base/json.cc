@@ -89,6 +89,14 @@ std::string dump_json(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
 }
 
+void append_quoted(std::string& out, std::string_view text) {
+  const auto plain = [](char c) { return c >= ' ' && c != '"' && c != '\\' && c < 0x7f; };
+  if (std::all_of(text.begin(), text.end(), plain))
+    out.append(1, '"').append(text).append(1, '"');
+  else
+    out += dump_json(text);
+}
+
 Result<std::string> get_string(const Json& object, const char* key) {
   MC_TRY(const Json* v, required(object, key));
   if (!v->is_string()) return wrong_type(key, "a string", *v);

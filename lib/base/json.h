@@ -20,6 +20,9 @@ Result<Json> read_json_file(const std::string& path);  // with comments; the err
 // Serializes; bytes that are not UTF-8 are replaced, never thrown at. indent < 0: one line.
 std::string dump_json(const Json& json, int indent = -1);
 
+// A text as it stands in JSON, with its quotes; equal to dump_json() of it.
+void append_quoted(std::string& out, std::string_view text);
+
 // The member `key` when `object` is an object that has it and it is not null; else nullptr.
 const Json* member(const Json& object, const char* key);
 

@@ -181,14 +181,15 @@ Json Conductor::route(const std::vector<int32_t>& prompt, const std::string& sal
 void Conductor::log_decision(const Job& job) {
   const sched::Decision& d = job.decision;
   const bool taken = d.verdict == sched::Verdict::kAccept;
-  log_info(
-      "conductor", "request %s: n %zu, best match %llu: %s; %s; candidates %s", job.ask.id.c_str(),
-      job.ask.prompt.size(), static_cast<unsigned long long>(d.best_tokens),
-      taken ? (job.source.node + (job.source.node.empty() ? "" : " lends to ") + job.prefill.node +
-               " -> " + job.decode.node)
-                  .c_str()
-            : sched::name(d.verdict),
-      sched::explain(d).c_str(), sched::candidates_text(d, DecisionLog::kCandidatesMax).c_str());
+  if (logs(LogLevel::kInfo))  // its texts cost as much as the decision
+    log_info(
+        "conductor", "request %s: n %zu, best match %llu: %s; %s; candidates %s",
+        job.ask.id.c_str(), job.ask.prompt.size(), static_cast<unsigned long long>(d.best_tokens),
+        taken ? (job.source.node + (job.source.node.empty() ? "" : " lends to ") +
+                 job.prefill.node + " -> " + job.decode.node)
+                    .c_str()
+              : sched::name(d.verdict),
+        sched::explain(d).c_str(), sched::candidates_text(d, DecisionLog::kCandidatesMax).c_str());
   decisions_.decided(job.id, job.ask.id, job.ask.prompt.size(), d, taken ? job.decode.node : "");
 }
 

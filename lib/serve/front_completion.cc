@@ -201,7 +201,7 @@ void Front::done(Answer& a, const Progress& p, const std::optional<Failed>& fail
   }
   std::string events;
   if (a.output_tokens == 0) events = a.writer.chunk("", p.finish, usage);
-  events += a.writer.last(usage, progress_json(p));
+  if (a.writer.has_last()) events += a.writer.last(usage, progress_json(p));
   a.write(p, events + kStreamEnd);
   a.x.end();
 }

@@ -194,28 +194,34 @@ Json AnswerWriter::head(const char* completion, const char* chat) const {
       {"id", id_}, {"object", chat_ ? chat : completion}, {"created", created_}, {"model", model_}};
 }
 
+// By hand: a token is too little to build and take down a tree of values for.
 std::string AnswerWriter::chunk(std::string_view text, const std::string& finish,
                                 const Usage& usage) {
-  Json j = head("text_completion", "chat.completion.chunk");
-  Json choice = {{"index", 0}};
-  if (chat_) {
-    // The role comes with the first token, never before it: a client measures its wait by it.
-    Json delta = Json::object();
-    if (first_) delta["role"] = "assistant";
-    delta["content"] = text;
-    choice["delta"] = std::move(delta);
-  } else {
-    choice["text"] = text;
+  if (open_.empty()) {
+    open_ = "data: " + dump_json(head("text_completion", "chat.completion.chunk"));
+    open_.back() = ',';  // was the object's end
+    open_ += R"("choices":[{"index":0,)";
+    open_ += chat_ ? R"("delta":{)" : R"("text":)";
   }
-  choice["logprobs"] = nullptr;
-  choice["finish_reason"] = reason_json(finish);
-  j["choices"] = Json::array({std::move(choice)});
+  std::string out;
+  out.reserve(open_.size() + text.size() + 128);
+  out += open_;
+  // The role comes with the first token, never before it: a client measures its wait by it.
+  if (chat_) out += first_ ? R"("role":"assistant","content":)" : R"("content":)";
+  append_quoted(out, text);
+  out += chat_ ? R"(},"logprobs":null,"finish_reason":)" : R"(,"logprobs":null,"finish_reason":)";
+  if (finish.empty())
+    out += "null";
+  else
+    append_quoted(out, finish);
+  out += "}]";
   if (continuous_usage_)
-    j["usage"] = usage_json(usage);
+    out += R"(,"usage":)" + dump_json(usage_json(usage));
   else if (include_usage_)
-    j["usage"] = nullptr;
+    out += R"(,"usage":null)";
+  out += "}\n\n";
   first_ = false;
-  return event(j);
+  return out;
 }
 
 std::string AnswerWriter::last(const Usage& usage, const Json& mc) const {

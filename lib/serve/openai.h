@@ -72,6 +72,7 @@ class AnswerWriter {
                bool continuous_usage);
   // One event: "data: {...}\n\n". `finish` is "" or the reason.
   std::string chunk(std::string_view text, const std::string& finish, const Usage& usage);
+  bool has_last() const { return include_usage_; }
   std::string last(const Usage& usage, const Json& mc) const;  // the usage event, if wanted
   std::string whole(std::string_view text, const std::string& finish, const Usage& usage,
                     const Json& mc) const;
@@ -81,6 +82,7 @@ class AnswerWriter {
   const std::string id_, model_;
   const int64_t created_;
   const bool chat_, include_usage_, continuous_usage_;
+  std::string open_;  // how each event begins
   bool first_ = true;
 };
 inline constexpr const char* kStreamEnd = "data: [DONE]\n\n";

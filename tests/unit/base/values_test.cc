@@ -117,6 +117,14 @@ TEST_SUITE("base/json") {
   TEST_CASE("bytes that are not UTF-8 print without throwing") {
     CHECK(dump_json(Json("a\xff")).find("a") != std::string::npos);
   }
+  TEST_CASE("a text that is quoted is what a value of it prints") {
+    for (const std::string text :
+         {"", "plain", "a\"b\\c", "line\nend\t", "\x01\x1f\x7f", "na\xC3\xAFve", "cut\xC3"}) {
+      std::string out = "x";
+      append_quoted(out, text);
+      CHECK(out == "x" + dump_json(Json(text)));
+    }
+  }
 }
 
 TEST_SUITE("base/hash") {

@@ -180,6 +180,27 @@ TEST_CASE("stream events follow the standard") {
   CHECK(chat.last({}, Json()).empty());
 }
 
+TEST_CASE("an event is the JSON it always was, whatever stands in names and text") {
+  for (const bool chat : {false, true}) {
+    AnswerWriter w("i\"d", "mo\\del", 5, chat, false, true);
+    for (const std::string text : {"", "a", "\"\\\n\x01", "na\xC3\xAFve"}) {
+      const auto event = w.chunk(text, "stop", {3, 1, 2});
+      REQUIRE(event.starts_with("data: {"));
+      CHECK(event.find('\n') == event.size() - 2);  // an event is one line
+      const auto j = parse_json(event.substr(6));
+      REQUIRE_MESSAGE(j, event);
+      CHECK((*j)["id"].get<std::string>().ends_with("i\"d"));
+      CHECK((*j)["model"] == "mo\\del");
+      const Json& choice = (*j)["choices"][0];
+      CHECK((chat ? choice["delta"]["content"] : choice["text"]) == text);
+      CHECK(choice["finish_reason"] == "stop");
+      CHECK((*j)["usage"]["total_tokens"] == 4);
+      // Nothing said twice, nothing left out: it prints as it was written.
+      CHECK("data: " + dump_json(*j) + "\n\n" == event);
+    }
+  }
+}
+
 TEST_CASE("text comes out as it went in, character by whole character") {
   TextStream s(kBytes, {});
   CHECK(all(s, "na\xC3\xAFve \xF0\x9F\x98\x80!") == "na\xC3\xAFve \xF0\x9F\x98\x80!");
