@@ -53,6 +53,7 @@ class MockWorker {
     send({request});
   }
   std::function<void(const std::string& request)> computed;  // prefill
+  bool hold = false;                                         // decode: no token after the first
 
  private:
   void beat() {
@@ -98,6 +99,7 @@ class MockWorker {
   }
   void step() {
     std::vector<std::string> all;
+    if (hold) return;
     for (const auto& [request, n] : running_) all.push_back(request);
     if (!all.empty()) send(all);
   }

@@ -34,9 +34,14 @@ class Chat {
   explicit Chat(const ChatOptions& options) : o_(options) {}
 
   Result<> begin() {
-    MC_TRY(const Json models, get(o_.url + "/v1/models"));
-    const auto data = models.find("data");
-    if (data == models.end() || !data->is_array() || data->empty())
+    auto models = get(o_.url + "/v1/models");
+    if (!models && models.error().code == Code::kUnavailable)
+      return fail(Code::kUnavailable,
+                  "%s: start a cluster (scripts/loopback up) or name one that runs with --url",
+                  models.error().what.c_str());
+    if (!models) return fail(std::move(models).error());
+    const auto data = models->find("data");
+    if (data == models->end() || !data->is_array() || data->empty())
       return fail(Code::kUnavailable, "%s/v1/models names no model", o_.url.c_str());
     MC_TRY(model_, get_string((*data)[0], "id"));
     MC_TRY(const std::string text, get_string_or((*data)[0], "chat_template", ""));

@@ -77,7 +77,8 @@ Result<int> serve_cluster(const Options& options, const DaemonOptions& daemon,
   Drain drain(loop, options.drain_timeout);
   std::unique_ptr<serve::Conductor> conductor;
   std::unique_ptr<serve::Front> front;
-  io::Signals signals(loop, [&](int n) { drain.signal(n, *conductor, *front); });
+  io::Signals signals(
+      loop, [&](int n) { drain.signal(n, *conductor, *front); }, [&] { front->reread_keys(); });
   const auto epoch = static_cast<uint64_t>(wall_now_ns());
   MC_TRY(conductor, serve::Conductor::open(loop, options.conductor, epoch, metrics));
   MC_TRY(front, serve::Front::open(loop, options.front, *conductor, metrics, config));

@@ -1,4 +1,3 @@
-#include <sys/resource.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -8,6 +7,7 @@
 #include "cmd/mc-replay/trace_flags.h"
 #include "cmd/mc-replay/verbs.h"
 #include "io/file.h"
+#include "io/limits.h"
 #include "io/signals.h"
 #include "load/driver.h"
 #include "load/target.h"
@@ -140,14 +140,6 @@ Result<> write_files(const RunOptions& o, const trace::Summary& summary, const t
                                             : text);
 }
 
-// Thousands of requests may be in flight, each with a connection.
-void raise_descriptor_limit() {
-  rlimit limit{};
-  if (getrlimit(RLIMIT_NOFILE, &limit) != 0) return;
-  limit.rlim_cur = limit.rlim_max;
-  setrlimit(RLIMIT_NOFILE, &limit);
-}
-
 struct Session {
   SteadyClock clock;
   io::Loop loop{clock};
@@ -199,7 +191,7 @@ Result<> play(const RunOptions& o, Session& s) {
 
 Result<int> run(const RunOptions& o, const Context& context) {
   MC_TRY(Plan plan, plan_of(o));
-  raise_descriptor_limit();
+  (void)io::raise_open_files(UINT64_MAX);  // each request in flight has a connection
   Session s;
   load::Target target(s.loop, s.client, o.url);
   auto drive = ask_server(o, target, s);

@@ -6,19 +6,25 @@
 
 namespace mc::io {
 
-Signals::Signals(Loop& loop, std::function<void(int)> stop) : loop_(loop) {
+Signals::Signals(Loop& loop, std::function<void(int)> stop, std::function<void()> reread)
+    : loop_(loop) {
   std::signal(SIGPIPE, SIG_IGN);
   sigset_t set;
   sigemptyset(&set);
   sigaddset(&set, SIGTERM);
   sigaddset(&set, SIGINT);
+  if (reread) sigaddset(&set, SIGHUP);
   MC_CHECK(pthread_sigmask(SIG_BLOCK, &set, nullptr) == 0);
   fd_.reset(signalfd(-1, &set, SFD_NONBLOCK | SFD_CLOEXEC));
   MC_CHECK(fd_);
-  watch_ = loop_.watch_fd(fd_.get(), [this, stop = std::move(stop)] {
+  watch_ = loop_.watch_fd(fd_.get(), [this, stop = std::move(stop), reread = std::move(reread)] {
     signalfd_siginfo info{};
-    while (::read(fd_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info))
-      stop(++count_);
+    while (::read(fd_.get(), &info, sizeof info) == static_cast<ssize_t>(sizeof info)) {
+      if (info.ssi_signo == SIGHUP)
+        reread();
+      else
+        stop(++count_);
+    }
   });
 }
 

@@ -1,5 +1,5 @@
-// SIGTERM and SIGINT as events of a loop. Construct it in main before any thread starts: the
-// signals are blocked in this thread and all it creates, and read through a signalfd.
+// SIGTERM, SIGINT and SIGHUP as events of a loop. Construct it in main before any thread starts:
+// the signals are blocked in this thread and all it creates, and read through a signalfd.
 //
 // Thread: the loop's.
 #pragma once
@@ -11,8 +11,9 @@ namespace mc::io {
 
 class Signals {
  public:
-  // `stop(n)` is called for each SIGTERM or SIGINT; n counts them from 1. SIGPIPE is ignored.
-  Signals(Loop& loop, std::function<void(int)> stop);
+  // `stop(n)` is called for each SIGTERM or SIGINT; n counts them from 1. `reread()`, where there
+  // is one, for each SIGHUP, which else ends the process. SIGPIPE is ignored.
+  Signals(Loop& loop, std::function<void(int)> stop, std::function<void()> reread = nullptr);
   ~Signals();
   Signals(const Signals&) = delete;
   Signals& operator=(const Signals&) = delete;

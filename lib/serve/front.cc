@@ -1,10 +1,13 @@
 #include "serve/front.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
 
 #include "base/json.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "io/limits.h"
 #include "serve/admin_pages.h"
 #include "serve/dashboard.h"
 #include "serve/registry_pages.h"
@@ -13,6 +16,8 @@ namespace mc::serve {
 namespace {
 
 constexpr size_t kRequestIdMax = 128;
+constexpr Duration kKeysEvery = std::chrono::seconds(1);
+constexpr uint64_t kOtherFiles = 512;  // workers, events, logs, and clients that are refused
 
 bool all_printable(const std::string& s) {
   return !s.empty() && s.size() <= kRequestIdMax &&
@@ -36,12 +41,38 @@ bool posted(const std::string& path) {
          path == "/detokenize";
 }
 
+// Changes when the file does: who replaces it, or writes it in place.
+std::string stamp_of(const std::string& path) {
+  struct stat s {};
+  if (path.empty() || ::stat(path.c_str(), &s) != 0) return {};
+  return strf("%llu %lld %lld.%09ld", static_cast<unsigned long long>(s.st_ino),
+              static_cast<long long>(s.st_size), static_cast<long long>(s.st_mtim.tv_sec),
+              s.st_mtim.tv_nsec);
+}
+
+// As many of the clients that may come as this process can have open.
+uint32_t files_for(uint32_t connections) {
+  const uint64_t wanted = uint64_t{connections} + kOtherFiles;
+  const uint64_t files = io::raise_open_files(wanted);
+  if (files >= wanted) return connections;
+  const auto left =
+      static_cast<uint32_t>(files > 2 * kOtherFiles ? files - kOtherFiles : files / 2);
+  log_warn("conductor",
+           "--http-connections %u wants %llu open files, and this process may have %llu: at most "
+           "%u clients may connect; raise its limit (ulimit -Hn, LimitNOFILE=) for more",
+           connections, static_cast<unsigned long long>(wanted),
+           static_cast<unsigned long long>(files), left);
+  return left;
+}
+
 }  // namespace
 
 void FrontOptions::describe(OptionList& v) {
   v("http", http, "address of the OpenAI API, /cluster and /metrics");
   v("http-connections", connections, "clients connected at once");
-  v("api-keys", api_keys, "file of tenants and their API keys; empty: no key is asked for");
+  v("api-keys", api_keys,
+    "file of tenants and their API keys, read again when it changes and on SIGHUP; empty: no key "
+    "is asked for");
   v("coalesce", coalesce, "tokens that come together are one event of a stream");
 }
 
@@ -56,8 +87,9 @@ Result<std::unique_ptr<Front>> Front::open(io::Loop& loop, const FrontOptions& o
   }
   auto front = std::unique_ptr<Front>(
       new Front(loop, options, conductor, metrics, std::move(tenants), std::move(config)));
+  if (!options.api_keys.empty()) front->watch_keys();
   http::ServerOptions server;
-  server.connections_max = options.connections;
+  server.connections_max = files_for(options.connections);
   server.refusal = [&metrics](int status, const std::string& why) -> http::Page {
     count(metrics, status, "http");
     return {kJsonType, error_json({status, why, "", ""}) + "\n"};
@@ -75,6 +107,8 @@ Front::Front(io::Loop& loop, const FrontOptions& options, Conductor& conductor, 
       metrics_(metrics),
       coalesce_(options.coalesce),
       tenants_(std::move(tenants)),
+      keys_file_(options.api_keys),
+      keys_stamp_(stamp_of(keys_file_)),
       config_(std::move(config)),
       limits_{&conductor.tokenizer(), conductor.spec().name, conductor.spec().context_max,
               conductor.spec().vocab, conductor.chat()},
@@ -82,7 +116,31 @@ Front::Front(io::Loop& loop, const FrontOptions& options, Conductor& conductor, 
       prefix_(strf("%llx",
                    static_cast<unsigned long long>(mix64(static_cast<uint64_t>(wall_now_ns()))))) {}
 
-Front::~Front() = default;
+Front::~Front() {
+  if (keys_timer_ != 0) loop_.cancel(keys_timer_);
+}
+
+void Front::watch_keys() {
+  keys_timer_ = loop_.every(kKeysEvery, [this] {
+    if (stamp_of(keys_file_) != keys_stamp_) reread_keys();
+  });
+}
+
+void Front::reread_keys() {
+  if (keys_file_.empty()) return;
+  keys_stamp_ = stamp_of(keys_file_);
+  auto fresh = Tenants::open(keys_file_);
+  metrics_
+      .counter("mc_conductor_keys_reads_total", "times that the file of keys was read again",
+               {{"result", fresh ? "ok" : "failed"}})
+      .add();
+  if (!fresh) {
+    log_error("conductor", "%s: the keys read before stay in force", fresh.error().what.c_str());
+    return;
+  }
+  tenants_.renew(std::move(*fresh));
+  log_info("conductor", "%s was read again", keys_file_.c_str());
+}
 
 void Front::count(Metrics& metrics, int status, const std::string& reason) {
   metrics

@@ -47,6 +47,10 @@ class Front {
   Front(const Front&) = delete;
   Front& operator=(const Front&) = delete;
 
+  // Reads the file of keys again; one that will not do leaves those that are there, and is told in
+  // the log. Done by itself, too, within a second of a change.
+  void reread_keys();
+
   const std::string& http() const { return http_->address(); }
   size_t open_exchanges() const { return http_->open_exchanges(); }
 
@@ -55,6 +59,7 @@ class Front {
   static constexpr const char* kJsonType = "application/json";
   Front(io::Loop& loop, const FrontOptions& options, Conductor& conductor, Metrics& metrics,
         Tenants tenants, std::string config);
+  void watch_keys();
   static void count(Metrics& metrics, int status, const std::string& reason);
   void refuse(const http::Exchange& x, const ApiError& e, http::Headers extra = {}) const;
   std::string id_of(const http::Exchange& x) const;
@@ -78,6 +83,9 @@ class Front {
   Metrics& metrics_;
   const bool coalesce_;
   Tenants tenants_;
+  const std::string keys_file_;
+  std::string keys_stamp_;  // of the file when it was read
+  io::Loop::Handle keys_timer_ = 0;
   const std::string config_;
   ApiLimits limits_;
   std::unique_ptr<http::Server> http_;

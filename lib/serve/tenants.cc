@@ -106,6 +106,42 @@ Result<Tenants> Tenants::parse(const Json& json, const std::string& where) {
   return out;
 }
 
+void Tenants::renew(Tenants fresh) {
+  for (Entry& e : entries_) e.gone = true;
+  std::vector<Index> moved;
+  for (const Entry& f : fresh.entries_) {
+    Entry& e = entries_[place_for(f.tenant.name, fresh)];
+    // What was not counted so far begins with a minute's worth.
+    if (e.tenant.requests_per_minute == 0)
+      e.requests.left = static_cast<double>(f.tenant.requests_per_minute);
+    if (e.tenant.tokens_per_minute == 0)
+      e.tokens.left = static_cast<double>(f.tenant.tokens_per_minute);
+    e.tenant = f.tenant;
+    e.gone = false;
+    moved.push_back(static_cast<Index>(&e - entries_.data()));
+  }
+  keys_ = std::move(fresh.keys_);
+  for (Key& k : keys_) k.tenant = moved[k.tenant];
+}
+
+// Its own; or that of one who left and has nothing in flight; or a new one.
+Tenants::Index Tenants::place_for(const std::string& name, const Tenants& fresh) {
+  const auto named = [](const std::vector<Entry>& all, const std::string& wanted) {
+    return std::find_if(all.begin(), all.end(),
+                        [&](const Entry& e) { return e.tenant.name == wanted; });
+  };
+  const auto own = named(entries_, name);
+  if (own != entries_.end()) return static_cast<Index>(own - entries_.begin());
+  for (Entry& e : entries_) {
+    if (!e.gone || e.in_flight > 0) continue;
+    if (named(fresh.entries_, e.tenant.name) != fresh.entries_.end()) continue;  // its own
+    e = {};
+    return static_cast<Index>(&e - entries_.data());
+  }
+  entries_.emplace_back();
+  return entries_.size() - 1;
+}
+
 std::optional<Tenants::Index> Tenants::find(std::string_view authorization) const {
   if (!keyed()) return Index{0};
   constexpr std::string_view kBearer = "bearer ";

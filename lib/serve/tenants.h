@@ -14,6 +14,9 @@
 // Without a file everybody is one tenant that may do all. Keys are kept as SHA-256 and compared in
 // a time that does not depend on them.
 //
+// A file that was read anew replaces them by renew(): who stays keeps what is in flight and what it
+// used of its limits.
+//
 // Thread: one owner. Pure: time is an argument (open() reads a file).
 #pragma once
 #include <cstdint>
@@ -43,6 +46,10 @@ class Tenants {
   static Result<Tenants> open(const std::string& path);
   static Result<Tenants> parse(const Json& json, const std::string& where);
 
+  // Takes over what `fresh` says. Indexes stay good: who is gone has no keys any more, but what it
+  // began may end.
+  void renew(Tenants fresh);
+
   using Index = size_t;
   // By the value of an Authorization header, "Bearer KEY"; nothing: no such key.
   std::optional<Index> find(std::string_view authorization) const;
@@ -69,12 +76,13 @@ class Tenants {
     Tenant tenant;
     uint64_t in_flight = 0;
     Bucket requests, tokens;
-    bool used = false;
+    bool used = false, gone = false;
   };
   struct Key {
     Digest digest;
     Index tenant;
   };
+  Index place_for(const std::string& name, const Tenants& fresh);
   static void fill(Bucket& bucket, uint64_t per_minute, Time now);
   std::vector<Entry> entries_;
   std::vector<Key> keys_;

@@ -40,6 +40,14 @@ page() { curl -s -m 5 -o "$T/body" -w '%{http_code}' -H "authorization: Bearer $
 [ "$(page key-of-a-1 config)" = 403 ] || die "settings are shown to a tenant"
 [ "$(page key-of-ops config)" = 200 ] || die "settings are not shown to an admin: $(cat "$T/body")"
 jq -e '."api-keys".origin == "environment"' "$T/body" >/dev/null || die "$(cat "$T/body")"
+
+# New keys: with SIGHUP at once, and by themselves when the file changes.
+sed 's/key-of-c/new-key-of-c/' "$T/keys.json" >"$T/keys.new" && mv "$T/keys.new" "$T/keys.json"
+kill -HUP "$(jq -r .pid "$T/cluster/conductor.json")"
+takes() { [ "$(page "$1" v1/models)" = "$2" ]; }
+until_true 5 "a new key is not taken" takes new-key-of-c 200
+until_true 5 "an old key is still taken" takes key-of-c 401
+
 for page in live ready health metrics cluster; do
   [ "$(page none $page)" = 200 ] || die "/$page wants a key"
 done

@@ -167,6 +167,26 @@ TEST_CASE("429 of a tenant's own limit; its caches are its own") {
         std::string::npos);
 }
 
+TEST_CASE("keys that change are in force within a second; a file that is wrong changes nothing") {
+  const KeyFile keys(kKeys);
+  Site s(quick(), keys.options());
+  const auto status = [&](const char* key) {
+    s.headers = {{"authorization", std::string("Bearer ") + key}};
+    return s.ask("/v1/models").status;
+  };
+  CHECK(status("key-of-a") == 200);
+  std::ofstream(keys.name) << R"({"tenants":[{"name":"b","keys":["new-key-of-b"]}]})";
+  REQUIRE(until(s.loop, [&] { return status("new-key-of-b") == 200; }));
+  CHECK(status("key-of-a") == 401);
+  CHECK(status("key-of-b") == 401);
+  std::ofstream(keys.name) << R"({"tenants":[{"name":"b"}]})";
+  s.front->reread_keys();  // as SIGHUP has it
+  CHECK(status("new-key-of-b") == 200);
+  const std::string text = s.metrics.text();
+  CHECK(text.find(R"(mc_conductor_keys_reads_total{result="ok"} 1)") != std::string::npos);
+  CHECK(text.find(R"(mc_conductor_keys_reads_total{result="failed"} 1)") != std::string::npos);
+}
+
 TEST_CASE("429 of a broken promise: which, by how much, and when to come back") {
   ConductorOptions options = quick();
   SUBCASE("ttft") {

@@ -54,6 +54,32 @@ TEST_CASE("caches are apart, but for those that share, and no salt reaches anoth
   CHECK(t.salt(1, "x") != "x");
 }
 
+TEST_CASE("a file read anew changes what may be asked, and nothing that is under way") {
+  Tenants t = two(R"(,"in-flight":1)");
+  const Time now{};
+  CHECK(!t.begin(0, 10, now));
+  t.renew(*parsed(R"({"tenants":[{"name":"c","keys":["key-of-c"]},)"
+                  R"({"name":"a","keys":["newer-of-a"],"in-flight":2,"requests-per-minute":1}]})"));
+  CHECK(!t.find("Bearer key-of-a"));
+  CHECK(!t.find("Bearer key-of-b"));
+  CHECK(t.find("Bearer newer-of-a") == 0);  // the index that is in flight is still its own
+  CHECK(t.find("Bearer key-of-c") == 1);    // b left, with nothing in flight
+  CHECK(t.at(1).name == "c");
+  CHECK(!t.begin(0, 10, now));  // a new limit begins with a minute's worth
+  CHECK(t.begin(0, 10, now));
+  t.ended(0, 1, now);
+  t.ended(0, 1, now);
+  CHECK(t.begin(0, 10, now)->why.find("requests per minute") != std::string::npos);
+  // Who leaves with something in flight keeps its place until that ended.
+  CHECK(!t.begin(1, 10, now));
+  t.renew(*parsed(R"({"tenants":[{"name":"d","keys":["key-of-d"]}]})"));
+  CHECK(t.find("Bearer key-of-d") == 0);
+  t.renew(*parsed(R"({"tenants":[{"name":"d","keys":["key-of-d"]},)"
+                  R"({"name":"e","keys":["key-of-e"]}]})"));
+  CHECK(t.find("Bearer key-of-e") == 2);
+  t.ended(1, 1, now);
+}
+
 TEST_CASE("requests in flight are limited, and give their place back") {
   Tenants t = two(R"(,"in-flight":2)");
   const Time now{};
