@@ -43,6 +43,8 @@ void ConductorOptions::describe(OptionList& v) {
   v("index-blocks", index_blocks, "blocks the index of caches may hold");
   v("foreign-engines", foreign_engines,
     "file with a list of outside engines, as POST /register takes each");
+  v("foreign-state", foreign_state,
+    "file that keeps what POST /register was told over a restart; empty: it is forgotten");
 }
 
 Result<> ConductorOptions::check() const {
@@ -74,6 +76,7 @@ Result<std::unique_ptr<Conductor>> Conductor::open(io::Loop& loop, const Conduct
   std::unique_ptr<Conductor> conductor(
       new Conductor(loop, options, std::move(model), epoch, metrics, std::move(server)));
   for (const ForeignOptions& e : engines) MC_TRY_(conductor->foreign_->add(e));
+  if (!options.foreign_state.empty()) MC_TRY_(conductor->foreign_->keep_in(options.foreign_state));
   return conductor;
 }
 

@@ -58,6 +58,7 @@ struct ConductorOptions {
   uint32_t queue_max = 4096;                          // requests waiting for room
   uint64_t index_blocks = uint64_t{1} << 24;
   std::string foreign_engines;  // file of outside engines
+  std::string foreign_state;    // where those registered by POST are kept
   PdWatchOptions pd;
   uint32_t explain_last = 1024;  // requests whose decisions are kept
   void describe(OptionList& v);
@@ -123,8 +124,11 @@ class Conductor {
     NodeId node;
     uint64_t epoch = 0;
   };
-  struct Passing {       // an attempt on an outside engine
-    std::string engine;  // empty: there is none
+  struct Passing {            // an attempt on an outside engine
+    std::string engine;       // empty: there is none
+    std::string decode;       // a pair's other half; empty: the engine itself
+    bool prefilling = false;  // a pair's first half is at work
+    const std::string& asked() const { return prefilling || decode.empty() ? engine : decode; }
     http::Client::Id http = 0;
     int status = 0;
     std::string type, held, tail;  // of its answer: an error's text; the end
@@ -195,6 +199,9 @@ class Conductor {
   void add_foreign(sched::View& v, std::span<const int32_t> prompt, const std::string& salt,
                    const Job* job) const;
   void pass(Job& job);
+  ForeignEngine* partner(const ForeignEngine& prefill, const Job* job) const;
+  void ask_engine(Job& job, const ForeignEngine& engine, std::string body);
+  void hand_over(Job& job);
   void passed(Job& job, std::string_view chunk);
   void passed_all(Job& job, const Result<http::ClientResponse>& answer);
   void release_foreign(Job& job);

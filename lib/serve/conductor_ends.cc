@@ -41,7 +41,7 @@ void Conductor::expired(Job& job) {
     case State::kAnswering:
     case State::kPassing: break;
   }
-  const std::string node = job.state == State::kPassing ? job.passing.engine : job.decode.node;
+  const std::string node = job.state == State::kPassing ? job.passing.asked() : job.decode.node;
   fail_attempt(job, {node},
                Failed{504, "upstream_timeout",
                       strf("no token from %s within %s", node.c_str(),

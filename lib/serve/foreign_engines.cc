@@ -1,9 +1,11 @@
 #include "serve/foreign_engines.h"
 
 #include <algorithm>
+#include <filesystem>
 
 #include "base/json.h"
 #include "base/log.h"
+#include "io/file.h"
 
 namespace mc::serve {
 namespace {
@@ -23,6 +25,10 @@ Result<> check_foreign(const ForeignOptions& o) {
     return fail(Code::kInvalid, "url '%s': want http://host:port", shown(o.url).c_str());
   if (!o.events.empty()) MC_TRY_(event_address(o.events));
   if (!o.replay.empty()) MC_TRY_(event_address(o.replay));
+  if (o.role != "both" && o.role != "prefill" && o.role != "decode")
+    return fail(Code::kInvalid, "role '%s': want both, prefill or decode", shown(o.role).c_str());
+  if (o.role != "both" && o.url.empty())
+    return fail(Code::kInvalid, "engine %s has a role but no url", o.name.c_str());
   if (o.block_tokens > 65536) return fail(Code::kInvalid, "block_size: want at most 65536");
   return {};
 }
@@ -48,6 +54,8 @@ Result<ForeignOptions> parse_foreign(const Json& json) {
   MC_TRY(o.replay, get_string_or(json, "replay_endpoint", ""));
   MC_TRY(const uint64_t block, small_number(json, "block_size", 65536));
   MC_TRY(o.rank, small_number(json, "dp_rank", 1 << 16));
+  MC_TRY(o.role, get_string_or(json, "role", "both"));
+  MC_TRY(o.kv_group, get_string_or(json, "kv_group", "default"));
   o.block_tokens = static_cast<uint32_t>(block);
   for (const char* key : {"lora_name", "additionalsalt"}) {
     MC_TRY(const std::string value, get_string_or(json, key, ""));
@@ -58,6 +66,14 @@ Result<ForeignOptions> parse_foreign(const Json& json) {
   while (o.url.ends_with('/')) o.url.pop_back();
   MC_TRY_(check_foreign(o));
   return o;
+}
+
+Json registration_json(const ForeignOptions& o) {
+  Json j = {{"instance_id", o.name},        {"url", o.url},         {"modelname", o.model},
+            {"tenant_id", o.tenant},        {"endpoint", o.events}, {"replay_endpoint", o.replay},
+            {"block_size", o.block_tokens}, {"dp_rank", o.rank},    {"role", o.role},
+            {"kv_group", o.kv_group}};
+  return j;
 }
 
 Result<std::vector<ForeignOptions>> read_foreign(const std::string& path) {
@@ -93,8 +109,52 @@ ForeignEngine* ForeignEngines::find(const std::string& name) {
 }
 
 size_t ForeignEngines::up() const {
-  return static_cast<size_t>(
-      std::count_if(engines_.begin(), engines_.end(), [](const auto& e) { return e.second->up; }));
+  const auto all = [](const std::string&) { return true; };
+  return static_cast<size_t>(std::count_if(engines_.begin(), engines_.end(), [&](const auto& e) {
+    const std::string& role = e.second->options.role;
+    return e.second->up &&
+           (role == "both" || (role == "prefill" && partner(*e.second, all) != nullptr));
+  }));
+}
+
+ForeignEngine* ForeignEngines::partner(const ForeignEngine& prefill, const May& may) const {
+  ForeignEngine* best = nullptr;
+  for (const auto& [name, e] : engines_) {
+    if (!e->up || e->options.role != "decode" || e->options.kv_group != prefill.options.kv_group ||
+        !may(name))
+      continue;
+    const bool less = best == nullptr || std::pair(e->context_tokens, e->requests) <
+                                             std::pair(best->context_tokens, best->requests);
+    if (less) best = e.get();
+  }
+  return best;
+}
+
+Result<> ForeignEngines::keep_in(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) {
+    auto list = read_foreign(path);
+    if (!list)
+      return fail(Code::kInvalid, "--foreign-state: %s: mend it, or remove it and register anew",
+                  list.error().what.c_str());
+    for (ForeignOptions& o : *list) {
+      o.posted = true;
+      MC_TRY_(add(o));
+    }
+  }
+  state_file_ = path;
+  return {};
+}
+
+// Registered is registered, even if it cannot be kept.
+void ForeignEngines::save() const {
+  if (state_file_.empty()) return;
+  Json list = Json::array();
+  for (const auto& [name, e] : engines_)
+    if (e->options.posted) list.push_back(registration_json(e->options));
+  if (auto written = io::write_file_atomically(state_file_, dump_json(list, 2) + "\n"); !written)
+    log_error("conductor", "registrations will not outlive this process: %s",
+              written.error().what.c_str());
 }
 
 Result<> ForeignEngines::add(const ForeignOptions& options) {
@@ -126,6 +186,7 @@ Result<> ForeignEngines::add(const ForeignOptions& options) {
   log_info("conductor", "outside engine %s at %s is registered", options.name.c_str(),
            options.url.empty() ? options.events.c_str() : options.url.c_str());
   ForeignEngine& added = *(engines_[options.name] = std::move(engine));
+  if (options.posted) save();
   if (!options.url.empty()) check(added);
   return {};
 }
@@ -140,7 +201,9 @@ bool ForeignEngines::remove(const std::string& name) {
     slots_.give(slot);
   }
   log_info("conductor", "outside engine %s is removed", name.c_str());
+  const bool posted = it->second->options.posted;
   engines_.erase(it);
+  if (posted) save();
   return true;
 }
 
@@ -205,6 +268,7 @@ Result<> ForeignEngines::serves(const ForeignEngine& engine,
 Json foreign_json(const ForeignEngine& e, Time now) {
   Json j = {{"name", e.options.name},
             {"role", "foreign"},
+            {"half", e.options.role},
             {"http", e.options.url},
             {"model", e.options.model},
             {"up", e.up},

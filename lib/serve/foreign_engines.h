@@ -1,6 +1,7 @@
 // Engines that are not ours: any server of the OpenAI API, with a publisher of cache events in
-// vLLM's form. Each is an instance that prefills and decodes; the conductor schedules it beside its
-// own workers, and passes requests through. They send no heartbeats: each is asked once a second
+// vLLM's form. Each is an instance that prefills and decodes, or one half of a pair whose connector
+// moves the KV (`role`, `kv_group`); the conductor schedules it beside its own workers, and passes
+// requests through. They send no heartbeats: each is asked once a second
 // whether it is well, first for the models it serves, then for its health; one that does not answer
 // gets no requests, and what was known of its cache is forgotten and asked for again.
 //
@@ -32,13 +33,18 @@ struct ForeignOptions {
   std::string events, replay;      // of its publisher; empty: its cache is not known
   uint32_t block_tokens = 0;       // 0: as its first event says
   uint64_t rank = 0;               // data parallel
+  // "both"; or "prefill", which hands its KV to any engine of role "decode" in the same group.
+  std::string role = "both";
+  std::string kv_group = "default";
+  bool posted = false;  // by POST /register: kept in the state file, where there is one
 };
 
 // What POST /register takes:
 //   {"instance_id", "url", "modelname", "endpoint", "replay_endpoint", "block_size", "tenant_id",
-//    "dp_rank", "type"}
+//    "dp_rank", "type", "role", "kv_group"}
 // Errors: kInvalid, naming the member.
 Result<ForeignOptions> parse_foreign(const Json& json);
+Json registration_json(const ForeignOptions& options);  // what parse_foreign() reads
 // A file with a list of those.
 Result<std::vector<ForeignOptions>> read_foreign(const std::string& path);
 
@@ -66,6 +72,9 @@ class ForeignEngines {
   ForeignEngines(io::Loop& loop, sched::PrefixIndex& index, Slots slots, std::string model,
                  size_t blocks_max, Metrics& metrics);
   ~ForeignEngines();
+  // Adds the registrations kept in that file, which need not be there, and keeps in it what is
+  // posted from now on. Errors: kInvalid of a file that is damaged.
+  Result<> keep_in(const std::string& path);
   ForeignEngines(const ForeignEngines&) = delete;
   ForeignEngines& operator=(const ForeignEngines&) = delete;
 
@@ -75,10 +84,14 @@ class ForeignEngines {
   ForeignEngine* find(const std::string& name);
   const std::map<std::string, std::unique_ptr<ForeignEngine>>& all() const { return engines_; }
   size_t up() const;  // that may get requests
+  // Who decodes what this one prefills: of those that are up and `may`, the one with least to do.
+  using May = std::function<bool(const std::string& name)>;
+  ForeignEngine* partner(const ForeignEngine& prefill, const May& may) const;
   void tick(Time now);
   http::Client& client() { return client_; }
 
  private:
+  void save() const;
   void check(ForeignEngine& engine);
   void checked(ForeignEngine& engine, const Result<http::ClientResponse>& answer);
   void down(ForeignEngine& engine, const std::string& why);
@@ -93,6 +106,7 @@ class ForeignEngines {
   http::Client client_;
   std::map<std::string, std::unique_ptr<ForeignEngine>> engines_;
   uint64_t registrations_ = 0;
+  std::string state_file_;
 };
 
 Json foreign_json(const ForeignEngine& engine, Time now);  // for /cluster

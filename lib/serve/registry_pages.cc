@@ -28,6 +28,7 @@ bool from_here(const http::Request& r) {
 void register_page(const http::Exchange& x, const Json& json, ForeignEngines& engines) {
   auto options = parse_foreign(json);
   if (!options) return refuse_page(x, 400, options.error().what);
+  options->posted = true;
   if (auto added = engines.add(*options); !added)
     return refuse_page(x, added.error().code == Code::kBusy ? 503 : 400, added.error().what);
   good_page(x, {{"status", "registered successfully"}, {"instance_id", options->name}});

@@ -18,8 +18,9 @@ namespace {
 
 // A conductor with its front; own workers or none; and outside engines.
 struct Mixed {
-  explicit Mixed(bool workers) {
+  explicit Mixed(bool workers, const std::string& state = {}) {
     ConductorOptions o = quick();
+    o.foreign_state = state;
     o.policy.balancing_threshold = 2;
     conductor = *Conductor::open(loop, o, 42, metrics);
     FrontOptions web;
@@ -31,10 +32,11 @@ struct Mixed {
     prefill->then = [this](const std::string& r) { decode->send(r, {65, 66}, "length"); };
     REQUIRE(until(loop, [&] { return conductor->not_ready().empty(); }));
   }
-  MockEngine& engine(const std::string& name, uint64_t block = 4, const char* model = "tiny") {
+  MockEngine& engine(const std::string& name, uint64_t block = 4, const char* model = "tiny",
+                     const char* role = "both") {
     engines.push_back(std::make_unique<MockEngine>(loop, model, block));
     MockEngine& e = *engines.back();
-    const auto r = ask("/register", e.registration(name));
+    const auto r = ask("/register", e.registration(name, role));
     REQUIRE_MESSAGE(r.status == 200, r.body);
     REQUIRE(until(loop, [&] { return conductor->foreign().find(name)->up; }));
     return e;
@@ -165,6 +167,132 @@ TEST_CASE("outside engines and own workers are chosen among by one policy") {
   }));
 }
 
+TEST_CASE("a pair: one computes the prompt, the other answers with what the first handed over") {
+  Mixed m(false);
+  MockEngine& p = m.engine("p", 4, "tiny", "prefill");
+  CHECK(m.ask("/ready").status == 503);  // half a pair answers nothing
+  MockEngine& d = m.engine("d", 4, "org/tiny", "decode");
+  CHECK(m.ask("/ready").status == 200);
+  m.ask("/v1/completions", prompt_of(1, 8));
+  REQUIRE(m.indexed("p", 2));
+  const auto r = m.ask(
+      "/v1/completions",
+      prompt_of(1, 9, R"(,"stream":true,"stream_options":{"include_usage":true},"max_tokens":7)"));
+  CHECK(r.status == 200);
+  CHECK(r.body.ends_with("data: [DONE]\n\n"));
+  CHECK(r.headers.at("x-mc-prefill") == "p");
+  CHECK(r.headers.at("x-mc-decode") == "d");
+  CHECK(r.headers.at("x-mc-cached-tokens") == "8");  // what p had, not what d was handed
+  REQUIRE(p.asked.size() == 2);
+  REQUIRE(d.asked.size() == 2);
+  CHECK(p.ids == d.ids);
+  const Json &first = p.asked[1], &second = d.asked[1];
+  CHECK(first["max_tokens"] == 1);
+  CHECK_FALSE(first["stream"].get<bool>());
+  CHECK_FALSE(first.contains("stream_options"));
+  CHECK(first["kv_transfer_params"]["do_remote_decode"] == true);
+  CHECK(second["max_tokens"] == 7);
+  CHECK(second["stream"] == true);
+  CHECK(second["model"] == "org/tiny");
+  CHECK(second["kv_transfer_params"]["do_remote_prefill"] == true);
+  CHECK(second["kv_transfer_params"]["remote_engine_id"] == p.url());
+  CHECK(second["kv_transfer_params"]["remote_block_ids"] == Json({2, 3}));
+  for (const char* name : {"p", "d"}) {
+    CHECK(m.conductor->foreign().find(name)->requests == 0);
+    CHECK(m.conductor->foreign().find(name)->context_tokens == 0);
+  }
+}
+
+TEST_CASE("a pair's halves are chosen each by its own load, within their group") {
+  Mixed m(false);
+  m.engine("p", 4, "tiny", "prefill");
+  MockEngine& d0 = m.engine("d0", 4, "tiny", "decode");
+  MockEngine& d1 = m.engine("d1", 4, "tiny", "decode");
+  auto other = *parse_json(m.engine("far", 4, "tiny", "decode").registration("far", "decode"));
+  other["kv_group"] = "another";
+  REQUIRE(m.ask("/register", dump_json(other)).status == 200);
+  REQUIRE(until(m.loop, [&] { return m.conductor->foreign().find("far")->up; }));
+  d0.hang = d1.hang = true;
+  std::vector<Mixed::Answer> waiting(4);
+  for (int i = 0; i < 4; ++i)
+    m.send("/v1/completions", prompt_of(100 * i, 8, kStreamed), waiting[static_cast<size_t>(i)]);
+  REQUIRE(until(m.loop, [&] { return d0.held.size() + d1.held.size() == 4; }));
+  CHECK(d0.held.size() == 2);
+  CHECK(m.engines[3]->asked.empty());
+}
+
+TEST_CASE("a pair's half that fails is left for another, and one without a connector is named") {
+  Mixed m(false);
+  MockEngine& p = m.engine("p", 4, "tiny", "prefill");
+  MockEngine& d0 = m.engine("d0", 4, "tiny", "decode");
+  MockEngine& d1 = m.engine("d1", 4, "tiny", "decode");
+  for (const int status : {500, 503}) {
+    d0.status = status;
+    const auto r = m.ask("/v1/completions", prompt_of(status, 9));
+    CHECK(r.status == 200);
+    CHECK(r.headers.at("x-mc-decode") == "d1");
+  }
+  CHECK(d0.asked.size() == 2);
+  CHECK(d1.asked.size() == 2);
+  d0.status = 200;
+  p.connector = false;
+  const auto r = m.ask("/v1/completions", prompt_of(1, 9));
+  CHECK(r.status == 503);
+  CHECK(r.body.find("hands no KV over") != std::string::npos);
+  CHECK(r.body.find("role both") != std::string::npos);
+  p.connector = true;
+  p.status = 400;
+  const auto wrong = m.ask("/v1/completions", prompt_of(1, 9));
+  CHECK(wrong.status == 400);
+  CHECK(wrong.body.find("the mock says no") != std::string::npos);
+  CHECK(m.conductor->foreign().find("d0")->context_tokens == 0);
+  CHECK(m.conductor->foreign().find("d1")->context_tokens == 0);
+}
+
+TEST_CASE("a client does not say where KV comes from") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0");
+  m.ask("/v1/completions", prompt_of(1, 9, R"(,"kv_transfer_params":{"remote_host":"x"})"));
+  REQUIRE(e.asked.size() == 1);
+  CHECK_FALSE(e.asked[0].contains("kv_transfer_params"));
+}
+
+TEST_CASE("registrations outlive the conductor, where there is a file for them") {
+  const std::string path = "foreign_state_test.json";
+  std::remove(path.c_str());
+  {
+    Mixed m(false, path);
+    m.engine("e0");
+    m.engine("e1", 8, "org/tiny", "prefill");
+    m.engine("gone");
+    CHECK(m.ask("/unregister", R"({"instance_id":"gone"})").status == 200);
+  }
+  {
+    Mixed m(false, path);
+    const auto& all = m.conductor->foreign().all();
+    REQUIRE(all.size() == 2);
+    CHECK(all.at("e0")->options.block_tokens == 4);
+    CHECK(all.at("e0")->cache != nullptr);
+    CHECK(all.at("e1")->options.role == "prefill");
+    CHECK(all.at("e1")->options.model == "org/tiny");
+    CHECK(m.ask("/unregister", R"({"instance_id":"e1"})").status == 200);
+  }
+  CHECK(read_foreign(path)->size() == 1);
+  std::FILE* f = std::fopen(path.c_str(), "w");
+  std::fputs("[{}]", f);
+  std::fclose(f);
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Metrics metrics;
+  ConductorOptions o = quick();
+  o.foreign_state = path;
+  const auto damaged = Conductor::open(loop, o, 42, metrics);
+  REQUIRE_FALSE(damaged);
+  CHECK(damaged.error().what.find("--foreign-state: " + path) != std::string::npos);
+  CHECK(damaged.error().what.find("register anew") != std::string::npos);
+  std::remove(path.c_str());
+}
+
 TEST_CASE("a client that hangs up ends its request on the engine") {
   Mixed m(false);
   MockEngine& e = m.engine("e0");
@@ -285,6 +413,11 @@ TEST_CASE("a registration says what is wrong with it, and can be taken back") {
   CHECK(why(R"({"instance_id":"a b","url":"http://x"})").find("printable") != std::string::npos);
   CHECK(why(R"({"instance_id":"a","url":"http://x","block_size":99999})").find("block_size") !=
         std::string::npos);
+  CHECK(why(R"({"instance_id":"a","url":"http://x","role":"x"})").find("prefill or decode") !=
+        std::string::npos);
+  CHECK(
+      why(R"({"instance_id":"a","endpoint":"tcp://127.0.0.1:1","role":"decode"})").find("no url") !=
+      std::string::npos);
   CHECK(why(R"({"instance_id":"a","url":"http://x","lora_name":"l"})").find("lora_name") !=
         std::string::npos);
   m.engine("e0").compute({1, 2, 3, 4});

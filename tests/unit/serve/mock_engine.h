@@ -1,6 +1,7 @@
 // An outside engine as vLLM looks from without: the OpenAI API with streams and usage, /health,
 // /v1/models, a prefix cache of blocks with names of its own, and a publisher of its events. It
-// answers a prompt with letters, one an event.
+// answers a prompt with letters, one an event. With a connector it is also half of a pair: it keeps
+// what it prefilled for another to fetch, or answers what another prefilled.
 #pragma once
 #include <algorithm>
 #include <map>
@@ -21,7 +22,7 @@ struct MockEngine {
   }
   std::string url() const { return "http://" + http->address(); }
   // What POST /register takes for it.
-  std::string registration(const std::string& name) const {
+  std::string registration(const std::string& name, const char* role = "both") const {
     const Json j = {{"instance_id", name},
                     {"url", url()},
                     {"modelname", model},
@@ -30,7 +31,8 @@ struct MockEngine {
                     {"replay_endpoint", publisher.replay()},
                     {"block_size", block},
                     {"tenant_id", "default"},
-                    {"dp_rank", 0}};
+                    {"dp_rank", 0},
+                    {"role", role}};
     return dump_json(j);
   }
 
@@ -83,6 +85,19 @@ struct MockEngine {
     const Json usage = {{"prompt_tokens", prompt.size()},
                         {"completion_tokens", 3},
                         {"prompt_tokens_details", {{"cached_tokens", cached}}}};
+    const Json* const kv = member(*body, "kv_transfer_params");
+    if (connector && kv != nullptr && kv->value("do_remote_decode", false)) {
+      REQUIRE((*body)["max_tokens"] == 1);
+      REQUIRE_FALSE(body->value("stream", false));
+      const Json handed = {
+          {"do_remote_decode", false},  {"do_remote_prefill", true},
+          {"remote_engine_id", url()},  {"remote_block_ids", {asked.size(), asked.size() + 1}},
+          {"remote_host", "127.0.0.1"}, {"remote_port", 5600}};
+      const Json first = {{"choices", Json::array({{{"text", "a"}}})},
+                          {"usage", usage},
+                          {"kv_transfer_params", handed}};
+      return x.reply(200, "application/json", dump_json(first));
+    }
     if (!body->value("stream", false)) {
       const Json whole = {
           {"model", model}, {"choices", Json::array({{{"text", "abc"}}})}, {"usage", usage}};
@@ -108,6 +123,7 @@ struct MockEngine {
   Publisher publisher;
   std::unique_ptr<http::Server> http;
   std::map<std::vector<int32_t>, uint64_t> names;  // of blocks, by all tokens up to their end
+  bool connector = true;
   bool well = true, hang = false, cut = false;
   int status = 200, gone = 0;
   std::vector<Json> asked;
