@@ -54,7 +54,7 @@ PrefixIndex::Entry* PrefixIndex::place(uint64_t tag) {
 
 // Old and new table are in the same order, but for what wrapped around: both are streamed through.
 void PrefixIndex::grow() {
-  std::vector<Entry> old(table_.size() / 4 * 5);
+  Table old(table_.size() / 4 * 5);
   old.swap(table_);
   for (const Entry& e : old)
     if (e.count > 0) table_[find(e.tag)] = e;

@@ -23,6 +23,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/huge_pages.h"
 #include "base/time.h"
 #include "sched/holder_set.h"
 #include "sched/matches.h"
@@ -92,7 +93,8 @@ class PrefixIndex {
   void remove(Slot slot, uint64_t tag, bool guesses_only);
 
   size_t entries_max_;
-  std::vector<Entry> table_;
+  using Table = std::vector<Entry, HugePages<Entry>>;
+  Table table_;
   size_t used_ = 0;
   uint64_t refused_ = 0;
   std::vector<HolderSet> aside_;

@@ -5,6 +5,7 @@
 
 #include "base/hash.h"
 #include "base/histogram.h"
+#include "base/huge_pages.h"
 #include "base/json.h"
 #include "base/metrics.h"
 #include "base/random.h"
@@ -124,6 +125,22 @@ TEST_SUITE("base/json") {
       append_quoted(out, text);
       CHECK(out == "x" + dump_json(Json(text)));
     }
+  }
+}
+
+TEST_SUITE("base/huge_pages") {
+  TEST_CASE("a table may be small or large, and grow from one into the other") {
+    std::vector<uint64_t, HugePages<uint64_t>> table;
+    for (uint64_t n : {uint64_t{1}, kHugeFrom / 8 - 1, kHugeFrom / 8, kHugeFrom / 8 + 1}) {
+      table.resize(n, n);
+      CHECK(table.front() == 1);
+      CHECK(table.back() == n);
+      CHECK((n * 8 < kHugeFrom ||
+             reinterpret_cast<uintptr_t>(table.data()) % kHugePage == 0));  // starts a huge page
+    }
+    table.clear();
+    table.shrink_to_fit();
+    CHECK(table.empty());
   }
 }
 

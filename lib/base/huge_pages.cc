@@ -1,0 +1,25 @@
+#include "base/huge_pages.h"
+
+#include <sys/mman.h>
+
+#include <cstdlib>
+
+namespace mc {
+
+void* huge_allocate(std::size_t bytes) {
+  if (bytes < kHugeFrom) return ::operator new(bytes);
+  const std::size_t whole = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  void* const memory = std::aligned_alloc(kHugePage, whole);
+  if (memory == nullptr) throw std::bad_alloc();
+  (void)::madvise(memory, whole, MADV_HUGEPAGE);  // else it is slower, no more
+  return memory;
+}
+
+void huge_free(void* memory, std::size_t bytes) {
+  if (bytes < kHugeFrom)
+    ::operator delete(memory);
+  else
+    std::free(memory);
+}
+
+}  // namespace mc

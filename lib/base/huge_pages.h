@@ -1,0 +1,29 @@
+// An allocator for large tables that are read at random: from kHugeFrom on they lie in huge pages,
+// where the system gives them (transparent huge pages on `always` or `madvise`), so that a read
+// misses the cache and not the TLB too. Smaller ones are ordinary memory.
+//
+// Thread: any.
+#pragma once
+#include <cstddef>
+#include <new>
+
+namespace mc {
+
+inline constexpr std::size_t kHugePage = std::size_t{2} << 20;
+inline constexpr std::size_t kHugeFrom = 16 * kHugePage;  // below, rounding up would show
+
+void* huge_allocate(std::size_t bytes);  // throws std::bad_alloc
+void huge_free(void* memory, std::size_t bytes);
+
+template <class T>
+struct HugePages {
+  using value_type = T;
+  HugePages() = default;
+  template <class U>
+  HugePages(const HugePages<U>&) {}
+  T* allocate(std::size_t n) { return static_cast<T*>(huge_allocate(n * sizeof(T))); }
+  void deallocate(T* memory, std::size_t n) { huge_free(memory, n * sizeof(T)); }
+  bool operator==(const HugePages&) const = default;
+};
+
+}  // namespace mc
