@@ -235,7 +235,7 @@ TEST_CASE("499: a client that leaves is counted, and may be explained") {
   CHECK(j["outcome"]["reason"] == "the client is gone");
 }
 
-TEST_CASE("503: no worker, no room in time, draining") {
+TEST_CASE("503: no worker, no room in time, a worker that fails, draining") {
   SUBCASE("a worker is missing") {
     Site s;
     s.d[0].reset();
@@ -257,6 +257,15 @@ TEST_CASE("503: no worker, no room in time, draining") {
     const auto r = s.ask("/v1/completions", kAsk);
     check(r, {503, "server_error", "no_capacity", "no worker had room"});
     CHECK(r.headers.at("retry-after") == "1");
+  }
+  SUBCASE("a worker fails, and so does the next one asked") {
+    Site s;
+    s.p[0]->broken = true;
+    const auto r = s.ask("/v1/completions", kAsk);
+    check(r, {503, "server_error", "worker_failed", "prefill on p0: the engine broke"});
+    CHECK(r.headers.at("retry-after") == "1");
+    CHECK(s.p[0]->prefills.size() == 2);
+    CHECK(counted(s, "503", "worker_failed") == 1);
   }
   SUBCASE("draining") {
     Site s;
