@@ -116,6 +116,19 @@ if [ -x "$MC_BIN/mc-conductor" ]; then
   says '--http-connections: want at least 1'
   refused 2 "$MC_BIN/mc-conductor" "${free[@]}" --foreign-engines "$T"
   says "$T is a directory, want a JSON file"
+  echo '[{}]' >"$T/registered.json"
+  refused 2 "$MC_BIN/mc-conductor" "${free[@]}" --foreign-state "$T/registered.json"
+  says "--foreign-state: $T/registered.json: engine 0:"
+  says 'remove it and register anew'
+  # Fewer files than clients are allowed: it serves, and says how many may come.
+  few() { ulimit -Sn 1000 && ulimit -Hn 3000 && exec timeout 20 "$MC_BIN/mc-conductor" "$@"; }
+  (few "${free[@]}" --announce "$T/few.json") 2>"$T/few.err" &
+  until_true 20 "a conductor with few files does not start" test -s "$T/few.json"
+  kill "$(jq .pid "$T/few.json")" && wait $!
+  grep -q -- '--http-connections 4096 wants 4608 open files, .* 3000: at most 2488' "$T/few.err" ||
+    die "no word of open files: $(cat "$T/few.err")"
+  refused 3 "$MC_BIN/mc-conductor" chat --url http://127.0.0.1:9 hello
+  says 'start a cluster (scripts/loopback up) or name one that runs with --url'
   refused 2 "$MC_BIN/mc-conductor" set-role "$taken" typist
   says "'typist'"
 fi
