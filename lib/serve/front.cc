@@ -82,11 +82,13 @@ Result<std::unique_ptr<Front>> Front::open(io::Loop& loop, const FrontOptions& o
   if (options.connections == 0)
     return fail(Code::kInvalid, "--http-connections: want at least 1, or nobody can connect");
   Tenants tenants;
+  const std::string stamp = stamp_of(options.api_keys);  // before it is read: no change is missed
   if (!options.api_keys.empty()) {
     MC_TRY(tenants, Tenants::open(options.api_keys));
   }
   auto front = std::unique_ptr<Front>(
       new Front(loop, options, conductor, metrics, std::move(tenants), std::move(config)));
+  front->keys_stamp_ = stamp;
   if (!options.api_keys.empty()) front->watch_keys();
   http::ServerOptions server;
   server.connections_max = files_for(options.connections);
@@ -108,7 +110,6 @@ Front::Front(io::Loop& loop, const FrontOptions& options, Conductor& conductor, 
       coalesce_(options.coalesce),
       tenants_(std::move(tenants)),
       keys_file_(options.api_keys),
-      keys_stamp_(stamp_of(keys_file_)),
       config_(std::move(config)),
       limits_{&conductor.tokenizer(), conductor.spec().name, conductor.spec().context_max,
               conductor.spec().vocab, conductor.chat()},

@@ -11,7 +11,7 @@
 
 #include "base/json.h"
 #include "http/server.h"
-#include "publisher.h"
+#include "tests/unit/serve/publisher.h"
 
 namespace mc::serve::test {
 

@@ -1,0 +1,74 @@
+#!/usr/bin/env bash
+# Outside engines as processes: a whole one and a pair are registered by POST, requests go where their
+# prompts are cached, a pair's halves hand over, registrations outlive a conductor that is killed, and an
+# engine that is killed is left out.
+source "$(dirname "$0")/../common.inc"
+source "$(dirname "$0")/../daemons.inc"
+engine() { # NAME ROLE
+  "$MC_BIN/mock-engine" "$1" org/tiny 16 "$2" "$T/$1.json" >"$T/$1.log" 2>&1 &
+  PIDS[$1]=$!
+  until_true 10 "engine $1 does not start" test -s "$T/$1.json"
+}
+conductor() {
+  launch conductor "$MC_BIN/mc-conductor" --listen 127.0.0.1:0 --http 127.0.0.1:0 --model tiny \
+    --foreign-state "$T/registered.json"
+  http=$(jq -r .http "$T/conductor.json")
+}
+register() {
+  curl -fsS -m 5 "http://$http/register" -d "@$T/$1.json" -o "$T/out" || die "$1 is not registered"
+}
+ready() { curl -fsS -m 5 "http://$http/ready" -o "$T/out"; }
+ask() { # JSON MEMBERS -> $T/body and $T/headers
+  curl -fsS -m 10 -D "$T/headers" -o "$T/body" "http://$http/v1/completions" \
+    -d "{\"model\":\"tiny\",$1}" || die "no answer to $1: $(cat "$T/body" 2>/dev/null)"
+}
+header() { tr -d '\r' <"$T/headers" | sed -n "s/^$1: //p"; }
+indexed() { # NAME BLOCKS
+  curl -fsS -m 5 "http://$http/cluster" |
+    jq -e ".nodes[] | select(.name == \"$1\") | .index_blocks == $2"
+}
+
+conductor
+engine p prefill
+register p
+engine d decode
+register d
+until_true 10 "a pair does not make the conductor ready" ready
+prompt=$(jq -nc '[range(1; 66)]')
+ask "\"prompt\":$prompt,\"max_tokens\":5"
+[ "$(header x-mc-prefill) $(header x-mc-decode) $(header x-mc-cached-tokens)" = "p d 0" ] ||
+  die "a cold prompt on a pair: $(cat "$T/headers")"
+until_true 10 "what the pair cached is not known" indexed p 4
+ask "\"prompt\":$prompt,\"stream\":true"
+[ "$(header x-mc-cached-tokens)" = 64 ] || die "not reused: $(cat "$T/headers")"
+tail -n 2 "$T/body" | grep -q '^data: \[DONE\]' || die "no whole stream: $(cat "$T/body")"
+
+engine whole both
+register whole
+other=$(jq -nc '[range(101; 166)]')
+until_true 10 "the whole engine is not up" sh -c "curl -fsS -m 5 http://$http/cluster |
+  jq -e '.nodes[] | select(.name == \"whole\") | .up'"
+curl -fsS -m 5 "$(jq -r .url "$T/whole.json")/v1/completions" -o "$T/out" -H 'x-request-id: w' \
+  -d "{\"model\":\"org/tiny\",\"prompt\":$other}" # somebody else's: its events tell
+until_true 10 "what the whole engine cached is not known" indexed whole 4
+ask "\"prompt\":$other"
+[ "$(header x-mc-prefill) $(header x-mc-decode)" = "whole whole" ] ||
+  die "not sent where it is cached: $(cat "$T/headers")"
+
+kill_9 conductor
+conductor
+until_true 10 "the engines are forgotten" ready
+for name in p d whole; do
+  curl -fsS -m 5 "http://$http/cluster" | jq -e ".nodes[] | select(.name == \"$name\")" >/dev/null ||
+    die "$name is forgotten"
+done
+until_true 10 "what an engine has cached is not told again" indexed whole 4
+
+kill_9 whole
+down() {
+  curl -fsS -m 5 "http://$http/cluster" | jq -e '.nodes[] | select(.name == "whole") | .up | not'
+}
+until_true 10 "a dead engine counts as up" down
+ask "\"prompt\":$other"
+[ "$(header x-mc-prefill)" = p ] || die "sent to a dead engine: $(cat "$T/headers")"
+stop conductor
