@@ -51,7 +51,7 @@ trap 'kill $proxy 2>/dev/null || true; cluster_down' EXIT
 front=http://127.0.0.1:$port
 until_true 10 "nginx does not come up: $(cat "$T/nginx.out")" curl -fsS "$front/ready"
 
-"$MC_BIN/mc-replay" run --trace "$T/trace.jsonl" --url "$front" --speed 4 --timeout 60s \
+"$MC_BIN/mc-replay" run --trace "$T/trace.jsonl" --url "$front" --speed 4 --timeout 60s --max-lag 5s \
   --output json --requests "$T/requests.jsonl" >"$T/run.json" 2>"$T/run.err" &
 replay=$!
 for name in conductor conductor1 conductor; do

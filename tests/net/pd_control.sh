@@ -20,7 +20,7 @@ are() { [ "$(roles)" = "$1" ]; }
 moves() { loopback logs conductor | grep -o 'is to be a [a-z]* worker' | cut -d' ' -f5 | uniq -c; }
 until_true 15 "four workers were given the roles $(roles)" are "2 2"
 
-"$MC_BIN/mc-replay" run --trace "$T/trace.jsonl" --url "$URL" --timeout 60s --output json \
+"$MC_BIN/mc-replay" run --trace "$T/trace.jsonl" --url "$URL" --timeout 60s --max-lag 5s --output json \
   >"$T/run.json" 2>"$T/run.err" &
 replay=$!
 until_true 20 "no worker went to prefill: $(roles)" are "3 1"
@@ -42,7 +42,7 @@ echo "moves: ${went[*]}"
 scale_in() { curl -sS -m 10 -o "$T/body" -w '%{http_code}' -X POST ${1:+-d "$1"} "$URL/admin/scale-in"; }
 ends() { ! kill -0 "$(cat "$T/cluster/$1.pid")" 2>/dev/null; }
 head -40 "$T/trace.jsonl" >"$T/short.jsonl"
-"$MC_BIN/mc-replay" run --trace "$T/short.jsonl" --url "$URL" --speed 2 --timeout 60s --output json \
+"$MC_BIN/mc-replay" run --trace "$T/short.jsonl" --url "$URL" --speed 2 --timeout 60s --max-lag 5s --output json \
   >"$T/run.json" 2>"$T/run.err" &
 replay=$!
 busy() { curl -fsS "$URL/cluster" | jq -e '.in_flight >= 3' >/dev/null; }
