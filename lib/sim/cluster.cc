@@ -262,7 +262,7 @@ void SimOptions::describe(OptionList& v) {
   v("ssd-rate", ssd_bytes_per_s, "bytes a second read from it; reading begins in the queue");
   v("cache-rule", cache_rule,
     "lru: classes of requests do not count; filter: ephemeral ones leave nothing; semantic: that, "
-    "and the SSD is for contexts only",
+    "and the SSD is for contexts only; tiered: it is for all that is kept, contexts leave it last",
     kCacheRules);
   v("decode-tokens", decode_tokens, "tokens of KV that a decode node has room for");
   v("nic-gbps", nic_gbps, "of each node's NIC, each way; 0: what the model says");

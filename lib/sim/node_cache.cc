@@ -53,10 +53,10 @@ NodeCache::Found NodeCache::look(const std::vector<BlockHash>& hashes, uint64_t 
   found.dram = at - found.vram;
   const uint64_t most =
       std::min<uint64_t>(hashes.size(), serve::reusable_blocks(tokens, o_.block_tokens));
-  for (; at < most && ssd_.size() > 0; ++at) {
-    const bool on_ssd = ssd_.has(hashes[at]);
-    if (!on_ssd && !dram_->lookup(hashes[at])) break;
-    ++(on_ssd ? found.ssd : found.dram);
+  for (; at < most && ssd_used() > 0; ++at) {
+    const bool below = on_ssd(hashes[at]);
+    if (!below && !dram_->lookup(hashes[at])) break;
+    ++(below ? found.ssd : found.dram);
   }
   return found;
 }
@@ -95,6 +95,7 @@ void NodeCache::drain() {
       fell_out(e.hash);
     } else {
       ssd_.erase(e.hash);
+      ssd_kept_.erase(e.hash);
       changes_.push_back({e.hash.tag(), true});
     }
   }
@@ -103,10 +104,11 @@ void NodeCache::drain() {
 void NodeCache::fell_out(const BlockHash& hash) {
   vram_.erase(hash);
   BlockHash gone = hash;
-  if (o_.ssd > 0 && (o_.rule != "semantic" || context_.contains(hash))) {
-    ssd_.touch(hash);
-    if (ssd_.size() <= o_.ssd) return;
-    gone = ssd_.take_oldest();
+  const bool context = context_.contains(hash);
+  if (o_.ssd > 0 && (o_.rule != "semantic" || context)) {
+    (o_.rule == "tiered" && context ? ssd_kept_ : ssd_).touch(hash);
+    if (ssd_used() <= o_.ssd) return;
+    gone = (ssd_.size() > 0 ? ssd_ : ssd_kept_).take_oldest();
   }
   context_.erase(gone);
   changes_.push_back({gone.tag(), false});
@@ -121,18 +123,19 @@ void NodeCache::lose_memory() {
                 o_.prompt_max + 1);
   seen_ = 0;
   changes_.clear();
-  std::erase_if(context_, [&](const BlockHash& h) { return !ssd_.has(h); });
+  std::erase_if(context_, [&](const BlockHash& h) { return !on_ssd(h); });
 }
 
 void NodeCache::lose_all() {
-  ssd_ = {};
+  ssd_ = ssd_kept_ = {};
   lose_memory();
 }
 
 std::vector<uint64_t> NodeCache::tags() const {
   std::vector<uint64_t> out;
   for (const BlockHash& h : dram_->snapshot(0, o_.dram + 1).blocks) out.push_back(h.tag());
-  for (const BlockHash& h : ssd_.all()) out.push_back(h.tag());
+  for (const Lru* on : {&ssd_, &ssd_kept_})
+    for (const BlockHash& h : on->all()) out.push_back(h.tag());
   return out;
 }
 

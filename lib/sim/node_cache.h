@@ -6,6 +6,7 @@
 //   filter    the blocks that an ephemeral request computes are not kept
 //   semantic  that, and the SSD is for context blocks only: those of long-lived contexts, which
 //             leave DRAM for the SSD and never for nothing, as long as it has room
+//   tiered    filter, and the SSD is for all that is kept; contexts are the last to leave it
 //
 // A prompt finds its leading blocks wherever they are. What it found on the SSD is in DRAM again
 // when it ends; what is in VRAM needs no loading.
@@ -25,7 +26,7 @@
 
 namespace mc::sim {
 
-inline const std::vector<std::string> kCacheRules = {"lru", "filter", "semantic"};
+inline const std::vector<std::string> kCacheRules = {"lru", "filter", "semantic", "tiered"};
 
 struct NodeCacheOptions {
   uint64_t vram = 0, dram = 0, ssd = 0;  // blocks; VRAM holds copies of blocks in DRAM
@@ -62,7 +63,7 @@ class NodeCache {
 
   uint64_t dram_used() const;
   uint64_t vram_used() const { return vram_.size(); }
-  uint64_t ssd_used() const { return ssd_.size(); }
+  uint64_t ssd_used() const { return ssd_.size() + ssd_kept_.size(); }
 
  private:
   // Blocks by last use.
@@ -81,12 +82,13 @@ class NodeCache {
   };
   void drain();
   void fell_out(const BlockHash& hash);
+  bool on_ssd(const BlockHash& h) const { return ssd_.has(h) || ssd_kept_.has(h); }
 
   NodeCacheOptions o_;
   uint64_t seed_;
   std::optional<serve::BlockManager> dram_;
-  uint64_t seen_ = 0;  // events of it
-  Lru vram_, ssd_;
+  uint64_t seen_ = 0;                      // events of it
+  Lru vram_, ssd_, ssd_kept_;              // kept: contexts, where other blocks are there too
   std::unordered_set<BlockHash> context_;  // blocks of that class, in any tier
   std::vector<Change> changes_;
 };

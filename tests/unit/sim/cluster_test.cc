@@ -153,7 +153,7 @@ TEST_CASE("whatever fails, every request ends once, and the same way each time")
     o.cache_tokens = 60'000 + random.below(200'000);
     o.ssd_tokens = random.chance(0.5) ? 100'000 : 0;
     o.vram_tokens = random.chance(0.5) ? 20'000 : 0;
-    o.cache_rule = kCacheRules[random.below(3)];
+    o.cache_rule = kCacheRules[random.below(kCacheRules.size())];
     o.rack_nodes = random.below(3);
     o.rack_latency = o.rack_nodes > 0 ? 7ms : 0ms;
     o.pd_control = apart && o.cpp_group == 1 && random.chance(0.3);

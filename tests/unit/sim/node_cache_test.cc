@@ -88,12 +88,25 @@ TEST_CASE("contexts are kept on the SSD, others not") {
   CHECK(use(cache, {1, 2}).ssd == 2);
 }
 
+TEST_CASE("tiers: all that is kept falls on the SSD, contexts leave it last") {
+  NodeCache cache(options(0, 6, 10, "tiered"), 1);
+  use(cache, {1, 2}, CacheClass::kContext);
+  use(cache, {3, 4});
+  use(cache, {5, 6}, CacheClass::kEphemeral);
+  for (uint64_t i = 10; i < 18; i += 2) use(cache, {i, i + 1});
+  CHECK(use(cache, {5, 6}).blocks() == 0);
+  CHECK(use(cache, {3, 4}).ssd == 2);
+  for (uint64_t i = 20; i < 60; i += 2) use(cache, {i, i + 1});
+  CHECK(use(cache, {3, 4}).blocks() == 0);
+  CHECK(use(cache, {1, 2}).ssd == 2);
+}
+
 TEST_CASE("changes add up to what is there, whatever happens, and no tier overflows") {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
     Random random(seed);
     const uint64_t ssd = random.below(30);
-    NodeCache cache(options(random.below(8), 20, ssd, kCacheRules[random.below(3)].c_str()), seed);
+    NodeCache cache(options(random.below(8), 20, ssd, kCacheRules[random.below(4)].c_str()), seed);
     std::set<uint64_t> known;
     for (int i = 0; i < 400; ++i) {
       std::vector<uint64_t> ids;
