@@ -1,6 +1,7 @@
 #include "wire/codec.h"
 
-#include <algorithm>
+#include <bit>
+#include <cstring>
 #include <msgpack.hpp>
 
 namespace mc::wire {
@@ -24,11 +25,10 @@ void pack_binary(std::string& out, const void* p, size_t n) {
   packer.pack_bin_body(static_cast<const char*>(p), checked(n));
 }
 
-const msgpack::object& as_object(const void* p) { return *static_cast<const msgpack::object*>(p); }
-
 }  // namespace
 
 void Writer::array(size_t n) {
+  if (n < 16) return out_.push_back(static_cast<char>(0x90 | n));
   Sink sink{out_};
   Packer(sink).pack_array(checked(n));
 }
@@ -49,6 +49,7 @@ void Writer::put(const std::string& v) {
 void Writer::put(const Blob& v) { pack_binary(out_, v.bytes.data(), v.bytes.size()); }
 void Writer::put(const BlockHash& v) { pack_binary(out_, v.bytes.data(), v.bytes.size()); }
 void Writer::put_unsigned(uint64_t v) {
+  if (v < 0x80) return out_.push_back(static_cast<char>(v));
   Sink sink{out_};
   Packer(sink).pack(v);
 }
@@ -57,124 +58,160 @@ void Writer::put_signed(int64_t v) {
   Packer(sink).pack(v);
 }
 
-struct Reader::Parsed {
-  msgpack::object_handle handle;
-};
-
-Reader::Reader(std::string_view in) : parsed_(std::make_unique<Parsed>()) {
-  bad_ = in.size() > kMessageBytesMax;
-  if (bad_) return;
-  try {
-    size_t used = 0;
-    // An element takes a byte at least: a list longer than the message lies about its length.
-    const msgpack::unpack_limit limit(std::min(kListMax, in.size()), 0, kMessageBytesMax,
-                                      kMessageBytesMax, 0, 16);
-    // Strings and binaries stay in `in`: the reader does not outlive its input.
-    auto borrow = [](msgpack::type::object_type, size_t, void*) { return true; };
-    parsed_->handle = msgpack::unpack(in.data(), in.size(), used, borrow, nullptr, limit);
-    bad_ = used != in.size();
-    cursor_ = {&parsed_->handle.get(), 1};
-  } catch (const std::exception&) {  // truncated, over a limit, or not MessagePack
-    bad_ = true;
-  }
-}
-Reader::~Reader() = default;
-
-const void* Reader::take() {
-  if (bad_ || cursor_.left == 0) {
-    bad_ = true;
-    return nullptr;
-  }
-  const void* object = cursor_.next;
-  cursor_ = {&as_object(object) + 1, cursor_.left - 1};
-  return object;
+Reader::Reader(std::string_view in) : at_(in.data()), end_(in.data() + in.size()) {
+  if (in.size() > kMessageBytesMax) fault();
 }
 
-Reader::Cursor Reader::enter() {
-  const void* p = take();
-  const Cursor outer = cursor_;
-  cursor_ = {};
-  if (p == nullptr) return outer;
-  if (as_object(p).type != msgpack::type::ARRAY) {
-    bad_ = true;
-  } else {
-    cursor_ = {as_object(p).via.array.ptr, as_object(p).via.array.size};
+// Nothing is left to be read.
+void Reader::fault() {
+  bad_ = true;
+  left_ = 0;
+  at_ = end_;
+}
+
+uint64_t Reader::big_endian(size_t bytes) {
+  if (static_cast<size_t>(end_ - at_) < bytes) {
+    fault();
+    return 0;
   }
+  uint64_t v = 0;
+  for (size_t i = 0; i < bytes; ++i) v = v << 8 | static_cast<uint8_t>(*at_++);
+  return v;
+}
+
+std::string_view Reader::take_bytes(uint64_t n) {
+  if (static_cast<uint64_t>(end_ - at_) < n) {
+    fault();
+    return {};
+  }
+  at_ += n;
+  return {at_ - n, n};
+}
+
+// Source: the MessagePack specification, "Formats". Maps and extensions are nobody's here.
+Reader::Token Reader::take() {
+  using Kind = Token::Kind;
+  if (bad_ || left_ == 0 || at_ == end_) {
+    fault();
+    return {};
+  }
+  --left_;
+  const auto first = static_cast<uint8_t>(*at_++);
+  const auto signed_of = [](uint64_t v, size_t bytes) -> Token {
+    const auto shift = static_cast<int>(64 - 8 * bytes);
+    const int64_t value = static_cast<int64_t>(v << shift) >> shift;
+    return {value < 0 ? Kind::kNegative : Kind::kUnsigned, static_cast<uint64_t>(value), 0};
+  };
+  if (first < 0x80) return {Kind::kUnsigned, first, 0};
+  if (first >= 0xe0) return signed_of(first, 1);
+  if (first >= 0xa0 && first < 0xc0) return {Kind::kStr, first & 0x1fu, 0};
+  if (first >= 0x90 && first < 0xa0) return {Kind::kArray, first & 0x0fu, 0};
+  switch (first) {
+    case 0xc0: return {Kind::kNil, 0, 0};
+    case 0xc2:
+    case 0xc3: return {Kind::kBool, first & 1u, 0};
+    case 0xc4: return {Kind::kBin, big_endian(1), 0};
+    case 0xc5: return {Kind::kBin, big_endian(2), 0};
+    case 0xc6: return {Kind::kBin, big_endian(4), 0};
+    case 0xca:
+      return {Kind::kDouble, 0, std::bit_cast<float>(static_cast<uint32_t>(big_endian(4)))};
+    case 0xcb: return {Kind::kDouble, 0, std::bit_cast<double>(big_endian(8))};
+    case 0xcc: return {Kind::kUnsigned, big_endian(1), 0};
+    case 0xcd: return {Kind::kUnsigned, big_endian(2), 0};
+    case 0xce: return {Kind::kUnsigned, big_endian(4), 0};
+    case 0xcf: return {Kind::kUnsigned, big_endian(8), 0};
+    case 0xd0: return signed_of(big_endian(1), 1);
+    case 0xd1: return signed_of(big_endian(2), 2);
+    case 0xd2: return signed_of(big_endian(4), 4);
+    case 0xd3: return signed_of(big_endian(8), 8);
+    case 0xd9: return {Kind::kStr, big_endian(1), 0};
+    case 0xda: return {Kind::kStr, big_endian(2), 0};
+    case 0xdb: return {Kind::kStr, big_endian(4), 0};
+    case 0xdc: return {Kind::kArray, big_endian(2), 0};
+    case 0xdd: return {Kind::kArray, big_endian(4), 0};
+    default: fault(); return {};
+  }
+}
+
+// An element takes a byte at least: an array longer than what is left lies about its length.
+size_t Reader::enter() {
+  const Token t = take();
+  const size_t outer = left_;
+  if (!bad_ &&
+      (t.kind != Token::Kind::kArray || t.n > kListMax || t.n > static_cast<uint64_t>(end_ - at_)))
+    fault();
+  left_ = bad_ ? 0 : t.n;
   return outer;
 }
 
-uint64_t Reader::get_unsigned(uint64_t max) {
-  const void* p = take();
-  if (p == nullptr) return 0;
-  if (as_object(p).type != msgpack::type::POSITIVE_INTEGER || as_object(p).via.u64 > max) {
-    bad_ = true;
-    return 0;
+// Past what is left of the array, whatever it holds, at any depth.
+void Reader::leave(size_t outer) {
+  while (!bad_ && left_ > 0) {
+    const Token t = take();
+    if (t.kind == Token::Kind::kStr || t.kind == Token::Kind::kBin) take_bytes(t.n);
+    if (t.kind != Token::Kind::kArray) continue;
+    if (t.n > kListMax || t.n > static_cast<uint64_t>(end_ - at_)) fault();
+    if (!bad_) left_ += t.n;
   }
-  return as_object(p).via.u64;
+  left_ = bad_ ? 0 : outer;
+}
+
+uint64_t Reader::get_unsigned(uint64_t max) {
+  const Token t = take();
+  if (t.kind != Token::Kind::kUnsigned || t.n > max) fault();
+  return bad_ ? 0 : t.n;
 }
 
 int64_t Reader::get_signed(int64_t min, int64_t max) {
-  const void* p = take();
-  if (p == nullptr) return 0;
-  const msgpack::object& o = as_object(p);
-  if (o.type == msgpack::type::POSITIVE_INTEGER && o.via.u64 <= static_cast<uint64_t>(max))
-    return static_cast<int64_t>(o.via.u64);
-  if (o.type == msgpack::type::NEGATIVE_INTEGER && o.via.i64 >= min) return o.via.i64;
-  bad_ = true;
-  return 0;
+  const Token t = take();
+  const auto value = static_cast<int64_t>(t.n);
+  const bool fits = t.kind == Token::Kind::kNegative
+                        ? value >= min
+                        : t.kind == Token::Kind::kUnsigned && t.n <= static_cast<uint64_t>(max);
+  if (!fits) fault();
+  return bad_ ? 0 : value;
 }
 
 void Reader::get(bool& v) {
-  const void* p = take();
-  v = p != nullptr && as_object(p).type == msgpack::type::BOOLEAN && as_object(p).via.boolean;
-  if (p != nullptr && as_object(p).type != msgpack::type::BOOLEAN) bad_ = true;
+  const Token t = take();
+  if (t.kind != Token::Kind::kBool) fault();
+  v = !bad_ && t.n != 0;
 }
 
 void Reader::get(double& v) {
+  const Token t = take();
   v = 0;
-  const void* p = take();
-  if (p == nullptr) return;
-  const msgpack::object& o = as_object(p);
-  if (o.type == msgpack::type::FLOAT64 || o.type == msgpack::type::FLOAT32)
-    v = o.via.f64;
-  else if (o.type == msgpack::type::POSITIVE_INTEGER)  // packers shorten whole doubles
-    v = static_cast<double>(o.via.u64);
-  else if (o.type == msgpack::type::NEGATIVE_INTEGER)
-    v = static_cast<double>(o.via.i64);
-  else
-    bad_ = true;
+  switch (t.kind) {
+    case Token::Kind::kDouble: v = t.d; break;
+    // Packers shorten whole doubles.
+    case Token::Kind::kUnsigned: v = static_cast<double>(t.n); break;
+    case Token::Kind::kNegative: v = static_cast<double>(static_cast<int64_t>(t.n)); break;
+    case Token::Kind::kNil:
+    case Token::Kind::kBool:
+    case Token::Kind::kStr:
+    case Token::Kind::kBin:
+    case Token::Kind::kArray: fault(); break;
+  }
+  if (bad_) v = 0;
 }
 
 void Reader::get(std::string& v) {
-  v.clear();
-  const void* p = take();
-  if (p == nullptr) return;
-  const msgpack::object& o = as_object(p);
-  if (o.type != msgpack::type::STR || o.via.str.size > kStringBytesMax)
-    bad_ = true;
-  else
-    v.assign(o.via.str.ptr, o.via.str.size);
+  const Token t = take();
+  if (t.kind != Token::Kind::kStr || t.n > kStringBytesMax) fault();
+  v = bad_ ? std::string_view() : take_bytes(t.n);
 }
 
 void Reader::get(Blob& v) {
-  v.bytes.clear();
-  const void* p = take();
-  if (p == nullptr) return;
-  const msgpack::object& o = as_object(p);
-  if (o.type != msgpack::type::BIN)
-    bad_ = true;
-  else
-    v.bytes.assign(o.via.bin.ptr, o.via.bin.size);
+  const Token t = take();
+  if (t.kind != Token::Kind::kBin) fault();
+  v.bytes = bad_ ? std::string_view() : take_bytes(t.n);
 }
 
 void Reader::get(BlockHash& v) {
-  const void* p = take();
-  if (p == nullptr) return;
-  const msgpack::object& o = as_object(p);
-  if (o.type != msgpack::type::BIN || o.via.bin.size != v.bytes.size())
-    bad_ = true;
-  else
-    std::memcpy(v.bytes.data(), o.via.bin.ptr, v.bytes.size());
+  const Token t = take();
+  if (t.kind != Token::Kind::kBin || t.n != v.bytes.size()) fault();
+  const std::string_view bytes = bad_ ? std::string_view() : take_bytes(t.n);
+  if (!bytes.empty()) std::memcpy(v.bytes.data(), bytes.data(), bytes.size());
 }
 
 }  // namespace mc::wire

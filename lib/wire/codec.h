@@ -13,14 +13,16 @@
 // integers, double, std::string (str), Blob (bin), BlockHash (bin 32), std::vector of those, and
 // structs with fields() (nested arrays). Enums travel as integers and are checked by their
 // receiver. Limits: kMessageBytesMax a message, kStringBytesMax a string, kListMax an element
-// count; every length is checked against the bytes left before anything is allocated.
+// count; every length is checked against the bytes left before anything is allocated. Reading is
+// one pass over the bytes, without a tree of what they hold: of a batch of calls it is the larger
+// half, and a tree doubled it.
 //
 // Thread: values; any thread.
 #pragma once
+#include <algorithm>
 #include <concepts>
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <string>
 #include <string_view>
 #include <type_traits>
@@ -83,18 +85,17 @@ class Writer {
 // Reads untrusted bytes. After a fault everything reads as its default and ok() is false.
 class Reader {
  public:
-  explicit Reader(std::string_view in);
-  ~Reader();
+  explicit Reader(std::string_view in);  // which outlives it
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
   template <class... F>
   void operator()(F&... f) {
-    const Cursor outer = enter();
-    (get_if(f), ...);  // what is left over belongs to a newer version
-    cursor_ = outer;
+    const size_t outer = enter();
+    (get_if(f), ...);
+    leave(outer);  // what is left over belongs to a newer version
   }
-  bool ok() const { return !bad_; }
+  bool ok() const { return !bad_ && at_ == end_; }  // all of it, and nothing more
 
   void get(bool& v);
   void get(double& v);
@@ -113,37 +114,43 @@ class Reader {
   }
   template <class T>
   void get(std::vector<T>& v) {
-    const Cursor outer = enter();
+    const size_t outer = enter();
     v.clear();
-    v.reserve(cursor_.left);
-    while (cursor_.left > 0 && !bad_) {
+    v.reserve(std::min(left_, kReserveMax));  // the rest when it is there
+    while (left_ > 0 && !bad_) {
       T e{};
       get(e);
       v.push_back(std::move(e));
     }
-    cursor_ = outer;
+    leave(outer);
   }
   template <class T>
   requires std::is_class_v<T> && requires(T& t, Reader& r) { T::fields(r, t); }
   void get(T& t) { T::fields(*this, t); }
 
  private:
-  struct Parsed;
-  struct Cursor {  // over the elements of one array
-    const void* next = nullptr;
-    size_t left = 0;
+  static constexpr size_t kReserveMax = 1024;
+  struct Token {  // an element, or the head of one that has a length
+    enum class Kind : uint8_t { kNil, kBool, kUnsigned, kNegative, kDouble, kStr, kBin, kArray };
+    Kind kind = Kind::kNil;
+    uint64_t n = 0;  // the number, or the length
+    double d = 0;
   };
   template <class F>
   void get_if(F& f) {
-    if (cursor_.left > 0 && !bad_) get(f);
+    if (left_ > 0 && !bad_) get(f);
   }
-  Cursor enter();  // makes the next element, an array, the current one; returns the outer cursor
-  const void* take();
+  size_t enter();  // the next element, an array; how many of the outer one are left
+  void leave(size_t outer);
+  Token take();  // the next element's head
+  std::string_view take_bytes(uint64_t n);
+  uint64_t big_endian(size_t bytes);
   uint64_t get_unsigned(uint64_t max);
   int64_t get_signed(int64_t min, int64_t max);
+  void fault();
 
-  std::unique_ptr<Parsed> parsed_;
-  Cursor cursor_;
+  const char *at_, *end_;
+  size_t left_ = 1;  // elements of the array it is in
   bool bad_ = false;
 };
 
