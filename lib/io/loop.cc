@@ -23,8 +23,28 @@ Loop::Handle Loop::watch_fd(int fd, Task ready) { return add_watch(fd, nullptr, 
 Loop::Handle Loop::watch_socket(void* zmq_socket, Task ready) {
   return add_watch(-1, zmq_socket, std::move(ready));
 }
+Loop::Handle Loop::watch_memory(std::function<bool()> look, Task ready) {
+  const Handle handle = next_handle_++;
+  memory_watches_.push_back({handle, std::make_shared<std::function<bool()>>(std::move(look)),
+                             std::make_shared<Task>(std::move(ready))});
+  return handle;
+}
 void Loop::unwatch(Handle handle) {
   std::erase_if(watches_, [handle](const Watch& w) { return w.handle == handle; });
+  std::erase_if(memory_watches_, [handle](const MemoryWatch& w) { return w.handle == handle; });
+}
+bool Loop::watches(Handle handle) const {
+  const auto is = [handle](const auto& w) { return w.handle == handle; };
+  return std::any_of(watches_.begin(), watches_.end(), is) ||
+         std::any_of(memory_watches_.begin(), memory_watches_.end(), is);
+}
+
+// What is ready without a wait.
+std::vector<std::pair<Loop::Handle, std::shared_ptr<Loop::Task>>> Loop::look_around() {
+  std::vector<std::pair<Handle, std::shared_ptr<Task>>> ready;
+  for (const MemoryWatch& w : memory_watches_)
+    if ((*w.look)()) ready.emplace_back(w.handle, w.ready);
+  return ready;
 }
 
 Loop::Handle Loop::at(Time when, Task task) {
@@ -95,6 +115,8 @@ Result<> Loop::turn(Duration wait) {
     tasks.emplace_back(w.handle, w.ready);
   }
   wait = std::min<Duration>(wait, std::chrono::hours(1));
+  const auto seen = look_around();
+  if (!seen.empty()) wait = Duration(0);
   if (!timers_.empty()) wait = std::min(wait, timers_.begin()->first - clock_.now());
   // Rounded up: waking just before a timer is due would spin.
   const auto ms = std::max<int64_t>(0, (wait.count() + 999'999) / 1'000'000);
@@ -102,14 +124,14 @@ Result<> Loop::turn(Duration wait) {
   now_ = clock_.now();
   if (ready < 0 && errno != EINTR) return fail_errno("poll of %zu sockets", items.size());
   run_timers();
+  // A task of this turn may have unwatched one that comes after it.
+  for (const auto& [handle, task] : seen)
+    if (watches(handle)) (*task)();
   if (ready > 0) {
     if (items[0].revents != 0) run_posted();
     for (size_t i = 0; i < tasks.size(); ++i) {
       if (items[i + 1].revents == 0) continue;
-      // A task of this turn may have unwatched this one.
-      const bool live = std::any_of(watches_.begin(), watches_.end(),
-                                    [&](const Watch& w) { return w.handle == tasks[i].first; });
-      if (live) (*tasks[i].second)();
+      if (watches(tasks[i].first)) (*tasks[i].second)();
     }
   }
   return {};

@@ -38,6 +38,9 @@ class Loop {
   Handle watch_fd(int fd, Task ready);
   // The same for a ZeroMQ socket; `ready` must receive until it would block.
   Handle watch_socket(void* zmq_socket, Task ready);
+  // The same for what no descriptor tells of: `look` is called before each wait, may spend a few
+  // microseconds, and says whether `ready` is to be called instead of waiting.
+  Handle watch_memory(std::function<bool()> look, Task ready);
   void unwatch(Handle handle);
 
   Handle at(Time when, Task task);
@@ -69,7 +72,14 @@ class Loop {
     Duration period;  // zero: once
     std::shared_ptr<Task> task;
   };
+  struct MemoryWatch {
+    Handle handle;
+    std::shared_ptr<std::function<bool()>> look;
+    std::shared_ptr<Task> ready;
+  };
   Handle add_watch(int fd, void* socket, Task ready);
+  std::vector<std::pair<Handle, std::shared_ptr<Task>>> look_around();
+  bool watches(Handle handle) const;
   void run_posted();
   void run_timers();
 
@@ -77,6 +87,7 @@ class Loop {
   Time now_;
   Handle next_handle_ = 1;
   std::vector<Watch> watches_;
+  std::vector<MemoryWatch> memory_watches_;
   std::multimap<Time, Timer> timers_;  // by due time, then insertion
   std::map<Handle, Time> due_;         // where a timer stands in timers_
   Fd wake_;                            // eventfd: posted work or stop

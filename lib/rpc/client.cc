@@ -3,10 +3,10 @@
 #include <algorithm>
 
 #include "base/units.h"
-#include "rpc/probe.h"
+#include "rpc/client_impl.h"
 
 namespace mc::rpc {
-namespace {
+namespace detail {
 
 std::string envelope_of(const char* type, uint64_t id, Duration budget,
                         const std::string& trace_id) {
@@ -28,24 +28,29 @@ Error no_answer(const std::string& address, const char* type, Duration budget, b
                type, address.c_str(), to_text(budget).c_str())};
 }
 
-constexpr int kHopsMax = 4;  // of one call, from server to server
+Error gone(const std::string& address, const char* type) {
+  return {Code::kUnavailable,
+          strf("%s to %s: it ended before it answered: ask again", type, address.c_str())};
+}
 
-}  // namespace
+Answered answer_of(const std::vector<std::string>& frames) {
+  if (frames.size() == 2) return answer_of(frames[0], frames[1]);
+  Answered out;
+  out.body = fail(Code::kCorrupt, "reply of %zu frames", frames.size());
+  return out;
+}
 
-namespace detail {
-
-Answered answer_of(std::vector<std::string> frames) {
+Answered answer_of(std::string_view head, std::string_view body) {
   Answered out;
   const auto read = [&]() -> Result<std::string> {
-    if (frames.size() != 2) return fail(Code::kCorrupt, "reply of %zu frames", frames.size());
-    MC_TRY(const Envelope envelope, wire::decode<Envelope>(frames[0]));
+    MC_TRY(const Envelope envelope, wire::decode<Envelope>(head));
     out.id = envelope.id;
-    if (envelope.type == "ok" && envelope.version == kProtocolVersion) return std::move(frames[1]);
+    if (envelope.type == "ok" && envelope.version == kProtocolVersion) return std::string(body);
     if (envelope.type != "error")
       return fail(
           Code::kUnsupported, "reply of type '%s', protocol version %u: want ok or error, %u",
           shown(envelope.type).c_str(), unsigned{envelope.version}, unsigned{kProtocolVersion});
-    MC_TRY(const ErrorBody error, wire::decode<ErrorBody>(frames[1]));
+    MC_TRY(const ErrorBody error, wire::decode<ErrorBody>(body));
     out.elsewhere = error.elsewhere;
     out.instead = error.instead;
     return fail(Error{code_from_wire(error.code), error.what});
@@ -56,14 +61,16 @@ Answered answer_of(std::vector<std::string> frames) {
 
 }  // namespace detail
 
-Result<std::unique_ptr<Client>> Client::connect(io::Loop& loop, const std::string& addresses) {
+Result<std::unique_ptr<Client>> Client::connect(io::Loop& loop, const std::string& addresses,
+                                                Way way) {
   MC_TRY(Route route, Route::parse(addresses));
-  auto client = std::unique_ptr<Client>(new Client(loop, std::move(route)));
+  auto client = std::unique_ptr<Client>(new Client(loop, std::move(route), way));
   MC_TRY_(client->open_link(0));
   return client;
 }
 
-Client::Client(io::Loop& loop, Route route) : loop_(loop), route_(std::move(route)) {}
+Client::Client(io::Loop& loop, Route route, Way way)
+    : loop_(loop), route_(std::move(route)), way_(way) {}
 
 Client::~Client() {
   for (size_t at = 0; at < links_.size(); ++at) close_link(at);
@@ -78,22 +85,96 @@ Result<> Client::open_link(size_t at) {
   link.to = route_.address(at);
   MC_TRY(link.socket, Socket::connect(Socket::Kind::kDealer, link.to));
   link.watch = loop_.watch_socket(link.socket->handle(), [this, at] { receive(at); });
+  seek_near(at);
   return {};
 }
 
 void Client::close_link(size_t at) {
   Link& link = links_[at];
+  loop_.unwatch(link.near_watch);
+  link.near_watch = 0;
+  link.greeting.reset();
+  link.near.reset();
   if (!link.socket) return;
   loop_.unwatch(link.watch);
   link.socket.reset();
+}
+
+// The way is taken by calls that are made once it is there.
+void Client::seek_near(size_t at) {
+  Link& link = links_[at];
+  const Time now = loop_.clock().now();
+  if (way_ != Way::kNear || link.near || link.greeting ||
+      now < link.near_sought + detail::kSeekAgain)
+    return;
+  link.near_sought = now;
+  auto greeting = NearGreeting::to(link.to);
+  if (!greeting) return;
+  link.greeting = std::move(*greeting);
+  link.near_watch = loop_.watch_fd(link.greeting->fd(), [this, at] { greet(at); });
+}
+
+void Client::greet(size_t at) {
+  Link& link = links_[at];
+  auto end = link.greeting->step();
+  if (end && !*end) return;
+  loop_.unwatch(link.near_watch);
+  link.near_watch = 0;
+  link.greeting.reset();
+  if (!end) return;
+  link.near = std::move(**end);
+  link.near_watch = loop_.watch_fd(link.near->fd(), [this, at] { receive_near(at); });
+  if (!link.near->arm()) receive_near(at);
+}
+
+void Client::receive_near(size_t at) {
+  const std::weak_ptr<bool> alive = alive_;
+  links_[at].near->woken();
+  do {
+    while (links_[at].near) {
+      const auto message = links_[at].near->receive();
+      if (!message) break;
+      if (!answer(at, detail::answer_of(message->envelope, message->body))) continue;
+      if (alive.expired()) return;  // the callback destroyed this client
+    }
+    if (links_[at].near && links_[at].near->broken()) return lose_near(at);
+  } while (links_[at].near && !links_[at].near->arm());
+}
+
+// Its server has ended, or it is of no use any more: what it was asked is not answered.
+void Client::lose_near(size_t at) {
+  const std::weak_ptr<bool> alive = alive_;
+  Link& link = links_[at];
+  loop_.unwatch(link.near_watch);
+  link.near_watch = 0;
+  link.near.reset();
+  const std::string to = link.to;
+  std::vector<Pending> lost;
+  for (auto it = pending_.begin(); it != pending_.end();) {
+    Pending& call = it->second;
+    if (call.link != at || !call.near) {
+      ++it;
+      continue;
+    }
+    loop_.cancel(call.timer);
+    --link.in_flight;
+    lost.push_back(std::move(call));
+    it = pending_.erase(it);
+  }
+  for (const Pending& call : lost) {
+    call.done(fail(detail::gone(to, call.type)));
+    if (alive.expired()) return;
+  }
 }
 
 Result<> Client::send(uint64_t id, Pending& call) {
   const size_t at = route_.current();
   MC_TRY_(open_link(at));
   const std::string envelope =
-      envelope_of(call.type, id, call.deadline - loop_.clock().now(), call.trace_id);
-  MC_TRY_(links_[at].socket->send({envelope, call.body}));
+      detail::envelope_of(call.type, id, call.deadline - loop_.clock().now(), call.trace_id);
+  seek_near(at);
+  call.near = links_[at].near && links_[at].near->send(envelope, call.body);
+  if (!call.near) MC_TRY_(links_[at].socket->send({envelope, call.body}));
   call.link = at;
   ++links_[at].in_flight;
   return {};
@@ -126,27 +207,32 @@ void Client::call_raw(const char* type, std::string body, Duration budget,
 
 // The call was refused by a server that is not the one: to the one that is.
 bool Client::send_on(uint64_t id, Pending& call, const detail::Answered& refusal) {
-  if (!route_.refused(call.link, refusal.instead) || ++call.hops > kHopsMax) return false;
+  if (!route_.refused(call.link, refusal.instead) || ++call.hops > detail::kHopsMax) return false;
   return send(id, call).has_value();
 }
 
 void Client::receive(size_t at) {
   const std::weak_ptr<bool> alive = alive_;
   while (links_[at].socket) {
-    auto frames = links_[at].socket->receive();
+    const auto frames = links_[at].socket->receive();
     if (frames.empty()) return;
-    const auto answer = detail::answer_of(std::move(frames));
-    auto it = pending_.find(answer.id);
-    if (it == pending_.end() || it->second.link != at) continue;  // came after its deadline
-    answered_ = true;
-    --links_[at].in_flight;
-    if (answer.elsewhere && send_on(answer.id, it->second, answer)) continue;
-    const Done done = std::move(it->second.done);
-    loop_.cancel(it->second.timer);
-    pending_.erase(it);
-    done(answer.body);
+    if (!answer(at, detail::answer_of(frames))) continue;
     if (alive.expired()) return;  // the callback destroyed this client
   }
+}
+
+// True when somebody was called back.
+bool Client::answer(size_t at, const detail::Answered& answer) {
+  const auto it = pending_.find(answer.id);
+  if (it == pending_.end() || it->second.link != at) return false;  // came after its deadline
+  answered_ = true;
+  --links_[at].in_flight;
+  if (answer.elsewhere && send_on(answer.id, it->second, answer)) return false;
+  const Done done = std::move(it->second.done);
+  loop_.cancel(it->second.timer);
+  pending_.erase(it);
+  done(answer.body);
+  return true;
 }
 
 void Client::expire(uint64_t id, Duration budget) {
@@ -155,7 +241,7 @@ void Client::expire(uint64_t id, Duration budget) {
   const Pending call = std::move(it->second);
   pending_.erase(it);
   const std::string& silent = links_[call.link].to;
-  const Error error = no_answer(silent, call.type, budget, answered_);
+  const Error error = detail::no_answer(silent, call.type, budget, answered_);
   // What lies queued for a peer that is not there was given up: a new socket forgets it, so that a
   // server that comes later does not do work nobody waits for.
   if (--links_[call.link].in_flight == 0) {
@@ -164,77 +250,6 @@ void Client::expire(uint64_t id, Duration budget) {
   }
   route_.pass_over(call.link);
   call.done(Result<std::string>(fail(error)));
-}
-
-Result<std::unique_ptr<SyncClient>> SyncClient::connect(const std::string& addresses,
-                                                        const Clock& clock) {
-  MC_TRY(Route route, Route::parse(addresses));
-  auto client = std::unique_ptr<SyncClient>(new SyncClient(std::move(route), clock));
-  return client;
-}
-
-SyncClient::SyncClient(Route route, const Clock& clock)
-    : clock_(clock), address_(route.text()), route_(std::move(route)) {}
-
-// Of several, the first that listens is asked; where none does, the one whose turn it is.
-void SyncClient::look_around(Time deadline) {
-  constexpr Duration kLook = std::chrono::milliseconds(250);
-  if (socket_ || route_.size() < 2) return;
-  std::vector<std::string> turn;
-  for (size_t i = 0; i < route_.size(); ++i)
-    turn.push_back(route_.address((route_.current() + i) % route_.size()));
-  const size_t first = first_listening(turn, std::min(kLook, deadline - clock_.now()), clock_);
-  if (first < turn.size()) route_.choose((route_.current() + first) % route_.size());
-}
-
-Result<> SyncClient::connect() {
-  const std::string& to = route_.address(route_.current());
-  if (socket_ && connected_ == to) return {};
-  MC_TRY(socket_, Socket::connect(Socket::Kind::kDealer, to));
-  connected_ = to;
-  return {};
-}
-
-void SyncClient::pass_over() {
-  Lock lock(mutex_);
-  route_.pass_over(route_.current());
-}
-
-std::optional<detail::Answered> SyncClient::wait(uint64_t id, Time deadline) {
-  for (;;) {
-    const Duration left = deadline - clock_.now();
-    if (left.count() <= 0) return std::nullopt;
-    if (!socket_->wait_readable(static_cast<int>(left.count() / 1'000'000 + 1))) continue;
-    for (auto frames = socket_->receive(); !frames.empty(); frames = socket_->receive()) {
-      auto answer = detail::answer_of(std::move(frames));
-      if (answer.id == id) return answer;  // others are of calls that were given up
-    }
-  }
-}
-
-Result<std::string> SyncClient::call_raw(const char* type, const std::string& body,
-                                         Duration budget) {
-  Lock lock(mutex_);
-  const Time deadline = clock_.now() + budget;
-  if (body.size() > wire::kMessageBytesMax)
-    return fail(Code::kInvalid, "%s: message of %zu bytes is over the limit", type, body.size());
-  for (int hop = 0;; ++hop) {
-    look_around(deadline);
-    const size_t at = route_.current();
-    MC_TRY_(connect());
-    const uint64_t id = next_id_++;
-    MC_TRY_(socket_->send({envelope_of(type, id, deadline - clock_.now(), {}), body}));
-    auto answer = wait(id, deadline);
-    if (!answer) {
-      socket_.reset();  // a new one forgets what is queued, as in Client::expire
-      route_.pass_over(at);
-      const bool any = route_.size() > 1 && !answered_;
-      return fail(no_answer(any ? "any of " + address_ : connected_, type, budget, answered_));
-    }
-    answered_ = true;
-    const bool again = answer->elsewhere && route_.refused(at, answer->instead);
-    if (!again || hop == kHopsMax) return std::move(answer->body);
-  }
 }
 
 }  // namespace mc::rpc

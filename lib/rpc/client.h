@@ -6,6 +6,10 @@
 // their deadline. A call is never sent twice, but for one that a server refused because another
 // answers.
 //
+// With Way::kNear a server of this host and user is also sought by the shorter way (rpc/near.h),
+// and asked over ZeroMQ where or while it is not to be had. When a server ends, calls that it had
+// by that way are kUnavailable at once.
+//
 //   client.call(PutStart{...}, 1s, [](Result<PutStarted> reply) {...});
 //   MC_TRY(PutStarted reply, sync.call(PutStart{...}, 1s));
 #pragma once
@@ -19,10 +23,13 @@
 #include "base/mutex.h"
 #include "io/loop.h"
 #include "rpc/envelope.h"
+#include "rpc/near.h"
 #include "rpc/route.h"
 #include "rpc/socket.h"
 
 namespace mc::rpc {
+
+enum class Way : uint8_t { kZeroMq, kNear };
 
 namespace detail {
 // The error a reply carries, or its body; `elsewhere` when another server answers, and which.
@@ -32,7 +39,8 @@ struct Answered {
   std::string instead;
   Result<std::string> body;
 };
-Answered answer_of(std::vector<std::string> frames);
+Answered answer_of(std::string_view envelope, std::string_view body);
+Answered answer_of(const std::vector<std::string>& frames);
 template <class R>
 Result<R> decode_reply(const Result<std::string>& body) {
   if (!body) return fail(body.error());
@@ -43,7 +51,8 @@ Result<R> decode_reply(const Result<std::string>& body) {
 // Thread: the loop's. Destroying it drops the calls in flight without calling back.
 class Client {
  public:
-  static Result<std::unique_ptr<Client>> connect(io::Loop& loop, const std::string& addresses);
+  static Result<std::unique_ptr<Client>> connect(io::Loop& loop, const std::string& addresses,
+                                                 Way way = Way::kZeroMq);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -69,6 +78,10 @@ class Client {
     std::optional<Socket> socket;
     io::Loop::Handle watch = 0;
     size_t in_flight = 0;
+    std::optional<NearGreeting> greeting;
+    std::optional<NearEnd> near;
+    io::Loop::Handle near_watch = 0;
+    Time near_sought = Time::min();
   };
   struct Pending {
     Done done;
@@ -77,9 +90,10 @@ class Client {
     std::string body, trace_id;
     Time deadline;
     size_t link = 0;
+    bool near = false;
     int hops = 0;
   };
-  Client(io::Loop& loop, Route route);
+  Client(io::Loop& loop, Route route, Way way);
   void call_raw(const char* type, std::string body, Duration budget, const std::string& trace_id,
                 Done done);
   Result<> send(uint64_t id, Pending& call);
@@ -87,10 +101,16 @@ class Client {
   void close_link(size_t at);
   bool send_on(uint64_t id, Pending& call, const detail::Answered& refusal);
   void receive(size_t at);
+  bool answer(size_t at, const detail::Answered& answer);
   void expire(uint64_t id, Duration budget);
+  void seek_near(size_t at);
+  void greet(size_t at);
+  void receive_near(size_t at);
+  void lose_near(size_t at);
 
   io::Loop& loop_;
   Route route_;
+  const Way way_;
   std::vector<Link> links_;
   uint64_t next_id_ = 1;
   bool answered_ = false;
@@ -102,7 +122,7 @@ class Client {
 class SyncClient {
  public:
   static Result<std::unique_ptr<SyncClient>> connect(const std::string& addresses,
-                                                     const Clock& clock);
+                                                     const Clock& clock, Way way = Way::kZeroMq);
   const std::string& address() const { return address_; }  // all of them
   void pass_over();                                        // as Client's
   template <class M>
@@ -112,19 +132,29 @@ class SyncClient {
   }
 
  private:
-  SyncClient(Route route, const Clock& clock);
+  SyncClient(Route route, const Clock& clock, Way way);
   Result<std::string> call_raw(const char* type, const std::string& body, Duration budget);
   Result<> connect() MC_REQUIRES(mutex_);
   void look_around(Time deadline) MC_REQUIRES(mutex_);
   // The reply to call `id`, or nothing when there was none until then.
   std::optional<detail::Answered> wait(uint64_t id, Time deadline) MC_REQUIRES(mutex_);
+  void seek_near(Time deadline) MC_REQUIRES(mutex_);
+  std::optional<detail::Answered> wait_near(uint64_t id, Time deadline) MC_REQUIRES(mutex_);
+  Result<std::optional<detail::Answered>> exchange(const char* type, const std::string& body,
+                                                   Time deadline) MC_REQUIRES(mutex_);
 
   const Clock& clock_;
+  const Way way_;
   const std::string address_;
   Mutex mutex_;
   Route route_ MC_GUARDED_BY(mutex_);
   std::optional<Socket> socket_ MC_GUARDED_BY(mutex_);
   std::string connected_ MC_GUARDED_BY(mutex_);  // to this address
+  std::optional<NearEnd> near_ MC_GUARDED_BY(mutex_);
+  std::string near_to_ MC_GUARDED_BY(mutex_);  // it was sought there
+  Time near_sought_ MC_GUARDED_BY(mutex_) = Time::min();
+  Duration spin_ MC_GUARDED_BY(mutex_){0};  // before it waits
+  uint32_t spun_out_ MC_GUARDED_BY(mutex_) = 0;
   uint64_t next_id_ MC_GUARDED_BY(mutex_) = 1;
   bool answered_ MC_GUARDED_BY(mutex_) = false;
 };

@@ -61,25 +61,31 @@ void Server::receive() {
   for (int i = 0; i < kPerTurn; ++i) {
     const auto frames = socket_.receive();
     if (frames.empty()) return;
-    dispatch(frames);
+    if (frames.size() == 3)
+      dispatch({frames[0], 0}, frames[1], frames[2]);
+    else
+      malformed_.add();
   }
   loop_.post([this, alive = std::weak_ptr(self_)] {
     if (!alive.expired()) receive();
   });
 }
 
-void Server::dispatch(const std::vector<std::string>& frames) {
-  if (frames.size() != 3) {
-    malformed_.add();
-    return;
-  }
-  auto envelope = wire::decode<Envelope>(frames[1]);
+Result<> Server::serve_near() {
+  MC_TRY(near_, NearServer::open(loop_, address(), [this](uint64_t peer, const auto& message) {
+           dispatch({{}, peer}, message.envelope, message.body);
+         }));
+  return {};
+}
+
+void Server::dispatch(detail::Caller peer, std::string_view head, std::string_view body) {
+  auto envelope = wire::decode<Envelope>(head);
   if (!envelope) {  // without an id there is nothing to answer to
     malformed_.add();
-    log_debug("rpc", "malformed envelope of %zu bytes dropped", frames[1].size());
+    log_debug("rpc", "malformed envelope of %zu bytes dropped", head.size());
     return;
   }
-  auto raw = std::make_shared<detail::RawReply>(self_, frames[0], envelope->id);
+  auto raw = std::make_shared<detail::RawReply>(self_, std::move(peer), envelope->id);
   if (envelope->version != kProtocolVersion) {
     Reply<Empty>(raw).error(
         {Code::kUnsupported, strf("protocol version %u: this server speaks %u",
@@ -97,10 +103,11 @@ void Server::dispatch(const std::vector<std::string>& frames) {
   const Time now = loop_.now();
   const uint32_t budget = std::min(envelope->budget_ms, kBudgetMaxMs);
   it->second.handler(
-      frames[2], Call{now, now + std::chrono::milliseconds(budget), envelope->trace_id.bytes}, raw);
+      body, Call{now, now + std::chrono::milliseconds(budget), envelope->trace_id.bytes}, raw);
 }
 
-void Server::send(const std::string& peer, uint64_t id, const char* type, const std::string& body) {
+void Server::send(const detail::Caller& peer, uint64_t id, const char* type,
+                  const std::string& body) {
   if (body.size() > wire::kMessageBytesMax) {
     const std::string what =
         strf("reply of %zu bytes is over the %llu limit: ask for less", body.size(),
@@ -112,7 +119,10 @@ void Server::send(const std::string& peer, uint64_t id, const char* type, const 
   Envelope envelope;
   envelope.type = type;
   envelope.id = id;
-  if (!socket_.send({peer, wire::encode(envelope), body})) dropped_replies_.add();
+  const std::string head = wire::encode(envelope);
+  const bool sent = peer.near != 0 ? near_->send(peer.near, head, body)
+                                   : socket_.send({peer.peer, head, body}).has_value();
+  if (!sent) dropped_replies_.add();
 }
 
 }  // namespace mc::rpc

@@ -19,6 +19,7 @@
 #include "base/metrics.h"
 #include "io/loop.h"
 #include "rpc/envelope.h"
+#include "rpc/near_server.h"
 #include "rpc/socket.h"
 
 namespace mc::rpc {
@@ -32,16 +33,20 @@ struct Call {
 class Server;
 
 namespace detail {
+struct Caller {
+  std::string peer;   // ROUTER's identity of it
+  uint64_t near = 0;  // or its number among those of this host
+};
 class RawReply {  // answers once; shared by the copies of a Reply
  public:
-  RawReply(std::weak_ptr<Server*> server, std::string peer, uint64_t id)
+  RawReply(std::weak_ptr<Server*> server, Caller peer, uint64_t id)
       : server_(std::move(server)), peer_(std::move(peer)), id_(id) {}
   ~RawReply();
   void send(const char* type, const std::string& body);
 
  private:
   std::weak_ptr<Server*> server_;
-  std::string peer_;
+  Caller peer_;
   uint64_t id_;
   bool sent_ = false;
 };
@@ -82,6 +87,9 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   const std::string& address() const { return socket_.address(); }  // "host:port", resolved
+  // Answers callers of this host and user by the shorter way too (rpc/near.h).
+  Result<> serve_near();
+  size_t near_callers() const { return near_ == nullptr ? 0 : near_->peers(); }
 
   template <class M>
   void on(std::function<Result<typename M::Reply>(const M&, const Call&)> handler) {
@@ -93,7 +101,7 @@ class Server {
   template <class M>
   void on_later(
       std::function<void(const M&, const Call&, const Reply<typename M::Reply>&)> handler) {
-    add(M::kName, [handler = std::move(handler)](const std::string& body, const Call& call,
+    add(M::kName, [handler = std::move(handler)](std::string_view body, const Call& call,
                                                  std::shared_ptr<detail::RawReply> raw) {
       const Reply<typename M::Reply> reply(std::move(raw));
       auto message = wire::decode<M>(body);
@@ -107,7 +115,7 @@ class Server {
  private:
   friend class detail::RawReply;
   using Handler =
-      std::function<void(const std::string&, const Call&, std::shared_ptr<detail::RawReply>)>;
+      std::function<void(std::string_view, const Call&, std::shared_ptr<detail::RawReply>)>;
   struct Entry {
     Handler handler;
     Counter* requests;
@@ -115,8 +123,8 @@ class Server {
   Server(io::Loop& loop, Socket socket, Metrics& metrics);
   void add(const char* type, Handler handler);
   void receive();
-  void dispatch(const std::vector<std::string>& frames);
-  void send(const std::string& peer, uint64_t id, const char* type, const std::string& body);
+  void dispatch(detail::Caller peer, std::string_view envelope, std::string_view body);
+  void send(const detail::Caller& peer, uint64_t id, const char* type, const std::string& body);
 
   io::Loop& loop_;
   Socket socket_;
@@ -125,6 +133,7 @@ class Server {
   Counter& dropped_replies_;
   std::map<std::string, Entry, std::less<>> handlers_;
   io::Loop::Handle watch_ = 0;
+  std::unique_ptr<NearServer> near_;
   std::shared_ptr<Server*> self_;  // replies that outlive the server find it gone
 };
 

@@ -53,7 +53,7 @@ int zmq_type(Socket::Kind kind) {
   switch (kind) {
     case Socket::Kind::kRouter: return ZMQ_ROUTER;
     case Socket::Kind::kDealer: return ZMQ_DEALER;
-    case Socket::Kind::kPub: return ZMQ_PUB;
+    case Socket::Kind::kPub: return ZMQ_XPUB;
     case Socket::Kind::kSub: return ZMQ_SUB;
   }
   return ZMQ_DEALER;

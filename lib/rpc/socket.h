@@ -24,6 +24,8 @@ const std::string& cluster_key();  // empty: none
 class Socket {
  public:
   enum class Kind { kRouter, kDealer, kPub, kSub };
+  // A kPub receives what its subscribers want: a byte, 1 for a topic that is wanted from now on, 0
+  // for one that nobody wants any more, and the topic.
 
   // Binds to "host:port" (port 0: a free one). Errors: kInvalid when the host is beyond loopback
   // and there is no cluster key; kUnavailable when the port is in use.

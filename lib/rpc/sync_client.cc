@@ -1,0 +1,159 @@
+// The client that blocks its caller.
+#include <immintrin.h>
+#include <poll.h>
+
+#include <algorithm>
+
+#include "rpc/client.h"
+#include "rpc/client_impl.h"
+#include "rpc/probe.h"
+
+namespace mc::rpc {
+namespace {
+
+constexpr Duration kGreet = std::chrono::milliseconds(200);
+constexpr Duration kSpinMax = std::chrono::microseconds(50),
+                   kSpinMin = std::chrono::microseconds(2);
+constexpr uint32_t kProbe = 32;  // of calls that do not look, one does again
+
+}  // namespace
+
+Result<std::unique_ptr<SyncClient>> SyncClient::connect(const std::string& addresses,
+                                                        const Clock& clock, Way way) {
+  MC_TRY(Route route, Route::parse(addresses));
+  auto client = std::unique_ptr<SyncClient>(new SyncClient(std::move(route), clock, way));
+  return client;
+}
+
+SyncClient::SyncClient(Route route, const Clock& clock, Way way)
+    : clock_(clock), way_(way), address_(route.text()), route_(std::move(route)), spin_(kSpinMax) {}
+
+// Of several, the first that listens is asked; where none does, the one whose turn it is.
+void SyncClient::look_around(Time deadline) {
+  constexpr Duration kLook = std::chrono::milliseconds(250);
+  if (socket_ || near_ || route_.size() < 2) return;
+  std::vector<std::string> turn;
+  for (size_t i = 0; i < route_.size(); ++i)
+    turn.push_back(route_.address((route_.current() + i) % route_.size()));
+  const size_t first = first_listening(turn, std::min(kLook, deadline - clock_.now()), clock_);
+  if (first < turn.size()) route_.choose((route_.current() + first) % route_.size());
+}
+
+Result<> SyncClient::connect() {
+  const std::string& to = route_.address(route_.current());
+  if (socket_ && connected_ == to) return {};
+  MC_TRY(socket_, Socket::connect(Socket::Kind::kDealer, to));
+  connected_ = to;
+  return {};
+}
+
+void SyncClient::pass_over() {
+  Lock lock(mutex_);
+  route_.pass_over(route_.current());
+}
+
+std::optional<detail::Answered> SyncClient::wait(uint64_t id, Time deadline) {
+  for (;;) {
+    const Duration left = deadline - clock_.now();
+    if (left.count() <= 0) return std::nullopt;
+    if (!socket_->wait_readable(static_cast<int>(left.count() / 1'000'000 + 1))) continue;
+    for (auto frames = socket_->receive(); !frames.empty(); frames = socket_->receive()) {
+      auto answer = detail::answer_of(std::move(frames));
+      if (answer.id == id) return answer;  // others are of calls that were given up
+    }
+  }
+}
+
+// Of the address whose turn it is; a look that costs little where there is nothing.
+void SyncClient::seek_near(Time deadline) {
+  if (way_ != Way::kNear) return;
+  const std::string& to = route_.address(route_.current());
+  const Time now = clock_.now();
+  if (near_to_ == to && (near_ || now < near_sought_ + detail::kSeekAgain)) return;
+  near_.reset();
+  near_to_ = to;
+  near_sought_ = now;
+  auto end = near_connect(to, std::min(kGreet, deadline - now), clock_);
+  if (end) near_ = std::move(*end);
+}
+
+// Looks for a while before it waits: a thread takes longer to wake than most calls take. Where that
+// was in vain, it looks for less the next time.
+std::optional<detail::Answered> SyncClient::wait_near(uint64_t id, Time deadline) {
+  const auto next = [&]() -> std::optional<detail::Answered> {
+    while (const auto message = near_->receive()) {
+      auto answer = detail::answer_of(message->envelope, message->body);
+      if (answer.id == id) return answer;  // others are of calls that were given up
+    }
+    return std::nullopt;
+  };
+  const bool probe = spin_ < kSpinMin && ++spun_out_ % kProbe == 0;
+  const Time start = clock_.now(), spun = start + (probe ? kSpinMax : spin_);
+  for (Time now = start; now < spun && !near_->broken(); now = clock_.now()) {
+    for (int i = 0; i < 16 && !near_->has_input(); ++i) _mm_pause();
+    if (auto answer = next()) {
+      spin_ = kSpinMax;
+      return answer;
+    }
+  }
+  spin_ = spin_ < kSpinMin ? Duration(0) : spin_ / 2;
+  for (;;) {
+    if (auto answer = next()) return answer;
+    const Duration left = deadline - clock_.now();
+    if (near_->broken() || left.count() <= 0) return std::nullopt;
+    if (!near_->arm()) continue;
+    pollfd p{near_->fd(), POLLIN, 0};
+    (void)::poll(&p, 1, static_cast<int>(left.count() / 1'000'000 + 1));
+    near_->woken();
+  }
+}
+
+// Nothing: no answer came in time.
+Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
+                                                             const std::string& body,
+                                                             Time deadline) {
+  const uint64_t id = next_id_++;
+  seek_near(deadline);
+  const std::string envelope = detail::envelope_of(type, id, deadline - clock_.now(), {});
+  if (near_ && near_->send(envelope, body)) {
+    auto answer = wait_near(id, deadline);
+    const bool broken = near_->broken();
+    if (!answer) near_.reset();  // a server that stands still does not read any more, either
+    if (!answer && broken) return fail(detail::gone(near_to_, type));
+    return answer;
+  }
+  near_.reset();
+  MC_TRY_(connect());
+  MC_TRY_(socket_->send({envelope, body}));
+  return wait(id, deadline);
+}
+
+Result<std::string> SyncClient::call_raw(const char* type, const std::string& body,
+                                         Duration budget) {
+  Lock lock(mutex_);
+  const Time deadline = clock_.now() + budget;
+  if (body.size() > wire::kMessageBytesMax)
+    return fail(Code::kInvalid, "%s: message of %zu bytes is over the limit", type, body.size());
+  for (int hop = 0;; ++hop) {
+    look_around(deadline);
+    const size_t at = route_.current();
+    auto exchanged = exchange(type, body, deadline);
+    if (!exchanged) {
+      route_.pass_over(at);
+      return fail(exchanged.error());
+    }
+    std::optional<detail::Answered>& answer = *exchanged;
+    if (!answer) {
+      socket_.reset();  // a new one forgets what is queued, as in Client::expire
+      const std::string silent = route_.address(at);
+      route_.pass_over(at);
+      const bool any = route_.size() > 1 && !answered_;
+      return fail(detail::no_answer(any ? "any of " + address_ : silent, type, budget, answered_));
+    }
+    answered_ = true;
+    const bool again = answer->elsewhere && route_.refused(at, answer->instead);
+    if (!again || hop == detail::kHopsMax) return std::move(answer->body);
+  }
+}
+
+}  // namespace mc::rpc

@@ -1,0 +1,288 @@
+#include <doctest/doctest.h>
+#include <fcntl.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <sys/un.h>
+
+#include <atomic>
+#include <cstddef>
+#include <cstring>
+#include <optional>
+#include <thread>
+
+#include "rpc/client.h"
+#include "rpc/server.h"
+
+using namespace mc;
+using namespace std::chrono_literals;
+
+namespace {
+
+struct NearHeard {
+  static constexpr const char* kName = "echoed";
+  std::string text;
+  std::vector<std::string> more{};
+  static void fields(auto& a, auto& m) { a(m.text, m.more); }
+};
+struct NearSaid {
+  static constexpr const char* kName = "echo";
+  using Reply = NearHeard;
+  std::string text;
+  std::vector<std::string> more{};
+  static void fields(auto& a, auto& m) { a(m.text, m.more); }
+};
+
+// A server on a thread of its own; "later" is never answered.
+class NearService {
+ public:
+  explicit NearService(const std::string& listen = "127.0.0.1:0") {
+    server_ = std::move(*rpc::Server::open(loop_, listen, metrics_));
+    REQUIRE(server_->serve_near().has_value());
+    server_->on_later<NearSaid>([this](const NearSaid& m, const rpc::Call&, const auto& reply) {
+      ++calls_;
+      if (m.text == "later") return kept_.push_back(reply);
+      near_ = server_->near_callers();
+      reply(NearHeard{m.text, m.more});
+    });
+    address = server_->address();
+    thread_ = std::thread([this] { CHECK(loop_.run().has_value()); });
+  }
+  ~NearService() {
+    loop_.stop();
+    thread_.join();
+  }
+  size_t near() const { return near_; }  // callers, at the last call
+  int calls() const { return calls_; }
+  std::string address;
+
+ private:
+  SteadyClock clock_;
+  io::Loop loop_{clock_};
+  Metrics metrics_;
+  std::unique_ptr<rpc::Server> server_;
+  std::vector<rpc::Reply<NearHeard>> kept_;
+  std::atomic<size_t> near_{0};
+  std::atomic<int> calls_{0};
+  std::thread thread_;
+};
+
+std::unique_ptr<rpc::SyncClient> near_sync(const std::string& address, const Clock& clock) {
+  return std::move(*rpc::SyncClient::connect(address, clock, rpc::Way::kNear));
+}
+
+// Two ends in one process.
+struct NearPair {
+  std::optional<rpc::NearEnd> server, client;
+  int memory = -1;
+  NearPair() {
+    int sockets[2];
+    REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) == 0);
+    auto made = rpc::NearEnd::make_memory();
+    REQUIRE(made.has_value());
+    server = std::move(*rpc::NearEnd::map(io::Fd(sockets[0]), made->get(), true));
+    client = std::move(*rpc::NearEnd::map(io::Fd(sockets[1]), made->get(), false));
+    memory = made->release();
+  }
+  ~NearPair() { ::close(memory); }
+};
+
+int near_knock(const std::string& address) {  // a client that does as it likes
+  const std::string name = rpc::near_names(address)[0];
+  const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
+  sockaddr_un to{};
+  to.sun_family = AF_UNIX;
+  std::memcpy(to.sun_path + 1, name.data(), name.size());
+  const auto n = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  REQUIRE(::connect(fd, reinterpret_cast<const sockaddr*>(&to), n) == 0);
+  return fd;
+}
+
+}  // namespace
+
+TEST_SUITE("near") {
+  TEST_CASE("calls go the shorter way, whatever their size") {
+    SteadyClock clock;
+    NearService service;
+    auto client = near_sync(service.address, clock);
+    for (const size_t bytes : {0, 1, 4096, 60'000}) {
+      auto r = client->call(NearSaid{std::string(bytes, 'x'), {}}, 10s);
+      REQUIRE(r.has_value());
+      CHECK(r->text == std::string(bytes, 'x'));
+      CHECK(service.near() == 1);
+    }
+    // Many times what a ring holds, there and back.
+    const std::vector<std::string> many(100, std::string(50'000, 'y'));
+    auto r = client->call(NearSaid{"many", many}, 10s);
+    REQUIRE(r.has_value());
+    CHECK(r->more == many);
+  }
+
+  TEST_CASE("callers that block and callers that are called back share a server") {
+    SteadyClock clock;
+    NearService service;
+    std::vector<std::thread> threads;
+    std::atomic<int> right{0};
+    for (int i = 0; i < 4; ++i)
+      threads.emplace_back([&, i] {
+        auto client = near_sync(service.address, clock);
+        for (int n = 0; n < 200; ++n) {
+          const std::string text = std::to_string(i) + "-" + std::to_string(n);
+          auto r = client->call(NearSaid{text, {}}, 10s);
+          if (r && r->text == text) ++right;
+        }
+      });
+    io::Loop loop(clock);
+    auto client = std::move(*rpc::Client::connect(loop, service.address, rpc::Way::kNear));
+    int answered = 0;
+    std::function<void()> again = [&] {
+      client->call<NearSaid>(NearSaid{std::to_string(answered), {}}, 10s, [&](Result<NearHeard> r) {
+        REQUIRE(r.has_value());
+        CHECK(r->text == std::to_string(answered));
+        if (++answered < 200) again();
+      });
+    };
+    again();
+    const Time deadline = clock.now() + 20s;
+    while (answered < 200 && clock.now() < deadline) REQUIRE(loop.turn(20ms).has_value());
+    for (auto& t : threads) t.join();
+    CHECK(answered == 200);
+    CHECK(right == 800);
+    CHECK(service.near() > 0);
+  }
+
+  TEST_CASE("a server without the shorter way is asked over ZeroMQ") {
+    SteadyClock clock;
+    io::Loop loop(clock);
+    Metrics metrics;
+    auto server = std::move(*rpc::Server::open(loop, "127.0.0.1:0", metrics));
+    server->on<NearSaid>([](const NearSaid& m, const rpc::Call&) -> Result<NearHeard> {
+      return NearHeard{m.text, {}};
+    });
+    std::thread thread([&] { CHECK(loop.run().has_value()); });
+    auto client = near_sync(server->address(), clock);
+    auto r = client->call(NearSaid{"k", {}}, 10s);
+    loop.stop();
+    thread.join();
+    REQUIRE(r.has_value());
+    CHECK(r->text == "k");
+  }
+
+  TEST_CASE("a call that the server's end leaves open is over at once; the next finds the next") {
+    SteadyClock clock;
+    auto first = std::make_unique<NearService>();
+    const std::string address = first->address;
+    auto client = near_sync(address, clock);
+    REQUIRE(client->call(NearSaid{"k", {}}, 10s).has_value());
+    std::atomic<bool> done{false};
+    Code code = Code::kInternal;
+    std::thread caller([&] {
+      auto r = client->call(NearSaid{"later", {}}, 60s);
+      if (!r) code = r.error().code;
+      done = true;
+    });
+    const Time deadline = clock.now() + 20s;
+    while (first->calls() < 2 && clock.now() < deadline) std::this_thread::yield();
+    first.reset();
+    caller.join();
+    CHECK(code == Code::kUnavailable);
+    NearService second(address);
+    auto r = client->call(NearSaid{"again", {}}, 10s);
+    REQUIRE(r.has_value());
+    CHECK(r->text == "again");
+  }
+
+  TEST_CASE("a caller is told when its server has not answered in time") {
+    SteadyClock clock;
+    NearService service;
+    auto client = near_sync(service.address, clock);
+    REQUIRE(client->call(NearSaid{"k", {}}, 10s).has_value());
+    auto r = client->call(NearSaid{"later", {}}, 50ms);
+    REQUIRE_FALSE(r.has_value());
+    CHECK(r.error().code == Code::kTimeout);
+    CHECK(client->call(NearSaid{"k", {}}, 10s).has_value());
+  }
+
+  TEST_CASE("what does not fit waits, and goes on when the other side has read") {
+    NearPair p;
+    const std::string long_one(5 * rpc::kNearRingBytes, 'a');
+    REQUIRE(p.client->send("one", long_one));
+    REQUIRE(p.client->send("two", "short"));
+    std::vector<std::pair<std::string, std::string>> got;
+    for (int i = 0; i < 100 && got.size() < 2; ++i) {
+      while (const auto m = p.server->receive()) got.emplace_back(m->envelope, m->body);
+      p.client->woken();
+    }
+    REQUIRE(got.size() == 2);
+    CHECK(got[0] == std::pair<std::string, std::string>{"one", long_one});
+    CHECK(got[1] == std::pair<std::string, std::string>{"two", "short"});
+  }
+
+  TEST_CASE("who does not read is not written to without end") {
+    NearPair p;
+    const std::string large(8 << 20, 'a');
+    int sent = 0;
+    while (sent < 100 && p.server->send("", large)) ++sent;
+    CHECK(sent >= 2);
+    CHECK(sent < 10);
+  }
+
+  TEST_CASE("an end notices that the other has gone") {
+    NearPair p;
+    REQUIRE(p.client->arm());
+    p.server.reset();
+    p.client->woken();
+    CHECK(p.client->broken());
+    CHECK_FALSE(p.client->send("a", "b"));
+  }
+
+  TEST_CASE("positions and lengths that cannot be break the connection and nothing else") {
+    // The layout of a ring: written, crowded, then on further lines taken, asleep, the bytes.
+    struct Raw {
+      uint64_t written, pad0[7];
+      uint64_t taken, pad1[7];
+      char bytes[rpc::kNearRingBytes];
+    };
+    const auto lie = [](auto&& change) {
+      NearPair p;
+      void* at = ::mmap(nullptr, sizeof(Raw), PROT_READ | PROT_WRITE, MAP_SHARED, p.memory, 0);
+      REQUIRE(at != MAP_FAILED);
+      change(*static_cast<Raw*>(at));
+      ::munmap(at, sizeof(Raw));
+      CHECK_FALSE(p.server->receive().has_value());
+      return p.server->broken();
+    };
+    CHECK(lie([](Raw& r) { r.written = rpc::kNearRingBytes + 1; }));
+    CHECK(lie([](Raw& r) { r.written = UINT64_MAX; }));
+    CHECK(lie([](Raw& r) {
+      std::memset(r.bytes, 0xff, 8);  // frames of 4 GiB
+      r.written = 8;
+    }));
+    CHECK_FALSE(lie([](Raw& r) {  // half a head: the rest may come
+      r.written = 4;
+    }));
+    NearPair p;  // of the ring that the server writes
+    void* at = ::mmap(nullptr, 2 * sizeof(Raw), PROT_READ | PROT_WRITE, MAP_SHARED, p.memory, 0);
+    REQUIRE(at != MAP_FAILED);
+    static_cast<Raw*>(at)[1].taken = 1;  // what was never written
+    ::munmap(at, 2 * sizeof(Raw));
+    CHECK_FALSE(p.server->send("a", "b"));
+    CHECK(p.server->broken());
+    CHECK(::ftruncate(p.memory, 0) != 0);  // nobody can take the memory away
+  }
+
+  TEST_CASE("strangers who greet wrongly, or not at all, are not in the way of others") {
+    SteadyClock clock;
+    NearService service;
+    std::vector<int> strangers;
+    for (int i = 0; i < 100; ++i) {
+      strangers.push_back(near_knock(service.address));
+      const std::string wrong(static_cast<size_t>(i), 'x');
+      if (i > 0) (void)::send(strangers.back(), wrong.data(), wrong.size(), MSG_NOSIGNAL);
+    }
+    auto client = near_sync(service.address, clock);
+    auto r = client->call(NearSaid{"k", {}}, 10s);
+    REQUIRE(r.has_value());
+    CHECK(r->text == "k");
+    for (const int fd : strangers) ::close(fd);
+  }
+}
