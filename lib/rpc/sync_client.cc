@@ -113,6 +113,8 @@ Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
                                                              const std::string& body,
                                                              Time deadline) {
   const uint64_t id = next_id_++;
+  if (near_) near_->woken();
+  if (near_ && near_->broken()) near_.reset();  // its server ended since the last call
   seek_near(deadline);
   const std::string envelope = detail::envelope_of(type, id, deadline - clock_.now(), {});
   if (near_ && near_->send(envelope, body)) {

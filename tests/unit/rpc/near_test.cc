@@ -59,8 +59,8 @@ class NearService {
   SteadyClock clock_;
   io::Loop loop_{clock_};
   Metrics metrics_;
+  std::vector<rpc::Reply<NearHeard>> kept_;  // outlives the server: it answers no more
   std::unique_ptr<rpc::Server> server_;
-  std::vector<rpc::Reply<NearHeard>> kept_;
   std::atomic<size_t> near_{0};
   std::atomic<int> calls_{0};
   std::thread thread_;
