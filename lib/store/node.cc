@@ -44,7 +44,7 @@ Result<std::unique_ptr<Node>> Node::open(io::Loop& loop, xfer::Engine& engine, N
     return fail(Code::kInvalid, "size %s: want at least one page of %s",
                 bytes_text(options.size.n).c_str(), bytes_text(kPage).c_str());
   MC_TRY(const std::string masters, find_masters(options.master, loop.clock(), kFindMasters));
-  MC_TRY(auto master, rpc::Client::connect(loop, masters));
+  MC_TRY(auto master, rpc::Client::connect(loop, masters, rpc::Way::kNear));
   const std::vector<std::string> size{bytes_text(options.size.n)};
   MC_TRY(auto segments, Segments::open(engine, options.segments.empty() ? size : options.segments));
   Segments::Recovered recovered = segments->take_recovered();
