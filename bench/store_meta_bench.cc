@@ -79,36 +79,39 @@ store::MasterOptions never_full() {
   return options;
 }
 
-// Milliseconds that giving up a node with `objects` takes, beside another one with `others`.
-Result<Measured> give_up(size_t objects, size_t others, const Clock& clock) {
-  store::Master master(never_full(), 1, 1, Time{1000s});
-  FakeNode one{master, "one"}, other{master, "other"};
-  MC_TRY_(one.mount());
-  MC_TRY_(other.mount());
-  one.put(0, objects);
-  other.put(objects, others);
-  const Time start = clock.now();
-  MC_TRY_(master.handle(store::Unmount{"one", Generation{1}}, Time{1000s}));
-  const double ms = to_seconds(clock.now() - start) * 1e3;
-  if (master.handle(store::Stat{}, Time{1000s}).objects != others)
-    return fail(Code::kInternal, "not what the other node holds is left");
-  return Measured(ms);
-}
-
 uint64_t heap() {
   const struct mallinfo2 m = ::mallinfo2();
   return m.uordblks + m.hblkhd;
 }
 
-// Bytes an object beside its key; and how long a put took, without any wire.
-Result<std::pair<double, double>> fill(size_t objects, const Clock& clock) {
+struct Filled {
+  double bytes = 0;       // an object, beside its key
+  double put_us = 0;      // a put, without any wire
+  double list_ms = 0;     // the longest that anybody waits while the order of all keys is made
+  double give_up_ms = 0;  // and while their node is given up
+  double give_up_s = 0;   // how long that takes, all in all
+};
+
+// The longest of the steps that a master takes until it has nothing to do at once.
+double longest_step(store::Master& master, Time now, const Clock& clock) {
+  Duration longest{0};
+  while (master.deadline() < now) {
+    const Time start = clock.now();
+    master.tick(now);
+    longest = std::max(longest, clock.now() - start);
+  }
+  return to_ms(longest);
+}
+
+Result<Filled> fill(size_t objects, const Clock& clock) {
   const Time now{1000s};
   const uint64_t before = heap();
   const store::MasterOptions options = never_full();
-  auto master = std::make_unique<store::Master>(options, 1, 1, now);
+  auto master = std::make_unique<store::Master>(options, 1, 1, Time{999s});
   FakeNode node{*master};
   MC_TRY_(node.mount());
-  const Time start = clock.now();
+  Filled out;
+  Time start = clock.now();
   node.put(0, objects);
   const double seconds = to_seconds(clock.now() - start);
   const store::ClusterStat stat = master->handle(store::Stat{}, now);
@@ -117,7 +120,20 @@ Result<std::pair<double, double>> fill(size_t objects, const Clock& clock) {
                 static_cast<unsigned long long>(stat.objects));
   const auto n = static_cast<double>(stat.objects);
   const double log = static_cast<double>(options.event_log) * (sizeof(store::Event) + 80 + 16);
-  return std::pair{(static_cast<double>(heap() - before) - log) / n - 64, seconds / n};
+  out.bytes = (static_cast<double>(heap() - before) - log) / n - 64;
+  out.put_us = seconds / n * 1e6;
+  bool listed = false;
+  master->handle(store::List{"", "", 1}, now,
+                 [&](const Result<store::Listed>& r) { listed = r && r->items.size() == 1; });
+  out.list_ms = longest_step(*master, now, clock);
+  start = clock.now();
+  MC_TRY_(master->handle(store::Unmount{node.name, Generation{1}}, now));
+  out.give_up_ms = to_ms(clock.now() - start);
+  out.give_up_ms = std::max(out.give_up_ms, longest_step(*master, now, clock));
+  out.give_up_s = to_seconds(clock.now() - start);
+  if (!listed || master->handle(store::Stat{}, now).objects != 0)
+    return fail(Code::kInternal, "not listed, or not given up");
+  return out;
 }
 
 // ---- calls
@@ -224,13 +240,13 @@ using Call = std::function<Result<>(Caller&)>;
 class Callers {
  public:
   static Result<Callers> open(const std::string& address, const std::string& redis, size_t n,
-                              const Clock& clock) {
+                              const Clock& clock, rpc::Way way = rpc::Way::kNear) {
     Callers out(clock);
     for (size_t i = 0; i < n; ++i) {
       Caller caller;
       caller.next = i * (kKeys / n);
       if (!address.empty()) {
-        MC_TRY(caller.store, rpc::SyncClient::connect(address, clock));
+        MC_TRY(caller.store, rpc::SyncClient::connect(address, clock, way));
       }
       if (!redis.empty()) caller.redis.reset(::redisConnectUnix(redis.c_str()));
       out.all_.push_back(std::move(caller));
@@ -280,7 +296,7 @@ Result<> measure_calls(const Servers& s, const bench::Options& o, const Clock& c
   for (const size_t clients : {size_t{1}, size_t{4}, size_t{16}}) {
     MC_TRY(Callers store, Callers::open(s.master_address, "", clients, clock));
     MC_TRY(Callers redis, Callers::open("", s.redis_socket, clients, clock));
-    MC_TRY(Callers echo, Callers::open(s.echo_address, "", clients, clock));
+    MC_TRY(Callers echo, Callers::open(s.echo_address, "", clients, clock, rpc::Way::kZeroMq));
     const std::string by = " x" + std::to_string(clients) + " clients";
     for (const size_t n : {size_t{1}, kBatch}) {
       const size_t calls = (o.quick ? 400 : 2000) / (n == 1 ? 1 : 4) / clients + 1;
@@ -379,22 +395,20 @@ Result<int> run(const BenchOptions& o, const std::string& self) {
   SteadyClock clock;
   const size_t objects = o.quick ? 1'000'000 : 10'000'000;
   MC_TRY(const auto filled, fill(objects, clock));
-  const bench::Figure memory{
-      "store-meta", std::to_string(objects / 1'000'000) + "M objects", "bytes each", "200 bytes", 1,
-      true};
-  MC_TRY_(bench::compare(
-      memory, 1, [&] { return Result<Measured>(filled.first); },
-      [] { return Result<Measured>(200.0); }));
-  const bench::Figure machine{"store-meta", "puts in the master alone", "us each", "1 us", 0, true};
-  MC_TRY_(bench::compare(
-      machine, 1, [&] { return Result<Measured>(filled.second * 1e6); },
-      [] { return Result<Measured>(1.0); }));
-  const size_t held = 50'048, others = o.quick ? 500'032 : 2'000'000;  // whole batches
-  const bench::Figure expiry{
-      "store-meta", "give up a node of 50k objects", "ms", "without the others", 0.5, true};
-  MC_TRY_(bench::compare(
-      expiry, 3, [&] { return give_up(held, others, clock); },
-      [&] { return give_up(held, 0, clock); }));
+  const std::string all = std::to_string(objects / 1'000'000) + "M objects";
+  const auto once = [&](const std::string& name, const char* unit, double value, double limit,
+                        double target) {
+    const bench::Figure figure{"store-meta", name, unit, number_text(limit) + " " + unit,
+                               target,       true};
+    return bench::compare(
+        figure, 1, [&] { return Result<Measured>(value); },
+        [&] { return Result<Measured>(limit); });
+  };
+  MC_TRY_(once(all, "bytes each", filled.bytes, 200, 1));
+  MC_TRY_(once("puts in the master alone", "us each", filled.put_us, 1, 0));
+  MC_TRY_(once("longest wait while " + all + " are put in order", "ms", filled.list_ms, 10, 1));
+  MC_TRY_(once("longest wait while their node is given up", "ms", filled.give_up_ms, 10, 1));
+  MC_TRY_(once("their node given up", "s", filled.give_up_s, 10, 0));
   ::malloc_trim(0);
   bench::StorePool pool(o.bin, clock);
   Servers servers;

@@ -49,26 +49,33 @@ void Graves::bury_prefix(const std::string& space, const std::string& prefix, Ge
 
 bool Graves::held_away(std::string_view name) const {
   const uint64_t hash = hash_of(name);
-  return std::any_of(away_.begin(), away_.end(), [hash](const auto& away) {
-    return std::binary_search(away.second.held.begin(), away.second.held.end(), hash);
-  });
+  return std::any_of(away_.begin(), away_.end(),
+                     [hash](const auto& away) { return away.second.has(hash); });
 }
 
-void Graves::left(const NodeId& node, Generation synced, std::vector<uint64_t> held) {
+bool Graves::Away::has(uint64_t hash) const {
+  return more || std::any_of(held.begin(), held.end(), [hash](const auto& part) {
+           return std::binary_search(part.begin(), part.end(), hash);
+         });
+}
+
+void Graves::left(const NodeId& node, Generation synced, std::vector<uint64_t> held, bool more) {
   const auto known = away_.find(node);
-  if (known != away_.end()) {  // it came and went before it had told all
-    Away& away = known->second;
-    away.since = std::min(away.since, synced);
-    held.insert(held.end(), away.held.begin(), away.held.end());
-  } else if (away_.size() >= kAwayMax) {
-    return;
+  if (known == away_.end() && away_.size() >= kAwayMax) return;
+  Away& away = away_[node];
+  // Known already: it came and went before it had told all, or this is more of what it held.
+  away.since = known == away_.end() ? synced : std::min(away.since, synced);
+  away.more = more;
+  if (held.empty()) return;
+  // A part is added to the last one while that is small: few parts, and none long in the making.
+  if (!away.held.empty() && away.held.back().size() + held.size() <= kPartMax) {
+    held.insert(held.end(), away.held.back().begin(), away.held.back().end());
+    away.held.pop_back();
   }
   std::sort(held.begin(), held.end());
   held.erase(std::unique(held.begin(), held.end()), held.end());
   held.shrink_to_fit();
-  Away& away = away_[node];
-  if (known == away_.end()) away.since = synced;
-  away.held = std::move(held);
+  away.held.push_back(std::move(held));
 }
 
 void Graves::returned(const NodeId& node) { away_.erase(node); }
@@ -88,7 +95,8 @@ bool Graves::dead(const NodeId& node, std::string_view name, Generation generati
 uint64_t Graves::memory() const {
   constexpr uint64_t kEntry = 40, kOrder = 16;  // about
   uint64_t bytes = graves_.size() * kEntry + order_.size() * kOrder;
-  for (const auto& [node, away] : away_) bytes += away.held.size() * sizeof(uint64_t);
+  for (const auto& [node, away] : away_)
+    for (const auto& part : away.held) bytes += part.size() * sizeof(uint64_t);
   return bytes;
 }
 

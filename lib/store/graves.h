@@ -40,8 +40,8 @@ class Graves {
   // Of all that starts with `prefix` in a tenant's `space`: its name and NUL, or nothing.
   void bury_prefix(const std::string& space, const std::string& prefix, Generation before);
   // The node is gone, with what has these hashes; it had carried out all that was decided before
-  // `synced`.
-  void left(const NodeId& node, Generation synced, std::vector<uint64_t> held);
+  // `synced`. `more`: that is not all, and until the rest is told it may have held anything.
+  void left(const NodeId& node, Generation synced, std::vector<uint64_t> held, bool more = false);
   void returned(const NodeId& node);  // and has told all that it holds
   // Whether what a node that mounts has of that name is dead.
   bool dead(const NodeId& node, std::string_view name, Generation generation) const;
@@ -50,10 +50,12 @@ class Graves {
   uint64_t memory() const;
 
  private:
-  static constexpr size_t kAwayMax = 4096, kPrefixesMax = 1024;
+  static constexpr size_t kAwayMax = 4096, kPrefixesMax = 1024, kPartMax = 8192;
   struct Away {
     Generation since;
-    std::vector<uint64_t> held;  // in order
+    std::vector<std::vector<uint64_t>> held;  // each in order
+    bool more = false;
+    bool has(uint64_t hash) const;
   };
   struct Prefix {
     size_t space = 0;  // bytes of it

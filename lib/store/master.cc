@@ -131,8 +131,14 @@ uint64_t Master::memory() const {
          recording_.size() * (sizeof(Recording) + kNode) + keeps_.size() * kNode + graves_.memory();
 }
 
-Object* Master::find_complete(uint16_t tenant, const ObjectKey& key) {
+// Without what nodes that are gone had of it.
+Object* Master::find(uint16_t tenant, std::string_view key) {
   Object* object = table_.find(tenant, key);
+  return object != nullptr && settle(*object) ? object : nullptr;
+}
+
+Object* Master::find_complete(uint16_t tenant, const ObjectKey& key) {
+  Object* object = find(tenant, key);
   return object != nullptr && object->state == ObjectState::kComplete ? object : nullptr;
 }
 
@@ -255,6 +261,11 @@ std::span<const Id> Master::group_of(const Object& object) const {
 }
 
 void Master::forget(const Replica& replica, Record record, Outcoming forgotten, bool removed) {
+  if (replica.node->gone) {
+    replica.node->space.set_owner(replica.range, kNoId);
+    if (forgotten) forgotten->decided();
+    return;
+  }
   members_.releasing(*replica.node, replica.range);
   PendingOrder about;
   about.range = replica.range;
@@ -401,11 +412,14 @@ void Master::tick(Time now) {
   expire_grants(now);
   expire_keeps(now);
   expire_parked(now);
+  go_on_listing(now);
+  go_on_leaving(kLeaveMax);
   cool_down(now);
   finish(now);
 }
 
 Time Master::deadline() const {
+  if (!listing_.empty() || !leaving_.empty()) return started_;  // there is work at once
   Time when = std::min(members_.deadline(), tier_.deadline());
   if (!writing_.empty())
     when = std::min(when, table_[writing_.front()].until + options_.put_discard);

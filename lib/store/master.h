@@ -116,6 +116,8 @@ class Master {
   struct Totals {           // since start, but for the gauges
     uint64_t puts = 0, put_no_space = 0, puts_discarded = 0, puts_waited = 0, not_admitted = 0;
     uint64_t hits = 0, misses = 0, removed = 0, evictions = 0;
+    uint64_t disk_hits = 0;  // of those, found on disks only
+    uint64_t made_room = 0;  // of the evictions, those that freed something
     uint64_t evicted_objects = 0, evicted_bytes = 0, nodes_expired = 0, records_refused = 0;
     uint64_t copies_done = 0, copies_failed = 0, hot_copies = 0;
     uint64_t offloaded = 0;
@@ -157,6 +159,14 @@ class Master {
     std::string error;
     enum class State : uint8_t { kRunning, kDone, kFailed } state = State::kRunning;
   };
+  struct Leaving {  // a node given up, whose objects still name it
+    std::unique_ptr<Member> node;
+    Id at = kNoId;  // the next of its ranges to be looked at
+    Generation since;
+    Time when;
+    bool mourned = true;
+    std::vector<uint64_t> held;  // as Graves has it; not told yet
+  };
   struct DrainJob {
     uint64_t mount = 0;
     Time started, next_scan;
@@ -168,12 +178,14 @@ class Master {
     std::string disk_at;             // of its names, the last looked at
     Time next_disk;
   };
+  static constexpr size_t kLeaveMax = 256;              // ranges of a node that is gone, at a time
   static constexpr uint64_t kEpochsAheadMax = 1 << 28;  // of seconds: a clock eight years wrong
   enum class Tried : uint8_t { kAnswered, kNoRoom, kOverQuota };
 
   // ---- tables
   Generation next_generation();
   uint64_t wall_ms(Time now) const;
+  Object* find(uint16_t tenant, std::string_view key);
   Object* find_complete(uint16_t tenant, const ObjectKey& key);
   size_t replica_count(const Object& object) const;
   template <class F>
@@ -202,7 +214,10 @@ class Master {
   void lost(const std::string& name, const Tier::OnDisk& disk, Time now);
   void order_done(Member& node, PendingOrder& pending, bool ok, Time now);
   void recorded(Id id, const Record& record, Time now);
-  void drop_node(const NodeId& name, Time now);
+  void drop_node(const NodeId& name, Time now, bool mourned = true);
+  bool settle(Object& object);
+  bool only_gone(const Object& object) const;
+  void go_on_leaving(size_t most);
   void adopt(Member& node, const Record& record, Time now);
   Id reserve(Member& node, const Record& record);
 
@@ -259,6 +274,7 @@ class Master {
             std::function<void(Time now)> answer);
   void answer_look(ParkedLook& look, Time now);
   void wake_looks(const std::string& in_tenant, Time now);
+  void go_on_listing(Time now);
 
   // ---- disks
   std::string disk_name(uint16_t tenant, std::string_view key) const;
@@ -268,7 +284,7 @@ class Master {
   bool may_come_back(const std::string& disk_name, Time now) const;
   void bury_widely(const std::string& disk_name, Generation before);
   void bury_absent(const std::string& disk_name, Time now);
-  void mourn(const Member& node, std::vector<uint64_t> held);
+  void mourn(const Member& node);
   bool strangers_away(Time now) const;
   bool on_disk(uint16_t tenant, std::string_view key) const;
   bool stored(uint16_t tenant, const ObjectKey& key) {
@@ -316,12 +332,14 @@ class Master {
   uint64_t parked_demand_ = 0;                    // theirs
   std::multimap<Time, ParkedLook> parked_looks_;  // by deadline
   std::unordered_map<std::string, std::vector<ParkedLook*>> awaited_;
-  bool room_changed_ = false;  // since parked puts were last tried
-  bool filled_ = false;        // something was granted since room was last made
-  Id newest_ = kNoId;          // published last: working ahead does not evict it
+  std::vector<std::pair<List, Done<Listed>>> listing_;  // wait for the order by key
+  bool room_changed_ = false;                           // since parked puts were last tried
+  bool filled_ = false;  // something was granted since room was last made
+  Id newest_ = kNoId;    // published last: working ahead does not evict it
   std::map<uint64_t, Task> tasks_;
   std::deque<uint64_t> ended_tasks_;
   std::map<NodeId, DrainJob> drains_;
+  std::deque<Leaving> leaving_;
   uint64_t next_task_ = 1;
   std::unordered_map<Id, uint32_t> heat_;                      // sampled reads since heat_since_
   std::map<std::pair<uint16_t, ObjectKey>, uint32_t> heated_;  // those given more replicas: from

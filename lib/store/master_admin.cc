@@ -46,6 +46,12 @@ Result<RemovePrefixed> Master::handle(const RemovePrefix& m, Time now) {
   reply.epoch = epoch_;
   const uint16_t tenant = tenants_.find(m.tenant);
   const bool from_prefix = m.after < m.prefix || m.after.empty();
+  if (!table_.sort(4 * kRemoveMax)) {  // the order is not made yet: go on from there
+    reply.last = m.after;
+    reply.more = true;
+    finish(now);
+    return reply;
+  }
   if (m.after.empty() && (graves_.anybody_away() || strangers_away(now)) &&
       tenant != Tenants::kNone)
     graves_.bury_prefix(disk_name(tenant, ""), m.prefix, next_generation());
@@ -74,7 +80,7 @@ Result<Explained> Master::handle(const Why& m, Time now) {
   Explained reply;
   reply.epoch = epoch_;
   const uint16_t tenant = tenants_.find(m.tenant);
-  const Object* object = table_.find(tenant, m.key);
+  const Object* object = find(tenant, m.key);
   const bool disk = on_disk(tenant, m.key);
   if (disk) reply.facts.push_back("a disk has it");
   reply.state = object == nullptr && disk                 ? "stored"

@@ -9,6 +9,7 @@ namespace {
 constexpr Duration kLookWaitMax = std::chrono::seconds(60);
 constexpr Duration kDoubt = std::chrono::milliseconds(100);  // one hold of a call in a rebuild
 constexpr size_t kLooksParkedMax = 1 << 16;
+constexpr size_t kSortMax = 1000;  // objects put in order at a time: some milliseconds
 
 Result<> check_keys(const std::vector<ObjectKey>& keys) {
   if (keys.size() > kBatchMax)
@@ -51,6 +52,7 @@ Replicas Master::locate(const GetReplicas& m, uint16_t tenant, Time now) {
     const Tier::OnDisk* disk = tier_.any() ? tier_.find(disk_name(tenant, m.keys[i])) : nullptr;
     if (object == nullptr && locate_on_disk(disk, reply, named, item)) {
       ++totals_.hits;
+      ++totals_.disk_hits;
       continue;
     }
     if (object == nullptr) {
@@ -180,9 +182,19 @@ Result<Matched> Master::handle(const MatchPrefix& m, Time now) {
 
 void Master::handle(const List& m, Time now, Done<Listed> done) {
   look(0, {}, {}, now, [this, m, done = std::move(done)](Time then) {
-    auto whole = sure(1, then);
-    done(whole ? Result<Listed>(list(m, tenants_.find(m.tenant), then)) : fail(whole.error()));
+    if (auto whole = sure(1, then); !whole) return done(fail(whole.error()));
+    if (listing_.empty() && table_.sort(kSortMax))
+      return done(list(m, tenants_.find(m.tenant), then));
+    if (listing_.size() < kLooksParkedMax) return listing_.push_back({m, done});
+    done(fail(Code::kBusy, "%zu listings wait already: retry", listing_.size()));
   });
+}
+
+// The order that listings wait for is made while others are answered.
+void Master::go_on_listing(Time now) {
+  if (listing_.empty() || !table_.sort(kSortMax)) return;
+  for (const auto& [m, done] : std::exchange(listing_, {}))
+    done(list(m, tenants_.find(m.tenant), now));
 }
 
 Listed Master::list(const List& m, uint16_t tenant, Time now) const {
@@ -198,6 +210,7 @@ Listed Master::list(const List& m, uint16_t tenant, Time now) const {
       reply.more = true;
       break;
     }
+    if (only_gone(*at)) continue;
     reply.items.push_back({ObjectKey(at->key()), at->bytes, at->checksum, at->generation,
                            static_cast<uint32_t>(replica_count(*at)), leases_.held(*at, now),
                            static_cast<uint8_t>(at->cls), static_cast<uint8_t>(at->pin)});

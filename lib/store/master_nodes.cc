@@ -22,6 +22,9 @@ Result<Mounted> Master::handle(const Mount& m, Time now) {
                   shown(m.node.name).c_str(), shown(old->ref.control).c_str());
     drop_node(m.node.name, now);
   }
+  const bool left = std::any_of(leaving_.begin(), leaving_.end(),
+                                [&](const Leaving& l) { return l.node->ref.name == m.node.name; });
+  if (left) go_on_leaving(SIZE_MAX);  // what it brings is looked at when all of it has gone
   MC_TRY_(members_.add(m, now));
   if (m.epoch_seen >= epoch_) {
     epoch_ = m.epoch_seen + 1;
@@ -99,7 +102,7 @@ void Master::adopt(Member& node, const Record& record, Time now) {
   if (graves_.dead(node.ref.name, disk_name(*tenant, record.key), record.generation) ||
       older_than_disk(record, *tenant))
     return forget(replica, record, {});
-  Object* object = table_.find(*tenant, record.key);
+  Object* object = find(*tenant, record.key);
   if (object != nullptr && object->state == ObjectState::kComplete) {
     bool here = false;
     each_replica(*object, [&](const Replica& r) { here = here || r.node == &node; });
@@ -133,7 +136,7 @@ void Master::adopt(Member& node, const Record& record, Time now) {
 
 Result<Mounted> Master::handle(const Unmount& m, Time now) {
   const bool empty = tier_.empty(m.node) && !m.lasting;
-  if (members_.find(m.node, m.generation) != nullptr) drop_node(m.node, now);
+  if (members_.find(m.node, m.generation) != nullptr) drop_node(m.node, now, !empty);
   if (empty) graves_.returned(m.node);
   finish(now);
   return Mounted{epoch_, nodes(now)};
@@ -152,8 +155,9 @@ Result<rpc::Empty> Master::handle(const ReportNode& m, Time now) {
 }
 
 // What a node that has gone may bring back one day.
-void Master::mourn(const Member& node, std::vector<uint64_t> held) {
+void Master::mourn(const Member& node) {
   const NodeId& name = node.ref.name;
+  std::vector<uint64_t> held;
   // What it was told to do it may have done or not.
   for (const PendingOrder& pending : node.orders) {
     const std::string n = in_space(pending.order.record.tenant, pending.order.record.key);
@@ -166,7 +170,7 @@ void Master::mourn(const Member& node, std::vector<uint64_t> held) {
   for (const auto& [n, generation] : tier_.forgetting(name))
     bury_widely(n, Generation{generation.n + 1});
   tier_.each_name(name, [&](const std::string& n) { held.push_back(Graves::hash_of(n)); });
-  graves_.left(name, next_generation(), std::move(held));
+  graves_.left(name, next_generation(), std::move(held), true);
 }
 
 // Of its disk.
@@ -175,33 +179,72 @@ void Master::lost(const std::string& name, const Tier::OnDisk& disk, Time now) {
   if (find_complete(tenants_.find(tenant), key) == nullptr) note_disk(name, disk, now, kLost);
 }
 
-// Costs O(ranges of the node).
-void Master::drop_node(const NodeId& name, Time now) {
-  const std::unique_ptr<Member> node = members_.take(name);
-  if (node == nullptr) return;
-  std::vector<uint64_t> held;
-  for (Id range = node->space.first(); range != kNoId; range = node->space.after(range)) {
-    if (!node->space.taken(range) || node->space.owner(range) == kNoId) continue;
-    Object& object = table_[node->space.owner(range)];
-    node->space.set_owner(range, kNoId);
-    if (take_replica(object, *node).node == nullptr) continue;  // another piece of it came first
-    held.push_back(Graves::hash_of(disk_name(object.tenant, object.key())));
-    if (object.node != nullptr || object.state == ObjectState::kRecording) continue;
-    if (object.state == ObjectState::kComplete && !on_disk(object.tenant, object.key()))
-      note(EventKind::kRemoved, object, now, kLost);
-    erase(object);
+// Its objects are taken off the table a bounded number at a time, and before that when somebody
+// asks for them: nobody finds what is gone, and nobody waits while a million of them go.
+void Master::drop_node(const NodeId& name, Time now, bool mourned) {
+  std::unique_ptr<Member> taken = members_.take(name);
+  if (taken == nullptr) return;
+  Member& node = *taken;
+  const Id first = node.space.first();
+  leaving_.push_back({std::move(taken), first, next_generation(), now, mourned, {}});
+  for (const PendingOrder& pending : node.orders) {  // puts that wait for it
+    if (pending.object == kNoId || !recording_.contains(pending.object)) continue;
+    Object& object = table_[pending.object];
+    if (object.key() == pending.order.record.key) settle(object);
   }
   for (auto& [id, task] : tasks_) {
     if (task.drain == name) task.drain.clear();
-    if (task.state == Task::State::kRunning && task.target_mount == node->mount)
+    if (task.state == Task::State::kRunning && task.target_mount == node.mount)
       end_task(id, task, {Code::kUnavailable, "its target is gone"});
   }
   drains_.erase(name);
-  mourn(*node, std::move(held));
-  tier_.drop(name, now);
-  members_.fail_orders(*node, now);
-  if (node->beat) node->beat(Beat{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, 0});
+  mourn(node);
+  members_.fail_orders(node, now);
+  if (const auto beat = std::exchange(node.beat, nullptr))
+    beat(Beat{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, 0});
   room_changed_ = true;
+  go_on_leaving(kLeaveMax);
+  tier_.drop(name, now);
+}
+
+bool Master::only_gone(const Object& object) const {
+  if (leaving_.empty()) return false;
+  bool gone = true;
+  each_replica(object, [&](const Replica& r) { gone = gone && r.node->gone; });
+  return gone;
+}
+
+// Takes off what nodes that are gone had of it. False: that was all, and it is no more.
+bool Master::settle(Object& object) {
+  for (Leaving& l : leaving_) {
+    const Replica lost = take_replica(object, *l.node);
+    if (lost.node == nullptr) continue;
+    l.node->space.set_owner(lost.range, kNoId);
+    if (l.mourned) l.held.push_back(Graves::hash_of(disk_name(object.tenant, object.key())));
+    if (object.node != nullptr || object.state == ObjectState::kRecording) continue;
+    if (object.state == ObjectState::kComplete && !on_disk(object.tenant, object.key()))
+      note(EventKind::kRemoved, object, l.when, kLost);
+    erase(object);
+    return false;
+  }
+  return true;
+}
+
+// Costs O(ranges of the nodes), over all the times that it is called.
+void Master::go_on_leaving(size_t most) {
+  while (!leaving_.empty() && most > 0) {
+    Leaving& l = leaving_.front();
+    Member& node = *l.node;
+    for (; l.at != kNoId && most > 0; --most) {
+      const Id range = std::exchange(l.at, node.space.after(l.at));
+      if (node.space.taken(range) && node.space.owner(range) != kNoId)
+        settle(table_[node.space.owner(range)]);
+    }
+    const bool more = l.at != kNoId;
+    if (l.mourned) graves_.left(node.ref.name, l.since, std::exchange(l.held, {}), more);
+    if (more) return;
+    leaving_.pop_front();
+  }
 }
 
 }  // namespace mc::store

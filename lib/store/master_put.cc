@@ -83,7 +83,7 @@ Master::Tried Master::start_put(ParkedPut& put, uint16_t tenant, size_t i, bool 
     answer.outcome = Outcome::of(key);
     return Tried::kAnswered;
   }
-  if (Object* object = table_.find(tenant, want.key)) {
+  if (Object* object = find(tenant, want.key)) {
     answer.outcome = known(*object, now);
     if (!answer.outcome.ok()) return Tried::kAnswered;
     abandon(*object, now);
@@ -237,7 +237,7 @@ bool Master::still_true(const Object& object) const {
 }
 
 void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& gather, size_t item) {
-  Object* object = table_.find(tenant, claim.key);
+  Object* object = find(tenant, claim.key);
   const auto decided = [&](Outcome o) {
     gather->reply().items[item] = std::move(o);
     gather->decided();
@@ -280,6 +280,7 @@ void Master::recorded(Id id, const Record& record, Time now) {
   const auto waiting = std::move(it->second.waiting);
   recording_.erase(it);
   Object& object = table_[id];
+  settle(object);
   Outcome answer;
   if (object.node == nullptr) {
     erase(object);
@@ -321,7 +322,7 @@ Result<Outcomes> Master::handle(const PutRevoke& m, Time now) {
   const uint16_t tenant = tenants_.find(m.tenant);
   Outcomes reply{epoch_, std::vector<Outcome>(m.items.size())};
   for (size_t i = 0; i < m.items.size(); ++i) {
-    Object* object = table_.find(tenant, m.items[i].key);
+    Object* object = find(tenant, m.items[i].key);
     if (object == nullptr || object->generation != m.items[i].generation) continue;
     if (object->state == ObjectState::kWriting)
       release(*object, {});

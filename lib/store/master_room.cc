@@ -81,6 +81,7 @@ uint64_t Master::evict_from(Tenant& tenant, size_t q, const Need& need, Time now
 // use most of what is theirs.
 void Master::evict(Need need, Time now) {
   ++totals_.evictions;
+  const uint64_t wanted = need.bytes;
   const uint64_t capacity = members_.capacity();
   const auto pressure = [&](const Tenant& t) {
     const uint64_t share = t.quota > 0 ? std::min(t.quota, capacity) : capacity;
@@ -101,6 +102,7 @@ void Master::evict(Need need, Time now) {
       if (freed < part.bytes) open.erase(most);
     }
   }
+  if (need.bytes < wanted) ++totals_.made_room;
 }
 
 void Master::make_room(Time now) {

@@ -46,6 +46,15 @@ Json state_json(const ClusterStat& s) {
 
 constexpr const char* kEventTopic = "mc-store-events";
 
+// Calls that mean the same at the reference master, as its metrics name them.
+constexpr std::pair<const char*, const char*> kTheirCalls[] = {
+    {"put-start", "put_start"},     {"put-end", "put_end"},
+    {"put-revoke", "put_revoke"},   {"get-replicas", "get_replica_list"},
+    {"exists", "exist_key"},        {"remove", "remove"},
+    {"heartbeat", "ping"},          {"mount", "mount_segment"},
+    {"unmount", "unmount_segment"}, {"copy", "create_copy_task"},
+    {"query-task", "query_task"}};
+
 void raise_to(Counter& counter, uint64_t total) { counter.add(total - counter.value()); }
 
 Result<> check_ha(const MasterServiceOptions& o) {
@@ -86,9 +95,14 @@ Result<std::unique_ptr<MasterService>> MasterService::open(io::Loop& loop,
     MC_TRY_(check_ha(options));
   }
   MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
+  if (auto near = server->serve_near(); !near)
+    log_warn("store", "clients of this host are served over ZeroMQ only: %s",
+             near.error().what.c_str());
   auto service = std::unique_ptr<MasterService>(
       new MasterService(loop, options, epoch, seed, metrics, std::move(server)));
   MC_TRY(service->events_, rpc::Socket::listen(rpc::Socket::Kind::kPub, options.events));
+  service->events_watch_ =
+      loop.watch_socket(service->events_->handle(), [s = service.get()] { s->subscribers(); });
   MC_TRY(service->http_, http::Server::open(loop, options.http, {},
                                             [s = service.get()](const http::Exchange& exchange) {
                                               s->page(exchange);
@@ -111,14 +125,26 @@ MasterService::MasterService(io::Loop& loop, const MasterServiceOptions& options
 MasterService::~MasterService() {
   loop_.cancel(timer_);
   loop_.cancel(parked_timer_);
+  loop_.unwatch(events_watch_);
   // Who still waits is told to ask elsewhere.
   if (elector_) master_.reset();
   for (auto& [until, parked] : parked_) parked.give_up();
 }
 
+void MasterService::subscribers() {
+  for (auto frames = events_->receive(); !frames.empty(); frames = events_->receive()) {
+    if (frames[0].empty()) continue;
+    if (frames[0][0] == 1)
+      ++subscriptions_;
+    else if (subscriptions_ > 0)
+      --subscriptions_;
+  }
+}
+
 // A subscriber that is slow misses some, sees the gap in the numbers, and asks for a replay.
 void MasterService::publish() {
   constexpr size_t kMost = 1000;
+  if (subscriptions_ == 0) published_ = master_->events().next();
   while (events_ && published_ < master_->events().next()) {
     Replayed message;
     message.epoch = master_->epoch();
@@ -198,6 +224,15 @@ void MasterService::update_metrics() {
   count("master_put_start_discard_cnt", "puts never finished", t.puts_discarded);
   count("valid_get_nums_", "keys looked up and found", t.hits);
   count("total_get_nums_", "keys looked up", t.hits + t.misses);
+  count("mem_cache_hit_nums_", "keys found in memory", t.hits - t.disk_hits);
+  count("file_cache_hit_nums_", "keys found on disks only", t.disk_hits);
+  count("master_successful_evictions_total", "times eviction freed something", t.made_room);
+  for (const auto& [type, theirs] : kTheirCalls) {
+    const std::string name = std::string("master_") + theirs + "_requests_total";
+    count(name.c_str(), "calls (the reference master's name)",
+          metrics_.counter("mc_rpc_requests_total", "control messages by type", {{"type", type}})
+              .value());
+  }
   for (const NodeStat& n : s.nodes) {
     const Labels label = {{"segment", n.name}};
     metrics_.gauge("segment_allocated_bytes", "bytes taken of a node's segment", label)

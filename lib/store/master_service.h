@@ -73,6 +73,7 @@ class MasterService {
   std::string standing_by() const;  // for people
   void arm();                       // after each message: the timer, and what is to be published
   void publish();                   // events since the last time, as one message
+  void subscribers();               // came or went
   void page(const http::Exchange& exchange);
   void page_standing_by(const http::Exchange& exchange);
   void update_metrics();
@@ -90,6 +91,8 @@ class MasterService {
   std::multimap<Time, Parked> parked_;
   io::Loop::Handle parked_timer_ = 0;
   uint64_t published_ = 1;  // number of the first event that was not
+  size_t subscriptions_ = 0;
+  io::Loop::Handle events_watch_ = 0;
   io::Loop::Handle timer_ = 0;
   Time armed_ = Time::max();
 };

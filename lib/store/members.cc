@@ -88,6 +88,7 @@ std::unique_ptr<Member> Members::take(const NodeId& name) {
   liveness_.forget(name);
   if (counts(*member)) count(*member, false);
   member->ready = false;
+  member->gone = true;
   std::erase(untold_, member.get());
   held_beats_.erase({member->beat_until, member.get()});
   return member;

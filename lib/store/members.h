@@ -43,7 +43,7 @@ class Members {
   rpc::Membership& liveness() { return liveness_; }
   const rpc::Membership& liveness() const { return liveness_; }
   bool healthy(const Member& node, Time now) const {
-    return !liveness_.suspect(node.ref.name, now);
+    return !node.gone && !liveness_.suspect(node.ref.name, now);
   }
 
   // Room on a healthy node not among `used`, in one piece or several; as store/placement.h has it.

@@ -78,6 +78,7 @@ struct Member {  // a mounted node
   bool ready = false;               // its inventory is complete
   bool tier = false;                // what lies on its disk is still to come
   bool draining = false;            // it is given nothing new
+  bool gone = false;                // given up; what it held is being taken off the table
   Time ready_since;                 // a node that has just come is given little
   uint64_t releasing = 0;           // bytes taken whose release the node has not acknowledged
   uint64_t objects = 0;             // replicas it holds

@@ -103,6 +103,38 @@ uint32_t Table::priority(const Object& object) {
 }
 
 void Table::list(Object& object) {
+  object.waits = true;
+  object.left = kNoId;
+  object.right = waiting_;
+  if (waiting_ != kNoId) slab_[waiting_].left = object.self;
+  waiting_ = object.self;
+  ++listed_;
+}
+
+void Table::unlist(Object& object) {
+  if (!object.waits && !object.ordered) return;
+  --listed_;
+  if (object.ordered) return unorder(object);
+  (object.left == kNoId ? waiting_ : slab_[object.left].right) = object.right;
+  if (object.right != kNoId) slab_[object.right].left = object.left;
+  object.left = object.right = kNoId;
+  object.waits = false;
+}
+
+bool Table::sort(size_t most) {
+  for (; most > 0 && waiting_ != kNoId; --most) {
+    Object& object = slab_[waiting_];
+    waiting_ = object.right;
+    if (waiting_ != kNoId) slab_[waiting_].left = kNoId;
+    object.left = object.right = kNoId;
+    object.waits = false;
+    order(object);
+  }
+  return sorted();
+}
+
+void Table::order(Object& object) {
+  object.ordered = true;
   if (object.tenant >= roots_.size()) roots_.resize(object.tenant + size_t{1}, kNoId);
   Id* at = &roots_[object.tenant];
   const uint32_t mine = priority(object);
@@ -127,17 +159,16 @@ void Table::list(Object& object) {
     }
   }
   *left = *right = kNoId;
-  ++listed_;
 }
 
-void Table::unlist(Object& object) {
-  if (object.tenant >= roots_.size()) return;
+void Table::unorder(Object& object) {
+  object.ordered = false;
   Id* at = &roots_[object.tenant];
   while (*at != kNoId && *at != object.self) {
     Object& here = slab_[*at];
     at = object.key() < here.key() ? &here.left : &here.right;
   }
-  if (*at == kNoId) return;
+  MC_CHECK(*at == object.self);
   Id left = object.left, right = object.right;
   while (left != kNoId && right != kNoId) {
     if (priority(slab_[left]) >= priority(slab_[right])) {
@@ -152,7 +183,6 @@ void Table::unlist(Object& object) {
   }
   *at = left != kNoId ? left : right;
   object.left = object.right = kNoId;
-  --listed_;
 }
 
 const Object* Table::after(uint16_t tenant, std::string_view key, bool inclusive) const {

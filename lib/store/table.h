@@ -1,7 +1,11 @@
 // The objects the master knows, in as little memory as can be: 104 bytes each and their key, a
 // hash table that grows by one bucket at a time (no pause while a large one doubles), and an order
 // by key of those that are complete, for listing and removing by prefix. What few objects have is
-// kept beside it (store/extras.h).
+// kept beside it (store/object.h).
+//
+// Putting an object in order looks at some 30 others, half of what a put costs. So it is left until
+// somebody asks for the order, and what is gone by then never pays: sort() goes on with it, a
+// bounded part at a time.
 //
 // Thread: one owner. Pure.
 // Source: Litwin, "Linear hashing" (1980); Seidel and Aragon, "Randomized search trees" (1996):
@@ -46,10 +50,10 @@ struct Object {
   Member* node = nullptr;    // the first replica
   Id range = kNoId;
   Id self = kNoId;
-  Link queue;   // of eviction; of puts by age while it is written
-  Link leases;  // by end
-  Id left = kNoId, right = kNoId;
-  Id chain = kNoId;  // of its bucket
+  Link queue;                      // of eviction; of puts by age while it is written
+  Link leases;                     // by end
+  Id left = kNoId, right = kNoId;  // in the order; before and after it while it waits to be
+  Id chain = kNoId;                // of its bucket
   uint32_t hash = 0;
   uint16_t key_bytes = 0;
   uint16_t tenant = 0;
@@ -58,6 +62,7 @@ struct Object {
   Pin pin = Pin::kNone;
   bool queued : 1 = false, leased : 1 = false, visited : 1 = false;
   bool more_replicas : 1 = false, extras : 1 = false, promoted : 1 = false;
+  bool waits : 1 = false, ordered : 1 = false;  // for, or in, the order by key
 
   std::string_view key() const { return {key_data, key_bytes}; }
   Id& spare() { return chain; }
@@ -82,10 +87,13 @@ class Table {
   Slab<Object>& slab() { return slab_; }
   size_t size() const { return slab_.size(); }
 
-  void list(Object& object);    // puts it into the order of its tenant
-  void unlist(Object& object);  // takes it out, if it is there
+  void list(Object& object);    // it is to be in the order of its tenant
+  void unlist(Object& object);  // not any more, if it was
   size_t listed() const { return listed_; }
-  // The first in the order whose key is larger than `key`, or is it if `inclusive`.
+  // Puts `most` of those that wait in order. True: none is left, after() sees all.
+  bool sort(size_t most = SIZE_MAX);
+  bool sorted() const { return waiting_ == kNoId; }
+  // The first in the order whose key is larger than `key`, or is it if `inclusive`. sorted().
   const Object* after(uint16_t tenant, std::string_view key, bool inclusive) const;
 
   uint64_t key_bytes() const { return key_bytes_; }
@@ -98,6 +106,8 @@ class Table {
   size_t bucket_of(uint32_t hash) const;
   void split();
   static uint32_t priority(const Object& object);
+  void order(Object& object);
+  void unorder(Object& object);
 
   Slab<Object> slab_;
   std::vector<std::unique_ptr<Id[]>> buckets_;
@@ -105,6 +115,7 @@ class Table {
   size_t next_split_ = 0;  // buckets before it have been split once more
   std::vector<Id> roots_;  // by tenant
   size_t listed_ = 0;
+  Id waiting_ = kNoId;  // the first of those that wait
   uint64_t key_bytes_ = 0;
 };
 
