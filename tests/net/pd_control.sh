@@ -32,7 +32,7 @@ jq -e '.requests | .sent == 70 and .ok == 70' "$T/run.json" >/dev/null ||
 mapfile -t went < <(moves)
 [ ${#went[@]} = 2 ] && [[ ${went[0]} = *"1 prefill" ]] && [[ ${went[1]} = *decode ]] ||
   die "the controller flaps: ${went[*]} $(loopback logs conductor | grep 'prefill and decode: ')"
-loopback logs conductor | grep -q 'prefill and decode: to_prefill: prefill [0-9.]* on 2, decode' ||
+loopback logs conductor | grep 'prefill and decode: to_prefill: prefill [0-9.]* on 2, decode' >/dev/null ||
   die "a decision is not logged with its inputs"
 curl -fsS "$URL/cluster" | jq -e '.pd.wanted | .prefill + .decode == 4' >/dev/null ||
   die "no wanted counts: $(curl -fsS "$URL/cluster" | jq -c .pd)"
