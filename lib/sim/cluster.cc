@@ -48,6 +48,7 @@ void Cluster::make_nodes() {
 void Cluster::become_prefill(uint32_t i) {
   Node& n = nodes_[i];
   n.prefill = true;
+  n.ledger.set_order(order());
   if (!n.cache && cache_blocks() > 0)
     n.cache = std::make_unique<NodeCache>(
         NodeCacheOptions{.vram = o_.vram_tokens * o_.cpp_group / block(),
@@ -133,17 +134,33 @@ sched::DecodeView Cluster::decode_view(uint32_t i, uint64_t tokens, uint64_t ans
           .context_tokens = n.decoder->context() + n.decoder->waiting_tokens() + n.coming_tokens};
 }
 
+// Where short prompts overtake, a queue is another one for every prompt: there is no order of nodes
+// to go by.
+std::vector<sched::PrefillShortlist::Listed> Cluster::all_prefills() const {
+  std::vector<sched::PrefillShortlist::Listed> out;
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    const Node& n = nodes_[i];
+    if (n.prefill && !n.down) out.push_back({i, !n.draining});
+  }
+  return out;
+}
+
 // The prefill nodes that can be chosen, and what choose() wants to know of them.
 std::vector<uint32_t> Cluster::weigh(const sched::Matches& matches, const sched::Ask& ask,
                                      sched::View& view) {
   std::vector<uint32_t> nodes;
-  for (const auto& [i, usable] : prefills_.pick(matches, ask, now_)) {
+  const uint64_t most = ask.tokens == 0 ? 0 : (ask.tokens - 1) / block();  // reusable
+  for (const auto& [i, usable] :
+       order().srpf ? all_prefills() : prefills_.pick(matches, ask, now_)) {
     const Node& n = nodes_[i];
+    const uint64_t match = matches.of(slot(i));
+    const double work_ms =
+        order().srpf ? cost_.prefill_ms(ask.tokens, std::min(match, most) * block()) : 0;
     nodes.push_back(i);
     view.prefill.push_back({.name = n.name,
                             .usable = usable && fits(ask.tokens),
-                            .match = matches.of(slot(i)),
-                            .queue_ms = n.ledger.wait_ms(now_),
+                            .match = static_cast<uint32_t>(match),
+                            .queue_ms = n.ledger.wait_ms(now_, work_ms, 0),
                             .queued_tokens = n.ledger.tokens(),
                             .requests = n.requests,
                             .assigned = n.assigned});

@@ -116,6 +116,7 @@ void Cluster::down(uint32_t node) {
   n.coming = n.coming_tokens = n.coming_reserved = n.on_the_way = n.on_the_way_tokens = 0;
   n.requests = 0;
   n.ledger = {};
+  n.ledger.set_order(order());
   n.work.clear();
   n.queue.clear();
   n.computing = false;

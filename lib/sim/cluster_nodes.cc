@@ -24,7 +24,7 @@ void Cluster::enqueue(uint32_t id) {
 void Cluster::start(uint32_t node) {
   Node& n = nodes_[node];
   if (n.computing) return;
-  const size_t at = sched::next_prefill(n.work, o_.prefill_order == "srpf", o_.ageing, now_);
+  const size_t at = sched::next_prefill(n.work, order().srpf, order().ageing, now_);
   if (at == n.work.size()) return;
   const uint32_t id = n.queue[at];
   n.queue.erase(n.queue.begin() + static_cast<std::ptrdiff_t>(at));

@@ -158,6 +158,8 @@ class Cluster {
       options.policy = "local";  // coupled nodes do not fetch
     return options;
   }
+  sched::PrefillOrder order() const { return {o_.prefill_order == "srpf" && !coupled_, o_.ageing}; }
+  std::vector<sched::PrefillShortlist::Listed> all_prefills() const;
   std::vector<uint32_t> weigh(const sched::Matches& matches, const sched::Ask& ask,
                               sched::View& view);
   sched::DecodeView decode_view(uint32_t i, uint64_t tokens, uint64_t answer) const;

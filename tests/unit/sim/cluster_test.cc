@@ -261,6 +261,30 @@ TEST_CASE("a group of nodes computes a long prompt sooner, and a short one hardl
   CHECK(prefill_ms(2, 4) > 0.6 * prefill_ms(2, 1));  // a single chunk goes from stage to stage
 }
 
+TEST_CASE("a short prompt that overtakes is predicted to") {
+  trace::Trace t;
+  uint64_t next = 0;
+  const auto prompt = [&](uint64_t ms, uint64_t blocks) {
+    std::vector<uint64_t> ids(blocks);
+    for (uint64_t& id : ids) id = next++;
+    t.records.push_back(record(ms, ids, 512, 1, 1));
+  };
+  prompt(0, 128);
+  prompt(100, 128);  // waits for the first
+  prompt(200, 8);    // for the first only
+  SimOptions o;
+  o.prefill = o.decode = 1;
+  for (const char* order : {"fcfs", "srpf"}) {
+    CAPTURE(order);
+    o.prefill_order = order;
+    const SimResult r = run(t, o, large());
+    const bool first = *r.requests[2].queue_ms < *r.requests[1].queue_ms;
+    CHECK(first == (o.prefill_order == "srpf"));
+    CHECK(*r.requests[2].ttft_ms ==
+          doctest::Approx(*r.requests[2].predicted_ttft_ms).epsilon(0.02));
+  }
+}
+
 TEST_CASE("what a pipeline, an SSD and racks add is in the TTFT that is predicted") {
   const spec::ModelSpec spec = large();
   trace::Trace t;
