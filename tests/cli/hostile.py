@@ -73,8 +73,8 @@ LIES = {
     'a map': b'\x81\x01\x02',
     'a text of 2^32-1': b'\x91\xdb\xff\xff\xff\xff',
     'a blob of 2^31': b'\x91\xc6\x80\x00\x00\x00abc',
-    'lists within lists': b'\x91' * 4000 + b'\x90',
 }
+NESTED = b'\x91' * 4000 + b'\x90'  # where no field is wanted a new one, to be passed over
 
 
 def control(address, names):
@@ -91,6 +91,9 @@ def control(address, names):
     for name in names:
         for what, body in LIES.items():
             ask(f'{name} with {what}', envelope(name), body)
+        s.sendall(message(envelope(name), NESTED))
+        if len(receive(s)) != 2:
+            sys.exit(f'{name} with lists within lists: no answer')
     noise = random.Random(1)
     for junk in ([b'x'], [b'x', b'y'], [b'x', b'y', b'z'], [b'', b''], [LIES['a map'], b''],
                  [envelope('echo')[:-4], b'\x90'], [envelope('echo')], [noise.randbytes(4096)] * 2):
