@@ -54,12 +54,11 @@ Result<> WorkerProgram::check() const {
   return {};
 }
 
-Result<serve::PrefillConfig> WorkerProgram::prefill(uint32_t blocks, uint64_t epoch) const {
+Result<serve::PrefillConfig> WorkerProgram::prefill(uint32_t blocks) const {
   serve::PrefillConfig c;
   MC_TRY(c.connector, serve::connector_named(connector));
   c.layerwise = layerwise == "on";
   c.blocks = blocks;
-  c.epoch = epoch;
   c.chunk_tokens = chunk_tokens;
   c.order = prefill_order;
   c.ageing = ageing;
@@ -117,7 +116,7 @@ WorkerShell::WorkerShell(WorkerProgram options)
 
 Result<> WorkerShell::open_roles(uint32_t blocks) {
   MC_TRY(const serve::Role role, serve::role_named(options_.role));
-  MC_TRY(serve::PrefillConfig prefill, options_.prefill(blocks, transfer_->generation().n));
+  MC_TRY(serve::PrefillConfig prefill, options_.prefill(blocks));
   serve::DecodeConfig decode = options_.decode(blocks);
   if (!options_.trace_events.empty()) prefill.trace = decode.trace = &trace_;
   MC_TRY(roles_, serve::Roles::open({loop_, *transfer_, *server_, *engine_, metrics_},
@@ -166,7 +165,7 @@ serve::Heartbeat WorkerShell::identity(const serve::Half& half) const {
   serve::Heartbeat me;
   me.node = options_.worker.name + half.suffix;
   me.role = half.role;
-  me.epoch = transfer_->generation().n;
+  me.epoch = roles_->epoch();
   me.control = server_->address();
   me.http = http_;
   const spec::ModelSpec& spec = engine_->spec();
@@ -204,7 +203,7 @@ Result<int> WorkerShell::run() {
   MC_TRY_(join());
   MC_TRY_(options_.daemon.ready(Endpoints{.name = options_.worker.name,
                                           .role = options_.role,
-                                          .epoch = transfer_->generation().n,
+                                          .epoch = roles_->epoch(),
                                           .control = server_->address(),
                                           .http = http_,
                                           .events = "",

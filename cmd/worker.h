@@ -38,7 +38,7 @@ struct WorkerProgram {
   // Of that role, at those addresses, unless told otherwise.
   WorkerProgram(std::string role_, std::string listen, std::string http);
   void describe(OptionList& v);
-  Result<serve::PrefillConfig> prefill(uint32_t blocks, uint64_t epoch) const;
+  Result<serve::PrefillConfig> prefill(uint32_t blocks) const;
   serve::DecodeConfig decode(uint32_t blocks) const;
   Result<> check() const;  // what no worker can run with
 };

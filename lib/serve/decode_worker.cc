@@ -38,6 +38,7 @@ DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& 
       control_(server.address()),
       engine_(engine),
       config_(config),
+      epoch_(config.epoch ? config.epoch : transfer.generation().n),
       core_(std::move(core)),
       blocks_(core_->blocks()),
       batch_(Timing{engine.spec(), config.time_scale}, {config.tbt_slo, 0}),
@@ -105,7 +106,7 @@ void DecodeWorker::gauge() {
 
 Result<> DecodeWorker::check(const Reserve& m) const {
   // Queued on the way for a process that is gone: who sent it does not wait for this one.
-  if (m.epoch != 0 && m.epoch != transfer_.generation().n)
+  if (m.epoch != 0 && m.epoch != epoch_)
     return fail(Code::kStale, "request '%s' is for a process that was here before",
                 shown(m.request).c_str());
   if (draining_) return fail(Code::kBusy, "this decode worker is draining: take another");

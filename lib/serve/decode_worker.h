@@ -36,6 +36,7 @@
 namespace mc::serve {
 
 struct DecodeConfig {
+  uint64_t epoch = 0;  // as PrefillConfig has it; 0: the transfer engine's generation
   uint32_t blocks = 0;
   double time_scale = 1;
   Duration tbt_slo{};                               // 0: none
@@ -103,6 +104,7 @@ class DecodeWorker {
   const std::string control_;
   const Engine& engine_;
   const DecodeConfig config_;
+  const uint64_t epoch_;
   const std::shared_ptr<WorkerCore> core_;
   BlockManager& blocks_;  // of the core
   DecodeBatch batch_;

@@ -38,7 +38,7 @@
 namespace mc::serve {
 
 struct PrefillConfig {
-  uint64_t epoch = 0;  // start of this process
+  uint64_t epoch = 0;  // of its heartbeats: what was before has a smaller one
   uint32_t blocks = 0;
   uint32_t chunk_tokens = 1024;
   std::string order = "fcfs";  // of the queue: sched::kPrefillOrders

@@ -88,8 +88,9 @@ Result<> Roles::become(Role role) {
   const bool decodes = role == Role::kDecode || role == Role::kBoth;
   if (role != Role::kAuto) {
     MC_TRY(core, WorkerCore::open(p.loop, p.transfer, p.engine, prefill_config_.blocks,
-                                  prefill_config_.epoch));
+                                  p.transfer.generation().n));
   }
+  epoch_ = prefill_config_.epoch = decode_config_.epoch = p.transfer.generation().n;
   if (computes) {
     MC_TRY(prefill_, PrefillWorker::open(p.loop, p.transfer, p.server, p.engine, prefill_config_,
                                          p.metrics, core));

@@ -43,7 +43,8 @@ struct RoleParts {
 
 class Roles {
  public:
-  // Answers all messages of workers on the server; config.blocks of both are to be the same.
+  // Answers all messages of workers on the server; `blocks` of both are to be the same, their
+  // `epoch` is given here.
   static Result<std::unique_ptr<Roles>> open(RoleParts parts, PrefillConfig prefill,
                                              DecodeConfig decode, Role role);
   ~Roles();
@@ -51,6 +52,8 @@ class Roles {
   Roles& operator=(const Roles&) = delete;
 
   Role role() const { return role_; }
+  // Of what it is now: larger after every change, for nothing of before is there any more.
+  uint64_t epoch() const { return epoch_; }
   std::vector<Half> halves() const;
   PrefillWorker* prefill() { return prefill_.get(); }  // nullptr: not of this role
   DecodeWorker* decode() { return decode_.get(); }
@@ -71,9 +74,10 @@ class Roles {
   void drain_halves(bool on);
 
   const RoleParts parts_;
-  const PrefillConfig prefill_config_;
-  const DecodeConfig decode_config_;
+  PrefillConfig prefill_config_;
+  DecodeConfig decode_config_;
   Role role_ = Role::kPrefill, next_ = Role::kPrefill;
+  uint64_t epoch_ = 0;
   bool draining_ = false;
   std::function<void(bool)> on_change_;
   io::Loop::Handle ticker_ = 0;

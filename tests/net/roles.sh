@@ -56,11 +56,12 @@ cmp "$T/apart" "$T/changed" || die "after the change they say something else"
 for i in 1 2 3 4; do
   ask "A long answer, number $i" 150 >"$T/long$i" &
 done
-given() { # requests that the decode worker has
-  curl -fsS "$URL/cluster" | jq '[.nodes[] | select(.name == "b1") | .requests] | add'
+given() { # requests that the decode worker answers; before that a draining one sends them away
+  curl -fsS "http://$(jq -r .http "$T/cluster/b1.json")/metrics" |
+    awk '/^vllm:num_requests_running/ { n = $2 } END { print n + 0 }'
 }
 all_given() { [ "$(given)" = 4 ]; }
-until_true 15 "b1 has $(given) of 4 requests" all_given
+until_true 15 "b1 answers $(given) of 4 requests" all_given
 role b0 decode >/dev/null
 role b1 prefill >/dev/null
 wait

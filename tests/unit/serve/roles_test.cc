@@ -19,7 +19,6 @@ struct Process {
     server = std::move(*rpc::Server::open(loop, "127.0.0.1:0", metrics));
     conductor = std::move(*rpc::Server::open(loop, "127.0.0.1:0", metrics));
     PrefillConfig p;
-    p.epoch = 7;
     p.blocks = blocks;
     p.chunk_tokens = 64;
     p.time_scale = time_scale;
