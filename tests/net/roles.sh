@@ -58,7 +58,7 @@ for i in 1 2 3 4; do
 done
 given() { # requests that the decode worker answers; before that a draining one sends them away
   curl -fsS "http://$(jq -r .http "$T/cluster/b1.json")/metrics" |
-    awk '/^vllm:num_requests_running/ { n = $2 } END { print n + 0 }'
+    awk '/^vllm:num_requests_running.*decode/ { n = $2 } END { print n + 0 }'
 }
 all_given() { [ "$(given)" = 4 ]; }
 until_true 15 "b1 answers $(given) of 4 requests" all_given
