@@ -6,7 +6,8 @@ source "$(dirname "$0")/../common.inc"
 source "$(dirname "$0")/../daemons.inc"
 engine() { # NAME ROLE
   "$MC_BIN/mock-engine" "$1" org/tiny 16 "$2" "$T/$1.json" >"$T/$1.log" 2>&1 &
-  PIDS[$1]=$!
+  # shellcheck disable=SC2034  # daemons.inc ends it
+  PIDS["$1"]=$!
   until_true 10 "engine $1 does not start" test -s "$T/$1.json"
 }
 conductor() {

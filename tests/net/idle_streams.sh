@@ -15,14 +15,14 @@ control=$(address conductor)
 http=$(jq -r .http "$T/conductor.json")
 pid=${PIDS[conductor]}
 "$MC_BIN/streams" workers "$control" "$T/workers" >"$T/workers.log" 2>&1 &
-PIDS[workers]=$!
+PIDS["workers"]=$!
 until_true 20 "the workers did not join" test -s "$T/workers"
 resident() { awk '/^VmRSS/ { print $2 }' "/proc/$pid/status"; } # KiB
 before=$(resident)
 
 mkfifo "$T/hold"
 "$MC_BIN/streams" clients "$http" "$n" "$T/open" <"$T/hold" >"$T/clients.log" 2>&1 &
-PIDS[clients]=$!
+PIDS["clients"]=$!
 exec 5>"$T/hold"
 until_true 200 "the streams did not open: $(tail -2 "$T/clients.log")" test -s "$T/open"
 after=$(resident)
@@ -35,7 +35,7 @@ curl -sS -N -m 10 "http://$http/v1/completions" -o "$T/more" \
 grep -q '^data: {' "$T/more" || die "another client gets nothing: $(cat "$T/more")"
 
 exec 5>&-
-wait "${PIDS[clients]}" || die "streams were cut: $(cat "$T/clients.log")"
+wait "${PIDS["clients"]}" || die "streams were cut: $(cat "$T/clients.log")"
 left() { [ "$(curl -fsS -m 10 "http://$http/cluster" | jq .in_flight)" = 0 ]; }
 until_true 60 "requests of clients that left are still in flight" left
 curl -fsS -m 10 "http://$http/metrics" >"$T/metrics"
