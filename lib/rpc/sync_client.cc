@@ -80,8 +80,8 @@ void SyncClient::seek_near(Time deadline) {
 // Looks for a while before it waits: a thread takes longer to wake than most calls take. Where that
 // was in vain, it looks for less the next time.
 std::optional<detail::Answered> SyncClient::wait_near(uint64_t id, Time deadline) {
-  const auto next = [&]() -> std::optional<detail::Answered> {
-    while (const auto message = near_->receive()) {
+  const auto next = [id, &near = *near_]() -> std::optional<detail::Answered> {
+    while (const auto message = near.receive()) {
       auto answer = detail::answer_of(message->envelope, message->body);
       if (answer.id == id) return answer;  // others are of calls that were given up
     }

@@ -4,7 +4,6 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "base/json.h"
 #include "trace/fit_knots.h"
 #include "trace/stats.h"
 

@@ -3,7 +3,7 @@
 //
 // Thread: values; any thread. Pure.
 #pragma once
-#include "base/json_fwd.h"
+#include "base/json.h"
 #include "trace/records.h"
 
 namespace mc::trace {
