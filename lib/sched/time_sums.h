@@ -4,6 +4,7 @@
 // Thread: one owner. Pure. Costs: with n requests, a change n / kChunk at worst (mostly: within a
 // chunk), a question n / kChunk and a chunk.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 

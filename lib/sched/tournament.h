@@ -7,6 +7,7 @@
 #pragma once
 #include <algorithm>
 #include <bit>
+#include <cstddef>
 #include <cstdint>
 #include <optional>
 #include <vector>

@@ -4,6 +4,7 @@
 //
 // Thread: one owner. Pure. Grows by doubling and never shrinks.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <vector>
 
