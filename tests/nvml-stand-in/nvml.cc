@@ -22,7 +22,8 @@
 
 namespace {
 
-constexpr int kOk = 0, kUninitialised = 1, kInvalid = 2, kNotSupported = 3, kNotLoaded = 9;
+constexpr int kOk = 0, kUninitialised = 1, kInvalid = 2, kNotLoaded = 9;
+[[maybe_unused]] constexpr int kNotSupported = 3;  // not in the form without links
 
 struct Link {
   bool active = false;

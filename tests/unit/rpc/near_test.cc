@@ -104,7 +104,7 @@ TEST_SUITE("near") {
     SteadyClock clock;
     NearService service;
     auto client = near_sync(service.address, clock);
-    for (const size_t bytes : {0, 1, 4096, 60'000}) {
+    for (const size_t bytes : {0u, 1u, 4096u, 60'000u}) {
       auto r = client->call(NearSaid{std::string(bytes, 'x'), {}}, 10s);
       REQUIRE(r.has_value());
       CHECK(r->text == std::string(bytes, 'x'));
