@@ -314,10 +314,20 @@ Result<Fitted> fit_tool_agent(const Trace& trace, const ToolSplit& split) {
   const auto& all = trace.records;
   MC_TRY(const Fitted chat, fit_conversation(split.rest));
   MC_TRY(const Json chat_profile, parse_json(chat.profile));
-  const Json profile{{"generator", "tool-agent"}, {"requests", all.size()},
-                     {"span-s", span_s(all)},     {"chat-requests", split.rest.records.size()},
-                     {"chat-output-min", 0},      {"quantile-levels-percent", knot_levels()},
-                     {"tools", split.tools},      {"chat", chat_profile}};
+  Json tools = Json::array();
+  for (const ToolCalls& t : split.tools)
+    tools.push_back({{"share", t.share},
+                     {"shared-tokens", t.shared_tokens},
+                     {"tail-tokens", knots(t.tail_tokens, 1, 1)},
+                     {"output-tokens", knots(t.output_tokens, 0, 1)}});
+  const Json profile{{"generator", "tool-agent"},
+                     {"requests", all.size()},
+                     {"span-s", span_s(all)},
+                     {"chat-requests", split.rest.records.size()},
+                     {"chat-output-min", 0},
+                     {"quantile-levels-percent", knot_levels()},
+                     {"tools", tools},
+                     {"chat", chat_profile}};
   Fitted out;
   out.want = fit_shape(trace);
   MC_TRY(out.got, trial(profile, std::min<uint64_t>(all.size(), kTrialRequests)));

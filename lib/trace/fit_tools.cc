@@ -4,7 +4,6 @@
 #include <unordered_map>
 #include <unordered_set>
 
-#include "trace/fit_knots.h"
 #include "trace/stats.h"
 
 namespace mc::trace {
@@ -41,17 +40,13 @@ uint64_t continued(const std::vector<Record>& all, const Kind& kind) {
   return n;
 }
 
-Json tool(const std::vector<Record>& all, const Kind& kind, double share) {
-  const uint64_t shared_tokens = kind.shared * kBlockTokens;
-  std::vector<double> tails, outputs;
+ToolCalls calls_of(const std::vector<Record>& all, const Kind& kind, double share) {
+  ToolCalls out{share, kind.shared * kBlockTokens, {}, {}};
   for (const size_t i : kind.requests) {
-    tails.push_back(static_cast<double>(all[i].input_length - shared_tokens));
-    outputs.push_back(static_cast<double>(all[i].output_length));
+    out.tail_tokens.push_back(static_cast<double>(all[i].input_length - out.shared_tokens));
+    out.output_tokens.push_back(static_cast<double>(all[i].output_length));
   }
-  return {{"share", share},
-          {"shared-tokens", shared_tokens},
-          {"tail-tokens", knots(tails, 1, 1)},
-          {"output-tokens", knots(outputs, 0, 1)}};
+  return out;
 }
 
 }  // namespace
@@ -84,12 +79,12 @@ ToolSplit split_tools(const Trace& trace) {
     calls += kind.requests.size();
     for (const size_t i : kind.requests) called[i] = true;
   }
-  ToolSplit out{Json::array(), {}};
+  ToolSplit out;
   out.rest.name = trace.name;
   out.rest.block_tokens = trace.block_tokens;
   for (const Kind& kind : kinds)
-    out.tools.push_back(
-        tool(all, kind, static_cast<double>(kind.requests.size()) / static_cast<double>(calls)));
+    out.tools.push_back(calls_of(
+        all, kind, static_cast<double>(kind.requests.size()) / static_cast<double>(calls)));
   for (size_t i = 0; i < all.size(); ++i)
     if (!called[i]) out.rest.records.push_back(all[i]);
   return out;

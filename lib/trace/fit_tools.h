@@ -3,14 +3,20 @@
 //
 // Thread: values; any thread. Pure.
 #pragma once
-#include "base/json.h"
+#include <vector>
+
 #include "trace/records.h"
 
 namespace mc::trace {
 
+struct ToolCalls {   // of one kind
+  double share = 0;  // of all calls
+  uint64_t shared_tokens = 0;
+  std::vector<double> tail_tokens, output_tokens;  // of each call
+};
 struct ToolSplit {
-  Json tools;  // as in a profile of the tool-agent generator; empty: there are none
-  Trace rest;  // the other requests, in order
+  std::vector<ToolCalls> tools;  // the most called first
+  Trace rest;                    // the other requests, in order
 };
 // A kind is what begins with the same block, at least kToolShare of all requests and
 // kToolRequestsMin, of which no more than kToolContinued share a block that the kind does not.
