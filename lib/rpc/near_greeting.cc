@@ -1,14 +1,13 @@
 // Who is let in: the same user, with the same cluster key.
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <array>
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
 
 #include "base/random.h"
 #include "io/address.h"
+#include "io/local_socket.h"
 #include "rpc/near.h"
 #include "rpc/socket.h"
 
@@ -27,16 +26,6 @@ std::string fresh_nonce() {
   return out;
 }
 
-Result<> same_user(int socket) {
-  ucred peer{};
-  socklen_t n = sizeof peer;
-  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &n) != 0)
-    return fail_errno("user of a peer on this host");
-  if (peer.uid != ::geteuid())
-    return fail(Code::kDenied, "a peer on this host is of user %u: want %u", peer.uid, ::geteuid());
-  return {};
-}
-
 // A message, and the descriptor that came with it. Nothing: there is none yet.
 struct Received {
   std::string bytes;
@@ -44,43 +33,15 @@ struct Received {
 };
 Result<std::optional<Received>> receive(int socket) {
   std::array<char, 256> buffer;
-  iovec data{buffer.data(), buffer.size()};
-  msghdr message{};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
-  const ssize_t n = ::recvmsg(socket, &message, MSG_CMSG_CLOEXEC | MSG_DONTWAIT);
-  if (n < 0 && (errno == EAGAIN || errno == EINTR)) return std::nullopt;
-  if (n <= 0) return fail(Code::kUnavailable, "a greeting on this host was cut off");
-  Received out{{buffer.data(), static_cast<size_t>(n)}, {}};
-  if (const cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr && c->cmsg_type == SCM_RIGHTS) {
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
-    out.fd.reset(fd);
-  }
-  return out;
+  io::WithFd got = io::receive_with_fd(socket, buffer, MSG_DONTWAIT);
+  if (got.bytes < 0 && (errno == EAGAIN || errno == EINTR)) return std::nullopt;
+  if (got.bytes <= 0) return fail(Code::kUnavailable, "a greeting on this host was cut off");
+  return Received{{buffer.data(), static_cast<size_t>(got.bytes)}, std::move(got.fd)};
 }
 
 Result<> send(int socket, std::string_view bytes, int fd) {
-  iovec data{const_cast<char*>(bytes.data()), bytes.size()};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  if (fd >= 0) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
-  }
-  if (::sendmsg(socket, &message, MSG_NOSIGNAL | MSG_DONTWAIT) < 0)
-    return fail(Code::kUnavailable, "a greeting on this host: %s", std::strerror(errno));
-  return {};
+  if (io::send_with_fd(socket, bytes, fd, MSG_DONTWAIT)) return {};
+  return fail(Code::kUnavailable, "a greeting on this host: %s", std::strerror(errno));
 }
 
 bool same(std::string_view a, std::string_view b) {  // in a time that does not tell where they part
@@ -108,20 +69,15 @@ std::vector<std::string> near_names(const std::string& address) {
 Result<NearGreeting> NearGreeting::to(const std::string& address) {
   for (const std::string& name : near_names(address)) {
     io::Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-    sockaddr_un to{};
-    to.sun_family = AF_UNIX;
-    if (!socket || name.size() >= sizeof to.sun_path) break;
-    std::memcpy(to.sun_path + 1, name.data(), name.size());
-    const auto n = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-    if (::connect(socket.get(), reinterpret_cast<const sockaddr*>(&to), n) != 0) continue;
-    MC_TRY_(same_user(socket.get()));
+    if (!socket || io::connect_local(socket.get(), name) != 0) continue;
+    MC_TRY_(io::check_same_user(socket.get()));
     return NearGreeting(std::move(socket), false);
   }
   return fail(Code::kUnavailable, "%s: not on this host", address.c_str());
 }
 
 Result<NearGreeting> NearGreeting::from(io::Fd socket, const std::string&) {
-  MC_TRY_(same_user(socket.get()));
+  MC_TRY_(io::check_same_user(socket.get()));
   NearGreeting out(std::move(socket), true);
   out.nonces_ = fresh_nonce();
   MC_TRY_(send(out.fd(), std::string(kMagic) + out.nonces_, -1));

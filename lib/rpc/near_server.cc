@@ -3,15 +3,14 @@
 #include <immintrin.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
-#include <cstddef>
 #include <cstring>
 
 #include "base/log.h"
+#include "io/local_socket.h"
 
 namespace mc::rpc {
 namespace {
@@ -32,19 +31,16 @@ constexpr uint64_t kGreeting = uint64_t{1} << 63;  // and its descriptor
 Result<std::unique_ptr<NearServer>> NearServer::open(io::Loop& loop, const std::string& address,
                                                      Take take) {
   const auto names = near_names(address);
-  sockaddr_un at{};
-  at.sun_family = AF_UNIX;
-  if (names.empty() || names[0].size() >= sizeof at.sun_path)
+  if (names.empty())
     return fail(Code::kInvalid, "%s: no address to be found under", address.c_str());
-  std::memcpy(at.sun_path + 1, names[0].data(), names[0].size());
-  const auto n = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + names[0].size());
   auto server = std::unique_ptr<NearServer>(new NearServer(loop, address, std::move(take)));
   server->listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   server->epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
-  if (!server->listener_ || !server->epoll_ ||
-      ::bind(server->listener_.get(), reinterpret_cast<const sockaddr*>(&at), n) != 0 ||
-      ::listen(server->listener_.get(), 128) != 0)
-    return fail(Code::kUnavailable, "unix socket @%s: %s", names[0].c_str(), std::strerror(errno));
+  if (!server->listener_ || !server->epoll_) return fail_errno("sockets for callers on this host");
+  const int bound = io::bind_local(server->listener_.get(), names[0]);
+  if (bound != 0 || ::listen(server->listener_.get(), 128) != 0)
+    return fail(Code::kUnavailable, "unix socket @%s: %s", names[0].c_str(),
+                std::strerror(bound != 0 ? bound : errno));
   server->watch(server->listener_.get(), kListener);
   return server;
 }

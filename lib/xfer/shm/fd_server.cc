@@ -4,13 +4,13 @@
 #include <poll.h>
 #include <sys/eventfd.h>
 #include <sys/socket.h>
-#include <sys/un.h>
 
 #include <cerrno>
 #include <cstring>
 
 #include "base/log.h"
 #include "base/random.h"
+#include "io/local_socket.h"
 
 namespace mc::xfer {
 namespace {
@@ -24,36 +24,13 @@ struct Answer {
 };
 constexpr uint32_t kWritable = 1, kNamed = 2;
 
-sockaddr_un address_of(const std::string& name, socklen_t& length) {
-  sockaddr_un address{};
-  address.sun_family = AF_UNIX;
-  std::memcpy(address.sun_path + 1, name.data(),
-              std::min(name.size(), sizeof address.sun_path - 1));
-  length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
-  return address;
-}
-
 bool readable(int fd, int ms) {
   pollfd p{fd, POLLIN, 0};
   return ::poll(&p, 1, ms) == 1 && (p.revents & POLLIN) != 0;
 }
 
 void send_answer(int socket, const Answer& answer, int fd) {
-  iovec data{const_cast<Answer*>(&answer), sizeof answer};
-  msghdr message{};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  if (fd >= 0) {
-    message.msg_control = control;
-    message.msg_controllen = sizeof control;
-    cmsghdr* c = CMSG_FIRSTHDR(&message);
-    c->cmsg_level = SOL_SOCKET;
-    c->cmsg_type = SCM_RIGHTS;
-    c->cmsg_len = CMSG_LEN(sizeof(int));
-    std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
-  }
-  ::sendmsg(socket, &message, MSG_NOSIGNAL);
+  (void)io::send_with_fd(socket, {reinterpret_cast<const char*>(&answer), sizeof answer}, fd, 0);
 }
 
 }  // namespace
@@ -63,10 +40,7 @@ Result<std::unique_ptr<FdServer>> FdServer::open(const Registry& registry) {
   server->name_ =
       strf("mc-xfer-%d-%016llx", ::getpid(), static_cast<unsigned long long>(fresh_seed()));
   server->listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  socklen_t length = 0;
-  const sockaddr_un address = address_of(server->name_, length);
-  if (!server->listener_ ||
-      ::bind(server->listener_.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+  if (!server->listener_ || io::bind_local(server->listener_.get(), server->name_) != 0 ||
       ::listen(server->listener_.get(), 128) != 0)
     return fail_errno("unix socket for shared memory");
   server->stop_.reset(::eventfd(0, EFD_CLOEXEC));
@@ -92,11 +66,8 @@ void FdServer::run() {
 }
 
 void FdServer::answer(int connection) {
-  ucred peer{};
-  socklen_t n = sizeof peer;
-  if (::getsockopt(connection, SOL_SOCKET, SO_PEERCRED, &peer, &n) != 0) return;
-  if (peer.uid != ::geteuid()) {
-    log_warn("xfer", "refused shared memory to pid %d of uid %u", peer.pid, peer.uid);
+  if (const auto known = io::check_same_user(connection); !known) {
+    log_warn("xfer", "refused shared memory: %s", known.error().what.c_str());
     send_answer(connection, {static_cast<uint32_t>(Code::kDenied), 0, 0}, -1);
     return;
   }
@@ -125,39 +96,27 @@ void FdServer::answer(int connection) {
 }
 
 Result<ReceivedFd> fetch_fd(const std::string& name, uint32_t shm_id) {
-  if (name.empty() || name.size() > 100)
+  if (name.empty() || name.size() > io::kLocalNameMax)
     return fail(Code::kUnavailable, "the peer offers no shared memory");
   const io::Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
-  socklen_t length = 0;
-  const sockaddr_un address = address_of(name, length);
   const timeval limit{kPeerWaitMs / 1000, 0};  // of connect too, when the owner's backlog is full
   ::setsockopt(socket.get(), SOL_SOCKET, SO_SNDTIMEO, &limit, sizeof limit);
-  if (!socket ||
-      ::connect(socket.get(), reinterpret_cast<const sockaddr*>(&address), length) != 0 ||
+  if (!socket || io::connect_local(socket.get(), name) != 0 ||
       ::send(socket.get(), &shm_id, sizeof shm_id, MSG_NOSIGNAL) < 0)
     return fail(Code::kUnavailable, "shared memory of @%s: %s", name.c_str(), std::strerror(errno));
   Answer answer;
-  iovec data{&answer, sizeof answer};
-  msghdr message{};
-  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
-  message.msg_iov = &data;
-  message.msg_iovlen = 1;
-  message.msg_control = control;
-  message.msg_controllen = sizeof control;
   if (!readable(socket.get(), kPeerWaitMs))
     return fail(Code::kTimeout, "shared memory of @%s: no answer within %d ms", name.c_str(),
                 kPeerWaitMs);
-  if (::recvmsg(socket.get(), &message, MSG_CMSG_CLOEXEC) != static_cast<ssize_t>(sizeof answer))
+  io::WithFd got =
+      io::receive_with_fd(socket.get(), {reinterpret_cast<char*>(&answer), sizeof answer}, 0);
+  if (got.bytes != static_cast<ssize_t>(sizeof answer))
     return fail(Code::kUnavailable, "shared memory of @%s: closed unanswered", name.c_str());
   ReceivedFd received;
   received.bytes = answer.bytes;
   received.writable = (answer.flags & kWritable) != 0;
   received.named = (answer.flags & kNamed) != 0;
-  if (const cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr && c->cmsg_type == SCM_RIGHTS) {
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
-    received.fd.reset(fd);
-  }
+  received.fd = std::move(got.fd);
   if (answer.code != 0 || !received.fd)
     return fail(answer.code == 0 ? Code::kUnavailable : code_from_wire(answer.code),
                 "shared memory %u of @%s was not handed out", shm_id, name.c_str());

@@ -1,0 +1,79 @@
+#include "io/local_socket.h"
+
+#include <sys/socket.h>
+#include <sys/un.h>
+#include <unistd.h>
+
+#include <cerrno>
+#include <cstddef>
+#include <cstring>
+
+namespace mc::io {
+namespace {
+
+int with_address(int socket, std::string_view name, int (*call)(int, const sockaddr*, socklen_t)) {
+  sockaddr_un address{};
+  static_assert(kLocalNameMax + 1 == sizeof address.sun_path);
+  if (name.size() > kLocalNameMax) return ENAMETOOLONG;
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path + 1, name.data(), name.size());
+  const auto n = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + 1 + name.size());
+  return call(socket, reinterpret_cast<const sockaddr*>(&address), n) == 0 ? 0 : errno;
+}
+
+}  // namespace
+
+int bind_local(int socket, std::string_view name) { return with_address(socket, name, ::bind); }
+
+int connect_local(int socket, std::string_view name) {
+  return with_address(socket, name, ::connect);
+}
+
+Result<> check_same_user(int socket) {
+  ucred peer{};
+  socklen_t n = sizeof peer;
+  if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &n) != 0)
+    return fail_errno("user of a peer on this host");
+  if (peer.uid != ::geteuid())
+    return fail(Code::kDenied, "pid %d on this host is of user %u: want %u", peer.pid, peer.uid,
+                ::geteuid());
+  return {};
+}
+
+bool send_with_fd(int socket, std::span<const char> bytes, int fd, int flags) {
+  iovec data{const_cast<char*>(bytes.data()), bytes.size()};
+  msghdr message{};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  if (fd >= 0) {
+    message.msg_control = control;
+    message.msg_controllen = sizeof control;
+    cmsghdr* c = CMSG_FIRSTHDR(&message);
+    c->cmsg_level = SOL_SOCKET;
+    c->cmsg_type = SCM_RIGHTS;
+    c->cmsg_len = CMSG_LEN(sizeof(int));
+    std::memcpy(CMSG_DATA(c), &fd, sizeof fd);
+  }
+  return ::sendmsg(socket, &message, flags | MSG_NOSIGNAL) >= 0;
+}
+
+WithFd receive_with_fd(int socket, std::span<char> into, int flags) {
+  iovec data{into.data(), into.size()};
+  msghdr message{};
+  alignas(cmsghdr) char control[CMSG_SPACE(sizeof(int))] = {};
+  message.msg_iov = &data;
+  message.msg_iovlen = 1;
+  message.msg_control = control;
+  message.msg_controllen = sizeof control;
+  WithFd out{::recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC), {}};
+  if (out.bytes < 0) return out;
+  if (const cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr && c->cmsg_type == SCM_RIGHTS) {
+    int fd = -1;
+    std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
+    out.fd.reset(fd);
+  }
+  return out;
+}
+
+}  // namespace mc::io
