@@ -58,9 +58,16 @@ Result<> ConductorOptions::check() const {
     return fail(Code::kInvalid, "--prefix-weight %g, want 0 to 1000000", policy.prefix_weight);
   if (admission.ttft_slo.count() < 0 || admission.tbt_slo.count() < 0)
     return fail(Code::kInvalid, "a negative --ttft-slo or --tbt-slo: 0s makes no promise");
-  for (const Duration d : {worker_ttl, step_timeout, prefill_timeout, token_timeout, tx_lease,
-                           queue_timeout, admission.decode_time})
-    if (d.count() <= 0) return fail(Code::kInvalid, "a timeout of %s", to_text(d).c_str());
+  const std::pair<const char*, Duration> times[] = {{"worker-ttl", worker_ttl},
+                                                    {"step-timeout", step_timeout},
+                                                    {"tx-lease", tx_lease},
+                                                    {"prefill-timeout", prefill_timeout},
+                                                    {"token-timeout", token_timeout},
+                                                    {"queue-timeout", queue_timeout},
+                                                    {"decode-time", admission.decode_time}};
+  for (const auto& [flag, time] : times)
+    if (time.count() <= 0)
+      return fail(Code::kInvalid, "--%s %s, want more than 0", flag, to_text(time).c_str());
   return pd.check();
 }
 

@@ -143,16 +143,23 @@ Result<> ForeignEngines::keep_in(const std::string& path) {
     }
   }
   state_file_ = path;
+  if (auto kept = write(); !kept)  // now, not when the first one is told that it is registered
+    return fail(Code::kInvalid, "--foreign-state: %s: want a file that can be written",
+                kept.error().what.c_str());
   return {};
+}
+
+Result<> ForeignEngines::write() const {
+  Json list = Json::array();
+  for (const auto& [name, e] : engines_)
+    if (e->options.posted) list.push_back(registration_json(e->options));
+  return io::write_file_atomically(state_file_, dump_json(list, 2) + "\n");
 }
 
 // Registered is registered, even if it cannot be kept.
 void ForeignEngines::save() const {
   if (state_file_.empty()) return;
-  Json list = Json::array();
-  for (const auto& [name, e] : engines_)
-    if (e->options.posted) list.push_back(registration_json(e->options));
-  if (auto written = io::write_file_atomically(state_file_, dump_json(list, 2) + "\n"); !written)
+  if (auto written = write(); !written)
     log_error("conductor", "registrations will not outlive this process: %s",
               written.error().what.c_str());
 }

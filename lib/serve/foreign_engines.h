@@ -91,6 +91,7 @@ class ForeignEngines {
   http::Client& client() { return client_; }
 
  private:
+  Result<> write() const;
   void save() const;
   void check(ForeignEngine& engine);
   void checked(ForeignEngine& engine, const Result<http::ClientResponse>& answer);
