@@ -28,8 +28,8 @@ struct Client::Write {
   PutGrant grant;
   size_t first = 0, count = 0;  // its requests
   bool moved = false;
-  bool waits = false;   // the master has no nodes to put it on yet
-  bool may_be = false;  // stored, although its end was not answered well
+  bool waits = false;  // the master has no nodes to put it on yet
+  Generation tried;    // of the first grant whose end was not answered well: it may be stored
   Answer<PutOutcome> answer;
 };
 

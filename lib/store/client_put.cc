@@ -17,13 +17,13 @@ bool Client::worth_another(const Write& w) {
 
 // That there was no time left for another attempt tells less than why the one before it failed.
 bool Client::tells_less(const Write& w) {
-  return !w.answer.value && !w.may_be && w.answer.value.error().code == Code::kTimeout;
+  return !w.answer.value && !w.tried && w.answer.value.error().code == Code::kTimeout;
 }
 
 // A refusal does not say that nothing was stored, where an earlier round may have stored it.
 Result<PutOutcome> Client::outcome_of(Write& w) {
   Result<PutOutcome>& value = w.answer.value;
-  if (value || !w.may_be) return std::move(value);
+  if (value || !w.tried) return std::move(value);
   const Code code = value.error().code;
   if (code != Code::kBusy && code != Code::kNoSpace) return std::move(value);
   return fail(Code::kUnavailable, "put of '%s': may be stored, its master went away; then: %s",
@@ -65,7 +65,7 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
           again.push_back({});
           again.back().item = last[i]->item;
           again.back().bytes = last[i]->bytes;
-          again.back().may_be = last[i]->may_be;
+          again.back().tried = last[i]->tried;
           of.push_back(i);
         }
       if (again.empty()) break;
@@ -95,7 +95,7 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, Time deadline) 
   start.pin = config.pin == "hard" ? 2 : config.pin == "soft" ? 1 : 0;
   start.ttl_ms = static_cast<uint64_t>(config.ttl / std::chrono::milliseconds(1));
   start.group = config.group;
-  for (const Write& w : writes) start.items.push_back({w.item->key, w.bytes});
+  for (const Write& w : writes) start.items.push_back({w.item->key, w.bytes, w.tried});
   auto started = ask(start, deadline, options_.put_wait);
   if (started && started->items.size() != writes.size())
     started = fail(Code::kCorrupt, "put-start: %zu answers to %zu items", started->items.size(),
@@ -209,7 +209,7 @@ void Client::finish_puts(std::span<Write> writes, const std::string& tenant, Tim
       w.answer.set(fail(ended->items[i].result().error()));
     else
       w.answer.set(PutOutcome::kStored);
-    w.may_be = w.may_be || !w.answer.value;
+    if (!w.answer.value && !w.tried) w.tried = w.grant.generation;
     if (w.answer.value) put_bytes_.add(w.bytes);
   }
 }

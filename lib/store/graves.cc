@@ -80,13 +80,18 @@ void Graves::left(const NodeId& node, Generation synced, std::vector<uint64_t> h
 
 void Graves::returned(const NodeId& node) { away_.erase(node); }
 
-bool Graves::dead(const NodeId& node, std::string_view name, Generation generation) const {
+bool Graves::buried(std::string_view name, Generation generation) const {
   if (const auto it = graves_.find(hash_of(name)); it != graves_.end() && generation < it->second)
     return true;
   for (const Prefix& p : prefixes_) {
     const bool inside = name.starts_with(p.start) && name.find('\0', p.space) == name.npos;
     if (inside && generation < p.before) return true;
   }
+  return false;
+}
+
+bool Graves::dead(const NodeId& node, std::string_view name, Generation generation) const {
+  if (buried(name, generation)) return true;
   const auto away = away_.find(node);
   const Generation since = away == away_.end() ? Generation{} : away->second.since;
   return generation < forgotten_ && since < forgotten_;

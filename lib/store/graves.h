@@ -43,6 +43,8 @@ class Graves {
   // `synced`. `more`: that is not all, and until the rest is told it may have held anything.
   void left(const NodeId& node, Generation synced, std::vector<uint64_t> held, bool more = false);
   void returned(const NodeId& node);  // and has told all that it holds
+  // Whether that name was removed, or replaced, since that generation, as far as is remembered.
+  bool buried(std::string_view name, Generation generation) const;
   // Whether what a node that mounts has of that name is dead.
   bool dead(const NodeId& node, std::string_view name, Generation generation) const;
   bool anybody_away() const { return !away_.empty(); }

@@ -225,6 +225,7 @@ class Master {
   Tried start_put(ParkedPut& put, uint16_t tenant, size_t i, bool last_try, Time now);
   Outcome no_room(uint64_t bytes, Time now) const;
   Outcome known(Object& object, Time now);
+  Outcome may_begin(const PutStart& m, const PutWant& want, uint16_t tenant, Time now);
   bool still_true(const Object& object) const;
   bool admitted(const PutStart& m, uint64_t bytes) const;
   bool within_quota(uint16_t tenant, uint64_t bytes, Time now);

@@ -74,32 +74,36 @@ Outcome Master::known(Object& object, Time now) {
   return {};
 }
 
+// Whether a put may be granted, room aside. Takes away what a writer that gave up left.
+Outcome Master::may_begin(const PutStart& m, const PutWant& want, uint16_t tenant, Time now) {
+  if (auto key = check_object_key(want.key); !key) return Outcome::of(key);
+  const auto refuse = [&](Code code, const char* why) {
+    return outcome(code, strf("key '%s' %s", shown(want.key).c_str(), why));
+  };
+  // What was stored and removed meanwhile must not come back by being put once more.
+  if (want.tried && graves_.buried(disk_name(tenant, want.key), want.tried))
+    return refuse(Code::kExists, "was stored, and removed or replaced since");
+  if (Object* object = find(tenant, want.key)) {
+    Outcome answer = known(*object, now);
+    if (!answer.ok()) return answer;
+    abandon(*object, now);
+  } else if (m.promote != on_disk(tenant, want.key)) {
+    return m.promote ? refuse(Code::kNotFound, "is on no disk any more")
+                     : refuse(Code::kExists, "is stored already");
+  }
+  if (admitted(m, want.bytes)) return {};
+  ++totals_.not_admitted;
+  return refuse(Code::kDenied,
+                strf("is not admitted: ephemeral (%s)", options_.ephemeral.c_str()).c_str());
+}
+
 Master::Tried Master::start_put(ParkedPut& put, uint16_t tenant, size_t i, bool last_try,
                                 Time now) {
   const PutStart& m = put.message;
   const PutWant& want = m.items[i];
   PutGrant& answer = put.reply.items[i];
-  if (auto key = check_object_key(want.key); !key) {
-    answer.outcome = Outcome::of(key);
-    return Tried::kAnswered;
-  }
-  if (Object* object = find(tenant, want.key)) {
-    answer.outcome = known(*object, now);
-    if (!answer.outcome.ok()) return Tried::kAnswered;
-    abandon(*object, now);
-  } else if (m.promote != on_disk(tenant, want.key)) {
-    answer.outcome = outcome(m.promote ? Code::kNotFound : Code::kExists,
-                             strf("key '%s' is %s", shown(want.key).c_str(),
-                                  m.promote ? "on no disk any more" : "stored already"));
-    return Tried::kAnswered;
-  }
-  if (!admitted(m, want.bytes)) {
-    ++totals_.not_admitted;
-    answer.outcome =
-        outcome(Code::kDenied, strf("key '%s' is not admitted: ephemeral (%s)",
-                                    shown(want.key).c_str(), options_.ephemeral.c_str()));
-    return Tried::kAnswered;
-  }
+  answer.outcome = may_begin(m, want, tenant, now);
+  if (!answer.outcome.ok()) return Tried::kAnswered;
   const uint32_t replicas = std::clamp(m.replicas, 1u, kReplicasMax);
   const bool hopeless =
       rebuild_.over(now) && members_.capacity() > 0 && want.bytes > members_.largest();

@@ -83,7 +83,8 @@ struct Place {              // where a replica lies
 struct PutWant {
   ObjectKey key;
   uint64_t bytes = 0;
-  static void fields(auto& a, auto& m) { a(m.key, m.bytes); }
+  Generation tried{};  // of an earlier grant of this put, whose end was not answered; 0: none
+  static void fields(auto& a, auto& m) { a(m.key, m.bytes, m.tried); }
 };
 struct PutGrant {
   Outcome outcome;  // kExists: stored already; kBusy: being written; kNoSpace: pool full;

@@ -93,6 +93,28 @@ void lose(FakeCluster& c, const NodeId& node) {
 
 }  // namespace
 
+TEST_CASE("a put that is tried again does not bring back what was removed meanwhile") {
+  FakeCluster c;
+  c.add("a", 64 * kMiB);
+  c.add("b", 64 * kMiB);
+  const PutGrant first = c.grant("k", 1000);
+  REQUIRE(c.end("k", first.generation).ok());  // the answer is lost: the writer does not know
+  c.restart_master(kEpoch + 10);
+  REQUIRE(c.has("k"));
+  CHECK(Code{c.grant(PutStart{}, "k", 1000, first.generation).outcome.code} == Code::kExists);
+  REQUIRE(c.remove("k")->ok());
+  CHECK(Code{c.grant(PutStart{}, "k", 1000, first.generation).outcome.code} == Code::kExists);
+  CHECK(!c.has("k"));
+  // A put of its own is one, and so is one whose first attempt left nothing.
+  const PutGrant another = c.grant("k", 1000);
+  REQUIRE(another.outcome.ok());
+  CHECK(c.revoke("k", another.generation).ok());
+  const PutGrant again = c.grant(PutStart{}, "k", 1000, another.generation);
+  REQUIRE(again.outcome.ok());
+  CHECK(c.end("k", again.generation).ok());
+  CHECK(c.has("k"));
+}
+
 TEST_CASE("a grave is for what is older, and one given up kills what was away since before") {
   Graves g(4);
   g.bury("k", Generation{10});

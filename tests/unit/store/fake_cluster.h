@@ -128,8 +128,8 @@ struct FakeCluster {
     m.replicas = replicas;
     return grant(std::move(m), key, bytes);
   }
-  PutGrant grant(PutStart m, const ObjectKey& key, uint64_t bytes) {
-    m.items = {{key, bytes}};
+  PutGrant grant(PutStart m, const ObjectKey& key, uint64_t bytes, Generation tried = {}) {
+    m.items = {{key, bytes, tried}};
     std::optional<PutStarted> reply;
     master->handle(m, now, [&](const Result<PutStarted>& r) {
       REQUIRE(r);
