@@ -105,7 +105,7 @@ TEST_CASE("of a cache's events one in twenty is lost, and the index is true with
     s.churn(400);
     CHECK(until(
         s.loop, [&] { return s.true_now(); }, 5s));
-    CHECK(s.cache.counts().free == 0);  // it did evict
+    CHECK(s.seen.size() > 64);  // more than it holds: it did evict
     if (loss.events > 0) {
       CHECK(s.dropped > 10);
       CHECK(s.counted("mc_conductor_index_digest_mismatches_total") > 0);
