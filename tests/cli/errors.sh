@@ -119,12 +119,12 @@ if [ -x "$MC_BIN/mc-conductor" ]; then
   echo '[{}]' >"$T/registered.json"
   refused 2 "$MC_BIN/mc-conductor" "${free[@]}" --foreign-state "$T/registered.json"
   says "--foreign-state: $T/registered.json: engine 0:"
+  says 'remove it and register anew'
   refused 2 "$MC_BIN/mc-conductor" "${free[@]}" --foreign-state "$T/nowhere/registered.json"
   says "$T/nowhere/registered.json"
   says 'want a file that can be written'
   refused 2 "$MC_BIN/mc-conductor" "${free[@]}" --tx-lease 0s
   says '--tx-lease 0ns, want more than 0'
-  says 'remove it and register anew'
   # Fewer files than clients are allowed: it serves, and says how many may come.
   few() { ulimit -Sn 1000 && ulimit -Hn 3000 && exec timeout 20 "$MC_BIN/mc-conductor" "$@"; }
   (few "${free[@]}" --announce "$T/few.json") 2>"$T/few.err" &
