@@ -9,7 +9,7 @@
 namespace mc::model {
 namespace {
 
-enum TokenKind : int64_t { kControl = 3, kUserDefined = 4 };
+enum TokenKind : int64_t { kControlToken = 3, kUserToken = 4 };
 
 std::string key_of(const char* name) { return std::string("tokenizer.ggml.") + name; }
 bool flag(const Gguf& g, const char* name, bool fallback) {
@@ -68,8 +68,8 @@ Result<Tokenizer> byte_pairs(const Gguf& g, const std::vector<std::string>& text
   MC_TRY(file["pre_tokenizer"], pre_tokenizer(pre == nullptr ? "" : *pre));
   for (size_t i = 0; i < texts.size(); ++i) {
     vocab[texts[i]] = i;
-    if (kinds[i] == kControl || kinds[i] == kUserDefined)
-      added.push_back({{"id", i}, {"content", texts[i]}, {"special", kinds[i] == kControl}});
+    if (kinds[i] == kControlToken || kinds[i] == kUserToken)
+      added.push_back({{"id", i}, {"content", texts[i]}, {"special", kinds[i] == kControlToken}});
   }
   const bool llama3 = pre != nullptr && pre->starts_with("llama");
   file["model"] = {

@@ -30,12 +30,12 @@ SyncClient::SyncClient(Route route, const Clock& clock, Way way)
 
 // Of several, the first that listens is asked; where none does, the one whose turn it is.
 void SyncClient::look_around(Time deadline) {
-  constexpr Duration kLook = std::chrono::milliseconds(250);
+  constexpr Duration kListenFor = std::chrono::milliseconds(250);
   if (socket_ || near_ || route_.size() < 2) return;
   std::vector<std::string> turn;
   for (size_t i = 0; i < route_.size(); ++i)
     turn.push_back(route_.address((route_.current() + i) % route_.size()));
-  const size_t first = first_listening(turn, std::min(kLook, deadline - clock_.now()), clock_);
+  const size_t first = first_listening(turn, std::min(kListenFor, deadline - clock_.now()), clock_);
   if (first < turn.size()) route_.choose((route_.current() + first) % route_.size());
 }
 

@@ -224,7 +224,7 @@ bool Master::evicting(const Object& object) const {
 
 // Those of a prefix that only disks hold; again for what is left when there are very many.
 void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t tenant, Time now) {
-  constexpr size_t kAtOnce = 4096;
+  constexpr size_t kNamesAtOnce = 4096;
   if (tenant == Tenants::kNone) return;
   const std::string space = disk_name(tenant, "");
   std::vector<std::string> names;
@@ -233,7 +233,7 @@ void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t
        it != all.end() && it->first.starts_with(space + m.prefix); ++it) {
     const std::string key = it->first.substr(space.size());
     if (key.find('\0') != std::string::npos || find_complete(tenant, key) != nullptr) continue;
-    reply.more = names.size() == kAtOnce;
+    reply.more = names.size() == kNamesAtOnce;
     if (reply.more) break;
     names.push_back(it->first);
   }

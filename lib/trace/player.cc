@@ -8,6 +8,8 @@
 namespace mc::trace {
 namespace {
 
+using ull = unsigned long long;
+
 // Positive and finite, so that times stay in the range of a Duration.
 Result<> check_positive(const char* what, double v) {
   if (std::isfinite(v) && v > 0) return {};
@@ -114,7 +116,6 @@ Prompts::Prompts(const PromptOptions& options) : options_(options) {
 }
 
 Result<Prompts> Prompts::make(const PromptOptions& o) {
-  using ull = unsigned long long;
   if (o.vocab < 2 || o.vocab > INT32_MAX)
     return fail(Code::kInvalid, "a vocabulary of %llu tokens: want 2 to %d",
                 static_cast<ull>(o.vocab), INT32_MAX);

@@ -6,6 +6,8 @@
 namespace mc::trace {
 namespace {
 
+using ull = unsigned long long;
+
 double rate(uint64_t part, uint64_t whole) {
   return whole ? static_cast<double>(part) / static_cast<double>(whole) : 0;
 }
@@ -110,7 +112,6 @@ HitCurve lru_curve(const Numbered& p, const std::vector<uint64_t>& capacities_bl
 
 Result<Prediction> predict_hits(const std::vector<Record>& records, uint64_t block_tokens,
                                 const PredictOptions& options) {
-  using ull = unsigned long long;
   const uint64_t block = options.cluster_block_tokens ? options.cluster_block_tokens : block_tokens;
   if (block_tokens % block != 0)
     return fail(Code::kInvalid,
