@@ -1,9 +1,9 @@
 #include "trace/eviction.h"
 
-#include <deque>
 #include <list>
 #include <set>
 #include <tuple>
+#include <unordered_map>
 
 #include "base/sieve.h"
 
@@ -126,8 +126,7 @@ class S3Fifo : public Held {
   S3Fifo(uint32_t distinct, uint64_t capacity)
       : Held(distinct, capacity),
         small_max_(std::max<uint64_t>(capacity / 10, 1)),
-        uses_(distinct),
-        remembered_(distinct) {}
+        uses_(distinct) {}
   void touch(uint32_t id) {
     if (has(id)) {
       uses_[id] = std::min<uint8_t>(uses_[id] + 1, 3);
@@ -137,8 +136,9 @@ class S3Fifo : public Held {
     }
     in(id);
     uses_[id] = 0;
-    if (remembered_[id] > 0) {
-      remembered_[id] = 0;  // its place in ghosts_ passes by without effect
+    if (const auto ghost = remembered_.find(id); ghost != remembered_.end()) {
+      ghosts_.erase(ghost->second);
+      remembered_.erase(ghost);
       main_.push_back(id);
     } else {
       small_.push_back(id);
@@ -179,21 +179,17 @@ class S3Fifo : public Held {
     return false;
   }
   void remember(uint32_t id) {
-    remembered_[id] = ++ghost_;
-    ghosts_.push_back({id, ghost_});
+    remembered_[id] = ghosts_.insert(ghosts_.end(), id);
     while (ghosts_.size() > capacity_ - std::min(capacity_, small_max_)) {
-      const auto [old, number] = ghosts_.front();
-      if (remembered_[old] == number) remembered_[old] = 0;
+      remembered_.erase(ghosts_.front());
       ghosts_.pop_front();
     }
   }
 
   uint64_t small_max_;
   std::vector<uint8_t> uses_;
-  std::vector<uint64_t> remembered_;  // the number of its newest ghost; 0: none
-  std::list<uint32_t> small_, main_;  // oldest first
-  std::deque<std::pair<uint32_t, uint64_t>> ghosts_;
-  uint64_t ghost_ = 0;
+  std::list<uint32_t> small_, main_, ghosts_;                               // oldest first
+  std::unordered_map<uint32_t, std::list<uint32_t>::iterator> remembered_;  // where in ghosts_
 };
 
 void count(CacheHits& hits, const Numbered& p, size_t i, uint64_t h, bool full_only) {
