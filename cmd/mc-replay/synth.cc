@@ -166,7 +166,7 @@ Result<int> fit(const SynthOptions& o) {
       "%.0f tokens, hit rate %.1f for %.1f %%%s",
       o.trace.c_str(), 100 * got.new_share, 100 * want.new_share, got.mean_input, want.mean_input,
       100 * got.hit_rate, 100 * want.hit_rate,
-      near ? "" : ": its requests are neither chats nor calls of tools");
+      near ? "" : ": its requests are neither chats, nor calls of tools, nor about documents");
   if (!o.out.empty()) {
     MC_TRY_(io::write_file_atomically(o.out, fitted.profile));
   } else if (std::fputs(fitted.profile.c_str(), stdout) < 0) {

@@ -5,6 +5,7 @@
 #include <unordered_map>
 
 #include "base/json.h"
+#include "trace/fit_documents.h"
 #include "trace/fit_knots.h"
 #include "trace/fit_tools.h"
 #include "trace/stats.h"
@@ -241,19 +242,6 @@ Json first_guess(const Trace& t, const Parts& p) {
       {"branch-delta-tokens", knots(p.delta, 0, 1)}};
 }
 
-Result<FitShape> trial(const Json& profile, uint64_t requests) {
-  FitShape mean;
-  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
-    Trace made;
-    MC_TRY(made.records, synthesize(profile, "fit", {.seed = seed, .requests = requests}));
-    const FitShape s = fit_shape(made);
-    mean.new_share += s.new_share / kSeeds;
-    mean.mean_input += s.mean_input / kSeeds;
-    mean.hit_rate += s.hit_rate / kSeeds;
-  }
-  return mean;
-}
-
 double off(double got, double want) { return std::abs(got - want) / std::max(want, 0.01); }
 
 double step(double value, double got, double want, double power, double low, double high) {
@@ -277,7 +265,7 @@ Result<> search(const Trace& trace, const Parts& parts, Json profile, Fitted& be
     MC_TRY(const auto parsed, parse_conversation(profile, trace.name));
     profile["sessions-per-request"] = std::clamp(1 / mean_session_requests(parsed, 1), 0.001, 1.0);
     MC_TRY(const FitShape got,
-           trial(profile, std::min<uint64_t>(trace.records.size(), kTrialRequests)));
+           fit_trial(profile, std::min<uint64_t>(trace.records.size(), kTrialRequests)));
     if (best.profile.empty() || error_of(got, want) < error_of(best.got, want)) {
       best.profile = dump_json(profile, 2) + "\n";
       best.got = got;
@@ -330,7 +318,7 @@ Result<Fitted> fit_tool_agent(const Trace& trace, const ToolSplit& split) {
                      {"chat", chat_profile}};
   Fitted out;
   out.want = fit_shape(trace);
-  MC_TRY(out.got, trial(profile, std::min<uint64_t>(all.size(), kTrialRequests)));
+  MC_TRY(out.got, fit_trial(profile, std::min<uint64_t>(all.size(), kTrialRequests)));
   out.profile = dump_json(profile, 2) + "\n";
   return out;
 }
@@ -342,6 +330,19 @@ FitShape fit_shape(const Trace& trace) {
   const HitCurve curve = lru_curve(trace.records, trace.block_tokens, {});
   return {static_cast<double>(s.roots) / static_cast<double>(s.requests), s.input.mean(),
           curve.token_rate(curve.infinite)};
+}
+
+Result<FitShape> fit_trial(const Json& profile, uint64_t requests) {
+  FitShape mean;
+  for (uint64_t seed = 1; seed <= kSeeds; ++seed) {
+    Trace made;
+    MC_TRY(made.records, synthesize(profile, "fit", {.seed = seed, .requests = requests}));
+    const FitShape s = fit_shape(made);
+    mean.new_share += s.new_share / kSeeds;
+    mean.mean_input += s.mean_input / kSeeds;
+    mean.hit_rate += s.hit_rate / kSeeds;
+  }
+  return mean;
 }
 
 Result<Fitted> fit_profile(const Trace& trace) {
@@ -356,6 +357,9 @@ Result<Fitted> fit_profile(const Trace& trace) {
     return fail(Code::kInvalid, "%s: all requests at one time: there is no rate to fit",
                 trace.name.c_str());
   const ToolSplit split = split_tools(trace);
+  if (const auto documents = split_documents(trace);
+      documents.holds && split_documents(split.rest).holds)
+    return fit_documents(trace, documents);
   return split.tools.empty() || !has_rate(split.rest) ? fit_conversation(trace)
                                                       : fit_tool_agent(trace, split);
 }

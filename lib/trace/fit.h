@@ -8,9 +8,8 @@
 // has the recorded share of new sessions and mean prompt.
 //
 // Calls of tools that share long instructions (fit_tools.h) are told apart first: the profile is
-// then one of the tool-agent generator, and its chats are fitted to the rest. Documents are fitted
-// as conversations too: rates, lengths and the hit rate of an infinite cache come out right, the
-// inner structure need not.
+// then one of the tool-agent generator, and its chats are fitted to the rest. Where prompts are
+// questions about documents (fit_documents.h), it is one of the documents generator.
 //
 // Thread: values; any thread. Pure: no clock, no I/O; random numbers from a fixed seed.
 // Errors: kInvalid for fewer than kFitRequestsMin requests, another block size than 512, a trace
@@ -18,6 +17,7 @@
 #pragma once
 #include <string>
 
+#include "base/json_fwd.h"
 #include "base/result.h"
 #include "trace/records.h"
 
@@ -32,9 +32,12 @@ struct FitShape {        // what a fitted profile is set by
 };
 FitShape fit_shape(const Trace& trace);
 
+// What traces of so many requests from a profile are like; the mean of a few seeds.
+Result<FitShape> fit_trial(const Json& profile, uint64_t requests);
+
 struct Fitted {
   std::string profile;  // JSON, for synthesize()
-  FitShape want, got;   // of the trace, and of traces from the profile (mean of a few)
+  FitShape want, got;   // of the trace, and fit_trial() of the profile
 };
 Result<Fitted> fit_profile(const Trace& trace);
 

@@ -52,12 +52,14 @@ class Documents {
     made_ += n;
   }
 
-  // A document's full blocks are shared by all its questions.
+  // A document's full blocks are shared by all its questions; what a question adds to them is what
+  // `question_tokens` tells, so that the first prompt is as long as drawn give or take half a
+  // block.
   void document() {
     const double input = p_.shared_input.at(shared_input_.draw(random_));
-    const double first = p_.question_tokens.draw(random_);
-    const double body = std::max(input - first, static_cast<double>(kBlockTokens));
-    const uint64_t shared = full_blocks(static_cast<uint64_t>(body), kBlockTokens);
+    const double first = std::min(p_.question_tokens.draw(random_), input - kBlockTokens);
+    const auto shared =
+        std::max<uint64_t>(static_cast<uint64_t>(std::llround((input - first) / kBlockTokens)), 1);
     const Knots& sizes =
         input < static_cast<double>(p_.small_document_tokens) ? p_.questions_small : p_.questions;
     const uint64_t questions =
@@ -71,8 +73,7 @@ class Documents {
       if (q > 0 && random_.chance(p_.repeat_share)) {
         r = asked[random_.below(q)];
       } else {
-        const double tail = q == 0 ? input - static_cast<double>(shared * kBlockTokens)
-                                   : p_.question_tokens.at(question_.draw(random_));
+        const double tail = q == 0 ? first : p_.question_tokens.at(question_.draw(random_));
         r.hash_ids = ids;
         r.input_length = shared * kBlockTokens + whole_tokens(tail, 1, kLengthMax);
         fill(r);

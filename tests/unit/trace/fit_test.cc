@@ -29,10 +29,11 @@ Json fitted(const Trace& t) {
   return *json;
 }
 
-void check_alike(const Trace& got, const Trace& want, double input, double hit) {
+void check_alike(const Trace& got, const Trace& want, double input, double hit,
+                 double span = 0.02) {
   const TraceStats g = describe(got), w = describe(want);
   CHECK(g.requests == w.requests);
-  CHECK(g.span_s == doctest::Approx(w.span_s).epsilon(0.02));
+  CHECK(g.span_s == doctest::Approx(w.span_s).epsilon(span));
   CHECK(g.stamps == doctest::Approx(static_cast<double>(w.stamps)).epsilon(0.02));
   CHECK(g.input.mean() == doctest::Approx(w.input.mean()).epsilon(input));
   CHECK(g.output.mean() == doctest::Approx(w.output.mean()).epsilon(0.03));
@@ -85,6 +86,40 @@ TEST_CASE("chats and calls of tools come back as such") {
   CHECK(fit_shape(again).mean_input ==
         doctest::Approx(fit_shape(original).mean_input).epsilon(0.1));
   CHECK(std::abs(fit_shape(again).hit_rate - fit_shape(original).hit_rate) < 0.04);
+}
+
+// The recorded order, lengths and hits of caches of every size.
+TEST_CASE("questions about documents come back as such") {
+  auto documents = read_json_file(profile_path("documents"));
+  REQUIRE(documents);
+  (*documents)["questions-together-max"] = 2;
+  const Trace original = of(*documents, {.seed = 5, .requests = 1500});
+  const Json profile = fitted(original);
+  CHECK(profile.at("generator") == "documents");
+  const auto near = [&](const char* key, double within) {
+    CAPTURE(key);
+    CHECK(std::abs(profile.at(key).get<double>() - documents->at(key).get<double>()) < within);
+  };
+  near("short-share", 0.02);
+  near("single-share", 0.02);
+  near("repeat-share", 0.03);
+  near("rate-per-s", 0.3);
+  const Trace again = of(profile, {.seed = 6});
+  check_alike(again, original, 0.06, 0.02, 0.1);  // arrivals are Poisson
+  const std::vector<uint64_t> capacities = {500, 1000, 2000, 5000, 10'000};
+  const HitCurve got = lru_curve(again.records, kBlockTokens, capacities),
+                 want = lru_curve(original.records, kBlockTokens, capacities);
+  for (size_t i = 0; i < capacities.size(); ++i) {
+    CAPTURE(capacities[i]);
+    CHECK(std::abs(got.token_rate(got.points[i]) - want.token_rate(want.points[i])) < 0.04);
+  }
+}
+
+TEST_CASE("sessions that grow are no documents, with a system prompt or without") {
+  auto chat = read_json_file(profile_path("conversation"));
+  REQUIRE(chat);
+  (*chat)["system-prompt-tokens"] = 0;
+  CHECK(fitted(of(*chat, {.seed = 5, .requests = 1500})).at("generator") == "conversation");
 }
 
 TEST_CASE("requests that share nothing are fitted as sessions of one request") {
