@@ -3,6 +3,7 @@
 #include <cstdio>
 
 #include "base/json.h"
+#include "base/log.h"
 #include "cmd/mc-replay/files.h"
 #include "cmd/mc-replay/trace_flags.h"
 #include "cmd/mc-replay/verbs.h"
@@ -41,8 +42,8 @@ struct PlanFlags {
   }
 };
 
-Result<trace::Trace> workload(const PlanFlags& o) {
-  if (o.profile.empty()) return o.trace.read("plan");
+Result<trace::Trace> workload(const PlanFlags& o, const spec::ModelSpec& spec) {
+  if (o.profile.empty()) return o.trace.read("plan", &spec);
   if (!o.trace.path().empty())
     return fail(Code::kInvalid, "give a trace or --profile, not both: a plan is for one workload");
   MC_TRY(const std::string file, find_config("profile", o.profile));
@@ -50,6 +51,12 @@ Result<trace::Trace> workload(const PlanFlags& o) {
   trace::Trace out;
   out.name = o.profile;
   MC_TRY(out.records, trace::synthesize(json, file, {o.trace.seed, o.requests}));
+  const size_t longer = std::erase_if(
+      out.records, [&](const trace::Record& r) { return r.input_length > spec.context_max; });
+  if (longer > 0)
+    log_warn("replay", "%s: left out %zu prompts for which %s has no room (%llu tokens)",
+             file.c_str(), longer, spec.name.c_str(),
+             static_cast<unsigned long long>(spec.context_max));
   return out;
 }
 
@@ -80,7 +87,7 @@ Result<sim::PlanOptions> asked(const PlanFlags& o) {
 Result<int> plan(const PlanFlags& o, const Context& context) {
   MC_TRY(const sim::PlanOptions options, asked(o));
   MC_TRY(const spec::ModelSpec spec, model_of(o.model));
-  MC_TRY(const trace::Trace trace, workload(o));
+  MC_TRY(const trace::Trace trace, workload(o, spec));
   MC_TRY(const sim::Planned planned, sim::plan(trace, spec, options));
   const Json json = sim::plan_json(planned, options);
   const std::string text = sim::plan_text(planned, options);

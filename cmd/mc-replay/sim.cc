@@ -56,6 +56,8 @@ Result<SimPlan> plan_of(const SimFlags& o) {
   plan.study.repeat = o.repeat;
   plan.study.sweep = o.sweep;
   plan.study.threads = o.threads;
+  if (o.report.ends_with(".html"))
+    return fail(Code::kInvalid, "--report %s: give a name in .json, .md or .txt", o.report.c_str());
   MC_TRY(plan.study.play, o.trace.play());
   MC_TRY_(sim::check_sweep(plan.study));
   const bool single = o.sweep.empty() && o.repeat == 1;
@@ -64,7 +66,7 @@ Result<SimPlan> plan_of(const SimFlags& o) {
                 "--requests, --timeline and --require are of one run: not with --sweep or "
                 "--repeat");
   MC_TRY(plan.spec, model_of(o.model));
-  MC_TRY(plan.trace, o.trace.read("sim"));
+  MC_TRY(plan.trace, o.trace.read("sim", &plan.spec));
   return plan;
 }
 

@@ -29,7 +29,7 @@ Result<trace::PlayOptions> TraceFlags::play() const {
   return out;
 }
 
-Result<trace::Trace> TraceFlags::read(const char* verb) const {
+Result<trace::Trace> TraceFlags::read(const char* verb, const spec::ModelSpec* model) const {
   if (path().empty())
     return fail(Code::kInvalid, "no trace: give a file, as mc-replay %s FILE", verb);
   if (block < 1 || block > trace::kLengthMax)
@@ -38,6 +38,10 @@ Result<trace::Trace> TraceFlags::read(const char* verb) const {
   trace::ReadOptions options;
   options.strict = strict;
   options.block_tokens = block;
+  if (model) {
+    options.input_max = model->context_max;
+    options.model = model->name;
+  }
   return read_and_warn(path(), options);
 }
 
@@ -47,6 +51,10 @@ Result<trace::Trace> read_and_warn(const std::string& path, const trace::ReadOpt
     log_warn("replay", "%s: skipped %llu malformed lines; the first is line %llu: %s", path.c_str(),
              static_cast<ull>(out.skipped), static_cast<ull>(out.bad[0].line),
              out.bad[0].reason.c_str());
+  if (out.out_of_order)
+    log_warn("replay", "%s: sorted %llu lines into their place; the first is line %llu: %s",
+             path.c_str(), static_cast<ull>(out.out_of_order),
+             static_cast<ull>(out.first_out_of_order.line), out.first_out_of_order.reason.c_str());
   return out;
 }
 

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cmd/command.h"
+#include "spec/model_spec.h"
 #include "trace/player.h"
 
 namespace mc::replay {
@@ -18,12 +19,12 @@ struct TraceFlags {
   std::string path() const { return trace.empty() ? positional : trace; }
   // Errors: kInvalid, of --arrival and --window.
   Result<trace::PlayOptions> play() const;
-  // Warns of lines that were skipped. Errors: kInvalid without a file or with a bad --block, and
-  // those of trace::read_trace.
-  Result<trace::Trace> read(const char* verb) const;
+  // Warns of lines that were skipped: with a model, those of prompts that it has no room for, too.
+  // Errors: kInvalid without a file or with a bad --block, and those of trace::read_trace.
+  Result<trace::Trace> read(const char* verb, const spec::ModelSpec* model = nullptr) const;
 };
 
-// Reads a trace and warns of lines that were skipped.
+// Reads a trace and warns of lines that were skipped or not in order.
 Result<trace::Trace> read_and_warn(const std::string& path, const trace::ReadOptions& options);
 
 }  // namespace mc::replay

@@ -14,6 +14,12 @@ namespace {
 using ull = unsigned long long;
 constexpr size_t kRunsMax = 1000;
 
+std::string setting_text(const Setting& setting) {
+  std::string out;
+  for (const auto& [name, value] : setting) out += (out.empty() ? "" : " ") + name + "=" + value;
+  return out.empty() ? "-" : out;
+}
+
 struct Dimension {
   std::string name;
   std::vector<std::string> values;
@@ -33,11 +39,38 @@ Result<std::vector<Dimension>> dimensions(const std::vector<std::string>& sweep)
       at = comma + 1;
     }
   }
-  for (size_t i = 0; i < out.size(); ++i)
-    for (size_t j = 0; j < i; ++j)
-      if (out[i].name == out[j].name)
-        return fail(Code::kInvalid, "--sweep %s is there twice", out[i].name.c_str());
   return out;
+}
+
+// Two dimensions that set the same thing: some of their points would be others' under a wrong name.
+constexpr struct {
+  const char *one, *other, *what;
+} kContradictions[] = {{"pd", "prefill", "the number of prefill nodes"},
+                       {"pd", "decode", "the number of decode nodes"},
+                       {"speed", "qps", "when requests come"}};
+
+Result<> check_dimensions(const std::vector<Dimension>& dims, const trace::PlayOptions& play) {
+  const auto there = [&](const char* name) {
+    return std::any_of(dims.begin(), dims.end(), [&](const auto& d) { return d.name == name; });
+  };
+  for (size_t i = 0; i < dims.size(); ++i) {
+    for (size_t j = 0; j < i; ++j)
+      if (dims[i].name == dims[j].name)
+        return fail(Code::kInvalid, "--sweep %s is there twice", dims[i].name.c_str());
+    std::vector<std::string> values = dims[i].values;
+    std::sort(values.begin(), values.end());
+    const auto again = std::adjacent_find(values.begin(), values.end());
+    if (again != values.end())
+      return fail(Code::kInvalid, "--sweep %s=%s is there twice", dims[i].name.c_str(),
+                  shown(*again).c_str());
+  }
+  for (const auto& [one, other, what] : kContradictions)
+    if (there(one) && there(other))
+      return fail(Code::kInvalid, "--sweep %s and --sweep %s both set %s: leave one out", one,
+                  other, what);
+  if ((there("speed") && play.qps != 0) || (there("qps") && play.speed != 1))
+    return fail(Code::kInvalid, "--speed and --qps both set when requests come: leave one out");
+  return {};
 }
 
 Result<> set_number(const std::string& name, const std::string& value, double& to) {
@@ -70,11 +103,12 @@ Result<> set(StudyOptions& o, const std::string& name, const std::string& value)
       std::find(option->choices.begin(), option->choices.end(), value) == option->choices.end())
     return fail(Code::kInvalid, "--sweep %s=%s: no such choice", name.c_str(),
                 shown(value).c_str());
-  return check(o.sim);
+  return {};
 }
 
 Result<std::vector<std::pair<Setting, StudyOptions>>> points(const StudyOptions& base) {
   MC_TRY(const auto dims, dimensions(base.sweep));
+  MC_TRY_(check_dimensions(dims, base.play));
   std::vector<std::pair<Setting, StudyOptions>> out = {{{}, base}};
   for (const Dimension& d : dims) {
     std::vector<std::pair<Setting, StudyOptions>> next;
@@ -88,6 +122,10 @@ Result<std::vector<std::pair<Setting, StudyOptions>>> points(const StudyOptions&
       }
     out = std::move(next);
   }
+  for (const auto& [setting, options] : out)
+    if (const auto good = check(options.sim); !good && !setting.empty())
+      return fail(Code::kInvalid, "--sweep %s: %s", setting_text(setting).c_str(),
+                  good.error().what.c_str());
   return out;
 }
 
@@ -178,12 +216,6 @@ const Figure kFigures[] = {
      [](const Run& r) { return std::optional(static_cast<double>(r.summary.rejected)); }},
     {"wasted_prefill_s", [](const Run& r) { return std::optional(r.result.wasted_prefill_s); }},
 };
-
-std::string setting_text(const Setting& setting) {
-  std::string out;
-  for (const auto& [name, value] : setting) out += (out.empty() ? "" : " ") + name + "=" + value;
-  return out.empty() ? "-" : out;
-}
 
 // Runs of one setting stand together.
 std::vector<std::vector<const Run*>> groups(const std::vector<Run>& runs) {

@@ -21,6 +21,10 @@ Result<> check(const PlayOptions& o) {
     if (o.speed != 0) MC_TRY_(check_positive("--speed", o.speed));
   } else {
     MC_TRY_(check_positive("--qps", o.qps));
+    if (o.speed != 1)
+      return fail(Code::kInvalid,
+                  "--speed %s and --qps %s both set when requests come: leave one out",
+                  number_text(o.speed).c_str(), number_text(o.qps).c_str());
   }
   if (o.arrival == Arrival::kGamma) MC_TRY_(check_positive("the CV of gamma:CV", o.cv));
   if (o.window_from_s < 0 || (o.window_to_s && *o.window_to_s <= o.window_from_s))

@@ -57,12 +57,13 @@ class Collector {
     ++trace_.lines;
     auto record = parse_record(line, options_.block_tokens);
     if (!record) return refuse(record.error().what);
-    if (record->timestamp_ms < latest_) {
-      ++trace_.out_of_order;
-      if (options_.strict)
-        return refuse(strf("timestamp %llu is before the %llu of an earlier line",
-                           static_cast<ull>(record->timestamp_ms), static_cast<ull>(latest_)));
-    }
+    if (options_.input_max && record->input_length > options_.input_max)
+      return refuse(
+          strf("input_length is %llu: %s has room for %llu tokens; leave the request out "
+               "or give another --model",
+               static_cast<ull>(record->input_length), options_.model.c_str(),
+               static_cast<ull>(options_.input_max)));
+    if (record->timestamp_ms < latest_) MC_TRY_(out_of_order(*record));
     latest_ = std::max(latest_, record->timestamp_ms);
     blocks_ += record->hash_ids.size();
     if (trace_.records.size() >= kRecordsMax || blocks_ > kBlocksMax)
@@ -94,6 +95,15 @@ class Collector {
   }
 
  private:
+  Result<> out_of_order(const Record& record) {
+    const std::string reason =
+        strf("timestamp %llu is before the %llu of an earlier line",
+             static_cast<ull>(record.timestamp_ms), static_cast<ull>(latest_));
+    if (options_.strict)
+      return refuse(reason + ": sort the lines by timestamp, or have it done without --strict");
+    if (!trace_.out_of_order++) trace_.first_out_of_order = {number_, reason};
+    return {};
+  }
   Result<> refuse(const std::string& reason) {
     if (options_.strict)
       return fail(Code::kInvalid, "%s:%llu: %s", trace_.name.c_str(), static_cast<ull>(number_),

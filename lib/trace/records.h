@@ -50,7 +50,8 @@ struct Trace {
   std::vector<Record> records;  // by time; equal times in the order of the file
   uint64_t lines = 0;           // read, blank ones left out
   uint64_t skipped = 0;         // malformed
-  uint64_t out_of_order = 0;    // lines earlier than the one before; sorted into their place
+  uint64_t out_of_order = 0;    // lines earlier than one before them; sorted into their place
+  BadLine first_out_of_order;   // of these
   std::vector<BadLine> bad;     // the first few of the skipped
 };
 
@@ -58,6 +59,8 @@ struct ReadOptions {
   bool strict = false;  // the first malformed or out-of-order line is an error
   uint64_t limit = 0;   // stop after this many good records; 0: all
   uint64_t block_tokens = kBlockTokens;
+  uint64_t input_max = 0;  // a longer prompt makes a line malformed; 0: none does
+  std::string model = {};  // whose limit that is
   size_t reasons_max = 10;  // how many bad lines to keep
 };
 

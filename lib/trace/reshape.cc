@@ -14,7 +14,8 @@ constexpr double kFactorMax = 1000;
 
 Result<> check_factor(const char* name, double value) {
   if (std::isfinite(value) && value > 0 && value <= kFactorMax) return {};
-  return fail(Code::kInvalid, "%s %g: want a number above 0, at most %g", name, value, kFactorMax);
+  return fail(Code::kInvalid, "%s is %g: want a number above 0, at most %g", name, value,
+              kFactorMax);
 }
 
 // How many records hold each id.
@@ -48,9 +49,9 @@ uint64_t times(uint64_t n, double factor) {
 
 Result<std::vector<Record>> stretch(const std::vector<Record>& records, uint64_t block,
                                     const Stretch& by) {
-  MC_TRY_(check_factor("rate", by.rate));
-  MC_TRY_(check_factor("prefix", by.prefix));
-  MC_TRY_(check_factor("prompt", by.prompt));
+  MC_TRY_(check_factor("--rate-scale", by.rate));
+  MC_TRY_(check_factor("--prefix-scale", by.prefix));
+  MC_TRY_(check_factor("--prompt-scale", by.prompt));
   const auto held = holders(records);
   Ids ids;
   uint64_t total = 0;
@@ -101,7 +102,7 @@ Result<std::vector<Record>> fixed(const FixedShape& s, uint64_t block) {
                 static_cast<ull>(s.input), static_cast<ull>(s.output),
                 static_cast<ull>(kLengthMax));
   if (!std::isfinite(s.qps) || s.qps <= 0)
-    return fail(Code::kInvalid, "%g requests a second: want more than 0", s.qps);
+    return fail(Code::kInvalid, "--qps is %g: want a number above 0", s.qps);
   if (s.shared_tokens >= s.input)
     return fail(Code::kInvalid, "%llu shared tokens of %llu: a prompt needs some of its own",
                 static_cast<ull>(s.shared_tokens), static_cast<ull>(s.input));

@@ -62,6 +62,24 @@ expect 2 sim --sweep speed=1,2 --sweep speed=3
 expect 2 sim --prefill 0
 grep -q 'at least one of each' "$T/err" || die "$(cat "$T/err")"
 expect 2 sim --speed -1
+expect 2 sim --speed 2 --qps 3
+grep -q 'both set when requests come' "$T/err" || die "$(cat "$T/err")"
+expect 2 sim --sweep pd=1:3 --sweep prefill=2
+grep -q 'both set the number of prefill nodes' "$T/err" || die "$(cat "$T/err")"
+expect 2 sim --report "$T/r.html"
+# A prompt for which the model has no room is left out with its line, or refused.
+python3 - "$T/t.jsonl" "$T/long.jsonl" <<'PY'
+import json, sys
+lines = open(sys.argv[1]).readlines()
+n = 10_000_000
+lines[1] = json.dumps({'timestamp': 0, 'input_length': n, 'output_length': 1,
+                       'hash_ids': list(range(-(-n // 512)))}) + '\n'
+open(sys.argv[2], 'w').writelines(lines)
+PY
+expect 0 "$replay" sim "$T/long.jsonl" --model "$model"
+grep -q 'line 2: input_length is 10000000: .* has room for' "$T/err" || die "$(cat "$T/err")"
+expect 2 "$replay" sim "$T/long.jsonl" --model "$model" --strict
+grep -q 'long.jsonl:2: input_length is 10000000' "$T/err" || die "$(cat "$T/err")"
 expect 2 sim --sweep speed=1,2 --requests "$T/x"
 expect 1 "$replay" sim "$T/absent.jsonl" --model "$model"
 expect 1 "$replay" sim "$T/t.jsonl" --model "$T/absent.json"

@@ -411,6 +411,20 @@ TEST_CASE("options that make no sense are refused with what they should be") {
   CHECK(error([](auto& o) {
           o.sweep = {"speed=1", "speed=2"};
         }).find("twice") != std::string::npos);
+  CHECK(error([](auto& o) { o.sweep = {"pd=2:2,2:2"}; }).find("pd=2:2 is there twice") !=
+        std::string::npos);
+  CHECK(error([](auto& o) { o.sweep = {"pd=0:2"}; }).find("pd=0:2: 0 prefill and 2 decode") !=
+        std::string::npos);
+  CHECK(error([](auto& o) {
+          o.sweep = {"decode=2,3", "pd=2:2"};
+        }).find("both set the number of decode nodes") != std::string::npos);
+  CHECK(error([](auto& o) {
+          o.sweep = {"speed=1,2", "qps=1,2"};
+        }).find("both set when requests come") != std::string::npos);
+  CHECK(error([](auto& o) {
+          o.sweep = {"speed=1,2"};
+          o.play.qps = 3;
+        }).find("both set when requests come") != std::string::npos);
   CHECK(error([](auto& o) { o.sweep = {"8"}; }).find("NAME=VALUE") != std::string::npos);
   CHECK(error([](auto& o) { o.repeat = 2000; }).find("more than 1000") != std::string::npos);
 }

@@ -96,6 +96,7 @@ TEST_CASE("options that make no sense are refused") {
   CHECK(!schedule(t, {.speed = 1e-300}));
   CHECK(!schedule(t, {.arrival = Arrival::kPoisson}));
   CHECK(!schedule(t, {.arrival = Arrival::kUniform, .qps = -2}));
+  CHECK(!schedule(t, {.speed = 2, .qps = 2}));
   CHECK(!schedule(t, {.window_from_s = 100}));
   CHECK(!parse_window("5", o));
   CHECK(!parse_window("5:5", o));

@@ -103,9 +103,26 @@ TEST_CASE("lines out of order are sorted and counted, or refused when strict") {
   CHECK(trace->out_of_order == 2);
   CHECK(trace->records[0].timestamp_ms == 1);
   CHECK(trace->records[2].timestamp_ms == 6);
+  CHECK(trace->first_out_of_order.line == 2);
   const auto strict = parse_trace(text, "t", {.strict = true});
   REQUIRE(!strict);
-  CHECK(strict.error().what == "t:2: timestamp 1 is before the 5 of an earlier line");
+  CHECK(strict.error().what ==
+        "t:2: timestamp 1 is before the 5 of an earlier line: sort the lines by timestamp, or have "
+        "it done without --strict");
+}
+
+TEST_CASE("prompts for which a model has no room are named with line, length and limit") {
+  const std::string text =
+      "{\"timestamp\":0,\"input_length\":512,\"output_length\":1,\"hash_ids\":[0]}\n"
+      "{\"timestamp\":0,\"input_length\":513,\"output_length\":1,\"hash_ids\":[0,1]}\n";
+  const auto trace = parse_trace(text, "t", {.input_max = 512, .model = "small"});
+  REQUIRE(trace);
+  CHECK(trace->records.size() == 1);
+  REQUIRE(trace->skipped == 1);
+  CHECK(trace->bad[0].line == 2);
+  CHECK(says(trace->bad[0].reason, "input_length is 513: small has room for 512 tokens"));
+  CHECK(!parse_trace(text, "t", {.strict = true, .input_max = 512, .model = "small"}));
+  CHECK(parse_trace(text, "t", {.strict = true, .input_max = 513, .model = "small"}));
 }
 
 TEST_CASE("a limit counts good lines and stops reading") {
