@@ -102,6 +102,8 @@ std::vector<std::string> paper_figures() {
 
 namespace {
 
+bool compared_with(const PaperRow& r) { return r.published && r.ours && r.judged; }
+
 std::string claims_of(const PaperFigure& f) {
   const auto held =
       std::count_if(f.claims.begin(), f.claims.end(), [](const PaperClaim& c) { return c.holds; });
@@ -113,13 +115,13 @@ std::string values_of(const PaperFigure& f) {
   size_t compared = 0, pairs = 0, alike = 0;
   std::string where;
   for (const PaperRow& r : f.rows) {
-    if (!r.published || !r.ours) continue;
+    if (!compared_with(r)) continue;
     ++compared;
     const double off = std::abs(*r.ours / *r.published - 1);
     if (off > worst) where = r.what;
     worst = std::max(worst, off);
     for (const PaperRow& other : f.rows) {
-      if (!other.published || !other.ours || *other.published <= *r.published * 1.05) continue;
+      if (!compared_with(other) || *other.published <= *r.published * 1.05) continue;
       ++pairs;
       alike += *other.ours > *r.ours;
     }
@@ -140,8 +142,7 @@ std::string values_of(const PaperFigure& f) {
 
 std::string verdict_of(const PaperFigure& f) {
   if (f.claims.empty()) return values_of(f);
-  const bool values = std::any_of(f.rows.begin(), f.rows.end(),
-                                  [](const PaperRow& r) { return r.published && r.ours; });
+  const bool values = std::any_of(f.rows.begin(), f.rows.end(), compared_with);
   return values ? claims_of(f) + "; " + values_of(f) : claims_of(f);
 }
 

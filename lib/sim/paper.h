@@ -23,6 +23,7 @@ namespace mc::sim {
 struct PaperRow {
   std::string what;
   std::optional<double> published, ours;
+  bool judged = true;  // false: of another system; shown beside ours, but no part of the verdict
 };
 
 // What a figure looks like over time; those of one chart are drawn together.
@@ -60,8 +61,8 @@ Result<> check_figures(const std::vector<std::string>& ids);  // kInvalid for on
 Result<std::vector<PaperFigure>> reproduce(const PaperInput& input,
                                            const std::vector<std::string>& ids);
 
-// Of rows that have both values: how far apart the worst is, and whether they rank alike. Of what
-// the paper says in words: how much of it holds.
+// Of rows that have both values and are judged: how far apart the worst is, and whether they rank
+// alike. Of what the paper says in words: how much of it holds.
 std::string verdict_of(const PaperFigure& figure);
 
 std::string paper_text(const std::vector<PaperFigure>& figures);  // Markdown

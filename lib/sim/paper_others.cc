@@ -44,13 +44,15 @@ Result<PaperFigure> table5(const PaperInput& in) {
   PaperFigure f{
       "table5",
       "Disaggregated against coupled serving, other systems (shape only)",
-      "TTFT s; requests/s",
-      "200 requests of 2000 tokens and 100 to answer, evenly apart; our model on 6 nodes: 4 of "
-      "prefill and 2 of decode, or 6 coupled ones, round robin",
+      "TTFT s; requests/s; times",
+      "200 requests of 2000 tokens and 100 to answer, evenly apart; our model, 4 nodes of prefill "
+      "and 2 of decode against one coupled node. How many the paper has is not said: one is what "
+      "its own numbers leave, 0.65 requests a second at most where a prompt alone takes 1.23 s",
       {},
-      0.15,
-      "Published of SGLang on H20 GPUs, with another model: rates that saturate it are a light "
-      "load here, so that only the direction can compare.",
+      0.5,
+      "Published of SGLang on H20 GPUs, with another model: only what 4P2D gains compares. Against "
+      "six coupled nodes there is nothing to gain in TTFT here: where prompts go before decoding, "
+      "six nodes answer them sooner than four do, and what suffers is the time between tokens.",
       {}};
   struct Published {
     double qps, ttft_s[2], completed[2];  // coupled, 4P2D
@@ -58,23 +60,42 @@ Result<PaperFigure> table5(const PaperInput& in) {
   const Published published[] = {{1, {1.234, 1.302}, {0.29, 0.29}},
                                  {4, {4.570, 1.564}, {0.55, 0.98}},
                                  {8, {9.629, 1.969}, {0.65, 1.77}}};
+  const char* const names[] = {"coupled", "4P2D", "six coupled"};
   for (const Published& p : published) {
     MC_TRY(const trace::Trace t, all_alike(2000, 100, p.qps));
-    for (const bool apart : {false, true}) {
-      StudyOptions o = apart ? cluster(4, 2) : baseline("coupled", 0);
-      o.sim.prefill = 4;
-      o.sim.decode = 2;
+    double ttft_s[3], completed[3], gap_ms[3];
+    for (size_t i = 0; i < 3; ++i) {
+      StudyOptions o = i == 1 ? cluster(4, 2) : baseline("coupled", 0);
+      o.sim.prefill = i == 0 ? 1 : 4;
+      o.sim.decode = i == 0 ? 0 : 2;
       MC_TRY(const Run run, simulated(in, t, o));
-      const std::string name = strf("%.0f a second, %s", p.qps, apart ? "4P2D" : "coupled");
-      f.rows.push_back({name + ": TTFT", p.ttft_s[apart], run.summary.ttft_ms.mean() / 1e3});
-      f.rows.push_back({name + ": completed/s", p.completed[apart], run.summary.completed_rps});
+      ttft_s[i] = run.summary.ttft_ms.mean() / 1e3;
+      completed[i] = run.summary.completed_rps.value_or(0);
+      gap_ms[i] = run.summary.tpot_ms.mean();
     }
+    const std::string rate = strf("%.0f a second", p.qps);
+    for (size_t i = 0; i < 2; ++i) {
+      f.rows.push_back({rate + ", " + names[i] + ": TTFT", p.ttft_s[i], ttft_s[i], false});
+      f.rows.push_back(
+          {rate + ", " + names[i] + ": completed/s", p.completed[i], completed[i], false});
+    }
+    f.rows.push_back(
+        {rate + ": TTFT, 4P2D by coupled", p.ttft_s[1] / p.ttft_s[0], ttft_s[1] / ttft_s[0]});
+    f.rows.push_back({rate + ": completed/s, 4P2D by coupled", p.completed[1] / p.completed[0],
+                      completed[1] / completed[0]});
+    f.rows.push_back({rate + ": TTFT, 4P2D by six coupled", {}, ttft_s[1] / ttft_s[2]});
+    f.rows.push_back(
+        {rate + ": time between tokens, 4P2D by six coupled", {}, gap_ms[1] / gap_ms[2]});
   }
-  const auto ttft = [&](const char* what) { return value_at(f, what).value_or(0); };
-  f.claims = {{"at 1 a second TTFT is much the same (within a half)",
-               ttft("1 a second, 4P2D: TTFT") < 1.5 * ttft("1 a second, coupled: TTFT")},
-              {"at 8 a second it is far lower with prefill and decode apart",
-               ttft("8 a second, 4P2D: TTFT") < 0.5 * ttft("8 a second, coupled: TTFT")}};
+  const auto of = [&](const char* what) { return value_at(f, what).value_or(0); };
+  const double one = of("1 a second: TTFT, 4P2D by coupled");
+  f.claims = {{"at 1 a second TTFT is much the same (within a half)", one > 0.67 && one < 1.5},
+              {"at 8 a second it is a fifth with prefill and decode apart, or less",
+               of("8 a second: TTFT, 4P2D by coupled") < 0.21},
+              {"the more requests come, the more are completed than by the coupled one",
+               rising(f, {"1 a second: completed/s, 4P2D by coupled",
+                          "4 a second: completed/s, 4P2D by coupled",
+                          "8 a second: completed/s, 4P2D by coupled"})}};
   return f;
 }
 

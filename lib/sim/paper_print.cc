@@ -15,7 +15,8 @@ std::string value(const std::optional<double>& v) {
 }
 
 std::string ratio(const PaperRow& r) {
-  return r.published && r.ours ? strf("%.2f", *r.ours / *r.published) : "-";
+  if (!r.published || !r.ours) return "-";
+  return strf(r.judged ? "%.2f" : "(%.2f)", *r.ours / *r.published);
 }
 
 std::string escaped(const std::string& text) {
@@ -91,7 +92,8 @@ constexpr const char* kStyle =
 
 constexpr const char* kForeword =
     "Everything here is simulated: times come from the coefficients of the model, fitted once, and "
-    "caches from the traces. Published values were read from the paper's figures.";
+    "caches from the traces. Published values were read from the paper's figures. A ratio in "
+    "parentheses is to another system than is simulated, and no part of the verdict.";
 
 }  // namespace
 
@@ -154,8 +156,10 @@ Json paper_json(const std::vector<PaperFigure>& figures) {
   for (const PaperFigure& f : figures) {
     Json rows = Json::array();
     for (const PaperRow& r : f.rows)
-      rows.push_back(
-          {{"what", r.what}, {"published", maybe(r.published)}, {"ours", maybe(r.ours)}});
+      rows.push_back({{"what", r.what},
+                      {"published", maybe(r.published)},
+                      {"ours", maybe(r.ours)},
+                      {"judged", r.judged}});
     Json curves = Json::array();
     for (const PaperCurve& c : f.curves)
       curves.push_back({{"chart", c.chart}, {"name", c.name}, {"points", c.points}});

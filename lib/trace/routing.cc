@@ -101,6 +101,7 @@ RoutingHits run(const Numbered& p, const std::string& route, const RoutingOption
     const uint64_t h = nodes[at].cache.match(ids);
     if (full_only) {
       out.hits.hit_full_blocks += h;
+      if (o.each) out.each.push_back(h);
     } else {
       out.hits.hit_blocks += h;
       out.hits.hit_tokens += p.tokens_in(i, h);
@@ -129,7 +130,9 @@ Result<std::vector<RoutingHits>> routing_study(const Numbered& prompts,
   std::vector<RoutingHits> out;
   for (const std::string& route : kRoutes) {
     RoutingHits all = run(prompts, route, options, false);
-    all.hits.hit_full_blocks = run(prompts, route, options, true).hits.hit_full_blocks;
+    RoutingHits full = run(prompts, route, options, true);
+    all.hits.hit_full_blocks = full.hits.hit_full_blocks;
+    all.each = std::move(full.each);
     out.push_back(std::move(all));
   }
   return out;

@@ -33,6 +33,7 @@ struct RoutingOptions {
   uint64_t node_blocks = kUnlimited;
   uint64_t trivial_blocks = 0;  // shared by every prompt
   uint64_t seed = 0;
+  bool each = false;  // fill RoutingHits::each
 };
 
 struct RoutingHits {
@@ -41,6 +42,7 @@ struct RoutingHits {
   uint64_t nodes_used = 0;        // that were sent anything
   double requests_max_share = 0;  // of the busiest node
   bool black_hole = false;        // one node of several was sent more than 90 % of all requests
+  std::vector<uint64_t> each;     // full blocks that each request found
 };
 
 // Errors: kInvalid for 0 or more than kRouteNodesMax nodes.
