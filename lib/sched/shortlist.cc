@@ -19,33 +19,41 @@ std::vector<uint32_t> ranks(const std::vector<std::string>& names) {
 
 }  // namespace
 
-// All nodes in the order of their keys at `now`: two orders merged.
+// All nodes in the order of their keys at `now`, the fresh ones or without: orders merged.
 class PrefillShortlist::InOrder {
  public:
   InOrder(const PrefillShortlist& list, Time now)
-      : list_(list), now_(now), ticking_(list.ticking_), still_(list.still_) {}
+      : list_(list), now_(now), ticking_(list.ticking_), still_(list.still_), fresh_(list.fresh_) {}
 
-  std::optional<uint32_t> next() {
-    const auto t = ticking_.peek(), s = still_.peek();
+  std::optional<uint32_t> next(bool with_fresh) {
+    auto* still = &still_;
+    auto s = still_.peek();
+    if (const auto f = with_fresh ? fresh_.peek() : std::nullopt;
+        f && (!s || list_.fresh_.key(*f) < list_.still_.key(*s))) {
+      still = &fresh_;
+      s = f;
+    }
+    const auto t = ticking_.peek();
     if (!t && !s) return std::nullopt;
-    if (t && (!s || list_.key_at(*t, now_) < list_.still_.key(*s))) {
+    if (t && (!s || list_.key_at(*t, now_) < list_.key_at(*s, now_))) {
       ticking_.advance();
       return t;
     }
-    still_.advance();
+    still->advance();
     return s;
   }
 
  private:
   const PrefillShortlist& list_;
   Time now_;
-  Tournament<Key>::Cursor ticking_, still_;
+  Tournament<Key>::Cursor ticking_, still_, fresh_;
 };
 
 PrefillShortlist::PrefillShortlist(PolicyOptions options, const std::vector<std::string>& names)
     : options_(std::move(options)),
       ticking_(names.size()),
       still_(names.size()),
+      fresh_(names.size()),
       turns_(names.size()) {
   const std::string& p = options_.policy;
   by_ = p == "count"                               ? By::kRequests
@@ -54,6 +62,7 @@ PrefillShortlist::PrefillShortlist(PolicyOptions options, const std::vector<std:
                                                    : By::kQueue;
   for (const uint32_t rank : ranks(names)) nodes_.push_back({.rank = rank, .standing = {}});
   usable_bits_.resize((nodes_.size() + 63) / 64);
+  fresh_bits_.resize(usable_bits_.size());
 }
 
 PrefillShortlist::Key PrefillShortlist::key(uint32_t node, int64_t first) const {
@@ -79,38 +88,50 @@ PrefillShortlist::Key PrefillShortlist::key_at(uint32_t node, Time now) const {
   return key(node, (std::max(s.first_ends - now, Duration{0}) + s.behind).count());
 }
 
+PrefillShortlist::Age PrefillShortlist::age_of(const Standing& s) const {
+  if (by_queue() && s.first_ends > settled_) return Age::kTicking;
+  return s.assigned == 0 ? Age::kFresh : Age::kStill;
+}
+
 void PrefillShortlist::place(uint32_t node) {
   if (by_ == By::kDraw) return;
-  Node& n = nodes_[node];
-  if (!n.ticking) {
-    still_.put(node, still_key(node));
-  } else {
+  const Node& n = nodes_[node];
+  if (n.age == Age::kTicking) {
     ticking_.put(node, ticking_key(node));
     turns_.put(node, {n.standing.first_ends, node});
+  } else if (n.age == Age::kStill) {
+    still_.put(node, still_key(node));
+  } else {
+    fresh_.put(node, still_key(node));
+    fresh_bits_[node / 64] |= uint64_t{1} << node % 64;
   }
 }
 
 void PrefillShortlist::displace(uint32_t node) {
   if (by_ == By::kDraw) return;
-  if (!nodes_[node].ticking) {
-    still_.erase(node);
-  } else {
+  const Age age = nodes_[node].age;
+  if (age == Age::kTicking) {
     ticking_.erase(node);
     turns_.erase(node);
+  } else if (age == Age::kStill) {
+    still_.erase(node);
+  } else {
+    fresh_.erase(node);
+    fresh_bits_[node / 64] &= ~(uint64_t{1} << node % 64);
   }
 }
 
 void PrefillShortlist::put(uint32_t node, const Standing& standing) {
   Node& n = nodes_[node];
-  const bool ticking = by_queue() && standing.first_ends > settled_;
+  const Age age = age_of(standing);
   if (!n.usable)
     usable_.insert(std::lower_bound(usable_.begin(), usable_.end(), node), node);
-  else if (ticking != n.ticking)
+  else if (age != n.age)
     displace(node);
   usable_bits_[node / 64] |= uint64_t{1} << node % 64;
   n.usable = true;
   n.standing = standing;
-  n.ticking = ticking;
+  n.age = age;
   place(node);
 }
 
@@ -128,9 +149,15 @@ void PrefillShortlist::settle(Time now) {
   while (!turns_.empty() && turns_.key(turns_.best()).first <= now) {
     const uint32_t node = turns_.best();
     displace(node);
-    nodes_[node].ticking = false;
+    nodes_[node].age = age_of(nodes_[node].standing);
     place(node);
   }
+}
+
+bool PrefillShortlist::any_fresh(const Matches& matches, int at) const {
+  for (size_t k = 0; k < fresh_bits_.size() && 64 * k < matches.slots; ++k)
+    if (fresh_bits_[k] != 0 && (matches.word(at, k) & fresh_bits_[k]) != 0) return true;
+  return false;
 }
 
 // Of each length that is held the best placed node, those in no level and no list included.
@@ -163,7 +190,8 @@ void PrefillShortlist::best_holders(const Matches& matches, Time now, std::vecto
       }
     best.push_back(b);
   };
-  std::vector<bool> open(matches.levels.size() + 1);  // 0: of those that hold nothing
+  enum : uint8_t { kClosed, kOpen, kOpenToFresh };       // the last: fresh nodes are among them
+  std::vector<uint8_t> open(matches.levels.size() + 1);  // 0: of those that hold nothing
   size_t left = 0;
   for (int at = -1; at < static_cast<int>(matches.levels.size()); ++at) {
     size_t nodes = 0;
@@ -172,22 +200,22 @@ void PrefillShortlist::best_holders(const Matches& matches, Time now, std::vecto
     if (nodes <= kLookedAt) {
       look_at_all(at);
     } else {
-      open[static_cast<size_t>(at) + 1] = true;
+      open[static_cast<size_t>(at) + 1] = any_fresh(matches, at) ? kOpenToFresh : kOpen;
       ++left;
     }
   }
   InOrder all(*this, now);
   for (size_t steps = 0; left > 0 && steps < kSteps; ++steps) {
-    const auto node = all.next();
+    const auto node = all.next(std::find(open.begin(), open.end(), kOpenToFresh) != open.end());
     if (!node) break;
     const auto at = static_cast<size_t>(matches.level_of(static_cast<HolderSet::Slot>(*node))) + 1;
-    if (!open[at] || nodes_[*node].few == picks_) continue;
-    open[at] = false;
+    if (open[at] == kClosed || nodes_[*node].few == picks_) continue;
+    open[at] = kClosed;
     --left;
     out.push_back({*node, true});
   }
   for (size_t at = 0; at < open.size(); ++at)
-    if (open[at]) look_at_all(static_cast<int>(at) - 1);
+    if (open[at] != kClosed) look_at_all(static_cast<int>(at) - 1);
   for (const Best& b : best)
     if (b.key) out.push_back({b.key->node, true});
 }
@@ -213,7 +241,7 @@ std::vector<PrefillShortlist::Listed> PrefillShortlist::pick(const Matches& matc
     if (const auto node = drawn(ask, now)) out.push_back({*node, true});
   } else if (p == "weighted" || ((p == "kvcache" || p == "local") && !trivial)) {
     best_holders(matches, now, out);
-  } else if (const auto first = InOrder(*this, now).next()) {
+  } else if (const auto first = InOrder(*this, now).next(true)) {
     out.push_back({*first, true});
   }
   if (const auto node = matches.any_of_longest())

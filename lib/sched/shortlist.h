@@ -10,7 +10,9 @@
 //
 // A node's queue has two ages. While its first job is within its time the queue shrinks with the
 // clock, and ends at a fixed time; once that job is late the queue is fixed. Each kind has an
-// order of its own, and a node changes over once for each change of its queue.
+// order of its own, and a node changes over once for each change of its queue. A third is of the
+// nodes that were never assigned anything: in a young cluster these are many, stand before all
+// others and mostly hold nothing, so that whoever looks for a holder must not meet them one by one.
 //
 // Thread: one owner. Pure: time is an argument. Costs: a change and a choice take the logarithm of
 // the nodes; where at most kLookedAt nodes hold equally much all of them are looked at, where more
@@ -65,11 +67,13 @@ class PrefillShortlist {
     uint32_t rank, node;
     auto operator<=>(const Key&) const = default;
   };
+  enum class Age : uint8_t { kTicking, kStill, kFresh };  // in which order it is
   struct Node {
     uint32_t rank = 0;  // of its name
     Standing standing;
-    bool usable = false, ticking = false;  // ticking: it is in ticking_, else in still_
-    uint64_t few = 0;                      // the pick for which it is one of the few
+    bool usable = false;
+    Age age = Age::kStill;
+    uint64_t few = 0;  // the pick for which it is one of the few
   };
   class InOrder;
 
@@ -78,6 +82,8 @@ class PrefillShortlist {
   Key still_key(uint32_t node) const;
   Key ticking_key(uint32_t node) const;
   Key key_at(uint32_t node, Time now) const;
+  Age age_of(const Standing& standing) const;
+  bool any_fresh(const Matches& matches, int at) const;
   void place(uint32_t node);
   void displace(uint32_t node);
   void settle(Time now);
@@ -89,9 +95,9 @@ class PrefillShortlist {
   By by_;
   std::vector<Node> nodes_;
   std::vector<uint32_t> usable_;  // in order
-  std::vector<uint64_t> usable_bits_;
+  std::vector<uint64_t> usable_bits_, fresh_bits_;
   Tournament<Key> ticking_;                      // by when the queue ends
-  Tournament<Key> still_;                        // by how long it is
+  Tournament<Key> still_, fresh_;                // by how long it is
   Tournament<std::pair<Time, uint32_t>> turns_;  // when a ticking one becomes still
   Time settled_ = Time::min();
   uint64_t picks_ = 0;

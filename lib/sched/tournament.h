@@ -36,7 +36,11 @@ class Tournament {
   // Entries in the order of their keys. Valid until the next change.
   class Cursor {
    public:
-    explicit Cursor(const Tournament& of) : of_(of) { push(1); }
+    explicit Cursor(const Tournament& of) : of_(of) {
+      if (of.empty()) return;
+      open_.reserve(2 * static_cast<size_t>(std::bit_width(of.leaves_)));
+      push(1);
+    }
     std::optional<uint32_t> peek() const {
       return open_.empty() ? std::nullopt : std::optional(of_.winners_[open_.front()]);
     }
