@@ -21,9 +21,27 @@ void Network::settle(Flow& f, Time now) const {
   f.since = now;
 }
 
+void Network::set_rate(FlowId id, Flow& f, double share, Time now) {
+  ends_.erase({f.ends, id});
+  f.rate = std::max(share, 1.0);
+  f.ends = now + from_seconds(f.left / f.rate) + Duration(1);
+  ends_.insert({f.ends, id});
+}
+
+// Most flows have their NICs to themselves.
+void Network::reshare(size_t from, size_t to, Time now) {
+  const auto &leaving = out_[from], &entering = in_[to];
+  if (leaving.empty() && entering.empty()) return;
+  if (leaving.size() != 1 || leaving != entering) return reshare_connected(from, to, now);
+  Flow& alone = flows_.at(leaving[0]);
+  settle(alone, now);
+  set_rate(leaving[0], alone, std::min(capacity_[from], capacity_[to]), now);
+}
+
 // All flows that are connected to the given NICs through shared ones get new rates: again and
 // again the NIC with the least room for each of its flows fixes theirs.
-void Network::reshare(std::vector<size_t> out_nics, std::vector<size_t> in_nics, Time now) {
+void Network::reshare_connected(size_t from, size_t to, Time now) {
+  std::vector<size_t> out_nics{from}, in_nics{to};
   std::vector<FlowId> ids;
   std::set<size_t> seen_out(out_nics.begin(), out_nics.end());
   std::set<size_t> seen_in(in_nics.begin(), in_nics.end());
@@ -67,10 +85,7 @@ void Network::reshare(std::vector<size_t> out_nics, std::vector<size_t> in_nics,
     }
     for (const FlowId id : fixed) {
       Flow& f = flows_.at(id);
-      ends_.erase({f.ends, id});
-      f.rate = std::max(least, 1.0);
-      f.ends = now + from_seconds(f.left / f.rate) + Duration(1);
-      ends_.insert({f.ends, id});
+      set_rate(id, f, least, now);
       for (Nic* nic : {&out.at(f.from), &in.at(f.to)}) {
         nic->room = std::max(nic->room - least, 0.0);
         --nic->unfixed;
@@ -87,7 +102,7 @@ Network::FlowId Network::start(size_t from, size_t to, double bytes, Time now) {
   flows_[id] = {from, to, bytes, 0, now, now, 0};
   out_[from].push_back(id);
   in_[to].push_back(id);
-  reshare({from}, {to}, now);
+  reshare(from, to, now);
   return id;
 }
 
@@ -115,7 +130,7 @@ std::vector<Network::FlowId> Network::finished(Time now) {
     const size_t from = f.from, to = f.to;
     remove(id);
     ended.push_back(id);
-    reshare({from}, {to}, now);
+    reshare(from, to, now);
   }
   return ended;
 }
@@ -126,7 +141,7 @@ void Network::cancel(FlowId id, Time now) {
   settle(at->second, now);
   const size_t from = at->second.from, to = at->second.to;
   remove(id);
-  reshare({from}, {to}, now);
+  reshare(from, to, now);
 }
 
 double Network::rate_out(size_t node) const {

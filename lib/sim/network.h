@@ -48,7 +48,9 @@ class Network {
     double moved;  // bytes so far
   };
   void settle(Flow& flow, Time now) const;
-  void reshare(std::vector<size_t> out_nics, std::vector<size_t> in_nics, Time now);
+  void set_rate(FlowId id, Flow& flow, double share, Time now);
+  void reshare(size_t from, size_t to, Time now);  // of what leaves `from` and enters `to`
+  void reshare_connected(size_t from, size_t to, Time now);
   void remove(FlowId id);
 
   std::vector<double> capacity_;  // by node, each way
