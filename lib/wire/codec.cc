@@ -18,40 +18,47 @@ uint32_t checked(size_t n) {
   return static_cast<uint32_t>(n);
 }
 
-void pack_binary(std::string& out, const void* p, size_t n) {
-  Sink sink{out};
-  Packer packer(sink);
-  packer.pack_bin(checked(n));
-  packer.pack_bin_body(static_cast<const char*>(p), checked(n));
-}
-
 }  // namespace
 
-void Writer::array(size_t n) {
-  if (n < 16) return out_.push_back(static_cast<char>(0x90 | n));
-  Sink sink{out_};
-  Packer(sink).pack_array(checked(n));
+// Source: the MessagePack specification, "Formats"; the shortest that holds the number.
+void Writer::big_endian(uint8_t first, uint64_t v, size_t bytes) {
+  char all[9];
+  all[0] = static_cast<char>(first);
+  for (size_t i = bytes; i > 0; --i, v >>= 8) all[i] = static_cast<char>(v & 0xff);
+  out_.append(all, bytes + 1);
 }
-void Writer::put(bool v) {
-  Sink sink{out_};
-  Packer(sink).pack(v);
+void Writer::head(size_t n, uint8_t sixteen) {
+  if (n <= UINT16_MAX) return big_endian(sixteen, n, 2);
+  big_endian(static_cast<uint8_t>(sixteen + 1), checked(n), 4);
 }
+void Writer::put(bool v) { out_.push_back(static_cast<char>(v ? 0xc3 : 0xc2)); }
 void Writer::put(double v) {
   Sink sink{out_};
   Packer(sink).pack(v);
 }
 void Writer::put(const std::string& v) {
-  Sink sink{out_};
-  Packer packer(sink);
-  packer.pack_str(checked(v.size()));
-  packer.pack_str_body(v.data(), checked(v.size()));
+  if (v.size() < 32)
+    out_.push_back(static_cast<char>(0xa0 | v.size()));
+  else if (v.size() <= UINT8_MAX)
+    big_endian(0xd9, v.size(), 1);
+  else
+    head(v.size(), 0xda);
+  out_.append(v);
 }
-void Writer::put(const Blob& v) { pack_binary(out_, v.bytes.data(), v.bytes.size()); }
-void Writer::put(const BlockHash& v) { pack_binary(out_, v.bytes.data(), v.bytes.size()); }
-void Writer::put_unsigned(uint64_t v) {
-  if (v < 0x80) return out_.push_back(static_cast<char>(v));
-  Sink sink{out_};
-  Packer(sink).pack(v);
+void Writer::put_binary(const void* p, size_t n) {
+  if (n <= UINT8_MAX)
+    big_endian(0xc4, n, 1);
+  else
+    head(n, 0xc5);
+  out_.append(static_cast<const char*>(p), n);
+}
+void Writer::put(const Blob& v) { put_binary(v.bytes.data(), v.bytes.size()); }
+void Writer::put(const BlockHash& v) { put_binary(v.bytes.data(), v.bytes.size()); }
+void Writer::put_number(uint64_t v) {
+  if (v <= UINT8_MAX) return big_endian(0xcc, v, 1);
+  if (v <= UINT16_MAX) return big_endian(0xcd, v, 2);
+  if (v <= UINT32_MAX) return big_endian(0xce, v, 4);
+  big_endian(0xcf, v, 8);
 }
 void Writer::put_signed(int64_t v) {
   Sink sink{out_};
@@ -75,6 +82,11 @@ uint64_t Reader::big_endian(size_t bytes) {
     return 0;
   }
   uint64_t v = 0;
+  if (bytes == sizeof v) {
+    std::memcpy(&v, at_, sizeof v);
+    at_ += sizeof v;
+    return std::endian::native == std::endian::little ? __builtin_bswap64(v) : v;
+  }
   for (size_t i = 0; i < bytes; ++i) v = v << 8 | static_cast<uint8_t>(*at_++);
   return v;
 }
@@ -134,7 +146,7 @@ Reader::Token Reader::take() {
 }
 
 // An element takes a byte at least: an array longer than what is left lies about its length.
-size_t Reader::enter() {
+size_t Reader::enter_long() {
   const Token t = take();
   const size_t outer = left_;
   if (!bad_ &&
@@ -145,7 +157,7 @@ size_t Reader::enter() {
 }
 
 // Past what is left of the array, whatever it holds, at any depth.
-void Reader::leave(size_t outer) {
+void Reader::pass_over() {
   while (!bad_ && left_ > 0) {
     const Token t = take();
     if (t.kind == Token::Kind::kStr || t.kind == Token::Kind::kBin) take_bytes(t.n);
@@ -153,10 +165,9 @@ void Reader::leave(size_t outer) {
     if (t.n > kListMax || t.n > static_cast<uint64_t>(end_ - at_)) fault();
     if (!bad_) left_ += t.n;
   }
-  left_ = bad_ ? 0 : outer;
 }
 
-uint64_t Reader::get_unsigned(uint64_t max) {
+uint64_t Reader::get_number(uint64_t max) {
   const Token t = take();
   if (t.kind != Token::Kind::kUnsigned || t.n > max) fault();
   return bad_ ? 0 : t.n;

@@ -49,9 +49,13 @@ class Writer {
     array(sizeof...(F));
     (put(f), ...);
   }
+  void reserve(size_t bytes) { out_.reserve(bytes); }
   std::string take() { return std::move(out_); }
 
-  void array(size_t n);
+  void array(size_t n) {
+    if (n < 16) return out_.push_back(static_cast<char>(0x90 | n));
+    head(n, 0xdc);
+  }
   void put(bool v);
   void put(double v);
   void put(const std::string& v);
@@ -77,8 +81,15 @@ class Writer {
   void put(const T& t) { T::fields(*this, t); }
 
  private:
-  void put_unsigned(uint64_t v);
+  void put_unsigned(uint64_t v) {
+    if (v < 0x80) return out_.push_back(static_cast<char>(v));
+    put_number(v);
+  }
+  void put_number(uint64_t v);
   void put_signed(int64_t v);
+  void put_binary(const void* p, size_t n);
+  void head(size_t n, uint8_t sixteen);  // of 16 or of 32 bits
+  void big_endian(uint8_t first, uint64_t v, size_t bytes);
   std::string out_;
 };
 
@@ -140,12 +151,32 @@ class Reader {
   void get_if(F& f) {
     if (left_ > 0 && !bad_) get(f);
   }
-  size_t enter();  // the next element, an array; how many of the outer one are left
-  void leave(size_t outer);
+  // Most elements are small numbers, and short arrays: those are read here.
+  bool small(uint8_t from, uint8_t to) const {
+    return left_ > 0 && at_ != end_ && static_cast<uint8_t>(*at_) >= from &&
+           static_cast<uint8_t>(*at_) < to;
+  }
+  uint64_t get_unsigned(uint64_t max) {
+    if (!small(0, 0x80)) return get_number(max);
+    --left_;
+    return static_cast<uint8_t>(*at_++);
+  }
+  size_t enter() {  // the next element, an array; how many of the outer one are left
+    if (!small(0x90, 0xa0) || static_cast<uint8_t>(*at_ & 0x0f) >= end_ - at_) return enter_long();
+    const size_t outer = left_ - 1;
+    left_ = static_cast<uint8_t>(*at_++) & 0x0f;
+    return outer;
+  }
+  size_t enter_long();
+  void leave(size_t outer) {
+    if (left_ > 0) pass_over();
+    left_ = bad_ ? 0 : outer;
+  }
+  void pass_over();
   Token take();  // the next element's head
   std::string_view take_bytes(uint64_t n);
   uint64_t big_endian(size_t bytes);
-  uint64_t get_unsigned(uint64_t max);
+  uint64_t get_number(uint64_t max);
   int64_t get_signed(int64_t min, int64_t max);
   void fault();
 
@@ -156,7 +187,9 @@ class Reader {
 
 template <class M>
 std::string encode(const M& m) {
+  constexpr size_t kMost = 240;  // of most messages
   Writer w;
+  w.reserve(kMost);
   M::fields(w, m);
   return w.take();
 }
