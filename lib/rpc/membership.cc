@@ -68,15 +68,19 @@ Duration Membership::stalled(Time now) const {
   return !nodes_.empty() && gap > options_.ttl / 2 ? gap - period() : Duration::zero();
 }
 
+Duration Membership::silence(const Node& node, Time now) const {
+  return std::max(now - node.heard - stalled(now), Duration::zero());
+}
+
 Duration Membership::silence(const NodeId& node, Time now) const {
   const auto it = nodes_.find(node);
-  if (it == nodes_.end()) return Duration::max();
-  return std::max(now - it->second.heard - stalled(now), Duration::zero());
+  return it == nodes_.end() ? Duration::max() : silence(it->second, now);
 }
 
 bool Membership::suspect(const NodeId& node, Time now) const {
   const auto it = nodes_.find(node);
-  return it == nodes_.end() || it->second.suspect || silence(node, now) > options_.suspect_after;
+  return it == nodes_.end() || it->second.suspect ||
+         silence(it->second, now) > options_.suspect_after;
 }
 
 }  // namespace mc::rpc

@@ -61,6 +61,7 @@ class Membership {
     bool suspect = false;
   };
   Duration period() const { return options_.ttl / 8; }
+  Duration silence(const Node& node, Time now) const;
   Duration stalled(Time now) const;  // since the last tick
   void note(Change::Kind kind, const NodeId& node, uint64_t epoch, Time now);
 

@@ -42,6 +42,7 @@ class Allocator {
   uint64_t offset(Id range) const { return uint64_t{ranges_[range].first} * page_; }
   uint64_t bytes(Id range) const { return uint64_t{ranges_[range].pages} * page_; }
   Id next(Id range) const { return ranges_[range].b; }
+  void fetch(Id range) const { __builtin_prefetch(&ranges_[range]); }  // it will be looked at
   Id owner(Id range) const { return ranges_[range].a; }
   void set_owner(Id head, Id owner);
   // All ranges by offset, given out or free (owner kNoId): start with first().

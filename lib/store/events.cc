@@ -4,25 +4,32 @@
 
 namespace mc::store {
 
-void EventLog::add(Event event) {
-  event.seq = next_++;
-  log_.push_back(std::move(event));
-  if (log_.size() > limit_) log_.pop_front();
+Event& EventLog::add() {
+  if (limit_ == 0) {
+    none_.seq = next_++;
+    return none_;
+  }
+  const size_t place = (next_ - 1) % limit_;
+  if (place == log_.size()) log_.emplace_back();
+  log_[place].seq = next_++;
+  return log_[place];
 }
 
 std::vector<Event> EventLog::since(uint64_t from, size_t limit, bool* gap) const {
   *gap = from < first();
   const uint64_t start = std::clamp(from, first(), next_);
   const size_t n = std::min<uint64_t>(next_ - start, limit);
-  const auto begin = log_.begin() + static_cast<std::ptrdiff_t>(start - first());
-  return {begin, begin + static_cast<std::ptrdiff_t>(n)};
+  std::vector<Event> out;
+  out.reserve(n);
+  for (uint64_t seq = start; seq < start + n; ++seq) out.push_back(at(seq));
+  return out;
 }
 
 std::vector<Event> EventLog::about(const std::string& tenant, const std::string& key,
                                    size_t limit) const {
   std::vector<Event> out;
-  for (auto it = log_.rbegin(); it != log_.rend() && out.size() < limit; ++it)
-    if (it->key == key && it->tenant == tenant) out.push_back(*it);
+  for (uint64_t seq = next_; seq-- > first() && out.size() < limit;)
+    if (const Event& e = at(seq); e.key == key && e.tenant == tenant) out.push_back(e);
   return out;
 }
 

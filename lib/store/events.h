@@ -5,7 +5,6 @@
 //
 // Thread: one owner. Pure.
 #pragma once
-#include <deque>
 #include <string>
 #include <vector>
 
@@ -16,7 +15,9 @@ namespace mc::store {
 class EventLog {
  public:
   explicit EventLog(size_t limit) : limit_(limit) {}
-  void add(Event event);                   // its seq is set here
+  // The next one, to be filled in; all but its number is what an older one left there, so that
+  // nothing is allocated for it.
+  Event& add();
   uint64_t next() const { return next_; }  // the number of the next one
   uint64_t first() const { return next_ - log_.size(); }
   // Those from number `from` on, at most `limit`; `gap` when older ones were asked for than kept.
@@ -25,8 +26,11 @@ class EventLog {
   std::vector<Event> about(const std::string& tenant, const std::string& key, size_t limit) const;
 
  private:
+  const Event& at(uint64_t seq) const { return log_[(seq - 1) % limit_]; }
+
   const size_t limit_;
-  std::deque<Event> log_;
+  std::vector<Event> log_;  // a ring, when it has grown to its limit
+  Event none_;              // of a log that keeps nothing
   uint64_t next_ = 1;
 };
 

@@ -131,6 +131,12 @@ uint64_t Master::memory() const {
          recording_.size() * (sizeof(Recording) + kNode) + keeps_.size() * kNode + graves_.memory();
 }
 
+uint64_t Master::resting_bytes() const {
+  uint64_t bytes = 0;
+  for (const auto& [until, resting] : resting_) bytes += resting.record.bytes;
+  return bytes;
+}
+
 // Without what nodes that are gone had of it.
 Object* Master::find(uint16_t tenant, std::string_view key) {
   Object* object = table_.find(tenant, key);
@@ -192,6 +198,8 @@ Replica Master::take_replica(Object& object, const Member& node) {
 // Anew, whatever it was before; the object is in no queue.
 void Master::set_config(Object& object, ObjectClass cls, Pin pin, Time keep_until,
                         const std::string& group) {
+  soft_pinned_ -= object.pin == Pin::kSoft ? 1 : 0;
+  soft_pinned_ += pin == Pin::kSoft ? 1 : 0;
   object.cls = cls;
   object.pin = pin;
   if (object.extras) keeps_.erase({extras_.at(object.self).keep_until, object.self});
@@ -270,7 +278,7 @@ void Master::forget(const Replica& replica, Record record, Outcoming forgotten, 
   PendingOrder about;
   about.range = replica.range;
   about.forgotten = std::move(forgotten);
-  about.order.removed = removed;
+  about.order->removed = removed;
   members_.order(*replica.node, OrderKind::kForget, std::move(record), next_generation(),
                  std::move(about));
 }
@@ -311,6 +319,7 @@ void Master::erase(Object& object) {
     }
     extras_.erase(it);
   }
+  soft_pinned_ -= object.pin == Pin::kSoft ? 1 : 0;
   recording_.erase(object.self);
   if (newest_ == object.self) newest_ = kNoId;
   table_.erase(object);
@@ -331,7 +340,7 @@ void Master::abandon(Object& object, Time now) {
 }
 
 void Master::note(EventKind kind, const Object& object, Time now, const char* reason) {
-  Event event;
+  Event& event = events_.add();
   event.kind = static_cast<uint8_t>(kind);
   event.key = object.key();
   event.tenant = tenants_[object.tenant].name;
@@ -339,15 +348,15 @@ void Master::note(EventKind kind, const Object& object, Time now, const char* re
   event.checksum = object.checksum;
   event.reason = reason;
   event.at_ms = wall_ms(now);
+  event.nodes.clear();
   each_replica(object, [&](const Replica& r) {
     if (!event.nodes.empty()) event.nodes += ',';
     event.nodes += r.node->ref.name;
   });
-  events_.add(std::move(event));
 }
 
 void Master::order_done(Member& node, PendingOrder& pending, bool ok, Time now) {
-  if (pending.object != kNoId) recorded(pending.object, pending.order.record, now);
+  if (pending.object != kNoId) recorded(pending.object, pending.order->record, now);
   if (pending.range != kNoId && ok) {
     members_.released(node, pending.range);
     room_changed_ = true;
@@ -372,6 +381,7 @@ void Master::expire_grants(Time now) {
   while (!resting_.empty() && resting_.begin()->first <= now) {
     Resting r = std::move(resting_.begin()->second);
     resting_.erase(resting_.begin());
+    ++totals_.rests_over;
     if (Member* node = members_.find_mount(r.node, r.mount))
       forget({node, r.range, {}}, std::move(r.record), {});
   }
@@ -419,7 +429,8 @@ void Master::tick(Time now) {
 }
 
 Time Master::deadline() const {
-  if (!listing_.empty() || !leaving_.empty()) return started_;  // there is work at once
+  // There is work at once.
+  if (!listing_.empty() || !leaving_.empty() || ahead_ > 0) return started_;
   Time when = std::min(members_.deadline(), tier_.deadline());
   if (!writing_.empty())
     when = std::min(when, table_[writing_.front()].until + options_.put_discard);

@@ -121,8 +121,11 @@ class Master {
     uint64_t evicted_objects = 0, evicted_bytes = 0, nodes_expired = 0, records_refused = 0;
     uint64_t copies_done = 0, copies_failed = 0, hot_copies = 0;
     uint64_t offloaded = 0;
+    uint64_t fewer_replicas = 0, rests_over = 0, promotions = 0, promoted = 0;
   };
   const Totals& totals() const { return totals_; }
+  uint64_t soft_pinned() const { return soft_pinned_; }  // objects
+  uint64_t resting_bytes() const;                        // of puts never finished
 
  private:
   struct ParkedPut {
@@ -222,14 +225,15 @@ class Master {
   Id reserve(Member& node, const Record& record);
 
   // ---- room
-  Tried start_put(ParkedPut& put, uint16_t tenant, size_t i, bool last_try, Time now);
+  Tried start_put(const PutStart& m, ParkedPut& put, uint16_t tenant, size_t i, bool last_try,
+                  Time now);
   Outcome no_room(uint64_t bytes, Time now) const;
   Outcome known(Object& object, Time now);
   Outcome may_begin(const PutStart& m, const PutWant& want, uint16_t tenant, Time now);
   bool still_true(const Object& object) const;
   bool admitted(const PutStart& m, uint64_t bytes) const;
   bool within_quota(uint16_t tenant, uint64_t bytes, Time now);
-  void try_items(ParkedPut& put, uint16_t tenant, bool last_try, Time now);
+  void try_items(const PutStart& m, ParkedPut& put, uint16_t tenant, bool last_try, Time now);
   Outcome removable(const Object& object, bool force, Time now) const;
   void remove(Object& object, const Outcoming& gather, Time now);
   void end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& gather, size_t item);
@@ -239,11 +243,13 @@ class Master {
   struct Need {
     uint64_t bytes = 0;
     const char* reason = "";
-    bool ahead = false;    // nobody waits for it
-    bool draining = true;  // what lies on a node that drains counts too
+    bool ahead = false;      // nobody waits for it
+    size_t most = SIZE_MAX;  // victims: the rest later
+    bool draining = true;    // what lies on a node that drains counts too
   };
-  void evict(Need need, Time now);
-  uint64_t evict_from(Tenant& tenant, size_t queue, const Need& need, Time now);
+  uint64_t evict(Need need, Time now);  // what is still wanted, if there may be more victims
+  uint64_t evict_from(Tenant& tenant, size_t queue, Need& need, Time now);
+  void work_ahead(Time now);
   uint64_t evict_one(Object& object, const char* reason, Time now);
   uint64_t drop(Object& object, const char* reason, Time now);
   bool may_go(const Object& object, const Need& need, Time now) const;
@@ -267,6 +273,7 @@ class Master {
   void cool_down(Time now);
 
   // ---- looking
+  void warm(uint16_t tenant, std::span<const ObjectKey> keys) const;
   Replicas locate(const GetReplicas& m, uint16_t tenant, Time now);
   Listed list(const List& m, uint16_t tenant, Time now) const;
   size_t missing(uint16_t tenant, const std::vector<ObjectKey>& keys);
@@ -327,7 +334,8 @@ class Master {
   std::unordered_map<std::string, std::vector<Id>> groups_;  // by tenant and name
   std::set<std::pair<Time, Id>> keeps_;                      // when pins and lives end
   uint64_t object_bytes_ = 0;                                // of complete objects
-  IdList<Object, &Object::queue> writing_;                   // grants by age
+  uint64_t soft_pinned_ = 0;
+  IdList<Object, &Object::queue> writing_;  // grants by age
   std::multimap<Time, Resting> resting_;
   std::multimap<Time, ParkedPut> parked_puts_;    // by deadline
   uint64_t parked_demand_ = 0;                    // theirs
@@ -336,6 +344,7 @@ class Master {
   std::vector<std::pair<List, Done<Listed>>> listing_;  // wait for the order by key
   bool room_changed_ = false;                           // since parked puts were last tried
   bool filled_ = false;  // something was granted since room was last made
+  uint64_t ahead_ = 0;   // bytes that are to be evicted yet, before anybody waits for them
   Id newest_ = kNoId;    // published last: working ahead does not evict it
   std::map<uint64_t, Task> tasks_;
   std::deque<uint64_t> ended_tasks_;

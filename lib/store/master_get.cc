@@ -40,12 +40,23 @@ Place Master::place_of(const Object& object, const Replica& replica, std::vector
   return place;
 }
 
+// A batch of keys is about to be looked up.
+void Master::warm(uint16_t tenant, std::span<const ObjectKey> keys) const {
+  table_.warm(
+      tenant, keys, [](const ObjectKey& key) { return std::string_view(key); },
+      [](const Object& object) {
+        if (object.node != nullptr) object.node->space.fetch(object.range);
+      });
+}
+
 Replicas Master::locate(const GetReplicas& m, uint16_t tenant, Time now) {
   Replicas reply;
   reply.epoch = epoch_;
   reply.lease_ms = static_cast<uint32_t>(leases_.ttl() / std::chrono::milliseconds(1));
   reply.items.resize(m.keys.size());
   std::vector<const Member*> named;
+  std::vector<bool> well;  // of those
+  warm(tenant, m.keys);
   for (size_t i = 0; i < m.keys.size(); ++i) {
     Located& item = reply.items[i];
     Object* object = find_complete(tenant, m.keys[i]);
@@ -69,13 +80,14 @@ Replicas Master::locate(const GetReplicas& m, uint16_t tenant, Time now) {
     item.bytes = object->bytes;
     item.checksum = object->checksum;
     item.generation = object->generation;
-    for (const bool healthy : {true, false}) {
-      each_replica(*object, [&](const Replica& r) {
-        if (members_.healthy(*r.node, now) == healthy)
-          item.places.push_back(place_of(*object, r, reply.nodes, named));
-      });
-      if (healthy) item.healthy = static_cast<uint32_t>(item.places.size());
-    }
+    each_replica(*object, [&](const Replica& r) {
+      item.places.push_back(place_of(*object, r, reply.nodes, named));
+    });
+    while (well.size() < named.size())  // asked once a node, not once a key
+      well.push_back(members_.healthy(*named[well.size()], now));
+    const auto rest = std::stable_partition(item.places.begin(), item.places.end(),
+                                            [&](const Place& p) { return well[p.node]; });
+    item.healthy = static_cast<uint32_t>(rest - item.places.begin());
     (void)locate_on_disk(disk, reply, named, item);
   }
   return reply;
@@ -135,7 +147,9 @@ void Master::handle(const GetReplicas& m, Time now, Done<Replicas> done) {
   if (auto sane = check_keys(m.keys); !sane) return done(fail(sane.error()));
   const auto tenant = tenants_.get(m.tenant);
   if (!tenant) return done(fail(tenant.error()));
-  if (missing(*tenant, m.keys) == 0) {
+  // Nobody waits, and nothing is in doubt: one pass over the keys.
+  const bool at_once = m.wait_ms == 0 && rebuild_.over(now);
+  if (at_once || missing(*tenant, m.keys) == 0) {
     done(locate(m, *tenant, now));
   } else {
     look(*tenant, m.keys, std::chrono::milliseconds(m.wait_ms), now,
@@ -155,6 +169,7 @@ void Master::handle(const Exists& m, Time now, Done<Existing> done) {
   const auto existing = [this, tenant = *tenant](const std::vector<ObjectKey>& keys) {
     Existing reply{epoch_, {}};
     reply.items.reserve(keys.size());
+    warm(tenant, keys);
     for (const ObjectKey& key : keys)
       reply.items.push_back(stored(tenant, key) ? uint8_t{1} : uint8_t{0});
     return reply;
@@ -171,9 +186,12 @@ Result<Matched> Master::handle(const MatchPrefix& m, Time now) {
   MC_TRY_(check_keys(m.keys));
   const uint16_t tenant = tenants_.find(m.tenant);
   Matched reply{epoch_, 0};
-  for (const ObjectKey& key : m.keys) {
-    Object* object = find_complete(tenant, key);
-    if (object == nullptr && !on_disk(tenant, key)) break;
+  constexpr size_t kTogether = 64;  // a run that ends early does not fetch all of a long question
+  for (size_t i = 0; i < m.keys.size(); ++i) {
+    if (i % kTogether == 0)
+      warm(tenant, std::span(m.keys).subspan(i, std::min(kTogether, m.keys.size() - i)));
+    Object* object = find_complete(tenant, m.keys[i]);
+    if (object == nullptr && !on_disk(tenant, m.keys[i])) break;
     if (object != nullptr) grant(*object, now);
     ++reply.hits;
   }

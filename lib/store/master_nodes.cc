@@ -160,9 +160,9 @@ void Master::mourn(const Member& node) {
   std::vector<uint64_t> held;
   // What it was told to do it may have done or not.
   for (const PendingOrder& pending : node.orders) {
-    const std::string n = in_space(pending.order.record.tenant, pending.order.record.key);
+    const std::string n = in_space(pending.order->record.tenant, pending.order->record.key);
     held.push_back(Graves::hash_of(n));
-    if (pending.order.removed) bury_widely(n, pending.order.fence);
+    if (pending.order->removed) bury_widely(n, pending.order->fence);
   }
   for (const auto& [until, resting] : resting_)
     if (resting.node == name)
@@ -190,7 +190,7 @@ void Master::drop_node(const NodeId& name, Time now, bool mourned) {
   for (const PendingOrder& pending : node.orders) {  // puts that wait for it
     if (pending.object == kNoId || !recording_.contains(pending.object)) continue;
     Object& object = table_[pending.object];
-    if (object.key() == pending.order.record.key) settle(object);
+    if (object.key() == pending.order->record.key) settle(object);
   }
   for (auto& [id, task] : tasks_) {
     if (task.drain == name) task.drain.clear();

@@ -1,5 +1,7 @@
 // Writing and removing: grants, publication, rolling back, and waiting for room.
 #include <algorithm>
+#include <array>
+#include <numeric>
 
 #include "store/master.h"
 
@@ -97,9 +99,8 @@ Outcome Master::may_begin(const PutStart& m, const PutWant& want, uint16_t tenan
                 strf("is not admitted: ephemeral (%s)", options_.ephemeral.c_str()).c_str());
 }
 
-Master::Tried Master::start_put(ParkedPut& put, uint16_t tenant, size_t i, bool last_try,
-                                Time now) {
-  const PutStart& m = put.message;
+Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tenant, size_t i,
+                                bool last_try, Time now) {
   const PutWant& want = m.items[i];
   PutGrant& answer = put.reply.items[i];
   answer.outcome = may_begin(m, want, tenant, now);
@@ -117,13 +118,15 @@ Master::Tried Master::start_put(ParkedPut& put, uint16_t tenant, size_t i, bool 
              shown(t.name).c_str(), human_bytes(t.used).c_str(), human_bytes(t.quota).c_str()));
     return Tried::kAnswered;
   }
-  std::vector<Replica> at;
+  std::array<Replica, kReplicasMax> places;
+  std::span<Replica> at;
   const Wish wish{m.prefer, m.host, m.prefer_local};
   while (!hopeless && at.size() < replicas) {
     if (!at.empty() && !within_quota(tenant, want.bytes * (at.size() + 1), now)) break;
     auto replica = members_.place(want.bytes, at, wish, now);
     if (!replica) break;
-    at.push_back(*replica);
+    places[at.size()] = *replica;
+    at = {places.data(), at.size() + 1};
   }
   if (at.empty()) {
     if (!last_try && !hopeless) return Tried::kNoRoom;
@@ -132,6 +135,8 @@ Master::Tried Master::start_put(ParkedPut& put, uint16_t tenant, size_t i, bool 
     return Tried::kAnswered;
   }
   filled_ = true;
+  if (at.size() < replicas) ++totals_.fewer_replicas;
+  if (m.promote) ++totals_.promotions;
   Object& object = table_.insert(tenant, want.key);
   object.bytes = want.bytes;
   object.until = now;
@@ -145,6 +150,7 @@ Master::Tried Master::start_put(ParkedPut& put, uint16_t tenant, size_t i, bool 
   if (m.cls != 0 || m.pin != 0 || !m.group.empty())
     set_config(object, static_cast<ObjectClass>(m.cls), static_cast<Pin>(m.pin),
                m.ttl_ms == 0 ? Time::max() : now + ttl_of(m.ttl_ms), m.group);
+  answer.places.reserve(at.size());
   for (const Replica& r : at)
     answer.places.push_back(place_of(object, r, put.reply.nodes, put.named));
   return Tried::kAnswered;
@@ -156,8 +162,10 @@ bool Master::within_quota(uint16_t tenant, uint64_t bytes, Time now) {
   if (t.quota == 0) return true;
   const uint64_t span = (bytes / kPage + (bytes % kPage != 0 || bytes == 0 ? 1 : 0)) * kPage;
   if (span > t.quota) return false;
-  for (size_t q = 0; q < t.queues.size() && t.used + span > t.quota; ++q)
-    evict_from(t, q, {t.used + span - t.quota, "evicted: its tenant is at its quota"}, now);
+  for (size_t q = 0; q < t.queues.size() && t.used + span > t.quota; ++q) {
+    Need need{t.used + span - t.quota, "evicted: its tenant is at its quota"};
+    evict_from(t, q, need, now);
+  }
   return t.used + span <= t.quota;
 }
 
@@ -165,15 +173,19 @@ void Master::handle(const PutStart& m, Time now, Done<PutStarted> done) {
   if (auto sane = check_put(m); !sane) return done(fail(sane.error()));
   const auto tenant = tenants_.get(m.tenant);
   if (!tenant) return done(fail(tenant.error()));
-  ParkedPut put{m, {}, {}, {}, 0, std::move(done)};
+  ParkedPut put{{}, {}, {}, {}, 0, std::move(done)};
   put.reply.epoch = epoch_;
   put.reply.rebuilding = !rebuild_.over(now);
   put.reply.items.resize(m.items.size());
   const bool last_try = parked_puts_.size() >= kPutsParkedMax;
-  try_items(put, *tenant, last_try, now);
+  table_.warm(
+      *tenant, m.items, [](const PutWant& want) { return std::string_view(want.key); },
+      [](const Object&) {});
+  try_items(m, put, *tenant, last_try, now);
   if (put.open.empty()) {
-    put.done(put.reply);
+    put.done(std::move(put.reply));
   } else {
+    put.message = m;
     const Duration wait = std::chrono::milliseconds(m.wait_ms);
     ++totals_.puts_waited;
     parked_demand_ += put.demand;
@@ -184,13 +196,16 @@ void Master::handle(const PutStart& m, Time now, Done<PutStarted> done) {
 }
 
 // The items that are open; the first time, all of them.
-void Master::try_items(ParkedPut& put, uint16_t tenant, bool last_try, Time now) {
-  if (put.open.empty())
-    for (size_t i = 0; i < put.message.items.size(); ++i) put.open.push_back(i);
+void Master::try_items(const PutStart& m, ParkedPut& put, uint16_t tenant, bool last_try,
+                       Time now) {
+  if (put.open.empty()) {
+    put.open.resize(m.items.size());
+    std::iota(put.open.begin(), put.open.end(), size_t{0});
+  }
   put.demand = 0;
   std::erase_if(put.open, [&](size_t i) {
-    const Tried tried = start_put(put, tenant, i, last_try, now);
-    if (tried == Tried::kNoRoom) put.demand += put.message.items[i].bytes + kPage;
+    const Tried tried = start_put(m, put, tenant, i, last_try, now);
+    if (tried == Tried::kNoRoom) put.demand += m.items[i].bytes + kPage;
     return tried == Tried::kAnswered;
   });
 }
@@ -200,7 +215,7 @@ void Master::retry_puts(Time now) {
   for (auto it = parked_puts_.begin(); it != parked_puts_.end();) {
     ParkedPut& put = it->second;
     parked_demand_ -= put.demand;
-    try_items(put, tenants_.find(put.message.tenant), false, now);
+    try_items(put.message, put, tenants_.find(put.message.tenant), false, now);
     parked_demand_ += put.demand;
     if (put.open.empty()) {
       put.done(put.reply);
@@ -216,7 +231,7 @@ void Master::expire_parked(Time now) {
     ParkedPut put = std::move(parked_puts_.begin()->second);
     parked_puts_.erase(parked_puts_.begin());
     parked_demand_ -= put.demand;
-    try_items(put, tenants_.find(put.message.tenant), true, now);
+    try_items(put.message, put, tenants_.find(put.message.tenant), true, now);
     put.done(put.reply);
   }
   while (!parked_looks_.empty() && parked_looks_.begin()->first <= now)
@@ -229,6 +244,12 @@ void Master::handle(const PutEnd& m, Time now, Done<Outcomes> done) {
   const uint16_t tenant = tenants_.find(m.tenant);
   const auto gather = std::make_shared<Gather<Outcomes>>(
       Outcomes{epoch_, std::vector<Outcome>(m.items.size())}, m.items.size(), std::move(done));
+  table_.warm(
+      tenant, m.items, [](const PutClaim& claim) { return std::string_view(claim.key); },
+      [](const Object& object) {
+        if (object.node != nullptr) object.node->space.fetch(object.range);
+      });
+  recording_.reserve(recording_.size() + m.items.size());
   for (size_t i = 0; i < m.items.size(); ++i) end_put(tenant, m.items[i], gather, i);
   finish(now);
 }
@@ -255,9 +276,7 @@ void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& ga
                                                 shown(claim.key).c_str())));
   switch (object->state) {
     case ObjectState::kComplete: return decided({});
-    case ObjectState::kRecording:
-      recording_[object->self].waiting.push_back({gather, item});
-      return;
+    case ObjectState::kRecording: recording_[object->self].more.push_back({gather, item}); return;
     case ObjectState::kWriting: break;
   }
   object->checksum = claim.checksum;
@@ -270,7 +289,7 @@ void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& ga
   object->state = ObjectState::kRecording;
   Recording& recording = recording_[object->self];
   recording.open = static_cast<uint32_t>(replica_count(*object));
-  recording.waiting.push_back({gather, item});
+  recording.first = {gather, item};
   each_replica(*object, [&](const Replica& r) {
     PendingOrder about;
     about.object = object->self;
@@ -281,7 +300,7 @@ void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& ga
 void Master::recorded(Id id, const Record& record, Time now) {
   const auto it = recording_.find(id);
   if (it == recording_.end() || table_[id].key() != record.key || --it->second.open > 0) return;
-  const auto waiting = std::move(it->second.waiting);
+  const Recording waiting = std::move(it->second);
   recording_.erase(it);
   Object& object = table_[id];
   settle(object);
@@ -297,10 +316,12 @@ void Master::recorded(Id id, const Record& record, Time now) {
   } else {
     publish(object, now, true);
   }
-  for (const auto& w : waiting) {
+  const auto tell = [&](const Recording::Waiting& w) {
     w.gather->reply().items[w.item] = answer;
     w.gather->decided();
-  }
+  };
+  tell(waiting.first);
+  for (const auto& w : waiting.more) tell(w);
 }
 
 void Master::publish(Object& object, Time now, bool anew) {
@@ -310,6 +331,7 @@ void Master::publish(Object& object, Time now, bool anew) {
   object_bytes_ += object.bytes;
   ++tenants_[object.tenant].objects;
   ++totals_.puts;
+  if (object.promoted) ++totals_.promoted;
   if (anew) newest_ = object.self;
   if (anew && (graves_.anybody_away() || strangers_away(now)))
     if (const std::string name = disk_name(object.tenant, object.key());

@@ -64,12 +64,12 @@ Result<uint64_t> Master::start_copy(Object& object, const Wish& wish, const Memb
   task.generation = next_generation();
   task.move = move_from != nullptr;
   PendingOrder about;
-  about.order.task = id;
-  about.order.from = source->node->ref;
+  about.order->task = id;
+  about.order->from = source->node->ref;
   std::vector<NodeRef> nodes;
   std::vector<const Member*> named;
-  about.order.source = place_of(object, *source, nodes, named);
-  about.order.source.generation = source->generation;
+  about.order->source = place_of(object, *source, nodes, named);
+  about.order->source.generation = source->generation;
   members_.order(*at->node, OrderKind::kCopy,
                  record_of(object, {at->node, at->range, task.generation}), {}, std::move(about));
   return id;

@@ -280,15 +280,15 @@ Master::Offload Master::offload(const Object& object, Time now) {
 // That what only disks had is there no more.
 void Master::note_disk(const std::string& name, const Tier::OnDisk& disk, Time now,
                        const char* reason) {
-  Event event;
+  Event& event = events_.add();
   event.kind = static_cast<uint8_t>(EventKind::kRemoved);
   std::tie(event.tenant, event.key) = parts_of(name);
   if (event.tenant.empty()) event.tenant = tenants_[0].name;
   event.bytes = disk.bytes;
   event.checksum = disk.checksum;
+  event.nodes.clear();
   event.reason = reason;
   event.at_ms = wall_ms(now);
-  events_.add(std::move(event));
 }
 
 // Makes room of the tenant's own, if need be: what came to the disks first goes first, contexts

@@ -1,6 +1,7 @@
 #include "store/members.h"
 
 #include <algorithm>
+#include <functional>
 
 namespace mc::store {
 namespace {
@@ -130,19 +131,20 @@ void Members::drain(Member& node, bool on) {
   if (counts(node)) count(node, true);
 }
 
-std::optional<Replica> Members::place(uint64_t bytes, const std::vector<Replica>& used,
+std::optional<Replica> Members::place(uint64_t bytes, std::span<const Replica> used,
                                       const Wish& wish, Time now) {
   // One range anywhere is better than pieces on the best node.
   for (const size_t pieces : {size_t{1}, kExtentsMax}) {
     Replica out;
-    const bool placed = place_by(placement_, ready_, used, wish, now, random_, [&](Member& node) {
+    const auto attempt = [&](Member& node) {
       if (!healthy(node, now)) return false;
       const Id range = node.space.allocate(bytes, kNoId, pieces);
       if (range == kNoId) return false;
       out = {&node, range, {}};
       return true;
-    });
-    if (!placed) continue;
+    };
+    // By reference: a function that holds so much would be allocated.
+    if (!place_by(placement_, ready_, used, wish, now, random_, std::ref(attempt))) continue;
     used_ += out.node->space.rounded(bytes);
     ++out.node->objects;
     return out;
@@ -186,10 +188,10 @@ void Members::released(Member& node, Id range) {
 
 void Members::order(Member& node, OrderKind kind, Record record, Generation fence,
                     PendingOrder about) {
-  about.order.seq = node.next_seq++;
-  about.order.kind = static_cast<uint8_t>(kind);
-  about.order.record = std::move(record);
-  about.order.fence = fence;
+  about.order->seq = node.next_seq++;
+  about.order->kind = static_cast<uint8_t>(kind);
+  about.order->record = std::move(record);
+  about.order->fence = fence;
   node.orders.push_back(std::move(about));
   if (std::exchange(node.told, false)) untold_.push_back(&node);
 }
@@ -197,7 +199,10 @@ void Members::order(Member& node, OrderKind kind, Record record, Generation fenc
 void Members::beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Beat> done) {
   heard(node, now);
   std::vector<PendingOrder> carried_out;
-  while (!node.orders.empty() && node.orders.front().order.seq <= heartbeat.done) {
+  if (!node.orders.empty() && heartbeat.done >= node.orders.front().order->seq)
+    carried_out.reserve(
+        std::min(node.orders.size(), heartbeat.done - node.orders.front().order->seq + 1));
+  while (!node.orders.empty() && node.orders.front().order->seq <= heartbeat.done) {
     carried_out.push_back(std::move(node.orders.front()));
     node.orders.pop_front();
   }
@@ -215,11 +220,11 @@ void Members::answer(Member& node, uint64_t epoch, uint64_t nodes) {
   reply.nodes = nodes;
   const size_t n = std::min(node.orders.size(), kOrdersMax);
   reply.orders.reserve(n);
-  for (size_t i = 0; i < n; ++i) reply.orders.push_back(node.orders[i].order);
+  for (size_t i = 0; i < n; ++i) reply.orders.push_back({node.orders[i].order});
   held_beats_.erase({node.beat_until, &node});
   node.beat_until = Time::max();
   const Done<Beat> done = std::exchange(node.beat, nullptr);
-  done(reply);
+  done(std::move(reply));
 }
 
 void Members::answer_beats(Time now, uint64_t epoch, uint64_t nodes) {

@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <set>
+#include <span>
 #include <vector>
 
 #include "base/random.h"
@@ -48,7 +49,7 @@ class Members {
 
   // Room on a healthy node not among `used`, in one piece or several; as store/placement.h has it.
   // The range has no owner yet.
-  std::optional<Replica> place(uint64_t bytes, const std::vector<Replica>& used, const Wish& wish,
+  std::optional<Replica> place(uint64_t bytes, std::span<const Replica> used, const Wish& wish,
                                Time now);
   void unplace(const Replica& replica);    // nobody was told of it
   void releasing(Member& node, Id range);  // the node is being told to forget it

@@ -3,7 +3,9 @@
 //
 // Thread: values.
 #pragma once
+#include <memory>
 #include <string>
+#include <type_traits>
 #include <vector>
 
 #include "store/messages.h"
@@ -125,6 +127,22 @@ struct Order {
   }
 };
 
+// An order, shared by the answers it is in and by who keeps it until it is acknowledged.
+struct OrderRef {
+  std::shared_ptr<const Order> order;
+  operator const Order&() const { return *order; }
+  const Order* operator->() const { return order.get(); }
+  static void fields(auto& a, auto& m) {  // as the order itself
+    if constexpr (std::is_const_v<std::remove_reference_t<decltype(m)>>) {
+      Order::fields(a, *m.order);
+    } else {
+      auto fresh = std::make_shared<Order>();
+      Order::fields(a, *fresh);
+      m.order = std::move(fresh);
+    }
+  }
+};
+
 struct TaskDone {  // by the node that copied: the bytes are there and their checksum is right
   static constexpr const char* kName = "task-done";
   using Reply = rpc::Empty;
@@ -140,8 +158,8 @@ struct Beat {
   static constexpr const char* kName = "beat";
   uint64_t epoch = 0;
   uint8_t status = 0;
-  std::vector<Order> orders;  // by seq; carry them out, in order, then acknowledge the last
-  uint64_t nodes = 0;         // of the pool: those that the next master should wait for
+  std::vector<OrderRef> orders;  // by seq; carry them out, in order, then acknowledge the last
+  uint64_t nodes = 0;            // of the pool: those that the next master should wait for
   static void fields(auto& a, auto& m) { a(m.epoch, m.status, m.orders, m.nodes); }
 };
 // A sign of life, acknowledging the orders up to `done`. Answered when there are new orders, or

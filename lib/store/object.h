@@ -30,7 +30,7 @@ class Gather {
   R& reply() { return reply_; }
   void expect(size_t more) { open_ += more; }
   void decided() {
-    if (--open_ == 0) done_(reply_);
+    if (--open_ == 0) done_(std::move(reply_));
   }
 
  private:
@@ -54,12 +54,13 @@ struct Recording {
     Outcoming gather;
     size_t item = 0;
   };
-  std::vector<Waiting> waiting;
+  Waiting first;
+  std::vector<Waiting> more;  // who said so again
 };
 
 // An order to a node, and what it was about.
 struct PendingOrder {
-  Order order;
+  std::shared_ptr<Order> order = std::make_shared<Order>();
   Id object = kNoId;  // of a kRecord
   Id range = kNoId;   // of a kForget: free when it was carried out
   uint64_t task = 0;  // of a copy: the record of its target

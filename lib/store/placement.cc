@@ -9,11 +9,11 @@ double free_part(const Member& node) {
   return 1.0 - static_cast<double>(node.space.used()) / static_cast<double>(node.space.capacity());
 }
 
-bool holds(const Member& node, const std::vector<Replica>& used) {
+bool holds(const Member& node, std::span<const Replica> used) {
   return std::any_of(used.begin(), used.end(), [&](const Replica& r) { return r.node == &node; });
 }
 
-bool shares_domain(const Member& node, const std::vector<Replica>& used) {
+bool shares_domain(const Member& node, std::span<const Replica> used) {
   return !node.domain.empty() && std::any_of(used.begin(), used.end(), [&](const Replica& r) {
     return r.node->domain == node.domain;
   });
@@ -35,7 +35,7 @@ double ramp(const Member& node, Duration slow_start, Time now) {
 }
 
 bool place_by(const PlacementOptions& options, const std::vector<Member*>& ready,
-              const std::vector<Replica>& used, const Wish& wish, Time now, Random& random,
+              std::span<const Replica> used, const Wish& wish, Time now, Random& random,
               const std::function<bool(Member&)>& attempt) {
   if (ready.empty()) return false;
   const auto accept = [&](Member& node) {

@@ -8,6 +8,7 @@
 // "Master".
 #pragma once
 #include <functional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -38,7 +39,7 @@ double ramp(const Member& node, Duration slow_start, Time now);
 // preferred one, those of the host, two or more by the strategy, then all. Nodes that hold one of
 // `used` are left out; nodes of their domains come last.
 bool place_by(const PlacementOptions& options, const std::vector<Member*>& ready,
-              const std::vector<Replica>& used, const Wish& wish, Time now, Random& random,
+              std::span<const Replica> used, const Wish& wish, Time now, Random& random,
               const std::function<bool(Member&)>& attempt);
 
 }  // namespace mc::store

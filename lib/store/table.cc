@@ -6,13 +6,6 @@
 #include "base/random.h"
 
 namespace mc::store {
-namespace {
-
-uint32_t hash_of(uint16_t tenant, std::string_view key) {
-  return static_cast<uint32_t>(xxh3(key, tenant));
-}
-
-}  // namespace
 
 Table::Table() {
   buckets_.push_back(std::make_unique<Id[]>(kBuckets));
@@ -23,11 +16,6 @@ Table::~Table() {
   for (size_t b = 0; b < low_ + next_split_; ++b)
     for (Id id = bucket(b); id != kNoId; id = slab_[id].chain)
       std::unique_ptr<char[]>(slab_[id].key_data).reset();
-}
-
-size_t Table::bucket_of(uint32_t hash) const {
-  const size_t n = hash & (low_ - 1);
-  return n < next_split_ ? hash & (2 * low_ - 1) : n;
 }
 
 const Object* Table::find(uint16_t tenant, std::string_view key) const {
@@ -67,6 +55,12 @@ void Table::split() {
     low_ *= 2;
     next_split_ = 0;
   }
+  // What the splits to come will look at.
+  constexpr size_t kAhead = 4;
+  if (next_split_ + kAhead < low_)
+    if (const Id soon = bucket(next_split_ + kAhead); soon != kNoId) {
+      __builtin_prefetch(&slab_[soon].chain);
+    }
 }
 
 Object& Table::insert(uint16_t tenant, std::string_view key) {

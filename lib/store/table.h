@@ -11,11 +11,14 @@
 // Source: Litwin, "Linear hashing" (1980); Seidel and Aragon, "Randomized search trees" (1996):
 // the order is a treap whose priorities are hashes of the keys.
 #pragma once
+#include <algorithm>
+#include <array>
 #include <memory>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/hash.h"
 #include "base/time.h"
 #include "base/units.h"
 #include "store/allocator.h"
@@ -78,6 +81,11 @@ class Table {
 
   Object* find(uint16_t tenant, std::string_view key);
   const Object* find(uint16_t tenant, std::string_view key) const;
+  // Keys are about to be looked for: what that looks at, in main memory for the most part, is
+  // fetched for all of them together instead of for one after another. No more than a hint. `key`
+  // tells the key of an item; `more` fetches what will be wanted of an object.
+  template <class Items, class Key, class More>
+  void warm(uint16_t tenant, const Items& items, const Key& key, const More& more) const;
   Object& insert(uint16_t tenant, std::string_view key);  // which is not there
   void erase(Object& object);                             // out of the order too
   Object& operator[](Id id) { return slab_[id]; }
@@ -103,7 +111,13 @@ class Table {
   static constexpr size_t kBuckets = 1024;  // of one chunk
   Id& bucket(size_t n) { return buckets_[n / kBuckets][n % kBuckets]; }
   const Id& bucket(size_t n) const { return buckets_[n / kBuckets][n % kBuckets]; }
-  size_t bucket_of(uint32_t hash) const;
+  size_t bucket_of(uint32_t hash) const {
+    const size_t n = hash & (low_ - 1);
+    return n < next_split_ ? hash & (2 * low_ - 1) : n;
+  }
+  static uint32_t hash_of(uint16_t tenant, std::string_view key) {
+    return static_cast<uint32_t>(xxh3(key, tenant));
+  }
   void split();
   static uint32_t priority(const Object& object);
   void order(Object& object);
@@ -118,5 +132,38 @@ class Table {
   Id waiting_ = kNoId;  // the first of those that wait
   uint64_t key_bytes_ = 0;
 };
+
+template <class Items, class Key, class More>
+void Table::warm(uint16_t tenant, const Items& items, const Key& key, const More& more) const {
+  constexpr size_t kTogether = 32;  // about as many as a core fetches at a time
+  const auto fetch = [](const void* at) { __builtin_prefetch(at); };
+  const auto fetch_object = [&](Id id) {
+    const auto* at = reinterpret_cast<const char*>(&slab_[id]);
+    fetch(at);
+    fetch(at + 64);
+  };
+  for (size_t from = 0; from < items.size(); from += kTogether) {
+    const size_t n = std::min(kTogether, items.size() - from);
+    std::array<uint32_t, kTogether> hashes;
+    std::array<Id, kTogether> ids;
+    for (size_t i = 0; i < n; ++i) {
+      hashes[i] = hash_of(tenant, key(items[from + i]));
+      fetch(&bucket(bucket_of(hashes[i])));
+    }
+    for (size_t i = 0; i < n; ++i)
+      if ((ids[i] = bucket(bucket_of(hashes[i]))) != kNoId) fetch_object(ids[i]);
+    for (size_t i = 0; i < n; ++i)
+      if (ids[i] != kNoId && slab_[ids[i]].hash != hashes[i]) {
+        ids[i] = slab_[ids[i]].chain;  // one further; few are behind that
+        if (ids[i] != kNoId) fetch_object(ids[i]);
+      }
+    for (size_t i = 0; i < n; ++i)
+      if (ids[i] != kNoId && slab_[ids[i]].hash == hashes[i]) {
+        fetch(slab_[ids[i]].key_data);
+        fetch(slab_[ids[i]].key_data + slab_[ids[i]].key_bytes - 1);
+        more(slab_[ids[i]]);
+      }
+  }
+}
 
 }  // namespace mc::store

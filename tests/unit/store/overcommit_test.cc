@@ -63,6 +63,45 @@ struct Writers {
   }
 };
 
+TEST_CASE("room is made ahead in small parts, between which calls are answered") {
+  constexpr uint64_t kPages = 65536;
+  constexpr size_t kBatch = 500;
+  FakeCluster c;
+  c.add("n", kPages * kPage);
+  uint64_t evicted = 0, most = 0;
+  const auto look = [&] {
+    const uint64_t all = c.master->totals().evicted_objects;
+    most = std::max(most, all - std::exchange(evicted, all));
+  };
+  for (size_t at = 0; evicted == 0; at += kBatch) {
+    REQUIRE(at < kPages);
+    PutStart start;
+    for (size_t i = at; i < at + kBatch; ++i) start.items.push_back({"k" + std::to_string(i), 1});
+    PutEnd end;
+    c.master->handle(start, c.now, [&](const Result<PutStarted>& r) {
+      for (size_t i = 0; i < kBatch; ++i)
+        end.items.push_back({start.items[i].key, r->items[i].generation, 1});
+    });
+    look();
+    c.master->handle(end, c.now, [](const Result<Outcomes>&) {});
+    look();
+    c.pump();  // several calls
+    evicted = c.master->totals().evicted_objects;
+  }
+  CHECK(c.master->members().used() > kPages * kPage * 9 / 10);
+  CHECK(c.master->deadline() <= c.now);  // it goes on at once
+  for (int i = 0; i < 100 && c.master->deadline() <= c.now; ++i) {
+    c.master->tick(c.now);
+    look();
+    c.pump();
+    evicted = c.master->totals().evicted_objects;
+  }
+  CHECK(c.master->deadline() > c.now);
+  CHECK(c.master->members().used() <= kPages * kPage * 9 / 10);
+  CHECK(c.master->members().used() > kPages * kPage * 89 / 100);
+  CHECK(most <= 64);
+}
+
 TEST_CASE("at three times its size in puts, a pool with eight writers fails none of them") {
   for (const std::string policy : {"lru", "sieve"})
     for (uint64_t seed = 1; seed <= 3; ++seed) {
