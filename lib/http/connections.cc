@@ -96,7 +96,7 @@ struct Connections::Conn final : Parser::Events {
   bool refuse_all = false;     // above the limit of connections
   bool close_after = false;
   bool peer_closed = false;
-  size_t held = 0;  // bytes of its request's body, here or with whoever answers
+  size_t held = 0;  // bytes of the body that is read
   int status = 0;   // what on_head or on_body refused the request with
   const char* why = "";
 
@@ -132,7 +132,10 @@ struct Connections::Conn final : Parser::Events {
   size_t buffered() const { return evbuffer_get_length(bufferevent_get_output(bev)); }
   size_t output() const { return buffered() + out.size(); }
 
-  void let_go() { owner.body_bytes_ -= std::exchange(held, 0); }
+  void let_go() {
+    *owner.body_bytes_ -= std::exchange(held, 0);
+    if (flow) flow->let_go();
+  }
   bool stop(int code, const char* reason) {
     status = code;
     why = reason;
@@ -151,9 +154,9 @@ struct Connections::Conn final : Parser::Events {
   bool on_body(std::string_view piece) override {
     if (body.size() + piece.size() > owner.options_.body_max)
       return stop(413, "the body is larger than this server accepts");
-    if (owner.body_bytes_ + piece.size() > owner.options_.bodies_max)
+    if (*owner.body_bytes_ + piece.size() > owner.options_.bodies_max)
       return stop(503, "this server holds too many large requests already");
-    owner.body_bytes_ += piece.size();
+    *owner.body_bytes_ += piece.size();
     held += piece.size();
     body.append(piece);
     return true;
@@ -295,7 +298,8 @@ void Connections::complete(Conn& conn) {
   a.request.body = std::exchange(conn.body, {});
   a.request.peer = conn.peer;
   a.request.received = thread_.now();
-  a.flow = conn.flow = std::make_shared<Flow>();
+  a.flow = conn.flow = std::make_shared<Flow>(body_bytes_);
+  conn.flow->held = std::exchange(conn.held, 0);
   conn.state = Conn::State::kAnswering;
   conn.exchange = a.exchange;
   conn.close_after = !a.keep_alive;
@@ -367,11 +371,6 @@ void Connections::flush(Conn& conn) {
     conn.wait(options_.idle_timeout);
   }
   if (conn.output() > 0 || flushed(conn)) pump(conn);  // what was pipelined behind
-}
-
-void Connections::forget_body(uint64_t exchange) {
-  const auto it = exchanges_.find(exchange);
-  if (it != exchanges_.end()) it->second->let_go();
 }
 
 void Connections::abort(uint64_t exchange) {

@@ -21,8 +21,13 @@ namespace mc::http {
 
 // Shared by an exchange (loop) and its connection (event thread).
 struct Flow {
-  std::atomic<size_t> queued{0};    // written, not yet in the connection's buffer
-  std::atomic<size_t> buffered{0};  // in that buffer, not yet taken by the kernel
+  explicit Flow(std::shared_ptr<std::atomic<uint64_t>> b) : bodies(std::move(b)) {}
+  ~Flow() { let_go(); }
+  void let_go() { *bodies -= held.exchange(0); }  // the request's body is needed no more
+  std::atomic<size_t> queued{0};                  // written, not yet in the connection's buffer
+  std::atomic<size_t> buffered{0};                // in that buffer, not yet taken by the kernel
+  std::atomic<size_t> held{0};                    // bytes of the request's body, counted in
+  const std::shared_ptr<std::atomic<uint64_t>> bodies;
 };
 
 // A complete request on its way to the loop.
@@ -45,7 +50,6 @@ class Connections {
   Result<uint16_t> listen(const std::string& host, uint16_t port);
 
   void send(uint64_t exchange, std::string bytes, bool last);
-  void forget_body(uint64_t exchange);
   void abort(uint64_t exchange);  // the answer cannot be completed: closes the connection
   void stop_accepting();
   size_t open() const { return open_; }  // requests not yet answered and flushed; any thread
@@ -75,7 +79,9 @@ class Connections {
   bool stopping_ = false;
   uint64_t next_exchange_ = 1;
   std::atomic<size_t> open_{0};
-  uint64_t body_bytes_ = 0;  // held by requests that are read or answered
+  // Held by requests that are read or answered.
+  const std::shared_ptr<std::atomic<uint64_t>> body_bytes_ =
+      std::make_shared<std::atomic<uint64_t>>(0);
   std::unordered_map<Conn*, std::unique_ptr<Conn>> conns_;
   std::unordered_map<uint64_t, Conn*> exchanges_;  // being answered
   // What is sent in one batch of tasks goes out together, at the batch's end.

@@ -85,7 +85,7 @@ void Exchange::end() const {
 void Exchange::forget_body() const {
   if (impl_->request.body.empty()) return;
   std::string().swap(impl_->request.body);
-  impl_->inbox->post([c = impl_->connections, x = impl_->id] { c->forget_body(x); });
+  impl_->flow->let_go();
 }
 bool Exchange::gone() const { return impl_->gone; }
 void Exchange::on_gone(std::function<void()> callback) const {
