@@ -157,7 +157,7 @@ void Client::lose_near(size_t at) {
       continue;
     }
     loop_.cancel(call.timer);
-    --link.in_flight;
+    left(call);
     lost.push_back(std::move(call));
     it = pending_.erase(it);
   }
@@ -173,11 +173,25 @@ Result<> Client::send(uint64_t id, Pending& call) {
   const std::string envelope =
       detail::envelope_of(call.type, id, call.deadline - loop_.clock().now(), call.trace_id);
   seek_near(at);
-  call.near = links_[at].near && links_[at].near->send(envelope, call.body);
-  if (!call.near) MC_TRY_(links_[at].socket->send({envelope, call.body}));
+  Link& link = links_[at];
+  call.near = false;
+  if (link.near && link.by_zeromq == 0) {
+    call.near = link.near->send(envelope, call.body);
+    if (!call.near && !link.near->broken())  // over ZeroMQ it would overtake what waits
+      return fail(Code::kBusy, "%s to %s: it does not read what it is sent", call.type,
+                  link.to.c_str());
+  }
+  if (!call.near) MC_TRY_(link.socket->send({envelope, call.body}));
   call.link = at;
-  ++links_[at].in_flight;
+  ++link.in_flight;
+  link.by_zeromq += call.near ? 0 : 1;
   return {};
+}
+
+// The call is answered, or given up.
+void Client::left(const Pending& call) {
+  --links_[call.link].in_flight;
+  links_[call.link].by_zeromq -= call.near ? 0 : 1;
 }
 
 void Client::call_raw(const char* type, std::string body, Duration budget,
@@ -226,7 +240,7 @@ bool Client::answer(size_t at, const detail::Answered& answer) {
   const auto it = pending_.find(answer.id);
   if (it == pending_.end() || it->second.link != at) return false;  // came after its deadline
   answered_ = true;
-  --links_[at].in_flight;
+  left(it->second);
   if (answer.elsewhere && send_on(answer.id, it->second, answer)) return false;
   const Done done = std::move(it->second.done);
   loop_.cancel(it->second.timer);
@@ -244,7 +258,8 @@ void Client::expire(uint64_t id, Duration budget) {
   const Error error = detail::no_answer(silent, call.type, budget, answered_);
   // What lies queued for a peer that is not there was given up: a new socket forgets it, so that a
   // server that comes later does not do work nobody waits for.
-  if (--links_[call.link].in_flight == 0) {
+  left(call);
+  if (links_[call.link].in_flight == 0) {
     close_link(call.link);
     (void)open_link(call.link);
   }

@@ -8,7 +8,8 @@
 //
 // With Way::kNear a server of this host and user is also sought by the shorter way (rpc/near.h),
 // and asked over ZeroMQ where or while it is not to be had. When a server ends, calls that it had
-// by that way are kUnavailable at once.
+// by that way are kUnavailable at once. Calls to one server are handled in the order in which they
+// were made: the shorter way is taken when all that went by the other are answered.
 //
 //   client.call(PutStart{...}, 1s, [](Result<PutStarted> reply) {...});
 //   MC_TRY(PutStarted reply, sync.call(PutStart{...}, 1s));
@@ -26,6 +27,7 @@
 #include "rpc/near.h"
 #include "rpc/route.h"
 #include "rpc/socket.h"
+#include "rpc/spin.h"
 
 namespace mc::rpc {
 
@@ -77,7 +79,8 @@ class Client {
     std::string to;
     std::optional<Socket> socket;
     io::Loop::Handle watch = 0;
-    size_t in_flight = 0;
+    size_t in_flight = 0;  // by either way
+    size_t by_zeromq = 0;  // of these
     std::optional<NearGreeting> greeting;
     std::optional<NearEnd> near;
     io::Loop::Handle near_watch = 0;
@@ -103,6 +106,7 @@ class Client {
   void receive(size_t at);
   bool answer(size_t at, const detail::Answered& answer);
   void expire(uint64_t id, Duration budget);
+  void left(const Pending& call);
   void seek_near(size_t at);
   void greet(size_t at);
   void receive_near(size_t at);
@@ -153,8 +157,7 @@ class SyncClient {
   std::optional<NearEnd> near_ MC_GUARDED_BY(mutex_);
   std::string near_to_ MC_GUARDED_BY(mutex_);  // it was sought there
   Time near_sought_ MC_GUARDED_BY(mutex_) = Time::min();
-  Duration spin_ MC_GUARDED_BY(mutex_){0};  // before it waits
-  uint32_t spun_out_ MC_GUARDED_BY(mutex_) = 0;
+  Spin spin_ MC_GUARDED_BY(mutex_);  // before it waits
   uint64_t next_id_ MC_GUARDED_BY(mutex_) = 1;
   bool answered_ MC_GUARDED_BY(mutex_) = false;
 };

@@ -16,8 +16,8 @@ namespace mc::rpc {
 namespace {
 
 // How long a look may last before other sockets have their turn, and how long after the last
-// message looking goes on. A caller that asks again at once is then met awake: to wake a thread
-// takes 30 to 60 us, longer than most calls.
+// message looking goes on at most. A caller that asks again at once is then met awake: to wake a
+// thread takes 30 to 60 us, longer than most calls.
 constexpr Duration kLook = std::chrono::microseconds(15);
 constexpr Duration kAwake = std::chrono::microseconds(60);
 constexpr int kRoundsMax = 256;  // also by a clock that stands still
@@ -46,7 +46,7 @@ Result<std::unique_ptr<NearServer>> NearServer::open(io::Loop& loop, const std::
 }
 
 NearServer::NearServer(io::Loop& loop, std::string address, Take take)
-    : loop_(loop), address_(std::move(address)), take_(std::move(take)) {
+    : loop_(loop), address_(std::move(address)), take_(std::move(take)), spin_(kAwake) {
   look_watch_ = loop_.watch_memory([this] { return look(); }, [this] { take_hot(); });
 }
 
@@ -63,19 +63,30 @@ void NearServer::watch(int fd, uint64_t what) {
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
 }
 
+bool NearServer::has_input() const {
+  return std::any_of(hot_.begin(), hot_.end(), [](const Peer* p) { return p->end.has_input(); });
+}
+
 bool NearServer::look() {
   if (hot_.empty()) return false;
+  if (has_input()) return true;
   const Time start = loop_.clock().now();
+  const bool first = std::exchange(fresh_, false);
+  if (first) awake_until_ = start + spin_.begin();
+  const Time until = std::min(start + kLook, awake_until_);
   Time now = start;
-  for (int round = 0; round < kRoundsMax && now < start + kLook; ++round) {
+  for (int round = 0; round < kRoundsMax && now < until; ++round) {
     for (int i = 0; i < 16; ++i) {
-      for (const Peer* peer : hot_)
-        if (peer->end.has_input()) return true;
+      if (has_input()) {
+        spin_.found();
+        return true;
+      }
       _mm_pause();
     }
     now = loop_.clock().now();
   }
-  if (start < used_ + kAwake) return true;
+  if (now < awake_until_) return true;
+  spin_.in_vain();
   std::erase_if(hot_, [](Peer* peer) {
     peer->hot = !peer->end.arm() && !peer->end.broken();
     return !peer->hot;
@@ -97,7 +108,7 @@ bool NearServer::take_some(Peer& peer) {
   for (int i = 0; i < kPeerTurn; ++i) {
     const auto message = peer.end.receive();
     if (!message) break;
-    used_ = loop_.now();
+    fresh_ = true;
     take_(peer.id, *message);
   }
   return !peer.end.broken();
@@ -114,6 +125,10 @@ void NearServer::poll() {
       greet(static_cast<int>(what & ~kGreeting));
     } else if (const auto it = peers_.find(what); it != peers_.end()) {
       Peer& peer = *it->second;
+      if (!take_some(peer)) {  // before it is noticed that the peer ended: its last words count
+        drop(what);
+        continue;
+      }
       peer.end.woken();
       if (!std::exchange(peer.hot, true)) hot_.push_back(&peer);
       if (!take_some(peer)) drop(what);
@@ -153,7 +168,7 @@ void NearServer::greet(int fd) {
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, (*end)->fd(), &event);
   auto& peer = peers_[id] = std::make_unique<Peer>(Peer{id, std::move(**end), true});
   hot_.push_back(peer.get());
-  used_ = loop_.now();
+  fresh_ = true;
 }
 
 void NearServer::drop(uint64_t id) {

@@ -13,6 +13,7 @@
 
 #include "io/loop.h"
 #include "rpc/near.h"
+#include "rpc/spin.h"
 
 namespace mc::rpc {
 
@@ -39,7 +40,8 @@ class NearServer {
     bool hot = false;
   };
   NearServer(io::Loop& loop, std::string address, Take take);
-  bool look();      // before the loop waits
+  bool look();  // before the loop waits
+  bool has_input() const;
   void take_hot();  // what those that are looked at have sent
   void poll();      // connections, greetings and bells
   void accept();
@@ -57,7 +59,9 @@ class NearServer {
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;
   std::vector<Peer*> hot_;  // looked at, not waited for
   uint64_t next_peer_ = 1;
-  Time used_{};  // when anything came last
+  Spin spin_;
+  Time awake_until_{};  // looked at so long
+  bool fresh_ = false;  // something came since the loop waited last
 };
 
 }  // namespace mc::rpc

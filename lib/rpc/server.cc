@@ -78,6 +78,12 @@ Result<> Server::serve_near() {
   return {};
 }
 
+void Server::offer_near(const char* part) {
+  if (const auto near = serve_near(); !near)
+    log_warn(part, "callers on this host are served over ZeroMQ only: %s",
+             near.error().what.c_str());
+}
+
 void Server::dispatch(detail::Caller peer, std::string_view head, std::string_view body) {
   auto envelope = wire::decode<Envelope>(head);
   if (!envelope) {  // without an id there is nothing to answer to

@@ -89,6 +89,7 @@ class Server {
   const std::string& address() const { return socket_.address(); }  // "host:port", resolved
   // Answers callers of this host and user by the shorter way too (rpc/near.h).
   Result<> serve_near();
+  void offer_near(const char* part);  // where that can be; else `part` logs that it cannot
   size_t near_callers() const { return near_ == nullptr ? 0 : near_->peers(); }
 
   template <class M>

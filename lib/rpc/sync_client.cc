@@ -12,9 +12,7 @@ namespace mc::rpc {
 namespace {
 
 constexpr Duration kGreet = std::chrono::milliseconds(200);
-constexpr Duration kSpinMax = std::chrono::microseconds(50),
-                   kSpinMin = std::chrono::microseconds(2);
-constexpr uint32_t kProbe = 32;  // of calls that do not look, one does again
+constexpr Duration kSpin = std::chrono::microseconds(50);
 
 }  // namespace
 
@@ -26,7 +24,7 @@ Result<std::unique_ptr<SyncClient>> SyncClient::connect(const std::string& addre
 }
 
 SyncClient::SyncClient(Route route, const Clock& clock, Way way)
-    : clock_(clock), way_(way), address_(route.text()), route_(std::move(route)), spin_(kSpinMax) {}
+    : clock_(clock), way_(way), address_(route.text()), route_(std::move(route)), spin_(kSpin) {}
 
 // Of several, the first that listens is asked; where none does, the one whose turn it is.
 void SyncClient::look_around(Time deadline) {
@@ -77,8 +75,7 @@ void SyncClient::seek_near(Time deadline) {
   if (end) near_ = std::move(*end);
 }
 
-// Looks for a while before it waits: a thread takes longer to wake than most calls take. Where that
-// was in vain, it looks for less the next time.
+// Looks for a while before it waits.
 std::optional<detail::Answered> SyncClient::wait_near(uint64_t id, Time deadline) {
   const auto next = [id, &near = *near_]() -> std::optional<detail::Answered> {
     while (const auto message = near.receive()) {
@@ -87,16 +84,15 @@ std::optional<detail::Answered> SyncClient::wait_near(uint64_t id, Time deadline
     }
     return std::nullopt;
   };
-  const bool probe = spin_ < kSpinMin && ++spun_out_ % kProbe == 0;
-  const Time start = clock_.now(), spun = start + (probe ? kSpinMax : spin_);
+  const Time start = clock_.now(), spun = start + spin_.begin();
   for (Time now = start; now < spun && !near_->broken(); now = clock_.now()) {
     for (int i = 0; i < 16 && !near_->has_input(); ++i) _mm_pause();
     if (auto answer = next()) {
-      spin_ = kSpinMax;
+      spin_.found();
       return answer;
     }
   }
-  spin_ = spin_ < kSpinMin ? Duration(0) : spin_ / 2;
+  spin_.in_vain();
   for (;;) {
     if (auto answer = next()) return answer;
     const Duration left = deadline - clock_.now();

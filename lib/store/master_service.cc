@@ -95,9 +95,7 @@ Result<std::unique_ptr<MasterService>> MasterService::open(io::Loop& loop,
     MC_TRY_(check_ha(options));
   }
   MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
-  if (auto near = server->serve_near(); !near)
-    log_warn("store", "clients of this host are served over ZeroMQ only: %s",
-             near.error().what.c_str());
+  server->offer_near("store");
   auto service = std::unique_ptr<MasterService>(
       new MasterService(loop, options, epoch, seed, metrics, std::move(server)));
   MC_TRY(service->events_, rpc::Socket::listen(rpc::Socket::Kind::kPub, options.events));

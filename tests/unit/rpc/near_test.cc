@@ -4,6 +4,7 @@
 #include <sys/socket.h>
 #include <sys/un.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstring>
@@ -12,6 +13,7 @@
 
 #include "rpc/client.h"
 #include "rpc/server.h"
+#include "rpc/spin.h"
 
 using namespace mc;
 using namespace std::chrono_literals;
@@ -40,6 +42,10 @@ class NearService {
     REQUIRE(server_->serve_near().has_value());
     server_->on_later<NearSaid>([this](const NearSaid& m, const rpc::Call&, const auto& reply) {
       ++calls_;
+      {
+        Lock lock(mutex_);
+        last_ = m.text;
+      }
       if (m.text == "later") return kept_.push_back(reply);
       near_ = server_->near_callers();
       reply(NearHeard{m.text, m.more});
@@ -53,6 +59,10 @@ class NearService {
   }
   size_t near() const { return near_; }  // callers, at the last call
   int calls() const { return calls_; }
+  std::string last() {
+    Lock lock(mutex_);
+    return last_;
+  }
   std::string address;
 
  private:
@@ -63,6 +73,8 @@ class NearService {
   std::unique_ptr<rpc::Server> server_;
   std::atomic<size_t> near_{0};
   std::atomic<int> calls_{0};
+  Mutex mutex_;
+  std::string last_ MC_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 
@@ -148,6 +160,67 @@ TEST_SUITE("near") {
     CHECK(answered == 200);
     CHECK(right == 800);
     CHECK(service.near() > 0);
+  }
+
+  TEST_CASE("calls are handled in their order while the shorter way is being found") {
+    SteadyClock clock;
+    NearService service;
+    io::Loop loop(clock);
+    auto client = std::move(*rpc::Client::connect(loop, service.address, rpc::Way::kNear));
+    std::vector<int> order;
+    int sent = 0;
+    const Time deadline = clock.now() + 20s;
+    while (order.size() < 300 && clock.now() < deadline) {
+      for (int i = 0; i < 3 && sent < 300; ++i, ++sent)
+        client->call<NearSaid>(NearSaid{std::to_string(sent), {}}, 10s, [&](Result<NearHeard> r) {
+          REQUIRE(r.has_value());
+          order.push_back(std::stoi(r->text));
+        });
+      REQUIRE(loop.turn(5ms).has_value());
+    }
+    REQUIRE(order.size() == 300);
+    CHECK(std::is_sorted(order.begin(), order.end()));
+    CHECK(service.near() == 1);
+  }
+
+  TEST_CASE("what is sent right before an end is heard") {
+    SteadyClock clock;
+    NearService service;
+    {
+      io::Loop loop(clock);
+      auto client = std::move(*rpc::Client::connect(loop, service.address, rpc::Way::kNear));
+      bool answered = true;
+      const Time deadline = clock.now() + 20s;
+      while ((service.near() == 0 || !answered) && clock.now() < deadline) {
+        if (std::exchange(answered, false))
+          client->call<NearSaid>(NearSaid{"k", {}}, 10s,
+                                 [&](const Result<NearHeard>&) { answered = true; });
+        REQUIRE(loop.turn(5ms).has_value());
+      }
+      REQUIRE(service.near() == 1);
+      client->call<NearSaid>(NearSaid{"last", {}}, 10s, [](const Result<NearHeard>&) {});
+    }
+    const Time deadline = clock.now() + 20s;
+    while (service.last() != "last" && clock.now() < deadline) std::this_thread::yield();
+    CHECK(service.last() == "last");
+  }
+
+  TEST_CASE("who looks in vain looks for less, and now and then finds out whether it pays") {
+    rpc::Spin spin(40us);
+    CHECK(spin.begin() == 40us);
+    spin.in_vain();
+    CHECK(spin.begin() == 20us);
+    for (int i = 0; i < 5; ++i) spin.in_vain();
+    int looks = 0;
+    for (int i = 0; i < 320; ++i) {
+      const Duration d = spin.begin();
+      looks += d == 40us;
+      CHECK((d == 40us || d == 0us));
+      spin.in_vain();
+    }
+    CHECK(looks == 10);
+    spin.found();
+    CHECK(spin.begin() == 40us);
   }
 
   TEST_CASE("a server without the shorter way is asked over ZeroMQ") {
