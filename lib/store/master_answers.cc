@@ -57,6 +57,52 @@ Done<R> MasterService::held(const rpc::Reply<R>& reply) {
   return [h = std::make_shared<Held<R>>(*this, reply)](const Result<R>& r) { h->answer(r); };
 }
 
+namespace {
+
+template <class M>
+size_t items_of(const M& m) {
+  if constexpr (requires { m.items.size(); })
+    return m.items.size();
+  else if constexpr (requires { m.keys.size(); })
+    return m.keys.size();
+  else
+    return 1;
+}
+
+// Of the items of a call, those that failed; what tells nothing of its items did well.
+template <class R>
+size_t failed_of(const Result<R>& result, size_t items) {
+  if (!result) return items;
+  if constexpr (requires { result->items.front().outcome; })
+    return static_cast<size_t>(std::count_if(result->items.begin(), result->items.end(),
+                                             [](const auto& i) { return !i.outcome.ok(); }));
+  else if constexpr (requires { result->items.front().what; })
+    return static_cast<size_t>(std::count_if(result->items.begin(), result->items.end(),
+                                             [](const auto& i) { return !i.ok(); }));
+  else
+    return 0;
+}
+
+template <class M>
+const char* type_of(const M& m) {  // as it is counted
+  if constexpr (std::is_same_v<M, CopyKey>)
+    if (m.move) return "move";
+  return M::kName;
+}
+
+}  // namespace
+
+// Counts the call, and how it ends.
+template <class M>
+Done<typename M::Reply> MasterService::counted(const M& m, Done<typename M::Reply> done) {
+  CallTally* tally = told_.of(type_of(m));
+  if (tally == nullptr) return done;
+  return [tally, items = items_of(m), done = std::move(done)](const auto& result) {
+    tally->add(items, failed_of(result, items));
+    done(result);
+  };
+}
+
 template <class M>
 void MasterService::take(const M& m, const rpc::Call& call,
                          const rpc::Reply<typename M::Reply>& reply) {
@@ -64,9 +110,9 @@ void MasterService::take(const M& m, const rpc::Call& call,
   if constexpr (requires(Master & master) { master.handle(m, call.now); }) {
     const Result<typename M::Reply> result = master_->handle(m, call.now);
     if constexpr (std::is_same_v<M, Mount> || std::is_same_v<M, Unmount>) tell(m, result);
-    held(reply)(result);
+    counted(m, held(reply))(result);
   } else {
-    master_->handle(m, call.now, held(reply));
+    master_->handle(m, call.now, counted(m, held(reply)));
   }
   arm();
 }

@@ -46,17 +46,6 @@ Json state_json(const ClusterStat& s) {
 
 constexpr const char* kEventTopic = "mc-store-events";
 
-// Calls that mean the same at the reference master, as its metrics name them.
-constexpr std::pair<const char*, const char*> kTheirCalls[] = {
-    {"put-start", "put_start"},     {"put-end", "put_end"},
-    {"put-revoke", "put_revoke"},   {"get-replicas", "get_replica_list"},
-    {"exists", "exist_key"},        {"remove", "remove"},
-    {"heartbeat", "ping"},          {"mount", "mount_segment"},
-    {"unmount", "unmount_segment"}, {"copy", "create_copy_task"},
-    {"query-task", "query_task"}};
-
-void raise_to(Counter& counter, uint64_t total) { counter.add(total - counter.value()); }
-
 Result<> check_ha(const MasterServiceOptions& o) {
   if (o.leader_ttl < std::chrono::seconds(1) || o.leader_ttl > std::chrono::minutes(5))
     return fail(Code::kInvalid, "leader-ttl %s: want 1s to 5m", to_text(o.leader_ttl).c_str());
@@ -115,7 +104,8 @@ MasterService::MasterService(io::Loop& loop, const MasterServiceOptions& options
       metrics_(metrics),
       options_(options.master),
       seed_(seed),
-      rpc_(std::move(server)) {
+      rpc_(std::move(server)),
+      told_(metrics) {
   if (options.ha.empty()) master_ = std::make_unique<Master>(options_, epoch, seed_, loop_.now());
   answer_all();
 }
@@ -175,76 +165,9 @@ void MasterService::arm() {
   });
 }
 
-void MasterService::update_metrics() {
-  const ClusterStat s = master_->handle(Stat{}, loop_.now());
-  const Master::Totals& t = master_->totals();
-  const auto gauge = [&](const char* name, const char* help, uint64_t v) {
-    metrics_.gauge(name, help).set(static_cast<double>(v));
-  };
-  gauge("mc_store_objects", "objects stored", s.objects);
-  gauge("mc_store_object_bytes", "bytes of their values", s.object_bytes);
-  gauge("mc_store_used_bytes", "bytes of segments taken", s.used);
-  gauge("mc_store_capacity_bytes", "bytes of segments mounted", s.capacity);
-  gauge("mc_store_leased_objects", "objects under a read lease", s.leased);
-  gauge("mc_store_writing_objects", "puts in flight", s.writing);
-  gauge("mc_store_nodes", "nodes mounted", s.nodes.size());
-  gauge("mc_store_disk_objects", "objects on the nodes' disks", s.disk_objects);
-  gauge("mc_store_disk_bytes", "bytes of their values", s.disk_bytes);
-  gauge("mc_store_offloading_bytes", "bytes being written to the nodes' disks", s.offloading);
-  gauge("mc_store_epoch", "epoch of this master", s.epoch);
-  gauge("master_key_count", "objects stored (the reference master's name)", s.objects);
-  gauge("master_allocated_bytes", "bytes taken (the reference master's name)", s.used);
-  gauge("master_total_capacity_bytes", "bytes mounted (the reference master's name)", s.capacity);
-  gauge("master_active_clients", "nodes mounted (the reference master's name)", s.nodes.size());
-  const auto count = [&](const char* name, const char* help, uint64_t v) {
-    raise_to(metrics_.counter(name, help), v);
-  };
-  count("mc_store_puts_total", "objects published", t.puts);
-  count("mc_store_put_no_space_total", "puts refused for want of room", t.put_no_space);
-  count("mc_store_puts_discarded_total", "puts never finished", t.puts_discarded);
-  count("mc_store_hits_total", "keys looked up and found", t.hits);
-  count("mc_store_misses_total", "keys looked up and not found", t.misses);
-  count("mc_store_removed_total", "objects removed", t.removed);
-  count("mc_store_evicted_objects_total", "objects evicted", t.evicted_objects);
-  count("mc_store_evicted_bytes_total", "bytes of evicted values", t.evicted_bytes);
-  gauge("mc_store_master_bytes", "memory of the master's tables, keys excluded", s.memory);
-  count("mc_store_puts_waited_total", "puts that waited for room", t.puts_waited);
-  count("mc_store_puts_not_admitted_total", "puts refused for their class", t.not_admitted);
-  count("mc_store_copies_total", "replicas made by copying", t.copies_done);
-  count("mc_store_copies_failed_total", "copies that failed", t.copies_failed);
-  count("mc_store_hot_copies_total", "replicas made of what is read much", t.hot_copies);
-  count("mc_store_events_total", "events of objects", master_->events().next() - 1);
-  // The reference master's names, where the meaning is the same.
-  count("master_attempted_evictions_total", "times eviction ran", t.evictions);
-  count("master_evicted_key_count", "objects evicted", t.evicted_objects);
-  count("master_evicted_size_bytes", "bytes of evicted values", t.evicted_bytes);
-  count("master_put_start_alloc_failures_total", "puts refused for want of room", t.put_no_space);
-  count("master_put_start_discard_cnt", "puts never finished", t.puts_discarded);
-  count("valid_get_nums_", "keys looked up and found", t.hits);
-  count("total_get_nums_", "keys looked up", t.hits + t.misses);
-  count("mem_cache_hit_nums_", "keys found in memory", t.hits - t.disk_hits);
-  count("file_cache_hit_nums_", "keys found on disks only", t.disk_hits);
-  count("master_successful_evictions_total", "times eviction freed something", t.made_room);
-  for (const auto& [type, theirs] : kTheirCalls) {
-    const std::string name = std::string("master_") + theirs + "_requests_total";
-    count(name.c_str(), "calls (the reference master's name)",
-          metrics_.counter("mc_rpc_requests_total", "control messages by type", {{"type", type}})
-              .value());
-  }
-  for (const NodeStat& n : s.nodes) {
-    const Labels label = {{"segment", n.name}};
-    metrics_.gauge("segment_allocated_bytes", "bytes taken of a node's segment", label)
-        .set(static_cast<double>(n.used));
-    metrics_.gauge("segment_total_capacity_bytes", "bytes of a node's segment", label)
-        .set(static_cast<double>(n.capacity));
-  }
-  count("mc_store_nodes_expired_total", "nodes given up", t.nodes_expired);
-  count("mc_store_records_refused_total", "inventory records refused", t.records_refused);
-}
-
 void MasterService::page(const http::Exchange& exchange) {
   if (!leads()) return page_standing_by(exchange);
-  if (exchange.request().path == "/metrics") update_metrics();
+  if (exchange.request().path == "/metrics") told_.update(*master_, loop_.now());
   const ClusterStat stat = master_->handle(Stat{}, loop_.now());
   const Json health = {{"status", "ok"}, {"epoch", stat.epoch}, {"nodes", stat.nodes.size()}};
   if (http::serve_common(exchange, metrics_, "", dump_json(health))) return;

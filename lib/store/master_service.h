@@ -18,6 +18,7 @@
 #include "rpc/socket.h"
 #include "store/elector.h"
 #include "store/master.h"
+#include "store/master_metrics.h"
 
 namespace mc::store {
 
@@ -65,6 +66,8 @@ class MasterService {
   void stand_by(const M& m, const rpc::Call& call, const rpc::Reply<typename M::Reply>& reply);
   template <class R>
   Done<R> held(const rpc::Reply<R>& reply);
+  template <class M>
+  Done<typename M::Reply> counted(const M& m, Done<typename M::Reply> done);
   bool leads() const { return master_ != nullptr && (elector_ == nullptr || elector_->leads()); }
   void join(const EtcdUrl& etcd, const MasterServiceOptions& options);
   void elected();  // or not any more
@@ -76,7 +79,6 @@ class MasterService {
   void subscribers();               // came or went
   void page(const http::Exchange& exchange);
   void page_standing_by(const http::Exchange& exchange);
-  void update_metrics();
 
   io::Loop& loop_;
   Metrics& metrics_;
@@ -84,6 +86,7 @@ class MasterService {
   uint64_t seed_;
   std::unique_ptr<Master> master_;
   std::unique_ptr<rpc::Server> rpc_;
+  MasterMetrics told_;
   std::unique_ptr<http::Server> http_;
   std::optional<rpc::Socket> events_;
   std::unique_ptr<Elector> elector_;  // with --ha
