@@ -44,6 +44,10 @@ void WorkerProgram::describe(OptionList& v) {
     "KV that has not come by then is computed here; 0: its request fails at the deadline");
   v("trace-events", trace_events,
     "file for a Chrome trace of what was computed, sent and decoded when; written at the end");
+  v("calibrate", calibrate,
+    "measure how long this engine's prompts and steps take, write the model's spec with the fitted "
+    "times to this file, for --cost and mc-replay sim, and end");
+  v("calibrate-tokens", calibrate_tokens, "the longest prompt that --calibrate measures");
   transfer.describe(v);
   daemon.describe(v);
 }
@@ -226,8 +230,11 @@ int worker_main(int argc, char** argv, const char* program_name, const char* doe
                   "join a conductor and a KV store on this machine");
   program.example(strf("%s --role both --conductor 127.0.0.1:5560", program_name),
                   "compute prompts and answer them in one process");
+  program.example(strf("%s --model DIR --calibrate times.json", program_name),
+                  "how fast this machine computes that model");
   program.exit_status(1, "failed, or a drain cut requests");
   program.run_with([&](Context&) -> Result<int> {
+    if (!options.calibrate.empty()) return calibrate_engine(options);
     MC_TRY(const auto shell, WorkerShell::open(options));
     return shell->run();
   });

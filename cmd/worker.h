@@ -32,6 +32,8 @@ struct WorkerProgram {
   std::string pool_reuse = "auto", connector = "multi", layerwise = "on", lookup, trace_events;
   Duration pool_timeout = std::chrono::seconds(2);
   Duration tbt_slo{}, kv_deadline = std::chrono::seconds(60), recompute_after{};
+  std::string calibrate;  // file for the times of the engine; empty: be a worker
+  uint64_t calibrate_tokens = 2048;
   xfer::EngineOptions transfer;
   DaemonOptions daemon;
 
@@ -77,6 +79,9 @@ class WorkerShell {
   std::unique_ptr<serve::LookupBridge> bridge_;
   std::vector<std::unique_ptr<serve::Heartbeats>> beats_;  // one a half
 };
+
+// Measures the engine instead of serving, and writes the model's spec with the fitted times.
+Result<int> calibrate_engine(const WorkerProgram& options);
 
 // The whole of main().
 int worker_main(int argc, char** argv, const char* program, const char* does,

@@ -44,6 +44,16 @@ spec::ModelSpec spec_of(const model::ModelFiles& files, model::DType kv, model::
   return spec;
 }
 
+// The spec with the times that are to be predicted with.
+Result<spec::ModelSpec> timed(spec::ModelSpec spec, const EngineChoice& choice) {
+  if (!choice.cost.empty()) {
+    auto cost = spec::load_cost(choice.cost, spec);
+    if (!cost) return fail(cost.error().code, "--cost: %s", cost.error().what.c_str());
+    spec.cost = *cost;
+  }
+  return spec;
+}
+
 }  // namespace
 
 void EngineChoice::describe(OptionList& v) {
@@ -55,6 +65,9 @@ void EngineChoice::describe(OptionList& v) {
     {"f32", "bf16"});
   v("kv-type", kv_type, "numbers in KV blocks; auto: as the weights (cpu engine)",
     {"auto", "f32", "f16", "bf16"});
+  v("cost", cost,
+    "file with the times of this model's work, as mc-prefill --calibrate writes it; empty: those "
+    "of the spec, or from its shape");
 }
 
 void CpuOptions::describe(OptionList& v) {
@@ -66,13 +79,15 @@ void CpuOptions::describe(OptionList& v) {
 Result<ModelInfo> open_model_info(const EngineChoice& choice) {
   if (!computes(choice) && !model::has_weights(choice.model)) {
     MC_TRY(spec::ModelSpec spec, spec::load_spec(choice.model));
+    MC_TRY(spec, timed(std::move(spec), choice));
     const uint32_t vocab = spec.vocab;
     return ModelInfo{std::move(spec), model::Tokenizer::bytes_only(vocab), {}};
   }
   MC_TRY(model::ModelFiles files, model::open_model(choice.model));
   MC_TRY(const model::DType kv, kv_type(choice, files.weight_type()));
   MC_TRY(const model::DType by, factors(choice, files.weight_type()));
-  ModelInfo info{spec_of(files, kv, by), std::move(files.tokenizer), files.chat};
+  MC_TRY(spec::ModelSpec spec, timed(spec_of(files, kv, by), choice));
+  ModelInfo info{std::move(spec), std::move(files.tokenizer), files.chat};
   if (!computes(choice)) info.spec.variant.clear();
   return info;
 }
@@ -94,11 +109,12 @@ Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const Cp
   MC_TRY(const model::DType kv, kv_type(choice, files.weight_type()));
   MC_TRY(const model::DType by, factors(choice, files.weight_type()));
   auto threads = std::make_unique<model::Threads>(cpu.threads);
+  MC_TRY(spec::ModelSpec spec, timed(spec_of(files, kv, by), choice));  // before weights are read
   MC_TRY(model::Weights weights, model::load(files, *threads));
   log_info("engine", "model %s: %llu parameters in %llu bytes, %u threads, %s",
            files.config.name.c_str(), static_cast<unsigned long long>(files.config.parameters()),
            static_cast<unsigned long long>(weights.bytes()), threads->count(), kernels->name);
-  return std::make_unique<CpuEngine>(spec_of(files, kv, by), files.config, std::move(weights),
+  return std::make_unique<CpuEngine>(std::move(spec), files.config, std::move(weights),
                                      model::KvLayout{kv, block_tokens}, *kernels,
                                      std::move(threads), by);
 }

@@ -44,12 +44,10 @@ CostModel from_shape(const ModelSpec& s) {
   return c;
 }
 
-Result<CostModel> parse_cost(const Json& json) {
-  MC_TRY_(check_keys(json, "cost",
-                     {"c0-s", "c1-s-per-token", "c2-s-per-token2", "load-bytes-per-s", "t0-s",
-                      "t1-s-per-request", "t2-s-per-token", "transfer-bytes-per-s"}));
-  CostModel c;
-  const std::array<std::pair<const char*, double*>, 8> fields{
+// The keys of a cost model in JSON, and where each value is.
+template <class Model>
+auto cost_fields(Model& c) {
+  return std::to_array<std::pair<const char*, decltype(&c.c0)>>(
       {{"c0-s", &c.c0},
        {"c1-s-per-token", &c.c1},
        {"c2-s-per-token2", &c.c2},
@@ -57,7 +55,15 @@ Result<CostModel> parse_cost(const Json& json) {
        {"t0-s", &c.t0},
        {"t1-s-per-request", &c.t1},
        {"t2-s-per-token", &c.t2},
-       {"transfer-bytes-per-s", &c.transfer_bytes_per_s}}};
+       {"transfer-bytes-per-s", &c.transfer_bytes_per_s}});
+}
+
+Result<CostModel> parse_cost(const Json& json) {
+  CostModel c;
+  const auto fields = cost_fields(c);
+  std::vector<std::string> known;
+  for (const auto& [key, value] : fields) known.emplace_back(key);
+  MC_TRY_(check_keys(json, "cost", known));
   for (const auto& [key, value] : fields) {
     MC_TRY(*value, get_number_or(json, key, *value));
     if (*value < 0) return fail(Code::kInvalid, "'%s' is negative", key);
@@ -65,6 +71,11 @@ Result<CostModel> parse_cost(const Json& json) {
   if (c.load_bytes_per_s == 0 || c.transfer_bytes_per_s == 0)
     return fail(Code::kInvalid, "a bandwidth of 0 bytes a second");
   return c;
+}
+
+std::string shape(const ModelSpec& s) {
+  return strf("%s with %u layers, %u KV heads of %u, hidden size %u, %u bytes a number",
+              shown(s.name).c_str(), s.layers, s.kv_heads, s.head_dim, s.hidden, s.element_bytes);
 }
 
 }  // namespace
@@ -153,6 +164,30 @@ Result<ModelSpec> load_spec(const std::string& name_or_path) {
     return fail(Code::kInvalid, "model spec %s: %s", name_or_path.c_str(),
                 parsed.error().what.c_str());
   return parsed;
+}
+
+Json to_json(const ModelSpec& s) {
+  Json cost;
+  for (const auto& [key, value] : cost_fields(s.cost)) cost[key] = *value;
+  return {{"name", s.name},
+          {"layers", s.layers},
+          {"kv-heads", s.kv_heads},
+          {"head-dim", s.head_dim},
+          {"hidden", s.hidden},
+          {"vocab", s.vocab},
+          {"element-bytes", s.element_bytes},
+          {"mla", s.mla},
+          {"context-max", s.context_max},
+          {"parameters", s.parameters},
+          {"cost", cost}};
+}
+
+Result<CostModel> load_cost(const std::string& path, const ModelSpec& spec) {
+  MC_TRY(const ModelSpec measured, load_spec(path));
+  if (shape(measured) != shape(spec))
+    return fail(Code::kInvalid, "%s has the times of %s, the model is %s", path.c_str(),
+                shape(measured).c_str(), shape(spec).c_str());
+  return measured.cost;
 }
 
 }  // namespace mc::spec

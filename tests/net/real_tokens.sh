@@ -29,6 +29,20 @@ served many --prefill 2 --decode 2 --store 1 --transport tcp --with 'prefill:--c
 cmp "$T/one" "$T/many" || die "another cluster says something else: $(diff "$T/one" "$T/many")"
 [ "$(wc -c <"$T/one")" -gt 200 ] || die "hardly any text: $(cat "$T/one")"
 
+# What was measured of an engine is predicted with, and changes no answer.
+"$MC_BIN/mc-prefill" --engine cpu --block-size 16 --pool 16MiB --calibrate "$T/times.json" \
+  --calibrate-tokens 128 >"$T/calibrated" 2>"$T/calibrate.err" ||
+  die "calibrate: $(cat "$T/calibrate.err")"
+grep -q 'prompts: 15 points' "$T/calibrated" || die "calibrate says: $(cat "$T/calibrated")"
+jq -e '.cost | .["c0-s"] + .["c1-s-per-token"] > 0 and .["t0-s"] + .["t2-s-per-token"] > 0' \
+  "$T/times.json" >/dev/null || die "no times: $(cat "$T/times.json")"
+served timed --prefill 1 --decode 1 --store 0 --with "prefill:--cost $T/times.json" \
+  --with "decode:--cost $T/times.json" --with "conductor:--cost $T/times.json"
+cmp "$T/one" "$T/timed" || die "with measured times something else is said"
+sed 's/"layers": [0-9]*/"layers": 77/' "$T/times.json" >"$T/other.json"
+"$MC_BIN/mc-prefill" --engine cpu --cost "$T/other.json" 2>"$T/refused" && die "times of another model"
+grep -q -- '--cost: .* 77 layers' "$T/refused" || die "refused by: $(cat "$T/refused")"
+
 models=${MC_TEST_SHARED:-/nowhere}/models
 [ -d "$models/stories260K" ] || skip "the built-in model passed; no small real model in $models"
 cluster_up --model "$models/stories260K/hf-f32" --prefill 1 --decode 1 --store 1 --block-size 16 \

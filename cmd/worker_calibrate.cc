@@ -1,0 +1,44 @@
+// mc-prefill --calibrate: how long the engine takes on this machine.
+#include <unistd.h>
+
+#include <cstdio>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "cmd/worker.h"
+#include "io/file.h"
+#include "serve/calibrate.h"
+
+namespace mc {
+
+Result<int> calibrate_engine(const WorkerProgram& options) {
+  const serve::WorkerOptions& w = options.worker;
+  MC_TRY(const serve::ModelInfo info, serve::open_model_info(w.choice));
+  serve::CalibrateOptions o;
+  MC_TRY(o.blocks, w.count_blocks(info.spec));
+  o.tokens = options.calibrate_tokens;
+  o.chunk_tokens = options.chunk_tokens;
+  // That the file cannot be written is told before an hour of measuring, not after.
+  const std::string trial = options.calibrate + ".trial";
+  MC_TRY_(io::write_file_atomically(trial, ""));
+  (void)::unlink(trial.c_str());
+  MC_TRY(const auto engine, serve::open_engine(w.choice, w.cpu, w.block_size));
+  const SteadyClock clock;
+  MC_TRY(const serve::Calibration found,
+         serve::calibrate(*engine, clock, o, [](const std::string& line) {
+           log_info("calibrate", "%s", line.c_str());
+         }));
+  spec::ModelSpec spec = engine->spec();
+  spec.cost = found.fit.cost;
+  MC_TRY_(io::write_file_atomically(options.calibrate, spec::to_json(spec).dump(2) + "\n"));
+  const auto text = [](const char* what, size_t points, const spec::FitError& e) {
+    return strf("%s: %zu points, %.1f %% off on average, %.1f %% at worst", what, points,
+                100 * e.mean, 100 * e.worst);
+  };
+  std::printf("%s\n%s\nwritten to %s\n",
+              text("prompts", found.prefill.size(), found.fit.prefill).c_str(),
+              text("steps", found.steps.size(), found.fit.step).c_str(), options.calibrate.c_str());
+  return 0;
+}
+
+}  // namespace mc
