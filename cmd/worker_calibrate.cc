@@ -20,7 +20,9 @@ Result<int> calibrate_engine(const WorkerProgram& options) {
   o.chunk_tokens = options.chunk_tokens;
   // That the file cannot be written is told before an hour of measuring, not after.
   const std::string trial = options.calibrate + ".trial";
-  MC_TRY_(io::write_file_atomically(trial, ""));
+  if (const auto written = io::write_file_atomically(trial, ""); !written)
+    return fail(written.error().code, "--calibrate %s: cannot be written: %s",
+                options.calibrate.c_str(), written.error().what.c_str());
   (void)::unlink(trial.c_str());
   MC_TRY(const auto engine, serve::open_engine(w.choice, w.cpu, w.block_size));
   const SteadyClock clock;

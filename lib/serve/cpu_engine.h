@@ -19,7 +19,7 @@ struct EngineChoice {
   std::string engine = "auto";      // dummy; cpu; auto: cpu where there are weights
   std::string kv_type = "auto";     // of KV in blocks: f32, f16, bf16; auto: as the weights
   std::string activations = "f32";  // what weights of bf16 are multiplied by: f32 or bf16
-  std::string cost;                 // file with measured times of this model; empty: the spec's
+  std::string cost = {};            // file with measured times of this model; empty: the spec's
   void describe(OptionList& v);
 };
 
