@@ -36,8 +36,9 @@ struct FakeNode {  // acknowledges everything at once
   store::Master& master;
   std::string name = "n";
   uint64_t done = 0;
+  bool more = false;  // orders came; a beat that is held tells later
   void beat() {
-    for (bool more = true; more;) {
+    for (more = true; more;) {
       more = false;
       master.handle(store::Heartbeat{name, Generation{1}, done, 1000}, Time{1000s},
                     [&](const Result<store::Beat>& beat) {

@@ -83,18 +83,15 @@ TEST_CASE("room is made ahead in small parts, between which calls are answered")
         end.items.push_back({start.items[i].key, r->items[i].generation, 1});
     });
     look();
+    if (evicted > 0) break;
     c.master->handle(end, c.now, [](const Result<Outcomes>&) {});
-    look();
-    c.pump();  // several calls
-    evicted = c.master->totals().evicted_objects;
+    c.pump();
   }
   CHECK(c.master->members().used() > kPages * kPage * 9 / 10);
   CHECK(c.master->deadline() <= c.now);  // it goes on at once
   for (int i = 0; i < 100 && c.master->deadline() <= c.now; ++i) {
     c.master->tick(c.now);
     look();
-    c.pump();
-    evicted = c.master->totals().evicted_objects;
   }
   CHECK(c.master->deadline() > c.now);
   CHECK(c.master->members().used() <= kPages * kPage * 9 / 10);
