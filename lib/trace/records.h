@@ -59,8 +59,8 @@ struct ReadOptions {
   bool strict = false;  // the first malformed or out-of-order line is an error
   uint64_t limit = 0;   // stop after this many good records; 0: all
   uint64_t block_tokens = kBlockTokens;
-  uint64_t input_max = 0;  // a longer prompt makes a line malformed; 0: none does
-  std::string model = {};  // whose limit that is
+  uint64_t input_max = 0;   // a longer prompt makes a line malformed; 0: none does
+  std::string model = {};   // whose limit that is
   size_t reasons_max = 10;  // how many bad lines to keep
 };
 
