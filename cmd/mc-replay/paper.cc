@@ -12,8 +12,8 @@ namespace mc::replay {
 namespace {
 
 struct PaperFlags {
-  std::vector<std::string> figures;
-  std::string conversation, tool_agent, synthetic, model = "llama3-70b", report, only;
+  std::vector<std::string> figures, named;
+  std::string conversation, tool_agent, synthetic, model = "llama3-70b", report;
   uint64_t seed = 0;
 
   void describe(OptionList& v) {
@@ -48,7 +48,7 @@ std::string origin(const PaperFlags& o) {
 
 Result<int> paper(const PaperFlags& o, const Context& context) {
   std::vector<std::string> ids = o.figures;
-  if (!o.only.empty()) ids.push_back(o.only);
+  ids.insert(ids.end(), o.named.begin(), o.named.end());
   MC_TRY_(sim::check_figures(ids));
   sim::PaperInput in;
   in.seed = o.seed;
@@ -78,8 +78,9 @@ void add_paper(Program& program) {
   program.verb<PaperFlags>(
       "paper", "repeat the paper's evaluation in the simulator, beside the published numbers",
       [](Verb& v, PaperFlags& o) {
-        v.positional("FIGURE", o.only, "one figure, as fig5", false);
-        v.example("mc-replay paper fig5", "policies, beside the published figure");
+        v.positional_many("FIGURE", o.named, "only these, as fig5", false);
+        v.example("mc-replay paper fig5 table4",
+                  "policies and refusals, beside the published figures");
         v.example("mc-replay paper --conversation conversation_trace.jsonl --report paper.html",
                   "everything, with the recorded trace where there is one");
         v.run_with([&o](Context& c) { return paper(o, c); });

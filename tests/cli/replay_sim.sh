@@ -121,3 +121,5 @@ grep -q '^\*\*agrees: every value' "$T/out" || die "$(cat "$T/out")"
 grep -q '<svg' "$T/paper.html" || die "no plot in the HTML report"
 expect 2 "$replay" paper fig99 --model "$model"
 grep -q "no figure 'fig99'; there are: eq2" "$T/err" || die "$(cat "$T/err")"
+expect 0 "$replay" paper eq2 fig22 --model "$model" --output json
+[ "$(jq -c '[.figures[].id]' "$T/out")" = '["eq2","fig22"]' ] || die "$(cat "$T/out")"
