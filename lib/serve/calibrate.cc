@@ -13,10 +13,7 @@ constexpr uint64_t kBatches[] = {1, 2, 4, 8};
 class Bench {
  public:
   Bench(const Engine& engine, const Clock& clock, const CalibrateOptions& options, uint64_t tokens)
-      : engine_(engine),
-        clock_(clock),
-        options_(options),
-        bytes_(engine.spec().block_bytes(engine.block_tokens())) {
+      : engine_(engine), clock_(clock), options_(options) {
     const uint64_t blocks =
         std::min<uint64_t>(options.blocks, kBatches[std::size(kBatches) - 1] * blocks_of(tokens));
     memory_ = std::make_unique<std::byte[]>(blocks * bytes_);
@@ -71,7 +68,7 @@ class Bench {
   const Engine& engine_;
   const Clock& clock_;
   const CalibrateOptions options_;
-  const uint64_t bytes_;  // of a block
+  const uint64_t bytes_ = engine_.spec().block_bytes(engine_.block_tokens());  // of a block
   std::unique_ptr<std::byte[]> memory_;
   std::vector<std::byte*> blocks_;
   std::vector<BlockHash> parents_;
