@@ -2,9 +2,10 @@
 // an HTTP server that streams the same. Both give a request's first token at once and one every
 // step.
 #pragma once
-#include <map>
 #include <memory>
 #include <string>
+#include <unordered_map>
+#include <unordered_set>
 #include <vector>
 
 #include "http/server.h"
@@ -25,7 +26,8 @@ class MockWorker {
              uint32_t block_tokens)
       : loop_(loop),
         server_(*rpc::Server::open(loop, "127.0.0.1:0", metrics_)),
-        client_(*rpc::Client::connect(loop, conductor)) {
+        client_(*rpc::Client::connect(loop, conductor, rpc::Way::kNear)) {
+    server_->offer_near("mock");
     me_.node = std::move(name);
     me_.role = prefill ? "prefill" : "decode";
     me_.epoch = 1;
@@ -63,21 +65,20 @@ class MockWorker {
   void serve_prefill() {
     server_->on<serve::TxAllocate>(
         [this](const serve::TxAllocate& m, const rpc::Call&) -> Result<serve::TxAllocated> {
-          requests_[++tx_] = m.request;
           serve::TxAllocated a;
-          a.tx = tx_;
+          a.tx = ++tx_;
+          requests_.insert(m.request);
           return a;
         });
     server_->on<serve::Prefill>(
         [this](const serve::Prefill& m, const rpc::Call&) -> Result<serve::PrefillDone> {
-          const auto it = requests_.find(m.tx);
-          if (it == requests_.end()) return fail(Code::kNotFound, "no such transaction");
-          computed(it->second);
+          if (!requests_.contains(m.request)) return fail(Code::kNotFound, "no such transaction");
+          computed(m.request);
           return serve::PrefillDone{};
         });
     server_->on<serve::TxCommit>(
         [this](const serve::TxCommit& m, const rpc::Call&) -> Result<serve::TxCommitted> {
-          requests_.erase(m.tx);
+          requests_.erase(m.request);
           return serve::TxCommitted{};
         });
     server_->on<serve::Snapshot>(
@@ -126,8 +127,8 @@ class MockWorker {
   serve::Heartbeat me_;
   bool joined_ = false;
   uint64_t tx_ = 0;
-  std::map<uint64_t, std::string> requests_;  // prefill: by transaction
-  std::map<std::string, uint32_t> running_;   // decode: tokens sent, and one
+  std::unordered_set<std::string> requests_;           // prefill: allocated
+  std::unordered_map<std::string, uint32_t> running_;  // decode: tokens sent, and one
 };
 
 // The same streams from an HTTP server.

@@ -76,6 +76,7 @@ Result<std::unique_ptr<Conductor>> Conductor::open(io::Loop& loop, const Conduct
   MC_TRY_(options.check());
   MC_TRY(ModelInfo model, open_model_info(options.choice));
   MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
+  server->offer_near("conductor");
   std::vector<ForeignOptions> engines;
   if (!options.foreign_engines.empty()) {
     MC_TRY(engines, read_foreign(options.foreign_engines));
@@ -132,6 +133,7 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
 Conductor::~Conductor() {
   loop_.cancel(timer_);
   for (auto& [id, job] : jobs_) release(*job, "the conductor ends");
+  for (const auto& [node, w] : workers_.all()) send_commits(*w);
 }
 
 // What a worker locks for a request: prefill its prompt, decode its output too.

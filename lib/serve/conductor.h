@@ -144,6 +144,7 @@ class Conductor {
     uint32_t failures = 0;
     std::set<NodeId> avoid;  // failed this request: only if there is no other
     std::set<NodeId> full;   // had no room when asked
+    Place lost;              // ended while it was asked
     Progress progress;
     // The attempt.
     uint32_t attempt = 0;
@@ -156,7 +157,6 @@ class Conductor {
     bool asked_source = false, answered_source = false;
     Lent lent;
     sched::PrefixIndex::Guess guess = 0;
-    uint64_t tx = 0;
     bool reserved = false, allocated = false;  // asked for: an Abort is due
     bool charged = false, prefilled = false, committed = false;
     bool answering = false;  // counted among what its decode worker decodes
@@ -187,13 +187,14 @@ class Conductor {
   void reserve(Job& job);
   void lend(Job& job);
   void allocate(Job& job);
-  void prefill(Job& job, const TxAllocated& allocated);
+  void allocated(Job& job, const TxAllocated& allocated);
   void prefilled(Job& job, const PrefillDone& done);
   void learn(const Job& job, const PrefillDone& done);
   void tokens(const TokenBatch& batch);
   void update(Job& job, const TokenUpdate& update);
   bool first_token(Job& job);
   void commit(Job& job);
+  void send_commits(Worker& worker);
   void finished(Job& job);
   // conductor_foreign.cc: the same on an outside engine
   void add_foreign(sched::View& v, std::span<const int32_t> prompt, const std::string& salt,

@@ -56,6 +56,7 @@ void Conductor::step_failed(Job& job, const Place& where, const char* op, const 
     return start(job);
   }
   if (job.state == State::kEnding) return finished(job);
+  if (error.code == Code::kUnavailable) job.lost = where;
   // A prefill may fail because of the decode worker it sends to: try others of both.
   std::set<NodeId> avoid{where.node};
   if (job.state == State::kPrefilling) avoid.insert(job.decode.node);
@@ -177,8 +178,9 @@ void Conductor::worker_gone(const Worker& worker, const std::string& why) {
   for (const Id id : hit) {
     const auto it = jobs_.find(id);
     if (it == jobs_.end()) continue;
-    if (worker.changed &&
-        it->second->progress.output_tokens == 0) {  // it has not begun: no failure
+    const Place& lost = it->second->lost;
+    const bool known = lost.node == worker.node && lost.epoch == worker.epoch;  // failed already
+    if ((worker.changed || known) && it->second->progress.output_tokens == 0) {
       release(*it->second, why);
       start(*it->second);
       continue;

@@ -13,6 +13,7 @@ namespace {
 
 constexpr Duration kEndingWait = std::chrono::seconds(2);  // for the prefill worker's numbers
 constexpr Duration kGuessSlack = std::chrono::seconds(2);
+constexpr Duration kCommitSoon = std::chrono::milliseconds(2);
 constexpr Duration kCommitted = std::chrono::seconds(10);  // its events are on their way
 constexpr uint32_t kRetryAfterMax = 30;
 constexpr int kLendLease = 3;  // step timeouts: to reserve, to allocate, to read
@@ -39,6 +40,7 @@ void Conductor::call(Job& job, const Place& place, const M& message, Duration bu
                      std::function<void(Job&, const Result<typename M::Reply>&)> then) {
   Worker* const worker = workers_.find(place.node, place.epoch);
   if (worker == nullptr) return;  // its end was noticed: worker_gone has dealt with the job
+  if (!worker->commits.empty()) send_commits(*worker);
   worker->client->call(
       message, budget,
       [this, alive = std::weak_ptr<bool>(alive_), id = job.id, attempt = job.attempt,
@@ -261,6 +263,7 @@ void Conductor::lend(Job& job) {
                    });
 }
 
+// Prefill follows at once, by name: there is nothing in the answer that it needs.
 void Conductor::allocate(Job& job) {
   job.state = State::kAllocating;
   job.allocated = true;
@@ -280,22 +283,22 @@ void Conductor::allocate(Job& job) {
                    [this](Job& j, const Result<TxAllocated>& reply) {
                      count_tx("allocate", reply.has_value());
                      if (!reply) return step_failed(j, j.prefill, "allocate", reply.error());
-                     prefill(j, *reply);
+                     allocated(j, *reply);
                    });
-}
-
-void Conductor::prefill(Job& job, const TxAllocated& allocated) {
-  job.state = State::kPrefilling;
-  job.tx = allocated.tx;
-  job.progress.sched_ms = to_ms(loop_.now() - job.arrived);
-  if (Worker* p = workers_.find(job.prefill.node, job.prefill.epoch))
-    p->ledger.correct(job.id, allocated.queue_ms, loop_.now());
-  call<Prefill>(job, job.prefill, Prefill{job.tx}, options_.prefill_timeout,
+  call<Prefill>(job, job.prefill, Prefill{0, job.wire}, options_.prefill_timeout,
                 [this](Job& j, const Result<PrefillDone>& reply) {
                   count_tx("prefill", reply.has_value());
                   if (!reply) return step_failed(j, j.prefill, "prefill", reply.error());
                   prefilled(j, *reply);
                 });
+}
+
+void Conductor::allocated(Job& job, const TxAllocated& allocated) {
+  job.progress.sched_ms = to_ms(loop_.now() - job.arrived);
+  Worker* const p = workers_.find(job.prefill.node, job.prefill.epoch);
+  if (p != nullptr && !job.prefilled) p->ledger.correct(job.id, allocated.queue_ms, loop_.now());
+  // Its first token comes another way, and may have overtaken this.
+  if (job.state == State::kAllocating) job.state = State::kPrefilling;
   next_waiting();
 }
 
@@ -373,7 +376,8 @@ void Conductor::tokens(const TokenBatch& batch) {
 }
 
 void Conductor::update(Job& job, const TokenUpdate& u) {
-  if (job.state != State::kPrefilling && job.state != State::kAnswering) return;
+  const bool first = job.state == State::kAllocating || job.state == State::kPrefilling;
+  if (!first && job.state != State::kAnswering) return;
   Progress& p = job.progress;
   p.kv_errors += u.kv_errors;
   numbers_->kv_errors.add(u.kv_errors);
@@ -387,9 +391,7 @@ void Conductor::update(Job& job, const TokenUpdate& u) {
     f.retry_after_s = 1;
     return fail_attempt(job, {job.prefill.node, job.decode.node}, f);
   }
-  if (!u.tokens.empty() && job.state == State::kPrefilling) {
-    if (!first_token(job)) return refuse_computed(job);
-  }
+  if (first && !u.tokens.empty() && !first_token(job)) return refuse_computed(job);
   if (!job.committed && (!u.tokens.empty() || !u.finish.empty())) commit(job);
   job.deadline = loop_.now() + options_.token_timeout;
   if (!u.tokens.empty()) {
@@ -415,21 +417,32 @@ void Conductor::update(Job& job, const TokenUpdate& u) {
 }
 
 // The prompt's blocks are now cached there; events will say so too. The request need not live until
-// the answer comes.
+// the answer comes. Told before whatever is asked of that worker next, or soon: a message of its
+// own would wake it, and us, for nothing else.
 void Conductor::commit(Job& job) {
   Worker* const worker = workers_.find(job.prefill.node, job.prefill.epoch);
   if (worker == nullptr) return;  // and its cache with it
   job.committed = true;
   index_.prolong(job.guess, loop_.now() + kCommitted);
-  worker->client->call(TxCommit{job.tx}, options_.step_timeout,
-                       [this, alive = std::weak_ptr<bool>(alive_), id = job.ask.id,
-                        node = worker->node](const Result<TxCommitted>& reply) {
-                         if (alive.expired()) return;
-                         count_tx("commit", reply.has_value());
-                         if (!reply)
-                           log_warn("conductor", "request %s: commit on %s: %s", id.c_str(),
-                                    node.c_str(), reply.error().what.c_str());
-                       });
+  worker->commits.push_back({job.wire, job.ask.id});
+  if (worker->commits.size() > 1) return;
+  loop_.after(kCommitSoon, [this, alive = std::weak_ptr<bool>(alive_), place = job.prefill] {
+    if (alive.expired()) return;
+    if (Worker* const w = workers_.find(place.node, place.epoch)) send_commits(*w);
+  });
+}
+
+void Conductor::send_commits(Worker& worker) {
+  for (Worker::Commit& c : std::exchange(worker.commits, {}))
+    worker.client->call(TxCommit{0, c.wire}, options_.step_timeout,
+                        [this, alive = std::weak_ptr<bool>(alive_), id = std::move(c.request),
+                         node = worker.node](const Result<TxCommitted>& reply) {
+                          if (alive.expired()) return;
+                          count_tx("commit", reply.has_value());
+                          if (!reply)
+                            log_warn("conductor", "request %s: commit on %s: %s", id.c_str(),
+                                     node.c_str(), reply.error().what.c_str());
+                        });
 }
 
 void Conductor::finished(Job& job) {
@@ -440,11 +453,6 @@ void Conductor::finished(Job& job) {
   end(job, std::nullopt);
 }
 
-void Conductor::count_tx(const char* op, bool ok) {
-  metrics_
-      .counter("mc_conductor_tx_total", "steps of requests on workers",
-               {{"op", op}, {"result", ok ? "ok" : "failed"}})
-      .add();
-}
+void Conductor::count_tx(const char* op, bool ok) { numbers_->tx(metrics_, op, ok).add(); }
 
 }  // namespace mc::serve

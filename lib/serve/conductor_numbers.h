@@ -40,6 +40,15 @@ struct Conductor::Numbers {
                        "predicted minus actual time of a part of TTFT", error_buckets(),
                        {{"part", name}});
   }
+  // Of a step on a worker; `op` is a literal.
+  Counter& tx(Metrics& m, const char* op, bool ok) {
+    Counter*& known = steps[{op, ok}];
+    if (known == nullptr)
+      known = &m.counter("mc_conductor_tx_total", "steps of requests on workers",
+                         {{"op", op}, {"result", ok ? "ok" : "failed"}});
+    return *known;
+  }
+  std::map<std::pair<const char*, bool>, Counter*> steps;
   Counter& input_tokens;
   Counter& hit_tokens;
   Counter& reachable_tokens;

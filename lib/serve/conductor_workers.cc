@@ -11,6 +11,7 @@ namespace {
 constexpr size_t kWorkersMax = 1024;
 constexpr size_t kRefusedMax = 1024;
 constexpr uint64_t kPagesMax = 1 << 16;
+constexpr const char* kRestarted = "it restarted";
 
 // A peer's fingerprint in full, for it is compared by eye; but not endless, and printable.
 std::string printable(std::string text) {
@@ -101,10 +102,20 @@ Result<HeartbeatAck> Workers::heartbeat(const Heartbeat& beat, Time now) {
     return HeartbeatAck{options_.epoch, 0};
   }
   MC_TRY_(members_.heard(beat.node, beat.epoch, now));
+  struct Replaced {  // told when its successor has joined, which may do what it had
+    Workers& workers;
+    std::unique_ptr<Worker> worker{};
+    ~Replaced() {
+      if (worker && workers.on_gone) workers.on_gone(*worker, kRestarted);
+    }
+  } replaced{*this};
   if (worker != nullptr && (beat.epoch > worker->epoch || beat.control != worker->control ||
                             waits || worker->prefill != (beat.role == "prefill"))) {
     worker->changed = beat.epoch == worker->epoch && beat.control == worker->control;
-    remove(beat.node, worker->changed ? "its role is another now" : "it restarted");
+    if (beat.epoch > worker->epoch)
+      replaced.worker = take(beat.node, kRestarted);
+    else
+      remove(beat.node, worker->changed ? "its role is another now" : kRestarted);
     worker = nullptr;
   }
   if (waits) {
@@ -134,7 +145,7 @@ Result<Worker*> Workers::join(const Heartbeat& beat) {
   worker->control = beat.control;
   worker->http = beat.http;
   worker->synced = !worker->prefill;
-  MC_TRY(worker->client, rpc::Client::connect(loop_, beat.control));
+  MC_TRY(worker->client, rpc::Client::connect(loop_, beat.control, rpc::Way::kNear));
   if (worker->prefill) worker->slot = take_slot();
   worker->ledger.set_order({beat.srpf, beat.ageing});
   log_info("conductor", "%s worker %s at %s joins", beat.role.c_str(), shown(beat.node).c_str(),
@@ -153,9 +164,9 @@ sched::PrefixIndex::Slot Workers::take_slot() {
   return slot;
 }
 
-void Workers::remove(const NodeId& node, const std::string& why) {
+std::unique_ptr<Worker> Workers::take(const NodeId& node, const std::string& why) {
   const auto it = workers_.find(node);
-  const std::unique_ptr<Worker> gone = std::move(it->second);
+  std::unique_ptr<Worker> gone = std::move(it->second);
   workers_.erase(it);
   std::erase(changed_, gone.get());
   ++members_seen_;
@@ -165,6 +176,11 @@ void Workers::remove(const NodeId& node, const std::string& why) {
   }
   log_warn("conductor", "%s worker %s is gone: %s", gone->prefill ? "prefill" : "decode",
            shown(node).c_str(), why.c_str());
+  return gone;
+}
+
+void Workers::remove(const NodeId& node, const std::string& why) {
+  const std::unique_ptr<Worker> gone = take(node, why);
   if (on_gone) on_gone(*gone, why);
 }
 

@@ -52,6 +52,10 @@ struct Worker {
   uint64_t answering_tokens = 0;  // their prompts'
   uint64_t reserved_blocks = 0;   // decode: since its last heartbeat
   bool noted = false;             // among those that changed
+  struct Commit {
+    std::string wire, request;
+  };
+  std::vector<Commit> commits;  // prefill: it is yet to be told of
 };
 
 struct WorkersOptions {
@@ -94,6 +98,7 @@ class Workers {
  private:
   Result<> check(const Heartbeat& beat) const;
   Result<Worker*> join(const Heartbeat& beat);
+  std::unique_ptr<Worker> take(const NodeId& node, const std::string& why);
   void remove(const NodeId& node, const std::string& why);
   void apply(Worker& worker, const Heartbeat& beat);
   void resync(Worker& worker);

@@ -1,7 +1,8 @@
 // Control messages between conductor, prefill and decode workers. Life of one request:
 //
 //   1. conductor -> decode   Reserve      blocks for the prompt and the output; D announces where
-//   2. conductor -> prefill  TxAllocate   blocks and locks for the prompt; queues the prefill
+//   2. conductor -> prefill  TxAllocate   blocks and locks for the prompt; right behind it
+//                            Prefill      queues it
 //   3. prefill   -> decode   layers of KV through the transfer engine, into the reserved blocks;
 //                            or KvOffer, and D reads them; or P puts them in the pool
 //   4. prefill   -> decode   KvReady      after the last byte (or KvFailed, with the first cause)
@@ -126,11 +127,14 @@ struct PrefillDone {
   }
 };
 
-struct Prefill {  // starts (queues) an allocated transaction; answered when its KV is delivered
+// Starts (queues) an allocated transaction; answered when its KV is delivered. Without `tx` the one
+// of `request`, so that it may follow TxAllocate at once: where that was refused, so is this.
+struct Prefill {
   static constexpr const char* kName = "prefill";
   using Reply = PrefillDone;
   uint64_t tx = 0;
-  static void fields(auto& a, auto& m) { a(m.tx); }
+  std::string request{};
+  static void fields(auto& a, auto& m) { a(m.tx, m.request); }
 };
 
 struct TxCommitted {
@@ -143,7 +147,8 @@ struct TxCommit {
   static constexpr const char* kName = "tx-commit";
   using Reply = TxCommitted;
   uint64_t tx = 0;
-  static void fields(auto& a, auto& m) { a(m.tx); }
+  std::string request{};  // as in Prefill
+  static void fields(auto& a, auto& m) { a(m.tx, m.request); }
 };
 
 // ---- conductor -> either

@@ -216,13 +216,22 @@ Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   return reply;
 }
 
+PrefillWorker::JobPtr PrefillWorker::find(TxId tx, const std::string& request) const {
+  if (tx == 0) {
+    const auto named = by_request_.find(request);
+    if (named != by_request_.end()) tx = named->second;
+  }
+  const auto it = jobs_.find(tx);
+  return it == jobs_.end() ? nullptr : it->second;
+}
+
 void PrefillWorker::prefill(const Prefill& m, const rpc::Reply<PrefillDone>& reply) {
-  auto it = jobs_.find(m.tx);
-  if (it == jobs_.end())
-    return reply.error({Code::kNotFound, strf("no transaction %llu: it was aborted or its lease "
-                                              "ran out: allocate again",
-                                              static_cast<unsigned long long>(m.tx))});
-  const JobPtr& job = it->second;
+  const JobPtr job = find(m.tx, m.request);
+  if (job == nullptr)
+    return reply.error(
+        {Code::kNotFound, strf("no transaction %llu of '%s': it was refused or "
+                               "aborted, or its lease ran out: allocate again",
+                               static_cast<unsigned long long>(m.tx), shown(m.request).c_str())});
   if (job->stage != Stage::kAllocated || job->failure)
     return reply.error(
         {Code::kExists, strf("request '%s' was started before", shown(job->kv.request).c_str())});
@@ -252,12 +261,12 @@ void PrefillWorker::hint(const Job& job, size_t here) {
 
 Result<TxCommitted> PrefillWorker::commit(const TxCommit& m) {
   if (end_lent(m.tx)) return TxCommitted{blocks_.events_last()};
-  auto it = jobs_.find(m.tx);
-  if (it == jobs_.end())
-    return fail(Code::kNotFound, "no transaction %llu: it was committed, aborted or expired",
-                static_cast<unsigned long long>(m.tx));
+  const JobPtr job = find(m.tx, m.request);
+  if (job == nullptr)
+    return fail(Code::kNotFound,
+                "no transaction %llu of '%s': it was committed, aborted or expired",
+                static_cast<unsigned long long>(m.tx), shown(m.request).c_str());
   // The first token may overtake the answer of KvReady; by then nothing of the request is busy.
-  const JobPtr job = it->second;
   if (job->failure || job->busy > 0 ||
       (job->stage != Stage::kDelivered && job->stage != Stage::kSending))
     return fail(Code::kBusy, "request '%s' is not delivered yet", shown(job->kv.request).c_str());
@@ -323,7 +332,7 @@ rpc::Client* PrefillWorker::peer(const std::string& address) {
   if (it != peers_.end()) return it->second.get();
   if (peers_.size() >= kPeersMax)
     std::erase_if(peers_, [](const auto& p) { return p.second->in_flight() == 0; });
-  auto client = rpc::Client::connect(loop_, address);
+  auto client = rpc::Client::connect(loop_, address, rpc::Way::kNear);
   if (!client) {
     log_warn("serve", "decode worker '%s': %s", shown(address).c_str(),
              client.error().what.c_str());

@@ -127,6 +127,7 @@ class PrefillWorker {
   Result<TxAllocated> allocate(const TxAllocate& m, Time now);
   Result<> check(const TxAllocate& m) const;
   bool is_own(const Reservation& target) const;
+  JobPtr find(TxId tx, const std::string& request) const;  // tx 0: by request
   void prefill(const Prefill& m, const rpc::Reply<PrefillDone>& reply);
   void hint(const Job& job, size_t here);
   Result<TxCommitted> commit(const TxCommit& m);

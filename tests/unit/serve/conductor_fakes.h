@@ -4,6 +4,7 @@
 
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -100,25 +101,29 @@ struct FakeDecode : FakeWorker {
 struct FakePrefill : FakeWorker {
   FakePrefill(io::Loop& l, const std::string& conductor, const NodeId& node)
       : FakeWorker(l, conductor, node, "prefill") {
-    server->on<TxAllocate>([this](const TxAllocate& m, const rpc::Call&) -> Result<TxAllocated> {
-      allocated.push_back(m);
-      if (full) return fail(Code::kNoSpace, "no blocks");
-      transactions[++tx] = m.request;
-      TxAllocated a;
-      a.tx = tx;
-      return a;
-    });
+    server->on_later<TxAllocate>(
+        [this](const TxAllocate& m, const rpc::Call&, const rpc::Reply<TxAllocated>& reply) {
+          allocated.push_back(m);
+          if (full) return reply.error({Code::kNoSpace, "no blocks"});
+          open.insert(m.request);
+          if (late) return answers_late.push_back(reply);
+          TxAllocated a;
+          a.tx = ++tx;
+          reply(a);
+        });
     server->on_later<Prefill>(
         [this](const Prefill& m, const rpc::Call&, const rpc::Reply<PrefillDone>& reply) {
-          const std::string request = transactions.at(m.tx);
+          const std::string request = m.request;
+          if (!open.contains(request)) return reply.error({Code::kNotFound, "it was refused"});
           prefills.push_back(request);
           if (silent) return waiting.push_back(reply);
           if (broken) return reply.error({Code::kInternal, "the engine broke"});
+          if (ends) return reply.error({Code::kUnavailable, "it ended before it answered"});
           reply(done);
           if (then) then(request);
         });
     server->on<TxCommit>([this](const TxCommit& m, const rpc::Call&) -> Result<TxCommitted> {
-      committed.push_back(m.tx);
+      committed.push_back(m.request);
       return TxCommitted{};
     });
     server->on<Snapshot>([this](const Snapshot& m, const rpc::Call&) -> Result<KvSnapshot> {
@@ -137,16 +142,18 @@ struct FakePrefill : FakeWorker {
     });
     live();
   }
-  bool full = false, broken = false, silent = false;
+  bool full = false, broken = false, silent = false, ends = false;
+  bool late = false;  // no answer to TxAllocate
   uint64_t tx = 0;
   int snapshots = 0;
   PrefillDone done{.cached_tokens = 16, .pool_tokens = 0, .prefill_ms = 1};
   std::function<void(const std::string& request)> then;
   std::vector<TxAllocate> allocated;
   std::vector<std::string> prefills;
-  std::vector<uint64_t> committed;
-  std::map<uint64_t, std::string> transactions;
+  std::vector<std::string> committed;
+  std::set<std::string> open;  // allocated
   std::vector<rpc::Reply<PrefillDone>> waiting;
+  std::vector<rpc::Reply<TxAllocated>> answers_late;
   std::vector<BlockHash> cache;
 };
 

@@ -26,6 +26,56 @@ TEST_CASE("a request goes reserve, allocate, prefill, tokens, commit, and ends")
   CHECK(c.metrics.text().find("mc_conductor_hit_tokens_total 16") != std::string::npos);
 }
 
+TEST_CASE("tokens may overtake the answer of TxAllocate: none is lost, and they are committed") {
+  Cluster c;
+  c.p[0]->late = true;
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(c.finish(heard));
+  CHECK(!heard.failed);
+  CHECK(heard.tokens == std::vector<int32_t>{65, 66});
+  REQUIRE(until(c.loop, [&] { return c.p[0]->committed.size() == 1; }));
+  c.p[0]->answers_late[0](TxAllocated{});  // it is nobody's any more
+  c.p[0]->late = false;
+  Heard next;
+  c.submit(next);
+  REQUIRE(c.finish(next));
+  CHECK(!next.failed);
+}
+
+TEST_CASE("a commit is told before what is asked of its worker next") {
+  Cluster c;
+  Heard first, second;
+  c.submit(first);
+  REQUIRE(until(c.loop, [&] { return first.tokens.size() == 2; }));
+  size_t committed = 0;
+  c.p[0]->then = [&](const std::string& request) {
+    committed = c.p[0]->committed.size();
+    c.answer(request);
+  };
+  c.submit(second);
+  REQUIRE(c.finish(second));
+  CHECK(committed == 1);
+}
+
+TEST_CASE("a worker that ends and comes back fails a request once, not twice") {
+  Cluster c;
+  FakePrefill& p = *c.p[0];
+  p.ends = true;
+  Heard heard;
+  c.submit(heard);
+  REQUIRE(until(c.loop, [&] { return p.prefills.size() == 1; }));
+  p.ends = false;
+  p.silent = true;  // there is no other: it is asked again
+  REQUIRE(until(c.loop, [&] { return p.prefills.size() == 2; }));
+  p.silent = false;
+  p.me.epoch = 2;
+  p.beat();
+  REQUIRE(c.finish(heard));
+  CHECK(!heard.failed);
+  CHECK(heard.tokens == std::vector<int32_t>{65, 66});
+}
+
 TEST_CASE("a prefill worker without room rolls back, and the request goes to another") {
   Cluster c(2);
   c.p[0]->full = true;  // p0 is first choice when both are idle
@@ -312,7 +362,9 @@ TEST_CASE("what goes wrong on one side reaches the other, and the client, within
     c.conductor->cancel(id, "the client is gone");
     CHECK(until(
         c.loop, [&] { return !c.d[0]->aborted.empty(); }, 1s));
-    CHECK(c.p[0]->committed.size() == 1);  // it had finished: its blocks are cached
+    CHECK(until(  // it had finished: its blocks are cached
+        c.loop, [&] { return c.p[0]->committed.size() == 1; }, 1s));
+    CHECK(c.p[0]->aborted.empty());
   }
 }
 

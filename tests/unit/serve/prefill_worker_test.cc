@@ -127,6 +127,25 @@ TEST_CASE("bad requests are refused with the reason and leave nothing behind") {
   CHECK(pair.comes_to_rest());
 }
 
+TEST_CASE("a prefill follows its allocation by name, and is refused with it") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Pair pair(loop);
+  const auto prompt = prompt_of(40, 1);
+  const auto target = pair.reserve("a", prompt);
+  REQUIRE(target);
+  REQUIRE(pair.allocate("a", prompt, *target));
+  REQUIRE(pair.call(*pair.to_p, Prefill{0, "a"}));
+  CHECK(pair.call(*pair.to_p, Prefill{0, "a"}).error().code == Code::kExists);
+  CHECK(pair.call(*pair.to_p, TxCommit{0, "a"}));
+  CHECK(pair.call(*pair.to_p, TxCommit{0, "a"}).error().code == Code::kNotFound);
+  CHECK(pair.allocate("b", {}, *target).error().code == Code::kInvalid);
+  CHECK(pair.call(*pair.to_p, Prefill{0, "b"}).error().code == Code::kNotFound);
+  CHECK(pair.call(*pair.to_p, Prefill{}).error().code == Code::kNotFound);
+  pair.abort_both("a");
+  CHECK(pair.comes_to_rest());
+}
+
 TEST_CASE("an abort at any step leaves no block in use") {
   SteadyClock clock;
   io::Loop loop(clock);
