@@ -9,6 +9,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -47,6 +48,17 @@ class Child {
   }
   Child(const Child&) = delete;
   Child& operator=(const Child&) = delete;
+  // User and system time so far, in seconds.
+  double cpu() const {
+    unsigned long user = 0, kernel = 0;
+    if (FILE* f = std::fopen(("/proc/" + std::to_string(pid_) + "/stat").c_str(), "r")) {
+      if (std::fscanf(f, "%*d %*s %*c %*d %*d %*d %*d %*d %*u %*u %*u %*u %*u %lu %lu", &user,
+                      &kernel) != 2)
+        user = kernel = 0;
+      std::fclose(f);
+    }
+    return static_cast<double>(user + kernel) / static_cast<double>(::sysconf(_SC_CLK_TCK));
+  }
 
  private:
   explicit Child(pid_t pid) : pid_(pid) {}
