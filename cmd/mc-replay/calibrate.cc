@@ -93,6 +93,7 @@ Result<sim::MachineFit> fit(const CalibrateFlags& o, const trace::Trace& trace,
   MC_TRY_(adopt(quiet, options));
   options.admission.admission = "none";
   play.arrival = trace::Arrival::kUniform;
+  play.speed = 1;  // of the live run: of the recorded times, which are not played
   play.qps = 1. / 86'400;
   MC_TRY(const sim::Run run, simulate(trace, spec, quiet, play, options));
   return sim::fit_machine(quiet, sim::means_of(run.summary), spec);
