@@ -8,9 +8,9 @@
 using namespace mc;
 using namespace mc::xfer;
 using namespace std::chrono_literals;
-using device::StandIn;
 
 namespace device_kind_test {
+using device::StandIn;
 namespace {
 
 // An engine that knows stand-ins, and memory that it allocated on the first.
