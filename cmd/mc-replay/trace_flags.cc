@@ -3,8 +3,9 @@
 #include "base/log.h"
 
 namespace mc::replay {
-
+namespace {
 using ull = unsigned long long;
+}
 
 void TraceFlags::describe(OptionList& v) {
   v("trace", trace, "trace file (JSONL); also the first word");

@@ -33,11 +33,11 @@ Points measured(const ModelSpec& s, double noise, uint64_t seed) {
   Random random(seed);
   const auto off = [&] { return 1 + noise * (2 * random.uniform() - 1); };
   Points points;
-  for (const uint64_t n : {100, 400, 1600, 6400})
+  for (const uint64_t n : {100UL, 400UL, 1600UL, 6400UL})
     for (const uint64_t p : {uint64_t{0}, n / 2, n - n / 8})
       points.prefill.push_back({n, p, prefill_seconds(s, n, p) * off()});
-  for (const uint64_t context : {100, 1000, 10000})
-    for (const uint64_t batch : {1, 2, 4, 8})
+  for (const uint64_t context : {100UL, 1000UL, 10000UL})
+    for (const uint64_t batch : {1UL, 2UL, 4UL, 8UL})
       points.steps.push_back(
           {batch, batch * context, step_seconds(s, batch, batch * context) * off()});
   return points;

@@ -86,7 +86,8 @@ TEST_CASE("each order keeps what it should") {
   // s3-fifo remembers as many as the main queue holds, of those that are not back: with room for
   // four that is three, and 5, the first to go, is still known when 3 has been and come back.
   std::vector<Record> back;
-  for (const uint64_t id : {5, 3, 4, 9, 2, 8, 3, 5, 1, 2, 2, 6, 5}) back.push_back(prompt({id}));
+  for (const uint64_t id : std::vector<uint64_t>{5, 3, 4, 9, 2, 8, 3, 5, 1, 2, 2, 6, 5})
+    back.push_back(prompt({id}));
   CHECK(hits("s3-fifo", back, 4) == 2);
 }
 
