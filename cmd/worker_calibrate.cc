@@ -2,6 +2,7 @@
 #include <unistd.h>
 
 #include <cstdio>
+#include <filesystem>
 
 #include "base/json.h"
 #include "base/log.h"
@@ -10,6 +11,21 @@
 #include "serve/calibrate.h"
 
 namespace mc {
+namespace {
+
+// That the file cannot be written is told before an hour of measuring, not after.
+Result<> check_writable(const std::string& file) {
+  if (std::filesystem::is_directory(file))
+    return fail(Code::kInvalid, "--calibrate %s: a directory: want a file", file.c_str());
+  const std::string trial = file + ".trial";
+  if (const auto written = io::write_file_atomically(trial, ""); !written)
+    return fail(Code::kInvalid, "--calibrate %s: cannot be written: %s", file.c_str(),
+                written.error().what.c_str());
+  (void)::unlink(trial.c_str());
+  return {};
+}
+
+}  // namespace
 
 Result<int> calibrate_engine(const WorkerProgram& options) {
   const serve::WorkerOptions& w = options.worker;
@@ -18,12 +34,7 @@ Result<int> calibrate_engine(const WorkerProgram& options) {
   MC_TRY(o.blocks, w.count_blocks(info.spec));
   o.tokens = options.calibrate_tokens;
   o.chunk_tokens = options.chunk_tokens;
-  // That the file cannot be written is told before an hour of measuring, not after.
-  const std::string trial = options.calibrate + ".trial";
-  if (const auto written = io::write_file_atomically(trial, ""); !written)
-    return fail(written.error().code, "--calibrate %s: cannot be written: %s",
-                options.calibrate.c_str(), written.error().what.c_str());
-  (void)::unlink(trial.c_str());
+  MC_TRY_(check_writable(options.calibrate));
   MC_TRY(const auto engine, serve::open_engine(w.choice, w.cpu, w.block_size));
   const SteadyClock clock;
   MC_TRY(const serve::Calibration found,

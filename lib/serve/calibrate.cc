@@ -86,7 +86,10 @@ Result<Calibration> calibrate(const Engine& engine, const Clock& clock,
                 "--model with weights");
   const uint64_t tokens = std::min({options.tokens, engine.spec().context_max,
                                     uint64_t{options.blocks} * engine.block_tokens()});
-  if (tokens < kTokensMin || options.chunk_tokens == 0 || options.repeats == 0)
+  if (options.chunk_tokens == 0 || options.repeats == 0)
+    return fail(Code::kInvalid, "chunks of %llu tokens, %u times: want 1 or more of both",
+                static_cast<unsigned long long>(options.chunk_tokens), options.repeats);
+  if (tokens < kTokensMin)
     return fail(Code::kInvalid,
                 "%llu tokens (of --calibrate-tokens, the model's context and the pool, the least): "
                 "want %llu or more",

@@ -183,11 +183,16 @@ Json to_json(const ModelSpec& s) {
 }
 
 Result<CostModel> load_cost(const std::string& path, const ModelSpec& spec) {
-  MC_TRY(const ModelSpec measured, load_spec(path));
-  if (shape(measured) != shape(spec))
+  const auto json = read_json_file(path);
+  if (!json)
+    return fail(json.error().code, "%s: want a file that mc-prefill --calibrate wrote",
+                json.error().what.c_str());
+  const auto measured = parse_spec(*json);
+  if (!measured) return fail(Code::kInvalid, "%s: %s", path.c_str(), measured.error().what.c_str());
+  if (shape(*measured) != shape(spec))
     return fail(Code::kInvalid, "%s has the times of %s, the model is %s", path.c_str(),
-                shape(measured).c_str(), shape(spec).c_str());
-  return measured.cost;
+                shape(*measured).c_str(), shape(spec).c_str());
+  return measured->cost;
 }
 
 }  // namespace mc::spec

@@ -61,7 +61,7 @@ Result<ModelSpec> parse_spec(const Json& json);                // unknown keys a
 Result<ModelSpec> load_spec(const std::string& name_or_path);  // "tiny", or a JSON file
 Json to_json(const ModelSpec& spec);                           // what parse_spec reads
 // The times of another spec's file, which must be of the same shape: what `mc-prefill --calibrate`
-// wrote for this model. Errors: those of load_spec; kInvalid for another shape, with both.
+// wrote for this model. Errors: kNotFound; kInvalid, also for another shape, with both.
 Result<CostModel> load_cost(const std::string& path, const ModelSpec& spec);
 
 }  // namespace mc::spec

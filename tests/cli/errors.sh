@@ -110,6 +110,21 @@ for program in mc-prefill mc-decode; do
   says '--pool-timeout: want more than 0'
   refused 1 "$MC_BIN/$program" "${free[@]}" --trace-events "$T/no/such/trace.json"
   says "$T/no/such/trace.json"
+  refused 2 "$MC_BIN/$program" --engine cpu --calibrate "$T/no/such/times.json"
+  says "--calibrate $T/no/such/times.json: cannot be written"
+  refused 2 "$MC_BIN/$program" --engine cpu --calibrate "$T"
+  says "--calibrate $T: a directory: want a file"
+  refused 2 "$MC_BIN/$program" --engine cpu --calibrate "$T/times.json" --calibrate-tokens 3
+  says '3 tokens (of --calibrate-tokens'
+  refused 1 "$MC_BIN/$program" --calibrate "$T/times.json"
+  says 'want --engine cpu'
+  [ ! -e "$T/times.json" ] || die "times that nobody measured: $(cat "$T/times.json")"
+  refused 1 "$MC_BIN/$program" "${free[@]}" --cost "$T/no/such/times.json"
+  says "--cost: open $T/no/such/times.json: No such file"
+  says 'want a file that mc-prefill --calibrate wrote'
+  echo '{"name": "tiny", "lay' >"$T/torn.json"
+  refused 2 "$MC_BIN/$program" "${free[@]}" --cost "$T/torn.json"
+  says "--cost: $T/torn.json: parse error"
 done
 if [ -x "$MC_BIN/mc-conductor" ]; then
   refused 2 "$MC_BIN/mc-conductor" "${free[@]}" --http-connections 0

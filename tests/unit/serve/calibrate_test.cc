@@ -69,6 +69,7 @@ TEST_CASE("it measures what fits the pool, and refuses what cannot be measured")
   for (const auto& at : small->steps) CHECK(at.context_tokens <= 128);
   CHECK(!calibrate(engine, clock, {.blocks = 2}, quiet));
   CHECK(!calibrate(engine, clock, {.blocks = 100, .tokens = 10}, quiet));
+  CHECK(!calibrate(engine, clock, {.blocks = 100, .chunk_tokens = 0}, quiet));
   const DummyEngine dummy(spec::tiny(), 16);
   const auto refused = calibrate(dummy, clock, {.blocks = 100}, quiet);
   REQUIRE(!refused);

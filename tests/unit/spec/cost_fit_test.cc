@@ -1,7 +1,10 @@
 #include "spec/cost_fit.h"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
+#include <filesystem>
+#include <fstream>
 #include <vector>
 
 #include "base/json.h"
@@ -99,6 +102,20 @@ TEST_CASE("a spec that was written reads back, and times of another model are re
   CHECK(to_json(*read) == to_json(s));
   CHECK(read->fingerprint(16) == s.fingerprint(16));
   CHECK(read->cost.c2 == s.cost.c2);
+  const std::string path =
+      (std::filesystem::temp_directory_path() / ("mc-cost-" + std::to_string(::getpid()))).string();
+  std::ofstream(path) << to_json(s).dump();
+  const auto cost = load_cost(path, tiny());
+  ModelSpec other = tiny();
+  ++other.kv_heads;
+  const auto refused = load_cost(path, other);
+  std::filesystem::remove(path);
+  REQUIRE(cost);
+  CHECK(cost->t2 == s.cost.t2);
+  REQUIRE(!refused);
+  CHECK(refused.error().what.find("2 KV heads of 32") != std::string::npos);
+  CHECK(refused.error().what.find("3 KV heads of 32") != std::string::npos);
+  CHECK(load_cost(path, tiny()).error().code == Code::kNotFound);
 }
 
 }  // namespace cost_fit_test
