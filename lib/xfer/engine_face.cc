@@ -63,8 +63,8 @@ void Engine::free_batch(BatchId id) {
 }
 
 Result<> Engine::transfer_sync(const Request& request, Duration budget) {
+  if (impl_->copied_again(request, budget)) return {};
   const Time now = impl_->clock.now();
-  if (impl_->copied_again(request, budget, now)) return {};
   Request bounded = request;
   bounded.deadline = std::min(request.deadline, Impl::after(budget, now));
   PeerPtr peer;

@@ -96,7 +96,7 @@ struct Engine::Impl final : Sink {
   Result<Admitted> admit(std::span<const Request> requests);
   Result<> submit(const std::shared_ptr<Batch>& batch, std::span<const Request> requests,
                   const Notification* after, std::function<void()> all_done);
-  bool copied_again(const Request& request, Duration budget, Time now);
+  bool copied_again(const Request& request, Duration budget);
   bool copied_at_once(const Request& request, const PeerPtr& peer, Time now);
   std::optional<Result<>> carried_now(const Request& request, const PeerPtr& peer, Duration budget);
   SlicePtr slice_of(const TaskPtr& task, const Request& request, const PeerPtr& peer,

@@ -1,16 +1,17 @@
-// What a thread copied with last, at a desk that it shares with few others: its next small transfer
-// to or from the same memory finds the way there without a lock, a reference or a counter that
-// other threads use too. (Those cost as much as a tenth of the copy of 64 KiB.)
+// What a thread copied with last, at a desk of its own: its next small transfer to or from the same
+// memory finds the way there without a locked instruction, a reference or a counter that other
+// threads use too. (Those cost as much as a tenth of the copy of 64 KiB.)
 //
 // A desk keeps its peers and mappings until they give way to others, or the peer is forgotten.
 //
-// Thread: a desk belongs to its mutex. A thread that finds it taken goes the ordinary way.
+// Thread: mine() gives each thread another desk, the same one all its life; there are few, and who
+// gets none goes the ordinary way. Their lock is taken from outside by who is not at the desk.
 #pragma once
 #include <array>
 #include <atomic>
 
 #include "base/metrics.h"
-#include "base/mutex.h"
+#include "base/owner_lock.h"
 #include "xfer/shm/mapping.h"
 #include "xfer/transport.h"
 
@@ -27,7 +28,7 @@ struct alignas(64) Desk {
              span <= buffer->bytes && r.offset - buffer->offset <= buffer->bytes - span;
     }
   };
-  Mutex mutex;
+  OwnerLock mutex;
   std::array<Known, 4> known MC_GUARDED_BY(mutex);
   size_t next MC_GUARDED_BY(mutex) = 0;  // to give way
   // Null until somebody counts.
@@ -40,30 +41,41 @@ struct alignas(64) Desk {
 
 class Desks {
  public:
-  Desk& mine() {
-    static std::atomic<size_t> threads{0};
-    thread_local const size_t number = threads.fetch_add(1, std::memory_order_relaxed);
-    return desks_[number % desks_.size()];
+  static constexpr size_t kDesks = 16;
+  // Null when the desks are all taken.
+  Desk* mine() {
+    thread_local const Seat seat;
+    return seat.number < kDesks ? &desks_[seat.number] : nullptr;
   }
   // Call it once the peer's fate is sealed: then nobody learns it anew.
   void forget(const PeerPtr& peer) {
     for (Desk& desk : desks_) {
-      Lock lock(desk.mutex);
+      desk.mutex.lock_from_outside();
       for (Desk::Known& known : desk.known)
         if (known.peer == peer) known = {};
+      desk.mutex.unlock_from_outside();
     }
   }
   void count(Counter& slices, Counter& bytes, Counter& requests) {
     for (Desk& desk : desks_) {
-      Lock lock(desk.mutex);
+      desk.mutex.lock_from_outside();
       desk.slices = &slices.cell();
       desk.bytes = &bytes.cell();
       desk.requests = &requests.cell();
+      desk.mutex.unlock_from_outside();
     }
   }
 
  private:
-  std::array<Desk, 16> desks_;
+  // Which desk is this thread's, of every engine of the process: free for another when it ends.
+  struct Seat {
+    size_t number;
+    Seat();
+    ~Seat();
+    Seat(const Seat&) = delete;
+    Seat& operator=(const Seat&) = delete;
+  };
+  std::array<Desk, kDesks> desks_;
 };
 
 }  // namespace mc::xfer

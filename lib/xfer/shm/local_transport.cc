@@ -261,21 +261,21 @@ bool LocalTransport::copy_now(const Request& r, const PeerPtr& peer, Time now) {
     copy_once(rows, recent_);
   else if (!copy_with_help(rows, r.deadline, *peer))
     return false;
-  if (held->mapping != nullptr && rows.total() <= kInlineBytes) {
-    Desk& desk = desks_.mine();
-    Lock lock(desk.mutex);
+  Desk* desk = rows.total() <= kInlineBytes ? desks_.mine() : nullptr;
+  if (held->mapping != nullptr && desk != nullptr && desk->mutex.try_lock()) {
     // One whose fate is sealed was forgotten, or will be: nobody would drop it again.
     if (peer->fate.load(std::memory_order_acquire) == Peer::Fate::kOpen)
-      desk.learn({r.segment, *buffer, peer, held->mapping});
+      desk->learn({r.segment, *buffer, peer, held->mapping});
+    desk->mutex.unlock();
   }
   return after_copy(held->there, *peer, range, rows.total()).has_value();
 }
 
 bool LocalTransport::copy_again(const Request& r, Time now) {
-  Desk& desk = desks_.mine();
-  if (r.bytes * r.rows > kInlineBytes || !desk.mutex.try_lock()) return false;
-  const bool copied = copy_from_desk(desk, r, now);
-  desk.mutex.unlock();
+  Desk* desk = r.bytes * r.rows <= kInlineBytes ? desks_.mine() : nullptr;
+  if (desk == nullptr || !desk->mutex.try_lock()) return false;
+  const bool copied = copy_from_desk(*desk, r, now);
+  desk->mutex.unlock();
   return copied;
 }
 
