@@ -108,10 +108,14 @@ Result<ModelFiles> open_model(const std::string& name) {
               name.c_str());
 }
 
+Result<WeightSources> open_sources(const ModelFiles& files) {
+  if (files.tensors.tensors.empty()) return random_sources(files.config, kTinySeed);
+  return weight_sources(files.tensors, files.config, files.naming);
+}
+
 Result<Weights> load(const ModelFiles& files, Threads& threads) {
-  if (files.tensors.tensors.empty())
-    return random_weights(files.config, kTinySeed, files.weight_type(), threads);
-  return load_weights(files.tensors, files.config, files.naming, files.weight_type(), threads);
+  MC_TRY(const WeightSources sources, open_sources(files));
+  return pack_weights(sources, files.weight_type(), threads);
 }
 
 }  // namespace mc::model

@@ -7,7 +7,6 @@
 namespace mc::model {
 namespace {
 
-constexpr size_t kTurnStep = 256;
 constexpr size_t kSharedRows = 16;  // rows that share a tile of keys while it is in the cache
 
 std::unique_ptr<float[]> floats(size_t n) { return std::make_unique_for_overwrite<float[]>(n); }
@@ -35,25 +34,9 @@ Transformer::Transformer(ModelConfig config, Weights weights, KvLayout kv, const
       kv_(kv),
       kernels_(kernels),
       threads_(threads),
-      factors_(factors) {
+      factors_(factors),
+      turns_(config_) {
   MC_CHECK(kv_.block_tokens > 0 && weights_.layers.size() == config_.layers);
-  const auto speeds = rope_frequencies(config_.rope, config_.head_dim);
-  const auto turn = [](double angle) { return std::complex(std::cos(angle), std::sin(angle)); };
-  for (size_t i = 0; i < kTurnStep; ++i)
-    for (const double s : speeds) fine_.push_back(turn(s * static_cast<double>(i)));
-  for (size_t i = 0; i <= config_.context_max / kTurnStep; ++i)
-    for (const double s : speeds) coarse_.push_back(turn(s * static_cast<double>(i * kTurnStep)));
-}
-
-void Transformer::turns_at(size_t position, std::complex<float>* turns) const {
-  const size_t pairs = config_.head_dim / 2;
-  const auto* coarse = coarse_.data() + position / kTurnStep * pairs;
-  const auto* fine = fine_.data() + position % kTurnStep * pairs;
-  for (size_t j = 0; j < pairs; ++j) {
-    const std::complex<double> a = coarse[j], b = fine[j];
-    turns[j] = {static_cast<float>(a.real() * b.real() - a.imag() * b.imag()),
-                static_cast<float>(a.real() * b.imag() + a.imag() * b.real())};
-  }
 }
 
 void Transformer::rotate(float* head, const std::complex<float>* turns) const {
@@ -81,7 +64,7 @@ void Transformer::store(uint32_t layer, const Slice& slice, float* qkv) const {
   const size_t plane_bytes = kv_heads * kv_.block_tokens * head_bytes;
   std::vector<std::complex<float>> turns(dim / 2);
   for (size_t p = slice.begin; p < slice.end; ++p, qkv += row_floats) {
-    turns_at(p, turns.data());
+    turns_.at(p, turns.data());
     for (uint32_t h = 0; h < heads + kv_heads; ++h) rotate(qkv + size_t{h} * dim, turns.data());
     std::byte* at = slice.blocks[p / kv_.block_tokens] + layer * 2 * plane_bytes +
                     p % kv_.block_tokens * head_bytes;

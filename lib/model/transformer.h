@@ -15,10 +15,10 @@
 // that is wrong is the caller's bug (MC_CHECK). Source: LLaMA (Touvron et al. 2023); RoFormer (Su
 // et al. 2021); GQA (Ainslie et al. 2023).
 #pragma once
-#include <complex>
 #include <span>
 #include <vector>
 
+#include "model/turns.h"
 #include "model/weights.h"
 
 namespace mc::model {
@@ -57,7 +57,6 @@ class Transformer {
   void gather(uint32_t layer, uint32_t plane, const Slice& slice, size_t begin, size_t end,
               float* out) const;
   void attend(uint32_t layer, const Group& group, const float* qkv, float* out) const;
-  void turns_at(size_t position, std::complex<float>* turns) const;
 
   const ModelConfig config_;
   const Weights weights_;
@@ -65,8 +64,7 @@ class Transformer {
   const Kernels& kernels_;
   Threads& threads_;
   const DType factors_;
-  // Rotations of each pair by multiples of kTurnStep positions, and by fewer.
-  std::vector<std::complex<double>> coarse_, fine_;
+  const Turns turns_;
 };
 
 }  // namespace mc::model

@@ -19,32 +19,31 @@ struct Part {  // rows of one file tensor
   bool interleaved = false;  // rows of a head in pairs (2j, 2j + 1), wanted as (j, j + half)
 };
 
-class Loader {
+class Reader {
  public:
-  Loader(const TensorSet& set, const ModelConfig& config, Naming naming, DType type,
-         Threads& threads)
-      : set_(set), c_(config), gguf_(naming == Naming::kGguf), type_(type), threads_(threads) {}
+  Reader(const TensorSet& set, const ModelConfig& config, Naming naming)
+      : set_(set), c_(config), gguf_(naming == Naming::kGguf) {}
 
-  Result<Weights> load() {
-    Weights w;
+  Result<WeightSources> read() {
+    WeightSources w;
     MC_TRY(const Part embedding,
            part(gguf_ ? "token_embd.weight" : "model.embed_tokens.weight", c_.vocab, c_.hidden));
-    w.embedding = pack({embedding}, c_.hidden, 1);
+    w.embedding = source({embedding}, c_.hidden, 1);
     if (!c_.tied) {
       MC_TRY(const Part head,
              part(gguf_ ? "output.weight" : "lm_head.weight", c_.vocab, c_.hidden));
-      w.head = pack({head}, c_.hidden, 1);
+      w.head = source({head}, c_.hidden, 1);
     }
     MC_TRY(w.norm, vector(gguf_ ? "output_norm.weight" : "model.norm.weight"));
     for (uint32_t i = 0; i < c_.layers; ++i) {
-      MC_TRY(LayerWeights l, layer(i));
+      MC_TRY(LayerSources l, layer(i));
       w.layers.push_back(std::move(l));
     }
     return w;
   }
 
  private:
-  Result<LayerWeights> layer(uint32_t i) {
+  Result<LayerSources> layer(uint32_t i) {
     const std::string base = (gguf_ ? "blk." : "model.layers.") + std::to_string(i) + ".";
     const auto named = [&](const char* hf, const char* gguf) {
       return base + (gguf_ ? gguf : hf) + ".weight";
@@ -57,13 +56,13 @@ class Loader {
     MC_TRY(const Part up, part(named("mlp.up_proj", "ffn_up"), c_.intermediate, c_.hidden));
     MC_TRY(const Part down, part(named("mlp.down_proj", "ffn_down"), c_.hidden, c_.intermediate));
     q.interleaved = k.interleaved = gguf_;
-    LayerWeights l;
+    LayerSources l;
     MC_TRY(l.attention_norm, vector(named("input_layernorm", "attn_norm")));
     MC_TRY(l.mlp_norm, vector(named("post_attention_layernorm", "ffn_norm")));
-    l.qkv = pack({q, k, v}, c_.hidden, 1);
-    l.output = pack({o}, c_.q_rows(), segments_of(c_.q_rows()));
-    l.gate_up = pack({gate, up}, c_.hidden, 1);
-    l.down = pack({down}, c_.intermediate, segments_of(c_.intermediate));
+    l.qkv = source({q, k, v}, c_.hidden, 1);
+    l.output = source({o}, c_.q_rows(), segments_of(c_.q_rows()));
+    l.gate_up = source({gate, up}, c_.hidden, 1);
+    l.down = source({down}, c_.intermediate, segments_of(c_.intermediate));
     return l;
   }
 
@@ -78,27 +77,26 @@ class Loader {
     return values;
   }
 
-  Matrix pack(const std::vector<Part>& parts, uint32_t columns, uint32_t segments) const {
+  Source source(const std::vector<Part>& parts, uint32_t columns, uint32_t segments) const {
     uint32_t rows = 0;
     for (const Part& p : parts) rows += p.rows;
-    const auto read = [&](uint32_t n, float* out) {
+    const uint32_t d = c_.head_dim;
+    const auto read = [parts, columns, d](uint32_t n, float* out) {
       const Part* p = parts.data();
       for (; n >= p->rows; ++p) n -= p->rows;
       if (p->interleaved) {
-        const uint32_t d = c_.head_dim, half = d / 2, j = n % d;
+        const uint32_t half = d / 2, j = n % d;
         n = n - j + (j < half ? 2 * j : 2 * (j - half) + 1);
       }
       const DType type = *p->tensor->type;
       to_floats(type, p->tensor->bytes.data() + size_t{n} * columns * size_of(type), out, columns);
     };
-    return Matrix::pack(rows, columns, type_, segments, read, threads_);
+    return {rows, columns, segments, read};
   }
 
   const TensorSet& set_;
   const ModelConfig& c_;
   const bool gguf_;
-  const DType type_;
-  Threads& threads_;
 };
 
 }  // namespace
@@ -110,10 +108,28 @@ size_t Weights::bytes() const {
   return n;
 }
 
+Result<WeightSources> weight_sources(const TensorSet& tensors, const ModelConfig& config,
+                                     Naming naming) {
+  MC_TRY_(check_config(config));
+  return Reader(tensors, config, naming).read();
+}
+
+Weights pack_weights(const WeightSources& sources, DType type, Threads& threads) {
+  const auto pack = [&](const Source& s) {
+    if (s.rows == 0) return Matrix();
+    return Matrix::pack(s.rows, s.columns, type, s.segments, s.read, threads);
+  };
+  Weights w{pack(sources.embedding), pack(sources.head), sources.norm, {}};
+  for (const LayerSources& l : sources.layers)
+    w.layers.push_back(
+        {pack(l.qkv), pack(l.output), pack(l.gate_up), pack(l.down), l.attention_norm, l.mlp_norm});
+  return w;
+}
+
 Result<Weights> load_weights(const TensorSet& tensors, const ModelConfig& config, Naming naming,
                              DType type, Threads& threads) {
-  MC_TRY_(check_config(config));
-  return Loader(tensors, config, naming, type, threads).load();
+  MC_TRY(const WeightSources sources, weight_sources(tensors, config, naming));
+  return pack_weights(sources, type, threads);
 }
 
 DType memory_type(const TensorSet& set) {
@@ -123,26 +139,26 @@ DType memory_type(const TensorSet& set) {
   return bf16 > other ? DType::kBf16 : DType::kF32;
 }
 
-Weights random_weights(const ModelConfig& c, uint64_t seed, DType type, Threads& threads) {
+WeightSources random_sources(const ModelConfig& c, uint64_t seed) {
   uint64_t matrix = 0;
   const auto make = [&](uint32_t rows, uint32_t columns, uint32_t segments) {
     const uint64_t key = mix64(seed + mix64(++matrix));
     const double range = std::sqrt(3.0 / columns);  // variance 1 / columns
-    const auto read = [&](uint32_t n, float* out) {
+    const auto read = [key, range, columns](uint32_t n, float* out) {
       const uint64_t at = mix64(key + n);
       for (uint32_t k = 0; k < columns; ++k) {
         const double unit = static_cast<double>(mix64(at + k) >> 11) * 0x1p-53;
         out[k] = static_cast<float>((2 * unit - 1) * range);
       }
     };
-    return Matrix::pack(rows, columns, type, segments, read, threads);
+    return Source{rows, columns, segments, read};
   };
-  Weights w;
+  WeightSources w;
   w.embedding = make(c.vocab, c.hidden, 1);
   if (!c.tied) w.head = make(c.vocab, c.hidden, 1);
   w.norm.assign(c.hidden, 1.0f);
   for (uint32_t i = 0; i < c.layers; ++i) {
-    LayerWeights l;
+    LayerSources l;
     l.qkv = make(c.q_rows() + 2 * c.kv_rows(), c.hidden, 1);
     l.output = make(c.hidden, c.q_rows(), segments_of(c.q_rows()));
     l.gate_up = make(2 * c.intermediate, c.hidden, 1);
@@ -152,6 +168,10 @@ Weights random_weights(const ModelConfig& c, uint64_t seed, DType type, Threads&
     w.layers.push_back(std::move(l));
   }
   return w;
+}
+
+Weights random_weights(const ModelConfig& config, uint64_t seed, DType type, Threads& threads) {
+  return pack_weights(random_sources(config, seed), type, threads);
 }
 
 ModelConfig tiny_config() {

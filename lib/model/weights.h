@@ -1,6 +1,9 @@
 // The weights of a model, checked against its configuration and packed for the kernels; read from
 // a HF folder, or made from a seed.
 //
+// A Source is a matrix of the model before it is laid out for whoever multiplies: rows, read one by
+// one. What it reads (TensorSet, ModelConfig) outlives it.
+//
 // Rows of query and key are in half-rotation (HF) order: dimension j of a head turns with j +
 // head_dim / 2.
 //
@@ -13,6 +16,21 @@
 #include "model/tensors.h"
 
 namespace mc::model {
+
+struct Source {
+  uint32_t rows = 0, columns = 0;  // rows 0: there is none
+  uint32_t segments = 1;           // into how many parts a sum is cut (PanelJob)
+  Matrix::RowReader read;          // any thread, several at once
+};
+struct LayerSources {
+  Source qkv, output, gate_up, down;  // as in LayerWeights
+  std::vector<float> attention_norm, mlp_norm;
+};
+struct WeightSources {
+  Source embedding, head;
+  std::vector<float> norm;
+  std::vector<LayerSources> layers;
+};
 
 struct LayerWeights {
   Matrix qkv;      // query heads, then key heads, then value heads; from hidden
@@ -33,13 +51,18 @@ struct Weights {
 // How a kind of file names its tensors and orders the rows of query and key.
 enum class Naming : uint8_t { kHuggingFace, kGguf };
 
+Result<WeightSources> weight_sources(const TensorSet& tensors, const ModelConfig& config,
+                                     Naming naming);
+// Uniform numbers from the seed, scaled so that activations stay in range.
+WeightSources random_sources(const ModelConfig& config, uint64_t seed);
+
 // `type`: f32 or bf16 in memory.
+Weights pack_weights(const WeightSources& sources, DType type, Threads& threads);
 Result<Weights> load_weights(const TensorSet& tensors, const ModelConfig& config, Naming naming,
                              DType type, Threads& threads);
 // The format most of the bytes have: bf16 for bf16 weights, else f32.
 DType memory_type(const TensorSet& tensors);
 
-// Uniform numbers from the seed, scaled so that activations stay in range.
 Weights random_weights(const ModelConfig& config, uint64_t seed, DType type, Threads& threads);
 
 // The built-in model: shaped as the built-in spec `tiny`, byte-level text.
