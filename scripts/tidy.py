@@ -9,14 +9,15 @@ import sys
 
 LAYERS = {  # folder: the folders it may include, besides itself
     'base': '', 'io': 'base', 'wire': 'base', 'spec': 'base', 'model': 'base spec', 'trace': 'base',
-    'topo': 'base io', 'device': 'base io', 'http': 'base io', 'load': 'base io http trace',
+    'topo': 'base io', 'device': 'base io', 'gpu': 'base io spec model device',
+    'http': 'base io', 'load': 'base io http trace',
     'rpc': 'base io wire',
     'xfer': 'base io wire topo rpc device', 'store': 'base io wire rpc http xfer',
     'sched': 'base spec wire trace',
-    'serve': 'base spec io wire rpc http xfer store model sched',
+    'serve': 'base spec io wire rpc http xfer store model sched device gpu',
     'sim': 'base spec wire trace topo xfer store sched serve',
-    'capi': 'base io wire spec model trace load topo device http rpc xfer store sched serve sim',
-    'cmd': 'base io wire spec model trace load topo device http rpc xfer store sched serve sim',
+    'capi': 'base io wire spec model trace load topo device gpu http rpc xfer store sched serve sim',
+    'cmd': 'base io wire spec model trace load topo device gpu http rpc xfer store sched serve sim',
 }
 TRANSPORTS = 'shm tcp rdma file cuda fault'.split()  # folders of lib/xfer: none includes another
 BANNED = {  # pattern: (why, files that may)

@@ -26,12 +26,15 @@ struct Case {
 
 std::vector<Case> copy_checks();   // contents against the host's
 std::vector<Case> copy_figures();  // rates against the driver's own copies
+// The kernels of the forward pass, against references on the host, and timed.
+std::vector<Case> kernel_checks();
+std::vector<Case> kernel_figures();
+std::vector<Case> attention_checks();
+std::vector<Case> attention_figures();
 
 // What this program does when it is started by the check of memory shared between processes: shares
 // memory on its standard output, and ends with its standard input.
 int share_until_told(const std::string& device);
-
-Result<device::DevicePtr> open_device(const std::string& word, const Clock& clock);
 
 // Runs what `submit` puts into the stream, and waits for it.
 Result<> finish(device::Stream& stream, const std::function<Result<>()>& submit);

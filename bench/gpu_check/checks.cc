@@ -9,6 +9,7 @@
 #include "base/random.h"
 #include "base/units.h"
 #include "bench/gpu_check/check.h"
+#include "device/named.h"
 #include "device/stand_in.h"
 
 namespace mc::gpu_check {
@@ -219,7 +220,7 @@ Result<> processes(const Bench& b) {
 int share_until_told(const std::string& word) {
   const SteadyClock clock;
   const auto share = [&]() -> Result<> {
-    MC_TRY(const device::DevicePtr device, open_device(word, clock));
+    MC_TRY(const device::DevicePtr device, device::open_named(word, clock));
     MC_TRY(const Memory memory, device->allocate(kShared));
     MC_TRY(const auto s, device->open_stream());
     MC_TRY_(put(*s, memory.data(), noise(kShared, 5)));

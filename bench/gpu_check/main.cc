@@ -8,20 +8,9 @@
 #include "base/units.h"
 #include "bench/gpu_check/check.h"
 #include "device/cuda.h"
-#include "device/stand_in.h"
+#include "device/named.h"
 
 namespace mc::gpu_check {
-
-Result<device::DevicePtr> open_device(const std::string& word, const Clock& clock) {
-  if (word == "stand-in") return device::StandIn::make(clock, {.bytes = 2 * kGiB});
-  const std::string name = word.substr(0, word.find(':'));
-  if (name != "cuda") return fail(Code::kInvalid, "'%s': want cuda:0 or stand-in", word.c_str());
-  uint64_t ordinal = 0;
-  if (word.size() > name.size()) {
-    MC_TRY(ordinal, parse_uint(word.substr(name.size() + 1)));
-  }
-  return device::open_cuda(static_cast<int>(std::min<uint64_t>(ordinal, INT32_MAX)));
-}
 
 Result<> finish(device::Stream& stream, const std::function<Result<>()>& submit) {
   MC_TRY_(submit());
@@ -49,6 +38,15 @@ std::vector<std::byte> noise(size_t bytes, uint64_t seed) {
 
 namespace {
 
+using CaseLists = std::vector<std::vector<Case>>;
+CaseLists checks() { return {copy_checks(), kernel_checks(), attention_checks()}; }
+CaseLists figures() { return {copy_figures(), kernel_figures(), attention_figures()}; }
+std::vector<Case> all_of(const CaseLists& lists) {
+  std::vector<Case> all;
+  for (const auto& list : lists) all.insert(all.end(), list.begin(), list.end());
+  return all;
+}
+
 struct Arguments {
   std::string device = "cuda:0";
   std::vector<std::string> names;
@@ -59,20 +57,20 @@ int usage(const std::string& what) {
   std::fprintf(stderr,
                "gpu-check: %s\nusage: gpu-check [--quick] [--device cuda:0|stand-in] [NAME...]\n",
                what.c_str());
-  for (const auto& list : {copy_checks(), copy_figures()})
+  for (const auto& list : {all_of(checks()), all_of(figures())})
     for (const Case& c : list) std::fprintf(stderr, "  %-16s %s\n", c.name, c.what);
   return 2;
 }
 
 bool known(const std::string& name) {
-  for (const auto& list : {copy_checks(), copy_figures()})
+  for (const auto& list : {all_of(checks()), all_of(figures())})
     for (const Case& c : list)
       if (c.name == name) return true;
   return false;
 }
 
 // 1: one of them is wrong.
-int run(const std::vector<Case>& cases, const Bench& bench, const Arguments& a, bool checks) {
+int run(const std::vector<Case>& cases, const Bench& bench, const Arguments& a, bool told) {
   int status = 0;
   for (const Case& c : cases) {
     if (!a.names.empty() && std::count(a.names.begin(), a.names.end(), c.name) == 0) continue;
@@ -83,7 +81,7 @@ int run(const std::vector<Case>& cases, const Bench& bench, const Arguments& a, 
       std::fprintf(stderr, "  %s: %s\n", skipped ? "skipped" : "WRONG",
                    outcome.error().what.c_str());
     if (!outcome && !skipped) status = 1;
-    if (!checks && outcome) continue;
+    if (!told && outcome) continue;
     Json line = {{"check", c.name}, {"outcome", outcome ? "ok" : skipped ? "skipped" : "wrong"}};
     if (!outcome) line["why"] = outcome.error().what;
     std::printf("%s\n", dump_json(line).c_str());
@@ -95,7 +93,7 @@ int run(const std::vector<Case>& cases, const Bench& bench, const Arguments& a, 
 int check(const Arguments& a) {
   const SteadyClock clock;
   std::fprintf(stderr, "%s\n", device::cuda_summary().c_str());
-  const auto device = open_device(a.device, clock);
+  const auto device = device::open_named(a.device, clock);
   if (!device) {
     std::fprintf(stderr, "gpu-check: %s\n", device.error().what.c_str());
     return device.error().code == Code::kInvalid ? 2 : 77;
@@ -105,8 +103,8 @@ int check(const Arguments& a) {
                human_bytes(info.bytes).c_str(), info.capability, info.note.empty() ? "" : "; ",
                info.note.c_str());
   const Bench bench{*device, clock, a.quick};
-  const int wrong = run(copy_checks(), bench, a, true);
-  return wrong != 0 ? wrong : run(copy_figures(), bench, a, false);
+  const int wrong = run(all_of(checks()), bench, a, true);
+  return wrong != 0 ? wrong : run(all_of(figures()), bench, a, false);
 }
 
 }  // namespace

@@ -3,8 +3,11 @@
 //
 // Thread: any.
 #pragma once
+#include <map>
 #include <memory>
+#include <string>
 
+#include "base/mutex.h"
 #include "device/device.h"
 #include "device/driver.h"
 
@@ -30,12 +33,17 @@ struct Core {
     return d.failure(status, what.c_str());
   }
 
+  // The kernel of that name. kUnsupported says why there are none.
+  Result<driver::Function> function(const char* name);
+
   const driver::Driver& d;
   Info info;
   int device = 0;
   driver::Context context = nullptr;
   driver::Module module = nullptr;
   driver::Function copy_blocks = nullptr, copy_rows = nullptr;  // null: without kernels
+  Mutex mutex;
+  std::map<std::string, driver::Function> functions MC_GUARDED_BY(mutex);
 };
 using CorePtr = std::shared_ptr<Core>;
 

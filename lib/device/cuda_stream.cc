@@ -1,8 +1,10 @@
 #include <algorithm>
 #include <array>
+#include <vector>
 
 #include "device/cuda_core.h"
 #include "device/kernels.h"
+#include "device/model_kernels.h"
 
 namespace mc::device {
 namespace {
@@ -79,6 +81,7 @@ class CudaStream final : public Stream {
   }
   Result<> copy_rows(const Rows& rows) override;
   Result<> copy_blocks(std::span<const Block> blocks) override;
+  Result<> launch(const Launch& launch) override;
   Result<std::unique_ptr<Event>> record() override {
     MC_TRY(auto event, CudaEvent::make(core_));
     MC_TRY_(event->record(handle_));
@@ -94,7 +97,7 @@ class CudaStream final : public Stream {
  private:
   Result<BlockList*> next_list();
   Result<> launch_blocks(std::span<const Block> blocks);
-  Result<> launch(Function function, unsigned x, unsigned y, void** arguments) {
+  Result<> launch_copy(Function function, unsigned x, unsigned y, void** arguments) {
     return core_->ok(
         core_->d.launch(function, x, y, 1, MC_COPY_THREADS, 1, 1, 0, handle_, arguments, nullptr),
         "cuLaunchKernel");
@@ -119,7 +122,7 @@ Result<> CudaStream::copy_rows(const Rows& r) {
   uint64_t to_stride = r.to_stride, from_stride = r.from_stride, bytes = r.bytes;
   void* arguments[] = {&to, &from, &to_stride, &from_stride, &bytes};
   MC_TRY_(core_->enter());
-  return launch(core_->copy_rows, static_cast<unsigned>(r.rows), tiles(bytes), arguments);
+  return launch_copy(core_->copy_rows, static_cast<unsigned>(r.rows), tiles(bytes), arguments);
 }
 
 Result<> CudaStream::copy_blocks(std::span<const Block> blocks) {
@@ -133,6 +136,16 @@ Result<> CudaStream::copy_blocks(std::span<const Block> blocks) {
   for (; !blocks.empty(); blocks = blocks.subspan(std::min(blocks.size(), kListBlocks)))
     MC_TRY_(launch_blocks(blocks.first(std::min(blocks.size(), kListBlocks))));
   return {};
+}
+
+Result<> CudaStream::launch(const Launch& l) {
+  MC_TRY_(core_->enter());
+  MC_TRY(const Function function, core_->function(l.kernel));
+  std::vector<void*> arguments;
+  for (const Argument& a : l.arguments) arguments.push_back(const_cast<uint64_t*>(&a.bits));
+  return core_->ok(core_->d.launch(function, l.x, l.y, l.z, MC_KERNEL_THREADS, 1, 1, 0, handle_,
+                                   arguments.data(), nullptr),
+                   l.kernel);
 }
 
 // The list that is free next, or was used longest ago and then waited for.
@@ -163,7 +176,8 @@ Result<> CudaStream::launch_blocks(std::span<const Block> blocks) {
                                        blocks.size() * sizeof(mc_copy_block), handle_);
   MC_TRY_(core_->ok(s, "cuMemcpyAsync"));
   void* arguments[] = {&list->device};
-  MC_TRY_(launch(core_->copy_blocks, static_cast<unsigned>(blocks.size()), tiles(most), arguments));
+  MC_TRY_(launch_copy(core_->copy_blocks, static_cast<unsigned>(blocks.size()), tiles(most),
+                      arguments));
   return list->used->record(handle_);
 }
 
@@ -189,6 +203,16 @@ Result<CorePtr> Core::make(const Driver& d, const Info& info, const void* kernel
   core->info.note = "blocks are copied one by one: " + loads.error().what;
   core->copy_blocks = core->copy_rows = nullptr;
   return core;
+}
+
+Result<Function> Core::function(const char* name) {
+  if (copy_blocks == nullptr)
+    return fail(Code::kUnsupported, "%s has no %s: %s", info.location().c_str(), name,
+                info.note.c_str());
+  Lock lock(mutex);
+  Function& known = functions[name];
+  if (known == nullptr) MC_TRY_(ok(d.module_function(&known, module, name), name));
+  return known;
 }
 
 Core::~Core() {

@@ -15,10 +15,12 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <cstring>
 #include <memory>
 #include <span>
 #include <string>
 #include <string_view>
+#include <type_traits>
 
 #include "base/result.h"
 #include "io/fd.h"
@@ -61,6 +63,25 @@ struct Rows {
   uint64_t rows = 1;
 };
 
+// What a kernel is called with: a number, or an address of this device or of pinned host memory
+// (null: none).
+struct Argument {
+  template <class T>
+  Argument(T value) : address(std::is_pointer_v<T>) {
+    static_assert(std::is_trivially_copyable_v<T> && sizeof value <= sizeof bits);
+    std::memcpy(&bits, &value, sizeof value);
+  }
+  uint64_t bits = 0;  // the value, from its first byte on
+  bool address = false;
+};
+
+// A kernel of this build (device/model_kernels.h) over a grid of groups of MC_KERNEL_THREADS.
+struct Launch {
+  const char* kernel = nullptr;
+  uint32_t x = 1, y = 1, z = 1;
+  std::span<const Argument> arguments{};
+};
+
 // A point in a stream's work. It may outlive its stream.
 class Event {
  public:
@@ -79,6 +100,8 @@ class Stream {
   // All of it in as few launches as the device takes, not one for each row or block.
   virtual Result<> copy_rows(const Rows& rows) = 0;
   virtual Result<> copy_blocks(std::span<const Block> blocks) = 0;
+  // kUnsupported: no such kernel here.
+  virtual Result<> launch(const Launch& launch) = 0;
   virtual Result<std::unique_ptr<Event>> record() = 0;
   // What follows waits for the event; the caller does not.
   virtual Result<> after(Event& event) = 0;

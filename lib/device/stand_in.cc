@@ -16,6 +16,7 @@
 #include "base/mutex.h"
 #include "base/units.h"
 #include "device/handle.h"
+#include "device/kernels_on_host.h"
 
 namespace mc::device {
 namespace {
@@ -229,6 +230,7 @@ class StandInStream final : public Stream {
     return submit(blocks, true);
   }
   Result<> copy_blocks(std::span<const Block> blocks) override { return submit(blocks, true); }
+  Result<> launch(const Launch& launch) override;
   Result<std::unique_ptr<Event>> record() override {
     MC_TRY_(core_->alive());
     auto mark = std::make_shared<Mark>();
@@ -297,6 +299,45 @@ class StandInStream final : public Stream {
   bool closing_ MC_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
+
+// Addresses become what the host sees; what they lie in stays until the kernel is through.
+Result<> StandInStream::launch(const Launch& l) {
+  MC_TRY_(core_->alive());
+  if (!host_has_kernel(l.kernel))
+    return fail(Code::kUnsupported, "%s has no kernel %s", core_->name().c_str(), l.kernel);
+  struct Call {
+    std::string kernel;
+    Grid grid;
+    std::vector<uint64_t> values;
+    std::vector<AreaPtr> keep;
+  };
+  auto call = std::make_shared<Call>(Call{l.kernel, {l.x, l.y, l.z}, {}, {}});
+  for (const Argument& a : l.arguments) {
+    uint64_t value = a.bits;
+    if (a.address && value != 0) {
+      AreaPtr area;
+      MC_TRY(const std::byte* seen,
+             core_->resolve(reinterpret_cast<const std::byte*>(value), 0, area));
+      value = reinterpret_cast<uint64_t>(seen);
+      call->keep.push_back(std::move(area));
+    }
+    call->values.push_back(value);
+  }
+  {
+    Lock lock(core_->mutex);
+    ++core_->counts.launches;
+  }
+  push([this, call] {
+    if (!outcome_) return;
+    outcome_ = core_->suffer(0);
+    if (!outcome_) return;
+    std::vector<void*> arguments;
+    for (uint64_t& value : call->values) arguments.push_back(&value);
+    (void)run_kernel_on_host(call->kernel, call->grid, arguments.data());
+    core_->suffered();
+  });
+  return {};
+}
 
 class StandInDevice final : public StandIn {
  public:

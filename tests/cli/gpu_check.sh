@@ -6,6 +6,14 @@ check=$MC_BIN/gpu-check
 
 expect 0 "$check" --device stand-in copies blocks rows order errors processes
 jq -es 'length == 6 and all(.outcome == "ok")' "$T/out" >/dev/null || die "checks: $(cat "$T/out" "$T/err")"
+kernels=(activations)
+[ -n "${MC_SANITIZE:-}" ] || kernels=(activations products attention) # unit/gpu runs them there
+expect 0 "$check" --device stand-in "${kernels[@]}"
+jq -es --argjson n ${#kernels[@]} 'length == $n and all(.outcome == "ok")' "$T/out" >/dev/null ||
+  die "kernels: $(cat "$T/out" "$T/err")"
+expect 0 "$check" --device stand-in --quick time-normalize time-products
+jq -es 'length == 2 and all(.value > 0 and .against_value > 0)' "$T/out" >/dev/null ||
+  die "times of kernels: $(cat "$T/out")"
 expect 0 "$check" --device stand-in --quick h2d gather
 jq -es 'length == 3 and all(.value > 0 and .against_value > 0 and .ratio > 0)' "$T/out" >/dev/null ||
   die "figures: $(cat "$T/out")"

@@ -11,6 +11,8 @@
 
 #include "base/mutex.h"
 #include "device/driver.h"
+#include "device/kernels_on_host.h"
+#include "device/model_kernels.h"
 #include "tests/unit/device/kernels_on_host.h"
 
 namespace mc::device::fake {
@@ -27,6 +29,7 @@ struct State {
   std::map<Pointer, std::pair<size_t, int>> memory;  // bytes and device; -1: of the host
   std::map<Pointer, int> opened;                     // by other processes' handles
   std::set<void*> streams, events, modules;
+  std::set<std::string> names;  // of kernels that were looked up
   int contexts = 0;
   bool pending = false;  // events are not done yet
   int of_this_thread() const { return current; }
@@ -237,13 +240,17 @@ inline void fill_work(Driver& d) {
   d.module_unload = [](Module m) { return drop_token(m, state().modules); };
   d.module_function = [](Function* f, Module, const char* name) -> Status {
     MC_FAKE(module_function);
-    return *f = reinterpret_cast<Function>(const_cast<char*>(name)), kOk;
+    Lock lock(state().mutex);  // names live as long as the program
+    const std::string& kept = *state().names.insert(name).first;
+    return *f = reinterpret_cast<Function>(const_cast<char*>(kept.c_str())), kOk;
   };
-  d.launch = [](Function f, unsigned x, unsigned y, unsigned, unsigned threads, unsigned, unsigned,
-                unsigned, StreamHandle, void** arguments, void**) -> Status {
-    if (threads != MC_COPY_THREADS) return kInvalidValue;
+  d.launch = [](Function f, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned,
+                unsigned, unsigned, StreamHandle, void** arguments, void**) -> Status {
     MC_FAKE(launch);
-    return run_kernel(reinterpret_cast<const char*>(f), x, y, arguments);
+    const auto* const name = reinterpret_cast<const char*>(f);
+    if (threads == MC_KERNEL_THREADS && run_kernel_on_host(name, {x, y, z}, arguments)) return kOk;
+    if (threads != MC_COPY_THREADS) return kInvalidValue;
+    return run_kernel(name, x, y, arguments);
   };
 }
 #undef MC_FAKE

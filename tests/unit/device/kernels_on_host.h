@@ -24,7 +24,7 @@ void __stcs(T* p, T value) {
 }
 
 #define __device__
-#define __global__
+#define __global__ inline
 #define __launch_bounds__(threads)
 #include "device/kernels/copy.cu"
 #undef __device__

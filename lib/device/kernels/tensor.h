@@ -1,0 +1,90 @@
+// What the tensor cores do, and copies into shared memory behind their back, for nvcc and for the
+// host. A fragment is a warp's: of a product of 16 x 16 by 16 x 8, a lane holds 4 registers of A, 2
+// of B and 4 sums (PTX, mma.m16n8k16). The host gathers the lanes of a warp and multiplies.
+#pragma once
+#include "device/kernels/group.h"
+
+#ifdef __CUDACC__
+
+namespace {
+
+MC_DEVICE void mma(Bf16, float* c, const uint32_t* a, const uint32_t* b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+MC_DEVICE void mma(F16, float* c, const uint32_t* a, const uint32_t* b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.f32.f16.f16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
+      "{%0,%1,%2,%3};"
+      : "+f"(c[0]), "+f"(c[1]), "+f"(c[2]), "+f"(c[3])
+      : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
+}
+
+// All warps: sums[m][n] += a[m] b[n], kM x kN fragments each.
+template <class T, int kM, int kN>
+MC_DEVICE void multiply_fragments(Own<float, kM * kN * 4>& sums, Own<uint32_t, kM * 4>& a,
+                                  Own<uint32_t, kN * 2>& b) {
+#pragma unroll
+  for (int m = 0; m < kM; ++m)
+#pragma unroll
+    for (int n = 0; n < kN; ++n)
+      mma(T(), sums.of(0) + (m * kN + n) * 4, a.of(0) + m * 4, b.of(0) + n * 2);
+}
+
+// 16 bytes into shared memory, from aligned memory; zeros where there is nothing.
+MC_DEVICE void copy16(void* shared, const void* from, bool there) {
+  const auto to = static_cast<uint32_t>(__cvta_generic_to_shared(shared));
+  asm("cp.async.cg.shared.global [%0], [%1], 16, %2;" ::"r"(to), "l"(from), "r"(there ? 16 : 0)
+      : "memory");
+}
+MC_DEVICE void copies_end() { asm("cp.async.commit_group;" ::: "memory"); }
+// All of this thread's copies are there but those of the last kUnderWay ends.
+template <int kUnderWay>
+MC_DEVICE void copies_wait() {
+  asm("cp.async.wait_group %0;" ::"n"(kUnderWay) : "memory");
+}
+
+}  // namespace
+
+#else
+
+template <class T, int kM, int kN>
+void multiply_fragments(Own<float, kM * kN * 4>& sums, Own<uint32_t, kM * 4>& a,
+                        Own<uint32_t, kN * 2>& b) {
+  const auto half = [](uint32_t pair, uint32_t which) {
+    return to_float(T{static_cast<uint16_t>(pair >> 16 * which)});
+  };
+  for (unsigned warp = 0; warp < MC_KERNEL_THREADS; warp += 32)
+    for (int m = 0; m < kM; ++m)
+      for (int n = 0; n < kN; ++n) {
+        float left[16][16], right[16][8];  // [row][k], [k][column]
+        for (unsigned lane = 0; lane < 32; ++lane)
+          for (unsigned i = 0; i < 8; ++i) {  // registers, then halves
+            const unsigned row = lane / 4 + i / 2 % 2 * 8, k = lane % 4 * 2 + i / 4 * 8 + i % 2;
+            left[row][k] = half(a.of(warp + lane)[m * 4 + static_cast<int>(i / 2)], i % 2);
+            if (i < 4)
+              right[lane % 4 * 2 + i / 2 * 8 + i % 2][lane / 4] =
+                  half(b.of(warp + lane)[n * 2 + static_cast<int>(i / 2)], i % 2);
+          }
+        for (unsigned lane = 0; lane < 32; ++lane)
+          for (unsigned i = 0; i < 4; ++i) {
+            const unsigned row = lane / 4 + i / 2 * 8, column = lane % 4 * 2 + i % 2;
+            float& sum = sums.of(warp + lane)[(m * kN + n) * 4 + static_cast<int>(i)];
+            // The product of two numbers of 16 bits is exact: no need of fma.
+            for (unsigned k = 0; k < 16; ++k) sum += left[row][k] * right[k][column];
+          }
+      }
+}
+
+inline void copy16(void* shared, const void* from, bool there) {
+  if (there)
+    __builtin_memcpy(shared, from, 16);
+  else
+    __builtin_memset(shared, 0, 16);
+}
+inline void copies_end() {}
+template <int kUnderWay>
+void copies_wait() {}
+
+#endif

@@ -1,0 +1,20 @@
+// The kernels of the forward pass (model_kernels.h) run by the host: the same source, compiled as
+// C++, group after group. For the stand-in, and for tests of the kernels against lib/model.
+//
+// Thread: any.
+#pragma once
+#include <cstdint>
+#include <string_view>
+
+namespace mc::device {
+
+struct Grid {
+  uint32_t x = 1, y = 1, z = 1;
+};
+
+bool host_has_kernel(std::string_view name);
+// `arguments` as the driver takes them: each points to a value of its type. Addresses are those of
+// the host. false: no kernel of that name.
+bool run_kernel_on_host(std::string_view name, Grid grid, void* const* arguments);
+
+}  // namespace mc::device

@@ -1,0 +1,31 @@
+// The kernels of the forward pass by name and format, launched on a stream.
+//
+// Thread: as Stream.
+#pragma once
+#include <array>
+#include <string>
+
+#include "device/device.h"
+#include "device/model_kernels.h"
+#include "model/dtype.h"
+
+namespace mc::gpu {
+
+inline std::string named(const char* kernel, model::DType type) {
+  return std::string(kernel) + "_" + model::name(type);
+}
+
+struct Groups {
+  size_t x = 1, y = 1, z = 1;
+};
+
+inline size_t over(size_t n, size_t part) { return (n + part - 1) / part; }
+
+template <class... A>
+Result<> launch(device::Stream& stream, const std::string& kernel, Groups groups, A... arguments) {
+  const std::array<device::Argument, sizeof...(A)> list{device::Argument(arguments)...};
+  return stream.launch({kernel.c_str(), static_cast<uint32_t>(groups.x),
+                        static_cast<uint32_t>(groups.y), static_cast<uint32_t>(groups.z), list});
+}
+
+}  // namespace mc::gpu

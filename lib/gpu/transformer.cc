@@ -1,0 +1,331 @@
+#include "gpu/transformer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "gpu/kernels.h"
+
+namespace mc::gpu {
+namespace {
+
+const float* floats(const std::byte* at) { return reinterpret_cast<const float*>(at); }
+float* floats(std::byte* at) { return reinterpret_cast<float*>(at); }
+const mc_row* row_list(const std::byte* at) { return reinterpret_cast<const mc_row*>(at); }
+const uint64_t* table(const std::byte* at) { return reinterpret_cast<const uint64_t*>(at); }
+uint32_t narrow(uint64_t n) { return static_cast<uint32_t>(n); }
+
+}  // namespace
+
+Transformer::Transformer(device::DevicePtr device, const model::ModelConfig& config,
+                         model::KvLayout kv)
+    : device_(std::move(device)), config_(config), kv_(kv), turns_(config_), rooms_(device_) {}
+
+Result<std::unique_ptr<Transformer>> Transformer::open(
+    device::DevicePtr device, const model::ModelConfig& config, const model::WeightSources& sources,
+    model::DType weights, model::KvLayout kv, model::Threads& threads, model::DType factors) {
+  MC_CHECK(kv.block_tokens > 0 && config.head_dim <= MC_HEAD_DIM_MAX);
+  const bool tensor = factors != model::DType::kF32;
+  if (tensor && factors != weights)
+    return fail(Code::kUnsupported, "activations of %s want weights of %s", model::name(factors),
+                model::name(factors));
+  if (tensor &&
+      (config.hidden % 8 != 0 || config.q_rows() % 8 != 0 || config.intermediate % 8 != 0))
+    return fail(Code::kUnsupported,
+                "model %s: the tensor cores want sizes in eights; hidden %u, heads %u, inner %u: "
+                "give activations of f32",
+                config.name.c_str(), config.hidden, config.q_rows(), config.intermediate);
+  std::unique_ptr<Transformer> t(new Transformer(std::move(device), config, kv));
+  MC_TRY(t->computing_, t->device_->open_stream());
+  MC_TRY(t->loading_, t->device_->open_stream());
+  MC_TRY(t->weights_, upload(*t->device_, sources, weights, threads));
+  const uint64_t bytes = config.eos.size() * sizeof(int32_t);
+  if (bytes > 0) {
+    MC_TRY(t->ends_, t->device_->allocate(bytes));
+    MC_TRY_(t->computing_->copy(t->ends_.data(),
+                                reinterpret_cast<const std::byte*>(config.eos.data()), bytes));
+    MC_TRY_(t->finish(*t->computing_));
+  }
+  t->tensor_ = tensor;
+  t->flash_ = tensor && kv.type != model::DType::kF32 &&
+              config.heads / config.kv_heads <= MC_TENSOR_HEADS &&
+              config.head_dim % MC_TENSOR_DIM_STEP == 0 && config.head_dim <= MC_TENSOR_DIM_MAX;
+  t->names_ = {named(MC_EMBED, weights),
+               named(MC_NORMALIZE, factors),
+               named(tensor ? MC_TENSOR : MC_MULTIPLY, weights),
+               named(MC_STORE, kv.type),
+               named(MC_ATTEND, kv.type),
+               named(MC_FLASH, kv.type),
+               named(MC_ROUND, factors),
+               named(MC_GATE, factors)};
+  return t;
+}
+
+Result<> Transformer::finish(device::Stream& stream) {
+  MC_TRY(const auto event, stream.record());
+  return event->wait();
+}
+
+void Transformer::drain() {
+  (void)finish(*loading_);
+  (void)finish(*computing_);
+}
+
+Result<> Transformer::pin(std::span<std::byte> pool) {
+  MC_TRY(auto memory, device_->pin(pool));
+  pinned_.push_back(std::move(memory));
+  return {};
+}
+
+bool Transformer::is_pinned(const std::byte* at, uint64_t bytes) const {
+  return std::any_of(pinned_.begin(), pinned_.end(), [&](const device::Memory& m) {
+    return at >= m.data() && at + bytes <= m.data() + m.size();
+  });
+}
+
+Result<Pass> Transformer::begin(std::span<const int32_t> tokens,
+                                std::span<const model::Slice> slices,
+                                std::span<const Choice> choices) {
+  Pass pass{{slices.begin(), slices.end()}, tokens.size(), {}, {}, {}, {}, {}, 0, {}, 0, {}};
+  uint64_t blocks = 0;
+  for (const model::Slice& s : slices) {
+    MC_CHECK(s.begin < s.end && s.end <= config_.context_max);
+    const size_t here = over(s.end, kv_.block_tokens);
+    MC_CHECK(s.blocks.size() >= here);
+    pass.table_width = std::max(pass.table_width, narrow(here));
+    blocks += here;
+  }
+  pass.staged_layer = blocks * layer_bytes();
+  const uint64_t turn_bytes = pass.rows * config_.head_dim * sizeof(float);
+  const uint64_t table_bytes = slices.size() * pass.table_width * sizeof(uint64_t);
+  const uint64_t bytes = pass.rows * sizeof(mc_row) + turn_bytes + table_bytes;
+  MC_TRY(const Rooms::Room host, rooms_.take(bytes, true));
+  MC_TRY(pass.input, rooms_.take(bytes));
+  MC_TRY(pass.x, rooms_.take(pass.rows * config_.hidden * sizeof(float)));
+  MC_TRY(pass.staged, rooms_.take(2 * pass.staged_layer));
+  // The table first: it is what must be aligned to 8.
+  pass.table = pass.input->data();
+  pass.row_list = pass.table + table_bytes;
+  pass.turns = pass.row_list + pass.rows * sizeof(mc_row);
+  auto* const places = reinterpret_cast<uint64_t*>(host->data());
+  auto* const rows = reinterpret_cast<mc_row*>(host->data() + table_bytes);
+  auto* const turns = reinterpret_cast<std::complex<float>*>(rows + pass.rows);
+  size_t row = 0, block = 0;
+  for (size_t i = 0; i < slices.size(); ++i) {
+    for (size_t p = slices[i].begin; p < slices[i].end; ++p, ++row) {
+      MC_CHECK(row < tokens.size() && tokens[row] >= 0 && narrow(tokens[row]) < config_.vocab);
+      const bool masked = !choices.empty() && choices[i].masked;
+      rows[row] = {tokens[row], narrow(p), narrow(i), masked ? 1u : 0u};
+      turns_.at(p, turns + row * turns_.pairs());
+    }
+    for (size_t b = 0; b < over(slices[i].end, kv_.block_tokens); ++b)
+      places[i * pass.table_width + b] = block++ * layer_bytes();
+  }
+  MC_CHECK(row == pass.rows);
+  MC_TRY_(computing_->copy(pass.input->data(), host->data(), bytes));
+  MC_TRY_(launch(*computing_, names_.embed, {pass.rows}, weights_.embedding.memory.data(),
+                 row_list(pass.row_list), floats(pass.x->data()), config_.hidden));
+  MC_TRY_(finish(*computing_));
+  return pass;
+}
+
+// What the blocks hold of a layer, on its way to the device: whatever lies before the rows.
+Result<> Transformer::load(const Pass& pass, uint32_t layer) {
+  std::byte* to = pass.staged->data() + layer % 2 * pass.staged_layer;
+  std::vector<device::Block> list;
+  bool pinned = true;
+  for (const model::Slice& s : pass.slices)
+    for (size_t b = 0; b < over(s.end, kv_.block_tokens); ++b, to += layer_bytes()) {
+      const std::byte* const from = s.blocks[b] + layer * layer_bytes();
+      if (b * kv_.block_tokens < s.begin) list.push_back({to, from, layer_bytes()});
+      pinned = pinned && is_pinned(from, layer_bytes());
+    }
+  if (pinned) return loading_->copy_blocks(list);
+  for (const device::Block& b : list) MC_TRY_(loading_->copy(b.to, b.from, b.bytes));
+  return {};
+}
+
+// The rows' KV of a layer, back into its blocks; a run of positions in a block is one copy of rows.
+Result<> Transformer::keep(const Pass& pass, uint32_t layer) {
+  const std::byte* from = pass.staged->data() + layer % 2 * pass.staged_layer;
+  const uint64_t tokens = kv_.block_tokens, stride = tokens * head_bytes();
+  for (const model::Slice& s : pass.slices) {
+    for (size_t p = s.begin; p < s.end;) {
+      const size_t in_block = p % tokens, n = std::min(s.end - p, tokens - in_block);
+      std::byte* const block = s.blocks[p / tokens] + layer * layer_bytes();
+      const device::Rows rows{block + in_block * head_bytes(),
+                              from + p / tokens * layer_bytes() + in_block * head_bytes(),
+                              stride,
+                              stride,
+                              n * head_bytes(),
+                              2 * config_.kv_heads};
+      if (is_pinned(block, layer_bytes())) {
+        MC_TRY_(computing_->copy_rows(rows));
+      } else {
+        for (uint64_t i = 0; i < rows.rows; ++i)
+          MC_TRY_(computing_->copy(rows.to + i * stride, rows.from + i * stride, rows.bytes));
+      }
+      p += n;
+    }
+    from += over(s.end, tokens) * layer_bytes();
+  }
+  return {};
+}
+
+Result<> Transformer::multiply(const Matrix& m, const std::byte* x, std::byte* y, size_t rows,
+                               bool add) {
+  if (tensor_)
+    return launch(*computing_, names_.multiply,
+                  {over(m.rows, MC_TENSOR_OUTPUTS), over(rows, MC_TENSOR_ROWS)}, m.memory.data(), x,
+                  floats(y), m.rows, m.columns, narrow(rows), add ? 1u : 0u);
+  return launch(*computing_, names_.multiply,
+                {over(m.rows, MC_PLAIN_OUTPUTS), over(rows, MC_PLAIN_ROWS)}, m.memory.data(),
+                floats(x), floats(y), m.rows, m.columns, narrow(rows), m.segments, add ? 1u : 0u);
+}
+
+Result<> Transformer::normalize(const std::byte* x, const device::Memory& weight, std::byte* out,
+                                size_t rows) {
+  return launch(*computing_, names_.normalize, {rows}, floats(x), floats(weight.data()), out,
+                config_.hidden, config_.norm_eps);
+}
+
+Result<> Transformer::attend(Pass& pass, uint32_t layer, const std::byte* qkv, std::byte* out) {
+  if (flash_) return flash(pass, layer, qkv, out);
+  const float scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
+  return launch(*computing_, names_.attend, {pass.rows, config_.heads}, floats(qkv), floats(out),
+                row_list(pass.row_list), pass.staged->data(), table(pass.table), pass.table_width,
+                layer % 2 * pass.staged_layer, config_.heads, config_.kv_heads, config_.head_dim,
+                kv_.block_tokens, scale);
+}
+
+// A step's splits are computed side by side, a prompt's by the group of its rows.
+Result<> Transformer::flash(Pass& pass, uint32_t layer, const std::byte* qkv, std::byte* out) {
+  const float scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
+  const uint32_t together =
+      pass.slices.size() > 1 ? 1 : MC_TENSOR_HEADS / (config_.heads / config_.kv_heads);
+  size_t longest = 0;
+  for (const model::Slice& s : pass.slices) longest = std::max(longest, s.end);
+  const bool step = pass.rows == pass.slices.size() && longest > MC_SPLIT;
+  const size_t splits = step ? over(longest, MC_SPLIT) : 1;
+  Rooms::Room parts;
+  if (step) {
+    const uint64_t part = (config_.head_dim + 2) * sizeof(float);
+    MC_TRY(parts, rooms_.take(pass.rows * config_.heads * splits * part));
+  }
+  float* const to = step ? floats(parts->data()) : nullptr;
+  MC_TRY_(launch(*computing_, names_.flash, {over(pass.rows, together), config_.kv_heads, splits},
+                 floats(qkv), floats(out), to, row_list(pass.row_list), pass.staged->data(),
+                 table(pass.table), pass.table_width, layer % 2 * pass.staged_layer, config_.heads,
+                 config_.kv_heads, config_.head_dim, kv_.block_tokens, scale, narrow(pass.rows),
+                 together));
+  if (!step) return {};
+  return launch(*computing_, MC_COMBINE, {pass.rows, config_.heads}, static_cast<const float*>(to),
+                floats(out), row_list(pass.row_list), config_.head_dim, narrow(splits));
+}
+
+Result<> Transformer::compute(Pass& pass, uint32_t layer, bool kv_only) {
+  const LayerWeights& w = weights_.layers[layer];
+  const size_t rows = pass.rows, inner = config_.intermediate;
+  const uint64_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
+  const uint64_t wide = std::max<uint64_t>(row_floats + 2 * config_.q_rows(), 3 * inner);
+  if (pass.scratch == nullptr) {
+    MC_TRY(pass.scratch, rooms_.take(rows * (config_.hidden + wide) * sizeof(float)));
+  }
+  std::byte* const x = pass.x->data();
+  std::byte* const normed = pass.scratch->data();
+  std::byte* const qkv = normed + rows * config_.hidden * sizeof(float);
+  std::byte* const attended = qkv + rows * row_floats * sizeof(float);
+  std::byte* const rounded = attended + rows * config_.q_rows() * sizeof(float);
+  std::byte* const gate_up = qkv;
+  std::byte* const gated = gate_up + rows * 2 * inner * sizeof(float);
+  MC_TRY_(normalize(x, w.attention_norm, normed, rows));
+  MC_TRY_(multiply(w.qkv, normed, qkv, rows, false));
+  MC_TRY_(launch(*computing_, names_.store, {rows}, floats(qkv), row_list(pass.row_list),
+                 floats(pass.turns), pass.staged->data(), table(pass.table), pass.table_width,
+                 layer % 2 * pass.staged_layer, config_.heads, config_.kv_heads, config_.head_dim,
+                 kv_.block_tokens, 0u));
+  MC_TRY_(keep(pass, layer));
+  if (kv_only) return {};
+  MC_TRY_(attend(pass, layer, qkv, attended));
+  const std::byte* values = attended;
+  if (tensor_) {
+    const uint64_t n = rows * config_.q_rows();
+    MC_TRY_(
+        launch(*computing_, names_.round, {over(n, MC_ROUND_PART)}, floats(attended), rounded, n));
+    values = rounded;
+  }
+  MC_TRY_(multiply(w.output, values, x, rows, true));
+  MC_TRY_(normalize(x, w.mlp_norm, normed, rows));
+  MC_TRY_(multiply(w.gate_up, normed, gate_up, rows, false));
+  MC_TRY_(launch(*computing_, names_.gate, {rows, over(inner, MC_GATE_PART)}, floats(gate_up),
+                 gated, narrow(inner)));
+  return multiply(w.down, gated, x, rows, true);
+}
+
+Result<> Transformer::layer(Pass& pass, uint32_t layer, bool kv_only) {
+  MC_CHECK(layer < config_.layers);
+  MC_TRY_(load(pass, layer));
+  MC_TRY(const auto loaded, loading_->record());
+  MC_TRY_(computing_->after(*loaded));
+  MC_TRY_(compute(pass, layer, kv_only));
+  return finish(*computing_);
+}
+
+Result<> Transformer::head(Pass& pass, Rooms::Room& out) {
+  const Matrix& m = weights_.head.rows > 0 ? weights_.head : weights_.embedding;
+  const uint64_t bytes = pass.rows * m.rows * sizeof(float);
+  MC_TRY(out, rooms_.take(bytes + pass.rows * sizeof(int32_t)));
+  MC_TRY(const Rooms::Room normed, rooms_.take(pass.rows * config_.hidden * sizeof(float)));
+  MC_TRY_(normalize(pass.x->data(), weights_.norm, normed->data(), pass.rows));
+  MC_TRY_(multiply(m, normed->data(), out->data(), pass.rows, false));
+  MC_TRY_(launch(*computing_, MC_ARGMAX, {pass.rows}, floats(out->data()), row_list(pass.row_list),
+                 reinterpret_cast<const int32_t*>(ends_.data()), narrow(config_.eos.size()),
+                 reinterpret_cast<int32_t*>(out->data() + bytes), m.rows));
+  return finish(*computing_);
+}
+
+Result<> Transformer::get(void* to, const std::byte* from, uint64_t bytes) {
+  MC_TRY_(computing_->copy(static_cast<std::byte*>(to), from, bytes));
+  return finish(*computing_);
+}
+
+Result<std::vector<float>> Transformer::logits(Pass& pass) {
+  Rooms::Room out;
+  MC_TRY_(head(pass, out));
+  std::vector<float> values(pass.rows * config_.vocab);
+  MC_TRY_(get(values.data(), out->data(), values.size() * sizeof(float)));
+  return values;
+}
+
+// While a layer computes, the next one's blocks come into the other half of `staged`, once the
+// layer before is through with it.
+Result<std::vector<int32_t>> Transformer::step(Pass& pass, std::span<const Choice> choices) {
+  MC_CHECK(choices.size() == pass.rows);
+  std::unique_ptr<device::Event> computed[2];
+  MC_TRY_(load(pass, 0));
+  for (uint32_t l = 0; l < config_.layers; ++l) {
+    MC_TRY(const auto loaded, loading_->record());
+    MC_TRY_(computing_->after(*loaded));
+    MC_TRY_(compute(pass, l, false));
+    MC_TRY(computed[l % 2], computing_->record());
+    if (l + 1 == config_.layers) break;
+    if (l > 0) MC_TRY_(loading_->after(*computed[(l + 1) % 2]));
+    MC_TRY_(load(pass, l + 1));
+  }
+  Rooms::Room out;
+  MC_TRY_(head(pass, out));
+  const uint64_t row = uint64_t{config_.vocab} * sizeof(float);
+  std::vector<int32_t> tokens(pass.rows);
+  MC_TRY_(get(tokens.data(), out->data() + pass.rows * row, tokens.size() * sizeof(int32_t)));
+  for (size_t i = 0; i < pass.rows; ++i) {  // what is drawn is drawn by the host
+    if (!(choices[i].draw.temperature > 0)) continue;
+    std::vector<float> values(config_.vocab);
+    MC_TRY_(get(values.data(), out->data() + i * row, row));
+    model::Draw draw = choices[i].draw;
+    if (choices[i].masked) draw.never = config_.eos;
+    tokens[i] = model::sample(values, draw);
+  }
+  return tokens;
+}
+
+}  // namespace mc::gpu

@@ -1,0 +1,110 @@
+// The forward pass of a LLaMA-family model on a device (model/transformer.h is the CPU's): the same
+// layers over the same KV blocks, in kernels of this build (device/model_kernels.h).
+//
+//   MC_TRY(auto pass, t.begin(tokens, slices));
+//   for (uint32_t l = 0; l < layers; ++l) MC_TRY_(t.layer(pass, l));
+//   MC_TRY(auto next, t.next_tokens(pass, draws));
+//
+// Blocks lie in host memory: what a layer reads of them goes to the device and what it writes comes
+// back, on streams; step() loads the next layer's while one computes. With f32 activations every
+// number is bit for bit the CPU's; with bf16 they are near the CPU's, the products are the tensor
+// cores', and a token still does not depend on what is computed with it.
+//
+// Thread: one at a time. Errors: those of the device (device/device.h); the KV of the rows may then
+// be there or not, and the pass is of no more use. Source: LLaMA (Touvron et al. 2023);
+// PagedAttention (Kwon et al. 2023).
+#pragma once
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "gpu/rooms.h"
+#include "gpu/weights.h"
+#include "model/sampler.h"
+#include "model/transformer.h"
+#include "model/turns.h"
+
+namespace mc::gpu {
+
+// Rows on their way through the layers.
+struct Pass {
+  std::vector<model::Slice> slices;  // the blocks' addresses are kept by the caller
+  size_t rows = 0;
+  Rooms::Room x;      // [rows][hidden]
+  Rooms::Room input;  // rows, turns and table, as they went to the device
+  std::byte *row_list = nullptr, *turns = nullptr, *table = nullptr;
+  uint32_t table_width = 0;   // blocks of the longest sequence
+  Rooms::Room staged;         // the blocks of two layers
+  uint64_t staged_layer = 0;  // bytes of one of them
+  Rooms::Room scratch;
+};
+
+// How the token after a row is chosen.
+struct Choice {
+  model::Draw draw{};   // `never` is the transformer's, of masked rows
+  bool masked = false;  // tokens that end an answer must not come
+};
+
+class Transformer {
+ public:
+  // `factors`: what weights are multiplied by; their own format of 16 bits: on the tensor cores.
+  // kUnsupported: not of this model or these weights.
+  static Result<std::unique_ptr<Transformer>> open(device::DevicePtr device,
+                                                   const model::ModelConfig& config,
+                                                   const model::WeightSources& sources,
+                                                   model::DType weights, model::KvLayout kv,
+                                                   model::Threads& threads,
+                                                   model::DType factors = model::DType::kF32);
+  const model::ModelConfig& config() const { return config_; }
+  const model::KvLayout& kv() const { return kv_; }
+  const Weights& weights() const { return weights_; }
+  const device::Device& device() const { return *device_; }
+
+  // Memory that blocks will lie in: copies to and from it then need no detour.
+  Result<> pin(std::span<std::byte> pool);
+
+  // One token for each position of the slices, in order. `masked`: of each slice, or none.
+  Result<Pass> begin(std::span<const int32_t> tokens, std::span<const model::Slice> slices,
+                     std::span<const Choice> choices = {});
+  // Writes the rows' KV; it is in its blocks when this returns. `kv_only` as model::Transformer.
+  Result<> layer(Pass& pass, uint32_t layer, bool kv_only = false);
+  // All layers of a decode step, then the token after each row.
+  Result<std::vector<int32_t>> step(Pass& pass, std::span<const Choice> choices);
+  Result<std::vector<float>> logits(Pass& pass);  // [rows][vocab]; what step() draws from
+  // Waits until nothing of a pass that failed is under way any more.
+  void drain();
+
+ private:
+  struct Names {
+    std::string embed, normalize, multiply, store, attend, flash, round, gate;
+  };
+  Transformer(device::DevicePtr device, const model::ModelConfig& config, model::KvLayout kv);
+  uint64_t head_bytes() const { return config_.head_dim * size_of(kv_.type); }
+  uint64_t layer_bytes() const { return 2 * config_.kv_heads * kv_.block_tokens * head_bytes(); }
+  bool is_pinned(const std::byte* at, uint64_t bytes) const;
+  Result<> load(const Pass& pass, uint32_t layer);
+  Result<> compute(Pass& pass, uint32_t layer, bool kv_only);
+  Result<> keep(const Pass& pass, uint32_t layer);
+  Result<> attend(Pass& pass, uint32_t layer, const std::byte* qkv, std::byte* out);
+  Result<> flash(Pass& pass, uint32_t layer, const std::byte* qkv, std::byte* out);
+  Result<> multiply(const Matrix& m, const std::byte* x, std::byte* y, size_t rows, bool add);
+  Result<> normalize(const std::byte* x, const device::Memory& weight, std::byte* out, size_t rows);
+  Result<> head(Pass& pass, Rooms::Room& out);
+  Result<> get(void* to, const std::byte* from, uint64_t bytes);
+  Result<> finish(device::Stream& stream);
+
+  const device::DevicePtr device_;
+  const model::ModelConfig config_;
+  const model::KvLayout kv_;
+  const model::Turns turns_;
+  Rooms rooms_;
+  Weights weights_;
+  Names names_;
+  bool tensor_ = false;    // products on the tensor cores
+  bool flash_ = false;     // attention too
+  device::Memory ends_{};  // tokens that end an answer
+  std::vector<device::Memory> pinned_;
+  std::unique_ptr<device::Stream> computing_, loading_;
+};
+
+}  // namespace mc::gpu

@@ -1,0 +1,32 @@
+// The weights of a model in a device's memory: dense matrices, row after row.
+//
+// Thread: values; const use, any. Errors: kNoSpace where the model does not fit.
+#pragma once
+#include <vector>
+
+#include "device/device.h"
+#include "model/threads.h"
+#include "model/weights.h"
+
+namespace mc::gpu {
+
+struct Matrix {
+  device::Memory memory{};
+  uint32_t rows = 0, columns = 0, segments = 1;
+};
+struct LayerWeights {
+  Matrix qkv, output, gate_up, down;  // as model::LayerWeights
+  device::Memory attention_norm, mlp_norm;
+};
+struct Weights {
+  model::DType type = model::DType::kF32;
+  Matrix embedding, head;  // head: rows 0 where the embedding is it
+  device::Memory norm;
+  std::vector<LayerWeights> layers;
+  uint64_t bytes = 0;
+};
+
+Result<Weights> upload(device::Device& device, const model::WeightSources& sources,
+                       model::DType type, model::Threads& threads);
+
+}  // namespace mc::gpu

@@ -1,0 +1,60 @@
+// A small transformer on a device and on the CPU, and sequences with KV blocks for both.
+#pragma once
+#include "gpu/transformer.h"
+#include "tests/unit/device/kinds.h"
+#include "tests/unit/model/run.h"
+
+namespace mc::gpu {
+
+inline model::ModelConfig small_config() {
+  model::ModelConfig c;
+  c.name = "small";
+  c.vocab = 150;
+  c.hidden = 40;
+  c.intermediate = 56;
+  c.layers = 3;
+  c.heads = 6;
+  c.kv_heads = 2;
+  c.head_dim = 20;  // no multiple of the lanes
+  c.context_max = 600;
+  c.eos = {2, 5};
+  return c;
+}
+
+// The same weights on both sides.
+struct Both {
+  Both(device::DevicePtr device, model::KvLayout kv, model::DType weights,
+       const model::ModelConfig& config = small_config(), uint64_t seed = 7,
+       model::DType factors = model::DType::kF32)
+      : sources(model::random_sources(config, seed)),
+        cpu(config, model::pack_weights(sources, weights, threads), kv,
+            *model::kernels_named("auto"), threads, factors),
+        gpu(device::must(Transformer::open(std::move(device), config, sources, weights, kv, threads,
+                                           factors))) {}
+  model::Threads threads{1};
+  model::WeightSources sources;
+  model::Transformer cpu;
+  std::unique_ptr<Transformer> gpu;
+};
+
+// KV blocks of a sequence.
+struct Blocks {
+  Blocks(const model::ModelConfig& c, model::KvLayout kv, size_t tokens) {
+    const size_t bytes =
+        size_t{c.layers} * 2 * c.kv_rows() * model::size_of(kv.type) * kv.block_tokens;
+    for (size_t at = 0; at < tokens; at += kv.block_tokens) memory.emplace_back(bytes);
+    for (auto& m : memory) blocks.push_back(m.data());
+  }
+  model::Slice slice(size_t begin, size_t end) const { return {blocks, begin, end}; }
+  std::vector<std::vector<std::byte>> memory;
+  std::vector<std::byte*> blocks;
+};
+
+inline std::vector<int32_t> tokens_of(size_t n, uint64_t seed, uint32_t vocab) {
+  Random random(seed);
+  std::vector<int32_t> tokens(n);
+  for (int32_t& t : tokens) t = static_cast<int32_t>(random.next() % vocab);
+  return tokens;
+}
+
+}  // namespace mc::gpu
