@@ -18,6 +18,7 @@ Code code_of(Status status) {
     case kNeedsNewerDriver:
     case kNoDevice:
     case kNoBinaryForGpu:
+    case kNotFound:  // a kernel that the image does not have
     case kPeerUnsupported:
     case kUnsupportedPtx:
     case kNotSupported:

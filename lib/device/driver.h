@@ -28,7 +28,7 @@ inline constexpr Status kOk = 0, kInvalidValue = 1, kOutOfMemory = 2, kNotInitia
                         kDeinitialized = 4, kStubLibrary = 34, kNeedsNewerDriver = 36,
                         kDeviceUnavailable = 46, kNoDevice = 100, kNoBinaryForGpu = 209,
                         kEccUncorrectable = 214, kPeerUnsupported = 217, kUnsupportedPtx = 222,
-                        kMapFailed = 205, kNotReady = 600, kIllegalAddress = 700,
+                        kMapFailed = 205, kNotFound = 500, kNotReady = 600, kIllegalAddress = 700,
                         kLaunchTimeout = 702, kPeerAlreadyEnabled = 704, kContextDestroyed = 709,
                         kAssert = 710, kHostAlreadyRegistered = 712, kHardwareStackError = 714,
                         kIllegalInstruction = 715, kLaunchFailed = 719, kNotPermitted = 800,

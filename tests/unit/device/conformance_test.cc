@@ -2,6 +2,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <array>
+#include <bit>
+#include <cstring>
+
 #include "device/handle.h"
 #include "tests/unit/device/kinds.h"
 
@@ -55,6 +59,32 @@ struct Sleeper {
 }  // namespace
 
 TEST_SUITE("device") {
+  TEST_CASE("a kernel works on memory of the device; one that is not there is unsupported") {
+    for (const std::string& kind : kinds()) {
+      CAPTURE(kind);
+      const DevicePtr device = open_kind(kind);
+      const auto stream = must(device->open_stream());
+      std::vector<float> values(5000);
+      for (size_t i = 0; i < values.size(); ++i) values[i] = static_cast<float>(i) * 0.5f;
+      const size_t bytes = values.size() * sizeof(float);
+      const Memory from = must(device->allocate(bytes)), to = must(device->allocate(bytes / 2));
+      put(*stream, from.data(), std::as_bytes(std::span(values)));
+      const std::array<Argument, 3> arguments{from.data(), to.data(), uint64_t{values.size()}};
+      must(stream->launch({MC_ROUND "_bf16", 2, 1, 1, arguments}));
+      const auto got = get(*stream, to.data(), bytes / 2);
+      for (const size_t i : {0u, 1u, 128u, 4097u, 4998u}) {
+        uint16_t high = 0;
+        std::memcpy(&high, &got[2 * i], 2);
+        CHECK(std::bit_cast<float>(uint32_t{high} << 16) ==
+              doctest::Approx(values[i]).epsilon(0.004));
+      }
+      const auto unknown = stream->launch({"mc_no_such_kernel", 1, 1, 1, arguments});
+      REQUIRE_FALSE(unknown.has_value());
+      CHECK(unknown.error().code == Code::kUnsupported);
+      CHECK(unknown.error().what.find("mc_no_such_kernel") != std::string::npos);
+    }
+  }
+
   TEST_CASE("bytes go to a device, within it, and come back, whatever their alignment") {
     for (const auto& kind : kinds()) {
       CAPTURE(kind);

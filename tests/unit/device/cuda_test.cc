@@ -7,6 +7,7 @@
 #if __has_include(<cuda.h>)
 #include <cuda.h>  // ours are the numbers of the real one
 static_assert(CUDA_ERROR_OUT_OF_MEMORY == mc::device::driver::kOutOfMemory &&
+              CUDA_ERROR_NOT_FOUND == mc::device::driver::kNotFound &&
               CUDA_ERROR_NOT_READY == mc::device::driver::kNotReady &&
               CUDA_ERROR_DEVICE_UNAVAILABLE == mc::device::driver::kDeviceUnavailable &&
               CUDA_ERROR_ILLEGAL_ADDRESS == mc::device::driver::kIllegalAddress &&

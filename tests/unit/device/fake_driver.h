@@ -240,6 +240,8 @@ inline void fill_work(Driver& d) {
   d.module_unload = [](Module m) { return drop_token(m, state().modules); };
   d.module_function = [](Function* f, Module, const char* name) -> Status {
     MC_FAKE(module_function);
+    const bool copies = std::string(name) == MC_COPY_BLOCKS || std::string(name) == MC_COPY_ROWS;
+    if (!copies && !host_has_kernel(name)) return kNotFound;
     Lock lock(state().mutex);  // names live as long as the program
     const std::string& kept = *state().names.insert(name).first;
     return *f = reinterpret_cast<Function>(const_cast<char*>(kept.c_str())), kOk;
