@@ -4,8 +4,10 @@
 #include <utility>
 
 #include "base/log.h"
+#include "device/named.h"
 #include "model/sampler.h"
 #include "serve/dummy_engine.h"
+#include "serve/gpu_engine.h"
 
 namespace mc::serve {
 namespace {
@@ -13,7 +15,8 @@ namespace {
 constexpr uint32_t kThreadsMax = 1024;
 
 bool computes(const EngineChoice& choice) {
-  return choice.engine == "cpu" || (choice.engine == "auto" && model::has_weights(choice.model));
+  return choice.engine == "cpu" || choice.engine == "cuda" ||
+         (choice.engine == "auto" && model::has_weights(choice.model));
 }
 
 Result<model::DType> kv_type(const EngineChoice& choice, model::DType weights) {
@@ -36,9 +39,11 @@ Result<model::DType> factors(const EngineChoice& choice, model::DType weights) {
   return model::DType::kBf16;
 }
 
-spec::ModelSpec spec_of(const model::ModelFiles& files, model::DType kv, model::DType factors) {
+spec::ModelSpec spec_of(const EngineChoice& choice, const model::ModelFiles& files, model::DType kv,
+                        model::DType factors) {
   spec::ModelSpec spec = model::spec_of(files.config, kv);
-  spec.variant = strf("engine=cpu kv=%s rope=half weights=%016llx", model::name(kv),
+  const char* const engine = choice.engine == "cuda" ? "cuda" : "cpu";
+  spec.variant = strf("engine=%s kv=%s rope=half weights=%016llx", engine, model::name(kv),
                       static_cast<unsigned long long>(files.digest()));
   if (factors != model::DType::kF32) spec.variant += " activations=bf16";
   return spec;
@@ -58,12 +63,13 @@ Result<spec::ModelSpec> timed(spec::ModelSpec spec, const EngineChoice& choice) 
 
 void EngineChoice::describe(OptionList& v) {
   v("model", model, "'tiny', a model spec (JSON), or a folder with config.json and weights");
-  v("engine", engine, "what computes: nothing (dummy), the CPU, or auto: cpu for weights",
-    {"auto", "dummy", "cpu"});
+  v("engine", engine,
+    "what computes: nothing (dummy), the CPU, a GPU (cuda), or auto: cpu for weights",
+    {"auto", "dummy", "cpu", "cuda"});
   v("activations", activations,
-    "what weights of bf16 are multiplied by: bf16 is faster, f32 exact (cpu engine)",
+    "what weights of bf16 are multiplied by: bf16 is faster, f32 exact (cpu and cuda engines)",
     {"f32", "bf16"});
-  v("kv-type", kv_type, "numbers in KV blocks; auto: as the weights (cpu engine)",
+  v("kv-type", kv_type, "numbers in KV blocks; auto: as the weights (cpu and cuda engines)",
     {"auto", "f32", "f16", "bf16"});
   v("cost", cost,
     "file with the times of this model's work, as mc-prefill --calibrate writes it; empty: those "
@@ -74,6 +80,10 @@ void CpuOptions::describe(OptionList& v) {
   v("threads", threads, "threads that compute (cpu engine); 0: one for each CPU");
   v("kernels", kernels, "instruction set of the cpu engine; all give the same bits",
     {"auto", "avx512bf16", "avx512", "avx2", "plain"});
+  v("device", device,
+    "of the cuda engine: cuda:0, cuda:1, or stand-in, which computes on the host, slowly, to try "
+    "it "
+    "without a GPU");
 }
 
 Result<ModelInfo> open_model_info(const EngineChoice& choice) {
@@ -86,11 +96,63 @@ Result<ModelInfo> open_model_info(const EngineChoice& choice) {
   MC_TRY(model::ModelFiles files, model::open_model(choice.model));
   MC_TRY(const model::DType kv, kv_type(choice, files.weight_type()));
   MC_TRY(const model::DType by, factors(choice, files.weight_type()));
-  MC_TRY(spec::ModelSpec spec, timed(spec_of(files, kv, by), choice));
+  MC_TRY(spec::ModelSpec spec, timed(spec_of(choice, files, kv, by), choice));
   ModelInfo info{std::move(spec), std::move(files.tokenizer), files.chat};
   if (!computes(choice)) info.spec.variant.clear();
   return info;
 }
+
+namespace {
+
+Result<std::unique_ptr<Engine>> open_cpu_engine(const EngineChoice& choice, const CpuOptions& cpu,
+                                                uint32_t block_tokens) {
+  const model::Kernels* const kernels = model::kernels_named(cpu.kernels);
+  MC_TRY(const model::ModelFiles files, model::open_model(choice.model));
+  MC_TRY(const model::DType kv, kv_type(choice, files.weight_type()));
+  MC_TRY(const model::DType by, factors(choice, files.weight_type()));
+  auto threads = std::make_unique<model::Threads>(cpu.threads);
+  MC_TRY(spec::ModelSpec spec,
+         timed(spec_of(choice, files, kv, by), choice));  // before weights are read
+  MC_TRY(model::Weights weights, model::load(files, *threads));
+  log_info("engine", "model %s: %llu parameters in %llu bytes, %u threads, %s",
+           files.config.name.c_str(), static_cast<unsigned long long>(files.config.parameters()),
+           static_cast<unsigned long long>(weights.bytes()), threads->count(), kernels->name);
+  return std::make_unique<CpuEngine>(std::move(spec), files.config, std::move(weights),
+                                     model::KvLayout{kv, block_tokens}, *kernels,
+                                     std::move(threads), by);
+}
+
+// The CPU engine of the same choice takes over where the device fails.
+Result<std::unique_ptr<Engine>> open_gpu_engine(const EngineChoice& choice, const CpuOptions& cpu,
+                                                uint32_t block_tokens) {
+  static const SteadyClock clock;
+  auto device = device::open_named(cpu.device, clock);
+  if (!device)
+    return fail(device.error().code, "--engine cuda: %s; give --engine cpu to compute on the CPU",
+                device.error().what.c_str());
+  MC_TRY(const model::ModelFiles files, model::open_model(choice.model));
+  MC_TRY(const model::DType kv, kv_type(choice, files.weight_type()));
+  MC_TRY(const model::DType by, factors(choice, files.weight_type()));
+  MC_TRY(spec::ModelSpec spec, timed(spec_of(choice, files, kv, by), choice));
+  model::Threads threads(cpu.threads);
+  MC_TRY(const model::WeightSources sources, model::open_sources(files));
+  auto transformer = gpu::Transformer::open(*device, files.config, sources, files.weight_type(),
+                                            {kv, block_tokens}, threads, by);
+  if (!transformer)
+    return fail(transformer.error().code,
+                "--engine cuda: %s (give --engine cpu, or a smaller model)",
+                transformer.error().what.c_str());
+  log_info("engine", "model %s: %llu parameters in %llu bytes of %s", files.config.name.c_str(),
+           static_cast<unsigned long long>(files.config.parameters()),
+           static_cast<unsigned long long>((*transformer)->weights().bytes),
+           (*device)->info().location().c_str());
+  const auto fallback = [choice, cpu, block_tokens] {
+    return open_cpu_engine(choice, cpu, block_tokens);
+  };
+  return std::make_unique<GpuEngine>(std::move(spec), std::move(*transformer), fallback);
+}
+
+}  // namespace
 
 Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const CpuOptions& cpu,
                                             uint32_t block_tokens) {
@@ -99,24 +161,14 @@ Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const Cp
     MC_TRY(ModelInfo info, open_model_info(choice));
     return std::make_unique<DummyEngine>(std::move(info.spec), block_tokens);
   }
-  const model::Kernels* kernels = model::kernels_named(cpu.kernels);
-  if (kernels == nullptr)
+  // Also where a GPU computes: the CPU takes over when that fails.
+  if (model::kernels_named(cpu.kernels) == nullptr)
     return fail(Code::kUnsupported, "this CPU has no '%s': give --kernels auto",
                 shown(cpu.kernels).c_str());
   if (cpu.threads > kThreadsMax)
     return fail(Code::kInvalid, "%u threads: want %u or fewer", cpu.threads, kThreadsMax);
-  MC_TRY(const model::ModelFiles files, model::open_model(choice.model));
-  MC_TRY(const model::DType kv, kv_type(choice, files.weight_type()));
-  MC_TRY(const model::DType by, factors(choice, files.weight_type()));
-  auto threads = std::make_unique<model::Threads>(cpu.threads);
-  MC_TRY(spec::ModelSpec spec, timed(spec_of(files, kv, by), choice));  // before weights are read
-  MC_TRY(model::Weights weights, model::load(files, *threads));
-  log_info("engine", "model %s: %llu parameters in %llu bytes, %u threads, %s",
-           files.config.name.c_str(), static_cast<unsigned long long>(files.config.parameters()),
-           static_cast<unsigned long long>(weights.bytes()), threads->count(), kernels->name);
-  return std::make_unique<CpuEngine>(std::move(spec), files.config, std::move(weights),
-                                     model::KvLayout{kv, block_tokens}, *kernels,
-                                     std::move(threads), by);
+  if (choice.engine == "cuda") return open_gpu_engine(choice, cpu, block_tokens);
+  return open_cpu_engine(choice, cpu, block_tokens);
 }
 
 CpuEngine::CpuEngine(spec::ModelSpec spec, model::ModelConfig config, model::Weights weights,
@@ -137,11 +189,12 @@ void CpuEngine::prefill_layer(const ChunkView& chunk, uint32_t layer,
   MC_CHECK(chunk.begin <= chunk.end && chunk.end <= s.tokens.size() && layer < spec_.layers);
   if (chunk.begin == chunk.end) return;
   if (layer == 0) {
-    activations.resize((chunk.end - chunk.begin) * transformer_.config().hidden);
-    transformer_.embed(s.tokens.subspan(chunk.begin, chunk.end - chunk.begin), activations.data());
+    activations.rows.resize((chunk.end - chunk.begin) * transformer_.config().hidden);
+    transformer_.embed(s.tokens.subspan(chunk.begin, chunk.end - chunk.begin),
+                       activations.rows.data());
   }
   const model::Slice slice{s.blocks, chunk.begin, chunk.end};
-  transformer_.layer(layer, {&slice, 1}, activations.data(), layer + 1 == spec_.layers);
+  transformer_.layer(layer, {&slice, 1}, activations.rows.data(), layer + 1 == spec_.layers);
 }
 
 std::vector<int32_t> CpuEngine::decode(std::span<const DecodeItem> batch) const {

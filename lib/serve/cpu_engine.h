@@ -16,7 +16,7 @@ namespace mc::serve {
 // Which engine serves a model, the same in the whole cluster: what differs is refused.
 struct EngineChoice {
   std::string model = "tiny";       // a spec by name or file, or a folder with weights
-  std::string engine = "auto";      // dummy; cpu; auto: cpu where there are weights
+  std::string engine = "auto";      // dummy; cpu; cuda; auto: cpu where there are weights
   std::string kv_type = "auto";     // of KV in blocks: f32, f16, bf16; auto: as the weights
   std::string activations = "f32";  // what weights of bf16 are multiplied by: f32 or bf16
   std::string cost = {};            // file with measured times of this model; empty: the spec's
@@ -33,12 +33,14 @@ struct ModelInfo {
 Result<ModelInfo> open_model_info(const EngineChoice& choice);
 
 struct CpuOptions {
-  uint32_t threads = 0;          // 0: one for each CPU
-  std::string kernels = "auto";  // avx512bf16, avx512, avx2, plain
+  uint32_t threads = 0;           // 0: one for each CPU
+  std::string kernels = "auto";   // avx512bf16, avx512, avx2, plain
+  std::string device = "cuda:0";  // of the cuda engine: cuda:1, or stand-in
   void describe(OptionList& v);
 };
 
-// The engine of that choice. Errors: those of open_model_info, and of the weights.
+// The engine of that choice. Errors: those of open_model_info, of the weights, and of the device;
+// what says what is missing.
 Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const CpuOptions& cpu,
                                             uint32_t block_tokens);
 

@@ -11,6 +11,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <memory>
 #include <span>
 #include <vector>
 
@@ -73,7 +74,10 @@ struct Sampling {
 };
 
 // What an engine carries of a chunk from one layer to the next; empty before layer 0.
-using Activations = std::vector<float>;
+struct Activations {
+  std::vector<float> rows;
+  std::shared_ptr<void> elsewhere;  // of an engine that keeps them in a device's memory
+};
 
 struct DecodeItem {
   SequenceView sequence;
@@ -89,6 +93,10 @@ class Engine {
   virtual bool ends_answer(int32_t token) const = 0;
   // Work takes the time the spec's cost model says, if it took less (an engine without a model).
   virtual bool modelled_time() const = 0;
+
+  // Told once, before any work: the memory that blocks will lie in. An engine with a device pins
+  // it.
+  virtual void use_pool(std::span<std::byte>) const {}
 
   // Writes the KV of the chunk's tokens for one layer. Layers go 0, 1, ... with the same
   // activations; chunks in order; what lies before the chunk has been written or loaded for that

@@ -1,0 +1,102 @@
+#include "serve/gpu_engine.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+
+namespace mc::serve {
+
+GpuEngine::GpuEngine(spec::ModelSpec spec, std::unique_ptr<gpu::Transformer> transformer,
+                     Fallback fallback)
+    : spec_(std::move(spec)),
+      transformer_(std::move(transformer)),
+      fallback_(std::move(fallback)) {}
+GpuEngine::~GpuEngine() = default;
+
+bool GpuEngine::ends_answer(int32_t token) const {
+  const auto& eos = transformer_->config().eos;
+  return std::find(eos.begin(), eos.end(), token) != eos.end();
+}
+
+bool GpuEngine::given_up() const {
+  Lock lock(mutex_);
+  return cpu_ != nullptr;
+}
+
+void GpuEngine::use_pool(std::span<std::byte> pool) const {
+  Lock lock(mutex_);
+  if (const auto pinned = transformer_->pin(pool); !pinned)
+    log_warn("engine", "the KV pool is not pinned, copies to %s take longer: %s",
+             transformer_->device().info().location().c_str(), pinned.error().what.c_str());
+}
+
+// Without a device and without the model's files nothing can be computed at all.
+const Engine& GpuEngine::give_up(const Error& why) const {
+  if (cpu_ != nullptr) return *cpu_;
+  log_error("engine", "%s is given up, the CPU computes from now on: %s",
+            transformer_->device().info().location().c_str(), why.what.c_str());
+  transformer_->drain();
+  auto cpu = fallback_();
+  if (!cpu) log_error("engine", "nor can the CPU: %s", cpu.error().what.c_str());
+  MC_CHECK(cpu.has_value());
+  cpu_ = std::move(*cpu);
+  return *cpu_;
+}
+
+Result<> GpuEngine::on_device(const ChunkView& chunk, uint32_t layer,
+                              Activations& activations) const {
+  const SequenceView& s = chunk.sequence;
+  if (layer == 0) {
+    const model::Slice slice{s.blocks, chunk.begin, chunk.end};
+    MC_TRY(
+        gpu::Pass begun,
+        transformer_->begin(s.tokens.subspan(chunk.begin, chunk.end - chunk.begin), {&slice, 1}));
+    activations.elsewhere = std::make_shared<gpu::Pass>(std::move(begun));
+  }
+  auto* const pass = static_cast<gpu::Pass*>(activations.elsewhere.get());
+  return transformer_->layer(*pass, layer, layer + 1 == spec_.layers);
+}
+
+void GpuEngine::prefill_layer(const ChunkView& chunk, uint32_t layer,
+                              Activations& activations) const {
+  MC_CHECK(chunk.begin <= chunk.end && chunk.end <= chunk.sequence.tokens.size() &&
+           layer < spec_.layers);
+  if (chunk.begin == chunk.end) return;
+  Lock lock(mutex_);
+  if (cpu_ == nullptr) {
+    const auto done = on_device(chunk, layer, activations);
+    if (done) return;
+    (void)give_up(done.error());
+  }
+  if (activations.elsewhere == nullptr) return cpu_->prefill_layer(chunk, layer, activations);
+  // What the device had of the chunk is gone: again, from the first layer on.
+  activations = {};
+  for (uint32_t l = 0; l <= layer; ++l) cpu_->prefill_layer(chunk, l, activations);
+}
+
+Result<std::vector<int32_t>> GpuEngine::on_device(std::span<const DecodeItem> batch) const {
+  std::vector<int32_t> last;
+  std::vector<model::Slice> slices;
+  std::vector<gpu::Choice> choices;
+  for (const DecodeItem& item : batch) {
+    const size_t n = item.sequence.tokens.size();
+    MC_CHECK(n > 0);
+    last.push_back(item.sequence.tokens[n - 1]);
+    slices.push_back({item.sequence.blocks, n - 1, n});
+    const Sampling& s = item.sampling;
+    choices.push_back(
+        {{s.temperature, s.top_k, s.top_p, s.seed, n, {}}, !s.eos_allowed && !s.ignore_eos});
+  }
+  MC_TRY(gpu::Pass pass, transformer_->begin(last, slices, choices));
+  return transformer_->step(pass, choices);
+}
+
+std::vector<int32_t> GpuEngine::decode(std::span<const DecodeItem> batch) const {
+  if (batch.empty()) return {};
+  Lock lock(mutex_);
+  if (cpu_ != nullptr) return cpu_->decode(batch);
+  auto tokens = on_device(batch);
+  return tokens ? *std::move(tokens) : give_up(tokens.error()).decode(batch);
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,118 @@
+// Real tokens from a device (its stand-in): those of the CPU engine, also when it fails half-way.
+#include "serve/gpu_engine.h"
+
+#include "device/stand_in.h"
+#include "small_engine.h"
+
+using namespace mc;
+using namespace mc::serve;
+
+namespace {
+
+const SteadyClock kGpuClock;
+
+struct OnStandIn {
+  explicit OnStandIn(device::StandIn::Config config = {.bytes = 64u << 20})
+      : device(device::StandIn::make(kGpuClock, config)) {
+    const model::KvLayout kv{model::DType::kBf16, kBlock};
+    model::Threads threads(1);
+    auto transformer = gpu::Transformer::open(device, small(), model::random_sources(small(), 3),
+                                              model::DType::kF32, kv, threads);
+    REQUIRE_MESSAGE(transformer.has_value(), transformer.error().what);
+    const auto fallback = [this]() -> Result<std::unique_ptr<Engine>> {
+      ++fallbacks;
+      return std::unique_ptr<Engine>(new CpuEngine(make(1, "auto")));
+    };
+    engine.emplace(model::spec_of(small(), kv.type), std::move(*transformer), fallback);
+  }
+  std::shared_ptr<device::StandIn> device;
+  int fallbacks = 0;
+  std::optional<GpuEngine> engine;
+};
+
+struct Said {
+  std::vector<int32_t> tokens;
+  std::vector<std::byte> kv;
+  bool operator==(const Said&) const = default;
+};
+
+// A prompt in two chunks, then steps; `before` each layer and step is told its number.
+template <class Before>
+Said said_by(const Engine& engine, std::vector<int32_t> tokens, size_t n, Before before) {
+  const size_t bytes = engine.spec().block_bytes(kBlock);
+  const size_t blocks = (tokens.size() + n) / kBlock + 1, half = tokens.size() / 2 + 3;
+  Said out{{}, std::vector<std::byte>(blocks * bytes)};
+  engine.use_pool(out.kv);
+  std::vector<std::byte*> at;
+  for (size_t i = 0; i < blocks; ++i) at.push_back(out.kv.data() + i * bytes);
+  const std::vector<BlockHash> parents(blocks);
+  int work = 0;
+  for (const size_t begin : {size_t{0}, half}) {
+    const size_t end = begin == 0 ? half : tokens.size();
+    Activations activations;
+    for (uint32_t layer = 0; layer < engine.spec().layers; ++layer) {
+      before(work++);
+      engine.prefill_layer({{tokens, parents, at}, begin, end}, layer, activations);
+    }
+  }
+  for (size_t i = 0; i < n; ++i) {
+    before(work++);
+    const DecodeItem item{{tokens, parents, at}, kGreedy, i == 0};
+    out.tokens.push_back(engine.decode({&item, 1})[0]);
+    tokens.push_back(out.tokens.back());
+  }
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a device says what the CPU says, and what it fails in, the CPU does over") {
+  const auto prompt = small_prompt(70, 1);
+  const auto nothing = [](int) {};
+  const CpuEngine cpu = make(1, "plain");
+  const Said want = said_by(cpu, prompt, 6, nothing);
+  OnStandIn whole;
+  CHECK(said_by(*whole.engine, prompt, 6, nothing) == want);
+  CHECK_FALSE(whole.engine->given_up());
+  for (const int at : {0, 1, 2, 4, 5, 6, 9}) {  // layers of both chunks, then steps
+    CAPTURE(at);
+    OnStandIn s;
+    const Said got = said_by(*s.engine, prompt, 6, [&](int work) {
+      if (work == at) s.device->injure({.lost = true});
+    });
+    CHECK(got == want);
+    CHECK(s.engine->given_up());
+    CHECK(s.fallbacks == 1);
+  }
+}
+
+TEST_CASE("a device that has no room for a prompt leaves it to the CPU") {
+  OnStandIn s;
+  const auto prompt = small_prompt(50, 2);
+  const auto left = s.device->free_bytes();
+  REQUIRE(left);
+  const auto hog = s.device->allocate(*left - 4096);
+  REQUIRE(hog);
+  const auto nothing = [](int) {};
+  const CpuEngine cpu = make(1, "auto");
+  CHECK(said_by(*s.engine, prompt, 3, nothing) == said_by(cpu, prompt, 3, nothing));
+  CHECK(s.engine->given_up());
+}
+
+TEST_CASE("a cuda engine without a device says what to give instead; a stand-in is one") {
+  const auto with = [](const char* device) { return CpuOptions{1, "auto", device}; };
+  const EngineChoice choice{.model = "tiny", .engine = "cuda"};
+  const auto toaster = open_engine(choice, with("toaster"), 16);
+  REQUIRE_FALSE(toaster.has_value());
+  CHECK(toaster.error().code == Code::kInvalid);
+  const auto none = open_engine(choice, with("cuda:63"), 16);
+  REQUIRE_FALSE(none.has_value());
+  CHECK(none.error().what.find("--engine cpu") != std::string::npos);
+  CHECK(open_engine(choice, {1, "sse9", "stand-in"}, 16).error().code == Code::kUnsupported);
+  CHECK_FALSE(open_engine(choice, {1u << 20, "auto", "stand-in"}, 16).has_value());
+  const auto there = open_engine(choice, with("stand-in"), 16);
+  REQUIRE_MESSAGE(there.has_value(), there.error().what);
+  const auto cpu = open_model_info({.model = "tiny", .engine = "cpu"});
+  REQUIRE(cpu);
+  CHECK((*there)->spec().fingerprint(16) != cpu->spec.fingerprint(16));
+}
