@@ -23,6 +23,7 @@
 
 #include "base/mutex.h"
 #include "io/loop.h"
+#include "rpc/courtesy.h"
 #include "rpc/envelope.h"
 #include "rpc/near.h"
 #include "rpc/route.h"
@@ -143,7 +144,9 @@ class SyncClient {
   // The reply to call `id`, or nothing when there was none until then.
   std::optional<detail::Answered> wait(uint64_t id, Time deadline) MC_REQUIRES(mutex_);
   void seek_near(Time deadline) MC_REQUIRES(mutex_);
-  std::optional<detail::Answered> wait_near(uint64_t id, Time deadline) MC_REQUIRES(mutex_);
+  // `bytes` of the call.
+  std::optional<detail::Answered> wait_near(uint64_t id, size_t bytes, Time deadline)
+      MC_REQUIRES(mutex_);
   Result<std::optional<detail::Answered>> exchange(const char* type, const std::string& body,
                                                    Time deadline) MC_REQUIRES(mutex_);
 
@@ -158,6 +161,7 @@ class SyncClient {
   std::string near_to_ MC_GUARDED_BY(mutex_);  // it was sought there
   Time near_sought_ MC_GUARDED_BY(mutex_) = Time::min();
   Spin spin_ MC_GUARDED_BY(mutex_);  // before it waits
+  Courtesy courtesy_ MC_GUARDED_BY(mutex_);
   uint64_t next_id_ MC_GUARDED_BY(mutex_) = 1;
   bool answered_ MC_GUARDED_BY(mutex_) = false;
 };

@@ -72,7 +72,10 @@ bool NearServer::look() {
   if (has_input()) return true;
   const Time start = loop_.clock().now();
   const bool first = std::exchange(fresh_, false);
-  if (first) awake_until_ = start + spin_.begin();
+  if (first) {
+    awake_until_ = start + spin_.begin();
+    courtesy_.begin();
+  }
   const Time until = std::min(start + kLook, awake_until_);
   Time now = start;
   for (int round = 0; round < kRoundsMax && now < until; ++round) {
@@ -83,6 +86,7 @@ bool NearServer::look() {
       }
       _mm_pause();
     }
+    awake_until_ += courtesy_.offer(loop_.clock());  // who has the CPU now may be about to call
     now = loop_.clock().now();
   }
   if (now < awake_until_) return true;

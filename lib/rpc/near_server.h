@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "io/loop.h"
+#include "rpc/courtesy.h"
 #include "rpc/near.h"
 #include "rpc/spin.h"
 
@@ -60,6 +61,7 @@ class NearServer {
   std::vector<Peer*> hot_;  // looked at, not waited for
   uint64_t next_peer_ = 1;
   Spin spin_;
+  Courtesy courtesy_;
   Time awake_until_{};  // looked at so long
   bool fresh_ = false;  // something came since the loop waited last
 };

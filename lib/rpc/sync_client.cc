@@ -13,6 +13,8 @@ namespace {
 
 constexpr Duration kGreet = std::chrono::milliseconds(200);
 constexpr Duration kSpin = std::chrono::microseconds(50);
+constexpr size_t kBytesALook = 1500;  // of a call for whose answer it looks for as long once more
+constexpr size_t kLonger = 4;         // at most
 
 }  // namespace
 
@@ -75,8 +77,8 @@ void SyncClient::seek_near(Time deadline) {
   if (end) near_ = std::move(*end);
 }
 
-// Looks for a while before it waits.
-std::optional<detail::Answered> SyncClient::wait_near(uint64_t id, Time deadline) {
+// Looks for a while before it waits: for longer where there is more to be done for the answer.
+std::optional<detail::Answered> SyncClient::wait_near(uint64_t id, size_t bytes, Time deadline) {
   const auto next = [id, &near = *near_]() -> std::optional<detail::Answered> {
     while (const auto message = near.receive()) {
       auto answer = detail::answer_of(message->envelope, message->body);
@@ -84,13 +86,16 @@ std::optional<detail::Answered> SyncClient::wait_near(uint64_t id, Time deadline
     }
     return std::nullopt;
   };
-  const Time start = clock_.now(), spun = start + spin_.begin();
-  for (Time now = start; now < spun && !near_->broken(); now = clock_.now()) {
+  const auto times = static_cast<int>(1 + std::min(bytes / kBytesALook, kLonger));
+  Time now = clock_.now(), spun = now + spin_.begin() * times;
+  courtesy_.begin();
+  for (; now < spun && !near_->broken(); now = clock_.now()) {
     for (int i = 0; i < 16 && !near_->has_input(); ++i) _mm_pause();
     if (auto answer = next()) {
       spin_.found();
       return answer;
     }
+    spun += courtesy_.offer(clock_);  // what others do meanwhile is no look in vain
   }
   spin_.in_vain();
   for (;;) {
@@ -114,7 +119,7 @@ Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
   seek_near(deadline);
   const std::string envelope = detail::envelope_of(type, id, deadline - clock_.now(), {});
   if (near_ && near_->send(envelope, body)) {
-    auto answer = wait_near(id, deadline);
+    auto answer = wait_near(id, body.size(), deadline);
     const bool broken = near_->broken();
     if (!answer) near_.reset();  // a server that stands still does not read any more, either
     if (!answer && broken) return fail(detail::gone(near_to_, type));

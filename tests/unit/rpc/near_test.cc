@@ -223,6 +223,33 @@ TEST_SUITE("near") {
     CHECK(spin.begin() == 40us);
   }
 
+  TEST_CASE(
+      "who gives its CPU away looks for longer; one that gets it back late keeps it a while") {
+    // The first reading is before the CPU is given away, the second after.
+    struct Away final : Clock {
+      explicit Away(Duration d) : away(d) {}
+      Time now() const override { return reads++ == 0 ? start : start + away; }
+      Duration away;
+      Time start{1000s};
+      mutable int reads = 0;
+    };
+    rpc::Courtesy courtesy;
+    courtesy.begin();
+    CHECK(courtesy.offer(Away(150us)) == 150us);
+    CHECK(courtesy.offer(Away(150us)) == 50us);  // so much for one look, and no more
+    CHECK(courtesy.offer(Away(150us)) == 0us);
+    courtesy.begin();
+    CHECK(courtesy.offer(Away(3ms)) == 200us);  // others compute here
+    courtesy.begin();
+    Away soon(100us);
+    soon.start += 20ms;
+    CHECK(courtesy.offer(soon) == 0us);
+    CHECK(soon.reads == 1);  // it was not given away
+    Away later(100us);
+    later.start += 60ms;
+    CHECK(courtesy.offer(later) == 100us);
+  }
+
   TEST_CASE("a server without the shorter way is asked over ZeroMQ") {
     SteadyClock clock;
     io::Loop loop(clock);
