@@ -48,9 +48,13 @@ BucketHistogram::BucketHistogram(std::vector<double> bounds)
 
 void BucketHistogram::observe(double v) {
   const auto i = std::lower_bound(bounds_.begin(), bounds_.end(), v) - bounds_.begin();
-  buckets_[static_cast<size_t>(i)].fetch_add(1, std::memory_order_relaxed);
+  add(static_cast<size_t>(i), 1, v);
+}
+
+void BucketHistogram::add(size_t bucket, uint64_t n, double sum) {
+  buckets_[bucket].fetch_add(n, std::memory_order_relaxed);
   double old = sum_.load(std::memory_order_relaxed);
-  while (!sum_.compare_exchange_weak(old, old + v, std::memory_order_relaxed)) {
+  while (!sum_.compare_exchange_weak(old, old + sum, std::memory_order_relaxed)) {
   }
 }
 

@@ -56,6 +56,8 @@ class BucketHistogram {
  public:
   explicit BucketHistogram(std::vector<double> bounds);
   void observe(double v);
+  // Several at once, of the same bucket, which add up to `sum`.
+  void add(size_t bucket, uint64_t n, double sum);
   const std::vector<double>& bounds() const { return bounds_; }
   uint64_t bucket(size_t i) const { return buckets_[i].load(std::memory_order_relaxed); }
   double sum() const { return sum_.load(std::memory_order_relaxed); }

@@ -67,12 +67,16 @@ void Graves::left(const NodeId& node, Generation synced, std::vector<uint64_t> h
   away.since = known == away_.end() ? synced : std::min(away.since, synced);
   away.more = more;
   if (held.empty()) return;
+  std::sort(held.begin(), held.end());
   // A part is added to the last one while that is small: few parts, and none long in the making.
   if (!away.held.empty() && away.held.back().size() + held.size() <= kPartMax) {
-    held.insert(held.end(), away.held.back().begin(), away.held.back().end());
+    std::vector<uint64_t>& last = away.held.back();
+    const auto middle = static_cast<ptrdiff_t>(last.size());
+    last.insert(last.end(), held.begin(), held.end());
+    std::inplace_merge(last.begin(), last.begin() + middle, last.end());
+    held = std::move(last);
     away.held.pop_back();
   }
-  std::sort(held.begin(), held.end());
   held.erase(std::unique(held.begin(), held.end()), held.end());
   held.shrink_to_fit();
   away.held.push_back(std::move(held));

@@ -300,6 +300,8 @@ void Master::erase(Object& object) {
     dequeue(object);
     object_bytes_ -= object.bytes;
     --tenants_[object.tenant].objects;
+  } else if (object.promoted) {
+    ++totals_.promotions_failed;
   }
   leases_.drop(object);
   if (!evicting_.empty()) {

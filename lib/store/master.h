@@ -13,6 +13,7 @@
 // Thread: owned by the master's loop. Pure: no clock, no I/O, no locks.
 // Source: Mooncake paper, section 3.2; design, "Master"; docs/decisions/0007-store-directory.md.
 #pragma once
+#include <array>
 #include <deque>
 #include <map>
 #include <memory>
@@ -35,6 +36,10 @@
 namespace mc::store {
 
 std::string in_tenant(uint16_t tenant, std::string_view name);  // a key of both
+
+// Bounds by which values are counted, in bytes.
+inline constexpr std::array<uint64_t, 7> kValueSizes = {4 * kKiB, 64 * kKiB, 256 * kKiB, 1 * kMiB,
+                                                        4 * kMiB, 16 * kMiB, 64 * kMiB};
 
 struct MasterOptions {
   Duration lease_ttl = std::chrono::seconds(10);
@@ -121,9 +126,15 @@ class Master {
     uint64_t evicted_objects = 0, evicted_bytes = 0, nodes_expired = 0, records_refused = 0;
     uint64_t copies_done = 0, copies_failed = 0, hot_copies = 0;
     uint64_t offloaded = 0;
-    uint64_t fewer_replicas = 0, rests_over = 0, promotions = 0, promoted = 0;
+    uint64_t fewer_replicas = 0, rests_over = 0;
+    // Off a disk into memory: begun, ended well, and not; refused for want of room.
+    uint64_t promotions = 0, promoted = 0, promotions_failed = 0, promotions_no_room = 0;
+    uint64_t promoting() const { return promotions - promoted - promotions_failed; }  // a gauge
+    // Values published, by size: up to each of kValueSizes, and larger.
+    std::array<uint64_t, kValueSizes.size() + 1> values{}, value_bytes{};
   };
   const Totals& totals() const { return totals_; }
+  const Tenants& tenants() const { return tenants_; }
   uint64_t soft_pinned() const { return soft_pinned_; }  // objects
   uint64_t resting_bytes() const;                        // of puts never finished
 
@@ -181,7 +192,9 @@ class Master {
     std::string disk_at;             // of its names, the last looked at
     Time next_disk;
   };
-  static constexpr size_t kLeaveMax = 256;              // ranges of a node that is gone, at a time
+  // Ranges of a node that is gone, at a time: of ten million objects each costs some 10 us.
+  static constexpr size_t kLeaveMax = 64;
+  static constexpr size_t kReturnMax = 1024;            // where it waits to be mounted again
   static constexpr uint64_t kEpochsAheadMax = 1 << 28;  // of seconds: a clock eight years wrong
   enum class Tried : uint8_t { kAnswered, kNoRoom, kOverQuota };
 
@@ -220,6 +233,7 @@ class Master {
   void drop_node(const NodeId& name, Time now, bool mourned = true);
   bool settle(Object& object);
   bool only_gone(const Object& object) const;
+  bool leaves(const NodeId& name) const;
   void go_on_leaving(size_t most);
   void adopt(Member& node, const Record& record, Time now);
   Id reserve(Member& node, const Record& record);

@@ -87,6 +87,8 @@ template <class M>
 const char* type_of(const M& m) {  // as it is counted
   if constexpr (std::is_same_v<M, CopyKey>)
     if (m.move) return "move";
+  if constexpr (std::is_same_v<M, RemovePrefix>)
+    if (m.prefix.empty()) return "remove-all";
   return M::kName;
 }
 

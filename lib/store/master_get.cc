@@ -9,7 +9,7 @@ namespace {
 constexpr Duration kLookWaitMax = std::chrono::seconds(60);
 constexpr Duration kDoubt = std::chrono::milliseconds(100);  // one hold of a call in a rebuild
 constexpr size_t kLooksParkedMax = 1 << 16;
-constexpr size_t kSortMax = 1000;  // objects put in order at a time: some milliseconds
+constexpr size_t kSortMax = 128;  // objects put in order at a time: a millisecond of ten million
 
 Result<> check_keys(const std::vector<ObjectKey>& keys) {
   if (keys.size() > kBatchMax)

@@ -16,6 +16,7 @@ constexpr Theirs kTheirs[] = {{"put-start", "put_start", "batch_put_start"},
                               {"get-replicas", "get_replica_list", "batch_get_replica_list"},
                               {"exists", "exist_key", "batch_exist_key"},
                               {"remove", "remove", ""},
+                              {"remove-all", "remove_all", ""},
                               {"heartbeat", "ping", ""},
                               {"mount", "mount_segment", ""},
                               {"unmount", "unmount_segment", ""},
@@ -88,6 +89,33 @@ void MasterMetrics::update(const Master& master, Time now) {
   update_theirs(master, s);
 }
 
+void MasterMetrics::update_values(const Master::Totals& t) {
+  BucketHistogram& sizes =
+      metrics_.histogram("master_value_size_bytes", "bytes of the values published",
+                         std::vector<double>(kValueSizes.begin(), kValueSizes.end()));
+  if (t.puts < told_values_.puts) told_values_ = {};  // a master that leads anew starts from none
+  for (size_t i = 0; i < t.values.size(); ++i)
+    sizes.add(i, t.values[i] - told_values_.values[i],
+              static_cast<double>(t.value_bytes[i] - told_values_.value_bytes[i]));
+  told_values_ = t;
+}
+
+// Of those that have a quota. What a quota is worth is not scaled to the pool, as it is there.
+void MasterMetrics::update_tenants(const Master& master) {
+  for (const auto& tenant : master.tenants().all()) {
+    if (tenant->quota == 0) continue;
+    const Labels label = {{"tenant_id", tenant->name}};
+    const auto gauge = [&](const char* name, const char* help, uint64_t v) {
+      metrics_.gauge(name, help, label).set(static_cast<double>(v));
+    };
+    gauge("mooncake_tenant_quota_requested_bytes", "the tenant's quota", tenant->quota);
+    gauge("mooncake_tenant_quota_used_bytes", "bytes of segments it takes", tenant->used);
+    raise_to(metrics_.counter("mooncake_tenant_quota_reject_total",
+                              "puts refused for want of quota", label),
+             tenant->refused);
+  }
+}
+
 // The reference master's names, where the meaning is the same, so that its dashboards work.
 void MasterMetrics::update_theirs(const Master& master, const ClusterStat& s) {
   const Master::Totals& t = master.totals();
@@ -119,6 +147,12 @@ void MasterMetrics::update_theirs(const Master& master, const ClusterStat& s) {
         t.fewer_replicas);
   count("master_promotion_admitted", "promotions off a disk that were given room", t.promotions);
   count("master_promotion_completed", "promotions off a disk that ended well", t.promoted);
+  count("master_promotion_failed", "promotions off a disk that did not", t.promotions_failed);
+  count("master_promotion_rejected_watermark", "promotions off a disk for which there was no room",
+        t.promotions_no_room);
+  gauge("master_promotion_in_flight", "promotions off a disk on their way", t.promoting());
+  update_values(t);
+  update_tenants(master);
   for (const NodeStat& n : s.nodes) {
     const Labels label = {{"segment", n.name}};
     metrics_.gauge("segment_allocated_bytes", "bytes taken of a node's segment", label)

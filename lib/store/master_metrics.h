@@ -31,9 +31,12 @@ class MasterMetrics {
 
  private:
   void update_theirs(const Master& master, const ClusterStat& stat);
+  void update_values(const Master::Totals& totals);
+  void update_tenants(const Master& master);
 
   Metrics& metrics_;
   std::map<std::string_view, CallTally> calls_;
+  Master::Totals told_values_;  // as they were told last
 };
 
 }  // namespace mc::store

@@ -22,9 +22,10 @@ Result<Mounted> Master::handle(const Mount& m, Time now) {
                   shown(m.node.name).c_str(), shown(old->ref.control).c_str());
     drop_node(m.node.name, now);
   }
-  const bool left = std::any_of(leaving_.begin(), leaving_.end(),
-                                [&](const Leaving& l) { return l.node->ref.name == m.node.name; });
-  if (left) go_on_leaving(SIZE_MAX);  // what it brings is looked at when all of it has gone
+  if (leaves(m.node.name)) go_on_leaving(kReturnMax);
+  if (leaves(m.node.name))  // what it brings is looked at when all of that has gone
+    return fail(Code::kBusy, "node %s: what it held before is being given up: retry",
+                shown(m.node.name).c_str());
   MC_TRY_(members_.add(m, now));
   if (m.epoch_seen >= epoch_) {
     epoch_ = m.epoch_seen + 1;
@@ -230,6 +231,21 @@ bool Master::settle(Object& object) {
   return true;
 }
 
+bool Master::leaves(const NodeId& name) const {
+  return std::any_of(leaving_.begin(), leaving_.end(),
+                     [&](const Leaving& l) { return l.node->ref.name == name; });
+}
+
+namespace {
+// The C library joins small pieces of memory that were given back only when somebody asks for a
+// large one, or gives one back: whoever did that after millions of keys went would wait for all.
+void join_free_memory() {
+  constexpr size_t kLarge = 2048;
+  void* volatile at = ::operator new(kLarge);  // volatile: or it is not asked for at all
+  ::operator delete(at);
+}
+}  // namespace
+
 // Costs O(ranges of the nodes), over all the times that it is called.
 void Master::go_on_leaving(size_t most) {
   while (!leaving_.empty() && most > 0) {
@@ -242,7 +258,8 @@ void Master::go_on_leaving(size_t most) {
     }
     const bool more = l.at != kNoId;
     if (l.mourned) graves_.left(node.ref.name, l.since, std::exchange(l.held, {}), more);
-    if (more) return;
+    join_free_memory();
+    if (more || !node.space.dismantle()) return;
     leaving_.pop_front();
   }
 }

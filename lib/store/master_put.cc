@@ -111,7 +111,8 @@ Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tena
   if (!hopeless && !within_quota(tenant, want.bytes, now)) {
     if (!last_try) return Tried::kOverQuota;
     ++totals_.put_no_space;
-    const Tenant& t = tenants_[tenant];
+    Tenant& t = tenants_[tenant];
+    ++t.refused;
     answer.outcome = outcome(
         Code::kNoSpace,
         strf("tenant '%s' is at its quota: %s of %s used, the rest is leased",
@@ -131,6 +132,7 @@ Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tena
   if (at.empty()) {
     if (!last_try && !hopeless) return Tried::kNoRoom;
     ++totals_.put_no_space;
+    if (m.promote) ++totals_.promotions_no_room;
     answer.outcome = no_room(want.bytes, now);
     return Tried::kAnswered;
   }
@@ -332,6 +334,10 @@ void Master::publish(Object& object, Time now, bool anew) {
   ++tenants_[object.tenant].objects;
   ++totals_.puts;
   if (object.promoted) ++totals_.promoted;
+  const auto size = static_cast<size_t>(
+      std::lower_bound(kValueSizes.begin(), kValueSizes.end(), object.bytes) - kValueSizes.begin());
+  ++totals_.values[size];
+  totals_.value_bytes[size] += object.bytes;
   if (anew) newest_ = object.self;
   if (anew && (graves_.anybody_away() || strangers_away(now)))
     if (const std::string name = disk_name(object.tenant, object.key());

@@ -40,6 +40,12 @@ class Slab {
   }
   T& operator[](Id id) { return chunks_[id / kChunkItems][id % kChunkItems]; }
   const T& operator[](Id id) const { return chunks_[id / kChunkItems][id % kChunkItems]; }
+  // For the last days of one that is large: gives back the memory of up to `most` chunks, whose
+  // items are used no more. False: there is more.
+  bool shed(size_t most) {
+    for (; most > 0 && !chunks_.empty(); --most) chunks_.pop_back();
+    return chunks_.empty();
+  }
   size_t size() const { return size_; }
   uint64_t bytes() const {  // of memory
     return chunks_.size() * kChunkItems * sizeof(T) + chunks_.capacity() * sizeof(chunks_[0]);

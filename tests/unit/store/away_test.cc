@@ -314,8 +314,37 @@ TEST_CASE("a drain empties the disk too, by way of other nodes, and nothing is l
   CHECK(info->state == "drained");
   CHECK(info->objects_left == 0);
   CHECK(a.objects.empty());
+  CHECK(c.master->totals().promoted == 30);
+  CHECK(c.master->totals().promotions_failed == 0);
+  CHECK(c.master->totals().promoting() == 0);
   for (int i = 0; i < 30; ++i) CHECK(c.has("d" + std::to_string(i)));
   for (int i = 0; i < 5; ++i) CHECK(c.has("m" + std::to_string(i)));
+}
+
+TEST_CASE("promotions off a disk are counted by how they end") {
+  FakeCluster c;
+  c.add("a", 2 * kPage);
+  FakeDisk a{c, "a"};
+  a.objects["d"] = on_disk("d", 1);
+  a.mount();
+  PutStart m;
+  m.promote = true;
+  m.items = {{"d", a.objects["d"].bytes}};
+  c.master->handle(m, c.now, [](const Result<PutStarted>& r) {
+    REQUIRE(r);
+    CHECK(r->items[0].outcome.ok());
+  });
+  CHECK(c.master->totals().promoting() == 1);
+  c.run_until(c.now + 31s);  // nobody ended it
+  CHECK(c.master->totals().promoting() == 0);
+  CHECK(c.master->totals().promotions_failed == 1);
+  m.items = {{"d", 3 * kPage}};
+  c.master->handle(m, c.now, [](const Result<PutStarted>& r) {
+    REQUIRE(r);
+    CHECK(r->items[0].outcome.code == static_cast<uint8_t>(Code::kNoSpace));
+  });
+  CHECK(c.master->totals().promotions_no_room == 1);
+  CHECK(c.master->totals().promotions == 1);
 }
 
 TEST_CASE("what is lost with a node is told once, and only when it is nowhere else") {

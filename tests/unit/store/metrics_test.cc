@@ -56,5 +56,43 @@ TEST_CASE("metrics: the reference's names tell what the master did") {
   has("master_put_start_discarded_staging_size 10");
 }
 
+TEST_CASE("metrics: sizes of values and quotas of tenants, under the reference's names") {
+  MasterOptions options;
+  options.tenant_quotas = "small=8KiB";
+  FakeCluster c(options);
+  c.add("n", 1 * kMiB);
+  REQUIRE(c.put("a", 100, 1) == kDone);
+  REQUIRE(c.put("b", 5000, 1) == kDone);
+  PutStart start;
+  start.tenant = "small";
+  start.items = {{"x", 9000}};
+  start.wait_ms = 1;
+  c.master->handle(start, c.now, [](const Result<PutStarted>& r) {
+    REQUIRE(r);
+    CHECK(r->items[0].outcome.code == static_cast<uint8_t>(Code::kNoSpace));
+  });
+  c.run_until(c.now + 10ms);
+  Metrics metrics;
+  MasterMetrics told(metrics);
+  const auto has = [&](const std::string& line) {
+    CHECK_MESSAGE(metrics.text().find("\n" + line + "\n") != std::string::npos, line);
+  };
+  told.update(*c.master, c.now);
+  told.update(*c.master, c.now);  // what was told is not told again
+  has("master_value_size_bytes_bucket{le=\"4096\"} 1");
+  has("master_value_size_bytes_bucket{le=\"65536\"} 2");
+  has("master_value_size_bytes_bucket{le=\"+Inf\"} 2");
+  has("master_value_size_bytes_sum 5100");
+  has("mooncake_tenant_quota_requested_bytes{tenant_id=\"small\"} 8192");
+  has("mooncake_tenant_quota_used_bytes{tenant_id=\"small\"} 0");
+  has("mooncake_tenant_quota_reject_total{tenant_id=\"small\"} 1");
+  has("master_promotion_in_flight 0");
+  FakeCluster next;  // another master leads
+  next.add("n", 1 * kMiB);
+  REQUIRE(next.put("c", 100, 1) == kDone);
+  told.update(*next.master, next.now);
+  has("master_value_size_bytes_bucket{le=\"4096\"} 2");
+}
+
 }  // namespace
 }  // namespace mc::store
