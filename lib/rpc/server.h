@@ -102,18 +102,21 @@ class Server {
   template <class M>
   void on_later(
       std::function<void(const M&, const Call&, const Reply<typename M::Reply>&)> handler) {
-    add(M::kName, [handler = std::move(handler)](std::string_view body, const Call& call,
-                                                 std::shared_ptr<detail::RawReply> raw) {
+    add(M::kName, [handler = std::move(handler), last = M{}](
+                      std::string_view body, const Call& call,
+                      std::shared_ptr<detail::RawReply> raw) mutable {
       const Reply<typename M::Reply> reply(std::move(raw));
-      auto message = wire::decode<M>(body);
-      if (!message)
-        reply.error(message.error());
+      M large;
+      M& message = body.size() > kKeptBytesMax ? large : last;  // of large ones no memory is kept
+      if (auto read = wire::decode_over(body, message); !read)
+        reply.error(read.error());
       else
-        handler(*message, call, reply);
+        handler(message, call, reply);
     });
   }
 
  private:
+  static constexpr size_t kKeptBytesMax = 64 * kKiB;
   friend class detail::RawReply;
   using Handler =
       std::function<void(std::string_view, const Call&, std::shared_ptr<detail::RawReply>)>;

@@ -288,7 +288,8 @@ class Master {
 
   // ---- looking
   void warm(uint16_t tenant, std::span<const ObjectKey> keys) const;
-  Replicas locate(const GetReplicas& m, uint16_t tenant, Time now);
+  const Result<Replicas>& locate(const GetReplicas& m, uint16_t tenant,
+                                 Time now);  // until the next
   Listed list(const List& m, uint16_t tenant, Time now) const;
   size_t missing(uint16_t tenant, const std::vector<ObjectKey>& keys);
   Result<> sure(size_t missing, Time now) const;
@@ -374,6 +375,7 @@ class Master {
   std::unordered_map<std::string, uint64_t> evicting_;  // once they are on a disk; bytes of memory
   uint64_t evicting_bytes_ = 0;
   Totals totals_;
+  Result<Replicas> located_;  // the last answer, whose memory is used again
 };
 
 template <class F>

@@ -11,6 +11,18 @@ constexpr Duration kDoubt = std::chrono::milliseconds(100);  // one hold of a ca
 constexpr size_t kLooksParkedMax = 1 << 16;
 constexpr size_t kSortMax = 128;  // objects put in order at a time: a millisecond of ten million
 
+constexpr size_t kLocatedMax = 1024;  // of an answer, whose memory is kept
+
+void clear(Located& item) {  // all but its memory
+  item.outcome.code = 0;
+  item.outcome.what.clear();
+  item.bytes = item.checksum = 0;
+  item.generation = {};
+  item.places.clear();
+  item.disks.clear();
+  item.healthy = 0;
+}
+
 Result<> check_keys(const std::vector<ObjectKey>& keys) {
   if (keys.size() > kBatchMax)
     return fail(Code::kInvalid, "%zu keys in one call: %zu at most", keys.size(), kBatchMax);
@@ -49,11 +61,14 @@ void Master::warm(uint16_t tenant, std::span<const ObjectKey> keys) const {
       });
 }
 
-Replicas Master::locate(const GetReplicas& m, uint16_t tenant, Time now) {
-  Replicas reply;
+const Result<Replicas>& Master::locate(const GetReplicas& m, uint16_t tenant, Time now) {
+  Replicas& reply = *located_;
+  if (reply.items.capacity() > kLocatedMax) reply.items = {};
   reply.epoch = epoch_;
   reply.lease_ms = static_cast<uint32_t>(leases_.ttl() / std::chrono::milliseconds(1));
+  reply.nodes.clear();
   reply.items.resize(m.keys.size());
+  for (Located& item : reply.items) clear(item);
   std::vector<const Member*> named;
   std::vector<bool> well;  // of those
   warm(tenant, m.keys);
@@ -90,7 +105,7 @@ Replicas Master::locate(const GetReplicas& m, uint16_t tenant, Time now) {
     item.healthy = static_cast<uint32_t>(rest - item.places.begin());
     (void)locate_on_disk(disk, reply, named, item);
   }
-  return reply;
+  return located_;
 }
 
 // What the answer of `answer` depends on is waited for: keys that may yet be put, and, while nodes
@@ -155,7 +170,7 @@ void Master::handle(const GetReplicas& m, Time now, Done<Replicas> done) {
     look(*tenant, m.keys, std::chrono::milliseconds(m.wait_ms), now,
          [this, m, tenant = *tenant, done = std::move(done)](Time then) {
            auto whole = sure(missing(tenant, m.keys), then);
-           done(whole ? Result<Replicas>(locate(m, tenant, then)) : fail(whole.error()));
+           whole ? done(locate(m, tenant, then)) : done(fail(whole.error()));
          });
   }
   finish(now);

@@ -8,7 +8,7 @@ namespace mc::wire {
 namespace {
 
 struct Sink {
-  std::string& out;
+  std::string out;
   void write(const char* p, size_t n) { out.append(p, n); }
 };
 using Packer = msgpack::packer<Sink>;
@@ -20,37 +20,47 @@ uint32_t checked(size_t n) {
 
 }  // namespace
 
+void Writer::grow(size_t n) { out_.resize(std::max(2 * out_.size(), used_ + n)); }
+
+void Writer::put_bytes(const void* p, size_t n) {
+  if (n > 0) std::memcpy(room(n), p, n);
+  used_ += n;
+}
+
 // Source: the MessagePack specification, "Formats"; the shortest that holds the number.
 void Writer::big_endian(uint8_t first, uint64_t v, size_t bytes) {
-  char all[9];
-  all[0] = static_cast<char>(first);
-  for (size_t i = bytes; i > 0; --i, v >>= 8) all[i] = static_cast<char>(v & 0xff);
-  out_.append(all, bytes + 1);
+  char* at = room(1 + sizeof v);
+  at[0] = static_cast<char>(first);
+  v <<= 64 - 8 * bytes;
+  if (std::endian::native == std::endian::little) v = __builtin_bswap64(v);
+  std::memcpy(at + 1, &v, sizeof v);
+  used_ += 1 + bytes;
 }
 void Writer::head(size_t n, uint8_t sixteen) {
   if (n <= UINT16_MAX) return big_endian(sixteen, n, 2);
   big_endian(static_cast<uint8_t>(sixteen + 1), checked(n), 4);
 }
-void Writer::put(bool v) { out_.push_back(static_cast<char>(v ? 0xc3 : 0xc2)); }
+void Writer::put(bool v) { put_byte(v ? 0xc3 : 0xc2); }
 void Writer::put(double v) {
-  Sink sink{out_};
+  Sink sink;
   Packer(sink).pack(v);
+  put_bytes(sink.out.data(), sink.out.size());
 }
 void Writer::put(const std::string& v) {
   if (v.size() < 32)
-    out_.push_back(static_cast<char>(0xa0 | v.size()));
+    put_byte(0xa0 | v.size());
   else if (v.size() <= UINT8_MAX)
     big_endian(0xd9, v.size(), 1);
   else
     head(v.size(), 0xda);
-  out_.append(v);
+  put_bytes(v.data(), v.size());
 }
 void Writer::put_binary(const void* p, size_t n) {
   if (n <= UINT8_MAX)
     big_endian(0xc4, n, 1);
   else
     head(n, 0xc5);
-  out_.append(static_cast<const char*>(p), n);
+  put_bytes(p, n);
 }
 void Writer::put(const Blob& v) { put_binary(v.bytes.data(), v.bytes.size()); }
 void Writer::put(const BlockHash& v) { put_binary(v.bytes.data(), v.bytes.size()); }
@@ -61,8 +71,9 @@ void Writer::put_number(uint64_t v) {
   big_endian(0xcf, v, 8);
 }
 void Writer::put_signed(int64_t v) {
-  Sink sink{out_};
+  Sink sink;
   Packer(sink).pack(v);
+  put_bytes(sink.out.data(), sink.out.size());
 }
 
 Reader::Reader(std::string_view in) : at_(in.data()), end_(in.data() + in.size()) {

@@ -49,11 +49,15 @@ class Writer {
     array(sizeof...(F));
     (put(f), ...);
   }
-  void reserve(size_t bytes) { out_.reserve(bytes); }
-  std::string take() { return std::move(out_); }
+  void reserve(size_t bytes) { (void)room(bytes); }
+  std::string take() {
+    out_.resize(used_);
+    used_ = 0;
+    return std::move(out_);
+  }
 
   void array(size_t n) {
-    if (n < 16) return out_.push_back(static_cast<char>(0x90 | n));
+    if (n < 16) return put_byte(0x90 | n);
     head(n, 0xdc);
   }
   void put(bool v);
@@ -82,7 +86,7 @@ class Writer {
 
  private:
   void put_unsigned(uint64_t v) {
-    if (v < 0x80) return out_.push_back(static_cast<char>(v));
+    if (v < 0x80) return put_byte(v);
     put_number(v);
   }
   void put_number(uint64_t v);
@@ -90,7 +94,18 @@ class Writer {
   void put_binary(const void* p, size_t n);
   void head(size_t n, uint8_t sixteen);  // of 16 or of 32 bits
   void big_endian(uint8_t first, uint64_t v, size_t bytes);
-  std::string out_;
+  void put_bytes(const void* p, size_t n);
+  void put_byte(size_t v) {
+    *room(1) = static_cast<char>(v);
+    ++used_;
+  }
+  char* room(size_t n) {  // for so many bytes more
+    if (out_.size() - used_ < n) grow(n);
+    return out_.data() + used_;
+  }
+  void grow(size_t n);
+  std::string out_;  // longer than what is used of it
+  size_t used_ = 0;
 };
 
 // Reads untrusted bytes. After a fault everything reads as its default and ok() is false.
@@ -107,6 +122,7 @@ class Reader {
     leave(outer);  // what is left over belongs to a newer version
   }
   bool ok() const { return !bad_ && at_ == end_; }  // all of it, and nothing more
+  bool lacked() const { return short_; }            // fields, which were left as they were
 
   void get(bool& v);
   void get(double& v);
@@ -126,13 +142,13 @@ class Reader {
   template <class T>
   void get(std::vector<T>& v) {
     const size_t outer = enter();
-    v.clear();
     v.reserve(std::min(left_, kReserveMax));  // the rest when it is there
-    while (left_ > 0 && !bad_) {
-      T e{};
-      get(e);
-      v.push_back(std::move(e));
+    size_t n = 0;
+    for (; left_ > 0 && !bad_; ++n) {  // over what is there, whose memory is used again
+      if (n == v.size()) v.emplace_back();
+      get(v[n]);
     }
+    v.resize(n);
     leave(outer);
   }
   template <class T>
@@ -149,7 +165,10 @@ class Reader {
   };
   template <class F>
   void get_if(F& f) {
-    if (left_ > 0 && !bad_) get(f);
+    if (left_ > 0 && !bad_)
+      get(f);
+    else
+      short_ = true;
   }
   // Most elements are small numbers, and short arrays: those are read here.
   bool small(uint8_t from, uint8_t to) const {
@@ -182,7 +201,7 @@ class Reader {
 
   const char *at_, *end_;
   size_t left_ = 1;  // elements of the array it is in
-  bool bad_ = false;
+  bool bad_ = false, short_ = false;
 };
 
 template <class M>
@@ -192,6 +211,21 @@ std::string encode(const M& m) {
   w.reserve(kMost);
   M::fields(w, m);
   return w.take();
+}
+
+// Into a message that was read before, whose memory is used again. After an error it is of no use.
+template <class M>
+Result<> decode_over(std::string_view bytes, M& m) {
+  Reader r(bytes);
+  M::fields(r, m);
+  if (!r.ok())
+    return fail(Code::kInvalid, "malformed %s message of %zu bytes", M::kName, bytes.size());
+  if (r.lacked()) {  // of an older writer
+    m = M{};
+    Reader again(bytes);
+    M::fields(again, m);
+  }
+  return {};
 }
 
 template <class M>

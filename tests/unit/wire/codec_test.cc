@@ -89,6 +89,27 @@ TEST_SUITE("wire/codec") {
     CHECK(older->i == INT32_MIN);
   }
 
+  TEST_CASE("nothing of the message before is in one that is read over it") {
+    const std::string full = wire::encode(sample());
+    Outer m;
+    m.text = std::string(100, 'x');
+    m.list = {{7, "seven"}, {8, "eight"}, {9, "nine"}};
+    m.blob.bytes = "more than there is";
+    REQUIRE(wire::decode_over(full, m));
+    CHECK(wire::encode(m) == full);
+    REQUIRE(wire::decode_over(wire::encode(Outer{}), m));
+    CHECK(wire::encode(m) == wire::encode(Outer{}));
+    REQUIRE(wire::decode_over(full, m));
+    REQUIRE(wire::decode_over(wire::encode(OuterOld{5, 6}), m));  // which lacks most of it
+    CHECK(m.n == 5);
+    CHECK(m.i == 6);
+    CHECK(m.text.empty());
+    CHECK(m.list.empty());
+    CHECK_FALSE(wire::decode_over(std::string_view(full).substr(0, full.size() - 3), m));
+    REQUIRE(wire::decode_over(full, m));
+    CHECK(wire::encode(m) == full);
+  }
+
   TEST_CASE("whole doubles that a packer shortened are read") {
     for (const double d : {0.0, 1.0, -2.0, 1e9, 0.25}) {
       Outer m;
