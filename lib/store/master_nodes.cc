@@ -241,8 +241,7 @@ namespace {
 // large one, or gives one back: whoever did that after millions of keys went would wait for all.
 void join_free_memory() {
   constexpr size_t kLarge = 2048;
-  void* volatile at = ::operator new(kLarge);  // volatile: or it is not asked for at all
-  ::operator delete(at);
+  ::operator delete(::operator new(kLarge));  // called by name: compilers leave such pairs alone
 }
 }  // namespace
 

@@ -24,7 +24,7 @@ struct Tenant {
   uint64_t quota;           // bytes of segments; 0: none
   uint64_t disk_quota = 0;  // bytes of values on disks, all copies; 0: none
   uint64_t used = 0, objects = 0;
-  uint64_t refused = 0;  // puts, since start, for want of quota
+  uint64_t refused = 0;              // puts, since start, for want of quota
   std::array<EvictQueue, 3> queues;  // in the order in which they are emptied
 };
 
