@@ -39,7 +39,6 @@ struct FlashShared {
   Merge merge[kQueries];
 };
 
-MC_DEVICE uint32_t two(const uint16_t* p) { return *reinterpret_cast<const uint32_t*>(p); }
 MC_DEVICE uint32_t joined(uint16_t low, uint16_t high) {
   return low | static_cast<uint32_t>(high) << 16;
 }

@@ -34,8 +34,7 @@ struct TensorProduct {
 
 // Two neighbours along k, of a row in shared memory.
 MC_DEVICE uint32_t pair_at(const uint16_t* stage, uint32_t row, uint32_t k) {
-  const uint16_t* const p = stage + row * kTensorPitch + k;
-  return *reinterpret_cast<const uint32_t*>(p);
+  return two(stage + row * kTensorPitch + k);
 }
 
 template <class T>

@@ -8,6 +8,9 @@
 
 namespace {
 
+// Two numbers of 16 bits at an even place.
+MC_DEVICE uint32_t two(const uint16_t* p) { return *reinterpret_cast<const uint32_t*>(p); }
+
 MC_DEVICE void mma(Bf16, float* c, const uint32_t* a, const uint32_t* b) {
   asm("mma.sync.aligned.m16n8k16.row.col.f32.bf16.bf16.f32 {%0,%1,%2,%3}, {%4,%5,%6,%7}, {%8,%9}, "
       "{%0,%1,%2,%3};"
@@ -82,6 +85,11 @@ inline void copy16(void* shared, const void* from, bool there) {
     __builtin_memcpy(shared, from, 16);
   else
     __builtin_memset(shared, 0, 16);
+}
+inline uint32_t two(const uint16_t* p) {
+  uint32_t pair;
+  __builtin_memcpy(&pair, p, sizeof pair);
+  return pair;
 }
 inline void copies_end() {}
 template <int kUnderWay>
