@@ -113,7 +113,8 @@ Result<Pass> Transformer::begin(std::span<const int32_t> tokens,
   size_t row = 0, block = 0;
   for (size_t i = 0; i < slices.size(); ++i) {
     for (size_t p = slices[i].begin; p < slices[i].end; ++p, ++row) {
-      MC_CHECK(row < tokens.size() && tokens[row] >= 0 && narrow(tokens[row]) < config_.vocab);
+      MC_CHECK(row < tokens.size() && tokens[row] >= 0 &&
+               static_cast<uint32_t>(tokens[row]) < config_.vocab);
       const bool masked = !choices.empty() && choices[i].masked;
       rows[row] = {tokens[row], narrow(p), narrow(i), masked ? 1u : 0u};
       turns_.at(p, turns + row * turns_.pairs());
