@@ -2,6 +2,9 @@
 
 #include <unistd.h>
 
+#include <cstdio>
+
+#include "base/json.h"
 #include "base/log.h"
 #include "cmd/command.h"
 #include "sched/prefill_order.h"
@@ -34,6 +37,12 @@ void WorkerProgram::describe(OptionList& v) {
     {"on", "off"});
   v("pool-reuse", pool_reuse, "fetch KV from the pool where that is predicted faster, or else",
     {"auto", "always", "never"});
+  v("stage", stage,
+    "I/N: this process is stage I of a pipeline of N that computes prompts, and has that slice of "
+    "the layers; it joins no conductor; empty: all layers, or those of the head of --cpp-group");
+  v("cpp-group", cpp_group,
+    "this worker is the head of a pipeline and has the first slice of the layers: control "
+    "addresses of stages 2, 3, ... in order; it joins conductors for all of them");
   v("pool-timeout", pool_timeout, "how long a call to the pool may take");
   v("lookup", lookup,
     "unix socket where schedulers of other engines ask how many blocks of a prompt are here or in "
@@ -55,7 +64,43 @@ void WorkerProgram::describe(OptionList& v) {
 Result<> WorkerProgram::check() const {
   if (pool_timeout <= Duration::zero())
     return fail(Code::kInvalid, "--pool-timeout: want more than 0, as 2s");
+  if ((!stage.empty() || !cpp_group.empty()) && role != "prefill")
+    return fail(Code::kInvalid, "--stage and --cpp-group are for --role prefill, not %s",
+                shown(role).c_str());
+  if (!stage.empty() && !cpp_group.empty())
+    return fail(Code::kInvalid,
+                "--cpp-group is for the head of a pipeline, --stage for the others");
   return {};
+}
+
+Result<serve::Slicing> WorkerProgram::slicing() const {
+  if (!cpp_group.empty()) return serve::Slicing{0, static_cast<uint32_t>(cpp_group.size()) + 1};
+  if (stage.empty()) return serve::Slicing{};
+  unsigned i = 0, n = 0;
+  int end = 0;
+  if (std::sscanf(stage.c_str(), "%3u/%3u%n", &i, &n, &end) != 2 ||
+      static_cast<size_t>(end) != stage.size() || i < 2 || i > n)
+    return fail(Code::kInvalid,
+                "--stage %s: want I/N, as 2/2, for stage I of N; the head, stage 1, is the worker "
+                "with --cpp-group",
+                shown(stage).c_str());
+  return serve::Slicing{i - 1, n};
+}
+
+serve::StageConfig WorkerProgram::stage_config(const serve::PrefillConfig& prefill,
+                                               uint32_t number) const {
+  serve::StageConfig c;
+  c.fingerprint = prefill.fingerprint;
+  c.stage = number;
+  c.blocks = prefill.blocks;
+  c.time_scale = prefill.time_scale;
+  c.connector = prefill.connector;
+  c.layerwise = prefill.layerwise;
+  c.send_timeout = prefill.send_timeout;
+  c.patience = prefill.stage_patience;
+  c.store = prefill.store;
+  c.trace = prefill.trace;
+  return c;
 }
 
 Result<serve::PrefillConfig> WorkerProgram::prefill(uint32_t blocks) const {
@@ -71,6 +116,8 @@ Result<serve::PrefillConfig> WorkerProgram::prefill(uint32_t blocks) const {
   c.send_timeout = transfer.peer_timeout * 3;
   c.store.master = worker.master;
   c.store.timeout = pool_timeout;
+  c.stages = cpp_group;
+  c.stage_patience = transfer.peer_timeout;
   return c;
 }
 
@@ -92,7 +139,11 @@ Result<std::unique_ptr<WorkerShell>> WorkerShell::open(WorkerProgram options) {
   MC_TRY_(options.check());
   const serve::WorkerOptions& w = options.worker;
   MC_TRY(const serve::ModelInfo info, serve::open_model_info(w.choice));
-  MC_TRY(const uint32_t blocks, w.count_blocks(info.spec));  // before weights are read
+  MC_TRY(const serve::Slicing slicing, options.slicing());
+  MC_TRY_(spec::slice_of(info.spec, slicing.stage, slicing.stages));
+  spec::ModelSpec largest = info.spec;  // all of a pipeline have as many blocks as its slice allows
+  largest.layers = (largest.layers + slicing.stages - 1) / slicing.stages;
+  MC_TRY(const uint32_t blocks, w.count_blocks(largest));  // before weights are read
   if (options.worker.name.empty())
     options.worker.name = options.role + "-" + std::to_string(::getpid());
   options.transfer.node = options.worker.name;
@@ -101,7 +152,9 @@ Result<std::unique_ptr<WorkerShell>> WorkerShell::open(WorkerProgram options) {
   if (!o.trace_events.empty()) {  // that it cannot be written is told now, not after a day
     MC_TRY_(shell->trace_.write(o.trace_events, o.worker.name));
   }
-  MC_TRY(shell->engine_, serve::open_engine(o.worker.choice, o.worker.cpu, o.worker.block_size));
+  shell->whole_ = info.spec;
+  MC_TRY(shell->engine_,
+         serve::open_engine(o.worker.choice, o.worker.cpu, o.worker.block_size, slicing));
   MC_TRY(shell->transfer_, xfer::Engine::open(shell->clock_, o.transfer, shell->metrics_));
   MC_TRY(shell->server_, rpc::Server::open(shell->loop_, o.worker.listen, shell->metrics_));
   shell->server_->offer_near("worker");
@@ -112,18 +165,28 @@ Result<std::unique_ptr<WorkerShell>> WorkerShell::open(WorkerProgram options) {
         if (!s->draining_) (void)s->loop_.post([s] { s->signal(1); });  // once this is answered
         return rpc::Empty{};
       });
-  MC_TRY_(shell->open_roles(blocks));
+  MC_TRY_(shell->open_work(blocks));
   return shell;
 }
 
 WorkerShell::WorkerShell(WorkerProgram options)
     : options_(std::move(options)), loop_(clock_), signals_(loop_, [this](int n) { signal(n); }) {}
 
-Result<> WorkerShell::open_roles(uint32_t blocks) {
-  MC_TRY(const serve::Role role, serve::role_named(options_.role));
+Result<> WorkerShell::open_work(uint32_t blocks) {
   MC_TRY(serve::PrefillConfig prefill, options_.prefill(blocks));
+  prefill.fingerprint = whole_.fingerprint(options_.worker.block_size);
+  if (!options_.trace_events.empty()) prefill.trace = &trace_;
+  if (options_.stage.empty()) return open_roles(std::move(prefill), blocks);
+  MC_TRY(const serve::Slicing slicing, options_.slicing());
+  MC_TRY(stage_, serve::StageWorker::open(loop_, *transfer_, *server_, *engine_,
+                                          options_.stage_config(prefill, slicing.stage), metrics_));
+  return {};
+}
+
+Result<> WorkerShell::open_roles(serve::PrefillConfig prefill, uint32_t blocks) {
+  MC_TRY(const serve::Role role, serve::role_named(options_.role));
   serve::DecodeConfig decode = options_.decode(blocks);
-  if (!options_.trace_events.empty()) prefill.trace = decode.trace = &trace_;
+  decode.trace = prefill.trace;
   MC_TRY(roles_, serve::Roles::open({loop_, *transfer_, *server_, *engine_, metrics_},
                                     std::move(prefill), std::move(decode), role));
   roles_->on_change([this](bool joined) {
@@ -145,10 +208,13 @@ Result<> WorkerShell::open_roles(uint32_t blocks) {
 void WorkerShell::signal(int n) {
   if (n > 1 || !running_) return loop_.stop();
   draining_ = true;
-  roles_->drain();
+  if (stage_ != nullptr)
+    stage_->drain();
+  else
+    roles_->drain();
   nudge();
   loop_.every(std::chrono::milliseconds(20), [this] {
-    if (roles_->idle()) loop_.stop();
+    if (idle()) loop_.stop();
   });
   loop_.after(options_.worker.drain_timeout, [this] { loop_.stop(); });
 }
@@ -157,8 +223,12 @@ void WorkerShell::nudge() {
   for (const auto& beat : beats_) beat->nudge();
 }
 
+std::string WorkerShell::state() const {
+  return stage_ != nullptr ? dump_json(stage_->state()) : roles_->state();
+}
+
 void WorkerShell::answer(const http::Exchange& x) const {
-  const std::string state = roles_->state() + "\n";
+  const std::string state = this->state() + "\n";
   if (http::serve_common(x, metrics_, draining_ ? "draining" : "", state)) return;
   if (x.request().path == "/state")
     x.reply(200, "application/json", state);
@@ -173,11 +243,10 @@ serve::Heartbeat WorkerShell::identity(const serve::Half& half) const {
   me.epoch = roles_->epoch();
   me.control = server_->address();
   me.http = http_;
-  const spec::ModelSpec& spec = engine_->spec();
-  me.model = spec.name;
-  me.fingerprint = spec.fingerprint(options_.worker.block_size);
+  me.model = whole_.name;
+  me.fingerprint = whole_.fingerprint(options_.worker.block_size);
   me.block_tokens = options_.worker.block_size;
-  me.context_max = spec.context_max;
+  me.context_max = whole_.context_max;
   me.srpf = options_.prefill_order == "srpf";
   me.ageing = options_.ageing;
   return me;
@@ -186,10 +255,11 @@ serve::Heartbeat WorkerShell::identity(const serve::Half& half) const {
 Result<> WorkerShell::join() {
   const serve::WorkerOptions& o = options_.worker;
   beats_.clear();
+  if (stage_ != nullptr) return {};  // its head does
   for (const serve::Half& half : roles_->halves()) {
     const auto fill = [this, load = half.load](serve::Heartbeat& beat) {
       beat.load = load();
-      beat.draining = roles_->draining();
+      beat.draining = roles_->draining() || !roles_->whole();
     };
     MC_TRY(auto beats, serve::Heartbeats::open(loop_, identity(half), o.conductor, o.heartbeat,
                                                half.cache, fill, metrics_));
@@ -207,8 +277,8 @@ Result<int> WorkerShell::run() {
   http_ = pages->address();
   MC_TRY_(join());
   MC_TRY_(options_.daemon.ready(Endpoints{.name = options_.worker.name,
-                                          .role = options_.role,
-                                          .epoch = roles_->epoch(),
+                                          .role = stage_ != nullptr ? "stage" : options_.role,
+                                          .epoch = roles_ != nullptr ? roles_->epoch() : 0,
                                           .control = server_->address(),
                                           .http = http_,
                                           .events = "",
@@ -220,7 +290,7 @@ Result<int> WorkerShell::run() {
   if (!options_.trace_events.empty()) {
     MC_TRY_(trace_.write(options_.trace_events, options_.worker.name));
   }
-  return roles_->idle() ? 0 : 1;
+  return idle() ? 0 : 1;
 }
 
 int worker_main(int argc, char** argv, const char* program_name, const char* does,

@@ -18,6 +18,7 @@
 #include "serve/heartbeat.h"
 #include "serve/lookup_bridge.h"
 #include "serve/roles.h"
+#include "serve/stage_worker.h"
 #include "serve/worker_options.h"
 #include "xfer/engine.h"
 
@@ -30,6 +31,8 @@ struct WorkerProgram {
   std::string prefill_order = "fcfs";
   double ageing = 0.1;
   std::string pool_reuse = "auto", connector = "multi", layerwise = "on", lookup, trace_events;
+  std::string stage;  // "I/N": this process is stage I of a pipeline; empty: of none
+  std::vector<std::string> cpp_group;  // of its head: the other stages' control addresses
   Duration pool_timeout = std::chrono::seconds(2);
   Duration tbt_slo{}, kv_deadline = std::chrono::seconds(60), recompute_after{};
   std::string calibrate;  // file for the times of the engine; empty: be a worker
@@ -42,6 +45,8 @@ struct WorkerProgram {
   void describe(OptionList& v);
   Result<serve::PrefillConfig> prefill(uint32_t blocks) const;
   serve::DecodeConfig decode(uint32_t blocks) const;
+  serve::StageConfig stage_config(const serve::PrefillConfig& prefill, uint32_t number) const;
+  Result<serve::Slicing> slicing() const;
   Result<> check() const;  // what no worker can run with
 };
 
@@ -57,7 +62,10 @@ class WorkerShell {
 
  private:
   explicit WorkerShell(WorkerProgram options);
-  Result<> open_roles(uint32_t blocks);
+  Result<> open_work(uint32_t blocks);
+  Result<> open_roles(serve::PrefillConfig prefill, uint32_t blocks);
+  bool idle() const { return stage_ != nullptr ? stage_->idle() : roles_->idle(); }
+  std::string state() const;
   Result<> join();  // the conductors, as what it is now
   void signal(int n);
   void answer(const http::Exchange& x) const;
@@ -75,7 +83,9 @@ class WorkerShell {
   std::unique_ptr<serve::Engine> engine_;
   std::unique_ptr<xfer::Engine> transfer_;
   std::unique_ptr<rpc::Server> server_;
-  std::unique_ptr<serve::Roles> roles_;
+  spec::ModelSpec whole_;                // of the model, of which the engine may have a slice
+  std::unique_ptr<serve::Roles> roles_;  // or, of a pipeline's stage that is not its head:
+  std::unique_ptr<serve::StageWorker> stage_;
   std::unique_ptr<serve::LookupBridge> bridge_;
   std::vector<std::unique_ptr<serve::Heartbeats>> beats_;  // one a half
 };

@@ -108,13 +108,13 @@ Result<ModelFiles> open_model(const std::string& name) {
               name.c_str());
 }
 
-Result<WeightSources> open_sources(const ModelFiles& files) {
-  if (files.tensors.tensors.empty()) return random_sources(files.config, kTinySeed);
-  return weight_sources(files.tensors, files.config, files.naming);
+Result<WeightSources> open_sources(const ModelFiles& files, LayerRange wanted) {
+  if (files.tensors.tensors.empty()) return random_sources(files.config, kTinySeed, wanted);
+  return weight_sources(files.tensors, files.config, files.naming, wanted);
 }
 
-Result<Weights> load(const ModelFiles& files, Threads& threads) {
-  MC_TRY(const WeightSources sources, open_sources(files));
+Result<Weights> load(const ModelFiles& files, Threads& threads, LayerRange wanted) {
+  MC_TRY(const WeightSources sources, open_sources(files, wanted));
   return pack_weights(sources, files.weight_type(), threads);
 }
 

@@ -29,7 +29,7 @@ struct ModelFiles {
 bool has_weights(const std::string& name);
 Result<ModelFiles> open_model(const std::string& name);
 // `files` outlives the sources.
-Result<WeightSources> open_sources(const ModelFiles& files);
-Result<Weights> load(const ModelFiles& files, Threads& threads);
+Result<WeightSources> open_sources(const ModelFiles& files, LayerRange wanted = {});
+Result<Weights> load(const ModelFiles& files, Threads& threads, LayerRange wanted = {});
 
 }  // namespace mc::model

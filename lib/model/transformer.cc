@@ -66,8 +66,8 @@ void Transformer::store(uint32_t layer, const Slice& slice, float* qkv) const {
   for (size_t p = slice.begin; p < slice.end; ++p, qkv += row_floats) {
     turns_.at(p, turns.data());
     for (uint32_t h = 0; h < heads + kv_heads; ++h) rotate(qkv + size_t{h} * dim, turns.data());
-    std::byte* at = slice.blocks[p / kv_.block_tokens] + layer * 2 * plane_bytes +
-                    p % kv_.block_tokens * head_bytes;
+    std::byte* at = slice.blocks[p / kv_.block_tokens] +
+                    (layer - kv_.first_layer) * 2 * plane_bytes + p % kv_.block_tokens * head_bytes;
     const float* from = qkv + config_.q_rows();
     for (uint32_t h = 0; h < 2 * kv_heads; ++h)  // the keys' heads, then the values'
       from_floats(kv_.type, from + size_t{h} * dim, at + h * kv_.block_tokens * head_bytes, dim);
@@ -80,7 +80,8 @@ void Transformer::gather(uint32_t layer, uint32_t plane, const Slice& slice, siz
   const uint32_t dim = config_.head_dim, wide = padded(dim);
   const size_t head_bytes = size_t{dim} * size_of(kv_.type);
   const size_t plane_bytes = kv_.block_tokens * head_bytes;
-  const size_t base = (size_t{layer} * 2 * config_.kv_heads + plane) * plane_bytes;
+  const size_t base =
+      (size_t{layer - kv_.first_layer} * 2 * config_.kv_heads + plane) * plane_bytes;
   for (size_t p = begin; p < end;) {
     const size_t in_block = p % kv_.block_tokens;
     const size_t n = std::min<size_t>(end - p, kv_.block_tokens - in_block);
@@ -135,7 +136,7 @@ void Transformer::attend(uint32_t layer, const Group& g, const float* qkv, float
 
 void Transformer::layer(uint32_t layer, std::span<const Slice> slices, float* x,
                         bool kv_only) const {
-  MC_CHECK(layer < config_.layers);
+  MC_CHECK(layer >= kv_.first_layer && layer < config_.layers);
   const LayerWeights& w = weights_.layers[layer];
   const size_t rows = rows_of(slices), hidden = config_.hidden, inner = config_.intermediate;
   const size_t row_floats = config_.q_rows() + 2 * config_.kv_rows();

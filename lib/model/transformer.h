@@ -32,6 +32,7 @@ struct Slice {
 struct KvLayout {
   DType type = DType::kF32;
   uint32_t block_tokens = 256;
+  uint32_t first_layer = 0;  // of the model: the one that blocks begin with
 };
 
 class Transformer {

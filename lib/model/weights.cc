@@ -21,23 +21,29 @@ struct Part {  // rows of one file tensor
 
 class Reader {
  public:
-  Reader(const TensorSet& set, const ModelConfig& config, Naming naming)
-      : set_(set), c_(config), gguf_(naming == Naming::kGguf) {}
+  Reader(const TensorSet& set, const ModelConfig& config, Naming naming, LayerRange wanted)
+      : set_(set), c_(config), gguf_(naming == Naming::kGguf), wanted_(wanted) {}
 
   Result<WeightSources> read() {
     WeightSources w;
-    MC_TRY(const Part embedding,
-           part(gguf_ ? "token_embd.weight" : "model.embed_tokens.weight", c_.vocab, c_.hidden));
-    w.embedding = source({embedding}, c_.hidden, 1);
-    if (!c_.tied) {
+    const bool all = wanted_.all(c_.layers);
+    if (wanted_.has(0)) {
+      MC_TRY(const Part embedding,
+             part(gguf_ ? "token_embd.weight" : "model.embed_tokens.weight", c_.vocab, c_.hidden));
+      w.embedding = source({embedding}, c_.hidden, 1);
+    }
+    if (all && !c_.tied) {
       MC_TRY(const Part head,
              part(gguf_ ? "output.weight" : "lm_head.weight", c_.vocab, c_.hidden));
       w.head = source({head}, c_.hidden, 1);
     }
-    MC_TRY(w.norm, vector(gguf_ ? "output_norm.weight" : "model.norm.weight"));
+    if (all) {
+      MC_TRY(w.norm, vector(gguf_ ? "output_norm.weight" : "model.norm.weight"));
+    }
+    w.layers.resize(c_.layers);
     for (uint32_t i = 0; i < c_.layers; ++i) {
-      MC_TRY(LayerSources l, layer(i));
-      w.layers.push_back(std::move(l));
+      if (!wanted_.has(i)) continue;
+      MC_TRY(w.layers[i], layer(i));
     }
     return w;
   }
@@ -97,6 +103,7 @@ class Reader {
   const TensorSet& set_;
   const ModelConfig& c_;
   const bool gguf_;
+  const LayerRange wanted_;
 };
 
 }  // namespace
@@ -109,9 +116,9 @@ size_t Weights::bytes() const {
 }
 
 Result<WeightSources> weight_sources(const TensorSet& tensors, const ModelConfig& config,
-                                     Naming naming) {
+                                     Naming naming, LayerRange wanted) {
   MC_TRY_(check_config(config));
-  return Reader(tensors, config, naming).read();
+  return Reader(tensors, config, naming, wanted).read();
 }
 
 Weights pack_weights(const WeightSources& sources, DType type, Threads& threads) {
@@ -127,8 +134,8 @@ Weights pack_weights(const WeightSources& sources, DType type, Threads& threads)
 }
 
 Result<Weights> load_weights(const TensorSet& tensors, const ModelConfig& config, Naming naming,
-                             DType type, Threads& threads) {
-  MC_TRY(const WeightSources sources, weight_sources(tensors, config, naming));
+                             DType type, Threads& threads, LayerRange wanted) {
+  MC_TRY(const WeightSources sources, weight_sources(tensors, config, naming, wanted));
   return pack_weights(sources, type, threads);
 }
 
@@ -139,10 +146,12 @@ DType memory_type(const TensorSet& set) {
   return bf16 > other ? DType::kBf16 : DType::kF32;
 }
 
-WeightSources random_sources(const ModelConfig& c, uint64_t seed) {
+WeightSources random_sources(const ModelConfig& c, uint64_t seed, LayerRange wanted) {
   uint64_t matrix = 0;
+  bool want = true;
   const auto make = [&](uint32_t rows, uint32_t columns, uint32_t segments) {
-    const uint64_t key = mix64(seed + mix64(++matrix));
+    const uint64_t key = mix64(seed + mix64(++matrix));  // the same whatever is wanted
+    if (!want) return Source();
     const double range = std::sqrt(3.0 / columns);  // variance 1 / columns
     const auto read = [key, range, columns](uint32_t n, float* out) {
       const uint64_t at = mix64(key + n);
@@ -154,11 +163,14 @@ WeightSources random_sources(const ModelConfig& c, uint64_t seed) {
     return Source{rows, columns, segments, read};
   };
   WeightSources w;
+  want = wanted.has(0);
   w.embedding = make(c.vocab, c.hidden, 1);
+  want = wanted.all(c.layers);
   if (!c.tied) w.head = make(c.vocab, c.hidden, 1);
   w.norm.assign(c.hidden, 1.0f);
   for (uint32_t i = 0; i < c.layers; ++i) {
     LayerSources l;
+    want = wanted.has(i);
     l.qkv = make(c.q_rows() + 2 * c.kv_rows(), c.hidden, 1);
     l.output = make(c.hidden, c.q_rows(), segments_of(c.q_rows()));
     l.gate_up = make(2 * c.intermediate, c.hidden, 1);
@@ -170,8 +182,9 @@ WeightSources random_sources(const ModelConfig& c, uint64_t seed) {
   return w;
 }
 
-Weights random_weights(const ModelConfig& config, uint64_t seed, DType type, Threads& threads) {
-  return pack_weights(random_sources(config, seed), type, threads);
+Weights random_weights(const ModelConfig& config, uint64_t seed, DType type, Threads& threads,
+                       LayerRange wanted) {
+  return pack_weights(random_sources(config, seed, wanted), type, threads);
 }
 
 ModelConfig tiny_config() {

@@ -51,19 +51,28 @@ struct Weights {
 // How a kind of file names its tensors and orders the rows of query and key.
 enum class Naming : uint8_t { kHuggingFace, kGguf };
 
+// Layers [first, last) of a model are wanted: the others stay empty, and so do the embedding where
+// the first layer is not among them, and norm and head where any is left out.
+struct LayerRange {
+  uint32_t first = 0, last = UINT32_MAX;
+  bool has(uint32_t layer) const { return layer >= first && layer < last; }
+  bool all(uint32_t layers) const { return first == 0 && last >= layers; }
+};
+
 Result<WeightSources> weight_sources(const TensorSet& tensors, const ModelConfig& config,
-                                     Naming naming);
+                                     Naming naming, LayerRange wanted = {});
 // Uniform numbers from the seed, scaled so that activations stay in range.
-WeightSources random_sources(const ModelConfig& config, uint64_t seed);
+WeightSources random_sources(const ModelConfig& config, uint64_t seed, LayerRange wanted = {});
 
 // `type`: f32 or bf16 in memory.
 Weights pack_weights(const WeightSources& sources, DType type, Threads& threads);
 Result<Weights> load_weights(const TensorSet& tensors, const ModelConfig& config, Naming naming,
-                             DType type, Threads& threads);
+                             DType type, Threads& threads, LayerRange wanted = {});
 // The format most of the bytes have: bf16 for bf16 weights, else f32.
 DType memory_type(const TensorSet& tensors);
 
-Weights random_weights(const ModelConfig& config, uint64_t seed, DType type, Threads& threads);
+Weights random_weights(const ModelConfig& config, uint64_t seed, DType type, Threads& threads,
+                       LayerRange wanted = {});
 
 // The built-in model: shaped as the built-in spec `tiny`, byte-level text.
 ModelConfig tiny_config();

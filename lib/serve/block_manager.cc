@@ -255,19 +255,26 @@ void BlockManager::delist(BlockId id) {
   --listed_;
 }
 
+void BlockManager::evict(BlockId id) {
+  from_cache(id);
+  Block& block = blocks_[id];
+  index_.erase(block.key.tag(), id);
+  if (block.published) emit(false, block.key);
+  block = {};
+  free_.push_back(id);
+}
+
+void BlockManager::forget() {
+  while (cached_blocks() > 0) evict(listed_ > 0 ? oldest_ : kept_.begin()->second);
+}
+
 BlockId BlockManager::take() {
   if (free_.empty() && blocks_.size() < pool_) {
     free_.push_back(static_cast<BlockId>(blocks_.size()));
     blocks_.emplace_back();
   } else if (free_.empty()) {
     MC_CHECK(cached_blocks() > 0);
-    const BlockId victim = listed_ > 0 ? oldest_ : kept_.begin()->second;
-    from_cache(victim);
-    Block& block = blocks_[victim];
-    index_.erase(block.key.tag(), victim);
-    if (block.published) emit(false, block.key);
-    block = {};
-    free_.push_back(victim);
+    evict(listed_ > 0 ? oldest_ : kept_.begin()->second);
   }
   const BlockId id = free_.back();
   free_.pop_back();

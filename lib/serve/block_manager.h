@@ -125,6 +125,9 @@ class BlockManager {
   void pin(BlockId block);
   void unpin(BlockId block);
 
+  // Nothing that is cached counts any more.
+  void forget();
+
   std::vector<ExpiredTx> tick(Time now);  // aborts those whose lease ran out
   std::optional<Time> deadline() const;   // when tick() has something to do
 
@@ -165,6 +168,7 @@ class BlockManager {
   size_t cached_blocks() const { return listed_ + kept_.size(); }
   void lock(BlockId id);
   void unlock(BlockId id);
+  void evict(BlockId id);
   BlockId take();  // a free block, or the least recently used cached one; locked
   void publish(Block& block);
   void emit(bool stored, const BlockHash& key);

@@ -105,20 +105,21 @@ Result<ModelInfo> open_model_info(const EngineChoice& choice) {
 namespace {
 
 Result<std::unique_ptr<Engine>> open_cpu_engine(const EngineChoice& choice, const CpuOptions& cpu,
-                                                uint32_t block_tokens) {
+                                                uint32_t block_tokens, Slicing slicing = {}) {
   const model::Kernels* const kernels = model::kernels_named(cpu.kernels);
   MC_TRY(const model::ModelFiles files, model::open_model(choice.model));
   MC_TRY(const model::DType kv, kv_type(choice, files.weight_type()));
   MC_TRY(const model::DType by, factors(choice, files.weight_type()));
   auto threads = std::make_unique<model::Threads>(cpu.threads);
-  MC_TRY(spec::ModelSpec spec,
-         timed(spec_of(choice, files, kv, by), choice));  // before weights are read
-  MC_TRY(model::Weights weights, model::load(files, *threads));
+  MC_TRY(const spec::ModelSpec whole, timed(spec_of(choice, files, kv, by), choice));
+  MC_TRY(spec::ModelSpec spec, spec::slice_of(whole, slicing.stage, slicing.stages));
+  const model::LayerRange range{spec.first_layer, spec.first_layer + spec.layers};
+  MC_TRY(model::Weights weights, model::load(files, *threads, range));
   log_info("engine", "model %s: %llu parameters in %llu bytes, %u threads, %s",
            files.config.name.c_str(), static_cast<unsigned long long>(files.config.parameters()),
            static_cast<unsigned long long>(weights.bytes()), threads->count(), kernels->name);
   return std::make_unique<CpuEngine>(std::move(spec), files.config, std::move(weights),
-                                     model::KvLayout{kv, block_tokens}, *kernels,
+                                     model::KvLayout{kv, block_tokens, range.first}, *kernels,
                                      std::move(threads), by);
 }
 
@@ -155,11 +156,12 @@ Result<std::unique_ptr<Engine>> open_gpu_engine(const EngineChoice& choice, cons
 }  // namespace
 
 Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const CpuOptions& cpu,
-                                            uint32_t block_tokens) {
+                                            uint32_t block_tokens, Slicing slicing) {
   if (block_tokens == 0) return fail(Code::kInvalid, "blocks of 0 tokens");
   if (!computes(choice)) {
-    MC_TRY(ModelInfo info, open_model_info(choice));
-    return std::make_unique<DummyEngine>(std::move(info.spec), block_tokens);
+    MC_TRY(const ModelInfo info, open_model_info(choice));
+    MC_TRY(spec::ModelSpec slice, spec::slice_of(info.spec, slicing.stage, slicing.stages));
+    return std::make_unique<DummyEngine>(std::move(slice), block_tokens);
   }
   // Also where a GPU computes: the CPU takes over when that fails.
   if (model::kernels_named(cpu.kernels) == nullptr)
@@ -167,8 +169,11 @@ Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const Cp
                 shown(cpu.kernels).c_str());
   if (cpu.threads > kThreadsMax)
     return fail(Code::kInvalid, "%u threads: want %u or fewer", cpu.threads, kThreadsMax);
-  if (choice.engine == "cuda") return open_gpu_engine(choice, cpu, block_tokens);
-  return open_cpu_engine(choice, cpu, block_tokens);
+  if (choice.engine != "cuda") return open_cpu_engine(choice, cpu, block_tokens, slicing);
+  if (slicing.stages > 1)
+    return fail(Code::kUnsupported,
+                "--engine cuda computes all layers of a model: give --engine cpu in a pipeline");
+  return open_gpu_engine(choice, cpu, block_tokens);
 }
 
 CpuEngine::CpuEngine(spec::ModelSpec spec, model::ModelConfig config, model::Weights weights,
@@ -188,17 +193,22 @@ void CpuEngine::prefill_layer(const ChunkView& chunk, uint32_t layer,
   const SequenceView& s = chunk.sequence;
   MC_CHECK(chunk.begin <= chunk.end && chunk.end <= s.tokens.size() && layer < spec_.layers);
   if (chunk.begin == chunk.end) return;
-  if (layer == 0) {
-    activations.rows.resize((chunk.end - chunk.begin) * transformer_.config().hidden);
-    transformer_.embed(s.tokens.subspan(chunk.begin, chunk.end - chunk.begin),
-                       activations.rows.data());
+  const uint32_t of_model = spec_.first_layer + layer;
+  const size_t wanted = (chunk.end - chunk.begin) * transformer_.config().hidden;
+  auto& rows = activations.rows;
+  MC_CHECK(of_model == 0 || rows.size() == wanted);
+  if (of_model == 0) {
+    rows.resize(wanted);
+    transformer_.embed(s.tokens.subspan(chunk.begin, chunk.end - chunk.begin), rows.data());
   }
   const model::Slice slice{s.blocks, chunk.begin, chunk.end};
-  transformer_.layer(layer, {&slice, 1}, activations.rows.data(), layer + 1 == spec_.layers);
+  transformer_.layer(of_model, {&slice, 1}, rows.data(),
+                     of_model + 1 == transformer_.config().layers);
 }
 
 std::vector<int32_t> CpuEngine::decode(std::span<const DecodeItem> batch) const {
   const model::ModelConfig& c = transformer_.config();
+  MC_CHECK(spec_.layers == c.layers);  // not a slice
   std::vector<int32_t> last, tokens;
   std::vector<model::Slice> slices;
   for (const DecodeItem& item : batch) {

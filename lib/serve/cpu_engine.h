@@ -39,10 +39,15 @@ struct CpuOptions {
   void describe(OptionList& v);
 };
 
-// The engine of that choice. Errors: those of open_model_info, of the weights, and of the device;
-// what says what is missing.
+// Which of the model's layers a process has: slice `stage` (from 0) of `stages`.
+struct Slicing {
+  uint32_t stage = 0, stages = 1;
+};
+
+// The engine of that choice, with the weights of its slice only. Errors: those of open_model_info,
+// of spec::slice_of, of the weights, and of the device; what says what is missing.
 Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const CpuOptions& cpu,
-                                            uint32_t block_tokens);
+                                            uint32_t block_tokens, Slicing slicing = {});
 
 class CpuEngine final : public Engine {
  public:

@@ -66,13 +66,22 @@ uint64_t DummyEngine::advance(uint64_t state, int32_t token) {
   return mix64(state ^ (0x632be59bd9b4e019ull * (uint64_t{static_cast<uint32_t>(token)} + 1)));
 }
 uint64_t DummyEngine::row_key(uint64_t state, uint32_t layer, uint32_t plane) const {
-  return mix64(state + (uint64_t{layer} * planes_ + plane + 1) * 0xa0761d6478bd642full);
+  const uint64_t of_model = uint64_t{spec_.first_layer} + layer;
+  return mix64(state + (of_model * planes_ + plane + 1) * 0xa0761d6478bd642full);
 }
 
-void DummyEngine::prefill_layer(const ChunkView& chunk, uint32_t layer, Activations&) const {
+void DummyEngine::prefill_layer(const ChunkView& chunk, uint32_t layer,
+                                Activations& activations) const {
   const SequenceView& s = chunk.sequence;
   check_view(s, block_tokens_);
   MC_CHECK(chunk.begin <= chunk.end && chunk.end <= s.tokens.size() && layer < spec_.layers);
+  // What crosses from slice to slice is of its true size and says which tokens it is of.
+  const size_t rows = chunk.end - chunk.begin, hidden = std::max(spec_.hidden, 1u);
+  const bool enters = spec_.first_layer > 0 && layer == 0;
+  const bool leaves = spec_.layers_after > 0 && layer + 1 == spec_.layers;
+  MC_CHECK(!enters || activations.rows.size() == rows * hidden);
+  if (leaves) activations.rows.resize(rows * hidden);
+  float spare = 0;
   std::vector<uint64_t> states;  // of the chunk's tokens in a block
   for (size_t at = chunk.begin; at < chunk.end;) {
     const size_t block = at / block_tokens_, start = block * block_tokens_;
@@ -80,7 +89,13 @@ void DummyEngine::prefill_layer(const ChunkView& chunk, uint32_t layer, Activati
     uint64_t state = start_state(s.parents[block]);
     for (size_t t = start; t < at; ++t) state = advance(state, s.tokens[t]);
     states.clear();
-    for (size_t t = at; t < end; ++t) states.push_back(state = advance(state, s.tokens[t]));
+    for (size_t t = at; t < end; ++t) {
+      states.push_back(state = advance(state, s.tokens[t]));
+      const auto mark = static_cast<float>(state & 0xffffff);
+      float& crossing = leaves || enters ? activations.rows[(t - chunk.begin) * hidden] : spare;
+      if (enters && crossing != mark) states.back() ^= 1;  // wrong KV, as a model's would be
+      if (leaves) crossing = mark;
+    }
     std::byte* base = s.blocks[block] + layer * spec_.layer_bytes(block_tokens_);
     for (uint32_t plane = 0; plane < planes_; ++plane) {
       std::byte* row = base + (uint64_t{plane} * block_tokens_ + (at - start)) * row_bytes_;

@@ -73,9 +73,10 @@ struct Sampling {
   double top_p = 1;
 };
 
-// What an engine carries of a chunk from one layer to the next; empty before layer 0.
+// What an engine carries of a chunk from one layer to the next; before its first layer empty, or,
+// of an engine that has a slice of a model's layers, as the slice before left them.
 struct Activations {
-  std::vector<float> rows;
+  std::vector<float> rows;          // [token][hidden]
   std::shared_ptr<void> elsewhere;  // of an engine that keeps them in a device's memory
 };
 

@@ -38,9 +38,10 @@ class PullSender final : public KvSender {
     if (std::exchange(route->offered, true)) offer.from.buffers.clear();
     for (size_t i = range.first; i < range.last; ++i)
       offer.offsets.push_back(parts_.memory.offset() +
-                              static_cast<uint64_t>(route->blocks[i] - parts_.memory.data()));
+                              static_cast<uint64_t>(route->blocks[i] - parts_.memory.data()) -
+                              route->shift);  // `at` comes on top
     offer.first = range.first;
-    offer.at = range.at;
+    offer.at = range.at + route->shift;
     offer.bytes = range.bytes;
     decode->call(offer, range.deadline - parts_.loop.clock().now(),
                  [done = std::move(done)](const Result<rpc::Empty>& read) {

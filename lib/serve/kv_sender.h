@@ -41,7 +41,8 @@ enum class Grain : uint8_t {
 struct KvRoute {
   std::string request;
   std::string decode;  // its control address
-  KvPeer peer;         // the reserved blocks
+  KvPeer peer;         // the reserved blocks, from where in each the sender's begin
+  uint64_t shift = 0;  // of the sender's blocks in those: it has a slice of the layers
   std::vector<std::byte*> blocks;
   std::vector<BlockId> ids;
   std::vector<BlockHash> keys;   // one a block; of a last one that is not full: of what it has

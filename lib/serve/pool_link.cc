@@ -16,14 +16,17 @@ constexpr Duration kPatience = std::chrono::seconds(1);
 constexpr Duration kRest = std::chrono::seconds(1);
 }  // namespace
 
-std::string pool_key(const std::string& model, const BlockHash& hash) {
-  return model + "@pcp0@dcp0@head_or_tp_rank:0@pp_rank:0@" + hash.hex();
+std::string pool_key(const std::string& model, const BlockHash& hash, uint32_t pp_rank) {
+  return model + "@pcp0@dcp0@head_or_tp_rank:0@pp_rank:" + std::to_string(pp_rank) + "@" +
+         hash.hex();
 }
 
-PoolLink::PoolLink(io::Loop& loop, std::string model, BlockManager& blocks, Metrics& metrics)
+PoolLink::PoolLink(io::Loop& loop, std::string model, BlockManager& blocks, Metrics& metrics,
+                   uint32_t pp_rank)
     : loop_(loop),
       model_(std::move(model)),
       blocks_(blocks),
+      pp_rank_(pp_rank),
       fetched_(metrics.counter("mc_engine_pool_blocks_fetched_total", "KV blocks from the pool")),
       stored_(metrics.counter("mc_engine_pool_blocks_stored_total", "KV blocks put in the pool")),
       existed_(metrics.counter("mc_engine_pool_blocks_existed_total", "puts that were not needed")),
@@ -36,8 +39,9 @@ PoolLink::~PoolLink() = default;
 Result<std::unique_ptr<PoolLink>> PoolLink::open(io::Loop& loop, xfer::Engine& engine,
                                                  const store::ClientOptions& options,
                                                  std::string model, BlockManager& blocks,
-                                                 Metrics& metrics) {
-  auto self = std::unique_ptr<PoolLink>(new PoolLink(loop, std::move(model), blocks, metrics));
+                                                 Metrics& metrics, uint32_t pp_rank) {
+  auto self =
+      std::unique_ptr<PoolLink>(new PoolLink(loop, std::move(model), blocks, metrics, pp_rank));
   // One thread more than puts need, so that a fetch never waits behind them.
   MC_TRY(self->store_, store::AsyncClient::open(loop, engine, options, metrics, kCallsMax + 1));
   return self;
@@ -75,7 +79,7 @@ void PoolLink::match(const std::vector<BlockHash>& hashes, std::function<void(si
       });
   if (resting) return;
   std::vector<ObjectKey> keys;
-  for (const BlockHash& hash : hashes) keys.push_back(pool_key(model_, hash));
+  for (const BlockHash& hash : hashes) keys.push_back(key(hash));
   store_->match_prefix(std::move(keys), [this, asked, since](const Result<uint64_t>& found) {
     note(found ? nullptr : &found.error());
     if (std::exchange(asked->over, true)) return;
@@ -99,8 +103,7 @@ void PoolLink::fetch(Wanted wanted, std::function<void(size_t)> done) {
 void PoolLink::get(const std::shared_ptr<Wanted>& wanted, size_t n,
                    std::function<void(size_t)> done) {
   std::vector<store::GetItem> items;
-  for (size_t i = 0; i < n; ++i)
-    items.push_back({pool_key(model_, wanted->hashes[i]), {wanted->memory[i]}});
+  for (size_t i = 0; i < n; ++i) items.push_back({key(wanted->hashes[i]), {wanted->memory[i]}});
   const Time since = loop_.clock().now();
   store_->get_batch(std::move(items), [this, wanted, since, done = std::move(done)](
                                           const std::vector<Result<uint64_t>>& got) {
@@ -128,7 +131,7 @@ void PoolLink::get(const std::shared_ptr<Wanted>& wanted, size_t n,
 void PoolLink::prefetch(const std::vector<BlockHash>& hashes) {
   if (loop_.clock().now() < rest_until_) return;
   std::vector<ObjectKey> keys;
-  for (const BlockHash& hash : hashes) keys.push_back(pool_key(model_, hash));
+  for (const BlockHash& hash : hashes) keys.push_back(key(hash));
   store_->prefetch(std::move(keys),
                    [](const Result<uint64_t>&) {});  // a hint, whatever becomes of it
 }
@@ -170,7 +173,7 @@ void PoolLink::put_next() {
     while (!queue_.empty() && puts.size() < kBlocksPerPut && alike(queue_.front().as)) {
       puts.push_back(queue_.front());
       queue_.pop_front();
-      items.push_back({pool_key(model_, puts.back().hash), {puts.back().memory}});
+      items.push_back({key(puts.back().hash), {puts.back().memory}});
     }
     ++calls_;
     putting_ += puts.size();

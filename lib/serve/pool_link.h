@@ -3,7 +3,8 @@
 // blocks stay pinned until the put ended, and which is shed when room is needed; a pool that fails
 // or is slow only costs what it would have saved.
 //
-// One object a block; its key is model@pcp0@dcp0@head_or_tp_rank:0@pp_rank:0@HASH.
+// One object a block; its key is model@pcp0@dcp0@head_or_tp_rank:0@pp_rank:R@HASH. Stages of a
+// pipeline put their layers' parts each under its own R, and a model name of their own.
 //
 // Thread: the loop's. The destructor waits for calls being made (bounded by the client's timeout).
 #pragma once
@@ -20,7 +21,7 @@
 
 namespace mc::serve {
 
-std::string pool_key(const std::string& model, const BlockHash& hash);
+std::string pool_key(const std::string& model, const BlockHash& hash, uint32_t pp_rank = 0);
 
 class PoolLink {
  public:
@@ -28,7 +29,7 @@ class PoolLink {
   static Result<std::unique_ptr<PoolLink>> open(io::Loop& loop, xfer::Engine& engine,
                                                 const store::ClientOptions& options,
                                                 std::string model, BlockManager& blocks,
-                                                Metrics& metrics);
+                                                Metrics& metrics, uint32_t pp_rank = 0);
   ~PoolLink();
   PoolLink(const PoolLink&) = delete;
   PoolLink& operator=(const PoolLink&) = delete;
@@ -69,7 +70,9 @@ class PoolLink {
     PutDone done;
     store::PutConfig as;
   };
-  PoolLink(io::Loop& loop, std::string model, BlockManager& blocks, Metrics& metrics);
+  PoolLink(io::Loop& loop, std::string model, BlockManager& blocks, Metrics& metrics,
+           uint32_t pp_rank);
+  std::string key(const BlockHash& hash) const { return pool_key(model_, hash, pp_rank_); }
   void get(const std::shared_ptr<Wanted>& wanted, size_t n, std::function<void(size_t)> done);
   void give_up(const PutDone& done);
   void put_next();
@@ -79,6 +82,7 @@ class PoolLink {
   io::Loop& loop_;
   const std::string model_;
   BlockManager& blocks_;
+  const uint32_t pp_rank_;
   std::unique_ptr<store::AsyncClient> store_;
   std::deque<Put> queue_;
   size_t putting_ = 0;  // blocks

@@ -20,6 +20,8 @@ constexpr uint32_t kLentMsMax = 60'000;
 Result<TxAllocated> PrefillWorker::lend(const TxAllocate& m, Time now) {
   const uint64_t tokens = engine_.block_tokens();
   if (draining_) return fail(Code::kBusy, "this prefill worker is draining: compute the prefix");
+  if (chain_ != nullptr)
+    return fail(Code::kUnsupported, "this worker has some of the layers only: compute the prefix");
   if (m.request.empty() || m.request.size() > 1024)
     return fail(Code::kInvalid, "a request id of %zu bytes: want 1 to 1024", m.request.size());
   if (m.lend > m.prompt.size() / tokens || m.prompt.size() > engine_.spec().context_max)
@@ -62,7 +64,8 @@ void PrefillWorker::fetch_lent(const JobPtr& job, const Lent& lent) {
   const Tx& tx = *blocks_.find(job->tx);
   const size_t most = std::min<size_t>(job->hashes.size(),
                                        reusable_blocks(job->prompt.size(), engine_.block_tokens()));
-  const size_t first = tx.hit, last = std::min(lent.offsets.size(), most);
+  // The head of a pipeline has no use for blocks of all layers.
+  const size_t first = tx.hit, last = chain_ ? first : std::min(lent.offsets.size(), most);
   ++job->busy;
   job->fetching = true;
   const auto segment = first < last

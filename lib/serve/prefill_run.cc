@@ -14,6 +14,8 @@ constexpr Duration kSlack = std::chrono::milliseconds(3);
 
 void PrefillWorker::advance() {
   if (preparing_ != nullptr || queue_.running()) return;
+  // All stages have work when there is a chunk for each, and one more on the way.
+  if (chain_ != nullptr && (!chain_->ready() || in_pipeline_ > chain_->processes())) return;
   const PrefillItem* head = queue_.head(loop_.now());
   if (head == nullptr) return;
   const JobPtr job = jobs_.at(by_request_.at(head->request));
@@ -57,8 +59,9 @@ bool PrefillWorker::fetch(const JobPtr& job) {
     return fetching < to_seconds(saved) ? found : 0;
   };
   ++job->busy;
-  pool_->fetch(std::move(wanted), [this, job](size_t fetched) {
+  pool_->fetch(std::move(wanted), [this, job, here](size_t fetched) {
     --job->busy;
+    if (chain_ != nullptr && fetched > 0) return fetch_in_stages(job, here, fetched);
     loaded(job, fetched);
   });
   return true;
@@ -94,6 +97,7 @@ void PrefillWorker::begin(const JobPtr& job) {
   if (now - core_->free_at > kSlack) core_->free_at = now;
   if (engine_.modelled_time()) core_->free_at += timing_.load(reused * tokens);
   job->computing = std::max(now, core_->free_at);
+  if (chain_ != nullptr) begin_in_stages(job, reused);
   advance();
 }
 
@@ -107,9 +111,9 @@ void PrefillWorker::begin_chunk(const JobPtr& job, const PrefillChunk& chunk) {
   if (const Time now = loop_.clock().now(); now - core_->free_at > kSlack) core_->free_at = now;
   if (!engine_.modelled_time()) job->chunk.predicted = {};
   const Time start = std::exchange(core_->free_at, core_->free_at + job->chunk.predicted);
-  const auto activations = std::make_shared<Activations>();
+  job->activations = std::make_shared<Activations>();
   for (uint32_t layer = 0; layer < layers; ++layer)
-    compute(job, layer, start + job->chunk.predicted * (layer + 1) / layers, activations);
+    compute(job, layer, start + job->chunk.predicted * (layer + 1) / layers, job->activations);
 }
 
 void PrefillWorker::compute(const JobPtr& job, uint32_t layer, Time due,
@@ -156,25 +160,36 @@ void PrefillWorker::chunk_computed(const JobPtr& job) {
   const uint64_t tokens = engine_.block_tokens();
   counters_.computed.add(job->chunk.end - job->chunk.begin);
   const size_t whole = job->chunk.last ? job->kv.blocks.size() : job->chunk.end / tokens;
+  // Who reuses them computes behind this, in every stage.
   blocks_.computed(job->tx, whole);
   if (sender_->grain() == Grain::kChunk)
     send(job, job->chunk.begin / tokens, whole, 0, block_bytes_);
   else if (sender_->grain() == Grain::kPrompt && job->chunk.last)
     send(job, 0, whole, 0, block_bytes_);
-  publish(job, std::min<size_t>(job->chunk.end / tokens, job->hashes.size()));
-  if (job->chunk.last) {
+  job->computed = loop_.clock().now();
+  if (chain_ != nullptr)
+    chunk_to_stages(job);
+  else
+    chunk_through(job, job->chunk);
+  advance();
+}
+
+// All layers of the chunk are computed.
+void PrefillWorker::chunk_through(const JobPtr& job, const PrefillChunk& chunk) {
+  const uint64_t tokens = engine_.block_tokens();
+  publish(job, std::min<size_t>(chunk.end / tokens, job->hashes.size()));
+  if (chunk.last) {
     job->stage = Stage::kSending;
-    job->computed = loop_.clock().now();
     deliver(job);
   }
   news();
-  advance();
 }
 
 void PrefillWorker::publish(const JobPtr& job, size_t upto) {
   const bool fills =
       config_.connector == Connector::kMulti || (config_.connector == Connector::kPool && job->own);
   if (pool_ == nullptr || !fills) return;
+  if (chain_ != nullptr) put_in_stages(*job, job->published, upto);
   for (; job->published < upto; ++job->published) {
     const size_t i = job->published;
     store::PutConfig as;

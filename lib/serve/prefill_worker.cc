@@ -5,6 +5,7 @@
 
 #include "base/json.h"
 #include "base/log.h"
+#include "serve/sequence.h"
 
 namespace mc::serve {
 namespace {
@@ -67,6 +68,9 @@ Result<std::unique_ptr<PrefillWorker>> PrefillWorker::open(
                      {loop, transfer, self->core_->memory(), self->block_bytes_, self->transfer_,
                       self->pool_.get(),
                       [raw](const std::string& address) { return raw->peer(address); }}));
+  if (!config.stages.empty()) {
+    MC_TRY_(self->open_stages(metrics));
+  }
   return self;
 }
 
@@ -133,6 +137,7 @@ Result<> PrefillWorker::check(const TxAllocate& m) const {
   const spec::ModelSpec& spec = engine_.spec();
   const uint64_t n = m.prompt.size(), tokens = engine_.block_tokens();
   if (draining_) return fail(Code::kBusy, "this prefill worker is draining: take another");
+  if (!whole()) return fail(Code::kBusy, "stages of this pipeline are not there: take another");
   if (m.request.empty() || m.request.size() > 1024)
     return fail(Code::kInvalid, "a request id of %zu bytes: want 1 to 1024", m.request.size());
   if (n == 0 || n > spec.context_max)
@@ -177,13 +182,13 @@ Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   job->priority = m.priority;
   job->kv.decode = m.target.control;
   job->hashes = chain_hashes(m.prompt, engine_.block_tokens(), m.cache_salt);
-  BlockHash first;
-  if (!m.cache_salt.empty()) first.bytes = sha256(std::as_bytes(std::span(m.cache_salt)));
-  job->parents.push_back(first);
-  job->parents.insert(job->parents.end(), job->hashes.begin(), job->hashes.end());
   const uint64_t tokens = engine_.block_tokens();
   const size_t blocks = (m.prompt.size() + tokens - 1) / tokens;
-  job->parents.resize(blocks);
+  job->parents = parents_of(job->hashes, blocks, m.cache_salt);
+  if (chain_ != nullptr) {
+    job->target = m.target;
+    job->cache_salt = m.cache_salt;
+  }
   job->kv.keys = job->hashes;
   if (const size_t rest = m.prompt.size() % tokens; rest > 0)
     job->kv.keys.push_back(chain_hash(job->parents.back(), std::span(m.prompt).last(rest)));
@@ -308,7 +313,11 @@ void PrefillWorker::fail_job(const JobPtr& job, Error error) {
 
 void PrefillWorker::settle(const JobPtr& job) {
   if (!job->failure || job->busy > 0 || !jobs_.contains(job->tx)) return;
-  if (job->stage != Stage::kDelivered) tell_failed(*job, job->failure->what);
+  // What a lost stage does nobody knows: the decode worker is aborted by the conductor, and keeps
+  // its blocks from others for a while.
+  if (job->stage != Stage::kDelivered && !job->lost) tell_failed(*job, job->failure->what);
+  if (job->in_stages && whole() && job->stage < Stage::kSending)
+    chain_->call<StageEnd>({0, job->kv.request}, [](const Result<rpc::Empty>&) {});
   blocks_.abort(job->tx);
   by_request_.erase(job->kv.request);
   jobs_.erase(job->tx);
@@ -355,7 +364,8 @@ void PrefillWorker::tick() {
 void PrefillWorker::lookup(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done) {
   size_t here = 0;
   while (here < hashes.size() && blocks_.lookup(hashes[here])) ++here;
-  if (here == hashes.size() || pool_ == nullptr) return done(here);
+  // What of the pool all stages have is found when it is fetched.
+  if (here == hashes.size() || pool_ == nullptr || chain_ != nullptr) return done(here);
   pool_->match({hashes.begin() + static_cast<std::ptrdiff_t>(here), hashes.end()},
                [here, done = std::move(done)](size_t pooled) { done(here + pooled); });
 }
@@ -400,6 +410,11 @@ Json PrefillWorker::state() const {
           {"blocks", {{"free", c.free}, {"cached", c.cached}, {"used", c.used}}},
           {"transactions", blocks_.transactions()},
           {"lent", lent_.size()},
+          {"pipeline",
+           {{"processes", chain_ ? chain_->processes() : 1},
+            {"ready", whole()},
+            {"chunks", in_pipeline_},
+            {"trouble", chain_ ? chain_->trouble() : ""}}},
           {"events", blocks_.events_last()},
           {"pool",
            {{"queued", pool_ ? pool_->queued() : 0},

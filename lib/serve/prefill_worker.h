@@ -8,6 +8,10 @@
 // TxAllocate may say where another prefill worker holds more of the prompt: that is read while the
 // request queues (prefill_lend.cc), and lent to others likewise.
 //
+// The head of a pipeline does the same with the first slice of the layers, and tells the stages
+// after it what to do with theirs (prefill_stages.cc): their blocks are as its own, so that it
+// decides alone which are reused and when they are free.
+//
 // The decode side is told exactly once how it ended. Blocks are let go of when nothing reads or
 // writes them any more, once, however the request ended. Prompts are computed first come, first
 // served; the sending of one overlaps the computing of the next.
@@ -31,6 +35,7 @@
 #include "serve/kv_sender.h"
 #include "serve/messages.h"
 #include "serve/pool_link.h"
+#include "serve/stage_chain.h"
 #include "serve/trace_events.h"
 #include "serve/worker_core.h"
 #include "xfer/engine.h"
@@ -51,6 +56,12 @@ struct PrefillConfig {
   Duration peer_budget = std::chrono::seconds(5);    // KvReady, KvFailed
   store::ClientOptions store;                        // master empty: no pool
   TraceEvents* trace = nullptr;                      // lent; nullptr: nobody wants to know
+  // Not empty: this is the head of a pipeline, and its engine has the first slice of the layers.
+  // Control addresses of the other stages, in order; the whole model's fingerprint; how long a
+  // stage may be silent.
+  std::vector<std::string> stages;
+  std::string fingerprint;
+  Duration stage_patience = std::chrono::seconds(3);
 };
 
 struct PrefillCounters {
@@ -85,7 +96,8 @@ class PrefillWorker {
   // now or on a later turn.
   void lookup(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done);
   void on_news(std::function<void()> callback) { on_news_ = std::move(callback); }
-  void drain(bool on = true) { draining_ = on; }  // refuses new requests
+  void drain(bool on = true) { draining_ = on; }                       // refuses new requests
+  bool whole() const { return chain_ == nullptr || chain_->ready(); }  // all stages are there
   // Nothing is computed, delivered or awaited, and no put is under way.
   bool idle() const {
     return jobs_.empty() && lent_.empty() && (pool_ == nullptr || pool_->putting() == 0);
@@ -108,7 +120,8 @@ class PrefillWorker {
     std::vector<BlockHash> parents;  // of each block: what it chains on
     std::optional<rpc::Reply<PrefillDone>> reply;
     PrefillChunk chunk;
-    uint32_t layers_left = 0;  // of the chunk
+    std::shared_ptr<Activations> activations;  // of the chunk
+    uint32_t layers_left = 0;                  // of the chunk
     PrefillDone done;
     size_t published = 0;          // blocks
     bool own = false;              // decoded by this process
@@ -116,6 +129,10 @@ class PrefillWorker {
     bool fetching = false;         // from another prefill worker
     std::optional<Error> failure;  // the first cause; it only waits for `busy` to be 0
     bool aborted = false;          // by the conductor
+    Reservation target;            // of the head of a pipeline: for the other stages
+    std::string cache_salt;        // the same
+    bool in_stages = false;        // they know of it
+    bool lost = false;             // one of them may still be sending, or not
     Time queued{}, started{}, computing{}, computed{};
   };
   using JobPtr = std::shared_ptr<Job>;
@@ -149,10 +166,20 @@ class PrefillWorker {
   void layer_computed(const JobPtr& job, uint32_t layer);
   void trace(const char* track, const std::string& name, const Job& job, Time begin, Time end);
   void chunk_computed(const JobPtr& job);
+  void chunk_through(const JobPtr& job, const PrefillChunk& chunk);
   void publish(const JobPtr& job, size_t upto);
   void send(const JobPtr& job, size_t first, size_t last, uint64_t at, uint64_t bytes);
   void deliver(const JobPtr& job);
   void delivered(const JobPtr& job);
+  // Of the head of a pipeline, in prefill_stages.cc.
+  Result<> open_stages(Metrics& metrics);
+  void stages_lost(const Error& why);
+  bool clear_for_stages();
+  void begin_in_stages(const JobPtr& job, size_t reused);
+  void chunk_to_stages(const JobPtr& job);
+  bool stage_answered(const JobPtr& job, const Result<StageDone>& reply);  // false: it failed
+  void fetch_in_stages(const JobPtr& job, size_t here, size_t fetched);
+  void put_in_stages(const Job& job, size_t first, size_t last);
   // Ending.
   void fail_job(const JobPtr& job, Error error);
   void settle(const JobPtr& job);  // of a failed job: ends it when nothing is busy
@@ -178,6 +205,7 @@ class PrefillWorker {
   std::unordered_map<std::string, TxId> lent_by_request_;
   JobPtr preparing_;  // the head of the queue, while its reused KV is loaded
   bool draining_ = false;
+  size_t in_pipeline_ = 0;  // chunks that stages have
   std::map<std::string, std::unique_ptr<rpc::Client>> peers_;
   std::function<void()> on_news_;
   std::string control_;  // of this process, if it decodes too
@@ -190,6 +218,7 @@ class PrefillWorker {
   // Last: what uses blocks ends before what they are made of.
   std::unique_ptr<PoolLink> pool_;
   KvTransfer transfer_;
+  std::unique_ptr<StageChain> chain_;  // nullptr: not the head of a pipeline
 };
 
 }  // namespace mc::serve

@@ -131,6 +131,9 @@ std::vector<Half> Roles::halves() const {
 Result<RoleSet> Roles::set(const SetRole& m) {
   MC_TRY(const Role role, role_named(m.role));
   if (draining_) return fail(Code::kUnavailable, "this worker is ending");
+  if (!prefill_config_.stages.empty() && role != role_)
+    return fail(Code::kUnsupported,
+                "this worker is the head of a pipeline: its role stays prefill");
   if (!m.from.empty() && (m.from != name(role_) || (next_ != role_ && next_ != role)))
     return fail(Code::kStale, "this worker's role is %s and to be %s, not %s", name(role_),
                 name(next_), shown(m.from).c_str());

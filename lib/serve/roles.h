@@ -63,6 +63,7 @@ class Roles {
   void drain();  // for good
   bool draining() const { return draining_ || next_ != role_; }
   bool idle() const;
+  bool whole() const { return prefill_ == nullptr || prefill_->whole(); }
   std::string state() const;  // JSON for /state; brings metrics up to date
 
  private:

@@ -15,6 +15,16 @@ BlockHash Sequence::block_key(size_t block, uint32_t block_tokens) const {
   return chain_hash(parents[block], std::span<const int32_t>(tokens).subspan(block * block_tokens));
 }
 
+std::vector<BlockHash> parents_of(const std::vector<BlockHash>& hashes, size_t blocks,
+                                  const std::string& cache_salt) {
+  BlockHash first;
+  if (!cache_salt.empty()) first.bytes = sha256(std::as_bytes(std::span(cache_salt)));
+  std::vector<BlockHash> out{first};
+  out.insert(out.end(), hashes.begin(), hashes.end());
+  out.resize(blocks);
+  return out;
+}
+
 SequencePtr make_sequence(const Reserve& m, uint32_t block_tokens) {
   auto s = std::make_shared<Sequence>();
   s->request = m.request;
@@ -22,10 +32,7 @@ SequencePtr make_sequence(const Reserve& m, uint32_t block_tokens) {
   const size_t most = m.prompt.size() + m.max_tokens;
   s->tokens.reserve(most);
   s->parents.reserve(most / block_tokens + 1);
-  // A tenant.s salt takes the place of the first block.s parent.
-  BlockHash first;
-  if (!m.cache_salt.empty()) first.bytes = sha256(std::as_bytes(std::span(m.cache_salt)));
-  s->parents.push_back(first);
+  s->parents.push_back(parents_of({}, 1, m.cache_salt)[0]);
   for (const int32_t token : m.prompt) s->append(token, block_tokens);
   s->prompt = m.prompt.size();
   s->stop_tokens = m.stop_tokens;

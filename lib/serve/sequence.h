@@ -46,4 +46,9 @@ using SequencePtr = std::shared_ptr<Sequence>;
 // A sequence of the prompt alone, with room for all it may generate.
 SequencePtr make_sequence(const Reserve& m, uint32_t block_tokens);
 
+// What each of the blocks of a prompt chains on, `hashes` being those of its full ones. A tenant's
+// salt takes the place of the first one's parent.
+std::vector<BlockHash> parents_of(const std::vector<BlockHash>& hashes, size_t blocks,
+                                  const std::string& cache_salt);
+
 }  // namespace mc::serve

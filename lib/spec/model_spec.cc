@@ -93,6 +93,24 @@ std::string ModelSpec::pool_name() const {
   return strf("%s~%016llx", name.c_str(), static_cast<unsigned long long>(xxh3(variant)));
 }
 
+Result<ModelSpec> slice_of(const ModelSpec& whole, uint32_t stage, uint32_t stages) {
+  if (stages == 0 || stage >= stages || stages > whole.layers)
+    return fail(Code::kInvalid, "stage %u of %u: want stages from 1 on, %u at most for %u layers",
+                stage + 1, stages, whole.layers, whole.layers);
+  if (stages == 1) return whole;
+  const auto cut = [&](uint64_t i) { return static_cast<uint32_t>(whole.layers * i / stages); };
+  ModelSpec slice = whole;
+  slice.first_layer = cut(stage);
+  slice.layers = cut(stage + 1) - slice.first_layer;
+  slice.layers_after = whole.layers - cut(stage + 1);
+  const double share = static_cast<double>(slice.layers) / whole.layers;
+  CostModel& c = slice.cost;
+  for (double* part : {&c.c0, &c.c1, &c.c2, &c.t0, &c.t1, &c.t2}) *part *= share;
+  slice.variant += strf("%slayers=%u-%u/%u", slice.variant.empty() ? "" : " ", slice.first_layer,
+                        cut(stage + 1), whole.layers);
+  return slice;
+}
+
 double prefill_seconds(const ModelSpec& spec, uint64_t n, uint64_t p) {
   const CostModel& c = spec.cost;
   const double all = static_cast<double>(n), reused = static_cast<double>(p < n ? p : n);

@@ -37,6 +37,7 @@ struct ModelSpec {
   uint64_t parameters = 0;
   CostModel cost;
   std::string variant;  // what else KV depends on: engine, formats, weights; empty: nothing
+  uint32_t first_layer = 0, layers_after = 0;  // of a slice (slice_of): the model's around it
 
   uint64_t kv_bytes_per_token_layer() const {
     return uint64_t{kv_heads} * head_dim * element_bytes * (mla ? 1 : 2);
@@ -55,6 +56,10 @@ struct ModelSpec {
 
 double prefill_seconds(const ModelSpec& spec, uint64_t n, uint64_t p);
 double step_seconds(const ModelSpec& spec, uint64_t batch, uint64_t context_tokens);
+
+// Slice `stage` (from 0) of the model's layers cut into `stages` nearly equal ones: its share of
+// the KV and of the times. Errors: kInvalid for more stages than layers, or no such stage.
+Result<ModelSpec> slice_of(const ModelSpec& whole, uint32_t stage, uint32_t stages);
 
 ModelSpec tiny();                                              // 4 layers, 1 KiB of KV a token
 Result<ModelSpec> parse_spec(const Json& json);                // unknown keys are errors

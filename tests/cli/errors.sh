@@ -108,6 +108,15 @@ for program in mc-prefill mc-decode; do
   [ -x "$MC_BIN/$program" ] || continue
   refused 2 "$MC_BIN/$program" "${free[@]}" --pool-timeout 0s
   says '--pool-timeout: want more than 0'
+  refused 2 "$MC_BIN/$program" "${free[@]}" --role prefill --stage 1/2
+  says '--stage 1/2: want I/N'
+  refused 2 "$MC_BIN/$program" "${free[@]}" --role prefill --stage 5/9
+  says 'stage 5 of 9: want stages from 1 on, 4 at most'
+  refused 2 "$MC_BIN/$program" "${free[@]}" --role both --cpp-group 127.0.0.1:1
+  says '--cpp-group are for --role prefill, not both'
+  refused 2 "$MC_BIN/$program" "${free[@]}" --role prefill --cpp-group 127.0.0.1:1 \
+    --connector pool --master 127.0.0.1:1
+  says '--connector pool is not for a pipeline'
   refused 1 "$MC_BIN/$program" "${free[@]}" --trace-events "$T/no/such/trace.json"
   says "$T/no/such/trace.json"
   refused 2 "$MC_BIN/$program" --engine cpu --calibrate "$T/no/such/times.json"

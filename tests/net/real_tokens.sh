@@ -10,17 +10,21 @@ ask() { # JSON of the request without model -> its text, and $T/answer.json
     die "no answer to $1: $(cat "$T/answer.json")"
   jq -r '.choices[0].text' "$T/answer.json"
 }
-served() { # NAME OPTIONS...: the answers of a cluster of that shape, in $T/NAME
-  local name=$1 i
-  shift
-  cluster_up --engine cpu --block-size 16 --pool 16MiB --segment 16MiB "$@"
+answers() { # NAME: those of the cluster, in $T/NAME
+  local i
   model=$(curl -fsS "$URL/v1/models" | jq -r '.data[0].id')
   for i in 1 2 3; do # the second and third reuse blocks of the first
     ask "{\"prompt\": \"A story of many words that is told again and again, number $i\",
           \"max_tokens\": 24, \"temperature\": 0, \"ignore_eos\": true}"
     ask "{\"prompt\": \"A story of many words that is told again and again, number $i\",
           \"max_tokens\": 24, \"temperature\": 0.8, \"top_k\": 40, \"top_p\": 0.9, \"seed\": $i}"
-  done >"$T/$name"
+  done >"$T/$1"
+}
+served() { # NAME OPTIONS...: the answers of a cluster of that shape
+  local name=$1
+  shift
+  cluster_up --engine cpu --block-size 16 --pool 16MiB --segment 16MiB "$@"
+  answers "$name"
   loopback down
 }
 served one --prefill 1 --decode 1 --store 0
@@ -28,6 +32,33 @@ served many --prefill 2 --decode 2 --store 1 --transport tcp --with 'prefill:--c
   --with 'prefill:--threads 1' --with 'decode:--kernels plain' --policy random
 cmp "$T/one" "$T/many" || die "another cluster says something else: $(diff "$T/one" "$T/many")"
 [ "$(wc -c <"$T/one")" -gt 200 ] || die "hardly any text: $(cat "$T/one")"
+
+# Two pipelines of two processes that have the layers between them, over a pool; then with a stage
+# and a store node gone, and with the stage back.
+pipeline() { curl -fsS "$(loopback url p0)/state" | jq -e ".pipeline | $1" >/dev/null; }
+until_pipeline() { # CONDITION on p0's pipeline
+  local deadline=$((SECONDS + 60))
+  until pipeline "$1"; do
+    [ $SECONDS -lt $deadline ] || die "p0's pipeline is not $1: $(curl -fsS "$(loopback url p0)/state")"
+    read -rt 0.05 <> <(:) || true
+  done
+}
+cluster_up --engine cpu --block-size 16 --pool 16MiB --segment 16MiB --prefill 2 --cpp-group 2 \
+  --decode 2 --store 2 --transport tcp --policy random --with 'prefill:--chunk-tokens 32'
+until_pipeline .ready
+answers pipelines
+cmp "$T/one" "$T/pipelines" || die "pipelines say something else: $(diff "$T/one" "$T/pipelines")"
+loopback kill p0.2
+loopback kill s1
+until_pipeline '.ready == false'
+answers half
+cmp "$T/one" "$T/half" || die "without a stage something else is said: $(diff "$T/one" "$T/half")"
+loopback restart p0.2
+until_pipeline .ready
+answers again
+cmp "$T/one" "$T/again" || die "after a stage came back: $(diff "$T/one" "$T/again")"
+rest_within 30 'pipelines'
+loopback down
 
 # What was measured of an engine is predicted with, and changes no answer.
 "$MC_BIN/mc-prefill" --engine cpu --block-size 16 --pool 16MiB --calibrate "$T/times.json" \

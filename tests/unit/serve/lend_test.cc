@@ -193,7 +193,7 @@ struct Hot : Cluster {
     return conductor->submit(std::move(g), heard.listener());
   }
   // What a worker was asked to lock for a prompt of so many tokens, and as which of all.
-  static std::pair<TxAllocate, uint64_t> locked(const FakePrefill& worker, size_t tokens) {
+  static std::pair<TxAllocate, uint64_t> locked(const test::FakePrefill& worker, size_t tokens) {
     for (size_t i = 0; i < worker.allocated.size(); ++i)
       if (worker.allocated[i].prompt.size() == tokens) return {worker.allocated[i], i + 1};
     return {};

@@ -48,6 +48,8 @@ struct PairOptions {
   bool layerwise = true;
   uint32_t kv_deadline_ms = 5000;
   const Engine *prefill_engine = nullptr, *decode_engine = nullptr;  // nullptr: the dummy
+  std::vector<std::string> stages = {};  // of a pipeline that the prefill worker is the head of
+  std::string fingerprint = {};          // then
 };
 
 struct Pair {
@@ -82,6 +84,9 @@ struct Pair {
     p.layerwise = options.layerwise;
     p.send_timeout = 1s;
     p.peer_budget = 500ms;
+    p.stages = options.stages;
+    p.fingerprint = options.fingerprint;
+    p.stage_patience = 500ms;
     p.store.master = options.master;
     p.store.timeout = 1s;
     const auto chosen = [&](const Engine* e) -> const Engine& { return e ? *e : engine; };

@@ -1,0 +1,415 @@
+// Prompts computed by a pipeline of processes: the same KV and tokens as one gives, what crosses
+// between them, and what becomes of requests when a stage is gone.
+#include <algorithm>
+#include <cstring>
+
+#include "base/json.h"
+#include "pool.h"
+#include "serve/stage_worker.h"
+#include "small_engine.h"
+
+namespace mc::serve {
+namespace stage_test {
+namespace {
+
+uint64_t count(Metrics& metrics, const char* name) { return metrics.counter(name, "").value(); }
+
+// One process after the head, on the loop of the test.
+struct Stage {
+  Stage(io::Loop& loop, const Engine& engine, const StageConfig& config,
+        const std::string& listen) {
+    xfer::EngineOptions o;
+    o.node = "stage" + std::to_string(config.stage);
+    o.peer_timeout = 200ms;
+    auto opened = xfer::Engine::open(loop.clock(), o, metrics);
+    REQUIRE(opened);
+    transfer = std::move(*opened);
+    auto served = rpc::Server::open(loop, listen, metrics);
+    REQUIRE(served);
+    server = std::move(*served);
+    auto made = StageWorker::open(loop, *transfer, *server, engine, config, metrics);
+    REQUIRE_MESSAGE(made, made.error().what);
+    worker = std::move(*made);
+  }
+  Metrics metrics;
+  std::unique_ptr<xfer::Engine> transfer;
+  std::unique_ptr<rpc::Server> server;
+  std::unique_ptr<StageWorker> worker;
+};
+
+// A head, stages after it, and a decode worker (pair.h), all with their slices of `whole`.
+struct Pipeline {
+  using Make = std::function<std::unique_ptr<Engine>(spec::ModelSpec slice)>;
+  Pipeline(io::Loop& on, uint32_t stages, const spec::ModelSpec& whole, const Make& make,
+           PairOptions options = {})
+      : loop(on) {
+    for (uint32_t i = 0; i < stages; ++i)
+      engines.push_back(make(*spec::slice_of(whole, i, stages)));
+    all = make(whole);
+    config.fingerprint = options.fingerprint = whole.fingerprint(kBlock);
+    config.blocks = options.prefill_blocks;
+    config.time_scale = options.time_scale;
+    config.connector = options.connector;
+    config.layerwise = options.layerwise;
+    config.send_timeout = 1s;
+    config.patience = 500ms;
+    config.store.master = options.master;
+    config.store.timeout = 1s;
+    for (uint32_t i = 1; i < stages; ++i) {
+      start(i, "127.0.0.1:0");
+      options.stages.push_back(after.back()->server->address());
+    }
+    options.prefill_engine = engines[0].get();
+    options.decode_engine = all.get();
+    pair = std::make_unique<Pair>(loop, options);
+    REQUIRE(begun());
+  }
+  void start(uint32_t i, const std::string& listen) {
+    config.stage = i;
+    auto stage = std::make_unique<Stage>(loop, *engines[i], config, listen);
+    if (after.size() < i)
+      after.push_back(std::move(stage));
+    else
+      after[i - 1] = std::move(stage);
+  }
+  bool begun() {
+    return pair->until([&] { return pair->prefill->whole(); });
+  }
+  bool comes_to_rest() {
+    return pair->comes_to_rest() && pair->until([&] {
+      return std::all_of(after.begin(), after.end(),
+                         [](const auto& s) { return s == nullptr || s->worker->idle(); });
+    });
+  }
+
+  io::Loop& loop;
+  StageConfig config;
+  std::vector<std::unique_ptr<Engine>> engines;
+  std::unique_ptr<Engine> all;
+  std::vector<std::unique_ptr<Stage>> after;
+  std::unique_ptr<Pair> pair;
+};
+
+std::unique_ptr<Engine> dummy(spec::ModelSpec slice) {
+  return std::make_unique<DummyEngine>(std::move(slice), kBlock);
+}
+
+std::unique_ptr<Engine> transformer(spec::ModelSpec slice) {
+  auto threads = std::make_unique<model::Threads>(1);
+  const model::LayerRange range{slice.first_layer, slice.first_layer + slice.layers};
+  auto weights = model::random_weights(small(), 3, model::DType::kF32, *threads, range);
+  const uint32_t first = slice.first_layer;
+  return std::make_unique<CpuEngine>(std::move(slice), small(), std::move(weights),
+                                     model::KvLayout{model::DType::kBf16, kBlock, first},
+                                     *model::kernels_named("auto"), std::move(threads));
+}
+
+TEST_CASE("slices of a model are all of its layers, in order, with their share of its times") {
+  const spec::ModelSpec whole = spec::tiny();
+  for (uint32_t n = 1; n <= whole.layers; ++n) {
+    uint32_t next = 0;
+    double cost = 0;
+    for (uint32_t i = 0; i < n; ++i) {
+      const auto s = spec::slice_of(whole, i, n);
+      REQUIRE(s);
+      CHECK(s->first_layer == next);
+      CHECK(s->layers > 0);
+      next += s->layers;
+      CHECK(next + s->layers_after == whole.layers);
+      cost += s->cost.c1;
+      CHECK((s->pool_name() == whole.pool_name()) == (n == 1));
+    }
+    CHECK(next == whole.layers);
+    CHECK(cost == doctest::Approx(whole.cost.c1));
+  }
+  CHECK(spec::slice_of(whole, 0, whole.layers + 1).error().code == Code::kInvalid);
+  CHECK(spec::slice_of(whole, 2, 2).error().code == Code::kInvalid);
+}
+
+TEST_CASE("activations cross in messages of bounded size, cut at blocks") {
+  const uint64_t begin = 3 * kBlock, end = begin + 1000;
+  std::vector<float> rows(1000 * 8192);
+  for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i % 1000003);
+  const auto parts = stage_chunks("r", begin, end, true, rows, kBlock);
+  REQUIRE(parts.size() > 3);
+  std::string all;
+  uint64_t at = begin;
+  for (const StageChunk& m : parts) {
+    CHECK(m.begin == at);
+    CHECK(m.rows.bytes.size() <= StageChunk::kRowBytesMax);
+    CHECK(m.last == (m.end == end));
+    CHECK((m.last || m.end % kBlock == 0));
+    at = m.end;
+    all += m.rows.bytes;
+  }
+  CHECK(at == end);
+  REQUIRE(all.size() == rows.size() * sizeof(float));
+  CHECK(std::memcmp(all.data(), rows.data(), all.size()) == 0);
+  CHECK(stage_chunks("r", 0, 5, false, std::vector<float>(5 * 7), kBlock).size() == 1);
+}
+
+TEST_CASE("a pipeline's KV verifies and its tokens are those of one process, by each connector") {
+  SteadyClock clock;
+  struct Way {
+    Connector connector;
+    bool layerwise;
+  };
+  for (const uint32_t stages : {2u, 4u})
+    for (const Way way : {Way{Connector::kMulti, true}, Way{Connector::kPush, false},
+                          Way{Connector::kPull, true}}) {
+      CAPTURE(stages);
+      CAPTURE(static_cast<int>(way.connector));
+      io::Loop loop(clock);
+      PairOptions o;
+      o.connector = way.connector;
+      o.layerwise = way.layerwise;
+      Pipeline pipeline(loop, stages, spec::tiny(), dummy, o);
+      Pair one(loop, {}, "1");
+      for (const size_t n : {1u, 16u, 100u, 300u, 300u}) {
+        CAPTURE(n);
+        static int serial = 0;
+        const std::string id = std::to_string(++serial);
+        const auto done = pipeline.pair->serve(id, prompt_of(n, n), 12);
+        one.serve(id, prompt_of(n, n), 12);
+        CHECK(pipeline.pair->answers[id].tokens == one.answers[id].tokens);
+        CHECK(done.kv_bytes == (n + kBlock - 1) / kBlock * spec::tiny().block_bytes(kBlock));
+      }
+      // The last prompt was there before: all its full blocks but the last one's were reused.
+      CHECK(count(pipeline.pair->p_metrics, "vllm:prefix_cache_hits_total") >= 288);
+      const uint64_t tokens = count(pipeline.pair->p_metrics, "mc_engine_computed_tokens_total");
+      for (const auto& stage : pipeline.after) {
+        CHECK(count(stage->metrics, "mc_engine_computed_tokens_total") == tokens);
+        CHECK(count(stage->metrics, "mc_engine_activation_bytes_total") ==
+              tokens * spec::tiny().hidden * sizeof(float));
+      }
+      CHECK(count(pipeline.pair->d_metrics, "mc_engine_kv_errors_total") == 0);
+      CHECK(pipeline.comes_to_rest());
+    }
+}
+
+TEST_CASE("a transformer in slices says what it says alone") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  const CpuEngine whole = make(1, "auto");
+  for (const uint32_t stages : {2u, 3u}) {
+    CAPTURE(stages);
+    PairOptions o;
+    o.chunk_tokens = 32;
+    Pipeline pipeline(loop, stages, whole.spec(), transformer, o);
+    int id = 0;
+    for (const size_t n : {5u, 150u, 150u, 200u}) {  // the third reuses blocks of the second
+      CAPTURE(n);
+      const auto prompt = small_prompt(n, 4);
+      const std::string name = std::to_string(++id);
+      pipeline.pair->serve(name, prompt, 8);
+      CHECK(pipeline.pair->answers[name].tokens == alone(whole, prompt, 8, kGreedy));
+    }
+    CHECK(pipeline.comes_to_rest());
+  }
+}
+
+TEST_CASE("what a pipeline put in the KV store it gets again, each stage its layers") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Store store(loop, 64 * kMiB);
+  PairOptions o;
+  o.master = store.master->control();
+  const auto prompt = prompt_of(20 * kBlock + 3, 5);
+  std::vector<int32_t> tokens;
+  {
+    Pipeline first(loop, 2, spec::tiny(), dummy, o);
+    first.pair->serve("a", prompt, 8);
+    tokens = first.pair->answers["a"].tokens;
+    REQUIRE(published(*first.pair, 20));
+    REQUIRE(first.pair->until([&] {
+      return count(first.after[0]->metrics, "mc_engine_pool_blocks_stored_total") == 20;
+    }));
+    CHECK(first.comes_to_rest());
+  }
+  Pipeline second(loop, 2, spec::tiny(), dummy, o);
+  const auto done = second.pair->serve("b", prompt, 8);
+  CHECK(done.pool_tokens == 20 * kBlock);
+  CHECK(second.pair->answers["b"].tokens == tokens);
+  CHECK(count(second.after[0]->metrics, "mc_engine_pool_blocks_fetched_total") == 20);
+  CHECK(count(second.after[0]->metrics, "mc_engine_computed_tokens_total") == 3);
+  CHECK(count(second.pair->d_metrics, "mc_engine_kv_errors_total") == 0);
+  // A worker with all layers in one finds none of it under its own keys.
+  Pair one(loop, o, "1");
+  CHECK(one.serve("c", prompt, 8).pool_tokens == 0);
+  CHECK(second.comes_to_rest());
+}
+
+TEST_CASE("chunks of one prompt are in several stages at once") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  PairOptions o;
+  o.chunk_tokens = 16;
+  o.time_scale = 1;
+  o.prefill_blocks = o.decode_blocks = 128;
+  Pipeline pipeline(loop, 2, spec::tiny(), dummy, o);
+  const auto prompt = prompt_of(60 * kBlock, 1);
+  const auto target = pipeline.pair->reserve("a", prompt);
+  REQUIRE(target);
+  const auto tx = pipeline.pair->allocate("a", prompt, *target);
+  REQUIRE(tx);
+  bool answered = false;
+  pipeline.pair->to_p->call<Prefill>(Prefill{tx->tx}, 10s, [&](const Result<PrefillDone>& r) {
+    CHECK(r);
+    answered = true;
+  });
+  // The stage has a chunk when the next one comes: one after the other it would have one at most.
+  uint64_t most = 0;
+  REQUIRE(pipeline.pair->until([&] {
+    most = std::max(most, pipeline.pair->prefill->state()["pipeline"]["chunks"].get<uint64_t>());
+    return answered;
+  }));
+  CHECK(most >= 2);
+  CHECK(most <= 3);  // the stage's, the head's, and one on the way
+  pipeline.pair->abort_both("a");
+  CHECK(pipeline.comes_to_rest());
+}
+
+TEST_CASE("an abort at any time leaves no block in use in any stage") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Pipeline pipeline(loop, 2, spec::tiny(), dummy, {.time_scale = 1, .chunk_tokens = 16});
+  Pair& pair = *pipeline.pair;
+  const auto prompt = prompt_of(500, 11);
+  for (int step = 0; step < 6; ++step) {
+    CAPTURE(step);
+    const std::string id = "r" + std::to_string(step);
+    const auto target = pair.reserve(id, prompt, 50);
+    REQUIRE(target);
+    const auto tx = pair.allocate(id, prompt, *target);
+    REQUIRE(tx);
+    bool answered = false;
+    pair.to_p->call<Prefill>(Prefill{tx->tx}, 10s,
+                             [&](const Result<PrefillDone>&) { answered = true; });
+    for (int turns = 0; turns < step * 5; ++turns) REQUIRE(loop.turn(1ms));
+    pair.abort_both(id);
+    REQUIRE(pair.until([&] { return answered; }));
+    CHECK(pipeline.comes_to_rest());
+  }
+  pair.serve("after", prompt);
+  CHECK(count(pair.d_metrics, "mc_engine_kv_errors_total") == 0);
+}
+
+TEST_CASE("a stage that dies fails its requests at once, and the pipeline begins again") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Pipeline pipeline(loop, 3, spec::tiny(), dummy, {.time_scale = 1, .chunk_tokens = 16});
+  Pair& pair = *pipeline.pair;
+  const auto prompt = prompt_of(500, 11);
+  pair.serve("before", prompt);
+  for (const size_t dead : {1u, 0u}) {
+    CAPTURE(dead);
+    const std::string id = "r" + std::to_string(dead);
+    auto other = prompt;
+    other[0] += 1;
+    const auto target = pair.reserve(id, other, 4);
+    REQUIRE(target);
+    const auto tx = pair.allocate(id, other, *target);
+    REQUIRE(tx);
+    std::optional<Result<PrefillDone>> answer;
+    pair.to_p->call<Prefill>(Prefill{tx->tx}, 10s,
+                             [&](const Result<PrefillDone>& r) { answer = r; });
+    Metrics& metrics = pipeline.after[dead]->metrics;
+    const uint64_t computed = count(metrics, "mc_engine_computed_tokens_total");
+    REQUIRE(pair.until(
+        [&] { return count(metrics, "mc_engine_computed_tokens_total") > computed || answer; }));
+    const std::string address = pipeline.after[dead]->server->address();
+    pipeline.after[dead].reset();
+    REQUIRE(pair.until([&] { return answer.has_value(); }));
+    REQUIRE_FALSE(*answer);
+    CHECK(answer->error().code == Code::kUnavailable);
+    CHECK(answer->error().what.find("stage") != std::string::npos);
+    CHECK(pair.until([&] { return !pair.prefill->whole(); }));
+    pair.abort_both(id);  // as a conductor does
+    CHECK(pair.comes_to_rest());
+    const auto refused = pair.allocate("no", other, *target);
+    REQUIRE_FALSE(refused);
+    CHECK(refused.error().code == Code::kBusy);
+    pipeline.start(static_cast<uint32_t>(dead) + 1, address);
+    REQUIRE(pipeline.begun());
+    // Nothing of before is taken for cached.
+    CHECK(pair.serve("again" + id, prompt).cached_tokens == 0);
+    CHECK(pair.answers["again" + id].tokens == pair.answers["before"].tokens);
+  }
+  CHECK(count(pair.d_metrics, "mc_engine_kv_errors_total") == 0);
+  CHECK(pipeline.comes_to_rest());
+}
+
+TEST_CASE("a decode worker that is gone fails the request and not the pipeline") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Pipeline pipeline(loop, 2, spec::tiny(), dummy, {.transports = {"tcp"}});
+  Pair& pair = *pipeline.pair;
+  const auto prompt = prompt_of(300, 5);
+  const auto target = pair.reserve("a", prompt);
+  REQUIRE(target);
+  const auto tx = pair.allocate("a", prompt, *target);
+  REQUIRE(tx);
+  pair.decode.reset();
+  pair.d_server.reset();
+  pair.d_xfer.reset();
+  const auto done = pair.call(*pair.to_p, Prefill{tx->tx});
+  REQUIRE_FALSE(done);
+  CHECK(done.error().what.find(target->control) != std::string::npos);
+  CHECK(pair.until([&] { return pair.prefill->cache().counts().used == 0; }));
+  CHECK(pair.until([&] { return pipeline.after[0]->worker->idle(); }));
+  CHECK(pair.prefill->whole());
+  pair.prefill->cache().check();
+}
+
+TEST_CASE("stages that do not fit, and messages that are none of a pipeline's, are refused") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Pipeline pipeline(loop, 2, spec::tiny(), dummy);
+  auto client = std::move(*rpc::Client::connect(loop, pipeline.after[0]->server->address()));
+  Pair& pair = *pipeline.pair;
+  StageOpen open;
+  open.pipeline = 1;
+  open.fingerprint = pipeline.config.fingerprint;
+  open.blocks = pipeline.config.blocks;
+  open.first_layer = 2;
+  const auto refused = [&](const StageOpen& m, const char* why) {
+    const auto reply = pair.call(*client, m);
+    REQUIRE_FALSE(reply);
+    CHECK(reply.error().code == Code::kInvalid);
+    CHECK_MESSAGE(reply.error().what.find(why) != std::string::npos, reply.error().what);
+  };
+  StageOpen m = open;
+  m.fingerprint = "model=another";
+  refused(m, "model=another");
+  m = open;
+  m.blocks = 7;
+  refused(m, "blocks");
+  m = open;
+  m.first_layer = 1;
+  refused(m, "layer 2");
+  m = open;
+  m.others = {"127.0.0.1:1"};
+  refused(m, "0 layers follow");
+  CHECK(pair.prefill->whole());  // none of these ended it
+  CHECK(pair.call(*client, StagePing{99}).error().code == Code::kStale);
+  CHECK(pair.call(*client, StageChunk{99, "a", 0, 1, true, {}}).error().code == Code::kStale);
+  // Another head takes the stage: the first one notices, and takes it again.
+  REQUIRE(pair.call(*client, open));
+  CHECK(pair.call(*client, StageChunk{1, "a", 0, 1, true, {}}).error().code == Code::kNotFound);
+  StageBegin begin{1, "a", prompt_of(20, 1), "", {}, {0, 1}, 0};
+  CHECK(pair.call(*client, begin).error().code == Code::kInvalid);  // nothing is reserved for it
+  REQUIRE(pair.until([&] {
+    return count(pair.p_metrics, "mc_engine_pipeline_lost_total") > 0 && pair.prefill->whole();
+  }));
+  pair.serve("b", prompt_of(100, 1));
+  StageConfig config = pipeline.config;
+  config.connector = Connector::kPool;
+  CHECK(StageWorker::open(loop, *pair.d_xfer, *pair.c_server, *pipeline.engines[1], config,
+                          pair.metrics)
+            .error()
+            .what.find("--connector pool") != std::string::npos);
+}
+
+}  // namespace
+}  // namespace stage_test
+}  // namespace mc::serve
