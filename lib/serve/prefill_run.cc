@@ -178,10 +178,8 @@ void PrefillWorker::chunk_computed(const JobPtr& job) {
 void PrefillWorker::chunk_through(const JobPtr& job, const PrefillChunk& chunk) {
   const uint64_t tokens = engine_.block_tokens();
   publish(job, std::min<size_t>(chunk.end / tokens, job->hashes.size()));
-  if (chunk.last) {
-    job->stage = Stage::kSending;
-    deliver(job);
-  }
+  if (chunk.last) job->stage = Stage::kSending;
+  deliver(job);  // of a pipeline the last one may be sent before others are
   news();
 }
 
