@@ -379,7 +379,7 @@ void StageWorker::compute(const WorkPtr& work, uint64_t begin, uint64_t end,
           const auto through = [this, work, begin, end, layer, x] {
             if (layer + 1 == engine_.spec().layers && next_ != nullptr && !work->broken)
               for (const StageChunk& m : stage_chunks(work->job->kv.request, begin, end, work->last,
-                                                      *x, engine_.block_tokens()))
+                                                      x->rows, engine_.block_tokens()))
                 pass_on(work, m);
             layer_done(work, begin, end, layer);
           };
