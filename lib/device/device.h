@@ -68,8 +68,12 @@ struct Rows {
 struct Argument {
   template <class T>
   Argument(T value) : address(std::is_pointer_v<T>) {
-    static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(bits));
-    std::memcpy(&bits, &value, sizeof(T));
+    if constexpr (std::is_pointer_v<T>) {
+      bits = reinterpret_cast<uint64_t>(value);
+    } else {
+      static_assert(std::is_trivially_copyable_v<T> && sizeof(T) <= sizeof(bits));
+      std::memcpy(&bits, &value, sizeof(T));
+    }
   }
   uint64_t bits = 0;  // the value, from its first byte on
   bool address = false;
