@@ -154,7 +154,8 @@ class Bench {
 
  private:
   uint64_t per_turn(const Case& c) const {
-    const uint64_t most = (options_.quick ? 64 : 256) * kMiB / c.threads;
+    // Cold: what the other side left in the caches must be little beside it.
+    const uint64_t most = (options_.quick && !c.cold ? 64 : 256) * kMiB / c.threads;
     return c.bytes < 64 * kKiB ? most / 8 : most;
   }
   void copy(const Case& c, uint64_t at, uint64_t bytes, bool streaming) const {

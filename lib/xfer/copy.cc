@@ -18,6 +18,10 @@ constexpr uint64_t kFrame = 4096, kFrames = 4, kQuad = kFrames * kFrame;
 // of a page, and a stream without it stalls there. Behind the last bytes come the first ones of
 // what is copied next. Prefetches past the end are harmless.
 constexpr uint64_t kAhead = 512;
+// Sizes at which libc leaves the copy to the CPU's string instruction ("rep movsb"). On an AMD CPU
+// of the third generation that loses up to a third to a plain loop, and nearly everything (1 GB/s)
+// where the destination begins just past the source within a page.
+constexpr uint64_t kLoopMin = 2048, kLoopMost = 512 * 1024;
 
 // (Inlined by force: to GCC 12 a function that does nothing but prefetch has no effect, and calls
 // of it are dropped.)
@@ -72,6 +76,10 @@ __attribute__((target("avx2"))) MC_INLINE void store(std::byte* p, const Line& l
   _mm256_stream_si256(reinterpret_cast<__m256i*>(p), line.low);
   _mm256_stream_si256(reinterpret_cast<__m256i*>(p + 32), line.high);
 }
+__attribute__((target("avx2"))) MC_INLINE void keep(std::byte* p, const Line& line) {
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p), line.low);
+  _mm256_storeu_si256(reinterpret_cast<__m256i*>(p + 32), line.high);
+}
 __attribute__((target("avx2"))) MC_INLINE void four_256(std::byte* to, const std::byte* from,
                                                         uint64_t apart) {
   Line a, b, c, d;
@@ -112,7 +120,40 @@ __attribute__((target("avx2"))) void stream_256(std::byte* to, const std::byte* 
   stream({to, from, bytes, next}, four_256);
 }
 
+// Four lines at a time to the caches, `to` on a cache line; the ends are libc's.
+__attribute__((target("avx2"))) void copy_loop(std::byte* to, const std::byte* from, uint64_t n) {
+  const uint64_t head = (kLine - reinterpret_cast<uintptr_t>(to) % kLine) % kLine;
+  std::memcpy(to, from, head);
+  uint64_t at = head;
+  for (; at + kGroup <= n; at += kGroup) {
+    Line a, b, c, d;
+    load(from + at, a);
+    load(from + at + kLine, b);
+    load(from + at + 2 * kLine, c);
+    load(from + at + 3 * kLine, d);
+    keep(to + at, a);
+    keep(to + at + kLine, b);
+    keep(to + at + 2 * kLine, c);
+    keep(to + at + 3 * kLine, d);
+  }
+  std::memcpy(to + at, from + at, n - at);
+}
+
 #undef MC_INLINE
+
+using Plain = void (*)(std::byte* to, const std::byte* from, uint64_t bytes);
+Plain plain_of_this_cpu() {
+  return __builtin_cpu_is("amd") && __builtin_cpu_supports("avx2") ? copy_loop : nullptr;
+}
+
+// To where a cache holds it, or soon will.
+void copy_plain(std::byte* to, const std::byte* from, uint64_t bytes) {
+  static const Plain loop = plain_of_this_cpu();
+  if (loop != nullptr && bytes >= kLoopMin && bytes <= kLoopMost)
+    loop(to, from, bytes);
+  else
+    std::memcpy(to, from, bytes);
+}
 
 using Stream = void (*)(std::byte* to, const std::byte* from, uint64_t bytes, const Ahead& next);
 Stream stream_of_this_cpu() {
@@ -136,7 +177,7 @@ void copy_rows(const Rows& r, bool streaming, const Ahead& next) {
   static const Stream stream = stream_of_this_cpu();
   if (!streaming || stream == nullptr || r.bytes < kStreamMin) {
     for (uint64_t row = 0; row < r.rows; ++row)
-      std::memcpy(r.to + row * r.to_stride, r.from + row * r.from_stride, r.bytes);
+      copy_plain(r.to + row * r.to_stride, r.from + row * r.from_stride, r.bytes);
     return;
   }
   for (uint64_t row = 0; row < r.rows; ++row) {

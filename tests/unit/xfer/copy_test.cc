@@ -2,6 +2,9 @@
 
 #include <doctest/doctest.h>
 
+#include <algorithm>
+#include <cstring>
+#include <span>
 #include <thread>
 #include <vector>
 
@@ -51,6 +54,27 @@ TEST_SUITE("xfer/copy") {
       copy_rows(rows, i % 3 != 0);
       REQUIRE(to == want);
     }
+  }
+
+  TEST_CASE("long rows arrive whole wherever they begin and end") {
+    const auto from = noise(700 * 1024, 5);
+    Random random(6);
+    for (const uint64_t around : {2048u, 64u << 10, 512u << 10, 600u << 10})
+      for (int i = 0; i < 12; ++i) {
+        Rows rows;
+        rows.bytes = around - 6 + static_cast<uint64_t>(i);
+        std::vector<std::byte> to(700 * 1024);
+        rows.to = to.data() + random.next() % 200;
+        rows.from = from.data() + random.next() % 200;
+        CAPTURE(rows.bytes);
+        copy_rows(rows, false);
+        const auto before = std::span(to).first(static_cast<size_t>(rows.to - to.data()));
+        const auto after = std::span(to).subspan(before.size() + rows.bytes);
+        REQUIRE(std::memcmp(rows.to, rows.from, rows.bytes) == 0);
+        const auto blank = [](std::byte b) { return b == std::byte{}; };
+        CHECK(std::all_of(before.begin(), before.end(), blank));
+        CHECK(std::all_of(after.begin(), after.end(), blank));
+      }
   }
 
   TEST_CASE("pieces cover every byte of their rows once") {
