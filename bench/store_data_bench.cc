@@ -253,9 +253,15 @@ Result<> cold(Store& ours, const bench::StoreOptions& o, const Clock& clock,
       });
 }
 
+std::string tcp_key(size_t i) {
+  return strf("hot-%llu-%zu", static_cast<unsigned long long>(kMiB), i);
+}
+
 // The same values by tcp; the engine alone reads the memory that the first of them lie in.
-Result<> over_tcp(const std::string& master, const std::string& node, const bench::StoreOptions& o,
-                  const Clock& clock) {
+Result<> over_tcp(Store& near, const std::string& master, const std::string& node,
+                  const bench::StoreOptions& o, const Clock& clock) {
+  for (size_t i = 0; i < kHot; ++i)  // there already, unless this part is run alone
+    MC_TRY_(near.put(tcp_key(i), value_of(kMiB, kMiB + i)));
   xfer::EngineOptions engine;
   engine.transports = {"tcp"};
   store::ClientOptions options;
@@ -268,7 +274,7 @@ Result<> over_tcp(const std::string& master, const std::string& node, const benc
   std::vector<xfer::Request> requests;
   for (size_t i = 0; i < kBatch; ++i) {
     const std::span<std::byte> to(into.data() + i * kMiB, kMiB);
-    items.push_back({strf("hot-%llu-%zu", static_cast<unsigned long long>(kMiB), i % kHot), {to}});
+    items.push_back({tcp_key(i % kHot), {to}});
     MC_TRY(const auto at, c->client->locate(items[i].key));
     xfer::Request r;
     r.local = to.data();
@@ -297,7 +303,16 @@ Result<> over_tcp(const std::string& master, const std::string& node, const benc
       });
 }
 
-Result<int> run(const bench::StoreOptions& o) {
+struct DataOptions : bench::StoreOptions {
+  std::string only;
+  void describe(OptionList& v) {
+    StoreOptions::describe(v);
+    v("only", only, "a part of it", {"", "hot", "tcp", "cold"});
+  }
+  bool wants(const char* part) const { return only.empty() || only == part; }
+};
+
+Result<int> run(const DataOptions& o) {
   const SteadyClock clock;
   const uint64_t cold_bytes = o.quick ? 1 * kGiB : 4 * kGiB;
   bench::StorePool pool(o.bin, clock);
@@ -318,10 +333,11 @@ Result<int> run(const bench::StoreOptions& o) {
   if (sides.redis.context == nullptr || sides.redis.context->err != 0)
     return fail(Code::kUnavailable, "redis: not there");
   if (memcached) sides.memcached = std::make_unique<Memcached>(*memcached);
-  for (const uint64_t bytes : {64 * kKiB, 1 * kMiB, 8 * kMiB})
-    MC_TRY_(hot(sides, o, clock, bytes, memory.bytes()));
-  MC_TRY_(over_tcp(master, node, o, clock));
-  MC_TRY_(cold(sides.sampled, o, clock, memory.bytes(), cold_bytes));
+  if (o.wants("hot"))
+    for (const uint64_t bytes : {64 * kKiB, 1 * kMiB, 8 * kMiB})
+      MC_TRY_(hot(sides, o, clock, bytes, memory.bytes()));
+  if (o.wants("tcp")) MC_TRY_(over_tcp(sides.sampled, master, node, o, clock));
+  if (o.wants("cold")) MC_TRY_(cold(sides.sampled, o, clock, memory.bytes(), cold_bytes));
   return 0;
 }
 
@@ -329,7 +345,7 @@ Result<int> run(const bench::StoreOptions& o) {
 }  // namespace mc
 
 int main(int argc, char** argv) {
-  mc::bench::StoreOptions options;
+  mc::DataOptions options;
   options.bin = std::filesystem::path(argv[0]).parent_path().string();
   mc::Program program("store_data_bench", "store gets and puts against redis and memcached");
   program.options(options);
