@@ -122,6 +122,12 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
     total += r.at->bytes;
   }
   if (reading.empty()) return;
+  if (at_hand(reading, requests)) {
+    const Result<> moved = engine_.transfer_sync(requests[0], left(deadline));
+    Read& r = *reading[0];
+    settle(r, moved, found.nodes[r.at->places[replica].node], verifies(r.segment), false);
+    return;
+  }
   const xfer::BatchId batch = engine_.allocate_batch();
   Result<> submitted;
   const Time start = clock_.now();
@@ -145,37 +151,50 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
     if (!submitted)
       r->last = submitted.error();
     else
-      settle(*r, batch, found.nodes[r->at->places[replica].node], verifies(r->segment),
-             far(r->segment));
+      settle(*r, moved_of(*r, batch), found.nodes[r->at->places[replica].node],
+             verifies(r->segment), far(r->segment));
   }
   engine_.free_batch(batch);
 }
 
-void Client::settle(Read& r, xfer::BatchId batch, const NodeRef& node, bool verify, bool far) {
+// One value of this host, in one piece, and not so large that its lease must be renewed meanwhile:
+// this thread copies it itself, and wakes others only where that helps.
+bool Client::at_hand(std::span<Read* const> reading,
+                     std::span<const xfer::Request> requests) const {
+  constexpr uint64_t kMost = 256 * kMiB;
+  return reading.size() == 1 && requests.size() == 1 && requests[0].bytes <= kMost &&
+         !options_.progress && !far(reading[0]->segment);
+}
+
+Result<> Client::moved_of(const Read& r, xfer::BatchId batch) const {
   for (size_t i = 0; i < r.count; ++i) {
     const xfer::Status status = engine_.status(batch, r.first + i);
     if (status.state == xfer::State::kCompleted) continue;
-    r.last = status.state == xfer::State::kFailed
-                 ? status.error
-                 : Error{Code::kTimeout,
-                         strf("get of '%s': not read within %s", shown(r.item->key).c_str(),
-                              to_text(options_.timeout).c_str())};
+    if (status.state == xfer::State::kFailed) return fail(status.error);
+    return fail(Code::kTimeout, "get of '%s': not read within %s", shown(r.item->key).c_str(),
+                to_text(options_.timeout).c_str());
+  }
+  return {};
+}
+
+void Client::settle(Read& r, const Result<>& moved, const NodeRef& node, bool verify, bool far) {
+  if (!moved) {
+    r.last = moved.error();
     if (r.last.code == Code::kStale) stale_.add();
     if (r.last.code == Code::kUnavailable) report(node);
     return;
   }
-  if (verify) {
-    const uint64_t checksum = r.checksum ? *r.checksum : checksum_of(r.item->parts, r.at->bytes);
-    if (checksum != r.at->checksum) {
-      corrupt_.add();
-      r.last = {Code::kCorrupt, strf("value of '%s' on node %s: checksum %016llx, %016llx was put",
-                                     shown(r.item->key).c_str(), shown(node.name).c_str(),
-                                     static_cast<unsigned long long>(checksum),
-                                     static_cast<unsigned long long>(r.at->checksum))};
-      return;
-    }
+  if (!verify) return r.answer.set(r.at->bytes);
+  const uint64_t checksum = r.checksum ? *r.checksum : checksum_of(r.item->parts, r.at->bytes);
+  if (checksum != r.at->checksum) {
+    corrupt_.add();
+    r.last = {Code::kCorrupt, strf("value of '%s' on node %s: checksum %016llx, %016llx was put",
+                                   shown(r.item->key).c_str(), shown(node.name).c_str(),
+                                   static_cast<unsigned long long>(checksum),
+                                   static_cast<unsigned long long>(r.at->checksum))};
+    return;
   }
-  if (verify && far) keep_near(r);
+  if (far) keep_near(r);
   r.answer.set(r.at->bytes);
 }
 
