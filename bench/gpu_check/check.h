@@ -29,6 +29,8 @@ std::vector<Case> copy_figures();  // rates against the driver's own copies
 // The kernels of the forward pass, against references on the host, and timed.
 std::vector<Case> kernel_checks();
 std::vector<Case> kernel_figures();
+std::vector<Case> library_checks();
+std::vector<Case> library_figures();
 std::vector<Case> attention_checks();
 std::vector<Case> attention_figures();
 

@@ -57,6 +57,10 @@ class CudaDevice final : public Device {
   Result<Memory> pin(std::span<std::byte> host) override;
   Result<std::span<std::byte>> query(const std::byte* address) override;
   Result<std::unique_ptr<Stream>> open_stream() override { return open_cuda_stream(core_); }
+  Result<std::string> products() override {
+    MC_TRY(const cublaslt::Products* const found, core_->products());
+    return found->name();
+  }
   Result<> reach(Device& other) override;
   Result<std::string> share(std::span<const std::byte> memory) override;
   Result<Memory> open(std::string_view handle) override;
@@ -236,14 +240,15 @@ Found find_cuda(const Driver& d) {
   return found;
 }
 
-Result<DevicePtr> open_cuda(const Driver& d, int ordinal, const void* kernels) {
+Result<DevicePtr> open_cuda(const Driver& d, int ordinal, const void* kernels,
+                            FindProducts products) {
   const Found found = find_cuda(d);
   const auto info = std::find_if(found.devices.begin(), found.devices.end(),
                                  [&](const Info& i) { return i.ordinal == ordinal; });
   if (info == found.devices.end() && found.devices.empty()) return fail(found.why);
   if (info == found.devices.end())
     return fail(Code::kNotFound, "no cuda:%d: this machine has %zu", ordinal, found.devices.size());
-  MC_TRY(CorePtr core, Core::make(d, *info, kernels));
+  MC_TRY(CorePtr core, Core::make(d, *info, kernels, products));
   return std::make_shared<CudaDevice>(std::move(core));
 }
 
@@ -263,7 +268,7 @@ Result<DevicePtr> open_cuda(int ordinal) {
   Lock lock(mutex);
   if (DevicePtr device = opened[ordinal].lock()) return device;
   size_t bytes = 0;
-  MC_TRY(DevicePtr device, open_cuda(*d, ordinal, mc_kernels_image(&bytes)));
+  MC_TRY(DevicePtr device, open_cuda(*d, ordinal, mc_kernels_image(&bytes), &cublaslt::loaded));
   opened[ordinal] = device;
   return device;
 }
@@ -280,6 +285,8 @@ std::string cuda_summary() {
   std::string out =
       strf("CUDA: driver %s, %zu device%s", found.driver.c_str(), n, n == 1 ? "" : "s");
   if (!found.why.what.empty()) out += " (" + found.why.what + ")";
+  const auto& products = cublaslt::loaded();
+  out += "; " + (products ? products->name() : "no cuBLASLt");
   return out + "; " + kernels_summary();
 }
 

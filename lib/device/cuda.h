@@ -13,6 +13,9 @@ namespace mc::device {
 namespace driver {
 struct Driver;
 }
+namespace cublaslt {
+struct Library;
+}
 
 struct Found {
   std::string driver;         // "13.0": the newest CUDA that it knows; "": no driver
@@ -31,8 +34,11 @@ std::string kernels_summary();
 Result<DevicePtr> open_cuda(int ordinal);
 
 // With a driver of one's own, that outlives the device, and the image of the kernels; null: blocks
-// and rows are copied one by one.
+// and rows are copied one by one. `products` finds the library of matrix products, which lives as
+// long as the program; it is asked when the first product is, or never (null).
+using FindProducts = const Result<cublaslt::Library>& (*)();
 Found find_cuda(const driver::Driver& driver);
-Result<DevicePtr> open_cuda(const driver::Driver& driver, int ordinal, const void* kernels);
+Result<DevicePtr> open_cuda(const driver::Driver& driver, int ordinal, const void* kernels,
+                            FindProducts products = nullptr);
 
 }  // namespace mc::device

@@ -5,9 +5,12 @@
 #pragma once
 #include <map>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "base/mutex.h"
+#include "device/cublaslt.h"
+#include "device/cuda.h"
 #include "device/device.h"
 #include "device/driver.h"
 
@@ -20,8 +23,9 @@ inline Result<> ok(const driver::Driver& d, driver::Status status, const char* c
 
 struct Core {
   static Result<std::shared_ptr<Core>> make(const driver::Driver& d, const Info& info,
-                                            const void* kernels);
-  Core(const driver::Driver& driver, Info i) : d(driver), info(std::move(i)) {}
+                                            const void* kernels, FindProducts find);
+  Core(const driver::Driver& driver, Info i, FindProducts f)
+      : d(driver), info(std::move(i)), find_products(f) {}
   Core(const Core&) = delete;
   Core& operator=(const Core&) = delete;
   ~Core();
@@ -36,14 +40,20 @@ struct Core {
   // The kernel of that name. kUnsupported says why there are none.
   Result<driver::Function> function(const char* name);
 
+  // The library of matrix products, opened when it is first asked for.
+  Result<cublaslt::Products*> products();
+
   const driver::Driver& d;
   Info info;
+  const FindProducts find_products;  // null: without
   int device = 0;
   driver::Context context = nullptr;
   driver::Module module = nullptr;
   driver::Function copy_blocks = nullptr, copy_rows = nullptr;  // null: without kernels
   Mutex mutex;
   std::map<std::string, driver::Function> functions MC_GUARDED_BY(mutex);
+  std::unique_ptr<cublaslt::Products> opened_products MC_GUARDED_BY(mutex);
+  std::optional<Error> without_products MC_GUARDED_BY(mutex);
 };
 using CorePtr = std::shared_ptr<Core>;
 

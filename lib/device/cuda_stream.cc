@@ -82,6 +82,10 @@ class CudaStream final : public Stream {
   Result<> copy_rows(const Rows& rows) override;
   Result<> copy_blocks(std::span<const Block> blocks) override;
   Result<> launch(const Launch& launch) override;
+  Result<> multiply(const Product& product) override {
+    MC_TRY(cublaslt::Products* const products, core_->products());
+    return products->multiply(product, handle_);
+  }
   Result<std::unique_ptr<Event>> record() override {
     MC_TRY(auto event, CudaEvent::make(core_));
     MC_TRY_(event->record(handle_));
@@ -183,8 +187,9 @@ Result<> CudaStream::launch_blocks(std::span<const Block> blocks) {
 
 }  // namespace
 
-Result<CorePtr> Core::make(const Driver& d, const Info& info, const void* kernels) {
-  auto core = std::make_shared<Core>(d, info);
+Result<CorePtr> Core::make(const Driver& d, const Info& info, const void* kernels,
+                           FindProducts find) {
+  auto core = std::make_shared<Core>(d, info, find);
   MC_TRY_(core->ok(d.device_get(&core->device, info.ordinal), "cuDeviceGet"));
   MC_TRY_(core->ok(d.context_retain(&core->context, core->device), "cuDevicePrimaryCtxRetain"));
   if (kernels == nullptr) {
@@ -215,8 +220,26 @@ Result<Function> Core::function(const char* name) {
   return known;
 }
 
+// The context is the calling thread's own afterwards.
+Result<cublaslt::Products*> Core::products() {
+  MC_TRY_(enter());
+  Lock lock(mutex);
+  if (opened_products != nullptr) return opened_products.get();
+  if (without_products) return fail(*without_products);
+  if (find_products == nullptr) {
+    without_products = Error{Code::kUnsupported, info.location() + " is used without cuBLASLt"};
+    return fail(*without_products);
+  }
+  const Result<cublaslt::Library>& library = find_products();
+  auto opened = library ? cublaslt::Products::open(*library) : fail(library.error());
+  if (!opened) return fail(*(without_products = opened.error()));
+  opened_products = std::move(*opened);
+  return opened_products.get();
+}
+
 Core::~Core() {
   if (context == nullptr) return;
+  if (enter()) opened_products.reset();
   if (enter() && module != nullptr) (void)d.module_unload(module);
   (void)d.context_release(device);
 }

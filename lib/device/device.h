@@ -86,6 +86,17 @@ struct Launch {
   std::span<const Argument> arguments{};
 };
 
+// y[row][o] = sum over k of x[row][k] w[o][k] (+ y[row][o], if `add`), sums in f32. w and x are
+// dense, of one format, y is f32; all are memory of the device, aligned to 16 bytes.
+struct Product {
+  enum class Type : uint8_t { kF32, kF16, kBf16 };
+  Type type = Type::kF32;
+  const std::byte *w = nullptr, *x = nullptr;
+  std::byte* y = nullptr;
+  uint32_t outputs = 0, k = 0, rows = 0;
+  bool add = false;
+};
+
 // A point in a stream's work. It may outlive its stream.
 class Event {
  public:
@@ -106,6 +117,8 @@ class Stream {
   virtual Result<> copy_blocks(std::span<const Block> blocks) = 0;
   // kUnsupported: no such kernel here.
   virtual Result<> launch(const Launch& launch) = 0;
+  // By the device's library of matrix products. kUnsupported: it has none, or none of this shape.
+  virtual Result<> multiply(const Product& product) = 0;
   virtual Result<std::unique_ptr<Event>> record() = 0;
   // What follows waits for the event; the caller does not.
   virtual Result<> after(Event& event) = 0;
@@ -123,6 +136,8 @@ class Device {
   // The allocation of this device that holds the address.
   virtual Result<std::span<std::byte>> query(const std::byte* address) = 0;
   virtual Result<std::unique_ptr<Stream>> open_stream() = 0;
+  // The library of matrix products: "cuBLASLt 13.1.0". kUnsupported: why there is none.
+  virtual Result<std::string> products() = 0;
 
   // ---- other devices, other processes
   // Copies of this device may touch the other's memory. kUnsupported: no path between them.

@@ -128,6 +128,9 @@ struct Core {
 
   std::string name() const { return "stand-in:" + std::to_string(config.ordinal); }
   Failure gone() const { return fail(Code::kUnavailable, "%s was lost", name().c_str()); }
+  Error no_products() const {
+    return {Code::kUnsupported, name() + " has no library of matrix products"};
+  }
   Result<> open_for_work() {
     Lock lock(mutex);
     if (injuries.lost) return gone();
@@ -231,6 +234,7 @@ class StandInStream final : public Stream {
   }
   Result<> copy_blocks(std::span<const Block> blocks) override { return submit(blocks, true); }
   Result<> launch(const Launch& launch) override;
+  Result<> multiply(const Product&) override { return fail(core_->no_products()); }
   Result<std::unique_ptr<Event>> record() override {
     MC_TRY_(core_->alive());
     auto mark = std::make_shared<Mark>();
@@ -361,6 +365,7 @@ class StandInDevice final : public StandIn {
     MC_TRY_(core_->open_for_work());
     return std::make_unique<StandInStream>(core_);
   }
+  Result<std::string> products() override { return fail(core_->no_products()); }
   Result<> reach(Device& other) override;
   Result<std::string> share(std::span<const std::byte> memory) override;
   Result<Memory> open(std::string_view handle) override;

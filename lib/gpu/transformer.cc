@@ -23,8 +23,10 @@ Transformer::Transformer(device::DevicePtr device, const model::ModelConfig& con
 
 Result<std::unique_ptr<Transformer>> Transformer::open(
     device::DevicePtr device, const model::ModelConfig& config, const model::WeightSources& sources,
-    model::DType weights, model::KvLayout kv, model::Threads& threads, model::DType factors) {
+    model::DType weights, model::KvLayout kv, model::Threads& threads,
+    const TransformerOptions& options) {
   MC_CHECK(kv.block_tokens > 0 && config.head_dim <= MC_HEAD_DIM_MAX);
+  const model::DType factors = options.factors;
   const bool tensor = factors != model::DType::kF32;
   if (tensor && factors != weights)
     return fail(Code::kUnsupported, "activations of %s want weights of %s", model::name(factors),
@@ -52,13 +54,23 @@ Result<std::unique_ptr<Transformer>> Transformer::open(
               config.head_dim % MC_TENSOR_DIM_STEP == 0 && config.head_dim <= MC_TENSOR_DIM_MAX;
   t->names_ = {named(MC_EMBED, weights),
                named(MC_NORMALIZE, factors),
-               named(tensor ? MC_TENSOR : MC_MULTIPLY, weights),
                named(MC_STORE, kv.type),
                named(MC_ATTEND, kv.type),
                named(MC_FLASH, kv.type),
                named(MC_ROUND, factors),
                named(MC_GATE, factors)};
+  MC_TRY_(t->choose_products(options));
   return t;
+}
+
+// Layers are of one shape: the first one's matrices, and the head's.
+Result<> Transformer::choose_products(const TransformerOptions& options) {
+  const LayerWeights& l = weights_.layers.front();
+  const Matrix& head = weights_.head.rows > 0 ? weights_.head : weights_.embedding;
+  MC_TRY(products_,
+         Products::open(*device_, rooms_, *computing_, options.gemm, weights_.type, options.factors,
+                        {&l.qkv, &l.output, &l.gate_up, &l.down, &head}));
+  return {};
 }
 
 Result<> Transformer::finish(device::Stream& stream) {
@@ -171,17 +183,6 @@ Result<> Transformer::keep(const Pass& pass, uint32_t layer) {
     from += over(s.end, tokens) * layer_bytes();
   }
   return {};
-}
-
-Result<> Transformer::multiply(const Matrix& m, const std::byte* x, std::byte* y, size_t rows,
-                               bool add) {
-  if (tensor_)
-    return launch(*computing_, names_.multiply,
-                  {over(m.rows, MC_TENSOR_OUTPUTS), over(rows, MC_TENSOR_ROWS)}, m.memory.data(), x,
-                  floats(y), m.rows, m.columns, narrow(rows), add ? 1u : 0u);
-  return launch(*computing_, names_.multiply,
-                {over(m.rows, MC_PLAIN_OUTPUTS), over(rows, MC_PLAIN_ROWS)}, m.memory.data(),
-                floats(x), floats(y), m.rows, m.columns, narrow(rows), m.segments, add ? 1u : 0u);
 }
 
 Result<> Transformer::normalize(const std::byte* x, const device::Memory& weight, std::byte* out,

@@ -18,6 +18,7 @@
 #include <span>
 #include <vector>
 
+#include "gpu/products.h"
 #include "gpu/rooms.h"
 #include "gpu/weights.h"
 #include "model/sampler.h"
@@ -45,20 +46,26 @@ struct Choice {
   bool masked = false;  // tokens that end an answer must not come
 };
 
+struct TransformerOptions {
+  // What weights are multiplied by; their own format of 16 bits: on the tensor cores.
+  model::DType factors = model::DType::kF32;
+  Gemm gemm = Gemm::kAuto;
+};
+
 class Transformer {
  public:
-  // `factors`: what weights are multiplied by; their own format of 16 bits: on the tensor cores.
-  // kUnsupported: not of this model or these weights.
+  // kUnsupported: options that this model, these weights or this device do not have.
   static Result<std::unique_ptr<Transformer>> open(device::DevicePtr device,
                                                    const model::ModelConfig& config,
                                                    const model::WeightSources& sources,
                                                    model::DType weights, model::KvLayout kv,
                                                    model::Threads& threads,
-                                                   model::DType factors = model::DType::kF32);
+                                                   const TransformerOptions& options = {});
   const model::ModelConfig& config() const { return config_; }
   const model::KvLayout& kv() const { return kv_; }
   const Weights& weights() const { return weights_; }
   const device::Device& device() const { return *device_; }
+  const Products& products() const { return products_; }
 
   // Memory that blocks will lie in: copies to and from it then need no detour.
   Result<> pin(std::span<std::byte> pool);
@@ -76,7 +83,7 @@ class Transformer {
 
  private:
   struct Names {
-    std::string embed, normalize, multiply, store, attend, flash, round, gate;
+    std::string embed, normalize, store, attend, flash, round, gate;
   };
   Transformer(device::DevicePtr device, const model::ModelConfig& config, model::KvLayout kv);
   uint64_t head_bytes() const { return config_.head_dim * size_of(kv_.type); }
@@ -87,7 +94,10 @@ class Transformer {
   Result<> keep(const Pass& pass, uint32_t layer);
   Result<> attend(Pass& pass, uint32_t layer, const std::byte* qkv, std::byte* out);
   Result<> flash(Pass& pass, uint32_t layer, const std::byte* qkv, std::byte* out);
-  Result<> multiply(const Matrix& m, const std::byte* x, std::byte* y, size_t rows, bool add);
+  Result<> multiply(const Matrix& m, const std::byte* x, std::byte* y, size_t rows, bool add) {
+    return products_.multiply(*computing_, m, x, y, rows, add);
+  }
+  Result<> choose_products(const TransformerOptions& options);
   Result<> normalize(const std::byte* x, const device::Memory& weight, std::byte* out, size_t rows);
   Result<> head(Pass& pass, Rooms::Room& out);
   Result<> get(void* to, const std::byte* from, uint64_t bytes);
@@ -99,6 +109,7 @@ class Transformer {
   const model::Turns turns_;
   Rooms rooms_;
   Weights weights_;
+  Products products_;
   Names names_;
   bool tensor_ = false;    // products on the tensor cores
   bool flash_ = false;     // attention too

@@ -84,6 +84,10 @@ void CpuOptions::describe(OptionList& v) {
     "of the cuda engine: cuda:0, cuda:1, or stand-in, which computes on the host, slowly, to try "
     "it "
     "without a GPU");
+  v("gemm", gemm,
+    "of the cuda engine: what multiplies matrices; auto: cuBLASLt for activations of bf16, where it "
+    "loads and is right, else own kernels",
+    {"auto", "own", "cublaslt"});
 }
 
 Result<ModelInfo> open_model_info(const EngineChoice& choice) {
@@ -135,18 +139,22 @@ Result<std::unique_ptr<Engine>> open_gpu_engine(const EngineChoice& choice, cons
   MC_TRY(const model::DType kv, kv_type(choice, files.weight_type()));
   MC_TRY(const model::DType by, factors(choice, files.weight_type()));
   MC_TRY(spec::ModelSpec spec, timed(spec_of(choice, files, kv, by), choice));
+  const gpu::Gemm gemm = cpu.gemm == "own"        ? gpu::Gemm::kOwn
+                         : cpu.gemm == "cublaslt" ? gpu::Gemm::kLibrary
+                                                  : gpu::Gemm::kAuto;
   model::Threads threads(cpu.threads);
   MC_TRY(const model::WeightSources sources, model::open_sources(files));
   auto transformer = gpu::Transformer::open(*device, files.config, sources, files.weight_type(),
-                                            {kv, block_tokens}, threads, by);
+                                            {kv, block_tokens}, threads, {by, gemm});
   if (!transformer)
     return fail(transformer.error().code,
                 "--engine cuda: %s (give --engine cpu, or a smaller model)",
                 transformer.error().what.c_str());
-  log_info("engine", "model %s: %llu parameters in %llu bytes of %s", files.config.name.c_str(),
+  log_info("engine", "model %s: %llu parameters in %llu bytes of %s, products by %s",
+           files.config.name.c_str(),
            static_cast<unsigned long long>(files.config.parameters()),
            static_cast<unsigned long long>((*transformer)->weights().bytes),
-           (*device)->info().location().c_str());
+           (*device)->info().location().c_str(), (*transformer)->products().by().c_str());
   const auto fallback = [choice, cpu, block_tokens] {
     return open_cpu_engine(choice, cpu, block_tokens);
   };

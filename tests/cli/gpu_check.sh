@@ -11,6 +11,9 @@ kernels=(activations)
 expect 0 "$check" --device stand-in "${kernels[@]}"
 jq -es --argjson n ${#kernels[@]} 'length == $n and all(.outcome == "ok")' "$T/out" >/dev/null ||
   die "kernels: $(cat "$T/out" "$T/err")"
+expect 0 "$check" --device stand-in cublaslt time-cublaslt
+jq -es 'length == 2 and all(.outcome == "skipped" and (.why | test("no library of matrix products")))' "$T/out" \
+  >/dev/null || die "cuBLASLt is not skipped with a reason: $(cat "$T/out")"
 expect 0 "$check" --device stand-in --quick time-normalize time-products
 jq -es 'length == 2 and all(.value > 0 and .against_value > 0)' "$T/out" >/dev/null ||
   die "times of kernels: $(cat "$T/out")"

@@ -25,12 +25,12 @@ inline model::ModelConfig small_config() {
 struct Both {
   Both(device::DevicePtr device, model::KvLayout kv, model::DType weights,
        const model::ModelConfig& config = small_config(), uint64_t seed = 7,
-       model::DType factors = model::DType::kF32)
+       model::DType factors = model::DType::kF32, Gemm gemm = Gemm::kAuto)
       : sources(model::random_sources(config, seed)),
         cpu(config, model::pack_weights(sources, weights, threads), kv,
             *model::kernels_named("auto"), threads, factors),
         gpu(device::must(Transformer::open(std::move(device), config, sources, weights, kv, threads,
-                                           factors))) {}
+                                           {factors, gemm}))) {}
   model::Threads threads{1};
   model::WeightSources sources;
   model::Transformer cpu;

@@ -183,7 +183,7 @@ TEST_CASE("activations of a format that the weights or the model do not have are
   model::ModelConfig c = small_config();
   const auto refused = [&](DType weights) {
     const auto opened = Transformer::open(device, c, model::random_sources(c, 1), weights,
-                                          {DType::kF32, 16}, threads, DType::kBf16);
+                                          {DType::kF32, 16}, threads, {DType::kBf16});
     REQUIRE_FALSE(opened.has_value());
     return opened.error().what;
   };

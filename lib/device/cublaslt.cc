@@ -1,0 +1,174 @@
+#include "device/cublaslt.h"
+
+#include <dlfcn.h>
+
+#include <cstring>
+
+namespace mc::device::cublaslt {
+namespace {
+
+// An algorithm is chosen for so many rows, and used for all.
+constexpr uint64_t kRowsChosenFor = 1024;
+
+struct Loading {
+  void* library;
+  std::string missing;
+
+  template <class F>
+  void need(F& function, const char* symbol_name) {
+    void* const symbol = ::dlsym(library, symbol_name);
+    static_assert(sizeof symbol == sizeof function);
+    std::memcpy(&function, &symbol, sizeof symbol);
+    if (function == nullptr && missing.empty()) missing = symbol_name;
+  }
+};
+
+Result<> ok(Status status, const char* call) {
+  switch (status) {
+    case kOk: return {};
+    case kAllocFailed: return fail(Code::kNoSpace, "%s: out of memory", call);
+    case kNotInitialized:
+      return fail(Code::kUnsupported, "%s: the library does not start on this device", call);
+    case kArchMismatch:
+    case kNotSupported:
+      return fail(Code::kUnsupported, "%s: not for this device and shape (status %d)", call,
+                  status);
+    default: return fail(Code::kInternal, "%s: status %d", call, status);
+  }
+}
+
+int type_of(Product::Type type) {
+  switch (type) {
+    case Product::Type::kF32: return kTypeF32;
+    case Product::Type::kF16: return kTypeF16;
+    case Product::Type::kBf16: return kTypeBf16;
+  }
+  return kTypeF32;
+}
+
+}  // namespace
+
+std::string Library::name() const {
+  const size_t v = version();
+  return strf("cuBLASLt %zu.%zu.%zu", v / 10000, v / 100 % 100, v % 100);
+}
+
+Result<Library> load(const char* library) {
+  Loading l{::dlopen(library, RTLD_NOW | RTLD_LOCAL), {}};
+  if (l.library == nullptr) {
+    const char* const why = ::dlerror();
+    return fail(Code::kUnsupported, "no cuBLASLt: %s", why == nullptr ? library : why);
+  }
+  Library f{};
+  l.need(f.create, "cublasLtCreate");
+  l.need(f.destroy, "cublasLtDestroy");
+  l.need(f.version, "cublasLtGetVersion");
+  l.need(f.operation_create, "cublasLtMatmulDescCreate");
+  l.need(f.operation_destroy, "cublasLtMatmulDescDestroy");
+  l.need(f.operation_set, "cublasLtMatmulDescSetAttribute");
+  l.need(f.layout_create, "cublasLtMatrixLayoutCreate");
+  l.need(f.layout_destroy, "cublasLtMatrixLayoutDestroy");
+  l.need(f.preference_create, "cublasLtMatmulPreferenceCreate");
+  l.need(f.preference_destroy, "cublasLtMatmulPreferenceDestroy");
+  l.need(f.preference_set, "cublasLtMatmulPreferenceSetAttribute");
+  l.need(f.heuristic, "cublasLtMatmulAlgoGetHeuristic");
+  l.need(f.multiply, "cublasLtMatmul");
+  if (l.missing.empty()) return f;  // it stays loaded
+  ::dlclose(l.library);
+  return fail(Code::kUnsupported, "%s has no %s: it is no cuBLASLt", library, l.missing.c_str());
+}
+
+const Result<Library>& loaded() {
+  static const Result<Library> library = [] {
+    Result<Library> last = load("libcublasLt.so.13");
+    for (const char* const older : {"libcublasLt.so.12", "libcublasLt.so.11"}) {
+      if (last) return last;
+      if (auto next = load(older)) last = std::move(next);
+    }
+    return last;
+  }();
+  return library;
+}
+
+// What describes a product to the library, given back at the end.
+struct Products::Call {
+  explicit Call(const Library& l) : library(l) {}
+  Call(const Call&) = delete;
+  Call& operator=(const Call&) = delete;
+  ~Call() {
+    if (operation != nullptr) (void)library.operation_destroy(operation);
+    for (const Layout layout : {w, x, y})
+      if (layout != nullptr) (void)library.layout_destroy(layout);
+    if (preference != nullptr) (void)library.preference_destroy(preference);
+  }
+  const Library& library;
+  Operation operation = nullptr;
+  Layout w = nullptr, x = nullptr, y = nullptr;
+  Preference preference = nullptr;
+};
+
+Result<std::unique_ptr<Products>> Products::open(const Library& library) {
+  std::unique_ptr<Products> p(new Products(library));
+  MC_TRY_(ok(library.create(&p->handle_), "cublasLtCreate"));
+  return p;
+}
+
+Products::~Products() {
+  if (handle_ != nullptr) (void)library_.destroy(handle_);
+}
+
+// The library's matrices are columns after columns: our rows are its columns, and with w turned,
+// y = x w' is its y' = w x'.
+Result<> Products::describe(const Product& p, uint64_t rows, Call& call) const {
+  const int type = type_of(p.type);
+  const auto k = static_cast<int64_t>(p.k), outputs = static_cast<int64_t>(p.outputs);
+  MC_TRY_(ok(library_.operation_create(&call.operation, kCompute32F, kTypeF32),
+             "cublasLtMatmulDescCreate"));
+  for (const auto& [attribute, value] : {std::pair(kTransposeA, kTransposed), {kTransposeB, kAsIs}})
+    MC_TRY_(ok(library_.operation_set(call.operation, attribute, &value, sizeof value),
+               "cublasLtMatmulDescSetAttribute"));
+  const char* const what = "cublasLtMatrixLayoutCreate";
+  MC_TRY_(ok(library_.layout_create(&call.w, type, p.k, p.outputs, k), what));
+  MC_TRY_(ok(library_.layout_create(&call.x, type, p.k, rows, k), what));
+  return ok(library_.layout_create(&call.y, kTypeF32, p.outputs, rows, outputs), what);
+}
+
+Result<Algorithm> Products::algorithm(const Product& p) {
+  const Shape shape{p.type, p.outputs, p.k};
+  Lock lock(mutex_);
+  if (const auto it = algorithms_.find(shape); it != algorithms_.end()) return it->second;
+  Call call(library_);
+  MC_TRY_(describe(p, kRowsChosenFor, call));
+  MC_TRY_(ok(library_.preference_create(&call.preference), "cublasLtMatmulPreferenceCreate"));
+  const uint64_t no_workspace = 0;
+  const uint32_t no_reductions = 0;
+  const char* const what = "cublasLtMatmulPreferenceSetAttribute";
+  MC_TRY_(ok(library_.preference_set(call.preference, kWorkspaceMost, &no_workspace,
+                                     sizeof no_workspace),
+             what));
+  MC_TRY_(ok(library_.preference_set(call.preference, kReductionSchemesMask, &no_reductions,
+                                     sizeof no_reductions),
+             what));
+  Heuristic best{};
+  int found = 0;
+  MC_TRY_(ok(library_.heuristic(handle_, call.operation, call.w, call.x, call.y, call.y,
+                                call.preference, 1, &best, &found),
+             "cublasLtMatmulAlgoGetHeuristic"));
+  if (found < 1 || best.state != kOk || best.workspace > 0)
+    return fail(Code::kUnsupported, "cuBLASLt has no algorithm for %u outputs of %u", p.outputs,
+                p.k);
+  return algorithms_[shape] = best.algorithm;
+}
+
+Result<> Products::multiply(const Product& p, driver::StreamHandle stream) {
+  if (p.rows == 0) return {};
+  MC_TRY(const Algorithm chosen, algorithm(p));
+  Call call(library_);
+  MC_TRY_(describe(p, p.rows, call));
+  const float one = 1, kept = p.add ? 1 : 0;
+  return ok(library_.multiply(handle_, call.operation, &one, p.w, call.w, p.x, call.x, &kept, p.y,
+                              call.y, p.y, call.y, &chosen, nullptr, 0, stream),
+            "cublasLtMatmul");
+}
+
+}  // namespace mc::device::cublaslt
