@@ -147,7 +147,7 @@ class Client {
   void get_round(std::span<Read> reads, Time deadline, Duration wait);
   void read_replicas(std::span<Read> reads, size_t replica, const Replicas& found, Time deadline);
   bool at_hand(std::span<Read* const> reading, std::span<const xfer::Request> requests) const;
-  Result<> moved_of(const Read& read, xfer::BatchId batch) const;
+  Result<> moved_of(Read& read, xfer::BatchId batch) const;
   void settle(Read& read, const Result<>& moved, const NodeRef& node, bool verify, bool far);
   void order_places(Replicas& found);
   double distance(const NodeRef& node, uint64_t bytes);

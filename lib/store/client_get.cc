@@ -117,6 +117,7 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
     append_requests(xfer::Op::kRead, r.item->parts, r.at->bytes, place, r.at->generation, *segment,
                     deadline, requests);
     r.count = requests.size() - r.first;
+    if (r.count == 1 && far(*segment)) requests.back().digest = true;
     reading.push_back(&r);
     keys.push_back(r.item->key);
     total += r.at->bytes;
@@ -166,10 +167,13 @@ bool Client::at_hand(std::span<Read* const> reading,
          !options_.progress && !far(reading[0]->segment);
 }
 
-Result<> Client::moved_of(const Read& r, xfer::BatchId batch) const {
+Result<> Client::moved_of(Read& r, xfer::BatchId batch) const {
   for (size_t i = 0; i < r.count; ++i) {
     const xfer::Status status = engine_.status(batch, r.first + i);
-    if (status.state == xfer::State::kCompleted) continue;
+    if (status.state == xfer::State::kCompleted) {
+      if (r.count == 1 && status.digest) r.checksum = status.digest;
+      continue;
+    }
     if (status.state == xfer::State::kFailed) return fail(status.error);
     return fail(Code::kTimeout, "get of '%s': not read within %s", shown(r.item->key).c_str(),
                 to_text(options_.timeout).c_str());

@@ -130,7 +130,7 @@ Ended ended(const xfer::Engine& engine, xfer::BatchId batch, size_t first, size_
 }  // namespace
 
 // Checksums of what is there, while the rest of the batch is on its way. Not for long: leases are
-// renewed by the wait that follows.
+// renewed by the wait that follows. Nor where the transport takes them: it tells the others' too.
 void Client::check_early(std::span<Read* const> reading, xfer::BatchId batch, Time deadline) {
   constexpr Duration kWhile = std::chrono::milliseconds(200);
   const Time until = std::min(deadline, clock_.now() + kWhile);
@@ -141,7 +141,9 @@ void Client::check_early(std::span<Read* const> reading, xfer::BatchId batch, Ti
       if (!r->answer.open || r->checksum) continue;
       const Ended how = ended(engine_, batch, r->first, r->count);
       if (how == Ended::kNot) ++open;
-      if (how == Ended::kWell) r->checksum = checksum_of(r->item->parts, r->at->bytes);
+      if (how != Ended::kWell) continue;
+      if (r->count == 1 && engine_.status(batch, r->first).digest) return;
+      r->checksum = checksum_of(r->item->parts, r->at->bytes);
     }
     if (all) return;
   }

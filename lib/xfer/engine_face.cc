@@ -38,10 +38,10 @@ Status Engine::status(BatchId id, size_t index) const {
     Lock lock(batch->mutex);
     if (const Item* item = batch->submitted(index)) {
       const bool failed = xfer::finished(item->state) && item->state != State::kCompleted;
-      return {item->state, item->done, failed ? item->task->error : Error{}};
+      return {item->state, item->done, failed ? item->task->error : Error{}, item->digest};
     }
   }
-  return {State::kFailed, 0, {Code::kNotFound, "no such transfer"}};
+  return {State::kFailed, 0, {Code::kNotFound, "no such transfer"}, {}};
 }
 
 Result<> Engine::wait(BatchId id, Duration budget) {

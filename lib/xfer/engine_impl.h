@@ -111,7 +111,8 @@ struct Engine::Impl final : Sink {
   Time after(Duration budget) const;
   static Time after(Duration budget, Time now);
   bool ending() const;
-  bool ended(const TaskPtr& task, uint64_t at, uint64_t bytes, const Result<>& outcome);
+  bool ended(const TaskPtr& task, uint64_t at, uint64_t bytes, std::optional<uint64_t> digest,
+             const Result<>& outcome);
   void run_or_defer(std::vector<std::function<void()>> callbacks);
   Result<> wait(Batch& batch, Duration budget);
   Result<> outcome_of(Batch& batch, Duration budget);

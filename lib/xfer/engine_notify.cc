@@ -42,7 +42,7 @@ void Engine::Impl::tell(const TaskPtr& send, const Notice& notice) {
   }
   if (send->cancelled.load()) known = fail(Code::kUnavailable, "the notification was cancelled");
   const auto told = [this, send, bytes = message.payload.bytes.size()](const Result<>& outcome) {
-    ended(send, 0, outcome ? bytes : 0, outcome);
+    ended(send, 0, outcome ? bytes : 0, {}, outcome);
   };
   if (!known) return told(known);
   if (message.instance == instance_of(secret)) return told(receive(message));  // to ourselves

@@ -196,6 +196,7 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
     slice->at = at;
     slice->together = together;
     slice->awaited = task->awaited && pieces.size() == 1;
+    slice->wants_digest = r.digest && r.op == Op::kRead && r.rows == 1 && pieces.size() == 1;
     slice->more = more || &piece != &pieces.back();
     at += piece.total();
     if (!ends)
@@ -233,6 +234,7 @@ void Engine::Impl::finished(SlicePtr slice, Result<> outcome) {
   count.slices->add();
   if (outcome && !slice->raise) count.bytes->add(slice->piece.total());
   if (!outcome) count.failures->add();
+  if (!outcome) slice->digest.reset();
   if (!outcome && !slice->cancelled->load()) {
     const Error& error = outcome.error();
     if (error.code == Code::kStale && refresh(slice, error)) return;
@@ -273,22 +275,24 @@ void Engine::Impl::settle(SlicePtr slice, Result<> outcome) {
   const TaskPtr task = std::move(slice->task);  // and with it the batch, to the end of this call
   const Counters& count = counters_of(*slice);
   const uint64_t at = slice->at, bytes = slice->piece.total();
+  const std::optional<uint64_t> digest = slice->digest;
   slice.reset();
   if (task->batch == nullptr)
     task->settled(outcome);
-  else if (ended(task, at, bytes, outcome))
+  else if (ended(task, at, bytes, digest, outcome))
     count.requests->add(task->count);
 }
 
 // Part of a task is done; true when all of it is, and well.
 bool Engine::Impl::ended(const TaskPtr& task, uint64_t at, uint64_t bytes,
-                         const Result<>& outcome) {
+                         std::optional<uint64_t> digest, const Result<>& outcome) {
   Batch& batch = *task->batch;
   std::vector<TaskPtr> tellings;
   std::vector<std::function<void()>> callbacks;
   bool good = false;
   {
     Lock lock(batch.mutex);
+    if (digest) batch.items_of(*task)[0].digest = digest;  // of the whole of its one request
     if (!batch.slice_ended(*task, at, bytes, outcome)) return false;
     good = task->error.what.empty();
     size_t over = 1;

@@ -6,8 +6,8 @@ namespace mc::xfer {
 namespace {
 
 bool alike(const Request& a, const Request& b) {
-  return a.op == b.op && a.segment == b.segment && a.priority == b.priority &&
-         a.deadline == b.deadline && a.guard.offset == b.guard.offset &&
+  return !a.digest && !b.digest && a.op == b.op && a.segment == b.segment &&
+         a.priority == b.priority && a.deadline == b.deadline && a.guard.offset == b.guard.offset &&
          a.guard.expected == b.guard.expected;
 }
 

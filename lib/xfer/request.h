@@ -4,6 +4,7 @@
 #pragma once
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -46,6 +47,7 @@ struct Request {
   Guard guard;
   Time deadline = Time::max();  // past it the request is kTimedOut and its memory is free again
   Priority priority = Priority::kMedium;  // against other work on the same links
+  bool digest = false;  // of a read: its XXH3-64 is wanted, if it can be had on the way
 };
 
 // A message to the owner of a segment, told when the bytes before it are there.
@@ -59,6 +61,10 @@ struct Status {
   State state = State::kWaiting;
   uint64_t bytes_done = 0;
   Error error;  // of kFailed
+  // XXH3-64 of what was read, where the request wants it and a transport took it while the bytes
+  // were in a cache: tcp does, of a request of one slice. Bytes that two rails may have brought are
+  // never told so.
+  std::optional<uint64_t> digest{};
 };
 
 }  // namespace mc::xfer

@@ -30,7 +30,7 @@ void Batch::begin(Task& task, SegmentHandle segment) {
 
 void Batch::add(Task& task, uint64_t bytes) {
   const uint64_t at = task.count++ == 0 ? 0 : items.back().at + items.back().bytes;
-  items.push_back({State::kPending, bytes, 0, at, &task});
+  items.push_back({State::kPending, bytes, 0, at, &task, {}});
 }
 
 void Batch::reorder(std::span<const uint32_t> order) {

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -47,6 +48,7 @@ struct Item {
   uint64_t bytes = 0, done = 0;
   uint64_t at = 0;  // where its bytes begin among those of its task
   Task* task = nullptr;
+  std::optional<uint64_t> digest{};
 };
 
 struct Batch {
@@ -71,10 +73,10 @@ struct Batch {
   // task's last slice.
   bool slice_ended(Task& task, uint64_t at, uint64_t bytes, const Result<>& outcome)
       MC_REQUIRES(mutex);
+  std::span<Item> items_of(const Task& task) MC_REQUIRES(mutex);
 
  private:
   std::vector<uint32_t> places_ MC_GUARDED_BY(mutex);  // of requests among the items; short: as is
-  std::span<Item> items_of(const Task& task) MC_REQUIRES(mutex);
   void credit(std::span<Item> of, uint64_t at, uint64_t bytes);
 };
 

@@ -6,6 +6,7 @@
 #include <atomic>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 
 #include "io/fd.h"
@@ -49,8 +50,10 @@ struct Slice {
   Guard guard;
   Time deadline = Time::max();
   Priority priority = Priority::kMedium;
-  bool awaited = false;    // the submitting thread waits for just this, and may carry it itself
-  bool more = false;       // another to this peer follows, or flush() does: they may leave together
+  bool awaited = false;  // the submitting thread waits for just this, and may carry it itself
+  bool more = false;     // another to this peer follows, or flush() does: they may leave together
+  bool wants_digest = false;       // it is a whole request, and its caller verifies
+  std::optional<uint64_t> digest;  // set by the transport, when that was wanted and cost little
   bool raise = false;      // moves nothing: raises the guard word to guard.expected (op is kWrite)
   uint32_t way = 0;        // the transport that has it, in the engine's list
   uint32_t tried = 0;      // a bit for each transport that had it

@@ -2,6 +2,7 @@
 #include <cstring>
 #include <numeric>
 
+#include "base/hash.h"
 #include "tests/conformance/child.h"
 
 using namespace mc;
@@ -37,6 +38,40 @@ TEST_SUITE("xfer/merge") {
         CHECK(at[256 * kKiB] == std::byte{0});
       }
       CHECK(std::memcmp(pair.remote.data() + 300 * kKiB, out.data(), 100) == 0);
+    }
+  }
+
+  TEST_CASE("a digest that is told is that of the request's own bytes; tcp tells some") {
+    for (const auto& transport : kTransports) {
+      CAPTURE(transport);
+      Pair pair(transport, 8 * kMiB);
+      fill(pair.remote.bytes(), 5);
+      std::vector<std::byte> in(6 * kMiB);
+      std::vector<Request> reads;
+      uint64_t at = 0;  // neighbours: without digests they would be one movement
+      for (const uint64_t bytes :
+           {1ul, 100ul, 64 * kKiB, 256 * kKiB, 256 * kKiB + 1, 700'000ul, kMiB})
+        for (const bool wanted : {true, false}) {
+          reads.push_back(pair.request(Op::kRead, std::span(in).subspan(at, bytes), at));
+          reads.back().digest = wanted;
+          at += bytes;
+        }
+      const BatchId batch = pair.engine().allocate_batch();
+      REQUIRE(pair.engine().submit(batch, reads).has_value());
+      REQUIRE(pair.engine().wait(batch, 10s).has_value());
+      size_t told = 0;
+      for (size_t i = 0; i < reads.size(); ++i) {
+        CAPTURE(i);
+        const Status s = pair.engine().status(batch, i);
+        CHECK(s.state == State::kCompleted);
+        if (!reads[i].digest) CHECK_FALSE(s.digest);
+        if (!s.digest) continue;
+        ++told;
+        CHECK(*s.digest == xxh3(pair.remote.data() + reads[i].offset, reads[i].bytes));
+      }
+      CHECK((transport == "tcp" ? told > 0 : told == 0));
+      pair.engine().free_batch(batch);
+      CHECK(std::memcmp(pair.remote.data(), in.data(), at) == 0);
     }
   }
 

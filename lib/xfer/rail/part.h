@@ -24,6 +24,7 @@ struct Attempt::Part {
   RailIndex bound = 0;  // to this rail, where the scheduler binds
   uint64_t avoid = 0;   // rails it failed on
   uint32_t tries = 0;   // that failed
+  uint32_t begun = 0;   // attempts
   bool won = false, queued = false, hedging = false, unfenced = false;
   bool reached = false;  // the peer was, by the attempt that failed last
   bool late = false;     // that one was given up as late: its rail may well work

@@ -169,6 +169,7 @@ AttemptPtr RailQueue::start(RailIndex rail, PartPtr part, Time now) {
   attempt->slice = part->whole->slice.get();
   attempt->local = part->local;
   attempt->piece = part->piece;
+  ++part->begun;
   spray_.sent(rail, attempt->id, part->bytes(), now);
   if (config_.ledger != nullptr) {
     attempt->nic = nics_[rail];
@@ -391,6 +392,8 @@ void RailQueue::returned(const AttemptPtr& attempt, Result<> outcome) {
       spray_.done(attempt->rail, attempt->id, now);
       heard_ = now;
       part->won = true;
+      // Of bytes that nobody else may have written over since.
+      if (part->begun == 1) part->whole->slice->digest = attempt->digest;
       for (const AttemptPtr& loser : part->out) recall(loser, out);
     } else if (attempt->recalled.load()) {
       spray_.recalled(attempt->rail, attempt->id, now);

@@ -41,6 +41,7 @@ struct Attempt {
   // Set by the connection: bytes of it may still land at the peer. The slice fails; nothing is
   // tried again, and no other attempt of it counts.
   bool unfenced = false;
+  std::optional<uint64_t> digest;  // set by the connection, where the slice wants it
   struct Part;
   std::shared_ptr<Part> part;  // the queue's
 };

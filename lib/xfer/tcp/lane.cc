@@ -226,8 +226,8 @@ Result<> TcpTransport::Lane::start(Connection& c) {
 Result<> TcpTransport::Lane::receive(Connection& c) {
   const Flight flight = c.flights.front();
   c.link.eager(c.bytes <= kShort);
-  Result<> outcome;
-  MC_TRY_(c.link.receive(flight.asked(), c.flights.size() > 1, watch(c), &outcome));
+  Link::Answer answer;
+  MC_TRY_(c.link.receive(flight.asked(), c.flights.size() > 1, watch(c), &answer));
   c.bytes -= flight.attempt->piece.total();
   c.flights.pop_front();
   if (c.flights.empty()) c.used = clock_.now();
@@ -235,8 +235,9 @@ Result<> TcpTransport::Lane::receive(Connection& c) {
     Lock lock(mutex_);
     carrying_.erase(flight.attempt->id);
   }
-  flight.attempt->refused = !outcome;
-  queue_.returned(flight.attempt, std::move(outcome));
+  flight.attempt->refused = !answer.outcome;
+  flight.attempt->digest = answer.digest;
+  queue_.returned(flight.attempt, std::move(answer.outcome));
   return {};
 }
 

@@ -36,8 +36,8 @@ class Link {
   bool ended() const { return stream_.readable_now(); }
   void eager(bool on) { stream_.eager(on); }
 
-  // Errors of the connection, which is of no more use then; `outcome`, a success so far,
-  // becomes what the peer says.
+  // Errors of the connection, which is of no more use then; the outcome of `answer`, a success so
+  // far, becomes what the peer says.
   // Several requests leave together, all of them reads or none.
   struct Asked {
     const Attempt* attempt;
@@ -46,7 +46,11 @@ class Link {
   static constexpr size_t kTogether = 32;
   Result<> send(std::span<const Asked> all, const Stream::GiveUp& give_up);
   // `more`: others were sent behind it, and their answers follow without further ado.
-  Result<> receive(const Asked& asked, bool more, const Stream::GiveUp& give_up, Result<>* outcome);
+  struct Answer {
+    Result<> outcome;
+    std::optional<uint64_t> digest{};  // of what was read, where the slice wants it
+  };
+  Result<> receive(const Asked& asked, bool more, const Stream::GiveUp& give_up, Answer* answer);
   // No byte sent over the connection of that nonce will be applied any more.
   Result<> retire(const Nonce& nonce, const Stream::GiveUp& give_up);
   const Nonce& nonce() const { return nonce_; }
@@ -55,6 +59,10 @@ class Link {
  private:
   Result<> greet(Stream& stream, const Stream::GiveUp& give_up, Duration* round_trip);
   Result<> reply_on(Stream& stream, uint64_t id, const Stream::GiveUp& give_up, Result<>* outcome);
+  Result<> receive_bytes(const Attempt& attempt, std::span<iovec> behind,
+                         const Stream::GiveUp& give_up);
+  Result<uint64_t> receive_digested(const Attempt& attempt, std::span<iovec> behind,
+                                    const Stream::GiveUp& give_up);
   void frame(Frame& f, const Asked& asked, bool more) const;
 
   const PeerPtr peer_;

@@ -144,23 +144,34 @@ TEST_CASE("items of a batch succeed and fail one by one") {
 }
 
 TEST_CASE("bytes that rot in the segment are corrupt, not served") {
-  Cluster cluster(1 * kMiB);
-  Caller c(cluster);
-  const auto value = noise(100'000, 4);
-  REQUIRE(c.client->put("k", value));
-  const auto at = c.client->locate("k");
-  REQUIRE(at);
-  auto segment = c.engine->open_segment(cluster.server->address(), 1s);
-  REQUIRE(segment);
-  std::byte bad{0x5a};
-  xfer::Request write;
-  write.op = xfer::Op::kWrite;
-  write.local = &bad;
-  write.segment = *segment;
-  write.offset = at->places[0].offset + 50'000;
-  write.bytes = 1;
-  REQUIRE(c.engine->transfer_sync(write, 1s));
-  if (value[50'000] != bad) CHECK(c.client->get("k").error().code == Code::kCorrupt);
+  for (const char* transport : {"shm", "tcp"}) {
+    CAPTURE(transport);
+    Cluster cluster(4 * kMiB, {transport});
+    Caller c(cluster);
+    const auto value = noise(1'000'000, 4);
+    REQUIRE(c.client->put("k", value));
+    REQUIRE(c.client->put("well", value));
+    const auto at = c.client->locate("k");
+    REQUIRE(at);
+    auto segment = c.engine->open_segment(cluster.server->address(), 1s);
+    REQUIRE(segment);
+    std::byte bad{0x5a};
+    xfer::Request write;
+    write.op = xfer::Op::kWrite;
+    write.local = &bad;
+    write.segment = *segment;
+    write.offset = at->places[0].offset + 500'000;
+    write.bytes = 1;
+    if (value[500'000] == bad) bad = std::byte{0x5b};
+    REQUIRE(c.engine->transfer_sync(write, 1s));
+    CHECK(c.client->get("k").error().code == Code::kCorrupt);
+    std::vector<std::byte> rotten(value.size()), well(value.size());
+    const GetItem both[] = {{"k", {rotten}}, {"well", {well}}};
+    const auto got = c.client->get_batch(both);
+    CHECK(got[0].error().code == Code::kCorrupt);
+    REQUIRE(got[1]);
+    CHECK(well == value);
+  }
 }
 
 TEST_CASE("a port that another node's process answers on is not read from") {

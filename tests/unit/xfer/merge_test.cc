@@ -80,6 +80,7 @@ TEST_SUITE("xfer/merge") {
     CHECK(differs([](Request& r) { r.priority = Priority::kHigh; }));
     CHECK(differs([](Request& r) { r.deadline = Time::max() - std::chrono::seconds(1); }));
     CHECK(differs([](Request& r) { r.guard.offset = 8; }));
+    CHECK(differs([](Request& r) { r.digest = true; }));  // of its own bytes
     CHECK(merge(std::vector{first, next}, std::vector<Home>{{0, 0}, {4096, 0}}, kNoLimit).size() ==
           2);
     CHECK(merge(std::vector{first, next}, std::vector<Home>{{0, 0}, {0, 1}}, kNoLimit).size() == 2);

@@ -18,6 +18,7 @@ constexpr uint64_t kBytes = 64 * kKiB;
 struct Done final : Sink {
   void finished(SlicePtr slice, Result<> outcome) override {
     Lock lock(mutex);
+    digests.push_back(slice->digest);
     outcomes.emplace_back(slice->piece.remote, std::move(outcome));
     all.notify_all();
   }
@@ -31,7 +32,12 @@ struct Done final : Sink {
   }
   Mutex mutex;
   Condition all;
+  std::optional<uint64_t> digest(size_t i) {
+    Lock lock(mutex);
+    return digests.at(i);
+  }
   std::vector<std::pair<uint64_t, Result<>>> outcomes MC_GUARDED_BY(mutex);
+  std::vector<std::optional<uint64_t>> digests MC_GUARDED_BY(mutex);
 };
 
 // A queue with rails whose connections are the test's hand.
@@ -164,6 +170,28 @@ TEST_SUITE("rail queue") {
     REQUIRE(b.done.count() == 1);
     CHECK(b.done.ended()[0].second.has_value());
     CHECK(b.queue.view()[slow->rail].errors == 0);
+  }
+
+  TEST_CASE("a digest is told of bytes that one rail alone has brought") {
+    Bench b(2);
+    b.push(0);
+    auto alone = b.pull_any();
+    alone->digest = 7;
+    b.queue.returned(alone, {});
+    REQUIRE(b.done.count() == 1);
+    CHECK(b.done.digest(0) == uint64_t{7});
+    b.push(1);
+    auto slow = b.pull_any();
+    b.pass(milliseconds(30));
+    b.queue.tick();
+    auto quick = b.pull(1 - slow->rail);
+    REQUIRE(quick);
+    quick->digest = 8;
+    b.queue.returned(quick, {});
+    b.queue.returned(slow, fail(Code::kUnavailable, "recalled"));  // it has moved bytes since
+    REQUIRE(b.done.count() == 2);
+    CHECK(b.done.ended()[1].second.has_value());
+    CHECK_FALSE(b.done.digest(1));
   }
 
   TEST_CASE("a lost attempt is recalled, held against its rail, and sent again elsewhere") {
