@@ -155,6 +155,8 @@ Result<std::unique_ptr<WorkerShell>> WorkerShell::open(WorkerProgram options) {
   shell->whole_ = info.spec;
   MC_TRY(shell->engine_,
          serve::open_engine(o.worker.choice, o.worker.cpu, o.worker.block_size, slicing));
+  if (shell->engine_->device_kv())
+    shell->device_kv_ = std::make_unique<serve::DeviceKvMetrics>(shell->metrics_);
   MC_TRY(shell->transfer_, xfer::Engine::open(shell->clock_, o.transfer, shell->metrics_));
   MC_TRY(shell->server_, rpc::Server::open(shell->loop_, o.worker.listen, shell->metrics_));
   shell->server_->offer_near("worker");
@@ -229,6 +231,7 @@ std::string WorkerShell::state() const {
 
 void WorkerShell::answer(const http::Exchange& x) const {
   const std::string state = this->state() + "\n";
+  if (device_kv_ != nullptr) device_kv_->update(*engine_->device_kv());
   if (http::serve_common(x, metrics_, draining_ ? "draining" : "", state)) return;
   if (x.request().path == "/state")
     x.reply(200, "application/json", state);

@@ -15,6 +15,7 @@
 #include "io/loop.h"
 #include "io/signals.h"
 #include "rpc/server.h"
+#include "serve/device_kv_metrics.h"
 #include "serve/heartbeat.h"
 #include "serve/lookup_bridge.h"
 #include "serve/roles.h"
@@ -81,6 +82,7 @@ class WorkerShell {
   serve::TraceEvents trace_;
   io::Signals signals_;  // before anything that has threads: they are not to take signals
   std::unique_ptr<serve::Engine> engine_;
+  std::unique_ptr<serve::DeviceKvMetrics> device_kv_;  // null: the engine has no device
   std::unique_ptr<xfer::Engine> transfer_;
   std::unique_ptr<rpc::Server> server_;
   spec::ModelSpec whole_;                // of the model, of which the engine may have a slice

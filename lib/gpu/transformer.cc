@@ -21,10 +21,12 @@ Transformer::Transformer(device::DevicePtr device, const model::ModelConfig& con
                          model::KvLayout kv)
     : device_(std::move(device)), config_(config), kv_(kv), turns_(config_), rooms_(device_) {}
 
-Result<std::unique_ptr<Transformer>> Transformer::open(
-    device::DevicePtr device, const model::ModelConfig& config, const model::WeightSources& sources,
-    model::DType weights, model::KvLayout kv, model::Threads& threads,
-    const TransformerOptions& options) {
+Result<std::unique_ptr<Transformer>> Transformer::open(device::DevicePtr device,
+                                                       const model::ModelConfig& config,
+                                                       const model::WeightSources& sources,
+                                                       model::DType weights, model::KvLayout kv,
+                                                       model::Threads& threads,
+                                                       const TransformerOptions& options) {
   MC_CHECK(kv.block_tokens > 0 && config.head_dim <= MC_HEAD_DIM_MAX);
   const model::DType factors = options.factors;
   const bool tensor = factors != model::DType::kF32;
@@ -52,12 +54,8 @@ Result<std::unique_ptr<Transformer>> Transformer::open(
   t->flash_ = tensor && kv.type != model::DType::kF32 &&
               config.heads / config.kv_heads <= MC_TENSOR_HEADS &&
               config.head_dim % MC_TENSOR_DIM_STEP == 0 && config.head_dim <= MC_TENSOR_DIM_MAX;
-  t->names_ = {named(MC_EMBED, weights),
-               named(MC_NORMALIZE, factors),
-               named(MC_STORE, kv.type),
-               named(MC_ATTEND, kv.type),
-               named(MC_FLASH, kv.type),
-               named(MC_ROUND, factors),
+  t->names_ = {named(MC_EMBED, weights),  named(MC_NORMALIZE, factors), named(MC_STORE, kv.type),
+               named(MC_ATTEND, kv.type), named(MC_FLASH, kv.type),     named(MC_ROUND, factors),
                named(MC_GATE, factors)};
   MC_TRY_(t->choose_products(options));
   return t;
@@ -95,35 +93,90 @@ bool Transformer::is_pinned(const std::byte* at, uint64_t bytes) const {
   });
 }
 
-Result<Pass> Transformer::begin(std::span<const int32_t> tokens,
-                                std::span<const model::Slice> slices,
-                                std::span<const Choice> choices) {
-  Pass pass{{slices.begin(), slices.end()}, tokens.size(), {}, {}, {}, {}, {}, 0, {}, 0, {}};
+Result<uint64_t> Transformer::keep_blocks(uint64_t bytes) {
+  const uint64_t slots = config_.layers < 2 ? 0 : bytes / block_bytes();
+  if (slots == 0) return slots;
+  MC_TRY(auto memory, device_->allocate(slots * block_bytes()));
+  tier_ = std::make_shared<Tier>(std::move(memory),
+                                 Tier::Shape{layer_bytes(), config_.layers, kv_.block_tokens});
+  return slots;
+}
+
+KvTraffic Transformer::traffic() const {
+  return {tier_ == nullptr ? Tier::Counts{} : tier_->counts(), bytes_in_, bytes_out_};
+}
+
+// Where the blocks lie: in the tier, or, two layers at a time, in a room of the pass's own.
+Result<> Transformer::place(Pass& pass, std::span<const Content> contents) {
   uint64_t blocks = 0;
-  for (const model::Slice& s : slices) {
+  for (const model::Slice& s : pass.slices) {
     MC_CHECK(s.begin < s.end && s.end <= config_.context_max);
     const size_t here = over(s.end, kv_.block_tokens);
     MC_CHECK(s.blocks.size() >= here);
     pass.table_width = std::max(pass.table_width, narrow(here));
     blocks += here;
   }
-  pass.staged_layer = blocks * layer_bytes();
+  pass.table_bytes = pass.slices.size() * pass.table_width * sizeof(uint64_t);
+  pass.tier = tier_;
+  if (tier_ != nullptr) pass.claim = tier_->claim(pass.slices, contents);
+  if (pass.claim != nullptr) {
+    pass.kv = tier_->data();
+    pass.places = pass.claim->places();
+    return {};
+  }
+  MC_TRY(pass.staged, rooms_.take(2 * blocks * layer_bytes()));
+  pass.kv = pass.staged->data();
+  for (uint64_t b = 0; b < blocks; ++b) pass.places.push_back({2 * b * layer_bytes(), true, false});
+  return {};
+}
+
+// A kernel adds a layer's offset to all that a table says; where that is not one number, tables
+// have it in them.
+void Transformer::fill_tables(const Pass& pass, uint64_t* to) const {
+  for (uint32_t layer = 0; layer < (pass.mixed() ? config_.layers : 1); ++layer) {
+    size_t block = 0;
+    for (size_t i = 0; i < pass.slices.size(); ++i)
+      for (size_t b = 0; b < over(pass.slices[i].end, kv_.block_tokens); ++b, ++block) {
+        const Tier::Place& p = pass.places[block];
+        const uint64_t within = p.streamed ? layer % 2 : layer;
+        to[i * pass.table_width + b] = p.at + (pass.mixed() ? within * layer_bytes() : 0);
+      }
+    to += pass.slices.size() * pass.table_width;
+  }
+}
+
+uint64_t Transformer::layer_offset(const Pass& pass, uint32_t layer) const {
+  if (pass.mixed()) return 0;
+  return (pass.claim == nullptr ? layer % 2 : layer) * layer_bytes();
+}
+
+const uint64_t* Transformer::table_of(const Pass& pass, uint32_t layer) const {
+  return table(pass.table + (pass.mixed() ? layer * pass.table_bytes : 0));
+}
+
+Result<Pass> Transformer::begin(std::span<const int32_t> tokens,
+                                std::span<const model::Slice> slices,
+                                std::span<const Choice> choices,
+                                std::span<const Content> contents) {
+  Pass pass;
+  pass.slices = {slices.begin(), slices.end()};
+  pass.rows = tokens.size();
+  MC_TRY_(place(pass, contents));
   const uint64_t turn_bytes = pass.rows * config_.head_dim * sizeof(float);
-  const uint64_t table_bytes = slices.size() * pass.table_width * sizeof(uint64_t);
+  const uint64_t table_bytes = pass.table_bytes * (pass.mixed() ? config_.layers : 1);
   const uint64_t bytes = pass.rows * sizeof(mc_row) + turn_bytes + table_bytes;
   MC_TRY(const Rooms::Room host, rooms_.take(bytes, true));
   MC_TRY(pass.input, rooms_.take(bytes));
   MC_TRY(pass.x, rooms_.take(pass.rows * config_.hidden * sizeof(float)));
-  MC_TRY(pass.staged, rooms_.take(2 * pass.staged_layer));
-  // The table first: it is what must be aligned to 8.
+  // The tables first: they are what must be aligned to 8.
   pass.table = pass.input->data();
   pass.row_list = pass.table + table_bytes;
   pass.turns = pass.row_list + pass.rows * sizeof(mc_row);
-  auto* const places = reinterpret_cast<uint64_t*>(host->data());
+  fill_tables(pass, reinterpret_cast<uint64_t*>(host->data()));
   auto* const rows = reinterpret_cast<mc_row*>(host->data() + table_bytes);
   auto* const turns = reinterpret_cast<std::complex<float>*>(rows + pass.rows);
-  size_t row = 0, block = 0;
-  for (size_t i = 0; i < slices.size(); ++i) {
+  size_t row = 0;
+  for (size_t i = 0; i < slices.size(); ++i)
     for (size_t p = slices[i].begin; p < slices[i].end; ++p, ++row) {
       MC_CHECK(row < tokens.size() && tokens[row] >= 0 &&
                static_cast<uint32_t>(tokens[row]) < config_.vocab);
@@ -131,9 +184,6 @@ Result<Pass> Transformer::begin(std::span<const int32_t> tokens,
       rows[row] = {tokens[row], narrow(p), narrow(i), masked ? 1u : 0u};
       turns_.at(p, turns + row * turns_.pairs());
     }
-    for (size_t b = 0; b < over(slices[i].end, kv_.block_tokens); ++b)
-      places[i * pass.table_width + b] = block++ * layer_bytes();
-  }
   MC_CHECK(row == pass.rows);
   MC_TRY_(computing_->copy(pass.input->data(), host->data(), bytes));
   MC_TRY_(launch(*computing_, names_.embed, {pass.rows}, weights_.embedding.memory.data(),
@@ -142,46 +192,50 @@ Result<Pass> Transformer::begin(std::span<const int32_t> tokens,
   return pass;
 }
 
-// What the blocks hold of a layer, on its way to the device: whatever lies before the rows.
+// What the blocks hold of a layer and the device does not, on its way there: whatever lies before
+// the rows.
 Result<> Transformer::load(const Pass& pass, uint32_t layer) {
-  std::byte* to = pass.staged->data() + layer % 2 * pass.staged_layer;
   std::vector<device::Block> list;
   bool pinned = true;
+  auto place = pass.places.begin();
   for (const model::Slice& s : pass.slices)
-    for (size_t b = 0; b < over(s.end, kv_.block_tokens); ++b, to += layer_bytes()) {
+    for (size_t b = 0; b < over(s.end, kv_.block_tokens); ++b, ++place) {
+      if (place->there || b * kv_.block_tokens >= s.begin) continue;
       const std::byte* const from = s.blocks[b] + layer * layer_bytes();
-      if (b * kv_.block_tokens < s.begin) list.push_back({to, from, layer_bytes()});
+      const uint64_t within = place->streamed ? layer % 2 : layer;
+      list.push_back({pass.kv + place->at + within * layer_bytes(), from, layer_bytes()});
       pinned = pinned && is_pinned(from, layer_bytes());
     }
+  if (list.empty()) return {};
+  bytes_in_ += list.size() * layer_bytes();
   if (pinned) return loading_->copy_blocks(list);
   for (const device::Block& b : list) MC_TRY_(loading_->copy(b.to, b.from, b.bytes));
   return {};
 }
 
-// The rows' KV of a layer, back into its blocks; a run of positions in a block is one copy of rows.
+// The rows' KV of a layer, back into its blocks: of each block and head a run of positions.
 Result<> Transformer::keep(const Pass& pass, uint32_t layer) {
-  const std::byte* from = pass.staged->data() + layer % 2 * pass.staged_layer;
   const uint64_t tokens = kv_.block_tokens, stride = tokens * head_bytes();
+  std::vector<device::Block> list;
+  bool pinned = true;
+  size_t first = 0;
   for (const model::Slice& s : pass.slices) {
     for (size_t p = s.begin; p < s.end;) {
       const size_t in_block = p % tokens, n = std::min(s.end - p, tokens - in_block);
-      std::byte* const block = s.blocks[p / tokens] + layer * layer_bytes();
-      const device::Rows rows{block + in_block * head_bytes(),
-                              from + p / tokens * layer_bytes() + in_block * head_bytes(),
-                              stride,
-                              stride,
-                              n * head_bytes(),
-                              2 * config_.kv_heads};
-      if (is_pinned(block, layer_bytes())) {
-        MC_TRY_(computing_->copy_rows(rows));
-      } else {
-        for (uint64_t i = 0; i < rows.rows; ++i)
-          MC_TRY_(computing_->copy(rows.to + i * stride, rows.from + i * stride, rows.bytes));
-      }
+      const Tier::Place& place = pass.places[first + p / tokens];
+      const uint64_t within = place.streamed ? layer % 2 : layer, at = in_block * head_bytes();
+      std::byte* const to = s.blocks[p / tokens] + layer * layer_bytes() + at;
+      const std::byte* const from = pass.kv + place.at + within * layer_bytes() + at;
+      for (uint64_t i = 0; i < 2 * config_.kv_heads; ++i)
+        list.push_back({to + i * stride, from + i * stride, n * head_bytes()});
+      bytes_out_ += 2 * config_.kv_heads * n * head_bytes();
+      pinned = pinned && is_pinned(to - at, layer_bytes());
       p += n;
     }
-    from += over(s.end, tokens) * layer_bytes();
+    first += over(s.end, tokens);
   }
+  if (pinned) return computing_->copy_blocks(list);
+  for (const device::Block& b : list) MC_TRY_(computing_->copy(b.to, b.from, b.bytes));
   return {};
 }
 
@@ -195,8 +249,8 @@ Result<> Transformer::attend(Pass& pass, uint32_t layer, const std::byte* qkv, s
   if (flash_) return flash(pass, layer, qkv, out);
   const float scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
   return launch(*computing_, names_.attend, {pass.rows, config_.heads}, floats(qkv), floats(out),
-                row_list(pass.row_list), pass.staged->data(), table(pass.table), pass.table_width,
-                layer % 2 * pass.staged_layer, config_.heads, config_.kv_heads, config_.head_dim,
+                row_list(pass.row_list), pass.kv, table_of(pass, layer), pass.table_width,
+                layer_offset(pass, layer), config_.heads, config_.kv_heads, config_.head_dim,
                 kv_.block_tokens, scale);
 }
 
@@ -216,8 +270,8 @@ Result<> Transformer::flash(Pass& pass, uint32_t layer, const std::byte* qkv, st
   }
   float* const to = step ? floats(parts->data()) : nullptr;
   MC_TRY_(launch(*computing_, names_.flash, {over(pass.rows, together), config_.kv_heads, splits},
-                 floats(qkv), floats(out), to, row_list(pass.row_list), pass.staged->data(),
-                 table(pass.table), pass.table_width, layer % 2 * pass.staged_layer, config_.heads,
+                 floats(qkv), floats(out), to, row_list(pass.row_list), pass.kv,
+                 table_of(pass, layer), pass.table_width, layer_offset(pass, layer), config_.heads,
                  config_.kv_heads, config_.head_dim, kv_.block_tokens, scale, narrow(pass.rows),
                  together));
   if (!step) return {};
@@ -243,8 +297,8 @@ Result<> Transformer::compute(Pass& pass, uint32_t layer, bool kv_only) {
   MC_TRY_(normalize(x, w.attention_norm, normed, rows));
   MC_TRY_(multiply(w.qkv, normed, qkv, rows, false));
   MC_TRY_(launch(*computing_, names_.store, {rows}, floats(qkv), row_list(pass.row_list),
-                 floats(pass.turns), pass.staged->data(), table(pass.table), pass.table_width,
-                 layer % 2 * pass.staged_layer, config_.heads, config_.kv_heads, config_.head_dim,
+                 floats(pass.turns), pass.kv, table_of(pass, layer), pass.table_width,
+                 layer_offset(pass, layer), config_.heads, config_.kv_heads, config_.head_dim,
                  kv_.block_tokens, 0u));
   MC_TRY_(keep(pass, layer));
   if (kv_only) return {};
@@ -270,7 +324,9 @@ Result<> Transformer::layer(Pass& pass, uint32_t layer, bool kv_only) {
   MC_TRY(const auto loaded, loading_->record());
   MC_TRY_(computing_->after(*loaded));
   MC_TRY_(compute(pass, layer, kv_only));
-  return finish(*computing_);
+  MC_TRY_(finish(*computing_));
+  if (layer + 1 == config_.layers && pass.claim != nullptr) pass.claim->commit();
+  return {};
 }
 
 Result<> Transformer::head(Pass& pass, Rooms::Room& out) {
@@ -299,8 +355,8 @@ Result<std::vector<float>> Transformer::logits(Pass& pass) {
   return values;
 }
 
-// While a layer computes, the next one's blocks come into the other half of `staged`, once the
-// layer before is through with it.
+// While a layer computes, the next one's blocks come; those that are streamed into the other half
+// of their place, once the layer before is through with it.
 Result<std::vector<int32_t>> Transformer::step(Pass& pass, std::span<const Choice> choices) {
   MC_CHECK(choices.size() == pass.rows);
   std::unique_ptr<device::Event> computed[2];
@@ -316,6 +372,7 @@ Result<std::vector<int32_t>> Transformer::step(Pass& pass, std::span<const Choic
   }
   Rooms::Room out;
   MC_TRY_(head(pass, out));
+  if (pass.claim != nullptr) pass.claim->commit();
   const uint64_t row = uint64_t{config_.vocab} * sizeof(float);
   std::vector<int32_t> tokens(pass.rows);
   MC_TRY_(get(tokens.data(), out->data() + pass.rows * row, tokens.size() * sizeof(int32_t)));

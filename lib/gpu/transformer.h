@@ -5,21 +5,24 @@
 //   for (uint32_t l = 0; l < layers; ++l) MC_TRY_(t.layer(pass, l));
 //   MC_TRY(auto next, t.next_tokens(pass, draws));
 //
-// Blocks lie in host memory: what a layer reads of them goes to the device and what it writes comes
-// back, on streams; step() loads the next layer's while one computes. With f32 activations every
-// number is bit for bit the CPU's; with bf16 they are near the CPU's, the products are the tensor
-// cores', and a token still does not depend on what is computed with it.
+// Blocks lie in host memory: what a layer reads of them and the device does not have goes there,
+// and what it writes comes back, on streams; step() loads the next layer's while one computes. With
+// keep_blocks(), blocks stay on the device for later passes (gpu/tier.h). With f32 activations
+// every number is bit for bit the CPU's; with bf16 they are near the CPU's, the products are the
+// tensor cores', and a token still does not depend on what is computed with it.
 //
 // Thread: one at a time. Errors: those of the device (device/device.h); the KV of the rows may then
 // be there or not, and the pass is of no more use. Source: LLaMA (Touvron et al. 2023);
 // PagedAttention (Kwon et al. 2023).
 #pragma once
+#include <atomic>
 #include <memory>
 #include <span>
 #include <vector>
 
 #include "gpu/products.h"
 #include "gpu/rooms.h"
+#include "gpu/tier.h"
 #include "gpu/weights.h"
 #include "model/sampler.h"
 #include "model/transformer.h"
@@ -34,10 +37,22 @@ struct Pass {
   Rooms::Room x;      // [rows][hidden]
   Rooms::Room input;  // rows, turns and table, as they went to the device
   std::byte *row_list = nullptr, *turns = nullptr, *table = nullptr;
-  uint32_t table_width = 0;   // blocks of the longest sequence
-  Rooms::Room staged;         // the blocks of two layers
-  uint64_t staged_layer = 0;  // bytes of one of them
+  uint32_t table_width = 0;  // blocks of the longest sequence
+  uint64_t table_bytes = 0;
+  std::shared_ptr<Tier> tier;          // of the claim
+  std::unique_ptr<Tier::Claim> claim;  // null: all blocks are streamed through `staged`
+  Rooms::Room staged;
+  std::byte* kv = nullptr;          // what places count from
+  std::vector<Tier::Place> places;  // block after block of the slices
   Rooms::Room scratch;
+  // Some blocks have all their layers there, others two: a table for each layer.
+  bool mixed() const { return claim != nullptr && claim->streams(); }
+};
+
+// What went between blocks in host memory and the device since the start.
+struct KvTraffic {
+  Tier::Counts tier;
+  uint64_t bytes_in = 0, bytes_out = 0;
 };
 
 // How the token after a row is chosen.
@@ -64,15 +79,21 @@ class Transformer {
   const model::ModelConfig& config() const { return config_; }
   const model::KvLayout& kv() const { return kv_; }
   const Weights& weights() const { return weights_; }
-  const device::Device& device() const { return *device_; }
+  device::Device& device() const { return *device_; }
   const Products& products() const { return products_; }
 
   // Memory that blocks will lie in: copies to and from it then need no detour.
   Result<> pin(std::span<std::byte> pool);
+  // Keeps blocks in so many bytes of the device from now on, before the first pass. The blocks that
+  // fit; 0: too few bytes, or a model of one layer, and none is kept.
+  Result<uint64_t> keep_blocks(uint64_t bytes);
+  uint64_t block_bytes() const { return config_.layers * layer_bytes(); }
+  KvTraffic traffic() const;  // from any thread
 
-  // One token for each position of the slices, in order. `masked`: of each slice, or none.
+  // One token for each position of the slices, in order. `choices`: of each slice, or none;
+  // `contents` likewise, without which blocks are not kept.
   Result<Pass> begin(std::span<const int32_t> tokens, std::span<const model::Slice> slices,
-                     std::span<const Choice> choices = {});
+                     std::span<const Choice> choices = {}, std::span<const Content> contents = {});
   // Writes the rows' KV; it is in its blocks when this returns. `kv_only` as model::Transformer.
   Result<> layer(Pass& pass, uint32_t layer, bool kv_only = false);
   // All layers of a decode step, then the token after each row.
@@ -89,6 +110,10 @@ class Transformer {
   uint64_t head_bytes() const { return config_.head_dim * size_of(kv_.type); }
   uint64_t layer_bytes() const { return 2 * config_.kv_heads * kv_.block_tokens * head_bytes(); }
   bool is_pinned(const std::byte* at, uint64_t bytes) const;
+  Result<> place(Pass& pass, std::span<const Content> contents);
+  void fill_tables(const Pass& pass, uint64_t* places) const;
+  uint64_t layer_offset(const Pass& pass, uint32_t layer) const;
+  const uint64_t* table_of(const Pass& pass, uint32_t layer) const;
   Result<> load(const Pass& pass, uint32_t layer);
   Result<> compute(Pass& pass, uint32_t layer, bool kv_only);
   Result<> keep(const Pass& pass, uint32_t layer);
@@ -115,6 +140,8 @@ class Transformer {
   bool flash_ = false;     // attention too
   device::Memory ends_{};  // tokens that end an answer
   std::vector<device::Memory> pinned_;
+  std::shared_ptr<Tier> tier_;  // null: no blocks are kept
+  std::atomic<uint64_t> bytes_in_{0}, bytes_out_{0};
   std::unique_ptr<device::Stream> computing_, loading_;
 };
 

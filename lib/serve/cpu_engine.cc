@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/units.h"
 #include "device/named.h"
 #include "model/sampler.h"
 #include "serve/dummy_engine.h"
@@ -85,9 +86,13 @@ void CpuOptions::describe(OptionList& v) {
     "it "
     "without a GPU");
   v("gemm", gemm,
-    "of the cuda engine: what multiplies matrices; auto: cuBLASLt for activations of bf16, where it "
+    "of the cuda engine: what multiplies matrices; auto: cuBLASLt for activations of bf16, where "
+    "it "
     "loads and is right, else own kernels",
     {"auto", "own", "cublaslt"});
+  v("vram", vram,
+    "of the cuda engine: its memory for KV blocks that stay there, at most as many as the pool's; "
+    "auto: three quarters of what the weights leave; 0: none");
 }
 
 Result<ModelInfo> open_model_info(const EngineChoice& choice) {
@@ -142,6 +147,14 @@ Result<std::unique_ptr<Engine>> open_gpu_engine(const EngineChoice& choice, cons
   const gpu::Gemm gemm = cpu.gemm == "own"        ? gpu::Gemm::kOwn
                          : cpu.gemm == "cublaslt" ? gpu::Gemm::kLibrary
                                                   : gpu::Gemm::kAuto;
+  uint64_t vram = GpuEngine::kVramAuto;
+  if (cpu.vram != "auto") {
+    const auto bytes = parse_bytes(cpu.vram);
+    if (!bytes)
+      return fail(Code::kInvalid, "--vram '%s': want a size as 8GiB, auto, or 0",
+                  shown(cpu.vram).c_str());
+    vram = *bytes;
+  }
   model::Threads threads(cpu.threads);
   MC_TRY(const model::WeightSources sources, model::open_sources(files));
   auto transformer = gpu::Transformer::open(*device, files.config, sources, files.weight_type(),
@@ -151,14 +164,13 @@ Result<std::unique_ptr<Engine>> open_gpu_engine(const EngineChoice& choice, cons
                 "--engine cuda: %s (give --engine cpu, or a smaller model)",
                 transformer.error().what.c_str());
   log_info("engine", "model %s: %llu parameters in %llu bytes of %s, products by %s",
-           files.config.name.c_str(),
-           static_cast<unsigned long long>(files.config.parameters()),
+           files.config.name.c_str(), static_cast<unsigned long long>(files.config.parameters()),
            static_cast<unsigned long long>((*transformer)->weights().bytes),
            (*device)->info().location().c_str(), (*transformer)->products().by().c_str());
   const auto fallback = [choice, cpu, block_tokens] {
     return open_cpu_engine(choice, cpu, block_tokens);
   };
-  return std::make_unique<GpuEngine>(std::move(spec), std::move(*transformer), fallback);
+  return std::make_unique<GpuEngine>(std::move(spec), std::move(*transformer), fallback, vram);
 }
 
 }  // namespace

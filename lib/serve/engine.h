@@ -12,6 +12,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -86,6 +87,17 @@ struct DecodeItem {
   bool written = false;  // the last token's KV is there: it came with the prompt's
 };
 
+// KV blocks that an engine keeps in a device's memory, and what went there and back: since its
+// start.
+struct DeviceKv {
+  uint64_t blocks = 0, used = 0;  // that there is room for; of them, with what may be found again
+  uint64_t hits = 0;              // blocks that a pass found there
+  uint64_t uploads = 0;           // that it brought there, to stay
+  uint64_t streamed = 0;          // that it brought there for itself alone: there was no room
+  uint64_t evictions = 0;
+  uint64_t bytes_in = 0, bytes_out = 0;  // to the device; new KV, back to its blocks
+};
+
 class Engine {
  public:
   virtual ~Engine() = default;
@@ -98,6 +110,8 @@ class Engine {
   // Told once, before any work: the memory that blocks will lie in. An engine with a device pins
   // it.
   virtual void use_pool(std::span<std::byte>) const {}
+
+  virtual std::optional<DeviceKv> device_kv() const { return {}; }
 
   // Writes the KV of the chunk's tokens for one layer. Layers go 0, 1, ... with the same
   // activations; chunks in order; what lies before the chunk has been written or loaded for that

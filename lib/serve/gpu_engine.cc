@@ -7,10 +7,11 @@
 namespace mc::serve {
 
 GpuEngine::GpuEngine(spec::ModelSpec spec, std::unique_ptr<gpu::Transformer> transformer,
-                     Fallback fallback)
+                     Fallback fallback, uint64_t vram)
     : spec_(std::move(spec)),
       transformer_(std::move(transformer)),
-      fallback_(std::move(fallback)) {}
+      fallback_(std::move(fallback)),
+      vram_(vram) {}
 GpuEngine::~GpuEngine() = default;
 
 bool GpuEngine::ends_answer(int32_t token) const {
@@ -28,6 +29,24 @@ void GpuEngine::use_pool(std::span<std::byte> pool) const {
   if (const auto pinned = transformer_->pin(pool); !pinned)
     log_warn("engine", "the KV pool is not pinned, copies to %s take longer: %s",
              transformer_->device().info().location().c_str(), pinned.error().what.c_str());
+  uint64_t bytes = std::min<uint64_t>(vram_, pool.size());
+  if (vram_ == kVramAuto) {
+    const auto free = transformer_->device().free_bytes();
+    bytes = std::min<uint64_t>(bytes, free ? *free / 4 * 3 : 0);
+  }
+  const auto kept = transformer_->keep_blocks(bytes);
+  if (!kept)
+    log_warn("engine", "no KV block stays on %s, each step brings them there: %s",
+             transformer_->device().info().location().c_str(), kept.error().what.c_str());
+  else
+    log_info("engine", "%llu KV blocks stay on %s", static_cast<unsigned long long>(*kept),
+             transformer_->device().info().location().c_str());
+}
+
+std::optional<DeviceKv> GpuEngine::device_kv() const {
+  const gpu::KvTraffic t = transformer_->traffic();
+  return DeviceKv{t.tier.slots,    t.tier.used,      t.tier.hits, t.tier.uploads,
+                  t.tier.streamed, t.tier.evictions, t.bytes_in,  t.bytes_out};
 }
 
 // Without a device and without the model's files nothing can be computed at all.
@@ -48,9 +67,10 @@ Result<> GpuEngine::on_device(const ChunkView& chunk, uint32_t layer,
   const SequenceView& s = chunk.sequence;
   if (layer == 0) {
     const model::Slice slice{s.blocks, chunk.begin, chunk.end};
-    MC_TRY(
-        gpu::Pass begun,
-        transformer_->begin(s.tokens.subspan(chunk.begin, chunk.end - chunk.begin), {&slice, 1}));
+    const gpu::Content content{s.tokens, s.parents};
+    MC_TRY(gpu::Pass begun,
+           transformer_->begin(s.tokens.subspan(chunk.begin, chunk.end - chunk.begin), {&slice, 1},
+                               {}, {&content, 1}));
     activations.elsewhere = std::make_shared<gpu::Pass>(std::move(begun));
   }
   auto* const pass = static_cast<gpu::Pass*>(activations.elsewhere.get());
@@ -78,16 +98,18 @@ Result<std::vector<int32_t>> GpuEngine::on_device(std::span<const DecodeItem> ba
   std::vector<int32_t> last;
   std::vector<model::Slice> slices;
   std::vector<gpu::Choice> choices;
+  std::vector<gpu::Content> contents;
   for (const DecodeItem& item : batch) {
     const size_t n = item.sequence.tokens.size();
     MC_CHECK(n > 0);
     last.push_back(item.sequence.tokens[n - 1]);
     slices.push_back({item.sequence.blocks, n - 1, n});
+    contents.push_back({item.sequence.tokens, item.sequence.parents});
     const Sampling& s = item.sampling;
     choices.push_back(
         {{s.temperature, s.top_k, s.top_p, s.seed, n, {}}, !s.eos_allowed && !s.ignore_eos});
   }
-  MC_TRY(gpu::Pass pass, transformer_->begin(last, slices, choices));
+  MC_TRY(gpu::Pass pass, transformer_->begin(last, slices, choices, contents));
   return transformer_->step(pass, choices);
 }
 

@@ -1,6 +1,7 @@
 // The engine that computes a real model on a device: a GPU through CUDA, or a stand-in of one. KV
 // blocks lie in host memory, as everything that moves them expects; the engine takes what it needs
-// of them to the device and back (gpu/transformer.h). With f32 activations it says bit for bit what
+// of them to the device, keeps what fits there, and brings what is new back at once
+// (gpu/transformer.h, gpu/tier.h). With f32 activations it says bit for bit what
 // the CPU engine says.
 //
 // A device that fails (full, busy, lost) is told once in the log and given up; from then on the CPU
@@ -23,7 +24,10 @@ class GpuEngine final : public Engine {
   // What computes when the device cannot: the same model over blocks of the same layout.
   using Fallback = std::function<Result<std::unique_ptr<Engine>>()>;
 
-  GpuEngine(spec::ModelSpec spec, std::unique_ptr<gpu::Transformer> transformer, Fallback fallback);
+  static constexpr uint64_t kVramAuto = UINT64_MAX;  // three quarters of what is free
+  // `vram`: bytes of the device for KV blocks that stay there, of which the pool's size is used.
+  GpuEngine(spec::ModelSpec spec, std::unique_ptr<gpu::Transformer> transformer, Fallback fallback,
+            uint64_t vram = 0);
   ~GpuEngine() override;
 
   const spec::ModelSpec& spec() const override { return spec_; }
@@ -31,6 +35,7 @@ class GpuEngine final : public Engine {
   bool ends_answer(int32_t token) const override;
   bool modelled_time() const override { return false; }
   void use_pool(std::span<std::byte> pool) const override;
+  std::optional<DeviceKv> device_kv() const override;
   void prefill_layer(const ChunkView& chunk, uint32_t layer,
                      Activations& activations) const override;
   uint64_t verify(const SequenceView&) const override { return 0; }  // it cannot tell
@@ -48,6 +53,7 @@ class GpuEngine final : public Engine {
   const spec::ModelSpec spec_;
   const std::unique_ptr<gpu::Transformer> transformer_;
   const Fallback fallback_;
+  const uint64_t vram_;
   mutable Mutex mutex_;
   mutable std::unique_ptr<Engine> cpu_ MC_GUARDED_BY(mutex_);  // null: the device computes
 };

@@ -12,7 +12,7 @@ namespace {
 const SteadyClock kGpuClock;
 
 struct OnStandIn {
-  explicit OnStandIn(device::StandIn::Config config = {.bytes = 64u << 20})
+  explicit OnStandIn(uint64_t vram = 0, device::StandIn::Config config = {.bytes = 64u << 20})
       : device(device::StandIn::make(kGpuClock, config)) {
     const model::KvLayout kv{model::DType::kBf16, kBlock};
     model::Threads threads(1);
@@ -23,7 +23,7 @@ struct OnStandIn {
       ++fallbacks;
       return std::unique_ptr<Engine>(new CpuEngine(make(1, "auto")));
     };
-    engine.emplace(model::spec_of(small(), kv.type), std::move(*transformer), fallback);
+    engine.emplace(model::spec_of(small(), kv.type), std::move(*transformer), fallback, vram);
   }
   std::shared_ptr<device::StandIn> device;
   int fallbacks = 0;
@@ -45,7 +45,13 @@ Said said_by(const Engine& engine, std::vector<int32_t> tokens, size_t n, Before
   engine.use_pool(out.kv);
   std::vector<std::byte*> at;
   for (size_t i = 0; i < blocks; ++i) at.push_back(out.kv.data() + i * bytes);
-  const std::vector<BlockHash> parents(blocks);
+  std::vector<BlockHash> parents(blocks);
+  const auto chain = [&] {
+    for (size_t b = 1; b * kBlock < tokens.size(); ++b)
+      parents[b] = chain_hash(parents[b - 1],
+                              std::span<const int32_t>(tokens).subspan((b - 1) * kBlock, kBlock));
+  };
+  chain();
   int work = 0;
   for (const size_t begin : {size_t{0}, half}) {
     const size_t end = begin == 0 ? half : tokens.size();
@@ -60,6 +66,7 @@ Said said_by(const Engine& engine, std::vector<int32_t> tokens, size_t n, Before
     const DecodeItem item{{tokens, parents, at}, kGreedy, i == 0};
     out.tokens.push_back(engine.decode({&item, 1})[0]);
     tokens.push_back(out.tokens.back());
+    chain();
   }
   return out;
 }
@@ -83,6 +90,37 @@ TEST_CASE("a device says what the CPU says, and what it fails in, the CPU does o
     CHECK(got == want);
     CHECK(s.engine->given_up());
     CHECK(s.fallbacks == 1);
+  }
+}
+
+TEST_CASE("blocks that stay on the device are found again, and a lost device takes no KV with it") {
+  const auto prompt = small_prompt(70, 1);
+  const auto nothing = [](int) {};
+  const CpuEngine cpu = make(1, "plain");
+  const Said want = said_by(cpu, prompt, 6, nothing);
+  const uint64_t block = cpu.spec().block_bytes(kBlock);
+  for (const uint64_t vram : {2 * block, 4 * block, GpuEngine::kVramAuto}) {
+    CAPTURE(vram);
+    OnStandIn s(vram);
+    CHECK(said_by(*s.engine, prompt, 6, nothing) == want);
+    const DeviceKv kv = s.engine->device_kv().value();
+    CHECK(kv.blocks == (vram == GpuEngine::kVramAuto ? want.kv.size() : vram) / block);
+    CHECK(kv.bytes_out > 0);
+    if (vram == GpuEngine::kVramAuto) {
+      CHECK(kv.hits > 0);
+      CHECK(kv.bytes_in == 0);  // all that was read had been computed here
+    } else {
+      CHECK(kv.bytes_in > 0);
+    }
+    for (const int at : {3, 5, 7, 9}) {
+      CAPTURE(at);
+      OnStandIn lost(vram);
+      const Said got = said_by(*lost.engine, prompt, 6, [&](int work) {
+        if (work == at) lost.device->injure({.lost = true});
+      });
+      CHECK(got == want);
+      CHECK(lost.engine->given_up());
+    }
   }
 }
 
@@ -110,6 +148,12 @@ TEST_CASE("a cuda engine without a device says what to give instead; a stand-in 
   CHECK(none.error().what.find("--engine cpu") != std::string::npos);
   CHECK(open_engine(choice, {1, "sse9", "stand-in"}, 16).error().code == Code::kUnsupported);
   CHECK_FALSE(open_engine(choice, {1u << 20, "auto", "stand-in"}, 16).has_value());
+  const auto much = open_engine(choice, {1, "auto", "stand-in", "auto", "much"}, 16);
+  REQUIRE_FALSE(much.has_value());
+  CHECK(much.error().what.find("--vram 'much'") != std::string::npos);
+  const auto gemm = open_engine(choice, {1, "auto", "stand-in", "cublaslt"}, 16);
+  REQUIRE_FALSE(gemm.has_value());
+  CHECK(gemm.error().what.find("--gemm") != std::string::npos);
   const auto there = open_engine(choice, with("stand-in"), 16);
   REQUIRE_MESSAGE(there.has_value(), there.error().what);
   const auto cpu = open_model_info({.model = "tiny", .engine = "cpu"});
