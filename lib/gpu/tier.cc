@@ -173,10 +173,11 @@ void Tier::release(std::vector<Claim::Held>& held, bool committed) {
       continue;
     }
     const auto [begin, end] = index_.equal_range(h.parent.tag());
-    const bool twice = std::any_of(begin, end, [&](const auto& entry) {
-      const Slot& other = slots_[entry.second];
-      return other.parent == h.parent && other.tokens == h.tokens;
-    });
+    bool twice = false;
+    for (auto it = begin; it != end; ++it) {
+      const Slot& other = slots_[it->second];
+      twice = twice || (other.parent == h.parent && other.tokens == h.tokens);
+    }
     if (!committed || !h.known || twice) {
       free_.push_back(h.slot);
       continue;
