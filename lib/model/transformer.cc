@@ -37,6 +37,15 @@ Transformer::Transformer(ModelConfig config, Weights weights, KvLayout kv, const
       factors_(factors),
       turns_(config_) {
   MC_CHECK(kv_.block_tokens > 0 && weights_.layers.size() == config_.layers);
+  MC_CHECK(kv_.ranks > 0 && config_.kv_heads % kv_.ranks == 0);
+}
+
+// Where in a block a head's keys or values begin.
+size_t Transformer::plane_at(uint32_t layer, bool value, uint32_t kv_head) const {
+  const size_t each = config_.kv_heads / kv_.ranks, rank = kv_head / each;
+  const size_t layers = config_.layers - kv_.first_layer;
+  const size_t plane = ((rank * layers + layer - kv_.first_layer) * 2 + (value ? 1 : 0)) * each;
+  return (plane + kv_head % each) * kv_.block_tokens * config_.head_dim * size_of(kv_.type);
 }
 
 void Transformer::rotate(float* head, const std::complex<float>* turns) const {
@@ -61,31 +70,27 @@ void Transformer::store(uint32_t layer, const Slice& slice, float* qkv) const {
   const uint32_t dim = config_.head_dim, heads = config_.heads, kv_heads = config_.kv_heads;
   const size_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
   const size_t head_bytes = size_t{dim} * size_of(kv_.type);
-  const size_t plane_bytes = kv_heads * kv_.block_tokens * head_bytes;
   std::vector<std::complex<float>> turns(dim / 2);
   for (size_t p = slice.begin; p < slice.end; ++p, qkv += row_floats) {
     turns_.at(p, turns.data());
     for (uint32_t h = 0; h < heads + kv_heads; ++h) rotate(qkv + size_t{h} * dim, turns.data());
-    std::byte* at = slice.blocks[p / kv_.block_tokens] +
-                    (layer - kv_.first_layer) * 2 * plane_bytes + p % kv_.block_tokens * head_bytes;
+    std::byte* at = slice.blocks[p / kv_.block_tokens] + p % kv_.block_tokens * head_bytes;
     const float* from = qkv + config_.q_rows();
-    for (uint32_t h = 0; h < 2 * kv_heads; ++h)  // the keys' heads, then the values'
-      from_floats(kv_.type, from + size_t{h} * dim, at + h * kv_.block_tokens * head_bytes, dim);
+    for (const bool value : {false, true})
+      for (uint32_t h = 0; h < kv_heads; ++h, from += dim)
+        from_floats(kv_.type, from, at + plane_at(layer, value, h), dim);
   }
 }
 
 // Positions [begin, end) of a plane (a head of keys or of values) as rows of padded floats.
-void Transformer::gather(uint32_t layer, uint32_t plane, const Slice& slice, size_t begin,
-                         size_t end, float* out) const {
+void Transformer::gather(size_t plane_at, const Slice& slice, size_t begin, size_t end,
+                         float* out) const {
   const uint32_t dim = config_.head_dim, wide = padded(dim);
   const size_t head_bytes = size_t{dim} * size_of(kv_.type);
-  const size_t plane_bytes = kv_.block_tokens * head_bytes;
-  const size_t base =
-      (size_t{layer - kv_.first_layer} * 2 * config_.kv_heads + plane) * plane_bytes;
   for (size_t p = begin; p < end;) {
     const size_t in_block = p % kv_.block_tokens;
     const size_t n = std::min<size_t>(end - p, kv_.block_tokens - in_block);
-    const std::byte* from = slice.blocks[p / kv_.block_tokens] + base + in_block * head_bytes;
+    const std::byte* from = slice.blocks[p / kv_.block_tokens] + plane_at + in_block * head_bytes;
     if (wide == dim) {
       to_floats(kv_.type, from, out, n * dim);
       out += n * dim;
@@ -116,8 +121,8 @@ void Transformer::attend(uint32_t layer, const Group& g, const float* qkv, float
   const auto keys = floats(kTile * wide), values = floats(kTile * wide);
   for (size_t tile = 0; tile < g.end; tile += kTile) {
     const size_t end = std::min<size_t>(g.end, tile + kTile);
-    gather(layer, g.kv_head, *g.slice, tile, end, keys.get());
-    gather(layer, config_.kv_heads + g.kv_head, *g.slice, tile, end, values.get());
+    gather(plane_at(layer, false, g.kv_head), *g.slice, tile, end, keys.get());
+    gather(plane_at(layer, true, g.kv_head), *g.slice, tile, end, values.get());
     for (size_t i = 0; i < queries; ++i) {
       const size_t position = g.begin + i / per_kv;
       if (position < tile) continue;

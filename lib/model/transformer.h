@@ -33,6 +33,8 @@ struct KvLayout {
   DType type = DType::kF32;
   uint32_t block_tokens = 256;
   uint32_t first_layer = 0;  // of the model: the one that blocks begin with
+  // Blocks are as many parts, each [layer][K,V][kv_heads / ranks][token][head_dim].
+  uint32_t ranks = 1;
 };
 
 class Transformer {
@@ -53,10 +55,10 @@ class Transformer {
 
  private:
   struct Group;
+  size_t plane_at(uint32_t layer, bool value, uint32_t kv_head) const;
   void rotate(float* head, const std::complex<float>* turns) const;
   void store(uint32_t layer, const Slice& slice, float* qkv) const;
-  void gather(uint32_t layer, uint32_t plane, const Slice& slice, size_t begin, size_t end,
-              float* out) const;
+  void gather(size_t plane_at, const Slice& slice, size_t begin, size_t end, float* out) const;
   void attend(uint32_t layer, const Group& group, const float* qkv, float* out) const;
 
   const ModelConfig config_;

@@ -254,13 +254,15 @@ void Conductor::lend(Job& job) {
   m.cache_salt = job.ask.cache_salt;
   m.lease_ms = static_cast<uint32_t>(to_ms(kLendLease * options_.step_timeout));
   job.asked_source = true;
-  call<TxAllocate>(job, job.source, m, std::min(kLendWait, options_.step_timeout),
-                   [this, control = source->control](Job& j, const Result<TxAllocated>& reply) {
-                     count_tx("lend", reply.has_value());
-                     j.answered_source = true;
-                     if (reply) j.lent = {control, reply->tx, reply->segment, reply->block_offsets};
-                     if (j.reservation) allocate(j);
-                   });
+  call<TxAllocate>(
+      job, job.source, m, std::min(kLendWait, options_.step_timeout),
+      [this, control = source->control](Job& j, const Result<TxAllocated>& reply) {
+        count_tx("lend", reply.has_value());
+        j.answered_source = true;
+        if (reply)
+          j.lent = {control, reply->tx, reply->segment, reply->block_offsets, reply->ranks};
+        if (j.reservation) allocate(j);
+      });
 }
 
 // Prefill follows at once, by name: there is nothing in the answer that it needs.

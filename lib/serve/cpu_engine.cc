@@ -93,6 +93,9 @@ void CpuOptions::describe(OptionList& v) {
   v("vram", vram,
     "of the cuda engine: its memory for KV blocks that stay there, at most as many as the pool's; "
     "auto: three quarters of what the weights leave; 0: none");
+  v("tp", tp,
+    "tensor-parallel ranks: KV blocks are as many parts, each with its share of the KV heads; "
+    "workers of other numbers are served by splitting heads");
 }
 
 Result<ModelInfo> open_model_info(const EngineChoice& choice) {
@@ -122,14 +125,17 @@ Result<std::unique_ptr<Engine>> open_cpu_engine(const EngineChoice& choice, cons
   auto threads = std::make_unique<model::Threads>(cpu.threads);
   MC_TRY(const spec::ModelSpec whole, timed(spec_of(choice, files, kv, by), choice));
   MC_TRY(spec::ModelSpec spec, spec::slice_of(whole, slicing.stage, slicing.stages));
+  if (cpu.tp == 0 || spec.kv_heads % cpu.tp != 0)
+    return fail(Code::kInvalid, "--tp %u: want a number that divides the %u KV heads of %s", cpu.tp,
+                spec.kv_heads, files.config.name.c_str());
   const model::LayerRange range{spec.first_layer, spec.first_layer + spec.layers};
   MC_TRY(model::Weights weights, model::load(files, *threads, range));
   log_info("engine", "model %s: %llu parameters in %llu bytes, %u threads, %s",
            files.config.name.c_str(), static_cast<unsigned long long>(files.config.parameters()),
            static_cast<unsigned long long>(weights.bytes()), threads->count(), kernels->name);
   return std::make_unique<CpuEngine>(std::move(spec), files.config, std::move(weights),
-                                     model::KvLayout{kv, block_tokens, range.first}, *kernels,
-                                     std::move(threads), by);
+                                     model::KvLayout{kv, block_tokens, range.first, cpu.tp},
+                                     *kernels, std::move(threads), by);
 }
 
 // The CPU engine of the same choice takes over where the device fails.
@@ -178,6 +184,11 @@ Result<std::unique_ptr<Engine>> open_gpu_engine(const EngineChoice& choice, cons
 Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const CpuOptions& cpu,
                                             uint32_t block_tokens, Slicing slicing) {
   if (block_tokens == 0) return fail(Code::kInvalid, "blocks of 0 tokens");
+  if (cpu.tp != 1 && (!computes(choice) || choice.engine == "cuda" || slicing.stages > 1))
+    return fail(Code::kUnsupported,
+                "--tp %u: only the cpu engine with all layers of a model lays KV out for several "
+                "ranks: give --engine cpu, and neither --stage nor --cpp-group",
+                cpu.tp);
   if (!computes(choice)) {
     MC_TRY(const ModelInfo info, open_model_info(choice));
     MC_TRY(spec::ModelSpec slice, spec::slice_of(info.spec, slicing.stage, slicing.stages));

@@ -38,6 +38,7 @@ struct CpuOptions {
   std::string device = "cuda:0";  // of the cuda engine: cuda:1, or stand-in
   std::string gemm = "auto";      // of the cuda engine: own kernels, or cublaslt
   std::string vram = "auto";      // of the cuda engine: "8GiB" of its memory for KV
+  uint32_t tp = 1;                // tensor-parallel ranks that blocks are laid out for
   void describe(OptionList& v);
 };
 
@@ -59,6 +60,7 @@ class CpuEngine final : public Engine {
 
   const spec::ModelSpec& spec() const override { return spec_; }
   uint32_t block_tokens() const override { return transformer_.kv().block_tokens; }
+  uint32_t ranks() const override { return transformer_.kv().ranks; }
   bool ends_answer(int32_t token) const override;
   bool modelled_time() const override { return false; }
   void prefill_layer(const ChunkView& chunk, uint32_t layer,

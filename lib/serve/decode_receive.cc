@@ -103,6 +103,10 @@ Result<SequencePtr> DecodeWorker::find_offered(const KvOffer& m) const {
     return fail(Code::kInvalid, "%llu bytes at %llu are offered of blocks of %llu",
                 static_cast<unsigned long long>(m.bytes), static_cast<unsigned long long>(m.at),
                 static_cast<unsigned long long>(block));
+  MC_TRY_(check_ranks(shape_, m.ranks));
+  const uint64_t layer = engine_.spec().layer_bytes(engine_.block_tokens());
+  if ((m.ranks > 1 || shape_.ranks > 1) && (m.at % layer != 0 || m.bytes % layer != 0))
+    return fail(Code::kInvalid, "of blocks of %u ranks parts of layers are offered", m.ranks);
   return it->second;
 }
 
@@ -121,7 +125,8 @@ void DecodeWorker::offered(const KvOffer& m, const rpc::Reply<rpc::Empty>& reply
   const KvRange range{0, m.offsets.size(), m.at, m.bytes,
                       loop_.clock().now() + 3 * config_.peer_timeout};
   ++s->busy;
-  pulls_.run(plan_transfer(xfer::Op::kRead, std::span(s->blocks).subspan(m.first), peer, range),
+  pulls_.run(plan_between(xfer::Op::kRead, std::span(s->blocks).subspan(m.first), peer, m.ranks,
+                          range, shape_),
              [this, s, reply](const Result<>& read) {
                --s->busy;
                if (!read)

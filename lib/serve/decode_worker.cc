@@ -25,7 +25,7 @@ Result<std::unique_ptr<DecodeWorker>> DecodeWorker::open(io::Loop& loop, xfer::E
       new DecodeWorker(loop, transfer, server, engine, config, metrics, std::move(core)));
   if (!config.store.master.empty()) {
     MC_TRY(self->pool_, PoolLink::open(loop, transfer, config.store, engine.spec().pool_name(),
-                                       self->blocks_, metrics));
+                                       self->blocks_, metrics, self->shape_));
   }
   return self;
 }
@@ -41,6 +41,7 @@ DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& 
       epoch_(config.epoch ? config.epoch : transfer.generation().n),
       core_(std::move(core)),
       blocks_(core_->blocks()),
+      shape_(KvShape::of(engine.spec(), engine.block_tokens(), engine.ranks())),
       batch_(Timing{engine.spec(), config.time_scale}, {config.tbt_slo, 0}),
       next_guard_(transfer.generation().n),
       running_(metrics.gauge("vllm:num_requests_running", "requests in the batch",
@@ -146,6 +147,7 @@ Result<Reservation> DecodeWorker::reserve(const Reserve& m, Time now) {
   Reservation r;
   if (!s->own) r.segment = transfer_.describe();
   r.control = control_;
+  r.ranks = shape_.ranks;
   if (s->own) s->blocks.resize(prompt_blocks);
   for (const BlockId id : blocks_.find(s->tx)->blocks) {
     s->blocks.push_back(core_->block(id));

@@ -107,6 +107,7 @@ class DecodeWorker {
   const uint64_t epoch_;
   const std::shared_ptr<WorkerCore> core_;
   BlockManager& blocks_;  // of the core
+  const KvShape shape_;
   DecodeBatch batch_;
   bool stepping_ = false, draining_ = false, colocated_ = false;
   uint64_t next_guard_;

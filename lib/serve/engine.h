@@ -103,6 +103,7 @@ class Engine {
   virtual ~Engine() = default;
   virtual const spec::ModelSpec& spec() const = 0;
   virtual uint32_t block_tokens() const = 0;
+  virtual uint32_t ranks() const { return 1; }  // of its blocks: serve/kv_shape.h
   virtual bool ends_answer(int32_t token) const = 0;
   // Work takes the time the spec's cost model says, if it took less (an engine without a model).
   virtual bool modelled_time() const = 0;

@@ -11,7 +11,8 @@ class PushSender final : public KvSender {
   PushSender(Grain grain, SenderParts parts) : grain_(grain), parts_(std::move(parts)) {}
   Grain grain() const override { return grain_; }
   void send(const std::shared_ptr<KvRoute>& route, const KvRange& range, Done done) override {
-    parts_.transfer.run(plan_transfer(xfer::Op::kWrite, route->blocks, route->peer, range),
+    parts_.transfer.run(plan_between(xfer::Op::kWrite, route->blocks, route->peer, route->ranks,
+                                     range, parts_.shape),
                         std::move(done));
   }
 
@@ -43,6 +44,7 @@ class PullSender final : public KvSender {
     offer.first = range.first;
     offer.at = range.at + route->shift;
     offer.bytes = range.bytes;
+    offer.ranks = parts_.shape.ranks;
     decode->call(offer, range.deadline - parts_.loop.clock().now(),
                  [done = std::move(done)](const Result<rpc::Empty>& read) {
                    done(read ? Result<>() : fail(read.error()));
@@ -71,7 +73,8 @@ class PoolSender final : public KvSender {
     auto puts = std::make_shared<Puts>(Puts{route, range, patience, std::move(done), 0, {}});
     puts->left = range.last - range.first;
     for (size_t i = range.first; i < range.last; ++i)
-      parts_.pool->publish(route->keys[i], route->ids[i], {route->blocks[i], parts_.block_bytes},
+      parts_.pool->publish(route->keys[i], route->ids[i],
+                           {route->blocks[i], parts_.shape.block_bytes},
                            [this, puts, i](bool there) {
                              if (there)
                                puts->route->pooled.push_back(static_cast<uint32_t>(i));
@@ -91,7 +94,8 @@ class PoolSender final : public KvSender {
     for (const size_t i : blocks) {
       range.first = i;
       range.last = i + 1;
-      const auto one = plan_transfer(xfer::Op::kWrite, route.blocks, route.peer, range);
+      const auto one = plan_between(xfer::Op::kWrite, route.blocks, route.peer, route.ranks, range,
+                                    parts_.shape);
       requests.insert(requests.end(), one.begin(), one.end());
     }
     parts_.transfer.run(requests, done);

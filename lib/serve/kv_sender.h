@@ -21,6 +21,7 @@
 
 #include "rpc/client.h"
 #include "serve/block_manager.h"
+#include "serve/kv_shape.h"
 #include "serve/kv_transfer.h"
 #include "serve/pool_link.h"
 
@@ -42,6 +43,7 @@ struct KvRoute {
   std::string request;
   std::string decode;  // its control address
   KvPeer peer;         // the reserved blocks, from where in each the sender's begin
+  uint32_t ranks = 1;  // of those
   uint64_t shift = 0;  // of the sender's blocks in those: it has a slice of the layers
   std::vector<std::byte*> blocks;
   std::vector<BlockId> ids;
@@ -64,7 +66,7 @@ struct SenderParts {
   io::Loop& loop;
   xfer::Engine& engine;
   const xfer::Memory& memory;  // of the worker's blocks
-  uint64_t block_bytes = 0;
+  KvShape shape;               // and of the decode worker's, but for the ranks
   KvTransfer& transfer;
   PoolLink* pool = nullptr;                                        // nullptr: none
   std::function<rpc::Client*(const std::string& address)> client;  // nullptr: no such address

@@ -41,8 +41,9 @@ struct Reservation {
   std::vector<uint64_t> block_offsets;   // in D's segment, one per prompt block, in prompt order
   uint64_t guard_offset = 0, guard = 0;  // xfer::Guard of this reservation
   std::string control;                   // where P sends KvReady: "host:port"
+  uint32_t ranks = 1;                    // that D's blocks are laid out for (kv_shape.h)
   static void fields(auto& a, auto& m) {
-    a(m.segment, m.block_offsets, m.guard_offset, m.guard, m.control);
+    a(m.segment, m.block_offsets, m.guard_offset, m.guard, m.control, m.ranks);
   }
 };
 
@@ -80,8 +81,9 @@ struct TxAllocated {
   // Of `lend`: where the locked blocks are.
   xfer::SegmentDescriptor segment;
   std::vector<uint64_t> block_offsets;
+  uint32_t ranks = 1;  // of those
   static void fields(auto& a, auto& m) {
-    a(m.tx, m.local_blocks, m.queued, m.queue_ms, m.segment, m.block_offsets);
+    a(m.tx, m.local_blocks, m.queued, m.queue_ms, m.segment, m.block_offsets, m.ranks);
   }
 };
 
@@ -90,7 +92,8 @@ struct Lent {           // leading blocks of a prompt at another prefill worker,
   uint64_t tx = 0;      // its transaction; 0: nothing is lent
   xfer::SegmentDescriptor segment;
   std::vector<uint64_t> offsets;  // in the segment, one a block
-  static void fields(auto& a, auto& m) { a(m.control, m.tx, m.segment, m.offsets); }
+  uint32_t ranks = 1;
+  static void fields(auto& a, auto& m) { a(m.control, m.tx, m.segment, m.offsets, m.ranks); }
 };
 
 struct TxAllocate {
@@ -211,9 +214,10 @@ struct KvOffer {
   xfer::SegmentDescriptor from;   // P's memory; no buffers when D was told with this request before
   std::vector<uint64_t> offsets;  // in it, one a block
   uint64_t first = 0;             // of the prompt's blocks: the one at offsets[0]
-  uint64_t at = 0, bytes = 0;     // of each block: a layer, or all of it
+  uint64_t at = 0, bytes = 0;     // of each block: a layer, or all of it, as of one rank
+  uint32_t ranks = 1;             // of P's blocks
   static void fields(auto& a, auto& m) {
-    a(m.request, m.guard, m.from, m.offsets, m.first, m.at, m.bytes);
+    a(m.request, m.guard, m.from, m.offsets, m.first, m.at, m.bytes, m.ranks);
   }
 };
 

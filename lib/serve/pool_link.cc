@@ -22,10 +22,11 @@ std::string pool_key(const std::string& model, const BlockHash& hash, uint32_t p
 }
 
 PoolLink::PoolLink(io::Loop& loop, std::string model, BlockManager& blocks, Metrics& metrics,
-                   uint32_t pp_rank)
+                   const KvShape& shape, uint32_t pp_rank)
     : loop_(loop),
       model_(std::move(model)),
       blocks_(blocks),
+      shape_(shape),
       pp_rank_(pp_rank),
       fetched_(metrics.counter("mc_engine_pool_blocks_fetched_total", "KV blocks from the pool")),
       stored_(metrics.counter("mc_engine_pool_blocks_stored_total", "KV blocks put in the pool")),
@@ -39,9 +40,10 @@ PoolLink::~PoolLink() = default;
 Result<std::unique_ptr<PoolLink>> PoolLink::open(io::Loop& loop, xfer::Engine& engine,
                                                  const store::ClientOptions& options,
                                                  std::string model, BlockManager& blocks,
-                                                 Metrics& metrics, uint32_t pp_rank) {
-  auto self =
-      std::unique_ptr<PoolLink>(new PoolLink(loop, std::move(model), blocks, metrics, pp_rank));
+                                                 Metrics& metrics, const KvShape& shape,
+                                                 uint32_t pp_rank) {
+  auto self = std::unique_ptr<PoolLink>(
+      new PoolLink(loop, std::move(model), blocks, metrics, shape, pp_rank));
   // One thread more than puts need, so that a fetch never waits behind them.
   MC_TRY(self->store_, store::AsyncClient::open(loop, engine, options, metrics, kCallsMax + 1));
   return self;
@@ -103,7 +105,8 @@ void PoolLink::fetch(Wanted wanted, std::function<void(size_t)> done) {
 void PoolLink::get(const std::shared_ptr<Wanted>& wanted, size_t n,
                    std::function<void(size_t)> done) {
   std::vector<store::GetItem> items;
-  for (size_t i = 0; i < n; ++i) items.push_back({key(wanted->hashes[i]), {wanted->memory[i]}});
+  for (size_t i = 0; i < n; ++i)
+    items.push_back({key(wanted->hashes[i]), plain_parts(wanted->memory[i], shape_)});
   const Time since = loop_.clock().now();
   store_->get_batch(std::move(items), [this, wanted, since, done = std::move(done)](
                                           const std::vector<Result<uint64_t>>& got) {
@@ -173,7 +176,7 @@ void PoolLink::put_next() {
     while (!queue_.empty() && puts.size() < kBlocksPerPut && alike(queue_.front().as)) {
       puts.push_back(queue_.front());
       queue_.pop_front();
-      items.push_back({key(puts.back().hash), {puts.back().memory}});
+      items.push_back({key(puts.back().hash), plain_parts(puts.back().memory, shape_)});
     }
     ++calls_;
     putting_ += puts.size();

@@ -3,8 +3,9 @@
 // blocks stay pinned until the put ended, and which is shed when room is needed; a pool that fails
 // or is slow only costs what it would have saved.
 //
-// One object a block; its key is model@pcp0@dcp0@head_or_tp_rank:0@pp_rank:R@HASH. Stages of a
-// pipeline put their layers' parts each under its own R, and a model name of their own.
+// One object a block, as of one rank whatever the worker's are; its key is
+// model@pcp0@dcp0@head_or_tp_rank:0@pp_rank:R@HASH. Stages of a pipeline put their layers' parts
+// each under its own R, and a model name of their own.
 //
 // Thread: the loop's. The destructor waits for calls being made (bounded by the client's timeout).
 #pragma once
@@ -17,6 +18,7 @@
 
 #include "base/metrics.h"
 #include "serve/block_manager.h"
+#include "serve/kv_shape.h"
 #include "store/async_client.h"
 
 namespace mc::serve {
@@ -29,7 +31,8 @@ class PoolLink {
   static Result<std::unique_ptr<PoolLink>> open(io::Loop& loop, xfer::Engine& engine,
                                                 const store::ClientOptions& options,
                                                 std::string model, BlockManager& blocks,
-                                                Metrics& metrics, uint32_t pp_rank = 0);
+                                                Metrics& metrics, const KvShape& shape,
+                                                uint32_t pp_rank = 0);
   ~PoolLink();
   PoolLink(const PoolLink&) = delete;
   PoolLink& operator=(const PoolLink&) = delete;
@@ -71,7 +74,7 @@ class PoolLink {
     store::PutConfig as;
   };
   PoolLink(io::Loop& loop, std::string model, BlockManager& blocks, Metrics& metrics,
-           uint32_t pp_rank);
+           const KvShape& shape, uint32_t pp_rank);
   std::string key(const BlockHash& hash) const { return pool_key(model_, hash, pp_rank_); }
   void get(const std::shared_ptr<Wanted>& wanted, size_t n, std::function<void(size_t)> done);
   void give_up(const PutDone& done);
@@ -82,6 +85,7 @@ class PoolLink {
   io::Loop& loop_;
   const std::string model_;
   BlockManager& blocks_;
+  const KvShape shape_;
   const uint32_t pp_rank_;
   std::unique_ptr<store::AsyncClient> store_;
   std::deque<Put> queue_;

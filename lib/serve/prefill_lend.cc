@@ -40,6 +40,7 @@ Result<TxAllocated> PrefillWorker::lend(const TxAllocate& m, Time now) {
   reply.segment = engine_of_transfers_.describe();
   for (const BlockId id : blocks_.find(reply.tx)->blocks)
     reply.block_offsets.push_back(core_->block_offset(id));
+  reply.ranks = shape_.ranks;
   reply.local_blocks = static_cast<uint32_t>(reply.block_offsets.size());
   counters_.lent_blocks.add(reply.local_blocks);
   lent_by_request_.emplace(m.request, reply.tx);
@@ -68,9 +69,11 @@ void PrefillWorker::fetch_lent(const JobPtr& job, const Lent& lent) {
   const size_t first = tx.hit, last = chain_ ? first : std::min(lent.offsets.size(), most);
   ++job->busy;
   job->fetching = true;
-  const auto segment = first < last
-                           ? transfer_.segment(lent.segment)
-                           : Result<xfer::SegmentHandle>(fail(Code::kExists, "all is here"));
+  const auto segment = [&]() -> Result<xfer::SegmentHandle> {
+    if (first >= last) return fail(Code::kExists, "all is here");
+    MC_TRY_(check_ranks(shape_, lent.ranks));
+    return transfer_.segment(lent.segment);
+  }();
   if (!segment) {
     if (first < last) counters_.peer_failures.add();
     return give_back(job, lent, first, {});
@@ -88,8 +91,8 @@ void PrefillWorker::fetch_lent(const JobPtr& job, const Lent& lent) {
                       lent.offsets.begin() + static_cast<std::ptrdiff_t>(last));
   const KvRange range{0, into.size(), 0, block_bytes_, loop_.clock().now() + config_.send_timeout};
   const Time begun = loop_.clock().now();
-  transfer_.run(plan_transfer(xfer::Op::kRead, memory, from, range), [this, job, lent, first, into,
-                                                                      begun](const Result<>& read) {
+  const auto requests = plan_between(xfer::Op::kRead, memory, from, lent.ranks, range, shape_);
+  transfer_.run(requests, [this, job, lent, first, into, begun](const Result<>& read) {
     trace("fetch", strf("%zu blocks of %s", into.size(), lent.control.c_str()), *job, begun,
           loop_.clock().now());
     if (read) return give_back(job, lent, first, into);

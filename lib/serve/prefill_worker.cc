@@ -60,12 +60,12 @@ Result<std::unique_ptr<PrefillWorker>> PrefillWorker::open(
       loop, transfer, server, engine, config, metrics, std::move(core), std::move(queue)));
   if (!config.store.master.empty()) {
     MC_TRY(self->pool_, PoolLink::open(loop, transfer, config.store, engine.spec().pool_name(),
-                                       self->blocks_, metrics));
+                                       self->blocks_, metrics, self->shape_));
   }
   PrefillWorker* const raw = self.get();
   MC_TRY(self->sender_,
          make_sender(config.connector, config.layerwise,
-                     {loop, transfer, self->core_->memory(), self->block_bytes_, self->transfer_,
+                     {loop, transfer, self->core_->memory(), self->shape_, self->transfer_,
                       self->pool_.get(),
                       [raw](const std::string& address) { return raw->peer(address); }}));
   if (!config.stages.empty()) {
@@ -84,6 +84,7 @@ PrefillWorker::PrefillWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server
       core_(std::move(core)),
       engine_of_transfers_(transfer),
       block_bytes_(core_->block_bytes()),
+      shape_(KvShape::of(engine_.spec(), engine_.block_tokens(), engine_.ranks())),
       blocks_(core_->blocks()),
       queue_(std::move(queue)),
       counters_(make_counters(metrics)),
@@ -151,6 +152,7 @@ Result<> PrefillWorker::check(const TxAllocate& m) const {
     return fail(Code::kInvalid, "%zu blocks are reserved for %llu tokens: want %llu of %llu tokens",
                 m.target.block_offsets.size(), static_cast<ull>(n),
                 static_cast<ull>((n + tokens - 1) / tokens), static_cast<ull>(tokens));
+  MC_TRY_(check_ranks(shape_, m.target.ranks));
   if (by_request_.contains(m.request))
     return fail(Code::kExists, "request '%s' is here already", shown(m.request).c_str());
   if (jobs_.size() >= kJobsMax)
@@ -176,6 +178,7 @@ Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
     MC_TRY(job->kv.peer.segment, transfer_.segment(m.target.segment));
   }
   job->kv.peer.offsets = m.target.block_offsets;
+  job->kv.ranks = m.target.ranks;
   job->kv.peer.guard = {m.target.guard_offset, m.target.guard};
   job->kv.request = m.request;
   job->prompt = m.prompt;

@@ -197,6 +197,7 @@ class PrefillWorker {
   const std::shared_ptr<WorkerCore> core_;
   xfer::Engine& engine_of_transfers_;
   const uint64_t block_bytes_;
+  const KvShape shape_;
   BlockManager& blocks_;  // of the core
   PrefillQueue queue_;
   std::unordered_map<TxId, JobPtr> jobs_;

@@ -53,16 +53,16 @@ Result<std::unique_ptr<StageWorker>> StageWorker::open(io::Loop& loop, xfer::Eng
   auto self = std::unique_ptr<StageWorker>(
       new StageWorker(loop, transfer, server, engine, config, metrics, std::move(core)));
   MC_TRY_(self->hold_blocks());
+  const KvShape shape = KvShape::of(engine.spec(), engine.block_tokens(), engine.ranks());
   if (!config.store.master.empty()) {
     MC_TRY(self->pool_, PoolLink::open(loop, transfer, config.store, engine.spec().pool_name(),
-                                       self->core_->blocks(), metrics, config.stage));
+                                       self->core_->blocks(), metrics, shape, config.stage));
   }
   StageWorker* const raw = self.get();
   MC_TRY(self->sender_,
-         make_sender(
-             config.connector, config.layerwise,
-             {loop, transfer, self->core_->memory(), self->core_->block_bytes(), self->transfer_,
-              nullptr, [raw](const std::string& address) { return raw->peer(address); }}));
+         make_sender(config.connector, config.layerwise,
+                     {loop, transfer, self->core_->memory(), shape, self->transfer_, nullptr,
+                      [raw](const std::string& address) { return raw->peer(address); }}));
   return self;
 }
 

@@ -28,7 +28,9 @@ served() { # NAME OPTIONS...: the answers of a cluster of that shape
   loopback down
 }
 served one --prefill 1 --decode 1 --store 0
+# (The prefill workers' blocks are laid out for two tensor-parallel ranks, those of decode for one.)
 served many --prefill 2 --decode 2 --store 1 --transport tcp --with 'prefill:--chunk-tokens 32' \
+  --with 'prefill:--tp 2' \
   --with 'prefill:--threads 1' --with 'decode:--kernels plain' --policy random
 cmp "$T/one" "$T/many" || die "another cluster says something else: $(diff "$T/one" "$T/many")"
 [ "$(wc -c <"$T/one")" -gt 200 ] || die "hardly any text: $(cat "$T/one")"
