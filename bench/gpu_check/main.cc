@@ -39,8 +39,12 @@ std::vector<std::byte> noise(size_t bytes, uint64_t seed) {
 namespace {
 
 using CaseLists = std::vector<std::vector<Case>>;
-CaseLists checks() { return {copy_checks(), kernel_checks(), library_checks(), attention_checks()}; }
-CaseLists figures() { return {copy_figures(), kernel_figures(), library_figures(), attention_figures()}; }
+CaseLists checks() {
+  return {copy_checks(), kernel_checks(), library_checks(), attention_checks()};
+}
+CaseLists figures() {
+  return {copy_figures(), kernel_figures(), library_figures(), attention_figures()};
+}
 std::vector<Case> all_of(const CaseLists& lists) {
   std::vector<Case> all;
   for (const auto& list : lists) all.insert(all.end(), list.begin(), list.end());

@@ -143,9 +143,9 @@ Result<Algorithm> Products::algorithm(const Product& p) {
   const uint64_t no_workspace = 0;
   const uint32_t no_reductions = 0;
   const char* const what = "cublasLtMatmulPreferenceSetAttribute";
-  MC_TRY_(ok(library_.preference_set(call.preference, kWorkspaceMost, &no_workspace,
-                                     sizeof no_workspace),
-             what));
+  MC_TRY_(ok(
+      library_.preference_set(call.preference, kWorkspaceMost, &no_workspace, sizeof no_workspace),
+      what));
   MC_TRY_(ok(library_.preference_set(call.preference, kReductionSchemesMask, &no_reductions,
                                      sizeof no_reductions),
              what));

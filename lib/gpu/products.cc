@@ -49,7 +49,8 @@ Result<Products> Products::open(device::Device& device, Rooms& rooms, device::St
     MC_TRY(std::string name, device.products());
     for (const Matrix* const w : samples) {
       const auto tried = p.try_out(rooms, stream, *w);
-      if (!tried) return fail(tried.error().code, "%s: %s", name.c_str(), tried.error().what.c_str());
+      if (!tried)
+        return fail(tried.error().code, "%s: %s", name.c_str(), tried.error().what.c_str());
     }
     return name;
   };
@@ -71,8 +72,8 @@ Result<> Products::own(device::Stream& stream, const Matrix& m, const std::byte*
     return launch(stream, kernel_, {over(m.rows, MC_TENSOR_OUTPUTS), over(rows, MC_TENSOR_ROWS)},
                   m.memory.data(), x, numbers_at(y), m.rows, m.columns, n, add ? 1u : 0u);
   return launch(stream, kernel_, {over(m.rows, MC_PLAIN_OUTPUTS), over(rows, MC_PLAIN_ROWS)},
-                m.memory.data(), reinterpret_cast<const float*>(x), numbers_at(y), m.rows, m.columns, n,
-                m.segments, add ? 1u : 0u);
+                m.memory.data(), reinterpret_cast<const float*>(x), numbers_at(y), m.rows,
+                m.columns, n, m.segments, add ? 1u : 0u);
 }
 
 Result<> Products::library(device::Stream& stream, const Matrix& m, const std::byte* x,

@@ -107,8 +107,8 @@ static double number(const void* at, int type, uint64_t i) {
     return std::memcpy(&value, &wide, sizeof value), value;
   }
   const int exponent = bits >> 10 & 31, fraction = bits & 1023;
-  const double size = exponent == 0 ? std::ldexp(fraction, -24)
-                                    : std::ldexp(1024 + fraction, exponent - 25);
+  const double size =
+      exponent == 0 ? std::ldexp(fraction, -24) : std::ldexp(1024 + fraction, exponent - 25);
   return (bits & 0x8000) != 0 ? -size : size;
 }
 

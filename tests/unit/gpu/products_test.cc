@@ -118,10 +118,12 @@ TEST_CASE("products of every format are right, whether they are added or not") {
     };
     const auto on_w = put(w, type), on_x = put(x, type), on_y = put(y, DType::kF32);
     using Type = device::Product::Type;
-    const Type named = type == DType::kF32 ? Type::kF32 : type == DType::kF16 ? Type::kF16
-                                                                              : Type::kBf16;
+    const Type named = type == DType::kF32   ? Type::kF32
+                       : type == DType::kF16 ? Type::kF16
+                                             : Type::kBf16;
     for (const bool add : {false, true}) {
-      must(stream->multiply({named, on_w.data(), on_x.data(), on_y.data(), kOutputs, kK, kRows, add}));
+      must(stream->multiply(
+          {named, on_w.data(), on_x.data(), on_y.data(), kOutputs, kK, kRows, add}));
       const auto bytes = device::get(*stream, on_y.data(), y.size() * sizeof(float));
       std::memcpy(y.data(), bytes.data(), bytes.size());
       for (uint32_t r = 0; r < kRows; ++r)
