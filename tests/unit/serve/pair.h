@@ -2,11 +2,15 @@
 // test is the conductor.
 #pragma once
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <chrono>
+#include <filesystem>
+#include <fstream>
 #include <functional>
 #include <map>
 #include <memory>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -50,6 +54,7 @@ struct PairOptions {
   const Engine *prefill_engine = nullptr, *decode_engine = nullptr;  // nullptr: the dummy
   std::vector<std::string> stages = {};  // of a pipeline that the prefill worker is the head of
   std::string fingerprint = {};          // then
+  std::string faults = {};               // of transfers: rules of xfer/fault/plan.h
 };
 
 struct Pair {
@@ -60,7 +65,14 @@ struct Pair {
       o.node = node + name;
       o.transports = options.transports;
       o.peer_timeout = 200ms;
+      const auto script = std::filesystem::temp_directory_path() /
+                          ("mc-faults-" + std::to_string(::getpid()) + "-" + o.node);
+      if (!options.faults.empty()) {
+        std::ofstream(script) << options.faults;
+        o.fault = script.string();
+      }
       auto opened = xfer::Engine::open(loop.clock(), o, metrics);
+      std::filesystem::remove(script);
       REQUIRE(opened);
       return std::move(*opened);
     };
@@ -174,6 +186,15 @@ struct Pair {
   void abort_both(const std::string& id) {
     CHECK(call(*to_p, Abort{id, "the client left"}));
     CHECK(call(*to_d, Abort{id, "the client left"}));
+  }
+  // Slices that failed and were sent again, of all transports.
+  double failed_slices() const {
+    std::istringstream lines(metrics.text());
+    double sum = 0;
+    for (std::string line; std::getline(lines, line);)
+      if (line.starts_with("mc_xfer_failures_total"))
+        sum += std::stod(line.substr(line.rfind(' ')));
+    return sum;
   }
   // Nothing is held on either side.
   bool at_rest() {

@@ -104,6 +104,29 @@ std::unique_ptr<Engine> transformer(spec::ModelSpec slice) {
                                      *model::kernels_named("auto"), std::move(threads));
 }
 
+TEST_CASE("a pipeline says what one process says: blocks evicted, transfers that fail") {
+  SteadyClock clock;
+  const CpuEngine one = make(1, "auto");
+  io::Loop loop(clock);
+  Store store(loop, 1 * kMiB);
+  PairOptions options;
+  options.master = store.master->control();
+  options.prefill_blocks = 12;
+  options.faults = R"({"transport": "shm", "error": "completion", "share": 0.2})";
+  Pipeline pipeline(loop, 3, one.spec(), transformer, options);
+  Pair& pair = *pipeline.pair;
+  int serial = 0;
+  for (int turn = 0; turn < 2; ++turn)
+    for (const size_t n : {130u, 131u, 132u, 70u}) {
+      CAPTURE(n);
+      const std::string id = std::to_string(++serial);
+      pair.serve(id, small_prompt(n, n), 6);
+      CHECK(pair.answers[id].tokens == alone(one, small_prompt(n, n), 6, kGreedy));
+    }
+  CHECK(pair.failed_slices() > 0);
+  CHECK(pipeline.comes_to_rest());
+}
+
 TEST_CASE("slices of a model are all of its layers, in order, with their share of its times") {
   const spec::ModelSpec whole = spec::tiny();
   for (uint32_t n = 1; n <= whole.layers; ++n) {

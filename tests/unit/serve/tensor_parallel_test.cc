@@ -123,6 +123,31 @@ TEST_CASE("what workers of some ranks put into the pool, workers of others take"
   }
 }
 
+TEST_CASE("ranks of other numbers: blocks evicted here and in the pool, transfers that fail") {
+  SteadyClock clock;
+  const CpuEngine one = engine_of(1), two = engine_of(2);
+  io::Loop loop(clock);
+  Store store(loop, 1 * kMiB);  // 40 blocks
+  PairOptions options;
+  options.connector = Connector::kPool;
+  options.master = store.master->control();
+  options.prefill_blocks = 12;
+  options.prefill_engine = &two;
+  options.decode_engine = &one;
+  options.faults = R"({"transport": "shm", "error": "completion", "share": 0.2})";
+  Pair pair(loop, options);
+  int serial = 0;
+  for (int turn = 0; turn < 2; ++turn)
+    for (const size_t n : {130u, 131u, 132u, 133u, 134u, 135u, 70u}) {
+      CAPTURE(n);
+      const std::string id = std::to_string(++serial);
+      pair.serve(id, small_prompt(n, n), 6);
+      CHECK(pair.answers[id].tokens == alone(one, small_prompt(n, n), 6, kGreedy));
+    }
+  CHECK(pair.failed_slices() > 0);
+  CHECK(pair.comes_to_rest());
+}
+
 TEST_CASE("what a worker of some ranks lends, one of others reads") {
   SteadyClock clock;
   const CpuEngine one = engine_of(1), two = engine_of(2), four = engine_of(4);
