@@ -34,7 +34,10 @@ constexpr Way kWays[] = {
     {"push", Connector::kPush, true}, {"push, all at the end", Connector::kPush, false},
     {"pull", Connector::kPull, true}, {"pull, all at the end", Connector::kPull, false},
     {"pool", Connector::kPool, true}, {"multi", Connector::kMulti, true}};
-constexpr std::pair<uint32_t, uint32_t> kRanks[] = {{2, 1}, {4, 1}, {4, 2}, {2, 2}, {1, 4}};
+struct Ranks {
+  uint32_t p, d;  // of the prefill worker, of the decode worker
+};
+constexpr Ranks kRanks[] = {{2, 1}, {4, 1}, {4, 2}, {2, 2}, {1, 4}};
 
 TEST_CASE("a block of several ranks has each one's heads together, and the plain block's bytes") {
   const auto prompt = small_prompt(kBlock, 1);
@@ -70,11 +73,11 @@ TEST_CASE("heads of ranks are split by every connector, with the tokens of one p
   const CpuEngine one = engine_of(1);
   std::map<size_t, std::vector<int32_t>> want;
   for (const size_t n : {5u, 70u, 130u}) want[n] = alone(one, small_prompt(n, n), 12, kGreedy);
-  for (const auto& [p, d] : kRanks) {
-    const CpuEngine of_p = engine_of(p), of_d = engine_of(d);
+  for (const Ranks& ranks : kRanks) {
+    const CpuEngine of_p = engine_of(ranks.p), of_d = engine_of(ranks.d);
     for (const Way& way : kWays) {
-      CAPTURE(p);
-      CAPTURE(d);
+      CAPTURE(ranks.p);
+      CAPTURE(ranks.d);
       CAPTURE(way.name);
       io::Loop loop(clock);
       Store store(loop, 16 * kMiB);
