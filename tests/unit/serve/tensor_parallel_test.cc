@@ -137,7 +137,7 @@ TEST_CASE("ranks of other numbers: blocks evicted here and in the pool, transfer
   options.prefill_blocks = 12;
   options.prefill_engine = &two;
   options.decode_engine = &one;
-  options.faults = R"({"transport": "shm", "error": "completion", "share": 0.2})";
+  options.faults = R"({"transport": "shm", "error": "completion", "share": 0.4})";
   Pair pair(loop, options);
   int serial = 0;
   for (int turn = 0; turn < 2; ++turn)
@@ -146,9 +146,9 @@ TEST_CASE("ranks of other numbers: blocks evicted here and in the pool, transfer
       const std::string id = std::to_string(++serial);
       pair.serve(id, small_prompt(n, n), 6);
       CHECK(pair.answers[id].tokens == alone(one, small_prompt(n, n), 6, kGreedy));
+      REQUIRE(pair.comes_to_rest());  // the next one needs the blocks being published
     }
   CHECK(pair.failed_slices() > 0);
-  CHECK(pair.comes_to_rest());
 }
 
 TEST_CASE("what a worker of some ranks lends, one of others reads") {
