@@ -1,27 +1,12 @@
 #include "device/cublaslt.h"
 
-#include <dlfcn.h>
-
-#include <cstring>
+#include "base/symbols.h"
 
 namespace mc::device::cublaslt {
 namespace {
 
 // An algorithm is chosen for so many rows, and used for all.
 constexpr uint64_t kRowsChosenFor = 1024;
-
-struct Loading {
-  void* library;
-  std::string missing;
-
-  template <class F>
-  void need(F& function, const char* symbol_name) {
-    void* const symbol = ::dlsym(library, symbol_name);
-    static_assert(sizeof symbol == sizeof function);
-    std::memcpy(&function, &symbol, sizeof symbol);
-    if (function == nullptr && missing.empty()) missing = symbol_name;
-  }
-};
 
 Result<> ok(Status status, const char* call) {
   switch (status) {
@@ -54,11 +39,7 @@ std::string Library::name() const {
 }
 
 Result<Library> load(const char* library) {
-  Loading l{::dlopen(library, RTLD_NOW | RTLD_LOCAL), {}};
-  if (l.library == nullptr) {
-    const char* const why = ::dlerror();
-    return fail(Code::kUnsupported, "no cuBLASLt: %s", why == nullptr ? library : why);
-  }
+  MC_TRY(Symbols l, Symbols::open(library, "cuBLASLt"));
   Library f{};
   l.need(f.create, "cublasLtCreate");
   l.need(f.destroy, "cublasLtDestroy");
@@ -73,9 +54,9 @@ Result<Library> load(const char* library) {
   l.need(f.preference_set, "cublasLtMatmulPreferenceSetAttribute");
   l.need(f.heuristic, "cublasLtMatmulAlgoGetHeuristic");
   l.need(f.multiply, "cublasLtMatmul");
-  if (l.missing.empty()) return f;  // it stays loaded
-  ::dlclose(l.library);
-  return fail(Code::kUnsupported, "%s has no %s: it is no cuBLASLt", library, l.missing.c_str());
+  if (l.missing().empty()) return f;  // it stays loaded
+  l.close();
+  return fail(Code::kUnsupported, "%s has no %s: it is no cuBLASLt", library, l.missing().c_str());
 }
 
 const Result<Library>& loaded() {

@@ -1,8 +1,6 @@
 #include "device/driver.h"
 
-#include <dlfcn.h>
-
-#include <cstring>
+#include "base/symbols.h"
 
 namespace mc::device::driver {
 namespace {
@@ -40,25 +38,7 @@ Code code_of(Status status) {
   }
 }
 
-struct Loading {
-  void* library;
-  const char* name;
-  std::string missing;
-
-  template <class F>
-  void optional(F& function, const char* symbol_name) {
-    void* const symbol = ::dlsym(library, symbol_name);
-    static_assert(sizeof symbol == sizeof function);
-    std::memcpy(&function, &symbol, sizeof symbol);
-  }
-  template <class F>
-  void need(F& function, const char* symbol_name) {
-    optional(function, symbol_name);
-    if (function == nullptr && missing.empty()) missing = symbol_name;
-  }
-};
-
-void look_up_memory(Loading& l, Driver& d) {
+void look_up_memory(Symbols& l, Driver& d) {
   l.need(d.memory_info, "cuMemGetInfo_v2");
   l.need(d.memory_alloc, "cuMemAlloc_v2");
   l.need(d.memory_free, "cuMemFree_v2");
@@ -74,7 +54,7 @@ void look_up_memory(Loading& l, Driver& d) {
   l.optional(d.handle_for_range, "cuMemGetHandleForAddressRange");
 }
 
-void look_up_work(Loading& l, Driver& d) {
+void look_up_work(Symbols& l, Driver& d) {
   l.need(d.copy_async, "cuMemcpyAsync");
   l.need(d.stream_create, "cuStreamCreate");
   l.need(d.stream_destroy, "cuStreamDestroy_v2");
@@ -100,11 +80,7 @@ Failure Driver::failure(Status status, const char* what) const {
 }
 
 Result<Driver> load_driver(const char* library) {
-  Loading l{::dlopen(library, RTLD_NOW | RTLD_LOCAL), library, {}};
-  if (l.library == nullptr) {
-    const char* const why = ::dlerror();
-    return fail(Code::kUnsupported, "no CUDA driver: %s", why == nullptr ? library : why);
-  }
+  MC_TRY(Symbols l, Symbols::open(library, "CUDA driver"));
   Driver d{};
   l.need(d.init, "cuInit");
   l.need(d.driver_version, "cuDriverGetVersion");
@@ -122,10 +98,10 @@ Result<Driver> load_driver(const char* library) {
   l.need(d.enable_peer, "cuCtxEnablePeerAccess");
   look_up_memory(l, d);
   look_up_work(l, d);
-  if (l.missing.empty()) return d;  // it stays loaded
-  ::dlclose(l.library);
+  if (l.missing().empty()) return d;  // it stays loaded
+  l.close();
   return fail(Code::kUnsupported, "%s has no %s: it is too old, or no CUDA driver", library,
-              l.missing.c_str());
+              l.missing().c_str());
 }
 
 }  // namespace mc::device::driver

@@ -9,7 +9,6 @@
 #include <cstring>
 #include <deque>
 #include <functional>
-#include <map>
 #include <thread>
 #include <vector>
 
@@ -17,94 +16,10 @@
 #include "base/units.h"
 #include "device/handle.h"
 #include "device/kernels_on_host.h"
+#include "device/stand_in_space.h"
 
 namespace mc::device {
 namespace {
-
-constexpr uint64_t kStandInPage = 4096;
-constexpr size_t kGravesMax = 256;  // addresses of freed memory that are told as such
-
-uint64_t pages(uint64_t bytes) { return (bytes + kStandInPage - 1) / kStandInPage * kStandInPage; }
-
-std::byte* map_memory(uint64_t bytes, int access, int fd) {
-  void* p =
-      ::mmap(nullptr, bytes, access, fd < 0 ? MAP_PRIVATE | MAP_ANONYMOUS : MAP_SHARED, fd, 0);
-  return p == MAP_FAILED ? nullptr : static_cast<std::byte*>(p);
-}
-
-// An allocation, of this process or another's: `address` faults, `seen` does not.
-struct Area {
-  int ordinal = 0;
-  std::byte *address = nullptr, *seen = nullptr;
-  uint64_t bytes = 0, mapped = 0;
-  io::Fd fd;
-  bool own = true;
-  ~Area() {
-    if (seen != nullptr) ::munmap(seen, mapped);
-  }
-};
-using AreaPtr = std::shared_ptr<Area>;
-
-// All stand-in memory of this process, by address; where memory was freed, the address stays
-// reserved for a while, so that its use is an error and not another's bytes.
-class AddressSpace {
- public:
-  static AddressSpace& get() {
-    static AddressSpace space;
-    return space;
-  }
-  Result<AreaPtr> add(int ordinal, io::Fd fd, uint64_t bytes, bool own) {
-    auto area = std::make_shared<Area>();
-    area->ordinal = ordinal;
-    area->bytes = bytes;
-    area->mapped = pages(bytes);
-    area->own = own;
-    area->seen = map_memory(area->mapped, PROT_READ | PROT_WRITE, fd.get());
-    area->address = map_memory(area->mapped, PROT_NONE, -1);
-    area->fd = std::move(fd);
-    if (area->seen == nullptr || area->address == nullptr)
-      return fail_errno("map %s of stand-in memory", human_bytes(bytes).c_str());
-    Lock lock(mutex_);
-    areas_[area->address] = {area, area->mapped};
-    return area;
-  }
-  void free(const AreaPtr& area) {
-    Lock lock(mutex_);
-    areas_[area->address].area = nullptr;
-    graves_.push_back(area->address);
-    if (graves_.size() <= kGravesMax) return;
-    const auto oldest = areas_.find(graves_.front());
-    ::munmap(graves_.front(), oldest->second.mapped);
-    areas_.erase(oldest);
-    graves_.pop_front();
-  }
-  // Null: memory of the host. kInvalid: it was freed, or the range passes its end.
-  Result<AreaPtr> find(const std::byte* address, uint64_t bytes) {
-    Lock lock(mutex_);
-    auto it = areas_.upper_bound(const_cast<std::byte*>(address));
-    if (it == areas_.begin()) return AreaPtr();
-    const Spot& spot = std::prev(it)->second;
-    const auto at = static_cast<uint64_t>(address - std::prev(it)->first);
-    if (at >= spot.mapped) return AreaPtr();
-    if (spot.area == nullptr)
-      return fail(Code::kInvalid, "%p lies in device memory that was freed",
-                  static_cast<const void*>(address));
-    if (at > spot.area->bytes || bytes > spot.area->bytes - at)
-      return fail(Code::kInvalid, "%s at %p pass the end of an allocation of %s",
-                  human_bytes(bytes).c_str(), static_cast<const void*>(address),
-                  human_bytes(spot.area->bytes).c_str());
-    return spot.area;
-  }
-
- private:
-  struct Spot {
-    AreaPtr area;  // null: freed
-    uint64_t mapped = 0;
-  };
-  Mutex mutex_;
-  std::map<std::byte*, Spot> areas_ MC_GUARDED_BY(mutex_);
-  std::deque<std::byte*> graves_ MC_GUARDED_BY(mutex_);
-};
 
 // What a piece of work is: pieces resolved to what the host sees, and what keeps them there.
 struct Work {

@@ -1,0 +1,46 @@
+// The functions of a library that may not be there: loaded while the program runs, looked up by
+// name into function pointers. What was loaded stays so, unless close() is called.
+//
+// Thread: values.
+#pragma once
+#include <dlfcn.h>
+
+#include <cstring>
+#include <string>
+
+#include "base/result.h"
+
+namespace mc {
+
+class Symbols {
+ public:
+  // Errors: kUnsupported, "no WHAT: " and what the loader says.
+  static Result<Symbols> open(const char* library, const char* what) {
+    void* const loaded = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
+    if (loaded != nullptr) return Symbols(loaded);
+    const char* const why = ::dlerror();
+    return fail(Code::kUnsupported, "no %s: %s", what, why == nullptr ? library : why);
+  }
+  void close() { ::dlclose(library_); }
+
+  // Null when the library has none of that name.
+  template <class F>
+  void optional(F& function, const char* name) const {
+    void* const symbol = ::dlsym(library_, name);
+    static_assert(sizeof symbol == sizeof function);
+    std::memcpy(&function, &symbol, sizeof symbol);
+  }
+  template <class F>
+  void need(F& function, const char* name) {
+    optional(function, name);
+    if (function == nullptr && missing_.empty()) missing_ = name;
+  }
+  const std::string& missing() const { return missing_; }  // the first; empty: all are there
+
+ private:
+  explicit Symbols(void* library) : library_(library) {}
+  void* library_;
+  std::string missing_;
+};
+
+}  // namespace mc
