@@ -55,17 +55,7 @@ model::ModelConfig eights() {
 
 // The logits of a prompt, `chunk` rows at a time.
 std::vector<float> logits(Transformer& t, const std::vector<int32_t>& tokens, size_t chunk) {
-  const Blocks kv(t.config(), t.kv(), tokens.size());
-  std::vector<float> all;
-  for (size_t at = 0; at < tokens.size(); at += chunk) {
-    const size_t n = std::min(chunk, tokens.size() - at);
-    const model::Slice slice = kv.slice(at, at + n);
-    Pass pass = must(t.begin(std::span(tokens).subspan(at, n), {&slice, 1}));
-    for (uint32_t l = 0; l < t.config().layers; ++l) must(t.layer(pass, l));
-    const auto rows = must(t.logits(pass));
-    all.insert(all.end(), rows.begin(), rows.end());
-  }
-  return all;
+  return prefill(t, Blocks(t.config(), t.kv(), tokens.size()), tokens, chunk);
 }
 
 double apart(const std::vector<float>& a, const std::vector<float>& b) {

@@ -57,4 +57,19 @@ inline std::vector<int32_t> tokens_of(size_t n, uint64_t seed, uint32_t vocab) {
   return tokens;
 }
 
+// Logits of all rows, `chunk` at a time; the KV lies in the blocks then.
+inline std::vector<float> prefill(Transformer& t, const Blocks& kv,
+                                  const std::vector<int32_t>& tokens, size_t chunk) {
+  std::vector<float> all;
+  for (size_t at = 0; at < tokens.size(); at += chunk) {
+    const size_t n = std::min(chunk, tokens.size() - at);
+    const model::Slice slice = kv.slice(at, at + n);
+    Pass pass = device::must(t.begin(std::span(tokens).subspan(at, n), {&slice, 1}));
+    for (uint32_t l = 0; l < t.config().layers; ++l) device::must(t.layer(pass, l));
+    const auto logits = device::must(t.logits(pass));
+    all.insert(all.end(), logits.begin(), logits.end());
+  }
+  return all;
+}
+
 }  // namespace mc::gpu

@@ -11,20 +11,6 @@ using model::DType;
 
 namespace {
 
-// Logits of all rows, `chunk` at a time; the KV lies in the blocks then.
-std::vector<float> prefill(Transformer& t, const Blocks& kv, const std::vector<int32_t>& tokens,
-                           size_t chunk) {
-  std::vector<float> all;
-  for (size_t at = 0; at < tokens.size(); at += chunk) {
-    const size_t n = std::min(chunk, tokens.size() - at);
-    const model::Slice slice = kv.slice(at, at + n);
-    Pass pass = must(t.begin(std::span(tokens).subspan(at, n), {&slice, 1}));
-    for (uint32_t l = 0; l < t.config().layers; ++l) must(t.layer(pass, l));
-    const auto logits = must(t.logits(pass));
-    all.insert(all.end(), logits.begin(), logits.end());
-  }
-  return all;
-}
 std::vector<float> prefill(const model::Transformer& t, const Blocks& kv,
                            const std::vector<int32_t>& tokens) {
   const model::ModelConfig& c = t.config();

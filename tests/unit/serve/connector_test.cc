@@ -10,16 +10,6 @@ namespace {
 
 uint64_t count(Metrics& metrics, const char* name) { return metrics.counter(name, "").value(); }
 
-struct Way {
-  const char* name;
-  Connector connector;
-  bool layerwise;
-};
-constexpr Way kWays[] = {
-    {"push", Connector::kPush, true}, {"push, all at the end", Connector::kPush, false},
-    {"pull", Connector::kPull, true}, {"pull, all at the end", Connector::kPull, false},
-    {"pool", Connector::kPool, true}, {"multi", Connector::kMulti, true}};
-
 PairOptions by(const Way& way, const std::string& master = {}) {
   PairOptions o;
   o.connector = way.connector;

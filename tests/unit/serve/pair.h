@@ -40,6 +40,17 @@ struct Answer {
   uint32_t kv_errors = 0;
 };
 
+// The ways KV goes from a prefill to a decode worker.
+struct Way {
+  const char* name;
+  Connector connector;
+  bool layerwise;
+};
+inline constexpr Way kWays[] = {
+    {"push", Connector::kPush, true}, {"push, all at the end", Connector::kPush, false},
+    {"pull", Connector::kPull, true}, {"pull, all at the end", Connector::kPull, false},
+    {"pool", Connector::kPool, true}, {"multi", Connector::kMulti, true}};
+
 struct PairOptions {
   std::vector<std::string> transports{"shm", "tcp"};
   std::string master = {};  // of a store; empty: none

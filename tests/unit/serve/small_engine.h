@@ -1,5 +1,7 @@
 // A transformer of a few thousand weights, and what it says alone.
 #pragma once
+#include <initializer_list>
+#include <string>
 #include <vector>
 
 #include "pair.h"
@@ -56,5 +58,18 @@ inline std::vector<int32_t> alone(const CpuEngine& engine, std::vector<int32_t> 
 }
 
 inline constexpr Sampling kGreedy{.ignore_eos = true};
+
+// Prompts of these lengths, all of them twice, one after the other: the tokens of `one` process.
+inline void serve_twice(Pair& pair, const CpuEngine& one, std::initializer_list<size_t> lengths) {
+  int serial = 0;
+  for (int turn = 0; turn < 2; ++turn)
+    for (const size_t n : lengths) {
+      CAPTURE(n);
+      const std::string id = std::to_string(++serial);
+      pair.serve(id, small_prompt(n, n), 6);
+      CHECK(pair.answers[id].tokens == alone(one, small_prompt(n, n), 6, kGreedy));
+      REQUIRE(pair.comes_to_rest());  // the next one needs the blocks being published
+    }
+}
 
 }  // namespace mc::serve

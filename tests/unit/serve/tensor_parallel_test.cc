@@ -25,15 +25,6 @@ CpuEngine engine_of(uint32_t ranks) {
           *model::kernels_named("plain"),        std::move(threads)};
 }
 
-struct Way {
-  const char* name;
-  Connector connector;
-  bool layerwise;
-};
-constexpr Way kWays[] = {
-    {"push", Connector::kPush, true}, {"push, all at the end", Connector::kPush, false},
-    {"pull", Connector::kPull, true}, {"pull, all at the end", Connector::kPull, false},
-    {"pool", Connector::kPool, true}, {"multi", Connector::kMulti, true}};
 struct Ranks {
   uint32_t p, d;  // of the prefill worker, of the decode worker
 };
@@ -139,15 +130,7 @@ TEST_CASE("ranks of other numbers: blocks evicted here and in the pool, transfer
   options.decode_engine = &one;
   options.faults = R"({"transport": "shm", "error": "completion", "share": 0.4})";
   Pair pair(loop, options);
-  int serial = 0;
-  for (int turn = 0; turn < 2; ++turn)
-    for (const size_t n : {130u, 131u, 132u, 133u, 134u, 135u, 70u}) {
-      CAPTURE(n);
-      const std::string id = std::to_string(++serial);
-      pair.serve(id, small_prompt(n, n), 6);
-      CHECK(pair.answers[id].tokens == alone(one, small_prompt(n, n), 6, kGreedy));
-      REQUIRE(pair.comes_to_rest());  // the next one needs the blocks being published
-    }
+  serve_twice(pair, one, {130u, 131u, 132u, 133u, 134u, 135u, 70u});
   CHECK(pair.failed_slices() > 0);
 }
 
