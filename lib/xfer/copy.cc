@@ -19,8 +19,8 @@ constexpr uint64_t kFrame = 4096, kFrames = 4, kQuad = kFrames * kFrame;
 // what is copied next. Prefetches past the end are harmless.
 constexpr uint64_t kAhead = 512;
 // Sizes at which libc leaves the copy to the CPU's string instruction ("rep movsb"). On an AMD CPU
-// of the third generation that loses up to a third to a plain loop, and nearly everything (1 GB/s)
-// where the destination begins just past the source within a page.
+// of the third generation a plain loop is quicker, by far where the destination begins just past
+// the source within a page.
 constexpr uint64_t kLoopMin = 2048, kLoopMost = 512 * 1024;
 
 // (Inlined by force: to GCC 12 a function that does nothing but prefetch has no effect, and calls
