@@ -189,18 +189,19 @@ struct Caller {
   Error error{};
 
   // Keys are made beforehand: to print one takes longer than to look it up.
-  static const ObjectKey& key(size_t i) {
-    static const std::vector<ObjectKey> all = [] {
+  static const ObjectKey& key(size_t i, bool fresh = false) {
+    const auto make = [](size_t first) {
       std::vector<ObjectKey> out;
-      for (size_t k = 0; k < kKeys; ++k) out.push_back(key_of(k));
+      for (size_t k = 0; k < kKeys; ++k) out.push_back(key_of(first + k));
       return out;
-    }();
-    return all[i % kKeys];
+    };
+    static const std::vector<ObjectKey> all = make(0), others = make(kKeys);
+    return (fresh ? others : all)[i % kKeys];
   }
-  std::vector<ObjectKey> keys(size_t n) {
+  std::vector<ObjectKey> keys(size_t n, bool fresh = false) {
     std::vector<ObjectKey> out;
     out.reserve(n);
-    for (size_t i = 0; i < n; ++i) out.push_back(key(next++));
+    for (size_t i = 0; i < n; ++i) out.push_back(key(next++, fresh));
     return out;
   }
   Result<> exists(size_t n) {
@@ -214,18 +215,20 @@ struct Caller {
   }
   Result<> put(size_t n) {
     store::PutStart start;
-    for (auto& key : keys(n)) start.items.push_back({"new" + std::move(key), 1});
+    start.items.reserve(n);
+    for (auto& key : keys(n, true)) start.items.push_back({std::move(key), 1});
     MC_TRY(const auto started, store->call(start, 5s));
     store::PutEnd end;
+    end.items.reserve(n);
     for (size_t i = 0; i < n; ++i)
       if (started.items[i].outcome.ok())
-        end.items.push_back({start.items[i].key, started.items[i].generation, 1});
+        end.items.push_back({std::move(start.items[i].key), started.items[i].generation, 1});
     MC_TRY_(store->call(end, 5s));
     return {};
   }
   Result<> forget(size_t n) {  // what put stored
     store::Remove remove;
-    for (auto& key : keys(n)) remove.keys.push_back("new" + std::move(key));
+    remove.keys = keys(n, true);
     remove.force = true;
     MC_TRY_(store->call(remove, 5s));
     return {};

@@ -71,6 +71,16 @@ class Client {
                done(detail::decode_reply<typename M::Reply>(body));
              });
   }
+  // The reply is read over `reply`, whose memory is used again: for calls that are made for ever,
+  // one at a time. It must outlive this client; after an error it says nothing.
+  template <class M>
+  void call_over(const M& message, Duration budget, typename M::Reply& reply,
+                 std::function<void(const Result<>&)> done) {
+    call_raw(M::kName, wire::encode(message), budget, {},
+             [&reply, done = std::move(done)](const Result<std::string>& body) {
+               done(body ? wire::decode_over(*body, reply) : fail(body.error()));
+             });
+  }
   size_t in_flight() const { return pending_.size(); }
   static constexpr size_t kInFlightMax = 1 << 16;
 

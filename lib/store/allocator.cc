@@ -89,21 +89,27 @@ Id Allocator::largest() const {
   return best;
 }
 
+// What is left keeps its number, and mostly its place in its bin.
 Id Allocator::cut(Id range, uint64_t pages, Id owner) {
-  erase_free(range);
   const uint32_t want = static_cast<uint32_t>(pages);
   if (ranges_[range].pages > want) {
-    const Id rest = ranges_.take();
-    Range& r = ranges_[range];
-    Range& tail = ranges_[rest];
-    tail.first = r.first + want;
-    tail.pages = (r.pages - want) & 0x7fffffff;
-    tail.before = range;
-    tail.after = r.after;
-    if (r.after != kNoId) ranges_[r.after].before = rest;
-    r.after = rest;
+    const Id front = ranges_.take();
+    Range& r = ranges_[front];
+    Range& rest = ranges_[range];
+    const bool moves = !sealed_ || bin_of(rest.pages) != bin_of(rest.pages - want);
+    if (moves) erase_free(range);
+    r.first = rest.first;
     r.pages = want & 0x7fffffff;
-    insert_free(rest);
+    r.before = rest.before;
+    r.after = range;
+    (rest.before == kNoId ? head_ : ranges_[rest.before].after) = front;
+    rest.before = front;
+    rest.first += want;
+    rest.pages = (rest.pages - want) & 0x7fffffff;
+    if (moves) insert_free(range);
+    range = front;
+  } else {
+    erase_free(range);
   }
   Range& r = ranges_[range];
   r.taken = 1;

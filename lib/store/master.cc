@@ -128,7 +128,7 @@ uint64_t Master::wall_ms(Time now) const {
 uint64_t Master::memory() const {
   constexpr uint64_t kNode = 48;  // of a table of the library, about
   return table_.memory() + members_.memory() + extras_.size() * (sizeof(Extras) + kNode) +
-         recording_.size() * (sizeof(Recording) + kNode) + keeps_.size() * kNode + graves_.memory();
+         recording_.bytes() + keeps_.size() * kNode + graves_.memory();
 }
 
 uint64_t Master::resting_bytes() const {
@@ -217,6 +217,11 @@ void Master::set_config(Object& object, ObjectClass cls, Pin pin, Time keep_unti
 
 Record Master::record_of(const Object& object, const Replica& replica) const {
   Record record;
+  record_of(object, replica, record);
+  return record;
+}
+
+void Master::record_of(const Object& object, const Replica& replica, Record& record) const {
   record.key = object.key();
   record.bytes = object.bytes;
   record.checksum = object.checksum;
@@ -237,7 +242,6 @@ Record Master::record_of(const Object& object, const Replica& replica) const {
     record.first_bytes = piece.bytes;
   });
   if (record.more.empty()) record.first_bytes = 0;
-  return record;
 }
 
 void Master::enqueue(Object& object) {
@@ -268,28 +272,32 @@ std::span<const Id> Master::group_of(const Object& object) const {
   return groups_.at(in_tenant(object.tenant, group));
 }
 
-void Master::forget(const Replica& replica, Record record, Outcoming forgotten, bool removed) {
+Record* Master::forget(const Replica& replica, Outcoming forgotten, bool removed) {
   if (replica.node->gone) {
     replica.node->space.set_owner(replica.range, kNoId);
     if (forgotten) forgotten->decided();
-    return;
+    return nullptr;
   }
   members_.releasing(*replica.node, replica.range);
   PendingOrder about;
   about.range = replica.range;
   about.forgotten = std::move(forgotten);
-  about.order->removed = removed;
-  members_.order(*replica.node, OrderKind::kForget, std::move(record), next_generation(),
-                 std::move(about));
+  Order& order =
+      members_.order(*replica.node, OrderKind::kForget, next_generation(), std::move(about));
+  order.removed = removed;
+  return &order.record;
+}
+
+void Master::forget(const Replica& replica, Record record) {
+  if (Record* told = forget(replica, {}, false)) *told = std::move(record);
 }
 
 void Master::release(Object& object, const Outcoming& forgotten, bool removed) {
   if (forgotten) forgotten->expect(replica_count(object) - 1);
   while (object.node != nullptr) {
     const Replica r{object.node, object.range, object.generation};
-    Record record = record_of(object, r);
     take_replica(object, *r.node);
-    forget(r, std::move(record), forgotten, removed);
+    if (Record* told = forget(r, forgotten, removed)) record_of(object, r, *told);
   }
   erase(object);
 }
@@ -322,7 +330,8 @@ void Master::erase(Object& object) {
     extras_.erase(it);
   }
   soft_pinned_ -= object.pin == Pin::kSoft ? 1 : 0;
-  recording_.erase(object.self);
+  if (object.state == ObjectState::kRecording && recording_id(object) != kNoId)
+    recording_.give(std::exchange(recording_id(object), kNoId));
   if (newest_ == object.self) newest_ = kNoId;
   table_.erase(object);
 }
@@ -358,7 +367,7 @@ void Master::note(EventKind kind, const Object& object, Time now, const char* re
 }
 
 void Master::order_done(Member& node, PendingOrder& pending, bool ok, Time now) {
-  if (pending.object != kNoId) recorded(pending.object, pending.order->record, now);
+  if (pending.object != kNoId) recorded(pending, now);
   if (pending.range != kNoId && ok) {
     members_.released(node, pending.range);
     room_changed_ = true;
@@ -385,7 +394,7 @@ void Master::expire_grants(Time now) {
     resting_.erase(resting_.begin());
     ++totals_.rests_over;
     if (Member* node = members_.find_mount(r.node, r.mount))
-      forget({node, r.range, {}}, std::move(r.record), {});
+      forget({node, r.range, {}}, std::move(r.record));
   }
 }
 

@@ -211,6 +211,7 @@ class Master {
   void set_config(Object& object, ObjectClass cls, Pin pin, Time keep_until,
                   const std::string& group);
   Record record_of(const Object& object, const Replica& replica) const;
+  void record_of(const Object& object, const Replica& replica, Record& empty) const;
   template <class Pieces>
   void each_piece(const Replica& replica, uint64_t bytes, const Pieces& f) const;
   Place place_of(const Object& object, const Replica& replica, std::vector<NodeRef>& nodes,
@@ -219,7 +220,9 @@ class Master {
   void dequeue(Object& object);
   void grant(Object& object, Time now);  // a lease, to all of its group
   std::span<const Id> group_of(const Object& object) const;
-  void forget(const Replica& replica, Record record, Outcoming forgotten, bool removed = false);
+  // What its node is told to forget, to be filled in; nullptr when the node is gone.
+  Record* forget(const Replica& replica, Outcoming forgotten, bool removed);
+  void forget(const Replica& replica, Record record);
   // Takes it out and gives its ranges back; `forgotten` is told once a replica.
   void release(Object& object, const Outcoming& forgotten, bool removed = false);
   void erase(Object& object);  // whose replicas are gone
@@ -229,7 +232,9 @@ class Master {
   void note_disk(const std::string& name, const Tier::OnDisk& disk, Time now, const char* reason);
   void lost(const std::string& name, const Tier::OnDisk& disk, Time now);
   void order_done(Member& node, PendingOrder& pending, bool ok, Time now);
-  void recorded(Id id, const Record& record, Time now);
+  static Id& recording_id(Object& object) { return object.queue.prev; }  // in recording_
+  Object* recording_of(const PendingOrder& pending);
+  void recorded(const PendingOrder& pending, Time now);
   void drop_node(const NodeId& name, Time now, bool mourned = true);
   bool settle(Object& object);
   bool only_gone(const Object& object) const;
@@ -345,7 +350,7 @@ class Master {
   Leases leases_;
   EventLog events_;
   std::unordered_map<Id, Extras> extras_;
-  std::unordered_map<Id, Recording> recording_;
+  Slab<Recording> recording_;
   std::unordered_map<std::string, std::vector<Id>> groups_;  // by tenant and name
   std::set<std::pair<Time, Id>> keeps_;                      // when pins and lives end
   uint64_t object_bytes_ = 0;                                // of complete objects
@@ -375,7 +380,8 @@ class Master {
   std::unordered_map<std::string, uint64_t> evicting_;  // once they are on a disk; bytes of memory
   uint64_t evicting_bytes_ = 0;
   Totals totals_;
-  Result<Replicas> located_;  // the last answer, whose memory is used again
+  Result<Replicas> located_;  // the last answers, whose memory is used again
+  PutStarted granted_;
 };
 
 template <class F>

@@ -34,7 +34,7 @@ Result<Outcomes> Master::handle(const PinKeys& m, Time now) {
     enqueue(*object);
     // The nodes keep it too, for the next master.
     each_replica(*object, [&](const Replica& r) {
-      members_.order(*r.node, OrderKind::kRecord, record_of(*object, r), {}, {});
+      record_of(*object, r, members_.order(*r.node, OrderKind::kRecord, {}, {}).record);
     });
   }
   finish(now);

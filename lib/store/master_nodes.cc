@@ -95,14 +95,14 @@ void Master::adopt(Member& node, const Record& record, Time now) {
   const Id range = sane ? reserve(node, record) : kNoId;
   if (range == kNoId) {
     ++totals_.records_refused;
-    members_.order(node, OrderKind::kForget, record, record.generation, {});
+    members_.order(node, OrderKind::kForget, record.generation, {}).record = record;
     return;
   }
   ++node.objects;
   const Replica replica{&node, range, record.generation};
   if (graves_.dead(node.ref.name, disk_name(*tenant, record.key), record.generation) ||
       older_than_disk(record, *tenant))
-    return forget(replica, record, {});
+    return forget(replica, record);
   Object* object = find(*tenant, record.key);
   if (object != nullptr && object->state == ObjectState::kComplete) {
     bool here = false;
@@ -118,7 +118,7 @@ void Master::adopt(Member& node, const Record& record, Time now) {
       object = nullptr;
     }
   }
-  if (object != nullptr) return forget(replica, record, {});
+  if (object != nullptr) return forget(replica, record);
   object = &table_.insert(*tenant, record.key);
   object->bytes = record.bytes;
   object->checksum = record.checksum;
@@ -189,9 +189,7 @@ void Master::drop_node(const NodeId& name, Time now, bool mourned) {
   const Id first = node.space.first();
   leaving_.push_back({std::move(taken), first, next_generation(), now, mourned, {}});
   for (const PendingOrder& pending : node.orders) {  // puts that wait for it
-    if (pending.object == kNoId || !recording_.contains(pending.object)) continue;
-    Object& object = table_[pending.object];
-    if (object.key() == pending.order->record.key) settle(object);
+    if (Object* object = recording_of(pending)) settle(*object);
   }
   for (auto& [id, task] : tasks_) {
     if (task.drain == name) task.drain.clear();

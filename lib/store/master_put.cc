@@ -175,17 +175,24 @@ void Master::handle(const PutStart& m, Time now, Done<PutStarted> done) {
   if (auto sane = check_put(m); !sane) return done(fail(sane.error()));
   const auto tenant = tenants_.get(m.tenant);
   if (!tenant) return done(fail(tenant.error()));
-  ParkedPut put{{}, {}, {}, {}, 0, std::move(done)};
+  ParkedPut put{{}, std::move(granted_), {}, {}, 0, std::move(done)};
   put.reply.epoch = epoch_;
   put.reply.rebuilding = !rebuild_.over(now);
+  put.reply.nodes.clear();
   put.reply.items.resize(m.items.size());
+  for (PutGrant& item : put.reply.items) {
+    item.generation = {};
+    item.places.clear();
+  }
   const bool last_try = parked_puts_.size() >= kPutsParkedMax;
   table_.warm(
       *tenant, m.items, [](const PutWant& want) { return std::string_view(want.key); },
       [](const Object&) {});
   try_items(m, put, *tenant, last_try, now);
   if (put.open.empty()) {
-    put.done(std::move(put.reply));
+    Result<PutStarted> reply(std::move(put.reply));
+    put.done(reply);
+    if (reply->items.size() <= kOrdersMax) granted_ = std::move(*reply);
   } else {
     put.message = m;
     const Duration wait = std::chrono::milliseconds(m.wait_ms);
@@ -251,7 +258,6 @@ void Master::handle(const PutEnd& m, Time now, Done<Outcomes> done) {
       [](const Object& object) {
         if (object.node != nullptr) object.node->space.fetch(object.range);
       });
-  recording_.reserve(recording_.size() + m.items.size());
   for (size_t i = 0; i < m.items.size(); ++i) end_put(tenant, m.items[i], gather, i);
   finish(now);
 }
@@ -278,7 +284,9 @@ void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& ga
                                                 shown(claim.key).c_str())));
   switch (object->state) {
     case ObjectState::kComplete: return decided({});
-    case ObjectState::kRecording: recording_[object->self].more.push_back({gather, item}); return;
+    case ObjectState::kRecording:
+      recording_[recording_id(*object)].more.push_back({gather, item});
+      return;
     case ObjectState::kWriting: break;
   }
   object->checksum = claim.checksum;
@@ -289,32 +297,42 @@ void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& ga
   }
   writing_.erase(object->self);
   object->state = ObjectState::kRecording;
-  Recording& recording = recording_[object->self];
+  recording_id(*object) = recording_.take();
+  Recording& recording = recording_[recording_id(*object)];
   recording.open = static_cast<uint32_t>(replica_count(*object));
   recording.first = {gather, item};
   each_replica(*object, [&](const Replica& r) {
     PendingOrder about;
     about.object = object->self;
-    members_.order(*r.node, OrderKind::kRecord, record_of(*object, r), {}, std::move(about));
+    record_of(*object, r, members_.order(*r.node, OrderKind::kRecord, {}, std::move(about)).record);
   });
 }
 
-void Master::recorded(Id id, const Record& record, Time now) {
-  const auto it = recording_.find(id);
-  if (it == recording_.end() || table_[id].key() != record.key || --it->second.open > 0) return;
-  const Recording waiting = std::move(it->second);
-  recording_.erase(it);
-  Object& object = table_[id];
+// The object that is to be published when the order has been carried out, unless it has gone.
+Object* Master::recording_of(const PendingOrder& pending) {
+  if (pending.object == kNoId) return nullptr;
+  Object& object = table_[pending.object];
+  const bool same = object.state == ObjectState::kRecording &&
+                    object.generation == pending.order->record.generation;
+  return same ? &object : nullptr;
+}
+
+void Master::recorded(const PendingOrder& pending, Time now) {
+  Object* recording = recording_of(pending);
+  if (recording == nullptr || --recording_[recording_id(*recording)].open > 0) return;
+  Object& object = *recording;
+  const Recording waiting = std::move(recording_[recording_id(object)]);
+  recording_.give(std::exchange(recording_id(object), kNoId));
   settle(object);
   Outcome answer;
   if (object.node == nullptr) {
     erase(object);
     answer = outcome(Code::kUnavailable, strf("put of '%s': its node is gone: put it again",
-                                              shown(record.key).c_str()));
+                                              shown(pending.order->record.key).c_str()));
   } else if (!still_true(object)) {
     release(object, {}, true);
     answer = outcome(Code::kStale, strf("put of '%s': removed from the disk meanwhile",
-                                        shown(record.key).c_str()));
+                                        shown(pending.order->record.key).c_str()));
   } else {
     publish(object, now, true);
   }

@@ -63,15 +63,14 @@ Result<uint64_t> Master::start_copy(Object& object, const Wish& wish, const Memb
   task.range = at->range;
   task.generation = next_generation();
   task.move = move_from != nullptr;
-  PendingOrder about;
-  about.order->task = id;
-  about.order->from = source->node->ref;
   std::vector<NodeRef> nodes;
   std::vector<const Member*> named;
-  about.order->source = place_of(object, *source, nodes, named);
-  about.order->source.generation = source->generation;
-  members_.order(*at->node, OrderKind::kCopy,
-                 record_of(object, {at->node, at->range, task.generation}), {}, std::move(about));
+  Order& order = members_.order(*at->node, OrderKind::kCopy, {}, {});
+  order.task = id;
+  order.from = source->node->ref;
+  order.source = place_of(object, *source, nodes, named);
+  order.source.generation = source->generation;
+  record_of(object, {at->node, at->range, task.generation}, order.record);
   return id;
 }
 
@@ -110,7 +109,7 @@ Result<rpc::Empty> Master::handle(const TaskDone& m, Time now) {
   if (m.outcome.ok() && same) {
     PendingOrder about;
     about.task = m.task;
-    members_.order(*node, OrderKind::kRecord, record_of(*object, at), {}, std::move(about));
+    record_of(*object, at, members_.order(*node, OrderKind::kRecord, {}, std::move(about)).record);
     finish(now);
     return rpc::Empty{};
   }
@@ -118,7 +117,7 @@ Result<rpc::Empty> Master::handle(const TaskDone& m, Time now) {
   gone.bytes = task.bytes;
   record = record_of(gone, at);
   record.key = task.key;
-  forget(at, std::move(record), {});
+  forget(at, std::move(record));
   end_task(m.task, task, {Code::kUnavailable, same ? m.outcome.what : "removed meanwhile"});
   finish(now);
   return rpc::Empty{};
@@ -141,7 +140,7 @@ void Master::copied(uint64_t id, Time now) {
     Record record = record_of(gone, at);
     record.key = task.key;
     record.generation = task.generation;
-    forget(at, std::move(record), {});
+    forget(at, std::move(record));
     return end_task(id, task, {Code::kUnavailable, "removed meanwhile"});
   }
   add_replica(*object, at);

@@ -54,7 +54,7 @@ void Master::bury_widely(const std::string& name, Generation before) {
   size_t told = 0;
   for (const auto& [node, member] : members_.all()) {
     if (!member->ready || told == 2) continue;
-    members_.order(*member, OrderKind::kBury, record, before, {});
+    members_.order(*member, OrderKind::kBury, before, {}).record = record;
     ++told;
   }
 }

@@ -186,22 +186,38 @@ void Members::released(Member& node, Id range) {
   give_back(node, range);
 }
 
-void Members::order(Member& node, OrderKind kind, Record record, Generation fence,
-                    PendingOrder about) {
-  about.order->seq = node.next_seq++;
-  about.order->kind = static_cast<uint8_t>(kind);
-  about.order->record = std::move(record);
-  about.order->fence = fence;
+// An order is large: of hundreds at a time, malloc and free would be most of the work.
+std::shared_ptr<Order> Members::fresh_order() {
+  if (spare_.empty()) return std::make_shared<Order>();
+  auto out = std::move(spare_.back());
+  spare_.pop_back();
+  return out;
+}
+
+void Members::keep(std::shared_ptr<Order> order) {
+  constexpr size_t kMost = 1024;
+  if (spare_.size() >= kMost || order.use_count() > 1) return;
+  ObjectKey key = std::move(order->record.key);  // for its memory
+  key.clear();
+  *order = Order{};
+  order->record.key = std::move(key);
+  spare_.push_back(std::move(order));
+}
+
+Order& Members::order(Member& node, OrderKind kind, Generation fence, PendingOrder about) {
+  about.order = fresh_order();
+  Order& out = *about.order;
+  out.seq = node.next_seq++;
+  out.kind = static_cast<uint8_t>(kind);
+  out.fence = fence;
   node.orders.push_back(std::move(about));
   if (std::exchange(node.told, false)) untold_.push_back(&node);
+  return out;
 }
 
 void Members::beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Beat> done) {
   heard(node, now);
-  std::vector<PendingOrder> carried_out;
-  if (!node.orders.empty() && heartbeat.done >= node.orders.front().order->seq)
-    carried_out.reserve(
-        std::min(node.orders.size(), heartbeat.done - node.orders.front().order->seq + 1));
+  std::vector<PendingOrder> carried_out = std::move(carried_out_);
   while (!node.orders.empty() && node.orders.front().order->seq <= heartbeat.done) {
     carried_out.push_back(std::move(node.orders.front()));
     node.orders.pop_front();
@@ -211,7 +227,12 @@ void Members::beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Beat
   node.beat_until = now + std::chrono::milliseconds(std::min(heartbeat.hold_ms, kHoldMaxMs));
   held_beats_.emplace(node.beat_until, &node);
   if (!node.orders.empty() && std::exchange(node.told, false)) untold_.push_back(&node);
-  for (PendingOrder& pending : carried_out) order_done_(node, pending, true, now);
+  for (PendingOrder& pending : carried_out) {
+    order_done_(node, pending, true, now);
+    keep(std::move(pending.order));
+  }
+  carried_out.clear();
+  carried_out_ = std::move(carried_out);
 }
 
 void Members::answer(Member& node, uint64_t epoch, uint64_t nodes) {

@@ -55,7 +55,8 @@ class Members {
   void releasing(Member& node, Id range);  // the node is being told to forget it
   void released(Member& node, Id range);   // it has
 
-  void order(Member& node, OrderKind kind, Record record, Generation fence, PendingOrder about);
+  // To be completed by the caller, before answer_beats(); its record is an empty one.
+  Order& order(Member& node, OrderKind kind, Generation fence, PendingOrder about);
   // A heartbeat of `node` came: runs the orders it acknowledged, then holds it.
   void beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Beat> done);
   void answer_beats(Time now, uint64_t epoch,
@@ -75,6 +76,8 @@ class Members {
   void count(Member& node, bool in);
   void give_back(Member& node, Id range);
   void answer(Member& node, uint64_t epoch, uint64_t nodes);
+  std::shared_ptr<Order> fresh_order();
+  void keep(std::shared_ptr<Order> order);
 
   std::map<NodeId, std::unique_ptr<Member>> members_;
   std::vector<Member*> ready_;  // those that may be given something
@@ -83,7 +86,9 @@ class Members {
   const PlacementOptions placement_;
   Random random_;
   const OrderDone order_done_;
-  std::vector<Member*> untold_;  // have orders that no heartbeat was answered with
+  std::vector<std::shared_ptr<Order>> spare_;  // carried out; their memory is used again
+  std::vector<PendingOrder> carried_out_;      // empty but for the time of a beat
+  std::vector<Member*> untold_;                // have orders that no heartbeat was answered with
   std::set<std::pair<Time, Member*>> held_beats_;  // by when they must be answered
 };
 

@@ -36,8 +36,9 @@ inline constexpr uint64_t kPage = 4096;  // values start at multiples of it; one
 struct Outcome {  // of one item
   uint8_t code = 0;
   std::string what;
-  static void fields(auto& a, auto& m) { a(m.code, m.what); }
+  static void fields(auto& a, auto& m) { a.lean(m.code, m.what); }
   bool ok() const { return code == 0; }
+  bool empty() const { return code == 0 && what.empty(); }
   Result<> result() const {
     if (ok()) return {};
     return fail(Error{code_from_wire(code), what});
@@ -58,6 +59,7 @@ struct NodeRef {
   std::string control;    // where its segment is described
   Generation generation;  // of its transfer engine: changes when it restarts
   static void fields(auto& a, auto& m) { a(m.name, m.control, m.generation); }
+  bool empty() const { return name.empty() && control.empty() && !generation; }
 };
 
 struct Extent {         // a further piece of a value that found no single range
@@ -74,7 +76,10 @@ struct Place {              // where a replica lies
   uint64_t bytes = 0;       // of the first piece, where there are more
   std::vector<Extent> more{};
   static void fields(auto& a, auto& m) {
-    a(m.node, m.offset, m.guard, m.generation, m.bytes, m.more);
+    a.lean(m.node, m.offset, m.guard, m.generation, m.bytes, m.more);
+  }
+  bool empty() const {
+    return node == 0 && offset == 0 && guard == 0 && !generation && bytes == 0 && more.empty();
   }
 };
 
@@ -84,7 +89,7 @@ struct PutWant {
   ObjectKey key;
   uint64_t bytes = 0;
   Generation tried{};  // of an earlier grant of this put, whose end was not answered; 0: none
-  static void fields(auto& a, auto& m) { a(m.key, m.bytes, m.tried); }
+  static void fields(auto& a, auto& m) { a.lean(m.key, m.bytes, m.tried); }
 };
 struct PutGrant {
   Outcome outcome;  // kExists: stored already; kBusy: being written; kNoSpace: pool full;

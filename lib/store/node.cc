@@ -162,9 +162,9 @@ void Node::beat() {
   const Duration budget = options_.heartbeat + std::min(options_.call_timeout, kOverdue);
   const auto hold = options_.heartbeat / std::chrono::milliseconds(1);
   const Heartbeat m{me_.name, me_.generation, done_, static_cast<uint32_t>(hold)};
-  master_->call(m, budget, [this](const Result<Beat>& reply) {
+  master_->call_over(m, budget, last_, [this](const Result<>& reply) {
     if (!reply) return retry(reply.error());
-    take(*reply);
+    take(last_);
   });
 }
 

@@ -99,6 +99,7 @@ class Node {
   std::function<void()> on_mounted_;
   io::Loop::Handle timer_ = 0, drain_timer_ = 0;
   Copier copier_;
+  Beat last_;  // the answer to the last heartbeat
   Gauge &objects_, &bytes_;
   Counter &orders_, &mounts_, &recovered_, &given_up_;
 };

@@ -24,8 +24,8 @@ struct Record {  // an object as its holder knows it
   uint64_t first_bytes = 0;  // of the first piece, where there are more
   std::vector<Extent> more{};
   static void fields(auto& a, auto& m) {
-    a(m.key, m.offset, m.bytes, m.checksum, m.generation, m.tenant, m.cls, m.pin, m.keep_until_s,
-      m.group, m.first_bytes, m.more);
+    a.lean(m.key, m.offset, m.bytes, m.checksum, m.generation, m.tenant, m.cls, m.pin,
+           m.keep_until_s, m.group, m.first_bytes, m.more);
   }
 };
 
@@ -123,23 +123,19 @@ struct Order {
   Place source{};
   bool removed = false;  // a kForget: the object is gone, not only this replica
   static void fields(auto& a, auto& m) {
-    a(m.seq, m.kind, m.record, m.fence, m.task, m.from, m.source, m.removed);
+    a.lean(m.seq, m.kind, m.record, m.fence, m.task, m.from, m.source, m.removed);
   }
 };
 
 // An order, shared by the answers it is in and by who keeps it until it is acknowledged.
 struct OrderRef {
-  std::shared_ptr<const Order> order;
+  std::shared_ptr<Order> order;
   operator const Order&() const { return *order; }
   const Order* operator->() const { return order.get(); }
   static void fields(auto& a, auto& m) {  // as the order itself
-    if constexpr (std::is_const_v<std::remove_reference_t<decltype(m)>>) {
-      Order::fields(a, *m.order);
-    } else {
-      auto fresh = std::make_shared<Order>();
-      Order::fields(a, *fresh);
-      m.order = std::move(fresh);
-    }
+    if constexpr (!std::is_const_v<std::remove_reference_t<decltype(m)>>)
+      if (m.order == nullptr || m.order.use_count() > 1) m.order = std::make_shared<Order>();
+    Order::fields(a, *m.order);
   }
 };
 

@@ -50,6 +50,8 @@ struct Extras {
 // While its nodes are being told of a put: how many have not acknowledged, and who waits.
 struct Recording {
   uint32_t open = 0;
+  Id next = kNoId;
+  Id& spare() { return next; }
   struct Waiting {
     Outcoming gather;
     size_t item = 0;
@@ -60,7 +62,7 @@ struct Recording {
 
 // An order to a node, and what it was about.
 struct PendingOrder {
-  std::shared_ptr<Order> order = std::make_shared<Order>();
+  std::shared_ptr<Order> order;
   Id object = kNoId;  // of a kRecord
   Id range = kNoId;   // of a kForget: free when it was carried out
   uint64_t task = 0;  // of a copy: the record of its target

@@ -44,7 +44,7 @@ bool place_by(const PlacementOptions& options, const std::vector<Member*>& ready
   if (!wish.prefer.empty())
     for (Member* node : ready)
       if (node->ref.name == wish.prefer && !holds(*node, used) && attempt(*node)) return true;
-  const size_t start = random.below(ready.size());
+  const size_t start = ready.size() > 1 ? random.below(ready.size()) : 0;
   if ((wish.local || options.strategy == Strategy::kLocalFirst) && !wish.host.empty())
     for (size_t i = 0; i < ready.size(); ++i)
       if (Member& node = *ready[(start + i) % ready.size()]; node.host == wish.host && accept(node))

@@ -67,7 +67,7 @@ Object& Table::insert(uint16_t tenant, std::string_view key) {
   if (slab_.size() >= low_ + next_split_ && low_ < (size_t{1} << 31)) split();
   const Id id = slab_.take();
   Object& o = slab_[id];
-  auto copy = std::make_unique<char[]>(key.size());
+  auto copy = std::make_unique_for_overwrite<char[]>(key.size());
   std::memcpy(copy.get(), key.data(), key.size());
   o.key_data = copy.release();
   o.key_bytes = static_cast<uint16_t>(key.size());

@@ -9,7 +9,9 @@
 //   };
 //
 // and travels as an array of those fields, in that order. Fields are only ever appended: missing
-// trailing ones keep their defaults, unknown trailing ones are ignored. Field types: bool,
+// trailing ones keep their defaults, unknown trailing ones are ignored. What comes by the hundred
+// lists them with a.lean(...) instead: then trailing fields that are zero or empty, which must be
+// their defaults, are not sent. Field types: bool,
 // integers, double, std::string (str), Blob (bin), BlockHash (bin 32), std::vector of those, and
 // structs with fields() (nested arrays). Enums travel as integers and are checked by their
 // receiver. Limits: kMessageBytesMax a message, kStringBytesMax a string, kListMax an element
@@ -49,6 +51,14 @@ class Writer {
     array(sizeof...(F));
     (put(f), ...);
   }
+  template <class... F>
+  void lean(const F&... f) {
+    size_t at = 0, n = 0;  // up to the last that says something
+    ((++at, n = blank(f) ? n : at), ...);
+    array(n);
+    at = 0;
+    ((at++ < n ? put(f) : void()), ...);
+  }
   void reserve(size_t bytes) { (void)room(bytes); }
   std::string take() {
     out_.resize(used_);
@@ -56,6 +66,17 @@ class Writer {
     return std::move(out_);
   }
 
+  template <class T>
+  static bool blank(const T& v) {
+    if constexpr (std::is_arithmetic_v<T>)
+      return v == T{};
+    else if constexpr (requires { v.empty(); })
+      return v.empty();
+    else if constexpr (std::is_same_v<T, Generation>)
+      return v.n == 0;
+    else
+      return false;  // a struct always says something, unless it knows better
+  }
   void array(size_t n) {
     if (n < 16) return put_byte(0x90 | n);
     head(n, 0xdc);
@@ -121,6 +142,12 @@ class Reader {
     (get_if(f), ...);
     leave(outer);  // what is left over belongs to a newer version
   }
+  template <class... F>
+  void lean(F&... f) {
+    const size_t outer = enter();
+    ((left_ > 0 && !bad_ ? get(f) : clear(f)), ...);
+    leave(outer);
+  }
   bool ok() const { return !bad_ && at_ == end_; }  // all of it, and nothing more
   bool lacked() const { return short_; }            // fields, which were left as they were
 
@@ -169,6 +196,13 @@ class Reader {
       get(f);
     else
       short_ = true;
+  }
+  template <class F>
+  static void clear(F& f) {
+    if constexpr (requires { f.clear(); })
+      f.clear();
+    else
+      f = F{};
   }
   // Most elements are small numbers, and short arrays: those are read here.
   bool small(uint8_t from, uint8_t to) const {

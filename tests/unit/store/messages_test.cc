@@ -59,10 +59,10 @@ TEST_CASE("every message reads back what was written, and damaged ones crash nob
 
 TEST_CASE("the bytes of put-start on the wire are these") {
   const std::string bytes = wire::encode(PutStart{{{"k", 1}}, 1, "", 0});
-  // array 12: [ array 1: [ array 3: ["k", 1, generation 0] ], 1, "", 0, tenant "", host "", false,
-  //             0, 0, 0, "", false ]
+  // array 12: [ array 1: [ array 2: ["k", 1] ], 1, "", 0, tenant "", host "", false, 0, 0, 0, "",
+  //             false ]
   CHECK(bytes ==
-        std::string("\x9c\x91\x93\xa1k\x01\x00\x01\xa0\x00\xa0\xa0\xc2\x00\x00\x00\xa0\xc2", 18));
+        std::string("\x9c\x91\x92\xa1k\x01\x01\xa0\x00\xa0\xa0\xc2\x00\x00\x00\xa0\xc2", 17));
 }
 
 TEST_CASE("a directory carries out orders twice without harm, and none outside its segment") {

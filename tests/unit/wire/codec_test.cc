@@ -24,6 +24,21 @@ struct Outer {
   std::vector<Inner> list;
   static void fields(auto& x, auto& m) { x(m.n, m.i, m.d, m.flag, m.text, m.blob, m.hash, m.list); }
 };
+struct Lean {
+  static constexpr const char* kName = "lean";
+  uint32_t a = 0;
+  Inner inner{};  // always says something
+  bool flag = false;
+  std::string text{};
+  Generation g{};
+  std::vector<uint8_t> list{};
+  static void fields(auto& x, auto& m) { x.lean(m.a, m.inner, m.flag, m.text, m.g, m.list); }
+};
+struct Whole {  // the same message, as an older writer has it
+  static constexpr const char* kName = "lean";
+  Lean m{};
+  static void fields(auto& x, auto& w) { x(w.m.a, w.m.inner, w.m.flag, w.m.text, w.m.g, w.m.list); }
+};
 struct OuterOld {  // the same message, before its last fields were added
   static constexpr const char* kName = "outer";
   uint64_t n = 0;
@@ -108,6 +123,25 @@ TEST_SUITE("wire/codec") {
     CHECK_FALSE(wire::decode_over(std::string_view(full).substr(0, full.size() - 3), m));
     REQUIRE(wire::decode_over(full, m));
     CHECK(wire::encode(m) == full);
+  }
+
+  TEST_CASE("a lean message leaves out trailing fields that say nothing, whole ones are read too") {
+    CHECK(wire::encode(Lean{}) == std::string("\x92\x00\x92\x00\xa0", 5));
+    CHECK(wire::encode(Lean{1, {}, false, "t"}) == std::string("\x94\x01\x92\x00\xa0\xc2\xa1t", 8));
+    CHECK(wire::encode(Lean{0, {}, false, "", Generation{3}}).front() == '\x95');
+    CHECK(wire::encode(Lean{0, {}, false, "", {}, {0}}).front() == '\x96');
+    const Lean full{5, {6, "x"}, true, "text", Generation{7}, {8, 9}};
+    for (const Lean& m : {Lean{}, full, Lean{1, {}, true}}) {
+      const auto back = wire::decode<Whole>(wire::encode(m));  // by an older reader
+      REQUIRE(back);
+      CHECK(wire::encode(back->m) == wire::encode(m));
+      const auto lean = wire::decode<Lean>(wire::encode(Whole{m}));
+      REQUIRE(lean);
+      CHECK(wire::encode(*lean) == wire::encode(m));
+      Lean over = full;
+      REQUIRE(wire::decode_over(wire::encode(m), over));
+      CHECK(wire::encode(over) == wire::encode(m));
+    }
   }
 
   TEST_CASE("whole doubles that a packer shortened are read") {
