@@ -92,7 +92,8 @@ Result<> Client::open_link(size_t at) {
 void Client::close_link(size_t at) {
   Link& link = links_[at];
   loop_.unwatch(link.near_watch);
-  link.near_watch = 0;
+  loop_.unwatch(link.look_watch);
+  link.near_watch = link.look_watch = 0;
   link.greeting.reset();
   link.near.reset();
   if (!link.socket) return;
@@ -124,7 +125,20 @@ void Client::greet(size_t at) {
   if (!end) return;
   link.near = std::move(**end);
   link.near_watch = loop_.watch_fd(link.near->fd(), [this, at] { receive_near(at); });
+  link.look_watch =
+      loop_.watch_memory([this, at] { return look_near(at); }, [this, at] { receive_near(at); });
+  link.hot = false;
   if (!link.near->arm()) receive_near(at);
+}
+
+// After an answer: the next one may come at once, as the orders do that a heartbeat waits for.
+bool Client::look_near(size_t at) {
+  Link& link = links_[at];
+  if (!link.hot || !link.near) return false;
+  const auto seen = link.lookout.look(loop_.clock(), [&link] { return link.near->has_input(); });
+  if (seen != Lookout::Seen::kNothing) return true;
+  link.hot = false;
+  return !link.near->arm();
 }
 
 void Client::receive_near(size_t at) {
@@ -134,11 +148,13 @@ void Client::receive_near(size_t at) {
     while (links_[at].near) {
       const auto message = links_[at].near->receive();
       if (!message) break;
+      links_[at].hot = true;
+      links_[at].lookout.fresh();
       if (!answer(at, detail::answer_of(message->envelope, message->body))) continue;
       if (alive.expired()) return;  // the callback destroyed this client
     }
     if (links_[at].near && links_[at].near->broken()) return lose_near(at);
-  } while (links_[at].near && !links_[at].near->arm());
+  } while (links_[at].near && !links_[at].hot && !links_[at].near->arm());
 }
 
 // Its server has ended, or it is of no use any more: what it was asked is not answered.
@@ -146,7 +162,8 @@ void Client::lose_near(size_t at) {
   const std::weak_ptr<bool> alive = alive_;
   Link& link = links_[at];
   loop_.unwatch(link.near_watch);
-  link.near_watch = 0;
+  loop_.unwatch(link.look_watch);
+  link.near_watch = link.look_watch = 0;
   link.near.reset();
   const std::string to = link.to;
   std::vector<Pending> lost;

@@ -25,6 +25,7 @@
 #include "io/loop.h"
 #include "rpc/courtesy.h"
 #include "rpc/envelope.h"
+#include "rpc/lookout.h"
 #include "rpc/near.h"
 #include "rpc/route.h"
 #include "rpc/socket.h"
@@ -94,7 +95,9 @@ class Client {
     size_t by_zeromq = 0;  // of these
     std::optional<NearGreeting> greeting;
     std::optional<NearEnd> near;
-    io::Loop::Handle near_watch = 0;
+    io::Loop::Handle near_watch = 0, look_watch = 0;
+    bool hot = false;  // looked at, not waited for
+    Lookout lookout{std::chrono::microseconds(60)};
     Time near_sought = Time::min();
   };
   struct Pending {
@@ -120,6 +123,7 @@ class Client {
   void left(const Pending& call);
   void seek_near(size_t at);
   void greet(size_t at);
+  bool look_near(size_t at);
   void receive_near(size_t at);
   void lose_near(size_t at);
 

@@ -15,13 +15,8 @@
 namespace mc::rpc {
 namespace {
 
-// How long a look may last before other sockets have their turn, and how long after the last
-// message looking goes on at most. A caller that asks again at once is then met awake: to wake a
-// thread takes 30 to 60 us, longer than most calls.
-constexpr Duration kLook = std::chrono::microseconds(15);
-constexpr Duration kAwake = std::chrono::microseconds(60);
-constexpr int kRoundsMax = 256;  // also by a clock that stands still
-constexpr int kPeerTurn = 64;    // messages of one peer before the next has its turn
+constexpr Duration kAwake = std::chrono::microseconds(60);  // after the last message, at most
+constexpr int kPeerTurn = 64;  // messages of one peer before the next has its turn
 constexpr size_t kGreetingsMax = 32;
 constexpr uint64_t kListener = UINT64_MAX;
 constexpr uint64_t kGreeting = uint64_t{1} << 63;  // and its descriptor
@@ -46,7 +41,7 @@ Result<std::unique_ptr<NearServer>> NearServer::open(io::Loop& loop, const std::
 }
 
 NearServer::NearServer(io::Loop& loop, std::string address, Take take)
-    : loop_(loop), address_(std::move(address)), take_(std::move(take)), spin_(kAwake) {
+    : loop_(loop), address_(std::move(address)), take_(std::move(take)), lookout_(kAwake) {
   look_watch_ = loop_.watch_memory([this] { return look(); }, [this] { take_hot(); });
 }
 
@@ -69,28 +64,8 @@ bool NearServer::has_input() const {
 
 bool NearServer::look() {
   if (hot_.empty()) return false;
-  if (has_input()) return true;
-  const Time start = loop_.clock().now();
-  const bool first = std::exchange(fresh_, false);
-  if (first) {
-    awake_until_ = start + spin_.begin();
-    courtesy_.begin();
-  }
-  const Time until = std::min(start + kLook, awake_until_);
-  Time now = start;
-  for (int round = 0; round < kRoundsMax && now < until; ++round) {
-    for (int i = 0; i < 16; ++i) {
-      if (has_input()) {
-        spin_.found();
-        return true;
-      }
-      _mm_pause();
-    }
-    awake_until_ += courtesy_.offer(loop_.clock());  // who has the CPU now may be about to call
-    now = loop_.clock().now();
-  }
-  if (now < awake_until_) return true;
-  spin_.in_vain();
+  const auto seen = lookout_.look(loop_.clock(), [this] { return has_input(); });
+  if (seen != Lookout::Seen::kNothing) return true;
   std::erase_if(hot_, [](Peer* peer) {
     peer->hot = !peer->end.arm() && !peer->end.broken();
     return !peer->hot;
@@ -112,7 +87,7 @@ bool NearServer::take_some(Peer& peer) {
   for (int i = 0; i < kPeerTurn; ++i) {
     const auto message = peer.end.receive();
     if (!message) break;
-    fresh_ = true;
+    lookout_.fresh();
     take_(peer.id, *message);
   }
   return !peer.end.broken();
@@ -172,7 +147,7 @@ void NearServer::greet(int fd) {
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, (*end)->fd(), &event);
   auto& peer = peers_[id] = std::make_unique<Peer>(Peer{id, std::move(**end), true});
   hot_.push_back(peer.get());
-  fresh_ = true;
+  lookout_.fresh();
 }
 
 void NearServer::drop(uint64_t id) {

@@ -12,9 +12,8 @@
 #include <vector>
 
 #include "io/loop.h"
-#include "rpc/courtesy.h"
+#include "rpc/lookout.h"
 #include "rpc/near.h"
-#include "rpc/spin.h"
 
 namespace mc::rpc {
 
@@ -60,10 +59,7 @@ class NearServer {
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;
   std::vector<Peer*> hot_;  // looked at, not waited for
   uint64_t next_peer_ = 1;
-  Spin spin_;
-  Courtesy courtesy_;
-  Time awake_until_{};  // looked at so long
-  bool fresh_ = false;  // something came since the loop waited last
+  Lookout lookout_;
 };
 
 }  // namespace mc::rpc
