@@ -20,11 +20,11 @@ class Iperf {
   static bool installed() { return std::system("command -v iperf3 >/dev/null") == 0; }
   static Result<Measured> turn(uint32_t streams, bool reverse, uint64_t bytes) {
     const std::string port = "5299", n = std::to_string(bytes / streams);
-    const std::string command = "iperf3 -s -1 -p " + port +
-                                " >/dev/null 2>&1 & for i in $(seq 50); do r=$(iperf3 -c " +
-                                "127.0.0.1 -p " + port + " -C " + kCongestion[0] + " -l 1M -J -n " +
-                                n + " -P " + std::to_string(streams) + (reverse ? " -R" : "") +
-                                " 2>/dev/null) && break; done; wait; " + "echo \"$r\"";
+    const std::string command =
+        "iperf3 -s -1 -p " + port + " >/dev/null 2>&1 & for i in $(seq 50); do r=$(iperf3 -c " +
+        "127.0.0.1 -p " + port + " -C " + kCongestion[0] + " -l 1M -J -n " + n + " -P " +
+        std::to_string(streams) + (reverse ? " -R" : "") +
+        " 2>/dev/null) && break; sleep 0.1; done; kill $! 2>/dev/null; " + "echo \"$r\"";
     FILE* out = ::popen(command.c_str(), "r");
     if (out == nullptr) return fail_errno("iperf3");
     std::string text;

@@ -116,6 +116,7 @@ Result<serve::PrefillConfig> WorkerProgram::prefill(uint32_t blocks) const {
   c.send_timeout = transfer.peer_timeout * 3;
   c.store.master = worker.master;
   c.store.timeout = pool_timeout;
+  c.pool = pool;
   c.stages = cpp_group;
   c.stage_patience = transfer.peer_timeout;
   return c;

@@ -40,6 +40,7 @@ struct WorkerProgram {
   uint64_t calibrate_tokens = 2048;
   xfer::EngineOptions transfer;
   DaemonOptions daemon;
+  serve::OpenPool pool = serve::open_store_pool;  // of prompts
 
   // Of that role, at those addresses, unless told otherwise.
   WorkerProgram(std::string role_, std::string listen, std::string http);

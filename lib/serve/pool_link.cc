@@ -41,11 +41,11 @@ Result<std::unique_ptr<PoolLink>> PoolLink::open(io::Loop& loop, xfer::Engine& e
                                                  const store::ClientOptions& options,
                                                  std::string model, BlockManager& blocks,
                                                  Metrics& metrics, const KvShape& shape,
-                                                 uint32_t pp_rank) {
+                                                 uint32_t pp_rank, const OpenPool& open_pool) {
   auto self = std::unique_ptr<PoolLink>(
       new PoolLink(loop, std::move(model), blocks, metrics, shape, pp_rank));
   // One thread more than puts need, so that a fetch never waits behind them.
-  MC_TRY(self->store_, store::AsyncClient::open(loop, engine, options, metrics, kCallsMax + 1));
+  MC_TRY(self->store_, open_pool(loop, engine, options, metrics, kCallsMax + 1));
   return self;
 }
 
@@ -135,8 +135,7 @@ void PoolLink::prefetch(const std::vector<BlockHash>& hashes) {
   if (loop_.clock().now() < rest_until_) return;
   std::vector<ObjectKey> keys;
   for (const BlockHash& hash : hashes) keys.push_back(key(hash));
-  store_->prefetch(std::move(keys),
-                   [](const Result<uint64_t>&) {});  // a hint, whatever becomes of it
+  store_->prefetch(std::move(keys));
 }
 
 void PoolLink::publish(const BlockHash& hash, BlockId block, std::span<const std::byte> memory,

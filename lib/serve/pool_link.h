@@ -18,8 +18,8 @@
 
 #include "base/metrics.h"
 #include "serve/block_manager.h"
+#include "serve/kv_pool.h"
 #include "serve/kv_shape.h"
-#include "store/async_client.h"
 
 namespace mc::serve {
 
@@ -27,12 +27,13 @@ std::string pool_key(const std::string& model, const BlockHash& hash, uint32_t p
 
 class PoolLink {
  public:
-  // `blocks` is lent by the worker. Errors: those of store::AsyncClient::open.
+  // `blocks` is lent by the worker. Errors: those of `open_pool`.
   static Result<std::unique_ptr<PoolLink>> open(io::Loop& loop, xfer::Engine& engine,
                                                 const store::ClientOptions& options,
                                                 std::string model, BlockManager& blocks,
                                                 Metrics& metrics, const KvShape& shape,
-                                                uint32_t pp_rank = 0);
+                                                uint32_t pp_rank = 0,
+                                                const OpenPool& open_pool = open_store_pool);
   ~PoolLink();
   PoolLink(const PoolLink&) = delete;
   PoolLink& operator=(const PoolLink&) = delete;
@@ -87,7 +88,7 @@ class PoolLink {
   BlockManager& blocks_;
   const KvShape shape_;
   const uint32_t pp_rank_;
-  std::unique_ptr<store::AsyncClient> store_;
+  std::unique_ptr<KvPool> store_;
   std::deque<Put> queue_;
   size_t putting_ = 0;  // blocks
   size_t calls_ = 0;    // puts in flight

@@ -60,7 +60,7 @@ Result<std::unique_ptr<PrefillWorker>> PrefillWorker::open(
       loop, transfer, server, engine, config, metrics, std::move(core), std::move(queue)));
   if (!config.store.master.empty()) {
     MC_TRY(self->pool_, PoolLink::open(loop, transfer, config.store, engine.spec().pool_name(),
-                                       self->blocks_, metrics, self->shape_));
+                                       self->blocks_, metrics, self->shape_, 0, config.pool));
   }
   PrefillWorker* const raw = self.get();
   MC_TRY(self->sender_,

@@ -32,6 +32,7 @@
 #include "rpc/server.h"
 #include "serve/batcher.h"
 #include "serve/block_manager.h"
+#include "serve/kv_pool.h"
 #include "serve/kv_sender.h"
 #include "serve/messages.h"
 #include "serve/pool_link.h"
@@ -55,6 +56,7 @@ struct PrefillConfig {
   Duration send_timeout = std::chrono::seconds(10);  // of a layer, or of all at the end
   Duration peer_budget = std::chrono::seconds(5);    // KvReady, KvFailed
   store::ClientOptions store;                        // master empty: no pool
+  OpenPool pool = open_store_pool;
   TraceEvents* trace = nullptr;                      // lent; nullptr: nobody wants to know
   // Not empty: this is the head of a pipeline, and its engine has the first slice of the layers.
   // Control addresses of the other stages, in order; the whole model's fingerprint; how long a

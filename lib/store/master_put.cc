@@ -214,7 +214,9 @@ void Master::try_items(const PutStart& m, ParkedPut& put, uint16_t tenant, bool 
   put.demand = 0;
   std::erase_if(put.open, [&](size_t i) {
     const Tried tried = start_put(m, put, tenant, i, last_try, now);
-    if (tried == Tried::kNoRoom) put.demand += m.items[i].bytes + kPage;
+    // For what no node here could hold nothing is evicted: it waits for nodes yet to come.
+    if (tried == Tried::kNoRoom && m.items[i].bytes <= members_.largest())
+      put.demand += m.items[i].bytes + kPage;
     return tried == Tried::kAnswered;
   });
 }

@@ -41,6 +41,13 @@ grep -q 'not-found' "$T/err" || die "a removed key is not not-found: $(cat "$T/e
 expect 0 store rm --prefix k/ --force
 expect 0 store ls k/
 [ ! -s "$T/out" ] || die "objects left after rm --prefix"
+metric() { curl -fsS "${STATE%/state}/metrics" | awk -v name="$1" '$1 == name { print $2 }'; }
+[ "$(metric master_remove_all_requests_total)" = 0 ] || die "a prefix was counted as all"
+expect 0 store rm --prefix '' --force
+expect 0 store ls
+[ ! -s "$T/out" ] || die "objects left after all were removed"
+[ "$(metric master_remove_all_requests_total)" = 1 ] || die "removing all was not counted"
+[ "$(metric master_remove_all_failures_total)" = 0 ] || die "removing all was counted as failed"
 
 # Nodes and master end by themselves, with status 0, and take their announcements along.
 stop shm

@@ -116,6 +116,50 @@ TEST_CASE("values come back as they were put, whole or in parts, over both trans
   }
 }
 
+TEST_CASE("a key may hold any byte but NUL, and is found, listed and removed as it is") {
+  Cluster cluster(64 * kMiB);
+  Caller c(cluster);
+  ObjectKey every;
+  for (int b = 1; b < 256; ++b) every.push_back(static_cast<char>(b));
+  const ObjectKey longest(1024, '\xff'), odd("../\n\t %s \"'\\ \xc3");
+  uint64_t seed = 0;
+  for (const ObjectKey& key : {every, longest, odd}) {
+    const auto value = noise(5000, ++seed);
+    REQUIRE(c.client->put(key, value));
+    const auto got = c.client->get(key);
+    REQUIRE(got);
+    CHECK(*got == value);
+    CHECK(*c.client->exists({key}) == std::vector<bool>{true});
+    const auto listed = c.client->list(key, "", 10);
+    REQUIRE(listed);
+    REQUIRE(listed->items.size() == 1);
+    CHECK(listed->items[0].key == key);
+    CHECK(c.client->remove({key}, true)[0]);
+    CHECK(c.client->get(key).error().code == Code::kNotFound);
+  }
+  const auto value = noise(10, 9);
+  for (const ObjectKey& key : {ObjectKey(), ObjectKey(1025, 'k'), ObjectKey("a\0b", 3)}) {
+    CHECK(c.client->put(key, value).error().code == Code::kInvalid);
+    CHECK_FALSE(c.client->get(key));
+  }
+}
+
+TEST_CASE("a value that no segment could hold is refused, and the pool goes on") {
+  Cluster cluster(8 * kMiB);
+  Caller c(cluster);
+  const auto value = noise(1000, 1);
+  REQUIRE(c.client->put("before", value));
+  const std::vector<std::byte> large(9 * kMiB);
+  const auto refused = c.client->put("large", large);
+  REQUIRE_FALSE(refused);
+  CHECK(refused.error().code == Code::kNoSpace);
+  CHECK(refused.error().what.find("larger than the largest segment") != std::string::npos);
+  const auto before = c.client->get("before");
+  REQUIRE_MESSAGE(before, before.error().what);
+  CHECK(*before == value);
+  CHECK(c.client->put("after", value));
+}
+
 TEST_CASE("items of a batch succeed and fail one by one") {
   Cluster cluster(64 * kMiB);
   Caller c(cluster);
