@@ -1,7 +1,8 @@
 #!/usr/bin/env python3
 """Time to the first token of the same prompts: computed, reused where they were computed, fetched
-from the memory of a store node, and from its disk. Real processes and real computing on this
-machine, over tcp; the order is checked. bench/run pool-ttft."""
+from the memory of a store node, and from its disk, all over tcp; and from a store node over
+emulated RDMA, and from redis. Real processes and real computing on this machine; the order is
+checked. bench/run pool-ttft."""
 import argparse
 import json
 import os
@@ -23,12 +24,12 @@ SKIPPED = 77
 class Cluster:
     """One prefill worker, one decode worker and one store node."""
 
-    def __init__(self, folder, options):
+    def __init__(self, folder, options, transport='tcp', programs=os.environ['MC_BIN']):
         self.script = [str(ROOT / 'scripts' / 'loopback')]
-        self.at = ['--dir', str(folder / 'cluster'), '--bin', os.environ['MC_BIN']]
+        self.at = ['--dir', str(folder / 'cluster'), '--bin', str(programs)]
         command = self.script + ['up', '--prefill', '1', '--decode', '1', '--store', '1',
                                  '--engine', 'cpu', '--block-size', str(BLOCK), '--wait', '120',
-                                 '--transport', 'tcp'] + options + self.at
+                                 '--transport', transport] + options + self.at
         up = subprocess.run(command, capture_output=True, text=True, check=False)
         if up.returncode != 0:
             raise RuntimeError('the cluster did not start: ' + up.stderr)
@@ -111,19 +112,52 @@ class Bench:
                       lambda: cluster.metric('p0', 'mc_engine_pool_blocks_stored_total') >= blocks)
 
     def memory(self, folder):
-        cluster = Cluster(folder, self.options())
+        self.pool(Cluster(folder, self.options()), 'cross-node hit')
+
+    def rdma(self, folder):
+        self.pool(Cluster(folder, self.options() + ['--nics', '1'], 'rdma'), 'hit over RDMA')
+
+    def redis(self, folder):
+        """A cluster whose prefill worker has redis in the place of the store."""
+        socket, programs = folder / 'redis.sock', folder / 'programs'
+        programs.mkdir()
+        for program in pathlib.Path(os.environ['MC_BIN']).iterdir():
+            if program.name != 'mc-prefill':
+                (programs / program.name).symlink_to(program)
+        (programs / 'mc-prefill').symlink_to(pathlib.Path(os.environ['MC_BIN']) / 'redis-worker')
+        server = subprocess.Popen(
+            ['redis-server', '--port', '0', '--unixsocket', str(socket), '--save', '',
+             '--appendonly', 'no', '--dir', str(folder)], stdout=subprocess.DEVNULL)
+        try:
+            end = time.monotonic() + 20
+            while not socket.exists():
+                if time.monotonic() > end:
+                    raise RuntimeError('redis-server does not start')
+                time.sleep(0.05)
+            self.pool(Cluster(folder, self.options(f'--master {socket}'), programs=programs),
+                      'hit from redis')
+        finally:
+            server.terminate()
+            server.wait()
+
+    def pool(self, cluster, case):
         per = (self.tokens - 1) // BLOCK
         try:
-            cluster.ttft(self.prompt())  # what is slow the first time only
+            self.take(cluster, '', self.prompt(), False)  # what is slow the first time only
+            self.stored(cluster, per)
             stored = cluster.metric('p0', 'mc_engine_pool_blocks_stored_total')
             for i in range(self.turns):
                 prompt = self.prompt()
-                self.take(cluster, 'recompute', prompt, False)
-                self.take(cluster, 'local hit', prompt, True)
+                first = case == 'cross-node hit'
+                self.take(cluster, 'recompute' if first else '', prompt, False)
+                self.take(cluster, 'local hit' if first else '', prompt, True)
                 self.stored(cluster, stored + (2 * i + 1) * per)
                 self.take(cluster, '', self.prompt(), False)
                 self.stored(cluster, stored + (2 * i + 2) * per)
-                self.take(cluster, 'cross-node hit', prompt, True)
+                self.take(cluster, case, prompt, True)
+            fetched = cluster.metric('p0', 'mc_engine_pool_blocks_fetched_total')
+            if fetched < self.turns * (per - 9):
+                raise RuntimeError(f'{case}: {fetched:.0f} blocks came from the pool')
         finally:
             cluster.down()
 
@@ -173,10 +207,22 @@ def main():
     with tempfile.TemporaryDirectory(prefix='mc-bench-') as name:
         bench.memory(pathlib.Path(name))
         bench.disk(pathlib.Path(name))
-    ordered = [bench.figure(case, against) for case, against in (
-        ('local hit', 'recompute'), ('cross-node hit', 'recompute'), ('SSD hit', 'recompute'),
-        ('local hit', 'cross-node hit'), ('cross-node hit', 'SSD hit'))]
-    if all(ordered):
+        bench.rdma(pathlib.Path(name))
+        redis = shutil.which('redis-server') is not None
+        if redis:
+            bench.redis(pathlib.Path(name))
+        else:
+            print('pool-ttft: no redis-server, not compared with it: run scripts/setup --bench',
+                  file=sys.stderr)
+    order = [('local hit', 'recompute'), ('cross-node hit', 'recompute'), ('SSD hit', 'recompute'),
+             ('hit over RDMA', 'recompute'), ('local hit', 'cross-node hit'),
+             ('cross-node hit', 'SSD hit')]
+    pairs = order
+    if redis:
+        pairs = order + [('hit from redis', 'recompute'), ('cross-node hit', 'hit from redis'),
+                  ('hit over RDMA', 'hit from redis')]
+    met = [bench.figure(case, against) for case, against in pairs]
+    if all(met[:len(order)]):
         return 0
     print('pool-ttft: not in the order local, cross-node, SSD, recompute', file=sys.stderr)
     return 1
