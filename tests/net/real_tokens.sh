@@ -62,6 +62,40 @@ cmp "$T/one" "$T/again" || die "after a stage came back: $(diff "$T/one" "$T/aga
 rest_within 30 'pipelines'
 loopback down
 
+# A pipeline whose prompts come back from a disk: every process that had them in memory began anew.
+metric() { # WORKER NAME
+  curl -fsS "$(loopback url "$1")/metrics" | awk -v name="$2" '$1 == name { n += $2 } END { print n + 0 }'
+}
+put() { # blocks, by both
+  local stored=mc_engine_pool_blocks_stored_total
+  echo $(($(metric p0 $stored) + $(metric p0.2 $stored)))
+}
+on_disk() { [ "$(put)" -ge 6 ] && [ "$(metric s0 mc_ssd_objects)" -ge "$(put)" ]; }
+disk_alone() {
+  "$MC_BIN/mc-store" ls --master "$(jq -r .control "$T/cluster/master.json")" \
+    --cluster-key "$T/cluster/cluster.key" >"$T/listed" 2>/dev/null &&
+    [ -s "$T/listed" ] && ! grep -qv ' 0+disk ' "$T/listed"
+}
+cluster_up --engine cpu --block-size 16 --pool 16MiB --segment 16MiB --prefill 1 --cpp-group 2 \
+  --decode 1 --store 1 --transport tcp --with 'prefill:--chunk-tokens 32 --pool-reuse always' \
+  --with "store:--ssd $T/ssd --ssd-size 64MiB --no-ssd-promote --ssd-flush 50ms" \
+  --with 'master:--offload eager'
+until_pipeline .ready
+answers stored
+cmp "$T/one" "$T/stored" || die "a pipeline over a disk says something else: $(diff "$T/one" "$T/stored")"
+until_true 60 "the disk does not get the blocks" on_disk
+for process in s0 p0.2 p0; do loopback restart $process; done
+until_true 60 "the restarted store node has copies in memory" disk_alone
+until_pipeline .ready
+answers loaded
+cmp "$T/one" "$T/loaded" || die "blocks from a disk say something else: $(diff "$T/one" "$T/loaded")"
+for process in p0 p0.2; do
+  [ "$(metric $process mc_engine_pool_blocks_fetched_total)" -ge 2 ] ||
+    die "$process had $(metric $process mc_engine_pool_blocks_fetched_total) blocks from the disk"
+done
+rest_within 30 'a pipeline over a disk'
+loopback down
+
 # What was measured of an engine is predicted with, and changes no answer.
 "$MC_BIN/mc-prefill" --engine cpu --block-size 16 --pool 16MiB --calibrate "$T/times.json" \
   --calibrate-tokens 128 >"$T/calibrated" 2>"$T/calibrate.err" ||
