@@ -57,7 +57,7 @@ struct PrefillConfig {
   Duration peer_budget = std::chrono::seconds(5);    // KvReady, KvFailed
   store::ClientOptions store;                        // master empty: no pool
   OpenPool pool = open_store_pool;
-  TraceEvents* trace = nullptr;                      // lent; nullptr: nobody wants to know
+  TraceEvents* trace = nullptr;  // lent; nullptr: nobody wants to know
   // Not empty: this is the head of a pipeline, and its engine has the first slice of the layers.
   // Control addresses of the other stages, in order; the whole model's fingerprint; how long a
   // stage may be silent.

@@ -3,7 +3,8 @@
 // Plain stores win where the destination lies in a cache; non-temporal ones win by 1.4 to 2 times
 // where it does not, wherever the source is (they do not read the destination first). Which of them
 // is the caller's guess (shm/recent.h); how is decided at run time by what the CPU has: libc's
-// memcpy, but on AMD's CPUs before Zen 5 a loop of our own up to 512 KiB (bench/run xfer-shm, "8 bytes on").
+// memcpy, but on AMD's CPUs before Zen 5 a loop of our own up to 512 KiB (bench/run xfer-shm, "8
+// bytes on").
 //
 // Thread: any.
 #pragma once

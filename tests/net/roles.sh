@@ -8,7 +8,7 @@ ask() { # PROMPT TOKENS -> its text; several at a time
   local answer=$T/answer.$BASHPID
   jq -cn --arg model "$model" --arg prompt "$1" --argjson n "$2" \
     '{model: $model, prompt: $prompt, max_tokens: $n, temperature: 0, ignore_eos: true}' |
-    curl -fsS -m 60 -H 'content-type: application/json' -d @- "$URL/v1/completions" >"$answer" ||
+    curl -fsS -m 120 -H 'content-type: application/json' -d @- "$URL/v1/completions" >"$answer" ||
     die "no answer: $(cat "$answer")"
   jq -r '.choices[0].text' "$answer"
 }
@@ -54,7 +54,7 @@ cmp "$T/apart" "$T/changed" || die "after the change they say something else"
 
 # In the middle of answers: those finish, then the roles are exchanged.
 for i in 1 2 3 4; do
-  ask "A long answer, number $i" 150 >"$T/long$i" &
+  ask "A long answer, number $i" 600 >"$T/long$i" &
 done
 given() { # requests that the decode worker answers; before that a draining one sends them away
   curl -fsS "http://$(jq -r .http "$T/cluster/b1.json")/metrics" |
