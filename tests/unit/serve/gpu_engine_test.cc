@@ -2,6 +2,7 @@
 #include "serve/gpu_engine.h"
 
 #include "device/stand_in.h"
+#include "serve/device_kv_metrics.h"
 #include "small_engine.h"
 
 using namespace mc;
@@ -122,6 +123,37 @@ TEST_CASE("blocks that stay on the device are found again, and a lost device tak
       CHECK(lost.engine->given_up());
     }
   }
+}
+
+TEST_CASE("metrics say what was added since they were last told, once") {
+  Metrics metrics;
+  DeviceKvMetrics told(metrics);
+  const auto has = [&](const std::string& line) {
+    CHECK_MESSAGE(metrics.text().find("\n" + line + "\n") != std::string::npos, line);
+  };
+  DeviceKv kv{.blocks = 8,
+              .used = 3,
+              .hits = 5,
+              .uploads = 2,
+              .streamed = 1,
+              .evictions = 4,
+              .bytes_in = 100,
+              .bytes_out = 70};
+  told.update(kv);
+  told.update(kv);
+  has("mc_engine_device_blocks 8");
+  has("mc_engine_device_blocks_used 3");
+  has("mc_engine_device_reads_total{block=\"hit\"} 5");
+  has("mc_engine_device_reads_total{block=\"uploaded\"} 2");
+  has("mc_engine_device_reads_total{block=\"streamed\"} 1");
+  has("mc_engine_device_evictions_total 4");
+  has("mc_engine_device_kv_bytes_total{way=\"in\"} 100");
+  has("mc_engine_device_kv_bytes_total{way=\"out\"} 70");
+  kv.used = 1;
+  kv.hits = 9;
+  told.update(kv);
+  has("mc_engine_device_blocks_used 1");
+  has("mc_engine_device_reads_total{block=\"hit\"} 9");
 }
 
 TEST_CASE("a device that has no room for a prompt leaves it to the CPU") {
