@@ -11,10 +11,11 @@ serve() {
   launch "$name" "$xfer" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --size 64MiB "$@"
   peer=$(address "$name")
 }
-# Waits until the half-copied file $1 holds a few pieces, or process $2 ended.
+# Waits until the half-copied file $1 holds a few pieces, or more than $3 disk blocks, or process $2
+# ended.
 wait_part() {
   local deadline=$((SECONDS + 30))
-  until [ -e "$1" ] && [ "$(stat -c %b "$1")" -gt 30000 ]; do
+  until [ -e "$1" ] && [ "$(stat -c %b "$1")" -gt "${3:-30000}" ]; do
     kill -0 "$2" 2>/dev/null || return 0
     [ $SECONDS -lt $deadline ] || die "no part $1"
   done
@@ -104,8 +105,10 @@ wait_part "$T/in/.huge.mc-part" $!
 kill -9 $! 2>/dev/null || die "it was over before it was killed"
 wait $! || true
 [ ! -e "$T/in/huge" ] || die "a half-copied file has its name"
+had=$(stat -c %b "$T/in/.huge.mc-part")
 "$xfer" copy "$T/huge" "$peer/huge" --parallel 1 --timeout 2s --fault "$T/slow" >"$T/dead.out" 2>"$T/dead.err" &
 copy=$!
+wait_part "$T/in/.huge.mc-part" $copy "$had" # before that its port might be another's already
 kill -9 "${PIDS[in]}"
 status=0
 wait $copy || status=$?
