@@ -17,8 +17,10 @@
 #include <utility>
 
 #include "base/log.h"
+#include "base/random.h"
 #include "http/parser.h"
 #include "io/address.h"
+#include "io/free_port.h"
 
 namespace mc::http {
 namespace {
@@ -36,6 +38,11 @@ std::string peer_text(const sockaddr* peer) {
                   NI_NUMERICHOST | NI_NUMERICSERV) != 0)
     return "?";
   return io::Address{host, static_cast<uint16_t>(std::atoi(port))}.text();
+}
+
+in_port_t& port_of(sockaddr& address) {
+  return address.sa_family == AF_INET6 ? reinterpret_cast<sockaddr_in6&>(address).sin6_port
+                                       : reinterpret_cast<sockaddr_in&>(address).sin_port;
 }
 
 event* event_of(const EventThread& thread, event_callback_fn call, void* self) {
@@ -206,19 +213,25 @@ Result<uint16_t> Connections::listen(const std::string& host, uint16_t port) {
   addrinfo hints{}, *found = nullptr;
   hints.ai_socktype = SOCK_STREAM;
   hints.ai_flags = AI_PASSIVE | AI_NUMERICSERV;
-  const int rc = getaddrinfo(host.empty() || host == "*" ? nullptr : host.c_str(),
-                             std::to_string(port).c_str(), &hints, &found);
+  const int rc =
+      getaddrinfo(host.empty() || host == "*" ? nullptr : host.c_str(), "0", &hints, &found);
   if (rc != 0) return fail(Code::kInvalid, "listen on '%s': %s", host.c_str(), gai_strerror(rc));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> guard(found, freeaddrinfo);
   const auto accepted = [](evconnlistener*, evutil_socket_t fd, sockaddr* peer, int, void* self) {
     static_cast<Connections*>(self)->accept(fd, peer);
   };
-  listener_ =
-      evconnlistener_new_bind(thread_.base(), accepted, this,
-                              LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE,
-                              kBacklog, found->ai_addr, static_cast<int>(found->ai_addrlen));
+  const auto bind = [&](uint16_t to) {
+    port_of(*found->ai_addr) = htons(to);
+    listener_ =
+        evconnlistener_new_bind(thread_.base(), accepted, this,
+                                LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE,
+                                kBacklog, found->ai_addr, static_cast<int>(found->ai_addrlen));
+    return listener_ != nullptr;
+  };
+  Random random(fresh_seed());
+  const bool listens = port == 0 ? io::listen_on_free_port(random, bind) : bind(port);
   const std::string where = io::Address{host, port}.text();
-  if (listener_ == nullptr)
+  if (!listens)
     return fail(Code::kUnavailable, "listen on %s: %s: choose another port, or 0 for a free one",
                 where.c_str(), std::strerror(errno));
   evconnlistener_set_error_cb(listener_, on_accept_error);
@@ -226,8 +239,7 @@ Result<uint16_t> Connections::listen(const std::string& host, uint16_t port) {
   socklen_t size = sizeof bound;
   if (getsockname(evconnlistener_get_fd(listener_), reinterpret_cast<sockaddr*>(&bound), &size))
     return fail_errno("name of the socket on %s", where.c_str());
-  return ntohs(bound.ss_family == AF_INET6 ? reinterpret_cast<sockaddr_in6*>(&bound)->sin6_port
-                                           : reinterpret_cast<sockaddr_in*>(&bound)->sin_port);
+  return ntohs(port_of(reinterpret_cast<sockaddr&>(bound)));
 }
 
 // Without a file for it a client stays in the queue, and would be offered again at once, for ever.

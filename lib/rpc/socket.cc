@@ -7,8 +7,10 @@
 #include <utility>
 
 #include "base/hash.h"
+#include "base/random.h"
 #include "io/address.h"
 #include "io/file.h"
+#include "io/free_port.h"
 #include "wire/codec.h"
 
 namespace mc::rpc {
@@ -117,10 +119,13 @@ Result<Socket> Socket::listen(Kind kind, const std::string& text) {
   Socket socket(handle, "");
   MC_TRY_(set_curve(handle, true));
   const std::string host = numeric(address.host);
-  const std::string endpoint =
-      "tcp://" + io::Address{host, 0}.text().substr(0, io::Address{host, 0}.text().size() - 1) +
-      (address.port == 0 ? "*" : std::to_string(address.port));
-  if (zmq_bind(handle, endpoint.c_str()) != 0)
+  const auto bind = [&](uint16_t port) {
+    std::string endpoint = "tcp://" + io::Address{host, port}.text();
+    if (port == 0) endpoint.back() = '*';
+    return zmq_bind(handle, endpoint.c_str()) == 0;
+  };
+  Random random(fresh_seed());
+  if (!(address.port == 0 ? io::listen_on_free_port(random, bind) : bind(address.port)))
     return fail(zmq_errno() == EADDRINUSE ? Code::kUnavailable : Code::kInvalid,
                 "listen on %s: %s%s", text.c_str(), zmq_strerror(zmq_errno()),
                 zmq_errno() == EADDRINUSE ? ": choose another port, or 0 for a free one" : "");
