@@ -33,6 +33,10 @@ std::vector<Case> library_checks();
 std::vector<Case> library_figures();
 std::vector<Case> attention_checks();
 std::vector<Case> attention_figures();
+std::vector<Case> sampling_checks();
+std::vector<Case> sampling_figures();
+std::vector<Case> graph_checks();
+std::vector<Case> graph_figures();
 
 // What this program does when it is started by the check of memory shared between processes: shares
 // memory on its standard output, and ends with its standard input.

@@ -40,10 +40,12 @@ namespace {
 
 using CaseLists = std::vector<std::vector<Case>>;
 CaseLists checks() {
-  return {copy_checks(), kernel_checks(), library_checks(), attention_checks()};
+  return {copy_checks(),      kernel_checks(),   library_checks(),
+          attention_checks(), sampling_checks(), graph_checks()};
 }
 CaseLists figures() {
-  return {copy_figures(), kernel_figures(), library_figures(), attention_figures()};
+  return {copy_figures(),      kernel_figures(),   library_figures(),
+          attention_figures(), sampling_figures(), graph_figures()};
 }
 std::vector<Case> all_of(const CaseLists& lists) {
   std::vector<Case> all;

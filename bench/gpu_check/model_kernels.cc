@@ -1,8 +1,5 @@
 // The kernels of the forward pass, each against a reference in double on the host, then timed: the
 // memory-bound ones against a copy of as many bytes, products against the plain kernel.
-#include <algorithm>
-#include <cstring>
-
 #include "bench/gpu_check/bed.h"
 
 namespace mc::gpu_check {
@@ -12,7 +9,7 @@ Result<> check_rows(const Bench& b) {
   MC_TRY(Bed bed, Bed::make(b));
   constexpr uint32_t kRows = 5, kWide = 2100, kVocab = 33;
   const std::vector<mc_row> rows{
-      {3, 0, 0, 0}, {32, 1, 0, 1}, {0, 2, 0, 0}, {7, 3, 0, 1}, {7, 4, 0, 0}};
+      {3, 0, 0, 0}, {32, 1, 0, 0}, {0, 2, 0, 0}, {7, 3, 0, 0}, {7, 4, 0, 0}};
   MC_TRY(const Room list, bed.put(rows.data(), rows.size() * sizeof(mc_row)));
   const Values x = numbers(kRows * 2 * kWide, 1), weight = numbers(kWide, 2);
   MC_TRY(const Room in, bed.put(x, DType::kF32));
@@ -47,28 +44,7 @@ Result<> check_rows(const Bench& b) {
     MC_TRY(const Values g, bed.get(out, type));
     MC_TRY_(near(g, gated, tolerance_of(type), named(MC_GATE, type)));
   }
-  // The likeliest token, twice in a row; masked rows may not say `ends`.
-  Values logits = numbers(kRows * kWide, 4);
-  for (size_t r = 0; r < kRows; ++r) logits[r * kWide + 1999] = logits[r * kWide + 100 * r] = 9;
-  const int32_t ends[] = {100, 1999};
-  MC_TRY(const Room scores, bed.put(logits, DType::kF32));
-  MC_TRY(const Room end_list, bed.put(ends, sizeof ends));
-  MC_TRY(const Room found, b.device->allocate(kRows * sizeof(int32_t)));
-  MC_TRY_(bed.run(MC_ARGMAX, {kRows}, at(scores), rows_at(list),
-                  reinterpret_cast<const int32_t*>(end_list.data()), 2u,
-                  reinterpret_cast<int32_t*>(found.data()), kWide));
-  std::vector<std::byte> bytes(found.size()), want_bytes(found.size());
-  MC_TRY_(finish(*bed.stream,
-                 [&] { return bed.stream->copy(bytes.data(), found.data(), bytes.size()); }));
-  std::vector<int32_t> want;
-  for (size_t r = 0; r < kRows; ++r) {
-    auto row = std::vector(logits.begin() + static_cast<long>(r * kWide),
-                           logits.begin() + static_cast<long>((r + 1) * kWide));
-    if (rows[r].masked) row[100] = row[1999] = -9;
-    want.push_back(static_cast<int32_t>(std::max_element(row.begin(), row.end()) - row.begin()));
-  }
-  std::memcpy(want_bytes.data(), want.data(), want_bytes.size());
-  return same(bytes, want_bytes, MC_ARGMAX);
+  return {};
 }
 
 struct Shape {
@@ -185,7 +161,7 @@ std::vector<Case> kernel_figures() {
 
 std::vector<Case> kernel_checks() {
   return {
-      {"activations", "embedding, normalization, gate and likeliest token", check_rows},
+      {"activations", "embedding, normalization and gate", check_rows},
       {"products", "plain products, and the tensor cores'", check_products},
   };
 }

@@ -54,6 +54,19 @@ class CudaEvent final : public Event {
   const EventHandle handle_;
 };
 
+class CudaGraph final : public Graph {
+ public:
+  CudaGraph(CorePtr core, GraphExec handle) : core_(std::move(core)), handle_(handle) {}
+  ~CudaGraph() override {
+    if (core_->enter()) (void)core_->d.graph_exec_destroy(handle_);
+  }
+  GraphExec handle() const { return handle_; }
+
+ private:
+  const CorePtr core_;
+  const GraphExec handle_;
+};
+
 // A list of blocks on its way to the kernel: pinned memory, and the device's copy of it.
 struct BlockList {
   void* host = nullptr;
@@ -87,6 +100,7 @@ class CudaStream final : public Stream {
     return products->multiply(product, handle_);
   }
   Result<std::unique_ptr<Event>> record() override {
+    if (capturing_) return fail(within_capture());
     MC_TRY(auto event, CudaEvent::make(core_));
     MC_TRY_(event->record(handle_));
     return event;
@@ -94,8 +108,25 @@ class CudaStream final : public Stream {
   Result<> after(Event& event) override {
     auto* const ours = dynamic_cast<CudaEvent*>(&event);
     if (ours == nullptr) return fail(Code::kInvalid, "an event of another kind of device");
+    if (capturing_) return fail(within_capture());
     MC_TRY_(core_->enter());
     return core_->ok(core_->d.stream_wait_event(handle_, ours->handle(), 0), "cuStreamWaitEvent");
+  }
+  Result<> begin_capture() override {
+    if (!core_->d.has_graphs())
+      return fail(Code::kUnsupported, "this driver has no graphs: a newer one has");
+    if (capturing_) return fail(within_capture());
+    MC_TRY_(core_->enter());
+    MC_TRY_(core_->ok(core_->d.capture_begin(handle_, kCaptureRelaxed), "cuStreamBeginCapture"));
+    capturing_ = true;
+    return {};
+  }
+  Result<std::unique_ptr<Graph>> end_capture() override;
+  Result<> launch(Graph& graph) override {
+    auto* const ours = dynamic_cast<CudaGraph*>(&graph);
+    if (ours == nullptr) return fail(Code::kInvalid, "a graph of another kind of device");
+    MC_TRY_(core_->enter());
+    return core_->ok(core_->d.graph_launch(ours->handle(), handle_), "cuGraphLaunch");
   }
 
  private:
@@ -108,11 +139,13 @@ class CudaStream final : public Stream {
   }
   const CorePtr core_;
   const StreamHandle handle_;
+  bool capturing_ = false;
   std::array<BlockList, kLists> lists_;
   size_t turn_ = 0;
 };
 
 Result<> CudaStream::copy_rows(const Rows& r) {
+  if (capturing_) return fail(within_capture());
   if (r.rows == 0 || r.bytes == 0) return {};
   if (r.rows == 1 || (r.to_stride == r.bytes && r.from_stride == r.bytes))
     return copy(r.to, r.from, r.bytes * r.rows);
@@ -130,6 +163,7 @@ Result<> CudaStream::copy_rows(const Rows& r) {
 }
 
 Result<> CudaStream::copy_blocks(std::span<const Block> blocks) {
+  if (capturing_) return fail(within_capture());
   const auto large = [](const Block& b) { return b.bytes > kTilesMax * MC_COPY_TILE; };
   if (blocks.size() <= 1 || core_->copy_blocks == nullptr ||
       std::any_of(blocks.begin(), blocks.end(), large)) {
@@ -150,6 +184,18 @@ Result<> CudaStream::launch(const Launch& l) {
   return core_->ok(core_->d.launch(function, l.x, l.y, l.z, MC_KERNEL_THREADS, 1, 1, 0, handle_,
                                    arguments.data(), nullptr),
                    l.kernel);
+}
+
+Result<std::unique_ptr<Graph>> CudaStream::end_capture() {
+  if (!std::exchange(capturing_, false)) return fail(Code::kInvalid, "the end of no capture");
+  MC_TRY_(core_->enter());
+  GraphHandle captured = nullptr;
+  GraphExec exec = nullptr;
+  MC_TRY_(core_->ok(core_->d.capture_end(handle_, &captured), "cuStreamEndCapture"));
+  const Status s = core_->d.graph_instantiate(&exec, captured, 0);
+  (void)core_->d.graph_destroy(captured);
+  MC_TRY_(core_->ok(s, "cuGraphInstantiate"));
+  return std::make_unique<CudaGraph>(core_, exec);
 }
 
 // The list that is free next, or was used longest ago and then waited for.

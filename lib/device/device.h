@@ -106,6 +106,13 @@ class Event {
   virtual Result<> wait() = 0;
 };
 
+// Work of a stream that was captured once, to be launched again and again as one. It keeps no
+// memory: what it touches must be there, and is read anew, whenever it runs.
+class Graph {
+ public:
+  virtual ~Graph() = default;
+};
+
 // Work that runs in order; that of different streams runs side by side. What fails while it runs is
 // told by the events recorded after it. A stream that is closed finishes what it was given.
 class Stream {
@@ -122,6 +129,13 @@ class Stream {
   virtual Result<std::unique_ptr<Event>> record() = 0;
   // What follows waits for the event; the caller does not.
   virtual Result<> after(Event& event) = 0;
+
+  // What copy(), launch() and multiply() are given from here to end_capture() goes into a graph and
+  // does not run; copies' host ends are pinned. kUnsupported: not here.
+  virtual Result<> begin_capture() = 0;
+  // The error of what could not be captured. Either way the stream does its work again.
+  virtual Result<std::unique_ptr<Graph>> end_capture() = 0;
+  virtual Result<> launch(Graph& graph) = 0;
 };
 
 class Device {
@@ -158,5 +172,6 @@ class Device {
 using DevicePtr = std::shared_ptr<Device>;
 
 inline constexpr size_t kHandleBytesMax = 256;
+inline Error within_capture() { return {Code::kInvalid, "this cannot be part of a graph"}; }
 
 }  // namespace mc::device

@@ -68,6 +68,12 @@ void look_up_work(Symbols& l, Driver& d) {
   l.need(d.module_unload, "cuModuleUnload");
   l.need(d.module_function, "cuModuleGetFunction");
   l.need(d.launch, "cuLaunchKernel");
+  l.optional(d.capture_begin, "cuStreamBeginCapture_v2");
+  l.optional(d.capture_end, "cuStreamEndCapture");
+  l.optional(d.graph_instantiate, "cuGraphInstantiateWithFlags");
+  l.optional(d.graph_destroy, "cuGraphDestroy");
+  l.optional(d.graph_exec_destroy, "cuGraphExecDestroy");
+  l.optional(d.graph_launch, "cuGraphLaunch");
 }
 
 }  // namespace

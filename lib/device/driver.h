@@ -19,6 +19,8 @@ using StreamHandle = struct StreamTag*;
 using EventHandle = struct EventTag*;
 using Module = struct ModuleTag*;
 using Function = struct FunctionTag*;
+using GraphHandle = struct GraphTag*;
+using GraphExec = struct GraphExecTag*;
 struct IpcHandle {
   char reserved[64];
 };
@@ -42,6 +44,8 @@ inline constexpr unsigned kDisableTiming = 2;  // an event
 inline constexpr unsigned kHostPortable = 1;   // pinned memory
 inline constexpr unsigned kIpcLazyPeer = 1;    // a handle opened
 inline constexpr unsigned long long kDmaBufFd = 1;
+// What other threads do meanwhile, and what loads a kernel late, is no error of a capture.
+inline constexpr int kCaptureRelaxed = 2;
 
 struct Driver {
   Status (*init)(unsigned);
@@ -86,6 +90,17 @@ struct Driver {
                    unsigned bz, unsigned shared, StreamHandle, void** arguments, void** extra);
   // Not in every version: null.
   Status (*handle_for_range)(void* fd, Pointer, size_t, int type, unsigned long long flags);
+  Status (*capture_begin)(StreamHandle, int mode);
+  Status (*capture_end)(StreamHandle, GraphHandle*);
+  Status (*graph_instantiate)(GraphExec*, GraphHandle, unsigned long long flags);
+  Status (*graph_destroy)(GraphHandle);
+  Status (*graph_exec_destroy)(GraphExec);
+  Status (*graph_launch)(GraphExec, StreamHandle);
+
+  bool has_graphs() const {
+    return capture_begin != nullptr && capture_end != nullptr && graph_instantiate != nullptr &&
+           graph_destroy != nullptr && graph_exec_destroy != nullptr && graph_launch != nullptr;
+  }
 
   // "cuMemAlloc: out of memory", with the code for what the caller can do.
   Failure failure(Status status, const char* what) const;

@@ -19,8 +19,12 @@ thread_local Grid blockIdx, gridDim;  // as CUDA names them
 #include "device/kernels/multiply.cu"
 #include "device/kernels/multiply_tensor.cu"
 #include "device/kernels/rows.cu"
+#include "device/kernels/sample.cu"
 
-using Runner = void (*)(Grid, void* const*);
+struct Runner {
+  void (*run)(Grid, void* const*);
+  size_t arguments;
+};
 
 template <class... A, size_t... I>
 void call(void (*kernel)(A...), void* const* arguments, std::index_sequence<I...>) {
@@ -34,13 +38,19 @@ void run(void (*kernel)(A...), Grid grid, void* const* arguments) {
       for (blockIdx.x = 0; blockIdx.x < grid.x; ++blockIdx.x)
         call(kernel, arguments, std::index_sequence_for<A...>());
 }
+template <class... A>
+constexpr size_t count(void (*)(A...)) {
+  return sizeof...(A);
+}
 template <auto kKernel>
 void runner(Grid grid, void* const* arguments) {
   run(kKernel, grid, arguments);
 }
 
-#define MC_NAMED(kernel) \
-  { #kernel, runner < kernel> }
+#define MC_NAMED(kernel)                       \
+  {                                            \
+#kernel, { runner<kernel>, count(kernel) } \
+  }
 #define MC_EACH_FORMAT(kernel) \
   MC_NAMED(kernel##_f32), MC_NAMED(kernel##_f16), MC_NAMED(kernel##_bf16)
 const std::map<std::string_view, Runner>& runners() {
@@ -48,7 +58,7 @@ const std::map<std::string_view, Runner>& runners() {
       MC_EACH_FORMAT(mc_embed), MC_EACH_FORMAT(mc_normalize), MC_EACH_FORMAT(mc_multiply),
       MC_EACH_FORMAT(mc_store), MC_EACH_FORMAT(mc_attend),    MC_EACH_FORMAT(mc_gate),
       MC_NAMED(mc_tensor_f16),  MC_NAMED(mc_tensor_bf16),     MC_NAMED(mc_round_f16),
-      MC_NAMED(mc_round_bf16),  MC_NAMED(mc_argmax),          MC_NAMED(mc_flash_f16),
+      MC_NAMED(mc_round_bf16),  MC_NAMED(mc_sample),          MC_NAMED(mc_flash_f16),
       MC_NAMED(mc_flash_bf16),  MC_NAMED(mc_combine)};
   return all;
 }
@@ -58,10 +68,15 @@ const std::map<std::string_view, Runner>& runners() {
 
 bool host_has_kernel(std::string_view name) { return on_host::runners().contains(name); }
 
+size_t host_kernel_arguments(std::string_view name) {
+  const auto it = on_host::runners().find(name);
+  return it == on_host::runners().end() ? 0 : it->second.arguments;
+}
+
 bool run_kernel_on_host(std::string_view name, Grid grid, void* const* arguments) {
   const auto it = on_host::runners().find(name);
   if (it == on_host::runners().end()) return false;
-  it->second(grid, arguments);
+  it->second.run(grid, arguments);
   return true;
 }
 

@@ -3,6 +3,7 @@
 //
 // Thread: any.
 #pragma once
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 
@@ -13,6 +14,7 @@ struct Grid {
 };
 
 bool host_has_kernel(std::string_view name);
+size_t host_kernel_arguments(std::string_view name);  // how many it takes; 0: no such kernel
 // `arguments` as the driver takes them: each points to a value of its type. Addresses are those of
 // the host. false: no kernel of that name.
 bool run_kernel_on_host(std::string_view name, Grid grid, void* const* arguments);

@@ -22,6 +22,13 @@ struct mc_row {
   uint32_t masked;  // the tokens that end an answer must not come
 };
 
+// How a row's next token is drawn, as model::Draw; `bits` are its bits().
+struct mc_draw {
+  double temperature, top_p;
+  uint64_t bits;
+  uint32_t top_k, unused;
+};
+
 // x[row] = table[token of the row], as f32. Grid: rows.
 // mc_embed_T(const T* table, const mc_row* rows, float* x, uint32_t hidden)
 #define MC_EMBED "mc_embed"
@@ -91,8 +98,8 @@ struct mc_row {
 #define MC_GATE "mc_gate"
 #define MC_GATE_PART 1024
 
-// The likeliest token of each row, the lowest among equals; of masked rows, none of `ends`. Grid:
-// rows.
-// mc_argmax(const float* logits, const mc_row* rows, const int32_t* ends, uint32_t ends_count,
+// The next token of each row (model/sampler.h): the likeliest, the lowest among equals, or one
+// drawn by the row's mc_draw; of masked rows, none of `ends`. Grid: rows. mc_sample(const float*
+// logits, const mc_row* rows, const mc_draw* draws, const int32_t* ends, uint32_t ends_count,
 // int32_t* tokens, uint32_t vocab)
-#define MC_ARGMAX "mc_argmax"
+#define MC_SAMPLE "mc_sample"

@@ -21,11 +21,18 @@
 namespace mc::device {
 namespace {
 
-// What a piece of work is: pieces resolved to what the host sees, and what keeps them there.
+// What a piece of work is: addresses resolved to what the host sees, and what keeps them there.
 struct Work {
-  std::vector<Block> pieces;
+  std::function<void()> run;
   std::vector<AreaPtr> keep;
   uint64_t bytes = 0;
+};
+
+// What a kernel was called with.
+struct Call {
+  std::string kernel;
+  Grid grid;
+  std::vector<Argument> arguments;
 };
 
 // Shared by a device, its streams and their events.
@@ -91,6 +98,51 @@ struct Core {
   }
 };
 
+Result<Work> work_of(Core& core, const std::vector<Block>& blocks) {
+  Work work;
+  std::vector<Block> pieces;
+  for (const Block& b : blocks) {
+    AreaPtr to_area, from_area;
+    MC_TRY(std::byte * to, core.resolve(b.to, b.bytes, to_area));
+    MC_TRY(const std::byte* from, core.resolve(b.from, b.bytes, from_area));
+    pieces.push_back({to, from, b.bytes});
+    work.keep.insert(work.keep.end(), {std::move(to_area), std::move(from_area)});
+    work.bytes += b.bytes;
+  }
+  work.run = [pieces = std::move(pieces)] {
+    for (const Block& b : pieces) std::memmove(b.to, b.from, b.bytes);
+  };
+  return work;
+}
+
+Result<Work> work_of(Core& core, const Call& call) {
+  if (!host_has_kernel(call.kernel))
+    return fail(Code::kUnsupported, "%s has no kernel %s", core.name().c_str(),
+                call.kernel.c_str());
+  Work work;
+  std::vector<uint64_t> values;
+  for (const Argument& a : call.arguments) {
+    values.push_back(a.bits);
+    if (!a.address || a.bits == 0) continue;
+    AreaPtr area;
+    MC_TRY(const std::byte* seen,
+           core.resolve(reinterpret_cast<const std::byte*>(a.bits), 0, area));
+    values.back() = reinterpret_cast<uint64_t>(seen);
+    work.keep.push_back(std::move(area));
+  }
+  work.run = [kernel = call.kernel, grid = call.grid, values = std::move(values)]() mutable {
+    std::vector<void*> arguments;
+    for (uint64_t& value : values) arguments.push_back(&value);
+    (void)run_kernel_on_host(kernel, grid, arguments.data());
+  };
+  return work;
+}
+
+// Steps as they were given: addresses are looked up when it runs, as memory may be gone by then.
+struct StandInGraph final : Graph {
+  std::vector<std::function<Result<Work>(Core&)>> steps;
+};
+
 // Done when the stream passed it, with the first error of what was before it.
 struct Mark {
   Mutex mutex;
@@ -138,20 +190,27 @@ class StandInStream final : public Stream {
     thread_.join();
   }
   Result<> copy(std::byte* to, const std::byte* from, uint64_t bytes) override {
-    const Block block{to, from, bytes};
-    return submit({&block, 1}, false);
+    return submit(std::vector<Block>{{to, from, bytes}}, false);
   }
   Result<> copy_rows(const Rows& r) override {
+    if (capturing_ != nullptr) return fail(within_capture());
     std::vector<Block> blocks;
     for (uint64_t i = 0; i < r.rows; ++i)
       blocks.push_back({r.to + i * r.to_stride, r.from + i * r.from_stride, r.bytes});
-    return submit(blocks, true);
+    return submit(std::move(blocks), true);
   }
-  Result<> copy_blocks(std::span<const Block> blocks) override { return submit(blocks, true); }
-  Result<> launch(const Launch& launch) override;
+  Result<> copy_blocks(std::span<const Block> blocks) override {
+    if (capturing_ != nullptr) return fail(within_capture());
+    return submit(std::vector(blocks.begin(), blocks.end()), true);
+  }
+  Result<> launch(const Launch& l) override {
+    std::vector<Argument> arguments(l.arguments.begin(), l.arguments.end());
+    return submit(Call{l.kernel, {l.x, l.y, l.z}, std::move(arguments)}, true);
+  }
   Result<> multiply(const Product&) override { return fail(core_->no_products()); }
   Result<std::unique_ptr<Event>> record() override {
     MC_TRY_(core_->alive());
+    if (capturing_ != nullptr) return fail(within_capture());
     auto mark = std::make_shared<Mark>();
     push([this, mark] { mark->set(std::exchange(outcome_, Result<>())); });
     return std::make_unique<StandInEvent>(mark);
@@ -159,6 +218,7 @@ class StandInStream final : public Stream {
   Result<> after(Event& event) override {
     auto* const ours = dynamic_cast<StandInEvent*>(&event);
     if (ours == nullptr) return fail(Code::kInvalid, "an event of another kind of device");
+    if (capturing_ != nullptr) return fail(within_capture());
     push([this, mark = ours->mark()] {
       const Result<> before = mark->wait();
       if (outcome_) outcome_ = before;
@@ -166,30 +226,65 @@ class StandInStream final : public Stream {
     return {};
   }
 
- private:
-  Result<> submit(std::span<const Block> blocks, bool launch) {
+  Result<> begin_capture() override {
     MC_TRY_(core_->alive());
-    auto work = std::make_shared<Work>();
-    for (const Block& b : blocks) {
-      AreaPtr to_area, from_area;
-      MC_TRY(std::byte * to, core_->resolve(b.to, b.bytes, to_area));
-      MC_TRY(const std::byte* from, core_->resolve(b.from, b.bytes, from_area));
-      work->pieces.push_back({to, from, b.bytes});
-      work->keep.insert(work->keep.end(), {std::move(to_area), std::move(from_area)});
-      work->bytes += b.bytes;
+    if (!core_->config.graphs)
+      return fail(Code::kUnsupported, "%s has no graphs", core_->name().c_str());
+    if (capturing_ != nullptr) return fail(Code::kInvalid, "a capture within a capture");
+    capturing_ = std::make_unique<StandInGraph>();
+    return {};
+  }
+  Result<std::unique_ptr<Graph>> end_capture() override {
+    if (capturing_ == nullptr) return fail(Code::kInvalid, "the end of no capture");
+    std::unique_ptr<Graph> graph = std::move(capturing_);
+    MC_TRY_(core_->alive());
+    return graph;
+  }
+  Result<> launch(Graph& graph) override {
+    MC_TRY_(core_->alive());
+    auto* const ours = dynamic_cast<StandInGraph*>(&graph);
+    if (ours == nullptr) return fail(Code::kInvalid, "a graph of another kind of device");
+    std::vector<Work> all;
+    for (const auto& step : ours->steps) {
+      MC_TRY(Work work, step(*core_));
+      all.push_back(std::move(work));
     }
-    {
-      Lock lock(core_->mutex);
-      ++(launch ? core_->counts.launches : core_->counts.copies);
+    count(true);
+    push_work(std::move(all));
+    return {};
+  }
+
+ private:
+  // `what`: blocks to copy, or a call.
+  template <class What>
+  Result<> submit(What what, bool launch) {
+    MC_TRY_(core_->alive());
+    MC_TRY(Work work, work_of(*core_, what));
+    if (capturing_ != nullptr) {
+      capturing_->steps.push_back(
+          [what = std::move(what)](Core& core) { return work_of(core, what); });
+      return {};
     }
-    push([this, work] {
+    count(launch);
+    std::vector<Work> all;
+    all.push_back(std::move(work));
+    push_work(std::move(all));
+    return {};
+  }
+  void count(bool launch) {
+    Lock lock(core_->mutex);
+    ++(launch ? core_->counts.launches : core_->counts.copies);
+  }
+  void push_work(std::vector<Work> all) {
+    push([this, all = std::make_shared<std::vector<Work>>(std::move(all))] {
       if (!outcome_) return;
-      outcome_ = core_->suffer(work->bytes);
+      uint64_t bytes = 0;
+      for (const Work& work : *all) bytes += work.bytes;
+      outcome_ = core_->suffer(bytes);
       if (!outcome_) return;
-      for (const Block& b : work->pieces) std::memmove(b.to, b.from, b.bytes);
+      for (const Work& work : *all) work.run();
       core_->suffered();
     });
-    return {};
   }
   void push(std::function<void()> job) {
     Lock lock(mutex_);
@@ -211,52 +306,14 @@ class StandInStream final : public Stream {
   }
 
   const std::shared_ptr<Core> core_;
-  Result<> outcome_;  // of its work since the last event; its thread's
+  std::unique_ptr<StandInGraph> capturing_;  // null: work runs
+  Result<> outcome_;                         // of its work since the last event; its thread's
   Mutex mutex_;
   Condition changed_;
   std::deque<std::function<void()>> jobs_ MC_GUARDED_BY(mutex_);
   bool closing_ MC_GUARDED_BY(mutex_) = false;
   std::thread thread_;
 };
-
-// Addresses become what the host sees; what they lie in stays until the kernel is through.
-Result<> StandInStream::launch(const Launch& l) {
-  MC_TRY_(core_->alive());
-  if (!host_has_kernel(l.kernel))
-    return fail(Code::kUnsupported, "%s has no kernel %s", core_->name().c_str(), l.kernel);
-  struct Call {
-    std::string kernel;
-    Grid grid;
-    std::vector<uint64_t> values;
-    std::vector<AreaPtr> keep;
-  };
-  auto call = std::make_shared<Call>(Call{l.kernel, {l.x, l.y, l.z}, {}, {}});
-  for (const Argument& a : l.arguments) {
-    uint64_t value = a.bits;
-    if (a.address && value != 0) {
-      AreaPtr area;
-      MC_TRY(const std::byte* seen,
-             core_->resolve(reinterpret_cast<const std::byte*>(value), 0, area));
-      value = reinterpret_cast<uint64_t>(seen);
-      call->keep.push_back(std::move(area));
-    }
-    call->values.push_back(value);
-  }
-  {
-    Lock lock(core_->mutex);
-    ++core_->counts.launches;
-  }
-  push([this, call] {
-    if (!outcome_) return;
-    outcome_ = core_->suffer(0);
-    if (!outcome_) return;
-    std::vector<void*> arguments;
-    for (uint64_t& value : call->values) arguments.push_back(&value);
-    (void)run_kernel_on_host(call->kernel, call->grid, arguments.data());
-    core_->suffered();
-  });
-  return {};
-}
 
 class StandInDevice final : public StandIn {
  public:

@@ -33,6 +33,7 @@ class StandIn : public Device {
     bool peers = true;           // other stand-ins can be reached
     bool shares = true;          // with other processes
     bool dma_bufs = true;        // a descriptor that NICs of an emulator map
+    bool graphs = true;          // work can be captured
     std::string pci{};           // the GPU whose place it takes; "": none
   };
   static std::shared_ptr<StandIn> make(const Clock& clock, Config config);
@@ -41,7 +42,7 @@ class StandIn : public Device {
   virtual std::byte* seen_by_device(const std::byte* address) = 0;
   struct Counts {
     uint64_t copies = 0;        // submitted one by one
-    uint64_t launches = 0;      // of gathers and scatters
+    uint64_t launches = 0;      // of kernels and graphs
     uint64_t running_most = 0;  // at a time
   };
   virtual Counts counts() const = 0;

@@ -21,6 +21,11 @@ struct Groups {
 
 inline size_t over(size_t n, size_t part) { return (n + part - 1) / part; }
 
+inline const float* floats(const std::byte* at) { return reinterpret_cast<const float*>(at); }
+inline float* floats(std::byte* at) { return reinterpret_cast<float*>(at); }
+inline const mc_row* row_list(const std::byte* at) { return reinterpret_cast<const mc_row*>(at); }
+inline uint32_t narrow(uint64_t n) { return static_cast<uint32_t>(n); }
+
 template <class... A>
 Result<> launch(device::Stream& stream, const std::string& kernel, Groups groups, A... arguments) {
   const std::array<device::Argument, sizeof...(A)> list{device::Argument(arguments)...};

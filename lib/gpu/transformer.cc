@@ -9,11 +9,7 @@
 namespace mc::gpu {
 namespace {
 
-const float* floats(const std::byte* at) { return reinterpret_cast<const float*>(at); }
-float* floats(std::byte* at) { return reinterpret_cast<float*>(at); }
-const mc_row* row_list(const std::byte* at) { return reinterpret_cast<const mc_row*>(at); }
 const uint64_t* table(const std::byte* at) { return reinterpret_cast<const uint64_t*>(at); }
-uint32_t narrow(uint64_t n) { return static_cast<uint32_t>(n); }
 
 }  // namespace
 
@@ -51,6 +47,7 @@ Result<std::unique_ptr<Transformer>> Transformer::open(device::DevicePtr device,
     MC_TRY_(t->finish(*t->computing_));
   }
   t->tensor_ = tensor;
+  t->graphs_on_ = options.graphs;
   t->flash_ = tensor && kv.type != model::DType::kF32 &&
               config.heads / config.kv_heads <= MC_TENSOR_HEADS &&
               config.head_dim % MC_TENSOR_DIM_STEP == 0 && config.head_dim <= MC_TENSOR_DIM_MAX;
@@ -97,13 +94,14 @@ Result<uint64_t> Transformer::keep_blocks(uint64_t bytes) {
   const uint64_t slots = config_.layers < 2 ? 0 : bytes / block_bytes();
   if (slots == 0) return slots;
   MC_TRY(auto memory, device_->allocate(slots * block_bytes()));
+  graphs_.clear();
   tier_ = std::make_shared<Tier>(std::move(memory),
                                  Tier::Shape{layer_bytes(), config_.layers, kv_.block_tokens});
   return slots;
 }
 
 KvTraffic Transformer::traffic() const {
-  return {tier_ == nullptr ? Tier::Counts{} : tier_->counts(), bytes_in_, bytes_out_};
+  return {tier_ == nullptr ? Tier::Counts{} : tier_->counts(), bytes_in_, bytes_out_, graph_steps_};
 }
 
 // Where the blocks lie: in the tier, or, two layers at a time, in a room of the pass's own.
@@ -154,67 +152,105 @@ const uint64_t* Transformer::table_of(const Pass& pass, uint32_t layer) const {
   return table(pass.table + (pass.mixed() ? layer * pass.table_bytes : 0));
 }
 
+// The pass's memory, but for what the head needs: what it has already, or more.
+Result<> Transformer::reserve(Pass& pass) {
+  const auto room = [&](Rooms::Room& has, uint64_t bytes, bool host = false) -> Result<> {
+    if (has != nullptr && has->size() >= bytes) return {};
+    MC_TRY(has, rooms_.take(bytes, host));
+    return {};
+  };
+  const uint64_t tables = pass.table_bytes * (pass.mixed() ? config_.layers : 1);
+  const uint64_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
+  const uint64_t wide =
+      std::max<uint64_t>(row_floats + 2 * config_.q_rows(), 3 * config_.intermediate);
+  const uint64_t part = (config_.head_dim + 2) * sizeof(float);
+  const uint64_t draws = pass.rows * sizeof(mc_draw), rows = pass.rows * sizeof(mc_row);
+  Buffers& b = pass.buffers;
+  pass.input_bytes = tables + draws + rows + pass.rows * config_.head_dim * sizeof(float);
+  MC_TRY_(room(b.host, std::max(pass.input_bytes, tokens_bytes(pass)), true));
+  MC_TRY_(room(b.input, pass.input_bytes));
+  MC_TRY_(room(b.x, pass.rows * config_.hidden * sizeof(float)));
+  MC_TRY_(room(b.scratch, pass.rows * (config_.hidden + wide) * sizeof(float)));
+  if (pass.splits > 1) MC_TRY_(room(b.parts, pass.rows * config_.heads * pass.splits * part));
+  // First what must be aligned to 8.
+  pass.table = b.input->data();
+  pass.draws = pass.table + tables;
+  pass.row_list = pass.draws + draws;
+  pass.turns = pass.row_list + rows;
+  return {};
+}
+
+// What goes to the device, in pinned memory.
+void Transformer::fill(Pass& pass, std::span<const int32_t> tokens,
+                       std::span<const Choice> choices) const {
+  std::byte* const host = pass.buffers.host->data();
+  const auto at = [&](const std::byte* input) { return host + (input - pass.table); };
+  fill_tables(pass, reinterpret_cast<uint64_t*>(host));
+  auto* const draws = reinterpret_cast<mc_draw*>(at(pass.draws));
+  auto* const rows = reinterpret_cast<mc_row*>(at(pass.row_list));
+  auto* const turns = reinterpret_cast<std::complex<float>*>(at(pass.turns));
+  size_t row = 0;
+  for (size_t i = 0; i < pass.slices.size(); ++i)
+    for (size_t p = pass.slices[i].begin; p < pass.slices[i].end; ++p, ++row) {
+      MC_CHECK(row < tokens.size() && tokens[row] >= 0 &&
+               static_cast<uint32_t>(tokens[row]) < config_.vocab);
+      const Choice choice = choices.empty() ? Choice{} : choices[i];
+      const model::Draw& d = choice.draw;
+      draws[row] = {d.greedy() ? 0 : d.temperature, d.top_p, d.bits(), d.top_k, 0};
+      rows[row] = {tokens[row], narrow(p), narrow(i), choice.masked ? 1u : 0u};
+      turns_.at(p, turns + row * turns_.pairs());
+    }
+  MC_CHECK(row == pass.rows);
+}
+
+Result<> Transformer::embed(Pass& pass) {
+  const Buffers& b = pass.buffers;
+  MC_TRY_(computing_->copy(b.input->data(), b.host->data(), pass.input_bytes));
+  return launch(*computing_, names_.embed, {pass.rows}, weights_.embedding.memory.data(),
+                row_list(pass.row_list), floats(b.x->data()), config_.hidden);
+}
+
 Result<Pass> Transformer::begin(std::span<const int32_t> tokens,
                                 std::span<const model::Slice> slices,
-                                std::span<const Choice> choices,
                                 std::span<const Content> contents) {
   Pass pass;
   pass.slices = {slices.begin(), slices.end()};
   pass.rows = tokens.size();
   MC_TRY_(place(pass, contents));
-  const uint64_t turn_bytes = pass.rows * config_.head_dim * sizeof(float);
-  const uint64_t table_bytes = pass.table_bytes * (pass.mixed() ? config_.layers : 1);
-  const uint64_t bytes = pass.rows * sizeof(mc_row) + turn_bytes + table_bytes;
-  MC_TRY(const Rooms::Room host, rooms_.take(bytes, true));
-  MC_TRY(pass.input, rooms_.take(bytes));
-  MC_TRY(pass.x, rooms_.take(pass.rows * config_.hidden * sizeof(float)));
-  // The tables first: they are what must be aligned to 8.
-  pass.table = pass.input->data();
-  pass.row_list = pass.table + table_bytes;
-  pass.turns = pass.row_list + pass.rows * sizeof(mc_row);
-  fill_tables(pass, reinterpret_cast<uint64_t*>(host->data()));
-  auto* const rows = reinterpret_cast<mc_row*>(host->data() + table_bytes);
-  auto* const turns = reinterpret_cast<std::complex<float>*>(rows + pass.rows);
-  size_t row = 0;
-  for (size_t i = 0; i < slices.size(); ++i)
-    for (size_t p = slices[i].begin; p < slices[i].end; ++p, ++row) {
-      MC_CHECK(row < tokens.size() && tokens[row] >= 0 &&
-               static_cast<uint32_t>(tokens[row]) < config_.vocab);
-      const bool masked = !choices.empty() && choices[i].masked;
-      rows[row] = {tokens[row], narrow(p), narrow(i), masked ? 1u : 0u};
-      turns_.at(p, turns + row * turns_.pairs());
-    }
-  MC_CHECK(row == pass.rows);
-  MC_TRY_(computing_->copy(pass.input->data(), host->data(), bytes));
-  MC_TRY_(launch(*computing_, names_.embed, {pass.rows}, weights_.embedding.memory.data(),
-                 row_list(pass.row_list), floats(pass.x->data()), config_.hidden));
+  MC_TRY_(reserve(pass));
+  fill(pass, tokens, {});
+  MC_TRY_(embed(pass));
   MC_TRY_(finish(*computing_));
   return pass;
 }
 
-// What the blocks hold of a layer and the device does not, on its way there: whatever lies before
-// the rows.
-Result<> Transformer::load(const Pass& pass, uint32_t layer) {
+// What the blocks hold of a layer and the device does not, to where it is read: whatever lies
+// before the rows.
+std::vector<device::Block> Transformer::uploads(const Pass& pass, uint32_t layer) const {
   std::vector<device::Block> list;
-  bool pinned = true;
   auto place = pass.places.begin();
   for (const model::Slice& s : pass.slices)
     for (size_t b = 0; b < over(s.end, kv_.block_tokens); ++b, ++place) {
       if (place->there || b * kv_.block_tokens >= s.begin) continue;
-      const std::byte* const from = s.blocks[b] + layer * layer_bytes();
       const uint64_t within = place->streamed ? layer % 2 : layer;
-      list.push_back({pass.kv + place->at + within * layer_bytes(), from, layer_bytes()});
-      pinned = pinned && is_pinned(from, layer_bytes());
+      list.push_back({pass.kv + place->at + within * layer_bytes(),
+                      s.blocks[b] + layer * layer_bytes(), layer_bytes()});
     }
-  if (list.empty()) return {};
+  return list;
+}
+
+Result<> Transformer::load(const Pass& pass, uint32_t layer) {
+  const std::vector<device::Block> list = uploads(pass, layer);
   bytes_in_ += list.size() * layer_bytes();
-  if (pinned) return loading_->copy_blocks(list);
+  if (std::all_of(list.begin(), list.end(),
+                  [&](const device::Block& b) { return is_pinned(b.from, b.bytes); }))
+    return loading_->copy_blocks(list);
   for (const device::Block& b : list) MC_TRY_(loading_->copy(b.to, b.from, b.bytes));
   return {};
 }
 
-// The rows' KV of a layer, back into its blocks: of each block and head a run of positions.
-Result<> Transformer::keep(const Pass& pass, uint32_t layer) {
+// The rows' KV of some layers, back into its blocks: of each block and head a run of positions.
+Result<> Transformer::keep(const Pass& pass, uint32_t first_layer, uint32_t end_layer) {
   const uint64_t tokens = kv_.block_tokens, stride = tokens * head_bytes();
   std::vector<device::Block> list;
   bool pinned = true;
@@ -223,17 +259,22 @@ Result<> Transformer::keep(const Pass& pass, uint32_t layer) {
     for (size_t p = s.begin; p < s.end;) {
       const size_t in_block = p % tokens, n = std::min(s.end - p, tokens - in_block);
       const Tier::Place& place = pass.places[first + p / tokens];
-      const uint64_t within = place.streamed ? layer % 2 : layer, at = in_block * head_bytes();
-      std::byte* const to = s.blocks[p / tokens] + layer * layer_bytes() + at;
-      const std::byte* const from = pass.kv + place.at + within * layer_bytes() + at;
-      for (uint64_t i = 0; i < 2 * config_.kv_heads; ++i)
-        list.push_back({to + i * stride, from + i * stride, n * head_bytes()});
-      bytes_out_ += 2 * config_.kv_heads * n * head_bytes();
-      pinned = pinned && is_pinned(to - at, layer_bytes());
+      std::byte* const block = s.blocks[p / tokens];
+      const uint64_t at = in_block * head_bytes();
+      for (uint32_t layer = first_layer; layer < end_layer; ++layer) {
+        const uint64_t within = place.streamed ? layer % 2 : layer;
+        std::byte* const to = block + layer * layer_bytes() + at;
+        const std::byte* const from = pass.kv + place.at + within * layer_bytes() + at;
+        for (uint64_t i = 0; i < 2 * config_.kv_heads; ++i)
+          list.push_back({to + i * stride, from + i * stride, n * head_bytes()});
+      }
+      pinned = pinned && is_pinned(block + first_layer * layer_bytes(),
+                                   (end_layer - first_layer) * layer_bytes());
       p += n;
     }
     first += over(s.end, tokens);
   }
+  for (const device::Block& b : list) bytes_out_ += b.bytes;
   if (pinned) return computing_->copy_blocks(list);
   for (const device::Block& b : list) MC_TRY_(computing_->copy(b.to, b.from, b.bytes));
   return {};
@@ -259,36 +300,25 @@ Result<> Transformer::flash(Pass& pass, uint32_t layer, const std::byte* qkv, st
   const float scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
   const uint32_t together =
       pass.slices.size() > 1 ? 1 : MC_TENSOR_HEADS / (config_.heads / config_.kv_heads);
-  size_t longest = 0;
-  for (const model::Slice& s : pass.slices) longest = std::max(longest, s.end);
-  const bool step = pass.rows == pass.slices.size() && longest > MC_SPLIT;
-  const size_t splits = step ? over(longest, MC_SPLIT) : 1;
-  Rooms::Room parts;
-  if (step) {
-    const uint64_t part = (config_.head_dim + 2) * sizeof(float);
-    MC_TRY(parts, rooms_.take(pass.rows * config_.heads * splits * part));
-  }
-  float* const to = step ? floats(parts->data()) : nullptr;
-  MC_TRY_(launch(*computing_, names_.flash, {over(pass.rows, together), config_.kv_heads, splits},
-                 floats(qkv), floats(out), to, row_list(pass.row_list), pass.kv,
-                 table_of(pass, layer), pass.table_width, layer_offset(pass, layer), config_.heads,
-                 config_.kv_heads, config_.head_dim, kv_.block_tokens, scale, narrow(pass.rows),
-                 together));
-  if (!step) return {};
-  return launch(*computing_, MC_COMBINE, {pass.rows, config_.heads}, static_cast<const float*>(to),
-                floats(out), row_list(pass.row_list), config_.head_dim, narrow(splits));
+  const bool split = pass.splits > 1;
+  float* const parts = split ? floats(pass.buffers.parts->data()) : nullptr;
+  MC_TRY_(launch(*computing_, names_.flash,
+                 {over(pass.rows, together), config_.kv_heads, pass.splits}, floats(qkv),
+                 floats(out), parts, row_list(pass.row_list), pass.kv, table_of(pass, layer),
+                 pass.table_width, layer_offset(pass, layer), config_.heads, config_.kv_heads,
+                 config_.head_dim, kv_.block_tokens, scale, narrow(pass.rows), together));
+  if (!split) return {};
+  return launch(*computing_, MC_COMBINE, {pass.rows, config_.heads},
+                static_cast<const float*>(parts), floats(out), row_list(pass.row_list),
+                config_.head_dim, pass.splits);
 }
 
 Result<> Transformer::compute(Pass& pass, uint32_t layer, bool kv_only) {
   const LayerWeights& w = weights_.layers[layer];
   const size_t rows = pass.rows, inner = config_.intermediate;
   const uint64_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
-  const uint64_t wide = std::max<uint64_t>(row_floats + 2 * config_.q_rows(), 3 * inner);
-  if (pass.scratch == nullptr) {
-    MC_TRY(pass.scratch, rooms_.take(rows * (config_.hidden + wide) * sizeof(float)));
-  }
-  std::byte* const x = pass.x->data();
-  std::byte* const normed = pass.scratch->data();
+  std::byte* const x = pass.buffers.x->data();
+  std::byte* const normed = pass.buffers.scratch->data();
   std::byte* const qkv = normed + rows * config_.hidden * sizeof(float);
   std::byte* const attended = qkv + rows * row_floats * sizeof(float);
   std::byte* const rounded = attended + rows * config_.q_rows() * sizeof(float);
@@ -300,7 +330,6 @@ Result<> Transformer::compute(Pass& pass, uint32_t layer, bool kv_only) {
                  floats(pass.turns), pass.kv, table_of(pass, layer), pass.table_width,
                  layer_offset(pass, layer), config_.heads, config_.kv_heads, config_.head_dim,
                  kv_.block_tokens, 0u));
-  MC_TRY_(keep(pass, layer));
   if (kv_only) return {};
   MC_TRY_(attend(pass, layer, qkv, attended));
   const std::byte* values = attended;
@@ -324,67 +353,32 @@ Result<> Transformer::layer(Pass& pass, uint32_t layer, bool kv_only) {
   MC_TRY(const auto loaded, loading_->record());
   MC_TRY_(computing_->after(*loaded));
   MC_TRY_(compute(pass, layer, kv_only));
+  MC_TRY_(keep(pass, layer, layer + 1));
   MC_TRY_(finish(*computing_));
   if (layer + 1 == config_.layers && pass.claim != nullptr) pass.claim->commit();
   return {};
 }
 
-Result<> Transformer::head(Pass& pass, Rooms::Room& out) {
+// Logits, then a place for tokens, then the rows that are multiplied.
+Result<> Transformer::head(Pass& pass) {
   const Matrix& m = weights_.head.rows > 0 ? weights_.head : weights_.embedding;
-  const uint64_t bytes = pass.rows * m.rows * sizeof(float);
-  MC_TRY(out, rooms_.take(bytes + pass.rows * sizeof(int32_t)));
-  MC_TRY(const Rooms::Room normed, rooms_.take(pass.rows * config_.hidden * sizeof(float)));
-  MC_TRY_(normalize(pass.x->data(), weights_.norm, normed->data(), pass.rows));
-  MC_TRY_(multiply(m, normed->data(), out->data(), pass.rows, false));
-  MC_TRY_(launch(*computing_, MC_ARGMAX, {pass.rows}, floats(out->data()), row_list(pass.row_list),
-                 reinterpret_cast<const int32_t*>(ends_.data()), narrow(config_.eos.size()),
-                 reinterpret_cast<int32_t*>(out->data() + bytes), m.rows));
-  return finish(*computing_);
-}
-
-Result<> Transformer::get(void* to, const std::byte* from, uint64_t bytes) {
-  MC_TRY_(computing_->copy(static_cast<std::byte*>(to), from, bytes));
-  return finish(*computing_);
+  const uint64_t normed = over(logits_bytes(pass) + tokens_bytes(pass), 16) * 16;
+  const uint64_t bytes = normed + pass.rows * config_.hidden * sizeof(float);
+  Rooms::Room& out = pass.buffers.out;
+  if (out == nullptr || out->size() < bytes) {
+    MC_TRY(out, rooms_.take(bytes));
+  }
+  MC_TRY_(normalize(pass.buffers.x->data(), weights_.norm, out->data() + normed, pass.rows));
+  return multiply(m, out->data() + normed, out->data(), pass.rows, false);
 }
 
 Result<std::vector<float>> Transformer::logits(Pass& pass) {
-  Rooms::Room out;
-  MC_TRY_(head(pass, out));
+  MC_TRY_(head(pass));
   std::vector<float> values(pass.rows * config_.vocab);
-  MC_TRY_(get(values.data(), out->data(), values.size() * sizeof(float)));
+  MC_TRY_(computing_->copy(reinterpret_cast<std::byte*>(values.data()), pass.buffers.out->data(),
+                           logits_bytes(pass)));
+  MC_TRY_(finish(*computing_));
   return values;
-}
-
-// While a layer computes, the next one's blocks come; those that are streamed into the other half
-// of their place, once the layer before is through with it.
-Result<std::vector<int32_t>> Transformer::step(Pass& pass, std::span<const Choice> choices) {
-  MC_CHECK(choices.size() == pass.rows);
-  std::unique_ptr<device::Event> computed[2];
-  MC_TRY_(load(pass, 0));
-  for (uint32_t l = 0; l < config_.layers; ++l) {
-    MC_TRY(const auto loaded, loading_->record());
-    MC_TRY_(computing_->after(*loaded));
-    MC_TRY_(compute(pass, l, false));
-    MC_TRY(computed[l % 2], computing_->record());
-    if (l + 1 == config_.layers) break;
-    if (l > 0) MC_TRY_(loading_->after(*computed[(l + 1) % 2]));
-    MC_TRY_(load(pass, l + 1));
-  }
-  Rooms::Room out;
-  MC_TRY_(head(pass, out));
-  if (pass.claim != nullptr) pass.claim->commit();
-  const uint64_t row = uint64_t{config_.vocab} * sizeof(float);
-  std::vector<int32_t> tokens(pass.rows);
-  MC_TRY_(get(tokens.data(), out->data() + pass.rows * row, tokens.size() * sizeof(int32_t)));
-  for (size_t i = 0; i < pass.rows; ++i) {  // what is drawn is drawn by the host
-    if (!(choices[i].draw.temperature > 0)) continue;
-    std::vector<float> values(config_.vocab);
-    MC_TRY_(get(values.data(), out->data() + i * row, row));
-    model::Draw draw = choices[i].draw;
-    if (choices[i].masked) draw.never = config_.eos;
-    tokens[i] = model::sample(values, draw);
-  }
-  return tokens;
 }
 
 }  // namespace mc::gpu

@@ -1,13 +1,14 @@
 // The forward pass of a LLaMA-family model on a device (model/transformer.h is the CPU's): the same
 // layers over the same KV blocks, in kernels of this build (device/model_kernels.h).
 //
-//   MC_TRY(auto pass, t.begin(tokens, slices));
+//   MC_TRY(auto pass, t.begin(prompt, slices));
 //   for (uint32_t l = 0; l < layers; ++l) MC_TRY_(t.layer(pass, l));
-//   MC_TRY(auto next, t.next_tokens(pass, draws));
+//   MC_TRY(auto next, t.step(last_tokens, slices, choices));
 //
 // Blocks lie in host memory: what a layer reads of them and the device does not have goes there,
 // and what it writes comes back, on streams; step() loads the next layer's while one computes. With
-// keep_blocks(), blocks stay on the device for later passes (gpu/tier.h). With f32 activations
+// keep_blocks(), blocks stay on the device for later passes (gpu/tier.h), and a step whose blocks
+// are all there is launched as one graph once its shape was seen. With f32 activations
 // every number is bit for bit the CPU's; with bf16 they are near the CPU's, the products are the
 // tensor cores', and a token still does not depend on what is computed with it.
 //
@@ -16,6 +17,8 @@
 // PagedAttention (Kwon et al. 2023).
 #pragma once
 #include <atomic>
+#include <compare>
+#include <map>
 #include <memory>
 #include <span>
 #include <vector>
@@ -30,21 +33,31 @@
 
 namespace mc::gpu {
 
+// Memory that a pass works in.
+struct Buffers {
+  Rooms::Room host;     // pinned: what `input` gets, then the tokens chosen
+  Rooms::Room input;    // tables, draws, rows, turns
+  Rooms::Room x;        // [rows][hidden]
+  Rooms::Room scratch;  // within a layer
+  Rooms::Room parts;    // of attention in splits
+  Rooms::Room out;      // logits, tokens, normalized rows
+  bool operator==(const Buffers&) const = default;
+};
+
 // Rows on their way through the layers.
 struct Pass {
   std::vector<model::Slice> slices;  // the blocks' addresses are kept by the caller
   size_t rows = 0;
-  Rooms::Room x;      // [rows][hidden]
-  Rooms::Room input;  // rows, turns and table, as they went to the device
-  std::byte *row_list = nullptr, *turns = nullptr, *table = nullptr;
-  uint32_t table_width = 0;  // blocks of the longest sequence
-  uint64_t table_bytes = 0;
+  uint32_t table_width = 0;  // blocks of the longest sequence, or more
+  uint32_t splits = 1;       // of attention, side by side
+  Buffers buffers;
+  uint64_t table_bytes = 0, input_bytes = 0;
+  std::byte *table = nullptr, *draws = nullptr, *row_list = nullptr, *turns = nullptr;
   std::shared_ptr<Tier> tier;          // of the claim
   std::unique_ptr<Tier::Claim> claim;  // null: all blocks are streamed through `staged`
   Rooms::Room staged;
   std::byte* kv = nullptr;          // what places count from
   std::vector<Tier::Place> places;  // block after block of the slices
-  Rooms::Room scratch;
   // Some blocks have all their layers there, others two: a table for each layer.
   bool mixed() const { return claim != nullptr && claim->streams(); }
 };
@@ -53,6 +66,7 @@ struct Pass {
 struct KvTraffic {
   Tier::Counts tier;
   uint64_t bytes_in = 0, bytes_out = 0;
+  uint64_t graph_steps = 0;  // decode steps that were one launch
 };
 
 // How the token after a row is chosen.
@@ -65,6 +79,7 @@ struct TransformerOptions {
   // What weights are multiplied by; their own format of 16 bits: on the tensor cores.
   model::DType factors = model::DType::kF32;
   Gemm gemm = Gemm::kAuto;
+  bool graphs = true;  // where the device has them
 };
 
 class Transformer {
@@ -90,15 +105,19 @@ class Transformer {
   uint64_t block_bytes() const { return config_.layers * layer_bytes(); }
   KvTraffic traffic() const;  // from any thread
 
-  // One token for each position of the slices, in order. `choices`: of each slice, or none;
-  // `contents` likewise, without which blocks are not kept.
+  // A prompt's rows: one token for each position of the slices, in order. `contents`: of each
+  // slice, or none, without which blocks are not kept.
   Result<Pass> begin(std::span<const int32_t> tokens, std::span<const model::Slice> slices,
-                     std::span<const Choice> choices = {}, std::span<const Content> contents = {});
+                     std::span<const Content> contents = {});
   // Writes the rows' KV; it is in its blocks when this returns. `kv_only` as model::Transformer.
   Result<> layer(Pass& pass, uint32_t layer, bool kv_only = false);
-  // All layers of a decode step, then the token after each row.
-  Result<std::vector<int32_t>> step(Pass& pass, std::span<const Choice> choices);
-  Result<std::vector<float>> logits(Pass& pass);  // [rows][vocab]; what step() draws from
+  Result<std::vector<float>> logits(Pass& pass);  // [rows][vocab], after the last layer
+  // A decode step: one token of each slice through all layers, then the token after it. `choices`:
+  // of each slice.
+  Result<std::vector<int32_t>> step(std::span<const int32_t> tokens,
+                                    std::span<const model::Slice> slices,
+                                    std::span<const Choice> choices,
+                                    std::span<const Content> contents = {});
   // Waits until nothing of a pass that failed is under way any more.
   void drain();
 
@@ -106,17 +125,27 @@ class Transformer {
   struct Names {
     std::string embed, normalize, store, attend, flash, round, gate;
   };
+  // Steps of a kind: the same launches with the same arguments.
+  struct Shape {
+    size_t rows;
+    uint32_t table_width, splits;
+    auto operator<=>(const Shape&) const = default;
+  };
   Transformer(device::DevicePtr device, const model::ModelConfig& config, model::KvLayout kv);
   uint64_t head_bytes() const { return config_.head_dim * size_of(kv_.type); }
   uint64_t layer_bytes() const { return 2 * config_.kv_heads * kv_.block_tokens * head_bytes(); }
   bool is_pinned(const std::byte* at, uint64_t bytes) const;
   Result<> place(Pass& pass, std::span<const Content> contents);
+  Result<> reserve(Pass& pass);
+  void fill(Pass& pass, std::span<const int32_t> tokens, std::span<const Choice> choices) const;
   void fill_tables(const Pass& pass, uint64_t* places) const;
   uint64_t layer_offset(const Pass& pass, uint32_t layer) const;
   const uint64_t* table_of(const Pass& pass, uint32_t layer) const;
+  Result<> embed(Pass& pass);
+  std::vector<device::Block> uploads(const Pass& pass, uint32_t layer) const;
   Result<> load(const Pass& pass, uint32_t layer);
   Result<> compute(Pass& pass, uint32_t layer, bool kv_only);
-  Result<> keep(const Pass& pass, uint32_t layer);
+  Result<> keep(const Pass& pass, uint32_t first, uint32_t end);
   Result<> attend(Pass& pass, uint32_t layer, const std::byte* qkv, std::byte* out);
   Result<> flash(Pass& pass, uint32_t layer, const std::byte* qkv, std::byte* out);
   Result<> multiply(const Matrix& m, const std::byte* x, std::byte* y, size_t rows, bool add) {
@@ -124,8 +153,18 @@ class Transformer {
   }
   Result<> choose_products(const TransformerOptions& options);
   Result<> normalize(const std::byte* x, const device::Memory& weight, std::byte* out, size_t rows);
-  Result<> head(Pass& pass, Rooms::Room& out);
-  Result<> get(void* to, const std::byte* from, uint64_t bytes);
+  Result<> head(Pass& pass);
+  Result<> choose(Pass& pass);
+  bool is_resident(const Pass& pass) const;
+  Result<> streamed_step(Pass& pass);
+  Result<> resident_step(Pass& pass);
+  Result<> compute_all(Pass& pass);
+  Result<> capture(Pass& pass, std::unique_ptr<device::Graph>& graph);
+  device::Graph* graph_for(Pass& pass);
+  uint64_t logits_bytes(const Pass& pass) const {
+    return pass.rows * uint64_t{config_.vocab} * sizeof(float);
+  }
+  uint64_t tokens_bytes(const Pass& pass) const { return pass.rows * sizeof(int32_t); }
   Result<> finish(device::Stream& stream);
 
   const device::DevicePtr device_;
@@ -141,7 +180,10 @@ class Transformer {
   device::Memory ends_{};  // tokens that end an answer
   std::vector<device::Memory> pinned_;
   std::shared_ptr<Tier> tier_;  // null: no blocks are kept
-  std::atomic<uint64_t> bytes_in_{0}, bytes_out_{0};
+  std::atomic<uint64_t> bytes_in_{0}, bytes_out_{0}, graph_steps_{0};
+  bool graphs_on_ = true;
+  Buffers step_buffers_;  // of steps whose blocks are there: graphs have their addresses
+  std::map<Shape, std::unique_ptr<device::Graph>> graphs_;  // null: seen once
   std::unique_ptr<device::Stream> computing_, loading_;
 };
 

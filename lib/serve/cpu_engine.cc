@@ -90,6 +90,10 @@ void CpuOptions::describe(OptionList& v) {
     "it "
     "loads and is right, else own kernels",
     {"auto", "own", "cublaslt"});
+  v("graphs", graphs,
+    "of the cuda engine: a decode step whose blocks are all on the device is one launch, where the "
+    "driver can (auto), or one for each kernel (off)",
+    {"auto", "off"});
   v("vram", vram,
     "of the cuda engine: its memory for KV blocks that stay there, at most as many as the pool's; "
     "auto: three quarters of what the weights leave; 0: none");
@@ -163,8 +167,9 @@ Result<std::unique_ptr<Engine>> open_gpu_engine(const EngineChoice& choice, cons
   }
   model::Threads threads(cpu.threads);
   MC_TRY(const model::WeightSources sources, model::open_sources(files));
-  auto transformer = gpu::Transformer::open(*device, files.config, sources, files.weight_type(),
-                                            {kv, block_tokens}, threads, {by, gemm});
+  auto transformer =
+      gpu::Transformer::open(*device, files.config, sources, files.weight_type(),
+                             {kv, block_tokens}, threads, {by, gemm, cpu.graphs != "off"});
   if (!transformer)
     return fail(transformer.error().code,
                 "--engine cuda: %s (give --engine cpu, or a smaller model)",

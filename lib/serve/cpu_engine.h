@@ -37,6 +37,7 @@ struct CpuOptions {
   std::string kernels = "auto";   // avx512bf16, avx512, avx2, plain
   std::string device = "cuda:0";  // of the cuda engine: cuda:1, or stand-in
   std::string gemm = "auto";      // of the cuda engine: own kernels, or cublaslt
+  std::string graphs = "auto";    // of the cuda engine: steps as one launch, or off
   std::string vram = "auto";      // of the cuda engine: "8GiB" of its memory for KV
   uint32_t tp = 1;                // tensor-parallel ranks that blocks are laid out for
   void describe(OptionList& v);

@@ -17,7 +17,9 @@ class DeviceKvMetrics {
         streamed_(blocks(m, "streamed")),
         evictions_(m.counter("mc_engine_device_evictions_total", "KV blocks that left the device")),
         in_(bytes(m, "in")),
-        out_(bytes(m, "out")) {}
+        out_(bytes(m, "out")),
+        graph_steps_(m.counter("mc_engine_device_graph_steps_total",
+                               "decode steps that were launched as one")) {}
   void update(const DeviceKv& now) {
     room_.set(static_cast<double>(now.blocks));
     used_.set(static_cast<double>(now.used));
@@ -27,6 +29,7 @@ class DeviceKvMetrics {
     evictions_.add(now.evictions - last_.evictions);
     in_.add(now.bytes_in - last_.bytes_in);
     out_.add(now.bytes_out - last_.bytes_out);
+    graph_steps_.add(now.graph_steps - last_.graph_steps);
     last_ = now;
   }
 
@@ -42,7 +45,7 @@ class DeviceKvMetrics {
                      {{"way", way}});
   }
   Gauge &room_, &used_;
-  Counter &hits_, &uploads_, &streamed_, &evictions_, &in_, &out_;
+  Counter &hits_, &uploads_, &streamed_, &evictions_, &in_, &out_, &graph_steps_;
   DeviceKv last_{};
 };
 

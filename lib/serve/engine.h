@@ -96,6 +96,7 @@ struct DeviceKv {
   uint64_t streamed = 0;          // that it brought there for itself alone: there was no room
   uint64_t evictions = 0;
   uint64_t bytes_in = 0, bytes_out = 0;  // to the device; new KV, back to its blocks
+  uint64_t graph_steps = 0;              // decode steps that were launched as one
 };
 
 class Engine {

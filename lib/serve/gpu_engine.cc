@@ -45,8 +45,8 @@ void GpuEngine::use_pool(std::span<std::byte> pool) const {
 
 std::optional<DeviceKv> GpuEngine::device_kv() const {
   const gpu::KvTraffic t = transformer_->traffic();
-  return DeviceKv{t.tier.slots,    t.tier.used,      t.tier.hits, t.tier.uploads,
-                  t.tier.streamed, t.tier.evictions, t.bytes_in,  t.bytes_out};
+  return DeviceKv{t.tier.slots,     t.tier.used, t.tier.hits, t.tier.uploads, t.tier.streamed,
+                  t.tier.evictions, t.bytes_in,  t.bytes_out, t.graph_steps};
 }
 
 // Without a device and without the model's files nothing can be computed at all.
@@ -70,7 +70,7 @@ Result<> GpuEngine::on_device(const ChunkView& chunk, uint32_t layer,
     const gpu::Content content{s.tokens, s.parents};
     MC_TRY(gpu::Pass begun,
            transformer_->begin(s.tokens.subspan(chunk.begin, chunk.end - chunk.begin), {&slice, 1},
-                               {}, {&content, 1}));
+                               {&content, 1}));
     activations.elsewhere = std::make_shared<gpu::Pass>(std::move(begun));
   }
   auto* const pass = static_cast<gpu::Pass*>(activations.elsewhere.get());
@@ -109,8 +109,7 @@ Result<std::vector<int32_t>> GpuEngine::on_device(std::span<const DecodeItem> ba
     choices.push_back(
         {{s.temperature, s.top_k, s.top_p, s.seed, n, {}}, !s.eos_allowed && !s.ignore_eos});
   }
-  MC_TRY(gpu::Pass pass, transformer_->begin(last, slices, choices, contents));
-  return transformer_->step(pass, choices);
+  return transformer_->step(last, slices, choices, contents);
 }
 
 std::vector<int32_t> GpuEngine::decode(std::span<const DecodeItem> batch) const {

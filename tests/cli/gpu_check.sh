@@ -6,16 +6,16 @@ check=$MC_BIN/gpu-check
 
 expect 0 "$check" --device stand-in copies blocks rows order errors processes
 jq -es 'length == 6 and all(.outcome == "ok")' "$T/out" >/dev/null || die "checks: $(cat "$T/out" "$T/err")"
-kernels=(activations)
-[ -n "${MC_SANITIZE:-}" ] || kernels=(activations products attention) # unit/gpu runs them there
+kernels=(activations sampling graphs)
+[ -n "${MC_SANITIZE:-}" ] || kernels=(activations sampling graphs products attention) # unit/gpu runs them there
 expect 0 "$check" --device stand-in "${kernels[@]}"
 jq -es --argjson n ${#kernels[@]} 'length == $n and all(.outcome == "ok")' "$T/out" >/dev/null ||
   die "kernels: $(cat "$T/out" "$T/err")"
 expect 0 "$check" --device stand-in cublaslt time-cublaslt
 jq -es 'length == 2 and all(.outcome == "skipped" and (.why | test("no library of matrix products")))' "$T/out" \
   >/dev/null || die "cuBLASLt is not skipped with a reason: $(cat "$T/out")"
-expect 0 "$check" --device stand-in --quick time-normalize time-products
-jq -es 'length == 2 and all(.value > 0 and .against_value > 0)' "$T/out" >/dev/null ||
+expect 0 "$check" --device stand-in --quick time-normalize time-products time-sampling time-graphs
+jq -es 'length == 4 and all(.value > 0 and .against_value > 0)' "$T/out" >/dev/null ||
   die "times of kernels: $(cat "$T/out")"
 expect 0 "$check" --device stand-in --quick h2d gather
 jq -es 'length == 3 and all(.value > 0 and .against_value > 0 and .ratio > 0)' "$T/out" >/dev/null ||

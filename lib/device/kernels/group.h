@@ -29,6 +29,12 @@ struct Own {
 };
 MC_DEVICE float from_bits(uint32_t bits) { return __uint_as_float(bits); }
 MC_DEVICE uint32_t bits_of(float value) { return __float_as_uint(value); }
+// Threads of a group may do it at once.
+MC_DEVICE void add_together(uint64_t& sum, uint64_t n) {
+  atomicAdd(reinterpret_cast<unsigned long long*>(&sum), static_cast<unsigned long long>(n));
+}
+// The upper half of a x b.
+MC_DEVICE uint64_t high_product(uint64_t a, uint64_t b) { return __umul64hi(a, b); }
 }  // namespace
 
 #else  // the host: kernels_on_host.cc
@@ -47,6 +53,11 @@ struct Own {
 };
 inline float from_bits(uint32_t bits) { return __builtin_bit_cast(float, bits); }
 inline uint32_t bits_of(float value) { return __builtin_bit_cast(uint32_t, value); }
+inline void add_together(uint64_t& sum, uint64_t n) { sum += n; }
+__extension__ using Wide = unsigned __int128;
+inline uint64_t high_product(uint64_t a, uint64_t b) {
+  return static_cast<uint64_t>((static_cast<Wide>(a) * b) >> 64);
+}
 
 #endif
 

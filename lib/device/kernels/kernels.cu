@@ -5,3 +5,4 @@
 #include "device/kernels/multiply.cu"
 #include "device/kernels/multiply_tensor.cu"
 #include "device/kernels/rows.cu"
+#include "device/kernels/sample.cu"

@@ -1,4 +1,4 @@
-// What is done to rows of activations: embedding, normalization, gate, and the likeliest token.
+// What is done to rows of activations: embedding, normalization, gate.
 #include "device/kernels/group.h"
 
 namespace {
@@ -67,39 +67,6 @@ MC_DEVICE void gate(const float* gate_up, T* out, uint32_t n) {
   }
 }
 
-struct Best {
-  float value;
-  int32_t token;
-};
-MC_DEVICE bool better(Best a, Best b) {
-  return a.value > b.value || (a.value == b.value && a.token < b.token);
-}
-
-MC_DEVICE void argmax(const float* logits, bool masked, const int32_t* ends, uint32_t ends_count,
-                      int32_t* token, uint32_t vocab) {
-  MC_SHARED Best best[MC_KERNEL_THREADS];
-  MC_EACH(t) {
-    Best mine = {-INFINITY, INT32_MAX};
-    for (uint32_t i = t; i < vocab; i += MC_KERNEL_THREADS) {
-      Best next = {logits[i], static_cast<int32_t>(i)};
-      if (masked)
-        for (uint32_t e = 0; e < ends_count; ++e)
-          if (ends[e] == next.token) next.value = -INFINITY;
-      if (better(next, mine)) mine = next;
-    }
-    best[t] = mine;
-  }
-  for (uint32_t half = MC_KERNEL_THREADS / 2; half > 0; half /= 2) {
-    barrier();
-    MC_EACH(t) {
-      if (t < half && better(best[t + half], best[t])) best[t] = best[t + half];
-    }
-  }
-  MC_EACH(t) {
-    if (t == 0) *token = best[0].token;
-  }
-}
-
 }  // namespace
 
 #define MC_MAKE(name, T)                                                                     \
@@ -113,9 +80,3 @@ MC_DEVICE void argmax(const float* logits, bool masked, const int32_t* ends, uin
   MC_GLOBAL mc_gate_##name(const float* gate_up, T* out, uint32_t n) { gate(gate_up, out, n); }
 MC_FOR_FORMATS(MC_MAKE)
 #undef MC_MAKE
-
-MC_GLOBAL mc_argmax(const float* logits, const mc_row* rows, const int32_t* ends,
-                    uint32_t ends_count, int32_t* tokens, uint32_t vocab) {
-  const uint64_t row = blockIdx.x;
-  argmax(logits + row * vocab, rows[row].masked != 0, ends, ends_count, tokens + row, vocab);
-}

@@ -85,6 +85,49 @@ TEST_SUITE("device") {
     }
   }
 
+  TEST_CASE("captured work runs when it is launched, each time on what is there") {
+    for (const std::string& kind : kinds()) {
+      CAPTURE(kind);
+      const DevicePtr device = open_kind(kind);
+      const auto stream = must(device->open_stream());
+      const Memory host = must(device->allocate_host(4096));
+      const Memory x = must(device->allocate(4096)), y = must(device->allocate(2048));
+      const std::array<Argument, 3> arguments{x.data(), y.data(), uint64_t{1024}};
+      const auto fill = [&](float value) {
+        for (size_t i = 0; i < 1024; ++i) std::memcpy(host.data() + 4 * i, &value, 4);
+      };
+      const auto finish = [&] { must(must(stream->record())->wait()); };
+      fill(1);
+      must(stream->begin_capture());
+      must(stream->copy(x.data(), host.data(), 4096));
+      must(stream->launch({MC_ROUND "_bf16", 1, 1, 1, arguments}));
+      must(stream->copy(host.data(), y.data(), 2048));
+      // What cannot be part of it is refused, and spoils nothing.
+      CHECK(stream->record().error().code == Code::kInvalid);
+      CHECK(stream->begin_capture().error().code == Code::kInvalid);
+      const std::array<Block, 2> blocks{Block{x.data(), y.data(), 8},
+                                        Block{x.data() + 8, y.data(), 8}};
+      CHECK(stream->copy_blocks(blocks).error().code == Code::kInvalid);
+      CHECK(stream->copy_rows({x.data(), y.data(), 16, 8, 8, 2}).error().code == Code::kInvalid);
+      const auto graph = must(stream->end_capture());
+      CHECK(stream->end_capture().error().code == Code::kInvalid);
+      finish();
+      float unchanged = 0;
+      std::memcpy(&unchanged, host.data(), 4);
+      CHECK(unchanged == 1);
+      const auto other = must(device->open_stream());
+      for (const float value : {2.0f, -3.5f}) {
+        fill(value);
+        Stream& by = value > 0 ? *stream : *other;
+        must(by.launch(*graph));
+        must(must(by.record())->wait());
+        uint16_t high = 0;
+        std::memcpy(&high, host.data() + 2 * 700, 2);
+        CHECK(std::bit_cast<float>(uint32_t{high} << 16) == value);
+      }
+    }
+  }
+
   TEST_CASE("bytes go to a device, within it, and come back, whatever their alignment") {
     for (const auto& kind : kinds()) {
       CAPTURE(kind);

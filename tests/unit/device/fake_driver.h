@@ -4,6 +4,7 @@
 #pragma once
 #include <cstdlib>
 #include <cstring>
+#include <functional>
 #include <map>
 #include <set>
 #include <string>
@@ -32,6 +33,9 @@ struct State {
   std::set<std::string> names;  // of kernels that were looked up
   int contexts = 0;
   bool pending = false;  // events are not done yet
+  using Steps = std::vector<std::function<Status()>>;
+  std::map<StreamHandle, Steps> capturing;
+  std::map<void*, Steps> graphs;  // captured ones, and what was made of them
   int of_this_thread() const { return current; }
   static inline thread_local int current = -1;
 
@@ -44,7 +48,7 @@ struct State {
   bool clean() {
     Lock lock(mutex);
     return memory.empty() && opened.empty() && streams.empty() && events.empty() &&
-           modules.empty() && contexts == 0;
+           modules.empty() && capturing.empty() && graphs.empty() && contexts == 0;
   }
 };
 inline State& state() {
@@ -205,10 +209,27 @@ inline Status drop_token(void* p, std::set<void*>& of) {
   return std::free(p), kOk;
 }
 
+// Now, or when the graph runs that the stream's work goes into.
+inline Status run_or_capture(StreamHandle stream, std::function<Status()> step) {
+  {
+    Lock lock(state().mutex);
+    if (const auto it = state().capturing.find(stream); it != state().capturing.end())
+      return it->second.push_back(std::move(step)), kOk;
+  }
+  return step();
+}
+inline Status launch_now(const char* name, unsigned x, unsigned y, unsigned z,
+                         std::vector<uint64_t> values) {
+  std::vector<void*> arguments;
+  for (uint64_t& value : values) arguments.push_back(&value);
+  if (host_has_kernel(name)) return run_kernel_on_host(name, {x, y, z}, arguments.data()), kOk;
+  return run_kernel(name, x, y, arguments.data());
+}
+
 inline void fill_work(Driver& d) {
-  d.copy_async = [](Pointer to, Pointer from, size_t n, StreamHandle) -> Status {
+  d.copy_async = [](Pointer to, Pointer from, size_t n, StreamHandle s) -> Status {
     MC_FAKE(copy_async);
-    return move_bytes(to, from, n), kOk;
+    return run_or_capture(s, [=] { return move_bytes(to, from, n), kOk; });
   };
   d.stream_create = [](StreamHandle* s, unsigned) -> Status {
     MC_FAKE(stream_create);
@@ -247,24 +268,83 @@ inline void fill_work(Driver& d) {
     return *f = reinterpret_cast<Function>(const_cast<char*>(kept.c_str())), kOk;
   };
   d.launch = [](Function f, unsigned x, unsigned y, unsigned z, unsigned threads, unsigned,
-                unsigned, unsigned, StreamHandle, void** arguments, void**) -> Status {
+                unsigned, unsigned, StreamHandle s, void** arguments, void**) -> Status {
     MC_FAKE(launch);
-    const auto* const name = reinterpret_cast<const char*>(f);
-    if (threads == MC_KERNEL_THREADS && run_kernel_on_host(name, {x, y, z}, arguments)) return kOk;
-    if (threads != MC_COPY_THREADS) return kInvalidValue;
-    return run_kernel(name, x, y, arguments);
+    const std::string name = reinterpret_cast<const char*>(f);
+    const bool copies = name == MC_COPY_BLOCKS || name == MC_COPY_ROWS;
+    if (threads != (copies ? MC_COPY_THREADS : MC_KERNEL_THREADS)) return kInvalidValue;
+    const size_t n = copies ? name == MC_COPY_BLOCKS ? 1 : 5 : host_kernel_arguments(name);
+    std::vector<uint64_t> values(n);  // each argument's memory is as long
+    for (size_t i = 0; i < n; ++i) std::memcpy(&values[i], arguments[i], sizeof values[i]);
+    return run_or_capture(s, [=] { return launch_now(name.c_str(), x, y, z, values); });
+  };
+}
+
+inline Status destroy_graph(void* graph) {
+  Lock lock(state().mutex);
+  if (state().graphs.erase(graph) == 0) return kInvalidValue;
+  return std::free(graph), kOk;
+}
+inline void fill_graphs(Driver& d) {
+  d.capture_begin = [](StreamHandle s, int mode) -> Status {
+    MC_FAKE(capture_begin);
+    Lock lock(state().mutex);
+    return mode == kCaptureRelaxed && state().capturing.emplace(s, State::Steps{}).second
+               ? kOk
+               : kInvalidValue;
+  };
+  d.capture_end = [](StreamHandle s, GraphHandle* graph) -> Status {
+    Lock lock(state().mutex);
+    auto node = state().capturing.extract(s);
+    ++state().calls["capture_end"];
+    if (node.empty()) return kInvalidValue;
+    if (const auto it = state().errors.find("capture_end"); it != state().errors.end())
+      return it->second;
+    *graph = static_cast<GraphHandle>(token());
+    return state().graphs[*graph] = std::move(node.mapped()), kOk;
+  };
+  d.graph_instantiate = [](GraphExec* exec, GraphHandle graph, unsigned long long) -> Status {
+    MC_FAKE(graph_instantiate);
+    Lock lock(state().mutex);
+    const auto it = state().graphs.find(graph);
+    if (it == state().graphs.end()) return kInvalidValue;
+    *exec = static_cast<GraphExec>(token());
+    return state().graphs[*exec] = it->second, kOk;
+  };
+  d.graph_destroy = [](GraphHandle graph) -> Status { return destroy_graph(graph); };
+  d.graph_exec_destroy = [](GraphExec exec) -> Status { return destroy_graph(exec); };
+  d.graph_launch = [](GraphExec exec, StreamHandle) -> Status {
+    MC_FAKE(graph_launch);
+    State::Steps steps;
+    {
+      Lock lock(state().mutex);
+      const auto it = state().graphs.find(exec);
+      if (it == state().graphs.end()) return kInvalidValue;
+      steps = it->second;
+    }
+    for (const auto& step : steps)
+      if (const Status s = step(); s != kOk) return s;
+    return kOk;
   };
 }
 #undef MC_FAKE
 
+inline Driver make_driver(bool graphs) {
+  Driver all{};
+  fill_devices(all);
+  fill_memory(all);
+  fill_work(all);
+  if (graphs) fill_graphs(all);
+  return all;
+}
 inline const Driver& driver() {
-  static const Driver d = [] {
-    Driver all{};
-    fill_devices(all);
-    fill_memory(all);
-    fill_work(all);
-    return all;
-  }();
+  static const Driver d = make_driver(true);
+  return d;
+}
+// An old one; or one beside which the products of a library are computed at once, which would be
+// missing from a graph.
+inline const Driver& driver_without_graphs() {
+  static const Driver d = make_driver(false);
   return d;
 }
 

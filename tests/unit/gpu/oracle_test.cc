@@ -34,8 +34,7 @@ void check_greedy(const std::string& folder, const Json& file, size_t most) {
     for (int32_t last = prompt.back(); got.size() < want.size(); last = got.back()) {
       const size_t at = prompt.size() - 1 + got.size();
       const model::Slice slice = kv.slice(at, at + 1);
-      Pass step = must(t->begin({&last, 1}, {&slice, 1}));
-      got.push_back(must(t->step(step, {&greedy, 1}))[0]);
+      got.push_back(must(t->step({&last, 1}, {&slice, 1}, {&greedy, 1}))[0]);
     }
     CAPTURE(c["name"].get<std::string>());
     CHECK(got == want);

@@ -43,7 +43,7 @@ struct Knob {
 };
 
 device::DevicePtr with(device::FindProducts find) {
-  return must(device::open_cuda(device::fake::driver(), 0, "an image", find));
+  return must(device::open_cuda(device::fake::driver_without_graphs(), 0, "an image", find));
 }
 
 model::ModelConfig eights() {

@@ -64,8 +64,7 @@ TEST_CASE("a step of sequences of many lengths says what each says alone on the 
       last.push_back(tokens.back());
     }
     for (size_t i = 0; i < 5; ++i) slices.push_back(kv[i].slice(33 * i, 33 * i + 1));
-    Pass pass = must(both.gpu->begin(last, slices, choices));
-    CHECK(must(both.gpu->step(pass, choices)) == want);
+    CHECK(must(both.gpu->step(last, slices, choices)) == want);
   }
 }
 
@@ -158,8 +157,7 @@ TEST_CASE(
       const auto again = must(both.gpu->logits(pass));
       CHECK(again == row);
     }
-    Pass pass = must(both.gpu->begin(last, slices));
-    CHECK(must(both.gpu->step(pass, std::vector<Choice>(2))) == want);
+    CHECK(must(both.gpu->step(last, slices, std::vector<Choice>(2))) == want);
   }
 }
 

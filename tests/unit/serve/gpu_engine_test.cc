@@ -138,7 +138,8 @@ TEST_CASE("metrics say what was added since they were last told, once") {
               .streamed = 1,
               .evictions = 4,
               .bytes_in = 100,
-              .bytes_out = 70};
+              .bytes_out = 70,
+              .graph_steps = 6};
   told.update(kv);
   told.update(kv);
   has("mc_engine_device_blocks 8");
@@ -149,6 +150,7 @@ TEST_CASE("metrics say what was added since they were last told, once") {
   has("mc_engine_device_evictions_total 4");
   has("mc_engine_device_kv_bytes_total{way=\"in\"} 100");
   has("mc_engine_device_kv_bytes_total{way=\"out\"} 70");
+  has("mc_engine_device_graph_steps_total 6");
   kv.used = 1;
   kv.hits = 9;
   told.update(kv);
