@@ -67,7 +67,7 @@ Result<> Transformer::streamed_step(Pass& pass) {
 // All that a step does is the same from one to the next but for what `host` holds, so a shape that
 // comes again is captured.
 Result<> Transformer::resident_step(Pass& pass) {
-  device::Graph* const graph = graph_for(pass);
+  MC_TRY(device::Graph* const graph, graph_for(pass));
   if (graph != nullptr) {
     MC_TRY_(computing_->launch(*graph));
     ++graph_steps_;
@@ -84,11 +84,12 @@ Result<> Transformer::resident_step(Pass& pass) {
 }
 
 // The graph of the pass's shape; null where it has none.
-device::Graph* Transformer::graph_for(Pass& pass) {
+Result<device::Graph*> Transformer::graph_for(Pass& pass) {
   const auto seen = graphs_.find({pass.rows, pass.table_width, pass.splits});
   if (!graphs_on_ || seen == graphs_.end() || pass.buffers != step_buffers_) return nullptr;
   if (seen->second != nullptr) return seen->second.get();
   const auto captured = capture(pass, seen->second);
+  if (!captured && captured.error().code == Code::kUnavailable) return fail(captured.error());
   if (!captured) {
     log_warn("gpu", "steps are launched kernel by kernel, not as graphs: %s",
              captured.error().what.c_str());

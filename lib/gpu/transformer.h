@@ -160,7 +160,7 @@ class Transformer {
   Result<> resident_step(Pass& pass);
   Result<> compute_all(Pass& pass);
   Result<> capture(Pass& pass, std::unique_ptr<device::Graph>& graph);
-  device::Graph* graph_for(Pass& pass);
+  Result<device::Graph*> graph_for(Pass& pass);
   uint64_t logits_bytes(const Pass& pass) const {
     return pass.rows * uint64_t{config_.vocab} * sizeof(float);
   }

@@ -69,6 +69,13 @@ DType ModelFiles::weight_type() const {
   return tensors.tensors.empty() ? DType::kBf16 : memory_type(tensors);
 }
 
+bool ModelFiles::all_f16() const {
+  return !tensors.tensors.empty() &&
+         std::all_of(tensors.tensors.begin(), tensors.tensors.end(), [](const auto& named) {
+           return named.second.shape.size() < 2 || named.second.type == DType::kF16;
+         });
+}
+
 uint64_t ModelFiles::digest() const {
   const ModelConfig& c = config;
   const std::string text = strf(

@@ -20,6 +20,7 @@ struct ModelFiles {
   ChatTemplate chat = ChatTemplate::kPlain;
 
   DType weight_type() const;  // in memory
+  bool all_f16() const;       // every matrix: on devices they stay so
   // Of the configuration, the tensors' names, shapes and a sample of their content: equal for equal
   // models, whichever files they lie in.
   uint64_t digest() const;

@@ -20,8 +20,9 @@ bool computes(const EngineChoice& choice) {
          (choice.engine == "auto" && model::has_weights(choice.model));
 }
 
-Result<model::DType> kv_type(const EngineChoice& choice, model::DType weights) {
-  if (choice.kv_type == "auto") return weights;
+Result<model::DType> kv_type(const EngineChoice& choice, const model::ModelFiles& files) {
+  if (choice.kv_type == "auto")
+    return choice.activations == "f16" ? model::DType::kF16 : files.weight_type();
   const auto named = model::dtype_named(choice.kv_type);
   if (!named)
     return fail(Code::kInvalid, "kv-type '%s': want auto, f32, f16 or bf16",
@@ -29,10 +30,19 @@ Result<model::DType> kv_type(const EngineChoice& choice, model::DType weights) {
   return *named;
 }
 
-Result<model::DType> factors(const EngineChoice& choice, model::DType weights) {
+Result<model::DType> factors(const EngineChoice& choice, const model::ModelFiles& files) {
   if (choice.activations == "f32") return model::DType::kF32;
+  const model::DType weights = files.weight_type();
+  if (choice.activations == "f16") {
+    if (choice.engine != "cuda")
+      return fail(Code::kUnsupported,
+                  "activations of f16 are for --engine cuda alone: give f32, or that engine");
+    if (files.all_f16()) return model::DType::kF16;
+    return fail(Code::kInvalid, "activations of f16 want weights of f16; these are %s",
+                model::name(weights));
+  }
   if (choice.activations != "bf16")
-    return fail(Code::kInvalid, "activations '%s': want f32 or bf16",
+    return fail(Code::kInvalid, "activations '%s': want f32, f16 or bf16",
                 shown(choice.activations).c_str());
   if (weights != model::DType::kBf16)
     return fail(Code::kInvalid, "activations of bf16 want weights of bf16; these are %s",
@@ -46,7 +56,8 @@ spec::ModelSpec spec_of(const EngineChoice& choice, const model::ModelFiles& fil
   const char* const engine = choice.engine == "cuda" ? "cuda" : "cpu";
   spec.variant = strf("engine=%s kv=%s rope=half weights=%016llx", engine, model::name(kv),
                       static_cast<unsigned long long>(files.digest()));
-  if (factors != model::DType::kF32) spec.variant += " activations=bf16";
+  if (factors != model::DType::kF32)
+    spec.variant += std::string(" activations=") + model::name(factors);
   return spec;
 }
 
@@ -68,9 +79,14 @@ void EngineChoice::describe(OptionList& v) {
     "what computes: nothing (dummy), the CPU, a GPU (cuda), or auto: cpu for weights",
     {"auto", "dummy", "cpu", "cuda"});
   v("activations", activations,
-    "what weights of bf16 are multiplied by: bf16 is faster, f32 exact (cpu and cuda engines)",
-    {"f32", "bf16"});
-  v("kv-type", kv_type, "numbers in KV blocks; auto: as the weights (cpu and cuda engines)",
+    "what weights are multiplied by: f32 is exact; bf16, for weights of bf16 (cpu and cuda "
+    "engines), "
+    "and f16, for weights of f16 (cuda engine), are faster",
+    {"f32", "f16", "bf16"});
+  v("kv-type", kv_type,
+    "numbers in KV blocks; auto: as the weights, f32 for weights of f16 but with activations of "
+    "f16 "
+    "(cpu and cuda engines)",
     {"auto", "f32", "f16", "bf16"});
   v("cost", cost,
     "file with the times of this model's work, as mc-prefill --calibrate writes it; empty: those "
@@ -110,8 +126,8 @@ Result<ModelInfo> open_model_info(const EngineChoice& choice) {
     return ModelInfo{std::move(spec), model::Tokenizer::bytes_only(vocab), {}};
   }
   MC_TRY(model::ModelFiles files, model::open_model(choice.model));
-  MC_TRY(const model::DType kv, kv_type(choice, files.weight_type()));
-  MC_TRY(const model::DType by, factors(choice, files.weight_type()));
+  MC_TRY(const model::DType kv, kv_type(choice, files));
+  MC_TRY(const model::DType by, factors(choice, files));
   MC_TRY(spec::ModelSpec spec, timed(spec_of(choice, files, kv, by), choice));
   ModelInfo info{std::move(spec), std::move(files.tokenizer), files.chat};
   if (!computes(choice)) info.spec.variant.clear();
@@ -124,8 +140,8 @@ Result<std::unique_ptr<Engine>> open_cpu_engine(const EngineChoice& choice, cons
                                                 uint32_t block_tokens, Slicing slicing = {}) {
   const model::Kernels* const kernels = model::kernels_named(cpu.kernels);
   MC_TRY(const model::ModelFiles files, model::open_model(choice.model));
-  MC_TRY(const model::DType kv, kv_type(choice, files.weight_type()));
-  MC_TRY(const model::DType by, factors(choice, files.weight_type()));
+  MC_TRY(const model::DType kv, kv_type(choice, files));
+  MC_TRY(const model::DType by, factors(choice, files));
   auto threads = std::make_unique<model::Threads>(cpu.threads);
   MC_TRY(const spec::ModelSpec whole, timed(spec_of(choice, files, kv, by), choice));
   MC_TRY(spec::ModelSpec spec, spec::slice_of(whole, slicing.stage, slicing.stages));
@@ -139,7 +155,8 @@ Result<std::unique_ptr<Engine>> open_cpu_engine(const EngineChoice& choice, cons
            static_cast<unsigned long long>(weights.bytes()), threads->count(), kernels->name);
   return std::make_unique<CpuEngine>(std::move(spec), files.config, std::move(weights),
                                      model::KvLayout{kv, block_tokens, range.first, cpu.tp},
-                                     *kernels, std::move(threads), by);
+                                     *kernels, std::move(threads),
+                                     by == model::DType::kF16 ? model::DType::kF32 : by);
 }
 
 // The CPU engine of the same choice takes over where the device fails.
@@ -151,8 +168,8 @@ Result<std::unique_ptr<Engine>> open_gpu_engine(const EngineChoice& choice, cons
     return fail(device.error().code, "--engine cuda: %s; give --engine cpu to compute on the CPU",
                 device.error().what.c_str());
   MC_TRY(const model::ModelFiles files, model::open_model(choice.model));
-  MC_TRY(const model::DType kv, kv_type(choice, files.weight_type()));
-  MC_TRY(const model::DType by, factors(choice, files.weight_type()));
+  MC_TRY(const model::DType kv, kv_type(choice, files));
+  MC_TRY(const model::DType by, factors(choice, files));
   MC_TRY(spec::ModelSpec spec, timed(spec_of(choice, files, kv, by), choice));
   const gpu::Gemm gemm = cpu.gemm == "own"        ? gpu::Gemm::kOwn
                          : cpu.gemm == "cublaslt" ? gpu::Gemm::kLibrary
@@ -167,9 +184,10 @@ Result<std::unique_ptr<Engine>> open_gpu_engine(const EngineChoice& choice, cons
   }
   model::Threads threads(cpu.threads);
   MC_TRY(const model::WeightSources sources, model::open_sources(files));
+  const model::DType weights = files.all_f16() ? model::DType::kF16 : files.weight_type();
   auto transformer =
-      gpu::Transformer::open(*device, files.config, sources, files.weight_type(),
-                             {kv, block_tokens}, threads, {by, gemm, cpu.graphs != "off"});
+      gpu::Transformer::open(*device, files.config, sources, weights, {kv, block_tokens}, threads,
+                             {by, gemm, cpu.graphs != "off"});
   if (!transformer)
     return fail(transformer.error().code,
                 "--engine cuda: %s (give --engine cpu, or a smaller model)",

@@ -21,14 +21,34 @@ inline model::ModelConfig small_config() {
   return c;
 }
 
-// The same weights on both sides.
+// Matrices whose numbers are those of f16.
+inline model::WeightSources in_f16(model::WeightSources sources) {
+  const auto round = [](model::Source& s) {
+    s.read = [read = s.read, n = s.columns](uint32_t row, float* out) {
+      read(row, out);
+      std::vector<std::byte> halves(2 * size_t{n});
+      model::from_floats(model::DType::kF16, out, halves.data(), n);
+      model::to_floats(model::DType::kF16, halves.data(), out, n);
+    };
+  };
+  for (model::Source* s : {&sources.embedding, &sources.head}) round(*s);
+  for (auto& l : sources.layers)
+    for (model::Source* s : {&l.qkv, &l.output, &l.gate_up, &l.down}) round(*s);
+  return sources;
+}
+
+// The same weights on both sides; those of f16 are f32 to the CPU.
 struct Both {
   Both(device::DevicePtr device, model::KvLayout kv, model::DType weights,
        const model::ModelConfig& config = small_config(), uint64_t seed = 7,
        model::DType factors = model::DType::kF32, Gemm gemm = Gemm::kAuto)
-      : sources(model::random_sources(config, seed)),
-        cpu(config, model::pack_weights(sources, weights, threads), kv,
-            *model::kernels_named("auto"), threads, factors),
+      : sources(weights == model::DType::kF16 ? in_f16(model::random_sources(config, seed))
+                                              : model::random_sources(config, seed)),
+        cpu(config,
+            model::pack_weights(
+                sources, weights == model::DType::kF16 ? model::DType::kF32 : weights, threads),
+            kv, *model::kernels_named("auto"), threads,
+            factors == model::DType::kF16 ? model::DType::kF32 : factors),
         gpu(device::must(Transformer::open(std::move(device), config, sources, weights, kv, threads,
                                            {factors, gemm}))) {}
   model::Threads threads{1};

@@ -26,7 +26,7 @@ std::vector<float> prefill(const model::Transformer& t, const Blocks& kv,
 
 TEST_CASE("logits and KV are the CPU's bit for bit, in all formats, however a prompt is cut") {
   for (const std::string& kind : device::kinds())
-    for (const DType weights : {DType::kF32, DType::kBf16})
+    for (const DType weights : {DType::kF32, DType::kF16, DType::kBf16})
       for (const DType kv_type : {DType::kF32, DType::kF16, DType::kBf16}) {
         CAPTURE(kind);
         CAPTURE(model::name(weights));
@@ -96,24 +96,26 @@ TEST_CASE(
   model::ModelConfig c = small_config();
   c.head_dim = 24;
   c.hidden = 72;
-  for (const std::string& kind : device::kinds()) {
-    CAPTURE(kind);
-    const model::KvLayout layout{DType::kBf16, 16};
-    Both both(device::open_kind(kind), layout, DType::kBf16, c, 7, DType::kBf16);
-    const auto tokens = tokens_of(83, 1, c.vocab);
-    const Blocks on_cpu(c, layout, 90), whole(c, layout, 90), parts(c, layout, 90);
-    const auto want = prefill(both.cpu, on_cpu, tokens);
-    const auto got = prefill(*both.gpu, whole, tokens, 83);
-    CHECK(prefill(*both.gpu, parts, tokens, 19) == got);
-    CHECK(whole.memory == parts.memory);
-    double worst = 0, most = 0;
-    for (size_t i = 0; i < want.size(); ++i) {
-      worst = std::max(worst, std::fabs(double{got[i]} - want[i]));
-      most = std::max(most, std::fabs(double{want[i]}));
+  for (const std::string& kind : device::kinds())
+    for (const DType type : {DType::kF16, DType::kBf16}) {
+      CAPTURE(kind);
+      CAPTURE(model::name(type));
+      const model::KvLayout layout{type, 16};
+      Both both(device::open_kind(kind), layout, type, c, 7, type);
+      const auto tokens = tokens_of(83, 1, c.vocab);
+      const Blocks on_cpu(c, layout, 90), whole(c, layout, 90), parts(c, layout, 90);
+      const auto want = prefill(both.cpu, on_cpu, tokens);
+      const auto got = prefill(*both.gpu, whole, tokens, 83);
+      CHECK(prefill(*both.gpu, parts, tokens, 19) == got);
+      CHECK(whole.memory == parts.memory);
+      double worst = 0, most = 0;
+      for (size_t i = 0; i < want.size(); ++i) {
+        worst = std::max(worst, std::fabs(double{got[i]} - want[i]));
+        most = std::max(most, std::fabs(double{want[i]}));
+      }
+      CHECK(most > 1);
+      CHECK(worst < 0.02 * most);
     }
-    CHECK(most > 1);
-    CHECK(worst < 0.02 * most);
-  }
 }
 
 // Prompts longer than a split, of which a step computes the last row again.

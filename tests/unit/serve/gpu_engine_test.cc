@@ -4,6 +4,7 @@
 #include "device/stand_in.h"
 #include "serve/device_kv_metrics.h"
 #include "small_engine.h"
+#include "tests/unit/model/shared.h"
 
 using namespace mc;
 using namespace mc::serve;
@@ -182,7 +183,9 @@ TEST_CASE("a cuda engine without a device says what to give instead; a stand-in 
   CHECK(none.error().what.find("--engine cpu") != std::string::npos);
   CHECK(open_engine(choice, {1, "sse9", "stand-in"}, 16).error().code == Code::kUnsupported);
   CHECK_FALSE(open_engine(choice, {1u << 20, "auto", "stand-in"}, 16).has_value());
-  const auto much = open_engine(choice, {1, "auto", "stand-in", "auto", "much"}, 16);
+  CpuOptions vram = with("stand-in");
+  vram.vram = "much";
+  const auto much = open_engine(choice, vram, 16);
   REQUIRE_FALSE(much.has_value());
   CHECK(much.error().what.find("--vram 'much'") != std::string::npos);
   const auto gemm = open_engine(choice, {1, "auto", "stand-in", "cublaslt"}, 16);
@@ -193,4 +196,29 @@ TEST_CASE("a cuda engine without a device says what to give instead; a stand-in 
   const auto cpu = open_model_info({.model = "tiny", .engine = "cpu"});
   REQUIRE(cpu);
   CHECK((*there)->spec().fingerprint(16) != cpu->spec.fingerprint(16));
+}
+
+TEST_CASE("weights of f16 stay so on a device, and say what they say as f32 on the CPU") {
+  const std::string shared = mc::test::shared_models();
+  if (shared.empty()) return;
+  const std::string folder = shared + "/stories260K/gguf/stories260K-";
+  const auto opened = [&](const char* file, const char* engine, const char* activations) {
+    EngineChoice choice{.model = folder + file, .engine = engine};
+    choice.activations = activations;
+    return open_engine(choice, {1, "auto", "stand-in"}, kBlock);
+  };
+  const std::vector<int32_t> prompt = {1, 403, 407, 261, 378, 31, 40, 77, 12, 300, 9};
+  const auto said = [&](const char* engine, const char* activations) {
+    const auto made = opened("f16.gguf", engine, activations);
+    REQUIRE_MESSAGE(made.has_value(), made.error().what);
+    return said_by(**made, prompt, 12, [](int) {});
+  };
+  CHECK(said("cuda", "f32") == said("cpu", "f32"));
+  CHECK(said("cuda", "f16").tokens.size() == 12);
+  const auto f16 = opened("f16.gguf", "cuda", "f16"), f32 = opened("f16.gguf", "cuda", "f32");
+  CHECK((*f16)->spec().kv_bytes_per_token() * 2 == (*f32)->spec().kv_bytes_per_token());
+  CHECK((*f16)->spec().fingerprint(16) != (*f32)->spec().fingerprint(16));
+  CHECK(opened("f16.gguf", "cpu", "f16").error().code == Code::kUnsupported);
+  CHECK(opened("f32.gguf", "cuda", "f16").error().what.find("want weights of f16") !=
+        std::string::npos);
 }
