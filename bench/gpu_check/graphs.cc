@@ -44,7 +44,7 @@ Result<> check_graphs(const Bench& b) {
   MC_TRY(Bed bed, Bed::make(b));
   MC_TRY(const Chain chain, Chain::make(bed));
   MC_TRY(const auto graph, chain.capture(*bed.stream, 3));
-  for (const uint64_t seed : {2, 3}) {
+  for (const uint64_t seed : {2u, 3u}) {
     const Values values = numbers(kChainWide, seed);
     std::memcpy(chain.host.data(), values.data(), chain.host.size());
     MC_TRY_(finish(*bed.stream, [&] { return chain.submit(*bed.stream, 3); }));
