@@ -53,7 +53,7 @@ std::vector<mc_row> rows_of(const std::vector<uint32_t>& lengths, bool all) {
 }
 
 Result<> store(Bed& bed, const Paged& p, const Room& qkv, const std::vector<mc_row>& rows,
-               const Room& list, bool neighbours) {
+               const Room& list, bool neighbours, const float* bias = nullptr) {
   Values turns;
   for (const mc_row& row : rows)
     for (uint32_t j = 0; j < p.h.dim / 2; ++j) {
@@ -62,20 +62,23 @@ Result<> store(Bed& bed, const Paged& p, const Room& qkv, const std::vector<mc_r
       turns.push_back(static_cast<float>(std::sin(angle)));
     }
   MC_TRY(const Room angles, bed.put(turns, DType::kF32));
-  return bed.run(named(MC_STORE, p.type), {rows.size()}, at(qkv), rows_at(list), at(angles),
+  return bed.run(named(MC_STORE, p.type), {rows.size()}, at(qkv), bias, rows_at(list), at(angles),
                  p.base(), p.list(), p.width, p.layer, p.h.heads, p.h.kv_heads, p.h.dim,
                  p.h.block_tokens, neighbours ? 1u : 0u);
 }
 
-// Keys turned by hand, values as they were.
-Result<> check_store(Bed& bed, DType type, bool neighbours) {
+// Keys turned by hand, values as they were, after what is added to both.
+Result<> check_store(Bed& bed, DType type, bool neighbours, bool biased) {
   const Heads h{6, 2, 20, 8};
   MC_TRY(const Paged p, Paged::make(bed, h, type, {13, 30}));
   const auto rows = rows_of(p.lengths, true);
-  const Values before = numbers(rows.size() * h.row(), 1);
+  Values before = numbers(rows.size() * h.row(), 1);
+  const Values bias = numbers(h.row(), 2);
   MC_TRY(const Room qkv, bed.put(before, DType::kF32));
+  MC_TRY(const Room added, bed.put(bias, DType::kF32));
   MC_TRY(const Room list, bed.put(rows.data(), rows.size() * sizeof(mc_row)));
-  MC_TRY_(store(bed, p, qkv, rows, list, neighbours));
+  MC_TRY_(store(bed, p, qkv, rows, list, neighbours, biased ? at(added) : nullptr));
+  for (size_t i = 0; biased && i < before.size(); ++i) before[i] += bias[i % h.row()];
   MC_TRY(const Values kv, bed.get(p.kv, type));
   Values got;
   std::vector<double> want;
@@ -179,7 +182,8 @@ Result<> check_attend(Bed& bed, DType type, Attended how) {
 Result<> check_attention(const Bench& b) {
   MC_TRY(Bed bed, Bed::make(b));
   for (const DType type : kTypes) {
-    for (const bool neighbours : {false, true}) MC_TRY_(check_store(bed, type, neighbours));
+    for (const bool neighbours : {false, true}) MC_TRY_(check_store(bed, type, neighbours, false));
+    MC_TRY_(check_store(bed, type, false, true));
     MC_TRY_(check_attend(bed, type, {}));
     if (type == DType::kF32) continue;
     MC_TRY_(check_attend(bed, type, {.tensor = true, .together = 3}));  // 15 of 16 queries

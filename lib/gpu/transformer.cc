@@ -326,7 +326,8 @@ Result<> Transformer::compute(Pass& pass, uint32_t layer, bool kv_only) {
   std::byte* const gated = gate_up + rows * 2 * inner * sizeof(float);
   MC_TRY_(normalize(x, w.attention_norm, normed, rows));
   MC_TRY_(multiply(w.qkv, normed, qkv, rows, false));
-  MC_TRY_(launch(*computing_, names_.store, {rows}, floats(qkv), row_list(pass.row_list),
+  MC_TRY_(launch(*computing_, names_.store, {rows}, floats(qkv),
+                 static_cast<const float*>(floats(w.qkv_bias.data())), row_list(pass.row_list),
                  floats(pass.turns), pass.kv, table_of(pass, layer), pass.table_width,
                  layer_offset(pass, layer), config_.heads, config_.kv_heads, config_.head_dim,
                  kv_.block_tokens, 0u));

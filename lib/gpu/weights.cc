@@ -81,6 +81,9 @@ Result<Weights> upload(device::Device& device, const model::WeightSources& sourc
     MC_TRY(to.down, up.matrix(l.down));
     MC_TRY(to.attention_norm, up.vector(l.attention_norm));
     MC_TRY(to.mlp_norm, up.vector(l.mlp_norm));
+    if (!l.qkv_bias.empty()) {
+      MC_TRY(to.qkv_bias, up.vector(l.qkv_bias));
+    }
     w.layers.push_back(std::move(to));
   }
   w.bytes = up.bytes();

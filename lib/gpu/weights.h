@@ -16,7 +16,7 @@ struct Matrix {
 };
 struct LayerWeights {
   Matrix qkv, output, gate_up, down;  // as model::LayerWeights
-  device::Memory attention_norm, mlp_norm;
+  device::Memory attention_norm, mlp_norm, qkv_bias;  // qkv_bias may be empty
 };
 struct Weights {
   model::DType type = model::DType::kF32;

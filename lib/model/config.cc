@@ -51,20 +51,25 @@ Result<> refuse_true(const Json& config, const char* key) {
   return {};
 }
 
-Result<> check_architecture(const Json& config) {
-  std::string found = "none";
-  if (const Json* list = member(config, "architectures")) {
-    found = shown(dump_json(*list));
-    if (list->is_array() && list->size() == 1 &&
-        ((*list)[0] == "LlamaForCausalLM" || (*list)[0] == "MistralForCausalLM"))
-      return {};
-  } else if (const Json* type = member(config, "model_type")) {
-    found = shown(dump_json(*type));
-    if (*type == "llama" || *type == "mistral") return {};
-  }
+struct Architecture {
+  const char *name, *type;
+  Family family;
+};
+constexpr Architecture kArchitectures[] = {{"LlamaForCausalLM", "llama", Family::kLlama},
+                                           {"MistralForCausalLM", "mistral", Family::kLlama},
+                                           {"Qwen2ForCausalLM", "qwen2", Family::kQwen2}};
+
+Result<Family> family_of(const Json& config) {
+  const Json* const list = member(config, "architectures");
+  const Json* const type = member(config, "model_type");
+  for (const Architecture& a : kArchitectures)
+    if (list != nullptr ? *list == Json::array({a.name}) : type != nullptr && *type == a.type)
+      return a.family;
+  const Json* const found = list != nullptr ? list : type;
   return fail(Code::kUnsupported,
-              "architecture %s: want [\"LlamaForCausalLM\"] or [\"MistralForCausalLM\"]",
-              found.c_str());
+              "architecture %s: want [\"LlamaForCausalLM\"], [\"MistralForCausalLM\"] or "
+              "[\"Qwen2ForCausalLM\"]",
+              found == nullptr ? "none" : shown(dump_json(*found)).c_str());
 }
 
 Result<> refuse_unsupported(const Json& config) {
@@ -76,7 +81,8 @@ Result<> refuse_unsupported(const Json& config) {
   if (const Json* quant = member(config, "quantization_config"))
     return fail(Code::kUnsupported, "quantized weights (%s): want f32, f16 or bf16",
                 shown(dump_json(*quant)).c_str());
-  if (member(config, "sliding_window") != nullptr) {
+  MC_TRY(const bool slides, get_bool_or(config, "use_sliding_window", true));
+  if (slides && member(config, "sliding_window") != nullptr) {
     MC_TRY(const uint64_t window, get_uint(config, "sliding_window"));
     MC_TRY(const uint64_t context, get_uint_or(config, "max_position_embeddings", 2048));
     if (window < context)
@@ -88,14 +94,34 @@ Result<> refuse_unsupported(const Json& config) {
   return {};
 }
 
+Result<> parse_yarn(const Json& scaling, Rope& rope) {
+  rope.scaling = RopeScaling::kYarn;
+  MC_TRY(rope.factor, positive(scaling, "factor", 0));
+  MC_TRY(rope.often, positive(scaling, "beta_fast", 32));
+  MC_TRY(rope.seldom, positive(scaling, "beta_slow", 1));
+  MC_TRY(rope.original_context,
+         number(scaling, "original_max_position_embeddings", 0, uint64_t{1} << 30));
+  if (rope.factor < 1 || rope.often <= rope.seldom)
+    return fail(Code::kInvalid,
+                "YaRN of factor %g, beta_fast %g, beta_slow %g: want a factor of 1 or more, and "
+                "beta_fast above beta_slow",
+                rope.factor, rope.often, rope.seldom);
+  for (const char* const other : {"mscale", "mscale_all_dim", "truncate"})
+    if (member(scaling, other) != nullptr)
+      return fail(Code::kUnsupported, "YaRN with '%s' is not computed here", other);
+  MC_TRY(rope.scale, positive(scaling, "attention_factor", 1 + 0.1 * std::log(rope.factor)));
+  return {};
+}
+
 Result<> parse_scaling(const Json& scaling, Rope& rope) {
   if (!scaling.is_object())
     return fail(Code::kInvalid, "the scaling of RoPE is %s, want an object", scaling.type_name());
   const char* key = member(scaling, "rope_type") != nullptr ? "rope_type" : "type";
   MC_TRY(const std::string type, get_string(scaling, key));
   if (type == "default") return {};
+  if (type == "yarn") return parse_yarn(scaling, rope);
   if (type != "linear" && type != "llama3")
-    return fail(Code::kUnsupported, "RoPE scaling '%s': want default, linear or llama3",
+    return fail(Code::kUnsupported, "RoPE scaling '%s': want default, linear, llama3 or yarn",
                 shown(type).c_str());
   rope.scaling = type == "linear" ? RopeScaling::kLinear : RopeScaling::kLlama3;
   MC_TRY(rope.factor, positive(scaling, "factor", 0));
@@ -137,7 +163,8 @@ Result<std::vector<int32_t>> token_list(const Json& config, const char* key, uin
 
 uint64_t ModelConfig::parameters() const {
   const uint64_t attention = uint64_t{hidden} * (2 * q_rows() + 2 * kv_rows());
-  const uint64_t layer = attention + 3 * uint64_t{hidden} * intermediate + 2 * hidden;
+  const uint64_t bias = qkv_bias() ? q_rows() + 2 * kv_rows() : 0;
+  const uint64_t layer = attention + bias + 3 * uint64_t{hidden} * intermediate + 2 * hidden;
   return layers * layer + uint64_t{vocab} * hidden * (tied ? 1 : 2) + hidden;
 }
 
@@ -159,9 +186,9 @@ Result<> check_config(const ModelConfig& c) {
 Result<ModelConfig> parse_config(const Json& config) {
   if (!config.is_object())
     return fail(Code::kInvalid, "the configuration is %s, want an object", config.type_name());
-  MC_TRY_(check_architecture(config));
-  MC_TRY_(refuse_unsupported(config));
   ModelConfig c;
+  MC_TRY(c.family, family_of(config));
+  MC_TRY_(refuse_unsupported(config));
   MC_TRY_(small(config, "vocab_size", 0, 1u << 24, c.vocab));
   MC_TRY_(small(config, "hidden_size", 0, 1u << 20, c.hidden));
   MC_TRY_(small(config, "intermediate_size", 0, 1u << 22, c.intermediate));
@@ -177,6 +204,10 @@ Result<ModelConfig> parse_config(const Json& config) {
   MC_TRY(c.context_max, number(config, "max_position_embeddings", 2048, uint64_t{1} << 30));
   MC_TRY(c.norm_eps, positive(config, "rms_norm_eps", 1e-6));
   MC_TRY_(parse_rope(config, c.rope));
+  if (c.rope.scaling == RopeScaling::kYarn)  // some files still say the original context
+    c.context_max =
+        std::max(c.context_max, static_cast<uint64_t>(static_cast<double>(c.rope.original_context) *
+                                                      std::min(c.rope.factor, 1024.0)));
   MC_TRY(c.tied, get_bool_or(config, "tie_word_embeddings", false));
   MC_TRY(const auto bos, token_list(config, "bos_token_id", c.vocab));
   if (!bos.empty()) c.bos = bos[0];
@@ -219,8 +250,18 @@ spec::ModelSpec spec_of(const ModelConfig& c, DType kv_type) {
   return s;
 }
 
+namespace {
+// Which pair turns so many times in the original context.
+double pair_of(double turns, const Rope& rope, uint32_t head_dim) {
+  const double wave = static_cast<double>(rope.original_context) / (turns * 2 * std::numbers::pi);
+  return head_dim * std::log(wave) / (2 * std::log(rope.theta));
+}
+}  // namespace
+
 std::vector<double> rope_frequencies(const Rope& rope, uint32_t head_dim) {
   std::vector<double> speeds(head_dim / 2);
+  const double first = std::max(0.0, std::floor(pair_of(rope.often, rope, head_dim)));
+  const double last = std::min(head_dim - 1.0, std::ceil(pair_of(rope.seldom, rope, head_dim)));
   for (size_t j = 0; j < speeds.size(); ++j) {
     double speed = std::pow(rope.theta, -2.0 * static_cast<double>(j) / head_dim);
     if (rope.scaling == RopeScaling::kLinear) speed /= rope.factor;
@@ -232,6 +273,11 @@ std::vector<double> rope_frequencies(const Rope& rope, uint32_t head_dim) {
           (turns - rope.low_freq_factor) / (rope.high_freq_factor - rope.low_freq_factor), 0.0,
           1.0);
       speed *= keep + (1 - keep) / rope.factor;
+    }
+    if (rope.scaling == RopeScaling::kYarn) {  // kept before the first, slowed from the last on
+      const double slowed =
+          std::clamp((static_cast<double>(j) - first) / std::max(last - first, 0.001), 0.0, 1.0);
+      speed *= 1 - slowed + slowed / rope.factor;
     }
     speeds[j] = j < rope.divisors.size() ? speed / rope.divisors[j] : speed;
   }

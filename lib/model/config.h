@@ -16,19 +16,26 @@
 
 namespace mc::model {
 
-enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3 };
+// What differs within the family: Qwen2 adds a vector to queries, keys and values.
+enum class Family : uint8_t { kLlama, kQwen2 };
+enum class RopeScaling : uint8_t { kNone, kLinear, kLlama3, kYarn };
 
 struct Rope {
   double theta = 10000;
   RopeScaling scaling = RopeScaling::kNone;
   double factor = 1;
   double low_freq_factor = 1, high_freq_factor = 4;  // of kLlama3
-  uint64_t original_context = 8192;                  // of kLlama3
-  std::vector<double> divisors{};                    // of each pair's speed; empty: none
+  uint64_t original_context = 8192;                  // of kLlama3 and kYarn
+  // Of kYarn (Peng et al. 2023): pairs that turn more often in the original context keep their
+  // speed, those that turn less often are slowed by the factor.
+  double often = 32, seldom = 1;
+  double scale = 1;  // of turned queries and keys: cosine and sine are multiplied by it
+  std::vector<double> divisors{};  // of each pair's speed; empty: none
 };
 
 struct ModelConfig {
   std::string name;
+  Family family = Family::kLlama;
   uint32_t vocab = 0, hidden = 0, intermediate = 0, layers = 0;
   uint32_t heads = 0, kv_heads = 0, head_dim = 0;
   uint64_t context_max = 0;  // tokens
@@ -39,6 +46,7 @@ struct ModelConfig {
   std::vector<int32_t> eos;  // tokens that end an answer
   uint32_t q_rows() const { return heads * head_dim; }
   uint32_t kv_rows() const { return kv_heads * head_dim; }
+  bool qkv_bias() const { return family == Family::kQwen2; }
   uint64_t parameters() const;
 };
 

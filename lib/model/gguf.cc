@@ -193,8 +193,8 @@ Result<Tensors> read_tensors(Reader& in, std::span<const std::byte> file, uint64
 }
 
 // How positions turn: all of a head's dimensions, with divisors in a tensor where there is one.
-Result<> scaling(const Gguf& g, uint64_t turned, ModelConfig& c) {
-  const std::string* kind = gguf_value<std::string>(g, "llama.rope.scaling.type");
+Result<> scaling(const Gguf& g, const std::string& of, uint64_t turned, ModelConfig& c) {
+  const std::string* kind = gguf_value<std::string>(g, of + "rope.scaling.type");
   const bool linear = kind != nullptr && *kind == "linear";
   if (turned != c.head_dim || (kind != nullptr && *kind != "none" && !linear))
     return fail(Code::kUnsupported,
@@ -203,9 +203,9 @@ Result<> scaling(const Gguf& g, uint64_t turned, ModelConfig& c) {
                 static_cast<ull>(turned), c.head_dim,
                 kind == nullptr ? "none" : shown(*kind).c_str());
   if (linear) {
-    const double* factor = gguf_value<double>(g, "llama.rope.scaling.factor");
+    const double* factor = gguf_value<double>(g, of + "rope.scaling.factor");
     if (factor == nullptr || !(*factor > 0))
-      return fail(Code::kInvalid, "'llama.rope.scaling.factor' is missing, or not above 0");
+      return fail(Code::kInvalid, "'%srope.scaling.factor' is missing, or not above 0", of.c_str());
     c.rope.scaling = RopeScaling::kLinear;
     c.rope.factor = *factor;
   }
@@ -250,11 +250,13 @@ Result<Gguf> parse_gguf(std::span<const std::byte> file) {
 
 Result<ModelConfig> gguf_config(const Gguf& g) {
   const std::string* kind = gguf_value<std::string>(g, "general.architecture");
-  if (kind == nullptr || *kind != "llama")
-    return fail(Code::kUnsupported, "architecture '%s': want llama",
+  if (kind == nullptr || (*kind != "llama" && *kind != "qwen2"))
+    return fail(Code::kUnsupported, "architecture '%s': want llama or qwen2",
                 kind == nullptr ? "" : shown(*kind).c_str());
-  const auto key = [](const char* name) { return std::string("llama.") + name; };
+  const std::string of = *kind + ".";
+  const auto key = [&](const char* name) { return of + name; };
   ModelConfig c;
+  c.family = *kind == "qwen2" ? Family::kQwen2 : Family::kLlama;
   const auto* pieces = gguf_value<std::vector<std::string>>(g, "tokenizer.ggml.tokens");
   MC_TRY_(small(g, key("vocab_size"), pieces == nullptr ? 0 : pieces->size(), 1u << 24, c.vocab));
   MC_TRY_(small(g, key("embedding_length"), 0, 1u << 20, c.hidden));
@@ -266,7 +268,7 @@ Result<ModelConfig> gguf_config(const Gguf& g) {
       small(g, key("attention.key_length"), std::max(1u, c.hidden / c.heads), 1024, c.head_dim));
   MC_TRY(c.context_max, whole(g, key("context_length"), 0, uint64_t{1} << 30));
   MC_TRY(const uint64_t turned, whole(g, key("rope.dimension_count"), c.head_dim, 1024));
-  MC_TRY_(scaling(g, turned, c));
+  MC_TRY_(scaling(g, of, turned, c));
   if (const double* theta = gguf_value<double>(g, key("rope.freq_base"))) c.rope.theta = *theta;
   if (const double* eps = gguf_value<double>(g, key("attention.layer_norm_rms_epsilon")))
     c.norm_eps = *eps;

@@ -27,7 +27,7 @@ struct Gguf {
 };
 
 Result<Gguf> parse_gguf(std::span<const std::byte> file);
-// The configuration and the tokenizer that the metadata of a `llama` file describe.
+// The configuration and the tokenizer that the metadata of a `llama` or `qwen2` file describe.
 Result<ModelConfig> gguf_config(const Gguf& file);
 Result<Tokenizer> gguf_tokenizer(const Gguf& file);
 ChatTemplate gguf_chat(const Gguf& file);

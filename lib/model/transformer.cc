@@ -65,13 +65,16 @@ void Transformer::embed(std::span<const int32_t> tokens, float* x) const {
   }
 }
 
-// Rotates the rows' queries and keys, and writes keys and values into their blocks.
+// Adds what is added to queries, keys and values, rotates queries and keys, and writes keys and
+// values into their blocks.
 void Transformer::store(uint32_t layer, const Slice& slice, float* qkv) const {
   const uint32_t dim = config_.head_dim, heads = config_.heads, kv_heads = config_.kv_heads;
   const size_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
   const size_t head_bytes = size_t{dim} * size_of(kv_.type);
+  const std::vector<float>& bias = weights_.layers[layer].qkv_bias;
   std::vector<std::complex<float>> turns(dim / 2);
   for (size_t p = slice.begin; p < slice.end; ++p, qkv += row_floats) {
+    for (size_t i = 0; i < bias.size(); ++i) qkv[i] += bias[i];
     turns_.at(p, turns.data());
     for (uint32_t h = 0; h < heads + kv_heads; ++h) rotate(qkv + size_t{h} * dim, turns.data());
     std::byte* at = slice.blocks[p / kv_.block_tokens] + p % kv_.block_tokens * head_bytes;

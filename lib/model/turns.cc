@@ -13,7 +13,8 @@ Turns::Turns(const ModelConfig& config) : pairs_(config.head_dim / 2) {
   for (size_t i = 0; i < kTurnStep; ++i)
     for (const double s : speeds) fine_.push_back(turn(s * static_cast<double>(i)));
   for (size_t i = 0; i <= config.context_max / kTurnStep; ++i)
-    for (const double s : speeds) coarse_.push_back(turn(s * static_cast<double>(i * kTurnStep)));
+    for (const double s : speeds)
+      coarse_.push_back(config.rope.scale * turn(s * static_cast<double>(i * kTurnStep)));
 }
 
 void Turns::at(size_t position, std::complex<float>* turns) const {

@@ -61,10 +61,13 @@ class Reader {
     MC_TRY(const Part gate, part(named("mlp.gate_proj", "ffn_gate"), c_.intermediate, c_.hidden));
     MC_TRY(const Part up, part(named("mlp.up_proj", "ffn_up"), c_.intermediate, c_.hidden));
     MC_TRY(const Part down, part(named("mlp.down_proj", "ffn_down"), c_.hidden, c_.intermediate));
-    q.interleaved = k.interleaved = gguf_;
+    q.interleaved = k.interleaved = gguf_ && c_.family == Family::kLlama;
     LayerSources l;
     MC_TRY(l.attention_norm, vector(named("input_layernorm", "attn_norm")));
     MC_TRY(l.mlp_norm, vector(named("post_attention_layernorm", "ffn_norm")));
+    if (c_.qkv_bias()) {
+      MC_TRY(l.qkv_bias, qkv_bias(base));
+    }
     l.qkv = source({q, k, v}, c_.hidden, 1);
     l.output = source({o}, c_.q_rows(), segments_of(c_.q_rows()));
     l.gate_up = source({gate, up}, c_.hidden, 1);
@@ -76,9 +79,21 @@ class Reader {
     MC_TRY(const Tensor* t, set_.find(name, std::array<uint64_t, 2>{rows, columns}));
     return Part{t, rows};
   }
+  Result<std::vector<float>> qkv_bias(const std::string& base) const {
+    std::vector<float> all;
+    for (const char x : {'q', 'k', 'v'}) {
+      const std::string name = gguf_ ? strf("attn_%c.bias", x) : strf("self_attn.%c_proj.bias", x);
+      MC_TRY(const auto values, vector(base + name, x == 'q' ? c_.q_rows() : c_.kv_rows()));
+      all.insert(all.end(), values.begin(), values.end());
+    }
+    return all;
+  }
   Result<std::vector<float>> vector(const std::string& name) const {
-    MC_TRY(const Tensor* t, set_.find(name, std::array<uint64_t, 1>{c_.hidden}));
-    std::vector<float> values(c_.hidden);
+    return vector(name, c_.hidden);
+  }
+  Result<std::vector<float>> vector(const std::string& name, uint32_t n) const {
+    MC_TRY(const Tensor* t, set_.find(name, std::array<uint64_t, 1>{n}));
+    std::vector<float> values(n);
     to_floats(*t->type, t->bytes.data(), values.data(), values.size());
     return values;
   }
@@ -128,8 +143,8 @@ Weights pack_weights(const WeightSources& sources, DType type, Threads& threads)
   };
   Weights w{pack(sources.embedding), pack(sources.head), sources.norm, {}};
   for (const LayerSources& l : sources.layers)
-    w.layers.push_back(
-        {pack(l.qkv), pack(l.output), pack(l.gate_up), pack(l.down), l.attention_norm, l.mlp_norm});
+    w.layers.push_back({pack(l.qkv), pack(l.output), pack(l.gate_up), pack(l.down),
+                        l.attention_norm, l.mlp_norm, l.qkv_bias});
   return w;
 }
 
@@ -177,6 +192,11 @@ WeightSources random_sources(const ModelConfig& c, uint64_t seed, LayerRange wan
     l.down = make(c.hidden, c.intermediate, segments_of(c.intermediate));
     l.attention_norm.assign(c.hidden, 1.0f);
     l.mlp_norm.assign(c.hidden, 1.0f);
+    if (c.qkv_bias()) {
+      l.qkv_bias.resize(c.q_rows() + 2 * c.kv_rows());
+      Random random(mix64(seed + i));
+      for (float& v : l.qkv_bias) v = static_cast<float>(random.uniform(-1, 1));
+    }
     w.layers.push_back(std::move(l));
   }
   return w;

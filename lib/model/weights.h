@@ -24,7 +24,7 @@ struct Source {
 };
 struct LayerSources {
   Source qkv, output, gate_up, down;  // as in LayerWeights
-  std::vector<float> attention_norm, mlp_norm;
+  std::vector<float> attention_norm, mlp_norm, qkv_bias;
 };
 struct WeightSources {
   Source embedding, head;
@@ -38,6 +38,7 @@ struct LayerWeights {
   Matrix gate_up;  // gate, then up; from hidden
   Matrix down;     // from intermediate to hidden
   std::vector<float> attention_norm, mlp_norm;
+  std::vector<float> qkv_bias;  // added to what qkv gives; empty: none
 };
 
 struct Weights {

@@ -7,9 +7,16 @@ namespace {
 constexpr uint32_t kTile = 64;  // positions at a time
 
 template <class T>
-MC_DEVICE void store(const Pages<T>& pages, uint32_t position, float* qkv, const float* turns,
-                     uint32_t heads, bool neighbours) {
+MC_DEVICE void store(const Pages<T>& pages, uint32_t position, float* qkv, const float* bias,
+                     const float* turns, uint32_t heads, bool neighbours) {
   const uint32_t dim = pages.dim, half = dim / 2, turned = heads + pages.kv_heads;
+  if (bias != nullptr) {
+    MC_EACH(t) {
+      for (uint32_t i = t; i < (turned + pages.kv_heads) * dim; i += MC_KERNEL_THREADS)
+        qkv[i] += bias[i];
+    }
+    barrier();
+  }
   MC_EACH(t) {
     for (uint32_t i = t; i < turned * half; i += MC_KERNEL_THREADS) {
       const uint32_t head = i / half, j = i % half;
@@ -104,30 +111,30 @@ MC_DEVICE void attend(const Pages<T>& pages, uint32_t position, uint32_t kv_head
 
 }  // namespace
 
-#define MC_MAKE(name, T)                                                                          \
-  MC_GLOBAL mc_store_##name(float* qkv, const mc_row* rows, const float* turns, char* kv,         \
-                            const uint64_t* table, uint32_t table_width, uint64_t layer_offset,   \
-                            uint32_t heads, uint32_t kv_heads, uint32_t dim,                      \
-                            uint32_t block_tokens, uint32_t neighbours) {                         \
-    const uint64_t row = blockIdx.x;                                                              \
-    const Pages<T> pages = {kv,           table + rows[row].sequence * uint64_t(table_width),     \
-                            layer_offset, kv_heads,                                               \
-                            dim,          block_tokens};                                          \
-    store(pages, rows[row].position, qkv + row * (heads + 2 * kv_heads) * dim, turns + row * dim, \
-          heads, neighbours != 0);                                                                \
-  }                                                                                               \
-  MC_GLOBAL mc_attend_##name(const float* qkv, float* out, const mc_row* rows, char* kv,          \
-                             const uint64_t* table, uint32_t table_width, uint64_t layer_offset,  \
-                             uint32_t heads, uint32_t kv_heads, uint32_t dim,                     \
-                             uint32_t block_tokens, float scale) {                                \
-    const uint64_t row = blockIdx.x;                                                              \
-    const uint32_t head = blockIdx.y;                                                             \
-    const Pages<T> pages = {kv,           table + rows[row].sequence * uint64_t(table_width),     \
-                            layer_offset, kv_heads,                                               \
-                            dim,          block_tokens};                                          \
-    attend(pages, rows[row].position, head / (heads / kv_heads),                                  \
-           qkv + (row * (heads + 2 * kv_heads) + head) * dim, scale,                              \
-           out + (row * heads + head) * dim);                                                     \
+#define MC_MAKE(name, T)                                                                           \
+  MC_GLOBAL mc_store_##name(float* qkv, const float* bias, const mc_row* rows, const float* turns, \
+                            char* kv, const uint64_t* table, uint32_t table_width,                 \
+                            uint64_t layer_offset, uint32_t heads, uint32_t kv_heads,              \
+                            uint32_t dim, uint32_t block_tokens, uint32_t neighbours) {            \
+    const uint64_t row = blockIdx.x;                                                               \
+    const Pages<T> pages = {kv,           table + rows[row].sequence * uint64_t(table_width),      \
+                            layer_offset, kv_heads,                                                \
+                            dim,          block_tokens};                                           \
+    store(pages, rows[row].position, qkv + row * (heads + 2 * kv_heads) * dim, bias,               \
+          turns + row * dim, heads, neighbours != 0);                                              \
+  }                                                                                                \
+  MC_GLOBAL mc_attend_##name(const float* qkv, float* out, const mc_row* rows, char* kv,           \
+                             const uint64_t* table, uint32_t table_width, uint64_t layer_offset,   \
+                             uint32_t heads, uint32_t kv_heads, uint32_t dim,                      \
+                             uint32_t block_tokens, float scale) {                                 \
+    const uint64_t row = blockIdx.x;                                                               \
+    const uint32_t head = blockIdx.y;                                                              \
+    const Pages<T> pages = {kv,           table + rows[row].sequence * uint64_t(table_width),      \
+                            layer_offset, kv_heads,                                                \
+                            dim,          block_tokens};                                           \
+    attend(pages, rows[row].position, head / (heads / kv_heads),                                   \
+           qkv + (row * (heads + 2 * kv_heads) + head) * dim, scale,                               \
+           out + (row * heads + head) * dim);                                                      \
   }
 MC_FOR_FORMATS(MC_MAKE)
 #undef MC_MAKE

@@ -42,6 +42,20 @@ TEST_CASE("logits and KV are the CPU's bit for bit, in all formats, however a pr
       }
 }
 
+TEST_CASE("what Qwen2 adds to queries, keys and values is the CPU's bit for bit") {
+  model::ModelConfig c = small_config();
+  c.family = model::Family::kQwen2;
+  const model::KvLayout layout{DType::kF32, 16};
+  Both both(device::open_kind("stand-in"), layout, DType::kBf16, c),
+      without(device::open_kind("stand-in"), layout, DType::kBf16);
+  const auto tokens = tokens_of(40, 1, c.vocab);
+  const Blocks on_cpu(c, layout, 40), on_gpu(c, layout, 40), other(c, layout, 40);
+  const auto want = prefill(both.cpu, on_cpu, tokens);
+  CHECK(prefill(*both.gpu, on_gpu, tokens, 13) == want);
+  CHECK(on_gpu.memory == on_cpu.memory);
+  CHECK(prefill(*without.gpu, other, tokens, 40) != want);
+}
+
 TEST_CASE("a step of sequences of many lengths says what each says alone on the CPU") {
   for (const std::string& kind : device::kinds()) {
     CAPTURE(kind);

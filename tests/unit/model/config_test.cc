@@ -46,6 +46,27 @@ TEST_CASE("a configuration is read with HF's defaults for what it leaves out") {
   CHECK(parse_config(json)->kv_heads == 8);
 }
 
+TEST_CASE("Qwen2 adds to queries, keys and values, and its window counts where it is used") {
+  Json json = good();
+  CHECK_FALSE(parse_config(json)->qkv_bias());
+  const uint64_t parameters = parse_config(json)->parameters();
+  json["architectures"] = Json::array({"Qwen2ForCausalLM"});
+  json["sliding_window"] = 100;
+  json["use_sliding_window"] = false;
+  const auto c = parse_config(json);
+  REQUIRE_MESSAGE(c.has_value(), c.error().what);
+  CHECK(c->qkv_bias());
+  CHECK(c->parameters() == parameters + 5 * (64 + 2 * 32));
+  json["use_sliding_window"] = true;
+  const auto windowed = parse_config(json);
+  REQUIRE_FALSE(windowed.has_value());
+  CHECK(has(windowed.error().what, "'sliding_window' 100"));
+  json = good();
+  json.erase("architectures");
+  json["model_type"] = "qwen2";
+  CHECK(parse_config(json)->qkv_bias());
+}
+
 TEST_CASE(
     "a configuration that this engine cannot compute, or that contradicts itself, is refused") {
   CHECK(has(refusal("architectures", Json::array({"MambaForCausalLM"})), "MambaForCausalLM"));
@@ -61,7 +82,13 @@ TEST_CASE(
   CHECK(has(refusal("num_hidden_layers", 100000), "want 1 to 1000"));
   CHECK(has(refusal("eos_token_id", 512), "below 512"));
   CHECK(has(refusal("sliding_window", 128), "full attention"));
-  CHECK(has(refusal("rope_scaling", Json{{"rope_type", "yarn"}}), "yarn"));
+  CHECK(has(refusal("rope_scaling", Json{{"rope_type", "dynamic"}}), "dynamic"));
+  CHECK(has(refusal("rope_scaling", Json{{"rope_type", "yarn"}}), "factor"));
+  CHECK(has(refusal("rope_scaling", Json{{"rope_type", "yarn"},
+                                         {"factor", 4},
+                                         {"original_max_position_embeddings", 64},
+                                         {"mscale", 1}}),
+            "mscale"));
   CHECK(has(refusal("rope_scaling", Json{{"rope_type", "linear"}}), "factor"));
   CHECK(has(refusal("quantization_config", Json{{"bits", 4}}), "quantized"));
   CHECK_FALSE(parse_config(Json::array()).has_value());
@@ -98,6 +125,27 @@ TEST_CASE("Llama 3's scaling keeps short waves, stretches long ones and blends b
   linear.scaling = model::RopeScaling::kLinear;
   linear.factor = 4;
   CHECK(model::rope_frequencies(linear, 128)[5] == before[5] / 4);
+}
+
+// Figures worked out by hand from the paper's formulas: 10,000 turns by 1 in 128 numbers.
+TEST_CASE(
+    "YaRN keeps the pairs that turn often, slows those that turn seldom, and blends between") {
+  Json json = good();
+  json["head_dim"] = 128;
+  json["rope_scaling"] = {
+      {"type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 4096}};
+  const auto c = parse_config(json);
+  REQUIRE_MESSAGE(c.has_value(), c.error().what);
+  CHECK(c->context_max == 16384);
+  CHECK(c->rope.scale == doctest::Approx(1.138629436));
+  const auto before = model::rope_frequencies({}, 128);
+  const auto after = model::rope_frequencies(c->rope, 128);
+  // 32 turns in 4096 positions: between pairs 20 and 21; one turn: between 45 and 46.
+  for (size_t j = 0; j <= 20; ++j) CHECK(after[j] == before[j]);
+  for (size_t j = 46; j < 64; ++j) CHECK(after[j] == doctest::Approx(before[j] / 4).epsilon(1e-12));
+  CHECK(after[33] == doctest::Approx(before[33] * (0.5 + 0.5 / 4)).epsilon(1e-12));
+  json["rope_scaling"]["attention_factor"] = 1.5;
+  CHECK(parse_config(json)->rope.scale == 1.5);
 }
 
 TEST_CASE("the small model's configuration: tied, two end tokens, 260,032 parameters") {

@@ -88,3 +88,83 @@ TEST_CASE("gguf: the small model's files are its HF folder's model") {
             c["ids"].get<std::vector<int32_t>>());
   }
 }
+
+// The vectors that Qwen2 adds, in the names and the order of either kind of file.
+TEST_CASE("biases of queries, keys and values are read where the family has them") {
+  ModelConfig c;
+  c.name = "small";
+  c.vocab = 10, c.hidden = 4, c.intermediate = 6, c.layers = 1;
+  c.heads = 2, c.kv_heads = 1, c.head_dim = 2, c.context_max = 16;
+  c.tied = true;
+  c.family = Family::kQwen2;
+  std::vector<float> numbers(100);
+  for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = static_cast<float>(i);
+  TensorSet set;
+  const auto add = [&](const std::string& name, std::vector<uint64_t> shape, size_t first) {
+    size_t n = 1;
+    for (const uint64_t side : shape) n *= side;
+    set.tensors[name] = {DType::kF32, "F32", std::move(shape),
+                         std::as_bytes(std::span(numbers).subspan(first, n))};
+  };
+  struct Name {
+    const char *hf, *gguf;
+    std::vector<uint64_t> shape;
+    size_t first;
+  };
+  const std::vector<Name> in_layer = {
+      {"self_attn.q_proj.weight", "attn_q.weight", {4, 4}, 0},
+      {"self_attn.k_proj.weight", "attn_k.weight", {2, 4}, 16},
+      {"self_attn.v_proj.weight", "attn_v.weight", {2, 4}, 24},
+      {"self_attn.o_proj.weight", "attn_output.weight", {4, 4}, 0},
+      {"mlp.gate_proj.weight", "ffn_gate.weight", {6, 4}, 0},
+      {"mlp.up_proj.weight", "ffn_up.weight", {6, 4}, 0},
+      {"mlp.down_proj.weight", "ffn_down.weight", {4, 6}, 0},
+      {"input_layernorm.weight", "attn_norm.weight", {4}, 0},
+      {"post_attention_layernorm.weight", "ffn_norm.weight", {4}, 0},
+      {"self_attn.q_proj.bias", "attn_q.bias", {4}, 50},
+      {"self_attn.k_proj.bias", "attn_k.bias", {2}, 60},
+      {"self_attn.v_proj.bias", "attn_v.bias", {2}, 70}};
+  for (const Name& n : in_layer) {
+    add(std::string("model.layers.0.") + n.hf, n.shape, n.first);
+    add(std::string("blk.0.") + n.gguf, n.shape, n.first);
+  }
+  for (const char* name : {"model.embed_tokens.weight", "token_embd.weight"}) add(name, {10, 4}, 0);
+  for (const char* name : {"model.norm.weight", "output_norm.weight"}) add(name, {4}, 0);
+  for (const Naming naming : {Naming::kHuggingFace, Naming::kGguf}) {
+    const auto sources = weight_sources(set, c, naming);
+    REQUIRE_MESSAGE(sources.has_value(), sources.error().what);
+    const LayerSources& l = sources->layers[0];
+    CHECK(l.qkv_bias == std::vector<float>{50, 51, 52, 53, 60, 61, 70, 71});
+    std::vector<float> row(4);
+    l.qkv.read(5, row.data());  // the keys' second: rows are in their own order in both
+    CHECK(row == std::vector<float>{20, 21, 22, 23});
+  }
+  set.tensors.erase("blk.0.attn_k.bias");
+  const auto missing = weight_sources(set, c, Naming::kGguf);
+  REQUIRE_FALSE(missing.has_value());
+  CHECK(missing.error().what.find("attn_k.bias") != std::string::npos);
+  c.family = Family::kLlama;
+  CHECK(weight_sources(set, c, Naming::kGguf)->layers[0].qkv_bias.empty());
+}
+
+TEST_CASE("gguf: a qwen2 file's configuration is under its own name") {
+  Gguf g;
+  g.metadata["general.architecture"] = std::string("qwen2");
+  for (const auto& [name, value] :
+       std::initializer_list<std::pair<const char*, int64_t>>{{"vocab_size", 100},
+                                                              {"embedding_length", 64},
+                                                              {"feed_forward_length", 96},
+                                                              {"block_count", 3},
+                                                              {"attention.head_count", 4},
+                                                              {"attention.head_count_kv", 2},
+                                                              {"context_length", 512}})
+    g.metadata[std::string("qwen2.") + name] = value;
+  g.metadata["qwen2.rope.freq_base"] = 1e6;
+  const auto c = gguf_config(g);
+  REQUIRE_MESSAGE(c.has_value(), c.error().what);
+  CHECK(c->family == Family::kQwen2);
+  CHECK(c->kv_heads == 2);
+  CHECK(c->rope.theta == 1e6);
+  g.metadata["general.architecture"] = std::string("qwen3");
+  CHECK(gguf_config(g).error().what.find("'qwen3'") != std::string::npos);
+}

@@ -43,12 +43,15 @@ inline std::vector<Vector> reference(const model::ModelConfig& c, const model::W
     for (size_t l = 0; l < c.layers; ++l) {
       const model::LayerWeights& layer = w.layers[l];
       Vector qkv = times(layer.qkv, norm(x, layer.attention_norm, c.norm_eps));
+      for (size_t i = 0; i < layer.qkv_bias.size(); ++i) qkv[i] += layer.qkv_bias[i];
       for (size_t h = 0; h < c.heads + c.kv_heads; ++h)
         for (size_t j = 0; j < half; ++j) {
           const double angle = speeds[j] * static_cast<double>(p);
           double &a = qkv[h * dim + j], &b = qkv[h * dim + j + half];
-          const double turned = a * std::cos(angle) - b * std::sin(angle);
-          b = b * std::cos(angle) + a * std::sin(angle);
+          const double cosine = c.rope.scale * std::cos(angle),
+                       sine = c.rope.scale * std::sin(angle);
+          const double turned = a * cosine - b * sine;
+          b = b * cosine + a * sine;
           a = turned;
         }
       const auto at = [&](size_t row0) { return qkv.begin() + static_cast<std::ptrdiff_t>(row0); };

@@ -50,9 +50,14 @@ double worst(const std::vector<float>& got, const std::vector<test::Vector>& wan
 
 }  // namespace
 
-TEST_CASE("logits agree with a double-precision reference, over heads, rotations and heads tied") {
+TEST_CASE(
+    "logits agree with a double-precision reference, over heads, rotations, families and heads "
+    "tied") {
   Threads threads(2);
-  std::vector<ModelConfig> configs = {small(), small(4, 4, 16), small(8, 1, 34)};
+  std::vector<ModelConfig> configs = {small(), small(4, 4, 16), small(8, 1, 34), small(6, 2, 16)};
+  configs[3].family = Family::kQwen2;
+  configs[3].rope = {
+      .scaling = RopeScaling::kYarn, .factor = 4, .original_context = 64, .scale = 1.14};
   configs[1].tied = true;
   configs[1].rope.scaling = RopeScaling::kLinear;
   configs[1].rope.factor = 4;
