@@ -60,12 +60,12 @@ struct mc_draw {
 #define MC_ROUND_PART 4096
 
 // Adds bias (as long as a row; null: none) to the rows, turns their queries and keys in place, and
-// writes keys and values into their blocks as T. A
-// row of qkv is heads queries, kv_heads keys, kv_heads values; turns[row][pair] cosine and sine. A
-// pair is (j, j + dim / 2), or (2j, 2j + 1) if `neighbours`. Grid: rows.
-// mc_store_T(float* qkv, const float* bias, const mc_row* rows, const float* turns, char* kv, const uint64_t* table,
-// uint32_t table_width, uint64_t layer_offset, uint32_t heads, uint32_t kv_heads, uint32_t dim,
-// uint32_t block_tokens, uint32_t neighbours)
+// writes keys and values into their blocks as T. A row of qkv is heads queries, kv_heads keys,
+// kv_heads values; turns[row][pair] cosine and sine. A pair is (j, j + dim / 2), or (2j, 2j + 1) if
+// `neighbours`. Grid: rows.
+// mc_store_T(float* qkv, const float* bias, const mc_row* rows, const float* turns, char* kv, const
+// uint64_t* table, uint32_t table_width, uint64_t layer_offset, uint32_t heads, uint32_t kv_heads,
+// uint32_t dim, uint32_t block_tokens, uint32_t neighbours)
 #define MC_STORE "mc_store"
 
 // out[row][head][dim] = attention of the row's queries to positions 0 up to its own. Grid: rows,

@@ -15,7 +15,7 @@ struct Matrix {
   uint32_t rows = 0, columns = 0, segments = 1;
 };
 struct LayerWeights {
-  Matrix qkv, output, gate_up, down;  // as model::LayerWeights
+  Matrix qkv, output, gate_up, down;                  // as model::LayerWeights
   device::Memory attention_norm, mlp_norm, qkv_bias;  // qkv_bias may be empty
 };
 struct Weights {
