@@ -14,12 +14,14 @@ namespace mc {
 
 class Symbols {
  public:
-  // Errors: kUnsupported, "no WHAT: " and what the loader says.
-  static Result<Symbols> open(const char* library, const char* what) {
+  // Errors: kUnsupported, what the loader says; after "no WHAT: ", if a `what` is given.
+  static Result<Symbols> open(const char* library, const char* what = nullptr) {
     void* const loaded = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (loaded != nullptr) return Symbols(loaded);
-    const char* const why = ::dlerror();
-    return fail(Code::kUnsupported, "no %s: %s", what, why == nullptr ? library : why);
+    const char* const said = ::dlerror();
+    const char* const why = said == nullptr ? library : said;
+    return what == nullptr ? fail(Code::kUnsupported, "%s", why)
+                           : fail(Code::kUnsupported, "no %s: %s", what, why);
   }
   void close() { ::dlclose(library_); }
 

@@ -1,14 +1,14 @@
 #include "topo/nvml.h"
 
-#include <dlfcn.h>
-
 #include <array>
 #include <cstring>
 #include <map>
 #include <memory>
+#include <optional>
 
 #include "base/mutex.h"
 #include "base/result.h"
+#include "base/symbols.h"
 #include "topo/pci.h"
 
 namespace mc::topo {
@@ -58,7 +58,7 @@ class Library {
     const Lock lock(mutex_);
     NvmlAnswer answer;
     answer.why_none = ready();
-    answer.installed = library_ != nullptr;
+    answer.installed = library_.has_value();
     if (!answer.why_none.empty()) return answer;
     answer.library = version(f_.library_version);
     answer.driver = version(f_.driver_version);
@@ -79,40 +79,29 @@ class Library {
   }
 
  private:
-  template <class F>
-  bool find(F& function, const char* name) {
-    void* const symbol = ::dlsym(library_, name);
-    static_assert(sizeof symbol == sizeof function);
-    std::memcpy(&function, &symbol, sizeof symbol);
-    if (!symbol && missing_.empty()) missing_ = name;
-    return symbol != nullptr;
-  }
-
   // "" when it can be asked.
   std::string ready() {
     if (!library_) {
-      library_ = ::dlopen(name_.c_str(), RTLD_NOW | RTLD_LOCAL);
-      if (!library_) {
-        const char* const why = ::dlerror();
-        return why ? why : name_ + " cannot be loaded";
-      }
-      find(f_.init, "nvmlInit_v2");
-      find(f_.error_string, "nvmlErrorString");
-      find(f_.count, "nvmlDeviceGetCount_v2");
-      find(f_.by_index, "nvmlDeviceGetHandleByIndex_v2");
-      find(f_.pci_info, "nvmlDeviceGetPciInfo_v3");
-      needed_ = missing_;
-      find(f_.library_version, "nvmlSystemGetNVMLVersion");
-      find(f_.driver_version, "nvmlSystemGetDriverVersion");
-      find(f_.name, "nvmlDeviceGetName");
-      find(f_.link_state, "nvmlDeviceGetNvLinkState");
-      find(f_.link_version, "nvmlDeviceGetNvLinkVersion");
-      find(f_.link_remote, "nvmlDeviceGetNvLinkRemotePciInfo_v2");
-      find(f_.link_remote_type, "nvmlDeviceGetNvLinkRemoteDeviceType");
-      find(f_.common_ancestor, "nvmlDeviceGetTopologyCommonAncestor");
-      find(f_.access, "nvmlDeviceGetP2PStatus");
+      auto loaded = Symbols::open(name_.c_str());
+      if (!loaded) return loaded.error().what;
+      library_ = std::move(*loaded);
+      library_->need(f_.init, "nvmlInit_v2");
+      library_->need(f_.error_string, "nvmlErrorString");
+      library_->need(f_.count, "nvmlDeviceGetCount_v2");
+      library_->need(f_.by_index, "nvmlDeviceGetHandleByIndex_v2");
+      library_->need(f_.pci_info, "nvmlDeviceGetPciInfo_v3");
+      library_->optional(f_.library_version, "nvmlSystemGetNVMLVersion");
+      library_->optional(f_.driver_version, "nvmlSystemGetDriverVersion");
+      library_->optional(f_.name, "nvmlDeviceGetName");
+      library_->optional(f_.link_state, "nvmlDeviceGetNvLinkState");
+      library_->optional(f_.link_version, "nvmlDeviceGetNvLinkVersion");
+      library_->optional(f_.link_remote, "nvmlDeviceGetNvLinkRemotePciInfo_v2");
+      library_->optional(f_.link_remote_type, "nvmlDeviceGetNvLinkRemoteDeviceType");
+      library_->optional(f_.common_ancestor, "nvmlDeviceGetTopologyCommonAncestor");
+      library_->optional(f_.access, "nvmlDeviceGetP2PStatus");
     }
-    if (!needed_.empty()) return name_ + " has no " + needed_ + ": the driver is too old";
+    if (const std::string& lacks = library_->missing(); !lacks.empty())
+      return name_ + " has no " + lacks + ": the driver is too old";
     if (initialised_) return "";
     const Status status = f_.init();
     initialised_ = status == kOk;
@@ -225,9 +214,8 @@ class Library {
 
   const std::string name_;
   Mutex mutex_;
-  void* library_ = nullptr;
+  std::optional<Symbols> library_;
   bool initialised_ = false;
-  std::string missing_, needed_;
   Functions f_{};
 };
 
