@@ -187,7 +187,7 @@ struct Scene {
     const uint16_t port = static_cast<uint16_t>(20000 + ::getpid() % 20000);
     nginx_http = "127.0.0.1:" + std::to_string(port);
     const std::string conf = strf(
-        "daemon off; worker_processes 1; pid %s/nginx.pid; error_log %s/nginx.log;\n"
+        "daemon off; master_process off; pid %s/nginx.pid; error_log %s/nginx.log;\n"
         "events { worker_connections 8192; }\n"
         "http { access_log off; client_body_temp_path %s/b; proxy_temp_path %s/p;\n"
         "fastcgi_temp_path %s/f; uwsgi_temp_path %s/u; scgi_temp_path %s/s;\n"
