@@ -149,7 +149,7 @@ TEST_CASE(
     std::vector<Blocks> kv;
     std::vector<model::Slice> slices;
     std::vector<int32_t> last, want;
-    for (const size_t n : {5u, 270u}) {
+    for (const size_t n : {5u, 270u, 530u}) {  // one split, two, and three where four have room
       const auto tokens = tokens_of(n, n, c.vocab);
       kv.emplace_back(c, layout, n);
       const Blocks on_cpu(c, layout, n), whole(c, layout, n);
@@ -173,7 +173,7 @@ TEST_CASE(
       const auto again = must(both.gpu->logits(pass));
       CHECK(again == row);
     }
-    CHECK(must(both.gpu->step(last, slices, std::vector<Choice>(2))) == want);
+    CHECK(must(both.gpu->step(last, slices, std::vector<Choice>(3))) == want);
   }
 }
 
