@@ -1,14 +1,20 @@
 # The front door. `make` builds, `make test` tests; each installs what it needs (Debian packages).
-BUILD = cmake -S . -B build/$@ -G Ninja -DMC_UNITY=ON $(1) && cmake --build build/$@
+# folder, options, target
+BUILD_IN = cmake -S . -B build/$(1) -G Ninja -DMC_UNITY=ON $(2) && cmake --build build/$(1) $(if $(3),--target $(3))
 JOBS := $(shell nproc)
 prefix ?= /usr/local
 
 all: release
 setup:;   @scripts/setup
-release: setup;  $(call BUILD,-DCMAKE_BUILD_TYPE=RelWithDebInfo)
-debug:   setup;  $(call BUILD,-DCMAKE_BUILD_TYPE=Debug)
-asan:    setup;  $(call BUILD,-DCMAKE_BUILD_TYPE=Debug -DMC_SANITIZE=address$(comma)undefined) && scripts/test build/$@ -L fast
-tsan:    setup;  $(call BUILD,-DCMAKE_BUILD_TYPE=Debug -DMC_SANITIZE=thread) && scripts/test build/$@ -L fast
+release: setup;  $(call BUILD_IN,$@,-DCMAKE_BUILD_TYPE=RelWithDebInfo)
+debug:   setup;  $(call BUILD_IN,$@,-DCMAKE_BUILD_TYPE=Debug)
+# The address sanitizer's build is clang's: a second compiler reads everything, its thread-safety analysis on.
+asan-build:;     @scripts/setup --lint
+	$(call BUILD_IN,asan,-DCMAKE_BUILD_TYPE=Debug -DCMAKE_CXX_COMPILER=clang++ -DMC_SANITIZE=address$(comma)undefined)
+tsan-build: setup
+	$(call BUILD_IN,tsan,-DCMAKE_BUILD_TYPE=Debug -DMC_SANITIZE=thread,tsan_tests)
+asan: asan-build; scripts/test build/$@ -L fast
+tsan: tsan-build; scripts/test build/$@ -L threads
 test: release;   scripts/test build/release -L 'fast|net'
 soak: release;   scripts/test build/release -L soak
 demo: release;   scripts/demo
@@ -20,4 +26,4 @@ fmt:;     clang-format -i $$(git ls-files '*.h' '*.cc' '*.cu')
 install: release; cmake --install build/release --prefix $(prefix)
 clean:;   rm -rf build
 comma := ,
-.PHONY: all setup release debug asan tsan test soak demo bench gpu-check lint lint-all fmt install clean
+.PHONY: all setup release debug asan asan-build tsan tsan-build test soak demo bench gpu-check lint lint-all fmt install clean

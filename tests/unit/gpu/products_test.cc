@@ -6,6 +6,7 @@
 
 #include "device/cublaslt.h"
 #include "small_model.h"
+#include "tests/build_folder.h"
 
 using namespace mc;
 using namespace mc::gpu;
@@ -14,11 +15,11 @@ using model::DType;
 
 namespace {
 
-constexpr const char* kWhole = MC_TEST_BUILD "/libcublaslt-0-stand-in.so";
-constexpr const char* kPart = MC_TEST_BUILD "/libcublaslt-1-stand-in.so";
+const std::string kWhole = build_folder() + "/libcublaslt-0-stand-in.so";
+const std::string kPart = build_folder() + "/libcublaslt-1-stand-in.so";
 
 const Result<device::cublaslt::Library>& library() {
-  static const auto loaded = device::cublaslt::load(kWhole);
+  static const auto loaded = device::cublaslt::load(kWhole.c_str());
   return loaded;
 }
 const Result<device::cublaslt::Library>& no_library() {
@@ -30,7 +31,7 @@ const Result<device::cublaslt::Library>& no_library() {
 struct Knob {
   explicit Knob(const char* name) {
     must(library());
-    void* const handle = ::dlopen(kWhole, RTLD_NOW | RTLD_NOLOAD);
+    void* const handle = ::dlopen(kWhole.c_str(), RTLD_NOW | RTLD_NOLOAD);
     REQUIRE(handle != nullptr);
     at = static_cast<int*>(::dlsym(handle, name));
     ::dlclose(handle);
@@ -81,7 +82,7 @@ Result<std::unique_ptr<Transformer>> opened(device::FindProducts find, Gemm gemm
 
 TEST_CASE("a library of products is loaded when it is whole, and told of when it is not") {
   CHECK(must(library()).name() == "cuBLASLt 13.1.0");
-  const auto part = device::cublaslt::load(kPart);
+  const auto part = device::cublaslt::load(kPart.c_str());
   REQUIRE_FALSE(part.has_value());
   CHECK(part.error().what.find("has no cublasLtMatmul") != std::string::npos);
   REQUIRE_FALSE(no_library().has_value());

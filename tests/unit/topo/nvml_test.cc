@@ -7,6 +7,7 @@
 #include <fstream>
 
 #include "base/json.h"
+#include "tests/build_folder.h"
 #include "tests/unit/topo/recorded.h"
 #include "topo/capture.h"
 #include "topo/check.h"
@@ -26,7 +27,7 @@ class StandIn {
   StandIn(const char* name, const std::string& text, int lacks = 0) : folder_(name) {
     folder_.outside("gpus", text);
     library_ = folder_.path() + "/libnvidia-ml.so.1";
-    std::filesystem::copy_file(strf("%s/nvml-%d-stand-in/libnvidia-ml.so.1", MC_TEST_BUILD, lacks),
+    std::filesystem::copy_file(build_folder() + strf("/nvml-%d-stand-in/libnvidia-ml.so.1", lacks),
                                library_);
     tell(true);
   }
