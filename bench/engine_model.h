@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "bench/figure.h"
-#include "model/model.h"
-#include "model/transformer.h"
+#include "model/forward/model.h"
+#include "model/forward/transformer.h"
 
 namespace mc::bench {
 

@@ -8,12 +8,12 @@
 #include <unordered_set>
 #include <vector>
 
+#include "cost/model_spec.h"
 #include "http/server.h"
 #include "io/loop.h"
 #include "rpc/client.h"
 #include "rpc/server.h"
-#include "serve/messages.h"
-#include "spec/model_spec.h"
+#include "serve/protocol/messages.h"
 
 namespace mc::bench {
 

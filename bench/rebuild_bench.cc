@@ -7,8 +7,8 @@
 #include "base/random.h"
 #include "bench/figure.h"
 #include "cmd/command.h"
-#include "serve/conductor.h"
-#include "serve/heartbeat.h"
+#include "serve/conductor/conductor.h"
+#include "serve/runtime/heartbeat.h"
 
 namespace mc {
 namespace {

@@ -9,7 +9,7 @@
 #include <thread>
 
 #include "cmd/worker.h"
-#include "serve/kv_pool.h"
+#include "serve/connector/kv_pool.h"
 
 namespace mc {
 namespace {

@@ -7,9 +7,9 @@
 #include "base/json.h"
 #include "bench/figure.h"
 #include "cmd/command.h"
-#include "sim/cluster.h"
-#include "trace/eviction.h"
-#include "trace/synth.h"
+#include "sim/cluster/cluster.h"
+#include "trace/analyze/eviction.h"
+#include "trace/synth/synth.h"
 
 namespace mc {
 namespace {

@@ -14,7 +14,7 @@
 #include "base/random.h"
 #include "bench/store_pool.h"
 #include "cmd/command.h"
-#include "xfer/copy.h"
+#include "xfer/memory/copy.h"
 
 namespace mc {
 namespace {

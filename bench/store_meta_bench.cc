@@ -15,7 +15,7 @@
 #include "cmd/command.h"
 #include "rpc/client.h"
 #include "rpc/server.h"
-#include "store/master.h"
+#include "store/master/master.h"
 
 namespace mc {
 namespace {

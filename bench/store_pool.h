@@ -11,7 +11,7 @@
 #include "base/options.h"
 #include "bench/child.h"
 #include "bench/figure.h"
-#include "store/client.h"
+#include "store/client/client.h"
 
 namespace mc::bench {
 

@@ -12,8 +12,8 @@
 #include "bench/figure.h"
 #include "bench/namespaces.h"
 #include "cmd/command.h"
+#include "p2p/swarm/node.h"
 #include "rpc/server.h"
-#include "xfer/p2p/node.h"
 
 namespace mc::bench {
 namespace {

@@ -13,7 +13,7 @@
 #include "bench/figure.h"
 #include "bench/serving_peer.h"
 #include "cmd/command.h"
-#include "xfer/copy.h"
+#include "xfer/memory/copy.h"
 
 namespace mc::bench {
 namespace {

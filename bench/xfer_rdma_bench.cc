@@ -17,7 +17,7 @@
 #include "bench/figure.h"
 #include "bench/serving_peer.h"
 #include "cmd/command.h"
-#include "xfer/rdma/rdma.h"
+#include "xfer/transports/rdma/open.h"
 
 namespace mc::bench {
 namespace {

@@ -12,8 +12,8 @@
 #include "bench/figure.h"
 #include "bench/serving_peer.h"
 #include "cmd/command.h"
-#include "xfer/copy.h"
-#include "xfer/shm/fd_server.h"
+#include "xfer/memory/copy.h"
+#include "xfer/transports/shm/fd_server.h"
 
 namespace mc::bench {
 namespace {

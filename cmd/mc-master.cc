@@ -4,7 +4,7 @@
 #include "cmd/command.h"
 #include "cmd/daemon.h"
 #include "io/signals.h"
-#include "store/master_service.h"
+#include "store/service/master_service.h"
 
 namespace mc {
 namespace {

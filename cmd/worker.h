@@ -15,12 +15,12 @@
 #include "io/loop.h"
 #include "io/signals.h"
 #include "rpc/server.h"
-#include "serve/device_kv_metrics.h"
-#include "serve/heartbeat.h"
-#include "serve/lookup_bridge.h"
-#include "serve/roles.h"
-#include "serve/stage_worker.h"
-#include "serve/worker_options.h"
+#include "serve/engine/device_kv_metrics.h"
+#include "serve/pipeline/pipeline_worker.h"
+#include "serve/runtime/heartbeat.h"
+#include "serve/runtime/worker_options.h"
+#include "serve/worker/lookup_bridge.h"
+#include "serve/worker/role_manager.h"
 #include "xfer/engine.h"
 
 namespace mc {

@@ -8,7 +8,7 @@
 #include "base/log.h"
 #include "cmd/worker.h"
 #include "io/file.h"
-#include "serve/calibrate.h"
+#include "serve/engine/calibrate.h"
 
 namespace mc {
 namespace {

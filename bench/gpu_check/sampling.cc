@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "bench/gpu_check/bed.h"
-#include "model/sampler.h"
+#include "model/forward/sampler.h"
 
 namespace mc::gpu_check {
 namespace {

@@ -8,7 +8,7 @@
 #include "cmd/mc-conductor/chat.h"
 #include "cmd/mc-conductor/set_role.h"
 #include "io/signals.h"
-#include "serve/front.h"
+#include "serve/frontend/api_server.h"
 
 namespace mc {
 namespace {

@@ -4,8 +4,8 @@
 
 #include "base/json.h"
 #include "rpc/client.h"
-#include "serve/messages.h"
-#include "serve/roles.h"
+#include "serve/protocol/messages.h"
+#include "serve/worker/role_manager.h"
 
 namespace mc {
 namespace {

@@ -1,4 +1,4 @@
-#include "sim/calibrate.h"
+#include "sim/cluster/calibrate.h"
 
 #include <cstdio>
 
@@ -8,7 +8,7 @@
 #include "cmd/mc-replay/trace_flags.h"
 #include "cmd/mc-replay/verbs.h"
 #include "io/file.h"
-#include "sim/study.h"
+#include "sim/study/study.h"
 
 namespace mc::replay {
 namespace {

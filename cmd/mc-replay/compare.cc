@@ -1,4 +1,4 @@
-#include "sim/compare.h"
+#include "sim/study/compare.h"
 
 #include <cstdio>
 

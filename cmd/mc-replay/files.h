@@ -3,7 +3,7 @@
 #include <string>
 
 #include "base/result.h"
-#include "spec/model_spec.h"
+#include "cost/model_spec.h"
 
 namespace mc::replay {
 

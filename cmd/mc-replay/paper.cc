@@ -1,4 +1,4 @@
-#include "sim/paper.h"
+#include "sim/paper/paper.h"
 
 #include <cstdio>
 
@@ -6,7 +6,7 @@
 #include "cmd/mc-replay/files.h"
 #include "cmd/mc-replay/verbs.h"
 #include "io/file.h"
-#include "trace/synth.h"
+#include "trace/synth/synth.h"
 
 namespace mc::replay {
 namespace {

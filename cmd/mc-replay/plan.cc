@@ -1,4 +1,4 @@
-#include "sim/plan.h"
+#include "sim/study/plan.h"
 
 #include <cstdio>
 
@@ -8,8 +8,8 @@
 #include "cmd/mc-replay/trace_flags.h"
 #include "cmd/mc-replay/verbs.h"
 #include "io/file.h"
-#include "trace/analysis.h"
-#include "trace/synth.h"
+#include "trace/analyze/analysis.h"
+#include "trace/synth/synth.h"
 
 namespace mc::replay {
 namespace {

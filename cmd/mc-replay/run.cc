@@ -11,7 +11,7 @@
 #include "io/signals.h"
 #include "load/driver.h"
 #include "load/target.h"
-#include "trace/stats.h"
+#include "trace/analyze/stats.h"
 
 namespace mc::replay {
 namespace {

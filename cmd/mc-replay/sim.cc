@@ -5,7 +5,7 @@
 #include "cmd/mc-replay/trace_flags.h"
 #include "cmd/mc-replay/verbs.h"
 #include "io/file.h"
-#include "sim/study.h"
+#include "sim/study/study.h"
 
 namespace mc::replay {
 namespace {

@@ -1,4 +1,4 @@
-#include "trace/synth.h"
+#include "trace/synth/synth.h"
 
 #include <cmath>
 #include <cstdio>
@@ -9,11 +9,11 @@
 #include "cmd/mc-replay/files.h"
 #include "cmd/mc-replay/verbs.h"
 #include "io/file.h"
-#include "trace/csv.h"
-#include "trace/fit.h"
-#include "trace/reshape.h"
-#include "trace/stats.h"
-#include "trace/tide.h"
+#include "trace/analyze/stats.h"
+#include "trace/fit/fit.h"
+#include "trace/play/reshape.h"
+#include "trace/records/csv.h"
+#include "trace/synth/diurnal_rate.h"
 
 namespace mc::replay {
 namespace {

@@ -4,8 +4,8 @@
 #include <string>
 
 #include "cmd/command.h"
-#include "spec/model_spec.h"
-#include "trace/player.h"
+#include "cost/model_spec.h"
+#include "trace/play/player.h"
 
 namespace mc::replay {
 

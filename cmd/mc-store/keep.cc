@@ -5,7 +5,7 @@
 
 #include "base/json.h"
 #include "cmd/mc-store/verbs.h"
-#include "store/table.h"
+#include "store/metadata/table.h"
 
 namespace mc::store {
 namespace {

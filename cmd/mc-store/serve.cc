@@ -5,10 +5,10 @@
 #include "http/server.h"
 #include "io/signals.h"
 #include "rpc/server.h"
-#include "store/async_client.h"
-#include "store/file_storage.h"
-#include "store/node.h"
-#include "store/table.h"
+#include "store/client/async_client.h"
+#include "store/metadata/table.h"
+#include "store/node/node.h"
+#include "store/offload/file_storage.h"
 
 namespace mc::store {
 namespace {

@@ -6,7 +6,7 @@
 
 #include "base/json.h"
 #include "cmd/mc-store/verbs.h"
-#include "store/look_messages.h"
+#include "store/protocol/query_messages.h"
 
 namespace mc::store {
 namespace {

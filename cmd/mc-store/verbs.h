@@ -6,7 +6,7 @@
 
 #include "cmd/command.h"
 #include "cmd/daemon.h"
-#include "store/client.h"
+#include "store/client/client.h"
 
 namespace mc::store {
 

@@ -1,7 +1,7 @@
 #include "base/json.h"
 #include "cmd/mc-store/verbs.h"
-#include "store/file_storage.h"
-#include "store/ssd/pages.h"
+#include "store/offload/file_storage.h"
+#include "store/ssd/aligned_buffer.h"
 
 namespace mc::store {
 namespace {

@@ -1,4 +1,4 @@
-#include "topo/capture.h"
+#include "topo/discover/capture.h"
 
 #include "base/json.h"
 #include "cmd/mc-topo/verbs.h"

@@ -1,9 +1,9 @@
-#include "topo/check.h"
+#include "topo/report/check.h"
 
 #include "base/json.h"
 #include "cmd/mc-topo/rails.h"
 #include "cmd/mc-topo/verbs.h"
-#include "topo/host.h"
+#include "topo/discover/host.h"
 
 namespace mc::topo {
 namespace {

@@ -1,4 +1,4 @@
-#include "topo/diff.h"
+#include "topo/report/diff.h"
 
 #include "base/json.h"
 #include "cmd/mc-topo/verbs.h"

@@ -1,7 +1,7 @@
 // mc-topo: what this machine is made of, and which NIC serves which memory. The work is in
 // lib/topo.
 #include "cmd/mc-topo/verbs.h"
-#include "topo/nvml.h"
+#include "topo/discover/nvml.h"
 
 int main(int argc, char** argv) {
   mc::Program program("mc-topo", "NUMA nodes, GPUs and NICs of a machine, and their tiers");

@@ -14,8 +14,8 @@
 #include "io/fd.h"
 #include "rpc/client.h"
 #include "rpc/socket.h"
-#include "xfer/messages.h"
-#include "xfer/nics.h"
+#include "xfer/core/messages.h"
+#include "xfer/rails/nics.h"
 
 namespace mc::topo {
 namespace {

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdlib>
 
-#include "topo/tiers.h"
+#include "topo/model/tiers.h"
 
 namespace mc::topo {
 namespace {

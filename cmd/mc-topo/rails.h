@@ -3,8 +3,8 @@
 #include <string>
 #include <vector>
 
-#include "topo/model.h"
-#include "xfer/rail/pairing.h"
+#include "topo/model/model.h"
+#include "xfer/rails/pairing.h"
 
 namespace mc::topo {
 

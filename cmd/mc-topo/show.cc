@@ -2,9 +2,9 @@
 #include "base/units.h"
 #include "cmd/mc-topo/verbs.h"
 #include "device/cuda.h"
-#include "topo/json.h"
-#include "topo/picture.h"
-#include "topo/render.h"
+#include "topo/formats/json.h"
+#include "topo/report/picture.h"
+#include "topo/report/render.h"
 
 namespace mc::topo {
 namespace {

@@ -2,8 +2,8 @@
 #include "cmd/mc-topo/verbs.h"
 #include "rpc/client.h"
 #include "rpc/socket.h"
-#include "topo/json.h"
-#include "xfer/messages.h"
+#include "topo/formats/json.h"
+#include "xfer/core/messages.h"
 
 namespace mc::topo {
 namespace {

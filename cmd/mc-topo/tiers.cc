@@ -1,9 +1,9 @@
-#include "topo/tiers.h"
+#include "topo/model/tiers.h"
 
 #include "base/json.h"
 #include "cmd/mc-topo/verbs.h"
-#include "topo/json.h"
-#include "topo/render.h"
+#include "topo/formats/json.h"
+#include "topo/report/render.h"
 
 namespace mc::topo {
 

@@ -4,7 +4,7 @@
 #include <string>
 
 #include "cmd/command.h"
-#include "topo/discover.h"
+#include "topo/discover/discover.h"
 
 namespace mc::topo {
 

@@ -8,7 +8,7 @@
 #include "base/hash.h"
 #include "base/random.h"
 #include "rpc/socket.h"
-#include "xfer/cuda/device_kind.h"
+#include "xfer/memory/device_platform.h"
 
 namespace mc::xfer {
 namespace {

@@ -8,9 +8,9 @@
 #include "base/json.h"
 #include "base/metrics.h"
 #include "cmd/mc-xfer/copy.h"
-#include "xfer/files/copier.h"
-#include "xfer/files/remote.h"
-#include "xfer/files/tree.h"
+#include "p2p/filecopy/copier.h"
+#include "p2p/filecopy/remote.h"
+#include "p2p/filecopy/tree.h"
 
 namespace mc::xfer {
 namespace {

@@ -12,9 +12,9 @@
 #include "cmd/daemon.h"
 #include "cmd/mc-xfer/verbs.h"
 #include "io/signals.h"
+#include "p2p/swarm/node.h"
 #include "rpc/client.h"
 #include "rpc/server.h"
-#include "xfer/p2p/node.h"
 
 namespace mc::xfer {
 namespace {

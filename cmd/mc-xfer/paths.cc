@@ -7,7 +7,7 @@
 #include "base/json.h"
 #include "cmd/mc-xfer/client.h"
 #include "cmd/mc-xfer/verbs.h"
-#include "xfer/nics.h"
+#include "xfer/rails/nics.h"
 
 namespace mc::xfer {
 namespace {

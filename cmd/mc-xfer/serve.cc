@@ -8,9 +8,9 @@
 #include "cmd/mc-xfer/verbs.h"
 #include "http/server.h"
 #include "io/signals.h"
+#include "p2p/filecopy/service.h"
 #include "rpc/server.h"
 #include "xfer/engine.h"
-#include "xfer/files/service.h"
 
 namespace mc::xfer {
 namespace {

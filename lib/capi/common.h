@@ -14,7 +14,7 @@
 #include "capi/mc/transfer.h"
 #include "io/loop.h"
 #include "rpc/server.h"
-#include "store/client.h"
+#include "store/client/client.h"
 #include "xfer/engine.h"
 
 namespace mc::capi {

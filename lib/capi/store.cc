@@ -3,7 +3,7 @@
 #include <vector>
 
 #include "capi/common.h"
-#include "store/client.h"
+#include "store/client/client.h"
 
 // The C face of store::Client.
 

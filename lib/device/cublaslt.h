@@ -5,7 +5,7 @@
 //
 // Which algorithm computes a product depends on the weights' shape alone, never on the rows, and
 // none may cut the sums into parts: a row's numbers then do not depend on what is computed with it,
-// as far as the library sums each output in one order (gpu/products.h tries that).
+// as far as the library sums each output in one order (gpu/gemm_dispatcher.h tries that).
 //
 // Thread: any.
 #pragma once

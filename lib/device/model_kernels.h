@@ -3,7 +3,7 @@
 //
 // Where it says T, there is one of each of _f32, _f16 and _bf16. Matrices are dense, row after row.
 // The kernels that are not called fast compute the same bits as lib/model's on the CPU, whatever is
-// computed together (model/kernels.h).
+// computed together (model/kernels/kernels.h).
 //
 // KV lies in blocks of [2][kv_head][token][head_dim] for a layer: position p of a sequence in
 // kv + table[sequence x table_width + p / block_tokens] + layer_offset, bytes.
@@ -99,8 +99,8 @@ struct mc_draw {
 #define MC_GATE "mc_gate"
 #define MC_GATE_PART 1024
 
-// The next token of each row (model/sampler.h): the likeliest, the lowest among equals, or one
-// drawn by the row's mc_draw; of masked rows, none of `ends`. Grid: rows. mc_sample(const float*
-// logits, const mc_row* rows, const mc_draw* draws, const int32_t* ends, uint32_t ends_count,
-// int32_t* tokens, uint32_t vocab)
+// The next token of each row (model/forward/sampler.h): the likeliest, the lowest among equals, or
+// one drawn by the row's mc_draw; of masked rows, none of `ends`. Grid: rows. mc_sample(const
+// float* logits, const mc_row* rows, const mc_draw* draws, const int32_t* ends, uint32_t
+// ends_count, int32_t* tokens, uint32_t vocab)
 #define MC_SAMPLE "mc_sample"

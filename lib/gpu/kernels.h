@@ -7,7 +7,7 @@
 
 #include "device/device.h"
 #include "device/model_kernels.h"
-#include "model/dtype.h"
+#include "model/files/dtype.h"
 
 namespace mc::gpu {
 

@@ -1,5 +1,5 @@
-// The forward pass of a LLaMA-family model on a device (model/transformer.h is the CPU's): the same
-// layers over the same KV blocks, in kernels of this build (device/model_kernels.h).
+// The forward pass of a LLaMA-family model on a device (model/forward/transformer.h is the CPU's):
+// the same layers over the same KV blocks, in kernels of this build (device/model_kernels.h).
 //
 //   MC_TRY(auto pass, t.begin(prompt, slices));
 //   for (uint32_t l = 0; l < layers; ++l) MC_TRY_(t.layer(pass, l));
@@ -7,8 +7,8 @@
 //
 // Blocks lie in host memory: what a layer reads of them and the device does not have goes there,
 // and what it writes comes back, on streams; step() loads the next layer's while one computes. With
-// keep_blocks(), blocks stay on the device for later passes (gpu/tier.h), and a step whose blocks
-// are all there is launched as one graph once its shape was seen. With f32 activations
+// keep_blocks(), blocks stay on the device for later passes (gpu/vram_block_cache.h), and a step
+// whose blocks are all there is launched as one graph once its shape was seen. With f32 activations
 // every number is bit for bit the CPU's; with bf16 they are near the CPU's, the products are the
 // tensor cores', and a token still does not depend on what is computed with it.
 //
@@ -23,13 +23,13 @@
 #include <span>
 #include <vector>
 
-#include "gpu/products.h"
-#include "gpu/rooms.h"
-#include "gpu/tier.h"
+#include "gpu/device_buffer_pool.h"
+#include "gpu/gemm_dispatcher.h"
+#include "gpu/vram_block_cache.h"
 #include "gpu/weights.h"
-#include "model/sampler.h"
-#include "model/transformer.h"
-#include "model/turns.h"
+#include "model/forward/sampler.h"
+#include "model/forward/transformer.h"
+#include "model/kernels/rope.h"
 
 namespace mc::gpu {
 

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "model/dtype.h"
+#include "model/files/dtype.h"
 
 namespace mc::gpu {
 namespace {

@@ -5,8 +5,8 @@
 #include <vector>
 
 #include "device/device.h"
-#include "model/threads.h"
-#include "model/weights.h"
+#include "model/forward/weights.h"
+#include "model/kernels/thread_pool.h"
 
 namespace mc::gpu {
 

@@ -17,7 +17,7 @@
 #include "base/json_fwd.h"
 #include "base/time.h"
 #include "http/client.h"
-#include "trace/report.h"
+#include "trace/report/report.h"
 
 namespace mc::load {
 

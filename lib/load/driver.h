@@ -14,8 +14,8 @@
 
 #include "http/client.h"
 #include "load/completion.h"
-#include "trace/player.h"
-#include "trace/report.h"
+#include "trace/play/player.h"
+#include "trace/report/report.h"
 
 namespace mc::load {
 

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "http/client.h"
-#include "trace/report.h"
+#include "trace/report/report.h"
 
 namespace mc::load {
 

@@ -1,15 +1,16 @@
-// Calls a server, or the one of several that answers (rpc/route.h): "host:port,host:port". Client
-// answers through callbacks on a loop; SyncClient blocks its caller, and before it connects to one
-// of several it looks which of them listen, so that those that are gone cost no time. Every call
-// has a budget; a peer that never answered at all is kUnavailable, one that answered before but not
-// this time is kTimeout. Lost connections are re-made by ZeroMQ; calls in flight then run into
-// their deadline. A call is never sent twice, but for one that a server refused because another
-// answers.
+// Calls a server, or the one of several that answers (rpc/server_list.h): "host:port,host:port".
+// Client answers through callbacks on a loop; SyncClient blocks its caller, and before it connects
+// to one of several it looks which of them listen, so that those that are gone cost no time. Every
+// call has a budget; a peer that never answered at all is kUnavailable, one that answered before
+// but not this time is kTimeout. Lost connections are re-made by ZeroMQ; calls in flight then run
+// into their deadline. A call is never sent twice, but for one that a server refused because
+// another answers.
 //
-// With Way::kNear a server of this host and user is also sought by the shorter way (rpc/near.h),
-// and asked over ZeroMQ where or while it is not to be had. When a server ends, calls that it had
-// by that way are kUnavailable at once. Calls to one server are handled in the order in which they
-// were made: the shorter way is taken when all that went by the other are answered.
+// With Way::kNear a server of this host and user is also sought by the shorter way
+// (rpc/shm_channel.h), and asked over ZeroMQ where or while it is not to be had. When a server
+// ends, calls that it had by that way are kUnavailable at once. Calls to one server are handled in
+// the order in which they were made: the shorter way is taken when all that went by the other are
+// answered.
 //
 //   client.call(PutStart{...}, 1s, [](Result<PutStarted> reply) {...});
 //   MC_TRY(PutStarted reply, sync.call(PutStart{...}, 1s));
@@ -26,8 +27,8 @@
 #include "rpc/courtesy.h"
 #include "rpc/envelope.h"
 #include "rpc/lookout.h"
-#include "rpc/near.h"
-#include "rpc/route.h"
+#include "rpc/server_list.h"
+#include "rpc/shm_channel.h"
 #include "rpc/socket.h"
 #include "rpc/spin.h"
 

@@ -19,7 +19,7 @@
 #include "base/metrics.h"
 #include "io/loop.h"
 #include "rpc/envelope.h"
-#include "rpc/near_server.h"
+#include "rpc/shm_listener.h"
 #include "rpc/socket.h"
 
 namespace mc::rpc {
@@ -87,7 +87,7 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   const std::string& address() const { return socket_.address(); }  // "host:port", resolved
-  // Answers callers of this host and user by the shorter way too (rpc/near.h).
+  // Answers callers of this host and user by the shorter way too (rpc/shm_channel.h).
   Result<> serve_near();
   void offer_near(const char* part);  // where that can be; else `part` logs that it cannot
   size_t near_callers() const { return near_ == nullptr ? 0 : near_->peers(); }

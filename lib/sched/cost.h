@@ -7,7 +7,7 @@
 #include <cstdint>
 
 #include "base/time.h"
-#include "spec/model_spec.h"
+#include "cost/model_spec.h"
 
 namespace mc::sched {
 

@@ -23,12 +23,12 @@
 #include "base/options.h"
 #include "base/result.h"
 #include "base/time.h"
-#include "xfer/endpoint_pool.h"
-#include "xfer/memory_kind.h"
-#include "xfer/memory_source.h"
-#include "xfer/messages.h"
-#include "xfer/paths.h"
-#include "xfer/request.h"
+#include "xfer/core/messages.h"
+#include "xfer/core/path.h"
+#include "xfer/core/request.h"
+#include "xfer/memory/memory_kind.h"
+#include "xfer/memory/memory_source.h"
+#include "xfer/rails/endpoint_pool.h"
 
 namespace mc::rpc {
 class Server;
@@ -57,10 +57,10 @@ struct EngineOptions {
   std::string class_weights = "16:4:1";             // of high, medium and low on a busy link
   std::string share_table = "/dev/shm";             // folder of ShareTable; "": none
   std::string sysfs = "/sys";                       // tells NUMA nodes and devices
-  std::string fault;                                // a drill's script (xfer/fault/plan.h)
-  Scheduler scheduler = Scheduler::kSpray;          // others: for comparison
-  Eviction eviction = Eviction::kSieve;             // of queue pairs; the other: likewise
-  void describe(OptionList& v);                     // all but node, staging and these two
+  std::string fault;                        // a drill's script (xfer/transports/fault/fault_plan.h)
+  Scheduler scheduler = Scheduler::kSpray;  // others: for comparison
+  Eviction eviction = Eviction::kSieve;     // of queue pairs; the other: likewise
+  void describe(OptionList& v);             // all but node, staging and these two
 };
 
 // Memory, or a file, of this process that peers may reach. Freed (or unregistered) when the last
@@ -106,9 +106,9 @@ class Engine {
                                  std::string location = "*");
   // How memory is reached whose locations begin with `name` ("cuda" for "cuda:1"). Memory
   // registered there afterwards is never touched by the host: its transfers are copies of the kind,
-  // straight or staged (xfer/relay.h), here for requests of this process, whose local side may lie
-  // in it, and by this process for its peers. kInvalid: a name that host memory has, or that is
-  // known already.
+  // straight or staged (xfer/staging/staging_engine.h), here for requests of this process, whose
+  // local side may lie in it, and by this process for its peers. kInvalid: a name that host memory
+  // has, or that is known already.
   Result<> add_memory_kind(const std::string& name, std::shared_ptr<MemoryKind> kind);
   // The first `bytes` of a file or block device (0: all of it), addressable like memory: transfers
   // of this process and of peers read and write it at its offset in the segment. Created, or

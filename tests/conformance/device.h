@@ -9,7 +9,7 @@
 
 #include "base/mutex.h"
 #include "tests/conformance/pair.h"
-#include "xfer/memory_kind.h"
+#include "xfer/memory/memory_kind.h"
 
 namespace mc::xfer {
 

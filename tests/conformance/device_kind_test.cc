@@ -1,9 +1,9 @@
 // Memory of devices in the engine, over stand-ins: within a process, between processes, and what
 // goes wrong with devices.
-#include "xfer/cuda/device_kind.h"
 #include "base/text.h"
 #include "device/stand_in.h"
 #include "tests/conformance/child.h"
+#include "xfer/memory/device_platform.h"
 
 using namespace mc;
 using namespace mc::xfer;

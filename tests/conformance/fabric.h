@@ -5,7 +5,7 @@
 #include <memory>
 #include <string>
 
-#include "xfer/rdma/rdma.h"
+#include "xfer/transports/rdma/open.h"
 
 #ifdef MC_TEST_EMULATOR
 #include <unistd.h>

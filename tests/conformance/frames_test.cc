@@ -6,8 +6,8 @@
 #include <thread>
 
 #include "tests/conformance/pair.h"
-#include "xfer/tcp/frame.h"
-#include "xfer/tcp/stream.h"
+#include "xfer/transports/tcp/frame.h"
+#include "xfer/transports/tcp/stream.h"
 
 using namespace mc;
 using namespace mc::xfer;

@@ -3,8 +3,8 @@
 #include <cstring>
 
 #include "tests/conformance/pair.h"
-#include "xfer/tcp/frame.h"
-#include "xfer/tcp/stream.h"
+#include "xfer/transports/tcp/frame.h"
+#include "xfer/transports/tcp/stream.h"
 
 using namespace mc;
 using namespace mc::xfer;

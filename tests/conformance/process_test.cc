@@ -5,7 +5,7 @@
 
 #include "io/file.h"
 #include "tests/conformance/child.h"
-#include "xfer/tcp/stream.h"
+#include "xfer/transports/tcp/stream.h"
 
 using namespace mc;
 using namespace mc::xfer;

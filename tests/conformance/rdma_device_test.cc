@@ -8,7 +8,7 @@
 #include "tests/conformance/fabric.h"
 #include "tests/conformance/pair.h"
 #include "tests/unit/topo/recorded.h"
-#include "xfer/cuda/device_kind.h"
+#include "xfer/memory/device_platform.h"
 
 #ifdef MC_TEST_EMULATOR
 

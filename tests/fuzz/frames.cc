@@ -17,9 +17,9 @@
 #include "base/random.h"
 #include "io/address.h"
 #include "io/fd.h"
+#include "p2p/swarm/messages.h"
 #include "xfer/engine.h"
-#include "xfer/p2p/messages.h"
-#include "xfer/tcp/frame.h"
+#include "xfer/transports/tcp/frame.h"
 
 using namespace mc;
 using namespace mc::xfer;

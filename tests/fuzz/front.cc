@@ -18,8 +18,8 @@
 #include "http/parser.h"
 #include "io/address.h"
 #include "io/fd.h"
-#include "serve/front.h"
-#include "serve/tenants.h"
+#include "serve/frontend/api_server.h"
+#include "serve/frontend/tenants.h"
 
 using namespace mc;
 

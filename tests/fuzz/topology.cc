@@ -15,16 +15,16 @@
 #include <fstream>
 
 #include "base/json.h"
-#include "topo/check.h"
-#include "topo/diff.h"
-#include "topo/discover.h"
-#include "topo/host.h"
-#include "topo/json.h"
-#include "topo/picture.h"
-#include "topo/render.h"
-#include "topo/tiers.h"
-#include "topo/xml.h"
-#include "xfer/nic_tiers.h"
+#include "topo/discover/discover.h"
+#include "topo/discover/host.h"
+#include "topo/formats/json.h"
+#include "topo/formats/xml.h"
+#include "topo/model/tiers.h"
+#include "topo/report/check.h"
+#include "topo/report/diff.h"
+#include "topo/report/picture.h"
+#include "topo/report/render.h"
+#include "xfer/rails/nic_tiers.h"
 
 using namespace mc;
 using namespace mc::topo;

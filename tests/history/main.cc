@@ -10,7 +10,7 @@
 #include "base/json.h"
 #include "base/random.h"
 #include "cmd/command.h"
-#include "store/client.h"
+#include "store/client/client.h"
 #include "tests/history/check.h"
 
 namespace mc {

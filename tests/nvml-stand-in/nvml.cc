@@ -1,6 +1,6 @@
-// A libnvidia-ml.so.1 for tests: the calls that topo/nvml.cc makes, answered from the text file
-// that NVML_STAND_IN names. It is read at nvmlInit, so a test may change it before it asks again
-// with a library that was not initialised yet.
+// A libnvidia-ml.so.1 for tests: the calls that topo/discover/nvml.cc makes, answered from the text
+// file that NVML_STAND_IN names. It is read at nvmlInit, so a test may change it before it asks
+// again with a library that was not initialised yet.
 //
 //   versions LIBRARY DRIVER        fail init|count STATUS
 //   gpu PCI-ADDRESS NAME           (what follows is of the last gpu)

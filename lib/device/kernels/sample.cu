@@ -1,7 +1,7 @@
-// The next token of each row, greedy or drawn: model/sampler.h's, bit for bit. Shares are whole
-// numbers, so their sums are the same in any order. What top_k and top_p leave is all tokens of a
-// rank or above, which is found a byte at a time (radix select): how much is in the tokens of each
-// value of the byte, then the next byte among those of one value.
+// The next token of each row, greedy or drawn: model/forward/sampler.h's, bit for bit. Shares are
+// whole numbers, so their sums are the same in any order. What top_k and top_p leave is all tokens
+// of a rank or above, which is found a byte at a time (radix select): how much is in the tokens of
+// each value of the byte, then the next byte among those of one value.
 #include "device/kernels/group.h"
 
 namespace {

@@ -15,7 +15,7 @@
 
 #include "base/log.h"
 #include "base/units.h"
-#include "xfer/file_queue.h"
+#include "xfer/memory/file_queue.h"
 
 namespace mc::store::ssd {
 namespace {

@@ -17,7 +17,7 @@
 #include "base/result.h"
 #include "base/time.h"
 #include "base/units.h"
-#include "store/ssd/space.h"
+#include "store/ssd/extent_allocator.h"
 
 namespace mc::store::ssd {
 

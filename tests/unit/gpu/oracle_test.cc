@@ -1,5 +1,5 @@
 // The small real model on a device against what an independent engine said.
-#include "model/model.h"
+#include "model/forward/model.h"
 #include "small_model.h"
 #include "tests/unit/model/shared.h"
 

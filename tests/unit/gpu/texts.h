@@ -1,6 +1,6 @@
 // Sequences whose blocks are known by what they hold, and their passes over a small model.
 #pragma once
-#include "gpu/tier.h"
+#include "gpu/vram_block_cache.h"
 #include "small_model.h"
 
 namespace mc::gpu {

@@ -1,8 +1,8 @@
-#include "model/chat.h"
+#include "model/text/chat.h"
 
 #include "base/json.h"
 #include "files.h"
-#include "model/gguf.h"
+#include "model/files/gguf.h"
 #include "shared.h"
 
 using namespace mc;

@@ -1,4 +1,4 @@
-#include "model/config.h"
+#include "model/files/config.h"
 
 #include <cmath>
 

@@ -1,7 +1,7 @@
-#include "model/gguf.h"
+#include "model/files/gguf.h"
 
 #include "files.h"
-#include "model/model.h"
+#include "model/forward/model.h"
 #include "shared.h"
 
 using namespace mc;

@@ -1,7 +1,7 @@
 // The small real model against what an independent engine said.
 #include <cmath>
 
-#include "model/sampler.h"
+#include "model/forward/sampler.h"
 #include "run.h"
 #include "shared.h"
 

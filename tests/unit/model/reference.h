@@ -4,7 +4,7 @@
 #include <cmath>
 #include <vector>
 
-#include "model/weights.h"
+#include "model/forward/weights.h"
 
 namespace mc::test {
 

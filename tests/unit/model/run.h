@@ -2,7 +2,7 @@
 #pragma once
 #include <vector>
 
-#include "model/transformer.h"
+#include "model/forward/transformer.h"
 
 namespace mc::test {
 

@@ -1,5 +1,5 @@
 #include "files.h"
-#include "model/tensors.h"
+#include "model/files/tensors.h"
 #include "shared.h"
 
 using namespace mc;

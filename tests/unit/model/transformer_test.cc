@@ -1,11 +1,11 @@
-#include "model/transformer.h"
+#include "model/forward/transformer.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 
 #include "base/random.h"
-#include "model/sampler.h"
+#include "model/forward/sampler.h"
 #include "reference.h"
 #include "run.h"
 

@@ -1,4 +1,4 @@
-#include "serve/batcher.h"
+#include "serve/runtime/batcher.h"
 
 #include <doctest/doctest.h>
 

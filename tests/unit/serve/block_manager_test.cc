@@ -1,4 +1,4 @@
-#include "serve/block_manager.h"
+#include "serve/kvcache/block_manager.h"
 
 #include <doctest/doctest.h>
 
@@ -8,7 +8,7 @@
 #include <set>
 
 #include "base/random.h"
-#include "trace/stats.h"
+#include "trace/analyze/stats.h"
 
 namespace mc::serve {
 namespace {

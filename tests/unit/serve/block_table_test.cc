@@ -1,4 +1,4 @@
-#include "serve/block_table.h"
+#include "serve/kvcache/block_table.h"
 
 #include <doctest/doctest.h>
 

@@ -1,8 +1,8 @@
-#include "serve/calibrate.h"
+#include "serve/engine/calibrate.h"
 
 #include <doctest/doctest.h>
 
-#include "serve/dummy_engine.h"
+#include "serve/engine/dummy_engine.h"
 
 using namespace mc;
 using namespace mc::serve;

@@ -1,4 +1,4 @@
-#include "serve/compute_thread.h"
+#include "serve/runtime/compute_thread.h"
 
 #include <doctest/doctest.h>
 

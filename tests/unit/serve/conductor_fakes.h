@@ -11,8 +11,8 @@
 #include "io/loop.h"
 #include "rpc/client.h"
 #include "rpc/server.h"
-#include "serve/conductor.h"
-#include "serve/messages.h"
+#include "serve/conductor/conductor.h"
+#include "serve/protocol/messages.h"
 
 namespace mc::serve::test {
 

@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "serve/conductor_workers.h"
+#include "serve/conductor/worker_registry.h"
 
 using namespace mc;
 using namespace mc::serve;

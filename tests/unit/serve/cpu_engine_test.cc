@@ -1,5 +1,5 @@
 // Real tokens: a prefill and a decode worker with engines of their own say what one engine says.
-#include "serve/cpu_engine.h"
+#include "serve/engine/cpu_engine.h"
 
 #include "pair.h"
 #include "small_engine.h"

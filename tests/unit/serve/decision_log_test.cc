@@ -1,4 +1,4 @@
-#include "serve/decision_log.h"
+#include "serve/conductor/decision_log.h"
 
 #include <doctest/doctest.h>
 

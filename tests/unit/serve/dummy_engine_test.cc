@@ -1,4 +1,4 @@
-#include "serve/dummy_engine.h"
+#include "serve/engine/dummy_engine.h"
 
 #include <doctest/doctest.h>
 

@@ -5,7 +5,7 @@
 
 #include "base/random.h"
 #include "conductor_fakes.h"
-#include "serve/heartbeat.h"
+#include "serve/runtime/heartbeat.h"
 
 using namespace mc;
 using namespace mc::serve;

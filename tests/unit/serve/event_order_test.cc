@@ -1,4 +1,4 @@
-#include "serve/event_order.h"
+#include "serve/external/event_order.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "serve/event_stream.h"
+#include "serve/external/event_stream.h"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 #include "base/random.h"
 #include "conductor_fakes.h"
 #include "publisher.h"
-#include "serve/foreign_cache.h"
+#include "serve/external/external_cache.h"
 
 using namespace mc;
 using namespace mc::serve;

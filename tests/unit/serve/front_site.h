@@ -2,7 +2,7 @@
 #pragma once
 #include "conductor_fakes.h"
 #include "http/client.h"
-#include "serve/front.h"
+#include "serve/frontend/api_server.h"
 
 namespace mc::serve::test {
 

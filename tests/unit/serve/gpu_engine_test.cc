@@ -1,8 +1,8 @@
 // Real tokens from a device (its stand-in): those of the CPU engine, also when it fails half-way.
-#include "serve/gpu_engine.h"
+#include "serve/engine/gpu_engine.h"
 
 #include "device/stand_in.h"
-#include "serve/device_kv_metrics.h"
+#include "serve/engine/device_kv_metrics.h"
 #include "small_engine.h"
 #include "tests/unit/model/shared.h"
 

@@ -1,4 +1,4 @@
-#include "serve/heartbeat.h"
+#include "serve/runtime/heartbeat.h"
 
 #include <doctest/doctest.h>
 

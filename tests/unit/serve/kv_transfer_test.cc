@@ -1,4 +1,4 @@
-#include "serve/kv_transfer.h"
+#include "serve/connector/kv_transfer.h"
 
 #include <doctest/doctest.h>
 

@@ -1,5 +1,5 @@
 // Schedulers of other engines ask a prefill worker what it has; the sockets are real.
-#include "serve/lookup_bridge.h"
+#include "serve/worker/lookup_bridge.h"
 
 #include <sys/stat.h>
 #include <unistd.h>

@@ -1,9 +1,9 @@
-#include "serve/openai.h"
+#include "serve/frontend/openai.h"
 
 #include <doctest/doctest.h>
 
 #include "base/json.h"
-#include "serve/openai_text.h"
+#include "serve/frontend/openai_text.h"
 
 using namespace mc;
 using namespace mc::serve;

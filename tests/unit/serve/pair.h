@@ -17,9 +17,9 @@
 #include "base/random.h"
 #include "rpc/client.h"
 #include "rpc/server.h"
-#include "serve/decode_worker.h"
-#include "serve/dummy_engine.h"
-#include "serve/prefill_worker.h"
+#include "serve/engine/dummy_engine.h"
+#include "serve/worker/decode_worker.h"
+#include "serve/worker/prefill_worker.h"
 
 namespace mc::serve {
 
@@ -65,7 +65,7 @@ struct PairOptions {
   const Engine *prefill_engine = nullptr, *decode_engine = nullptr;  // nullptr: the dummy
   std::vector<std::string> stages = {};  // of a pipeline that the prefill worker is the head of
   std::string fingerprint = {};          // then
-  std::string faults = {};               // of transfers: rules of xfer/fault/plan.h
+  std::string faults = {};  // of transfers: rules of xfer/transports/fault/fault_plan.h
 };
 
 struct Pair {

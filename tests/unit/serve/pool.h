@@ -1,8 +1,8 @@
 // A KV store for the pairs of pair.h, with real sockets and bytes.
 #pragma once
 #include "pair.h"
-#include "store/master_service.h"
-#include "store/node.h"
+#include "store/node/node.h"
+#include "store/service/master_service.h"
 
 namespace mc::serve {
 

@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "pair.h"
-#include "serve/cpu_engine.h"
+#include "serve/engine/cpu_engine.h"
 
 namespace mc::serve {
 

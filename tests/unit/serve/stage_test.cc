@@ -5,7 +5,7 @@
 
 #include "base/json.h"
 #include "pool.h"
-#include "serve/stage_worker.h"
+#include "serve/pipeline/pipeline_worker.h"
 #include "small_engine.h"
 
 namespace mc::serve {

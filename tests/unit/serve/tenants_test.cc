@@ -1,4 +1,4 @@
-#include "serve/tenants.h"
+#include "serve/frontend/tenants.h"
 
 #include <doctest/doctest.h>
 

@@ -4,7 +4,7 @@
 #include <optional>
 
 #include "pool.h"
-#include "serve/kv_shape.h"
+#include "serve/connector/kv_shape.h"
 #include "small_engine.h"
 
 namespace mc::serve {

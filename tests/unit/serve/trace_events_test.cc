@@ -1,4 +1,4 @@
-#include "serve/trace_events.h"
+#include "serve/runtime/trace_events.h"
 
 #include <doctest/doctest.h>
 #include <unistd.h>

@@ -1,10 +1,10 @@
-#include "sim/calibrate.h"
+#include "sim/cluster/calibrate.h"
 
 #include <doctest/doctest.h>
 
 #include "base/json.h"
 #include "base/random.h"
-#include "sim/study.h"
+#include "sim/study/study.h"
 
 namespace calibrate_test {
 namespace {

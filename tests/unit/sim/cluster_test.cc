@@ -1,4 +1,4 @@
-#include "sim/cluster.h"
+#include "sim/cluster/cluster.h"
 
 #include <doctest/doctest.h>
 
@@ -9,8 +9,8 @@
 
 #include "base/json.h"
 #include "base/random.h"
-#include "sim/paper.h"
-#include "sim/study.h"
+#include "sim/paper/paper.h"
+#include "sim/study/study.h"
 
 using namespace mc;
 using namespace mc::sim;

@@ -1,11 +1,11 @@
-#include "sim/decoder.h"
+#include "sim/cluster/decoder.h"
 
 #include <doctest/doctest.h>
 
 #include <map>
 
 #include "base/random.h"
-#include "trace/distribution.h"
+#include "trace/records/distribution.h"
 
 using namespace mc;
 using namespace mc::sim;

@@ -1,4 +1,4 @@
-#include "sim/network.h"
+#include "sim/cluster/network.h"
 
 #include <doctest/doctest.h>
 

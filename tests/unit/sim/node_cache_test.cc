@@ -1,4 +1,4 @@
-#include "sim/node_cache.h"
+#include "sim/cluster/node_cache.h"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 #include <set>
 
 #include "base/random.h"
-#include "sim/copies.h"
+#include "sim/cluster/replication.h"
 
 using namespace mc;
 using namespace mc::sim;

@@ -1,4 +1,4 @@
-#include "sim/paper_figures.h"
+#include "sim/paper/paper_figures.h"
 
 #include <doctest/doctest.h>
 

@@ -1,13 +1,13 @@
-#include "sim/plan.h"
+#include "sim/study/plan.h"
 
 #include <doctest/doctest.h>
 
 #include <set>
 
 #include "base/json.h"
-#include "sim/compare.h"
-#include "sim/parallel.h"
-#include "trace/reshape.h"
+#include "sim/study/compare.h"
+#include "sim/study/parallel.h"
+#include "trace/play/reshape.h"
 
 namespace mc::sim {
 namespace {

@@ -1,4 +1,4 @@
-#include "store/allocator.h"
+#include "store/metadata/allocator.h"
 
 #include <doctest/doctest.h>
 

@@ -1,6 +1,6 @@
 // Nodes that were away come back with what they held: what was removed or replaced meanwhile stays
 // dead; and draining with disks, of which nothing may be evicted or lost.
-#include "store/graves.h"
+#include "store/metadata/tombstones.h"
 #include "tests/unit/store/fake_cluster.h"
 
 namespace mc::store {

@@ -5,9 +5,9 @@
 
 #include "base/random.h"
 #include "rpc/server.h"
-#include "store/async_client.h"
-#include "store/master_service.h"
-#include "store/node.h"
+#include "store/client/async_client.h"
+#include "store/node/node.h"
+#include "store/service/master_service.h"
 
 namespace mc::store {
 namespace {

@@ -1,5 +1,5 @@
 // What a restarted master says of keys it does not know, until its nodes are back.
-#include "store/rebuild.h"
+#include "store/metadata/rebuild.h"
 #include "tests/unit/store/fake_cluster.h"
 
 namespace mc::store {

@@ -6,9 +6,9 @@
 #include "rpc/client.h"
 #include "rpc/server.h"
 #include "rpc/socket.h"
-#include "store/client.h"
-#include "store/master_service.h"
-#include "store/node.h"
+#include "store/client/client.h"
+#include "store/node/node.h"
+#include "store/service/master_service.h"
 
 namespace mc::store {
 namespace {

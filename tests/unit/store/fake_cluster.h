@@ -8,8 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "store/directory.h"
-#include "store/master.h"
+#include "store/master/master.h"
+#include "store/node/directory.h"
 
 namespace mc::store {
 

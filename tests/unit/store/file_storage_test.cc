@@ -10,9 +10,9 @@
 
 #include "rpc/server.h"
 #include "ssd_values.h"
-#include "store/client.h"
-#include "store/file_storage.h"
-#include "store/master_service.h"
+#include "store/client/client.h"
+#include "store/offload/file_storage.h"
+#include "store/service/master_service.h"
 
 namespace mc::store {
 namespace {

@@ -1,8 +1,8 @@
-#include "store/leases.h"
+#include "store/metadata/leases.h"
 
 #include <doctest/doctest.h>
 
-#include "store/evict.h"
+#include "store/metadata/evict.h"
 
 namespace mc::store {
 

@@ -1,4 +1,4 @@
-#include "store/master.h"
+#include "store/master/master.h"
 
 #include "tests/unit/store/fake_cluster.h"
 

@@ -1,12 +1,12 @@
-#include "store/messages.h"
+#include "store/protocol/messages.h"
 
-#include "store/look_messages.h"
-#include "store/node_messages.h"
+#include "store/protocol/node_messages.h"
+#include "store/protocol/query_messages.h"
 
 #include <doctest/doctest.h>
 
 #include "base/random.h"
-#include "store/directory.h"
+#include "store/node/directory.h"
 
 namespace mc::store {
 namespace {

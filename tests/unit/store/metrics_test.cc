@@ -1,5 +1,5 @@
 // What a master tells on /metrics, under the reference master's names too.
-#include "store/master_metrics.h"
+#include "store/service/master_metrics.h"
 
 #include <doctest/doctest.h>
 

@@ -1,8 +1,8 @@
 // What a client knows beside its master: values it read before, and how long reads take.
 #include <doctest/doctest.h>
 
-#include "store/near_cache.h"
-#include "store/read_times.h"
+#include "store/client/hedge_timer.h"
+#include "store/client/local_hot_cache.h"
 
 namespace mc::store {
 namespace {

@@ -1,4 +1,4 @@
-#include "store/placement.h"
+#include "store/metadata/placement.h"
 
 #include <doctest/doctest.h>
 

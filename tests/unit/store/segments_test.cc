@@ -11,9 +11,9 @@
 
 #include "base/hash.h"
 #include "io/file.h"
-#include "store/allocator.h"
-#include "store/graves.h"
-#include "store/segments.h"
+#include "store/metadata/allocator.h"
+#include "store/metadata/tombstones.h"
+#include "store/node/segments.h"
 
 namespace mc::store {
 namespace {

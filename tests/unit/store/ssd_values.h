@@ -3,8 +3,8 @@
 #include <optional>
 
 #include "base/random.h"
+#include "store/ssd/aligned_buffer.h"
 #include "store/ssd/backend.h"
-#include "store/ssd/pages.h"
 
 namespace mc::store::ssd {
 

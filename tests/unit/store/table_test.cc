@@ -1,4 +1,4 @@
-#include "store/table.h"
+#include "store/metadata/table.h"
 
 #include <doctest/doctest.h>
 

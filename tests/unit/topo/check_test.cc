@@ -1,13 +1,13 @@
-#include "topo/check.h"
+#include "topo/report/check.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
 #include "tests/unit/topo/recorded.h"
-#include "topo/capture.h"
-#include "topo/diff.h"
-#include "topo/discover.h"
+#include "topo/discover/capture.h"
+#include "topo/discover/discover.h"
+#include "topo/report/diff.h"
 
 namespace mc::topo {
 namespace {

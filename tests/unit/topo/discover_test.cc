@@ -1,12 +1,12 @@
-#include "topo/discover.h"
+#include "topo/discover/discover.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
 #include "tests/unit/topo/recorded.h"
-#include "topo/numbers.h"
-#include "topo/sysfs.h"
+#include "topo/discover/sysfs.h"
+#include "topo/model/numbers.h"
 
 namespace mc::topo {
 namespace {

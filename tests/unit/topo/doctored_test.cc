@@ -4,9 +4,9 @@
 #include <functional>
 
 #include "tests/unit/topo/recorded.h"
-#include "topo/check.h"
-#include "topo/discover.h"
-#include "topo/tiers.h"
+#include "topo/discover/discover.h"
+#include "topo/model/tiers.h"
+#include "topo/report/check.h"
 
 namespace mc::topo::doctored_test {
 namespace {

@@ -1,11 +1,11 @@
-#include "topo/json.h"
+#include "topo/formats/json.h"
 
 #include <doctest/doctest.h>
 
 #include "base/json.h"
 #include "base/random.h"
-#include "topo/diff.h"
-#include "topo/render.h"
+#include "topo/report/diff.h"
+#include "topo/report/render.h"
 
 namespace mc::topo {
 namespace {

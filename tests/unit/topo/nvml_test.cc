@@ -1,5 +1,5 @@
 // NVML through the real loading of a library: the stand-in of tests/nvml-stand-in, by its path.
-#include "topo/nvml.h"
+#include "topo/discover/nvml.h"
 
 #include <doctest/doctest.h>
 
@@ -9,14 +9,14 @@
 #include "base/json.h"
 #include "tests/build_folder.h"
 #include "tests/unit/topo/recorded.h"
-#include "topo/capture.h"
-#include "topo/check.h"
-#include "topo/discover.h"
-#include "topo/gpu_links.h"
-#include "topo/json.h"
-#include "topo/nvml_record.h"
-#include "topo/picture.h"
-#include "topo/render.h"
+#include "topo/discover/capture.h"
+#include "topo/discover/discover.h"
+#include "topo/discover/nvml_record.h"
+#include "topo/formats/json.h"
+#include "topo/model/gpu_links.h"
+#include "topo/report/check.h"
+#include "topo/report/picture.h"
+#include "topo/report/render.h"
 
 namespace mc::topo::nvml_test {
 namespace {

@@ -1,10 +1,10 @@
-#include "topo/picture.h"
+#include "topo/report/picture.h"
 
 #include <doctest/doctest.h>
 
 #include <algorithm>
 
-#include "topo/xml.h"
+#include "topo/formats/xml.h"
 
 namespace mc::topo {
 namespace {

@@ -1,4 +1,4 @@
-#include "topo/tiers.h"
+#include "topo/model/tiers.h"
 
 #include <doctest/doctest.h>
 

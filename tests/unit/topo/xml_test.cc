@@ -1,13 +1,13 @@
-#include "topo/xml.h"
+#include "topo/formats/xml.h"
 
 #include <doctest/doctest.h>
 
 #include "base/random.h"
-#include "topo/bounds.h"
-#include "topo/discover.h"
-#include "topo/hwloc_xml.h"
-#include "topo/nccl_xml.h"
-#include "topo/numbers.h"
+#include "topo/discover/discover.h"
+#include "topo/formats/hwloc_xml.h"
+#include "topo/formats/nccl_xml.h"
+#include "topo/model/limits.h"
+#include "topo/model/numbers.h"
 
 namespace mc::topo {
 namespace {

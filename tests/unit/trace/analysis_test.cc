@@ -1,4 +1,4 @@
-#include "trace/analysis.h"
+#include "trace/analyze/analysis.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "trace/csv.h"
+#include "trace/records/csv.h"
 
 #include <doctest/doctest.h>
 
@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <filesystem>
 
-#include "trace/stats.h"
+#include "trace/analyze/stats.h"
 
 namespace mc::trace {
 namespace {

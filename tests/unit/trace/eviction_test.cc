@@ -1,10 +1,10 @@
-#include "trace/eviction.h"
+#include "trace/analyze/eviction.h"
 
 #include <doctest/doctest.h>
 
 #include "base/random.h"
 #include "support.h"
-#include "trace/routing.h"
+#include "trace/analyze/routing.h"
 
 namespace mc::trace {
 namespace {

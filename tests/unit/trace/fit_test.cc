@@ -1,4 +1,4 @@
-#include "trace/fit.h"
+#include "trace/fit/fit.h"
 
 #include <doctest/doctest.h>
 
@@ -6,8 +6,8 @@
 
 #include "base/json.h"
 #include "support.h"
-#include "trace/stats.h"
-#include "trace/synth.h"
+#include "trace/analyze/stats.h"
+#include "trace/synth/synth.h"
 
 namespace mc::trace {
 namespace {

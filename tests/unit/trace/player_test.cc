@@ -1,4 +1,4 @@
-#include "trace/player.h"
+#include "trace/play/player.h"
 
 #include <doctest/doctest.h>
 

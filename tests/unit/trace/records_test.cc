@@ -1,4 +1,4 @@
-#include "trace/records.h"
+#include "trace/records/records.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "trace/report.h"
+#include "trace/report/report.h"
 
 #include <doctest/doctest.h>
 

@@ -1,10 +1,10 @@
-#include "trace/reshape.h"
+#include "trace/play/reshape.h"
 
 #include <doctest/doctest.h>
 
 #include <cmath>
 
-#include "trace/stats.h"
+#include "trace/analyze/stats.h"
 
 namespace mc::trace {
 namespace {

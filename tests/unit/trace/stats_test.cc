@@ -1,4 +1,4 @@
-#include "trace/stats.h"
+#include "trace/analyze/stats.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "trace/synth.h"
+#include "trace/synth/synth.h"
 
 #include <doctest/doctest.h>
 
@@ -7,7 +7,7 @@
 
 #include "base/json.h"
 #include "support.h"
-#include "trace/stats.h"
+#include "trace/analyze/stats.h"
 
 namespace mc::trace {
 namespace {

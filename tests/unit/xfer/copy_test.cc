@@ -1,4 +1,4 @@
-#include "xfer/copy.h"
+#include "xfer/memory/copy.h"
 
 #include <doctest/doctest.h>
 
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "xfer/shm/copy_job.h"
+#include "xfer/transports/shm/parallel_copy.h"
 
 using namespace mc;
 using namespace mc::xfer;

@@ -1,4 +1,4 @@
-#include "xfer/endpoint_pool.h"
+#include "xfer/rails/endpoint_pool.h"
 
 #include <doctest/doctest.h>
 

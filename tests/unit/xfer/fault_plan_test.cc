@@ -1,6 +1,6 @@
 #include <doctest/doctest.h>
 
-#include "xfer/fault/plan.h"
+#include "xfer/transports/fault/fault_plan.h"
 
 using namespace mc;
 using namespace mc::xfer;

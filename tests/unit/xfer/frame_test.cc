@@ -1,4 +1,4 @@
-#include "xfer/tcp/frame.h"
+#include "xfer/transports/tcp/frame.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "xfer/merge.h"
+#include "xfer/core/merge.h"
 
 #include <doctest/doctest.h>
 

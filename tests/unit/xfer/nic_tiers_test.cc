@@ -1,4 +1,4 @@
-#include "xfer/nic_tiers.h"
+#include "xfer/rails/nic_tiers.h"
 
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-#include "xfer/nics.h"
+#include "xfer/rails/nics.h"
 
 #include <doctest/doctest.h>
 

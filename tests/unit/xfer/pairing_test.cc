@@ -1,4 +1,4 @@
-#include "xfer/rail/pairing.h"
+#include "xfer/rails/pairing.h"
 
 #include <doctest/doctest.h>
 

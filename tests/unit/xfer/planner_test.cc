@@ -1,4 +1,4 @@
-#include "xfer/planner.h"
+#include "xfer/core/planner.h"
 
 #include <doctest/doctest.h>
 

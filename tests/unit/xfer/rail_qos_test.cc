@@ -5,7 +5,7 @@
 #include <thread>
 
 #include "base/random.h"
-#include "xfer/rail/rail_queue.h"
+#include "xfer/rails/rail_queue.h"
 
 namespace mc::xfer {
 namespace {

@@ -1,4 +1,4 @@
-#include "xfer/rail/rail_queue.h"
+#include "xfer/rails/rail_queue.h"
 
 #include <doctest/doctest.h>
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "base/random.h"
-#include "xfer/rail/sprayer.h"
+#include "xfer/rails/rail_scheduler.h"
 
 namespace mc::xfer::sim {
 

@@ -1,4 +1,4 @@
-#include "xfer/registry.h"
+#include "xfer/memory/registry.h"
 
 #include <doctest/doctest.h>
 #include <fcntl.h>
@@ -10,7 +10,7 @@
 #include <cstring>
 #include <future>
 
-#include "xfer/shm/fd_server.h"
+#include "xfer/transports/shm/fd_server.h"
 
 using namespace mc;
 using namespace mc::xfer;

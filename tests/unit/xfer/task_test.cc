@@ -1,4 +1,4 @@
-#include "xfer/task.h"
+#include "xfer/core/task.h"
 
 #include <doctest/doctest.h>
 

@@ -1,0 +1,139 @@
+#include "gpu/gemm_dispatcher.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+
+#include "base/log.h"
+#include "base/random.h"
+#include "gpu/kernels.h"
+
+namespace mc::gpu {
+namespace {
+
+constexpr uint32_t kTriedRows = 96;
+
+Result<> finish_all(device::Stream& stream) {
+  MC_TRY(const auto event, stream.record());
+  return event->wait();
+}
+
+device::Product::Type product_type(model::DType type) {
+  switch (type) {
+    case model::DType::kF32: return device::Product::Type::kF32;
+    case model::DType::kF16: return device::Product::Type::kF16;
+    case model::DType::kBf16: return device::Product::Type::kBf16;
+  }
+  return device::Product::Type::kF32;
+}
+
+float* numbers_at(std::byte* at) { return reinterpret_cast<float*>(at); }
+
+}  // namespace
+
+Result<Products> Products::open(device::Device& device, Rooms& rooms, device::Stream& stream,
+                                Gemm gemm, model::DType weights, model::DType factors,
+                                const std::vector<const Matrix*>& samples) {
+  Products p;
+  p.factors_ = factors;
+  p.tensor_ = factors != model::DType::kF32;
+  p.type_ = product_type(weights);
+  p.kernel_ = named(p.tensor_ ? MC_TENSOR : MC_MULTIPLY, weights);
+  const auto attempt = [&]() -> Result<std::string> {
+    if (gemm == Gemm::kOwn) return fail(Code::kUnsupported, "as asked for");
+    if (gemm == Gemm::kAuto && !p.tensor_)
+      return fail(Code::kUnsupported, "activations of f32 are exact");
+    if (weights != factors)
+      return fail(Code::kUnsupported, "weights of %s with activations of %s", model::name(weights),
+                  model::name(factors));
+    MC_TRY(std::string name, device.products());
+    for (const Matrix* const w : samples) {
+      const auto tried = p.try_out(rooms, stream, *w);
+      if (!tried)
+        return fail(tried.error().code, "%s: %s", name.c_str(), tried.error().what.c_str());
+    }
+    return name;
+  };
+  auto name = attempt();
+  // A device that is lost is not the library's fault.
+  if (!name && name.error().code == Code::kUnavailable) return fail(name.error());
+  if (!name && gemm == Gemm::kLibrary)
+    return fail(Code::kUnsupported, "--gemm cublaslt: %s; give --gemm own, or auto",
+                name.error().what.c_str());
+  p.library_ = name.has_value();
+  p.by_ = name ? *name : "own kernels (" + name.error().what + ")";
+  return p;
+}
+
+Result<> Products::own(device::Stream& stream, const Matrix& m, const std::byte* x, std::byte* y,
+                       size_t rows, bool add) const {
+  const auto n = static_cast<uint32_t>(rows);
+  if (tensor_)
+    return launch(stream, kernel_, {over(m.rows, MC_TENSOR_OUTPUTS), over(rows, MC_TENSOR_ROWS)},
+                  m.memory.data(), x, numbers_at(y), m.rows, m.columns, n, add ? 1u : 0u);
+  return launch(stream, kernel_, {over(m.rows, MC_PLAIN_OUTPUTS), over(rows, MC_PLAIN_ROWS)},
+                m.memory.data(), reinterpret_cast<const float*>(x), numbers_at(y), m.rows,
+                m.columns, n, m.segments, add ? 1u : 0u);
+}
+
+Result<> Products::library(device::Stream& stream, const Matrix& m, const std::byte* x,
+                           std::byte* y, size_t rows, bool add) const {
+  return stream.multiply(
+      {type_, m.memory.data(), x, y, m.rows, m.columns, static_cast<uint32_t>(rows), add});
+}
+
+Result<> Products::multiply(device::Stream& stream, const Matrix& m, const std::byte* x,
+                            std::byte* y, size_t rows, bool add) {
+  if (!library_) return own(stream, m, x, y, rows, add);
+  const auto done = library(stream, m, x, y, rows, add);
+  if (done || done.error().code == Code::kUnavailable) return done;
+  log_warn("gpu", "%s gives way to own kernels: %s", by_.c_str(), done.error().what.c_str());
+  library_ = false;
+  by_ = "own kernels (" + done.error().what + ")";
+  return own(stream, m, x, y, rows, add);
+}
+
+// The last row of many, by both; then that row alone, and with few, by the library.
+Result<> Products::try_out(Rooms& rooms, device::Stream& stream, const Matrix& m) const {
+  const uint64_t x_row = uint64_t{m.columns} * size_of(factors_), y_row = m.rows * sizeof(float);
+  MC_TRY(const Rooms::Room host, rooms.take(kTriedRows * x_row, true));
+  MC_TRY(const Rooms::Room x, rooms.take(kTriedRows * x_row));
+  MC_TRY(const Rooms::Room y, rooms.take(kTriedRows * y_row));
+  Random random(m.rows);
+  std::vector<float> values(uint64_t{kTriedRows} * m.columns);
+  for (float& v : values) v = static_cast<float>(random.next() >> 40) * 0x1p-23f - 1.0f;
+  model::from_floats(factors_, values.data(), host->data(), values.size());
+  MC_TRY_(stream.copy(x->data(), host->data(), kTriedRows * x_row));
+  const auto last_of = [&](uint32_t rows, bool by_library) -> Result<std::vector<float>> {
+    const std::byte* const from = x->data() + (kTriedRows - rows) * x_row;
+    MC_TRY_(by_library ? library(stream, m, from, y->data(), rows, false)
+                       : own(stream, m, from, y->data(), rows, false));
+    std::vector<float> row(m.rows);
+    MC_TRY_(stream.copy(reinterpret_cast<std::byte*>(row.data()), y->data() + (rows - 1) * y_row,
+                        y_row));
+    MC_TRY_(finish_all(stream));
+    return row;
+  };
+  MC_TRY(const auto want, last_of(kTriedRows, false));
+  MC_TRY(const auto got, last_of(kTriedRows, true));
+  float most = 0, worst = 0;
+  for (size_t i = 0; i < want.size(); ++i) {
+    most = std::max(most, std::fabs(want[i]));
+    // What is no number is further away than any.
+    const float apart = std::fabs(got[i] - want[i]);
+    worst = apart <= worst ? worst : apart;
+    if (std::isnan(apart)) worst = INFINITY;
+  }
+  if (worst > 1e-3f * most)
+    return fail(Code::kUnsupported, "%u outputs of %u are up to %g off", m.rows, m.columns,
+                static_cast<double>(worst));
+  for (const uint32_t rows : {1u, 17u}) {
+    MC_TRY(const auto fewer, last_of(rows, true));
+    if (std::memcmp(fewer.data(), got.data(), y_row) != 0)
+      return fail(Code::kUnsupported, "a row of %u outputs of %u depends on those beside it",
+                  m.rows, m.columns);
+  }
+  return {};
+}
+
+}  // namespace mc::gpu

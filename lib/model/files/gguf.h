@@ -1,0 +1,42 @@
+// GGUF files: metadata and tensors of a model in one file. Every count and length is checked
+// against the bytes that are left before anything is read or reserved.
+//
+// Thread: values; tensors view the bytes. Errors: kCorrupt, kUnsupported, naming key or tensor.
+// Source: the GGUF specification, versions 2 and 3 (little-endian).
+#pragma once
+#include <cstdint>
+#include <map>
+#include <span>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "model/files/config.h"
+#include "model/files/tensors.h"
+#include "model/text/chat.h"
+
+namespace mc::model {
+
+// Whole numbers, floating ones, flags, texts, and arrays of one of these.
+using GgufValue = std::variant<int64_t, double, bool, std::string, std::vector<int64_t>,
+                               std::vector<double>, std::vector<std::string>>;
+
+struct Gguf {
+  std::map<std::string, GgufValue> metadata;
+  Tensors tensors;  // shapes with rows first, as elsewhere here
+};
+
+Result<Gguf> parse_gguf(std::span<const std::byte> file);
+// The configuration and the tokenizer that the metadata of a `llama` or `qwen2` file describe.
+Result<ModelConfig> gguf_config(const Gguf& file);
+Result<Tokenizer> gguf_tokenizer(const Gguf& file);
+ChatTemplate gguf_chat(const Gguf& file);
+
+// A value of the metadata; nullptr: there is none of this key and type.
+template <class T>
+const T* gguf_value(const Gguf& file, const std::string& key) {
+  const auto it = file.metadata.find(key);
+  return it == file.metadata.end() ? nullptr : std::get_if<T>(&it->second);
+}
+
+}  // namespace mc::model

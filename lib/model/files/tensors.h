@@ -1,0 +1,50 @@
+// Tensors of a model's files, by name: where their bytes lie and what shape they claim.
+//
+// Thread: values; tensors view the files that TensorSet keeps mapped.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <map>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "model/files/dtype.h"
+#include "model/files/mapped_file.h"
+
+namespace mc::model {
+
+struct Tensor {
+  std::optional<DType> type;  // none: a format that is not read here
+  std::string type_text;      // as the file says it
+  std::vector<uint64_t> shape;
+  std::span<const std::byte> bytes;
+};
+using Tensors = std::map<std::string, Tensor>;
+
+struct TensorSet {
+  Tensors tensors;
+  std::vector<std::shared_ptr<const MappedFile>> files;
+
+  // The tensor of that name and shape, in a format that is read here. Errors: kNotFound; kInvalid
+  // tells both shapes; kUnsupported tells the format.
+  Result<const Tensor*> find(const std::string& name, std::span<const uint64_t> shape) const;
+};
+
+std::string shape_text(std::span<const uint64_t> shape);  // "[512, 64]"
+// Elements of a shape; none when they do not fit in 2^56.
+std::optional<uint64_t> element_count(std::span<const uint64_t> shape);
+
+// The tensors of a safetensors file, given its bytes: an 8-byte length, a JSON header, the data.
+// Every offset is checked against the data, every length against shape and format, and no two
+// tensors overlap. Errors: kCorrupt, naming the tensor.
+Result<Tensors> parse_safetensors(std::span<const std::byte> file);
+
+// All tensors of a HF folder: model.safetensors, or the shards of model.safetensors.index.json.
+// Errors name the file: kNotFound, kCorrupt, kInvalid.
+Result<TensorSet> open_safetensors(const std::string& folder);
+
+}  // namespace mc::model

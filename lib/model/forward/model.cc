@@ -1,0 +1,130 @@
+#include "model/forward/model.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/hash.h"
+#include "base/json.h"
+#include "model/files/gguf.h"
+
+namespace mc::model {
+namespace {
+
+constexpr uint64_t kTinySeed = 20240623;
+constexpr size_t kSample = 64;  // bytes of each end of a tensor that its digest depends on
+
+std::string name_of(const std::string& path) {
+  std::filesystem::path p(path);
+  if (!p.has_filename()) p = p.parent_path();  // "folder/"
+  return p.filename().string();
+}
+
+Result<ModelFiles> open_folder(const std::string& folder) {
+  const std::string path = folder + "/config.json";
+  MC_TRY(const Json json, read_json_file(path));
+  auto config = parse_config(json);
+  if (!config)
+    return fail(config.error().code, "%s: %s", path.c_str(), config.error().what.c_str());
+  const std::string generation_path = folder + "/generation_config.json";
+  const auto generation = read_json_file(generation_path);
+  if (!generation && generation.error().code != Code::kNotFound) return fail(generation.error());
+  if (generation) {
+    auto read = parse_generation_config(*generation, *config);
+    if (!read)
+      return fail(Code::kInvalid, "%s: %s", generation_path.c_str(), read.error().what.c_str());
+  }
+  config->name = name_of(folder);
+  MC_TRY(Tokenizer tokenizer, Tokenizer::open(folder, config->vocab));
+  MC_TRY(TensorSet tensors, open_safetensors(folder));
+  MC_TRY(const ChatTemplate chat, chat_of_folder(folder));
+  return ModelFiles{std::move(*config), std::move(tokenizer), std::move(tensors),
+                    Naming::kHuggingFace, chat};
+}
+
+bool is_gguf(const std::string& name) { return name.ends_with(".gguf"); }
+
+Result<ModelFiles> open_gguf(const std::string& path) {
+  MC_TRY(MappedFile opened, MappedFile::open(path));
+  auto file = std::make_shared<const MappedFile>(std::move(opened));
+  const auto read = [&]() -> Result<ModelFiles> {
+    MC_TRY(Gguf g, parse_gguf(file->bytes()));
+    MC_TRY(ModelConfig config, gguf_config(g));
+    MC_TRY(Tokenizer tokenizer, gguf_tokenizer(g));
+    config.name = name_of(path);
+    const ChatTemplate chat = gguf_chat(g);
+    return ModelFiles{std::move(config),
+                      std::move(tokenizer),
+                      {std::move(g.tensors), {file}},
+                      Naming::kGguf,
+                      chat};
+  };
+  auto files = read();
+  if (!files) return fail(files.error().code, "%s: %s", path.c_str(), files.error().what.c_str());
+  return files;
+}
+
+}  // namespace
+
+DType ModelFiles::weight_type() const {
+  return tensors.tensors.empty() ? DType::kBf16 : memory_type(tensors);
+}
+
+bool ModelFiles::all_f16() const {
+  return !tensors.tensors.empty() &&
+         std::all_of(tensors.tensors.begin(), tensors.tensors.end(), [](const auto& named) {
+           return named.second.shape.size() < 2 || named.second.type == DType::kF16;
+         });
+}
+
+uint64_t ModelFiles::digest() const {
+  const ModelConfig& c = config;
+  const std::string text = strf(
+      "%u %u %u %u %u %u %g %g %d %g %g %g %llu %d", c.vocab, c.hidden, c.intermediate, c.layers,
+      c.heads, c.head_dim, c.norm_eps, c.rope.theta, static_cast<int>(c.rope.scaling),
+      c.rope.factor, c.rope.low_freq_factor, c.rope.high_freq_factor,
+      static_cast<unsigned long long>(c.rope.original_context), c.tied ? 1 : 0);
+  uint64_t digest = xxh3(text);
+  if (c.rope.scaling == RopeScaling::kYarn)
+    digest = xxh3(strf("%g %g %g", c.rope.often, c.rope.seldom, c.rope.scale), digest);
+  for (const double divisor : c.rope.divisors) digest = xxh3(strf("%.9g", divisor), digest);
+  for (const auto& [name, t] : tensors.tensors) {
+    const size_t n = std::min(kSample, t.bytes.size());
+    digest = xxh3(name + t.type_text + shape_text(t.shape), digest);
+    digest = xxh3(t.bytes.data(), n, digest);
+    digest = xxh3(t.bytes.data() + t.bytes.size() - n, n, digest);
+  }
+  return digest;
+}
+
+bool has_weights(const std::string& name) {
+  std::error_code ignored;
+  return is_gguf(name) || std::filesystem::is_directory(name, ignored);
+}
+
+Result<ModelFiles> open_model(const std::string& name) {
+  if (name == "tiny") {
+    ModelFiles files{tiny_config(), Tokenizer::bytes_only(tiny_config().vocab), {}, {}, {}};
+    return files;
+  }
+  if (name == "bench-1b") {
+    const ModelConfig c = bench_config();
+    return ModelFiles{c, Tokenizer::bytes_only(c.vocab), {}, {}, {}};
+  }
+  if (is_gguf(name)) return open_gguf(name);
+  if (has_weights(name)) return open_folder(name);
+  return fail(Code::kNotFound,
+              "model '%s': want 'tiny', a folder with config.json and weights, or a .gguf file",
+              name.c_str());
+}
+
+Result<WeightSources> open_sources(const ModelFiles& files, LayerRange wanted) {
+  if (files.tensors.tensors.empty()) return random_sources(files.config, kTinySeed, wanted);
+  return weight_sources(files.tensors, files.config, files.naming, wanted);
+}
+
+Result<Weights> load(const ModelFiles& files, Threads& threads, LayerRange wanted) {
+  MC_TRY(const WeightSources sources, open_sources(files, wanted));
+  return pack_weights(sources, files.weight_type(), threads);
+}
+
+}  // namespace mc::model

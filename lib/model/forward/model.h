@@ -1,0 +1,36 @@
+// A model by name: the built-in `tiny`, or a folder as HF publishes them (config.json, weights in
+// safetensors, tokenizer), or a .gguf file. Opening maps and checks files; nothing is read whole
+// before load().
+//
+// Thread: values. Errors name the file, what was expected and what was found.
+#pragma once
+#include <string>
+
+#include "model/forward/weights.h"
+#include "model/text/chat.h"
+#include "model/text/tokenizer.h"
+
+namespace mc::model {
+
+struct ModelFiles {
+  ModelConfig config;
+  Tokenizer tokenizer;
+  TensorSet tensors;  // empty: the built-in one
+  Naming naming = Naming::kHuggingFace;
+  ChatTemplate chat = ChatTemplate::kPlain;
+
+  DType weight_type() const;  // in memory
+  bool all_f16() const;       // every matrix: on devices they stay so
+  // Of the configuration, the tensors' names, shapes and a sample of their content: equal for equal
+  // models, whichever files they lie in.
+  uint64_t digest() const;
+};
+
+// Whether the name is that of files with weights, and not of a spec without any.
+bool has_weights(const std::string& name);
+Result<ModelFiles> open_model(const std::string& name);
+// `files` outlives the sources.
+Result<WeightSources> open_sources(const ModelFiles& files, LayerRange wanted = {});
+Result<Weights> load(const ModelFiles& files, Threads& threads, LayerRange wanted = {});
+
+}  // namespace mc::model

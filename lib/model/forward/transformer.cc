@@ -1,0 +1,204 @@
+#include "model/forward/transformer.h"
+
+#include <algorithm>
+#include <cmath>
+#include <memory>
+
+namespace mc::model {
+namespace {
+
+constexpr size_t kSharedRows = 16;  // rows that share a tile of keys while it is in the cache
+
+std::unique_ptr<float[]> floats(size_t n) { return std::make_unique_for_overwrite<float[]>(n); }
+
+size_t rows_of(std::span<const Slice> slices) {
+  size_t rows = 0;
+  for (const Slice& s : slices) rows += s.end - s.begin;
+  return rows;
+}
+
+}  // namespace
+
+// Rows of one slice and one KV head: what attention does at a time.
+struct Transformer::Group {
+  const Slice* slice;
+  size_t begin, end;  // positions
+  size_t row;         // of `begin`, in x
+  uint32_t kv_head;
+};
+
+Transformer::Transformer(ModelConfig config, Weights weights, KvLayout kv, const Kernels& kernels,
+                         Threads& threads, DType factors)
+    : config_(std::move(config)),
+      weights_(std::move(weights)),
+      kv_(kv),
+      kernels_(kernels),
+      threads_(threads),
+      factors_(factors),
+      turns_(config_) {
+  MC_CHECK(kv_.block_tokens > 0 && weights_.layers.size() == config_.layers);
+  MC_CHECK(kv_.ranks > 0 && config_.kv_heads % kv_.ranks == 0);
+}
+
+// Where in a block a head's keys or values begin.
+size_t Transformer::plane_at(uint32_t layer, bool value, uint32_t kv_head) const {
+  const size_t each = config_.kv_heads / kv_.ranks, rank = kv_head / each;
+  const size_t layers = config_.layers - kv_.first_layer;
+  const size_t plane = ((rank * layers + layer - kv_.first_layer) * 2 + (value ? 1 : 0)) * each;
+  return (plane + kv_head % each) * kv_.block_tokens * config_.head_dim * size_of(kv_.type);
+}
+
+void Transformer::rotate(float* head, const std::complex<float>* turns) const {
+  const size_t half = config_.head_dim / 2;
+  for (size_t j = 0; j < half; ++j) {
+    const float x = head[j], y = head[j + half], c = turns[j].real(), s = turns[j].imag();
+    head[j] = x * c - y * s;
+    head[j + half] = y * c + x * s;
+  }
+}
+
+void Transformer::embed(std::span<const int32_t> tokens, float* x) const {
+  for (const int32_t token : tokens) {
+    MC_CHECK(token >= 0 && static_cast<uint32_t>(token) < config_.vocab);
+    weights_.embedding.row(static_cast<uint32_t>(token), x);
+    x += config_.hidden;
+  }
+}
+
+// Adds what is added to queries, keys and values, rotates queries and keys, and writes keys and
+// values into their blocks.
+void Transformer::store(uint32_t layer, const Slice& slice, float* qkv) const {
+  const uint32_t dim = config_.head_dim, heads = config_.heads, kv_heads = config_.kv_heads;
+  const size_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
+  const size_t head_bytes = size_t{dim} * size_of(kv_.type);
+  const std::vector<float>& bias = weights_.layers[layer].qkv_bias;
+  std::vector<std::complex<float>> turns(dim / 2);
+  for (size_t p = slice.begin; p < slice.end; ++p, qkv += row_floats) {
+    for (size_t i = 0; i < bias.size(); ++i) qkv[i] += bias[i];
+    turns_.at(p, turns.data());
+    for (uint32_t h = 0; h < heads + kv_heads; ++h) rotate(qkv + size_t{h} * dim, turns.data());
+    std::byte* at = slice.blocks[p / kv_.block_tokens] + p % kv_.block_tokens * head_bytes;
+    const float* from = qkv + config_.q_rows();
+    for (const bool value : {false, true})
+      for (uint32_t h = 0; h < kv_heads; ++h, from += dim)
+        from_floats(kv_.type, from, at + plane_at(layer, value, h), dim);
+  }
+}
+
+// Positions [begin, end) of a plane (a head of keys or of values) as rows of padded floats.
+void Transformer::gather(size_t plane_at, const Slice& slice, size_t begin, size_t end,
+                         float* out) const {
+  const uint32_t dim = config_.head_dim, wide = padded(dim);
+  const size_t head_bytes = size_t{dim} * size_of(kv_.type);
+  for (size_t p = begin; p < end;) {
+    const size_t in_block = p % kv_.block_tokens;
+    const size_t n = std::min<size_t>(end - p, kv_.block_tokens - in_block);
+    const std::byte* from = slice.blocks[p / kv_.block_tokens] + plane_at + in_block * head_bytes;
+    if (wide == dim) {
+      to_floats(kv_.type, from, out, n * dim);
+      out += n * dim;
+    } else {
+      for (size_t i = 0; i < n; ++i, out += wide) {
+        to_floats(kv_.type, from + i * head_bytes, out, dim);
+        std::fill(out + dim, out + wide, 0.0f);
+      }
+    }
+    p += n;
+  }
+}
+
+void Transformer::attend(uint32_t layer, const Group& g, const float* qkv, float* out) const {
+  const uint32_t dim = config_.head_dim, wide = padded(dim);
+  const uint32_t per_kv = config_.heads / config_.kv_heads;
+  const size_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
+  const size_t rows = g.end - g.begin, queries = rows * per_kv;
+  const float scale = 1.0f / std::sqrt(static_cast<float>(dim));
+  std::vector<float> query(queries * wide), sums(queries * wide);
+  std::vector<Attention> states(queries);
+  for (size_t i = 0; i < queries; ++i) {
+    const float* from =
+        qkv + (g.row + i / per_kv) * row_floats + (g.kv_head * per_kv + i % per_kv) * size_t{dim};
+    for (uint32_t d = 0; d < dim; ++d) query[i * wide + d] = from[d] * scale;
+    states[i].values = sums.data() + i * wide;
+  }
+  const auto keys = floats(kTile * wide), values = floats(kTile * wide);
+  for (size_t tile = 0; tile < g.end; tile += kTile) {
+    const size_t end = std::min<size_t>(g.end, tile + kTile);
+    gather(plane_at(layer, false, g.kv_head), *g.slice, tile, end, keys.get());
+    gather(plane_at(layer, true, g.kv_head), *g.slice, tile, end, values.get());
+    for (size_t i = 0; i < queries; ++i) {
+      const size_t position = g.begin + i / per_kv;
+      if (position < tile) continue;
+      const auto count = static_cast<uint32_t>(std::min<size_t>(kTile, position + 1 - tile));
+      kernels_.attend(query.data() + i * wide, keys.get(), values.get(), count, wide, tile == 0,
+                      states[i]);
+    }
+  }
+  for (size_t i = 0; i < queries; ++i) {
+    float* to = out + (g.row + i / per_kv) * config_.q_rows() +
+                (g.kv_head * per_kv + i % per_kv) * size_t{dim};
+    const float share = 1.0f / states[i].total;
+    for (uint32_t d = 0; d < dim; ++d) to[d] = states[i].values[d] * share;
+  }
+}
+
+void Transformer::layer(uint32_t layer, std::span<const Slice> slices, float* x,
+                        bool kv_only) const {
+  MC_CHECK(layer >= kv_.first_layer && layer < config_.layers);
+  const LayerWeights& w = weights_.layers[layer];
+  const size_t rows = rows_of(slices), hidden = config_.hidden, inner = config_.intermediate;
+  const size_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
+  const auto normed = floats(rows * hidden), qkv = floats(rows * row_floats);
+  const auto normalize = [&](const std::vector<float>& weight) {
+    for (size_t r = 0; r < rows; ++r)
+      kernels_.normalize(x + r * hidden, weight.data(), hidden, config_.norm_eps,
+                         normed.get() + r * hidden);
+  };
+  const auto add = [&](const Matrix& m, const float* from) {
+    m.multiply(kernels_, threads_, from, rows, normed.get(), factors_);
+    for (size_t i = 0; i < rows * hidden; ++i) x[i] += normed[i];
+  };
+  normalize(w.attention_norm);
+  w.qkv.multiply(kernels_, threads_, normed.get(), rows, qkv.get(), factors_);
+  std::vector<Group> groups;
+  size_t row = 0, context = 0;
+  for (const Slice& s : slices) {
+    MC_CHECK(s.begin < s.end && s.end <= config_.context_max);
+    MC_CHECK(s.blocks.size() * kv_.block_tokens >= s.end);
+    store(layer, s, qkv.get() + row * row_floats);
+    for (size_t p = s.begin; p < s.end; p += kSharedRows)
+      for (uint32_t h = 0; h < config_.kv_heads; ++h)
+        groups.push_back({&s, p, std::min(s.end, p + kSharedRows), row + p - s.begin, h});
+    row += s.end - s.begin;
+    context += s.end * (s.end - s.begin);
+  }
+  if (kv_only) return;
+  const auto attended = floats(rows * config_.q_rows());
+  const auto one = [&](size_t i) { attend(layer, groups[i], qkv.get(), attended.get()); };
+  if (context * config_.q_rows() > 20'000)
+    threads_.run(groups.size(), one);
+  else
+    for (size_t i = 0; i < groups.size(); ++i) one(i);
+  add(w.output, attended.get());
+
+  normalize(w.mlp_norm);
+  const auto gate_up = floats(rows * 2 * inner), gated = floats(rows * inner);
+  w.gate_up.multiply(kernels_, threads_, normed.get(), rows, gate_up.get(), factors_);
+  for (size_t r = 0; r < rows; ++r) {
+    const float* gate = gate_up.get() + r * 2 * inner;
+    kernels_.gate(gate, gate + inner, inner, gated.get() + r * inner);
+  }
+  add(w.down, gated.get());
+}
+
+void Transformer::logits(const float* x, size_t rows, float* out) const {
+  const size_t hidden = config_.hidden;
+  const auto normed = floats(rows * hidden);
+  for (size_t r = 0; r < rows; ++r)
+    kernels_.normalize(x + r * hidden, weights_.norm.data(), hidden, config_.norm_eps,
+                       normed.get() + r * hidden);
+  const Matrix& head = config_.tied ? weights_.embedding : weights_.head;
+  head.multiply(kernels_, threads_, normed.get(), rows, out, factors_);
+}
+
+}  // namespace mc::model

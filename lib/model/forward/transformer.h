@@ -1,0 +1,73 @@
+// The forward pass of a LLaMA-family model over paged KV blocks: embed, then layer by layer, then
+// the logits of the rows that are asked for. Rows of several sequences go through a layer together.
+//
+//   std::vector<float> x(tokens.size() * config.hidden);
+//   t.embed(tokens, x.data());
+//   for (uint32_t l = 0; l < layers; ++l) t.layer(l, slices, x.data());
+//   t.logits(x.data() + last_row * hidden, 1, out);
+//
+// A block holds block_tokens positions as [layer][K,V][kv_head][token][head_dim] of kv_type; keys
+// are stored rotated, in half-rotation order. What a row computes depends on its sequence's tokens
+// before it and on nothing else, bit for bit (see kernels.h); attention reads keys and values as
+// they are stored, its own row's too.
+//
+// Thread: const calls from any; the threads they share are taken in turns. Errors: none; a view
+// that is wrong is the caller's bug (MC_CHECK). Source: LLaMA (Touvron et al. 2023); RoFormer (Su
+// et al. 2021); GQA (Ainslie et al. 2023).
+#pragma once
+#include <span>
+#include <vector>
+
+#include "model/forward/weights.h"
+#include "model/kernels/rope.h"
+
+namespace mc::model {
+
+// Positions [begin, end) of a sequence, in rows that follow those of the slice before.
+struct Slice {
+  std::span<std::byte* const> blocks{};
+  size_t begin = 0, end = 0;
+};
+
+struct KvLayout {
+  DType type = DType::kF32;
+  uint32_t block_tokens = 256;
+  uint32_t first_layer = 0;  // of the model: the one that blocks begin with
+  // Blocks are as many parts, each [layer][K,V][kv_heads / ranks][token][head_dim].
+  uint32_t ranks = 1;
+};
+
+class Transformer {
+ public:
+  // `threads` outlives it. `factors`: what weights of bf16 are multiplied by (Matrix).
+  Transformer(ModelConfig config, Weights weights, KvLayout kv, const Kernels& kernels,
+              Threads& threads, DType factors = DType::kF32);
+
+  const ModelConfig& config() const { return config_; }
+  const Weights& weights() const { return weights_; }
+  const KvLayout& kv() const { return kv_; }
+
+  void embed(std::span<const int32_t> tokens, float* x) const;
+  // Reads and replaces the rows of x ([rows][hidden]); writes their keys and values. `kv_only`: the
+  // rows of x are not wanted any more, as after the last layer of a prompt's prefill.
+  void layer(uint32_t layer, std::span<const Slice> slices, float* x, bool kv_only = false) const;
+  void logits(const float* x, size_t rows, float* out) const;  // out: [rows][vocab]
+
+ private:
+  struct Group;
+  size_t plane_at(uint32_t layer, bool value, uint32_t kv_head) const;
+  void rotate(float* head, const std::complex<float>* turns) const;
+  void store(uint32_t layer, const Slice& slice, float* qkv) const;
+  void gather(size_t plane_at, const Slice& slice, size_t begin, size_t end, float* out) const;
+  void attend(uint32_t layer, const Group& group, const float* qkv, float* out) const;
+
+  const ModelConfig config_;
+  const Weights weights_;
+  const KvLayout kv_;
+  const Kernels& kernels_;
+  Threads& threads_;
+  const DType factors_;
+  const Turns turns_;
+};
+
+}  // namespace mc::model

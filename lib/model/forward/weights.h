@@ -1,0 +1,83 @@
+// The weights of a model, checked against its configuration and packed for the kernels; read from
+// a HF folder, or made from a seed.
+//
+// A Source is a matrix of the model before it is laid out for whoever multiplies: rows, read one by
+// one. What it reads (TensorSet, ModelConfig) outlives it.
+//
+// Rows of query and key are in half-rotation (HF) order: dimension j of a head turns with j +
+// head_dim / 2.
+//
+// Thread: values; const use, any. Errors: kNotFound, kInvalid, kUnsupported name the tensor.
+#pragma once
+#include <vector>
+
+#include "model/files/config.h"
+#include "model/files/tensors.h"
+#include "model/kernels/matrix.h"
+
+namespace mc::model {
+
+struct Source {
+  uint32_t rows = 0, columns = 0;  // rows 0: there is none
+  uint32_t segments = 1;           // into how many parts a sum is cut (PanelJob)
+  Matrix::RowReader read;          // any thread, several at once
+};
+struct LayerSources {
+  Source qkv, output, gate_up, down;  // as in LayerWeights
+  std::vector<float> attention_norm, mlp_norm, qkv_bias;
+};
+struct WeightSources {
+  Source embedding, head;
+  std::vector<float> norm;
+  std::vector<LayerSources> layers;
+};
+
+struct LayerWeights {
+  Matrix qkv;      // query heads, then key heads, then value heads; from hidden
+  Matrix output;   // from the query heads' values to hidden
+  Matrix gate_up;  // gate, then up; from hidden
+  Matrix down;     // from intermediate to hidden
+  std::vector<float> attention_norm, mlp_norm;
+  std::vector<float> qkv_bias;  // added to what qkv gives; empty: none
+};
+
+struct Weights {
+  Matrix embedding;  // a row is a token
+  Matrix head;       // empty where the embedding is the head
+  std::vector<float> norm;
+  std::vector<LayerWeights> layers;
+  size_t bytes() const;
+};
+
+// How a kind of file names its tensors and orders the rows of query and key.
+enum class Naming : uint8_t { kHuggingFace, kGguf };
+
+// Layers [first, last) of a model are wanted: the others stay empty, and so do the embedding where
+// the first layer is not among them, and norm and head where any is left out.
+struct LayerRange {
+  uint32_t first = 0, last = UINT32_MAX;
+  bool has(uint32_t layer) const { return layer >= first && layer < last; }
+  bool all(uint32_t layers) const { return first == 0 && last >= layers; }
+};
+
+Result<WeightSources> weight_sources(const TensorSet& tensors, const ModelConfig& config,
+                                     Naming naming, LayerRange wanted = {});
+// Uniform numbers from the seed, scaled so that activations stay in range.
+WeightSources random_sources(const ModelConfig& config, uint64_t seed, LayerRange wanted = {});
+
+// `type`: f32 or bf16 in memory.
+Weights pack_weights(const WeightSources& sources, DType type, Threads& threads);
+Result<Weights> load_weights(const TensorSet& tensors, const ModelConfig& config, Naming naming,
+                             DType type, Threads& threads, LayerRange wanted = {});
+// The format most of the bytes have: bf16 for bf16 weights, else f32.
+DType memory_type(const TensorSet& tensors);
+
+Weights random_weights(const ModelConfig& config, uint64_t seed, DType type, Threads& threads,
+                       LayerRange wanted = {});
+
+// The built-in model: shaped as the built-in spec `tiny`, byte-level text.
+ModelConfig tiny_config();
+// The built-in model of a billion parameters that speed is measured with.
+ModelConfig bench_config();
+
+}  // namespace mc::model

@@ -1,0 +1,22 @@
+// The sets of kernels there are, each in a file of its own.
+#pragma once
+#include "model/kernels/kernels.h"
+
+namespace mc::model {
+
+namespace plain {
+extern const Kernels kKernels;
+}
+#if defined(__x86_64__)
+namespace avx2 {
+extern const Kernels kKernels;
+}
+namespace avx512 {
+extern const Kernels kKernels;
+}
+namespace avx512bf16 {
+extern const Kernels kKernels;
+}
+#endif
+
+}  // namespace mc::model

@@ -1,0 +1,27 @@
+#include "model/kernels/kernels.h"
+
+#include "model/kernels/kernel_dispatch.h"
+
+namespace mc::model {
+
+std::vector<const Kernels*> kernels_here() {
+  std::vector<const Kernels*> sets;
+#if defined(__x86_64__)
+  if (__builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512dq")) {
+    if (__builtin_cpu_supports("avx512bf16")) sets.push_back(&avx512bf16::kKernels);
+    sets.push_back(&avx512::kKernels);
+  }
+  if (__builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma"))
+    sets.push_back(&avx2::kKernels);
+#endif
+  sets.push_back(&plain::kKernels);
+  return sets;
+}
+
+const Kernels* kernels_named(std::string_view name) {
+  for (const Kernels* set : kernels_here())
+    if (name == "auto" || name == set->name) return set;
+  return nullptr;
+}
+
+}  // namespace mc::model

@@ -1,0 +1,77 @@
+// The inner loops of the forward pass, one set per instruction set, chosen at run time.
+//
+// Every set computes the same bits: sums are chains of fused multiply-adds in one fixed order, in
+// 16 lanes that are then added in one fixed tree. An element's order depends on the length of its
+// sum and on nothing else, not on how many rows are computed together, where a chunk ends or how
+// many threads work. That is what makes tokens equal however a prompt was cut, batched or reused.
+//
+// Thread: any. Units: floats; strides in elements unless they say bytes. Source: FlashAttention
+// (Dao 2022) for the running softmax; Cephes for the polynomial of exp.
+#pragma once
+#include <cstddef>
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "model/files/dtype.h"
+
+namespace mc::model {
+
+inline constexpr uint32_t kLanes = 16;  // columns of a panel of weights
+inline constexpr uint32_t kPanels = 3;  // panels computed together
+inline constexpr uint32_t kTile = 64;   // positions attention takes at a time
+inline constexpr uint32_t kHeadDimMax = 1024;
+
+// y[row][column] = sum over k of x[row][k] w[k][column], for up to kPanels panels of weights. The k
+// are cut into `segments` equal parts, each summed from zero, the parts added in order. A panel of
+// f32 is [segment][k][kLanes]; one of bf16 [segment][pair of k][kLanes][2], a zero after an odd
+// part, and of each pair the second is added first.
+struct PanelJob {
+  const std::byte* panels = nullptr;
+  size_t panel_bytes = 0;  // from one panel to the next
+  DType type = DType::kF32;
+  uint32_t k = 0, segments = 1;
+  uint32_t columns = 0;  // of y that exist: 1 to kPanels x kLanes
+  const float* x = nullptr;
+  // Or x as bf16, with weights of bf16: its rows in groups of kGroupRows, the last of what is left,
+  // each [segment][pair of k][row][2], with the zeros.
+  const uint16_t* x_bf16 = nullptr;
+  size_t x_stride = 0, rows = 0;
+  float* y = nullptr;
+  size_t y_stride = 0;
+
+  uint32_t part() const { return k / segments; }
+  uint32_t steps() const { return type == DType::kF32 ? part() : (part() + 1) / 2; }  // of a part
+};
+inline constexpr size_t kGroupRows = 8;   // rows computed together
+inline constexpr size_t kStepBytes = 64;  // of a panel: 16 floats, or 16 pairs of bf16
+
+// A query's attention while it goes through its tiles. `values`: padded(head_dim) floats.
+struct Attention {
+  float most = 0, total = 0;
+  float* values = nullptr;
+};
+
+struct Kernels {
+  const char* name;
+  void (*multiply)(const PanelJob& job);
+  // x to the nearest bf16.
+  void (*round)(const float* x, size_t n, uint16_t* out);
+  // out = x / rms(x) * weight. out may be x.
+  void (*normalize)(const float* x, const float* weight, size_t n, double eps, float* out);
+  // out[i] = silu(gate[i]) * up[i]
+  void (*gate)(const float* gate, const float* up, size_t n, float* out);
+  // One tile of `count` (1 to kTile) keys and values, rows of `dim` floats (a multiple of kLanes,
+  // the padding zero), added to a query's attention; `first` tile: begins it. The query is scaled.
+  void (*attend)(const float* query, const float* keys, const float* values, uint32_t count,
+                 uint32_t dim, bool first, Attention& a);
+};
+
+// Best first; the last needs nothing special.
+std::vector<const Kernels*> kernels_here();
+// "auto": the best one. nullptr: no such set, or this CPU cannot.
+const Kernels* kernels_named(std::string_view name);
+
+inline uint32_t padded(uint32_t n) { return (n + kLanes - 1) / kLanes * kLanes; }
+
+}  // namespace mc::model

@@ -1,0 +1,44 @@
+#if defined(__x86_64__)
+#if !defined(__clang__)  // g++ 12's own header leaves the unused operand of max and min unset
+#pragma GCC diagnostic ignored "-Wmaybe-uninitialized"
+#pragma GCC diagnostic ignored "-Wuninitialized"
+#endif
+#include <immintrin.h>
+
+#include "model/kernels/kernel_dispatch.h"
+
+#if defined(__clang__)
+#pragma clang attribute push(__attribute__((target("avx512f,avx512dq,avx512bf16,fma"))), \
+                             apply_to = function)
+#else
+#pragma GCC push_options
+#pragma GCC target("avx512f,avx512dq,avx512bf16,fma")
+#endif
+
+namespace mc::model::avx512bf16 {
+namespace {
+
+#include "model/kernels/kernels_lanes512.h"
+
+// VDPBF16PS: two fused multiply-adds a lane, the second of each pair first, exactly as elsewhere
+// but that subnormal numbers count as zero.
+[[gnu::always_inline]] inline V V::add_pair(V sum, uint32_t x, V w) {
+  const __m512i pair = _mm512_set1_epi32(static_cast<int>(x));
+  return {_mm512_dpbf16_ps(sum.v, reinterpret_cast<__m512bh>(pair),
+                           reinterpret_cast<__m512bh>(_mm512_castps_si512(w.v)))};
+}
+
+#include "model/kernels/kernels_body.h"
+
+}  // namespace
+
+const Kernels kKernels{"avx512bf16", multiply, round, normalize, gate, attend};
+
+}  // namespace mc::model::avx512bf16
+
+#if defined(__clang__)
+#pragma clang attribute pop
+#else
+#pragma GCC pop_options
+#endif
+#endif

@@ -1,0 +1,48 @@
+// A matrix of weights as the kernels want it: panels of 16 rows of the file's matrix, side by side.
+// f32 and f16 become f32, bf16 stays as it is.
+//
+// Thread: values; const calls, any.
+#pragma once
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "model/kernels/kernels.h"
+#include "model/kernels/thread_pool.h"
+
+namespace mc::model {
+
+class Matrix {
+ public:
+  // Writes row n of the file's matrix ([rows][columns], a row makes one output).
+  using RowReader = std::function<void(uint32_t n, float* out)>;
+
+  Matrix() = default;
+  // `segments`: into how many parts a sum is cut (PanelJob); divides `columns`. Rows are read by
+  // several threads at once.
+  static Matrix pack(uint32_t rows, uint32_t columns, DType type, uint32_t segments,
+                     const RowReader& read, Threads& threads);
+
+  uint32_t rows() const { return rows_; }
+  uint32_t columns() const { return columns_; }
+  size_t bytes() const { return panel_bytes_ * ((rows_ + kLanes - 1) / kLanes); }
+  void row(uint32_t n, float* out) const;
+
+  // y[r][0 to rows) = this x[r], for r below `count`. x and y are dense. `factors` kBf16: x is
+  // rounded to bf16 first, where the matrix is of bf16.
+  void multiply(const Kernels& kernels, Threads& threads, const float* x, size_t count, float* y,
+                DType factors = DType::kF32) const;
+
+ private:
+  struct Free {
+    void operator()(std::byte* p) const;
+  };
+  uint32_t rows_ = 0, columns_ = 0, segments_ = 1;
+  DType type_ = DType::kF32;
+  PanelJob job() const;  // without its rows
+  size_t panel_bytes_ = 0;
+  std::unique_ptr<std::byte[], Free> data_;
+};
+
+}  // namespace mc::model

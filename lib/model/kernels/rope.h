@@ -1,0 +1,25 @@
+// How far each pair of a head's numbers is turned at a position: cosine and sine, from products of
+// two tables in double, so that far positions are as exact as near ones.
+//
+// Thread: values; const calls, any. Source: RoFormer (Su et al. 2021).
+#pragma once
+#include <complex>
+#include <vector>
+
+#include "model/files/config.h"
+
+namespace mc::model {
+
+class Turns {
+ public:
+  explicit Turns(const ModelConfig& config);  // for positions up to its context_max
+  size_t pairs() const { return pairs_; }
+  void at(size_t position, std::complex<float>* turns) const;  // of each pair
+
+ private:
+  const size_t pairs_;
+  // Rotations of each pair by multiples of kTurnStep positions, and by fewer.
+  std::vector<std::complex<double>> coarse_, fine_;
+};
+
+}  // namespace mc::model

@@ -1,0 +1,50 @@
+// Conversations as the prompts a model was trained on: the templates in common use, recognised by
+// the marks in a model's own (a Jinja program in tokenizer_config.json, which is not run).
+//
+// A mark that is one token of the vocabulary becomes that token, and only from here: what messages
+// spell never does. Where a model names no template, messages are lines "role: content". One that
+// is not recognised is kept as such: completions work, chats are refused.
+//
+// Thread: values. Errors: kInvalid for an order of roles the template cannot write; kUnsupported.
+// Source: the chat templates of Llama 2, Llama 3, Mistral Instruct, ChatML (Qwen, SmolLM), Zephyr
+// (TinyLlama).
+#pragma once
+#include <optional>
+#include <span>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/text/tokenizer.h"
+
+namespace mc::model {
+
+struct ChatMessage {
+  std::string role, content;
+};
+
+enum class ChatTemplate : uint8_t {
+  kPlain,
+  kLlama2,
+  kMistral,
+  kLlama3,
+  kChatMl,
+  kZephyr,
+  kUnknown
+};
+
+const char* name(ChatTemplate t);
+// `jinja`: the template a model names; empty: none.
+ChatTemplate recognise_chat(std::string_view jinja);
+// Of a folder: chat_template in tokenizer_config.json (a text, or a list with one named "default"),
+// or the file chat_template.jinja.
+Result<ChatTemplate> chat_of_folder(const std::string& folder);
+
+struct ChatPrompt {
+  std::vector<int32_t> tokens;
+  std::optional<int32_t> end;  // the token that ends the model's turn, where the template has one
+};
+Result<ChatPrompt> chat_prompt(ChatTemplate t, const Tokenizer& tokenizer,
+                               std::span<const ChatMessage> messages);
+
+}  // namespace mc::model

@@ -1,0 +1,78 @@
+// Where files are copied from and to: a folder here (tree.h) or one that a peer offers (remote.h).
+// Files move in pieces of kPieceBytes, each with its XXH3. A file arrives under a temporary name
+// and is renamed when all of it is there and whole; what an interrupted copy left behind is found
+// by begin() and kept where its checksums agree with the source's.
+//
+// Paths are relative to the place, "" is the place itself; no part of one is "." or ".." and no
+// symbolic link is followed (kDenied).
+//
+// Thread: any. Errors: kNotFound, kDenied, kStale (the file changed since it was listed), kCorrupt,
+// kNoSpace, kBusy (another copy writes the same file), and for a peer kUnavailable and kTimeout.
+#pragma once
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+#include "p2p/shards.h"
+
+namespace mc::xfer::files {
+
+inline constexpr uint64_t kPieceBytes = 4 * kMiB;
+inline constexpr uint64_t kFileBytesMax = 1ull << 44;
+inline constexpr uint32_t kSumsMax = 64;  // pieces summed in one call
+
+struct Entry {
+  std::string path;  // in a page: the name only
+  bool folder = false;
+  uint64_t bytes = 0;
+  uint32_t mode = 0;         // the lower nine bits
+  uint64_t modified_ns = 0;  // with `bytes`: is it still the same file?
+  static void fields(auto& a, auto& m) { a(m.path, m.folder, m.bytes, m.mode, m.modified_ns); }
+};
+
+constexpr uint64_t pieces_of(uint64_t bytes) { return (bytes + kPieceBytes - 1) / kPieceBytes; }
+constexpr uint64_t piece_bytes(uint64_t bytes, uint64_t piece) {
+  const uint64_t at = piece * kPieceBytes;
+  return at >= bytes ? 0 : bytes - at < kPieceBytes ? bytes - at : kPieceBytes;
+}
+
+struct Page {  // of a folder, by name
+  static constexpr const char* kName = "files-page";
+  std::vector<Entry> entries;
+  bool more = false;     // ask again, after the last name
+  std::string last;      // the last name looked at, shown or not
+  uint64_t skipped = 0;  // links, devices, sockets and half-copied files
+  static void fields(auto& a, auto& m) { a(m.entries, m.more, m.last, m.skipped); }
+};
+
+// A file that is being written.
+class Part {
+ public:
+  virtual ~Part() = default;
+  // What an earlier copy may have left: to be compared with the source.
+  virtual const p2p::ShardSet& present() const = 0;
+  virtual Result<std::vector<uint64_t>> sums(uint64_t first, uint32_t count) = 0;
+  // The piece is the front of `bytes`; kCorrupt unless that has this sum.
+  virtual Result<> store(uint64_t piece, std::span<std::byte> bytes, uint64_t sum) = 0;
+  virtual Result<> finish(uint32_t mode) = 0;  // renames it; last
+};
+
+class Place {
+ public:
+  virtual ~Place() = default;
+  virtual Result<Entry> look(const std::string& path) = 0;
+  virtual Result<Page> list(const std::string& path, const std::string& after) = 0;
+  virtual Result<std::vector<uint64_t>> sums(const Entry& file, uint64_t first, uint32_t count) = 0;
+  // Fills the front of `into`; returns the XXH3 of what the source read, for store() to check.
+  virtual Result<uint64_t> load(const Entry& file, uint64_t piece, std::span<std::byte> into) = 0;
+  // Makes it and the folders above it; one that is there is made writable for its owner. False: it
+  // was there.
+  virtual Result<bool> make_folder(const std::string& path, uint32_t mode) = 0;
+  virtual Result<> set_mode(const std::string& path, uint32_t mode) = 0;
+  virtual Result<std::unique_ptr<Part>> begin(const Entry& file) = 0;
+};
+
+}  // namespace mc::xfer::files

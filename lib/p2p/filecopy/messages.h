@@ -1,0 +1,131 @@
+// What a copier says to a peer that offers a folder, over the control plane. Bytes do not travel
+// here: the peer lends the copier slots of its memory, one for each piece under way; a piece is
+// loaded into a slot and read from there, or written there and stored from it.
+//
+// Thread: values.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "p2p/filecopy/file_tree.h"
+#include "wire/codec.h"
+
+namespace mc::xfer::files {
+
+struct Done {
+  static constexpr const char* kName = "files-done";
+  bool made = false;  // of MakeFolder
+  static void fields(auto& a, auto& m) { a(m.made); }
+};
+
+struct Slot {
+  static constexpr const char* kName = "files-slot";
+  uint64_t ticket = 0;
+  uint64_t offset = 0;  // of kPieceBytes, in the peer's segment
+  bool writable = false;
+  static void fields(auto& a, auto& m) { a(m.ticket, m.offset, m.writable); }
+};
+// It is taken back when nothing was heard of it for a while. kBusy: all are lent.
+struct LendSlot {
+  static constexpr const char* kName = "files-lend";
+  using Reply = Slot;
+  uint64_t ticket = 0;  // of one lent before, to keep it; or 0
+  static void fields(auto& a, auto& m) { a(m.ticket); }
+};
+struct ReturnSlot {
+  static constexpr const char* kName = "files-return";
+  using Reply = Done;
+  uint64_t ticket = 0;
+  static void fields(auto& a, auto& m) { a(m.ticket); }
+};
+
+struct FoundEntry {
+  static constexpr const char* kName = "files-entry";
+  Entry entry;
+  static void fields(auto& a, auto& m) { a(m.entry); }
+};
+struct LookAt {
+  static constexpr const char* kName = "files-look";
+  using Reply = FoundEntry;
+  std::string path;
+  static void fields(auto& a, auto& m) { a(m.path); }
+};
+struct ListFolder {
+  static constexpr const char* kName = "files-list";
+  using Reply = Page;
+  std::string path, after;
+  static void fields(auto& a, auto& m) { a(m.path, m.after); }
+};
+
+struct Sums {
+  static constexpr const char* kName = "files-sums";
+  std::vector<uint64_t> sums;
+  static void fields(auto& a, auto& m) { a(m.sums); }
+};
+struct SumPieces {
+  static constexpr const char* kName = "files-sum";
+  using Reply = Sums;
+  Entry file;
+  uint64_t part = 0;  // of a file that is being written; or 0
+  uint64_t first = 0;
+  uint32_t count = 0;
+  static void fields(auto& a, auto& m) { a(m.file, m.part, m.first, m.count); }
+};
+
+struct Loaded {
+  static constexpr const char* kName = "files-loaded";
+  uint64_t sum = 0;
+  static void fields(auto& a, auto& m) { a(m.sum); }
+};
+struct LoadPiece {
+  static constexpr const char* kName = "files-load";
+  using Reply = Loaded;
+  uint64_t ticket = 0;
+  Entry file;
+  uint64_t piece = 0;
+  static void fields(auto& a, auto& m) { a(m.ticket, m.file, m.piece); }
+};
+
+struct MakeFolder {
+  static constexpr const char* kName = "files-folder";
+  using Reply = Done;
+  std::string path;
+  uint32_t mode = 0;
+  static void fields(auto& a, auto& m) { a(m.path, m.mode); }
+};
+struct SetMode {
+  static constexpr const char* kName = "files-mode";
+  using Reply = Done;
+  std::string path;
+  uint32_t mode = 0;
+  static void fields(auto& a, auto& m) { a(m.path, m.mode); }
+};
+
+struct Begun {
+  static constexpr const char* kName = "files-begun";
+  uint64_t part = 0;
+  wire::Blob present;  // a p2p::ShardSet of the file's pieces
+  static void fields(auto& a, auto& m) { a(m.part, m.present); }
+};
+// Whoever begins to write a file ends an earlier writer's part, which may have died.
+struct BeginFile {
+  static constexpr const char* kName = "files-begin";
+  using Reply = Begun;
+  Entry file;
+  static void fields(auto& a, auto& m) { a(m.file); }
+};
+struct StorePiece {
+  static constexpr const char* kName = "files-store";
+  using Reply = Done;
+  uint64_t ticket = 0, part = 0, piece = 0, sum = 0;
+  static void fields(auto& a, auto& m) { a(m.ticket, m.part, m.piece, m.sum); }
+};
+struct FinishFile {
+  static constexpr const char* kName = "files-finish";
+  using Reply = Done;
+  uint64_t part = 0;
+  uint32_t mode = 0;
+  static void fields(auto& a, auto& m) { a(m.part, m.mode); }
+};
+
+}  // namespace mc::xfer::files

@@ -1,0 +1,61 @@
+// A folder that a peer offers (service.h), as a place to copy from or to.
+//
+// Thread: any; `lanes` pieces move at a time, further callers are a mistake. Errors: file_tree.h;
+// kUnsupported when the peer offers no folder.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "p2p/filecopy/messages.h"
+#include "rpc/client.h"
+#include "xfer/engine.h"
+
+namespace mc::xfer::files {
+
+class Remote : public Place {
+ public:
+  // Borrows up to `lanes` slots of the peer's memory, at least one. `budget`: for each call and for
+  // each piece.
+  static Result<std::unique_ptr<Remote>> open(Engine& engine, const Clock& clock,
+                                              const std::string& address, uint32_t lanes,
+                                              Duration budget);
+  ~Remote() override;  // gives the slots back
+  size_t lanes() const { return lanes_.size(); }
+  SegmentHandle segment() const { return segment_; }
+
+  Result<Entry> look(const std::string& path) override;
+  Result<Page> list(const std::string& path, const std::string& after) override;
+  Result<std::vector<uint64_t>> sums(const Entry& file, uint64_t first, uint32_t count) override;
+  Result<uint64_t> load(const Entry& file, uint64_t piece, std::span<std::byte> into) override;
+  Result<bool> make_folder(const std::string& path, uint32_t mode) override;
+  Result<> set_mode(const std::string& path, uint32_t mode) override;
+  Result<std::unique_ptr<Part>> begin(const Entry& file) override;
+
+ private:
+  class RemotePart;
+  struct Lane {
+    std::unique_ptr<rpc::SyncClient> client;
+    Slot slot;
+    Time lent{};
+    bool taken = false;
+  };
+  class Taken;  // a lane, for one call
+  Remote(Engine& engine, const Clock& clock, std::string address, Duration budget)
+      : engine_(engine), clock_(clock), address_(std::move(address)), budget_(budget) {}
+  template <class M>
+  Result<typename M::Reply> call(const M& message);
+  Result<> renew(Lane& lane);
+  Result<> move(Op op, const Lane& lane, std::span<std::byte> memory);
+
+  Engine& engine_;
+  const Clock& clock_;
+  const std::string address_;
+  const Duration budget_;
+  SegmentHandle segment_ = 0;
+  Mutex mutex_;
+  std::vector<std::unique_ptr<Lane>> lanes_;  // which are taken is the mutex's
+};
+
+}  // namespace mc::xfer::files

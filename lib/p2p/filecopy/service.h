@@ -1,0 +1,92 @@
+// Offers a folder to peers: lists and sums its files, loads pieces of them into slots of memory
+// that peers read, and, when it is writable, stores what peers put into their slots.
+//
+// A slot is lent to one copier, is taken back when nothing was heard of it for kSlotIdle, and never
+// trusted: the checksum that travels with each piece tells when somebody else was there.
+//
+// Thread: the loop's; files are read and written by threads of its own. Errors: file_tree.h; kBusy
+// when all slots are lent or too much waits; kDenied for writing when it is not writable.
+#pragma once
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "base/random.h"
+#include "io/loop.h"
+#include "p2p/filecopy/messages.h"
+#include "p2p/filecopy/tree.h"
+#include "xfer/engine.h"
+
+namespace mc::rpc {
+class Server;
+}
+
+namespace mc::xfer::files {
+
+class Service {
+ public:
+  struct Config {
+    bool writable = false;
+    uint32_t threads = 2;
+    uint64_t seed = 1;  // of tickets
+  };
+  // `memory` is cut into slots; peers may write to it when the folder is writable.
+  static Result<std::unique_ptr<Service>> open(io::Loop& loop, const std::string& folder,
+                                               Memory memory, Config config);
+  ~Service();
+  Service(const Service&) = delete;
+  Service& operator=(const Service&) = delete;
+  void serve(rpc::Server& server);
+
+  static constexpr Duration kSlotIdle = std::chrono::seconds(60);
+  static constexpr size_t kPartsMax = 256, kQueuedMax = 1024;
+
+ private:
+  struct Lent {
+    uint64_t ticket = 0;  // 0: free
+    Time used{};
+  };
+  struct Upload {  // a file some peer writes
+    explicit Upload(std::string p) : path(std::move(p)) {}
+    const std::string path;
+    Time used{};  // the loop's
+    Mutex mutex;
+    std::unique_ptr<Part> part MC_GUARDED_BY(mutex);  // null: ended
+  };
+  using UploadPtr = std::shared_ptr<Upload>;
+  Service(io::Loop& loop, std::unique_ptr<Tree> tree, Memory memory, Config config);
+  // Answers M with what `prepare`, on the loop, makes: an error, or work for a thread.
+  template <class M>
+  void answer(
+      rpc::Server& server,
+      std::function<Result<std::function<Result<typename M::Reply>()>>(const M&, Time)> prepare);
+  void serve_reading(rpc::Server& server);
+  void serve_writing(rpc::Server& server);
+  bool enqueue(std::function<void()> work);
+  void work();
+
+  Result<Slot> lend(uint64_t ticket, Time now);
+  Result<std::span<std::byte>> slot(uint64_t ticket, Time now);
+  Result<UploadPtr> upload(uint64_t part, Time now);
+  Result<> writable() const;
+  uint64_t add_upload(const Entry& file, Time now, std::vector<UploadPtr>& ended);
+
+  io::Loop& loop_;
+  const std::unique_ptr<Tree> tree_;
+  const Memory memory_;
+  const Config config_;
+  Random random_;
+  std::vector<Lent> lent_;
+  std::map<uint64_t, UploadPtr> uploads_;
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<std::function<void()>> queue_ MC_GUARDED_BY(mutex_);
+  bool stopping_ MC_GUARDED_BY(mutex_) = false;
+  std::vector<std::thread> threads_;
+};
+
+}  // namespace mc::xfer::files

@@ -1,0 +1,32 @@
+// A folder of this machine and what is below it, and nothing else: every path is walked from the
+// folder's descriptor, part by part, without following a link.
+//
+// Thread: any. Errors: file_tree.h.
+#pragma once
+#include "io/fd.h"
+#include "p2p/filecopy/file_tree.h"
+
+namespace mc::xfer::files {
+
+class Tree : public Place {
+ public:
+  // The folder itself may be named through links.
+  static Result<std::unique_ptr<Tree>> open(const std::string& folder);
+
+  Result<Entry> look(const std::string& path) override;
+  Result<Page> list(const std::string& path, const std::string& after) override;
+  Result<std::vector<uint64_t>> sums(const Entry& file, uint64_t first, uint32_t count) override;
+  Result<uint64_t> load(const Entry& file, uint64_t piece, std::span<std::byte> into) override;
+  Result<bool> make_folder(const std::string& path, uint32_t mode) override;
+  Result<> set_mode(const std::string& path, uint32_t mode) override;
+  Result<std::unique_ptr<Part>> begin(const Entry& file) override;
+
+ private:
+  explicit Tree(io::Fd root) : root_(std::move(root)) {}
+  Result<io::Fd> folder_of(const std::string& path) const;  // the folder that holds it
+  Result<io::Fd> open_folder(const std::string& path) const;
+  Result<io::Fd> open_file(const Entry& file) const;
+  const io::Fd root_;
+};
+
+}  // namespace mc::xfer::files

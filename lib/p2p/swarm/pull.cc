@@ -1,0 +1,247 @@
+// Pulling a set: a few threads, each with one shard at a time.
+#include <algorithm>
+#include <thread>
+
+#include "base/log.h"
+#include "p2p/swarm/mapped_file.h"
+#include "p2p/swarm/set.h"
+#include "rpc/client.h"
+
+namespace mc::xfer::p2p {
+
+class Node::Pull {
+ public:
+  Pull(Node& node, const PullRequest& request, const std::atomic<bool>& stop)
+      : node_(node),
+        request_(request),
+        stop_(stop),
+        sources_({}, node.address_, node.config_.seed + 1) {}
+  Result<PullReport> run();
+
+ private:
+  using Clients = std::map<std::string, std::unique_ptr<rpc::SyncClient>>;
+  Result<SetDescription> describe();
+  Result<> prepare();  // files, and what they hold already
+  Result<> work();     // one thread
+  // The source to ask and what for; nothing: all is had. Waits.
+  Result<std::optional<std::string>> next(ShardSet* wanted);
+  Result<rpc::SyncClient*> client(Clients& clients, const std::string& source) const;
+  Result<> pull_from(Clients& clients, const std::string& source, const ShardSet& wanted);
+  Result<> fetch(const std::string& source, const ShardGrant& grant);
+  void show();
+
+  Node& node_;
+  const PullRequest& request_;
+  const std::atomic<bool>& stop_;
+  SetPtr set_;
+  PullReport report_;
+  Condition changed_;  // with the node's mutex
+  Sources sources_ MC_GUARDED_BY(node_.mutex_);
+  ShardSet under_way_ MC_GUARDED_BY(node_.mutex_);
+  uint64_t done_ MC_GUARDED_BY(node_.mutex_) = 0;
+  Time last_gain_ MC_GUARDED_BY(node_.mutex_){};
+  Error last_error_ MC_GUARDED_BY(node_.mutex_);
+};
+
+Result<SetDescription> Node::Pull::describe() {
+  Error last{Code::kInvalid, "no source is named: use --from"};
+  for (const std::string& address : request_.from) {
+    auto client = rpc::SyncClient::connect(address, node_.clock_);
+    if (!client) return fail(client.error());
+    auto found = (*client)->call(DescribeSet{request_.name}, node_.config_.rpc_budget);
+    if (found) return found;
+    last = found.error();
+  }
+  return fail(last);
+}
+
+Result<> Node::Pull::prepare() {
+  const Manifest& m = set_->manifest;
+  std::vector<bool> existed(m.files.size());
+  for (size_t i = 0; i < m.files.size(); ++i) {
+    bool there = false;
+    MC_TRY(auto file, MappedFile::create(node_.engine_, request_.folder + "/" + m.files[i].path,
+                                         m.files[i].bytes, &there));
+    existed[i] = there;
+    set_->files.push_back(std::move(file));
+  }
+  for (uint32_t i = 0; i < set_->shards.size() && !stop_.load(); ++i) {
+    const Shard& shard = set_->shards[i];
+    if (!existed[shard.file]) continue;
+    MC_TRY(const uint64_t sum, set_->files[shard.file]->checksum(shard.offset, shard.bytes));
+    if (sum != m.sums[i]) continue;
+    set_->have.add(i);
+    report_.kept += shard.bytes;
+  }
+  return {};
+}
+
+Result<std::optional<std::string>> Node::Pull::next(ShardSet* wanted) {
+  constexpr Duration kStep = std::chrono::milliseconds(100);
+  Lock lock(node_.mutex_);
+  for (;;) {
+    if (set_->have.all()) return std::optional<std::string>();
+    if (set_->dropped) return fail(Code::kUnavailable, "the set was unpublished meanwhile");
+    if (stop_.load()) return fail(Code::kUnavailable, "stopped");
+    const Time now = node_.clock_.now();
+    if (now - last_gain_ > request_.patience)
+      return fail(last_error_.what.empty() ? Code::kTimeout : last_error_.code,
+                  "no shard came for %s: %s", to_text(request_.patience).c_str(),
+                  last_error_.what.empty() ? "all sources are busy" : last_error_.what.c_str());
+    if (sources_.none())
+      return fail(Code::kUnavailable, "no source is left: %s", last_error_.what.c_str());
+    *wanted = ShardSet(set_->shards.size());
+    for (size_t i = 0; i < wanted->size(); ++i)
+      if (!set_->have.has(i) && !under_way_.has(i)) wanted->add(i);
+    if (wanted->count() > 0)
+      if (auto source = sources_.next(now)) return source;
+    changed_.wait_for(node_.mutex_, std::clamp(sources_.wakes() - now, Duration(1'000'000), kStep));
+  }
+}
+
+Result<rpc::SyncClient*> Node::Pull::client(Clients& clients, const std::string& source) const {
+  auto& known = clients[source];
+  if (known == nullptr) {
+    MC_TRY(known, rpc::SyncClient::connect(source, node_.clock_));
+  }
+  return known.get();
+}
+
+Result<> Node::Pull::fetch(const std::string& source, const ShardGrant& grant) {
+  const Shard& shard = set_->shards[grant.shard];
+  MappedFile& file = *set_->files[shard.file];
+  Engine& engine = node_.engine_;
+  MC_TRY(const SegmentHandle segment, engine.open_segment(source, node_.config_.rpc_budget));
+  Request r;
+  r.local = file.data() + shard.offset;
+  r.segment = segment;
+  r.offset = grant.offset;
+  r.bytes = shard.bytes;
+  MC_TRY_(engine.transfer_sync(r, node_.config_.shard_budget));
+  MC_TRY(const uint64_t sum, file.checksum(shard.offset, shard.bytes));
+  if (sum != set_->manifest.sums[grant.shard])
+    return fail(Code::kCorrupt, "shard %u from %s fails its checksum", grant.shard, source.c_str());
+  return {};
+}
+
+Result<> Node::Pull::pull_from(Clients& clients, const std::string& source,
+                               const ShardSet& wanted) {
+  const std::string& name = set_->manifest.name;
+  MC_TRY(rpc::SyncClient * peer, client(clients, source));
+  MC_TRY(const ShardGrant grant,
+         peer->call(AskShard{name, set_->id, node_.address_, {wanted.bytes()}},
+                    node_.config_.rpc_budget));
+  bool ours = false;
+  {
+    Lock lock(node_.mutex_);
+    for (const std::string& other : grant.sources)
+      if (sources_.known().size() < kSourcesMax) sources_.learn(other);
+    ours = grant.shard < set_->shards.size() && wanted.has(grant.shard) &&
+           !set_->have.has(grant.shard) && !under_way_.has(grant.shard);
+    if (ours) under_way_.add(grant.shard);
+  }
+  Result<> outcome;  // another thread of ours may have been given the same
+  if (ours) outcome = fetch(source, grant);
+  {
+    Lock lock(node_.mutex_);
+    if (ours) under_way_.remove(grant.shard);
+    if (ours && outcome) {
+      const uint64_t bytes = set_->shards[grant.shard].bytes;
+      set_->have.add(grant.shard);
+      done_ += bytes;
+      report_.from[source] += bytes;
+      last_gain_ = node_.clock_.now();
+    }
+  }
+  // The slot frees itself in time; the source may be gone.
+  (void)peer->call(ReleaseShard{name, node_.address_, grant.shard}, node_.config_.rpc_budget);
+  return outcome;
+}
+
+Result<> Node::Pull::work() {
+  Clients clients;
+  for (;;) {
+    ShardSet wanted;
+    MC_TRY(const auto source, next(&wanted));
+    if (!source) return {};
+    const Result<> outcome = pull_from(clients, *source, wanted);
+    {
+      Lock lock(node_.mutex_);
+      const Time now = node_.clock_.now();
+      if (outcome) {
+        sources_.gave(*source, now);
+      } else if (outcome.error().code == Code::kBusy) {
+        sources_.refused(*source, false, now);
+      } else if (outcome.error().code == Code::kNotFound) {
+        sources_.refused(*source, true, now);
+        last_error_ = outcome.error();
+      } else {
+        log_debug("p2p", "%s: %s", source->c_str(), outcome.error().what.c_str());
+        last_error_ = outcome.error();
+        sources_.failed(*source, now);
+        if (!std::ranges::count(sources_.known(), *source)) set_->sources.erase(*source);
+        clients.erase(*source);
+        if (outcome.error().code == Code::kNoSpace) return outcome;
+      }
+    }
+    changed_.notify_all();
+    show();
+  }
+}
+
+void Node::Pull::show() {
+  if (!request_.progress) return;
+  Lock lock(node_.mutex_);
+  request_.progress(done_ + report_.kept, set_->manifest.bytes());
+}
+
+Result<PullReport> Node::Pull::run() {
+  const Time start = node_.clock_.now();
+  MC_TRY(SetDescription found, describe());
+  MC_TRY_(check(found.manifest));
+  if (found.manifest.name != request_.name)
+    return fail(Code::kCorrupt, "asked for '%s', was told of '%s'", request_.name.c_str(),
+                found.manifest.name.c_str());
+  set_ = std::make_shared<Set>();
+  set_->manifest = std::move(found.manifest);
+  set_->shards = shards_of(set_->manifest);
+  set_->id = set_->manifest.id();
+  set_->have = ShardSet(set_->shards.size());
+  set_->uplink.emplace(set_->shards.size(), node_.config_.uplink, node_.config_.seed);
+  MC_TRY_(prepare());
+  {
+    Lock lock(node_.mutex_);
+    under_way_ = ShardSet(set_->shards.size());
+    last_gain_ = node_.clock_.now();
+    found.sources.insert(found.sources.end(), request_.from.begin(), request_.from.end());
+    for (const std::string& address : found.sources) {
+      sources_.learn(address);
+      if (address != node_.address_ && set_->sources.size() < kSourcesMax)
+        set_->sources.insert(address);
+    }
+    if (!node_.sets_.emplace(request_.name, set_).second)
+      return fail(Code::kExists, "set '%s' is here already", request_.name.c_str());
+  }
+  std::vector<Result<>> outcomes(std::max(1u, node_.config_.parallel));
+  std::vector<std::thread> threads;
+  for (auto& outcome : outcomes) threads.emplace_back([this, &outcome] { outcome = work(); });
+  for (auto& t : threads) t.join();
+  bool complete = false;
+  {
+    Lock lock(node_.mutex_);
+    complete = set_->have.all();
+  }
+  for (auto& outcome : outcomes)
+    if (!complete && !outcome) return fail(outcome.error());
+  report_.name = request_.name;
+  report_.bytes = set_->manifest.bytes();
+  report_.shards = set_->shards.size();
+  report_.seconds = to_seconds(node_.clock_.now() - start);
+  return std::move(report_);
+}
+
+Result<PullReport> Node::pull(const PullRequest& request, const std::atomic<bool>& stop) {
+  return Pull(*this, request, stop).run();
+}
+
+}  // namespace mc::xfer::p2p

@@ -1,0 +1,26 @@
+// A set this process is a source of, whole or in part. Private to p2p/: all but `manifest`,
+// `shards`, `id` and `files`, which do not change, belongs to the node's mutex.
+#pragma once
+#include <memory>
+#include <optional>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "p2p/swarm/mapped_file.h"
+#include "p2p/swarm/node.h"
+
+namespace mc::xfer::p2p {
+
+struct Node::Set {
+  Manifest manifest;
+  std::vector<Shard> shards;
+  uint64_t id = 0;
+  std::vector<std::unique_ptr<MappedFile>> files;  // as in the manifest
+  ShardSet have;
+  std::optional<Uplink> uplink;
+  std::set<std::string> sources;  // other sources' control addresses
+  bool dropped = false;
+};
+
+}  // namespace mc::xfer::p2p

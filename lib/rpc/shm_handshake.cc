@@ -1,0 +1,127 @@
+// Who is let in: the same user, with the same cluster key.
+#include <sys/socket.h>
+
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/random.h"
+#include "io/address.h"
+#include "io/local_socket.h"
+#include "rpc/shm_channel.h"
+#include "rpc/socket.h"
+
+namespace mc::rpc {
+namespace {
+
+constexpr std::string_view kMagic = "mc-near1";
+constexpr size_t kNonceBytes = 32, kProofBytes = 32;
+
+std::string fresh_nonce() {
+  std::string out;
+  while (out.size() < kNonceBytes) {
+    const uint64_t word = fresh_seed();
+    out.append(reinterpret_cast<const char*>(&word), sizeof word);
+  }
+  return out;
+}
+
+// A message, and the descriptor that came with it. Nothing: there is none yet.
+struct Received {
+  std::string bytes;
+  io::Fd fd;
+};
+Result<std::optional<Received>> receive(int socket) {
+  std::array<char, 256> buffer;
+  io::WithFd got = io::receive_with_fd(socket, buffer, MSG_DONTWAIT);
+  if (got.bytes < 0 && (errno == EAGAIN || errno == EINTR)) return std::nullopt;
+  if (got.bytes <= 0) return fail(Code::kUnavailable, "a greeting on this host was cut off");
+  return Received{{buffer.data(), static_cast<size_t>(got.bytes)}, std::move(got.fd)};
+}
+
+Result<> send(int socket, std::string_view bytes, int fd) {
+  if (io::send_with_fd(socket, bytes, fd, MSG_DONTWAIT)) return {};
+  return fail(Code::kUnavailable, "a greeting on this host: %s", std::strerror(errno));
+}
+
+bool same(std::string_view a, std::string_view b) {  // in a time that does not tell where they part
+  unsigned differ = a.size() == b.size() ? 0 : 1;
+  for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
+    differ |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);
+  return differ == 0;
+}
+
+}  // namespace
+
+std::vector<std::string> near_names(const std::string& address) {
+  const auto parsed = io::parse_address(address);
+  if (!parsed || parsed->port == 0) return {};
+  const std::string port = std::to_string(parsed->port);
+  if (parsed->host == "0.0.0.0" || parsed->host == "::" || parsed->host == "*")
+    return {"mc-near-*:" + port};
+  const bool local = io::is_loopback(parsed->host);
+  std::vector<std::string> out{
+      "mc-near-" + (parsed->host == "localhost" ? "127.0.0.1" : parsed->host) + ":" + port};
+  if (local) out.push_back("mc-near-*:" + port);
+  return out;
+}
+
+Result<NearGreeting> NearGreeting::to(const std::string& address) {
+  for (const std::string& name : near_names(address)) {
+    io::Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!socket || io::connect_local(socket.get(), name) != 0) continue;
+    MC_TRY_(io::check_same_user(socket.get()));
+    return NearGreeting(std::move(socket), false);
+  }
+  return fail(Code::kUnavailable, "%s: not on this host", address.c_str());
+}
+
+Result<NearGreeting> NearGreeting::from(io::Fd socket, const std::string&) {
+  MC_TRY_(io::check_same_user(socket.get()));
+  NearGreeting out(std::move(socket), true);
+  out.nonces_ = fresh_nonce();
+  MC_TRY_(send(out.fd(), std::string(kMagic) + out.nonces_, -1));
+  return out;
+}
+
+std::string NearGreeting::proof(const char* who) const {
+  const Digest d = hmac_sha256(cluster_key(), "mc near " + std::string(who) + nonces_);
+  return {reinterpret_cast<const char*>(d.data()), d.size()};
+}
+
+Result<std::optional<NearEnd>> NearGreeting::step() {
+  return server_ ? step_server() : step_client();
+}
+
+Result<std::optional<NearEnd>> NearGreeting::step_server() {
+  MC_TRY(const std::optional<Received> got, receive(fd()));
+  if (!got) return std::nullopt;
+  if (got->bytes.size() != kNonceBytes + kProofBytes)
+    return fail(Code::kInvalid, "a greeting on this host of %zu bytes", got->bytes.size());
+  nonces_ += got->bytes.substr(0, kNonceBytes);
+  if (!same(got->bytes.substr(kNonceBytes), proof("client")))
+    return fail(Code::kDenied, "a peer on this host has another cluster key");
+  MC_TRY(const io::Fd memory, NearEnd::make_memory());
+  MC_TRY_(send(fd(), proof("server"), memory.get()));
+  MC_TRY(NearEnd end, NearEnd::map(std::move(socket_), memory.get(), true));
+  return std::optional<NearEnd>(std::move(end));
+}
+
+Result<std::optional<NearEnd>> NearGreeting::step_client() {
+  MC_TRY(const std::optional<Received> got, receive(fd()));
+  if (!got) return std::nullopt;
+  if (!greeted_) {
+    if (got->bytes.size() != kMagic.size() + kNonceBytes || !got->bytes.starts_with(kMagic))
+      return fail(Code::kUnavailable, "a greeting on this host of another version");
+    nonces_ = got->bytes.substr(kMagic.size()) + fresh_nonce();
+    greeted_ = true;
+    MC_TRY_(send(fd(), nonces_.substr(kNonceBytes) + proof("client"), -1));
+    return std::nullopt;
+  }
+  if (!same(got->bytes, proof("server")) || !got->fd)
+    return fail(Code::kDenied, "the server on this host has another cluster key");
+  MC_TRY(NearEnd end, NearEnd::map(std::move(socket_), got->fd.get(), false));
+  return std::optional<NearEnd>(std::move(end));
+}
+
+}  // namespace mc::rpc

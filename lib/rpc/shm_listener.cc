@@ -1,0 +1,170 @@
+#include "rpc/shm_listener.h"
+
+#include <immintrin.h>
+#include <sys/epoll.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <array>
+#include <cerrno>
+#include <cstring>
+
+#include "base/log.h"
+#include "io/local_socket.h"
+
+namespace mc::rpc {
+namespace {
+
+constexpr Duration kAwake = std::chrono::microseconds(60);  // after the last message, at most
+constexpr int kPeerTurn = 64;  // messages of one peer before the next has its turn
+constexpr size_t kGreetingsMax = 32;
+constexpr uint64_t kListener = UINT64_MAX;
+constexpr uint64_t kGreeting = uint64_t{1} << 63;  // and its descriptor
+
+}  // namespace
+
+Result<std::unique_ptr<NearServer>> NearServer::open(io::Loop& loop, const std::string& address,
+                                                     Take take) {
+  const auto names = near_names(address);
+  if (names.empty())
+    return fail(Code::kInvalid, "%s: no address to be found under", address.c_str());
+  auto server = std::unique_ptr<NearServer>(new NearServer(loop, address, std::move(take)));
+  server->listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  server->epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
+  if (!server->listener_ || !server->epoll_) return fail_errno("sockets for callers on this host");
+  const int bound = io::bind_local(server->listener_.get(), names[0]);
+  if (bound != 0 || ::listen(server->listener_.get(), 128) != 0)
+    return fail(Code::kUnavailable, "unix socket @%s: %s", names[0].c_str(),
+                std::strerror(bound != 0 ? bound : errno));
+  server->watch(server->listener_.get(), kListener);
+  return server;
+}
+
+NearServer::NearServer(io::Loop& loop, std::string address, Take take)
+    : loop_(loop), address_(std::move(address)), take_(std::move(take)), lookout_(kAwake) {
+  look_watch_ = loop_.watch_memory([this] { return look(); }, [this] { take_hot(); });
+}
+
+NearServer::~NearServer() {
+  loop_.unwatch(look_watch_);
+  loop_.unwatch(poll_watch_);
+}
+
+void NearServer::watch(int fd, uint64_t what) {
+  if (poll_watch_ == 0) poll_watch_ = loop_.watch_fd(epoll_.get(), [this] { poll(); });
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = what;
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
+}
+
+bool NearServer::has_input() const {
+  return std::any_of(hot_.begin(), hot_.end(), [](const Peer* p) { return p->end.has_input(); });
+}
+
+bool NearServer::look() {
+  if (hot_.empty()) return false;
+  const auto seen = lookout_.look(loop_.clock(), [this] { return has_input(); });
+  if (seen != Lookout::Seen::kNothing) return true;
+  std::erase_if(hot_, [](Peer* peer) {
+    peer->hot = !peer->end.arm() && !peer->end.broken();
+    return !peer->hot;
+  });
+  return !hot_.empty();
+}
+
+void NearServer::take_hot() {
+  for (size_t i = 0; i < hot_.size();) {
+    Peer& peer = *hot_[i];
+    const bool lives = take_some(peer);
+    if (!lives) drop(peer.id);  // out of hot_, too
+    i += lives ? 1 : 0;
+  }
+}
+
+// False: it is to be dropped.
+bool NearServer::take_some(Peer& peer) {
+  for (int i = 0; i < kPeerTurn; ++i) {
+    const auto message = peer.end.receive();
+    if (!message) break;
+    lookout_.fresh();
+    take_(peer.id, *message);
+  }
+  return !peer.end.broken();
+}
+
+void NearServer::poll() {
+  std::array<epoll_event, 64> events{};
+  const int n = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
+  for (int i = 0; i < n; ++i) {
+    const uint64_t what = events[static_cast<size_t>(i)].data.u64;
+    if (what == kListener) {
+      accept();
+    } else if ((what & kGreeting) != 0) {
+      greet(static_cast<int>(what & ~kGreeting));
+    } else if (const auto it = peers_.find(what); it != peers_.end()) {
+      Peer& peer = *it->second;
+      if (!take_some(peer)) {  // before it is noticed that the peer ended: its last words count
+        drop(what);
+        continue;
+      }
+      peer.end.woken();
+      if (!std::exchange(peer.hot, true)) hot_.push_back(&peer);
+      if (!take_some(peer)) drop(what);
+    }
+  }
+}
+
+void NearServer::accept() {
+  for (;;) {
+    io::Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
+    if (!socket) return;
+    if (peers_.size() >= kPeersMax) continue;
+    auto greeting = NearGreeting::from(std::move(socket), address_);
+    if (!greeting) {
+      log_debug("rpc", "%s", greeting.error().what.c_str());
+      continue;
+    }
+    // Who does not go on makes room for others.
+    if (greetings_.size() >= kGreetingsMax) greetings_.pop_front();
+    watch(greeting->fd(), kGreeting | static_cast<uint64_t>(greeting->fd()));
+    greetings_.push_back(std::move(*greeting));
+  }
+}
+
+void NearServer::greet(int fd) {
+  const auto it = std::find_if(greetings_.begin(), greetings_.end(),
+                               [fd](const NearGreeting& g) { return g.fd() == fd; });
+  if (it == greetings_.end()) return;
+  auto end = it->step();
+  if (end && !*end) return;
+  greetings_.erase(it);  // and its socket, if it was not taken over
+  if (!end) return log_debug("rpc", "%s", end.error().what.c_str());
+  const uint64_t id = next_peer_++;
+  epoll_event event{};
+  event.events = EPOLLIN;
+  event.data.u64 = id;
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, (*end)->fd(), &event);
+  auto& peer = peers_[id] = std::make_unique<Peer>(Peer{id, std::move(**end), true});
+  hot_.push_back(peer.get());
+  lookout_.fresh();
+}
+
+void NearServer::drop(uint64_t id) {
+  const auto it = peers_.find(id);
+  std::erase(hot_, it->second.get());
+  peers_.erase(it);
+}
+
+// A peer that does not read loses its connection; it is dropped when that is heard of, for callers
+// may be looking at it.
+bool NearServer::send(uint64_t id, std::string_view envelope, std::string_view body) {
+  const auto it = peers_.find(id);
+  if (it == peers_.end()) return false;
+  NearEnd& end = it->second->end;
+  const bool sent = end.send(envelope, body);
+  if (!sent) ::shutdown(end.fd(), SHUT_RDWR);
+  return sent;
+}
+
+}  // namespace mc::rpc

@@ -1,0 +1,65 @@
+// The server's side of rpc/shm_channel.h: takes connections, and looks at those that were used of
+// late before it lets the loop wait.
+//
+// Thread: the loop's.
+#pragma once
+#include <functional>
+#include <list>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "io/loop.h"
+#include "rpc/lookout.h"
+#include "rpc/shm_channel.h"
+
+namespace mc::rpc {
+
+class NearServer {
+ public:
+  using Take = std::function<void(uint64_t peer, const NearEnd::Message& message)>;
+  static constexpr size_t kPeersMax = 256;  // the others go without
+
+  // Errors: kUnavailable when somebody else answers for that address on this host.
+  static Result<std::unique_ptr<NearServer>> open(io::Loop& loop, const std::string& address,
+                                                  Take take);
+  ~NearServer();
+  NearServer(const NearServer&) = delete;
+  NearServer& operator=(const NearServer&) = delete;
+
+  // False: it has gone, or does not read.
+  bool send(uint64_t peer, std::string_view envelope, std::string_view body);
+  size_t peers() const { return peers_.size(); }
+
+ private:
+  struct Peer {
+    uint64_t id;
+    NearEnd end;
+    bool hot = false;
+  };
+  NearServer(io::Loop& loop, std::string address, Take take);
+  bool look();  // before the loop waits
+  bool has_input() const;
+  void take_hot();  // what those that are looked at have sent
+  void poll();      // connections, greetings and bells
+  void accept();
+  void greet(int fd);
+  bool take_some(Peer& peer);
+  void watch(int fd, uint64_t what);
+  void drop(uint64_t peer);
+
+  io::Loop& loop_;
+  const std::string address_;
+  const Take take_;
+  io::Fd listener_, epoll_;
+  io::Loop::Handle poll_watch_ = 0, look_watch_ = 0;
+  std::list<NearGreeting> greetings_;  // the oldest first
+  std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;
+  std::vector<Peer*> hot_;  // looked at, not waited for
+  uint64_t next_peer_ = 1;
+  Lookout lookout_;
+};
+
+}  // namespace mc::rpc

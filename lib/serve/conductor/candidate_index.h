@@ -1,0 +1,55 @@
+// The few workers among which a decision is made in a large cluster: sched/shortlist.h kept true
+// for the conductor's workers, so that a decision is the one over all of them. What the lists do
+// not know is weighed one by one beside them: workers that drain, whose queue was corrected by
+// their own answer, whose link is congested, or whose queue is not in the order of arrival. Where
+// that is not enough (a request that must avoid workers, one that does not fit the best of them,
+// policies that draw) all are to be weighed.
+//
+// Workers that changed since the last decision are looked at again; Workers tells which.
+//
+// Thread: one owner. Pure: time is an argument.
+#pragma once
+#include <memory>
+#include <optional>
+#include <set>
+
+#include "sched/shortlist.h"
+#include "serve/conductor/worker_registry.h"
+
+namespace mc::serve {
+
+// A worker as choose() sees it, whoever asks. `blocks`: what it would lock for the request.
+sched::PrefillView prefill_view(const Worker& w, uint32_t match, double work_ms, int64_t priority,
+                                uint64_t blocks, Time now);
+sched::DecodeView decode_view(const Worker& w, uint64_t blocks);
+
+class LiveShortlist {
+ public:
+  static constexpr size_t kWeighAll = 64;  // workers; fewer are weighed, and told to people, all
+
+  LiveShortlist(sched::PolicyOptions options, const sched::Cost& cost)
+      : options_(std::move(options)), cost_(cost) {}
+
+  struct Need {  // blocks that a request locks
+    uint64_t prefill = 0, decode = 0;
+  };
+  // Nothing: weigh all.
+  std::optional<sched::View> pick(Workers& workers, const sched::Matches& matches,
+                                  const sched::Ask& ask, const Need& need, Time now);
+
+ private:
+  void rebuild(const Workers& workers);
+  void look_at(const Worker& worker, Time now);
+  static bool plain(const Worker& worker, Time now);
+
+  const sched::PolicyOptions options_;
+  const sched::Cost& cost_;
+  uint64_t members_ = 0;  // of Workers, when the lists were made
+  std::optional<sched::PrefillShortlist> prefills_;
+  std::optional<sched::DecodeShortlist> decodes_;
+  std::vector<const Worker*> by_slot_, by_number_;  // prefill, decode
+  std::map<NodeId, uint32_t> numbers_;              // of decode workers
+  std::set<const Worker*> odd_;                     // prefill workers that no list has
+};
+
+}  // namespace mc::serve

@@ -1,0 +1,249 @@
+#include "serve/conductor/conductor.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "serve/conductor/conductor_metrics.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr Duration kTick = std::chrono::milliseconds(100);
+
+WorkersOptions workers_options(const ConductorOptions& o, const spec::ModelSpec& spec,
+                               uint64_t epoch) {
+  return {.model = spec.name,
+          .fingerprint = spec.fingerprint(o.block_size),
+          .block_tokens = o.block_size,
+          .epoch = epoch,
+          .worker_ttl = o.worker_ttl,
+          .snapshot_budget = o.step_timeout};
+}
+
+}  // namespace
+
+void ConductorOptions::describe(OptionList& v) {
+  v("listen", listen, "control address; port 0 takes a free one");
+  choice.describe(v);
+  v("block-size", block_size, "tokens in a block of KV");
+  policy.describe(v);
+  admission.describe(v);
+  pd.describe(v);
+  v("retries", retries, "other workers to try when one fails before the first token");
+  v("worker-ttl", worker_ttl, "a worker silent for this long is gone");
+  v("snapshot-timeout", snapshot_timeout, "be ready after this, even if workers did not answer");
+  v("step-timeout", step_timeout, "longest wait for a worker to reserve, allocate or commit");
+  v("prefill-timeout", prefill_timeout, "longest wait for a prefill, its queue included");
+  v("token-timeout", token_timeout, "longest wait for the next token");
+  v("tx-lease", tx_lease,
+    "how long a prefill worker keeps blocks for a request that nobody starts, or commits");
+  v("queue-timeout", queue_timeout, "longest wait for room on the workers");
+  v("queue-max", queue_max, "requests that may wait for room");
+  v("explain-last", explain_last, "requests whose decisions /explain still knows");
+  v("index-blocks", index_blocks, "blocks the index of caches may hold");
+  v("foreign-engines", foreign_engines,
+    "file with a list of outside engines, as POST /register takes each");
+  v("foreign-state", foreign_state,
+    "file that keeps what POST /register was told over a restart; empty: it is forgotten");
+}
+
+Result<> ConductorOptions::check() const {
+  if (block_size == 0 || block_size > 65536)
+    return fail(Code::kInvalid, "--block-size %llu, want 1 to 65536",
+                static_cast<unsigned long long>(block_size));
+  if (!(policy.balancing_threshold >= 1))
+    return fail(Code::kInvalid, "--kvcache-balancing-threshold %g, want 1 or more",
+                policy.balancing_threshold);
+  if (!(policy.prefix_weight >= 0) || policy.prefix_weight > 1e6)
+    return fail(Code::kInvalid, "--prefix-weight %g, want 0 to 1000000", policy.prefix_weight);
+  if (admission.ttft_slo.count() < 0 || admission.tbt_slo.count() < 0)
+    return fail(Code::kInvalid, "a negative --ttft-slo or --tbt-slo: 0s makes no promise");
+  const std::pair<const char*, Duration> times[] = {{"worker-ttl", worker_ttl},
+                                                    {"step-timeout", step_timeout},
+                                                    {"tx-lease", tx_lease},
+                                                    {"prefill-timeout", prefill_timeout},
+                                                    {"token-timeout", token_timeout},
+                                                    {"queue-timeout", queue_timeout},
+                                                    {"decode-time", admission.decode_time}};
+  for (const auto& [flag, time] : times)
+    if (time.count() <= 0)
+      return fail(Code::kInvalid, "--%s %s, want more than 0", flag, to_text(time).c_str());
+  return pd.check();
+}
+
+Result<std::unique_ptr<Conductor>> Conductor::open(io::Loop& loop, const ConductorOptions& options,
+                                                   uint64_t epoch, Metrics& metrics) {
+  MC_TRY_(options.check());
+  MC_TRY(ModelInfo model, open_model_info(options.choice));
+  MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
+  server->offer_near("conductor");
+  std::vector<ForeignOptions> engines;
+  if (!options.foreign_engines.empty()) {
+    MC_TRY(engines, read_foreign(options.foreign_engines));
+  }
+  std::unique_ptr<Conductor> conductor(
+      new Conductor(loop, options, std::move(model), epoch, metrics, std::move(server)));
+  for (const ForeignOptions& e : engines) MC_TRY_(conductor->foreign_->add(e));
+  if (!options.foreign_state.empty()) MC_TRY_(conductor->foreign_->keep_in(options.foreign_state));
+  return conductor;
+}
+
+Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, uint64_t epoch,
+                     Metrics& metrics, std::unique_ptr<rpc::Server> server)
+    : loop_(loop),
+      options_(std::move(options)),
+      epoch_(epoch),
+      started_(loop.clock().now()),
+      metrics_(metrics),
+      cost_(std::move(model.spec)),
+      tokenizer_(std::move(model.tokenizer)),
+      chat_(model.chat),
+      index_(options_.index_blocks),
+      forecast_(options_.admission.decode_time),
+      rpc_(std::move(server)),
+      workers_(loop, workers_options(options_, cost_.spec(), epoch), index_, metrics),
+      shortlist_(options_.policy, cost_),
+      foreign_(std::make_unique<ForeignEngines>(
+          loop, index_,
+          ForeignEngines::Slots{[this] { return workers_.take_slot(); },
+                                [this](auto slot) { workers_.give_slot(slot); }},
+          cost_.spec().name, options_.index_blocks, metrics)),
+      numbers_(std::make_unique<Numbers>(metrics)),
+      decisions_(options_.explain_last),
+      pd_(options_.pd, metrics),
+      moves_(loop, workers_, metrics) {
+  rpc_->on<Heartbeat>([this](const Heartbeat& m, const rpc::Call& call) {
+    return workers_.heartbeat(m, call.now);
+  });
+  rpc_->on<TokenBatch>([this](const TokenBatch& m, const rpc::Call&) -> Result<rpc::Empty> {
+    tokens(m);
+    return rpc::Empty{};
+  });
+  workers_.on_gone = [this](const Worker& w, const std::string& why) { worker_gone(w, why); };
+  workers_.on_auto = [this](const Heartbeat& beat) {
+    moves_.joined(beat, pd_.tide(), loop_.now());
+  };
+  pd_.is_moving = [this](Time now) { return moves_.moving(now); };
+  pd_.on_move = [this](const sched::PdDecision& d, Time now) {
+    return moves_.move(d.move, d.reason, now);
+  };
+  timer_ = loop_.every(kTick, [this] { tick(); });
+}
+
+Conductor::~Conductor() {
+  loop_.cancel(timer_);
+  for (auto& [id, job] : jobs_) release(*job, "the conductor ends");
+  for (const auto& [node, w] : workers_.all()) send_commits(*w);
+}
+
+// What a worker locks for a request: prefill its prompt, decode its output too.
+uint64_t Conductor::blocks_needed(bool prefill, uint64_t tokens, uint32_t max_tokens) const {
+  return (tokens + (prefill ? 0 : max_tokens) + options_.block_size - 1) / options_.block_size;
+}
+
+sched::View Conductor::view(const std::vector<uint64_t>& tags, std::span<const int32_t> prompt,
+                            const std::string& salt, uint32_t max_tokens, const Job* job) const {
+  const Time now = loop_.now();
+  const uint64_t tokens = prompt.size();
+  const auto match = index_.match(tags, workers_.slots());
+  const int64_t priority = job != nullptr ? job->ask.priority : 0;
+  const auto reusable = [&](uint64_t held) {
+    return std::min(held, tokens == 0 ? 0 : (tokens - 1) / options_.block_size) *
+           options_.block_size;
+  };
+  sched::View v;
+  for (const auto& [node, w] : workers_.all()) {
+    const uint64_t need = blocks_needed(w->prefill, tokens, max_tokens);
+    const bool full = job != nullptr && job->full.contains(node);
+    if (w->prefill) {
+      const double work = cost_.prefill_ms(tokens, reusable(match[w->slot]));
+      v.prefill.push_back(prefill_view(*w, match[w->slot], work, priority, need, now));
+      if (full) v.prefill.back().usable = false;
+    } else {
+      v.decode.push_back(decode_view(*w, need));
+      if (full) v.decode.back().usable = false;
+    }
+  }
+  add_foreign(v, prompt, salt, job);
+  if (job == nullptr || job->avoid.empty()) return v;
+  const auto avoid = [&](auto& nodes) {  // unless nothing would be left
+    const auto good = [&](const auto& n) { return n.usable && !job->avoid.contains(n.name); };
+    if (std::none_of(nodes.begin(), nodes.end(), good)) return;
+    for (auto& n : nodes) n.usable = good(n);
+  };
+  avoid(v.prefill);
+  avoid(v.decode);
+  return v;
+}
+
+sched::View Conductor::short_view(const Job& job) {
+  const uint64_t n = job.ask.prompt.size();
+  if (job.full.empty() && job.avoid.empty() && job.ask.priority == 0 && foreign_->all().empty()) {
+    const LiveShortlist::Need need{blocks_needed(true, n, job.ask.max_tokens),
+                                   blocks_needed(false, n, job.ask.max_tokens)};
+    auto few =
+        shortlist_.pick(workers_, index_.matches(job.tags, workers_.slots()),
+                        {.tokens = n, .block_tokens = options_.block_size}, need, loop_.now());
+    if (few) return std::move(*few);
+  }
+  return view(job.tags, job.ask.prompt, job.ask.cache_salt, job.ask.max_tokens, &job);
+}
+
+void Conductor::decide(Job& job) {
+  const uint64_t n = job.ask.prompt.size();
+  const sched::View v = short_view(job);
+  sched::Decision& d = job.decision;
+  d = sched::choose(v, {.tokens = n, .block_tokens = options_.block_size, .number = decided_},
+                    options_.policy, cost_);
+  job.chosen_decode = d.decode < v.decode.size() ? v.decode[d.decode].name : "";
+  d.verdict =
+      sched::admit(d, n, promises(job), forecast_, workers_.live(false), cost_, loop_.now());
+}
+
+// What was spent waiting is part of what was promised.
+sched::AdmissionOptions Conductor::promises(const Job& job) const {
+  sched::AdmissionOptions o = options_.admission;
+  if (o.ttft_slo.count() > 0)
+    o.ttft_slo = std::max(o.ttft_slo - (loop_.now() - job.arrived), Duration(1));
+  return o;
+}
+
+// The prompt is computed: is there still a place in its decode worker's batch?
+bool Conductor::decode_refuses(const Job& job) const {
+  const Worker* const d = workers_.find(job.decode.node, job.decode.epoch);
+  if (d == nullptr) return false;
+  const sched::DecodeView node{
+      .name = d->node, .requests = d->answering, .context_tokens = d->answering_tokens};
+  return sched::admit_decode(node, job.ask.prompt.size(), options_.admission, cost_) !=
+         sched::Verdict::kAccept;
+}
+
+sched::Decision Conductor::dry_run(const std::vector<int32_t>& prompt, const std::string& salt,
+                                   uint32_t max_tokens) const {
+  std::vector<uint64_t> tags;
+  for (const BlockHash& h : chain_hashes(prompt, options_.block_size, salt))
+    tags.push_back(h.tag());
+  sched::Decision d = sched::choose(
+      view(tags, prompt, salt, max_tokens, nullptr),
+      {.tokens = prompt.size(), .block_tokens = options_.block_size, .number = decided_},
+      options_.policy, cost_);
+  d.verdict = sched::admit(d, prompt.size(), options_.admission, forecast_, workers_.live(false),
+                           cost_, loop_.now());
+  return d;
+}
+
+void Conductor::tick() {
+  const Time now = loop_.now();
+  workers_.tick(now);
+  foreign_->tick(now);
+  index_.tick(now);
+  pd_.tick(pd_.deadline() <= now ? loads() : PoolLoads{}, now);
+  std::vector<Id> late;
+  for (const auto& [id, job] : jobs_)
+    if (job->deadline <= now) late.push_back(id);
+  for (const Id id : late)
+    if (const auto it = jobs_.find(id); it != jobs_.end()) expired(*it->second);
+  next_waiting();
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,259 @@
+// The conductor: takes requests, chooses a prefill and a decode worker for each (lib/sched), leads
+// it through Reserve -> TxAllocate -> Prefill -> tokens -> TxCommit (serve/protocol/messages.h),
+// and hands its tokens to whoever submitted it. It keeps no state that the workers do not have.
+//
+// Every step has a deadline. What fails before a token was delivered is tried again on other
+// workers, `retries` times; a request for which there is no room waits, `queue_timeout` at most,
+// and one that no worker could ever hold is refused with 400; after the first token a failure ends
+// the request with its reason. However a request ends, both workers are told. What is predicted to
+// break a promise is refused (sched/admission.h) with 429 and when to come back.
+//
+// Thread: the loop's. Source: Mooncake paper sections 3, 4 and 5.3 (Figure 9).
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/json_fwd.h"
+#include "base/metrics.h"
+#include "base/options.h"
+#include "io/loop.h"
+#include "rpc/server.h"
+#include "sched/admission.h"
+#include "sched/cost.h"
+#include "sched/policy.h"
+#include "sched/prefix_index.h"
+#include "serve/conductor/candidate_index.h"
+#include "serve/conductor/decision_log.h"
+#include "serve/conductor/pd_autoscaler.h"
+#include "serve/conductor/role_rebalancer.h"
+#include "serve/conductor/worker_registry.h"
+#include "serve/engine/cpu_engine.h"
+#include "serve/external/external_engines.h"
+#include "serve/protocol/generate.h"
+#include "serve/protocol/messages.h"
+
+namespace mc::serve {
+
+struct ConductorOptions {
+  std::string listen = "127.0.0.1:5560";
+  EngineChoice choice;        // what the workers compute, and with what
+  uint64_t block_size = 256;  // tokens
+  sched::PolicyOptions policy;
+  sched::AdmissionOptions admission{.admission = "predict"};
+  uint32_t retries = 1;
+  Duration worker_ttl = std::chrono::seconds(3);
+  Duration snapshot_timeout = std::chrono::seconds(10);
+  Duration step_timeout = std::chrono::seconds(5);       // Reserve, TxAllocate, TxCommit
+  Duration prefill_timeout = std::chrono::seconds(120);  // queueing included
+  Duration token_timeout = std::chrono::seconds(30);     // to the next token
+  Duration tx_lease = std::chrono::seconds(30);  // of what a prefill worker keeps for a request
+  Duration queue_timeout = std::chrono::seconds(30);  // waiting for room
+  uint32_t queue_max = 4096;                          // requests waiting for room
+  uint64_t index_blocks = uint64_t{1} << 24;
+  std::string foreign_engines;  // file of outside engines
+  std::string foreign_state;    // where those registered by POST are kept
+  PdWatchOptions pd;
+  uint32_t explain_last = 1024;  // requests whose decisions are kept
+  void describe(OptionList& v);
+  Result<> check() const;
+};
+
+class Conductor {
+ public:
+  // `epoch`: the start of this process; larger than any before it.
+  // Errors: kUnavailable when the port is in use; kInvalid, kNotFound for options and model.
+  static Result<std::unique_ptr<Conductor>> open(io::Loop& loop, const ConductorOptions& options,
+                                                 uint64_t epoch, Metrics& metrics);
+  ~Conductor();  // tells the workers about what was in flight; calls nobody back
+  Conductor(const Conductor&) = delete;
+  Conductor& operator=(const Conductor&) = delete;
+
+  using Id = uint64_t;
+  // Calls back on later turns, or at once when it is refused. The id is for cancel().
+  Id submit(Generate request, Listener listener);
+  // Nobody wants the answer any more: no call back, both workers are told. Unknown ids are fine.
+  // `finish` is not empty when the caller has all it wants (a stop string came).
+  void cancel(Id id, const std::string& reason, const std::string& finish = {});
+
+  void drain();                                // refuses new requests
+  void cancel_all(const std::string& reason);  // on_done with 503 for each
+  size_t in_flight() const { return jobs_.size(); }
+
+  std::string not_ready() const;  // empty when ready, otherwise the reason
+  const std::string& control() const { return rpc_->address(); }
+  const spec::ModelSpec& spec() const { return cost_.spec(); }
+  const model::Tokenizer& tokenizer() const { return tokenizer_; }
+  model::ChatTemplate chat() const { return chat_; }
+  Json cluster() const;  // for /cluster: workers, loads, index, policy, totals
+  // What would be decided now for such a prompt; route() with every candidate, for /debug/route.
+  sched::Decision dry_run(const std::vector<int32_t>& prompt, const std::string& salt,
+                          uint32_t max_tokens = 0) const;
+  Json route(const std::vector<int32_t>& prompt, const std::string& salt,
+             uint32_t max_tokens) const;
+  // Why a request went where it went, of the last `explain_last`; null when it is not among them.
+  Json explain(const std::string& id) const;
+  Json health() const;
+  uint64_t block_size() const { return options_.block_size; }
+  ForeignEngines& foreign() { return *foreign_; }
+  const ForeignEngines& foreign() const { return *foreign_; }
+  // How many leading blocks each prefill worker holds.
+  std::map<std::string, uint32_t> held(std::span<const uint64_t> tags) const;
+  void update_metrics();  // gauges; before they are printed
+  // Lets a worker drain and end: the one named, or the least loaded of `role`, or of the idler
+  // side.
+  Result<PdMoves::Dismissed> scale_in(const std::string& node, const std::string& role);
+
+ private:
+  enum class State {
+    kWaiting,
+    kReserving,
+    kAllocating,
+    kPrefilling,
+    kAnswering,
+    kEnding,
+    kPassing
+  };
+  struct Place {  // a worker of an attempt; an older process of that name is not it
+    NodeId node;
+    uint64_t epoch = 0;
+  };
+  struct Passing {            // an attempt on an outside engine
+    std::string engine;       // empty: there is none
+    std::string decode;       // a pair's other half; empty: the engine itself
+    bool prefilling = false;  // a pair's first half is at work
+    const std::string& asked() const { return prefilling || decode.empty() ? engine : decode; }
+    http::Client::Id http = 0;
+    int status = 0;
+    std::string type, held, tail;  // of its answer: an error's text; the end
+    bool begun = false;
+  };
+  struct Job {
+    Id id = 0;
+    Generate ask;
+    Listener listener;
+    std::vector<uint64_t> tags;
+    Time arrived{}, deadline = Time::max();
+    State state = State::kWaiting;
+    uint32_t failures = 0;
+    std::set<NodeId> avoid;  // failed this request: only if there is no other
+    std::set<NodeId> full;   // had no room when asked
+    Place lost;              // ended while it was asked
+    Progress progress;
+    // The attempt.
+    uint32_t attempt = 0;
+    std::string wire;  // its id between us and the workers
+    sched::Decision decision;
+    NodeId chosen_decode;  // where there is one
+    Place prefill, decode;
+    std::optional<Reservation> reservation;
+    Place source;  // of a longer match, for the prefill worker to fetch; no node: none
+    bool asked_source = false, answered_source = false;
+    Lent lent;
+    sched::PrefixIndex::Guess guess = 0;
+    bool reserved = false, allocated = false;  // asked for: an Abort is due
+    bool charged = false, prefilled = false, committed = false;
+    bool answering = false;  // counted among what its decode worker decodes
+    Time first_token{};
+    Passing passing;
+    std::pair<int64_t, Id> turn() const { return {ask.priority, id}; }
+  };
+  struct Numbers;  // its metrics
+
+  Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, uint64_t epoch,
+            Metrics& metrics, std::unique_ptr<rpc::Server> server);
+  uint64_t blocks_needed(bool prefill, uint64_t tokens, uint32_t max_tokens) const;
+  sched::View view(const std::vector<uint64_t>& tags, std::span<const int32_t> prompt,
+                   const std::string& salt, uint32_t max_tokens, const Job* job) const;
+  // The view from which the same is decided, of few workers where that can be.
+  sched::View short_view(const Job& job);
+  void decide(Job& job);
+  sched::AdmissionOptions promises(const Job& job) const;
+  bool decode_refuses(const Job& job) const;
+
+  // conductor_flow.cc: the life of a job, in order
+  void start(Job& job);
+  void refuse(Job& job);
+  void refuse_computed(Job& job);
+  Failed too_large(const Job& job) const;
+  void wait_for_room(Job& job);
+  Place source_of(const Job& job) const;
+  void reserve(Job& job);
+  void lend(Job& job);
+  void allocate(Job& job);
+  void allocated(Job& job, const TxAllocated& allocated);
+  void prefilled(Job& job, const PrefillDone& done);
+  void learn(const Job& job, const PrefillDone& done);
+  void tokens(const TokenBatch& batch);
+  void update(Job& job, const TokenUpdate& update);
+  bool first_token(Job& job);
+  void commit(Job& job);
+  void send_commits(Worker& worker);
+  void finished(Job& job);
+  // conductor_external.cc: the same on an outside engine
+  void add_foreign(sched::View& v, std::span<const int32_t> prompt, const std::string& salt,
+                   const Job* job) const;
+  void pass(Job& job);
+  ForeignEngine* partner(const ForeignEngine& prefill, const Job* job) const;
+  void ask_engine(Job& job, const ForeignEngine& engine, std::string body);
+  void hand_over(Job& job);
+  void passed(Job& job, std::string_view chunk);
+  void passed_all(Job& job, const Result<http::ClientResponse>& answer);
+  void release_foreign(Job& job);
+  // conductor_failures.cc: how a job ends
+  void step_failed(Job& job, const Place& where, const char* op, const Error& error);
+  void fail_attempt(Job& job, const std::set<NodeId>& avoid, Failed why);
+  void release(Job& job, const std::string& reason);
+  void abort_at(const Place& place, const std::string& wire, const std::string& reason);
+  void end(Job& job, const std::optional<Failed>& failed);
+  void worker_gone(const Worker& worker, const std::string& why);
+  void tick();
+  PoolLoads loads() const;
+  void expired(Job& job);
+  void next_waiting();
+  void make_room();
+  void count_tx(const char* op, bool ok);
+  void log_decision(const Job& job);
+  void log_end(const Job& job, const std::string& how) const;
+
+  // Runs `then` with the job if it still is in the attempt that asked.
+  template <class M>
+  void call(Job& job, const Place& place, const M& message, Duration budget,
+            std::function<void(Job&, const Result<typename M::Reply>&)> then);
+
+  io::Loop& loop_;
+  const ConductorOptions options_;
+  const uint64_t epoch_;
+  const Time started_;
+  Metrics& metrics_;
+  sched::Cost cost_;
+  const model::Tokenizer tokenizer_;
+  const model::ChatTemplate chat_;
+  sched::PrefixIndex index_;
+  sched::DecodeForecast forecast_;
+  std::unique_ptr<rpc::Server> rpc_;
+  Workers workers_;
+  LiveShortlist shortlist_;
+  std::unique_ptr<ForeignEngines> foreign_;
+  std::unique_ptr<Numbers> numbers_;
+  std::map<Id, std::unique_ptr<Job>> jobs_;
+  std::unordered_map<std::string, Id> by_wire_;
+  std::set<std::pair<int64_t, Id>> waiting_;  // for room, by priority, oldest first
+  DecisionLog decisions_;
+  PdWatch pd_;
+  PdMoves moves_;
+  Id next_id_ = 1;
+  uint64_t decided_ = 0;
+  bool draining_ = false;
+  mutable bool was_ready_ = false;
+  io::Loop::Handle timer_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace mc::serve

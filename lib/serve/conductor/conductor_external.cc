@@ -1,0 +1,330 @@
+// Requests that an outside engine answers: chosen like any other, then passed through as they are.
+// A pair of engines is asked twice, as vLLM's connectors have it: the one computes the prompt and
+// one token and says where its KV is, the other gets the request with those words and answers it.
+#include <algorithm>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "serve/conductor/conductor.h"
+#include "serve/conductor/conductor_metrics.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr Duration kPassedSlack = std::chrono::seconds(2);
+constexpr size_t kTailMax = 8192;        // of an answer, where its usage stands
+constexpr size_t kHeldMax = 64 * kKiB;   // of an error's text
+constexpr size_t kHandedMax = 8 * kMiB;  // of a pair's first answer, which names all blocks
+constexpr const char* kHandOver = "kv_transfer_params";
+
+// The last "usage":{...} of an answer.
+std::optional<Json> last_usage(const std::string& tail) {
+  const size_t name = tail.rfind("\"usage\"");
+  const size_t open = name == std::string::npos ? name : tail.find_first_not_of(": \n\t", name + 7);
+  if (open == std::string::npos || tail[open] != '{') return std::nullopt;
+  int depth = 0;
+  for (size_t i = open; i < tail.size(); ++i) {
+    depth += tail[i] == '{' ? 1 : tail[i] == '}' ? -1 : 0;
+    if (depth > 0) continue;
+    auto json = parse_json(std::string_view(tail).substr(open, i + 1 - open));
+    return json ? std::optional<Json>(std::move(*json)) : std::nullopt;
+  }
+  return std::nullopt;
+}
+
+uint32_t count_of(const Json& json, const char* key, uint32_t fallback) {
+  const auto n = get_uint_or(json, key, fallback);
+  return n && *n <= UINT32_MAX ? static_cast<uint32_t>(*n) : fallback;
+}
+
+// The client's words, with the engine's name for the model and the tenant's salt. Where KV comes
+// from is not for a client to say.
+std::string adapted(const Generate& ask, const std::string& ours, const std::string& theirs) {
+  const bool speaks_of_kv = ask.body.find(kHandOver) != std::string::npos;
+  if (ours == theirs && ask.cache_salt.empty() && !speaks_of_kv) return ask.body;
+  auto json = parse_json(ask.body);
+  if (!json || !json->is_object()) return ask.body;
+  if (json->contains("model")) (*json)["model"] = theirs;
+  if (!ask.cache_salt.empty()) (*json)["cache_salt"] = ask.cache_salt;
+  json->erase(kHandOver);
+  return dump_json(*json);
+}
+
+// For a pair's first half: the prompt, one token, and the KV kept for whoever asks for it.
+std::string prefill_body(const std::string& body) {
+  auto json = parse_json(body);
+  if (!json || !json->is_object()) return body;
+  Json& j = *json;
+  for (const char* key : {"stream_options", "min_tokens", "max_completion_tokens"}) j.erase(key);
+  j["stream"] = false;
+  j["max_tokens"] = 1;
+  j[kHandOver] = {{"do_remote_decode", true},    {"do_remote_prefill", false},
+                  {"remote_engine_id", nullptr}, {"remote_block_ids", nullptr},
+                  {"remote_host", nullptr},      {"remote_port", nullptr}};
+  return dump_json(j);
+}
+
+// For its second half: what the first one said.
+std::string decode_body(const std::string& body, const Json& handed) {
+  auto json = parse_json(body);
+  if (!json || !json->is_object()) return body;
+  (*json)[kHandOver] = handed;
+  return dump_json(*json);
+}
+
+size_t events_in(std::string_view chunk) {
+  size_t n = 0;
+  for (size_t at = chunk.find("data: {"); at != std::string_view::npos;
+       at = chunk.find("data: {", at + 1))
+    ++n;
+  return n;
+}
+
+}  // namespace
+
+void Conductor::add_foreign(sched::View& v, std::span<const int32_t> prompt,
+                            const std::string& salt, const Job* job) const {
+  const Time now = loop_.now();
+  std::map<uint64_t, std::vector<uint32_t>> matches;  // by block size
+  for (const auto& [name, e] : foreign_->all()) {
+    if (e->options.url.empty() || e->options.role == "decode") continue;
+    sched::PrefillView node;
+    node.name = name;
+    node.usable = e->up && !(job != nullptr && (job->full.contains(name) || job->ask.body.empty()));
+    const ForeignEngine* decodes = e.get();
+    if (e->options.role == "prefill") decodes = partner(*e, job);
+    node.usable = node.usable && decodes != nullptr;
+    node.whole = true;
+    node.queue_ms = e->ledger.wait_ms(now);
+    node.queued_tokens = e->ledger.tokens();
+    node.requests = e->requests;
+    node.assigned = e->assigned;
+    if (decodes != nullptr) node.context_tokens = decodes->context_tokens;
+    const uint64_t block = e->cache ? e->cache->block_tokens() : 0;
+    if (block > 0) {
+      auto it = matches.find(block);
+      if (it == matches.end()) {
+        std::vector<uint64_t> tags;
+        for (const BlockHash& h : chain_hashes(prompt, block, salt)) tags.push_back(h.tag());
+        it = matches.emplace(block, index_.match(tags, workers_.slots())).first;
+      }
+      node.match = it->second[e->cache->slot()];
+      node.block_tokens = block;
+    }
+    v.prefill.push_back(std::move(node));
+  }
+}
+
+// One that has not failed this request, if there is one; never one that had no room for it.
+ForeignEngine* Conductor::partner(const ForeignEngine& prefill, const Job* job) const {
+  const auto room = [&](const std::string& name) {
+    return job == nullptr || !job->full.contains(name);
+  };
+  ForeignEngine* const good = foreign_->partner(prefill, [&](const std::string& name) {
+    return room(name) && (job == nullptr || !job->avoid.contains(name));
+  });
+  return good != nullptr ? good : foreign_->partner(prefill, room);
+}
+
+void Conductor::pass(Job& job) {
+  const sched::Decision& d = job.decision;
+  ForeignEngine& e = *foreign_->find(d.chosen.name);
+  const bool pair = e.options.role == "prefill";
+  ForeignEngine& decodes = pair ? *partner(e, &job) : e;  // it was usable
+  const uint64_t n = job.ask.prompt.size();
+  ++job.attempt;
+  job.passing = {};
+  job.passing.engine = d.chosen.name;
+  if (pair) job.passing.decode = decodes.options.name;
+  job.passing.prefilling = pair;
+  job.progress = {};
+  job.progress.prefill = d.chosen.name;
+  job.progress.decode = decodes.options.name;
+  job.progress.predicted_ttft_ms = to_ms(loop_.now() - job.arrived) + d.ttft_ms();
+  numbers_->predicted.observe(job.progress.predicted_ttft_ms / 1e3);
+  e.ledger.charge(job.id, d.chosen.prefill_ms, n - d.chosen.reused_tokens, loop_.now());
+  ++e.assigned;
+  ++e.requests;
+  decodes.context_tokens += n;
+  if (pair) {
+    ++decodes.assigned;
+    ++decodes.requests;
+  }
+  if (e.cache && e.cache->block_tokens() > 0) {
+    std::vector<uint64_t> tags;
+    for (const BlockHash& h :
+         chain_hashes(job.ask.prompt, e.cache->block_tokens(), job.ask.cache_salt))
+      tags.push_back(h.tag());
+    job.guess = index_.guess(e.cache->slot(), tags,
+                             loop_.now() + from_seconds(d.ttft_ms() / 1e3) + kPassedSlack);
+  }
+  job.state = State::kPassing;
+  std::string body = adapted(job.ask, cost_.spec().name, e.options.model);
+  ask_engine(job, e, pair ? prefill_body(body) : std::move(body));
+}
+
+void Conductor::ask_engine(Job& job, const ForeignEngine& engine, std::string body) {
+  job.deadline = loop_.now() + options_.prefill_timeout;
+  job.passing.status = 0;
+  http::ClientRequest r;
+  r.method = "POST";
+  r.url = engine.options.url + job.ask.path;
+  r.headers = {{"content-type", "application/json"}, {"x-request-id", job.ask.id}};
+  r.body = std::move(body);
+  r.timeout = std::chrono::hours(24);  // the job's own deadlines end it
+  const auto mine = [this, alive = std::weak_ptr<bool>(alive_), id = job.id,
+                     attempt = job.attempt]() -> Job* {
+    if (alive.expired()) return nullptr;
+    const auto it = jobs_.find(id);
+    return it != jobs_.end() && it->second->attempt == attempt ? it->second.get() : nullptr;
+  };
+  http::ClientCallbacks calls;
+  calls.on_headers = [mine](int status, const auto& headers, Time) {
+    Job* const j = mine();
+    if (j == nullptr) return;
+    j->passing.status = status;
+    const auto type = headers.find("content-type");
+    j->passing.type = type == headers.end() ? "application/json" : type->second;
+  };
+  calls.on_chunk = [this, mine](std::string_view chunk, Time) {
+    if (Job* const j = mine()) passed(*j, chunk);
+  };
+  calls.on_done = [this, mine](const Result<http::ClientResponse>& answer) {
+    if (Job* const j = mine()) passed_all(*j, answer);
+  };
+  job.passing.http = foreign_->client().send(std::move(r), std::move(calls));
+}
+
+// A pair's first half is done: the second gets the request, and the words for its connector.
+void Conductor::hand_over(Job& job) {
+  Passing& w = job.passing;
+  const auto answer = parse_json(w.held);
+  const Json* const handed = answer ? member(*answer, kHandOver) : nullptr;
+  if (handed == nullptr || !handed->is_object())
+    return fail_attempt(job, {w.engine},
+                        Failed{503, "worker_failed",
+                               strf("outside engine %s hands no KV over: it answers without '%s'; "
+                                    "start it with a connector, or register it with role both",
+                                    w.engine.c_str(), kHandOver),
+                               1});
+  ForeignEngine* const decodes = foreign_->find(w.decode);
+  if (decodes == nullptr || !decodes->up)
+    return fail_attempt(
+        job, {w.decode},
+        Failed{503, "worker_failed", "outside engine " + w.decode + " went away", 1});
+  Progress& p = job.progress;
+  p.cached_tokens = static_cast<uint32_t>(job.decision.chosen.local_tokens);
+  if (const Json* usage = member(*answer, "usage"); usage != nullptr)
+    if (const Json* details = member(*usage, "prompt_tokens_details"))
+      p.cached_tokens = count_of(*details, "cached_tokens", *p.cached_tokens);
+  if (ForeignEngine* e = foreign_->find(w.engine)) e->ledger.finish(job.id, loop_.now());
+  index_.prolong(job.guess, loop_.now() + kPassedSlack);
+  w.prefilling = false;
+  w.held.clear();
+  ask_engine(job, *decodes,
+             decode_body(adapted(job.ask, cost_.spec().name, decodes->options.model), *handed));
+}
+
+void Conductor::passed(Job& job, std::string_view chunk) {
+  Passing& w = job.passing;
+  if (w.status != 200 || w.prefilling) {
+    const size_t most = w.status == 200 ? kHandedMax : kHeldMax;
+    w.held.append(chunk.substr(0, most - std::min(most, w.held.size())));
+    return;
+  }
+  Progress& p = job.progress;
+  if (!w.begun) {
+    w.begun = true;
+    p.ttft_ms = to_ms(loop_.now() - job.arrived);
+    numbers_->ttft.observe(p.ttft_ms / 1e3);
+    numbers_->error.observe((p.predicted_ttft_ms - p.ttft_ms) / 1e3);
+    if (ForeignEngine* e = foreign_->find(w.engine)) e->ledger.finish(job.id, loop_.now());
+    index_.prolong(job.guess, loop_.now() + kPassedSlack);
+  }
+  w.tail.append(chunk);
+  if (w.tail.size() > 2 * kTailMax) w.tail.erase(0, w.tail.size() - kTailMax);
+  p.output_tokens =
+      std::max<uint32_t>(1, p.output_tokens + static_cast<uint32_t>(events_in(chunk)));
+  job.deadline = loop_.now() + options_.token_timeout;
+  job.listener.on_passed(p, w.status, w.type, chunk);
+}
+
+void Conductor::passed_all(Job& job, const Result<http::ClientResponse>& answer) {
+  Passing& w = job.passing;
+  w.http = 0;
+  const std::string asked = w.asked();
+  const std::string where = "outside engine " + asked;
+  if (!answer) {
+    const bool late = answer.error().code == Code::kTimeout;
+    return fail_attempt(job, {asked},
+                        Failed{late ? 504 : 503, late ? "upstream_timeout" : "worker_failed",
+                               where + ": " + answer.error().what, 1});
+  }
+  if (w.status == 429 || w.status == 503) {  // it is full: others may not be
+    job.full.insert(asked);
+    release(job, "it is full");
+    return start(job);
+  }
+  if (w.status == 200 && w.prefilling) return hand_over(job);
+  if (w.status == 200 && !w.begun)
+    return fail_attempt(job, {asked}, Failed{503, "worker_failed", where + " says nothing", 1});
+  if (w.status >= 500 || w.status < 200)
+    return fail_attempt(job, {asked},
+                        Failed{503, "worker_failed",
+                               strf("%s answers with status %d", where.c_str(), w.status), 1});
+  Progress& p = job.progress;
+  if (w.status != 200) {  // what the client asked for is wrong: it is told in the engine's words
+    p.output_tokens = 1;
+    job.listener.on_passed(p, w.status, w.type, w.held);
+    if (!jobs_.contains(job.id)) return;
+    p.output_tokens = 0;
+    p.finish = strf("status_%d", w.status);
+    return end(job, std::nullopt);
+  }
+  if (!p.cached_tokens)  // a pair's is known from its first half: the other got all of the KV
+    p.cached_tokens = static_cast<uint32_t>(job.decision.chosen.local_tokens);
+  if (const auto usage = last_usage(w.tail)) {
+    p.output_tokens = count_of(*usage, "completion_tokens", p.output_tokens);
+    if (const Json* details = member(*usage, "prompt_tokens_details"); details && w.decode.empty())
+      p.cached_tokens = count_of(*details, "cached_tokens", *p.cached_tokens);
+  }
+  const auto n = static_cast<uint32_t>(job.ask.prompt.size());
+  p.cached_tokens = std::min(*p.cached_tokens, n);
+  numbers_->input_tokens.add(n);
+  numbers_->hit_tokens.add(*p.cached_tokens);
+  numbers_->reachable_tokens.add(job.decision.best_tokens);
+  p.finish = "passed";
+  job.committed = true;  // its guess stands until it ends, or events confirm it
+  end(job, std::nullopt);
+}
+
+// What pass() charged.
+void Conductor::release_foreign(Job& job) {
+  Passing& w = job.passing;
+  if (w.engine.empty()) return;
+  if (w.http != 0) foreign_->client().cancel(w.http);
+  w.http = 0;
+  // Either may have been registered anew meanwhile.
+  ForeignEngine* const e = foreign_->find(w.engine);
+  if (e != nullptr) {
+    e->ledger.finish(job.id, loop_.now());
+    if (e->requests > 0) --e->requests;
+  }
+  ForeignEngine* const decodes = w.decode.empty() ? e : foreign_->find(w.decode);
+  if (decodes != nullptr) {
+    decodes->context_tokens -= std::min<uint64_t>(decodes->context_tokens, job.ask.prompt.size());
+    if (decodes != e && decodes->requests > 0) --decodes->requests;
+  }
+  if (!job.committed) index_.withdraw(job.guess);
+  w.engine.clear();
+}
+
+std::map<std::string, uint32_t> Conductor::held(std::span<const uint64_t> tags) const {
+  std::map<std::string, uint32_t> all;
+  const auto match = index_.match(tags, workers_.slots());
+  for (const auto& [node, w] : workers_.all())
+    if (w->prefill) all[node] = match[w->slot];
+  return all;
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,194 @@
+// How requests end, well or not: deadlines, workers that fail or are gone, what is tried again or
+// taken back, cancellation.
+#include <cmath>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "serve/conductor/conductor.h"
+#include "serve/conductor/conductor_metrics.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr Duration kAbortBudget = std::chrono::seconds(2);
+
+bool no_room(const Error& e) { return e.code == Code::kNoSpace || e.code == Code::kBusy; }
+
+// How it looks to the client when a worker failed us.
+Failed failed_at(const char* op, const NodeId& node, const Error& e) {
+  Failed f;
+  f.status = e.code == Code::kTimeout ? 504 : 503;
+  f.code = e.code == Code::kTimeout ? "upstream_timeout" : "worker_failed";
+  f.what = strf("%s on %s: %s", op, node.c_str(), e.what.c_str());
+  f.retry_after_s = 1;
+  return f;
+}
+
+}  // namespace
+
+// A deadline of a state passed; calls have their own.
+void Conductor::expired(Job& job) {
+  switch (job.state) {
+    case State::kWaiting:
+      return end(
+          job,
+          Failed{503, "no_capacity",
+                 strf("no worker had room within %s", to_text(options_.queue_timeout).c_str()), 1});
+    case State::kEnding: return finished(job);  // it has all its tokens; only numbers are missing
+    case State::kReserving:
+    case State::kAllocating:
+    case State::kPrefilling:
+    case State::kAnswering:
+    case State::kPassing: break;
+  }
+  const std::string node = job.state == State::kPassing ? job.passing.asked() : job.decode.node;
+  fail_attempt(job, {node},
+               Failed{504, "upstream_timeout",
+                      strf("no token from %s within %s", node.c_str(),
+                           to_text(options_.token_timeout).c_str()),
+                      1});
+}
+
+void Conductor::step_failed(Job& job, const Place& where, const char* op, const Error& error) {
+  if (no_room(error) && job.state != State::kAnswering && job.state != State::kEnding) {
+    release(job, error.what);
+    job.full.insert(where.node);
+    return start(job);
+  }
+  if (job.state == State::kEnding) return finished(job);
+  if (error.code == Code::kUnavailable) job.lost = where;
+  // A prefill may fail because of the decode worker it sends to: try others of both.
+  std::set<NodeId> avoid{where.node};
+  if (job.state == State::kPrefilling) avoid.insert(job.decode.node);
+  // Once tokens come the KV has arrived, and decoding needs the prefill worker no longer.
+  if (job.state == State::kAnswering) return;
+  fail_attempt(job, avoid, failed_at(op, where.node, error));
+}
+
+void Conductor::fail_attempt(Job& job, const std::set<NodeId>& avoid, Failed why) {
+  release(job, why.what);
+  if (job.progress.output_tokens > 0 || job.failures >= options_.retries) return end(job, why);
+  ++job.failures;
+  numbers_->retries.add();
+  log_warn("conductor", "request %s is tried again: %s", job.ask.id.c_str(), why.what.c_str());
+  job.avoid.insert(avoid.begin(), avoid.end());
+  start(job);
+}
+
+// Takes back all that the attempt was given, here and on the workers.
+void Conductor::release(Job& job, const std::string& reason) {
+  release_foreign(job);
+  const bool answered = job.state == State::kEnding;
+  if (job.charged) {
+    if (Worker* p = workers_.find(job.prefill.node, job.prefill.epoch)) {
+      p->ledger.finish(job.id, loop_.now());
+      if (!job.prefilled) --p->requests;
+    }
+    if (Worker* d = workers_.find(job.decode.node, job.decode.epoch)) {
+      --d->requests;
+      d->context_tokens -= job.ask.prompt.size() + job.progress.output_tokens;
+      if (job.answering) {
+        --d->answering;
+        d->answering_tokens -= job.ask.prompt.size();
+      }
+    }
+    forecast_.ended(job.id, loop_.now());
+    if (job.prefilled && job.progress.output_tokens == 0 && !answered)
+      numbers_->wasted.add(static_cast<uint64_t>(std::llround(job.progress.prefill_ms)));
+    if (!job.committed) index_.withdraw(job.guess);
+  }
+  if (job.reserved && !answered) abort_at(job.decode, job.wire, reason);
+  if (job.allocated && !job.committed) abort_at(job.prefill, job.wire, reason);
+  if (job.asked_source && !job.prefilled) abort_at(job.source, job.wire, reason);
+  by_wire_.erase(job.wire);
+  job.charged = job.reserved = job.allocated = job.prefilled = job.committed = false;
+  job.answering = job.asked_source = false;
+  ++job.attempt;  // answers still on their way are nobody's
+}
+
+void Conductor::abort_at(const Place& place, const std::string& wire, const std::string& reason) {
+  Worker* const worker = workers_.find(place.node, place.epoch);
+  if (worker == nullptr) return;
+  worker->client->call(Abort{wire, reason.substr(0, 500)}, kAbortBudget,
+                       [](const Result<rpc::Empty>&) {});  // else the worker's lease ends it
+}
+
+void Conductor::end(Job& job, const std::optional<Failed>& failed) {
+  release(job, failed ? failed->what : "finished");
+  metrics_
+      .counter("mc_conductor_requests_total", "requests answered",
+               {{"code", std::to_string(failed ? failed->status : 200)},
+                {"reason", failed ? failed->code : job.progress.finish}})
+      .add();
+  log_end(job, failed ? failed->code + ": " + failed->what : job.progress.finish);
+  decisions_.ended(job.id, job.progress, failed ? failed->status : 200,
+                   failed ? failed->code : job.progress.finish, failed ? failed->what : "");
+  const auto it = jobs_.find(job.id);
+  const std::unique_ptr<Job> owned = std::move(it->second);
+  jobs_.erase(it);
+  waiting_.erase(owned->turn());
+  make_room();
+  owned->listener.on_done(owned->progress, failed);
+}
+
+void Conductor::cancel(Id id, const std::string& reason, const std::string& finish) {
+  const auto it = jobs_.find(id);
+  if (it == jobs_.end()) return;
+  Job& job = *it->second;
+  release(job, reason);
+  metrics_
+      .counter("mc_conductor_requests_total", "requests answered",
+               {{"code", finish.empty() ? "499" : "200"},
+                {"reason", finish.empty() ? "client_gone" : finish}})
+      .add();
+  log_end(job, reason);
+  decisions_.ended(id, job.progress, finish.empty() ? 499 : 200,
+                   finish.empty() ? "client_gone" : finish, reason);
+  waiting_.erase(job.turn());
+  jobs_.erase(it);
+  make_room();
+}
+
+// A request ended: the oldest that waits may have its place. On a later turn, for this may be
+// called while others are being ended.
+void Conductor::make_room() {
+  if (waiting_.empty()) return;
+  loop_.post([this, alive = std::weak_ptr<bool>(alive_)] {
+    if (!alive.expired()) next_waiting();
+  });
+}
+
+void Conductor::drain() { draining_ = true; }
+
+void Conductor::cancel_all(const std::string& reason) {
+  while (!jobs_.empty()) end(*jobs_.begin()->second, Failed{503, "draining", reason, 1});
+}
+
+// Those it had before the first token go elsewhere; a prefill worker whose KV has all arrived is
+// not missed.
+void Conductor::worker_gone(const Worker& worker, const std::string& why) {
+  std::vector<Id> hit;
+  for (const auto& [id, job] : jobs_) {
+    if (!job->charged || job->state == State::kEnding) continue;
+    const bool decode = job->decode.node == worker.node && job->decode.epoch == worker.epoch;
+    const bool prefill = job->prefill.node == worker.node && job->prefill.epoch == worker.epoch;
+    if (decode || (prefill && job->state != State::kAnswering && !job->prefilled))
+      hit.push_back(id);
+  }
+  for (const Id id : hit) {
+    const auto it = jobs_.find(id);
+    if (it == jobs_.end()) continue;
+    const Place& lost = it->second->lost;
+    const bool known = lost.node == worker.node && lost.epoch == worker.epoch;  // failed already
+    if ((worker.changed || known) && it->second->progress.output_tokens == 0) {
+      release(*it->second, why);
+      start(*it->second);
+      continue;
+    }
+    fail_attempt(*it->second, {worker.node},
+                 failed_at(worker.prefill ? "prefill" : "decode", worker.node,
+                           Error{Code::kUnavailable, "the worker is gone: " + why}));
+  }
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,70 @@
+// The conductor's metrics. Private to conductor*.cc.
+//
+// Thread: any.
+#pragma once
+#include "serve/conductor/conductor.h"
+
+namespace mc::serve {
+
+struct Conductor::Numbers {
+  explicit Numbers(Metrics& m)
+      : input_tokens(m.counter("mc_conductor_input_tokens_total", "prompt tokens accepted")),
+        hit_tokens(m.counter("mc_conductor_hit_tokens_total", "prompt tokens that were reused")),
+        reachable_tokens(m.counter("mc_conductor_reachable_hit_tokens_total",
+                                   "prompt tokens that some worker held when it was decided")),
+        stale_tokens(m.counter("mc_conductor_stale_hit_tokens_total",
+                               "prompt tokens that a worker was thought to hold, and did not")),
+        replicated(m.counter("mc_conductor_replicated_tokens_total",
+                             "prompt tokens whose KV one prefill worker fetched from another")),
+        retries(m.counter("mc_conductor_retries_total", "requests tried again on other workers")),
+        kv_errors(m.counter("mc_conductor_kv_errors_total", "blocks of KV that did not verify")),
+        wasted(m.counter("mc_conductor_wasted_prefill_ms_total",
+                         "computing of prompts whose answer nobody got")),
+        decision(m.histogram("mc_conductor_decision_seconds", "time to choose the workers",
+                             {1e-6, 1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 1e-2})),
+        predicted(m.histogram("mc_conductor_predicted_ttft_seconds", "predicted TTFT")),
+        ttft(m.histogram("mc_conductor_ttft_seconds", "time to the first token")),
+        error(m.histogram("mc_conductor_ttft_error_seconds", "predicted minus actual TTFT",
+                          error_buckets())),
+        queue_error(part(m, "queue")),
+        prefill_error(part(m, "prefill")),
+        transfer_error(part(m, "transfer")),
+        tbt_error(m.histogram(
+            "mc_conductor_tbt_error_seconds", "predicted minus actual mean time between tokens",
+            {-1, -0.1, -0.03, -0.01, -0.003, -0.001, 0, 0.001, 0.003, 0.01, 0.03, 0.1, 1})) {}
+  static std::vector<double> error_buckets() {
+    return {-10, -1, -0.1, -0.01, -0.001, 0, 0.001, 0.01, 0.1, 1, 10};
+  }
+  static BucketHistogram& part(Metrics& m, const char* name) {
+    return m.histogram("mc_conductor_part_error_seconds",
+                       "predicted minus actual time of a part of TTFT", error_buckets(),
+                       {{"part", name}});
+  }
+  // Of a step on a worker; `op` is a literal.
+  Counter& tx(Metrics& m, const char* op, bool ok) {
+    Counter*& known = steps[{op, ok}];
+    if (known == nullptr)
+      known = &m.counter("mc_conductor_tx_total", "steps of requests on workers",
+                         {{"op", op}, {"result", ok ? "ok" : "failed"}});
+    return *known;
+  }
+  std::map<std::pair<const char*, bool>, Counter*> steps;
+  Counter& input_tokens;
+  Counter& hit_tokens;
+  Counter& reachable_tokens;
+  Counter& stale_tokens;
+  Counter& replicated;
+  Counter& retries;
+  Counter& kv_errors;
+  Counter& wasted;
+  BucketHistogram& decision;
+  BucketHistogram& predicted;
+  BucketHistogram& ttft;
+  BucketHistogram& error;
+  BucketHistogram& queue_error;
+  BucketHistogram& prefill_error;
+  BucketHistogram& transfer_error;
+  BucketHistogram& tbt_error;
+};
+
+}  // namespace mc::serve

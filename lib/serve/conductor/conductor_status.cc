@@ -1,0 +1,207 @@
+// What people and other programs may know of a conductor.
+#include <algorithm>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "sched/load.h"
+#include "serve/conductor/conductor.h"
+#include "serve/conductor/conductor_metrics.h"
+
+namespace mc::serve {
+namespace {
+
+// Of a worker's loop, before it is gone altogether.
+Duration silence_max(Duration worker_ttl) { return worker_ttl * 2 / 3; }
+
+Json worker_json(const Worker& w, Duration silence, Time now) {
+  Json j = {{"name", w.node},
+            {"role", w.prefill ? "prefill" : "decode"},
+            {"control", w.control},
+            {"http", w.http},
+            {"epoch", w.epoch},
+            {"draining", w.draining},
+            {"silent_ms", to_ms(silence)},
+            {"assigned", w.assigned},
+            {"requests", w.requests},
+            {"waiting", w.load.waiting},
+            {"running", w.load.running},
+            {"blocks_total", w.load.blocks_total},
+            {"blocks_free", w.load.blocks_free},
+            {"blocks_cached", w.load.blocks_cached}};
+  if (w.prefill) {
+    j["synced"] = w.synced;
+    j["events_seen"] = w.events_seen;
+    j["queue_ms"] = w.ledger.wait_ms(now);
+    j["queued_tokens"] = w.ledger.tokens();
+    j["congestion"] = w.congestion.factor(now);
+  } else {
+    j["context_tokens"] = w.context_tokens;
+    j["answering"] = w.answering;
+    j["tbt_ms"] = w.load.tbt_ms;
+  }
+  return j;
+}
+
+}  // namespace
+
+std::string Conductor::not_ready() const {
+  if (draining_) return "draining";
+  const bool outside = foreign_->up() > 0;  // that does without our workers
+  if (!outside && workers_.live(true) == 0) return "no prefill worker";
+  if (!outside && workers_.live(false) == 0) return "no decode worker";
+  for (const bool prefill : {true, false}) {
+    Duration least = Duration::max();
+    for (const auto& [node, w] : workers_.all())
+      if (w->prefill == prefill && !w->draining)
+        least = std::min(least, workers_.silence(node, loop_.now()));
+    const Duration most = silence_max(options_.worker_ttl);
+    if (!outside && least != Duration::max() && least > most)
+      return strf("no %s worker was heard for %s", prefill ? "prefill" : "decode",
+                  to_text(most).c_str());
+  }
+  const size_t unsynced = workers_.unsynced();
+  if (unsynced > 0 && !was_ready_ && loop_.now() - started_ < options_.snapshot_timeout)
+    return strf("rebuilding the view: %zu of %zu workers have not answered", unsynced,
+                workers_.all().size());
+  was_ready_ = true;
+  return {};
+}
+
+Json Conductor::cluster() const {
+  Json nodes = Json::array();
+  const Time now = loop_.now();
+  for (const auto& [node, w] : workers_.all())
+    nodes.push_back(worker_json(*w, workers_.silence(node, now), now));
+  for (const auto& [name, e] : foreign_->all()) nodes.push_back(foreign_json(*e, now));
+  return {{"epoch", epoch_},
+          {"model", cost_.spec().name},
+          {"fingerprint", cost_.spec().fingerprint(options_.block_size)},
+          {"block_size", options_.block_size},
+          {"policy", options_.policy.policy},
+          {"admission", options_.admission.admission},
+          {"ready", not_ready().empty()},
+          {"reason", not_ready()},
+          {"in_flight", jobs_.size()},
+          {"waiting", waiting_.size()},
+          {"pd", pd_.state()},
+          {"wasted_prefill_ms", numbers_->wasted.value()},
+          {"kv_errors", numbers_->kv_errors.value()},
+          {"index_blocks", index_.blocks()},
+          {"prefill_factor", cost_.prefill_factor()},
+          {"transfer_bytes_per_s", cost_.transfer_bytes_per_s()},
+          {"input_tokens", numbers_->input_tokens.value()},
+          {"hit_tokens", numbers_->hit_tokens.value()},
+          {"reachable_hit_tokens", numbers_->reachable_tokens.value()},
+          {"nodes", std::move(nodes)}};
+}
+
+void Conductor::update_metrics() {
+  metrics_.gauge("mc_conductor_index_blocks", "blocks known to be cached somewhere")
+      .set(static_cast<double>(index_.blocks()));
+  metrics_.gauge("mc_conductor_requests_in_flight", "requests not yet answered")
+      .set(static_cast<double>(jobs_.size()));
+  metrics_.gauge("mc_conductor_requests_waiting", "of these, waiting for room")
+      .set(static_cast<double>(waiting_.size()));
+  for (const bool prefill : {true, false})
+    metrics_
+        .gauge("mc_conductor_workers", "workers alive and not draining",
+               {{"role", prefill ? "prefill" : "decode"}})
+        .set(static_cast<double>(workers_.live(prefill)));
+  metrics_.gauge("mc_conductor_workers", "workers alive and not draining", {{"role", "foreign"}})
+      .set(static_cast<double>(foreign_->up()));
+}
+
+PoolLoads Conductor::loads() const {
+  PoolLoads l;
+  const Time now = loop_.now();
+  for (const auto& [node, w] : workers_.all()) {
+    if (w->draining) continue;
+    if (w->prefill) {
+      ++l.prefill_nodes;
+      l.prefill += sched::prefill_load(w->ledger.wait_ms(now), w->ledger.jobs() > 0,
+                                       options_.admission.ttft_slo);
+    } else {
+      ++l.decode_nodes;
+      l.decode += sched::decode_load(cost_.step_ms(w->requests, w->context_tokens),
+                                     options_.admission.tbt_slo);
+    }
+  }
+  l.prefill /= std::max(1.0, static_cast<double>(l.prefill_nodes));
+  l.decode /= std::max(1.0, static_cast<double>(l.decode_nodes));
+  return l;
+}
+
+Result<PdMoves::Dismissed> Conductor::scale_in(const std::string& node, const std::string& role) {
+  return moves_.dismiss(node, role, pd_.tide(), loop_.now());
+}
+
+Json Conductor::health() const {
+  const std::string reason = not_ready();
+  return {{"status", reason.empty() ? "ok" : reason},
+          {"prefill_workers", workers_.live(true)},
+          {"decode_workers", workers_.live(false)},
+          {"unsynced_workers", workers_.unsynced()},
+          {"in_flight", jobs_.size()},
+          {"waiting", waiting_.size()},
+          {"draining", draining_},
+          {"up_s", to_seconds(loop_.now() - started_)}};
+}
+
+Json Conductor::explain(const std::string& id) const { return decisions_.find(id); }
+
+Json Conductor::route(const std::vector<int32_t>& prompt, const std::string& salt,
+                      uint32_t max_tokens) const {
+  const uint64_t n = prompt.size();
+  const sched::Decision d = dry_run(prompt, salt, max_tokens);
+  Json j = decision_json(d);
+  j["prompt_tokens"] = n;
+  j["policy"] = options_.policy.policy;
+  j["admission"] = options_.admission.admission;
+  const bool refused = d.verdict == sched::Verdict::kTtft || d.verdict == sched::Verdict::kTbt;
+  if (refused) {
+    const sched::Refusal r = sched::refusal(d, d.verdict, n, options_.admission, forecast_,
+                                            workers_.live(false), cost_, loop_.now());
+    j["refused"] = {{"why", r.why}, {"retry_after_s", to_seconds(r.retry_after)}};
+  }
+  Json decodes = Json::array();
+  const uint64_t blocks = blocks_needed(false, n, max_tokens);
+  for (const auto& [node, w] : workers_.all()) {
+    if (w->prefill) continue;
+    if (decodes.size() == d.decode && d.verdict == sched::Verdict::kAccept) j["decode"] = node;
+    decodes.push_back({{"name", node},
+                       {"usable", !w->draining && blocks <= w->load.blocks_total},
+                       {"room", w->load.blocks_free >= w->reserved_blocks + blocks},
+                       {"requests", w->requests},
+                       {"tbt_ms", cost_.step_ms(w->requests + 1, w->context_tokens + n)}});
+  }
+  j["decode_candidates"] = std::move(decodes);
+  return j;
+}
+
+void Conductor::log_decision(const Job& job) {
+  const sched::Decision& d = job.decision;
+  const bool taken = d.verdict == sched::Verdict::kAccept;
+  if (logs(LogLevel::kInfo))  // its texts cost as much as the decision
+    log_info(
+        "conductor", "request %s: n %zu, best match %llu: %s; %s; candidates %s",
+        job.ask.id.c_str(), job.ask.prompt.size(), static_cast<unsigned long long>(d.best_tokens),
+        taken ? (job.source.node + (job.source.node.empty() ? "" : " lends to ") +
+                 job.prefill.node + " -> " + job.decode.node)
+                    .c_str()
+              : sched::name(d.verdict),
+        sched::explain(d).c_str(), sched::candidates_text(d, DecisionLog::kCandidatesMax).c_str());
+  decisions_.decided(job.id, job.ask.id, job.ask.prompt.size(), d, taken ? job.decode.node : "");
+}
+
+void Conductor::log_end(const Job& job, const std::string& how) const {
+  const Progress& p = job.progress;
+  log_info(
+      "conductor",
+      "request %s: n %zu, cached %u (pool %u, peers %u), out %u, %s -> %s; ttft %.1f ms, predicted "
+      "%.1f; %s",
+      job.ask.id.c_str(), job.ask.prompt.size(), p.cached_tokens.value_or(0), p.pool_tokens,
+      p.peer_tokens, p.output_tokens, p.prefill.c_str(), p.decode.c_str(), p.ttft_ms,
+      p.predicted_ttft_ms, how.c_str());
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,156 @@
+#include "serve/conductor/role_rebalancer.h"
+
+#include <algorithm>
+#include <tuple>
+
+#include "base/log.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr size_t kAutosMax = 1024;
+
+const char* role_name(bool prefill) { return prefill ? "prefill" : "decode"; }
+
+}  // namespace
+
+PdMoves::PdMoves(io::Loop& loop, Workers& workers, Metrics& metrics)
+    : loop_(loop), workers_(workers), metrics_(metrics) {}
+
+bool PdMoves::decide_side(sched::PdMove tide) const {
+  size_t count[2] = {};  // decode, prefill; those on their way too
+  for (const auto& [node, w] : workers_.all()) count[w->prefill] += !w->draining;
+  for (const auto& [node, p] : placing_) count[p.prefill] += workers_.all().count(node) == 0;
+  if (count[0] == 0 || count[1] == 0) return count[1] == 0;
+  if (tide != sched::PdMove::kNone) return tide == sched::PdMove::kToPrefill;
+  return count[1] <= count[0];
+}
+
+void PdMoves::joined(const Heartbeat& beat, sched::PdMove tide, Time now) {
+  std::erase_if(placing_, [&](const auto& p) {
+    return p.second.until <= now || workers_.find(p.first) != nullptr;
+  });
+  if (placing_.contains(beat.node) || beat.draining || placing_.size() >= kAutosMax) return;
+  if (autos_.size() >= kAutosMax)
+    std::erase_if(autos_, [](const auto& a) { return a.second->in_flight() == 0; });
+  auto& client = autos_[beat.control];
+  if (client == nullptr) {
+    auto connected = rpc::Client::connect(loop_, beat.control);
+    if (!connected) {
+      log_warn("conductor", "worker %s waits for a role: %s", shown(beat.node).c_str(),
+               connected.error().what.c_str());
+      autos_.erase(beat.control);
+      return;
+    }
+    client = std::move(*connected);
+  }
+  const bool prefill = decide_side(tide);
+  placing_[beat.node] = {prefill, now + kPatience};
+  log_info("conductor", "worker %s waits for a role: %s (busier: %s; %zu prefill, %zu decode)",
+           shown(beat.node).c_str(), role_name(prefill), sched::name(tide), workers_.live(true),
+           workers_.live(false));
+  metrics_
+      .counter("mc_conductor_placed_workers_total", "workers of the role auto that were given one",
+               {{"role", role_name(prefill)}})
+      .add();
+  send(*client, beat.node, SetRole{role_name(prefill), "auto"});
+}
+
+void PdMoves::send(rpc::Client& client, const NodeId& node, const SetRole& m) {
+  client.call(m, kPatience,
+              [this, alive = std::weak_ptr<bool>(alive_), node, m](const Result<RoleSet>& set) {
+                if (set || alive.expired()) return;
+                log_warn("conductor", "worker %s is not to be %s: %s", shown(node).c_str(),
+                         m.role.c_str(), set.error().what.c_str());
+                placing_.erase(node);
+                if (moving_.node == node) moving_.node.clear();
+              });
+}
+
+bool PdMoves::one_of_two(const Worker& worker) const {
+  return std::any_of(workers_.all().begin(), workers_.all().end(), [&](const auto& other) {
+    return other.second.get() != &worker && other.second->control == worker.control;
+  });
+}
+
+Worker* PdMoves::least_loaded(bool prefill, bool halves, Time now) {
+  Worker* best = nullptr;
+  const auto key = [&](const Worker& w) {
+    return std::tuple(w.requests, w.ledger.wait_ms(now), w.load.blocks_cached,
+                      std::string_view(w.node));
+  };
+  for (const auto& [node, w] : workers_.all())
+    if (w->prefill == prefill && !w->draining && (halves || !one_of_two(*w)) &&
+        (best == nullptr || key(*w) < key(*best)))
+      best = w.get();
+  return best;
+}
+
+bool PdMoves::moving(Time now) {
+  if (moving_.node.empty()) return false;
+  const Worker* const w = workers_.find(moving_.node);
+  // One that is between its roles is not known for a moment.
+  const bool there = w != nullptr && w->prefill == moving_.to_prefill;
+  const bool another = w != nullptr && w->epoch != moving_.epoch;
+  if (there || another || now >= moving_.until) moving_.node.clear();
+  return !moving_.node.empty();
+}
+
+std::string PdMoves::move(sched::PdMove where, const std::string& why, Time now) {
+  if (where == sched::PdMove::kNone || moving(now)) return {};
+  const bool to_prefill = where == sched::PdMove::kToPrefill;
+  Worker* const w = least_loaded(!to_prefill, false, now);
+  if (w == nullptr || workers_.live(!to_prefill) < 2) return {};
+  moving_ = {w->node, w->epoch, to_prefill, now + kDrainMax};
+  workers_.note(*w);
+  w->draining = true;  // it will say so itself
+  log_info("conductor", "%s worker %s is to be a %s worker: %s", role_name(w->prefill),
+           w->node.c_str(), role_name(to_prefill), why.c_str());
+  metrics_
+      .counter("mc_conductor_moved_workers_total", "workers that --pd-control let change sides",
+               {{"role", role_name(to_prefill)}})
+      .add();
+  send(*w->client, w->node, SetRole{role_name(to_prefill), role_name(!to_prefill)});
+  return w->node;
+}
+
+Result<PdMoves::Dismissed> PdMoves::dismiss(const std::string& node, const std::string& role,
+                                            sched::PdMove tide, Time now) {
+  Worker* w = nullptr;
+  if (!node.empty()) {
+    w = workers_.find(node);
+    if (w == nullptr)
+      return fail(Code::kNotFound, "no worker '%s': /cluster lists them", shown(node).c_str());
+  } else {
+    bool prefill = tide == sched::PdMove::kNone ? workers_.live(true) > workers_.live(false)
+                                                : tide == sched::PdMove::kToDecode;
+    if (!role.empty())
+      prefill = role == "prefill";
+    else if (workers_.live(prefill) < 2)
+      prefill = !prefill;
+    w = least_loaded(prefill, true, now);
+    if (w == nullptr)
+      return fail(Code::kNotFound, "no %s worker can be dismissed", role_name(prefill));
+  }
+  for (const auto& [name, other] : workers_.all())  // the halves of its process
+    if (other->control == w->control && !other->draining && workers_.live(other->prefill) < 2)
+      return fail(Code::kBusy, "worker %s is the only %s worker: start another first",
+                  w->node.c_str(), role_name(other->prefill));
+  for (const auto& [name, other] : workers_.all()) {
+    if (other->control != w->control) continue;
+    other->draining = true;
+    workers_.note(*other);
+  }
+  log_info("conductor", "%s worker %s is dismissed", role_name(w->prefill), w->node.c_str());
+  metrics_
+      .counter("mc_conductor_dismissed_workers_total", "workers that were told to drain and end",
+               {{"role", role_name(w->prefill)}})
+      .add();
+  w->client->call(Dismiss{"scale-in"}, kPatience, [name = w->node](const Result<rpc::Empty>& done) {
+    if (!done)
+      log_warn("conductor", "dismissing worker %s: %s", name.c_str(), done.error().what.c_str());
+  });
+  return Dismissed{w->node, role_name(w->prefill)};
+}
+
+}  // namespace mc::serve

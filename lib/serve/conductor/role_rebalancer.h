@@ -1,0 +1,72 @@
+// Carries out what is wanted of the workers' number: gives those that wait for a role one, lets a
+// worker change sides, dismisses one. The workers do it by draining, and nothing is kept here but
+// what is under way; several conductors may each do so, as a worker obeys the first.
+//
+//   - A worker of the role auto goes to the side that has none, else to the busier one; where both
+//     are busy alike, to the smaller.
+//   - The giving side's worker that has the least to finish moves, never one half of a process that
+//     does both. One moves at a time.
+//   - One is dismissed from the idler side, unless it would have none left.
+//
+// Thread: the loop's. Source: Mooncake paper, section 5.1 (the machine tide).
+#pragma once
+#include <map>
+#include <memory>
+#include <string>
+
+#include "base/metrics.h"
+#include "io/loop.h"
+#include "sched/pd_control.h"
+#include "serve/conductor/pd_autoscaler.h"
+#include "serve/conductor/worker_registry.h"
+
+namespace mc::serve {
+
+class PdMoves {
+ public:
+  static constexpr Duration kPatience = std::chrono::seconds(5);   // for an answer, or a join
+  static constexpr Duration kDrainMax = std::chrono::minutes(10);  // then another may move
+  PdMoves(io::Loop& loop, Workers& workers, Metrics& metrics);
+  PdMoves(const PdMoves&) = delete;
+  PdMoves& operator=(const PdMoves&) = delete;
+
+  // A worker without a role says that it is there. `tide`: the busier side, kNone: alike.
+  void joined(const Heartbeat& beat, sched::PdMove tide, Time now);
+  // Nothing: no worker can. Else its name.
+  std::string move(sched::PdMove where, const std::string& why, Time now);
+  bool moving(Time now);  // one is under way
+
+  struct Dismissed {
+    std::string node, role;
+  };
+  // `node` and `role` may be empty: the idler side (`tide`: where workers are missed least) and its
+  // least loaded worker. Errors: kNotFound; kBusy when its side would have none left.
+  Result<Dismissed> dismiss(const std::string& node, const std::string& role, sched::PdMove tide,
+                            Time now);
+
+ private:
+  struct Placing {
+    bool prefill = false;
+    Time until{};
+  };
+  bool decide_side(sched::PdMove tide) const;  // of one that joins: prefill
+  Worker* least_loaded(bool prefill, bool halves, Time now);
+  bool one_of_two(const Worker& worker) const;
+  void send(rpc::Client& client, const NodeId& node, const SetRole& m);
+
+  io::Loop& loop_;
+  Workers& workers_;
+  Metrics& metrics_;
+  std::map<NodeId, Placing> placing_;                          // told, and not joined yet
+  std::map<std::string, std::unique_ptr<rpc::Client>> autos_;  // by control address
+  struct Moving {
+    NodeId node;
+    uint64_t epoch = 0;
+    bool to_prefill = false;
+    Time until{};
+  };
+  Moving moving_;  // its node empty: none
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace mc::serve

@@ -1,0 +1,275 @@
+#include "serve/conductor/worker_registry.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/random.h"
+
+namespace mc::serve {
+namespace {
+constexpr size_t kWorkersMax = 1024;
+constexpr size_t kRefusedMax = 1024;
+constexpr uint64_t kPagesMax = 1 << 16;
+constexpr const char* kRestarted = "it restarted";
+
+// A peer's fingerprint in full, for it is compared by eye; but not endless, and printable.
+std::string printable(std::string text) {
+  text.resize(std::min<size_t>(text.size(), 400));
+  for (char& c : text)
+    if (c < ' ' || c > '~') c = '?';
+  return text;
+}
+}  // namespace
+
+Workers::Workers(io::Loop& loop, WorkersOptions options, sched::PrefixIndex& index,
+                 Metrics& metrics)
+    : loop_(loop),
+      options_(std::move(options)),
+      index_(index),
+      gaps_(metrics.counter("mc_conductor_index_gaps_total", "KV events found missing")),
+      mismatches_(metrics.counter("mc_conductor_index_digest_mismatches_total",
+                                  "caches found to be other than their events said")),
+      resyncs_(metrics.counter("mc_conductor_index_resyncs_total", "snapshots asked of workers")),
+      members_({options_.worker_ttl, options_.worker_ttl, kWorkersMax}) {}
+
+Worker* Workers::find(const NodeId& node) {
+  const auto it = workers_.find(node);
+  if (it == workers_.end()) return nullptr;
+  note(*it->second);
+  return it->second.get();
+}
+
+void Workers::note(Worker& worker) {
+  if (std::exchange(worker.noted, true)) return;
+  changed_.push_back(&worker);
+}
+
+std::vector<const Worker*> Workers::take_changed() {
+  for (Worker* w : changed_) w->noted = false;
+  std::vector<const Worker*> all(changed_.begin(), changed_.end());
+  changed_.clear();
+  return all;
+}
+
+Worker* Workers::find(const NodeId& node, uint64_t epoch) {
+  Worker* const worker = find(node);
+  return worker != nullptr && worker->epoch == epoch ? worker : nullptr;
+}
+
+const Worker* Workers::find(const NodeId& node, uint64_t epoch) const {
+  const auto it = workers_.find(node);
+  return it != workers_.end() && it->second->epoch == epoch ? it->second.get() : nullptr;
+}
+
+size_t Workers::live(bool prefill) const {
+  return static_cast<size_t>(
+      std::count_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
+        return entry.second->prefill == prefill && !entry.second->draining;
+      }));
+}
+
+size_t Workers::unsynced() const {
+  return static_cast<size_t>(std::count_if(
+      workers_.begin(), workers_.end(), [](const auto& entry) { return !entry.second->synced; }));
+}
+
+Result<> Workers::check(const Heartbeat& beat) const {
+  MC_TRY_(check_node_id(beat.node));
+  if (beat.role != "prefill" && beat.role != "decode" && beat.role != "auto")
+    return fail(Code::kInvalid, "role '%s', want prefill, decode or auto",
+                shown(beat.role).c_str());
+  if (beat.fingerprint != options_.fingerprint || beat.model != options_.model ||
+      beat.block_tokens != options_.block_tokens)
+    return fail(Code::kInvalid,
+                "worker %s does not fit this cluster: it has [%s], the conductor [%s]: start both "
+                "with the same --model and --block-size",
+                shown(beat.node).c_str(), printable(beat.fingerprint).c_str(),
+                options_.fingerprint.c_str());
+  return {};
+}
+
+Result<HeartbeatAck> Workers::heartbeat(const Heartbeat& beat, Time now) {
+  if (auto fits = check(beat); !fits) {
+    if (refused_.size() < kRefusedMax && refused_[beat.node] != fits.error().what)
+      log_warn("conductor", "%s", (refused_[beat.node] = fits.error().what).c_str());
+    return fail(fits.error());
+  }
+  Worker* worker = find(beat.node);
+  const bool waits = beat.role == "auto";
+  if (waits && worker == nullptr) {
+    if (on_auto) on_auto(beat);
+    return HeartbeatAck{options_.epoch, 0};
+  }
+  MC_TRY_(members_.heard(beat.node, beat.epoch, now));
+  struct Replaced {  // told when its successor has joined, which may do what it had
+    Workers& workers;
+    std::unique_ptr<Worker> worker{};
+    ~Replaced() {
+      if (worker && workers.on_gone) workers.on_gone(*worker, kRestarted);
+    }
+  } replaced{*this};
+  if (worker != nullptr && (beat.epoch > worker->epoch || beat.control != worker->control ||
+                            waits || worker->prefill != (beat.role == "prefill"))) {
+    worker->changed = beat.epoch == worker->epoch && beat.control == worker->control;
+    if (beat.epoch > worker->epoch)
+      replaced.worker = take(beat.node, kRestarted);
+    else
+      remove(beat.node, worker->changed ? "its role is another now" : kRestarted);
+    worker = nullptr;
+  }
+  if (waits) {
+    members_.forget(beat.node);
+    return HeartbeatAck{options_.epoch, 0};  // its next beat asks for a role
+  }
+  if (worker == nullptr) {
+    auto joined = join(beat);
+    if (!joined) {
+      members_.forget(beat.node);
+      return fail(joined.error());
+    }
+    worker = *joined;
+  }
+  worker->draining = beat.draining;
+  worker->load = beat.load;
+  worker->reserved_blocks = 0;
+  if (worker->prefill) apply(*worker, beat);
+  return HeartbeatAck{options_.epoch, worker->events_seen};
+}
+
+Result<Worker*> Workers::join(const Heartbeat& beat) {
+  auto worker = std::make_unique<Worker>();
+  worker->node = beat.node;
+  worker->prefill = beat.role == "prefill";
+  worker->epoch = beat.epoch;
+  worker->control = beat.control;
+  worker->http = beat.http;
+  worker->synced = !worker->prefill;
+  MC_TRY(worker->client, rpc::Client::connect(loop_, beat.control, rpc::Way::kNear));
+  if (worker->prefill) worker->slot = take_slot();
+  worker->ledger.set_order({beat.srpf, beat.ageing});
+  log_info("conductor", "%s worker %s at %s joins", beat.role.c_str(), shown(beat.node).c_str(),
+           shown(beat.control).c_str());
+  refused_.erase(beat.node);
+  ++members_seen_;
+  note(*worker);
+  return (workers_[beat.node] = std::move(worker)).get();
+}
+
+sched::PrefixIndex::Slot Workers::take_slot() {
+  if (slots_free_.empty())
+    slots_free_.push_back(static_cast<sched::PrefixIndex::Slot>(slots_used_++));
+  const auto slot = slots_free_.back();
+  slots_free_.pop_back();
+  return slot;
+}
+
+std::unique_ptr<Worker> Workers::take(const NodeId& node, const std::string& why) {
+  const auto it = workers_.find(node);
+  std::unique_ptr<Worker> gone = std::move(it->second);
+  workers_.erase(it);
+  std::erase(changed_, gone.get());
+  ++members_seen_;
+  if (gone->prefill) {
+    index_.forget(gone->slot);
+    give_slot(gone->slot);
+  }
+  log_warn("conductor", "%s worker %s is gone: %s", gone->prefill ? "prefill" : "decode",
+           shown(node).c_str(), why.c_str());
+  return gone;
+}
+
+void Workers::remove(const NodeId& node, const std::string& why) {
+  const std::unique_ptr<Worker> gone = take(node, why);
+  if (on_gone) on_gone(*gone, why);
+}
+
+void Workers::tick(Time now) {
+  for (const auto& change : members_.tick(now))
+    if (change.kind == rpc::Membership::Change::Kind::kDead)
+      remove(change.node, "no heartbeat for " + to_text(options_.worker_ttl));
+}
+
+// Events are applied in order and once. While a snapshot is on its way they are not acknowledged,
+// so the worker sends them again after it.
+void Workers::apply(Worker& worker, const Heartbeat& beat) {
+  if (!worker.synced) {
+    if (!worker.asking) resync(worker);
+    return;
+  }
+  if (beat.events_last < worker.events_seen ||
+      (!beat.events.empty() && beat.events_first > worker.events_seen + 1)) {
+    gaps_.add();
+    const unsigned long long first = worker.events_seen + 1, last = beat.events_first - 1;
+    log_warn("conductor", "worker %s: events %llu to %llu are missing: asking for a snapshot",
+             shown(worker.node).c_str(), first, last);
+    resync(worker);
+    return;
+  }
+  uint64_t seq = beat.events_first;
+  for (const KvEvent& event : beat.events) {
+    if (seq++ <= worker.events_seen) continue;
+    if (event.stored)
+      index_.add(worker.slot, event.hash.tag());
+    else
+      index_.remove(worker.slot, event.hash.tag());
+    worker.events_seen = seq - 1;
+    worker.digest += event.stored ? mix64(event.hash.tag()) : -mix64(event.hash.tag());
+  }
+  verify(worker, beat);
+}
+
+// All events were seen, so both sides know the same cache; or one was lost or changed on the way.
+void Workers::verify(Worker& worker, const Heartbeat& beat) {
+  if (!beat.digested || worker.events_seen != beat.events_last || worker.digest == beat.digest)
+    return;
+  mismatches_.add();
+  log_warn("conductor",
+           "worker %s: after event %llu its cache is not what its events said: asking "
+           "for a snapshot",
+           shown(worker.node).c_str(), static_cast<unsigned long long>(beat.events_last));
+  resync(worker);
+}
+
+void Workers::resync(Worker& worker) {
+  resyncs_.add();
+  index_.forget(worker.slot);
+  worker.synced = false;
+  worker.asking = true;
+  ask(worker, 0, 0, 0);
+}
+
+void Workers::ask(const Worker& worker, uint64_t from, uint64_t seq, uint64_t pages) {
+  worker.client->call(Snapshot{from}, options_.snapshot_budget,
+                      [this, alive = std::weak_ptr<bool>(alive_), node = worker.node,
+                       epoch = worker.epoch, from, seq, pages](const Result<KvSnapshot>& reply) {
+                        if (alive.expired()) return;
+                        Worker* const w = find(node, epoch);
+                        if (w == nullptr) return;
+                        if (reply && reply->epoch == epoch)
+                          return page(*w, *reply, from, seq, pages);
+                        w->asking = false;  // the next heartbeat asks again
+                        log_warn("conductor", "snapshot of worker %s: %s", shown(node).c_str(),
+                                 reply ? "it is of another epoch" : reply.error().what.c_str());
+                      });
+}
+
+// The cache may change between pages: events after the first page's sequence number are applied
+// over all of them, and repeating one does no harm.
+void Workers::page(Worker& worker, const KvSnapshot& page, uint64_t from, uint64_t seq,
+                   uint64_t pages) {
+  for (const BlockHash& hash : page.blocks) index_.add(worker.slot, hash.tag());
+  if (from == 0) {
+    seq = page.seq;
+    worker.digest = page.digest;
+  }
+  if (page.next != 0 && !page.blocks.empty() && pages < kPagesMax)
+    return ask(worker, page.next, seq, pages + 1);
+  worker.events_seen = seq;
+  worker.asking = false;
+  worker.synced = true;
+  log_info("conductor", "worker %s: snapshot taken, %zu blocks known in all",
+           shown(worker.node).c_str(), index_.blocks());
+}
+
+}  // namespace mc::serve

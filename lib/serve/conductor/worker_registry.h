@@ -1,0 +1,125 @@
+// The workers as the conductor knows them: who is alive, what they can do, what they cache and what
+// it gave them to do. The truth is on the workers; all of this is rebuilt from their heartbeats and
+// snapshots when the conductor starts, when a worker restarts, and when events were missed: by
+// their numbers, or by the digest that every heartbeat has of the worker's whole cache.
+//
+// A worker of the wrong model or layout is refused, with both fingerprints. One that is silent for
+// `worker_ttl` (while this process did not stand still itself: rpc/membership), or comes back with
+// another epoch, is gone: on_gone is called and what it held is forgotten.
+//
+// Thread: the loop's. Source: Mooncake paper section 5.3.
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "rpc/client.h"
+#include "rpc/membership.h"
+#include "sched/cost.h"
+#include "sched/ledger.h"
+#include "sched/prefix_index.h"
+#include "serve/protocol/messages.h"
+
+namespace mc::serve {
+
+struct Worker {
+  NodeId node;
+  bool prefill = false;
+  uint64_t epoch = 0;
+  std::string control, http;
+  bool draining = false;
+  bool changed = false;  // it is gone because it has another role now: it had finished
+  WorkerLoad load;
+  std::unique_ptr<rpc::Client> client;
+
+  // Prefill: its part of the index.
+  sched::PrefixIndex::Slot slot = 0;
+  bool synced = false;       // a snapshot was taken and no event is missing since
+  bool asking = false;       // for a snapshot
+  uint64_t events_seen = 0;  // applied up to here
+  uint64_t digest = 0;       // of what they say is stored
+
+  // What this conductor gave it to do.
+  sched::Ledger ledger;           // prefill
+  sched::Congestion congestion;   // prefill: of its link
+  uint64_t assigned = 0;          // requests so far
+  uint64_t requests = 0;          // now
+  uint64_t context_tokens = 0;    // decode: of its requests
+  uint64_t answering = 0;         // decode: of these, those whose tokens come, and
+  uint64_t answering_tokens = 0;  // their prompts'
+  uint64_t reserved_blocks = 0;   // decode: since its last heartbeat
+  bool noted = false;             // among those that changed
+  struct Commit {
+    std::string wire, request;
+  };
+  std::vector<Commit> commits;  // prefill: it is yet to be told of
+};
+
+struct WorkersOptions {
+  std::string model, fingerprint;
+  uint64_t block_tokens = 0;
+  uint64_t epoch = 0;  // the conductor's
+  Duration worker_ttl{};
+  Duration snapshot_budget{};  // for one page
+};
+
+class Workers {
+ public:
+  Workers(io::Loop& loop, WorkersOptions options, sched::PrefixIndex& index, Metrics& metrics);
+
+  // Errors: kInvalid for a worker that does not fit; kStale from a process that was replaced;
+  // kBusy when there are too many.
+  Result<HeartbeatAck> heartbeat(const Heartbeat& beat, Time now);
+  void tick(Time now);
+
+  // To be changed: whoever decides from it is told (take_changed).
+  Worker* find(const NodeId& node, uint64_t epoch);
+  Worker* find(const NodeId& node);
+  void note(Worker& worker);
+  // Those found so, or heard, since the last call; none that is gone.
+  std::vector<const Worker*> take_changed();
+  uint64_t members() const { return members_seen_; }  // another number when one joins or goes
+  const Worker* find(const NodeId& node, uint64_t epoch) const;
+  const std::map<NodeId, std::unique_ptr<Worker>>& all() const { return workers_; }
+  Duration silence(const NodeId& node, Time now) const { return members_.silence(node, now); }
+  size_t slots() const { return slots_used_; }  // of the index: one more than the largest
+  // A slot of the index for something else than a worker.
+  sched::PrefixIndex::Slot take_slot();
+  void give_slot(sched::PrefixIndex::Slot slot) { slots_free_.push_back(slot); }
+  size_t live(bool prefill) const;
+  size_t unsynced() const;
+
+  std::function<void(const Worker& worker, const std::string& why)> on_gone;
+  std::function<void(const Heartbeat& beat)> on_auto;  // it fits, and waits for a role
+
+ private:
+  Result<> check(const Heartbeat& beat) const;
+  Result<Worker*> join(const Heartbeat& beat);
+  std::unique_ptr<Worker> take(const NodeId& node, const std::string& why);
+  void remove(const NodeId& node, const std::string& why);
+  void apply(Worker& worker, const Heartbeat& beat);
+  void resync(Worker& worker);
+  void ask(const Worker& worker, uint64_t from, uint64_t seq, uint64_t pages);
+  void page(Worker& worker, const KvSnapshot& page, uint64_t from, uint64_t seq, uint64_t pages);
+  void verify(Worker& worker, const Heartbeat& beat);
+
+  io::Loop& loop_;
+  const WorkersOptions options_;
+  sched::PrefixIndex& index_;
+  Counter& gaps_;
+  Counter& mismatches_;
+  Counter& resyncs_;
+  rpc::Membership members_;  // who of workers_ is alive
+  std::map<NodeId, std::unique_ptr<Worker>> workers_;
+  std::map<NodeId, std::string> refused_;  // the reason logged last, so that it is logged once
+  std::vector<sched::PrefixIndex::Slot> slots_free_;
+  size_t slots_used_ = 0;
+  std::vector<Worker*> changed_;
+  uint64_t members_seen_ = 0;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+};
+
+}  // namespace mc::serve

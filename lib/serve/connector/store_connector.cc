@@ -1,0 +1,211 @@
+#include "serve/connector/store_connector.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+
+namespace mc::serve {
+namespace {
+constexpr size_t kBlocksPerPut = 32;
+constexpr size_t kCallsMax = 2;      // puts at a time
+constexpr size_t kQueueMax = 16384;  // blocks; pinned ones cannot be reused
+constexpr double kLearn = 0.2;       // weight of the newest observation
+// A request waits this long for the pool's directory; a pool that is gone is left alone for kRest.
+constexpr Duration kPatience = std::chrono::seconds(1);
+constexpr Duration kRest = std::chrono::seconds(1);
+}  // namespace
+
+std::string pool_key(const std::string& model, const BlockHash& hash, uint32_t pp_rank) {
+  return model + "@pcp0@dcp0@head_or_tp_rank:0@pp_rank:" + std::to_string(pp_rank) + "@" +
+         hash.hex();
+}
+
+PoolLink::PoolLink(io::Loop& loop, std::string model, BlockManager& blocks, Metrics& metrics,
+                   const KvShape& shape, uint32_t pp_rank)
+    : loop_(loop),
+      model_(std::move(model)),
+      blocks_(blocks),
+      shape_(shape),
+      pp_rank_(pp_rank),
+      fetched_(metrics.counter("mc_engine_pool_blocks_fetched_total", "KV blocks from the pool")),
+      stored_(metrics.counter("mc_engine_pool_blocks_stored_total", "KV blocks put in the pool")),
+      existed_(metrics.counter("mc_engine_pool_blocks_existed_total", "puts that were not needed")),
+      dropped_(metrics.counter("mc_engine_pool_blocks_dropped_total",
+                               "blocks not published because the queue or the pool was full")),
+      failed_(metrics.counter("mc_engine_pool_failures_total", "calls to the pool that failed")) {}
+
+PoolLink::~PoolLink() = default;
+
+Result<std::unique_ptr<PoolLink>> PoolLink::open(io::Loop& loop, xfer::Engine& engine,
+                                                 const store::ClientOptions& options,
+                                                 std::string model, BlockManager& blocks,
+                                                 Metrics& metrics, const KvShape& shape,
+                                                 uint32_t pp_rank, const OpenPool& open_pool) {
+  auto self = std::unique_ptr<PoolLink>(
+      new PoolLink(loop, std::move(model), blocks, metrics, shape, pp_rank));
+  // One thread more than puts need, so that a fetch never waits behind them.
+  MC_TRY(self->store_, open_pool(loop, engine, options, metrics, kCallsMax + 1));
+  return self;
+}
+
+// What a call says of the pool itself: logged when it goes and when it comes back.
+void PoolLink::note(const Error* error) {
+  if (error != nullptr) {
+    failed_.add();
+    const bool gone = error->code == Code::kUnavailable || error->code == Code::kTimeout;
+    if (!gone || last_error_.empty()) log_warn("serve", "KV pool: %s", error->what.c_str());
+    if (!gone) return;
+    last_error_ = error->what;
+    rest_until_ = loop_.clock().now() + kRest;
+  } else if (!last_error_.empty()) {
+    log_info("serve", "KV pool: it is back");
+    last_error_.clear();
+    rest_until_ = {};
+  }
+}
+
+void PoolLink::match(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done) {
+  struct Asked {
+    std::function<void(size_t)> done;
+    bool over = false;  // answered, or not waited for any more
+    io::Loop::Handle timer = 0;
+  };
+  auto asked = std::make_shared<Asked>(Asked{std::move(done)});
+  const Time since = loop_.clock().now();
+  const bool resting = since < rest_until_;
+  asked->timer =
+      loop_.after(resting ? Duration{} : kPatience, [asked, alive = std::weak_ptr(alive_)] {
+        if (alive.expired() || std::exchange(asked->over, true)) return;
+        asked->done(0);
+      });
+  if (resting) return;
+  std::vector<ObjectKey> keys;
+  for (const BlockHash& hash : hashes) keys.push_back(key(hash));
+  store_->match_prefix(std::move(keys), [this, asked, since](const Result<uint64_t>& found) {
+    note(found ? nullptr : &found.error());
+    if (std::exchange(asked->over, true)) return;
+    loop_.cancel(asked->timer);
+    if (!found) return asked->done(0);
+    round_trip_s_ += kLearn * (to_seconds(loop_.clock().now() - since) - round_trip_s_);
+    asked->done(*found);
+  });
+}
+
+void PoolLink::fetch(Wanted wanted, std::function<void(size_t)> done) {
+  auto shared = std::make_shared<Wanted>(std::move(wanted));
+  match(shared->hashes, [this, shared, done = std::move(done)](size_t found) {
+    const size_t n = std::min(found, shared->hashes.size());
+    const size_t chosen = n == 0 ? 0 : std::min(n, shared->choose(n));
+    if (chosen == 0) return done(0);
+    get(shared, chosen, done);
+  });
+}
+
+void PoolLink::get(const std::shared_ptr<Wanted>& wanted, size_t n,
+                   std::function<void(size_t)> done) {
+  std::vector<store::GetItem> items;
+  for (size_t i = 0; i < n; ++i)
+    items.push_back({key(wanted->hashes[i]), plain_parts(wanted->memory[i], shape_)});
+  const Time since = loop_.clock().now();
+  store_->get_batch(std::move(items), [this, wanted, since, done = std::move(done)](
+                                          const std::vector<Result<uint64_t>>& got) {
+    size_t whole = 0;
+    uint64_t bytes = 0;
+    const Error* error = nullptr;
+    for (; whole < got.size(); ++whole) {
+      if (!got[whole]) {
+        // Evicted since it was matched is no failure of the pool.
+        if (got[whole].error().code != Code::kNotFound) error = &got[whole].error();
+        break;
+      }
+      if (*got[whole] != wanted->memory[whole].size()) break;  // of another layout
+      bytes += *got[whole];
+    }
+    note(error);
+    const double seconds = to_seconds(loop_.clock().now() - since);
+    if (whole > 0 && seconds > 0)
+      bytes_per_s_ += kLearn * (static_cast<double>(bytes) / seconds - bytes_per_s_);
+    fetched_.add(whole);
+    done(whole);
+  });
+}
+
+void PoolLink::prefetch(const std::vector<BlockHash>& hashes) {
+  if (loop_.clock().now() < rest_until_) return;
+  std::vector<ObjectKey> keys;
+  for (const BlockHash& hash : hashes) keys.push_back(key(hash));
+  store_->prefetch(std::move(keys));
+}
+
+void PoolLink::publish(const BlockHash& hash, BlockId block, std::span<const std::byte> memory,
+                       PutDone done, store::PutConfig as) {
+  if (queue_.size() >= kQueueMax || loop_.clock().now() < rest_until_) return give_up(done);
+  blocks_.pin(block);
+  queue_.push_back({hash, block, memory, std::move(done), std::move(as)});
+  put_next();
+}
+
+void PoolLink::give_up(const PutDone& done) {
+  dropped_.add();
+  if (done == nullptr) return;
+  loop_.at(loop_.clock().now(), [done, alive = std::weak_ptr(alive_)] {
+    if (!alive.expired()) done(false);
+  });
+}
+
+bool PoolLink::shed() {
+  const size_t n = queue_.size();
+  for (const Put& put : queue_) {
+    blocks_.unpin(put.block);
+    give_up(put.done);
+  }
+  queue_.clear();
+  return n > 0;
+}
+
+void PoolLink::put_next() {
+  while (!queue_.empty() && calls_ < kCallsMax) {
+    std::vector<Put> puts;
+    std::vector<store::PutItem> items;
+    const store::PutConfig as = queue_.front().as;
+    const auto alike = [&](const store::PutConfig& p) {
+      return p.cls == as.cls && p.ttl == as.ttl;
+    };
+    while (!queue_.empty() && puts.size() < kBlocksPerPut && alike(queue_.front().as)) {
+      puts.push_back(queue_.front());
+      queue_.pop_front();
+      items.push_back({key(puts.back().hash), plain_parts(puts.back().memory, shape_)});
+    }
+    ++calls_;
+    putting_ += puts.size();
+    store_->put_batch(std::move(items), {.tenant = {}, .config = as},
+                      [this, puts](const std::vector<Result<store::PutOutcome>>& ends) {
+                        --calls_;
+                        putting_ -= puts.size();
+                        put_done(puts, ends);
+                        put_next();
+                      });
+  }
+}
+
+void PoolLink::put_done(const std::vector<Put>& puts,
+                        const std::vector<Result<store::PutOutcome>>& ends) {
+  const Error* error = nullptr;
+  for (const auto& end : ends) {
+    if (end)
+      (*end == store::PutOutcome::kStored ? stored_ : existed_).add();
+    else if (end.error().code == Code::kNoSpace)
+      dropped_.add();
+    else if (end.error().code != Code::kBusy)  // another worker writes the same block
+      error = &end.error();
+  }
+  note(error);
+  for (size_t i = 0; i < puts.size(); ++i) {
+    blocks_.unpin(puts[i].block);
+    // Another worker that writes the same block will be through with it in a moment.
+    if (puts[i].done) puts[i].done(ends[i] || ends[i].error().code == Code::kBusy);
+  }
+}
+
+}  // namespace mc::serve

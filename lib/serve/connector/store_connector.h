@@ -1,0 +1,102 @@
+// A worker's link to the KV store: fetches the blocks of a prompt that others computed, and
+// publishes those computed here. Never in the way of a request: publishing is a bounded queue whose
+// blocks stay pinned until the put ended, and which is shed when room is needed; a pool that fails
+// or is slow only costs what it would have saved.
+//
+// One object a block, as of one rank whatever the worker's are; its key is
+// model@pcp0@dcp0@head_or_tp_rank:0@pp_rank:R@HASH. Stages of a pipeline put their layers' parts
+// each under its own R, and a model name of their own.
+//
+// Thread: the loop's. The destructor waits for calls being made (bounded by the client's timeout).
+#pragma once
+#include <deque>
+#include <functional>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "serve/connector/kv_pool.h"
+#include "serve/connector/kv_shape.h"
+#include "serve/kvcache/block_manager.h"
+
+namespace mc::serve {
+
+std::string pool_key(const std::string& model, const BlockHash& hash, uint32_t pp_rank = 0);
+
+class PoolLink {
+ public:
+  // `blocks` is lent by the worker. Errors: those of `open_pool`.
+  static Result<std::unique_ptr<PoolLink>> open(io::Loop& loop, xfer::Engine& engine,
+                                                const store::ClientOptions& options,
+                                                std::string model, BlockManager& blocks,
+                                                Metrics& metrics, const KvShape& shape,
+                                                uint32_t pp_rank = 0,
+                                                const OpenPool& open_pool = open_store_pool);
+  ~PoolLink();
+  PoolLink(const PoolLink&) = delete;
+  PoolLink& operator=(const PoolLink&) = delete;
+
+  // `done(n)` on a later turn: the first n of them are there now, and are kept for a moment.
+  void match(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done);
+
+  struct Wanted {
+    std::vector<BlockHash> hashes;               // the prompt's blocks from the first missing one
+    std::vector<std::span<std::byte>> memory;    // where each goes; the caller's until done
+    std::function<size_t(size_t found)> choose;  // how many of those found are worth fetching
+  };
+  // `done(n)` on a later turn: the first n are there, whole and as they were put.
+  void fetch(Wanted wanted, std::function<void(size_t)> done);
+  // Predicted, from what was seen so far.
+  double fetch_seconds(uint64_t bytes) const {
+    return round_trip_s_ + double(bytes) / bytes_per_s_;
+  }
+
+  // A hint that these will be fetched soon: what only a disk has is taken into memory.
+  void prefetch(const std::vector<BlockHash>& hashes);
+  // Puts a block when there is time; pins it until then. `done`, if there is one, is told on a
+  // later turn whether the pool has it now. `as`: how it is to be kept there.
+  using PutDone = std::function<void(bool there)>;
+  void publish(const BlockHash& hash, BlockId block, std::span<const std::byte> memory,
+               PutDone done = {}, store::PutConfig as = {});
+  // Gives up puts that have not begun. True when that unpinned anything.
+  bool shed();
+  size_t queued() const { return queue_.size(); }
+  size_t putting() const { return putting_; }
+  const std::string& last_error() const { return last_error_; }
+
+ private:
+  struct Put {
+    BlockHash hash;
+    BlockId block = 0;
+    std::span<const std::byte> memory;
+    PutDone done;
+    store::PutConfig as;
+  };
+  PoolLink(io::Loop& loop, std::string model, BlockManager& blocks, Metrics& metrics,
+           const KvShape& shape, uint32_t pp_rank);
+  std::string key(const BlockHash& hash) const { return pool_key(model_, hash, pp_rank_); }
+  void get(const std::shared_ptr<Wanted>& wanted, size_t n, std::function<void(size_t)> done);
+  void give_up(const PutDone& done);
+  void put_next();
+  void put_done(const std::vector<Put>& puts, const std::vector<Result<store::PutOutcome>>& ends);
+  void note(const Error* error);
+
+  io::Loop& loop_;
+  const std::string model_;
+  BlockManager& blocks_;
+  const KvShape shape_;
+  const uint32_t pp_rank_;
+  std::unique_ptr<KvPool> store_;
+  std::deque<Put> queue_;
+  size_t putting_ = 0;  // blocks
+  size_t calls_ = 0;    // puts in flight
+  double round_trip_s_ = 0.001, bytes_per_s_ = 2e9;
+  std::string last_error_;  // of a pool that is gone
+  Time rest_until_{};
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers ask whether this is gone
+  Counter &fetched_, &stored_, &existed_, &dropped_, &failed_;
+};
+
+}  // namespace mc::serve

@@ -1,0 +1,129 @@
+#include "serve/engine/calibrate.h"
+
+#include <algorithm>
+#include <memory>
+
+namespace mc::serve {
+namespace {
+
+constexpr uint64_t kTokensMin = 64;  // of the longest prompt: less is all noise
+constexpr uint64_t kBatches[] = {1, 2, 4, 8};
+
+// Memory for `blocks` blocks, and a text to compute.
+class Bench {
+ public:
+  Bench(const Engine& engine, const Clock& clock, const CalibrateOptions& options, uint64_t tokens)
+      : engine_(engine), clock_(clock), options_(options) {
+    const uint64_t blocks =
+        std::min<uint64_t>(options.blocks, kBatches[std::size(kBatches) - 1] * blocks_of(tokens));
+    memory_ = std::make_unique<std::byte[]>(blocks * bytes_);
+    for (uint64_t i = 0; i < blocks; ++i) blocks_.push_back(memory_.get() + i * bytes_);
+    for (uint64_t i = 0; i < tokens; ++i)
+      text_.push_back(static_cast<int32_t>(i * 7919 % engine.spec().vocab));
+    for (uint8_t i = 0; i < kBatches[std::size(kBatches) - 1]; ++i) parents_.push_back(chain(i));
+  }
+  uint64_t blocks_of(uint64_t tokens) const {
+    return (tokens + engine_.block_tokens() - 1) / engine_.block_tokens();
+  }
+  bool holds(uint64_t batch, uint64_t context) const {
+    return batch * blocks_of(context) <= blocks_.size();
+  }
+
+  // Of a prompt of n tokens whose first p are there.
+  double prompt(uint64_t n, uint64_t p) const {
+    compute(0, p);
+    return median([&] { compute(p, n); });
+  }
+  // Of a step of so many requests, each with its own KV of `context` tokens.
+  double step(uint64_t batch, uint64_t context) const {
+    const std::span text = std::span(text_).first(context);
+    std::vector<DecodeItem> items;
+    for (uint64_t i = 0; i < batch; ++i) {
+      const auto own = std::span(blocks_).subspan(i * blocks_of(context), blocks_of(context));
+      engine_.write({{text, parents_[i], own}, 0, context});
+      items.push_back({{text, parents_[i], own}, {}, true});
+    }
+    return median([&] { (void)engine_.decode(items); });
+  }
+
+ private:
+  // An engine that knows blocks by what they hold must not take one request's for another's.
+  std::vector<BlockHash> chain(uint8_t tenant) const {
+    std::vector<BlockHash> parents(1);
+    parents[0].bytes[0] = tenant;
+    for (size_t at = 0; at + engine_.block_tokens() < text_.size(); at += engine_.block_tokens())
+      parents.push_back(chain_hash(
+          parents.back(), std::span<const int32_t>(text_).subspan(at, engine_.block_tokens())));
+    return parents;
+  }
+  void compute(uint64_t begin, uint64_t end) const {
+    for (uint64_t at = begin; at < end; at += options_.chunk_tokens)
+      engine_.write({{std::span(text_).first(end), parents_[0], blocks_},
+                     at,
+                     std::min(end, at + options_.chunk_tokens)});
+  }
+  template <class F>
+  double median(F run) const {
+    std::vector<double> times;
+    for (uint32_t i = 0; i < options_.repeats; ++i) {
+      const Time start = clock_.now();
+      run();
+      times.push_back(to_seconds(clock_.now() - start));
+    }
+    std::nth_element(times.begin(), times.begin() + options_.repeats / 2, times.end());
+    return times[options_.repeats / 2];
+  }
+
+  const Engine& engine_;
+  const Clock& clock_;
+  const CalibrateOptions options_;
+  const uint64_t bytes_ = engine_.spec().block_bytes(engine_.block_tokens());  // of a block
+  std::unique_ptr<std::byte[]> memory_;
+  std::vector<std::byte*> blocks_;
+  std::vector<std::vector<BlockHash>> parents_;  // of the text, as each of a batch's tenants has it
+  std::vector<int32_t> text_;
+};
+
+}  // namespace
+
+Result<Calibration> calibrate(const Engine& engine, const Clock& clock,
+                              const CalibrateOptions& options,
+                              const std::function<void(const std::string&)>& progress) {
+  if (engine.modelled_time())
+    return fail(Code::kUnsupported,
+                "the dummy engine computes nothing that could be measured: want --engine cpu, or a "
+                "--model with weights");
+  const uint64_t tokens = std::min({options.tokens, engine.spec().context_max,
+                                    uint64_t{options.blocks} * engine.block_tokens()});
+  if (options.chunk_tokens == 0 || options.repeats == 0)
+    return fail(Code::kInvalid, "chunks of %llu tokens, %u times: want 1 or more of both",
+                static_cast<unsigned long long>(options.chunk_tokens), options.repeats);
+  if (tokens < kTokensMin)
+    return fail(Code::kInvalid,
+                "%llu tokens (of --calibrate-tokens, the model's context and the pool, the least): "
+                "want %llu or more",
+                static_cast<unsigned long long>(tokens),
+                static_cast<unsigned long long>(kTokensMin));
+  const Bench bench(engine, clock, options, tokens);
+  Calibration found;
+  (void)bench.prompt(tokens / 4, 0);  // pages, caches and threads are warm after it
+  for (const uint64_t n : {tokens / 16, tokens / 8, tokens / 4, tokens / 2, tokens})
+    for (const uint64_t p : {uint64_t{0}, n / 2, n - n / 8}) {
+      found.prefill.push_back({n, p, bench.prompt(n, p)});
+      progress(strf("prompt of %llu tokens, %llu reused: %.3f ms",
+                    static_cast<unsigned long long>(n), static_cast<unsigned long long>(p),
+                    found.prefill.back().seconds * 1e3));
+    }
+  for (const uint64_t context : {tokens / 16, tokens / 4, tokens})
+    for (const uint64_t batch : kBatches) {
+      if (!bench.holds(batch, context)) break;
+      found.steps.push_back({batch, batch * context, bench.step(batch, context)});
+      progress(strf("step of %llu requests of %llu tokens: %.3f ms",
+                    static_cast<unsigned long long>(batch),
+                    static_cast<unsigned long long>(context), found.steps.back().seconds * 1e3));
+    }
+  MC_TRY(found.fit, spec::fit_cost(engine.spec(), found.prefill, found.steps));
+  return found;
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,287 @@
+#include "serve/engine/cpu_engine.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "device/named.h"
+#include "model/forward/sampler.h"
+#include "serve/engine/dummy_engine.h"
+#include "serve/engine/gpu_engine.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr uint32_t kThreadsMax = 1024;
+
+bool computes(const EngineChoice& choice) {
+  return choice.engine == "cpu" || choice.engine == "cuda" ||
+         (choice.engine == "auto" && model::has_weights(choice.model));
+}
+
+Result<model::DType> kv_type(const EngineChoice& choice, const model::ModelFiles& files) {
+  if (choice.kv_type == "auto")
+    return choice.activations == "f16" ? model::DType::kF16 : files.weight_type();
+  const auto named = model::dtype_named(choice.kv_type);
+  if (!named)
+    return fail(Code::kInvalid, "kv-type '%s': want auto, f32, f16 or bf16",
+                shown(choice.kv_type).c_str());
+  return *named;
+}
+
+Result<model::DType> factors(const EngineChoice& choice, const model::ModelFiles& files) {
+  if (choice.activations == "f32") return model::DType::kF32;
+  const model::DType weights = files.weight_type();
+  if (choice.activations == "f16") {
+    if (choice.engine != "cuda")
+      return fail(Code::kUnsupported,
+                  "activations of f16 are for --engine cuda alone: give f32, or that engine");
+    if (files.all_f16()) return model::DType::kF16;
+    return fail(Code::kInvalid, "activations of f16 want weights of f16; these are %s",
+                model::name(weights));
+  }
+  if (choice.activations != "bf16")
+    return fail(Code::kInvalid, "activations '%s': want f32, f16 or bf16",
+                shown(choice.activations).c_str());
+  if (weights != model::DType::kBf16)
+    return fail(Code::kInvalid, "activations of bf16 want weights of bf16; these are %s",
+                model::name(weights));
+  return model::DType::kBf16;
+}
+
+spec::ModelSpec spec_of(const EngineChoice& choice, const model::ModelFiles& files, model::DType kv,
+                        model::DType factors) {
+  spec::ModelSpec spec = model::spec_of(files.config, kv);
+  const char* const engine = choice.engine == "cuda" ? "cuda" : "cpu";
+  spec.variant = strf("engine=%s kv=%s rope=half weights=%016llx", engine, model::name(kv),
+                      static_cast<unsigned long long>(files.digest()));
+  if (factors != model::DType::kF32)
+    spec.variant += std::string(" activations=") + model::name(factors);
+  return spec;
+}
+
+// The spec with the times that are to be predicted with.
+Result<spec::ModelSpec> timed(spec::ModelSpec spec, const EngineChoice& choice) {
+  if (!choice.cost.empty()) {
+    auto cost = spec::load_cost(choice.cost, spec);
+    if (!cost) return fail(cost.error().code, "--cost: %s", cost.error().what.c_str());
+    spec.cost = *cost;
+  }
+  return spec;
+}
+
+}  // namespace
+
+void EngineChoice::describe(OptionList& v) {
+  v("model", model, "'tiny', a model spec (JSON), or a folder with config.json and weights");
+  v("engine", engine,
+    "what computes: nothing (dummy), the CPU, a GPU (cuda), or auto: cpu for weights",
+    {"auto", "dummy", "cpu", "cuda"});
+  v("activations", activations,
+    "what weights are multiplied by: f32 is exact; bf16, for weights of bf16 (cpu and cuda "
+    "engines), "
+    "and f16, for weights of f16 (cuda engine), are faster",
+    {"f32", "f16", "bf16"});
+  v("kv-type", kv_type,
+    "numbers in KV blocks; auto: as the weights, f32 for weights of f16 but with activations of "
+    "f16 "
+    "(cpu and cuda engines)",
+    {"auto", "f32", "f16", "bf16"});
+  v("cost", cost,
+    "file with the times of this model's work, as mc-prefill --calibrate writes it; empty: those "
+    "of the spec, or from its shape");
+}
+
+void CpuOptions::describe(OptionList& v) {
+  v("threads", threads, "threads that compute (cpu engine); 0: one for each CPU");
+  v("kernels", kernels, "instruction set of the cpu engine; all give the same bits",
+    {"auto", "avx512bf16", "avx512", "avx2", "plain"});
+  v("device", device,
+    "of the cuda engine: cuda:0, cuda:1, or stand-in, which computes on the host, slowly, to try "
+    "it "
+    "without a GPU");
+  v("gemm", gemm,
+    "of the cuda engine: what multiplies matrices; auto: cuBLASLt for activations of bf16, where "
+    "it "
+    "loads and is right, else own kernels",
+    {"auto", "own", "cublaslt"});
+  v("graphs", graphs,
+    "of the cuda engine: a decode step whose blocks are all on the device is one launch, where the "
+    "driver can (auto), or one for each kernel (off)",
+    {"auto", "off"});
+  v("vram", vram,
+    "of the cuda engine: its memory for KV blocks that stay there, at most as many as the pool's; "
+    "auto: three quarters of what the weights leave; 0: none");
+  v("tp", tp,
+    "tensor-parallel ranks: KV blocks are as many parts, each with its share of the KV heads; "
+    "workers of other numbers are served by splitting heads");
+}
+
+Result<ModelInfo> open_model_info(const EngineChoice& choice) {
+  if (!computes(choice) && !model::has_weights(choice.model)) {
+    MC_TRY(spec::ModelSpec spec, spec::load_spec(choice.model));
+    MC_TRY(spec, timed(std::move(spec), choice));
+    const uint32_t vocab = spec.vocab;
+    return ModelInfo{std::move(spec), model::Tokenizer::bytes_only(vocab), {}};
+  }
+  MC_TRY(model::ModelFiles files, model::open_model(choice.model));
+  MC_TRY(const model::DType kv, kv_type(choice, files));
+  MC_TRY(const model::DType by, factors(choice, files));
+  MC_TRY(spec::ModelSpec spec, timed(spec_of(choice, files, kv, by), choice));
+  ModelInfo info{std::move(spec), std::move(files.tokenizer), files.chat};
+  if (!computes(choice)) info.spec.variant.clear();
+  return info;
+}
+
+namespace {
+
+Result<std::unique_ptr<Engine>> open_cpu_engine(const EngineChoice& choice, const CpuOptions& cpu,
+                                                uint32_t block_tokens, Slicing slicing = {}) {
+  const model::Kernels* const kernels = model::kernels_named(cpu.kernels);
+  MC_TRY(const model::ModelFiles files, model::open_model(choice.model));
+  MC_TRY(const model::DType kv, kv_type(choice, files));
+  MC_TRY(const model::DType by, factors(choice, files));
+  auto threads = std::make_unique<model::Threads>(cpu.threads);
+  MC_TRY(const spec::ModelSpec whole, timed(spec_of(choice, files, kv, by), choice));
+  MC_TRY(spec::ModelSpec spec, spec::slice_of(whole, slicing.stage, slicing.stages));
+  if (cpu.tp == 0 || spec.kv_heads % cpu.tp != 0)
+    return fail(Code::kInvalid, "--tp %u: want a number that divides the %u KV heads of %s", cpu.tp,
+                spec.kv_heads, files.config.name.c_str());
+  const model::LayerRange range{spec.first_layer, spec.first_layer + spec.layers};
+  MC_TRY(model::Weights weights, model::load(files, *threads, range));
+  log_info("engine", "model %s: %llu parameters in %llu bytes, %u threads, %s",
+           files.config.name.c_str(), static_cast<unsigned long long>(files.config.parameters()),
+           static_cast<unsigned long long>(weights.bytes()), threads->count(), kernels->name);
+  return std::make_unique<CpuEngine>(std::move(spec), files.config, std::move(weights),
+                                     model::KvLayout{kv, block_tokens, range.first, cpu.tp},
+                                     *kernels, std::move(threads),
+                                     by == model::DType::kF16 ? model::DType::kF32 : by);
+}
+
+// The CPU engine of the same choice takes over where the device fails.
+Result<std::unique_ptr<Engine>> open_gpu_engine(const EngineChoice& choice, const CpuOptions& cpu,
+                                                uint32_t block_tokens) {
+  static const SteadyClock clock;
+  auto device = device::open_named(cpu.device, clock);
+  if (!device)
+    return fail(device.error().code, "--engine cuda: %s; give --engine cpu to compute on the CPU",
+                device.error().what.c_str());
+  MC_TRY(const model::ModelFiles files, model::open_model(choice.model));
+  MC_TRY(const model::DType kv, kv_type(choice, files));
+  MC_TRY(const model::DType by, factors(choice, files));
+  MC_TRY(spec::ModelSpec spec, timed(spec_of(choice, files, kv, by), choice));
+  const gpu::Gemm gemm = cpu.gemm == "own"        ? gpu::Gemm::kOwn
+                         : cpu.gemm == "cublaslt" ? gpu::Gemm::kLibrary
+                                                  : gpu::Gemm::kAuto;
+  uint64_t vram = GpuEngine::kVramAuto;
+  if (cpu.vram != "auto") {
+    const auto bytes = parse_bytes(cpu.vram);
+    if (!bytes)
+      return fail(Code::kInvalid, "--vram '%s': want a size as 8GiB, auto, or 0",
+                  shown(cpu.vram).c_str());
+    vram = *bytes;
+  }
+  model::Threads threads(cpu.threads);
+  MC_TRY(const model::WeightSources sources, model::open_sources(files));
+  const model::DType weights = files.all_f16() ? model::DType::kF16 : files.weight_type();
+  auto transformer =
+      gpu::Transformer::open(*device, files.config, sources, weights, {kv, block_tokens}, threads,
+                             {by, gemm, cpu.graphs != "off"});
+  if (!transformer)
+    return fail(transformer.error().code,
+                "--engine cuda: %s (give --engine cpu, or a smaller model)",
+                transformer.error().what.c_str());
+  log_info("engine", "model %s: %llu parameters in %llu bytes of %s, products by %s",
+           files.config.name.c_str(), static_cast<unsigned long long>(files.config.parameters()),
+           static_cast<unsigned long long>((*transformer)->weights().bytes),
+           (*device)->info().location().c_str(), (*transformer)->products().by().c_str());
+  const auto fallback = [choice, cpu, block_tokens] {
+    return open_cpu_engine(choice, cpu, block_tokens);
+  };
+  return std::make_unique<GpuEngine>(std::move(spec), std::move(*transformer), fallback, vram);
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const CpuOptions& cpu,
+                                            uint32_t block_tokens, Slicing slicing) {
+  if (block_tokens == 0) return fail(Code::kInvalid, "blocks of 0 tokens");
+  if (cpu.tp != 1 && (!computes(choice) || choice.engine == "cuda" || slicing.stages > 1))
+    return fail(Code::kUnsupported,
+                "--tp %u: only the cpu engine with all layers of a model lays KV out for several "
+                "ranks: give --engine cpu, and neither --stage nor --cpp-group",
+                cpu.tp);
+  if (!computes(choice)) {
+    MC_TRY(const ModelInfo info, open_model_info(choice));
+    MC_TRY(spec::ModelSpec slice, spec::slice_of(info.spec, slicing.stage, slicing.stages));
+    return std::make_unique<DummyEngine>(std::move(slice), block_tokens);
+  }
+  // Also where a GPU computes: the CPU takes over when that fails.
+  if (model::kernels_named(cpu.kernels) == nullptr)
+    return fail(Code::kUnsupported, "this CPU has no '%s': give --kernels auto",
+                shown(cpu.kernels).c_str());
+  if (cpu.threads > kThreadsMax)
+    return fail(Code::kInvalid, "%u threads: want %u or fewer", cpu.threads, kThreadsMax);
+  if (choice.engine != "cuda") return open_cpu_engine(choice, cpu, block_tokens, slicing);
+  if (slicing.stages > 1)
+    return fail(Code::kUnsupported,
+                "--engine cuda computes all layers of a model: give --engine cpu in a pipeline");
+  return open_gpu_engine(choice, cpu, block_tokens);
+}
+
+CpuEngine::CpuEngine(spec::ModelSpec spec, model::ModelConfig config, model::Weights weights,
+                     model::KvLayout kv, const model::Kernels& kernels,
+                     std::unique_ptr<model::Threads> threads, model::DType factors)
+    : spec_(std::move(spec)),
+      threads_(std::move(threads)),
+      transformer_(std::move(config), std::move(weights), kv, kernels, *threads_, factors) {}
+
+bool CpuEngine::ends_answer(int32_t token) const {
+  const auto& eos = transformer_.config().eos;
+  return std::find(eos.begin(), eos.end(), token) != eos.end();
+}
+
+void CpuEngine::prefill_layer(const ChunkView& chunk, uint32_t layer,
+                              Activations& activations) const {
+  const SequenceView& s = chunk.sequence;
+  MC_CHECK(chunk.begin <= chunk.end && chunk.end <= s.tokens.size() && layer < spec_.layers);
+  if (chunk.begin == chunk.end) return;
+  const uint32_t of_model = spec_.first_layer + layer;
+  const size_t wanted = (chunk.end - chunk.begin) * transformer_.config().hidden;
+  auto& rows = activations.rows;
+  MC_CHECK(of_model == 0 || rows.size() == wanted);
+  if (of_model == 0) {
+    rows.resize(wanted);
+    transformer_.embed(s.tokens.subspan(chunk.begin, chunk.end - chunk.begin), rows.data());
+  }
+  const model::Slice slice{s.blocks, chunk.begin, chunk.end};
+  transformer_.layer(of_model, {&slice, 1}, rows.data(),
+                     of_model + 1 == transformer_.config().layers);
+}
+
+std::vector<int32_t> CpuEngine::decode(std::span<const DecodeItem> batch) const {
+  const model::ModelConfig& c = transformer_.config();
+  MC_CHECK(spec_.layers == c.layers);  // not a slice
+  std::vector<int32_t> last, tokens;
+  std::vector<model::Slice> slices;
+  for (const DecodeItem& item : batch) {
+    const size_t n = item.sequence.tokens.size();
+    MC_CHECK(n > 0);
+    last.push_back(item.sequence.tokens[n - 1]);
+    slices.push_back({item.sequence.blocks, n - 1, n});
+  }
+  std::vector<float> x(batch.size() * c.hidden), logits(batch.size() * c.vocab);
+  transformer_.embed(last, x.data());
+  for (uint32_t layer = 0; layer < c.layers; ++layer) transformer_.layer(layer, slices, x.data());
+  transformer_.logits(x.data(), batch.size(), logits.data());
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const Sampling& s = batch[i].sampling;
+    model::Draw draw{s.temperature, s.top_k, s.top_p, s.seed, slices[i].end, {}};
+    if (!s.eos_allowed && !s.ignore_eos) draw.never = c.eos;
+    tokens.push_back(model::sample(std::span(logits).subspan(i * c.vocab, c.vocab), draw));
+  }
+  return tokens;
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,78 @@
+// The engine that computes a real model on this machine's CPU: prompts layer by layer, decode
+// steps of a whole batch at a time. Its tokens do not depend on how a request was cut, batched or
+// reused (model/forward/transformer.h), so a cluster says what one process would.
+//
+// Thread: const calls, any; they share the engine's threads in turns.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "model/forward/model.h"
+#include "model/forward/transformer.h"
+#include "serve/engine/engine.h"
+
+namespace mc::serve {
+
+// Which engine serves a model, the same in the whole cluster: what differs is refused.
+struct EngineChoice {
+  std::string model = "tiny";       // a spec by name or file, or a folder with weights
+  std::string engine = "auto";      // dummy; cpu; cuda; auto: cpu where there are weights
+  std::string kv_type = "auto";     // of KV in blocks: f32, f16, bf16; auto: as the weights
+  std::string activations = "f32";  // what weights of bf16 are multiplied by: f32 or bf16
+  std::string cost = {};            // file with measured times of this model; empty: the spec's
+  void describe(OptionList& v);
+};
+
+// What is known of a model without computing it.
+struct ModelInfo {
+  spec::ModelSpec spec;
+  model::Tokenizer tokenizer;
+  model::ChatTemplate chat = model::ChatTemplate::kPlain;
+};
+// Errors: kInvalid, kNotFound, kUnsupported for a model or a combination that does not exist.
+Result<ModelInfo> open_model_info(const EngineChoice& choice);
+
+struct CpuOptions {
+  uint32_t threads = 0;           // 0: one for each CPU
+  std::string kernels = "auto";   // avx512bf16, avx512, avx2, plain
+  std::string device = "cuda:0";  // of the cuda engine: cuda:1, or stand-in
+  std::string gemm = "auto";      // of the cuda engine: own kernels, or cublaslt
+  std::string graphs = "auto";    // of the cuda engine: steps as one launch, or off
+  std::string vram = "auto";      // of the cuda engine: "8GiB" of its memory for KV
+  uint32_t tp = 1;                // tensor-parallel ranks that blocks are laid out for
+  void describe(OptionList& v);
+};
+
+// Which of the model's layers a process has: slice `stage` (from 0) of `stages`.
+struct Slicing {
+  uint32_t stage = 0, stages = 1;
+};
+
+// The engine of that choice, with the weights of its slice only. Errors: those of open_model_info,
+// of spec::slice_of, of the weights, and of the device; what says what is missing.
+Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const CpuOptions& cpu,
+                                            uint32_t block_tokens, Slicing slicing = {});
+
+class CpuEngine final : public Engine {
+ public:
+  CpuEngine(spec::ModelSpec spec, model::ModelConfig config, model::Weights weights,
+            model::KvLayout kv, const model::Kernels& kernels,
+            std::unique_ptr<model::Threads> threads, model::DType factors = model::DType::kF32);
+
+  const spec::ModelSpec& spec() const override { return spec_; }
+  uint32_t block_tokens() const override { return transformer_.kv().block_tokens; }
+  uint32_t ranks() const override { return transformer_.kv().ranks; }
+  bool ends_answer(int32_t token) const override;
+  bool modelled_time() const override { return false; }
+  void prefill_layer(const ChunkView& chunk, uint32_t layer,
+                     Activations& activations) const override;
+  uint64_t verify(const SequenceView&) const override { return 0; }  // it cannot tell
+  std::vector<int32_t> decode(std::span<const DecodeItem> batch) const override;
+
+ private:
+  const spec::ModelSpec spec_;
+  const std::unique_ptr<model::Threads> threads_;
+  const model::Transformer transformer_;
+};
+
+}  // namespace mc::serve

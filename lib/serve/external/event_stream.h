@@ -1,0 +1,68 @@
+// Follows one publisher of cache events, as vLLM runs it: a PUB socket that sends three frames
+// (topic, number as 8 bytes big-endian, MessagePack batch), and a ROUTER socket that sends those
+// after a number again. Order and gaps are EventOrder's, the batches' contents external_events.h's.
+//
+// A batch that makes no sense spoils what is known: on_clear, and on with the next.
+// Thread: the loop's. Callbacks must not destroy the stream.
+#pragma once
+#include <functional>
+#include <memory>
+#include <optional>
+#include <string>
+
+#include "io/loop.h"
+#include "rpc/external_socket.h"
+#include "serve/external/event_order.h"
+#include "serve/external/external_events.h"
+
+namespace mc::serve {
+
+struct EventStreamOptions {
+  std::string name;    // for logs
+  std::string events;  // "tcp://host:port" or "host:port"
+  std::string replay;  // the same; empty: gaps cannot be filled
+  EventOrderOptions order;
+};
+
+class EventStream {
+ public:
+  // Errors: kInvalid for an address. A publisher that is not there yet is waited for.
+  static Result<std::unique_ptr<EventStream>> open(io::Loop& loop,
+                                                   const EventStreamOptions& options);
+  ~EventStream();
+  EventStream(const EventStream&) = delete;
+  EventStream& operator=(const EventStream&) = delete;
+
+  std::function<void(const ForeignBatch&)> on_batch;
+  std::function<void()> on_clear;
+
+  // The engine was away: on_clear, and all is asked for again.
+  void reset() { take(order_.reset(loop_.clock().now())); }
+
+  const EventOrder& order() const { return order_; }
+  uint64_t batches() const { return batches_; }
+  uint64_t faults() const { return faults_; }  // frames and batches that made no sense
+
+ private:
+  EventStream(io::Loop& loop, EventStreamOptions options, rpc::OutsideSocket events,
+              std::optional<rpc::OutsideSocket> replay);
+  void read_events();
+  void read_replay();
+  void take(const EventOrder::Steps& steps);
+  void ask(uint64_t from);
+  void fault(const std::string& what);
+
+  io::Loop& loop_;
+  const EventStreamOptions options_;
+  rpc::OutsideSocket events_;
+  std::optional<rpc::OutsideSocket> replay_;
+  bool asked_ = false;  // and not answered to the end
+  EventOrder order_;
+  io::Loop::Handle watches_[2] = {0, 0}, timer_ = 0;
+  uint64_t batches_ = 0, faults_ = 0;
+};
+
+// "tcp://host:port" or "host:port" as the latter. Errors: kInvalid, naming the text.
+Result<std::string> event_address(const std::string& text);
+
+}  // namespace mc::serve

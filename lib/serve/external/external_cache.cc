@@ -1,0 +1,113 @@
+#include "serve/external/external_cache.h"
+
+namespace mc::serve {
+namespace {
+
+uint8_t medium_bit(const std::string& medium) {
+  if (medium.empty() || medium == "GPU" || medium == "gpu") return ForeignCache::kGpu;
+  return medium == "CPU" || medium == "cpu" ? ForeignCache::kCpu : ForeignCache::kDisk;
+}
+
+}  // namespace
+
+ForeignCache::ForeignCache(sched::PrefixIndex& index, sched::PrefixIndex::Slot slot,
+                           uint32_t block_tokens, size_t blocks_max)
+    : index_(index), slot_(slot), block_tokens_(block_tokens), blocks_max_(blocks_max) {}
+
+ForeignCache::~ForeignCache() { index_.forget(slot_); }
+
+void ForeignCache::clear() {
+  for (const auto& [tag, known] : blocks_) index_.remove(slot_, tag);
+  blocks_.clear();
+  tags_.clear();
+}
+
+void ForeignCache::apply(const ForeignBatch& batch) {
+  skipped_ += batch.skipped;
+  for (const ForeignEvent& e : batch.events) switch (e.kind) {
+      case ForeignEvent::Kind::kStored: store(e); break;
+      case ForeignEvent::Kind::kRemoved: remove(e); break;
+      case ForeignEvent::Kind::kCleared: clear(); break;
+    }
+}
+
+void ForeignCache::store(const ForeignEvent& e) {
+  if (block_tokens_ == 0) block_tokens_ = e.block_tokens;
+  if (e.adapter || e.block_tokens != block_tokens_) {
+    skipped_ += e.hashes.size();
+    return;
+  }
+  BlockHash parent;
+  if (e.parent) {
+    const auto name = tags_.find(*e.parent);
+    if (name == tags_.end()) {
+      orphans_ += e.hashes.size();
+      return;
+    }
+    parent = blocks_.at(name->second).hash;
+  }
+  for (size_t i = 0; i < e.hashes.size(); ++i) {
+    parent = chain_hash(parent, std::span(e.tokens).subspan(i * block_tokens_, block_tokens_));
+    const uint64_t tag = parent.tag();
+    const auto name = tags_.find(e.hashes[i]);
+    if (name != tags_.end() && name->second != tag) {  // its name now means another block
+      const uint64_t old = name->second;
+      tags_.erase(name);
+      if (--blocks_.at(old).names == 0) drop(old);
+    }
+    if (tags_.size() >= blocks_max_ && !tags_.contains(e.hashes[i])) {
+      skipped_ += e.hashes.size() - i;
+      return;
+    }
+    Known& known = blocks_[tag];
+    known.hash = parent;
+    known.media |= medium_bit(e.medium);
+    if (tags_.emplace(e.hashes[i], tag).second) ++known.names;
+    index_.add(slot_, tag);
+  }
+}
+
+void ForeignCache::remove(const ForeignEvent& e) {
+  for (const uint64_t hash : e.hashes) {
+    const auto name = tags_.find(hash);
+    if (name == tags_.end()) continue;
+    const uint64_t tag = name->second;
+    Known& known = blocks_.at(tag);
+    if (known.names > 1) {  // another name keeps it (salted by the engine, perhaps)
+      --known.names;
+      tags_.erase(name);
+      continue;
+    }
+    known.media &= static_cast<uint8_t>(~medium_bit(e.medium));
+    if (known.media != 0) continue;
+    tags_.erase(name);
+    drop(tag);
+  }
+}
+
+void ForeignCache::drop(uint64_t tag) {
+  blocks_.erase(tag);
+  index_.remove(slot_, tag);
+}
+
+size_t ForeignCache::match(std::span<const uint64_t> tags, uint8_t media) const {
+  size_t n = 0;
+  for (const uint64_t tag : tags) {
+    const auto it = blocks_.find(tag);
+    if (it == blocks_.end() || (it->second.media & media) == 0) break;
+    ++n;
+  }
+  return n;
+}
+
+size_t ForeignCache::match_names(std::span<const uint64_t> names, uint8_t media) const {
+  size_t n = 0;
+  for (const uint64_t name : names) {
+    const auto it = tags_.find(name);
+    if (it == tags_.end() || (blocks_.at(it->second).media & media) == 0) break;
+    ++n;
+  }
+  return n;
+}
+
+}  // namespace mc::serve

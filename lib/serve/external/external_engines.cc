@@ -1,0 +1,300 @@
+#include "serve/external/external_engines.h"
+
+#include <algorithm>
+#include <filesystem>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "io/file.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr size_t kForeignMax = 1024;
+constexpr Duration kCheckEvery = std::chrono::seconds(1);
+constexpr Duration kCheckTimeout = std::chrono::seconds(2);
+constexpr size_t kModelsMax = 1 << 20;  // bytes of a list of models
+
+Result<> check_foreign(const ForeignOptions& o) {
+  if (o.name.empty() || o.name.size() > 128 ||
+      !std::all_of(o.name.begin(), o.name.end(), [](char c) { return c > ' ' && c < 0x7f; }))
+    return fail(Code::kInvalid, "instance_id: want 1 to 128 printable characters");
+  if (o.url.empty() && o.events.empty())
+    return fail(Code::kInvalid, "engine %s has neither url nor endpoint", o.name.c_str());
+  if (!o.url.empty() && !o.url.starts_with("http://"))
+    return fail(Code::kInvalid, "url '%s': want http://host:port", shown(o.url).c_str());
+  if (!o.events.empty()) MC_TRY_(event_address(o.events));
+  if (!o.replay.empty()) MC_TRY_(event_address(o.replay));
+  if (o.role != "both" && o.role != "prefill" && o.role != "decode")
+    return fail(Code::kInvalid, "role '%s': want both, prefill or decode", shown(o.role).c_str());
+  if (o.role != "both" && o.url.empty())
+    return fail(Code::kInvalid, "engine %s has a role but no url", o.name.c_str());
+  if (o.block_tokens > 65536) return fail(Code::kInvalid, "block_size: want at most 65536");
+  return {};
+}
+
+// 0 is what some registries send for "unknown".
+Result<uint64_t> small_number(const Json& json, const char* key, uint64_t max) {
+  MC_TRY(const uint64_t n, get_uint_or(json, key, 0));
+  if (n > max)
+    return fail(Code::kInvalid, "%s: want at most %llu", key, static_cast<unsigned long long>(max));
+  return n;
+}
+
+}  // namespace
+
+Result<ForeignOptions> parse_foreign(const Json& json) {
+  if (!json.is_object()) return fail(Code::kInvalid, "want a JSON object with instance_id and url");
+  ForeignOptions o;
+  MC_TRY(o.name, get_string(json, "instance_id"));
+  MC_TRY(o.url, get_string_or(json, "url", ""));
+  MC_TRY(o.model, get_string_or(json, "modelname", ""));
+  MC_TRY(o.tenant, get_string_or(json, "tenant_id", "default"));
+  MC_TRY(o.events, get_string_or(json, "endpoint", ""));
+  MC_TRY(o.replay, get_string_or(json, "replay_endpoint", ""));
+  MC_TRY(const uint64_t block, small_number(json, "block_size", 65536));
+  MC_TRY(o.rank, small_number(json, "dp_rank", 1 << 16));
+  MC_TRY(o.role, get_string_or(json, "role", "both"));
+  MC_TRY(o.kv_group, get_string_or(json, "kv_group", "default"));
+  o.block_tokens = static_cast<uint32_t>(block);
+  for (const char* key : {"lora_name", "additionalsalt"}) {
+    MC_TRY(const std::string value, get_string_or(json, key, ""));
+    if (!value.empty())
+      return fail(Code::kInvalid, "%s '%s': only caches of the model itself are indexed", key,
+                  shown(value).c_str());
+  }
+  while (o.url.ends_with('/')) o.url.pop_back();
+  MC_TRY_(check_foreign(o));
+  return o;
+}
+
+Json registration_json(const ForeignOptions& o) {
+  Json j = {{"instance_id", o.name},        {"url", o.url},         {"modelname", o.model},
+            {"tenant_id", o.tenant},        {"endpoint", o.events}, {"replay_endpoint", o.replay},
+            {"block_size", o.block_tokens}, {"dp_rank", o.rank},    {"role", o.role},
+            {"kv_group", o.kv_group}};
+  return j;
+}
+
+Result<std::vector<ForeignOptions>> read_foreign(const std::string& path) {
+  MC_TRY(const Json list, read_json_file(path));
+  if (!list.is_array()) return fail(Code::kInvalid, "%s: want a list of engines", path.c_str());
+  std::vector<ForeignOptions> all;
+  for (const Json& j : list) {
+    auto o = parse_foreign(j);
+    if (!o)
+      return fail(Code::kInvalid, "%s: engine %zu: %s", path.c_str(), all.size(),
+                  o.error().what.c_str());
+    all.push_back(std::move(*o));
+  }
+  return all;
+}
+
+ForeignEngines::ForeignEngines(io::Loop& loop, sched::PrefixIndex& index, Slots slots,
+                               std::string model, size_t blocks_max, Metrics& metrics)
+    : loop_(loop),
+      index_(index),
+      slots_(std::move(slots)),
+      model_(std::move(model)),
+      blocks_max_(blocks_max),
+      gaps_(metrics.counter("mc_conductor_foreign_resyncs_total",
+                            "times that what was known of an outside engine's cache was dropped")),
+      client_(loop) {}
+
+ForeignEngines::~ForeignEngines() = default;
+
+ForeignEngine* ForeignEngines::find(const std::string& name) {
+  const auto it = engines_.find(name);
+  return it == engines_.end() ? nullptr : it->second.get();
+}
+
+size_t ForeignEngines::up() const {
+  const auto all = [](const std::string&) { return true; };
+  return static_cast<size_t>(std::count_if(engines_.begin(), engines_.end(), [&](const auto& e) {
+    const std::string& role = e.second->options.role;
+    return e.second->up &&
+           (role == "both" || (role == "prefill" && partner(*e.second, all) != nullptr));
+  }));
+}
+
+ForeignEngine* ForeignEngines::partner(const ForeignEngine& prefill, const May& may) const {
+  ForeignEngine* best = nullptr;
+  for (const auto& [name, e] : engines_) {
+    if (!e->up || e->options.role != "decode" || e->options.kv_group != prefill.options.kv_group ||
+        !may(name))
+      continue;
+    const bool less = best == nullptr || std::pair(e->context_tokens, e->requests) <
+                                             std::pair(best->context_tokens, best->requests);
+    if (less) best = e.get();
+  }
+  return best;
+}
+
+Result<> ForeignEngines::keep_in(const std::string& path) {
+  std::error_code error;
+  if (std::filesystem::exists(path, error)) {
+    auto list = read_foreign(path);
+    if (!list)
+      return fail(Code::kInvalid, "--foreign-state: %s: mend it, or remove it and register anew",
+                  list.error().what.c_str());
+    for (ForeignOptions& o : *list) {
+      o.posted = true;
+      MC_TRY_(add(o));
+    }
+  }
+  state_file_ = path;
+  if (auto kept = write(); !kept)  // now, not when the first one is told that it is registered
+    return fail(Code::kInvalid, "--foreign-state: %s: want a file that can be written",
+                kept.error().what.c_str());
+  return {};
+}
+
+Result<> ForeignEngines::write() const {
+  Json list = Json::array();
+  for (const auto& [name, e] : engines_)
+    if (e->options.posted) list.push_back(registration_json(e->options));
+  return io::write_file_atomically(state_file_, dump_json(list, 2) + "\n");
+}
+
+// Registered is registered, even if it cannot be kept.
+void ForeignEngines::save() const {
+  if (state_file_.empty()) return;
+  if (auto written = write(); !written)
+    log_error("conductor", "registrations will not outlive this process: %s",
+              written.error().what.c_str());
+}
+
+Result<> ForeignEngines::add(const ForeignOptions& options) {
+  MC_TRY_(check_foreign(options));
+  if (find(options.name) == nullptr && engines_.size() >= kForeignMax)
+    return fail(Code::kBusy, "%zu engines are registered already", engines_.size());
+  auto engine = std::make_unique<ForeignEngine>();
+  engine->options = options;
+  engine->registration = ++registrations_;
+  if (engine->options.model.empty()) engine->options.model = model_;
+  if (options.url.empty()) engine->why = "it has no url: only its cache is known";
+  if (!options.events.empty()) {
+    MC_TRY(engine->stream, EventStream::open(loop_, {.name = options.name,
+                                                     .events = options.events,
+                                                     .replay = options.replay,
+                                                     .order = {}}));
+  }
+  remove(options.name);  // only now that the new one will do
+  if (engine->stream) {
+    engine->cache =
+        std::make_unique<ForeignCache>(index_, slots_.take(), options.block_tokens, blocks_max_);
+    ForeignCache* const cache = engine->cache.get();
+    engine->stream->on_batch = [cache](const ForeignBatch& b) { cache->apply(b); };
+    engine->stream->on_clear = [this, cache] {
+      gaps_.add();
+      cache->clear();
+    };
+  }
+  log_info("conductor", "outside engine %s at %s is registered", options.name.c_str(),
+           options.url.empty() ? options.events.c_str() : options.url.c_str());
+  ForeignEngine& added = *(engines_[options.name] = std::move(engine));
+  if (options.posted) save();
+  if (!options.url.empty()) check(added);
+  return {};
+}
+
+bool ForeignEngines::remove(const std::string& name) {
+  const auto it = engines_.find(name);
+  if (it == engines_.end()) return false;
+  it->second->stream.reset();
+  if (it->second->cache) {
+    const Slot slot = it->second->cache->slot();
+    it->second->cache.reset();
+    slots_.give(slot);
+  }
+  log_info("conductor", "outside engine %s is removed", name.c_str());
+  const bool posted = it->second->options.posted;
+  engines_.erase(it);
+  if (posted) save();
+  return true;
+}
+
+void ForeignEngines::tick(Time now) {
+  for (const auto& [name, e] : engines_)
+    if (!e->options.url.empty() && !e->checking && now - e->checked >= kCheckEvery) check(*e);
+}
+
+void ForeignEngines::check(ForeignEngine& engine) {
+  engine.checking = true;
+  engine.checked = loop_.clock().now();
+  http::ClientRequest r;
+  r.url = engine.options.url + (engine.known ? "/health" : "/v1/models");
+  r.timeout = kCheckTimeout;
+  http::ClientCallbacks calls;
+  const auto text = std::make_shared<std::string>();
+  calls.on_chunk = [text](std::string_view chunk, Time) {
+    text->append(chunk.substr(0, kModelsMax - std::min(kModelsMax, text->size())));
+  };
+  calls.on_done = [this, text, name = engine.options.name,
+                   registration = engine.registration](Result<http::ClientResponse> answer) {
+    if (answer) answer->body = std::move(*text);
+    ForeignEngine* const asked = find(name);
+    if (asked != nullptr && asked->registration == registration) checked(*asked, answer);
+  };
+  client_.send(std::move(r), std::move(calls));
+}
+
+void ForeignEngines::checked(ForeignEngine& e, const Result<http::ClientResponse>& answer) {
+  e.checking = false;
+  if (!answer) return down(e, answer.error().what);
+  const bool well = answer->status == 200 || (e.known && answer->status == 404);
+  if (!well) return down(e, strf("it answers with status %d", answer->status));
+  if (!e.known) {
+    if (auto fits = serves(e, *answer); !fits) return down(e, fits.error().what);
+    log_info("conductor", "outside engine %s is up", e.options.name.c_str());
+  }
+  e.known = e.up = true;
+  e.why.clear();
+}
+
+void ForeignEngines::down(ForeignEngine& engine, const std::string& why) {
+  const bool news = engine.up || engine.why != why;
+  if (engine.up && engine.stream) engine.stream->reset();
+  engine.up = engine.known = false;
+  engine.why = why;
+  if (news)
+    log_warn("conductor", "outside engine %s gets no requests: %s", engine.options.name.c_str(),
+             why.c_str());
+}
+
+Result<> ForeignEngines::serves(const ForeignEngine& engine,
+                                const http::ClientResponse& answer) const {
+  MC_TRY(const Json json, parse_json(answer.body));
+  if (const Json* data = member(json, "data"); data != nullptr && data->is_array())
+    for (const Json& m : *data)
+      if (auto id = get_string(m, "id"); id && *id == engine.options.model) return {};
+  return fail(Code::kInvalid, "it does not serve '%s': give its name for it as modelname",
+              shown(engine.options.model).c_str());
+}
+
+Json foreign_json(const ForeignEngine& e, Time now) {
+  Json j = {{"name", e.options.name},
+            {"role", "foreign"},
+            {"half", e.options.role},
+            {"http", e.options.url},
+            {"model", e.options.model},
+            {"up", e.up},
+            {"reason", e.why},
+            {"assigned", e.assigned},
+            {"requests", e.requests},
+            {"context_tokens", e.context_tokens},
+            {"queue_ms", e.ledger.wait_ms(now)},
+            {"queued_tokens", e.ledger.tokens()}};
+  if (!e.cache) return j;
+  j["block_size"] = e.cache->block_tokens();
+  j["index_blocks"] = e.cache->blocks();
+  j["orphan_blocks"] = e.cache->orphans();
+  j["skipped_blocks"] = e.cache->skipped();
+  j["events_seen"] = e.stream->order().next();
+  j["event_gaps"] = e.stream->order().gaps();
+  j["event_resyncs"] = e.stream->order().clears();
+  j["event_faults"] = e.stream->faults();
+  return j;
+}
+
+}  // namespace mc::serve

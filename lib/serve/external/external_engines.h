@@ -1,0 +1,115 @@
+// Engines that are not ours: any server of the OpenAI API, with a publisher of cache events in
+// vLLM's form. Each is an instance that prefills and decodes, or one half of a pair whose connector
+// moves the KV (`role`, `kv_group`); the conductor schedules it beside its own workers, and passes
+// requests through. They send no heartbeats: each is asked once a second
+// whether it is well, first for the models it serves, then for its health; one that does not answer
+// gets no requests, and what was known of its cache is forgotten and asked for again.
+//
+// Thread: the loop's.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/json_fwd.h"
+#include "base/metrics.h"
+#include "http/client.h"
+#include "io/loop.h"
+#include "sched/ledger.h"
+#include "sched/prefix_index.h"
+#include "serve/external/event_stream.h"
+#include "serve/external/external_cache.h"
+
+namespace mc::serve {
+
+struct ForeignOptions {
+  std::string name;                // instance_id
+  std::string url;                 // "http://host:port"; empty: only indexed, gets no requests
+  std::string model;               // as it calls it
+  std::string tenant = "default";  // for /query
+  std::string events, replay;      // of its publisher; empty: its cache is not known
+  uint32_t block_tokens = 0;       // 0: as its first event says
+  uint64_t rank = 0;               // data parallel
+  // "both"; or "prefill", which hands its KV to any engine of role "decode" in the same group.
+  std::string role = "both";
+  std::string kv_group = "default";
+  bool posted = false;  // by POST /register: kept in the state file, where there is one
+};
+
+// What POST /register takes:
+//   {"instance_id", "url", "modelname", "endpoint", "replay_endpoint", "block_size", "tenant_id",
+//    "dp_rank", "type", "role", "kv_group"}
+// Errors: kInvalid, naming the member.
+Result<ForeignOptions> parse_foreign(const Json& json);
+Json registration_json(const ForeignOptions& options);  // what parse_foreign() reads
+// A file with a list of those.
+Result<std::vector<ForeignOptions>> read_foreign(const std::string& path);
+
+struct ForeignEngine {
+  ForeignOptions options;
+  bool up = false, checking = false, known = false;  // known: its models were looked at
+  std::string why = "not asked yet";                 // when it is not up
+  Time checked{};
+  uint64_t registration = 0;  // an answer to an older one of the same name is not its own
+  std::unique_ptr<ForeignCache> cache;
+  std::unique_ptr<EventStream> stream;
+  // What this conductor gave it to do.
+  sched::Ledger ledger;
+  uint64_t assigned = 0, requests = 0, context_tokens = 0;
+};
+
+class ForeignEngines {
+ public:
+  using Slot = sched::PrefixIndex::Slot;
+  struct Slots {  // of the index, shared with our own workers
+    std::function<Slot()> take;
+    std::function<void(Slot)> give;
+  };
+  // `model`: the conductor's, which an engine must serve under its own name for it.
+  ForeignEngines(io::Loop& loop, sched::PrefixIndex& index, Slots slots, std::string model,
+                 size_t blocks_max, Metrics& metrics);
+  ~ForeignEngines();
+  // Adds the registrations kept in that file, which need not be there, and keeps in it what is
+  // posted from now on. Errors: kInvalid of a file that is damaged.
+  Result<> keep_in(const std::string& path);
+  ForeignEngines(const ForeignEngines&) = delete;
+  ForeignEngines& operator=(const ForeignEngines&) = delete;
+
+  // An engine of that name is replaced. Errors: kInvalid, kBusy when there are too many.
+  Result<> add(const ForeignOptions& options);
+  bool remove(const std::string& name);
+  ForeignEngine* find(const std::string& name);
+  const std::map<std::string, std::unique_ptr<ForeignEngine>>& all() const { return engines_; }
+  size_t up() const;  // that may get requests
+  // Who decodes what this one prefills: of those that are up and `may`, the one with least to do.
+  using May = std::function<bool(const std::string& name)>;
+  ForeignEngine* partner(const ForeignEngine& prefill, const May& may) const;
+  void tick(Time now);
+  http::Client& client() { return client_; }
+
+ private:
+  Result<> write() const;
+  void save() const;
+  void check(ForeignEngine& engine);
+  void checked(ForeignEngine& engine, const Result<http::ClientResponse>& answer);
+  void down(ForeignEngine& engine, const std::string& why);
+  Result<> serves(const ForeignEngine& engine, const http::ClientResponse& answer) const;
+
+  io::Loop& loop_;
+  sched::PrefixIndex& index_;
+  const Slots slots_;
+  const std::string model_;
+  const size_t blocks_max_;
+  Counter& gaps_;
+  http::Client client_;
+  std::map<std::string, std::unique_ptr<ForeignEngine>> engines_;
+  uint64_t registrations_ = 0;
+  std::string state_file_;
+};
+
+Json foreign_json(const ForeignEngine& engine, Time now);  // for /cluster
+
+}  // namespace mc::serve

@@ -1,0 +1,118 @@
+#include "serve/external/external_events.h"
+
+#include <algorithm>
+
+#include "wire/value.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr size_t kEventsMax = 1 << 16;       // in a batch
+constexpr size_t kEventHashesMax = 1 << 16;  // in an event
+constexpr uint64_t kEventBlockMax = 65536;
+
+std::optional<uint64_t> event_hash(const wire::Value& v) {
+  if (const auto n = v.unsigned_integer()) return *n;
+  if (const auto n = v.integer()) return static_cast<uint64_t>(*n);
+  const std::string_view b = v.bytes();
+  if (b.size() < 8) return std::nullopt;
+  uint64_t n = 0;
+  for (const char c : b.substr(b.size() - 8)) n = n << 8 | static_cast<uint8_t>(c);
+  return n;
+}
+
+// An event's fields by place in the array form, by name in the map form.
+class EventFields {
+ public:
+  explicit EventFields(const wire::Value& event) : event_(event) {}
+  wire::Value get(size_t place, std::string_view name, std::string_view other = {}) const {
+    if (event_.kind() == wire::Value::Kind::kArray) return event_.at(place);
+    const wire::Value v = event_[name];
+    return v.nil() && !other.empty() ? event_[other] : v;
+  }
+
+ private:
+  const wire::Value& event_;
+};
+
+Result<std::vector<uint64_t>> event_hashes(const wire::Value& list) {
+  if (list.kind() != wire::Value::Kind::kArray || list.size() > kEventHashesMax)
+    return fail(Code::kInvalid, "want a list of at most %zu block hashes", kEventHashesMax);
+  std::vector<uint64_t> all;
+  all.reserve(list.size());
+  for (size_t i = 0; i < list.size(); ++i) {
+    const auto hash = event_hash(list.at(i));
+    if (!hash) return fail(Code::kInvalid, "block hash %zu is no integer or bytes", i);
+    all.push_back(*hash);
+  }
+  return all;
+}
+
+Result<> stored(const EventFields& fields, ForeignEvent& e) {
+  if (const wire::Value parent = fields.get(2, "parent_block_hash", "parent_hash"); !parent.nil()) {
+    e.parent = event_hash(parent);
+    if (!e.parent) return fail(Code::kInvalid, "the parent's hash is no integer or bytes");
+  }
+  const uint64_t block = fields.get(4, "block_size").unsigned_integer().value_or(0);
+  if (block == 0 || block > kEventBlockMax)
+    return fail(Code::kInvalid, "block_size %llu, want 1 to %llu",
+                static_cast<unsigned long long>(block),
+                static_cast<unsigned long long>(kEventBlockMax));
+  e.block_tokens = static_cast<uint32_t>(block);
+  const wire::Value tokens = fields.get(3, "token_ids");
+  if (tokens.size() != e.hashes.size() * block)
+    return fail(Code::kInvalid, "%zu token_ids for %zu blocks of %llu", tokens.size(),
+                e.hashes.size(), static_cast<unsigned long long>(block));
+  e.tokens.reserve(tokens.size());
+  for (size_t i = 0; i < tokens.size(); ++i) {
+    const auto t = tokens.at(i).integer();
+    if (!t || *t < 0 || *t > INT32_MAX) return fail(Code::kInvalid, "token_ids[%zu]", i);
+    e.tokens.push_back(static_cast<int32_t>(*t));
+  }
+  e.adapter = !fields.get(5, "lora_id").nil() || !fields.get(7, "lora_name").nil();
+  e.medium = fields.get(6, "medium").text().substr(0, 16);
+  return {};
+}
+
+Result<> decode_event(const wire::Value& v, ForeignBatch& batch) {
+  const EventFields fields(v);
+  const std::string_view type = fields.get(0, "type", "event_type").text();
+  ForeignEvent e;
+  if (type == "AllBlocksCleared" || type == "cleared") {
+    e.kind = ForeignEvent::Kind::kCleared;
+  } else if (type == "BlockRemoved" || type == "removed" || type == "BlockStored" ||
+             type == "stored") {
+    MC_TRY(e.hashes, event_hashes(fields.get(1, "block_hashes", "seq_hashes")));
+    if (type == "BlockStored" || type == "stored") {
+      MC_TRY_(stored(fields, e));
+    } else {
+      e.kind = ForeignEvent::Kind::kRemoved;
+      e.medium = fields.get(2, "medium").text().substr(0, 16);
+    }
+  } else {
+    ++batch.skipped;
+    return {};
+  }
+  batch.events.push_back(std::move(e));
+  return {};
+}
+
+}  // namespace
+
+Result<ForeignBatch> decode_events(std::string_view payload) {
+  MC_TRY(const wire::Document doc, wire::Document::parse(payload, kEventBytesMax));
+  const wire::Value root = doc.root();
+  const wire::Value events = root.at(1);
+  ForeignBatch batch;
+  if (root.kind() != wire::Value::Kind::kArray || !root.at(0).number() ||
+      events.kind() != wire::Value::Kind::kArray || events.size() > kEventsMax)
+    return fail(Code::kInvalid, "want [time, [events], rank]");
+  batch.time = *root.at(0).number();
+  batch.rank = root.at(2).integer();
+  for (size_t i = 0; i < events.size(); ++i)
+    if (auto ok = decode_event(events.at(i), batch); !ok)
+      return fail(Code::kInvalid, "event %zu: %s", i, ok.error().what.c_str());
+  return batch;
+}
+
+}  // namespace mc::serve

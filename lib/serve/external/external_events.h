@@ -1,0 +1,49 @@
+// What an outside engine publishes about its cache, in the form vLLM gives it: a MessagePack batch
+// [time, [event...], data_parallel_rank], each event an array ["BlockStored", ...] or a map
+// {"type": "BlockStored", ...}.
+//
+//   BlockStored        block_hashes, parent_block_hash, token_ids, block_size, lora_id, medium
+//   BlockRemoved       block_hashes, medium
+//   AllBlocksCleared
+//
+// In maps the names of Mooncake's RFC 1527 are taken too (event_type stored, removed, cleared;
+// seq_hashes; parent_hash). A hash is an integer or bytes, of which the last eight count. Events of
+// other types are counted and skipped; one that contradicts itself spoils its batch.
+//
+// Thread: values.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/result.h"
+#include "base/units.h"
+
+namespace mc::serve {
+
+inline constexpr size_t kEventBytesMax = 4 * kMiB;  // a batch, as rpc/external_socket.h takes
+
+struct ForeignEvent {
+  enum class Kind { kStored, kRemoved, kCleared };
+  Kind kind = Kind::kStored;
+  std::vector<uint64_t> hashes;    // the engine's names of the blocks
+  std::optional<uint64_t> parent;  // stored: of hashes[0]; none: it is a prompt's first block
+  std::vector<int32_t> tokens;     // stored: block_tokens of each block
+  uint32_t block_tokens = 0;
+  std::string medium;    // "GPU", "CPU", ...; empty: not told
+  bool adapter = false;  // of a LoRA adapter, not of the model itself
+};
+
+struct ForeignBatch {
+  double time = 0;  // seconds of the engine's clock
+  std::vector<ForeignEvent> events;
+  std::optional<int64_t> rank;  // data parallel
+  size_t skipped = 0;           // events of unknown types
+};
+
+// Errors: kInvalid, naming what is wrong.
+Result<ForeignBatch> decode_events(std::string_view payload);
+
+}  // namespace mc::serve

@@ -1,0 +1,70 @@
+#include "serve/frontend/admin_routes.h"
+
+#include "base/json.h"
+#include "io/address.h"
+#include "serve/frontend/openai.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr const char* kScaleIn = "/admin/scale-in";
+
+struct Asked {
+  std::string worker, role;
+};
+
+Result<Asked> parse_asked(const std::string& body) {
+  Asked a;
+  if (body.empty()) return a;
+  MC_TRY(const Json json, parse_json(body));
+  if (!json.is_object()) return fail(Code::kInvalid, "want a JSON object, or no body");
+  for (const auto& [key, value] : json.items())
+    if (key != "worker" && key != "role")
+      return fail(Code::kInvalid, "'%s': want worker or role", shown(key).c_str());
+  MC_TRY(a.worker, get_string_or(json, "worker", ""));
+  MC_TRY(a.role, get_string_or(json, "role", ""));
+  if (!a.role.empty() && a.role != "prefill" && a.role != "decode")
+    return fail(Code::kInvalid, "role '%s', want prefill or decode", shown(a.role).c_str());
+  return a;
+}
+
+void answer(const http::Exchange& x, int status, const std::string& text) {
+  x.reply(status, "application/json", text + "\n");
+}
+void refuse(const http::Exchange& x, int status, const std::string& what) {
+  answer(x, status, error_json({status, what, "", ""}));
+}
+
+bool from_here(const http::Exchange& x) {
+  const auto peer = io::parse_address(x.request().peer);
+  return peer && io::is_loopback(peer->host);
+}
+
+}  // namespace
+
+bool is_admin_page(const std::string& path) { return path == kScaleIn; }
+
+bool admin_page(const http::Exchange& x, Conductor& conductor, bool keyed) {
+  if (!is_admin_page(x.request().path)) return false;
+  if (x.request().method != "POST") {
+    refuse(x, 405, x.request().path + " wants POST, not " + x.request().method);
+    return true;
+  }
+  if (!keyed && !from_here(x)) {
+    refuse(x, 403, "ask from the conductor's host, or with an admin's key (--api-keys)");
+    return true;
+  }
+  const auto asked = parse_asked(x.request().body);
+  if (!asked) {
+    refuse(x, 400, asked.error().what);
+    return true;
+  }
+  const auto done = conductor.scale_in(asked->worker, asked->role);
+  if (done)
+    answer(x, 200, dump_json({{"worker", done->node}, {"role", done->role}}));
+  else
+    refuse(x, done.error().code == Code::kNotFound ? 404 : 409, done.error().what);
+  return true;
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,209 @@
+// Completions and chats: asked of the conductor, answered as a stream or at once.
+#include <algorithm>
+#include <cmath>
+
+#include "base/json.h"
+#include "serve/frontend/api_server.h"
+#include "serve/frontend/openai_text.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr size_t kUnsentMax = kMiB;  // a client that reads this slowly is given up
+
+Generate generate_of(const std::string& id, CompletionRequest& r) {
+  Generate g;
+  g.id = id;
+  g.prompt = std::move(r.prompt);
+  g.cache_salt = r.cache_salt;
+  g.priority = r.priority;
+  g.cache = r.cache;
+  g.max_tokens = r.max_tokens;
+  g.min_tokens = r.min_tokens;
+  g.ignore_eos = r.ignore_eos;
+  g.stop_tokens = r.stop_token_ids;
+  g.seed = r.seed;
+  g.temperature = r.temperature;
+  g.top_k = r.top_k;
+  g.top_p = r.top_p;
+  return g;
+}
+
+uint32_t whole_seconds(Duration d) {
+  return static_cast<uint32_t>(std::clamp(std::ceil(to_seconds(d)), 1.0, 30.0));
+}
+
+}  // namespace
+
+struct Front::Answer {
+  Answer(http::Exchange exchange, CompletionRequest r, AnswerWriter w, TextStream t)
+      : x(std::move(exchange)), request(std::move(r)), writer(std::move(w)), text(std::move(t)) {}
+  http::Exchange x;
+  CompletionRequest request;
+  AnswerWriter writer;
+  TextStream text;
+  std::string id;
+  Tenants::Index tenant = 0;
+  Conductor::Id job = 0;
+  bool started = false, over = false, passed = false;
+  std::string whole;  // the text, when it is not streamed
+  uint64_t prompt_tokens = 0, output_tokens = 0;
+
+  Usage usage(const Progress& p) const {
+    return {prompt_tokens, output_tokens, p.cached_tokens.value_or(0)};
+  }
+  http::Headers headers(const Progress& p) const {
+    http::Headers h = {{"x-request-id", id}};
+    if (!p.prefill.empty()) h.push_back({"x-mc-prefill", p.prefill});
+    if (!p.decode.empty()) h.push_back({"x-mc-decode", p.decode});
+    if (p.cached_tokens) h.push_back({"x-mc-cached-tokens", std::to_string(*p.cached_tokens)});
+    if (p.predicted_ttft_ms > 0)
+      h.push_back({"x-mc-predicted-ttft-ms", strf("%.3f", p.predicted_ttft_ms)});
+    return h;
+  }
+  // Everything a client gets goes out in one write, with the headers if they are due.
+  void write(const Progress& p, std::string events) {
+    if (!started) x.start(200, "text/event-stream; charset=utf-8", headers(p));
+    started = true;
+    x.write(std::move(events));
+  }
+};
+
+void Front::completion(const http::Exchange& x, Tenants::Index tenant, bool chat) {
+  auto parsed = parse_completion(x.request().body, chat, limits_);
+  if (!parsed) {
+    count(metrics_, parsed.error().status, "invalid");
+    return refuse(x, parsed.error());
+  }
+  // Outside engines get what the client sent.
+  std::string body = conductor_.foreign().all().empty() ? "" : x.request().body;
+  x.forget_body();
+  const std::string id = id_of(x);
+  if (const auto over = tenants_.begin(tenant, parsed->prompt.size(), loop_.now())) {
+    count(metrics_, 429, "rate_limit_exceeded");
+    return refuse(x, {429, over->why, "", "rate_limit_exceeded"},
+                  {{"retry-after", std::to_string(whole_seconds(over->retry_after))},
+                   {"x-mc-reject-reason", "rate_limit_exceeded"}});
+  }
+  Generate g = generate_of(id, *parsed);
+  g.path = x.request().path;
+  g.body = std::move(body);
+  g.cache_salt = tenants_.salt(tenant, g.cache_salt);
+  // A request may wait longer than its tenant's others, not less.
+  if (tenants_.keyed()) g.priority = std::max<int64_t>(g.priority, 0);
+  g.priority += tenants_.at(tenant).priority;
+  const bool begins = g.prompt.size() == 1 && g.prompt[0] == limits_.tokenizer->bos();
+  TextStream text(*limits_.tokenizer, parsed->stop, begins);
+  AnswerWriter writer(id, limits_.model, wall_now_ns() / 1'000'000'000, chat, parsed->include_usage,
+                      parsed->continuous_usage);
+  const auto a =
+      std::make_shared<Answer>(x, std::move(*parsed), std::move(writer), std::move(text));
+  a->id = id;
+  a->tenant = tenant;
+  a->prompt_tokens = g.prompt.size();
+  Listener listener;
+  listener.on_tokens = [this, a](const Progress& p, const std::vector<int32_t>& t) {
+    tokens(*a, p, t);
+  };
+  listener.on_passed = [this, a](const Progress& p, int status, const std::string& type,
+                                 std::string_view bytes) { passed(*a, p, status, type, bytes); };
+  listener.on_done = [this, a](const Progress& p, const std::optional<Failed>& f) {
+    done(*a, p, f);
+  };
+  a->job = conductor_.submit(std::move(g), std::move(listener));
+  if (!a->over)
+    x.on_gone([this, weak = std::weak_ptr<Answer>(a)] {
+      if (const auto gone = weak.lock()) give_up(*gone, "the client is gone");
+    });
+}
+
+void Front::close(Answer& a) {
+  a.over = true;
+  tenants_.ended(a.tenant, a.output_tokens, loop_.now());
+  const std::string& tenant = tenants_.at(a.tenant).name;
+  if (tenant.empty()) return;
+  const auto tokens = [&](const char* kind) -> Counter& {
+    return metrics_.counter("mc_conductor_tenant_tokens_total", "tokens of tenants' requests",
+                            {{"tenant", tenant}, {"kind", kind}});
+  };
+  tokens("input").add(a.prompt_tokens);
+  tokens("output").add(a.output_tokens);
+}
+
+void Front::give_up(Answer& a, const std::string& reason) {
+  if (a.over) return;
+  close(a);
+  conductor_.cancel(a.job, reason);
+}
+
+void Front::tokens(Answer& a, const Progress& p, const std::vector<int32_t>& tokens) {
+  if (a.over) return;
+  std::string events, text;
+  for (size_t i = 0; i < tokens.size() && !a.text.stopped(); ++i) {
+    ++a.output_tokens;
+    text += a.text.push(tokens[i]);
+    const bool end = i + 1 == tokens.size(), last = end && !p.finish.empty();
+    if (last) text += a.text.flush();
+    const std::string finish = a.text.stopped() ? "stop" : last ? p.finish : "";
+    if (!a.request.stream)
+      a.whole += text;
+    else if (coalesce_ && !end && finish.empty())
+      continue;
+    else
+      events += a.writer.chunk(text, finish, a.usage(p));
+    text.clear();
+  }
+  if (a.request.stream) a.write(p, std::move(events));
+  if (a.text.stopped() && p.finish.empty()) {
+    Progress end = p;
+    end.finish = "stop";
+    const auto job = a.job;
+    done(a, end, std::nullopt);
+    return conductor_.cancel(job, "a stop string came", "stop");
+  }
+  if (a.x.unsent() > kUnsentMax) give_up(a, "the client reads too slowly");
+}
+
+// An outside engine's answer, as it is.
+void Front::passed(Answer& a, const Progress& p, int status, const std::string& type,
+                   std::string_view bytes) {
+  if (a.over) return;
+  if (!a.started) a.x.start(status, type, a.headers(p));
+  a.started = a.passed = true;
+  a.output_tokens = p.output_tokens;
+  a.x.write(std::string(bytes));
+  if (a.x.unsent() > kUnsentMax) give_up(a, "the client reads too slowly");
+}
+
+void Front::done(Answer& a, const Progress& p, const std::optional<Failed>& failed) {
+  if (a.over) return;
+  if (a.passed) a.output_tokens = p.output_tokens;
+  close(a);
+  if (a.passed && !failed) return a.x.end();
+  if (a.passed && !a.request.stream) return;  // cut: the client sees that it is not whole
+  const Usage usage = a.usage(p);
+  if (failed) {
+    const ApiError error{failed->status, failed->what, "", failed->code};
+    if (a.started) {
+      a.x.write("data: " + error_json(error) + "\n\n");
+      return a.x.end();
+    }
+    http::Headers h = a.headers(p);
+    if (failed->retry_after_s > 0)
+      h.push_back({"retry-after", std::to_string(failed->retry_after_s)});
+    if (failed->status == 429) h.push_back({"x-mc-reject-reason", failed->code});
+    return refuse(a.x, error, std::move(h));
+  }
+  if (!a.request.stream) {
+    const std::string finish = a.text.stopped() ? "stop" : p.finish;
+    return a.x.reply(200, kJsonType,
+                     a.writer.whole(a.whole, finish, usage, progress_json(p)) + "\n", a.headers(p));
+  }
+  std::string events;
+  if (a.output_tokens == 0) events = a.writer.chunk("", p.finish, usage);
+  if (a.writer.has_last()) events += a.writer.last(usage, progress_json(p));
+  a.write(p, events + kStreamEnd);
+  a.x.end();
+}
+
+}  // namespace mc::serve

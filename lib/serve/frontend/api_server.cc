@@ -1,0 +1,269 @@
+#include "serve/frontend/api_server.h"
+
+#include <sys/stat.h>
+
+#include <algorithm>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "base/random.h"
+#include "io/limits.h"
+#include "serve/frontend/admin_routes.h"
+#include "serve/frontend/dashboard.h"
+#include "serve/frontend/registry_routes.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr size_t kRequestIdMax = 128;
+constexpr Duration kKeysEvery = std::chrono::seconds(1);
+constexpr uint64_t kOtherFiles = 512;  // workers, events, logs, and clients that are refused
+
+bool all_printable(const std::string& s) {
+  return !s.empty() && s.size() <= kRequestIdMax &&
+         std::all_of(s.begin(), s.end(), [](char c) { return c > ' ' && c < 0x7f; });
+}
+
+// What shows a tenant's requests or the server's settings.
+bool for_admins(const std::string& path) {
+  return path == "/debug/route" || path == "/config" || path.starts_with("/explain/") ||
+         is_registry_page(path) || is_admin_page(path);
+}
+
+// Health, numbers and the dashboard: nothing that was asked or answered.
+bool for_everybody(const std::string& path) {
+  return path == "/live" || path == "/ready" || path == "/health" || path == "/metrics" ||
+         path == "/cluster" || path == "/";
+}
+
+bool posted(const std::string& path) {
+  return path == "/v1/completions" || path == "/v1/chat/completions" || path == "/tokenize" ||
+         path == "/detokenize";
+}
+
+// Changes when the file does: who replaces it, or writes it in place.
+std::string stamp_of(const std::string& path) {
+  struct stat s {};
+  if (path.empty() || ::stat(path.c_str(), &s) != 0) return {};
+  return strf("%llu %lld %lld.%09ld", static_cast<unsigned long long>(s.st_ino),
+              static_cast<long long>(s.st_size), static_cast<long long>(s.st_mtim.tv_sec),
+              s.st_mtim.tv_nsec);
+}
+
+// As many of the clients that may come as this process can have open.
+uint32_t files_for(uint32_t connections) {
+  const uint64_t wanted = uint64_t{connections} + kOtherFiles;
+  const uint64_t files = io::raise_open_files(wanted);
+  if (files >= wanted) return connections;
+  const auto left =
+      static_cast<uint32_t>(files > 2 * kOtherFiles ? files - kOtherFiles : files / 2);
+  log_warn("conductor",
+           "--http-connections %u wants %llu open files, and this process may have %llu: at most "
+           "%u clients may connect; raise its limit (ulimit -Hn, LimitNOFILE=) for more",
+           connections, static_cast<unsigned long long>(wanted),
+           static_cast<unsigned long long>(files), left);
+  return left;
+}
+
+}  // namespace
+
+void FrontOptions::describe(OptionList& v) {
+  v("http", http, "address of the OpenAI API, /cluster and /metrics");
+  v("http-connections", connections, "clients connected at once");
+  v("api-keys", api_keys,
+    "file of tenants and their API keys, read again when it changes and on SIGHUP; empty: no key "
+    "is asked for");
+  v("coalesce", coalesce, "tokens that come together are one event of a stream");
+}
+
+Result<std::unique_ptr<Front>> Front::open(io::Loop& loop, const FrontOptions& options,
+                                           Conductor& conductor, Metrics& metrics,
+                                           std::string config) {
+  if (options.connections == 0)
+    return fail(Code::kInvalid, "--http-connections: want at least 1, or nobody can connect");
+  Tenants tenants;
+  const std::string stamp = stamp_of(options.api_keys);  // before it is read: no change is missed
+  if (!options.api_keys.empty()) {
+    MC_TRY(tenants, Tenants::open(options.api_keys));
+  }
+  auto front = std::unique_ptr<Front>(
+      new Front(loop, options, conductor, metrics, std::move(tenants), std::move(config)));
+  front->keys_stamp_ = stamp;
+  if (!options.api_keys.empty()) front->watch_keys();
+  http::ServerOptions server;
+  server.connections_max = files_for(options.connections);
+  server.refusal = [&metrics](int status, const std::string& why) -> http::Page {
+    count(metrics, status, "http");
+    return {kJsonType, error_json({status, why, "", ""}) + "\n"};
+  };
+  MC_TRY(front->http_,
+         http::Server::open(loop, options.http, std::move(server),
+                            [f = front.get()](const http::Exchange& x) { f->page(x); }));
+  return front;
+}
+
+Front::Front(io::Loop& loop, const FrontOptions& options, Conductor& conductor, Metrics& metrics,
+             Tenants tenants, std::string config)
+    : loop_(loop),
+      conductor_(conductor),
+      metrics_(metrics),
+      coalesce_(options.coalesce),
+      tenants_(std::move(tenants)),
+      keys_file_(options.api_keys),
+      config_(std::move(config)),
+      limits_{&conductor.tokenizer(), conductor.spec().name, conductor.spec().context_max,
+              conductor.spec().vocab, conductor.chat()},
+      created_(wall_now_ns() / 1'000'000'000),
+      prefix_(strf("%llx",
+                   static_cast<unsigned long long>(mix64(static_cast<uint64_t>(wall_now_ns()))))) {}
+
+Front::~Front() {
+  if (keys_timer_ != 0) loop_.cancel(keys_timer_);
+}
+
+void Front::watch_keys() {
+  keys_timer_ = loop_.every(kKeysEvery, [this] {
+    if (stamp_of(keys_file_) != keys_stamp_) reread_keys();
+  });
+}
+
+void Front::reread_keys() {
+  if (keys_file_.empty()) return;
+  keys_stamp_ = stamp_of(keys_file_);
+  auto fresh = Tenants::open(keys_file_);
+  metrics_
+      .counter("mc_conductor_keys_reads_total", "times that the file of keys was read again",
+               {{"result", fresh ? "ok" : "failed"}})
+      .add();
+  if (!fresh) {
+    log_error("conductor", "%s: the keys read before stay in force", fresh.error().what.c_str());
+    return;
+  }
+  tenants_.renew(std::move(*fresh));
+  log_info("conductor", "%s was read again", keys_file_.c_str());
+}
+
+void Front::count(Metrics& metrics, int status, const std::string& reason) {
+  metrics
+      .counter("mc_conductor_requests_total", "requests answered",
+               {{"code", std::to_string(status)}, {"reason", reason}})
+      .add();
+}
+
+void Front::refuse(const http::Exchange& x, const ApiError& e, http::Headers extra) const {
+  const bool named = !extra.empty() && extra.front().first == "x-request-id";
+  if (!named) extra.insert(extra.begin(), {"x-request-id", id_of(x)});
+  x.reply(e.status, kJsonType, error_json(e) + "\n", std::move(extra));
+}
+
+// The client's own, when it sent one that may stand in a log and a header.
+std::string Front::id_of(const http::Exchange& x) const {
+  const auto given = x.request().headers.find("x-request-id");
+  if (given != x.request().headers.end() && all_printable(given->second)) return given->second;
+  return prefix_ + "-" + std::to_string(next_);
+}
+
+// Who asks; nothing when that was answered with 401 or 403.
+std::optional<Tenants::Index> Front::enter(const http::Exchange& x) {
+  const auto& headers = x.request().headers;
+  const auto given = headers.find("authorization");
+  const auto tenant = tenants_.find(given == headers.end() ? "" : given->second);
+  if (!tenant) {
+    count(metrics_, 401, "invalid_api_key");
+    refuse(x,
+           {401,
+            given == headers.end() ? "an API key is needed: send 'Authorization: Bearer KEY'"
+                                   : "this API key is not known",
+            "", "invalid_api_key"},
+           {{"www-authenticate", "Bearer"}});
+    return std::nullopt;
+  }
+  if (for_admins(x.request().path) && !tenants_.at(*tenant).admin) {
+    count(metrics_, 403, "not_admin");
+    refuse(x, {403, x.request().path + " is for admin keys", "", "not_admin"});
+    return std::nullopt;
+  }
+  return tenant;
+}
+
+void Front::page(const http::Exchange& x) {
+  ++next_;
+  const std::string& path = x.request().path;
+  const std::string& method = x.request().method;
+  std::optional<Tenants::Index> tenant;
+  if (!for_everybody(path)) {
+    tenant = enter(x);
+    if (!tenant) return;
+  }
+  const bool post = method == "POST";
+  if (posted(path) && !post) return refuse(x, {405, path + " wants POST, not " + method, "", ""});
+  if (path == "/v1/completions" || path == "/v1/chat/completions")
+    return completion(x, *tenant, path == "/v1/chat/completions");
+  if (path == "/tokenize" || path == "/detokenize") {
+    const auto answer = path == "/tokenize" ? tokenize(x.request().body, limits_)
+                                            : detokenize(x.request().body, limits_);
+    return answer ? x.reply(200, kJsonType, *answer) : refuse(x, answer.error());
+  }
+  if (path == "/debug/route") return route(x);
+  if (registry_page(x, conductor_)) return;
+  if (admin_page(x, conductor_, tenants_.keyed())) return;
+  if (method != "GET" && method != "HEAD")
+    return refuse(x, {405, path + " wants GET, not " + method, "", ""});
+  if (path == "/metrics") conductor_.update_metrics();
+  const std::string not_ready = conductor_.not_ready();
+  if (http::serve_common(x, metrics_, not_ready, dump_json(conductor_.health()) + "\n")) return;
+  if (path == "/")
+    return x.reply(200, "text/html; charset=utf-8", std::string(dashboard_html()),
+                   dashboard_headers());
+  if (path == "/v1/models") return x.reply(200, kJsonType, models());
+  if (path == "/cluster") return x.reply(200, kJsonType, dump_json(conductor_.cluster(), 2) + "\n");
+  if (path == "/config") return x.reply(200, kJsonType, config_);
+  if (path.starts_with("/explain/")) return explain(x);
+  refuse(x, {404,
+             "no such page: try /v1/completions, /v1/chat/completions, /v1/models, /tokenize, "
+             "/detokenize, /live, /ready, /health, /metrics, /cluster, /config, /debug/route, "
+             "/explain/ID, /register, /query or /",
+             "", ""});
+}
+
+void Front::explain(const http::Exchange& x) {
+  const std::string id = x.request().path.substr(std::string_view("/explain/").size());
+  const Json known = conductor_.explain(id);
+  if (known.is_null())
+    return refuse(x, {404,
+                      "nothing is known of request '" + shown(id) +
+                          "': its id is the header x-request-id of its answer, and only the last "
+                          "requests are kept (--explain-last)",
+                      "", "unknown_request"});
+  x.reply(200, kJsonType, dump_json(known, 2) + "\n");
+}
+
+std::string Front::models() const {
+  const Json model = {{"id", limits_.model},
+                      {"object", "model"},
+                      {"created", created_},
+                      {"owned_by", "mc"},
+                      {"vocab", limits_.vocab},
+                      {"max_model_len", limits_.context_max},
+                      {"chat_template", model::name(limits_.chat)}};
+  return dump_json({{"object", "list"}, {"data", Json::array({model})}}) + "\n";
+}
+
+void Front::route(const http::Exchange& x) {
+  CompletionRequest r;
+  r.max_tokens = 0;
+  if (x.request().method == "POST") {
+    auto parsed = parse_completion(x.request().body, false, limits_);
+    if (!parsed) return refuse(x, parsed.error());
+    r = std::move(*parsed);
+  } else {
+    const auto it = x.request().query.find("prompt");
+    if (it == x.request().query.end() || it->second.empty())
+      return refuse(x, {400, "want ?prompt=TEXT, or POST a completion request", "prompt", ""});
+    r.prompt = limits_.tokenizer->encode(it->second);
+  }
+  x.reply(200, kJsonType,
+          dump_json(conductor_.route(r.prompt, r.cache_salt, r.max_tokens), 2) + "\n");
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,98 @@
+// The HTTP face of a conductor: the OpenAI API for clients, state and metrics for people.
+//
+//   POST /v1/completions, /v1/chat/completions, /tokenize, /detokenize   GET /v1/models
+//   GET /live, /ready, /health, /metrics, /cluster, /config
+//   GET /debug/route?prompt=TEXT (or POST a completion): what would be decided now
+//   GET /explain/ID: what was decided for a request
+//   POST /admin/scale-in (serve/frontend/admin_routes.h)
+//   GET / for people (serve/frontend/dashboard.h); /register, /query and others
+//   (serve/frontend/registry_routes.h)
+//
+// With --api-keys a key is needed (401), but for the pages in the second line without /config; the
+// last two and /config need an admin's (403). Each tenant has its limits (429) and its caches
+// (serve/frontend/tenants.h). The front speaks plain HTTP: put what ends TLS before it.
+//
+// The status of an answer is known when its first token is: until then a failure is an HTTP status,
+// after it an error event. Headers of an answer: x-request-id (the client's, when it sent one),
+// x-mc-prefill, x-mc-decode, and x-mc-cached-tokens when it is known by then; the last usage always
+// has it, beside "mc", where the time went.
+//
+// Thread: the loop's.
+#pragma once
+#include <memory>
+#include <string>
+
+#include "http/server.h"
+#include "serve/conductor/conductor.h"
+#include "serve/frontend/openai.h"
+#include "serve/frontend/tenants.h"
+
+namespace mc::serve {
+
+struct FrontOptions {
+  std::string http = "127.0.0.1:8000";
+  uint32_t connections = 4096;
+  std::string api_keys{};
+  bool coalesce = false;
+  void describe(OptionList& v);
+};
+
+class Front {
+ public:
+  // `conductor` outlives it; `config` is what /config answers, JSON. Errors: kUnavailable when the
+  // port is in use; kInvalid, kNotFound of the file of keys.
+  static Result<std::unique_ptr<Front>> open(io::Loop& loop, const FrontOptions& options,
+                                             Conductor& conductor, Metrics& metrics,
+                                             std::string config = "{}\n");
+  ~Front();
+  Front(const Front&) = delete;
+  Front& operator=(const Front&) = delete;
+
+  // Reads the file of keys again; one that will not do leaves those that are there, and is told in
+  // the log. Done by itself, too, within a second of a change.
+  void reread_keys();
+
+  const std::string& http() const { return http_->address(); }
+  size_t open_exchanges() const { return http_->open_exchanges(); }
+
+ private:
+  struct Answer;  // one request while it is answered
+  static constexpr const char* kJsonType = "application/json";
+  Front(io::Loop& loop, const FrontOptions& options, Conductor& conductor, Metrics& metrics,
+        Tenants tenants, std::string config);
+  void watch_keys();
+  static void count(Metrics& metrics, int status, const std::string& reason);
+  void refuse(const http::Exchange& x, const ApiError& e, http::Headers extra = {}) const;
+  std::string id_of(const http::Exchange& x) const;
+  std::optional<Tenants::Index> enter(const http::Exchange& x);
+  void page(const http::Exchange& x);
+  void explain(const http::Exchange& x);
+  void route(const http::Exchange& x);
+  std::string models() const;
+
+  // api_completion.cc
+  void completion(const http::Exchange& x, Tenants::Index tenant, bool chat);
+  void tokens(Answer& a, const Progress& p, const std::vector<int32_t>& tokens);
+  void passed(Answer& a, const Progress& p, int status, const std::string& type,
+              std::string_view bytes);
+  void done(Answer& a, const Progress& p, const std::optional<Failed>& failed);
+  void give_up(Answer& a, const std::string& reason);
+  void close(Answer& a);
+
+  io::Loop& loop_;
+  Conductor& conductor_;
+  Metrics& metrics_;
+  const bool coalesce_;
+  Tenants tenants_;
+  const std::string keys_file_;
+  std::string keys_stamp_;  // of the file when it was read
+  io::Loop::Handle keys_timer_ = 0;
+  const std::string config_;
+  ApiLimits limits_;
+  std::unique_ptr<http::Server> http_;
+  const int64_t created_;
+  const std::string prefix_;  // of request ids
+  uint64_t next_ = 0;         // pages asked for so far
+};
+
+}  // namespace mc::serve

@@ -1,0 +1,252 @@
+#include "serve/frontend/openai.h"
+
+#include <cmath>
+
+#include "base/json.h"
+#include "base/units.h"
+#include "serve/frontend/openai_members.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr uint32_t kChatTokens = 512;  // when a chat names no limit
+constexpr size_t kStopsMax = 16, kStopBytesMax = 256, kNameBytesMax = 256;
+constexpr int64_t kPriorityMax = 1'000'000;
+
+const char* type_name(int status) {
+  switch (status) {
+    case 400:
+    case 401:
+    case 404:
+    case 405:
+    case 408:
+    case 413:
+    case 431: return "invalid_request_error";
+    case 403: return "permission_error";
+    case 429: return "rate_limit_error";
+    default: return "server_error";
+  }
+}
+
+// A string, token ids, or an array of one of these.
+Parsed read_prompt(const Json& j, const ApiLimits& limits, std::vector<int32_t>& out,
+                   bool nested = false) {
+  if (j.is_string()) {
+    out = limits.tokenizer->encode(j.get_ref<const std::string&>());
+    return {};
+  }
+  if (!j.is_array()) return wrong_type("prompt", j, "a string or an array of token ids");
+  const bool several = !j.empty() && !j[0].is_number();
+  if (!several) return read_tokens(j, "prompt", limits.vocab, out);
+  if (nested) return wrong_type("prompt", j[0], "token ids (integers)");
+  if (j.size() > 1) return bad("prompt", strf("%zu prompts in one request, want one", j.size()));
+  return read_prompt(j[0], limits, out, true);
+}
+
+Parsed read_stops(const Members& m, uint32_t vocab, CompletionRequest& r) {
+  if (const Json* j = m.find("stop")) {
+    const Json list = j->is_array() ? *j : Json::array({*j});
+    if (list.size() > kStopsMax) return bad("stop", strf("over %zu stop strings", kStopsMax));
+    for (const Json& s : list) {
+      if (!s.is_string()) return wrong_type("stop", s, "a string or an array of strings");
+      const std::string text = s.get<std::string>();
+      if (text.empty() || text.size() > kStopBytesMax)
+        return bad("stop",
+                   strf("a stop string of %zu bytes, want 1 to %zu", text.size(), kStopBytesMax));
+      r.stop.push_back(text);
+    }
+  }
+  if (const Json* j = m.find("stop_token_ids")) {
+    if (!j->is_array() || j->size() > kStopsMax)
+      return bad("stop_token_ids", "'stop_token_ids' is not a short array of token ids");
+    return read_tokens(*j, "stop_token_ids", vocab, r.stop_token_ids);
+  }
+  return {};
+}
+
+// What other servers do and this one does not: said, not ignored.
+Parsed refuse_unsupported(const Members& m, bool chat) {
+  int64_t n = 1, best_of = 1;
+  bool echo = false;
+  double penalty = 0;
+  MC_API_TRY(m.read_int("n", n, INT64_MIN, INT64_MAX));
+  if (n != 1) return bad("n", "'n' other than 1 is not supported");
+  MC_API_TRY(m.read_int("best_of", best_of, INT64_MIN, INT64_MAX));
+  if (best_of != 1) return bad("best_of", "'best_of' other than 1 is not supported");
+  MC_API_TRY(m.read("echo", echo));
+  if (echo) return bad("echo", "'echo' is not supported");
+  MC_API_TRY(m.read("presence_penalty", penalty, -2, 2));
+  MC_API_TRY(m.read("frequency_penalty", penalty, -2, 2));
+  const Json* logprobs = m.find("logprobs");
+  if (logprobs != nullptr && !(logprobs->is_boolean() && !logprobs->get<bool>()))
+    return bad("logprobs", "'logprobs' is not supported");
+  if (const Json* tools = m.find("tools"); chat && tools != nullptr && !tools->empty())
+    return bad("tools", "'tools' is not supported");
+  return {};
+}
+
+Parsed read_options(const Members& m, const ApiLimits& limits, CompletionRequest& r) {
+  MC_API_TRY(m.read("stream", r.stream));
+  if (const Json* options = m.find("stream_options")) {
+    if (!options->is_object()) return wrong_type("stream_options", *options, "an object");
+    if (!r.stream) return bad("stream_options", "'stream_options' without 'stream'");
+    const Members o(*options);
+    MC_API_TRY(o.read("include_usage", r.include_usage));
+    MC_API_TRY(o.read("continuous_usage_stats", r.continuous_usage));
+  }
+  const auto most = static_cast<int64_t>(limits.context_max);
+  const uint64_t left =
+      limits.context_max - std::min<uint64_t>(limits.context_max, r.prompt.size());
+  if (r.chat) r.max_tokens = static_cast<uint32_t>(std::clamp<uint64_t>(left, 1, kChatTokens));
+  MC_API_TRY(m.read_int("max_tokens", r.max_tokens, 1, INT32_MAX));
+  MC_API_TRY(m.read_int("max_completion_tokens", r.max_tokens, 1, INT32_MAX));
+  MC_API_TRY(m.read_int("min_tokens", r.min_tokens, 0, most));
+  if (r.min_tokens > r.max_tokens)
+    return bad("min_tokens",
+               strf("'min_tokens' is %u, over max_tokens %u", r.min_tokens, r.max_tokens));
+  MC_API_TRY(m.read("ignore_eos", r.ignore_eos));
+  MC_API_TRY(m.read("temperature", r.temperature, 0, 2));
+  MC_API_TRY(m.read("top_p", r.top_p, 0, 1));
+  int64_t top_k = 0;  // other servers have -1 for all
+  MC_API_TRY(m.read_int("top_k", top_k, -1, INT32_MAX));
+  r.top_k = static_cast<uint32_t>(std::max<int64_t>(top_k, 0));
+  int64_t seed = 0;
+  MC_API_TRY(m.read_int("seed", seed, INT64_MIN, INT64_MAX));
+  r.seed = static_cast<uint64_t>(seed);
+  MC_API_TRY(m.read("cache_salt", r.cache_salt, kNameBytesMax));
+  MC_API_TRY(m.read("user", r.user, kNameBytesMax));
+  MC_API_TRY(m.read_int("priority", r.priority, -kPriorityMax, kPriorityMax));
+  return read_stops(m, limits.vocab, r);
+}
+
+}  // namespace
+
+std::string error_json(const ApiError& e) {
+  const Json body = {{"error",
+                      {{"message", e.message},
+                       {"type", type_name(e.status)},
+                       {"param", e.param.empty() ? Json() : Json(e.param)},
+                       {"code", e.code.empty() ? Json() : Json(e.code)}}}};
+  return dump_json(body);
+}
+
+tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body, bool chat,
+                                                           const ApiLimits& limits) {
+  const auto json = parse_object(body);
+  if (!json) return tl::unexpected(json.error());
+  const Members m(*json);
+  CompletionRequest r;
+  r.chat = chat;
+  if (m.find("model") == nullptr) return bad("model", "'model' is missing");
+  MC_API_TRY(check_model(m, limits));
+  const char* const key = chat ? "messages" : "prompt";
+  const Json* prompt = m.find(key);
+  if (prompt == nullptr) return bad(key, strf("'%s' is missing", key));
+  if (chat) {
+    auto conversation = read_messages(*prompt, limits);
+    if (!conversation) return tl::unexpected(conversation.error());
+    r.prompt = std::move(conversation->tokens);
+    if (conversation->end) r.stop_token_ids.push_back(*conversation->end);
+  } else {
+    MC_API_TRY(read_prompt(*prompt, limits, r.prompt));
+  }
+  if (r.prompt.empty()) return bad(key, "the prompt is empty");
+  MC_API_TRY(read_options(m, limits, r));
+  MC_API_TRY(read_cache_control(*json, limits, r));
+  MC_API_TRY(refuse_unsupported(m, chat));
+  const uint64_t wanted = r.prompt.size() + uint64_t{r.max_tokens};
+  if (wanted > limits.context_max)
+    return tl::unexpected(ApiError{
+        400,
+        strf("the context holds %llu tokens; %zu of the prompt and %u of max_tokens are %llu",
+             static_cast<unsigned long long>(limits.context_max), r.prompt.size(), r.max_tokens,
+             static_cast<unsigned long long>(wanted)),
+        key, "context_length_exceeded"});
+  return r;
+}
+
+namespace {
+
+Json usage_json(const Usage& u) {
+  return {{"prompt_tokens", u.prompt_tokens},
+          {"completion_tokens", u.completion_tokens},
+          {"total_tokens", u.prompt_tokens + u.completion_tokens},
+          {"prompt_tokens_details", {{"cached_tokens", u.cached_tokens}}}};
+}
+
+Json reason_json(const std::string& finish) { return finish.empty() ? Json() : Json(finish); }
+
+std::string event(const Json& json) { return "data: " + dump_json(json) + "\n\n"; }
+
+}  // namespace
+
+AnswerWriter::AnswerWriter(std::string id, std::string model, int64_t created, bool chat,
+                           bool include_usage, bool continuous_usage)
+    : id_((chat ? "chatcmpl-" : "cmpl-") + id),
+      model_(std::move(model)),
+      created_(created),
+      chat_(chat),
+      include_usage_(include_usage),
+      continuous_usage_(continuous_usage) {}
+
+Json AnswerWriter::head(const char* completion, const char* chat) const {
+  return {
+      {"id", id_}, {"object", chat_ ? chat : completion}, {"created", created_}, {"model", model_}};
+}
+
+// By hand: a token is too little to build and take down a tree of values for.
+std::string AnswerWriter::chunk(std::string_view text, const std::string& finish,
+                                const Usage& usage) {
+  if (open_.empty()) {
+    open_ = "data: " + dump_json(head("text_completion", "chat.completion.chunk"));
+    open_.back() = ',';  // was the object's end
+    open_ += R"("choices":[{"index":0,)";
+    open_ += chat_ ? R"("delta":{)" : R"("text":)";
+  }
+  std::string out;
+  out.reserve(open_.size() + text.size() + 128);
+  out += open_;
+  // The role comes with the first token, never before it: a client measures its wait by it.
+  if (chat_) out += first_ ? R"("role":"assistant","content":)" : R"("content":)";
+  append_quoted(out, text);
+  out += chat_ ? R"(},"logprobs":null,"finish_reason":)" : R"(,"logprobs":null,"finish_reason":)";
+  if (finish.empty())
+    out += "null";
+  else
+    append_quoted(out, finish);
+  out += "}]";
+  if (continuous_usage_)
+    out += R"(,"usage":)" + dump_json(usage_json(usage));
+  else if (include_usage_)
+    out += R"(,"usage":null)";
+  out += "}\n\n";
+  first_ = false;
+  return out;
+}
+
+std::string AnswerWriter::last(const Usage& usage, const Json& mc) const {
+  if (!include_usage_) return {};
+  Json j = head("text_completion", "chat.completion.chunk");
+  j["choices"] = Json::array();
+  j["usage"] = usage_json(usage);
+  j["mc"] = mc;
+  return event(j);
+}
+
+std::string AnswerWriter::whole(std::string_view text, const std::string& finish,
+                                const Usage& usage, const Json& mc) const {
+  Json j = head("text_completion", "chat.completion");
+  Json choice = {{"index", 0}};
+  if (chat_)
+    choice["message"] = {{"role", "assistant"}, {"content", text}};
+  else
+    choice["text"] = text;
+  choice["logprobs"] = nullptr;
+  choice["finish_reason"] = reason_json(finish);
+  j["choices"] = Json::array({std::move(choice)});
+  j["usage"] = usage_json(usage);
+  j["mc"] = mc;
+  return dump_json(j);
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,90 @@
+// The OpenAI API's texts: requests parsed and checked, answers and errors written.
+//
+// Understood beyond the standard: top_k, min_tokens, ignore_eos, stop_token_ids, cache_salt,
+// priority, cache_control, stream_options.continuous_usage_stats. One prompt and one answer per
+// request (n = 1). Unknown fields are ignored, as clients send more each year; known ones of a
+// wrong type are refused.
+//
+// Thread: values. Pure. Source: OpenAI API reference, completions and chat; design, serving-peers
+// 1b.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <tl/expected.hpp>
+#include <vector>
+
+#include "base/json_fwd.h"
+#include "model/text/chat.h"
+#include "serve/protocol/cache_control.h"
+
+namespace mc::serve {
+
+struct ApiError {
+  int status = 400;
+  std::string message;
+  std::string param;  // empty: null
+  std::string code;   // empty: null
+};
+// {"error": {"message", "type", "param", "code"}}; the type follows from the status.
+std::string error_json(const ApiError& error);
+
+struct CompletionRequest {
+  bool chat = false;
+  bool stream = false, include_usage = false, continuous_usage = false;
+  std::vector<int32_t> prompt;
+  uint32_t max_tokens = 16, min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<std::string> stop;
+  std::vector<int32_t> stop_token_ids;
+  double temperature = 1, top_p = 1;
+  uint32_t top_k = 0;  // 0: all
+  uint64_t seed = 0;
+  std::string cache_salt, user;
+  int64_t priority = 0;  // lower waits less
+  CacheControl cache;
+};
+
+struct ApiLimits {
+  const model::Tokenizer* tokenizer = nullptr;  // outlives this
+  std::string model;
+  uint64_t context_max = 0;
+  uint32_t vocab = 0;
+  model::ChatTemplate chat = model::ChatTemplate::kPlain;
+};
+
+tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body, bool chat,
+                                                           const ApiLimits& limits);
+
+// /tokenize: {"prompt": TEXT} or {"messages": [..]}, and {"add_special_tokens": BOOL}.
+// /detokenize: {"tokens": [..]}. Both: {"model": NAME}, if wanted. The answers, as JSON.
+tl::expected<std::string, ApiError> tokenize(std::string_view body, const ApiLimits& limits);
+tl::expected<std::string, ApiError> detokenize(std::string_view body, const ApiLimits& limits);
+
+struct Usage {
+  uint64_t prompt_tokens = 0, completion_tokens = 0, cached_tokens = 0;
+};
+
+// Writes one answer: as events of a stream, or at once.
+class AnswerWriter {
+ public:
+  AnswerWriter(std::string id, std::string model, int64_t created, bool chat, bool include_usage,
+               bool continuous_usage);
+  // One event: "data: {...}\n\n". `finish` is "" or the reason.
+  std::string chunk(std::string_view text, const std::string& finish, const Usage& usage);
+  bool has_last() const { return include_usage_; }
+  std::string last(const Usage& usage, const Json& mc) const;  // the usage event, if wanted
+  std::string whole(std::string_view text, const std::string& finish, const Usage& usage,
+                    const Json& mc) const;
+
+ private:
+  Json head(const char* completion, const char* chat) const;
+  const std::string id_, model_;
+  const int64_t created_;
+  const bool chat_, include_usage_, continuous_usage_;
+  std::string open_;  // how each event begins
+  bool first_ = true;
+};
+inline constexpr const char* kStreamEnd = "data: [DONE]\n\n";
+
+}  // namespace mc::serve

@@ -1,0 +1,123 @@
+#include "serve/frontend/openai_members.h"
+
+#include "base/json.h"
+#include "base/units.h"
+
+namespace mc::serve {
+namespace {
+constexpr size_t kMessagesMax = 4096;
+}
+
+tl::unexpected<ApiError> wrong_type(const char* key, const Json& j, const char* want) {
+  return bad(key, strf("'%s' is of type %s, want %s", key, j.type_name(), want));
+}
+
+const Json* Members::find(const char* key) const {
+  const auto it = object_.find(key);
+  return it == object_.end() || it->is_null() ? nullptr : &*it;
+}
+
+Parsed Members::read(const char* key, bool& v) const {
+  const Json* j = find(key);
+  if (j == nullptr) return {};
+  if (!j->is_boolean()) return wrong_type(key, *j, "a boolean");
+  v = j->get<bool>();
+  return {};
+}
+
+Parsed Members::read(const char* key, std::string& v, size_t bytes_max) const {
+  const Json* j = find(key);
+  if (j == nullptr) return {};
+  if (!j->is_string()) return wrong_type(key, *j, "a string");
+  if (j->get_ref<const std::string&>().size() > bytes_max)
+    return bad(key, strf("'%s' is longer than %zu bytes", key, bytes_max));
+  v = j->get<std::string>();
+  return {};
+}
+
+Parsed Members::read(const char* key, double& v, double low, double high) const {
+  const Json* j = find(key);
+  if (j == nullptr) return {};
+  if (!j->is_number()) return wrong_type(key, *j, "a number");
+  const double n = j->get<double>();
+  if (!(n >= low && n <= high))
+    return bad(key, strf("'%s' is %g, want %g to %g", key, n, low, high));
+  v = n;
+  return {};
+}
+
+Parsed Members::integer(const char* key, std::optional<int64_t>& v, int64_t low,
+                        int64_t high) const {
+  const Json* j = find(key);
+  if (j == nullptr) return {};
+  if (!j->is_number_integer()) return wrong_type(key, *j, "an integer");
+  const bool huge = j->is_number_unsigned() && j->get<uint64_t>() > INT64_MAX;
+  const int64_t n = huge ? INT64_MAX : j->get<int64_t>();
+  if (n < low || n > high)
+    return bad(key, strf("'%s' is %s, want %lld to %lld", key, j->dump().c_str(),
+                         static_cast<long long>(low), static_cast<long long>(high)));
+  v = n;
+  return {};
+}
+
+tl::expected<Json, ApiError> parse_object(std::string_view body) {
+  auto json = parse_json(body);
+  if (!json)
+    return tl::unexpected(
+        ApiError{400, "the body is not JSON: " + json.error().what, "", "invalid_json"});
+  if (!json->is_object())
+    return tl::unexpected(ApiError{400, "the body is not a JSON object", "", ""});
+  return std::move(*json);
+}
+
+Parsed check_model(const Members& m, const ApiLimits& limits) {
+  std::string model = limits.model;
+  MC_API_TRY(m.read("model", model, 4096));
+  if (model == limits.model) return {};
+  return tl::unexpected(ApiError{
+      404,
+      "the model '" + shown(model) + "' does not exist; this server has '" + limits.model + "'",
+      "model", "model_not_found"});
+}
+
+Parsed read_tokens(const Json& array, const char* key, uint32_t vocab, std::vector<int32_t>& out) {
+  out.reserve(array.size());
+  for (const Json& j : array) {
+    if (!j.is_number_integer()) return wrong_type(key, j, "token ids (integers)");
+    if (!j.is_number_unsigned() || j.get<uint64_t>() >= vocab)
+      return bad(key, strf("token id %s in '%s', want 0 to %u", j.dump().c_str(), key, vocab - 1));
+    out.push_back(static_cast<int32_t>(j.get<uint64_t>()));
+  }
+  return {};
+}
+
+tl::expected<model::ChatPrompt, ApiError> read_messages(const Json& j, const ApiLimits& limits) {
+  if (!j.is_array() || j.empty() || j.size() > kMessagesMax)
+    return bad("messages", "'messages' is not a non-empty array of messages");
+  std::vector<model::ChatMessage> messages;
+  for (const Json& message : j) {
+    if (!message.is_object()) return wrong_type("messages", message, "objects");
+    const auto role = message.find("role"), content = message.find("content");
+    if (role == message.end() || !role->is_string())
+      return bad("messages", "a message without a 'role' that is a string");
+    std::string text;
+    if (content != message.end() && content->is_string()) {
+      text += content->get_ref<const std::string&>();
+    } else if (content != message.end() && content->is_array()) {
+      for (const Json& part : *content) {
+        const auto t = part.is_object() ? part.find("text") : part.end();
+        if (!part.is_object() || t == part.end() || !t->is_string())
+          return bad("messages", "a content part that is not text");
+        text += t->get_ref<const std::string&>();
+      }
+    } else {
+      return bad("messages", "a message without a 'content' that is text");
+    }
+    messages.push_back({role->get<std::string>(), std::move(text)});
+  }
+  auto prompt = model::chat_prompt(limits.chat, *limits.tokenizer, messages);
+  if (!prompt) return bad("messages", prompt.error().what);
+  return std::move(*prompt);
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,58 @@
+// Reading JSON members of requests, with errors a client can act on. Private to openai*.cc.
+//
+// Thread: values.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <tl/expected.hpp>
+#include <utility>
+#include <vector>
+
+#include "base/json_fwd.h"
+#include "serve/frontend/openai.h"
+
+namespace mc::serve {
+
+using Parsed = tl::expected<void, ApiError>;
+
+inline tl::unexpected<ApiError> bad(const char* param, std::string message) {
+  return tl::unexpected(ApiError{400, std::move(message), param, ""});
+}
+tl::unexpected<ApiError> wrong_type(const char* key, const Json& j, const char* want);
+
+#define MC_API_TRY(...) \
+  if (Parsed mc_parsed = (__VA_ARGS__); !mc_parsed) return tl::unexpected(mc_parsed.error())
+
+// Reads members of one object; absent and null members leave the default.
+class Members {
+ public:
+  explicit Members(const Json& object) : object_(object) {}
+
+  const Json* find(const char* key) const;
+  Parsed read(const char* key, bool& v) const;
+  Parsed read(const char* key, std::string& v, size_t bytes_max) const;
+  Parsed read(const char* key, double& v, double low, double high) const;
+  template <class T>
+  Parsed read_int(const char* key, T& v, int64_t low, int64_t high) const {
+    std::optional<int64_t> n;
+    MC_API_TRY(integer(key, n, low, high));
+    if (n) v = static_cast<T>(*n);
+    return {};
+  }
+
+ private:
+  Parsed integer(const char* key, std::optional<int64_t>& v, int64_t low, int64_t high) const;
+  const Json& object_;
+};
+
+tl::expected<Json, ApiError> parse_object(std::string_view body);
+// That a named model is the one this server has.
+Parsed check_model(const Members& m, const ApiLimits& limits);
+Parsed read_tokens(const Json& array, const char* key, uint32_t vocab, std::vector<int32_t>& out);
+// Once its prompt is known.
+Parsed read_cache_control(const Json& body, const ApiLimits& limits, CompletionRequest& r);
+tl::expected<model::ChatPrompt, ApiError> read_messages(const Json& j, const ApiLimits& limits);
+
+}  // namespace mc::serve

@@ -1,0 +1,40 @@
+// An answer's tokens as text, while they come.
+//
+// Thread: values.
+#pragma once
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "model/text/tokenizer.h"
+
+namespace mc::serve {
+
+// A stream of tokens as valid UTF-8, ended early by stop strings. Text that may be the start of a
+// stop string, or of a character, is held back until it is decided.
+class TextStream {
+ public:
+  // `tokenizer` outlives it. `begins_text`: nothing but the beginning token is before the answer,
+  // so the space that tokenizers put before a text is taken off.
+  TextStream(const model::Tokenizer& tokenizer, std::vector<std::string> stops,
+             bool begins_text = false)
+      : tokenizer_(tokenizer),
+        stops_(std::move(stops)),
+        drop_space_(begins_text && tokenizer.adds_space()) {}
+  // The text that can be shown after this token. After a stop string everything is empty.
+  std::string push(int32_t token);
+  std::string flush();  // what was held back; the last of the text
+  bool stopped() const { return stopped_; }
+
+ private:
+  std::string release(bool all);
+  const model::Tokenizer& tokenizer_;
+  std::vector<std::string> stops_;
+  bool drop_space_;
+  std::string held_;   // text not yet shown
+  std::string bytes_;  // of a character that is not complete
+  bool stopped_ = false;
+};
+
+}  // namespace mc::serve

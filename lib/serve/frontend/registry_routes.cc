@@ -1,0 +1,202 @@
+#include "serve/frontend/registry_routes.h"
+
+#include <algorithm>
+
+#include "base/json.h"
+#include "io/address.h"
+#include "serve/frontend/openai.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr const char* kJsonType = "application/json";
+constexpr size_t kQueryMax = 1 << 20;  // tokens or hashes
+
+void refuse_page(const http::Exchange& x, int status, const std::string& what) {
+  x.reply(status, kJsonType, error_json({status, what, "", ""}) + "\n");
+}
+
+void good_page(const http::Exchange& x, const Json& json) {
+  x.reply(200, kJsonType, dump_json(json) + "\n");
+}
+
+bool from_here(const http::Request& r) {
+  const auto peer = io::parse_address(r.peer);
+  return peer && io::is_loopback(peer->host);
+}
+
+void register_page(const http::Exchange& x, const Json& json, ForeignEngines& engines) {
+  auto options = parse_foreign(json);
+  if (!options) return refuse_page(x, 400, options.error().what);
+  options->posted = true;
+  if (auto added = engines.add(*options); !added)
+    return refuse_page(x, added.error().code == Code::kBusy ? 503 : 400, added.error().what);
+  good_page(x, {{"status", "registered successfully"}, {"instance_id", options->name}});
+}
+
+void unregister_page(const http::Exchange& x, const Json& json, ForeignEngines& engines) {
+  const auto name = get_string(json, "instance_id");
+  if (!name) return refuse_page(x, 400, name.error().what);
+  if (!engines.remove(*name))
+    return refuse_page(x, 404, "no engine is registered as '" + shown(*name) + "'");
+  good_page(x, {{"status", "unregistered successfully"}, {"removed_instances", {*name}}});
+}
+
+// What one instance holds, in tokens.
+Json held_json(uint64_t longest, uint64_t gpu, uint64_t cpu, uint64_t disk, uint64_t rank) {
+  return {{"longest_matched", longest},
+          {"GPU", gpu},
+          {"CPU", cpu},
+          {"DISK", disk},
+          {"DP", {{std::to_string(rank), longest}}}};
+}
+
+template <class Match>
+Json foreign_held(const ForeignEngine& e, const Match& match) {
+  const uint64_t block = e.cache->block_tokens();
+  return held_json(block * match(ForeignCache::kAny), block * match(ForeignCache::kGpu),
+                   block * match(ForeignCache::kCpu), block * match(ForeignCache::kDisk),
+                   e.options.rank);
+}
+
+struct Query {
+  std::string model, tenant, instance, lora, salt;
+  uint64_t block = 0;  // 0: any
+  std::vector<int32_t> tokens;
+
+  bool wants(const std::string& of_tenant, const std::string& name, uint64_t size) const {
+    return (tenant.empty() || tenant == of_tenant) && (instance.empty() || instance == name) &&
+           (block == 0 || block == size) && lora.empty();
+  }
+};
+
+Result<Query> parse_query(const Json& json) {
+  Query q;
+  MC_TRY(q.model, get_string_or(json, "model", ""));
+  MC_TRY(q.tenant, get_string_or(json, "tenant_id", ""));
+  MC_TRY(q.instance, get_string_or(json, "instance_id", ""));
+  MC_TRY(q.lora, get_string_or(json, "lora_name", ""));
+  MC_TRY(q.salt, get_string_or(json, "cache_salt", ""));
+  MC_TRY(q.block, get_uint_or(json, "block_size", 0));
+  const Json* ids = member(json, "token_ids");
+  if (ids == nullptr || !ids->is_array() || ids->size() > kQueryMax)
+    return fail(Code::kInvalid, "token_ids: want a list of at most %zu", kQueryMax);
+  for (const Json& id : *ids) {
+    if (!id.is_number_integer() || id.get<int64_t>() < 0 || id.get<int64_t>() > INT32_MAX)
+      return fail(Code::kInvalid, "token_ids[%zu] is no token", q.tokens.size());
+    q.tokens.push_back(id.get<int32_t>());
+  }
+  return q;
+}
+
+std::vector<uint64_t> tags_of(const std::vector<BlockHash>& hashes) {
+  std::vector<uint64_t> tags;
+  for (const BlockHash& h : hashes) tags.push_back(h.tag());
+  return tags;
+}
+
+Json own_held(const Conductor& conductor, const std::vector<uint64_t>& tags,
+              const std::function<bool(const std::string&)>& wants) {
+  Json all = Json::object();
+  for (const auto& [name, blocks] : conductor.held(tags)) {
+    const uint64_t n = blocks * conductor.block_size();
+    if (wants(name)) all[name] = held_json(n, n, 0, 0, 0);
+  }
+  return all;
+}
+
+void query_page(const http::Exchange& x, const Json& json, Conductor& conductor) {
+  const auto q = parse_query(json);
+  if (!q) return refuse_page(x, 400, q.error().what);
+  const std::string& own = conductor.spec().name;
+  Json all = Json::object();
+  bool known = q->model.empty() || q->model == own;
+  if (known && q->lora.empty()) {
+    const auto tags = tags_of(chain_hashes(q->tokens, conductor.block_size(), q->salt));
+    all["default"] = own_held(conductor, tags, [&](const std::string& name) {
+      return q->wants("default", name, conductor.block_size());
+    });
+  }
+  for (const auto& [name, e] : conductor.foreign().all()) {
+    const bool fits = q->model.empty() || q->model == own || q->model == e->options.model;
+    known |= fits;
+    if (!fits || !e->cache || e->cache->block_tokens() == 0) continue;
+    if (!q->wants(e->options.tenant, name, e->cache->block_tokens())) continue;
+    const auto tags = tags_of(chain_hashes(q->tokens, e->cache->block_tokens(), q->salt));
+    const auto& cache = *e->cache;  // clang 14 captures no binding
+    all[e->options.tenant][name] =
+        foreign_held(*e, [&](uint8_t media) { return cache.match(tags, media); });
+  }
+  if (!known) return refuse_page(x, 404, "no instance serves '" + shown(q->model) + "'");
+  good_page(x, all);
+}
+
+// Integers are an engine's own names of blocks, of which ours are the first eight bytes.
+void query_hash_page(const http::Exchange& x, const Json& json, Conductor& conductor) {
+  const Json* list = member(json, "seq_hashes");
+  if (list == nullptr || !list->is_array() || list->size() > kQueryMax)
+    return refuse_page(x, 400, strf("seq_hashes: want a list of at most %zu", kQueryMax));
+  std::vector<uint64_t> names, tags;
+  for (const Json& h : *list) {
+    if (h.is_number_integer()) {
+      const uint64_t n =
+          h.is_number_unsigned() ? h.get<uint64_t>() : static_cast<uint64_t>(h.get<int64_t>());
+      names.push_back(n);
+      tags.push_back(n);
+      continue;
+    }
+    const auto hash = h.is_string() ? parse_block_hash(h.get<std::string>())
+                                    : Result<BlockHash>(fail(Code::kInvalid, "no hash"));
+    if (!hash)
+      return refuse_page(x, 400,
+                         strf("seq_hashes[%zu]: want an integer or 64 hex digits", tags.size()));
+    uint64_t last = 0;  // an engine's name for a SHA-256
+    for (size_t i = 24; i < 32; ++i) last = last << 8 | hash->bytes[i];
+    names.push_back(last);
+    tags.push_back(hash->tag());
+  }
+  Json all = {{"default", own_held(conductor, tags, [](const std::string&) { return true; })}};
+  for (const auto& [name, e] : conductor.foreign().all()) {
+    if (!e->cache || e->cache->block_tokens() == 0) continue;
+    const auto& cache = *e->cache;
+    all[e->options.tenant][name] =
+        foreign_held(*e, [&](uint8_t media) { return cache.match_names(names, media); });
+  }
+  good_page(x, all);
+}
+
+}  // namespace
+
+bool is_registry_page(const std::string& path) {
+  return path == "/register" || path == "/admin/register" || path == "/unregister" ||
+         path == "/query" || path == "/query_by_hash";
+}
+
+bool registry_page(const http::Exchange& x, Conductor& conductor) {
+  const std::string& path = x.request().path;
+  if (!is_registry_page(path)) return false;
+  const bool joins = !path.starts_with("/query");
+  if (x.request().method != "POST") {
+    refuse_page(x, 405, path + " wants POST, not " + x.request().method);
+    return true;
+  }
+  if (joins && !from_here(x.request())) {
+    refuse_page(x, 403,
+                "engines are registered from the conductor's host, or by --foreign-engines");
+    return true;
+  }
+  const auto json = parse_json(x.request().body);
+  if (!json || !json->is_object())
+    refuse_page(x, 400, json ? "want a JSON object" : json.error().what);
+  else if (path == "/query")
+    query_page(x, *json, conductor);
+  else if (path == "/query_by_hash")
+    query_hash_page(x, *json, conductor);
+  else if (path == "/unregister")
+    unregister_page(x, *json, conductor.foreign());
+  else
+    register_page(x, *json, conductor.foreign());
+  return true;
+}
+
+}  // namespace mc::serve

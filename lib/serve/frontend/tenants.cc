@@ -1,0 +1,214 @@
+#include "serve/frontend/tenants.h"
+
+#include <algorithm>
+#include <cmath>
+#include <set>
+
+#include "base/json.h"
+#include "base/options.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr size_t kTenantsMax = 10'000, kKeysMax = 100, kKeyBytesMin = 8, kKeyBytesMax = 512;
+constexpr uint64_t kLimitMax = uint64_t{1} << 53;
+
+Digest digest_of(std::string_view text) {
+  return sha256(std::as_bytes(std::span(text.data(), text.size())));
+}
+
+bool same(const Digest& a,
+          const Digest& b) {  // in a time that does not depend on where they differ
+  unsigned differ = 0;
+  for (size_t i = 0; i < a.size(); ++i) differ |= static_cast<unsigned>(a[i] ^ b[i]);
+  return differ == 0;
+}
+
+Result<Tenant> read_tenant(const Json& j, const std::string& where) {
+  static const std::vector<std::string> known = {
+      "name",  "keys", "priority", "in-flight", "requests-per-minute", "tokens-per-minute",
+      "cache", "admin"};
+  if (!j.is_object()) return fail(Code::kInvalid, "%s: want an object", where.c_str());
+  for (const auto& [key, value] : j.items())
+    if (std::find(known.begin(), known.end(), key) == known.end()) {
+      const std::string near = nearest(key, known);
+      return fail(Code::kInvalid, "%s: unknown member '%s'%s", where.c_str(), shown(key).c_str(),
+                  near.empty() ? "" : (": did you mean " + near + "?").c_str());
+    }
+  Tenant t;
+  MC_TRY(t.name, get_string(j, "name"));
+  if (t.name.empty() || t.name.size() > 256)
+    return fail(Code::kInvalid, "%s: a name of %zu bytes, want 1 to 256", where.c_str(),
+                t.name.size());
+  MC_TRY(t.admin, get_bool_or(j, "admin", false));
+  MC_TRY(const std::string cache, get_string_or(j, "cache", "own"));
+  if (cache != "own" && cache != "shared")
+    return fail(Code::kInvalid, "%s: cache '%s', want own or shared", where.c_str(),
+                shown(cache).c_str());
+  t.own_cache = cache == "own";
+  MC_TRY(const double priority, get_number_or(j, "priority", 0));
+  if (!(priority >= -1e6 && priority <= 1e6) || priority != std::trunc(priority))
+    return fail(Code::kInvalid, "%s: priority %g, want a whole number of -1000000 to 1000000",
+                where.c_str(), priority);
+  t.priority = static_cast<int64_t>(priority);
+  MC_TRY(t.in_flight_max, get_uint_or(j, "in-flight", 0));
+  MC_TRY(t.requests_per_minute, get_uint_or(j, "requests-per-minute", 0));
+  MC_TRY(t.tokens_per_minute, get_uint_or(j, "tokens-per-minute", 0));
+  if (std::max({t.in_flight_max, t.requests_per_minute, t.tokens_per_minute}) > kLimitMax)
+    return fail(Code::kInvalid, "%s: a limit above 2^53", where.c_str());
+  return t;
+}
+
+}  // namespace
+
+Tenants::Tenants() { entries_.emplace_back(); }
+
+Result<Tenants> Tenants::open(const std::string& path) {
+  MC_TRY(const Json json, read_json_file(path));
+  return parse(json, path);
+}
+
+Result<Tenants> Tenants::parse(const Json& json, const std::string& where) {
+  const Json* const list = member(json, "tenants");
+  if (list == nullptr || !list->is_array() || list->empty() || list->size() > kTenantsMax)
+    return fail(Code::kInvalid, "%s: want {\"tenants\": [{\"name\": .., \"keys\": [..]}, ..]}",
+                where.c_str());
+  Tenants out;
+  out.entries_.clear();
+  std::set<std::string> names;
+  for (const Json& j : *list) {
+    const std::string at = strf("%s, tenant %zu", where.c_str(), out.entries_.size() + 1);
+    MC_TRY(Tenant tenant, read_tenant(j, at));
+    if (!names.insert(tenant.name).second)
+      return fail(Code::kInvalid, "%s: a second tenant '%s'", at.c_str(),
+                  shown(tenant.name).c_str());
+    const Json* const keys = member(j, "keys");
+    if (keys == nullptr || !keys->is_array() || keys->empty() || keys->size() > kKeysMax)
+      return fail(Code::kInvalid, "%s: 'keys' is not an array of 1 to %zu strings", at.c_str(),
+                  kKeysMax);
+    for (const Json& k : *keys) {
+      const std::string key = k.is_string() ? k.get<std::string>() : "";
+      if (key.size() < kKeyBytesMin || key.size() > kKeyBytesMax ||
+          std::any_of(key.begin(), key.end(), [](char c) { return c <= ' ' || c >= 0x7f; }))
+        return fail(Code::kInvalid,
+                    "%s: a key that is not a text of %zu to %zu printable characters", at.c_str(),
+                    kKeyBytesMin, kKeyBytesMax);
+      const Digest digest = digest_of(key);
+      for (const Key& other : out.keys_)
+        if (same(other.digest, digest))
+          return fail(Code::kInvalid, "%s: a key that was given before", at.c_str());
+      out.keys_.push_back({digest, out.entries_.size()});
+    }
+    Entry entry;
+    entry.tenant = std::move(tenant);
+    out.entries_.push_back(std::move(entry));
+  }
+  return out;
+}
+
+void Tenants::renew(Tenants fresh) {
+  for (Entry& e : entries_) e.gone = true;
+  std::vector<Index> moved;
+  for (const Entry& f : fresh.entries_) {
+    Entry& e = entries_[place_for(f.tenant.name, fresh)];
+    // What was not counted so far begins with a minute's worth.
+    if (e.tenant.requests_per_minute == 0)
+      e.requests.left = static_cast<double>(f.tenant.requests_per_minute);
+    if (e.tenant.tokens_per_minute == 0)
+      e.tokens.left = static_cast<double>(f.tenant.tokens_per_minute);
+    e.tenant = f.tenant;
+    e.gone = false;
+    moved.push_back(static_cast<Index>(&e - entries_.data()));
+  }
+  keys_ = std::move(fresh.keys_);
+  for (Key& k : keys_) k.tenant = moved[k.tenant];
+}
+
+// Its own; or that of one who left and has nothing in flight; or a new one.
+Tenants::Index Tenants::place_for(const std::string& name, const Tenants& fresh) {
+  const auto named = [](const std::vector<Entry>& all, const std::string& wanted) {
+    return std::find_if(all.begin(), all.end(),
+                        [&](const Entry& e) { return e.tenant.name == wanted; });
+  };
+  const auto own = named(entries_, name);
+  if (own != entries_.end()) return static_cast<Index>(own - entries_.begin());
+  for (Entry& e : entries_) {
+    if (!e.gone || e.in_flight > 0) continue;
+    if (named(fresh.entries_, e.tenant.name) != fresh.entries_.end()) continue;  // its own
+    e = {};
+    return static_cast<Index>(&e - entries_.data());
+  }
+  entries_.emplace_back();
+  return entries_.size() - 1;
+}
+
+std::optional<Tenants::Index> Tenants::find(std::string_view authorization) const {
+  if (!keyed()) return Index{0};
+  constexpr std::string_view kBearer = "bearer ";
+  const bool bearer =
+      authorization.size() > kBearer.size() &&
+      std::equal(kBearer.begin(), kBearer.end(), authorization.begin(),
+                 [](char a, char b) { return a == (b >= 'A' && b <= 'Z' ? b + ('a' - 'A') : b); });
+  const std::string_view key = bearer ? authorization.substr(kBearer.size()) : std::string_view();
+  if (key.size() > kKeyBytesMax) return std::nullopt;
+  const Digest digest = digest_of(key);
+  std::optional<Index> found;
+  for (const Key& k : keys_)  // to the end always
+    if (same(k.digest, digest)) found = k.tenant;
+  return found;
+}
+
+void Tenants::fill(Bucket& b, uint64_t per_minute, Time now) {
+  const auto most = static_cast<double>(per_minute);
+  b.left = std::min(most, b.left + most / 60 * to_seconds(now - b.at));
+  b.at = now;
+}
+
+std::optional<Tenants::Over> Tenants::begin(Index tenant, uint64_t prompt_tokens, Time now) {
+  Entry& e = entries_[tenant];
+  const Tenant& t = e.tenant;
+  if (!e.used) {
+    e.used = true;
+    e.requests = {static_cast<double>(t.requests_per_minute), now};
+    e.tokens = {static_cast<double>(t.tokens_per_minute), now};
+  }
+  fill(e.requests, t.requests_per_minute, now);
+  fill(e.tokens, t.tokens_per_minute, now);
+  if (t.in_flight_max > 0 && e.in_flight >= t.in_flight_max)
+    return Over{strf("tenant %s has %llu requests in flight, as many as it may", t.name.c_str(),
+                     static_cast<unsigned long long>(e.in_flight)),
+                std::chrono::seconds(1)};
+  const auto over = [&](const Bucket& b, uint64_t per_minute, double wanted,
+                        const char* what) -> std::optional<Over> {
+    const auto most = static_cast<double>(per_minute);
+    const double need = std::min(wanted, most);  // more than a minute's worth: all of it
+    if (per_minute == 0 || b.left >= need) return std::nullopt;
+    return Over{strf("tenant %s may have %llu %s per minute", t.name.c_str(),
+                     static_cast<unsigned long long>(per_minute), what),
+                from_seconds((need - b.left) * 60 / most)};
+  };
+  if (auto o = over(e.requests, t.requests_per_minute, 1, "requests")) return o;
+  const auto tokens = static_cast<double>(prompt_tokens);
+  if (auto o = over(e.tokens, t.tokens_per_minute, tokens, "tokens")) return o;
+  e.requests.left -= 1;
+  e.tokens.left -= tokens;
+  ++e.in_flight;
+  return std::nullopt;
+}
+
+void Tenants::ended(Index tenant, uint64_t output_tokens, Time now) {
+  Entry& e = entries_[tenant];
+  fill(e.tokens, e.tenant.tokens_per_minute, now);
+  e.tokens.left -= static_cast<double>(output_tokens);
+  --e.in_flight;
+}
+
+std::string Tenants::salt(Index tenant, const std::string& asked) const {
+  if (!keyed()) return asked;
+  const Tenant& t = entries_[tenant].tenant;
+  // A text that no tenant's name begins, so that none can ask for another's.
+  if (!t.own_cache) return asked.empty() ? "" : hex(digest_of(std::string(1, '\0') + asked));
+  return hex(digest_of(t.name + std::string(1, '\0') + asked));
+}
+
+}  // namespace mc::serve

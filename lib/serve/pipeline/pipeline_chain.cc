@@ -1,0 +1,75 @@
+#include "serve/pipeline/pipeline_chain.h"
+
+#include <utility>
+
+#include "base/log.h"
+#include "base/random.h"
+
+namespace mc::serve {
+
+Result<std::unique_ptr<StageChain>> StageChain::open(io::Loop& loop, StageChainConfig config,
+                                                     Owner owner, Metrics& metrics) {
+  MC_CHECK(!config.stages.empty());
+  auto self = std::unique_ptr<StageChain>(
+      new StageChain(loop, std::move(config), std::move(owner), metrics));
+  MC_TRY(self->link_, StageLink::open(loop, self->config_.stages.front()));
+  self->ticker_ = loop.every(self->config_.ping, [raw = self.get()] { raw->tick(); });
+  return self;
+}
+
+StageChain::StageChain(io::Loop& loop, StageChainConfig config, Owner owner, Metrics& metrics)
+    : loop_(loop),
+      config_(std::move(config)),
+      owner_(std::move(owner)),
+      alive_(metrics.gauge("mc_engine_pipeline_ready", "1 while all stages after this one answer")),
+      lost_(metrics.counter("mc_engine_pipeline_lost_total", "times that a stage was gone")) {}
+
+StageChain::~StageChain() { loop_.cancel(ticker_); }
+
+void StageChain::tick() {
+  if (asking_) return;
+  if (!ready_) return begin();
+  asking_ = true;
+  link_->call<StagePing>({pipeline_}, config_.patience, [this](const Result<rpc::Empty>& reply) {
+    asking_ = false;
+    if (!reply) lose(reply.error());
+  });
+}
+
+void StageChain::begin() {
+  if (!owner_.clear()) return;
+  StageOpen m;
+  m.pipeline = pipeline_ = mix64(config_.seed + ++begun_);
+  m.fingerprint = config_.fingerprint;
+  m.blocks = config_.blocks;
+  m.first_layer = config_.first_layer;
+  m.others.assign(config_.stages.begin() + 1, config_.stages.end());
+  asking_ = true;
+  link_->call<StageOpen>(m, config_.patience, [this](const Result<StageOpened>& reply) {
+    asking_ = false;
+    if (!reply) {
+      if (trouble_ != reply.error().what)
+        log_warn("serve", "the pipeline cannot begin: %s", reply.error().what.c_str());
+      trouble_ = reply.error().what;
+      return;
+    }
+    log_info("serve", "the pipeline has %zu stages", processes());
+    trouble_.clear();
+    ready_ = true;
+    alive_.set(1);
+    owner_.began();
+  });
+}
+
+void StageChain::lose(const Error& why) {
+  if (!ready_) return;
+  ready_ = false;
+  alive_.set(0);
+  lost_.add();
+  trouble_ = why.what;
+  log_warn("serve", "the pipeline is lost: %s", why.what.c_str());
+  owner_.lost(why);
+  link_->cancel(why);
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,77 @@
+// The head's view of the stages after it: begins the pipeline, watches that all of them live, and
+// calls the first of them (serve/protocol/pipeline_messages.h). When one is gone the pipeline is
+// lost as a whole: calls in flight end with the cause, the owner drops what the stages had of its
+// requests and its cache, and then the pipeline is begun again.
+//
+// Thread: the loop's. Errors: kInvalid for addresses that are none.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "serve/pipeline/pipeline_link.h"
+#include "serve/protocol/pipeline_messages.h"
+
+namespace mc::serve {
+
+struct StageChainConfig {
+  std::vector<std::string> stages;  // control addresses of those after the head, in order
+  std::string fingerprint;          // of the whole model
+  uint32_t blocks = 0;              // in each of them
+  uint32_t first_layer = 0;         // of the first of them
+  uint64_t seed = 0;                // another one in each process
+  Duration ping = std::chrono::milliseconds(200);
+  Duration patience = std::chrono::seconds(3);  // with one that does not answer
+  Duration work = std::chrono::minutes(10);     // with a chunk, while pings are answered
+};
+
+class StageChain {
+ public:
+  struct Owner {
+    std::function<void(const Error&)> lost;  // before the calls in flight end
+    // The pipeline is to begin: false while blocks are in use; else the cache is empty now.
+    std::function<bool()> clear;
+    std::function<void()> began;
+  };
+  static Result<std::unique_ptr<StageChain>> open(io::Loop& loop, StageChainConfig config,
+                                                  Owner owner, Metrics& metrics);
+  ~StageChain();
+  StageChain(const StageChain&) = delete;
+  StageChain& operator=(const StageChain&) = delete;
+
+  bool ready() const { return ready_; }
+  const std::string& trouble() const { return trouble_; }  // why not; empty: not begun yet
+  size_t processes() const { return config_.stages.size() + 1; }
+  // `done` once. An error means that the pipeline is lost.
+  template <class M>
+  void call(M message, std::function<void(const Result<typename M::Reply>&)> done) {
+    message.pipeline = pipeline_;
+    link_->call<M>(
+        message, config_.work,
+        [this, of = pipeline_, done = std::move(done)](const Result<typename M::Reply>& reply) {
+          if (!reply && of == pipeline_) lose(reply.error());
+          done(reply);
+        });
+  }
+
+ private:
+  StageChain(io::Loop& loop, StageChainConfig config, Owner owner, Metrics& metrics);
+  void tick();
+  void begin();
+  void lose(const Error& why);
+
+  io::Loop& loop_;
+  const StageChainConfig config_;
+  const Owner owner_;
+  bool ready_ = false, asking_ = false;
+  uint64_t pipeline_ = 0, begun_ = 0;
+  std::string trouble_;
+  io::Loop::Handle ticker_ = 0;
+  Gauge& alive_;
+  Counter& lost_;
+  std::unique_ptr<StageLink> link_;
+};
+
+}  // namespace mc::serve

@@ -1,0 +1,495 @@
+#include "serve/pipeline/pipeline_worker.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "base/json.h"
+#include "base/log.h"
+#include "serve/runtime/sequence.h"
+
+namespace mc::serve {
+namespace {
+
+using ull = unsigned long long;
+constexpr size_t kStagePeersMax = 1024;
+
+}  // namespace
+
+std::vector<StageChunk> stage_chunks(const std::string& request, uint64_t begin, uint64_t end,
+                                     bool last, std::span<const float> rows,
+                                     uint32_t block_tokens) {
+  MC_CHECK(begin < end && rows.size() % (end - begin) == 0);
+  const uint64_t hidden = rows.size() / (end - begin), row_bytes = hidden * sizeof(float);
+  const uint64_t blocks =
+      StageChunk::kRowBytesMax / std::max<uint64_t>(row_bytes * block_tokens, 1);
+  const uint64_t step = std::max<uint64_t>(blocks, 1) * block_tokens;
+  std::vector<StageChunk> out;
+  for (uint64_t at = begin; at < end;) {
+    StageChunk m;
+    m.request = request;
+    m.begin = at;
+    m.end = std::min(end, (at / block_tokens) * block_tokens + step);
+    m.last = last && m.end == end;
+    m.rows.bytes.resize((m.end - at) * row_bytes);
+    if (!m.rows.bytes.empty())
+      std::memcpy(m.rows.bytes.data(), rows.data() + (at - begin) * hidden, m.rows.bytes.size());
+    at = m.end;
+    out.push_back(std::move(m));
+  }
+  return out;
+}
+
+Result<std::unique_ptr<StageWorker>> StageWorker::open(io::Loop& loop, xfer::Engine& transfer,
+                                                       rpc::Server& server, const Engine& engine,
+                                                       const StageConfig& config,
+                                                       Metrics& metrics) {
+  if (config.connector == Connector::kPool)
+    return fail(Code::kInvalid,
+                "--connector pool is not for a pipeline: decode workers look for whole blocks in "
+                "the KV store; take push, pull or multi");
+  MC_TRY(auto core,
+         WorkerCore::open(loop, transfer, engine, config.blocks, transfer.generation().n));
+  auto self = std::unique_ptr<StageWorker>(
+      new StageWorker(loop, transfer, server, engine, config, metrics, std::move(core)));
+  MC_TRY_(self->hold_blocks());
+  const KvShape shape = KvShape::of(engine.spec(), engine.block_tokens(), engine.ranks());
+  if (!config.store.master.empty()) {
+    MC_TRY(self->pool_, PoolLink::open(loop, transfer, config.store, engine.spec().pool_name(),
+                                       self->core_->blocks(), metrics, shape, config.stage));
+  }
+  StageWorker* const raw = self.get();
+  MC_TRY(self->sender_,
+         make_sender(config.connector, config.layerwise,
+                     {loop, transfer, self->core_->memory(), shape, self->transfer_, nullptr,
+                      [raw](const std::string& address) { return raw->peer(address); }}));
+  return self;
+}
+
+StageWorker::StageWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server,
+                         const Engine& engine, const StageConfig& config, Metrics& metrics,
+                         std::shared_ptr<WorkerCore> core)
+    : loop_(loop),
+      engine_(engine),
+      config_(config),
+      timing_{engine.spec(), config.time_scale},
+      core_(std::move(core)),
+      server_(server),
+      computed_(metrics.counter("mc_engine_computed_tokens_total", "prompt tokens computed")),
+      crossed_(metrics.counter("mc_engine_activation_bytes_total",
+                               "activations that came from the stage before")),
+      transfer_(loop, transfer, metrics) {
+  on<StageOpen>(&StageWorker::open_pipeline);
+  on<StagePing>(&StageWorker::ping);
+  on<StageFetch>(&StageWorker::fetch);
+  on<StagePut>(&StageWorker::put);
+  on<StageBegin>(&StageWorker::begin);
+  on<StageChunk>(&StageWorker::chunk);
+  on<StageEnd>(&StageWorker::end);
+}
+
+StageWorker::~StageWorker() { core_->close(); }
+
+// What is not of this pipeline is refused, whatever it is.
+template <class M>
+void StageWorker::on(void (StageWorker::*handler)(const M&, const rpc::Reply<typename M::Reply>&)) {
+  server_.on_later<M>(
+      [this, handler](const M& m, const rpc::Call&, const rpc::Reply<typename M::Reply>& reply) {
+        if constexpr (!std::is_same_v<M, StageOpen>)
+          if (m.pipeline != pipeline_)
+            return reply.error({Code::kStale, "this stage is not of that pipeline any more"});
+        (this->*handler)(m, reply);
+      });
+}
+
+// All blocks are the head's, for good.
+Result<> StageWorker::hold_blocks() {
+  BlockRequest all;
+  all.request = "the pipeline";
+  all.blocks = config_.blocks;
+  MC_TRY(const TxId tx, core_->blocks().allocate(std::move(all), loop_.now()));
+  MC_TRY_(core_->blocks().start(tx));
+  return {};
+}
+
+void StageWorker::after(Time when, std::function<void()> task) {
+  loop_.at(when, [alive = std::weak_ptr(alive_), task = std::move(task)] {
+    if (!alive.expired()) task();
+  });
+}
+
+bool StageWorker::known(const std::vector<uint32_t>& blocks) const {
+  return std::all_of(blocks.begin(), blocks.end(), [&](uint32_t b) { return b < config_.blocks; });
+}
+
+// ---- the pipeline
+
+Result<> StageWorker::check(const StageOpen& m) const {
+  const spec::ModelSpec& s = engine_.spec();
+  if (draining_) return fail(Code::kBusy, "this stage is ending");
+  if (m.fingerprint != config_.fingerprint)
+    return fail(Code::kInvalid, "this stage serves '%s', the head '%s'",
+                config_.fingerprint.c_str(), shown(m.fingerprint).c_str());
+  if (m.blocks != config_.blocks)
+    return fail(Code::kInvalid, "this stage has %u blocks, the head %u: give all the same --blocks",
+                config_.blocks, m.blocks);
+  if (m.first_layer != s.first_layer)
+    return fail(Code::kInvalid,
+                "this stage begins with layer %u, and is asked for layer %u: see "
+                "--stage and the order of --cpp-group",
+                s.first_layer, m.first_layer);
+  if ((s.layers_after == 0) != m.others.empty())
+    return fail(Code::kInvalid, "%u layers follow this stage's, and %zu stages", s.layers_after,
+                m.others.size());
+  return {};
+}
+
+void StageWorker::open_pipeline(const StageOpen& m, const rpc::Reply<StageOpened>& reply) {
+  if (const auto fits = check(m); !fits) return reply.error(fits.error());
+  pipeline_ = 0;
+  next_.reset();
+  jobs_.clear();
+  if (busy_ > 0)
+    return reply.error({Code::kBusy, "work of an earlier pipeline is not over: ask again"});
+  if (m.others.empty()) {
+    pipeline_ = m.pipeline;
+    return reply(StageOpened{1});
+  }
+  auto link = StageLink::open(loop_, m.others.front());
+  if (!link) return reply.error(link.error());
+  next_ = std::move(*link);
+  pipeline_ = m.pipeline;
+  StageOpen on = m;
+  on.first_layer += engine_.spec().layers;
+  on.others.erase(on.others.begin());
+  next_->call<StageOpen>(on, config_.patience, [reply](const Result<StageOpened>& opened) {
+    if (!opened) return reply.error(opened.error());
+    reply(StageOpened{opened->stages + 1});
+  });
+}
+
+void StageWorker::ping(const StagePing& m, const rpc::Reply<rpc::Empty>& reply) {
+  if (next_ == nullptr) return reply(rpc::Empty{});
+  next_->call<StagePing>(m, config_.patience,
+                         [reply](const Result<rpc::Empty>& answer) { reply(answer); });
+}
+
+// ---- the KV store
+
+void StageWorker::fetch(const StageFetch& m, const rpc::Reply<StageFetched>& reply) {
+  if (!known(m.blocks) || m.blocks.size() != m.hashes.size())
+    return reply.error({Code::kInvalid, "blocks that are not here are to be fetched"});
+  struct Fetch {
+    size_t found;
+    uint32_t parts = 2;
+    std::optional<Error> broken;
+  };
+  const auto all = std::make_shared<Fetch>(Fetch{m.hashes.size(), 2, {}});
+  const auto part = [all, reply](size_t found) {
+    all->found = std::min(all->found, found);
+    if (--all->parts > 0) return;
+    if (all->broken) return reply.error(*all->broken);
+    reply(StageFetched{static_cast<uint32_t>(all->found)});
+  };
+  if (next_ == nullptr)
+    part(m.hashes.size());
+  else
+    next_->call<StageFetch>(m, config_.work, [all, part](const Result<StageFetched>& answer) {
+      if (!answer) all->broken = answer.error();
+      part(answer ? answer->blocks : 0);
+    });
+  if (pool_ == nullptr) return part(0);
+  PoolLink::Wanted wanted;
+  wanted.hashes = m.hashes;
+  for (const uint32_t b : m.blocks)
+    wanted.memory.emplace_back(core_->block(b), core_->block_bytes());
+  wanted.choose = [](size_t found) { return found; };
+  ++busy_;
+  pool_->fetch(std::move(wanted), [this, part](size_t found) {
+    --busy_;
+    part(found);
+  });
+}
+
+void StageWorker::put(const StagePut& m, const rpc::Reply<rpc::Empty>& reply) {
+  if (!known(m.blocks) || m.blocks.size() != m.hashes.size())
+    return reply.error({Code::kInvalid, "blocks that are not here are to be put"});
+  struct Put {
+    size_t parts;
+    std::optional<Error> broken;
+  };
+  const auto all = std::make_shared<Put>(Put{m.blocks.size() + 1, {}});
+  const auto part = [all, reply] {
+    if (--all->parts > 0) return;
+    if (all->broken) return reply.error(*all->broken);
+    reply(rpc::Empty{});
+  };
+  store::PutConfig as;
+  as.cls = m.cls;
+  as.ttl = std::chrono::milliseconds(m.keep_ms);
+  for (size_t i = 0; i < m.blocks.size(); ++i) {
+    if (pool_ == nullptr) {
+      part();
+      continue;
+    }
+    ++busy_;
+    pool_->publish(
+        m.hashes[i], m.blocks[i], {core_->block(m.blocks[i]), core_->block_bytes()},
+        [this, part](bool) {
+          --busy_;
+          part();
+        },
+        as);
+  }
+  if (next_ == nullptr) return part();
+  next_->call<StagePut>(m, config_.work, [all, part](const Result<rpc::Empty>& answer) {
+    if (!answer) all->broken = answer.error();
+    part();
+  });
+}
+
+// ---- prompts
+
+Result<StageWorker::JobPtr> StageWorker::make_job(const StageBegin& m) {
+  const uint32_t tokens = engine_.block_tokens();
+  const size_t blocks = (m.prompt.size() + tokens - 1) / tokens;
+  const auto vocab = static_cast<int32_t>(engine_.spec().vocab);
+  if (m.prompt.empty() || m.blocks.size() != blocks || m.reused > m.prompt.size() / tokens ||
+      m.target.block_offsets.size() != blocks || !known(m.blocks) ||
+      std::any_of(m.prompt.begin(), m.prompt.end(), [&](int32_t t) { return t < 0 || t >= vocab; }))
+    return fail(Code::kInvalid, "a prompt of %zu tokens in %zu blocks, %u of them reused, for %zu",
+                m.prompt.size(), m.blocks.size(), m.reused, m.target.block_offsets.size());
+  auto job = std::make_shared<Job>();
+  job->prompt = m.prompt;
+  job->parents = parents_of(chain_hashes(m.prompt, tokens, m.cache_salt), blocks, m.cache_salt);
+  job->next = job->reused = uint64_t{m.reused} * tokens;
+  KvRoute& kv = job->kv;
+  kv.request = m.request;
+  kv.decode = m.target.control;
+  kv.shift = engine_.spec().first_layer * engine_.spec().layer_bytes(tokens);
+  kv.peer.guard = {m.target.guard_offset, m.target.guard};
+  for (const uint64_t offset : m.target.block_offsets) kv.peer.offsets.push_back(offset + kv.shift);
+  for (const uint32_t b : m.blocks) {
+    kv.ids.push_back(b);
+    kv.blocks.push_back(core_->block(b));
+  }
+  return job;
+}
+
+void StageWorker::begin(const StageBegin& m, const rpc::Reply<StageDone>& reply) {
+  auto job = make_job(m);
+  if (!job) return reply.error(job.error());
+  jobs_[m.request] = *job;
+  const auto work = std::make_shared<Work>(Work{*job, reply, false, 1, {}, {}, {}});
+  const auto segment = transfer_.segment(m.target.segment);
+  if (segment) {
+    (*job)->kv.peer.segment = *segment;
+    (*job)->reachable = true;
+  } else {
+    work->done.code = static_cast<uint8_t>(segment.error().code);
+    work->done.what = segment.error().what;
+  }
+  if (next_ != nullptr) pass_on(work, m);
+  if (engine_.modelled_time())
+    core_->free_at = std::max(core_->free_at, loop_.clock().now()) + timing_.load((*job)->reused);
+  // What is reused may be of a prompt whose chunks are being computed here: behind those.
+  ++busy_;
+  const bool queued =
+      core_->submit([] {},
+                    [this, work, reused = m.reused] {
+                      --busy_;
+                      work->computed = std::max(work->computed, loop_.clock().now());
+                      if (work->done.code == 0 && sender_->grain() != Grain::kPrompt)
+                        send(work, 0, reused, 0, core_->block_bytes());
+                      part_done(work);
+                    });
+  if (queued) return;
+  --busy_;
+  work->broken = Error{Code::kBusy, "too much computing is queued"};
+  part_done(work);
+}
+
+Result<StageWorker::JobPtr> StageWorker::check(const StageChunk& m) const {
+  const auto it = jobs_.find(m.request);
+  if (it == jobs_.end())
+    return fail(Code::kNotFound, "request '%s' has not begun here", shown(m.request).c_str());
+  const Job& job = *it->second;
+  const uint64_t n = job.prompt.size(), tokens = engine_.block_tokens();
+  if (m.begin != job.next || m.end <= m.begin || m.end > n || (m.end < n && m.end % tokens > 0) ||
+      m.last != (m.end == n))
+    return fail(Code::kInvalid, "tokens %llu to %llu of %llu, where %llu is the next",
+                static_cast<ull>(m.begin), static_cast<ull>(m.end), static_cast<ull>(n),
+                static_cast<ull>(job.next));
+  const uint64_t bytes = (m.end - m.begin) * std::max(engine_.spec().hidden, 1u) * sizeof(float);
+  if (m.rows.bytes.size() != bytes)
+    return fail(Code::kInvalid, "%zu bytes of activations for %llu tokens: want %llu",
+                m.rows.bytes.size(), static_cast<ull>(m.end - m.begin), static_cast<ull>(bytes));
+  return it->second;
+}
+
+void StageWorker::chunk(const StageChunk& m, const rpc::Reply<StageDone>& reply) {
+  const auto job = check(m);
+  if (!job) return reply.error(job.error());
+  (*job)->next = m.end;
+  crossed_.add(m.rows.bytes.size());
+  Activations activations;
+  activations.rows.resize(m.rows.bytes.size() / sizeof(float));
+  std::memcpy(activations.rows.data(), m.rows.bytes.data(), m.rows.bytes.size());
+  compute(std::make_shared<Work>(Work{*job, reply, m.last, 1, {}, {}, {}}), m.begin, m.end,
+          std::move(activations));
+}
+
+void StageWorker::end(const StageEnd& m, const rpc::Reply<rpc::Empty>& reply) {
+  jobs_.erase(m.request);
+  if (next_ == nullptr) return reply(rpc::Empty{});
+  next_->call<StageEnd>(m, config_.work,
+                        [reply](const Result<rpc::Empty>& answer) { reply(answer); });
+}
+
+// ---- work
+
+// As PrefillWorker: the compute thread gets all layers at once; what the loop does with one waits
+// until the model's own time for it has passed.
+void StageWorker::compute(const WorkPtr& work, uint64_t begin, uint64_t end,
+                          Activations activations) {
+  const Job& job = *work->job;
+  const uint32_t layers = engine_.spec().layers;
+  const Duration predicted =
+      engine_.modelled_time() ? timing_.chunk(begin, end, job.reused) : Duration{};
+  const Time start = std::max(core_->free_at, loop_.clock().now());
+  core_->free_at = start + predicted;
+  const auto x = std::make_shared<Activations>(std::move(activations));
+  const ChunkView view{{job.prompt, job.parents, job.kv.blocks}, begin, end};
+  ++busy_;
+  for (uint32_t layer = 0; layer < layers; ++layer) {
+    const Time due = start + predicted * (layer + 1) / layers;
+    const auto spent = std::make_shared<std::pair<Time, Time>>();
+    const bool queued = core_->submit(
+        [this, view, layer, x, spent] {
+          spent->first = loop_.clock().now();
+          engine_.prefill_layer(view, layer, *x);
+          spent->second = loop_.clock().now();
+        },
+        [this, work, begin, end, layer, x, due, spent] {
+          if (config_.trace != nullptr)
+            config_.trace->span("compute",
+                                strf("layer %u of tokens %llu", engine_.spec().first_layer + layer,
+                                     static_cast<ull>(begin)),
+                                spent->first, std::max(spent->second, due), work->job->kv.request);
+          const auto through = [this, work, begin, end, layer, x] {
+            if (layer + 1 == engine_.spec().layers && next_ != nullptr && !work->broken)
+              for (const StageChunk& m : stage_chunks(work->job->kv.request, begin, end, work->last,
+                                                      x->rows, engine_.block_tokens()))
+                pass_on(work, m);
+            layer_done(work, begin, end, layer);
+          };
+          // One that is due waits for those before it, whose timers may be late.
+          if (late_.empty() && loop_.clock().now() >= due) return through();
+          late_.push_back(through);
+          after(due, [this] {
+            const auto first = std::move(late_.front());
+            late_.pop_front();
+            first();
+          });
+        });
+    if (queued) continue;
+    // Those before it are computed; nothing after this chunk is.
+    work->broken = Error{Code::kBusy, "too much computing is queued"};
+    if (layer == 0) return layer_done(work, begin, end, layers - 1);
+    return;
+  }
+}
+
+void StageWorker::layer_done(const WorkPtr& work, uint64_t begin, uint64_t end, uint32_t layer) {
+  const uint64_t tokens = engine_.block_tokens(), bytes = engine_.spec().layer_bytes(tokens);
+  const size_t blocks = (end + tokens - 1) / tokens;
+  if (sender_->grain() == Grain::kLayer) send(work, begin / tokens, blocks, layer * bytes, bytes);
+  if (layer + 1 < engine_.spec().layers) return;
+  --busy_;
+  computed_.add(end - begin);
+  work->computed = std::max(work->computed, loop_.clock().now());
+  if (sender_->grain() == Grain::kPrompt && work->last)
+    send(work, 0, blocks, 0, core_->block_bytes());
+  part_done(work);
+}
+
+void StageWorker::send(const WorkPtr& work, size_t first, size_t last, uint64_t at,
+                       uint64_t bytes) {
+  if (first == last || !work->job->reachable || work->broken) return;
+  ++busy_;
+  ++work->parts;
+  work->done.kv_bytes += (last - first) * bytes;
+  const uint32_t layers = sender_->grain() == Grain::kPrompt ? engine_.spec().layers : 1;
+  const Time begun = loop_.clock().now();
+  sender_->send(
+      std::shared_ptr<KvRoute>(work->job, &work->job->kv),
+      {first, last, at, bytes, begun + config_.send_timeout * layers},
+      [this, work, begun, first, at](const Result<>& sent) {
+        --busy_;
+        if (config_.trace != nullptr)
+          config_.trace->span("send", strf("from block %zu at %llu", first, static_cast<ull>(at)),
+                              begun, loop_.clock().now(), work->job->kv.request);
+        if (!sent && work->done.code == 0) {
+          work->done.code = static_cast<uint8_t>(sent.error().code);
+          work->done.what = "sending KV to " + work->job->kv.decode + ": " + sent.error().what;
+        }
+        part_done(work);
+      });
+}
+
+template <class M>
+void StageWorker::pass_on(const WorkPtr& work, const M& message) {
+  M on = message;
+  on.pipeline = pipeline_;
+  ++work->parts;
+  next_->call<M>(on, config_.work, [this, work](const Result<StageDone>& reply) {
+    if (!reply) {
+      work->broken = reply.error();
+    } else {
+      work->done.kv_bytes += reply->kv_bytes;
+      if (work->done.code == 0) {
+        work->done.code = reply->code;
+        work->done.what = reply->what;
+      }
+      work->computed = std::max(work->computed,
+                                loop_.clock().now() - std::chrono::microseconds(std::min<uint64_t>(
+                                                          reply->tail_us, 3'600'000'000)));
+    }
+    part_done(work);
+  });
+}
+
+void StageWorker::part_done(const WorkPtr& work) {
+  if (--work->parts > 0) return;
+  if (work->broken) return work->reply.error(*work->broken);
+  if (work->last) {
+    const auto it = jobs_.find(work->job->kv.request);
+    if (it != jobs_.end() && it->second == work->job) jobs_.erase(it);
+  }
+  const Duration tail = std::max(Duration{}, loop_.clock().now() - work->computed);
+  work->done.tail_us =
+      static_cast<uint64_t>(std::chrono::duration_cast<std::chrono::microseconds>(tail).count());
+  work->reply(work->done);
+}
+
+rpc::Client* StageWorker::peer(const std::string& address) {
+  auto it = peers_.find(address);
+  if (it != peers_.end()) return it->second.get();
+  if (peers_.size() >= kStagePeersMax)
+    std::erase_if(peers_, [](const auto& p) { return p.second->in_flight() == 0; });
+  auto client = rpc::Client::connect(loop_, address, rpc::Way::kNear);
+  if (!client) return nullptr;
+  return peers_.emplace(address, std::move(*client)).first->second.get();
+}
+
+Json StageWorker::state() const {
+  return {{"role", "stage"},
+          {"stage", config_.stage + 1},
+          {"first_layer", engine_.spec().first_layer},
+          {"layers", engine_.spec().layers},
+          {"in_pipeline", pipeline_ != 0},
+          {"requests", jobs_.size()},
+          {"busy", busy_}};
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,133 @@
+// A stage of a pipeline after its head: computes its slice of the layers of the chunks it is told
+// of, passes what it made to the next stage, and sends the KV of its layers to the decode worker
+// layer by layer, as the head does with its own. It decides nothing: which blocks are reused, which
+// are free, and when a request ends is the head's business (serve/protocol/pipeline_messages.h).
+//
+// Chunks are computed in the order in which they come, one layer after the other; while a chunk is
+// here, the head and the other stages compute those after and before it.
+//
+// Thread: the loop's; KV is computed on a thread of its own.
+// Source: Mooncake paper section 5.1 (chunked pipeline parallelism).
+#pragma once
+#include <deque>
+#include <functional>
+#include <map>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json_fwd.h"
+#include "base/metrics.h"
+#include "rpc/server.h"
+#include "serve/connector/kv_sender.h"
+#include "serve/connector/store_connector.h"
+#include "serve/pipeline/pipeline_link.h"
+#include "serve/protocol/pipeline_messages.h"
+#include "serve/runtime/trace_events.h"
+#include "serve/runtime/worker_core.h"
+
+namespace mc::serve {
+
+struct StageConfig {
+  std::string fingerprint;  // of the whole model
+  uint32_t stage = 0;       // from 0, the head
+  uint32_t blocks = 0;      // as many as the head has
+  double time_scale = 1;
+  Connector connector = Connector::kMulti;  // not kPool
+  bool layerwise = true;
+  Duration send_timeout = std::chrono::seconds(10);
+  Duration patience = std::chrono::seconds(3);  // with a next stage that does not answer
+  Duration work = std::chrono::minutes(10);     // with a chunk of it
+  store::ClientOptions store;                   // master empty: no pool
+  TraceEvents* trace = nullptr;                 // lent; nullptr: nobody wants to know
+};
+
+class StageWorker {
+ public:
+  // Registers its messages with `server`. `engine` has the stage's layers (spec::slice_of).
+  // Errors: kInvalid for the pool connector; kNoSpace for blocks that do not fit.
+  static Result<std::unique_ptr<StageWorker>> open(io::Loop& loop, xfer::Engine& transfer,
+                                                   rpc::Server& server, const Engine& engine,
+                                                   const StageConfig& config, Metrics& metrics);
+  ~StageWorker();
+  StageWorker(const StageWorker&) = delete;
+  StageWorker& operator=(const StageWorker&) = delete;
+
+  bool idle() const { return busy_ == 0; }  // nothing reads or writes its blocks
+  void drain() { draining_ = true; }        // no pipeline begins any more
+  Json state() const;
+
+ private:
+  struct Job {
+    KvRoute kv;
+    std::vector<int32_t> prompt;
+    std::vector<BlockHash> parents;
+    uint64_t next = 0;       // the token the next chunk begins with
+    uint64_t reused = 0;     // tokens
+    bool reachable = false;  // its decode worker
+  };
+  using JobPtr = std::shared_ptr<Job>;
+  struct Work {  // a StageBegin or a StageChunk, until all of it is done
+    JobPtr job;
+    rpc::Reply<StageDone> reply;
+    bool last = false;
+    uint32_t parts = 1;           // computing, sending, the next stage
+    std::optional<Error> broken;  // the pipeline is lost
+    StageDone done;
+    Time computed{};  // by this and the stages after it
+  };
+  using WorkPtr = std::shared_ptr<Work>;
+
+  StageWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server, const Engine& engine,
+              const StageConfig& config, Metrics& metrics, std::shared_ptr<WorkerCore> core);
+  Result<> hold_blocks();
+  template <class M>
+  void on(void (StageWorker::*handler)(const M&, const rpc::Reply<typename M::Reply>&));
+  void open_pipeline(const StageOpen& m, const rpc::Reply<StageOpened>& reply);
+  Result<> check(const StageOpen& m) const;
+  void ping(const StagePing& m, const rpc::Reply<rpc::Empty>& reply);
+  void fetch(const StageFetch& m, const rpc::Reply<StageFetched>& reply);
+  void put(const StagePut& m, const rpc::Reply<rpc::Empty>& reply);
+  void begin(const StageBegin& m, const rpc::Reply<StageDone>& reply);
+  Result<JobPtr> make_job(const StageBegin& m);
+  void chunk(const StageChunk& m, const rpc::Reply<StageDone>& reply);
+  Result<JobPtr> check(const StageChunk& m) const;
+  void end(const StageEnd& m, const rpc::Reply<rpc::Empty>& reply);
+  bool known(const std::vector<uint32_t>& blocks) const;
+
+  void compute(const WorkPtr& work, uint64_t begin, uint64_t end, Activations activations);
+  void layer_done(const WorkPtr& work, uint64_t begin, uint64_t end, uint32_t layer);
+  void send(const WorkPtr& work, size_t first, size_t last, uint64_t at, uint64_t bytes);
+  template <class M>
+  void pass_on(const WorkPtr& work, const M& message);
+  void part_done(const WorkPtr& work);
+  rpc::Client* peer(const std::string& address);
+  void after(Time when, std::function<void()> task);
+
+  io::Loop& loop_;
+  const Engine& engine_;
+  const StageConfig config_;
+  const Timing timing_;
+  const std::shared_ptr<WorkerCore> core_;
+  rpc::Server& server_;
+  uint64_t pipeline_ = 0;  // 0: none has begun
+  bool draining_ = false;
+  uint32_t busy_ = 0;  // what uses blocks here
+  std::map<std::string, JobPtr> jobs_;
+  std::deque<std::function<void()>> late_;  // layers that wait for the model's time, in order
+  std::map<std::string, std::unique_ptr<rpc::Client>> peers_;
+  Counter &computed_, &crossed_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers ask whether this is gone
+  std::unique_ptr<StageLink> next_;                             // nullptr: this is the last one
+  std::unique_ptr<KvSender> sender_;
+  std::unique_ptr<PoolLink> pool_;
+  KvTransfer transfer_;
+};
+
+// The chunk messages that hand on `rows` ([token][hidden]) of tokens [begin, end): as few as hold
+// them, cut at blocks.
+std::vector<StageChunk> stage_chunks(const std::string& request, uint64_t begin, uint64_t end,
+                                     bool last, std::span<const float> rows, uint32_t block_tokens);
+
+}  // namespace mc::serve

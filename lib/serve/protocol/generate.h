@@ -1,0 +1,65 @@
+// What is asked of a conductor and what it tells: a request, how far it is, how it ended.
+//
+// Thread: values.
+#pragma once
+#include <cstdint>
+#include <functional>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "serve/protocol/cache_control.h"
+
+namespace mc::serve {
+
+struct Generate {
+  std::string id;  // of the client's request, for logs
+  std::vector<int32_t> prompt;
+  std::string cache_salt;
+  int64_t priority = 0;  // who waits, for room and in a prefill queue: lower first
+  CacheControl cache;
+  uint32_t max_tokens = 16, min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<int32_t> stop_tokens;
+  uint64_t seed = 0;
+  double temperature = 0;
+  uint32_t top_k = 0;
+  double top_p = 1;
+  // As the client sent it, for outside engines; without it only own workers are chosen.
+  std::string path, body;
+};
+
+// What is known of a request so far; complete in on_done.
+struct Progress {
+  std::string prefill, decode;
+  std::optional<uint32_t> cached_tokens;  // known once the prefill worker answered
+  uint32_t pool_tokens = 0, peer_tokens = 0;
+  double sched_ms = 0, queue_ms = 0, load_ms = 0, prefill_ms = 0, transfer_ms = 0;
+  double first_step_ms = 0;  // what is left of the time to the first token
+  double decode_ms = 0;
+  double predicted_ttft_ms = 0, ttft_ms = 0;
+  uint64_t kv_errors = 0;
+  uint32_t output_tokens = 0;
+  std::string finish;  // "stop", "length"
+};
+
+// Why a request got no (further) answer, in HTTP's terms.
+struct Failed {
+  int status = 500;
+  std::string code;  // "ttft_slo", "no_capacity", ...
+  std::string what;
+  uint32_t retry_after_s = 0;  // 0: do not say
+};
+
+struct Listener {
+  std::function<void(const Progress&, const std::vector<int32_t>& tokens)> on_tokens;
+  // Instead, when an outside engine answers: its answer as it comes.
+  std::function<void(const Progress&, int status, const std::string& content_type,
+                     std::string_view bytes)>
+      on_passed;
+  // Once, last; not after cancel().
+  std::function<void(const Progress&, const std::optional<Failed>&)> on_done;
+};
+
+}  // namespace mc::serve

@@ -1,0 +1,319 @@
+// Control messages between conductor, prefill and decode workers. Life of one request:
+//
+//   1. conductor -> decode   Reserve      blocks for the prompt and the output; D announces where
+//   2. conductor -> prefill  TxAllocate   blocks and locks for the prompt; right behind it
+//                            Prefill      queues it
+//   3. prefill   -> decode   layers of KV through the transfer engine, into the reserved blocks;
+//                            or KvOffer, and D reads them; or P puts them in the pool
+//   4. prefill   -> decode   KvReady      after the last byte (or KvFailed, with the first cause)
+//   5. prefill   -> conductor            the reply of Prefill: how long each part took
+//   6. decode    -> conductor TokenBatch  tokens of all its requests, one message a step
+//   7. conductor -> prefill  TxCommit     at the first token: the blocks' keys are now cached
+//   at any time conductor -> both  Abort
+//
+// A prefix that another prefill worker holds is fetched ahead of need (TransferKVCache,
+// section 4.2) by paired transactions: TxAllocate with `lend` locks it where it is and allocates
+// nothing; the second one, with `lent`, has the chosen worker read it while it queues, and commit
+// the first when it has it. What was read counts only if that commit finds the lock still there.
+//
+// Workers announce themselves with Heartbeat to every conductor they were told of; KV events ride
+// in it, acknowledged by sequence number; a conductor that starts, or finds a gap, asks Snapshot.
+//
+// Thread: values. Source: Mooncake paper sections 3.1, 4 and 5.3 (Figure 9).
+#pragma once
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "rpc/envelope.h"
+#include "wire/codec.h"
+#include "xfer/core/messages.h"
+
+namespace mc::serve {
+
+using rpc::Empty;
+
+// ---- conductor -> decode
+
+struct Reservation {
+  static constexpr const char* kName = "reservation";
+  xfer::SegmentDescriptor segment;       // D's memory; empty buffers when the caller knows it
+  std::vector<uint64_t> block_offsets;   // in D's segment, one per prompt block, in prompt order
+  uint64_t guard_offset = 0, guard = 0;  // xfer::Guard of this reservation
+  std::string control;                   // where P sends KvReady: "host:port"
+  uint32_t ranks = 1;                    // that D's blocks are laid out for (kv_shape.h)
+  static void fields(auto& a, auto& m) {
+    a(m.segment, m.block_offsets, m.guard_offset, m.guard, m.control, m.ranks);
+  }
+};
+
+struct Reserve {
+  static constexpr const char* kName = "reserve";
+  using Reply = Reservation;
+  std::string request;    // unique id, given by the conductor
+  std::string conductor;  // control address that wants the tokens
+  std::vector<int32_t> prompt;
+  uint32_t max_tokens = 0, min_tokens = 0;
+  bool ignore_eos = false;
+  std::vector<int32_t> stop_tokens;
+  uint64_t seed = 0;
+  double temperature = 0;
+  uint32_t kv_deadline_ms = 0;  // KV that has not come by then fails the request
+  std::string cache_salt;       // of the prompt's first block
+  uint32_t top_k = 0;           // 0: all
+  double top_p = 1;
+  std::string prefill;  // control address of the worker that will compute the prompt
+  uint64_t epoch = 0;   // of the process it is for, kStale at another; 0: whoever is there
+  static void fields(auto& a, auto& m) {
+    a(m.request, m.conductor, m.prompt, m.max_tokens, m.min_tokens, m.ignore_eos, m.stop_tokens,
+      m.seed, m.temperature, m.kv_deadline_ms, m.cache_salt, m.top_k, m.top_p, m.prefill, m.epoch);
+  }
+};
+
+// ---- conductor -> prefill
+
+struct TxAllocated {
+  static constexpr const char* kName = "tx-allocated";
+  uint64_t tx = 0;
+  uint32_t local_blocks = 0;  // full blocks found here
+  uint32_t queued = 0;        // requests before this one
+  double queue_ms = 0;        // the node's own estimate
+  // Of `lend`: where the locked blocks are.
+  xfer::SegmentDescriptor segment;
+  std::vector<uint64_t> block_offsets;
+  uint32_t ranks = 1;  // of those
+  static void fields(auto& a, auto& m) {
+    a(m.tx, m.local_blocks, m.queued, m.queue_ms, m.segment, m.block_offsets, m.ranks);
+  }
+};
+
+struct Lent {           // leading blocks of a prompt at another prefill worker, locked there
+  std::string control;  // of that worker
+  uint64_t tx = 0;      // its transaction; 0: nothing is lent
+  xfer::SegmentDescriptor segment;
+  std::vector<uint64_t> offsets;  // in the segment, one a block
+  uint32_t ranks = 1;
+  static void fields(auto& a, auto& m) { a(m.control, m.tx, m.segment, m.offsets, m.ranks); }
+};
+
+struct TxAllocate {
+  static constexpr const char* kName = "tx-allocate";
+  using Reply = TxAllocated;
+  std::string request;
+  std::vector<int32_t> prompt;
+  std::string cache_salt;
+  Reservation target;
+  uint32_t lease_ms = 30'000;  // not started or committed by then: rolled back
+  uint32_t lend = 0;           // above 0: only lock so many leading blocks, for another worker
+  Lent lent;                   // read these first
+  int64_t priority = 0;        // lower ones are computed first
+  // serve/protocol/cache_control.h: leading blocks that are a context, for how long; the others.
+  uint32_t context_blocks = 0, keep_ms = 0;
+  bool ephemeral = false;
+  uint64_t epoch = 0;  // as in Reserve
+  static void fields(auto& a, auto& m) {
+    a(m.request, m.prompt, m.cache_salt, m.target, m.lease_ms, m.lend, m.lent, m.priority,
+      m.context_blocks, m.keep_ms, m.ephemeral, m.epoch);
+  }
+};
+
+struct PrefillDone {
+  static constexpr const char* kName = "prefill-done";
+  uint32_t cached_tokens = 0;  // reused from earlier requests: local, pool and peers
+  uint32_t pool_tokens = 0;    // of these, fetched from the pool
+  double queue_ms = 0, load_ms = 0, prefill_ms = 0, transfer_ms = 0;
+  uint64_t kv_bytes = 0;     // pushed to decode
+  uint32_t peer_tokens = 0;  // of the cached ones, fetched from another prefill worker
+  static void fields(auto& a, auto& m) {
+    a(m.cached_tokens, m.pool_tokens, m.queue_ms, m.load_ms, m.prefill_ms, m.transfer_ms,
+      m.kv_bytes, m.peer_tokens);
+  }
+};
+
+// Starts (queues) an allocated transaction; answered when its KV is delivered. Without `tx` the one
+// of `request`, so that it may follow TxAllocate at once: where that was refused, so is this.
+struct Prefill {
+  static constexpr const char* kName = "prefill";
+  using Reply = PrefillDone;
+  uint64_t tx = 0;
+  std::string request{};
+  static void fields(auto& a, auto& m) { a(m.tx, m.request); }
+};
+
+struct TxCommitted {
+  static constexpr const char* kName = "tx-committed";
+  uint64_t events_seq = 0;  // the node's event sequence number after the commit
+  static void fields(auto& a, auto& m) { a(m.events_seq); }
+};
+
+struct TxCommit {
+  static constexpr const char* kName = "tx-commit";
+  using Reply = TxCommitted;
+  uint64_t tx = 0;
+  std::string request{};  // as in Prefill
+  static void fields(auto& a, auto& m) { a(m.tx, m.request); }
+};
+
+// ---- conductor -> either
+
+struct Abort {  // idempotent; unknown requests are fine
+  static constexpr const char* kName = "abort";
+  using Reply = Empty;
+  std::string request, reason;
+  static void fields(auto& a, auto& m) { a(m.request, m.reason); }
+};
+
+// Anyone -> worker: drains it, then gives it another role ("prefill", "decode", "both", "auto"),
+// with which it joins its conductors again. Answered at once; heartbeats tell when. With `from`
+// only if that is its role and it is to keep it (kStale): of two conductors one has its way.
+struct RoleSet {
+  static constexpr const char* kName = "role-set";
+  std::string was, will_be;
+  static void fields(auto& a, auto& m) { a(m.was, m.will_be); }
+};
+
+struct SetRole {
+  static constexpr const char* kName = "set-role";
+  using Reply = RoleSet;
+  std::string role, from = {};
+  static void fields(auto& a, auto& m) { a(m.role, m.from); }
+};
+
+struct Dismiss {  // anyone -> worker: it drains and ends, as on SIGTERM; answered at once
+  static constexpr const char* kName = "dismiss";
+  using Reply = Empty;
+  std::string why;
+  static void fields(auto& a, auto& m) { a(m.why); }
+};
+
+struct KvSnapshot {
+  static constexpr const char* kName = "kv-snapshot";
+  uint64_t epoch = 0, seq = 0;  // events up to seq are contained
+  std::vector<BlockHash> blocks;
+  uint64_t next = 0;    // ask again from here; 0: complete
+  uint64_t digest = 0;  // as in Heartbeat, after event seq
+  static void fields(auto& a, auto& m) { a(m.epoch, m.seq, m.blocks, m.next, m.digest); }
+};
+
+struct Snapshot {
+  static constexpr const char* kName = "snapshot";
+  using Reply = KvSnapshot;
+  uint64_t from = 0;
+  static void fields(auto& a, auto& m) { a(m.from); }
+};
+
+// ---- prefill -> decode
+
+// These bytes of P's blocks may be read; answered when D has them (or wants them no more), until
+// when P keeps the blocks as they are.
+struct KvOffer {
+  static constexpr const char* kName = "kv-offer";
+  using Reply = Empty;
+  std::string request;
+  uint64_t guard = 0;             // of the reservation
+  xfer::SegmentDescriptor from;   // P's memory; no buffers when D was told with this request before
+  std::vector<uint64_t> offsets;  // in it, one a block
+  uint64_t first = 0;             // of the prompt's blocks: the one at offsets[0]
+  uint64_t at = 0, bytes = 0;     // of each block: a layer, or all of it, as of one rank
+  uint32_t ranks = 1;             // of P's blocks
+  static void fields(auto& a, auto& m) {
+    a(m.request, m.guard, m.from, m.offsets, m.first, m.at, m.bytes, m.ranks);
+  }
+};
+
+struct KvReady {
+  static constexpr const char* kName = "kv-ready";
+  using Reply = Empty;
+  std::string request;
+  uint64_t guard = 0;
+  std::vector<uint32_t> pool;  // blocks of the prompt, ascending, that D is to take from the pool
+  static void fields(auto& a, auto& m) { a(m.request, m.guard, m.pool); }
+};
+
+struct KvFailed {
+  static constexpr const char* kName = "kv-failed";
+  using Reply = Empty;
+  std::string request, reason;
+  uint64_t guard = 0;
+  static void fields(auto& a, auto& m) { a(m.request, m.reason, m.guard); }
+};
+
+// ---- decode -> conductor
+
+struct TokenUpdate {
+  std::string request;
+  std::vector<int32_t> tokens;
+  std::string finish;                              // "", "stop", "length", "error"
+  std::string error;                               // of "error": what happened
+  uint32_t kv_errors = 0;                          // blocks that did not verify
+  double wait_ms = 0, load_ms = 0, decode_ms = 0;  // of the last update: D's part of the latency
+  static void fields(auto& a, auto& m) {
+    a(m.request, m.tokens, m.finish, m.error, m.kv_errors, m.wait_ms, m.load_ms, m.decode_ms);
+  }
+};
+
+struct TokenBatch {
+  static constexpr const char* kName = "token-batch";
+  using Reply = Empty;
+  NodeId node;
+  std::vector<TokenUpdate> updates;
+  static void fields(auto& a, auto& m) { a(m.node, m.updates); }
+};
+
+// ---- worker -> conductor
+
+struct KvEvent {
+  bool stored = true;  // or removed
+  BlockHash hash;
+  static void fields(auto& a, auto& m) { a(m.stored, m.hash); }
+};
+
+struct WorkerLoad {
+  uint32_t waiting = 0, running = 0;
+  uint64_t blocks_total = 0, blocks_free = 0, blocks_cached = 0;
+  double queue_ms = 0;  // prefill: predicted time until a new request would start
+  double tbt_ms = 0;    // decode: predicted step time of the present batch
+  uint64_t queued_tokens = 0;
+  static void fields(auto& a, auto& m) {
+    a(m.waiting, m.running, m.blocks_total, m.blocks_free, m.blocks_cached, m.queue_ms, m.tbt_ms,
+      m.queued_tokens);
+  }
+};
+
+struct HeartbeatAck {
+  static constexpr const char* kName = "heartbeat-ack";
+  uint64_t conductor_epoch = 0;
+  uint64_t events_seen = 0;  // events up to here need not be sent again
+  static void fields(auto& a, auto& m) { a(m.conductor_epoch, m.events_seen); }
+};
+
+struct Heartbeat {
+  static constexpr const char* kName = "heartbeat";
+  using Reply = HeartbeatAck;
+  NodeId node;
+  std::string role;           // "prefill", "decode", or "auto": it waits for one of them
+  uint64_t epoch = 0;         // start of this process; a new one means an empty cache
+  std::string control, http;  // "host:port"
+  std::string model, fingerprint;
+  uint32_t block_tokens = 0;
+  uint64_t context_max = 0;
+  bool draining = false;
+  WorkerLoad load;
+  uint64_t events_first = 0;  // sequence number of events[0]; events are consecutive
+  uint64_t events_last = 0;   // the newest there is, sent or not
+  std::vector<KvEvent> events;
+  // Of all that is stored after event events_last: the sum of mix64(tag) of the keys, by which a
+  // conductor that has seen all events finds that it went wrong. Not digested: not told.
+  bool digested = false;
+  uint64_t digest = 0;
+  // Prefill: the order of its queue (sched/prefill_order.h).
+  bool srpf = false;
+  double ageing = 0;
+  static void fields(auto& a, auto& m) {
+    a(m.node, m.role, m.epoch, m.control, m.http, m.model, m.fingerprint, m.block_tokens,
+      m.context_max, m.draining, m.load, m.events_first, m.events_last, m.events, m.digested,
+      m.digest, m.srpf, m.ageing);
+  }
+};
+
+}  // namespace mc::serve

@@ -1,0 +1,123 @@
+// Messages along a pipeline of prefill processes (chunked pipeline parallelism): the first, its
+// head, is a prefill worker; each of the others is a stage that has the next slice of the layers.
+// Each message goes from the head to the second, and from every stage to the next one, in order; a
+// stage answers when it and all after it are done with it.
+//
+//   StageOpen    the head begins, or begins again: nothing of before is used any more
+//   StagePing    now and then: are all of them alive
+//   StageFetch   blocks of a prompt that the KV store has
+//   StageBegin   a prompt: where its KV lies here, and where it goes to
+//   StageChunk   what the layers before made of some of its tokens
+//   StageEnd     the prompt was given up
+//   StagePut     blocks for the KV store
+//
+// Only the head knows what is cached and which blocks are free: block i of a stage holds the
+// stage's layers of what block i of the head holds. Whoever finds a stage gone, or begun again for
+// another head, says so in its answer, and the head begins again with an empty cache.
+//
+// Thread: values. Source: Mooncake paper section 5.1 (chunked pipeline parallelism).
+#pragma once
+#include <string>
+#include <vector>
+
+#include "serve/protocol/messages.h"
+
+namespace mc::serve {
+
+struct StageOpened {
+  static constexpr const char* kName = "stage-opened";
+  uint32_t stages = 0;  // from this one on
+  static void fields(auto& a, auto& m) { a(m.stages); }
+};
+
+struct StageOpen {
+  static constexpr const char* kName = "stage-open";
+  using Reply = StageOpened;
+  uint64_t pipeline = 0;  // a new number for each beginning; in all messages from then on
+  std::string fingerprint;
+  uint32_t blocks = 0;
+  uint32_t first_layer = 0;         // that is to be the receiver's
+  std::vector<std::string> others;  // control addresses of the stages after the receiver
+  static void fields(auto& a, auto& m) {
+    a(m.pipeline, m.fingerprint, m.blocks, m.first_layer, m.others);
+  }
+};
+
+struct StagePing {
+  static constexpr const char* kName = "stage-ping";
+  using Reply = Empty;
+  uint64_t pipeline = 0;
+  static void fields(auto& a, auto& m) { a(m.pipeline); }
+};
+
+struct StageDone {
+  static constexpr const char* kName = "stage-done";
+  uint64_t kv_bytes = 0;  // sent to the decode worker
+  uint64_t tail_us = 0;   // from when all was computed until all was sent
+  uint8_t code = 0;       // not 0: sending failed, and with it the request (Code)
+  std::string what = {};
+  static void fields(auto& a, auto& m) { a(m.kv_bytes, m.tail_us, m.code, m.what); }
+};
+
+struct StageBegin {
+  static constexpr const char* kName = "stage-begin";
+  using Reply = StageDone;
+  uint64_t pipeline = 0;
+  std::string request;
+  std::vector<int32_t> prompt;
+  std::string cache_salt;
+  Reservation target;            // with its segment's buffers
+  std::vector<uint32_t> blocks;  // where it lies, one a block of the prompt
+  uint32_t reused = 0;           // blocks whose KV is there
+  static void fields(auto& a, auto& m) {
+    a(m.pipeline, m.request, m.prompt, m.cache_salt, m.target, m.blocks, m.reused);
+  }
+};
+
+struct StageChunk {
+  static constexpr const char* kName = "stage-chunk";
+  using Reply = StageDone;
+  static constexpr size_t kRowBytesMax = 8 * kMiB;  // but for one block's, which may have more
+  uint64_t pipeline = 0;
+  std::string request;
+  uint64_t begin = 0, end = 0;  // tokens
+  bool last = false;            // of the prompt
+  wire::Blob rows;              // [token][hidden] f32 of this machine
+  static void fields(auto& a, auto& m) { a(m.pipeline, m.request, m.begin, m.end, m.last, m.rows); }
+};
+
+struct StageEnd {
+  static constexpr const char* kName = "stage-end";
+  using Reply = Empty;
+  uint64_t pipeline = 0;
+  std::string request;
+  static void fields(auto& a, auto& m) { a(m.pipeline, m.request); }
+};
+
+struct StageFetched {
+  static constexpr const char* kName = "stage-fetched";
+  uint32_t blocks = 0;  // the first so many are there, in all stages that were asked
+  static void fields(auto& a, auto& m) { a(m.blocks); }
+};
+
+struct StageFetch {
+  static constexpr const char* kName = "stage-fetch";
+  using Reply = StageFetched;
+  uint64_t pipeline = 0;
+  std::vector<BlockHash> hashes;
+  std::vector<uint32_t> blocks;  // where each goes
+  static void fields(auto& a, auto& m) { a(m.pipeline, m.hashes, m.blocks); }
+};
+
+struct StagePut {
+  static constexpr const char* kName = "stage-put";
+  using Reply = Empty;  // they were put, or given up
+  uint64_t pipeline = 0;
+  std::vector<BlockHash> hashes;
+  std::vector<uint32_t> blocks;
+  std::string cls;       // as store::PutConfig has it
+  uint64_t keep_ms = 0;  // its time to live
+  static void fields(auto& a, auto& m) { a(m.pipeline, m.hashes, m.blocks, m.cls, m.keep_ms); }
+};
+
+}  // namespace mc::serve

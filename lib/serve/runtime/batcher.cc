@@ -1,0 +1,212 @@
+#include "serve/runtime/batcher.h"
+
+#include <algorithm>
+
+namespace mc::serve {
+
+Result<PrefillQueue> PrefillQueue::create(Timing timing, uint32_t chunk_tokens,
+                                          uint32_t block_tokens, PrefillOrder order) {
+  if (block_tokens == 0 || chunk_tokens == 0 || chunk_tokens % block_tokens != 0)
+    return fail(Code::kInvalid, "chunks of %u tokens: want a multiple of the block's %u",
+                chunk_tokens, block_tokens);
+  if (!(order.ageing >= 0)) return fail(Code::kInvalid, "ageing %g: want 0 or more", order.ageing);
+  return PrefillQueue(std::move(timing), chunk_tokens, order);
+}
+
+void PrefillQueue::push(const std::string& request, uint64_t tokens, uint64_t reused, Time now,
+                        int64_t priority) {
+  MC_CHECK(reused < tokens);
+  items_.push_back({.request = request,
+                    .tokens = tokens,
+                    .reused = reused,
+                    .done = reused,
+                    .since = now,
+                    .priority = priority});
+}
+
+sched::PrefillWork PrefillQueue::work(const PrefillItem& item) const {
+  return {.left_ms = to_ms(remaining(item)),
+          .since = item.since,
+          .ready = item.ready,
+          .priority = item.priority};
+}
+
+void PrefillQueue::set_ready(const std::string& request, bool ready) {
+  for (PrefillItem& item : items_)
+    if (item.request == request) item.ready = ready;
+}
+
+const PrefillItem* PrefillQueue::head(Time now) {
+  if (items_.empty()) return nullptr;
+  if (!chosen_) {
+    std::vector<sched::PrefillWork> all;
+    for (const PrefillItem& item : items_) all.push_back(work(item));
+    const auto at = sched::next_prefill(all, order_.srpf, order_.ageing, now);
+    if (at == items_.size()) return nullptr;
+    const auto it = items_.begin() + static_cast<ptrdiff_t>(at);
+    std::rotate(items_.begin(), it, it + 1);
+    chosen_ = true;
+  }
+  return &items_.front();
+}
+
+void PrefillQueue::set_reused(const std::string& request, uint64_t reused) {
+  for (PrefillItem& item : items_) {
+    if (item.request != request || item.started) continue;
+    MC_CHECK(reused < item.tokens);
+    item.reused = item.done = reused;
+  }
+}
+
+std::optional<PrefillChunk> PrefillQueue::next(Time now) {
+  if (running_ || head(now) == nullptr) return std::nullopt;
+  PrefillItem& item = items_.front();
+  PrefillChunk chunk;
+  chunk.request = item.request;
+  chunk.begin = item.done;
+  chunk.end = std::min(item.tokens, item.done + chunk_tokens_);
+  chunk.first = !item.started;
+  chunk.last = chunk.end == item.tokens;
+  chunk.predicted = timing_.chunk(chunk.begin, chunk.end, item.reused);
+  item.started = true;
+  item.done = chunk.end;
+  running_ = chunk;
+  running_since_ = now;
+  return chunk;
+}
+
+void PrefillQueue::finished() {
+  MC_CHECK(running_.has_value());
+  const bool ended = running_->last && !items_.empty() && items_.front().started &&
+                     items_.front().request == running_->request;
+  if (ended) {
+    items_.pop_front();
+    chosen_ = false;
+  }
+  running_.reset();
+}
+
+bool PrefillQueue::remove(const std::string& request) {
+  if (chosen_ && items_.front().request == request) chosen_ = false;
+  return std::erase_if(items_, [&](const PrefillItem& i) { return i.request == request; }) > 0;
+}
+
+uint64_t PrefillQueue::queued_tokens() const {
+  uint64_t tokens = running_ ? running_->end - running_->begin : 0;
+  for (const PrefillItem& item : items_) tokens += item.tokens - item.done;
+  return tokens;
+}
+
+Duration PrefillQueue::remaining(const PrefillItem& item) const {
+  if (item.done == item.tokens) return {};  // its last chunk runs
+  const Duration load = item.started ? Duration{} : timing_.load(item.reused);
+  return load + timing_.chunk(item.done, item.tokens, item.reused);
+}
+
+Duration PrefillQueue::queue_time(Time now) const {
+  Duration sum{};
+  if (running_) sum = std::max(Duration{}, running_->predicted - (now - running_since_));
+  for (const PrefillItem& item : items_) sum += remaining(item);
+  return sum;
+}
+
+Duration PrefillQueue::queue_time(Time now, uint64_t tokens, uint64_t reused,
+                                  int64_t priority) const {
+  const sched::PrefillWork mine = work({.request = {},
+                                        .tokens = tokens,
+                                        .reused = reused,
+                                        .done = reused,
+                                        .since = now,
+                                        .priority = priority});
+  Duration sum = queue_time(now);
+  for (const PrefillItem& item : items_)
+    if (!item.started && !(chosen_ && &item == &items_.front()) &&
+        !sched::stays_before(work(item), mine, order_))
+      sum -= remaining(item);
+  return std::max(sum, Duration{});
+}
+
+Result<> DecodeBatch::wait(const std::string& request, uint64_t context_tokens, Time kv_deadline) {
+  const auto [it, added] =
+      entries_.try_emplace(request, Entry{DecodeState::kWaitingForKv, context_tokens, kv_deadline});
+  if (!added) return fail(Code::kExists, "request %s is already here", request.c_str());
+  waiting_.emplace(kv_deadline, request);
+  all_context_ += context_tokens;
+  return {};
+}
+
+bool DecodeBatch::kv_arrived(const std::string& request) {
+  const auto it = entries_.find(request);
+  if (it == entries_.end() || it->second.state != DecodeState::kWaitingForKv) return false;
+  waiting_.erase({it->second.deadline, request});
+  it->second.state = DecodeState::kReady;
+  ready_.push_back(request);
+  return true;
+}
+
+std::vector<std::string> DecodeBatch::admit() {
+  std::vector<std::string> joined;
+  while (!ready_.empty()) {
+    Entry& entry = entries_.at(ready_.front());
+    const bool room = options_.batch_max == 0 || running_.size() < options_.batch_max;
+    const Duration step = timing_.step(running_.size() + 1, running_context_ + entry.context);
+    const bool in_time = options_.tbt_slo == Duration{} || step <= options_.tbt_slo;
+    if (!running_.empty() && !(room && in_time)) break;  // in order: no one overtakes
+    entry.state = DecodeState::kRunning;
+    running_context_ += entry.context;
+    running_.push_back(ready_.front());
+    joined.push_back(std::move(ready_.front()));
+    ready_.pop_front();
+  }
+  return joined;
+}
+
+void DecodeBatch::advanced(const std::string& request, uint64_t tokens) {
+  const auto it = entries_.find(request);
+  if (it == entries_.end()) return;
+  it->second.context += tokens;
+  all_context_ += tokens;
+  if (it->second.state == DecodeState::kRunning) running_context_ += tokens;
+}
+
+bool DecodeBatch::remove(const std::string& request) {
+  const auto it = entries_.find(request);
+  if (it == entries_.end()) return false;
+  const Entry& entry = it->second;
+  if (entry.state == DecodeState::kWaitingForKv) {
+    waiting_.erase({entry.deadline, request});
+  } else if (entry.state == DecodeState::kReady) {
+    std::erase(ready_, request);
+  } else {
+    std::erase(running_, request);
+    running_context_ -= entry.context;
+  }
+  all_context_ -= entry.context;
+  entries_.erase(it);
+  return true;
+}
+
+std::vector<std::string> DecodeBatch::expire(Time now) {
+  std::vector<std::string> late;
+  while (!waiting_.empty() && waiting_.begin()->first <= now) {
+    late.push_back(waiting_.begin()->second);
+    remove(late.back());
+  }
+  return late;
+}
+
+std::optional<Time> DecodeBatch::deadline() const {
+  if (waiting_.empty()) return std::nullopt;
+  return waiting_.begin()->first;
+}
+
+std::optional<DecodeState> DecodeBatch::state(const std::string& request) const {
+  const auto it = entries_.find(request);
+  if (it == entries_.end()) return std::nullopt;
+  return it->second.state;
+}
+
+Duration DecodeBatch::step_time() const { return timing_.step(running_.size(), running_context_); }
+Duration DecodeBatch::step_time_all() const { return timing_.step(entries_.size(), all_context_); }
+
+}  // namespace mc::serve

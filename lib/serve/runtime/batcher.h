@@ -1,0 +1,148 @@
+// What a worker does next: the prefill queue (one prompt after the other, in chunks) and the
+// decode batch (requests join between steps and leave when they end).
+//
+// Thread: one owner (the loop's). Pure: no clock, no I/O. Units: tokens.
+// Source: Mooncake paper sections 5.1 and 6 (chunked prefill, decode admission by TBT); continuous
+// batching: Orca (OSDI 2022).
+#pragma once
+#include <cstdint>
+#include <deque>
+#include <map>
+#include <optional>
+#include <set>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "sched/prefill_order.h"
+#include "serve/engine/engine.h"
+
+namespace mc::serve {
+
+struct PrefillItem {
+  std::string request;
+  uint64_t tokens = 0;  // of the prompt; above 0
+  uint64_t reused = 0;  // leading tokens that need no computing; below `tokens`
+  uint64_t done = 0;    // tokens that are reused or computed
+  bool started = false;
+  bool ready = true;  // what it fetches from elsewhere is there
+  Time since{};       // it waits
+  int64_t priority = 0;
+};
+
+using sched::PrefillOrder;
+
+struct PrefillChunk {
+  std::string request;
+  uint64_t begin = 0, end = 0;       // tokens
+  bool first = false, last = false;  // of its prompt
+  Duration predicted{};              // its computation
+};
+
+// All chunks of a prompt, then the next prompt: of the lowest priority number the first that came,
+// or the one with the least left to compute (sched/prefill_order.h).
+//
+//   while (!queue.running()) { rematch queue.head(now); queue.set_reused(...); queue.next(now); ...
+//   } when the chunk is computed: queue.finished();
+class PrefillQueue {
+ public:
+  // Errors: kInvalid when chunk_tokens is not a positive multiple of block_tokens.
+  static Result<PrefillQueue> create(Timing timing, uint32_t chunk_tokens, uint32_t block_tokens,
+                                     PrefillOrder order = {});
+
+  void push(const std::string& request, uint64_t tokens, uint64_t reused, Time now,
+            int64_t priority = 0);
+  // It waits for what it fetches, or not any more; others may go before it meanwhile.
+  void set_ready(const std::string& request, bool ready);
+  // The prompt that is next, or has begun: chosen when it is first asked for, and kept. Nothing
+  // when none is ready.
+  const PrefillItem* head(Time now);
+  // More (or fewer) tokens turned out to be reusable; before the first chunk only.
+  void set_reused(const std::string& request, uint64_t reused);
+  // The next chunk to compute, now running; nothing while one runs or when all is done.
+  std::optional<PrefillChunk> next(Time now);
+  // The running chunk is computed. A prompt leaves the queue with its last one.
+  void finished();
+  // Forgets a request (finished() of its running chunk is still to be called). False: unknown.
+  bool remove(const std::string& request);
+
+  bool running() const { return running_.has_value(); }
+  size_t size() const { return items_.size(); }  // prompts not yet computed to their end
+  uint64_t queued_tokens() const;                // still to be computed
+  // Until a prompt that comes now would start if it came last: the rest of the running chunk and
+  // all that waits.
+  Duration queue_time(Time now) const;
+  // The same for such a prompt: what it would overtake does not count.
+  Duration queue_time(Time now, uint64_t tokens, uint64_t reused, int64_t priority) const;
+
+ private:
+  PrefillQueue(Timing timing, uint32_t chunk_tokens, PrefillOrder order)
+      : timing_(std::move(timing)), chunk_tokens_(chunk_tokens), order_(order) {}
+  Duration remaining(const PrefillItem& item) const;
+  sched::PrefillWork work(const PrefillItem& item) const;
+
+  Timing timing_;
+  uint64_t chunk_tokens_;
+  PrefillOrder order_;
+  std::deque<PrefillItem> items_;  // as they came, but the chosen one is first
+  bool chosen_ = false;            // the first one is
+  std::optional<PrefillChunk> running_;
+  Time running_since_{};
+};
+
+enum class DecodeState : uint8_t { kWaitingForKv, kReady, kRunning };
+
+struct DecodeOptions {
+  Duration tbt_slo{};      // predicted time of a step must stay within; zero: none
+  uint32_t batch_max = 0;  // 0: no limit
+};
+
+// The requests of a decode worker. One whose KV has not arrived is never in the batch.
+//
+//   wait -> kv_arrived -> (admit, between steps) running -> advanced ... -> remove
+class DecodeBatch {
+ public:
+  DecodeBatch(Timing timing, DecodeOptions options)
+      : timing_(std::move(timing)), options_(options) {}
+
+  // Errors: kExists.
+  Result<> wait(const std::string& request, uint64_t context_tokens, Time kv_deadline);
+  // Its KV is there. False: unknown (aborted, expired) or told before.
+  bool kv_arrived(const std::string& request);
+  // Between steps: ready requests that join now, in the order they became ready, while the
+  // predicted step stays within the SLO. An empty batch takes one whatever it costs.
+  std::vector<std::string> admit();
+  const std::vector<std::string>& batch() const { return running_; }  // in order of admission
+  void advanced(const std::string& request, uint64_t tokens = 1);     // its context grew
+  bool remove(const std::string& request);  // it ended or was aborted, in any state; false: unknown
+
+  // Requests whose KV did not come in time; they are removed.
+  std::vector<std::string> expire(Time now);
+  std::optional<Time> deadline() const;
+
+  std::optional<DecodeState> state(const std::string& request) const;
+  uint64_t context_tokens() const { return running_context_; }  // of the batch
+  size_t waiting_for_kv() const { return waiting_.size(); }
+  size_t ready() const { return ready_.size(); }
+  Duration step_time() const;  // predicted, of the present batch
+  // Predicted, with everything that waits as well: what the conductor should count on.
+  Duration step_time_all() const;
+
+ private:
+  struct Entry {
+    DecodeState state = DecodeState::kWaitingForKv;
+    uint64_t context = 0;
+    Time deadline{};
+  };
+  Timing timing_;
+  DecodeOptions options_;
+  std::map<std::string, Entry> entries_;
+  std::set<std::pair<Time, std::string>> waiting_;
+  std::deque<std::string> ready_;
+  std::vector<std::string> running_;
+  uint64_t running_context_ = 0, all_context_ = 0;
+};
+
+}  // namespace mc::serve

@@ -1,0 +1,68 @@
+// Tells every conductor that this worker lives, how loaded it is and what its cache gained and
+// lost. A conductor may be absent at the start, go and come back; each acknowledges the KV events
+// it has seen by number, so one that missed some is sent them again, or finds the gap and asks for
+// a snapshot.
+//
+// Thread: the loop's. A beat that is not answered within `period` times 4 is given up; the next
+// one follows all the same.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "io/loop.h"
+#include "rpc/client.h"
+#include "serve/kvcache/block_manager.h"
+#include "serve/protocol/messages.h"
+
+namespace mc::serve {
+
+class Heartbeats {
+ public:
+  // `me` has what does not change; `fill` sets load and draining of each beat. `cache` may be
+  // nullptr (a worker that caches nothing) and is lent by the worker. Beats start at once.
+  // Errors: kInvalid for an address that is none.
+  static Result<std::unique_ptr<Heartbeats>> open(io::Loop& loop, Heartbeat me,
+                                                  const std::vector<std::string>& conductors,
+                                                  Duration period, const BlockManager* cache,
+                                                  std::function<void(Heartbeat&)> fill,
+                                                  Metrics& metrics);
+  ~Heartbeats();
+  Heartbeats(const Heartbeats&) = delete;
+  Heartbeats& operator=(const Heartbeats&) = delete;
+
+  // Something changed that conductors want to know: beats soon, many changes in one.
+  void nudge();
+  // Conductors that answered their last beat; of how many.
+  size_t joined() const;
+  size_t conductors() const { return peers_.size(); }
+  std::string last_error() const;  // of the conductor that failed last; empty: none does
+
+ private:
+  struct Peer {
+    std::unique_ptr<rpc::Client> client;
+    uint64_t seen = 0;       // events it has acknowledged
+    bool in_flight = false;  // a beat; one at a time keeps events in order
+    bool again = false;      // there was news meanwhile
+    bool joined = false;
+    std::string error;
+  };
+  Heartbeats(io::Loop& loop, Heartbeat me, Duration period, const BlockManager* cache,
+             std::function<void(Heartbeat&)> fill, Metrics& metrics);
+  void beat_all();
+  void beat(size_t peer);
+  void answered(size_t peer, const Result<HeartbeatAck>& reply);
+
+  io::Loop& loop_;
+  const Heartbeat me_;
+  const Duration period_;
+  const BlockManager* const cache_;
+  const std::function<void(Heartbeat&)> fill_;
+  std::vector<Peer> peers_;
+  io::Loop::Handle timer_ = 0, nudge_ = 0;
+  Counter &sent_, &failed_;
+};
+
+}  // namespace mc::serve

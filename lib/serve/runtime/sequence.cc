@@ -1,0 +1,46 @@
+#include "serve/runtime/sequence.h"
+
+namespace mc::serve {
+
+void Sequence::append(int32_t token, uint32_t block_tokens) {
+  if (!tokens.empty() && tokens.size() % block_tokens == 0) {
+    const auto block = std::span<const int32_t>(tokens).last(block_tokens);
+    parents.push_back(chain_hash(parents.back(), block));
+  }
+  tokens.push_back(token);
+}
+
+BlockHash Sequence::block_key(size_t block, uint32_t block_tokens) const {
+  if (block + 1 < parents.size()) return parents[block + 1];
+  return chain_hash(parents[block], std::span<const int32_t>(tokens).subspan(block * block_tokens));
+}
+
+std::vector<BlockHash> parents_of(const std::vector<BlockHash>& hashes, size_t blocks,
+                                  const std::string& cache_salt) {
+  BlockHash first;
+  if (!cache_salt.empty()) first.bytes = sha256(std::as_bytes(std::span(cache_salt)));
+  std::vector<BlockHash> out{first};
+  out.insert(out.end(), hashes.begin(), hashes.end());
+  out.resize(blocks);
+  return out;
+}
+
+SequencePtr make_sequence(const Reserve& m, uint32_t block_tokens) {
+  auto s = std::make_shared<Sequence>();
+  s->request = m.request;
+  s->conductor = m.conductor;
+  const size_t most = m.prompt.size() + m.max_tokens;
+  s->tokens.reserve(most);
+  s->parents.reserve(most / block_tokens + 1);
+  s->parents.push_back(parents_of({}, 1, m.cache_salt)[0]);
+  for (const int32_t token : m.prompt) s->append(token, block_tokens);
+  s->prompt = m.prompt.size();
+  s->stop_tokens = m.stop_tokens;
+  s->max_tokens = m.max_tokens;
+  s->min_tokens = m.min_tokens;
+  s->ignore_eos = m.ignore_eos;
+  s->sampling = {m.temperature, m.seed, false, m.ignore_eos, m.top_k, m.top_p};
+  return s;
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,54 @@
+// One request on a decode worker: its tokens, where its KV lies, and how far it is.
+//
+// Thread: the loop's; while `busy`, tokens and parents belong to the compute thread.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "serve/engine/engine.h"
+#include "serve/kvcache/block_manager.h"
+#include "serve/protocol/messages.h"
+
+namespace mc::serve {
+
+struct Sequence {
+  std::string request, conductor;
+  std::vector<int32_t> tokens;     // the prompt, then what was generated; never reallocated
+  std::vector<BlockHash> parents;  // of each block that holds a token; never reallocated
+  std::vector<std::byte*> blocks;
+  std::vector<int32_t> stop_tokens;
+  size_t prompt = 0;  // tokens
+  uint32_t max_tokens = 0, min_tokens = 0;
+  bool ignore_eos = false;
+  Sampling sampling;
+  TxId tx = 0;
+  bool own = false;              // this process computes its prompt
+  std::vector<BlockId> adopted;  // then: the prompt's blocks, pinned
+  size_t slot = 0;               // of its guard word
+  uint64_t guard = 0;
+  bool settled = false;     // the prefill side writes no more
+  bool recomputed = false;  // its KV did not come in time: it is computed here
+  bool ended = false;       // the conductor was told, or does not want to know
+  int busy = 0;             // compute jobs and transfers that use it
+  Time reserved{}, arrived{}, verified{}, joined{};
+
+  size_t generated() const { return tokens.size() - prompt; }
+  SequenceView view() const { return {tokens, parents, blocks}; }
+  // Of a block of the prompt: what chains on it chains on this; before anything is generated. The
+  // last one's is of the tokens it has, which may be fewer than a block's.
+  BlockHash block_key(size_t block, uint32_t block_tokens) const;
+  // Adds a token; a block that it begins gets its parent's digest.
+  void append(int32_t token, uint32_t block_tokens);
+};
+using SequencePtr = std::shared_ptr<Sequence>;
+
+// A sequence of the prompt alone, with room for all it may generate.
+SequencePtr make_sequence(const Reserve& m, uint32_t block_tokens);
+
+// What each of the blocks of a prompt chains on, `hashes` being those of its full ones. A tenant's
+// salt takes the place of the first one's parent.
+std::vector<BlockHash> parents_of(const std::vector<BlockHash>& hashes, size_t blocks,
+                                  const std::string& cache_salt);
+
+}  // namespace mc::serve

@@ -1,0 +1,263 @@
+// How a request's KV comes to a decode worker: written by the prefill side, read from it, got from
+// the pool; and what happens when it does not come.
+#include <algorithm>
+#include <numeric>
+
+#include "base/log.h"
+#include "serve/worker/decode_worker.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr size_t kRecomputeTokens = 256;  // at a time: steps of the batch go between
+
+// What KvReady says is in the pool, of a prompt of so many blocks.
+Result<> check_pooled(const std::vector<uint32_t>& blocks, size_t prompt_blocks, bool pool) {
+  if (!pool)
+    return fail(Code::kUnsupported,
+                "this decode worker has no KV store to get blocks from: start it with --master, or "
+                "the prefill workers with another --connector");
+  for (size_t i = 0; i < blocks.size(); ++i)
+    if (blocks[i] >= prompt_blocks || (i > 0 && blocks[i] <= blocks[i - 1]))
+      return fail(Code::kInvalid,
+                  "block %u is said to be in the pool: want blocks below %zu, "
+                  "ascending",
+                  blocks[i], prompt_blocks);
+  return {};
+}
+
+}  // namespace
+
+Result<rpc::Empty> DecodeWorker::kv_ready(const KvReady& m) {
+  auto it = sequences_.find(m.request);
+  if (it == sequences_.end() || it->second->guard != m.guard)
+    return fail(Code::kNotFound, "request '%s' does not wait for KV here",
+                shown(m.request).c_str());
+  const SequencePtr s = it->second;
+  if (s->settled) return rpc::Empty{};
+  if (!m.pool.empty()) {
+    MC_TRY_(check_pooled(m.pool, s->parents.size(), pool_ != nullptr));
+  }
+  s->settled = true;
+  if (s->ended) {
+    try_free(s);
+    return fail(Code::kNotFound, "request '%s' was aborted", shown(m.request).c_str());
+  }
+  if (s->recomputed) return rpc::Empty{};  // too late: the same bytes are computed here
+  s->arrived = loop_.now();
+  if (m.pool.empty())
+    verify(s);
+  else
+    fetch(s, m.pool);
+  return rpc::Empty{};
+}
+
+Result<rpc::Empty> DecodeWorker::kv_failed(const KvFailed& m) {
+  auto it = sequences_.find(m.request);
+  if (it == sequences_.end() || it->second->guard != m.guard) return rpc::Empty{};
+  const SequencePtr s = it->second;
+  s->settled = true;
+  if (s->ended)
+    try_free(s);
+  else if (!s->recomputed)
+    fail_sequence(s, "prefill: " + m.reason);
+  return rpc::Empty{};
+}
+
+// ---- from the prefill half of this process
+
+Result<> DecodeWorker::adopt(const std::string& request, uint64_t guard,
+                             const std::vector<BlockId>& blocks) {
+  auto it = sequences_.find(request);
+  if (it == sequences_.end() || it->second->guard != guard || it->second->ended)
+    return fail(Code::kNotFound, "request '%s' does not wait for KV here", shown(request).c_str());
+  const SequencePtr s = it->second;
+  if (!s->own || !s->adopted.empty() || blocks.size() != s->parents.size())
+    return fail(Code::kInvalid, "request '%s' was not reserved for a prompt of this process",
+                shown(request).c_str());
+  s->adopted = blocks;
+  for (size_t i = 0; i < blocks.size(); ++i) {
+    blocks_.pin(blocks[i]);
+    s->blocks[i] = core_->block(blocks[i]);
+  }
+  s->arrived = loop_.now();
+  verify(s);
+  return {};
+}
+
+// ---- pull
+
+Result<SequencePtr> DecodeWorker::find_offered(const KvOffer& m) const {
+  auto it = sequences_.find(m.request);
+  if (it == sequences_.end() || it->second->guard != m.guard || it->second->settled)
+    return fail(Code::kNotFound, "request '%s' does not wait for KV here",
+                shown(m.request).c_str());
+  const Sequence& s = *it->second;
+  if (s.ended) return fail(Code::kNotFound, "request '%s' was aborted", shown(m.request).c_str());
+  const uint64_t block = engine_.spec().block_bytes(engine_.block_tokens());
+  const size_t blocks = s.parents.size();
+  if (m.offsets.empty() || m.first >= blocks || m.offsets.size() > blocks - m.first)
+    return fail(Code::kInvalid, "%zu blocks from %llu are offered of a prompt of %zu",
+                m.offsets.size(), static_cast<unsigned long long>(m.first), blocks);
+  if (m.bytes == 0 || m.at >= block || m.bytes > block - m.at)
+    return fail(Code::kInvalid, "%llu bytes at %llu are offered of blocks of %llu",
+                static_cast<unsigned long long>(m.bytes), static_cast<unsigned long long>(m.at),
+                static_cast<unsigned long long>(block));
+  MC_TRY_(check_ranks(shape_, m.ranks));
+  const uint64_t layer = engine_.spec().layer_bytes(engine_.block_tokens());
+  if ((m.ranks > 1 || shape_.ranks > 1) && (m.at % layer != 0 || m.bytes % layer != 0))
+    return fail(Code::kInvalid, "of blocks of %u ranks parts of layers are offered", m.ranks);
+  return it->second;
+}
+
+// Reads what is offered. The prefill side keeps it until the answer; what comes of it when that is
+// too late is never used, for then KvReady does not follow.
+void DecodeWorker::offered(const KvOffer& m, const rpc::Reply<rpc::Empty>& reply) {
+  const auto found = find_offered(m);
+  if (!found) return reply.error(found.error());
+  const SequencePtr& s = *found;
+  if (s->recomputed) return reply(rpc::Empty{});
+  const auto segment = pulls_.segment(m.from);
+  if (!segment) return reply.error(segment.error());
+  KvPeer peer;
+  peer.segment = *segment;
+  peer.offsets = m.offsets;
+  const KvRange range{0, m.offsets.size(), m.at, m.bytes,
+                      loop_.clock().now() + 3 * config_.peer_timeout};
+  ++s->busy;
+  pulls_.run(plan_between(xfer::Op::kRead, std::span(s->blocks).subspan(m.first), peer, m.ranks,
+                          range, shape_),
+             [this, s, reply](const Result<>& read) {
+               --s->busy;
+               if (!read)
+                 reply.error(read.error());
+               else
+                 reply(rpc::Empty{});
+               if (s->ended) try_free(s);
+             });
+}
+
+// ---- pool
+
+// Gets blocks of the prompt. What the pool lost meanwhile is computed here, with all behind it.
+void DecodeWorker::fetch(const SequencePtr& s, const std::vector<uint32_t>& blocks) {
+  const uint32_t tokens = engine_.block_tokens();
+  const uint64_t bytes = engine_.spec().block_bytes(tokens);
+  PoolLink::Wanted wanted;
+  for (const uint32_t i : blocks) {
+    wanted.hashes.push_back(s->block_key(i, tokens));
+    wanted.memory.emplace_back(s->blocks[i], bytes);
+  }
+  wanted.choose = [](size_t found) { return found; };
+  batch_.remove(s->request);  // the store's time-outs hold from here on, not the deadline
+  MC_CHECK(batch_.wait(s->request, s->prompt, Time::max()));
+  ++s->busy;
+  pool_->fetch(std::move(wanted), [this, s, blocks](size_t got) {
+    --s->busy;
+    if (s->ended) return try_free(s);
+    fetched_.add(got);
+    if (got < blocks.size()) {
+      log_info("decode", "request %s: the pool has %zu of %zu blocks: the rest is computed here",
+               s->request.c_str(), got, blocks.size());
+      return recompute_from(s, blocks[got]);
+    }
+    verify(s);
+  });
+}
+
+// ---- what arrived
+
+void DecodeWorker::verify(const SequencePtr& s) {
+  ++s->busy;
+  auto bad = std::make_shared<uint64_t>(0);
+  const bool queued = core_->submit([this, s, bad] { *bad = engine_.verify(s->view()); },
+                                    [this, s, bad] { verified(s, *bad); });
+  if (queued) return;
+  --s->busy;
+  fail_sequence(s, "this worker is overloaded");
+}
+
+void DecodeWorker::verified(const SequencePtr& s, uint64_t bad_blocks) {
+  --s->busy;
+  if (s->ended) return try_free(s);
+  s->verified = loop_.now();
+  if (bad_blocks > 0) {
+    kv_errors_.add(bad_blocks);
+    fail_sequence(s,
+                  strf("%llu of %zu KV blocks did not verify",
+                       static_cast<unsigned long long>(bad_blocks), s->parents.size()),
+                  static_cast<uint32_t>(bad_blocks));
+    return;
+  }
+  if (!batch_.kv_arrived(s->request)) return;  // its deadline passed just now; expire() tells
+  step();
+}
+
+// ---- what does not arrive
+
+// The deadline of its KV passed, and nobody knows whether the prefill side lives: what the pool has
+// of the prompt is taken from there, and the rest computed.
+void DecodeWorker::recover(const SequencePtr& s) {
+  s->recomputed = true;
+  if (pool_ == nullptr) return recompute(s, 0);
+  std::vector<uint32_t> all(s->parents.size());
+  std::iota(all.begin(), all.end(), 0);
+  s->arrived = loop_.now();
+  fetch(s, all);
+}
+
+// What lies before `block` is here.
+void DecodeWorker::recompute_from(const SequencePtr& s, size_t block) {
+  s->recomputed = true;
+  batch_.remove(s->request);  // it waits for no KV any more
+  recompute(s, block * engine_.block_tokens());
+}
+
+// The prompt's KV from here on, a piece at a time. What the prefill side still writes are the same
+// bytes: it has the same model.
+void DecodeWorker::recompute(const SequencePtr& s, size_t begin) {
+  const size_t end = std::min(begin + kRecomputeTokens, s->prompt);
+  const Time start = loop_.clock().now();
+  const Timing timing{engine_.spec(), config_.time_scale};
+  const Time due = engine_.modelled_time() ? start + timing.chunk(begin, end, 0) : start;
+  ++s->busy;
+  const bool queued = core_->submit(
+      [this, s, begin, end] {
+        engine_.write({s->view(), begin, end});
+      },
+      [this, s, end, due] {
+        if (loop_.clock().now() >= due) return recomputed(s, end);
+        after(due, [this, s, end] { recomputed(s, end); });
+      });
+  if (queued) return;
+  --s->busy;
+  fail_sequence(s, "this worker is overloaded");
+}
+
+void DecodeWorker::recomputed(const SequencePtr& s, size_t end) {
+  --s->busy;
+  if (s->ended) return try_free(s);
+  if (end < s->prompt) return recompute(s, end);
+  recomputed_.add();
+  s->arrived = s->verified = loop_.now();
+  MC_CHECK(batch_.wait(s->request, s->prompt, Time::max()));
+  MC_CHECK(batch_.kv_arrived(s->request));
+  step();
+}
+
+void DecodeWorker::expire() {
+  for (const std::string& request : batch_.expire(loop_.now())) {
+    auto it = sequences_.find(request);
+    if (it == sequences_.end()) continue;
+    const SequencePtr s = it->second;
+    if (config_.recompute_after.count() == 0 || s->settled) {
+      fail_sequence(s, "its KV did not arrive in time");
+      continue;
+    }
+    log_warn("decode", "request %s: its KV did not arrive in time: it is computed here",
+             s->request.c_str());
+    recover(s);
+  }
+}
+
+}  // namespace mc::serve

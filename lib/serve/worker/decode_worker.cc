@@ -1,0 +1,349 @@
+#include "serve/worker/decode_worker.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "xfer/memory/copy.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr size_t kConductorsMax = 64;
+constexpr Duration kExpiry = std::chrono::milliseconds(20);
+
+}  // namespace
+
+Result<std::unique_ptr<DecodeWorker>> DecodeWorker::open(io::Loop& loop, xfer::Engine& transfer,
+                                                         rpc::Server& server, const Engine& engine,
+                                                         const DecodeConfig& config,
+                                                         Metrics& metrics,
+                                                         std::shared_ptr<WorkerCore> core) {
+  if (core == nullptr) {
+    MC_TRY(core, WorkerCore::open(loop, transfer, engine, config.blocks, transfer.generation().n));
+  }
+  auto self = std::unique_ptr<DecodeWorker>(
+      new DecodeWorker(loop, transfer, server, engine, config, metrics, std::move(core)));
+  if (!config.store.master.empty()) {
+    MC_TRY(self->pool_, PoolLink::open(loop, transfer, config.store, engine.spec().pool_name(),
+                                       self->blocks_, metrics, self->shape_));
+  }
+  return self;
+}
+
+DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server,
+                           const Engine& engine, const DecodeConfig& config, Metrics& metrics,
+                           std::shared_ptr<WorkerCore> core)
+    : loop_(loop),
+      transfer_(transfer),
+      control_(server.address()),
+      engine_(engine),
+      config_(config),
+      epoch_(config.epoch ? config.epoch : transfer.generation().n),
+      core_(std::move(core)),
+      blocks_(core_->blocks()),
+      shape_(KvShape::of(engine.spec(), engine.block_tokens(), engine.ranks())),
+      batch_(Timing{engine.spec(), config.time_scale}, {config.tbt_slo, 0}),
+      next_guard_(transfer.generation().n),
+      running_(metrics.gauge("vllm:num_requests_running", "requests in the batch",
+                             {{"role", "decode"}})),
+      waiting_(metrics.gauge("vllm:num_requests_waiting", "requests not in the batch yet",
+                             {{"role", "decode"}})),
+      usage_(metrics.gauge("vllm:kv_cache_usage_perc", "share of the blocks in use")),
+      generated_(metrics.counter("vllm:generation_tokens_total", "tokens generated")),
+      kv_errors_(metrics.counter("mc_engine_kv_errors_total", "KV blocks that did not verify")),
+      failed_(metrics.counter("mc_engine_failed_requests_total", "requests ended as errors")),
+      recomputed_(metrics.counter("mc_engine_recomputed_requests_total",
+                                  "requests whose KV did not come and was computed here")),
+      fetched_(metrics.counter("mc_engine_pool_kv_blocks_total",
+                               "KV blocks of prompts that came by way of the pool")),
+      step_seconds_(metrics.histogram("mc_engine_step_seconds", "time of a decode step")),
+      pulls_(loop, transfer, metrics) {
+  for (size_t i = WorkerCore::kGuardWords; i-- > 0;) free_slots_.push_back(i);
+  for (const char* state : {"free", "cached", "used"})
+    block_gauges_[state] =
+        &metrics.gauge("mc_engine_blocks", "KV blocks by state", {{"state", state}});
+  server.on<Reserve>([this](const Reserve& m, const rpc::Call& c) { return reserve(m, c.now); });
+  server.on_later<KvOffer>([this](const KvOffer& m, const rpc::Call&,
+                                  const rpc::Reply<rpc::Empty>& reply) { offered(m, reply); });
+  server.on<KvReady>([this](const KvReady& m, const rpc::Call&) { return kv_ready(m); });
+  server.on<KvFailed>([this](const KvFailed& m, const rpc::Call&) { return kv_failed(m); });
+  server.on<Abort>([this](const Abort& m, const rpc::Call&) { return abort(m); });
+  ticker_ = loop_.every(kExpiry, [this] { expire(); });
+  gauge();
+}
+
+DecodeWorker::~DecodeWorker() {
+  core_->close();
+  loop_.cancel(ticker_);
+}
+
+void DecodeWorker::after(Time when, std::function<void()> task) {
+  loop_.at(when, [alive = std::weak_ptr(alive_), task = std::move(task)] {
+    if (!alive.expired()) task();
+  });
+}
+
+WorkerLoad DecodeWorker::load() const {
+  WorkerLoad l;
+  const BlockCounts counts = blocks_.counts();
+  l.waiting = static_cast<uint32_t>(batch_.waiting_for_kv() + batch_.ready());
+  l.running = static_cast<uint32_t>(batch_.batch().size());
+  l.blocks_total = counts.free + counts.cached + counts.used;
+  l.blocks_free = counts.free + counts.cached;
+  l.blocks_cached = counts.cached;
+  l.tbt_ms = to_ms(batch_.step_time_all());
+  return l;
+}
+
+void DecodeWorker::gauge() {
+  const BlockCounts c = blocks_.counts();
+  block_gauges_["free"]->set(static_cast<double>(c.free));
+  block_gauges_["cached"]->set(static_cast<double>(c.cached));
+  block_gauges_["used"]->set(static_cast<double>(c.used));
+  running_.set(static_cast<double>(batch_.batch().size()));
+  waiting_.set(static_cast<double>(batch_.waiting_for_kv() + batch_.ready()));
+  usage_.set(static_cast<double>(c.used) / static_cast<double>(config_.blocks));
+}
+
+Result<> DecodeWorker::check(const Reserve& m) const {
+  // Queued on the way for a process that is gone: who sent it does not wait for this one.
+  if (m.epoch != 0 && m.epoch != epoch_)
+    return fail(Code::kStale, "request '%s' is for a process that was here before",
+                shown(m.request).c_str());
+  if (draining_) return fail(Code::kBusy, "this decode worker is draining: take another");
+  const uint64_t context = m.prompt.size() + uint64_t{m.max_tokens};
+  if (m.prompt.empty() || m.max_tokens == 0 || context > engine_.spec().context_max)
+    return fail(Code::kInvalid,
+                "%zu prompt and %u output tokens: want 1 or more of each, %llu in "
+                "all at most",
+                m.prompt.size(), m.max_tokens,
+                static_cast<unsigned long long>(engine_.spec().context_max));
+  const auto vocab = static_cast<int32_t>(engine_.spec().vocab);
+  if (std::any_of(m.prompt.begin(), m.prompt.end(), [&](int32_t t) { return t < 0 || t >= vocab; }))
+    return fail(Code::kInvalid, "a prompt token is outside the vocabulary of %d", vocab);
+  if (sequences_.contains(m.request))
+    return fail(Code::kExists, "request '%s' is here already", shown(m.request).c_str());
+  if (free_slots_.empty())
+    return fail(Code::kNoSpace, "%zu requests are reserved already", WorkerCore::kGuardWords);
+  return {};
+}
+
+Result<Reservation> DecodeWorker::reserve(const Reserve& m, Time now) {
+  MC_TRY_(check(m));
+  const uint64_t context = m.prompt.size() + uint64_t{m.max_tokens};
+  const uint32_t tokens = engine_.block_tokens();
+  SequencePtr s = make_sequence(m, tokens);
+  s->own = colocated_ && m.prefill == control_;
+  const size_t prompt_blocks = (m.prompt.size() + tokens - 1) / tokens;
+  BlockRequest want;
+  want.request = m.request;
+  want.blocks = (context + tokens - 1) / tokens;
+  // An own prompt's blocks come later; one at least, for a transaction has some.
+  if (s->own) want.blocks = std::max<uint64_t>(want.blocks - prompt_blocks, 1);
+  want.prompt_tokens = s->own ? 0 : m.prompt.size();
+  want.lease = std::chrono::hours(1);
+  MC_TRY(s->tx, blocks_.allocate(std::move(want), now));
+  MC_TRY_(blocks_.start(s->tx));  // the deadline of its KV takes the lease's place
+  Reservation r;
+  if (!s->own) r.segment = transfer_.describe();
+  r.control = control_;
+  r.ranks = shape_.ranks;
+  if (s->own) s->blocks.resize(prompt_blocks);
+  for (const BlockId id : blocks_.find(s->tx)->blocks) {
+    s->blocks.push_back(core_->block(id));
+    if (s->blocks.size() <= prompt_blocks) r.block_offsets.push_back(core_->block_offset(id));
+  }
+  s->settled = s->own;  // nobody writes from outside
+  s->slot = free_slots_.back();
+  free_slots_.pop_back();
+  s->guard = ++next_guard_;
+  MC_CHECK(xfer::raise_guard_word(core_->guard_word(s->slot), s->guard));
+  r.guard_offset = core_->guard_offset(s->slot);
+  r.guard = s->guard;
+  s->reserved = now;
+  Duration patience =
+      m.kv_deadline_ms > 0 ? std::chrono::milliseconds(m.kv_deadline_ms) : config_.kv_deadline;
+  if (config_.recompute_after.count() > 0) patience = std::min(patience, config_.recompute_after);
+  MC_TRY_(batch_.wait(m.request, m.prompt.size(), now + patience));
+  sequences_.emplace(m.request, std::move(s));
+  gauge();
+  return r;
+}
+
+Result<rpc::Empty> DecodeWorker::abort(const Abort& m) {
+  auto it = sequences_.find(m.request);
+  if (it == sequences_.end() || it->second->ended) return rpc::Empty{};
+  log_debug("decode", "request %s aborted: %s", m.request.c_str(), m.reason.c_str());
+  end(SequencePtr(it->second));
+  return rpc::Empty{};
+}
+
+// ---- steps
+
+void DecodeWorker::step() {
+  if (stepping_) return;
+  for (const std::string& request : batch_.admit()) {
+    Sequence& s = *sequences_.at(request);
+    s.joined = loop_.now();
+    if (config_.trace != nullptr)
+      config_.trace->span("request", "wait for KV", s.reserved, s.arrived, request);
+  }
+  std::vector<SequencePtr> batch;
+  for (const std::string& request : batch_.batch()) batch.push_back(sequences_.at(request));
+  gauge();
+  if (batch.empty()) return;
+  stepping_ = true;
+  const Time start = loop_.clock().now();
+  Time due = start;
+  if (engine_.modelled_time())  // after what the prefill half of this process has begun
+    due = core_->free_at = std::max(core_->free_at, start) + batch_.step_time();
+  auto tokens = std::make_shared<std::vector<int32_t>>(batch.size());
+  for (const SequencePtr& s : batch) {
+    ++s->busy;
+    s->sampling.eos_allowed = !s->ignore_eos && s->generated() + 1 >= s->min_tokens;
+  }
+  const auto work = [this, batch, tokens] {
+    std::vector<DecodeItem> items;
+    for (const SequencePtr& s : batch) items.push_back({s->view(), s->sampling, !s->generated()});
+    *tokens = engine_.decode(items);
+    for (size_t i = 0; i < batch.size(); ++i)
+      batch[i]->append((*tokens)[i], engine_.block_tokens());
+  };
+  const auto done = [this, batch, tokens, due, start] {
+    // The modelled time of the step, if computing took less.
+    if (loop_.clock().now() >= due) return stepped(batch, *tokens, start);
+    after(due, [this, batch, tokens, start] { stepped(batch, *tokens, start); });
+  };
+  if (core_->submit(work, done)) return;
+  stepping_ = false;
+  for (const SequencePtr& s : batch) {
+    --s->busy;
+    fail_sequence(s, "this worker is overloaded");
+  }
+}
+
+void DecodeWorker::stepped(const std::vector<SequencePtr>& batch,
+                           const std::vector<int32_t>& tokens, Time start) {
+  const Time now = loop_.clock().now();
+  step_seconds_.observe(to_seconds(now - start));
+  if (config_.trace != nullptr)
+    config_.trace->span("decode", strf("step of %zu", batch.size()), start, now,
+                        batch.front()->request);
+  stepping_ = false;
+  for (const SequencePtr& s : batch) --s->busy;
+  deliver(batch, tokens);
+  step();
+}
+
+std::string DecodeWorker::finish_of(const Sequence& s, int32_t token) const {
+  const bool may_stop = s.generated() >= s.min_tokens;
+  if (may_stop && !s.ignore_eos && engine_.ends_answer(token)) return "stop";
+  if (may_stop &&
+      std::find(s.stop_tokens.begin(), s.stop_tokens.end(), token) != s.stop_tokens.end())
+    return "stop";
+  return s.generated() >= s.max_tokens ? "length" : "";
+}
+
+void DecodeWorker::deliver(const std::vector<SequencePtr>& batch,
+                           const std::vector<int32_t>& tokens) {
+  std::map<std::string, std::vector<TokenUpdate>> updates;  // by conductor
+  for (size_t i = 0; i < batch.size(); ++i) {
+    const SequencePtr& s = batch[i];
+    if (s->ended) {  // aborted during the step
+      try_free(s);
+      continue;
+    }
+    generated_.add();
+    batch_.advanced(s->request);
+    TokenUpdate u;
+    u.request = s->request;
+    u.tokens = {tokens[i]};
+    u.finish = finish_of(*s, tokens[i]);
+    u.wait_ms = to_ms(s->joined - s->verified);
+    u.load_ms = to_ms(s->verified - s->arrived);
+    u.decode_ms = to_ms(loop_.now() - s->joined);
+    if (!u.finish.empty()) end(s);
+    updates[s->conductor].push_back(std::move(u));
+  }
+  for (auto& [conductor, list] : updates) send(conductor, std::move(list));
+  gauge();
+}
+
+// ---- ends
+
+void DecodeWorker::fail_sequence(const SequencePtr& s, const std::string& why, uint32_t kv_errors) {
+  if (s->ended) return;
+  failed_.add();
+  log_warn("decode", "request %s failed: %s", s->request.c_str(), why.c_str());
+  TokenUpdate u;
+  u.request = s->request;
+  u.finish = "error";
+  u.error = why;
+  u.kv_errors = kv_errors;
+  const std::string conductor = s->conductor;
+  end(s);
+  send(conductor, {std::move(u)});
+}
+
+void DecodeWorker::end(const SequencePtr& s) {
+  if (s->ended) return;
+  s->ended = true;
+  batch_.remove(s->request);
+  if (!s->settled) {
+    // Writes of the prefill side find another guard from now on; one that is under way may still
+    // land, so the blocks wait until it must be over.
+    MC_CHECK(xfer::raise_guard_word(core_->guard_word(s->slot), ++next_guard_));
+    after(loop_.now() + 2 * config_.peer_timeout,
+          [this, request = s->request, guard = s->guard] { quarantine_over(request, guard); });
+  }
+  try_free(s);
+}
+
+void DecodeWorker::quarantine_over(const std::string& request, uint64_t guard) {
+  auto it = sequences_.find(request);
+  if (it == sequences_.end() || it->second->guard != guard) return;
+  it->second->settled = true;
+  try_free(SequencePtr(it->second));
+}
+
+void DecodeWorker::try_free(const SequencePtr& s) {
+  if (!s->ended || !s->settled || s->busy > 0 || s->tx == 0) return;
+  blocks_.abort(s->tx);  // nothing of it is cached
+  s->tx = 0;
+  for (const BlockId id : s->adopted) blocks_.unpin(id);
+  free_slots_.push_back(s->slot);
+  sequences_.erase(s->request);
+  gauge();
+}
+
+void DecodeWorker::send(const std::string& conductor, std::vector<TokenUpdate> updates) {
+  if (conductors_.size() >= kConductorsMax)  // those of long ago
+    std::erase_if(conductors_, [](const auto& c) { return c.second->in_flight() == 0; });
+  auto& client = conductors_[conductor];
+  if (client == nullptr) {
+    auto connected = rpc::Client::connect(loop_, conductor, rpc::Way::kNear);
+    if (!connected) {
+      log_warn("decode", "%s", connected.error().what.c_str());
+      conductors_.erase(conductor);
+      return;
+    }
+    client = std::move(*connected);
+  }
+  TokenBatch message;
+  message.node = transfer_.describe().node;
+  std::vector<std::string> requests;
+  for (const TokenUpdate& u : updates) requests.push_back(u.request);
+  message.updates = std::move(updates);
+  client->call(
+      message, config_.token_budget, [this, conductor, requests](const Result<rpc::Empty>& answer) {
+        if (answer) return;
+        // Nobody listens: what it asked for is worth nothing any more.
+        log_warn("decode", "conductor %s: %s", conductor.c_str(), answer.error().what.c_str());
+        for (const std::string& request : requests) {
+          auto it = sequences_.find(request);
+          if (it != sequences_.end()) end(SequencePtr(it->second));
+        }
+      });
+}
+
+}  // namespace mc::serve

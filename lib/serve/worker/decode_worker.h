@@ -1,0 +1,127 @@
+// The decode side of a request: reserves blocks for its KV, verifies what arrives, and generates
+// tokens in a continuously changing batch, one message of tokens a step to each conductor.
+//
+//   Reserve -> (layers are written here, or offered and read) -> KvReady -> (blocks are got from
+//           the pool) -> verify -> batch -> tokens
+//
+// KV that has not arrived, or does not verify, is never in a batch: such a request ends as "error"
+// with the reason; or, with recompute_after, its prompt is computed here, as is what the pool lost
+// of it. Blocks of an aborted request whose prefill side may still be writing are
+// quarantined: its guard word moves on, and they are reused only when that side said it is done or
+// its time is over.
+//
+// Thread: the loop's; token work runs on a compute thread of its own.
+// Source: Mooncake paper section 3.1 (steps 3 and 4 of Figure 3).
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/metrics.h"
+#include "rpc/client.h"
+#include "rpc/server.h"
+#include "serve/connector/kv_transfer.h"
+#include "serve/connector/store_connector.h"
+#include "serve/kvcache/block_manager.h"
+#include "serve/protocol/messages.h"
+#include "serve/runtime/batcher.h"
+#include "serve/runtime/sequence.h"
+#include "serve/runtime/trace_events.h"
+#include "serve/runtime/worker_core.h"
+#include "xfer/engine.h"
+
+namespace mc::serve {
+
+struct DecodeConfig {
+  uint64_t epoch = 0;  // as PrefillConfig has it; 0: the transfer engine's generation
+  uint32_t blocks = 0;
+  double time_scale = 1;
+  Duration tbt_slo{};                               // 0: none
+  Duration kv_deadline = std::chrono::seconds(60);  // when the conductor names none
+  Duration recompute_after{};  // KV that has not come by then is computed here; 0: it fails
+  Duration peer_timeout = std::chrono::seconds(3);  // of the transfer engine
+  Duration token_budget = std::chrono::seconds(5);  // a conductor silent for this is gone
+  store::ClientOptions store;                       // master empty: no pool
+  TraceEvents* trace = nullptr;                     // lent; nullptr: nobody wants to know
+};
+
+class DecodeWorker {
+ public:
+  // Registers its messages with `server`; `core` is shared with the other half of the process, if
+  // there is one. Errors: kNoSpace for a pool that does not fit.
+  static Result<std::unique_ptr<DecodeWorker>> open(io::Loop& loop, xfer::Engine& transfer,
+                                                    rpc::Server& server, const Engine& engine,
+                                                    const DecodeConfig& config, Metrics& metrics,
+                                                    std::shared_ptr<WorkerCore> core = {});
+  ~DecodeWorker();
+
+  // Requests whose prefill worker is this process get no blocks for their prompt: adopt() gives
+  // them its blocks, which are pinned here until the request ends.
+  void colocate() { colocated_ = true; }
+  Result<> adopt(const std::string& request, uint64_t guard, const std::vector<BlockId>& blocks);
+  Result<rpc::Empty> abort(const Abort& m);
+
+  WorkerLoad load() const;
+  void drain(bool on = true) { draining_ = on; }  // refuses new reservations
+  bool idle() const { return sequences_.empty(); }
+
+ private:
+  DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server, const Engine& engine,
+               const DecodeConfig& config, Metrics& metrics, std::shared_ptr<WorkerCore> core);
+  Result<Reservation> reserve(const Reserve& m, Time now);
+  Result<rpc::Empty> kv_ready(const KvReady& m);
+  Result<rpc::Empty> kv_failed(const KvFailed& m);
+  Result<> check(const Reserve& m) const;
+  // How KV comes here, in decode_receive.cc.
+  void offered(const KvOffer& m, const rpc::Reply<rpc::Empty>& reply);
+  Result<SequencePtr> find_offered(const KvOffer& m) const;
+  void fetch(const SequencePtr& s, const std::vector<uint32_t>& blocks);
+  void recompute_from(const SequencePtr& s, size_t block);
+  void recover(const SequencePtr& s);
+  void verify(const SequencePtr& s);
+  void verified(const SequencePtr& s, uint64_t bad_blocks);
+  void recompute(const SequencePtr& s, size_t begin);
+  void recomputed(const SequencePtr& s, size_t end);
+  void step();
+  void stepped(const std::vector<SequencePtr>& batch, const std::vector<int32_t>& tokens,
+               Time start);
+  void deliver(const std::vector<SequencePtr>& batch, const std::vector<int32_t>& tokens);
+  std::string finish_of(const Sequence& s, int32_t token) const;
+  void fail_sequence(const SequencePtr& s, const std::string& why, uint32_t kv_errors = 0);
+  void end(const SequencePtr& s);  // out of the batch; freed when nothing uses its blocks
+  void try_free(const SequencePtr& s);
+  void quarantine_over(const std::string& request, uint64_t guard);
+  void send(const std::string& conductor, std::vector<TokenUpdate> updates);
+  void expire();
+  void after(Time when, std::function<void()> task);
+  void gauge();
+
+  io::Loop& loop_;
+  xfer::Engine& transfer_;
+  const std::string control_;
+  const Engine& engine_;
+  const DecodeConfig config_;
+  const uint64_t epoch_;
+  const std::shared_ptr<WorkerCore> core_;
+  BlockManager& blocks_;  // of the core
+  const KvShape shape_;
+  DecodeBatch batch_;
+  bool stepping_ = false, draining_ = false, colocated_ = false;
+  uint64_t next_guard_;
+  std::vector<size_t> free_slots_;
+  std::unordered_map<std::string, SequencePtr> sequences_;
+  std::map<std::string, std::unique_ptr<rpc::Client>> conductors_;
+  io::Loop::Handle ticker_ = 0;
+  std::map<std::string, Gauge*> block_gauges_;
+  Gauge &running_, &waiting_, &usage_;
+  Counter &generated_, &kv_errors_, &failed_, &recomputed_, &fetched_;
+  BucketHistogram& step_seconds_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers ask whether this is gone
+  std::unique_ptr<PoolLink> pool_;
+  KvTransfer pulls_;
+};
+
+}  // namespace mc::serve

@@ -1,0 +1,154 @@
+// A prefix that one prefill worker holds and another is about to need: locked on the one side, read
+// by the other while its request queues. The lock has a lease; what was read counts only when the
+// lock is found to have lasted until it was.
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "serve/worker/prefill_worker.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr size_t kLentMax = 65536;
+constexpr uint32_t kLentMsMax = 60'000;
+
+}  // namespace
+
+// ---- the side that has it
+
+Result<TxAllocated> PrefillWorker::lend(const TxAllocate& m, Time now) {
+  const uint64_t tokens = engine_.block_tokens();
+  if (draining_) return fail(Code::kBusy, "this prefill worker is draining: compute the prefix");
+  if (chain_ != nullptr)
+    return fail(Code::kUnsupported, "this worker has some of the layers only: compute the prefix");
+  if (m.request.empty() || m.request.size() > 1024)
+    return fail(Code::kInvalid, "a request id of %zu bytes: want 1 to 1024", m.request.size());
+  if (m.lend > m.prompt.size() / tokens || m.prompt.size() > engine_.spec().context_max)
+    return fail(Code::kInvalid, "%u blocks of %llu tokens are to be lent of a prompt of %zu",
+                m.lend, static_cast<unsigned long long>(tokens), m.prompt.size());
+  if (by_request_.contains(m.request) || lent_by_request_.contains(m.request))
+    return fail(Code::kExists, "request '%s' is here already", shown(m.request).c_str());
+  if (lent_.size() >= kLentMax)
+    return fail(Code::kBusy, "%zu prefixes are lent already", lent_.size());
+  const auto prefix = std::span(m.prompt).first(m.lend * tokens);
+  const Duration lease = std::chrono::milliseconds(std::min(m.lease_ms, kLentMsMax));
+  TxAllocated reply;
+  MC_TRY(reply.tx,
+         blocks_.lend(m.request, chain_hashes(prefix, engine_.block_tokens(), m.cache_salt), lease,
+                      now));
+  reply.segment = engine_of_transfers_.describe();
+  for (const BlockId id : blocks_.find(reply.tx)->blocks)
+    reply.block_offsets.push_back(core_->block_offset(id));
+  reply.ranks = shape_.ranks;
+  reply.local_blocks = static_cast<uint32_t>(reply.block_offsets.size());
+  counters_.lent_blocks.add(reply.local_blocks);
+  lent_by_request_.emplace(m.request, reply.tx);
+  lent_.emplace(reply.tx, m.request);
+  return reply;
+}
+
+bool PrefillWorker::end_lent(TxId tx) {
+  const auto it = lent_.find(tx);
+  if (it == lent_.end()) return false;
+  blocks_.abort(tx);
+  lent_by_request_.erase(it->second);
+  lent_.erase(it);
+  return true;
+}
+
+// ---- the side that needs it
+
+// Reads the blocks that are not here into the request's own. They are pinned meanwhile: a request
+// that ends, or finds them cached after all, must not give them to others.
+void PrefillWorker::fetch_lent(const JobPtr& job, const Lent& lent) {
+  const Tx& tx = *blocks_.find(job->tx);
+  const size_t most = std::min<size_t>(job->hashes.size(),
+                                       reusable_blocks(job->prompt.size(), engine_.block_tokens()));
+  // The head of a pipeline has no use for blocks of all layers.
+  const size_t first = tx.hit, last = chain_ ? first : std::min(lent.offsets.size(), most);
+  ++job->busy;
+  job->fetching = true;
+  const auto segment = [&]() -> Result<xfer::SegmentHandle> {
+    if (first >= last) return fail(Code::kExists, "all is here");
+    MC_TRY_(check_ranks(shape_, lent.ranks));
+    return transfer_.segment(lent.segment);
+  }();
+  if (!segment) {
+    if (first < last) counters_.peer_failures.add();
+    return give_back(job, lent, first, {});
+  }
+  std::vector<BlockId> into(tx.blocks.begin() + static_cast<std::ptrdiff_t>(first),
+                            tx.blocks.begin() + static_cast<std::ptrdiff_t>(last));
+  std::vector<std::byte*> memory;
+  for (const BlockId id : into) {
+    blocks_.pin(id);
+    memory.push_back(core_->block(id));
+  }
+  KvPeer from;
+  from.segment = *segment;
+  from.offsets.assign(lent.offsets.begin() + static_cast<std::ptrdiff_t>(first),
+                      lent.offsets.begin() + static_cast<std::ptrdiff_t>(last));
+  const KvRange range{0, into.size(), 0, block_bytes_, loop_.clock().now() + config_.send_timeout};
+  const Time begun = loop_.clock().now();
+  const auto requests = plan_between(xfer::Op::kRead, memory, from, lent.ranks, range, shape_);
+  transfer_.run(requests, [this, job, lent, first, into, begun](const Result<>& read) {
+    trace("fetch", strf("%zu blocks of %s", into.size(), lent.control.c_str()), *job, begun,
+          loop_.clock().now());
+    if (read) return give_back(job, lent, first, into);
+    counters_.peer_failures.add();
+    log_info("serve", "request %s: fetching from %s: %s", shown(job->kv.request).c_str(),
+             shown(lent.control).c_str(), read.error().what.c_str());
+    for (const BlockId id : into) blocks_.unpin(id);
+    give_back(job, lent, first, {});
+  });
+}
+
+// Ends the lock. Only if it was still there did nobody write to what was read.
+void PrefillWorker::give_back(const JobPtr& job, const Lent& lent, size_t first,
+                              std::vector<BlockId> read) {
+  rpc::Client* const holder = peer(lent.control);
+  if (holder == nullptr) {
+    for (const BlockId id : read) blocks_.unpin(id);
+    (void)loop_.post([this, alive = std::weak_ptr(alive_), job, first] {
+      if (!alive.expired()) fetched_lent(job, {}, first);
+    });
+    return;
+  }
+  holder->call(TxCommit{lent.tx}, config_.peer_budget,
+               [this, alive = std::weak_ptr(alive_), job, first,
+                read = std::move(read)](const Result<TxCommitted>& ended) {
+                 if (alive.expired()) return;
+                 if (!ended && !read.empty()) {
+                   counters_.peer_failures.add();
+                   log_info("serve", "request %s: what was fetched does not count: %s",
+                            shown(job->kv.request).c_str(), ended.error().what.c_str());
+                 }
+                 fetched_lent(job, ended ? read : std::vector<BlockId>{}, first);
+                 for (const BlockId id : read) blocks_.unpin(id);
+               });
+}
+
+void PrefillWorker::fetched_lent(const JobPtr& job, const std::vector<BlockId>& read,
+                                 size_t first) {
+  --job->busy;
+  job->fetching = false;
+  if (job->failure) return settle(job);
+  const Tx* const tx = blocks_.find(job->tx);
+  if (tx == nullptr) return;
+  // Blocks that were found cached since are those; the rest of ours is valid now.
+  size_t valid = first + read.size();
+  if (tx->valid > tx->hit || tx->hit > valid) valid = 0;
+  for (size_t i = tx->hit; i < valid; ++i)
+    if (tx->blocks[i] != read[i - first]) valid = 0;
+  const uint64_t tokens = engine_.block_tokens();
+  if (valid > tx->hit) {
+    job->done.peer_tokens = static_cast<uint32_t>((valid - tx->hit) * tokens);
+    blocks_.computed(job->tx, valid);
+    queue_.set_reused(job->kv.request, valid * tokens);
+  }
+  queue_.set_ready(job->kv.request, true);
+  advance();
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,280 @@
+// How a prompt runs: load what can be reused, compute chunk by chunk and layer by layer, send each
+// layer while the next one computes, then tell the decode side.
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "serve/worker/prefill_worker.h"
+
+namespace mc::serve {
+namespace {
+// The loop's timers are this late at most; lateness within it does not slow the model's clock down.
+constexpr Duration kSlack = std::chrono::milliseconds(3);
+}  // namespace
+
+void PrefillWorker::advance() {
+  if (preparing_ != nullptr || queue_.running()) return;
+  // All stages have work when there is a chunk for each, and one more on the way.
+  if (chain_ != nullptr && (!chain_->ready() || in_pipeline_ > chain_->processes())) return;
+  const PrefillItem* head = queue_.head(loop_.now());
+  if (head == nullptr) return;
+  const JobPtr job = jobs_.at(by_request_.at(head->request));
+  if (job->stage < Stage::kComputing) return prepare(job);
+  if (const auto chunk = queue_.next(loop_.now())) begin_chunk(job, *chunk);
+}
+
+void PrefillWorker::prepare(const JobPtr& job) {
+  preparing_ = job;
+  job->stage = Stage::kLoading;
+  job->started = loop_.clock().now();
+  blocks_.rematch(job->tx);  // what requests before this one computed meanwhile
+  place_blocks(*job);
+  if (!fetch(job)) begin(job);
+}
+
+void PrefillWorker::place_blocks(Job& job) {
+  job.kv.blocks.clear();
+  job.kv.ids = blocks_.find(job.tx)->blocks;
+  for (const BlockId id : job.kv.ids) job.kv.blocks.push_back(core_->block(id));
+}
+
+// Asks the pool for the blocks that follow those cached here. False: nothing to ask.
+bool PrefillWorker::fetch(const JobPtr& job) {
+  const uint64_t tokens = engine_.block_tokens(), n = job->prompt.size();
+  const Tx& tx = *blocks_.find(job->tx);
+  const size_t here = std::max(tx.hit, tx.valid);
+  const size_t most = std::min<size_t>(reusable_blocks(n, tokens), job->hashes.size());
+  if (pool_ == nullptr || config_.pool_reuse == "never" || here >= most) return false;
+  PoolLink::Wanted wanted;
+  for (size_t i = here; i < most; ++i) {
+    wanted.hashes.push_back(job->hashes[i]);
+    wanted.memory.emplace_back(job->kv.blocks[i], block_bytes_);
+  }
+  wanted.choose = [this, here, n, tokens](size_t found) -> size_t {
+    if (config_.pool_reuse == "always") return found;
+    const Duration saved =
+        timing_.chunk(here * tokens, n, n) - timing_.chunk((here + found) * tokens, n, n);
+    const double fetching =
+        pool_->fetch_seconds(found * block_bytes_) + to_seconds(timing_.load(found * tokens));
+    return fetching < to_seconds(saved) ? found : 0;
+  };
+  ++job->busy;
+  pool_->fetch(std::move(wanted), [this, job, here](size_t fetched) {
+    --job->busy;
+    if (chain_ != nullptr && fetched > 0) return fetch_in_stages(job, here, fetched);
+    loaded(job, fetched);
+  });
+  return true;
+}
+
+void PrefillWorker::loaded(const JobPtr& job, size_t fetched) {
+  if (job->failure) {
+    preparing_ = nullptr;
+    settle(job);
+    return advance();
+  }
+  if (fetched > 0) {
+    const size_t here = std::max(blocks_.find(job->tx)->hit, blocks_.find(job->tx)->valid);
+    blocks_.computed(job->tx, here + fetched);
+    job->published = here + fetched;  // the pool has them
+    job->done.pool_tokens = static_cast<uint32_t>(fetched * engine_.block_tokens());
+  }
+  begin(job);
+}
+
+// All that is reused is here: sends it; the model's own time to load it delays the first layer.
+void PrefillWorker::begin(const JobPtr& job) {
+  const Time now = loop_.clock().now();
+  const uint64_t tokens = engine_.block_tokens();
+  const Tx& tx = *blocks_.find(job->tx);
+  const size_t reused = std::max(tx.hit, tx.valid);
+  preparing_ = nullptr;
+  job->stage = Stage::kComputing;
+  job->published = std::max(job->published, reused);  // local, or those that others published
+  job->done.cached_tokens = static_cast<uint32_t>(reused * tokens);
+  queue_.set_reused(job->kv.request, reused * tokens);
+  if (sender_->grain() != Grain::kPrompt) send(job, 0, reused, 0, block_bytes_);
+  if (now - core_->free_at > kSlack) core_->free_at = now;
+  if (engine_.modelled_time()) core_->free_at += timing_.load(reused * tokens);
+  job->computing = std::max(now, core_->free_at);
+  if (chain_ != nullptr) begin_in_stages(job, reused);
+  advance();
+}
+
+// The compute thread gets all layers of the chunk at once, so that it never waits for the loop;
+// what the loop does with a layer waits until the model's own time for it has passed.
+void PrefillWorker::begin_chunk(const JobPtr& job, const PrefillChunk& chunk) {
+  const uint32_t layers = engine_.spec().layers;
+  job->chunk = chunk;
+  job->layers_left = layers;
+  ++job->busy;  // until chunk_computed
+  if (const Time now = loop_.clock().now(); now - core_->free_at > kSlack) core_->free_at = now;
+  if (!engine_.modelled_time()) job->chunk.predicted = {};
+  const Time start = std::exchange(core_->free_at, core_->free_at + job->chunk.predicted);
+  job->activations = std::make_shared<Activations>();
+  for (uint32_t layer = 0; layer < layers; ++layer)
+    compute(job, layer, start + job->chunk.predicted * (layer + 1) / layers, job->activations);
+}
+
+void PrefillWorker::compute(const JobPtr& job, uint32_t layer, Time due,
+                            const std::shared_ptr<Activations>& activations) {
+  const ChunkView view{
+      {job->prompt, job->parents, job->kv.blocks}, job->chunk.begin, job->chunk.end};
+  const auto spent = std::make_shared<std::pair<Time, Time>>();
+  const bool queued = core_->submit(
+      [this, view, layer, activations, spent] {
+        spent->first = loop_.clock().now();
+        engine_.prefill_layer(view, layer, *activations);
+        spent->second = loop_.clock().now();
+      },
+      [this, job, layer, due, spent] {
+        trace("compute",
+              strf("layer %u of tokens %llu", layer,
+                   static_cast<unsigned long long>(job->chunk.begin)),
+              *job, spent->first, std::max(spent->second, due));
+        if (loop_.clock().now() >= due) return layer_computed(job, layer);
+        after(due, [this, job, layer] { layer_computed(job, layer); });
+      });
+  if (queued) return;
+  fail_job(job, {Code::kBusy, "too much computing is queued: retry later"});
+  layer_computed(job, layer);
+}
+
+void PrefillWorker::layer_computed(const JobPtr& job, uint32_t layer) {
+  if (!job->failure && sender_->grain() == Grain::kLayer) {
+    const uint64_t tokens = engine_.block_tokens(), bytes = engine_.spec().layer_bytes(tokens);
+    send(job, job->chunk.begin / tokens, (job->chunk.end + tokens - 1) / tokens, layer * bytes,
+         bytes);
+  }
+  if (--job->layers_left == 0) chunk_computed(job);
+}
+
+// The chunk is through, or given up because the request failed.
+void PrefillWorker::chunk_computed(const JobPtr& job) {
+  --job->busy;
+  queue_.finished();
+  if (job->failure) {
+    settle(job);
+    return advance();
+  }
+  const uint64_t tokens = engine_.block_tokens();
+  counters_.computed.add(job->chunk.end - job->chunk.begin);
+  const size_t whole = job->chunk.last ? job->kv.blocks.size() : job->chunk.end / tokens;
+  // Who reuses them computes behind this, in every stage.
+  blocks_.computed(job->tx, whole);
+  if (sender_->grain() == Grain::kChunk)
+    send(job, job->chunk.begin / tokens, whole, 0, block_bytes_);
+  else if (sender_->grain() == Grain::kPrompt && job->chunk.last)
+    send(job, 0, whole, 0, block_bytes_);
+  job->computed = loop_.clock().now();
+  if (chain_ != nullptr)
+    chunk_to_stages(job);
+  else
+    chunk_through(job, job->chunk);
+  advance();
+}
+
+// All layers of the chunk are computed.
+void PrefillWorker::chunk_through(const JobPtr& job, const PrefillChunk& chunk) {
+  const uint64_t tokens = engine_.block_tokens();
+  publish(job, std::min<size_t>(chunk.end / tokens, job->hashes.size()));
+  if (chunk.last) job->stage = Stage::kSending;
+  deliver(job);  // of a pipeline the last one may be sent before others are
+  news();
+}
+
+void PrefillWorker::publish(const JobPtr& job, size_t upto) {
+  const bool fills =
+      config_.connector == Connector::kMulti || (config_.connector == Connector::kPool && job->own);
+  if (pool_ == nullptr || !fills) return;
+  if (chain_ != nullptr) put_in_stages(*job, job->published, upto);
+  for (; job->published < upto; ++job->published) {
+    const size_t i = job->published;
+    store::PutConfig as;
+    if (i < job->context_blocks) {
+      as.cls = "context";
+      as.ttl = job->keep;
+    } else if (job->ephemeral) {
+      as.cls = "ephemeral";
+    }
+    pool_->publish(job->hashes[i], blocks_.find(job->tx)->blocks[i],
+                   {job->kv.blocks[i], block_bytes_}, {}, as);
+  }
+}
+
+// ---- delivering
+
+void PrefillWorker::send(const JobPtr& job, size_t first, size_t last, uint64_t at,
+                         uint64_t bytes) {
+  if (first == last || job->own) return;
+  ++job->busy;
+  job->done.kv_bytes += (last - first) * bytes;
+  const uint32_t layers = sender_->grain() == Grain::kPrompt ? engine_.spec().layers : 1;
+  const Time begun = loop_.clock().now();
+  sender_->send(std::shared_ptr<KvRoute>(job, &job->kv),
+                {first, last, at, bytes, loop_.clock().now() + config_.send_timeout * layers},
+                [this, job, begun, at, first](const Result<>& outcome) {
+                  --job->busy;
+                  trace("send",
+                        strf("from block %zu at %llu", first, static_cast<unsigned long long>(at)),
+                        *job, begun, loop_.clock().now());
+                  if (!outcome)
+                    fail_job(job, {outcome.error().code, "sending KV to " + job->kv.decode + ": " +
+                                                             outcome.error().what});
+                  if (job->failure) return settle(job);
+                  deliver(job);
+                });
+}
+
+// Everything is computed and sent: the decode side may start.
+void PrefillWorker::deliver(const JobPtr& job) {
+  if (job->stage != Stage::kSending || job->busy > 0) return;
+  if (job->own) {
+    const auto adopted = adopt_(job->kv.request, job->kv.peer.guard.expected, job->kv.ids);
+    return adopted ? delivered(job) : fail_job(job, adopted.error());
+  }
+  rpc::Client* decode = peer(job->kv.decode);
+  if (decode == nullptr)
+    return fail_job(job, {Code::kInvalid, "no decode worker at '" + shown(job->kv.decode) + "'"});
+  const auto answered = [this, job](const Result<rpc::Empty>& reply) {
+    if (jobs_.find(job->tx) == jobs_.end() || job->stage != Stage::kSending) return;
+    if (reply) return delivered(job);
+    fail_job(job,
+             {reply.error().code, "decode worker " + job->kv.decode + ": " + reply.error().what});
+  };
+  std::sort(job->kv.pooled.begin(), job->kv.pooled.end());
+  decode->call(KvReady{job->kv.request, job->kv.peer.guard.expected, job->kv.pooled},
+               config_.peer_budget, answered);
+}
+
+void PrefillWorker::trace(const char* track, const std::string& name, const Job& job, Time begin,
+                          Time end) {
+  if (config_.trace != nullptr) config_.trace->span(track, name, begin, end, job.kv.request);
+}
+
+void PrefillWorker::delivered(const JobPtr& job) {
+  const Time now = loop_.clock().now();
+  trace("request", "wait", *job, job->queued, job->started);
+  trace("request", "prefill", *job, job->started, now);
+  job->stage = Stage::kDelivered;
+  blocks_.await_commit(job->tx, now);
+  PrefillDone& d = job->done;
+  d.queue_ms = to_ms(job->started - job->queued);
+  d.load_ms = to_ms(job->computing - job->started);
+  d.prefill_ms = to_ms(job->computed - job->computing);
+  d.transfer_ms = to_ms(now - job->computed);
+  counters_.prompts.add();
+  counters_.prompt_tokens.add(job->prompt.size());
+  counters_.queries.add(job->prompt.size());
+  counters_.hits.add(d.cached_tokens);
+  counters_.pool_tokens.add(d.pool_tokens);
+  counters_.peer_tokens.add(d.peer_tokens);
+  counters_.queue.observe(d.queue_ms / 1000);
+  counters_.load.observe(d.load_ms / 1000);
+  counters_.prefill.observe(d.prefill_ms / 1000);
+  counters_.transfer.observe(d.transfer_ms / 1000);
+  if (job->reply) (*job->reply)(d);
+  job->reply.reset();
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,228 @@
+// The prefill side of a request: locks or allocates blocks for its prompt, reuses what is cached
+// here or in the pool, computes the rest chunk by chunk, and sends each layer's KV to the blocks a
+// decode worker reserved while the next layer computes (serve/connector/kv_sender.h says by which
+// ways).
+//
+//   TxAllocate -> Prefill -> (queue) -> load -> compute and send -> KvReady -> TxCommit
+//                     at any time -> Abort, the lease, or a failure: KvFailed
+//
+// TxAllocate may say where another prefill worker holds more of the prompt: that is read while the
+// request queues (prefill_remote_prefix.cc), and lent to others likewise.
+//
+// The head of a pipeline does the same with the first slice of the layers, and tells the stages
+// after it what to do with theirs (prefill_pipeline.cc): their blocks are as its own, so that it
+// decides alone which are reused and when they are free.
+//
+// The decode side is told exactly once how it ended. Blocks are let go of when nothing reads or
+// writes them any more, once, however the request ended. Prompts are computed first come, first
+// served; the sending of one overlaps the computing of the next.
+//
+// Thread: the loop's; KV is computed on a thread of its own.
+// Source: Mooncake paper sections 3.1 (Figure 3), 5.3 (Figure 9: TxAllocate, TxCommit).
+#pragma once
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+#include "base/json_fwd.h"
+#include "base/metrics.h"
+#include "rpc/client.h"
+#include "rpc/server.h"
+#include "serve/connector/kv_pool.h"
+#include "serve/connector/kv_sender.h"
+#include "serve/connector/store_connector.h"
+#include "serve/kvcache/block_manager.h"
+#include "serve/pipeline/pipeline_chain.h"
+#include "serve/protocol/messages.h"
+#include "serve/runtime/batcher.h"
+#include "serve/runtime/trace_events.h"
+#include "serve/runtime/worker_core.h"
+#include "xfer/engine.h"
+
+namespace mc::serve {
+
+struct PrefillConfig {
+  uint64_t epoch = 0;  // of its heartbeats: what was before has a smaller one
+  uint32_t blocks = 0;
+  uint32_t chunk_tokens = 1024;
+  std::string order = "fcfs";  // of the queue: sched::kPrefillOrders
+  double ageing = 0.1;         // of srpf
+  double time_scale = 1;
+  std::string pool_reuse = "auto";  // auto: where fetching is predicted faster; always; never
+  Connector connector = Connector::kMulti;
+  bool layerwise = true;                             // else all is sent when all is computed
+  Duration send_timeout = std::chrono::seconds(10);  // of a layer, or of all at the end
+  Duration peer_budget = std::chrono::seconds(5);    // KvReady, KvFailed
+  store::ClientOptions store;                        // master empty: no pool
+  OpenPool pool = open_store_pool;
+  TraceEvents* trace = nullptr;  // lent; nullptr: nobody wants to know
+  // Not empty: this is the head of a pipeline, and its engine has the first slice of the layers.
+  // Control addresses of the other stages, in order; the whole model's fingerprint; how long a
+  // stage may be silent.
+  std::vector<std::string> stages;
+  std::string fingerprint;
+  Duration stage_patience = std::chrono::seconds(3);
+};
+
+struct PrefillCounters {
+  Counter &prompts, &prompt_tokens, &queries, &hits, &pool_tokens, &failed, &aborted, &computed;
+  Counter &peer_tokens, &peer_failures, &lent_blocks, &lent_expired, &hints;
+  BucketHistogram &queue, &load, &prefill, &transfer;
+  Gauge &running, &waiting, &usage;
+};
+
+class PrefillWorker {
+ public:
+  // Registers its messages with `server`; `core` is shared with the other half of the process, if
+  // there is one. Errors: kNoSpace for a pool that does not fit; kInvalid.
+  static Result<std::unique_ptr<PrefillWorker>> open(io::Loop& loop, xfer::Engine& transfer,
+                                                     rpc::Server& server, const Engine& engine,
+                                                     const PrefillConfig& config, Metrics& metrics,
+                                                     std::shared_ptr<WorkerCore> core = {});
+  ~PrefillWorker();
+  PrefillWorker(const PrefillWorker&) = delete;
+  PrefillWorker& operator=(const PrefillWorker&) = delete;
+
+  // Hands a request's blocks to the decode half of this process, which keeps them as they are.
+  using Adopt = std::function<Result<>(const std::string& request, uint64_t guard,
+                                       const std::vector<BlockId>& blocks)>;
+  // Requests that are decoded at `control`, this process, are handed over instead of sent.
+  void colocate(std::string control, Adopt adopt);
+  Result<rpc::Empty> abort(const Abort& m);
+
+  WorkerLoad load() const;
+  const BlockManager& cache() const { return blocks_; }
+  // How many of the blocks, from the first on, can be reused here: cached, or in the pool. `done`
+  // now or on a later turn.
+  void lookup(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done);
+  void on_news(std::function<void()> callback) { on_news_ = std::move(callback); }
+  void drain(bool on = true) { draining_ = on; }                       // refuses new requests
+  bool whole() const { return chain_ == nullptr || chain_->ready(); }  // all stages are there
+  // Nothing is computed, delivered or awaited, and no put is under way.
+  bool idle() const {
+    return jobs_.empty() && lent_.empty() && (pool_ == nullptr || pool_->putting() == 0);
+  }
+  Json state() const;  // for /state
+  void update_metrics();
+
+ private:
+  enum class Stage : uint8_t { kAllocated, kQueued, kLoading, kComputing, kSending, kDelivered };
+  struct Job {
+    TxId tx = 0;
+    Stage stage = Stage::kAllocated;
+    KvRoute kv;
+    std::vector<int32_t> prompt;
+    int64_t priority = 0;
+    uint64_t context_blocks = 0;  // serve/protocol/cache_control.h
+    Duration keep{};
+    bool ephemeral = false;
+    std::vector<BlockHash> hashes;   // of its full blocks
+    std::vector<BlockHash> parents;  // of each block: what it chains on
+    std::optional<rpc::Reply<PrefillDone>> reply;
+    PrefillChunk chunk;
+    std::shared_ptr<Activations> activations;  // of the chunk
+    uint32_t layers_left = 0;                  // of the chunk
+    PrefillDone done;
+    size_t published = 0;          // blocks
+    bool own = false;              // decoded by this process
+    uint32_t busy = 0;             // computing, sending and fetches that use its blocks
+    bool fetching = false;         // from another prefill worker
+    std::optional<Error> failure;  // the first cause; it only waits for `busy` to be 0
+    bool aborted = false;          // by the conductor
+    Reservation target;            // of the head of a pipeline: for the other stages
+    std::string cache_salt;        // the same
+    bool in_stages = false;        // they know of it
+    bool lost = false;             // one of them may still be sending, or not
+    Time queued{}, started{}, computing{}, computed{};
+  };
+  using JobPtr = std::shared_ptr<Job>;
+
+  PrefillWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server, const Engine& engine,
+                const PrefillConfig& config, Metrics& metrics, std::shared_ptr<WorkerCore> core,
+                PrefillQueue queue);
+  // Messages.
+  Result<TxAllocated> allocate(const TxAllocate& m, Time now);
+  Result<> check(const TxAllocate& m) const;
+  bool is_own(const Reservation& target) const;
+  JobPtr find(TxId tx, const std::string& request) const;  // tx 0: by request
+  void prefill(const Prefill& m, const rpc::Reply<PrefillDone>& reply);
+  void hint(const Job& job, size_t here);
+  Result<TxCommitted> commit(const TxCommit& m);
+  // Between prefill workers, in prefill_remote_prefix.cc.
+  Result<TxAllocated> lend(const TxAllocate& m, Time now);
+  bool end_lent(TxId tx);  // false: nothing is lent so
+  void fetch_lent(const JobPtr& job, const Lent& lent);
+  void give_back(const JobPtr& job, const Lent& lent, size_t first, std::vector<BlockId> read);
+  void fetched_lent(const JobPtr& job, const std::vector<BlockId>& read, size_t first);
+  // Running, in prefill_run.cc.
+  void advance();
+  void prepare(const JobPtr& job);
+  bool fetch(const JobPtr& job);
+  void loaded(const JobPtr& job, size_t fetched);
+  void begin(const JobPtr& job);
+  void begin_chunk(const JobPtr& job, const PrefillChunk& chunk);
+  void compute(const JobPtr& job, uint32_t layer, Time due,
+               const std::shared_ptr<Activations>& activations);
+  void layer_computed(const JobPtr& job, uint32_t layer);
+  void trace(const char* track, const std::string& name, const Job& job, Time begin, Time end);
+  void chunk_computed(const JobPtr& job);
+  void chunk_through(const JobPtr& job, const PrefillChunk& chunk);
+  void publish(const JobPtr& job, size_t upto);
+  void send(const JobPtr& job, size_t first, size_t last, uint64_t at, uint64_t bytes);
+  void deliver(const JobPtr& job);
+  void delivered(const JobPtr& job);
+  // Of the head of a pipeline, in prefill_pipeline.cc.
+  Result<> open_stages(Metrics& metrics);
+  void stages_lost(const Error& why);
+  bool clear_for_stages();
+  void begin_in_stages(const JobPtr& job, size_t reused);
+  void chunk_to_stages(const JobPtr& job);
+  bool stage_answered(const JobPtr& job, const Result<StageDone>& reply);  // false: it failed
+  void fetch_in_stages(const JobPtr& job, size_t here, size_t fetched);
+  void put_in_stages(const Job& job, size_t first, size_t last);
+  // Ending.
+  void fail_job(const JobPtr& job, Error error);
+  void settle(const JobPtr& job);  // of a failed job: ends it when nothing is busy
+  void tell_failed(const Job& job, const std::string& reason);
+  rpc::Client* peer(const std::string& address);
+  void place_blocks(Job& job);
+  void tick();
+  void news();
+  void after(Time when, std::function<void()> task);
+
+  io::Loop& loop_;
+  const Engine& engine_;
+  const PrefillConfig config_;
+  const Timing timing_;
+  const std::shared_ptr<WorkerCore> core_;
+  xfer::Engine& engine_of_transfers_;
+  const uint64_t block_bytes_;
+  const KvShape shape_;
+  BlockManager& blocks_;  // of the core
+  PrefillQueue queue_;
+  std::unordered_map<TxId, JobPtr> jobs_;
+  std::unordered_map<std::string, TxId> by_request_;
+  std::unordered_map<TxId, std::string> lent_;  // locked for other workers: the request
+  std::unordered_map<std::string, TxId> lent_by_request_;
+  JobPtr preparing_;  // the head of the queue, while its reused KV is loaded
+  bool draining_ = false;
+  size_t in_pipeline_ = 0;  // chunks that stages have
+  std::map<std::string, std::unique_ptr<rpc::Client>> peers_;
+  std::function<void()> on_news_;
+  std::string control_;  // of this process, if it decodes too
+  Adopt adopt_;
+  io::Loop::Handle ticker_ = 0;
+  PrefillCounters counters_;
+  std::map<std::string, Gauge*> block_gauges_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers ask whether this is gone
+  std::unique_ptr<KvSender> sender_;
+  // Last: what uses blocks ends before what they are made of.
+  std::unique_ptr<PoolLink> pool_;
+  KvTransfer transfer_;
+  std::unique_ptr<StageChain> chain_;  // nullptr: not the head of a pipeline
+};
+
+}  // namespace mc::serve

@@ -1,0 +1,182 @@
+#include "serve/worker/role_manager.h"
+
+#include <type_traits>
+#include <utility>
+
+#include "base/json.h"
+#include "base/log.h"
+
+namespace mc::serve {
+namespace {
+
+constexpr Duration kRoleTick = std::chrono::milliseconds(20);
+constexpr Role kRoles[] = {Role::kPrefill, Role::kDecode, Role::kBoth, Role::kAuto};
+
+Json decode_state(const DecodeWorker& worker) {
+  const WorkerLoad l = worker.load();
+  return {{"role", "decode"},
+          {"waiting", l.waiting},
+          {"running", l.running},
+          {"blocks_total", l.blocks_total},
+          {"blocks_free", l.blocks_free},
+          {"tbt_ms", l.tbt_ms}};
+}
+
+}  // namespace
+
+const char* name(Role role) {
+  switch (role) {
+    case Role::kPrefill: return "prefill";
+    case Role::kDecode: return "decode";
+    case Role::kBoth: return "both";
+    case Role::kAuto: return "auto";
+  }
+  return "?";
+}
+
+Result<Role> role_named(const std::string& text) {
+  for (const Role role : kRoles)
+    if (text == name(role)) return role;
+  return fail(Code::kInvalid, "no role '%s': take prefill, decode, both or auto",
+              shown(text).c_str());
+}
+
+Roles::Roles(RoleParts parts, PrefillConfig prefill, DecodeConfig decode)
+    : parts_(parts), prefill_config_(std::move(prefill)), decode_config_(std::move(decode)) {}
+
+Roles::~Roles() { parts_.loop.cancel(ticker_); }
+
+Result<std::unique_ptr<Roles>> Roles::open(RoleParts parts, PrefillConfig prefill,
+                                           DecodeConfig decode, Role role) {
+  std::unique_ptr<Roles> self(new Roles(parts, std::move(prefill), std::move(decode)));
+  MC_TRY_(self->become(role));
+  Roles* const raw = self.get();
+  parts.server.on<SetRole>([raw](const SetRole& m, const rpc::Call&) { return raw->set(m); });
+  self->ticker_ = parts.loop.every(kRoleTick, [raw] { raw->tick(); });
+  return self;
+}
+
+// What the halves of the new role do not answer is refused in the name of the old one's.
+void Roles::refuse_all() {
+  const auto refuse = [this]<class M>(const M*) {
+    // New requests are for others; what belongs to an older one is a failure.
+    constexpr bool begins = std::is_same_v<M, TxAllocate> || std::is_same_v<M, Reserve>;
+    parts_.server.on<M>([this](const M&, const rpc::Call&) -> Result<typename M::Reply> {
+      return fail(begins ? Code::kBusy : Code::kUnavailable, "this worker's role is %s now",
+                  name(role_));
+    });
+  };
+  refuse(static_cast<TxAllocate*>(nullptr));
+  refuse(static_cast<Prefill*>(nullptr));
+  refuse(static_cast<TxCommit*>(nullptr));
+  refuse(static_cast<Snapshot*>(nullptr));
+  refuse(static_cast<Reserve*>(nullptr));
+  refuse(static_cast<KvOffer*>(nullptr));
+  refuse(static_cast<KvReady*>(nullptr));
+  refuse(static_cast<KvFailed*>(nullptr));
+}
+
+Result<> Roles::become(Role role) {
+  RoleParts p = parts_;
+  refuse_all();
+  p.server.on<Abort>(
+      [](const Abort&, const rpc::Call&) -> Result<rpc::Empty> { return rpc::Empty{}; });
+  prefill_.reset();
+  decode_.reset();
+  std::shared_ptr<WorkerCore> core;
+  const bool computes = role == Role::kPrefill || role == Role::kBoth;
+  const bool decodes = role == Role::kDecode || role == Role::kBoth;
+  if (role != Role::kAuto) {
+    MC_TRY(core, WorkerCore::open(p.loop, p.transfer, p.engine, prefill_config_.blocks,
+                                  p.transfer.generation().n));
+  }
+  epoch_ = prefill_config_.epoch = decode_config_.epoch = p.transfer.generation().n;
+  if (computes) {
+    MC_TRY(prefill_, PrefillWorker::open(p.loop, p.transfer, p.server, p.engine, prefill_config_,
+                                         p.metrics, core));
+  }
+  if (decodes) {
+    MC_TRY(decode_, DecodeWorker::open(p.loop, p.transfer, p.server, p.engine, decode_config_,
+                                       p.metrics, core));
+  }
+  if (role == Role::kBoth) {
+    decode_->colocate();
+    prefill_->colocate(p.server.address(), [this](const std::string& request, uint64_t guard,
+                                                  const std::vector<BlockId>& blocks) {
+      return decode_->adopt(request, guard, blocks);
+    });
+    p.server.on<Abort>([this](const Abort& m, const rpc::Call&) -> Result<rpc::Empty> {
+      MC_TRY_(prefill_->abort(m));
+      return decode_->abort(m);
+    });
+  }
+  role_ = next_ = role;
+  for (const Role r : kRoles)
+    p.metrics.gauge("mc_engine_role", "1 for the role this worker has", {{"role", name(r)}})
+        .set(r == role);
+  return {};
+}
+
+std::vector<Half> Roles::halves() const {
+  std::vector<Half> out;
+  if (prefill_ != nullptr)
+    out.push_back({"prefill", "", [this] { return prefill_->load(); }, &prefill_->cache()});
+  if (decode_ != nullptr)
+    out.push_back(
+        {"decode", prefill_ != nullptr ? ".d" : "", [this] { return decode_->load(); }, nullptr});
+  if (out.empty()) out.push_back({"auto", "", [] { return WorkerLoad{}; }, nullptr});
+  return out;
+}
+
+Result<RoleSet> Roles::set(const SetRole& m) {
+  MC_TRY(const Role role, role_named(m.role));
+  if (draining_) return fail(Code::kUnavailable, "this worker is ending");
+  if (!prefill_config_.stages.empty() && role != role_)
+    return fail(Code::kUnsupported,
+                "this worker is the head of a pipeline: its role stays prefill");
+  if (!m.from.empty() && (m.from != name(role_) || (next_ != role_ && next_ != role)))
+    return fail(Code::kStale, "this worker's role is %s and to be %s, not %s", name(role_),
+                name(next_), shown(m.from).c_str());
+  next_ = role;
+  drain_halves(next_ != role_);
+  log_info("serve", "a %s worker, to be %s", name(role_), name(next_));
+  if (on_change_) on_change_(false);
+  return RoleSet{name(role_), name(role)};
+}
+
+void Roles::drain_halves(bool on) {
+  if (prefill_ != nullptr) prefill_->drain(on);
+  if (decode_ != nullptr) decode_->drain(on);
+}
+
+void Roles::drain() {
+  draining_ = true;
+  drain_halves(true);
+}
+
+bool Roles::idle() const {
+  return (prefill_ == nullptr || prefill_->idle()) && (decode_ == nullptr || decode_->idle());
+}
+
+// Between messages, so nothing of the halves is on the stack.
+void Roles::tick() {
+  if (draining_ || next_ == role_ || !idle()) return;
+  const Role was = role_, wanted = next_;
+  if (const auto done = become(wanted); !done) {
+    log_error("serve", "cannot become a %s worker: %s", name(wanted), done.error().what.c_str());
+    if (!become(was)) return parts_.loop.stop();  // not even what it was a moment ago
+  }
+  log_info("serve", "now a %s worker", name(role_));
+  if (on_change_) on_change_(true);
+}
+
+std::string Roles::state() const {
+  if (prefill_ != nullptr) prefill_->update_metrics();
+  if (prefill_ == nullptr && decode_ == nullptr) return dump_json({{"role", "auto"}});
+  if (decode_ == nullptr) return dump_json(prefill_->state());
+  if (prefill_ == nullptr) return dump_json(decode_state(*decode_));
+  return dump_json(
+      {{"role", "both"}, {"prefill", prefill_->state()}, {"decode", decode_state(*decode_)}});
+}
+
+}  // namespace mc::serve

@@ -1,0 +1,73 @@
+// A live run beside its own simulation, part by part: how far the simulator may be believed for
+// this machine.
+//
+// The simulator takes its times from a model's cost polynomial; a real machine adds its own:
+// messages between processes, the copying of KV, what an engine needs besides computing. These are
+// read off a quiet run (one request at a time, so that nothing waits for anything) and its
+// simulation, and then held against another run, under load, that they were not taken from.
+//
+// Thread: values; any thread. Pure: no clock, no I/O.
+// Source: replay design (calibrate); Mooncake paper, Figure 22 (the parts of TTFT).
+#pragma once
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/json_fwd.h"
+#include "base/result.h"
+#include "sim/cluster/cluster.h"
+#include "trace/play/player.h"
+#include "trace/report/report.h"
+
+namespace mc::sim {
+
+struct Means {  // of a run's requests that went well; absent: not measured
+  std::optional<double> ttft_s, queue_s, prefill_s, transfer_s, first_step_s;
+  std::optional<double> tbt_ms, tpot_ms;
+  std::optional<double> hit_ratio;  // of tokens
+};
+Means means_of(const trace::Summary& summary);
+
+// What a report (schema mc-replay/1) says of a live run: enough to simulate it.
+struct LiveRun {
+  std::string trace_path;
+  uint64_t requests = 0, failed = 0;  // failed: all that did not end well, refusals aside
+  trace::PlayOptions play;            // arrival, speed, qps, seed
+  uint64_t concurrency = 0;           // 0: open loop
+  uint64_t prefill = 0, decode = 0;
+  std::string policy, admission;
+  Means means;
+  double mean_input = 0;  // tokens
+};
+// Errors: kInvalid naming `file` and what it lacks.
+Result<LiveRun> live_run(const Json& report, const std::string& file);
+
+// What this machine adds to the model's own times.
+struct MachineFit {
+  double prefill_factor = 1;        // of computing prompts
+  double overhead_s = 0;            // of a decision and its messages
+  double transfer_bytes_per_s = 0;  // of KV between nodes, loading and checking included; 0: as is
+  double step_s = 0;                // added to each decode step; may be negative
+};
+// Errors: kInvalid when a part was not measured in the live run.
+Result<MachineFit> fit_machine(const LiveRun& quiet, const Means& simulated,
+                               const spec::ModelSpec& spec);
+void apply(const MachineFit& fit, spec::ModelSpec& spec, SimOptions& options);
+
+struct Beside {
+  std::string name;
+  double live = 0, simulated = 0;
+  bool promised = false;        // whether the tolerance is for it
+  std::optional<double> error;  // (simulated - live) / live; absent where live is 0
+};
+struct Calibration {
+  std::vector<Beside> figures;
+  double tolerance = 0;
+  bool within = false;  // every promised figure: mean TTFT and TBT, and the hit ratio
+};
+Calibration calibrate(const Means& live, const Means& simulated, double tolerance);
+
+std::string calibration_text(const Calibration& c, const std::optional<MachineFit>& fit);
+Json calibration_json(const Calibration& c, const std::optional<MachineFit>& fit);
+
+}  // namespace mc::sim

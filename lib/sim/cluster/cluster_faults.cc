@@ -1,0 +1,197 @@
+// Nodes that fail and come back, as a script says.
+#include <algorithm>
+
+#include "base/units.h"
+#include "sim/cluster/cluster_state.h"
+
+namespace mc::sim {
+namespace {
+
+constexpr size_t kFaultsMax = 10'000;
+
+Result<uint32_t> node_of(const std::string& name, const SimOptions& o) {
+  const bool coupled = o.engine != "disaggregated";
+  const uint64_t groups = o.prefill / std::max<uint64_t>(o.cpp_group, 1);
+  const auto number = parse_number(name.substr(std::min<size_t>(1, name.size())));
+  const char kind = name.empty() ? '\0' : name[0];
+  const uint64_t first = kind == 'd' ? groups : 0;
+  const uint64_t count = coupled       ? (kind == 'n' ? o.prefill + o.decode : 0)
+                         : kind == 'p' ? groups
+                         : kind == 'd' ? o.decode
+                                       : 0;
+  if (!number || *number < 0 || *number != std::floor(*number) ||
+      *number >= static_cast<double>(count))
+    return fail(
+        Code::kInvalid, "no node '%s': there are %s", shown(name).c_str(),
+        coupled
+            ? strf("n0 to n%llu", static_cast<unsigned long long>(o.prefill + o.decode - 1)).c_str()
+            : strf("p0 to p%llu and d0 to d%llu", static_cast<unsigned long long>(groups - 1),
+                   static_cast<unsigned long long>(o.decode - 1))
+                  .c_str());
+  return static_cast<uint32_t>(first + static_cast<uint64_t>(*number));
+}
+
+}  // namespace
+
+Result<std::vector<Fault>> parse_faults(const SimOptions& o) {
+  if (o.fault.size() > kFaultsMax)
+    return fail(Code::kInvalid, "%zu times --fault: %zu at most", o.fault.size(), kFaultsMax);
+  std::vector<Fault> out;
+  for (const std::string& text : o.fault) {
+    const size_t at = text.find('@');
+    if (at == std::string::npos)
+      return fail(Code::kInvalid, "--fault %s: want NODE@FROM or NODE@FROM-TO, as p3@120s-180s",
+                  shown(text).c_str());
+    const auto wrong = [&](const std::string& why) {
+      return fail(Code::kInvalid, "--fault %s: %s", shown(text).c_str(), why.c_str());
+    };
+    Fault f;
+    const auto node = node_of(text.substr(0, at), o);
+    if (!node) return wrong(node.error().what);
+    f.node = *node;
+    const size_t dash = std::min(text.find('-', at), text.size());
+    const auto from = parse_duration(text.substr(at + 1, dash - at - 1));
+    if (!from) return wrong(from.error().what);
+    f.from = *from;
+    if (dash < text.size()) {
+      const auto to = parse_duration(text.substr(dash + 1));
+      if (!to) return wrong(to.error().what);
+      if (*to <= *from) return wrong("it is back before it fails");
+      f.to = *to;
+    }
+    for (const Fault& other : out)
+      if (other.node == f.node && f.from < other.to.value_or(Duration::max()) &&
+          other.from < f.to.value_or(Duration::max()))
+        return wrong("the node is down then already: give each node's faults apart");
+    out.push_back(f);
+  }
+  return out;
+}
+
+void Cluster::plan_faults() {
+  const auto faults = parse_faults(o_);
+  MC_CHECK(faults.has_value());  // check() saw them
+  for (const Fault& f : *faults) {
+    events_.push(start_ + f.from, {Kind::kDown, f.node});
+    if (f.to) events_.push(start_ + *f.to, {Kind::kUp, f.node});
+  }
+}
+
+// What the job has or needs is on that node.
+bool Cluster::lost_with(const Job& job, uint32_t node) const {
+  switch (job.stage) {
+    case Stage::kOutside: return false;
+    case Stage::kSent:
+    case Stage::kQueued:
+    case Stage::kComputing: return job.prefill == node;
+    case Stage::kMoving: return job.prefill == node || job.decode == node;
+    case Stage::kLoading:
+    case Stage::kDecoding: return job.decode == node;
+  }
+  return false;
+}
+
+void Cluster::down(uint32_t node) {
+  Node& n = nodes_[node];
+  if (n.down) return;
+  ++result_.failures;
+  leave(node);
+  n.down = true;
+  n.draining = n.leaving = false;
+  index_.forget(slot(node));
+  std::vector<uint32_t> again, without;
+  for (uint32_t id = 0; id < jobs_.size(); ++id) {
+    Job& job = jobs_[id];
+    if (job.stage == Stage::kOutside) continue;
+    if (lost_with(job, node)) {
+      again.push_back(id);
+    } else {
+      if (job.fetching && job.from == node) unfetch(id);
+      if (job.stage < Stage::kMoving && job.decode == node) without.push_back(id);
+    }
+  }
+  for (const uint32_t id : again) abandon(id, node);
+  if (n.decoder) n.decoder->drop();
+  ++n.turn;
+  n.coming = n.coming_tokens = n.coming_reserved = n.on_the_way = n.on_the_way_tokens = 0;
+  n.requests = 0;
+  n.ledger = {};
+  n.ledger.set_order(order());
+  n.work.clear();
+  n.queue.clear();
+  n.computing = false;
+  if (n.cache) n.cache->lose_memory();
+  reflow();
+  for (const uint32_t id : without) {
+    const uint32_t other = idlest_decoder();
+    if (other == kNowhere)
+      jobs_[id].decode = kNowhere;  // asked again when its prompt is computed
+    else
+      promise_decode(jobs_[id], other);
+  }
+  result_.restarted += again.size();
+  for (const uint32_t id : again) coupled_ ? place_coupled(id) : place(id);
+}
+
+void Cluster::up(uint32_t node) {
+  Node& n = nodes_[node];
+  if (!n.down || n.away) return;
+  n.down = false;
+  if (n.prefill) become_prefill(node);
+  if (!n.prefill || coupled_) become_decode(node);
+  if (n.cache)
+    for (const uint64_t tag : n.cache->tags()) index_.add(slot(node), tag);
+}
+
+// It no longer counts among the nodes that requests are given to.
+void Cluster::leave(uint32_t node) {
+  prefills_.drop(node);
+  decodes_.drop(node);
+  decode_nodes_ -= !nodes_[node].prefill || coupled_;
+}
+
+void Cluster::cancel_flow(Job& job) {
+  if (job.flow == 0) return;
+  network_.cancel(job.flow, now_);
+  flow_of_.erase(job.flow);
+  job.flow = 0;
+}
+
+// Lets go of what the job holds on nodes other than the one that failed, to begin anew.
+void Cluster::abandon(uint32_t id, uint32_t node) {
+  Job& job = jobs_[id];
+  if (job.stage == Stage::kComputing) {
+    Node& p = nodes_[job.prefill];
+    p.busy_s -= std::max(to_seconds(job.computed - now_), 0.0);
+    result_.wasted_prefill_s += to_seconds(std::min(now_, job.computed) - job.started);
+  } else if (job.stage > Stage::kComputing && !coupled_) {
+    result_.wasted_prefill_s += to_seconds(job.computed - job.started);
+  }
+  if (job.stage <= Stage::kMoving) cancel_flow(job);
+  if (!coupled_ && job.stage < Stage::kDecoding && job.decode != node && job.decode != kNowhere) {
+    if (job.stage >= Stage::kMoving) {
+      --nodes_[job.decode].on_the_way;
+      nodes_[job.decode].on_the_way_tokens -= job.tokens;
+    }
+    arrived_there(job);
+    settle_role(job.decode);
+  }
+  if (forecasts()) forecast_.ended(id, now_);
+  ++job.attempt;
+  job.stage = Stage::kOutside;
+  job.fetching = false;
+  job.fetched_blocks = job.reused = 0;
+  job.guess = 0;
+  job.tx = 0;
+  fill(job);
+}
+
+// The prefix that was being fetched will not come: it is computed.
+void Cluster::unfetch(uint32_t id) {
+  Job& job = jobs_[id];
+  cancel_flow(job);
+  job.fetched_blocks = 0;
+  fetched(id);
+}
+
+}  // namespace mc::sim

@@ -1,0 +1,104 @@
+// Machines that come and go with the tide, and to which side.
+#include <algorithm>
+#include <array>
+
+#include "base/units.h"
+#include "sim/cluster/cluster_state.h"
+
+namespace mc::sim {
+namespace {
+constexpr size_t kTurnsMax = 10'000;
+}
+
+Result<std::vector<Machines>> parse_machines(const SimOptions& o) {
+  if (o.machines.size() > kTurnsMax)
+    return fail(Code::kInvalid, "%zu times --machines: %zu at most", o.machines.size(), kTurnsMax);
+  if (!o.machines.empty() && !o.pd_control)
+    return fail(Code::kInvalid,
+                "--machines: which side gets them is for --pd-control to say: give both");
+  const uint64_t all = o.prefill + o.decode;
+  std::vector<Machines> out;
+  for (const std::string& text : o.machines) {
+    const size_t at = text.find('@');
+    const auto count = parse_number(text.substr(0, at));
+    const auto from = parse_duration(at == std::string::npos ? "" : text.substr(at + 1));
+    if (!count || !from || *count != std::floor(*count))
+      return fail(Code::kInvalid, "--machines %s: want N@TIME, as 12@8h", shown(text).c_str());
+    if (*count < 2 || *count > static_cast<double>(all))
+      return fail(Code::kInvalid,
+                  "--machines %s: want from 2 to the %llu of --prefill and --decode",
+                  shown(text).c_str(), static_cast<unsigned long long>(all));
+    out.push_back({static_cast<uint64_t>(*count), *from});
+  }
+  return out;
+}
+
+void Cluster::plan_machines() {
+  const auto plan = parse_machines(o_);
+  MC_CHECK(plan.has_value());  // check() saw it
+  for (const Machines& m : *plan) events_.push(start_ + m.from, {Kind::kMachines, 0, m.count});
+}
+
+void Cluster::resize(uint64_t machines) {
+  const auto serving = [&] {
+    return static_cast<uint64_t>(std::count_if(
+        nodes_.begin(), nodes_.end(), [](const Node& n) { return !n.away && !n.leaving; }));
+  };
+  while (serving() < machines && bring_back()) {
+  }
+  while (serving() > machines && take_away()) {
+  }
+}
+
+// One that has not left yet stays; else one that is away comes, to the busier side.
+bool Cluster::bring_back() {
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    if (!nodes_[i].leaving) continue;
+    nodes_[i].leaving = nodes_[i].draining = false;
+    requeue(i);
+    reload(i);
+    return true;
+  }
+  for (uint32_t i = 0; i < nodes_.size(); ++i) {
+    Node& n = nodes_[i];
+    if (!n.away) continue;
+    n.away = n.down = false;
+    const bool decode = control_.tide(true) == sched::PdMove::kToDecode;
+    result_.moves.push_back({to_seconds(now_ - start_), n.name, decode ? "decode" : "prefill",
+                             "the tide rises: to the busier side"});
+    decode ? become_decode(i) : become_prefill(i);
+    return true;
+  }
+  return false;
+}
+
+// From the idler side, unless it would have none left.
+bool Cluster::take_away() {
+  std::array<size_t, 2> left{};  // decode, prefill
+  for (const Node& n : nodes_)
+    if (!n.down && !n.draining) ++left[n.prefill];
+  bool prefill = control_.tide(false) == sched::PdMove::kToPrefill;
+  if (left[prefill] < 2) prefill = !prefill;
+  if (left[prefill] < 2) return false;
+  const uint32_t node = least_loaded(prefill);
+  Node& n = nodes_[node];
+  n.draining = n.leaving = true;
+  result_.moves.push_back(
+      {to_seconds(now_ - start_), n.name, "away", "the tide falls: from the idler side"});
+  requeue(node);
+  reload(node);
+  settle_role(node);
+  return true;
+}
+
+// It has finished: nothing of it is left in the cluster.
+void Cluster::part(uint32_t node) {
+  Node& n = nodes_[node];
+  leave(node);
+  n.draining = n.leaving = false;
+  n.down = n.away = true;
+  index_.forget(slot(node));
+  if (n.cache) n.cache->lose_all();
+}
+
+}  // namespace mc::sim

@@ -1,0 +1,75 @@
+// The store client for code that lives on an io::Loop: calls return at once, run on a few threads
+// of their own, and answer through callbacks on the loop.
+//
+//   AsyncClient store(loop, engine, {.master = "127.0.0.1:5550"}, metrics);
+//   store.match_prefix(keys, [&](Result<uint64_t> hits) {...});
+//   store.get_batch(std::move(items), [&](std::vector<Result<uint64_t>> bytes) {...});
+//
+// Memory named by an item belongs to the call until its callback has run.
+//
+// A get that waits for keys occupies one of the threads meanwhile.
+//
+// Thread: the loop's. Destroying it waits for the calls that are being made (bounded by
+// `timeout`), drops those still queued, and no callback runs any more. More than `queue_max` calls
+// waiting answer kBusy.
+#pragma once
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/metrics.h"
+#include "base/mutex.h"
+#include "io/loop.h"
+#include "store/client/client.h"
+
+namespace mc::store {
+
+class AsyncClient {
+ public:
+  template <class T>
+  using Done = std::function<void(T)>;
+
+  static Result<std::unique_ptr<AsyncClient>> open(io::Loop& loop, xfer::Engine& engine,
+                                                   const ClientOptions& options, Metrics& metrics,
+                                                   uint32_t threads = 2, size_t queue_max = 4096);
+  ~AsyncClient();
+  AsyncClient(const AsyncClient&) = delete;
+  AsyncClient& operator=(const AsyncClient&) = delete;
+
+  void put(ObjectKey key, std::span<const std::byte> value, Done<Result<PutOutcome>> done);
+  void put(ObjectKey key, std::span<const std::byte> value, PutAs as,
+           Done<Result<PutOutcome>> done);
+  void get(ObjectKey key, std::span<std::byte> into, Done<Result<uint64_t>> done);
+  void put_batch(std::vector<PutItem> items, Done<std::vector<Result<PutOutcome>>> done);
+  void put_batch(std::vector<PutItem> items, PutAs as, Done<std::vector<Result<PutOutcome>>> done);
+  void prefetch(std::vector<ObjectKey> keys, Done<Result<uint64_t>> done);
+  void get_batch(std::vector<GetItem> items, Done<std::vector<Result<uint64_t>>> done,
+                 Duration wait = {});
+  void exists(std::vector<ObjectKey> keys, Done<Result<std::vector<bool>>> done);
+  void match_prefix(std::vector<ObjectKey> keys, Done<Result<uint64_t>> done);
+  void remove(std::vector<ObjectKey> keys, bool force, Done<std::vector<Result<>>> done);
+
+ private:
+  using Job = std::function<void(Client&)>;
+  AsyncClient(io::Loop& loop, size_t queue_max);
+  void run(Client& client);
+  bool enqueue(Job job);
+  template <class R>
+  void submit(std::function<R(Client&)> call, std::function<R(const Error&)> failed, Done<R> done);
+  void answer(std::function<void()> callback);
+
+  io::Loop& loop_;
+  const size_t queue_max_;
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
+  std::vector<std::unique_ptr<Client>> clients_;
+  std::vector<std::thread> threads_;
+  Mutex mutex_;
+  Condition changed_;
+  std::deque<Job> jobs_ MC_GUARDED_BY(mutex_);
+  bool stopping_ MC_GUARDED_BY(mutex_) = false;
+};
+
+}  // namespace mc::store

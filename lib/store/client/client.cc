@@ -1,0 +1,250 @@
+#include "store/client/client.h"
+
+#include <algorithm>
+
+#include "store/client/client_impl.h"
+#include "store/election/leader_election.h"
+
+namespace mc::store {
+namespace {
+constexpr Duration kAttempt = std::chrono::seconds(1);  // then a lost call is made again
+// Budgets travel in milliseconds, and are read by people in errors.
+Duration whole_ms(Duration d) { return std::chrono::ceil<std::chrono::milliseconds>(d); }
+
+constexpr int kStaleTries = 8;
+constexpr Duration kReport = std::chrono::milliseconds(200);
+}  // namespace
+
+void ClientOptions::describe(OptionList& v) {
+  v("master", master,
+    "address of mc-master; of several, all, separated by commas, or etcd://host:port[/prefix]");
+  v("timeout", timeout, "how long one operation may take");
+  v("put-wait", put_wait, "how long a put waits for room in a full pool");
+  v("verify", verify, "checksums of reads from this host; of other hosts all are checked",
+    {"always", "sample", "never"});
+  v("replicas", replicas, "copies to keep of what is put");
+  v("prefer", prefer, "node to put on while it has room");
+  v("near-cache", near_cache,
+    "memory for values read more than once from other hosts or disks; 0: none");
+  v("hedge", hedge, "ask the next replica too when a read over a network is late");
+  v("tenant", tenant, "whose objects; empty: those of the tenant 'default'");
+}
+
+void PutConfig::describe(OptionList& v) {
+  v("class", cls, "whether the pool keeps it: see docs/store.md",
+    {"normal", "ephemeral", "context"});
+  v("pin", pin, "soft: evicted only if there is nothing else; hard: not evicted",
+    {"none", "soft", "hard"});
+  v("ttl", ttl, "how long the pin, or the life of a context, lasts; 0: for ever");
+  v("group", group, "objects of a group are leased and evicted together");
+  v("prefer-local", prefer_local, "put on nodes of this host while they have room");
+  v("host", host, "name of this host, as its nodes were given by --host");
+}
+
+Result<> Client::check(const PutConfig& config) {
+  if (config.cls != "normal" && config.cls != "ephemeral" && config.cls != "context")
+    return fail(Code::kInvalid, "class '%s': want normal, ephemeral or context",
+                config.cls.c_str());
+  if (config.pin != "none" && config.pin != "soft" && config.pin != "hard")
+    return fail(Code::kInvalid, "pin '%s': want none, soft or hard", config.pin.c_str());
+  if (config.ttl < Duration::zero())
+    return fail(Code::kInvalid, "ttl %s: want 0 or more", to_text(config.ttl).c_str());
+  return {};
+}
+
+Result<std::unique_ptr<Client>> Client::open(xfer::Engine& engine, const Clock& clock,
+                                             ClientOptions options, Metrics& metrics) {
+  if (options.verify != "always" && options.verify != "sample" && options.verify != "never")
+    return fail(Code::kInvalid, "verify '%s': want always, sample or never",
+                options.verify.c_str());
+  if (options.replicas < 1 || options.replicas > kReplicasMax)
+    return fail(Code::kInvalid, "replicas %u: want 1 to %u", options.replicas, kReplicasMax);
+  MC_TRY_(check(options.put));
+  MC_TRY(const std::string masters, find_masters(options.master, clock, options.timeout));
+  MC_TRY(auto master, rpc::SyncClient::connect(masters, clock, rpc::Way::kNear));
+  return std::unique_ptr<Client>(
+      new Client(engine, clock, std::move(options), metrics, std::move(master)));
+}
+
+Client::Client(xfer::Engine& engine, const Clock& clock, ClientOptions options, Metrics& metrics,
+               std::unique_ptr<rpc::SyncClient> master)
+    : engine_(engine),
+      clock_(clock),
+      options_(std::move(options)),
+      master_(std::move(master)),
+      several_(master_->address().find(',') != std::string::npos),
+      near_(options_.near_cache.n > 0 ? std::make_unique<NearCache>(options_.near_cache.n)
+                                      : nullptr),
+      put_bytes_(metrics.counter("mc_store_client_put_bytes_total", "bytes of values put")),
+      get_bytes_(metrics.counter("mc_store_client_get_bytes_total", "bytes of values got")),
+      hits_(metrics.counter("mc_store_client_hits_total", "values got")),
+      misses_(metrics.counter("mc_store_client_misses_total", "values not found")),
+      corrupt_(metrics.counter("mc_store_client_corrupt_total", "replicas whose checksum failed")),
+      stale_(metrics.counter("mc_store_client_stale_total", "replicas replaced under a read")),
+      near_hits_(metrics.counter("mc_store_client_near_hits_total",
+                                 "values got that this process had read before")),
+      hedged_(metrics.counter("mc_store_client_hedged_total",
+                              "late reads that were asked of another replica too")),
+      hedges_won_(metrics.counter("mc_store_client_hedges_won_total",
+                                  "of those, which the other replica answered first")),
+      near_bytes_(metrics.gauge("mc_store_client_near_bytes", "bytes of values kept near")) {}
+
+Result<> Client::check_epoch(uint64_t epoch) {
+  uint64_t seen = epoch_.load();
+  while (epoch > seen && !epoch_.compare_exchange_weak(seen, epoch)) {
+  }
+  if (epoch < seen)
+    return fail(Code::kStale, "master %s is at epoch %llu, older than %llu seen: refused",
+                options_.master.c_str(), static_cast<unsigned long long>(epoch),
+                static_cast<unsigned long long>(seen));
+  return {};
+}
+
+void Client::find_leader() {
+  if (several_ && epoch_ == 0) (void)ask(Stat{}, clock_.now() + options_.timeout);
+}
+
+template <class M>
+Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration wait) {
+  // A lost call is made again, for the master may be restarting; so is one that it could not answer
+  // for want of its nodes, and that tells more than that the last attempt had no time.
+  Error why{Code::kTimeout, strf("%s: no time left to ask %s", M::kName, options_.master.c_str())};
+  for (int tries = several_ ? kStaleTries : 1;;) {
+    const Duration budget = whole_ms(std::min(left(deadline), wait + kAttempt));
+    if (budget <= Duration::zero()) return fail(why);
+    auto reply = master_->call(message, budget);
+    if (reply) {
+      const auto checked = check_epoch(reply->epoch);
+      if (checked) return reply;
+      if (--tries == 0) return fail(checked.error());
+      why = checked.error();
+      master_->pass_over();  // of several, one that does not know yet that it is not the leader
+      continue;
+    }
+    const Error& error = reply.error();
+    if (error.code != Code::kTimeout && error.code != Code::kUnavailable) return reply;
+    if (error.code == Code::kUnavailable || why.code == Code::kTimeout) why = error;
+  }
+}
+template Result<PutStarted> Client::ask(const PutStart&, Time, Duration);
+template Result<Outcomes> Client::ask(const PutEnd&, Time, Duration);
+template Result<Outcomes> Client::ask(const PutRevoke&, Time, Duration);
+template Result<Replicas> Client::ask(const GetReplicas&, Time, Duration);
+
+// Waits until the batch has moved, keeping the leases of what it reads.
+void Client::wait_moved(xfer::BatchId batch, size_t requests, uint64_t total,
+                        const std::vector<ObjectKey>& leased, Duration lease, Time deadline) {
+  constexpr Duration kProgress = std::chrono::milliseconds(200);
+  const auto renew_every = leased.empty() ? options_.timeout : std::max(lease / 2, kProgress / 2);
+  Time renewed = clock_.now();
+  for (;;) {
+    const Duration turn = options_.progress ? std::min(kProgress, renew_every) : renew_every;
+    const Duration budget = std::min(left(deadline), turn);
+    if (budget <= Duration::zero()) return;
+    const auto moved = engine_.wait(batch, budget);
+    uint64_t bytes = 0;
+    bool finished = true;
+    for (size_t i = 0; i < requests; ++i) {
+      const xfer::Status status = engine_.status(batch, i);
+      bytes += status.bytes_done;
+      finished = finished && xfer::finished(status.state);
+    }
+    if (options_.progress) options_.progress(bytes, total);
+    if (moved || finished) return;
+    if (!leased.empty() && clock_.now() - renewed >= renew_every) {
+      renewed = clock_.now();
+      // A lease that cannot be renewed is no error: the guard words tell whether bytes are valid.
+      (void)ask(GetReplicas{leased, 0, options_.tenant}, deadline);
+    }
+  }
+}
+
+// A node that is gone costs one wait a call, not one an item.
+Result<xfer::SegmentHandle> Client::segment_of(const NodeRef& node, Opened& opened, Time deadline) {
+  const auto it = opened.find(node.control);
+  if (it != opened.end()) return it->second;
+  auto segment =
+      engine_.open_segment(node.control, std::min(left(deadline), kAttempt), node.generation);
+  if (!segment) report(node);
+  if (segment) {
+    const Lock lock(holders_mutex_);
+    segments_[node.control] = *segment;
+  }
+  opened.emplace(node.control, segment);
+  return segment;
+}
+
+void Client::report(const NodeRef& node) {  // as a hint: whether it arrives changes nothing here
+  (void)master_->call(ReportNode{node.name, node.generation}, kReport);
+}
+
+bool Client::verifies(xfer::SegmentHandle segment) {
+  if (options_.verify == "always" || far(segment)) return true;
+  if (options_.verify == "never") return false;
+  return reads_.fetch_add(1, std::memory_order_relaxed) % 64 == 0;
+}
+
+Result<std::vector<bool>> Client::exists(const std::vector<ObjectKey>& keys) {
+  MC_TRY(const Existing reply, ask(Exists{keys, options_.tenant}, clock_.now() + options_.timeout));
+  if (reply.items.size() != keys.size())
+    return fail(Code::kCorrupt, "exists: %zu answers to %zu keys", reply.items.size(), keys.size());
+  return std::vector<bool>(reply.items.begin(), reply.items.end());
+}
+
+Result<uint64_t> Client::match_prefix(const std::vector<ObjectKey>& keys) {
+  MC_TRY(const Matched reply,
+         ask(MatchPrefix{keys, options_.tenant}, clock_.now() + options_.timeout));
+  return std::min<uint64_t>(reply.hits, keys.size());
+}
+
+// Of one master it is asked once: asking again would find what the first call removed missing. Of
+// several one may be gone: then what is missing was removed by a call whose answer was lost, or is.
+std::vector<Result<>> Client::remove(const std::vector<ObjectKey>& keys, bool force) {
+  constexpr int kTriesMax = 100;
+  const Time deadline = clock_.now() + options_.timeout;
+  const Remove message{keys, force, options_.tenant};
+  const auto unanswered = [](const Result<Outcomes>& r) {
+    if (!r) return r.error().code == Code::kTimeout || r.error().code == Code::kUnavailable;
+    return std::any_of(r->items.begin(), r->items.end(), [](const Outcome& o) {
+      return o.code == static_cast<uint8_t>(Code::kUnavailable);
+    });
+  };
+  Result<Outcomes> reply;
+  bool again = false;
+  for (int tries = 1;; ++tries, again = true) {
+    const Duration budget = std::min(left(deadline), several_ ? kAttempt : options_.timeout);
+    reply = master_->call(message, whole_ms(budget));
+    if (!several_ || !unanswered(reply) || tries == kTriesMax ||
+        left(deadline) <= std::chrono::milliseconds(1))
+      break;
+    // While its nodes are not back it holds this question, which it does not hold a removal.
+    if (reply) (void)ask(Exists{keys, options_.tenant}, deadline);
+  }
+  if (reply && reply->items.size() != keys.size())
+    reply =
+        fail(Code::kCorrupt, "remove: %zu answers to %zu keys", reply->items.size(), keys.size());
+  std::vector<Result<>> out;
+  for (size_t i = 0; i < keys.size(); ++i) {
+    if (near_ != nullptr) near_->erase(keys[i]);
+    out.push_back(reply ? reply->items[i].result() : Result<>(fail(reply.error())));
+    if (again && !out.back() && out.back().error().code == Code::kNotFound) out.back() = {};
+  }
+  return out;
+}
+
+Result<Listed> Client::list(const std::string& prefix, const std::string& after, uint32_t limit) {
+  return ask(List{prefix, after, limit, options_.tenant}, clock_.now() + options_.timeout);
+}
+
+Result<ClusterStat> Client::stat() { return ask(Stat{}, clock_.now() + options_.timeout); }
+
+Result<Located> Client::locate(const ObjectKey& key) {
+  MC_TRY(Replicas reply,
+         ask(GetReplicas{{key}, 0, options_.tenant}, clock_.now() + options_.timeout));
+  if (reply.items.size() != 1)
+    return fail(Code::kCorrupt, "get-replicas: %zu answers to one key", reply.items.size());
+  MC_TRY_(reply.items[0].outcome.result());
+  return std::move(reply.items[0]);
+}
+
+}  // namespace mc::store

@@ -1,0 +1,191 @@
+// The client of the KV store: puts values into memory of mc-store nodes and reads them back through
+// the transfer engine, straight between the caller's buffers and theirs.
+//
+//   MC_TRY(auto client, Client::open(engine, clock, {.master = "127.0.0.1:5550"}, metrics));
+//   MC_TRY(PutOutcome o, client->put("k", std::as_bytes(std::span(data))));
+//   MC_TRY(uint64_t n, client->get("k", buffer));
+//
+// A value is written once and immutable until removed. The value of an item is the concatenation
+// of its parts, so that scattered memory needs no staging copy. A put of a key that is already
+// stored moves no bytes. A read takes the nearest replica that nobody suspects, verifies, falls to
+// the next one on any error, and once asks the master again when all were stale. One over a network
+// that takes longer than nearly all before it is asked of the next replica as well.
+//
+// Thread: any; calls made at the same time wait for each other's metadata round trips (AsyncClient
+// keeps several). Every call ends within its `timeout`. Errors: kNotFound; kBusy (being written by
+// somebody else); kNoSpace (pool full of leased objects, value larger than the pool, or the
+// caller's buffer too small); kUnavailable (master or all holders gone, or the master rebuilding:
+// asked again while there is time); kTimeout; kCorrupt (checksum); kStale (replaced while it was
+// read or written). Source: Mooncake paper, section 3.2 (KVCache store); design, "Client library".
+#pragma once
+#include <atomic>
+#include <functional>
+#include <map>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "base/mutex.h"
+#include "base/options.h"
+#include "base/result.h"
+#include "base/time.h"
+#include "rpc/client.h"
+#include "store/client/hedge_timer.h"
+#include "store/client/local_hot_cache.h"
+#include "store/protocol/messages.h"
+#include "store/protocol/query_messages.h"
+#include "xfer/engine.h"
+
+namespace mc::store {
+
+struct Loaded;
+
+struct PutConfig {  // what a put asks of the pool; docs/store.md
+  std::string cls = "normal";
+  std::string pin = "none";
+  Duration ttl{};  // of a context, or of the pin; 0: for ever
+  std::string group;
+  std::string host;  // of this machine, as its nodes are started with
+  bool prefer_local = false;
+  void describe(OptionList& v);
+};
+
+struct ClientOptions {
+  std::string master = "127.0.0.1:5550";
+  Duration timeout = std::chrono::seconds(5);          // of one call, batch or not
+  Duration put_wait = std::chrono::milliseconds(100);  // how long a full pool is waited for
+  std::string verify = "sample";  // same-host reads: always | sample (1 of 64) | never
+  uint32_t replicas = 1;
+  std::string prefer;   // node to put on when it has room
+  Bytes near_cache{0};  // for values that were read from other hosts or disks; 0: none
+  bool hedge = true;    // a read that is late is asked of the next replica too
+  // Called about five times a second while bytes move, on the calling thread.
+  std::function<void(uint64_t done, uint64_t total)> progress{};
+  std::string tenant{};
+  PutConfig put{};
+  void describe(OptionList& v);  // all but put
+};
+
+// kNotAdmitted: the pool does not keep objects of its class; no bytes moved.
+enum class PutOutcome : uint8_t { kStored, kExisted, kNotAdmitted };
+
+struct PutItem {
+  ObjectKey key;
+  std::vector<std::span<const std::byte>> parts;
+};
+struct PutAs {  // in the place of the client's own
+  std::string tenant;
+  PutConfig config;
+  bool promote = false;  // what is put may lie on a disk already: the SSD tier's own
+};
+struct GetItem {
+  ObjectKey key;
+  std::vector<std::span<std::byte>> parts;  // together at least as large as the value
+};
+
+class Client {
+ public:
+  // Connects lazily: a master that is not there is an error of the first call.
+  static Result<std::unique_ptr<Client>> open(xfer::Engine& engine, const Clock& clock,
+                                              ClientOptions options, Metrics& metrics);
+
+  Result<PutOutcome> put(const ObjectKey& key, std::span<const std::byte> value);
+  // Bytes of the value, now at the front of `into`.
+  Result<uint64_t> get(const ObjectKey& key, std::span<std::byte> into);
+  Result<std::vector<std::byte>> get(const ObjectKey& key);
+  // One answer an item, in order; items fail separately.
+  std::vector<Result<PutOutcome>> put_batch(std::span<const PutItem> items);
+  std::vector<Result<PutOutcome>> put_batch(std::span<const PutItem> items, const PutAs& as);
+  std::vector<Result<uint64_t>> get_batch(std::span<const GetItem> items);
+  // The same, waiting up to `wait` for keys that are not stored yet.
+  std::vector<Result<uint64_t>> get_batch(std::span<const GetItem> items, Duration wait);
+
+  Result<std::vector<bool>> exists(const std::vector<ObjectKey>& keys);
+  // How many of `keys`, from the first, are stored without a gap; leases them.
+  Result<uint64_t> match_prefix(const std::vector<ObjectKey>& keys);
+  std::vector<Result<>> remove(const std::vector<ObjectKey>& keys, bool force = false);
+  Result<Listed> list(const std::string& prefix, const std::string& after, uint32_t limit);
+  Result<ClusterStat> stat();
+  // A hint that these will be read soon: those that only a disk holds are taken into memory. How
+  // many were asked for.
+  Result<uint64_t> prefetch(const std::vector<ObjectKey>& keys);
+  // The size, checksum and places of a value; leases it.
+  Result<Located> locate(const ObjectKey& key);
+  // What administrators ask of the master (store/protocol/messages.h), once.
+  template <class M>
+  Result<typename M::Reply> call(const M& message) {
+    find_leader();
+    return master_->call(message, options_.timeout);
+  }
+
+ private:
+  using Opened = std::map<std::string, Result<xfer::SegmentHandle>>;  // by control address
+  struct Read;
+  struct Write;
+  struct Late;
+  Client(xfer::Engine& engine, const Clock& clock, ClientOptions options, Metrics& metrics,
+         std::unique_ptr<rpc::SyncClient> master);
+  template <class M>
+  Result<typename M::Reply> ask(const M& message, Time deadline, Duration wait = {});
+  Result<> check_epoch(uint64_t epoch);
+  void find_leader();  // for calls that are made once
+  static Result<> check(const PutConfig& config);
+  Duration left(Time deadline) const { return deadline - clock_.now(); }
+
+  void put_round(std::span<Write> writes, const PutAs& as, Time deadline);
+  Result<xfer::SegmentHandle> segment_of(const NodeRef& node, Opened& opened, Time deadline);
+  Result<> prepare(Write& write, const std::vector<NodeRef>& nodes, Opened& opened, Time deadline,
+                   std::vector<xfer::Request>& requests);
+  void write_out(std::span<Write> writes, const std::vector<xfer::Request>& requests,
+                 const std::vector<NodeRef>& nodes, Time deadline);
+  static bool worth_another(const Write& write);
+  static bool tells_less(const Write& write);
+  static Result<PutOutcome> outcome_of(Write& write);
+  void finish_puts(std::span<Write> writes, const std::string& tenant, Time deadline);
+  void get_round(std::span<Read> reads, Time deadline, Duration wait);
+  void read_replicas(std::span<Read> reads, size_t replica, const Replicas& found, Time deadline);
+  bool at_hand(std::span<Read* const> reading, std::span<const xfer::Request> requests) const;
+  Result<> moved_of(Read& read, xfer::BatchId batch) const;
+  void settle(Read& read, const Result<>& moved, const NodeRef& node, bool verify, bool far);
+  void order_places(Replicas& found);
+  double distance(const NodeRef& node, uint64_t bytes);
+  bool far(xfer::SegmentHandle segment) const;  // not memory of this host
+  void read_near(std::span<Read> reads);
+  void keep_near(const Read& read);
+  std::vector<Late> late_ones(std::span<Read* const> reading, xfer::BatchId batch, size_t replica,
+                              const Replicas& found, Opened& opened, Time deadline);
+  void hedge(std::span<Read* const> reading, xfer::BatchId batch, size_t replica,
+             const Replicas& found, Opened& opened, Time deadline);
+  void check_early(std::span<Read* const> reading, xfer::BatchId batch, Time deadline);
+  void take_late(Late& late, xfer::BatchId batch, xfer::BatchId other);
+  std::string disk_name(const ObjectKey& key) const;
+  Result<rpc::SyncClient*> holder(const std::string& control);
+  void read_disks(std::span<Read> reads, const Replicas& found, Time deadline);
+  void load(std::span<Read* const> some, const NodeRef& node, Opened& opened, Time deadline);
+  void fetch(std::span<Read* const> some, const Loaded& loaded, xfer::SegmentHandle segment,
+             const NodeRef& node, Time deadline);
+  void wait_moved(xfer::BatchId batch, size_t requests, uint64_t total,
+                  const std::vector<ObjectKey>& leased, Duration lease, Time deadline);
+  bool verifies(xfer::SegmentHandle segment);
+  void report(const NodeRef& node);
+
+  xfer::Engine& engine_;
+  const Clock& clock_;
+  const ClientOptions options_;
+  const std::unique_ptr<rpc::SyncClient> master_;
+  const bool several_;  // masters
+  Mutex holders_mutex_;
+  std::map<std::string, std::unique_ptr<rpc::SyncClient>> holders_ MC_GUARDED_BY(holders_mutex_);
+  std::map<std::string, xfer::SegmentHandle> segments_ MC_GUARDED_BY(holders_mutex_);
+  const std::unique_ptr<NearCache> near_;  // null: none
+  ReadTimes times_;                        // of reads from other hosts
+  std::atomic<uint64_t> epoch_{0};         // the largest seen: older masters are refused
+  std::atomic<uint64_t> reads_{0};
+  Counter &put_bytes_, &get_bytes_, &hits_, &misses_, &corrupt_, &stale_;
+  Counter &near_hits_, &hedged_, &hedges_won_;
+  Gauge& near_bytes_;
+};
+
+}  // namespace mc::store

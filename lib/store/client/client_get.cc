@@ -1,0 +1,205 @@
+// Getting: ask for the places, read all items of a batch together, verify, and try the next
+// replica of those that failed.
+#include <algorithm>
+
+#include "store/client/client_impl.h"
+
+namespace mc::store {
+
+Result<uint64_t> Client::get(const ObjectKey& key, std::span<std::byte> into) {
+  const GetItem item{key, {into}};
+  return get_batch({&item, 1})[0];
+}
+
+Result<std::vector<std::byte>> Client::get(const ObjectKey& key) {
+  MC_TRY(const Located at, locate(key));
+  std::vector<std::byte> value(at.bytes);
+  MC_TRY(const uint64_t bytes, get(key, value));
+  value.resize(bytes);
+  return value;
+}
+
+std::vector<Result<uint64_t>> Client::get_batch(std::span<const GetItem> items) {
+  return get_batch(items, Duration::zero());
+}
+
+std::vector<Result<uint64_t>> Client::get_batch(std::span<const GetItem> items, Duration wait) {
+  const Time deadline = clock_.now() + options_.timeout + wait;
+  std::vector<Result<uint64_t>> out;
+  for (size_t at = 0; at < items.size(); at += kChunk) {
+    const auto chunk = items.subspan(at, std::min(kChunk, items.size() - at));
+    std::vector<Read> reads(chunk.size());
+    for (size_t i = 0; i < chunk.size(); ++i) {
+      reads[i].item = &chunk[i];
+      reads[i].room = total_bytes(chunk[i].parts);
+    }
+    get_round(reads, deadline, wait);
+    std::vector<Read> again;  // all their replicas were replaced under the read: once more
+    for (const Read& r : reads)
+      if (!r.answer.value && r.answer.value.error().code == Code::kStale) {
+        again.push_back({});
+        again.back().item = r.item;
+        again.back().room = r.room;
+      }
+    if (!again.empty()) get_round(again, deadline, {});
+    auto redone = again.begin();
+    for (Read& r : reads) {
+      const bool stale = !r.answer.value && r.answer.value.error().code == Code::kStale;
+      out.push_back(stale ? std::move((redone++)->answer.value) : std::move(r.answer.value));
+      if (out.back()) {
+        hits_.add();
+        get_bytes_.add(*out.back());
+      } else if (out.back().error().code == Code::kNotFound) {
+        misses_.add();
+      }
+    }
+  }
+  return out;
+}
+
+void Client::get_round(std::span<Read> reads, Time deadline, Duration wait) {
+  GetReplicas question;
+  question.tenant = options_.tenant;
+  question.wait_ms =
+      static_cast<uint32_t>(std::clamp<int64_t>(wait / std::chrono::milliseconds(1), 0, 60'000));
+  for (const Read& r : reads) question.keys.push_back(r.item->key);
+  auto found = ask(question, deadline, wait);
+  if (found && found->items.size() != reads.size())
+    found = fail(Code::kCorrupt, "get-replicas: %zu answers to %zu keys", found->items.size(),
+                 reads.size());
+  if (!found) {
+    for (Read& r : reads) r.answer.set(fail(found.error()));
+    return;
+  }
+  size_t replicas = 0;
+  for (size_t i = 0; i < reads.size(); ++i) {
+    Read& r = reads[i];
+    r.at = &found->items[i];
+    if (auto ok = r.at->outcome.result(); !ok)
+      r.answer.set(fail(ok.error()));
+    else if (r.at->bytes > r.room)
+      r.answer.set(fail(Code::kNoSpace, "value of '%s' has %llu bytes: the buffer holds %llu",
+                        shown(r.item->key).c_str(), static_cast<unsigned long long>(r.at->bytes),
+                        static_cast<unsigned long long>(r.room)));
+    else
+      replicas = std::max(replicas, r.at->places.size());
+  }
+  read_near(reads);
+  order_places(*found);
+  for (size_t n = 0; n < replicas; ++n) read_replicas(reads, n, *found, deadline);
+  read_disks(reads, *found, deadline);
+  for (Read& r : reads)
+    if (r.answer.open) r.answer.set(fail(r.last));
+}
+
+void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas& found,
+                           Time deadline) {
+  std::vector<xfer::Request> requests;
+  Opened opened;
+  std::vector<Read*> reading;
+  std::vector<ObjectKey> keys;
+  uint64_t total = 0;
+  for (Read& r : reads) {
+    if (!r.answer.open || replica >= r.at->places.size()) continue;
+    const Place& place = r.at->places[replica];
+    if (place.node >= found.nodes.size()) {
+      r.last = {Code::kCorrupt, "get-replicas: place on a node that is not named"};
+      continue;
+    }
+    auto segment = segment_of(found.nodes[place.node], opened, deadline);
+    if (!segment) {
+      r.last = segment.error();
+      continue;
+    }
+    r.segment = *segment;
+    r.checksum.reset();
+    r.first = requests.size();
+    append_requests(xfer::Op::kRead, r.item->parts, r.at->bytes, place, r.at->generation, *segment,
+                    deadline, requests);
+    r.count = requests.size() - r.first;
+    if (r.count == 1 && far(*segment)) requests.back().digest = true;
+    reading.push_back(&r);
+    keys.push_back(r.item->key);
+    total += r.at->bytes;
+  }
+  if (reading.empty()) return;
+  if (at_hand(reading, requests)) {
+    const Result<> moved = engine_.transfer_sync(requests[0], left(deadline));
+    Read& r = *reading[0];
+    settle(r, moved, found.nodes[r.at->places[replica].node], verifies(r.segment), false);
+    return;
+  }
+  const xfer::BatchId batch = engine_.allocate_batch();
+  Result<> submitted;
+  const Time start = clock_.now();
+  const bool over_network =
+      std::any_of(reading.begin(), reading.end(), [&](Read* r) { return far(r->segment); });
+  if (!requests.empty()) submitted = engine_.submit(batch, requests);
+  if (submitted && !requests.empty()) {
+    const Duration late =
+        over_network && options_.hedge ? times_.late_after(total) : Duration::max();
+    const bool may_hedge = late < left(deadline);
+    const Time hedge_at = may_hedge ? start + late : deadline;
+    if (over_network && reading.size() > 1) check_early(reading, batch, hedge_at);
+    if (may_hedge && !engine_.wait(batch, std::max(left(hedge_at), Duration{1})))
+      hedge(reading, batch, replica, found, opened, deadline);
+    wait_moved(batch, requests.size(), total, keys, std::chrono::milliseconds(found.lease_ms),
+               deadline);
+    if (over_network) times_.took(total, clock_.now() - start);
+  }
+  for (Read* r : reading) {
+    if (!r->answer.open) continue;
+    if (!submitted)
+      r->last = submitted.error();
+    else
+      settle(*r, moved_of(*r, batch), found.nodes[r->at->places[replica].node],
+             verifies(r->segment), far(r->segment));
+  }
+  engine_.free_batch(batch);
+}
+
+// One value of this host, in one piece, and not so large that its lease must be renewed meanwhile:
+// this thread copies it itself, and wakes others only where that helps.
+bool Client::at_hand(std::span<Read* const> reading,
+                     std::span<const xfer::Request> requests) const {
+  constexpr uint64_t kMost = 256 * kMiB;
+  return reading.size() == 1 && requests.size() == 1 && requests[0].bytes <= kMost &&
+         !options_.progress && !far(reading[0]->segment);
+}
+
+Result<> Client::moved_of(Read& r, xfer::BatchId batch) const {
+  for (size_t i = 0; i < r.count; ++i) {
+    const xfer::Status status = engine_.status(batch, r.first + i);
+    if (status.state == xfer::State::kCompleted) {
+      if (r.count == 1 && status.digest) r.checksum = status.digest;
+      continue;
+    }
+    if (status.state == xfer::State::kFailed) return fail(status.error);
+    return fail(Code::kTimeout, "get of '%s': not read within %s", shown(r.item->key).c_str(),
+                to_text(options_.timeout).c_str());
+  }
+  return {};
+}
+
+void Client::settle(Read& r, const Result<>& moved, const NodeRef& node, bool verify, bool far) {
+  if (!moved) {
+    r.last = moved.error();
+    if (r.last.code == Code::kStale) stale_.add();
+    if (r.last.code == Code::kUnavailable) report(node);
+    return;
+  }
+  if (!verify) return r.answer.set(r.at->bytes);
+  const uint64_t checksum = r.checksum ? *r.checksum : checksum_of(r.item->parts, r.at->bytes);
+  if (checksum != r.at->checksum) {
+    corrupt_.add();
+    r.last = {Code::kCorrupt, strf("value of '%s' on node %s: checksum %016llx, %016llx was put",
+                                   shown(r.item->key).c_str(), shown(node.name).c_str(),
+                                   static_cast<unsigned long long>(checksum),
+                                   static_cast<unsigned long long>(r.at->checksum))};
+    return;
+  }
+  if (far) keep_near(r);
+  r.answer.set(r.at->bytes);
+}
+
+}  // namespace mc::store

@@ -1,0 +1,217 @@
+// Putting: grant, raise the guard words, write, publish; what fails is rolled back.
+#include <algorithm>
+#include <deque>
+
+#include "store/client/client_impl.h"
+
+namespace mc::store {
+namespace {
+constexpr int kRoundsMax = 100;  // of a put: each may wait for room, or be refused at once
+}  // namespace
+
+bool Client::worth_another(const Write& w) {
+  if (w.answer.value) return false;
+  const Code code = w.answer.value.error().code;
+  return code == Code::kStale || code == Code::kUnavailable;
+}
+
+// That there was no time left for another attempt tells less than why the one before it failed.
+bool Client::tells_less(const Write& w) {
+  return !w.answer.value && !w.tried && w.answer.value.error().code == Code::kTimeout;
+}
+
+// A refusal does not say that nothing was stored, where an earlier round may have stored it.
+Result<PutOutcome> Client::outcome_of(Write& w) {
+  Result<PutOutcome>& value = w.answer.value;
+  if (value || !w.tried) return std::move(value);
+  const Code code = value.error().code;
+  if (code != Code::kBusy && code != Code::kNoSpace) return std::move(value);
+  return fail(Code::kUnavailable, "put of '%s': may be stored, its master went away; then: %s",
+              shown(w.item->key).c_str(), value.error().what.c_str());
+}
+
+Result<PutOutcome> Client::put(const ObjectKey& key, std::span<const std::byte> value) {
+  const PutItem item{key, {value}};
+  return std::move(put_batch({&item, 1})[0]);
+}
+
+std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items) {
+  return put_batch(items, {options_.tenant, options_.put, false});
+}
+
+std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items, const PutAs& as) {
+  if (auto sane = check(as.config); !sane)
+    return std::vector<Result<PutOutcome>>(items.size(), fail(sane.error()));
+  const Time deadline = clock_.now() + options_.timeout;
+  std::vector<Write> writes(items.size());
+  for (size_t i = 0; i < items.size(); ++i) {
+    writes[i].item = &items[i];
+    writes[i].bytes = total_bytes(items[i].parts);
+  }
+  std::vector<Result<PutOutcome>> out;
+  for (size_t at = 0; at < writes.size(); at += kChunk) {
+    const auto chunk = std::span(writes).subspan(at, std::min(kChunk, writes.size() - at));
+    put_round(chunk, as, deadline);
+    // Once more for what a restarted master or a node that has gone made fail: the node was
+    // reported, so another is granted. And again while the master's nodes are not back.
+    std::vector<Write*> last;
+    for (Write& w : chunk) last.push_back(&w);
+    std::deque<std::vector<Write>> rounds;
+    for (int round = 1; round < kRoundsMax && left(deadline) > Duration::zero(); ++round) {
+      std::vector<Write> again;
+      std::vector<size_t> of;
+      for (size_t i = 0; i < last.size(); ++i)
+        if (worth_another(*last[i]) && (round == 1 || last[i]->waits)) {
+          again.push_back({});
+          again.back().item = last[i]->item;
+          again.back().bytes = last[i]->bytes;
+          again.back().tried = last[i]->tried;
+          of.push_back(i);
+        }
+      if (again.empty()) break;
+      rounds.push_back(std::move(again));
+      put_round(rounds.back(), as, deadline);
+      for (size_t i = 0; i < of.size(); ++i)
+        if (!tells_less(rounds.back()[i])) last[of[i]] = &rounds.back()[i];
+    }
+    for (Write* w : last) out.push_back(outcome_of(*w));
+  }
+  return out;
+}
+
+void Client::put_round(std::span<Write> writes, const PutAs& as, Time deadline) {
+  PutStart start;
+  start.promote = as.promote;
+  start.replicas = options_.replicas;
+  start.prefer = options_.prefer;
+  const auto wait_ms = std::clamp<int64_t>(options_.put_wait / std::chrono::milliseconds(1), 1,
+                                           left(deadline) / std::chrono::milliseconds(1) + 1);
+  start.wait_ms = static_cast<uint32_t>(wait_ms);
+  const PutConfig& config = as.config;
+  start.tenant = as.tenant;
+  start.host = config.host;
+  start.prefer_local = config.prefer_local;
+  start.cls = config.cls == "context" ? 2 : config.cls == "ephemeral" ? 1 : 0;
+  start.pin = config.pin == "hard" ? 2 : config.pin == "soft" ? 1 : 0;
+  start.ttl_ms = static_cast<uint64_t>(config.ttl / std::chrono::milliseconds(1));
+  start.group = config.group;
+  for (const Write& w : writes) start.items.push_back({w.item->key, w.bytes, w.tried});
+  auto started = ask(start, deadline, options_.put_wait);
+  if (started && started->items.size() != writes.size())
+    started = fail(Code::kCorrupt, "put-start: %zu answers to %zu items", started->items.size(),
+                   writes.size());
+  if (!started) {
+    for (Write& w : writes) w.answer.set(fail(started.error()));
+    return;
+  }
+  std::vector<xfer::Request> requests;
+  Opened opened;
+  for (size_t i = 0; i < writes.size(); ++i) {
+    Write& w = writes[i];
+    w.grant = std::move(started->items[i]);
+    w.waits =
+        started->rebuilding && w.grant.outcome.code == static_cast<uint8_t>(Code::kUnavailable);
+    if (w.grant.outcome.code == static_cast<uint8_t>(Code::kExists))
+      w.answer.set(PutOutcome::kExisted);
+    else if (w.grant.outcome.code == static_cast<uint8_t>(Code::kDenied))
+      w.answer.set(PutOutcome::kNotAdmitted);
+    else if (!w.grant.outcome.ok())
+      w.answer.set(fail(w.grant.outcome.result().error()));
+    else if (auto ready = prepare(w, started->nodes, opened, deadline, requests); !ready)
+      w.answer.value = fail(ready.error());  // still open: to be rolled back
+    else
+      w.moved = true;
+  }
+  write_out(writes, requests, started->nodes, deadline);
+  finish_puts(writes, as.tenant, deadline);
+}
+
+Result<> Client::prepare(Write& w, const std::vector<NodeRef>& nodes, Opened& opened, Time deadline,
+                         std::vector<xfer::Request>& requests) {
+  w.first = requests.size();
+  for (const Place& place : w.grant.places) {
+    if (place.node >= nodes.size())
+      return fail(Code::kCorrupt, "put-start: place on node %u of %zu", place.node, nodes.size());
+    MC_TRY(const auto segment, segment_of(nodes[place.node], opened, deadline));
+    Result<> raised;
+    each_piece(place, w.bytes, [&](const Extent& piece) {
+      if (raised)
+        raised = engine_.raise_guard(segment, piece.guard, w.grant.generation.n, left(deadline));
+    });
+    MC_TRY_(raised);
+    append_requests(xfer::Op::kWrite, w.item->parts, w.bytes, place, w.grant.generation, segment,
+                    deadline, requests);
+  }
+  w.count = requests.size() - w.first;
+  return {};
+}
+
+void Client::write_out(std::span<Write> writes, const std::vector<xfer::Request>& requests,
+                       const std::vector<NodeRef>& nodes, Time deadline) {
+  const xfer::BatchId batch = engine_.allocate_batch();
+  Result<> submitted;
+  if (!requests.empty()) submitted = engine_.submit(batch, requests);
+  uint64_t total = 0;
+  for (Write& w : writes) {
+    if (!w.moved) continue;
+    total += w.bytes * w.grant.places.size();
+    w.checksum = checksum_of(w.item->parts, w.bytes);  // while the bytes are on their way
+  }
+  if (submitted && !requests.empty()) wait_moved(batch, requests.size(), total, {}, {}, deadline);
+  for (Write& w : writes) {
+    if (!w.moved) continue;
+    for (size_t i = 0; i < w.count && w.moved; ++i) {
+      const xfer::Status status = submitted
+                                      ? engine_.status(batch, w.first + i)
+                                      : xfer::Status{xfer::State::kFailed, 0, submitted.error()};
+      if (status.state == xfer::State::kCompleted) continue;
+      w.moved = false;
+      if (status.state == xfer::State::kFailed && status.error.code == Code::kUnavailable)
+        report(nodes[w.grant.places[i * w.grant.places.size() / w.count].node]);
+      w.answer.value = status.state == xfer::State::kFailed
+                           ? fail(status.error)
+                           : fail(Code::kTimeout, "put of '%s': not written within %s",
+                                  shown(w.item->key).c_str(), to_text(options_.timeout).c_str());
+    }
+  }
+  engine_.free_batch(batch);  // from here on nothing of it writes
+}
+
+void Client::finish_puts(std::span<Write> writes, const std::string& tenant, Time deadline) {
+  PutEnd end;
+  PutRevoke revoke;
+  end.tenant = revoke.tenant = tenant;
+  std::vector<Write*> ending;
+  for (Write& w : writes) {
+    if (!w.answer.open) continue;
+    const PutClaim claim{w.item->key, w.grant.generation, w.checksum};
+    if (w.moved) {
+      end.items.push_back(claim);
+      ending.push_back(&w);
+    } else {
+      revoke.items.push_back(claim);
+      w.answer.open = false;
+    }
+  }
+  // A revocation that is lost costs time, not space: the master discards the grant itself.
+  constexpr Duration kRevoke = std::chrono::milliseconds(500);
+  if (!revoke.items.empty()) (void)ask(revoke, clock_.now() + kRevoke);
+  if (end.items.empty()) return;
+  auto ended = ask(end, deadline);
+  if (ended && ended->items.size() != ending.size())
+    ended = fail(Code::kCorrupt, "put-end: %zu answers to %zu items", ended->items.size(),
+                 ending.size());
+  for (size_t i = 0; i < ending.size(); ++i) {
+    Write& w = *ending[i];
+    if (!ended)
+      w.answer.set(fail(ended.error()));
+    else if (!ended->items[i].ok())
+      w.answer.set(fail(ended->items[i].result().error()));
+    else
+      w.answer.set(PutOutcome::kStored);
+    if (!w.answer.value && !w.tried) w.tried = w.grant.generation;
+    if (w.answer.value) put_bytes_.add(w.bytes);
+  }
+}
+
+}  // namespace mc::store

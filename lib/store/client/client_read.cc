@@ -1,0 +1,224 @@
+// Which replica a read takes, and what is done about one that is late.
+#include <ifaddrs.h>
+#include <netdb.h>
+
+#include <algorithm>
+#include <set>
+
+#include "io/address.h"
+#include "store/client/client_impl.h"
+
+namespace mc::store {
+namespace {
+
+constexpr Duration kTurn = std::chrono::milliseconds(1);
+
+const std::set<std::string>& own_addresses() {
+  static const std::set<std::string> all = [] {
+    std::set<std::string> out;
+    ifaddrs* list = nullptr;
+    if (::getifaddrs(&list) != 0) return out;
+    for (const ifaddrs* i = list; i != nullptr; i = i->ifa_next) {
+      if (i->ifa_addr == nullptr) continue;
+      const int family = i->ifa_addr->sa_family;
+      if (family != AF_INET && family != AF_INET6) continue;
+      char host[NI_MAXHOST] = "";
+      const socklen_t n = family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
+      if (::getnameinfo(i->ifa_addr, n, host, sizeof host, nullptr, 0, NI_NUMERICHOST) == 0)
+        out.insert(host);
+    }
+    ::freeifaddrs(list);
+    return out;
+  }();
+  return all;
+}
+
+bool on_this_host(const std::string& control) {
+  const auto address = io::parse_address(control);
+  return address && (io::is_loopback(address->host) || own_addresses().contains(address->host));
+}
+
+}  // namespace
+
+bool Client::far(xfer::SegmentHandle segment) const {
+  const std::string transport = engine_.transport_of(segment);
+  return transport == "tcp" || transport == "rdma";
+}
+
+// Smaller is nearer: this process, memory of this host, what may be of this host, then by how long
+// the rails there are expected to take. What was never asked is thought well of, once.
+double Client::distance(const NodeRef& node, uint64_t bytes) {
+  constexpr double kSelf = 0, kShared = 1, kHere = 2, kFar = 3;
+  xfer::SegmentHandle segment = 0;
+  {
+    const Lock lock(holders_mutex_);
+    const auto it = segments_.find(node.control);
+    if (it == segments_.end()) return on_this_host(node.control) ? kHere : kFar;
+    segment = it->second;
+  }
+  if (engine_.transport_of(segment) == "self") return kSelf;
+  if (!far(segment)) return kShared;
+  double seconds = 0;
+  const auto paths = engine_.paths(segment, 0, xfer::Op::kRead, bytes);
+  if (!paths) return kFar;
+  for (const xfer::Path& path : *paths)
+    if (path.chosen && !path.predicted_s.empty())
+      seconds = *std::min_element(path.predicted_s.begin(), path.predicted_s.end());
+  return kFar + std::clamp(seconds, 0.0, 1e6);
+}
+
+// Of the places that nobody suspects, the nearest first.
+void Client::order_places(Replicas& found) {
+  for (Located& at : found.items) {
+    const size_t healthy = std::min<size_t>(at.healthy, at.places.size());
+    if (healthy < 2) continue;
+    std::vector<std::pair<double, Place>> by;
+    for (size_t i = 0; i < healthy; ++i) {
+      const uint32_t node = at.places[i].node;
+      by.emplace_back(node < found.nodes.size() ? distance(found.nodes[node], at.bytes) : 1e9,
+                      std::move(at.places[i]));
+    }
+    std::stable_sort(by.begin(), by.end(),
+                     [](const auto& a, const auto& b) { return a.first < b.first; });
+    for (size_t i = 0; i < healthy; ++i) at.places[i] = std::move(by[i].second);
+  }
+}
+
+// ---- what was read before
+
+void Client::read_near(std::span<Read> reads) {
+  if (near_ == nullptr) return;
+  for (Read& r : reads) {
+    if (!r.answer.open) continue;
+    const NearCache::Value value =
+        near_->find(r.item->key, {r.at->generation, r.at->bytes, r.at->checksum});
+    if (value == nullptr) continue;
+    scatter(*value, r.item->parts);
+    near_hits_.add();
+    r.answer.set(r.at->bytes);
+  }
+}
+
+void Client::keep_near(const Read& r) {
+  const NearCache::Version version{r.at->generation, r.at->bytes, r.at->checksum};
+  if (near_ == nullptr || !near_->wants(r.item->key, version)) return;
+  auto value = std::make_shared<std::vector<std::byte>>();
+  value->reserve(version.bytes);
+  for (const auto& part : r.item->parts) {
+    const uint64_t n = std::min<uint64_t>(part.size(), version.bytes - value->size());
+    value->insert(value->end(), part.begin(), part.begin() + static_cast<ptrdiff_t>(n));
+  }
+  near_->insert(r.item->key, version, std::move(value));
+  near_bytes_.set(static_cast<double>(near_->bytes()));
+}
+
+namespace {
+
+enum class Ended : uint8_t { kNot, kWell, kBadly };
+
+Ended ended(const xfer::Engine& engine, xfer::BatchId batch, size_t first, size_t count) {
+  Ended out = Ended::kWell;
+  for (size_t i = first; i < first + count; ++i) {
+    const xfer::State state = engine.status(batch, i).state;
+    if (state == xfer::State::kCompleted) continue;
+    if (xfer::finished(state)) return Ended::kBadly;
+    out = Ended::kNot;
+  }
+  return out;
+}
+
+}  // namespace
+
+// Checksums of what is there, while the rest of the batch is on its way. Not for long: leases are
+// renewed by the wait that follows. Nor where the transport takes them: it tells the others' too.
+void Client::check_early(std::span<Read* const> reading, xfer::BatchId batch, Time deadline) {
+  constexpr Duration kWhile = std::chrono::milliseconds(200);
+  const Time until = std::min(deadline, clock_.now() + kWhile);
+  for (size_t open = reading.size(); open > 0 && clock_.now() < until;) {
+    const bool all = engine_.wait(batch, std::min(kTurn, left(until))).has_value();
+    open = 0;
+    for (Read* r : reading) {
+      if (!r->answer.open || r->checksum) continue;
+      const Ended how = ended(engine_, batch, r->first, r->count);
+      if (how == Ended::kNot) ++open;
+      if (how != Ended::kWell) continue;
+      if (r->count == 1 && engine_.status(batch, r->first).digest) return;
+      r->checksum = checksum_of(r->item->parts, r->at->bytes);
+    }
+    if (all) return;
+  }
+}
+
+// ---- late reads
+
+struct Client::Late {
+  Read* read = nullptr;
+  NodeRef node;
+  std::vector<std::byte> bytes;  // its own: the caller's memory is the first replica's to write
+  size_t first = 0, count = 0;   // its requests
+};
+
+// Those whose time is over, when each of them has another replica that is no other's business.
+std::vector<Client::Late> Client::late_ones(std::span<Read* const> reading, xfer::BatchId batch,
+                                            size_t replica, const Replicas& found, Opened& opened,
+                                            Time deadline) {
+  std::vector<Late> out;
+  for (Read* r : reading) {
+    if (ended(engine_, batch, r->first, r->count) != Ended::kNot) continue;
+    const auto& places = r->at->places;
+    if (replica + 1 >= places.size() || places[replica + 1].node >= found.nodes.size()) return {};
+    Late late;
+    late.read = r;
+    late.node = found.nodes[places[replica + 1].node];
+    if (!segment_of(late.node, opened, deadline)) return {};
+    out.push_back(std::move(late));
+  }
+  return out;
+}
+
+// Asks the next replicas too, and takes what is there first. The loser is cancelled before the
+// caller's memory is touched again: nothing of it is written any more then.
+void Client::hedge(std::span<Read* const> reading, xfer::BatchId batch, size_t replica,
+                   const Replicas& found, Opened& opened, Time deadline) {
+  std::vector<Late> late = late_ones(reading, batch, replica, found, opened, deadline);
+  if (late.empty()) return;
+  std::vector<xfer::Request> requests;
+  for (Late& l : late) {
+    l.bytes.resize(l.read->at->bytes);
+    const std::vector<std::span<std::byte>> parts{l.bytes};
+    l.first = requests.size();
+    append_requests(xfer::Op::kRead, parts, l.read->at->bytes, l.read->at->places[replica + 1],
+                    l.read->at->generation, *segment_of(l.node, opened, deadline), deadline,
+                    requests);
+    l.count = requests.size() - l.first;
+  }
+  const xfer::BatchId other = engine_.allocate_batch();
+  if (engine_.submit(other, requests)) {
+    hedged_.add(late.size());
+    for (bool open = true; open && left(deadline) > Duration::zero();) {
+      // Whichever is likely to end next is waited for; a turn is short enough for the other.
+      (void)engine_.wait(other, std::min(kTurn, left(deadline)));
+      open = std::any_of(late.begin(), late.end(), [&](const Late& l) {
+        const Ended a = ended(engine_, batch, l.read->first, l.read->count);
+        const Ended b = ended(engine_, other, l.first, l.count);
+        return a != Ended::kWell && b != Ended::kWell && (a == Ended::kNot || b == Ended::kNot);
+      });
+    }
+    for (Late& l : late) take_late(l, batch, other);
+  }
+  engine_.free_batch(other);
+}
+
+void Client::take_late(Late& l, xfer::BatchId batch, xfer::BatchId other) {
+  Read& r = *l.read;
+  if (ended(engine_, batch, r.first, r.count) == Ended::kWell ||
+      ended(engine_, other, l.first, l.count) != Ended::kWell)
+    return;
+  if (xxh3(l.bytes.data(), l.bytes.size()) != r.at->checksum) return corrupt_.add();
+  engine_.cancel(batch);  // of which the late ones are all that is left
+  scatter(l.bytes, r.item->parts);
+  hedges_won_.add();
+  r.answer.set(r.at->bytes);
+}
+
+}  // namespace mc::store

@@ -1,0 +1,60 @@
+#include "store/client/local_hot_cache.h"
+
+#include "base/hash.h"
+
+namespace mc::store {
+
+NearCache::Value NearCache::find(const std::string& key, const Version& version) {
+  Lock lock(mutex_);
+  const auto it = by_key_.find(key);
+  if (it == by_key_.end()) return nullptr;
+  if (it->second->version != version) {
+    drop(it->second);
+    return nullptr;
+  }
+  entries_.splice(entries_.begin(), entries_, it->second);
+  return it->second->value;
+}
+
+bool NearCache::wants(const std::string& key, const Version& version) {
+  if (version.bytes > bytes_max_ / 8) return false;
+  const uint64_t mark = xxh3(key.data(), key.size()) | 1;
+  Lock lock(mutex_);
+  uint64_t& slot = seen_[mark / 2 % kSeen];
+  if (slot == mark) return true;
+  slot = mark;
+  return false;
+}
+
+void NearCache::insert(const std::string& key, const Version& version, Value value) {
+  Lock lock(mutex_);
+  if (const auto it = by_key_.find(key); it != by_key_.end()) drop(it->second);
+  while (!entries_.empty() && bytes_ + version.bytes > bytes_max_) drop(std::prev(entries_.end()));
+  if (bytes_ + version.bytes > bytes_max_) return;
+  bytes_ += version.bytes;
+  entries_.push_front({key, version, std::move(value)});
+  by_key_[key] = entries_.begin();
+}
+
+void NearCache::erase(const std::string& key) {
+  Lock lock(mutex_);
+  if (const auto it = by_key_.find(key); it != by_key_.end()) drop(it->second);
+}
+
+void NearCache::drop(std::list<Entry>::iterator it) {
+  bytes_ -= it->version.bytes;
+  by_key_.erase(it->key);
+  entries_.erase(it);
+}
+
+uint64_t NearCache::bytes() const {
+  Lock lock(mutex_);
+  return bytes_;
+}
+
+size_t NearCache::size() const {
+  Lock lock(mutex_);
+  return entries_.size();
+}
+
+}  // namespace mc::store

@@ -1,0 +1,38 @@
+// What masters ask of etcd, as calls of its JSON gateway (v3), and what they learn from its
+// answers. Nothing of an answer is believed: numbers travel as text, keys and values as base64.
+//
+//   <prefix>/store/leader/address   who leads; bound to its lease
+//   <prefix>/store/leader/epoch     of the last that led
+//   <prefix>/store/masters/ADDRESS  those there are; bound to the lease of each
+//
+// Thread: values. Errors: kInvalid for a URL that is none; kCorrupt for an answer that is none.
+#pragma once
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "store/election/election_state.h"
+
+namespace mc::store {
+
+struct EtcdUrl {  // etcd://host:port[,host:port...][/prefix]
+  std::vector<std::string> endpoints;
+  std::string prefix = "mc";
+  static bool is(const std::string& text) { return text.starts_with("etcd://"); }
+  static Result<EtcdUrl> parse(const std::string& text);
+};
+
+struct EtcdCall {
+  std::string path, body;  // POST, JSON
+};
+
+EtcdCall call_of(const EtcdQuestion& q, const std::string& prefix, const std::string& me);
+Result<EtcdAnswer> answer_to(const EtcdQuestion& q, const std::string& prefix, int status,
+                             const std::string& body);
+
+EtcdCall masters_call(const std::string& prefix);
+// Their addresses, that of the leader first.
+Result<std::vector<std::string>> masters_answer(const std::string& prefix, int status,
+                                                const std::string& body);
+
+}  // namespace mc::store

@@ -1,0 +1,55 @@
+// Drives an Election: asks etcd over HTTP, one question at a time, and tells when anything changed.
+// find_masters() is the other side: nodes and clients that were given the URL of etcd learn the
+// masters' addresses there.
+//
+// Thread: the loop's; find_masters: any, and blocks.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "http/client.h"
+#include "io/loop.h"
+#include "store/election/etcd.h"
+
+namespace mc::store {
+
+class Elector {
+ public:
+  // `changed` is called, on the loop, after every answer and when a lead lapses.
+  Elector(io::Loop& loop, EtcdUrl url, ElectionOptions options, std::function<void()> changed);
+  ~Elector();
+  Elector(const Elector&) = delete;
+  Elector& operator=(const Elector&) = delete;
+
+  // By the clock as it is now, not as it was when the loop's turn began.
+  bool leads() const { return election_.leads(loop_.clock().now()); }
+  const Election& election() const { return election_; }
+  void raise(uint64_t epoch);
+  // Gives the lead up, so that another takes it at once, then calls back: soon, even without etcd.
+  void resign(std::function<void()> done);
+
+ private:
+  void go();
+  void answered(const EtcdQuestion& q, const Result<http::ClientResponse>& response);
+
+  io::Loop& loop_;
+  const EtcdUrl url_;
+  const std::string me_;
+  const Duration timeout_;
+  const std::function<void()> changed_;
+  Election election_;
+  http::Client http_;
+  size_t endpoint_ = 0;
+  std::function<void()> resigned_;
+  io::Loop::Handle timer_ = 0;
+  std::string told_;  // trouble that was logged
+};
+
+// The addresses of the masters, separated by commas: `text` itself, or what etcd says when it is an
+// etcd:// URL. Waits while there are none. Errors: kInvalid; kUnavailable.
+inline constexpr Duration kFindMasters = std::chrono::seconds(30);  // that a node looks for
+Result<std::string> find_masters(const std::string& text, const Clock& clock, Duration budget);
+
+}  // namespace mc::store

@@ -1,0 +1,405 @@
+// The metadata of the KV store: which objects exist, where their bytes lie, who may read, write
+// and evict them. It never sees a byte of them.
+//
+// handle() takes a message and answers at once, or later through `done`; tick() must be called at
+// deadline(). Space given back (removed, evicted, rolled back) is used again only after its node
+// acknowledged that it forgot the object and raised the guard word, so a reader or writer that is
+// late meets another generation, never another object's bytes; and an object is published only
+// after its nodes recorded it, so that a master that starts empty is whole again when its nodes
+// have sent their inventories. Until then (store/metadata/rebuild.h) a key that it does not know is
+// kUnavailable, not absent: such calls are held for a moment, in which the key may turn up, and
+// then told to retry.
+//
+// Thread: owned by the master's loop. Pure: no clock, no I/O, no locks.
+// Source: Mooncake paper, section 3.2; design, "Master"; docs/decisions/0007-store-directory.md.
+#pragma once
+#include <array>
+#include <deque>
+#include <map>
+#include <memory>
+#include <set>
+#include <span>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/options.h"
+#include "store/metadata/disk_replica_index.h"
+#include "store/metadata/events.h"
+#include "store/metadata/leases.h"
+#include "store/metadata/members.h"
+#include "store/metadata/rebuild.h"
+#include "store/metadata/tenants.h"
+#include "store/metadata/tombstones.h"
+
+namespace mc::store {
+
+std::string in_tenant(uint16_t tenant, std::string_view name);  // a key of both
+
+// Bounds by which values are counted, in bytes.
+inline constexpr std::array<uint64_t, 7> kValueSizes = {4 * kKiB, 64 * kKiB, 256 * kKiB, 1 * kMiB,
+                                                        4 * kMiB, 16 * kMiB, 64 * kMiB};
+
+struct MasterOptions {
+  Duration lease_ttl = std::chrono::seconds(10);
+  Duration client_ttl = std::chrono::seconds(10);
+  Duration suspect_after = std::chrono::seconds(3);
+  Duration put_discard = std::chrono::seconds(30);
+  Duration put_wait = std::chrono::milliseconds(100);
+  // Longer than a node takes to notice a restart: its heartbeat and a quarter of a second.
+  Duration rebuild_wait = std::chrono::milliseconds(1500);
+  double high_watermark = 0.95;
+  double eviction_ratio = 0.05;
+  std::string offload = "on-evict", on_slow_offload = "drop";
+  Bytes offload_queue{512 * kMiB};  // of a node
+  std::string evict = "lru";
+  std::string placement = "free-ratio";
+  Duration slow_start = std::chrono::seconds(30);
+  std::string ephemeral = "exclude";
+  std::string tenant_quotas, tenant_disk_quotas;
+  uint64_t event_log = 16384;
+  uint32_t hot_replicas = 1;
+  double hot_rate = 50;
+  Duration hot_window = std::chrono::seconds(10);
+  uint32_t drain_parallel = 4;
+  uint32_t tombstones = 262144;
+  void describe(OptionList& v);
+  Result<> check() const;
+};
+
+class Master {
+ public:
+  // `epoch` must not repeat: the wall clock in seconds at start. Nodes that saw a larger one from
+  // an earlier master raise it when they mount. `options` passed their check().
+  Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time started);
+  Master(const Master&) = delete;
+  Master& operator=(const Master&) = delete;
+
+  // ---- clients
+  void handle(const PutStart& m, Time now, Done<PutStarted> done);
+  void handle(const PutEnd& m, Time now, Done<Outcomes> done);
+  Result<Outcomes> handle(const PutRevoke& m, Time now);
+  void handle(const GetReplicas& m, Time now, Done<Replicas> done);
+  void handle(const Exists& m, Time now, Done<Existing> done);
+  // Of what is known: while it rebuilds, fewer than are stored.
+  Result<Matched> handle(const MatchPrefix& m, Time now);
+  void handle(const Remove& m, Time now, Done<Outcomes> done);
+  void handle(const List& m, Time now, Done<Listed> done);
+  ClusterStat handle(const Stat& m, Time now) const;
+  Result<Replayed> handle(const Replay& m, Time now) const;
+  Result<Explained> handle(const Why& m, Time now);
+  Result<rpc::Empty> handle(const ReportNode& m, Time now);
+
+  // ---- keeping and moving
+  Result<RemovePrefixed> handle(const RemovePrefix& m, Time now);
+  Result<Outcomes> handle(const PinKeys& m, Time now);
+  Result<TaskInfo> handle(const CopyKey& m, Time now);
+  Result<TaskInfo> handle(const ChangeReplicas& m, Time now);
+  Result<TaskInfo> handle(const QueryTask& m, Time now) const;
+  Result<DrainInfo> handle(const Drain& m, Time now);
+
+  // ---- nodes
+  Result<rpc::Empty> handle(const TaskDone& m, Time now);
+  Result<Mounted> handle(const Mount& m, Time now);
+  Result<Mounted> handle(const Inventory& m, Time now);
+  Result<Mounted> handle(const Unmount& m, Time now);
+  void handle(const Heartbeat& m, Time now, Done<Beat> done);
+
+  // ---- the SSD tier
+  Result<TierAck> handle(const TierMount& m, Time now);
+  void handle(const TierBeat& m, Time now, std::function<void(const Result<TierWork>&)> done);
+  Result<TierAck> handle(const TierReport& m, Time now);
+
+  void tick(Time now);
+  Time deadline() const;
+
+  uint64_t epoch() const { return epoch_; }
+  const Members& members() const { return members_; }
+  const EventLog& events() const { return events_; }
+  uint64_t memory() const;  // of its tables, keys excluded
+  struct Totals {           // since start, but for the gauges
+    uint64_t puts = 0, put_no_space = 0, puts_discarded = 0, puts_waited = 0, not_admitted = 0;
+    uint64_t hits = 0, misses = 0, removed = 0, evictions = 0;
+    uint64_t disk_hits = 0;  // of those, found on disks only
+    uint64_t made_room = 0;  // of the evictions, those that freed something
+    uint64_t evicted_objects = 0, evicted_bytes = 0, nodes_expired = 0, records_refused = 0;
+    uint64_t copies_done = 0, copies_failed = 0, hot_copies = 0;
+    uint64_t offloaded = 0;
+    uint64_t fewer_replicas = 0, rests_over = 0;
+    // Off a disk into memory: begun, ended well, and not; refused for want of room.
+    uint64_t promotions = 0, promoted = 0, promotions_failed = 0, promotions_no_room = 0;
+    uint64_t promoting() const { return promotions - promoted - promotions_failed; }  // a gauge
+    // Values published, by size: up to each of kValueSizes, and larger.
+    std::array<uint64_t, kValueSizes.size() + 1> values{}, value_bytes{};
+  };
+  const Totals& totals() const { return totals_; }
+  const Tenants& tenants() const { return tenants_; }
+  uint64_t soft_pinned() const { return soft_pinned_; }  // objects
+  uint64_t resting_bytes() const;                        // of puts never finished
+
+ private:
+  struct ParkedPut {
+    PutStart message;
+    PutStarted reply;
+    std::vector<const Member*> named;  // of reply.nodes
+    std::vector<size_t> open;          // items without an answer
+    uint64_t demand = 0;               // bytes of room they wait for; those over quota for none
+    Done<PutStarted> done;
+  };
+  struct ParkedLook {
+    uint16_t tenant = 0;
+    std::vector<ObjectKey> keys;
+    size_t missing = 0;
+    std::function<void(Time now)> answer;
+    std::multimap<Time, ParkedLook>::iterator self;
+  };
+  struct Resting {  // a range that may still be written or read for a while
+    NodeId node;
+    uint64_t mount = 0;
+    Id range = kNoId;
+    Record record;
+  };
+  struct Task {  // a copy on its way
+    uint16_t tenant = 0;
+    ObjectKey key;
+    uint64_t bytes = 0, checksum = 0;
+    NodeId target, source;  // the source is given up when it moves
+    uint64_t target_mount = 0, source_mount = 0;
+    Id range = kNoId;  // at the target
+    Generation generation;
+    bool move = false;
+    NodeId drain;  // the job it belongs to
+    std::string error;
+    enum class State : uint8_t { kRunning, kDone, kFailed } state = State::kRunning;
+  };
+  struct Leaving {  // a node given up, whose objects still name it
+    std::unique_ptr<Member> node;
+    Id at = kNoId;  // the next of its ranges to be looked at
+    Generation since;
+    Time when;
+    bool mourned = true;
+    std::vector<uint64_t> held;  // as Graves has it; not told yet
+  };
+  struct DrainJob {
+    uint64_t mount = 0;
+    Time started, next_scan;
+    std::vector<std::pair<Id, Generation>> todo;
+    uint64_t active = 0, moved = 0, moved_bytes = 0;
+    uint64_t demand = 0;             // room it waits for
+    std::string why;                 // it does not go on
+    std::set<std::string> bringing;  // off the disk, into memory elsewhere
+    std::string disk_at;             // of its names, the last looked at
+    Time next_disk;
+  };
+  // Ranges of a node that is gone, at a time: of ten million objects each costs some 10 us.
+  static constexpr size_t kLeaveMax = 64;
+  static constexpr size_t kReturnMax = 1024;            // where it waits to be mounted again
+  static constexpr uint64_t kEpochsAheadMax = 1 << 28;  // of seconds: a clock eight years wrong
+  enum class Tried : uint8_t { kAnswered, kNoRoom, kOverQuota };
+
+  // ---- tables
+  Generation next_generation();
+  uint64_t wall_ms(Time now) const;
+  Object* find(uint16_t tenant, std::string_view key);
+  Object* find_complete(uint16_t tenant, const ObjectKey& key);
+  size_t replica_count(const Object& object) const;
+  template <class F>
+  void each_replica(const Object& object, const F& f) const;
+  void add_replica(Object& object, const Replica& replica);
+  Replica take_replica(Object& object, const Member& node);  // no node: it has none there
+  void set_config(Object& object, ObjectClass cls, Pin pin, Time keep_until,
+                  const std::string& group);
+  Record record_of(const Object& object, const Replica& replica) const;
+  void record_of(const Object& object, const Replica& replica, Record& empty) const;
+  template <class Pieces>
+  void each_piece(const Replica& replica, uint64_t bytes, const Pieces& f) const;
+  Place place_of(const Object& object, const Replica& replica, std::vector<NodeRef>& nodes,
+                 std::vector<const Member*>& named) const;
+  void enqueue(Object& object);
+  void dequeue(Object& object);
+  void grant(Object& object, Time now);  // a lease, to all of its group
+  std::span<const Id> group_of(const Object& object) const;
+  // What its node is told to forget, to be filled in; nullptr when the node is gone.
+  Record* forget(const Replica& replica, Outcoming forgotten, bool removed);
+  void forget(const Replica& replica, Record record);
+  // Takes it out and gives its ranges back; `forgotten` is told once a replica.
+  void release(Object& object, const Outcoming& forgotten, bool removed = false);
+  void erase(Object& object);  // whose replicas are gone
+  void abandon(Object& object, Time now);
+  void publish(Object& object, Time now, bool anew);
+  void note(EventKind kind, const Object& object, Time now, const char* reason = "");
+  void note_disk(const std::string& name, const Tier::OnDisk& disk, Time now, const char* reason);
+  void lost(const std::string& name, const Tier::OnDisk& disk, Time now);
+  void order_done(Member& node, PendingOrder& pending, bool ok, Time now);
+  static Id& recording_id(Object& object) { return object.queue.prev; }  // in recording_
+  Object* recording_of(const PendingOrder& pending);
+  void recorded(const PendingOrder& pending, Time now);
+  void drop_node(const NodeId& name, Time now, bool mourned = true);
+  bool settle(Object& object);
+  bool only_gone(const Object& object) const;
+  bool leaves(const NodeId& name) const;
+  void go_on_leaving(size_t most);
+  void adopt(Member& node, const Record& record, Time now);
+  Id reserve(Member& node, const Record& record);
+
+  // ---- room
+  Tried start_put(const PutStart& m, ParkedPut& put, uint16_t tenant, size_t i, bool last_try,
+                  Time now);
+  Outcome no_room(uint64_t bytes, Time now) const;
+  Outcome known(Object& object, Time now);
+  Outcome may_begin(const PutStart& m, const PutWant& want, uint16_t tenant, Time now);
+  bool still_true(const Object& object) const;
+  bool admitted(const PutStart& m, uint64_t bytes) const;
+  bool within_quota(uint16_t tenant, uint64_t bytes, Time now);
+  void try_items(const PutStart& m, ParkedPut& put, uint16_t tenant, bool last_try, Time now);
+  Outcome removable(const Object& object, bool force, Time now) const;
+  void remove(Object& object, const Outcoming& gather, Time now);
+  void end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& gather, size_t item);
+  void retry_puts(Time now);
+  void expire_parked(Time now);
+  void make_room(Time now);
+  struct Need {
+    uint64_t bytes = 0;
+    const char* reason = "";
+    bool ahead = false;      // nobody waits for it
+    size_t most = SIZE_MAX;  // victims: the rest later
+    bool draining = true;    // what lies on a node that drains counts too
+  };
+  uint64_t evict(Need need, Time now);  // what is still wanted, if there may be more victims
+  uint64_t evict_from(Tenant& tenant, size_t queue, Need& need, Time now);
+  void work_ahead(Time now);
+  uint64_t evict_one(Object& object, const char* reason, Time now);
+  uint64_t drop(Object& object, const char* reason, Time now);
+  bool may_go(const Object& object, const Need& need, Time now) const;
+
+  // ---- tasks
+  Result<uint64_t> start_copy(Object& object, const Wish& wish, const Member* move_from, Time now);
+  void end_task(uint64_t id, Task& task, Error error);  // kept for a while, to be asked about
+  void copied(uint64_t id, Time now);                   // and recorded
+  void retire(Object& object, const Member& node, Time now);
+  void drain_on(const NodeId& name, DrainJob& job, Time now);
+  void drain_memory(const NodeId& name, Member& node, DrainJob& job, Time now);
+  void drain_disk(const NodeId& node, DrainJob& job, Time now);
+  bool drained_off_disk(const NodeId& node, DrainJob& job, const std::string& name, Time now);
+  void brought(const NodeId& node, const std::string& name, Code code, Time now);
+  bool drained(const Member& node) const;
+  bool stays_in_memory(const Object& object, Time now) const;
+  bool drain_one(const NodeId& name, Member& node, DrainJob& job, Object& object, Time now);
+  void drain_all(Time now);
+  DrainInfo drain_info(const NodeId& name) const;
+  void note_heat(Object& object, Time now);
+  void cool_down(Time now);
+
+  // ---- looking
+  void warm(uint16_t tenant, std::span<const ObjectKey> keys) const;
+  const Result<Replicas>& locate(const GetReplicas& m, uint16_t tenant,
+                                 Time now);  // until the next
+  Listed list(const List& m, uint16_t tenant, Time now) const;
+  size_t missing(uint16_t tenant, const std::vector<ObjectKey>& keys);
+  Result<> sure(size_t missing, Time now) const;
+  void look(uint16_t tenant, const std::vector<ObjectKey>& keys, Duration wait, Time now,
+            std::function<void(Time now)> answer);
+  void answer_look(ParkedLook& look, Time now);
+  void wake_looks(const std::string& in_tenant, Time now);
+  void go_on_listing(Time now);
+
+  // ---- disks
+  std::string disk_name(uint16_t tenant, std::string_view key) const;
+  static std::pair<std::string, ObjectKey> parts_of(const std::string& disk_name);
+  bool stays_on_disk(uint16_t tenant, std::string_view key) const;
+  bool refused(const NodeId& node, const TierObject& object);
+  bool may_come_back(const std::string& disk_name, Time now) const;
+  void bury_widely(const std::string& disk_name, Generation before);
+  void bury_absent(const std::string& disk_name, Time now);
+  void mourn(const Member& node);
+  bool strangers_away(Time now) const;
+  bool on_disk(uint16_t tenant, std::string_view key) const;
+  bool stored(uint16_t tenant, const ObjectKey& key) {
+    return find_complete(tenant, key) != nullptr || on_disk(tenant, key);
+  }
+  bool locate_on_disk(const Tier::OnDisk* disk, Replicas& reply, std::vector<const Member*>& named,
+                      Located& item);
+  enum class Offload : uint8_t { kDrop, kStarted, kLater };
+  Offload offload(const Object& object, Time now);
+  bool within_disk_quota(const Object& object, Time now);
+  bool disks_behind(const Object& object) const;
+  void offload_early(const Object& object, Time now);
+  void offloaded(const std::string& name, Generation generation, bool stored, Time now);
+  bool older_than_disk(const Record& record, uint16_t tenant);
+  void list_disks(Listed& reply, const List& m, uint16_t tenant, uint32_t limit) const;
+  void stat_tier(ClusterStat& reply) const;
+  bool evicting(const Object& object) const;
+  void remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t tenant, Time now);
+
+  void expire_leases(Time now);
+  void expire_grants(Time now);
+  void expire_keeps(Time now);
+  uint64_t nodes(Time now) const;  // what the next master should expect
+  void finish(Time now);           // after every message: room, parked calls, orders
+
+  const MasterOptions options_;
+  const Time started_;
+  const uint64_t started_s_;  // by the wall clock
+  uint64_t epoch_;
+  uint64_t counter_ = 0;
+  Table table_;
+  Tenants tenants_;
+  Members members_;
+  Rebuild rebuild_;
+  Leases leases_;
+  EventLog events_;
+  std::unordered_map<Id, Extras> extras_;
+  Slab<Recording> recording_;
+  std::unordered_map<std::string, std::vector<Id>> groups_;  // by tenant and name
+  std::set<std::pair<Time, Id>> keeps_;                      // when pins and lives end
+  uint64_t object_bytes_ = 0;                                // of complete objects
+  uint64_t soft_pinned_ = 0;
+  IdList<Object, &Object::queue> writing_;  // grants by age
+  std::multimap<Time, Resting> resting_;
+  std::multimap<Time, ParkedPut> parked_puts_;    // by deadline
+  uint64_t parked_demand_ = 0;                    // theirs
+  std::multimap<Time, ParkedLook> parked_looks_;  // by deadline
+  std::unordered_map<std::string, std::vector<ParkedLook*>> awaited_;
+  std::vector<std::pair<List, Done<Listed>>> listing_;  // wait for the order by key
+  bool room_changed_ = false;                           // since parked puts were last tried
+  bool filled_ = false;  // something was granted since room was last made
+  uint64_t ahead_ = 0;   // bytes that are to be evicted yet, before anybody waits for them
+  Id newest_ = kNoId;    // published last: working ahead does not evict it
+  std::map<uint64_t, Task> tasks_;
+  std::deque<uint64_t> ended_tasks_;
+  std::map<NodeId, DrainJob> drains_;
+  std::deque<Leaving> leaving_;
+  uint64_t next_task_ = 1;
+  std::unordered_map<Id, uint32_t> heat_;                      // sampled reads since heat_since_
+  std::map<std::pair<uint16_t, ObjectKey>, uint32_t> heated_;  // those given more replicas: from
+  Time heat_since_;
+  uint64_t reads_ = 0;
+  Tier tier_;
+  Graves graves_;
+  std::unordered_map<std::string, uint64_t> evicting_;  // once they are on a disk; bytes of memory
+  uint64_t evicting_bytes_ = 0;
+  Totals totals_;
+  Result<Replicas> located_;  // the last answers, whose memory is used again
+  PutStarted granted_;
+};
+
+template <class F>
+void Master::each_replica(const Object& object, const F& f) const {
+  if (object.node != nullptr) f(Replica{object.node, object.range, object.generation});
+  if (!object.more_replicas) return;
+  for (const Replica& r : extras_.at(object.self).replicas) f(r);
+}
+
+template <class Pieces>
+void Master::each_piece(const Replica& replica, uint64_t bytes, const Pieces& f) const {
+  const Member& node = *replica.node;
+  for (Id range = replica.range; range != kNoId; range = node.space.next(range)) {
+    const uint64_t n = std::min(bytes, node.space.bytes(range));
+    const uint64_t offset = node.layout.data + node.space.offset(range);
+    f(Extent{offset, n, node.layout.guard_of(offset)});
+    bytes -= n;
+  }
+}
+
+}  // namespace mc::store

@@ -1,0 +1,119 @@
+// Pins, removal by prefix, and explanations.
+#include <algorithm>
+
+#include "store/master/master.h"
+
+namespace mc::store {
+namespace {
+constexpr size_t kRemoveMax = 1000;  // keys of one call: others wait meanwhile
+constexpr size_t kEventsMax = 32;
+constexpr uint64_t kPinMaxMs = 100ull * 365 * 24 * 3600 * 1000;
+}  // namespace
+
+Result<Outcomes> Master::handle(const PinKeys& m, Time now) {
+  if (m.keys.size() > kBatchMax || m.pin > static_cast<uint8_t>(Pin::kHard))
+    return fail(Code::kInvalid, "pin %u of %zu keys: want 0, 1 or 2, of at most %zu",
+                unsigned{m.pin}, m.keys.size(), kBatchMax);
+  const uint16_t tenant = tenants_.find(m.tenant);
+  Outcomes reply{epoch_, std::vector<Outcome>(m.keys.size())};
+  for (size_t i = 0; i < m.keys.size(); ++i) {
+    Object* object = find_complete(tenant, m.keys[i]);
+    if (object == nullptr) {
+      reply.items[i] = {static_cast<uint8_t>(Code::kNotFound),
+                        strf("no key '%s'", shown(m.keys[i]).c_str())};
+      continue;
+    }
+    const auto pin = static_cast<Pin>(m.pin);
+    Time until = Time::max();
+    if (object->cls == ObjectClass::kContext && object->extras)
+      until = extras_.at(object->self).keep_until;
+    else if (m.ttl_ms > 0 && pin != Pin::kNone)
+      until = now + std::chrono::milliseconds(std::min(m.ttl_ms, kPinMaxMs));
+    dequeue(*object);
+    set_config(*object, object->cls, pin, until, {});
+    enqueue(*object);
+    // The nodes keep it too, for the next master.
+    each_replica(*object, [&](const Replica& r) {
+      record_of(*object, r, members_.order(*r.node, OrderKind::kRecord, {}, {}).record);
+    });
+  }
+  finish(now);
+  return reply;
+}
+
+Result<RemovePrefixed> Master::handle(const RemovePrefix& m, Time now) {
+  RemovePrefixed reply;
+  reply.epoch = epoch_;
+  const uint16_t tenant = tenants_.find(m.tenant);
+  const bool from_prefix = m.after < m.prefix || m.after.empty();
+  if (!table_.sort(4 * kRemoveMax)) {  // the order is not made yet: go on from there
+    reply.last = m.after;
+    reply.more = true;
+    finish(now);
+    return reply;
+  }
+  if (m.after.empty() && (graves_.anybody_away() || strangers_away(now)) &&
+      tenant != Tenants::kNone)
+    graves_.bury_prefix(disk_name(tenant, ""), m.prefix, next_generation());
+  const Object* at = table_.after(tenant, from_prefix ? m.prefix : m.after, from_prefix);
+  for (size_t n = 0; at != nullptr && at->key().starts_with(m.prefix); ++n) {
+    if (n == kRemoveMax) {
+      reply.more = true;
+      break;
+    }
+    Object& object = table_[at->self];
+    reply.last = object.key();
+    if (const Outcome may = removable(object, m.force, now); may.ok()) {
+      remove(object, nullptr, now);
+      ++reply.removed;
+    } else if (reply.refused++ == 0) {
+      reply.why = may.what;
+    }
+    at = table_.after(tenant, reply.last, false);
+  }
+  if (!reply.more && tier_.any()) remove_disks(reply, m, tenant, now);
+  finish(now);
+  return reply;
+}
+
+Result<Explained> Master::handle(const Why& m, Time now) {
+  Explained reply;
+  reply.epoch = epoch_;
+  const uint16_t tenant = tenants_.find(m.tenant);
+  const Object* object = find(tenant, m.key);
+  const bool disk = on_disk(tenant, m.key);
+  if (disk) reply.facts.push_back("a disk has it");
+  reply.state = object == nullptr && disk                 ? "stored"
+                : object == nullptr                       ? "not stored"
+                : object->state == ObjectState::kComplete ? "stored"
+                                                          : "being written";
+  if (const std::string doubt = rebuild_.why(now); !doubt.empty() && object == nullptr)
+    reply.facts.push_back(doubt);
+  if (object != nullptr) {
+    constexpr const char* kClasses[] = {"normal", "ephemeral", "context"};
+    constexpr const char* kPins[] = {"not pinned", "soft pinned", "hard pinned"};
+    reply.facts.push_back(strf("%s, class %s, %s", human_bytes(object->bytes).c_str(),
+                               kClasses[static_cast<size_t>(object->cls)],
+                               kPins[static_cast<size_t>(object->pin)]));
+    if (leases_.held(*object, now))
+      reply.facts.push_back(
+          strf("leased for %s ms more", number_text(to_ms(object->until - now)).c_str()));
+    each_replica(*object, [&](const Replica& r) {
+      size_t pieces = 0;
+      each_piece(r, object->bytes, [&](const Extent&) { ++pieces; });
+      reply.facts.push_back(strf("replica on node %s, in %zu piece(s)%s%s",
+                                 shown(r.node->ref.name).c_str(), pieces,
+                                 members_.healthy(*r.node, now) ? "" : ", which is suspect",
+                                 r.node->draining ? ", which drains" : ""));
+    });
+    if (const auto group = group_of(*object); !group.empty())
+      reply.facts.push_back(strf("one of %zu objects of its group", group.size()));
+    if (object->state == ObjectState::kComplete && !object->queued)
+      reply.facts.push_back("not to be evicted now");
+  }
+  reply.events =
+      events_.about(tenant == Tenants::kNone ? m.tenant : tenants_[tenant].name, m.key, kEventsMax);
+  return reply;
+}
+
+}  // namespace mc::store

@@ -1,0 +1,199 @@
+// Draining: a node is given nothing new, and what it holds goes to others, out of its memory by
+// copies and off its disk by way of their memory; from there it goes to their disks as anything
+// else does.
+#include <algorithm>
+
+#include "store/master/master.h"
+
+namespace mc::store {
+namespace {
+constexpr Duration kScanAgain = std::chrono::milliseconds(100);
+constexpr size_t kAtOnce = 256;  // names on a disk looked at in one turn
+}  // namespace
+
+// Whether it has a replica in memory that stays.
+bool Master::stays_in_memory(const Object& object, Time now) const {
+  bool stays = false;
+  each_replica(object, [&](const Replica& r) {
+    stays = stays || (!r.node->draining && members_.healthy(*r.node, now));
+  });
+  return stays;
+}
+
+// Of one object in the memory of the node: true when it is on its way, or needs none.
+bool Master::drain_one(const NodeId& name, Member& node, DrainJob& job, Object& object, Time now) {
+  if (stays_in_memory(object, now)) {
+    ++job.moved;
+    job.moved_bytes += object.bytes;
+    retire(object, node, now);
+    note(EventKind::kMoved, object, now, "its node drains");
+    return true;
+  }
+  const auto task = start_copy(object, {}, &node, now);
+  if (!task) {
+    job.why = task.error().what;
+    if (task.error().code == Code::kNoSpace) job.demand = object.bytes + kPage;
+    return false;
+  }
+  tasks_.at(*task).drain = name;
+  ++job.active;
+  return true;
+}
+
+void Master::drain_memory(const NodeId& name, Member& node, DrainJob& job, Time now) {
+  if (job.todo.empty() && job.active == 0 && now >= job.next_scan) {
+    std::set<Id> owners;
+    for (Id r = node.space.first(); r != kNoId; r = node.space.after(r))
+      if (node.space.taken(r) && node.space.owner(r) != kNoId) owners.insert(node.space.owner(r));
+    for (const Id id : owners) job.todo.emplace_back(id, table_[id].generation);
+  }
+  job.demand = 0;
+  while (!job.todo.empty() && job.active < options_.drain_parallel) {
+    const auto [id, generation] = job.todo.back();
+    Object* object = table_.at(id, generation);
+    // What is being written is met again by the next scan.
+    if (object == nullptr || object->state != ObjectState::kComplete) {
+      job.todo.pop_back();
+      continue;
+    }
+    if (!drain_one(name, node, job, *object, now)) {
+      if (job.demand == 0) job.todo.pop_back();  // it is tried again by the next scan
+      break;
+    }
+    job.todo.pop_back();
+    job.why.clear();
+  }
+}
+
+// Of one object on the disk of the node: whether its copy there is not needed any more.
+bool Master::drained_off_disk(const NodeId& node, DrainJob& job, const std::string& name,
+                              Time now) {
+  const Tier::OnDisk* disk = tier_.find(name);
+  if (disk == nullptr) return true;
+  const auto [tenant, key] = parts_of(name);
+  const Object* object = find_complete(tenants_.find(tenant), key);
+  const bool elsewhere =
+      std::any_of(disk->copies.begin(), disk->copies.end(), [&](const Tier::Copy& c) {
+        const Member* member = members_.find(Tier::node_of(c).name);
+        return member != nullptr && !member->draining && members_.healthy(*member, now);
+      });
+  if (!elsewhere && (object == nullptr || !stays_in_memory(*object, now))) return false;
+  ++job.moved;
+  job.moved_bytes += disk->bytes;
+  tier_.forget_copy(node, name);
+  return true;
+}
+
+// A few names at a time, in order; when the last was looked at, again from the first after a while.
+void Master::drain_disk(const NodeId& node, DrainJob& job, Time now) {
+  if (now < job.next_disk) return;
+  for (const std::string& name : tier_.names_after(node, job.disk_at, kAtOnce)) {
+    if (job.bringing.size() >= options_.drain_parallel) {
+      job.next_disk = now + kScanAgain;
+      return;
+    }
+    job.disk_at = name;
+    if (job.bringing.contains(name) || drained_off_disk(node, job, name, now)) continue;
+    const auto [tenant, key] = parts_of(name);
+    // What is in memory there too goes by a copy first.
+    if (find_complete(tenants_.find(tenant), key) != nullptr) continue;
+    if (tier_.bring(node, name)) job.bringing.insert(name);
+  }
+  if (!tier_.names_after(node, job.disk_at, 1).empty()) {
+    job.next_disk = now;
+    return;
+  }
+  job.disk_at.clear();
+  job.next_disk = now + kScanAgain;
+}
+
+void Master::brought(const NodeId& node, const std::string& name, Code code, Time now) {
+  const auto it = drains_.find(node);
+  if (it == drains_.end() || it->second.bringing.erase(name) == 0) return;
+  DrainJob& job = it->second;
+  job.next_disk = code == Code{} ? now : now + kScanAgain;
+  if (code == Code::kNotFound) tier_.forget_copy(node, name);
+  if (drained_off_disk(node, job, name, now))
+    job.why.clear();
+  else if (code != Code{})
+    job.why = strf("'%s' on its disk could not be moved: %s", shown(parts_of(name).second).c_str(),
+                   ::mc::name(code));
+}
+
+void Master::drain_on(const NodeId& name, DrainJob& job, Time now) {
+  Member* node = members_.find_mount(name, job.mount);
+  if (node == nullptr) return;
+  drain_memory(name, *node, job, now);
+  drain_disk(name, job, now);
+  if (drained(*node))
+    job.next_scan = job.next_disk = Time::max();
+  else if (job.next_scan <= now)
+    job.next_scan = now + kScanAgain;
+}
+
+bool Master::drained(const Member& node) const {
+  return node.space.used() == 0 && tier_.empty(node.ref.name);
+}
+
+void Master::drain_all(Time now) {
+  for (auto& [name, job] : drains_) drain_on(name, job, now);
+}
+
+DrainInfo Master::drain_info(const NodeId& name) const {
+  DrainInfo info;
+  info.epoch = epoch_;
+  info.node = name;
+  info.state = "none";
+  const auto it = drains_.find(name);
+  const auto member = members_.all().find(name);
+  if (it == drains_.end() || member == members_.all().end()) return info;
+  const DrainJob& job = it->second;
+  info.objects_left = member->second->objects;
+  info.bytes_left = member->second->space.used() - member->second->releasing;
+  const auto on_its_disk = tier_.held_by(name);
+  info.objects_left += on_its_disk.first;
+  info.bytes_left += on_its_disk.second;
+  info.moved = job.moved;
+  info.moved_bytes = job.moved_bytes;
+  info.active = job.active + job.bringing.size();
+  info.why = job.why;
+  for (const auto& [other, m] : members_.all())
+    if (m->ready && !m->draining) ++info.others;
+  const bool stuck = info.active == 0 && !job.why.empty() && info.bytes_left > 0;
+  info.state = drained(*member->second) ? "drained" : stuck ? "blocked" : "running";
+  return info;
+}
+
+Result<DrainInfo> Master::handle(const Drain& m, Time now) {
+  Member* node = members_.find(m.node);
+  if (node == nullptr)
+    return fail(Code::kNotFound, "no node '%s' is mounted", shown(m.node).c_str());
+  switch (static_cast<DrainAction>(m.action)) {
+    case DrainAction::kQuery: break;
+    case DrainAction::kStart:
+      if (drains_.contains(m.node)) break;
+      members_.drain(*node, true);
+      drains_[m.node].mount = node->mount;
+      drains_[m.node].started = drains_[m.node].next_scan = drains_[m.node].next_disk = now;
+      break;
+    case DrainAction::kCancel:
+      if (const auto it = drains_.find(m.node); it != drains_.end()) {
+        for (auto& [id, task] : tasks_)
+          if (task.drain == m.node) task.drain.clear();
+        drains_.erase(it);
+      }
+      members_.drain(*node, false);
+      room_changed_ = true;
+      break;
+    default: return fail(Code::kInvalid, "drain action %u: want 0, 1 or 2", unsigned{m.action});
+  }
+  finish(now);
+  DrainInfo info = drain_info(m.node);
+  if (const auto it = drains_.find(m.node); it != drains_.end() && info.moved_bytes > 0)
+    info.eta_ms = static_cast<uint64_t>(to_ms(now - it->second.started) *
+                                        static_cast<double>(info.bytes_left) /
+                                        static_cast<double>(info.moved_bytes));
+  return info;
+}
+
+}  // namespace mc::store

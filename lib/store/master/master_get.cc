@@ -1,0 +1,303 @@
+// Reading and looking: places with leases, prefix matches, lists and figures.
+#include <algorithm>
+
+#include "store/master/master.h"
+
+namespace mc::store {
+namespace {
+
+constexpr Duration kLookWaitMax = std::chrono::seconds(60);
+constexpr Duration kDoubt = std::chrono::milliseconds(100);  // one hold of a call in a rebuild
+constexpr size_t kLooksParkedMax = 1 << 16;
+constexpr size_t kSortMax = 128;  // objects put in order at a time: a millisecond of ten million
+
+constexpr size_t kLocatedMax = 1024;  // of an answer, whose memory is kept
+
+void clear(Located& item) {  // all but its memory
+  item.outcome.code = 0;
+  item.outcome.what.clear();
+  item.bytes = item.checksum = 0;
+  item.generation = {};
+  item.places.clear();
+  item.disks.clear();
+  item.healthy = 0;
+}
+
+Result<> check_keys(const std::vector<ObjectKey>& keys) {
+  if (keys.size() > kBatchMax)
+    return fail(Code::kInvalid, "%zu keys in one call: %zu at most", keys.size(), kBatchMax);
+  return {};
+}
+
+}  // namespace
+
+Place Master::place_of(const Object& object, const Replica& replica, std::vector<NodeRef>& nodes,
+                       std::vector<const Member*>& named) const {
+  Place place;
+  const auto known = std::find(named.begin(), named.end(), replica.node);
+  place.node = static_cast<uint32_t>(known - named.begin());
+  if (known == named.end()) {
+    named.push_back(replica.node);
+    nodes.push_back(replica.node->ref);
+  }
+  if (replica.generation != object.generation) place.generation = replica.generation;
+  bool first = true;
+  each_piece(replica, object.bytes, [&](const Extent& piece) {
+    if (!std::exchange(first, false)) return place.more.push_back(piece);
+    place.offset = piece.offset;
+    place.guard = piece.guard;
+    place.bytes = piece.bytes;
+  });
+  if (place.more.empty()) place.bytes = 0;
+  return place;
+}
+
+// A batch of keys is about to be looked up.
+void Master::warm(uint16_t tenant, std::span<const ObjectKey> keys) const {
+  table_.warm(
+      tenant, keys, [](const ObjectKey& key) { return std::string_view(key); },
+      [](const Object& object) {
+        if (object.node != nullptr) object.node->space.fetch(object.range);
+      });
+}
+
+const Result<Replicas>& Master::locate(const GetReplicas& m, uint16_t tenant, Time now) {
+  Replicas& reply = *located_;
+  if (reply.items.capacity() > kLocatedMax) reply.items = {};
+  reply.epoch = epoch_;
+  reply.lease_ms = static_cast<uint32_t>(leases_.ttl() / std::chrono::milliseconds(1));
+  reply.nodes.clear();
+  reply.items.resize(m.keys.size());
+  for (Located& item : reply.items) clear(item);
+  std::vector<const Member*> named;
+  std::vector<bool> well;  // of those
+  warm(tenant, m.keys);
+  for (size_t i = 0; i < m.keys.size(); ++i) {
+    Located& item = reply.items[i];
+    Object* object = find_complete(tenant, m.keys[i]);
+    const Tier::OnDisk* disk = tier_.any() ? tier_.find(disk_name(tenant, m.keys[i])) : nullptr;
+    if (object == nullptr && locate_on_disk(disk, reply, named, item)) {
+      ++totals_.hits;
+      ++totals_.disk_hits;
+      continue;
+    }
+    if (object == nullptr) {
+      ++totals_.misses;
+      auto key = check_object_key(m.keys[i]);
+      item.outcome = key ? Outcome{static_cast<uint8_t>(Code::kNotFound),
+                                   strf("no key '%s'", shown(m.keys[i]).c_str())}
+                         : Outcome::of(key);
+      continue;
+    }
+    ++totals_.hits;
+    grant(*object, now);
+    if (options_.hot_replicas > 1) note_heat(*object, now);
+    item.bytes = object->bytes;
+    item.checksum = object->checksum;
+    item.generation = object->generation;
+    each_replica(*object, [&](const Replica& r) {
+      item.places.push_back(place_of(*object, r, reply.nodes, named));
+    });
+    while (well.size() < named.size())  // asked once a node, not once a key
+      well.push_back(members_.healthy(*named[well.size()], now));
+    const auto rest = std::stable_partition(item.places.begin(), item.places.end(),
+                                            [&](const Place& p) { return well[p.node]; });
+    item.healthy = static_cast<uint32_t>(rest - item.places.begin());
+    (void)locate_on_disk(disk, reply, named, item);
+  }
+  return located_;
+}
+
+// What the answer of `answer` depends on is waited for: keys that may yet be put, and, while nodes
+// are still missing, for what they hold.
+void Master::look(uint16_t tenant, const std::vector<ObjectKey>& keys, Duration wait, Time now,
+                  std::function<void(Time now)> answer) {
+  const size_t open = missing(tenant, keys);
+  const bool unsure = (open > 0 || keys.empty()) && !rebuild_.over(now);
+  Time until = open > 0 ? now + std::min(wait, kLookWaitMax) : now;
+  if (unsure) until = std::max(until, std::min(now + kDoubt, rebuild_.end()));
+  if (until <= now || parked_looks_.size() >= kLooksParkedMax) return answer(now);
+  const auto it =
+      parked_looks_.emplace(until, ParkedLook{tenant, keys, open, std::move(answer), {}});
+  it->second.self = it;
+  for (const ObjectKey& key : keys)
+    if (check_object_key(key) && !stored(tenant, key))
+      awaited_[in_tenant(tenant, key)].push_back(&it->second);
+}
+
+void Master::wake_looks(const std::string& name, Time now) {
+  const auto it = awaited_.find(name);
+  if (it == awaited_.end()) return;
+  const auto waiting = std::move(it->second);
+  awaited_.erase(it);
+  for (ParkedLook* parked : waiting)
+    if (--parked->missing == 0) answer_look(*parked, now);
+}
+
+void Master::answer_look(ParkedLook& parked, Time now) {
+  for (const ObjectKey& key : parked.keys) {
+    const auto it = awaited_.find(in_tenant(parked.tenant, key));
+    if (it == awaited_.end()) continue;
+    std::erase(it->second, &parked);
+    if (it->second.empty()) awaited_.erase(it);
+  }
+  const auto answer = std::move(parked.answer);
+  parked_looks_.erase(parked.self);
+  answer(now);
+}
+
+size_t Master::missing(uint16_t tenant, const std::vector<ObjectKey>& keys) {
+  return static_cast<size_t>(std::count_if(keys.begin(), keys.end(), [&](const ObjectKey& key) {
+    return !stored(tenant, key) && check_object_key(key);
+  }));
+}
+
+// Whether what is not known is not there.
+Result<> Master::sure(size_t missing, Time now) const {
+  if (missing == 0 || rebuild_.over(now)) return {};
+  return fail(Code::kUnavailable, "%s", rebuild_.why(now).c_str());
+}
+
+void Master::handle(const GetReplicas& m, Time now, Done<Replicas> done) {
+  if (auto sane = check_keys(m.keys); !sane) return done(fail(sane.error()));
+  const auto tenant = tenants_.get(m.tenant);
+  if (!tenant) return done(fail(tenant.error()));
+  // Nobody waits, and nothing is in doubt: one pass over the keys.
+  const bool at_once = m.wait_ms == 0 && rebuild_.over(now);
+  if (at_once || missing(*tenant, m.keys) == 0) {
+    done(locate(m, *tenant, now));
+  } else {
+    look(*tenant, m.keys, std::chrono::milliseconds(m.wait_ms), now,
+         [this, m, tenant = *tenant, done = std::move(done)](Time then) {
+           auto whole = sure(missing(tenant, m.keys), then);
+           whole ? done(locate(m, tenant, then)) : done(fail(whole.error()));
+         });
+  }
+  finish(now);
+}
+
+void Master::handle(const Exists& m, Time now, Done<Existing> done) {
+  if (auto sane = check_keys(m.keys); !sane) return done(fail(sane.error()));
+  if (m.keys.empty()) return done(Existing{epoch_, {}});
+  const auto tenant = tenants_.get(m.tenant);
+  if (!tenant) return done(fail(tenant.error()));
+  const auto existing = [this, tenant = *tenant](const std::vector<ObjectKey>& keys) {
+    Existing reply{epoch_, {}};
+    reply.items.reserve(keys.size());
+    warm(tenant, keys);
+    for (const ObjectKey& key : keys)
+      reply.items.push_back(stored(tenant, key) ? uint8_t{1} : uint8_t{0});
+    return reply;
+  };
+  if (rebuild_.over(now)) return done(existing(m.keys));
+  look(*tenant, m.keys, {}, now,
+       [this, existing, tenant = *tenant, keys = m.keys, done = std::move(done)](Time then) {
+         auto whole = sure(missing(tenant, keys), then);
+         done(whole ? Result<Existing>(existing(keys)) : fail(whole.error()));
+       });
+}
+
+Result<Matched> Master::handle(const MatchPrefix& m, Time now) {
+  MC_TRY_(check_keys(m.keys));
+  const uint16_t tenant = tenants_.find(m.tenant);
+  Matched reply{epoch_, 0};
+  constexpr size_t kTogether = 64;  // a run that ends early does not fetch all of a long question
+  for (size_t i = 0; i < m.keys.size(); ++i) {
+    if (i % kTogether == 0)
+      warm(tenant, std::span(m.keys).subspan(i, std::min(kTogether, m.keys.size() - i)));
+    Object* object = find_complete(tenant, m.keys[i]);
+    if (object == nullptr && !on_disk(tenant, m.keys[i])) break;
+    if (object != nullptr) grant(*object, now);
+    ++reply.hits;
+  }
+  return reply;
+}
+
+void Master::handle(const List& m, Time now, Done<Listed> done) {
+  look(0, {}, {}, now, [this, m, done = std::move(done)](Time then) {
+    if (auto whole = sure(1, then); !whole) return done(fail(whole.error()));
+    if (listing_.empty() && table_.sort(kSortMax))
+      return done(list(m, tenants_.find(m.tenant), then));
+    if (listing_.size() < kLooksParkedMax) return listing_.push_back({m, done});
+    done(fail(Code::kBusy, "%zu listings wait already: retry", listing_.size()));
+  });
+}
+
+// The order that listings wait for is made while others are answered.
+void Master::go_on_listing(Time now) {
+  if (listing_.empty() || !table_.sort(kSortMax)) return;
+  for (const auto& [m, done] : std::exchange(listing_, {}))
+    done(list(m, tenants_.find(m.tenant), now));
+}
+
+Listed Master::list(const List& m, uint16_t tenant, Time now) const {
+  Listed reply;
+  reply.epoch = epoch_;
+  reply.next_event = events_.next();
+  const uint32_t limit = std::clamp(m.limit, 1u, kListMax);
+  const bool from_prefix = m.after < m.prefix;
+  const Object* at = table_.after(tenant, from_prefix ? m.prefix : m.after, from_prefix);
+  for (; at != nullptr && at->key().starts_with(m.prefix);
+       at = table_.after(tenant, at->key(), false)) {
+    if (reply.items.size() == limit) {
+      reply.more = true;
+      break;
+    }
+    if (only_gone(*at)) continue;
+    reply.items.push_back({ObjectKey(at->key()), at->bytes, at->checksum, at->generation,
+                           static_cast<uint32_t>(replica_count(*at)), leases_.held(*at, now),
+                           static_cast<uint8_t>(at->cls), static_cast<uint8_t>(at->pin)});
+  }
+  if (tier_.any()) list_disks(reply, m, tenant, limit);
+  return reply;
+}
+
+Result<Replayed> Master::handle(const Replay& m, Time) const {
+  Replayed reply;
+  reply.epoch = epoch_;
+  reply.next = events_.next();
+  reply.events = events_.since(m.from, std::clamp(m.limit, 1u, kListMax), &reply.gap);
+  return reply;
+}
+
+ClusterStat Master::handle(const Stat&, Time now) const {
+  ClusterStat reply;
+  reply.epoch = epoch_;
+  reply.capacity = members_.capacity();
+  reply.used = members_.used();
+  reply.objects = table_.listed();
+  reply.object_bytes = object_bytes_;
+  reply.leased = leases_.size();
+  reply.writing = table_.size() - table_.listed();
+  reply.memory = memory();
+  reply.evicted_objects = totals_.evicted_objects;
+  reply.evicted_bytes = totals_.evicted_bytes;
+  reply.rebuilding = rebuild_.why(now);
+  stat_tier(reply);
+  for (const auto& tenant : tenants_.all())
+    reply.tenants.push_back(
+        {tenant->name, tenant->objects, tenant->used, tenant->quota,
+         tier_.used_by(tenant.get() == tenants_.all()[0].get() ? std::string()
+                                                               : tenant->name + '\0'),
+         tenant->disk_quota});
+  reply.puts = totals_.puts;
+  reply.puts_waited = totals_.puts_waited;
+  reply.put_no_space = totals_.put_no_space;
+  reply.hits = totals_.hits;
+  reply.misses = totals_.misses;
+  reply.removed = totals_.removed;
+  for (const auto& [name, node] : members_.all()) {
+    const char* state = !node->ready                    ? "mounting"
+                        : !members_.healthy(*node, now) ? "suspect"
+                        : !node->draining               ? "ready"
+                        : node->space.used() == 0       ? "drained"
+                                                        : "draining";
+    reply.nodes.push_back({name, node->ref.control, state, node->ref.generation,
+                           node->space.capacity(), node->space.used(), node->releasing,
+                           node->objects, to_ms(members_.liveness().silence(name, now)),
+                           node->space.fragmentation(), node->host, node->domain});
+  }
+  return reply;
+}
+
+}  // namespace mc::store

@@ -1,0 +1,264 @@
+// Nodes: mounting with an inventory, the order channel, and leaving.
+#include "store/master/master.h"
+
+namespace mc::store {
+namespace {
+constexpr const char* kLost = "lost: its node is gone";
+constexpr uint64_t kNodesSeenMax = 4096;
+constexpr uint64_t kKeepMaxS = 100ull * 365 * 24 * 3600;
+}  // namespace
+
+Result<Mounted> Master::handle(const Mount& m, Time now) {
+  if (m.epoch_seen > epoch_ + kEpochsAheadMax)
+    return fail(Code::kInvalid, "node '%s' saw epoch %llu: this master is at %llu",
+                shown(m.node.name).c_str(), static_cast<unsigned long long>(m.epoch_seen),
+                static_cast<unsigned long long>(epoch_));
+  if (const Member* old = members_.find(m.node.name)) {
+    const bool same = old->ref.generation == m.node.generation;
+    if (!same && !members_.liveness().suspect(m.node.name, now))
+      return fail(Code::kBusy,
+                  "node name '%s' is in use by %s, heard just now: choose another --name, or "
+                  "retry if that one has ended",
+                  shown(m.node.name).c_str(), shown(old->ref.control).c_str());
+    drop_node(m.node.name, now);
+  }
+  if (leaves(m.node.name)) go_on_leaving(kReturnMax);
+  if (leaves(m.node.name))  // what it brings is looked at when all of that has gone
+    return fail(Code::kBusy, "node %s: what it held before is being given up: retry",
+                shown(m.node.name).c_str());
+  MC_TRY_(members_.add(m, now));
+  if (m.epoch_seen >= epoch_) {
+    epoch_ = m.epoch_seen + 1;
+    counter_ = 0;
+  }
+  if (m.nodes_seen > 0) {
+    rebuild_.expect(std::min(m.nodes_seen, kNodesSeenMax));
+    members_.find(m.node.name)->returns = true;
+  }
+  finish(now);
+  return Mounted{epoch_, nodes(now)};
+}
+
+Result<Mounted> Master::handle(const Inventory& m, Time now) {
+  Member* node = members_.find(m.node, m.generation);
+  if (node == nullptr)
+    return fail(Code::kStale, "inventory of node '%s': mount it first", shown(m.node).c_str());
+  if (node->ready || m.records.size() > kInventoryMax)
+    return fail(Code::kInvalid, "inventory of node '%s': %zu records, %s", shown(m.node).c_str(),
+                m.records.size(), node->ready ? "after the last" : "too many");
+  members_.heard(*node, now);
+  for (const Record& record : m.records) adopt(*node, record, now);
+  for (size_t i = 0; i < std::min({m.dead.size(), m.before.size(), kDeadMax}); ++i)
+    graves_.learn(m.dead[i], Generation{m.before[i]});
+  if (m.last) {
+    members_.ready(*node, now);
+    node->tier = m.tier;
+    if (!m.tier) graves_.returned(m.node);
+    if (node->returns && !m.tier) rebuild_.reported(m.node);
+    room_changed_ = true;
+  }
+  finish(now);
+  return Mounted{epoch_, nodes(now)};
+}
+
+// Takes the ranges of a record, of which nothing is believed; kNoId when they cannot be had.
+Id Master::reserve(Member& node, const Record& record) {
+  Id head = kNoId, last = kNoId;
+  uint64_t left = record.bytes;
+  const auto piece = [&](uint64_t offset, uint64_t bytes) {
+    const uint64_t data = node.layout.data;
+    if (offset < data || bytes > left) return false;
+    const auto range = node.space.reserve(offset - data, bytes, kNoId);
+    if (!range) return false;
+    if (head == kNoId)
+      head = *range;
+    else
+      node.space.chain(last, *range);
+    last = *range;
+    left -= bytes;
+    return true;
+  };
+  bool sane = record.more.size() < kExtentsMax &&
+              piece(record.offset, record.more.empty() ? record.bytes : record.first_bytes);
+  for (const Extent& e : record.more) sane = sane && e.bytes > 0 && piece(e.offset, e.bytes);
+  if (sane && left == 0) return head;
+  if (head != kNoId) node.space.free(head);
+  return kNoId;
+}
+
+void Master::adopt(Member& node, const Record& record, Time now) {
+  const auto tenant = tenants_.get(record.tenant);
+  const bool sane = check_object_key(record.key) && record.generation && tenant &&
+                    record.cls <= static_cast<uint8_t>(ObjectClass::kContext) &&
+                    record.pin <= static_cast<uint8_t>(Pin::kHard) &&
+                    record.group.size() <= kGroupBytesMax;
+  const Id range = sane ? reserve(node, record) : kNoId;
+  if (range == kNoId) {
+    ++totals_.records_refused;
+    members_.order(node, OrderKind::kForget, record.generation, {}).record = record;
+    return;
+  }
+  ++node.objects;
+  const Replica replica{&node, range, record.generation};
+  if (graves_.dead(node.ref.name, disk_name(*tenant, record.key), record.generation) ||
+      older_than_disk(record, *tenant))
+    return forget(replica, record);
+  Object* object = find(*tenant, record.key);
+  if (object != nullptr && object->state == ObjectState::kComplete) {
+    bool here = false;
+    each_replica(*object, [&](const Replica& r) { here = here || r.node == &node; });
+    // Of the same put, or a copy made of it later.
+    const bool twin = object->bytes == record.bytes && object->checksum == record.checksum &&
+                      replica_count(*object) < kReplicasMax && !here;
+    if (twin) return add_replica(*object, replica);
+    if (object->bytes != record.bytes || object->checksum != record.checksum)
+      graves_.bury(disk_name(*tenant, record.key), std::max(object->generation, record.generation));
+    if (object->generation < record.generation) {
+      release(*object, {});  // a later put of the same key
+      object = nullptr;
+    }
+  }
+  if (object != nullptr) return forget(replica, record);
+  object = &table_.insert(*tenant, record.key);
+  object->bytes = record.bytes;
+  object->checksum = record.checksum;
+  add_replica(*object, replica);
+  Time keep = Time::max();
+  if (record.keep_until_s > 0)
+    keep = record.keep_until_s * 1000 <= wall_ms(now)
+               ? now
+               : now + std::chrono::milliseconds(
+                           std::min(record.keep_until_s - wall_ms(now) / 1000, kKeepMaxS) * 1000);
+  if (record.cls != 0 || record.pin != 0 || !record.group.empty())
+    set_config(*object, static_cast<ObjectClass>(record.cls), static_cast<Pin>(record.pin), keep,
+               record.group);
+  publish(*object, now, false);
+}
+
+Result<Mounted> Master::handle(const Unmount& m, Time now) {
+  const bool empty = tier_.empty(m.node) && !m.lasting;
+  if (members_.find(m.node, m.generation) != nullptr) drop_node(m.node, now, !empty);
+  if (empty) graves_.returned(m.node);
+  finish(now);
+  return Mounted{epoch_, nodes(now)};
+}
+
+void Master::handle(const Heartbeat& m, Time now, Done<Beat> done) {
+  Member* node = members_.find(m.node, m.generation);
+  if (node == nullptr) return done(Beat{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, 0});
+  members_.beat(*node, m, now, std::move(done));
+  finish(now);
+}
+
+Result<rpc::Empty> Master::handle(const ReportNode& m, Time now) {
+  if (members_.find(m.node, m.generation) != nullptr) members_.liveness().accuse(m.node, now);
+  return rpc::Empty{};
+}
+
+// What a node that has gone may bring back one day.
+void Master::mourn(const Member& node) {
+  const NodeId& name = node.ref.name;
+  std::vector<uint64_t> held;
+  // What it was told to do it may have done or not.
+  for (const PendingOrder& pending : node.orders) {
+    const std::string n = in_space(pending.order->record.tenant, pending.order->record.key);
+    held.push_back(Graves::hash_of(n));
+    if (pending.order->removed) bury_widely(n, pending.order->fence);
+  }
+  for (const auto& [until, resting] : resting_)
+    if (resting.node == name)
+      held.push_back(Graves::hash_of(in_space(resting.record.tenant, resting.record.key)));
+  for (const auto& [n, generation] : tier_.forgetting(name))
+    bury_widely(n, Generation{generation.n + 1});
+  tier_.each_name(name, [&](const std::string& n) { held.push_back(Graves::hash_of(n)); });
+  graves_.left(name, next_generation(), std::move(held), true);
+}
+
+// Of its disk.
+void Master::lost(const std::string& name, const Tier::OnDisk& disk, Time now) {
+  const auto [tenant, key] = parts_of(name);
+  if (find_complete(tenants_.find(tenant), key) == nullptr) note_disk(name, disk, now, kLost);
+}
+
+// Its objects are taken off the table a bounded number at a time, and before that when somebody
+// asks for them: nobody finds what is gone, and nobody waits while a million of them go.
+void Master::drop_node(const NodeId& name, Time now, bool mourned) {
+  std::unique_ptr<Member> taken = members_.take(name);
+  if (taken == nullptr) return;
+  Member& node = *taken;
+  const Id first = node.space.first();
+  leaving_.push_back({std::move(taken), first, next_generation(), now, mourned, {}});
+  for (const PendingOrder& pending : node.orders) {  // puts that wait for it
+    if (Object* object = recording_of(pending)) settle(*object);
+  }
+  for (auto& [id, task] : tasks_) {
+    if (task.drain == name) task.drain.clear();
+    if (task.state == Task::State::kRunning && task.target_mount == node.mount)
+      end_task(id, task, {Code::kUnavailable, "its target is gone"});
+  }
+  drains_.erase(name);
+  mourn(node);
+  members_.fail_orders(node, now);
+  if (const auto beat = std::exchange(node.beat, nullptr))
+    beat(Beat{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, 0});
+  room_changed_ = true;
+  go_on_leaving(kLeaveMax);
+  tier_.drop(name, now);
+}
+
+bool Master::only_gone(const Object& object) const {
+  if (leaving_.empty()) return false;
+  bool gone = true;
+  each_replica(object, [&](const Replica& r) { gone = gone && r.node->gone; });
+  return gone;
+}
+
+// Takes off what nodes that are gone had of it. False: that was all, and it is no more.
+bool Master::settle(Object& object) {
+  for (Leaving& l : leaving_) {
+    const Replica lost = take_replica(object, *l.node);
+    if (lost.node == nullptr) continue;
+    l.node->space.set_owner(lost.range, kNoId);
+    if (l.mourned) l.held.push_back(Graves::hash_of(disk_name(object.tenant, object.key())));
+    if (object.node != nullptr || object.state == ObjectState::kRecording) continue;
+    if (object.state == ObjectState::kComplete && !on_disk(object.tenant, object.key()))
+      note(EventKind::kRemoved, object, l.when, kLost);
+    erase(object);
+    return false;
+  }
+  return true;
+}
+
+bool Master::leaves(const NodeId& name) const {
+  return std::any_of(leaving_.begin(), leaving_.end(),
+                     [&](const Leaving& l) { return l.node->ref.name == name; });
+}
+
+namespace {
+// The C library joins small pieces of memory that were given back only when somebody asks for a
+// large one, or gives one back: whoever did that after millions of keys went would wait for all.
+void join_free_memory() {
+  constexpr size_t kLarge = 2048;
+  ::operator delete(::operator new(kLarge));  // called by name: compilers leave such pairs alone
+}
+}  // namespace
+
+// Costs O(ranges of the nodes), over all the times that it is called.
+void Master::go_on_leaving(size_t most) {
+  while (!leaving_.empty() && most > 0) {
+    Leaving& l = leaving_.front();
+    Member& node = *l.node;
+    for (; l.at != kNoId && most > 0; --most) {
+      const Id range = std::exchange(l.at, node.space.after(l.at));
+      if (node.space.taken(range) && node.space.owner(range) != kNoId)
+        settle(table_[node.space.owner(range)]);
+    }
+    const bool more = l.at != kNoId;
+    if (l.mourned) graves_.left(node.ref.name, l.since, std::exchange(l.held, {}), more);
+    join_free_memory();
+    if (more || !node.space.dismantle()) return;
+    leaving_.pop_front();
+  }
+}
+
+}  // namespace mc::store

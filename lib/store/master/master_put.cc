@@ -1,0 +1,444 @@
+// Writing and removing: grants, publication, rolling back, and waiting for room.
+#include <algorithm>
+#include <array>
+#include <numeric>
+
+#include "store/master/master.h"
+
+namespace mc::store {
+namespace {
+
+constexpr Duration kPutWaitMax = std::chrono::seconds(60);
+constexpr size_t kPutsParkedMax = 1 << 16;
+
+Outcome outcome(Code code, std::string what) {
+  return {static_cast<uint8_t>(code), std::move(what)};
+}
+
+Result<> check_batch(size_t items) {
+  if (items > kBatchMax)
+    return fail(Code::kInvalid, "%zu items in one call: %zu at most", items, kBatchMax);
+  return {};
+}
+
+Result<> check_put(const PutStart& m) {
+  MC_TRY_(check_batch(m.items.size()));
+  if (m.cls > static_cast<uint8_t>(ObjectClass::kContext))
+    return fail(Code::kInvalid, "put of class %u: want 0, 1 or 2", unsigned{m.cls});
+  if (m.pin > static_cast<uint8_t>(Pin::kHard))
+    return fail(Code::kInvalid, "put with pin %u: want 0, 1 or 2", unsigned{m.pin});
+  if (m.group.size() > kGroupBytesMax)
+    return fail(Code::kInvalid, "put in a group of %zu bytes: %zu at most", m.group.size(),
+                kGroupBytesMax);
+  return {};
+}
+
+Duration ttl_of(uint64_t ms) {
+  constexpr uint64_t kYear = 365ull * 24 * 3600 * 1000;
+  return std::chrono::milliseconds(std::min(ms, 100 * kYear));
+}
+
+}  // namespace
+
+Outcome Master::no_room(uint64_t bytes, Time now) const {
+  if (!rebuild_.over(now)) return outcome(Code::kUnavailable, rebuild_.why(now));
+  if (members_.capacity() == 0)
+    return outcome(Code::kUnavailable, "no node is mounted: start mc-store serve");
+  if (bytes > members_.largest())
+    return outcome(Code::kNoSpace,
+                   strf("value of %s is larger than the largest segment, %s, of a pool of %s",
+                        human_bytes(bytes).c_str(), human_bytes(members_.largest()).c_str(),
+                        human_bytes(members_.capacity()).c_str()));
+  return outcome(Code::kNoSpace,
+                 strf("no room for %s in a pool of %s, %s used: the rest is leased or being "
+                      "written; retry, or add nodes",
+                      human_bytes(bytes).c_str(), human_bytes(members_.capacity()).c_str(),
+                      human_bytes(members_.used()).c_str()));
+}
+
+// Ephemeral objects are not stored where others would have to go for them.
+bool Master::admitted(const PutStart& m, uint64_t bytes) const {
+  if (m.cls != static_cast<uint8_t>(ObjectClass::kEphemeral)) return true;
+  if (options_.ephemeral == "exclude") return false;
+  const double room = options_.high_watermark * static_cast<double>(members_.capacity());
+  return static_cast<double>(members_.used()) + static_cast<double>(bytes) <= room;
+}
+
+// Whether a key that is there may be put: only where its writer has given up.
+Outcome Master::known(Object& object, Time now) {
+  const std::string key = shown(object.key());
+  if (object.state == ObjectState::kComplete) {
+    if (object.queued) tenants_.queue_of(object)->use(object);
+    return outcome(Code::kExists, strf("key '%s' is stored already", key.c_str()));
+  }
+  if (object.state == ObjectState::kRecording || now - object.until < options_.put_discard)
+    return outcome(Code::kBusy, strf("key '%s' is being written by another", key.c_str()));
+  return {};
+}
+
+// Whether a put may be granted, room aside. Takes away what a writer that gave up left.
+Outcome Master::may_begin(const PutStart& m, const PutWant& want, uint16_t tenant, Time now) {
+  if (auto key = check_object_key(want.key); !key) return Outcome::of(key);
+  const auto refuse = [&](Code code, const char* why) {
+    return outcome(code, strf("key '%s' %s", shown(want.key).c_str(), why));
+  };
+  // What was stored and removed meanwhile must not come back by being put once more.
+  if (want.tried && graves_.buried(disk_name(tenant, want.key), want.tried))
+    return refuse(Code::kExists, "was stored, and removed or replaced since");
+  if (Object* object = find(tenant, want.key)) {
+    Outcome answer = known(*object, now);
+    if (!answer.ok()) return answer;
+    abandon(*object, now);
+  } else if (m.promote != on_disk(tenant, want.key)) {
+    return m.promote ? refuse(Code::kNotFound, "is on no disk any more")
+                     : refuse(Code::kExists, "is stored already");
+  }
+  if (admitted(m, want.bytes)) return {};
+  ++totals_.not_admitted;
+  return refuse(Code::kDenied,
+                strf("is not admitted: ephemeral (%s)", options_.ephemeral.c_str()).c_str());
+}
+
+Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tenant, size_t i,
+                                bool last_try, Time now) {
+  const PutWant& want = m.items[i];
+  PutGrant& answer = put.reply.items[i];
+  answer.outcome = may_begin(m, want, tenant, now);
+  if (!answer.outcome.ok()) return Tried::kAnswered;
+  const uint32_t replicas = std::clamp(m.replicas, 1u, kReplicasMax);
+  const bool hopeless =
+      rebuild_.over(now) && members_.capacity() > 0 && want.bytes > members_.largest();
+  if (!hopeless && !within_quota(tenant, want.bytes, now)) {
+    if (!last_try) return Tried::kOverQuota;
+    ++totals_.put_no_space;
+    Tenant& t = tenants_[tenant];
+    ++t.refused;
+    answer.outcome = outcome(
+        Code::kNoSpace,
+        strf("tenant '%s' is at its quota: %s of %s used, the rest is leased",
+             shown(t.name).c_str(), human_bytes(t.used).c_str(), human_bytes(t.quota).c_str()));
+    return Tried::kAnswered;
+  }
+  std::array<Replica, kReplicasMax> places;
+  std::span<Replica> at;
+  const Wish wish{m.prefer, m.host, m.prefer_local};
+  while (!hopeless && at.size() < replicas) {
+    if (!at.empty() && !within_quota(tenant, want.bytes * (at.size() + 1), now)) break;
+    auto replica = members_.place(want.bytes, at, wish, now);
+    if (!replica) break;
+    places[at.size()] = *replica;
+    at = {places.data(), at.size() + 1};
+  }
+  if (at.empty()) {
+    if (!last_try && !hopeless) return Tried::kNoRoom;
+    ++totals_.put_no_space;
+    if (m.promote) ++totals_.promotions_no_room;
+    answer.outcome = no_room(want.bytes, now);
+    return Tried::kAnswered;
+  }
+  filled_ = true;
+  if (at.size() < replicas) ++totals_.fewer_replicas;
+  if (m.promote) ++totals_.promotions;
+  Object& object = table_.insert(tenant, want.key);
+  object.bytes = want.bytes;
+  object.until = now;
+  object.promoted = m.promote;
+  writing_.push_back(object.self);
+  answer.generation = next_generation();
+  for (Replica& r : at) {
+    r.generation = answer.generation;
+    add_replica(object, r);
+  }
+  if (m.cls != 0 || m.pin != 0 || !m.group.empty())
+    set_config(object, static_cast<ObjectClass>(m.cls), static_cast<Pin>(m.pin),
+               m.ttl_ms == 0 ? Time::max() : now + ttl_of(m.ttl_ms), m.group);
+  answer.places.reserve(at.size());
+  for (const Replica& r : at)
+    answer.places.push_back(place_of(object, r, put.reply.nodes, put.named));
+  return Tried::kAnswered;
+}
+
+// Makes room of the tenant's own, if need be.
+bool Master::within_quota(uint16_t tenant, uint64_t bytes, Time now) {
+  Tenant& t = tenants_[tenant];
+  if (t.quota == 0) return true;
+  const uint64_t span = (bytes / kPage + (bytes % kPage != 0 || bytes == 0 ? 1 : 0)) * kPage;
+  if (span > t.quota) return false;
+  for (size_t q = 0; q < t.queues.size() && t.used + span > t.quota; ++q) {
+    Need need{t.used + span - t.quota, "evicted: its tenant is at its quota"};
+    evict_from(t, q, need, now);
+  }
+  return t.used + span <= t.quota;
+}
+
+void Master::handle(const PutStart& m, Time now, Done<PutStarted> done) {
+  if (auto sane = check_put(m); !sane) return done(fail(sane.error()));
+  const auto tenant = tenants_.get(m.tenant);
+  if (!tenant) return done(fail(tenant.error()));
+  ParkedPut put{{}, std::move(granted_), {}, {}, 0, std::move(done)};
+  put.reply.epoch = epoch_;
+  put.reply.rebuilding = !rebuild_.over(now);
+  put.reply.nodes.clear();
+  put.reply.items.resize(m.items.size());
+  for (PutGrant& item : put.reply.items) {
+    item.generation = {};
+    item.places.clear();
+  }
+  const bool last_try = parked_puts_.size() >= kPutsParkedMax;
+  table_.warm(
+      *tenant, m.items, [](const PutWant& want) { return std::string_view(want.key); },
+      [](const Object&) {});
+  try_items(m, put, *tenant, last_try, now);
+  if (put.open.empty()) {
+    Result<PutStarted> reply(std::move(put.reply));
+    put.done(reply);
+    if (reply->items.size() <= kOrdersMax) granted_ = std::move(*reply);
+  } else {
+    put.message = m;
+    const Duration wait = std::chrono::milliseconds(m.wait_ms);
+    ++totals_.puts_waited;
+    parked_demand_ += put.demand;
+    parked_puts_.emplace(now + std::min(m.wait_ms == 0 ? options_.put_wait : wait, kPutWaitMax),
+                         std::move(put));
+  }
+  finish(now);
+}
+
+// The items that are open; the first time, all of them.
+void Master::try_items(const PutStart& m, ParkedPut& put, uint16_t tenant, bool last_try,
+                       Time now) {
+  if (put.open.empty()) {
+    put.open.resize(m.items.size());
+    std::iota(put.open.begin(), put.open.end(), size_t{0});
+  }
+  put.demand = 0;
+  std::erase_if(put.open, [&](size_t i) {
+    const Tried tried = start_put(m, put, tenant, i, last_try, now);
+    // For what no node here could hold nothing is evicted: it waits for nodes yet to come.
+    if (tried == Tried::kNoRoom && m.items[i].bytes <= members_.largest())
+      put.demand += m.items[i].bytes + kPage;
+    return tried == Tried::kAnswered;
+  });
+}
+
+void Master::retry_puts(Time now) {
+  room_changed_ = false;
+  for (auto it = parked_puts_.begin(); it != parked_puts_.end();) {
+    ParkedPut& put = it->second;
+    parked_demand_ -= put.demand;
+    try_items(put.message, put, tenants_.find(put.message.tenant), false, now);
+    parked_demand_ += put.demand;
+    if (put.open.empty()) {
+      put.done(put.reply);
+      it = parked_puts_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+void Master::expire_parked(Time now) {
+  while (!parked_puts_.empty() && parked_puts_.begin()->first <= now) {
+    ParkedPut put = std::move(parked_puts_.begin()->second);
+    parked_puts_.erase(parked_puts_.begin());
+    parked_demand_ -= put.demand;
+    try_items(put.message, put, tenants_.find(put.message.tenant), true, now);
+    put.done(put.reply);
+  }
+  while (!parked_looks_.empty() && parked_looks_.begin()->first <= now)
+    answer_look(parked_looks_.begin()->second, now);
+}
+
+void Master::handle(const PutEnd& m, Time now, Done<Outcomes> done) {
+  if (auto sane = check_batch(m.items.size()); !sane) return done(fail(sane.error()));
+  if (m.items.empty()) return done(Outcomes{epoch_, {}});
+  const uint16_t tenant = tenants_.find(m.tenant);
+  const auto gather = std::make_shared<Gather<Outcomes>>(
+      Outcomes{epoch_, std::vector<Outcome>(m.items.size())}, m.items.size(), std::move(done));
+  table_.warm(
+      tenant, m.items, [](const PutClaim& claim) { return std::string_view(claim.key); },
+      [](const Object& object) {
+        if (object.node != nullptr) object.node->space.fetch(object.range);
+      });
+  for (size_t i = 0; i < m.items.size(); ++i) end_put(tenant, m.items[i], gather, i);
+  finish(now);
+}
+
+// What is promoted off a disk must be there still, or it was removed meanwhile.
+bool Master::still_true(const Object& object) const {
+  if (!object.promoted) return true;
+  const Tier::OnDisk* disk = tier_.find(disk_name(object.tenant, object.key()));
+  return disk != nullptr && disk->bytes == object.bytes && disk->checksum == object.checksum;
+}
+
+void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& gather, size_t item) {
+  Object* object = find(tenant, claim.key);
+  const auto decided = [&](Outcome o) {
+    gather->reply().items[item] = std::move(o);
+    gather->decided();
+  };
+  if (object == nullptr || object->generation != claim.generation)
+    return decided(outcome(Code::kStale, strf("put of '%s': its grant expired, or the master "
+                                              "was restarted: put it again",
+                                              shown(claim.key).c_str())));
+  if (object->state != ObjectState::kWriting && object->checksum != claim.checksum)
+    return decided(outcome(Code::kInvalid, strf("put of '%s': published with another checksum",
+                                                shown(claim.key).c_str())));
+  switch (object->state) {
+    case ObjectState::kComplete: return decided({});
+    case ObjectState::kRecording:
+      recording_[recording_id(*object)].more.push_back({gather, item});
+      return;
+    case ObjectState::kWriting: break;
+  }
+  object->checksum = claim.checksum;
+  if (!still_true(*object)) {
+    release(*object, {});
+    return decided(outcome(Code::kStale, strf("put of '%s': removed from the disk meanwhile",
+                                              shown(claim.key).c_str())));
+  }
+  writing_.erase(object->self);
+  object->state = ObjectState::kRecording;
+  recording_id(*object) = recording_.take();
+  Recording& recording = recording_[recording_id(*object)];
+  recording.open = static_cast<uint32_t>(replica_count(*object));
+  recording.first = {gather, item};
+  each_replica(*object, [&](const Replica& r) {
+    PendingOrder about;
+    about.object = object->self;
+    record_of(*object, r, members_.order(*r.node, OrderKind::kRecord, {}, std::move(about)).record);
+  });
+}
+
+// The object that is to be published when the order has been carried out, unless it has gone.
+Object* Master::recording_of(const PendingOrder& pending) {
+  if (pending.object == kNoId) return nullptr;
+  Object& object = table_[pending.object];
+  const bool same = object.state == ObjectState::kRecording &&
+                    object.generation == pending.order->record.generation;
+  return same ? &object : nullptr;
+}
+
+void Master::recorded(const PendingOrder& pending, Time now) {
+  Object* recording = recording_of(pending);
+  if (recording == nullptr || --recording_[recording_id(*recording)].open > 0) return;
+  Object& object = *recording;
+  const Recording waiting = std::move(recording_[recording_id(object)]);
+  recording_.give(std::exchange(recording_id(object), kNoId));
+  settle(object);
+  Outcome answer;
+  if (object.node == nullptr) {
+    erase(object);
+    answer = outcome(Code::kUnavailable, strf("put of '%s': its node is gone: put it again",
+                                              shown(pending.order->record.key).c_str()));
+  } else if (!still_true(object)) {
+    release(object, {}, true);
+    answer = outcome(Code::kStale, strf("put of '%s': removed from the disk meanwhile",
+                                        shown(pending.order->record.key).c_str()));
+  } else {
+    publish(object, now, true);
+  }
+  const auto tell = [&](const Recording::Waiting& w) {
+    w.gather->reply().items[w.item] = answer;
+    w.gather->decided();
+  };
+  tell(waiting.first);
+  for (const auto& w : waiting.more) tell(w);
+}
+
+void Master::publish(Object& object, Time now, bool anew) {
+  object.state = ObjectState::kComplete;
+  object.until = Time::min();
+  table_.list(object);
+  object_bytes_ += object.bytes;
+  ++tenants_[object.tenant].objects;
+  ++totals_.puts;
+  if (object.promoted) ++totals_.promoted;
+  const auto size = static_cast<size_t>(
+      std::lower_bound(kValueSizes.begin(), kValueSizes.end(), object.bytes) - kValueSizes.begin());
+  ++totals_.values[size];
+  totals_.value_bytes[size] += object.bytes;
+  if (anew) newest_ = object.self;
+  if (anew && (graves_.anybody_away() || strangers_away(now)))
+    if (const std::string name = disk_name(object.tenant, object.key());
+        may_come_back(name, now) && tier_.find(name) == nullptr)
+      graves_.bury(name, object.generation);
+  enqueue(object);
+  offload_early(object, now);
+  note(EventKind::kStored, object, now);
+  if (!awaited_.empty()) wake_looks(in_tenant(object.tenant, object.key()), now);
+}
+
+Result<Outcomes> Master::handle(const PutRevoke& m, Time now) {
+  MC_TRY_(check_batch(m.items.size()));
+  const uint16_t tenant = tenants_.find(m.tenant);
+  Outcomes reply{epoch_, std::vector<Outcome>(m.items.size())};
+  for (size_t i = 0; i < m.items.size(); ++i) {
+    Object* object = find(tenant, m.items[i].key);
+    if (object == nullptr || object->generation != m.items[i].generation) continue;
+    if (object->state == ObjectState::kWriting)
+      release(*object, {});
+    else
+      reply.items[i] = outcome(Code::kInvalid, strf("put of '%s' is published: remove it instead",
+                                                    shown(object->key()).c_str()));
+  }
+  finish(now);
+  return reply;
+}
+
+void Master::handle(const Remove& m, Time now, Done<Outcomes> done) {
+  if (auto sane = check_batch(m.keys.size()); !sane) return done(fail(sane.error()));
+  if (m.keys.empty()) return done(Outcomes{epoch_, {}});
+  const uint16_t tenant = tenants_.find(m.tenant);
+  const auto gather = std::make_shared<Gather<Outcomes>>(
+      Outcomes{epoch_, std::vector<Outcome>(m.keys.size())}, m.keys.size(), std::move(done));
+  for (size_t i = 0; i < m.keys.size(); ++i) {
+    Outcome& answer = gather->reply().items[i];
+    Object* object = find_complete(tenant, m.keys[i]);
+    if (auto key = check_object_key(m.keys[i]); !key) {
+      answer = Outcome::of(key);
+    } else if (object == nullptr && on_disk(tenant, m.keys[i])) {
+      ++totals_.removed;
+      bury_absent(disk_name(tenant, m.keys[i]), now);
+      tier_.forget(disk_name(tenant, m.keys[i]), [gather] { gather->decided(); });
+      continue;
+    } else if (object == nullptr) {
+      const auto whole = sure(1, now);
+      answer = whole ? outcome(Code::kNotFound, strf("no key '%s'", shown(m.keys[i]).c_str()))
+                     : Outcome::of(whole);
+      if (whole) bury_absent(in_space(m.tenant, m.keys[i]), now);
+    } else if (answer = removable(*object, m.force, now); answer.ok()) {
+      remove(*object, gather, now);
+      continue;
+    }
+    gather->decided();
+  }
+  finish(now);
+}
+
+Outcome Master::removable(const Object& object, bool force, Time now) const {
+  if (force) return {};
+  if (leases_.held(object, now))
+    return outcome(Code::kBusy, strf("key '%s' is leased for %s ms more: retry, or force",
+                                     shown(object.key()).c_str(),
+                                     number_text(to_ms(object.until - now)).c_str()));
+  if (object.pin == Pin::kHard)
+    return outcome(Code::kBusy,
+                   strf("key '%s' is pinned: unpin it, or force", shown(object.key()).c_str()));
+  return {};
+}
+
+void Master::remove(Object& object, const Outcoming& gather, Time now) {
+  ++totals_.removed;
+  graves_.bury(disk_name(object.tenant, object.key()), next_generation());
+  note(EventKind::kRemoved, object, now, "removed");
+  if (on_disk(object.tenant, object.key()) || evicting(object)) {
+    if (gather) gather->expect(1);
+    tier_.forget(disk_name(object.tenant, object.key()), [gather] {
+      if (gather) gather->decided();
+    });
+  }
+  release(object, gather, true);
+}
+
+}  // namespace mc::store

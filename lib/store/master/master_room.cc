@@ -1,0 +1,144 @@
+// Room: what is evicted, when, in which order.
+#include <algorithm>
+#include <utility>
+
+#include "store/master/master.h"
+
+namespace mc::store {
+namespace {
+constexpr size_t kSkipMax = 1024;  // objects that cannot go now passed over in one eviction
+// Victims of one step while nobody waits for room: a tenth of a millisecond, in which calls wait.
+constexpr size_t kSliceMax = 64;
+}  // namespace
+
+// Whether a victim of a queue, and all of its group, may go.
+bool Master::may_go(const Object& object, const Need& need, Time now) const {
+  // What was just put and is larger than the reserve stays.
+  if (need.ahead && object.self == newest_) return false;
+  bool useful = false;  // somebody there can give the room back, and it is room that is wanted
+  each_replica(object, [&](const Replica& r) {
+    useful = useful || ((need.draining || !r.node->draining) && members_.healthy(*r.node, now));
+  });
+  if (!useful) return false;
+  const auto group = group_of(object);
+  return std::none_of(group.begin(), group.end(), [&](Id id) {
+    const Object& o = table_[id];
+    return o.state == ObjectState::kComplete &&
+           (leases_.held(o, now) || o.pin == Pin::kHard || o.cls == ObjectClass::kContext);
+  });
+}
+
+// Bytes that are free, or will be when the object is on a disk.
+uint64_t Master::evict_one(Object& object, const char* reason, Time now) {
+  switch (offload(object, now)) {
+    case Offload::kDrop: return drop(object, reason, now);
+    case Offload::kLater: return 0;
+    case Offload::kStarted: break;
+  }
+  dequeue(object);
+  uint64_t coming = 0;
+  each_replica(object, [&](const Replica& r) { coming += r.node->space.rounded(object.bytes); });
+  if (evicting_.emplace(disk_name(object.tenant, object.key()), coming).second)
+    evicting_bytes_ += coming;
+  return coming;
+}
+
+uint64_t Master::drop(Object& object, const char* reason, Time now) {
+  uint64_t freed = 0;
+  each_replica(object, [&](const Replica& r) { freed += r.node->space.rounded(object.bytes); });
+  ++totals_.evicted_objects;
+  totals_.evicted_bytes += object.bytes;
+  if (on_disk(object.tenant, object.key()))
+    note(EventKind::kMoved, object, now, "a disk has it");
+  else
+    note(EventKind::kRemoved, object, now, reason);
+  release(object, {});
+  return freed;
+}
+
+// From one queue of a tenant, until so much is freed or nothing there may go. Counts need.most
+// down.
+uint64_t Master::evict_from(Tenant& tenant, size_t q, Need& need, Time now) {
+  EvictQueue& queue = tenant.queues[q];
+  const auto leased = [&](const Object& o) { return leases_.held(o, now); };
+  uint64_t freed = 0;
+  for (size_t skipped = 0;
+       freed < need.bytes && need.most > 0 && skipped <= std::min(kSkipMax, queue.size());) {
+    Object* victim = queue.victim(leased);
+    if (victim == nullptr) break;
+    if (!may_go(*victim, need, now) || disks_behind(*victim)) {
+      ++skipped;
+      queue.skip();
+      continue;
+    }
+    const auto group = group_of(*victim);
+    std::vector<Id> together(group.begin(), group.end());
+    if (together.empty()) together.push_back(victim->self);
+    need.most -= std::min(need.most, together.size());
+    for (const Id id : together)
+      if (Object& o = table_[id]; o.state == ObjectState::kComplete)
+        freed += evict_one(o, need.reason, now);
+  }
+  return freed;
+}
+
+// From all tenants: soft pinned objects only when there is nothing else, and first from those that
+// use most of what is theirs.
+uint64_t Master::evict(Need need, Time now) {
+  ++totals_.evictions;
+  const uint64_t wanted = need.bytes;
+  const uint64_t capacity = members_.capacity();
+  const auto pressure = [&](const Tenant& t) {
+    const uint64_t share = t.quota > 0 ? std::min(t.quota, capacity) : capacity;
+    return static_cast<double>(t.used) / static_cast<double>(std::max<uint64_t>(share, 1));
+  };
+  for (size_t q = 0; q < 3; ++q) {
+    std::vector<Tenant*> open;
+    for (const auto& tenant : tenants_.all())
+      if (tenant->queues[q].size() > 0) open.push_back(tenant.get());
+    while (need.bytes > 0 && need.most > 0 && !open.empty()) {
+      const auto most = std::max_element(
+          open.begin(), open.end(),
+          [&](const Tenant* a, const Tenant* b) { return pressure(*a) < pressure(*b); });
+      Need part = need;
+      if (open.size() > 1) part.bytes = std::max(need.bytes / 4, kPage);
+      const uint64_t freed = evict_from(**most, q, part, now);
+      need.bytes -= std::min(need.bytes, freed);
+      need.most = part.most;
+      if (freed < part.bytes) open.erase(most);
+    }
+  }
+  if (need.bytes < wanted) ++totals_.made_room;
+  return need.most == 0 ? need.bytes : 0;
+}
+
+// Above the watermark, some of what is to go; the rest between the calls that come (deadline()).
+void Master::work_ahead(Time now) {
+  const uint64_t used = members_.used() - std::min(members_.used(), evicting_bytes_);
+  const uint64_t capacity = members_.capacity();
+  const double high = options_.high_watermark, ratio = options_.eviction_ratio;
+  if (std::exchange(filled_, false))  // a pool full because nodes left or mount may stay so
+    ahead_ = std::max(ahead_, bytes_to_evict(used, capacity, high, ratio));
+  if (ahead_ == 0) return;
+  ahead_ = std::min(ahead_, bytes_to_evict(used, capacity, high - ratio, 0));  // others went, too
+  if (ahead_ == 0) return;
+  const uint64_t left =
+      evict({ahead_, "evicted: the pool is above its watermark", true, kSliceMax, false}, now);
+  ahead_ = left < ahead_ ? left : 0;
+}
+
+void Master::make_room(Time now) {
+  work_ahead(now);
+  uint64_t drained = 0;
+  for (const auto& [node, job] : drains_) drained += job.demand;
+  if (parked_demand_ + drained == 0) return;
+  const uint64_t coming = members_.releasing(now) + evicting_bytes_;
+  if (parked_demand_ + drained > coming)
+    (void)evict(
+        {parked_demand_ + drained - coming,
+         parked_demand_ > 0 ? "evicted: room for a put" : "evicted: room for a node that drains",
+         false, SIZE_MAX, false},
+        now);
+}
+
+}  // namespace mc::store

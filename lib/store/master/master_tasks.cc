@@ -1,0 +1,240 @@
+// Copies: made by nodes on the master's order, to add, move or drop replicas, to empty a node, and
+// to spread what is read much.
+//
+// A copy goes to a range of its own with a generation of its own. It counts only when the target
+// said that the bytes are there and their checksum is right, and has recorded it; then it is added
+// to the object, or takes the place of the replica that is given up, whose bytes stay for readers
+// until the object's lease ends.
+#include <algorithm>
+#include <utility>
+
+#include "store/master/master.h"
+
+namespace mc::store {
+namespace {
+constexpr size_t kTasksMax = 1 << 16;
+constexpr size_t kEndedMax = 1024;  // tasks that can still be asked about
+constexpr uint64_t kSample = 8;     // one read of so many is counted
+constexpr size_t kHeatMax = 1 << 16;
+
+Failure unknown(const ObjectKey& key) {
+  return fail(Code::kNotFound, "no key '%s'", shown(key).c_str());
+}
+}  // namespace
+
+Result<uint64_t> Master::start_copy(Object& object, const Wish& wish, const Member* move_from,
+                                    Time now) {
+  if (tasks_.size() >= kTasksMax + kEndedMax)
+    return fail(Code::kBusy, "%zu copies are on their way already: retry", tasks_.size());
+  std::vector<Replica> used;
+  each_replica(object, [&](const Replica& r) { used.push_back(r); });
+  if (move_from == nullptr && used.size() >= kReplicasMax)
+    return fail(Code::kInvalid, "key '%s' has %zu replicas: that is the most there may be",
+                shown(object.key()).c_str(), used.size());
+  if (std::any_of(used.begin(), used.end(),
+                  [&](const Replica& r) { return r.node->ref.name == wish.prefer; }))
+    return fail(Code::kExists, "key '%s': node %s has one already", shown(object.key()).c_str(),
+                shown(wish.prefer).c_str());
+  const auto source = std::find_if(used.begin(), used.end(), [&](const Replica& r) {
+    return members_.healthy(*r.node, now) && (move_from == nullptr || r.node == move_from);
+  });
+  if (source == used.end())
+    return fail(Code::kUnavailable, "key '%s': its node does not answer",
+                shown(object.key()).c_str());
+  const auto at = members_.place(object.bytes, used, wish, now);
+  if (!at || (!wish.prefer.empty() && at->node->ref.name != wish.prefer)) {
+    if (at) members_.unplace(*at);
+    return fail(Code::kNoSpace, "no room for another replica of '%s' (%s)%s%s",
+                shown(object.key()).c_str(), human_bytes(object.bytes).c_str(),
+                wish.prefer.empty() ? "" : " on node ", shown(wish.prefer).c_str());
+  }
+  filled_ = true;
+  leases_.grant(object, now);
+  const uint64_t id = next_task_++;
+  Task& task = tasks_[id];
+  task.tenant = object.tenant;
+  task.key = object.key();
+  task.bytes = object.bytes;
+  task.checksum = object.checksum;
+  task.target = at->node->ref.name;
+  task.target_mount = at->node->mount;
+  task.source = source->node->ref.name;
+  task.source_mount = source->node->mount;
+  task.range = at->range;
+  task.generation = next_generation();
+  task.move = move_from != nullptr;
+  std::vector<NodeRef> nodes;
+  std::vector<const Member*> named;
+  Order& order = members_.order(*at->node, OrderKind::kCopy, {}, {});
+  order.task = id;
+  order.from = source->node->ref;
+  order.source = place_of(object, *source, nodes, named);
+  order.source.generation = source->generation;
+  record_of(object, {at->node, at->range, task.generation}, order.record);
+  return id;
+}
+
+void Master::end_task(uint64_t id, Task& task, Error error) {
+  const bool done = error.what.empty();
+  task.state = done ? Task::State::kDone : Task::State::kFailed;
+  ++(done ? totals_.copies_done : totals_.copies_failed);
+  task.error = std::move(error.what);
+  if (const auto job = drains_.find(task.drain); job != drains_.end()) {
+    --job->second.active;
+    job->second.why = task.error;
+    if (done) {
+      ++job->second.moved;
+      job->second.moved_bytes += task.bytes;
+    }
+  }
+  ended_tasks_.push_back(id);
+  if (ended_tasks_.size() <= kEndedMax) return;
+  tasks_.erase(ended_tasks_.front());
+  ended_tasks_.pop_front();
+}
+
+Result<rpc::Empty> Master::handle(const TaskDone& m, Time now) {
+  const auto it = tasks_.find(m.task);
+  Member* node = members_.find(m.node, m.generation);
+  if (node == nullptr || it == tasks_.end() || it->second.state != Task::State::kRunning ||
+      it->second.target_mount != node->mount || it->second.range == kNoId)
+    return fail(Code::kStale, "task %llu of node '%s' is not running",
+                static_cast<unsigned long long>(m.task), shown(m.node).c_str());
+  Task& task = it->second;
+  Record record;
+  const Replica at{node, task.range, task.generation};
+  const Object* object = find_complete(task.tenant, task.key);
+  const bool same =
+      object != nullptr && object->checksum == task.checksum && object->bytes == task.bytes;
+  if (m.outcome.ok() && same) {
+    PendingOrder about;
+    about.task = m.task;
+    record_of(*object, at, members_.order(*node, OrderKind::kRecord, {}, std::move(about)).record);
+    finish(now);
+    return rpc::Empty{};
+  }
+  Object gone;  // for the places of its pieces only
+  gone.bytes = task.bytes;
+  record = record_of(gone, at);
+  record.key = task.key;
+  forget(at, std::move(record));
+  end_task(m.task, task, {Code::kUnavailable, same ? m.outcome.what : "removed meanwhile"});
+  finish(now);
+  return rpc::Empty{};
+}
+
+void Master::copied(uint64_t id, Time now) {
+  const auto it = tasks_.find(id);
+  if (it == tasks_.end() || it->second.state != Task::State::kRunning) return;
+  Task& task = it->second;
+  Member* node = members_.find_mount(task.target, task.target_mount);
+  if (node == nullptr) return end_task(id, task, {Code::kUnavailable, "its target is gone"});
+  const Replica at{node, task.range, task.generation};
+  Object* object = find_complete(task.tenant, task.key);
+  bool fits = object != nullptr && object->checksum == task.checksum &&
+              object->bytes == task.bytes && replica_count(*object) < kReplicasMax + 1;
+  if (fits) each_replica(*object, [&](const Replica& r) { fits = fits && r.node != node; });
+  if (!fits) {
+    Object gone;
+    gone.bytes = task.bytes;
+    Record record = record_of(gone, at);
+    record.key = task.key;
+    record.generation = task.generation;
+    forget(at, std::move(record));
+    return end_task(id, task, {Code::kUnavailable, "removed meanwhile"});
+  }
+  add_replica(*object, at);
+  if (task.move)
+    if (const Member* source = members_.find_mount(task.source, task.source_mount))
+      retire(*object, *source, now);
+  note(EventKind::kMoved, *object, now, task.move ? "moved" : "copied");
+  end_task(id, task, {Code::kInternal, {}});
+}
+
+// Gives a replica up; readers that were told of it may finish.
+void Master::retire(Object& object, const Member& node, Time now) {
+  Record record;
+  each_replica(object, [&](const Replica& r) {
+    if (r.node == &node) record = record_of(object, r);
+  });
+  const Replica old = take_replica(object, node);
+  if (old.node == nullptr) return;
+  old.node->space.set_owner(old.range, kNoId);
+  resting_.emplace(leases_.held(object, now) ? object.until : now,
+                   Resting{node.ref.name, node.mount, old.range, std::move(record)});
+}
+
+Result<TaskInfo> Master::handle(const CopyKey& m, Time now) {
+  Object* object = find_complete(tenants_.find(m.tenant), m.key);
+  if (object == nullptr) return unknown(m.key);
+  const Member* from = nullptr;
+  if (m.move) {
+    each_replica(*object, [&](const Replica& r) {
+      if (from == nullptr && (m.from.empty() || r.node->ref.name == m.from)) from = r.node;
+    });
+    if (from == nullptr)
+      return fail(Code::kNotFound, "key '%s' has no replica on node '%s'", shown(m.key).c_str(),
+                  shown(m.from).c_str());
+  }
+  MC_TRY(const uint64_t task, start_copy(*object, {m.to, {}, false}, from, now));
+  finish(now);
+  return TaskInfo{epoch_, task, "running", {}};
+}
+
+Result<TaskInfo> Master::handle(const ChangeReplicas& m, Time now) {
+  Object* object = find_complete(tenants_.find(m.tenant), m.key);
+  if (object == nullptr) return unknown(m.key);
+  if (m.replicas < 1 || m.replicas > kReplicasMax)
+    return fail(Code::kInvalid, "replicas %u: want 1 to %u", m.replicas, kReplicasMax);
+  TaskInfo reply{epoch_, 0, "done", {}};
+  while (replica_count(*object) > m.replicas)
+    retire(*object, *extras_.at(object->self).replicas.back().node, now);
+  if (replica_count(*object) < m.replicas) {  // one at a time: ask again when it is done
+    MC_TRY(reply.task, start_copy(*object, {}, nullptr, now));
+    reply.state = "running";
+  }
+  finish(now);
+  return reply;
+}
+
+Result<TaskInfo> Master::handle(const QueryTask& m, Time) const {
+  const auto it = tasks_.find(m.task);
+  if (it == tasks_.end())
+    return fail(Code::kNotFound, "no task %llu: it ended long ago, or before the master started",
+                static_cast<unsigned long long>(m.task));
+  constexpr const char* kStates[] = {"running", "done", "failed"};
+  return TaskInfo{epoch_, m.task, kStates[static_cast<size_t>(it->second.state)], it->second.error};
+}
+
+// ---- what is read much
+
+void Master::note_heat(Object& object, Time now) {
+  if (++reads_ % kSample != 0 || heat_.size() >= kHeatMax) return;
+  if (heat_.empty() && heated_.empty()) heat_since_ = now;
+  const double enough = options_.hot_rate * to_seconds(options_.hot_window) / kSample;
+  if (static_cast<double>(++heat_[object.self]) < enough) return;
+  heat_[object.self] = 0;
+  const auto replicas = static_cast<uint32_t>(replica_count(object));
+  if (replicas >= options_.hot_replicas || !start_copy(object, {}, nullptr, now)) return;
+  ++totals_.hot_copies;
+  heated_.emplace(std::pair{object.tenant, ObjectKey(object.key())}, replicas);
+}
+
+// At the end of a window: what is not read any more goes back to what it had.
+void Master::cool_down(Time now) {
+  if ((heat_.empty() && heated_.empty()) || now < heat_since_ + options_.hot_window) return;
+  for (auto it = heated_.begin(); it != heated_.end();) {
+    Object* object = find_complete(it->first.first, it->first.second);
+    if (object != nullptr && heat_.contains(object->self)) {
+      ++it;
+      continue;
+    }
+    while (object != nullptr && replica_count(*object) > it->second)
+      retire(*object, *extras_.at(object->self).replicas.back().node, now);
+    it = heated_.erase(it);
+  }
+  heat_.clear();
+  heat_since_ = now;
+}
+
+}  // namespace mc::store

@@ -1,0 +1,357 @@
+// The SSD tier: what goes to the nodes' disks, when, and what is found there.
+#include <algorithm>
+#include <tuple>
+
+#include "store/master/master.h"
+
+namespace mc::store {
+
+// As it is called there: the key, or a tenant, NUL and its key. Empty: a stranger's.
+std::string Master::disk_name(uint16_t tenant, std::string_view key) const {
+  if (tenant == 0) return std::string(key);
+  if (tenant == Tenants::kNone) return {};
+  return tenants_[tenant].name + '\0' + std::string(key);
+}
+
+bool Master::on_disk(uint16_t tenant, std::string_view key) const {
+  return tier_.any() && tier_.find(disk_name(tenant, key)) != nullptr;
+}
+
+// Tenant and key of such a name.
+std::pair<std::string, ObjectKey> Master::parts_of(const std::string& name) {
+  const size_t nul = name.find('\0');
+  if (nul == std::string::npos) return {"", name};
+  return {name.substr(0, nul), name.substr(nul + 1)};
+}
+
+// On one that is not about to be emptied.
+bool Master::stays_on_disk(uint16_t tenant, std::string_view key) const {
+  if (!tier_.any()) return false;
+  const Tier::OnDisk* disk = tier_.find(disk_name(tenant, key));
+  if (disk == nullptr || drains_.empty()) return disk != nullptr;
+  return std::any_of(disk->copies.begin(), disk->copies.end(),
+                     [&](const Tier::Copy& c) { return !drains_.contains(Tier::node_of(c).name); });
+}
+
+// ---- what must not come back
+
+// Somebody may come of whom it is not known what it brings.
+bool Master::strangers_away(Time now) const {
+  return rebuild_.missing() > 0 || !rebuild_.over(now);
+}
+
+// Whether it is worth remembering that there is a newer content.
+bool Master::may_come_back(const std::string& name, Time now) const {
+  return strangers_away(now) || graves_.held_away(name);
+}
+
+// For the next master too: two nodes remember it. What a node is told to forget because it was
+// removed it remembers anyway.
+void Master::bury_widely(const std::string& name, Generation before) {
+  graves_.bury(name, before);
+  Record record;
+  std::tie(record.tenant, record.key) = parts_of(name);
+  size_t told = 0;
+  for (const auto& [node, member] : members_.all()) {
+    if (!member->ready || told == 2) continue;
+    members_.order(*member, OrderKind::kBury, before, {}).record = record;
+    ++told;
+  }
+}
+
+// Removed, where no node's memory held it that would remember that. Of others it is noted too, for
+// a node that an earlier master gave up is not known to be away.
+void Master::bury_absent(const std::string& name, Time now) {
+  if (may_come_back(name, now))
+    bury_widely(name, next_generation());
+  else
+    graves_.bury(name, next_generation());
+}
+
+// Of what lies on the disk of a node that mounts.
+bool Master::refused(const NodeId& node, const TierObject& o) {
+  if (graves_.dead(node, o.name, o.generation)) return true;
+  const auto [tenant, key] = parts_of(o.name);
+  const Object* object = find_complete(tenants_.get(tenant).value_or(0), key);
+  const auto differs = [&](const auto& other) {
+    return other.bytes != o.bytes || other.checksum != o.checksum;
+  };
+  if (object != nullptr) return differs(*object);
+  // The older of two contents must not come back when the newer is not there any more.
+  const Tier::OnDisk* disk = tier_.find(o.name);
+  if (disk != nullptr && differs(*disk))
+    graves_.bury(o.name, std::max(disk->newest(), o.generation));
+  return false;
+}
+
+// ---- what nodes say
+
+Result<TierAck> Master::handle(const TierMount& m, Time now) {
+  Member* node = members_.find(m.node, m.generation);
+  if (node == nullptr || !node->ready)
+    return TierAck{epoch_, static_cast<uint8_t>(BeatStatus::kRemount)};
+  if (m.objects.size() > kTierPageMax)
+    return fail(Code::kInvalid, "tier of node '%s': %zu objects in one page", shown(m.node).c_str(),
+                m.objects.size());
+  // A disk may have been written under a master whose clock was ahead of this one's.
+  for (const TierObject& o : m.objects)
+    if (o.generation.n > (epoch_ << 32 | counter_) &&
+        o.generation.n >> 32 < epoch_ + kEpochsAheadMax) {
+      epoch_ = (o.generation.n >> 32) + 1;
+      counter_ = 0;
+    }
+  tier_.mount(
+      m, node->ref, [&](const TierObject& o) { return refused(m.node, o); }, now);
+  if (!awaited_.empty())
+    for (const TierObject& o : m.objects) {
+      const auto [tenant, key] = parts_of(o.name);
+      const uint16_t id = tenants_.find(tenant);
+      if (tier_.find(o.name) != nullptr) wake_looks(in_tenant(id, key), now);
+    }
+  if (m.last) {
+    node->tier = false;
+    graves_.returned(m.node);
+    if (node->returns) rebuild_.reported(m.node);
+    room_changed_ = true;
+  }
+  finish(now);
+  return TierAck{epoch_, 0};
+}
+
+void Master::handle(const TierBeat& m, Time now,
+                    std::function<void(const Result<TierWork>&)> done) {
+  if (members_.find(m.node, m.generation) == nullptr || !tier_.beat(m, now, done))
+    return done(TierWork{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}});
+  finish(now);
+}
+
+Result<TierAck> Master::handle(const TierReport& m, Time now) {
+  if (members_.find(m.node, m.generation) == nullptr || !tier_.report(m, now))
+    return TierAck{epoch_, static_cast<uint8_t>(BeatStatus::kRemount)};
+  finish(now);
+  return TierAck{epoch_, 0};
+}
+
+// Of a record in a node's memory that differs from what a disk has, the older of the two goes.
+bool Master::older_than_disk(const Record& record, uint16_t tenant) {
+  if (!tier_.any()) return false;
+  const std::string name = disk_name(tenant, record.key);
+  const Tier::OnDisk* disk = tier_.find(name);
+  if (disk == nullptr || (disk->bytes == record.bytes && disk->checksum == record.checksum))
+    return false;
+  graves_.bury(name, std::max(disk->newest(), record.generation));
+  if (disk->newest() > record.generation) return true;
+  tier_.forget(name, {});
+  return false;
+}
+
+// ---- looking
+
+bool Master::locate_on_disk(const Tier::OnDisk* disk, Replicas& reply,
+                            std::vector<const Member*>& named, Located& item) {
+  if (disk == nullptr) return false;
+  if (item.places.empty()) {
+    item.bytes = disk->bytes;
+    item.checksum = disk->checksum;
+    item.generation = disk->newest();
+  }
+  for (const Tier::Copy& copy : disk->copies) {
+    const Member* node = members_.find(Tier::node_of(copy).name);
+    if (node == nullptr) continue;
+    const auto known = std::find(named.begin(), named.end(), node);
+    item.disks.push_back(static_cast<uint32_t>(known - named.begin()));
+    if (known != named.end()) continue;
+    named.push_back(node);
+    reply.nodes.push_back(node->ref);
+  }
+  return true;
+}
+
+// Puts what only disks hold among the objects of the page, which are in order.
+void Master::list_disks(Listed& reply, const List& m, uint16_t tenant, uint32_t limit) const {
+  const std::string space = disk_name(tenant, "");
+  if (tenant == Tenants::kNone) return;
+  const auto& all = tier_.objects();
+  std::vector<ObjectInfo> merged;
+  auto memory = reply.items.begin();
+  auto disk =
+      m.after < m.prefix ? all.lower_bound(space + m.prefix) : all.upper_bound(space + m.after);
+  const bool more_in_memory = reply.more;
+  reply.more = false;
+  while (memory != reply.items.end() || disk != all.end()) {
+    if (disk != all.end() && tenant == 0 && disk->first.find('\0') != std::string::npos) {
+      ++disk;  // another tenant's
+      continue;
+    }
+    const bool here = memory != reply.items.end();
+    const bool there = disk != all.end() && disk->first.starts_with(space + m.prefix);
+    // What follows the page in memory is not known here.
+    if (!here && (!there || more_in_memory)) break;
+    if (merged.size() == limit) {
+      reply.more = true;
+      break;
+    }
+    const std::string key = there ? disk->first.substr(space.size()) : "";
+    const auto copies = there ? static_cast<uint32_t>(disk->second.copies.size()) : 0;
+    if (there && (!here || key < memory->key)) {
+      const Tier::OnDisk& o = disk->second;
+      merged.push_back({key, o.bytes, o.checksum, o.newest(), 0, false, o.cls, 0, copies});
+      ++disk;
+      continue;
+    }
+    merged.push_back(std::move(*memory));
+    ++memory;
+    if (!there || key != merged.back().key) continue;
+    merged.back().disks = copies;
+    ++disk;
+  }
+  reply.more = reply.more || more_in_memory;
+  reply.items = std::move(merged);
+}
+
+void Master::stat_tier(ClusterStat& reply) const {
+  reply.disk_objects = tier_.objects().size();
+  reply.disk_bytes = tier_.bytes();
+  reply.offloading = tier_.offloading_bytes();
+  for (const Tier::HolderStat& h : tier_.stat())
+    reply.tiers.push_back({h.node, h.capacity, h.used, h.objects, h.queued, h.trouble});
+}
+
+// Whether a disk is being given it.
+bool Master::evicting(const Object& object) const {
+  return tier_.any() && tier_.offloading(disk_name(object.tenant, object.key()));
+}
+
+// Those of a prefix that only disks hold; again for what is left when there are very many.
+void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t tenant, Time now) {
+  constexpr size_t kNamesAtOnce = 4096;
+  if (tenant == Tenants::kNone) return;
+  const std::string space = disk_name(tenant, "");
+  std::vector<std::string> names;
+  const auto& all = tier_.objects();
+  for (auto it = all.lower_bound(space + m.prefix);
+       it != all.end() && it->first.starts_with(space + m.prefix); ++it) {
+    const std::string key = it->first.substr(space.size());
+    if (key.find('\0') != std::string::npos || find_complete(tenant, key) != nullptr) continue;
+    reply.more = names.size() == kNamesAtOnce;
+    if (reply.more) break;
+    names.push_back(it->first);
+  }
+  for (const std::string& name : names) {
+    ++reply.removed;
+    ++totals_.removed;
+    bury_absent(name, now);
+    tier_.forget(name, {});
+  }
+}
+
+// ---- to the disks
+
+// What becomes of an object whose memory is wanted: dropped, for it is on a disk or not to be;
+// or kept until it was written.
+Master::Offload Master::offload(const Object& object, Time now) {
+  if (!tier_.any() || options_.offload == "never") return Offload::kDrop;
+  if (options_.offload == "context" && object.cls != ObjectClass::kContext) return Offload::kDrop;
+  if (stays_on_disk(object.tenant, object.key())) return Offload::kDrop;
+  if (!tier_.offloading(disk_name(object.tenant, object.key())) && !within_disk_quota(object, now))
+    return Offload::kDrop;
+  bool full = false, started = false;
+  each_replica(object, [&](const Replica& r) {
+    if (started || r.node->draining) return;
+    TierJob job;
+    job.object = {disk_name(object.tenant, object.key()),
+                  object.bytes,
+                  object.checksum,
+                  object.generation,
+                  record_of(object, r).keep_until_s,
+                  static_cast<uint8_t>(object.cls)};
+    job.guard_generation = r.generation;
+    each_piece(r, object.bytes, [&](const Extent& e) {
+      job.pieces.push_back({e.offset, e.bytes, e.guard});
+    });
+    const Tier::Queued queued = tier_.offload(r.node->ref.name, std::move(job), now);
+    started = queued == Tier::Queued::kYes;
+    full = full || queued == Tier::Queued::kFull;
+  });
+  if (started) return Offload::kStarted;
+  return full && options_.on_slow_offload == "wait" ? Offload::kLater : Offload::kDrop;
+}
+
+// That what only disks had is there no more.
+void Master::note_disk(const std::string& name, const Tier::OnDisk& disk, Time now,
+                       const char* reason) {
+  Event& event = events_.add();
+  event.kind = static_cast<uint8_t>(EventKind::kRemoved);
+  std::tie(event.tenant, event.key) = parts_of(name);
+  if (event.tenant.empty()) event.tenant = tenants_[0].name;
+  event.bytes = disk.bytes;
+  event.checksum = disk.checksum;
+  event.nodes.clear();
+  event.reason = reason;
+  event.at_ms = wall_ms(now);
+}
+
+// Makes room of the tenant's own, if need be: what came to the disks first goes first, contexts
+// that live do not.
+bool Master::within_disk_quota(const Object& object, Time now) {
+  const Tenant& t = tenants_[object.tenant];
+  if (t.disk_quota == 0) return true;
+  const std::string space = disk_name(object.tenant, "");
+  if (object.bytes > t.disk_quota) return false;
+  const uint64_t now_s = wall_ms(now) / 1000;
+  while (tier_.used_by(space) + object.bytes > t.disk_quota) {
+    const auto victim = tier_.oldest_of(space, [&](const Tier::OnDisk& o) {
+      return o.cls != static_cast<uint8_t>(ObjectClass::kContext) ||
+             (o.keep_until_s != 0 && o.keep_until_s <= now_s);
+    });
+    if (!victim) return false;
+    const ObjectKey key = parts_of(*victim).second;
+    if (find_complete(object.tenant, key) == nullptr) {
+      note_disk(*victim, *tier_.find(*victim), now,
+                "evicted: its tenant is at its quota of the disks");
+      ++totals_.evicted_objects;
+    }
+    tier_.forget(*victim, {});
+  }
+  return true;
+}
+
+// Whether it is to be written, and cannot be now.
+bool Master::disks_behind(const Object& object) const {
+  if (!tier_.any() || options_.on_slow_offload != "wait" || options_.offload == "never")
+    return false;
+  if (options_.offload == "context" && object.cls != ObjectClass::kContext) return false;
+  const std::string name = disk_name(object.tenant, object.key());
+  if (stays_on_disk(object.tenant, object.key()) || tier_.offloading(name)) return false;
+  bool full = false, room = false;
+  each_replica(object, [&](const Replica& r) {
+    if (r.node->draining) return;
+    const Tier::Queued queued = tier_.ask(r.node->ref.name, object.bytes);
+    full = full || queued == Tier::Queued::kFull;
+    room = room || queued == Tier::Queued::kYes;
+  });
+  return full && !room;
+}
+
+// What is written although its memory is not wanted yet.
+void Master::offload_early(const Object& object, Time now) {
+  if (options_.offload == "eager" ||
+      (options_.offload != "never" && object.cls == ObjectClass::kContext))
+    (void)offload(object, now);
+}
+
+void Master::offloaded(const std::string& name, Generation generation, bool stored, Time now) {
+  const auto going = evicting_.find(name);
+  if (going == evicting_.end()) return;
+  evicting_bytes_ -= going->second;
+  evicting_.erase(going);
+  const auto [tenant, key] = parts_of(name);
+  Object* object = find_complete(tenants_.find(tenant), key);
+  if (object == nullptr) return;
+  const bool same = stored && object->generation == generation;
+  if (!same || leases_.held(*object, now)) return enqueue(*object);
+  ++totals_.offloaded;
+  (void)drop(*object, "", now);
+}
+
+}  // namespace mc::store

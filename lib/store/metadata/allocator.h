@@ -1,0 +1,99 @@
+// Gives out ranges of one segment. Free ranges wait in bins by size, eight to a power of two, with
+// a bit each that says which bins are not empty: allocating, freeing and coalescing with both
+// neighbours take constant time however many ranges there are. A value for which no single range
+// is large enough may be given several.
+//
+// A new allocator first takes ranges by place (reserve), as a rebuilt master does; the first
+// allocation, or seal(), ends that and drops what only it needs.
+//
+// Thread: one owner. Pure: integers in, integers out. Sizes are rounded up to pages.
+// Source: design, "Offset allocator per segment"; the bins are those of Masmano et al., "TLSF: a
+// new dynamic memory allocator for real-time systems" (2004), which this lays over numbers.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <map>
+
+#include "base/result.h"
+#include "store/metadata/slab.h"
+
+namespace mc::store {
+
+class Allocator {
+ public:
+  static constexpr uint64_t kPagesMax = uint64_t{1} << 31;
+
+  Allocator(uint64_t capacity, uint64_t page);
+
+  // What `bytes` takes: whole pages, at least one.
+  uint64_t rounded(uint64_t bytes) const;
+  // A range, or, where none is large enough, at most `pieces` of them chained by next(). kNoId
+  // when there is no room.
+  Id allocate(uint64_t bytes, Id owner, size_t pieces = 1);
+  // Takes a given range. Errors: kInvalid when it is misaligned or outside, or when allocation has
+  // begun; kExists when any of it is taken.
+  Result<Id> reserve(uint64_t offset, uint64_t bytes, Id owner);
+  // The same for what is no part of it, between two segments: it no longer counts.
+  Result<> wall(uint64_t offset, uint64_t bytes);
+  void chain(Id last, Id next) { ranges_[last].b = next; }
+  void seal();
+  void free(Id head);  // the whole chain
+
+  uint64_t offset(Id range) const { return uint64_t{ranges_[range].first} * page_; }
+  uint64_t bytes(Id range) const { return uint64_t{ranges_[range].pages} * page_; }
+  Id next(Id range) const { return ranges_[range].b; }
+  void fetch(Id range) const { __builtin_prefetch(&ranges_[range]); }  // it will be looked at
+  Id owner(Id range) const { return ranges_[range].a; }
+  void set_owner(Id head, Id owner);
+  // All ranges by offset, given out or free (owner kNoId): start with first().
+  Id first() const { return capacity_ == 0 ? kNoId : head_; }
+  Id after(Id range) const { return ranges_[range].after; }
+  bool taken(Id range) const { return ranges_[range].taken; }
+  // Before it is destroyed: gives back a part of its memory, so that nobody waits while millions of
+  // ranges go at once. It is good for nothing else from then on. True: that was all.
+  bool dismantle() {
+    constexpr size_t kChunks = 256;
+    return ranges_.shed(kChunks);
+  }
+
+  uint64_t capacity() const { return capacity_; }
+  uint64_t used() const { return used_; }   // bytes given out, rounded
+  size_t ranges() const { return taken_; }  // given out
+  size_t holes() const { return ranges_.size() - taken_; }
+  uint64_t largest_free() const;  // to within an eighth where there are very many holes
+  // The part of the free bytes that a single value could not have: 0 when they are one range.
+  double fragmentation() const;
+  uint64_t memory() const { return ranges_.bytes(); }
+
+ private:
+  static constexpr size_t kSub = 8, kBins = 32 * kSub;
+  struct Range {
+    uint32_t first = 0;  // page
+    uint32_t pages : 31 = 0;
+    uint32_t taken : 1 = 0;
+    Id before = kNoId, after = kNoId;  // neighbours by place
+    Id a = kNoId, b = kNoId;           // free: links of its bin; taken: its owner, the next piece
+    Id& spare() { return after; }
+  };
+  static size_t bin_of(uint64_t pages);   // whose ranges have at least as many as its floor
+  static size_t bin_for(uint64_t pages);  // any range of which, or of a larger one, fits
+  size_t bin_from(size_t bin) const;      // the first not empty from there; kBins
+  Id find(uint64_t pages) const;
+  Id largest() const;
+  void insert_free(Id range);
+  void erase_free(Id range);
+  Id cut(Id range, uint64_t pages, Id owner);  // its front, taken; the rest stays free
+  void free_one(Id range);
+
+  uint64_t capacity_, span_, page_;  // span: with its walls
+  uint64_t used_ = 0;
+  size_t taken_ = 0;
+  Slab<Range, 64> ranges_;
+  Id head_ = kNoId;
+  bool sealed_ = false;
+  std::map<uint32_t, Id> by_place_;  // free ranges, until sealed
+  std::array<Id, kBins> bins_;
+  std::array<uint64_t, kBins / 64> full_{};  // bins that are not empty
+};
+
+}  // namespace mc::store

@@ -1,0 +1,63 @@
+// The order in which objects are evicted, counted in bytes: a queue through links that the objects
+// carry, so that a victim is found without a look at the table. Two policies: LRU moves what is
+// used to the back; SIEVE only marks it, and a hand walks from the front, clearing marks, so a
+// stream of strangers does not push out what is used again.
+//
+// An object under a lease that is met on the way is taken out; its owner puts it back when the
+// lease ends. So each step is paid for by a use, and finding a victim is O(1) in the long run.
+//
+// Thread: one owner. Pure.
+// Source: design, "Eviction"; LRU as in the paper's section 4.2 ("KVCache pool with LRU"); Zhang et
+// al., "SIEVE is simpler than LRU", NSDI 2024.
+#pragma once
+#include <cstdint>
+
+#include "store/metadata/table.h"
+
+namespace mc::store {
+
+enum class EvictPolicy : uint8_t { kLru, kSieve };
+
+class EvictQueue {
+ public:
+  EvictQueue(Slab<Object>& objects, EvictPolicy policy)
+      : objects_(objects), list_(objects), policy_(policy) {}
+
+  void insert(Object& object);  // as the newest; it is in no queue
+  void use(Object& object);     // in this one
+  void drop(Object& object);    // in this one
+  // The object to go next, still in the queue; nullptr when there is none. Those for which
+  // `leased` holds are dropped.
+  template <class Leased>
+  Object* victim(const Leased& leased) {
+    while (!list_.empty()) {
+      if (hand_ == kNoId) hand_ = list_.front();
+      Object& object = objects_[hand_];
+      if (leased(object)) {
+        drop(object);
+      } else if (object.visited) {
+        object.visited = false;
+        hand_ = list_.next(hand_);
+      } else {
+        return &object;
+      }
+    }
+    return nullptr;
+  }
+  // Passes over the object that victim() found.
+  void skip() { hand_ = list_.next(hand_); }
+  size_t size() const { return list_.size(); }
+
+ private:
+  Slab<Object>& objects_;
+  IdList<Object, &Object::queue> list_;  // the oldest first
+  const EvictPolicy policy_;
+  Id hand_ = kNoId;  // kNoId: the oldest
+};
+
+// How many bytes must go, working ahead: nothing while `used` is within high_watermark of
+// `capacity`; then as many as bring it eviction_ratio below.
+uint64_t bytes_to_evict(uint64_t used, uint64_t capacity, double high_watermark,
+                        double eviction_ratio);
+
+}  // namespace mc::store

@@ -1,0 +1,95 @@
+// The nodes of the cluster as the master sees them: who is mounted and alive, where there is room,
+// and the ordered channel of orders to each of them (carried by the answers to its heartbeats,
+// repeated until acknowledged).
+//
+// Thread: one owner. Pure: time and randomness are arguments.
+#pragma once
+#include <map>
+#include <memory>
+#include <optional>
+#include <set>
+#include <span>
+#include <vector>
+
+#include "base/random.h"
+#include "rpc/membership.h"
+#include "store/metadata/object.h"
+#include "store/metadata/placement.h"
+
+namespace mc::store {
+
+class Members {
+ public:
+  // An order was carried out (true), or its node is gone (false).
+  using OrderDone = std::function<void(Member&, PendingOrder&, bool, Time)>;
+
+  Members(const rpc::MembershipOptions& liveness, const PlacementOptions& placement, uint64_t seed,
+          OrderDone order_done)
+      : liveness_(liveness),
+        placement_(placement),
+        random_(seed),
+        order_done_(std::move(order_done)) {}
+
+  Member* find(const NodeId& name);
+  Member* find(const NodeId& name, Generation generation);
+  Member* find_mount(const NodeId& name, uint64_t mount);
+  // Errors: kInvalid for an impossible layout; kBusy when there are too many nodes.
+  Result<Member*> add(const Mount& mount, Time now);
+  // It is gone: nullptr if it was not there. Its ranges are no longer counted, its orders not done.
+  std::unique_ptr<Member> take(const NodeId& name);
+  void fail_orders(Member& node, Time now);
+  void heard(const Member& node, Time now);
+  const std::map<NodeId, std::unique_ptr<Member>>& all() const { return members_; }
+  // A node is known there by its mount: one that mounts anew was restarted.
+  rpc::Membership& liveness() { return liveness_; }
+  const rpc::Membership& liveness() const { return liveness_; }
+  bool healthy(const Member& node, Time now) const {
+    return !node.gone && !liveness_.suspect(node.ref.name, now);
+  }
+
+  // Room on a healthy node not among `used`, in one piece or several; as store/metadata/placement.h
+  // has it. The range has no owner yet.
+  std::optional<Replica> place(uint64_t bytes, std::span<const Replica> used, const Wish& wish,
+                               Time now);
+  void unplace(const Replica& replica);    // nobody was told of it
+  void releasing(Member& node, Id range);  // the node is being told to forget it
+  void released(Member& node, Id range);   // it has
+
+  // To be completed by the caller, before answer_beats(); its record is an empty one.
+  Order& order(Member& node, OrderKind kind, Generation fence, PendingOrder about);
+  // A heartbeat of `node` came: runs the orders it acknowledged, then holds it.
+  void beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Beat> done);
+  void answer_beats(Time now, uint64_t epoch,
+                    uint64_t nodes);  // those with orders, and those held long enough
+
+  uint64_t capacity() const { return capacity_; }       // of ready nodes that do not drain
+  uint64_t largest() const;                             // segment of such a node
+  uint64_t used() const { return used_ - releasing_; }  // taken there, less what is being released
+  uint64_t releasing(Time now) const;                   // by healthy ones
+  uint64_t memory() const;                              // of allocators
+  void ready(Member& node, Time now);
+  void drain(Member& node, bool on);
+  Time deadline() const;
+
+ private:
+  static bool counts(const Member& node) { return node.ready && !node.draining; }
+  void count(Member& node, bool in);
+  void give_back(Member& node, Id range);
+  void answer(Member& node, uint64_t epoch, uint64_t nodes);
+  std::shared_ptr<Order> fresh_order();
+  void keep(std::shared_ptr<Order> order);
+
+  std::map<NodeId, std::unique_ptr<Member>> members_;
+  std::vector<Member*> ready_;  // those that may be given something
+  uint64_t capacity_ = 0, used_ = 0, releasing_ = 0, mounts_ = 0;
+  rpc::Membership liveness_;
+  const PlacementOptions placement_;
+  Random random_;
+  const OrderDone order_done_;
+  std::vector<std::shared_ptr<Order>> spare_;  // carried out; their memory is used again
+  std::vector<PendingOrder> carried_out_;      // empty but for the time of a beat
+  std::vector<Member*> untold_;                // have orders that no heartbeat was answered with
+  std::set<std::pair<Time, Member*>> held_beats_;  // by when they must be answered
+};
+
+}  // namespace mc::store

@@ -1,0 +1,95 @@
+// What the master knows beside its table of objects: what few objects have, the nodes that hold
+// them, and answers that wait. Plain state; Master and Members keep its rules.
+//
+// Thread: one owner. Pure: no clock, no I/O.
+#pragma once
+#include <deque>
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "store/metadata/allocator.h"
+#include "store/metadata/table.h"
+#include "store/protocol/node_messages.h"
+
+namespace mc::store {
+
+// Answers a call, at once or later; rpc::Reply<R> is one.
+template <class R>
+using Done = std::function<void(const Result<R>&)>;
+
+// Answers a batch when its last part is decided.
+template <class R>
+class Gather {
+ public:
+  Gather(R reply, size_t parts, Done<R> done)
+      : reply_(std::move(reply)), open_(parts), done_(std::move(done)) {}
+  R& reply() { return reply_; }
+  void expect(size_t more) { open_ += more; }
+  void decided() {
+    if (--open_ == 0) done_(std::move(reply_));
+  }
+
+ private:
+  R reply_;
+  size_t open_;
+  Done<R> done_;
+};
+using Outcoming = std::shared_ptr<Gather<Outcomes>>;
+
+// What few objects have; the table's Object says whether it is there.
+struct Extras {
+  std::vector<Replica> replicas;  // beyond the first
+  Time keep_until = Time::max();  // of a kContext or a pin
+  std::string group;
+};
+
+// While its nodes are being told of a put: how many have not acknowledged, and who waits.
+struct Recording {
+  uint32_t open = 0;
+  Id next = kNoId;
+  Id& spare() { return next; }
+  struct Waiting {
+    Outcoming gather;
+    size_t item = 0;
+  };
+  Waiting first;
+  std::vector<Waiting> more;  // who said so again
+};
+
+// An order to a node, and what it was about.
+struct PendingOrder {
+  std::shared_ptr<Order> order;
+  Id object = kNoId;  // of a kRecord
+  Id range = kNoId;   // of a kForget: free when it was carried out
+  uint64_t task = 0;  // of a copy: the record of its target
+  Outcoming forgotten;
+};
+
+struct Member {  // a mounted node
+  Member(NodeRef who, Layout where)
+      : ref(std::move(who)), layout(std::move(where)), space(layout.span(), kPage) {}
+  NodeRef ref;
+  Layout layout;
+  Allocator space;
+  std::string host, domain;
+  uint64_t mount = 0;               // unique to this mounting of it
+  bool returns = false;             // it was mounted at an earlier master
+  bool ready = false;               // its inventory is complete
+  bool tier = false;                // what lies on its disk is still to come
+  bool draining = false;            // it is given nothing new
+  bool gone = false;                // given up; what it held is being taken off the table
+  Time ready_since;                 // a node that has just come is given little
+  uint64_t releasing = 0;           // bytes taken whose release the node has not acknowledged
+  uint64_t objects = 0;             // replicas it holds
+  std::deque<PendingOrder> orders;  // not yet acknowledged, by seq
+  uint64_t next_seq = 1;
+  bool told = true;  // of all its orders; false: its beat is to be answered
+  Done<Beat> beat;   // the heartbeat that is held, if any
+  Time beat_until = Time::max();
+};
+
+}  // namespace mc::store

@@ -1,0 +1,45 @@
+// Where a new replica goes: which nodes to try, in which order. A node that has just come is
+// accepted only with a chance that grows over `slow_start`, so that it is not given every put
+// because it is empty; replicas of one object go to different nodes, and to different failure
+// domains while there is a choice.
+//
+// Thread: one owner. Pure: time and randomness are arguments.
+// Source: Mitzenmacher, "The power of two choices in randomized load balancing" (2001); design,
+// "Master".
+#pragma once
+#include <functional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/random.h"
+#include "base/result.h"
+#include "store/metadata/object.h"
+
+namespace mc::store {
+
+enum class Strategy : uint8_t { kFreeRatio, kRandom, kLocalFirst };
+Result<Strategy> parse_strategy(const std::string& text);
+
+struct Wish {
+  NodeId prefer;     // while it has room
+  std::string host;  // then nodes of this host, when local
+  bool local = false;
+};
+
+struct PlacementOptions {
+  Strategy strategy = Strategy::kFreeRatio;
+  Duration slow_start = std::chrono::seconds(30);
+};
+
+// 0 to 1: how far a node's slow start has come.
+double ramp(const Member& node, Duration slow_start, Time now);
+
+// Calls `attempt` with one node of `ready` after the other, best first, until it holds: the
+// preferred one, those of the host, two or more by the strategy, then all. Nodes that hold one of
+// `used` are left out; nodes of their domains come last.
+bool place_by(const PlacementOptions& options, const std::vector<Member*>& ready,
+              std::span<const Replica> used, const Wish& wish, Time now, Random& random,
+              const std::function<bool(Member&)>& attempt);
+
+}  // namespace mc::store

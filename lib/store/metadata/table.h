@@ -1,0 +1,169 @@
+// The objects the master knows, in as little memory as can be: 104 bytes each and their key, a
+// hash table that grows by one bucket at a time (no pause while a large one doubles), and an order
+// by key of those that are complete, for listing and removing by prefix. What few objects have is
+// kept beside it (store/metadata/object.h).
+//
+// Putting an object in order looks at some 30 others, half of what a put costs. So it is left until
+// somebody asks for the order, and what is gone by then never pays: sort() goes on with it, a
+// bounded part at a time.
+//
+// Thread: one owner. Pure.
+// Source: Litwin, "Linear hashing" (1980); Seidel and Aragon, "Randomized search trees" (1996):
+// the order is a treap whose priorities are hashes of the keys.
+#pragma once
+#include <algorithm>
+#include <array>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "base/hash.h"
+#include "base/time.h"
+#include "base/units.h"
+#include "store/metadata/allocator.h"
+#include "store/metadata/slab.h"
+
+namespace mc::store {
+
+struct Member;
+
+enum class ObjectState : uint8_t {
+  kWriting,    // granted to a writer
+  kRecording,  // put_end came; its nodes are being told
+  kComplete,   // readable
+};
+
+// Whose room is taken first: that of kEphemeral, then kNormal, then objects with a soft pin. A
+// kContext is kept while its time to live lasts.
+enum class ObjectClass : uint8_t { kNormal = 0, kEphemeral = 1, kContext = 2 };
+enum class Pin : uint8_t { kNone = 0, kSoft = 1, kHard = 2 };
+
+struct Replica {
+  Member* node = nullptr;
+  Id range = kNoId;  // the first of its pieces
+  Generation generation;
+};
+
+struct Object {
+  Generation generation;  // of the first replica
+  uint64_t bytes = 0, checksum = 0;
+  Time until = Time::min();  // the end of its lease; while it is written, when that began
+  char* key_data = nullptr;  // the table's
+  Member* node = nullptr;    // the first replica
+  Id range = kNoId;
+  Id self = kNoId;
+  Link queue;                      // of eviction; of puts by age while it is written
+  Link leases;                     // by end
+  Id left = kNoId, right = kNoId;  // in the order; before and after it while it waits to be
+  Id chain = kNoId;                // of its bucket
+  uint32_t hash = 0;
+  uint16_t key_bytes = 0;
+  uint16_t tenant = 0;
+  ObjectState state = ObjectState::kWriting;
+  ObjectClass cls = ObjectClass::kNormal;
+  Pin pin = Pin::kNone;
+  bool queued : 1 = false, leased : 1 = false, visited : 1 = false;
+  bool more_replicas : 1 = false, extras : 1 = false, promoted : 1 = false;
+  bool waits : 1 = false, ordered : 1 = false;  // for, or in, the order by key
+
+  std::string_view key() const { return {key_data, key_bytes}; }
+  Id& spare() { return chain; }
+};
+static_assert(sizeof(Object) <= 112, "the memory of every object there is");
+
+class Table {
+ public:
+  Table();
+  ~Table();
+  Table(const Table&) = delete;
+  Table& operator=(const Table&) = delete;
+
+  Object* find(uint16_t tenant, std::string_view key);
+  const Object* find(uint16_t tenant, std::string_view key) const;
+  // Keys are about to be looked for: what that looks at, in main memory for the most part, is
+  // fetched for all of them together instead of for one after another. No more than a hint. `key`
+  // tells the key of an item; `more` fetches what will be wanted of an object.
+  template <class Items, class Key, class More>
+  void warm(uint16_t tenant, const Items& items, const Key& key, const More& more) const;
+  Object& insert(uint16_t tenant, std::string_view key);  // which is not there
+  void erase(Object& object);                             // out of the order too
+  Object& operator[](Id id) { return slab_[id]; }
+  const Object& operator[](Id id) const { return slab_[id]; }
+  // The object of that number if it is still the one of that generation.
+  Object* at(Id id, Generation generation);
+  Slab<Object>& slab() { return slab_; }
+  size_t size() const { return slab_.size(); }
+
+  void list(Object& object);    // it is to be in the order of its tenant
+  void unlist(Object& object);  // not any more, if it was
+  size_t listed() const { return listed_; }
+  // Puts `most` of those that wait in order. True: none is left, after() sees all.
+  bool sort(size_t most = SIZE_MAX);
+  bool sorted() const { return waiting_ == kNoId; }
+  // The first in the order whose key is larger than `key`, or is it if `inclusive`. sorted().
+  const Object* after(uint16_t tenant, std::string_view key, bool inclusive) const;
+
+  uint64_t key_bytes() const { return key_bytes_; }
+  uint64_t memory() const;  // of all of it, keys excluded
+
+ private:
+  static constexpr size_t kBuckets = 1024;  // of one chunk
+  Id& bucket(size_t n) { return buckets_[n / kBuckets][n % kBuckets]; }
+  const Id& bucket(size_t n) const { return buckets_[n / kBuckets][n % kBuckets]; }
+  size_t bucket_of(uint32_t hash) const {
+    const size_t n = hash & (low_ - 1);
+    return n < next_split_ ? hash & (2 * low_ - 1) : n;
+  }
+  static uint32_t hash_of(uint16_t tenant, std::string_view key) {
+    return static_cast<uint32_t>(xxh3(key, tenant));
+  }
+  void split();
+  static uint32_t priority(const Object& object);
+  void order(Object& object);
+  void unorder(Object& object);
+
+  Slab<Object> slab_;
+  std::vector<std::unique_ptr<Id[]>> buckets_;
+  size_t low_ = kBuckets;  // buckets when all have been split: a power of two
+  size_t next_split_ = 0;  // buckets before it have been split once more
+  std::vector<Id> roots_;  // by tenant
+  size_t listed_ = 0;
+  Id waiting_ = kNoId;  // the first of those that wait
+  uint64_t key_bytes_ = 0;
+};
+
+template <class Items, class Key, class More>
+void Table::warm(uint16_t tenant, const Items& items, const Key& key, const More& more) const {
+  constexpr size_t kTogether = 32;  // about as many as a core fetches at a time
+  const auto fetch = [](const void* at) { __builtin_prefetch(at); };
+  const auto fetch_object = [&](Id id) {
+    const auto* at = reinterpret_cast<const char*>(&slab_[id]);
+    fetch(at);
+    fetch(at + 64);
+  };
+  for (size_t from = 0; from < items.size(); from += kTogether) {
+    const size_t n = std::min(kTogether, items.size() - from);
+    std::array<uint32_t, kTogether> hashes;
+    std::array<Id, kTogether> ids;
+    for (size_t i = 0; i < n; ++i) {
+      hashes[i] = hash_of(tenant, key(items[from + i]));
+      fetch(&bucket(bucket_of(hashes[i])));
+    }
+    for (size_t i = 0; i < n; ++i)
+      if ((ids[i] = bucket(bucket_of(hashes[i]))) != kNoId) fetch_object(ids[i]);
+    for (size_t i = 0; i < n; ++i)
+      if (ids[i] != kNoId && slab_[ids[i]].hash != hashes[i]) {
+        ids[i] = slab_[ids[i]].chain;  // one further; few are behind that
+        if (ids[i] != kNoId) fetch_object(ids[i]);
+      }
+    for (size_t i = 0; i < n; ++i)
+      if (ids[i] != kNoId && slab_[ids[i]].hash == hashes[i]) {
+        fetch(slab_[ids[i]].key_data);
+        fetch(slab_[ids[i]].key_data + slab_[ids[i]].key_bytes - 1);
+        more(slab_[ids[i]]);
+      }
+  }
+}
+
+}  // namespace mc::store

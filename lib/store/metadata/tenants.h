@@ -1,0 +1,61 @@
+// Who shares the pool: each tenant's objects, the bytes of segments they take, its quota, and the
+// queues in which they wait for eviction.
+//
+// Thread: one owner. Pure.
+#pragma once
+#include <array>
+#include <memory>
+#include <string>
+#include <string_view>
+#include <unordered_map>
+#include <vector>
+
+#include "base/result.h"
+#include "store/metadata/evict.h"
+
+namespace mc::store {
+
+struct Tenant {
+  Tenant(std::string who, uint64_t may_use, Slab<Object>& slab, EvictPolicy policy)
+      : name(std::move(who)),
+        quota(may_use),
+        queues{EvictQueue(slab, policy), EvictQueue(slab, policy), EvictQueue(slab, policy)} {}
+  const std::string name;
+  uint64_t quota;           // bytes of segments; 0: none
+  uint64_t disk_quota = 0;  // bytes of values on disks, all copies; 0: none
+  uint64_t used = 0, objects = 0;
+  uint64_t refused = 0;              // puts, since start, for want of quota
+  std::array<EvictQueue, 3> queues;  // in the order in which they are emptied
+};
+
+class Tenants {
+ public:
+  static constexpr uint16_t kMax = 4096;
+  static constexpr uint16_t kNone = UINT16_MAX;
+
+  // `quotas`: "name=4GiB,other=1GiB", of the option of that name. Errors: kInvalid.
+  using Quotas = std::unordered_map<std::string, uint64_t>;
+  static Result<Quotas> parse(const char* option, const std::string& quotas);
+
+  // `disk_quotas`: of bytes of values on the nodes' disks.
+  Tenants(Slab<Object>& objects, EvictPolicy policy, Quotas quotas, Quotas disk_quotas = {});
+
+  uint16_t find(std::string_view name) const;  // kNone for a stranger; empty: "default"
+  // Makes it known. Errors: kInvalid for a name that is none; kBusy when there are too many.
+  Result<uint16_t> get(std::string_view name);
+  Tenant& operator[](uint16_t tenant) { return *all_[tenant]; }
+  const Tenant& operator[](uint16_t tenant) const { return *all_[tenant]; }
+  const std::vector<std::unique_ptr<Tenant>>& all() const { return all_; }
+
+  // The queue an object waits in; nullptr while it is kept.
+  EvictQueue* queue_of(const Object& object);
+
+ private:
+  Slab<Object>& objects_;
+  const EvictPolicy policy_;
+  const Quotas quotas_, disk_quotas_;
+  std::vector<std::unique_ptr<Tenant>> all_;
+  std::unordered_map<std::string, uint16_t> by_name_;
+};
+
+}  // namespace mc::store

@@ -1,0 +1,71 @@
+#include "store/node/directory.h"
+
+#include <algorithm>
+
+#include "store/metadata/tombstones.h"
+
+namespace mc::store {
+
+void Directory::erase(std::map<uint64_t, Record>::iterator it) {
+  bytes_ -= it->second.bytes;
+  records_.erase(it);
+}
+
+Result<> Directory::carry_out(const Order& order) {
+  const Record& r = order.record;
+  if (order.kind == static_cast<uint8_t>(OrderKind::kBury)) {
+    bury(r, order.fence);
+    return {};
+  }
+  bool sane = layout_.holds(r.offset, r.more.empty() ? r.bytes : r.first_bytes);
+  for (const Extent& piece : r.more) sane = sane && layout_.holds(piece.offset, piece.bytes);
+  if (!sane)
+    return fail(Code::kInvalid, "order %llu names %llu+%llu: outside this segment",
+                static_cast<unsigned long long>(order.seq),
+                static_cast<unsigned long long>(r.offset),
+                static_cast<unsigned long long>(r.bytes));
+  const auto it = records_.find(r.offset);
+  switch (static_cast<OrderKind>(order.kind)) {
+    case OrderKind::kRecord:
+      if (it != records_.end() && it->second.generation > r.generation) return {};
+      if (it != records_.end()) erase(it);
+      records_.emplace(r.offset, r);
+      bytes_ += r.bytes;
+      newest_ = std::max(newest_, r.generation);
+      return {};
+    case OrderKind::kForget:
+      if (it != records_.end() && it->second.generation == r.generation) erase(it);
+      newest_ = std::max(newest_, order.fence);
+      if (order.removed) bury(r, order.fence);
+      return {};
+    case OrderKind::kBury: return {};
+    case OrderKind::kCopy: return {};  // recorded when it is there
+  }
+  return fail(Code::kInvalid, "order %llu of unknown kind %u",
+              static_cast<unsigned long long>(order.seq), unsigned{order.kind});
+}
+
+void Directory::bury(const Record& record, Generation before) {
+  learn_dead(Graves::hash_of(in_space(record.tenant, record.key)), before.n);
+}
+
+void Directory::learn_dead(uint64_t hash, uint64_t before) {
+  dead_.emplace_back(hash, before);
+  if (dead_.size() > kDeadMax) dead_.pop_front();
+}
+
+void Directory::tell_dead(Inventory& m) const {
+  for (const auto& [hash, before] : dead_) {
+    m.dead.push_back(hash);
+    m.before.push_back(before);
+  }
+}
+
+std::vector<Record> Directory::page(uint64_t after_offset, bool from_start, size_t limit) const {
+  std::vector<Record> out;
+  auto it = from_start ? records_.begin() : records_.upper_bound(after_offset);
+  for (; it != records_.end() && out.size() < limit; ++it) out.push_back(it->second);
+  return out;
+}
+
+}  // namespace mc::store

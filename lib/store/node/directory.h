@@ -1,0 +1,44 @@
+// What a node holds: the objects the master told it to record, by where they lie. It is the
+// inventory from which a master that starts empty is rebuilt, and it never holds anything that
+// was removed or evicted and whose room may have been given away. It remembers for a while what was
+// removed, so that the next master knows what must not come back with nodes that are away.
+//
+// Thread: one owner. Pure.
+#pragma once
+#include <deque>
+#include <map>
+#include <vector>
+
+#include "store/protocol/node_messages.h"
+
+namespace mc::store {
+
+class Directory {
+ public:
+  explicit Directory(Layout layout) : layout_(layout) {}
+
+  // Orders may come twice (their acknowledgement was lost); the second time changes nothing.
+  // Errors: kInvalid for ranges outside the segment, or orders this version does not know.
+  Result<> carry_out(const Order& order);
+  // The records from the one after `after` on, at most `limit`; by offset.
+  std::vector<Record> page(uint64_t after_offset, bool from_start, size_t limit) const;
+  size_t objects() const { return records_.size(); }
+  uint64_t bytes() const { return bytes_; }
+  // What was removed, as Inventory has it; the last kDeadMax.
+  void tell_dead(Inventory& m) const;
+  void learn_dead(uint64_t hash, uint64_t before);
+  Generation newest() const { return newest_; }  // of all that was ever recorded
+
+ private:
+  void erase(std::map<uint64_t, Record>::iterator it);
+
+  void bury(const Record& record, Generation before);
+
+  Layout layout_;
+  std::deque<std::pair<uint64_t, uint64_t>> dead_;  // hash of the name, generation
+  std::map<uint64_t, Record> records_;              // by offset
+  uint64_t bytes_ = 0;
+  Generation newest_;
+};
+
+}  // namespace mc::store

@@ -1,0 +1,287 @@
+#include "store/node/node.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/log.h"
+#include "store/election/leader_election.h"
+#include "store/metadata/tombstones.h"
+#include "xfer/memory/copy.h"
+
+namespace mc::store {
+namespace {
+
+// A heartbeat is answered when its time is over; an answer later than this was lost with a master.
+constexpr Duration kOverdue = std::chrono::milliseconds(250);
+constexpr Duration kDrainAsk = std::chrono::milliseconds(50);
+constexpr size_t kPageRecords = 2048;  // of one inventory message: 2 MiB with the longest keys
+
+}  // namespace
+
+void NodeOptions::describe(OptionList& v) {
+  v("master", master,
+    "address of mc-master; of several, all, separated by commas, or etcd://host:port[/prefix]");
+  v("size", size, "memory to offer to the pool, when no --segment is given");
+  v("segments", segments,
+    "memory to offer, each SIZE[@hugepages|@file:PATH][@numa=N][@index=PATH][@fallback]; what a "
+    "file "
+    "holds is there again when the node is started again");
+  v("heartbeat", heartbeat, "how often to tell the master that this node lives");
+  v("call-timeout", call_timeout, "how long the master may take to answer");
+  v("copy-timeout", copy_timeout, "how long a copy from another node may take");
+  v("host", host, "name of this machine, which writers may prefer; empty: none");
+  v("domain", domain, "failure domain (rack, power): replicas go to different ones; empty: none");
+}
+
+Result<std::unique_ptr<Node>> Node::open(io::Loop& loop, xfer::Engine& engine, NodeId name,
+                                         std::string control, const NodeOptions& options,
+                                         Metrics& metrics) {
+  MC_TRY_(check_node_id(name));
+  if (options.heartbeat < std::chrono::milliseconds(1))
+    return fail(Code::kInvalid, "heartbeat %s: want 1ms or more",
+                to_text(options.heartbeat).c_str());
+  if (options.size.n < kPage && options.segments.empty())
+    return fail(Code::kInvalid, "size %s: want at least one page of %s",
+                bytes_text(options.size.n).c_str(), bytes_text(kPage).c_str());
+  MC_TRY(const std::string masters, find_masters(options.master, loop.clock(), kFindMasters));
+  MC_TRY(auto master, rpc::Client::connect(loop, masters, rpc::Way::kNear));
+  const std::vector<std::string> size{bytes_text(options.size.n)};
+  MC_TRY(auto segments, Segments::open(engine, options.segments.empty() ? size : options.segments));
+  Segments::Recovered recovered = segments->take_recovered();
+  NodeRef me{std::move(name), std::move(control), engine.generation()};
+  auto node = std::unique_ptr<Node>(new Node(loop, engine, std::move(me), options, metrics,
+                                             std::move(segments), std::move(master)));
+  node->restore(std::move(recovered));
+  node->mount();
+  return node;
+}
+
+Node::Node(io::Loop& loop, xfer::Engine& engine, NodeRef me, const NodeOptions& options,
+           Metrics& metrics, std::unique_ptr<Segments> segments,
+           std::unique_ptr<rpc::Client> master)
+    : loop_(loop),
+      me_(std::move(me)),
+      options_(options),
+      segments_(std::move(segments)),
+      layout_(segments_->layout()),
+      master_(std::move(master)),
+      directory_(layout_),
+      copier_(
+          loop, engine, [this](uint64_t offset) { return segments_->bytes_at(offset); },
+          options.copy_timeout,
+          [this](uint64_t task, const Result<>& result) { copied(task, result); }),
+      objects_(metrics.gauge("mc_store_node_objects", "objects this node holds")),
+      bytes_(metrics.gauge("mc_store_node_bytes", "bytes of their values")),
+      orders_(metrics.counter("mc_store_node_orders_total", "orders of the master carried out")),
+      mounts_(metrics.counter("mc_store_node_mounts_total", "times it mounted at a master")),
+      recovered_(metrics.counter("mc_store_node_recovered_total",
+                                 "objects found in its files when it started")),
+      given_up_(metrics.counter("mc_store_node_given_up_total",
+                                "objects there whose bytes were not those that were put")) {}
+
+void Node::restore(Segments::Recovered recovered) {
+  for (Record& record : recovered.records) {
+    Order order;
+    order.kind = static_cast<uint8_t>(OrderKind::kRecord);
+    order.record = std::move(record);
+    MC_CHECK(directory_.carry_out(order).has_value());
+  }
+  for (const auto& [hash, before] : recovered.dead) directory_.learn_dead(hash, before);
+  recovered_.add(recovered.records.size());
+  given_up_.add(recovered.given_up);
+  if (segments_->lasting())
+    log_info("store", "%zu objects of %s were there, %llu were given up", directory_.objects(),
+             human_bytes(directory_.bytes()).c_str(),
+             static_cast<unsigned long long>(recovered.given_up));
+}
+
+Node::~Node() {
+  loop_.cancel(timer_);
+  loop_.cancel(drain_timer_);
+}
+
+std::string Node::not_ready() const {
+  if (mounted()) return {};
+  if (state_ == State::kStopping) return "stopping";
+  return "not mounted at " + options_.master + (last_error_.empty() ? "" : ": " + last_error_);
+}
+
+bool Node::sees(uint64_t epoch) {
+  if (epoch < epoch_seen_) {
+    master_->pass_over();
+    log_warn("store", "master %s is at epoch %llu, older than %llu seen: refused",
+             options_.master.c_str(), static_cast<unsigned long long>(epoch),
+             static_cast<unsigned long long>(epoch_seen_));
+    return false;
+  }
+  epoch_seen_ = epoch_ = epoch;
+  return true;
+}
+
+void Node::mount() {
+  if (state_ == State::kStopping) return;
+  state_ = State::kMounting;
+  copier_.cancel_all();  // the next master knows nothing of their ranges
+  done_ = 0;
+  asked_ = loop_.now();
+  epoch_seen_ = std::max(epoch_seen_, directory_.newest().n >> 32);
+  master_->call(Mount{me_, layout_, epoch_seen_, nodes_seen_, options_.host, options_.domain},
+                options_.call_timeout, [this](const Result<Mounted>& reply) {
+                  if (!reply) return retry(reply.error());
+                  if (!sees(reply->epoch)) return retry({Code::kStale, "master of an older epoch"});
+                  send_inventory(0, true);
+                });
+}
+
+void Node::send_inventory(uint64_t after, bool from_start) {
+  Inventory m{me_.name, me_.generation, directory_.page(after, from_start, kPageRecords), false,
+              tier_};
+  m.last = m.records.size() < kPageRecords;
+  if (m.last) directory_.tell_dead(m);
+  const bool last = m.last;
+  const uint64_t next = m.records.empty() ? after : m.records.back().offset;
+  master_->call(m, options_.call_timeout, [this, last, next](const Result<Mounted>& reply) {
+    if (!reply) return retry(reply.error());
+    if (state_ == State::kStopping) return;
+    if (!last) return send_inventory(next, false);
+    state_ = State::kMounted;
+    nodes_seen_ = reply->nodes;
+    last_error_.clear();
+    mounts_.add();
+    log_info("store", "mounted %s with %zu objects at %s, epoch %llu",
+             human_bytes(layout_.total()).c_str(), directory_.objects(), options_.master.c_str(),
+             static_cast<unsigned long long>(epoch_));
+    if (on_mounted_) on_mounted_();
+    beat();
+  });
+}
+
+void Node::beat() {
+  if (state_ != State::kMounted) return;
+  asked_ = loop_.now();
+  const Duration budget = options_.heartbeat + std::min(options_.call_timeout, kOverdue);
+  const auto hold = options_.heartbeat / std::chrono::milliseconds(1);
+  const Heartbeat m{me_.name, me_.generation, done_, static_cast<uint32_t>(hold)};
+  master_->call_over(m, budget, last_, [this](const Result<>& reply) {
+    if (!reply) return retry(reply.error());
+    take(last_);
+  });
+}
+
+void Node::take(const Beat& reply) {
+  if (state_ == State::kStopping) return;
+  // Before the epoch is looked at: a master that restarted twice within a second starts at an epoch
+  // seen before, and goes beyond it when it is told so by a mount.
+  if (reply.status == static_cast<uint8_t>(BeatStatus::kRemount)) {
+    log_info("store", "master %s asks for this node's inventory", options_.master.c_str());
+    return mount();
+  }
+  if (!sees(reply.epoch)) return retry({Code::kStale, "master of an older epoch"});
+  nodes_seen_ = reply.nodes;
+  for (const Order& order : reply.orders) {
+    if (order.seq <= done_) continue;
+    carry_out(order);
+    done_ = order.seq;
+    orders_.add();
+  }
+  // Before they are acknowledged.
+  if (auto kept = segments_->flush(directory_); !kept)
+    log_error("store", "%s", kept.error().what.c_str());
+  objects_.set(static_cast<double>(directory_.objects()));
+  bytes_.set(static_cast<double>(directory_.bytes()));
+  beat();
+}
+
+void Node::carry_out(const Order& order) {
+  const auto kind = static_cast<OrderKind>(order.kind);
+  if (kind == OrderKind::kForget) copier_.cancel(order.record.offset);
+  if (auto taken = directory_.carry_out(order); !taken)
+    return log_error("store", "%s", taken.error().what.c_str());
+  if (kind == OrderKind::kRecord) segments_->record(order.record);
+  if (kind == OrderKind::kForget) {
+    raise_guards(order.record, order.fence);
+    segments_->forget(order.record);
+  }
+  if (order.removed || kind == OrderKind::kBury)
+    segments_->dead(Graves::hash_of(in_space(order.record.tenant, order.record.key)),
+                    order.fence.n);
+  if (kind != OrderKind::kCopy) return;
+  raise_guards(order.record, order.record.generation);
+  copier_.copy(order);
+}
+
+void Node::copied(uint64_t task, const Result<>& result) {
+  if (!result) log_warn("store", "copy: %s", result.error().what.c_str());
+  master_->call(TaskDone{me_.name, me_.generation, task, Outcome::of(result)},
+                options_.call_timeout, [this, task, result](const Result<rpc::Empty>& reply) {
+                  if (reply || reply.error().code == Code::kStale || !mounted()) return;
+                  copied(task, result);  // lost: a master that is gone asks for a new mount
+                });
+}
+
+// In place, not through the engine: thousands may come at once.
+void Node::raise_guards(const Record& record, Generation generation) {
+  const auto raise = [&](uint64_t offset) {  // false: it is higher already
+    (void)xfer::raise_guard_word(segments_->bytes_at(layout_.guard_of(offset)), generation.n);
+  };
+  raise(record.offset);
+  for (const Extent& piece : record.more) raise(piece.offset);
+}
+
+void Node::retry(const Error& error) {
+  if (state_ == State::kStopping) return;
+  if (last_error_ != error.what)
+    log_warn("store", "%s; trying again every %s", error.what.c_str(),
+             to_text(options_.heartbeat).c_str());
+  last_error_ = error.what;
+  loop_.cancel(timer_);
+  // A call that was waited for in vain was pause enough.
+  timer_ = loop_.at(std::max(loop_.now(), asked_ + options_.heartbeat), [this] {
+    if (state_ == State::kMounted)
+      beat();  // a master that restarted asks for the inventory
+    else
+      mount();
+  });
+}
+
+void Node::drain(Duration limit, std::function<void()> done) {
+  if (limit <= Duration::zero() || !mounted()) return done();
+  log_info("store", "draining for up to %s", to_text(limit).c_str());
+  ask_drained(loop_.now() + limit, done);
+}
+
+// Starting to drain once more changes nothing, so a lost answer is asked for again.
+void Node::ask_drained(Time until, const std::function<void()>& done) {
+  master_->call(Drain{me_.name, static_cast<uint8_t>(DrainAction::kStart)}, options_.call_timeout,
+                [this, until, done](const Result<DrainInfo>& reply) {
+                  const bool alone = reply && reply->others == 0;
+                  if (reply && reply->state == "drained") {
+                    log_info("store", "drained");
+                  } else if (!alone && loop_.now() < until) {
+                    drain_timer_ = loop_.at(loop_.now() + kDrainAsk,
+                                            [this, until, done] { ask_drained(until, done); });
+                    return;
+                  } else {
+                    std::string why = !reply ? reply.error().what : reply->why;
+                    if (alone) why = "there is no other node";
+                    log_warn("store", "not drained, %llu objects are left: %s",
+                             reply ? static_cast<unsigned long long>(reply->objects_left) : 0ULL,
+                             shown(why).c_str());
+                  }
+                  done();
+                });
+}
+
+void Node::stop(std::function<void()> done) {
+  const bool was_mounted = mounted();
+  state_ = State::kStopping;
+  loop_.cancel(timer_);
+  if (!was_mounted) return done();
+  master_->call(Unmount{me_.name, me_.generation, segments_->lasting()}, options_.call_timeout,
+                [done = std::move(done)](const Result<Mounted>& reply) {
+                  if (!reply) log_warn("store", "unmount: %s", reply.error().what.c_str());
+                  done();
+                });
+}
+
+}  // namespace mc::store

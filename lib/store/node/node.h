@@ -1,0 +1,107 @@
+// Offers a segment of this process's memory to the store: mounts it at the master, keeps the
+// directory of what it holds by the master's orders, and mounts again, with its inventory, at a
+// master that does not know it. The bytes themselves move one-sided, past this class.
+//
+// Thread: the loop's. Every call to the master has a deadline; while there is no master, the node
+// keeps trying and what it holds stays. A master that was restarted is noticed within a heartbeat
+// and a quarter of a second.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "base/metrics.h"
+#include "base/options.h"
+#include "io/loop.h"
+#include "rpc/client.h"
+#include "store/node/copier.h"
+#include "store/node/directory.h"
+#include "store/node/segments.h"
+#include "xfer/engine.h"
+
+namespace mc::store {
+
+struct NodeOptions {
+  std::string master = "127.0.0.1:5550";
+  Bytes size{1 * kGiB};
+  std::vector<std::string> segments;  // as SegmentSpec has them; empty: one of `size`
+  Duration heartbeat = std::chrono::seconds(1);
+  Duration call_timeout = std::chrono::seconds(1);
+  Duration copy_timeout = std::chrono::seconds(30);
+  std::string host, domain;
+  void describe(OptionList& v);
+};
+
+class Node {
+ public:
+  // `control` is where peers can ask for the engine's segment. Errors: kNoSpace when the memory
+  // cannot be had; kInvalid.
+  static Result<std::unique_ptr<Node>> open(io::Loop& loop, xfer::Engine& engine, NodeId name,
+                                            std::string control, const NodeOptions& options,
+                                            Metrics& metrics);
+  ~Node();
+  Node(const Node&) = delete;
+  Node& operator=(const Node&) = delete;
+
+  bool mounted() const { return state_ == State::kMounted; }
+  void on_mounted(std::function<void()> callback) { on_mounted_ = std::move(callback); }
+  uint64_t epoch() const { return epoch_; }  // of the master it is mounted at
+  // Whether a master of that epoch is one that has been replaced: nothing of it counts.
+  bool outdated(uint64_t epoch) const { return epoch < epoch_seen_; }
+  const Directory& directory() const { return directory_; }
+  uint64_t capacity() const { return layout_.total(); }
+  const NodeRef& me() const { return me_; }
+  const Layout& layout() const { return layout_; }
+  std::byte* bytes_at(uint64_t offset) const {  // of this process's transfer segment
+    return segments_->bytes_at(offset);
+  }
+  std::string not_ready() const;          // empty when mounted
+  void announce_tier() { tier_ = true; }  // right after open()
+
+  // Has the master move what this node holds to others, for up to `limit`, then calls back; at once
+  // when that is nothing. What is left then is said in the log.
+  void drain(Duration limit, std::function<void()> done);
+
+  // Unmounts, so that readers learn it at once, then calls back. No more heartbeats.
+  void stop(std::function<void()> done);
+
+ private:
+  enum class State { kMounting, kMounted, kStopping };
+  Node(io::Loop& loop, xfer::Engine& engine, NodeRef me, const NodeOptions& options,
+       Metrics& metrics, std::unique_ptr<Segments> segments, std::unique_ptr<rpc::Client> master);
+  void restore(Segments::Recovered recovered);
+  void mount();
+  void send_inventory(uint64_t after, bool from_start);
+  void beat();
+  void take(const Beat& reply);
+  void carry_out(const Order& order);
+  void raise_guards(const Record& record, Generation generation);
+  void copied(uint64_t task, const Result<>& result);
+  void ask_drained(Time until, const std::function<void()>& done);
+  void retry(const Error& error);
+  bool sees(uint64_t epoch);
+
+  io::Loop& loop_;
+  const NodeRef me_;
+  const NodeOptions options_;
+  const std::unique_ptr<Segments> segments_;
+  const Layout layout_;
+  std::unique_ptr<rpc::Client> master_;
+  Directory directory_;
+  State state_ = State::kMounting;
+  uint64_t epoch_ = 0;       // of the master it is mounted at
+  uint64_t epoch_seen_ = 0;  // the largest of any
+  uint64_t done_ = 0;        // the last order carried out
+  uint64_t nodes_seen_ = 0;  // of the last master it was mounted at
+  Time asked_{};             // when the master was last called
+  std::string last_error_;
+  bool tier_ = false;
+  std::function<void()> on_mounted_;
+  io::Loop::Handle timer_ = 0, drain_timer_ = 0;
+  Copier copier_;
+  Beat last_;  // the answer to the last heartbeat
+  Gauge &objects_, &bytes_;
+  Counter &orders_, &mounts_, &recovered_, &given_up_;
+};
+
+}  // namespace mc::store

@@ -1,0 +1,224 @@
+#include "store/node/segment_index.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+
+#include <cerrno>
+#include <cstring>
+
+#include "base/hash.h"
+#include "io/file.h"
+
+namespace mc::store {
+namespace {
+
+constexpr char kMagic[8] = {'m', 'c', 's', 'e', 'g', 'i', 'd', 'x'};
+constexpr uint32_t kVersion = 1, kEntryMagic = 0x4553434d;  // "MCSE"
+constexpr size_t kHeader = 64, kEntryHead = 8, kHash = 8;
+constexpr uint64_t kIndexMax = uint64_t{8} * kGiB;
+constexpr const char* kNext = ".next";  // of the one that takes its place
+
+template <class T>
+void put(std::string& to, T v) {
+  to.append(reinterpret_cast<const char*>(&v), sizeof v);
+}
+template <class T>
+T get(const std::string& from, size_t at) {
+  T v;
+  std::memcpy(&v, from.data() + at, sizeof v);
+  return v;
+}
+uint64_t hash_of(const std::string& text, size_t at, size_t n) { return xxh3(text.data() + at, n); }
+
+// magic, version, zero, device, inode, capacity, hash of the boot's name, zero, hash
+std::string header_of(const SegmentIndex::Segment& of) {
+  std::string out(kMagic, sizeof kMagic);
+  put(out, kVersion);
+  put(out, uint32_t{0});
+  put(out, of.device);
+  put(out, of.inode);
+  put(out, of.capacity);
+  put(out, xxh3(of.boot.data(), of.boot.size()));
+  put(out, uint64_t{0});
+  put(out, hash_of(out, 0, out.size()));
+  return out;
+}
+
+std::string text_of(const IndexEntry& entry) {
+  const std::string body = wire::encode(entry);
+  std::string out;
+  put(out, kEntryMagic);
+  put(out, static_cast<uint32_t>(body.size()));
+  out += body;
+  put(out, hash_of(out, 0, out.size()));
+  return out;
+}
+
+Result<> write_whole(int fd, const std::string& text) {
+  for (size_t done = 0; done < text.size();) {
+    const ssize_t n = ::write(fd, text.data() + done, text.size() - done);
+    if (n < 0 && errno == EINTR) continue;
+    if (n <= 0)
+      return fail(Code::kNoSpace, "%s", n == 0 ? "nothing written" : std::strerror(errno));
+    done += static_cast<size_t>(n);
+  }
+  return {};
+}
+
+bool same_file(int fd, const std::string& path) {
+  struct stat a {
+  }, b{};
+  return ::fstat(fd, &a) == 0 && ::stat(path.c_str(), &b) == 0 && a.st_dev == b.st_dev &&
+         a.st_ino == b.st_ino;
+}
+
+}  // namespace
+
+SegmentIndex::SegmentIndex(std::string path, uint64_t capacity)
+    : path_(std::move(path)), held_(Layout{0, capacity, 0, {}}) {}
+
+Result<> SegmentIndex::lock() {
+  for (int tries = 0; tries < 10; ++tries) {
+    file_.reset(::open(path_.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_APPEND, 0600));
+    if (!file_) return fail_errno("open %s", path_.c_str());
+    if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0)
+      return fail(Code::kBusy, "%s is in use by another process: end it, or take another file",
+                  path_.c_str());
+    if (same_file(file_.get(), path_)) return {};  // else its owner put another in its place
+  }
+  return fail(Code::kBusy, "%s is in use by another process", path_.c_str());
+}
+
+Result<std::unique_ptr<SegmentIndex>> SegmentIndex::open(const std::string& path,
+                                                         const Segment& of) {
+  struct stat there {};
+  const bool fresh = ::stat(path.c_str(), &there) != 0;
+  if (fresh && of.bytes > 0)
+    return fail(Code::kInvalid,
+                "%s holds something, and no %s tells what: give another path, or remove it",
+                of.path.c_str(), path.c_str());
+  auto index = std::unique_ptr<SegmentIndex>(new SegmentIndex(path, of.capacity));
+  MC_TRY_(index->lock());
+  const std::string next = path + kNext;
+  if (auto text = io::read_file(next, kIndexMax)) {  // it was to take this one's place
+    const bool swapped = text->size() >= kHeader &&
+                         text->compare(0, kHeader - kHash, header_of(of), 0, kHeader - kHash) == 0;
+    if (!swapped) {
+      ::unlink(next.c_str());
+    } else if (::rename(next.c_str(), path.c_str()) != 0) {
+      return fail_errno("rename %s", next.c_str());
+    } else {
+      MC_TRY_(index->lock());
+    }
+  }
+  MC_TRY_(index->read(of));
+  return index;
+}
+
+Result<> SegmentIndex::read(const Segment& of) {
+  MC_TRY(const std::string text, io::read_file(path_, kIndexMax));
+  if (text.empty()) return {};
+  MC_TRY_(check_header(of, text));
+  if (doubt_.empty()) replay(text);
+  if (!doubt_.empty()) held_ = Directory(Layout{0, of.capacity, 0, {}});
+  return {};
+}
+
+Result<> SegmentIndex::check_header(const Segment& of, const std::string& text) {
+  const char *index = path_.c_str(), *file = of.path.c_str();
+  if (text.size() < kHeader || std::memcmp(text.data(), kMagic, sizeof kMagic) != 0)
+    return fail(Code::kInvalid, "%s is no index of a segment: give another path", index);
+  if (get<uint32_t>(text, 8) > kVersion)
+    return fail(Code::kUnsupported,
+                "%s was written by a newer version (%u, this one reads %u): use that, or remove it "
+                "and %s, whose objects are lost then",
+                index, get<uint32_t>(text, 8), kVersion, file);
+  if (hash_of(text, 0, kHeader - kHash) != get<uint64_t>(text, kHeader - kHash))
+    return fail(Code::kCorrupt,
+                "%s is damaged: remove it and %s, whose objects are lost then, to start empty",
+                index, file);
+  if (get<uint64_t>(text, 32) != of.capacity)
+    return fail(Code::kInvalid, "%s was made for %s, not %s: ask for as much, or remove it and %s",
+                file, bytes_text(get<uint64_t>(text, 32)).c_str(), bytes_text(of.capacity).c_str(),
+                index);
+  if (get<uint64_t>(text, 40) != xxh3(of.boot.data(), of.boot.size()))
+    doubt_ = "it is of before the machine was started: the order of its writes is not known";
+  else if (get<uint64_t>(text, 16) != of.device || get<uint64_t>(text, 24) != of.inode)
+    return fail(Code::kInvalid,
+                "%s is not the file that %s was written for: bring that back, or remove both", file,
+                index);
+  return {};
+}
+
+void SegmentIndex::replay(const std::string& text) {
+  size_t at = kHeader;
+  const auto damaged = [&](size_t where) {
+    doubt_ = strf("it is damaged at byte %zu: what it says is not believed", where);
+  };
+  while (at < text.size()) {
+    const size_t left = text.size() - at;
+    if (left < kEntryHead) break;  // the last one, unfinished
+    const uint64_t body = get<uint32_t>(text, at + 4), whole = kEntryHead + body + kHash;
+    if (get<uint32_t>(text, at) != kEntryMagic) return damaged(at);
+    if (whole > left) {
+      // Unfinished, or its length is wrong: then there are whole ones behind it.
+      std::string mark;
+      put(mark, kEntryMagic);
+      if (text.find(mark, at + 4) != std::string::npos) return damaged(at);
+      break;
+    }
+    if (hash_of(text, at, kEntryHead + body) != get<uint64_t>(text, at + kEntryHead + body))
+      return damaged(at);
+    const auto entry = wire::decode<IndexEntry>(text.substr(at + kEntryHead, body));
+    if (!entry) return damaged(at);
+    if (entry->kind == IndexEntry::kDead) {
+      held_.learn_dead(entry->hash, entry->before);
+    } else {
+      Order order;
+      order.kind = static_cast<uint8_t>(entry->kind == IndexEntry::kRecord ? OrderKind::kRecord
+                                                                           : OrderKind::kForget);
+      order.record = entry->record;
+      order.fence = entry->record.generation;
+      if (!held_.carry_out(order)) return damaged(at);
+    }
+    at += whole;
+  }
+}
+
+Result<> SegmentIndex::begin(const Segment& of, const std::vector<IndexEntry>& entries,
+                             const std::function<Result<>()>& swap) {
+  const std::string next = path_ + kNext;
+  std::string text = header_of(of);
+  for (const IndexEntry& entry : entries) text += text_of(entry);
+  io::Fd fresh(::open(next.c_str(), O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC | O_APPEND, 0600));
+  if (!fresh || ::flock(fresh.get(), LOCK_EX | LOCK_NB) != 0)
+    return fail_errno("open %s", next.c_str());
+  if (auto written = write_whole(fresh.get(), text); !written)
+    return fail(written.error().code, "write %s: %s", next.c_str(), written.error().what.c_str());
+  if (swap) MC_TRY_(swap());
+  if (::rename(next.c_str(), path_.c_str()) != 0) return fail_errno("rename %s", next.c_str());
+  file_ = std::move(fresh);
+  bytes_ = text.size();
+  gathered_.clear();
+  return {};
+}
+
+void SegmentIndex::add(const IndexEntry& entry) {
+  if (!given_up_) gathered_ += text_of(entry);
+}
+
+Result<> SegmentIndex::flush() {
+  if (given_up_ || gathered_.empty()) return {};
+  const auto written = write_whole(file_.get(), gathered_);
+  bytes_ += gathered_.size();
+  gathered_.clear();
+  if (written) return {};
+  given_up_ = true;
+  if (::ftruncate(file_.get(), 0) != 0) (void)::unlink(path_.c_str());
+  return fail(written.error().code,
+              "write %s: %s: it is given up, nothing of its segment will outlive this process",
+              path_.c_str(), written.error().what.c_str());
+}
+
+}  // namespace mc::store

@@ -1,0 +1,73 @@
+// What lies in a segment whose memory is a named file: a log beside it, of what was recorded there,
+// forgotten, and removed. It is for a process that starts again, not for a machine that does: no
+// write is synced, and a log of another boot counts for nothing (docs/formats.md).
+//
+// Each entry has a checksum. An unfinished last one was never answered for and is dropped; damage
+// before it means that nothing after can be believed, nor that what comes before still holds: then
+// all is given up.
+//
+// Thread: one owner. Errors name the path and the remedy.
+#pragma once
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "io/fd.h"
+#include "store/node/directory.h"
+
+namespace mc::store {
+
+struct IndexEntry {
+  static constexpr const char* kName = "index-entry";
+  enum Kind : uint8_t { kRecord = 1, kForget = 2, kDead = 3 };
+  uint8_t kind = 0;
+  Record record{};                // of the first two; offsets count from the segment's first byte
+  uint64_t hash = 0, before = 0;  // of kDead: as Inventory has it
+  static void fields(auto& a, auto& m) { a(m.kind, m.record, m.hash, m.before); }
+};
+
+class SegmentIndex {
+ public:
+  struct Segment {  // whose index it is
+    uint64_t device = 0, inode = 0;
+    uint64_t capacity = 0;
+    uint64_t bytes = 0;  // that the file has now
+    std::string path;
+    std::string boot;  // of the machine: changes when it is started
+  };
+  // Makes it when there is none. kBusy: another process has it. kInvalid: the segment's file holds
+  // what no index tells of, or was made with another size, or the index is of another file.
+  // kUnsupported: of a newer version. kCorrupt: its first page is damaged.
+  static Result<std::unique_ptr<SegmentIndex>> open(const std::string& path, const Segment& of);
+
+  // What was there when it was opened: the records by place, and what is dead.
+  std::vector<Record> records() const { return held_.page(0, true, SIZE_MAX); }
+  void tell_dead(Inventory& m) const { held_.tell_dead(m); }
+  const std::string& doubt() const { return doubt_; }  // why nothing of it is believed, or empty
+
+  // From here on it holds `entries`, for that segment: another file of the same name may be
+  // swapped in by `swap` between writing it and its taking effect.
+  Result<> begin(const Segment& of, const std::vector<IndexEntry>& entries,
+                 const std::function<Result<>()>& swap = {});
+  void add(const IndexEntry& entry);  // gathered until flush()
+  // kNoSpace and others: it is given up, and tells of nothing from here on.
+  Result<> flush();
+  uint64_t bytes() const { return bytes_; }
+
+ private:
+  SegmentIndex(std::string path, uint64_t capacity);
+  Result<> lock();
+  Result<> read(const Segment& of);
+  Result<> check_header(const Segment& of, const std::string& page);
+  void replay(const std::string& text);
+
+  const std::string path_;
+  io::Fd file_;
+  Directory held_;
+  std::string doubt_, gathered_;
+  uint64_t bytes_ = 0;
+  bool given_up_ = false;
+};
+
+}  // namespace mc::store

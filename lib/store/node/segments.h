@@ -1,0 +1,89 @@
+// The memory that a node offers: one segment or several, ordinary pages, huge pages, or a named
+// file that a process started again finds as it left it.
+//
+//   MC_TRY(auto segments, Segments::open(engine, {"4GiB", "8GiB@hugepages@numa=1",
+//                                                 "4GiB@file:/dev/shm/mc"}));
+//   segments->take_recovered();         // what a file held, its checksums looked at
+//   segments->record(r), forget(r), dead(hash, before); segments->flush();
+//
+// A file's content is believed only where its index (store/node/segment_index.h) and the checksum
+// of the value say so. Peers of the process before may have the file mapped still, and one that was
+// stopped may write to it when it wakes: then, what is right is taken over into a new file of that
+// name, which they do not know.
+//
+// Thread: one owner; bytes_at() any. Errors of open(): as SegmentIndex has them; kNoSpace names
+// what would help.
+#pragma once
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "store/node/segment_index.h"
+#include "xfer/engine.h"
+
+namespace mc::store {
+
+struct SegmentSpec {  // "SIZE[@hugepages|@file:PATH][@numa=N][@index=PATH][@fallback]"
+  uint64_t bytes = 0;
+  bool huge_pages = false;
+  bool fallback = false;  // ordinary pages where there are not enough huge ones
+  std::string file, index;
+  int numa = -1;
+  static Result<SegmentSpec> parse(const std::string& text);  // kInvalid
+};
+
+class Segments {
+ public:
+  // `boot`: as SegmentIndex::Segment has it; empty: this machine's.
+  static Result<std::unique_ptr<Segments>> open(xfer::Engine& engine,
+                                                const std::vector<std::string>& specs,
+                                                std::string boot = {});
+
+  const Layout& layout() const { return layout_; }
+  std::byte* bytes_at(uint64_t offset) const;  // of the process's transfer segment
+  bool lasting() const;                        // some of it outlives this process
+
+  struct Recovered {
+    std::vector<Record> records;
+    std::vector<std::pair<uint64_t, uint64_t>> dead;  // hash of a name, before which generation
+    uint64_t given_up = 0;  // objects whose bytes are not those that were put
+  };
+  Recovered take_recovered() { return std::move(recovered_); }
+
+  // To be known when this process is gone; together, at the next flush().
+  void record(const Record& record) { note(IndexEntry::kRecord, record); }
+  void forget(const Record& record) { note(IndexEntry::kForget, record); }
+  void dead(uint64_t hash, uint64_t before);
+  // `directory`: what is true, for an index that has grown too long.
+  Result<> flush(const Directory& directory);
+
+ private:
+  struct Part {  // one segment
+    SegmentSpec spec;
+    xfer::Memory memory;
+    Region region;
+    SegmentIndex::Segment file;
+    std::unique_ptr<SegmentIndex> index;  // of a file
+    uint64_t begun = 0;                   // bytes of the index when it was last begun
+  };
+  explicit Segments(xfer::Engine& engine) : engine_(engine) {}
+  Result<> add(const SegmentSpec& spec, const std::string& boot);
+  Result<> add_file(Part& part, const std::string& boot);
+  Result<> take_over(Part& part, io::Fd old, const std::vector<Record>& listed);
+  Result<> map(Part& part, xfer::MemorySource source);
+  void keep(Part& part, Record record);
+  Inventory dead_of(const Part& part);  // as its index had it; recovered
+  bool right(const Part& part, const Record& record) const;
+  void raise(const Part& part, const Record& record) const;
+  std::vector<IndexEntry> entries_of(const Part& part, const std::vector<Record>& records,
+                                     const Inventory& dead) const;
+  void note(IndexEntry::Kind kind, const Record& record);
+  Part* index_of(const Record& record);
+
+  xfer::Engine& engine_;
+  std::vector<Part> parts_;
+  Layout layout_;
+  Recovered recovered_;
+};
+
+}  // namespace mc::store

@@ -1,0 +1,284 @@
+#include "store/offload/file_storage.h"
+
+#include <algorithm>
+#include <cmath>
+#include <utility>
+
+#include "base/log.h"
+#include "store/election/leader_election.h"
+#include "store/offload/file_storage_impl.h"
+#include "xfer/memory/copy.h"
+
+namespace mc::store {
+namespace {
+constexpr Duration kTierOverdue = std::chrono::milliseconds(250);
+constexpr uint64_t kStagingMin = 1 * kMiB;
+
+Error outdated(uint64_t epoch) {
+  return {Code::kStale,
+          strf("the tier is asked by a master of epoch %llu, older than seen: refused",
+               static_cast<unsigned long long>(epoch))};
+}
+}  // namespace
+
+void TierOptions::describe(OptionList& v) {
+  v("ssd", folder, "folder of the SSD tier, on the disk to use; empty: no tier");
+  v("ssd-size", size, "how much of that disk to use");
+  v("ssd-backend", backend, "how objects lie there", {"bucket", "file", "offset"});
+  v("ssd-evict", evict, "what makes room there; none: a full tier takes nothing more",
+    {"none", "fifo", "lru"});
+  v("ssd-bucket", bucket, "objects are written together, up to this much");
+  v("ssd-bucket-keys", bucket_keys, "and up to so many");
+  v("ssd-flush", flush, "how long objects wait for others to be written with");
+  v("ssd-staging", staging, "memory that readers of the tier fetch from");
+  v("ssd-lease", lease, "how long they may take");
+  v("ssd-uring", uring, "use io_uring, where the kernel lets us");
+}
+
+Result<ssd::BackendOptions> TierOptions::backend_options() const {
+  if (size.n == 0)
+    return fail(Code::kInvalid, "ssd %s: say with --ssd-size how much of that disk to use",
+                folder.c_str());
+  if (bucket.n < kPage || bucket_keys == 0)
+    return fail(Code::kInvalid, "ssd-bucket %s of %u keys: want at least a page and a key",
+                bytes_text(bucket.n).c_str(), bucket_keys);
+  if (staging.n < kStagingMin)
+    return fail(Code::kInvalid, "ssd-staging %s: want at least %s", bytes_text(staging.n).c_str(),
+                bytes_text(kStagingMin).c_str());
+  if (lease < std::chrono::milliseconds(1) || flush < Duration::zero())
+    return fail(Code::kInvalid, "ssd-lease %s, ssd-flush %s: want 1ms or more, and 0 or more",
+                to_text(lease).c_str(), to_text(flush).c_str());
+  ssd::BackendOptions o;
+  o.kind = backend;
+  o.evict = evict == "none"   ? ssd::Evict::kNone
+            : evict == "fifo" ? ssd::Evict::kFifo
+                              : ssd::Evict::kLru;
+  o.capacity = size.n;
+  o.bucket_bytes = std::min(bucket.n, std::max<uint64_t>(size.n / 4, kPage));
+  o.bucket_keys = bucket_keys;
+  return o;
+}
+
+Result<std::unique_ptr<FileStorage>> FileStorage::open(io::Loop& loop, xfer::Engine& engine,
+                                                       const Node& node, const NodeOptions& master,
+                                                       const TierOptions& options,
+                                                       Metrics& metrics) {
+  MC_TRY(const ssd::BackendOptions backend_options, options.backend_options());
+  MC_TRY(const std::string masters, find_masters(master.master, loop.clock(), kFindMasters));
+  MC_TRY(auto client, rpc::Client::connect(loop, masters));
+  const uint64_t capacity = options.staging.n / kPage * kPage;
+  const uint64_t guards = ssd::align_up(capacity / kPage * 8);
+  MC_TRY(xfer::Memory memory, engine.allocate(guards + capacity));
+  auto tier = std::unique_ptr<FileStorage>(
+      new FileStorage(loop, node, master, options, metrics, std::move(memory), std::move(client)));
+  MC_TRY(tier->disk_, ssd::open_disk(options.folder, {options.uring, true}));
+  ssd::use_memory(*tier->disk_, {tier->bytes_of(0), capacity});
+  tier->backend_options_ = backend_options;
+  const Time began = loop.clock().now();
+  MC_TRY(tier->backend_,
+         ssd::open_backend(tier->disk_, backend_options, loop.clock(), tier->scan_));
+  for (const std::string& what : tier->scan_.damaged)
+    log_warn("ssd", "skipped: %s", shown(what).c_str());
+  log_info("ssd", "%s: %llu objects, %s of %s used, %llu damaged, %llu unfinished; read in %s ms",
+           options.folder.c_str(), static_cast<unsigned long long>(tier->scan_.objects),
+           human_bytes(tier->usage().used).c_str(), human_bytes(options.size.n).c_str(),
+           static_cast<unsigned long long>(tier->scan_.damaged_count),
+           static_cast<unsigned long long>(tier->scan_.unfinished),
+           number_text(std::round(to_ms(loop.clock().now() - began))).c_str());
+  tier->writer_ = std::make_unique<ssd::Lane>();
+  for (size_t i = 0; i < kReaders; ++i) tier->readers_.push_back(std::make_unique<ssd::Lane>());
+  tier->mount();
+  return tier;
+}
+
+FileStorage::FileStorage(io::Loop& loop, const Node& node, const NodeOptions& master,
+                         const TierOptions& options, Metrics& metrics, xfer::Memory memory,
+                         std::unique_ptr<rpc::Client> client)
+    : loop_(loop),
+      node_(node),
+      master_options_(master),
+      options_(options),
+      memory_(std::move(memory)),
+      guards_(ssd::align_up(options.staging.n / kPage * 8)),
+      master_(std::move(client)),
+      staging_(options.staging.n, options.lease),
+      stored_(metrics.counter("mc_ssd_stored_total", "objects written to the disk")),
+      stored_bytes_(metrics.counter("mc_ssd_stored_bytes_total", "bytes of their values")),
+      refused_(metrics.counter("mc_ssd_not_stored_total", "objects that could not be written")),
+      evicted_(metrics.counter("mc_ssd_evicted_total", "objects evicted from the disk")),
+      damaged_(metrics.counter("mc_ssd_damaged_total", "objects found damaged when read")),
+      loads_(metrics.counter("mc_ssd_loads_total", "objects read from the disk")),
+      load_bytes_(metrics.counter("mc_ssd_load_bytes_total", "bytes of their values")),
+      promoted_(metrics.counter("mc_ssd_promotions_total", "objects taken back into memory")),
+      used_(metrics.gauge("mc_ssd_used_bytes", "bytes of the disk that are used")),
+      objects_(metrics.gauge("mc_ssd_objects", "objects on the disk")),
+      mail_(std::make_unique<ssd::Mailbox>(loop)) {}
+
+FileStorage::~FileStorage() {
+  loop_.cancel(timer_);
+  loop_.cancel(flush_timer_);
+}
+
+// ---- the master
+
+void FileStorage::mount() {
+  mounted_ = false;
+  ++mounts_;
+  if (!node_.mounted()) return retry({Code::kUnavailable, ""});
+  inventory_ = backend_->objects();
+  taken_ = 0;
+  send_page(0);
+}
+
+void FileStorage::send_page(size_t from) {
+  const size_t n = std::min(kTierPageMax, inventory_.size() - from);
+  TierMount m{node_.me().name,    node_.me().generation,         options_.size.n,
+              from == 0,          from + n == inventory_.size(), {},
+              staging_.capacity()};
+  for (size_t i = from; i < from + n; ++i) m.objects.push_back(tier_object(inventory_[i]));
+  master_->call(m, master_options_.call_timeout,
+                [this, at = mounts_, next = from + n, last = m.last](const Result<TierAck>& reply) {
+                  if (at != mounts_) return;
+                  if (!reply) return retry(reply.error());
+                  if (reply->status != static_cast<uint8_t>(BeatStatus::kOk))
+                    return retry({Code::kStale, "the master does not know this node yet"});
+                  if (node_.outdated(reply->epoch)) return retry(outdated(reply->epoch));
+                  if (!last) return send_page(next);
+                  log_info("ssd", "%zu objects on the disk are known to the master",
+                           inventory_.size());
+                  inventory_ = {};
+                  mounted_ = true;
+                  last_error_.clear();
+                  report();
+                  if (!beating_) beat();
+                });
+}
+
+void FileStorage::beat() {
+  if (!mounted_ || flushed_) return;
+  beating_ = true;
+  if (!trouble_.empty() && loop_.now() >= trouble_until_) trouble_.clear();
+  const ssd::Usage u = usage();
+  used_.set(static_cast<double>(u.used));
+  objects_.set(static_cast<double>(u.objects));
+  const auto hold = master_options_.heartbeat / std::chrono::milliseconds(1);
+  const Duration budget =
+      master_options_.heartbeat + std::min(master_options_.call_timeout, kTierOverdue);
+  master_->call(TierBeat{node_.me().name, node_.me().generation, taken_,
+                         static_cast<uint32_t>(hold), u.used, u.objects, trouble_},
+                budget, [this, at = mounts_](const Result<TierWork>& reply) {
+                  beating_ = false;
+                  if (at != mounts_) return beat();  // it answers what was said before
+                  if (!reply) return retry(reply.error());
+                  take(*reply);
+                });
+}
+
+void FileStorage::take(const TierWork& work) {
+  if (work.status != static_cast<uint8_t>(BeatStatus::kOk)) return mount();
+  if (node_.outdated(work.epoch)) return retry(outdated(work.epoch));
+  for (const TierJob& job : work.jobs) {
+    if (job.seq <= taken_) continue;
+    taken_ = job.seq;
+    if (auto sane = check_job(job); !sane) {
+      log_error("ssd", "%s", sane.error().what.c_str());
+      tell({static_cast<uint8_t>(TierEvent::kNotStored), static_cast<uint8_t>(Code::kInvalid),
+            job.object.name, job.object.generation});
+    } else if (job.kind == static_cast<uint8_t>(TierJobKind::kForget)) {
+      give_up(job.object);
+    } else if (job.kind == static_cast<uint8_t>(TierJobKind::kBring)) {
+      bringing_.push_back(job.object);
+    } else {
+      gathering_bytes_ += job.object.bytes;
+      gathering_.push_back({job, loop_.now()});
+    }
+  }
+  cut();
+  start_bring();
+  arm();
+  beat();
+}
+
+void FileStorage::retry(const Error& error) {
+  if (error.code == Code::kStale) master_->pass_over();
+  if (!error.what.empty() && last_error_ != error.what) log_warn("ssd", "%s", error.what.c_str());
+  last_error_ = error.what;
+  retry_at_ = loop_.now() + std::min(master_options_.heartbeat, kTierOverdue);
+  arm();
+}
+
+void FileStorage::tell(TierResult result, std::function<void()> acknowledged) {
+  results_.push_back({std::move(result), std::move(acknowledged)});
+}
+
+void FileStorage::report() {
+  if (flushed_ && gathering_.empty() && !writing_ && (results_.empty() || !mounted_))
+    return end_flush();
+  if (reporting_ || !mounted_ || results_.empty()) return;
+  reporting_ = true;
+  TierReport m{node_.me().name, node_.me().generation, {}};
+  for (size_t i = 0; i < std::min(results_.size(), kTierJobsMax); ++i)
+    m.results.push_back(results_[i].result);
+  master_->call(m, master_options_.call_timeout,
+                [this, n = m.results.size()](const Result<TierAck>& reply) {
+                  reporting_ = false;
+                  if (!reply) return retry(reply.error());
+                  if (reply->status != static_cast<uint8_t>(BeatStatus::kOk)) return mount();
+                  if (node_.outdated(reply->epoch)) return retry(outdated(reply->epoch));
+                  std::vector<std::function<void()>> acknowledged;
+                  for (size_t i = 0; i < n; ++i) {
+                    if (results_.front().acknowledged)
+                      acknowledged.push_back(std::move(results_.front().acknowledged));
+                    results_.pop_front();
+                  }
+                  for (const auto& task : acknowledged) task();
+                  report();
+                });
+}
+
+void FileStorage::flush(std::function<void()> done) {
+  flushed_ = std::move(done);
+  flush_timer_ = loop_.at(loop_.now() + kFlushMax, [this] {
+    log_warn("ssd", "%zu objects were not written within %s", gathering_.size(),
+             to_text(kFlushMax).c_str());
+    end_flush();
+  });
+  cut();
+  report();
+}
+
+void FileStorage::end_flush() {
+  loop_.cancel(flush_timer_);
+  if (const auto done = std::exchange(flushed_, nullptr)) done();
+}
+
+void FileStorage::arm() {
+  loop_.cancel(timer_);
+  Time when = std::min(staging_.deadline(), retry_at_);
+  if (!gathering_.empty() && !writing_)
+    when = std::min(when, gathering_.front().arrived + options_.flush);
+  if (!parked_.empty()) when = std::min(when, parked_.front().call.deadline);
+  if (when == Time::max()) return;
+  timer_ = loop_.at(when, [this] {
+    raise(staging_.expire(loop_.now()));
+    retry_loads();
+    cut();
+    if (loop_.now() >= retry_at_) {
+      retry_at_ = Time::max();
+      if (!mounted_) {
+        mount();
+      } else {
+        report();
+        if (!beating_) beat();
+      }
+    }
+    arm();
+  });
+}
+
+void FileStorage::raise(const std::vector<ssd::Slot>& slots) {
+  for (const ssd::Slot& s : slots)
+    (void)xfer::raise_guard_word(memory_.data() + s.at / kPage * 8, s.generation.n);
+}
+
+}  // namespace mc::store

@@ -1,0 +1,180 @@
+// The SSD tier of a node: writes to its disk what the master asks for, reads it back into staging
+// memory for whoever asks, and brings it back into memory when it was read.
+//
+// Work comes from the master with a heartbeat that it holds until there is some. Objects gather
+// until a bucket is full or the oldest has waited for --ssd-flush; then room is made in two phases,
+// with the master told in between, and they are written and reported. Whatever is read is checked;
+// what is damaged is reported and dropped. While the disk is full or read-only the node says so and
+// is given nothing to write.
+//
+// Thread: the loop's. One lane writes, kReaders read; they end before this does.
+// Source: ssd-offload-design, all of it; design, "SSD tier".
+#pragma once
+#include <deque>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "base/options.h"
+#include "io/loop.h"
+#include "rpc/client.h"
+#include "rpc/server.h"
+#include "store/node/node.h"
+#include "store/protocol/tier_messages.h"
+#include "store/ssd/backend.h"
+#include "store/ssd/serial_executor.h"
+#include "store/ssd/staging.h"
+#include "xfer/engine.h"
+
+namespace mc::store {
+
+struct TierOptions {
+  std::string folder;  // empty: no tier
+  Bytes size{0};       // of the disk to use
+  std::string backend = "bucket", evict = "lru";
+  Bytes bucket{256 * kMiB};
+  uint32_t bucket_keys = 500;
+  Duration flush = std::chrono::seconds(1);
+  Bytes staging{64 * kMiB};
+  Duration lease = std::chrono::seconds(5);
+  bool uring = true;
+  void describe(OptionList& v);
+  Result<ssd::BackendOptions> backend_options() const;
+};
+
+class FileStorage {
+ public:
+  // `node` outlives it. `report`, when given, is told what the start found. Errors: those of
+  // ssd::open_backend(); kNoSpace when the staging memory cannot be had.
+  static Result<std::unique_ptr<FileStorage>> open(io::Loop& loop, xfer::Engine& engine,
+                                                   const Node& node, const NodeOptions& master,
+                                                   const TierOptions& options, Metrics& metrics);
+  ~FileStorage();
+  FileStorage(const FileStorage&) = delete;
+  FileStorage& operator=(const FileStorage&) = delete;
+
+  void serve(rpc::Server& server);  // load-objects and release-slots
+  // Takes what was read into memory of the pool; its bytes stay until `done` is called, on the
+  // loop's thread. Without one, nothing is promoted, and a drain cannot empty the disk.
+  // True: it was put; false: it is there already.
+  using Promoted = std::function<void(const Result<bool>&)>;
+  using Promote =
+      std::function<void(const ssd::Stored& object, std::span<const std::byte>, Promoted done)>;
+  // `hits`: what is read is promoted, not only what a drain moves.
+  void on_promote(Promote promote, bool hits) {
+    promote_ = std::move(promote);
+    promote_hits_ = hits;
+  }
+
+  // Takes no more work, writes what has gathered, tells the master, then calls back; at the latest
+  // after kFlushMax.
+  void flush(std::function<void()> done);
+  static constexpr Duration kFlushMax = std::chrono::seconds(10);
+
+  ssd::Usage usage() const { return backend_->usage(); }
+  const ssd::ScanReport& scan() const { return scan_; }
+  bool mounted() const { return mounted_; }
+  size_t gathered() const { return gathering_.size(); }  // to be written
+  const std::string& trouble() const { return trouble_; }
+  static constexpr size_t kReaders = 2;
+
+ private:
+  struct Offload {
+    TierJob job;
+    Time arrived;
+  };
+  struct Batch;    // of a write
+  struct Loading;  // a load-objects under way
+  struct Parked {
+    LoadObjects message;
+    rpc::Call call;
+    rpc::Reply<Loaded> reply;
+  };
+  FileStorage(io::Loop& loop, const Node& node, const NodeOptions& master,
+              const TierOptions& options, Metrics& metrics, xfer::Memory memory,
+              std::unique_ptr<rpc::Client> client);
+
+  // ---- the master
+  void mount();
+  void send_page(size_t from);
+  void beat();
+  void take(const TierWork& work);
+  void retry(const Error& error);
+  void report();
+  void tell(TierResult result, std::function<void()> acknowledged = {});
+  void arm();
+  void end_flush();
+
+  // ---- writing
+  Result<> check_job(const TierJob& job) const;
+  void cut();
+  void prepare(const std::shared_ptr<Batch>& batch);  // this and the next two: the writer's lane
+  void make_room(const std::shared_ptr<Batch>& batch);
+  void write(const std::shared_ptr<Batch>& batch);
+  void evicted(const std::shared_ptr<Batch>& batch);
+  void written(const std::shared_ptr<Batch>& batch);
+  void give_up(const TierObject& object);
+  void forget(std::vector<ssd::Stored> objects, bool damaged);
+  bool guards_hold(const TierJob& job) const;
+
+  // ---- reading
+  void load(const LoadObjects& m, const rpc::Call& call, const rpc::Reply<Loaded>& reply);
+  bool start_load(const std::shared_ptr<Loading>& loading);
+  void start_bring();
+  void tell_brought(const std::string& name, const Result<>& outcome);
+  void loaded(const std::shared_ptr<Loading>& loading);
+  void promote(const std::shared_ptr<Loading>& loading);
+  void raise(const std::vector<ssd::Slot>& slots);
+  void retry_loads();
+  uint64_t guard_of(uint64_t at) const { return memory_.offset() + at / kPage * 8; }
+  uint64_t data_of(uint64_t at) const { return memory_.offset() + guards_ + at; }
+  std::byte* bytes_of(uint64_t at) const { return memory_.data() + guards_ + at; }
+
+  io::Loop& loop_;
+  const Node& node_;
+  const NodeOptions master_options_;
+  const TierOptions options_;
+  const xfer::Memory memory_;  // guard words, then staging
+  const uint64_t guards_;
+  std::unique_ptr<rpc::Client> master_;
+  std::shared_ptr<ssd::Disk> disk_;
+  std::unique_ptr<ssd::Backend> backend_;
+  ssd::BackendOptions backend_options_;
+  ssd::ScanReport scan_;
+  ssd::Staging staging_;
+  Promote promote_;
+  bool promote_hits_ = false;
+  uint64_t promoting_ = 0;  // bytes
+
+  bool mounted_ = false, reporting_ = false, beating_ = false;
+  uint64_t mounts_ = 0;  // answers to an earlier one mean nothing
+  uint64_t taken_ = 0;   // the last job
+  std::vector<ssd::Stored> inventory_;
+  std::string last_error_, trouble_;
+  Time trouble_until_{}, retry_at_ = Time::max();
+  struct Telling {
+    TierResult result;
+    std::function<void()> acknowledged;
+  };
+  std::deque<Telling> results_;
+  std::deque<Offload> gathering_;
+  uint64_t gathering_bytes_ = 0;
+  bool writing_ = false;
+  std::vector<ssd::Stored> forget_later_;  // they may be among what is being written
+  std::deque<Parked> parked_;
+  std::deque<TierObject> bringing_;  // to be moved, waiting for staging memory
+  std::function<void()> flushed_;    // while it flushes
+  io::Loop::Handle flush_timer_ = 0;
+  size_t next_reader_ = 0;
+  io::Loop::Handle timer_ = 0;
+  Counter &stored_, &stored_bytes_, &refused_, &evicted_, &damaged_, &loads_, &load_bytes_,
+      &promoted_;
+  Gauge &used_, &objects_;
+
+  std::unique_ptr<ssd::Mailbox> mail_;
+  std::unique_ptr<ssd::Lane> writer_;  // last: they use all the rest
+  std::vector<std::unique_ptr<ssd::Lane>> readers_;
+};
+
+}  // namespace mc::store

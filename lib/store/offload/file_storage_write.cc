@@ -1,0 +1,183 @@
+// Writing: from the memory of the node's segment to the disk.
+#include <algorithm>
+#include <utility>
+
+#include "base/hash.h"
+#include "base/log.h"
+#include "store/offload/file_storage_impl.h"
+#include "xfer/memory/copy.h"
+
+namespace mc::store {
+namespace {
+constexpr uint32_t kWriteAttempts = 3;  // of a write, with more evicted before each
+constexpr Duration kTrouble = std::chrono::seconds(10);
+}  // namespace
+
+Result<> FileStorage::check_job(const TierJob& job) const {
+  const Layout& l = node_.layout();
+  MC_TRY_(ssd::check_name(job.object.name));
+  if (job.kind == static_cast<uint8_t>(TierJobKind::kForget) ||
+      job.kind == static_cast<uint8_t>(TierJobKind::kBring))
+    return {};
+  bool sane = job.kind == static_cast<uint8_t>(TierJobKind::kOffload) && job.object.generation &&
+              !job.pieces.empty();
+  uint64_t left = job.object.bytes;
+  for (const TierPiece& p : job.pieces) {
+    sane = sane && p.bytes <= left && l.holds(p.offset, ssd::align_up(p.bytes)) &&
+           p.offset % kPage == 0 && p.guard == l.guard_of(p.offset);
+    left -= std::min(left, p.bytes);
+  }
+  if (sane && left == 0) return {};
+  return fail(Code::kInvalid, "job %llu for '%s': not within this segment",
+              static_cast<unsigned long long>(job.seq), shown(job.object.name).c_str());
+}
+
+// A batch for the writer, when one is full or has waited long enough.
+void FileStorage::cut() {
+  if (writing_ || gathering_.empty()) return;
+  const bool full = gathering_bytes_ >= backend_options_.bucket_bytes ||
+                    gathering_.size() >= backend_options_.bucket_keys;
+  if (!full && !flushed_ && loop_.now() < gathering_.front().arrived + options_.flush) return;
+  auto batch = std::make_shared<Batch>();
+  for (uint64_t bytes = 0; !gathering_.empty() && batch->jobs.size() < backend_options_.bucket_keys;
+       gathering_.pop_front()) {
+    TierJob& job = gathering_.front().job;
+    if (!batch->jobs.empty() && bytes + job.object.bytes > backend_options_.bucket_bytes) break;
+    bytes += job.object.bytes;
+    gathering_bytes_ -= job.object.bytes;
+    batch->jobs.push_back(std::move(job));
+  }
+  batch->outcomes.resize(batch->jobs.size());
+  writing_ = true;
+  writer_->post([this, batch] { prepare(batch); });
+}
+
+bool FileStorage::guards_hold(const TierJob& job) const {
+  return std::all_of(job.pieces.begin(), job.pieces.end(), [&](const TierPiece& p) {
+    return xfer::guard_holds(node_.bytes_at(p.guard), job.guard_generation.n);
+  });
+}
+
+// On the writer's lane. The values are hashed where they lie: what is not whole is not written.
+void FileStorage::prepare(const std::shared_ptr<Batch>& batch) {
+  for (size_t i = 0; i < batch->jobs.size(); ++i) {
+    const TierJob& job = batch->jobs[i];
+    const std::byte* value = node_.bytes_at(job.pieces[0].offset);
+    if (job.pieces.size() > 1) {
+      ssd::Pages& copy = batch->copies.emplace_back(job.object.bytes);
+      uint64_t at = 0;
+      for (const TierPiece& p : job.pieces) {
+        std::memcpy(copy.data() + at, node_.bytes_at(p.offset), p.bytes);
+        at += p.bytes;
+      }
+      value = copy.data();
+    }
+    const bool held = guards_hold(job);
+    const bool right = xxh3(value, job.object.bytes) == job.object.checksum;
+    if (!held || !right || !guards_hold(job)) {
+      batch->outcomes[i] = fail(held && guards_hold(job) ? Code::kCorrupt : Code::kStale,
+                                "value of '%s' in memory", shown(job.object.name).c_str());
+      continue;
+    }
+    batch->saves.push_back({stored_of(job.object), value});
+    batch->which.push_back(i);
+  }
+  make_room(batch);
+}
+
+void FileStorage::make_room(const std::shared_ptr<Batch>& batch) {
+  batch->eviction = backend_->take_out(backend_->cost(batch->saves) << batch->attempt);
+  mail_->post([this, batch] { evicted(batch); });
+}
+
+// Between the phases: nothing is deleted before the master knows.
+void FileStorage::evicted(const std::shared_ptr<Batch>& batch) {
+  const auto go_on = [this, batch] { writer_->post([this, batch] { write(batch); }); };
+  const auto& gone = batch->eviction.objects;
+  if (gone.empty()) return go_on();
+  evicted_.add(gone.size());
+  for (size_t i = 0; i < gone.size(); ++i)
+    tell({static_cast<uint8_t>(TierEvent::kGone), 0, gone[i].key, gone[i].generation},
+         i + 1 == gone.size() ? std::function<void()>(go_on) : nullptr);
+  report();
+}
+
+void FileStorage::write(const std::shared_ptr<Batch>& batch) {
+  backend_->finish(std::move(batch->eviction));
+  batch->eviction = {};
+  auto written = backend_->write(batch->saves);
+  if (!written && written.error().code == Code::kNoSpace && ++batch->attempt < kWriteAttempts &&
+      backend_options_.evict != ssd::Evict::kNone)
+    return make_room(batch);
+  std::vector<ssd::Stored> torn;  // their memory was given away meanwhile
+  for (size_t n = 0; n < batch->saves.size(); ++n) {
+    const size_t i = batch->which[n];
+    batch->outcomes[i] = written;
+    if (!written || guards_hold(batch->jobs[i])) continue;
+    batch->outcomes[i] = fail(Code::kStale, "'%s' was given up while it was written",
+                              shown(batch->jobs[i].object.name).c_str());
+    torn.push_back(batch->saves[n].object);
+  }
+  if (!torn.empty()) (void)backend_->remove(torn);
+  batch->copies.clear();
+  mail_->post([this, batch] { this->written(batch); });
+}
+
+void FileStorage::written(const std::shared_ptr<Batch>& batch) {
+  writing_ = false;
+  for (size_t i = 0; i < batch->jobs.size(); ++i) {
+    const TierObject& object = batch->jobs[i].object;
+    const Result<>& outcome = batch->outcomes[i];
+    if (outcome) {
+      stored_.add();
+      stored_bytes_.add(object.bytes);
+      trouble_.clear();
+      tell({static_cast<uint8_t>(TierEvent::kStored), 0, object.name, object.generation});
+      continue;
+    }
+    refused_.add();
+    const Error& e = outcome.error();
+    if (e.code != Code::kStale && trouble_ != e.what) {
+      log_warn("ssd", "not written: %s", e.what.c_str());
+      trouble_ = e.what;
+      trouble_until_ = loop_.now() + kTrouble;
+    }
+    tell({static_cast<uint8_t>(TierEvent::kNotStored), static_cast<uint8_t>(e.code), object.name,
+          object.generation});
+  }
+  if (!forget_later_.empty()) forget(std::exchange(forget_later_, {}), false);
+  cut();
+  report();
+  arm();
+}
+
+// What is removed is not written any more, and not reported gone while it may be under way.
+void FileStorage::give_up(const TierObject& object) {
+  std::erase_if(gathering_, [&](const Offload& o) {
+    const bool same =
+        o.job.object.name == object.name && o.job.object.generation == object.generation;
+    if (same) gathering_bytes_ -= o.job.object.bytes;
+    return same;
+  });
+  if (writing_)
+    forget_later_.push_back(stored_of(object));
+  else
+    forget({stored_of(object)}, false);
+}
+
+void FileStorage::forget(std::vector<ssd::Stored> objects, bool damaged) {
+  if (damaged) damaged_.add(objects.size());
+  writer_->post([this, objects = std::move(objects)] {
+    auto removed = backend_->remove(objects);
+    mail_->post([this, objects, removed = std::move(removed)] {
+      if (!removed) log_warn("ssd", "remove: %s", removed.error().what.c_str());
+      for (const ssd::Stored& o : objects)
+        tell({static_cast<uint8_t>(TierEvent::kGone),
+              removed ? uint8_t{0} : static_cast<uint8_t>(removed.error().code), o.key,
+              o.generation});
+      report();
+    });
+  });
+}
+
+}  // namespace mc::store

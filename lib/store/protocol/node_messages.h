@@ -1,0 +1,173 @@
+// What is said between mc-master and the nodes that lend it memory: mounting with an inventory, and
+// the orders that heartbeats are answered with. As store/protocol/messages.h has it otherwise.
+//
+// Thread: values.
+#pragma once
+#include <memory>
+#include <string>
+#include <type_traits>
+#include <vector>
+
+#include "store/protocol/messages.h"
+
+namespace mc::store {
+
+struct Record {  // an object as its holder knows it
+  ObjectKey key;
+  uint64_t offset = 0;  // of the value, in the node's segment
+  uint64_t bytes = 0, checksum = 0;
+  Generation generation;
+  std::string tenant{};  // empty: "default"
+  uint8_t cls = 0, pin = 0;
+  uint64_t keep_until_s = 0;  // of a kContext or a pin, by the wall clock; 0: for ever
+  std::string group{};
+  uint64_t first_bytes = 0;  // of the first piece, where there are more
+  std::vector<Extent> more{};
+  static void fields(auto& a, auto& m) {
+    a.lean(m.key, m.offset, m.bytes, m.checksum, m.generation, m.tenant, m.cls, m.pin,
+           m.keep_until_s, m.group, m.first_bytes, m.more);
+  }
+};
+
+// A node's segment: values in [data, data + capacity), in whole pages; the guard word of the value
+// at `offset` is the u64 at guards + (offset - data) / kPage * 8.
+// A node of several segments has the others in `more`, by place.
+struct Region {
+  uint64_t data = 0, capacity = 0, guards = 0;
+  static void fields(auto& a, auto& m) { a(m.data, m.capacity, m.guards); }
+  uint64_t end() const { return data + capacity; }
+};
+struct Layout {
+  uint64_t data = 0, capacity = 0, guards = 0;  // of the first
+  std::vector<Region> more{};
+  static void fields(auto& a, auto& m) { a(m.data, m.capacity, m.guards, m.more); }
+  Region region_of(uint64_t offset) const {  // which it may be in
+    for (auto it = more.rbegin(); it != more.rend(); ++it)
+      if (offset >= it->data) return *it;
+    return {data, capacity, guards};
+  }
+  uint64_t guard_of(uint64_t offset) const {
+    const Region r = region_of(offset);
+    return r.guards + (offset - r.data) / kPage * 8;
+  }
+  // Whether whole pages from there hold `bytes`, all of one segment.
+  bool holds(uint64_t offset, uint64_t bytes) const {
+    const Region r = region_of(offset);
+    const uint64_t at = offset - r.data;
+    return offset >= r.data && at % kPage == 0 && at < r.capacity && bytes <= r.capacity - at;
+  }
+  uint64_t span() const { return more.empty() ? capacity : more.back().end() - data; }
+  uint64_t total() const {
+    uint64_t bytes = capacity;
+    for (const Region& r : more) bytes += r.capacity;
+    return bytes;
+  }
+};
+
+struct Mounted {
+  static constexpr const char* kName = "mounted";
+  uint64_t epoch = 0;
+  uint64_t nodes = 0;  // as in Beat
+  static void fields(auto& a, auto& m) { a(m.epoch, m.nodes); }
+};
+struct Mount {  // then inventory messages, the last of them with `last`
+  static constexpr const char* kName = "mount";
+  using Reply = Mounted;
+  NodeRef node;
+  Layout layout;
+  uint64_t epoch_seen = 0;  // the largest of any master: a new master goes beyond it
+  uint64_t nodes_seen = 0;  // of its last master; 0: it had none
+  std::string host{};       // which writers ask for with prefer_local
+  std::string domain{};     // replicas of an object go to different ones
+  static void fields(auto& a, auto& m) {
+    a(m.node, m.layout, m.epoch_seen, m.nodes_seen, m.host, m.domain);
+  }
+};
+struct Inventory {
+  static constexpr const char* kName = "inventory";
+  using Reply = Mounted;
+  NodeId node;
+  Generation generation;
+  std::vector<Record> records;
+  bool last = false;
+  bool tier = false;  // a tier-mount will follow the last
+  // With the last: what this node was told is dead, for a master that does not know it: hashes
+  // of names (store/metadata/tombstones.h), and for each the generation before which.
+  std::vector<uint64_t> dead{}, before{};
+  static void fields(auto& a, auto& m) {
+    a(m.node, m.generation, m.records, m.last, m.tier, m.dead, m.before);
+  }
+};
+struct Unmount {
+  static constexpr const char* kName = "unmount";
+  using Reply = Mounted;
+  NodeId node;
+  Generation generation;
+  bool lasting = false;  // what its memory holds may come back
+  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.lasting); }
+};
+
+enum class OrderKind : uint8_t {
+  kRecord = 1,  // the value at record.offset is complete: keep it in the directory
+  kForget = 2,  // drop it, and raise its guard word to `fence`; a copy to there ends first
+  kCopy = 3,    // read the value from `source` on `from` to record.offset, then say task-done
+  kBury = 4,    // remember that of record.key all before `fence` is dead; it need not lie here
+};
+struct Order {
+  uint64_t seq = 0;
+  uint8_t kind = 0;
+  Record record;
+  Generation fence;
+  uint64_t task = 0;  // of a kCopy
+  NodeRef from{};
+  Place source{};
+  bool removed = false;  // a kForget: the object is gone, not only this replica
+  static void fields(auto& a, auto& m) {
+    a.lean(m.seq, m.kind, m.record, m.fence, m.task, m.from, m.source, m.removed);
+  }
+};
+
+// An order, shared by the answers it is in and by who keeps it until it is acknowledged.
+struct OrderRef {
+  std::shared_ptr<Order> order;
+  operator const Order&() const { return *order; }
+  const Order* operator->() const { return order.get(); }
+  static void fields(auto& a, auto& m) {  // as the order itself
+    if constexpr (!std::is_const_v<std::remove_reference_t<decltype(m)>>)
+      if (m.order == nullptr || m.order.use_count() > 1) m.order = std::make_shared<Order>();
+    Order::fields(a, *m.order);
+  }
+};
+
+struct TaskDone {  // by the node that copied: the bytes are there and their checksum is right
+  static constexpr const char* kName = "task-done";
+  using Reply = rpc::Empty;
+  NodeId node{};
+  Generation generation{};
+  uint64_t task = 0;
+  Outcome outcome{};
+  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.task, m.outcome); }
+};
+
+enum class BeatStatus : uint8_t { kOk = 0, kRemount = 1 };
+struct Beat {
+  static constexpr const char* kName = "beat";
+  uint64_t epoch = 0;
+  uint8_t status = 0;
+  std::vector<OrderRef> orders;  // by seq; carry them out, in order, then acknowledge the last
+  uint64_t nodes = 0;            // of the pool: those that the next master should wait for
+  static void fields(auto& a, auto& m) { a(m.epoch, m.status, m.orders, m.nodes); }
+};
+// A sign of life, acknowledging the orders up to `done`. Answered when there are new orders, or
+// after hold_ms: a node always has one waiting at the master.
+struct Heartbeat {
+  static constexpr const char* kName = "heartbeat";
+  using Reply = Beat;
+  NodeId node;
+  Generation generation;
+  uint64_t done = 0;
+  uint32_t hold_ms = 0;
+  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.done, m.hold_ms); }
+};
+
+}  // namespace mc::store

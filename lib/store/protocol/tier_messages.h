@@ -1,0 +1,154 @@
+// What is said about the SSD tier: between its holders and mc-master, and between a reader and the
+// holder of what it wants.
+//
+//   node    tier-mount    -> what lies on its disk, page by page
+//           tier-beat     -> jobs: write this to the disk, forget that (held until there are some)
+//           tier-report   -> what became of them, and what was evicted
+//   reader  load-objects  -> slots of staging memory, lent for a while (then reads, one-sided)
+//           release-slots
+//
+// Thread: values.
+// Source: ssd-offload-design, "Data Flow".
+#pragma once
+#include <string>
+#include <vector>
+
+#include "store/protocol/node_messages.h"
+
+namespace mc::store {
+
+inline constexpr size_t kLoadMax = 1024;      // objects of one load-objects
+inline constexpr size_t kTierJobsMax = 1024;  // of one answer
+inline constexpr size_t kTierPageMax = 4096;  // objects of one tier-mount
+
+struct TierObject {  // as it lies on a disk, or is to
+  std::string name;  // the key, or tenant, NUL, key
+  uint64_t bytes = 0, checksum = 0;
+  Generation generation;
+  uint64_t keep_until_s = 0;
+  uint8_t cls = 0;
+  static void fields(auto& a, auto& m) {
+    a(m.name, m.bytes, m.checksum, m.generation, m.keep_until_s, m.cls);
+  }
+};
+
+struct TierPiece {  // of a value in the node's segment
+  uint64_t offset = 0, bytes = 0;
+  uint64_t guard = 0;  // of the guard word, which holds `guard_generation`
+  static void fields(auto& a, auto& m) { a(m.offset, m.bytes, m.guard); }
+};
+
+struct TierAck {
+  static constexpr const char* kName = "tier-ack";
+  uint64_t epoch = 0;
+  uint8_t status = 0;  // BeatStatus
+  static void fields(auto& a, auto& m) { a(m.epoch, m.status); }
+};
+// After the node has mounted. The first page takes back what earlier ones of that node said.
+struct TierMount {
+  static constexpr const char* kName = "tier-mount";
+  using Reply = TierAck;
+  NodeId node;
+  Generation generation;
+  uint64_t capacity = 0;
+  bool first = false, last = false;
+  std::vector<TierObject> objects;
+  uint64_t value_max = 0;  // the largest it can give back; 0: any
+  static void fields(auto& a, auto& m) {
+    a(m.node, m.generation, m.capacity, m.first, m.last, m.objects, m.value_max);
+  }
+};
+
+enum class TierJobKind : uint8_t {
+  kOffload = 1,  // write the value that lies in these pieces of the segment
+  kForget = 2,   // of the disk
+  kBring = 3,    // put it into memory of the pool: this node drains
+};
+struct TierJob {
+  uint64_t seq = 0;
+  uint8_t kind = 0;
+  TierObject object;
+  Generation guard_generation;
+  std::vector<TierPiece> pieces;
+  static void fields(auto& a, auto& m) { a(m.seq, m.kind, m.object, m.guard_generation, m.pieces); }
+};
+struct TierWork {
+  static constexpr const char* kName = "tier-work";
+  uint64_t epoch = 0;
+  uint8_t status = 0;  // BeatStatus; kRemount: send the tier-mount again
+  std::vector<TierJob> jobs;
+  static void fields(auto& a, auto& m) { a(m.epoch, m.status, m.jobs); }
+};
+// Acknowledges the jobs up to `taken`; answered when there are newer ones, or after hold_ms.
+struct TierBeat {
+  static constexpr const char* kName = "tier-beat";
+  using Reply = TierWork;
+  NodeId node;
+  Generation generation;
+  uint64_t taken = 0;
+  uint32_t hold_ms = 0;
+  uint64_t used = 0, objects = 0;
+  std::string trouble;  // why it can take no work: its disk is full, or read-only
+  static void fields(auto& a, auto& m) {
+    a(m.node, m.generation, m.taken, m.hold_ms, m.used, m.objects, m.trouble);
+  }
+};
+
+enum class TierEvent : uint8_t {
+  kStored = 1,     // it is on the disk
+  kNotStored = 2,  // it could not be; `code` says why
+  kGone = 3,       // evicted, or found damaged: it will be gone once this is acknowledged
+  kBrought = 4,    // it is in memory of the pool, put there now or before
+  kNotBrought = 5,
+};
+struct TierResult {
+  uint8_t event = 0;
+  uint8_t code = 0;
+  std::string name;
+  Generation generation;
+  static void fields(auto& a, auto& m) { a(m.event, m.code, m.name, m.generation); }
+};
+struct TierReport {
+  static constexpr const char* kName = "tier-report";
+  using Reply = TierAck;
+  NodeId node;
+  Generation generation;
+  std::vector<TierResult> results;
+  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.results); }
+};
+
+// ---- reading
+
+struct LoadedSlot {
+  Outcome outcome;
+  uint64_t bytes = 0, checksum = 0;
+  uint64_t offset = 0;    // of the value, in the holder's segment
+  uint64_t guard = 0;     // of the guard word
+  Generation generation;  // of the slot: what the guard word holds while it is lent
+  static void fields(auto& a, auto& m) {
+    a(m.outcome, m.bytes, m.checksum, m.offset, m.guard, m.generation);
+  }
+};
+struct Loaded {
+  static constexpr const char* kName = "loaded";
+  uint64_t batch = 0;
+  uint32_t ttl_ms = 0;    // counted from before the call
+  Generation generation;  // of the holder's segment
+  std::vector<LoadedSlot> items;
+  static void fields(auto& a, auto& m) { a(m.batch, m.ttl_ms, m.generation, m.items); }
+};
+struct LoadObjects {  // to the holder
+  static constexpr const char* kName = "load-objects";
+  using Reply = Loaded;
+  std::vector<std::string> names;
+  bool promote_only = false;  // a hint: into memory, and no slots
+  static void fields(auto& a, auto& m) { a(m.names, m.promote_only); }
+};
+struct ReleaseSlots {  // idempotent
+  static constexpr const char* kName = "release-slots";
+  using Reply = rpc::Empty;
+  uint64_t batch = 0;
+  static void fields(auto& a, auto& m) { a(m.batch); }
+};
+
+}  // namespace mc::store

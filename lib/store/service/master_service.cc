@@ -1,0 +1,181 @@
+#include "store/service/master_service.h"
+
+#include "base/json.h"
+#include "base/log.h"
+#include "io/address.h"
+
+namespace mc::store {
+namespace {
+
+Json node_json(const NodeStat& n) {
+  return {{"name", n.name},           {"control", n.control},
+          {"state", n.state},         {"generation", n.generation.n},
+          {"capacity", n.capacity},   {"used", n.used},
+          {"releasing", n.releasing}, {"objects", n.objects},
+          {"heard-ms", n.heard_ms},   {"fragmentation", n.fragmentation},
+          {"host", n.host},           {"domain", n.domain}};
+}
+
+Json state_json(const ClusterStat& s) {
+  Json nodes = Json::array();
+  for (const NodeStat& n : s.nodes) nodes.push_back(node_json(n));
+  Json tenants = Json::array();
+  for (const TenantStat& t : s.tenants)
+    tenants.push_back({{"name", t.name},
+                       {"objects", t.objects},
+                       {"used", t.used},
+                       {"quota", t.quota},
+                       {"disk-used", t.disk_used},
+                       {"disk-quota", t.disk_quota}});
+  return {{"epoch", s.epoch},
+          {"capacity", s.capacity},
+          {"used", s.used},
+          {"objects", s.objects},
+          {"object-bytes", s.object_bytes},
+          {"leased", s.leased},
+          {"writing", s.writing},
+          {"evicted-objects", s.evicted_objects},
+          {"evicted-bytes", s.evicted_bytes},
+          {"rebuilding", s.rebuilding},
+          {"memory", s.memory},
+          {"tenants", std::move(tenants)},
+          {"disk-objects", s.disk_objects},
+          {"disk-bytes", s.disk_bytes},
+          {"nodes", std::move(nodes)}};
+}
+
+constexpr const char* kEventTopic = "mc-store-events";
+
+Result<> check_ha(const MasterServiceOptions& o) {
+  if (o.leader_ttl < std::chrono::seconds(1) || o.leader_ttl > std::chrono::minutes(5))
+    return fail(Code::kInvalid, "leader-ttl %s: want 1s to 5m", to_text(o.leader_ttl).c_str());
+  const std::string& told = o.advertise.empty() ? o.listen : o.advertise;
+  MC_TRY(const io::Address address, io::parse_address(told));
+  if (address.host == "0.0.0.0" || address.host == "::" || address.host == "*")
+    return fail(Code::kInvalid, "%s is no address to be told of: give one with --advertise",
+                told.c_str());
+  return {};
+}
+
+}  // namespace
+
+void MasterServiceOptions::describe(OptionList& v) {
+  v("listen", listen, "control address; port 0 takes a free one");
+  v("ha", ha,
+    "etcd://host:port[,host:port][/prefix]: be one of several masters, of which etcd says who "
+    "leads");
+  v("advertise", advertise,
+    "with --ha: control address that nodes and clients are told of; empty: that of --listen");
+  v("leader-ttl", leader_ttl,
+    "with --ha: how long after the leader was last heard of another one takes over");
+  v("events", events, "address where events are published; port 0 takes a free one");
+  v("http", http, "address of /metrics, /live, /ready, /health and /state");
+  master.describe(v);
+}
+
+Result<std::unique_ptr<MasterService>> MasterService::open(io::Loop& loop,
+                                                           const MasterServiceOptions& options,
+                                                           uint64_t epoch, uint64_t seed,
+                                                           Metrics& metrics) {
+  MC_TRY_(options.master.check());
+  EtcdUrl etcd;
+  if (!options.ha.empty()) {
+    MC_TRY(etcd, EtcdUrl::parse(options.ha));
+    MC_TRY_(check_ha(options));
+  }
+  MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
+  server->offer_near("store");
+  auto service = std::unique_ptr<MasterService>(
+      new MasterService(loop, options, epoch, seed, metrics, std::move(server)));
+  MC_TRY(service->events_, rpc::Socket::listen(rpc::Socket::Kind::kPub, options.events));
+  service->events_watch_ =
+      loop.watch_socket(service->events_->handle(), [s = service.get()] { s->subscribers(); });
+  MC_TRY(service->http_, http::Server::open(loop, options.http, {},
+                                            [s = service.get()](const http::Exchange& exchange) {
+                                              s->page(exchange);
+                                            }));
+  if (!options.ha.empty()) service->join(etcd, options);
+  return service;
+}
+
+MasterService::MasterService(io::Loop& loop, const MasterServiceOptions& options, uint64_t epoch,
+                             uint64_t seed, Metrics& metrics, std::unique_ptr<rpc::Server> server)
+    : loop_(loop),
+      metrics_(metrics),
+      options_(options.master),
+      seed_(seed),
+      rpc_(std::move(server)),
+      told_(metrics) {
+  if (options.ha.empty()) master_ = std::make_unique<Master>(options_, epoch, seed_, loop_.now());
+  answer_all();
+}
+
+MasterService::~MasterService() {
+  loop_.cancel(timer_);
+  loop_.cancel(parked_timer_);
+  loop_.unwatch(events_watch_);
+  // Who still waits is told to ask elsewhere.
+  if (elector_) master_.reset();
+  for (auto& [until, parked] : parked_) parked.give_up();
+}
+
+void MasterService::subscribers() {
+  for (auto frames = events_->receive(); !frames.empty(); frames = events_->receive()) {
+    if (frames[0].empty()) continue;
+    if (frames[0][0] == 1)
+      ++subscriptions_;
+    else if (subscriptions_ > 0)
+      --subscriptions_;
+  }
+}
+
+// A subscriber that is slow misses some, sees the gap in the numbers, and asks for a replay.
+void MasterService::publish() {
+  constexpr size_t kMost = 1000;
+  if (subscriptions_ == 0) published_ = master_->events().next();
+  while (events_ && published_ < master_->events().next()) {
+    Replayed message;
+    message.epoch = master_->epoch();
+    message.next = master_->events().next();
+    message.events = master_->events().since(published_, kMost, &message.gap);
+    if (message.events.empty()) return;
+    published_ = message.events.back().seq + 1;
+    const std::string body = wire::encode(message);
+    (void)events_->send({kEventTopic, body});  // nobody listens, or not fast enough
+  }
+}
+
+void MasterService::arm() {
+  publish();
+  if (elector_) elector_->raise(master_->epoch());
+  const Time when = master_->deadline();
+  if (when >= armed_ && armed_ > loop_.now()) return;  // the timer that runs first re-arms
+  loop_.cancel(timer_);
+  armed_ = when;
+  if (when == Time::max()) return;
+  timer_ = loop_.at(when, [this] {
+    armed_ = Time::max();
+    if (!leads()) return;
+    const uint64_t expired = master_->totals().nodes_expired;
+    master_->tick(loop_.now());
+    if (const uint64_t gone = master_->totals().nodes_expired - expired; gone > 0)
+      log_warn("store", "%llu node(s) silent for the client-ttl: gone, with what they held",
+               static_cast<unsigned long long>(gone));
+    arm();
+  });
+}
+
+void MasterService::page(const http::Exchange& exchange) {
+  if (!leads()) return page_standing_by(exchange);
+  if (exchange.request().path == "/metrics") told_.update(*master_, loop_.now());
+  const ClusterStat stat = master_->handle(Stat{}, loop_.now());
+  const Json health = {{"status", "ok"}, {"epoch", stat.epoch}, {"nodes", stat.nodes.size()}};
+  if (http::serve_common(exchange, metrics_, "", dump_json(health))) return;
+  if (exchange.request().path == "/state")
+    exchange.reply(200, "application/json", dump_json(state_json(stat), 2) + "\n");
+  else
+    exchange.reply(404, "text/plain",
+                   "no such page: try /live, /ready, /health, /metrics or /state\n");
+}
+
+}  // namespace mc::store

@@ -1,0 +1,470 @@
+// The bucket backend: values of one write lie together in ID.bucket, their keys in ID.meta. A
+// bucket is written once; a removal writes its .meta anew without the key, and the bucket goes when
+// its last key does, or as a whole when it is evicted.
+//
+// Order of a write: ID.bucket with its values, fdatasync; ID.meta.tmp, fdatasync, rename to
+// ID.meta, fsync of the folder. Of a deletion: ID.meta, fsync of the folder, ID.bucket. So a
+// .bucket without a .meta was never answered for, or was given up: it is cleaned up at the start.
+#include <algorithm>
+#include <map>
+#include <unordered_map>
+
+#include "base/mutex.h"
+#include "store/ssd/aligned_buffer.h"
+#include "store/ssd/backend.h"
+
+namespace mc::store::ssd {
+namespace {
+
+constexpr size_t kHandlesMax = 64;
+constexpr uint64_t kTableBytesMax = 128 * kMiB;
+constexpr const char *kBucket = ".bucket", *kMeta = ".meta";
+
+struct Bucket {
+  uint64_t id = 0;
+  uint64_t file_bytes = 0, disk_bytes = 0;  // of .bucket; of both
+  std::vector<BucketEntry> entries;
+  std::vector<bool> dead;  // by entry
+  size_t live = 0;
+  Time last_read = Time::min();
+  uint32_t readers = 0;
+  bool gone = false;    // taken out
+  bool zombie = false;  // its last reader deletes it
+  std::string name(const char* suffix) const {
+    return strf("%020llu%s", static_cast<unsigned long long>(id), suffix);
+  }
+};
+using BucketPtr = std::shared_ptr<Bucket>;
+
+class Buckets final : public Backend {
+ public:
+  Buckets(std::shared_ptr<Disk> disk, const BackendOptions& options, const Clock& clock)
+      : disk_(std::move(disk)), options_(options), clock_(clock) {
+    usage_.capacity = options.capacity;
+  }
+  Result<> scan(ScanReport& report);
+
+  uint64_t cost(std::span<const Save> items) const override;
+  Eviction take_out(uint64_t bytes) override;
+  void finish(Eviction eviction) override;
+  Result<> write(std::span<const Save> items) override;
+  Result<> remove(std::span<const Stored> objects) override;
+  void read(std::span<Load> loads, const std::function<void(Load&)>& each) override;
+  Result<Stored> find(const ObjectKey& key) const override;
+  std::vector<Stored> objects() const override;
+  Usage usage() const override;
+
+ private:
+  struct At {
+    BucketPtr bucket;
+    uint32_t entry = 0;
+    const BucketEntry& operator*() const { return bucket->entries[entry]; }
+  };
+  Result<BucketPtr> load(const std::string& meta);
+  void scan_leftovers(const std::vector<std::string>& names, ScanReport& report);
+  std::vector<At> adopt(const BucketPtr& bucket);
+  Result<BucketPtr> write_bucket(std::span<const Save> items);
+  Result<> write_table(const Bucket& bucket);
+  Result<Disk::FilePtr> handle(const BucketPtr& bucket);
+  Result<> strike(std::span<const At> dead);
+  void take(const BucketPtr& bucket) MC_REQUIRES(mutex_);
+  BucketPtr victim() const MC_REQUIRES(mutex_);
+  void unlink(const Bucket& bucket);
+
+  const std::shared_ptr<Disk> disk_;
+  const BackendOptions options_;
+  const Clock& clock_;
+  uint64_t last_id_ = 0;
+  mutable Mutex mutex_;
+  Condition left_;  // a reader of a bucket that is gone
+  std::map<uint64_t, BucketPtr> buckets_ MC_GUARDED_BY(mutex_);
+  std::unordered_map<ObjectKey, At> index_ MC_GUARDED_BY(mutex_);
+  Usage usage_ MC_GUARDED_BY(mutex_);
+  struct Handle {
+    Disk::FilePtr file;
+    uint64_t used = 0;
+  };
+  std::unordered_map<uint64_t, Handle> handles_ MC_GUARDED_BY(mutex_);  // by bucket
+  uint64_t handle_uses_ MC_GUARDED_BY(mutex_) = 0;
+};
+
+uint64_t table_bytes(const std::vector<BucketEntry>& entries) {
+  uint64_t n = 64;
+  for (const BucketEntry& e : entries) n += 56 + e.object.key.size();
+  return n;
+}
+
+// ---- what is there at the start
+
+Result<BucketPtr> Buckets::load(const std::string& meta) {
+  MC_TRY(const std::string bytes, read_all(*disk_, meta, kTableBytesMax));
+  MC_TRY(BucketTable table, decode_bucket_table(bytes));
+  auto bucket = std::make_shared<Bucket>();
+  bucket->id = table.id;
+  bucket->file_bytes = table.bytes;
+  bucket->entries = std::move(table.entries);
+  bucket->dead.resize(bucket->entries.size());
+  bucket->live = bucket->entries.size();
+  bucket->disk_bytes = align_up(table.bytes) + align_up(bytes.size());
+  if (bucket->name(kMeta) != meta)
+    return fail(Code::kCorrupt, "it says to be of bucket %s", bucket->name("").c_str());
+  MC_TRY(const Disk::FilePtr file, disk_->open(bucket->name(kBucket)));
+  if (file->bytes() != table.bytes)
+    return fail(Code::kCorrupt, "%s has %llu bytes, %llu were written",
+                bucket->name(kBucket).c_str(), static_cast<unsigned long long>(file->bytes()),
+                static_cast<unsigned long long>(table.bytes));
+  Pages head(kPageBytes);
+  const Disk::Part part{file, 0, head.data(), kPageBytes};
+  Result<> outcome;
+  disk_->read({&part, 1}, [&](size_t, const Result<>& r) { outcome = r; });
+  MC_TRY_(std::move(outcome));
+  MC_TRY_(decode_bucket_head(head.text(0, kPageBytes), table.id, table.bytes));
+  return bucket;
+}
+
+Result<> Buckets::scan(ScanReport& report) {
+  MC_TRY(const auto names, disk_->list("."));
+  std::vector<At> replaced;
+  for (const std::string& name : names) {
+    last_id_ = std::max<uint64_t>(last_id_, std::strtoull(name.c_str(), nullptr, 10));
+    if (!name.ends_with(kMeta)) continue;
+    auto bucket = load(name);
+    if (!bucket) {
+      report.add(name + ": " + bucket.error().what);
+      const std::string data = name.substr(0, name.size() - 5) + kBucket;
+      if (auto file = disk_->open(data)) {  // it stays where it is, and takes its room
+        const Lock lock(mutex_);
+        usage_.used += align_up((*file)->bytes());
+      }
+      continue;
+    }
+    const auto older = adopt(*bucket);
+    replaced.insert(replaced.end(), older.begin(), older.end());
+  }
+  scan_leftovers(names, report);
+  (void)strike(replaced);  // where it cannot be written, the next start finds them again
+  report.objects = usage().objects;
+  return {};
+}
+
+void Buckets::scan_leftovers(const std::vector<std::string>& names, ScanReport& report) {
+  for (const std::string& name : names) {
+    bool unfinished = name.ends_with(kTemporary);
+    if (name.ends_with(kBucket)) {
+      const std::string meta = name.substr(0, name.size() - 7) + kMeta;
+      unfinished = !std::binary_search(names.begin(), names.end(), meta);
+    }
+    if (!unfinished) continue;
+    ++report.unfinished;
+    (void)disk_->remove(name);
+  }
+}
+
+// Returns what it replaces, and what of it is no newer than what is there.
+std::vector<Buckets::At> Buckets::adopt(const BucketPtr& bucket) {
+  const Lock lock(mutex_);
+  std::vector<At> replaced;
+  buckets_[bucket->id] = bucket;
+  usage_.used += bucket->disk_bytes;
+  for (uint32_t i = 0; i < bucket->entries.size(); ++i) {
+    const Stored& object = bucket->entries[i].object;
+    const auto [it, fresh] = index_.try_emplace(object.key, At{bucket, i});
+    if (!fresh) {
+      const Stored& other = (*it->second).object;
+      if (other.generation >= object.generation) {
+        replaced.push_back({bucket, i});
+        continue;
+      }
+      --usage_.objects;
+      usage_.object_bytes -= other.bytes;
+      replaced.push_back(std::exchange(it->second, At{bucket, i}));
+    }
+    ++usage_.objects;
+    usage_.object_bytes += object.bytes;
+  }
+  return replaced;
+}
+
+// ---- writing
+
+uint64_t Buckets::cost(std::span<const Save> items) const {
+  uint64_t values = kPageBytes, table = 64;
+  for (const Save& s : items) {
+    values += align_up(s.object.bytes);
+    table += 56 + s.object.key.size();
+  }
+  return values + align_up(table);
+}
+
+Result<> Buckets::write_table(const Bucket& bucket) {
+  BucketTable table{bucket.id, bucket.file_bytes, {}};
+  {
+    const Lock lock(mutex_);
+    for (size_t i = 0; i < bucket.entries.size(); ++i)
+      if (!bucket.dead[i]) table.entries.push_back(bucket.entries[i]);
+  }
+  return write_all(*disk_, "", bucket.name(kMeta), encode_bucket_table(table));
+}
+
+Result<BucketPtr> Buckets::write_bucket(std::span<const Save> items) {
+  auto bucket = std::make_shared<Bucket>();
+  // Of the wall clock for people's sake; it only has to grow.
+  bucket->id = last_id_ = std::max(last_id_ + 1, static_cast<uint64_t>(wall_now_ns()));
+  bucket->file_bytes = kPageBytes;
+  for (const Save& s : items) {
+    bucket->entries.push_back({s.object, bucket->file_bytes});
+    bucket->file_bytes += align_up(s.object.bytes);
+  }
+  bucket->live = items.size();
+  bucket->dead.resize(items.size());
+  bucket->disk_bytes = align_up(bucket->file_bytes) + align_up(table_bytes(bucket->entries));
+  MC_TRY(const Disk::FilePtr file, disk_->create(bucket->name(kBucket), bucket->file_bytes));
+  Pages head(kPageBytes);
+  head.put(0, encode_bucket_head(bucket->id, bucket->file_bytes));
+  std::vector<Disk::Part> parts{{file, 0, head.data(), kPageBytes}};
+  for (size_t i = 0; i < items.size(); ++i)
+    if (const uint64_t n = align_up(items[i].object.bytes); n > 0)
+      parts.push_back({file, bucket->entries[i].at, const_cast<std::byte*>(items[i].value), n});
+  auto written = disk_->write(parts);
+  if (written) written = file->sync();
+  if (written) written = write_table(*bucket);
+  if (!written) {
+    unlink(*bucket);
+    return fail(written.error());
+  }
+  return bucket;
+}
+
+Result<> Buckets::write(std::span<const Save> items) {
+  const std::vector<Save> fresh = fresh_of(*this, items);
+  if (fresh.empty()) return {};
+  if (fresh.size() > kBucketKeysMax)
+    return fail(Code::kInvalid, "a bucket of %zu keys: %u at most", fresh.size(), kBucketKeysMax);
+  const uint64_t need = cost(fresh);
+  if (const Usage u = usage(); u.used + need > u.capacity)
+    return fail(Code::kNoSpace, "the SSD tier of %s has %s used: no room for %s",
+                human_bytes(u.capacity).c_str(), human_bytes(u.used).c_str(),
+                human_bytes(need).c_str());
+  MC_TRY(const BucketPtr bucket, write_bucket(fresh));
+  return strike(adopt(bucket));
+}
+
+// ---- removing and evicting
+
+Result<> Buckets::remove(std::span<const Stored> objects) {
+  std::vector<At> dead;
+  {
+    const Lock lock(mutex_);
+    for (const Stored& o : objects) {
+      const auto it = index_.find(o.key);
+      if (it == index_.end() || (*it->second).object.generation != o.generation) continue;
+      dead.push_back(it->second);
+      --usage_.objects;
+      usage_.object_bytes -= (*it->second).object.bytes;
+      index_.erase(it);
+    }
+  }
+  return strike(dead);
+}
+
+// Entries that are in no index any more, out of the tables on the disk too.
+Result<> Buckets::strike(std::span<const At> dead) {
+  std::map<uint64_t, BucketPtr> touched;
+  auto empty = std::make_shared<std::vector<BucketPtr>>();
+  {
+    const Lock lock(mutex_);
+    for (const At& at : dead) {
+      if (at.bucket->gone || at.bucket->dead[at.entry]) continue;
+      at.bucket->dead[at.entry] = true;
+      touched[at.bucket->id] = at.bucket;
+      if (--at.bucket->live > 0) continue;
+      take(at.bucket);
+      empty->push_back(at.bucket);
+    }
+  }
+  Result<> first;
+  for (const auto& [id, bucket] : touched)
+    if (bucket->live > 0)
+      if (auto written = write_table(*bucket); !written && first) first = written;
+  finish({{}, true, std::move(empty)});
+  return first;
+}
+
+BucketPtr Buckets::victim() const {
+  if (buckets_.empty() || options_.evict == Evict::kNone) return nullptr;
+  if (options_.evict == Evict::kFifo) return buckets_.begin()->second;
+  // By id among those never read; they come first.
+  return std::min_element(
+             buckets_.begin(), buckets_.end(),
+             [](const auto& a, const auto& b) { return a.second->last_read < b.second->last_read; })
+      ->second;
+}
+
+void Buckets::take(const BucketPtr& bucket) {
+  bucket->gone = true;
+  buckets_.erase(bucket->id);
+  handles_.erase(bucket->id);  // before the file goes
+  usage_.waiting += bucket->disk_bytes;
+}
+
+Backend::Eviction Buckets::take_out(uint64_t bytes) {
+  Eviction eviction;
+  auto rest = std::make_shared<std::vector<BucketPtr>>();
+  const Lock lock(mutex_);
+  uint64_t coming = 0;
+  while (usage_.used + bytes > usage_.capacity + coming) {
+    const BucketPtr bucket = victim();
+    if (bucket == nullptr) {
+      eviction.enough = false;
+      break;
+    }
+    coming += bucket->disk_bytes;
+    for (uint32_t i = 0; i < bucket->entries.size(); ++i) {
+      if (bucket->dead[i]) continue;
+      const Stored& object = bucket->entries[i].object;
+      const auto it = index_.find(object.key);
+      if (it == index_.end() || it->second.bucket != bucket || it->second.entry != i) continue;
+      eviction.objects.push_back(object);
+      --usage_.objects;
+      usage_.object_bytes -= object.bytes;
+      index_.erase(it);
+    }
+    take(bucket);
+    rest->push_back(bucket);
+  }
+  eviction.rest = std::move(rest);
+  return eviction;
+}
+
+void Buckets::unlink(const Bucket& bucket) {
+  (void)disk_->remove(bucket.name(kMeta));
+  if (disk_->sync_folder(".")) (void)disk_->remove(bucket.name(kBucket));
+}
+
+void Buckets::finish(Eviction eviction) {
+  if (eviction.rest == nullptr) return;
+  const auto buckets = std::static_pointer_cast<std::vector<BucketPtr>>(eviction.rest);
+  if (buckets->empty()) return;
+  for (const BucketPtr& b : *buckets) (void)disk_->remove(b->name(kMeta));
+  const bool durable = disk_->sync_folder(".").has_value();
+  const Time deadline = clock_.now() + options_.reader_wait;
+  for (const BucketPtr& b : *buckets) {
+    {
+      const Lock lock(mutex_);
+      for (Time now = clock_.now(); b->readers > 0 && now < deadline; now = clock_.now())
+        (void)left_.wait_for(mutex_, deadline - now);
+      if (b->readers > 0) {
+        b->zombie = true;
+        continue;
+      }
+      usage_.waiting -= b->disk_bytes;
+      usage_.used -= b->disk_bytes;
+    }
+    // While the .meta may come back after a power cut, the .bucket must.
+    if (durable) (void)disk_->remove(b->name(kBucket));
+  }
+}
+
+// ---- reading
+
+Result<Disk::FilePtr> Buckets::handle(const BucketPtr& bucket) {
+  {
+    const Lock lock(mutex_);
+    if (const auto it = handles_.find(bucket->id); it != handles_.end()) {
+      it->second.used = ++handle_uses_;
+      return it->second.file;
+    }
+  }
+  MC_TRY(Disk::FilePtr file, disk_->open(bucket->name(kBucket)));
+  const Lock lock(mutex_);
+  if (bucket->gone) return file;
+  if (handles_.size() >= kHandlesMax)
+    handles_.erase(std::min_element(handles_.begin(), handles_.end(), [](auto& a, auto& b) {
+      return a.second.used < b.second.used;
+    }));
+  handles_[bucket->id] = {file, ++handle_uses_};
+  return file;
+}
+
+void Buckets::read(std::span<Load> loads, const std::function<void(Load&)>& each) {
+  std::vector<BucketPtr> guards(loads.size());
+  std::vector<uint64_t> offsets(loads.size());
+  {
+    const Lock lock(mutex_);
+    const Time now = clock_.now();
+    for (size_t i = 0; i < loads.size(); ++i) {
+      Load& l = loads[i];
+      const auto it = index_.find(l.key);
+      if (it == index_.end() || (l.generation && (*it->second).object.generation != l.generation)) {
+        l.outcome = fail(Code::kNotFound, "no key '%s' on this disk", shown(l.key).c_str());
+        continue;
+      }
+      const BucketEntry& e = *it->second;
+      if (l.into.size() < align_up(e.object.bytes)) {
+        l.outcome = fail(Code::kNoSpace, "value of '%s' has %llu bytes: the buffer has %zu",
+                         shown(l.key).c_str(), static_cast<unsigned long long>(e.object.bytes),
+                         l.into.size());
+        continue;
+      }
+      l.outcome = e.object;
+      guards[i] = it->second.bucket;
+      offsets[i] = e.at;
+      ++guards[i]->readers;
+      guards[i]->last_read = now;
+    }
+  }
+  read_values(
+      *disk_, loads,
+      [&](size_t i) -> Result<Where> {
+        MC_TRY(Disk::FilePtr file, handle(guards[i]));
+        return Where{std::move(file), offsets[i]};
+      },
+      each);
+  std::vector<BucketPtr> last;
+  {
+    const Lock lock(mutex_);
+    for (const BucketPtr& b : guards) {
+      if (b == nullptr || --b->readers > 0 || !b->gone) continue;
+      left_.notify_all();
+      if (!b->zombie) continue;
+      usage_.waiting -= b->disk_bytes;
+      usage_.used -= b->disk_bytes;
+      last.push_back(b);
+    }
+  }
+  for (const BucketPtr& b : last) (void)disk_->remove(b->name(kBucket));
+}
+
+// ---- looking
+
+Result<Stored> Buckets::find(const ObjectKey& key) const {
+  const Lock lock(mutex_);
+  const auto it = index_.find(key);
+  if (it == index_.end()) return fail(Code::kNotFound, "no key '%s'", shown(key).c_str());
+  return (*it->second).object;
+}
+
+std::vector<Stored> Buckets::objects() const {
+  const Lock lock(mutex_);
+  std::vector<Stored> out;
+  out.reserve(index_.size());
+  for (const auto& [key, at] : index_) out.push_back((*at).object);
+  return out;
+}
+
+Usage Buckets::usage() const {
+  const Lock lock(mutex_);
+  return usage_;
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Backend>> open_buckets(std::shared_ptr<Disk> disk,
+                                              const BackendOptions& options, const Clock& clock,
+                                              ScanReport& report) {
+  auto buckets = std::make_unique<Buckets>(std::move(disk), options, clock);
+  MC_TRY_(buckets->scan(report));
+  return buckets;
+}
+
+}  // namespace mc::store::ssd

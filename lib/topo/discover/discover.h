@@ -1,0 +1,34 @@
+// Finds out what a machine is: the live one through hwloc, another one from a recorded sysfs tree
+// or from an XML file.
+//
+// NUMA placement of devices is always the kernel's numa_node file. hwloc takes PCI locality from
+// local_cpus, which firmware often gets wrong in another way; so hwloc supplies nodes and the PCI
+// tree, sysfs the numa_node, the RDMA ports and the network devices. A PCI device that says -1 on a
+// machine with one NUMA node is put on that node.
+//
+// What NVML says of GPUs and their links is asked of the live machine and read from a recording.
+//
+// Thread: any. Reads files, sends nothing. A machine without GPU or RDMA is not an error.
+#pragma once
+#include <string>
+#include <string_view>
+
+#include "base/result.h"
+#include "topo/model/model.h"
+
+namespace mc::topo {
+
+Result<Machine> discover_live();
+// The live one by the kernel's files alone: quick, for a service that is asked what it runs on.
+Result<Machine> discover_kernel();
+// `folder` holds the recorded sys/ (or is it).
+Result<Machine> discover_sysfs(const std::string& folder);
+// hwloc XML (lstopo) or NCCL topology XML: the root element says which. Port states that the file
+// does not hold count as active.
+Result<Machine> discover_xml(const std::string& file);
+// The same of text; errors call it `where`.
+Result<Machine> machine_from_xml(std::string_view text, const std::string& where);
+// "live", a folder (recorded sysfs), FILE.json (of "mc-topo show --output json") or an XML file.
+Result<Machine> discover_any(const std::string& what);
+
+}  // namespace mc::topo

@@ -1,0 +1,83 @@
+#include "trace/synth/diurnal_rate.h"
+
+#include <algorithm>
+#include <cmath>
+#include <numeric>
+
+#include "base/units.h"
+
+namespace mc::trace {
+namespace {
+
+// Relative requests an hour. Their shapes follow what is said of a serving cluster's day: long
+// documents in working hours with a dip at noon, short chats mostly in the evening.
+constexpr Tide kDay = {6,  4,  3,  3,  3,  5,  10, 25, 60, 90, 100, 95,
+                       70, 75, 95, 98, 90, 75, 50, 38, 30, 24, 16,  10};
+constexpr Tide kEvening = {40, 24, 14, 9,  8,  8,  12, 18, 24, 28,  30, 34,
+                           38, 34, 32, 32, 36, 46, 64, 84, 97, 100, 88, 64};
+constexpr size_t kStepsAnHour = 60;
+
+double rate(const Tide& tide, double hour) {  // hour: from 0 to 24
+  const double at = hour - 0.5 + 24;
+  const auto from = static_cast<size_t>(std::floor(at));
+  const double share = at - std::floor(at);
+  return (1 - share) * tide[from % 24] + share * tide[(from + 1) % 24];
+}
+
+}  // namespace
+
+Result<Tide> parse_tide(std::string_view text) {
+  if (text == "day") return kDay;
+  if (text == "evening") return kEvening;
+  Tide out{};
+  out.fill(1);
+  if (text == "flat") return out;
+  size_t n = 0;
+  for (size_t at = 0; at <= text.size(); ++n) {
+    const size_t comma = std::min(text.find(',', at), text.size());
+    const auto value = parse_number(text.substr(at, comma - at));
+    if (!value || !std::isfinite(*value) || *value < 0 || *value > 1e9)
+      return fail(Code::kInvalid, "tide '%s': want day, evening, flat, or 24 numbers from 0",
+                  shown(std::string(text)).c_str());
+    if (n < out.size()) out[n] = *value;
+    at = comma + 1;
+  }
+  if (n != out.size())
+    return fail(Code::kInvalid, "tide of %zu numbers: want 24, one for each hour", n);
+  return out;
+}
+
+Result<std::vector<Record>> over_a_day(std::vector<Record> records, const Tide& tide) {
+  if (records.empty()) return records;
+  std::vector<double> passed = {0};  // of the day's requests, minute by minute
+  for (size_t i = 0; i < 24 * kStepsAnHour; ++i)
+    passed.push_back(passed.back() + rate(tide, (static_cast<double>(i) + 0.5) / kStepsAnHour));
+  if (!(passed.back() > 0)) return fail(Code::kInvalid, "a tide of zeros: nothing comes all day");
+  const uint64_t first = records.front().timestamp_ms;
+  const auto span = static_cast<double>(records.back().timestamp_ms - first + 1);
+  size_t step = 0;
+  for (Record& r : records) {
+    const double share = static_cast<double>(r.timestamp_ms - first) / span * passed.back();
+    while (passed[step + 1] <= share) ++step;
+    const double within = (share - passed[step]) / (passed[step + 1] - passed[step]);
+    const double minutes = static_cast<double>(step) + within;
+    r.timestamp_ms = static_cast<uint64_t>(minutes * (60.0 / kStepsAnHour) * 60'000);
+  }
+  return records;
+}
+
+std::vector<Record> together(std::vector<Record> a, const std::vector<Record>& b) {
+  uint64_t next = 0;
+  for (const Record& r : a)
+    for (const uint64_t id : r.hash_ids) next = std::max(next, id + 1);
+  for (Record r : b) {
+    for (uint64_t& id : r.hash_ids) id += next;
+    a.push_back(std::move(r));
+  }
+  std::stable_sort(a.begin(), a.end(), [](const Record& x, const Record& y) {
+    return x.timestamp_ms < y.timestamp_ms;
+  });
+  return a;
+}
+
+}  // namespace mc::trace

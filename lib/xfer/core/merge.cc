@@ -1,0 +1,127 @@
+#include "xfer/core/merge.h"
+
+#include <algorithm>
+
+namespace mc::xfer {
+namespace {
+
+bool alike(const Request& a, const Request& b) {
+  return !a.digest && !b.digest && a.op == b.op && a.segment == b.segment &&
+         a.priority == b.priority && a.deadline == b.deadline && a.guard.offset == b.guard.offset &&
+         a.guard.expected == b.guard.expected;
+}
+
+uint64_t apart(const std::byte* from, const std::byte* to) {
+  return reinterpret_cast<uintptr_t>(to) - reinterpret_cast<uintptr_t>(from);
+}
+
+// One more row for `run`: the second fixes the strides, the others keep to them.
+bool joins_rows(const Request& run, const Request& next) {
+  if (next.rows != 1 || next.bytes != run.bytes) return false;
+  if (next.offset <= run.offset || next.local <= run.local) return false;
+  const uint64_t rows = run.rows;
+  const uint64_t local = apart(run.local, next.local), remote = next.offset - run.offset;
+  if (local % rows != 0 || remote % rows != 0) return false;
+  const uint64_t local_stride = local / rows, remote_stride = remote / rows;
+  if (rows > 1) return local_stride == run.local_stride && remote_stride == run.remote_stride;
+  return local_stride >= run.bytes && remote_stride >= run.bytes;
+}
+
+// One more request, or run of them, right behind those of `run`.
+bool joins_bytes(const Request& run, const Request& next, uint64_t bytes_max) {
+  return run.rows == 1 && next.rows == 1 && next.local == run.local + run.bytes &&
+         next.offset == run.offset + run.bytes && run.bytes < bytes_max &&
+         next.bytes <= bytes_max - run.bytes && alike(run, next);
+}
+
+// `next` becomes a row of the last run, or a run of its own.
+void add_rows(std::vector<Run>& out, const Run& next, bool same_home, uint64_t bytes_max) {
+  if (!out.empty() && same_home) {
+    Request& last = out.back().request;
+    const uint64_t total = last.bytes * last.rows;
+    const bool grown = out.back().count > 1 || last.rows == 1;  // not a request's own rows
+    if (grown && alike(last, next.request) && total < bytes_max &&
+        next.request.bytes <= bytes_max - total && joins_rows(last, next.request)) {
+      last.local_stride = apart(last.local, next.request.local) / last.rows;
+      last.remote_stride = (next.request.offset - last.offset) / last.rows;
+      ++last.rows;
+      out.back().count += next.count;
+      return;
+    }
+  }
+  out.push_back(next);
+}
+
+// `at(i)` is the i-th of n requests, `home(i)` its home.
+template <class At, class HomeOf>
+std::vector<Run> merged(size_t n, const At& at, const HomeOf& home, uint64_t bytes_max) {
+  std::vector<Run> out;
+  if (n == 0) return out;
+  const auto together = [&](size_t a, size_t b) {
+    return home(a) == home(b) && home(a).remote != Home::kUnknown;
+  };
+  Run run{at(0), 0, 1};
+  const auto end_run = [&] {
+    add_rows(out, run, !out.empty() && together(out.back().first, run.first), bytes_max);
+  };
+  for (size_t i = 1; i < n; ++i) {
+    const Request& r = at(i);
+    if (joins_bytes(run.request, r, bytes_max) && together(i - 1, i)) {
+      run.request.bytes += r.bytes;
+      ++run.count;
+      continue;
+    }
+    end_run();
+    run = {r, i, 1};
+  }
+  end_run();
+  return out;
+}
+
+// The requests by their place at the peer. Empty: they are in that order, or are better left as
+// they are.
+std::vector<uint32_t> by_address(std::span<const Request> requests) {
+  struct Place {
+    uint64_t offset;
+    uint32_t index;
+  };
+  std::vector<Place> places;
+  places.reserve(requests.size());
+  bool sorted = true;
+  for (const Request& r : requests) {
+    if (!alike(requests[0], r)) return {};
+    sorted = sorted && (places.empty() || places.back().offset <= r.offset);
+    places.push_back({r.offset, static_cast<uint32_t>(places.size())});
+  }
+  if (sorted) return {};
+  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
+    return a.offset != b.offset ? a.offset < b.offset : a.index < b.index;
+  });
+  std::vector<uint32_t> order;
+  order.reserve(places.size());
+  for (const Place& p : places) order.push_back(p.index);
+  return order;
+}
+
+}  // namespace
+
+std::vector<Run> merge(std::span<const Request> requests, std::span<const Home> homes,
+                       uint64_t bytes_max) {
+  return merged(
+      requests.size(), [&](size_t i) -> const Request& { return requests[i]; },
+      [&](size_t i) -> const Home& { return homes[i]; }, bytes_max);
+}
+
+Joined join_requests(std::span<const Request> requests, std::span<const Home> homes,
+                     uint64_t bytes_max) {
+  Joined plain{merge(requests, homes, bytes_max), {}};
+  if (plain.runs.size() <= 1) return plain;
+  Joined sorted{{}, by_address(requests)};
+  if (sorted.order.empty()) return plain;
+  sorted.runs = merged(
+      requests.size(), [&](size_t i) -> const Request& { return requests[sorted.order[i]]; },
+      [&](size_t i) -> const Home& { return homes[sorted.order[i]]; }, bytes_max);
+  return sorted.runs.size() < plain.runs.size() ? sorted : plain;
+}
+
+}  // namespace mc::xfer

@@ -1,0 +1,400 @@
+#include "xfer/engine.h"
+
+#include <sys/prctl.h>
+#include <sys/random.h>
+
+#include <algorithm>
+#include <bit>
+#include <optional>
+
+#include "base/log.h"
+#include "io/address.h"
+#include "io/file.h"
+#include "topo/discover/sysfs.h"
+#include "xfer/core/host.h"
+#include "xfer/engine/engine_impl.h"
+#include "xfer/transports/fault/fault_transport.h"
+
+namespace mc::xfer {
+namespace {
+constexpr size_t kTransportsMax = 8;
+
+Option gid_option(int& index) {
+  Option o;
+  o.name = "gid-index";
+  o.help = "GID that rdma uses; auto: a routable RoCE v2 one where there is one";
+  o.kind = Option::Kind::kText;
+  o.get = [&index] { return index < 0 ? "auto" : std::to_string(index); };
+  o.set = [&index](const std::string& text) -> Result<> {
+    const auto number = parse_uint(text);
+    if (text != "auto" && (!number || *number > 65535))
+      return fail(Code::kInvalid, "'%s' is no GID index, nor auto", text.c_str());
+    index = text == "auto" ? -1 : static_cast<int>(*number);
+    return {};
+  };
+  return o;
+}
+
+}  // namespace
+
+void EngineOptions::describe(OptionList& v) {
+  v("data", data, "addresses that tcp data connections are taken on, one a rail; 0.0.0.0: all");
+  v("nics", nics,
+    "network interfaces to use for tcp, and devices for rdma, such as eth0,mlx5_0; empty: all");
+  v("transports", transports, "transports allowed, in order of preference: shm, rdma, file, tcp");
+  v("copy-workers", workers, "threads that copy shared memory");
+  v("file-depth", file_depth, "file reads and writes under way");
+  v("file-uring", file_uring, "use io_uring for files; else one pread or pwrite at a time");
+  v("connections", connections, "tcp connections a rail to each peer");
+  v("endpoints", endpoints,
+    "tcp connections kept, and queue pairs, to all peers; idle ones give way to new ones");
+  v.all().push_back(gid_option(gid_index));
+  v("traffic-class", traffic_class, "traffic class of rdma packets, 0 to 255");
+  v("rdma-mtu", rdma_mtu, "most bytes in an rdma packet, 256 to 4096; 0: what the port has");
+  v("slice", slice, "bytes a slice, 64KiB or more");
+  v("peer-timeout", peer_timeout, "a peer silent for this long fails a transfer");
+  v("max-failover-attempts", max_failover_attempts,
+    "transports a slice may move on to after the first one failed it");
+  v("class-weights", class_weights,
+    "what high, medium and low requests get of a link that all of them wait for");
+  v("share-table", share_table,
+    "folder in which this user's processes agree on shares of a link; empty: each takes what it "
+    "gets");
+  v("sysfs", sysfs,
+    "tree that tells the NUMA nodes of memory and devices; for drills, one of another machine");
+  v("fault", fault, "script of faults to inject, for drills (JSON lines; see docs/transfer.md)");
+}
+
+Memory::Memory(std::shared_ptr<Impl> impl)
+    : impl_(std::move(impl)),
+      bytes_(impl_->buffer->data, impl_->buffer->data == nullptr ? 0 : impl_->buffer->bytes),
+      size_(impl_->buffer->bytes),
+      offset_(impl_->buffer->offset) {}
+
+Engine::Impl::Impl(const Clock& c, EngineOptions o, Metrics& m)
+    : clock(c),
+      options(std::move(o)),
+      metrics(m),
+      notifier(c),
+      relay(
+          [this](SlicePtr slice) {
+            // Staging is memory of the host, on whichever node it lies.
+            if (slice->device == nullptr && slice->memory == Site{}) {
+              slice->memory = host_site(slice->local);
+            }
+            dispatch(std::move(slice));
+          },
+          [this](SlicePtr slice, const Result<>& outcome) { settle(std::move(slice), outcome); }, c,
+          {options.staging_chunk, options.staging_buffers, 2}) {}
+
+// What a transport would say later, or never where it is not used.
+static Result<> check_numbers(const EngineOptions& o) {
+  if (o.file_depth == 0 || o.file_depth > 1024)
+    return fail(Code::kInvalid, "file-depth %u: want 1 to 1024", o.file_depth);
+  if (o.traffic_class > 255)
+    return fail(Code::kInvalid, "traffic-class %u: want 0 to 255", o.traffic_class);
+  const uint32_t mtu = o.rdma_mtu;
+  if (mtu != 0 && (mtu < 256 || mtu > 4096 || !std::has_single_bit(mtu)))
+    return fail(Code::kInvalid, "rdma-mtu %u: want 256, 512, 1024, 2048, 4096, or 0", mtu);
+  return {};
+}
+
+Result<> Engine::Impl::start() {
+  MC_TRY_(check_node_id(options.node));
+  MC_TRY_(check_numbers(options));
+  if (options.sysfs != "/sys") MC_TRY_(topo::Sysfs::open(options.sysfs));
+  several_nodes = numa_nodes(options.sysfs) > 1;
+  // Larger at every start: peers tell a restarted process from its predecessor.
+  registry = std::make_shared<Registry>(Generation{static_cast<uint64_t>(wall_now_ns())});
+  if (!allowed("shm")) registry->allocate_unshared();
+  host = host_id();
+  net = net_id();
+  secret.resize(32);
+  if (::getrandom(secret.data(), secret.size(), 0) != static_cast<ssize_t>(secret.size()))
+    return fail(Code::kInternal, "no randomness for the data secret");
+  ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // lets process_vm_readv work under Yama
+  MC_TRY(const auto weights, parse_weights(options.class_weights));
+  NicLedger::Config share{.shared = !options.share_table.empty(), .directory = options.share_table};
+  share.nic.qos.weights = weights;
+  ledger = std::make_unique<NicLedger>(std::move(share));
+  flows = std::make_shared<FlowPool>(options.file_uring);
+  MC_TRY_(start_transports());
+  self_counts = counters_of("self");
+  Relay::Counters ways{};
+  for (uint32_t way = 0; way < ways.size(); ++way)
+    ways[way] = &metrics.counter("mc_xfer_device_slices_total", "slices of device memory, by way",
+                                 {{"way", Relay::name(Relay::Way{way})}});
+  relay.count(ways);
+  for (const auto& t : transports) counts.push_back(counters_of(t->name()));
+  if (host_copies != nullptr) {
+    const Counters& count = counts[0];
+    host_copies->count_at_desks(*count.slices, *count.bytes, *count.requests);
+  }
+  MC_TRY(PeerPtr me, make_peer(describe()));
+  {
+    Lock lock(mutex);
+    segments.push_back({me, "", {}, {}});
+  }
+  caretaker = std::thread([this] { care(); });
+  return {};
+}
+
+bool Engine::Impl::allowed(const char* name) const {
+  return std::count(options.transports.begin(), options.transports.end(), name) > 0;
+}
+
+Result<> Engine::Impl::start_transports() {
+  std::vector<std::string> names = options.transports;
+  if (names.empty() || names.size() > kTransportsMax)
+    return fail(Code::kInvalid, "%zu transports are allowed: name some of shm, rdma, file, tcp",
+                names.size());
+  // What stays inside this process needs no permission.
+  if (!allowed("shm")) names.insert(names.begin(), "self");
+  if (!allowed("file")) names.push_back("file");
+  split_nics();
+  std::optional<fault::Plan> drill;
+  if (!options.fault.empty()) {
+    MC_TRY(const std::string script, io::read_file(options.fault));
+    MC_TRY(drill, fault::Plan::parse(script, options.fault));
+  }
+  for (const std::string& name : names) {
+    if (!drill) {
+      auto transport = make_transport(name, *this);
+      if (!transport && left_out(name, transport.error())) continue;
+      if (!transport) return fail(transport.error());
+      transports.push_back(std::move(*transport));
+      continue;
+    }
+    auto faulty = std::make_unique<fault::FaultTransport>(*this, *drill, transports.size() + 1,
+                                                          clock, options.peer_timeout);
+    auto transport = make_transport(name, *faulty);
+    if (!transport && left_out(name, transport.error())) continue;
+    if (!transport) return fail(transport.error());
+    faulty->wrap(std::move(*transport));
+    transports.push_back(std::move(faulty));
+  }
+  return {};
+}
+
+// Names of RDMA devices are for rdma, all others for tcp.
+void Engine::Impl::split_nics() {
+  tcp_nics = options.nics;
+  if (options.nics.empty() || !allowed("rdma")) return;
+  const auto devices = rdma::device_names();
+  const auto is_device = [&](const std::string& name) {
+    return std::count(devices.begin(), devices.end(), name) > 0;
+  };
+  for (const std::string& name : options.nics)
+    if (is_device(name) || !allowed("tcp")) rdma_nics.push_back(name);
+  std::erase_if(tcp_nics, is_device);
+}
+
+// Where a machine has no RDMA, what else is allowed has to do.
+bool Engine::Impl::left_out(const std::string& name, const Error& why) const {
+  if (name != "rdma" || why.code != Code::kUnsupported || options.transports.size() == 1)
+    return false;
+  log_info("xfer", "without rdma: %s", why.what.c_str());
+  return true;
+}
+
+Result<std::unique_ptr<Transport>> Engine::Impl::make_transport(const std::string& name,
+                                                                Sink& sink) {
+  auto local = [&](LocalTransport::Config config) {
+    auto way = std::make_unique<LocalTransport>(sink, *registry, clock, config);
+    // With a decorator about it, every transfer goes through that.
+    if (transports.empty() && &sink == this) host_copies = way.get();
+    return way;
+  };
+  if (name == "self") return local({});
+  if (name == "shm") {
+    MC_TRY(fd_server, FdServer::open(*registry));
+    return local({options.workers, true, allowed("tcp")});
+  }
+  if (name == "file")
+    return std::make_unique<FileTransport>(
+        sink, *registry, clock,
+        FileTransport::Config{options.file_depth, options.file_uring, allowed("file"),
+                              allowed("tcp")});
+  if (name == "tcp") {
+    MC_TRY_(serve_tcp());
+    SprayConfig spray;
+    spray.scheduler = options.scheduler;
+    return std::make_unique<tcp::TcpTransport>(
+        sink, clock,
+        tcp::TcpTransport::Config{options.connections, options.endpoints, options.peer_timeout,
+                                  nics, spray, ledger.get()});
+  }
+  if (name == "rdma") return open_rdma(sink);
+  return fail(Code::kInvalid, "unknown transport '%s': there is shm, rdma, file and tcp",
+              name.c_str());
+}
+
+Result<std::unique_ptr<Transport>> Engine::Impl::open_rdma(Sink& sink) {
+  rdma::Config config;
+  config.node = options.node;
+  config.secret = secret;
+  // On the same address as data, and any port.
+  if (!options.data.empty()) {
+    MC_TRY(const io::Address address, io::parse_address(options.data.front()));
+    config.listen = io::Address{address.host, 0}.text();
+  }
+  config.nics = rdma_nics;
+  config.endpoints = options.endpoints;
+  config.eviction = options.eviction;
+  config.peer_timeout = options.peer_timeout;
+  config.gid_index = options.gid_index;
+  config.traffic_class = options.traffic_class;
+  config.mtu = options.rdma_mtu;
+  config.sysfs = options.sysfs;
+  config.spray.scheduler = options.scheduler;
+  config.ledger = ledger.get();
+  MC_TRY(rdma::Rdma opened, rdma::open(sink, *registry, clock, metrics, std::move(config)));
+  rdma_offer = std::move(opened.offer);
+  registry->keep(rdma_offer);
+  return std::move(opened.transport);
+}
+
+Engine::Impl::~Impl() {
+  if (caretaker.joinable()) {
+    {
+      Lock lock(mutex);
+      stopping = true;
+    }
+    changed.notify_all();
+    caretaker.join();
+  }
+  for (auto& t : transports) t->stop();  // each may still hand slices to finished()
+  if (rdma_offer != nullptr) rdma_offer->stop();
+  relay.stop();
+  notifier.stop();  // and they had notifications behind them
+}
+
+Engine::Impl::Counters Engine::Impl::counters_of(const std::string& transport) {
+  const Labels labels{{"transport", transport}};
+  return {&metrics.counter("mc_xfer_bytes_total", "payload bytes moved", labels),
+          &metrics.counter("mc_xfer_slices_total", "slices tried", labels),
+          &metrics.counter("mc_xfer_requests_total", "requests completed", labels),
+          &metrics.counter("mc_xfer_failures_total", "slices that failed", labels)};
+}
+
+const Engine::Impl::Counters& Engine::Impl::counters_of(const Slice& slice) const {
+  return slice.peer->same_process ? self_counts : counts[slice.way];
+}
+
+Counter& Engine::Impl::failovers(uint32_t from, uint32_t to) const {
+  return metrics.counter("mc_xfer_failovers_total", "slices handed on to the next transport",
+                         {{"from", transports[from]->name()}, {"to", transports[to]->name()}});
+}
+
+void Engine::Impl::errand(std::function<void()> job) {
+  errands.push_back(std::move(job));
+  changed.notify_all();
+}
+
+void Engine::Impl::care() {
+  for (;;) {
+    std::function<void()> job;
+    {
+      Lock lock(mutex);
+      while (errands.empty() && !stopping) changed.wait(mutex);
+      if (errands.empty()) return;
+      job = std::move(errands.front());
+      errands.pop_front();
+    }
+    job();
+  }
+}
+
+// ---- the face
+
+Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
+Engine::~Engine() = default;
+
+Result<std::unique_ptr<Engine>> Engine::open(const Clock& clock, EngineOptions options,
+                                             Metrics& metrics) {
+  auto impl = std::make_unique<Impl>(clock, std::move(options), metrics);
+  MC_TRY_(impl->start());
+  return std::unique_ptr<Engine>(new Engine(std::move(impl)));
+}
+
+Result<Memory> Engine::allocate(uint64_t bytes, bool writable, std::string location) {
+  MC_TRY(BufferPtr buffer, impl_->allocate(bytes, writable, std::move(location)));
+  auto memory = std::make_shared<Memory::Impl>();
+  memory->buffer = std::move(buffer);
+  memory->registry = impl_->registry;
+  return Memory(std::move(memory));
+}
+
+Result<Memory> Engine::allocate_from(MemorySource source, uint64_t bytes) {
+  MC_TRY(BufferPtr buffer, impl_->registry->allocate_from(std::move(source), bytes, true));
+  auto memory = std::make_shared<Memory::Impl>();
+  memory->buffer = std::move(buffer);
+  memory->registry = impl_->registry;
+  return Memory(std::move(memory));
+}
+
+Result<Memory> Engine::register_memory(std::span<std::byte> memory, bool writable,
+                                       std::string location) {
+  MC_TRY(BufferPtr buffer, impl_->add_buffer(memory, writable, std::move(location)));
+  auto owner = std::make_shared<Memory::Impl>();
+  owner->buffer = std::move(buffer);
+  owner->registry = impl_->registry;
+  return Memory(std::move(owner));
+}
+
+Result<> Engine::add_memory_kind(const std::string& name, std::shared_ptr<MemoryKind> kind) {
+  return impl_->add_kind(name, std::move(kind));
+}
+
+Result<Memory> Engine::register_file(const std::string& path, uint64_t bytes, bool writable) {
+  MC_TRY(const auto file, FileStore::offer(path, bytes, writable, impl_->flows));
+  MC_TRY(BufferPtr buffer, impl_->registry->add(file, writable));
+  auto owner = std::make_shared<Memory::Impl>();
+  owner->buffer = std::move(buffer);
+  owner->registry = impl_->registry;
+  return Memory(std::move(owner));
+}
+
+SegmentDescriptor Engine::describe() const { return impl_->describe(); }
+Generation Engine::generation() const { return impl_->registry->generation(); }
+const std::vector<std::string>& Engine::data_addresses() const { return impl_->data; }
+
+Result<SegmentHandle> Engine::open_segment(const std::string& control, Duration budget,
+                                           Generation expected) {
+  return impl_->open_by_address(control, budget, expected);
+}
+Result<SegmentHandle> Engine::open_segment(const SegmentDescriptor& descriptor,
+                                           const std::string& control) {
+  return impl_->open(descriptor, control);
+}
+void Engine::close_segment(SegmentHandle segment) { impl_->close(segment); }
+SegmentHandle Engine::self() const { return 0; }
+
+Result<uint64_t> Engine::segment_bytes(SegmentHandle segment) const {
+  Lock lock(impl_->mutex);
+  MC_TRY(const PeerPtr peer, impl_->peer_of(segment));
+  uint64_t end = 0;
+  for (const BufferInfo& b : peer->descriptor.buffers) end = std::max(end, b.offset + b.bytes);
+  return end;
+}
+
+std::string Engine::transport_of(SegmentHandle segment) const {
+  PeerPtr peer;
+  {
+    Lock lock(impl_->mutex);
+    auto found = impl_->peer_of(segment);
+    if (!found) return "none";
+    peer = *found;
+  }
+  if (peer->same_process) return "self";
+  const auto& buffers = peer->descriptor.buffers;
+  const uint64_t offset = buffers.empty() ? 0 : buffers.front().offset;
+  if (!buffers.empty() && peer->same_host && !buffers.front().device_handle.bytes.empty() &&
+      impl_->kind_of(buffers.front().location) != nullptr)
+    return "device";
+  for (const auto& t : impl_->transports)
+    if (t->reaches(*peer, offset, Op::kRead)) return t->name();
+  return "none";
+}
+
+}  // namespace mc::xfer

@@ -1,0 +1,107 @@
+// What an application calls to move bytes: batches, and transfers that it waits for.
+#include <algorithm>
+
+#include "xfer/engine/engine_impl.h"
+
+namespace mc::xfer {
+namespace {
+
+Error no_batch(BatchId id) { return {Code::kNotFound, "no batch " + std::to_string(id)}; }
+
+}  // namespace
+
+BatchId Engine::allocate_batch() {
+  auto batch = std::make_shared<Batch>();
+  Lock lock(impl_->batches_mutex);
+  const BatchId id = impl_->next_batch++;
+  impl_->batches.emplace(id, std::move(batch));
+  return id;
+}
+
+Result<> Engine::submit(BatchId id, std::span<const Request> requests,
+                        std::function<void()> all_done) {
+  const auto batch = impl_->find(id);
+  if (batch == nullptr) return fail(no_batch(id));
+  return impl_->submit(batch, requests, nullptr, std::move(all_done));
+}
+
+Result<> Engine::submit(BatchId id, std::span<const Request> requests, const Notification& after,
+                        std::function<void()> all_done) {
+  const auto batch = impl_->find(id);
+  if (batch == nullptr) return fail(no_batch(id));
+  return impl_->submit(batch, requests, &after, std::move(all_done));
+}
+
+Status Engine::status(BatchId id, size_t index) const {
+  const auto batch = impl_->find(id);
+  if (batch != nullptr) {
+    Lock lock(batch->mutex);
+    if (const Item* item = batch->submitted(index)) {
+      const bool failed = xfer::finished(item->state) && item->state != State::kCompleted;
+      return {item->state, item->done, failed ? item->task->error : Error{}, item->digest};
+    }
+  }
+  return {State::kFailed, 0, {Code::kNotFound, "no such transfer"}, {}};
+}
+
+Result<> Engine::wait(BatchId id, Duration budget) {
+  const auto batch = impl_->find(id);
+  if (batch == nullptr) return fail(no_batch(id));
+  return impl_->wait(*batch, budget);
+}
+
+void Engine::cancel(BatchId id) {
+  if (const auto batch = impl_->find(id)) impl_->cancel(*batch);
+}
+
+void Engine::free_batch(BatchId id) {
+  const auto batch = impl_->find(id);
+  if (batch == nullptr) return;
+  impl_->cancel(*batch);
+  Lock lock(impl_->batches_mutex);
+  impl_->batches.erase(id);
+}
+
+Result<> Engine::transfer_sync(const Request& request, Duration budget) {
+  if (impl_->copied_again(request, budget)) return {};
+  const Time now = impl_->clock.now();
+  Request bounded = request;
+  bounded.deadline = std::min(request.deadline, Impl::after(budget, now));
+  PeerPtr peer;
+  {
+    Lock lock(impl_->mutex);
+    MC_TRY(peer, impl_->peer_for(bounded));
+  }
+  if (impl_->registry->device_at(bounded.local) == 0 && impl_->copied_at_once(bounded, peer, now))
+    return {};
+  if (auto carried = impl_->carried_now(bounded, peer, budget)) return *carried;
+  const TaskPtr task = single_task(bounded.segment, bounded.bytes * bounded.rows);
+  task->awaited = true;
+  impl_->launch(task, bounded, peer, bounded.bytes * bounded.rows);
+  impl_->flush();
+  return impl_->outcome_of(*task->batch, budget);
+}
+
+Result<> Engine::raise_guard(SegmentHandle segment, uint64_t offset, uint64_t value,
+                             Duration budget) {
+  if (offset % 8 != 0) return fail(Code::kInvalid, "the guard is not 8-byte aligned");
+  auto slice = std::make_unique<Slice>();
+  {
+    Lock lock(impl_->mutex);
+    MC_TRY(slice->peer, impl_->peer_of(segment));
+  }
+  const TaskPtr task = single_task(segment, 8);
+  task->slices_left = 1;
+  slice->op = Op::kWrite;
+  slice->raise = true;
+  slice->priority = Priority::kHigh;  // eight bytes that others wait for
+  slice->piece = {0, offset, 8, 1, 0, 0};
+  slice->guard = {offset, value};
+  slice->deadline = impl_->after(budget);
+  slice->task = task;
+  slice->cancelled = &task->cancelled;
+  impl_->dispatch(std::move(slice));
+  return impl_->outcome_of(*task->batch, budget);
+}
+
+}  // namespace mc::xfer

@@ -1,0 +1,254 @@
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "io/address.h"
+#include "rpc/client.h"
+#include "xfer/core/host.h"
+#include "xfer/engine/engine_impl.h"
+
+namespace mc::xfer {
+namespace {
+
+constexpr Duration kRefreshBudget = std::chrono::seconds(1);
+constexpr size_t kAddressesMax = 64;
+
+bool same_offer(const SegmentDescriptor& a, const SegmentDescriptor& b) {
+  return a.generation == b.generation && a.secret.bytes == b.secret.bytes && a.tcp == b.tcp &&
+         a.rdma_control == b.rdma_control &&
+         std::equal(a.rdma.begin(), a.rdma.end(), b.rdma.begin(), b.rdma.end(),
+                    [](const RdmaNic& x, const RdmaNic& y) { return x.epoch == y.epoch; }) &&
+         std::equal(a.buffers.begin(), a.buffers.end(), b.buffers.begin(), b.buffers.end(),
+                    [](const BufferInfo& x, const BufferInfo& y) {
+                      return x.offset == y.offset && x.bytes == y.bytes;
+                    });
+}
+
+// A peer that takes data on every address of its host is reached where its control address is.
+void reachable(std::string& data, const std::string& control) {
+  auto d = io::parse_address(data);
+  auto c = io::parse_address(control);
+  if (!d || !c || (d->host != "0.0.0.0" && d->host != "::")) return;
+  d->host = c->host;
+  data = d->text();
+}
+
+}  // namespace
+
+Result<> Engine::Impl::serve_tcp() {
+  MC_TRY(nics, choose_nics(system_nics(), tcp_nics));
+  MC_TRY(tcp_server, tcp::Server::open({options.data, secret, options.peer_timeout}, *registry,
+                                       clock, metrics));
+  for (const io::Address& bound : tcp_server->bound())
+    for (Advertised& a : advertise(bound, nics)) {
+      data.push_back(std::move(a.address));
+      data_nics.push_back(std::move(a.nic));
+    }
+  return {};
+}
+
+SegmentDescriptor Engine::Impl::describe() const {
+  SegmentDescriptor d;
+  d.node = options.node;
+  d.generation = registry->generation();
+  d.host_id = host;
+  d.pid = static_cast<uint32_t>(::getpid());
+  d.uid = ::geteuid();
+  if (fd_server != nullptr) d.shm_socket = fd_server->name();
+  d.tcp = data;
+  d.nics = data_nics;
+  d.net_id = net;
+  d.secret.bytes = secret;
+  if (rdma_offer != nullptr) rdma_offer->describe_nics(d);
+  d.buffers = registry->describe();
+  return d;
+}
+
+Result<PeerPtr> Engine::Impl::make_peer(SegmentDescriptor d, const std::string& control) const {
+  MC_TRY_(check_node_id(d.node));
+  if (d.buffers.size() > kBuffersMax || d.tcp.size() > kAddressesMax ||
+      d.rdma.size() > kAddressesMax)
+    return fail(Code::kInvalid, "segment of %s lists %zu buffers and %zu addresses", d.node.c_str(),
+                d.buffers.size(), d.tcp.size());
+  std::sort(d.buffers.begin(), d.buffers.end(),
+            [](const BufferInfo& a, const BufferInfo& b) { return a.offset < b.offset; });
+  uint64_t end = 0;
+  for (const BufferInfo& b : d.buffers) {
+    if (b.bytes > (uint64_t{1} << 48) || b.offset > (uint64_t{1} << 60))
+      return fail(Code::kInvalid, "segment of %s lists a buffer beyond all memory", d.node.c_str());
+    if (b.offset < end)
+      return fail(Code::kInvalid, "segment of %s lists overlapping buffers", d.node.c_str());
+    end = b.offset + b.bytes;
+  }
+  for (std::string& address : d.tcp) reachable(address, control);
+  if (!d.rdma_control.empty()) reachable(d.rdma_control, control);
+  d.nics.resize(d.tcp.size());
+  auto peer = std::make_shared<Peer>();
+  const bool here = d.host_id == host && d.uid == ::geteuid();
+  peer->same_process = here && d.pid == static_cast<uint32_t>(::getpid()) &&
+                       d.secret.bytes == secret;  // two engines in a process are two peers
+  peer->same_host = here && !peer->same_process;
+  peer->same_net = d.net_id.empty() || d.net_id == net;
+  peer->instance = instance_of(d.secret.bytes);
+  if (peer->same_host) peer->pid = pid_fd(static_cast<pid_t>(d.pid));
+  peer->descriptor = std::move(d);
+  return PeerPtr(peer);
+}
+
+Result<SegmentHandle> Engine::Impl::open(const SegmentDescriptor& descriptor,
+                                         const std::string& control) {
+  MC_TRY(PeerPtr peer, make_peer(descriptor, control));
+  Lock lock(mutex);
+  auto known = by_node.find(descriptor.node);
+  SegmentHandle handle = 0;
+  if (known != by_node.end()) {
+    handle = known->second;
+    Open& o = segments[handle];
+    if (!control.empty()) o.control = control;
+    if (!control.empty()) by_address[control] = handle;
+    if (o.peer != nullptr && same_offer(o.peer->descriptor, peer->descriptor)) return handle;
+    if (o.peer != nullptr && o.peer->descriptor.generation > descriptor.generation)
+      return fail(Code::kStale, "segment of %s: generation %llu is over", descriptor.node.c_str(),
+                  static_cast<unsigned long long>(descriptor.generation.n));
+    retire(std::move(o.peer), Peer::Fate::kReplaced);
+    o.peer = std::move(peer);
+  } else {
+    handle = static_cast<SegmentHandle>(segments.size());
+    segments.push_back({std::move(peer), control, {}, {}});
+    by_node.emplace(descriptor.node, handle);
+    if (!control.empty()) by_address[control] = handle;
+  }
+  return handle;
+}
+
+Result<SegmentDescriptor> Engine::Impl::fetch(const std::string& control, Duration budget) const {
+  MC_TRY(auto client, rpc::SyncClient::connect(control, clock));
+  return client->call(DescribeSegment{options.node}, budget);
+}
+
+// An address outlives its process: what was opened there may be somebody else's by now, or have
+// moved to another address.
+Result<SegmentHandle> Engine::Impl::open_by_address(const std::string& control, Duration budget,
+                                                    Generation expected) {
+  {
+    Lock lock(mutex);
+    const auto it = by_address.find(control);
+    if (it != by_address.end()) {
+      const Open& o = segments[it->second];
+      if (o.peer != nullptr && o.control == control &&
+          (!expected || o.peer->descriptor.generation == expected))
+        return it->second;
+    }
+  }
+  MC_TRY(const SegmentDescriptor d, fetch(control, budget));
+  if (expected && d.generation != expected)
+    return fail(Code::kStale,
+                "segment at %s: another process answers there: generation %llu, not %llu",
+                control.c_str(), static_cast<unsigned long long>(d.generation.n),
+                static_cast<unsigned long long>(expected.n));
+  return open(d, control);
+}
+
+void Engine::Impl::close(SegmentHandle segment) {
+  Lock lock(mutex);
+  if (segment == 0 || segment >= segments.size() || segments[segment].peer == nullptr) return;
+  retire(std::move(segments[segment].peer), Peer::Fate::kClosed);
+  segments[segment].peer = nullptr;
+}
+
+Result<PeerPtr> Engine::Impl::peer_of(SegmentHandle segment) {
+  if (segment == 0 && self_version != registry->version()) {  // our own buffers come and go
+    self_version = registry->version();
+    MC_TRY(segments[0].peer, make_peer(describe()));
+  }
+  if (segment >= segments.size() || segments[segment].peer == nullptr)
+    return fail(Code::kNotFound, "segment handle %u is not open", segment);
+  return segments[segment].peer;
+}
+
+void Engine::Impl::retire(PeerPtr peer, Peer::Fate fate) {
+  if (peer == nullptr) return;
+  peer->fate.store(fate, std::memory_order_release);
+  errand([this, peer = std::move(peer)] {
+    for (auto& t : transports) t->forget(peer);
+  });
+}
+
+// The segment's generation moved on, it lacks the range, or its process is not there any more: look
+// for a newer descriptor, once a slice, and go on with that. A guard that moved on is not this: the
+// new descriptor has the old generation, and the slice fails. Takes the slice if there is hope.
+bool Engine::Impl::refresh(SlicePtr& slice, const Error& why) {
+  const SegmentHandle segment = slice->task->segment;
+  Lock lock(mutex);
+  if (stopping || segment == 0 || segment >= segments.size() || slice->refreshed) return false;
+  Open& o = segments[segment];
+  if (o.peer == nullptr || (o.peer == slice->peer && o.control.empty())) return false;
+  if (o.peer == slice->peer && clock.now() < o.silent_until) return false;
+  slice->refreshed = true;
+  slice->awaited = slice->more = false;
+  o.waiting.push_back({std::move(slice), why});
+  if (o.waiting.size() == 1) errand([this, segment] { refreshed(segment); });
+  return true;
+}
+
+// On the caretaker: one fetch for all that wait.
+void Engine::Impl::refreshed(SegmentHandle segment) {
+  std::string control;
+  {
+    Lock lock(mutex);
+    const Open& o = segments[segment];
+    const auto knows_newest = [&](const Waiting& w) { return w.slice->peer == o.peer; };
+    if (std::any_of(o.waiting.begin(), o.waiting.end(), knows_newest)) control = o.control;
+  }
+  Result<> outcome;
+  if (!control.empty()) {
+    if (auto descriptor = fetch(control, kRefreshBudget); !descriptor)
+      outcome = fail(descriptor.error());
+    else if (auto opened = open(*descriptor, control); !opened)
+      outcome = fail(opened.error());
+  }
+  std::vector<Waiting> waiting;
+  PeerPtr newest;
+  {
+    Lock lock(mutex);
+    waiting.swap(segments[segment].waiting);
+    if (!outcome) segments[segment].silent_until = clock.now() + kRefreshBudget;
+    newest = segments[segment].peer;
+  }
+  for (auto& [slice, why] : waiting) {
+    const Piece& p = slice->piece;
+    const Peer& peer = *slice->peer;
+    if (newest != nullptr && newest != slice->peer) {
+      slice->peer = newest;
+      slice->tried = 0;
+      dispatch(std::move(slice));
+      continue;
+    }
+    if (why.code != Code::kStale && why.code != Code::kInvalid) {
+      settle(std::move(slice), fail(why));
+      continue;
+    }
+    auto in_range = peer.buffer(p.remote, span_of(p.bytes, p.rows, p.remote_stride));
+    if (outcome && !in_range) outcome = fail(in_range.error());
+    if (outcome)
+      outcome = fail(Code::kStale, "the bytes at %llu of %s have another owner now",
+                     static_cast<unsigned long long>(p.remote), peer.descriptor.node.c_str());
+    settle(std::move(slice), outcome);
+  }
+}
+
+Transport* Engine::Impl::next_way(Slice& slice) const {
+  for (uint32_t i = 0; i < transports.size(); ++i) {
+    const uint32_t bit = 1u << i;
+    if ((slice.tried & bit) != 0 ||
+        !transports[i]->reaches(*slice.peer, slice.piece.remote, slice.op) ||
+        (slice.device != nullptr && !transports[i]->takes(*slice.device)))
+      continue;
+    slice.tried |= bit;
+    slice.way = i;
+    return transports[i].get();
+  }
+  return nullptr;
+}
+
+}  // namespace mc::xfer

@@ -1,0 +1,429 @@
+// Submitted work: requests become tasks, tasks slices, slices go to transports and come back.
+#include <algorithm>
+#include <bit>
+
+#include "base/log.h"
+#include "xfer/core/merge.h"
+#include "xfer/engine/engine_impl.h"
+
+namespace mc::xfer {
+namespace {
+
+constexpr Duration kWaitStep = std::chrono::hours(1);
+constexpr uint64_t kDeviceSlice = 64 * kMiB;
+constexpr uint64_t kNowBytes = 4096;  // cost less to move than to queue
+// A wake-up costs some 60 us on an idle machine: this long (about as much) a waiter looks for
+// itself, giving way to whoever else wants the CPU.
+constexpr int kSpinRounds = 100, kSpinPauses = 8;
+
+// Set while this thread is in submit(): the caller may hold a lock that its callback takes.
+thread_local bool submitting = false;
+
+// Does another transport stand a chance? Not when the request itself is at fault, its time is over,
+// or its bytes have another owner.
+bool worth_another(Code code) {
+  return code == Code::kUnavailable || code == Code::kDenied || code == Code::kUnsupported ||
+         code == Code::kNoSpace || code == Code::kCorrupt;
+}
+
+Time end_of(Duration budget, Time now) {
+  return budget > Time::max() - now ? Time::max() : now + budget;
+}
+
+Duration backstop(Duration budget, const EngineOptions& options) {
+  return budget > Duration::max() / 2 ? budget : budget + options.peer_timeout;
+}
+
+void pause() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+bool spin_until_done(const Batch& batch) {
+  for (int round = 0; round < kSpinRounds; ++round) {
+    for (int i = 0; i < kSpinPauses; ++i) {
+      if (batch.unfinished.load(std::memory_order_acquire) == 0) return true;
+      pause();
+    }
+    std::this_thread::yield();
+  }
+  return false;
+}
+
+}  // namespace
+
+std::shared_ptr<Batch> Engine::Impl::find(BatchId id) const {
+  Lock lock(batches_mutex);
+  auto it = batches.find(id);
+  return it == batches.end() ? nullptr : it->second;
+}
+
+// Null: a peer whose address is known may offer more by now; dispatch() will ask.
+Result<const BufferInfo*> Engine::Impl::buffer_at(const Peer& peer, const Request& r) {
+  auto range = peer.buffer(r.offset, span_of(r.bytes, r.rows, r.remote_stride));
+  if (!range && !segments[r.segment].control.empty()) return nullptr;
+  return range;
+}
+
+Result<PeerPtr> Engine::Impl::peer_for(const Request& r) {
+  MC_TRY_(check(r));
+  MC_TRY(PeerPtr peer, peer_of(r.segment));
+  MC_TRY_(buffer_at(*peer, r));
+  return peer;
+}
+
+// The requests as runs, each with the peer it goes to.
+Result<Engine::Impl::Admitted> Engine::Impl::admit(std::span<const Request> requests) {
+  std::vector<Home> homes(requests.size());
+  {
+    Lock lock(mutex);
+    PeerPtr peer;  // of the request before; most are of one peer
+    for (size_t i = 0; i < requests.size(); ++i) {
+      const Request& r = requests[i];
+      MC_TRY_(check(r));
+      if (i == 0 || r.segment != requests[i - 1].segment) {
+        MC_TRY(peer, peer_of(r.segment));
+      }
+      MC_TRY(const BufferInfo* buffer, buffer_at(*peer, r));
+      if (buffer != nullptr) homes[i].remote = buffer->offset;
+      homes[i].local = registry->device_at(r.local);
+    }
+  }
+  const uint64_t bytes_max = kSlicesMax * std::max<uint64_t>(options.slice, kSliceBytesMin);
+  Joined joined = join_requests(requests, homes, bytes_max);
+  Admitted all;
+  all.order = std::move(joined.order);
+  for (const Run& run : joined.runs) all.work.push_back({run, nullptr});
+  Lock lock(mutex);
+  for (Work& w : all.work) {
+    MC_TRY(w.peer, peer_of(w.run.request.segment));
+  }
+  return all;
+}
+
+Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
+                              std::span<const Request> requests, const Notification* after,
+                              std::function<void()> all_done) {
+  MC_TRY(const Admitted admitted, admit(requests));
+  const std::vector<Work>& work = admitted.work;
+  std::unique_ptr<Notice> notice;
+  std::vector<SegmentHandle> told;
+  if (after != nullptr) {
+    MC_TRY(told, to_be_told(*after, requests));
+    notice = std::make_unique<Notice>();
+    notice->notification = *after;
+    notice->data_left = work.size();
+    for (const Request& r : requests) notice->deadline = std::min(notice->deadline, r.deadline);
+  }
+  auto tasks = std::make_unique<Task[]>(work.size() + told.size());
+  Task* const first = tasks.get();
+  uint64_t together = 0;
+  for (const Request& r : requests) together += r.bytes * r.rows;
+  {
+    Lock lock(batch->mutex);
+    batch->reorder(admitted.order);
+    for (size_t i = 0; i < work.size(); ++i) {
+      const Run& run = work[i].run;
+      batch->begin(first[i], run.request.segment);
+      first[i].notice = notice.get();
+      if (notice != nullptr) first[i].instance = work[i].peer->instance;
+      for (size_t n = run.first; n < run.first + run.count; ++n) {
+        const Request& r = requests[admitted.order.empty() ? n : admitted.order[n]];
+        batch->add(first[i], r.bytes * r.rows);
+      }
+    }
+    for (size_t i = 0; i < told.size(); ++i) {
+      Task& send = first[work.size() + i];
+      batch->begin(send, told[i]);
+      for (const Work& w : work)
+        if (w.run.request.segment == told[i]) send.instance = w.peer->instance;
+      batch->add(send, after->payload.size());
+      send.slices_left = 1;
+      notice->sends.push_back(&send);
+    }
+    batch->tasks.push_back(std::move(tasks));
+    if (notice != nullptr) batch->notices.push_back(std::move(notice));
+    batch->unfinished += work.size() + told.size();
+    if (all_done && batch->unfinished > 0) {
+      batch->all_done.push_back(std::move(all_done));
+      all_done = {};
+    }
+  }
+  const bool nested = std::exchange(submitting, true);
+  if (all_done) run_or_defer({std::move(all_done)});
+  for (size_t i = 0; i < work.size(); ++i) {
+    const bool more = i + 1 < work.size() && work[i + 1].peer == work[i].peer;
+    launch(TaskPtr(batch, &first[i]), work[i].run.request, work[i].peer, together, more);
+  }
+  flush();
+  submitting = nested;
+  return {};
+}
+
+SlicePtr Engine::Impl::slice_of(const TaskPtr& task, const Request& r, const PeerPtr& peer,
+                                const Piece& piece) const {
+  auto slice = std::make_unique<Slice>();
+  slice->op = r.op;
+  slice->local = r.local + piece.local;
+  slice->piece = piece;
+  slice->guard = r.guard;
+  slice->deadline = r.deadline;
+  slice->priority = r.priority;
+  slice->peer = peer;
+  slice->task = task;
+  slice->cancelled = &task->cancelled;
+  return slice;
+}
+
+void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& peer,
+                          uint64_t together, bool more) {
+  Piece only;
+  std::vector<Piece> several;
+  std::span<const Piece> pieces(&only, 1);
+  const auto ends = ends_of(r, peer);
+  // What a device copies by itself costs little more than its start.
+  const bool at_hand = ends && ends->remote != nullptr;
+  const uint64_t slice_bytes =
+      at_hand ? std::max<uint64_t>(kDeviceSlice, options.slice) : options.slice;
+  if (!in_one_piece(r, slice_bytes, &only)) pieces = several = plan(r, slice_bytes);
+  task->slices_left = pieces.size();
+  const Site memory = ends && ends->local != nullptr ? ends->local->site : host_site(r.local);
+  uint64_t at = 0;
+  for (const Piece& piece : pieces) {
+    SlicePtr slice = slice_of(task, r, peer, piece);
+    slice->memory = memory;
+    slice->at = at;
+    slice->together = together;
+    slice->awaited = task->awaited && pieces.size() == 1;
+    slice->wants_digest = r.digest && r.op == Op::kRead && r.rows == 1 && pieces.size() == 1;
+    slice->more = more || &piece != &pieces.back();
+    at += piece.total();
+    if (!ends)
+      settle(std::move(slice), fail(ends.error()));
+    else if (ends->local != nullptr || ends->remote != nullptr)
+      relay.submit(std::move(slice), {ends->local, ends->remote, ends->owned, ends->taken});
+    else
+      dispatch(std::move(slice));
+  }
+}
+
+// The last of those that were to leave together may have gone another way, or nowhere.
+void Engine::Impl::flush() {
+  for (const auto& t : transports) t->flush();
+}
+
+void Engine::Impl::dispatch(SlicePtr slice) {
+  const Piece& p = slice->piece;
+  const uint64_t span = span_of(p.bytes, p.rows, p.remote_stride);
+  if (const auto range = slice->peer->buffer(p.remote, span); !range) {
+    if (!refresh(slice, range.error())) settle(std::move(slice), fail(range.error()));
+    return;
+  }
+  if (Transport* way = next_way(*slice)) {
+    way->submit(std::move(slice));
+    return;
+  }
+  const std::string node = slice->peer->descriptor.node;
+  settle(std::move(slice),
+         fail(Code::kUnavailable, "no allowed transport reaches the memory of %s", node.c_str()));
+}
+
+void Engine::Impl::finished(SlicePtr slice, Result<> outcome) {
+  const Counters& count = counters_of(*slice);
+  count.slices->add();
+  if (outcome && !slice->raise) count.bytes->add(slice->piece.total());
+  if (!outcome) count.failures->add();
+  if (!outcome) slice->digest.reset();
+  if (!outcome && !slice->cancelled->load()) {
+    const Error& error = outcome.error();
+    if (error.code == Code::kStale && refresh(slice, error)) return;
+    // What was moved stays moved: only this slice goes on, to the next transport that reaches.
+    const auto moves = static_cast<uint32_t>(std::popcount(slice->tried)) - 1;
+    if (worth_another(error.code) && moves < options.max_failover_attempts && !ending()) {
+      const uint32_t from = slice->way;
+      if (Transport* next = next_way(*slice)) {
+        // Whoever submitted it may be gone from here, and those that followed it with it.
+        slice->awaited = slice->more = false;
+        failovers(from, slice->way).add();
+        log_debug("xfer", "%s: on to %s: %s", slice->peer->descriptor.node.c_str(), next->name(),
+                  error.what.c_str());
+        next->submit(std::move(slice));
+        return;
+      }
+    }
+    // A process that was started again at the same control address: its data is elsewhere, and its
+    // secret another.
+    const bool gone = error.code == Code::kUnavailable || error.code == Code::kDenied;
+    if (gone && refresh(slice, error)) return;
+  }
+  settle(std::move(slice), outcome);
+}
+
+// What two processes of a node hold half of each, nobody holds.
+Result<> Engine::Impl::of_one_process(const Slice& slice) {
+  const uint64_t now = slice.peer->instance;
+  uint64_t before = 0;
+  if (slice.task->instance.compare_exchange_strong(before, now) || before == now) return {};
+  return fail(Code::kStale, "%s was started again in the middle of this transfer",
+              slice.peer->descriptor.node.c_str());
+}
+
+// The slice is done with, for good or ill; the last one ends its task, the last task its batch.
+void Engine::Impl::settle(SlicePtr slice, Result<> outcome) {
+  if (outcome) outcome = of_one_process(*slice);
+  const TaskPtr task = std::move(slice->task);  // and with it the batch, to the end of this call
+  const Counters& count = counters_of(*slice);
+  const uint64_t at = slice->at, bytes = slice->piece.total();
+  const std::optional<uint64_t> digest = slice->digest;
+  slice.reset();
+  if (task->batch == nullptr)
+    task->settled(outcome);
+  else if (ended(task, at, bytes, digest, outcome))
+    count.requests->add(task->count);
+}
+
+// Part of a task is done; true when all of it is, and well.
+bool Engine::Impl::ended(const TaskPtr& task, uint64_t at, uint64_t bytes,
+                         std::optional<uint64_t> digest, const Result<>& outcome) {
+  Batch& batch = *task->batch;
+  std::vector<TaskPtr> tellings;
+  std::vector<std::function<void()>> callbacks;
+  bool good = false;
+  {
+    Lock lock(batch.mutex);
+    if (digest) batch.items_of(*task)[0].digest = digest;  // of the whole of its one request
+    if (!batch.slice_ended(*task, at, bytes, outcome)) return false;
+    good = task->error.what.empty();
+    size_t over = 1;
+    if (Notice* const notice = task->notice) {
+      if (!good && notice->error.what.empty())
+        notice->error = {task->error.code, "not notified: " + task->error.what};
+      const bool all = --notice->data_left == 0;
+      for (Task* send : all ? notice->sends : std::vector<Task*>{}) {
+        if (notice->error.what.empty())
+          tellings.emplace_back(task, send);
+        else
+          over += batch.slice_ended(*send, 0, 0, fail(notice->error)) ? 1 : 0;
+      }
+    }
+    if (batch.unfinished.fetch_sub(over, std::memory_order_acq_rel) == over) {
+      batch.ended.notify_all();
+      callbacks.swap(batch.all_done);
+    }
+  }
+  for (const TaskPtr& send : tellings) tell(send, *task->notice);
+  if (!callbacks.empty()) run_or_defer(std::move(callbacks));
+  return good;
+}
+
+void Engine::Impl::run_or_defer(std::vector<std::function<void()>> callbacks) {
+  if (submitting) {
+    Lock lock(mutex);
+    if (!stopping) {
+      for (auto& callback : callbacks) errand(std::move(callback));
+      return;
+    }
+  }
+  for (auto& callback : callbacks) callback();
+}
+
+bool Engine::Impl::ending() const {
+  Lock lock(mutex);
+  return stopping;
+}
+
+Time Engine::Impl::after(Duration budget) const { return end_of(budget, clock.now()); }
+Time Engine::Impl::after(Duration budget, Time now) { return end_of(budget, now); }
+
+Result<> Engine::Impl::wait(Batch& batch, Duration budget) {
+  if (!spin_until_done(batch)) {
+    const Time deadline = after(budget);
+    Lock lock(batch.mutex);
+    while (batch.unfinished > 0) {
+      const Duration left = deadline - clock.now();
+      if (left.count() <= 0)
+        return fail(Code::kTimeout, "%zu transfers are not done after %s", batch.unfinished.load(),
+                    to_text(budget).c_str());
+      batch.ended.wait_for(batch.mutex, std::min(left, kWaitStep));
+    }
+  }
+  if (!batch.failed.load(std::memory_order_relaxed)) return {};
+  Lock lock(batch.mutex);
+  for (const Item& item : batch.items)
+    if (item.state != State::kCompleted) return fail(item.task->error);
+  return {};
+}
+
+// The deadline ends what a caller waits for; this wait is only a backstop.
+Result<> Engine::Impl::outcome_of(Batch& batch, Duration budget) {
+  Result<> outcome = wait(batch, backstop(budget, options));
+  cancel(batch);
+  return outcome;
+}
+
+void Engine::Impl::cancel(Batch& batch) {
+  if (batch.unfinished.load(std::memory_order_acquire) == 0) return;
+  Lock lock(batch.mutex);
+  for (const Item& item : batch.items) {
+    if (xfer::finished(item.state)) continue;
+    item.task->wanted_cancel = true;
+    item.task->cancelled.store(true);
+  }
+  // Transports look at the flag before each slice, and several times a second inside one.
+  while (batch.unfinished > 0) batch.ended.wait(batch.mutex);
+}
+
+// What is small, and to or from memory that this thread used before, costs hardly more than a copy.
+bool Engine::Impl::copied_again(const Request& request, Duration budget) {
+  if (host_copies == nullptr || budget.count() <= 0 || registry->has_devices() || !check(request))
+    return false;
+  const bool any_time = request.deadline == Time::max();
+  return host_copies->copy_again(request, any_time ? clock.about_now() : clock.now());
+}
+
+// A caller that waits for memory of this host copies it itself: no batch, no slices. False: it must
+// take the ordinary way, which also knows what to do about errors.
+bool Engine::Impl::copied_at_once(const Request& request, const PeerPtr& peer, Time now) {
+  if (host_copies == nullptr || !host_copies->copy_now(request, peer, now)) return false;
+  const Counters& count = peer->same_process ? self_counts : counts[0];
+  count.slices->add();
+  count.bytes->add(request.bytes * request.rows);
+  count.requests->add();
+  return true;
+}
+
+// A few bytes that a caller waits for go without a queue where their transport can do so. None:
+// they take the ordinary way.
+std::optional<Result<>> Engine::Impl::carried_now(const Request& r, const PeerPtr& peer,
+                                                  Duration budget) {
+  if (r.rows != 1 || r.bytes > kNowBytes || r.guard.offset != Guard::kNone ||
+      registry->has_devices())
+    return std::nullopt;
+  for (uint32_t i = 0; i < transports.size(); ++i) {
+    if (!transports[i]->reaches(*peer, r.offset, r.op)) continue;
+    const Site memory = host_site(r.local);
+    TaskPtr task;
+    const auto begin = [&] {
+      task = single_task(r.segment, r.bytes);
+      task->slices_left = 1;
+      SlicePtr slice = slice_of(task, r, peer, {0, r.offset, r.bytes, 1, 0, 0});
+      slice->memory = memory;
+      slice->tried = 1u << i;
+      slice->way = i;
+      return slice;
+    };
+    switch (transports[i]->carry_now(r, peer, memory, std::ref(begin))) {
+      case Transport::Now::kNo: return std::nullopt;
+      case Transport::Now::kUnderWay: return outcome_of(*task->batch, budget);
+      case Transport::Now::kDone: break;
+    }
+    counts[i].slices->add();
+    counts[i].bytes->add(r.bytes);
+    counts[i].requests->add();
+    return Result<>{};
+  }
+  return std::nullopt;
+}
+
+}  // namespace mc::xfer

@@ -1,0 +1,42 @@
+#include "xfer/memory/buffer_backend.h"
+
+#include <array>
+#include <vector>
+
+namespace mc::xfer {
+namespace {
+
+constexpr size_t kSlotBytes = 256 * 1024;
+
+class PlainFlow final : public Flow {
+ public:
+  explicit PlainFlow(Backing& backing) : backing_(backing), memory_(kSlots * kSlotBytes) {}
+  std::span<std::byte> slot(size_t i) override {
+    return std::span(memory_).subspan(i * kSlotBytes, kSlotBytes);
+  }
+  void start(size_t i, size_t from, bool write, uint64_t at, size_t bytes) override {
+    if (!outcomes_[i]) return;
+    const auto piece = slot(i).subspan(from, bytes);
+    outcomes_[i] = write ? backing_.write(at, piece) : backing_.read(at, piece);
+  }
+  Result<> finish(size_t i) override { return std::exchange(outcomes_[i], Result<>()); }
+
+ private:
+  Backing& backing_;
+  std::vector<std::byte> memory_;
+  std::array<Result<>, kSlots> outcomes_;
+};
+
+}  // namespace
+
+std::unique_ptr<Flow> Backing::flow() { return std::make_unique<PlainFlow>(*this); }
+
+Result<> Backing::move(const Move&) {
+  return fail(Code::kUnsupported, "this memory is not moved in rows");
+}
+
+Result<DmaBuf> Backing::dma_buf(uint64_t) {
+  return fail(Code::kUnsupported, "there is no dma-buf of this memory");
+}
+
+}  // namespace mc::xfer

@@ -1,0 +1,301 @@
+#include "xfer/memory/device_platform.h"
+
+#include <algorithm>
+
+#include "base/log.h"
+#include "base/units.h"
+#include "device/cuda.h"
+#include "device/stand_in.h"
+#include "topo/model/pci.h"
+
+namespace mc::xfer {
+namespace {
+
+constexpr size_t kIdleStreams = 8;  // of a device
+constexpr uint64_t kStandInBytes = 4 * kGiB;
+
+}  // namespace
+
+// Goes back when its work is done. After an error nobody knows what is under way: it is closed,
+// which waits.
+class DeviceKind::Lease {
+ public:
+  Lease(DeviceKind& kind, size_t station, std::unique_ptr<device::Stream> stream)
+      : kind_(&kind), station_(station), stream_(std::move(stream)) {}
+  Lease(Lease&&) = default;
+  Lease& operator=(Lease&&) = default;
+  ~Lease() {
+    if (stream_ == nullptr || !done_) return;
+    Lock lock(kind_->mutex_);
+    auto& idle = kind_->stations_[station_].idle;
+    if (idle.size() < kIdleStreams) idle.push_back(std::move(stream_));
+  }
+  device::Stream& stream() { return *stream_; }
+  Result<> finish() {
+    MC_TRY(const auto event, stream_->record());
+    MC_TRY_(event->wait());
+    done_ = true;
+    return {};
+  }
+
+ private:
+  DeviceKind* kind_;
+  size_t station_;
+  std::unique_ptr<device::Stream> stream_;
+  bool done_ = false;
+};
+
+DeviceKind::DeviceKind(std::vector<device::DevicePtr> devices) {
+  MC_CHECK(!devices.empty());
+  for (auto& d : devices) {
+    const device::Info& info = d->info();
+    if (!info.note.empty()) log_warn("xfer", "%s: %s", info.location().c_str(), info.note.c_str());
+    stations_.push_back({std::move(d), {}});
+  }
+  for (const Station& a : stations_)
+    for (const Station& b : stations_)
+      if (a.device != b.device)
+        if (const auto can = a.device->reach(*b.device); !can)
+          log_debug("xfer", "%s", can.error().what.c_str());
+}
+DeviceKind::~DeviceKind() = default;
+
+Result<DeviceKind::Lease> DeviceKind::lease(size_t station) {
+  {
+    Lock lock(mutex_);
+    auto& idle = stations_[station].idle;
+    if (!idle.empty()) {
+      auto stream = std::move(idle.back());
+      idle.pop_back();
+      return Lease(*this, station, std::move(stream));
+    }
+  }
+  MC_TRY(auto stream, stations_[station].device->open_stream());
+  return Lease(*this, station, std::move(stream));
+}
+
+Result<size_t> DeviceKind::station_of(const std::byte* address, uint64_t bytes) const {
+  Error why;
+  for (size_t i = 0; i < stations_.size(); ++i) {
+    const auto in = stations_[i].device->query(address);
+    if (in) {
+      const auto at = static_cast<uint64_t>(address - in->data());
+      if (bytes <= in->size() && at <= in->size() - bytes) return i;
+      return fail(Code::kInvalid, "%s at %p pass the end of their allocation at %s",
+                  human_bytes(bytes).c_str(), static_cast<const void*>(address),
+                  stations_[i].device->info().location().c_str());
+    }
+    if (why.what.empty() || in.error().code == Code::kUnavailable) why = in.error();
+  }
+  return fail(std::move(why));
+}
+
+Result<size_t> DeviceKind::station_at(const std::string& location) const {
+  for (size_t i = 0; i < stations_.size(); ++i)
+    if (stations_[i].device->info().location() == location) return i;
+  return fail(Code::kNotFound, "no device %s: the first here is %s", shown(location).c_str(),
+              stations_[0].device->info().location().c_str());
+}
+
+Result<> DeviceKind::to_host(std::byte* host, const std::byte* device, size_t bytes) {
+  return move({{host, device, bytes, bytes, bytes, 1}, false, true});
+}
+Result<> DeviceKind::from_host(std::byte* device, const std::byte* host, size_t bytes) {
+  return move({{device, host, bytes, bytes, bytes, 1}, true, false});
+}
+
+Result<> DeviceKind::move(const Move& m) {
+  const device::Rows& r = m.rows;
+  const uint64_t to_span = (r.rows - 1) * r.to_stride + r.bytes;
+  const uint64_t from_span = (r.rows - 1) * r.from_stride + r.bytes;
+  size_t station = 0;
+  // Whoever has the bytes pushes them, where both are devices.
+  if (m.to_device) {
+    MC_TRY(station, station_of(r.to, to_span));
+  }
+  if (m.from_device) {
+    MC_TRY(station, station_of(r.from, from_span));
+  }
+  MC_TRY(Lease lease, this->lease(station));
+  device::Stream& s = lease.stream();
+  // A kernel reaches host memory only where it is pinned.
+  const bool one_launch =
+      (m.to_device || pinned(r.to, to_span)) && (m.from_device || pinned(r.from, from_span));
+  if (r.rows == 1 || one_launch) {
+    MC_TRY_(r.rows == 1 ? s.copy(r.to, r.from, r.bytes) : s.copy_rows(r));
+  } else {
+    for (uint64_t i = 0; i < r.rows; ++i)
+      MC_TRY_(s.copy(r.to + i * r.to_stride, r.from + i * r.from_stride, r.bytes));
+  }
+  return lease.finish();
+}
+
+Result<std::string> DeviceKind::locate(std::span<const std::byte> memory) {
+  MC_TRY(const size_t station, station_of(memory.data(), memory.size()));
+  return stations_[station].device->info().location();
+}
+
+std::string DeviceKind::pci(const std::string& location) const {
+  const auto station = station_at(location);
+  return station ? stations_[*station].device->info().pci : "";
+}
+
+Result<device::Memory> DeviceKind::allocate(const std::string& location, uint64_t bytes) {
+  MC_TRY(const size_t station, station_at(location));
+  return stations_[station].device->allocate(bytes);
+}
+
+bool DeviceKind::pinned(const std::byte* host, uint64_t bytes) {
+  Lock lock(mutex_);
+  auto it = pinned_.upper_bound(host);
+  if (it == pinned_.begin()) return false;
+  --it;
+  const auto at = static_cast<uint64_t>(host - it->first);
+  return at <= it->second && bytes <= it->second - at;
+}
+
+void DeviceKind::pinned_range(std::span<std::byte> host, bool add) {
+  Lock lock(mutex_);
+  if (add)
+    pinned_[host.data()] = host.size();
+  else
+    pinned_.erase(host.data());
+}
+
+// Pinned memory is every device's.
+Result<device::Memory> DeviceKind::pin(std::span<std::byte> host) {
+  MC_TRY(device::Memory held, stations_[0].device->pin(host));
+  pinned_range(host, true);
+  return device::Memory{
+      host, std::shared_ptr<const void>(host.data(), [kind = weak_from_this(), held](const void*) {
+        if (const auto k = kind.lock()) k->pinned_range(held.bytes, false);
+      })};
+}
+
+Result<std::string> DeviceKind::share(std::span<const std::byte> memory) {
+  MC_TRY(const size_t station, station_of(memory.data(), memory.size()));
+  return stations_[station].device->share(memory);
+}
+
+// On the device of the same number where there is one: the processes of a host see them alike,
+// unless they were told otherwise, and then the driver finds the right one.
+Result<device::Memory> DeviceKind::open(const std::string& location, const std::string& handle) {
+  const auto station = station_at(location);
+  return stations_[station ? *station : 0].device->open(handle);
+}
+
+Result<DmaBuf> DeviceKind::dma_buf(std::byte* device, size_t bytes) {
+  MC_TRY(const size_t station, station_of(device, bytes));
+  return stations_[station].device->dma_buf({device, bytes});
+}
+
+// ---- streaming
+
+// Pinned slots; what was started in a slot is one launch, which goes when another slot is begun or
+// this one is waited for.
+class DeviceFlow final : public Flow {
+ public:
+  static constexpr size_t kSlotBytes = 1 * kMiB;
+  DeviceFlow(std::shared_ptr<DeviceKind> kind, DeviceKind::Lease lease, std::byte* base,
+             device::Memory memory)
+      : kind_(std::move(kind)), memory_(std::move(memory)), lease_(std::move(lease)), base_(base) {}
+  ~DeviceFlow() override {
+    launch();
+    (void)lease_.finish();
+  }
+  static std::unique_ptr<Flow> open(const std::shared_ptr<DeviceKind>& kind, std::byte* base) {
+    const auto station = kind->station_of(base, 1);
+    if (!station) return nullptr;  // a plain one tells the error
+    auto memory = kind->stations_[*station].device->allocate_host(kSlots * kSlotBytes);
+    auto lease = kind->lease(*station);
+    if (!memory || !lease) return nullptr;
+    return std::make_unique<DeviceFlow>(kind, std::move(*lease), base, std::move(*memory));
+  }
+  std::span<std::byte> slot(size_t i) override {
+    return memory_.bytes.subspan(i * kSlotBytes, kSlotBytes);
+  }
+  void start(size_t i, size_t from, bool write, uint64_t at, size_t bytes) override {
+    if (!pending_.empty() && i != pending_slot_) launch();
+    pending_slot_ = i;
+    std::byte* const host = slot(i).data() + from;
+    if (write)
+      pending_.push_back({base_ + at, host, bytes});
+    else
+      pending_.push_back({host, base_ + at, bytes});
+  }
+  Result<> finish(size_t i) override {
+    if (!pending_.empty() && i == pending_slot_) launch();
+    if (!failed_[i]) return std::exchange(failed_[i], Result<>());
+    const auto event = std::exchange(events_[i], nullptr);
+    return event == nullptr ? Result<>() : event->wait();
+  }
+
+ private:
+  void launch() {
+    if (pending_.empty()) return;
+    const size_t i = pending_slot_;
+    // The memory may be gone since the flow was opened.
+    const auto known = kind_->station_of(base_, 1);
+    Result<> outcome = known ? lease_.stream().copy_blocks(pending_) : fail(known.error());
+    pending_.clear();
+    if (outcome) {
+      auto event = lease_.stream().record();
+      if (event)
+        events_[i] = std::move(*event);
+      else
+        outcome = fail(event.error());
+    }
+    if (failed_[i]) failed_[i] = outcome;
+  }
+  const std::shared_ptr<DeviceKind> kind_;
+  const device::Memory memory_;
+  DeviceKind::Lease lease_;
+  std::byte* const base_;
+  std::vector<device::Block> pending_;
+  size_t pending_slot_ = 0;
+  std::unique_ptr<device::Event> events_[kSlots];
+  Result<> failed_[kSlots];
+};
+
+std::unique_ptr<Flow> DeviceKind::flow(std::byte* base) {
+  return DeviceFlow::open(shared_from_this(), base);
+}
+
+Result<std::shared_ptr<DeviceKind>> open_device_kind(const std::string& word, const Clock& clock) {
+  const size_t at = word.find('@');
+  const std::string pci = at == std::string::npos ? "" : word.substr(at + 1);
+  const std::string which = word.substr(0, at);
+  const size_t colon = which.find(':');
+  const std::string name = which.substr(0, colon);
+  uint64_t only = 0;
+  if (colon != std::string::npos) {
+    MC_TRY(only, parse_uint(std::string_view(which).substr(colon + 1)));
+  }
+  if (at != std::string::npos && (name != "stand-in" || !topo::kernel_pci_address(pci)))
+    return fail(Code::kInvalid, "'%s': a place such as @0000:4f:00.0 is for stand-ins",
+                shown(word).c_str());
+  std::vector<device::DevicePtr> devices;
+  if (name == "stand-in" && only < 64) {
+    devices.push_back(device::StandIn::make(
+        clock, {.ordinal = static_cast<int>(only), .bytes = kStandInBytes, .pci = pci}));
+  } else if (name == "cuda") {
+    const device::Found& found = device::find_cuda();
+    if (found.devices.empty()) return fail(found.why);
+    for (const device::Info& info : found.devices) {
+      if (colon != std::string::npos && static_cast<uint64_t>(info.ordinal) != only) continue;
+      MC_TRY(device::DevicePtr device, device::open_cuda(info.ordinal));
+      devices.push_back(std::move(device));
+    }
+    if (devices.empty())
+      return fail(Code::kNotFound, "no %s: this machine has %zu", shown(word).c_str(),
+                  found.devices.size());
+  } else {
+    return fail(Code::kInvalid,
+                "'%s' is no device: give cuda, cuda:1, stand-in, stand-in:1 "
+                "or stand-in:1@0000:4f:00.0",
+                shown(word).c_str());
+  }
+  return std::make_shared<DeviceKind>(std::move(devices));
+}
+
+}  // namespace mc::xfer

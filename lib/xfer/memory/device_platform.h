@@ -1,0 +1,59 @@
+// The memory of GPUs (or of stand-ins) as a kind that the engine moves: one for all devices of a
+// process that have the same name ("cuda"). Copies run on streams of their own, kept for the next
+// one; their end is an event. Rows are one launch where the other end is pinned or a device's, and
+// each address is asked for before it is used: freed memory is an error, not a fault of the driver.
+//
+// Thread: any.
+#pragma once
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/mutex.h"
+#include "xfer/memory/memory_kind.h"
+
+namespace mc::xfer {
+
+class DeviceKind final : public MemoryKind, public std::enable_shared_from_this<DeviceKind> {
+ public:
+  // At least one, in the order of their ordinals. Those that can reach each other do.
+  explicit DeviceKind(std::vector<device::DevicePtr> devices);
+  ~DeviceKind() override;
+  const device::Info& first() const { return stations_.front().device->info(); }
+  Result<> to_host(std::byte* host, const std::byte* device, size_t bytes) override;
+  Result<> from_host(std::byte* device, const std::byte* host, size_t bytes) override;
+  bool moves() const override { return true; }
+  Result<> move(const Move& move) override;
+  std::unique_ptr<Flow> flow(std::byte* base) override;
+  Result<std::string> locate(std::span<const std::byte> memory) override;
+  std::string pci(const std::string& location) const override;
+  Result<device::Memory> allocate(const std::string& location, uint64_t bytes) override;
+  Result<device::Memory> pin(std::span<std::byte> host) override;
+  Result<std::string> share(std::span<const std::byte> memory) override;
+  Result<device::Memory> open(const std::string& location, const std::string& handle) override;
+  Result<DmaBuf> dma_buf(std::byte* device, size_t bytes) override;
+
+ private:
+  friend class DeviceFlow;
+  struct Station {  // a device, and streams that nobody uses now
+    device::DevicePtr device;
+    std::vector<std::unique_ptr<device::Stream>> idle;
+  };
+  class Lease;  // a stream in use
+  Result<Lease> lease(size_t station);
+  Result<size_t> station_of(const std::byte* address, uint64_t bytes) const;
+  Result<size_t> station_at(const std::string& location) const;
+  bool pinned(const std::byte* host, uint64_t bytes);
+  void pinned_range(std::span<std::byte> host, bool add);
+
+  Mutex mutex_;
+  std::vector<Station> stations_;  // their streams: of the mutex
+  std::map<const std::byte*, uint64_t> pinned_ MC_GUARDED_BY(mutex_);  // bytes, by start
+};
+
+// The devices behind a word of the command line: "cuda" (all of them), "cuda:1", "stand-in",
+// "stand-in:1", and "stand-in:1@0000:4f:00.0" in place of the GPU there. kUnsupported or kNotFound
+// say why there is none.
+Result<std::shared_ptr<DeviceKind>> open_device_kind(const std::string& word, const Clock& clock);
+
+}  // namespace mc::xfer

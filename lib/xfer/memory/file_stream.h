@@ -1,0 +1,31 @@
+// Streams a file through staging memory whose pages the kernel knows (fixed buffers), several steps
+// ahead of whoever sends or receives the bytes.
+//
+// Thread: any; each Flow one at a time. Memory: kIdleMax sets of 1 MiB are kept for the next one.
+#pragma once
+#include <memory>
+#include <vector>
+
+#include "base/mutex.h"
+#include "xfer/memory/file_backend.h"
+
+namespace mc::xfer {
+
+// Lives as long as a Flow of it does.
+class FlowPool : public std::enable_shared_from_this<FlowPool> {
+ public:
+  explicit FlowPool(bool uring);  // else pread and pwrite
+  ~FlowPool();
+  std::unique_ptr<Flow> take(FileStorePtr file);
+  struct Station;  // staging memory and its queue
+
+ private:
+  friend class FileFlow;
+  static constexpr size_t kIdleMax = 8;
+  void give(std::unique_ptr<Station> station);
+  const bool uring_;
+  Mutex mutex_;
+  std::vector<std::unique_ptr<Station>> idle_ MC_GUARDED_BY(mutex_);
+};
+
+}  // namespace mc::xfer

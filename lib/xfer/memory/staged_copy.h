@@ -1,0 +1,59 @@
+// Moves rows of a buffer that lies behind a backing to or from a stream, through the slots of a
+// Flow: while one slot is on the wire, the next ones are read or written.
+//
+// The stream's fault ends it at once. The backing's does not, so that the stream stays in step: the
+// rest goes out as zeros, or is read past, and the error is told at the end.
+//
+// Thread: one at a time.
+#pragma once
+#include <sys/uio.h>
+
+#include <array>
+#include <functional>
+#include <memory>
+#include <span>
+#include <vector>
+
+#include "xfer/memory/buffer_backend.h"
+
+namespace mc::xfer {
+
+class Pump {
+ public:
+  // `rows` of `bytes`, each `stride` after the last, the first at `at` in the backing; checked by
+  // the caller: they lie inside it.
+  struct Rows {
+    uint64_t at = 0, bytes = 0, rows = 1, stride = 0;
+  };
+  using Wire = std::function<Result<>(std::span<iovec>)>;
+  Pump(Backing& backing, const Rows& rows) : flow_(backing.flow()), rows_(rows) {}
+
+  // Out of the backing: begin() starts to read ahead and tells a fault that shows at once; then
+  // send().
+  Result<> begin();
+  Result<> send(const Wire& wire);
+  // Into the backing. All is written when it returns.
+  Result<> receive(const Wire& wire);
+  const Result<>& backing() const { return backing_; }  // the first fault of the backing
+
+ private:
+  static constexpr size_t kPiecesMax = 64;  // of rows in a slot
+  struct Piece {
+    size_t from = 0;  // in the slot
+    uint64_t at = 0;
+    size_t bytes = 0;
+  };
+  bool lay_out(size_t slot);  // the next pieces of the rows; false: none left
+  void start(size_t slot, bool write);
+  void finish(size_t slot);
+  std::span<iovec> parts(size_t slot);
+
+  std::unique_ptr<Flow> flow_;
+  const Rows rows_;
+  uint64_t row_ = 0, done_ = 0;  // where lay_out() goes on
+  std::array<std::vector<Piece>, Flow::kSlots> pieces_;
+  std::vector<iovec> parts_;
+  Result<> backing_;
+};
+
+}  // namespace mc::xfer

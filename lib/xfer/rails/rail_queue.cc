@@ -1,0 +1,462 @@
+#include "xfer/rails/rail_queue.h"
+
+#include <algorithm>
+
+#include "xfer/rails/rail_part.h"
+
+namespace mc::xfer {
+
+namespace {
+
+bool fault_of_rail(Code code) {
+  return code == Code::kUnavailable || code == Code::kTimeout || code == Code::kCorrupt;
+}
+
+// Splits off the first `bytes` or so: whole rows of many, or a run of one. What is left stays in
+// `rest`. False when it is not worth it.
+bool split(Piece& rest, uint64_t bytes, Piece& first) {
+  first = rest;
+  if (rest.rows > 1) {
+    const uint64_t rows = std::max<uint64_t>(1, bytes / rest.bytes);
+    if (rows >= rest.rows) return false;
+    first.rows = rows;
+    rest.rows -= rows;
+    rest.remote += rows * rest.remote_stride;
+    rest.local += rows * rest.local_stride;
+    return true;
+  }
+  const uint64_t run = bytes / 64 * 64;
+  if (run == 0 || run >= rest.bytes) return false;
+  first.bytes = run;
+  rest.bytes -= run;
+  rest.remote += run;
+  rest.local += run;
+  return true;
+}
+
+}  // namespace
+
+RailQueue::RailQueue(Sink& sink, const Clock& clock, Config config, PeerPtr peer)
+    : sink_(sink),
+      clock_(clock),
+      config_(config),
+      peer_(std::move(peer)),
+      spray_(config.spray),
+      binder_(config.spray.scheduler, 1),
+      queue_(config.qos) {}
+
+RailQueue::~RailQueue() = default;
+
+RailIndex RailQueue::add_rail(RailInfo info, Recall recall) {
+  std::optional<NicIndex> nic;
+  if (config_.ledger != nullptr) {
+    nic = config_.ledger->nic(info.local);
+    // A wake that comes just before the wait is made good by the next look, kRailTick later.
+    config_.ledger->on_room(*nic, changed_, [c = changed_.get()] { c->notify_all(); });
+  }
+  Lock lock(mutex_);
+  if (nic) nics_.push_back(*nic);
+  recalls_.push_back(std::move(recall));
+  return spray_.add(std::move(info));
+}
+
+size_t RailQueue::rails() const {
+  Lock lock(mutex_);
+  return spray_.rails();
+}
+
+void RailQueue::send(Outbox& out) {
+  for (auto& [recall, attempt] : out.recalls) recall(attempt);
+  for (auto& [slice, outcome] : out.finished) sink_.finished(std::move(slice), std::move(outcome));
+}
+
+RailQueue::PartPtr RailQueue::whole(SlicePtr slice, Time now) {
+  auto part = std::make_shared<Attempt::Part>();
+  part->whole = std::make_shared<Attempt::Part::Whole>();
+  part->local = slice->local;
+  part->piece = slice->piece;
+  part->piece.local = 0;
+  part->queued_since = now;
+  part->whole->slice = std::move(slice);
+  return part;
+}
+
+// Null, and the slice stays with the caller, once the queue is closed.
+RailQueue::PartPtr RailQueue::enter(SlicePtr& slice, Time now) {
+  if (closed_) return nullptr;
+  const Priority priority = slice->priority;
+  const PartPtr part = whole(std::move(slice), now);
+  part->queued = true;
+  bind(*part);
+  queue_.push(part, priority, part->bytes(), now);
+  return part;
+}
+
+bool RailQueue::free_for(RailIndex rail, uint64_t bytes, Priority priority, const Site& memory) {
+  Lock lock(mutex_);
+  if (closed_ || waiting() || !flying_.empty() || binder_.binds()) return false;
+  if (config_.ledger == nullptr && spray_.rails() == 1) return true;
+  const Time now = clock_.now();
+  if (config_.ledger != nullptr &&
+      (config_.ledger->room(nics_[rail], now) & mask_of(priority)) == 0)
+    return false;
+  return spray_.rails() == 1 || spray_.takes(rail, bytes, bytes, 0, now, memory);
+}
+
+void RailQueue::carried(RailIndex rail, uint64_t bytes, Priority priority, Duration took,
+                        Time now) {
+  NicIndex nic = 0;
+  {
+    Lock lock(mutex_);
+    spray_.carried(rail, bytes, took, now);
+    heard_ = now;
+    if (config_.ledger != nullptr) nic = nics_[rail];
+  }
+  if (config_.ledger != nullptr) config_.ledger->carried(nic, priority, bytes, now);
+}
+
+AttemptPtr RailQueue::adopt(SlicePtr slice, RailIndex rail) {
+  Lock lock(mutex_);
+  const Time now = clock_.now();
+  return start(rail, whole(std::move(slice), now), now);
+}
+
+void RailQueue::push(SlicePtr slice) {
+  size_t rails = 0;
+  {
+    Lock lock(mutex_);
+    rails = spray_.rails();
+    enter(slice, clock_.now());
+  }
+  if (slice != nullptr) {
+    auto open = still_open(*peer_);
+    if (open) open = fail(Code::kUnavailable, "shutting down");
+    sink_.finished(std::move(slice), std::move(open));
+  } else if (rails == 1 && config_.ledger == nullptr) {  // else one that may not take it wakes
+    changed_->notify_one();
+  } else {
+    changed_->notify_all();
+  }
+}
+
+AttemptPtr RailQueue::push_or_carry(SlicePtr slice, RailIndex rail) {
+  Outbox out;
+  AttemptPtr attempt;
+  {
+    Lock lock(mutex_);
+    // A short high one may pass what other classes have waiting: they have their windows.
+    const bool high = slice->priority == Priority::kHigh;
+    if (!closed_ && hedges_.empty() &&
+        (high ? queue_.size(Priority::kHigh) == 0 : queue_.empty())) {
+      const Time now = clock_.now();
+      const ClassMask own = mask_of(slice->priority);
+      enter(slice, now);
+      attempt = try_pull(rail, {.only = own}, now, out);
+    }
+  }
+  if (slice != nullptr)
+    push(std::move(slice));
+  else if (attempt == nullptr)
+    changed_->notify_all();
+  send(out);
+  return attempt;
+}
+
+AttemptPtr RailQueue::start(RailIndex rail, PartPtr part, Time now) {
+  auto attempt = std::make_shared<Attempt>();
+  attempt->id = next_id_++;
+  attempt->rail = rail;
+  attempt->slice = part->whole->slice.get();
+  attempt->local = part->local;
+  attempt->piece = part->piece;
+  ++part->begun;
+  spray_.sent(rail, attempt->id, part->bytes(), now);
+  if (config_.ledger != nullptr) {
+    attempt->nic = nics_[rail];
+    config_.ledger->sent(attempt->nic, part->slice().priority, part->bytes(), now);
+  }
+  part->out.push_back(attempt);
+  attempt->part = std::move(part);
+  flying_.push_back(attempt);
+  return attempt;
+}
+
+// A part that is overdue elsewhere, and that this rail would bring home sooner.
+AttemptPtr RailQueue::try_hedge(RailIndex rail, Limits limits, ClassMask may, Time now) {
+  for (auto it = hedges_.begin(); it != hedges_.end();) {
+    const PartPtr part = *it;
+    if (part->won || part->out.size() != 1 || !over(*part, now)) {
+      part->hedging = false;
+      it = hedges_.erase(it);
+      continue;
+    }
+    const uint64_t avoid = part->avoid | bit(part->out.front()->rail);
+    const bool allowed = (part->slice().op == Op::kRead ? limits.reads : limits.writes) &&
+                         (may & mask_of(part->slice().priority)) != 0;
+    if (allowed &&
+        spray_.takes(rail, part->bytes(), part->bytes(), avoid, now, part->slice().memory)) {
+      part->hedging = false;
+      hedges_.erase(it);
+      return start(rail, part, now);
+    }
+    ++it;
+  }
+  return nullptr;
+}
+
+// The head of the queue, or as much of it as suits the rail.
+RailQueue::PartPtr RailQueue::take_head(uint64_t portion, ClassMask may, Time now) {
+  const PartPtr head = *queue_.head(now, may);
+  Piece first;
+  if (head->slice().raise || head->bytes() <= portion + portion / 2 || head->avoid != 0 ||
+      !split(head->piece, portion, first)) {
+    queue_.pop(now, may);
+    head->queued = false;
+    return head;
+  }
+  auto part = std::make_shared<Attempt::Part>();
+  part->whole = head->whole;
+  ++part->whole->parts;
+  part->local = head->local;
+  part->piece = first;
+  part->piece.local = 0;
+  part->queued_since = head->queued_since;
+  head->local += head->piece.local;
+  head->piece.local = 0;
+  queue_.shorten_head(first.total(), now, may);
+  return part;
+}
+
+ClassMask RailQueue::room(RailIndex rail, Limits limits, Time now) {
+  if (config_.ledger == nullptr || !waiting()) return limits.only;
+  const ClassMask may = config_.ledger->room(nics_[rail], now) & limits.only;
+  if (!limits.reserved || !config_.ledger->guarded(nics_[rail], now)) return may;
+  return may & mask_of(Priority::kHigh);
+}
+
+uint64_t RailQueue::portion(RailIndex rail, Priority p, Time now) {
+  const uint64_t suits = spray_.portion(rail);
+  if (config_.ledger == nullptr) return suits;
+  return std::min(suits, config_.ledger->slice_max(nics_[rail], p, now));
+}
+
+void RailQueue::bind(Attempt::Part& part) {
+  if (binder_.binds())
+    part.bound = binder_.bind(part.piece.remote, part.bytes(),
+                              static_cast<uint32_t>(spray_.rails()), part.avoid);
+}
+
+AttemptPtr RailQueue::pull_bound(RailIndex rail, Limits limits, Time now, Outbox& out) {
+  const auto mine = [&](const PartPtr& part) {
+    return part->bound == rail && (part->slice().op == Op::kRead ? limits.reads : limits.writes);
+  };
+  while (const auto part = queue_.pop_if(mine)) {
+    (*part)->queued = false;
+    auto pointless = over(**part, now);
+    if (pointless) pointless = still_open(*peer_);
+    if (pointless) return start(rail, *part, now);
+    end(*part, pointless, out);
+  }
+  return nullptr;
+}
+
+AttemptPtr RailQueue::try_pull(RailIndex rail, Limits limits, Time now, Outbox& out) {
+  if (binder_.binds()) return pull_bound(rail, limits, now, out);
+  const ClassMask may = room(rail, limits, now);
+  if (AttemptPtr hedge = try_hedge(rail, limits, may, now)) return hedge;
+  while (PartPtr* head = queue_.head(now, may)) {
+    const PartPtr part = *head;
+    auto pointless = over(*part, now);
+    if (pointless) pointless = still_open(*peer_);
+    if (!pointless) {
+      queue_.pop(now, may);
+      part->queued = false;
+      end(part, pointless, out);
+      continue;
+    }
+    if (part->slice().op == Op::kRead ? !limits.reads : !limits.writes) return nullptr;
+    if (part->avoid != 0 && !any_usable(now, part->avoid)) part->avoid = 0;
+    const uint64_t most = portion(rail, part->slice().priority, now);
+    if (!spray_.takes(rail, std::min(most, part->bytes()), queue_.bytes(), part->avoid, now,
+                      part->slice().memory))
+      return nullptr;
+    return start(rail, take_head(most, may, now), now);
+  }
+  return nullptr;
+}
+
+AttemptPtr RailQueue::pull(RailIndex rail, Limits limits, Wait wait, Time until) {
+  for (;;) {
+    Outbox out;
+    AttemptPtr attempt;
+    bool ended = false;
+    {
+      Lock lock(mutex_);
+      const Time now = clock_.now();
+      attempt = try_pull(rail, limits, now, out);
+      ended = attempt != nullptr || wait == Wait::kNo || now >= until ||
+              (closed_ && queue_.empty() && hedges_.empty());
+      if (!ended && out.finished.empty()) {
+        // With work waiting for a better rail, look again soon: time alone can change the answer.
+        Duration step = queue_.empty() ? std::chrono::seconds(3600) : kRailTick;
+        if (until - now < step) step = until - now;
+        changed_->wait_for(mutex_, step);
+      }
+    }
+    send(out);
+    if (ended) return attempt;
+  }
+}
+
+std::vector<AttemptPtr> RailQueue::pull_some(RailIndex rail, Limits limits, size_t most,
+                                             uint64_t bytes) {
+  Outbox out;
+  std::vector<AttemptPtr> taken;
+  {
+    Lock lock(mutex_);
+    const Time now = clock_.now();
+    for (uint64_t n = 0; taken.size() < most && n < bytes;) {
+      AttemptPtr a = try_pull(rail, limits, now, out);
+      if (a == nullptr) break;
+      n += a->piece.total();
+      taken.push_back(std::move(a));
+    }
+  }
+  send(out);
+  return taken;
+}
+
+void RailQueue::recall(const AttemptPtr& attempt, Outbox& out) {
+  if (attempt->recalled.exchange(true)) return;
+  out.recalls.emplace_back(recalls_[attempt->rail], attempt);
+}
+
+// The part is done with; so is its slice, with its last part.
+void RailQueue::end(const PartPtr& part, const Result<>& outcome, Outbox& out) {
+  Attempt::Part::Whole& whole = *part->whole;
+  if (!outcome && whole.error.what.empty()) whole.error = outcome.error();
+  if (--whole.parts > 0) {
+    if (!outcome)  // the others need not move either
+      for (const AttemptPtr& a : flying_)
+        if (a->part->whole == part->whole) recall(a, out);
+    return;
+  }
+  Result<> result;
+  if (!whole.error.what.empty()) result = fail(whole.error);
+  out.finished.emplace_back(std::move(whole.slice), std::move(result));
+}
+
+// No attempt of the part is out: it is done, or goes on elsewhere.
+void RailQueue::settle(const PartPtr& part, Time now, Outbox& out) {
+  if (part->won && !part->unfenced) return end(part, {}, out);
+  if (const auto pointless = over(*part, now); !pointless) return end(part, pointless, out);
+  const uint64_t all = spray_.rails() >= 64 ? ~uint64_t{0} : (uint64_t{1} << spray_.rails()) - 1;
+  const bool everywhere = (part->avoid & all) == all;
+  const bool again =
+      (part->reached || part->late) && part->tries <= config_.resends_max * spray_.rails();
+  if (part->tries > config_.retries_max || (everywhere && !again)) {
+    const Error& e = part->last;
+    return end(part,
+               fail(Code::kUnavailable, "%s: %s", peer_->descriptor.node.c_str(), e.what.c_str()),
+               out);
+  }
+  if (everywhere) part->avoid = 0;
+  bind(*part);
+  part->queued = true;
+  part->queued_since = now;
+  queue_.push_front(part, part->slice().priority, part->bytes(), now);
+}
+
+void RailQueue::returned(const AttemptPtr& attempt, Result<> outcome) {
+  const Time now = clock_.now();
+  if (config_.ledger != nullptr) {
+    const uint64_t bytes = attempt->part->bytes();
+    config_.ledger->done(attempt->nic, attempt->slice->priority, bytes, outcome ? bytes : 0, now);
+  }
+  Outbox out;
+  bool wake = false;
+  {
+    Lock lock(mutex_);
+    const PartPtr part = std::move(attempt->part);
+    std::erase(part->out, attempt);
+    if (const auto it = std::find(flying_.begin(), flying_.end(), attempt); it != flying_.end()) {
+      *it = std::move(flying_.back());
+      flying_.pop_back();
+    }
+    if (attempt->unfenced) {
+      spray_.failed(attempt->rail, attempt->id, now);
+      part->unfenced = true;
+      part->final = std::move(outcome);
+      for (const AttemptPtr& other : part->out) recall(other, out);
+    } else if (outcome) {
+      spray_.done(attempt->rail, attempt->id, now);
+      heard_ = now;
+      part->won = true;
+      // Of bytes that nobody else may have written over since.
+      if (part->begun == 1) part->whole->slice->digest = attempt->digest;
+      for (const AttemptPtr& loser : part->out) recall(loser, out);
+    } else if (attempt->recalled.load()) {
+      spray_.recalled(attempt->rail, attempt->id, now);
+      if ((part->avoid & bit(attempt->rail)) != 0) {  // it was given up as lost
+        ++part->tries;
+        part->late = true;
+        if (config_.resends_lost) part->reached = attempt->reached;
+      }
+    } else if (attempt->refused || !fault_of_rail(outcome.error().code)) {
+      spray_.recalled(attempt->rail, attempt->id, now);
+      heard_ = now;
+      part->final = std::move(outcome);
+      for (const AttemptPtr& other : part->out) recall(other, out);
+    } else {
+      spray_.failed(attempt->rail, attempt->id, now);
+      part->avoid |= bit(attempt->rail);
+      part->reached = attempt->reached;
+      part->late = false;
+      ++part->tries;
+      part->last = std::move(outcome.error());
+    }
+    if (part->out.empty()) settle(part, now, out);
+    wake = waiting() || closed_;
+  }
+  if (wake) changed_->notify_all();
+  send(out);
+}
+
+void RailQueue::pinged(RailIndex rail, Result<Duration> round_trip) {
+  {
+    Lock lock(mutex_);
+    const Time now = clock_.now();
+    if (round_trip) heard_ = now;
+    spray_.pinged(rail, std::move(round_trip), now);
+  }
+  changed_->notify_all();
+}
+
+void RailQueue::connected(RailIndex rail, Duration round_trip) {
+  Lock lock(mutex_);
+  spray_.round_trip(rail, round_trip);
+  if (config_.ledger != nullptr) config_.ledger->round_trip(nics_[rail], round_trip);
+}
+
+void RailQueue::down(RailIndex rail) {
+  {
+    Lock lock(mutex_);
+    spray_.down(rail, clock_.now());
+  }
+  changed_->notify_all();
+}
+
+void RailQueue::up(RailIndex rail) {
+  {
+    Lock lock(mutex_);
+    spray_.up(rail, clock_.now());
+  }
+  changed_->notify_all();
+}
+
+bool RailQueue::wanting() const {
+  Lock lock(mutex_);
+  return waiting();
+}
+
+}  // namespace mc::xfer

@@ -1,0 +1,311 @@
+#include "xfer/rails/rail_scheduler.h"
+
+#include <algorithm>
+
+namespace mc::xfer {
+namespace {
+
+constexpr double kUnknownRate = 1e9;  // until anything is known of any rail: they count as equals
+constexpr Duration kSample = std::chrono::milliseconds(8);  // shorter: what a stall dammed up
+constexpr uint64_t kSampleBytes = 64 * 1024;  // less says more of the latency than of the rate
+constexpr double kRateWeight = .5, kLatencyWeight = .25;
+constexpr double kRateGrowth = 2;  // at most, of one sample: a burst is no rate
+constexpr double kLatenessWeight = .125, kLatenesses = 4;  // as a round trip's variance in TCP
+constexpr double kQueuedWeight = .05;  // of a round trip that may have stood in a queue
+
+Duration seconds(double s) { return Duration(static_cast<int64_t>(s * 1e9)); }
+double seconds(Duration d) { return static_cast<double>(d.count()) / 1e9; }
+
+}  // namespace
+
+Sprayer::Sprayer(SprayConfig config) : config_(config) {}
+
+RailIndex Sprayer::add(RailInfo info) {
+  Rail& rail = rails_.emplace_back();
+  rail.info = std::move(info);
+  rail.health = RailHealth(config_.health);
+  return static_cast<RailIndex>(rails_.size() - 1);
+}
+
+double Sprayer::rate(const Rail& r) const {
+  if (r.bandwidth > 0) return r.bandwidth;
+  double best = 0;
+  for (const Rail& other : rails_) best = std::max(best, other.bandwidth);
+  return best > 0 ? best : kUnknownRate;
+}
+
+uint64_t Sprayer::window(const Rail& r) const {
+  double bytes = r.bandwidth * (r.latency + seconds(config_.window_time));
+  bytes = std::min(bytes, static_cast<double>(config_.window_max));
+  return std::max(static_cast<uint64_t>(bytes * r.share), config_.window_min);
+}
+
+double Sprayer::predicted(const Rail& r, uint64_t bytes, Time now, const Site& memory) const {
+  double s = r.latency + static_cast<double>(r.inflight + bytes) / rate(r);
+  // What should have come back and did not says more than the averages.
+  if (!r.attempts.empty()) {
+    const Attempt& oldest = r.attempts.front();
+    s += std::max(0., seconds(now - oldest.sent - oldest.predicted));
+  }
+  return s * config_.tier_penalty[tier(r.info, memory) - 1];
+}
+
+double Sprayer::predicted_seconds(RailIndex r, uint64_t bytes, Time now, const Site& memory) const {
+  return predicted(rails_[r], bytes, now, memory);
+}
+
+// Usable for a slice that failed on the rails of `avoid`. Rails outside the map, and those that are
+// being probed, serve only where no other does.
+Sprayer::Fitness Sprayer::fitness(RailIndex i, uint64_t avoid, Time now) {
+  Rail& r = rails_[i];
+  const RailState state = r.health.state(now);
+  if (rails_.size() == 1) return Fitness::kFull;  // there is no other: let it be tried
+  if (i < 64 && (avoid >> i & 1) != 0) return Fitness::kNone;
+  if (state == RailState::kResting) return Fitness::kNone;
+  if (state == RailState::kProbing)
+    return r.attempts.empty() && !r.pinging ? Fitness::kLastResort : Fitness::kNone;
+  return r.info.mapped ? Fitness::kFull : Fitness::kSpare;
+}
+
+bool Sprayer::takes(RailIndex i, uint64_t bytes, uint64_t backlog, uint64_t avoid, Time now,
+                    const Site& memory) {
+  Rail& r = rails_[i];
+  const Fitness mine = fitness(i, avoid, now);
+  if (mine == Fitness::kNone) return false;
+  if (rails_.size() == 1) return r.inflight == 0 || r.inflight + bytes <= window(r);
+  double best_other = -1, rates = rate(r);
+  bool idle_longest = r.attempts.empty();
+  for (RailIndex k = 0; k < rails_.size(); ++k) {
+    if (k == i) continue;
+    const Fitness theirs = fitness(k, avoid, now);
+    if (theirs > mine) return false;
+    if (theirs < mine) continue;
+    const double p = predicted(rails_[k], bytes, now, memory);
+    if (best_other < 0 || p < best_other) best_other = p;
+    rates += rate(rails_[k]);
+    if (rails_[k].last_used < r.last_used) idle_longest = false;
+  }
+  if (r.inflight > 0 && r.inflight + bytes > window(r)) return false;
+  if (best_other < 0) return true;
+  const double p = predicted(r, bytes, now, memory);
+  if (p <= best_other || p <= static_cast<double>(backlog) / rates) return true;
+  return idle_longest && slices_ - last_probe_ >= config_.probe_every;
+}
+
+uint64_t Sprayer::portion(RailIndex i) const {
+  const Rail& r = rails_[i];
+  if (rails_.size() == 1) return UINT64_MAX;
+  if (r.bandwidth == 0) return config_.portion_unknown;
+  return std::max(config_.portion_min,
+                  static_cast<uint64_t>(r.bandwidth * seconds(config_.portion_time)));
+}
+
+void Sprayer::limit(RailIndex r, double share) { rails_[r].share = std::clamp(share, 0.01, 1.); }
+
+void Sprayer::sent(RailIndex i, AttemptId id, uint64_t bytes, Time now) {
+  Rail& r = rails_[i];
+  ++slices_;
+  if (slices_ - last_probe_ >= config_.probe_every) {
+    bool idle_longest = true;
+    for (const Rail& other : rails_) idle_longest = idle_longest && other.last_used >= r.last_used;
+    if (idle_longest) last_probe_ = slices_;
+  }
+  const double s = r.latency + static_cast<double>(r.inflight + bytes) / rate(r);
+  if (r.attempts.empty()) {
+    r.alone = id;
+    r.sample_start = now + seconds(r.latency);
+    r.sample_bytes = 0;
+    r.sample_whole = true;
+  }
+  r.attempts.push_back({id, bytes, now, seconds(s)});
+  r.inflight += bytes;
+  r.last_used = now;
+}
+
+std::optional<Sprayer::Attempt> Sprayer::take(Rail& r, AttemptId id) {
+  const auto it = std::find_if(r.attempts.begin(), r.attempts.end(),
+                               [&](const Attempt& a) { return a.id == id; });
+  if (it == r.attempts.end()) return std::nullopt;
+  Attempt a = *it;
+  r.attempts.erase(it);
+  r.inflight -= a.bytes;
+  return a;
+}
+
+void Sprayer::learn(Rail& r, const Attempt& a, Time now) {
+  r.sample_bytes += a.bytes;
+  const double span = seconds(now - r.sample_start);
+  const bool telling = r.sample_bytes >= kSampleBytes && span > 0;
+  if (telling && (span >= seconds(kSample) || (r.attempts.empty() && r.sample_whole))) {
+    double rate = static_cast<double>(r.sample_bytes) / span;
+    if (r.bandwidth > 0) rate = std::min(rate, kRateGrowth * r.bandwidth);
+    r.bandwidth = r.bandwidth == 0 ? rate : r.bandwidth + kRateWeight * (rate - r.bandwidth);
+    r.sample_start = now;
+    r.sample_bytes = 0;
+    r.sample_whole = false;
+    judge_speed(now);
+  }
+  // An attempt that met an empty rail tells the latency: a short one what it is, a long one, whose
+  // time is mostly the rate's, what it is not.
+  if (a.id != r.alone) return;
+  const double took = seconds(now - a.sent);
+  if (a.bytes < kSampleBytes) {
+    learn_from_few(r, a.bytes, now - a.sent);
+  } else if (r.knows_latency) {
+    r.latency = std::min(r.latency, took);
+  }
+}
+
+void Sprayer::learn_from_few(Rail& r, uint64_t bytes, Duration took) {
+  const double wire = r.bandwidth > 0 ? static_cast<double>(bytes) / r.bandwidth : 0;
+  learn_latency(r, std::max(0., seconds(took) - wire), kLatencyWeight);
+}
+
+void Sprayer::learn_latency(Rail& r, double latency, double weight) {
+  r.latency = r.knows_latency ? r.latency + weight * (latency - r.latency) : latency;
+  r.knows_latency = true;
+}
+
+void Sprayer::round_trip(RailIndex i, Duration took) {
+  Rail& r = rails_[i];
+  const double latency = seconds(took);
+  learn_latency(r, latency, latency < r.latency ? 1 : kQueuedWeight);
+}
+
+void Sprayer::carried(RailIndex i, uint64_t bytes, Duration took, Time now) {
+  Rail& r = rails_[i];
+  ++slices_;
+  ++r.slices;
+  r.bytes += bytes;
+  r.last_used = now;
+  learn_from_few(r, bytes, took);
+  r.health.succeeded(now);
+}
+
+void Sprayer::judge_speed(Time now) {
+  std::vector<double> known;
+  for (const Rail& r : rails_)
+    if (r.bandwidth > 0 && r.info.mapped) known.push_back(r.bandwidth);
+  if (known.size() < 2) return;
+  const auto middle = known.begin() + static_cast<ptrdiff_t>(known.size() / 2);
+  std::nth_element(known.begin(), middle, known.end());
+  for (Rail& r : rails_)
+    if (r.bandwidth > 0) r.health.compare(r.bandwidth / *middle, now);
+}
+
+void Sprayer::done(RailIndex i, AttemptId id, Time now) {
+  Rail& r = rails_[i];
+  const auto a = take(r, id);
+  if (!a) return;
+  ++r.slices;
+  r.bytes += a->bytes;
+  learn(r, *a, now);
+  const double late = std::max(0., seconds(now - a->sent - a->predicted));
+  r.lateness += kLatenessWeight * (late - r.lateness);
+  if (!a->named_lost) r.health.succeeded(now);
+}
+
+void Sprayer::failed(RailIndex i, AttemptId id, Time now) {
+  Rail& r = rails_[i];
+  const auto a = take(r, id);
+  if (!a || a->named_lost) return;
+  ++r.errors;
+  r.health.failed(now);
+}
+
+void Sprayer::recalled(RailIndex i, AttemptId id, Time now) {
+  Rail& r = rails_[i];
+  // A rail that was overtaken was slower than it promised: remember at least how slow.
+  if (const auto a = take(r, id); a && a->named_overdue && now > a->sent) {
+    const double at_most = static_cast<double>(a->bytes + r.inflight) / seconds(now - a->sent);
+    if (r.bandwidth > at_most) {
+      r.bandwidth += kRateWeight * (at_most - r.bandwidth);
+      judge_speed(now);
+    }
+  }
+}
+
+void Sprayer::pinged(RailIndex i, Result<Duration> answer, Time now) {
+  Rail& r = rails_[i];
+  r.pinging = false;
+  if (answer) {
+    r.health.succeeded(now);
+    round_trip(i, *answer);
+  } else {
+    r.health.failed(now);
+  }
+}
+
+void Sprayer::down(RailIndex r, Time now) { rails_[r].health.down(now); }
+void Sprayer::up(RailIndex r, Time now) { rails_[r].health.up(now); }
+
+// A machine that is busy keeps all its rails waiting now and then: what is usual is not overdue.
+Duration Sprayer::overdue_after(const Rail& r, const Attempt& a) const {
+  const double usual = std::min(kLatenesses * r.lateness, seconds(config_.lost_floor));
+  return std::max<Duration>(config_.overdue_floor,
+                            seconds(seconds(a.predicted) * config_.overdue_factor + usual));
+}
+Duration Sprayer::lost_after(const Rail& r, const Attempt& a) const {
+  return std::max<Duration>({config_.lost_floor, 2 * overdue_after(r, a),
+                             seconds(seconds(a.predicted) * config_.lost_factor)});
+}
+
+std::vector<Sprayer::LateAttempt> Sprayer::late(Time now) {
+  std::vector<LateAttempt> out;
+  for (RailIndex i = 0; i < rails_.size(); ++i)
+    for (Attempt& a : rails_[i].attempts) {
+      const Duration age = now - a.sent;
+      if (!a.named_overdue && age >= overdue_after(rails_[i], a)) {
+        a.named_overdue = true;
+        ++rails_[i].hedged;
+        out.push_back({i, a.id, Late::kOverdue});
+      }
+      if (!a.named_lost && age >= lost_after(rails_[i], a)) {
+        a.named_lost = true;
+        ++rails_[i].errors;
+        rails_[i].health.failed(now);
+        out.push_back({i, a.id, Late::kLost});
+      }
+    }
+  return out;
+}
+
+Time Sprayer::next_check(Time now) const {
+  Time soonest = Time::max();
+  for (const Rail& r : rails_) {
+    for (const Attempt& a : r.attempts) {
+      if (!a.named_overdue) soonest = std::min(soonest, a.sent + overdue_after(r, a));
+      if (!a.named_lost) soonest = std::min(soonest, a.sent + lost_after(r, a));
+    }
+    if (!r.pinging) soonest = std::min(soonest, r.health.wakes());
+  }
+  return std::max(soonest, now);
+}
+
+std::vector<RailIndex> Sprayer::to_ping(Time now) {
+  std::vector<RailIndex> out;
+  for (RailIndex i = 0; i < rails_.size(); ++i) {
+    Rail& r = rails_[i];
+    if (r.pinging || !r.attempts.empty() || r.health.state(now) != RailState::kProbing) continue;
+    r.pinging = true;
+    out.push_back(i);
+  }
+  return out;
+}
+
+RailView Sprayer::view(RailIndex i, Time now, const Site& memory) {
+  Rail& r = rails_[i];
+  return {r.info,
+          r.health.state(now),
+          tier(r.info, memory),
+          r.bandwidth,
+          seconds(r.latency),
+          r.inflight,
+          window(r),
+          r.slices,
+          r.bytes,
+          r.errors,
+          r.hedged};
+}
+
+}  // namespace mc::xfer

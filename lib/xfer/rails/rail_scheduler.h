@@ -1,0 +1,158 @@
+// Pure: which rail takes the next slice, and when. Late binding: a rail that has room asks, and
+// takes the head of the queue only when that brings the whole queue home sooner:
+//
+//   predicted(r) = (latency_r + (inflight_r + slice) / bandwidth_r) x tier penalty,
+//                  but never less than what its oldest overdue attempt already took
+//   r takes it when predicted(r) <= max(least predicted of the others, backlog / sum of bandwidths)
+//
+// so an idle slow rail helps with a long queue and keeps away from the last slices of a short one.
+// Bandwidth and latency are learned (moving averages of time on the wire, not of time in our own
+// queue) and start from nothing: no nominal line rate. Windows follow bandwidth x delay. One slice
+// in a hundred probes the usable rail that was idle longest. What is overdue is named, to be hedged
+// on another rail or, when it is hopeless, counted as an error.
+//
+// Thread: one at a time (its owner's mutex). Bytes and Time everywhere.
+// Source: TENT paper 3.3.1, without its submit-time binding and its nominal bandwidth.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "base/result.h"
+#include "base/time.h"
+#include "xfer/core/memory_location.h"
+#include "xfer/rails/rail_health.h"
+#include "xfer/rails/static_binding.h"
+
+namespace mc::xfer {
+
+using RailIndex = uint32_t;
+using AttemptId = uint64_t;
+
+struct RailInfo {
+  std::string local, remote;         // NIC names or addresses, as shown to people
+  int numa = -1;                     // NUMA node of the local NIC; -1: unknown
+  bool mapped = true;                // in the rail map; others serve retries only
+  std::vector<uint8_t> gpu_tiers{};  // of the local NIC, from each GPU (NicTiers); empty: unknown
+};
+
+// Of a rail's local NIC as seen from memory. From a GPU: what topo/model/tiers.h says. Else by
+// their NUMA nodes: 1 its own, 3 any other; 1 where the kernel does not tell, for then nothing
+// speaks against it.
+inline uint32_t tier(const RailInfo& rail, const Site& memory) {
+  const auto gpu = static_cast<size_t>(memory.gpu);
+  if (memory.gpu >= 0 && gpu < rail.gpu_tiers.size() && rail.gpu_tiers[gpu] > 0)
+    return rail.gpu_tiers[gpu];
+  return rail.numa < 0 || memory.node < 0 || rail.numa == memory.node ? 1 : 3;
+}
+
+struct SprayConfig {
+  Scheduler scheduler = Scheduler::kSpray;  // others: of the queue's slices, for comparison
+  double tier_penalty[3] = {1, 3, 10};
+  uint64_t window_min = 128 * 1024, window_max = 16u << 20;
+  Duration window_time = std::chrono::milliseconds(8);  // of work kept in flight beyond the latency
+  Duration portion_time = std::chrono::milliseconds(4);
+  uint64_t portion_min = 64 * 1024, portion_unknown = 256 * 1024;
+  uint32_t probe_every = 100;  // slices
+  double overdue_factor = 2;   // times what was predicted
+  Duration overdue_floor = std::chrono::milliseconds(20);
+  double lost_factor = 10;  // overdue by this much is an error of the rail
+  Duration lost_floor = std::chrono::milliseconds(100);
+  HealthConfig health = {};
+};
+
+struct RailView {  // for `paths`, metrics, the log
+  RailInfo info;
+  RailState state = RailState::kHealthy;
+  uint32_t tier = 1;     // as seen from the memory that was asked for
+  double bandwidth = 0;  // bytes a second; 0: nothing learned yet
+  Duration latency{};
+  uint64_t inflight = 0, window = 0, slices = 0, bytes = 0, errors = 0, hedged = 0;
+};
+
+class Sprayer {
+ public:
+  explicit Sprayer(SprayConfig config = {});
+  RailIndex add(RailInfo info);
+  size_t rails() const { return rails_.size(); }
+
+  // May rail r start an attempt of `bytes` now? `backlog`: bytes waiting, these included. `avoid`:
+  // a bit for each rail that already failed this slice (then unmapped rails may serve too).
+  // `memory`: where the local bytes lie.
+  bool takes(RailIndex r, uint64_t bytes, uint64_t backlog, uint64_t avoid, Time now,
+             const Site& memory = {});
+  // The most a slice on this rail should hold: a few milliseconds of its rate, so that no slice is
+  // long on a slow rail. No limit while it is the only rail.
+  uint64_t portion(RailIndex r) const;
+  // The share of the NIC this process may use just now, 0 < share <= 1; scales the window.
+  void limit(RailIndex r, double share);
+
+  void sent(RailIndex r, AttemptId attempt, uint64_t bytes, Time now);
+  void done(RailIndex r, AttemptId attempt, Time now);          // learned from
+  void failed(RailIndex r, AttemptId attempt, Time now);        // held against the rail
+  void recalled(RailIndex r, AttemptId attempt, Time now);      // neither: hedge lost, cancelled
+  void pinged(RailIndex r, Result<Duration> answer, Time now);  // of a resting or probing rail
+  void round_trip(RailIndex r, Duration took);  // of a few bytes: beside others, maybe
+  // A few bytes that were no attempt, and met an empty rail: sent `took` ago, and there.
+  void carried(RailIndex r, uint64_t bytes, Duration took, Time now);
+  void down(RailIndex r, Time now);
+  void up(RailIndex r, Time now);
+
+  enum class Late : uint8_t { kOverdue, kLost };
+  struct LateAttempt {
+    RailIndex rail;
+    AttemptId attempt;
+    Late late;
+  };
+  // Attempts that take too long; each is named once per kind. kOverdue: start a second attempt
+  // elsewhere. kLost: recall it; it has been held against its rail already.
+  std::vector<LateAttempt> late(Time now);
+  Time next_check(Time now) const;           // when late() or a resting rail wants attention next
+  std::vector<RailIndex> to_ping(Time now);  // resting rails whose time has come, once each
+
+  RailView view(RailIndex r, Time now, const Site& memory = {});
+  double predicted_seconds(RailIndex r, uint64_t bytes, Time now, const Site& memory = {}) const;
+
+ private:
+  struct Attempt {
+    AttemptId id;
+    uint64_t bytes;
+    Time sent;
+    Duration predicted;
+    bool named_overdue = false, named_lost = false;
+  };
+  struct Rail {
+    RailInfo info;
+    RailHealth health;
+    double bandwidth = 0, latency = 0, share = 1;  // bytes/s, s
+    double lateness = 0;                           // s beyond what was predicted, an average
+    bool knows_latency = false, pinging = false;
+    uint64_t inflight = 0, slices = 0, bytes = 0, errors = 0, hedged = 0;
+    Time last_used{};
+    std::vector<Attempt> attempts;  // oldest first
+    // What came home since the sample began; it begins anew where the rail was idle.
+    Time sample_start{};
+    uint64_t sample_bytes = 0;
+    bool sample_whole = false;  // all of its bytes were sent since it began
+    AttemptId alone = 0;        // the last attempt that was sent while nothing was in flight
+  };
+  enum class Fitness : uint8_t { kNone, kLastResort, kSpare, kFull };
+  Fitness fitness(RailIndex r, uint64_t avoid, Time now);
+  double rate(const Rail& r) const;
+  uint64_t window(const Rail& r) const;
+  double predicted(const Rail& r, uint64_t bytes, Time now, const Site& memory) const;
+  static std::optional<Attempt> take(Rail& r, AttemptId id);
+  void learn(Rail& r, const Attempt& a, Time now);
+  static void learn_from_few(Rail& r, uint64_t bytes, Duration took);
+  static void learn_latency(Rail& r, double latency, double weight);
+  void judge_speed(Time now);  // who is slow, beside the others?
+  Duration overdue_after(const Rail& r, const Attempt& a) const;
+  Duration lost_after(const Rail& r, const Attempt& a) const;
+
+  SprayConfig config_;
+  std::vector<Rail> rails_;
+  uint64_t slices_ = 0, last_probe_ = 0;
+};
+
+}  // namespace mc::xfer

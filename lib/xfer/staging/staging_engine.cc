@@ -1,0 +1,339 @@
+#include "xfer/staging/staging_engine.h"
+
+#include <algorithm>
+#include <bit>
+#include <cstring>
+
+#include "base/log.h"
+
+namespace mc::xfer {
+
+Relay::Relay(Send send, Done done, const Clock& clock, Config config)
+    : send_(std::move(send)), done_(std::move(done)), clock_(clock), config_([&] {
+        config.chunk = std::max(config.chunk, kSliceBytesMin);
+        config.buffers = std::max(config.buffers, 2u);
+        config.threads = std::max(config.threads, 1u);
+        return config;
+      }()) {}
+
+void Relay::allocate() {
+  if (!staging_.empty()) return;
+  staging_.resize(config_.chunk * config_.buffers);
+  for (uint32_t i = 0; i < config_.buffers; ++i)
+    free_.push_back(staging_.data() + i * config_.chunk);
+}
+
+void Relay::start() {
+  allocate();
+  if (!threads_.empty()) return;
+  for (uint32_t i = 0; i < config_.threads; ++i) threads_.emplace_back([this] { run(); });
+}
+
+void Relay::stage_for(MemoryKind& kind) {
+  Lock lock(mutex_);
+  allocate();
+  auto pinned = kind.pin(staging_);
+  if (pinned)
+    pins_.push_back(std::move(*pinned));
+  else if (pinned.error().code != Code::kUnsupported)
+    log_warn("xfer", "staging memory is not pinned: %s", pinned.error().what.c_str());
+}
+
+WayCosts& Relay::costs_of(const Job& job) {
+  return costs_[job.slice->op == Op::kWrite][job.local != nullptr][job.owned];
+}
+
+void Relay::enqueue(const JobPtr& job) {
+  job->weighed = std::popcount(job->usable) > 1;
+  job->way = static_cast<Way>(costs_of(*job).choose(job->slice->piece.total(), job->usable));
+  job->usable &= ~(1u << job->way);
+  const bool staged = job->way == kStaged || (job->way == kOwner && job->local != nullptr);
+  // The device's own copy has no use for small pieces, nor have NICs. Their local places count from
+  // the slice's.
+  const Piece& whole = job->slice->piece;
+  const bool at_once = job->way == kDirect || job->way == kNic;
+  const uint64_t bytes_max = at_once ? std::max(whole.total(), uint64_t{1}) : config_.chunk;
+  job->chunks = cut(whole, bytes_max);
+  job->next = 0;
+  job->outcome = {};
+  job->begun = clock_.now();
+  if (counters_[job->way] != nullptr) counters_[job->way]->add();
+  (staged ? jobs_ : unstaged_).push_back(job);
+  changed_.notify_all();
+}
+
+void Relay::submit(SlicePtr slice, Ends ends) {
+  auto& [local, remote, owned, taken] = ends;
+  Result<> admitted;
+  if (remote != nullptr && slice->op == Op::kWrite && !remote->writable)
+    admitted = fail(Code::kDenied, "this memory is read-only");
+  if (remote != nullptr && slice->guard.offset != Guard::kNone) {
+    if (owned)
+      remote = nullptr;  // its owner may have guards for it
+    else
+      admitted = fail(Code::kUnsupported, "guards in device memory are not supported");
+  }
+  if (admitted) {
+    Lock lock(mutex_);
+    if (!stopping_) {
+      start();
+      auto job = std::make_shared<Job>();
+      const auto moves = [](const BufferPtr& b) {
+        return b != nullptr && b->backing != nullptr && b->data != nullptr && b->backing->moves();
+      };
+      const bool at_hand = remote != nullptr && remote->data != nullptr;
+      if (at_hand && (moves(local) || moves(remote))) job->usable |= 1u << kDirect;
+      if (remote != nullptr) job->usable |= 1u << kStaged;
+      if (remote == nullptr || owned) job->usable |= 1u << kOwner;
+      if (taken && (remote == nullptr || owned)) job->usable |= 1u << kNic;
+      job->slice = std::move(slice);
+      job->local = std::move(local);
+      job->remote = std::move(remote);
+      job->owned = owned;
+      enqueue(job);
+      return;
+    }
+    admitted = fail(Code::kUnavailable, "shutting down");
+  }
+  done_(std::move(slice), admitted);
+}
+
+// What is next for a thread that has nothing to drain; false: nothing, or no staging is free.
+bool Relay::begin(Chunk& chunk) {
+  const bool staged = unstaged_.empty();
+  auto& from = staged ? jobs_ : unstaged_;
+  if (from.empty() || (staged && free_.empty())) return false;
+  const JobPtr job = from.front();
+  chunk = {job, job->chunks[job->next++], staged ? free_.back() : nullptr};
+  if (staged) free_.pop_back();
+  ++job->flying;
+  if (job->next == job->chunks.size()) from.pop_front();
+  return true;
+}
+
+void Relay::run() {
+  for (;;) {
+    Chunk chunk;
+    bool drains = false;
+    {
+      Lock lock(mutex_);
+      for (;;) {
+        drains = !filled_.empty();
+        if (drains) {
+          chunk = std::move(filled_.front());
+          filled_.pop_front();
+        }
+        if (drains || begin(chunk)) break;
+        if (stopping_) return;  // whoever still has a buffer gives back its own job
+        changed_.wait(mutex_);
+      }
+      if (stopping_ && chunk.job->outcome)
+        chunk.job->outcome = fail(Code::kUnavailable, "shutting down");
+    }
+    if (drains)
+      drain(std::move(chunk));
+    else
+      fill(std::move(chunk));
+  }
+}
+
+Result<> Relay::over(const Slice& slice) const {
+  if (slice.cancelled->load(std::memory_order_acquire)) return fail(cancelled_error(slice));
+  if (slice.deadline != Time::max() && clock_.now() >= slice.deadline)
+    return fail(expired_error(slice));
+  return {};
+}
+
+void Relay::fill(Chunk chunk) {
+  const Job& job = *chunk.job;
+  Result<> outcome;
+  {
+    Lock lock(mutex_);
+    outcome = job.outcome;
+  }
+  if (outcome) outcome = over(*job.slice);
+  if (!outcome) {
+    ended(chunk, outcome);
+    return;
+  }
+  if (job.way == kDirect) {
+    ended(chunk, copy_direct(chunk));
+    return;
+  }
+  if (chunk.staging == nullptr) {  // a transport reaches both ends
+    send(chunk, [this, chunk](const Result<>& settled) { ended(chunk, settled); });
+    return;
+  }
+  const bool reading = job.slice->op == Op::kRead;
+  if (reading && job.way == kOwner) {
+    send(chunk, [this, chunk](const Result<>& arrived) {
+      if (!arrived) {
+        ended(chunk, arrived);
+        return;
+      }
+      Lock lock(mutex_);
+      filled_.push_back(chunk);
+      changed_.notify_one();
+    });
+    return;
+  }
+  outcome = reading ? copy_remote(chunk, true) : copy_local(chunk, true);
+  if (outcome)
+    drain(std::move(chunk));
+  else
+    ended(chunk, outcome);
+}
+
+void Relay::drain(Chunk chunk) {
+  const Job& job = *chunk.job;
+  Result<> outcome = over(*job.slice);
+  if (outcome && job.slice->op == Op::kWrite && job.way == kOwner) {
+    send(chunk, [this, chunk](const Result<>& sent) { ended(chunk, sent); });
+    return;
+  }
+  if (outcome)
+    outcome = job.slice->op == Op::kRead ? copy_local(chunk, false) : copy_remote(chunk, false);
+  ended(chunk, outcome);
+}
+
+// The chunk's rows, dense in staging, as a slice of its own.
+void Relay::send(const Chunk& chunk, std::function<void(const Result<>&)> settled) {
+  const Slice& outer = *chunk.job->slice;
+  auto task = std::make_shared<Task>();
+  task->segment = outer.task->segment;
+  task->slices_left = 1;
+  task->instance = outer.peer->instance;
+  task->settled = std::move(settled);
+  auto slice = std::make_unique<Slice>();
+  slice->op = outer.op;
+  slice->piece = chunk.piece;
+  slice->piece.local = 0;
+  if (chunk.staging != nullptr) {
+    slice->local = chunk.staging;
+    slice->piece.local_stride = chunk.piece.bytes;
+  } else {
+    slice->local = outer.local + chunk.piece.local;
+    slice->memory = outer.memory;
+    if (chunk.job->way == kNic) slice->device = chunk.job->local;
+  }
+  slice->guard = outer.guard;
+  slice->deadline = outer.deadline;
+  slice->priority = outer.priority;
+  slice->peer = outer.peer;
+  slice->cancelled = outer.cancelled;
+  slice->task = std::move(task);
+  send_(std::move(slice));
+}
+
+Result<> Relay::copy_direct(const Chunk& chunk) {
+  const Job& job = *chunk.job;
+  const Piece& p = chunk.piece;
+  std::byte* const here = job.slice->local + p.local;
+  std::byte* const there = job.remote->data + (p.remote - job.remote->offset);
+  const bool device_here = job.local != nullptr, device_there = job.remote->backing != nullptr;
+  Backing& mover = *(device_there ? job.remote : job.local)->backing;
+  if (job.slice->op == Op::kWrite)
+    return mover.move({{there, here, p.remote_stride, p.local_stride, p.bytes, p.rows},
+                       device_there,
+                       device_here});
+  return mover.move(
+      {{here, there, p.local_stride, p.remote_stride, p.bytes, p.rows}, device_here, device_there});
+}
+
+namespace {
+
+// Rows between staging, where they are dense, and a buffer (null: the host's memory).
+Result<> rows_between(Backing* backing, std::byte* at, uint64_t offset, uint64_t stride,
+                      std::byte* staging, const Piece& p, bool into_staging) {
+  if (backing != nullptr && at != nullptr && p.rows > 1 && backing->moves())
+    return into_staging
+               ? backing->move({{staging, at, p.bytes, stride, p.bytes, p.rows}, false, true})
+               : backing->move({{at, staging, stride, p.bytes, p.bytes, p.rows}, true, false});
+  for (uint64_t row = 0; row < p.rows; ++row) {
+    const std::span<std::byte> host(staging + row * p.bytes, p.bytes);
+    std::byte* const there = at + row * stride;
+    if (backing != nullptr) {
+      const uint64_t place = offset + row * stride;
+      MC_TRY_(into_staging ? backing->read(place, host) : backing->write(place, host));
+    } else {
+      std::memcpy(into_staging ? host.data() : there, into_staging ? there : host.data(), p.bytes);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+Result<> Relay::copy_local(const Chunk& chunk, bool into_staging) {
+  const Job& job = *chunk.job;
+  const Piece& p = chunk.piece;
+  std::byte* const at = job.slice->local + p.local;
+  Backing* const backing = job.local != nullptr ? job.local->backing.get() : nullptr;
+  const uint64_t offset = backing == nullptr ? 0 : static_cast<uint64_t>(at - job.local->data);
+  return rows_between(backing, at, offset, p.local_stride, chunk.staging, p, into_staging);
+}
+
+Result<> Relay::copy_remote(const Chunk& chunk, bool into_staging) {
+  const Buffer& to = *chunk.job->remote;
+  const Piece& p = chunk.piece;
+  const uint64_t offset = p.remote - to.offset;
+  std::byte* const at = to.data == nullptr ? nullptr : to.data + offset;
+  return rows_between(to.backing.get(), at, offset, p.remote_stride, chunk.staging, p,
+                      into_staging);
+}
+
+// Not where the request itself is at fault, or its time over.
+bool Relay::another_way(const JobPtr& job, const Result<>& why) {
+  const Code code = why.error().code;
+  const bool other = code == Code::kUnsupported || code == Code::kUnavailable ||
+                     code == Code::kNoSpace || code == Code::kBusy || code == Code::kInternal ||
+                     code == Code::kStale;
+  if (code == Code::kUnsupported) costs_of(*job).refused(job->way);
+  if (!other || job->usable == 0 || stopping_ || job->slice->cancelled->load()) return false;
+  log_debug("xfer", "another way: %s", why.error().what.c_str());
+  enqueue(job);
+  return true;
+}
+
+// Its buffer is free; the last chunk of a job, or the last that flies of a failed one, ends it.
+void Relay::ended(const Chunk& chunk, const Result<>& outcome) {
+  const JobPtr& job = chunk.job;
+  {
+    Lock lock(mutex_);
+    if (chunk.staging != nullptr) free_.push_back(chunk.staging);
+    changed_.notify_one();
+    if (!outcome && job->outcome) job->outcome = outcome;
+    if (!job->outcome && job->next < job->chunks.size()) {
+      job->next = job->chunks.size();
+      std::erase(jobs_, job);
+      std::erase(unstaged_, job);
+    }
+    if (--job->flying > 0 || job->next < job->chunks.size()) return;
+    if (!job->outcome && another_way(job, Result<>(job->outcome))) return;
+    if (job->outcome && job->weighed)
+      costs_of(*job).took(job->way, job->slice->piece.total(), clock_.now() - job->begun);
+  }
+  done_(std::move(job->slice), job->outcome);
+}
+
+void Relay::stop() {
+  std::deque<JobPtr> unbegun;
+  {
+    Lock lock(mutex_);
+    stopping_ = true;
+    for (auto* jobs : {&jobs_, &unstaged_}) {
+      for (const JobPtr& job : *jobs) {
+        job->next = job->chunks.size();
+        if (job->outcome) job->outcome = fail(Code::kUnavailable, "shutting down");
+        if (job->flying == 0) unbegun.push_back(job);
+      }
+      jobs->clear();
+    }
+  }
+  changed_.notify_all();
+  for (const JobPtr& job : unbegun) done_(std::move(job->slice), job->outcome);
+  for (auto& t : threads_) t.join();
+  threads_.clear();
+}
+
+}  // namespace mc::xfer

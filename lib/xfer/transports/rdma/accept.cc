@@ -1,0 +1,89 @@
+// The owner's side: queue pairs for peers that ask for them. After that its processor is not
+// needed: peers read and write by themselves what is registered for it.
+#include <algorithm>
+
+#include "base/log.h"
+#include "xfer/memory/copy.h"
+#include "xfer/transports/rdma/host.h"
+
+namespace mc::xfer::rdma {
+namespace {
+
+constexpr size_t kAskedMax = 4096;
+
+uint64_t key_of(size_t nic, uint32_t number) { return uint64_t{nic} << 32 | number; }
+
+}  // namespace
+
+void Host::answer(rpc::Server& server) {
+  server.on<OpenQueuePair>(
+      [this](const OpenQueuePair& m, const rpc::Call&) { return open_pair(m); });
+  server.on<CloseQueuePair>(
+      [this](const CloseQueuePair& m, const rpc::Call&) { return close_pair(m); });
+  server.on<RaiseGuard>([this](const RaiseGuard& m, const rpc::Call&) { return raise(m); });
+}
+
+Result<> Host::entitled(const wire::Blob& secret) const {
+  if (secret.bytes == config_.secret) return {};
+  return fail(Code::kDenied, "that is not the secret of this process");
+}
+
+Result<QueuePairOpened> Host::open_pair(const OpenQueuePair& m) {
+  MC_TRY_(entitled(m.secret));
+  const DevicePtr device = m.nic < nics_.size() ? nics_[m.nic]->device() : nullptr;
+  // It is looked for: who asks again may find it.
+  if (device == nullptr && m.nic < nics_.size())
+    return fail(Code::kBusy, "its %s is not there", nics_[m.nic]->name.c_str());
+  if (device == nullptr) return fail(Code::kInvalid, "it has no RDMA device %u", m.nic);
+  MC_TRY(auto pair, device->make_queue_pair());
+  const QpAddress asker{m.mine.number, m.mine.psn,   m.mine.lid,
+                        m.mine.mtu,    m.mine.reads, m.mine.gid.bytes};
+  MC_TRY_(pair->connect(asker, true, config_.peer_timeout));
+  // Who was given up without a word is not known here: the oldest goes. Its asker makes another.
+  while (served_.size() >= kServedMax && !served_order_.empty()) {
+    served_.erase(served_order_.front());
+    served_order_.pop_front();
+  }
+  QueuePairOpened reply;
+  const QpAddress mine = pair->address();
+  reply.mine = {mine.number, mine.psn, mine.lid, mine.mtu, mine.reads, {mine.gid}};
+  reply.epoch = device->epoch();
+  if (device->epoch() != m.epoch) regions_.keys(m.nic, &reply.offsets, &reply.rkeys);
+  const uint64_t key = key_of(m.nic, mine.number);
+  served_[key] = {m.nic, std::move(pair)};
+  served_order_.push_back(key);
+  if (served_order_.size() > 2 * kServedMax)
+    std::erase_if(served_order_, [&](uint64_t k) { return !served_.contains(k); });
+  serving_.set(static_cast<double>(served_.size()));
+  return reply;
+}
+
+Result<QueuePairClosed> Host::close_pair(const CloseQueuePair& m) {
+  MC_TRY_(entitled(m.secret));
+  if (m.nic >= nics_.size() || m.offsets.size() > kAskedMax)
+    return fail(Code::kInvalid, "no RDMA device %u", m.nic);
+  served_.erase(key_of(m.nic, m.number));  // its end waits for what lands just now
+  serving_.set(static_cast<double>(served_.size()));
+  QueuePairClosed reply;
+  if (const DevicePtr device = nics_[m.nic]->device()) reply.epoch = device->epoch();
+  for (const uint64_t offset : m.offsets) reply.rkeys.push_back(regions_.key(m.nic, offset));
+  return reply;
+}
+
+Result<GuardRaised> Host::raise(const RaiseGuard& m) {
+  MC_TRY_(entitled(m.secret));
+  if (m.generation != registry_.generation().n)
+    return fail(Code::kStale, "the segment has a newer generation");
+  MC_TRY(const BufferPtr buffer, registry_.pin(m.offset, 8));
+  if (!buffer->writable) return fail(Code::kDenied, "the memory is read-only");
+  std::byte* const word = buffer->data + (m.offset - buffer->offset);
+  if (buffer->backing != nullptr || reinterpret_cast<uintptr_t>(word) % 8 != 0)
+    return fail(Code::kInvalid, "no guard can be at %llu",
+                static_cast<unsigned long long>(m.offset));
+  if (!raise_guard_word(word, m.value))
+    return fail(Code::kStale, "the guard at %llu is newer already",
+                static_cast<unsigned long long>(m.offset));
+  return GuardRaised{};
+}
+
+}  // namespace mc::xfer::rdma

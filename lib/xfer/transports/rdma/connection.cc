@@ -1,0 +1,160 @@
+#include "xfer/transports/rdma/connection.h"
+
+#include <algorithm>
+
+namespace mc::xfer::rdma {
+
+Connection::~Connection() {
+  pair_.reset();
+  uint32_t unanswered = 0;
+  for (const Mark& mark : marks_) unanswered += mark.requests;
+  device_->give_room(unanswered);
+}
+
+Result<> Connection::find_slot(Flight& flight) {
+  if (words_region_ == nullptr) {
+    words_.resize(2 * kFlightsMax);
+    MC_TRY(words_region_,
+           device_->register_memory(reinterpret_cast<std::byte*>(words_.data()),
+                                    words_.size() * sizeof words_[0], IBV_ACCESS_LOCAL_WRITE));
+    for (int i = 0; i < static_cast<int>(kFlightsMax); ++i) free_slots_.push_back(i);
+  }
+  MC_CHECK(!free_slots_.empty());
+  flight.slot = free_slots_.back();
+  free_slots_.pop_back();
+  return {};
+}
+
+Result<> Connection::add(const FlightPtr& flight) {
+  if (flight->guarded || flight->ping) MC_TRY_(find_slot(*flight));
+  if (flight->ping) {
+    flight->local = reinterpret_cast<std::byte*>(&words_[2 * static_cast<size_t>(flight->slot)]);
+    flight->region = words_region_;
+  }
+  flight->checking = flight->guarded && flight->op == Op::kWrite;
+  begin(*flight);
+  flights_.push_back(flight);
+  unposted_.push_back(flight);
+  return {};
+}
+
+void Connection::begin(Flight& flight) {
+  const uint64_t messages = (flight.piece.bytes + kMessage - 1) / kMessage;
+  flight.next = 0;
+  flight.total = 1;
+  if (flight.checking) return;
+  flight.total = flight.piece.rows * messages;
+  if (flight.guarded) flight.total += flight.op == Op::kRead ? 2 : 1;
+}
+
+void Connection::fill_guard(const Flight& f, bool after, ibv_send_wr& wr, ibv_sge& sge) const {
+  const uint64_t* word = &words_[2 * static_cast<size_t>(f.slot) + (after ? 1 : 0)];
+  sge = {reinterpret_cast<uint64_t>(word), sizeof *word, words_region_->lkey()};
+  wr.opcode = IBV_WR_RDMA_READ;
+  wr.send_flags = after && f.op == Op::kRead ? static_cast<unsigned>(IBV_SEND_FENCE) : 0;
+  wr.wr.rdma.remote_addr = f.guard_at;
+}
+
+// The i-th request of what the flight does at present.
+void Connection::fill(const Flight& f, uint64_t i, ibv_send_wr& wr, ibv_sge& sge) const {
+  wr = {};
+  wr.sg_list = &sge;
+  wr.num_sge = 1;
+  wr.wr.rdma.rkey = f.rkey;
+  const bool before = f.guarded && f.op == Op::kRead;
+  if (f.checking || (before && i == 0)) return fill_guard(f, false, wr, sge);
+  if (f.guarded && i == f.total - 1) return fill_guard(f, true, wr, sge);
+  if (before) --i;
+  const uint64_t messages = (f.piece.bytes + kMessage - 1) / kMessage;
+  const uint64_t row = i / messages, at = i % messages * kMessage;
+  sge.addr = reinterpret_cast<uint64_t>(f.local + row * f.piece.local_stride + at);
+  sge.length = static_cast<uint32_t>(std::min(kMessage, f.piece.bytes - at));
+  sge.lkey = f.region == nullptr ? 0 : f.region->lkey();
+  wr.wr.rdma.remote_addr = f.remote + row * f.piece.remote_stride + at;
+  wr.opcode = f.op == Op::kRead ? IBV_WR_RDMA_READ : IBV_WR_RDMA_WRITE;
+  wr.send_flags = f.region == nullptr ? static_cast<unsigned>(IBV_SEND_INLINE) : 0;
+  if (before && i == 0) wr.send_flags |= IBV_SEND_FENCE;
+}
+
+Result<> Connection::post() {
+  while (!unposted_.empty() && free_ > 0 && status_ == IBV_WC_SUCCESS) {
+    const uint32_t room = std::min(kChain, free_);
+    if (!device_->take_room(room)) return {};  // completions will make some, and post again
+    Requests requests;
+    Pieces pieces;
+    uint32_t n = 0;
+    while (n < room && !unposted_.empty()) {
+      const FlightPtr flight = unposted_.front();
+      Mark mark{next_seq_++, 0, flight};
+      while (n < room && flight->next < flight->total) {
+        fill(*flight, flight->next++, requests[n], pieces[n]);
+        requests[n].wr_id = uint64_t{id_} << 32 | mark.seq;
+        if (n > 0) requests[n - 1].next = &requests[n];
+        ++n;
+        ++mark.requests;
+      }
+      requests[n - 1].send_flags |= IBV_SEND_SIGNALED;
+      flight->started = true;
+      ++flight->unanswered;
+      marks_.push_back(std::move(mark));
+      if (flight->next == flight->total) unposted_.pop_front();
+    }
+    device_->give_room(room - n);
+    free_ -= n;
+    MC_TRY_(pair_->post(&requests[0]));
+  }
+  return {};
+}
+
+bool Connection::completed(const ibv_wc& wc, std::vector<Done>* done) {
+  if (status_ != IBV_WC_SUCCESS) return true;  // what is flushed after the first error
+  const auto seq = static_cast<uint32_t>(wc.wr_id);
+  if (wc.status != IBV_WC_SUCCESS) {
+    status_ = wc.status;
+    for (const Mark& mark : marks_)
+      if (mark.seq == seq) failed_ = mark.flight;
+    return false;
+  }
+  while (!marks_.empty() && static_cast<int32_t>(marks_.front().seq - seq) <= 0) {
+    const Mark mark = std::move(marks_.front());
+    marks_.pop_front();
+    free_ += mark.requests;
+    device_->give_room(mark.requests);
+    Flight& f = *mark.flight;
+    if (--f.unanswered == 0 && f.next == f.total) ended(mark.flight, done);
+  }
+  return true;
+}
+
+Result<> Connection::verdict(const Flight& f) const {
+  if (!f.guarded) return {};
+  const uint64_t* words = &words_[2 * static_cast<size_t>(f.slot)];
+  const bool before = f.op == Op::kRead || f.checking;
+  const bool after = !f.checking;
+  if ((!before || words[0] == f.expected) && (!after || words[1] == f.expected)) return {};
+  return fail(Code::kStale, "the bytes at %llu have another owner now",
+              static_cast<unsigned long long>(f.attempt->piece.remote));
+}
+
+void Connection::ended(const FlightPtr& flight, std::vector<Done>* done) {
+  auto outcome = verdict(*flight);
+  if (outcome && flight->checking) {
+    flight->checking = false;
+    begin(*flight);
+    unposted_.push_back(flight);
+    return;
+  }
+  if (flight->slot >= 0) free_slots_.push_back(flight->slot);
+  done->push_back({flight, std::move(outcome)});
+  const auto it = std::find(flights_.begin(), flights_.end(), flight);
+  MC_CHECK(it != flights_.end());
+  *it = std::move(flights_.back());
+  flights_.pop_back();
+}
+
+std::vector<FlightPtr> Connection::take_all() {
+  unposted_.clear();
+  return std::move(flights_);
+}
+
+}  // namespace mc::xfer::rdma

@@ -1,0 +1,75 @@
+// One NIC of this machine: its device while there is one, and the thread that polls its
+// completions, near the NIC's own memory. The thread sleeps while nothing is under way, and while
+// callers attend to the NIC, who post and look for completions by themselves: with both at it, each
+// would wait for the other's locks. Who leaves calls kick(), for what is left to come. Private to
+// rdma/*.cc.
+//
+// Thread: any; the listener is called on the NIC's thread.
+#pragma once
+#include <atomic>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/mutex.h"
+#include "io/fd.h"
+#include "xfer/transports/rdma/device.h"
+
+namespace mc::xfer::rdma {
+
+class Nic {
+ public:
+  class Events {
+   public:
+    virtual ~Events() = default;
+    // Handles what has completed. With `wait` also when another thread is about it just now.
+    virtual bool drain(Nic& nic, bool wait) = 0;
+    virtual void port_changed(Nic& nic, bool up) = 0;
+    virtual void died(Nic& nic, const DevicePtr& device) = 0;
+  };
+
+  Nic(size_t i, std::string n, int node, std::vector<int> cpus)
+      : index(i), name(std::move(n)), numa(node), cpus_(std::move(cpus)) {}
+  ~Nic() { stop(); }
+  const size_t index;
+  const std::string name;
+  const int numa;  // -1: unknown
+
+  Result<> start(Events& events);
+  void stop();
+  void use(DevicePtr device);  // null: it is gone
+  DevicePtr device() const;    // null: it is gone
+  bool up() const { return up_.load(); }
+  void kick();
+  void wake();
+  void attend() { callers_.fetch_add(1); }
+  void leave() {  // kick() is due
+    callers_.fetch_sub(1);
+  }
+  // Taken by who polls the device.
+  Mutex& poll_lock() MC_TSA(lock_returned(poll_)) { return poll_; }
+
+ private:
+  void run();
+  void serve(const DevicePtr& device);
+  void doze(Device& device);
+  void take_events(const DevicePtr& device);
+  DevicePtr wait_for_device();
+  bool stopping() const;
+  static constexpr int kLooks = 50;  // with something under way, before it sleeps
+
+  const std::vector<int> cpus_;
+  Events* events_ = nullptr;
+  Mutex poll_;
+  mutable Mutex mutex_;
+  Condition changed_;
+  DevicePtr device_ MC_GUARDED_BY(mutex_);
+  bool stopping_ MC_GUARDED_BY(mutex_) = false;
+  std::atomic<bool> up_{false}, asleep_{false}, armed_{false};
+  std::atomic<uint32_t> callers_{0};  // that attend to it
+  io::Fd wake_;
+  std::thread thread_;
+};
+
+}  // namespace mc::xfer::rdma

@@ -1,0 +1,395 @@
+#include "xfer/transports/rdma/peer_connections.h"
+
+#include <algorithm>
+
+namespace mc::xfer::rdma {
+namespace {
+
+constexpr size_t kBatch = 16;  // attempts a post
+constexpr uint64_t kBatchBytes = 4u << 20;
+constexpr int kRounds = 64;
+
+RailQueue::Config queue_config(const Config& config) {
+  RailQueue::Config out;
+  out.spray = config.spray;
+  out.peer_timeout = config.peer_timeout;
+  if (config.ledger != nullptr) out.qos = config.ledger->qos();
+  out.ledger = config.ledger;
+  out.resends_lost = true;
+  return out;
+}
+
+}  // namespace
+
+Lane::Lane(RdmaTransport& transport, PeerPtr peer, std::vector<Route> routes, Sink& sink)
+    : transport_(transport),
+      peer_(std::move(peer)),
+      clock_(transport.clock()),
+      peer_timeout_(transport.host().config().peer_timeout),
+      queue_(sink, clock_, queue_config(transport.host().config()), peer_) {
+  for (Route& route : routes) endpoints_.push_back(std::make_unique<Endpoint>(std::move(route)));
+}
+
+void Lane::start() {
+  NicLedger* const ledger = transport_.host().config().ledger;
+  for (RailIndex r = 0; r < endpoints_.size(); ++r)
+    queue_.add_rail(endpoints_[r]->route.info, [this](const AttemptPtr& a) { recall(a); });
+  for (RailIndex r = 0; r < endpoints_.size(); ++r) {
+    if (!nic_of(r).up()) queue_.down(r);
+    if (ledger == nullptr) continue;
+    // What one lane leaves free another may use: by its tick at the latest.
+    ledger->on_room(ledger->nic(endpoints_[r]->route.info.local), weak_from_this(),
+                    [this] { roomy_.store(true); });
+  }
+}
+
+Nic& Lane::nic_of(RailIndex rail) const {
+  return *transport_.host().nics()[endpoints_[rail]->route.nic];
+}
+
+bool Lane::busy() const {
+  if (farewells_.load() > 0) return true;
+  for (const auto& e : endpoints_) {
+    Lock lock(e->mutex);
+    if (e->state == State::kConnecting) return true;
+  }
+  return false;
+}
+
+// What several slices need is done once for all of them: they are posted together.
+void Lane::push(SlicePtr slice) {
+  const bool more = slice->more && followed_.fetch_add(1) % kBatch != kBatch - 1;
+  const std::shared_ptr<Task> awaited = slice->awaited ? slice->task : nullptr;
+  if (awaited == nullptr && more) {
+    queue_.push(std::move(slice));
+    if (!held_.exchange(true)) transport_.held(shared_from_this());
+    return;
+  }
+  const Attending here(*this);
+  if (awaited == nullptr || !carry(slice)) queue_.push(std::move(slice));
+  go();
+  if (awaited != nullptr) transport_.await(*awaited, *this);
+}
+
+void Lane::release() {
+  held_.store(false);
+  const Attending here(*this);
+  go();
+}
+
+// Posts what the rails take, as long as what has completed makes room for more.
+void Lane::go() {
+  for (int round = 0; round < kRounds; ++round) {
+    const bool posted = queue_.wanting() && pump(false);
+    if (!drain() && !posted) return;
+  }
+}
+
+bool Lane::pump(bool kick) {
+  const auto rails = static_cast<RailIndex>(endpoints_.size());
+  const RailIndex first = rails > 1 ? first_.load(std::memory_order_relaxed) : 0;
+  bool any = false;
+  for (RailIndex i = 0; i < rails && queue_.wanting(); ++i)
+    any = pump_rail((first + i) % rails, kick) || any;
+  return any;
+}
+
+// One thread at a time feeds a rail; who comes meanwhile has it look once more.
+bool Lane::pump_rail(RailIndex rail, bool kick) {
+  Endpoint& e = *endpoints_[rail];
+  if (e.pumps.fetch_add(1) > 0) return false;
+  bool any = false;
+  for (uint32_t asked = 1; asked > 0;) {
+    any = feed(rail) || any;
+    asked = e.pumps.fetch_sub(asked) - asked;
+  }
+  if (!any) return false;
+  first_.store(rail, std::memory_order_relaxed);
+  if (kick) nic_of(rail).kick();
+  return true;
+}
+
+std::vector<AttemptPtr> Lane::take(RailIndex rail, size_t most) {
+  return queue_.pull_some(rail, {true, barriers_.load() == 0, false}, most, kBatchBytes);
+}
+
+// The short way of a slice that its submitter waits for, where nothing waits before it. False: it
+// is still the caller's.
+bool Lane::carry(SlicePtr& slice) {
+  const RailIndex rail = first_.load(std::memory_order_relaxed);
+  Endpoint& e = *endpoints_[rail];
+  if (!nic_of(rail).up() || barriers_.load() > 0 || e.pumps.fetch_add(1) > 0) return false;
+  bool ready = false;
+  {
+    Lock lock(e.mutex);
+    ready = e.state == State::kReady && !e.connection->full();
+  }
+  AttemptPtr attempt;
+  if (ready) attempt = queue_.push_or_carry(std::move(slice), rail);
+  if (attempt != nullptr) launch(rail, {attempt});
+  // Who asked for a look meanwhile has it.
+  for (uint32_t asked = 1; (asked = e.pumps.fetch_sub(asked) - asked) > 0;) feed(rail);
+  return ready;
+}
+
+// True: something was posted.
+bool Lane::feed(RailIndex rail) {
+  Endpoint& e = *endpoints_[rail];
+  bool any = false;
+  while (queue_.wanting() && nic_of(rail).up()) {
+    size_t most = 1;  // of a rail that is not connected: it shows that the rail is wanted
+    {
+      Lock lock(e.mutex);
+      if (e.state == State::kConnecting || e.state == State::kClosing) return any;
+      if (e.state == State::kReady) {
+        const size_t flying = e.connection->flights().size();
+        most =
+            std::min(kBatch, Connection::kFlightsMax - std::min(flying, Connection::kFlightsMax));
+      }
+    }
+    auto attempts = take(rail, most);
+    if (attempts.empty()) break;
+    launch(rail, std::move(attempts));
+    any = true;
+  }
+  rest(rail);
+  return any;
+}
+
+// In use, as far as the pool is concerned; `use`: once more, should it be already. False: it was
+// evicted.
+bool Lane::claim(RailIndex rail, bool use) {
+  Endpoint& e = *endpoints_[rail];
+  EndpointPool::Id id = 0;
+  {
+    Lock lock(e.mutex);
+    if (e.state != State::kReady) return false;
+    if (e.claimed) {
+      e.again = e.again || use;
+      return true;
+    }
+    id = e.pooled;
+  }
+  if (!transport_.pool().claim(id)) return false;
+  {
+    Lock lock(e.mutex);
+    if (e.state == State::kReady && e.pooled == id) {
+      e.claimed = true;
+      return true;
+    }
+  }
+  transport_.pool().release(id);
+  return false;
+}
+
+void Lane::rest(RailIndex rail) {
+  Endpoint& e = *endpoints_[rail];
+  EndpointPool::Id id = 0;
+  bool again = false;
+  {
+    Lock lock(e.mutex);
+    if (e.state != State::kReady || !e.claimed || !e.connection->flights().empty()) return;
+    e.claimed = false;
+    again = std::exchange(e.again, false);
+    id = e.pooled;
+  }
+  transport_.pool().release(id, again);
+}
+
+void Lane::give_back(const AttemptPtr& attempt, const Error& why, bool recalled) {
+  if (recalled) attempt->recalled.store(true);
+  queue_.returned(attempt, fail(why));
+}
+
+Result<> Lane::over(const Slice& slice) const {
+  if (slice.cancelled->load(std::memory_order_acquire)) return fail(cancelled_error(slice));
+  if (slice.deadline != Time::max() && clock_.now() >= slice.deadline)
+    return fail(expired_error(slice));
+  if (peer_->fate.load() == Peer::Fate::kClosed) return still_open(*peer_);
+  return {};
+}
+
+Result<> Lane::over(const Attempt& attempt) const {
+  if (attempt.recalled.load()) return fail(Code::kUnavailable, "recalled");
+  MC_TRY_(over(*attempt.slice));
+  return still_open(*peer_);
+}
+
+void Lane::launch(RailIndex rail, std::vector<AttemptPtr> attempts) {
+  Endpoint& e = *endpoints_[rail];
+  std::vector<std::pair<AttemptPtr, Error>> refused;
+  std::erase_if(attempts, [&](const AttemptPtr& a) {
+    if (auto ended = over(*a); !ended) {
+      give_back(a, ended.error(), false);
+      return true;
+    }
+    const bool raises = a->slice->raise;  // the slice may be gone once that was asked for
+    if (raises) raise(rail, a);
+    return raises;
+  });
+  if (attempts.empty()) return;
+  const bool ready = claim(rail);
+  bool wanted = false, missed = false;
+  uint32_t broken = 0;
+  Error why;
+  {
+    Lock lock(e.mutex);
+    missed = !ready && e.state == State::kReady;  // connected just now: nothing looks at `waiting`
+    if (e.state != State::kReady) {
+      for (AttemptPtr& a : attempts) e.waiting.push_back(std::move(a));
+      wanted = true;
+    } else if (!missed) {
+      Connection& c = *e.connection;
+      for (const AttemptPtr& a : attempts) {
+        auto flight = prepare(
+            rail, c,
+            {a->slice->op, a->local, a->piece, a->slice->guard, a->slice->device != nullptr});
+        if (flight) (*flight)->attempt = a;
+        auto added = flight ? c.add(*flight) : Result<>(fail(flight.error()));
+        if (!added) refused.emplace_back(a, added.error());
+      }
+      if (auto posted = c.post(); !posted) {
+        broken = c.id();
+        why = posted.error();
+      }
+    }
+  }
+  if (missed)  // they are taken again
+    for (const AttemptPtr& a : attempts) give_back(a, {Code::kUnavailable, "not sent yet"}, true);
+  if (wanted) want_connection(rail);
+  if (broken != 0) give_up(rail, broken, why, false);
+  for (const auto& [a, error] : refused) give_back(a, error, false);
+}
+
+Result<> Lane::find(const Route& route, const Connection& connection, const Guard& guard,
+                    Flight& f) const {
+  const Piece& p = f.piece;
+  MC_TRY(const BufferInfo* buffer,
+         peer_->buffer(p.remote, span_of(p.bytes, p.rows, p.remote_stride)));
+  if (f.op == Op::kWrite && !buffer->writable)
+    return fail(Code::kDenied, "the memory of %s at %llu is read-only",
+                peer_->descriptor.node.c_str(), static_cast<unsigned long long>(p.remote));
+  f.remote = buffer->rdma_addr + (p.remote - buffer->offset);
+  f.buffer = buffer->offset;
+  if (connection.has_keys) {
+    const auto key = connection.keys.find(buffer->offset);
+    if (key == connection.keys.end())
+      return fail(Code::kStale, "%s does not offer the bytes at %llu any more",
+                  peer_->descriptor.node.c_str(), static_cast<unsigned long long>(p.remote));
+    f.rkey = key->second;
+  } else if (route.remote < buffer->rkeys.size()) {
+    f.rkey = buffer->rkeys[route.remote];
+  }
+  if (f.rkey == 0)
+    return fail(Code::kUnavailable, "%s has not registered that memory on %s",
+                peer_->descriptor.node.c_str(), route.info.remote.c_str());
+  if (guard.offset == Guard::kNone) return {};
+  if (guard.offset < buffer->offset || buffer->bytes < 8 ||
+      guard.offset - buffer->offset > buffer->bytes - 8)
+    return fail(Code::kInvalid, "the guard is not in the buffer it guards");
+  f.guarded = true;
+  f.expected = guard.expected;
+  f.guard_at = buffer->rdma_addr + (guard.offset - buffer->offset);
+  if (f.guard_at % 8 != 0) return fail(Code::kInvalid, "the guard is not 8-byte aligned in memory");
+  return {};
+}
+
+Result<FlightPtr> Lane::prepare(RailIndex rail, const Connection& connection,
+                                const Cargo& cargo) const {
+  const Piece& p = cargo.piece;
+  const Route& route = endpoints_[rail]->route;
+  auto flight = std::make_shared<Flight>();
+  flight->op = cargo.op;
+  flight->local = cargo.local;
+  flight->piece = p;
+  flight->since = clock_.now();
+  MC_TRY_(find(route, connection, cargo.guard, *flight));
+  const bool small = p.rows == 1 && p.bytes <= connection.inline_max() && !cargo.device;
+  if (flight->op == Op::kWrite && small) return flight;
+  MC_TRY(flight->region, transport_.host().regions().local(
+                             route.nic, connection.device(), cargo.local,
+                             span_of(p.bytes, p.rows, p.local_stride), flight->op == Op::kRead));
+  return flight;
+}
+
+// The owner raises it: two requesters cannot compare and swap what its own threads change.
+void Lane::raise(RailIndex, const AttemptPtr& attempt) {
+  const auto done = [self = shared_from_this(), attempt](const Result<GuardRaised>& reply) {
+    if (reply) return self->queue_.returned(attempt, {});
+    const Code code = reply.error().code;
+    attempt->refused = code != Code::kUnavailable && code != Code::kTimeout;
+    self->queue_.returned(attempt, fail(reply.error()));
+  };
+  const bool posted = transport_.host().post([self = shared_from_this(), attempt, done] {
+    auto client = self->transport_.host().client(self->peer_->descriptor.rdma_control);
+    if (!client) return done(fail(client.error()));
+    const Guard& guard = attempt->slice->guard;
+    const Duration left = attempt->slice->deadline == Time::max()
+                              ? self->peer_timeout_
+                              : attempt->slice->deadline - self->clock_.now();
+    (*client)->call(RaiseGuard{self->peer_->descriptor.secret, self->peer_->descriptor.generation.n,
+                               guard.offset, guard.expected},
+                    std::clamp(left, Duration(1), self->peer_timeout_), done);
+  });
+  if (!posted) done(fail(Code::kBusy, "too much is asked of the control thread"));
+}
+
+void Lane::recall(const AttemptPtr& attempt) {
+  Endpoint& e = *endpoints_[attempt->rail];
+  uint32_t connection = 0;
+  bool waited = false;
+  {
+    Lock lock(e.mutex);
+    waited = std::erase(e.waiting, attempt) > 0;
+    if (e.connection != nullptr)
+      for (const FlightPtr& f : e.connection->flights())
+        if (f->attempt == attempt) connection = e.connection->id();
+  }
+  if (waited)
+    give_back(attempt, {Code::kUnavailable, "recalled"}, true);
+  else if (connection != 0)
+    give_up(attempt->rail, connection, {Code::kUnavailable, "recalled"}, true);
+}
+
+// ---- completions
+
+bool Lane::drain() {
+  bool any = false;
+  each_nic([&](Nic& nic) { any = transport_.drain(nic, false) || any; });
+  return any;
+}
+
+void Lane::kick() {
+  each_nic([](Nic& nic) { nic.kick(); });
+}
+
+void Lane::completed(RailIndex rail, const ibv_wc& wc, Outbox& out) {
+  Endpoint& e = *endpoints_[rail];
+  auto& done = out.done;
+  done.clear();
+  Lock lock(e.mutex);
+  const auto id = static_cast<uint32_t>(wc.wr_id >> 32);
+  if (e.connection == nullptr || e.connection->id() != id) return;
+  if (!e.connection->completed(wc, &done) || !e.connection->post())
+    out.broken.push_back({shared_from_this(), rail, id});
+  e.heard = clock_.now();
+  for (Connection::Done& d : done) {
+    if (d.flight->ping) {
+      out.pinged.push_back({shared_from_this(), rail, e.heard - d.flight->since});
+      continue;
+    }
+    d.flight->attempt->refused = !d.outcome;
+    out.ended.push_back({shared_from_this(), d.flight->attempt, std::move(d.outcome)});
+  }
+  done.clear();  // and with it what was registered for the transfer, before its end is told
+}
+
+void Lane::pinged(RailIndex rail, Duration took) { queue_.pinged(rail, took); }
+
+void Lane::broke(RailIndex rail, uint32_t connection) {
+  give_up(rail, connection, {Code::kUnavailable, ""}, false);
+}
+
+void Lane::describe(uint64_t bytes, Path& path) const { queue_.describe(bytes, path); }
+
+}  // namespace mc::xfer::rdma

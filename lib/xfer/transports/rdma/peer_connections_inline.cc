@@ -1,0 +1,80 @@
+// A few bytes of a caller that waits for them: it posts them and looks for their completion itself,
+// with the locks of the NIC and of the connection held, so that nobody is asked, told or woken.
+// What takes longer becomes an attempt like others before the locks are let go; until then only
+// this thread knows of it.
+#include "xfer/transports/rdma/peer_connections.h"
+
+namespace mc::xfer::rdma {
+namespace {
+
+constexpr int kLooksNow = 256;  // some 10 us, which others may have to wait
+constexpr size_t kPolledNow = 8;
+
+}  // namespace
+
+Transport::Now Lane::carry_now(const Request& r, const Site& memory,
+                               const Transport::Begin& begin) {
+  const RailIndex rail = first_.load(std::memory_order_relaxed);
+  Endpoint& e = *endpoints_[rail];
+  if (!nic_of(rail).up() || barriers_.load() > 0 ||
+      !queue_.free_for(rail, r.bytes, r.priority, memory) || e.pumps.fetch_add(1) > 0)
+    return Transport::Now::kNo;
+  const Transport::Now now = claim(rail, true) ? post_now(rail, r, begin) : Transport::Now::kNo;
+  loose_.store(true, std::memory_order_relaxed);
+  // It stays claimed until the next tick. Who asked for a look meanwhile has it.
+  for (uint32_t asked = 1; (asked = e.pumps.fetch_sub(asked) - asked) > 0;) feed(rail);
+  return now;
+}
+
+Transport::Now Lane::post_now(RailIndex rail, const Request& r, const Transport::Begin& begin) {
+  Nic& nic = nic_of(rail);
+  if (!nic.poll_lock().try_lock()) return Transport::Now::kNo;
+  Endpoint& e = *endpoints_[rail];
+  Transport::Now now = Transport::Now::kNo;
+  Outbox out;
+  Time sent{}, heard{};
+  std::vector<ibv_wc> others;
+  {
+    Lock lock(e.mutex);
+    const bool free = e.state == State::kReady && e.connection->flights().empty();
+    Result<FlightPtr> flight = fail(Code::kBusy, "%s", "not free");
+    if (free)
+      flight =
+          prepare(rail, *e.connection, {r.op, r.local, {0, r.offset, r.bytes, 1, 0, 0}, {}, false});
+    if (flight && e.connection->add(*flight)) {
+      bool good = true;
+      const bool done = look(*e.connection, &good, &others);
+      if (!done) (*flight)->attempt = queue_.adopt(begin(), rail);
+      if (!good) out.broken.push_back({shared_from_this(), rail, e.connection->id()});
+      e.heard = clock_.now();
+      sent = (*flight)->since;
+      heard = e.heard;
+      now = done ? Transport::Now::kDone : Transport::Now::kUnderWay;
+    }
+  }
+  transport_.sort(nic, others, out);
+  nic.poll_lock().unlock();
+  transport_.tell(out);
+  if (now == Transport::Now::kDone) queue_.carried(rail, r.bytes, r.priority, heard - sent, heard);
+  return now;
+}
+
+// Posts the connection's only transfer. True: it is done, well. `good`: the connection is.
+bool Lane::look(Connection& c, bool* good, std::vector<ibv_wc>* others) {
+  *good = c.post().has_value();
+  std::vector<Connection::Done> done;
+  for (int i = 0; i < kLooksNow && *good && others->empty(); ++i) {
+    ibv_wc got[kPolledNow];
+    const size_t n = c.device()->poll(got);
+    for (size_t k = 0; k < n; ++k) {
+      if (static_cast<uint32_t>(got[k].wr_id >> 32) != c.id())
+        others->push_back(got[k]);
+      else
+        *good = *good && c.completed(got[k], &done);
+    }
+    if (!done.empty()) return true;
+  }
+  return false;
+}
+
+}  // namespace mc::xfer::rdma

@@ -1,0 +1,114 @@
+// The requester's side of rdma: to each peer one queue pair a rail (a local and a remote NIC), made
+// on demand. Whoever submits posts what the rails take, and looks at once for what has completed;
+// the NICs' threads see to the rest. RailQueue decides which rail takes what, hedges and retries.
+// Private to rdma/*.cc.
+//
+// Thread: any; its own work runs on the control thread of Host and on the NICs' threads.
+#pragma once
+#include <atomic>
+#include <map>
+#include <memory>
+#include <vector>
+
+#include "base/mutex.h"
+#include "xfer/core/transport.h"
+#include "xfer/rails/endpoint_pool.h"
+#include "xfer/rails/rail_queue.h"
+#include "xfer/transports/rdma/connection.h"
+#include "xfer/transports/rdma/host.h"
+
+namespace mc::xfer::rdma {
+
+class Lane;
+using LanePtr = std::shared_ptr<Lane>;
+
+// What completions brought, to be told once no lock is held.
+struct Outbox {
+  struct Ended {
+    LanePtr lane;
+    AttemptPtr attempt;
+    Result<> outcome;
+  };
+  struct Broken {
+    LanePtr lane;
+    RailIndex rail;
+    uint32_t connection;
+  };
+  struct Pinged {
+    LanePtr lane;
+    RailIndex rail;
+    Duration took;
+  };
+  std::vector<Ended> ended;
+  std::vector<Broken> broken;
+  std::vector<Pinged> pinged;
+  std::vector<std::pair<LanePtr, RailIndex>> touched;
+  std::vector<Connection::Done> done;  // of one completion: room that is used again
+};
+
+class RdmaTransport final : public Transport, private Host::Listener {
+ public:
+  RdmaTransport(Sink& sink, std::shared_ptr<Host> host, Metrics& metrics);
+  ~RdmaTransport() override { stop(); }
+  Result<> start();
+  const char* name() const override { return "rdma"; }
+  bool reaches(const Peer& peer, uint64_t offset, Op op) const override;
+  bool takes(const Buffer& device) const override { return host_->regions().takes(device); }
+  void describe(const PeerPtr& peer, uint64_t bytes, Path& path) const override;
+  void submit(SlicePtr slice) override;
+  void flush() override;
+  Now carry_now(const Request& request, const PeerPtr& peer, const Site& memory,
+                const Begin& begin) override;
+  void forget(const PeerPtr& peer) override;
+  void stop() override;
+
+  // ---- for lanes
+  Host& host() { return *host_; }
+  EndpointPool& pool() { return pool_; }
+  const Clock& clock() const { return host_->clock(); }
+  // Completions that name `connection` belong to that rail of the lane, until forgotten.
+  uint32_t next_connection() { return connections_.fetch_add(1) + 1; }
+  void expect(Nic& nic, uint32_t connection, const LanePtr& lane, RailIndex rail);
+  void forget_connection(Nic& nic, uint32_t connection);
+  bool drain(Nic& nic, bool wait) override MC_TSA(no_thread_safety_analysis);
+  // Completions go to their lanes, with the NIC's poll lock held; tell() is for afterwards.
+  void sort(Nic& nic, std::span<const ibv_wc> completions, Outbox& out);
+  void tell(Outbox& out);
+  void made_connection(bool good);
+  void let_go();  // what short transfers keep claimed until the next tick: a new one needs room
+  void held(LanePtr lane);  // until flush()
+  // Looks for completions for a while: cheaper than to be woken. The caller attends to the NICs.
+  static void await(const Task& task, Lane& lane);
+
+ private:
+  struct Owner {
+    std::weak_ptr<Lane> lane;
+    RailIndex rail = 0;
+  };
+  Result<LanePtr> lane(const PeerPtr& peer);
+  std::vector<LanePtr> lanes() const;
+  void finish(const std::vector<LanePtr>& gone);
+  void keep_time();
+  void tick();
+  void port_changed(Nic& nic, bool up) override;
+  void lost(Nic& nic) override;
+  void back(Nic& nic) override;
+
+  Sink& sink_;
+  const std::shared_ptr<Host> host_;
+  EndpointPool pool_;
+  std::vector<std::unordered_map<uint32_t, Owner>> owners_;  // by NIC; of its poll lock
+  std::atomic<uint32_t> connections_{0};
+  mutable Mutex mutex_;
+  bool stopping_ MC_GUARDED_BY(mutex_) = false;
+  std::map<const Peer*, LanePtr> lanes_ MC_GUARDED_BY(mutex_);
+  std::vector<LanePtr> held_ MC_GUARDED_BY(mutex_);
+  std::atomic<bool> holds_{false};
+  std::atomic<bool> ticking_{false};
+  Time busy_{};                 // of the control thread
+  io::Loop::Handle timer_ = 0;  // of the control thread
+  Counter &made_, &failed_;
+  Gauge &endpoints_, &evicted_;
+};
+
+}  // namespace mc::xfer::rdma

@@ -1,0 +1,58 @@
+// The memory of this process on its devices. What is offered to peers is registered once on each
+// device, for as long as it is offered, and serves as the local end of transfers too. Other local
+// memory is registered for as long as a transfer uses it and no longer: after a free() and the
+// next mmap() a kept registration would lead to pages that the process no longer sees. Private to
+// rdma/*.cc.
+//
+// Thread: any; registering is slow, and is done outside of the lock that transfers take.
+#pragma once
+#include <map>
+#include <string>
+#include <vector>
+
+#include "base/metrics.h"
+#include "base/mutex.h"
+#include "xfer/transports/rdma/device.h"
+
+namespace mc::xfer::rdma {
+
+class Regions {
+ public:
+  Regions(const Clock& clock, Metrics& metrics, size_t nics);
+  void offer(const Buffer& buffer);
+  void withdraw(const Buffer& buffer);
+  void describe(const Buffer& buffer, BufferInfo& info) const;
+  // The device of a NIC from now on: all memory is registered on it. Null: it is gone.
+  void use(size_t nic, const DevicePtr& device);
+  // Whether a device has this memory, of a GPU, registered by its dma-buf.
+  bool takes(const Buffer& buffer) const;
+  // Local memory of a transfer: `into`, it is written. kUnsupported where it cannot be registered.
+  Result<RegionPtr> local(size_t nic, const DevicePtr& device, std::byte* at, uint64_t bytes,
+                          bool into);
+  // What peers need on a device: by offset, the key of each buffer.
+  void keys(size_t nic, std::vector<uint64_t>* offsets, std::vector<uint32_t>* rkeys) const;
+  uint32_t key(size_t nic, uint64_t offset) const;
+
+ private:
+  struct Entry {
+    std::byte* data = nullptr;
+    uint64_t bytes = 0;
+    bool writable = false;
+    std::shared_ptr<Backing> backing;  // null: memory of the host
+    std::vector<RegionPtr> on;         // by NIC; null: not registered there
+  };
+  RegionPtr make(const DevicePtr& device, const Entry& entry);
+  Result<RegionPtr> timed(const DevicePtr& device, std::byte* data, uint64_t bytes, int access);
+
+  const Clock& clock_;
+  Counter &made_, &found_;
+  BucketHistogram& took_;
+  Gauge& registered_;
+  Mutex changing_;  // one change at a time; taken before mutex_
+  std::vector<DevicePtr> devices_ MC_GUARDED_BY(changing_);
+  mutable Mutex mutex_;
+  std::map<const Buffer*, Entry> entries_ MC_GUARDED_BY(mutex_);
+  std::multimap<const std::byte*, const Buffer*> by_address_ MC_GUARDED_BY(mutex_);
+};
+
+}  // namespace mc::xfer::rdma

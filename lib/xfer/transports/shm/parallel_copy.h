@@ -1,0 +1,54 @@
+// One copy shared by several threads: its owner and whoever helps take the next piece when they are
+// done with one, so a thread that starts late or is slow does less.
+//
+// Thread: work() on any; the owner calls finish() before it lets go of the memory.
+#pragma once
+#include <atomic>
+
+#include "base/mutex.h"
+#include "xfer/memory/copy.h"
+#include "xfer/transports/shm/cache_residency.h"
+
+namespace mc::xfer {
+
+class CopyJob {
+ public:
+  CopyJob(const Rows& rows, uint64_t piece_bytes, RecentWrites& recent)
+      : pieces_(rows, piece_bytes), recent_(recent) {}
+
+  // Copies pieces as long as there are any and `go_on()`; it is asked before each.
+  template <class GoOn>
+  void work(GoOn go_on) {
+    enter();
+    while (go_on() && copy_next()) {
+    }
+    leave();
+  }
+  // Takes what is left away from everyone and waits for the pieces under way. True when all of the
+  // job was copied.
+  bool finish();
+
+ private:
+  void enter() { working_.fetch_add(1, std::memory_order_acq_rel); }
+  bool copy_next();
+  void leave();
+
+  const Pieces pieces_;
+  RecentWrites& recent_;
+  std::atomic<uint64_t> next_{0};  // who takes the last piece has seen the others enter
+  std::atomic<uint32_t> working_{0};
+  Mutex mutex_;
+  Condition left_;
+};
+
+// Rows of less than this are not worth the look: they are copied as if to a cache, unless they are
+// among `together` bytes on their way, which no cache holds.
+inline constexpr uint64_t kStreamingBytes = 64 * 1024;
+inline void copy_once(const Rows& rows, RecentWrites& recent, uint64_t together = 0,
+                      const Ahead& next = {}) {
+  const bool looked = rows.total() >= kStreamingBytes;
+  const bool hot = looked ? recent.hot(rows.to, rows.total()) : true;
+  copy_rows(rows, recent.outgrown_by(together) || !hot, next);
+}
+
+}  // namespace mc::xfer

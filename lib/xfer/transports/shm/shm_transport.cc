@@ -1,0 +1,358 @@
+#include "xfer/transports/shm/shm_transport.h"
+
+#include <algorithm>
+
+#include "xfer/core/host.h"
+#include "xfer/transports/shm/vm.h"
+
+namespace mc::xfer {
+namespace {
+
+// `r` is a Request or a Piece: both say how many rows lie how far apart.
+Rows rows_of(Op op, std::byte* local, std::byte* remote, const auto& r) {
+  if (op == Op::kRead) return {local, remote, r.bytes, r.rows, r.local_stride, r.remote_stride};
+  return {remote, local, r.bytes, r.rows, r.remote_stride, r.local_stride};
+}
+
+Result<> allowed(const Peer& peer, const BufferInfo& buffer, const LocalRange& range) {
+  if (range.op == Op::kWrite && !buffer.writable)
+    return fail(Code::kDenied, "the memory of %s at %llu is read-only",
+                peer.descriptor.node.c_str(), static_cast<unsigned long long>(range.offset));
+  if (range.guard.offset == Guard::kNone) return {};
+  if (range.guard.offset < buffer.offset || buffer.bytes < 8 ||
+      range.guard.offset - buffer.offset > buffer.bytes - 8)
+    return fail(Code::kInvalid, "the guard is not in the buffer it guards");
+  return {};
+}
+
+Error gone(const Peer& peer) {
+  return {Code::kUnavailable,
+          strf("%s (pid %u) is gone", peer.descriptor.node.c_str(), peer.descriptor.pid)};
+}
+
+}  // namespace
+
+LocalTransport::LocalTransport(Sink& sink, const Registry& registry, const Clock& clock,
+                               Config config)
+    : sink_(sink), registry_(registry), clock_(clock), config_(config) {
+  for (uint32_t i = 0; i < std::max(1u, config_.workers); ++i)
+    threads_.emplace_back([this] { run(); });
+}
+
+void LocalTransport::stop() {
+  {
+    Lock lock(mutex_);
+    stopping_ = true;
+  }
+  changed_.notify_all();
+  for (auto& t : threads_) t.join();
+  threads_.clear();
+}
+
+bool LocalTransport::reaches(const Peer& peer, uint64_t offset, Op op) const {
+  const auto buffer = peer.buffer(offset, 0);
+  if (!buffer || (*buffer)->is_file()) return false;
+  if (peer.same_process) return true;
+  if (!config_.peers || !peer.same_host) return false;
+  if ((*buffer)->shm_id != 0) {
+    const Time until = peer.no_mapping_until.load();
+    return !peer.descriptor.shm_socket.empty() && (until == Time{} || clock_.now() >= until);
+  }
+  const bool elsewhere = config_.yields_writes && !peer.descriptor.tcp.empty();
+  return (*buffer)->remote_addr != 0 && (op == Op::kRead || !elsewhere);
+}
+
+// Small, and nothing to wait for: cheaper than waking a copy thread.
+bool LocalTransport::at_once(const Slice& slice) const {
+  if (slice.piece.total() > kInlineBytes || slice.together > kCrowdBytes) return false;
+  if (slice.peer->same_process) return true;
+  const auto buffer = slice.peer->buffer(slice.piece.remote, 0);
+  return !buffer || (*buffer)->shm_id == 0 || mappings_.known(slice.peer, **buffer) != nullptr;
+}
+
+void LocalTransport::submit(SlicePtr slice) {
+  if (at_once(*slice)) {
+    Job alone;
+    alone.slice = std::move(slice);
+    finish_all({&alone, 1});
+    return;
+  }
+  bool stopped = false;
+  {
+    Lock lock(mutex_);
+    stopped = stopping_;
+    if (!stopped) queue_.push_back({std::move(slice), nullptr});
+  }
+  if (stopped)
+    sink_.finished(std::move(slice), fail(Code::kUnavailable, "shutting down"));
+  else
+    changed_.notify_one();
+}
+
+// The next entry of the queue, with as many small slices behind it as make up one piece. False:
+// there is none and will be none.
+bool LocalTransport::take(std::vector<Work>& work, bool& stopped) {
+  Lock lock(mutex_);
+  while (queue_.empty() && !stopping_) changed_.wait(mutex_);
+  stopped = stopping_;
+  for (uint64_t bytes = 0; !queue_.empty() && bytes < kPieceBytes;) {
+    Work& next = queue_.front();
+    if (next.job != nullptr && !work.empty()) break;
+    bytes += next.job != nullptr ? kPieceBytes : next.slice->piece.total();
+    work.push_back(std::move(next));
+    queue_.pop_front();
+  }
+  return !work.empty();
+}
+
+void LocalTransport::run() {
+  bool stopped = false;
+  std::vector<Job> jobs;
+  for (std::vector<Work> work; take(work, stopped); work.clear()) {
+    copying_.fetch_add(1, std::memory_order_relaxed);
+    for (Work& w : work) {
+      if (w.job != nullptr) {  // its caller copies too, and need not wait for us to begin
+        w.job->work([&] { return copying_.load(std::memory_order_relaxed) <= config_.workers; });
+        continue;
+      }
+      Job& job = jobs.emplace_back();
+      job.slice = std::move(w.slice);
+      if (stopped) job.outcome = fail(Code::kUnavailable, "shutting down");
+    }
+    finish_all(jobs);
+    jobs.clear();
+    copying_.fetch_sub(1, std::memory_order_relaxed);
+  }
+}
+
+// Where each goes is found out for all of them first: so the next one's first bytes are fetched
+// while this one's last are copied. (Half the time of 16 KiB would be the wait for them.)
+void LocalTransport::finish_all(std::span<Job> jobs) {
+  for (size_t i = 0; i < jobs.size(); ++i)
+    if (jobs[i].outcome) jobs[i].outcome = aim(jobs[i], i > 0 ? &jobs[i - 1] : nullptr);
+  for (size_t i = 0; i < jobs.size(); ++i) {
+    Job& job = jobs[i];
+    if (job.outcome) job.outcome = move(job, i + 1 < jobs.size() ? begin_of(jobs[i + 1]) : Ahead{});
+    job.held = {};  // a pin must not outlive the answer
+    sink_.finished(std::move(job.slice), std::move(job.outcome));
+  }
+}
+
+Ahead LocalTransport::begin_of(const Job& job) const {
+  if (!job.mapped || !job.outcome) return {};
+  const Rows rows = rows_of(job.slice->op, job.slice->local, job.held.there.data, job.slice->piece);
+  return {rows.to, rows.from};
+}
+
+// `before`: perhaps in the same memory, which need not be looked up again.
+Result<> LocalTransport::aim(Job& job, const Job* before) {
+  const Slice& slice = *job.slice;
+  MC_TRY_(still_open(*slice.peer));
+  if (slice.raise) return {};
+  const Piece& p = slice.piece;
+  MC_TRY(job.buffer, slice.peer->buffer(p.remote, span_of(p.bytes, p.rows, p.remote_stride)));
+  const LocalRange range{slice.op, p.remote, slice.guard};
+  MC_TRY_(allowed(*slice.peer, *job.buffer, range));
+  if (!slice.peer->same_process && job.buffer->shm_id == 0) return {};
+  job.mapped = true;
+  if (before != nullptr && before->buffer == job.buffer && before->held.mapping != nullptr) {
+    job.held.mapping = before->held.mapping;
+    MC_TRY(job.held.there, place(*slice.peer, *job.buffer, range, place_of(*job.held.mapping)));
+    return {};
+  }
+  MC_TRY(job.held, locate(slice.peer, *job.buffer, range, true));
+  return {};
+}
+
+Result<> LocalTransport::move(const Job& job, const Ahead& next) {
+  const Slice& slice = *job.slice;
+  if (slice.cancelled->load(std::memory_order_acquire)) return fail(cancelled_error(slice));
+  const Time now = clock_.now();
+  if (now >= slice.deadline) return fail(expired_error(slice));
+  MC_TRY_(still_open(*slice.peer));
+  if (slice.raise) return raise(slice);
+  if (!job.mapped) return move_vm(slice, *job.buffer, clock_);
+  const Piece& p = slice.piece;
+  const LocalRange range{slice.op, p.remote, slice.guard};
+  MC_TRY_(before_copy(job.held.there, *slice.peer, range, now));
+  const Rows rows = rows_of(slice.op, slice.local, job.held.there.data, p);
+  copy_once(rows, recent_, slice.together, next);
+  return after_copy(job.held.there, *slice.peer, range, rows.total());
+}
+
+Result<LocalTransport::Held> LocalTransport::locate(const PeerPtr& peer, const BufferInfo& buffer,
+                                                    const LocalRange& range, bool may_wait) {
+  MC_TRY_(allowed(*peer, buffer, range));
+  Held held;
+  if (peer->same_process) {
+    // Looked up each time: the buffer may have been unregistered since.
+    auto own = registry_.pin(buffer.offset, buffer.bytes);
+    if (!own) return fail(Code::kStale, "this memory was withdrawn");
+    if ((*own)->backing != nullptr)
+      return fail(Code::kUnsupported, "the bytes at %llu are not in host memory",
+                  static_cast<unsigned long long>(range.offset));
+    held.own = std::move(*own);
+    const Place at{held.own->data, nullptr, held.own->writable};
+    MC_TRY(held.there, place(*peer, buffer, range, at));
+    return held;
+  }
+  held.mapping = mappings_.known(peer, buffer);
+  if (held.mapping == nullptr && !may_wait)
+    return fail(Code::kBusy, "the memory of %s is not mapped yet", peer->descriptor.node.c_str());
+  if (held.mapping == nullptr) {
+    MC_TRY(held.mapping, mappings_.map(peer, buffer, clock_.now()));
+  }
+  MC_TRY(held.there, place(*peer, buffer, range, place_of(*held.mapping)));
+  return held;
+}
+
+Result<LocalTransport::There> LocalTransport::place(const Peer& peer, const BufferInfo& buffer,
+                                                    const LocalRange& range, const Place& at) {
+  if (range.op == Op::kWrite && !at.writable)
+    return fail(Code::kDenied, "the memory of %s at %llu is read-only",
+                peer.descriptor.node.c_str(), static_cast<unsigned long long>(range.offset));
+  There there{at.data + (range.offset - buffer.offset), nullptr, at.alive};
+  if (range.guard.offset != Guard::kNone)
+    there.guard = at.data + (range.guard.offset - buffer.offset);
+  if (reinterpret_cast<uintptr_t>(there.guard) % 8 != 0)
+    return fail(Code::kInvalid, "the guard is not 8-byte aligned in memory");
+  return there;
+}
+
+Result<> LocalTransport::valid(const There& there, const Peer& peer,
+                               const LocalRange& range) const {
+  if (there.alive != nullptr && guard_word(there.alive) != 1)
+    return fail(Code::kStale, "%s withdrew this memory", peer.descriptor.node.c_str());
+  if (there.guard != nullptr && guard_word(there.guard) != range.guard.expected)
+    return fail(Code::kStale, "the bytes at %llu of %s have another owner now",
+                static_cast<unsigned long long>(range.offset), peer.descriptor.node.c_str());
+  return {};
+}
+
+Result<> LocalTransport::before_copy(const There& there, const Peer& peer, const LocalRange& range,
+                                     Time now) const {
+  if (there.alive != nullptr && !alive_of_late(peer.pid, peer.seen_alive, now))
+    return fail(gone(peer));
+  return valid(there, peer, range);
+}
+
+Result<> LocalTransport::after_copy(const There& there, const Peer& peer, const LocalRange& range,
+                                    uint64_t bytes) const {
+  if (range.op == Op::kWrite && there.guard != nullptr)
+    fence_copies();  // all of it landed under this guard, or we say so
+  else
+    fence_reads();
+  MC_TRY_(valid(there, peer, range));
+  if (there.alive != nullptr && bytes >= kAskBytes && !process_alive(peer.pid))
+    return fail(gone(peer));
+  return {};
+}
+
+bool LocalTransport::copy_now(const Request& r, const PeerPtr& peer, Time now) {
+  const bool reachable = peer->same_process || (config_.peers && peer->same_host);
+  if (!reachable || peer->fate.load(std::memory_order_acquire) != Peer::Fate::kOpen) return false;
+  const auto buffer = peer->buffer(r.offset, span_of(r.bytes, r.rows, r.remote_stride));
+  if (!buffer || (!peer->same_process && (*buffer)->shm_id == 0) || now >= r.deadline) return false;
+  const LocalRange range{r.op, r.offset, r.guard};
+  const auto held = locate(peer, **buffer, range, false);
+  if (!held || !before_copy(held->there, *peer, range, now)) return false;
+  const Rows rows = rows_of(r.op, r.local, held->there.data, r);
+  if (rows.total() <= kInlineBytes)
+    copy_once(rows, recent_);
+  else if (!copy_with_help(rows, r.deadline, *peer))
+    return false;
+  Desk* desk = rows.total() <= kInlineBytes ? desks_.mine() : nullptr;
+  if (held->mapping != nullptr && desk != nullptr && desk->mutex.try_lock()) {
+    // One whose fate is sealed was forgotten, or will be: nobody would drop it again.
+    if (peer->fate.load(std::memory_order_acquire) == Peer::Fate::kOpen)
+      desk->learn({r.segment, *buffer, peer, held->mapping});
+    desk->mutex.unlock();
+  }
+  return after_copy(held->there, *peer, range, rows.total()).has_value();
+}
+
+bool LocalTransport::copy_again(const Request& r, Time now) {
+  Desk* desk = r.bytes * r.rows <= kInlineBytes ? desks_.mine() : nullptr;
+  if (desk == nullptr || !desk->mutex.try_lock()) return false;
+  const bool copied = copy_from_desk(*desk, r, now);
+  desk->mutex.unlock();
+  return copied;
+}
+
+bool LocalTransport::copy_from_desk(Desk& desk, const Request& r, Time now) {
+  const uint64_t span = span_of(r.bytes, r.rows, r.remote_stride);
+  for (const Desk::Known& k : desk.known) {
+    if (!k.holds(r, span)) continue;
+    const LocalRange range{r.op, r.offset, r.guard};
+    if (k.peer->fate.load(std::memory_order_acquire) != Peer::Fate::kOpen || now >= r.deadline ||
+        !allowed(*k.peer, *k.buffer, range))
+      return false;
+    const auto there = place(*k.peer, *k.buffer, range, place_of(*k.mapping));
+    if (!there || !before_copy(*there, *k.peer, range, now)) return false;
+    const Rows rows = rows_of(r.op, r.local, there->data, r);
+    copy_once(rows, recent_);
+    if (!after_copy(*there, *k.peer, range, rows.total())) return false;
+    desk.slices->add();
+    desk.bytes->add(rows.total());
+    desk.requests->add();
+    return true;
+  }
+  return false;
+}
+
+// False when it was given up: the deadline passed, or the peer was closed or replaced.
+bool LocalTransport::copy_with_help(const Rows& rows, Time deadline, const Peer& peer) {
+  const uint32_t copying = copying_.fetch_add(1, std::memory_order_relaxed) + 1;
+  const bool shared = rows.total() > kAloneBytes && copying < config_.workers;
+  const auto go_on = [&] {
+    return (deadline == Time::max() || clock_.now() < deadline) &&
+           peer.fate.load(std::memory_order_relaxed) == Peer::Fate::kOpen;
+  };
+  if (!shared) {
+    const Pieces pieces(rows, kLonePieceBytes);
+    uint64_t done = 0;
+    for (; done < pieces.count() && go_on(); ++done) copy_once(pieces.at(done), recent_);
+    copying_.fetch_sub(1, std::memory_order_relaxed);
+    return done == pieces.count();
+  }
+  uint32_t helpers = config_.workers - copying;
+  const auto job = std::make_shared<CopyJob>(rows, kPieceBytes, recent_);
+  {
+    Lock lock(mutex_);
+    if (stopping_) helpers = 0;
+    for (uint32_t i = 0; i < helpers; ++i) queue_.push_back({nullptr, job});
+  }
+  for (uint32_t i = 0; i < helpers; ++i) changed_.notify_one();
+  job->work(go_on);
+  const bool all = job->finish();
+  if (helpers > 0) {
+    Lock lock(mutex_);
+    std::erase_if(queue_, [&](const Work& w) { return w.job == job; });
+  }
+  copying_.fetch_sub(1, std::memory_order_relaxed);
+  return all;
+}
+
+Result<> LocalTransport::raise(const Slice& slice) {
+  const PeerPtr& peer = slice.peer;
+  MC_TRY(const BufferInfo* buffer, peer->buffer(slice.guard.offset, 8));
+  if (!peer->same_process && buffer->shm_id == 0)
+    return fail(Code::kUnavailable, "no atomic access to memory of pid %u", peer->descriptor.pid);
+  MC_TRY(const Held held,
+         locate(peer, *buffer, {Op::kWrite, slice.guard.offset, slice.guard}, true));
+  const There& there = held.there;
+  if (!peer->same_process && !process_alive(peer->pid)) return fail(gone(*peer));
+  if (there.alive != nullptr && guard_word(there.alive) != 1)
+    return fail(Code::kStale, "%s withdrew this memory", peer->descriptor.node.c_str());
+  if (!raise_guard_word(there.guard, slice.guard.expected))
+    return fail(Code::kStale, "the guard at %llu of %s is newer already",
+                static_cast<unsigned long long>(slice.guard.offset), peer->descriptor.node.c_str());
+  return {};
+}
+
+void LocalTransport::forget(const PeerPtr& peer) {
+  mappings_.forget(peer);
+  desks_.forget(peer);
+}
+
+}  // namespace mc::xfer

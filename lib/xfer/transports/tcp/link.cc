@@ -1,0 +1,187 @@
+#include "xfer/transports/tcp/link.h"
+
+#include <utility>
+
+#include "base/hash.h"
+
+namespace mc::xfer::tcp {
+
+Result<> Link::open(const Stream::GiveUp& give_up, Duration* round_trip) {
+  next_.reset();
+  const std::string advertised =
+      peer_->descriptor.node + " advertises the data address " + route_.remote;
+  auto connected =
+      Stream::connect(route_.remote, clock_, peer_timeout_, give_up, {route_.bind, route_.device});
+  if (!connected)
+    return fail(connected.error().code,
+                "%s: %s (is it running, and is this an address of its that is reached from here? "
+                "Its --data sets it)",
+                advertised.c_str(), connected.error().what.c_str());
+  Stream stream = std::move(*connected);
+  if (auto greeted = greet(stream, give_up, round_trip); !greeted) {
+    const Error& e = greeted.error();
+    if (e.code == Code::kCorrupt)
+      return fail(Code::kUnavailable, "%s: something else answers there: its --data sets it",
+                  advertised.c_str());
+    return fail(e.code, "%s: %s", advertised.c_str(), e.what.c_str());
+  }
+  Lock lock(mutex_);
+  stream_ = std::move(stream);
+  return {};
+}
+
+Result<> Link::greet(Stream& stream, const Stream::GiveUp& give_up, Duration* round_trip) {
+  MC_TRY_(stream.receive(nonce_.data(), nonce_.size(), give_up));
+  HelloBody hello = prove(peer_->descriptor.secret.bytes, nonce_);
+  Header header = make_header(Kind::kHello, 0, &hello, sizeof hello);
+  iovec parts[2] = {{&header, sizeof header}, {&hello, sizeof hello}};
+  const Time before = clock_.now();
+  MC_TRY_(stream.send(parts, give_up));
+  Result<> outcome;
+  MC_TRY_(reply_on(stream, 0, give_up, &outcome));
+  if (round_trip != nullptr) *round_trip = clock_.now() - before;
+  return outcome;
+}
+
+void Link::close() {
+  Stream gone;
+  Lock lock(mutex_);
+  std::swap(gone, stream_);
+}
+
+void Link::shut_down() {
+  Lock lock(mutex_);
+  stream_.shut_down();
+}
+
+void Link::abort() {
+  {
+    Lock lock(mutex_);
+    stream_.discard();
+  }
+  close();
+}
+
+void Link::frame(Frame& f, const Asked& asked, bool more) const {
+  const Slice& slice = *asked.attempt->slice;
+  const Piece& p = asked.attempt->piece;
+  f.body = {peer_->descriptor.generation.n,
+            p.remote,
+            p.bytes,
+            p.rows,
+            p.remote_stride,
+            slice.guard.offset,
+            slice.guard.expected};
+  const Kind kind = slice.raise ? Kind::kRaise : slice.op == Op::kRead ? Kind::kRead : Kind::kWrite;
+  f.header = make_header(kind, asked.id, &f.body, sizeof f.body, 0, more ? kMore : 0);
+}
+
+// Frames and payloads, in as few calls as may be.
+Result<> Link::send(std::span<const Asked> all, const Stream::GiveUp& give_up) {
+  constexpr size_t kParts = 256;
+  MC_CHECK(all.size() <= kTogether);
+  parts_.clear();
+  const auto put = [&](void* data, uint64_t bytes) -> Result<> {
+    parts_.push_back({data, bytes});
+    if (parts_.size() < kParts) return {};
+    MC_TRY_(stream_.send(parts_, give_up));
+    parts_.clear();
+    return {};
+  };
+  for (size_t i = 0; i < all.size(); ++i) {
+    frame(frames_[i], all[i], i + 1 < all.size());
+    MC_TRY_(put(&frames_[i], sizeof frames_[i]));
+    if (frames_[i].header.kind != Kind::kWrite) continue;
+    const Piece& p = all[i].attempt->piece;
+    for (uint64_t row = 0; row < p.rows; ++row)
+      MC_TRY_(put(all[i].attempt->local + row * p.local_stride, p.bytes));
+  }
+  return stream_.send(parts_, give_up);
+}
+
+Result<> Link::reply_on(Stream& stream, uint64_t id, const Stream::GiveUp& give_up,
+                        Result<>* outcome) {
+  Header header;
+  if (next_)
+    header = *std::exchange(next_, std::nullopt);
+  else
+    MC_TRY_(stream.receive(&header, sizeof header, give_up));
+  MC_TRY_(check_header(header));
+  if (header.kind != Kind::kReply || header.id != id || header.body_bytes > kTextMax)
+    return fail(Code::kCorrupt, "%s answered what was not asked", peer_->descriptor.node.c_str());
+  std::string text(header.body_bytes, '\0');
+  MC_TRY_(stream.receive(text.data(), text.size(), give_up));
+  if (header.code != 0)
+    *outcome =
+        fail(code_from_wire(header.code), "%s: %s", peer_->descriptor.node.c_str(), text.c_str());
+  return {};
+}
+
+Result<> Link::receive_bytes(const Attempt& attempt, std::span<iovec> behind,
+                             const Stream::GiveUp& give_up) {
+  const Piece& p = attempt.piece;
+  RowWalk rows(attempt.local, p.bytes, p.rows, p.local_stride);
+  for (auto parts = rows.next(); !parts.empty(); parts = rows.next()) {
+    if (rows.done())
+      for (const iovec& part : behind) parts = rows.with(parts, part);
+    MC_TRY_(stream_.receive(parts, give_up));
+  }
+  return {};
+}
+
+// By pieces, each of which is still in this CPU's cache when it is digested: when all of it has
+// arrived that takes twice as long.
+Result<uint64_t> Link::receive_digested(const Attempt& attempt, std::span<iovec> behind,
+                                        const Stream::GiveUp& give_up) {
+  constexpr uint64_t kInCache = 256 * kKiB;
+  std::byte* at = attempt.local;
+  uint64_t left = attempt.piece.bytes;
+  std::optional<Xxh3Stream> digest;
+  for (; left > kInCache; left -= kInCache, at += kInCache) {
+    MC_TRY_(stream_.receive(at, kInCache, give_up));
+    if (!digest) digest.emplace();
+    digest->update(at, kInCache);
+  }
+  std::vector<iovec> last{{at, left}};
+  last.insert(last.end(), behind.begin(), behind.end());
+  MC_TRY_(stream_.receive(last, give_up));
+  if (!digest) return xxh3(at, left);
+  digest->update(at, left);
+  return digest->digest();
+}
+
+Result<> Link::receive(const Asked& asked, bool more, const Stream::GiveUp& give_up,
+                       Answer* answer) {
+  const Attempt& attempt = *asked.attempt;
+  MC_TRY_(reply_on(stream_, asked.id, give_up, &answer->outcome));
+  if (!answer->outcome || attempt.slice->op != Op::kRead) return {};
+  Trailer trailer;  // it comes with the last bytes, and the next answer behind that
+  Header next;
+  iovec behind[2] = {{&trailer, sizeof trailer}, {&next, sizeof next}};
+  const auto after = std::span(behind).first(more ? 2 : 1);
+  if (attempt.slice->wants_digest && attempt.piece.rows == 1 &&
+      attempt.piece.bytes == attempt.slice->piece.bytes) {
+    MC_TRY(answer->digest, receive_digested(attempt, after, give_up));
+  } else {
+    MC_TRY_(receive_bytes(attempt, after, give_up));
+  }
+  if (more) next_ = next;
+  if (trailer.code != 0)
+    answer->outcome =
+        fail(code_from_wire(trailer.code), "%s: the bytes %s", peer_->descriptor.node.c_str(),
+             code_from_wire(trailer.code) == Code::kStale ? "changed owner while being read"
+                                                          : "could not all be read there");
+  return {};
+}
+
+Result<> Link::retire(const Nonce& nonce, const Stream::GiveUp& give_up) {
+  Nonce other = nonce;
+  Header header = make_header(Kind::kRetire, 0, &other, sizeof other);
+  iovec parts[2] = {{&header, sizeof header}, {&other, sizeof other}};
+  MC_TRY_(stream_.send(parts, give_up));
+  Result<> outcome;
+  MC_TRY_(reply_on(stream_, 0, give_up, &outcome));
+  return outcome;
+}
+
+}  // namespace mc::xfer::tcp

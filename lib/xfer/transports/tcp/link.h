@@ -1,0 +1,80 @@
+// One connection to a peer over one route: made on demand, it sends requests and receives their
+// answers in order. Private to tcp/.
+//
+// Thread: one at a time; shut_down() from any.
+#pragma once
+#include <array>
+#include <cstdint>
+#include <optional>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/mutex.h"
+#include "xfer/rails/rail_queue.h"
+#include "xfer/transports/tcp/address_pair.h"
+#include "xfer/transports/tcp/frame.h"
+#include "xfer/transports/tcp/stream.h"
+
+namespace mc::xfer::tcp {
+
+class Link {
+ public:
+  Link(PeerPtr peer, Route route, const Clock& clock, Duration peer_timeout)
+      : peer_(std::move(peer)),
+        route_(std::move(route)),
+        clock_(clock),
+        peer_timeout_(peer_timeout) {}
+  // Connects and proves to be entitled. Errors say which advertised address failed, and what to
+  // set. `round_trip`: of the proof.
+  Result<> open(const Stream::GiveUp& give_up, Duration* round_trip = nullptr);
+  bool is_open() const { return static_cast<bool>(stream_); }
+  void close();
+  void abort();      // and what was not sent yet never is
+  void shut_down();  // wakes whoever waits in it
+  // Was it closed by the peer, as far as is known here?
+  bool ended() const { return stream_.readable_now(); }
+  void eager(bool on) { stream_.eager(on); }
+
+  // Errors of the connection, which is of no more use then; the outcome of `answer`, a success so
+  // far, becomes what the peer says.
+  // Several requests leave together, all of them reads or none.
+  struct Asked {
+    const Attempt* attempt;
+    uint64_t id;
+  };
+  static constexpr size_t kTogether = 32;
+  Result<> send(std::span<const Asked> all, const Stream::GiveUp& give_up);
+  // `more`: others were sent behind it, and their answers follow without further ado.
+  struct Answer {
+    Result<> outcome;
+    std::optional<uint64_t> digest{};  // of what was read, where the slice wants it
+  };
+  Result<> receive(const Asked& asked, bool more, const Stream::GiveUp& give_up, Answer* answer);
+  // No byte sent over the connection of that nonce will be applied any more.
+  Result<> retire(const Nonce& nonce, const Stream::GiveUp& give_up);
+  const Nonce& nonce() const { return nonce_; }
+  const Route& route() const { return route_; }
+
+ private:
+  Result<> greet(Stream& stream, const Stream::GiveUp& give_up, Duration* round_trip);
+  Result<> reply_on(Stream& stream, uint64_t id, const Stream::GiveUp& give_up, Result<>* outcome);
+  Result<> receive_bytes(const Attempt& attempt, std::span<iovec> behind,
+                         const Stream::GiveUp& give_up);
+  Result<uint64_t> receive_digested(const Attempt& attempt, std::span<iovec> behind,
+                                    const Stream::GiveUp& give_up);
+  void frame(Frame& f, const Asked& asked, bool more) const;
+
+  const PeerPtr peer_;
+  const Route route_;
+  const Clock& clock_;
+  const Duration peer_timeout_;
+  Mutex mutex_;  // the stream comes and goes under it, so that shut_down() meets no other socket
+  Stream stream_;
+  Nonce nonce_{};
+  std::array<Frame, kTogether> frames_;
+  std::vector<iovec> parts_;
+  std::optional<Header> next_;  // of an answer: it came with the bytes before it
+};
+
+}  // namespace mc::xfer::tcp

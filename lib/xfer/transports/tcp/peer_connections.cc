@@ -1,0 +1,353 @@
+#include "xfer/transports/tcp/peer_connections.h"
+
+#include <algorithm>
+#include <array>
+#include <span>
+
+namespace mc::xfer::tcp {
+namespace {
+
+constexpr size_t kSparesMax = 8;
+
+bool is_write(const AttemptPtr& attempt) { return attempt->slice->op == Op::kWrite; }
+
+RailQueue::Config queue_config(const TcpTransport::Config& config, const Peer& peer) {
+  RailQueue::Config out;
+  out.spray = config.spray;
+  out.peer_timeout = config.peer_timeout;
+  if (config.ledger != nullptr) out.qos = config.ledger->qos();
+  if (!peer.same_net) out.ledger = config.ledger;  // on loopback there is no link to share
+  return out;
+}
+
+}  // namespace
+
+TcpTransport::Lane::Lane(PeerPtr peer, std::vector<Route> routes, Sink& sink, const Clock& clock,
+                         const Config& config, EndpointPool& pool)
+    : peer_(std::move(peer)),
+      routes_(std::move(routes)),
+      clock_(clock),
+      config_(config),
+      pool_(pool),
+      queue_(sink, clock, queue_config(config, *peer_), peer_) {
+  for (const Route& route : routes_)
+    queue_.add_rail(route.info, [this](const AttemptPtr& a) { recall(a); });
+  Lock lock(mutex_);
+  for (RailIndex r = 0; r < routes_.size(); ++r)
+    for (uint32_t i = 0; routes_[r].info.mapped && i < std::max(1u, config.connections); ++i)
+      add_connection(r, i == 0 && config.connections > 1);
+}
+
+void TcpTransport::Lane::add_connection(RailIndex rail, bool reserved) {
+  connections_.push_back(
+      std::make_unique<Connection>(rail, peer_, routes_[rail], clock_, config_.peer_timeout));
+  connections_.back()->reserved = reserved;
+  threads_.emplace_back([this, c = connections_.back().get()] { run(*c); });
+}
+
+TcpTransport::Lane::~Lane() {
+  const bool replaced = peer_->fate.load() == Peer::Fate::kReplaced;
+  std::vector<std::thread> threads;
+  {
+    Lock lock(mutex_);
+    draining_ = true;
+    stopping_.store(!replaced);
+    threads.swap(threads_);
+  }
+  returned_.notify_all();
+  auto open = still_open(*peer_);
+  if (open) open = fail(Code::kUnavailable, "shutting down");
+  queue_.close(open.error(), !replaced);
+  for (auto& t : threads) t.join();
+  Lock lock(mutex_);
+  for (auto& c : connections_) pool_.remove(c->endpoint);
+}
+
+// ---- callers that carry their slice themselves
+
+TcpTransport::Lane::Connection* TcpTransport::Lane::borrow() {
+  Lock lock(mutex_);
+  if (draining_) return nullptr;
+  Connection* best = nullptr;
+  for (auto& c : connections_) {
+    if (c->busy || c->borrowed || !routes_[c->rail].info.mapped) continue;
+    if (best == nullptr || (routes_.size() > 1 && queue_.predicted_seconds(c->rail, kShort) <
+                                                      queue_.predicted_seconds(best->rail, kShort)))
+      best = c.get();
+  }
+  if (best != nullptr) best->borrowed = true;
+  return best;
+}
+
+void TcpTransport::Lane::give_back(Connection& c) {
+  {
+    Lock lock(mutex_);
+    c.borrowed = false;
+  }
+  returned_.notify_all();
+}
+
+void TcpTransport::Lane::push(SlicePtr slice) {
+  Connection* c = nullptr;
+  if (slice->awaited && slice->piece.total() <= kShort) c = borrow();
+  if (c == nullptr) {
+    queue_.push(std::move(slice));
+    return;
+  }
+  if (AttemptPtr attempt = queue_.push_or_carry(std::move(slice), c->rail)) {
+    c->group.push_back(std::move(attempt));
+    carry(*c);
+    while (!c->flights.empty())
+      if (auto received = receive(*c); !received) drop(*c, received.error());
+    rest(*c);
+  }
+  give_back(*c);
+}
+
+// ---- the connections' threads
+
+// Of an idle connection. It may be borrowed meanwhile, and is not looked at before it is back.
+AttemptPtr TcpTransport::Lane::wait_for_work(Connection& c) {
+  rest(c);
+  {
+    Lock lock(mutex_);
+    c.busy = false;
+  }
+  AttemptPtr attempt = queue_.pull(c.rail, {true, true, c.reserved}, RailQueue::Wait::kYes);
+  Lock lock(mutex_);
+  while (c.borrowed) returned_.wait(mutex_);
+  c.busy = true;
+  return attempt;
+}
+
+bool TcpTransport::Lane::has_room(Connection& c) const {
+  const bool small = c.flights.size() > 2 * kFlightsMin;
+  const bool limit = c.flights.size() >= kFlightsMax ||
+                     (c.flights.size() >= kFlightsMin && c.bytes >= kBytesInFlight);
+  const bool drained = 2 * c.flights.size() <= kFlightsMax && 2 * c.bytes <= kBytesInFlight;
+  c.full = (c.full && !drained) || (limit && small);
+  return !limit && !c.full && !stopping_.load();
+}
+
+// Beside what is in flight. Reads and writes are not in flight together: each end could then wait
+// for the other to read. Nor are more writes, while a connection is to be retired first.
+AttemptPtr TcpTransport::Lane::more_work(Connection& c) {
+  if (!has_room(c)) return nullptr;
+  const bool writes = is_write(c.flights.front().attempt);
+  if (writes && !nothing_given_up()) return nullptr;
+  return queue_.pull(c.rail, {!writes, writes, c.reserved}, RailQueue::Wait::kNo);
+}
+
+// Small ones that wait are sent together: a frame alone costs as much as 16 KiB.
+void TcpTransport::Lane::gather(Connection& c, AttemptPtr first) {
+  const bool writes = is_write(first);
+  uint64_t bytes = first->piece.total();
+  c.group.push_back(std::move(first));
+  if (writes && !nothing_given_up()) return;
+  while (c.group.size() < Link::kTogether && bytes < kGroupBytes &&
+         c.flights.size() + c.group.size() < kFlightsMax && c.bytes + bytes < kBytesInFlight) {
+    AttemptPtr next = queue_.pull(c.rail, {!writes, writes, c.reserved}, RailQueue::Wait::kNo);
+    if (next == nullptr) return;
+    bytes += next->piece.total();
+    c.group.push_back(std::move(next));
+  }
+}
+
+void TcpTransport::Lane::run(Connection& c) {
+  for (bool idle = true;; idle = c.flights.empty()) {
+    if (AttemptPtr attempt = idle ? wait_for_work(c) : more_work(c)) {
+      gather(c, std::move(attempt));
+      carry(c);
+    } else if (idle)
+      return;  // stopping, and nothing is queued
+    else if (auto received = receive(c); !received)
+      drop(c, received.error());
+  }
+}
+
+void TcpTransport::Lane::rest(Connection& c) {
+  if (c.endpoint != 0) pool_.release(c.endpoint);
+}
+
+// Sends the group, less what is over by now.
+void TcpTransport::Lane::carry(Connection& c) {
+  std::erase_if(c.group, [&](const AttemptPtr& attempt) {
+    auto early = over(*attempt);
+    if (early) early = still_open(*peer_);
+    if (early) return false;
+    queue_.returned(attempt, std::move(early));
+    return true;
+  });
+  if (c.group.empty()) return;
+  auto sent = start(c);
+  c.group.clear();
+  if (!sent) drop(c, sent.error());
+}
+
+// A connection that is open, and the pool's to use.
+Result<> TcpTransport::Lane::ready(Connection& c, const Stream::GiveUp& give_up) {
+  if (c.endpoint != 0 && !pool_.claim(c.endpoint)) c.endpoint = 0;  // evicted: it is closed
+  // A kept connection that the peer closed meanwhile reads as ended: make a new one.
+  if (c.link.is_open() && clock_.now() - c.used > kFresh && c.link.ended()) c.link.close();
+  if (c.link.is_open()) return {};
+  if (c.endpoint == 0) {
+    MC_TRY(c.endpoint, pool_.add([&c] { c.link.close(); }, clock_, config_.peer_timeout));
+  }
+  Duration round_trip{};
+  MC_TRY_(c.link.open(give_up, &round_trip));
+  queue_.connected(c.rail, round_trip);
+  return {};
+}
+
+Result<> TcpTransport::Lane::start(Connection& c) {
+  {
+    Lock lock(mutex_);
+    for (const AttemptPtr& a : c.group) carrying_.emplace(a->id, &c);
+  }
+  const bool first = c.flights.empty();
+  std::array<Link::Asked, Link::kTogether> asked;
+  for (size_t i = 0; i < c.group.size(); ++i) {
+    c.bytes += c.group[i]->piece.total();
+    c.flights.push_back({c.group[i], c.next_id++});
+    asked[i] = c.flights.back().asked();
+  }
+  const Stream::GiveUp give_up = watch(c);
+  if (first) {
+    MC_TRY_(ready(c, give_up));
+    if (is_write(c.group.front())) MC_TRY_(retire_given_up(c.link, give_up));
+  }
+  for (const AttemptPtr& a : c.group) {
+    MC_TRY_(over(*a));  // a recall that came before there was a socket to shut
+    a->reached = true;
+  }
+  return c.link.send(std::span(asked).first(c.group.size()), give_up);
+}
+
+Result<> TcpTransport::Lane::receive(Connection& c) {
+  const Flight flight = c.flights.front();
+  c.link.eager(c.bytes <= kShort);
+  Link::Answer answer;
+  MC_TRY_(c.link.receive(flight.asked(), c.flights.size() > 1, watch(c), &answer));
+  c.bytes -= flight.attempt->piece.total();
+  c.flights.pop_front();
+  if (c.flights.empty()) c.used = clock_.now();
+  {
+    Lock lock(mutex_);
+    carrying_.erase(flight.attempt->id);
+  }
+  flight.attempt->refused = !answer.outcome;
+  flight.attempt->digest = answer.digest;
+  queue_.returned(flight.attempt, std::move(answer.outcome));
+  return {};
+}
+
+// The connection is of no more use; what was in flight goes back to the queue, the writes behind a
+// fence.
+void TcpTransport::Lane::drop(Connection& c, const Error& why) {
+  const bool opened = c.link.is_open();
+  std::deque<Flight> flights;
+  flights.swap(c.flights);
+  c.bytes = 0;
+  c.full = false;
+  c.link.abort();
+  pool_.remove(std::exchange(c.endpoint, 0));
+  const auto ended = [&](const Flight& f) { return !over(*f.attempt); };
+  bool ours = std::any_of(flights.begin(), flights.end(), ended);
+  const bool wrote = opened && is_write(flights.front().attempt);
+  {
+    Lock lock(mutex_);
+    for (const Flight& f : flights) carrying_.erase(f.attempt->id);
+    if (wrote) given_up_.push_back(c.link.nonce());
+    ours = ours || c.shut;
+    c.shut = false;
+  }
+  std::vector<Flight> fenced;
+  for (const Flight& f : flights) {
+    // Silent is not lost: a peer that does not answer is not asked the same again.
+    f.attempt->reached = f.attempt->reached && why.code != Code::kTimeout;
+    if (wrote && over(*f.attempt->slice)) {
+      fenced.push_back(f);
+      continue;
+    }
+    if (ours) f.attempt->recalled.store(true);  // no fault of the rail
+    queue_.returned(f.attempt, fail(why));
+  }
+  if (fenced.empty()) return;
+  const bool done = fence(c.rail, fenced);
+  for (const Flight& f : fenced) {
+    if (ours) f.attempt->recalled.store(true);
+    // Its time may be over by now: then it ends as that, whatever lands.
+    f.attempt->unfenced = !done && over(*f.attempt->slice);
+    queue_.returned(
+        f.attempt,
+        fail(f.attempt->unfenced
+                 ? Error{Code::kTimeout, why.what + "; " + "the write could not be called off"}
+                 : why));
+  }
+}
+
+void TcpTransport::Lane::recall(const AttemptPtr& attempt) {
+  Lock lock(mutex_);  // held meanwhile: the connection may not go on to other work first
+  const auto it = carrying_.find(attempt->id);
+  if (it == carrying_.end()) return;
+  it->second->shut = true;
+  it->second->link.shut_down();
+}
+
+Result<> TcpTransport::Lane::over(const Slice& slice) const {
+  if (stopping_.load()) return fail(Code::kUnavailable, "shutting down");
+  if (slice.cancelled->load(std::memory_order_acquire)) return fail(cancelled_error(slice));
+  if (slice.deadline != Time::max() && clock_.now() >= slice.deadline)
+    return fail(expired_error(slice));
+  if (peer_->fate.load() == Peer::Fate::kClosed) return still_open(*peer_);
+  return {};
+}
+
+Result<> TcpTransport::Lane::over(const Attempt& attempt) const {
+  if (attempt.recalled.load()) return fail(Code::kUnavailable, "recalled");
+  return over(*attempt.slice);
+}
+
+// Asked a few times a second while a connection waits.
+Stream::GiveUp TcpTransport::Lane::watch(const Connection& c) {
+  return [this, &c]() -> Result<> {
+    for (const Flight& f : c.flights) MC_TRY_(over(*f.attempt));
+    return {};
+  };
+}
+
+void TcpTransport::Lane::describe(uint64_t bytes, Path& path) const {
+  queue_.describe(bytes, path);
+}
+
+// ---- the transport's timer
+
+std::vector<RailIndex> TcpTransport::Lane::tick() {
+  auto to_ping = queue_.tick();
+  bool all_good = true;
+  const auto rails = queue_.view();
+  for (const RailView& v : rails) all_good = all_good && (!v.info.mapped || v.errors == 0);
+  Lock lock(mutex_);
+  if (all_good || spares_ || draining_) return to_ping;
+  spares_ = true;  // a rail of the map failed: those outside of it may be needed
+  size_t spares = 0;
+  for (RailIndex r = 0; r < rails.size(); ++r)
+    if (!rails[r].info.mapped && spares++ < kSparesMax) add_connection(r, false);
+  return to_ping;
+}
+
+void TcpTransport::Lane::ping(RailIndex rail) {
+  Link link(peer_, routes_[rail], clock_, kPingTime);
+  Duration round_trip{};
+  const auto give_up = [this]() -> Result<> {
+    if (stopping_.load()) return fail(Code::kUnavailable, "shutting down");
+    return {};
+  };
+  auto opened = link.open(give_up, &round_trip);
+  if (opened)
+    queue_.pinged(rail, round_trip);
+  else
+    queue_.pinged(rail, fail(opened.error()));
+}
+
+}  // namespace mc::xfer::tcp

@@ -1,0 +1,424 @@
+#include "xfer/transports/tcp/server.h"
+
+#include <netdb.h>
+#include <poll.h>
+#include <sys/eventfd.h>
+#include <sys/random.h>
+#include <sys/socket.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <cstring>
+#include <utility>
+
+#include "base/log.h"
+#include "io/address.h"
+#include "rpc/socket.h"
+#include "xfer/core/planner.h"
+#include "xfer/memory/copy.h"
+#include "xfer/transports/tcp/tsan_ignore_scope.h"
+
+namespace mc::xfer::tcp {
+namespace {
+constexpr uint64_t kShort = 64 * kKiB;  // after these the next request is expected soon
+// How long an answer may wait for others: what is sent together on a slow link is answered one by
+// one all the same.
+constexpr Duration kAnswerTime = std::chrono::microseconds(500);
+constexpr uint64_t kCopied = 8 * kKiB;  // a copy of this costs less than another call
+constexpr size_t kRowsTogether = 64;    // of an answer that leaves with others
+}  // namespace
+
+Server::Server(Config config, const Registry& registry, const Clock& clock, Metrics& metrics)
+    : config_(std::move(config)),
+      registry_(registry),
+      clock_(clock),
+      refused_(metrics.counter("mc_xfer_refused_connections_total",
+                               "data connections closed for what they sent")) {}
+
+Result<std::unique_ptr<Server>> Server::open(Config config, const Registry& registry,
+                                             const Clock& clock, Metrics& metrics) {
+  if (config.listen.empty() || config.listen.size() > kListenersMax)
+    return fail(Code::kInvalid, "%zu data addresses: want 1 to %zu", config.listen.size(),
+                kListenersMax);
+  std::unique_ptr<Server> server(new Server(std::move(config), registry, clock, metrics));
+  for (const std::string& text : server->config_.listen) MC_TRY_(server->listen_on(text));
+  server->stop_.reset(::eventfd(0, EFD_CLOEXEC));
+  server->acceptor_ = std::thread([s = server.get()] { s->accept_loop(); });
+  return server;
+}
+
+Result<> Server::listen_on(const std::string& text) {
+  MC_TRY(const io::Address address, io::parse_address(text));
+  if (!io::is_loopback(address.host) && rpc::cluster_key().empty())
+    return fail(Code::kInvalid,
+                "refusing to take data on %s, beyond loopback, without a "
+                "cluster key",
+                text.c_str());
+  addrinfo hints{};
+  hints.ai_socktype = SOCK_STREAM;
+  hints.ai_flags = AI_PASSIVE;
+  addrinfo* found = nullptr;
+  if (::getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found) !=
+      0)
+    return fail(Code::kInvalid, "listen on %s: no such host", text.c_str());
+  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
+  io::Fd listener(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+  const int on = 1;
+  ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
+  if (::bind(listener.get(), found->ai_addr, found->ai_addrlen) != 0 ||
+      ::listen(listener.get(), 1024) != 0)
+    return fail(Code::kUnavailable, "listen on %s: %s", text.c_str(), std::strerror(errno));
+  sockaddr_storage bound{};
+  socklen_t n = sizeof bound;
+  ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&bound), &n);
+  char port[16] = {};
+  ::getnameinfo(reinterpret_cast<sockaddr*>(&bound), n, nullptr, 0, port, sizeof port,
+                NI_NUMERICSERV);
+  MC_TRY(const uint64_t number, parse_uint(port));
+  bound_.push_back({address.host, static_cast<uint16_t>(number)});
+  listeners_.push_back(std::move(listener));
+  return {};
+}
+
+Server::~Server() {
+  if (!acceptor_.joinable()) return;
+  eventfd_write(stop_.get(), 1);
+  acceptor_.join();
+  std::list<Connection> connections;
+  {
+    Lock lock(mutex_);
+    stopping_ = true;
+    for (auto& c : connections_) c.stream.shut_down();
+    connections.swap(connections_);
+  }
+  for (auto& c : connections) c.thread.join();
+}
+
+Stream::GiveUp Server::unless_stopping() {
+  return [this]() -> Result<> {
+    Lock lock(mutex_);
+    if (stopping_) return fail(Code::kUnavailable, "shutting down");
+    return {};
+  };
+}
+
+void Server::reap() {
+  for (auto it = connections_.begin(); it != connections_.end();) {
+    if (it->done) {
+      it->thread.join();  // it has left serve(); this waits for its last instructions
+      it = connections_.erase(it);
+    } else {
+      ++it;
+    }
+  }
+}
+
+void Server::accept_loop() {
+  std::vector<pollfd> polled{{stop_.get(), POLLIN, 0}};
+  for (const io::Fd& listener : listeners_) polled.push_back({listener.get(), POLLIN, 0});
+  for (;;) {
+    if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return;
+    if (polled[0].revents != 0) return;
+    for (size_t i = 1; i < polled.size(); ++i)
+      if (polled[i].revents != 0) accept_one(polled[i].fd);
+  }
+}
+
+void Server::accept_one(int listener) {
+  io::Fd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
+  if (!fd) return;
+  Lock lock(mutex_);
+  reap();
+  if (connections_.size() >= kConnectionsMax) {
+    refused_.add();
+    log_warn("xfer", "refused a data connection: %zu are open", connections_.size());
+    return;
+  }
+  Connection& c = connections_.emplace_back();
+  c.stream = Stream(std::move(fd), clock_, config_.silence_max);
+  c.stream.tune();
+  c.thread = std::thread([this, &c] {
+    serve(c);
+    c.stream.shut_down();
+    Lock done_lock(mutex_);
+    c.done = true;
+    ended_.notify_all();
+  });
+}
+
+Stream::GiveUp Server::unless_withdrawn(const BufferPtr& buffer) {
+  return [this, buffer = buffer.get()]() -> Result<> {
+    MC_TRY_(unless_stopping()());
+    if (buffer->withdrawn.load(std::memory_order_acquire))
+      return fail(Code::kUnavailable, "the memory was withdrawn meanwhile");
+    return {};
+  };
+}
+
+void Server::serve(Connection& c) {
+  auto outcome = greet(c);
+  while (outcome) outcome = serve_one(c);
+  c.answers.forget();
+  // A peer that closed between frames is the usual end; anything else was its fault or its death.
+  if (outcome.error().code != Code::kUnavailable) {
+    refused_.add();
+    log_warn("xfer", "data connection closed: %s", outcome.error().what.c_str());
+  }
+}
+
+Result<> Server::greet(Connection& c) {
+  Stream& stream = c.stream;
+  Nonce nonce{};
+  if (::getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size()))
+    return fail(Code::kInternal, "no randomness");
+  MC_TRY_(stream.send(nonce.data(), nonce.size(), unless_stopping()));
+  Header header;
+  HelloBody hello;
+  MC_TRY_(stream.receive(&header, sizeof header, unless_stopping()));
+  MC_TRY_(check_header(header));
+  if (header.kind != Kind::kHello || header.body_bytes != sizeof hello)
+    return fail(Code::kCorrupt, "a data connection that does not begin with hello");
+  MC_TRY_(stream.receive(&hello, sizeof hello, unless_stopping()));
+  uint8_t difference = 0;  // compared without branching: the time must not tell where it differs
+  const HelloBody want = prove(config_.secret, nonce);
+  for (size_t i = 0; i < want.proof.size(); ++i)
+    difference = static_cast<uint8_t>(difference | (want.proof[i] ^ hello.proof[i]));
+  if (difference != 0) {
+    const Result<> denied = fail(Code::kDenied, "wrong secret: fetch the segment again");
+    MC_TRY_(reply(stream, header.id, denied));
+    return denied;
+  }
+  {
+    Lock lock(mutex_);
+    c.nonce = nonce;
+    c.greeted = true;
+  }
+  return reply(stream, header.id, {});
+}
+
+Result<> Server::reply(Stream& stream, uint64_t id, const Result<>& outcome) {
+  const std::string text = outcome ? "" : outcome.error().what.substr(0, kTextMax);
+  Header header = make_header(Kind::kReply, id, text.data(), static_cast<uint32_t>(text.size()),
+                              outcome ? uint16_t{0} : static_cast<uint16_t>(outcome.error().code));
+  iovec parts[2] = {{&header, sizeof header}, {const_cast<char*>(text.data()), text.size()}};
+  return stream.send(parts, unless_stopping());
+}
+
+Result<> Server::answer(Connection& c, const Header& asked, const Result<>& outcome) {
+  if (!outcome) {  // rare, and it has a text
+    MC_TRY_(send_answers(c));
+    return reply(c.stream, asked.id, outcome);
+  }
+  const Header header = make_header(Kind::kReply, asked.id, nullptr, 0);
+  const Time now = clock_.now();
+  if (c.answers.empty()) c.answer_by = now + kAnswerTime;
+  c.answers.add(header);
+  if ((asked.flags & kMore) != 0 && now < c.answer_by && c.answers.room_for(0)) return {};
+  return send_answers(c);
+}
+
+Result<> Server::send_answers(Connection& c) { return c.answers.send(c.stream, unless_stopping()); }
+
+// Its header, with the checked body in one of the two.
+Result<Header> Server::next_request(Connection& c, Descriptor& d, Nonce& nonce) {
+  if (std::exchange(c.has_next, false)) {
+    const Header header = c.next.header;
+    MC_TRY_(check_header(header));
+    if (header.kind == Kind::kRetire || header.body_bytes != sizeof d)
+      return fail(Code::kCorrupt, "request body of %u bytes", header.body_bytes);
+    d = c.next.body;
+    if (!check_body(header, &d)) return fail(Code::kCorrupt, "request body fails its check");
+    return header;
+  }
+  MC_TRY(const bool more, c.stream.wait_for_request(unless_stopping()));
+  if (!more) return fail(Code::kUnavailable, "closed");
+  Header header;
+  MC_TRY_(c.stream.receive(&header, sizeof header, unless_stopping()));
+  MC_TRY_(check_header(header));
+  const auto body = header.kind == Kind::kRetire ? std::as_writable_bytes(std::span(nonce))
+                                                 : std::as_writable_bytes(std::span(&d, 1));
+  if (header.body_bytes != body.size())
+    return fail(Code::kCorrupt, "request body of %u bytes", header.body_bytes);
+  MC_TRY_(c.stream.receive(body.data(), body.size(), unless_stopping()));
+  if (!check_body(header, body.data())) return fail(Code::kCorrupt, "request body fails its check");
+  return header;
+}
+
+Result<> Server::serve_one(Connection& c) {
+  Descriptor d;
+  Nonce nonce{};
+  MC_TRY(const Header header, next_request(c, d, nonce));
+  // Answers wait for no payload while they hold memory.
+  if (header.kind == Kind::kWrite ? c.answers.pins() : header.kind != Kind::kRead)
+    MC_TRY_(send_answers(c));
+  if (header.kind == Kind::kRetire) return reply(c.stream, header.id, retire(c, nonce));
+  uint64_t total = 0;
+  c.stream.eager(!__builtin_mul_overflow(d.bytes, d.rows, &total) && total <= kShort);
+  return dispatch(c, header, d);
+}
+
+Result<> Server::dispatch(Connection& c, const Header& header, const Descriptor& d) {
+  switch (header.kind) {
+    case Kind::kRead: return read(c, header, d);
+    case Kind::kWrite: return write(c, header, d);
+    case Kind::kRaise: return reply(c.stream, header.id, raise(d));
+    case Kind::kHello:
+    case Kind::kReply:
+    case Kind::kRetire: break;
+  }
+  return fail(Code::kCorrupt, "unexpected frame of kind %u", static_cast<unsigned>(header.kind));
+}
+
+// What lies in that connection's socket is still applied, then its thread ends; a write sent again
+// elsewhere must not start before.
+Result<> Server::retire(const Connection& asker, const Nonce& nonce) {
+  const Time deadline = clock_.now() + config_.silence_max;
+  Lock lock(mutex_);
+  for (;;) {
+    const auto it = std::find_if(connections_.begin(), connections_.end(), [&](const auto& c) {
+      return &c != &asker && c.greeted && !c.done && c.nonce == nonce;
+    });
+    if (it == connections_.end()) return {};
+    it->stream.shut_down();
+    const Duration left = deadline - clock_.now();
+    if (left.count() <= 0) return fail(Code::kBusy, "that connection does not end");
+    ended_.wait_for(mutex_, left);
+  }
+}
+
+Result<BufferPtr> Server::admit(const Descriptor& d, bool writing, std::byte** first,
+                                const std::byte** guard) const {
+  const Generation now = registry_.generation();
+  if (d.generation != now.n)
+    return fail(Code::kStale, "segment generation %llu is over: it is %llu now",
+                static_cast<unsigned long long>(d.generation),
+                static_cast<unsigned long long>(now.n));
+  const uint64_t span = span_of(d.bytes, d.rows, d.stride);
+  if (span == 0) return fail(Code::kInvalid, "the transfer's lengths overflow");
+  // Rows on each other would let a frame ask for far more bytes than the memory holds.
+  if (d.rows > 1 && d.stride < d.bytes)
+    return fail(Code::kInvalid, "rows of %llu bytes every %llu bytes overlap",
+                static_cast<unsigned long long>(d.bytes),
+                static_cast<unsigned long long>(d.stride));
+  MC_TRY(BufferPtr buffer, registry_.pin(d.offset, span));
+  if (writing && !buffer->writable) return fail(Code::kDenied, "this memory is read-only");
+  *guard = nullptr;
+  if (buffer->backing != nullptr) {
+    if (d.guard_offset == Guard::kNone) return buffer;
+    return fail(Code::kInvalid, "%s has no guard words", buffer->location.c_str());
+  }
+  *first = buffer->data + (d.offset - buffer->offset);
+  if (d.guard_offset != Guard::kNone) {
+    const uint64_t at = d.guard_offset - buffer->offset;
+    if (d.guard_offset < buffer->offset || buffer->bytes < 8 || at > buffer->bytes - 8 ||
+        reinterpret_cast<uintptr_t>(buffer->data + at) % 8 != 0)
+      return fail(Code::kInvalid, "the guard is not in the buffer it guards");
+    *guard = buffer->data + at;
+    if (!guard_holds(*guard, d.guard_value))
+      return fail(Code::kStale, "the bytes at %llu have another owner now",
+                  static_cast<unsigned long long>(d.offset));
+  }
+  return buffer;
+}
+
+// The reply leaves with the payload, and with what is read next if that was asked for already. The
+// trailer of guarded bytes follows once they have left: it says whether they were still the asked.
+Result<> Server::read(Connection& c, const Header& header, const Descriptor& d) {
+  Stream& stream = c.stream;
+  std::byte* first = nullptr;
+  const std::byte* guard = nullptr;
+  const auto buffer = admit(d, false, &first, &guard);
+  if (!buffer || (*buffer)->backing != nullptr) {
+    MC_TRY_(send_answers(c));
+    if (!buffer) return reply(stream, header.id, fail(buffer.error()));
+    return read_backed(stream, header, d, *buffer);
+  }
+  Trailer trailer;
+  const auto judge = [&] {
+    if (guard != nullptr && !guard_holds(guard, d.guard_value))
+      trailer.code = static_cast<uint64_t>(Code::kStale);
+  };
+  RowWalk rows(first, d.bytes, d.rows, d.stride);
+  const uint64_t in_row = std::min<uint64_t>(d.rows, RowWalk::kParts);
+  if (!c.answers.room_for(in_row)) MC_TRY_(send_answers(c));
+  c.answers.add(make_header(Kind::kReply, header.id, nullptr, 0));
+  std::byte copy[kCopied];
+  if (guard != nullptr && d.bytes * d.rows <= kCopied) {  // the whole answer in one call
+    iovec whole{copy, 0};
+    const PeerOrder order;
+    for (auto parts = rows.next(); !parts.empty(); parts = rows.next())
+      for (const iovec& part : parts) {
+        std::memcpy(copy + whole.iov_len, part.iov_base, part.iov_len);
+        whole.iov_len += part.iov_len;
+      }
+    judge();
+    c.answers.add({&whole, 1}, *buffer);
+    c.answers.add(trailer);
+    return send_answers(c);
+  }
+  for (auto parts = rows.next(); !parts.empty(); parts = rows.next()) {
+    c.answers.add(parts, *buffer);
+    if (guard != nullptr || !rows.done()) MC_TRY_(send_answers(c));
+  }
+  judge();
+  c.answers.add(trailer);
+  const bool more = (header.flags & kMore) != 0 && stream.ahead() >= sizeof(Frame);
+  return more && c.answers.room_for(kRowsTogether) ? Result<>{} : send_answers(c);
+}
+
+Result<> Server::write(Connection& c, const Header& header, const Descriptor& d) {
+  Stream& stream = c.stream;
+  std::byte* first = nullptr;
+  const std::byte* guard = nullptr;
+  const auto buffer = admit(d, true, &first, &guard);
+  if (!buffer) {  // the payload is under way: read past it, then say why
+    uint64_t left = 0;
+    if (__builtin_mul_overflow(d.bytes, d.rows, &left))
+      return fail(Code::kCorrupt, "a write whose length overflows");
+    std::vector<std::byte> scratch(std::min<uint64_t>(left, 256 * 1024));
+    while (left > 0) {
+      const auto n = static_cast<size_t>(std::min<uint64_t>(left, scratch.size()));
+      MC_TRY_(stream.receive(scratch.data(), n, unless_stopping()));
+      left -= n;
+    }
+    return answer(c, header, fail(buffer.error()));
+  }
+  if ((*buffer)->backing != nullptr) {
+    MC_TRY_(send_answers(c));
+    return write_backed(stream, header, d, *buffer);
+  }
+  const auto give_up = unless_withdrawn(*buffer);
+  RowWalk rows(first, d.bytes, d.rows, d.stride);
+  {
+    const PeerOrder order;
+    for (auto parts = rows.next(); !parts.empty(); parts = rows.next()) {
+      c.has_next = rows.done() && (header.flags & kMore) != 0;
+      if (c.has_next) parts = rows.with(parts, {&c.next, sizeof c.next});
+      MC_TRY_(stream.receive(parts, give_up));
+    }
+  }
+  if (guard != nullptr && !guard_holds(guard, d.guard_value))
+    return answer(c, header, fail(Code::kStale, "the bytes changed owner meanwhile"));
+  return answer(c, header, {});
+}
+
+Result<> Server::raise(const Descriptor& d) {
+  std::byte* first = nullptr;
+  const std::byte* guard = nullptr;
+  Descriptor word = d;
+  word.offset = d.guard_offset;
+  word.bytes = 8;
+  word.rows = 1;
+  word.guard_offset = Guard::kNone;
+  MC_TRY(const BufferPtr buffer, admit(word, true, &first, &guard));
+  if (buffer->backing != nullptr)
+    return fail(Code::kInvalid, "%s has no guard words", buffer->location.c_str());
+  if (reinterpret_cast<uintptr_t>(first) % 8 != 0)
+    return fail(Code::kInvalid, "the guard is not 8-byte aligned in memory");
+  if (!raise_guard_word(first, d.guard_value))
+    return fail(Code::kStale, "the guard at %llu is newer already",
+                static_cast<unsigned long long>(d.guard_offset));
+  return {};
+}
+
+}  // namespace mc::xfer::tcp

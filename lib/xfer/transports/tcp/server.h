@@ -1,0 +1,90 @@
+// The owner's side of tcp: takes connections, checks each frame (secret, generation, range, write
+// right, guard) and moves payload straight between the socket and the registered memory.
+//
+// Thread: an acceptor and one thread a connection, joined by the destructor. A peer that lies loses
+// its connection; the process goes on.
+#pragma once
+#include <list>
+#include <memory>
+#include <string>
+#include <thread>
+#include <vector>
+
+#include "base/metrics.h"
+#include "base/mutex.h"
+#include "io/address.h"
+#include "xfer/memory/registry.h"
+#include "xfer/transports/tcp/answers.h"
+#include "xfer/transports/tcp/frame.h"
+#include "xfer/transports/tcp/stream.h"
+
+namespace mc::xfer::tcp {
+
+class Server {
+ public:
+  struct Config {
+    std::vector<std::string> listen;  // "host:port"; port 0: a free one
+    std::string secret;
+    Duration silence_max;  // within a frame
+  };
+  static Result<std::unique_ptr<Server>> open(Config config, const Registry& registry,
+                                              const Clock& clock, Metrics& metrics);
+  ~Server();
+  const std::vector<io::Address>& bound() const { return bound_; }  // as given, with the ports
+  static constexpr size_t kConnectionsMax = 1024, kListenersMax = 64;
+
+ private:
+  struct Connection {
+    Stream stream;
+    Nonce nonce{};
+    bool greeted = false;
+    Frame next;             // of the request behind this one: it came with the payload of this one
+    bool has_next = false;  // to be served
+    Answers answers;        // to requests that others follow: they leave together
+    Time answer_by{};
+    std::thread thread;
+    bool done = false;
+  };
+  Server(Config config, const Registry& registry, const Clock& clock, Metrics& metrics);
+  Result<> listen_on(const std::string& text);
+  void accept_loop();
+  void accept_one(int listener);
+  void serve(Connection& c);
+  Result<> greet(Connection& c);
+  Result<> serve_one(Connection& c);
+  Result<Header> next_request(Connection& c, Descriptor& d, Nonce& nonce);
+  Result<> dispatch(Connection& c, const Header& header, const Descriptor& d);
+  Result<> retire(const Connection& asker, const Nonce& nonce);
+  Result<> read(Connection& c, const Header& header, const Descriptor& d);
+  Result<> write(Connection& c, const Header& header, const Descriptor& d);
+  // The same for buffers behind a backing.
+  Result<> read_backed(Stream& stream, const Header& header, const Descriptor& d,
+                       const BufferPtr& buffer);
+  Result<> write_backed(Stream& stream, const Header& header, const Descriptor& d,
+                        const BufferPtr& buffer);
+  Result<> raise(const Descriptor& d);
+  Result<BufferPtr> admit(const Descriptor& d, bool writing, std::byte** first,
+                          const std::byte** guard) const;
+  Result<> reply(Stream& stream, uint64_t id, const Result<>& outcome);
+  // The same, perhaps later, with the answers to what follows.
+  Result<> answer(Connection& c, const Header& asked, const Result<>& outcome);
+  Result<> send_answers(Connection& c);
+  void reap() MC_REQUIRES(mutex_);
+  Stream::GiveUp unless_stopping();
+  Stream::GiveUp unless_withdrawn(const BufferPtr& buffer);
+
+  const Config config_;
+  const Registry& registry_;
+  const Clock& clock_;
+  Counter& refused_;
+  std::vector<io::Address> bound_;
+  std::vector<io::Fd> listeners_;
+  io::Fd stop_;
+  std::thread acceptor_;
+  Mutex mutex_;
+  Condition ended_;  // a connection is done
+  bool stopping_ MC_GUARDED_BY(mutex_) = false;
+  std::list<Connection> connections_ MC_GUARDED_BY(mutex_);
+};
+
+}  // namespace mc::xfer::tcp

@@ -1,0 +1,159 @@
+#include "xfer/transports/tcp/tcp_transport.h"
+
+#include <algorithm>
+
+#include "xfer/transports/tcp/peer_connections.h"
+
+namespace mc::xfer::tcp {
+namespace {
+// While there is work the timer looks this often; it goes to sleep some time after the last, so
+// that single requests do not wake it each time.
+constexpr Duration kStep = std::chrono::milliseconds(5), kAfterwards = std::chrono::seconds(1);
+}  // namespace
+
+TcpTransport::TcpTransport(Sink& sink, const Clock& clock, Config config)
+    : sink_(sink),
+      clock_(clock),
+      config_(std::move(config)),
+      pool_(std::make_unique<EndpointPool>(config_.endpoints)) {
+  timer_ = std::thread([this] { keep_time(); });
+  pinger_ = std::thread([this] { keep_pinging(); });
+}
+
+TcpTransport::~TcpTransport() { stop(); }
+
+bool TcpTransport::reaches(const Peer& peer, uint64_t, Op) const {
+  return !peer.same_process && !peer.descriptor.tcp.empty();
+}
+
+Result<std::shared_ptr<TcpTransport::Lane>> TcpTransport::lane(const PeerPtr& peer) {
+  Lock lock(mutex_);
+  if (stopping_) return fail(Code::kUnavailable, "shutting down");
+  MC_TRY_(still_open(*peer));  // else forget() was here already, and nobody would drop this lane
+  auto& known = lanes_[peer.get()];
+  if (known == nullptr) {
+    auto routes = routes_to(*peer, config_.nics);
+    if (!routes) {
+      lanes_.erase(peer.get());
+      return fail(routes.error());
+    }
+    known = std::make_shared<Lane>(peer, std::move(*routes), sink_, clock_, config_, *pool_);
+  }
+  return known;
+}
+
+void TcpTransport::submit(SlicePtr slice) {
+  if (auto to = lane(slice->peer)) {
+    (*to)->push(std::move(slice));
+    if (asleep_.load(std::memory_order_acquire)) wake_timer();
+  } else {
+    sink_.finished(std::move(slice), fail(to.error()));
+  }
+}
+
+void TcpTransport::forget(const PeerPtr& peer) {
+  std::shared_ptr<Lane> gone;  // its threads are joined here, outside the lock
+  Lock lock(mutex_);
+  auto it = lanes_.find(peer.get());
+  if (it == lanes_.end()) return;
+  gone = std::move(it->second);
+  lanes_.erase(it);
+}
+
+void TcpTransport::stop() {
+  std::map<const Peer*, std::shared_ptr<Lane>> gone;
+  {
+    Lock lock(mutex_);
+    stopping_ = true;
+    gone.swap(lanes_);
+    pings_.clear();
+  }
+  changed_.notify_all();
+  pings_changed_.notify_all();
+  if (timer_.joinable()) timer_.join();
+  if (pinger_.joinable()) pinger_.join();
+}
+
+std::shared_ptr<TcpTransport::Lane> TcpTransport::known_lane(const PeerPtr& peer) const {
+  Lock lock(mutex_);
+  const auto it = lanes_.find(peer.get());
+  return it == lanes_.end() ? nullptr : it->second;
+}
+
+void TcpTransport::describe(const PeerPtr& peer, uint64_t bytes, Path& path) const {
+  if (!path.usable) return;
+  if (const auto known = known_lane(peer)) return known->describe(bytes, path);
+  const auto routes = routes_to(*peer, config_.nics);
+  if (!routes) {
+    path.usable = false;
+    path.why = routes.error().what;
+    return;
+  }
+  Sprayer none(config_.spray);
+  for (const Route& route : *routes) {
+    const RailIndex rail = none.add(route.info);
+    path.rails.push_back(none.view(rail, clock_.now(), path.memory));
+  }
+}
+
+size_t TcpTransport::endpoints() const { return pool_->size(); }
+
+// ---- time passes
+
+void TcpTransport::wake_timer() {
+  {
+    Lock lock(mutex_);
+    asleep_.store(false, std::memory_order_release);
+  }
+  changed_.notify_all();
+}
+
+void TcpTransport::keep_time() {
+  Time busy = clock_.now();
+  for (;;) {
+    std::vector<std::shared_ptr<Lane>> lanes;
+    {
+      Lock lock(mutex_);
+      if (stopping_) return;
+      for (auto& [peer, each] : lanes_) lanes.push_back(each);
+    }
+    Time next = Time::max();
+    for (auto& each : lanes) {
+      next = std::min(next, each->next_check());
+      for (const RailIndex rail : each->tick()) {
+        Lock lock(mutex_);
+        pings_.emplace_back(each, rail);
+        pings_changed_.notify_all();
+      }
+    }
+    lanes.clear();
+    const Time now = clock_.now();
+    if (next != Time::max()) busy = now;
+    Lock lock(mutex_);
+    if (stopping_) return;
+    if (now - busy < kAfterwards) {
+      changed_.wait_for(mutex_, kStep);
+      continue;
+    }
+    // Work that comes just now is looked at after this step at the latest.
+    asleep_.store(true, std::memory_order_release);
+    while (asleep_.load() && !stopping_) changed_.wait_for(mutex_, kAfterwards);
+    busy = clock_.now();
+  }
+}
+
+void TcpTransport::keep_pinging() {
+  for (;;) {
+    std::pair<std::shared_ptr<Lane>, RailIndex> next;
+    {
+      Lock lock(mutex_);
+      while (pings_.empty() && !stopping_) pings_changed_.wait(mutex_);
+      if (stopping_) return;
+      next = std::move(pings_.front());
+      pings_.pop_front();
+    }
+    next.first->ping(next.second);
+  }
+}
+
+}  // namespace mc::xfer::tcp

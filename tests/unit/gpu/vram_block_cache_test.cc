@@ -1,0 +1,167 @@
+// Blocks that stay on the device: which are found again, which go, and that tokens are the same
+// however small the tier is.
+#include "gpu/vram_block_cache.h"
+
+#include "texts.h"
+
+using namespace mc;
+using namespace mc::gpu;
+using device::must;
+using model::DType;
+
+namespace {
+
+// A tier of so many slots of six layers.
+struct Slots {
+  explicit Slots(size_t n) : tier({bytes(n), nullptr}, {64, 6, kTokens}) {}
+  std::span<std::byte> bytes(size_t n) {
+    memory.resize(n * 6 * 64);
+    return memory;
+  }
+  std::unique_ptr<Tier::Claim> claim(const Text& t, size_t begin) {
+    const model::Slice slice = t.slice(begin);
+    const Content content = t.content();
+    return tier.claim({&slice, 1}, {&content, 1});
+  }
+  std::vector<std::byte> memory;
+  Tier tier;
+};
+
+std::vector<bool> there(const Tier::Claim& claim) {
+  std::vector<bool> out;
+  for (const Tier::Place& p : claim.places()) out.push_back(p.there);
+  return out;
+}
+
+}  // namespace
+
+TEST_CASE("a tier finds blocks by what they hold, once a pass that filled them is through") {
+  Slots s(8);
+  const Text prompt = text(40, 1);
+  {
+    const auto dropped = s.claim(prompt, 0);
+    CHECK(there(*dropped) == std::vector<bool>{false, false, false});
+  }
+  s.claim(prompt, 0)->commit();
+  CHECK(s.tier.counts().used == 3);
+  Text longer = prompt, other = prompt;
+  longer.append(7);
+  CHECK(there(*s.claim(longer, 40)) == std::vector<bool>{true, true, true});
+  // The claim before was dropped: what it would have written is no longer known.
+  CHECK(there(*s.claim(longer, 40)) == std::vector<bool>{true, true, false});
+  other.tokens[20] = (other.tokens[20] + 1) % 150;
+  other.chain();
+  other.append(7);
+  CHECK(there(*s.claim(other, 40)) == std::vector<bool>{true, false, false});
+  // What a block chains on is unknown: nothing is found, nothing kept.
+  Text unknown = longer;
+  unknown.parents[1] = unknown.parents[2] = {};
+  const auto used = s.tier.counts().used;
+  const auto claim = s.claim(unknown, 40);
+  CHECK(there(*claim) == std::vector<bool>{true, false, false});
+  claim->commit();
+  CHECK(s.tier.counts().used == used);
+}
+
+TEST_CASE("one that writes a block has it alone; those that read it share it") {
+  Slots s(8);
+  Text a = text(40, 1);
+  s.claim(a, 0)->commit();
+  Text b = a;
+  a.append(7);
+  b.append(8);
+  const auto first = s.claim(a, 40), second = s.claim(b, 40);
+  CHECK(there(*first) == std::vector<bool>{true, true, true});
+  CHECK(there(*second) == std::vector<bool>{true, true, false});
+  CHECK(first->places()[1].at == second->places()[1].at);
+  CHECK(first->places()[2].at != second->places()[2].at);
+  first->commit();
+  second->commit();
+  a.append(1);
+  b.append(1);
+  CHECK(there(*s.claim(a, 41)) == std::vector<bool>{true, true, true});
+  CHECK(there(*s.claim(b, 41)) == std::vector<bool>{true, true, true});
+}
+
+TEST_CASE("a full tier gives up what was used longest ago, a sequence's end first, and streams") {
+  Slots s(4);
+  const Text a = text(32, 1), b = text(32, 2), c = text(16, 3);
+  s.claim(a, 0)->commit();
+  s.claim(b, 0)->commit();
+  s.claim(c, 0)->commit();
+  CHECK(s.tier.counts().evictions == 1);
+  Text again = a;
+  again.append(1);
+  CHECK(there(*s.claim(again, 32))[0]);
+  // Five blocks in four slots: three of their own, two streamed through the fourth.
+  const Text large = text(80, 4);
+  const auto claim = s.claim(large, 0);
+  CHECK_FALSE(claim == nullptr);
+  CHECK(claim->streams());
+  size_t streamed = 0;
+  for (const Tier::Place& p : claim->places()) streamed += p.streamed;
+  CHECK(streamed == 2);
+  CHECK(s.claim(c, 0) == nullptr);  // all is held
+}
+
+TEST_CASE("a step with kept blocks moves a token's KV, however long the contexts are") {
+  for (const std::string& kind : device::kinds()) {
+    CAPTURE(kind);
+    Both both(device::open_kind(kind), {DType::kF32, kTokens}, DType::kF32, six_layers());
+    CHECK(must(both.gpu->keep_blocks(64 * both.gpu->block_bytes())) == 64);
+    std::vector<uint64_t> out;
+    for (const size_t n : {20u, 200u}) {
+      CAPTURE(n);
+      std::vector<Text> kept, moved;
+      for (const size_t more : {0u, 3u}) kept.push_back(text(n + more, 1 + more, n + 43));
+      for (const Text& t : kept) prefill(*both.gpu, t);
+      moved = kept;  // of other memory, with the same KV
+      for (size_t i = 0; i < moved.size(); ++i)
+        for (size_t b = 0; b < moved[i].blocks.blocks.size(); ++b)
+          moved[i].blocks.blocks[b] = moved[i].blocks.memory[b].data();
+      const KvTraffic before = both.gpu->traffic();
+      std::vector<std::vector<int32_t>> tokens;
+      for (int i = 0; i < 20; ++i) tokens.push_back(step(*both.gpu, kept));
+      const KvTraffic after = both.gpu->traffic();
+      CHECK(after.bytes_in == before.bytes_in);  // all was there
+      CHECK(after.tier.hits > before.tier.hits);
+      out.push_back(after.bytes_out - before.bytes_out);
+      for (int i = 0; i < 20; ++i) CHECK(step(*both.gpu, moved, false) == tokens[size_t(i)]);
+      CHECK(both.gpu->traffic().bytes_in > after.bytes_in);
+      for (size_t i = 0; i < kept.size(); ++i)
+        CHECK(kept[i].blocks.memory == moved[i].blocks.memory);
+    }
+    CHECK(out[0] == out[1]);
+  }
+}
+
+TEST_CASE(
+    "tokens and KV are the same in tiers of all sizes, those too small for the contexts too") {
+  const auto run = [](uint64_t slots) {
+    Both both(device::open_kind("stand-in"), {DType::kF32, kTokens}, DType::kF32, six_layers());
+    const uint64_t bytes = slots * both.gpu->block_bytes();
+    CHECK(must(both.gpu->keep_blocks(bytes)) == slots);
+    std::vector<Text> texts;
+    for (size_t i = 0; i < 4; ++i) texts.push_back(text(30 + 17 * i, 20 + i, 120));
+    for (const Text& t : texts) prefill(*both.gpu, t);
+    std::vector<std::vector<int32_t>> said;
+    for (int i = 0; i < 24; ++i) said.push_back(step(*both.gpu, texts));
+    std::vector<std::vector<std::byte>> kv;
+    for (const Text& t : texts) kv.insert(kv.end(), t.blocks.memory.begin(), t.blocks.memory.end());
+    return std::tuple(said, kv, both.gpu->traffic());
+  };
+  const auto [want, want_kv, nothing] = run(0);
+  CHECK(nothing.tier.hits == 0);
+  for (const uint64_t slots : {1u, 3u, 9u, 17u, 22u, 40u}) {
+    CAPTURE(slots);
+    const auto [said, kv, traffic] = run(slots);
+    CHECK(said == want);
+    CHECK(kv == want_kv);
+    CHECK(traffic.bytes_out == nothing.bytes_out);
+    if (slots >= 9) CHECK(traffic.tier.hits > 0);
+    if (slots == 17) CHECK(traffic.tier.evictions > 0);
+    if (slots == 17) CHECK(traffic.tier.streamed > 0);
+    if (slots >= 9) CHECK(traffic.bytes_in < nothing.bytes_in);
+    if (slots == 40) CHECK(traffic.bytes_in == 0);
+  }
+}

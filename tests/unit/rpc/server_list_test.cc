@@ -1,0 +1,160 @@
+// One of several servers answers: finding it, and finding the next one when it is gone.
+#include "rpc/server_list.h"
+
+#include <doctest/doctest.h>
+
+#include <optional>
+#include <thread>
+
+#include "rpc/client.h"
+#include "rpc/server.h"
+
+namespace mc::rpc::route_test {
+using namespace std::chrono_literals;
+
+namespace {
+
+struct Who {
+  static constexpr const char* kName = "who";
+  struct Reply {
+    static constexpr const char* kName = "is";
+    std::string name;
+    static void fields(auto& a, auto& m) { a(m.name); }
+  };
+  static void fields(auto& a, auto&) { a(); }
+};
+
+struct Servers {
+  SteadyClock clock;
+  io::Loop loop{clock};
+  Metrics metrics;
+  std::vector<std::unique_ptr<rpc::Server>> all;
+  std::string leader;  // the address of the one that answers; empty: none does
+  int calls = 0;
+
+  explicit Servers(int n) {
+    for (int i = 0; i < n; ++i) add();
+    leader = all[0]->address();
+  }
+  void add() {
+    all.push_back(std::move(*rpc::Server::open(loop, "127.0.0.1:0", metrics)));
+    rpc::Server* server = all.back().get();
+    server->on_later<Who>(
+        [this, server](const Who&, const rpc::Call&, const rpc::Reply<Who::Reply>& reply) {
+          ++calls;
+          if (server->address() == leader) return reply(Who::Reply{server->address()});
+          reply.elsewhere(leader, "stands by");
+        });
+  }
+  Result<Who::Reply> ask(rpc::Client& client, Duration budget = 5s) {
+    std::optional<Result<Who::Reply>> out;
+    client.call(Who{}, budget, [&](Result<Who::Reply> r) { out = std::move(r); });
+    for (int i = 0; i < 2000 && !out; ++i) REQUIRE(loop.turn(5ms));
+    REQUIRE(out.has_value());
+    return *out;
+  }
+};
+
+}  // namespace
+
+TEST_SUITE("route") {
+  TEST_CASE("a list is asked from its first on, and who is silent is passed over") {
+    auto route = Route::parse("a:1,b:2,a:1,c:3");
+    REQUIRE(route);
+    CHECK(route->size() == 3);
+    CHECK(route->address(route->current()) == "a:1");
+    route->pass_over(0);
+    CHECK(route->address(route->current()) == "b:2");
+    route->pass_over(0);  // of an older call: that was decided already
+    CHECK(route->address(route->current()) == "b:2");
+    route->pass_over(1);
+    route->pass_over(2);
+    CHECK(route->address(route->current()) == "a:1");
+    CHECK(route->text() == "a:1,b:2,c:3");
+    for (const char* bad : {"", "a:1,", "nonsense", "a:0", "a:1,b:99999"}) {
+      CAPTURE(bad);
+      CHECK(Route::parse(bad).error().code == Code::kInvalid);
+    }
+  }
+
+  TEST_CASE("who refuses names the next, and nonsense names nobody") {
+    auto route = Route::parse("a:1,b:2");
+    REQUIRE(route);
+    CHECK(route->refused(0, "x:9"));
+    CHECK(route->address(route->current()) == "x:9");
+    CHECK_FALSE(route->refused(2, ""));  // it does not know: the first of the list again
+    CHECK(route->current() == 0);
+    CHECK_FALSE(route->refused(0, "a:1"));  // itself
+    CHECK_FALSE(route->refused(0, "not an address"));
+    CHECK(route->current() == 1);
+    CHECK(route->refused(0, "x:9"));  // an answer to an older call changes nothing
+    CHECK(route->current() == 1);
+    for (int i = 0; i < 100; ++i)
+      CHECK(route->refused(route->current(), "y:" + std::to_string(1 + i)));
+    CHECK(route->size() == Route::kMax);
+    CHECK(route->address(0) == "a:1");
+    CHECK(route->address(1) == "b:2");
+  }
+
+  TEST_CASE("a call that another server answers is made there, once") {
+    Servers s(3);
+    auto client = rpc::Client::connect(s.loop, s.all[2]->address());
+    REQUIRE(client);
+    CHECK(s.ask(**client)->name == s.leader);
+    CHECK(s.calls == 2);
+    CHECK(s.ask(**client)->name == s.leader);  // straight
+    CHECK(s.calls == 3);
+    s.leader = s.all[1]->address();
+    CHECK(s.ask(**client)->name == s.leader);
+    s.leader.clear();
+    CHECK(s.ask(**client).error().code == Code::kUnavailable);
+  }
+
+  TEST_CASE("servers that name each other do not keep a call for ever") {
+    Servers s(2);
+    const std::string a = s.all[0]->address(), b = s.all[1]->address();
+    for (int i = 0; i < 2; ++i)
+      s.all[static_cast<size_t>(i)]->on_later<Who>(
+          [&, i](const Who&, const rpc::Call&, const rpc::Reply<Who::Reply>& reply) {
+            ++s.calls;
+            reply.elsewhere(i == 0 ? b : a, "stands by");
+          });
+    auto client = rpc::Client::connect(s.loop, a);
+    REQUIRE(client);
+    CHECK(s.ask(**client).error().code == Code::kUnavailable);
+    CHECK(s.calls < 10);
+  }
+
+  TEST_CASE("when the one that answered is gone, the others are asked") {
+    Servers s(2);
+    const std::string list = s.all[0]->address() + "," + s.all[1]->address();
+    auto client = rpc::Client::connect(s.loop, list);
+    REQUIRE(client);
+    CHECK(s.ask(**client)->name == s.leader);
+    s.leader = s.all[1]->address();
+    s.all[0].reset();
+    CHECK(s.ask(**client, 50ms).error().code == Code::kTimeout);
+    CHECK(s.ask(**client)->name == s.leader);
+    (*client)->pass_over();  // its answer was of no use: the next one is asked, and is not there
+    CHECK(s.ask(**client, 50ms).error().code == Code::kTimeout);
+    CHECK(s.ask(**client)->name == s.leader);
+  }
+
+  TEST_CASE("blocking clients find the one that answers") {
+    Servers s(2);
+    s.leader = s.all[1]->address();
+    auto client = rpc::SyncClient::connect(s.all[0]->address(), s.clock);
+    REQUIRE(client);
+    std::thread loop([&] { (void)s.loop.run(); });
+    for (int i = 0; i < 3; ++i) {
+      const auto is = (*client)->call(Who{}, 5s);
+      REQUIRE(is);
+      CHECK(is->name == s.leader);
+    }
+    s.loop.stop();
+    loop.join();
+    CHECK(s.calls == 4);
+  }
+}
+
+}  // namespace mc::rpc::route_test

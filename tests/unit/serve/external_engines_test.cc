@@ -1,0 +1,471 @@
+#include "serve/external/external_engines.h"
+
+#include <doctest/doctest.h>
+
+#include "base/json.h"
+#include "conductor_fakes.h"
+#include "http/client.h"
+#include "mock_engine.h"
+#include "serve/frontend/api_server.h"
+
+using namespace mc;
+using namespace mc::serve;
+using namespace mc::serve::test;
+
+namespace foreign_engines_test {
+
+namespace {
+
+// A conductor with its front; own workers or none; and outside engines.
+struct Mixed {
+  explicit Mixed(bool workers, const std::string& state = {}) {
+    ConductorOptions o = quick();
+    o.foreign_state = state;
+    o.policy.balancing_threshold = 2;
+    conductor = *Conductor::open(loop, o, 42, metrics);
+    FrontOptions web;
+    web.http = "127.0.0.1:0";
+    front = *Front::open(loop, web, *conductor, metrics, "{}");
+    if (!workers) return;
+    decode = std::make_unique<FakeDecode>(loop, conductor->control(), "d0");
+    prefill = std::make_unique<FakePrefill>(loop, conductor->control(), "p0");
+    prefill->then = [this](const std::string& r) { decode->send(r, {65, 66}, "length"); };
+    REQUIRE(until(loop, [&] { return conductor->not_ready().empty(); }));
+  }
+  MockEngine& engine(const std::string& name, uint64_t block = 4, const char* model = "tiny",
+                     const char* role = "both") {
+    engines.push_back(std::make_unique<MockEngine>(loop, model, block));
+    MockEngine& e = *engines.back();
+    const auto r = ask("/register", e.registration(name, role));
+    REQUIRE_MESSAGE(r.status == 200, r.body);
+    REQUIRE(until(loop, [&] { return conductor->foreign().find(name)->up; }));
+    return e;
+  }
+  struct Answer {
+    int status = 0;
+    std::map<std::string, std::string> headers;
+    std::string body;
+    std::optional<Error> error;
+    bool done = false;
+  };
+  http::Client::Id send(const std::string& path, const std::string& body, Answer& a) {
+    http::ClientRequest r;
+    r.method = body.empty() ? "GET" : "POST";
+    r.url = "http://" + front->http() + path;
+    r.headers = {{"x-request-id", "mine"}};
+    r.body = body;
+    http::ClientCallbacks calls;
+    calls.on_headers = [&a](int status, const auto& headers, Time) {
+      a.status = status;
+      a.headers = headers;
+    };
+    calls.on_chunk = [&a](std::string_view chunk, Time) { a.body.append(chunk); };
+    calls.on_done = [&a](const Result<http::ClientResponse>& r2) {
+      a.done = true;
+      if (!r2) a.error = r2.error();
+    };
+    return client.send(std::move(r), std::move(calls));
+  }
+  Answer ask(const std::string& path, const std::string& body = {}) {
+    Answer a;
+    send(path, body, a);
+    REQUIRE(until(loop, [&] { return a.done; }));
+    return a;
+  }
+  bool indexed(const std::string& name, size_t blocks) {
+    return until(loop, [&] { return conductor->foreign().find(name)->cache->blocks() == blocks; });
+  }
+
+  SteadyClock clock;
+  io::Loop loop{clock};
+  Metrics metrics;
+  std::unique_ptr<Conductor> conductor;
+  std::unique_ptr<Front> front;
+  http::Client client{loop};
+  std::unique_ptr<FakeDecode> decode;
+  std::unique_ptr<FakePrefill> prefill;
+  std::vector<std::unique_ptr<MockEngine>> engines;
+};
+
+std::string prompt_of(int first, int n, const char* more = "") {
+  Json tokens = Json::array();
+  for (int i = 0; i < n; ++i) tokens.push_back(first + i);
+  return R"({"model":"tiny","prompt":)" + dump_json(tokens) + more + "}";
+}
+const char* const kStreamed = R"(,"stream":true,"stream_options":{"include_usage":true})";
+
+}  // namespace
+
+TEST_CASE("an outside engine alone makes a conductor ready and answers through it") {
+  Mixed m(false);
+  CHECK(m.ask("/ready").status == 503);
+  MockEngine& e = m.engine("e0");
+  CHECK(m.ask("/ready").status == 200);
+  const auto r = m.ask("/v1/completions", prompt_of(1, 9));
+  CHECK(r.status == 200);
+  CHECK((*parse_json(r.body))["choices"][0]["text"] == "abc");
+  CHECK(r.headers.at("x-mc-prefill") == "e0");
+  CHECK(r.headers.at("x-mc-decode") == "e0");
+  CHECK(r.headers.at("x-request-id") == "mine");
+  REQUIRE(e.ids.size() == 1);
+  CHECK(e.ids[0] == "mine");
+  CHECK(e.asked[0]["model"] == "tiny");
+  CHECK(m.conductor->in_flight() == 0);
+}
+
+TEST_CASE("a stream passes as it is, and its usage is counted") {
+  Mixed m(false);
+  m.engine("e0");
+  m.ask("/v1/completions", prompt_of(1, 8));
+  const auto r = m.ask("/v1/completions", prompt_of(1, 9, kStreamed));
+  CHECK(r.headers.at("content-type").starts_with("text/event-stream"));
+  CHECK(r.body.ends_with("data: [DONE]\n\n"));
+  CHECK(r.body.find("\"text\":\"a\"") < r.body.find("\"text\":\"c\""));
+  CHECK(r.body.find("\"cached_tokens\":8") != std::string::npos);
+  CHECK((*parse_json(m.ask("/cluster").body))["hit_tokens"] == 8);
+  CHECK(
+      m.ask("/metrics").body.find(R"(mc_conductor_requests_total{code="200",reason="passed"} 2)") !=
+      std::string::npos);
+}
+
+TEST_CASE("prompts go to the engine whose events say that it holds them") {
+  Mixed m(false);
+  MockEngine& a = m.engine("a");
+  MockEngine& b = m.engine("b", 8);  // another block size
+  a.compute({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 14, 15, 16});
+  std::vector<int32_t> other;
+  for (int i = 100; i < 116; ++i) other.push_back(i);
+  b.compute(other);
+  REQUIRE(m.indexed("a", 4));
+  REQUIRE(m.indexed("b", 2));
+  for (int i = 0; i < 3; ++i) {
+    m.ask("/v1/completions", prompt_of(1, 17));
+    m.ask("/v1/completions", prompt_of(100, 17));
+  }
+  CHECK(a.asked.size() == 3);
+  CHECK(b.asked.size() == 3);
+  const auto route = *parse_json(m.ask("/debug/route", prompt_of(1, 17)).body);
+  CHECK(route["best_tokens"] == 16);
+}
+
+TEST_CASE("outside engines and own workers are chosen among by one policy") {
+  Mixed m(true);
+  MockEngine& e = m.engine("e0");
+  std::vector<int32_t> prompt;
+  for (int i = 1; i <= 64; ++i) prompt.push_back(i);
+  e.compute(prompt);
+  REQUIRE(m.indexed("e0", 16));
+  CHECK(m.ask("/v1/completions", prompt_of(1, 65)).headers.at("x-mc-prefill") == "e0");
+  // Busy ones are left to others: three hang on the engine's warm prompt, then it costs too much.
+  e.hang = true;
+  std::vector<Mixed::Answer> waiting(40);
+  for (int i = 0; i < 40; ++i)
+    m.send("/v1/completions", prompt_of(100 + i, 300, kStreamed), waiting[static_cast<size_t>(i)]);
+  REQUIRE(until(m.loop, [&] { return !m.prefill->prefills.empty() && !e.held.empty(); }));
+  REQUIRE(until(m.loop, [&] {
+    return std::any_of(waiting.begin(), waiting.end(), [](const auto& w) { return w.done; });
+  }));
+}
+
+TEST_CASE("a pair: one computes the prompt, the other answers with what the first handed over") {
+  Mixed m(false);
+  MockEngine& p = m.engine("p", 4, "tiny", "prefill");
+  CHECK(m.ask("/ready").status == 503);  // half a pair answers nothing
+  MockEngine& d = m.engine("d", 4, "org/tiny", "decode");
+  CHECK(m.ask("/ready").status == 200);
+  m.ask("/v1/completions", prompt_of(1, 8));
+  REQUIRE(m.indexed("p", 2));
+  const auto r = m.ask(
+      "/v1/completions",
+      prompt_of(1, 9, R"(,"stream":true,"stream_options":{"include_usage":true},"max_tokens":7)"));
+  CHECK(r.status == 200);
+  CHECK(r.body.ends_with("data: [DONE]\n\n"));
+  CHECK(r.headers.at("x-mc-prefill") == "p");
+  CHECK(r.headers.at("x-mc-decode") == "d");
+  CHECK(r.headers.at("x-mc-cached-tokens") == "8");  // what p had, not what d was handed
+  REQUIRE(p.asked.size() == 2);
+  REQUIRE(d.asked.size() == 2);
+  CHECK(p.ids == d.ids);
+  const Json &first = p.asked[1], &second = d.asked[1];
+  CHECK(first["max_tokens"] == 1);
+  CHECK_FALSE(first["stream"].get<bool>());
+  CHECK_FALSE(first.contains("stream_options"));
+  CHECK(first["kv_transfer_params"]["do_remote_decode"] == true);
+  CHECK(second["max_tokens"] == 7);
+  CHECK(second["stream"] == true);
+  CHECK(second["model"] == "org/tiny");
+  CHECK(second["kv_transfer_params"]["do_remote_prefill"] == true);
+  CHECK(second["kv_transfer_params"]["remote_engine_id"] == p.url());
+  CHECK(second["kv_transfer_params"]["remote_block_ids"] == Json({2, 3}));
+  for (const char* name : {"p", "d"}) {
+    CHECK(m.conductor->foreign().find(name)->requests == 0);
+    CHECK(m.conductor->foreign().find(name)->context_tokens == 0);
+  }
+}
+
+TEST_CASE("a pair's halves are chosen each by its own load, within their group") {
+  Mixed m(false);
+  m.engine("p", 4, "tiny", "prefill");
+  MockEngine& d0 = m.engine("d0", 4, "tiny", "decode");
+  MockEngine& d1 = m.engine("d1", 4, "tiny", "decode");
+  auto other = *parse_json(m.engine("far", 4, "tiny", "decode").registration("far", "decode"));
+  other["kv_group"] = "another";
+  REQUIRE(m.ask("/register", dump_json(other)).status == 200);
+  REQUIRE(until(m.loop, [&] { return m.conductor->foreign().find("far")->up; }));
+  d0.hang = d1.hang = true;
+  std::vector<Mixed::Answer> waiting(4);
+  for (int i = 0; i < 4; ++i)
+    m.send("/v1/completions", prompt_of(100 * i, 8, kStreamed), waiting[static_cast<size_t>(i)]);
+  REQUIRE(until(m.loop, [&] { return d0.held.size() + d1.held.size() == 4; }));
+  CHECK(d0.held.size() == 2);
+  CHECK(m.engines[3]->asked.empty());
+}
+
+TEST_CASE("a pair's half that fails is left for another, and one without a connector is named") {
+  Mixed m(false);
+  MockEngine& p = m.engine("p", 4, "tiny", "prefill");
+  MockEngine& d0 = m.engine("d0", 4, "tiny", "decode");
+  MockEngine& d1 = m.engine("d1", 4, "tiny", "decode");
+  for (const int status : {500, 503}) {
+    d0.status = status;
+    const auto r = m.ask("/v1/completions", prompt_of(status, 9));
+    CHECK(r.status == 200);
+    CHECK(r.headers.at("x-mc-decode") == "d1");
+  }
+  CHECK(d0.asked.size() == 2);
+  CHECK(d1.asked.size() == 2);
+  d0.status = 200;
+  p.connector = false;
+  const auto r = m.ask("/v1/completions", prompt_of(1, 9));
+  CHECK(r.status == 503);
+  CHECK(r.body.find("hands no KV over") != std::string::npos);
+  CHECK(r.body.find("role both") != std::string::npos);
+  p.connector = true;
+  p.status = 400;
+  const auto wrong = m.ask("/v1/completions", prompt_of(1, 9));
+  CHECK(wrong.status == 400);
+  CHECK(wrong.body.find("the mock says no") != std::string::npos);
+  CHECK(m.conductor->foreign().find("d0")->context_tokens == 0);
+  CHECK(m.conductor->foreign().find("d1")->context_tokens == 0);
+}
+
+TEST_CASE("a client does not say where KV comes from") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0");
+  m.ask("/v1/completions", prompt_of(1, 9, R"(,"kv_transfer_params":{"remote_host":"x"})"));
+  REQUIRE(e.asked.size() == 1);
+  CHECK_FALSE(e.asked[0].contains("kv_transfer_params"));
+}
+
+TEST_CASE("registrations outlive the conductor, where there is a file for them") {
+  const std::string path = "foreign_state_test.json";
+  std::remove(path.c_str());
+  {
+    Mixed m(false, path);
+    m.engine("e0");
+    m.engine("e1", 8, "org/tiny", "prefill");
+    m.engine("gone");
+    CHECK(m.ask("/unregister", R"({"instance_id":"gone"})").status == 200);
+  }
+  {
+    Mixed m(false, path);
+    const auto& all = m.conductor->foreign().all();
+    REQUIRE(all.size() == 2);
+    CHECK(all.at("e0")->options.block_tokens == 4);
+    CHECK(all.at("e0")->cache != nullptr);
+    CHECK(all.at("e1")->options.role == "prefill");
+    CHECK(all.at("e1")->options.model == "org/tiny");
+    CHECK(m.ask("/unregister", R"({"instance_id":"e1"})").status == 200);
+  }
+  CHECK(read_foreign(path)->size() == 1);
+  std::FILE* f = std::fopen(path.c_str(), "w");
+  std::fputs("[{}]", f);
+  std::fclose(f);
+  SteadyClock clock;
+  io::Loop loop(clock);
+  Metrics metrics;
+  ConductorOptions o = quick();
+  o.foreign_state = path;
+  const auto damaged = Conductor::open(loop, o, 42, metrics);
+  REQUIRE_FALSE(damaged);
+  CHECK(damaged.error().what.find("--foreign-state: " + path) != std::string::npos);
+  CHECK(damaged.error().what.find("register anew") != std::string::npos);
+  std::remove(path.c_str());
+}
+
+TEST_CASE("a client that hangs up ends its request on the engine") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0");
+  e.hang = true;
+  Mixed::Answer a;
+  const auto id = m.send("/v1/completions", prompt_of(1, 9, kStreamed), a);
+  REQUIRE(until(m.loop, [&] { return !e.held.empty(); }));
+  m.client.cancel(id);
+  REQUIRE(until(m.loop, [&] { return e.gone == 1; }));
+  CHECK(m.conductor->in_flight() == 0);
+  CHECK(m.conductor->foreign().find("e0")->requests == 0);
+}
+
+TEST_CASE("an engine that fails is left for another; what the client did wrong is told") {
+  Mixed m(true);
+  MockEngine& e = m.engine("e0");
+  int first = 1;
+  const auto warm = [&](const char* more = "") {  // a prompt that only the engine holds
+    first += 100;
+    std::vector<int32_t> prompt;
+    for (int i = 0; i < 64; ++i) prompt.push_back(first + i);
+    const size_t known = m.conductor->foreign().find("e0")->cache->blocks();
+    e.compute(prompt);
+    REQUIRE(m.indexed("e0", known + 16));
+    return prompt_of(first, 65, more);
+  };
+  for (const int status : {500, 503, 429}) {
+    e.status = status;
+    const auto r = m.ask("/v1/completions", warm());
+    CHECK(r.status == 200);
+    CHECK(r.headers.at("x-mc-prefill") == "p0");
+  }
+  CHECK(e.asked.size() == 3);
+  e.status = 400;
+  const auto wrong = m.ask("/v1/completions", warm());
+  CHECK(wrong.status == 400);
+  CHECK(wrong.body.find("the mock says no") != std::string::npos);
+  e.status = 200;
+  e.cut = true;
+  e.held.clear();
+  Mixed::Answer half;
+  m.send("/v1/completions", warm(kStreamed), half);
+  REQUIRE(until(m.loop, [&] { return half.body.find("\"text\":\"a\"") != std::string::npos; }));
+  e.held.clear();
+  REQUIRE(until(m.loop, [&] { return half.done; }));
+  CHECK(half.body.find("data: {\"error\":{") != std::string::npos);
+  CHECK(half.body.find("[DONE]") == std::string::npos);
+}
+
+TEST_CASE("an engine that is unwell gets nothing, and its cache is forgotten until it is back") {
+  Mixed m(true);
+  MockEngine& e = m.engine("e0");
+  e.compute({1, 2, 3, 4});
+  REQUIRE(m.indexed("e0", 1));
+  e.well = false;
+  REQUIRE(until(m.loop, [&] { return !m.conductor->foreign().find("e0")->up; }));
+  REQUIRE(m.indexed("e0", 1));  // asked for again, from its publisher
+  CHECK(m.conductor->foreign().find("e0")->stream->order().clears() == 1);
+  CHECK(m.ask("/v1/completions", prompt_of(1, 65)).headers.at("x-mc-prefill") == "p0");
+  e.well = true;
+  REQUIRE(until(m.loop, [&] { return m.conductor->foreign().find("e0")->up; }));
+}
+
+TEST_CASE("an engine's own name of the model is used towards it, a wrong one is not served") {
+  Mixed m(false);
+  MockEngine& e = m.engine("e0", 4, "org/tiny-chat");
+  m.ask("/v1/completions", prompt_of(1, 9));
+  CHECK(e.asked[0]["model"] == "org/tiny-chat");
+  auto j = *parse_json(e.registration("e1"));
+  j["modelname"] = "another";
+  CHECK(m.ask("/register", dump_json(j)).status == 200);
+  REQUIRE(until(m.loop, [&] {
+    return m.conductor->foreign().find("e1")->why.find("does not serve 'another'") !=
+           std::string::npos;
+  }));
+}
+
+TEST_CASE("other routers ask what is held where, by tokens and by hashes") {
+  Mixed m(true);
+  MockEngine& e = m.engine("e0");
+  e.compute({1, 2, 3, 4, 5, 6, 7, 8, 9});
+  REQUIRE(m.indexed("e0", 2));
+  const auto held = [&](const std::string& body) {
+    return *parse_json(m.ask("/query", body).body);
+  };
+  const auto all = held(R"({"model":"tiny","token_ids":[1,2,3,4,5,6,7,8,9],"block_size":4})");
+  CHECK(all["default"]["e0"]["longest_matched"] == 8);
+  CHECK(all["default"]["e0"]["GPU"] == 8);
+  CHECK(all["default"]["e0"]["CPU"] == 0);
+  CHECK(all["default"]["e0"]["DP"]["0"] == 8);
+  CHECK_FALSE(all["default"].contains("p0"));  // its blocks have 16 tokens
+  CHECK(held(R"({"token_ids":[1,2,3,4]})")["default"].contains("p0"));
+  CHECK_FALSE(held(R"({"token_ids":[1,2,3,4],"tenant_id":"x"})")["default"].contains("e0"));
+  const Json names = {{"seq_hashes", {e.names[{1, 2, 3, 4}], 12345}}};
+  const auto by_hash = *parse_json(m.ask("/query_by_hash", dump_json(names)).body);
+  CHECK(by_hash["default"]["e0"]["longest_matched"] == 4);
+  CHECK(m.ask("/query", R"({"model":"none","token_ids":[1]})").status == 404);
+  for (const char* bad : {"{", "[]", R"({"token_ids":"x"})", R"({"token_ids":[1.5]})"})
+    CHECK(m.ask("/query", bad).status == 400);
+  CHECK(m.ask("/query_by_hash", R"({"seq_hashes":["xyz"]})").status == 400);
+  CHECK(m.ask("/query").status == 405);
+}
+
+TEST_CASE("a registration says what is wrong with it, and can be taken back") {
+  Mixed m(false);
+  const auto why = [&](const char* body) {
+    const auto r = m.ask("/admin/register", body);
+    CHECK(r.status == 400);
+    return (*parse_json(r.body))["error"]["message"].get<std::string>();
+  };
+  CHECK(why("{").find("line 1") != std::string::npos);
+  CHECK(why("{}").find("instance_id") != std::string::npos);
+  CHECK(why(R"({"instance_id":"a"})").find("neither url nor endpoint") != std::string::npos);
+  CHECK(why(R"({"instance_id":"a","url":"ftp://x"})").find("http://host:port") !=
+        std::string::npos);
+  CHECK(why(R"({"instance_id":"a","endpoint":"tcp://*:1"})").find("publisher") !=
+        std::string::npos);
+  CHECK(why(R"({"instance_id":"a b","url":"http://x"})").find("printable") != std::string::npos);
+  CHECK(why(R"({"instance_id":"a","url":"http://x","block_size":99999})").find("block_size") !=
+        std::string::npos);
+  CHECK(why(R"({"instance_id":"a","url":"http://x","role":"x"})").find("prefill or decode") !=
+        std::string::npos);
+  CHECK(
+      why(R"({"instance_id":"a","endpoint":"tcp://127.0.0.1:1","role":"decode"})").find("no url") !=
+      std::string::npos);
+  CHECK(why(R"({"instance_id":"a","url":"http://x","lora_name":"l"})").find("lora_name") !=
+        std::string::npos);
+  m.engine("e0").compute({1, 2, 3, 4});
+  REQUIRE(m.indexed("e0", 1));
+  CHECK(m.ask("/unregister", R"({"instance_id":"e0"})").status == 200);
+  CHECK(m.ask("/unregister", R"({"instance_id":"e0"})").status == 404);
+  CHECK((*parse_json(m.ask("/cluster").body))["index_blocks"] == 0);
+  CHECK(m.ask("/ready").status == 503);
+}
+
+TEST_CASE("an answer to an older registration of the same name does not count") {
+  Mixed m(false);
+  std::vector<http::Exchange> held;
+  const auto slow = *http::Server::open(m.loop, "127.0.0.1:0", {},
+                                        [&](const http::Exchange& x) { held.push_back(x); });
+  const std::string first = R"({"instance_id":"e0","url":"http://)" + slow->address() + "\"}";
+  REQUIRE(m.ask("/register", first).status == 200);
+  REQUIRE(until(m.loop, [&] { return held.size() == 1; }));
+  // One that will not do leaves the one that is there as it is.
+  CHECK(m.ask("/register", R"({"instance_id":"e0","url":"ftp://x"})").status == 400);
+  CHECK(m.conductor->foreign().find("e0")->options.url == "http://" + slow->address());
+  MockEngine other(m.loop, "another model", 4);
+  REQUIRE(m.ask("/register", R"({"instance_id":"e0","url":")" + other.url() + "\"}").status == 200);
+  held[0].reply(200, "application/json", R"({"data":[{"id":"tiny"}]})");
+  REQUIRE(until(m.loop, [&] {
+    return m.conductor->foreign().find("e0")->why.find("does not serve 'tiny'") !=
+           std::string::npos;
+  }));
+  CHECK(m.conductor->foreign().up() == 0);
+}
+
+TEST_CASE("a file of engines is read like registrations") {
+  const std::string path = "foreign_engines_test.json";
+  const auto write = [&](const std::string& text) {
+    std::FILE* f = std::fopen(path.c_str(), "w");
+    std::fwrite(text.data(), 1, text.size(), f);
+    std::fclose(f);
+  };
+  write(R"([{"instance_id":"a","url":"http://127.0.0.1:1/","block_size":16}])");
+  const auto list = read_foreign(path);
+  REQUIRE(list);
+  CHECK(list->at(0).url == "http://127.0.0.1:1");
+  CHECK(list->at(0).block_tokens == 16);
+  write(R"([{"instance_id":"a","url":"http://x"},{}])");
+  CHECK(read_foreign(path).error().what.find("engine 1: ") != std::string::npos);
+  write("{}");
+  CHECK(read_foreign(path).error().what.find("want a list") != std::string::npos);
+  std::remove(path.c_str());
+}
+
+}  // namespace foreign_engines_test
