@@ -34,7 +34,7 @@ class MockWorker {
     me_.control = server_->address();
     me_.model = "tiny";
     me_.block_tokens = block_tokens;
-    me_.fingerprint = spec::tiny().fingerprint(block_tokens);
+    me_.fingerprint = cost::tiny().fingerprint(block_tokens);
     me_.context_max = 262144;
     me_.load.blocks_total = me_.load.blocks_free = 1 << 20;
     me_.events_first = 1;

@@ -47,7 +47,7 @@ class Holder {
     me_.control = server_->address();
     me_.model = "tiny";
     me_.block_tokens = kBlock;
-    me_.fingerprint = spec::tiny().fingerprint(kBlock);
+    me_.fingerprint = cost::tiny().fingerprint(kBlock);
   }
   Result<> join(const std::string& conductor) {
     MC_TRY(beats_, serve::Heartbeats::open(

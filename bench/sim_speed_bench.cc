@@ -39,7 +39,7 @@ Result<double> seconds(const Clock& clock, const std::function<Result<>()>& work
   return to_seconds(clock.now() - start);
 }
 
-Result<double> simulate(const Clock& clock, const trace::Trace& t, const spec::ModelSpec& spec,
+Result<double> simulate(const Clock& clock, const trace::Trace& t, const cost::ModelSpec& spec,
                         uint64_t nodes, double speed) {
   MC_TRY(const auto arrivals, trace::schedule(t, {.speed = speed}));
   sim::SimOptions o;
@@ -65,7 +65,7 @@ Result<> against_budget(const char* name, size_t turns, double budget_s, const c
 }
 
 // What a request costs on that many nodes, as many a second and node as in the hour. Seconds.
-Result<double> large(const Clock& clock, const trace::Trace& t, const spec::ModelSpec& spec,
+Result<double> large(const Clock& clock, const trace::Trace& t, const cost::ModelSpec& spec,
                      uint64_t nodes, double small_us) {
   MC_TRY(const double took, simulate(clock, t, spec, nodes, static_cast<double>(nodes) / 16));
   const auto requests = static_cast<double>(t.records.size());
@@ -80,7 +80,7 @@ Result<double> large(const Clock& clock, const trace::Trace& t, const spec::Mode
 
 Result<int> run(const BenchOptions& o) {
   const SteadyClock clock;
-  MC_TRY(const auto spec, spec::load_spec(o.configs + "/models/llama3-70b.json"));
+  MC_TRY(const auto spec, cost::load_spec(o.configs + "/models/llama3-70b.json"));
   trace::Trace hour;
   if (o.trace.empty()) {
     MC_TRY(hour, synthesized(o, 0));

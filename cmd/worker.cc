@@ -141,8 +141,8 @@ Result<std::unique_ptr<WorkerShell>> WorkerShell::open(WorkerProgram options) {
   const serve::WorkerOptions& w = options.worker;
   MC_TRY(const serve::ModelInfo info, serve::open_model_info(w.choice));
   MC_TRY(const serve::Slicing slicing, options.slicing());
-  MC_TRY_(spec::slice_of(info.spec, slicing.stage, slicing.stages));
-  spec::ModelSpec largest = info.spec;  // all of a pipeline have as many blocks as its slice allows
+  MC_TRY_(cost::slice_of(info.spec, slicing.stage, slicing.stages));
+  cost::ModelSpec largest = info.spec;  // all of a pipeline have as many blocks as its slice allows
   largest.layers = (largest.layers + slicing.stages - 1) / slicing.stages;
   MC_TRY(const uint32_t blocks, w.count_blocks(largest));  // before weights are read
   if (options.worker.name.empty())

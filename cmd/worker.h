@@ -86,7 +86,7 @@ class WorkerShell {
   std::unique_ptr<serve::DeviceKvMetrics> device_kv_;  // null: the engine has no device
   std::unique_ptr<xfer::Engine> transfer_;
   std::unique_ptr<rpc::Server> server_;
-  spec::ModelSpec whole_;                // of the model, of which the engine may have a slice
+  cost::ModelSpec whole_;                // of the model, of which the engine may have a slice
   std::unique_ptr<serve::Roles> roles_;  // or, of a pipeline's stage that is not its head:
   std::unique_ptr<serve::StageWorker> stage_;
   std::unique_ptr<serve::LookupBridge> bridge_;

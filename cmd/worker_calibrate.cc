@@ -41,10 +41,10 @@ Result<int> calibrate_engine(const WorkerProgram& options) {
          serve::calibrate(*engine, clock, o, [](const std::string& line) {
            log_info("calibrate", "%s", line.c_str());
          }));
-  spec::ModelSpec spec = engine->spec();
+  cost::ModelSpec spec = engine->spec();
   spec.cost = found.fit.cost;
-  MC_TRY_(io::write_file_atomically(options.calibrate, spec::to_json(spec).dump(2) + "\n"));
-  const auto text = [](const char* what, size_t points, const spec::FitError& e) {
+  MC_TRY_(io::write_file_atomically(options.calibrate, cost::to_json(spec).dump(2) + "\n"));
+  const auto text = [](const char* what, size_t points, const cost::FitError& e) {
     return strf("%s: %zu points, %.1f %% off on average, %.1f %% at worst", what, points,
                 100 * e.mean, 100 * e.worst);
   };

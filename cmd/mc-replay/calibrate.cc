@@ -53,12 +53,12 @@ Result<> adopt(const sim::LiveRun& run, sim::SimOptions& o) {
 }
 
 // The model's times as the workers' --time-scale has them.
-void scale(spec::CostModel& c, double by) {
+void scale(cost::CostModel& c, double by) {
   for (double* seconds : {&c.c0, &c.c1, &c.c2, &c.t0, &c.t1, &c.t2}) *seconds *= by;
   c.load_bytes_per_s /= by;
 }
 
-Result<sim::Run> simulate(const trace::Trace& trace, const spec::ModelSpec& spec,
+Result<sim::Run> simulate(const trace::Trace& trace, const cost::ModelSpec& spec,
                           const sim::LiveRun& run, const trace::PlayOptions& play,
                           const sim::SimOptions& options) {
   sim::StudyOptions study;
@@ -84,7 +84,7 @@ Result<sim::LiveRun> read_run(const std::string& file) {
 
 // One request after the other, as the quiet run did: a day apart, nothing waits for anything.
 Result<sim::MachineFit> fit(const CalibrateFlags& o, const trace::Trace& trace,
-                            const spec::ModelSpec& spec, trace::PlayOptions play) {
+                            const cost::ModelSpec& spec, trace::PlayOptions play) {
   MC_TRY(const sim::LiveRun quiet, read_run(o.quiet));
   if (quiet.concurrency != 1)
     return fail(Code::kInvalid, "%s: not a quiet run: make it with mc-replay run --concurrency 1",
@@ -115,7 +115,7 @@ Result<int> run(const CalibrateFlags& o, const Context& context) {
   trace::PlayOptions play = live.play;
   play.limit = o.limit;
   if (!o.window.empty()) MC_TRY_(trace::parse_window(o.window, play));
-  MC_TRY(spec::ModelSpec spec, model_of(o.model));
+  MC_TRY(cost::ModelSpec spec, model_of(o.model));
   scale(spec.cost, o.time_scale);
   sim::SimOptions options = o.sim;
   MC_TRY_(adopt(live, options));

@@ -24,10 +24,10 @@ Result<std::string> find_config(const std::string& what, const std::string& name
               folders[2].lexically_normal().c_str());
 }
 
-Result<spec::ModelSpec> model_of(const std::string& name) {
-  if (name == "tiny") return spec::tiny();
+Result<cost::ModelSpec> model_of(const std::string& name) {
+  if (name == "tiny") return cost::tiny();
   MC_TRY(const std::string path, find_config("model", name));
-  return spec::load_spec(path);
+  return cost::load_spec(path);
 }
 
 }  // namespace mc::replay

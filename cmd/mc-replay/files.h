@@ -12,6 +12,6 @@ namespace mc::replay {
 Result<std::string> find_config(const std::string& what, const std::string& name);
 
 // The built-in "tiny", or one of the models.
-Result<spec::ModelSpec> model_of(const std::string& name);
+Result<cost::ModelSpec> model_of(const std::string& name);
 
 }  // namespace mc::replay

@@ -53,7 +53,7 @@ Result<int> paper(const PaperFlags& o, const Context& context) {
   sim::PaperInput in;
   in.seed = o.seed;
   MC_TRY(const std::string model, find_config("model", o.model));
-  MC_TRY(in.spec, spec::load_spec(model));
+  MC_TRY(in.spec, cost::load_spec(model));
   MC_TRY(in.conversation, workload(o.conversation, "conversation", o.seed));
   MC_TRY(in.tool_agent, workload(o.tool_agent, "tool-agent", o.seed));
   MC_TRY(in.documents, workload(o.synthetic, "documents", o.seed));

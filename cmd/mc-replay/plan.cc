@@ -42,7 +42,7 @@ struct PlanFlags {
   }
 };
 
-Result<trace::Trace> workload(const PlanFlags& o, const spec::ModelSpec& spec) {
+Result<trace::Trace> workload(const PlanFlags& o, const cost::ModelSpec& spec) {
   if (o.profile.empty()) return o.trace.read("plan", &spec);
   if (!o.trace.path().empty())
     return fail(Code::kInvalid, "give a trace or --profile, not both: a plan is for one workload");
@@ -86,7 +86,7 @@ Result<sim::PlanOptions> asked(const PlanFlags& o) {
 
 Result<int> plan(const PlanFlags& o, const Context& context) {
   MC_TRY(const sim::PlanOptions options, asked(o));
-  MC_TRY(const spec::ModelSpec spec, model_of(o.model));
+  MC_TRY(const cost::ModelSpec spec, model_of(o.model));
   MC_TRY(const trace::Trace trace, workload(o, spec));
   MC_TRY(const sim::Planned planned, sim::plan(trace, spec, options));
   const Json json = sim::plan_json(planned, options);

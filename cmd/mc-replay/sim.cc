@@ -40,7 +40,7 @@ struct SimFlags {
 
 struct SimPlan {
   trace::Trace trace;
-  spec::ModelSpec spec;
+  cost::ModelSpec spec;
   sim::StudyOptions study;
 };
 

@@ -30,7 +30,7 @@ Result<trace::PlayOptions> TraceFlags::play() const {
   return out;
 }
 
-Result<trace::Trace> TraceFlags::read(const char* verb, const spec::ModelSpec* model) const {
+Result<trace::Trace> TraceFlags::read(const char* verb, const cost::ModelSpec* model) const {
   if (path().empty())
     return fail(Code::kInvalid, "no trace: give a file, as mc-replay %s FILE", verb);
   if (block < 1 || block > trace::kLengthMax)

@@ -21,7 +21,7 @@ struct TraceFlags {
   Result<trace::PlayOptions> play() const;
   // Warns of lines that were skipped: with a model, those of prompts that it has no room for, too.
   // Errors: kInvalid without a file or with a bad --block, and those of trace::read_trace.
-  Result<trace::Trace> read(const char* verb, const spec::ModelSpec* model = nullptr) const;
+  Result<trace::Trace> read(const char* verb, const cost::ModelSpec* model = nullptr) const;
 };
 
 // Reads a trace and warns of lines that were skipped or not in order.

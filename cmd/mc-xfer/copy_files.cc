@@ -17,8 +17,8 @@ namespace {
 namespace fs = std::filesystem;
 
 struct End {
-  std::unique_ptr<files::Place> place;
-  files::Remote* remote = nullptr;
+  std::unique_ptr<p2p::filecopy::Place> place;
+  p2p::filecopy::Remote* remote = nullptr;
   std::string path;    // in the place
   bool slash = false;  // a folder was meant: "models/", ".", or nothing
 };
@@ -35,7 +35,8 @@ Result<End> open_remote(const CopyOptions& o, Engine& engine, const Clock& clock
                         const FilesEnd& at) {
   End end;
   tidy(at.path, end);
-  MC_TRY(auto remote, files::Remote::open(engine, clock, at.control, o.parallel, o.timeout));
+  MC_TRY(auto remote,
+         p2p::filecopy::Remote::open(engine, clock, at.control, o.parallel, o.timeout));
   end.remote = remote.get();
   end.place = std::move(remote);
   return end;
@@ -59,7 +60,7 @@ Result<End> open_local(const std::string& path, bool source) {
     below = base.filename().string() + (below.empty() ? "" : "/" + below);
     base = base.parent_path();
   }
-  MC_TRY(end.place, files::Tree::open(base.string()));
+  MC_TRY(end.place, p2p::filecopy::Tree::open(base.string()));
   end.path = below;
   return end;
 }
@@ -76,7 +77,7 @@ Error resumable(Error e) {
   return e;
 }
 
-void print(const files::CopyReport& r, double seconds, const std::string& way, bool json) {
+void print(const p2p::filecopy::CopyReport& r, double seconds, const std::string& way, bool json) {
   if (json) {
     std::printf("%s\n", dump_json({{"files", r.files},
                                    {"folders", r.folders},
@@ -114,7 +115,7 @@ Result<int> copy_files(CopyOptions& o, const Context& context, const FilesEnd& f
          from.control.empty() ? open_local(from.path, true) : open_remote(o, *engine, clock, from));
   MC_TRY(End target,
          to.control.empty() ? open_local(to.path, false) : open_remote(o, *engine, clock, to));
-  MC_TRY(const files::Entry what, source.place->look(source.path));
+  MC_TRY(const p2p::filecopy::Entry what, source.place->look(source.path));
   if (!what.folder) {  // into a folder, under its own name
     const auto there = target.place->look(target.path);
     if (target.slash || (there && there->folder)) {
@@ -125,18 +126,19 @@ Result<int> copy_files(CopyOptions& o, const Context& context, const FilesEnd& f
   size_t threads = o.parallel;
   for (const End* end : {&source, &target})
     if (end->remote != nullptr) threads = std::min(threads, end->remote->lanes());
-  MC_TRY(const Memory memory, engine->allocate(threads * files::kPieceBytes, false));
+  MC_TRY(const Memory memory, engine->allocate(threads * p2p::filecopy::kPieceBytes, false));
   std::vector<std::span<std::byte>> buffers;
   for (size_t i = 0; i < threads; ++i)
-    buffers.push_back(memory.bytes().subspan(i * files::kPieceBytes, files::kPieceBytes));
-  files::Copier::Config config;
+    buffers.push_back(
+        memory.bytes().subspan(i * p2p::filecopy::kPieceBytes, p2p::filecopy::kPieceBytes));
+  p2p::filecopy::Copier::Config config;
   const bool shown = o.progress || ::isatty(2) != 0;
   if (shown) config.progress = show;
-  files::Copier copier(*source.place, *target.place, std::move(buffers), std::move(config));
+  p2p::filecopy::Copier copier(*source.place, *target.place, std::move(buffers), std::move(config));
   const auto report = copier.run(source.path, target.path);
   if (shown) std::fprintf(stderr, "\r\033[K");
   if (!report) return fail(resumable(report.error()));
-  const files::Remote& peer = source.remote != nullptr ? *source.remote : *target.remote;
+  const p2p::filecopy::Remote& peer = source.remote != nullptr ? *source.remote : *target.remote;
   print(*report, to_seconds(clock.now() - start), engine->transport_of(peer.segment()),
         context.json);
   return 0;

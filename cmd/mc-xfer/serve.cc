@@ -96,12 +96,12 @@ Result<int> run(ServeOptions& o) {
   MC_TRY(const std::vector<Memory> offered, offer(*engine, o, clock));
   MC_TRY(auto server, rpc::Server::open(loop, o.listen, metrics));
   xfer::serve(*engine, *server);
-  std::unique_ptr<files::Service> folder;
+  std::unique_ptr<p2p::filecopy::Service> folder;
   if (!o.root.empty()) {
-    files::Service::Config config;
+    p2p::filecopy::Service::Config config;
     config.writable = o.writable;
     config.seed = fresh_seed();
-    MC_TRY(folder, files::Service::open(loop, o.root, offered.front(), config));
+    MC_TRY(folder, p2p::filecopy::Service::open(loop, o.root, offered.front(), config));
     folder->serve(*server);
   }
   MC_TRY(auto pages, http::Server::open(loop, o.http, {}, [&](const http::Exchange& x) {

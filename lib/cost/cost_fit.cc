@@ -6,7 +6,7 @@
 #include <optional>
 #include <vector>
 
-namespace mc::spec {
+namespace mc::cost {
 namespace {
 
 constexpr size_t kMost = 4;  // coefficients
@@ -126,4 +126,4 @@ Result<CostFit> fit_cost(const ModelSpec& spec, std::span<const PrefillPoint> pr
   return result;
 }
 
-}  // namespace mc::spec
+}  // namespace mc::cost

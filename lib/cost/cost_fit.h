@@ -9,7 +9,7 @@
 #include "base/result.h"
 #include "cost/model_spec.h"
 
-namespace mc::spec {
+namespace mc::cost {
 
 struct PrefillPoint {
   uint64_t n = 0, p = 0;  // tokens of the prompt; of these, reused
@@ -34,4 +34,4 @@ inline constexpr double kFreeLoad = 1e15;
 Result<CostFit> fit_cost(const ModelSpec& spec, std::span<const PrefillPoint> prefill,
                          std::span<const StepPoint> steps);
 
-}  // namespace mc::spec
+}  // namespace mc::cost

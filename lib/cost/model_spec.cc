@@ -6,7 +6,7 @@
 #include "base/json.h"
 #include "base/units.h"
 
-namespace mc::spec {
+namespace mc::cost {
 namespace {
 
 Result<> check_keys(const Json& object, const char* where, const std::vector<std::string>& known) {
@@ -213,4 +213,4 @@ Result<CostModel> load_cost(const std::string& path, const ModelSpec& spec) {
   return measured->cost;
 }
 
-}  // namespace mc::spec
+}  // namespace mc::cost

@@ -15,7 +15,7 @@
 #include "base/result.h"
 #include "base/time.h"
 
-namespace mc::spec {
+namespace mc::cost {
 
 // Seconds, from token counts. n: prompt tokens; p: of these, reused from a cache.
 //   prefill(n, p) = c0 + c1 (n - p) + c2 (n^2 - p^2) + p x kv_bytes_per_token / load_bytes_per_s
@@ -69,4 +69,4 @@ Json to_json(const ModelSpec& spec);                           // what parse_spe
 // wrote for this model. Errors: kNotFound; kInvalid, also for another shape, with both.
 Result<CostModel> load_cost(const std::string& path, const ModelSpec& spec);
 
-}  // namespace mc::spec
+}  // namespace mc::cost

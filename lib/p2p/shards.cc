@@ -7,7 +7,7 @@
 
 #include "base/hash.h"
 
-namespace mc::xfer::p2p {
+namespace mc::p2p {
 namespace {
 
 uint64_t shard_count(uint64_t bytes, uint64_t shard_bytes) {
@@ -114,4 +114,4 @@ Result<ShardSet> ShardSet::from(const std::string& bytes, size_t n) {
   return s;
 }
 
-}  // namespace mc::xfer::p2p
+}  // namespace mc::p2p

@@ -13,7 +13,7 @@
 #include "base/units.h"
 #include "wire/codec.h"
 
-namespace mc::xfer::p2p {
+namespace mc::p2p {
 
 inline constexpr size_t kFilesMax = 10'000, kShardsMax = 500'000, kNameMax = 200, kPathMax = 1024;
 inline constexpr uint64_t kShardBytesMin = 64 * kKiB, kShardBytesMax = 1 * kGiB;
@@ -66,4 +66,4 @@ class ShardSet {
   std::vector<uint64_t> words_;
 };
 
-}  // namespace mc::xfer::p2p
+}  // namespace mc::p2p

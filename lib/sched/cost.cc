@@ -13,11 +13,11 @@ constexpr double kTransferMsMin = 1;  // below, scheduling of threads is most of
 constexpr double kHalfLife = 10;      // seconds
 }  // namespace
 
-Cost::Cost(spec::ModelSpec spec)
+Cost::Cost(cost::ModelSpec spec)
     : spec_(std::move(spec)), bandwidth_(spec_.cost.transfer_bytes_per_s) {}
 
 double Cost::prefill_ms(uint64_t tokens, uint64_t reused) const {
-  return 1e3 * factor_ * spec::prefill_seconds(spec_, tokens, reused);
+  return 1e3 * factor_ * cost::prefill_seconds(spec_, tokens, reused);
 }
 
 double Cost::transfer_ms(uint64_t tokens) const {
@@ -25,11 +25,11 @@ double Cost::transfer_ms(uint64_t tokens) const {
 }
 
 double Cost::step_ms(uint64_t batch, uint64_t context_tokens) const {
-  return 1e3 * spec::step_seconds(spec_, batch, context_tokens);
+  return 1e3 * cost::step_seconds(spec_, batch, context_tokens);
 }
 
 void Cost::learn_prefill(uint64_t tokens, uint64_t reused, double measured_ms) {
-  const double model = 1e3 * spec::prefill_seconds(spec_, tokens, reused);
+  const double model = 1e3 * cost::prefill_seconds(spec_, tokens, reused);
   if (model <= 0 || !std::isfinite(measured_ms) || measured_ms <= 0) return;
   const double seen = std::clamp(measured_ms / model, 1 / kFactorMax, kFactorMax);
   factor_ += kWeight * (seen - factor_);

@@ -13,7 +13,7 @@ namespace mc::sched {
 
 class Cost {
  public:
-  explicit Cost(spec::ModelSpec spec);
+  explicit Cost(cost::ModelSpec spec);
 
   double prefill_ms(uint64_t tokens, uint64_t reused) const;
   double transfer_ms(uint64_t tokens) const;  // KV of that many tokens between two nodes
@@ -24,10 +24,10 @@ class Cost {
 
   double prefill_factor() const { return factor_; }
   double transfer_bytes_per_s() const { return bandwidth_; }
-  const spec::ModelSpec& spec() const { return spec_; }
+  const cost::ModelSpec& spec() const { return spec_; }
 
  private:
-  spec::ModelSpec spec_;
+  cost::ModelSpec spec_;
   double factor_ = 1;
   double bandwidth_;
 };

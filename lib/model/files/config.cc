@@ -227,8 +227,8 @@ Result<> parse_generation_config(const Json& generation, ModelConfig& config) {
   return {};
 }
 
-spec::ModelSpec spec_of(const ModelConfig& c, DType kv_type) {
-  spec::ModelSpec s;
+cost::ModelSpec spec_of(const ModelConfig& c, DType kv_type) {
+  cost::ModelSpec s;
   s.name = c.name;
   s.layers = c.layers;
   s.kv_heads = c.kv_heads;

@@ -59,7 +59,7 @@ Result<> check_config(const ModelConfig& config);
 
 // The same model as serving sees it: KV of `kv_type`, coefficients for this CPU's order of
 // magnitude.
-spec::ModelSpec spec_of(const ModelConfig& config, DType kv_type);
+cost::ModelSpec spec_of(const ModelConfig& config, DType kv_type);
 
 // Rotation speeds of a head's pairs, in radians a position: head_dim / 2 of them.
 std::vector<double> rope_frequencies(const Rope& rope, uint32_t head_dim);

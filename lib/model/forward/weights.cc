@@ -208,7 +208,7 @@ Weights random_weights(const ModelConfig& config, uint64_t seed, DType type, Thr
 }
 
 ModelConfig tiny_config() {
-  const spec::ModelSpec spec = spec::tiny();
+  const cost::ModelSpec spec = cost::tiny();
   ModelConfig c;
   c.name = spec.name;
   c.vocab = spec.vocab;

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <thread>
 
-namespace mc::xfer::files {
+namespace mc::p2p::filecopy {
 namespace {
 
 constexpr size_t kItemsMax = 4'000'000;
@@ -202,4 +202,4 @@ Result<CopyReport> Copier::run(const std::string& from, const std::string& to) {
   return CopyReport{files_.size(), folders_.size(), skipped_, done_ + kept_, kept_};
 }
 
-}  // namespace mc::xfer::files
+}  // namespace mc::p2p::filecopy

@@ -15,7 +15,7 @@
 #include "base/mutex.h"
 #include "p2p/filecopy/file_tree.h"
 
-namespace mc::xfer::files {
+namespace mc::p2p::filecopy {
 
 struct CopyReport {
   uint64_t files = 0, folders = 0, skipped = 0;  // skipped: links, devices, half-copied files
@@ -79,4 +79,4 @@ class Copier {
   uint64_t skipped_ = 0;
 };
 
-}  // namespace mc::xfer::files
+}  // namespace mc::p2p::filecopy

@@ -18,7 +18,7 @@
 #include "base/units.h"
 #include "p2p/shards.h"
 
-namespace mc::xfer::files {
+namespace mc::p2p::filecopy {
 
 inline constexpr uint64_t kPieceBytes = 4 * kMiB;
 inline constexpr uint64_t kFileBytesMax = 1ull << 44;
@@ -75,4 +75,4 @@ class Place {
   virtual Result<std::unique_ptr<Part>> begin(const Entry& file) = 0;
 };
 
-}  // namespace mc::xfer::files
+}  // namespace mc::p2p::filecopy

@@ -10,7 +10,7 @@
 #include "p2p/filecopy/file_tree.h"
 #include "wire/codec.h"
 
-namespace mc::xfer::files {
+namespace mc::p2p::filecopy {
 
 struct Done {
   static constexpr const char* kName = "files-done";
@@ -128,4 +128,4 @@ struct FinishFile {
   static void fields(auto& a, auto& m) { a(m.part, m.mode); }
 };
 
-}  // namespace mc::xfer::files
+}  // namespace mc::p2p::filecopy

@@ -4,7 +4,7 @@
 
 #include "p2p/filecopy/service.h"
 
-namespace mc::xfer::files {
+namespace mc::p2p::filecopy {
 
 class Remote::Taken {
  public:
@@ -34,7 +34,7 @@ Result<typename M::Reply> Remote::call(const M& message) {
   return Taken(*this)->client->call(message, budget_);
 }
 
-Result<std::unique_ptr<Remote>> Remote::open(Engine& engine, const Clock& clock,
+Result<std::unique_ptr<Remote>> Remote::open(xfer::Engine& engine, const Clock& clock,
                                              const std::string& address, uint32_t lanes,
                                              Duration budget) {
   std::unique_ptr<Remote> remote(new Remote(engine, clock, address, budget));
@@ -76,8 +76,8 @@ Result<> Remote::renew(Lane& lane) {
   return {};
 }
 
-Result<> Remote::move(Op op, const Lane& lane, std::span<std::byte> memory) {
-  Request r;
+Result<> Remote::move(xfer::Op op, const Lane& lane, std::span<std::byte> memory) {
+  xfer::Request r;
   r.op = op;
   r.local = memory.data();
   r.segment = segment_;
@@ -115,7 +115,7 @@ Result<uint64_t> Remote::load(const Entry& file, uint64_t piece, std::span<std::
   MC_TRY_(renew(*lane));
   MC_TRY(const Loaded loaded,
          lane->client->call(LoadPiece{lane->slot.ticket, file, piece}, budget_));
-  MC_TRY_(move(Op::kRead, *lane, into.first(piece_bytes(file.bytes, piece))));
+  MC_TRY_(move(xfer::Op::kRead, *lane, into.first(piece_bytes(file.bytes, piece))));
   return loaded.sum;
 }
 
@@ -142,7 +142,7 @@ class Remote::RemotePart : public Part {
   Result<> store(uint64_t piece, std::span<std::byte> bytes, uint64_t sum) override {
     const Taken lane(remote_);
     MC_TRY_(remote_.renew(*lane));
-    MC_TRY_(remote_.move(Op::kWrite, *lane, bytes.first(piece_bytes(file_.bytes, piece))));
+    MC_TRY_(remote_.move(xfer::Op::kWrite, *lane, bytes.first(piece_bytes(file_.bytes, piece))));
     MC_TRY_(lane->client->call(StorePiece{lane->slot.ticket, id_, piece, sum}, remote_.budget_));
     return {};
   }
@@ -165,4 +165,4 @@ Result<std::unique_ptr<Part>> Remote::begin(const Entry& file) {
       std::make_unique<RemotePart>(*this, file, begun.part, std::move(present)));
 }
 
-}  // namespace mc::xfer::files
+}  // namespace mc::p2p::filecopy

@@ -12,18 +12,18 @@
 #include "rpc/client.h"
 #include "xfer/engine.h"
 
-namespace mc::xfer::files {
+namespace mc::p2p::filecopy {
 
 class Remote : public Place {
  public:
   // Borrows up to `lanes` slots of the peer's memory, at least one. `budget`: for each call and for
   // each piece.
-  static Result<std::unique_ptr<Remote>> open(Engine& engine, const Clock& clock,
+  static Result<std::unique_ptr<Remote>> open(xfer::Engine& engine, const Clock& clock,
                                               const std::string& address, uint32_t lanes,
                                               Duration budget);
   ~Remote() override;  // gives the slots back
   size_t lanes() const { return lanes_.size(); }
-  SegmentHandle segment() const { return segment_; }
+  xfer::SegmentHandle segment() const { return segment_; }
 
   Result<Entry> look(const std::string& path) override;
   Result<Page> list(const std::string& path, const std::string& after) override;
@@ -42,20 +42,20 @@ class Remote : public Place {
     bool taken = false;
   };
   class Taken;  // a lane, for one call
-  Remote(Engine& engine, const Clock& clock, std::string address, Duration budget)
+  Remote(xfer::Engine& engine, const Clock& clock, std::string address, Duration budget)
       : engine_(engine), clock_(clock), address_(std::move(address)), budget_(budget) {}
   template <class M>
   Result<typename M::Reply> call(const M& message);
   Result<> renew(Lane& lane);
-  Result<> move(Op op, const Lane& lane, std::span<std::byte> memory);
+  Result<> move(xfer::Op op, const Lane& lane, std::span<std::byte> memory);
 
-  Engine& engine_;
+  xfer::Engine& engine_;
   const Clock& clock_;
   const std::string address_;
   const Duration budget_;
-  SegmentHandle segment_ = 0;
+  xfer::SegmentHandle segment_ = 0;
   Mutex mutex_;
   std::vector<std::unique_ptr<Lane>> lanes_;  // which are taken is the mutex's
 };
 
-}  // namespace mc::xfer::files
+}  // namespace mc::p2p::filecopy

@@ -5,9 +5,9 @@
 #include "base/hash.h"
 #include "rpc/server.h"
 
-namespace mc::xfer::files {
+namespace mc::p2p::filecopy {
 
-Service::Service(io::Loop& loop, std::unique_ptr<Tree> tree, Memory memory, Config config)
+Service::Service(io::Loop& loop, std::unique_ptr<Tree> tree, xfer::Memory memory, Config config)
     : loop_(loop),
       tree_(std::move(tree)),
       memory_(std::move(memory)),
@@ -28,7 +28,7 @@ Service::~Service() {
 }
 
 Result<std::unique_ptr<Service>> Service::open(io::Loop& loop, const std::string& folder,
-                                               Memory memory, Config config) {
+                                               xfer::Memory memory, Config config) {
   if (memory.size() < kPieceBytes)
     return fail(Code::kInvalid, "%s of memory to stage files in is less than the %s of a piece",
                 human_bytes(memory.size()).c_str(), human_bytes(kPieceBytes).c_str());
@@ -250,4 +250,4 @@ void Service::serve(rpc::Server& server) {
   serve_writing(server);
 }
 
-}  // namespace mc::xfer::files
+}  // namespace mc::p2p::filecopy

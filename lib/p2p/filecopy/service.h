@@ -25,7 +25,7 @@ namespace mc::rpc {
 class Server;
 }
 
-namespace mc::xfer::files {
+namespace mc::p2p::filecopy {
 
 class Service {
  public:
@@ -36,7 +36,7 @@ class Service {
   };
   // `memory` is cut into slots; peers may write to it when the folder is writable.
   static Result<std::unique_ptr<Service>> open(io::Loop& loop, const std::string& folder,
-                                               Memory memory, Config config);
+                                               xfer::Memory memory, Config config);
   ~Service();
   Service(const Service&) = delete;
   Service& operator=(const Service&) = delete;
@@ -58,7 +58,7 @@ class Service {
     std::unique_ptr<Part> part MC_GUARDED_BY(mutex);  // null: ended
   };
   using UploadPtr = std::shared_ptr<Upload>;
-  Service(io::Loop& loop, std::unique_ptr<Tree> tree, Memory memory, Config config);
+  Service(io::Loop& loop, std::unique_ptr<Tree> tree, xfer::Memory memory, Config config);
   // Answers M with what `prepare`, on the loop, makes: an error, or work for a thread.
   template <class M>
   void answer(
@@ -77,7 +77,7 @@ class Service {
 
   io::Loop& loop_;
   const std::unique_ptr<Tree> tree_;
-  const Memory memory_;
+  const xfer::Memory memory_;
   const Config config_;
   Random random_;
   std::vector<Lent> lent_;
@@ -89,4 +89,4 @@ class Service {
   std::vector<std::thread> threads_;
 };
 
-}  // namespace mc::xfer::files
+}  // namespace mc::p2p::filecopy

@@ -10,7 +10,7 @@
 
 #include "base/hash.h"
 
-namespace mc::xfer::files {
+namespace mc::p2p::filecopy {
 namespace {
 
 constexpr size_t kPageMax = 2000;
@@ -314,4 +314,4 @@ Result<std::unique_ptr<Part>> Tree::begin(const Entry& file) {
   return std::unique_ptr<Part>(std::move(part));
 }
 
-}  // namespace mc::xfer::files
+}  // namespace mc::p2p::filecopy

@@ -6,7 +6,7 @@
 #include "io/fd.h"
 #include "p2p/filecopy/file_tree.h"
 
-namespace mc::xfer::files {
+namespace mc::p2p::filecopy {
 
 class Tree : public Place {
  public:
@@ -29,4 +29,4 @@ class Tree : public Place {
   const io::Fd root_;
 };
 
-}  // namespace mc::xfer::files
+}  // namespace mc::p2p::filecopy

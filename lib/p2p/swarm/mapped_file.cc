@@ -11,14 +11,14 @@
 
 #include "base/hash.h"
 
-namespace mc::xfer::p2p {
+namespace mc::p2p {
 
 MappedFile::~MappedFile() {
   memory_ = {};  // withdrawn before it is unmapped
   if (data_ != nullptr) ::munmap(data_, bytes_);
 }
 
-Result<> MappedFile::map(Engine& engine, int protection) {
+Result<> MappedFile::map(xfer::Engine& engine, int protection) {
   if (bytes_ == 0) return {};
   void* p = ::mmap(nullptr, bytes_, protection, MAP_SHARED, fd_.get(), 0);
   if (p == MAP_FAILED) return fail_errno("map %s", path_.c_str());
@@ -27,7 +27,8 @@ Result<> MappedFile::map(Engine& engine, int protection) {
   return {};
 }
 
-Result<std::unique_ptr<MappedFile>> MappedFile::open(Engine& engine, const std::string& path) {
+Result<std::unique_ptr<MappedFile>> MappedFile::open(xfer::Engine& engine,
+                                                     const std::string& path) {
   std::unique_ptr<MappedFile> f(new MappedFile);
   f->path_ = path;
   f->fd_.reset(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
@@ -39,8 +40,9 @@ Result<std::unique_ptr<MappedFile>> MappedFile::open(Engine& engine, const std::
   return f;
 }
 
-Result<std::unique_ptr<MappedFile>> MappedFile::create(Engine& engine, const std::string& path,
-                                                       uint64_t bytes, bool* existed) {
+Result<std::unique_ptr<MappedFile>> MappedFile::create(xfer::Engine& engine,
+                                                       const std::string& path, uint64_t bytes,
+                                                       bool* existed) {
   std::error_code error;
   std::filesystem::create_directories(std::filesystem::path(path).parent_path(), error);
   if (error)
@@ -82,4 +84,4 @@ Result<uint64_t> MappedFile::checksum(uint64_t offset, uint64_t bytes) const {
   return sum.digest();
 }
 
-}  // namespace mc::xfer::p2p
+}  // namespace mc::p2p

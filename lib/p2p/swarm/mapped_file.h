@@ -8,14 +8,14 @@
 #include "io/fd.h"
 #include "xfer/engine.h"
 
-namespace mc::xfer::p2p {
+namespace mc::p2p {
 
 class MappedFile {
  public:
-  static Result<std::unique_ptr<MappedFile>> open(Engine& engine, const std::string& path);
+  static Result<std::unique_ptr<MappedFile>> open(xfer::Engine& engine, const std::string& path);
   // Makes the file (and its folders) `bytes` long, all of it allocated; `existed`: it had that
   // length before.
-  static Result<std::unique_ptr<MappedFile>> create(Engine& engine, const std::string& path,
+  static Result<std::unique_ptr<MappedFile>> create(xfer::Engine& engine, const std::string& path,
                                                     uint64_t bytes, bool* existed);
   ~MappedFile();
   MappedFile(const MappedFile&) = delete;
@@ -29,12 +29,12 @@ class MappedFile {
 
  private:
   MappedFile() = default;
-  Result<> map(Engine& engine, int protection);
+  Result<> map(xfer::Engine& engine, int protection);
   std::string path_;
   io::Fd fd_;
   uint64_t bytes_ = 0;
   std::byte* data_ = nullptr;
-  Memory memory_;
+  xfer::Memory memory_;
 };
 
-}  // namespace mc::xfer::p2p
+}  // namespace mc::p2p

@@ -7,7 +7,7 @@
 
 #include "p2p/shards.h"
 
-namespace mc::xfer::p2p {
+namespace mc::p2p {
 
 inline constexpr size_t kSourcesMax = 1024;
 
@@ -86,4 +86,4 @@ struct DropSet {
   static void fields(auto& a, auto& m) { a(m.name); }
 };
 
-}  // namespace mc::xfer::p2p
+}  // namespace mc::p2p

@@ -10,7 +10,7 @@
 #include "rpc/client.h"
 #include "rpc/server.h"
 
-namespace mc::xfer::p2p {
+namespace mc::p2p {
 namespace {
 
 struct Found {
@@ -39,7 +39,7 @@ Result<std::vector<Found>> files_of(const std::vector<std::string>& paths) {
 
 }  // namespace
 
-Node::Node(Engine& engine, const Clock& clock, Config config, std::string address)
+Node::Node(xfer::Engine& engine, const Clock& clock, Config config, std::string address)
     : engine_(engine), clock_(clock), config_(config), address_(std::move(address)) {}
 Node::~Node() = default;
 
@@ -163,4 +163,4 @@ void Node::serve(rpc::Server& server) {
   });
 }
 
-}  // namespace mc::xfer::p2p
+}  // namespace mc::p2p

@@ -21,7 +21,7 @@
 #include "p2p/swarm/swarm.h"
 #include "xfer/engine.h"
 
-namespace mc::xfer::p2p {
+namespace mc::p2p {
 
 struct PullReport {
   std::string name;
@@ -47,7 +47,7 @@ class Node {
     uint64_t seed = 1;
   };
   // `address`: this process's control address, as peers reach it. The engine outlives the node.
-  Node(Engine& engine, const Clock& clock, Config config, std::string address);
+  Node(xfer::Engine& engine, const Clock& clock, Config config, std::string address);
   ~Node();
   Node(const Node&) = delete;
   Node& operator=(const Node&) = delete;
@@ -72,7 +72,7 @@ class Node {
   static SetInfo info(const Set& set);
   static std::vector<std::string> others(const Set& set, const std::string& but);
 
-  Engine& engine_;
+  xfer::Engine& engine_;
   const Clock& clock_;
   const Config config_;
   const std::string address_;
@@ -80,4 +80,4 @@ class Node {
   std::map<std::string, SetPtr> sets_ MC_GUARDED_BY(mutex_);  // and what is in them
 };
 
-}  // namespace mc::xfer::p2p
+}  // namespace mc::p2p

@@ -7,7 +7,7 @@
 #include "p2p/swarm/set.h"
 #include "rpc/client.h"
 
-namespace mc::xfer::p2p {
+namespace mc::p2p {
 
 class Node::Pull {
  public:
@@ -110,9 +110,9 @@ Result<rpc::SyncClient*> Node::Pull::client(Clients& clients, const std::string&
 Result<> Node::Pull::fetch(const std::string& source, const ShardGrant& grant) {
   const Shard& shard = set_->shards[grant.shard];
   MappedFile& file = *set_->files[shard.file];
-  Engine& engine = node_.engine_;
-  MC_TRY(const SegmentHandle segment, engine.open_segment(source, node_.config_.rpc_budget));
-  Request r;
+  xfer::Engine& engine = node_.engine_;
+  MC_TRY(const xfer::SegmentHandle segment, engine.open_segment(source, node_.config_.rpc_budget));
+  xfer::Request r;
   r.local = file.data() + shard.offset;
   r.segment = segment;
   r.offset = grant.offset;
@@ -244,4 +244,4 @@ Result<PullReport> Node::pull(const PullRequest& request, const std::atomic<bool
   return Pull(*this, request, stop).run();
 }
 
-}  // namespace mc::xfer::p2p
+}  // namespace mc::p2p

@@ -10,7 +10,7 @@
 #include "p2p/swarm/mapped_file.h"
 #include "p2p/swarm/node.h"
 
-namespace mc::xfer::p2p {
+namespace mc::p2p {
 
 struct Node::Set {
   Manifest manifest;
@@ -23,4 +23,4 @@ struct Node::Set {
   bool dropped = false;
 };
 
-}  // namespace mc::xfer::p2p
+}  // namespace mc::p2p

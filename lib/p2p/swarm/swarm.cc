@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-namespace mc::xfer::p2p {
+namespace mc::p2p {
 
 size_t Uplink::busy(Time now) {
   std::erase_if(uploads_, [&](const auto& u) { return u.second <= now; });
@@ -92,4 +92,4 @@ std::vector<std::string> Sources::known() const {
   return out;
 }
 
-}  // namespace mc::xfer::p2p
+}  // namespace mc::p2p

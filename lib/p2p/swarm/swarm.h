@@ -16,7 +16,7 @@
 #include "base/time.h"
 #include "p2p/shards.h"
 
-namespace mc::xfer::p2p {
+namespace mc::p2p {
 
 // One source's uplink, for one set.
 class Uplink {
@@ -79,4 +79,4 @@ class Sources {
   std::map<std::string, Source> sources_;
 };
 
-}  // namespace mc::xfer::p2p
+}  // namespace mc::p2p

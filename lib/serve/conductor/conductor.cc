@@ -10,7 +10,7 @@ namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(100);
 
-WorkersOptions workers_options(const ConductorOptions& o, const spec::ModelSpec& spec,
+WorkersOptions workers_options(const ConductorOptions& o, const cost::ModelSpec& spec,
                                uint64_t epoch) {
   return {.model = spec.name,
           .fingerprint = spec.fingerprint(o.block_size),

@@ -88,7 +88,7 @@ class Conductor {
 
   std::string not_ready() const;  // empty when ready, otherwise the reason
   const std::string& control() const { return rpc_->address(); }
-  const spec::ModelSpec& spec() const { return cost_.spec(); }
+  const cost::ModelSpec& spec() const { return cost_.spec(); }
   const model::Tokenizer& tokenizer() const { return tokenizer_; }
   model::ChatTemplate chat() const { return chat_; }
   Json cluster() const;  // for /cluster: workers, loads, index, policy, totals

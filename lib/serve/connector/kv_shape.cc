@@ -7,7 +7,7 @@
 
 namespace mc::serve {
 
-KvShape KvShape::of(const spec::ModelSpec& spec, uint32_t block_tokens, uint32_t ranks) {
+KvShape KvShape::of(const cost::ModelSpec& spec, uint32_t block_tokens, uint32_t ranks) {
   return {ranks,
           spec.layers,
           spec.kv_heads,

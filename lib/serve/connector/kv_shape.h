@@ -23,7 +23,7 @@ struct KvShape {
   uint64_t head_bytes = 0;  // of one head of one plane: tokens x head_dim x element
   uint64_t block_bytes = 0;
   bool sliced = false;  // these are not all layers of the model
-  static KvShape of(const spec::ModelSpec& spec, uint32_t block_tokens, uint32_t ranks);
+  static KvShape of(const cost::ModelSpec& spec, uint32_t block_tokens, uint32_t ranks);
 };
 
 // May KV go between this worker and one of so many ranks? kInvalid, with what would do: one number

@@ -122,7 +122,7 @@ Result<Calibration> calibrate(const Engine& engine, const Clock& clock,
                     static_cast<unsigned long long>(batch),
                     static_cast<unsigned long long>(context), found.steps.back().seconds * 1e3));
     }
-  MC_TRY(found.fit, spec::fit_cost(engine.spec(), found.prefill, found.steps));
+  MC_TRY(found.fit, cost::fit_cost(engine.spec(), found.prefill, found.steps));
   return found;
 }
 

@@ -24,9 +24,9 @@ struct CalibrateOptions {
 };
 
 struct Calibration {
-  std::vector<spec::PrefillPoint> prefill;
-  std::vector<spec::StepPoint> steps;
-  spec::CostFit fit;
+  std::vector<cost::PrefillPoint> prefill;
+  std::vector<cost::StepPoint> steps;
+  cost::CostFit fit;
 };
 
 // progress: what was measured, a line each.

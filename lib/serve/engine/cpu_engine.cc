@@ -50,9 +50,9 @@ Result<model::DType> factors(const EngineChoice& choice, const model::ModelFiles
   return model::DType::kBf16;
 }
 
-spec::ModelSpec spec_of(const EngineChoice& choice, const model::ModelFiles& files, model::DType kv,
+cost::ModelSpec spec_of(const EngineChoice& choice, const model::ModelFiles& files, model::DType kv,
                         model::DType factors) {
-  spec::ModelSpec spec = model::spec_of(files.config, kv);
+  cost::ModelSpec spec = model::spec_of(files.config, kv);
   const char* const engine = choice.engine == "cuda" ? "cuda" : "cpu";
   spec.variant = strf("engine=%s kv=%s rope=half weights=%016llx", engine, model::name(kv),
                       static_cast<unsigned long long>(files.digest()));
@@ -62,9 +62,9 @@ spec::ModelSpec spec_of(const EngineChoice& choice, const model::ModelFiles& fil
 }
 
 // The spec with the times that are to be predicted with.
-Result<spec::ModelSpec> timed(spec::ModelSpec spec, const EngineChoice& choice) {
+Result<cost::ModelSpec> timed(cost::ModelSpec spec, const EngineChoice& choice) {
   if (!choice.cost.empty()) {
-    auto cost = spec::load_cost(choice.cost, spec);
+    auto cost = cost::load_cost(choice.cost, spec);
     if (!cost) return fail(cost.error().code, "--cost: %s", cost.error().what.c_str());
     spec.cost = *cost;
   }
@@ -120,7 +120,7 @@ void CpuOptions::describe(OptionList& v) {
 
 Result<ModelInfo> open_model_info(const EngineChoice& choice) {
   if (!computes(choice) && !model::has_weights(choice.model)) {
-    MC_TRY(spec::ModelSpec spec, spec::load_spec(choice.model));
+    MC_TRY(cost::ModelSpec spec, cost::load_spec(choice.model));
     MC_TRY(spec, timed(std::move(spec), choice));
     const uint32_t vocab = spec.vocab;
     return ModelInfo{std::move(spec), model::Tokenizer::bytes_only(vocab), {}};
@@ -128,7 +128,7 @@ Result<ModelInfo> open_model_info(const EngineChoice& choice) {
   MC_TRY(model::ModelFiles files, model::open_model(choice.model));
   MC_TRY(const model::DType kv, kv_type(choice, files));
   MC_TRY(const model::DType by, factors(choice, files));
-  MC_TRY(spec::ModelSpec spec, timed(spec_of(choice, files, kv, by), choice));
+  MC_TRY(cost::ModelSpec spec, timed(spec_of(choice, files, kv, by), choice));
   ModelInfo info{std::move(spec), std::move(files.tokenizer), files.chat};
   if (!computes(choice)) info.spec.variant.clear();
   return info;
@@ -143,8 +143,8 @@ Result<std::unique_ptr<Engine>> open_cpu_engine(const EngineChoice& choice, cons
   MC_TRY(const model::DType kv, kv_type(choice, files));
   MC_TRY(const model::DType by, factors(choice, files));
   auto threads = std::make_unique<model::Threads>(cpu.threads);
-  MC_TRY(const spec::ModelSpec whole, timed(spec_of(choice, files, kv, by), choice));
-  MC_TRY(spec::ModelSpec spec, spec::slice_of(whole, slicing.stage, slicing.stages));
+  MC_TRY(const cost::ModelSpec whole, timed(spec_of(choice, files, kv, by), choice));
+  MC_TRY(cost::ModelSpec spec, cost::slice_of(whole, slicing.stage, slicing.stages));
   if (cpu.tp == 0 || spec.kv_heads % cpu.tp != 0)
     return fail(Code::kInvalid, "--tp %u: want a number that divides the %u KV heads of %s", cpu.tp,
                 spec.kv_heads, files.config.name.c_str());
@@ -170,7 +170,7 @@ Result<std::unique_ptr<Engine>> open_gpu_engine(const EngineChoice& choice, cons
   MC_TRY(const model::ModelFiles files, model::open_model(choice.model));
   MC_TRY(const model::DType kv, kv_type(choice, files));
   MC_TRY(const model::DType by, factors(choice, files));
-  MC_TRY(spec::ModelSpec spec, timed(spec_of(choice, files, kv, by), choice));
+  MC_TRY(cost::ModelSpec spec, timed(spec_of(choice, files, kv, by), choice));
   const gpu::Gemm gemm = cpu.gemm == "own"        ? gpu::Gemm::kOwn
                          : cpu.gemm == "cublaslt" ? gpu::Gemm::kLibrary
                                                   : gpu::Gemm::kAuto;
@@ -214,7 +214,7 @@ Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const Cp
                 cpu.tp);
   if (!computes(choice)) {
     MC_TRY(const ModelInfo info, open_model_info(choice));
-    MC_TRY(spec::ModelSpec slice, spec::slice_of(info.spec, slicing.stage, slicing.stages));
+    MC_TRY(cost::ModelSpec slice, cost::slice_of(info.spec, slicing.stage, slicing.stages));
     return std::make_unique<DummyEngine>(std::move(slice), block_tokens);
   }
   // Also where a GPU computes: the CPU takes over when that fails.
@@ -230,7 +230,7 @@ Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const Cp
   return open_gpu_engine(choice, cpu, block_tokens);
 }
 
-CpuEngine::CpuEngine(spec::ModelSpec spec, model::ModelConfig config, model::Weights weights,
+CpuEngine::CpuEngine(cost::ModelSpec spec, model::ModelConfig config, model::Weights weights,
                      model::KvLayout kv, const model::Kernels& kernels,
                      std::unique_ptr<model::Threads> threads, model::DType factors)
     : spec_(std::move(spec)),

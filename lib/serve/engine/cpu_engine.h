@@ -25,7 +25,7 @@ struct EngineChoice {
 
 // What is known of a model without computing it.
 struct ModelInfo {
-  spec::ModelSpec spec;
+  cost::ModelSpec spec;
   model::Tokenizer tokenizer;
   model::ChatTemplate chat = model::ChatTemplate::kPlain;
 };
@@ -49,17 +49,17 @@ struct Slicing {
 };
 
 // The engine of that choice, with the weights of its slice only. Errors: those of open_model_info,
-// of spec::slice_of, of the weights, and of the device; what says what is missing.
+// of cost::slice_of, of the weights, and of the device; what says what is missing.
 Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const CpuOptions& cpu,
                                             uint32_t block_tokens, Slicing slicing = {});
 
 class CpuEngine final : public Engine {
  public:
-  CpuEngine(spec::ModelSpec spec, model::ModelConfig config, model::Weights weights,
+  CpuEngine(cost::ModelSpec spec, model::ModelConfig config, model::Weights weights,
             model::KvLayout kv, const model::Kernels& kernels,
             std::unique_ptr<model::Threads> threads, model::DType factors = model::DType::kF32);
 
-  const spec::ModelSpec& spec() const override { return spec_; }
+  const cost::ModelSpec& spec() const override { return spec_; }
   uint32_t block_tokens() const override { return transformer_.kv().block_tokens; }
   uint32_t ranks() const override { return transformer_.kv().ranks; }
   bool ends_answer(int32_t token) const override;
@@ -70,7 +70,7 @@ class CpuEngine final : public Engine {
   std::vector<int32_t> decode(std::span<const DecodeItem> batch) const override;
 
  private:
-  const spec::ModelSpec spec_;
+  const cost::ModelSpec spec_;
   const std::unique_ptr<model::Threads> threads_;
   const model::Transformer transformer_;
 };

@@ -49,7 +49,7 @@ void check_view(const SequenceView& s, uint32_t block_tokens) {
 
 }  // namespace
 
-DummyEngine::DummyEngine(spec::ModelSpec spec, uint32_t block_tokens, uint64_t key)
+DummyEngine::DummyEngine(cost::ModelSpec spec, uint32_t block_tokens, uint64_t key)
     : spec_(std::move(spec)),
       block_tokens_(block_tokens),
       key_(mix64(key)),

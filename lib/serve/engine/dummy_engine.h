@@ -24,9 +24,9 @@ class DummyEngine final : public Engine {
   static constexpr int32_t kSpecial = 3;  // the first that is not
 
   // spec.vocab must be above kSpecial. Engines of equal spec, block size and key agree.
-  DummyEngine(spec::ModelSpec spec, uint32_t block_tokens, uint64_t key = 0);
+  DummyEngine(cost::ModelSpec spec, uint32_t block_tokens, uint64_t key = 0);
 
-  const spec::ModelSpec& spec() const override { return spec_; }
+  const cost::ModelSpec& spec() const override { return spec_; }
   uint32_t block_tokens() const override { return block_tokens_; }
   bool ends_answer(int32_t token) const override { return token == kEos; }
   bool modelled_time() const override { return true; }
@@ -44,7 +44,7 @@ class DummyEngine final : public Engine {
   uint64_t row_key(uint64_t state, uint32_t layer, uint32_t plane) const;
   bool block_ok(const SequenceView& sequence, size_t block) const;
 
-  spec::ModelSpec spec_;
+  cost::ModelSpec spec_;
   uint32_t block_tokens_;
   uint64_t key_;
   uint32_t planes_;     // a layer's rows of a token: (K, V) x heads

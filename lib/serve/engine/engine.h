@@ -3,7 +3,7 @@
 // CPU engine a transformer.
 //
 // A block holds block_tokens positions as [layer][K,V][kv_head][token][head_dim]: layer l of it is
-// the layer_bytes at l x layer_bytes (spec::ModelSpec).
+// the layer_bytes at l x layer_bytes (cost::ModelSpec).
 //
 // Thread: const calls from any thread, also several at once on blocks that differ; nobody else may
 // write the blocks meanwhile. Units: tokens; time as Duration. Errors: none: a view that is wrong
@@ -25,11 +25,11 @@ namespace mc::serve {
 // How long work takes, by the cost model times `scale` (0: no waiting at all). The chunks of a
 // prompt add up to prefill(n, reused), however it is cut.
 struct Timing {
-  spec::ModelSpec spec;
+  cost::ModelSpec spec;
   double scale = 1;
 
   Duration prefill(uint64_t n, uint64_t reused) const {
-    return scaled(spec::prefill_seconds(spec, n, reused));
+    return scaled(cost::prefill_seconds(spec, n, reused));
   }
   Duration load(uint64_t reused) const {  // of reused KV, part of prefill()
     return scaled(static_cast<double>(reused * spec.kv_bytes_per_token()) /
@@ -39,12 +39,12 @@ struct Timing {
   // load is not in it. A layer takes 1 / layers of it.
   Duration chunk(uint64_t begin, uint64_t end, uint64_t reused) const {
     const auto b = static_cast<double>(begin), e = static_cast<double>(end);
-    const spec::CostModel& c = spec.cost;
+    const cost::CostModel& c = spec.cost;
     return scaled((begin == reused ? c.c0 : 0) + c.c1 * (e - b) + c.c2 * (e * e - b * b));
   }
   // One decode step of `batch` requests whose contexts sum to `context_tokens`.
   Duration step(uint64_t batch, uint64_t context_tokens) const {
-    return scaled(spec::step_seconds(spec, batch, context_tokens));
+    return scaled(cost::step_seconds(spec, batch, context_tokens));
   }
 
  private:
@@ -102,7 +102,7 @@ struct DeviceKv {
 class Engine {
  public:
   virtual ~Engine() = default;
-  virtual const spec::ModelSpec& spec() const = 0;
+  virtual const cost::ModelSpec& spec() const = 0;
   virtual uint32_t block_tokens() const = 0;
   virtual uint32_t ranks() const { return 1; }  // of its blocks: serve/connector/kv_shape.h
   virtual bool ends_answer(int32_t token) const = 0;

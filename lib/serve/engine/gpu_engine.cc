@@ -6,7 +6,7 @@
 
 namespace mc::serve {
 
-GpuEngine::GpuEngine(spec::ModelSpec spec, std::unique_ptr<gpu::Transformer> transformer,
+GpuEngine::GpuEngine(cost::ModelSpec spec, std::unique_ptr<gpu::Transformer> transformer,
                      Fallback fallback, uint64_t vram)
     : spec_(std::move(spec)),
       transformer_(std::move(transformer)),

@@ -26,11 +26,11 @@ class GpuEngine final : public Engine {
 
   static constexpr uint64_t kVramAuto = UINT64_MAX;  // three quarters of what is free
   // `vram`: bytes of the device for KV blocks that stay there, of which the pool's size is used.
-  GpuEngine(spec::ModelSpec spec, std::unique_ptr<gpu::Transformer> transformer, Fallback fallback,
+  GpuEngine(cost::ModelSpec spec, std::unique_ptr<gpu::Transformer> transformer, Fallback fallback,
             uint64_t vram = 0);
   ~GpuEngine() override;
 
-  const spec::ModelSpec& spec() const override { return spec_; }
+  const cost::ModelSpec& spec() const override { return spec_; }
   uint32_t block_tokens() const override { return transformer_->kv().block_tokens; }
   bool ends_answer(int32_t token) const override;
   bool modelled_time() const override { return false; }
@@ -50,7 +50,7 @@ class GpuEngine final : public Engine {
       MC_REQUIRES(mutex_);
   const Engine& give_up(const Error& why) const MC_REQUIRES(mutex_);
 
-  const spec::ModelSpec spec_;
+  const cost::ModelSpec spec_;
   const std::unique_ptr<gpu::Transformer> transformer_;
   const Fallback fallback_;
   const uint64_t vram_;

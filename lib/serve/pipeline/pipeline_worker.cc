@@ -125,7 +125,7 @@ bool StageWorker::known(const std::vector<uint32_t>& blocks) const {
 // ---- the pipeline
 
 Result<> StageWorker::check(const StageOpen& m) const {
-  const spec::ModelSpec& s = engine_.spec();
+  const cost::ModelSpec& s = engine_.spec();
   if (draining_) return fail(Code::kBusy, "this stage is ending");
   if (m.fingerprint != config_.fingerprint)
     return fail(Code::kInvalid, "this stage serves '%s', the head '%s'",

@@ -45,7 +45,7 @@ struct StageConfig {
 
 class StageWorker {
  public:
-  // Registers its messages with `server`. `engine` has the stage's layers (spec::slice_of).
+  // Registers its messages with `server`. `engine` has the stage's layers (cost::slice_of).
   // Errors: kInvalid for the pool connector; kNoSpace for blocks that do not fit.
   static Result<std::unique_ptr<StageWorker>> open(io::Loop& loop, xfer::Engine& transfer,
                                                    rpc::Server& server, const Engine& engine,

@@ -22,7 +22,7 @@ void WorkerOptions::describe(OptionList& v) {
   v("drain-timeout", drain_timeout, "how long SIGTERM waits for requests in flight");
 }
 
-Result<uint32_t> WorkerOptions::count_blocks(const spec::ModelSpec& spec) const {
+Result<uint32_t> WorkerOptions::count_blocks(const cost::ModelSpec& spec) const {
   if (block_size == 0 || block_size > kBlockTokensMax)
     return fail(Code::kInvalid, "block-size %u: want 1 to %u tokens", block_size, kBlockTokensMax);
   if (!(time_scale >= 0 && time_scale <= 1e6))

@@ -27,7 +27,7 @@ struct WorkerOptions {
 
   void describe(OptionList& v);
   // Blocks of the pool. Errors: kInvalid for options out of range, or a pool of less than 2 blocks.
-  Result<uint32_t> count_blocks(const spec::ModelSpec& spec) const;
+  Result<uint32_t> count_blocks(const cost::ModelSpec& spec) const;
 };
 
 }  // namespace mc::serve

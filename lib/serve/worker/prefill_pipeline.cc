@@ -14,7 +14,7 @@ Result<> PrefillWorker::open_stages(Metrics& metrics) {
     return fail(Code::kInvalid,
                 "--connector pool is not for a pipeline: decode workers look for whole blocks in "
                 "the KV store; take push, pull or multi");
-  const spec::ModelSpec& s = engine_.spec();
+  const cost::ModelSpec& s = engine_.spec();
   const uint64_t row = uint64_t{s.hidden} * sizeof(float);
   if (row * engine_.block_tokens() > wire::kMessageBytesMax - kMiB)
     return fail(Code::kInvalid,

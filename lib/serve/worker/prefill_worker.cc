@@ -135,7 +135,7 @@ void PrefillWorker::news() {
 
 Result<> PrefillWorker::check(const TxAllocate& m) const {
   using ull = unsigned long long;
-  const spec::ModelSpec& spec = engine_.spec();
+  const cost::ModelSpec& spec = engine_.spec();
   const uint64_t n = m.prompt.size(), tokens = engine_.block_tokens();
   if (draining_) return fail(Code::kBusy, "this prefill worker is draining: take another");
   if (!whole()) return fail(Code::kBusy, "stages of this pipeline are not there: take another");

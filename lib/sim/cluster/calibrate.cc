@@ -117,7 +117,7 @@ Result<LiveRun> live_run(const Json& report, const std::string& file) {
 }
 
 Result<MachineFit> fit_machine(const LiveRun& quiet, const Means& simulated,
-                               const spec::ModelSpec& spec) {
+                               const cost::ModelSpec& spec) {
   const Means& live = quiet.means;
   if (!live.queue_s || !live.prefill_s || !live.transfer_s || !live.tpot_ms || !simulated.queue_s ||
       !simulated.prefill_s || !simulated.tpot_ms)
@@ -133,8 +133,8 @@ Result<MachineFit> fit_machine(const LiveRun& quiet, const Means& simulated,
   return fit;
 }
 
-void apply(const MachineFit& fit, spec::ModelSpec& spec, SimOptions& options) {
-  spec::CostModel& c = spec.cost;
+void apply(const MachineFit& fit, cost::ModelSpec& spec, SimOptions& options) {
+  cost::CostModel& c = spec.cost;
   c.c0 *= fit.prefill_factor;
   c.c1 *= fit.prefill_factor;
   c.c2 *= fit.prefill_factor;

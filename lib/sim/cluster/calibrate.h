@@ -51,8 +51,8 @@ struct MachineFit {
 };
 // Errors: kInvalid when a part was not measured in the live run.
 Result<MachineFit> fit_machine(const LiveRun& quiet, const Means& simulated,
-                               const spec::ModelSpec& spec);
-void apply(const MachineFit& fit, spec::ModelSpec& spec, SimOptions& options);
+                               const cost::ModelSpec& spec);
+void apply(const MachineFit& fit, cost::ModelSpec& spec, SimOptions& options);
 
 struct Beside {
   std::string name;

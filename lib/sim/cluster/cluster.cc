@@ -356,7 +356,7 @@ Result<> check(const SimOptions& o) {
 }
 
 Result<SimResult> simulate(const trace::Trace& trace, const std::vector<trace::Arrived>& arrivals,
-                           const spec::ModelSpec& spec, const SimOptions& options) {
+                           const cost::ModelSpec& spec, const SimOptions& options) {
   MC_TRY_(check(options));
   if (arrivals.size() >= UINT32_MAX) return fail(Code::kNoSpace, "too many requests");
   return Cluster(trace, arrivals, spec, options).run();

@@ -140,7 +140,7 @@ struct SimResult {
 
 // `arrivals` from trace::schedule of `trace`. Errors: kInvalid for options that make no sense.
 Result<SimResult> simulate(const trace::Trace& trace, const std::vector<trace::Arrived>& arrivals,
-                           const spec::ModelSpec& spec, const SimOptions& options);
+                           const cost::ModelSpec& spec, const SimOptions& options);
 
 Result<> check(const SimOptions& options);
 

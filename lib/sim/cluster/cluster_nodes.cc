@@ -34,7 +34,7 @@ void Cluster::start(uint32_t node) {
   job.started = now_;
   job.stage = Stage::kComputing;
   n.computing = true;
-  double seconds = spec::prefill_seconds(group_spec_, job.tokens, job.reused);
+  double seconds = cost::prefill_seconds(group_spec_, job.tokens, job.reused);
   if (job.reused == found.blocks() * block()) {  // else a longer prefix was fetched
     result_.hit_vram_blocks += found.vram;
     result_.hit_ssd_blocks += found.ssd;
@@ -73,8 +73,8 @@ double Cluster::tier_seconds(const NodeCache::Found& found, double waited_s) con
 double Cluster::tail_seconds(uint64_t tokens, uint64_t reused) const {
   if (o_.cpp_group == 1) return 0;
   const uint64_t last = std::min(o_.cpp_chunk, tokens - reused);
-  const double stage = spec::prefill_seconds(group_spec_, tokens, tokens - last) -
-                       spec::prefill_seconds(group_spec_, tokens, tokens);
+  const double stage = cost::prefill_seconds(group_spec_, tokens, tokens - last) -
+                       cost::prefill_seconds(group_spec_, tokens, tokens);
   return static_cast<double>(o_.cpp_group - 1) * std::max(stage, 0.0);
 }
 

@@ -84,7 +84,7 @@ struct Node {
 class Cluster {
  public:
   Cluster(const trace::Trace& trace, const std::vector<trace::Arrived>& arrivals,
-          const spec::ModelSpec& spec, const SimOptions& o)
+          const cost::ModelSpec& spec, const SimOptions& o)
       : trace_(trace),
         arrivals_(arrivals),
         o_(o),
@@ -112,7 +112,7 @@ class Cluster {
   SimResult run();
 
  private:
-  static double nic(const spec::ModelSpec& spec, const SimOptions& o) {
+  static double nic(const cost::ModelSpec& spec, const SimOptions& o) {
     return o.nic_gbps > 0 ? o.nic_gbps * 1e9 / 8 : spec.cost.transfer_bytes_per_s;
   }
 
@@ -124,7 +124,7 @@ class Cluster {
     return o_.rack_nodes == 0 ? 0 : node / static_cast<uint32_t>(o_.rack_nodes);
   }
   // A group computes, and loads what it reuses, so many times as fast as a node.
-  static spec::ModelSpec grouped(spec::ModelSpec spec, const SimOptions& o) {
+  static cost::ModelSpec grouped(cost::ModelSpec spec, const SimOptions& o) {
     const auto n = static_cast<double>(o.cpp_group);
     spec.cost.c0 /= n;
     spec.cost.c1 /= n;
@@ -256,8 +256,8 @@ class Cluster {
   const trace::Trace& trace_;
   const std::vector<trace::Arrived>& arrivals_;
   const SimOptions& o_;
-  const spec::ModelSpec& spec_;       // of a node
-  const spec::ModelSpec group_spec_;  // of a group of prefill nodes
+  const cost::ModelSpec& spec_;       // of a node
+  const cost::ModelSpec group_spec_;  // of a group of prefill nodes
   sched::Cost cost_;
   sched::PrefixIndex index_;
   const uint64_t groups_;

@@ -68,9 +68,9 @@ void Decoder::join(Time now) {
 bool Decoder::prompt(Time) {
   if (pending_.empty() || !fits(pending_.front())) return false;
   const Decoding& r = pending_.front();
-  const spec::CostModel& c = spec_.cost;
+  const cost::CostModel& c = spec_.cost;
   if (options_.engine == Engine::kCoupled) {
-    prompted_s_ = spec::prefill_seconds(spec_, r.context, r.reused);
+    prompted_s_ = cost::prefill_seconds(spec_, r.context, r.reused);
     prompted_ = r.context;
     prompting_ = true;
     plan(prompted_s_, 0, 1);
@@ -84,7 +84,7 @@ bool Decoder::prompt(Time) {
   prompted_ = to;
   prompted_s_ += piece;
   prompting_ = true;
-  plan(piece + spec::step_seconds(spec_, running_.size(), context_), 0, 1);
+  plan(piece + cost::step_seconds(spec_, running_.size(), context_), 0, 1);
   return true;
 }
 
@@ -96,7 +96,7 @@ void Decoder::begin(Time now) {
   else if (prompt(now))
     return;
   if (running_.empty()) return;
-  const double step = spec::step_seconds(spec_, running_.size(), context_);
+  const double step = cost::step_seconds(spec_, running_.size(), context_);
   uint64_t count = UINT64_MAX;
   for (const Running& r : running_) count = std::min(count, r.left);
   if (stall_s_ + waited_s_ > 0) count = 1;  // the gap with the stall is one of a kind

@@ -50,7 +50,7 @@ struct Decoded {
 
 class Decoder {
  public:
-  Decoder(const spec::ModelSpec& spec, DecoderOptions options, bool keep_gaps)
+  Decoder(const cost::ModelSpec& spec, DecoderOptions options, bool keep_gaps)
       : spec_(spec), options_(options), keep_gaps_(keep_gaps) {}
 
   void ready(const Decoding& request, Time now);  // its KV is here (coupled: its prompt)
@@ -91,7 +91,7 @@ class Decoder {
   bool prompt(Time now);  // coupled and chunked: plans a piece of a prompt; false: none waits
   void end(Running& r, Time now, std::vector<Decoded>& ended);
 
-  const spec::ModelSpec& spec_;
+  const cost::ModelSpec& spec_;
   DecoderOptions options_;
   bool keep_gaps_;
   std::deque<Decoding> pending_;

@@ -49,7 +49,7 @@ struct PaperFigure {
 };
 
 struct PaperInput {
-  spec::ModelSpec spec;
+  cost::ModelSpec spec;
   trace::Trace conversation, tool_agent, documents;
   uint64_t seed = 0;
 };

@@ -30,9 +30,9 @@ double recomputed_s(const PaperInput& in) {
   double sum = 0;
   for (const trace::Record& r : in.documents.records) {
     const auto bytes = static_cast<double>(r.input_length * in.spec.kv_bytes_per_token());
-    sum += to_seconds(o.overhead) + spec::prefill_seconds(in.spec, r.input_length, 0) +
+    sum += to_seconds(o.overhead) + cost::prefill_seconds(in.spec, r.input_length, 0) +
            bytes / in.spec.cost.transfer_bytes_per_s + bytes / o.load_bytes_per_s +
-           spec::step_seconds(in.spec, 1, r.input_length);
+           cost::step_seconds(in.spec, 1, r.input_length);
   }
   return sum / static_cast<double>(in.documents.records.size());
 }
@@ -110,11 +110,11 @@ Result<PaperFigure> figure22(const PaperInput& in) {
     const auto cached = static_cast<uint64_t>(0.95 * static_cast<double>(b.tokens));
     const std::string name = b.name;
     f.rows.push_back(
-        {name + " prefill, 0 %", b.prefill[0], spec::prefill_seconds(in.spec, b.tokens, 0)});
+        {name + " prefill, 0 %", b.prefill[0], cost::prefill_seconds(in.spec, b.tokens, 0)});
     f.rows.push_back(
-        {name + " prefill, 95 %", b.prefill[1], spec::prefill_seconds(in.spec, b.tokens, cached)});
+        {name + " prefill, 95 %", b.prefill[1], cost::prefill_seconds(in.spec, b.tokens, cached)});
     double decode = 0;
-    for (uint64_t i = 0; i < 128; ++i) decode += spec::step_seconds(in.spec, 1, b.tokens + i);
+    for (uint64_t i = 0; i < 128; ++i) decode += cost::step_seconds(in.spec, 1, b.tokens + i);
     f.rows.push_back({name + " decode", b.decode, decode});
   }
   return f;

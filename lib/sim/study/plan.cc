@@ -25,7 +25,7 @@ PlanPoint point_of(const Run& run) {
 
 struct Planner {
   const trace::Trace& trace;
-  const spec::ModelSpec& spec;
+  const cost::ModelSpec& spec;
   StudyOptions study;
   const double target;
 
@@ -127,7 +127,7 @@ Json or_null(const std::optional<double>& v) { return v ? Json(*v) : Json(nullpt
 
 }  // namespace
 
-Result<Planned> plan(const trace::Trace& trace, const spec::ModelSpec& spec, const PlanOptions& o) {
+Result<Planned> plan(const trace::Trace& trace, const cost::ModelSpec& spec, const PlanOptions& o) {
   MC_TRY_(check_plan(o));
   Planner planner{trace, spec, o.study, o.target};
   SimOptions& sim = planner.study.sim;

@@ -47,7 +47,7 @@ struct Planned {
 
 // Errors: kInvalid for fewer than two nodes, no promise at all, a target outside (0, 1], empty
 // lists.
-Result<Planned> plan(const trace::Trace& trace, const spec::ModelSpec& spec,
+Result<Planned> plan(const trace::Trace& trace, const cost::ModelSpec& spec,
                      const PlanOptions& options);
 
 std::string plan_text(const Planned& planned, const PlanOptions& options);

@@ -134,7 +134,7 @@ std::optional<double> objective(Duration d) {
 }
 
 trace::RunInfo describe(const trace::Trace& trace, const std::vector<trace::Arrived>& arrivals,
-                        const spec::ModelSpec& spec, const StudyOptions& o) {
+                        const cost::ModelSpec& spec, const StudyOptions& o) {
   trace::RunInfo info;
   info.mode = "sim";
   info.model = spec.name;
@@ -166,7 +166,7 @@ trace::RunInfo describe(const trace::Trace& trace, const std::vector<trace::Arri
   return info;
 }
 
-Result<Run> run_one(const trace::Trace& trace, const spec::ModelSpec& spec, StudyOptions o,
+Result<Run> run_one(const trace::Trace& trace, const cost::ModelSpec& spec, StudyOptions o,
                     Setting setting, uint64_t seed) {
   o.play.seed = o.sim.policy.seed = seed;
   if (o.sim.cache_rule != "lru" &&
@@ -264,7 +264,7 @@ Result<> check_sweep(const StudyOptions& options) {
   return check(options.sim);
 }
 
-Result<std::vector<Run>> run_study(const trace::Trace& trace, const spec::ModelSpec& spec,
+Result<std::vector<Run>> run_study(const trace::Trace& trace, const cost::ModelSpec& spec,
                                    const StudyOptions& options) {
   MC_TRY_(check_sweep(options));
   MC_TRY(auto all, points(options));

@@ -37,7 +37,7 @@ struct Run {
 };
 
 // Errors: kInvalid for unknown options and values, with the option named; more than 1000 runs.
-Result<std::vector<Run>> run_study(const trace::Trace& trace, const spec::ModelSpec& spec,
+Result<std::vector<Run>> run_study(const trace::Trace& trace, const cost::ModelSpec& spec,
                                    const StudyOptions& options);
 Result<> check_sweep(const StudyOptions& options);
 

@@ -11,7 +11,7 @@
 #include "base/random.h"
 
 using namespace mc;
-using namespace mc::spec;
+using namespace mc::cost;
 
 namespace cost_fit_test {
 namespace {

@@ -205,7 +205,7 @@ TEST_CASE("weights from one seed are always the same; another seed gives others"
 TEST_CASE("the built-in model has the shape its spec says") {
   const ModelConfig c = tiny_config();
   REQUIRE(check_config(c));
-  CHECK(spec_of(c, DType::kBf16).kv_bytes_per_token() == spec::tiny().kv_bytes_per_token());
+  CHECK(spec_of(c, DType::kBf16).kv_bytes_per_token() == cost::tiny().kv_bytes_per_token());
   CHECK(c.parameters() < 10'000'000);
 }
 

@@ -8,7 +8,7 @@
 #include "p2p/filecopy/copier.h"
 #include "p2p/filecopy/tree.h"
 
-namespace mc::xfer::files {
+namespace mc::p2p::filecopy {
 namespace {
 namespace fs = std::filesystem;
 
@@ -176,4 +176,4 @@ TEST_CASE("a folder of thousands is listed page by page, whole") {
 }
 
 }  // namespace
-}  // namespace mc::xfer::files
+}  // namespace mc::p2p::filecopy

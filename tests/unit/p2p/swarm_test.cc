@@ -6,7 +6,7 @@
 
 #include "p2p/swarm/swarm.h"
 
-namespace mc::xfer::p2p {
+namespace mc::p2p {
 namespace {
 
 Manifest manifest(std::vector<FileEntry> files, uint64_t shard = kShardBytesMin) {
@@ -201,4 +201,4 @@ TEST_SUITE("p2p") {
   }
 }
 
-}  // namespace mc::xfer::p2p
+}  // namespace mc::p2p

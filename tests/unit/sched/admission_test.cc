@@ -13,7 +13,7 @@ namespace {
 Time at(double s) { return Time{} + from_seconds(s); }
 
 Cost cost() {  // a step: 10 ms, and 10 ms for each other request
-  spec::ModelSpec s = spec::tiny();
+  cost::ModelSpec s = cost::tiny();
   s.cost.t0 = s.cost.t1 = 0.010;
   s.cost.t2 = 0;
   return Cost(s);

@@ -13,7 +13,7 @@ namespace policy_test {
 
 namespace {
 
-Cost cost() { return Cost(spec::tiny()); }
+Cost cost() { return Cost(cost::tiny()); }
 
 PrefillView node(const char* name, uint32_t match = 0, double queue_ms = 0) {
   PrefillView v;
@@ -71,7 +71,7 @@ TEST_CASE("a much longer match elsewhere is fetched, when that is faster than co
   d = choose(view, kAsk, o, cost());
   CHECK(d.chosen.reused_tokens == 10 * 256);
   CHECK(d.chosen.fetch_ms == 0);
-  auto slow = spec::tiny();
+  auto slow = cost::tiny();
   slow.cost.transfer_bytes_per_s = 1e6;
   d = choose(view, kAsk, PolicyOptions{}, Cost(slow));
   CHECK(d.chosen.fetch_ms == 0);

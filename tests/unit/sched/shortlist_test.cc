@@ -19,7 +19,7 @@ struct Scene {
   Scene(uint64_t seed, std::string policy)
       : random(seed),
         nodes(random.chance(0.3) ? 200 + random.below(4000) : 1 + random.below(100)),
-        cost(spec::tiny()),
+        cost(cost::tiny()),
         options{.policy = std::move(policy), .balancing_threshold = 1 + random.uniform() * 3},
         prefills(options, names("p", nodes)),
         decodes(cost, names("d", nodes)) {
@@ -173,7 +173,7 @@ TEST_CASE("no node that is usable: nothing is listed but what others can fetch")
   list.drop(0);
   list.drop(0);
   CHECK(list.size() == 0);
-  CHECK(!DecodeShortlist(Cost(spec::tiny()), {"d"}).pick(1));
+  CHECK(!DecodeShortlist(Cost(cost::tiny()), {"d"}).pick(1));
 }
 
 }  // namespace shortlist_test

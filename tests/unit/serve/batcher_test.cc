@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 
 // 1 ms a token of prefill; a step: 10 ms, 1 ms for each further request, 1 ms for 100 tokens.
 Timing round_numbers() {
-  Timing t{spec::tiny(), 1};
+  Timing t{cost::tiny(), 1};
   t.spec.cost = {.c1 = 1e-3, .load_bytes_per_s = 1e12, .t0 = 10e-3, .t1 = 1e-3, .t2 = 1e-5};
   return t;
 }

@@ -13,8 +13,8 @@ namespace {
 // An engine whose work takes exactly what a spec says, on a clock of its own.
 class TimedEngine final : public Engine {
  public:
-  TimedEngine(spec::ModelSpec spec, ManualClock& clock) : spec_(std::move(spec)), clock_(clock) {}
-  const spec::ModelSpec& spec() const override { return spec_; }
+  TimedEngine(cost::ModelSpec spec, ManualClock& clock) : spec_(std::move(spec)), clock_(clock) {}
+  const cost::ModelSpec& spec() const override { return spec_; }
   uint32_t block_tokens() const override { return 16; }
   bool ends_answer(int32_t) const override { return false; }
   bool modelled_time() const override { return false; }
@@ -29,19 +29,19 @@ class TimedEngine final : public Engine {
   std::vector<int32_t> decode(std::span<const DecodeItem> batch) const override {
     uint64_t context = 0;
     for (const DecodeItem& item : batch) context += item.sequence.tokens.size();
-    clock_.advance(from_seconds(spec::step_seconds(spec_, batch.size(), context)));
+    clock_.advance(from_seconds(cost::step_seconds(spec_, batch.size(), context)));
     return std::vector<int32_t>(batch.size(), 7);
   }
 
  private:
-  const spec::ModelSpec spec_;
+  const cost::ModelSpec spec_;
   ManualClock& clock_;
 };
 
 }  // namespace
 
 TEST_CASE("calibration finds the cost model that an engine follows") {
-  spec::ModelSpec s = spec::tiny();
+  cost::ModelSpec s = cost::tiny();
   s.cost = {.c0 = 0.01, .c1 = 3e-5, .c2 = 4e-9, .t0 = 0.02, .t1 = 0.003, .t2 = 5e-7};
   ManualClock clock;
   const TimedEngine engine(s, clock);
@@ -53,7 +53,7 @@ TEST_CASE("calibration finds the cost model that an engine follows") {
   CHECK(found->fit.cost.c0 == doctest::Approx(s.cost.c0));
   CHECK(found->fit.cost.c1 == doctest::Approx(s.cost.c1));
   CHECK(found->fit.cost.c2 == doctest::Approx(s.cost.c2));
-  CHECK(found->fit.cost.load_bytes_per_s == spec::kFreeLoad);
+  CHECK(found->fit.cost.load_bytes_per_s == cost::kFreeLoad);
   CHECK(found->fit.cost.t0 == doctest::Approx(s.cost.t0));
   CHECK(found->fit.cost.t1 == doctest::Approx(s.cost.t1));
   CHECK(found->fit.cost.t2 == doctest::Approx(s.cost.t2));
@@ -61,7 +61,7 @@ TEST_CASE("calibration finds the cost model that an engine follows") {
 
 TEST_CASE("it measures what fits the pool, and refuses what cannot be measured") {
   ManualClock clock;
-  const TimedEngine engine(spec::tiny(), clock);
+  const TimedEngine engine(cost::tiny(), clock);
   const auto quiet = [](const std::string&) {};
   const auto small = calibrate(engine, clock, {.blocks = 8}, quiet);  // 128 tokens in all
   REQUIRE(small);
@@ -70,7 +70,7 @@ TEST_CASE("it measures what fits the pool, and refuses what cannot be measured")
   CHECK(!calibrate(engine, clock, {.blocks = 2}, quiet));
   CHECK(!calibrate(engine, clock, {.blocks = 100, .tokens = 10}, quiet));
   CHECK(!calibrate(engine, clock, {.blocks = 100, .chunk_tokens = 0}, quiet));
-  const DummyEngine dummy(spec::tiny(), 16);
+  const DummyEngine dummy(cost::tiny(), 16);
   const auto refused = calibrate(dummy, clock, {.blocks = 100}, quiet);
   REQUIRE(!refused);
   CHECK(refused.error().what.find("--engine cpu") != std::string::npos);

@@ -31,7 +31,7 @@ struct Site {
     beat.control = "127.0.0.1:1";
     beat.model = "tiny";
     beat.block_tokens = kBlockTokens;
-    beat.fingerprint = spec::tiny().fingerprint(kBlockTokens);
+    beat.fingerprint = cost::tiny().fingerprint(kBlockTokens);
     beat.load.blocks_total = 1000;
     beat.load.blocks_free = 200 + random.below(800);
     beat.draining = draining;
@@ -85,10 +85,10 @@ struct Site {
   io::Loop loop{clock};
   Metrics metrics;
   sched::PrefixIndex index{100000};
-  sched::Cost cost{spec::tiny()};
+  sched::Cost cost{cost::tiny()};
   sched::PolicyOptions options;
   Workers workers{loop,
-                  {"tiny", spec::tiny().fingerprint(kBlockTokens), kBlockTokens, 1, 1000s, 1s},
+                  {"tiny", cost::tiny().fingerprint(kBlockTokens), kBlockTokens, 1, 1000s, 1s},
                   index,
                   metrics};
   std::unique_ptr<LiveShortlist> list;

@@ -20,7 +20,7 @@ ConductorOptions promising(const char* admission, Duration tbt) {
 
 // Between the steps of one and of two requests: with one that decodes there is no place for more.
 Duration room_for_one() {
-  const sched::Cost cost(spec::tiny());
+  const sched::Cost cost(cost::tiny());
   return from_seconds((cost.step_ms(1, 40) + cost.step_ms(2, 80)) / 2e3);
 }
 

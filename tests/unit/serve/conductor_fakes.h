@@ -38,7 +38,7 @@ struct FakeWorker {
     me.control = server->address();
     me.model = "tiny";
     me.block_tokens = 16;
-    me.fingerprint = spec::tiny().fingerprint(16);
+    me.fingerprint = cost::tiny().fingerprint(16);
     me.context_max = 262144;
     me.load.blocks_total = me.load.blocks_free = 100000;
     me.events_first = 1;

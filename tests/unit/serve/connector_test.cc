@@ -35,7 +35,7 @@ TEST_CASE("by every connector the same KV arrives, computed or reused, and verif
         static int serial = 0;
         const std::string id = std::to_string(n) + "-" + std::to_string(++serial);
         const PrefillDone done = pair.serve(id, prompt_of(n, n), 20);
-        CHECK(done.kv_bytes == (n + kBlock - 1) / kBlock * spec::tiny().block_bytes(kBlock));
+        CHECK(done.kv_bytes == (n + kBlock - 1) / kBlock * cost::tiny().block_bytes(kBlock));
         auto& tokens = want.try_emplace(std::to_string(n), pair.answers[id].tokens).first->second;
         CHECK(pair.answers[id].tokens == tokens);
       }
@@ -151,7 +151,7 @@ TEST_CASE("offers that do not fit are refused and read nothing") {
   Pair pair(loop);
   const auto target = pair.reserve("a", prompt_of(40, 1), 8);  // three blocks, one more for tokens
   REQUIRE(target);
-  const uint64_t block = spec::tiny().block_bytes(kBlock);
+  const uint64_t block = cost::tiny().block_bytes(kBlock);
   const auto code = [&](const std::function<void(KvOffer&)>& change) -> std::optional<Code> {
     KvOffer offer{"a", target->guard, pair.p_xfer->describe(), {0, 0, 0}, 0, 0, block};
     change(offer);

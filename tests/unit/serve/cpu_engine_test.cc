@@ -108,7 +108,7 @@ TEST_CASE("the model's fingerprint tells engines, formats and weights apart") {
     return info->spec;
   };
   const auto dummy = spec("auto", "auto"), cpu = spec("cpu", "auto"), half = spec("cpu", "f16");
-  CHECK(dummy.fingerprint(256) == spec::tiny().fingerprint(256));
+  CHECK(dummy.fingerprint(256) == cost::tiny().fingerprint(256));
   CHECK(dummy.pool_name() == "tiny");
   CHECK(cpu.fingerprint(256) != dummy.fingerprint(256));
   CHECK(half.fingerprint(256) != cpu.fingerprint(256));

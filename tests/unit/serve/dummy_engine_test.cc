@@ -17,8 +17,8 @@ namespace {
 
 constexpr uint32_t kB = 16;
 
-spec::ModelSpec odd_spec() {  // rows of 15 bytes: no multiple of a word
-  spec::ModelSpec s = spec::tiny();
+cost::ModelSpec odd_spec() {  // rows of 15 bytes: no multiple of a word
+  cost::ModelSpec s = cost::tiny();
   s.layers = 3;
   s.kv_heads = 1;
   s.head_dim = 5;
@@ -29,7 +29,7 @@ spec::ModelSpec odd_spec() {  // rows of 15 bytes: no multiple of a word
 
 // A sequence with memory of its own, its blocks in an order of their own.
 struct Sequence {
-  Sequence(const spec::ModelSpec& spec, std::vector<int32_t> t, size_t room = 0)
+  Sequence(const cost::ModelSpec& spec, std::vector<int32_t> t, size_t room = 0)
       : tokens(std::move(t)), parents{BlockHash{}} {
     for (const BlockHash& h : chain_hashes(tokens, kB)) parents.push_back(h);
     const size_t n = (tokens.size() + room + kB - 1) / kB, bytes = spec.block_bytes(kB);
@@ -59,7 +59,7 @@ std::vector<int32_t> random_tokens(Random& random, size_t n) {
 
 TEST_CASE("dummy engine: the KV is the same however the prompt is cut into chunks and layers") {
   Random random(3);
-  for (const auto& spec : {spec::tiny(), odd_spec()}) {
+  for (const auto& spec : {cost::tiny(), odd_spec()}) {
     const DummyEngine engine(spec, kB);
     for (int round = 0; round < 50; ++round) {
       const auto tokens = random_tokens(random, 1 + random.below(100));
@@ -78,7 +78,7 @@ TEST_CASE("dummy engine: the KV is the same however the prompt is cut into chunk
 
 TEST_CASE("dummy engine: KV of generated tokens continues that of the prompt") {
   Random random(4);
-  const spec::ModelSpec spec = spec::tiny();
+  const cost::ModelSpec spec = cost::tiny();
   const DummyEngine engine(spec, kB);
   Sequence s(spec, random_tokens(random, 21), 60);
   engine.write({s.view(), 0, 21});
@@ -94,7 +94,7 @@ TEST_CASE("dummy engine: KV of generated tokens continues that of the prompt") {
 
 TEST_CASE("dummy engine: one flipped bit anywhere in a token's KV is found, in its block only") {
   Random random(5);
-  for (const auto& spec : {spec::tiny(), odd_spec()}) {
+  for (const auto& spec : {cost::tiny(), odd_spec()}) {
     const DummyEngine engine(spec, kB);
     Sequence s(spec, random_tokens(random, 3 * kB));
     engine.write({s.view(), 0, s.tokens.size()});
@@ -110,8 +110,8 @@ TEST_CASE("dummy engine: one flipped bit anywhere in a token's KV is found, in i
 
 TEST_CASE("dummy engine: memory behind the last token is nobody's business") {
   Random random(6);
-  const DummyEngine engine(spec::tiny(), kB);
-  Sequence s(spec::tiny(), random_tokens(random, kB + 1));
+  const DummyEngine engine(cost::tiny(), kB);
+  Sequence s(cost::tiny(), random_tokens(random, kB + 1));
   engine.write({s.view(), 0, s.tokens.size()});
   // Token 1 of the second block, first plane of layer 0: rows of 64 bytes.
   CHECK(s.blocks[1][63] != std::byte{0xEE});
@@ -121,7 +121,7 @@ TEST_CASE("dummy engine: memory behind the last token is nobody's business") {
 
 TEST_CASE("dummy engine: swapped, stale and foreign blocks are found") {
   Random random(7);
-  const spec::ModelSpec spec = spec::tiny();
+  const cost::ModelSpec spec = cost::tiny();
   const DummyEngine engine(spec, kB);
   Sequence s(spec, random_tokens(random, 4 * kB));
   engine.write({s.view(), 0, s.tokens.size()});
@@ -157,8 +157,8 @@ TEST_CASE("dummy engine: swapped, stale and foreign blocks are found") {
 
 TEST_CASE("dummy engine: the next token is read from the last position's KV") {
   Random random(8);
-  const DummyEngine engine(spec::tiny(), kB);
-  Sequence s(spec::tiny(), random_tokens(random, 2 * kB + 3));
+  const DummyEngine engine(cost::tiny(), kB);
+  Sequence s(cost::tiny(), random_tokens(random, 2 * kB + 3));
   engine.write({s.view(), 0, s.tokens.size()});
   const int32_t right = engine.next_token(s.view(), {});
   CHECK(engine.next_token(s.view(), {}) == right);
@@ -173,7 +173,7 @@ TEST_CASE("dummy engine: the next token is read from the last position's KV") {
 }
 
 TEST_CASE("dummy engine: tokens are in the vocabulary, special only when an end is wanted") {
-  spec::ModelSpec spec = spec::tiny();
+  cost::ModelSpec spec = cost::tiny();
   spec.vocab = 40;
   const DummyEngine engine(spec, kB);
   std::set<int32_t> plain, ending;
@@ -191,12 +191,12 @@ TEST_CASE("dummy engine: tokens are in the vocabulary, special only when an end 
 }
 
 TEST_CASE("timing: chunks and the load add up to the prefill, whatever the cut") {
-  const Timing timing{spec::tiny(), 3.0};
+  const Timing timing{cost::tiny(), 3.0};
   Duration sum = timing.load(512);
   for (uint64_t at = 512; at < 10000; at += 1024)
     sum += timing.chunk(at, std::min<uint64_t>(at + 1024, 10000), 512);
   CHECK(std::abs((sum - timing.prefill(10000, 512)).count()) < 1000);  // ns, of rounding
-  CHECK(Timing{spec::tiny(), 0}.prefill(10000, 0).count() == 0);
+  CHECK(Timing{cost::tiny(), 0}.prefill(10000, 0).count() == 0);
   CHECK(timing.step(0, 0).count() == 0);
 }
 

@@ -22,7 +22,7 @@ struct Loss {
 struct Site {
   explicit Site(Loss loss, uint64_t seed) : lost(loss), random(seed) {
     workers = std::make_unique<Workers>(
-        loop, WorkersOptions{"tiny", spec::tiny().fingerprint(16), 16, 1, 5s, 1s}, index, metrics);
+        loop, WorkersOptions{"tiny", cost::tiny().fingerprint(16), 16, 1, 5s, 1s}, index, metrics);
     conductor = *rpc::Server::open(loop, "127.0.0.1:0", metrics);
     conductor->on<Heartbeat>(
         [this](const Heartbeat& m, const rpc::Call& call) { return lossy(m, call.now); });
@@ -39,7 +39,7 @@ struct Site {
     me.control = worker->address();
     me.model = "tiny";
     me.block_tokens = 16;
-    me.fingerprint = spec::tiny().fingerprint(16);
+    me.fingerprint = cost::tiny().fingerprint(16);
     beats = *Heartbeats::open(
         loop, me, {conductor->address()}, 20ms, &cache, [](Heartbeat&) {}, metrics);
   }

@@ -70,7 +70,7 @@ struct PairOptions {
 
 struct Pair {
   explicit Pair(io::Loop& on, PairOptions options = {}, const std::string& name = "")
-      : loop(on), kv_deadline_ms(options.kv_deadline_ms), engine(spec::tiny(), kBlock) {
+      : loop(on), kv_deadline_ms(options.kv_deadline_ms), engine(cost::tiny(), kBlock) {
     const auto open_engine = [&](const std::string& node) {
       xfer::EngineOptions o;
       o.node = node + name;

@@ -20,7 +20,7 @@ TEST_CASE("KV computed by prefill verifies at decode, whatever transport and len
       CAPTURE(n);
       const auto done = pair.serve("r" + std::to_string(n), prompt_of(n, seed++), 20);
       CHECK(done.cached_tokens == 0);
-      CHECK(done.kv_bytes == (n + kBlock - 1) / kBlock * spec::tiny().block_bytes(kBlock));
+      CHECK(done.kv_bytes == (n + kBlock - 1) / kBlock * cost::tiny().block_bytes(kBlock));
       CHECK(done.queue_ms >= 0);
       CHECK(done.prefill_ms >= 0);
       CHECK(done.transfer_ms >= 0);

@@ -147,7 +147,7 @@ TEST_CASE("blocks of a prompt stay while they are decoded from, whatever else ne
 TEST_CASE("chunks and steps of one process take the modelled time of both, one after the other") {
   SteadyClock clock;
   io::Loop loop(clock);
-  DummyEngine engine(spec::tiny(), kBlock);
+  DummyEngine engine(cost::tiny(), kBlock);
   Process both(loop, Role::kBoth, engine, {}, 200, 1);
   const Timing timing{engine.spec(), 1};
   const auto prompt = prompt_of(640, 1);
@@ -165,7 +165,7 @@ TEST_CASE("chunks and steps of one process take the modelled time of both, one a
 TEST_CASE("an abort frees both halves, at any step") {
   SteadyClock clock;
   io::Loop loop(clock);
-  DummyEngine engine(spec::tiny(), kBlock);
+  DummyEngine engine(cost::tiny(), kBlock);
   Process both(loop, Role::kBoth, engine, {}, 64, 1);
   const auto prompt = prompt_of(300, 1);
   for (int step = 0; step < 5; ++step) {
@@ -192,7 +192,7 @@ TEST_CASE("an abort frees both halves, at any step") {
 TEST_CASE("a worker drains, becomes another, and refuses what it is not") {
   SteadyClock clock;
   io::Loop loop(clock);
-  DummyEngine engine(spec::tiny(), kBlock);
+  DummyEngine engine(cost::tiny(), kBlock);
   Process w(loop, Role::kBoth, engine, {}, 64, 1);
   std::vector<bool> changes;
   w.roles->on_change([&](bool joined) { changes.push_back(joined); });

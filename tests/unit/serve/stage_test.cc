@@ -39,12 +39,12 @@ struct Stage {
 
 // A head, stages after it, and a decode worker (pair.h), all with their slices of `whole`.
 struct Pipeline {
-  using Make = std::function<std::unique_ptr<Engine>(spec::ModelSpec slice)>;
-  Pipeline(io::Loop& on, uint32_t stages, const spec::ModelSpec& whole, const Make& make,
+  using Make = std::function<std::unique_ptr<Engine>(cost::ModelSpec slice)>;
+  Pipeline(io::Loop& on, uint32_t stages, const cost::ModelSpec& whole, const Make& make,
            PairOptions options = {})
       : loop(on) {
     for (uint32_t i = 0; i < stages; ++i)
-      engines.push_back(make(*spec::slice_of(whole, i, stages)));
+      engines.push_back(make(*cost::slice_of(whole, i, stages)));
     all = make(whole);
     config.fingerprint = options.fingerprint = whole.fingerprint(kBlock);
     config.blocks = options.prefill_blocks;
@@ -90,11 +90,11 @@ struct Pipeline {
   std::unique_ptr<Pair> pair;
 };
 
-std::unique_ptr<Engine> dummy(spec::ModelSpec slice) {
+std::unique_ptr<Engine> dummy(cost::ModelSpec slice) {
   return std::make_unique<DummyEngine>(std::move(slice), kBlock);
 }
 
-std::unique_ptr<Engine> transformer(spec::ModelSpec slice) {
+std::unique_ptr<Engine> transformer(cost::ModelSpec slice) {
   auto threads = std::make_unique<model::Threads>(1);
   const model::LayerRange range{slice.first_layer, slice.first_layer + slice.layers};
   auto weights = model::random_weights(small(), 3, model::DType::kF32, *threads, range);
@@ -121,12 +121,12 @@ TEST_CASE("a pipeline says what one process says: blocks evicted, transfers that
 }
 
 TEST_CASE("slices of a model are all of its layers, in order, with their share of its times") {
-  const spec::ModelSpec whole = spec::tiny();
+  const cost::ModelSpec whole = cost::tiny();
   for (uint32_t n = 1; n <= whole.layers; ++n) {
     uint32_t next = 0;
     double cost = 0;
     for (uint32_t i = 0; i < n; ++i) {
-      const auto s = spec::slice_of(whole, i, n);
+      const auto s = cost::slice_of(whole, i, n);
       REQUIRE(s);
       CHECK(s->first_layer == next);
       CHECK(s->layers > 0);
@@ -138,8 +138,8 @@ TEST_CASE("slices of a model are all of its layers, in order, with their share o
     CHECK(next == whole.layers);
     CHECK(cost == doctest::Approx(whole.cost.c1));
   }
-  CHECK(spec::slice_of(whole, 0, whole.layers + 1).error().code == Code::kInvalid);
-  CHECK(spec::slice_of(whole, 2, 2).error().code == Code::kInvalid);
+  CHECK(cost::slice_of(whole, 0, whole.layers + 1).error().code == Code::kInvalid);
+  CHECK(cost::slice_of(whole, 2, 2).error().code == Code::kInvalid);
 }
 
 TEST_CASE("activations cross in messages of bounded size, cut at blocks") {
@@ -179,7 +179,7 @@ TEST_CASE("a pipeline's KV verifies and its tokens are those of one process, by 
       PairOptions o;
       o.connector = way.connector;
       o.layerwise = way.layerwise;
-      Pipeline pipeline(loop, stages, spec::tiny(), dummy, o);
+      Pipeline pipeline(loop, stages, cost::tiny(), dummy, o);
       Pair one(loop, {}, "1");
       for (const size_t n : {1u, 16u, 100u, 300u, 300u}) {
         CAPTURE(n);
@@ -188,7 +188,7 @@ TEST_CASE("a pipeline's KV verifies and its tokens are those of one process, by 
         const auto done = pipeline.pair->serve(id, prompt_of(n, n), 12);
         one.serve(id, prompt_of(n, n), 12);
         CHECK(pipeline.pair->answers[id].tokens == one.answers[id].tokens);
-        CHECK(done.kv_bytes == (n + kBlock - 1) / kBlock * spec::tiny().block_bytes(kBlock));
+        CHECK(done.kv_bytes == (n + kBlock - 1) / kBlock * cost::tiny().block_bytes(kBlock));
       }
       // The last prompt was there before: all its full blocks but the last one's were reused.
       CHECK(count(pipeline.pair->p_metrics, "vllm:prefix_cache_hits_total") >= 288);
@@ -196,7 +196,7 @@ TEST_CASE("a pipeline's KV verifies and its tokens are those of one process, by 
       for (const auto& stage : pipeline.after) {
         CHECK(count(stage->metrics, "mc_engine_computed_tokens_total") == tokens);
         CHECK(count(stage->metrics, "mc_engine_activation_bytes_total") ==
-              tokens * spec::tiny().hidden * sizeof(float));
+              tokens * cost::tiny().hidden * sizeof(float));
       }
       CHECK(count(pipeline.pair->d_metrics, "mc_engine_kv_errors_total") == 0);
       CHECK(pipeline.comes_to_rest());
@@ -233,7 +233,7 @@ TEST_CASE("what a pipeline put in the KV store it gets again, each stage its lay
   const auto prompt = prompt_of(20 * kBlock + 3, 5);
   std::vector<int32_t> tokens;
   {
-    Pipeline first(loop, 2, spec::tiny(), dummy, o);
+    Pipeline first(loop, 2, cost::tiny(), dummy, o);
     first.pair->serve("a", prompt, 8);
     tokens = first.pair->answers["a"].tokens;
     REQUIRE(published(*first.pair, 20));
@@ -242,7 +242,7 @@ TEST_CASE("what a pipeline put in the KV store it gets again, each stage its lay
     }));
     CHECK(first.comes_to_rest());
   }
-  Pipeline second(loop, 2, spec::tiny(), dummy, o);
+  Pipeline second(loop, 2, cost::tiny(), dummy, o);
   const auto done = second.pair->serve("b", prompt, 8);
   CHECK(done.pool_tokens == 20 * kBlock);
   CHECK(second.pair->answers["b"].tokens == tokens);
@@ -262,7 +262,7 @@ TEST_CASE("chunks of one prompt are in several stages at once") {
   o.chunk_tokens = 16;
   o.time_scale = 1;
   o.prefill_blocks = o.decode_blocks = 128;
-  Pipeline pipeline(loop, 2, spec::tiny(), dummy, o);
+  Pipeline pipeline(loop, 2, cost::tiny(), dummy, o);
   const auto prompt = prompt_of(60 * kBlock, 1);
   const auto target = pipeline.pair->reserve("a", prompt);
   REQUIRE(target);
@@ -288,7 +288,7 @@ TEST_CASE("chunks of one prompt are in several stages at once") {
 TEST_CASE("an abort at any time leaves no block in use in any stage") {
   SteadyClock clock;
   io::Loop loop(clock);
-  Pipeline pipeline(loop, 2, spec::tiny(), dummy, {.time_scale = 1, .chunk_tokens = 16});
+  Pipeline pipeline(loop, 2, cost::tiny(), dummy, {.time_scale = 1, .chunk_tokens = 16});
   Pair& pair = *pipeline.pair;
   const auto prompt = prompt_of(500, 11);
   for (int step = 0; step < 6; ++step) {
@@ -313,7 +313,7 @@ TEST_CASE("an abort at any time leaves no block in use in any stage") {
 TEST_CASE("a stage that dies fails its requests at once, and the pipeline begins again") {
   SteadyClock clock;
   io::Loop loop(clock);
-  Pipeline pipeline(loop, 3, spec::tiny(), dummy, {.time_scale = 1, .chunk_tokens = 16});
+  Pipeline pipeline(loop, 3, cost::tiny(), dummy, {.time_scale = 1, .chunk_tokens = 16});
   Pair& pair = *pipeline.pair;
   const auto prompt = prompt_of(500, 11);
   pair.serve("before", prompt);
@@ -358,7 +358,7 @@ TEST_CASE("a stage that dies fails its requests at once, and the pipeline begins
 TEST_CASE("a decode worker that is gone fails the request and not the pipeline") {
   SteadyClock clock;
   io::Loop loop(clock);
-  Pipeline pipeline(loop, 2, spec::tiny(), dummy, {.transports = {"tcp"}});
+  Pipeline pipeline(loop, 2, cost::tiny(), dummy, {.transports = {"tcp"}});
   Pair& pair = *pipeline.pair;
   const auto prompt = prompt_of(300, 5);
   const auto target = pair.reserve("a", prompt);
@@ -380,7 +380,7 @@ TEST_CASE("a decode worker that is gone fails the request and not the pipeline")
 TEST_CASE("stages that do not fit, and messages that are none of a pipeline's, are refused") {
   SteadyClock clock;
   io::Loop loop(clock);
-  Pipeline pipeline(loop, 2, spec::tiny(), dummy);
+  Pipeline pipeline(loop, 2, cost::tiny(), dummy);
   auto client = std::move(*rpc::Client::connect(loop, pipeline.after[0]->server->address()));
   Pair& pair = *pipeline.pair;
   StageOpen open;

@@ -25,7 +25,7 @@ TEST_CASE("a worker of another layout is refused with both fingerprints") {
   Cluster c;
   FakeDecode odd(c.loop, c.conductor->control(), "odd");
   odd.me.block_tokens = 32;
-  odd.me.fingerprint = spec::tiny().fingerprint(32);
+  odd.me.fingerprint = cost::tiny().fingerprint(32);
   odd.error.clear();
   odd.beat();
   REQUIRE(until(c.loop, [&] { return odd.error.find("does not fit") != std::string::npos; }));

@@ -44,7 +44,7 @@ trace::PlayOptions quiet_play() {
   return play;
 }
 
-Run simulated(const spec::ModelSpec& spec, const SimOptions& o, const trace::PlayOptions& play) {
+Run simulated(const cost::ModelSpec& spec, const SimOptions& o, const trace::PlayOptions& play) {
   StudyOptions study;
   study.sim = o;
   study.play = play;
@@ -62,7 +62,7 @@ Json live_report(Run run, std::optional<uint64_t> concurrency) {
 
 // A machine that is slower than the model says, by amounts that are known.
 struct Slow {
-  spec::ModelSpec spec = spec::tiny();
+  cost::ModelSpec spec = cost::tiny();
   SimOptions options = cluster();
   Slow() {
     spec.cost.c0 *= 1.5;
@@ -90,10 +90,10 @@ TEST_CASE("what a machine adds is read off a quiet run, and then foretells a bus
   CHECK(busy.prefill == 2);
   CHECK(busy.requests == 120);
 
-  const Means naive = means_of(simulated(spec::tiny(), cluster(), {}).summary);
+  const Means naive = means_of(simulated(cost::tiny(), cluster(), {}).summary);
   CHECK_FALSE(calibrate(busy.means, naive, 0.1).within);
 
-  spec::ModelSpec spec = spec::tiny();
+  cost::ModelSpec spec = cost::tiny();
   SimOptions options = cluster();
   const Run plain = simulated(spec, options, quiet_play());
   const auto fit = fit_machine(quiet, means_of(plain.summary), spec);
@@ -144,7 +144,7 @@ TEST_CASE("reports that cannot be simulated are refused by name") {
     CHECK(run.error().code == Code::kInvalid);
     return run.error().what;
   };
-  const Run run = simulated(spec::tiny(), cluster(), {});
+  const Run run = simulated(cost::tiny(), cluster(), {});
   CHECK(said(trace::report_json(run.summary, run.info)).find("not a live run") !=
         std::string::npos);  // it says sim
   CHECK(said(Json::array({1})).find("x.json") != std::string::npos);
@@ -162,7 +162,7 @@ TEST_CASE("reports that cannot be simulated are refused by name") {
 
   Json other = live_report(run, 1);  // another server's: no parts
   other["metrics"]["prefill_s"] = nullptr;
-  const auto fit = fit_machine(read(other), means_of(run.summary), spec::tiny());
+  const auto fit = fit_machine(read(other), means_of(run.summary), cost::tiny());
   REQUIRE_FALSE(fit);
   CHECK(fit.error().what.find("mc's own cluster") != std::string::npos);
 }

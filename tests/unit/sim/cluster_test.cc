@@ -46,7 +46,7 @@ trace::Trace random_trace(uint64_t seed, size_t n) {
   return t;
 }
 
-SimResult run(const trace::Trace& t, const SimOptions& o, const spec::ModelSpec& spec) {
+SimResult run(const trace::Trace& t, const SimOptions& o, const cost::ModelSpec& spec) {
   const auto arrivals = trace::schedule(t, {});
   REQUIRE(arrivals);
   const auto out = simulate(t, *arrivals, spec, o);
@@ -54,9 +54,9 @@ SimResult run(const trace::Trace& t, const SimOptions& o, const spec::ModelSpec&
   return *out;
 }
 
-spec::ModelSpec large() {
+cost::ModelSpec large() {
   const auto here = std::filesystem::path(__FILE__).parent_path();
-  const auto spec = spec::load_spec(
+  const auto spec = cost::load_spec(
       (here / "../../../configs/models/llama3-70b.json").lexically_normal().string());
   REQUIRE(spec);
   return *spec;
@@ -75,7 +75,7 @@ TEST_CASE("a system prompt is computed once: 32 misses, then 32 and 32 hits, 508
     ids.push_back(100 + i);
     t.records.push_back(record(i * 1000, ids, 16, 12, 1));
   }
-  spec::ModelSpec spec = spec::tiny();
+  cost::ModelSpec spec = cost::tiny();
   spec.cost.c0 = spec.cost.c2 = 0;
   spec.cost.c1 = 0.5e-3;
   spec.cost.load_bytes_per_s = 1e18;
@@ -100,7 +100,7 @@ TEST_CASE("a system prompt is computed once: 32 misses, then 32 and 32 hits, 508
 }
 
 TEST_CASE("no request is lost, parts add up, and a seed decides everything") {
-  const spec::ModelSpec spec = large();
+  const cost::ModelSpec spec = large();
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     CAPTURE(seed);
     Random random(seed);
@@ -143,7 +143,7 @@ TEST_CASE("no request is lost, parts add up, and a seed decides everything") {
 }
 
 TEST_CASE("whatever fails, every request ends once, and the same way each time") {
-  const spec::ModelSpec spec = large();
+  const cost::ModelSpec spec = large();
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     CAPTURE(seed);
     Random random(seed);
@@ -199,7 +199,7 @@ TEST_CASE("whatever fails, every request ends once, and the same way each time")
 }
 
 TEST_CASE("a request begins anew elsewhere when its node fails, and only then") {
-  const spec::ModelSpec spec = large();
+  const cost::ModelSpec spec = large();
   trace::Trace t;
   for (uint64_t i = 0; i < 8; ++i) {
     std::vector<uint64_t> ids;
@@ -248,7 +248,7 @@ TEST_CASE("faults that make no sense are named") {
 }
 
 TEST_CASE("a group of nodes computes a long prompt sooner, and a short one hardly") {
-  const spec::ModelSpec spec = large();
+  const cost::ModelSpec spec = large();
   const auto prefill_ms = [&](uint64_t blocks, uint64_t group) {
     trace::Trace t;
     std::vector<uint64_t> ids(blocks);
@@ -290,7 +290,7 @@ TEST_CASE("a short prompt that overtakes is predicted to") {
 }
 
 TEST_CASE("what a pipeline, an SSD and racks add is in the TTFT that is predicted") {
-  const spec::ModelSpec spec = large();
+  const cost::ModelSpec spec = large();
   trace::Trace t;
   for (uint64_t i = 0; i < 12; ++i) {  // each of three prompts four times, an hour apart
     std::vector<uint64_t> ids;
@@ -332,7 +332,7 @@ TEST_CASE("a prompt longer than any cache is refused, and only that") {
   SimOptions o;
   o.prefill = o.decode = 2;
   o.cache_tokens = 100'000;
-  const SimResult r = run(t, o, spec::tiny());
+  const SimResult r = run(t, o, cost::tiny());
   for (size_t i = 0; i < r.requests.size(); ++i)
     CHECK((r.requests[i].status == trace::Status::kOk) == (i + 1 < r.requests.size()));
   CHECK(r.requests.back().reason == "too_large");
@@ -393,7 +393,7 @@ TEST_CASE("options that make no sense are refused with what they should be") {
   const auto error = [&](auto change) {
     StudyOptions o;
     change(o);
-    const auto runs = run_study(t, spec::tiny(), o);
+    const auto runs = run_study(t, cost::tiny(), o);
     return runs ? std::string() : runs.error().what;
   };
   CHECK(error([](auto& o) { o.sim.prefill = 0; }).find("at least one of each") !=

@@ -14,8 +14,8 @@ namespace {
 
 Time at(double s) { return Time{} + from_seconds(s); }
 
-spec::ModelSpec model() {  // a step: 10 ms, 1 ms for each other request, 1 us a token of context
-  spec::ModelSpec s = spec::tiny();
+cost::ModelSpec model() {  // a step: 10 ms, 1 ms for each other request, 1 us a token of context
+  cost::ModelSpec s = cost::tiny();
   s.cost.c0 = 0.1;
   s.cost.c1 = 1e-3;
   s.cost.c2 = 0;
@@ -49,7 +49,7 @@ std::map<uint64_t, Decoded> play(Decoder& d, const std::vector<Arrival>& arrival
 }
 
 // The same, a step at a time, with no arithmetic beyond the definition.
-std::map<uint64_t, Decoded> play_slowly(const spec::ModelSpec& m,
+std::map<uint64_t, Decoded> play_slowly(const cost::ModelSpec& m,
                                         const std::vector<Arrival>& arrivals) {
   struct One {
     Decoding r;
@@ -67,7 +67,7 @@ std::map<uint64_t, Decoded> play_slowly(const spec::ModelSpec& m,
       batch.push_back({arrivals[next].request, 0, {}, {}});
     uint64_t context = 0;
     for (const One& o : batch) context += o.r.context + o.done;
-    const double step = spec::step_seconds(m, batch.size(), context);
+    const double step = cost::step_seconds(m, batch.size(), context);
     now += step;
     for (One& o : batch) {
       if (o.done++ == 0)
@@ -89,7 +89,7 @@ double s(Time t) { return to_seconds(t - Time{}); }
 }  // namespace
 
 TEST_CASE("many steps at once are what step after step would be") {
-  const spec::ModelSpec m = model();
+  const cost::ModelSpec m = model();
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
     Random random(seed);
@@ -118,7 +118,7 @@ TEST_CASE("many steps at once are what step after step would be") {
 }
 
 TEST_CASE("a batch that has no room lets the next one wait, in order") {
-  const spec::ModelSpec m = model();
+  const cost::ModelSpec m = model();
   Decoder d(m, {.capacity_tokens = 100, .join_share = 0}, false);
   const auto out = play(d, {{0, {1, 50, 10, 0}}, {0, {2, 60, 10, 0}}, {0.001, {3, 10, 10, 0}}});
   CHECK(s(out.at(2).joined) >= s(out.at(1).end) - 1e-6);
@@ -126,7 +126,7 @@ TEST_CASE("a batch that has no room lets the next one wait, in order") {
 }
 
 TEST_CASE("loading a joining request stalls those that decode, and is in one of their gaps") {
-  spec::ModelSpec m = model();
+  cost::ModelSpec m = model();
   m.cost.t2 = 0;
   const double load_s = 0.7 * static_cast<double>(1000 * m.kv_bytes_per_token()) / 1e6;
   Decoder d(m, {.join_share = 0.7, .load_bytes_per_s = 1e6}, true);
@@ -137,7 +137,7 @@ TEST_CASE("loading a joining request stalls those that decode, and is in one of 
 }
 
 TEST_CASE("a coupled engine computes prompts first: others wait, its own first token comes then") {
-  spec::ModelSpec m = model();
+  cost::ModelSpec m = model();
   m.cost.t2 = 0;
   Decoder d(m, {.engine = Engine::kCoupled}, true);
   const auto out = play(d, {{0, {1, 100, 50, 0}}, {0.305, {2, 1000, 5, 500}}});
@@ -152,7 +152,7 @@ TEST_CASE("a coupled engine computes prompts first: others wait, its own first t
 }
 
 TEST_CASE("chunks ride along with steps: prompts take longer, nobody stands still") {
-  spec::ModelSpec m = model();
+  cost::ModelSpec m = model();
   m.cost.t2 = 0;
   Decoder d(m, {.engine = Engine::kChunked, .chunk_tokens = 100, .chunk_penalty = 1}, true);
   const auto out = play(d, {{0, {1, 100, 50, 0}}, {0.305, {2, 1000, 5, 0}}});

@@ -51,7 +51,7 @@ TEST_CASE("what was said in words counts beside the values") {
 TEST_CASE("what follows from the model alone is what was published") {
   const auto here = std::filesystem::path(__FILE__).parent_path();
   PaperInput in;
-  const auto spec = spec::load_spec(
+  const auto spec = cost::load_spec(
       (here / "../../../configs/models/llama3-70b.json").lexically_normal().string());
   REQUIRE(spec);
   in.spec = *spec;

@@ -22,7 +22,7 @@ trace::Trace fixed_trace(uint64_t requests, double qps) {
   return t;
 }
 
-spec::ModelSpec tiny_model() { return spec::tiny(); }
+cost::ModelSpec tiny_model() { return cost::tiny(); }
 
 PlanOptions planning(uint64_t nodes) {
   PlanOptions o;
