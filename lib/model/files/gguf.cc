@@ -27,9 +27,9 @@ enum Kind : uint32_t {
   kF64
 };
 
-class Reader {
+class GgufReader {
  public:
-  explicit Reader(std::span<const std::byte> in) : in_(in) {}
+  explicit GgufReader(std::span<const std::byte> in) : in_(in) {}
   size_t at() const { return at_; }
   uint64_t left() const { return in_.size() - at_; }
 
@@ -109,7 +109,7 @@ Result<GgufValue> read_array(uint64_t count, const Read& read) {
   return GgufValue(std::move(values));
 }
 
-Result<GgufValue> read_value(Reader& in, uint32_t kind) {
+Result<GgufValue> read_value(GgufReader& in, uint32_t kind) {
   if (is_floating(kind)) return in.floating(kind).map([](double v) { return GgufValue(v); });
   if (kind == kText) return in.text(kTextMax).map([](std::string v) { return GgufValue(v); });
   if (kind == kBool) return in.number<uint8_t>().map([](uint8_t v) { return GgufValue(v != 0); });
@@ -132,7 +132,7 @@ struct Entry {
   uint64_t offset = 0;
 };
 
-Result<Entry> read_entry(Reader& in) {
+Result<Entry> read_entry(GgufReader& in) {
   Entry e;
   MC_TRY(e.name, in.text(kNameMax));
   MC_TRY(const uint32_t rank, in.number<uint32_t>());
@@ -169,7 +169,7 @@ Result<> small(const Gguf& file, const std::string& key, uint64_t fallback, uint
   return {};
 }
 
-Result<Tensors> read_tensors(Reader& in, std::span<const std::byte> file, uint64_t count,
+Result<Tensors> read_tensors(GgufReader& in, std::span<const std::byte> file, uint64_t count,
                              uint64_t alignment) {
   std::vector<Entry> entries;
   for (uint64_t i = 0; i < count; ++i) {
@@ -226,7 +226,7 @@ Result<> scaling(const Gguf& g, const std::string& of, uint64_t turned, ModelCon
 }  // namespace
 
 Result<Gguf> parse_gguf(std::span<const std::byte> file) {
-  Reader in(file);
+  GgufReader in(file);
   MC_TRY(const uint32_t magic, in.number<uint32_t>());
   MC_TRY(const uint32_t version, in.number<uint32_t>());
   if (magic != 0x46554747u) return fail(Code::kCorrupt, "not a GGUF file");

@@ -19,9 +19,9 @@ struct Part {  // rows of one file tensor
   bool interleaved = false;  // rows of a head in pairs (2j, 2j + 1), wanted as (j, j + half)
 };
 
-class Reader {
+class WeightReader {
  public:
-  Reader(const TensorSet& set, const ModelConfig& config, Naming naming, LayerRange wanted)
+  WeightReader(const TensorSet& set, const ModelConfig& config, Naming naming, LayerRange wanted)
       : set_(set), c_(config), gguf_(naming == Naming::kGguf), wanted_(wanted) {}
 
   Result<WeightSources> read() {
@@ -133,7 +133,7 @@ size_t Weights::bytes() const {
 Result<WeightSources> weight_sources(const TensorSet& tensors, const ModelConfig& config,
                                      Naming naming, LayerRange wanted) {
   MC_TRY_(check_config(config));
-  return Reader(tensors, config, naming, wanted).read();
+  return WeightReader(tensors, config, naming, wanted).read();
 }
 
 Weights pack_weights(const WeightSources& sources, DType type, Threads& threads) {
