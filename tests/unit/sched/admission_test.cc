@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 namespace {
 Time at(double s) { return Time{} + from_seconds(s); }
 
-Cost cost() {  // a step: 10 ms, and 10 ms for each other request
+Cost slow_steps() {  // a step: 10 ms, and 10 ms for each other request
   cost::ModelSpec s = cost::tiny();
   s.cost.t0 = s.cost.t1 = 0.010;
   s.cost.t2 = 0;
@@ -31,7 +31,7 @@ Verdict ask(const char* kind, const DecodeForecast& f, double ttft_ms = 1000) {
   o.admission = kind;
   o.ttft_slo = 5s;
   o.tbt_slo = 45ms;
-  return admit(accepted(ttft_ms), 100, o, f, 1, cost(), at(0));
+  return admit(accepted(ttft_ms), 100, o, f, 1, slow_steps(), at(0));
 }
 }  // namespace
 
@@ -78,18 +78,18 @@ TEST_CASE("a refusal says why and when to come back") {
   o.ttft_slo = 5s;
   o.tbt_slo = 45ms;
   DecodeForecast f(1500ms);
-  const auto late = refusal(accepted(7500), Verdict::kTtft, 100, o, f, 1, cost(), at(0));
+  const auto late = refusal(accepted(7500), Verdict::kTtft, 100, o, f, 1, slow_steps(), at(0));
   CHECK(late.retry_after == 2500ms);
   CHECK(late.why.find("7500.0 ms is over the promise of 5s") != std::string::npos);
   for (uint64_t job = 0; job < 10; ++job) f.dispatched(job, 100, at(0));
   for (uint64_t job = 0; job < 10; ++job) f.decoding(job, at(0));
   // Ten decode, for a second and a half: none of them will two seconds on.
-  const auto busy = refusal(accepted(0), Verdict::kTbt, 100, o, f, 1, cost(), at(0));
+  const auto busy = refusal(accepted(0), Verdict::kTbt, 100, o, f, 1, slow_steps(), at(0));
   CHECK(busy.retry_after == 2s);
   CHECK(busy.why.find("promise of 45ms") != std::string::npos);
   DecodeForecast ever(1000s);
   for (uint64_t job = 0; job < 10; ++job) ever.dispatched(job, 100, at(0));
-  CHECK(refusal(accepted(0), Verdict::kTbt, 100, o, ever, 1, cost(), at(0)).retry_after ==
+  CHECK(refusal(accepted(0), Verdict::kTbt, 100, o, ever, 1, slow_steps(), at(0)).retry_after ==
         kForecast);
 }
 
@@ -99,12 +99,12 @@ TEST_CASE("under baseline the decode node is asked when the prompt is computed")
   o.tbt_slo = 45ms;
   DecodeView node;
   node.requests = 3;
-  CHECK(admit_decode(node, 100, o, cost()) == Verdict::kAccept);
+  CHECK(admit_decode(node, 100, o, slow_steps()) == Verdict::kAccept);
   node.requests = 4;
-  CHECK(admit_decode(node, 100, o, cost()) == Verdict::kTbt);
+  CHECK(admit_decode(node, 100, o, slow_steps()) == Verdict::kTbt);
   for (const char* other : {"none", "early", "predict"}) {  // they asked at arrival, if at all
     o.admission = other;
-    CHECK(admit_decode(node, 100, o, cost()) == Verdict::kAccept);
+    CHECK(admit_decode(node, 100, o, slow_steps()) == Verdict::kAccept);
   }
 }
 
