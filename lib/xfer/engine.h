@@ -25,10 +25,10 @@
 #include "base/time.h"
 #include "xfer/core/messages.h"
 #include "xfer/core/path.h"
+#include "xfer/core/policies.h"
 #include "xfer/core/request.h"
 #include "xfer/memory/memory_kind.h"
 #include "xfer/memory/memory_source.h"
-#include "xfer/rails/endpoint_pool.h"
 
 namespace mc::rpc {
 class Server;

@@ -13,7 +13,6 @@
 
 #include "model/files/config.h"
 #include "model/files/tensors.h"
-#include "model/text/chat.h"
 
 namespace mc::model {
 
@@ -27,10 +26,8 @@ struct Gguf {
 };
 
 Result<Gguf> parse_gguf(std::span<const std::byte> file);
-// The configuration and the tokenizer that the metadata of a `llama` or `qwen2` file describe.
+// The configuration that the metadata of a `llama` or `qwen2` file describes.
 Result<ModelConfig> gguf_config(const Gguf& file);
-Result<Tokenizer> gguf_tokenizer(const Gguf& file);
-ChatTemplate gguf_chat(const Gguf& file);
 
 // A value of the metadata; nullptr: there is none of this key and type.
 template <class T>

@@ -6,6 +6,7 @@
 #include "base/hash.h"
 #include "base/json.h"
 #include "model/files/gguf.h"
+#include "model/text/gguf_tokenizer.h"
 
 namespace mc::model {
 namespace {

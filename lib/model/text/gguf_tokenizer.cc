@@ -4,7 +4,7 @@
 
 #include "base/json.h"
 #include "base/units.h"
-#include "model/files/gguf.h"
+#include "model/text/gguf_tokenizer.h"
 
 namespace mc::model {
 namespace {

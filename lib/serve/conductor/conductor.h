@@ -34,10 +34,10 @@
 #include "serve/conductor/pd_autoscaler.h"
 #include "serve/conductor/role_rebalancer.h"
 #include "serve/conductor/worker_registry.h"
-#include "serve/engine/cpu_engine.h"
 #include "serve/external/external_engines.h"
 #include "serve/protocol/generate.h"
 #include "serve/protocol/messages.h"
+#include "serve/protocol/model_info.h"
 
 namespace mc::serve {
 

@@ -15,83 +15,7 @@ namespace {
 
 constexpr uint32_t kThreadsMax = 1024;
 
-bool computes(const EngineChoice& choice) {
-  return choice.engine == "cpu" || choice.engine == "cuda" ||
-         (choice.engine == "auto" && model::has_weights(choice.model));
-}
-
-Result<model::DType> kv_type(const EngineChoice& choice, const model::ModelFiles& files) {
-  if (choice.kv_type == "auto")
-    return choice.activations == "f16" ? model::DType::kF16 : files.weight_type();
-  const auto named = model::dtype_named(choice.kv_type);
-  if (!named)
-    return fail(Code::kInvalid, "kv-type '%s': want auto, f32, f16 or bf16",
-                shown(choice.kv_type).c_str());
-  return *named;
-}
-
-Result<model::DType> factors(const EngineChoice& choice, const model::ModelFiles& files) {
-  if (choice.activations == "f32") return model::DType::kF32;
-  const model::DType weights = files.weight_type();
-  if (choice.activations == "f16") {
-    if (choice.engine != "cuda")
-      return fail(Code::kUnsupported,
-                  "activations of f16 are for --engine cuda alone: give f32, or that engine");
-    if (files.all_f16()) return model::DType::kF16;
-    return fail(Code::kInvalid, "activations of f16 want weights of f16; these are %s",
-                model::name(weights));
-  }
-  if (choice.activations != "bf16")
-    return fail(Code::kInvalid, "activations '%s': want f32, f16 or bf16",
-                shown(choice.activations).c_str());
-  if (weights != model::DType::kBf16)
-    return fail(Code::kInvalid, "activations of bf16 want weights of bf16; these are %s",
-                model::name(weights));
-  return model::DType::kBf16;
-}
-
-cost::ModelSpec spec_of(const EngineChoice& choice, const model::ModelFiles& files, model::DType kv,
-                        model::DType factors) {
-  cost::ModelSpec spec = model::spec_of(files.config, kv);
-  const char* const engine = choice.engine == "cuda" ? "cuda" : "cpu";
-  spec.variant = strf("engine=%s kv=%s rope=half weights=%016llx", engine, model::name(kv),
-                      static_cast<unsigned long long>(files.digest()));
-  if (factors != model::DType::kF32)
-    spec.variant += std::string(" activations=") + model::name(factors);
-  return spec;
-}
-
-// The spec with the times that are to be predicted with.
-Result<cost::ModelSpec> timed(cost::ModelSpec spec, const EngineChoice& choice) {
-  if (!choice.cost.empty()) {
-    auto cost = cost::load_cost(choice.cost, spec);
-    if (!cost) return fail(cost.error().code, "--cost: %s", cost.error().what.c_str());
-    spec.cost = *cost;
-  }
-  return spec;
-}
-
 }  // namespace
-
-void EngineChoice::describe(OptionList& v) {
-  v("model", model, "'tiny', a model spec (JSON), or a folder with config.json and weights");
-  v("engine", engine,
-    "what computes: nothing (dummy), the CPU, a GPU (cuda), or auto: cpu for weights",
-    {"auto", "dummy", "cpu", "cuda"});
-  v("activations", activations,
-    "what weights are multiplied by: f32 is exact; bf16, for weights of bf16 (cpu and cuda "
-    "engines), "
-    "and f16, for weights of f16 (cuda engine), are faster",
-    {"f32", "f16", "bf16"});
-  v("kv-type", kv_type,
-    "numbers in KV blocks; auto: as the weights, f32 for weights of f16 but with activations of "
-    "f16 "
-    "(cpu and cuda engines)",
-    {"auto", "f32", "f16", "bf16"});
-  v("cost", cost,
-    "file with the times of this model's work, as mc-prefill --calibrate writes it; empty: those "
-    "of the spec, or from its shape");
-}
 
 void CpuOptions::describe(OptionList& v) {
   v("threads", threads, "threads that compute (cpu engine); 0: one for each CPU");
@@ -118,33 +42,15 @@ void CpuOptions::describe(OptionList& v) {
     "workers of other numbers are served by splitting heads");
 }
 
-Result<ModelInfo> open_model_info(const EngineChoice& choice) {
-  if (!computes(choice) && !model::has_weights(choice.model)) {
-    MC_TRY(cost::ModelSpec spec, cost::load_spec(choice.model));
-    MC_TRY(spec, timed(std::move(spec), choice));
-    const uint32_t vocab = spec.vocab;
-    return ModelInfo{std::move(spec), model::Tokenizer::bytes_only(vocab), {}};
-  }
-  MC_TRY(model::ModelFiles files, model::open_model(choice.model));
-  MC_TRY(const model::DType kv, kv_type(choice, files));
-  MC_TRY(const model::DType by, factors(choice, files));
-  MC_TRY(cost::ModelSpec spec, timed(spec_of(choice, files, kv, by), choice));
-  ModelInfo info{std::move(spec), std::move(files.tokenizer), files.chat};
-  if (!computes(choice)) info.spec.variant.clear();
-  return info;
-}
-
 namespace {
 
 Result<std::unique_ptr<Engine>> open_cpu_engine(const EngineChoice& choice, const CpuOptions& cpu,
                                                 uint32_t block_tokens, Slicing slicing = {}) {
   const model::Kernels* const kernels = model::kernels_named(cpu.kernels);
-  MC_TRY(const model::ModelFiles files, model::open_model(choice.model));
-  MC_TRY(const model::DType kv, kv_type(choice, files));
-  MC_TRY(const model::DType by, factors(choice, files));
+  MC_TRY(const ComputedModel opened, open_computed(choice));
+  const model::ModelFiles& files = opened.files;
   auto threads = std::make_unique<model::Threads>(cpu.threads);
-  MC_TRY(const cost::ModelSpec whole, timed(spec_of(choice, files, kv, by), choice));
-  MC_TRY(cost::ModelSpec spec, cost::slice_of(whole, slicing.stage, slicing.stages));
+  MC_TRY(cost::ModelSpec spec, cost::slice_of(opened.spec, slicing.stage, slicing.stages));
   if (cpu.tp == 0 || spec.kv_heads % cpu.tp != 0)
     return fail(Code::kInvalid, "--tp %u: want a number that divides the %u KV heads of %s", cpu.tp,
                 spec.kv_heads, files.config.name.c_str());
@@ -153,10 +59,10 @@ Result<std::unique_ptr<Engine>> open_cpu_engine(const EngineChoice& choice, cons
   log_info("engine", "model %s: %llu parameters in %llu bytes, %u threads, %s",
            files.config.name.c_str(), static_cast<unsigned long long>(files.config.parameters()),
            static_cast<unsigned long long>(weights.bytes()), threads->count(), kernels->name);
-  return std::make_unique<CpuEngine>(std::move(spec), files.config, std::move(weights),
-                                     model::KvLayout{kv, block_tokens, range.first, cpu.tp},
-                                     *kernels, std::move(threads),
-                                     by == model::DType::kF16 ? model::DType::kF32 : by);
+  return std::make_unique<CpuEngine>(
+      std::move(spec), files.config, std::move(weights),
+      model::KvLayout{opened.kv, block_tokens, range.first, cpu.tp}, *kernels, std::move(threads),
+      opened.factors == model::DType::kF16 ? model::DType::kF32 : opened.factors);
 }
 
 // The CPU engine of the same choice takes over where the device fails.
@@ -167,10 +73,8 @@ Result<std::unique_ptr<Engine>> open_gpu_engine(const EngineChoice& choice, cons
   if (!device)
     return fail(device.error().code, "--engine cuda: %s; give --engine cpu to compute on the CPU",
                 device.error().what.c_str());
-  MC_TRY(const model::ModelFiles files, model::open_model(choice.model));
-  MC_TRY(const model::DType kv, kv_type(choice, files));
-  MC_TRY(const model::DType by, factors(choice, files));
-  MC_TRY(cost::ModelSpec spec, timed(spec_of(choice, files, kv, by), choice));
+  MC_TRY(ComputedModel opened, open_computed(choice));
+  const model::ModelFiles& files = opened.files;
   const gpu::Gemm gemm = cpu.gemm == "own"        ? gpu::Gemm::kOwn
                          : cpu.gemm == "cublaslt" ? gpu::Gemm::kLibrary
                                                   : gpu::Gemm::kAuto;
@@ -186,8 +90,8 @@ Result<std::unique_ptr<Engine>> open_gpu_engine(const EngineChoice& choice, cons
   MC_TRY(const model::WeightSources sources, model::open_sources(files));
   const model::DType weights = files.all_f16() ? model::DType::kF16 : files.weight_type();
   auto transformer =
-      gpu::Transformer::open(*device, files.config, sources, weights, {kv, block_tokens}, threads,
-                             {by, gemm, cpu.graphs != "off"});
+      gpu::Transformer::open(*device, files.config, sources, weights, {opened.kv, block_tokens},
+                             threads, {opened.factors, gemm, cpu.graphs != "off"});
   if (!transformer)
     return fail(transformer.error().code,
                 "--engine cuda: %s (give --engine cpu, or a smaller model)",
@@ -199,7 +103,8 @@ Result<std::unique_ptr<Engine>> open_gpu_engine(const EngineChoice& choice, cons
   const auto fallback = [choice, cpu, block_tokens] {
     return open_cpu_engine(choice, cpu, block_tokens);
   };
-  return std::make_unique<GpuEngine>(std::move(spec), std::move(*transformer), fallback, vram);
+  return std::make_unique<GpuEngine>(std::move(opened.spec), std::move(*transformer), fallback,
+                                     vram);
 }
 
 }  // namespace

@@ -10,27 +10,9 @@
 #include "model/forward/model.h"
 #include "model/forward/transformer.h"
 #include "serve/engine/engine.h"
+#include "serve/protocol/model_info.h"
 
 namespace mc::serve {
-
-// Which engine serves a model, the same in the whole cluster: what differs is refused.
-struct EngineChoice {
-  std::string model = "tiny";       // a spec by name or file, or a folder with weights
-  std::string engine = "auto";      // dummy; cpu; cuda; auto: cpu where there are weights
-  std::string kv_type = "auto";     // of KV in blocks: f32, f16, bf16; auto: as the weights
-  std::string activations = "f32";  // what weights of bf16 are multiplied by: f32 or bf16
-  std::string cost = {};            // file with measured times of this model; empty: the spec's
-  void describe(OptionList& v);
-};
-
-// What is known of a model without computing it.
-struct ModelInfo {
-  cost::ModelSpec spec;
-  model::Tokenizer tokenizer;
-  model::ChatTemplate chat = model::ChatTemplate::kPlain;
-};
-// Errors: kInvalid, kNotFound, kUnsupported for a model or a combination that does not exist.
-Result<ModelInfo> open_model_info(const EngineChoice& choice);
 
 struct CpuOptions {
   uint32_t threads = 0;           // 0: one for each CPU

@@ -4,7 +4,7 @@
 #include <span>
 
 #include "base/hash.h"
-#include "store/client/client_impl.h"
+#include "store/protocol/transfer_plan.h"
 
 namespace mc::store {
 namespace {

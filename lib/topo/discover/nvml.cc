@@ -234,10 +234,4 @@ NvmlAnswer ask_nvml(const std::string& library) {
   return chosen->ask();
 }
 
-std::string nvml_summary(const NvmlAnswer& answer) {
-  if (!answer.why_none.empty()) return "no NVML: " + answer.why_none;
-  return "NVML " + (answer.library.empty() ? "of unknown version" : answer.library) + ", driver " +
-         (answer.driver.empty() ? "unknown" : answer.driver);
-}
-
 }  // namespace mc::topo

@@ -13,8 +13,8 @@
 #include <string>
 #include <vector>
 
-#include "topo/discover/nvml.h"
 #include "topo/model/model.h"
+#include "topo/model/nvml_answer.h"
 
 namespace mc::topo {
 

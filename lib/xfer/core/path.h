@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "xfer/rails/rail_scheduler.h"
+#include "xfer/core/rail_view.h"
 
 namespace mc::xfer {
 

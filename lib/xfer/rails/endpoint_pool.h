@@ -18,10 +18,9 @@
 #include "base/result.h"
 #include "base/sieve.h"
 #include "base/time.h"
+#include "xfer/core/policies.h"
 
 namespace mc::xfer {
-
-enum class Eviction : uint8_t { kSieve, kFifo };
 
 class EndpointPool {
  public:

@@ -5,17 +5,6 @@
 
 namespace mc::xfer {
 
-const char* name(RailState state) {
-  switch (state) {
-    case RailState::kHealthy: return "healthy";
-    case RailState::kSuspect: return "suspect";
-    case RailState::kSlow: return "slow";
-    case RailState::kResting: return "resting";
-    case RailState::kProbing: return "probing";
-  }
-  return "?";
-}
-
 RailHealth::RailHealth(HealthConfig config) : config_(config) {
   config_.loss_attempts = std::clamp(config_.loss_attempts, 1u, 64u);
 }

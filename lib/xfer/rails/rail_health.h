@@ -16,11 +16,9 @@
 #include <deque>
 
 #include "base/time.h"
+#include "xfer/core/rail_view.h"
 
 namespace mc::xfer {
-
-enum class RailState : uint8_t { kHealthy, kSuspect, kSlow, kResting, kProbing };
-const char* name(RailState state);
 
 struct HealthConfig {
   uint32_t errors_max = 3;  // this many within `window` trip the rail

@@ -12,10 +12,9 @@
 #include <cstdint>
 
 #include "base/random.h"
+#include "xfer/core/policies.h"
 
 namespace mc::xfer {
-
-enum class Scheduler : uint8_t { kSpray, kStatic, kRoundRobin, kRandom };
 
 class Binder {
  public:

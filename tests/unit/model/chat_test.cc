@@ -3,6 +3,7 @@
 #include "base/json.h"
 #include "files.h"
 #include "model/files/gguf.h"
+#include "model/text/gguf_tokenizer.h"
 #include "shared.h"
 
 using namespace mc;

@@ -1,0 +1,110 @@
+#include "serve/protocol/model_info.h"
+
+#include <string>
+#include <utility>
+
+#include "base/units.h"
+
+namespace mc::serve {
+namespace {
+
+Result<model::DType> kv_type(const EngineChoice& choice, const model::ModelFiles& files) {
+  if (choice.kv_type == "auto")
+    return choice.activations == "f16" ? model::DType::kF16 : files.weight_type();
+  const auto named = model::dtype_named(choice.kv_type);
+  if (!named)
+    return fail(Code::kInvalid, "kv-type '%s': want auto, f32, f16 or bf16",
+                shown(choice.kv_type).c_str());
+  return *named;
+}
+
+Result<model::DType> factors(const EngineChoice& choice, const model::ModelFiles& files) {
+  if (choice.activations == "f32") return model::DType::kF32;
+  const model::DType weights = files.weight_type();
+  if (choice.activations == "f16") {
+    if (choice.engine != "cuda")
+      return fail(Code::kUnsupported,
+                  "activations of f16 are for --engine cuda alone: give f32, or that engine");
+    if (files.all_f16()) return model::DType::kF16;
+    return fail(Code::kInvalid, "activations of f16 want weights of f16; these are %s",
+                model::name(weights));
+  }
+  if (choice.activations != "bf16")
+    return fail(Code::kInvalid, "activations '%s': want f32, f16 or bf16",
+                shown(choice.activations).c_str());
+  if (weights != model::DType::kBf16)
+    return fail(Code::kInvalid, "activations of bf16 want weights of bf16; these are %s",
+                model::name(weights));
+  return model::DType::kBf16;
+}
+
+cost::ModelSpec spec_of(const EngineChoice& choice, const model::ModelFiles& files, model::DType kv,
+                        model::DType factors) {
+  cost::ModelSpec spec = model::spec_of(files.config, kv);
+  const char* const engine = choice.engine == "cuda" ? "cuda" : "cpu";
+  spec.variant = strf("engine=%s kv=%s rope=half weights=%016llx", engine, model::name(kv),
+                      static_cast<unsigned long long>(files.digest()));
+  if (factors != model::DType::kF32)
+    spec.variant += std::string(" activations=") + model::name(factors);
+  return spec;
+}
+
+// The spec with the times that are to be predicted with.
+Result<cost::ModelSpec> timed(cost::ModelSpec spec, const EngineChoice& choice) {
+  if (!choice.cost.empty()) {
+    auto cost = cost::load_cost(choice.cost, spec);
+    if (!cost) return fail(cost.error().code, "--cost: %s", cost.error().what.c_str());
+    spec.cost = *cost;
+  }
+  return spec;
+}
+
+}  // namespace
+
+bool computes(const EngineChoice& choice) {
+  return choice.engine == "cpu" || choice.engine == "cuda" ||
+         (choice.engine == "auto" && model::has_weights(choice.model));
+}
+
+Result<ComputedModel> open_computed(const EngineChoice& choice) {
+  MC_TRY(model::ModelFiles files, model::open_model(choice.model));
+  MC_TRY(const model::DType kv, kv_type(choice, files));
+  MC_TRY(const model::DType by, factors(choice, files));
+  MC_TRY(cost::ModelSpec spec, timed(spec_of(choice, files, kv, by), choice));
+  return ComputedModel{std::move(files), kv, by, std::move(spec)};
+}
+
+void EngineChoice::describe(OptionList& v) {
+  v("model", model, "'tiny', a model spec (JSON), or a folder with config.json and weights");
+  v("engine", engine,
+    "what computes: nothing (dummy), the CPU, a GPU (cuda), or auto: cpu for weights",
+    {"auto", "dummy", "cpu", "cuda"});
+  v("activations", activations,
+    "what weights are multiplied by: f32 is exact; bf16, for weights of bf16 (cpu and cuda "
+    "engines), "
+    "and f16, for weights of f16 (cuda engine), are faster",
+    {"f32", "f16", "bf16"});
+  v("kv-type", kv_type,
+    "numbers in KV blocks; auto: as the weights, f32 for weights of f16 but with activations of "
+    "f16 "
+    "(cpu and cuda engines)",
+    {"auto", "f32", "f16", "bf16"});
+  v("cost", cost,
+    "file with the times of this model's work, as mc-prefill --calibrate writes it; empty: those "
+    "of the spec, or from its shape");
+}
+
+Result<ModelInfo> open_model_info(const EngineChoice& choice) {
+  if (!computes(choice) && !model::has_weights(choice.model)) {
+    MC_TRY(cost::ModelSpec spec, cost::load_spec(choice.model));
+    MC_TRY(spec, timed(std::move(spec), choice));
+    const uint32_t vocab = spec.vocab;
+    return ModelInfo{std::move(spec), model::Tokenizer::bytes_only(vocab), {}};
+  }
+  MC_TRY(ComputedModel opened, open_computed(choice));
+  ModelInfo info{std::move(opened.spec), std::move(opened.files.tokenizer), opened.files.chat};
+  if (!computes(choice)) info.spec.variant.clear();
+  return info;
+}
+
+}  // namespace mc::serve

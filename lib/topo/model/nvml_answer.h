@@ -1,0 +1,45 @@
+// What NVML says of GPUs: their names, their NVLinks, and the path between each pair.
+//
+// Thread: values.
+#pragma once
+#include <cstdint>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace mc::topo {
+
+struct NvLink {  // one of a GPU's; those that are not there are not listed
+  enum class To { kGpu, kSwitch, kOther };  // kOther: a CPU, or not told
+  bool active = false;
+  To to = To::kOther;
+  std::string remote{};     // PCI address; "" when not told
+  uint32_t generation = 0;  // of NVLink: 4 on H100; 0: not told
+};
+
+struct NvmlGpu {
+  std::string pci{};  // as the kernel writes it; "" when NVML cannot say which GPU is in trouble
+  std::string name{};
+  std::string trouble{};  // "GPU is lost"; "" when it answers
+  std::vector<NvLink> links{};
+};
+
+struct NvmlPair {
+  uint32_t a = 0, b = 0;  // of NvmlAnswer::gpus
+  std::string path{};     // "PIX", "PXB", "PHB", "NODE", "SYS" as nvidia-smi says; "" when not told
+  std::string no_access{};  // why the one does not read or write the other's memory; "" if it does
+  std::optional<bool> nvlink{};  // the driver sends what goes between them over NVLink
+};
+
+struct NvmlAnswer {
+  std::string why_none{};           // set: nothing of the rest is
+  bool installed = false;           // the library is there, be it broken
+  std::string library{}, driver{};  // versions
+  std::vector<NvmlGpu> gpus{};
+  std::vector<NvmlPair> pairs{};
+};
+
+// "NVML 12.550.54, driver 550.54", or "no NVML: ..." with the reason.
+std::string nvml_summary(const NvmlAnswer& answer);
+
+}  // namespace mc::topo
