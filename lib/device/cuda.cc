@@ -6,7 +6,7 @@
 #include "base/mutex.h"
 #include "device/cuda_core.h"
 #include "device/handle.h"
-#include "device/kernels.h"
+#include "device/kernels/copy_kernels.h"
 
 namespace mc::device {
 namespace {

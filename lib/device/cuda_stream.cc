@@ -3,8 +3,8 @@
 #include <vector>
 
 #include "device/cuda_core.h"
-#include "device/kernels.h"
-#include "device/model_kernels.h"
+#include "device/kernels/copy_kernels.h"
+#include "device/kernels/model_kernels.h"
 
 namespace mc::device {
 namespace {

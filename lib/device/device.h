@@ -79,7 +79,7 @@ struct Argument {
   bool address = false;
 };
 
-// A kernel of this build (device/model_kernels.h) over a grid of groups of MC_KERNEL_THREADS.
+// A kernel of this build (kernels/model_kernels.h) over a grid of groups of MC_KERNEL_THREADS.
 struct Launch {
   const char* kernel = nullptr;
   uint32_t x = 1, y = 1, z = 1;

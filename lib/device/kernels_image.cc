@@ -1,4 +1,4 @@
-#include "device/kernels.h"
+#include "device/kernels/copy_kernels.h"
 
 #ifdef MC_KERNELS_FATBIN  // a file that CMake has nvcc write
 asm(".pushsection .rodata\n"

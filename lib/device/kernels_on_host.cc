@@ -6,7 +6,7 @@
 #include <tuple>
 #include <utility>
 
-#include "device/model_kernels.h"
+#include "device/kernels/model_kernels.h"
 
 namespace mc::device {
 namespace on_host {

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "device/device.h"
-#include "device/model_kernels.h"
+#include "device/kernels/model_kernels.h"
 #include "model/files/dtype.h"
 
 namespace mc::gpu {

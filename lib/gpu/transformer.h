@@ -1,5 +1,6 @@
 // The forward pass of a LLaMA-family model on a device (model/forward/transformer.h is the CPU's):
-// the same layers over the same KV blocks, in kernels of this build (device/model_kernels.h).
+// the same layers over the same KV blocks, in kernels of this build
+// (device/kernels/model_kernels.h).
 //
 //   MC_TRY(auto pass, t.begin(prompt, slices));
 //   for (uint32_t l = 0; l < layers; ++l) MC_TRY_(t.layer(pass, l));

@@ -1,7 +1,7 @@
 // Gather and scatter: thousands of blocks, or rows at even distances, moved by one launch. Each
 // group of threads moves a tile of one block; ends may lie in this device, a peer, or pinned host
 // memory.
-#include "device/kernels.h"
+#include "device/kernels/copy_kernels.h"
 
 namespace {
 

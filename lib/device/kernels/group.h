@@ -10,7 +10,7 @@
 #pragma once
 #include <stdint.h>
 
-#include "device/model_kernels.h"
+#include "device/kernels/model_kernels.h"
 
 #ifdef __CUDACC__
 

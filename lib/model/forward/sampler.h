@@ -3,7 +3,7 @@
 // A draw depends on the logits, the seed and the position alone: a retry, another batch or another
 // node draws the same. Probabilities are whole numbers, e^((logit - the greatest) / temperature)
 // in parts of 2^-40, rounded down: their sums are exact in any order, and so a device that adds
-// them in another (MC_SAMPLE in device/model_kernels.h) draws the same token.
+// them in another (MC_SAMPLE in device/kernels/model_kernels.h) draws the same token.
 //
 // Thread: any. Source: Holtzman et al. 2020 (top-p).
 #pragma once

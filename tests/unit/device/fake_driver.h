@@ -12,8 +12,8 @@
 
 #include "base/mutex.h"
 #include "device/driver.h"
+#include "device/kernels/model_kernels.h"
 #include "device/kernels_on_host.h"
-#include "device/model_kernels.h"
 #include "tests/unit/device/kernels_on_host.h"
 
 namespace mc::device::fake {

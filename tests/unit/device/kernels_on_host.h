@@ -3,7 +3,7 @@
 #pragma once
 #include <cstdint>
 
-#include "device/kernels.h"
+#include "device/kernels/copy_kernels.h"
 
 namespace mc::device::on_host {
 

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
+#include "device/kernels/model_kernels.h"
 #include "device/kernels_on_host.h"
-#include "device/model_kernels.h"
 #include "texts.h"
 
 using namespace mc;
