@@ -1,6 +1,6 @@
 // "host:port" as people write it.
 //
-// Thread: any.
+// Thread: any. Pure.
 #pragma once
 #include <cstdint>
 #include <string>

@@ -3,7 +3,7 @@
 // A request is [envelope][body]; its reply [envelope][body] with the same id and the type "ok" or
 // "error". A server sees ROUTER's peer identity before them. Source: docs/wire.md.
 //
-// Thread: values; any thread.
+// Thread: values; any thread. Pure.
 #pragma once
 #include <string>
 

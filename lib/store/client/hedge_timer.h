@@ -1,7 +1,7 @@
 // How long reads took of late, by size, and so when one is late enough to be asked of another
 // replica as well: longer than 19 of 20 took.
 //
-// Thread: any (one mutex). Pure otherwise: times are arguments.
+// Thread: any (one mutex). Times are arguments.
 // Source: Dean and Barroso, "The tail at scale" (2013), hedged requests.
 #pragma once
 #include <algorithm>
