@@ -1,0 +1,84 @@
+"""Banned calls, heavy headers, and how long files, lines and functions are."""
+import re
+
+LINES_MAX, COLUMNS_MAX, FUNCTION_MAX = 600, 100, 70
+BANNED = {  # pattern: (why, files that may)
+    r'(steady|system|high_resolution)_clock::now|\bclock_gettime\b':
+        ('take Time now', r'^base/time\.'),
+    r'\b(sleep_for|sleep_until|usleep|nanosleep|sleep\()':
+        ('wait on the loop or a condition', r'^$'),
+    r'\bgetenv\b|\benviron\b':
+        ('options come from flags, environment and file in cmd', r'^cmd/(command|daemon)'),
+    r'\b(rand|srand|random_device)\b': ('use base/random.h with a seed', r'^base/random'),
+    r'\bstd::regex\b|\bvolatile\b|\bdetach\(\)': ('not in this project', r'^$'),
+    r'\b(TODO|FIXME|XXX)\b': ('finish it, or leave it out', r'^$'),
+}
+HEAVY = {  # header: files that may include it
+    r'CLI/': r'^cmd/command\.cc$',
+    r'nlohmann/json\.hpp': r'^base/json\.h$',
+    r'nlohmann/json_fwd\.hpp': r'^base/json_fwd\.h$',
+    r'base/json\.h': r'\.cc$',
+    r'spdlog/': r'^base/log\.cc$',
+    r'msgpack': r'^wire/.*\.cc$',
+    r'zmq': r'^(io/loop\.cc|rpc/)',
+    r'event2?[/.]': r'^http/.*\.cc$',
+    r'http_parser': r'^http/parser\.cc$',
+    r'hwloc': r'^topo/discover/.*\.cc$',
+    r'liburing': r'^io/uring',
+    r'infiniband/': r'^xfer/transports/rdma/',
+    r'cuda|mma': r'^device/kernels/',
+}
+OPENS = re.compile(r'[A-Za-z~].*\)( const| noexcept| override)*( :.*)? \{$|    .*\) (const )?\{$')
+
+
+def functions(lines):
+    """(line number, length) of function bodies that start at column 0 and end at a '}' there."""
+    start = None
+    for n, line in enumerate(lines, 1):
+        if OPENS.match(line) and not line.startswith(('namespace', 'class', 'struct', 'enum')):
+            if not line.startswith('    '):
+                start = n
+            elif start is None and lines[n - 2].endswith((',', '(')):  # not an `if` in a class
+                start = n
+        if line == '}' and start:
+            yield start, n - start + 1
+            start = None
+
+
+def check_sizes(source, faults):
+    if len(source.lines) > LINES_MAX:
+        faults.append(f'{source.path}: {len(source.lines)} lines, {LINES_MAX} at most: '
+                      'split it by topic')
+    for n, line in enumerate(source.lines, 1):
+        if len(line) > COLUMNS_MAX:
+            faults.append(f'{source.path}:{n}: {len(line)} columns, {COLUMNS_MAX} at most')
+    for start, length in functions(source.lines) if source.product else ():
+        if length > FUNCTION_MAX:
+            faults.append(f'{source.path}:{start}: function of {length} lines, '
+                          f'{FUNCTION_MAX} at most')
+    if source.product and source.suffix == 'h' and '\n#pragma once' not in '\n' + source.text:
+        faults.append(f'{source.path}: no #pragma once')
+
+
+def check_banned(source, faults):
+    for pattern, (why, allowed) in BANNED.items():
+        if not source.product and 'sleep' not in pattern or re.search(allowed, source.name):
+            continue
+        for found in re.finditer(pattern, source.text):
+            line = source.lines[source.line_at(found.start()) - 1]
+            if 'TODO' in pattern or found[0] in line.split('//')[0]:
+                faults.append(f'{source.path}:{source.line_at(found.start())}: {found[0]}: {why}')
+
+
+def check_heavy(source, faults):
+    for n, _, include in source.includes if source.product else ():
+        for pattern, allowed in HEAVY.items():
+            if re.match(pattern, include) and not re.search(allowed, source.name):
+                faults.append(f'{source.path}:{n}: {include} is heavy: only in {allowed}')
+
+
+def check(sources, faults):
+    for source in sources:
+        check_sizes(source, faults)
+        check_banned(source, faults)
+        check_heavy(source, faults)
