@@ -9,11 +9,7 @@ says() { grep -qF -- "$1" "$T/err" || die "no word of '$1': $(cat "$T/err")"; }
 python3 -c 'import socket, sys
 s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen()
 print(s.getsockname()[1], flush=True); sys.stdin.read()' < <(tail -f /dev/null --pid=$$) >"$T/port" &
-deadline=$((SECONDS + 10))
-until [ -s "$T/port" ]; do
-  [ $SECONDS -lt $deadline ] || die "no port to hold"
-  read -rt 0.05 <> <(:) || true
-done
+until_true 30 "no port to hold" test -s "$T/port"
 taken=127.0.0.1:$(cat "$T/port")
 
 echo 'a secret that is long enough' >"$T/open.key"

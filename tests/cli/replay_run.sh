@@ -88,10 +88,7 @@ PY
 mkfifo "$T/hold"
 python3 "$T/server.py" "$T/port" <"$T/hold" &
 exec 9>"$T/hold"
-there() { # FILE: waits for it
-  for _ in $(seq 400); do [ -e "$1" ] && return; read -rt 0.05 <> <(:) || true; done
-  die "$1 does not appear"
-}
+there() { until_true 30 "$1 does not appear" test -e "$1"; }
 there "$T/port"
 url=http://127.0.0.1:$(cat "$T/port")
 line() { echo "{\"timestamp\": $1, \"input_length\": 700, \"output_length\": $2, \"hash_ids\": [0, $1]}"; }

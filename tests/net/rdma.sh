@@ -25,17 +25,17 @@ flap() {
       0) "$emulator" --fabric "$fabric" port $nic flap ;;
       1)
         "$emulator" --fabric "$fabric" port $nic down
-        read -rt 0.3 <> <(:) || true
+        fault_time 300
         "$emulator" --fabric "$fabric" port $nic up
         ;;
       2)
         "$emulator" --fabric "$fabric" nic $nic remove
-        read -rt 0.3 <> <(:) || true
+        fault_time 300
         "$emulator" --fabric "$fabric" nic $nic insert
         ;;
     esac
     i=$((i + 1))
-    read -rt 0.1 <> <(:) || true
+    fault_time 100
   done
 }
 flap >/dev/null 2>"$T/flap.log" &

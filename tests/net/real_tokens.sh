@@ -39,10 +39,10 @@ cmp "$T/one" "$T/many" || die "another cluster says something else: $(diff "$T/o
 # and a store node gone, and with the stage back.
 pipeline() { curl -fsS "$(loopback url p0)/state" | jq -e ".pipeline | $1" >/dev/null; }
 until_pipeline() { # CONDITION on p0's pipeline
-  local deadline=$((SECONDS + 60))
+  local deadline=$((SECONDS + 60 * SLOW))
   until pipeline "$1"; do
     [ $SECONDS -lt $deadline ] || die "p0's pipeline is not $1: $(curl -fsS "$(loopback url p0)/state")"
-    read -rt 0.05 <> <(:) || true
+    pause_briefly
   done
 }
 cluster_up --engine cpu --block-size 16 --pool 16MiB --segment 16MiB --prefill 2 --cpp-group 2 \

@@ -11,7 +11,6 @@ RANDOM=$SEED
 LIMIT_KB=$((${MC_HISTORY_RSS_MB:-400} * 1024))
 [ -z "${MC_SANITIZE:-}" ] || LIMIT_KB=$((LIMIT_KB * 10))
 
-pause() { read -rt "$1" <> <(:) || true; }
 nodes() { store stat --output json | jq -e "(.nodes | length) == $1 and .rebuilding == \"\"" >/dev/null; }
 all_up() { until_true 20 "not all nodes are mounted" nodes 4; }
 up() {
@@ -39,28 +38,28 @@ while [ $SECONDS -lt $end ] && kill -0 $clients 2>/dev/null; do
   case $((RANDOM % 7)) in
     0 | 1)  # kill -9, back at once or later
       kill_9 $n
-      [ $((RANDOM % 2)) = 0 ] || pause 2.5
+      [ $((RANDOM % 2)) = 0 ] || fault_time 2500
       up $n
       ;;
     2 | 3)  # stopped past its time to live
       kill -STOP "${PIDS[$n]}"
-      pause 2.3
+      fault_time 2300
       kill -CONT "${PIDS[$n]}"
       ;;
     4)  # stopped for a moment
       kill -STOP "${PIDS[$n]}"
-      pause 0.7
+      fault_time 700
       kill -CONT "${PIDS[$n]}"
       ;;
     5)  # ended
       stop $n
-      pause 0.$((RANDOM % 10))
+      fault_time $((RANDOM % 10 * 100))
       up $n
       ;;
     6)
       all_up
       kill_9 master
-      [ $((RANDOM % 2)) = 0 ] || pause 0.5
+      [ $((RANDOM % 2)) = 0 ] || fault_time 500
       master_up "${MASTER_FLAGS[@]}"
       ;;
   esac

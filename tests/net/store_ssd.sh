@@ -35,10 +35,10 @@ for n in $(seq 12); do
   "$MC_BIN/mc-store" get "k$n" --out "$T/stopped" --verify always --master "$MASTER" \
     >/dev/null 2>&1 </dev/null &
   p=$!
-  read -rt "0.0$((n * 5 + 10))" <> <(:) || true
+  fault_time $((n * 5 + 10))
   kill -STOP $p 2>/dev/null || true
   for i in 90 91 92; do right "k$((i - n))" || true; done
-  read -rt 0.3 <> <(:) || true
+  fault_time 300
   kill -CONT $p 2>/dev/null || true
   if wait $p; then
     value "k$n" "$T/v"
