@@ -15,10 +15,11 @@ etcd_up() {
       --initial-cluster "default=$peer" --unsafe-no-fsync --log-level error \
       >>"$T/etcd.log" 2>&1 </dev/null &
     PIDS["etcd"]=$!
-    for _ in $(seq 100); do
-      ! curl -fsS -m 1 "http://$ETCD/health" 2>/dev/null | grep -q true || return 0
+    local deadline=$((SECONDS + 30))
+    while [ $SECONDS -lt $deadline ]; do
+      ! curl -fsS -m 5 "http://$ETCD/health" 2>/dev/null | grep -q true || return 0
       kill -0 "${PIDS[etcd]}" 2>/dev/null || break
-      read -rt 0.1 <> <(:) || true
+      pause_briefly
     done
     kill -9 "${PIDS[etcd]}" 2>/dev/null || true
     rm -rf "$T/etcd"
@@ -76,6 +77,19 @@ load_up() {
   LOAD=$!
   PIDS["load"]=$LOAD
 }
+# What a master has done so far, and whether the load has it do much more.
+done_by() { # MASTER COUNTER
+  curl -fsS -m 5 "http://$(jq -r .http "$T/$1.json")/metrics" |
+    awk -v n="$2" '$1 ~ n { sum += $2 } END { print sum + 0 }'
+}
+gone_on() { # MASTER HITS PUTS
+  [ "$(done_by "$1" '^mc_store_hits_total')" -gt "$2" ] && [ "$(done_by "$1" '^mc_store_puts_total')" -gt "$3" ]
+}
+loaded() { # MASTER WHAT
+  local hits puts
+  hits=$(done_by "$1" '^mc_store_hits_total') puts=$(done_by "$1" '^mc_store_puts_total')
+  until_true 30 "$2: the load does not move" gone_on "$1" $((hits + 60)) $((puts + 30))
+}
 load_down() {
   touch "$T/stop"
   local rc=0
@@ -92,7 +106,7 @@ for how in killed stopped ended; do
   old=$(leader)
   before=$(epoch_of "$old")
   load_up
-  read -rt 1 <> <(:) || true
+  loaded "$old" "before $old is $how"
   began=$(now_ms)
   case $how in
     killed) kill_9 "$old" ;;
@@ -113,7 +127,7 @@ for how in killed stopped ended; do
     [ "$(jq .epoch "$T/out")" -gt "$before" ] || die "an old leader answers"
     ! leads "$old" || die "two lead"
   fi
-  read -rt 1 <> <(:) || true
+  loaded "$new" "after $old was $how"
   load_down "$how" "$took"
   [ $how = stopped ] || one_master "$old"
 done
