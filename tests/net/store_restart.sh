@@ -53,7 +53,7 @@ for node in a b; do expect 0 store put "told-$node" "$T/v2" --prefer "$node"; do
 kill_9 master
 kill_9 c
 usual=("${PERIODS[@]}")
-PERIODS=(--client-ttl 4s --suspect-after 500ms --lease-ttl 500ms --put-discard 1s)
+PERIODS=(--client-ttl "$(ms 4000)" "${usual[@]:2}")
 master_up
 expect 3 store get only-c --timeout 1s
 grep -q 'rebuilding: ' "$T/err" || die "no reason while a node is missing: $(cat "$T/err")"
