@@ -148,7 +148,7 @@ if [ -x "$MC_BIN/mc-conductor" ]; then
   # Fewer files than clients are allowed: it serves, and says how many may come.
   few() { ulimit -Sn 1000 && ulimit -Hn 3000 && exec timeout 20 "$MC_BIN/mc-conductor" "$@"; }
   (few "${free[@]}" --announce "$T/few.json") 2>"$T/few.err" &
-  until_true 20 "a conductor with few files does not start" test -s "$T/few.json"
+  until_true 30 "a conductor with few files does not start" test -s "$T/few.json"
   kill "$(jq .pid "$T/few.json")" && wait $!
   grep -q -- '--http-connections 4096 wants 4608 open files, .* 3000: at most 2488' "$T/few.err" ||
     die "no word of open files: $(cat "$T/few.err")"

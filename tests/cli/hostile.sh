@@ -34,7 +34,7 @@ served() {
   curl -fsS -m 10 "http://$(field conductor .http)/v1/completions" \
     -d '{"model":"tiny","prompt":"still there?","max_tokens":2}' -o "$T/out"
 }
-until_true 20 "the cluster does not serve" served
+until_true 30 "the cluster does not serve" served
 expect 0 "$MC_BIN/mc-store" put k "$T/out" --master "$master"
 
 for name in xfer decode prefill conductor store master; do stop $name; done

@@ -51,4 +51,4 @@ hints() {
   [ "$(curl -fsS "http://$(jq -r .http "$T/cluster/p0.json")/metrics" |
     awk '$1 == "mc_engine_prefetch_hints_total" { print $2 }')" -ge 8 ]
 }
-until_true 10 "queued prompts are not announced" hints
+until_true 30 "queued prompts are not announced" hints

@@ -30,6 +30,6 @@ grep -q '^mc_conductor_requests_total{.*code="200"' "$T/metrics" || die "no requ
 # Once idle, every block of the workers is free or cached: nothing leaked.
 for worker in p0 p1 d0 d1; do
   http=$(jq -r .http "$T/cluster/$worker.json")
-  until_true 10 "$worker still has blocks in use" bash -c \
+  until_true 30 "$worker still has blocks in use" bash -c \
     "curl -fsS http://$http/metrics | awk '/^mc_engine_blocks\{.*state=\"used\"/ { found=1; exit \$2 != 0 } END { exit !found }'"
 done

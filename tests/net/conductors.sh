@@ -16,7 +16,7 @@ ask() { # URL -> the tokens that were cached
 prompt=$(jq -nc '[range(1; 2050)]')
 [ "$(ask "$one")" = 0 ] || die "a new prompt is cached"
 hits() { [ "$(ask "$two")" = 2048 ]; }
-until_true 5 "the second conductor does not know what the first one had computed" hits
+until_true 30 "the second conductor does not know what the first one had computed" hits
 
 # A proxy that takes the other one where one says no.
 cat >"$T/nginx.conf" <<NGINX
@@ -49,7 +49,7 @@ nginx -c "$T/nginx.conf" -p "$T" >"$T/nginx.out" 2>&1 &
 proxy=$!
 trap 'kill $proxy 2>/dev/null || true; cluster_down' EXIT
 front=http://127.0.0.1:$port
-until_true 10 "nginx does not come up: $(cat "$T/nginx.out")" curl -fsS "$front/ready"
+until_true 30 "nginx does not come up: $(cat "$T/nginx.out")" curl -fsS "$front/ready"
 
 "$MC_BIN/mc-replay" run --trace "$T/trace.jsonl" --url "$front" --speed 4 --timeout 60s --max-lag 5s \
   --output json --requests "$T/requests.jsonl" >"$T/run.json" 2>"$T/run.err" &
@@ -58,16 +58,16 @@ for name in conductor conductor1 conductor; do
   url=$(loopback url $name)
   pid=$(cat "$T/cluster/$name.pid")
   in_flight() { curl -fsS "$url/cluster" | jq -e '.in_flight > 0' >/dev/null; }
-  until_true 20 "$name has nothing to do" in_flight
+  until_true 30 "$name has nothing to do" in_flight
   kill -TERM "$pid"
   ended() { ! kill -0 "$pid" 2>/dev/null || [ "$(cut -d' ' -f3 "/proc/$pid/stat")" = Z ]; }
   until_true 40 "$name does not drain" ended
   grep -q 'drained [0-9]*, cut 0' "$T/cluster/$name.log" || die "$name cut requests"
   loopback restart $name
-  until_true 20 "$name is not ready again" curl -fsS "$url/ready"
+  until_true 30 "$name is not ready again" curl -fsS "$url/ready"
 done
 kill -0 $replay 2>/dev/null || die "the replay was over before the conductors were replaced"
 wait $replay || die "the replay failed: $(cat "$T/run.err")"
 jq -e '.requests | .sent == 120 and .ok == 120' "$T/run.json" >/dev/null ||
   die "requests failed: $(jq -c .requests "$T/run.json") $(grep -v '"status":"ok"' "$T/requests.jsonl")"
-rest_within 20
+rest_within 30

@@ -35,7 +35,7 @@ served() { # NAME OPTIONS...: the answers of a cluster of that shape, in $T/NAME
     ask "Once upon a time there was a girl who told a story, and it went like this: number $i" 40
     ask "Once upon a time there was a girl" $((10 + i))
   done >"$T/$name"
-  for worker in p0 d0; do until_true 10 "$name: $worker holds blocks" at_rest $worker; done
+  for worker in p0 d0; do until_true 30 "$name: $worker holds blocks" at_rest $worker; done
   [ "$(metric d0 mc_engine_kv_errors_total)" = 0 ] || die "$name: KV errors"
   [ "$name" = push ] || cmp "$T/push" "$T/$name" || die "$name says something else than push"
 }
@@ -85,10 +85,10 @@ for connector in push pull pool; do
           max_tokens: 200, ignore_eos: true}')" "$URL/v1/completions" &
     done
     begun() { [ "$(metric p0 mc_engine_computed_tokens_total)" -gt 0 ]; }
-    until_true 10 "$name: nothing is computed" begun
+    until_true 30 "$name: nothing is computed" begun
     loopback kill $victim
     wait
-    until_true 10 "$name: $other holds blocks" at_rest $other
+    until_true 30 "$name: $other holds blocks" at_rest $other
     loopback down
   done
 done

@@ -8,7 +8,7 @@ engine() { # NAME ROLE
   "$MC_BIN/mock-engine" "$1" org/tiny 16 "$2" "$T/$1.json" >"$T/$1.log" 2>&1 &
   # shellcheck disable=SC2034  # daemons.inc ends it
   PIDS["$1"]=$!
-  until_true 10 "engine $1 does not start" test -s "$T/$1.json"
+  until_true 30 "engine $1 does not start" test -s "$T/$1.json"
 }
 conductor() {
   launch conductor "$MC_BIN/mc-conductor" --listen 127.0.0.1:0 --http 127.0.0.1:0 --model tiny \
@@ -34,12 +34,12 @@ engine p prefill
 register p
 engine d decode
 register d
-until_true 10 "a pair does not make the conductor ready" ready
+until_true 30 "a pair does not make the conductor ready" ready
 prompt=$(jq -nc '[range(1; 66)]')
 ask "\"prompt\":$prompt,\"max_tokens\":5"
 [ "$(header x-mc-prefill) $(header x-mc-decode) $(header x-mc-cached-tokens)" = "p d 0" ] ||
   die "a cold prompt on a pair: $(cat "$T/headers")"
-until_true 10 "what the pair cached is not known" indexed p 4
+until_true 30 "what the pair cached is not known" indexed p 4
 ask "\"prompt\":$prompt,\"stream\":true"
 [ "$(header x-mc-cached-tokens)" = 64 ] || die "not reused: $(cat "$T/headers")"
 tail -n 2 "$T/body" | grep -q '^data: \[DONE\]' || die "no whole stream: $(cat "$T/body")"
@@ -47,29 +47,29 @@ tail -n 2 "$T/body" | grep -q '^data: \[DONE\]' || die "no whole stream: $(cat "
 engine whole both
 register whole
 other=$(jq -nc '[range(101; 166)]')
-until_true 10 "the whole engine is not up" sh -c "curl -fsS -m 5 http://$http/cluster |
+until_true 30 "the whole engine is not up" sh -c "curl -fsS -m 5 http://$http/cluster |
   jq -e '.nodes[] | select(.name == \"whole\") | .up'"
 curl -fsS -m 5 "$(jq -r .url "$T/whole.json")/v1/completions" -o "$T/out" -H 'x-request-id: w' \
   -d "{\"model\":\"org/tiny\",\"prompt\":$other}" # somebody else's: its events tell
-until_true 10 "what the whole engine cached is not known" indexed whole 4
+until_true 30 "what the whole engine cached is not known" indexed whole 4
 ask "\"prompt\":$other"
 [ "$(header x-mc-prefill) $(header x-mc-decode)" = "whole whole" ] ||
   die "not sent where it is cached: $(cat "$T/headers")"
 
 kill_9 conductor
 conductor
-until_true 10 "the engines are forgotten" ready
+until_true 30 "the engines are forgotten" ready
 for name in p d whole; do
   curl -fsS -m 5 "http://$http/cluster" | jq -e ".nodes[] | select(.name == \"$name\")" >/dev/null ||
     die "$name is forgotten"
 done
-until_true 10 "what an engine has cached is not told again" indexed whole 4
+until_true 30 "what an engine has cached is not told again" indexed whole 4
 
 kill_9 whole
 down() {
   curl -fsS -m 5 "http://$http/cluster" | jq -e '.nodes[] | select(.name == "whole") | .up | not'
 }
-until_true 10 "a dead engine counts as up" down
+until_true 30 "a dead engine counts as up" down
 ask "\"prompt\":$other"
 [ "$(header x-mc-prefill)" = p ] || die "sent to a dead engine: $(cat "$T/headers")"
 stop conductor

@@ -53,5 +53,5 @@ for i in 7 8 9 10 11 12; do
     die "request $i is no hit: $(cat "$T/$i.json")"
 done
 curl -fsS "$URL/cluster" | jq -e '.kv_errors == 0' >/dev/null || die "KV did not verify"
-rest_within 10
+rest_within 30
 echo "lent: $peers tokens"

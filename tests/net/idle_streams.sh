@@ -16,7 +16,7 @@ http=$(jq -r .http "$T/conductor.json")
 pid=${PIDS[conductor]}
 "$MC_BIN/streams" workers "$control" "$T/workers" >"$T/workers.log" 2>&1 &
 PIDS["workers"]=$!
-until_true 20 "the workers did not join" test -s "$T/workers"
+until_true 30 "the workers did not join" test -s "$T/workers"
 resident() { awk '/^VmRSS/ { print $2 }' "/proc/$pid/status"; } # KiB
 before=$(resident)
 

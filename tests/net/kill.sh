@@ -21,7 +21,7 @@ for victim in p0 d1 s1 master conductor; do
   # In the middle: some requests are answered, most are not.
   answered() { [ "$(curl -fsS "$URL/metrics" | awk '/^mc_conductor_requests_total/ { n += $2 } END { print n + 0 }')" -gt "$before" ]; }
   before=$(curl -fsS "$URL/metrics" | awk '/^mc_conductor_requests_total/ { n += $2 } END { print n + 5 }')
-  until_true 20 "the replay does not move" answered
+  until_true 30 "the replay does not move" answered
   loopback kill "$victim"
   loopback restart "$victim"
   rc=0
@@ -35,8 +35,8 @@ for victim in p0 d1 s1 master conductor; do
   jq -es 'map(select(.status != "ok" and ((.reason // "") == ""))) | length == 0' "$T/$victim.jsonl" \
     >/dev/null || die "$victim killed: a request failed without a reason"
   echo "$victim killed: $(jq -c '.requests | {ok, rejected, failed}' "$T/$victim.json")"
-  until_true 20 "$victim restarted, but nothing is served" served
+  until_true 30 "$victim restarted, but nothing is served" served
   rest_within 30 "$victim killed"
 done
-until_true 10 "an object stored before mc-master was killed cannot be read" stored
+until_true 30 "an object stored before mc-master was killed cannot be read" stored
 cmp "$T/kept" "$T/back" || die "the object came back as other bytes"

@@ -18,12 +18,12 @@ roles() { # of those that are not draining: how many prefill, how many decode
 }
 are() { [ "$(roles)" = "$1" ]; }
 moves() { loopback logs conductor | grep -o 'is to be a [a-z]* worker' | cut -d' ' -f5 | uniq -c; }
-until_true 15 "four workers were given the roles $(roles)" are "2 2"
+until_true 30 "four workers were given the roles $(roles)" are "2 2"
 
 "$MC_BIN/mc-replay" run --trace "$T/trace.jsonl" --url "$URL" --timeout 60s --max-lag 5s --output json \
   >"$T/run.json" 2>"$T/run.err" &
 replay=$!
-until_true 20 "no worker went to prefill: $(roles)" are "3 1"
+until_true 30 "no worker went to prefill: $(roles)" are "3 1"
 until_true 30 "no worker went to decode: $(roles)" are "2 2"
 wait $replay || die "the replay failed: $(cat "$T/run.err")"
 jq -e '.requests | .sent == 70 and .ok == 70' "$T/run.json" >/dev/null ||
@@ -46,7 +46,7 @@ head -40 "$T/trace.jsonl" >"$T/short.jsonl"
   >"$T/run.json" 2>"$T/run.err" &
 replay=$!
 busy() { curl -fsS "$URL/cluster" | jq -e '.in_flight >= 3' >/dev/null; }
-until_true 20 "the replay does not move" busy
+until_true 30 "the replay does not move" busy
 [ "$(scale_in)" = 200 ] || die "scale-in: $(cat "$T/body")"
 gone=$(jq -r .worker "$T/body")
 until_true 60 "$gone does not end" ends "$gone"
@@ -57,7 +57,7 @@ grep -q 'dismissed: scale-in' "$T/cluster/$gone.log" || die "$gone does not say 
 
 # What it refuses.
 three() { [ "$(curl -fsS "$URL/cluster" | jq '.nodes | length')" = 3 ]; }
-until_true 15 "$gone is still known" three
+until_true 30 "$gone is still known" three
 [ "$(scale_in '{"worker":"nobody"}')" = 404 ] || die "an unknown worker: $(cat "$T/body")"
 grep -q nobody "$T/body" || die "it does not name the worker: $(cat "$T/body")"
 [ "$(scale_in '{"role":"hermit"}')" = 400 ] || die "an unknown role: $(cat "$T/body")"

@@ -13,7 +13,7 @@ source "$(dirname "$0")/../daemons.inc"
 hold() {
   unshare --net tail --pid=$$ -f /dev/null &
   PIDS[$1]=$!
-  until_true 5 "no namespace of its own" differs $!
+  until_true 30 "no namespace of its own" differs $!
 }
 differs() { [ "$(readlink "/proc/$1/ns/net")" != "$(readlink /proc/self/ns/net)" ]; }
 hold a
@@ -65,7 +65,7 @@ for op in read write; do
   client bench --nics r0,r1,r2,r3 --op $op --block 1MiB --batch 16 --threads 1 --duration "$((8 * SLOW))s" \
     --output json >"$T/out" 2>"$T/err" &
   moving=$!
-  until_true 10 "$op: the rail that is to be cut carries nothing" moves r2 "$r2"
+  until_true 30 "$op: the rail that is to be cut carries nothing" moves r2 "$r2"
   in_b ip link set r2 down
   # Batches of 16 MiB end without it: what it had under way went over the others.
   until_true 30 "$op: nothing moves without the rail that was cut" moves r3 "$(carried r3)" 16000000

@@ -47,7 +47,7 @@ cmp "$T/apart" "$T/both" || die "workers that are both say something else"
 
 role b0 prefill | jq -e '.was == "both" and .will_be == "prefill"' >/dev/null || die "set-role"
 role b1 decode >/dev/null
-until_true 15 "roles did not change: $(nodes)" are "b0:prefill b1:decode"
+until_true 30 "roles did not change: $(nodes)" are "b0:prefill b1:decode"
 ask_all changed
 cmp "$T/apart" "$T/changed" || die "after the change they say something else"
 [ "$(moved)" -gt 0 ] || die "no KV moved from b0 to b1"
@@ -61,12 +61,12 @@ given() { # requests that the decode worker answers; before that a draining one 
     awk '/^vllm:num_requests_running.*decode/ { n = $2 } END { print n + 0 }'
 }
 all_given() { [ "$(given)" = 4 ]; }
-until_true 15 "b1 answers $(given) of 4 requests" all_given
+until_true 30 "b1 answers $(given) of 4 requests" all_given
 role b0 decode >/dev/null
 role b1 prefill >/dev/null
 wait
 for i in 1 2 3 4; do [ -s "$T/long$i" ] || die "answer $i was cut"; done
-until_true 15 "roles were not exchanged: $(nodes)" are "b0:decode b1:prefill"
+until_true 30 "roles were not exchanged: $(nodes)" are "b0:decode b1:prefill"
 ask_all exchanged
 cmp "$T/apart" "$T/exchanged" || die "after the exchange they say something else"
 expect 2 "$MC_BIN/mc-conductor" set-role 127.0.0.1:1
@@ -79,7 +79,7 @@ kill -TERM "$(cat "$T/cluster/b0.pid")"
 # (At its start it wrote one without events: whether it can is told then.)
 tracks() { jq -r '[.traceEvents[] | select(.ph == "X") | .cat] | unique | .[]' "$T/trace.json"; }
 written() { [ -n "$(tracks)" ]; }
-until_true 15 "no trace is written" written
+until_true 30 "no trace is written" written
 for track in compute decode request; do
   tracks | grep -qx "$track" || die "no $track in the trace, only $(tracks | paste -sd ' ')"
 done

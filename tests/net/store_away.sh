@@ -10,7 +10,7 @@ ssd_node() {
   local name=$1
   shift
   node_up "$name" --ssd "$T/$name.ssd" "${DISK[@]}" "$@"
-  until_true 10 "the disk of $name is not mounted" disks 1
+  until_true 30 "the disk of $name is not mounted" disks 1
 }
 nodes() { store stat --output json | jq -e "(.nodes | length) == $1" >/dev/null; }
 right() { store get "$1" --out "$T/back" --verify always "${@:3}" && cmp "$2" "$T/back"; }
@@ -24,14 +24,14 @@ node_up m --size 16MiB
 ssd_node a --ssd-flush 20ms
 store put gone "$T/v1" --prefer a >/dev/null
 store put kept "$T/v2" --prefer a >/dev/null
-until_true 10 "nothing is on the disk" on_disk 2
+until_true 30 "nothing is on the disk" on_disk 2
 kill -STOP "${PIDS[a]}"
-until_true 10 "a node that is stopped is not given up" nodes 1
+until_true 30 "a node that is stopped is not given up" nodes 1
 expect 1 store rm gone
 expect 1 store exists gone kept
 kill -CONT "${PIDS[a]}"
-until_true 10 "the node did not come back" nodes 2
-until_true 10 "what it held did not come back" right kept "$T/v2"
+until_true 30 "the node did not come back" nodes 2
+until_true 30 "what it held did not come back" right kept "$T/v2"
 expect 1 store exists gone
 expect 0 store put gone "$T/v3" --prefer m
 right gone "$T/v3" || die "an old value came back"
@@ -42,21 +42,21 @@ ssd_node a --ssd-flush 1h
 store put late "$T/v4" --prefer a >/dev/null
 store put late "$T/v4" --prefer a --tenant other >/dev/null
 gathered() { store stat --output json | jq -e '.offloading > 200000' >/dev/null; }
-until_true 5 "no work for the disk" gathered
+until_true 30 "no work for the disk" gathered
 stop a
 ssd_node a --ssd-flush 20ms
-until_true 10 "what had gathered was not written" right late "$T/v4"
+until_true 30 "what had gathered was not written" right late "$T/v4"
 # Read from the disk, it is taken into memory: of its own tenant.
 right late "$T/v4" --tenant other || die "a tenant's value differs"
 promoted() { store ls late --tenant other --output json | jq -e '.replicas == 1' >/dev/null; }
-until_true 10 "a tenant's object was not promoted" promoted
+until_true 30 "a tenant's object was not promoted" promoted
 
 # Told to end with time to drain: all of it is elsewhere, its disk is empty.
 for i in 1 2 3 4; do store put "d$i" "$T/v$i" --prefer a >/dev/null; done
-until_true 10 "nothing is on the disk" on_disk 7
+until_true 30 "nothing is on the disk" on_disk 7
 stop a
 ssd_node a --ssd-flush 20ms --drain-on-exit 20s
-until_true 10 "the disk is not known" on_disk 7
+until_true 30 "the disk is not known" on_disk 7
 stop a
 [ "$(find "$T/a.ssd" -name '*.obj' | wc -l)" = 0 ] || die "left: $(ls -R "$T/a.ssd")"
 for i in 1 2 3 4; do right "d$i" "$T/v$i" || die "d$i was lost by the drain"; done

@@ -27,7 +27,7 @@ expect 2 "$MC_BIN/mc-store" serve --listen 127.0.0.1:0 --http 127.0.0.1:0 --mast
   --size 4MiB --heartbeat 100ms --announce "$T/double.json" >"$T/double.log" 2>&1 </dev/null &
 # shellcheck disable=SC2034,SC2154 # read by the sourced files
 PIDS[double]=$!
-until_true 10 "a second node of one name was not refused" grep -q "in use" "$T/double.log"
+until_true 30 "a second node of one name was not refused" grep -q "in use" "$T/double.log"
 [ ! -e "$T/double.json" ] || die "a second node of one name became ready"
 stop double
 

@@ -46,7 +46,7 @@ now_ms() { date +%s%3N; }
 etcd_up
 MASTERS=(m1 m2 m3)
 for m in "${MASTERS[@]}"; do one_master "$m"; done
-until_true 10 "nobody leads" leader
+until_true 30 "nobody leads" leader
 LIST=$(address m1),$(address m2),$(address m3)
 MASTER=$LIST
 node_up a --size 32MiB
@@ -113,7 +113,7 @@ for how in killed stopped ended; do
     stopped) kill -STOP "${PIDS[$old]}" ;;
     ended) stop "$old" ;;
   esac
-  until_true 15 "$how: nobody took over" leads_not "$old"
+  until_true 30 "$how: nobody took over" leads_not "$old"
   took=$(($(now_ms) - began))
   new=$(leader)
   [ "$(epoch_of "$new")" -gt "$before" ] || die "$how: the epoch did not grow"
@@ -139,5 +139,5 @@ nobody() { ! leader; }
 until_true $((TTL + 5)) "somebody leads without etcd" nobody
 expect 3 store get stay1 --out "$T/back" --timeout 1s
 kill -CONT "${PIDS[etcd]}"
-until_true 15 "nobody leads when etcd is back" leader
+until_true 30 "nobody leads when etcd is back" leader
 all_there "after etcd was away"

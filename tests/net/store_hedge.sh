@@ -25,7 +25,7 @@ gets_beside_a_stop() {
     kill -STOP "${PIDS[$node]}"
     until_true 30 "nothing is got while $node is stopped" hits_over $(($(hits) + 10))
     kill -CONT "${PIDS[$node]}"
-    until_true 10 "$node does not answer" curl -sf "http://$(jq -r .http "$T/$node.json")/ready"
+    until_true 30 "$node does not answer" curl -sf "http://$(jq -r .http "$T/$node.json")/ready"
   done
   wait $reader || die "the gets failed: $(cat "$T/gets.err")"
   cat "$T/gets"

@@ -12,7 +12,7 @@ LIMIT_KB=$((${MC_HISTORY_RSS_MB:-400} * 1024))
 [ -z "${MC_SANITIZE:-}" ] || LIMIT_KB=$((LIMIT_KB * 10))
 
 nodes() { store stat --output json | jq -e "(.nodes | length) == $1 and .rebuilding == \"\"" >/dev/null; }
-all_up() { until_true 20 "not all nodes are mounted" nodes 4; }
+all_up() { until_true 30 "not all nodes are mounted" nodes 4; }
 up() {
   local ssd=(--ssd "$T/$1.ssd" --ssd-size 64MiB --ssd-flush 20ms --ssd-staging 4MiB --ssd-lease 300ms)
   case $1 in

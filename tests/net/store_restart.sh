@@ -11,7 +11,7 @@ for i in $(seq 20); do
   expect 0 store put "k$i" "$T/v$i"
 done
 expect 0 store put both "$T/v20" --replicas 2
-until_true 5 "k7 cannot be removed" store rm k7
+until_true 30 "k7 cannot be removed" store rm k7
 
 kill_9 master
 expect 3 store get k1 --timeout 1s
@@ -24,7 +24,7 @@ master_up
 expect 0 store get k1 --out "$T/back" --verify always
 cmp "$T/v1" "$T/back" || die "k1 differs right after the master's restart"
 whole() { store stat --output json | jq -e '(.nodes | length) == 2 and .objects == 20' >/dev/null; }
-until_true 15 "the master is not whole again" whole
+until_true 30 "the master is not whole again" whole
 for i in $(seq 20); do
   [ "$i" != 7 ] || continue
   expect 0 store get "k$i" --out "$T/back" --verify always
@@ -84,7 +84,7 @@ for i in $(seq 20); do
   esac
 done
 one_node() { store stat --output json | jq -e '(.nodes | length) == 1' >/dev/null; }
-until_true 10 "the dead node was never given up" one_node
+until_true 30 "the dead node was never given up" one_node
 expect 0 store put again "$T/v5"
 
 # It comes back under its name, empty, and is used again.

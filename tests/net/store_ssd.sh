@@ -72,7 +72,7 @@ done
 touch "$T/stop"
 wait $w $r 2>/dev/null || true
 [ ! -e "$T/wrong" ] || die "wrong bytes of: $(cat "$T/wrong")"
-until_true 10 "the disks were not mounted again" disk_objects '.disks == 2'
+until_true 30 "the disks were not mounted again" disk_objects '.disks == 2'
 kept=0
 for i in $(seq 96); do
   rc=0

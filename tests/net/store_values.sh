@@ -35,7 +35,7 @@ expect 0 store ls k/shm/ --limit 3
 expect 0 store stat --output json
 jq -e '(.nodes | length) == 2 and .objects == 24' "$T/out" >/dev/null || die "stat: $(cat "$T/out")"
 curl -fsS "$STATE" | jq -e '.objects == 24' >/dev/null || die "/state differs from stat"
-until_true 5 "greeting cannot be removed after its lease" store rm greeting
+until_true 30 "greeting cannot be removed after its lease" store rm greeting
 expect 1 store get greeting
 grep -q 'not-found' "$T/err" || die "a removed key is not not-found: $(cat "$T/err")"
 expect 0 store rm --prefix k/ --force
