@@ -9,19 +9,23 @@
 #include "base/hash.h"
 #include "base/random.h"
 #include "tests/conformance/fabric.h"
+#include "tests/slow.h"
 #include "xfer/engine.h"
 
 namespace mc::xfer {
 
+using namespace std::chrono_literals;
+
 inline const SteadyClock kClock;
 
 inline std::unique_ptr<Engine> make_engine(const std::string& node,
-                                           std::vector<std::string> transports) {
+                                           std::vector<std::string> transports,
+                                           Duration peer_timeout = 2s * kSlow) {
   static Metrics metrics;
   EngineOptions o;
   o.node = node;
   o.transports = std::move(transports);
-  o.peer_timeout = std::chrono::seconds(2);
+  o.peer_timeout = peer_timeout;
   auto engine = Engine::open(kClock, o, metrics);
   REQUIRE_MESSAGE(engine.has_value(), (engine ? "" : engine.error().what));
   return std::move(*engine);

@@ -1,0 +1,19 @@
+// How much slower this build is than one without sanitizers. A TTL or a deadline that real time
+// must meet is a multiple of it; tests/common.inc has the same for scripts.
+#pragma once
+
+namespace mc {
+
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+inline constexpr int kSlow = 3;
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+inline constexpr int kSlow = 3;
+#else
+inline constexpr int kSlow = 1;
+#endif
+#else
+inline constexpr int kSlow = 1;
+#endif
+
+}  // namespace mc
