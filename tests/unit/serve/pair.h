@@ -66,6 +66,7 @@ struct PairOptions {
   std::vector<std::string> stages = {};  // of a pipeline that the prefill worker is the head of
   std::string fingerprint = {};          // then
   std::string faults = {};  // of transfers: rules of xfer/transports/fault/fault_plan.h
+  OpenPool pool = open_store_pool;
 };
 
 struct Pair {
@@ -112,6 +113,7 @@ struct Pair {
     p.stage_patience = 500ms;
     p.store.master = options.master;
     p.store.timeout = 1s;
+    p.pool = options.pool;
     const auto chosen = [&](const Engine* e) -> const Engine& { return e ? *e : engine; };
     auto opened_p =
         PrefillWorker::open(loop, *p_xfer, *p_server, chosen(options.prefill_engine), p, p_metrics);

@@ -6,6 +6,33 @@ namespace {
 
 uint64_t counted(Metrics& metrics, const char* name) { return metrics.counter(name, "").value(); }
 
+// A pool that is gone: it counts what it is asked, and refuses all.
+class Gone : public KvPool {
+ public:
+  Gone(io::Loop& loop, size_t& asked) : loop_(loop), asked_(asked) {}
+  void match_prefix(std::vector<ObjectKey>, Done<Result<uint64_t>> done) override {
+    ++asked_;
+    loop_.post([done = std::move(done)] { done(fail(Code::kUnavailable, "gone")); });
+  }
+  void get_batch(std::vector<store::GetItem> items, Done<Got> done) override {
+    refuse(items.size(), std::move(done));
+  }
+  void put_batch(std::vector<store::PutItem> items, store::PutAs, Done<Put> done) override {
+    refuse(items.size(), std::move(done));
+  }
+  void prefetch(std::vector<ObjectKey>) override {}
+
+ private:
+  template <class Each>
+  void refuse(size_t n, Done<std::vector<Result<Each>>> done) {
+    loop_.post([n, done = std::move(done)] {
+      done(std::vector<Result<Each>>(n, fail(Code::kUnavailable, "gone")));
+    });
+  }
+  io::Loop& loop_;
+  size_t& asked_;
+};
+
 TEST_CASE("what one worker computed, another fetches from the pool and decode verifies") {
   SteadyClock clock;
   io::Loop loop(clock);
@@ -84,7 +111,24 @@ TEST_CASE("a pool that is not there costs a while at most, and no request") {
   pair.serve("a", prompt_of(100, 1));
   pair.serve("b", prompt_of(100, 2));
   CHECK(pair.until([&] { return counted(pair.p_metrics, "mc_engine_pool_failures_total") > 0; }));
-  CHECK(pair.serve("c", prompt_of(100, 3)).load_ms < 900);  // it is left alone for a while
+  CHECK(pair.comes_to_rest());
+}
+
+TEST_CASE("a pool that is gone is asked once a second at most") {
+  SteadyClock clock;
+  io::Loop loop(clock);
+  size_t asked = 0;
+  PairOptions options;
+  options.master = "127.0.0.1:1";
+  options.pool = [&](io::Loop& on, auto&&...) -> Result<std::unique_ptr<KvPool>> {
+    return std::make_unique<Gone>(on, asked);
+  };
+  Pair pair(loop, options);
+  const Time begin = clock.now();
+  for (uint64_t i = 0; i < 12; ++i) pair.serve("r" + std::to_string(i), prompt_of(100, 1 + i));
+  const auto seconds = std::chrono::floor<std::chrono::seconds>(clock.now() - begin).count();
+  CHECK(asked >= 1);
+  CHECK(asked <= 1 + static_cast<size_t>(seconds));
   CHECK(pair.comes_to_rest());
 }
 
