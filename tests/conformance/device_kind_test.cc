@@ -24,7 +24,7 @@ struct Machine {
     EngineOptions o;
     o.node = "machine";
     o.transports = std::move(transports);
-    o.peer_timeout = 2s;
+    o.peer_timeout = 2s * kSlow;
     auto opened = Engine::open(kClock, o, metrics);
     REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().what));
     engine = std::move(*opened);

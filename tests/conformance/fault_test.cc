@@ -22,7 +22,7 @@ struct Drill {
     EngineOptions o;
     o.node = "user";
     o.transports = std::move(transports);
-    o.peer_timeout = 2s;
+    o.peer_timeout = 2s * kSlow;
     o.fault = script;
     auto opened = Engine::open(kClock, o, metrics);
     std::filesystem::remove(script);

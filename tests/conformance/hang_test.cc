@@ -12,7 +12,7 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr Duration kPeerTimeout = 500ms, kSoon = 8s;  // of what takes a fraction of that
+constexpr Duration kPeerTimeout = 500ms * kSlow, kSoon = 8s * kSlow;  // of what takes a fraction of that
 
 std::unique_ptr<Engine> user_of(const std::string& transport) {
   static Metrics metrics;
@@ -89,7 +89,7 @@ TEST_SUITE("xfer/hang") {
     o.node = "served";
     o.transports = {told[0]};
     o.data = {told[2]};
-    o.peer_timeout = 2s;
+    o.peer_timeout = 2s * kSlow;
     auto engine = Engine::open(kClock, o, metrics);
     REQUIRE_MESSAGE(engine.has_value(), (engine ? "" : engine.error().what));
     auto memory = (*engine)->allocate(Served::kBytes);

@@ -28,7 +28,7 @@ bool skipped() {
 
 std::unique_ptr<Engine> rdma_engine(const std::string& node, Metrics& metrics,
                                     std::vector<std::string> nics, uint32_t endpoints = 256,
-                                    Duration peer_timeout = 2s) {
+                                    Duration peer_timeout = 2s * kSlow) {
   EngineOptions o;
   o.node = node;
   o.transports = {"rdma"};

@@ -13,12 +13,13 @@
 #include "rpc/server.h"
 #include "serve/conductor/conductor.h"
 #include "serve/protocol/messages.h"
+#include "tests/slow.h"
 
 namespace mc::serve::test {
 
 using namespace std::chrono_literals;
 
-inline bool until(io::Loop& loop, const std::function<bool()>& done, Duration limit = 10s) {
+inline bool until(io::Loop& loop, const std::function<bool()>& done, Duration limit = 30s) {
   const Time end = loop.clock().now() + limit;
   while (!done()) {
     if (loop.clock().now() > end) return false;
@@ -161,11 +162,11 @@ inline ConductorOptions quick() {
   ConductorOptions o;
   o.listen = "127.0.0.1:0";
   o.block_size = 16;
-  o.worker_ttl = 400ms;
-  o.step_timeout = 500ms;
-  o.prefill_timeout = 1s;
-  o.token_timeout = 700ms;
-  o.queue_timeout = 700ms;
+  o.worker_ttl = 400ms * kSlow;
+  o.step_timeout = 500ms * kSlow;
+  o.prefill_timeout = 1s * kSlow;
+  o.token_timeout = 700ms * kSlow;
+  o.queue_timeout = 700ms * kSlow;
   return o;
 }
 

@@ -20,6 +20,7 @@
 #include "serve/engine/dummy_engine.h"
 #include "serve/worker/decode_worker.h"
 #include "serve/worker/prefill_worker.h"
+#include "tests/slow.h"
 
 namespace mc::serve {
 
@@ -76,7 +77,7 @@ struct Pair {
       xfer::EngineOptions o;
       o.node = node + name;
       o.transports = options.transports;
-      o.peer_timeout = 200ms;
+      o.peer_timeout = 200ms * kSlow;
       const auto script = std::filesystem::temp_directory_path() /
                           ("mc-faults-" + std::to_string(::getpid()) + "-" + o.node);
       if (!options.faults.empty()) {
@@ -106,13 +107,13 @@ struct Pair {
     p.pool_reuse = options.pool_reuse;
     p.connector = options.connector;
     p.layerwise = options.layerwise;
-    p.send_timeout = 1s;
-    p.peer_budget = 500ms;
+    p.send_timeout = 1s * kSlow;
+    p.peer_budget = 500ms * kSlow;
     p.stages = options.stages;
     p.fingerprint = options.fingerprint;
-    p.stage_patience = 500ms;
+    p.stage_patience = 500ms * kSlow;
     p.store.master = options.master;
-    p.store.timeout = 1s;
+    p.store.timeout = 1s * kSlow;
     p.pool = options.pool;
     const auto chosen = [&](const Engine* e) -> const Engine& { return e ? *e : engine; };
     auto opened_p =
@@ -123,10 +124,10 @@ struct Pair {
     d.blocks = options.decode_blocks;
     d.time_scale = options.time_scale;
     d.recompute_after = options.recompute_after;
-    d.peer_timeout = 200ms;
+    d.peer_timeout = 200ms * kSlow;
     d.store.master = options.master;
-    d.store.timeout = 1s;
-    d.token_budget = 3s;
+    d.store.timeout = 1s * kSlow;
+    d.token_budget = 3s * kSlow;
     auto opened_d =
         DecodeWorker::open(loop, *d_xfer, *d_server, chosen(options.decode_engine), d, d_metrics);
     REQUIRE(opened_d);
@@ -145,9 +146,9 @@ struct Pair {
     to_d = std::move(*rpc::Client::connect(loop, d_server->address()));
   }
 
-  // Turns the loop until `done`, at most ten seconds.
+  // Turns the loop until `done`, at most 30 seconds.
   bool until(const std::function<bool()>& done) {
-    const Time end = loop.clock().now() + 10s;
+    const Time end = loop.clock().now() + 30s;
     while (!done() && loop.clock().now() < end) REQUIRE(loop.turn(20ms));
     return done();
   }

@@ -14,7 +14,7 @@ struct Process {
       : loop(on) {
     xfer::EngineOptions o;
     o.node = "w";
-    o.peer_timeout = 200ms;
+    o.peer_timeout = 200ms * kSlow;
     transfer = std::move(*xfer::Engine::open(loop.clock(), o, metrics));
     server = std::move(*rpc::Server::open(loop, "127.0.0.1:0", metrics));
     conductor = std::move(*rpc::Server::open(loop, "127.0.0.1:0", metrics));
@@ -26,7 +26,7 @@ struct Process {
     DecodeConfig d;
     d.blocks = blocks;
     d.time_scale = time_scale;
-    d.peer_timeout = 200ms;
+    d.peer_timeout = 200ms * kSlow;
     d.store.master = master;
     auto opened = Roles::open({loop, *transfer, *server, engine, metrics}, p, d, role);
     REQUIRE_MESSAGE(opened, opened.error().what);
@@ -43,7 +43,7 @@ struct Process {
     client = std::move(*rpc::Client::connect(loop, server->address()));
   }
   bool until(const std::function<bool()>& done) {
-    const Time end = loop.clock().now() + 10s;
+    const Time end = loop.clock().now() + 30s;
     while (!done() && loop.clock().now() < end) REQUIRE(loop.turn(20ms));
     return done();
   }

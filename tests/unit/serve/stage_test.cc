@@ -20,7 +20,7 @@ struct Stage {
         const std::string& listen) {
     xfer::EngineOptions o;
     o.node = "stage" + std::to_string(config.stage);
-    o.peer_timeout = 200ms;
+    o.peer_timeout = 200ms * kSlow;
     auto opened = xfer::Engine::open(loop.clock(), o, metrics);
     REQUIRE(opened);
     transfer = std::move(*opened);
@@ -51,10 +51,10 @@ struct Pipeline {
     config.time_scale = options.time_scale;
     config.connector = options.connector;
     config.layerwise = options.layerwise;
-    config.send_timeout = 1s;
-    config.patience = 500ms;
+    config.send_timeout = 1s * kSlow;
+    config.patience = 500ms * kSlow;
     config.store.master = options.master;
-    config.store.timeout = 1s;
+    config.store.timeout = 1s * kSlow;
     for (uint32_t i = 1; i < stages; ++i) {
       start(i, "127.0.0.1:0");
       options.stages.push_back(after.back()->server->address());

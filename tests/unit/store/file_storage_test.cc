@@ -176,7 +176,7 @@ TEST_CASE("a restart serves what was on the disk, and only that") {
   {
     World w(setup);
     for (int i = 0; i < 10; ++i) CHECK(w.put(i));
-    CHECK(w.within(10s, [&] { return w.stat().disk_objects == 10; }));
+    CHECK(w.within(30s, [&] { return w.stat().disk_objects == 10; }));
     CHECK(w.client->remove({w.key(3)}, true)[0]);
   }
   World w(setup);
@@ -195,11 +195,11 @@ TEST_CASE("what has gathered is written when the node is told to end") {
     World w(setup);
     for (int i = 0; i < 6; ++i) CHECK(w.put(i));
     // The last job was told before the end.
-    CHECK(w.within(10s, [&] { return w.stat().offloading == 6 * kValue; }));
-    CHECK(w.within(10s, [&] { return w.tier_gathered() == 6; }));
+    CHECK(w.within(30s, [&] { return w.stat().offloading == 6 * kValue; }));
+    CHECK(w.within(30s, [&] { return w.tier_gathered() == 6; }));
     std::atomic<bool> flushed{false};
     CHECK(w.loop.post([&] { w.tier->flush([&] { flushed = true; }); }));
-    CHECK(w.within(10s, [&] { return flushed.load(); }));
+    CHECK(w.within(30s, [&] { return flushed.load(); }));
     CHECK(w.stat().disk_objects == 6);
   }
   World w(setup);
@@ -215,7 +215,7 @@ TEST_CASE("a value damaged on the disk is an error and then gone, never wrong by
   {
     World w(setup);
     for (int i = 0; i < 10; ++i) CHECK(w.put(i));
-    CHECK(w.within(10s, [&] { return w.stat().disk_objects == 10; }));
+    CHECK(w.within(30s, [&] { return w.stat().disk_objects == 10; }));
   }
   size_t damaged = 0;
   for (const auto& entry : std::filesystem::directory_iterator(folder.path)) {
@@ -235,7 +235,7 @@ TEST_CASE("a value damaged on the disk is an error and then gone, never wrong by
   }
   CHECK(failed == damaged);
   CHECK(right == 10 - damaged);
-  CHECK(w.within(10s, [&] { return w.stat().disk_objects == 10 - damaged; }));
+  CHECK(w.within(30s, [&] { return w.stat().disk_objects == 10 - damaged; }));
 }
 
 TEST_CASE("a slot whose lease ended is stale for whoever comes late") {
@@ -247,7 +247,7 @@ TEST_CASE("a slot whose lease ended is stale for whoever comes late") {
   setup.lease = 20ms;
   World w(setup);
   for (int i = 0; i < 4; ++i) CHECK(w.put(i));
-  CHECK(w.within(10s, [&] { return w.stat().disk_objects == 4; }));
+  CHECK(w.within(30s, [&] { return w.stat().disk_objects == 4; }));
   auto holder = rpc::SyncClient::connect(w.server->address(), w.clock);
   REQUIRE(holder);
   const auto late = (*holder)->call(LoadObjects{{w.key(0), "nobody"}, false}, 5s);
@@ -264,7 +264,7 @@ TEST_CASE("a slot whose lease ended is stale for whoever comes late") {
   r.bytes = kValue;
   r.guard = {late->items[0].guard, late->items[0].generation.n};
   Result<> outcome;
-  CHECK(w.within(10s, [&] {
+  CHECK(w.within(30s, [&] {
     outcome = w.client_engine->transfer_sync(r, 5s);
     return !outcome.has_value();
   }));
