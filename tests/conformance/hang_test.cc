@@ -12,7 +12,8 @@ using namespace std::chrono_literals;
 
 namespace {
 
-constexpr Duration kPeerTimeout = 500ms * kSlow, kSoon = 8s * kSlow;  // of what takes a fraction of that
+constexpr Duration kPeerTimeout = 500ms * kSlow,
+                   kSoon = 8s * kSlow;  // of what takes a fraction of that
 
 std::unique_ptr<Engine> user_of(const std::string& transport) {
   static Metrics metrics;
