@@ -42,8 +42,8 @@ http {
   }
 }
 NGINX
-# A port that is free now; nginx cannot take one by itself.
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+# nginx cannot take a port by itself.
+port=$(free_port)
 sed -i "s|unix:$T/front.sock|127.0.0.1:$port|" "$T/nginx.conf"
 nginx -c "$T/nginx.conf" -p "$T" >"$T/nginx.out" 2>&1 &
 proxy=$!

@@ -35,7 +35,7 @@ steps=$(find "$T/steps" -name '*.run' | wc -l)
 [ "$steps" -ge 10 ] || die "README.md has a tour of only $steps commands"
 
 # The port that the README names may be taken here.
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("127.0.0.1", 0)); print(s.getsockname()[1])')
+port=$(free_port)
 {
   # The running shell expands these.
   # shellcheck disable=SC2016

@@ -8,8 +8,8 @@ TTL=2
 
 etcd_up() {
   for _ in 1 2 3 4 5; do
-    ETCD=127.0.0.1:$((10000 + RANDOM % 6000))
-    peer=http://127.0.0.1:$((10000 + RANDOM % 6000))
+    ETCD=127.0.0.1:$(free_port)
+    peer=http://127.0.0.1:$(free_port)
     etcd --data-dir "$T/etcd" --listen-client-urls "http://$ETCD" --advertise-client-urls \
       "http://$ETCD" --listen-peer-urls "$peer" --initial-advertise-peer-urls "$peer" \
       --initial-cluster "default=$peer" --unsafe-no-fsync --log-level error \

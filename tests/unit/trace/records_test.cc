@@ -1,6 +1,7 @@
 #include "trace/records/records.h"
 
 #include <doctest/doctest.h>
+#include <unistd.h>
 
 #include <filesystem>
 #include <fstream>
@@ -151,8 +152,9 @@ TEST_CASE("a file that is missing, a directory, empty or all nonsense is an erro
 }
 
 TEST_CASE("what is written is read back") {
-  const std::string path =
-      (std::filesystem::temp_directory_path() / "mc-records-test.jsonl").string();
+  const std::string path = (std::filesystem::temp_directory_path() /
+                            ("mc-records-test." + std::to_string(::getpid()) + ".jsonl"))
+                               .string();
   std::vector<Record> records = {prompt({0, 1, 2}, 511), prompt({0, 9})};
   records[1].timestamp_ms = 3000;
   REQUIRE(write_trace(path, records));
