@@ -46,7 +46,7 @@ expect 0 ibv_devinfo -d emu0
 grep -q 'PORT_DOWN' "$T/out" || die "$(cat "$T/out")"
 "$emulator" port 0:emu0 up
 
-port=$(python3 -c 'import socket; s = socket.socket(); s.bind(("", 0)); print(s.getsockname()[1])')
+port=$(free_port)
 listening() { grep -qi ":$(printf '%04X' "$port") 0*:0000 0A" /proc/net/tcp /proc/net/tcp6; }
 
 # pair TOOL OPTIONS...: a server on host 0 and a client on host 1; both must succeed.

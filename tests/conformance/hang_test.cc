@@ -44,7 +44,7 @@ std::vector<std::byte> pattern() {
 }
 
 bool moving(const Engine& engine, BatchId batch) {
-  const Time limit = kClock.now() + 10s;
+  const Time limit = kClock.now() + 10s * kSlow;
   while (engine.status(batch, 0).state != State::kCompleted && kClock.now() < limit)
     std::this_thread::yield();
   return engine.status(batch, 0).state == State::kCompleted;
@@ -70,7 +70,7 @@ struct Met {
     const std::vector<std::byte> want = pattern();
     std::vector<std::byte> got(want.size());
     Result<> read;
-    const Time limit = kClock.now() + 10s;
+    const Time limit = kClock.now() + 10s * kSlow;
     do {
       read = user->transfer_sync(read_of(segment, 0, got), 5s);
     } while (!read && kClock.now() < limit);
