@@ -24,6 +24,7 @@ def main(root):
     classes.check(sources, known, faults)
     purity.check(table, sources, faults)
     text.check(sources, faults)
+    text.check_scripts(root, faults)
     print('\n'.join(faults) or f'tidy: {len(sources)} files')
     return bool(faults)
 

@@ -82,3 +82,14 @@ def check(sources, faults):
         check_sizes(source, faults)
         check_banned(source, faults)
         check_heavy(source, faults)
+
+
+def check_scripts(root, faults):
+    """A test waits for what it wants to see, by the functions of tests/common.inc."""
+    for path in sorted(p for p in (root / 'tests').rglob('*') if p.suffix in ('.sh', '.inc')):
+        if path == root / 'tests/common.inc':
+            continue
+        for n, line in enumerate(path.read_text().split('\n'), 1):
+            if re.search(r'\bread -rt\b|^\s*sleep ', line):
+                faults.append(f'{path.relative_to(root)}:{n}: a wait: until_true, pause_briefly '
+                              'or fault_time')
