@@ -1,0 +1,257 @@
+// Prints what other versions of mc rely on and a compiler knows: every control message, the frames
+// of the data plane, the numbers that travel, and the error codes. One fact a line, for
+// scripts/frozen.
+//
+// A message has three lines. Its shape lists the types of its fields in the order of fields(); a
+// field that is declared elsewhere than it is sent has "@place", so that two fields of one type
+// cannot change places unseen. The other two are the encodings of T{} and of a value that has 1, 2,
+// 3, "a", "b" in its fields and one element in every list.
+#include <array>
+#include <cstdio>
+#include <functional>
+#include <string>
+#include <type_traits>
+
+#include "base/result.h"
+#include "rpc/envelope.h"
+#include "rpc/near.h"
+#include "serve/messages.h"
+#include "serve/stage_messages.h"
+#include "store/look_messages.h"
+#include "store/messages.h"
+#include "store/node_messages.h"
+#include "store/segment_index.h"
+#include "store/tier_messages.h"
+#include "xfer/files/messages.h"
+#include "xfer/messages.h"
+#include "xfer/p2p/messages.h"
+#include "xfer/tcp/frame.h"
+
+namespace mc {
+namespace {
+
+std::string hex(std::string_view bytes) {
+  std::string out;
+  for (const char c : bytes) out += strf("%02x", static_cast<unsigned char>(c));
+  return out;
+}
+template <class T>
+std::string hex_of_memory(const T& value) {
+  return hex({reinterpret_cast<const char*>(&value), sizeof value});
+}
+
+// Fills what fields() names, and writes down its shape.
+class Filler {
+ public:
+  template <class... F>
+  void operator()(F&... f) {
+    [[maybe_unused]] const std::array<const void*, sizeof...(F)> at{
+        static_cast<const void*>(&f)...};
+    [[maybe_unused]] const uint64_t first = next_;
+    next_ += sizeof...(F);
+    [[maybe_unused]] size_t index = 0;
+    shape_ += '(';
+    (field(f, at, index++, first), ...);
+    shape_ += ')';
+  }
+  template <class... F>
+  void lean(F&... f) {
+    shape_ += "lean";
+    (*this)(f...);
+  }
+  const std::string& shape() const { return shape_; }
+
+ private:
+  template <class F, size_t N>
+  void field(F& f, const std::array<const void*, N>& at, size_t index, uint64_t first) {
+    size_t place = 0;  // in the order of the declarations
+    for (const void* other : at) place += std::less<>{}(other, at[index]) ? 1 : 0;
+    if (index > 0) shape_ += ' ';
+    fill(f, first + place);
+    if (place != index) shape_ += '@' + std::to_string(place);
+  }
+  static std::string letter(uint64_t n) { return {static_cast<char>('a' + (n - 1) % 26)}; }
+  void fill(bool& v, uint64_t) {
+    v = true;
+    shape_ += "bool";
+  }
+  void fill(double& v, uint64_t n) {
+    v = static_cast<double>(n) + 0.5;
+    shape_ += "double";
+  }
+  void fill(std::string& v, uint64_t n) {
+    v = letter(n);
+    shape_ += "str";
+  }
+  void fill(wire::Blob& v, uint64_t n) {
+    v.bytes = letter(n);
+    shape_ += "bin";
+  }
+  void fill(BlockHash& v, uint64_t n) {
+    v.bytes.fill(static_cast<uint8_t>(n));
+    shape_ += "hash";
+  }
+  void fill(Bytes& v, uint64_t n) { fill(v.n, n); }
+  void fill(Generation& v, uint64_t n) { fill(v.n, n); }
+  template <std::integral T>
+  void fill(T& v, uint64_t n) {
+    v = static_cast<T>(n);
+    if constexpr (std::is_signed_v<T>) v = static_cast<T>(-v);
+    shape_ += (std::is_signed_v<T> ? 'i' : 'u') + std::to_string(sizeof(T) * 8);
+  }
+  template <class T>
+  void fill(std::vector<T>& v, uint64_t n) {
+    shape_ += '[';
+    fill(v.emplace_back(), n);
+    shape_ += ']';
+  }
+  template <class T>
+  requires requires(T& t, Filler& filler) { T::fields(filler, t); }
+  void fill(T& t, uint64_t) { T::fields(*this, t); }
+
+  uint64_t next_ = 1;
+  std::string shape_;
+};
+
+template <class M>
+std::string reply_of() {
+  if constexpr (requires { typename M::Reply; })
+    return M::Reply::kName;
+  else
+    return "-";
+}
+
+template <class M>
+void print_message() {
+  M filled{};
+  Filler filler;
+  M::fields(filler, filled);
+  const std::string bytes = wire::encode(filled),
+                    start = strf("message %s -> %s", M::kName, reply_of<M>().c_str());
+  const auto read = wire::decode<M>(bytes);
+  MC_CHECK(read.has_value() && wire::encode(*read) == bytes);
+  std::printf("%s: shape %s\n", start.c_str(), filler.shape().c_str());
+  std::printf("%s: empty %s\n", start.c_str(), hex(wire::encode(M{})).c_str());
+  std::printf("%s: filled %s\n", start.c_str(), hex(bytes).c_str());
+}
+template <class... M>
+void print_messages() {
+  (print_message<M>(), ...);
+}
+
+void print_serve() {
+  using namespace serve;
+  print_messages<Reservation, Reserve, TxAllocated, TxAllocate, PrefillDone, Prefill, TxCommitted,
+                 TxCommit, Abort, RoleSet, SetRole, Dismiss, KvSnapshot, Snapshot, KvOffer, KvReady,
+                 KvFailed, TokenBatch, HeartbeatAck, Heartbeat>();
+  print_messages<StageOpened, StageOpen, StagePing, StageDone, StageBegin, StageChunk, StageEnd,
+                 StageFetched, StageFetch, StagePut>();
+}
+
+void print_store() {
+  using namespace store;
+  print_messages<Outcomes, PutStarted, PutStart, PutEnd, PutRevoke, Replicas, GetReplicas, Existing,
+                 Exists, Matched, MatchPrefix, Remove, RemovePrefixed, RemovePrefix, PinKeys,
+                 TaskInfo, CopyKey, ChangeReplicas, QueryTask, DrainInfo, Drain>();
+  print_messages<Mounted, Mount, Inventory, Unmount, TaskDone, Beat, Heartbeat>();
+  print_messages<TierAck, TierMount, TierWork, TierBeat, TierReport, Loaded, LoadObjects,
+                 ReleaseSlots>();
+  print_messages<Listed, List, ClusterStat, Stat, Replayed, Replay, Explained, Why, ReportNode>();
+  print_messages<IndexEntry>();
+}
+
+void print_xfer() {
+  using namespace xfer;
+  print_messages<SegmentDescriptor, Notified, Notify, QueuePairOpened, OpenQueuePair,
+                 QueuePairClosed, CloseQueuePair, GuardRaised, RaiseGuard, MachineDescription,
+                 DescribeMachine, DescribeSegment>();
+}
+void print_files() {
+  using namespace xfer::files;
+  print_messages<Done, Slot, LendSlot, ReturnSlot, FoundEntry, LookAt, ListFolder, Sums, SumPieces,
+                 Loaded, LoadPiece, MakeFolder, SetMode, Begun, BeginFile, StorePiece, FinishFile,
+                 Page>();
+}
+void print_p2p() {
+  using namespace xfer::p2p;
+  print_messages<SetList, ListSets, SetDescription, DescribeSet, ShardGrant, AskShard, Noted,
+                 ReleaseShard, LeaveSwarm, DropSet>();
+}
+
+void print_frames() {
+  using namespace xfer::tcp;
+  const Descriptor body{1, 2, 3, 4, 5, 6, 7};
+  std::printf("frame header: %s\n",
+              hex_of_memory(make_header(Kind::kRead, 7, &body, sizeof body, 5, kMore)).c_str());
+  std::printf("frame descriptor: %s\n", hex_of_memory(body).c_str());
+  std::printf("frame trailer: %s\n", hex_of_memory(Trailer{5}).c_str());
+  std::printf("frame hello: nonce %zu bytes, proof %s\n", kNonceBytes,
+              hex_of_memory(prove("secret", Nonce{})).c_str());
+  for (const char* address : {"127.0.0.1:5550", "0.0.0.0:5550", "10.0.0.2:5550"})
+    for (const std::string& name : rpc::near_names(address))
+      std::printf("socket of %s: @%s\n", address, name.c_str());
+}
+
+template <class E>
+void print_number(const char* name, E value) {
+  std::printf("number %s: %u\n", name, static_cast<unsigned>(value));
+}
+
+void print_numbers() {
+  using namespace store;
+  print_number("event stored", EventKind::kStored);
+  print_number("event removed", EventKind::kRemoved);
+  print_number("event moved", EventKind::kMoved);
+  print_number("drain query", DrainAction::kQuery);
+  print_number("drain start", DrainAction::kStart);
+  print_number("drain cancel", DrainAction::kCancel);
+  print_number("order record", OrderKind::kRecord);
+  print_number("order forget", OrderKind::kForget);
+  print_number("order copy", OrderKind::kCopy);
+  print_number("order bury", OrderKind::kBury);
+  print_number("beat ok", BeatStatus::kOk);
+  print_number("beat remount", BeatStatus::kRemount);
+  print_number("index-entry record", IndexEntry::kRecord);
+  print_number("index-entry forget", IndexEntry::kForget);
+  print_number("index-entry dead", IndexEntry::kDead);
+  print_number("tier-job offload", TierJobKind::kOffload);
+  print_number("tier-job forget", TierJobKind::kForget);
+  print_number("tier-job bring", TierJobKind::kBring);
+  print_number("tier-event stored", TierEvent::kStored);
+  print_number("tier-event not-stored", TierEvent::kNotStored);
+  print_number("tier-event gone", TierEvent::kGone);
+  print_number("tier-event brought", TierEvent::kBrought);
+  print_number("tier-event not-brought", TierEvent::kNotBrought);
+  using Frame = xfer::tcp::Kind;
+  print_number("frame hello", Frame::kHello);
+  print_number("frame read", Frame::kRead);
+  print_number("frame write", Frame::kWrite);
+  print_number("frame raise", Frame::kRaise);
+  print_number("frame reply", Frame::kReply);
+  print_number("frame retire", Frame::kRetire);
+}
+
+void print_codes() {
+  for (unsigned n = 1; n < 256; ++n) {
+    const CodeInfo& info = code_info(static_cast<Code>(n));
+    if (static_cast<unsigned>(info.code) == n)
+      std::printf("code %s: number %u exit %d http %d\n", info.name, n, info.exit_code,
+                  info.http_status);
+  }
+}
+
+}  // namespace
+}  // namespace mc
+
+int main() {
+  mc::print_messages<mc::rpc::Envelope, mc::rpc::ErrorBody, mc::rpc::Empty>();
+  mc::print_serve();
+  mc::print_store();
+  mc::print_xfer();
+  mc::print_files();
+  mc::print_p2p();
+  mc::print_frames();
+  mc::print_numbers();
+  mc::print_codes();
+  return 0;
+}
