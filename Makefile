@@ -22,8 +22,9 @@ bench: release;  cmake --build build/release --target benches && bench/run
 gpu-check: release; build/release/gpu-check
 lint:     setup; scripts/lint
 lint-all: setup; scripts/lint --all
+nightly:; scripts/nightly
 fmt:;     clang-format -i $$(git ls-files '*.h' '*.cc' '*.cu')
 install: release; cmake --install build/release --prefix $(prefix)
 clean:;   rm -rf build
 comma := ,
-.PHONY: all setup release debug asan asan-build tsan tsan-build test soak demo bench gpu-check lint lint-all fmt install clean
+.PHONY: all setup release debug asan asan-build tsan tsan-build test soak demo bench gpu-check lint lint-all nightly fmt install clean
