@@ -61,7 +61,6 @@ Host::Host(const Verbs& verbs, const Registry& registry, const Clock& clock, Met
     : verbs_(verbs),
       registry_(registry),
       clock_(clock),
-      metrics_(metrics),
       config_(std::move(config)),
       regions_(clock, metrics, names.size()),
       loop_(clock),

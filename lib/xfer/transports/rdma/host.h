@@ -90,7 +90,6 @@ class Host final : public Offer, private Nic::Events {
   const Verbs& verbs_;
   const Registry& registry_;
   const Clock& clock_;
-  Metrics& metrics_;
   const Config config_;
   Regions regions_;
   NicTiers tiers_;
