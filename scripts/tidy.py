@@ -18,7 +18,7 @@ def main(root):
     table = layers.Layers((root / 'lib/layers.txt').read_text())
     known = exceptions.Exceptions(root / 'scripts/exceptions.txt')
     sources = source.read_all(root)
-    folders.check_includes(table, sources, known, faults)
+    folders.check_includes(table, sources, faults)
     folders.check_sizes(root, faults)
     folders.check_circles(sources, known, faults)
     classes.check(sources, known, faults)

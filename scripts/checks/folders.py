@@ -4,11 +4,10 @@ import collections
 FILES_MAX = 30
 
 
-def check_includes(layers, sources, exceptions, faults):
+def check_includes(layers, sources, faults):
     if layers.faults:
         faults += [f'lib/layers.txt:{fault}' for fault in layers.faults]
         return
-    excused = dict(exceptions.includes)
     tops = {f.name for f in layers.tops()}
     homes = {s.folder: layers.home(s.folder) for s in sources if s.product}
     for folder, home in homes.items():
@@ -25,12 +24,8 @@ def check_includes(layers, sources, exceptions, faults):
             target = homes.get(directory)
             if directory not in homes:
                 faults.append(f'{source.path}:{n}: {include}: no such folder')
-            elif target and not layers.allows(home, target) \
-                    and not excused.pop((source.name, include), None):
+            elif target and not layers.allows(home, target):
                 faults.append(f'{source.path}:{n}: {home.name} may not include {target.name}')
-    for (file, include), n in excused.items():
-        faults.append(f'{exceptions.path}:{n}: {file} may include {include}, or does not: '
-                      'take the line away')
     for folder, entry in layers.unused():
         faults.append(f'lib/layers.txt:{folder.line}: {folder.name} never includes {entry}: '
                       'take the entry away')
