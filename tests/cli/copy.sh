@@ -96,7 +96,7 @@ done
 [ ! -e "$T/x" ] && [ ! -e "$T/new/x" ] || die "a link was followed when writing"
 
 # Killed in the middle of sending, and then the peer killed: the third goes on where they stopped.
-echo '{"bandwidth": "50MiB"}' >"$T/slow"
+echo '{"bandwidth": "20MiB"}' >"$T/slow"
 head -c 100000000 /dev/zero | tr '\0' 'k' >"$T/huge"
 sha=$(sha256sum <"$T/huge")
 "$xfer" copy "$T/huge" "$peer/huge" --parallel 1 --fault "$T/slow" >"$T/killed.out" 2>&1 &

@@ -17,7 +17,7 @@ flood() { # more than the pool holds
     ask $((n % 29000)) "$1" >/dev/null
   done
 }
-context='{"cache_control": {"type": "context", "ttl": "10s"}}'
+context="{\"cache_control\": {\"type\": \"context\", \"ttl\": \"$((20 * SLOW))s\"}}" # more than two floods take
 ephemeral='{"cache_control": {"type": "ephemeral"}}'
 ask 1 "$context" >/dev/null
 ask 500 >/dev/null
@@ -31,7 +31,7 @@ out() { # asked of the index, for a use would keep it
   jq -nc '{model: "tiny", token_ids: [range(0; 2049) | . + 1]}' |
     curl -fsS -d @- "$URL/query" | jq -e '.default.p0.longest_matched == 0' >/dev/null
 }
-until_true 60 "a context is kept for ever" out
+until_true 120 "a context is kept for ever" out
 status=$(curl -s -o "$T/body" -w '%{http_code}' -d \
   '{"model":"tiny","prompt":"x","cache_control":{"type":"forever"}}' "$URL/v1/completions")
 [ "$status" = 400 ] || die "a strange type: $status: $(cat "$T/body")"

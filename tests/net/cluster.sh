@@ -6,7 +6,7 @@ source "$(dirname "$0")/cluster.inc"
 sample 60
 cluster_up --prefill 2 --decode 2 --store 2 --block-size 512
 
-expect 0 "$MC_BIN/mc-replay" run --trace "$T/trace.jsonl" --url "$URL" --speed 4 --max-lag 2s \
+expect 0 "$MC_BIN/mc-replay" run --trace "$T/trace.jsonl" --url "$URL" --speed 4 --max-lag 10s \
   --output json --requests "$T/requests.jsonl" --require 'kv-errors==0' --require 'hit-tokens>0'
 cp "$T/out" "$T/run.json"
 jq -e '.requests.sent == 60 and .requests.ok == 60 and .requests.failed == 0' "$T/run.json" >/dev/null ||

@@ -15,7 +15,7 @@ for victim in p0 d1 s1 master conductor; do
   # What a killed node held is gone with it; what was stored before its master was killed is not.
   [ "$victim" != master ] ||
     expect 0 "$MC_BIN/mc-store" put kept "$T/kept" --master "$MASTER" --cluster-key "$T/cluster/cluster.key"
-  "$MC_BIN/mc-replay" run --trace "$T/trace.jsonl" --url "$URL" --speed 4 --timeout 20s --max-lag 5s \
+  "$MC_BIN/mc-replay" run --trace "$T/trace.jsonl" --url "$URL" --speed 4 --timeout 60s --max-lag 5s \
     --output json --requests "$T/$victim.jsonl" >"$T/$victim.json" 2>"$T/$victim.err" &
   replay=$!
   # In the middle: some requests are answered, most are not.

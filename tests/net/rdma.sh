@@ -41,7 +41,7 @@ flap() {
 flap >/dev/null 2>"$T/flap.log" &
 flapper=$!
 trap 'kill $flapper 2>/dev/null || true; cluster_down' EXIT
-expect 0 "$MC_BIN/mc-replay" run --trace "$T/trace.jsonl" --url "$URL" --speed 4 --max-lag 2s \
+expect 0 "$MC_BIN/mc-replay" run --trace "$T/trace.jsonl" --url "$URL" --speed 4 --max-lag 10s \
   --output json --requests "$T/requests.jsonl" --require 'kv-errors==0' --require 'hit-tokens>0'
 jq -e '.requests.sent == 60 and .requests.ok == 60 and .requests.failed == 0' "$T/out" >/dev/null ||
   die "not every request finished: $(jq -c .requests "$T/out")"

@@ -4,7 +4,7 @@
 source "$(dirname "$0")/../common.inc"
 source "$(dirname "$0")/store.inc"
 command -v etcd >/dev/null || skip "no etcd: scripts/setup installs it"
-TTL=2
+TTL=$((2 * SLOW))
 
 etcd_up() {
   for _ in 1 2 3 4 5; do
@@ -136,7 +136,7 @@ all_there "at the end"
 # Without etcd the leader leads to the end of its lease; with it again, somebody does.
 kill -STOP "${PIDS[etcd]}"
 nobody() { ! leader; }
-until_true $((TTL + 5)) "somebody leads without etcd" nobody
+until_true 30 "somebody leads without etcd" nobody
 expect 3 store get stay1 --out "$T/back" --timeout 1s
 kill -CONT "${PIDS[etcd]}"
 until_true 30 "nobody leads when etcd is back" leader

@@ -53,11 +53,11 @@ for node in a b; do expect 0 store put "told-$node" "$T/v2" --prefer "$node"; do
 kill_9 master
 kill_9 c
 usual=("${PERIODS[@]}")
-PERIODS=(--client-ttl "$(ms 4000)" "${usual[@]:2}")
+PERIODS=(--client-ttl "$(ms 8000)" "${usual[@]:2}")
 master_up
 expect 3 store get only-c --timeout 1s
 grep -q 'rebuilding: ' "$T/err" || die "no reason while a node is missing: $(cat "$T/err")"
-expect 1 store get only-c --timeout 10s
+expect 1 store get only-c --timeout "$(ms 30000)"
 grep -q "no key 'only-c'" "$T/err" || die "a key of a lost node: $(cat "$T/err")"
 kill_9 master
 PERIODS=("${usual[@]}")
@@ -98,4 +98,4 @@ cmp "$T/v5" "$T/back" || die "a value on the node that rejoined differs"
 kill_9 master
 export MASTER=127.0.0.1:0
 master_up
-expect 1 store exists k1 --timeout 4s
+expect 1 store exists k1 --timeout "$(ms 10000)"

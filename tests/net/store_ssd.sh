@@ -24,7 +24,7 @@ ssd_node b "${B[@]}"
 # Three times what memory holds; all of it is there.
 for i in $(seq 96); do
   value "k$i" "$T/v"
-  store put "k$i" "$T/v" --put-wait 5s >/dev/null || die "put k$i failed"
+  store put "k$i" "$T/v" --put-wait "$(ms 20000)" >/dev/null || die "put k$i failed"
 done
 for i in $(seq 96); do right "k$i" || die "k$i did not come back"; done
 store df --output json | jq -es 'map(select(.tier == "ssd")) | length == 2' >/dev/null || die "df"

@@ -36,7 +36,7 @@ for n in $(seq 10); do
 done
 for i in $(seq 21 320); do
   value "$i" "$T/v"
-  store put "k$i" "$T/v" --put-wait 3s >/dev/null 2>"$T/err" || die "put k$i: $(cat "$T/err")"
+  store put "k$i" "$T/v" --put-wait "$(ms 10000)" >/dev/null 2>"$T/err" || die "put k$i: $(cat "$T/err")"
   [ $i != 160 ] || for p in "${writers[@]}"; do kill -CONT "$p" 2>/dev/null || true; done
 done
 for p in "${writers[@]}"; do wait "$p" || true; done
