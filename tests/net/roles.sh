@@ -12,13 +12,11 @@ ask() { # PROMPT TOKENS -> its text; several at a time
     die "no answer: $(cat "$answer")"
   jq -r '.choices[0].text' "$answer"
 }
-idle() { curl -fsS "$URL/cluster" | jq -e '.in_flight == 0' >/dev/null; }
 ask_all() { # NAME: answers in $T/NAME
   local i
   for i in 1 2 3 4 5 6; do
-    ask "A worker that does everything itself tells a story, number $i, of many words" 30
-    # Or the next one goes to another worker, as this one is busy, and that lends it what they share.
-    until_true 30 "request $i does not end" idle
+    # No two begin alike: nothing is lent from one worker to the other.
+    ask "$i times a worker that does everything itself tells a story of many words" 30
   done >"$T/$1"
 }
 up() {
