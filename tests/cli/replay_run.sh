@@ -94,7 +94,7 @@ url=http://127.0.0.1:$(cat "$T/port")
 line() { echo "{\"timestamp\": $1, \"input_length\": 700, \"output_length\": $2, \"hash_ids\": [0, $1]}"; }
 
 for i in $(seq 0 10 200); do line "$i" 8; done >"$T/good.jsonl"
-expect 0 "$replay" run "$T/good.jsonl" --url "$url" --max-lag 5s --ttft-slo 10s --require 'ok==21' \
+expect 0 "$replay" run "$T/good.jsonl" --url "$url" --max-lag 30s --ttft-slo 10s --require 'ok==21' \
   --output json --report "$T/report.md" --requests "$T/requests.jsonl" --gaps --progress
 grep -q 'sent 21/21  ok 21' "$T/err" || die "no progress on stderr: $(cat "$T/err")"
 grep -q '^TTFT' "$T/report.md" || die "no report in report.md"
@@ -108,23 +108,23 @@ assert report['requests']['within_slo'] == 21 and report['kv_errors'] is None, r
 assert len(requests) == 21 and all(len(r['gaps_ms']) == 7 and r['output'] == 8 for r in requests)
 assert [r['t_intended_ms'] for r in requests] == [10.0 * i for i in range(21)]
 PY
-expect 5 "$replay" run "$T/good.jsonl" --url "$url" --max-lag 5s --require 'hit-tokens>105'
+expect 5 "$replay" run "$T/good.jsonl" --url "$url" --max-lag 30s --require 'hit-tokens>105'
 grep -q '^require .*FAIL' "$T/out" || die "the failed gate is not shown"
 expect 6 "$replay" run "$T/good.jsonl" --url "$url" --max-lag 1ns
 said --max-lag
-expect 0 "$replay" run "$T/good.jsonl" --url "$url" --concurrency 2 --limit 6
+expect 0 "$replay" run "$T/good.jsonl" --url "$url" --concurrency 2 --limit 6 --max-lag 30s
 grep -q 'closed loop, 2 at a time' "$T/out" || die "the report does not say that the loop is closed"
 
 line 0 429 >"$T/refused.jsonl"
-expect 0 "$replay" run "$T/refused.jsonl" --url "$url" --max-lag 5s
+expect 0 "$replay" run "$T/refused.jsonl" --url "$url" --max-lag 30s
 grep -q 'full' "$T/out" || die "the reason of the refusal is not shown"
 { line 0 8; line 1 501; } >"$T/broken.jsonl"
-expect 1 "$replay" run "$T/broken.jsonl" --url "$url" --max-lag 5s
+expect 1 "$replay" run "$T/broken.jsonl" --url "$url" --max-lag 30s
 grep -q 'engine lost' "$T/out" || die "the reason of the failure is not shown"
 
 # Interrupted, it stops sending, cancels what is under way and reports what there was.
 { line 0 777; line 3600000 8; } >"$T/long.jsonl"
-"$replay" run "$T/long.jsonl" --url "$url" --max-lag 5s >"$T/out" 2>"$T/err" &
+"$replay" run "$T/long.jsonl" --url "$url" --max-lag 30s >"$T/out" 2>"$T/err" &
 pid=$!
 there "$T/port.stalled"
 kill -TERM $pid

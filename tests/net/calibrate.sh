@@ -7,7 +7,7 @@ sample 60
 run_live() { # report, options...
   local report=$1
   shift
-  expect 0 "$MC_BIN/mc-replay" run --trace "$T/trace.jsonl" --url "$URL" --max-lag 2s \
+  expect 0 "$MC_BIN/mc-replay" run --trace "$T/trace.jsonl" --url "$URL" --max-lag 5s \
     --report "$report" --requests "$report.jsonl" --require 'kv-errors==0' "$@"
 }
 
