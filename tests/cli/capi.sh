@@ -29,7 +29,7 @@ mkfifo "$T/stdin" "$T/stdout"
 "$T/by-pkg-config" serve <"$T/stdin" >"$T/stdout" &
 server=$!
 exec 7>"$T/stdin" 8<"$T/stdout"
-read -r -t 10 segment <&8 || die "the server printed no address"
+read -r -t 60 segment <&8 || die "the server printed no address"
 for program in "$T/by-pkg-config" "$T/by-cmake/exchange"; do
   out=$("$program" visit "$segment") || die "$program: exit $?"
   [ "$out" = "1048576 bytes there and back" ] || die "$program: $out"

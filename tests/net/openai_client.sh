@@ -4,7 +4,7 @@
 source "$(dirname "$0")/../common.inc"
 source "$(dirname "$0")/cluster.inc"
 command -v npm >/dev/null || skip "npm is absent: scripts/setup --all"
-(cd "$T" && npm install --silent --no-audit --no-fund --prefix "$T" openai@4 >"$T/npm.log" 2>&1) ||
+(cd "$T" && npm install --silent --fetch-retries 0 --no-audit --no-fund --prefix "$T" openai@4 >"$T/npm.log" 2>&1) ||
   skip "the openai package cannot be installed: $(tail -1 "$T/npm.log")"
 cat >"$T/keys.json" <<'JSON'
 { "tenants": [ { "name": "free", "keys": ["key-of-free"], "admin": true },
