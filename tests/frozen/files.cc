@@ -6,12 +6,12 @@
 
 #include "base/json.h"
 #include "base/time.h"
+#include "cost/model_spec.h"
 #include "io/file.h"
-#include "spec/model_spec.h"
-#include "store/segment_index.h"
+#include "store/node/segment_index.h"
+#include "store/ssd/aligned_buffer.h"
 #include "store/ssd/backend.h"
-#include "store/ssd/pages.h"
-#include "trace/records.h"
+#include "trace/records/records.h"
 
 namespace mc {
 namespace {
@@ -148,9 +148,9 @@ Result<> read_trace(const std::string& folder) {
 }
 
 Result<> read_spec(const std::string& folder) {
-  MC_TRY(const auto spec, spec::load_spec(folder + "/model.json"));
+  MC_TRY(const auto spec, cost::load_spec(folder + "/model.json"));
   std::printf("model: %s\nmodel: %s\n", spec.fingerprint(512).c_str(),
-              dump_json(spec::to_json(spec)).c_str());
+              dump_json(cost::to_json(spec)).c_str());
   return {};
 }
 
@@ -161,11 +161,11 @@ Result<> make(const std::string& folder) {
   trace::Record kept{100, 513, 0, {0, 18446744073709551615u}, trace::CacheClass::kContext};
   trace::Record last{250, 1, 20, {7}, trace::CacheClass::kEphemeral};
   MC_TRY_(trace::write_trace(folder + "/trace.jsonl", {{0, 1024, 5, {0, 1}}, kept, last}));
-  spec::ModelSpec spec = spec::tiny();
+  cost::ModelSpec spec = cost::tiny();
   spec.name = "frozen";
   spec.variant = "v1";
   return io::write_file_atomically(folder + "/model.json",
-                                   dump_json(spec::to_json(spec), 2) + "\n");
+                                   dump_json(cost::to_json(spec), 2) + "\n");
 }
 
 Result<> read(const std::string& folder) {

@@ -13,19 +13,19 @@
 #include <type_traits>
 
 #include "base/result.h"
+#include "p2p/filecopy/messages.h"
+#include "p2p/swarm/messages.h"
 #include "rpc/envelope.h"
-#include "rpc/near.h"
-#include "serve/messages.h"
-#include "serve/stage_messages.h"
-#include "store/look_messages.h"
-#include "store/messages.h"
-#include "store/node_messages.h"
-#include "store/segment_index.h"
-#include "store/tier_messages.h"
-#include "xfer/files/messages.h"
-#include "xfer/messages.h"
-#include "xfer/p2p/messages.h"
-#include "xfer/tcp/frame.h"
+#include "rpc/shm_channel.h"
+#include "serve/protocol/messages.h"
+#include "serve/protocol/pipeline_messages.h"
+#include "store/node/segment_index.h"
+#include "store/protocol/messages.h"
+#include "store/protocol/node_messages.h"
+#include "store/protocol/query_messages.h"
+#include "store/protocol/tier_messages.h"
+#include "xfer/core/messages.h"
+#include "xfer/transports/tcp/frame.h"
 
 namespace mc {
 namespace {
@@ -167,13 +167,13 @@ void print_xfer() {
                  DescribeMachine, DescribeSegment>();
 }
 void print_files() {
-  using namespace xfer::files;
+  using namespace p2p::filecopy;
   print_messages<Done, Slot, LendSlot, ReturnSlot, FoundEntry, LookAt, ListFolder, Sums, SumPieces,
                  Loaded, LoadPiece, MakeFolder, SetMode, Begun, BeginFile, StorePiece, FinishFile,
                  Page>();
 }
 void print_p2p() {
-  using namespace xfer::p2p;
+  using namespace p2p;
   print_messages<SetList, ListSets, SetDescription, DescribeSet, ShardGrant, AskShard, Noted,
                  ReleaseShard, LeaveSwarm, DropSet>();
 }
