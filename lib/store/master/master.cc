@@ -101,7 +101,7 @@ Master::Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time
       events_(options.event_log),
       writing_(table_.slab()),
       tier_(options.offload_queue.n),
-      graves_(options.tombstones) {
+      tombstones_(options.tombstones) {
   tier_.on_offloaded([this](const std::string& name, Generation generation, bool stored, Time now) {
     offloaded(name, generation, stored, now);
   });
@@ -128,7 +128,7 @@ uint64_t Master::wall_ms(Time now) const {
 uint64_t Master::memory() const {
   constexpr uint64_t kNode = 48;  // of a table of the library, about
   return table_.memory() + members_.memory() + extras_.size() * (sizeof(Extras) + kNode) +
-         recording_.bytes() + keeps_.size() * kNode + graves_.memory();
+         recording_.bytes() + keeps_.size() * kNode + tombstones_.memory();
 }
 
 uint64_t Master::resting_bytes() const {

@@ -179,7 +179,7 @@ class Master {
     Generation since;
     Time when;
     bool mourned = true;
-    std::vector<uint64_t> held;  // as Graves has it; not told yet
+    std::vector<uint64_t> held;  // as Tombstones has it; not told yet
   };
   struct DrainJob {
     uint64_t mount = 0;
@@ -376,7 +376,7 @@ class Master {
   Time heat_since_;
   uint64_t reads_ = 0;
   Tier tier_;
-  Graves graves_;
+  Tombstones tombstones_;
   std::unordered_map<std::string, uint64_t> evicting_;  // once they are on a disk; bytes of memory
   uint64_t evicting_bytes_ = 0;
   Totals totals_;

@@ -52,9 +52,9 @@ Result<RemovePrefixed> Master::handle(const RemovePrefix& m, Time now) {
     finish(now);
     return reply;
   }
-  if (m.after.empty() && (graves_.anybody_away() || strangers_away(now)) &&
+  if (m.after.empty() && (tombstones_.any_away() || strangers_away(now)) &&
       tenant != Tenants::kNone)
-    graves_.bury_prefix(disk_name(tenant, ""), m.prefix, next_generation());
+    tombstones_.add_prefix(disk_name(tenant, ""), m.prefix, next_generation());
   const Object* at = table_.after(tenant, from_prefix ? m.prefix : m.after, from_prefix);
   for (size_t n = 0; at != nullptr && at->key().starts_with(m.prefix); ++n) {
     if (n == kRemoveMax) {

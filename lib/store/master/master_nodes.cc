@@ -49,11 +49,11 @@ Result<Mounted> Master::handle(const Inventory& m, Time now) {
   members_.heard(*node, now);
   for (const Record& record : m.records) adopt(*node, record, now);
   for (size_t i = 0; i < std::min({m.dead.size(), m.before.size(), kDeadMax}); ++i)
-    graves_.learn(m.dead[i], Generation{m.before[i]});
+    tombstones_.learn(m.dead[i], Generation{m.before[i]});
   if (m.last) {
     members_.ready(*node, now);
     node->tier = m.tier;
-    if (!m.tier) graves_.returned(m.node);
+    if (!m.tier) tombstones_.node_rejoined(m.node);
     if (node->returns && !m.tier) rebuild_.reported(m.node);
     room_changed_ = true;
   }
@@ -100,7 +100,7 @@ void Master::adopt(Member& node, const Record& record, Time now) {
   }
   ++node.objects;
   const Replica replica{&node, range, record.generation};
-  if (graves_.dead(node.ref.name, disk_name(*tenant, record.key), record.generation) ||
+  if (tombstones_.dead(node.ref.name, disk_name(*tenant, record.key), record.generation) ||
       older_than_disk(record, *tenant))
     return forget(replica, record);
   Object* object = find(*tenant, record.key);
@@ -112,7 +112,8 @@ void Master::adopt(Member& node, const Record& record, Time now) {
                       replica_count(*object) < kReplicasMax && !here;
     if (twin) return add_replica(*object, replica);
     if (object->bytes != record.bytes || object->checksum != record.checksum)
-      graves_.bury(disk_name(*tenant, record.key), std::max(object->generation, record.generation));
+      tombstones_.add(disk_name(*tenant, record.key),
+                      std::max(object->generation, record.generation));
     if (object->generation < record.generation) {
       release(*object, {});  // a later put of the same key
       object = nullptr;
@@ -138,7 +139,7 @@ void Master::adopt(Member& node, const Record& record, Time now) {
 Result<Mounted> Master::handle(const Unmount& m, Time now) {
   const bool empty = tier_.empty(m.node) && !m.lasting;
   if (members_.find(m.node, m.generation) != nullptr) drop_node(m.node, now, !empty);
-  if (empty) graves_.returned(m.node);
+  if (empty) tombstones_.node_rejoined(m.node);
   finish(now);
   return Mounted{epoch_, nodes(now)};
 }
@@ -162,16 +163,16 @@ void Master::mourn(const Member& node) {
   // What it was told to do it may have done or not.
   for (const PendingOrder& pending : node.orders) {
     const std::string n = in_space(pending.order->record.tenant, pending.order->record.key);
-    held.push_back(Graves::hash_of(n));
+    held.push_back(Tombstones::hash_of(n));
     if (pending.order->removed) bury_widely(n, pending.order->fence);
   }
   for (const auto& [until, resting] : resting_)
     if (resting.node == name)
-      held.push_back(Graves::hash_of(in_space(resting.record.tenant, resting.record.key)));
+      held.push_back(Tombstones::hash_of(in_space(resting.record.tenant, resting.record.key)));
   for (const auto& [n, generation] : tier_.forgetting(name))
     bury_widely(n, Generation{generation.n + 1});
-  tier_.each_name(name, [&](const std::string& n) { held.push_back(Graves::hash_of(n)); });
-  graves_.left(name, next_generation(), std::move(held), true);
+  tier_.each_name(name, [&](const std::string& n) { held.push_back(Tombstones::hash_of(n)); });
+  tombstones_.left(name, next_generation(), std::move(held), true);
 }
 
 // Of its disk.
@@ -219,7 +220,7 @@ bool Master::settle(Object& object) {
     const Replica lost = take_replica(object, *l.node);
     if (lost.node == nullptr) continue;
     l.node->space.set_owner(lost.range, kNoId);
-    if (l.mourned) l.held.push_back(Graves::hash_of(disk_name(object.tenant, object.key())));
+    if (l.mourned) l.held.push_back(Tombstones::hash_of(disk_name(object.tenant, object.key())));
     if (object.node != nullptr || object.state == ObjectState::kRecording) continue;
     if (object.state == ObjectState::kComplete && !on_disk(object.tenant, object.key()))
       note(EventKind::kRemoved, object, l.when, kLost);
@@ -254,7 +255,7 @@ void Master::go_on_leaving(size_t most) {
         settle(table_[node.space.owner(range)]);
     }
     const bool more = l.at != kNoId;
-    if (l.mourned) graves_.left(node.ref.name, l.since, std::exchange(l.held, {}), more);
+    if (l.mourned) tombstones_.left(node.ref.name, l.since, std::exchange(l.held, {}), more);
     join_free_memory();
     if (more || !node.space.dismantle()) return;
     leaving_.pop_front();

@@ -83,7 +83,7 @@ Outcome Master::may_begin(const PutStart& m, const PutWant& want, uint16_t tenan
     return outcome(code, strf("key '%s' %s", shown(want.key).c_str(), why));
   };
   // What was stored and removed meanwhile must not come back by being put once more.
-  if (want.tried && graves_.buried(disk_name(tenant, want.key), want.tried))
+  if (want.tried && tombstones_.is_deleted(disk_name(tenant, want.key), want.tried))
     return refuse(Code::kExists, "was stored, and removed or replaced since");
   if (Object* object = find(tenant, want.key)) {
     Outcome answer = known(*object, now);
@@ -359,10 +359,10 @@ void Master::publish(Object& object, Time now, bool anew) {
   ++totals_.values[size];
   totals_.value_bytes[size] += object.bytes;
   if (anew) newest_ = object.self;
-  if (anew && (graves_.anybody_away() || strangers_away(now)))
+  if (anew && (tombstones_.any_away() || strangers_away(now)))
     if (const std::string name = disk_name(object.tenant, object.key());
         may_come_back(name, now) && tier_.find(name) == nullptr)
-      graves_.bury(name, object.generation);
+      tombstones_.add(name, object.generation);
   enqueue(object);
   offload_early(object, now);
   note(EventKind::kStored, object, now);
@@ -430,7 +430,7 @@ Outcome Master::removable(const Object& object, bool force, Time now) const {
 
 void Master::remove(Object& object, const Outcoming& gather, Time now) {
   ++totals_.removed;
-  graves_.bury(disk_name(object.tenant, object.key()), next_generation());
+  tombstones_.add(disk_name(object.tenant, object.key()), next_generation());
   note(EventKind::kRemoved, object, now, "removed");
   if (on_disk(object.tenant, object.key()) || evicting(object)) {
     if (gather) gather->expect(1);

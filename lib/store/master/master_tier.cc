@@ -42,13 +42,13 @@ bool Master::strangers_away(Time now) const {
 
 // Whether it is worth remembering that there is a newer content.
 bool Master::may_come_back(const std::string& name, Time now) const {
-  return strangers_away(now) || graves_.held_away(name);
+  return strangers_away(now) || tombstones_.held_away(name);
 }
 
 // For the next master too: two nodes remember it. What a node is told to forget because it was
 // removed it remembers anyway.
 void Master::bury_widely(const std::string& name, Generation before) {
-  graves_.bury(name, before);
+  tombstones_.add(name, before);
   Record record;
   std::tie(record.tenant, record.key) = parts_of(name);
   size_t told = 0;
@@ -65,12 +65,12 @@ void Master::bury_absent(const std::string& name, Time now) {
   if (may_come_back(name, now))
     bury_widely(name, next_generation());
   else
-    graves_.bury(name, next_generation());
+    tombstones_.add(name, next_generation());
 }
 
 // Of what lies on the disk of a node that mounts.
 bool Master::refused(const NodeId& node, const TierObject& o) {
-  if (graves_.dead(node, o.name, o.generation)) return true;
+  if (tombstones_.dead(node, o.name, o.generation)) return true;
   const auto [tenant, key] = parts_of(o.name);
   const Object* object = find_complete(tenants_.get(tenant).value_or(0), key);
   const auto differs = [&](const auto& other) {
@@ -80,7 +80,7 @@ bool Master::refused(const NodeId& node, const TierObject& o) {
   // The older of two contents must not come back when the newer is not there any more.
   const Tier::OnDisk* disk = tier_.find(o.name);
   if (disk != nullptr && differs(*disk))
-    graves_.bury(o.name, std::max(disk->newest(), o.generation));
+    tombstones_.add(o.name, std::max(disk->newest(), o.generation));
   return false;
 }
 
@@ -110,7 +110,7 @@ Result<TierAck> Master::handle(const TierMount& m, Time now) {
     }
   if (m.last) {
     node->tier = false;
-    graves_.returned(m.node);
+    tombstones_.node_rejoined(m.node);
     if (node->returns) rebuild_.reported(m.node);
     room_changed_ = true;
   }
@@ -139,7 +139,7 @@ bool Master::older_than_disk(const Record& record, uint16_t tenant) {
   const Tier::OnDisk* disk = tier_.find(name);
   if (disk == nullptr || (disk->bytes == record.bytes && disk->checksum == record.checksum))
     return false;
-  graves_.bury(name, std::max(disk->newest(), record.generation));
+  tombstones_.add(name, std::max(disk->newest(), record.generation));
   if (disk->newest() > record.generation) return true;
   tier_.forget(name, {});
   return false;

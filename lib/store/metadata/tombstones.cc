@@ -10,31 +10,32 @@ std::string in_space(std::string_view tenant, std::string_view key) {
   return name.append(1, '\0').append(key);
 }
 
-uint64_t Graves::hash_of(std::string_view name) { return xxh3(name); }
+uint64_t Tombstones::hash_of(std::string_view name) { return xxh3(name); }
 
-void Graves::learn(uint64_t hash, Generation before) {
+void Tombstones::learn(uint64_t hash, Generation before) {
   if (order_.size() >= most_) return;
-  const auto [it, first] = graves_.emplace(hash, before);
+  const auto [it, first] = tombstones_.emplace(hash, before);
   if (!first && it->second >= before) return;
   it->second = before;
   order_.emplace_back(hash, before);
 }
 
-void Graves::bury(std::string_view name, Generation before) {
+void Tombstones::add(std::string_view name, Generation before) {
   const uint64_t hash = hash_of(name);
-  graves_[hash] = before;
+  tombstones_[hash] = before;
   order_.emplace_back(hash, before);
   while (order_.size() > most_) {
     const auto [oldest, generation] = order_.front();
     order_.pop_front();
-    const auto it = graves_.find(oldest);
-    if (it == graves_.end() || it->second != generation) continue;  // buried again since
+    const auto it = tombstones_.find(oldest);
+    if (it == tombstones_.end() || it->second != generation) continue;  // added again since
     give_up(generation);
-    graves_.erase(it);
+    tombstones_.erase(it);
   }
 }
 
-void Graves::bury_prefix(const std::string& space, const std::string& prefix, Generation before) {
+void Tombstones::add_prefix(const std::string& space, const std::string& prefix,
+                            Generation before) {
   const std::string start = space + prefix;
   for (Prefix& p : prefixes_)
     if (p.space == space.size() && p.start == start) {
@@ -47,19 +48,20 @@ void Graves::bury_prefix(const std::string& space, const std::string& prefix, Ge
   prefixes_.pop_front();
 }
 
-bool Graves::held_away(std::string_view name) const {
+bool Tombstones::held_away(std::string_view name) const {
   const uint64_t hash = hash_of(name);
   return std::any_of(away_.begin(), away_.end(),
                      [hash](const auto& away) { return away.second.has(hash); });
 }
 
-bool Graves::Away::has(uint64_t hash) const {
+bool Tombstones::Away::has(uint64_t hash) const {
   return more || std::any_of(held.begin(), held.end(), [hash](const auto& part) {
            return std::binary_search(part.begin(), part.end(), hash);
          });
 }
 
-void Graves::left(const NodeId& node, Generation synced, std::vector<uint64_t> held, bool more) {
+void Tombstones::left(const NodeId& node, Generation synced, std::vector<uint64_t> held,
+                      bool more) {
   const auto known = away_.find(node);
   if (known == away_.end() && away_.size() >= kAwayMax) return;
   Away& away = away_[node];
@@ -82,10 +84,11 @@ void Graves::left(const NodeId& node, Generation synced, std::vector<uint64_t> h
   away.held.push_back(std::move(held));
 }
 
-void Graves::returned(const NodeId& node) { away_.erase(node); }
+void Tombstones::node_rejoined(const NodeId& node) { away_.erase(node); }
 
-bool Graves::buried(std::string_view name, Generation generation) const {
-  if (const auto it = graves_.find(hash_of(name)); it != graves_.end() && generation < it->second)
+bool Tombstones::is_deleted(std::string_view name, Generation generation) const {
+  if (const auto it = tombstones_.find(hash_of(name));
+      it != tombstones_.end() && generation < it->second)
     return true;
   for (const Prefix& p : prefixes_) {
     const bool inside = name.starts_with(p.start) && name.find('\0', p.space) == name.npos;
@@ -94,16 +97,16 @@ bool Graves::buried(std::string_view name, Generation generation) const {
   return false;
 }
 
-bool Graves::dead(const NodeId& node, std::string_view name, Generation generation) const {
-  if (buried(name, generation)) return true;
+bool Tombstones::dead(const NodeId& node, std::string_view name, Generation generation) const {
+  if (is_deleted(name, generation)) return true;
   const auto away = away_.find(node);
   const Generation since = away == away_.end() ? Generation{} : away->second.since;
   return generation < forgotten_ && since < forgotten_;
 }
 
-uint64_t Graves::memory() const {
+uint64_t Tombstones::memory() const {
   constexpr uint64_t kEntry = 40, kOrder = 16;  // about
-  uint64_t bytes = graves_.size() * kEntry + order_.size() * kOrder;
+  uint64_t bytes = tombstones_.size() * kEntry + order_.size() * kOrder;
   for (const auto& [node, away] : away_)
     for (const auto& part : away.held) bytes += part.size() * sizeof(uint64_t);
   return bytes;

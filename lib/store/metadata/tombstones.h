@@ -26,29 +26,29 @@ namespace mc::store {
 // As disks know a key: its own name in the default tenant, which may be named or not.
 std::string in_space(std::string_view tenant, std::string_view key);
 
-class Graves {
+class Tombstones {
  public:
-  explicit Graves(size_t most) : most_(most) {}
+  explicit Tombstones(size_t most) : most_(most) {}
 
   // `name`: as disks know it (store/ssd/format.h).
-  void bury(std::string_view name, Generation before);
+  void add(std::string_view name, Generation before);
   // Whether somebody who is away held it.
   bool held_away(std::string_view name) const;
   // Of an earlier master's, while there is room.
   void learn(uint64_t hash, Generation before);
   static uint64_t hash_of(std::string_view name);
   // Of all that starts with `prefix` in a tenant's `space`: its name and NUL, or nothing.
-  void bury_prefix(const std::string& space, const std::string& prefix, Generation before);
+  void add_prefix(const std::string& space, const std::string& prefix, Generation before);
   // The node is gone, with what has these hashes; it had carried out all that was decided before
   // `synced`. `more`: that is not all, and until the rest is told it may have held anything.
   void left(const NodeId& node, Generation synced, std::vector<uint64_t> held, bool more = false);
-  void returned(const NodeId& node);  // and has told all that it holds
+  void node_rejoined(const NodeId& node);  // and has told all that it holds
   // Whether that name was removed, or replaced, since that generation, as far as is remembered.
-  bool buried(std::string_view name, Generation generation) const;
+  bool is_deleted(std::string_view name, Generation generation) const;
   // Whether what a node that mounts has of that name is dead.
   bool dead(const NodeId& node, std::string_view name, Generation generation) const;
-  bool anybody_away() const { return !away_.empty(); }
-  size_t size() const { return graves_.size(); }
+  bool any_away() const { return !away_.empty(); }
+  size_t size() const { return tombstones_.size(); }
   uint64_t memory() const;
 
  private:
@@ -67,7 +67,7 @@ class Graves {
   void give_up(Generation generation) { forgotten_ = std::max(forgotten_, generation); }
 
   const size_t most_;
-  std::unordered_map<uint64_t, Generation> graves_;
+  std::unordered_map<uint64_t, Generation> tombstones_;
   std::deque<std::pair<uint64_t, Generation>> order_;  // of burial; a later one of a name counts
   std::deque<Prefix> prefixes_;
   Generation forgotten_;  // the newest given up

@@ -46,7 +46,7 @@ Result<> Directory::carry_out(const Order& order) {
 }
 
 void Directory::bury(const Record& record, Generation before) {
-  learn_dead(Graves::hash_of(in_space(record.tenant, record.key)), before.n);
+  learn_dead(Tombstones::hash_of(in_space(record.tenant, record.key)), before.n);
 }
 
 void Directory::learn_dead(uint64_t hash, uint64_t before) {

@@ -203,7 +203,7 @@ void Node::carry_out(const Order& order) {
     segments_->forget(order.record);
   }
   if (order.removed || kind == OrderKind::kBury)
-    segments_->dead(Graves::hash_of(in_space(order.record.tenant, order.record.key)),
+    segments_->dead(Tombstones::hash_of(in_space(order.record.tenant, order.record.key)),
                     order.fence.n);
   if (kind != OrderKind::kCopy) return;
   raise_guards(order.record, order.record.generation);

@@ -116,39 +116,39 @@ TEST_CASE("a put that is tried again does not bring back what was removed meanwh
 }
 
 TEST_CASE("a grave is for what is older, and one given up kills what was away since before") {
-  Graves g(4);
-  g.bury("k", Generation{10});
+  Tombstones g(4);
+  g.add("k", Generation{10});
   CHECK(g.dead("n", "k", Generation{9}));
   CHECK_FALSE(g.dead("n", "k", Generation{10}));
   CHECK_FALSE(g.dead("n", "other", Generation{1}));
-  g.left("old", Generation{5}, {Graves::hash_of("k")});
+  g.left("old", Generation{5}, {Tombstones::hash_of("k")});
   g.left("new", Generation{50}, {});
-  g.bury_prefix("", "a/", Generation{20});
-  g.bury_prefix(std::string("t\0", 2), "", Generation{20});
+  g.add_prefix("", "a/", Generation{20});
+  g.add_prefix(std::string("t\0", 2), "", Generation{20});
   CHECK(g.dead("n", "a/1", Generation{19}));
   CHECK_FALSE(g.dead("n", "a/1", Generation{20}));
   CHECK(g.dead("n", std::string("t\0z", 3), Generation{19}));
   CHECK_FALSE(g.dead("n", std::string("u\0a/", 4), Generation{19}));
-  for (uint64_t i = 0; i < 4; ++i) g.bury("x" + std::to_string(i), Generation{30 + i});
+  for (uint64_t i = 0; i < 4; ++i) g.add("x" + std::to_string(i), Generation{30 + i});
   CHECK(g.size() == 4);
   // That of k was given up: who was away then loses what is older; who left later does not.
   CHECK(g.dead("old", "y", Generation{9}));
   CHECK_FALSE(g.dead("old", "y", Generation{10}));
   CHECK_FALSE(g.dead("new", "y", Generation{9}));
-  g.left("new", Generation{60}, {Graves::hash_of("z")});
+  g.left("new", Generation{60}, {Tombstones::hash_of("z")});
   CHECK(g.held_away("k"));
   CHECK(g.held_away("z"));
   CHECK_FALSE(g.held_away("y"));
-  g.returned("old");
+  g.node_rejoined("old");
   CHECK_FALSE(g.held_away("k"));
-  CHECK(g.anybody_away());
+  CHECK(g.any_away());
 }
 
-TEST_CASE("a name buried again is remembered until its last burial is given up") {
-  Graves g(2);
-  g.bury("k", Generation{1});
-  g.bury("k", Generation{5});
-  g.bury("j", Generation{6});
+TEST_CASE("re-adding a tombstone refreshes its expiry") {
+  Tombstones g(2);
+  g.add("k", Generation{1});
+  g.add("k", Generation{5});
+  g.add("j", Generation{6});
   CHECK(g.dead("n", "k", Generation{4}));
   CHECK(g.size() == 2);
 }
