@@ -85,8 +85,9 @@ Result<std::unique_ptr<FileStorage>> FileStorage::open(io::Loop& loop, xfer::Eng
            static_cast<unsigned long long>(tier->scan_.damaged_count),
            static_cast<unsigned long long>(tier->scan_.unfinished),
            number_text(std::round(to_ms(loop.clock().now() - began))).c_str());
-  tier->writer_ = std::make_unique<ssd::Lane>();
-  for (size_t i = 0; i < kReaders; ++i) tier->readers_.push_back(std::make_unique<ssd::Lane>());
+  tier->writer_ = std::make_unique<ssd::SerialExecutor>();
+  for (size_t i = 0; i < kReaders; ++i)
+    tier->readers_.push_back(std::make_unique<ssd::SerialExecutor>());
   tier->mount();
   return tier;
 }
@@ -112,7 +113,7 @@ FileStorage::FileStorage(io::Loop& loop, const Node& node, const NodeOptions& ma
       promoted_(metrics.counter("mc_ssd_promotions_total", "objects taken back into memory")),
       used_(metrics.gauge("mc_ssd_used_bytes", "bytes of the disk that are used")),
       objects_(metrics.gauge("mc_ssd_objects", "objects on the disk")),
-      mail_(std::make_unique<ssd::Mailbox>(loop)) {}
+      mail_(std::make_unique<ssd::CompletionQueue>(loop)) {}
 
 FileStorage::~FileStorage() {
   loop_.cancel(timer_);

@@ -172,9 +172,9 @@ class FileStorage {
       &promoted_;
   Gauge &used_, &objects_;
 
-  std::unique_ptr<ssd::Mailbox> mail_;
-  std::unique_ptr<ssd::Lane> writer_;  // last: they use all the rest
-  std::vector<std::unique_ptr<ssd::Lane>> readers_;
+  std::unique_ptr<ssd::CompletionQueue> mail_;
+  std::unique_ptr<ssd::SerialExecutor> writer_;  // last: they use all the rest
+  std::vector<std::unique_ptr<ssd::SerialExecutor>> readers_;
 };
 
 }  // namespace mc::store

@@ -4,9 +4,9 @@
 
 namespace mc::store::ssd {
 
-Lane::Lane() : thread_([this] { run(); }) {}
+SerialExecutor::SerialExecutor() : thread_([this] { run(); }) {}
 
-Lane::~Lane() {
+SerialExecutor::~SerialExecutor() {
   {
     const Lock lock(mutex_);
     stopping_ = true;
@@ -15,7 +15,7 @@ Lane::~Lane() {
   thread_.join();
 }
 
-void Lane::post(Task task) {
+void SerialExecutor::post(Task task) {
   {
     const Lock lock(mutex_);
     tasks_.push_back(std::move(task));
@@ -23,7 +23,7 @@ void Lane::post(Task task) {
   changed_.notify_one();
 }
 
-void Lane::run() {
+void SerialExecutor::run() {
   for (;;) {
     Task task;
     {
@@ -37,13 +37,14 @@ void Lane::run() {
   }
 }
 
-Mailbox::Mailbox(io::Loop& loop) : loop_(loop), event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
+CompletionQueue::CompletionQueue(io::Loop& loop)
+    : loop_(loop), event_(::eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK)) {
   watch_ = loop_.watch_fd(event_.get(), [this] { run(); });
 }
 
-Mailbox::~Mailbox() { loop_.unwatch(watch_); }
+CompletionQueue::~CompletionQueue() { loop_.unwatch(watch_); }
 
-void Mailbox::post(Task task) {
+void CompletionQueue::post(Task task) {
   {
     const Lock lock(mutex_);
     tasks_.push_back(std::move(task));
@@ -51,7 +52,7 @@ void Mailbox::post(Task task) {
   ::eventfd_write(event_.get(), 1);
 }
 
-void Mailbox::run() {
+void CompletionQueue::run() {
   eventfd_t count = 0;
   ::eventfd_read(event_.get(), &count);
   std::vector<Task> tasks;

@@ -1,5 +1,5 @@
-// Work that blocks, off the loop: a Lane is a thread that does its tasks in order; a Mailbox brings
-// what they found back to the loop's thread.
+// Work that blocks, off the loop: a SerialExecutor is a thread that does its tasks in order; a
+// CompletionQueue brings what they found back to the loop's thread.
 //
 // Thread: post() any; the rest its owner's.
 #pragma once
@@ -16,12 +16,12 @@ namespace mc::store::ssd {
 
 using Task = std::function<void()>;
 
-class Lane {
+class SerialExecutor {
  public:
-  Lane();
-  ~Lane();  // finishes the task it is at and drops the others
-  Lane(const Lane&) = delete;
-  Lane& operator=(const Lane&) = delete;
+  SerialExecutor();
+  ~SerialExecutor();  // finishes the task it is at and drops the others
+  SerialExecutor(const SerialExecutor&) = delete;
+  SerialExecutor& operator=(const SerialExecutor&) = delete;
   void post(Task task);
 
  private:
@@ -33,12 +33,12 @@ class Lane {
   std::thread thread_;
 };
 
-class Mailbox {
+class CompletionQueue {
  public:
-  explicit Mailbox(io::Loop& loop);
-  ~Mailbox();  // drops what is in it
-  Mailbox(const Mailbox&) = delete;
-  Mailbox& operator=(const Mailbox&) = delete;
+  explicit CompletionQueue(io::Loop& loop);
+  ~CompletionQueue();  // drops what is in it
+  CompletionQueue(const CompletionQueue&) = delete;
+  CompletionQueue& operator=(const CompletionQueue&) = delete;
   void post(Task task);
 
  private:
