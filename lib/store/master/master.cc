@@ -131,9 +131,9 @@ uint64_t Master::memory() const {
          recording_.bytes() + keeps_.size() * kNode + tombstones_.memory();
 }
 
-uint64_t Master::resting_bytes() const {
+uint64_t Master::quarantined_bytes() const {
   uint64_t bytes = 0;
-  for (const auto& [until, resting] : resting_) bytes += resting.record.bytes;
+  for (const auto& [until, quarantined] : quarantined_) bytes += quarantined.record.bytes;
   return bytes;
 }
 
@@ -344,8 +344,9 @@ void Master::abandon(Object& object, Time now) {
     Record record = record_of(object, r);
     take_replica(object, *r.node);
     r.node->space.set_owner(r.range, kNoId);
-    resting_.emplace(now + options_.put_discard,
-                     Resting{r.node->ref.name, r.node->mount, r.range, std::move(record)});
+    quarantined_.emplace(
+        now + options_.put_discard,
+        QuarantinedRange{r.node->ref.name, r.node->mount, r.range, std::move(record)});
   }
   erase(object);
 }
@@ -389,10 +390,10 @@ void Master::expire_grants(Time now) {
     if (object.until + options_.put_discard > now) break;
     abandon(object, now);
   }
-  while (!resting_.empty() && resting_.begin()->first <= now) {
-    Resting r = std::move(resting_.begin()->second);
-    resting_.erase(resting_.begin());
-    ++totals_.rests_over;
+  while (!quarantined_.empty() && quarantined_.begin()->first <= now) {
+    QuarantinedRange r = std::move(quarantined_.begin()->second);
+    quarantined_.erase(quarantined_.begin());
+    ++totals_.quarantine_expired;
     if (Member* node = members_.find_mount(r.node, r.mount))
       forget({node, r.range, {}}, std::move(r.record));
   }
@@ -445,7 +446,7 @@ Time Master::deadline() const {
   Time when = std::min(members_.deadline(), tier_.deadline());
   if (!writing_.empty())
     when = std::min(when, table_[writing_.front()].until + options_.put_discard);
-  if (!resting_.empty()) when = std::min(when, resting_.begin()->first);
+  if (!quarantined_.empty()) when = std::min(when, quarantined_.begin()->first);
   if (!keeps_.empty()) when = std::min(when, keeps_.begin()->first);
   if (!parked_puts_.empty())
     when = std::min({when, parked_puts_.begin()->first, leases_.next_expiry()});

@@ -126,7 +126,7 @@ class Master {
     uint64_t evicted_objects = 0, evicted_bytes = 0, nodes_expired = 0, records_refused = 0;
     uint64_t copies_done = 0, copies_failed = 0, hot_copies = 0;
     uint64_t offloaded = 0;
-    uint64_t fewer_replicas = 0, rests_over = 0;
+    uint64_t fewer_replicas = 0, quarantine_expired = 0;
     // Off a disk into memory: begun, ended well, and not; refused for want of room.
     uint64_t promotions = 0, promoted = 0, promotions_failed = 0, promotions_no_room = 0;
     uint64_t promoting() const { return promotions - promoted - promotions_failed; }  // a gauge
@@ -136,7 +136,7 @@ class Master {
   const Totals& totals() const { return totals_; }
   const Tenants& tenants() const { return tenants_; }
   uint64_t soft_pinned() const { return soft_pinned_; }  // objects
-  uint64_t resting_bytes() const;                        // of puts never finished
+  uint64_t quarantined_bytes() const;                    // of puts never finished
 
  private:
   struct ParkedPut {
@@ -154,7 +154,7 @@ class Master {
     std::function<void(Time now)> answer;
     std::multimap<Time, ParkedLook>::iterator self;
   };
-  struct Resting {  // a range that may still be written or read for a while
+  struct QuarantinedRange {  // a range that may still be written or read for a while
     NodeId node;
     uint64_t mount = 0;
     Id range = kNoId;
@@ -356,7 +356,7 @@ class Master {
   uint64_t object_bytes_ = 0;                                // of complete objects
   uint64_t soft_pinned_ = 0;
   IdList<Object, &Object::queue> writing_;  // grants by age
-  std::multimap<Time, Resting> resting_;
+  std::multimap<Time, QuarantinedRange> quarantined_;
   std::multimap<Time, ParkedPut> parked_puts_;    // by deadline
   uint64_t parked_demand_ = 0;                    // theirs
   std::multimap<Time, ParkedLook> parked_looks_;  // by deadline

@@ -166,9 +166,10 @@ void Master::mourn(const Member& node) {
     held.push_back(Tombstones::hash_of(n));
     if (pending.order->removed) bury_widely(n, pending.order->fence);
   }
-  for (const auto& [until, resting] : resting_)
-    if (resting.node == name)
-      held.push_back(Tombstones::hash_of(in_space(resting.record.tenant, resting.record.key)));
+  for (const auto& [until, quarantined] : quarantined_)
+    if (quarantined.node == name)
+      held.push_back(
+          Tombstones::hash_of(in_space(quarantined.record.tenant, quarantined.record.key)));
   for (const auto& [n, generation] : tier_.forgetting(name))
     bury_widely(n, Generation{generation.n + 1});
   tier_.each_name(name, [&](const std::string& n) { held.push_back(Tombstones::hash_of(n)); });

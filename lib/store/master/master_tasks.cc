@@ -160,8 +160,8 @@ void Master::retire(Object& object, const Member& node, Time now) {
   const Replica old = take_replica(object, node);
   if (old.node == nullptr) return;
   old.node->space.set_owner(old.range, kNoId);
-  resting_.emplace(leases_.held(object, now) ? object.until : now,
-                   Resting{node.ref.name, node.mount, old.range, std::move(record)});
+  quarantined_.emplace(leases_.held(object, now) ? object.until : now,
+                       QuarantinedRange{node.ref.name, node.mount, old.range, std::move(record)});
 }
 
 Result<TaskInfo> Master::handle(const CopyKey& m, Time now) {

@@ -131,7 +131,7 @@ void MasterMetrics::update_theirs(const Master& master, const ClusterStat& s) {
   gauge("master_total_capacity_bytes", "bytes mounted", s.capacity);
   gauge("master_active_clients", "nodes mounted", s.nodes.size());
   gauge("master_put_start_discarded_staging_size", "bytes of puts never finished that rest",
-        master.resting_bytes());
+        master.quarantined_bytes());
   count("master_attempted_evictions_total", "times eviction ran", t.evictions);
   count("master_evicted_key_count", "objects evicted", t.evicted_objects);
   count("master_evicted_size_bytes", "bytes of evicted values", t.evicted_bytes);
@@ -142,7 +142,8 @@ void MasterMetrics::update_theirs(const Master& master, const ClusterStat& s) {
   count("mem_cache_hit_nums_", "keys found in memory", t.hits - t.disk_hits);
   count("file_cache_hit_nums_", "keys found on disks only", t.disk_hits);
   count("master_successful_evictions_total", "times eviction freed something", t.made_room);
-  count("master_put_start_release_cnt", "rooms of puts never finished given back", t.rests_over);
+  count("master_put_start_release_cnt", "rooms of puts never finished given back",
+        t.quarantine_expired);
   count("master_put_start_partial_allocations_total", "puts granted fewer replicas than asked for",
         t.fewer_replicas);
   count("master_promotion_admitted", "promotions off a disk that were given room", t.promotions);
