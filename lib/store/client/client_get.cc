@@ -101,7 +101,7 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
   uint64_t total = 0;
   for (Read& r : reads) {
     if (!r.answer.open || replica >= r.at->places.size()) continue;
-    const Place& place = r.at->places[replica];
+    const ReplicaLocation& place = r.at->places[replica];
     if (place.node >= found.nodes.size()) {
       r.last = {Code::kCorrupt, "get-replicas: place on a node that is not named"};
       continue;

@@ -129,7 +129,7 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, Time deadline) 
 Result<> Client::prepare(Write& w, const std::vector<NodeRef>& nodes, Opened& opened, Time deadline,
                          std::vector<xfer::Request>& requests) {
   w.first = requests.size();
-  for (const Place& place : w.grant.places) {
+  for (const ReplicaLocation& place : w.grant.places) {
     if (place.node >= nodes.size())
       return fail(Code::kCorrupt, "put-start: place on node %u of %zu", place.node, nodes.size());
     MC_TRY(const auto segment, segment_of(nodes[place.node], opened, deadline));

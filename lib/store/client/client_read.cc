@@ -72,7 +72,7 @@ void Client::order_places(Replicas& found) {
   for (Located& at : found.items) {
     const size_t healthy = std::min<size_t>(at.healthy, at.places.size());
     if (healthy < 2) continue;
-    std::vector<std::pair<double, Place>> by;
+    std::vector<std::pair<double, ReplicaLocation>> by;
     for (size_t i = 0; i < healthy; ++i) {
       const uint32_t node = at.places[i].node;
       by.emplace_back(node < found.nodes.size() ? distance(found.nodes[node], at.bytes) : 1e9,

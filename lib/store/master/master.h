@@ -214,8 +214,8 @@ class Master {
   void record_of(const Object& object, const Replica& replica, Record& empty) const;
   template <class Pieces>
   void each_piece(const Replica& replica, uint64_t bytes, const Pieces& f) const;
-  Place place_of(const Object& object, const Replica& replica, std::vector<NodeRef>& nodes,
-                 std::vector<const Member*>& named) const;
+  ReplicaLocation place_of(const Object& object, const Replica& replica,
+                           std::vector<NodeRef>& nodes, std::vector<const Member*>& named) const;
   void enqueue(Object& object);
   void dequeue(Object& object);
   void grant(Object& object, Time now);  // a lease, to all of its group

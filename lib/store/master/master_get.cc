@@ -31,9 +31,10 @@ Result<> check_keys(const std::vector<ObjectKey>& keys) {
 
 }  // namespace
 
-Place Master::place_of(const Object& object, const Replica& replica, std::vector<NodeRef>& nodes,
-                       std::vector<const Member*>& named) const {
-  Place place;
+ReplicaLocation Master::place_of(const Object& object, const Replica& replica,
+                                 std::vector<NodeRef>& nodes,
+                                 std::vector<const Member*>& named) const {
+  ReplicaLocation place;
   const auto known = std::find(named.begin(), named.end(), replica.node);
   place.node = static_cast<uint32_t>(known - named.begin());
   if (known == named.end()) {
@@ -101,7 +102,7 @@ const Result<Replicas>& Master::locate(const GetReplicas& m, uint16_t tenant, Ti
     while (well.size() < named.size())  // asked once a node, not once a key
       well.push_back(members_.healthy(*named[well.size()], now));
     const auto rest = std::stable_partition(item.places.begin(), item.places.end(),
-                                            [&](const Place& p) { return well[p.node]; });
+                                            [&](const ReplicaLocation& p) { return well[p.node]; });
     item.healthy = static_cast<uint32_t>(rest - item.places.begin());
     (void)locate_on_disk(disk, reply, named, item);
   }

@@ -114,7 +114,7 @@ Result<> Copier::make(const Order& order) {
 
 Result<> Copier::read(const Order& order, xfer::SegmentHandle source) {
   const Record& r = order.record;
-  Place here;
+  ReplicaLocation here;
   here.offset = r.offset;
   here.bytes = r.first_bytes;
   here.more = r.more;

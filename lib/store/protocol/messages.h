@@ -68,7 +68,7 @@ struct Extent {         // a further piece of a value that found no single range
   uint64_t guard = 0;  // of its guard word
   static void fields(auto& a, auto& m) { a(m.offset, m.bytes, m.guard); }
 };
-struct Place {              // where a replica lies
+struct ReplicaLocation {    // where a replica lies
   uint32_t node = 0;        // index into the reply's nodes
   uint64_t offset = 0;      // of the value's first byte, in the node's segment
   uint64_t guard = 0;       // of the guard word, which holds the replica's generation
@@ -95,7 +95,7 @@ struct PutGrant {
   Outcome outcome;  // kExists: stored already; kBusy: being written; kNoSpace: pool full;
                     // kDenied: not admitted, as its class has it
   Generation generation;
-  std::vector<Place> places;
+  std::vector<ReplicaLocation> places;
   static void fields(auto& a, auto& m) { a(m.outcome, m.generation, m.places); }
 };
 struct PutStarted {
@@ -154,9 +154,9 @@ struct Located {
   Outcome outcome;
   uint64_t bytes = 0, checksum = 0;
   Generation generation;
-  std::vector<Place> places;      // healthy nodes first
-  std::vector<uint32_t> disks{};  // nodes that can load it from their disk (tier_messages.h)
-  uint32_t healthy = 0;           // places on nodes that nobody suspects
+  std::vector<ReplicaLocation> places;  // healthy nodes first
+  std::vector<uint32_t> disks{};        // nodes that can load it from their disk (tier_messages.h)
+  uint32_t healthy = 0;                 // places on nodes that nobody suspects
   static void fields(auto& a, auto& m) {
     a(m.outcome, m.bytes, m.checksum, m.generation, m.places, m.disks, m.healthy);
   }

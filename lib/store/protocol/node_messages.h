@@ -120,7 +120,7 @@ struct Order {
   Generation fence;
   uint64_t task = 0;  // of a kCopy
   NodeRef from{};
-  Place source{};
+  ReplicaLocation source{};
   bool removed = false;  // a kForget: the object is gone, not only this replica
   static void fields(auto& a, auto& m) {
     a.lean(m.seq, m.kind, m.record, m.fence, m.task, m.from, m.source, m.removed);

@@ -16,20 +16,20 @@ namespace mc::store {
 
 // The pieces of a place, in order: where they lie, how long they are, their guards.
 template <class F>
-void each_piece(const Place& place, uint64_t bytes, const F& f) {
+void each_piece(const ReplicaLocation& place, uint64_t bytes, const F& f) {
   f(Extent{place.offset, place.more.empty() ? bytes : place.bytes, place.guard});
   for (const Extent& piece : place.more) f(piece);
 }
 
-inline Generation generation_at(const Place& place, Generation object) {
+inline Generation generation_at(const ReplicaLocation& place, Generation object) {
   return place.generation ? place.generation : object;
 }
 
 // The requests that move `bytes` between the parts and a place, appended to `out`.
 template <class Part>
 void append_requests(xfer::Op op, const std::vector<Part>& parts, uint64_t bytes,
-                     const Place& place, Generation generation, xfer::SegmentHandle segment,
-                     Time deadline, std::vector<xfer::Request>& out) {
+                     const ReplicaLocation& place, Generation generation,
+                     xfer::SegmentHandle segment, Time deadline, std::vector<xfer::Request>& out) {
   size_t part = 0;
   uint64_t at = 0, left = bytes;  // in the part; of the value
   each_piece(place, bytes, [&](Extent piece) {
