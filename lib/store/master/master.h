@@ -178,7 +178,7 @@ class Master {
     Id at = kNoId;  // the next of its ranges to be looked at
     Generation since;
     Time when;
-    bool mourned = true;
+    bool may_return = true;
     std::vector<uint64_t> held;  // as Tombstones has it; not told yet
   };
   struct DrainJob {
@@ -235,7 +235,7 @@ class Master {
   static Id& recording_id(Object& object) { return object.queue.prev; }  // in recording_
   Object* recording_of(const PendingOrder& pending);
   void recorded(const PendingOrder& pending, Time now);
-  void drop_node(const NodeId& name, Time now, bool mourned = true);
+  void drop_node(const NodeId& name, Time now, bool may_return = true);
   bool settle(Object& object);
   bool only_gone(const Object& object) const;
   bool leaves(const NodeId& name) const;
@@ -310,10 +310,10 @@ class Master {
   bool stays_on_disk(uint16_t tenant, std::string_view key) const;
   bool refused(const NodeId& node, const TierObject& object);
   bool may_come_back(const std::string& disk_name, Time now) const;
-  void bury_widely(const std::string& disk_name, Generation before);
-  void bury_absent(const std::string& disk_name, Time now);
-  void mourn(const Member& node);
-  bool strangers_away(Time now) const;
+  void replicate_tombstone(const std::string& disk_name, Generation before);
+  void add_tombstone(const std::string& disk_name, Time now);
+  void track_departure(const Member& node);
+  bool unknown_nodes_away(Time now) const;
   bool on_disk(uint16_t tenant, std::string_view key) const;
   bool stored(uint16_t tenant, const ObjectKey& key) {
     return find_complete(tenant, key) != nullptr || on_disk(tenant, key);

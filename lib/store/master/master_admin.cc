@@ -52,7 +52,7 @@ Result<RemovePrefixed> Master::handle(const RemovePrefix& m, Time now) {
     finish(now);
     return reply;
   }
-  if (m.after.empty() && (tombstones_.any_away() || strangers_away(now)) &&
+  if (m.after.empty() && (tombstones_.any_away() || unknown_nodes_away(now)) &&
       tenant != Tenants::kNone)
     tombstones_.add_prefix(disk_name(tenant, ""), m.prefix, next_generation());
   const Object* at = table_.after(tenant, from_prefix ? m.prefix : m.after, from_prefix);

@@ -157,21 +157,21 @@ Result<rpc::Empty> Master::handle(const ReportNode& m, Time now) {
 }
 
 // What a node that has gone may bring back one day.
-void Master::mourn(const Member& node) {
+void Master::track_departure(const Member& node) {
   const NodeId& name = node.ref.name;
   std::vector<uint64_t> held;
   // What it was told to do it may have done or not.
   for (const PendingOrder& pending : node.orders) {
     const std::string n = in_space(pending.order->record.tenant, pending.order->record.key);
     held.push_back(Tombstones::hash_of(n));
-    if (pending.order->removed) bury_widely(n, pending.order->fence);
+    if (pending.order->removed) replicate_tombstone(n, pending.order->fence);
   }
   for (const auto& [until, quarantined] : quarantined_)
     if (quarantined.node == name)
       held.push_back(
           Tombstones::hash_of(in_space(quarantined.record.tenant, quarantined.record.key)));
   for (const auto& [n, generation] : tier_.forgetting(name))
-    bury_widely(n, Generation{generation.n + 1});
+    replicate_tombstone(n, Generation{generation.n + 1});
   tier_.each_name(name, [&](const std::string& n) { held.push_back(Tombstones::hash_of(n)); });
   tombstones_.left(name, next_generation(), std::move(held), true);
 }
@@ -184,12 +184,12 @@ void Master::lost(const std::string& name, const Tier::OnDisk& disk, Time now) {
 
 // Its objects are taken off the table a bounded number at a time, and before that when somebody
 // asks for them: nobody finds what is gone, and nobody waits while a million of them go.
-void Master::drop_node(const NodeId& name, Time now, bool mourned) {
+void Master::drop_node(const NodeId& name, Time now, bool may_return) {
   std::unique_ptr<Member> taken = members_.take(name);
   if (taken == nullptr) return;
   Member& node = *taken;
   const Id first = node.space.first();
-  leaving_.push_back({std::move(taken), first, next_generation(), now, mourned, {}});
+  leaving_.push_back({std::move(taken), first, next_generation(), now, may_return, {}});
   for (const PendingOrder& pending : node.orders) {  // puts that wait for it
     if (Object* object = recording_of(pending)) settle(*object);
   }
@@ -199,7 +199,7 @@ void Master::drop_node(const NodeId& name, Time now, bool mourned) {
       end_task(id, task, {Code::kUnavailable, "its target is gone"});
   }
   drains_.erase(name);
-  mourn(node);
+  track_departure(node);
   members_.fail_orders(node, now);
   if (const auto beat = std::exchange(node.beat, nullptr))
     beat(Beat{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, 0});
@@ -221,7 +221,7 @@ bool Master::settle(Object& object) {
     const Replica lost = take_replica(object, *l.node);
     if (lost.node == nullptr) continue;
     l.node->space.set_owner(lost.range, kNoId);
-    if (l.mourned) l.held.push_back(Tombstones::hash_of(disk_name(object.tenant, object.key())));
+    if (l.may_return) l.held.push_back(Tombstones::hash_of(disk_name(object.tenant, object.key())));
     if (object.node != nullptr || object.state == ObjectState::kRecording) continue;
     if (object.state == ObjectState::kComplete && !on_disk(object.tenant, object.key()))
       note(EventKind::kRemoved, object, l.when, kLost);
@@ -256,7 +256,7 @@ void Master::go_on_leaving(size_t most) {
         settle(table_[node.space.owner(range)]);
     }
     const bool more = l.at != kNoId;
-    if (l.mourned) tombstones_.left(node.ref.name, l.since, std::exchange(l.held, {}), more);
+    if (l.may_return) tombstones_.left(node.ref.name, l.since, std::exchange(l.held, {}), more);
     join_free_memory();
     if (more || !node.space.dismantle()) return;
     leaving_.pop_front();

@@ -359,7 +359,7 @@ void Master::publish(Object& object, Time now, bool anew) {
   ++totals_.values[size];
   totals_.value_bytes[size] += object.bytes;
   if (anew) newest_ = object.self;
-  if (anew && (tombstones_.any_away() || strangers_away(now)))
+  if (anew && (tombstones_.any_away() || unknown_nodes_away(now)))
     if (const std::string name = disk_name(object.tenant, object.key());
         may_come_back(name, now) && tier_.find(name) == nullptr)
       tombstones_.add(name, object.generation);
@@ -399,14 +399,14 @@ void Master::handle(const Remove& m, Time now, Done<Outcomes> done) {
       answer = Outcome::of(key);
     } else if (object == nullptr && on_disk(tenant, m.keys[i])) {
       ++totals_.removed;
-      bury_absent(disk_name(tenant, m.keys[i]), now);
+      add_tombstone(disk_name(tenant, m.keys[i]), now);
       tier_.forget(disk_name(tenant, m.keys[i]), [gather] { gather->decided(); });
       continue;
     } else if (object == nullptr) {
       const auto whole = sure(1, now);
       answer = whole ? outcome(Code::kNotFound, strf("no key '%s'", shown(m.keys[i]).c_str()))
                      : Outcome::of(whole);
-      if (whole) bury_absent(in_space(m.tenant, m.keys[i]), now);
+      if (whole) add_tombstone(in_space(m.tenant, m.keys[i]), now);
     } else if (answer = removable(*object, m.force, now); answer.ok()) {
       remove(*object, gather, now);
       continue;

@@ -36,34 +36,34 @@ bool Master::stays_on_disk(uint16_t tenant, std::string_view key) const {
 // ---- what must not come back
 
 // Somebody may come of whom it is not known what it brings.
-bool Master::strangers_away(Time now) const {
+bool Master::unknown_nodes_away(Time now) const {
   return rebuild_.missing() > 0 || !rebuild_.over(now);
 }
 
 // Whether it is worth remembering that there is a newer content.
 bool Master::may_come_back(const std::string& name, Time now) const {
-  return strangers_away(now) || tombstones_.held_away(name);
+  return unknown_nodes_away(now) || tombstones_.held_away(name);
 }
 
 // For the next master too: two nodes remember it. What a node is told to forget because it was
 // removed it remembers anyway.
-void Master::bury_widely(const std::string& name, Generation before) {
+void Master::replicate_tombstone(const std::string& name, Generation before) {
   tombstones_.add(name, before);
   Record record;
   std::tie(record.tenant, record.key) = parts_of(name);
   size_t told = 0;
   for (const auto& [node, member] : members_.all()) {
     if (!member->ready || told == 2) continue;
-    members_.order(*member, OrderKind::kBury, before, {}).record = record;
+    members_.order(*member, OrderKind::kAddTombstone, before, {}).record = record;
     ++told;
   }
 }
 
 // Removed, where no node's memory held it that would remember that. Of others it is noted too, for
 // a node that an earlier master gave up is not known to be away.
-void Master::bury_absent(const std::string& name, Time now) {
+void Master::add_tombstone(const std::string& name, Time now) {
   if (may_come_back(name, now))
-    bury_widely(name, next_generation());
+    replicate_tombstone(name, next_generation());
   else
     tombstones_.add(name, next_generation());
 }
@@ -240,7 +240,7 @@ void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t
   for (const std::string& name : names) {
     ++reply.removed;
     ++totals_.removed;
-    bury_absent(name, now);
+    add_tombstone(name, now);
     tier_.forget(name, {});
   }
 }

@@ -13,8 +13,8 @@ void Directory::erase(std::map<uint64_t, Record>::iterator it) {
 
 Result<> Directory::carry_out(const Order& order) {
   const Record& r = order.record;
-  if (order.kind == static_cast<uint8_t>(OrderKind::kBury)) {
-    bury(r, order.fence);
+  if (order.kind == static_cast<uint8_t>(OrderKind::kAddTombstone)) {
+    add_tombstone(r, order.fence);
     return {};
   }
   bool sane = layout_.holds(r.offset, r.more.empty() ? r.bytes : r.first_bytes);
@@ -36,16 +36,16 @@ Result<> Directory::carry_out(const Order& order) {
     case OrderKind::kForget:
       if (it != records_.end() && it->second.generation == r.generation) erase(it);
       newest_ = std::max(newest_, order.fence);
-      if (order.removed) bury(r, order.fence);
+      if (order.removed) add_tombstone(r, order.fence);
       return {};
-    case OrderKind::kBury: return {};
+    case OrderKind::kAddTombstone: return {};
     case OrderKind::kCopy: return {};  // recorded when it is there
   }
   return fail(Code::kInvalid, "order %llu of unknown kind %u",
               static_cast<unsigned long long>(order.seq), unsigned{order.kind});
 }
 
-void Directory::bury(const Record& record, Generation before) {
+void Directory::add_tombstone(const Record& record, Generation before) {
   learn_dead(Tombstones::hash_of(in_space(record.tenant, record.key)), before.n);
 }
 

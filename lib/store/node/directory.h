@@ -32,7 +32,7 @@ class Directory {
  private:
   void erase(std::map<uint64_t, Record>::iterator it);
 
-  void bury(const Record& record, Generation before);
+  void add_tombstone(const Record& record, Generation before);
 
   Layout layout_;
   std::deque<std::pair<uint64_t, uint64_t>> dead_;  // hash of the name, generation

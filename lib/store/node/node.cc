@@ -202,7 +202,7 @@ void Node::carry_out(const Order& order) {
     raise_guards(order.record, order.fence);
     segments_->forget(order.record);
   }
-  if (order.removed || kind == OrderKind::kBury)
+  if (order.removed || kind == OrderKind::kAddTombstone)
     segments_->dead(Tombstones::hash_of(in_space(order.record.tenant, order.record.key)),
                     order.fence.n);
   if (kind != OrderKind::kCopy) return;
