@@ -73,7 +73,7 @@ Client::Client(xfer::Engine& engine, const Clock& clock, ClientOptions options, 
       options_(std::move(options)),
       master_(std::move(master)),
       several_(master_->address().find(',') != std::string::npos),
-      near_(options_.near_cache.n > 0 ? std::make_unique<NearCache>(options_.near_cache.n)
+      near_(options_.near_cache.n > 0 ? std::make_unique<LocalHotCache>(options_.near_cache.n)
                                       : nullptr),
       put_bytes_(metrics.counter("mc_store_client_put_bytes_total", "bytes of values put")),
       get_bytes_(metrics.counter("mc_store_client_get_bytes_total", "bytes of values got")),

@@ -179,9 +179,9 @@ class Client {
   Mutex holders_mutex_;
   std::map<std::string, std::unique_ptr<rpc::SyncClient>> holders_ MC_GUARDED_BY(holders_mutex_);
   std::map<std::string, xfer::SegmentHandle> segments_ MC_GUARDED_BY(holders_mutex_);
-  const std::unique_ptr<NearCache> near_;  // null: none
-  ReadTimes times_;                        // of reads from other hosts
-  std::atomic<uint64_t> epoch_{0};         // the largest seen: older masters are refused
+  const std::unique_ptr<LocalHotCache> near_;  // null: none
+  ReadTimes times_;                            // of reads from other hosts
+  std::atomic<uint64_t> epoch_{0};             // the largest seen: older masters are refused
   std::atomic<uint64_t> reads_{0};
   Counter &put_bytes_, &get_bytes_, &hits_, &misses_, &corrupt_, &stale_;
   Counter &near_hits_, &hedged_, &hedges_won_;

@@ -90,7 +90,7 @@ void Client::read_near(std::span<Read> reads) {
   if (near_ == nullptr) return;
   for (Read& r : reads) {
     if (!r.answer.open) continue;
-    const NearCache::Value value =
+    const LocalHotCache::Value value =
         near_->find(r.item->key, {r.at->generation, r.at->bytes, r.at->checksum});
     if (value == nullptr) continue;
     scatter(*value, r.item->parts);
@@ -100,7 +100,7 @@ void Client::read_near(std::span<Read> reads) {
 }
 
 void Client::keep_near(const Read& r) {
-  const NearCache::Version version{r.at->generation, r.at->bytes, r.at->checksum};
+  const LocalHotCache::Version version{r.at->generation, r.at->bytes, r.at->checksum};
   if (near_ == nullptr || !near_->wants(r.item->key, version)) return;
   auto value = std::make_shared<std::vector<std::byte>>();
   value->reserve(version.bytes);

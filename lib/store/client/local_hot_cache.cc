@@ -4,7 +4,7 @@
 
 namespace mc::store {
 
-NearCache::Value NearCache::find(const std::string& key, const Version& version) {
+LocalHotCache::Value LocalHotCache::find(const std::string& key, const Version& version) {
   Lock lock(mutex_);
   const auto it = by_key_.find(key);
   if (it == by_key_.end()) return nullptr;
@@ -16,7 +16,7 @@ NearCache::Value NearCache::find(const std::string& key, const Version& version)
   return it->second->value;
 }
 
-bool NearCache::wants(const std::string& key, const Version& version) {
+bool LocalHotCache::wants(const std::string& key, const Version& version) {
   if (version.bytes > bytes_max_ / 8) return false;
   const uint64_t mark = xxh3(key.data(), key.size()) | 1;
   Lock lock(mutex_);
@@ -26,7 +26,7 @@ bool NearCache::wants(const std::string& key, const Version& version) {
   return false;
 }
 
-void NearCache::insert(const std::string& key, const Version& version, Value value) {
+void LocalHotCache::insert(const std::string& key, const Version& version, Value value) {
   Lock lock(mutex_);
   if (const auto it = by_key_.find(key); it != by_key_.end()) drop(it->second);
   while (!entries_.empty() && bytes_ + version.bytes > bytes_max_) drop(std::prev(entries_.end()));
@@ -36,23 +36,23 @@ void NearCache::insert(const std::string& key, const Version& version, Value val
   by_key_[key] = entries_.begin();
 }
 
-void NearCache::erase(const std::string& key) {
+void LocalHotCache::erase(const std::string& key) {
   Lock lock(mutex_);
   if (const auto it = by_key_.find(key); it != by_key_.end()) drop(it->second);
 }
 
-void NearCache::drop(std::list<Entry>::iterator it) {
+void LocalHotCache::drop(std::list<Entry>::iterator it) {
   bytes_ -= it->version.bytes;
   by_key_.erase(it->key);
   entries_.erase(it);
 }
 
-uint64_t NearCache::bytes() const {
+uint64_t LocalHotCache::bytes() const {
   Lock lock(mutex_);
   return bytes_;
 }
 
-size_t NearCache::size() const {
+size_t LocalHotCache::size() const {
   Lock lock(mutex_);
   return entries_.size();
 }

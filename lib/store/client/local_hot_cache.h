@@ -23,7 +23,7 @@
 
 namespace mc::store {
 
-class NearCache {
+class LocalHotCache {
  public:
   struct Version {  // of an object, as its master has it
     Generation generation;
@@ -32,7 +32,7 @@ class NearCache {
   };
   using Value = std::shared_ptr<const std::vector<std::byte>>;
 
-  explicit NearCache(uint64_t bytes_max) : bytes_max_(bytes_max) {}
+  explicit LocalHotCache(uint64_t bytes_max) : bytes_max_(bytes_max) {}
 
   Value find(const std::string& key, const Version& version);  // null: not there, or another one
   // Whether a value that was just read is to be taken in; then give it to insert().

@@ -9,15 +9,15 @@ namespace {
 
 using namespace std::chrono_literals;
 
-NearCache::Value value_of(size_t n, int fill) {
+LocalHotCache::Value value_of(size_t n, int fill) {
   return std::make_shared<std::vector<std::byte>>(n, static_cast<std::byte>(fill));
 }
-NearCache::Version version(uint64_t generation, uint64_t bytes) {
+LocalHotCache::Version version(uint64_t generation, uint64_t bytes) {
   return {Generation{generation}, bytes, generation * 31};
 }
 
 TEST_CASE("a value is taken in at its second read, and counts only in the version that was read") {
-  NearCache cache(8000);
+  LocalHotCache cache(8000);
   CHECK(!cache.wants("k", version(1, 100)));
   CHECK(cache.wants("k", version(1, 100)));
   cache.insert("k", version(1, 100), value_of(100, 1));
@@ -31,7 +31,7 @@ TEST_CASE("a value is taken in at its second read, and counts only in the versio
 }
 
 TEST_CASE("the least recently used value goes, and its bytes are never more than was allowed") {
-  NearCache cache(1000);
+  LocalHotCache cache(1000);
   for (uint64_t i = 0; i < 10; ++i)
     cache.insert(std::to_string(i), version(i + 1, 100), value_of(100, 0));
   CHECK(cache.bytes() == 1000);
