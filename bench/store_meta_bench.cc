@@ -41,7 +41,7 @@ struct FakeNode {  // acknowledges everything at once
     for (more = true; more;) {
       more = false;
       master.handle(store::Heartbeat{name, Generation{1}, done, 1000}, Time{1000s},
-                    [&](const Result<store::Beat>& beat) {
+                    [&](const Result<store::HeartbeatReply>& beat) {
                       if (!beat || beat->orders.empty()) return;
                       done = beat->orders.back()->seq;
                       more = true;

@@ -88,7 +88,7 @@ class Master {
   void handle(const List& m, Time now, Done<Listed> done);
   ClusterStat handle(const Stat& m, Time now) const;
   Result<Replayed> handle(const Replay& m, Time now) const;
-  Result<Explained> handle(const Why& m, Time now);
+  Result<Explained> handle(const Explain& m, Time now);
   Result<rpc::Empty> handle(const ReportNode& m, Time now);
 
   // ---- keeping and moving
@@ -104,11 +104,11 @@ class Master {
   Result<Mounted> handle(const Mount& m, Time now);
   Result<Mounted> handle(const Inventory& m, Time now);
   Result<Mounted> handle(const Unmount& m, Time now);
-  void handle(const Heartbeat& m, Time now, Done<Beat> done);
+  void handle(const Heartbeat& m, Time now, Done<HeartbeatReply> done);
 
   // ---- the SSD tier
   Result<TierAck> handle(const TierMount& m, Time now);
-  void handle(const TierBeat& m, Time now, std::function<void(const Result<TierWork>&)> done);
+  void handle(const TierHeartbeat& m, Time now, std::function<void(const Result<TierWork>&)> done);
   Result<TierAck> handle(const TierReport& m, Time now);
 
   void tick(Time now);

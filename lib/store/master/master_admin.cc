@@ -76,7 +76,7 @@ Result<RemovePrefixed> Master::handle(const RemovePrefix& m, Time now) {
   return reply;
 }
 
-Result<Explained> Master::handle(const Why& m, Time now) {
+Result<Explained> Master::handle(const Explain& m, Time now) {
   Explained reply;
   reply.epoch = epoch_;
   const uint16_t tenant = tenants_.find(m.tenant);

@@ -144,9 +144,10 @@ Result<Mounted> Master::handle(const Unmount& m, Time now) {
   return Mounted{epoch_, nodes(now)};
 }
 
-void Master::handle(const Heartbeat& m, Time now, Done<Beat> done) {
+void Master::handle(const Heartbeat& m, Time now, Done<HeartbeatReply> done) {
   Member* node = members_.find(m.node, m.generation);
-  if (node == nullptr) return done(Beat{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, 0});
+  if (node == nullptr)
+    return done(HeartbeatReply{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, 0});
   members_.beat(*node, m, now, std::move(done));
   finish(now);
 }
@@ -202,7 +203,7 @@ void Master::drop_node(const NodeId& name, Time now, bool may_return) {
   track_departure(node);
   members_.fail_orders(node, now);
   if (const auto beat = std::exchange(node.beat, nullptr))
-    beat(Beat{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, 0});
+    beat(HeartbeatReply{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, 0});
   room_changed_ = true;
   go_on_leaving(kLeaveMax);
   tier_.drop(name, now);

@@ -118,7 +118,7 @@ Result<TierAck> Master::handle(const TierMount& m, Time now) {
   return TierAck{epoch_, 0};
 }
 
-void Master::handle(const TierBeat& m, Time now,
+void Master::handle(const TierHeartbeat& m, Time now,
                     std::function<void(const Result<TierWork>&)> done) {
   if (members_.find(m.node, m.generation) == nullptr || !tier_.beat(m, now, done))
     return done(TierWork{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}});

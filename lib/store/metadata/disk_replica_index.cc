@@ -103,7 +103,8 @@ void Tier::remove(Holder& holder, const std::string& name, Generation generation
   if (copies.empty()) erase(it);
 }
 
-bool Tier::beat(const TierBeat& m, Time now, std::function<void(const Result<TierWork>&)> done) {
+bool Tier::beat(const TierHeartbeat& m, Time now,
+                std::function<void(const Result<TierWork>&)> done) {
   const auto it = holders_.find(m.node);
   if (it == holders_.end() || !it->second->ready) return false;
   Holder& h = *it->second;

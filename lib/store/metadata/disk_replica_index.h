@@ -60,7 +60,7 @@ class Tier {
   using Refused = std::function<bool(const TierObject&)>;
   void mount(const TierMount& m, const NodeRef& node, const Refused& refused, Time now);
   // False: it has not mounted its tier.
-  bool beat(const TierBeat& m, Time now, std::function<void(const Result<TierWork>&)> done);
+  bool beat(const TierHeartbeat& m, Time now, std::function<void(const Result<TierWork>&)> done);
   bool report(const TierReport& m, Time now);
   void drop(const NodeId& node, Time now);
 

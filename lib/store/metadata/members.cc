@@ -215,7 +215,7 @@ Order& Members::order(Member& node, OrderKind kind, Generation fence, PendingOrd
   return out;
 }
 
-void Members::beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Beat> done) {
+void Members::beat(Member& node, const Heartbeat& heartbeat, Time now, Done<HeartbeatReply> done) {
   heard(node, now);
   std::vector<PendingOrder> carried_out = std::move(carried_out_);
   while (!node.orders.empty() && node.orders.front().order->seq <= heartbeat.done) {
@@ -236,7 +236,7 @@ void Members::beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Beat
 }
 
 void Members::answer(Member& node, uint64_t epoch, uint64_t nodes) {
-  Beat reply;
+  HeartbeatReply reply;
   reply.epoch = epoch;
   reply.nodes = nodes;
   const size_t n = std::min(node.orders.size(), kOrdersMax);
@@ -244,7 +244,7 @@ void Members::answer(Member& node, uint64_t epoch, uint64_t nodes) {
   for (size_t i = 0; i < n; ++i) reply.orders.push_back({node.orders[i].order});
   held_beats_.erase({node.beat_until, &node});
   node.beat_until = Time::max();
-  const Done<Beat> done = std::exchange(node.beat, nullptr);
+  const Done<HeartbeatReply> done = std::exchange(node.beat, nullptr);
   done(std::move(reply));
 }
 

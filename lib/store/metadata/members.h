@@ -58,7 +58,7 @@ class Members {
   // To be completed by the caller, before answer_beats(); its record is an empty one.
   Order& order(Member& node, OrderKind kind, Generation fence, PendingOrder about);
   // A heartbeat of `node` came: runs the orders it acknowledged, then holds it.
-  void beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Beat> done);
+  void beat(Member& node, const Heartbeat& heartbeat, Time now, Done<HeartbeatReply> done);
   void answer_beats(Time now, uint64_t epoch,
                     uint64_t nodes);  // those with orders, and those held long enough
 

@@ -87,8 +87,8 @@ struct Member {  // a mounted node
   uint64_t objects = 0;             // replicas it holds
   std::deque<PendingOrder> orders;  // not yet acknowledged, by seq
   uint64_t next_seq = 1;
-  bool told = true;  // of all its orders; false: its beat is to be answered
-  Done<Beat> beat;   // the heartbeat that is held, if any
+  bool told = true;           // of all its orders; false: its beat is to be answered
+  Done<HeartbeatReply> beat;  // the heartbeat that is held, if any
   Time beat_until = Time::max();
 };
 

@@ -168,7 +168,7 @@ void Node::beat() {
   });
 }
 
-void Node::take(const Beat& reply) {
+void Node::take(const HeartbeatReply& reply) {
   if (state_ == State::kStopping) return;
   // Before the epoch is looked at: a master that restarted twice within a second starts at an epoch
   // seen before, and goes beyond it when it is told so by a mount.

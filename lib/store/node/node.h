@@ -73,7 +73,7 @@ class Node {
   void mount();
   void send_inventory(uint64_t after, bool from_start);
   void beat();
-  void take(const Beat& reply);
+  void take(const HeartbeatReply& reply);
   void carry_out(const Order& order);
   void raise_guards(const Record& record, Generation generation);
   void copied(uint64_t task, const Result<>& result);
@@ -99,7 +99,7 @@ class Node {
   std::function<void()> on_mounted_;
   io::Loop::Handle timer_ = 0, drain_timer_ = 0;
   Copier copier_;
-  Beat last_;  // the answer to the last heartbeat
+  HeartbeatReply last_;  // the answer to the last heartbeat
   Gauge &objects_, &bytes_;
   Counter &orders_, &mounts_, &recovered_, &given_up_;
 };

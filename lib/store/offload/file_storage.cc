@@ -165,8 +165,8 @@ void FileStorage::beat() {
   const auto hold = master_options_.heartbeat / std::chrono::milliseconds(1);
   const Duration budget =
       master_options_.heartbeat + std::min(master_options_.call_timeout, kTierOverdue);
-  master_->call(TierBeat{node_.me().name, node_.me().generation, taken_,
-                         static_cast<uint32_t>(hold), u.used, u.objects, trouble_},
+  master_->call(TierHeartbeat{node_.me().name, node_.me().generation, taken_,
+                              static_cast<uint32_t>(hold), u.used, u.objects, trouble_},
                 budget, [this, at = mounts_](const Result<TierWork>& reply) {
                   beating_ = false;
                   if (at != mounts_) return beat();  // it answers what was said before

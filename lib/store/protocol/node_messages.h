@@ -67,7 +67,7 @@ struct Layout {
 struct Mounted {
   static constexpr const char* kName = "mounted";
   uint64_t epoch = 0;
-  uint64_t nodes = 0;  // as in Beat
+  uint64_t nodes = 0;  // as in HeartbeatReply
   static void fields(auto& a, auto& m) { a(m.epoch, m.nodes); }
 };
 struct Mount {  // then inventory messages, the last of them with `last`
@@ -151,7 +151,7 @@ struct TaskDone {  // by the node that copied: the bytes are there and their che
 };
 
 enum class BeatStatus : uint8_t { kOk = 0, kRemount = 1 };
-struct Beat {
+struct HeartbeatReply {
   static constexpr const char* kName = "beat";
   uint64_t epoch = 0;
   uint8_t status = 0;
@@ -163,7 +163,7 @@ struct Beat {
 // after hold_ms: a node always has one waiting at the master.
 struct Heartbeat {
   static constexpr const char* kName = "heartbeat";
-  using Reply = Beat;
+  using Reply = HeartbeatReply;
   NodeId node;
   Generation generation;
   uint64_t done = 0;

@@ -134,7 +134,7 @@ struct Explained {  // what is known of a key, for people
   std::vector<Event> events{};  // the newest first
   static void fields(auto& a, auto& m) { a(m.epoch, m.state, m.facts, m.events); }
 };
-struct Why {
+struct Explain {
   static constexpr const char* kName = "why";
   using Reply = Explained;
   ObjectKey key{};

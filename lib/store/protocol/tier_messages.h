@@ -80,7 +80,7 @@ struct TierWork {
   static void fields(auto& a, auto& m) { a(m.epoch, m.status, m.jobs); }
 };
 // Acknowledges the jobs up to `taken`; answered when there are newer ones, or after hold_ms.
-struct TierBeat {
+struct TierHeartbeat {
   static constexpr const char* kName = "tier-beat";
   using Reply = TierWork;
   NodeId node;

@@ -162,7 +162,7 @@ void MasterService::answer_all() {
   answer<List>();
   answer<Stat>();
   answer<Replay>();
-  answer<Why>();
+  answer<Explain>();
   answer<RemovePrefix>();
   answer<PinKeys>();
   answer<CopyKey>();
@@ -176,7 +176,7 @@ void MasterService::answer_all() {
   answer<Unmount>();
   answer<Heartbeat>();
   answer<TierMount>();
-  answer<TierBeat>();
+  answer<TierHeartbeat>();
   answer<TierReport>();
 }
 

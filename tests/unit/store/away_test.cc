@@ -28,7 +28,7 @@ struct FakeDisk {
   }
   void beat() {
     held = true;
-    cluster.master->handle(TierBeat{node, generation(), taken, 1000, 0, 0, {}}, cluster.now,
+    cluster.master->handle(TierHeartbeat{node, generation(), taken, 1000, 0, 0, {}}, cluster.now,
                            [this](const Result<TierWork>& work) {
                              held = false;
                              if (work) jobs = work->jobs;

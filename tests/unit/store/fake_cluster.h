@@ -28,7 +28,7 @@ struct FakeNode {
   Directory directory;
   uint64_t done = 0, epoch_seen = 0, nodes_seen = 0;
   bool waiting = false;  // a heartbeat of it is held
-  std::optional<Beat> inbox;
+  std::optional<HeartbeatReply> inbox;
   uint32_t remounts = 0;
 };
 
@@ -72,22 +72,22 @@ struct FakeCluster {
   void beat(FakeNode& node) {
     node.waiting = true;
     // By name: a node that was taken out of the cluster may still be answered.
-    master->handle(
-        Heartbeat{node.ref.name, node.ref.generation, node.done, 1000}, now,
-        [this, name = node.ref.name, generation = node.ref.generation](const Result<Beat>& reply) {
-          REQUIRE(reply);
-          const auto it = nodes.find(name);
-          if (it == nodes.end() || it->second->ref.generation != generation) return;
-          it->second->inbox = *reply;
-          it->second->waiting = false;
-        });
+    master->handle(Heartbeat{node.ref.name, node.ref.generation, node.done, 1000}, now,
+                   [this, name = node.ref.name,
+                    generation = node.ref.generation](const Result<HeartbeatReply>& reply) {
+                     REQUIRE(reply);
+                     const auto it = nodes.find(name);
+                     if (it == nodes.end() || it->second->ref.generation != generation) return;
+                     it->second->inbox = *reply;
+                     it->second->waiting = false;
+                   });
   }
   void pump() {
     for (bool busy = true; busy;) {
       busy = false;
       for (auto& [name, node] : nodes) {
         if (!node->inbox) continue;
-        const Beat b = *std::exchange(node->inbox, std::nullopt);
+        const HeartbeatReply b = *std::exchange(node->inbox, std::nullopt);
         busy = true;
         if (b.status == static_cast<uint8_t>(BeatStatus::kRemount)) {
           ++node->remounts;

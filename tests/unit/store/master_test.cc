@@ -331,7 +331,7 @@ TEST_CASE("orders whose answer was lost are sent again and change nothing twice"
   c.master->handle(PutEnd{{{"k", g.generation, 1}}}, c.now,
                    [&](const Result<Outcomes>& r) { answer = r->items[0]; });
   REQUIRE(n.inbox);
-  const Beat lost = *n.inbox;
+  const HeartbeatReply lost = *n.inbox;
   for (const Order& o : lost.orders) REQUIRE(n.directory.carry_out(o));
   n.inbox.reset();  // carried out, but the acknowledgement never left
   c.beat(n);

@@ -54,7 +54,7 @@ TEST_CASE("every message reads back what was written, and damaged ones crash nob
   survives_damage(Unmount{"n1", g});
   survives_damage(Mounted{5, 2});
   survives_damage(Heartbeat{"n1", g, 9, 1000});
-  survives_damage(Beat{5, 1, {{std::make_shared<Order>(Order{9, 2, record, g})}}, 2});
+  survives_damage(HeartbeatReply{5, 1, {{std::make_shared<Order>(Order{9, 2, record, g})}}, 2});
 }
 
 TEST_CASE("the bytes of put-start on the wire are these") {

@@ -204,12 +204,12 @@ TEST_CASE("why tells what is known of a key, and what became of one that is gone
   FakeCluster c(quick());
   c.add("n", 10 * kPage);
   REQUIRE(c.put("k", 1) == kDone);
-  auto why = c.master->handle(Why{"k", {}}, c.now);
+  auto why = c.master->handle(Explain{"k", {}}, c.now);
   CHECK(why->state == "stored");
   REQUIRE(why->facts.size() >= 2);
   CHECK(why->facts[1].find("node n") != std::string::npos);
   for (int i = 0; i < 20; ++i) REQUIRE(c.put("x" + std::to_string(i), 1) == kDone);
-  why = c.master->handle(Why{"k", {}}, c.now);
+  why = c.master->handle(Explain{"k", {}}, c.now);
   CHECK(why->state == "not stored");
   REQUIRE(why->events.size() == 2);
   CHECK(why->events[0].reason.find("watermark") != std::string::npos);

@@ -87,7 +87,7 @@ std::string when(uint64_t ms) {
 Result<int> run_why(const KeyOptions& o, const Context& context) {
   MC_TRY_(check_object_key(o.key));
   MC_TRY(auto session, Session::open(o));
-  MC_TRY(const Explained why, session->client().call(Why{o.key, o.client.tenant}));
+  MC_TRY(const Explained why, session->client().call(Explain{o.key, o.client.tenant}));
   constexpr const char* kKinds[] = {"?", "stored", "removed", "moved"};
   const auto kind = [&](const Event& e) { return kKinds[e.kind < 4 ? e.kind : 0]; };
   if (context.json) {
