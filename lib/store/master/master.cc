@@ -108,7 +108,7 @@ Master::Master(const MasterOptions& options, uint64_t epoch, uint64_t seed, Time
   tier_.on_brought([this](const NodeId& node, const std::string& name, Code code, Time now) {
     brought(node, name, code, now);
   });
-  tier_.on_lost([this](const std::string& name, const Tier::OnDisk& disk, Time now) {
+  tier_.on_lost([this](const std::string& name, const DiskReplicaIndex::OnDisk& disk, Time now) {
     lost(name, disk, now);
   });
 }

@@ -229,8 +229,9 @@ class Master {
   void abandon(Object& object, Time now);
   void publish(Object& object, Time now, bool anew);
   void note(EventKind kind, const Object& object, Time now, const char* reason = "");
-  void note_disk(const std::string& name, const Tier::OnDisk& disk, Time now, const char* reason);
-  void lost(const std::string& name, const Tier::OnDisk& disk, Time now);
+  void note_disk(const std::string& name, const DiskReplicaIndex::OnDisk& disk, Time now,
+                 const char* reason);
+  void lost(const std::string& name, const DiskReplicaIndex::OnDisk& disk, Time now);
   void order_done(Member& node, PendingOrder& pending, bool ok, Time now);
   static Id& recording_id(Object& object) { return object.queue.prev; }  // in recording_
   Object* recording_of(const PendingOrder& pending);
@@ -318,8 +319,8 @@ class Master {
   bool stored(uint16_t tenant, const ObjectKey& key) {
     return find_complete(tenant, key) != nullptr || on_disk(tenant, key);
   }
-  bool locate_on_disk(const Tier::OnDisk* disk, Replicas& reply, std::vector<const Member*>& named,
-                      Located& item);
+  bool locate_on_disk(const DiskReplicaIndex::OnDisk* disk, Replicas& reply,
+                      std::vector<const Member*>& named, Located& item);
   enum class Offload : uint8_t { kDrop, kStarted, kLater };
   Offload offload(const Object& object, Time now);
   bool within_disk_quota(const Object& object, Time now);
@@ -375,7 +376,7 @@ class Master {
   std::map<std::pair<uint16_t, ObjectKey>, uint32_t> heated_;  // those given more replicas: from
   Time heat_since_;
   uint64_t reads_ = 0;
-  Tier tier_;
+  DiskReplicaIndex tier_;
   Tombstones tombstones_;
   std::unordered_map<std::string, uint64_t> evicting_;  // once they are on a disk; bytes of memory
   uint64_t evicting_bytes_ = 0;

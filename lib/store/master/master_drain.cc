@@ -68,13 +68,13 @@ void Master::drain_memory(const NodeId& name, Member& node, DrainJob& job, Time 
 // Of one object on the disk of the node: whether its copy there is not needed any more.
 bool Master::drained_off_disk(const NodeId& node, DrainJob& job, const std::string& name,
                               Time now) {
-  const Tier::OnDisk* disk = tier_.find(name);
+  const DiskReplicaIndex::OnDisk* disk = tier_.find(name);
   if (disk == nullptr) return true;
   const auto [tenant, key] = parts_of(name);
   const Object* object = find_complete(tenants_.find(tenant), key);
   const bool elsewhere =
-      std::any_of(disk->copies.begin(), disk->copies.end(), [&](const Tier::Copy& c) {
-        const Member* member = members_.find(Tier::node_of(c).name);
+      std::any_of(disk->copies.begin(), disk->copies.end(), [&](const DiskReplicaIndex::Copy& c) {
+        const Member* member = members_.find(DiskReplicaIndex::node_of(c).name);
         return member != nullptr && !member->draining && members_.healthy(*member, now);
       });
   if (!elsewhere && (object == nullptr || !stays_in_memory(*object, now))) return false;

@@ -76,7 +76,8 @@ const Result<Replicas>& Master::locate(const GetReplicas& m, uint16_t tenant, Ti
   for (size_t i = 0; i < m.keys.size(); ++i) {
     Located& item = reply.items[i];
     Object* object = find_complete(tenant, m.keys[i]);
-    const Tier::OnDisk* disk = tier_.any() ? tier_.find(disk_name(tenant, m.keys[i])) : nullptr;
+    const DiskReplicaIndex::OnDisk* disk =
+        tier_.any() ? tier_.find(disk_name(tenant, m.keys[i])) : nullptr;
     if (object == nullptr && locate_on_disk(disk, reply, named, item)) {
       ++totals_.hits;
       ++totals_.disk_hits;

@@ -178,7 +178,7 @@ void Master::track_departure(const Member& node) {
 }
 
 // Of its disk.
-void Master::lost(const std::string& name, const Tier::OnDisk& disk, Time now) {
+void Master::lost(const std::string& name, const DiskReplicaIndex::OnDisk& disk, Time now) {
   const auto [tenant, key] = parts_of(name);
   if (find_complete(tenants_.find(tenant), key) == nullptr) note_disk(name, disk, now, kLost);
 }

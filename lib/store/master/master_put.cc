@@ -267,7 +267,7 @@ void Master::handle(const PutEnd& m, Time now, Done<Outcomes> done) {
 // What is promoted off a disk must be there still, or it was removed meanwhile.
 bool Master::still_true(const Object& object) const {
   if (!object.promoted) return true;
-  const Tier::OnDisk* disk = tier_.find(disk_name(object.tenant, object.key()));
+  const DiskReplicaIndex::OnDisk* disk = tier_.find(disk_name(object.tenant, object.key()));
   return disk != nullptr && disk->bytes == object.bytes && disk->checksum == object.checksum;
 }
 

@@ -27,10 +27,12 @@ std::pair<std::string, ObjectKey> Master::parts_of(const std::string& name) {
 // On one that is not about to be emptied.
 bool Master::stays_on_disk(uint16_t tenant, std::string_view key) const {
   if (!tier_.any()) return false;
-  const Tier::OnDisk* disk = tier_.find(disk_name(tenant, key));
+  const DiskReplicaIndex::OnDisk* disk = tier_.find(disk_name(tenant, key));
   if (disk == nullptr || drains_.empty()) return disk != nullptr;
   return std::any_of(disk->copies.begin(), disk->copies.end(),
-                     [&](const Tier::Copy& c) { return !drains_.contains(Tier::node_of(c).name); });
+                     [&](const DiskReplicaIndex::Copy& c) {
+                       return !drains_.contains(DiskReplicaIndex::node_of(c).name);
+                     });
 }
 
 // ---- what must not come back
@@ -78,7 +80,7 @@ bool Master::refused(const NodeId& node, const TierObject& o) {
   };
   if (object != nullptr) return differs(*object);
   // The older of two contents must not come back when the newer is not there any more.
-  const Tier::OnDisk* disk = tier_.find(o.name);
+  const DiskReplicaIndex::OnDisk* disk = tier_.find(o.name);
   if (disk != nullptr && differs(*disk))
     tombstones_.add(o.name, std::max(disk->newest(), o.generation));
   return false;
@@ -136,7 +138,7 @@ Result<TierAck> Master::handle(const TierReport& m, Time now) {
 bool Master::older_than_disk(const Record& record, uint16_t tenant) {
   if (!tier_.any()) return false;
   const std::string name = disk_name(tenant, record.key);
-  const Tier::OnDisk* disk = tier_.find(name);
+  const DiskReplicaIndex::OnDisk* disk = tier_.find(name);
   if (disk == nullptr || (disk->bytes == record.bytes && disk->checksum == record.checksum))
     return false;
   tombstones_.add(name, std::max(disk->newest(), record.generation));
@@ -147,7 +149,7 @@ bool Master::older_than_disk(const Record& record, uint16_t tenant) {
 
 // ---- looking
 
-bool Master::locate_on_disk(const Tier::OnDisk* disk, Replicas& reply,
+bool Master::locate_on_disk(const DiskReplicaIndex::OnDisk* disk, Replicas& reply,
                             std::vector<const Member*>& named, Located& item) {
   if (disk == nullptr) return false;
   if (item.places.empty()) {
@@ -155,8 +157,8 @@ bool Master::locate_on_disk(const Tier::OnDisk* disk, Replicas& reply,
     item.checksum = disk->checksum;
     item.generation = disk->newest();
   }
-  for (const Tier::Copy& copy : disk->copies) {
-    const Member* node = members_.find(Tier::node_of(copy).name);
+  for (const DiskReplicaIndex::Copy& copy : disk->copies) {
+    const Member* node = members_.find(DiskReplicaIndex::node_of(copy).name);
     if (node == nullptr) continue;
     const auto known = std::find(named.begin(), named.end(), node);
     item.disks.push_back(static_cast<uint32_t>(known - named.begin()));
@@ -194,7 +196,7 @@ void Master::list_disks(Listed& reply, const List& m, uint16_t tenant, uint32_t 
     const std::string key = there ? disk->first.substr(space.size()) : "";
     const auto copies = there ? static_cast<uint32_t>(disk->second.copies.size()) : 0;
     if (there && (!here || key < memory->key)) {
-      const Tier::OnDisk& o = disk->second;
+      const DiskReplicaIndex::OnDisk& o = disk->second;
       merged.push_back({key, o.bytes, o.checksum, o.newest(), 0, false, o.cls, 0, copies});
       ++disk;
       continue;
@@ -213,7 +215,7 @@ void Master::stat_tier(ClusterStat& reply) const {
   reply.disk_objects = tier_.objects().size();
   reply.disk_bytes = tier_.bytes();
   reply.offloading = tier_.offloading_bytes();
-  for (const Tier::HolderStat& h : tier_.stat())
+  for (const DiskReplicaIndex::HolderStat& h : tier_.stat())
     reply.tiers.push_back({h.node, h.capacity, h.used, h.objects, h.queued, h.trouble});
 }
 
@@ -269,16 +271,16 @@ Master::Offload Master::offload(const Object& object, Time now) {
     each_piece(r, object.bytes, [&](const Extent& e) {
       job.pieces.push_back({e.offset, e.bytes, e.guard});
     });
-    const Tier::Queued queued = tier_.offload(r.node->ref.name, std::move(job), now);
-    started = queued == Tier::Queued::kYes;
-    full = full || queued == Tier::Queued::kFull;
+    const DiskReplicaIndex::Queued queued = tier_.offload(r.node->ref.name, std::move(job), now);
+    started = queued == DiskReplicaIndex::Queued::kYes;
+    full = full || queued == DiskReplicaIndex::Queued::kFull;
   });
   if (started) return Offload::kStarted;
   return full && options_.on_slow_offload == "wait" ? Offload::kLater : Offload::kDrop;
 }
 
 // That what only disks had is there no more.
-void Master::note_disk(const std::string& name, const Tier::OnDisk& disk, Time now,
+void Master::note_disk(const std::string& name, const DiskReplicaIndex::OnDisk& disk, Time now,
                        const char* reason) {
   Event& event = events_.add();
   event.kind = static_cast<uint8_t>(EventKind::kRemoved);
@@ -300,7 +302,7 @@ bool Master::within_disk_quota(const Object& object, Time now) {
   if (object.bytes > t.disk_quota) return false;
   const uint64_t now_s = wall_ms(now) / 1000;
   while (tier_.used_by(space) + object.bytes > t.disk_quota) {
-    const auto victim = tier_.oldest_of(space, [&](const Tier::OnDisk& o) {
+    const auto victim = tier_.oldest_of(space, [&](const DiskReplicaIndex::OnDisk& o) {
       return o.cls != static_cast<uint8_t>(ObjectClass::kContext) ||
              (o.keep_until_s != 0 && o.keep_until_s <= now_s);
     });
@@ -326,9 +328,9 @@ bool Master::disks_behind(const Object& object) const {
   bool full = false, room = false;
   each_replica(object, [&](const Replica& r) {
     if (r.node->draining) return;
-    const Tier::Queued queued = tier_.ask(r.node->ref.name, object.bytes);
-    full = full || queued == Tier::Queued::kFull;
-    room = room || queued == Tier::Queued::kYes;
+    const DiskReplicaIndex::Queued queued = tier_.ask(r.node->ref.name, object.bytes);
+    full = full || queued == DiskReplicaIndex::Queued::kFull;
+    room = room || queued == DiskReplicaIndex::Queued::kYes;
   });
   return full && !room;
 }

@@ -13,7 +13,7 @@ std::string space_of(const std::string& name) {
 }
 }  // namespace
 
-struct Tier::Holder {
+struct DiskReplicaIndex::Holder {
   NodeRef node;
   uint64_t capacity = 0, used = 0, objects = 0, queued = 0;
   uint64_t value_max = UINT64_MAX;
@@ -28,25 +28,26 @@ struct Tier::Holder {
   Time beat_until = Time::max();
 };
 
-Generation Tier::OnDisk::newest() const {
+Generation DiskReplicaIndex::OnDisk::newest() const {
   Generation newest;
   for (const Copy& c : copies) newest = std::max(newest, c.generation);
   return newest;
 }
 
-Tier::Tier(uint64_t queue_max) : queue_max_(queue_max) {}
-Tier::~Tier() = default;
+DiskReplicaIndex::DiskReplicaIndex(uint64_t queue_max) : queue_max_(queue_max) {}
+DiskReplicaIndex::~DiskReplicaIndex() = default;
 
-const NodeRef& Tier::node_of(const Copy& copy) { return copy.holder->node; }
+const NodeRef& DiskReplicaIndex::node_of(const Copy& copy) { return copy.holder->node; }
 
-const Tier::OnDisk* Tier::find(const std::string& name) const {
+const DiskReplicaIndex::OnDisk* DiskReplicaIndex::find(const std::string& name) const {
   const auto it = objects_.find(name);
   return it == objects_.end() ? nullptr : &it->second;
 }
 
 // ---- what nodes say
 
-void Tier::mount(const TierMount& m, const NodeRef& node, const Refused& refused, Time now) {
+void DiskReplicaIndex::mount(const TierMount& m, const NodeRef& node, const Refused& refused,
+                             Time now) {
   if (m.first) drop(m.node, now);
   auto& slot = holders_[m.node];
   if (slot == nullptr) {
@@ -59,7 +60,7 @@ void Tier::mount(const TierMount& m, const NodeRef& node, const Refused& refused
   slot->ready = m.last;
 }
 
-void Tier::add(Holder& holder, const TierObject& o, const Refused& refused) {
+void DiskReplicaIndex::add(Holder& holder, const TierObject& o, const Refused& refused) {
   if (o.name.empty() || !o.generation || (refused && refused(o)))
     return order_forget({&holder, o.generation}, o.name, nullptr);
   auto it = objects_.find(o.name);
@@ -88,7 +89,7 @@ void Tier::add(Holder& holder, const TierObject& o, const Refused& refused) {
   }
 }
 
-void Tier::remove(Holder& holder, const std::string& name, Generation generation) {
+void DiskReplicaIndex::remove(Holder& holder, const std::string& name, Generation generation) {
   const auto it = objects_.find(name);
   if (it == objects_.end()) return;
   auto& copies = it->second.copies;
@@ -103,8 +104,8 @@ void Tier::remove(Holder& holder, const std::string& name, Generation generation
   if (copies.empty()) erase(it);
 }
 
-bool Tier::beat(const TierHeartbeat& m, Time now,
-                std::function<void(const Result<TierWork>&)> done) {
+bool DiskReplicaIndex::beat(const TierHeartbeat& m, Time now,
+                            std::function<void(const Result<TierWork>&)> done) {
   const auto it = holders_.find(m.node);
   if (it == holders_.end() || !it->second->ready) return false;
   Holder& h = *it->second;
@@ -119,7 +120,7 @@ bool Tier::beat(const TierHeartbeat& m, Time now,
   return true;
 }
 
-bool Tier::report(const TierReport& m, Time now) {
+bool DiskReplicaIndex::report(const TierReport& m, Time now) {
   const auto it = holders_.find(m.node);
   if (it == holders_.end()) return false;
   Holder& h = *it->second;
@@ -139,8 +140,8 @@ bool Tier::report(const TierReport& m, Time now) {
   return true;
 }
 
-void Tier::end_offload(const NodeId& node, const std::string& name, Generation generation,
-                       bool stored, Time now) {
+void DiskReplicaIndex::end_offload(const NodeId& node, const std::string& name,
+                                   Generation generation, bool stored, Time now) {
   const auto it = offloads_.find(name);
   if (it == offloads_.end() || it->second.node != node ||
       it->second.object.generation != generation) {
@@ -168,7 +169,7 @@ void Tier::end_offload(const NodeId& node, const std::string& name, Generation g
   if (offloaded_) offloaded_(name, generation, stored, now);
 }
 
-void Tier::drop(const NodeId& node, Time now) {
+void DiskReplicaIndex::drop(const NodeId& node, Time now) {
   const auto it = holders_.find(node);
   if (it == holders_.end()) return;
   const std::unique_ptr<Holder> holder = std::move(it->second);
@@ -194,7 +195,7 @@ void Tier::drop(const NodeId& node, Time now) {
 
 // ---- what the master asks
 
-Tier::Queued Tier::ask(const NodeId& node, uint64_t bytes) const {
+DiskReplicaIndex::Queued DiskReplicaIndex::ask(const NodeId& node, uint64_t bytes) const {
   const auto it = holders_.find(node);
   if (it == holders_.end() || !it->second->ready || !it->second->trouble.empty())
     return Queued::kNo;
@@ -203,7 +204,7 @@ Tier::Queued Tier::ask(const NodeId& node, uint64_t bytes) const {
   return h.queued > 0 && h.queued + bytes > queue_max_ ? Queued::kFull : Queued::kYes;
 }
 
-Tier::Queued Tier::offload(const NodeId& node, TierJob job, Time) {
+DiskReplicaIndex::Queued DiskReplicaIndex::offload(const NodeId& node, TierJob job, Time) {
   if (offloads_.contains(job.object.name)) return Queued::kYes;
   const Queued queued = ask(node, job.object.bytes);
   if (queued != Queued::kYes) return queued;
@@ -218,8 +219,8 @@ Tier::Queued Tier::offload(const NodeId& node, TierJob job, Time) {
   return Queued::kYes;
 }
 
-void Tier::order_forget(const Copy& copy, const std::string& name,
-                        const std::shared_ptr<Forgetting>& forgetting) {
+void DiskReplicaIndex::order_forget(const Copy& copy, const std::string& name,
+                                    const std::shared_ptr<Forgetting>& forgetting) {
   Holder& h = *copy.holder;
   TierJob job;
   job.seq = h.next_seq++;
@@ -232,7 +233,7 @@ void Tier::order_forget(const Copy& copy, const std::string& name,
   h.forgets[{name, copy.generation.n}].push_back(forgetting);
 }
 
-void Tier::end_forget(Holder& holder, const std::string& name, Generation generation) {
+void DiskReplicaIndex::end_forget(Holder& holder, const std::string& name, Generation generation) {
   const auto it = holder.forgets.find({name, generation.n});
   if (it == holder.forgets.end()) return;
   const auto waiting = std::move(it->second);
@@ -241,7 +242,7 @@ void Tier::end_forget(Holder& holder, const std::string& name, Generation genera
     if (--forgetting->open == 0 && forgetting->gone) forgetting->gone();
 }
 
-void Tier::forget(const std::string& name, std::function<void()> gone) {
+void DiskReplicaIndex::forget(const std::string& name, std::function<void()> gone) {
   auto forgetting = std::make_shared<Forgetting>();
   if (const auto offload = offloads_.find(name); offload != offloads_.end()) {
     // Its end is not waited for as an offload; when it was written after all, it is forgotten.
@@ -270,24 +271,24 @@ void Tier::forget(const std::string& name, std::function<void()> gone) {
 
 // ---- tenants
 
-void Tier::count(const std::string& name, uint64_t bytes, bool more) {
+void DiskReplicaIndex::count(const std::string& name, uint64_t bytes, bool more) {
   uint64_t& used = spaces_[space_of(name)].used;
   used = more ? used + bytes : used - bytes;
 }
 
-void Tier::erase(std::map<std::string, OnDisk>::iterator object) {
+void DiskReplicaIndex::erase(std::map<std::string, OnDisk>::iterator object) {
   bytes_ -= object->second.bytes;
   spaces_[space_of(object->first)].arrivals.erase(object->second.arrived);
   objects_.erase(object);
 }
 
-uint64_t Tier::used_by(const std::string& space) const {
+uint64_t DiskReplicaIndex::used_by(const std::string& space) const {
   const auto it = spaces_.find(space);
   return it == spaces_.end() ? 0 : it->second.used;
 }
 
-std::optional<std::string> Tier::oldest_of(const std::string& space,
-                                           const std::function<bool(const OnDisk&)>& may_go) const {
+std::optional<std::string> DiskReplicaIndex::oldest_of(
+    const std::string& space, const std::function<bool(const OnDisk&)>& may_go) const {
   const auto it = spaces_.find(space);
   if (it == spaces_.end()) return std::nullopt;
   for (const auto& [arrived, name] : it->second.arrivals)
@@ -297,8 +298,8 @@ std::optional<std::string> Tier::oldest_of(const std::string& space,
 
 // ---- a node that drains
 
-std::vector<std::string> Tier::names_after(const NodeId& node, const std::string& after,
-                                           size_t limit) const {
+std::vector<std::string> DiskReplicaIndex::names_after(const NodeId& node, const std::string& after,
+                                                       size_t limit) const {
   std::vector<std::string> out;
   const auto h = holders_.find(node);
   if (h == holders_.end()) return out;
@@ -308,13 +309,14 @@ std::vector<std::string> Tier::names_after(const NodeId& node, const std::string
   return out;
 }
 
-std::pair<uint64_t, uint64_t> Tier::held_by(const NodeId& node) const {
+std::pair<uint64_t, uint64_t> DiskReplicaIndex::held_by(const NodeId& node) const {
   const auto h = holders_.find(node);
   if (h == holders_.end()) return {};
   return {h->second->names.size(), h->second->bytes};
 }
 
-void Tier::each_name(const NodeId& node, const std::function<void(const std::string&)>& f) const {
+void DiskReplicaIndex::each_name(const NodeId& node,
+                                 const std::function<void(const std::string&)>& f) const {
   const auto h = holders_.find(node);
   if (h == holders_.end()) return;
   for (const std::string& name : h->second->names) f(name);
@@ -322,7 +324,8 @@ void Tier::each_name(const NodeId& node, const std::function<void(const std::str
     if (offload.node == node) f(name);
 }
 
-std::vector<std::pair<std::string, Generation>> Tier::forgetting(const NodeId& node) const {
+std::vector<std::pair<std::string, Generation>> DiskReplicaIndex::forgetting(
+    const NodeId& node) const {
   std::vector<std::pair<std::string, Generation>> out;
   const auto h = holders_.find(node);
   if (h == holders_.end()) return out;
@@ -334,13 +337,13 @@ std::vector<std::pair<std::string, Generation>> Tier::forgetting(const NodeId& n
   return out;
 }
 
-bool Tier::empty(const NodeId& node) const {
+bool DiskReplicaIndex::empty(const NodeId& node) const {
   const auto h = holders_.find(node);
   if (h == holders_.end()) return true;
   return h->second->names.empty() && h->second->jobs.empty() && h->second->forgets.empty();
 }
 
-bool Tier::bring(const NodeId& node, const std::string& name) {
+bool DiskReplicaIndex::bring(const NodeId& node, const std::string& name) {
   const auto h = holders_.find(node);
   if (h == holders_.end() || !h->second->ready) return false;
   TierJob job;
@@ -351,7 +354,7 @@ bool Tier::bring(const NodeId& node, const std::string& name) {
   return true;
 }
 
-void Tier::forget_copy(const NodeId& node, const std::string& name) {
+void DiskReplicaIndex::forget_copy(const NodeId& node, const std::string& name) {
   const auto it = objects_.find(name);
   if (it == objects_.end()) return;
   const auto& copies = it->second.copies;
@@ -363,14 +366,14 @@ void Tier::forget_copy(const NodeId& node, const std::string& name) {
   remove(*mine.holder, name, mine.generation);
 }
 
-std::vector<Tier::HolderStat> Tier::stat() const {
+std::vector<DiskReplicaIndex::HolderStat> DiskReplicaIndex::stat() const {
   std::vector<HolderStat> out;
   for (const auto& [node, h] : holders_)
     out.push_back({node, h->capacity, h->used, h->names.size(), h->queued, h->trouble});
   return out;
 }
 
-void Tier::answer(Time now, uint64_t epoch) {
+void DiskReplicaIndex::answer(Time now, uint64_t epoch) {
   for (auto& [node, h] : holders_) {
     if (!h->beat) continue;
     const bool news = !h->jobs.empty() && h->jobs.back().seq > h->told;
@@ -386,7 +389,7 @@ void Tier::answer(Time now, uint64_t epoch) {
   }
 }
 
-Time Tier::deadline() const {
+Time DiskReplicaIndex::deadline() const {
   Time when = Time::max();
   for (const auto& [node, h] : holders_)
     if (h->beat) when = std::min(when, h->beat_until);

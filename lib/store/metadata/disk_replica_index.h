@@ -25,7 +25,7 @@
 
 namespace mc::store {
 
-class Tier {
+class DiskReplicaIndex {
  public:
   struct Holder;
   struct Copy {
@@ -48,10 +48,10 @@ class Tier {
   // `stored`: an offload of that name and generation ended, well or not.
   using Offloaded = std::function<void(const std::string& name, Generation, bool stored, Time now)>;
 
-  explicit Tier(uint64_t queue_max);  // bytes of a holder's offloads under way
-  ~Tier();
-  Tier(const Tier&) = delete;
-  Tier& operator=(const Tier&) = delete;
+  explicit DiskReplicaIndex(uint64_t queue_max);  // bytes of a holder's offloads under way
+  ~DiskReplicaIndex();
+  DiskReplicaIndex(const DiskReplicaIndex&) = delete;
+  DiskReplicaIndex& operator=(const DiskReplicaIndex&) = delete;
   void on_offloaded(Offloaded callback) { offloaded_ = std::move(callback); }
 
   // ---- what nodes say; the caller knows that `node` is mounted with that generation

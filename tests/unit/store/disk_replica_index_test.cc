@@ -15,7 +15,7 @@ namespace {
 const Time t0{100s};
 
 struct Disks {
-  Tier tier{1 * kMiB};
+  DiskReplicaIndex tier{1 * kMiB};
   std::vector<std::string> ended;
   std::map<NodeId, std::vector<TierJob>> told;
   std::map<NodeId, uint64_t> remounts;
@@ -24,7 +24,8 @@ struct Disks {
       ended.push_back(name + (stored ? "+" : "-"));
     });
   }
-  void mount(const NodeId& node, std::vector<TierObject> objects, Tier::Refused refused = {}) {
+  void mount(const NodeId& node, std::vector<TierObject> objects,
+             DiskReplicaIndex::Refused refused = {}) {
     tier.mount({node, Generation{1}, 1 * kGiB, true, true, std::move(objects)},
                {node, "127.0.0.1:1", Generation{1}}, refused, t0);
   }
@@ -56,8 +57,8 @@ TierJob job(const std::string& name, uint64_t generation, uint64_t bytes = 100) 
 TEST_CASE("a job is told until it is acknowledged, and what became of it is believed once") {
   Disks d;
   d.mount("a", {});
-  CHECK(d.tier.offload("a", job("k", 5), t0) == Tier::Queued::kYes);
-  CHECK(d.tier.offload("a", job("k", 5), t0) == Tier::Queued::kYes);  // no second time
+  CHECK(d.tier.offload("a", job("k", 5), t0) == DiskReplicaIndex::Queued::kYes);
+  CHECK(d.tier.offload("a", job("k", 5), t0) == DiskReplicaIndex::Queued::kYes);  // no second time
   d.beat("a");
   REQUIRE(d.told["a"].size() == 1);
   d.beat("a");  // the answer was lost
@@ -75,15 +76,15 @@ TEST_CASE("a job is told until it is acknowledged, and what became of it is beli
 
 TEST_CASE("a node without a tier, in trouble or far behind takes no work") {
   Disks d;
-  CHECK(d.tier.offload("a", job("k", 5), t0) == Tier::Queued::kNo);
+  CHECK(d.tier.offload("a", job("k", 5), t0) == DiskReplicaIndex::Queued::kNo);
   CHECK(!d.beat("a"));
   d.mount("a", {});
-  CHECK(d.tier.offload("a", job("big", 5, 900'000), t0) == Tier::Queued::kYes);
-  CHECK(d.tier.offload("a", job("more", 6, 900'000), t0) == Tier::Queued::kFull);
+  CHECK(d.tier.offload("a", job("big", 5, 900'000), t0) == DiskReplicaIndex::Queued::kYes);
+  CHECK(d.tier.offload("a", job("more", 6, 900'000), t0) == DiskReplicaIndex::Queued::kFull);
   d.report("a", TierEvent::kNotStored, "big", 5);
   CHECK(d.ended == std::vector<std::string>{"big-"});
   d.beat("a", 1, "disk full");
-  CHECK(d.tier.offload("a", job("more", 6), t0) == Tier::Queued::kNo);
+  CHECK(d.tier.offload("a", job("more", 6), t0) == DiskReplicaIndex::Queued::kNo);
   CHECK(d.tier.stat()[0].trouble == "disk full");
 }
 
