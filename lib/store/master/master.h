@@ -275,7 +275,8 @@ class Master {
   bool may_go(const Object& object, const Need& need, Time now) const;
 
   // ---- tasks
-  Result<uint64_t> start_copy(Object& object, const Wish& wish, const Member* move_from, Time now);
+  Result<uint64_t> start_copy(Object& object, const PlacementRequest& wish, const Member* move_from,
+                              Time now);
   void end_task(uint64_t id, Task& task, Error error);  // kept for a while, to be asked about
   void copied(uint64_t id, Time now);                   // and recorded
   void retire(Object& object, const Member& node, Time now);

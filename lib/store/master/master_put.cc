@@ -121,7 +121,7 @@ Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tena
   }
   std::array<Replica, kReplicasMax> places;
   std::span<Replica> at;
-  const Wish wish{m.prefer, m.host, m.prefer_local};
+  const PlacementRequest wish{m.prefer, m.host, m.prefer_local};
   while (!hopeless && at.size() < replicas) {
     if (!at.empty() && !within_quota(tenant, want.bytes * (at.size() + 1), now)) break;
     auto replica = members_.place(want.bytes, at, wish, now);
@@ -253,7 +253,7 @@ void Master::handle(const PutEnd& m, Time now, Done<Outcomes> done) {
   if (auto sane = check_batch(m.items.size()); !sane) return done(fail(sane.error()));
   if (m.items.empty()) return done(Outcomes{epoch_, {}});
   const uint16_t tenant = tenants_.find(m.tenant);
-  const auto gather = std::make_shared<Gather<Outcomes>>(
+  const auto gather = std::make_shared<AckTracker<Outcomes>>(
       Outcomes{epoch_, std::vector<Outcome>(m.items.size())}, m.items.size(), std::move(done));
   table_.warm(
       tenant, m.items, [](const PutClaim& claim) { return std::string_view(claim.key); },
@@ -390,7 +390,7 @@ void Master::handle(const Remove& m, Time now, Done<Outcomes> done) {
   if (auto sane = check_batch(m.keys.size()); !sane) return done(fail(sane.error()));
   if (m.keys.empty()) return done(Outcomes{epoch_, {}});
   const uint16_t tenant = tenants_.find(m.tenant);
-  const auto gather = std::make_shared<Gather<Outcomes>>(
+  const auto gather = std::make_shared<AckTracker<Outcomes>>(
       Outcomes{epoch_, std::vector<Outcome>(m.keys.size())}, m.keys.size(), std::move(done));
   for (size_t i = 0; i < m.keys.size(); ++i) {
     Outcome& answer = gather->reply().items[i];

@@ -22,8 +22,8 @@ Failure unknown(const ObjectKey& key) {
 }
 }  // namespace
 
-Result<uint64_t> Master::start_copy(Object& object, const Wish& wish, const Member* move_from,
-                                    Time now) {
+Result<uint64_t> Master::start_copy(Object& object, const PlacementRequest& wish,
+                                    const Member* move_from, Time now) {
   if (tasks_.size() >= kTasksMax + kEndedMax)
     return fail(Code::kBusy, "%zu copies are on their way already: retry", tasks_.size());
   std::vector<Replica> used;

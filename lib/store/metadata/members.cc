@@ -132,7 +132,7 @@ void Members::drain(Member& node, bool on) {
 }
 
 std::optional<Replica> Members::place(uint64_t bytes, std::span<const Replica> used,
-                                      const Wish& wish, Time now) {
+                                      const PlacementRequest& wish, Time now) {
   // One range anywhere is better than pieces on the best node.
   for (const size_t pieces : {size_t{1}, kExtentsMax}) {
     Replica out;

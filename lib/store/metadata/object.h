@@ -23,9 +23,9 @@ using Done = std::function<void(const Result<R>&)>;
 
 // Answers a batch when its last part is decided.
 template <class R>
-class Gather {
+class AckTracker {
  public:
-  Gather(R reply, size_t parts, Done<R> done)
+  AckTracker(R reply, size_t parts, Done<R> done)
       : reply_(std::move(reply)), open_(parts), done_(std::move(done)) {}
   R& reply() { return reply_; }
   void expect(size_t more) { open_ += more; }
@@ -38,7 +38,7 @@ class Gather {
   size_t open_;
   Done<R> done_;
 };
-using Outcoming = std::shared_ptr<Gather<Outcomes>>;
+using Outcoming = std::shared_ptr<AckTracker<Outcomes>>;
 
 // What few objects have; the table's Object says whether it is there.
 struct Extras {

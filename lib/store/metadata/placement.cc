@@ -35,7 +35,7 @@ double ramp(const Member& node, Duration slow_start, Time now) {
 }
 
 bool place_by(const PlacementOptions& options, const std::vector<Member*>& ready,
-              std::span<const Replica> used, const Wish& wish, Time now, Random& random,
+              std::span<const Replica> used, const PlacementRequest& wish, Time now, Random& random,
               const std::function<bool(Member&)>& attempt) {
   if (ready.empty()) return false;
   const auto accept = [&](Member& node) {

@@ -153,11 +153,11 @@ class FileStorage {
   std::vector<ssd::Stored> inventory_;
   std::string last_error_, trouble_;
   Time trouble_until_{}, retry_at_ = Time::max();
-  struct Telling {
+  struct PendingReport {
     TierResult result;
     std::function<void()> acknowledged;
   };
-  std::deque<Telling> results_;
+  std::deque<PendingReport> results_;
   std::deque<Offload> gathering_;
   uint64_t gathering_bytes_ = 0;
   bool writing_ = false;

@@ -27,7 +27,7 @@ struct Nodes {
     ready.push_back(all.back().get());
     return *all.back();
   }
-  NodeId choose(const PlacementOptions& options, const Wish& wish,
+  NodeId choose(const PlacementOptions& options, const PlacementRequest& wish,
                 const std::vector<Replica>& used = {}, Time now = t0 + 1h) {
     NodeId chosen;
     place_by(options, ready, used, wish, now, random, [&](Member& node) {
