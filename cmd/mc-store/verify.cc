@@ -32,7 +32,7 @@ Scrub scrub(ssd::Backend& backend) {
       places.push_back(bytes);
       bytes += ssd::align_up(objects[at].bytes);
     }
-    ssd::Pages memory(bytes);
+    ssd::AlignedBuffer memory(bytes);
     for (size_t i = 0; i < loads.size(); ++i)
       loads[i].into = {memory.data() + places[i],
                        (i + 1 < loads.size() ? places[i + 1] : bytes) - places[i]};

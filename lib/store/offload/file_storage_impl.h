@@ -11,9 +11,9 @@ namespace mc::store {
 struct FileStorage::Batch {
   std::vector<TierJob> jobs;
   std::vector<Result<>> outcomes;
-  std::vector<ssd::Save> saves;    // of the jobs whose outcome is good so far
-  std::vector<size_t> which;       // the job of each
-  std::vector<ssd::Pages> copies;  // of values that lie in several pieces
+  std::vector<ssd::Save> saves;            // of the jobs whose outcome is good so far
+  std::vector<size_t> which;               // the job of each
+  std::vector<ssd::AlignedBuffer> copies;  // of values that lie in several pieces
   ssd::Backend::Eviction eviction;
   uint32_t attempt = 0;
 };

@@ -64,7 +64,7 @@ void FileStorage::prepare(const std::shared_ptr<Batch>& batch) {
     const TierJob& job = batch->jobs[i];
     const std::byte* value = node_.bytes_at(job.pieces[0].offset);
     if (job.pieces.size() > 1) {
-      ssd::Pages& copy = batch->copies.emplace_back(job.object.bytes);
+      ssd::AlignedBuffer& copy = batch->copies.emplace_back(job.object.bytes);
       uint64_t at = 0;
       for (const TierPiece& p : job.pieces) {
         std::memcpy(copy.data() + at, node_.bytes_at(p.offset), p.bytes);

@@ -10,9 +10,9 @@
 
 namespace mc::store::ssd {
 
-class Pages {
+class AlignedBuffer {
  public:
-  explicit Pages(uint64_t bytes) : bytes_(align_up(bytes)), pages_(bytes_ / kAlign) {}
+  explicit AlignedBuffer(uint64_t bytes) : bytes_(align_up(bytes)), pages_(bytes_ / kAlign) {}
   std::byte* data() { return bytes_ == 0 ? nullptr : pages_.front().bytes; }
   uint64_t size() const { return bytes_; }
   std::string_view text(uint64_t at, uint64_t n) const {

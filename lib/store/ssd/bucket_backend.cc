@@ -36,9 +36,9 @@ struct Bucket {
 };
 using BucketPtr = std::shared_ptr<Bucket>;
 
-class Buckets final : public Backend {
+class BucketBackend final : public Backend {
  public:
-  Buckets(std::shared_ptr<Disk> disk, const BackendOptions& options, const Clock& clock)
+  BucketBackend(std::shared_ptr<Disk> disk, const BackendOptions& options, const Clock& clock)
       : disk_(std::move(disk)), options_(options), clock_(clock) {
     usage_.capacity = options.capacity;
   }
@@ -96,7 +96,7 @@ uint64_t table_bytes(const std::vector<BucketEntry>& entries) {
 
 // ---- what is there at the start
 
-Result<BucketPtr> Buckets::load(const std::string& meta) {
+Result<BucketPtr> BucketBackend::load(const std::string& meta) {
   MC_TRY(const std::string bytes, read_all(*disk_, meta, kTableBytesMax));
   MC_TRY(BucketTable table, decode_bucket_table(bytes));
   auto bucket = std::make_shared<Bucket>();
@@ -113,7 +113,7 @@ Result<BucketPtr> Buckets::load(const std::string& meta) {
     return fail(Code::kCorrupt, "%s has %llu bytes, %llu were written",
                 bucket->name(kBucket).c_str(), static_cast<unsigned long long>(file->bytes()),
                 static_cast<unsigned long long>(table.bytes));
-  Pages head(kPageBytes);
+  AlignedBuffer head(kPageBytes);
   const Disk::Part part{file, 0, head.data(), kPageBytes};
   Result<> outcome;
   disk_->read({&part, 1}, [&](size_t, const Result<>& r) { outcome = r; });
@@ -122,7 +122,7 @@ Result<BucketPtr> Buckets::load(const std::string& meta) {
   return bucket;
 }
 
-Result<> Buckets::scan(ScanReport& report) {
+Result<> BucketBackend::scan(ScanReport& report) {
   MC_TRY(const auto names, disk_->list("."));
   std::vector<At> replaced;
   for (const std::string& name : names) {
@@ -147,7 +147,7 @@ Result<> Buckets::scan(ScanReport& report) {
   return {};
 }
 
-void Buckets::scan_leftovers(const std::vector<std::string>& names, ScanReport& report) {
+void BucketBackend::scan_leftovers(const std::vector<std::string>& names, ScanReport& report) {
   for (const std::string& name : names) {
     bool unfinished = name.ends_with(kTemporary);
     if (name.ends_with(kBucket)) {
@@ -161,7 +161,7 @@ void Buckets::scan_leftovers(const std::vector<std::string>& names, ScanReport& 
 }
 
 // Returns what it replaces, and what of it is no newer than what is there.
-std::vector<Buckets::At> Buckets::adopt(const BucketPtr& bucket) {
+std::vector<BucketBackend::At> BucketBackend::adopt(const BucketPtr& bucket) {
   const Lock lock(mutex_);
   std::vector<At> replaced;
   buckets_[bucket->id] = bucket;
@@ -187,7 +187,7 @@ std::vector<Buckets::At> Buckets::adopt(const BucketPtr& bucket) {
 
 // ---- writing
 
-uint64_t Buckets::cost(std::span<const Save> items) const {
+uint64_t BucketBackend::cost(std::span<const Save> items) const {
   uint64_t values = kPageBytes, table = 64;
   for (const Save& s : items) {
     values += align_up(s.object.bytes);
@@ -196,7 +196,7 @@ uint64_t Buckets::cost(std::span<const Save> items) const {
   return values + align_up(table);
 }
 
-Result<> Buckets::write_table(const Bucket& bucket) {
+Result<> BucketBackend::write_table(const Bucket& bucket) {
   BucketTable table{bucket.id, bucket.file_bytes, {}};
   {
     const Lock lock(mutex_);
@@ -206,7 +206,7 @@ Result<> Buckets::write_table(const Bucket& bucket) {
   return write_all(*disk_, "", bucket.name(kMeta), encode_bucket_table(table));
 }
 
-Result<BucketPtr> Buckets::write_bucket(std::span<const Save> items) {
+Result<BucketPtr> BucketBackend::write_bucket(std::span<const Save> items) {
   auto bucket = std::make_shared<Bucket>();
   // Of the wall clock for people's sake; it only has to grow.
   bucket->id = last_id_ = std::max(last_id_ + 1, static_cast<uint64_t>(wall_now_ns()));
@@ -219,7 +219,7 @@ Result<BucketPtr> Buckets::write_bucket(std::span<const Save> items) {
   bucket->dead.resize(items.size());
   bucket->disk_bytes = align_up(bucket->file_bytes) + align_up(table_bytes(bucket->entries));
   MC_TRY(const Disk::FilePtr file, disk_->create(bucket->name(kBucket), bucket->file_bytes));
-  Pages head(kPageBytes);
+  AlignedBuffer head(kPageBytes);
   head.put(0, encode_bucket_head(bucket->id, bucket->file_bytes));
   std::vector<Disk::Part> parts{{file, 0, head.data(), kPageBytes}};
   for (size_t i = 0; i < items.size(); ++i)
@@ -235,7 +235,7 @@ Result<BucketPtr> Buckets::write_bucket(std::span<const Save> items) {
   return bucket;
 }
 
-Result<> Buckets::write(std::span<const Save> items) {
+Result<> BucketBackend::write(std::span<const Save> items) {
   const std::vector<Save> fresh = fresh_of(*this, items);
   if (fresh.empty()) return {};
   if (fresh.size() > kBucketKeysMax)
@@ -251,7 +251,7 @@ Result<> Buckets::write(std::span<const Save> items) {
 
 // ---- removing and evicting
 
-Result<> Buckets::remove(std::span<const Stored> objects) {
+Result<> BucketBackend::remove(std::span<const Stored> objects) {
   std::vector<At> dead;
   {
     const Lock lock(mutex_);
@@ -268,7 +268,7 @@ Result<> Buckets::remove(std::span<const Stored> objects) {
 }
 
 // Entries that are in no index any more, out of the tables on the disk too.
-Result<> Buckets::strike(std::span<const At> dead) {
+Result<> BucketBackend::strike(std::span<const At> dead) {
   std::map<uint64_t, BucketPtr> touched;
   auto empty = std::make_shared<std::vector<BucketPtr>>();
   {
@@ -290,7 +290,7 @@ Result<> Buckets::strike(std::span<const At> dead) {
   return first;
 }
 
-BucketPtr Buckets::victim() const {
+BucketPtr BucketBackend::victim() const {
   if (buckets_.empty() || options_.evict == Evict::kNone) return nullptr;
   if (options_.evict == Evict::kFifo) return buckets_.begin()->second;
   // By id among those never read; they come first.
@@ -300,14 +300,14 @@ BucketPtr Buckets::victim() const {
       ->second;
 }
 
-void Buckets::take(const BucketPtr& bucket) {
+void BucketBackend::take(const BucketPtr& bucket) {
   bucket->gone = true;
   buckets_.erase(bucket->id);
   handles_.erase(bucket->id);  // before the file goes
   usage_.waiting += bucket->disk_bytes;
 }
 
-Backend::Eviction Buckets::take_out(uint64_t bytes) {
+Backend::Eviction BucketBackend::take_out(uint64_t bytes) {
   Eviction eviction;
   auto rest = std::make_shared<std::vector<BucketPtr>>();
   const Lock lock(mutex_);
@@ -336,12 +336,12 @@ Backend::Eviction Buckets::take_out(uint64_t bytes) {
   return eviction;
 }
 
-void Buckets::unlink(const Bucket& bucket) {
+void BucketBackend::unlink(const Bucket& bucket) {
   (void)disk_->remove(bucket.name(kMeta));
   if (disk_->sync_folder(".")) (void)disk_->remove(bucket.name(kBucket));
 }
 
-void Buckets::finish(Eviction eviction) {
+void BucketBackend::finish(Eviction eviction) {
   if (eviction.rest == nullptr) return;
   const auto buckets = std::static_pointer_cast<std::vector<BucketPtr>>(eviction.rest);
   if (buckets->empty()) return;
@@ -367,7 +367,7 @@ void Buckets::finish(Eviction eviction) {
 
 // ---- reading
 
-Result<Disk::FilePtr> Buckets::handle(const BucketPtr& bucket) {
+Result<Disk::FilePtr> BucketBackend::handle(const BucketPtr& bucket) {
   {
     const Lock lock(mutex_);
     if (const auto it = handles_.find(bucket->id); it != handles_.end()) {
@@ -386,7 +386,7 @@ Result<Disk::FilePtr> Buckets::handle(const BucketPtr& bucket) {
   return file;
 }
 
-void Buckets::read(std::span<Load> loads, const std::function<void(Load&)>& each) {
+void BucketBackend::read(std::span<Load> loads, const std::function<void(Load&)>& each) {
   std::vector<BucketPtr> guards(loads.size());
   std::vector<uint64_t> offsets(loads.size());
   {
@@ -437,14 +437,14 @@ void Buckets::read(std::span<Load> loads, const std::function<void(Load&)>& each
 
 // ---- looking
 
-Result<Stored> Buckets::find(const ObjectKey& key) const {
+Result<Stored> BucketBackend::find(const ObjectKey& key) const {
   const Lock lock(mutex_);
   const auto it = index_.find(key);
   if (it == index_.end()) return fail(Code::kNotFound, "no key '%s'", shown(key).c_str());
   return (*it->second).object;
 }
 
-std::vector<Stored> Buckets::objects() const {
+std::vector<Stored> BucketBackend::objects() const {
   const Lock lock(mutex_);
   std::vector<Stored> out;
   out.reserve(index_.size());
@@ -452,7 +452,7 @@ std::vector<Stored> Buckets::objects() const {
   return out;
 }
 
-Usage Buckets::usage() const {
+Usage BucketBackend::usage() const {
   const Lock lock(mutex_);
   return usage_;
 }
@@ -462,7 +462,7 @@ Usage Buckets::usage() const {
 Result<std::unique_ptr<Backend>> open_buckets(std::shared_ptr<Disk> disk,
                                               const BackendOptions& options, const Clock& clock,
                                               ScanReport& report) {
-  auto buckets = std::make_unique<Buckets>(std::move(disk), options, clock);
+  auto buckets = std::make_unique<BucketBackend>(std::move(disk), options, clock);
   MC_TRY_(buckets->scan(report));
   return buckets;
 }

@@ -2,21 +2,21 @@
 
 namespace mc::store::ssd {
 
-Space::Space(uint64_t capacity) {
+ExtentAllocator::ExtentAllocator(uint64_t capacity) {
   if (capacity > 0) add(0, capacity);
 }
 
-void Space::add(uint64_t offset, uint64_t bytes) {
+void ExtentAllocator::add(uint64_t offset, uint64_t bytes) {
   free_[offset] = bytes;
   by_size_.insert({bytes, offset});
 }
 
-void Space::drop(std::map<uint64_t, uint64_t>::iterator range) {
+void ExtentAllocator::drop(std::map<uint64_t, uint64_t>::iterator range) {
   by_size_.erase({range->second, range->first});
   free_.erase(range);
 }
 
-std::optional<uint64_t> Space::take(uint64_t bytes) {
+std::optional<uint64_t> ExtentAllocator::take(uint64_t bytes) {
   const auto best = by_size_.lower_bound({bytes, 0});
   if (best == by_size_.end()) return std::nullopt;
   const auto [size, offset] = *best;
@@ -26,7 +26,7 @@ std::optional<uint64_t> Space::take(uint64_t bytes) {
   return offset;
 }
 
-bool Space::take_at(uint64_t offset, uint64_t bytes) {
+bool ExtentAllocator::take_at(uint64_t offset, uint64_t bytes) {
   auto range = free_.upper_bound(offset);
   if (range == free_.begin()) return false;
   --range;
@@ -39,7 +39,7 @@ bool Space::take_at(uint64_t offset, uint64_t bytes) {
   return true;
 }
 
-void Space::give(uint64_t offset, uint64_t bytes) {
+void ExtentAllocator::give(uint64_t offset, uint64_t bytes) {
   used_ -= bytes;
   const auto after = free_.find(offset + bytes);
   if (after != free_.end()) {

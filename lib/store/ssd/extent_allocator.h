@@ -11,9 +11,9 @@
 
 namespace mc::store::ssd {
 
-class Space {
+class ExtentAllocator {
  public:
-  explicit Space(uint64_t capacity);
+  explicit ExtentAllocator(uint64_t capacity);
   std::optional<uint64_t> take(uint64_t bytes);   // its offset
   bool take_at(uint64_t offset, uint64_t bytes);  // false: some of it is taken
   void give(uint64_t offset, uint64_t bytes);

@@ -27,9 +27,9 @@ std::string path_of(const Stored& o) {
 
 uint64_t bytes_of(const Stored& o) { return kPageBytes + align_up(o.bytes); }
 
-class Files final : public Backend {
+class FilePerKeyBackend final : public Backend {
  public:
-  Files(std::shared_ptr<Disk> disk, const BackendOptions& options, const Clock& clock)
+  FilePerKeyBackend(std::shared_ptr<Disk> disk, const BackendOptions& options, const Clock& clock)
       : disk_(std::move(disk)), options_(options), clock_(clock) {}
   Result<> scan(ScanReport& report);
 
@@ -63,7 +63,7 @@ class Files final : public Backend {
 
 // ---- what is there at the start
 
-Result<> Files::scan(ScanReport& report) {
+Result<> FilePerKeyBackend::scan(ScanReport& report) {
   std::vector<EntryPtr> replaced;
   MC_TRY(const auto tops, disk_->list("."));
   for (const std::string& top : tops) {
@@ -82,8 +82,8 @@ Result<> Files::scan(ScanReport& report) {
   return {};
 }
 
-Result<> Files::scan_folder(const std::string& folder, ScanReport& report,
-                            std::vector<EntryPtr>& replaced) {
+Result<> FilePerKeyBackend::scan_folder(const std::string& folder, ScanReport& report,
+                                        std::vector<EntryPtr>& replaced) {
   MC_TRY(const auto names, disk_->list(folder));
   std::vector<std::string> paths;
   for (const std::string& name : names) {
@@ -99,9 +99,9 @@ Result<> Files::scan_folder(const std::string& folder, ScanReport& report,
   return {};
 }
 
-void Files::scan_files(std::span<const std::string> paths, ScanReport& report,
-                       std::vector<EntryPtr>& replaced) {
-  Pages pages(paths.size() * kPageBytes);
+void FilePerKeyBackend::scan_files(std::span<const std::string> paths, ScanReport& report,
+                                   std::vector<EntryPtr>& replaced) {
+  AlignedBuffer pages(paths.size() * kPageBytes);
   std::vector<Disk::Part> parts;
   std::vector<size_t> which;
   for (size_t i = 0; i < paths.size(); ++i) {
@@ -128,13 +128,13 @@ void Files::scan_files(std::span<const std::string> paths, ScanReport& report,
 
 // ---- writing
 
-uint64_t Files::cost(std::span<const Save> items) const {
+uint64_t FilePerKeyBackend::cost(std::span<const Save> items) const {
   uint64_t n = 0;
   for (const Save& s : items) n += bytes_of(s.object);
   return n;
 }
 
-Result<> Files::make_folders(std::span<const Save> items) {
+Result<> FilePerKeyBackend::make_folders(std::span<const Save> items) {
   std::set<std::string> parents;
   for (const Save& s : items) {
     const std::string folder = folder_of(s.object.key), top = folder.substr(0, 3);
@@ -151,9 +151,9 @@ Result<> Files::make_folders(std::span<const Save> items) {
   return {};
 }
 
-Result<> Files::write_some(std::span<const Save> items) {
+Result<> FilePerKeyBackend::write_some(std::span<const Save> items) {
   MC_TRY_(make_folders(items));
-  Pages heads(items.size() * kPageBytes);
+  AlignedBuffer heads(items.size() * kPageBytes);
   std::vector<Disk::Part> parts;
   std::set<std::string> folders;
   std::vector<Disk::FilePtr> files;
@@ -180,7 +180,7 @@ Result<> Files::write_some(std::span<const Save> items) {
   return {};
 }
 
-Result<> Files::write(std::span<const Save> items) {
+Result<> FilePerKeyBackend::write(std::span<const Save> items) {
   const std::vector<Save> saves = fresh_of(*this, items);
   if (const uint64_t need = cost(saves); used_ + need > options_.capacity)
     return fail(Code::kNoSpace, "the SSD tier of %s has %s used: no room for %s",
@@ -207,7 +207,7 @@ Result<> Files::write(std::span<const Save> items) {
 
 // ---- removing and evicting
 
-Result<> Files::unlink(std::span<const EntryPtr> entries) {
+Result<> FilePerKeyBackend::unlink(std::span<const EntryPtr> entries) {
   Result<> first;
   std::set<std::string> folders;
   for (const EntryPtr& e : entries) {
@@ -222,21 +222,21 @@ Result<> Files::unlink(std::span<const EntryPtr> entries) {
   return first;
 }
 
-Result<> Files::remove(std::span<const Stored> objects) {
+Result<> FilePerKeyBackend::remove(std::span<const Stored> objects) {
   std::vector<EntryPtr> gone;
   for (const Stored& o : objects)
     if (EntryPtr entry = table_.take(o.key, o.generation)) gone.push_back(std::move(entry));
   return unlink(gone);
 }
 
-Backend::Eviction Files::take_out(uint64_t bytes) {
+Backend::Eviction FilePerKeyBackend::take_out(uint64_t bytes) {
   Eviction eviction =
       take_victims(table_, options_.evict, used_, bytes, options_.capacity, bytes_of);
   for (const Stored& o : eviction.objects) waiting_ += bytes_of(o);
   return eviction;
 }
 
-void Files::finish(Eviction eviction) {
+void FilePerKeyBackend::finish(Eviction eviction) {
   if (eviction.rest == nullptr) return;
   const auto entries = std::static_pointer_cast<std::vector<EntryPtr>>(eviction.rest);
   for (const EntryPtr& e : *entries) waiting_ -= bytes_of(e->object);
@@ -245,7 +245,7 @@ void Files::finish(Eviction eviction) {
 
 // ---- reading
 
-void Files::read(std::span<Load> loads, const std::function<void(Load&)>& each) {
+void FilePerKeyBackend::read(std::span<Load> loads, const std::function<void(Load&)>& each) {
   for (size_t from = 0; from < loads.size(); from += kAtOnce) {
     const auto some = loads.subspan(from, std::min(kAtOnce, loads.size() - from));
     const auto held = hold_all(table_, some, clock_.now());
@@ -261,7 +261,7 @@ void Files::read(std::span<Load> loads, const std::function<void(Load&)>& each) 
   }
 }
 
-Usage Files::usage() const {
+Usage FilePerKeyBackend::usage() const {
   return {options_.capacity, used_, waiting_, table_.count(), table_.bytes()};
 }
 
@@ -270,7 +270,7 @@ Usage Files::usage() const {
 Result<std::unique_ptr<Backend>> open_files(std::shared_ptr<Disk> disk,
                                             const BackendOptions& options, const Clock& clock,
                                             ScanReport& report) {
-  auto files = std::make_unique<Files>(std::move(disk), options, clock);
+  auto files = std::make_unique<FilePerKeyBackend>(std::move(disk), options, clock);
   MC_TRY_(files->scan(report));
   return files;
 }

@@ -25,9 +25,9 @@ std::string log_name(uint64_t number) {
   return strf("%s%08llu%s", kLogPrefix, static_cast<unsigned long long>(number), kLogSuffix);
 }
 
-class Offsets final : public Backend {
+class OffsetBackend final : public Backend {
  public:
-  Offsets(std::shared_ptr<Disk> disk, const BackendOptions& options, const Clock& clock)
+  OffsetBackend(std::shared_ptr<Disk> disk, const BackendOptions& options, const Clock& clock)
       : disk_(std::move(disk)),
         options_(options),
         clock_(clock),
@@ -67,12 +67,12 @@ class Offsets final : public Backend {
   uint64_t log_number_ = 0, log_bytes_ = 0, log_entries_ = 0, sequence_ = 0;
   std::atomic<uint64_t> waiting_{0}, log_size_{0};
   mutable Mutex mutex_;
-  Space space_ MC_GUARDED_BY(mutex_);
+  ExtentAllocator space_ MC_GUARDED_BY(mutex_);
 };
 
 // ---- what is there at the start
 
-Result<> Offsets::scan(ScanReport& report) {
+Result<> OffsetBackend::scan(ScanReport& report) {
   MC_TRY(const auto names, disk_->list("."));
   std::vector<std::string> logs;
   for (const std::string& name : names) {
@@ -111,7 +111,7 @@ Result<> Offsets::scan(ScanReport& report) {
   return {};
 }
 
-Result<> Offsets::make() {
+Result<> OffsetBackend::make() {
   MC_TRY_(disk_->remove(kData));
   MC_TRY(data_, disk_->create(kData, data_bytes_));
   MC_TRY_(data_->sync());
@@ -120,7 +120,7 @@ Result<> Offsets::make() {
 }
 
 // kCorrupt: nothing of it can be used; the next older may.
-Result<> Offsets::replay(const std::string& name, ScanReport& report) {
+Result<> OffsetBackend::replay(const std::string& name, ScanReport& report) {
   MC_TRY(const std::string bytes, read_all(*disk_, name, kLogBytesMax));
   const auto head = decode_log_head(bytes);
   if (!head && head.error().code == Code::kUnsupported) return fail(head.error());
@@ -143,7 +143,7 @@ Result<> Offsets::replay(const std::string& name, ScanReport& report) {
   return {};
 }
 
-void Offsets::adopt(std::vector<LogEntry> entries, ScanReport& report) {
+void OffsetBackend::adopt(std::vector<LogEntry> entries, ScanReport& report) {
   std::unordered_map<ObjectKey, const LogEntry*> live;
   for (const LogEntry& e : entries) {
     sequence_ = std::max(sequence_, e.sequence);
@@ -171,7 +171,7 @@ void Offsets::adopt(std::vector<LogEntry> entries, ScanReport& report) {
 
 // ---- the log
 
-Result<> Offsets::checkpoint() {
+Result<> OffsetBackend::checkpoint() {
   const auto entries = table_.entries();
   std::string bytes = encode_log_head({log_number_ + 1, data_bytes_, entries.size()});
   for (const EntryPtr& e : entries)
@@ -185,8 +185,8 @@ Result<> Offsets::checkpoint() {
   return {};
 }
 
-Result<> Offsets::append(std::span<const Save> added, std::span<const uint64_t> at,
-                         std::span<const EntryPtr> gone) {
+Result<> OffsetBackend::append(std::span<const Save> added, std::span<const uint64_t> at,
+                               std::span<const EntryPtr> gone) {
   if (log_ == nullptr) return fail(Code::kDenied, "the disk of the SSD tier is read-only");
   if (log_entries_ > 2 * table_.count() + kDeadMax) MC_TRY_(checkpoint());
   std::string bytes;
@@ -201,13 +201,13 @@ Result<> Offsets::append(std::span<const Save> added, std::span<const uint64_t> 
   return {};
 }
 
-void Offsets::free(const EntryPtr& entry) {
+void OffsetBackend::free(const EntryPtr& entry) {
   const Lock lock(mutex_);
   space_.give(entry->at, span_of(entry->object));
 }
 
 // They are out of the table: out of the log, then their space is free unless somebody reads it.
-Result<> Offsets::forget(std::span<const EntryPtr> gone) {
+Result<> OffsetBackend::forget(std::span<const EntryPtr> gone) {
   if (gone.empty()) return {};
   MC_TRY_(append({}, {}, gone));
   for (const EntryPtr& e : gone)
@@ -217,13 +217,13 @@ Result<> Offsets::forget(std::span<const EntryPtr> gone) {
 
 // ---- writing
 
-uint64_t Offsets::cost(std::span<const Save> items) const {
+uint64_t OffsetBackend::cost(std::span<const Save> items) const {
   uint64_t n = 0;
   for (const Save& s : items) n += span_of(s.object);
   return n;
 }
 
-Result<std::vector<uint64_t>> Offsets::allocate(std::span<const Save> items) {
+Result<std::vector<uint64_t>> OffsetBackend::allocate(std::span<const Save> items) {
   std::vector<uint64_t> at;
   const Lock lock(mutex_);
   for (const Save& s : items) {
@@ -239,11 +239,11 @@ Result<std::vector<uint64_t>> Offsets::allocate(std::span<const Save> items) {
   return at;
 }
 
-Result<> Offsets::write(std::span<const Save> items) {
+Result<> OffsetBackend::write(std::span<const Save> items) {
   const std::vector<Save> saves = fresh_of(*this, items);
   if (saves.empty()) return {};
   MC_TRY(const std::vector<uint64_t> at, allocate(saves));
-  Pages heads(saves.size() * kPageBytes);
+  AlignedBuffer heads(saves.size() * kPageBytes);
   std::vector<Disk::Part> parts;
   for (size_t i = 0; i < saves.size(); ++i) {
     const Stored& o = saves[i].object;
@@ -270,14 +270,14 @@ Result<> Offsets::write(std::span<const Save> items) {
 
 // ---- removing and evicting
 
-Result<> Offsets::remove(std::span<const Stored> objects) {
+Result<> OffsetBackend::remove(std::span<const Stored> objects) {
   std::vector<EntryPtr> gone;
   for (const Stored& o : objects)
     if (EntryPtr entry = table_.take(o.key, o.generation)) gone.push_back(std::move(entry));
   return forget(gone);
 }
 
-Backend::Eviction Offsets::take_out(uint64_t bytes) {
+Backend::Eviction OffsetBackend::take_out(uint64_t bytes) {
   uint64_t used = 0;
   {
     const Lock lock(mutex_);
@@ -288,7 +288,7 @@ Backend::Eviction Offsets::take_out(uint64_t bytes) {
   return eviction;
 }
 
-void Offsets::finish(Eviction eviction) {
+void OffsetBackend::finish(Eviction eviction) {
   if (eviction.rest == nullptr) return;
   const auto entries = std::static_pointer_cast<std::vector<EntryPtr>>(eviction.rest);
   for (const EntryPtr& e : *entries) waiting_ -= span_of(e->object);
@@ -297,7 +297,7 @@ void Offsets::finish(Eviction eviction) {
 
 // ---- reading
 
-void Offsets::read(std::span<Load> loads, const std::function<void(Load&)>& each) {
+void OffsetBackend::read(std::span<Load> loads, const std::function<void(Load&)>& each) {
   const auto held = hold_all(table_, loads, clock_.now());
   read_values(
       *disk_, loads,
@@ -309,7 +309,7 @@ void Offsets::read(std::span<Load> loads, const std::function<void(Load&)>& each
     if (e != nullptr && table_.release(e)) free(e);
 }
 
-Usage Offsets::usage() const {
+Usage OffsetBackend::usage() const {
   const Lock lock(mutex_);
   return {options_.capacity, space_.used() + log_size_, waiting_, table_.count(), table_.bytes()};
 }
@@ -322,7 +322,7 @@ Result<std::unique_ptr<Backend>> open_offsets(std::shared_ptr<Disk> disk,
   if (options.capacity < 64 * kPageBytes)
     return fail(Code::kInvalid, "an SSD tier of %s with backend offset: want at least %s",
                 bytes_text(options.capacity).c_str(), bytes_text(64 * kPageBytes).c_str());
-  auto offsets = std::make_unique<Offsets>(std::move(disk), options, clock);
+  auto offsets = std::make_unique<OffsetBackend>(std::move(disk), options, clock);
   MC_TRY_(offsets->scan(report));
   return offsets;
 }

@@ -68,7 +68,7 @@ class Staging {
 
   const uint64_t capacity_;
   const Duration ttl_;
-  Space space_;
+  ExtentAllocator space_;
   uint64_t next_batch_ = 1, generation_, expired_ = 0;
   Batches batches_;
   std::multimap<Time, uint64_t> by_end_;

@@ -374,7 +374,7 @@ TEST_CASE("all backends work on a real disk, with io_uring and without, and with
       auto disk = open_disk(base.string(), {uring, true});
       REQUIRE_MESSAGE(disk.has_value(), disk.error().what);
       CHECK(open_disk(base.string(), {uring, true}).error().code == Code::kBusy);
-      Pages memory(8 * kMiB);
+      AlignedBuffer memory(8 * kMiB);
       use_memory(**disk, {memory.data(), memory.size()});
       ScanReport report;
       auto backend = open(*disk, options_of(kind, Evict::kLru, 64 * kMiB), report);

@@ -26,14 +26,15 @@ inline Stored stored(const ObjectKey& key, uint64_t generation, uint64_t bytes) 
 class Saves {  // with the memory they point into
  public:
   void add(const ObjectKey& key, uint64_t generation, uint64_t bytes) {
-    auto& pages = *memory_.emplace_back(std::make_unique<Pages>(std::max<uint64_t>(bytes, 1)));
+    auto& pages =
+        *memory_.emplace_back(std::make_unique<AlignedBuffer>(std::max<uint64_t>(bytes, 1)));
     pages.put(0, value_of(key, generation, bytes));
     items_.push_back({stored(key, generation, bytes), pages.data()});
   }
   std::span<const Save> items() const { return items_; }
 
  private:
-  std::vector<std::unique_ptr<Pages>> memory_;
+  std::vector<std::unique_ptr<AlignedBuffer>> memory_;
   std::vector<Save> items_;
 };
 
@@ -41,7 +42,7 @@ class Saves {  // with the memory they point into
 inline Result<uint64_t> read_one(Backend& backend, const ObjectKey& key) {
   const auto object = backend.find(key);
   if (!object) return fail(object.error());
-  Pages into(std::max<uint64_t>(object->bytes, 1));
+  AlignedBuffer into(std::max<uint64_t>(object->bytes, 1));
   Load load{key, {}, {into.data(), into.size()}};
   backend.read({&load, 1});
   if (!load.outcome) return fail(load.outcome.error());
