@@ -65,7 +65,7 @@ class Ours {
   // `objects` new ones, a bucket at a time, each durable before the next; those of the turn before
   // are gone.
   Result<Measured> write(size_t objects) {
-    backend_.finish(backend_.take_out(backend_.usage().capacity));
+    backend_.commit_evict(backend_.begin_evict(backend_.usage().capacity));
     ++round_;
     std::vector<store::ssd::Save> saves(objects);
     for (size_t i = 0; i < objects; ++i) {

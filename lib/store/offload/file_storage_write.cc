@@ -86,7 +86,7 @@ void FileStorage::prepare(const std::shared_ptr<Batch>& batch) {
 }
 
 void FileStorage::make_room(const std::shared_ptr<Batch>& batch) {
-  batch->eviction = backend_->take_out(backend_->cost(batch->saves) << batch->attempt);
+  batch->eviction = backend_->begin_evict(backend_->cost(batch->saves) << batch->attempt);
   mail_->post([this, batch] { evicted(batch); });
 }
 
@@ -103,7 +103,7 @@ void FileStorage::evicted(const std::shared_ptr<Batch>& batch) {
 }
 
 void FileStorage::write(const std::shared_ptr<Batch>& batch) {
-  backend_->finish(std::move(batch->eviction));
+  backend_->commit_evict(std::move(batch->eviction));
   batch->eviction = {};
   auto written = backend_->write(batch->saves);
   if (!written && written.error().code == Code::kNoSpace && ++batch->attempt < kWriteAttempts &&

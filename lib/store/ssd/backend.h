@@ -2,9 +2,9 @@
 // them, and after a crash at any point serves every value whose write was answered and reports the
 // rest; a value is only ever given out when its bytes match its checksum.
 //
-// Eviction has two phases, so that the master never names a file that is gone: take_out() drops
-// objects from the index, the caller tells the master, finish() frees their space when nobody reads
-// them any more.
+// Eviction has two phases, so that the master never names a file that is gone: begin_evict() drops
+// objects from the index, the caller tells the master, commit_evict() frees their space when nobody
+// reads them any more.
 //
 // Thread: objects(), find(), usage() and read() any; all others one thread at a time. Errors of
 // writes: kNoSpace (the disk or --ssd-size is full), kDenied (read-only), kUnavailable (I/O).
@@ -72,8 +72,8 @@ class Backend {
   virtual ~Backend() = default;
   virtual uint64_t cost(std::span<const Save> items) const = 0;  // bytes on the disk
   // Space for `bytes` more: phase one.
-  virtual Eviction take_out(uint64_t bytes) = 0;
-  virtual void finish(Eviction eviction) = 0;  // phase two
+  virtual Eviction begin_evict(uint64_t bytes) = 0;
+  virtual void commit_evict(Eviction eviction) = 0;  // phase two
   // All of them or none, durable when it returns. An older generation of a key is replaced; the
   // same one is there already.
   virtual Result<> write(std::span<const Save> items) = 0;

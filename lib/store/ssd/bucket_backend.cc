@@ -45,8 +45,8 @@ class BucketBackend final : public Backend {
   Result<> scan(ScanReport& report);
 
   uint64_t cost(std::span<const Save> items) const override;
-  Eviction take_out(uint64_t bytes) override;
-  void finish(Eviction eviction) override;
+  Eviction begin_evict(uint64_t bytes) override;
+  void commit_evict(Eviction eviction) override;
   Result<> write(std::span<const Save> items) override;
   Result<> remove(std::span<const Stored> objects) override;
   void read(std::span<Load> loads, const std::function<void(Load&)>& each) override;
@@ -286,7 +286,7 @@ Result<> BucketBackend::strike(std::span<const At> dead) {
   for (const auto& [id, bucket] : touched)
     if (bucket->live > 0)
       if (auto written = write_table(*bucket); !written && first) first = written;
-  finish({{}, true, std::move(empty)});
+  commit_evict({{}, true, std::move(empty)});
   return first;
 }
 
@@ -307,7 +307,7 @@ void BucketBackend::take(const BucketPtr& bucket) {
   usage_.waiting += bucket->disk_bytes;
 }
 
-Backend::Eviction BucketBackend::take_out(uint64_t bytes) {
+Backend::Eviction BucketBackend::begin_evict(uint64_t bytes) {
   Eviction eviction;
   auto rest = std::make_shared<std::vector<BucketPtr>>();
   const Lock lock(mutex_);
@@ -341,7 +341,7 @@ void BucketBackend::unlink(const Bucket& bucket) {
   if (disk_->sync_folder(".")) (void)disk_->remove(bucket.name(kBucket));
 }
 
-void BucketBackend::finish(Eviction eviction) {
+void BucketBackend::commit_evict(Eviction eviction) {
   if (eviction.rest == nullptr) return;
   const auto buckets = std::static_pointer_cast<std::vector<BucketPtr>>(eviction.rest);
   if (buckets->empty()) return;

@@ -34,8 +34,8 @@ class FilePerKeyBackend final : public Backend {
   Result<> scan(ScanReport& report);
 
   uint64_t cost(std::span<const Save> items) const override;
-  Eviction take_out(uint64_t bytes) override;
-  void finish(Eviction eviction) override;
+  Eviction begin_evict(uint64_t bytes) override;
+  void commit_evict(Eviction eviction) override;
   Result<> write(std::span<const Save> items) override;
   Result<> remove(std::span<const Stored> objects) override;
   void read(std::span<Load> loads, const std::function<void(Load&)>& each) override;
@@ -229,14 +229,14 @@ Result<> FilePerKeyBackend::remove(std::span<const Stored> objects) {
   return unlink(gone);
 }
 
-Backend::Eviction FilePerKeyBackend::take_out(uint64_t bytes) {
+Backend::Eviction FilePerKeyBackend::begin_evict(uint64_t bytes) {
   Eviction eviction =
       take_victims(table_, options_.evict, used_, bytes, options_.capacity, bytes_of);
   for (const Stored& o : eviction.objects) waiting_ += bytes_of(o);
   return eviction;
 }
 
-void FilePerKeyBackend::finish(Eviction eviction) {
+void FilePerKeyBackend::commit_evict(Eviction eviction) {
   if (eviction.rest == nullptr) return;
   const auto entries = std::static_pointer_cast<std::vector<EntryPtr>>(eviction.rest);
   for (const EntryPtr& e : *entries) waiting_ -= bytes_of(e->object);

@@ -36,8 +36,8 @@ class OffsetBackend final : public Backend {
   Result<> scan(ScanReport& report);
 
   uint64_t cost(std::span<const Save> items) const override;
-  Eviction take_out(uint64_t bytes) override;
-  void finish(Eviction eviction) override;
+  Eviction begin_evict(uint64_t bytes) override;
+  void commit_evict(Eviction eviction) override;
   Result<> write(std::span<const Save> items) override;
   Result<> remove(std::span<const Stored> objects) override;
   void read(std::span<Load> loads, const std::function<void(Load&)>& each) override;
@@ -277,7 +277,7 @@ Result<> OffsetBackend::remove(std::span<const Stored> objects) {
   return forget(gone);
 }
 
-Backend::Eviction OffsetBackend::take_out(uint64_t bytes) {
+Backend::Eviction OffsetBackend::begin_evict(uint64_t bytes) {
   uint64_t used = 0;
   {
     const Lock lock(mutex_);
@@ -288,7 +288,7 @@ Backend::Eviction OffsetBackend::take_out(uint64_t bytes) {
   return eviction;
 }
 
-void OffsetBackend::finish(Eviction eviction) {
+void OffsetBackend::commit_evict(Eviction eviction) {
   if (eviction.rest == nullptr) return;
   const auto entries = std::static_pointer_cast<std::vector<EntryPtr>>(eviction.rest);
   for (const EntryPtr& e : *entries) waiting_ -= span_of(e->object);

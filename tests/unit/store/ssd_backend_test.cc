@@ -60,7 +60,9 @@ size_t served(Backend& backend) {
   return n;
 }
 
-void evict_for(Backend& backend, uint64_t bytes) { backend.finish(backend.take_out(bytes)); }
+void evict_for(Backend& backend, uint64_t bytes) {
+  backend.commit_evict(backend.begin_evict(bytes));
+}
 
 }  // namespace
 
@@ -185,7 +187,7 @@ TEST_CASE("more than the capacity is refused, by bytes on the disk") {
     const auto refused = backend->write(other.items());
     REQUIRE(!refused.has_value());
     CHECK(refused.error().code == Code::kNoSpace);
-    const auto none = backend->take_out(backend->cost(other.items()));
+    const auto none = backend->begin_evict(backend->cost(other.items()));
     CHECK(!none.enough);
     CHECK(none.objects.empty());
     const std::vector<Stored> a{stored("a", 1, 600'000)};
@@ -231,10 +233,10 @@ TEST_CASE("what was never read goes first, then what was read longest ago") {
     std::string order;
     for (int i = 0; i < 4; ++i) {
       // The offset backend counts its own data file.
-      auto eviction = backend.take_out(backend.usage().capacity - backend.usage().used + 1);
+      auto eviction = backend.begin_evict(backend.usage().capacity - backend.usage().used + 1);
       REQUIRE(eviction.objects.size() == 1);
       order += eviction.objects[0].key;
-      backend.finish(std::move(eviction));
+      backend.commit_evict(std::move(eviction));
     }
     CHECK(order == "cbad");
     CHECK(backend.usage().objects == 0);
@@ -247,11 +249,11 @@ TEST_CASE("an evicted object is gone for readers at once, and for good after pha
     auto disk = filled(kind);
     ScanReport report;
     auto backend = open(disk, options_of(kind, Evict::kFifo), report);
-    auto eviction = backend->take_out(backend->usage().capacity);  // all of them
+    auto eviction = backend->begin_evict(backend->usage().capacity);  // all of them
     CHECK(eviction.objects.size() == 6);
     CHECK(served(*backend) == 0);
     CHECK(disk->bytes() > 6 * 4096);  // the files are there until the master knows
-    backend->finish(std::move(eviction));
+    backend->commit_evict(std::move(eviction));
     ScanReport again;
     auto next = open(disk, options_of(kind), again);
     CHECK(served(*next) == 0);

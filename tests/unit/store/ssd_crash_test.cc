@@ -57,10 +57,10 @@ Result<> rm(Backend& b, World& w, const ObjectKey& key) {
 }
 
 Result<> evict(Backend& b, World& w, const ModelDisk& disk) {
-  auto eviction = b.take_out(kCapacity - b.usage().used + 1);
+  auto eviction = b.begin_evict(kCapacity - b.usage().used + 1);
   for (const Stored& o : eviction.objects) w.begin(o.key, kGone);
   const auto keys = eviction.objects;
-  b.finish(std::move(eviction));
+  b.commit_evict(std::move(eviction));
   if (disk.crashed()) return fail(Code::kInternal, "crashed");
   for (const Stored& o : keys) w.end(o.key, kGone);
   return {};
