@@ -6,13 +6,13 @@ namespace mc::store {
 
 using Kind = EtcdQuestion::Kind;
 
-void Election::lose() {
+void ElectionState::lose() {
   leading_ = joined_ = looked_ = false;
   if (lease_ != 0) abandoned_ = lease_;
   lease_ = 0;
 }
 
-std::optional<EtcdQuestion> Election::ask(Time now, uint64_t wall_s) {
+std::optional<EtcdQuestion> ElectionState::ask(Time now, uint64_t wall_s) {
   if (leading_ && now >= until_) {
     lose();
     next_ = now;
@@ -50,7 +50,7 @@ std::optional<EtcdQuestion> Election::ask(Time now, uint64_t wall_s) {
   return q;
 }
 
-void Election::answered(const Result<EtcdAnswer>& answer, Time now) {
+void ElectionState::answered(const Result<EtcdAnswer>& answer, Time now) {
   if (!open_) return;
   const EtcdQuestion q = *std::exchange(open_, std::nullopt);
   next_ = now;
@@ -87,7 +87,7 @@ void Election::answered(const Result<EtcdAnswer>& answer, Time now) {
   }
 }
 
-void Election::look(const EtcdAnswer& found) {
+void ElectionState::look(const EtcdAnswer& found) {
   seen_epoch_ = found.epoch;
   seen_revision_ = found.epoch_revision;
   const bool mine = lease_ != 0 && found.leader_lease == lease_;
@@ -102,17 +102,17 @@ void Election::look(const EtcdAnswer& found) {
   if (mine || !leader_.empty()) next_ = asked_ + period();
 }
 
-void Election::raise(uint64_t epoch) {
+void ElectionState::raise(uint64_t epoch) {
   if (leading_ && epoch > epoch_) epoch_ = epoch;
 }
 
-void Election::resign() {
+void ElectionState::resign() {
   resigning_ = true;
   leading_ = false;
   next_ = Time{};
 }
 
-Time Election::deadline() const {
+Time ElectionState::deadline() const {
   const Time lapse = leading_ ? until_ : Time::max();
   if (open_ || resigned()) return lapse;
   return std::min(next_, lapse);

@@ -49,9 +49,9 @@ struct ElectionOptions {
   Duration ttl = std::chrono::seconds(3);
 };
 
-class Election {
+class ElectionState {
  public:
-  explicit Election(ElectionOptions options) : options_(std::move(options)) {}
+  explicit ElectionState(ElectionOptions options) : options_(std::move(options)) {}
 
   // The next question, if it is time for one and none is open. `wall_s`: the wall clock, which new
   // epochs are not behind.

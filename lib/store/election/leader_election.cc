@@ -23,8 +23,8 @@ http::ClientRequest request_of(const std::string& endpoint, EtcdCall call, Durat
 
 }  // namespace
 
-Elector::Elector(io::Loop& loop, EtcdUrl url, ElectionOptions options,
-                 std::function<void()> changed)
+LeaderElection::LeaderElection(io::Loop& loop, EtcdUrl url, ElectionOptions options,
+                               std::function<void()> changed)
     : loop_(loop),
       url_(std::move(url)),
       me_(options.me),
@@ -35,9 +35,9 @@ Elector::Elector(io::Loop& loop, EtcdUrl url, ElectionOptions options,
   timer_ = loop_.at(loop_.now(), [this] { go(); });
 }
 
-Elector::~Elector() { loop_.cancel(timer_); }
+LeaderElection::~LeaderElection() { loop_.cancel(timer_); }
 
-void Elector::go() {
+void LeaderElection::go() {
   const auto wall_s = static_cast<uint64_t>(wall_now_ns() / 1'000'000'000);
   if (const auto q = election_.ask(loop_.clock().now(), wall_s)) {
     http::ClientCallbacks callbacks;
@@ -52,7 +52,7 @@ void Elector::go() {
   if (resigned_ && election_.resigned()) std::exchange(resigned_, nullptr)();
 }
 
-void Elector::answered(const EtcdQuestion& q, const Result<http::ClientResponse>& response) {
+void LeaderElection::answered(const EtcdQuestion& q, const Result<http::ClientResponse>& response) {
   Result<EtcdAnswer> answer = response
                                   ? answer_to(q, url_.prefix, response->status, response->body)
                                   : Result<EtcdAnswer>(fail(response.error().code, "etcd at %s: %s",
@@ -71,13 +71,13 @@ void Elector::answered(const EtcdQuestion& q, const Result<http::ClientResponse>
   go();
 }
 
-void Elector::raise(uint64_t epoch) {
+void LeaderElection::raise(uint64_t epoch) {
   if (epoch <= election_.epoch()) return;
   election_.raise(epoch);
   go();
 }
 
-void Elector::resign(std::function<void()> done) {
+void LeaderElection::resign(std::function<void()> done) {
   resigned_ = std::move(done);
   election_.resign();
   go();

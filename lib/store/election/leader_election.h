@@ -1,6 +1,6 @@
-// Drives an Election: asks etcd over HTTP, one question at a time, and tells when anything changed.
-// find_masters() is the other side: nodes and clients that were given the URL of etcd learn the
-// masters' addresses there.
+// Drives an ElectionState: asks etcd over HTTP, one question at a time, and tells when anything
+// changed. find_masters() is the other side: nodes and clients that were given the URL of etcd
+// learn the masters' addresses there.
 //
 // Thread: the loop's; find_masters: any, and blocks.
 #pragma once
@@ -15,17 +15,18 @@
 
 namespace mc::store {
 
-class Elector {
+class LeaderElection {
  public:
   // `changed` is called, on the loop, after every answer and when a lead lapses.
-  Elector(io::Loop& loop, EtcdUrl url, ElectionOptions options, std::function<void()> changed);
-  ~Elector();
-  Elector(const Elector&) = delete;
-  Elector& operator=(const Elector&) = delete;
+  LeaderElection(io::Loop& loop, EtcdUrl url, ElectionOptions options,
+                 std::function<void()> changed);
+  ~LeaderElection();
+  LeaderElection(const LeaderElection&) = delete;
+  LeaderElection& operator=(const LeaderElection&) = delete;
 
   // By the clock as it is now, not as it was when the loop's turn began.
   bool leads() const { return election_.leads(loop_.clock().now()); }
-  const Election& election() const { return election_; }
+  const ElectionState& election() const { return election_; }
   void raise(uint64_t epoch);
   // Gives the lead up, so that another takes it at once, then calls back: soon, even without etcd.
   void resign(std::function<void()> done);
@@ -39,7 +40,7 @@ class Elector {
   const std::string me_;
   const Duration timeout_;
   const std::function<void()> changed_;
-  Election election_;
+  ElectionState election_;
   http::Client http_;
   size_t endpoint_ = 0;
   std::function<void()> resigned_;

@@ -53,7 +53,7 @@ class MasterService::Held {
 
 template <class R>
 Done<R> MasterService::held(const rpc::Reply<R>& reply) {
-  if (elector_ == nullptr) return reply;
+  if (leader_election_ == nullptr) return reply;
   return [h = std::make_shared<Held<R>>(*this, reply)](const Result<R>& r) { h->answer(r); };
 }
 
@@ -186,12 +186,12 @@ void MasterService::join(const EtcdUrl& etcd, const MasterServiceOptions& option
   ElectionOptions election;
   election.me = options.advertise.empty() ? rpc_->address() : options.advertise;
   election.ttl = options.leader_ttl;
-  elector_ = std::make_unique<Elector>(loop_, etcd, election, [this] { elected(); });
+  leader_election_ = std::make_unique<LeaderElection>(loop_, etcd, election, [this] { elected(); });
 }
 
 void MasterService::elected() {
-  const Election& election = elector_->election();
-  const bool leading = elector_->leads();
+  const ElectionState& election = leader_election_->election();
+  const bool leading = leader_election_->leads();
   if (master_ != nullptr && (!leading || lead_ != election.led())) {
     log_warn("store", "epoch %llu: this master leads no more",
              static_cast<unsigned long long>(master_->epoch()));
@@ -208,11 +208,13 @@ void MasterService::elected() {
 }
 
 std::string MasterService::leader() const {
-  return elector_ == nullptr || elector_->leads() ? "" : elector_->election().leader();
+  return leader_election_ == nullptr || leader_election_->leads()
+             ? ""
+             : leader_election_->election().leader();
 }
 
 std::string MasterService::standing_by() const {
-  const std::string& trouble = elector_->election().trouble();
+  const std::string& trouble = leader_election_->election().trouble();
   std::string text = kStandsBy;
   text += leader().empty() ? ": nobody leads" : ": the leader is " + leader();
   return trouble.empty() ? text : text + " (" + trouble + ")";
@@ -229,8 +231,8 @@ void MasterService::page_standing_by(const http::Exchange& exchange) {
 }
 
 void MasterService::leave(std::function<void()> done) {
-  if (elector_ == nullptr) return done();
-  elector_->resign(std::move(done));
+  if (leader_election_ == nullptr) return done();
+  leader_election_->resign(std::move(done));
 }
 
 }  // namespace mc::store

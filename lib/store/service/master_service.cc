@@ -115,7 +115,7 @@ MasterService::~MasterService() {
   loop_.cancel(parked_timer_);
   loop_.unwatch(events_watch_);
   // Who still waits is told to ask elsewhere.
-  if (elector_) master_.reset();
+  if (leader_election_) master_.reset();
   for (auto& [until, parked] : parked_) parked.give_up();
 }
 
@@ -147,7 +147,7 @@ void MasterService::publish() {
 
 void MasterService::arm() {
   publish();
-  if (elector_) elector_->raise(master_->epoch());
+  if (leader_election_) leader_election_->raise(master_->epoch());
   const Time when = master_->deadline();
   if (when >= armed_ && armed_ > loop_.now()) return;  // the timer that runs first re-arms
   loop_.cancel(timer_);

@@ -68,7 +68,9 @@ class MasterService {
   Done<R> held(const rpc::Reply<R>& reply);
   template <class M>
   Done<typename M::Reply> counted(const M& m, Done<typename M::Reply> done);
-  bool leads() const { return master_ != nullptr && (elector_ == nullptr || elector_->leads()); }
+  bool leads() const {
+    return master_ != nullptr && (leader_election_ == nullptr || leader_election_->leads());
+  }
   void join(const EtcdUrl& etcd, const MasterServiceOptions& options);
   void elected();  // or not any more
   void run_parked(Time now);
@@ -89,8 +91,8 @@ class MasterService {
   MasterMetrics told_;
   std::unique_ptr<http::Server> http_;
   std::optional<rpc::Socket> events_;
-  std::unique_ptr<Elector> elector_;  // with --ha
-  uint64_t lead_ = 0;                 // the epoch with which the lead began
+  std::unique_ptr<LeaderElection> leader_election_;  // with --ha
+  uint64_t lead_ = 0;                                // the epoch with which the lead began
   std::multimap<Time, Parked> parked_;
   io::Loop::Handle parked_timer_ = 0;
   uint64_t published_ = 1;  // number of the first event that was not

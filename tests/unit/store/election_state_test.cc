@@ -75,7 +75,7 @@ struct Etcd {
 struct Candidate {
   explicit Candidate(const std::string& name) : me(name), election({name, 3s}) {}
   std::string me;
-  Election election;
+  ElectionState election;
   // All that it asks at this moment; the last kind.
   void run(Etcd& etcd, Time now) {
     for (int i = 0; i < 20; ++i) {
