@@ -255,8 +255,8 @@ class Master {
   bool within_quota(uint16_t tenant, uint64_t bytes, Time now);
   void try_items(const PutStart& m, ParkedPut& put, uint16_t tenant, bool last_try, Time now);
   Outcome removable(const Object& object, bool force, Time now) const;
-  void remove(Object& object, const Outcoming& gather, Time now);
-  void end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& gather, size_t item);
+  void remove(Object& object, const Outcoming& acks, Time now);
+  void end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& acks, size_t item);
   void retry_puts(Time now);
   void expire_parked(Time now);
   void make_room(Time now);
@@ -275,8 +275,8 @@ class Master {
   bool may_go(const Object& object, const Need& need, Time now) const;
 
   // ---- tasks
-  Result<uint64_t> start_copy(Object& object, const PlacementRequest& wish, const Member* move_from,
-                              Time now);
+  Result<uint64_t> start_copy(Object& object, const PlacementRequest& request,
+                              const Member* move_from, Time now);
   void end_task(uint64_t id, Task& task, Error error);  // kept for a while, to be asked about
   void copied(uint64_t id, Time now);                   // and recorded
   void retire(Object& object, const Member& node, Time now);

@@ -121,10 +121,10 @@ Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tena
   }
   std::array<Replica, kReplicasMax> places;
   std::span<Replica> at;
-  const PlacementRequest wish{m.prefer, m.host, m.prefer_local};
+  const PlacementRequest request{m.prefer, m.host, m.prefer_local};
   while (!hopeless && at.size() < replicas) {
     if (!at.empty() && !within_quota(tenant, want.bytes * (at.size() + 1), now)) break;
-    auto replica = members_.place(want.bytes, at, wish, now);
+    auto replica = members_.place(want.bytes, at, request, now);
     if (!replica) break;
     places[at.size()] = *replica;
     at = {places.data(), at.size() + 1};
@@ -253,14 +253,14 @@ void Master::handle(const PutEnd& m, Time now, Done<Outcomes> done) {
   if (auto sane = check_batch(m.items.size()); !sane) return done(fail(sane.error()));
   if (m.items.empty()) return done(Outcomes{epoch_, {}});
   const uint16_t tenant = tenants_.find(m.tenant);
-  const auto gather = std::make_shared<AckTracker<Outcomes>>(
+  const auto acks = std::make_shared<AckTracker<Outcomes>>(
       Outcomes{epoch_, std::vector<Outcome>(m.items.size())}, m.items.size(), std::move(done));
   table_.warm(
       tenant, m.items, [](const PutClaim& claim) { return std::string_view(claim.key); },
       [](const Object& object) {
         if (object.node != nullptr) object.node->space.fetch(object.range);
       });
-  for (size_t i = 0; i < m.items.size(); ++i) end_put(tenant, m.items[i], gather, i);
+  for (size_t i = 0; i < m.items.size(); ++i) end_put(tenant, m.items[i], acks, i);
   finish(now);
 }
 
@@ -271,11 +271,11 @@ bool Master::still_true(const Object& object) const {
   return disk != nullptr && disk->bytes == object.bytes && disk->checksum == object.checksum;
 }
 
-void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& gather, size_t item) {
+void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& acks, size_t item) {
   Object* object = find(tenant, claim.key);
   const auto decided = [&](Outcome o) {
-    gather->reply().items[item] = std::move(o);
-    gather->decided();
+    acks->reply().items[item] = std::move(o);
+    acks->decided();
   };
   if (object == nullptr || object->generation != claim.generation)
     return decided(outcome(Code::kStale, strf("put of '%s': its grant expired, or the master "
@@ -287,7 +287,7 @@ void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& ga
   switch (object->state) {
     case ObjectState::kComplete: return decided({});
     case ObjectState::kRecording:
-      recording_[recording_id(*object)].more.push_back({gather, item});
+      recording_[recording_id(*object)].more.push_back({acks, item});
       return;
     case ObjectState::kWriting: break;
   }
@@ -302,7 +302,7 @@ void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& ga
   recording_id(*object) = recording_.take();
   Recording& recording = recording_[recording_id(*object)];
   recording.open = static_cast<uint32_t>(replica_count(*object));
-  recording.first = {gather, item};
+  recording.first = {acks, item};
   each_replica(*object, [&](const Replica& r) {
     PendingOrder about;
     about.object = object->self;
@@ -339,8 +339,8 @@ void Master::recorded(const PendingOrder& pending, Time now) {
     publish(object, now, true);
   }
   const auto tell = [&](const Recording::Waiting& w) {
-    w.gather->reply().items[w.item] = answer;
-    w.gather->decided();
+    w.acks->reply().items[w.item] = answer;
+    w.acks->decided();
   };
   tell(waiting.first);
   for (const auto& w : waiting.more) tell(w);
@@ -390,17 +390,17 @@ void Master::handle(const Remove& m, Time now, Done<Outcomes> done) {
   if (auto sane = check_batch(m.keys.size()); !sane) return done(fail(sane.error()));
   if (m.keys.empty()) return done(Outcomes{epoch_, {}});
   const uint16_t tenant = tenants_.find(m.tenant);
-  const auto gather = std::make_shared<AckTracker<Outcomes>>(
+  const auto acks = std::make_shared<AckTracker<Outcomes>>(
       Outcomes{epoch_, std::vector<Outcome>(m.keys.size())}, m.keys.size(), std::move(done));
   for (size_t i = 0; i < m.keys.size(); ++i) {
-    Outcome& answer = gather->reply().items[i];
+    Outcome& answer = acks->reply().items[i];
     Object* object = find_complete(tenant, m.keys[i]);
     if (auto key = check_object_key(m.keys[i]); !key) {
       answer = Outcome::of(key);
     } else if (object == nullptr && on_disk(tenant, m.keys[i])) {
       ++totals_.removed;
       add_tombstone(disk_name(tenant, m.keys[i]), now);
-      tier_.forget(disk_name(tenant, m.keys[i]), [gather] { gather->decided(); });
+      tier_.forget(disk_name(tenant, m.keys[i]), [acks] { acks->decided(); });
       continue;
     } else if (object == nullptr) {
       const auto whole = sure(1, now);
@@ -408,10 +408,10 @@ void Master::handle(const Remove& m, Time now, Done<Outcomes> done) {
                      : Outcome::of(whole);
       if (whole) add_tombstone(in_space(m.tenant, m.keys[i]), now);
     } else if (answer = removable(*object, m.force, now); answer.ok()) {
-      remove(*object, gather, now);
+      remove(*object, acks, now);
       continue;
     }
-    gather->decided();
+    acks->decided();
   }
   finish(now);
 }
@@ -428,17 +428,17 @@ Outcome Master::removable(const Object& object, bool force, Time now) const {
   return {};
 }
 
-void Master::remove(Object& object, const Outcoming& gather, Time now) {
+void Master::remove(Object& object, const Outcoming& acks, Time now) {
   ++totals_.removed;
   tombstones_.add(disk_name(object.tenant, object.key()), next_generation());
   note(EventKind::kRemoved, object, now, "removed");
   if (on_disk(object.tenant, object.key()) || evicting(object)) {
-    if (gather) gather->expect(1);
-    tier_.forget(disk_name(object.tenant, object.key()), [gather] {
-      if (gather) gather->decided();
+    if (acks) acks->expect(1);
+    tier_.forget(disk_name(object.tenant, object.key()), [acks] {
+      if (acks) acks->decided();
     });
   }
-  release(object, gather, true);
+  release(object, acks, true);
 }
 
 }  // namespace mc::store

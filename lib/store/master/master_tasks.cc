@@ -22,7 +22,7 @@ Failure unknown(const ObjectKey& key) {
 }
 }  // namespace
 
-Result<uint64_t> Master::start_copy(Object& object, const PlacementRequest& wish,
+Result<uint64_t> Master::start_copy(Object& object, const PlacementRequest& request,
                                     const Member* move_from, Time now) {
   if (tasks_.size() >= kTasksMax + kEndedMax)
     return fail(Code::kBusy, "%zu copies are on their way already: retry", tasks_.size());
@@ -32,21 +32,21 @@ Result<uint64_t> Master::start_copy(Object& object, const PlacementRequest& wish
     return fail(Code::kInvalid, "key '%s' has %zu replicas: that is the most there may be",
                 shown(object.key()).c_str(), used.size());
   if (std::any_of(used.begin(), used.end(),
-                  [&](const Replica& r) { return r.node->ref.name == wish.prefer; }))
+                  [&](const Replica& r) { return r.node->ref.name == request.prefer; }))
     return fail(Code::kExists, "key '%s': node %s has one already", shown(object.key()).c_str(),
-                shown(wish.prefer).c_str());
+                shown(request.prefer).c_str());
   const auto source = std::find_if(used.begin(), used.end(), [&](const Replica& r) {
     return members_.healthy(*r.node, now) && (move_from == nullptr || r.node == move_from);
   });
   if (source == used.end())
     return fail(Code::kUnavailable, "key '%s': its node does not answer",
                 shown(object.key()).c_str());
-  const auto at = members_.place(object.bytes, used, wish, now);
-  if (!at || (!wish.prefer.empty() && at->node->ref.name != wish.prefer)) {
+  const auto at = members_.place(object.bytes, used, request, now);
+  if (!at || (!request.prefer.empty() && at->node->ref.name != request.prefer)) {
     if (at) members_.unplace(*at);
     return fail(Code::kNoSpace, "no room for another replica of '%s' (%s)%s%s",
                 shown(object.key()).c_str(), human_bytes(object.bytes).c_str(),
-                wish.prefer.empty() ? "" : " on node ", shown(wish.prefer).c_str());
+                request.prefer.empty() ? "" : " on node ", shown(request.prefer).c_str());
   }
   filled_ = true;
   leases_.grant(object, now);

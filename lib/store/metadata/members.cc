@@ -132,7 +132,7 @@ void Members::drain(Member& node, bool on) {
 }
 
 std::optional<Replica> Members::place(uint64_t bytes, std::span<const Replica> used,
-                                      const PlacementRequest& wish, Time now) {
+                                      const PlacementRequest& request, Time now) {
   // One range anywhere is better than pieces on the best node.
   for (const size_t pieces : {size_t{1}, kExtentsMax}) {
     Replica out;
@@ -144,7 +144,7 @@ std::optional<Replica> Members::place(uint64_t bytes, std::span<const Replica> u
       return true;
     };
     // By reference: a function that holds so much would be allocated.
-    if (!place_by(placement_, ready_, used, wish, now, random_, std::ref(attempt))) continue;
+    if (!place_by(placement_, ready_, used, request, now, random_, std::ref(attempt))) continue;
     used_ += out.node->space.rounded(bytes);
     ++out.node->objects;
     return out;

@@ -50,7 +50,7 @@ class Members {
   // Room on a healthy node not among `used`, in one piece or several; as store/metadata/placement.h
   // has it. The range has no owner yet.
   std::optional<Replica> place(uint64_t bytes, std::span<const Replica> used,
-                               const PlacementRequest& wish, Time now);
+                               const PlacementRequest& request, Time now);
   void unplace(const Replica& replica);    // nobody was told of it
   void releasing(Member& node, Id range);  // the node is being told to forget it
   void released(Member& node, Id range);   // it has

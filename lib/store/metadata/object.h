@@ -53,7 +53,7 @@ struct Recording {
   Id next = kNoId;
   Id& spare() { return next; }
   struct Waiting {
-    Outcoming gather;
+    Outcoming acks;
     size_t item = 0;
   };
   Waiting first;

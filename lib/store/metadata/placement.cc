@@ -35,19 +35,20 @@ double ramp(const Member& node, Duration slow_start, Time now) {
 }
 
 bool place_by(const PlacementOptions& options, const std::vector<Member*>& ready,
-              std::span<const Replica> used, const PlacementRequest& wish, Time now, Random& random,
-              const std::function<bool(Member&)>& attempt) {
+              std::span<const Replica> used, const PlacementRequest& request, Time now,
+              Random& random, const std::function<bool(Member&)>& attempt) {
   if (ready.empty()) return false;
   const auto accept = [&](Member& node) {
     return !holds(node, used) && !shares_domain(node, used) && attempt(node);
   };
-  if (!wish.prefer.empty())
+  if (!request.prefer.empty())
     for (Member* node : ready)
-      if (node->ref.name == wish.prefer && !holds(*node, used) && attempt(*node)) return true;
+      if (node->ref.name == request.prefer && !holds(*node, used) && attempt(*node)) return true;
   const size_t start = ready.size() > 1 ? random.below(ready.size()) : 0;
-  if ((wish.local || options.strategy == Strategy::kLocalFirst) && !wish.host.empty())
+  if ((request.local || options.strategy == Strategy::kLocalFirst) && !request.host.empty())
     for (size_t i = 0; i < ready.size(); ++i)
-      if (Member& node = *ready[(start + i) % ready.size()]; node.host == wish.host && accept(node))
+      if (Member& node = *ready[(start + i) % ready.size()];
+          node.host == request.host && accept(node))
         return true;
   const auto grown = [&](size_t i) -> Member* {  // none when a young node declines
     Member* node = ready[i];

@@ -27,10 +27,10 @@ struct Nodes {
     ready.push_back(all.back().get());
     return *all.back();
   }
-  NodeId choose(const PlacementOptions& options, const PlacementRequest& wish,
+  NodeId choose(const PlacementOptions& options, const PlacementRequest& request,
                 const std::vector<Replica>& used = {}, Time now = t0 + 1h) {
     NodeId chosen;
-    place_by(options, ready, used, wish, now, random, [&](Member& node) {
+    place_by(options, ready, used, request, now, random, [&](Member& node) {
       if (node.space.used() == node.space.capacity()) return false;
       chosen = node.ref.name;
       return true;
