@@ -141,25 +141,26 @@ class Client {
   void write_out(std::span<Write> writes, const std::vector<xfer::Request>& requests,
                  const std::vector<NodeRef>& nodes, Time deadline);
   static bool worth_another(const Write& write);
-  static bool tells_less(const Write& write);
+  static bool is_less_specific(const Write& write);
   static Result<PutOutcome> outcome_of(Write& write);
   void finish_puts(std::span<Write> writes, const std::string& tenant, Time deadline);
   void get_round(std::span<Read> reads, Time deadline, Duration wait);
   void read_replicas(std::span<Read> reads, size_t replica, const Replicas& found, Time deadline);
-  bool at_hand(std::span<Read* const> reading, std::span<const xfer::Request> requests) const;
+  bool is_local(std::span<Read* const> reading, std::span<const xfer::Request> requests) const;
   Result<> moved_of(Read& read, xfer::BatchId batch) const;
-  void settle(Read& read, const Result<>& moved, const NodeRef& node, bool verify, bool far);
+  void complete(Read& read, const Result<>& moved, const NodeRef& node, bool verify, bool far);
   void order_places(Replicas& found);
   double distance(const NodeRef& node, uint64_t bytes);
   bool far(xfer::SegmentHandle segment) const;  // not memory of this host
   void read_near(std::span<Read> reads);
   void keep_near(const Read& read);
-  std::vector<Late> late_ones(std::span<Read* const> reading, xfer::BatchId batch, size_t replica,
-                              const Replicas& found, Opened& opened, Time deadline);
+  std::vector<Late> overdue_reads(std::span<Read* const> reading, xfer::BatchId batch,
+                                  size_t replica, const Replicas& found, Opened& opened,
+                                  Time deadline);
   void hedge(std::span<Read* const> reading, xfer::BatchId batch, size_t replica,
              const Replicas& found, Opened& opened, Time deadline);
   void check_early(std::span<Read* const> reading, xfer::BatchId batch, Time deadline);
-  void take_late(Late& late, xfer::BatchId batch, xfer::BatchId other);
+  void adopt_hedge_result(Late& late, xfer::BatchId batch, xfer::BatchId other);
   std::string disk_name(const ObjectKey& key) const;
   Result<rpc::SyncClient*> holder(const std::string& control);
   void read_disks(std::span<Read> reads, const Replicas& found, Time deadline);

@@ -113,7 +113,7 @@ void Client::fetch(std::span<Read* const> some, const Loaded& loaded, xfer::Segm
     if (!submitted)
       r->last = submitted.error();
     else
-      settle(*r, moved_of(*r, batch), node, true, true);
+      complete(*r, moved_of(*r, batch), node, true, true);
   }
   engine_.free_batch(batch);
 }

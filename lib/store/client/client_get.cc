@@ -123,10 +123,10 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
     total += r.at->bytes;
   }
   if (reading.empty()) return;
-  if (at_hand(reading, requests)) {
+  if (is_local(reading, requests)) {
     const Result<> moved = engine_.transfer_sync(requests[0], left(deadline));
     Read& r = *reading[0];
-    settle(r, moved, found.nodes[r.at->places[replica].node], verifies(r.segment), false);
+    complete(r, moved, found.nodes[r.at->places[replica].node], verifies(r.segment), false);
     return;
   }
   const xfer::BatchId batch = engine_.allocate_batch();
@@ -152,16 +152,16 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
     if (!submitted)
       r->last = submitted.error();
     else
-      settle(*r, moved_of(*r, batch), found.nodes[r->at->places[replica].node],
-             verifies(r->segment), far(r->segment));
+      complete(*r, moved_of(*r, batch), found.nodes[r->at->places[replica].node],
+               verifies(r->segment), far(r->segment));
   }
   engine_.free_batch(batch);
 }
 
 // One value of this host, in one piece, and not so large that its lease must be renewed meanwhile:
 // this thread copies it itself, and wakes others only where that helps.
-bool Client::at_hand(std::span<Read* const> reading,
-                     std::span<const xfer::Request> requests) const {
+bool Client::is_local(std::span<Read* const> reading,
+                      std::span<const xfer::Request> requests) const {
   constexpr uint64_t kMost = 256 * kMiB;
   return reading.size() == 1 && requests.size() == 1 && requests[0].bytes <= kMost &&
          !options_.progress && !far(reading[0]->segment);
@@ -181,7 +181,7 @@ Result<> Client::moved_of(Read& r, xfer::BatchId batch) const {
   return {};
 }
 
-void Client::settle(Read& r, const Result<>& moved, const NodeRef& node, bool verify, bool far) {
+void Client::complete(Read& r, const Result<>& moved, const NodeRef& node, bool verify, bool far) {
   if (!moved) {
     r.last = moved.error();
     if (r.last.code == Code::kStale) stale_.add();

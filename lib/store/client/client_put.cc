@@ -16,7 +16,7 @@ bool Client::worth_another(const Write& w) {
 }
 
 // That there was no time left for another attempt tells less than why the one before it failed.
-bool Client::tells_less(const Write& w) {
+bool Client::is_less_specific(const Write& w) {
   return !w.answer.value && !w.tried && w.answer.value.error().code == Code::kTimeout;
 }
 
@@ -72,7 +72,7 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
       rounds.push_back(std::move(again));
       put_round(rounds.back(), as, deadline);
       for (size_t i = 0; i < of.size(); ++i)
-        if (!tells_less(rounds.back()[i])) last[of[i]] = &rounds.back()[i];
+        if (!is_less_specific(rounds.back()[i])) last[of[i]] = &rounds.back()[i];
     }
     for (Write* w : last) out.push_back(outcome_of(*w));
   }

@@ -159,9 +159,9 @@ struct Client::Late {
 };
 
 // Those whose time is over, when each of them has another replica that is no other's business.
-std::vector<Client::Late> Client::late_ones(std::span<Read* const> reading, xfer::BatchId batch,
-                                            size_t replica, const Replicas& found, Opened& opened,
-                                            Time deadline) {
+std::vector<Client::Late> Client::overdue_reads(std::span<Read* const> reading, xfer::BatchId batch,
+                                                size_t replica, const Replicas& found,
+                                                Opened& opened, Time deadline) {
   std::vector<Late> out;
   for (Read* r : reading) {
     if (ended(engine_, batch, r->first, r->count) != Ended::kNot) continue;
@@ -180,7 +180,7 @@ std::vector<Client::Late> Client::late_ones(std::span<Read* const> reading, xfer
 // caller's memory is touched again: nothing of it is written any more then.
 void Client::hedge(std::span<Read* const> reading, xfer::BatchId batch, size_t replica,
                    const Replicas& found, Opened& opened, Time deadline) {
-  std::vector<Late> late = late_ones(reading, batch, replica, found, opened, deadline);
+  std::vector<Late> late = overdue_reads(reading, batch, replica, found, opened, deadline);
   if (late.empty()) return;
   std::vector<xfer::Request> requests;
   for (Late& l : late) {
@@ -204,12 +204,12 @@ void Client::hedge(std::span<Read* const> reading, xfer::BatchId batch, size_t r
         return a != Ended::kWell && b != Ended::kWell && (a == Ended::kNot || b == Ended::kNot);
       });
     }
-    for (Late& l : late) take_late(l, batch, other);
+    for (Late& l : late) adopt_hedge_result(l, batch, other);
   }
   engine_.free_batch(other);
 }
 
-void Client::take_late(Late& l, xfer::BatchId batch, xfer::BatchId other) {
+void Client::adopt_hedge_result(Late& l, xfer::BatchId batch, xfer::BatchId other) {
   Read& r = *l.read;
   if (ended(engine_, batch, r.first, r.count) == Ended::kWell ||
       ended(engine_, other, l.first, l.count) != Ended::kWell)

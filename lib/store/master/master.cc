@@ -140,7 +140,7 @@ uint64_t Master::quarantined_bytes() const {
 // Without what nodes that are gone had of it.
 Object* Master::find(uint16_t tenant, std::string_view key) {
   Object* object = table_.find(tenant, key);
-  return object != nullptr && settle(*object) ? object : nullptr;
+  return object != nullptr && drop_gone_replicas(*object) ? object : nullptr;
 }
 
 Object* Master::find_complete(uint16_t tenant, const ObjectKey& key) {

@@ -237,7 +237,7 @@ class Master {
   Object* recording_of(const PendingOrder& pending);
   void recorded(const PendingOrder& pending, Time now);
   void drop_node(const NodeId& name, Time now, bool may_return = true);
-  bool settle(Object& object);
+  bool drop_gone_replicas(Object& object);
   bool only_gone(const Object& object) const;
   bool leaves(const NodeId& name) const;
   void go_on_leaving(size_t most);

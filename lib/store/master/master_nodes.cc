@@ -192,7 +192,7 @@ void Master::drop_node(const NodeId& name, Time now, bool may_return) {
   const Id first = node.space.first();
   leaving_.push_back({std::move(taken), first, next_generation(), now, may_return, {}});
   for (const PendingOrder& pending : node.orders) {  // puts that wait for it
-    if (Object* object = recording_of(pending)) settle(*object);
+    if (Object* object = recording_of(pending)) drop_gone_replicas(*object);
   }
   for (auto& [id, task] : tasks_) {
     if (task.drain == name) task.drain.clear();
@@ -217,7 +217,7 @@ bool Master::only_gone(const Object& object) const {
 }
 
 // Takes off what nodes that are gone had of it. False: that was all, and it is no more.
-bool Master::settle(Object& object) {
+bool Master::drop_gone_replicas(Object& object) {
   for (Leaving& l : leaving_) {
     const Replica lost = take_replica(object, *l.node);
     if (lost.node == nullptr) continue;
@@ -254,7 +254,7 @@ void Master::go_on_leaving(size_t most) {
     for (; l.at != kNoId && most > 0; --most) {
       const Id range = std::exchange(l.at, node.space.after(l.at));
       if (node.space.taken(range) && node.space.owner(range) != kNoId)
-        settle(table_[node.space.owner(range)]);
+        drop_gone_replicas(table_[node.space.owner(range)]);
     }
     const bool more = l.at != kNoId;
     if (l.may_return) tombstones_.left(node.ref.name, l.since, std::exchange(l.held, {}), more);

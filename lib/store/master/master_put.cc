@@ -325,7 +325,7 @@ void Master::recorded(const PendingOrder& pending, Time now) {
   Object& object = *recording;
   const Recording waiting = std::move(recording_[recording_id(object)]);
   recording_.give(std::exchange(recording_id(object), kNoId));
-  settle(object);
+  drop_gone_replicas(object);
   Outcome answer;
   if (object.node == nullptr) {
     erase(object);

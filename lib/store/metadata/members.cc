@@ -154,10 +154,10 @@ std::optional<Replica> Members::place(uint64_t bytes, std::span<const Replica> u
 
 void Members::unplace(const Replica& replica) {
   --replica.node->objects;
-  give_back(*replica.node, replica.range);
+  return_range(*replica.node, replica.range);
 }
 
-void Members::give_back(Member& node, Id range) {
+void Members::return_range(Member& node, Id range) {
   const uint64_t before = node.space.used();
   node.space.free(range);
   if (counts(node)) used_ -= before - node.space.used();
@@ -183,7 +183,7 @@ void Members::released(Member& node, Id range) {
   const uint64_t span = span_of(node, range);
   node.releasing -= span;
   if (counts(node)) releasing_ -= span;
-  give_back(node, range);
+  return_range(node, range);
 }
 
 // An order is large: of hundreds at a time, malloc and free would be most of the work.

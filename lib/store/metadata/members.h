@@ -74,7 +74,7 @@ class Members {
  private:
   static bool counts(const Member& node) { return node.ready && !node.draining; }
   void count(Member& node, bool in);
-  void give_back(Member& node, Id range);
+  void return_range(Member& node, Id range);
   void answer(Member& node, uint64_t epoch, uint64_t nodes);
   std::shared_ptr<Order> fresh_order();
   void keep(std::shared_ptr<Order> order);
