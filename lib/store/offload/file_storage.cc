@@ -277,8 +277,8 @@ void FileStorage::arm() {
   });
 }
 
-void FileStorage::raise(const std::vector<ssd::Slot>& slots) {
-  for (const ssd::Slot& s : slots)
+void FileStorage::raise(const std::vector<ssd::StagingSlot>& slots) {
+  for (const ssd::StagingSlot& s : slots)
     (void)xfer::raise_guard_word(memory_.data() + s.at / kPage * 8, s.generation.n);
 }
 

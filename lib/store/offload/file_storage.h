@@ -125,7 +125,7 @@ class FileStorage {
   void tell_brought(const std::string& name, const Result<>& outcome);
   void loaded(const std::shared_ptr<Loading>& loading);
   void promote(const std::shared_ptr<Loading>& loading);
-  void raise(const std::vector<ssd::Slot>& slots);
+  void raise(const std::vector<ssd::StagingSlot>& slots);
   void retry_loads();
   uint64_t guard_of(uint64_t at) const { return memory_.offset() + at / kPage * 8; }
   uint64_t data_of(uint64_t at) const { return memory_.offset() + guards_ + at; }

@@ -90,7 +90,7 @@ void FileStorage::loaded(const std::shared_ptr<Loading>& loading) {
     }
     loads_.add();
     load_bytes_.add(l.outcome->bytes);
-    const ssd::Slot& slot = loading->batch.slots[n];
+    const ssd::StagingSlot& slot = loading->batch.slots[n];
     item = {{},
             l.outcome->bytes,
             l.outcome->checksum,

@@ -17,7 +17,7 @@ Result<Staging::Batch> Staging::take(const std::vector<uint64_t>& bytes) {
     const uint64_t pages = std::max<uint64_t>((n + kPage - 1) / kPage * kPage, kPage);
     const auto at = space_.take(pages);
     if (!at) {
-      for (const Slot& s : batch.slots) space_.give(s.at, s.bytes);
+      for (const StagingSlot& s : batch.slots) space_.give(s.at, s.bytes);
       if (pages > capacity_)
         return fail(Code::kNoSpace, "a value of %s: the staging memory has %s",
                     human_bytes(n).c_str(), human_bytes(capacity_).c_str());
@@ -46,7 +46,7 @@ void Staging::hold(uint64_t batch) {
 
 void Staging::leave(Batches::iterator it) {
   if (--it->second.users > 0) return;
-  for (const Slot& s : it->second.slots) space_.give(s.at, s.bytes);
+  for (const StagingSlot& s : it->second.slots) space_.give(s.at, s.bytes);
   batches_.erase(it);
 }
 
@@ -54,15 +54,15 @@ void Staging::drop(uint64_t batch) {
   if (const auto it = batches_.find(batch); it != batches_.end()) leave(it);
 }
 
-std::vector<Slot> Staging::end_lease(Batches::iterator it) {
-  std::vector<Slot> slots = it->second.slots;
-  for (Slot& s : slots) s.generation = Generation{++generation_};
+std::vector<StagingSlot> Staging::end_lease(Batches::iterator it) {
+  std::vector<StagingSlot> slots = it->second.slots;
+  for (StagingSlot& s : slots) s.generation = Generation{++generation_};
   by_end_.erase(it->second.end);
   it->second.lent = false;
   return slots;
 }
 
-std::vector<Slot> Staging::release(uint64_t batch) {
+std::vector<StagingSlot> Staging::release(uint64_t batch) {
   const auto it = batches_.find(batch);
   if (it == batches_.end() || !it->second.lent) return {};
   auto slots = end_lease(it);
@@ -70,8 +70,8 @@ std::vector<Slot> Staging::release(uint64_t batch) {
   return slots;
 }
 
-std::vector<Slot> Staging::expire(Time now) {
-  std::vector<Slot> out;
+std::vector<StagingSlot> Staging::expire(Time now) {
+  std::vector<StagingSlot> out;
   while (!by_end_.empty() && by_end_.begin()->first <= now) {
     ++expired_;
     const auto slots = release(by_end_.begin()->second);

@@ -21,7 +21,7 @@
 
 namespace mc::store::ssd {
 
-struct Slot {
+struct StagingSlot {
   uint64_t at = 0;     // in the staging memory
   uint64_t bytes = 0;  // whole pages
   Generation generation;
@@ -36,7 +36,7 @@ class Staging {
   // the guard words to the slots' generations before it hands them out.
   struct Batch {
     uint64_t id = 0;
-    std::vector<Slot> slots;
+    std::vector<StagingSlot> slots;
   };
   Result<Batch> take(const std::vector<uint64_t>& bytes);
   // The lease begins: until now + ttl.
@@ -45,8 +45,8 @@ class Staging {
   void drop(uint64_t batch);  // a user less
   // The reader gives it back; a batch that is not lent (any more) is nothing to do. Returns the
   // slots with the generations that their guard words are to be raised to before anything else.
-  std::vector<Slot> release(uint64_t batch);
-  std::vector<Slot> expire(Time now);  // leases that ended by now
+  std::vector<StagingSlot> release(uint64_t batch);
+  std::vector<StagingSlot> expire(Time now);  // leases that ended by now
   Time deadline() const;
 
   uint64_t capacity() const { return capacity_; }
@@ -57,13 +57,13 @@ class Staging {
 
  private:
   struct Held {
-    std::vector<Slot> slots;
+    std::vector<StagingSlot> slots;
     uint32_t users = 1;
     bool lent = false;
     std::multimap<Time, uint64_t>::iterator end;
   };
   using Batches = std::unordered_map<uint64_t, Held>;
-  std::vector<Slot> end_lease(Batches::iterator it);
+  std::vector<StagingSlot> end_lease(Batches::iterator it);
   void leave(Batches::iterator it);
 
   const uint64_t capacity_;
