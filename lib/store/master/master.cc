@@ -215,13 +215,13 @@ void Master::set_config(Object& object, ObjectClass cls, Pin pin, Time keep_unti
   members.push_back(object.self);
 }
 
-Record Master::record_of(const Object& object, const Replica& replica) const {
-  Record record;
+ObjectRecord Master::record_of(const Object& object, const Replica& replica) const {
+  ObjectRecord record;
   record_of(object, replica, record);
   return record;
 }
 
-void Master::record_of(const Object& object, const Replica& replica, Record& record) const {
+void Master::record_of(const Object& object, const Replica& replica, ObjectRecord& record) const {
   record.key = object.key();
   record.bytes = object.bytes;
   record.checksum = object.checksum;
@@ -272,7 +272,7 @@ std::span<const Id> Master::group_of(const Object& object) const {
   return groups_.at(in_tenant(object.tenant, group));
 }
 
-Record* Master::forget(const Replica& replica, Outcoming forgotten, bool removed) {
+ObjectRecord* Master::forget(const Replica& replica, Outcoming forgotten, bool removed) {
   if (replica.node->gone) {
     replica.node->space.set_owner(replica.range, kNoId);
     if (forgotten) forgotten->decided();
@@ -288,8 +288,8 @@ Record* Master::forget(const Replica& replica, Outcoming forgotten, bool removed
   return &order.record;
 }
 
-void Master::forget(const Replica& replica, Record record) {
-  if (Record* told = forget(replica, {}, false)) *told = std::move(record);
+void Master::forget(const Replica& replica, ObjectRecord record) {
+  if (ObjectRecord* told = forget(replica, {}, false)) *told = std::move(record);
 }
 
 void Master::release(Object& object, const Outcoming& forgotten, bool removed) {
@@ -297,7 +297,7 @@ void Master::release(Object& object, const Outcoming& forgotten, bool removed) {
   while (object.node != nullptr) {
     const Replica r{object.node, object.range, object.generation};
     take_replica(object, *r.node);
-    if (Record* told = forget(r, forgotten, removed)) record_of(object, r, *told);
+    if (ObjectRecord* told = forget(r, forgotten, removed)) record_of(object, r, *told);
   }
   erase(object);
 }
@@ -341,7 +341,7 @@ void Master::abandon(Object& object, Time now) {
   ++totals_.puts_discarded;
   while (object.node != nullptr) {
     const Replica r{object.node, object.range, object.generation};
-    Record record = record_of(object, r);
+    ObjectRecord record = record_of(object, r);
     take_replica(object, *r.node);
     r.node->space.set_owner(r.range, kNoId);
     quarantined_.emplace(

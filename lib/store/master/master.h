@@ -158,7 +158,7 @@ class Master {
     NodeId node;
     uint64_t mount = 0;
     Id range = kNoId;
-    Record record;
+    ObjectRecord record;
   };
   struct Task {  // a copy on its way
     uint16_t tenant = 0;
@@ -210,8 +210,8 @@ class Master {
   Replica take_replica(Object& object, const Member& node);  // no node: it has none there
   void set_config(Object& object, ObjectClass cls, Pin pin, Time keep_until,
                   const std::string& group);
-  Record record_of(const Object& object, const Replica& replica) const;
-  void record_of(const Object& object, const Replica& replica, Record& empty) const;
+  ObjectRecord record_of(const Object& object, const Replica& replica) const;
+  void record_of(const Object& object, const Replica& replica, ObjectRecord& empty) const;
   template <class Pieces>
   void each_piece(const Replica& replica, uint64_t bytes, const Pieces& f) const;
   ReplicaLocation place_of(const Object& object, const Replica& replica,
@@ -221,8 +221,8 @@ class Master {
   void grant(Object& object, Time now);  // a lease, to all of its group
   std::span<const Id> group_of(const Object& object) const;
   // What its node is told to forget, to be filled in; nullptr when the node is gone.
-  Record* forget(const Replica& replica, Outcoming forgotten, bool removed);
-  void forget(const Replica& replica, Record record);
+  ObjectRecord* forget(const Replica& replica, Outcoming forgotten, bool removed);
+  void forget(const Replica& replica, ObjectRecord record);
   // Takes it out and gives its ranges back; `forgotten` is told once a replica.
   void release(Object& object, const Outcoming& forgotten, bool removed = false);
   void erase(Object& object);  // whose replicas are gone
@@ -241,8 +241,8 @@ class Master {
   bool only_gone(const Object& object) const;
   bool leaves(const NodeId& name) const;
   void go_on_leaving(size_t most);
-  void adopt(Member& node, const Record& record, Time now);
-  Id reserve(Member& node, const Record& record);
+  void adopt(Member& node, const ObjectRecord& record, Time now);
+  Id reserve(Member& node, const ObjectRecord& record);
 
   // ---- room
   Tried start_put(const PutStart& m, ParkedPut& put, uint16_t tenant, size_t i, bool last_try,
@@ -328,7 +328,7 @@ class Master {
   bool disks_behind(const Object& object) const;
   void offload_early(const Object& object, Time now);
   void offloaded(const std::string& name, Generation generation, bool stored, Time now);
-  bool older_than_disk(const Record& record, uint16_t tenant);
+  bool older_than_disk(const ObjectRecord& record, uint16_t tenant);
   void list_disks(Listed& reply, const List& m, uint16_t tenant, uint32_t limit) const;
   void stat_tier(ClusterStat& reply) const;
   bool evicting(const Object& object) const;

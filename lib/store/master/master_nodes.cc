@@ -47,7 +47,7 @@ Result<Mounted> Master::handle(const Inventory& m, Time now) {
     return fail(Code::kInvalid, "inventory of node '%s': %zu records, %s", shown(m.node).c_str(),
                 m.records.size(), node->ready ? "after the last" : "too many");
   members_.heard(*node, now);
-  for (const Record& record : m.records) adopt(*node, record, now);
+  for (const ObjectRecord& record : m.records) adopt(*node, record, now);
   for (size_t i = 0; i < std::min({m.dead.size(), m.before.size(), kDeadMax}); ++i)
     tombstones_.learn(m.dead[i], Generation{m.before[i]});
   if (m.last) {
@@ -62,7 +62,7 @@ Result<Mounted> Master::handle(const Inventory& m, Time now) {
 }
 
 // Takes the ranges of a record, of which nothing is believed; kNoId when they cannot be had.
-Id Master::reserve(Member& node, const Record& record) {
+Id Master::reserve(Member& node, const ObjectRecord& record) {
   Id head = kNoId, last = kNoId;
   uint64_t left = record.bytes;
   const auto piece = [&](uint64_t offset, uint64_t bytes) {
@@ -86,7 +86,7 @@ Id Master::reserve(Member& node, const Record& record) {
   return kNoId;
 }
 
-void Master::adopt(Member& node, const Record& record, Time now) {
+void Master::adopt(Member& node, const ObjectRecord& record, Time now) {
   const auto tenant = tenants_.get(record.tenant);
   const bool sane = check_object_key(record.key) && record.generation && tenant &&
                     record.cls <= static_cast<uint8_t>(ObjectClass::kContext) &&

@@ -101,7 +101,7 @@ Result<rpc::Empty> Master::handle(const TaskDone& m, Time now) {
     return fail(Code::kStale, "task %llu of node '%s' is not running",
                 static_cast<unsigned long long>(m.task), shown(m.node).c_str());
   Task& task = it->second;
-  Record record;
+  ObjectRecord record;
   const Replica at{node, task.range, task.generation};
   const Object* object = find_complete(task.tenant, task.key);
   const bool same =
@@ -137,7 +137,7 @@ void Master::copied(uint64_t id, Time now) {
   if (!fits) {
     Object gone;
     gone.bytes = task.bytes;
-    Record record = record_of(gone, at);
+    ObjectRecord record = record_of(gone, at);
     record.key = task.key;
     record.generation = task.generation;
     forget(at, std::move(record));
@@ -153,7 +153,7 @@ void Master::copied(uint64_t id, Time now) {
 
 // Gives a replica up; readers that were told of it may finish.
 void Master::retire(Object& object, const Member& node, Time now) {
-  Record record;
+  ObjectRecord record;
   each_replica(object, [&](const Replica& r) {
     if (r.node == &node) record = record_of(object, r);
   });

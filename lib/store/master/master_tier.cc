@@ -51,7 +51,7 @@ bool Master::may_come_back(const std::string& name, Time now) const {
 // removed it remembers anyway.
 void Master::replicate_tombstone(const std::string& name, Generation before) {
   tombstones_.add(name, before);
-  Record record;
+  ObjectRecord record;
   std::tie(record.tenant, record.key) = parts_of(name);
   size_t told = 0;
   for (const auto& [node, member] : members_.all()) {
@@ -135,7 +135,7 @@ Result<TierAck> Master::handle(const TierReport& m, Time now) {
 }
 
 // Of a record in a node's memory that differs from what a disk has, the older of the two goes.
-bool Master::older_than_disk(const Record& record, uint16_t tenant) {
+bool Master::older_than_disk(const ObjectRecord& record, uint16_t tenant) {
   if (!tier_.any()) return false;
   const std::string name = disk_name(tenant, record.key);
   const DiskReplicaIndex::OnDisk* disk = tier_.find(name);

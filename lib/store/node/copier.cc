@@ -113,7 +113,7 @@ Result<> Copier::make(const Order& order) {
 }
 
 Result<> Copier::read(const Order& order, xfer::SegmentHandle source) {
-  const Record& r = order.record;
+  const ObjectRecord& r = order.record;
   ReplicaLocation here;
   here.offset = r.offset;
   here.bytes = r.first_bytes;
@@ -153,7 +153,7 @@ Result<> Copier::read(const Order& order, xfer::SegmentHandle source) {
 }
 
 Result<> Copier::check(const Order& order) const {
-  const Record& r = order.record;
+  const ObjectRecord& r = order.record;
   Xxh3Stream hash;
   const auto add = [&](uint64_t offset, uint64_t bytes) { hash.update(at_(offset), bytes); };
   add(r.offset, r.more.empty() ? r.bytes : r.first_bytes);

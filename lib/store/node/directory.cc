@@ -6,13 +6,13 @@
 
 namespace mc::store {
 
-void Directory::erase(std::map<uint64_t, Record>::iterator it) {
+void Directory::erase(std::map<uint64_t, ObjectRecord>::iterator it) {
   bytes_ -= it->second.bytes;
   records_.erase(it);
 }
 
 Result<> Directory::carry_out(const Order& order) {
-  const Record& r = order.record;
+  const ObjectRecord& r = order.record;
   if (order.kind == static_cast<uint8_t>(OrderKind::kAddTombstone)) {
     add_tombstone(r, order.fence);
     return {};
@@ -45,7 +45,7 @@ Result<> Directory::carry_out(const Order& order) {
               static_cast<unsigned long long>(order.seq), unsigned{order.kind});
 }
 
-void Directory::add_tombstone(const Record& record, Generation before) {
+void Directory::add_tombstone(const ObjectRecord& record, Generation before) {
   learn_dead(Tombstones::hash_of(in_space(record.tenant, record.key)), before.n);
 }
 
@@ -61,8 +61,9 @@ void Directory::tell_dead(Inventory& m) const {
   }
 }
 
-std::vector<Record> Directory::page(uint64_t after_offset, bool from_start, size_t limit) const {
-  std::vector<Record> out;
+std::vector<ObjectRecord> Directory::page(uint64_t after_offset, bool from_start,
+                                          size_t limit) const {
+  std::vector<ObjectRecord> out;
   auto it = from_start ? records_.begin() : records_.upper_bound(after_offset);
   for (; it != records_.end() && out.size() < limit; ++it) out.push_back(it->second);
   return out;

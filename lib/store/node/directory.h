@@ -21,7 +21,7 @@ class Directory {
   // Errors: kInvalid for ranges outside the segment, or orders this version does not know.
   Result<> carry_out(const Order& order);
   // The records from the one after `after` on, at most `limit`; by offset.
-  std::vector<Record> page(uint64_t after_offset, bool from_start, size_t limit) const;
+  std::vector<ObjectRecord> page(uint64_t after_offset, bool from_start, size_t limit) const;
   size_t objects() const { return records_.size(); }
   uint64_t bytes() const { return bytes_; }
   // What was removed, as Inventory has it; the last kDeadMax.
@@ -30,13 +30,13 @@ class Directory {
   Generation newest() const { return newest_; }  // of all that was ever recorded
 
  private:
-  void erase(std::map<uint64_t, Record>::iterator it);
+  void erase(std::map<uint64_t, ObjectRecord>::iterator it);
 
-  void add_tombstone(const Record& record, Generation before);
+  void add_tombstone(const ObjectRecord& record, Generation before);
 
   Layout layout_;
   std::deque<std::pair<uint64_t, uint64_t>> dead_;  // hash of the name, generation
-  std::map<uint64_t, Record> records_;              // by offset
+  std::map<uint64_t, ObjectRecord> records_;        // by offset
   uint64_t bytes_ = 0;
   Generation newest_;
 };

@@ -80,7 +80,7 @@ Node::Node(io::Loop& loop, xfer::Engine& engine, NodeRef me, const NodeOptions& 
                                 "objects there whose bytes were not those that were put")) {}
 
 void Node::restore(Segments::Recovered recovered) {
-  for (Record& record : recovered.records) {
+  for (ObjectRecord& record : recovered.records) {
     Order order;
     order.kind = static_cast<uint8_t>(OrderKind::kRecord);
     order.record = std::move(record);
@@ -220,7 +220,7 @@ void Node::copied(uint64_t task, const Result<>& result) {
 }
 
 // In place, not through the engine: thousands may come at once.
-void Node::raise_guards(const Record& record, Generation generation) {
+void Node::raise_guards(const ObjectRecord& record, Generation generation) {
   const auto raise = [&](uint64_t offset) {  // false: it is higher already
     (void)xfer::raise_guard_word(segments_->bytes_at(layout_.guard_of(offset)), generation.n);
   };

@@ -75,7 +75,7 @@ class Node {
   void beat();
   void take(const HeartbeatReply& reply);
   void carry_out(const Order& order);
-  void raise_guards(const Record& record, Generation generation);
+  void raise_guards(const ObjectRecord& record, Generation generation);
   void copied(uint64_t task, const Result<>& result);
   void ask_drained(Time until, const std::function<void()>& done);
   void retry(const Error& error);

@@ -22,7 +22,7 @@ struct IndexEntry {
   static constexpr const char* kName = "index-entry";
   enum Kind : uint8_t { kRecord = 1, kForget = 2, kDead = 3 };
   uint8_t kind = 0;
-  Record record{};                // of the first two; offsets count from the segment's first byte
+  ObjectRecord record{};          // of the first two; offsets count from the segment's first byte
   uint64_t hash = 0, before = 0;  // of kDead: as Inventory has it
   static void fields(auto& a, auto& m) { a(m.kind, m.record, m.hash, m.before); }
 };
@@ -42,7 +42,7 @@ class SegmentIndex {
   static Result<std::unique_ptr<SegmentIndex>> open(const std::string& path, const Segment& of);
 
   // What was there when it was opened: the records by place, and what is dead.
-  std::vector<Record> records() const { return held_.page(0, true, SIZE_MAX); }
+  std::vector<ObjectRecord> records() const { return held_.page(0, true, SIZE_MAX); }
   void tell_dead(Inventory& m) const { held_.tell_dead(m); }
   const std::string& doubt() const { return doubt_; }  // why nothing of it is believed, or empty
 

@@ -29,7 +29,7 @@ std::string boot_name() {
 }
 
 // The record as it would be if its segment began elsewhere.
-Record moved(Record record, uint64_t by) {
+ObjectRecord moved(ObjectRecord record, uint64_t by) {
   record.offset += by;
   for (Extent& piece : record.more) {
     piece.offset += by;
@@ -39,7 +39,7 @@ Record moved(Record record, uint64_t by) {
 }
 
 template <class F>
-void each_piece(const Record& r, const F& f) {
+void each_piece(const ObjectRecord& r, const F& f) {
   f(r.offset, r.more.empty() ? r.bytes : r.first_bytes);
   for (const Extent& piece : r.more) f(piece.offset, piece.bytes);
 }
@@ -158,18 +158,18 @@ Result<> Segments::add_file(Part& part, const std::string& boot) {
   if (const std::string& why = part.index->doubt(); !why.empty())
     log_warn("store", "%s: starts empty: %s: %s", path.c_str(), part.spec.index.c_str(),
              why.c_str());
-  const std::vector<Record> listed = part.index->records();
+  const std::vector<ObjectRecord> listed = part.index->records();
   // Those who had it mapped in the life of the last process share its lock.
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return take_over(part, std::move(fd), listed);
   MC_TRY_(map(part, {false, part.spec.numa, std::move(fd)}));
   std::memset(part.memory.data(), 0, guard_bytes(part.spec.bytes));
-  for (const Record& r : listed) keep(part, moved(r, part.region.data));
+  for (const ObjectRecord& r : listed) keep(part, moved(r, part.region.data));
   return part.index->begin(part.file, entries_of(part, recovered_.records, dead_of(part)));
 }
 
 // Into a new file, which takes the name of the old: its readers go on reading, and what they write
 // is nobody's.
-Result<> Segments::take_over(Part& part, io::Fd old, const std::vector<Record>& listed) {
+Result<> Segments::take_over(Part& part, io::Fd old, const std::vector<ObjectRecord>& listed) {
   const std::string next = part.spec.file + ".next";
   (void)::unlink(next.c_str());
   io::Fd fd(::open(next.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
@@ -192,7 +192,7 @@ Result<> Segments::take_over(Part& part, io::Fd old, const std::vector<Record>& 
     recovered_.given_up += listed.size();
   } else {
     const auto* from = static_cast<const std::byte*>(p) + guards;
-    for (const Record& r : listed) {
+    for (const ObjectRecord& r : listed) {
       each_piece(r, [&](uint64_t offset, uint64_t bytes) {
         std::memcpy(part.memory.data() + guards + offset, from + offset, bytes);
       });
@@ -209,7 +209,7 @@ Result<> Segments::take_over(Part& part, io::Fd old, const std::vector<Record>& 
   });
 }
 
-bool Segments::right(const Part& part, const Record& record) const {
+bool Segments::right(const Part& part, const ObjectRecord& record) const {
   Xxh3Stream hash;
   each_piece(record, [&](uint64_t offset, uint64_t bytes) {
     hash.update(part.memory.data() + (offset - part.memory.offset()), bytes);
@@ -217,7 +217,7 @@ bool Segments::right(const Part& part, const Record& record) const {
   return hash.digest() == record.checksum;
 }
 
-void Segments::raise(const Part& part, const Record& record) const {
+void Segments::raise(const Part& part, const ObjectRecord& record) const {
   each_piece(record, [&](uint64_t offset, uint64_t) {
     const uint64_t word = part.region.guards + (offset - part.region.data) / kPage * 8;
     (void)xfer::raise_guard_word(part.memory.data() + (word - part.memory.offset()),
@@ -225,7 +225,7 @@ void Segments::raise(const Part& part, const Record& record) const {
   });
 }
 
-void Segments::keep(Part& part, Record record) {
+void Segments::keep(Part& part, ObjectRecord record) {
   if (!right(part, record)) {
     ++recovered_.given_up;
     log_warn("store", "%s: '%s' has other bytes than were put: given up", part.spec.file.c_str(),
@@ -244,13 +244,14 @@ Inventory Segments::dead_of(const Part& part) {
   return dead;
 }
 
-std::vector<IndexEntry> Segments::entries_of(const Part& part, const std::vector<Record>& records,
+std::vector<IndexEntry> Segments::entries_of(const Part& part,
+                                             const std::vector<ObjectRecord>& records,
                                              const Inventory& dead) const {
   std::vector<IndexEntry> out;
   for (size_t i = 0; i < dead.dead.size(); ++i)
     out.push_back({IndexEntry::kDead, {}, dead.dead[i], dead.before[i]});
   const uint64_t from = part.region.data, end = from + part.region.capacity;
-  for (const Record& r : records)
+  for (const ObjectRecord& r : records)
     if (r.offset >= from && r.offset < end)
       out.push_back({IndexEntry::kRecord, moved(r, uint64_t{0} - from), 0, 0});
   return out;
@@ -269,7 +270,7 @@ bool Segments::lasting() const {
 }
 
 // The one that all of it lies in, if it has an index.
-Segments::Part* Segments::index_of(const Record& record) {
+Segments::Part* Segments::index_of(const ObjectRecord& record) {
   for (Part& part : parts_) {
     if (part.index == nullptr) continue;
     bool all = true;
@@ -281,7 +282,7 @@ Segments::Part* Segments::index_of(const Record& record) {
   return nullptr;
 }
 
-void Segments::note(IndexEntry::Kind kind, const Record& record) {
+void Segments::note(IndexEntry::Kind kind, const ObjectRecord& record) {
   if (Part* part = index_of(record))
     part->index->add({kind, moved(record, uint64_t{0} - part->region.data), 0, 0});
 }
@@ -298,8 +299,8 @@ Result<> Segments::flush(const Directory& directory) {
     if (auto flushed = part.index->flush(); !flushed) out = flushed;
     if (part.begun == 0) part.begun = part.index->bytes();
     if (out && part.index->bytes() > 2 * part.begun + kIndexSlack) {
-      std::vector<Record> here = directory.page(0, true, SIZE_MAX);
-      std::erase_if(here, [&](const Record& r) { return index_of(r) != &part; });
+      std::vector<ObjectRecord> here = directory.page(0, true, SIZE_MAX);
+      std::erase_if(here, [&](const ObjectRecord& r) { return index_of(r) != &part; });
       Inventory dead;
       directory.tell_dead(dead);
       out = part.index->begin(part.file, entries_of(part, here, dead));

@@ -44,15 +44,15 @@ class Segments {
   bool lasting() const;                        // some of it outlives this process
 
   struct Recovered {
-    std::vector<Record> records;
+    std::vector<ObjectRecord> records;
     std::vector<std::pair<uint64_t, uint64_t>> dead;  // hash of a name, before which generation
     uint64_t given_up = 0;  // objects whose bytes are not those that were put
   };
   Recovered take_recovered() { return std::move(recovered_); }
 
   // To be known when this process is gone; together, at the next flush().
-  void record(const Record& record) { note(IndexEntry::kRecord, record); }
-  void forget(const Record& record) { note(IndexEntry::kForget, record); }
+  void record(const ObjectRecord& record) { note(IndexEntry::kRecord, record); }
+  void forget(const ObjectRecord& record) { note(IndexEntry::kForget, record); }
   void dead(uint64_t hash, uint64_t before);
   // `directory`: what is true, for an index that has grown too long.
   Result<> flush(const Directory& directory);
@@ -69,16 +69,16 @@ class Segments {
   explicit Segments(xfer::Engine& engine) : engine_(engine) {}
   Result<> add(const SegmentSpec& spec, const std::string& boot);
   Result<> add_file(Part& part, const std::string& boot);
-  Result<> take_over(Part& part, io::Fd old, const std::vector<Record>& listed);
+  Result<> take_over(Part& part, io::Fd old, const std::vector<ObjectRecord>& listed);
   Result<> map(Part& part, xfer::MemorySource source);
-  void keep(Part& part, Record record);
+  void keep(Part& part, ObjectRecord record);
   Inventory dead_of(const Part& part);  // as its index had it; recovered
-  bool right(const Part& part, const Record& record) const;
-  void raise(const Part& part, const Record& record) const;
-  std::vector<IndexEntry> entries_of(const Part& part, const std::vector<Record>& records,
+  bool right(const Part& part, const ObjectRecord& record) const;
+  void raise(const Part& part, const ObjectRecord& record) const;
+  std::vector<IndexEntry> entries_of(const Part& part, const std::vector<ObjectRecord>& records,
                                      const Inventory& dead) const;
-  void note(IndexEntry::Kind kind, const Record& record);
-  Part* index_of(const Record& record);
+  void note(IndexEntry::Kind kind, const ObjectRecord& record);
+  Part* index_of(const ObjectRecord& record);
 
   xfer::Engine& engine_;
   std::vector<Part> parts_;

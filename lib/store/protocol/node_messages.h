@@ -12,7 +12,7 @@
 
 namespace mc::store {
 
-struct Record {  // an object as its holder knows it
+struct ObjectRecord {  // an object as its holder knows it
   ObjectKey key;
   uint64_t offset = 0;  // of the value, in the node's segment
   uint64_t bytes = 0, checksum = 0;
@@ -88,7 +88,7 @@ struct Inventory {
   using Reply = Mounted;
   NodeId node;
   Generation generation;
-  std::vector<Record> records;
+  std::vector<ObjectRecord> records;
   bool last = false;
   bool tier = false;  // a tier-mount will follow the last
   // With the last: what this node was told is dead, for a master that does not know it: hashes
@@ -117,7 +117,7 @@ enum class OrderKind : uint8_t {
 struct Order {
   uint64_t seq = 0;
   uint8_t kind = 0;
-  Record record;
+  ObjectRecord record;
   Generation fence;
   uint64_t task = 0;  // of a kCopy
   NodeRef from{};

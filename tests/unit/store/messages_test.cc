@@ -30,7 +30,7 @@ void survives_damage(const M& message) {
 TEST_CASE("every message reads back what was written, and damaged ones crash nobody") {
   const Generation g{uint64_t{1'700'000'000} << 32 | 7};
   const NodeRef node{"n1", "127.0.0.1:5570", g};
-  const Record record{"key", 4096, 100, 0x1234567890abcdef, g};
+  const ObjectRecord record{"key", 4096, 100, 0x1234567890abcdef, g};
   survives_damage(PutStart{{{"a", 1}, {"b", UINT64_MAX}}, 2, "n1", 100});
   survives_damage(PutStarted{5, {node}, {{{}, g, {{0, 4096, 8}}}, {{3, "stored"}, {}, {}}}});
   survives_damage(PutEnd{{{"a", g, 77}}});

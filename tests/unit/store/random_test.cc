@@ -126,7 +126,7 @@ struct History {
       if (name == away) continue;
       uint64_t bytes = 0;
       std::map<uint64_t, uint64_t> pieces;  // offset: whole pages
-      for (const Record& r : node->directory.page(0, true, 1 << 20)) {
+      for (const ObjectRecord& r : node->directory.page(0, true, 1 << 20)) {
         CHECK(pieces.emplace(r.offset, pages(r.more.empty() ? r.bytes : r.first_bytes)).second);
         for (const Extent& e : r.more) CHECK(pieces.emplace(e.offset, pages(e.bytes)).second);
         CHECK(stored.count(r.key) == 1);

@@ -44,9 +44,9 @@ struct Life {  // of a process that offers memory
     found = segments->take_recovered();
   }
   // Bytes at `page` of segment `of`, recorded.
-  Record put(const std::string& key, uint64_t page, size_t bytes, size_t of = 0) {
+  ObjectRecord put(const std::string& key, uint64_t page, size_t bytes, size_t of = 0) {
     const Layout& l = segments->layout();
-    Record r;
+    ObjectRecord r;
     r.key = key;
     r.offset = (of == 0 ? l.data : l.more[of - 1].data) + page * kPage;
     r.bytes = bytes;
@@ -59,7 +59,7 @@ struct Life {  // of a process that offers memory
     return r;
   }
   bool has(const std::string& key) const {
-    for (const Record& r : found.records) {
+    for (const ObjectRecord& r : found.records) {
       if (r.key != key) continue;
       const uint64_t guard = segments->layout().guard_of(r.offset);
       uint64_t word = 0;
@@ -86,9 +86,9 @@ TEST_CASE("what a file held is there for the next process, but for what was forg
     CHECK(a.segments->layout().total() == (64 + 1024 + 128) * kKiB);
     a.put("in memory", 0, 100, 0);
     a.put("kept", 3, 5000, 1);
-    const Record gone = a.put("forgotten", 9, 5000, 1);
+    const ObjectRecord gone = a.put("forgotten", 9, 5000, 1);
     a.put("empty", 20, 0, 1);
-    Record across = a.put("in pieces", 30, kPage, 1);
+    ObjectRecord across = a.put("in pieces", 30, kPage, 1);
     across.first_bytes = 100;
     across.bytes = 200;
     across.more = {{a.segments->layout().data, 100, 0}};
@@ -117,7 +117,7 @@ TEST_CASE("bytes that are not those that were put are given up, one object at a 
   {
     Life a(specs);
     a.put("good", 1, 9000);
-    const Record bad = a.put("bad", 10, 9000);
+    const ObjectRecord bad = a.put("bad", 10, 9000);
     at = bad.offset - a.segments->layout().guards + 8999;
   }
   {
@@ -158,7 +158,7 @@ TEST_CASE("an index cut anywhere tells of what came before, flipped anywhere of 
     if (n < 64)
       CHECK(b.error.what.find(n < 8 ? "another path" : "remove") != std::string::npos);
     else
-      for (const Record& r : b.found.records) CHECK(b.has(r.key));
+      for (const ObjectRecord& r : b.found.records) CHECK(b.has(r.key));
   }
 }
 
