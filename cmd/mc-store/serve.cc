@@ -37,7 +37,7 @@ struct ServeOptions {
   }
 };
 
-std::string state_text(const Node& node, const FileStorage* tier) {
+std::string state_text(const StoreNode& node, const FileStorage* tier) {
   Json json = {{"mounted", node.mounted()},
                {"epoch", node.epoch()},
                {"capacity", node.capacity()},
@@ -78,7 +78,7 @@ struct Disk {
   std::unique_ptr<AsyncClient> client;
 };
 
-Result<Disk> open_disk(io::Loop& loop, xfer::Engine& engine, Node& node, rpc::Server& server,
+Result<Disk> open_disk(io::Loop& loop, xfer::Engine& engine, StoreNode& node, rpc::Server& server,
                        const ServeOptions& options, Metrics& metrics) {
   Disk disk;
   MC_TRY(disk.tier, FileStorage::open(loop, engine, node, options.node, options.tier, metrics));
@@ -110,7 +110,7 @@ Result<int> serve(ServeOptions options) {
   if (options.name.empty()) options.name = "store-" + std::to_string(::getpid());
   SteadyClock clock;
   io::Loop loop(clock);
-  std::unique_ptr<Node> node;
+  std::unique_ptr<StoreNode> node;
   Disk disk;
   io::Signals signals(loop, [&](int n) {
     if (n > 1 || node == nullptr) return loop.stop();
@@ -138,7 +138,8 @@ Result<int> serve(ServeOptions options) {
       }));
   if (options.tier.folder.empty() && options.tier.size.n > 0)
     return fail(Code::kInvalid, "--ssd-size without --ssd: say which folder");
-  MC_TRY(node, Node::open(loop, *engine, options.name, server->address(), options.node, metrics));
+  MC_TRY(node,
+         StoreNode::open(loop, *engine, options.name, server->address(), options.node, metrics));
   if (!options.tier.folder.empty()) {
     MC_TRY(disk, open_disk(loop, *engine, *node, *server, options, metrics));
   }

@@ -33,9 +33,9 @@ void NodeOptions::describe(OptionList& v) {
   v("domain", domain, "failure domain (rack, power): replicas go to different ones; empty: none");
 }
 
-Result<std::unique_ptr<Node>> Node::open(io::Loop& loop, xfer::Engine& engine, NodeId name,
-                                         std::string control, const NodeOptions& options,
-                                         Metrics& metrics) {
+Result<std::unique_ptr<StoreNode>> StoreNode::open(io::Loop& loop, xfer::Engine& engine,
+                                                   NodeId name, std::string control,
+                                                   const NodeOptions& options, Metrics& metrics) {
   MC_TRY_(check_node_id(name));
   if (options.heartbeat < std::chrono::milliseconds(1))
     return fail(Code::kInvalid, "heartbeat %s: want 1ms or more",
@@ -49,16 +49,16 @@ Result<std::unique_ptr<Node>> Node::open(io::Loop& loop, xfer::Engine& engine, N
   MC_TRY(auto segments, Segments::open(engine, options.segments.empty() ? size : options.segments));
   Segments::Recovered recovered = segments->take_recovered();
   NodeRef me{std::move(name), std::move(control), engine.generation()};
-  auto node = std::unique_ptr<Node>(new Node(loop, engine, std::move(me), options, metrics,
-                                             std::move(segments), std::move(master)));
+  auto node = std::unique_ptr<StoreNode>(new StoreNode(
+      loop, engine, std::move(me), options, metrics, std::move(segments), std::move(master)));
   node->restore(std::move(recovered));
   node->mount();
   return node;
 }
 
-Node::Node(io::Loop& loop, xfer::Engine& engine, NodeRef me, const NodeOptions& options,
-           Metrics& metrics, std::unique_ptr<Segments> segments,
-           std::unique_ptr<rpc::Client> master)
+StoreNode::StoreNode(io::Loop& loop, xfer::Engine& engine, NodeRef me, const NodeOptions& options,
+                     Metrics& metrics, std::unique_ptr<Segments> segments,
+                     std::unique_ptr<rpc::Client> master)
     : loop_(loop),
       me_(std::move(me)),
       options_(options),
@@ -79,7 +79,7 @@ Node::Node(io::Loop& loop, xfer::Engine& engine, NodeRef me, const NodeOptions& 
       given_up_(metrics.counter("mc_store_node_given_up_total",
                                 "objects there whose bytes were not those that were put")) {}
 
-void Node::restore(Segments::Recovered recovered) {
+void StoreNode::restore(Segments::Recovered recovered) {
   for (ObjectRecord& record : recovered.records) {
     Order order;
     order.kind = static_cast<uint8_t>(OrderKind::kRecord);
@@ -95,18 +95,18 @@ void Node::restore(Segments::Recovered recovered) {
              static_cast<unsigned long long>(recovered.given_up));
 }
 
-Node::~Node() {
+StoreNode::~StoreNode() {
   loop_.cancel(timer_);
   loop_.cancel(drain_timer_);
 }
 
-std::string Node::not_ready() const {
+std::string StoreNode::not_ready() const {
   if (mounted()) return {};
   if (state_ == State::kStopping) return "stopping";
   return "not mounted at " + options_.master + (last_error_.empty() ? "" : ": " + last_error_);
 }
 
-bool Node::sees(uint64_t epoch) {
+bool StoreNode::sees(uint64_t epoch) {
   if (epoch < epoch_seen_) {
     master_->pass_over();
     log_warn("store", "master %s is at epoch %llu, older than %llu seen: refused",
@@ -118,7 +118,7 @@ bool Node::sees(uint64_t epoch) {
   return true;
 }
 
-void Node::mount() {
+void StoreNode::mount() {
   if (state_ == State::kStopping) return;
   state_ = State::kMounting;
   copier_.cancel_all();  // the next master knows nothing of their ranges
@@ -133,7 +133,7 @@ void Node::mount() {
                 });
 }
 
-void Node::send_inventory(uint64_t after, bool from_start) {
+void StoreNode::send_inventory(uint64_t after, bool from_start) {
   Inventory m{me_.name, me_.generation, directory_.page(after, from_start, kPageRecords), false,
               tier_};
   m.last = m.records.size() < kPageRecords;
@@ -156,7 +156,7 @@ void Node::send_inventory(uint64_t after, bool from_start) {
   });
 }
 
-void Node::beat() {
+void StoreNode::beat() {
   if (state_ != State::kMounted) return;
   asked_ = loop_.now();
   const Duration budget = options_.heartbeat + std::min(options_.call_timeout, kOverdue);
@@ -168,7 +168,7 @@ void Node::beat() {
   });
 }
 
-void Node::take(const HeartbeatReply& reply) {
+void StoreNode::take(const HeartbeatReply& reply) {
   if (state_ == State::kStopping) return;
   // Before the epoch is looked at: a master that restarted twice within a second starts at an epoch
   // seen before, and goes beyond it when it is told so by a mount.
@@ -192,7 +192,7 @@ void Node::take(const HeartbeatReply& reply) {
   beat();
 }
 
-void Node::carry_out(const Order& order) {
+void StoreNode::carry_out(const Order& order) {
   const auto kind = static_cast<OrderKind>(order.kind);
   if (kind == OrderKind::kForget) copier_.cancel(order.record.offset);
   if (auto taken = directory_.carry_out(order); !taken)
@@ -210,7 +210,7 @@ void Node::carry_out(const Order& order) {
   copier_.copy(order);
 }
 
-void Node::copied(uint64_t task, const Result<>& result) {
+void StoreNode::copied(uint64_t task, const Result<>& result) {
   if (!result) log_warn("store", "copy: %s", result.error().what.c_str());
   master_->call(TaskDone{me_.name, me_.generation, task, Outcome::of(result)},
                 options_.call_timeout, [this, task, result](const Result<rpc::Empty>& reply) {
@@ -220,7 +220,7 @@ void Node::copied(uint64_t task, const Result<>& result) {
 }
 
 // In place, not through the engine: thousands may come at once.
-void Node::raise_guards(const ObjectRecord& record, Generation generation) {
+void StoreNode::raise_guards(const ObjectRecord& record, Generation generation) {
   const auto raise = [&](uint64_t offset) {  // false: it is higher already
     (void)xfer::raise_guard_word(segments_->bytes_at(layout_.guard_of(offset)), generation.n);
   };
@@ -228,7 +228,7 @@ void Node::raise_guards(const ObjectRecord& record, Generation generation) {
   for (const Extent& piece : record.more) raise(piece.offset);
 }
 
-void Node::retry(const Error& error) {
+void StoreNode::retry(const Error& error) {
   if (state_ == State::kStopping) return;
   if (last_error_ != error.what)
     log_warn("store", "%s; trying again every %s", error.what.c_str(),
@@ -244,14 +244,14 @@ void Node::retry(const Error& error) {
   });
 }
 
-void Node::drain(Duration limit, std::function<void()> done) {
+void StoreNode::drain(Duration limit, std::function<void()> done) {
   if (limit <= Duration::zero() || !mounted()) return done();
   log_info("store", "draining for up to %s", to_text(limit).c_str());
   ask_drained(loop_.now() + limit, done);
 }
 
 // Starting to drain once more changes nothing, so a lost answer is asked for again.
-void Node::ask_drained(Time until, const std::function<void()>& done) {
+void StoreNode::ask_drained(Time until, const std::function<void()>& done) {
   master_->call(Drain{me_.name, static_cast<uint8_t>(DrainAction::kStart)}, options_.call_timeout,
                 [this, until, done](const Result<DrainInfo>& reply) {
                   const bool alone = reply && reply->others == 0;
@@ -272,7 +272,7 @@ void Node::ask_drained(Time until, const std::function<void()>& done) {
                 });
 }
 
-void Node::stop(std::function<void()> done) {
+void StoreNode::stop(std::function<void()> done) {
   const bool was_mounted = mounted();
   state_ = State::kStopping;
   loop_.cancel(timer_);

@@ -32,16 +32,16 @@ struct NodeOptions {
   void describe(OptionList& v);
 };
 
-class Node {
+class StoreNode {
  public:
   // `control` is where peers can ask for the engine's segment. Errors: kNoSpace when the memory
   // cannot be had; kInvalid.
-  static Result<std::unique_ptr<Node>> open(io::Loop& loop, xfer::Engine& engine, NodeId name,
-                                            std::string control, const NodeOptions& options,
-                                            Metrics& metrics);
-  ~Node();
-  Node(const Node&) = delete;
-  Node& operator=(const Node&) = delete;
+  static Result<std::unique_ptr<StoreNode>> open(io::Loop& loop, xfer::Engine& engine, NodeId name,
+                                                 std::string control, const NodeOptions& options,
+                                                 Metrics& metrics);
+  ~StoreNode();
+  StoreNode(const StoreNode&) = delete;
+  StoreNode& operator=(const StoreNode&) = delete;
 
   bool mounted() const { return state_ == State::kMounted; }
   void on_mounted(std::function<void()> callback) { on_mounted_ = std::move(callback); }
@@ -67,8 +67,9 @@ class Node {
 
  private:
   enum class State { kMounting, kMounted, kStopping };
-  Node(io::Loop& loop, xfer::Engine& engine, NodeRef me, const NodeOptions& options,
-       Metrics& metrics, std::unique_ptr<Segments> segments, std::unique_ptr<rpc::Client> master);
+  StoreNode(io::Loop& loop, xfer::Engine& engine, NodeRef me, const NodeOptions& options,
+            Metrics& metrics, std::unique_ptr<Segments> segments,
+            std::unique_ptr<rpc::Client> master);
   void restore(Segments::Recovered recovered);
   void mount();
   void send_inventory(uint64_t after, bool from_start);

@@ -60,7 +60,8 @@ Result<ssd::BackendOptions> TierOptions::backend_options() const {
 }
 
 Result<std::unique_ptr<FileStorage>> FileStorage::open(io::Loop& loop, xfer::Engine& engine,
-                                                       const Node& node, const NodeOptions& master,
+                                                       const StoreNode& node,
+                                                       const NodeOptions& master,
                                                        const TierOptions& options,
                                                        Metrics& metrics) {
   MC_TRY(const ssd::BackendOptions backend_options, options.backend_options());
@@ -92,7 +93,7 @@ Result<std::unique_ptr<FileStorage>> FileStorage::open(io::Loop& loop, xfer::Eng
   return tier;
 }
 
-FileStorage::FileStorage(io::Loop& loop, const Node& node, const NodeOptions& master,
+FileStorage::FileStorage(io::Loop& loop, const StoreNode& node, const NodeOptions& master,
                          const TierOptions& options, Metrics& metrics, xfer::Memory memory,
                          std::unique_ptr<rpc::Client> client)
     : loop_(loop),

@@ -48,7 +48,7 @@ class FileStorage {
   // `node` outlives it. `report`, when given, is told what the start found. Errors: those of
   // ssd::open_backend(); kNoSpace when the staging memory cannot be had.
   static Result<std::unique_ptr<FileStorage>> open(io::Loop& loop, xfer::Engine& engine,
-                                                   const Node& node, const NodeOptions& master,
+                                                   const StoreNode& node, const NodeOptions& master,
                                                    const TierOptions& options, Metrics& metrics);
   ~FileStorage();
   FileStorage(const FileStorage&) = delete;
@@ -91,7 +91,7 @@ class FileStorage {
     rpc::Call call;
     rpc::Reply<Loaded> reply;
   };
-  FileStorage(io::Loop& loop, const Node& node, const NodeOptions& master,
+  FileStorage(io::Loop& loop, const StoreNode& node, const NodeOptions& master,
               const TierOptions& options, Metrics& metrics, xfer::Memory memory,
               std::unique_ptr<rpc::Client> client);
 
@@ -132,7 +132,7 @@ class FileStorage {
   std::byte* bytes_of(uint64_t at) const { return memory_.data() + guards_ + at; }
 
   io::Loop& loop_;
-  const Node& node_;
+  const StoreNode& node_;
   const NodeOptions master_options_;
   const TierOptions options_;
   const xfer::Memory memory_;  // guard words, then staging

@@ -26,7 +26,7 @@ struct Store {
     store::NodeOptions n;
     n.master = master->control();
     n.size = Bytes{bytes};
-    auto opened_node = store::Node::open(loop, *engine, "s0", server->address(), n, metrics);
+    auto opened_node = store::StoreNode::open(loop, *engine, "s0", server->address(), n, metrics);
     REQUIRE(opened_node);
     node = std::move(*opened_node);
     for (int i = 0; i < 1000 && !node->mounted(); ++i) REQUIRE(loop.turn(10ms));
@@ -36,7 +36,7 @@ struct Store {
   std::unique_ptr<store::MasterService> master;
   std::unique_ptr<xfer::Engine> engine;
   std::unique_ptr<rpc::Server> server;
-  std::unique_ptr<store::Node> node;
+  std::unique_ptr<store::StoreNode> node;
 };
 
 // Waits until that many blocks were put by the prefill worker, and none is pinned any more.

@@ -44,7 +44,7 @@ struct Cluster {
     NodeOptions n;
     n.master = master->control();
     n.size = Bytes{bytes};
-    auto opened_node = Node::open(loop, *engine, "n", server->address(), n, metrics);
+    auto opened_node = StoreNode::open(loop, *engine, "n", server->address(), n, metrics);
     REQUIRE(opened_node);
     node = std::move(*opened_node);
     node->on_mounted([this] { mounted = true; });
@@ -62,7 +62,7 @@ struct Cluster {
   std::unique_ptr<MasterService> master;
   std::unique_ptr<xfer::Engine> engine;
   std::unique_ptr<rpc::Server> server;
-  std::unique_ptr<Node> node;
+  std::unique_ptr<StoreNode> node;
   bool mounted = false;
   std::thread thread;
 };

@@ -34,7 +34,7 @@ struct Pool {
     n.master = master->control();
     n.size = Bytes{4 * kMiB};
     n.heartbeat = 50ms;
-    auto opened_node = Node::open(loop, *engine, "n", server->address(), n, metrics);
+    auto opened_node = StoreNode::open(loop, *engine, "n", server->address(), n, metrics);
     REQUIRE(opened_node);
     node = std::move(*opened_node);
     for (int i = 0; i < 2000 && !node->mounted(); ++i) REQUIRE(loop.turn(5ms));
@@ -60,7 +60,7 @@ struct Pool {
   std::unique_ptr<MasterService> master;
   std::unique_ptr<xfer::Engine> engine, client_engine;
   std::unique_ptr<rpc::Server> server;
-  std::unique_ptr<Node> node;
+  std::unique_ptr<StoreNode> node;
   std::unique_ptr<Client> client;
   std::thread thread;
 };

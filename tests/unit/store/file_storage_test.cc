@@ -60,7 +60,7 @@ struct World {
     n.master = master->control();
     n.size = Bytes{setup.memory};
     n.heartbeat = 50ms;
-    auto opened_node = Node::open(loop, *engine, "n", server->address(), n, metrics);
+    auto opened_node = StoreNode::open(loop, *engine, "n", server->address(), n, metrics);
     REQUIRE(opened_node);
     node = std::move(*opened_node);
     TierOptions t;
@@ -131,7 +131,7 @@ struct World {
   std::unique_ptr<MasterService> master;
   std::unique_ptr<xfer::Engine> engine, client_engine;
   std::unique_ptr<rpc::Server> server;
-  std::unique_ptr<Node> node;
+  std::unique_ptr<StoreNode> node;
   std::unique_ptr<FileStorage> tier;
   std::unique_ptr<Client> client;
   std::thread thread;
