@@ -88,7 +88,7 @@ class Worker {
     store::ClientOptions client;
     client.master = shared.options.master;
     client.timeout = shared.options.timeout;
-    client.near_cache = Bytes{2 * kMiB};
+    client.local_hot_cache = Bytes{2 * kMiB};
     client.verify = "never";  // wrong bytes are for us to find
     client.tenant = n % 3 == 2 ? "other" : "";
     client.replicas = n % 4 == 3 ? 2 : 1;

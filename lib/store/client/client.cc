@@ -24,7 +24,7 @@ void ClientOptions::describe(OptionList& v) {
     {"always", "sample", "never"});
   v("replicas", replicas, "copies to keep of what is put");
   v("prefer", prefer, "node to put on while it has room");
-  v("near-cache", near_cache,
+  v("near-cache", local_hot_cache,
     "memory for values read more than once from other hosts or disks; 0: none");
   v("hedge", hedge, "ask the next replica too when a read over a network is late");
   v("tenant", tenant, "whose objects; empty: those of the tenant 'default'");
@@ -73,21 +73,22 @@ Client::Client(xfer::Engine& engine, const Clock& clock, ClientOptions options, 
       options_(std::move(options)),
       master_(std::move(master)),
       several_(master_->address().find(',') != std::string::npos),
-      near_(options_.near_cache.n > 0 ? std::make_unique<LocalHotCache>(options_.near_cache.n)
-                                      : nullptr),
+      hot_cache_(options_.local_hot_cache.n > 0
+                     ? std::make_unique<LocalHotCache>(options_.local_hot_cache.n)
+                     : nullptr),
       put_bytes_(metrics.counter("mc_store_client_put_bytes_total", "bytes of values put")),
       get_bytes_(metrics.counter("mc_store_client_get_bytes_total", "bytes of values got")),
       hits_(metrics.counter("mc_store_client_hits_total", "values got")),
       misses_(metrics.counter("mc_store_client_misses_total", "values not found")),
       corrupt_(metrics.counter("mc_store_client_corrupt_total", "replicas whose checksum failed")),
       stale_(metrics.counter("mc_store_client_stale_total", "replicas replaced under a read")),
-      near_hits_(metrics.counter("mc_store_client_near_hits_total",
-                                 "values got that this process had read before")),
+      hot_hits_(metrics.counter("mc_store_client_near_hits_total",
+                                "values got that this process had read before")),
       hedged_(metrics.counter("mc_store_client_hedged_total",
                               "late reads that were asked of another replica too")),
       hedges_won_(metrics.counter("mc_store_client_hedges_won_total",
                                   "of those, which the other replica answered first")),
-      near_bytes_(metrics.gauge("mc_store_client_near_bytes", "bytes of values kept near")) {}
+      hot_bytes_(metrics.gauge("mc_store_client_near_bytes", "bytes of values kept near")) {}
 
 Result<> Client::check_epoch(uint64_t epoch) {
   uint64_t seen = epoch_.load();
@@ -225,7 +226,7 @@ std::vector<Result<>> Client::remove(const std::vector<ObjectKey>& keys, bool fo
         fail(Code::kCorrupt, "remove: %zu answers to %zu keys", reply->items.size(), keys.size());
   std::vector<Result<>> out;
   for (size_t i = 0; i < keys.size(); ++i) {
-    if (near_ != nullptr) near_->erase(keys[i]);
+    if (hot_cache_ != nullptr) hot_cache_->erase(keys[i]);
     out.push_back(reply ? reply->items[i].result() : Result<>(fail(reply.error())));
     if (again && !out.back() && out.back().error().code == Code::kNotFound) out.back() = {};
   }

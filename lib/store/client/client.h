@@ -58,9 +58,9 @@ struct ClientOptions {
   Duration put_wait = std::chrono::milliseconds(100);  // how long a full pool is waited for
   std::string verify = "sample";  // same-host reads: always | sample (1 of 64) | never
   uint32_t replicas = 1;
-  std::string prefer;   // node to put on when it has room
-  Bytes near_cache{0};  // for values that were read from other hosts or disks; 0: none
-  bool hedge = true;    // a read that is late is asked of the next replica too
+  std::string prefer;        // node to put on when it has room
+  Bytes local_hot_cache{0};  // for values that were read from other hosts or disks; 0: none
+  bool hedge = true;         // a read that is late is asked of the next replica too
   // Called about five times a second while bytes move, on the calling thread.
   std::function<void(uint64_t done, uint64_t total)> progress{};
   std::string tenant{};
@@ -152,8 +152,8 @@ class Client {
   void order_places(Replicas& found);
   double distance(const NodeRef& node, uint64_t bytes);
   bool far(xfer::SegmentHandle segment) const;  // not memory of this host
-  void read_near(std::span<Read> reads);
-  void keep_near(const Read& read);
+  void read_hot(std::span<Read> reads);
+  void keep_hot(const Read& read);
   std::vector<Late> overdue_reads(std::span<Read* const> reading, xfer::BatchId batch,
                                   size_t replica, const Replicas& found, Opened& opened,
                                   Time deadline);
@@ -180,13 +180,13 @@ class Client {
   Mutex holders_mutex_;
   std::map<std::string, std::unique_ptr<rpc::SyncClient>> holders_ MC_GUARDED_BY(holders_mutex_);
   std::map<std::string, xfer::SegmentHandle> segments_ MC_GUARDED_BY(holders_mutex_);
-  const std::unique_ptr<LocalHotCache> near_;  // null: none
-  ReadTimes times_;                            // of reads from other hosts
-  std::atomic<uint64_t> epoch_{0};             // the largest seen: older masters are refused
+  const std::unique_ptr<LocalHotCache> hot_cache_;  // null: none
+  HedgeTimer times_;                                // of reads from other hosts
+  std::atomic<uint64_t> epoch_{0};                  // the largest seen: older masters are refused
   std::atomic<uint64_t> reads_{0};
   Counter &put_bytes_, &get_bytes_, &hits_, &misses_, &corrupt_, &stale_;
-  Counter &near_hits_, &hedged_, &hedges_won_;
-  Gauge& near_bytes_;
+  Counter &hot_hits_, &hedged_, &hedges_won_;
+  Gauge& hot_bytes_;
 };
 
 }  // namespace mc::store

@@ -84,7 +84,7 @@ void Client::get_round(std::span<Read> reads, Time deadline, Duration wait) {
     else
       replicas = std::max(replicas, r.at->places.size());
   }
-  read_near(reads);
+  read_hot(reads);
   order_places(*found);
   for (size_t n = 0; n < replicas; ++n) read_replicas(reads, n, *found, deadline);
   read_disks(reads, *found, deadline);
@@ -198,7 +198,7 @@ void Client::complete(Read& r, const Result<>& moved, const NodeRef& node, bool 
                                    static_cast<unsigned long long>(r.at->checksum))};
     return;
   }
-  if (far) keep_near(r);
+  if (far) keep_hot(r);
   r.answer.set(r.at->bytes);
 }
 

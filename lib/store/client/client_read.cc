@@ -86,30 +86,30 @@ void Client::order_places(Replicas& found) {
 
 // ---- what was read before
 
-void Client::read_near(std::span<Read> reads) {
-  if (near_ == nullptr) return;
+void Client::read_hot(std::span<Read> reads) {
+  if (hot_cache_ == nullptr) return;
   for (Read& r : reads) {
     if (!r.answer.open) continue;
     const LocalHotCache::Value value =
-        near_->find(r.item->key, {r.at->generation, r.at->bytes, r.at->checksum});
+        hot_cache_->find(r.item->key, {r.at->generation, r.at->bytes, r.at->checksum});
     if (value == nullptr) continue;
     scatter(*value, r.item->parts);
-    near_hits_.add();
+    hot_hits_.add();
     r.answer.set(r.at->bytes);
   }
 }
 
-void Client::keep_near(const Read& r) {
+void Client::keep_hot(const Read& r) {
   const LocalHotCache::Version version{r.at->generation, r.at->bytes, r.at->checksum};
-  if (near_ == nullptr || !near_->wants(r.item->key, version)) return;
+  if (hot_cache_ == nullptr || !hot_cache_->wants(r.item->key, version)) return;
   auto value = std::make_shared<std::vector<std::byte>>();
   value->reserve(version.bytes);
   for (const auto& part : r.item->parts) {
     const uint64_t n = std::min<uint64_t>(part.size(), version.bytes - value->size());
     value->insert(value->end(), part.begin(), part.begin() + static_cast<ptrdiff_t>(n));
   }
-  near_->insert(r.item->key, version, std::move(value));
-  near_bytes_.set(static_cast<double>(near_->bytes()));
+  hot_cache_->insert(r.item->key, version, std::move(value));
+  hot_bytes_.set(static_cast<double>(hot_cache_->bytes()));
 }
 
 namespace {

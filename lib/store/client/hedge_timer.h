@@ -14,7 +14,7 @@
 
 namespace mc::store {
 
-class ReadTimes {
+class HedgeTimer {
  public:
   static constexpr size_t kEnough = 20;  // before so many, nothing is known
 

@@ -48,7 +48,7 @@ TEST_CASE("the least recently used value goes, and its bytes are never more than
 }
 
 TEST_CASE("a read is late when nineteen of twenty of its size were faster") {
-  ReadTimes times;
+  HedgeTimer times;
   CHECK(times.late_after(1 << 20) == Duration::max());
   for (int i = 0; i < 100; ++i) times.took(1 << 20, i < 96 ? 2ms : 50ms);
   CHECK(times.late_after(1 << 20) == 2ms);
