@@ -1,4 +1,4 @@
-// Reading: from the disk into staging memory, lent to whoever asked.
+// Reading: from the disk into staging memory, leased to whoever asked.
 #include <algorithm>
 
 #include "base/log.h"
@@ -104,7 +104,7 @@ void FileStorage::loaded(const std::shared_ptr<Loading>& loading) {
     answer.batch = loading->batch.id;
     answer.ttl_ms = static_cast<uint32_t>(options_.lease / std::chrono::milliseconds(1));
     answer.generation = node_.me().generation;
-    staging_.lend(loading->batch.id, loop_.now());
+    staging_.start_lease(loading->batch.id, loop_.now());
     loading->reply[0](answer);
   }
   if (loading->bring && !loading->answer.items[0].outcome.ok())

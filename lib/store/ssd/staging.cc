@@ -32,10 +32,10 @@ Result<Staging::Batch> Staging::take(const std::vector<uint64_t>& bytes) {
   return batch;
 }
 
-void Staging::lend(uint64_t batch, Time now) {
+void Staging::start_lease(uint64_t batch, Time now) {
   const auto it = batches_.find(batch);
-  if (it == batches_.end() || it->second.lent) return;
-  it->second.lent = true;
+  if (it == batches_.end() || it->second.leased) return;
+  it->second.leased = true;
   it->second.end = by_end_.emplace(now + ttl_, batch);
   ++it->second.users;
 }
@@ -58,13 +58,13 @@ std::vector<StagingSlot> Staging::end_lease(Batches::iterator it) {
   std::vector<StagingSlot> slots = it->second.slots;
   for (StagingSlot& s : slots) s.generation = Generation{++generation_};
   by_end_.erase(it->second.end);
-  it->second.lent = false;
+  it->second.leased = false;
   return slots;
 }
 
 std::vector<StagingSlot> Staging::release(uint64_t batch) {
   const auto it = batches_.find(batch);
-  if (it == batches_.end() || !it->second.lent) return {};
+  if (it == batches_.end() || !it->second.leased) return {};
   auto slots = end_lease(it);
   leave(it);
   return slots;

@@ -1,9 +1,9 @@
 // The staging memory that readers fetch values of the disk from (ClientBuffer): which parts of it
-// are lent, to whom, until when. Each slot has a generation of its own in its guard word: a slot
+// are leased, to whom, until when. Each slot has a generation of its own in its guard word: a slot
 // that is given back gets a newer one first, so a reader that comes late meets another generation,
 // never another value's bytes.
 //
-// A batch is lent until it is released or its lease ends. Its memory may be used by this process
+// A batch is leased until it is released or its lease ends. Its memory may be used by this process
 // for longer (hold and drop): it is free when nobody does.
 //
 // Thread: one owner. Pure: time is an argument; the owner raises the guard words it is told to.
@@ -40,10 +40,10 @@ class Staging {
   };
   Result<Batch> take(const std::vector<uint64_t>& bytes);
   // The lease begins: until now + ttl.
-  void lend(uint64_t batch, Time now);
+  void start_lease(uint64_t batch, Time now);
   void hold(uint64_t batch);  // one more user
   void drop(uint64_t batch);  // a user less
-  // The reader gives it back; a batch that is not lent (any more) is nothing to do. Returns the
+  // The reader gives it back; a batch that is not leased (any more) is nothing to do. Returns the
   // slots with the generations that their guard words are to be raised to before anything else.
   std::vector<StagingSlot> release(uint64_t batch);
   std::vector<StagingSlot> expire(Time now);  // leases that ended by now
@@ -52,14 +52,14 @@ class Staging {
   uint64_t capacity() const { return capacity_; }
   uint64_t used() const { return space_.used(); }
   uint64_t largest_free() const { return space_.largest_free(); }
-  size_t lent() const { return by_end_.size(); }
+  size_t leased() const { return by_end_.size(); }
   uint64_t expired() const { return expired_; }
 
  private:
   struct Held {
     std::vector<StagingSlot> slots;
     uint32_t users = 1;
-    bool lent = false;
+    bool leased = false;
     std::multimap<Time, uint64_t>::iterator end;
   };
   using Batches = std::unordered_map<uint64_t, Held>;

@@ -1,4 +1,4 @@
-// Slots of the staging memory: lent for a while, and never the same generation twice.
+// Slots of the staging memory: leased for a while, and never the same generation twice.
 #include <doctest/doctest.h>
 
 #include "store/ssd/staging.h"
@@ -19,7 +19,7 @@ TEST_CASE("a slot that was given back is lent again under a newer generation") {
   REQUIRE(first);
   CHECK(first->slots[0].bytes == 8192);
   CHECK(first->slots[1].bytes == 4096);
-  staging.lend(first->id, t0);
+  staging.start_lease(first->id, t0);
   staging.drop(first->id);
   CHECK(staging.used() == 12288);
   const auto raised = staging.release(first->id);
@@ -38,10 +38,10 @@ TEST_CASE("a slot that was given back is lent again under a newer generation") {
 TEST_CASE("a lease that is not given back ends by itself, once") {
   Staging staging(16384, 5s);
   const auto a = staging.take({100});
-  staging.lend(a->id, t0);
+  staging.start_lease(a->id, t0);
   staging.drop(a->id);
   const auto b = staging.take({100});
-  staging.lend(b->id, t0 + 1s);
+  staging.start_lease(b->id, t0 + 1s);
   staging.drop(b->id);
   CHECK(staging.deadline() == t0 + 5s);
   CHECK(staging.expire(t0 + 5s - 1ns).empty());
@@ -57,7 +57,7 @@ TEST_CASE("a lease that is not given back ends by itself, once") {
 TEST_CASE("memory that this process still uses is not free when the lease ends") {
   Staging staging(8192, 5s);
   const auto a = staging.take({8192});
-  staging.lend(a->id, t0);
+  staging.start_lease(a->id, t0);
   staging.hold(a->id);
   staging.drop(a->id);
   CHECK(staging.expire(t0 + 5s).size() == 1);  // stale for readers
