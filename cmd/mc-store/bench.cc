@@ -1,4 +1,4 @@
-// Puts and gets of one's own values, timed: what this pool gives this machine.
+// Times puts and gets of its own values.
 #include <unistd.h>
 
 #include <algorithm>

@@ -1,5 +1,4 @@
-// mc-store: a node of the KV store, and its client for people and scripts. The work is in
-// lib/store.
+// mc-store: a node of the KV store, and its command-line client. The work is in lib/store.
 #include "cmd/mc-store/verbs.h"
 
 int main(int argc, char** argv) {

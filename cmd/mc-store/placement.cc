@@ -1,4 +1,4 @@
-// Keeping, moving and explaining: pin, unpin, why, cp, mv, replicas, drain.
+// Placement verbs: pin, unpin, why, cp, mv, replicas, drain.
 #include <poll.h>
 
 #include <ctime>

@@ -1,4 +1,4 @@
-// A live view of the pool: what it holds and what it does a second, node by node.
+// Shows the pool live: contents and rates, node by node.
 #include <poll.h>
 #include <unistd.h>
 

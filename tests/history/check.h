@@ -1,12 +1,11 @@
-// Whether a history of puts, gets and removals of one store could have happened in one that keeps
-// its promises (docs/store.md). Every put carries a value of its own, so each get says which put it
-// saw. What is stored may vanish at any time (it was evicted, its node is away) and be there again;
-// what it may not be is
-//   - a value that nobody had begun to put,
+// Checks that a history of puts, gets and removals keeps the store's promises (docs/store.md).
+// Every put carries a unique value, so each get names the put it saw. A stored value may vanish at
+// any time (evicted, its node is away) and return. A get may not see
+//   - a value that no put had begun to write,
 //   - an old value: one seen again after a removal, or a put or sight of another value, that began
 //     after the old one was there and ended before the get began.
-// That is linearizability of a register whose content may hide, for histories in which values are
-// unique; it costs O(n log n).
+// That is linearizability of a register whose content may hide, for histories with unique values.
+// It costs O(n log n).
 //
 // Thread: values. Pure.
 #pragma once

@@ -1,6 +1,6 @@
-// Clients of a live store that put, get and remove self-describing values and write down what they
-// were told, until a file says to stop or the time is over; then the history is checked. Who kills
-// and stops the nodes meanwhile is tests/net/store_history.sh.
+// Clients of a live store put, get and remove self-describing values and log every answer, until a
+// file says to stop or the time is over. Then the history is checked. tests/net/store_history.sh
+// kills and stops the nodes meanwhile.
 #include <atomic>
 #include <cstdio>
 #include <cstring>

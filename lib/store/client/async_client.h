@@ -1,17 +1,15 @@
-// The store client for code that lives on an io::Loop: calls return at once, run on a few threads
-// of their own, and answer through callbacks on the loop.
+// Runs store client calls on worker threads and answers on an io::Loop.
 //
 //   AsyncClient store(loop, engine, {.master = "127.0.0.1:5550"}, metrics);
 //   store.match_prefix(keys, [&](Result<uint64_t> hits) {...});
 //   store.get_batch(std::move(items), [&](std::vector<Result<uint64_t>> bytes) {...});
 //
-// Memory named by an item belongs to the call until its callback has run.
+// Calls return at once. A get that waits for keys occupies one thread meanwhile.
 //
-// A get that waits for keys occupies one of the threads meanwhile.
-//
-// Thread: the loop's. Destroying it waits for the calls that are being made (bounded by
-// `timeout`), drops those still queued, and no callback runs any more. More than `queue_max` calls
-// waiting answer kBusy.
+// Requires: the memory that an item names stays valid until the call's callback has run.
+// Errors: kBusy when `queue_max` calls wait.
+// Thread: the loop's. The destructor waits for the calls in progress (bounded by `timeout`) and
+// drops those still queued. No callback runs after it.
 #pragma once
 #include <deque>
 #include <functional>

@@ -1,22 +1,25 @@
-// The client of the KV store: puts values into memory of mc-store nodes and reads them back through
-// the transfer engine, straight between the caller's buffers and theirs.
+// Puts values into the memory of mc-store nodes and reads them back. The transfer engine moves the
+// bytes one-sided between the caller's buffers and the nodes.
 //
 //   MC_TRY(auto client, Client::open(engine, clock, {.master = "127.0.0.1:5550"}, metrics));
 //   MC_TRY(PutOutcome o, client->put("k", std::as_bytes(std::span(data))));
 //   MC_TRY(uint64_t n, client->get("k", buffer));
 //
-// A value is written once and immutable until removed. The value of an item is the concatenation
-// of its parts, so that scattered memory needs no staging copy. A put of a key that is already
-// stored moves no bytes. A read takes the nearest replica that nobody suspects, verifies, falls to
-// the next one on any error, and once asks the master again when all were stale. One over a network
-// that takes longer than nearly all before it is asked of the next replica as well.
+// A value is written once and immutable until removed. The value of an item is the concatenation of
+// its parts, so scattered memory needs no staging copy. A put of a stored key moves no bytes.
 //
-// Thread: any; calls made at the same time wait for each other's metadata round trips (AsyncClient
-// keeps several). Every call ends within its `timeout`. Errors: kNotFound; kBusy (being written by
-// somebody else); kNoSpace (pool full of leased objects, value larger than the pool, or the
-// caller's buffer too small); kUnavailable (master or all holders gone, or the master rebuilding:
-// asked again while there is time); kTimeout; kCorrupt (checksum); kStale (replaced while it was
-// read or written). Source: Mooncake paper, section 3.2 (KVCache store); design, "Client library".
+// A read takes the nearest healthy replica and verifies it. On an error it takes the next replica.
+// If all replicas were stale it asks the master once more. A read over the network that exceeds the
+// 95th percentile is hedged: it also goes to the next replica.
+//
+// Errors: kNotFound; kBusy (another client is writing the key); kNoSpace (the pool is full of
+// leased objects, the value is larger than the pool, or the caller's buffer is too small);
+// kUnavailable (the master or all holders are gone, or the master is rebuilding; the client retries
+// while there is time); kTimeout; kCorrupt (checksum); kStale (the object was replaced during the
+// read or write). Every call ends within its `timeout`.
+// Thread: any. Concurrent calls wait for each other's metadata round trips; AsyncClient keeps
+// several in flight.
+// Source: Mooncake paper, section 3.2 (KVCache store); design, "Client library".
 #pragma once
 #include <atomic>
 #include <functional>

@@ -1,5 +1,5 @@
-// Getting what no memory holds: the holder of a disk copy loads it into staging memory and lends
-// the slots; their guard words tell a read that comes after the lease.
+// Reads objects that only a disk holds. The holder loads them into staging memory and leases the
+// slots. A guard word tells the reader when the lease ended before its read.
 #include <algorithm>
 
 #include "store/client/client_impl.h"

@@ -1,5 +1,5 @@
-// Getting: ask for the places, read all items of a batch together, verify, and try the next
-// replica of those that failed.
+// Gets: locate, read all items of a batch together, verify, and try the next replica of those that
+// failed.
 #include <algorithm>
 
 #include "store/client/client_impl.h"

@@ -1,4 +1,4 @@
-// What client.cc, client_put.cc and client_get.cc share; nobody else includes it.
+// Private types of `Client`: reads and writes in flight.
 //
 // Thread: one call.
 #pragma once

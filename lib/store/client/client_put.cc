@@ -1,4 +1,4 @@
-// Putting: grant, raise the guard words, write, publish; what fails is rolled back.
+// Puts: reserve, raise the guard words, write, publish. A put that fails is rolled back.
 #include <algorithm>
 #include <deque>
 

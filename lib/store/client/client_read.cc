@@ -1,4 +1,4 @@
-// Which replica a read takes, and what is done about one that is late.
+// Chooses the replica of a read, and hedges reads that are late.
 #include <ifaddrs.h>
 #include <netdb.h>
 

@@ -1,5 +1,5 @@
-// How long reads took of late, by size, and so when one is late enough to be asked of another
-// replica as well: longer than 19 of 20 took.
+// Decides when a read is late enough to hedge. It keeps recent read times by size class. A read is
+// late when it takes longer than 19 of 20 recent ones.
 //
 // Thread: any (one mutex). Times are arguments.
 // Source: Dean and Barroso, "The tail at scale" (2013), hedged requests.

@@ -1,11 +1,10 @@
-// Values that this process read before, so that the next read moves no bytes over a network or off
-// a disk. It is never asked alone: each read asks the master first, as always, and a value counts
-// only while the object has the same generation, size and checksum there. What was removed, or put
-// anew, is therefore never served, and a hit is leased and counted like any read.
+// Caches values that this process read, to save network and disk reads. The master still answers
+// every read. A cached value counts only if the master has the same generation, size and checksum
+// for the object. So the cache never serves a removed or replaced value, and the master leases and
+// counts a hit like any read.
 //
-// A value is taken in when it is read for the second time of late, so that a stream of strangers
-// does not push out what is hot; the least recently used goes. One larger than an eighth of it is
-// not kept.
+// A value enters at its second recent read, so a scan does not evict hot values. Eviction is LRU. A
+// value larger than an eighth of the cache is not kept.
 //
 // Thread: any (one mutex, not held while values are copied).
 #pragma once

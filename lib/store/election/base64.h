@@ -1,6 +1,7 @@
-// Base64 with padding (RFC 4648), as JSON gateways carry bytes.
+// Encodes and decodes base64 with padding (RFC 4648), as JSON gateways carry bytes.
 //
-// Thread: any. Errors of from_base64(): kInvalid.
+// Errors: from_base64() fails with kInvalid.
+// Thread: any.
 #pragma once
 #include <string>
 #include <string_view>

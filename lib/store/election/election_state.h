@@ -1,11 +1,11 @@
-// Which of several masters leads, decided by etcd: the leader is who holds a key that is bound to
-// its lease, and every new leader writes a larger epoch in the transaction that makes it one.
+// Elects one of several masters as the leader through etcd. The leader holds a key that is bound to
+// its etcd lease. Each new leader writes a larger epoch in the same transaction.
 //
-// ask() says what is to be asked of etcd now, one question at a time; answered() takes what came of
-// it. A master leads only while leads(now) is true, which ends before its lease does: the lease is
-// counted from before it was asked for, less a tenth, on the leader's own clock. So a leader that
-// stood still (SIGSTOP, a stall of the machine) finds when it wakes that it leads no more, without
-// asking anybody. Who lost the lead gives its lease up and starts anew: no epoch is led twice.
+// ask() returns the next question for etcd, one at a time; answered() takes its answer. A master
+// leads only while leads(now) is true, which ends before its lease does. The lease counts on the
+// leader's own clock from before the request, less a tenth. So a leader that was stopped (SIGSTOP,
+// a stalled machine) knows without a request when it wakes that it no longer leads. A master that
+// lost the lead gives up its lease and starts again: no epoch has two leaders.
 //
 // Thread: one owner. Pure: time is an argument.
 // Source: design, "Master" (epochs, self-stall); docs/decisions/0013-election.md.

@@ -1,11 +1,12 @@
-// What masters ask of etcd, as calls of its JSON gateway (v3), and what they learn from its
-// answers. Nothing of an answer is believed: numbers travel as text, keys and values as base64.
+// Builds the masters' requests to etcd's JSON gateway (v3) and parses its answers. Answers are
+// untrusted. Numbers travel as text, keys and values as base64.
 //
 //   <prefix>/store/leader/address   who leads; bound to its lease
-//   <prefix>/store/leader/epoch     of the last that led
-//   <prefix>/store/masters/ADDRESS  those there are; bound to the lease of each
+//   <prefix>/store/leader/epoch     the latest leader's epoch
+//   <prefix>/store/masters/ADDRESS  every running master; bound to its own lease
 //
-// Thread: values. Errors: kInvalid for a URL that is none; kCorrupt for an answer that is none.
+// Errors: kInvalid for a malformed URL; kCorrupt for a malformed answer.
+// Thread: values.
 #pragma once
 #include <string>
 #include <vector>

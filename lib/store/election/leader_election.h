@@ -1,6 +1,6 @@
-// Drives an ElectionState: asks etcd over HTTP, one question at a time, and tells when anything
-// changed. find_masters() is the other side: nodes and clients that were given the URL of etcd
-// learn the masters' addresses there.
+// Drives an ElectionState over HTTP to etcd and reports every change. It sends one request at a
+// time. find_masters() is the client side: a node or a client that has only etcd's URL learns the
+// masters' addresses.
 //
 // Thread: the loop's; find_masters: any, and blocks.
 #pragma once

@@ -1,4 +1,4 @@
-// What Master's other parts stand on: its tables, time, and the room that eviction makes.
+// Tables, time, leases and eviction queues of Master; the other master_*.cc build on them.
 #include "store/master/master.h"
 
 #include <algorithm>

@@ -1,14 +1,16 @@
-// The metadata of the KV store: which objects exist, where their bytes lie, who may read, write
-// and evict them. It never sees a byte of them.
+// Manages the metadata of the KV store: objects, replicas, leases and eviction. It never sees a
+// value's bytes.
 //
-// handle() takes a message and answers at once, or later through `done`; tick() must be called at
-// deadline(). Space given back (removed, evicted, rolled back) is used again only after its node
-// acknowledged that it forgot the object and raised the guard word, so a reader or writer that is
-// late meets another generation, never another object's bytes; and an object is published only
-// after its nodes recorded it, so that a master that starts empty is whole again when its nodes
-// have sent their inventories. Until then (store/metadata/rebuild.h) a key that it does not know is
-// kUnavailable, not absent: such calls are held for a moment, in which the key may turn up, and
-// then told to retry.
+// handle() takes a message and answers at once, or later through `done`. The owner calls tick() at
+// deadline().
+//
+// Freed space (removed, evicted, rolled back) is reused only after its node acknowledged that it
+// forgot the object and raised the guard word. A late reader or writer then meets another
+// generation, never another object's bytes. An object is published only after its nodes recorded
+// it, so a master that starts empty is complete again once its nodes have sent their inventories.
+// Until then (store/metadata/rebuild.h) an unknown key is kUnavailable, not absent: the master
+// holds such calls for a moment, in which the key may turn up, and then answers that the caller
+// should retry.
 //
 // Thread: owned by the master's loop. Pure: no clock, no I/O, no locks.
 // Source: Mooncake paper, section 3.2; design, "Master"; docs/decisions/0007-store-directory.md.

@@ -1,6 +1,5 @@
-// Draining: a node is given nothing new, and what it holds goes to others, out of its memory by
-// copies and off its disk by way of their memory; from there it goes to their disks as anything
-// else does.
+// Drains nodes. A draining node gets nothing new. Copies move its memory to other nodes. What only
+// its disk holds is promoted into other nodes' memory, and from there goes to their disks as usual.
 #include <algorithm>
 
 #include "store/master/master.h"

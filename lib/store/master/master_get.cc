@@ -1,4 +1,4 @@
-// Reading and looking: places with leases, prefix matches, lists and figures.
+// Reads and queries: replica locations with leases, prefix matches, listings and statistics.
 #include <algorithm>
 
 #include "store/master/master.h"

@@ -1,4 +1,4 @@
-// Nodes: mounting with an inventory, the order channel, and leaving.
+// Nodes: mounts with an inventory, the order channel, and departures.
 #include "store/master/master.h"
 
 namespace mc::store {

@@ -1,4 +1,4 @@
-// Writing and removing: grants, publication, rolling back, and waiting for room.
+// Puts and removals: reservations, publication, rollback, and puts that wait for space.
 #include <algorithm>
 #include <array>
 #include <numeric>

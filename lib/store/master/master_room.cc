@@ -1,4 +1,4 @@
-// Room: what is evicted, when, in which order.
+// Eviction: what, when, and in which order.
 #include <algorithm>
 #include <utility>
 

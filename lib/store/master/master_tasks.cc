@@ -1,10 +1,8 @@
-// Copies: made by nodes on the master's order, to add, move or drop replicas, to empty a node, and
-// to spread what is read much.
+// Copies between nodes: they add, move or drop replicas, drain a node, and replicate hot objects.
 //
-// A copy goes to a range of its own with a generation of its own. It counts only when the target
-// said that the bytes are there and their checksum is right, and has recorded it; then it is added
-// to the object, or takes the place of the replica that is given up, whose bytes stay for readers
-// until the object's lease ends.
+// The target reserves a range and a generation of its own for a copy. The copy counts only after
+// the target confirmed its checksum and recorded it. Then it joins the object's replicas, or takes
+// the place of the moved one, whose bytes stay until the object's lease ends.
 #include <algorithm>
 #include <utility>
 

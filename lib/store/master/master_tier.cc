@@ -1,4 +1,4 @@
-// The SSD tier: what goes to the nodes' disks, when, and what is found there.
+// The SSD tier: offloads objects to the nodes' disks and locates them there.
 #include <algorithm>
 #include <tuple>
 

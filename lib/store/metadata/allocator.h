@@ -1,14 +1,13 @@
-// Gives out ranges of one segment. Free ranges wait in bins by size, eight to a power of two, with
-// a bit each that says which bins are not empty: allocating, freeing and coalescing with both
-// neighbours take constant time however many ranges there are. A value for which no single range
-// is large enough may be given several.
+// Allocates ranges of one segment in constant time. Free ranges wait in bins by size, eight per
+// power of two, with a bitmap of non-empty bins. Allocating, freeing and coalescing take constant
+// time for any number of ranges. A value that fits no single range may get several.
 //
-// A new allocator first takes ranges by place (reserve), as a rebuilt master does; the first
-// allocation, or seal(), ends that and drops what only it needs.
+// A new allocator first takes ranges at given offsets (reserve), as a rebuilt master needs. The
+// first allocation, or seal(), ends that phase and frees what only it needs.
 //
 // Thread: one owner. Pure: integers in, integers out. Sizes are rounded up to pages.
 // Source: design, "Offset allocator per segment"; the bins are those of Masmano et al., "TLSF: a
-// new dynamic memory allocator for real-time systems" (2004), which this lays over numbers.
+// new dynamic memory allocator for real-time systems" (2004), applied to offsets instead of memory.
 #pragma once
 #include <array>
 #include <cstdint>

@@ -1,12 +1,12 @@
-// What the master knows of the nodes' disks: which objects lie on which, what is to be written to
-// them and what forgotten. It stands beside the table of objects in memory: an object may be here,
-// there, or in both.
+// Tracks disk replicas: which node's disk holds which object, and pending work. Pending work is
+// what a node has still to write or forget. The index is independent of the table of objects in
+// memory: an object may be in either or in both.
 //
-// The content of a key never changes while it is stored, so copies agree by size and checksum;
-// where a node that was away brings another one back, the newer generation is right and the older
-// is forgotten. A holder is told its jobs by the answers to its beats, which are held until there
-// are some, and it tells what became of them; a forget counts as done only then, because until
-// then the holder would serve the object after a restart.
+// The content of a key never changes while it is stored, so its copies agree in size and checksum.
+// If a returning node brings another content, the newer generation wins and the older is forgotten.
+// A holder gets its jobs in the answers to its heartbeats, which the master holds until there are
+// jobs, and reports their results. A forget counts as done only after that report: until then a
+// restarted holder would serve the object.
 //
 // Thread: owned by the master's loop. Pure: time is an argument.
 // Source: ssd-offload-design, "Data Flow"; design, "SSD tier".

@@ -1,7 +1,7 @@
-// What happened to objects, numbered without gaps: the last `limit` of it are kept, for publishing,
-// for replaying to a subscriber that missed some, and for telling people why a key is gone. A
-// subscriber that finds its place no longer kept takes a snapshot (a listing carries the number it
-// is true at) and goes on from there; a new epoch starts a new numbering.
+// Keeps the last `limit` object events, numbered without gaps. They serve to publish, to replay to
+// a subscriber that missed some, and to explain why a key is gone. A subscriber whose next event is
+// no longer kept takes a snapshot (a listing carries the event number it is true at) and continues
+// from there. A new epoch starts a new numbering.
 //
 // Thread: one owner. Pure.
 #pragma once

@@ -1,10 +1,10 @@
-// The order in which objects are evicted, counted in bytes: a queue through links that the objects
-// carry, so that a victim is found without a look at the table. Two policies: LRU moves what is
-// used to the back; SIEVE only marks it, and a hand walks from the front, clearing marks, so a
-// stream of strangers does not push out what is used again.
+// Orders objects for eviction, counted in bytes. The queue runs through links inside the objects,
+// so that finding a victim needs no scan of the table. Two policies: LRU moves a used object to the
+// back. SIEVE only marks it, and a hand walks from the front and clears marks, so a scan does not
+// evict what is used again.
 //
-// An object under a lease that is met on the way is taken out; its owner puts it back when the
-// lease ends. So each step is paid for by a use, and finding a victim is O(1) in the long run.
+// A leased object that the search meets leaves the queue; its owner puts it back when the lease
+// ends. So each step is paid for by a use, and finding a victim is amortized O(1).
 //
 // Thread: one owner. Pure.
 // Source: design, "Eviction"; LRU as in the paper's section 4.2 ("KVCache pool with LRU"); Zhang et

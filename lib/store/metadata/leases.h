@@ -1,6 +1,6 @@
-// Read leases: while an object is leased, its bytes are neither moved, evicted nor removed (unless
-// forced). All leases have one length, so the list of leased objects is always ordered by expiry:
-// granting, looking up and expiring are O(1) each, and take no memory but two links of the object.
+// Read leases: a leased object is neither moved, evicted nor removed (unless forced). All leases
+// have one length, so the list of leased objects is ordered by expiry. Granting, looking up and
+// expiring are O(1) each and use only two links of the object.
 //
 // Thread: one owner. Pure: time is an argument.
 // Source: Mooncake FAST'25, section 4.1.

@@ -1,6 +1,6 @@
-// The nodes of the cluster as the master sees them: who is mounted and alive, where there is room,
-// and the ordered channel of orders to each of them (carried by the answers to its heartbeats,
-// repeated until acknowledged).
+// Tracks the cluster's nodes: mounts, liveness, free space, and orders. The orders to each node
+// form an ordered channel. The answers to its heartbeats carry them, again and again until it
+// acknowledges them.
 //
 // Thread: one owner. Pure: time and randomness are arguments.
 #pragma once

@@ -1,5 +1,5 @@
-// What the master knows beside its table of objects: what few objects have, the nodes that hold
-// them, and answers that wait. Plain state; Master and Members keep its rules.
+// Types of the master beside its table: nodes, rare object attributes, pending answers. Plain
+// state; Master and Members keep its rules.
 //
 // Thread: one owner. Pure: no clock, no I/O.
 #pragma once

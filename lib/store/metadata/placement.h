@@ -1,7 +1,6 @@
-// Where a new replica goes: which nodes to try, in which order. A node that has just come is
-// accepted only with a chance that grows over `slow_start`, so that it is not given every put
-// because it is empty; replicas of one object go to different nodes, and to different failure
-// domains while there is a choice.
+// Chooses the node for a new replica. A new node is accepted only with a probability that grows
+// over `slow_start`; otherwise, being empty, it would get every put. Replicas of one object go to
+// different nodes, and to different failure domains if there is a choice.
 //
 // Thread: one owner. Pure: time and randomness are arguments.
 // Source: Mitzenmacher, "The power of two choices in randomized load balancing" (2001); design,

@@ -1,9 +1,9 @@
-// What a master that has just started must doubt: a key that it does not know may lie on a node
-// that has not reported yet. Until the nodes are back, such a key is not absent but unknown.
+// Decides when a restarted master knows all nodes again. Until then a key it does not know is
+// unknown, not absent: it may be on a node that has not reported yet.
 //
-// How many nodes there were it learns from the nodes themselves: each brings along how many its
-// last master had. Once that many are back the pool is whole. While nobody has told, it waits for
-// `grace`; a node that was told of and stays away is given up after `limit`.
+// Each node reports how many nodes its last master had. Once that many are back the pool is whole.
+// Before the first report the master waits for `grace`. It gives up a known node that stays away
+// after `limit`.
 //
 // Thread: one owner. Pure: time is an argument.
 #pragma once

@@ -1,6 +1,6 @@
-// Many small things of one type, known by 32-bit numbers instead of pointers, in chunks that are
-// never moved: half the memory of links, no copy while it grows, and an empty one takes nothing.
-// Numbers are used again. IdList strings such things together through links they carry.
+// A slab allocator: small objects of one type, addressed by 32-bit ids. Ids take half the memory of
+// pointers. Chunks never move, growth copies nothing, and an empty slab takes no memory. Ids are
+// reused. IdList links such objects through ids that they carry.
 //
 // Thread: one owner. Pure.
 #pragma once

@@ -1,15 +1,14 @@
-// The objects the master knows, in as little memory as can be: 104 bytes each and their key, a
-// hash table that grows by one bucket at a time (no pause while a large one doubles), and an order
-// by key of those that are complete, for listing and removing by prefix. What few objects have is
-// kept beside it (store/metadata/object.h).
+// The master's table of objects: 104 bytes each, plus the key. It is a hash table that grows one
+// bucket at a time, so that no call pauses while a large one doubles. Complete objects are also
+// ordered by key, for listing and for removing by prefix. Rare attributes are kept apart
+// (store/metadata/object.h).
 //
-// Putting an object in order looks at some 30 others, half of what a put costs. So it is left until
-// somebody asks for the order, and what is gone by then never pays: sort() goes on with it, a
-// bounded part at a time.
+// Ordering an object visits some 30 others, half the cost of a put. So sort() orders them when a
+// caller needs the order, a bounded number per call. Objects removed before that never pay.
 //
 // Thread: one owner. Pure.
-// Source: Litwin, "Linear hashing" (1980); Seidel and Aragon, "Randomized search trees" (1996):
-// the order is a treap whose priorities are hashes of the keys.
+// Source: Litwin, "Linear hashing" (1980); Seidel and Aragon, "Randomized search trees" (1996): the
+// order is a treap whose priorities are hashes of the keys.
 #pragma once
 #include <algorithm>
 #include <array>

@@ -1,5 +1,4 @@
-// Who shares the pool: each tenant's objects, the bytes of segments they take, its quota, and the
-// queues in which they wait for eviction.
+// Tracks each tenant's objects, segment bytes, quota and eviction queues.
 //
 // Thread: one owner. Pure.
 #pragma once

@@ -1,12 +1,11 @@
-// What must not come back: a node that was away (partitioned, stopped, its disk unplugged) returns
-// with what it held, of which some was removed or replaced meanwhile. A grave says that of one name
-// everything older than a generation is dead; there are graves only of names that somebody who is
-// away held when it left. Names are kept as hashes: that two are taken for one costs a returning
-// copy, never a wrong answer.
+// Tombstones of objects removed while a holder was away. A node that was away (partitioned,
+// stopped, its disk unplugged) returns with what it held. Some of that was removed or replaced
+// meanwhile. A tombstone (hash of the name, generation) voids every older copy that a node brings
+// back. Tombstones exist only for names that an absent node held when it left. If two names share a
+// hash, a returning copy is lost; an answer is never wrong.
 //
-// Only so many graves are kept. Of those given up the newest generation is remembered, and a node
-// that was away since before it loses all that is older: it is not known any more what of it is
-// dead.
+// The number of tombstones is bounded. Of those dropped, the newest generation is kept. A node that
+// left before it loses everything older, because which of its copies are void is no longer known.
 //
 // Thread: one owner. Pure.
 #pragma once

@@ -1,8 +1,8 @@
-// Carries out the master's copy orders on the node that is to hold the copy: reads a value out of
-// another node's segment into a range of this node's own memory, and checks its checksum.
+// Carries out the master's copy orders on the target node. It reads a value from another node's
+// segment into a range of this node's memory, and checks its checksum.
 //
-// Thread: its owner's loop; the copies are made one at a time on a thread of its own, and answered
-// on the loop. Every copy ends within `budget`. After cancel() nothing is written to that range.
+// Thread: its owner's loop. One worker thread makes the copies, one at a time; the answers come on
+// the loop. Every copy ends within `budget`. After cancel() nothing is written to that range.
 #pragma once
 #include <deque>
 #include <functional>

@@ -1,7 +1,7 @@
-// What a node holds: the objects the master told it to record, by where they lie. It is the
-// inventory from which a master that starts empty is rebuilt, and it never holds anything that
-// was removed or evicted and whose room may have been given away. It remembers for a while what was
-// removed, so that the next master knows what must not come back with nodes that are away.
+// A node's directory: the objects it holds, by offset. A master that starts empty is rebuilt from
+// it. It never holds an object that was removed or evicted and whose space may have been reused. It
+// keeps a bounded list of removals, from which the next master learns which copies of absent nodes
+// are void.
 //
 // Thread: one owner. Pure.
 #pragma once

@@ -1,10 +1,9 @@
-// Offers a segment of this process's memory to the store: mounts it at the master, keeps the
-// directory of what it holds by the master's orders, and mounts again, with its inventory, at a
-// master that does not know it. The bytes themselves move one-sided, past this class.
+// Offers this process's memory to the store as a node. It mounts the memory at the master and keeps
+// the directory of objects by the master's orders. At a master that does not know the node it
+// mounts again with its inventory. The bytes move one-sided, without this class.
 //
-// Thread: the loop's. Every call to the master has a deadline; while there is no master, the node
-// keeps trying and what it holds stays. A master that was restarted is noticed within a heartbeat
-// and a quarter of a second.
+// Thread: the loop's. Every call to the master has a deadline. Without a master the node retries
+// and keeps its objects. It notices a restarted master within a heartbeat plus 250 ms.
 #pragma once
 #include <functional>
 #include <memory>

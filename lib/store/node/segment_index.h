@@ -1,12 +1,12 @@
-// What lies in a segment whose memory is a named file: a log beside it, of what was recorded there,
-// forgotten, and removed. It is for a process that starts again, not for a machine that does: no
-// write is synced, and a log of another boot counts for nothing (docs/formats.md).
+// The log of a file-backed segment: which objects its file holds. It lists what was recorded,
+// forgotten and removed, for a restarted process, not for a rebooted machine: no write is synced,
+// and a log of another boot is ignored (docs/formats.md).
 //
-// Each entry has a checksum. An unfinished last one was never answered for and is dropped; damage
-// before it means that nothing after can be believed, nor that what comes before still holds: then
-// all is given up.
+// Each entry has a checksum. An unfinished last entry was never acknowledged and is dropped. Damage
+// before it voids the whole log: neither what follows nor what comes before can be trusted.
 //
-// Thread: one owner. Errors name the path and the remedy.
+// Errors name the path and the remedy.
+// Thread: one owner.
 #pragma once
 #include <functional>
 #include <memory>

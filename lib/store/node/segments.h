@@ -1,18 +1,17 @@
-// The memory that a node offers: one segment or several, ordinary pages, huge pages, or a named
-// file that a process started again finds as it left it.
+// Opens a node's memory: ordinary pages, huge pages, or files that outlive the process.
 //
 //   MC_TRY(auto segments, Segments::open(engine, {"4GiB", "8GiB@hugepages@numa=1",
 //                                                 "4GiB@file:/dev/shm/mc"}));
-//   segments->take_recovered();         // what a file held, its checksums looked at
+//   segments->take_recovered();         // what a file held, after a look at its checksums
 //   segments->record(r), forget(r), dead(hash, before); segments->flush();
 //
-// A file's content is believed only where its index (store/node/segment_index.h) and the checksum
-// of the value say so. Peers of the process before may have the file mapped still, and one that was
-// stopped may write to it when it wakes: then, what is right is taken over into a new file of that
-// name, which they do not know.
+// A file's content counts only where its index (store/node/segment_index.h) and the value's
+// checksum agree. Peers of the previous process may still map the file, and a stopped peer may
+// write to it when it wakes. Valid objects are therefore copied to a new file of the same name,
+// which those peers do not map.
 //
-// Thread: one owner; bytes_at() any. Errors of open(): as SegmentIndex has them; kNoSpace names
-// what would help.
+// Errors: open() fails as SegmentIndex does; kNoSpace names what would help.
+// Thread: one owner; bytes_at() any.
 #pragma once
 #include <memory>
 #include <string>

@@ -1,13 +1,14 @@
-// The SSD tier of a node: writes to its disk what the master asks for, reads it back into staging
-// memory for whoever asks, and brings it back into memory when it was read.
+// The SSD tier of a node: offloads objects to its disk and serves them. It writes what the master
+// orders, loads objects into staging memory for readers, and promotes objects back into memory when
+// they are read.
 //
-// Work comes from the master with a heartbeat that it holds until there is some. Objects gather
-// until a bucket is full or the oldest has waited for --ssd-flush; then room is made in two phases,
-// with the master told in between, and they are written and reported. Whatever is read is checked;
-// what is damaged is reported and dropped. While the disk is full or read-only the node says so and
-// is given nothing to write.
+// Jobs come in the answers to heartbeats, which the master holds until there are jobs. Objects
+// gather until a bucket is full or the oldest has waited for --ssd-flush. Then eviction makes space
+// in two phases, with a report to the master in between, and the objects are written and reported.
+// Every read is verified; damaged objects are reported and dropped. While the disk is full or
+// read-only the node reports that, and the master offloads nothing to it.
 //
-// Thread: the loop's. One lane writes, kReaders read; they end before this does.
+// Thread: the loop's. One executor writes, kReaders read; they end before this does.
 // Source: ssd-offload-design, all of it; design, "SSD tier".
 #pragma once
 #include <deque>

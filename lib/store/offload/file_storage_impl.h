@@ -1,4 +1,4 @@
-// What the parts of file_storage*.cc share; nobody else includes it.
+// Private types of `FileStorage`: writes and loads in flight.
 //
 // Thread: see FileStorage.
 #pragma once

@@ -1,4 +1,4 @@
-// Reading: from the disk into staging memory, leased to whoever asked.
+// Loads objects from the disk into staging memory and leases the slots to readers.
 #include <algorithm>
 
 #include "base/log.h"

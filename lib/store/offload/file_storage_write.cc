@@ -1,4 +1,4 @@
-// Writing: from the memory of the node's segment to the disk.
+// Writes objects from the node's segments to the disk.
 #include <algorithm>
 #include <utility>
 

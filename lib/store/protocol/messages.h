@@ -1,6 +1,6 @@
-// What is said between the store's clients, its nodes and mc-master. The master only ever sees
-// metadata. Batch calls take vectors and answer item by item, in order, in one round trip; an
-// item's code 0 is success, otherwise a mc::Code.
+// Messages between the store's clients, its nodes and mc-master. The master only sees metadata.
+// Batch calls take vectors and answer item by item, in order, in one round trip. An item's code is
+// 0 for success, otherwise a mc::Code.
 //
 //   writer  put-start   -> places and a generation   (then writes the bytes, one-sided)
 //           put-end     -> published                 (the nodes have recorded it)
@@ -8,9 +8,9 @@
 //   node    mount, inventory, then heartbeats that the master holds until it has orders
 //
 // Every reply carries the master's epoch; nodes and clients refuse one older than they have seen.
-// Source: Mooncake paper, section 3.2; docs/decisions/0007-store-directory.md.
 //
 // Thread: values.
+// Source: Mooncake paper, section 3.2; docs/decisions/0007-store-directory.md.
 #pragma once
 #include <string>
 #include <vector>

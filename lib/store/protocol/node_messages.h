@@ -1,5 +1,5 @@
-// What is said between mc-master and the nodes that lend it memory: mounting with an inventory, and
-// the orders that heartbeats are answered with. As store/protocol/messages.h has it otherwise.
+// Messages between mc-master and its nodes: mounts, inventories, heartbeats and orders. The
+// conventions are those of store/protocol/messages.h.
 //
 // Thread: values.
 #pragma once

@@ -1,5 +1,5 @@
-// How people, tools and subscribers look at the store: listings, the state of the cluster, what
-// happened to objects. As store/protocol/messages.h has it otherwise.
+// Queries of the store: listings, the cluster's state, and object events. The conventions are those
+// of store/protocol/messages.h.
 //
 // Thread: values.
 #pragma once

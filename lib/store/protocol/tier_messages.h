@@ -1,10 +1,9 @@
-// What is said about the SSD tier: between its holders and mc-master, and between a reader and the
-// holder of what it wants.
+// Messages of the SSD tier between mc-master, holders and readers.
 //
 //   node    tier-mount    -> what lies on its disk, page by page
 //           tier-beat     -> jobs: write this to the disk, forget that (held until there are some)
 //           tier-report   -> what became of them, and what was evicted
-//   reader  load-objects  -> slots of staging memory, lent for a while (then reads, one-sided)
+//   reader  load-objects  -> slots of staging memory, leased for a while (then reads, one-sided)
 //           release-slots
 //
 // Thread: values.

@@ -1,4 +1,4 @@
-// What the service does with a call: the master answers it, or this one stands by for another.
+// Answers calls: the leading master does, a standby names the leader.
 #include <algorithm>
 #include <type_traits>
 

@@ -1,5 +1,5 @@
-// What a master tells on /metrics: its own figures under mc_store_*, and, where the meaning is the
-// same, under the names of the reference master (design, "Metric names").
+// Prints a master's metrics for /metrics. They are its own under mc_store_* and, where the meaning
+// is the same, the names of the reference master (design, "Metric names").
 //
 // Thread: the loop's.
 #pragma once

@@ -1,8 +1,8 @@
-// Drives a Master: ZeroMQ calls in, the real clock for its deadlines, HTTP for people.
+// Serves a Master: ZeroMQ calls, deadlines by the real clock, HTTP for people.
 //
-// With --ha it is one of several: the Master is there only while this one leads, and starts empty
-// with every lead, as after a restart. Otherwise calls are refused with the address of the one that
-// leads; while nobody does, they are held for a moment, in which there may be one.
+// With --ha several masters run. The Master exists only while this process leads, and starts empty
+// with every lead, as after a restart. A standby refuses calls and names the leader. If there is no
+// leader, it holds calls for a moment, in which one may be elected.
 //
 // Thread: the loop's.
 #pragma once

@@ -1,4 +1,4 @@
-// Memory that direct operations can use: aligned, in whole pages.
+// Page-aligned memory for direct I/O.
 //
 // Thread: values.
 #pragma once

@@ -1,13 +1,14 @@
-// How objects lie on the disk. A backend keeps values until they are removed or evicted, serves
-// them, and after a crash at any point serves every value whose write was answered and reports the
-// rest; a value is only ever given out when its bytes match its checksum.
+// Stores objects on a disk, in one of three layouts. A backend keeps values until they are removed
+// or evicted. After a crash at any point it serves every value whose write was acknowledged and
+// reports the others. It returns a value only if its bytes match its checksum.
 //
-// Eviction has two phases, so that the master never names a file that is gone: begin_evict() drops
-// objects from the index, the caller tells the master, commit_evict() frees their space when nobody
-// reads them any more.
+// Eviction has two phases, so that the master never names a file that is gone. begin_evict() drops
+// objects from the index, the caller tells the master, and commit_evict() frees their space when no
+// reader uses it any more.
 //
-// Thread: objects(), find(), usage() and read() any; all others one thread at a time. Errors of
-// writes: kNoSpace (the disk or --ssd-size is full), kDenied (read-only), kUnavailable (I/O).
+// Errors of writes: kNoSpace (the disk or --ssd-size is full), kDenied (read-only), kUnavailable
+// (I/O).
+// Thread: objects(), find(), usage() and read() any; all others one thread at a time.
 // Source: ssd-offload-design, "Storage Backends" and "Eviction".
 #pragma once
 #include <functional>

@@ -1,10 +1,10 @@
-// The bucket backend: values of one write lie together in ID.bucket, their keys in ID.meta. A
-// bucket is written once; a removal writes its .meta anew without the key, and the bucket goes when
-// its last key does, or as a whole when it is evicted.
+// The bucket backend. The values of one write share ID.bucket; ID.meta lists their keys. A bucket
+// is written once. A removal rewrites its .meta without the key. The bucket is deleted when its
+// last key is, or as a whole when it is evicted.
 //
 // Order of a write: ID.bucket with its values, fdatasync; ID.meta.tmp, fdatasync, rename to
 // ID.meta, fsync of the folder. Of a deletion: ID.meta, fsync of the folder, ID.bucket. So a
-// .bucket without a .meta was never answered for, or was given up: it is cleaned up at the start.
+// .bucket without a .meta was never acknowledged, or was being deleted: the start removes it.
 #include <algorithm>
 #include <map>
 #include <unordered_map>

@@ -1,13 +1,13 @@
-// The file operations of the SSD tier, all of them: the seam at which a test counts them, stops at
-// any one and looks at what a crash there leaves behind.
+// All file operations of the SSD tier. Tests replace it: they count the operations, stop at any
+// one, and look at what a crash there leaves behind.
 //
-// Paths are relative to the tier's folder. Operations move bytes by O_DIRECT where offset, length
-// and memory are multiples of kAlign, through io_uring with a ring for each thread, kDepth of them
-// under way; where the kernel refuses io_uring or the file system O_DIRECT, they work without.
+// Paths are relative to the tier's folder. Operations use O_DIRECT if offset, length and memory are
+// multiples of kAlign. They go through io_uring, with one ring per thread and up to kDepth in
+// flight. If the kernel refuses io_uring or the file system O_DIRECT, they work without.
 //
-// Thread: any; a File may be used by several. Errors name the path: kNoSpace (the disk is full),
-// kDenied (it is read-only), kNotFound, kExists, kCorrupt (the file ends early), kUnavailable
-// (an I/O error).
+// Errors name the path: kNoSpace (the disk is full), kDenied (it is read-only), kNotFound, kExists,
+// kCorrupt (the file ends early), kUnavailable (an I/O error).
+// Thread: any; a File may be used by several.
 // Source: ssd-offload-design, "io_uring File I/O".
 #pragma once
 #include <cstddef>

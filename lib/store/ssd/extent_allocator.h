@@ -1,5 +1,5 @@
-// Which parts of the offset backend's data file are free: best fit over ranges that coalesce when
-// they are returned. Offsets and sizes are multiples of the page; every operation is O(log n).
+// Allocates extents of the offset backend's data file. Best fit; adjacent free extents coalesce.
+// Offsets and sizes are multiples of the page. Every operation is O(log n).
 //
 // Thread: one owner. Pure: integers in, integers out.
 #pragma once

@@ -1,5 +1,6 @@
-// The file-per-key backend: HH/HH/HASH-GENERATION.obj holds one record. Easy to look at; not for
-// millions of objects. The generation is in the name, so a newer put never overwrites an older one.
+// The file-per-key backend: HH/HH/HASH-GENERATION.obj holds one record. It is easy to inspect, and
+// not meant for millions of objects. The generation is in the name, so a newer put never overwrites
+// an older one.
 //
 // Order of a write: NAME.tmp with header and value, fdatasync, rename, fsync of the folder.
 #include <algorithm>

@@ -1,7 +1,7 @@
-// The bytes on the disk: fixed little-endian fields, each structure under its XXH3-64. What is read
-// is untrusted: kCorrupt when it was torn or changed, kUnsupported when a newer version wrote it.
-// docs/formats.md describes them.
+// Encodes and decodes the SSD tier's on-disk structures. Fields are fixed little-endian; an XXH3-64
+// checksum covers each structure. Input is untrusted. docs/formats.md describes the formats.
 //
+// Errors: kCorrupt (torn or changed); kUnsupported (a newer version wrote it).
 // Thread: any. Pure: bytes in, values out.
 #pragma once
 #include <cstddef>

@@ -1,11 +1,11 @@
-// The offset backend: one preallocated file, `data`, of records at page-aligned offsets, and
-// index-N.log, an append-only log of which are there, which starts with a checkpoint.
+// The offset backend. `data` is one preallocated file of records at page-aligned offsets.
+// index-N.log is an append-only log of the records, which starts with a checkpoint.
 //
 // Order of a write: records, fdatasync of data; log entries, fdatasync of the log. Of a removal:
-// log entries, fdatasync, and only then is the space used again, so no entry ever names space of
-// another. A checkpoint is a new log under a temporary name, synced and renamed; the highest number
-// counts. Sequence numbers only grow, so what an append that failed left behind is never taken for
-// an entry of the next one.
+// log entries, fdatasync, and only then is the space reused, so no entry ever names another
+// record's space. A checkpoint is a new log under a temporary name, synced and renamed; the highest
+// number counts. Sequence numbers only grow, so the remains of a failed append never pass for an
+// entry of the next one.
 #include <algorithm>
 #include <optional>
 

@@ -1,5 +1,5 @@
-// Work that blocks, off the loop: a SerialExecutor is a thread that does its tasks in order; a
-// CompletionQueue brings what they found back to the loop's thread.
+// Runs blocking work off the loop. A SerialExecutor is a thread that runs its tasks in order. A
+// CompletionQueue runs their results on the loop's thread.
 //
 // Thread: post() any; the rest its owner's.
 #pragma once

@@ -1,12 +1,12 @@
-// The staging memory that readers fetch values of the disk from (ClientBuffer): which parts of it
-// are leased, to whom, until when. Each slot has a generation of its own in its guard word: a slot
-// that is given back gets a newer one first, so a reader that comes late meets another generation,
-// never another value's bytes.
+// Leases the staging memory from which readers fetch disk values (ClientBuffer). It tracks which
+// slots are leased, to whom, and until when. Each slot has its own generation in its guard word. A
+// returned slot first gets a newer generation, so a late reader meets that, never another value's
+// bytes.
 //
-// A batch is leased until it is released or its lease ends. Its memory may be used by this process
-// for longer (hold and drop): it is free when nobody does.
+// A batch is leased until it is released or its lease ends. This process may use its memory for
+// longer (hold and drop); it is free when neither does.
 //
-// Thread: one owner. Pure: time is an argument; the owner raises the guard words it is told to.
+// Thread: one owner. Pure: time is an argument; the owner raises the guard words that calls return.
 // Source: ssd-offload-design, "ClientBuffer" and "Load"; design, "SSD tier".
 #pragma once
 #include <cstdint>

@@ -1,5 +1,6 @@
-// The index of the backends that keep each object apart: in shards, so that readers do not wait for
-// one another, each in the order of eviction; an entry that is read stays until its readers leave.
+// The sharded index of the backends that store objects separately. Shards keep readers from waiting
+// for each other; each is in order of eviction. An entry that is being read stays until its readers
+// are done.
 //
 // Thread: any.
 // Source: ssd-offload-design, "OffsetAllocatorStorageBackend" (1024 metadata shards).

@@ -1,5 +1,5 @@
-// Nodes that were away come back with what they held: what was removed or replaced meanwhile stays
-// dead; and draining with disks, of which nothing may be evicted or lost.
+// Nodes that were away return with what they held: removed and replaced objects stay deleted.
+// Draining with disks evicts and loses nothing.
 #include "store/metadata/tombstones.h"
 #include "tests/unit/store/fake_cluster.h"
 

@@ -1,5 +1,5 @@
-// What the master knows of disks: copies, jobs that are told until acknowledged, forgets that count
-// when they are done.
+// Disk replicas as the master tracks them: copies, jobs repeated until acknowledged, and forgets
+// that count when they are done.
 #include <doctest/doctest.h>
 
 #include "store/metadata/disk_replica_index.h"

@@ -1,4 +1,4 @@
-// What a restarted master says of keys it does not know, until its nodes are back.
+// Answers of a restarted master about keys it does not know, until its nodes are back.
 #include "store/metadata/rebuild.h"
 #include "tests/unit/store/fake_cluster.h"
 

@@ -1,4 +1,4 @@
-// Who leads, against an etcd of this test that keeps leases and keys in simulated time.
+// Elections against a simulated etcd with leases and keys in simulated time.
 #include "store/election/election_state.h"
 
 #include <doctest/doctest.h>

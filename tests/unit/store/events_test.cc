@@ -1,4 +1,4 @@
-// Events as a subscriber gets them: numbered without gaps, and what was missed can be asked for.
+// Events as a subscriber gets them: numbered without gaps, and replayed when it missed some.
 #include <doctest/doctest.h>
 
 #include <thread>

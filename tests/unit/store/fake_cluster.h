@@ -1,5 +1,5 @@
-// A Master with nodes made of nothing but their directories, for tests: time is a value, and
-// pump() carries the orders until everybody is quiet.
+// A Master whose nodes are only directories, for tests. Time is a value; pump() delivers orders
+// until none are left.
 #pragma once
 #include <doctest/doctest.h>
 

@@ -1,4 +1,4 @@
-// Master, node with a disk, and client of one process: more than memory holds, restarts, damage,
+// Master, node with a disk, and client in one process: more data than memory, restarts, damage, and
 // leases that end.
 #include <doctest/doctest.h>
 #include <unistd.h>

@@ -1,4 +1,4 @@
-// The checker of histories itself: it accepts what may happen and finds what may not.
+// Tests of the history checker: it accepts legal histories and rejects the others.
 #include <doctest/doctest.h>
 
 #include "base/random.h"

@@ -1,4 +1,4 @@
-// A node that is given up leaves in parts; who asks meanwhile sees it gone.
+// A lost node leaves the tables in parts; a call meanwhile finds it gone.
 #include "tests/unit/store/fake_cluster.h"
 
 namespace mc::store {

@@ -1,4 +1,4 @@
-// What a client knows beside its master: values it read before, and how long reads take.
+// The client's local hot cache and hedge timer.
 #include <doctest/doctest.h>
 
 #include "store/client/hedge_timer.h"

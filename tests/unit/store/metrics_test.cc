@@ -1,4 +1,4 @@
-// What a master tells on /metrics, under the reference master's names too.
+// A master's /metrics, also under the reference master's names.
 #include "store/service/master_metrics.h"
 
 #include <doctest/doctest.h>

@@ -1,5 +1,5 @@
-// A disk in memory that knows what is durable: every operation that changes something is counted,
-// a crash can be set at any of them, and afterwards one asks what a kill or a power cut left.
+// A disk in memory that knows what is durable. It counts every operation that changes something,
+// can crash at any of them, and shows what a kill or a power cut leaves.
 #pragma once
 #include <doctest/doctest.h>
 

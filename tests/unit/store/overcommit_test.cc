@@ -1,5 +1,5 @@
-// A pool that is asked for three times what it holds, by writers at the same time: nobody is told
-// that it is full, for eviction makes room within the wait.
+// Concurrent writers put three times what the pool holds. None gets kNoSpace, because eviction
+// makes space within the wait.
 #include "base/random.h"
 #include "tests/unit/store/fake_cluster.h"
 

@@ -1,4 +1,4 @@
-// Long random histories of a cluster against a naive model of what it may and may not answer.
+// Long random histories of a cluster against a simple model of the allowed answers.
 #include <set>
 
 #include "base/random.h"

@@ -1,4 +1,4 @@
-// The memory a node offers: what a named file holds for the next process, and what of it counts.
+// A node's memory: what a named file keeps for the next process, and which of it counts.
 #include <doctest/doctest.h>
 #include <fcntl.h>
 #include <sys/file.h>

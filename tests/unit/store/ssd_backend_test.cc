@@ -1,5 +1,4 @@
-// What each backend does with damage, full and read-only disks, newer versions, and readers of what
-// is evicted.
+// Backends with damaged, full and read-only disks, newer versions, and readers of evicted objects.
 #include <unistd.h>
 
 #include <filesystem>

@@ -1,5 +1,5 @@
-// A crash at every operation of writing, replacing, removing and evicting, for each backend and
-// each way in which a crash can leave the disk: what was answered is served, nothing else is.
+// Crashes at every operation of writing, replacing, removing and evicting, for each backend and
+// each way a crash can leave the disk: acknowledged values are served, nothing else is.
 #include "base/time.h"
 #include "model_disk.h"
 #include "ssd_values.h"

@@ -1,4 +1,4 @@
-// Values that say what they are, for tests of the SSD tier.
+// Self-describing values for tests of the SSD tier.
 #pragma once
 #include <optional>
 

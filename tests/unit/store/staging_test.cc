@@ -1,4 +1,4 @@
-// Slots of the staging memory: leased for a while, and never the same generation twice.
+// Staging slots: leased for a while, and never twice with one generation.
 #include <doctest/doctest.h>
 
 #include "store/ssd/staging.h"
