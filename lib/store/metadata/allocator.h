@@ -24,15 +24,15 @@ class Allocator {
 
   Allocator(uint64_t capacity, uint64_t page);
 
-  // What `bytes` takes: whole pages, at least one.
+  // `bytes` in whole pages, at least one.
   uint64_t rounded(uint64_t bytes) const;
-  // A range, or, where none is large enough, at most `pieces` of them chained by next(). kNoId
-  // when there is no room.
+  // Returns: a range, or, if none is large enough, at most `pieces` ranges chained by next(). kNoId
+  // if there is no space.
   Id allocate(uint64_t bytes, Id owner, size_t pieces = 1);
-  // Takes a given range. Errors: kInvalid when it is misaligned or outside, or when allocation has
-  // begun; kExists when any of it is taken.
+  // Takes a given range. Errors: kInvalid (misaligned, outside, or allocation has begun); kExists
+  // (part of it is taken).
   Result<Id> reserve(uint64_t offset, uint64_t bytes, Id owner);
-  // The same for what is no part of it, between two segments: it no longer counts.
+  // Reserves a gap between two segments; it does not count as capacity.
   Result<> wall(uint64_t offset, uint64_t bytes);
   void chain(Id last, Id next) { ranges_[last].b = next; }
   void seal();
@@ -41,26 +41,26 @@ class Allocator {
   uint64_t offset(Id range) const { return uint64_t{ranges_[range].first} * page_; }
   uint64_t bytes(Id range) const { return uint64_t{ranges_[range].pages} * page_; }
   Id next(Id range) const { return ranges_[range].b; }
-  void fetch(Id range) const { __builtin_prefetch(&ranges_[range]); }  // it will be looked at
+  void fetch(Id range) const { __builtin_prefetch(&ranges_[range]); }  // a prefetch
   Id owner(Id range) const { return ranges_[range].a; }
   void set_owner(Id head, Id owner);
-  // All ranges by offset, given out or free (owner kNoId): start with first().
+  // All ranges by offset, taken or free (owner kNoId), from first() on.
   Id first() const { return capacity_ == 0 ? kNoId : head_; }
   Id after(Id range) const { return ranges_[range].after; }
   bool taken(Id range) const { return ranges_[range].taken; }
-  // Before it is destroyed: gives back a part of its memory, so that nobody waits while millions of
-  // ranges go at once. It is good for nothing else from then on. True: that was all.
+  // Frees part of the allocator's own memory, so that no call waits while millions of ranges go at
+  // once. Only dismantle() and the destructor may follow. Returns: true if that was all.
   bool dismantle() {
     constexpr size_t kChunks = 256;
     return ranges_.shed(kChunks);
   }
 
   uint64_t capacity() const { return capacity_; }
-  uint64_t used() const { return used_; }   // bytes given out, rounded
-  size_t ranges() const { return taken_; }  // given out
+  uint64_t used() const { return used_; }   // bytes taken, rounded to pages
+  size_t ranges() const { return taken_; }  // taken
   size_t holes() const { return ranges_.size() - taken_; }
-  uint64_t largest_free() const;  // to within an eighth where there are very many holes
-  // The part of the free bytes that a single value could not have: 0 when they are one range.
+  uint64_t largest_free() const;  // within an eighth if there are very many holes
+  // The fraction of the free bytes that a single value cannot use: 0 if they are one range.
   double fragmentation() const;
   uint64_t memory() const { return ranges_.bytes(); }
 
@@ -70,21 +70,21 @@ class Allocator {
     uint32_t first = 0;  // page
     uint32_t pages : 31 = 0;
     uint32_t taken : 1 = 0;
-    Id before = kNoId, after = kNoId;  // neighbours by place
-    Id a = kNoId, b = kNoId;           // free: links of its bin; taken: its owner, the next piece
+    Id before = kNoId, after = kNoId;  // neighbours by offset
+    Id a = kNoId, b = kNoId;           // free: links of its bin; taken: owner and next piece
     Id& spare() { return after; }
   };
-  static size_t bin_of(uint64_t pages);   // whose ranges have at least as many as its floor
-  static size_t bin_for(uint64_t pages);  // any range of which, or of a larger one, fits
-  size_t bin_from(size_t bin) const;      // the first not empty from there; kBins
+  static size_t bin_of(uint64_t pages);   // the bin whose floor is at most `pages`
+  static size_t bin_for(uint64_t pages);  // the first bin in which every range fits
+  size_t bin_from(size_t bin) const;      // the first non-empty one from `bin` on, or kBins
   Id find(uint64_t pages) const;
   Id largest() const;
   void insert_free(Id range);
   void erase_free(Id range);
-  Id cut(Id range, uint64_t pages, Id owner);  // its front, taken; the rest stays free
+  Id cut(Id range, uint64_t pages, Id owner);  // takes its front; the rest stays free
   void free_one(Id range);
 
-  uint64_t capacity_, span_, page_;  // span: with its walls
+  uint64_t capacity_, span_, page_;  // span: gaps between segments included
   uint64_t used_ = 0;
   size_t taken_ = 0;
   Slab<Range, 64> ranges_;

@@ -113,7 +113,7 @@ bool DiskReplicaIndex::beat(const TierHeartbeat& m, Time now,
   h.objects = m.objects;
   h.trouble = m.trouble.substr(0, 256);
   while (!h.jobs.empty() && h.jobs.front().seq <= m.taken) h.jobs.pop_front();
-  h.told = std::min(h.told, m.taken);  // what an answer that was lost told is told again
+  h.told = std::min(h.told, m.taken);  // repeats what a lost answer carried
   h.beat = std::move(done);
   constexpr uint32_t kHoldMax = 60'000;
   h.beat_until = now + std::chrono::milliseconds(std::min(m.hold_ms, kHoldMax));

@@ -45,64 +45,68 @@ class DiskReplicaIndex {
     uint64_t capacity = 0, used = 0, objects = 0, queued = 0;
     std::string trouble;
   };
-  // `stored`: an offload of that name and generation ended, well or not.
+  // Called when an offload of that name and generation ended; `stored`: with success.
   using Offloaded = std::function<void(const std::string& name, Generation, bool stored, Time now)>;
 
-  explicit DiskReplicaIndex(uint64_t queue_max);  // bytes of a holder's offloads under way
+  explicit DiskReplicaIndex(uint64_t queue_max);  // bytes of a holder's pending offloads
   ~DiskReplicaIndex();
   DiskReplicaIndex(const DiskReplicaIndex&) = delete;
   DiskReplicaIndex& operator=(const DiskReplicaIndex&) = delete;
   void on_offloaded(Offloaded callback) { offloaded_ = std::move(callback); }
 
-  // ---- what nodes say; the caller knows that `node` is mounted with that generation
-  // What `refused` says of an object is to be forgotten: another content is stored in memory under
-  // its name, or it was removed while its node was away.
+  // ---- messages of nodes. Requires: `node` is mounted with that generation
+  // The holder must forget an object for which `refused` is true: memory stores another content
+  // under its name, or it was removed while its node was away.
   using Refused = std::function<bool(const TierObject&)>;
   void mount(const TierMount& m, const NodeRef& node, const Refused& refused, Time now);
-  // False: it has not mounted its tier.
+  // Returns: false if the node has not mounted its tier.
   bool beat(const TierHeartbeat& m, Time now, std::function<void(const Result<TierWork>&)> done);
   bool report(const TierReport& m, Time now);
   void drop(const NodeId& node, Time now);
 
-  // ---- what the master asks
+  // ---- queries and orders of the master
   const OnDisk* find(const std::string& name) const;
   const std::map<std::string, OnDisk>& objects() const { return objects_; }  // by name
   uint64_t bytes() const { return bytes_; }
-  // Where it can be read: nodes() of the copies.
+  // The node that serves the copy.
   static const NodeRef& node_of(const Copy& copy);
-  enum class Queued : uint8_t { kYes, kFull, kNo };  // kFull: later; kNo: no tier there, or trouble
-  Queued ask(const NodeId& node, uint64_t bytes) const;  // what offload() would say
+  enum class Queued : uint8_t {
+    kYes,
+    kFull,
+    kNo
+  };  // kFull: retry later; kNo: the node has no tier, or its disk has failed
+  Queued ask(const NodeId& node, uint64_t bytes) const;  // what offload() would return
   Queued offload(const NodeId& node, TierJob job, Time now);
   bool offloading(const std::string& name) const { return offloads_.contains(name); }
   uint64_t offloading_bytes() const { return offloading_bytes_; }
-  // ---- tenants: of names that start with `space`, the tenant's name and NUL, or nothing
-  uint64_t used_by(const std::string& space) const;  // all copies, and what is being written
-  // That came first, of those that may go.
+  // ---- tenants: names that start with `space`, the tenant's name and NUL, or nothing
+  uint64_t used_by(const std::string& space) const;  // all copies, and pending writes
+  // The oldest object for which `may_go` holds.
   std::optional<std::string> oldest_of(const std::string& space,
                                        const std::function<bool(const OnDisk&)>& may_go) const;
 
-  // ---- a node that drains
+  // ---- a draining node
   std::vector<std::string> names_after(const NodeId& node, const std::string& after,
-                                       size_t limit) const;  // of what its disk has, in order
+                                       size_t limit) const;         // objects on its disk, in order
   std::pair<uint64_t, uint64_t> held_by(const NodeId& node) const;  // objects and bytes
-  // All that its disk has, and may have: what is being written there too.
+  // Names of all objects on its disk, pending writes included.
   void each_name(const NodeId& node, const std::function<void(const std::string&)>& f) const;
   std::vector<std::pair<std::string, Generation>> forgetting(const NodeId& node) const;
-  bool empty(const NodeId& node) const;  // and it has forgotten all that it was to
+  bool empty(const NodeId& node) const;  // and no forget is pending
   bool bring(const NodeId& node, const std::string& name);
   void forget_copy(const NodeId& node, const std::string& name);
-  // The last copy went with its node.
+  // Called when an object's last copy was lost with its node.
   using Lost = std::function<void(const std::string& name, const OnDisk&, Time now)>;
   void on_lost(Lost callback) { lost_ = std::move(callback); }
   using Brought = std::function<void(const NodeId&, const std::string& name, Code, Time now)>;
   void on_brought(Brought callback) { brought_ = std::move(callback); }
 
-  // Off all disks; `gone` is called once, when no holder has it any more.
+  // Removes it from all disks. Calls `gone` once, when no holder has it any more.
   void forget(const std::string& name, std::function<void()> gone);
   bool any() const { return !holders_.empty(); }
   std::vector<HolderStat> stat() const;
 
-  // After anything that may have made jobs.
+  // Answers held heartbeats. Call it after anything that may have added jobs.
   void answer(Time now, uint64_t epoch);
   Time deadline() const;
 
@@ -120,7 +124,7 @@ class DiskReplicaIndex {
     std::map<uint64_t, const std::string*> arrivals;
   };
   void count(const std::string& name, uint64_t bytes, bool more);
-  void erase(std::map<std::string, OnDisk>::iterator object);  // its last copy is
+  void erase(std::map<std::string, OnDisk>::iterator object);  // its last copy is gone
   void add(Holder& holder, const TierObject& object, const Refused& refused);
   void remove(Holder& holder, const std::string& name, Generation generation);
   void order_forget(const Copy& copy, const std::string& name,

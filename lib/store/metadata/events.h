@@ -15,22 +15,22 @@ namespace mc::store {
 class EventLog {
  public:
   explicit EventLog(size_t limit) : limit_(limit) {}
-  // The next one, to be filled in; all but its number is what an older one left there, so that
-  // nothing is allocated for it.
+  // The next event, for the caller to fill in. Its other fields keep an old event's values and
+  // memory, so that nothing is allocated.
   Event& add();
-  uint64_t next() const { return next_; }  // the number of the next one
+  uint64_t next() const { return next_; }
   uint64_t first() const { return next_ - log_.size(); }
-  // Those from number `from` on, at most `limit`; `gap` when older ones were asked for than kept.
+  // Events from number `from` on, at most `limit`. `gap`: the oldest of them are no longer kept.
   std::vector<Event> since(uint64_t from, size_t limit, bool* gap) const;
-  // The latest about a key, the newest first.
+  // A key's latest events, the newest first.
   std::vector<Event> about(const std::string& tenant, const std::string& key, size_t limit) const;
 
  private:
   const Event& at(uint64_t seq) const { return log_[(seq - 1) % limit_]; }
 
   const size_t limit_;
-  std::vector<Event> log_;  // a ring, when it has grown to its limit
-  Event none_;              // of a log that keeps nothing
+  std::vector<Event> log_;  // a ring once full
+  Event none_;              // if the limit is 0
   uint64_t next_ = 1;
 };
 

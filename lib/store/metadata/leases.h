@@ -15,9 +15,9 @@ class Leases {
   Leases(Slab<Object>& objects, Duration ttl) : objects_(objects), list_(objects), ttl_(ttl) {}
 
   Time grant(Object& object, Time now);  // extends to now + ttl; returns the end
-  void drop(Object& object);             // it is going away, or the lease does not matter any more
+  void drop(Object& object);             // ends the lease early
   bool held(const Object& object, Time now) const { return object.leased && object.until > now; }
-  // The object whose lease ended first, taken out; nullptr when none has ended.
+  // Removes and returns the object whose lease ended first; nullptr if none has ended.
   Object* expired(Time now);
   Time next_expiry() const { return list_.empty() ? Time::max() : objects_[list_.front()].until; }
   size_t size() const { return list_.size(); }

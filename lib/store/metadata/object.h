@@ -21,7 +21,7 @@ namespace mc::store {
 template <class R>
 using Done = std::function<void(const Result<R>&)>;
 
-// Answers a batch when its last part is decided.
+// Answers a batch when its last part has a result.
 template <class R>
 class AckTracker {
  public:
@@ -40,14 +40,14 @@ class AckTracker {
 };
 using Outcoming = std::shared_ptr<AckTracker<Outcomes>>;
 
-// What few objects have; the table's Object says whether it is there.
+// Attributes that few objects have; the table's Object says whether they exist.
 struct Extras {
   std::vector<Replica> replicas;  // beyond the first
   Time keep_until = Time::max();  // of a kContext or a pin
   std::string group;
 };
 
-// While its nodes are being told of a put: how many have not acknowledged, and who waits.
+// A put that its nodes are recording: how many have not acknowledged, and who waits.
 struct Recording {
   uint32_t open = 0;
   Id next = kNoId;
@@ -57,14 +57,14 @@ struct Recording {
     size_t item = 0;
   };
   Waiting first;
-  std::vector<Waiting> more;  // who said so again
+  std::vector<Waiting> more;  // repeated put_end calls
 };
 
-// An order to a node, and what it was about.
+// An order to a node, and its subject.
 struct PendingOrder {
   std::shared_ptr<Order> order;
   Id object = kNoId;  // of a kRecord
-  Id range = kNoId;   // of a kForget: free when it was carried out
+  Id range = kNoId;   // of a kForget: freed by its acknowledgement
   uint64_t task = 0;  // of a copy: the record of its target
   Outcoming forgotten;
 };
@@ -77,18 +77,18 @@ struct Member {  // a mounted node
   Allocator space;
   std::string host, domain;
   uint64_t mount = 0;               // unique to this mounting of it
-  bool returns = false;             // it was mounted at an earlier master
+  bool returns = false;             // an earlier master had mounted it
   bool ready = false;               // its inventory is complete
-  bool tier = false;                // what lies on its disk is still to come
-  bool draining = false;            // it is given nothing new
-  bool gone = false;                // given up; what it held is being taken off the table
-  Time ready_since;                 // a node that has just come is given little
+  bool tier = false;                // its disk's inventory has not come yet
+  bool draining = false;            // it gets nothing new
+  bool gone = false;                // lost; its objects are leaving the table
+  Time ready_since;                 // for slow start
   uint64_t releasing = 0;           // bytes taken whose release the node has not acknowledged
   uint64_t objects = 0;             // replicas it holds
   std::deque<PendingOrder> orders;  // not yet acknowledged, by seq
   uint64_t next_seq = 1;
-  bool told = true;           // of all its orders; false: its beat is to be answered
-  Done<HeartbeatReply> beat;  // the heartbeat that is held, if any
+  bool told = true;           // its answers carried all orders; false: answer its heartbeat now
+  Done<HeartbeatReply> beat;  // of the heartbeat that the master holds, if any
   Time beat_until = Time::max();
 };
 

@@ -21,7 +21,7 @@ enum class Strategy : uint8_t { kFreeRatio, kRandom, kLocalFirst };
 Result<Strategy> parse_strategy(const std::string& text);
 
 struct PlacementRequest {
-  NodeId prefer;     // while it has room
+  NodeId prefer;     // while it has space
   std::string host;  // then nodes of this host, when local
   bool local = false;
 };
@@ -31,12 +31,12 @@ struct PlacementOptions {
   Duration slow_start = std::chrono::seconds(30);
 };
 
-// 0 to 1: how far a node's slow start has come.
+// Progress of a node's slow start, 0 to 1.
 double ramp(const Member& node, Duration slow_start, Time now);
 
-// Calls `attempt` with one node of `ready` after the other, best first, until it holds: the
-// preferred one, those of the host, two or more by the strategy, then all. Nodes that hold one of
-// `used` are left out; nodes of their domains come last.
+// Calls `attempt` with one node of `ready` after the other, best first, until it returns true: the
+// preferred node, those of the host, two or more by the strategy, then all. It skips nodes that
+// hold one of `used`; nodes of their domains come last.
 bool place_by(const PlacementOptions& options, const std::vector<Member*>& ready,
               std::span<const Replica> used, const PlacementRequest& request, Time now,
               Random& random, const std::function<bool(Member&)>& attempt);

@@ -18,14 +18,14 @@ namespace mc::store {
 
 class Rebuild {
  public:
-  // No `grace`: a master that never doubts.
+  // `grace` 0: unknown keys are absent from the start.
   Rebuild(Duration grace, Duration limit, Time started)
       : grace_(grace), limit_(limit), started_(started) {}
 
   void expect(uint64_t nodes);        // an earlier master had so many
-  void reported(const NodeId& node);  // one of them told all it holds
+  void reported(const NodeId& node);  // its inventory is complete
   bool over(Time now) const { return now >= end(); }
-  Time end() const;  // as far as is known now: sooner when the nodes are back
+  Time end() const;  // as known now; earlier once the nodes are back
   uint64_t missing() const { return expected_ - std::min<uint64_t>(expected_, reported_.size()); }
   uint64_t expected() const { return expected_; }
   std::string why(Time now) const;  // for people; empty when over

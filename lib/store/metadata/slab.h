@@ -15,7 +15,7 @@ namespace mc::store {
 using Id = uint32_t;
 inline constexpr Id kNoId = UINT32_MAX;
 
-// T lends the slab a place for a number while it is not in use: `Id& spare()`.
+// Requires: T has `Id& spare()`, a field that the slab uses while the item is free.
 template <class T, size_t kChunkItems = 256>
 class Slab {
  public:
@@ -40,8 +40,8 @@ class Slab {
   }
   T& operator[](Id id) { return chunks_[id / kChunkItems][id % kChunkItems]; }
   const T& operator[](Id id) const { return chunks_[id / kChunkItems][id % kChunkItems]; }
-  // For the last days of one that is large: gives back the memory of up to `most` chunks, whose
-  // items are used no more. False: there is more.
+  // Frees up to `most` chunks of a large slab that is no longer used. Returns: false if chunks are
+  // left.
   bool shed(size_t most) {
     for (; most > 0 && !chunks_.empty(); --most) chunks_.pop_back();
     return chunks_.empty();
@@ -71,7 +71,7 @@ struct Link {
   Id prev = kNoId, next = kNoId;
 };
 
-// First in, at the back; each thing is in a list once, by the link that `member` names.
+// A list through the link that `member` names; an object is in it at most once.
 template <class T, Link T::*member>
 class IdList {
  public:

@@ -28,13 +28,13 @@ namespace mc::store {
 struct Member;
 
 enum class ObjectState : uint8_t {
-  kWriting,    // granted to a writer
-  kRecording,  // put_end came; its nodes are being told
+  kWriting,    // reserved for a writer
+  kRecording,  // put_end came; the nodes have not acknowledged
   kComplete,   // readable
 };
 
-// Whose room is taken first: that of kEphemeral, then kNormal, then objects with a soft pin. A
-// kContext is kept while its time to live lasts.
+// Order of eviction: kEphemeral, then kNormal, then objects with a soft pin. A kContext stays until
+// its time to live ends.
 enum class ObjectClass : uint8_t { kNormal = 0, kEphemeral = 1, kContext = 2 };
 enum class Pin : uint8_t { kNone = 0, kSoft = 1, kHard = 2 };
 
@@ -47,14 +47,14 @@ struct Replica {
 struct Object {
   Generation generation;  // of the first replica
   uint64_t bytes = 0, checksum = 0;
-  Time until = Time::min();  // the end of its lease; while it is written, when that began
+  Time until = Time::min();  // the end of its lease; during a put, its start
   char* key_data = nullptr;  // the table's
   Member* node = nullptr;    // the first replica
   Id range = kNoId;
   Id self = kNoId;
-  Link queue;                      // of eviction; of puts by age while it is written
+  Link queue;                      // the eviction queue; during a put, that of puts by age
   Link leases;                     // by end
-  Id left = kNoId, right = kNoId;  // in the order; before and after it while it waits to be
+  Id left = kNoId, right = kNoId;  // in the order by key; while it waits for sort(), its neighbours
   Id chain = kNoId;                // of its bucket
   uint32_t hash = 0;
   uint16_t key_bytes = 0;
@@ -80,31 +80,31 @@ class Table {
 
   Object* find(uint16_t tenant, std::string_view key);
   const Object* find(uint16_t tenant, std::string_view key) const;
-  // Keys are about to be looked for: what that looks at, in main memory for the most part, is
-  // fetched for all of them together instead of for one after another. No more than a hint. `key`
-  // tells the key of an item; `more` fetches what will be wanted of an object.
+  // Prefetches the entries of a batch of keys, so that their cache misses overlap. Only a hint.
+  // `key` returns an item's key; `more` prefetches other data of an object.
   template <class Items, class Key, class More>
   void warm(uint16_t tenant, const Items& items, const Key& key, const More& more) const;
-  Object& insert(uint16_t tenant, std::string_view key);  // which is not there
-  void erase(Object& object);                             // out of the order too
+  Object& insert(uint16_t tenant, std::string_view key);  // the key must be absent
+  void erase(Object& object);
   Object& operator[](Id id) { return slab_[id]; }
   const Object& operator[](Id id) const { return slab_[id]; }
-  // The object of that number if it is still the one of that generation.
+  // Null if the id was reused: the object has another generation.
   Object* at(Id id, Generation generation);
   Slab<Object>& slab() { return slab_; }
   size_t size() const { return slab_.size(); }
 
-  void list(Object& object);    // it is to be in the order of its tenant
-  void unlist(Object& object);  // not any more, if it was
+  void list(Object& object);    // queues it for the tenant's order by key
+  void unlist(Object& object);  // no effect if it is not in it
   size_t listed() const { return listed_; }
-  // Puts `most` of those that wait in order. True: none is left, after() sees all.
+  // Orders up to `most` waiting objects. Returns: true if none is left, so that after() sees all.
   bool sort(size_t most = SIZE_MAX);
   bool sorted() const { return waiting_ == kNoId; }
-  // The first in the order whose key is larger than `key`, or is it if `inclusive`. sorted().
+  // The first in the order whose key is larger than `key`, or equal if `inclusive`. Requires:
+  // sorted().
   const Object* after(uint16_t tenant, std::string_view key, bool inclusive) const;
 
   uint64_t key_bytes() const { return key_bytes_; }
-  uint64_t memory() const;  // of all of it, keys excluded
+  uint64_t memory() const;  // keys excluded
 
  private:
   static constexpr size_t kBuckets = 1024;  // of one chunk
@@ -124,11 +124,11 @@ class Table {
 
   Slab<Object> slab_;
   std::vector<std::unique_ptr<Id[]>> buckets_;
-  size_t low_ = kBuckets;  // buckets when all have been split: a power of two
-  size_t next_split_ = 0;  // buckets before it have been split once more
+  size_t low_ = kBuckets;  // buckets before this round of splits: a power of two
+  size_t next_split_ = 0;  // the next bucket to split
   std::vector<Id> roots_;  // by tenant
   size_t listed_ = 0;
-  Id waiting_ = kNoId;  // the first of those that wait
+  Id waiting_ = kNoId;  // the first that waits for sort()
   uint64_t key_bytes_ = 0;
 };
 

@@ -23,8 +23,8 @@ struct Tenant {
   uint64_t quota;           // bytes of segments; 0: none
   uint64_t disk_quota = 0;  // bytes of values on disks, all copies; 0: none
   uint64_t used = 0, objects = 0;
-  uint64_t refused = 0;              // puts, since start, for want of quota
-  std::array<EvictQueue, 3> queues;  // in the order in which they are emptied
+  uint64_t refused = 0;              // puts refused by quota since start
+  std::array<EvictQueue, 3> queues;  // in order of eviction
 };
 
 class Tenants {
@@ -32,21 +32,21 @@ class Tenants {
   static constexpr uint16_t kMax = 4096;
   static constexpr uint16_t kNone = UINT16_MAX;
 
-  // `quotas`: "name=4GiB,other=1GiB", of the option of that name. Errors: kInvalid.
+  // `quotas`: "name=4GiB,other=1GiB", the value of the option of that name. Errors: kInvalid.
   using Quotas = std::unordered_map<std::string, uint64_t>;
   static Result<Quotas> parse(const char* option, const std::string& quotas);
 
-  // `disk_quotas`: of bytes of values on the nodes' disks.
+  // `disk_quotas`: limits of value bytes on the nodes' disks.
   Tenants(Slab<Object>& objects, EvictPolicy policy, Quotas quotas, Quotas disk_quotas = {});
 
-  uint16_t find(std::string_view name) const;  // kNone for a stranger; empty: "default"
-  // Makes it known. Errors: kInvalid for a name that is none; kBusy when there are too many.
+  uint16_t find(std::string_view name) const;  // kNone for an unknown tenant; empty: "default"
+  // Adds the tenant if it is unknown. Errors: kInvalid (malformed name); kBusy (too many tenants).
   Result<uint16_t> get(std::string_view name);
   Tenant& operator[](uint16_t tenant) { return *all_[tenant]; }
   const Tenant& operator[](uint16_t tenant) const { return *all_[tenant]; }
   const std::vector<std::unique_ptr<Tenant>>& all() const { return all_; }
 
-  // The queue an object waits in; nullptr while it is kept.
+  // The eviction queue of an object; nullptr while it must stay.
   EvictQueue* queue_of(const Object& object);
 
  private:

@@ -65,12 +65,12 @@ void Tombstones::left(const NodeId& node, Generation synced, std::vector<uint64_
   const auto known = away_.find(node);
   if (known == away_.end() && away_.size() >= kAwayMax) return;
   Away& away = away_[node];
-  // Known already: it came and went before it had told all, or this is more of what it held.
+  // Known already: it left before its inventory was complete, or this is another part of the list.
   away.since = known == away_.end() ? synced : std::min(away.since, synced);
   away.more = more;
   if (held.empty()) return;
   std::sort(held.begin(), held.end());
-  // A part is added to the last one while that is small: few parts, and none long in the making.
+  // Merge small parts: few parts to search, and no long merge.
   if (!away.held.empty() && away.held.back().size() + held.size() <= kPartMax) {
     std::vector<uint64_t>& last = away.held.back();
     const auto middle = static_cast<ptrdiff_t>(last.size());

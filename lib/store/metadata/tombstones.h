@@ -22,7 +22,7 @@
 
 namespace mc::store {
 
-// As disks know a key: its own name in the default tenant, which may be named or not.
+// The name of a key on disks: in the default tenant (empty or "default") the key itself.
 std::string in_space(std::string_view tenant, std::string_view key);
 
 class Tombstones {
@@ -31,20 +31,21 @@ class Tombstones {
 
   // `name`: as disks know it (store/ssd/format.h).
   void add(std::string_view name, Generation before);
-  // Whether somebody who is away held it.
+  // Whether an absent node held it.
   bool held_away(std::string_view name) const;
-  // Of an earlier master's, while there is room.
+  // Adds a tombstone of an earlier master, unless full.
   void learn(uint64_t hash, Generation before);
   static uint64_t hash_of(std::string_view name);
-  // Of all that starts with `prefix` in a tenant's `space`: its name and NUL, or nothing.
+  // Covers every name that starts with `prefix` in a tenant's `space`: its name and NUL, or
+  // nothing.
   void add_prefix(const std::string& space, const std::string& prefix, Generation before);
-  // The node is gone, with what has these hashes; it had carried out all that was decided before
-  // `synced`. `more`: that is not all, and until the rest is told it may have held anything.
+  // The node left and held the names of these hashes. It had carried out every order before
+  // `synced`. `more`: the list is incomplete; until the rest comes the node may have held any name.
   void left(const NodeId& node, Generation synced, std::vector<uint64_t> held, bool more = false);
-  void node_rejoined(const NodeId& node);  // and has told all that it holds
-  // Whether that name was removed, or replaced, since that generation, as far as is remembered.
+  void node_rejoined(const NodeId& node);  // with its complete inventory
+  // Whether a tombstone says that the name was removed or replaced since that generation.
   bool is_deleted(std::string_view name, Generation generation) const;
-  // Whether what a node that mounts has of that name is dead.
+  // Whether the copy that a mounting node brings is void.
   bool dead(const NodeId& node, std::string_view name, Generation generation) const;
   bool any_away() const { return !away_.empty(); }
   size_t size() const { return tombstones_.size(); }
@@ -54,7 +55,7 @@ class Tombstones {
   static constexpr size_t kAwayMax = 4096, kPrefixesMax = 1024, kPartMax = 8192;
   struct Away {
     Generation since;
-    std::vector<std::vector<uint64_t>> held;  // each in order
+    std::vector<std::vector<uint64_t>> held;  // each sorted
     bool more = false;
     bool has(uint64_t hash) const;
   };
@@ -67,9 +68,9 @@ class Tombstones {
 
   const size_t most_;
   std::unordered_map<uint64_t, Generation> tombstones_;
-  std::deque<std::pair<uint64_t, Generation>> order_;  // of burial; a later one of a name counts
+  std::deque<std::pair<uint64_t, Generation>> order_;  // by age; a name's latest counts
   std::deque<Prefix> prefixes_;
-  Generation forgotten_;  // the newest given up
+  Generation forgotten_;  // the newest dropped
   std::map<NodeId, Away> away_;
 };
 
