@@ -6,7 +6,7 @@
 
 namespace mc::store {
 namespace {
-constexpr size_t kGroupMax = 4096;  // objects of a group beyond it are on their own
+constexpr size_t kGroupMax = 4096;  // further objects join no group
 }  // namespace
 
 std::string in_tenant(uint16_t tenant, std::string_view name) {
@@ -126,7 +126,7 @@ uint64_t Master::wall_ms(Time now) const {
 }
 
 uint64_t Master::memory() const {
-  constexpr uint64_t kNode = 48;  // of a table of the library, about
+  constexpr uint64_t kNode = 48;  // of a std::map or std::set, about
   return table_.memory() + members_.memory() + extras_.size() * (sizeof(Extras) + kNode) +
          recording_.bytes() + keeps_.size() * kNode + tombstones_.memory();
 }
@@ -137,7 +137,7 @@ uint64_t Master::quarantined_bytes() const {
   return bytes;
 }
 
-// Without what nodes that are gone had of it.
+// Drops replicas on lost nodes first.
 Object* Master::find(uint16_t tenant, std::string_view key) {
   Object* object = table_.find(tenant, key);
   return object != nullptr && drop_gone_replicas(*object) ? object : nullptr;
@@ -195,7 +195,7 @@ Replica Master::take_replica(Object& object, const Member& node) {
   return out;
 }
 
-// Anew, whatever it was before; the object is in no queue.
+// Replaces the earlier settings. Requires: the object is in no queue.
 void Master::set_config(Object& object, ObjectClass cls, Pin pin, Time keep_until,
                         const std::string& group) {
   soft_pinned_ -= object.pin == Pin::kSoft ? 1 : 0;
@@ -264,7 +264,7 @@ void Master::grant(Object& object, Time now) {
     if (Object& o = table_[id]; o.state == ObjectState::kComplete) one(o);
 }
 
-// All objects of its group; none when it is in none.
+// All objects of its group; empty if it has none.
 std::span<const Id> Master::group_of(const Object& object) const {
   if (!object.extras) return {};
   const std::string& group = extras_.at(object.self).group;
@@ -336,7 +336,7 @@ void Master::erase(Object& object) {
   table_.erase(object);
 }
 
-// What an abandoned writer was granted rests: it may still be writing there.
+// The ranges of an abandoned put are quarantined: its writer may still be writing there.
 void Master::abandon(Object& object, Time now) {
   ++totals_.puts_discarded;
   while (object.node != nullptr) {
@@ -399,7 +399,7 @@ void Master::expire_grants(Time now) {
   }
 }
 
-// A context whose life is over is like any other object; so is one whose pin has ended.
+// A context whose time to live ended becomes an ordinary object; so does one whose pin ended.
 void Master::expire_keeps(Time now) {
   while (!keeps_.empty() && keeps_.begin()->first <= now) {
     Object& object = table_[keeps_.begin()->second];
@@ -441,7 +441,6 @@ void Master::tick(Time now) {
 }
 
 Time Master::deadline() const {
-  // There is work at once.
   if (!listing_.empty() || !leaving_.empty() || ahead_ > 0) return started_;
   Time when = std::min(members_.deadline(), tier_.deadline());
   if (!writing_.empty())

@@ -39,7 +39,7 @@ namespace mc::store {
 
 std::string in_tenant(uint16_t tenant, std::string_view name);  // a key of both
 
-// Bounds by which values are counted, in bytes.
+// Upper bounds of the value size histogram, in bytes.
 inline constexpr std::array<uint64_t, 7> kValueSizes = {4 * kKiB, 64 * kKiB, 256 * kKiB, 1 * kMiB,
                                                         4 * kMiB, 16 * kMiB, 64 * kMiB};
 
@@ -49,12 +49,12 @@ struct MasterOptions {
   Duration suspect_after = std::chrono::seconds(3);
   Duration put_discard = std::chrono::seconds(30);
   Duration put_wait = std::chrono::milliseconds(100);
-  // Longer than a node takes to notice a restart: its heartbeat and a quarter of a second.
+  // Longer than a node takes to notice a restart: its heartbeat plus 250 ms.
   Duration rebuild_wait = std::chrono::milliseconds(1500);
   double high_watermark = 0.95;
   double eviction_ratio = 0.05;
   std::string offload = "on-evict", on_slow_offload = "drop";
-  Bytes offload_queue{512 * kMiB};  // of a node
+  Bytes offload_queue{512 * kMiB};  // per node
   std::string evict = "lru";
   std::string placement = "free-ratio";
   Duration slow_start = std::chrono::seconds(30);
@@ -84,7 +84,7 @@ class Master {
   Result<Outcomes> handle(const PutRevoke& m, Time now);
   void handle(const GetReplicas& m, Time now, Done<Replicas> done);
   void handle(const Exists& m, Time now, Done<Existing> done);
-  // Of what is known: while it rebuilds, fewer than are stored.
+  // Counts known objects; during a rebuild fewer than are stored.
   Result<Matched> handle(const MatchPrefix& m, Time now);
   void handle(const Remove& m, Time now, Done<Outcomes> done);
   void handle(const List& m, Time now, Done<Listed> done);
@@ -93,7 +93,7 @@ class Master {
   Result<Explained> handle(const Explain& m, Time now);
   Result<rpc::Empty> handle(const ReportNode& m, Time now);
 
-  // ---- keeping and moving
+  // ---- pins and copies
   Result<RemovePrefixed> handle(const RemovePrefix& m, Time now);
   Result<Outcomes> handle(const PinKeys& m, Time now);
   Result<TaskInfo> handle(const CopyKey& m, Time now);
@@ -120,33 +120,33 @@ class Master {
   const Members& members() const { return members_; }
   const EventLog& events() const { return events_; }
   uint64_t memory() const;  // of its tables, keys excluded
-  struct Totals {           // since start, but for the gauges
+  struct Totals {           // since start, except the gauges
     uint64_t puts = 0, put_no_space = 0, puts_discarded = 0, puts_waited = 0, not_admitted = 0;
     uint64_t hits = 0, misses = 0, removed = 0, evictions = 0;
-    uint64_t disk_hits = 0;  // of those, found on disks only
-    uint64_t made_room = 0;  // of the evictions, those that freed something
+    uint64_t disk_hits = 0;  // of `hits`, those that only disks held
+    uint64_t made_room = 0;  // evictions that freed something
     uint64_t evicted_objects = 0, evicted_bytes = 0, nodes_expired = 0, records_refused = 0;
     uint64_t copies_done = 0, copies_failed = 0, hot_copies = 0;
     uint64_t offloaded = 0;
     uint64_t fewer_replicas = 0, quarantine_expired = 0;
-    // Off a disk into memory: begun, ended well, and not; refused for want of room.
+    // Promotions from disk to memory: begun, succeeded, failed; refused for lack of space.
     uint64_t promotions = 0, promoted = 0, promotions_failed = 0, promotions_no_room = 0;
     uint64_t promoting() const { return promotions - promoted - promotions_failed; }  // a gauge
-    // Values published, by size: up to each of kValueSizes, and larger.
+    // Published values by size: up to each of kValueSizes, and larger.
     std::array<uint64_t, kValueSizes.size() + 1> values{}, value_bytes{};
   };
   const Totals& totals() const { return totals_; }
   const Tenants& tenants() const { return tenants_; }
   uint64_t soft_pinned() const { return soft_pinned_; }  // objects
-  uint64_t quarantined_bytes() const;                    // of puts never finished
+  uint64_t quarantined_bytes() const;                    // of unfinished puts
 
  private:
   struct ParkedPut {
     PutStart message;
     PutStarted reply;
     std::vector<const Member*> named;  // of reply.nodes
-    std::vector<size_t> open;          // items without an answer
-    uint64_t demand = 0;               // bytes of room they wait for; those over quota for none
+    std::vector<size_t> open;          // items without a result
+    uint64_t demand = 0;               // bytes they wait for; 0 for items over quota
     Done<PutStarted> done;
   };
   struct ParkedLook {
@@ -156,48 +156,48 @@ class Master {
     std::function<void(Time now)> answer;
     std::multimap<Time, ParkedLook>::iterator self;
   };
-  struct QuarantinedRange {  // a range that may still be written or read for a while
+  struct QuarantinedRange {  // a range that a late client may still write or read
     NodeId node;
     uint64_t mount = 0;
     Id range = kNoId;
     ObjectRecord record;
   };
-  struct Task {  // a copy on its way
+  struct Task {  // a running copy
     uint16_t tenant = 0;
     ObjectKey key;
     uint64_t bytes = 0, checksum = 0;
-    NodeId target, source;  // the source is given up when it moves
+    NodeId target, source;  // a move gives up the source
     uint64_t target_mount = 0, source_mount = 0;
     Id range = kNoId;  // at the target
     Generation generation;
     bool move = false;
-    NodeId drain;  // the job it belongs to
+    NodeId drain;  // the drain job it belongs to
     std::string error;
     enum class State : uint8_t { kRunning, kDone, kFailed } state = State::kRunning;
   };
-  struct Leaving {  // a node given up, whose objects still name it
+  struct Leaving {  // a lost node that objects still refer to
     std::unique_ptr<Member> node;
-    Id at = kNoId;  // the next of its ranges to be looked at
+    Id at = kNoId;  // the next of its ranges to examine
     Generation since;
     Time when;
     bool may_return = true;
-    std::vector<uint64_t> held;  // as Tombstones has it; not told yet
+    std::vector<uint64_t> held;  // hashes not yet passed to Tombstones
   };
   struct DrainJob {
     uint64_t mount = 0;
     Time started, next_scan;
     std::vector<std::pair<Id, Generation>> todo;
     uint64_t active = 0, moved = 0, moved_bytes = 0;
-    uint64_t demand = 0;             // room it waits for
-    std::string why;                 // it does not go on
-    std::set<std::string> bringing;  // off the disk, into memory elsewhere
-    std::string disk_at;             // of its names, the last looked at
+    uint64_t demand = 0;             // space it waits for
+    std::string why;                 // why it is blocked
+    std::set<std::string> bringing;  // being promoted into other nodes' memory
+    std::string disk_at;             // the last name examined
     Time next_disk;
   };
-  // Ranges of a node that is gone, at a time: of ten million objects each costs some 10 us.
+  // Ranges of a lost node per step: with ten million objects each costs some 10 us.
   static constexpr size_t kLeaveMax = 64;
-  static constexpr size_t kReturnMax = 1024;            // where it waits to be mounted again
-  static constexpr uint64_t kEpochsAheadMax = 1 << 28;  // of seconds: a clock eight years wrong
+  static constexpr size_t kReturnMax = 1024;            // if the node waits to mount again
+  static constexpr uint64_t kEpochsAheadMax = 1 << 28;  // in seconds: a clock eight years ahead
   enum class Tried : uint8_t { kAnswered, kNoRoom, kOverQuota };
 
   // ---- tables
@@ -209,7 +209,7 @@ class Master {
   template <class F>
   void each_replica(const Object& object, const F& f) const;
   void add_replica(Object& object, const Replica& replica);
-  Replica take_replica(Object& object, const Member& node);  // no node: it has none there
+  Replica take_replica(Object& object, const Member& node);  // no node: it has no replica there
   void set_config(Object& object, ObjectClass cls, Pin pin, Time keep_until,
                   const std::string& group);
   ObjectRecord record_of(const Object& object, const Replica& replica) const;
@@ -220,14 +220,15 @@ class Master {
                            std::vector<NodeRef>& nodes, std::vector<const Member*>& named) const;
   void enqueue(Object& object);
   void dequeue(Object& object);
-  void grant(Object& object, Time now);  // a lease, to all of its group
+  void grant(Object& object, Time now);  // leases all of its group
   std::span<const Id> group_of(const Object& object) const;
-  // What its node is told to forget, to be filled in; nullptr when the node is gone.
+  // Orders the replica's node to forget it. Returns: the order's record, for the caller to fill in;
+  // nullptr if the node is gone.
   ObjectRecord* forget(const Replica& replica, Outcoming forgotten, bool removed);
   void forget(const Replica& replica, ObjectRecord record);
-  // Takes it out and gives its ranges back; `forgotten` is told once a replica.
+  // Removes the object and frees its ranges. `forgotten` counts one acknowledgement per replica.
   void release(Object& object, const Outcoming& forgotten, bool removed = false);
-  void erase(Object& object);  // whose replicas are gone
+  void erase(Object& object);  // requires: it has no replicas
   void abandon(Object& object, Time now);
   void publish(Object& object, Time now, bool anew);
   void note(EventKind kind, const Object& object, Time now, const char* reason = "");
@@ -235,7 +236,7 @@ class Master {
                  const char* reason);
   void lost(const std::string& name, const DiskReplicaIndex::OnDisk& disk, Time now);
   void order_done(Member& node, PendingOrder& pending, bool ok, Time now);
-  static Id& recording_id(Object& object) { return object.queue.prev; }  // in recording_
+  static Id& recording_id(Object& object) { return object.queue.prev; }  // index in recording_
   Object* recording_of(const PendingOrder& pending);
   void recorded(const PendingOrder& pending, Time now);
   void drop_node(const NodeId& name, Time now, bool may_return = true);
@@ -265,11 +266,11 @@ class Master {
   struct Need {
     uint64_t bytes = 0;
     const char* reason = "";
-    bool ahead = false;      // nobody waits for it
-    size_t most = SIZE_MAX;  // victims: the rest later
-    bool draining = true;    // what lies on a node that drains counts too
+    bool ahead = false;      // background eviction: no call waits
+    size_t most = SIZE_MAX;  // victims per step
+    bool draining = true;    // space on draining nodes counts too
   };
-  uint64_t evict(Need need, Time now);  // what is still wanted, if there may be more victims
+  uint64_t evict(Need need, Time now);  // returns the bytes still needed, 0 if no victim is left
   uint64_t evict_from(Tenant& tenant, size_t queue, Need& need, Time now);
   void work_ahead(Time now);
   uint64_t evict_one(Object& object, const char* reason, Time now);
@@ -279,8 +280,8 @@ class Master {
   // ---- tasks
   Result<uint64_t> start_copy(Object& object, const PlacementRequest& request,
                               const Member* move_from, Time now);
-  void end_task(uint64_t id, Task& task, Error error);  // kept for a while, to be asked about
-  void copied(uint64_t id, Time now);                   // and recorded
+  void end_task(uint64_t id, Task& task, Error error);  // keeps its state for task-info
+  void copied(uint64_t id, Time now);                   // the target recorded the copy
   void retire(Object& object, const Member& node, Time now);
   void drain_on(const NodeId& name, DrainJob& job, Time now);
   void drain_memory(const NodeId& name, Member& node, DrainJob& job, Time now);
@@ -295,10 +296,10 @@ class Master {
   void note_heat(Object& object, Time now);
   void cool_down(Time now);
 
-  // ---- looking
+  // ---- queries
   void warm(uint16_t tenant, std::span<const ObjectKey> keys) const;
   const Result<Replicas>& locate(const GetReplicas& m, uint16_t tenant,
-                                 Time now);  // until the next
+                                 Time now);  // valid until the next call
   Listed list(const List& m, uint16_t tenant, Time now) const;
   size_t missing(uint16_t tenant, const std::vector<ObjectKey>& keys);
   Result<> sure(size_t missing, Time now) const;
@@ -339,8 +340,8 @@ class Master {
   void expire_leases(Time now);
   void expire_grants(Time now);
   void expire_keeps(Time now);
-  uint64_t nodes(Time now) const;  // what the next master should expect
-  void finish(Time now);           // after every message: room, parked calls, orders
+  uint64_t nodes(Time now) const;  // that the next master should wait for
+  void finish(Time now);           // after every message: eviction, parked calls, orders
 
   const MasterOptions options_;
   const Time started_;
@@ -356,35 +357,35 @@ class Master {
   std::unordered_map<Id, Extras> extras_;
   Slab<Recording> recording_;
   std::unordered_map<std::string, std::vector<Id>> groups_;  // by tenant and name
-  std::set<std::pair<Time, Id>> keeps_;                      // when pins and lives end
+  std::set<std::pair<Time, Id>> keeps_;                      // ends of pins and times to live
   uint64_t object_bytes_ = 0;                                // of complete objects
   uint64_t soft_pinned_ = 0;
   IdList<Object, &Object::queue> writing_;  // grants by age
   std::multimap<Time, QuarantinedRange> quarantined_;
   std::multimap<Time, ParkedPut> parked_puts_;    // by deadline
-  uint64_t parked_demand_ = 0;                    // theirs
+  uint64_t parked_demand_ = 0;                    // of parked_puts_
   std::multimap<Time, ParkedLook> parked_looks_;  // by deadline
   std::unordered_map<std::string, std::vector<ParkedLook*>> awaited_;
-  std::vector<std::pair<List, Done<Listed>>> listing_;  // wait for the order by key
+  std::vector<std::pair<List, Done<Listed>>> listing_;  // listings that wait for the order by key
   bool room_changed_ = false;                           // since parked puts were last tried
-  bool filled_ = false;  // something was granted since room was last made
-  uint64_t ahead_ = 0;   // bytes that are to be evicted yet, before anybody waits for them
-  Id newest_ = kNoId;    // published last: working ahead does not evict it
+  bool filled_ = false;  // something was granted since the last eviction
+  uint64_t ahead_ = 0;   // bytes of background eviction to do
+  Id newest_ = kNoId;    // published last: background eviction spares it
   std::map<uint64_t, Task> tasks_;
   std::deque<uint64_t> ended_tasks_;
   std::map<NodeId, DrainJob> drains_;
   std::deque<Leaving> leaving_;
   uint64_t next_task_ = 1;
   std::unordered_map<Id, uint32_t> heat_;                      // sampled reads since heat_since_
-  std::map<std::pair<uint16_t, ObjectKey>, uint32_t> heated_;  // those given more replicas: from
+  std::map<std::pair<uint16_t, ObjectKey>, uint32_t> heated_;  // hot objects: replicas before
   Time heat_since_;
   uint64_t reads_ = 0;
   DiskReplicaIndex tier_;
   Tombstones tombstones_;
-  std::unordered_map<std::string, uint64_t> evicting_;  // once they are on a disk; bytes of memory
+  std::unordered_map<std::string, uint64_t> evicting_;  // being offloaded; bytes they will free
   uint64_t evicting_bytes_ = 0;
   Totals totals_;
-  Result<Replicas> located_;  // the last answers, whose memory is used again
+  Result<Replicas> located_;  // the last answers, kept for their memory
   PutStarted granted_;
 };
 

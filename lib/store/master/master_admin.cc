@@ -5,7 +5,7 @@
 
 namespace mc::store {
 namespace {
-constexpr size_t kRemoveMax = 1000;  // keys of one call: others wait meanwhile
+constexpr size_t kRemoveMax = 1000;  // keys of one call, because other calls wait meanwhile
 constexpr size_t kEventsMax = 32;
 constexpr uint64_t kPinMaxMs = 100ull * 365 * 24 * 3600 * 1000;
 }  // namespace
@@ -32,7 +32,7 @@ Result<Outcomes> Master::handle(const PinKeys& m, Time now) {
     dequeue(*object);
     set_config(*object, object->cls, pin, until, {});
     enqueue(*object);
-    // The nodes keep it too, for the next master.
+    // The nodes record it too, for the next master.
     each_replica(*object, [&](const Replica& r) {
       record_of(*object, r, members_.order(*r.node, OrderKind::kRecord, {}, {}).record);
     });
@@ -46,7 +46,7 @@ Result<RemovePrefixed> Master::handle(const RemovePrefix& m, Time now) {
   reply.epoch = epoch_;
   const uint16_t tenant = tenants_.find(m.tenant);
   const bool from_prefix = m.after < m.prefix || m.after.empty();
-  if (!table_.sort(4 * kRemoveMax)) {  // the order is not made yet: go on from there
+  if (!table_.sort(4 * kRemoveMax)) {  // the order is incomplete: the caller continues from there
     reply.last = m.after;
     reply.more = true;
     finish(now);

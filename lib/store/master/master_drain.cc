@@ -7,10 +7,10 @@
 namespace mc::store {
 namespace {
 constexpr Duration kScanAgain = std::chrono::milliseconds(100);
-constexpr size_t kAtOnce = 256;  // names on a disk looked at in one turn
+constexpr size_t kAtOnce = 256;  // names of a disk examined in one turn
 }  // namespace
 
-// Whether it has a replica in memory that stays.
+// Whether it has a memory replica on a node that stays.
 bool Master::stays_in_memory(const Object& object, Time now) const {
   bool stays = false;
   each_replica(object, [&](const Replica& r) {
@@ -19,7 +19,7 @@ bool Master::stays_in_memory(const Object& object, Time now) const {
   return stays;
 }
 
-// Of one object in the memory of the node: true when it is on its way, or needs none.
+// Drains one object of the node's memory. Returns: true if its copy runs or is not needed.
 bool Master::drain_one(const NodeId& name, Member& node, DrainJob& job, Object& object, Time now) {
   if (stays_in_memory(object, now)) {
     ++job.moved;
@@ -50,13 +50,13 @@ void Master::drain_memory(const NodeId& name, Member& node, DrainJob& job, Time 
   while (!job.todo.empty() && job.active < options_.drain_parallel) {
     const auto [id, generation] = job.todo.back();
     Object* object = table_.at(id, generation);
-    // What is being written is met again by the next scan.
+    // The next scan meets an unfinished put again.
     if (object == nullptr || object->state != ObjectState::kComplete) {
       job.todo.pop_back();
       continue;
     }
     if (!drain_one(name, node, job, *object, now)) {
-      if (job.demand == 0) job.todo.pop_back();  // it is tried again by the next scan
+      if (job.demand == 0) job.todo.pop_back();  // the next scan tries it again
       break;
     }
     job.todo.pop_back();
@@ -64,7 +64,7 @@ void Master::drain_memory(const NodeId& name, Member& node, DrainJob& job, Time 
   }
 }
 
-// Of one object on the disk of the node: whether its copy there is not needed any more.
+// Drains one object of the node's disk. Returns: true if its copy there is not needed any more.
 bool Master::drained_off_disk(const NodeId& node, DrainJob& job, const std::string& name,
                               Time now) {
   const DiskReplicaIndex::OnDisk* disk = tier_.find(name);
@@ -83,7 +83,7 @@ bool Master::drained_off_disk(const NodeId& node, DrainJob& job, const std::stri
   return true;
 }
 
-// A few names at a time, in order; when the last was looked at, again from the first after a while.
+// Examines a few names at a time, in order. After the last it pauses and starts over.
 void Master::drain_disk(const NodeId& node, DrainJob& job, Time now) {
   if (now < job.next_disk) return;
   for (const std::string& name : tier_.names_after(node, job.disk_at, kAtOnce)) {
@@ -94,7 +94,7 @@ void Master::drain_disk(const NodeId& node, DrainJob& job, Time now) {
     job.disk_at = name;
     if (job.bringing.contains(name) || drained_off_disk(node, job, name, now)) continue;
     const auto [tenant, key] = parts_of(name);
-    // What is in memory there too goes by a copy first.
+    // A copy moves what is in the node's memory too; that comes first.
     if (find_complete(tenants_.find(tenant), key) != nullptr) continue;
     if (tier_.bring(node, name)) job.bringing.insert(name);
   }

@@ -9,11 +9,11 @@ namespace {
 constexpr Duration kLookWaitMax = std::chrono::seconds(60);
 constexpr Duration kDoubt = std::chrono::milliseconds(100);  // one hold of a call in a rebuild
 constexpr size_t kLooksParkedMax = 1 << 16;
-constexpr size_t kSortMax = 128;  // objects put in order at a time: a millisecond of ten million
+constexpr size_t kSortMax = 128;  // objects ordered at a time: 1 ms in a table of ten million
 
-constexpr size_t kLocatedMax = 1024;  // of an answer, whose memory is kept
+constexpr size_t kLocatedMax = 1024;  // of an answer whose memory is reused
 
-void clear(Located& item) {  // all but its memory
+void clear(Located& item) {  // keeps its memory
   item.outcome.code = 0;
   item.outcome.what.clear();
   item.bytes = item.checksum = 0;
@@ -53,7 +53,7 @@ ReplicaLocation Master::place_of(const Object& object, const Replica& replica,
   return place;
 }
 
-// A batch of keys is about to be looked up.
+// Prefetches the entries of a batch of keys.
 void Master::warm(uint16_t tenant, std::span<const ObjectKey> keys) const {
   table_.warm(
       tenant, keys, [](const ObjectKey& key) { return std::string_view(key); },
@@ -71,7 +71,7 @@ const Result<Replicas>& Master::locate(const GetReplicas& m, uint16_t tenant, Ti
   reply.items.resize(m.keys.size());
   for (Located& item : reply.items) clear(item);
   std::vector<const Member*> named;
-  std::vector<bool> well;  // of those
+  std::vector<bool> well;  // of reply.nodes
   warm(tenant, m.keys);
   for (size_t i = 0; i < m.keys.size(); ++i) {
     Located& item = reply.items[i];
@@ -100,7 +100,7 @@ const Result<Replicas>& Master::locate(const GetReplicas& m, uint16_t tenant, Ti
     each_replica(*object, [&](const Replica& r) {
       item.places.push_back(place_of(*object, r, reply.nodes, named));
     });
-    while (well.size() < named.size())  // asked once a node, not once a key
+    while (well.size() < named.size())  // once per node, not per key
       well.push_back(members_.healthy(*named[well.size()], now));
     const auto rest = std::stable_partition(item.places.begin(), item.places.end(),
                                             [&](const ReplicaLocation& p) { return well[p.node]; });
@@ -110,8 +110,8 @@ const Result<Replicas>& Master::locate(const GetReplicas& m, uint16_t tenant, Ti
   return located_;
 }
 
-// What the answer of `answer` depends on is waited for: keys that may yet be put, and, while nodes
-// are still missing, for what they hold.
+// Delays `answer` until all keys are stored, or `wait` is over. During a rebuild it also waits for
+// the inventories of missing nodes.
 void Master::look(uint16_t tenant, const std::vector<ObjectKey>& keys, Duration wait, Time now,
                   std::function<void(Time now)> answer) {
   const size_t open = missing(tenant, keys);
@@ -154,7 +154,7 @@ size_t Master::missing(uint16_t tenant, const std::vector<ObjectKey>& keys) {
   }));
 }
 
-// Whether what is not known is not there.
+// Whether an unknown key is absent.
 Result<> Master::sure(size_t missing, Time now) const {
   if (missing == 0 || rebuild_.over(now)) return {};
   return fail(Code::kUnavailable, "%s", rebuild_.why(now).c_str());
@@ -164,7 +164,7 @@ void Master::handle(const GetReplicas& m, Time now, Done<Replicas> done) {
   if (auto sane = check_keys(m.keys); !sane) return done(fail(sane.error()));
   const auto tenant = tenants_.get(m.tenant);
   if (!tenant) return done(fail(tenant.error()));
-  // Nobody waits, and nothing is in doubt: one pass over the keys.
+  // Without a wait and a rebuild, one pass over the keys is enough.
   const bool at_once = m.wait_ms == 0 && rebuild_.over(now);
   if (at_once || missing(*tenant, m.keys) == 0) {
     done(locate(m, *tenant, now));
@@ -203,7 +203,8 @@ Result<Matched> Master::handle(const MatchPrefix& m, Time now) {
   MC_TRY_(check_keys(m.keys));
   const uint16_t tenant = tenants_.find(m.tenant);
   Matched reply{epoch_, 0};
-  constexpr size_t kTogether = 64;  // a run that ends early does not fetch all of a long question
+  // A run that ends early does not prefetch all keys of a long call.
+  constexpr size_t kTogether = 64;
   for (size_t i = 0; i < m.keys.size(); ++i) {
     if (i % kTogether == 0)
       warm(tenant, std::span(m.keys).subspan(i, std::min(kTogether, m.keys.size() - i)));
@@ -225,7 +226,7 @@ void Master::handle(const List& m, Time now, Done<Listed> done) {
   });
 }
 
-// The order that listings wait for is made while others are answered.
+// Orders the keys for waiting listings in parts, between other calls.
 void Master::go_on_listing(Time now) {
   if (listing_.empty() || !table_.sort(kSortMax)) return;
   for (const auto& [m, done] : std::exchange(listing_, {}))

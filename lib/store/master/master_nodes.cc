@@ -23,7 +23,7 @@ Result<Mounted> Master::handle(const Mount& m, Time now) {
     drop_node(m.node.name, now);
   }
   if (leaves(m.node.name)) go_on_leaving(kReturnMax);
-  if (leaves(m.node.name))  // what it brings is looked at when all of that has gone
+  if (leaves(m.node.name))  // its inventory comes after all of that left the tables
     return fail(Code::kBusy, "node %s: what it held before is being given up: retry",
                 shown(m.node.name).c_str());
   MC_TRY_(members_.add(m, now));
@@ -61,7 +61,7 @@ Result<Mounted> Master::handle(const Inventory& m, Time now) {
   return Mounted{epoch_, nodes(now)};
 }
 
-// Takes the ranges of a record, of which nothing is believed; kNoId when they cannot be had.
+// Takes the ranges of a record, which is untrusted. Returns: kNoId if they are not free.
 Id Master::reserve(Member& node, const ObjectRecord& record) {
   Id head = kNoId, last = kNoId;
   uint64_t left = record.bytes;
@@ -107,7 +107,7 @@ void Master::adopt(Member& node, const ObjectRecord& record, Time now) {
   if (object != nullptr && object->state == ObjectState::kComplete) {
     bool here = false;
     each_replica(*object, [&](const Replica& r) { here = here || r.node == &node; });
-    // Of the same put, or a copy made of it later.
+    // The same put, or a later copy of it.
     const bool twin = object->bytes == record.bytes && object->checksum == record.checksum &&
                       replica_count(*object) < kReplicasMax && !here;
     if (twin) return add_replica(*object, replica);
@@ -115,7 +115,7 @@ void Master::adopt(Member& node, const ObjectRecord& record, Time now) {
       tombstones_.add(disk_name(*tenant, record.key),
                       std::max(object->generation, record.generation));
     if (object->generation < record.generation) {
-      release(*object, {});  // a later put of the same key
+      release(*object, {});  // the record is of a later put
       object = nullptr;
     }
   }
@@ -157,11 +157,11 @@ Result<rpc::Empty> Master::handle(const ReportNode& m, Time now) {
   return rpc::Empty{};
 }
 
-// What a node that has gone may bring back one day.
+// Remembers what a lost node may bring back.
 void Master::track_departure(const Member& node) {
   const NodeId& name = node.ref.name;
   std::vector<uint64_t> held;
-  // What it was told to do it may have done or not.
+  // It may have carried out its unacknowledged orders or not.
   for (const PendingOrder& pending : node.orders) {
     const std::string n = in_space(pending.order->record.tenant, pending.order->record.key);
     held.push_back(Tombstones::hash_of(n));
@@ -177,21 +177,21 @@ void Master::track_departure(const Member& node) {
   tombstones_.left(name, next_generation(), std::move(held), true);
 }
 
-// Of its disk.
+// An object's last disk copy was lost with its node.
 void Master::lost(const std::string& name, const DiskReplicaIndex::OnDisk& disk, Time now) {
   const auto [tenant, key] = parts_of(name);
   if (find_complete(tenants_.find(tenant), key) == nullptr) note_disk(name, disk, now, kLost);
 }
 
-// Its objects are taken off the table a bounded number at a time, and before that when somebody
-// asks for them: nobody finds what is gone, and nobody waits while a million of them go.
+// Its objects leave the table a bounded number at a time, and at once if a call asks for one. So no
+// call finds a lost replica, and none waits while a million of them go.
 void Master::drop_node(const NodeId& name, Time now, bool may_return) {
   std::unique_ptr<Member> taken = members_.take(name);
   if (taken == nullptr) return;
   Member& node = *taken;
   const Id first = node.space.first();
   leaving_.push_back({std::move(taken), first, next_generation(), now, may_return, {}});
-  for (const PendingOrder& pending : node.orders) {  // puts that wait for it
+  for (const PendingOrder& pending : node.orders) {  // puts that wait for its acknowledgement
     if (Object* object = recording_of(pending)) drop_gone_replicas(*object);
   }
   for (auto& [id, task] : tasks_) {
@@ -216,7 +216,8 @@ bool Master::only_gone(const Object& object) const {
   return gone;
 }
 
-// Takes off what nodes that are gone had of it. False: that was all, and it is no more.
+// Drops the object's replicas on lost nodes. Returns: false if none was left and the object is
+// erased.
 bool Master::drop_gone_replicas(Object& object) {
   for (Leaving& l : leaving_) {
     const Replica lost = take_replica(object, *l.node);
@@ -238,15 +239,15 @@ bool Master::leaves(const NodeId& name) const {
 }
 
 namespace {
-// The C library joins small pieces of memory that were given back only when somebody asks for a
-// large one, or gives one back: whoever did that after millions of keys went would wait for all.
+// malloc consolidates small free chunks only at a large malloc or free. After millions of keys
+// went, one such call would pause for all of them. This does it in small steps.
 void join_free_memory() {
   constexpr size_t kLarge = 2048;
-  ::operator delete(::operator new(kLarge));  // called by name: compilers leave such pairs alone
+  ::operator delete(::operator new(kLarge));  // called by name, so that the compiler keeps the pair
 }
 }  // namespace
 
-// Costs O(ranges of the nodes), over all the times that it is called.
+// All calls together cost O(ranges of the nodes).
 void Master::go_on_leaving(size_t most) {
   while (!leaving_.empty() && most > 0) {
     Leaving& l = leaving_.front();

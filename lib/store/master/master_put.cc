@@ -56,7 +56,7 @@ Outcome Master::no_room(uint64_t bytes, Time now) const {
                       human_bytes(members_.used()).c_str()));
 }
 
-// Ephemeral objects are not stored where others would have to go for them.
+// Ephemeral objects never evict others.
 bool Master::admitted(const PutStart& m, uint64_t bytes) const {
   if (m.cls != static_cast<uint8_t>(ObjectClass::kEphemeral)) return true;
   if (options_.ephemeral == "exclude") return false;
@@ -64,7 +64,7 @@ bool Master::admitted(const PutStart& m, uint64_t bytes) const {
   return static_cast<double>(members_.used()) + static_cast<double>(bytes) <= room;
 }
 
-// Whether a key that is there may be put: only where its writer has given up.
+// Whether a known key may be put again: only if its writer has given up.
 Outcome Master::known(Object& object, Time now) {
   const std::string key = shown(object.key());
   if (object.state == ObjectState::kComplete) {
@@ -76,13 +76,13 @@ Outcome Master::known(Object& object, Time now) {
   return {};
 }
 
-// Whether a put may be granted, room aside. Takes away what a writer that gave up left.
+// Whether a put may be granted, space aside. Discards what a writer that gave up left.
 Outcome Master::may_begin(const PutStart& m, const PutWant& want, uint16_t tenant, Time now) {
   if (auto key = check_object_key(want.key); !key) return Outcome::of(key);
   const auto refuse = [&](Code code, const char* why) {
     return outcome(code, strf("key '%s' %s", shown(want.key).c_str(), why));
   };
-  // What was stored and removed meanwhile must not come back by being put once more.
+  // A retried put must not bring back an object that was stored and removed meanwhile.
   if (want.tried && tombstones_.is_deleted(disk_name(tenant, want.key), want.tried))
     return refuse(Code::kExists, "was stored, and removed or replaced since");
   if (Object* object = find(tenant, want.key)) {
@@ -158,7 +158,7 @@ Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tena
   return Tried::kAnswered;
 }
 
-// Makes room of the tenant's own, if need be.
+// Evicts the tenant's own objects if its quota requires it.
 bool Master::within_quota(uint16_t tenant, uint64_t bytes, Time now) {
   Tenant& t = tenants_[tenant];
   if (t.quota == 0) return true;
@@ -204,7 +204,7 @@ void Master::handle(const PutStart& m, Time now, Done<PutStarted> done) {
   finish(now);
 }
 
-// The items that are open; the first time, all of them.
+// Tries the open items; the first time, all of them.
 void Master::try_items(const PutStart& m, ParkedPut& put, uint16_t tenant, bool last_try,
                        Time now) {
   if (put.open.empty()) {
@@ -214,7 +214,7 @@ void Master::try_items(const PutStart& m, ParkedPut& put, uint16_t tenant, bool 
   put.demand = 0;
   std::erase_if(put.open, [&](size_t i) {
     const Tried tried = start_put(m, put, tenant, i, last_try, now);
-    // For what no node here could hold nothing is evicted: it waits for nodes yet to come.
+    // No mounted node could hold the value: evict nothing, and wait for further nodes.
     if (tried == Tried::kNoRoom && m.items[i].bytes <= members_.largest())
       put.demand += m.items[i].bytes + kPage;
     return tried == Tried::kAnswered;
@@ -264,7 +264,7 @@ void Master::handle(const PutEnd& m, Time now, Done<Outcomes> done) {
   finish(now);
 }
 
-// What is promoted off a disk must be there still, or it was removed meanwhile.
+// A promoted object must still be on its disk; otherwise it was removed meanwhile.
 bool Master::still_true(const Object& object) const {
   if (!object.promoted) return true;
   const DiskReplicaIndex::OnDisk* disk = tier_.find(disk_name(object.tenant, object.key()));
@@ -310,7 +310,7 @@ void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& ac
   });
 }
 
-// The object that is to be published when the order has been carried out, unless it has gone.
+// The object that the order's acknowledgement publishes; nullptr if it is gone.
 Object* Master::recording_of(const PendingOrder& pending) {
   if (pending.object == kNoId) return nullptr;
   Object& object = table_[pending.object];

@@ -6,16 +6,16 @@
 
 namespace mc::store {
 namespace {
-constexpr size_t kSkipMax = 1024;  // objects that cannot go now passed over in one eviction
-// Victims of one step while nobody waits for room: a tenth of a millisecond, in which calls wait.
+constexpr size_t kSkipMax = 1024;  // objects that one eviction may skip
+// Victims of one step of background eviction: 0.1 ms, in which calls wait.
 constexpr size_t kSliceMax = 64;
 }  // namespace
 
-// Whether a victim of a queue, and all of its group, may go.
+// Whether a victim and all of its group may be evicted.
 bool Master::may_go(const Object& object, const Need& need, Time now) const {
-  // What was just put and is larger than the reserve stays.
+  // Keep the newest object if it is larger than the reserve.
   if (need.ahead && object.self == newest_) return false;
-  bool useful = false;  // somebody there can give the room back, and it is room that is wanted
+  bool useful = false;  // a healthy node returns the space, and the need counts that node
   each_replica(object, [&](const Replica& r) {
     useful = useful || ((need.draining || !r.node->draining) && members_.healthy(*r.node, now));
   });
@@ -28,7 +28,7 @@ bool Master::may_go(const Object& object, const Need& need, Time now) const {
   });
 }
 
-// Bytes that are free, or will be when the object is on a disk.
+// Bytes that are free now, or once the object is on a disk.
 uint64_t Master::evict_one(Object& object, const char* reason, Time now) {
   switch (offload(object, now)) {
     case Offload::kDrop: return drop(object, reason, now);
@@ -56,8 +56,8 @@ uint64_t Master::drop(Object& object, const char* reason, Time now) {
   return freed;
 }
 
-// From one queue of a tenant, until so much is freed or nothing there may go. Counts need.most
-// down.
+// Evicts from one queue of a tenant, until enough is freed or nothing there may go. Decrements
+// need.most.
 uint64_t Master::evict_from(Tenant& tenant, size_t q, Need& need, Time now) {
   EvictQueue& queue = tenant.queues[q];
   const auto leased = [&](const Object& o) { return leases_.held(o, now); };
@@ -82,8 +82,8 @@ uint64_t Master::evict_from(Tenant& tenant, size_t q, Need& need, Time now) {
   return freed;
 }
 
-// From all tenants: soft pinned objects only when there is nothing else, and first from those that
-// use most of what is theirs.
+// Evicts from all tenants, first from those that use most of their quota. Soft pinned objects go
+// only if there is nothing else.
 uint64_t Master::evict(Need need, Time now) {
   ++totals_.evictions;
   const uint64_t wanted = need.bytes;
@@ -112,12 +112,12 @@ uint64_t Master::evict(Need need, Time now) {
   return need.most == 0 ? need.bytes : 0;
 }
 
-// Above the watermark, some of what is to go; the rest between the calls that come (deadline()).
+// Above the watermark, evicts a part; further parts follow between calls (deadline()).
 void Master::work_ahead(Time now) {
   const uint64_t used = members_.used() - std::min(members_.used(), evicting_bytes_);
   const uint64_t capacity = members_.capacity();
   const double high = options_.high_watermark, ratio = options_.eviction_ratio;
-  if (std::exchange(filled_, false))  // a pool full because nodes left or mount may stay so
+  if (std::exchange(filled_, false))  // not if nodes that left or mount filled the pool
     ahead_ = std::max(ahead_, bytes_to_evict(used, capacity, high, ratio));
   if (ahead_ == 0) return;
   ahead_ = std::min(ahead_, bytes_to_evict(used, capacity, high - ratio, 0));  // others went, too

@@ -11,8 +11,8 @@
 namespace mc::store {
 namespace {
 constexpr size_t kTasksMax = 1 << 16;
-constexpr size_t kEndedMax = 1024;  // tasks that can still be asked about
-constexpr uint64_t kSample = 8;     // one read of so many is counted
+constexpr size_t kEndedMax = 1024;  // ended tasks that task-info still finds
+constexpr uint64_t kSample = 8;     // one of so many reads is counted
 constexpr size_t kHeatMax = 1 << 16;
 
 Failure unknown(const ObjectKey& key) {
@@ -111,7 +111,7 @@ Result<rpc::Empty> Master::handle(const TaskDone& m, Time now) {
     finish(now);
     return rpc::Empty{};
   }
-  Object gone;  // for the places of its pieces only
+  Object gone;  // only for record_of()
   gone.bytes = task.bytes;
   record = record_of(gone, at);
   record.key = task.key;
@@ -149,7 +149,7 @@ void Master::copied(uint64_t id, Time now) {
   end_task(id, task, {Code::kInternal, {}});
 }
 
-// Gives a replica up; readers that were told of it may finish.
+// Gives up a replica. Readers that located it may finish.
 void Master::retire(Object& object, const Member& node, Time now) {
   ObjectRecord record;
   each_replica(object, [&](const Replica& r) {
@@ -187,7 +187,7 @@ Result<TaskInfo> Master::handle(const ChangeReplicas& m, Time now) {
   TaskInfo reply{epoch_, 0, "done", {}};
   while (replica_count(*object) > m.replicas)
     retire(*object, *extras_.at(object->self).replicas.back().node, now);
-  if (replica_count(*object) < m.replicas) {  // one at a time: ask again when it is done
+  if (replica_count(*object) < m.replicas) {  // one at a time: the caller asks again
     MC_TRY(reply.task, start_copy(*object, {}, nullptr, now));
     reply.state = "running";
   }
@@ -204,7 +204,7 @@ Result<TaskInfo> Master::handle(const QueryTask& m, Time) const {
   return TaskInfo{epoch_, m.task, kStates[static_cast<size_t>(it->second.state)], it->second.error};
 }
 
-// ---- what is read much
+// ---- hot objects
 
 void Master::note_heat(Object& object, Time now) {
   if (++reads_ % kSample != 0 || heat_.size() >= kHeatMax) return;
@@ -218,7 +218,7 @@ void Master::note_heat(Object& object, Time now) {
   heated_.emplace(std::pair{object.tenant, ObjectKey(object.key())}, replicas);
 }
 
-// At the end of a window: what is not read any more goes back to what it had.
+// At the end of a window, objects that are no longer hot lose their extra replicas.
 void Master::cool_down(Time now) {
   if ((heat_.empty() && heated_.empty()) || now < heat_since_ + options_.hot_window) return;
   for (auto it = heated_.begin(); it != heated_.end();) {

@@ -6,7 +6,7 @@
 
 namespace mc::store {
 
-// As it is called there: the key, or a tenant, NUL and its key. Empty: a stranger's.
+// Its name on disks: the key, or tenant, NUL, key. Empty: the tenant is unknown.
 std::string Master::disk_name(uint16_t tenant, std::string_view key) const {
   if (tenant == 0) return std::string(key);
   if (tenant == Tenants::kNone) return {};
@@ -17,14 +17,14 @@ bool Master::on_disk(uint16_t tenant, std::string_view key) const {
   return tier_.any() && tier_.find(disk_name(tenant, key)) != nullptr;
 }
 
-// Tenant and key of such a name.
+// Splits a disk name into tenant and key.
 std::pair<std::string, ObjectKey> Master::parts_of(const std::string& name) {
   const size_t nul = name.find('\0');
   if (nul == std::string::npos) return {"", name};
   return {name.substr(0, nul), name.substr(nul + 1)};
 }
 
-// On one that is not about to be emptied.
+// Whether a disk that is not draining holds it.
 bool Master::stays_on_disk(uint16_t tenant, std::string_view key) const {
   if (!tier_.any()) return false;
   const DiskReplicaIndex::OnDisk* disk = tier_.find(disk_name(tenant, key));
@@ -35,20 +35,20 @@ bool Master::stays_on_disk(uint16_t tenant, std::string_view key) const {
                      });
 }
 
-// ---- what must not come back
+// ---- tombstones
 
-// Somebody may come of whom it is not known what it brings.
+// Whether a node may return whose objects this master does not know.
 bool Master::unknown_nodes_away(Time now) const {
   return rebuild_.missing() > 0 || !rebuild_.over(now);
 }
 
-// Whether it is worth remembering that there is a newer content.
+// Whether an absent node may bring an older content of the name.
 bool Master::may_come_back(const std::string& name, Time now) const {
   return unknown_nodes_away(now) || tombstones_.held_away(name);
 }
 
-// For the next master too: two nodes remember it. What a node is told to forget because it was
-// removed it remembers anyway.
+// Adds a tombstone here and on two nodes, for the next master. A node that forgets a removed object
+// remembers it anyway.
 void Master::replicate_tombstone(const std::string& name, Generation before) {
   tombstones_.add(name, before);
   ObjectRecord record;
@@ -61,8 +61,8 @@ void Master::replicate_tombstone(const std::string& name, Generation before) {
   }
 }
 
-// Removed, where no node's memory held it that would remember that. Of others it is noted too, for
-// a node that an earlier master gave up is not known to be away.
+// Adds a tombstone for a removed name that no node's memory holds. It is kept even if no node is
+// known to be away, because an earlier master may have given one up.
 void Master::add_tombstone(const std::string& name, Time now) {
   if (may_come_back(name, now))
     replicate_tombstone(name, next_generation());
@@ -70,7 +70,7 @@ void Master::add_tombstone(const std::string& name, Time now) {
     tombstones_.add(name, next_generation());
 }
 
-// Of what lies on the disk of a node that mounts.
+// Whether a mounting node must forget this object of its disk.
 bool Master::refused(const NodeId& node, const TierObject& o) {
   if (tombstones_.dead(node, o.name, o.generation)) return true;
   const auto [tenant, key] = parts_of(o.name);
@@ -79,14 +79,14 @@ bool Master::refused(const NodeId& node, const TierObject& o) {
     return other.bytes != o.bytes || other.checksum != o.checksum;
   };
   if (object != nullptr) return differs(*object);
-  // The older of two contents must not come back when the newer is not there any more.
+  // The older of two contents must not return after the newer one is gone.
   const DiskReplicaIndex::OnDisk* disk = tier_.find(o.name);
   if (disk != nullptr && differs(*disk))
     tombstones_.add(o.name, std::max(disk->newest(), o.generation));
   return false;
 }
 
-// ---- what nodes say
+// ---- messages of nodes
 
 Result<TierAck> Master::handle(const TierMount& m, Time now) {
   Member* node = members_.find(m.node, m.generation);
@@ -95,7 +95,7 @@ Result<TierAck> Master::handle(const TierMount& m, Time now) {
   if (m.objects.size() > kTierPageMax)
     return fail(Code::kInvalid, "tier of node '%s': %zu objects in one page", shown(m.node).c_str(),
                 m.objects.size());
-  // A disk may have been written under a master whose clock was ahead of this one's.
+  // An earlier master with a faster clock may have written the disk.
   for (const TierObject& o : m.objects)
     if (o.generation.n > (epoch_ << 32 | counter_) &&
         o.generation.n >> 32 < epoch_ + kEpochsAheadMax) {
@@ -134,7 +134,7 @@ Result<TierAck> Master::handle(const TierReport& m, Time now) {
   return TierAck{epoch_, 0};
 }
 
-// Of a record in a node's memory that differs from what a disk has, the older of the two goes.
+// If a record in a node's memory differs from a disk copy, the older of the two goes.
 bool Master::older_than_disk(const ObjectRecord& record, uint16_t tenant) {
   if (!tier_.any()) return false;
   const std::string name = disk_name(tenant, record.key);
@@ -147,7 +147,7 @@ bool Master::older_than_disk(const ObjectRecord& record, uint16_t tenant) {
   return false;
 }
 
-// ---- looking
+// ---- queries
 
 bool Master::locate_on_disk(const DiskReplicaIndex::OnDisk* disk, Replicas& reply,
                             std::vector<const Member*>& named, Located& item) {
@@ -169,7 +169,7 @@ bool Master::locate_on_disk(const DiskReplicaIndex::OnDisk* disk, Replicas& repl
   return true;
 }
 
-// Puts what only disks hold among the objects of the page, which are in order.
+// Merges objects that only disks hold into the ordered page.
 void Master::list_disks(Listed& reply, const List& m, uint16_t tenant, uint32_t limit) const {
   const std::string space = disk_name(tenant, "");
   if (tenant == Tenants::kNone) return;
@@ -187,7 +187,7 @@ void Master::list_disks(Listed& reply, const List& m, uint16_t tenant, uint32_t 
     }
     const bool here = memory != reply.items.end();
     const bool there = disk != all.end() && disk->first.starts_with(space + m.prefix);
-    // What follows the page in memory is not known here.
+    // The page says nothing of memory objects after its last key.
     if (!here && (!there || more_in_memory)) break;
     if (merged.size() == limit) {
       reply.more = true;
@@ -219,12 +219,12 @@ void Master::stat_tier(ClusterStat& reply) const {
     reply.tiers.push_back({h.node, h.capacity, h.used, h.objects, h.queued, h.trouble});
 }
 
-// Whether a disk is being given it.
+// Whether an offload of it is pending.
 bool Master::evicting(const Object& object) const {
   return tier_.any() && tier_.offloading(disk_name(object.tenant, object.key()));
 }
 
-// Those of a prefix that only disks hold; again for what is left when there are very many.
+// Removes a prefix's objects that only disks hold, a bounded number per call.
 void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t tenant, Time now) {
   constexpr size_t kNamesAtOnce = 4096;
   if (tenant == Tenants::kNone) return;
@@ -247,10 +247,10 @@ void Master::remove_disks(RemovePrefixed& reply, const RemovePrefix& m, uint16_t
   }
 }
 
-// ---- to the disks
+// ---- offloading
 
-// What becomes of an object whose memory is wanted: dropped, for it is on a disk or not to be;
-// or kept until it was written.
+// Decides about an eviction victim: drop it (it is on a disk, or need not be), or keep it until it
+// is written.
 Master::Offload Master::offload(const Object& object, Time now) {
   if (!tier_.any() || options_.offload == "never") return Offload::kDrop;
   if (options_.offload == "context" && object.cls != ObjectClass::kContext) return Offload::kDrop;
@@ -279,7 +279,7 @@ Master::Offload Master::offload(const Object& object, Time now) {
   return full && options_.on_slow_offload == "wait" ? Offload::kLater : Offload::kDrop;
 }
 
-// That what only disks had is there no more.
+// Logs the removal of an object that only disks held.
 void Master::note_disk(const std::string& name, const DiskReplicaIndex::OnDisk& disk, Time now,
                        const char* reason) {
   Event& event = events_.add();
@@ -293,8 +293,8 @@ void Master::note_disk(const std::string& name, const DiskReplicaIndex::OnDisk& 
   event.at_ms = wall_ms(now);
 }
 
-// Makes room of the tenant's own, if need be: what came to the disks first goes first, contexts
-// that live do not.
+// Removes the tenant's own disk objects if its disk quota requires it: oldest first, but no living
+// contexts.
 bool Master::within_disk_quota(const Object& object, Time now) {
   const Tenant& t = tenants_[object.tenant];
   if (t.disk_quota == 0) return true;
@@ -318,7 +318,7 @@ bool Master::within_disk_quota(const Object& object, Time now) {
   return true;
 }
 
-// Whether it is to be written, and cannot be now.
+// Whether the object must be written, and no disk takes it now.
 bool Master::disks_behind(const Object& object) const {
   if (!tier_.any() || options_.on_slow_offload != "wait" || options_.offload == "never")
     return false;
@@ -335,7 +335,7 @@ bool Master::disks_behind(const Object& object) const {
   return full && !room;
 }
 
-// What is written although its memory is not wanted yet.
+// Offloads before eviction needs the memory.
 void Master::offload_early(const Object& object, Time now) {
   if (options_.offload == "eager" ||
       (options_.offload != "never" && object.cls == ObjectClass::kContext))

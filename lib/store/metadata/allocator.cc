@@ -6,7 +6,7 @@
 
 namespace mc::store {
 namespace {
-constexpr size_t kLook = 16;  // ranges of the last resort's bin, or of the largest, looked at
+constexpr size_t kLook = 16;  // ranges examined in the bin below, or in the largest
 }
 
 Allocator::Allocator(uint64_t capacity, uint64_t page)
@@ -65,8 +65,8 @@ void Allocator::erase_free(Id range) {
   if (!sealed_) by_place_.erase(r.first);
 }
 
-// A range of at least `pages`. Bins that surely fit come first; in the one below, whose ranges
-// differ by an eighth, a few are tried.
+// A range of at least `pages`. Bins in which every range fits come first. In the bin below, whose
+// ranges differ by an eighth, it tries a few.
 Id Allocator::find(uint64_t pages) const {
   const size_t bin = bin_from(bin_for(pages));
   if (bin < kBins) return bins_[bin];
@@ -89,7 +89,7 @@ Id Allocator::largest() const {
   return best;
 }
 
-// What is left keeps its number, and mostly its place in its bin.
+// The rest keeps its id, and mostly its bin.
 Id Allocator::cut(Id range, uint64_t pages, Id owner) {
   const uint32_t want = static_cast<uint32_t>(pages);
   if (ranges_[range].pages > want) {
@@ -201,7 +201,7 @@ void Allocator::free_one(Id range) {
   MC_CHECK(ranges_[range].taken == 1);
   used_ -= bytes(range);
   --taken_;
-  const auto swallow = [&](Id left, Id right) {  // both out of their bins
+  const auto swallow = [&](Id left, Id right) {  // requires: neither is in a bin
     Range& l = ranges_[left];
     const Range& r = ranges_[right];
     l.pages = (l.pages + r.pages) & 0x7fffffff;

@@ -18,9 +18,9 @@ struct DiskReplicaIndex::Holder {
   uint64_t capacity = 0, used = 0, objects = 0, queued = 0;
   uint64_t value_max = UINT64_MAX;
   std::string trouble;
-  bool ready = false;           // all pages of its mount came
-  uint64_t bytes = 0;           // of what it holds
-  std::set<std::string> names;  // of what it holds: dropping it costs no look at the others
+  bool ready = false;           // all pages of its mount have come
+  uint64_t bytes = 0;           // held
+  std::set<std::string> names;  // held; so drop() need not scan the others
   std::deque<TierJob> jobs;     // not yet acknowledged
   uint64_t next_seq = 1, told = 0;
   std::map<std::pair<std::string, uint64_t>, std::vector<std::shared_ptr<Forgetting>>> forgets;
@@ -44,7 +44,7 @@ const DiskReplicaIndex::OnDisk* DiskReplicaIndex::find(const std::string& name) 
   return it == objects_.end() ? nullptr : &it->second;
 }
 
-// ---- what nodes say
+// ---- messages of nodes
 
 void DiskReplicaIndex::mount(const TierMount& m, const NodeRef& node, const Refused& refused,
                              Time now) {
@@ -145,7 +145,7 @@ void DiskReplicaIndex::end_offload(const NodeId& node, const std::string& name,
   const auto it = offloads_.find(name);
   if (it == offloads_.end() || it->second.node != node ||
       it->second.object.generation != generation) {
-    // Told twice; or given up meanwhile, because the object was removed.
+    // A repeated report, or the object was removed meanwhile.
     const auto h = holders_.find(node);
     if (!stored || h == holders_.end()) return;
     const OnDisk* object = find(name);
@@ -193,7 +193,7 @@ void DiskReplicaIndex::drop(const NodeId& node, Time now) {
   if (holder->beat) holder->beat(TierWork{0, static_cast<uint8_t>(BeatStatus::kRemount), {}});
 }
 
-// ---- what the master asks
+// ---- queries and orders of the master
 
 DiskReplicaIndex::Queued DiskReplicaIndex::ask(const NodeId& node, uint64_t bytes) const {
   const auto it = holders_.find(node);
@@ -245,7 +245,7 @@ void DiskReplicaIndex::end_forget(Holder& holder, const std::string& name, Gener
 void DiskReplicaIndex::forget(const std::string& name, std::function<void()> gone) {
   auto forgetting = std::make_shared<Forgetting>();
   if (const auto offload = offloads_.find(name); offload != offloads_.end()) {
-    // Its end is not waited for as an offload; when it was written after all, it is forgotten.
+    // Do not wait for the offload's end. If it was written after all, the holder forgets it.
     const NodeId node = offload->second.node;
     offloading_bytes_ -= offload->second.object.bytes;
     count(name, offload->second.object.bytes, false);
@@ -296,7 +296,7 @@ std::optional<std::string> DiskReplicaIndex::oldest_of(
   return std::nullopt;
 }
 
-// ---- a node that drains
+// ---- a draining node
 
 std::vector<std::string> DiskReplicaIndex::names_after(const NodeId& node, const std::string& after,
                                                        size_t limit) const {

@@ -70,11 +70,8 @@ class DiskReplicaIndex {
   uint64_t bytes() const { return bytes_; }
   // The node that serves the copy.
   static const NodeRef& node_of(const Copy& copy);
-  enum class Queued : uint8_t {
-    kYes,
-    kFull,
-    kNo
-  };  // kFull: retry later; kNo: the node has no tier, or its disk has failed
+  // kFull: retry later; kNo: the node has no tier, or its disk has failed.
+  enum class Queued : uint8_t { kYes, kFull, kNo };
   Queued ask(const NodeId& node, uint64_t bytes) const;  // what offload() would return
   Queued offload(const NodeId& node, TierJob job, Time now);
   bool offloading(const std::string& name) const { return offloads_.contains(name); }

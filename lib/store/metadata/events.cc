@@ -12,7 +12,7 @@ Event& EventLog::add() {
   const size_t place = (next_ - 1) % limit_;
   if (place == log_.size()) log_.emplace_back();
   log_[place].seq = next_++;
-  // The ring is larger than what caches keep: what the next ones will look at.
+  // The ring is larger than the caches: prefetch the next entries.
   const auto fetch = [&](size_t at) {
     for (size_t b = 0; b < sizeof(Event); b += 64)
       __builtin_prefetch(reinterpret_cast<const char*>(&log_[at]) + b);

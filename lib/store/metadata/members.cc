@@ -18,7 +18,7 @@ Result<> check_layout(const Mount& m) {
                 shown(m.node.name).c_str(), l.more.size() + 1, kRegionsMax);
   std::vector<Region> all{{l.data, l.capacity, l.guards}};
   all.insert(all.end(), l.more.begin(), l.more.end());
-  uint64_t after = 0;  // the segment before
+  uint64_t after = 0;  // end of the previous segment
   for (const Region& r : all) {
     const bool sane = r.capacity > 0 && r.capacity <= kCapacityMax && r.capacity % kPage == 0 &&
                       r.data <= kOffsetMax && r.guards <= kOffsetMax && r.guards % 8 == 0 &&
@@ -35,7 +35,7 @@ Result<> check_layout(const Mount& m) {
   return {};
 }
 
-// What lies between its segments is nobody's.
+// Reserves the gaps between segments.
 Result<> wall_off(Member& node) {
   uint64_t end = node.layout.data + node.layout.capacity;
   for (const Region& r : node.layout.more) {
@@ -133,7 +133,7 @@ void Members::drain(Member& node, bool on) {
 
 std::optional<Replica> Members::place(uint64_t bytes, std::span<const Replica> used,
                                       const PlacementRequest& request, Time now) {
-  // One range anywhere is better than pieces on the best node.
+  // Prefer one range on any node to several pieces on the best node.
   for (const size_t pieces : {size_t{1}, kExtentsMax}) {
     Replica out;
     const auto attempt = [&](Member& node) {
@@ -143,7 +143,7 @@ std::optional<Replica> Members::place(uint64_t bytes, std::span<const Replica> u
       out = {&node, range, {}};
       return true;
     };
-    // By reference: a function that holds so much would be allocated.
+    // By reference: std::function would allocate so large a capture.
     if (!place_by(placement_, ready_, used, request, now, random_, std::ref(attempt))) continue;
     used_ += out.node->space.rounded(bytes);
     ++out.node->objects;
@@ -186,7 +186,7 @@ void Members::released(Member& node, Id range) {
   return_range(node, range);
 }
 
-// An order is large: of hundreds at a time, malloc and free would be most of the work.
+// Orders are large. For hundreds at a time malloc and free would be most of the work.
 std::shared_ptr<Order> Members::fresh_order() {
   if (spare_.empty()) return std::make_shared<Order>();
   auto out = std::move(spare_.back());
@@ -197,7 +197,7 @@ std::shared_ptr<Order> Members::fresh_order() {
 void Members::keep(std::shared_ptr<Order> order) {
   constexpr size_t kMost = 1024;
   if (spare_.size() >= kMost || order.use_count() > 1) return;
-  ObjectKey key = std::move(order->record.key);  // for its memory
+  ObjectKey key = std::move(order->record.key);  // keeps its memory
   key.clear();
   *order = Order{};
   order->record.key = std::move(key);
@@ -223,7 +223,7 @@ void Members::beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Hear
     node.orders.pop_front();
   }
   held_beats_.erase({node.beat_until, &node});
-  node.beat = std::move(done);  // an older one was given up by its sender
+  node.beat = std::move(done);  // its sender has given up an older one
   node.beat_until = now + std::chrono::milliseconds(std::min(heartbeat.hold_ms, kHoldMaxMs));
   held_beats_.emplace(node.beat_until, &node);
   if (!node.orders.empty() && std::exchange(node.told, false)) untold_.push_back(&node);
@@ -250,7 +250,7 @@ void Members::answer(Member& node, uint64_t epoch, uint64_t nodes) {
 
 void Members::answer_beats(Time now, uint64_t epoch, uint64_t nodes) {
   for (Member* node : std::exchange(untold_, {})) {
-    node->told = true;  // of a node without a heartbeat here: when its next one comes
+    node->told = true;  // without a held heartbeat: the next one carries them
     if (node->beat) answer(*node, epoch, nodes);
   }
   while (!held_beats_.empty() && held_beats_.begin()->first <= now)

@@ -50,7 +50,7 @@ bool place_by(const PlacementOptions& options, const std::vector<Member*>& ready
       if (Member& node = *ready[(start + i) % ready.size()];
           node.host == request.host && accept(node))
         return true;
-  const auto grown = [&](size_t i) -> Member* {  // none when a young node declines
+  const auto grown = [&](size_t i) -> Member* {  // nullptr if a node in slow start declines
     Member* node = ready[i];
     const double chance = ramp(*node, options.slow_start, now);
     return chance >= 1 || random.chance(chance) ? node : nullptr;

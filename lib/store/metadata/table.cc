@@ -55,7 +55,7 @@ void Table::split() {
     low_ *= 2;
     next_split_ = 0;
   }
-  // What the splits to come will look at.
+  // Prefetches the buckets of the next splits.
   constexpr size_t kAhead = 4;
   if (next_split_ + kAhead < low_)
     if (const Id soon = bucket(next_split_ + kAhead); soon != kNoId) {
@@ -91,7 +91,7 @@ void Table::erase(Object& object) {
   slab_.give(object.self);
 }
 
-// Of the treap; not the bits that choose buckets.
+// A treap priority: other bits than those that choose buckets.
 uint32_t Table::priority(const Object& object) {
   return static_cast<uint32_t>(mix64(object.hash + (uint64_t{object.tenant} << 32)) >> 32);
 }
@@ -137,7 +137,7 @@ void Table::order(Object& object) {
     Object& here = slab_[*at];
     at = key < here.key() ? &here.left : &here.right;
   }
-  Id rest = *at;  // split by key into what goes left and right of it
+  Id rest = *at;  // split by key into its left and right subtrees
   *at = object.self;
   Id *left = &object.left, *right = &object.right;
   while (rest != kNoId) {

@@ -124,7 +124,7 @@ Result<> Copier::read(const Order& order, xfer::SegmentHandle source) {
   std::vector<xfer::Request> requests;
   append_requests(xfer::Op::kRead, parts, r.bytes, order.source, order.source.generation, source,
                   loop_.clock().now() + budget_, requests);
-  if (requests.empty()) return {};  // a value of no bytes
+  if (requests.empty()) return {};  // an empty value
   const xfer::BatchId batch = engine_.allocate_batch();
   Result<> moved;
   {
@@ -143,7 +143,7 @@ Result<> Copier::read(const Order& order, xfer::SegmentHandle source) {
     }
     changed_.notify_all();
     if (moved) moved = engine_.wait(batch, budget_);
-    engine_.cancel(batch);  // of one that ran out of time
+    engine_.cancel(batch);  // the copy exceeded its budget
     Lock lock(mutex_);
     batch_.reset();
     while (cancelling_) changed_.wait(mutex_);

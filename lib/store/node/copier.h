@@ -23,14 +23,14 @@ class Copier {
 
   using At = std::function<std::byte*(uint64_t offset)>;
 
-  // `at`: where the bytes of the node's segments are.
+  // `at`: address of an offset in the node's segments.
   Copier(io::Loop& loop, xfer::Engine& engine, At at, Duration budget, Answer answer);
   ~Copier();
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
 
   void copy(const Order& order);
-  void cancel(uint64_t offset);  // of a copy's first byte: it is not answered
+  void cancel(uint64_t offset);  // of the copy's first byte; a cancelled copy is not answered
   void cancel_all();
 
  private:
@@ -38,7 +38,7 @@ class Copier {
   Result<> make(const Order& order);
   Result<> read(const Order& order, xfer::SegmentHandle source);
   Result<> check(const Order& order) const;
-  void cancel_current();  // when it returns, nothing of it is written any more
+  void cancel_current();  // after it returns the copy writes nothing
 
   io::Loop& loop_;
   xfer::Engine& engine_;

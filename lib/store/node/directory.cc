@@ -39,7 +39,7 @@ Result<> Directory::carry_out(const Order& order) {
       if (order.removed) add_tombstone(r, order.fence);
       return {};
     case OrderKind::kAddTombstone: return {};
-    case OrderKind::kCopy: return {};  // recorded when it is there
+    case OrderKind::kCopy: return {};  // a later order records the copy
   }
   return fail(Code::kInvalid, "order %llu of unknown kind %u",
               static_cast<unsigned long long>(order.seq), unsigned{order.kind});

@@ -20,14 +20,14 @@ class Directory {
   // Orders may come twice (their acknowledgement was lost); the second time changes nothing.
   // Errors: kInvalid for ranges outside the segment, or orders this version does not know.
   Result<> carry_out(const Order& order);
-  // The records from the one after `after` on, at most `limit`; by offset.
+  // At most `limit` records after offset `after`, by offset.
   std::vector<ObjectRecord> page(uint64_t after_offset, bool from_start, size_t limit) const;
   size_t objects() const { return records_.size(); }
   uint64_t bytes() const { return bytes_; }
-  // What was removed, as Inventory has it; the last kDeadMax.
+  // Adds the last kDeadMax removals to the inventory.
   void tell_dead(Inventory& m) const;
   void learn_dead(uint64_t hash, uint64_t before);
-  Generation newest() const { return newest_; }  // of all that was ever recorded
+  Generation newest() const { return newest_; }  // ever recorded
 
  private:
   void erase(std::map<uint64_t, ObjectRecord>::iterator it);

@@ -11,10 +11,11 @@
 namespace mc::store {
 namespace {
 
-// A heartbeat is answered when its time is over; an answer later than this was lost with a master.
+// A master answers a held heartbeat after hold_ms. Later than this the answer was lost with the
+// master.
 constexpr Duration kOverdue = std::chrono::milliseconds(250);
 constexpr Duration kDrainAsk = std::chrono::milliseconds(50);
-constexpr size_t kPageRecords = 2048;  // of one inventory message: 2 MiB with the longest keys
+constexpr size_t kPageRecords = 2048;  // per inventory message: 2 MiB with the longest keys
 
 }  // namespace
 
@@ -121,7 +122,7 @@ bool StoreNode::sees(uint64_t epoch) {
 void StoreNode::mount() {
   if (state_ == State::kStopping) return;
   state_ = State::kMounting;
-  copier_.cancel_all();  // the next master knows nothing of their ranges
+  copier_.cancel_all();  // the next master does not know their ranges
   done_ = 0;
   asked_ = loop_.now();
   epoch_seen_ = std::max(epoch_seen_, directory_.newest().n >> 32);
@@ -170,8 +171,8 @@ void StoreNode::beat() {
 
 void StoreNode::take(const HeartbeatReply& reply) {
   if (state_ == State::kStopping) return;
-  // Before the epoch is looked at: a master that restarted twice within a second starts at an epoch
-  // seen before, and goes beyond it when it is told so by a mount.
+  // Before the epoch check: a master that restarted twice within a second starts at an epoch seen
+  // before, and raises it when a mount reports it.
   if (reply.status == static_cast<uint8_t>(BeatStatus::kRemount)) {
     log_info("store", "master %s asks for this node's inventory", options_.master.c_str());
     return mount();
@@ -184,7 +185,7 @@ void StoreNode::take(const HeartbeatReply& reply) {
     done_ = order.seq;
     orders_.add();
   }
-  // Before they are acknowledged.
+  // Persist before the acknowledgement.
   if (auto kept = segments_->flush(directory_); !kept)
     log_error("store", "%s", kept.error().what.c_str());
   objects_.set(static_cast<double>(directory_.objects()));
@@ -215,13 +216,13 @@ void StoreNode::copied(uint64_t task, const Result<>& result) {
   master_->call(TaskDone{me_.name, me_.generation, task, Outcome::of(result)},
                 options_.call_timeout, [this, task, result](const Result<rpc::Empty>& reply) {
                   if (reply || reply.error().code == Code::kStale || !mounted()) return;
-                  copied(task, result);  // lost: a master that is gone asks for a new mount
+                  copied(task, result);  // the answer was lost: retry
                 });
 }
 
-// In place, not through the engine: thousands may come at once.
+// Directly in memory, not through the engine: thousands may come at once.
 void StoreNode::raise_guards(const ObjectRecord& record, Generation generation) {
-  const auto raise = [&](uint64_t offset) {  // false: it is higher already
+  const auto raise = [&](uint64_t offset) {  // false: it is already higher
     (void)xfer::raise_guard_word(segments_->bytes_at(layout_.guard_of(offset)), generation.n);
   };
   raise(record.offset);
@@ -235,10 +236,10 @@ void StoreNode::retry(const Error& error) {
              to_text(options_.heartbeat).c_str());
   last_error_ = error.what;
   loop_.cancel(timer_);
-  // A call that was waited for in vain was pause enough.
+  // A call that timed out was pause enough.
   timer_ = loop_.at(std::max(loop_.now(), asked_ + options_.heartbeat), [this] {
     if (state_ == State::kMounted)
-      beat();  // a master that restarted asks for the inventory
+      beat();  // a restarted master asks for the inventory
     else
       mount();
   });
@@ -250,7 +251,7 @@ void StoreNode::drain(Duration limit, std::function<void()> done) {
   ask_drained(loop_.now() + limit, done);
 }
 
-// Starting to drain once more changes nothing, so a lost answer is asked for again.
+// A drain order is idempotent, so after a lost answer the node sends it again.
 void StoreNode::ask_drained(Time until, const std::function<void()>& done) {
   master_->call(Drain{me_.name, static_cast<uint8_t>(DrainAction::kStart)}, options_.call_timeout,
                 [this, until, done](const Result<DrainInfo>& reply) {

@@ -23,7 +23,7 @@ namespace mc::store {
 struct NodeOptions {
   std::string master = "127.0.0.1:5550";
   Bytes size{1 * kGiB};
-  std::vector<std::string> segments;  // as SegmentSpec has them; empty: one of `size`
+  std::vector<std::string> segments;  // texts of SegmentSpec; empty: one of `size`
   Duration heartbeat = std::chrono::seconds(1);
   Duration call_timeout = std::chrono::seconds(1);
   Duration copy_timeout = std::chrono::seconds(30);
@@ -33,8 +33,8 @@ struct NodeOptions {
 
 class StoreNode {
  public:
-  // `control` is where peers can ask for the engine's segment. Errors: kNoSpace when the memory
-  // cannot be had; kInvalid.
+  // `control`: the address at which peers request the engine's segment. Errors: kNoSpace (not
+  // enough memory); kInvalid.
   static Result<std::unique_ptr<StoreNode>> open(io::Loop& loop, xfer::Engine& engine, NodeId name,
                                                  std::string control, const NodeOptions& options,
                                                  Metrics& metrics);
@@ -45,7 +45,7 @@ class StoreNode {
   bool mounted() const { return state_ == State::kMounted; }
   void on_mounted(std::function<void()> callback) { on_mounted_ = std::move(callback); }
   uint64_t epoch() const { return epoch_; }  // of the master it is mounted at
-  // Whether a master of that epoch is one that has been replaced: nothing of it counts.
+  // Returns: false if a newer master replaced the one of that epoch; its messages do not count.
   bool outdated(uint64_t epoch) const { return epoch < epoch_seen_; }
   const Directory& directory() const { return directory_; }
   uint64_t capacity() const { return layout_.total(); }
@@ -57,11 +57,11 @@ class StoreNode {
   std::string not_ready() const;          // empty when mounted
   void announce_tier() { tier_ = true; }  // right after open()
 
-  // Has the master move what this node holds to others, for up to `limit`, then calls back; at once
-  // when that is nothing. What is left then is said in the log.
+  // Asks the master to move this node's objects to others, for up to `limit`, then calls back; at
+  // once if it holds none. It logs what is left.
   void drain(Duration limit, std::function<void()> done);
 
-  // Unmounts, so that readers learn it at once, then calls back. No more heartbeats.
+  // Unmounts, so that readers know at once, then calls back. Heartbeats end.
   void stop(std::function<void()> done);
 
  private:
@@ -90,9 +90,9 @@ class StoreNode {
   Directory directory_;
   State state_ = State::kMounting;
   uint64_t epoch_ = 0;       // of the master it is mounted at
-  uint64_t epoch_seen_ = 0;  // the largest of any
+  uint64_t epoch_seen_ = 0;  // the largest of any master
   uint64_t done_ = 0;        // the last order carried out
-  uint64_t nodes_seen_ = 0;  // of the last master it was mounted at
+  uint64_t nodes_seen_ = 0;  // as the last master reported
   Time asked_{};             // when the master was last called
   std::string last_error_;
   bool tier_ = false;

@@ -17,7 +17,7 @@ constexpr char kMagic[8] = {'m', 'c', 's', 'e', 'g', 'i', 'd', 'x'};
 constexpr uint32_t kVersion = 1, kEntryMagic = 0x4553434d;  // "MCSE"
 constexpr size_t kHeader = 64, kEntryHead = 8, kHash = 8;
 constexpr uint64_t kIndexMax = uint64_t{8} * kGiB;
-constexpr const char* kNext = ".next";  // of the one that takes its place
+constexpr const char* kNext = ".next";  // suffix of the file that replaces it
 
 template <class T>
 void put(std::string& to, T v) {
@@ -85,7 +85,7 @@ Result<> SegmentIndex::lock() {
     if (::flock(file_.get(), LOCK_EX | LOCK_NB) != 0)
       return fail(Code::kBusy, "%s is in use by another process: end it, or take another file",
                   path_.c_str());
-    if (same_file(file_.get(), path_)) return {};  // else its owner put another in its place
+    if (same_file(file_.get(), path_)) return {};  // otherwise its previous owner replaced it
   }
   return fail(Code::kBusy, "%s is in use by another process", path_.c_str());
 }
@@ -101,7 +101,7 @@ Result<std::unique_ptr<SegmentIndex>> SegmentIndex::open(const std::string& path
   auto index = std::unique_ptr<SegmentIndex>(new SegmentIndex(path, of.capacity));
   MC_TRY_(index->lock());
   const std::string next = path + kNext;
-  if (auto text = io::read_file(next, kIndexMax)) {  // it was to take this one's place
+  if (auto text = io::read_file(next, kIndexMax)) {  // an unfinished replacement
     const bool swapped = text->size() >= kHeader &&
                          text->compare(0, kHeader - kHash, header_of(of), 0, kHeader - kHash) == 0;
     if (!swapped) {
@@ -158,11 +158,11 @@ void SegmentIndex::replay(const std::string& text) {
   };
   while (at < text.size()) {
     const size_t left = text.size() - at;
-    if (left < kEntryHead) break;  // the last one, unfinished
+    if (left < kEntryHead) break;  // an unfinished last entry
     const uint64_t body = get<uint32_t>(text, at + 4), whole = kEntryHead + body + kHash;
     if (get<uint32_t>(text, at) != kEntryMagic) return damaged(at);
     if (whole > left) {
-      // Unfinished, or its length is wrong: then there are whole ones behind it.
+      // Unfinished; or, if complete entries follow, its length is damaged.
       std::string mark;
       put(mark, kEntryMagic);
       if (text.find(mark, at + 4) != std::string::npos) return damaged(at);

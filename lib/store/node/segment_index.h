@@ -23,35 +23,35 @@ struct IndexEntry {
   enum Kind : uint8_t { kRecord = 1, kForget = 2, kDead = 3 };
   uint8_t kind = 0;
   ObjectRecord record{};          // of the first two; offsets count from the segment's first byte
-  uint64_t hash = 0, before = 0;  // of kDead: as Inventory has it
+  uint64_t hash = 0, before = 0;  // of kDead, as in Inventory
   static void fields(auto& a, auto& m) { a(m.kind, m.record, m.hash, m.before); }
 };
 
 class SegmentIndex {
  public:
-  struct Segment {  // whose index it is
+  struct Segment {  // the segment it describes
     uint64_t device = 0, inode = 0;
     uint64_t capacity = 0;
-    uint64_t bytes = 0;  // that the file has now
+    uint64_t bytes = 0;  // the file's size now
     std::string path;
-    std::string boot;  // of the machine: changes when it is started
+    std::string boot;  // id of the machine's boot
   };
-  // Makes it when there is none. kBusy: another process has it. kInvalid: the segment's file holds
-  // what no index tells of, or was made with another size, or the index is of another file.
-  // kUnsupported: of a newer version. kCorrupt: its first page is damaged.
+  // Opens the index, or creates it. Errors: kBusy (another process has it); kInvalid (the segment's
+  // file has content without an index, or another size, or the index is of another file);
+  // kUnsupported (a newer version); kCorrupt (its first page is damaged).
   static Result<std::unique_ptr<SegmentIndex>> open(const std::string& path, const Segment& of);
 
-  // What was there when it was opened: the records by place, and what is dead.
+  // Content when it was opened: records by offset, and removals.
   std::vector<ObjectRecord> records() const { return held_.page(0, true, SIZE_MAX); }
   void tell_dead(Inventory& m) const { held_.tell_dead(m); }
-  const std::string& doubt() const { return doubt_; }  // why nothing of it is believed, or empty
+  const std::string& doubt() const { return doubt_; }  // why its content does not count, or empty
 
-  // From here on it holds `entries`, for that segment: another file of the same name may be
-  // swapped in by `swap` between writing it and its taking effect.
+  // Replaces its content with `entries` for the segment `of`. `swap` runs after the new index is
+  // written and before it takes effect; it may replace the segment's file.
   Result<> begin(const Segment& of, const std::vector<IndexEntry>& entries,
                  const std::function<Result<>()>& swap = {});
-  void add(const IndexEntry& entry);  // gathered until flush()
-  // kNoSpace and others: it is given up, and tells of nothing from here on.
+  void add(const IndexEntry& entry);  // buffered until flush()
+  // Errors: kNoSpace and others. The index is then void and stays empty.
   Result<> flush();
   uint64_t bytes() const { return bytes_; }
 

@@ -18,7 +18,7 @@ namespace mc::store {
 namespace {
 
 constexpr size_t kSegmentsMax = 64;
-constexpr uint64_t kIndexSlack = 16 * kMiB;  // more than twice what is true, before it is cut
+constexpr uint64_t kIndexSlack = 16 * kMiB;  // beyond twice the live size, before it is rewritten
 
 uint64_t guard_bytes(uint64_t capacity) {
   return (capacity / kPage * 8 + kPage - 1) / kPage * kPage;
@@ -28,7 +28,7 @@ std::string boot_name() {
   return io::read_file("/proc/sys/kernel/random/boot_id").value_or("unknown");
 }
 
-// The record as it would be if its segment began elsewhere.
+// The record with its offsets moved to another segment start.
 ObjectRecord moved(ObjectRecord record, uint64_t by) {
   record.offset += by;
   for (Extent& piece : record.more) {
@@ -159,7 +159,7 @@ Result<> Segments::add_file(Part& part, const std::string& boot) {
     log_warn("store", "%s: starts empty: %s: %s", path.c_str(), part.spec.index.c_str(),
              why.c_str());
   const std::vector<ObjectRecord> listed = part.index->records();
-  // Those who had it mapped in the life of the last process share its lock.
+  // Peers that mapped the file of the previous process share its lock.
   if (::flock(fd.get(), LOCK_EX | LOCK_NB) != 0) return take_over(part, std::move(fd), listed);
   MC_TRY_(map(part, {false, part.spec.numa, std::move(fd)}));
   std::memset(part.memory.data(), 0, guard_bytes(part.spec.bytes));
@@ -167,8 +167,8 @@ Result<> Segments::add_file(Part& part, const std::string& boot) {
   return part.index->begin(part.file, entries_of(part, recovered_.records, dead_of(part)));
 }
 
-// Into a new file, which takes the name of the old: its readers go on reading, and what they write
-// is nobody's.
+// Copies valid objects into a new file that takes the old one's name. Peers of the old file keep
+// reading it; their writes do no harm.
 Result<> Segments::take_over(Part& part, io::Fd old, const std::vector<ObjectRecord>& listed) {
   const std::string next = part.spec.file + ".next";
   (void)::unlink(next.c_str());
@@ -269,7 +269,7 @@ bool Segments::lasting() const {
                      [](const Part& part) { return part.index != nullptr; });
 }
 
-// The one that all of it lies in, if it has an index.
+// The segment that contains the whole record, if it has an index.
 Segments::Part* Segments::index_of(const ObjectRecord& record) {
   for (Part& part : parts_) {
     if (part.index == nullptr) continue;

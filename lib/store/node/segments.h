@@ -25,7 +25,7 @@ namespace mc::store {
 struct SegmentSpec {  // "SIZE[@hugepages|@file:PATH][@numa=N][@index=PATH][@fallback]"
   uint64_t bytes = 0;
   bool huge_pages = false;
-  bool fallback = false;  // ordinary pages where there are not enough huge ones
+  bool fallback = false;  // use ordinary pages if there are not enough huge ones
   std::string file, index;
   int numa = -1;
   static Result<SegmentSpec> parse(const std::string& text);  // kInvalid
@@ -33,27 +33,27 @@ struct SegmentSpec {  // "SIZE[@hugepages|@file:PATH][@numa=N][@index=PATH][@fal
 
 class Segments {
  public:
-  // `boot`: as SegmentIndex::Segment has it; empty: this machine's.
+  // `boot`: as in SegmentIndex::Segment; empty: this machine's.
   static Result<std::unique_ptr<Segments>> open(xfer::Engine& engine,
                                                 const std::vector<std::string>& specs,
                                                 std::string boot = {});
 
   const Layout& layout() const { return layout_; }
   std::byte* bytes_at(uint64_t offset) const;  // of the process's transfer segment
-  bool lasting() const;                        // some of it outlives this process
+  bool lasting() const;                        // whether some of it outlives this process
 
   struct Recovered {
     std::vector<ObjectRecord> records;
     std::vector<std::pair<uint64_t, uint64_t>> dead;  // hash of a name, before which generation
-    uint64_t given_up = 0;  // objects whose bytes are not those that were put
+    uint64_t given_up = 0;                            // objects whose bytes fail their checksum
   };
   Recovered take_recovered() { return std::move(recovered_); }
 
-  // To be known when this process is gone; together, at the next flush().
+  // Recorded for the next process, at the next flush().
   void record(const ObjectRecord& record) { note(IndexEntry::kRecord, record); }
   void forget(const ObjectRecord& record) { note(IndexEntry::kForget, record); }
   void dead(uint64_t hash, uint64_t before);
-  // `directory`: what is true, for an index that has grown too long.
+  // `directory`: the live content, to rewrite an index that has grown too long.
   Result<> flush(const Directory& directory);
 
  private:
@@ -63,7 +63,7 @@ class Segments {
     Region region;
     SegmentIndex::Segment file;
     std::unique_ptr<SegmentIndex> index;  // of a file
-    uint64_t begun = 0;                   // bytes of the index when it was last begun
+    uint64_t begun = 0;                   // bytes of the index after its last rewrite
   };
   explicit Segments(xfer::Engine& engine) : engine_(engine) {}
   Result<> add(const SegmentSpec& spec, const std::string& boot);
@@ -71,7 +71,7 @@ class Segments {
   Result<> take_over(Part& part, io::Fd old, const std::vector<ObjectRecord>& listed);
   Result<> map(Part& part, xfer::MemorySource source);
   void keep(Part& part, ObjectRecord record);
-  Inventory dead_of(const Part& part);  // as its index had it; recovered
+  Inventory dead_of(const Part& part);  // recovered from its index
   bool right(const Part& part, const ObjectRecord& record) const;
   void raise(const Part& part, const ObjectRecord& record) const;
   std::vector<IndexEntry> entries_of(const Part& part, const std::vector<ObjectRecord>& records,

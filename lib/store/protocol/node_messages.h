@@ -111,8 +111,8 @@ enum class OrderKind : uint8_t {
   kRecord = 1,  // the value at record.offset is complete: keep it in the directory
   kForget = 2,  // drop it, and raise its guard word to `fence`; a copy to there ends first
   kCopy = 3,    // read the value from `source` on `from` to record.offset, then say task-done
-  kAddTombstone =
-      4,  // remember that of record.key all before `fence` is dead; it need not lie here
+  // Remember that of record.key all before `fence` is void, whether or not this node holds it.
+  kAddTombstone = 4,
 };
 struct Order {
   uint64_t seq = 0;
