@@ -61,7 +61,7 @@ Result<> Client::get(const Memory& memory, std::span<std::byte> image) const {
 }
 
 Result<std::string> add_device(Engine& engine, const std::string& word, const Clock& clock) {
-  MC_TRY(const auto kind, open_device_kind(word, clock));
+  MC_TRY(const auto kind, open_device_platform(word, clock));
   MC_TRY_(engine.add_memory_kind(kind->first().kind, kind));
   return kind->first().location();
 }

@@ -17,7 +17,7 @@ namespace {
 namespace fs = std::filesystem;
 
 struct End {
-  std::unique_ptr<p2p::filecopy::Place> place;
+  std::unique_ptr<p2p::filecopy::FileTree> place;
   p2p::filecopy::Remote* remote = nullptr;
   std::string path;    // in the place
   bool slash = false;  // a folder was meant: "models/", ".", or nothing
@@ -115,7 +115,7 @@ Result<int> copy_files(CopyOptions& o, const Context& context, const FilesEnd& f
          from.control.empty() ? open_local(from.path, true) : open_remote(o, *engine, clock, from));
   MC_TRY(End target,
          to.control.empty() ? open_local(to.path, false) : open_remote(o, *engine, clock, to));
-  MC_TRY(const p2p::filecopy::Entry what, source.place->look(source.path));
+  MC_TRY(const p2p::filecopy::TreeEntry what, source.place->look(source.path));
   if (!what.folder) {  // into a folder, under its own name
     const auto there = target.place->look(target.path);
     if (target.slash || (there && there->folder)) {

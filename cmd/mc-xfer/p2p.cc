@@ -41,7 +41,7 @@ struct Source {
   Metrics metrics;
   std::unique_ptr<Engine> engine;
   std::unique_ptr<rpc::Server> server;
-  std::unique_ptr<p2p::Node> node;
+  std::unique_ptr<p2p::SwarmMember> node;
   Endpoints me;
 
   Result<> open(const SourceOptions& o, const char* verb, uint32_t parallel) {
@@ -52,7 +52,7 @@ struct Source {
     MC_TRY(engine, Engine::open(clock, options, metrics));
     MC_TRY(server, rpc::Server::open(loop, o.listen, metrics));
     xfer::serve(*engine, *server);
-    p2p::Node::Config config;
+    p2p::SwarmMember::Config config;
     config.uplink.slots = std::max(1u, o.slots);
     config.parallel = parallel;
     config.seed = fresh_seed();
@@ -61,7 +61,7 @@ struct Source {
     me.epoch = engine->generation().n;
     me.control = o.advertise.empty() ? server->address() : o.advertise;
     me.data = engine->data_addresses();
-    node = std::make_unique<p2p::Node>(*engine, clock, config, me.control);
+    node = std::make_unique<p2p::SwarmMember>(*engine, clock, config, me.control);
     node->serve(*server);
     return {};
   }

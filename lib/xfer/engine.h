@@ -55,7 +55,7 @@ struct EngineOptions {
   Bytes staging_chunk{512 * kKiB};                  // of the copies to and from device memory
   uint32_t staging_buffers = 8;                     // chunks in flight at a time
   std::string class_weights = "16:4:1";             // of high, medium and low on a busy link
-  std::string share_table = "/dev/shm";             // folder of ShareTable; "": none
+  std::string share_table = "/dev/shm";             // folder of ShmUsageTable; "": none
   std::string sysfs = "/sys";                       // tells NUMA nodes and devices
   std::string fault;                        // a drill's script (xfer/transports/fault/fault_plan.h)
   Scheduler scheduler = Scheduler::kSpray;  // others: for comparison

@@ -64,7 +64,7 @@ struct Node {
     auto opened = Engine::open(kClock, o, metrics);
     REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().what));
     engine = std::move(*opened);
-    auto kind = std::make_shared<DeviceKind>(std::vector<device::DevicePtr>{device});
+    auto kind = std::make_shared<DevicePlatform>(std::vector<device::DevicePtr>{device});
     REQUIRE(engine->add_memory_kind("stand-in", std::move(kind)).has_value());
   }
   Memory allocate(uint64_t bytes) const {
@@ -183,7 +183,7 @@ TEST_SUITE("rdma") {
     const auto rdma = std::find_if(paths->begin(), paths->end(),
                                    [](const Path& p) { return p.transport == "rdma"; });
     REQUIRE(rdma != paths->end());
-    CHECK(rdma->memory == Site{0, 0});
+    CHECK(rdma->memory == MemoryLocation{0, 0});
     uint64_t bytes[3] = {};
     for (const RailView& rail : rdma->rails) {
       CHECK(rail.tier == (rail.info.local == "emu0" ? 1 : rail.info.local == "emu1" ? 2 : 3));

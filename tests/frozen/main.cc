@@ -168,9 +168,9 @@ void print_xfer() {
 }
 void print_files() {
   using namespace p2p::filecopy;
-  print_messages<Done, Slot, LendSlot, ReturnSlot, FoundEntry, LookAt, ListFolder, Sums, SumPieces,
-                 Loaded, LoadPiece, MakeFolder, SetMode, Begun, BeginFile, StorePiece, FinishFile,
-                 Page>();
+  print_messages<Done, SlotLease, LeaseSlot, ReturnSlot, FoundEntry, LookAt, ListFolder, Sums,
+                 SumPieces, Loaded, LoadPiece, MakeFolder, SetMode, Begun, BeginFile, StorePiece,
+                 FinishFile, Page>();
 }
 void print_p2p() {
   using namespace p2p;

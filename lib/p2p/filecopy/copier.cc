@@ -14,7 +14,8 @@ std::string below(const std::string& folder, const std::string& name) {
 
 }  // namespace
 
-Copier::Copier(Place& from, Place& to, std::vector<std::span<std::byte>> buffers, Config config)
+Copier::Copier(FileTree& from, FileTree& to, std::vector<std::span<std::byte>> buffers,
+               Config config)
     : from_(from), to_(to), buffers_(std::move(buffers)), config_(std::move(config)) {}
 Copier::~Copier() = default;
 
@@ -31,7 +32,7 @@ Result<> Copier::list(const Item& root) {
     do {
       MC_TRY(page, from_.list(folder.source.path, page.last));
       skipped_ += page.skipped;
-      for (Entry& e : page.entries) {
+      for (TreeEntry& e : page.entries) {
         // The list may come from a peer.
         if (!p2p::safe_path(e.path) || e.path.find('/') != std::string::npos)
           return fail(Code::kDenied, "the source lists a file '%.200s'", e.path.c_str());
@@ -68,7 +69,7 @@ Result<bool> Copier::whole(const Item& file) {
   return true;
 }
 
-Result<p2p::ShardSet> Copier::good_pieces(const Item& file, Part& part) {
+Result<p2p::ShardSet> Copier::good_pieces(const Item& file, PartialFile& part) {
   const p2p::ShardSet& present = part.present();
   p2p::ShardSet good(present.size());
   for (uint64_t i = 0; i < present.size();) {
@@ -95,7 +96,7 @@ Result<> Copier::start(const Item& file) {
   }
   auto job = std::make_shared<Job>();
   job->item = file;
-  Entry target = file.source;
+  TreeEntry target = file.source;
   target.path = file.target;
   MC_TRY(job->part, to_.begin(target));
   MC_TRY(const p2p::ShardSet good, good_pieces(file, *job->part));
@@ -113,7 +114,7 @@ Result<> Copier::start(const Item& file) {
 }
 
 Result<> Copier::move(Job& job, uint64_t piece, std::span<std::byte> buffer) {
-  const Entry& file = job.item.source;
+  const TreeEntry& file = job.item.source;
   const uint64_t n = piece_bytes(file.bytes, piece);
   for (uint32_t attempt = 1;; ++attempt) {
     const auto outcome = [&]() -> Result<> {
@@ -177,7 +178,7 @@ Result<> Copier::work(std::span<std::byte> buffer) {
 }
 
 Result<CopyReport> Copier::run(const std::string& from, const std::string& to) {
-  MC_TRY(Entry root, from_.look(from));
+  MC_TRY(TreeEntry root, from_.look(from));
   root.path = from;
   MC_TRY_(list({root, to}));
   for (const Item& f : files_) total_ += f.source.bytes;

@@ -29,7 +29,7 @@ class Copier {
     std::function<void(uint64_t done, uint64_t total)> progress;  // now and then, under a lock
   };
   // A thread for each buffer, of kPieceBytes each.
-  Copier(Place& from, Place& to, std::vector<std::span<std::byte>> buffers, Config config);
+  Copier(FileTree& from, FileTree& to, std::vector<std::span<std::byte>> buffers, Config config);
   ~Copier();
   Copier(const Copier&) = delete;
   Copier& operator=(const Copier&) = delete;
@@ -39,12 +39,12 @@ class Copier {
 
  private:
   struct Item {  // a file, or a folder
-    Entry source;
+    TreeEntry source;
     std::string target;
   };
   struct Job {  // a file whose pieces are under way
     Item item;
-    std::unique_ptr<Part> part;
+    std::unique_ptr<PartialFile> part;
     std::deque<uint64_t> todo;
     uint64_t left = 0;  // pieces not stored yet
   };
@@ -59,13 +59,13 @@ class Copier {
   Step next();
   Result<> start(const Item& file);
   Result<bool> whole(const Item& file);  // is it there already?
-  Result<p2p::ShardSet> good_pieces(const Item& file, Part& part);
+  Result<p2p::ShardSet> good_pieces(const Item& file, PartialFile& part);
   Result<> move(Job& job, uint64_t piece, std::span<std::byte> buffer);
   Result<> moved(const JobPtr& job);
   void add(uint64_t moved, uint64_t kept);
 
-  Place& from_;
-  Place& to_;
+  FileTree& from_;
+  FileTree& to_;
   const std::vector<std::span<std::byte>> buffers_;
   const Config config_;
   std::vector<Item> files_, folders_;

@@ -24,7 +24,7 @@ inline constexpr uint64_t kPieceBytes = 4 * kMiB;
 inline constexpr uint64_t kFileBytesMax = 1ull << 44;
 inline constexpr uint32_t kSumsMax = 64;  // pieces summed in one call
 
-struct Entry {
+struct TreeEntry {
   std::string path;  // in a page: the name only
   bool folder = false;
   uint64_t bytes = 0;
@@ -41,7 +41,7 @@ constexpr uint64_t piece_bytes(uint64_t bytes, uint64_t piece) {
 
 struct Page {  // of a folder, by name
   static constexpr const char* kName = "files-page";
-  std::vector<Entry> entries;
+  std::vector<TreeEntry> entries;
   bool more = false;     // ask again, after the last name
   std::string last;      // the last name looked at, shown or not
   uint64_t skipped = 0;  // links, devices, sockets and half-copied files
@@ -49,9 +49,9 @@ struct Page {  // of a folder, by name
 };
 
 // A file that is being written.
-class Part {
+class PartialFile {
  public:
-  virtual ~Part() = default;
+  virtual ~PartialFile() = default;
   // What an earlier copy may have left: to be compared with the source.
   virtual const p2p::ShardSet& present() const = 0;
   virtual Result<std::vector<uint64_t>> sums(uint64_t first, uint32_t count) = 0;
@@ -60,19 +60,21 @@ class Part {
   virtual Result<> finish(uint32_t mode) = 0;  // renames it; last
 };
 
-class Place {
+class FileTree {
  public:
-  virtual ~Place() = default;
-  virtual Result<Entry> look(const std::string& path) = 0;
+  virtual ~FileTree() = default;
+  virtual Result<TreeEntry> look(const std::string& path) = 0;
   virtual Result<Page> list(const std::string& path, const std::string& after) = 0;
-  virtual Result<std::vector<uint64_t>> sums(const Entry& file, uint64_t first, uint32_t count) = 0;
+  virtual Result<std::vector<uint64_t>> sums(const TreeEntry& file, uint64_t first,
+                                             uint32_t count) = 0;
   // Fills the front of `into`; returns the XXH3 of what the source read, for store() to check.
-  virtual Result<uint64_t> load(const Entry& file, uint64_t piece, std::span<std::byte> into) = 0;
+  virtual Result<uint64_t> load(const TreeEntry& file, uint64_t piece,
+                                std::span<std::byte> into) = 0;
   // Makes it and the folders above it; one that is there is made writable for its owner. False: it
   // was there.
   virtual Result<bool> make_folder(const std::string& path, uint32_t mode) = 0;
   virtual Result<> set_mode(const std::string& path, uint32_t mode) = 0;
-  virtual Result<std::unique_ptr<Part>> begin(const Entry& file) = 0;
+  virtual Result<std::unique_ptr<PartialFile>> begin(const TreeEntry& file) = 0;
 };
 
 }  // namespace mc::p2p::filecopy

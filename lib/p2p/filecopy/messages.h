@@ -18,18 +18,18 @@ struct Done {
   static void fields(auto& a, auto& m) { a(m.made); }
 };
 
-struct Slot {
+struct SlotLease {
   static constexpr const char* kName = "files-slot";
   uint64_t ticket = 0;
   uint64_t offset = 0;  // of kPieceBytes, in the peer's segment
   bool writable = false;
   static void fields(auto& a, auto& m) { a(m.ticket, m.offset, m.writable); }
 };
-// It is taken back when nothing was heard of it for a while. kBusy: all are lent.
-struct LendSlot {
+// It is taken back when nothing was heard of it for a while. kBusy: all are leased.
+struct LeaseSlot {
   static constexpr const char* kName = "files-lend";
-  using Reply = Slot;
-  uint64_t ticket = 0;  // of one lent before, to keep it; or 0
+  using Reply = SlotLease;
+  uint64_t ticket = 0;  // of one leased before, to keep it; or 0
   static void fields(auto& a, auto& m) { a(m.ticket); }
 };
 struct ReturnSlot {
@@ -41,7 +41,7 @@ struct ReturnSlot {
 
 struct FoundEntry {
   static constexpr const char* kName = "files-entry";
-  Entry entry;
+  TreeEntry entry;
   static void fields(auto& a, auto& m) { a(m.entry); }
 };
 struct LookAt {
@@ -65,7 +65,7 @@ struct Sums {
 struct SumPieces {
   static constexpr const char* kName = "files-sum";
   using Reply = Sums;
-  Entry file;
+  TreeEntry file;
   uint64_t part = 0;  // of a file that is being written; or 0
   uint64_t first = 0;
   uint32_t count = 0;
@@ -81,7 +81,7 @@ struct LoadPiece {
   static constexpr const char* kName = "files-load";
   using Reply = Loaded;
   uint64_t ticket = 0;
-  Entry file;
+  TreeEntry file;
   uint64_t piece = 0;
   static void fields(auto& a, auto& m) { a(m.ticket, m.file, m.piece); }
 };
@@ -111,7 +111,7 @@ struct Begun {
 struct BeginFile {
   static constexpr const char* kName = "files-begin";
   using Reply = Begun;
-  Entry file;
+  TreeEntry file;
   static void fields(auto& a, auto& m) { a(m.file); }
 };
 struct StorePiece {

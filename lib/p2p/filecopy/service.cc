@@ -13,7 +13,7 @@ Service::Service(io::Loop& loop, std::unique_ptr<Tree> tree, xfer::Memory memory
       memory_(std::move(memory)),
       config_(config),
       random_(config.seed),
-      lent_(memory_.size() / kPieceBytes) {
+      leased_(memory_.size() / kPieceBytes) {
   for (uint32_t i = 0; i < std::max(1u, config_.threads); ++i)
     threads_.emplace_back([this] { work(); });
 }
@@ -79,26 +79,27 @@ void Service::answer(
   });
 }
 
-Result<Slot> Service::lend(uint64_t ticket, Time now) {
-  size_t at = lent_.size();
-  for (size_t i = 0; i < lent_.size(); ++i) {
-    if (ticket != 0 && lent_[i].ticket == ticket) {
+Result<SlotLease> Service::lease(uint64_t ticket, Time now) {
+  size_t at = leased_.size();
+  for (size_t i = 0; i < leased_.size(); ++i) {
+    if (ticket != 0 && leased_[i].ticket == ticket) {
       at = i;
       break;
     }
-    if (at == lent_.size() && (lent_[i].ticket == 0 || now - lent_[i].used > kSlotIdle)) at = i;
+    if (at == leased_.size() && (leased_[i].ticket == 0 || now - leased_[i].used > kSlotIdle))
+      at = i;
   }
-  if (at == lent_.size())
-    return fail(Code::kBusy, "all %zu slots here are lent to other copies", lent_.size());
-  if (ticket == 0 || lent_[at].ticket != ticket) lent_[at].ticket = random_.next() | 1;
-  lent_[at].used = now;
-  return Slot{lent_[at].ticket, memory_.offset() + at * kPieceBytes, config_.writable};
+  if (at == leased_.size())
+    return fail(Code::kBusy, "all %zu slots here are lent to other copies", leased_.size());
+  if (ticket == 0 || leased_[at].ticket != ticket) leased_[at].ticket = random_.next() | 1;
+  leased_[at].used = now;
+  return SlotLease{leased_[at].ticket, memory_.offset() + at * kPieceBytes, config_.writable};
 }
 
 Result<std::span<std::byte>> Service::slot(uint64_t ticket, Time now) {
-  for (size_t i = 0; i < lent_.size(); ++i) {
-    if (ticket == 0 || lent_[i].ticket != ticket) continue;
-    lent_[i].used = now;
+  for (size_t i = 0; i < leased_.size(); ++i) {
+    if (ticket == 0 || leased_[i].ticket != ticket) continue;
+    leased_[i].used = now;
     return memory_.bytes().subspan(i * kPieceBytes, kPieceBytes);
   }
   return fail(Code::kStale, "the slot was taken back: nothing was heard for %s",
@@ -120,7 +121,7 @@ Result<Service::UploadPtr> Service::upload(uint64_t part, Time now) {
 }
 
 // Ends what others write under that name, and what was forgotten longest when there are too many.
-uint64_t Service::add_upload(const Entry& file, Time now, std::vector<UploadPtr>& ended) {
+uint64_t Service::add_upload(const TreeEntry& file, Time now, std::vector<UploadPtr>& ended) {
   auto oldest = uploads_.end();
   for (auto it = uploads_.begin(); it != uploads_.end();) {
     if (it->second->path == file.path) {
@@ -143,16 +144,16 @@ uint64_t Service::add_upload(const Entry& file, Time now, std::vector<UploadPtr>
 }
 
 void Service::serve_reading(rpc::Server& server) {
-  server.on<LendSlot>(
-      [this](const LendSlot& m, const rpc::Call& call) { return lend(m.ticket, call.now); });
+  server.on<LeaseSlot>(
+      [this](const LeaseSlot& m, const rpc::Call& call) { return lease(m.ticket, call.now); });
   server.on<ReturnSlot>([this](const ReturnSlot& m, const rpc::Call&) -> Result<Done> {
-    for (Lent& l : lent_)
+    for (LeasedSlot& l : leased_)
       if (l.ticket == m.ticket) l.ticket = 0;
     return Done{};
   });
   answer<LookAt>(server, [this](const LookAt& m, Time) {
     return [this, m]() -> Result<FoundEntry> {
-      MC_TRY(Entry e, tree_->look(m.path));
+      MC_TRY(TreeEntry e, tree_->look(m.path));
       return FoundEntry{std::move(e)};
     };
   });

@@ -1,11 +1,11 @@
 // Offers a folder to peers: lists and sums its files, loads pieces of them into slots of memory
 // that peers read, and, when it is writable, stores what peers put into their slots.
 //
-// A slot is lent to one copier, is taken back when nothing was heard of it for kSlotIdle, and never
-// trusted: the checksum that travels with each piece tells when somebody else was there.
+// A slot is leased to one copier, is taken back when nothing was heard of it for kSlotIdle, and
+// never trusted: the checksum that travels with each piece tells when somebody else was there.
 //
 // Thread: the loop's; files are read and written by threads of its own. Errors: file_tree.h; kBusy
-// when all slots are lent or too much waits; kDenied for writing when it is not writable.
+// when all slots are leased or too much waits; kDenied for writing when it is not writable.
 #pragma once
 #include <deque>
 #include <functional>
@@ -46,7 +46,7 @@ class Service {
   static constexpr size_t kPartsMax = 256, kQueuedMax = 1024;
 
  private:
-  struct Lent {
+  struct LeasedSlot {
     uint64_t ticket = 0;  // 0: free
     Time used{};
   };
@@ -55,7 +55,7 @@ class Service {
     const std::string path;
     Time used{};  // the loop's
     Mutex mutex;
-    std::unique_ptr<Part> part MC_GUARDED_BY(mutex);  // null: ended
+    std::unique_ptr<PartialFile> part MC_GUARDED_BY(mutex);  // null: ended
   };
   using UploadPtr = std::shared_ptr<Upload>;
   Service(io::Loop& loop, std::unique_ptr<Tree> tree, xfer::Memory memory, Config config);
@@ -69,18 +69,18 @@ class Service {
   bool enqueue(std::function<void()> work);
   void work();
 
-  Result<Slot> lend(uint64_t ticket, Time now);
+  Result<SlotLease> lease(uint64_t ticket, Time now);
   Result<std::span<std::byte>> slot(uint64_t ticket, Time now);
   Result<UploadPtr> upload(uint64_t part, Time now);
   Result<> writable() const;
-  uint64_t add_upload(const Entry& file, Time now, std::vector<UploadPtr>& ended);
+  uint64_t add_upload(const TreeEntry& file, Time now, std::vector<UploadPtr>& ended);
 
   io::Loop& loop_;
   const std::unique_ptr<Tree> tree_;
   const xfer::Memory memory_;
   const Config config_;
   Random random_;
-  std::vector<Lent> lent_;
+  std::vector<LeasedSlot> leased_;
   std::map<uint64_t, UploadPtr> uploads_;
   Mutex mutex_;
   Condition changed_;

@@ -29,7 +29,7 @@ Result<> check_path(const std::string& path) {
               path.c_str());
 }
 
-Entry entry_of(const std::string& path, const struct stat& s) {
+TreeEntry entry_of(const std::string& path, const struct stat& s) {
   const auto ns = s.st_mtim.tv_sec * 1'000'000'000L + s.st_mtim.tv_nsec;
   return {path, S_ISDIR(s.st_mode), S_ISDIR(s.st_mode) ? 0 : static_cast<uint64_t>(s.st_size),
           s.st_mode & kModeMask, static_cast<uint64_t>(ns)};
@@ -99,9 +99,9 @@ Result<std::vector<uint64_t>> sums_of(int fd, uint64_t bytes, uint64_t first, ui
   return out;
 }
 
-class TreePart : public Part {
+class TreePart : public PartialFile {
  public:
-  TreePart(io::Fd folder, io::Fd fd, const Entry& file, std::string name)
+  TreePart(io::Fd folder, io::Fd fd, const TreeEntry& file, std::string name)
       : folder_(std::move(folder)),
         fd_(std::move(fd)),
         file_(file),
@@ -157,7 +157,7 @@ class TreePart : public Part {
 
  private:
   io::Fd folder_, fd_;
-  Entry file_;
+  TreeEntry file_;
   std::string name_;
   p2p::ShardSet present_;
 };
@@ -179,7 +179,7 @@ Result<io::Fd> Tree::open_folder(const std::string& path) const {
   return walk(root_.get(), path, O_RDONLY);
 }
 
-Result<io::Fd> Tree::open_file(const Entry& file) const {
+Result<io::Fd> Tree::open_file(const TreeEntry& file) const {
   MC_TRY(const io::Fd folder, folder_of(file.path));
   const std::string name = split(file.path).second;
   // Nothing to wait for: a pipe put in the file's place must not hold us up.
@@ -188,13 +188,13 @@ Result<io::Fd> Tree::open_file(const Entry& file) const {
   struct stat s {};
   if (::fstat(fd.get(), &s) != 0) return fail_errno("open %s", file.path.c_str());
   if (!S_ISREG(s.st_mode)) return fail(Code::kDenied, "'%s' is no file", file.path.c_str());
-  const Entry now = entry_of(file.path, s);
+  const TreeEntry now = entry_of(file.path, s);
   if (now.bytes != file.bytes || now.modified_ns != file.modified_ns)
     return fail(Code::kStale, "%s changed while it was copied: copy it again", file.path.c_str());
   return fd;
 }
 
-Result<Entry> Tree::look(const std::string& path) {
+Result<TreeEntry> Tree::look(const std::string& path) {
   struct stat s {};
   if (path.empty()) {
     if (::fstat(root_.get(), &s) != 0) return fail_errno("open the folder");
@@ -241,12 +241,12 @@ Result<Page> Tree::list(const std::string& path, const std::string& after) {
   return page;
 }
 
-Result<std::vector<uint64_t>> Tree::sums(const Entry& file, uint64_t first, uint32_t count) {
+Result<std::vector<uint64_t>> Tree::sums(const TreeEntry& file, uint64_t first, uint32_t count) {
   MC_TRY(const io::Fd fd, open_file(file));
   return sums_of(fd.get(), file.bytes, first, count, file.path);
 }
 
-Result<uint64_t> Tree::load(const Entry& file, uint64_t piece, std::span<std::byte> into) {
+Result<uint64_t> Tree::load(const TreeEntry& file, uint64_t piece, std::span<std::byte> into) {
   MC_TRY(const io::Fd fd, open_file(file));
   const uint64_t n = piece_bytes(file.bytes, piece);
   if (n == 0 || n > into.size())
@@ -281,7 +281,7 @@ Result<bool> Tree::make_folder(const std::string& path, uint32_t mode) {
 }
 
 Result<> Tree::set_mode(const std::string& path, uint32_t mode) {
-  MC_TRY(const Entry found, look(path));
+  MC_TRY(const TreeEntry found, look(path));
   if (found.mode == (mode & kModeMask)) return {};
   MC_TRY(const io::Fd fd, found.folder ? open_folder(path) : open_file(found));
   if (::fchmod(fd.get(), mode & kModeMask) != 0)
@@ -289,7 +289,7 @@ Result<> Tree::set_mode(const std::string& path, uint32_t mode) {
   return {};
 }
 
-Result<std::unique_ptr<Part>> Tree::begin(const Entry& file) {
+Result<std::unique_ptr<PartialFile>> Tree::begin(const TreeEntry& file) {
   MC_TRY(io::Fd folder, folder_of(file.path));
   const std::string name = split(file.path).second, temporary = part_name(name);
   if (name.empty() || name.size() > kNameMax || is_part(name))
@@ -311,7 +311,7 @@ Result<std::unique_ptr<Part>> Tree::begin(const Entry& file) {
     return fail(Code::kBusy, "another copy has just written %s", file.path.c_str());
   auto part = std::make_unique<TreePart>(std::move(folder), std::move(fd), file, name);
   MC_TRY_(part->prepare());
-  return std::unique_ptr<Part>(std::move(part));
+  return std::unique_ptr<PartialFile>(std::move(part));
 }
 
 }  // namespace mc::p2p::filecopy

@@ -8,24 +8,25 @@
 
 namespace mc::p2p::filecopy {
 
-class Tree : public Place {
+class Tree : public FileTree {
  public:
   // The folder itself may be named through links.
   static Result<std::unique_ptr<Tree>> open(const std::string& folder);
 
-  Result<Entry> look(const std::string& path) override;
+  Result<TreeEntry> look(const std::string& path) override;
   Result<Page> list(const std::string& path, const std::string& after) override;
-  Result<std::vector<uint64_t>> sums(const Entry& file, uint64_t first, uint32_t count) override;
-  Result<uint64_t> load(const Entry& file, uint64_t piece, std::span<std::byte> into) override;
+  Result<std::vector<uint64_t>> sums(const TreeEntry& file, uint64_t first,
+                                     uint32_t count) override;
+  Result<uint64_t> load(const TreeEntry& file, uint64_t piece, std::span<std::byte> into) override;
   Result<bool> make_folder(const std::string& path, uint32_t mode) override;
   Result<> set_mode(const std::string& path, uint32_t mode) override;
-  Result<std::unique_ptr<Part>> begin(const Entry& file) override;
+  Result<std::unique_ptr<PartialFile>> begin(const TreeEntry& file) override;
 
  private:
   explicit Tree(io::Fd root) : root_(std::move(root)) {}
   Result<io::Fd> folder_of(const std::string& path) const;  // the folder that holds it
   Result<io::Fd> open_folder(const std::string& path) const;
-  Result<io::Fd> open_file(const Entry& file) const;
+  Result<io::Fd> open_file(const TreeEntry& file) const;
   const io::Fd root_;
 };
 

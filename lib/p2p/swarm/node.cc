@@ -39,30 +39,31 @@ Result<std::vector<Found>> files_of(const std::vector<std::string>& paths) {
 
 }  // namespace
 
-Node::Node(xfer::Engine& engine, const Clock& clock, Config config, std::string address)
+SwarmMember::SwarmMember(xfer::Engine& engine, const Clock& clock, Config config,
+                         std::string address)
     : engine_(engine), clock_(clock), config_(config), address_(std::move(address)) {}
-Node::~Node() = default;
+SwarmMember::~SwarmMember() = default;
 
-Result<Node::SetPtr> Node::find(const std::string& name) const {
+Result<SwarmMember::SetPtr> SwarmMember::find(const std::string& name) const {
   auto it = sets_.find(name);
   if (it == sets_.end()) return fail(Code::kNotFound, "no set '%.200s' here", name.c_str());
   return it->second;
 }
 
-SetInfo Node::info(const Set& s) {
+SetInfo SwarmMember::info(const Set& s) {
   return {s.manifest.name, s.id,           s.manifest.bytes(), s.shards.size(),
           s.have.count(),  s.files.size(), s.sources.size()};
 }
 
-std::vector<std::string> Node::others(const Set& s, const std::string& but) {
+std::vector<std::string> SwarmMember::others(const Set& s, const std::string& but) {
   std::vector<std::string> out;
   for (const std::string& address : s.sources)
     if (address != but) out.push_back(address);
   return out;
 }
 
-Result<SetInfo> Node::publish(const std::string& name, const std::vector<std::string>& paths,
-                              uint64_t shard_bytes) {
+Result<SetInfo> SwarmMember::publish(const std::string& name, const std::vector<std::string>& paths,
+                                     uint64_t shard_bytes) {
   auto set = std::make_shared<Set>();
   set->manifest.name = name;
   set->manifest.shard_bytes = shard_bytes;
@@ -89,7 +90,7 @@ Result<SetInfo> Node::publish(const std::string& name, const std::vector<std::st
   return info(*set);
 }
 
-std::vector<SetInfo> Node::list(const std::string& prefix) const {
+std::vector<SetInfo> SwarmMember::list(const std::string& prefix) const {
   Lock lock(mutex_);
   std::vector<SetInfo> out;
   for (const auto& [name, set] : sets_)
@@ -97,7 +98,7 @@ std::vector<SetInfo> Node::list(const std::string& prefix) const {
   return out;
 }
 
-Result<ShardGrant> Node::grant(const AskShard& ask) {
+Result<ShardGrant> SwarmMember::grant(const AskShard& ask) {
   Lock lock(mutex_);
   MC_TRY(const SetPtr set, find(ask.name));
   if (set->id != ask.id)
@@ -114,7 +115,7 @@ Result<ShardGrant> Node::grant(const AskShard& ask) {
   return grant;
 }
 
-void Node::leave() {
+void SwarmMember::leave() {
   constexpr Duration kBudget = std::chrono::milliseconds(200);  // it is a courtesy
   std::vector<std::pair<std::string, std::string>> told;        // set, source
   {
@@ -130,7 +131,7 @@ void Node::leave() {
   }
 }
 
-void Node::serve(rpc::Server& server) {
+void SwarmMember::serve(rpc::Server& server) {
   server.on<ListSets>([this](const ListSets& m, const rpc::Call&) -> Result<SetList> {
     return SetList{list(m.prefix)};
   });

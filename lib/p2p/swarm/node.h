@@ -37,7 +37,7 @@ struct PullRequest {
   std::function<void(uint64_t done, uint64_t total)> progress;  // now and then, from one thread
 };
 
-class Node {
+class SwarmMember {
  public:
   struct Config {
     Uplink::Config uplink;
@@ -47,10 +47,10 @@ class Node {
     uint64_t seed = 1;
   };
   // `address`: this process's control address, as peers reach it. The engine outlives the node.
-  Node(xfer::Engine& engine, const Clock& clock, Config config, std::string address);
-  ~Node();
-  Node(const Node&) = delete;
-  Node& operator=(const Node&) = delete;
+  SwarmMember(xfer::Engine& engine, const Clock& clock, Config config, std::string address);
+  ~SwarmMember();
+  SwarmMember(const SwarmMember&) = delete;
+  SwarmMember& operator=(const SwarmMember&) = delete;
   void serve(rpc::Server& server);
 
   // Files, and all regular files below folders. Errors: kInvalid, kNotFound, kExists.

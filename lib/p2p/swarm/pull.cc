@@ -9,10 +9,10 @@
 
 namespace mc::p2p {
 
-class Node::Pull {
+class SwarmMember::Pull {
  public:
-  Pull(Node& node, const PullRequest& request, const std::atomic<bool>& stop)
-      : node_(node),
+  Pull(SwarmMember& node, const PullRequest& request, const std::atomic<bool>& stop)
+      : member_(node),
         request_(request),
         stop_(stop),
         sources_({}, node.address_, node.config_.seed + 1) {}
@@ -30,37 +30,37 @@ class Node::Pull {
   Result<> fetch(const std::string& source, const ShardGrant& grant);
   void show();
 
-  Node& node_;
+  SwarmMember& member_;
   const PullRequest& request_;
   const std::atomic<bool>& stop_;
   SetPtr set_;
   PullReport report_;
   Condition changed_;  // with the node's mutex
-  Sources sources_ MC_GUARDED_BY(node_.mutex_);
-  ShardSet under_way_ MC_GUARDED_BY(node_.mutex_);
-  uint64_t done_ MC_GUARDED_BY(node_.mutex_) = 0;
-  Time last_gain_ MC_GUARDED_BY(node_.mutex_){};
-  Error last_error_ MC_GUARDED_BY(node_.mutex_);
+  Sources sources_ MC_GUARDED_BY(member_.mutex_);
+  ShardSet under_way_ MC_GUARDED_BY(member_.mutex_);
+  uint64_t done_ MC_GUARDED_BY(member_.mutex_) = 0;
+  Time last_gain_ MC_GUARDED_BY(member_.mutex_){};
+  Error last_error_ MC_GUARDED_BY(member_.mutex_);
 };
 
-Result<SetDescription> Node::Pull::describe() {
+Result<SetDescription> SwarmMember::Pull::describe() {
   Error last{Code::kInvalid, "no source is named: use --from"};
   for (const std::string& address : request_.from) {
-    auto client = rpc::SyncClient::connect(address, node_.clock_);
+    auto client = rpc::SyncClient::connect(address, member_.clock_);
     if (!client) return fail(client.error());
-    auto found = (*client)->call(DescribeSet{request_.name}, node_.config_.rpc_budget);
+    auto found = (*client)->call(DescribeSet{request_.name}, member_.config_.rpc_budget);
     if (found) return found;
     last = found.error();
   }
   return fail(last);
 }
 
-Result<> Node::Pull::prepare() {
+Result<> SwarmMember::Pull::prepare() {
   const Manifest& m = set_->manifest;
   std::vector<bool> existed(m.files.size());
   for (size_t i = 0; i < m.files.size(); ++i) {
     bool there = false;
-    MC_TRY(auto file, MappedFile::create(node_.engine_, request_.folder + "/" + m.files[i].path,
+    MC_TRY(auto file, MappedFile::create(member_.engine_, request_.folder + "/" + m.files[i].path,
                                          m.files[i].bytes, &there));
     existed[i] = there;
     set_->files.push_back(std::move(file));
@@ -76,14 +76,14 @@ Result<> Node::Pull::prepare() {
   return {};
 }
 
-Result<std::optional<std::string>> Node::Pull::next(ShardSet* wanted) {
+Result<std::optional<std::string>> SwarmMember::Pull::next(ShardSet* wanted) {
   constexpr Duration kStep = std::chrono::milliseconds(100);
-  Lock lock(node_.mutex_);
+  Lock lock(member_.mutex_);
   for (;;) {
     if (set_->have.all()) return std::optional<std::string>();
     if (set_->dropped) return fail(Code::kUnavailable, "the set was unpublished meanwhile");
     if (stop_.load()) return fail(Code::kUnavailable, "stopped");
-    const Time now = node_.clock_.now();
+    const Time now = member_.clock_.now();
     if (now - last_gain_ > request_.patience)
       return fail(last_error_.what.empty() ? Code::kTimeout : last_error_.code,
                   "no shard came for %s: %s", to_text(request_.patience).c_str(),
@@ -95,45 +95,48 @@ Result<std::optional<std::string>> Node::Pull::next(ShardSet* wanted) {
       if (!set_->have.has(i) && !under_way_.has(i)) wanted->add(i);
     if (wanted->count() > 0)
       if (auto source = sources_.next(now)) return source;
-    changed_.wait_for(node_.mutex_, std::clamp(sources_.wakes() - now, Duration(1'000'000), kStep));
+    changed_.wait_for(member_.mutex_,
+                      std::clamp(sources_.wakes() - now, Duration(1'000'000), kStep));
   }
 }
 
-Result<rpc::SyncClient*> Node::Pull::client(Clients& clients, const std::string& source) const {
+Result<rpc::SyncClient*> SwarmMember::Pull::client(Clients& clients,
+                                                   const std::string& source) const {
   auto& known = clients[source];
   if (known == nullptr) {
-    MC_TRY(known, rpc::SyncClient::connect(source, node_.clock_));
+    MC_TRY(known, rpc::SyncClient::connect(source, member_.clock_));
   }
   return known.get();
 }
 
-Result<> Node::Pull::fetch(const std::string& source, const ShardGrant& grant) {
+Result<> SwarmMember::Pull::fetch(const std::string& source, const ShardGrant& grant) {
   const Shard& shard = set_->shards[grant.shard];
   MappedFile& file = *set_->files[shard.file];
-  xfer::Engine& engine = node_.engine_;
-  MC_TRY(const xfer::SegmentHandle segment, engine.open_segment(source, node_.config_.rpc_budget));
+  xfer::Engine& engine = member_.engine_;
+  MC_TRY(const xfer::SegmentHandle segment,
+         engine.open_segment(source, member_.config_.rpc_budget));
   xfer::Request r;
   r.local = file.data() + shard.offset;
   r.segment = segment;
   r.offset = grant.offset;
   r.bytes = shard.bytes;
-  MC_TRY_(engine.transfer_sync(r, node_.config_.shard_budget));
+  MC_TRY_(engine.transfer_sync(r, member_.config_.shard_budget));
   MC_TRY(const uint64_t sum, file.checksum(shard.offset, shard.bytes));
   if (sum != set_->manifest.sums[grant.shard])
     return fail(Code::kCorrupt, "shard %u from %s fails its checksum", grant.shard, source.c_str());
   return {};
 }
 
-Result<> Node::Pull::pull_from(Clients& clients, const std::string& source,
-                               const ShardSet& wanted) {
+Result<> SwarmMember::Pull::pull_from(Clients& clients, const std::string& source,
+                                      const ShardSet& wanted) {
   const std::string& name = set_->manifest.name;
   MC_TRY(rpc::SyncClient * peer, client(clients, source));
   MC_TRY(const ShardGrant grant,
-         peer->call(AskShard{name, set_->id, node_.address_, {wanted.bytes()}},
-                    node_.config_.rpc_budget));
+         peer->call(AskShard{name, set_->id, member_.address_, {wanted.bytes()}},
+                    member_.config_.rpc_budget));
   bool ours = false;
   {
-    Lock lock(node_.mutex_);
+    Lock lock(member_.mutex_);
     for (const std::string& other : grant.sources)
       if (sources_.known().size() < kSourcesMax) sources_.learn(other);
     ours = grant.shard < set_->shards.size() && wanted.has(grant.shard) &&
@@ -143,22 +146,22 @@ Result<> Node::Pull::pull_from(Clients& clients, const std::string& source,
   Result<> outcome;  // another thread of ours may have been given the same
   if (ours) outcome = fetch(source, grant);
   {
-    Lock lock(node_.mutex_);
+    Lock lock(member_.mutex_);
     if (ours) under_way_.remove(grant.shard);
     if (ours && outcome) {
       const uint64_t bytes = set_->shards[grant.shard].bytes;
       set_->have.add(grant.shard);
       done_ += bytes;
       report_.from[source] += bytes;
-      last_gain_ = node_.clock_.now();
+      last_gain_ = member_.clock_.now();
     }
   }
   // The slot frees itself in time; the source may be gone.
-  (void)peer->call(ReleaseShard{name, node_.address_, grant.shard}, node_.config_.rpc_budget);
+  (void)peer->call(ReleaseShard{name, member_.address_, grant.shard}, member_.config_.rpc_budget);
   return outcome;
 }
 
-Result<> Node::Pull::work() {
+Result<> SwarmMember::Pull::work() {
   Clients clients;
   for (;;) {
     ShardSet wanted;
@@ -166,8 +169,8 @@ Result<> Node::Pull::work() {
     if (!source) return {};
     const Result<> outcome = pull_from(clients, *source, wanted);
     {
-      Lock lock(node_.mutex_);
-      const Time now = node_.clock_.now();
+      Lock lock(member_.mutex_);
+      const Time now = member_.clock_.now();
       if (outcome) {
         sources_.gave(*source, now);
       } else if (outcome.error().code == Code::kBusy) {
@@ -189,14 +192,14 @@ Result<> Node::Pull::work() {
   }
 }
 
-void Node::Pull::show() {
+void SwarmMember::Pull::show() {
   if (!request_.progress) return;
-  Lock lock(node_.mutex_);
+  Lock lock(member_.mutex_);
   request_.progress(done_ + report_.kept, set_->manifest.bytes());
 }
 
-Result<PullReport> Node::Pull::run() {
-  const Time start = node_.clock_.now();
+Result<PullReport> SwarmMember::Pull::run() {
+  const Time start = member_.clock_.now();
   MC_TRY(SetDescription found, describe());
   MC_TRY_(check(found.manifest));
   if (found.manifest.name != request_.name)
@@ -207,28 +210,28 @@ Result<PullReport> Node::Pull::run() {
   set_->shards = shards_of(set_->manifest);
   set_->id = set_->manifest.id();
   set_->have = ShardSet(set_->shards.size());
-  set_->uplink.emplace(set_->shards.size(), node_.config_.uplink, node_.config_.seed);
+  set_->uplink.emplace(set_->shards.size(), member_.config_.uplink, member_.config_.seed);
   MC_TRY_(prepare());
   {
-    Lock lock(node_.mutex_);
+    Lock lock(member_.mutex_);
     under_way_ = ShardSet(set_->shards.size());
-    last_gain_ = node_.clock_.now();
+    last_gain_ = member_.clock_.now();
     found.sources.insert(found.sources.end(), request_.from.begin(), request_.from.end());
     for (const std::string& address : found.sources) {
       sources_.learn(address);
-      if (address != node_.address_ && set_->sources.size() < kSourcesMax)
+      if (address != member_.address_ && set_->sources.size() < kSourcesMax)
         set_->sources.insert(address);
     }
-    if (!node_.sets_.emplace(request_.name, set_).second)
+    if (!member_.sets_.emplace(request_.name, set_).second)
       return fail(Code::kExists, "set '%s' is here already", request_.name.c_str());
   }
-  std::vector<Result<>> outcomes(std::max(1u, node_.config_.parallel));
+  std::vector<Result<>> outcomes(std::max(1u, member_.config_.parallel));
   std::vector<std::thread> threads;
   for (auto& outcome : outcomes) threads.emplace_back([this, &outcome] { outcome = work(); });
   for (auto& t : threads) t.join();
   bool complete = false;
   {
-    Lock lock(node_.mutex_);
+    Lock lock(member_.mutex_);
     complete = set_->have.all();
   }
   for (auto& outcome : outcomes)
@@ -236,11 +239,11 @@ Result<PullReport> Node::Pull::run() {
   report_.name = request_.name;
   report_.bytes = set_->manifest.bytes();
   report_.shards = set_->shards.size();
-  report_.seconds = to_seconds(node_.clock_.now() - start);
+  report_.seconds = to_seconds(member_.clock_.now() - start);
   return std::move(report_);
 }
 
-Result<PullReport> Node::pull(const PullRequest& request, const std::atomic<bool>& stop) {
+Result<PullReport> SwarmMember::pull(const PullRequest& request, const std::atomic<bool>& stop) {
   return Pull(*this, request, stop).run();
 }
 

@@ -12,7 +12,7 @@
 
 namespace mc::p2p {
 
-struct Node::Set {
+struct SwarmMember::Set {
   Manifest manifest;
   std::vector<Shard> shards;
   uint64_t id = 0;

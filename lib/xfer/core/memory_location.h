@@ -5,10 +5,10 @@
 
 namespace mc::xfer {
 
-struct Site {
+struct MemoryLocation {
   int node = -1;  // NUMA node; of a GPU's memory, the GPU's; -1: unknown
   int gpu = -1;   // as topo::Machine numbers them; -1: memory of the host, or of a GPU not known
-  friend bool operator==(const Site&, const Site&) = default;
+  friend bool operator==(const MemoryLocation&, const MemoryLocation&) = default;
 };
 
 }  // namespace mc::xfer

@@ -13,7 +13,7 @@ struct Path {
   std::string transport;
   bool usable = false, chosen = false;
   std::string why;                  // what speaks for it, or against
-  Site memory;                      // where the local memory lies
+  MemoryLocation memory;            // where the local memory lies
   std::vector<RailView> rails;      // of a multi-rail transport that was used already
   std::vector<double> predicted_s;  // for the bytes asked about, a rail each
 };

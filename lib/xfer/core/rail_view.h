@@ -26,7 +26,7 @@ struct RailInfo {
 // Of a rail's local NIC as seen from memory. From a GPU: what topo/model/tiers.h says. Else by
 // their NUMA nodes: 1 its own, 3 any other; 1 where the kernel does not tell, for then nothing
 // speaks against it.
-inline uint32_t tier(const RailInfo& rail, const Site& memory) {
+inline uint32_t tier(const RailInfo& rail, const MemoryLocation& memory) {
   const auto gpu = static_cast<size_t>(memory.gpu);
   if (memory.gpu >= 0 && gpu < rail.gpu_tiers.size() && rail.gpu_tiers[gpu] > 0)
     return rail.gpu_tiers[gpu];

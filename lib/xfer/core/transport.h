@@ -45,7 +45,7 @@ struct Slice {
   Piece piece;      // piece.remote is the offset in the segment; piece.local is used up in `local`
   uint64_t at = 0;  // where its bytes begin among those of its task
   uint64_t together = 0;           // bytes that were submitted at once, these among them
-  Site memory;                     // where the local bytes lie
+  MemoryLocation memory;           // where the local bytes lie
   std::shared_ptr<Buffer> device;  // whose memory they are, of a device; null: the host's
   Guard guard;
   Time deadline = Time::max();
@@ -94,7 +94,7 @@ class Transport {
   // it had been submitted. kNo: nothing of it was moved, or will be.
   enum class Now : uint8_t { kNo, kDone, kUnderWay };
   using Begin = std::function<SlicePtr()>;
-  virtual Now carry_now(const Request& request, const PeerPtr& peer, const Site& memory,
+  virtual Now carry_now(const Request& request, const PeerPtr& peer, const MemoryLocation& memory,
                         const Begin& begin) {
     (void)request, (void)peer, (void)memory, (void)begin;
     return Now::kNo;

@@ -79,8 +79,8 @@ Engine::Impl::Impl(const Clock& c, EngineOptions o, Metrics& m)
       relay(
           [this](SlicePtr slice) {
             // Staging is memory of the host, on whichever node it lies.
-            if (slice->device == nullptr && slice->memory == Site{}) {
-              slice->memory = host_site(slice->local);
+            if (slice->device == nullptr && slice->memory == MemoryLocation{}) {
+              slice->memory = host_location(slice->local);
             }
             dispatch(std::move(slice));
           },
@@ -114,10 +114,11 @@ Result<> Engine::Impl::start() {
     return fail(Code::kInternal, "no randomness for the data secret");
   ::prctl(PR_SET_PTRACER, PR_SET_PTRACER_ANY, 0, 0, 0);  // lets process_vm_readv work under Yama
   MC_TRY(const auto weights, parse_weights(options.class_weights));
-  NicLedger::Config share{.shared = !options.share_table.empty(), .directory = options.share_table};
+  NicInflight::Config share{.shared = !options.share_table.empty(),
+                            .directory = options.share_table};
   share.nic.qos.weights = weights;
-  ledger = std::make_unique<NicLedger>(std::move(share));
-  flows = std::make_shared<FlowPool>(options.file_uring);
+  nic_inflight = std::make_unique<NicInflight>(std::move(share));
+  file_streams = std::make_shared<FileStreamPool>(options.file_uring);
   MC_TRY_(start_transports());
   self_counts = counters_of("self");
   Relay::Counters ways{};
@@ -222,7 +223,7 @@ Result<std::unique_ptr<Transport>> Engine::Impl::make_transport(const std::strin
     return std::make_unique<tcp::TcpTransport>(
         sink, clock,
         tcp::TcpTransport::Config{options.connections, options.endpoints, options.peer_timeout,
-                                  nics, spray, ledger.get()});
+                                  nics, spray, nic_inflight.get()});
   }
   if (name == "rdma") return open_rdma(sink);
   return fail(Code::kInvalid, "unknown transport '%s': there is shm, rdma, file and tcp",
@@ -230,7 +231,7 @@ Result<std::unique_ptr<Transport>> Engine::Impl::make_transport(const std::strin
 }
 
 Result<std::unique_ptr<Transport>> Engine::Impl::open_rdma(Sink& sink) {
-  rdma::Config config;
+  rdma::RdmaConfig config;
   config.node = options.node;
   config.secret = secret;
   // On the same address as data, and any port.
@@ -247,10 +248,10 @@ Result<std::unique_ptr<Transport>> Engine::Impl::open_rdma(Sink& sink) {
   config.mtu = options.rdma_mtu;
   config.sysfs = options.sysfs;
   config.spray.scheduler = options.scheduler;
-  config.ledger = ledger.get();
+  config.nic_inflight = nic_inflight.get();
   MC_TRY(rdma::Rdma opened, rdma::open(sink, *registry, clock, metrics, std::move(config)));
   rdma_offer = std::move(opened.offer);
-  registry->keep(rdma_offer);
+  registry->observe(rdma_offer);
   return std::move(opened.transport);
 }
 
@@ -347,7 +348,7 @@ Result<> Engine::add_memory_kind(const std::string& name, std::shared_ptr<Memory
 }
 
 Result<Memory> Engine::register_file(const std::string& path, uint64_t bytes, bool writable) {
-  MC_TRY(const auto file, FileStore::offer(path, bytes, writable, impl_->flows));
+  MC_TRY(const auto file, FileStore::offer(path, bytes, writable, impl_->file_streams));
   MC_TRY(BufferPtr buffer, impl_->registry->add(file, writable));
   auto owner = std::make_shared<Memory::Impl>();
   owner->buffer = std::move(buffer);

@@ -13,22 +13,22 @@ namespace {
 
 // Device memory of a peer. Its owner keeps a word in its own memory as long as it offers it: looked
 // at before and after.
-class PeerBacking final : public DeviceBacking {
+class PeerBackend final : public DeviceBackend {
  public:
-  PeerBacking(MemoryKindPtr kind, device::Memory memory, const PeerPtr& peer,
+  PeerBackend(MemoryKindPtr kind, device::Memory memory, const PeerPtr& peer,
               const BufferInfo& info)
-      : DeviceBacking(std::move(kind), memory.data(), memory.owner),
+      : DeviceBackend(std::move(kind), memory.data(), memory.owner),
         peer_(peer),
         alive_addr_(info.alive_addr),
         alive_(info.alive) {}
   Result<> read(uint64_t at, std::span<std::byte> to) override {
-    return guarded([&] { return DeviceBacking::read(at, to); });
+    return guarded([&] { return DeviceBackend::read(at, to); });
   }
   Result<> write(uint64_t at, std::span<const std::byte> from) override {
-    return guarded([&] { return DeviceBacking::write(at, from); });
+    return guarded([&] { return DeviceBackend::write(at, from); });
   }
-  Result<> move(const Move& move) override {
-    return guarded([&] { return DeviceBacking::move(move); });
+  Result<> move(const CopyDescriptor& move) override {
+    return guarded([&] { return DeviceBackend::move(move); });
   }
 
  private:
@@ -92,27 +92,28 @@ std::string Engine::Impl::offer_of(MemoryKind& kind, std::span<std::byte> memory
   return {};
 }
 
-Site Engine::Impl::device_site(const MemoryKind& kind, const std::string& location) const {
-  return rdma_offer == nullptr ? Site{} : rdma_offer->site_of_gpu(kind.pci(location));
+MemoryLocation Engine::Impl::device_location(const MemoryKind& kind,
+                                             const std::string& location) const {
+  return rdma_offer == nullptr ? MemoryLocation{} : rdma_offer->location_of_gpu(kind.pci(location));
 }
 
-Site Engine::Impl::site_of(const std::byte* local) const {
+MemoryLocation Engine::Impl::location_of(const std::byte* local) const {
   if (local != nullptr && registry->has_devices())
     if (const auto device = registry->pin_device(local, 1); device && *device != nullptr)
-      return (*device)->site;
-  return host_site(local);
+      return (*device)->memory_location;
+  return host_location(local);
 }
 
 Result<BufferPtr> Engine::Impl::allocate(uint64_t bytes, bool writable, std::string location) {
   const MemoryKindPtr kind = kind_of(location);
   if (kind == nullptr) return registry->allocate(bytes, writable, std::move(location));
   MC_TRY(device::Memory memory, kind->allocate(location, bytes));
-  auto backing = std::make_shared<DeviceBacking>(kind, memory.data(), memory.owner);
+  auto backend = std::make_shared<DeviceBackend>(kind, memory.data(), memory.owner);
   std::string handle = offer_of(*kind, memory.bytes);
-  const Site site = device_site(*kind, location);
-  MC_TRY(BufferPtr buffer, registry->add(backing, memory.data(), bytes, writable,
+  const MemoryLocation memory_location = device_location(*kind, location);
+  MC_TRY(BufferPtr buffer, registry->add(backend, memory.data(), bytes, writable,
                                          std::move(location), {handle, !handle.empty()}));
-  buffer->site = site;
+  buffer->memory_location = memory_location;
   if (handle.empty()) return buffer;
   Lock lock(kinds_mutex);
   lent.push_back(std::move(memory));
@@ -142,11 +143,11 @@ Result<BufferPtr> Engine::Impl::add_buffer(std::span<std::byte> memory, bool wri
   if (kind == nullptr) return registry->add(memory, writable, std::move(location));
   // The application may free it as soon as it is withdrawn: no peer writes there past its owner.
   std::string handle = offer_of(*kind, memory);
-  const Site site = device_site(*kind, location);
+  const MemoryLocation memory_location = device_location(*kind, location);
   MC_TRY(BufferPtr buffer,
-         registry->add(std::make_shared<DeviceBacking>(kind, memory.data()), memory.data(),
+         registry->add(std::make_shared<DeviceBackend>(kind, memory.data()), memory.data(),
                        memory.size(), writable, std::move(location), {std::move(handle), false}));
-  buffer->site = site;
+  buffer->memory_location = memory_location;
   return buffer;
 }
 
@@ -172,7 +173,7 @@ BufferPtr Engine::Impl::shared_by(const PeerPtr& peer, const BufferInfo& info) {
     buffer->offset = info.offset;
     buffer->writable = info.writable;
     buffer->location = info.location;
-    buffer->backing = std::make_shared<PeerBacking>(kind, std::move(*memory), peer, info);
+    buffer->backend = std::make_shared<PeerBackend>(kind, std::move(*memory), peer, info);
   } else {
     log_info("xfer", "%s moves its device memory for us: %s", peer->descriptor.node.c_str(),
              memory.error().what.c_str());
@@ -194,7 +195,7 @@ Result<Engine::Impl::Ends> Engine::Impl::ends_of(const Request& r, const PeerPtr
     MC_TRY(ends.local, registry->pin_device(r.local, span_of(r.bytes, r.rows, r.local_stride)));
     if (peer->same_process) {
       MC_TRY(ends.remote, registry->pin(r.offset, span_of(r.bytes, r.rows, r.remote_stride)));
-      const bool device = ends.remote->backing != nullptr && ends.remote->data != nullptr;
+      const bool device = ends.remote->backend != nullptr && ends.remote->data != nullptr;
       if (ends.local == nullptr && !device) ends.remote = nullptr;
       return ends;
     }

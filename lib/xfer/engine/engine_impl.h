@@ -53,7 +53,7 @@ struct Engine::Impl final : Sink {
   void split_nics();
   bool left_out(const std::string& transport, const Error& why) const;
   // Of the host's memory; {} where there is one node, or the kernel does not tell.
-  Site host_site(const void* memory) const {
+  MemoryLocation host_location(const void* memory) const {
     return {several_nodes && memory != nullptr ? numa_node_of(memory) : -1, -1};
   }
 
@@ -135,8 +135,8 @@ struct Engine::Impl final : Sink {
   Result<Ends> ends_of(const Request& request, const PeerPtr& peer);
   BufferPtr shared_by(const PeerPtr& peer, const BufferInfo& info);
   std::string offer_of(MemoryKind& kind, std::span<std::byte> memory) const;
-  Site device_site(const MemoryKind& kind, const std::string& location) const;
-  Site site_of(const std::byte* local) const;  // of a device's memory, or the host's
+  MemoryLocation device_location(const MemoryKind& kind, const std::string& location) const;
+  MemoryLocation location_of(const std::byte* local) const;  // of a device's memory, or the host's
   bool taken(const Peer& peer, const Request& request, const Buffer& local) const;
 
   // ---- notifications (engine_notify.cc)
@@ -159,7 +159,7 @@ struct Engine::Impl final : Sink {
   std::string secret;  // of this process's data connections
   std::string host, net;
   std::shared_ptr<Registry> registry;
-  std::shared_ptr<FlowPool> flows;  // of files that tcp serves
+  std::shared_ptr<FileStreamPool> file_streams;  // of files that tcp serves
   std::unique_ptr<FdServer> fd_server;
   std::unique_ptr<tcp::Server> tcp_server;
   std::shared_ptr<rdma::Offer> rdma_offer;             // null: none
@@ -167,7 +167,7 @@ struct Engine::Impl final : Sink {
   std::vector<NicInfo> data_nics;                      // of `data`
   std::vector<Nic> nics;                               // of this machine that may be used
   std::vector<std::string> tcp_nics, rdma_nics;        // of options.nics
-  std::unique_ptr<NicLedger> ledger;                   // of the NICs' bytes in flight
+  std::unique_ptr<NicInflight> nic_inflight;           // of the NICs' bytes in flight
   std::vector<std::unique_ptr<Transport>> transports;  // in order of preference
   LocalTransport* host_copies = nullptr;               // transports[0], if it is of this kind
   std::vector<Counters> counts;                        // as transports

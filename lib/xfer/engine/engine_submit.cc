@@ -188,7 +188,8 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
       at_hand ? std::max<uint64_t>(kDeviceSlice, options.slice) : options.slice;
   if (!in_one_piece(r, slice_bytes, &only)) pieces = several = plan(r, slice_bytes);
   task->slices_left = pieces.size();
-  const Site memory = ends && ends->local != nullptr ? ends->local->site : host_site(r.local);
+  const MemoryLocation memory =
+      ends && ends->local != nullptr ? ends->local->memory_location : host_location(r.local);
   uint64_t at = 0;
   for (const Piece& piece : pieces) {
     SlicePtr slice = slice_of(task, r, peer, piece);
@@ -402,7 +403,7 @@ std::optional<Result<>> Engine::Impl::carried_now(const Request& r, const PeerPt
     return std::nullopt;
   for (uint32_t i = 0; i < transports.size(); ++i) {
     if (!transports[i]->reaches(*peer, r.offset, r.op)) continue;
-    const Site memory = host_site(r.local);
+    const MemoryLocation memory = host_location(r.local);
     TaskPtr task;
     const auto begin = [&] {
       task = single_task(r.segment, r.bytes);

@@ -3,7 +3,7 @@
 
 namespace mc::xfer::rdma {
 
-Result<Rdma> open(Sink&, const Registry&, const Clock&, Metrics&, Config) {
+Result<Rdma> open(Sink&, const Registry&, const Clock&, Metrics&, RdmaConfig) {
   return fail(Code::kUnsupported, "this was built without libibverbs-dev, and has no rdma");
 }
 

@@ -13,16 +13,16 @@
 
 namespace mc::xfer {
 
-// Staging memory between a backing and somebody who streams its bytes: while one slot moves to or
-// from the backing, another is sent or received.
+// Staging memory between a backend and somebody who streams its bytes: while one slot moves to or
+// from the backend, another is sent or received.
 //
 // Thread: one at a time. Nothing is under way any more when the destructor returns.
-class Flow {
+class StagingStream {
  public:
   static constexpr size_t kSlots = 4;
-  virtual ~Flow() = default;
+  virtual ~StagingStream() = default;
   virtual std::span<std::byte> slot(size_t i) = 0;  // aligned to a page; all of the same size
-  // Starts to move bytes between the slot, from `from` on, and the backing at `at`. Several may be
+  // Starts to move bytes between the slot, from `from` on, and the backend at `at`. Several may be
   // under way in a slot. An error is told by finish().
   virtual void start(size_t slot, size_t from, bool write, uint64_t at, size_t bytes) = 0;
   // Waits for what was started in the slot; the first error of it.
@@ -32,24 +32,24 @@ class Flow {
 using DmaBuf = device::Device::DmaBuf;
 
 // Rows between two addresses, and which of the two ends host code must not touch.
-struct Move {
+struct CopyDescriptor {
   device::Rows rows;
   bool to_device = false, from_device = false;
 };
 
-class Backing {
+class BufferBackend {
  public:
-  virtual ~Backing() = default;
+  virtual ~BufferBackend() = default;
   // `at` counts from the start of the buffer; the range lies inside it.
   virtual Result<> read(uint64_t at, std::span<std::byte> to) = 0;
   virtual Result<> write(uint64_t at, std::span<const std::byte> from) = 0;
-  // Rows at addresses that the backing's own copies reach: its own, the host's, another device's.
+  // Rows at addresses that the backend's own copies reach: its own, the host's, another device's.
   // Where moves() does not say so, it cannot; kUnsupported: not between these two.
   virtual bool moves() const { return false; }
-  virtual Result<> move(const Move& move);
+  virtual Result<> move(const CopyDescriptor& move);
   // By default one that reads and writes as it is told, nothing overlapping. It must not outlive
-  // the backing.
-  virtual std::unique_ptr<Flow> flow();
+  // the backend.
+  virtual std::unique_ptr<StagingStream> staging_stream();
   // Of its first `bytes`; kUnsupported where there is none.
   virtual Result<DmaBuf> dma_buf(uint64_t bytes);
 };

@@ -18,9 +18,9 @@ constexpr uint64_t kStandInBytes = 4 * kGiB;
 
 // Goes back when its work is done. After an error nobody knows what is under way: it is closed,
 // which waits.
-class DeviceKind::Lease {
+class DevicePlatform::Lease {
  public:
-  Lease(DeviceKind& kind, size_t station, std::unique_ptr<device::Stream> stream)
+  Lease(DevicePlatform& kind, size_t station, std::unique_ptr<device::Stream> stream)
       : kind_(&kind), station_(station), stream_(std::move(stream)) {}
   Lease(Lease&&) = default;
   Lease& operator=(Lease&&) = default;
@@ -39,13 +39,13 @@ class DeviceKind::Lease {
   }
 
  private:
-  DeviceKind* kind_;
+  DevicePlatform* kind_;
   size_t station_;
   std::unique_ptr<device::Stream> stream_;
   bool done_ = false;
 };
 
-DeviceKind::DeviceKind(std::vector<device::DevicePtr> devices) {
+DevicePlatform::DevicePlatform(std::vector<device::DevicePtr> devices) {
   MC_CHECK(!devices.empty());
   for (auto& d : devices) {
     const device::Info& info = d->info();
@@ -58,9 +58,9 @@ DeviceKind::DeviceKind(std::vector<device::DevicePtr> devices) {
         if (const auto can = a.device->reach(*b.device); !can)
           log_debug("xfer", "%s", can.error().what.c_str());
 }
-DeviceKind::~DeviceKind() = default;
+DevicePlatform::~DevicePlatform() = default;
 
-Result<DeviceKind::Lease> DeviceKind::lease(size_t station) {
+Result<DevicePlatform::Lease> DevicePlatform::lease(size_t station) {
   {
     Lock lock(mutex_);
     auto& idle = stations_[station].idle;
@@ -74,7 +74,7 @@ Result<DeviceKind::Lease> DeviceKind::lease(size_t station) {
   return Lease(*this, station, std::move(stream));
 }
 
-Result<size_t> DeviceKind::station_of(const std::byte* address, uint64_t bytes) const {
+Result<size_t> DevicePlatform::station_of(const std::byte* address, uint64_t bytes) const {
   Error why;
   for (size_t i = 0; i < stations_.size(); ++i) {
     const auto in = stations_[i].device->query(address);
@@ -90,21 +90,21 @@ Result<size_t> DeviceKind::station_of(const std::byte* address, uint64_t bytes) 
   return fail(std::move(why));
 }
 
-Result<size_t> DeviceKind::station_at(const std::string& location) const {
+Result<size_t> DevicePlatform::station_at(const std::string& location) const {
   for (size_t i = 0; i < stations_.size(); ++i)
     if (stations_[i].device->info().location() == location) return i;
   return fail(Code::kNotFound, "no device %s: the first here is %s", shown(location).c_str(),
               stations_[0].device->info().location().c_str());
 }
 
-Result<> DeviceKind::to_host(std::byte* host, const std::byte* device, size_t bytes) {
+Result<> DevicePlatform::to_host(std::byte* host, const std::byte* device, size_t bytes) {
   return move({{host, device, bytes, bytes, bytes, 1}, false, true});
 }
-Result<> DeviceKind::from_host(std::byte* device, const std::byte* host, size_t bytes) {
+Result<> DevicePlatform::from_host(std::byte* device, const std::byte* host, size_t bytes) {
   return move({{device, host, bytes, bytes, bytes, 1}, true, false});
 }
 
-Result<> DeviceKind::move(const Move& m) {
+Result<> DevicePlatform::move(const CopyDescriptor& m) {
   const device::Rows& r = m.rows;
   const uint64_t to_span = (r.rows - 1) * r.to_stride + r.bytes;
   const uint64_t from_span = (r.rows - 1) * r.from_stride + r.bytes;
@@ -130,22 +130,22 @@ Result<> DeviceKind::move(const Move& m) {
   return lease.finish();
 }
 
-Result<std::string> DeviceKind::locate(std::span<const std::byte> memory) {
+Result<std::string> DevicePlatform::locate(std::span<const std::byte> memory) {
   MC_TRY(const size_t station, station_of(memory.data(), memory.size()));
   return stations_[station].device->info().location();
 }
 
-std::string DeviceKind::pci(const std::string& location) const {
+std::string DevicePlatform::pci(const std::string& location) const {
   const auto station = station_at(location);
   return station ? stations_[*station].device->info().pci : "";
 }
 
-Result<device::Memory> DeviceKind::allocate(const std::string& location, uint64_t bytes) {
+Result<device::Memory> DevicePlatform::allocate(const std::string& location, uint64_t bytes) {
   MC_TRY(const size_t station, station_at(location));
   return stations_[station].device->allocate(bytes);
 }
 
-bool DeviceKind::pinned(const std::byte* host, uint64_t bytes) {
+bool DevicePlatform::pinned(const std::byte* host, uint64_t bytes) {
   Lock lock(mutex_);
   auto it = pinned_.upper_bound(host);
   if (it == pinned_.begin()) return false;
@@ -154,7 +154,7 @@ bool DeviceKind::pinned(const std::byte* host, uint64_t bytes) {
   return at <= it->second && bytes <= it->second - at;
 }
 
-void DeviceKind::pinned_range(std::span<std::byte> host, bool add) {
+void DevicePlatform::pinned_range(std::span<std::byte> host, bool add) {
   Lock lock(mutex_);
   if (add)
     pinned_[host.data()] = host.size();
@@ -163,7 +163,7 @@ void DeviceKind::pinned_range(std::span<std::byte> host, bool add) {
 }
 
 // Pinned memory is every device's.
-Result<device::Memory> DeviceKind::pin(std::span<std::byte> host) {
+Result<device::Memory> DevicePlatform::pin(std::span<std::byte> host) {
   MC_TRY(device::Memory held, stations_[0].device->pin(host));
   pinned_range(host, true);
   return device::Memory{
@@ -172,19 +172,20 @@ Result<device::Memory> DeviceKind::pin(std::span<std::byte> host) {
       })};
 }
 
-Result<std::string> DeviceKind::share(std::span<const std::byte> memory) {
+Result<std::string> DevicePlatform::share(std::span<const std::byte> memory) {
   MC_TRY(const size_t station, station_of(memory.data(), memory.size()));
   return stations_[station].device->share(memory);
 }
 
 // On the device of the same number where there is one: the processes of a host see them alike,
 // unless they were told otherwise, and then the driver finds the right one.
-Result<device::Memory> DeviceKind::open(const std::string& location, const std::string& handle) {
+Result<device::Memory> DevicePlatform::open(const std::string& location,
+                                            const std::string& handle) {
   const auto station = station_at(location);
   return stations_[station ? *station : 0].device->open(handle);
 }
 
-Result<DmaBuf> DeviceKind::dma_buf(std::byte* device, size_t bytes) {
+Result<DmaBuf> DevicePlatform::dma_buf(std::byte* device, size_t bytes) {
   MC_TRY(const size_t station, station_of(device, bytes));
   return stations_[station].device->dma_buf({device, bytes});
 }
@@ -193,23 +194,24 @@ Result<DmaBuf> DeviceKind::dma_buf(std::byte* device, size_t bytes) {
 
 // Pinned slots; what was started in a slot is one launch, which goes when another slot is begun or
 // this one is waited for.
-class DeviceFlow final : public Flow {
+class DeviceStream final : public StagingStream {
  public:
   static constexpr size_t kSlotBytes = 1 * kMiB;
-  DeviceFlow(std::shared_ptr<DeviceKind> kind, DeviceKind::Lease lease, std::byte* base,
-             device::Memory memory)
+  DeviceStream(std::shared_ptr<DevicePlatform> kind, DevicePlatform::Lease lease, std::byte* base,
+               device::Memory memory)
       : kind_(std::move(kind)), memory_(std::move(memory)), lease_(std::move(lease)), base_(base) {}
-  ~DeviceFlow() override {
+  ~DeviceStream() override {
     launch();
     (void)lease_.finish();
   }
-  static std::unique_ptr<Flow> open(const std::shared_ptr<DeviceKind>& kind, std::byte* base) {
+  static std::unique_ptr<StagingStream> open(const std::shared_ptr<DevicePlatform>& kind,
+                                             std::byte* base) {
     const auto station = kind->station_of(base, 1);
     if (!station) return nullptr;  // a plain one tells the error
     auto memory = kind->stations_[*station].device->allocate_host(kSlots * kSlotBytes);
     auto lease = kind->lease(*station);
     if (!memory || !lease) return nullptr;
-    return std::make_unique<DeviceFlow>(kind, std::move(*lease), base, std::move(*memory));
+    return std::make_unique<DeviceStream>(kind, std::move(*lease), base, std::move(*memory));
   }
   std::span<std::byte> slot(size_t i) override {
     return memory_.bytes.subspan(i * kSlotBytes, kSlotBytes);
@@ -234,7 +236,7 @@ class DeviceFlow final : public Flow {
   void launch() {
     if (pending_.empty()) return;
     const size_t i = pending_slot_;
-    // The memory may be gone since the flow was opened.
+    // The memory may be gone since the stream was opened.
     const auto known = kind_->station_of(base_, 1);
     Result<> outcome = known ? lease_.stream().copy_blocks(pending_) : fail(known.error());
     pending_.clear();
@@ -247,9 +249,9 @@ class DeviceFlow final : public Flow {
     }
     if (failed_[i]) failed_[i] = outcome;
   }
-  const std::shared_ptr<DeviceKind> kind_;
+  const std::shared_ptr<DevicePlatform> kind_;
   const device::Memory memory_;
-  DeviceKind::Lease lease_;
+  DevicePlatform::Lease lease_;
   std::byte* const base_;
   std::vector<device::Block> pending_;
   size_t pending_slot_ = 0;
@@ -257,11 +259,12 @@ class DeviceFlow final : public Flow {
   Result<> failed_[kSlots];
 };
 
-std::unique_ptr<Flow> DeviceKind::flow(std::byte* base) {
-  return DeviceFlow::open(shared_from_this(), base);
+std::unique_ptr<StagingStream> DevicePlatform::staging_stream(std::byte* base) {
+  return DeviceStream::open(shared_from_this(), base);
 }
 
-Result<std::shared_ptr<DeviceKind>> open_device_kind(const std::string& word, const Clock& clock) {
+Result<std::shared_ptr<DevicePlatform>> open_device_platform(const std::string& word,
+                                                             const Clock& clock) {
   const size_t at = word.find('@');
   const std::string pci = at == std::string::npos ? "" : word.substr(at + 1);
   const std::string which = word.substr(0, at);
@@ -295,7 +298,7 @@ Result<std::shared_ptr<DeviceKind>> open_device_kind(const std::string& word, co
                 "or stand-in:1@0000:4f:00.0",
                 shown(word).c_str());
   }
-  return std::make_shared<DeviceKind>(std::move(devices));
+  return std::make_shared<DevicePlatform>(std::move(devices));
 }
 
 }  // namespace mc::xfer

@@ -14,17 +14,18 @@
 
 namespace mc::xfer {
 
-class DeviceKind final : public MemoryKind, public std::enable_shared_from_this<DeviceKind> {
+class DevicePlatform final : public MemoryKind,
+                             public std::enable_shared_from_this<DevicePlatform> {
  public:
   // At least one, in the order of their ordinals. Those that can reach each other do.
-  explicit DeviceKind(std::vector<device::DevicePtr> devices);
-  ~DeviceKind() override;
+  explicit DevicePlatform(std::vector<device::DevicePtr> devices);
+  ~DevicePlatform() override;
   const device::Info& first() const { return stations_.front().device->info(); }
   Result<> to_host(std::byte* host, const std::byte* device, size_t bytes) override;
   Result<> from_host(std::byte* device, const std::byte* host, size_t bytes) override;
   bool moves() const override { return true; }
-  Result<> move(const Move& move) override;
-  std::unique_ptr<Flow> flow(std::byte* base) override;
+  Result<> move(const CopyDescriptor& move) override;
+  std::unique_ptr<StagingStream> staging_stream(std::byte* base) override;
   Result<std::string> locate(std::span<const std::byte> memory) override;
   std::string pci(const std::string& location) const override;
   Result<device::Memory> allocate(const std::string& location, uint64_t bytes) override;
@@ -34,7 +35,7 @@ class DeviceKind final : public MemoryKind, public std::enable_shared_from_this<
   Result<DmaBuf> dma_buf(std::byte* device, size_t bytes) override;
 
  private:
-  friend class DeviceFlow;
+  friend class DeviceStream;
   struct Station {  // a device, and streams that nobody uses now
     device::DevicePtr device;
     std::vector<std::unique_ptr<device::Stream>> idle;
@@ -54,6 +55,7 @@ class DeviceKind final : public MemoryKind, public std::enable_shared_from_this<
 // The devices behind a word of the command line: "cuda" (all of them), "cuda:1", "stand-in",
 // "stand-in:1", and "stand-in:1@0000:4f:00.0" in place of the GPU there. kUnsupported or kNotFound
 // say why there is none.
-Result<std::shared_ptr<DeviceKind>> open_device_kind(const std::string& word, const Clock& clock);
+Result<std::shared_ptr<DevicePlatform>> open_device_platform(const std::string& word,
+                                                             const Clock& clock);
 
 }  // namespace mc::xfer

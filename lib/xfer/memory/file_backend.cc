@@ -45,7 +45,7 @@ std::string real_path(const std::string& path) {
 }  // namespace
 
 Result<FileStorePtr> FileStore::open(const std::string& path, int flags, uint64_t bytes,
-                                     std::shared_ptr<FlowPool> flows) {
+                                     std::shared_ptr<FileStreamPool> file_streams) {
   if (bytes == 0 || bytes > kFileBytesMax)
     return fail(Code::kInvalid, "offer %llu bytes of %s", static_cast<unsigned long long>(bytes),
                 path.c_str());
@@ -67,15 +67,15 @@ Result<FileStorePtr> FileStore::open(const std::string& path, int flags, uint64_
   const Alignment a = alignment_of(file->cached_.get());
   file->memory_align_ = a.memory;
   file->page_ = a.offset;
-  file->flows_ = std::move(flows);
+  file->streams_ = std::move(file_streams);
   return file;
 }
 
 Result<FileStorePtr> FileStore::offer(const std::string& path, uint64_t bytes, bool writable,
-                                      std::shared_ptr<FlowPool> flows) {
+                                      std::shared_ptr<FileStreamPool> file_streams) {
   const bool there = ::access(path.c_str(), F_OK) == 0, whole = bytes == 0;
   const int flags = (writable ? O_RDWR : O_RDONLY) | (writable && !whole ? O_CREAT : 0);
-  MC_TRY(FileStorePtr file, open(path, flags, whole ? 1 : bytes, std::move(flows)));
+  MC_TRY(FileStorePtr file, open(path, flags, whole ? 1 : bytes, std::move(file_streams)));
   MC_TRY(const uint64_t has, file->size());
   if (whole) {
     if (has == 0 || has > kFileBytesMax)
@@ -180,8 +180,8 @@ Result<> FileStore::sync() {
   if (::fdatasync(cached_.get()) != 0) return fail_errno("sync %s", path_.c_str());
   return {};
 }
-std::unique_ptr<Flow> FileStore::flow() {
-  return flows_ == nullptr ? Backing::flow() : flows_->take(shared_from_this());
+std::unique_ptr<StagingStream> FileStore::staging_stream() {
+  return streams_ == nullptr ? BufferBackend::staging_stream() : streams_->take(shared_from_this());
 }
 
 }  // namespace mc::xfer

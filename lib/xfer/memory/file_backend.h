@@ -18,14 +18,15 @@
 
 namespace mc::xfer {
 
-class FlowPool;
+class FileStreamPool;
 
-class FileStore final : public Backing, public std::enable_shared_from_this<FileStore> {
+class FileStore final : public BufferBackend, public std::enable_shared_from_this<FileStore> {
  public:
   // Of this process: creates the file or lengthens it to `bytes` (space and all) when `writable`.
   // 0: it is there, and all of it is offered.
   static Result<std::shared_ptr<FileStore>> offer(const std::string& path, uint64_t bytes,
-                                                  bool writable, std::shared_ptr<FlowPool> flows);
+                                                  bool writable,
+                                                  std::shared_ptr<FileStreamPool> file_streams);
   // Of a peer: the file must be there, at least as long, and the same one (`dev`, `ino`).
   static Result<std::shared_ptr<FileStore>> attach(const std::string& path, uint64_t bytes,
                                                    bool writable, uint64_t dev, uint64_t ino);
@@ -51,13 +52,13 @@ class FileStore final : public Backing, public std::enable_shared_from_this<File
 
   Result<> read(uint64_t at, std::span<std::byte> to) override;
   Result<> write(uint64_t at, std::span<const std::byte> from) override;
-  std::unique_ptr<Flow> flow() override;
+  std::unique_ptr<StagingStream> staging_stream() override;
   Result<> sync();  // what was written, and what it takes to read it, outlives a power cut
 
  private:
   FileStore() = default;
   static Result<std::shared_ptr<FileStore>> open(const std::string& path, int flags, uint64_t bytes,
-                                                 std::shared_ptr<FlowPool> flows);
+                                                 std::shared_ptr<FileStreamPool> file_streams);
   Result<uint64_t> size() const;
   Result<> lengthen(uint64_t from);
   Result<> pass(Op op, uint64_t at, std::byte* p, uint64_t n) const;
@@ -68,7 +69,7 @@ class FileStore final : public Backing, public std::enable_shared_from_this<File
   uint64_t memory_align_ = 512;
   io::Fd cached_, direct_;
   mutable std::atomic<bool> no_direct_{false};  // refused when it was tried
-  std::shared_ptr<FlowPool> flows_;
+  std::shared_ptr<FileStreamPool> streams_;
 };
 using FileStorePtr = std::shared_ptr<FileStore>;
 

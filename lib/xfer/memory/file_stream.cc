@@ -8,34 +8,34 @@
 
 namespace mc::xfer {
 namespace {
-constexpr Duration kFlowStep = std::chrono::seconds(10);
+constexpr Duration kStreamStep = std::chrono::seconds(10);
 constexpr size_t kStationSlotBytes = 256 * 1024 + FileStore::kPageBytes;
 }  // namespace
 
-struct FlowPool::Station {
+struct FileStreamPool::Station {
   std::unique_ptr<std::byte, decltype(&std::free)> memory;
   FileQueue queue;
   bool fixed = false;
-  std::array<size_t, Flow::kSlots> under_way{};
-  std::array<Result<>, Flow::kSlots> outcomes;
+  std::array<size_t, StagingStream::kSlots> under_way{};
+  std::array<Result<>, StagingStream::kSlots> outcomes;
   std::vector<FileQueue::Done> done;
   explicit Station(bool uring)
-      : memory(static_cast<std::byte*>(
-                   std::aligned_alloc(FileStore::kPageBytes, Flow::kSlots * kStationSlotBytes)),
+      : memory(static_cast<std::byte*>(std::aligned_alloc(
+                   FileStore::kPageBytes, StagingStream::kSlots * kStationSlotBytes)),
                &std::free),
         queue({.depth = 32, .uring = uring, .one_thread = false}) {
     MC_CHECK(memory != nullptr);
-    const iovec all{memory.get(), Flow::kSlots * kStationSlotBytes};
+    const iovec all{memory.get(), StagingStream::kSlots * kStationSlotBytes};
     fixed = queue.register_memory({&all, 1});
   }
 };
 
-class FileFlow final : public Flow {
+class FileStream final : public StagingStream {
  public:
-  FileFlow(std::shared_ptr<FlowPool> pool, std::unique_ptr<FlowPool::Station> station,
-           FileStorePtr file)
+  FileStream(std::shared_ptr<FileStreamPool> pool, std::unique_ptr<FileStreamPool::Station> station,
+             FileStorePtr file)
       : pool_(std::move(pool)), station_(std::move(station)), file_(std::move(file)) {}
-  ~FileFlow() override {
+  ~FileStream() override {
     for (size_t i = 0; i < kSlots; ++i) (void)finish(i);
     pool_->give(std::move(station_));
   }
@@ -45,7 +45,7 @@ class FileFlow final : public Flow {
   void start(size_t i, size_t from, bool write, uint64_t at, size_t bytes) override {
     FileQueue& queue = station_->queue;
     for (std::byte* p = slot(i).data() + from; bytes > 0;) {
-      while (queue.full()) collect(kFlowStep);
+      while (queue.full()) collect(kStreamStep);
       const uint64_t n = queue.start(
           {file_, write ? Op::kWrite : Op::kRead, at, p, bytes, i, station_->fixed ? 0 : -1});
       ++station_->under_way[i];
@@ -56,7 +56,7 @@ class FileFlow final : public Flow {
     collect(Duration::zero());  // hands it to the kernel now
   }
   Result<> finish(size_t i) override {
-    while (station_->under_way[i] > 0) collect(kFlowStep);
+    while (station_->under_way[i] > 0) collect(kStreamStep);
     return std::exchange(station_->outcomes[i], Result<>());
   }
 
@@ -69,15 +69,15 @@ class FileFlow final : public Flow {
     }
     station_->done.clear();
   }
-  std::shared_ptr<FlowPool> pool_;
-  std::unique_ptr<FlowPool::Station> station_;
+  std::shared_ptr<FileStreamPool> pool_;
+  std::unique_ptr<FileStreamPool::Station> station_;
   FileStorePtr file_;
 };
 
-FlowPool::FlowPool(bool uring) : uring_(uring) {}
-FlowPool::~FlowPool() = default;
+FileStreamPool::FileStreamPool(bool uring) : uring_(uring) {}
+FileStreamPool::~FileStreamPool() = default;
 
-std::unique_ptr<Flow> FlowPool::take(FileStorePtr file) {
+std::unique_ptr<StagingStream> FileStreamPool::take(FileStorePtr file) {
   std::unique_ptr<Station> station;
   {
     Lock lock(mutex_);
@@ -87,10 +87,10 @@ std::unique_ptr<Flow> FlowPool::take(FileStorePtr file) {
     }
   }
   if (station == nullptr) station = std::make_unique<Station>(uring_);
-  return std::make_unique<FileFlow>(shared_from_this(), std::move(station), std::move(file));
+  return std::make_unique<FileStream>(shared_from_this(), std::move(station), std::move(file));
 }
 
-void FlowPool::give(std::unique_ptr<Station> station) {
+void FileStreamPool::give(std::unique_ptr<Station> station) {
   Lock lock(mutex_);
   if (idle_.size() < kIdleMax) idle_.push_back(std::move(station));
 }

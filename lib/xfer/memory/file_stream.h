@@ -1,7 +1,8 @@
 // Streams a file through staging memory whose pages the kernel knows (fixed buffers), several steps
 // ahead of whoever sends or receives the bytes.
 //
-// Thread: any; each Flow one at a time. Memory: kIdleMax sets of 1 MiB are kept for the next one.
+// Thread: any; each StagingStream one at a time. Memory: kIdleMax sets of 1 MiB are kept for the
+// next one.
 #pragma once
 #include <memory>
 #include <vector>
@@ -11,16 +12,16 @@
 
 namespace mc::xfer {
 
-// Lives as long as a Flow of it does.
-class FlowPool : public std::enable_shared_from_this<FlowPool> {
+// Lives as long as a StagingStream of it does.
+class FileStreamPool : public std::enable_shared_from_this<FileStreamPool> {
  public:
-  explicit FlowPool(bool uring);  // else pread and pwrite
-  ~FlowPool();
-  std::unique_ptr<Flow> take(FileStorePtr file);
+  explicit FileStreamPool(bool uring);  // else pread and pwrite
+  ~FileStreamPool();
+  std::unique_ptr<StagingStream> take(FileStorePtr file);
   struct Station;  // staging memory and its queue
 
  private:
-  friend class FileFlow;
+  friend class FileStream;
   static constexpr size_t kIdleMax = 8;
   void give(std::unique_ptr<Station> station);
   const bool uring_;

@@ -9,8 +9,8 @@ Failure kind_lacks(const char* what) {
 
 }  // namespace
 
-Result<> MemoryKind::move(const Move&) { return kind_lacks("is not moved in rows"); }
-std::unique_ptr<Flow> MemoryKind::flow(std::byte*) { return nullptr; }
+Result<> MemoryKind::move(const CopyDescriptor&) { return kind_lacks("is not moved in rows"); }
+std::unique_ptr<StagingStream> MemoryKind::staging_stream(std::byte*) { return nullptr; }
 Result<std::string> MemoryKind::locate(std::span<const std::byte>) {
   return kind_lacks("is not told from others by its address");
 }

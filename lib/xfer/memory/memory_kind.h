@@ -20,11 +20,11 @@ class MemoryKind {
   virtual ~MemoryKind() = default;
   virtual Result<> to_host(std::byte* host, const std::byte* device, size_t bytes) = 0;
   virtual Result<> from_host(std::byte* device, const std::byte* host, size_t bytes) = 0;
-  // As Backing: rows in one go, within a device, between devices, to and from the host.
+  // As BufferBackend: rows in one go, within a device, between devices, to and from the host.
   virtual bool moves() const { return false; }
-  virtual Result<> move(const Move& move);
+  virtual Result<> move(const CopyDescriptor& move);
   // Staging memory for a stream of bytes to or from memory at `base`; null: a plain one.
-  virtual std::unique_ptr<Flow> flow(std::byte* base);
+  virtual std::unique_ptr<StagingStream> staging_stream(std::byte* base);
   // The location of such memory, "cuda:1"; kInvalid: it is none of this kind's, or was freed.
   virtual Result<std::string> locate(std::span<const std::byte> memory);
   // Of the device at a location, "0000:4f:00.0"; "": it has none, or is not known.
@@ -41,10 +41,10 @@ class MemoryKind {
 using MemoryKindPtr = std::shared_ptr<MemoryKind>;
 
 // A buffer of such memory, from `base` on.
-class DeviceBacking : public Backing {
+class DeviceBackend : public BufferBackend {
  public:
   // `owner`: what gives the memory back, if the engine is to.
-  DeviceBacking(MemoryKindPtr kind, std::byte* base, std::shared_ptr<const void> owner = nullptr)
+  DeviceBackend(MemoryKindPtr kind, std::byte* base, std::shared_ptr<const void> owner = nullptr)
       : owner_(std::move(owner)), kind_(std::move(kind)), base_(base) {}
   Result<> read(uint64_t at, std::span<std::byte> to) override {
     return kind_->to_host(to.data(), base_ + at, to.size());
@@ -53,10 +53,10 @@ class DeviceBacking : public Backing {
     return kind_->from_host(base_ + at, from.data(), from.size());
   }
   bool moves() const override { return kind_->moves(); }
-  Result<> move(const Move& move) override { return kind_->move(move); }
-  std::unique_ptr<Flow> flow() override {
-    auto own = kind_->flow(base_);
-    return own != nullptr ? std::move(own) : Backing::flow();
+  Result<> move(const CopyDescriptor& move) override { return kind_->move(move); }
+  std::unique_ptr<StagingStream> staging_stream() override {
+    auto own = kind_->staging_stream(base_);
+    return own != nullptr ? std::move(own) : BufferBackend::staging_stream();
   }
   Result<DmaBuf> dma_buf(uint64_t bytes) override { return kind_->dma_buf(base_, bytes); }
 

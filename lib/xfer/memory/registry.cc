@@ -99,17 +99,19 @@ Buffer::~Buffer() {
   if (mapped > 0) ::munmap(data, mapped);
 }
 
-void Registry::keep(std::shared_ptr<MemoryKeeper> keeper) { keeper_ = std::move(keeper); }
+void Registry::observe(std::shared_ptr<RegistrationObserver> observer) {
+  observer_ = std::move(observer);
+}
 
 Result<BufferPtr> Registry::insert(BufferPtr buffer) {
-  if (keeper_ != nullptr) keeper_->offer(*buffer);
+  if (observer_ != nullptr) observer_->offer(*buffer);
   Result<> inserted;
   {
     Lock lock(mutex_);
     inserted = insert_locked(buffer);
   }
   if (inserted) return buffer;
-  if (keeper_ != nullptr) keeper_->withdraw(*buffer);
+  if (observer_ != nullptr) observer_->withdraw(*buffer);
   return fail(inserted.error());
 }
 
@@ -120,7 +122,7 @@ Result<> Registry::insert_locked(const BufferPtr& buffer) {
   next_offset_ += page_up(buffer->bytes) + kPage;
   buffers_.emplace(buffer->offset, buffer);
   ++version_;
-  if (buffer->backing != nullptr && buffer->data != nullptr) {
+  if (buffer->backend != nullptr && buffer->data != nullptr) {
     devices_.emplace(buffer->data, buffer);
     devices_known_.store(devices_.size(), std::memory_order_release);
   }
@@ -234,11 +236,12 @@ Result<BufferPtr> Registry::add(std::span<std::byte> memory, bool writable, std:
   return insert(std::move(buffer));
 }
 
-Result<BufferPtr> Registry::add(std::shared_ptr<Backing> backing, std::byte* data, uint64_t bytes,
-                                bool writable, std::string location, Shared shared) {
+Result<BufferPtr> Registry::add(std::shared_ptr<BufferBackend> backend, std::byte* data,
+                                uint64_t bytes, bool writable, std::string location,
+                                Shared shared) {
   if (bytes == 0) return fail(Code::kInvalid, "register 0 bytes");
   auto buffer = std::make_shared<Buffer>();
-  buffer->backing = std::move(backing);
+  buffer->backend = std::move(backend);
   buffer->device_handle = std::move(shared.handle);
   buffer->device_writes = shared.writes;
   buffer->data = data;
@@ -250,7 +253,7 @@ Result<BufferPtr> Registry::add(std::shared_ptr<Backing> backing, std::byte* dat
 
 Result<BufferPtr> Registry::add(const std::shared_ptr<FileStore>& file, bool writable) {
   auto buffer = std::make_shared<Buffer>();
-  buffer->backing = file;
+  buffer->backend = file;
   buffer->file = file;
   buffer->bytes = file->bytes();
   buffer->writable = writable;
@@ -264,14 +267,14 @@ void Registry::remove(const BufferPtr& buffer) {
   {
     Lock lock(mutex_);
     if (buffers_.erase(buffer->offset) == 0) return;
-    if (buffer->backing != nullptr && devices_.erase(buffer->data) > 0)
+    if (buffer->backend != nullptr && devices_.erase(buffer->data) > 0)
       devices_known_.store(devices_.size(), std::memory_order_release);
     mark(*buffer, 0);
     buffer->withdrawn.store(true, std::memory_order_release);
     ++generation_.n;
     ++version_;
   }
-  if (keeper_ != nullptr) keeper_->withdraw(*buffer);
+  if (observer_ != nullptr) observer_->withdraw(*buffer);
   Lock lock(mutex_);
   while (buffer->shm_id == 0 && buffer->pins > 0) unpinned_.wait(mutex_);
 }
@@ -296,7 +299,7 @@ std::vector<BufferInfo> Registry::describe() const {
     info.location = b->location;
     info.shm_id = b->shm_id;
     info.writable = b->writable;
-    if (b->shm_id == 0 && b->backing == nullptr)
+    if (b->shm_id == 0 && b->backend == nullptr)
       info.remote_addr = reinterpret_cast<uint64_t>(b->data);
     if (b->file != nullptr) {
       info.path = b->file->path();
@@ -309,7 +312,7 @@ std::vector<BufferInfo> Registry::describe() const {
       info.alive_addr = reinterpret_cast<uint64_t>(&b->witness);
       info.alive = b->witness.alive.load(std::memory_order_relaxed);
     }
-    if (keeper_ != nullptr) keeper_->describe(*b, info);
+    if (observer_ != nullptr) observer_->describe(*b, info);
     out.push_back(std::move(info));
   }
   return out;

@@ -37,11 +37,11 @@ struct Buffer {
   std::string location;
   // Not null: the bytes are elsewhere, and `data` (null, or a device's address) is not for the
   // host.
-  std::shared_ptr<Backing> backing;
-  std::shared_ptr<FileStore> file;  // the backing, when it is a file
+  std::shared_ptr<BufferBackend> backend;
+  std::shared_ptr<FileStore> file;  // the backend, when it is a file
   std::string device_handle;        // opens it to processes of this host; "": nothing does
   bool device_writes = false;       // they may write by it
-  Site site;                        // of a device's memory; before it is used
+  MemoryLocation memory_location;   // of a device's memory; before it is used
   // What peers with process_vm_readv look at: of memory of the application, and of files.
   struct Witness {
     std::atomic<uint64_t> alive{0};  // 0: withdrawn
@@ -61,9 +61,9 @@ inline constexpr uint64_t page_up(uint64_t n) { return (n + kPage - 1) / kPage *
 
 // Told of each buffer before it is offered, and after it was withdrawn: NICs have it registered in
 // between. Called without the registry's lock, but describe() is with it.
-class MemoryKeeper {
+class RegistrationObserver {
  public:
-  virtual ~MemoryKeeper() = default;
+  virtual ~RegistrationObserver() = default;
   virtual void offer(const Buffer& buffer) = 0;
   virtual void withdraw(const Buffer& buffer) = 0;  // no peer reaches it when this returns
   virtual void describe(const Buffer& buffer, BufferInfo& info) const = 0;
@@ -72,7 +72,7 @@ class MemoryKeeper {
 class Registry {
  public:
   explicit Registry(Generation first) : generation_(first) {}
-  void keep(std::shared_ptr<MemoryKeeper> keeper);  // before the first buffer
+  void observe(std::shared_ptr<RegistrationObserver> observer);  // before the first buffer
   // From here on allocate() gives anonymous memory, in huge pages where the kernel has some: NICs
   // then keep few translations. Peers cannot map it.
   void allocate_unshared() { unshared_.store(true); }
@@ -81,12 +81,12 @@ class Registry {
   // The same from elsewhere. kInvalid: a NUMA node that is not there.
   Result<BufferPtr> allocate_from(MemorySource source, uint64_t bytes, bool writable);
   Result<BufferPtr> add(std::span<std::byte> memory, bool writable, std::string location);
-  // Bytes that only `backing` reaches, at `data` in its own address space, if it has one.
+  // Bytes that only `backend` reaches, at `data` in its own address space, if it has one.
   struct Shared {  // device_handle and device_writes
     std::string handle;
     bool writes = false;
   };
-  Result<BufferPtr> add(std::shared_ptr<Backing> backing, std::byte* data, uint64_t bytes,
+  Result<BufferPtr> add(std::shared_ptr<BufferBackend> backend, std::byte* data, uint64_t bytes,
                         bool writable, std::string location, Shared shared = {"", false});
   Result<BufferPtr> add(const std::shared_ptr<FileStore>& file, bool writable);
   // Moves the generation on. Memory of the application is free when this returns.
@@ -98,7 +98,7 @@ class Registry {
   // The buffer that holds all of [offset, offset + bytes), in use until the pointer goes. kInvalid,
   // naming the range, if none. The pointer must not outlive the registry.
   Result<BufferPtr> pin(uint64_t offset, uint64_t bytes) const;
-  // The buffer behind a backing at whose address `local` lies, in use until the pointer goes; null
+  // The buffer behind a backend at whose address `local` lies, in use until the pointer goes; null
   // when it lies in none, kInvalid when the range passes its end.
   Result<BufferPtr> pin_device(const std::byte* local, uint64_t bytes) const;
   bool has_devices() const { return devices_known_.load(std::memory_order_acquire) > 0; }
@@ -117,7 +117,7 @@ class Registry {
   std::map<const std::byte*, BufferPtr> devices_ MC_GUARDED_BY(mutex_);  // by address
   std::atomic<size_t> devices_known_{0};
   std::atomic<bool> unshared_{false};
-  std::shared_ptr<MemoryKeeper> keeper_;
+  std::shared_ptr<RegistrationObserver> observer_;
   uint64_t next_offset_ MC_GUARDED_BY(mutex_) = 0;
   uint32_t next_shm_id_ MC_GUARDED_BY(mutex_) = 1;
   uint64_t version_ MC_GUARDED_BY(mutex_) = 0;

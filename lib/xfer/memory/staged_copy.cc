@@ -10,10 +10,10 @@ constexpr uint64_t kPageBytes = 4096;
 
 // A long row lies in the slot as it lies in its pages, and ends at the end of one, so that whole
 // pages move directly. Short ones are packed.
-bool Pump::lay_out(size_t slot) {
+bool StagedCopy::lay_out(size_t slot) {
   auto& pieces = pieces_[slot];
   pieces.clear();
-  const size_t room = flow_->slot(slot).size();
+  const size_t room = stream_->slot(slot).size();
   size_t used = 0;
   while (row_ < rows_.rows && pieces.size() < kPiecesMax) {
     const uint64_t at = rows_.at + row_ * rows_.stride + done_, left = rows_.bytes - done_;
@@ -34,46 +34,46 @@ bool Pump::lay_out(size_t slot) {
   return !pieces.empty();
 }
 
-void Pump::start(size_t slot, bool write) {
-  if (!backing_) return;
-  for (const Piece& p : pieces_[slot]) flow_->start(slot, p.from, write, p.at, p.bytes);
+void StagedCopy::start(size_t slot, bool write) {
+  if (!backend_) return;
+  for (const Piece& p : pieces_[slot]) stream_->start(slot, p.from, write, p.at, p.bytes);
 }
 
-void Pump::finish(size_t slot) {
-  auto outcome = flow_->finish(slot);
-  if (!outcome && backing_) backing_ = std::move(outcome);
+void StagedCopy::finish(size_t slot) {
+  auto outcome = stream_->finish(slot);
+  if (!outcome && backend_) backend_ = std::move(outcome);
 }
 
-std::span<iovec> Pump::parts(size_t slot) {
+std::span<iovec> StagedCopy::parts(size_t slot) {
   parts_.clear();
   for (const Piece& p : pieces_[slot])
-    parts_.push_back({flow_->slot(slot).data() + p.from, p.bytes});
+    parts_.push_back({stream_->slot(slot).data() + p.from, p.bytes});
   return parts_;
 }
 
-Result<> Pump::begin() {
-  for (size_t i = 0; i < Flow::kSlots && lay_out(i); ++i) start(i, false);
+Result<> StagedCopy::begin() {
+  for (size_t i = 0; i < StagingStream::kSlots && lay_out(i); ++i) start(i, false);
   finish(0);
-  return backing_;
+  return backend_;
 }
 
-Result<> Pump::send(const Wire& wire) {
-  for (size_t i = 0; !pieces_[i].empty(); i = (i + 1) % Flow::kSlots) {
+Result<> StagedCopy::send(const Wire& wire) {
+  for (size_t i = 0; !pieces_[i].empty(); i = (i + 1) % StagingStream::kSlots) {
     finish(i);
-    if (!backing_) std::memset(flow_->slot(i).data(), 0, flow_->slot(i).size());
+    if (!backend_) std::memset(stream_->slot(i).data(), 0, stream_->slot(i).size());
     MC_TRY_(wire(parts(i)));
     if (lay_out(i)) start(i, false);
   }
   return {};
 }
 
-Result<> Pump::receive(const Wire& wire) {
-  for (size_t i = 0; lay_out(i); i = (i + 1) % Flow::kSlots) {
+Result<> StagedCopy::receive(const Wire& wire) {
+  for (size_t i = 0; lay_out(i); i = (i + 1) % StagingStream::kSlots) {
     finish(i);  // what it held before
     MC_TRY_(wire(parts(i)));
     start(i, true);
   }
-  for (size_t i = 0; i < Flow::kSlots; ++i) finish(i);
+  for (size_t i = 0; i < StagingStream::kSlots; ++i) finish(i);
   return {};
 }
 

@@ -1,7 +1,7 @@
-// Moves rows of a buffer that lies behind a backing to or from a stream, through the slots of a
-// Flow: while one slot is on the wire, the next ones are read or written.
+// Moves rows of a buffer that lies behind a backend to or from a stream, through the slots of a
+// StagingStream: while one slot is on the wire, the next ones are read or written.
 //
-// The stream's fault ends it at once. The backing's does not, so that the stream stays in step: the
+// The stream's fault ends it at once. The backend's does not, so that the stream stays in step: the
 // rest goes out as zeros, or is read past, and the error is told at the end.
 //
 // Thread: one at a time.
@@ -18,23 +18,24 @@
 
 namespace mc::xfer {
 
-class Pump {
+class StagedCopy {
  public:
-  // `rows` of `bytes`, each `stride` after the last, the first at `at` in the backing; checked by
+  // `rows` of `bytes`, each `stride` after the last, the first at `at` in the backend; checked by
   // the caller: they lie inside it.
   struct Rows {
     uint64_t at = 0, bytes = 0, rows = 1, stride = 0;
   };
   using Wire = std::function<Result<>(std::span<iovec>)>;
-  Pump(Backing& backing, const Rows& rows) : flow_(backing.flow()), rows_(rows) {}
+  StagedCopy(BufferBackend& backend, const Rows& rows)
+      : stream_(backend.staging_stream()), rows_(rows) {}
 
-  // Out of the backing: begin() starts to read ahead and tells a fault that shows at once; then
+  // Out of the backend: begin() starts to read ahead and tells a fault that shows at once; then
   // send().
   Result<> begin();
   Result<> send(const Wire& wire);
-  // Into the backing. All is written when it returns.
+  // Into the backend. All is written when it returns.
   Result<> receive(const Wire& wire);
-  const Result<>& backing() const { return backing_; }  // the first fault of the backing
+  const Result<>& backend() const { return backend_; }  // the first fault of the backend
 
  private:
   static constexpr size_t kPiecesMax = 64;  // of rows in a slot
@@ -48,12 +49,12 @@ class Pump {
   void finish(size_t slot);
   std::span<iovec> parts(size_t slot);
 
-  std::unique_ptr<Flow> flow_;
+  std::unique_ptr<StagingStream> stream_;
   const Rows rows_;
   uint64_t row_ = 0, done_ = 0;  // where lay_out() goes on
-  std::array<std::vector<Piece>, Flow::kSlots> pieces_;
+  std::array<std::vector<Piece>, StagingStream::kSlots> pieces_;
   std::vector<iovec> parts_;
-  Result<> backing_;
+  Result<> backend_;
 };
 
 }  // namespace mc::xfer

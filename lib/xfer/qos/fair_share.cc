@@ -8,21 +8,21 @@ namespace {
 constexpr auto kHigh = static_cast<size_t>(Priority::kHigh);
 constexpr uint64_t kGrain = 4096;
 
-uint64_t to_bytes(double b) { return b < 1e18 ? static_cast<uint64_t>(b) : NicShare::kNoLimit; }
+uint64_t to_bytes(double b) { return b < 1e18 ? static_cast<uint64_t>(b) : FairShare::kNoLimit; }
 
 }  // namespace
 
-NicShare::NicShare(NicConfig config) : config_(config) {
+FairShare::FairShare(NicConfig config) : config_(config) {
   for (uint32_t& w : config_.qos.weights) w = std::max(1u, w);
   seen_.fill(kLongAgo);
 }
 
-void NicShare::wants(Priority p, Time now) {
+void FairShare::wants(Priority p, Time now) {
   Time& seen = seen_[static_cast<size_t>(p)];
   seen = std::max(seen, now);
 }
 
-void NicShare::sent(Priority p, uint64_t bytes, Time now) {
+void FairShare::sent(Priority p, uint64_t bytes, Time now) {
   wants(p, now);
   const bool idle = inflight_[0] + inflight_[1] + inflight_[2] == 0;
   if (idle && now - measured_at_ >= config_.rate_time) {  // a pause says nothing of the link
@@ -32,7 +32,7 @@ void NicShare::sent(Priority p, uint64_t bytes, Time now) {
   inflight_[static_cast<size_t>(p)] += bytes;
 }
 
-void NicShare::done(Priority p, uint64_t bytes, uint64_t moved, Time now) {
+void FairShare::done(Priority p, uint64_t bytes, uint64_t moved, Time now) {
   wants(p, now);
   uint64_t& inflight = inflight_[static_cast<size_t>(p)];
   inflight -= std::min(inflight, bytes);
@@ -40,7 +40,7 @@ void NicShare::done(Priority p, uint64_t bytes, uint64_t moved, Time now) {
   measure(now);
 }
 
-void NicShare::measure(Time now) {
+void FairShare::measure(Time now) {
   const Duration took = now - measured_at_;
   if (took < config_.rate_time) return;
   rate_ = static_cast<double>(moved_) / to_seconds(took);
@@ -50,22 +50,22 @@ void NicShare::measure(Time now) {
   capacity_at_ = now;
 }
 
-void NicShare::round_trip(Duration least) {
+void FairShare::round_trip(Duration least) {
   if (least > Duration::zero() && (round_trip_ == Duration::zero() || least < round_trip_))
     round_trip_ = least;
 }
 
-double NicShare::capacity(Time now) const {
+double FairShare::capacity(Time now) const {
   if (capacity_ <= 0) return 0;
   const double lives = to_seconds(now - capacity_at_) / to_seconds(config_.capacity_half_life);
   return capacity_ * std::exp2(-std::max(0.0, lives));
 }
 
-bool NicShare::active(size_t c, Time now) const {
+bool FairShare::active(size_t c, Time now) const {
   return inflight_[c] > 0 || now - seen_[c] < config_.idle_after;
 }
 
-NicDemand NicShare::demand(Time now) const {
+NicDemand FairShare::demand(Time now) const {
   NicDemand out;
   for (size_t c = 0; c < kPriorities; ++c)
     out.active_until[c] =
@@ -77,7 +77,7 @@ NicDemand NicShare::demand(Time now) const {
   return out;
 }
 
-double NicShare::share(Priority p, Time now) const {
+double FairShare::share(Priority p, Time now) const {
   const auto asked = static_cast<size_t>(p);
   double weights = 0;
   for (size_t c = 0; c < kPriorities; ++c)
@@ -85,12 +85,12 @@ double NicShare::share(Priority p, Time now) const {
   return config_.qos.weights[asked] / weights / (1.0 + others_.active[asked]);
 }
 
-bool NicShare::guarded(Time now) const {
+bool FairShare::guarded(Time now) const {
   return inflight_[kHigh] > 0 || now - seen_[kHigh] < config_.guard_time ||
          now - others_.high_until < config_.guard_time;
 }
 
-double NicShare::full(Duration time, Time now) const {
+double FairShare::full(Duration time, Time now) const {
   Duration least = round_trip_;
   if (others_.round_trip > Duration::zero() &&
       (least == Duration::zero() || others_.round_trip < least))
@@ -99,7 +99,7 @@ double NicShare::full(Duration time, Time now) const {
 }
 
 // All lower classes of all processes together keep a full link's worth; each its part of that.
-uint64_t NicShare::guarded_window(Priority p, Time now) const {
+uint64_t FairShare::guarded_window(Priority p, Time now) const {
   double mine = 0, all = 0;
   for (size_t c = kHigh + 1; c < kPriorities; ++c) {
     const bool ours = c == static_cast<size_t>(p) || active(c, now);
@@ -112,7 +112,7 @@ uint64_t NicShare::guarded_window(Priority p, Time now) const {
   return std::max(config_.guarded_slice_min, to_bytes(total * mine / all));
 }
 
-uint64_t NicShare::window(Priority p, Time now) const {
+uint64_t FairShare::window(Priority p, Time now) const {
   if (p != Priority::kHigh && guarded(now)) return guarded_window(p, now);
   const bool alone = others_.active[0] + others_.active[1] + others_.active[2] == 0;
   if (alone) return kNoLimit;
@@ -121,7 +121,7 @@ uint64_t NicShare::window(Priority p, Time now) const {
   return std::max(config_.window_min, to_bytes(share(p, now) * all));
 }
 
-uint64_t NicShare::slice_max(Priority p, Time now) const {
+uint64_t FairShare::slice_max(Priority p, Time now) const {
   const uint64_t limit = window(p, now);
   if (limit == kNoLimit) return kNoLimit;
   const uint64_t half = limit / 2 / kGrain * kGrain;  // two in flight keep the link busy
@@ -129,7 +129,7 @@ uint64_t NicShare::slice_max(Priority p, Time now) const {
   return std::max(config_.slice_min, half);
 }
 
-bool NicShare::admits(Priority p, uint64_t bytes, Time now) const {
+bool FairShare::admits(Priority p, uint64_t bytes, Time now) const {
   const uint64_t have = inflight_[static_cast<size_t>(p)], limit = window(p, now);
   return have == 0 || limit == kNoLimit || (bytes <= limit && have <= limit - bytes);
 }

@@ -53,7 +53,7 @@ struct NicDemand {
 };
 
 // What the others tell, summed up.
-struct NicCensus {
+struct NicUsage {
   std::array<uint32_t, kPriorities> active{};  // processes, without this one
   Time high_until = kLongAgo;                  // the latest of them
   double rate = 0;                             // of the active ones
@@ -61,17 +61,17 @@ struct NicCensus {
   Duration round_trip{};                       // the least of theirs; zero: not known
 };
 
-class NicShare {
+class FairShare {
  public:
   static constexpr uint64_t kNoLimit = UINT64_MAX;
 
-  explicit NicShare(NicConfig config = {});
+  explicit FairShare(NicConfig config = {});
   void wants(Priority p, Time now);  // work of this class waits
   void sent(Priority p, uint64_t bytes, Time now);
   // It is in flight no more; `moved` of its bytes arrived (0: failed or recalled).
   void done(Priority p, uint64_t bytes, uint64_t moved, Time now);
   void round_trip(Duration least);  // of the NIC's quickest path, unloaded; the least counts
-  void others(const NicCensus& census) { others_ = census; }
+  void others(const NicUsage& usage) { others_ = usage; }
   const std::array<uint32_t, kPriorities>& others() const { return others_.active; }
 
   NicDemand demand(Time now) const;
@@ -93,7 +93,7 @@ class NicShare {
   NicConfig config_;
   std::array<uint64_t, kPriorities> inflight_{};
   std::array<Time, kPriorities> seen_{};
-  NicCensus others_;
+  NicUsage others_;
   Duration round_trip_{};
   double rate_ = 0, capacity_ = 0;  // the latter as of capacity_at_
   Time capacity_at_{}, measured_at_{};

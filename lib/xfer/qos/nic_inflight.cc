@@ -6,7 +6,7 @@
 
 namespace mc::xfer {
 
-struct NicLedger::Entry {
+struct NicInflight::Entry {
   struct Call {
     std::weak_ptr<void> owner;
     std::function<void()> call;
@@ -16,7 +16,7 @@ struct NicLedger::Entry {
       problem = "not asked for";
       return;
     }
-    auto opened = ShareTable::open(config.directory, name);
+    auto opened = ShmUsageTable::open(config.directory, name);
     if (opened)
       table = std::move(*opened);
     else
@@ -26,7 +26,7 @@ struct NicLedger::Entry {
   void meet(Time now) MC_REQUIRES(mutex) {
     if (table == nullptr || now - met < kCensusEvery) return;
     met = now;
-    share.others(table->census(now));
+    share.others(table->usage(now));
   }
   void tell(Time now) MC_REQUIRES(mutex) {
     if (table != nullptr) table->publish(share.demand(now));
@@ -34,18 +34,18 @@ struct NicLedger::Entry {
 
   const std::string name;
   std::string problem;
-  std::unique_ptr<ShareTable> table;
+  std::unique_ptr<ShmUsageTable> table;
   Mutex mutex;
-  NicShare share MC_GUARDED_BY(mutex);
+  FairShare share MC_GUARDED_BY(mutex);
   Time met MC_GUARDED_BY(mutex) = kLongAgo;
   bool refused MC_GUARDED_BY(mutex) = false;
   std::vector<Call> calls MC_GUARDED_BY(mutex);
 };
 
-NicLedger::NicLedger(Config config) : config_(std::move(config)) {}
-NicLedger::~NicLedger() = default;
+NicInflight::NicInflight(Config config) : config_(std::move(config)) {}
+NicInflight::~NicInflight() = default;
 
-NicIndex NicLedger::nic(const std::string& name) {
+NicIndex NicInflight::nic(const std::string& name) {
   Lock lock(mutex_);
   const auto [at, fresh] = by_name_.try_emplace(name, static_cast<NicIndex>(entries_.size()));
   if (!fresh) return at->second;
@@ -56,19 +56,19 @@ NicIndex NicLedger::nic(const std::string& name) {
   return at->second;
 }
 
-NicLedger::Entry& NicLedger::entry(NicIndex nic) {
+NicInflight::Entry& NicInflight::entry(NicIndex nic) {
   Lock lock(mutex_);
   return *entries_.at(nic);
 }
 
-void NicLedger::wants(NicIndex nic, Priority p, Time now) {
+void NicInflight::wants(NicIndex nic, Priority p, Time now) {
   Entry& e = entry(nic);
   Lock lock(e.mutex);
   e.share.wants(p, now);
   e.tell(now);
 }
 
-ClassMask NicLedger::room(NicIndex nic, Time now) {
+ClassMask NicInflight::room(NicIndex nic, Time now) {
   Entry& e = entry(nic);
   Lock lock(e.mutex);
   e.meet(now);
@@ -76,48 +76,48 @@ ClassMask NicLedger::room(NicIndex nic, Time now) {
   for (size_t c = 0; c < kPriorities; ++c) {
     const auto p = static_cast<Priority>(c);
     const uint64_t slice = e.share.slice_max(p, now);
-    if (e.share.admits(p, slice == NicShare::kNoLimit ? 1 : slice, now)) out |= mask_of(p);
+    if (e.share.admits(p, slice == FairShare::kNoLimit ? 1 : slice, now)) out |= mask_of(p);
   }
   e.refused = e.refused || out != kAllClasses;
   return out;
 }
 
-bool NicLedger::guarded(NicIndex nic, Time now) {
+bool NicInflight::guarded(NicIndex nic, Time now) {
   Entry& e = entry(nic);
   Lock lock(e.mutex);
   e.meet(now);
   return e.share.guarded(now);
 }
 
-uint64_t NicLedger::slice_max(NicIndex nic, Priority p, Time now) {
+uint64_t NicInflight::slice_max(NicIndex nic, Priority p, Time now) {
   Entry& e = entry(nic);
   Lock lock(e.mutex);
   e.meet(now);
   return e.share.slice_max(p, now);
 }
 
-uint64_t NicLedger::window(NicIndex nic, Priority p, Time now) {
+uint64_t NicInflight::window(NicIndex nic, Priority p, Time now) {
   Entry& e = entry(nic);
   Lock lock(e.mutex);
   e.meet(now);
   return e.share.window(p, now);
 }
 
-double NicLedger::share(NicIndex nic, Priority p, Time now) {
+double NicInflight::share(NicIndex nic, Priority p, Time now) {
   Entry& e = entry(nic);
   Lock lock(e.mutex);
   e.meet(now);
   return e.share.share(p, now);
 }
 
-void NicLedger::sent(NicIndex nic, Priority p, uint64_t bytes, Time now) {
+void NicInflight::sent(NicIndex nic, Priority p, uint64_t bytes, Time now) {
   Entry& e = entry(nic);
   Lock lock(e.mutex);
   e.share.sent(p, bytes, now);
   e.tell(now);
 }
 
-void NicLedger::done(NicIndex nic, Priority p, uint64_t bytes, uint64_t moved, Time now) {
+void NicInflight::done(NicIndex nic, Priority p, uint64_t bytes, uint64_t moved, Time now) {
   Entry& e = entry(nic);
   std::vector<std::pair<std::shared_ptr<void>, std::function<void()>>> calls;
   {
@@ -134,7 +134,7 @@ void NicLedger::done(NicIndex nic, Priority p, uint64_t bytes, uint64_t moved, T
   for (const auto& [owner, call] : calls) call();
 }
 
-void NicLedger::carried(NicIndex nic, Priority p, uint64_t bytes, Time now) {
+void NicInflight::carried(NicIndex nic, Priority p, uint64_t bytes, Time now) {
   Entry& e = entry(nic);
   Lock lock(e.mutex);
   e.meet(now);
@@ -143,20 +143,20 @@ void NicLedger::carried(NicIndex nic, Priority p, uint64_t bytes, Time now) {
   e.tell(now);
 }
 
-void NicLedger::round_trip(NicIndex nic, Duration least) {
+void NicInflight::round_trip(NicIndex nic, Duration least) {
   Entry& e = entry(nic);
   Lock lock(e.mutex);
   e.share.round_trip(least);
 }
 
-void NicLedger::on_room(NicIndex nic, std::weak_ptr<void> owner, std::function<void()> call) {
+void NicInflight::on_room(NicIndex nic, std::weak_ptr<void> owner, std::function<void()> call) {
   Entry& e = entry(nic);
   Lock lock(e.mutex);
   std::erase_if(e.calls, [](const auto& c) { return c.owner.expired(); });
   e.calls.push_back({std::move(owner), std::move(call)});
 }
 
-std::vector<NicLedger::View> NicLedger::view(Time now) {
+std::vector<NicInflight::View> NicInflight::view(Time now) {
   std::vector<Entry*> entries;
   {
     Lock lock(mutex_);

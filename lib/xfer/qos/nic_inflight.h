@@ -1,10 +1,11 @@
 // What this process has in flight on each of its NICs, over all peers and rails, and what it may:
-// NicShare for each NIC, joined with the other processes of this machine through a ShareTable.
+// FairShare for each NIC, joined with the other processes of this machine through a ShmUsageTable.
 //
-//   const NicIndex nic = ledger.nic("eth0");
-//   ledger.on_room(nic, waker, [w = waker.get()] { w->changed.notify_all(); });
-//   ...   queue.head(now, ledger.room(nic, now)), cut to ledger.slice_max(nic, priority, now)
-//   ledger.sent(nic, priority, bytes, now);   ...   ledger.done(nic, priority, bytes, moved, now);
+//   const NicIndex nic = inflight.nic("eth0");
+//   inflight.on_room(nic, waker, [w = waker.get()] { w->changed.notify_all(); });
+//   ...   queue.head(now, inflight.room(nic, now)), cut to inflight.slice_max(nic, priority, now)
+//   inflight.sent(nic, priority, bytes, now);
+//   ...   inflight.done(nic, priority, bytes, moved, now);
 //
 // Thread: any; a mutex for each NIC, never held across a callback. Where the table cannot be had
 // (why: problem()) each process takes what it can get.
@@ -23,15 +24,15 @@ namespace mc::xfer {
 
 using NicIndex = uint32_t;
 
-class NicLedger {
+class NicInflight {
  public:
   struct Config {
     NicConfig nic{};
     bool shared = true;                  // take part in the table of this machine
     std::string directory = "/dev/shm";  // where it lies
   };
-  explicit NicLedger(Config config);
-  ~NicLedger();
+  explicit NicInflight(Config config);
+  ~NicInflight();
 
   const QosConfig& qos() const { return config_.nic.qos; }
   NicIndex nic(const std::string& name);  // the same for the same name, made on demand

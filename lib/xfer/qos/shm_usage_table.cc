@@ -15,7 +15,7 @@
 
 namespace mc::xfer {
 
-struct alignas(128) ShareTable::Slot {
+struct alignas(128) ShmUsageTable::Slot {
   std::atomic<uint64_t> owner;  // see owner_word(); 0: free
   std::array<std::atomic<int64_t>, kPriorities>
       active_until;                      // ns of the monotonic clock; 0: never
@@ -23,7 +23,7 @@ struct alignas(128) ShareTable::Slot {
   std::atomic<int64_t> round_trip;       // ns; 0: not known
 };
 
-struct ShareTable::File {
+struct ShmUsageTable::File {
   // Magic, then version, slot size and slots: one word, so that it is all there or not at all.
   std::atomic<uint64_t> layout;
   alignas(128) std::array<Slot, kSlots> slots;
@@ -33,7 +33,7 @@ namespace {
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 constexpr uint64_t kLayout =
-    0x4d435153ull << 32 | 2ull << 24 | 128ull << 12 | ShareTable::kSlots;  // "MCQS"
+    0x4d435153ull << 32 | 2ull << 24 | 128ull << 12 | ShmUsageTable::kSlots;  // "MCQS"
 // An owner: its id, its start time, and a number to tell several tables in one process apart.
 constexpr int kPidShift = 42, kStartShift = 8;
 constexpr uint64_t kStartMask = (1ull << (kPidShift - kStartShift)) - 1;
@@ -106,12 +106,12 @@ Result<io::Fd> open_file(const std::string& path, size_t bytes) {
 
 }  // namespace
 
-Result<std::unique_ptr<ShareTable>> ShareTable::open(const std::string& directory,
-                                                     const std::string& nic) {
+Result<std::unique_ptr<ShmUsageTable>> ShmUsageTable::open(const std::string& directory,
+                                                           const std::string& nic) {
   static_assert(sizeof(Slot) == 128 && sizeof(File) == 128 * (kSlots + 1));
   MC_TRY(const uint64_t net, namespace_inode("net"));
   MC_TRY(const uint64_t processes, namespace_inode("pid"));
-  auto table = std::unique_ptr<ShareTable>(new ShareTable);
+  auto table = std::unique_ptr<ShmUsageTable>(new ShmUsageTable);
   table->path_ = directory + "/mc-share-" + std::to_string(::geteuid()) + "-" +
                  std::to_string(net) + "-" + std::to_string(processes) + "-" + plain(nic);
   MC_TRY(const io::Fd fd, open_file(table->path_, sizeof(File)));
@@ -127,7 +127,7 @@ Result<std::unique_ptr<ShareTable>> ShareTable::open(const std::string& director
   return table;
 }
 
-ShareTable::~ShareTable() {
+ShmUsageTable::~ShmUsageTable() {
   if (owns()) {
     publish({});
     uint64_t expected = me_;
@@ -136,7 +136,7 @@ ShareTable::~ShareTable() {
   if (file_ != nullptr) ::munmap(file_, sizeof(File));
 }
 
-Result<> ShareTable::claim() {
+Result<> ShmUsageTable::claim() {
   mine_ = nullptr;
   static std::atomic<uint8_t> numbers{0};
   me_ = owner_word(static_cast<uint64_t>(::getpid()), ++numbers);
@@ -158,11 +158,11 @@ Result<> ShareTable::claim() {
               path_.c_str(), kSlots);
 }
 
-bool ShareTable::owns() const {
+bool ShmUsageTable::owns() const {
   return mine_ != nullptr && mine_->owner.load(std::memory_order_relaxed) == me_;
 }
 
-void ShareTable::publish(const NicDemand& demand) {
+void ShmUsageTable::publish(const NicDemand& demand) {
   if (!owns() && !claim()) return;  // somebody wrote over the table
   for (size_t c = 0; c < kPriorities; ++c)
     mine_->active_until[c].store(demand.active_until[c].time_since_epoch().count(),
@@ -172,8 +172,8 @@ void ShareTable::publish(const NicDemand& demand) {
   mine_->round_trip.store(demand.round_trip.count(), std::memory_order_relaxed);
 }
 
-NicCensus ShareTable::census(Time now) const {
-  NicCensus out;
+NicUsage ShmUsageTable::usage(Time now) const {
+  NicUsage out;
   for (const Slot& slot : file_->slots) {
     const uint64_t owner = slot.owner.load(std::memory_order_relaxed);
     if (owner == 0 || (&slot == mine_ && owner == me_)) continue;

@@ -7,7 +7,7 @@
 // process told lapses by itself. The file (16 KiB, mode 0600, named by user, network namespace,
 // process namespace and NIC) stays when the last process leaves.
 //
-// Thread: publish() one at a time, census() any. Do not use it after fork().
+// Thread: publish() one at a time, usage() any. Do not use it after fork().
 // Errors of open(): kDenied (not ours alone), kCorrupt (another layout), kBusy (all slots taken).
 #pragma once
 #include <memory>
@@ -18,24 +18,24 @@
 
 namespace mc::xfer {
 
-class ShareTable {
+class ShmUsageTable {
  public:
   static constexpr uint32_t kSlots = 128;
 
-  static Result<std::unique_ptr<ShareTable>> open(const std::string& directory,
-                                                  const std::string& nic);
-  ~ShareTable();
-  ShareTable(const ShareTable&) = delete;
-  ShareTable& operator=(const ShareTable&) = delete;
+  static Result<std::unique_ptr<ShmUsageTable>> open(const std::string& directory,
+                                                     const std::string& nic);
+  ~ShmUsageTable();
+  ShmUsageTable(const ShmUsageTable&) = delete;
+  ShmUsageTable& operator=(const ShmUsageTable&) = delete;
 
   void publish(const NicDemand& demand);
-  NicCensus census(Time now) const;  // of all but this one
+  NicUsage usage(Time now) const;  // of all but this one
   const std::string& path() const { return path_; }
 
  private:
   struct Slot;
   struct File;
-  ShareTable() = default;
+  ShmUsageTable() = default;
   Result<> claim();
   bool owns() const;
   std::string path_;

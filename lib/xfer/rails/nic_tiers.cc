@@ -17,9 +17,9 @@ NicTiers::NicTiers(const topo::Machine& machine) {
       }
 }
 
-Site NicTiers::gpu(const std::string& pci) const {
+MemoryLocation NicTiers::gpu(const std::string& pci) const {
   const auto known = gpus_.find(topo::kernel_pci_address(pci).value_or(pci));
-  return known == gpus_.end() ? Site{} : known->second;
+  return known == gpus_.end() ? MemoryLocation{} : known->second;
 }
 
 std::vector<uint8_t> NicTiers::of(const std::string& nic) const {

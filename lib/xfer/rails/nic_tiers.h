@@ -19,12 +19,12 @@ class NicTiers {
   NicTiers() = default;  // of a machine that tells nothing
   explicit NicTiers(const topo::Machine& machine);
   // Of memory of the GPU at this PCI address, in any spelling; {} where the machine has none there.
-  Site gpu(const std::string& pci) const;
+  MemoryLocation gpu(const std::string& pci) const;
   // 1 to 3 for each GPU, by its number. Empty for a device that the rule leaves out.
   std::vector<uint8_t> of(const std::string& nic) const;
 
  private:
-  std::map<std::string, Site> gpus_;                   // by PCI address
+  std::map<std::string, MemoryLocation> gpus_;         // by PCI address
   std::map<std::string, std::vector<uint8_t>> tiers_;  // by device
 };
 

@@ -41,32 +41,32 @@ RailQueue::RailQueue(Sink& sink, const Clock& clock, Config config, PeerPtr peer
       clock_(clock),
       config_(config),
       peer_(std::move(peer)),
-      spray_(config.spray),
-      binder_(config.spray.scheduler, 1),
+      scheduler_(config.spray),
+      static_binding_(config.spray.scheduler, 1),
       queue_(config.qos) {}
 
 RailQueue::~RailQueue() = default;
 
-RailIndex RailQueue::add_rail(RailInfo info, Recall recall) {
+RailIndex RailQueue::add_rail(RailInfo info, Recall cancel_attempt) {
   std::optional<NicIndex> nic;
-  if (config_.ledger != nullptr) {
-    nic = config_.ledger->nic(info.local);
+  if (config_.nic_inflight != nullptr) {
+    nic = config_.nic_inflight->nic(info.local);
     // A wake that comes just before the wait is made good by the next look, kRailTick later.
-    config_.ledger->on_room(*nic, changed_, [c = changed_.get()] { c->notify_all(); });
+    config_.nic_inflight->on_room(*nic, changed_, [c = changed_.get()] { c->notify_all(); });
   }
   Lock lock(mutex_);
   if (nic) nics_.push_back(*nic);
-  recalls_.push_back(std::move(recall));
-  return spray_.add(std::move(info));
+  recalls_.push_back(std::move(cancel_attempt));
+  return scheduler_.add(std::move(info));
 }
 
 size_t RailQueue::rails() const {
   Lock lock(mutex_);
-  return spray_.rails();
+  return scheduler_.rails();
 }
 
 void RailQueue::send(Outbox& out) {
-  for (auto& [recall, attempt] : out.recalls) recall(attempt);
+  for (auto& [cancel_attempt, attempt] : out.recalls) cancel_attempt(attempt);
   for (auto& [slice, outcome] : out.finished) sink_.finished(std::move(slice), std::move(outcome));
 }
 
@@ -92,15 +92,16 @@ RailQueue::PartPtr RailQueue::enter(SlicePtr& slice, Time now) {
   return part;
 }
 
-bool RailQueue::free_for(RailIndex rail, uint64_t bytes, Priority priority, const Site& memory) {
+bool RailQueue::free_for(RailIndex rail, uint64_t bytes, Priority priority,
+                         const MemoryLocation& memory) {
   Lock lock(mutex_);
-  if (closed_ || waiting() || !flying_.empty() || binder_.binds()) return false;
-  if (config_.ledger == nullptr && spray_.rails() == 1) return true;
+  if (closed_ || waiting() || !in_flight_.empty() || static_binding_.binds()) return false;
+  if (config_.nic_inflight == nullptr && scheduler_.rails() == 1) return true;
   const Time now = clock_.now();
-  if (config_.ledger != nullptr &&
-      (config_.ledger->room(nics_[rail], now) & mask_of(priority)) == 0)
+  if (config_.nic_inflight != nullptr &&
+      (config_.nic_inflight->room(nics_[rail], now) & mask_of(priority)) == 0)
     return false;
-  return spray_.rails() == 1 || spray_.takes(rail, bytes, bytes, 0, now, memory);
+  return scheduler_.rails() == 1 || scheduler_.takes(rail, bytes, bytes, 0, now, memory);
 }
 
 void RailQueue::carried(RailIndex rail, uint64_t bytes, Priority priority, Duration took,
@@ -108,11 +109,11 @@ void RailQueue::carried(RailIndex rail, uint64_t bytes, Priority priority, Durat
   NicIndex nic = 0;
   {
     Lock lock(mutex_);
-    spray_.carried(rail, bytes, took, now);
+    scheduler_.carried(rail, bytes, took, now);
     heard_ = now;
-    if (config_.ledger != nullptr) nic = nics_[rail];
+    if (config_.nic_inflight != nullptr) nic = nics_[rail];
   }
-  if (config_.ledger != nullptr) config_.ledger->carried(nic, priority, bytes, now);
+  if (config_.nic_inflight != nullptr) config_.nic_inflight->carried(nic, priority, bytes, now);
 }
 
 AttemptPtr RailQueue::adopt(SlicePtr slice, RailIndex rail) {
@@ -125,14 +126,15 @@ void RailQueue::push(SlicePtr slice) {
   size_t rails = 0;
   {
     Lock lock(mutex_);
-    rails = spray_.rails();
+    rails = scheduler_.rails();
     enter(slice, clock_.now());
   }
   if (slice != nullptr) {
     auto open = still_open(*peer_);
     if (open) open = fail(Code::kUnavailable, "shutting down");
     sink_.finished(std::move(slice), std::move(open));
-  } else if (rails == 1 && config_.ledger == nullptr) {  // else one that may not take it wakes
+  } else if (rails == 1 &&
+             config_.nic_inflight == nullptr) {  // else one that may not take it wakes
     changed_->notify_one();
   } else {
     changed_->notify_all();
@@ -170,14 +172,14 @@ AttemptPtr RailQueue::start(RailIndex rail, PartPtr part, Time now) {
   attempt->local = part->local;
   attempt->piece = part->piece;
   ++part->begun;
-  spray_.sent(rail, attempt->id, part->bytes(), now);
-  if (config_.ledger != nullptr) {
+  scheduler_.sent(rail, attempt->id, part->bytes(), now);
+  if (config_.nic_inflight != nullptr) {
     attempt->nic = nics_[rail];
-    config_.ledger->sent(attempt->nic, part->slice().priority, part->bytes(), now);
+    config_.nic_inflight->sent(attempt->nic, part->slice().priority, part->bytes(), now);
   }
   part->out.push_back(attempt);
   attempt->part = std::move(part);
-  flying_.push_back(attempt);
+  in_flight_.push_back(attempt);
   return attempt;
 }
 
@@ -185,7 +187,7 @@ AttemptPtr RailQueue::start(RailIndex rail, PartPtr part, Time now) {
 AttemptPtr RailQueue::try_hedge(RailIndex rail, Limits limits, ClassMask may, Time now) {
   for (auto it = hedges_.begin(); it != hedges_.end();) {
     const PartPtr part = *it;
-    if (part->won || part->out.size() != 1 || !over(*part, now)) {
+    if (part->won || part->out.size() != 1 || !cancelled_or_expired(*part, now)) {
       part->hedging = false;
       it = hedges_.erase(it);
       continue;
@@ -194,7 +196,7 @@ AttemptPtr RailQueue::try_hedge(RailIndex rail, Limits limits, ClassMask may, Ti
     const bool allowed = (part->slice().op == Op::kRead ? limits.reads : limits.writes) &&
                          (may & mask_of(part->slice().priority)) != 0;
     if (allowed &&
-        spray_.takes(rail, part->bytes(), part->bytes(), avoid, now, part->slice().memory)) {
+        scheduler_.takes(rail, part->bytes(), part->bytes(), avoid, now, part->slice().memory)) {
       part->hedging = false;
       hedges_.erase(it);
       return start(rail, part, now);
@@ -205,11 +207,11 @@ AttemptPtr RailQueue::try_hedge(RailIndex rail, Limits limits, ClassMask may, Ti
 }
 
 // The head of the queue, or as much of it as suits the rail.
-RailQueue::PartPtr RailQueue::take_head(uint64_t portion, ClassMask may, Time now) {
+RailQueue::PartPtr RailQueue::take_head(uint64_t max_slice_bytes, ClassMask may, Time now) {
   const PartPtr head = *queue_.head(now, may);
   Piece first;
-  if (head->slice().raise || head->bytes() <= portion + portion / 2 || head->avoid != 0 ||
-      !split(head->piece, portion, first)) {
+  if (head->slice().raise || head->bytes() <= max_slice_bytes + max_slice_bytes / 2 ||
+      head->avoid != 0 || !split(head->piece, max_slice_bytes, first)) {
     queue_.pop(now, may);
     head->queued = false;
     return head;
@@ -228,22 +230,22 @@ RailQueue::PartPtr RailQueue::take_head(uint64_t portion, ClassMask may, Time no
 }
 
 ClassMask RailQueue::room(RailIndex rail, Limits limits, Time now) {
-  if (config_.ledger == nullptr || !waiting()) return limits.only;
-  const ClassMask may = config_.ledger->room(nics_[rail], now) & limits.only;
-  if (!limits.reserved || !config_.ledger->guarded(nics_[rail], now)) return may;
+  if (config_.nic_inflight == nullptr || !waiting()) return limits.only;
+  const ClassMask may = config_.nic_inflight->room(nics_[rail], now) & limits.only;
+  if (!limits.reserved || !config_.nic_inflight->guarded(nics_[rail], now)) return may;
   return may & mask_of(Priority::kHigh);
 }
 
-uint64_t RailQueue::portion(RailIndex rail, Priority p, Time now) {
-  const uint64_t suits = spray_.portion(rail);
-  if (config_.ledger == nullptr) return suits;
-  return std::min(suits, config_.ledger->slice_max(nics_[rail], p, now));
+uint64_t RailQueue::max_slice_bytes(RailIndex rail, Priority p, Time now) {
+  const uint64_t suits = scheduler_.max_slice_bytes(rail);
+  if (config_.nic_inflight == nullptr) return suits;
+  return std::min(suits, config_.nic_inflight->slice_max(nics_[rail], p, now));
 }
 
 void RailQueue::bind(Attempt::Part& part) {
-  if (binder_.binds())
-    part.bound = binder_.bind(part.piece.remote, part.bytes(),
-                              static_cast<uint32_t>(spray_.rails()), part.avoid);
+  if (static_binding_.binds())
+    part.bound = static_binding_.bind(part.piece.remote, part.bytes(),
+                                      static_cast<uint32_t>(scheduler_.rails()), part.avoid);
 }
 
 AttemptPtr RailQueue::pull_bound(RailIndex rail, Limits limits, Time now, Outbox& out) {
@@ -252,7 +254,7 @@ AttemptPtr RailQueue::pull_bound(RailIndex rail, Limits limits, Time now, Outbox
   };
   while (const auto part = queue_.pop_if(mine)) {
     (*part)->queued = false;
-    auto pointless = over(**part, now);
+    auto pointless = cancelled_or_expired(**part, now);
     if (pointless) pointless = still_open(*peer_);
     if (pointless) return start(rail, *part, now);
     end(*part, pointless, out);
@@ -261,12 +263,12 @@ AttemptPtr RailQueue::pull_bound(RailIndex rail, Limits limits, Time now, Outbox
 }
 
 AttemptPtr RailQueue::try_pull(RailIndex rail, Limits limits, Time now, Outbox& out) {
-  if (binder_.binds()) return pull_bound(rail, limits, now, out);
+  if (static_binding_.binds()) return pull_bound(rail, limits, now, out);
   const ClassMask may = room(rail, limits, now);
   if (AttemptPtr hedge = try_hedge(rail, limits, may, now)) return hedge;
   while (PartPtr* head = queue_.head(now, may)) {
     const PartPtr part = *head;
-    auto pointless = over(*part, now);
+    auto pointless = cancelled_or_expired(*part, now);
     if (pointless) pointless = still_open(*peer_);
     if (!pointless) {
       queue_.pop(now, may);
@@ -276,9 +278,9 @@ AttemptPtr RailQueue::try_pull(RailIndex rail, Limits limits, Time now, Outbox& 
     }
     if (part->slice().op == Op::kRead ? !limits.reads : !limits.writes) return nullptr;
     if (part->avoid != 0 && !any_usable(now, part->avoid)) part->avoid = 0;
-    const uint64_t most = portion(rail, part->slice().priority, now);
-    if (!spray_.takes(rail, std::min(most, part->bytes()), queue_.bytes(), part->avoid, now,
-                      part->slice().memory))
+    const uint64_t most = max_slice_bytes(rail, part->slice().priority, now);
+    if (!scheduler_.takes(rail, std::min(most, part->bytes()), queue_.bytes(), part->avoid, now,
+                          part->slice().memory))
       return nullptr;
     return start(rail, take_head(most, may, now), now);
   }
@@ -326,7 +328,7 @@ std::vector<AttemptPtr> RailQueue::pull_some(RailIndex rail, Limits limits, size
   return taken;
 }
 
-void RailQueue::recall(const AttemptPtr& attempt, Outbox& out) {
+void RailQueue::cancel_attempt(const AttemptPtr& attempt, Outbox& out) {
   if (attempt->recalled.exchange(true)) return;
   out.recalls.emplace_back(recalls_[attempt->rail], attempt);
 }
@@ -337,8 +339,8 @@ void RailQueue::end(const PartPtr& part, const Result<>& outcome, Outbox& out) {
   if (!outcome && whole.error.what.empty()) whole.error = outcome.error();
   if (--whole.parts > 0) {
     if (!outcome)  // the others need not move either
-      for (const AttemptPtr& a : flying_)
-        if (a->part->whole == part->whole) recall(a, out);
+      for (const AttemptPtr& a : in_flight_)
+        if (a->part->whole == part->whole) cancel_attempt(a, out);
     return;
   }
   Result<> result;
@@ -349,11 +351,13 @@ void RailQueue::end(const PartPtr& part, const Result<>& outcome, Outbox& out) {
 // No attempt of the part is out: it is done, or goes on elsewhere.
 void RailQueue::settle(const PartPtr& part, Time now, Outbox& out) {
   if (part->won && !part->unfenced) return end(part, {}, out);
-  if (const auto pointless = over(*part, now); !pointless) return end(part, pointless, out);
-  const uint64_t all = spray_.rails() >= 64 ? ~uint64_t{0} : (uint64_t{1} << spray_.rails()) - 1;
+  if (const auto pointless = cancelled_or_expired(*part, now); !pointless)
+    return end(part, pointless, out);
+  const uint64_t all =
+      scheduler_.rails() >= 64 ? ~uint64_t{0} : (uint64_t{1} << scheduler_.rails()) - 1;
   const bool everywhere = (part->avoid & all) == all;
   const bool again =
-      (part->reached || part->late) && part->tries <= config_.resends_max * spray_.rails();
+      (part->reached || part->late) && part->tries <= config_.resends_max * scheduler_.rails();
   if (part->tries > config_.retries_max || (everywhere && !again)) {
     const Error& e = part->last;
     return end(part,
@@ -367,11 +371,12 @@ void RailQueue::settle(const PartPtr& part, Time now, Outbox& out) {
   queue_.push_front(part, part->slice().priority, part->bytes(), now);
 }
 
-void RailQueue::returned(const AttemptPtr& attempt, Result<> outcome) {
+void RailQueue::complete(const AttemptPtr& attempt, Result<> outcome) {
   const Time now = clock_.now();
-  if (config_.ledger != nullptr) {
+  if (config_.nic_inflight != nullptr) {
     const uint64_t bytes = attempt->part->bytes();
-    config_.ledger->done(attempt->nic, attempt->slice->priority, bytes, outcome ? bytes : 0, now);
+    config_.nic_inflight->done(attempt->nic, attempt->slice->priority, bytes, outcome ? bytes : 0,
+                               now);
   }
   Outbox out;
   bool wake = false;
@@ -379,36 +384,37 @@ void RailQueue::returned(const AttemptPtr& attempt, Result<> outcome) {
     Lock lock(mutex_);
     const PartPtr part = std::move(attempt->part);
     std::erase(part->out, attempt);
-    if (const auto it = std::find(flying_.begin(), flying_.end(), attempt); it != flying_.end()) {
-      *it = std::move(flying_.back());
-      flying_.pop_back();
+    if (const auto it = std::find(in_flight_.begin(), in_flight_.end(), attempt);
+        it != in_flight_.end()) {
+      *it = std::move(in_flight_.back());
+      in_flight_.pop_back();
     }
     if (attempt->unfenced) {
-      spray_.failed(attempt->rail, attempt->id, now);
+      scheduler_.failed(attempt->rail, attempt->id, now);
       part->unfenced = true;
       part->final = std::move(outcome);
-      for (const AttemptPtr& other : part->out) recall(other, out);
+      for (const AttemptPtr& other : part->out) cancel_attempt(other, out);
     } else if (outcome) {
-      spray_.done(attempt->rail, attempt->id, now);
+      scheduler_.done(attempt->rail, attempt->id, now);
       heard_ = now;
       part->won = true;
       // Of bytes that nobody else may have written over since.
       if (part->begun == 1) part->whole->slice->digest = attempt->digest;
-      for (const AttemptPtr& loser : part->out) recall(loser, out);
+      for (const AttemptPtr& loser : part->out) cancel_attempt(loser, out);
     } else if (attempt->recalled.load()) {
-      spray_.recalled(attempt->rail, attempt->id, now);
+      scheduler_.recalled(attempt->rail, attempt->id, now);
       if ((part->avoid & bit(attempt->rail)) != 0) {  // it was given up as lost
         ++part->tries;
         part->late = true;
         if (config_.resends_lost) part->reached = attempt->reached;
       }
     } else if (attempt->refused || !fault_of_rail(outcome.error().code)) {
-      spray_.recalled(attempt->rail, attempt->id, now);
+      scheduler_.recalled(attempt->rail, attempt->id, now);
       heard_ = now;
       part->final = std::move(outcome);
-      for (const AttemptPtr& other : part->out) recall(other, out);
+      for (const AttemptPtr& other : part->out) cancel_attempt(other, out);
     } else {
-      spray_.failed(attempt->rail, attempt->id, now);
+      scheduler_.failed(attempt->rail, attempt->id, now);
       part->avoid |= bit(attempt->rail);
       part->reached = attempt->reached;
       part->late = false;
@@ -427,21 +433,21 @@ void RailQueue::pinged(RailIndex rail, Result<Duration> round_trip) {
     Lock lock(mutex_);
     const Time now = clock_.now();
     if (round_trip) heard_ = now;
-    spray_.pinged(rail, std::move(round_trip), now);
+    scheduler_.pinged(rail, std::move(round_trip), now);
   }
   changed_->notify_all();
 }
 
 void RailQueue::connected(RailIndex rail, Duration round_trip) {
   Lock lock(mutex_);
-  spray_.round_trip(rail, round_trip);
-  if (config_.ledger != nullptr) config_.ledger->round_trip(nics_[rail], round_trip);
+  scheduler_.round_trip(rail, round_trip);
+  if (config_.nic_inflight != nullptr) config_.nic_inflight->round_trip(nics_[rail], round_trip);
 }
 
 void RailQueue::down(RailIndex rail) {
   {
     Lock lock(mutex_);
-    spray_.down(rail, clock_.now());
+    scheduler_.down(rail, clock_.now());
   }
   changed_->notify_all();
 }
@@ -449,7 +455,7 @@ void RailQueue::down(RailIndex rail) {
 void RailQueue::up(RailIndex rail) {
   {
     Lock lock(mutex_);
-    spray_.up(rail, clock_.now());
+    scheduler_.up(rail, clock_.now());
   }
   changed_->notify_all();
 }

@@ -9,7 +9,7 @@
 // goes elsewhere. Any other error, or what the peer answers, is the request's own and ends the
 // slice.
 //
-// Thread: any; one mutex, never held across a call into Sink or a connection's recall.
+// Thread: any; one mutex, never held across a call into Sink or a connection's Recall.
 // Source: TENT paper 3.3.1, 3.4.1; hedging and fencing are ours.
 #pragma once
 #include <atomic>
@@ -31,7 +31,7 @@ namespace mc::xfer {
 struct Attempt {
   AttemptId id = 0;
   RailIndex rail = 0;
-  NicIndex nic = 0;              // in the ledger
+  NicIndex nic = 0;              // in NicInflight
   const Slice* slice = nullptr;  // valid until the attempt is returned
   std::byte* local = nullptr;    // what to move: instead of the slice's own
   Piece piece;
@@ -60,15 +60,15 @@ class RailQueue {
     bool resends_lost = false;
     // Of this process: what the classes may have in flight on the local NIC of each rail. Null: all
     // they want.
-    NicLedger* ledger = nullptr;
+    NicInflight* nic_inflight = nullptr;
   };
   using Recall = std::function<void(const AttemptPtr&)>;
 
   RailQueue(Sink& sink, const Clock& clock, Config config, PeerPtr peer);
   ~RailQueue();  // everything was returned and close() was called
-  // `recall` is called when an attempt of this rail should stop: wake its connection, which sees
-  // attempt->recalled. All rails are added before the first push.
-  RailIndex add_rail(RailInfo info, Recall recall);
+  // `cancel_attempt` is called when an attempt of this rail should stop: wake its connection, which
+  // sees attempt->recalled. All rails are added before the first push.
+  RailIndex add_rail(RailInfo info, Recall cancel_attempt);
   size_t rails() const;
   void push(SlicePtr slice);
   // The same by a caller that has a free connection of `rail` and will carry the slice itself if
@@ -77,7 +77,7 @@ class RailQueue {
 
   // For a caller that moves a few bytes on `rail` by itself, past the queue: may it? Only where
   // nothing is queued or in flight.
-  bool free_for(RailIndex rail, uint64_t bytes, Priority priority, const Site& memory);
+  bool free_for(RailIndex rail, uint64_t bytes, Priority priority, const MemoryLocation& memory);
   // It did, in `took`: the rail is judged by it, and its class has had those bytes.
   void carried(RailIndex rail, uint64_t bytes, Priority priority, Duration took, Time now);
   // That takes longer: from here on it is an attempt like others, also of a queue that is closed.
@@ -96,7 +96,7 @@ class RailQueue {
   std::vector<AttemptPtr> pull_some(RailIndex rail, Limits limits, size_t most, uint64_t bytes);
   // The attempt moved all its bytes (ok), the rail, the peer or the request failed, or it was
   // recalled. No byte of it moves any more, on either side, when this is called.
-  void returned(const AttemptPtr& attempt, Result<> outcome);
+  void complete(const AttemptPtr& attempt, Result<> outcome);
   void pinged(RailIndex rail, Result<Duration> round_trip);
   void connected(RailIndex rail, Duration round_trip);  // what making a connection told
   void down(RailIndex rail);                            // known dead: a port down, a device gone
@@ -108,7 +108,7 @@ class RailQueue {
   std::vector<RailIndex> tick();
   Time next_check() const;
   // Queued slices fail with `why`; in-flight attempts are recalled, or left to finish.
-  void close(const Error& why, bool recall);
+  void close(const Error& why, bool cancel_attempt);
   bool idle() const;  // nothing queued, nothing in flight
   std::vector<RailView> view() const;
   double predicted_seconds(RailIndex rail, uint64_t bytes) const;
@@ -120,22 +120,22 @@ class RailQueue {
   static PartPtr whole(SlicePtr slice, Time now);
   PartPtr enter(SlicePtr& slice, Time now) MC_REQUIRES(mutex_);
   bool waiting() const MC_REQUIRES(mutex_) { return !queue_.empty() || !hedges_.empty(); }
-  Result<> over(const Attempt::Part& part, Time now) const;
+  Result<> cancelled_or_expired(const Attempt::Part& part, Time now) const;
   AttemptPtr start(RailIndex rail, PartPtr part, Time now) MC_REQUIRES(mutex_);
   AttemptPtr try_pull(RailIndex rail, Limits limits, Time now, Outbox& out) MC_REQUIRES(mutex_);
   // With a scheduler that binds: the first slice that is this rail's.
   AttemptPtr pull_bound(RailIndex rail, Limits limits, Time now, Outbox& out) MC_REQUIRES(mutex_);
   void bind(Attempt::Part& part) MC_REQUIRES(mutex_);
   AttemptPtr try_hedge(RailIndex rail, Limits limits, ClassMask may, Time now) MC_REQUIRES(mutex_);
-  PartPtr take_head(uint64_t portion, ClassMask may, Time now) MC_REQUIRES(mutex_);
+  PartPtr take_head(uint64_t max_slice_bytes, ClassMask may, Time now) MC_REQUIRES(mutex_);
   void settle(const PartPtr& part, Time now, Outbox& out) MC_REQUIRES(mutex_);
   void end(const PartPtr& part, const Result<>& outcome, Outbox& out) MC_REQUIRES(mutex_);
-  void recall(const AttemptPtr& attempt, Outbox& out) MC_REQUIRES(mutex_);
-  void sweep(Time now, Outbox& out) MC_REQUIRES(mutex_);
-  void chase(Time now, Outbox& out) MC_REQUIRES(mutex_);
+  void cancel_attempt(const AttemptPtr& attempt, Outbox& out) MC_REQUIRES(mutex_);
+  void expire_queued(Time now, Outbox& out) MC_REQUIRES(mutex_);
+  void hedge_overdue(Time now, Outbox& out) MC_REQUIRES(mutex_);
   // What may start on the NIC of this rail, and how much of the head at once.
   ClassMask room(RailIndex rail, Limits limits, Time now) MC_REQUIRES(mutex_);
-  uint64_t portion(RailIndex rail, Priority p, Time now) MC_REQUIRES(mutex_);
+  uint64_t max_slice_bytes(RailIndex rail, Priority p, Time now) MC_REQUIRES(mutex_);
   bool any_usable(Time now, uint64_t avoid) MC_REQUIRES(mutex_);
   void send(Outbox& out);
 
@@ -144,14 +144,14 @@ class RailQueue {
   const Config config_;
   const PeerPtr peer_;
   mutable Mutex mutex_;
-  const std::shared_ptr<Condition> changed_ = std::make_shared<Condition>();  // the ledger has it
-  mutable Sprayer spray_ MC_GUARDED_BY(mutex_);
+  const std::shared_ptr<Condition> changed_ = std::make_shared<Condition>();  // NicInflight has it
+  mutable RailScheduler scheduler_ MC_GUARDED_BY(mutex_);
   std::vector<Recall> recalls_ MC_GUARDED_BY(mutex_);
-  std::vector<NicIndex> nics_ MC_GUARDED_BY(mutex_);  // by rail, when there is a ledger
-  Binder binder_ MC_GUARDED_BY(mutex_);
+  std::vector<NicIndex> nics_ MC_GUARDED_BY(mutex_);  // by rail, when there is a NicInflight
+  StaticBinding static_binding_ MC_GUARDED_BY(mutex_);
   PriorityQueue<PartPtr> queue_ MC_GUARDED_BY(mutex_);
-  std::deque<PartPtr> hedges_ MC_GUARDED_BY(mutex_);      // overdue, wanted on another rail
-  std::vector<AttemptPtr> flying_ MC_GUARDED_BY(mutex_);  // attempts out
+  std::deque<PartPtr> hedges_ MC_GUARDED_BY(mutex_);         // overdue, wanted on another rail
+  std::vector<AttemptPtr> in_flight_ MC_GUARDED_BY(mutex_);  // attempts out
   AttemptId next_id_ MC_GUARDED_BY(mutex_) = 1;
   Time heard_ MC_GUARDED_BY(mutex_){};  // when a rail last did anything right
   bool closed_ MC_GUARDED_BY(mutex_) = false;

@@ -18,29 +18,30 @@ double seconds(Duration d) { return static_cast<double>(d.count()) / 1e9; }
 
 }  // namespace
 
-Sprayer::Sprayer(SprayConfig config) : config_(config) {}
+RailScheduler::RailScheduler(SprayConfig config) : config_(config) {}
 
-RailIndex Sprayer::add(RailInfo info) {
+RailIndex RailScheduler::add(RailInfo info) {
   Rail& rail = rails_.emplace_back();
   rail.info = std::move(info);
   rail.health = RailHealth(config_.health);
   return static_cast<RailIndex>(rails_.size() - 1);
 }
 
-double Sprayer::rate(const Rail& r) const {
+double RailScheduler::rate(const Rail& r) const {
   if (r.bandwidth > 0) return r.bandwidth;
   double best = 0;
   for (const Rail& other : rails_) best = std::max(best, other.bandwidth);
   return best > 0 ? best : kUnknownRate;
 }
 
-uint64_t Sprayer::window(const Rail& r) const {
+uint64_t RailScheduler::window(const Rail& r) const {
   double bytes = r.bandwidth * (r.latency + seconds(config_.window_time));
   bytes = std::min(bytes, static_cast<double>(config_.window_max));
   return std::max(static_cast<uint64_t>(bytes * r.share), config_.window_min);
 }
 
-double Sprayer::predicted(const Rail& r, uint64_t bytes, Time now, const Site& memory) const {
+double RailScheduler::predicted(const Rail& r, uint64_t bytes, Time now,
+                                const MemoryLocation& memory) const {
   double s = r.latency + static_cast<double>(r.inflight + bytes) / rate(r);
   // What should have come back and did not says more than the averages.
   if (!r.attempts.empty()) {
@@ -50,13 +51,14 @@ double Sprayer::predicted(const Rail& r, uint64_t bytes, Time now, const Site& m
   return s * config_.tier_penalty[tier(r.info, memory) - 1];
 }
 
-double Sprayer::predicted_seconds(RailIndex r, uint64_t bytes, Time now, const Site& memory) const {
+double RailScheduler::predicted_seconds(RailIndex r, uint64_t bytes, Time now,
+                                        const MemoryLocation& memory) const {
   return predicted(rails_[r], bytes, now, memory);
 }
 
 // Usable for a slice that failed on the rails of `avoid`. Rails outside the map, and those that are
 // being probed, serve only where no other does.
-Sprayer::Fitness Sprayer::fitness(RailIndex i, uint64_t avoid, Time now) {
+RailScheduler::Fitness RailScheduler::fitness(RailIndex i, uint64_t avoid, Time now) {
   Rail& r = rails_[i];
   const RailState state = r.health.state(now);
   if (rails_.size() == 1) return Fitness::kFull;  // there is no other: let it be tried
@@ -67,8 +69,8 @@ Sprayer::Fitness Sprayer::fitness(RailIndex i, uint64_t avoid, Time now) {
   return r.info.mapped ? Fitness::kFull : Fitness::kSpare;
 }
 
-bool Sprayer::takes(RailIndex i, uint64_t bytes, uint64_t backlog, uint64_t avoid, Time now,
-                    const Site& memory) {
+bool RailScheduler::takes(RailIndex i, uint64_t bytes, uint64_t backlog, uint64_t avoid, Time now,
+                          const MemoryLocation& memory) {
   Rail& r = rails_[i];
   const Fitness mine = fitness(i, avoid, now);
   if (mine == Fitness::kNone) return false;
@@ -92,7 +94,7 @@ bool Sprayer::takes(RailIndex i, uint64_t bytes, uint64_t backlog, uint64_t avoi
   return idle_longest && slices_ - last_probe_ >= config_.probe_every;
 }
 
-uint64_t Sprayer::portion(RailIndex i) const {
+uint64_t RailScheduler::max_slice_bytes(RailIndex i) const {
   const Rail& r = rails_[i];
   if (rails_.size() == 1) return UINT64_MAX;
   if (r.bandwidth == 0) return config_.portion_unknown;
@@ -100,9 +102,11 @@ uint64_t Sprayer::portion(RailIndex i) const {
                   static_cast<uint64_t>(r.bandwidth * seconds(config_.portion_time)));
 }
 
-void Sprayer::limit(RailIndex r, double share) { rails_[r].share = std::clamp(share, 0.01, 1.); }
+void RailScheduler::limit(RailIndex r, double share) {
+  rails_[r].share = std::clamp(share, 0.01, 1.);
+}
 
-void Sprayer::sent(RailIndex i, AttemptId id, uint64_t bytes, Time now) {
+void RailScheduler::sent(RailIndex i, AttemptId id, uint64_t bytes, Time now) {
   Rail& r = rails_[i];
   ++slices_;
   if (slices_ - last_probe_ >= config_.probe_every) {
@@ -122,7 +126,7 @@ void Sprayer::sent(RailIndex i, AttemptId id, uint64_t bytes, Time now) {
   r.last_used = now;
 }
 
-std::optional<Sprayer::Attempt> Sprayer::take(Rail& r, AttemptId id) {
+std::optional<RailScheduler::Attempt> RailScheduler::take(Rail& r, AttemptId id) {
   const auto it = std::find_if(r.attempts.begin(), r.attempts.end(),
                                [&](const Attempt& a) { return a.id == id; });
   if (it == r.attempts.end()) return std::nullopt;
@@ -132,7 +136,7 @@ std::optional<Sprayer::Attempt> Sprayer::take(Rail& r, AttemptId id) {
   return a;
 }
 
-void Sprayer::learn(Rail& r, const Attempt& a, Time now) {
+void RailScheduler::learn(Rail& r, const Attempt& a, Time now) {
   r.sample_bytes += a.bytes;
   const double span = seconds(now - r.sample_start);
   const bool telling = r.sample_bytes >= kSampleBytes && span > 0;
@@ -156,23 +160,23 @@ void Sprayer::learn(Rail& r, const Attempt& a, Time now) {
   }
 }
 
-void Sprayer::learn_from_few(Rail& r, uint64_t bytes, Duration took) {
+void RailScheduler::learn_from_few(Rail& r, uint64_t bytes, Duration took) {
   const double wire = r.bandwidth > 0 ? static_cast<double>(bytes) / r.bandwidth : 0;
   learn_latency(r, std::max(0., seconds(took) - wire), kLatencyWeight);
 }
 
-void Sprayer::learn_latency(Rail& r, double latency, double weight) {
+void RailScheduler::learn_latency(Rail& r, double latency, double weight) {
   r.latency = r.knows_latency ? r.latency + weight * (latency - r.latency) : latency;
   r.knows_latency = true;
 }
 
-void Sprayer::round_trip(RailIndex i, Duration took) {
+void RailScheduler::round_trip(RailIndex i, Duration took) {
   Rail& r = rails_[i];
   const double latency = seconds(took);
   learn_latency(r, latency, latency < r.latency ? 1 : kQueuedWeight);
 }
 
-void Sprayer::carried(RailIndex i, uint64_t bytes, Duration took, Time now) {
+void RailScheduler::carried(RailIndex i, uint64_t bytes, Duration took, Time now) {
   Rail& r = rails_[i];
   ++slices_;
   ++r.slices;
@@ -182,7 +186,7 @@ void Sprayer::carried(RailIndex i, uint64_t bytes, Duration took, Time now) {
   r.health.succeeded(now);
 }
 
-void Sprayer::judge_speed(Time now) {
+void RailScheduler::judge_speed(Time now) {
   std::vector<double> known;
   for (const Rail& r : rails_)
     if (r.bandwidth > 0 && r.info.mapped) known.push_back(r.bandwidth);
@@ -193,7 +197,7 @@ void Sprayer::judge_speed(Time now) {
     if (r.bandwidth > 0) r.health.compare(r.bandwidth / *middle, now);
 }
 
-void Sprayer::done(RailIndex i, AttemptId id, Time now) {
+void RailScheduler::done(RailIndex i, AttemptId id, Time now) {
   Rail& r = rails_[i];
   const auto a = take(r, id);
   if (!a) return;
@@ -205,7 +209,7 @@ void Sprayer::done(RailIndex i, AttemptId id, Time now) {
   if (!a->named_lost) r.health.succeeded(now);
 }
 
-void Sprayer::failed(RailIndex i, AttemptId id, Time now) {
+void RailScheduler::failed(RailIndex i, AttemptId id, Time now) {
   Rail& r = rails_[i];
   const auto a = take(r, id);
   if (!a || a->named_lost) return;
@@ -213,7 +217,7 @@ void Sprayer::failed(RailIndex i, AttemptId id, Time now) {
   r.health.failed(now);
 }
 
-void Sprayer::recalled(RailIndex i, AttemptId id, Time now) {
+void RailScheduler::recalled(RailIndex i, AttemptId id, Time now) {
   Rail& r = rails_[i];
   // A rail that was overtaken was slower than it promised: remember at least how slow.
   if (const auto a = take(r, id); a && a->named_overdue && now > a->sent) {
@@ -225,7 +229,7 @@ void Sprayer::recalled(RailIndex i, AttemptId id, Time now) {
   }
 }
 
-void Sprayer::pinged(RailIndex i, Result<Duration> answer, Time now) {
+void RailScheduler::pinged(RailIndex i, Result<Duration> answer, Time now) {
   Rail& r = rails_[i];
   r.pinging = false;
   if (answer) {
@@ -236,21 +240,21 @@ void Sprayer::pinged(RailIndex i, Result<Duration> answer, Time now) {
   }
 }
 
-void Sprayer::down(RailIndex r, Time now) { rails_[r].health.down(now); }
-void Sprayer::up(RailIndex r, Time now) { rails_[r].health.up(now); }
+void RailScheduler::down(RailIndex r, Time now) { rails_[r].health.down(now); }
+void RailScheduler::up(RailIndex r, Time now) { rails_[r].health.up(now); }
 
 // A machine that is busy keeps all its rails waiting now and then: what is usual is not overdue.
-Duration Sprayer::overdue_after(const Rail& r, const Attempt& a) const {
+Duration RailScheduler::overdue_after(const Rail& r, const Attempt& a) const {
   const double usual = std::min(kLatenesses * r.lateness, seconds(config_.lost_floor));
   return std::max<Duration>(config_.overdue_floor,
                             seconds(seconds(a.predicted) * config_.overdue_factor + usual));
 }
-Duration Sprayer::lost_after(const Rail& r, const Attempt& a) const {
+Duration RailScheduler::lost_after(const Rail& r, const Attempt& a) const {
   return std::max<Duration>({config_.lost_floor, 2 * overdue_after(r, a),
                              seconds(seconds(a.predicted) * config_.lost_factor)});
 }
 
-std::vector<Sprayer::LateAttempt> Sprayer::late(Time now) {
+std::vector<RailScheduler::LateAttempt> RailScheduler::late(Time now) {
   std::vector<LateAttempt> out;
   for (RailIndex i = 0; i < rails_.size(); ++i)
     for (Attempt& a : rails_[i].attempts) {
@@ -270,7 +274,7 @@ std::vector<Sprayer::LateAttempt> Sprayer::late(Time now) {
   return out;
 }
 
-Time Sprayer::next_check(Time now) const {
+Time RailScheduler::next_check(Time now) const {
   Time soonest = Time::max();
   for (const Rail& r : rails_) {
     for (const Attempt& a : r.attempts) {
@@ -282,7 +286,7 @@ Time Sprayer::next_check(Time now) const {
   return std::max(soonest, now);
 }
 
-std::vector<RailIndex> Sprayer::to_ping(Time now) {
+std::vector<RailIndex> RailScheduler::to_ping(Time now) {
   std::vector<RailIndex> out;
   for (RailIndex i = 0; i < rails_.size(); ++i) {
     Rail& r = rails_[i];
@@ -293,7 +297,7 @@ std::vector<RailIndex> Sprayer::to_ping(Time now) {
   return out;
 }
 
-RailView Sprayer::view(RailIndex i, Time now, const Site& memory) {
+RailView RailScheduler::view(RailIndex i, Time now, const MemoryLocation& memory) {
   Rail& r = rails_[i];
   return {r.info,
           r.health.state(now),

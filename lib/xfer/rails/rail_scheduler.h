@@ -44,9 +44,9 @@ struct SprayConfig {
   HealthConfig health = {};
 };
 
-class Sprayer {
+class RailScheduler {
  public:
-  explicit Sprayer(SprayConfig config = {});
+  explicit RailScheduler(SprayConfig config = {});
   RailIndex add(RailInfo info);
   size_t rails() const { return rails_.size(); }
 
@@ -54,10 +54,10 @@ class Sprayer {
   // a bit for each rail that already failed this slice (then unmapped rails may serve too).
   // `memory`: where the local bytes lie.
   bool takes(RailIndex r, uint64_t bytes, uint64_t backlog, uint64_t avoid, Time now,
-             const Site& memory = {});
+             const MemoryLocation& memory = {});
   // The most a slice on this rail should hold: a few milliseconds of its rate, so that no slice is
   // long on a slow rail. No limit while it is the only rail.
-  uint64_t portion(RailIndex r) const;
+  uint64_t max_slice_bytes(RailIndex r) const;
   // The share of the NIC this process may use just now, 0 < share <= 1; scales the window.
   void limit(RailIndex r, double share);
 
@@ -84,8 +84,9 @@ class Sprayer {
   Time next_check(Time now) const;           // when late() or a resting rail wants attention next
   std::vector<RailIndex> to_ping(Time now);  // resting rails whose time has come, once each
 
-  RailView view(RailIndex r, Time now, const Site& memory = {});
-  double predicted_seconds(RailIndex r, uint64_t bytes, Time now, const Site& memory = {}) const;
+  RailView view(RailIndex r, Time now, const MemoryLocation& memory = {});
+  double predicted_seconds(RailIndex r, uint64_t bytes, Time now,
+                           const MemoryLocation& memory = {}) const;
 
  private:
   struct Attempt {
@@ -114,7 +115,7 @@ class Sprayer {
   Fitness fitness(RailIndex r, uint64_t avoid, Time now);
   double rate(const Rail& r) const;
   uint64_t window(const Rail& r) const;
-  double predicted(const Rail& r, uint64_t bytes, Time now, const Site& memory) const;
+  double predicted(const Rail& r, uint64_t bytes, Time now, const MemoryLocation& memory) const;
   static std::optional<Attempt> take(Rail& r, AttemptId id);
   void learn(Rail& r, const Attempt& a, Time now);
   static void learn_from_few(Rail& r, uint64_t bytes, Duration took);

@@ -4,7 +4,7 @@
 
 namespace mc::xfer {
 
-uint32_t Binder::bind(uint64_t offset, uint64_t bytes, uint32_t rails, uint64_t avoid) {
+uint32_t StaticBinding::bind(uint64_t offset, uint64_t bytes, uint32_t rails, uint64_t avoid) {
   if (rails < 2) return 0;
   uint32_t rail = 0;
   switch (scheduler_) {

@@ -1,6 +1,6 @@
-// Pure: how older engines schedule, for comparison with the sprayer: each slice is bound to a rail
-// when it is submitted, whatever that rail carries or how fast it is. It leaves it only when it
-// failed there.
+// Pure: how older engines schedule, for comparison with RailScheduler: each slice is bound to a
+// rail when it is submitted, whatever that rail carries or how fast it is. It leaves it only when
+// it failed there.
 //
 //   static       by its place in the segment: a stripe of the memory is a rail's
 //   round-robin  one rail after the other
@@ -16,9 +16,9 @@
 
 namespace mc::xfer {
 
-class Binder {
+class StaticBinding {
  public:
-  Binder(Scheduler scheduler, uint64_t seed) : scheduler_(scheduler), random_(seed) {}
+  StaticBinding(Scheduler scheduler, uint64_t seed) : scheduler_(scheduler), random_(seed) {}
   bool binds() const { return scheduler_ != Scheduler::kSpray; }
   // A rail of `rails`, for `bytes` at `offset`; not one of `avoid` (a bit each) if there is
   // another.

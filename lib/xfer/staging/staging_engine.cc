@@ -79,7 +79,7 @@ void Relay::submit(SlicePtr slice, Ends ends) {
       start();
       auto job = std::make_shared<Job>();
       const auto moves = [](const BufferPtr& b) {
-        return b != nullptr && b->backing != nullptr && b->data != nullptr && b->backing->moves();
+        return b != nullptr && b->backend != nullptr && b->data != nullptr && b->backend->moves();
       };
       const bool at_hand = remote != nullptr && remote->data != nullptr;
       if (at_hand && (moves(local) || moves(remote))) job->usable |= 1u << kDirect;
@@ -230,8 +230,8 @@ Result<> Relay::copy_direct(const Chunk& chunk) {
   const Piece& p = chunk.piece;
   std::byte* const here = job.slice->local + p.local;
   std::byte* const there = job.remote->data + (p.remote - job.remote->offset);
-  const bool device_here = job.local != nullptr, device_there = job.remote->backing != nullptr;
-  Backing& mover = *(device_there ? job.remote : job.local)->backing;
+  const bool device_here = job.local != nullptr, device_there = job.remote->backend != nullptr;
+  BufferBackend& mover = *(device_there ? job.remote : job.local)->backend;
   if (job.slice->op == Op::kWrite)
     return mover.move({{there, here, p.remote_stride, p.local_stride, p.bytes, p.rows},
                        device_there,
@@ -243,18 +243,18 @@ Result<> Relay::copy_direct(const Chunk& chunk) {
 namespace {
 
 // Rows between staging, where they are dense, and a buffer (null: the host's memory).
-Result<> rows_between(Backing* backing, std::byte* at, uint64_t offset, uint64_t stride,
+Result<> rows_between(BufferBackend* backend, std::byte* at, uint64_t offset, uint64_t stride,
                       std::byte* staging, const Piece& p, bool into_staging) {
-  if (backing != nullptr && at != nullptr && p.rows > 1 && backing->moves())
+  if (backend != nullptr && at != nullptr && p.rows > 1 && backend->moves())
     return into_staging
-               ? backing->move({{staging, at, p.bytes, stride, p.bytes, p.rows}, false, true})
-               : backing->move({{at, staging, stride, p.bytes, p.bytes, p.rows}, true, false});
+               ? backend->move({{staging, at, p.bytes, stride, p.bytes, p.rows}, false, true})
+               : backend->move({{at, staging, stride, p.bytes, p.bytes, p.rows}, true, false});
   for (uint64_t row = 0; row < p.rows; ++row) {
     const std::span<std::byte> host(staging + row * p.bytes, p.bytes);
     std::byte* const there = at + row * stride;
-    if (backing != nullptr) {
+    if (backend != nullptr) {
       const uint64_t place = offset + row * stride;
-      MC_TRY_(into_staging ? backing->read(place, host) : backing->write(place, host));
+      MC_TRY_(into_staging ? backend->read(place, host) : backend->write(place, host));
     } else {
       std::memcpy(into_staging ? host.data() : there, into_staging ? there : host.data(), p.bytes);
     }
@@ -268,9 +268,9 @@ Result<> Relay::copy_local(const Chunk& chunk, bool into_staging) {
   const Job& job = *chunk.job;
   const Piece& p = chunk.piece;
   std::byte* const at = job.slice->local + p.local;
-  Backing* const backing = job.local != nullptr ? job.local->backing.get() : nullptr;
-  const uint64_t offset = backing == nullptr ? 0 : static_cast<uint64_t>(at - job.local->data);
-  return rows_between(backing, at, offset, p.local_stride, chunk.staging, p, into_staging);
+  BufferBackend* const backend = job.local != nullptr ? job.local->backend.get() : nullptr;
+  const uint64_t offset = backend == nullptr ? 0 : static_cast<uint64_t>(at - job.local->data);
+  return rows_between(backend, at, offset, p.local_stride, chunk.staging, p, into_staging);
 }
 
 Result<> Relay::copy_remote(const Chunk& chunk, bool into_staging) {
@@ -278,7 +278,7 @@ Result<> Relay::copy_remote(const Chunk& chunk, bool into_staging) {
   const Piece& p = chunk.piece;
   const uint64_t offset = p.remote - to.offset;
   std::byte* const at = to.data == nullptr ? nullptr : to.data + offset;
-  return rows_between(to.backing.get(), at, offset, p.remote_stride, chunk.staging, p,
+  return rows_between(to.backend.get(), at, offset, p.remote_stride, chunk.staging, p,
                       into_staging);
 }
 

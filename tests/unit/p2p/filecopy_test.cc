@@ -42,20 +42,20 @@ std::string text(size_t n) {
 }
 
 // Spoils what it is told to while it is loaded.
-class Spoilt : public Place {
+class Spoilt : public FileTree {
  public:
-  explicit Spoilt(Place& place) : place_(place) {}
+  explicit Spoilt(FileTree& place) : place_(place) {}
   uint32_t spoil = 0, loads = 0;
-  Result<Entry> look(const std::string& path) override { return place_.look(path); }
+  Result<TreeEntry> look(const std::string& path) override { return place_.look(path); }
   Result<Page> list(const std::string& path, const std::string& after) override {
     auto page = place_.list(path, after);
     if (page && !evil.empty()) page->entries.push_back({evil, false, 1, 0644, 0});
     return page;
   }
-  Result<std::vector<uint64_t>> sums(const Entry& f, uint64_t first, uint32_t count) override {
+  Result<std::vector<uint64_t>> sums(const TreeEntry& f, uint64_t first, uint32_t count) override {
     return place_.sums(f, first, count);
   }
-  Result<uint64_t> load(const Entry& f, uint64_t piece, std::span<std::byte> into) override {
+  Result<uint64_t> load(const TreeEntry& f, uint64_t piece, std::span<std::byte> into) override {
     ++loads;
     auto sum = place_.load(f, piece, into);
     if (spoil > 0 && spoil-- > 0) into[0] ^= std::byte{1};
@@ -65,14 +65,16 @@ class Spoilt : public Place {
     return place_.make_folder(p, m);
   }
   Result<> set_mode(const std::string& p, uint32_t m) override { return place_.set_mode(p, m); }
-  Result<std::unique_ptr<Part>> begin(const Entry& f) override { return place_.begin(f); }
+  Result<std::unique_ptr<PartialFile>> begin(const TreeEntry& f) override {
+    return place_.begin(f);
+  }
   std::string evil;
 
  private:
-  Place& place_;
+  FileTree& place_;
 };
 
-Result<CopyReport> copy(Place& from, Place& to, const std::string& a, const std::string& b) {
+Result<CopyReport> copy(FileTree& from, FileTree& to, const std::string& a, const std::string& b) {
   std::vector<std::byte> memory(kPieceBytes);
   return Copier(from, to, {std::span(memory)}, {}).run(a, b);
 }
@@ -140,7 +142,7 @@ TEST_CASE("no path leaves the folder, for reading or writing") {
   for (const std::string path : {"../x", "/etc/passwd", "f/../../x", "link/secret", "./f", "a//b",
                                  "file-link", "link/new"}) {
     CAPTURE(path);
-    const Entry file{path, false, 1, 0644, 0};
+    const TreeEntry file{path, false, 1, 0644, 0};
     std::vector<std::byte> buffer(kPieceBytes);
     CHECK(tree->load(file, 0, buffer).error().code == Code::kDenied);
     if (path != "file-link") CHECK(tree->begin(file).error().code == Code::kDenied);

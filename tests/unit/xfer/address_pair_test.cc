@@ -54,7 +54,7 @@ TEST_SUITE("xfer/route") {
     REQUIRE(routes.has_value());
     REQUIRE(routes->size() == 4);
     for (size_t i = 0; i < 4; ++i) {
-      const tcp::Route& r = (*routes)[i];
+      const tcp::AddressPair& r = (*routes)[i];
       CAPTURE(r.bind);
       CAPTURE(r.remote);
       const bool same = r.bind.substr(0, 7) == r.remote.substr(0, 7);

@@ -11,7 +11,7 @@ namespace mc {
 namespace {
 
 struct Pair {  // the same twice, whenever its lock is held
-  OwnerLock mutex;
+  BiasedLock mutex;
   uint64_t a MC_GUARDED_BY(mutex) = 0, b MC_GUARDED_BY(mutex) = 0;
   uint64_t seen MC_GUARDED_BY(mutex) = 0;  // by others, of all that they looked for
 };
@@ -27,10 +27,10 @@ TEST_CASE("an owner lock keeps its owner and all others apart") {
   for (int t = 0; t < 2; ++t)
     others.emplace_back([&] {
       for (uint64_t i = 0; i < kLooks; ++i) {
-        pair.mutex.lock_from_outside();
+        pair.mutex.lock_slow();
         if (pair.a != pair.b) ++torn;
         ++pair.a, ++pair.b, ++pair.seen;
-        pair.mutex.unlock_from_outside();
+        pair.mutex.unlock_slow();
       }
       --looking;
     });
@@ -46,11 +46,11 @@ TEST_CASE("an owner lock keeps its owner and all others apart") {
   }
   for (auto& t : others) t.join();
   CHECK(torn == 0);
-  pair.mutex.lock_from_outside();
+  pair.mutex.lock_slow();
   CHECK(pair.seen == 2 * kLooks);
   CHECK(pair.a == mine + 2 * kLooks);
   CHECK(pair.b == pair.a);
-  pair.mutex.unlock_from_outside();
+  pair.mutex.unlock_slow();
 }
 
 TEST_CASE("the time that costs nothing lags some milliseconds behind, on the same line") {

@@ -113,9 +113,9 @@ TEST_SUITE("xfer/copy") {
     const auto from = noise(3 << 20, 5);
     for (int round = 0; round < 20; ++round) {
       std::vector<std::byte> to(from.size());
-      RecentWrites recent(1 << 20);
-      const auto job =
-          std::make_shared<CopyJob>(Rows{to.data(), from.data(), from.size()}, 4096, recent);
+      CacheResidency residency(1 << 20);
+      const auto job = std::make_shared<ParallelCopy>(Rows{to.data(), from.data(), from.size()},
+                                                      4096, residency);
       std::vector<std::thread> helpers;
       for (int i = 0; i < 3; ++i) helpers.emplace_back([job] { job->work([] { return true; }); });
       job->work([] { return true; });
@@ -128,8 +128,8 @@ TEST_SUITE("xfer/copy") {
   TEST_CASE("a job that is given up says so, and nothing is written after finish") {
     const auto from = noise(1 << 20, 6);
     std::vector<std::byte> to(from.size());
-    RecentWrites recent(1 << 20);
-    CopyJob job({to.data(), from.data(), from.size()}, 64 * 1024, recent);
+    CacheResidency residency(1 << 20);
+    ParallelCopy job({to.data(), from.data(), from.size()}, 64 * 1024, residency);
     int left = 3;
     job.work([&] { return left-- > 0; });
     CHECK_FALSE(job.finish());
@@ -144,13 +144,13 @@ TEST_SUITE("xfer/copy") {
     std::vector<std::byte> memory(1 << 20);
     std::byte* const a = memory.data();
     std::byte* const b = a + (512 << 10);
-    RecentWrites recent(kWindow);
-    CHECK_FALSE(recent.hot(a, 64 << 10));  // never seen
-    CHECK(recent.hot(a, 64 << 10));
-    CHECK_FALSE(recent.hot(b, 6 << 20));
-    CHECK(recent.hot(a, 2 << 20));        // six and a bit since
-    CHECK_FALSE(recent.hot(b, 6 << 20));  // eight since
-    CHECK_FALSE(recent.hot(a, kWindow));  // what is longer than the window never is
-    CHECK_FALSE(recent.hot(a, kWindow));
+    CacheResidency residency(kWindow);
+    CHECK_FALSE(residency.hot(a, 64 << 10));  // never seen
+    CHECK(residency.hot(a, 64 << 10));
+    CHECK_FALSE(residency.hot(b, 6 << 20));
+    CHECK(residency.hot(a, 2 << 20));        // six and a bit since
+    CHECK_FALSE(residency.hot(b, 6 << 20));  // eight since
+    CHECK_FALSE(residency.hot(a, kWindow));  // what is longer than the window never is
+    CHECK_FALSE(residency.hot(a, kWindow));
   }
 }

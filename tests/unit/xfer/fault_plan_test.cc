@@ -26,16 +26,16 @@ TEST_SUITE("xfer/fault") {
   TEST_CASE("a rule works in its time and on what it names, and on nothing else") {
     Plan plan = plan_of(
         R"({"at": "2s", "for": "500ms", "peer": "node-b", "op": "read", "error": "submit"})");
-    CHECK(plan.decide(kRead, kStart).fate == Fate::kPass);
-    CHECK(plan.decide(kRead, kStart + 1999ms).fate == Fate::kPass);
-    CHECK(plan.decide(kRead, kStart + 2s).fate == Fate::kFailSubmit);
-    CHECK(plan.decide(kRead, kStart + 2499ms).fate == Fate::kFailSubmit);
-    CHECK(plan.decide(kRead, kStart + 2500ms).fate == Fate::kPass);
-    CHECK(plan.decide({"tcp", "node-c", Op::kRead, 1}, kStart + 2s).fate == Fate::kPass);
-    CHECK(plan.decide({"tcp", "node-b", Op::kWrite, 1}, kStart + 2s).fate == Fate::kPass);
+    CHECK(plan.decide(kRead, kStart).action == FaultAction::kPass);
+    CHECK(plan.decide(kRead, kStart + 1999ms).action == FaultAction::kPass);
+    CHECK(plan.decide(kRead, kStart + 2s).action == FaultAction::kFailSubmit);
+    CHECK(plan.decide(kRead, kStart + 2499ms).action == FaultAction::kFailSubmit);
+    CHECK(plan.decide(kRead, kStart + 2500ms).action == FaultAction::kPass);
+    CHECK(plan.decide({"tcp", "node-c", Op::kRead, 1}, kStart + 2s).action == FaultAction::kPass);
+    CHECK(plan.decide({"tcp", "node-b", Op::kWrite, 1}, kStart + 2s).action == FaultAction::kPass);
     Plan shm = plan_of(R"({"transport": "shm", "drop": true})");
-    CHECK(shm.decide(kRead, kStart).fate == Fate::kPass);
-    CHECK(shm.decide({"shm", "x", Op::kRead, 1}, kStart + 1h).fate == Fate::kDrop);
+    CHECK(shm.decide(kRead, kStart).action == FaultAction::kPass);
+    CHECK(shm.decide({"shm", "x", Op::kRead, 1}, kStart + 1h).action == FaultAction::kDrop);
   }
 
   TEST_CASE("a cap spreads slices out so that its bandwidth is met and never passed") {
@@ -50,7 +50,7 @@ TEST_SUITE("xfer/fault") {
     Plan plan = plan_of(R"({"skip": 2, "count": 3, "error": "completion"})");
     std::string fates;
     for (int i = 0; i < 8; ++i)
-      fates += plan.decide(kRead, kStart).fate == Fate::kFailCompletion ? 'x' : '.';
+      fates += plan.decide(kRead, kStart).action == FaultAction::kFailCompletion ? 'x' : '.';
     CHECK(fates == "..xxx...");
   }
 
@@ -61,7 +61,7 @@ TEST_SUITE("xfer/fault") {
     CHECK(plan.rules() == 2);
     const Verdict v = plan.decide(kRead, kStart);
     CHECK(v.release == kStart + 20ms);
-    CHECK(v.fate == Fate::kDrop);
+    CHECK(v.action == FaultAction::kDrop);
   }
 
   TEST_CASE("the same seed gives the same drill, and a share is that share") {
@@ -70,10 +70,10 @@ TEST_SUITE("xfer/fault") {
     int failed = 0;
     for (int i = 0; i < 2000; ++i) {
       const Verdict x = a.decide(kRead, kStart), y = b.decide(kRead, kStart);
-      CHECK(x.fate == y.fate);
+      CHECK(x.action == y.action);
       CHECK(x.release == y.release);
       CHECK(x.release < kStart + 1ms);
-      failed += x.fate == Fate::kFailSubmit;
+      failed += x.action == FaultAction::kFailSubmit;
     }
     CHECK(failed > 500);
     CHECK(failed < 700);

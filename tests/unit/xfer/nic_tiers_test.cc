@@ -45,11 +45,11 @@ TEST_SUITE("nic tiers") {
 
   TEST_CASE("a GPU is found by its address in any spelling") {
     const NicTiers tiers(machine());
-    CHECK(tiers.gpu("0000:82:00.0") == Site{1, 1});
-    CHECK(tiers.gpu("00000000:02:00.0") == Site{0, 0});  // as NVML writes it
-    CHECK(tiers.gpu("02:00.0") == Site{0, 0});
-    CHECK(tiers.gpu("0000:03:00.0") == Site{});
-    CHECK(tiers.gpu("") == Site{});
+    CHECK(tiers.gpu("0000:82:00.0") == MemoryLocation{1, 1});
+    CHECK(tiers.gpu("00000000:02:00.0") == MemoryLocation{0, 0});  // as NVML writes it
+    CHECK(tiers.gpu("02:00.0") == MemoryLocation{0, 0});
+    CHECK(tiers.gpu("0000:03:00.0") == MemoryLocation{});
+    CHECK(tiers.gpu("") == MemoryLocation{});
   }
 }
 

@@ -1,4 +1,4 @@
-// The queue of a peer together with the ledger of its NIC.
+// The queue of a peer together with what is in flight on its NIC.
 #include <doctest/doctest.h>
 
 #include <atomic>
@@ -21,8 +21,8 @@ struct Done final : Sink {
   std::atomic<uint64_t> count{0}, failed{0};
 };
 
-NicLedger::Config alone() {
-  NicLedger::Config out;
+NicInflight::Config alone() {
+  NicInflight::Config out;
   out.shared = false;
   return out;
 }
@@ -32,7 +32,7 @@ struct Bench {
   Done done;
   std::shared_ptr<Peer> peer = std::make_shared<Peer>();
   std::atomic<bool> cancelled{false};
-  NicLedger ledger{alone()};
+  NicInflight nic_inflight{alone()};
   RailQueue queue, other;  // two peers behind one NIC
 
   Bench() : queue(done, clock, config(), peer), other(done, clock, config(), peer) {
@@ -45,7 +45,7 @@ struct Bench {
   }
   RailQueue::Config config() {
     RailQueue::Config out;
-    out.ledger = &ledger;
+    out.nic_inflight = &nic_inflight;
     return out;
   }
   SlicePtr slice(Priority p, uint64_t bytes) {
@@ -73,8 +73,8 @@ TEST_SUITE("rail queue and classes") {
     REQUIRE(first);
     REQUIRE(second);
     CHECK(second->slice->priority == kHigh);
-    b.queue.returned(first, {});
-    b.queue.returned(second, {});
+    b.queue.complete(first, {});
+    b.queue.complete(second, {});
   }
 
   TEST_CASE("alone, a large slice goes as one; beside high work in two small pieces at a time") {
@@ -83,7 +83,7 @@ TEST_SUITE("rail queue and classes") {
     auto whole = b.pull(b.queue);
     REQUIRE(whole);
     CHECK(whole->piece.bytes == 1 * kMiB);
-    b.queue.returned(whole, {});
+    b.queue.complete(whole, {});
     CHECK(b.done.count == 1);
 
     b.queue.push(b.slice(kHigh, 64 * kKiB));
@@ -93,17 +93,17 @@ TEST_SUITE("rail queue and classes") {
     REQUIRE(two);
     CHECK(one->piece.bytes + two->piece.bytes <= 80 * kKiB);
     CHECK(b.pull(b.queue) == nullptr);
-    b.queue.returned(high, {});
+    b.queue.complete(high, {});
     CHECK(b.pull(b.queue) == nullptr);
-    b.queue.returned(one, {});
+    b.queue.complete(one, {});
     auto three = b.pull(b.queue);
     REQUIRE(three);
-    for (const auto& a : {two, three}) b.queue.returned(a, {});
+    for (const auto& a : {two, three}) b.queue.complete(a, {});
     b.clock.advance(1s);  // no high work for long
     auto rest = b.pull(b.queue);
     REQUIRE(rest);
     CHECK(one->piece.bytes + two->piece.bytes + three->piece.bytes + rest->piece.bytes == 1 * kMiB);
-    b.queue.returned(rest, {});
+    b.queue.complete(rest, {});
     CHECK(b.done.count == 3);
     CHECK(b.done.failed == 0);
   }
@@ -122,8 +122,8 @@ TEST_SUITE("rail queue and classes") {
     auto again = b.pull(b.queue);
     REQUIRE(again);
     CHECK(again->slice->priority == kHigh);
-    for (const auto& a : {high, two}) b.other.returned(a, {});
-    for (const auto& a : {one, again}) b.queue.returned(a, {});
+    for (const auto& a : {high, two}) b.other.complete(a, {});
+    for (const auto& a : {one, again}) b.queue.complete(a, {});
   }
 
   TEST_CASE("high bytes that went past the queue hold back low work, and teach the latency") {
@@ -139,7 +139,7 @@ TEST_SUITE("rail queue and classes") {
     REQUIRE(two);
     CHECK(one->piece.bytes + two->piece.bytes <= 80 * kKiB);
     CHECK(b.pull(b.other) == nullptr);
-    for (const auto& a : {one, two}) b.other.returned(a, {});
+    for (const auto& a : {one, two}) b.other.complete(a, {});
   }
 
   TEST_CASE("a reserved connection is kept free for high work while there is any") {
@@ -148,22 +148,22 @@ TEST_SUITE("rail queue and classes") {
     b.queue.push(b.slice(kLow, 64 * kKiB));
     auto low = b.queue.pull(0, reserved, RailQueue::Wait::kNo);
     REQUIRE(low);  // no high work about
-    b.queue.returned(low, {});
+    b.queue.complete(low, {});
 
     b.other.push(b.slice(kHigh, 64 * kKiB));
     auto high = b.pull(b.other);
-    b.other.returned(high, {});
+    b.other.complete(high, {});
     b.queue.push(b.slice(kLow, 64 * kKiB));
     CHECK(b.queue.pull(0, reserved, RailQueue::Wait::kNo) == nullptr);
     b.queue.push(b.slice(kHigh, 64 * kKiB));
     high = b.queue.pull(0, reserved, RailQueue::Wait::kNo);
     REQUIRE(high);
     CHECK(high->slice->priority == kHigh);
-    b.queue.returned(high, {});
+    b.queue.complete(high, {});
     b.clock.advance(1s);
     low = b.queue.pull(0, reserved, RailQueue::Wait::kNo);
     REQUIRE(low);
-    b.queue.returned(low, {});
+    b.queue.complete(low, {});
     CHECK(b.done.count == 4);
   }
 
@@ -175,10 +175,10 @@ TEST_SUITE("rail queue and classes") {
     REQUIRE(high);
     CHECK(high->slice->priority == kHigh);
     CHECK(high->piece.bytes == 4 * kKiB);
-    b.queue.returned(high, {});
+    b.queue.complete(high, {});
     b.queue.push(b.slice(kHigh, 4 * kKiB));
     CHECK(b.queue.push_or_carry(b.slice(kHigh, 4 * kKiB), 0) == nullptr);
-    while (auto a = b.pull(b.queue)) b.queue.returned(a, {});
+    while (auto a = b.pull(b.queue)) b.queue.complete(a, {});
     CHECK(b.done.count == 6);
     CHECK(b.done.failed == 0);
   }
@@ -187,15 +187,15 @@ TEST_SUITE("rail queue and classes") {
     Bench b;
     b.queue.push(b.slice(kMedium, 64 * kKiB));
     auto a = b.pull(b.queue);
-    b.queue.returned(a, fail(Code::kStale, "moved"));
+    b.queue.complete(a, fail(Code::kStale, "moved"));
     b.queue.push(b.slice(kMedium, 64 * kKiB));
     a = b.pull(b.queue);
     b.cancelled = true;
     b.queue.tick();
     CHECK(a->recalled.load());
-    b.queue.returned(a, fail(Code::kUnavailable, "recalled"));
+    b.queue.complete(a, fail(Code::kUnavailable, "recalled"));
     CHECK(b.done.failed == 2);
-    const auto view = b.ledger.view(b.clock.now());
+    const auto view = b.nic_inflight.view(b.clock.now());
     for (const uint64_t n : view[0].inflight) CHECK(n == 0);
   }
 
@@ -204,16 +204,16 @@ TEST_SUITE("rail queue and classes") {
     Done done;
     auto peer = std::make_shared<Peer>();
     std::atomic<bool> cancelled{false};
-    NicLedger ledger(alone());
+    NicInflight nic_inflight(alone());
     RailQueue::Config config;
-    config.ledger = &ledger;
+    config.nic_inflight = &nic_inflight;
     RailQueue queues[2] = {{done, clock, config, peer}, {done, clock, config, peer}};
     std::vector<std::thread> threads;
     for (RailQueue& q : queues) {
       q.add_rail({"eth0", "remote", -1, true}, [](const AttemptPtr&) {});
       for (int t = 0; t < 2; ++t)
         threads.emplace_back([&q] {
-          while (auto a = q.pull(0, {}, RailQueue::Wait::kYes)) q.returned(a, {});
+          while (auto a = q.pull(0, {}, RailQueue::Wait::kYes)) q.complete(a, {});
         });
     }
     constexpr uint64_t kSlices = 600;
@@ -233,7 +233,7 @@ TEST_SUITE("rail queue and classes") {
     for (auto& t : threads) t.join();
     CHECK(done.count == kSlices);
     CHECK(done.failed == 0);
-    const auto view = ledger.view(clock.now());
+    const auto view = nic_inflight.view(clock.now());
     for (const uint64_t n : view[0].inflight) CHECK(n == 0);
   }
 }

@@ -97,7 +97,7 @@ TEST_SUITE("rail queue") {
     CHECK(b.pull_any() == nullptr);
     CHECK(b.done.count() == 0);
     b.pass(milliseconds(1));
-    b.queue.returned(a, {});
+    b.queue.complete(a, {});
     REQUIRE(b.done.count() == 1);
     CHECK(b.done.ended()[0].second.has_value());
     CHECK(b.queue.idle());
@@ -108,12 +108,12 @@ TEST_SUITE("rail queue") {
     b.push(0);
     auto a = b.pull_any();
     const RailIndex first = a->rail;
-    b.queue.returned(a, broken());
+    b.queue.complete(a, broken());
     CHECK(b.done.count() == 0);
     CHECK(b.pull(first) == nullptr);
     auto again = b.pull(1 - first);
     REQUIRE(again);
-    b.queue.returned(again, {});
+    b.queue.complete(again, {});
     CHECK(b.done.ended()[0].second.has_value());
     CHECK(b.queue.view()[first].errors == 1);
     CHECK(b.queue.view()[first].state == RailState::kSuspect);
@@ -123,7 +123,7 @@ TEST_SUITE("rail queue") {
     Bench b(2);
     b.push(0);
     auto a = b.pull_any();
-    b.queue.returned(a, fail(Code::kStale, "another owner"));
+    b.queue.complete(a, fail(Code::kStale, "another owner"));
     REQUIRE(b.done.count() == 1);
     CHECK(b.done.ended()[0].second.error().code == Code::kStale);
     CHECK(b.queue.view()[a->rail].errors == 0);
@@ -132,7 +132,7 @@ TEST_SUITE("rail queue") {
   TEST_CASE("when no rail is left the slice fails, naming the peer and the last error") {
     Bench b(2);
     b.push(0);
-    while (auto a = b.pull_any()) b.queue.returned(a, broken());
+    while (auto a = b.pull_any()) b.queue.complete(a, broken());
     REQUIRE(b.done.count() == 1);
     CHECK(b.done.ended()[0].second.error().what == "peer: connection reset");
   }
@@ -144,11 +144,11 @@ TEST_SUITE("rail queue") {
     while (auto a = b.pull(0)) {
       a->reached = true;
       ++tries;
-      b.queue.returned(a, broken());
+      b.queue.complete(a, broken());
     }
     CHECK(tries == 3);
     b.push(1);
-    b.queue.returned(b.pull(0), broken());
+    b.queue.complete(b.pull(0), broken());
     CHECK(b.done.count() == 2);
   }
 
@@ -162,11 +162,11 @@ TEST_SUITE("rail queue") {
     auto quick = b.pull(1 - slow->rail);
     REQUIRE(quick);
     CHECK(quick->slice == slow->slice);
-    b.queue.returned(quick, {});
+    b.queue.complete(quick, {});
     CHECK(slow->recalled.load());
     CHECK(b.recalled == std::vector<AttemptPtr>{slow});
     CHECK(b.done.count() == 0);  // the loser may still move bytes
-    b.queue.returned(slow, fail(Code::kUnavailable, "recalled"));
+    b.queue.complete(slow, fail(Code::kUnavailable, "recalled"));
     REQUIRE(b.done.count() == 1);
     CHECK(b.done.ended()[0].second.has_value());
     CHECK(b.queue.view()[slow->rail].errors == 0);
@@ -177,7 +177,7 @@ TEST_SUITE("rail queue") {
     b.push(0);
     auto alone = b.pull_any();
     alone->digest = 7;
-    b.queue.returned(alone, {});
+    b.queue.complete(alone, {});
     REQUIRE(b.done.count() == 1);
     CHECK(b.done.digest(0) == uint64_t{7});
     b.push(1);
@@ -187,8 +187,8 @@ TEST_SUITE("rail queue") {
     auto quick = b.pull(1 - slow->rail);
     REQUIRE(quick);
     quick->digest = 8;
-    b.queue.returned(quick, {});
-    b.queue.returned(slow, fail(Code::kUnavailable, "recalled"));  // it has moved bytes since
+    b.queue.complete(quick, {});
+    b.queue.complete(slow, fail(Code::kUnavailable, "recalled"));  // it has moved bytes since
     REQUIRE(b.done.count() == 2);
     CHECK(b.done.ended()[1].second.has_value());
     CHECK_FALSE(b.done.digest(1));
@@ -202,10 +202,10 @@ TEST_SUITE("rail queue") {
     b.queue.tick();
     CHECK(lost->recalled.load());
     CHECK(b.queue.view()[lost->rail].errors == 1);
-    b.queue.returned(lost, fail(Code::kUnavailable, "recalled"));
+    b.queue.complete(lost, fail(Code::kUnavailable, "recalled"));
     auto again = b.pull(1 - lost->rail);
     REQUIRE(again);
-    b.queue.returned(again, {});
+    b.queue.complete(again, {});
     CHECK(b.done.ended()[0].second.has_value());
   }
 
@@ -218,7 +218,7 @@ TEST_SUITE("rail queue") {
     b.queue.tick();
     CHECK(a->recalled.load());
     CHECK(b.done.count() == 1);
-    b.queue.returned(a, fail(Code::kUnavailable, "recalled"));
+    b.queue.complete(a, fail(Code::kUnavailable, "recalled"));
     CHECK(b.done.count() == 2);
     for (const auto& [offset, outcome] : b.done.ended()) CHECK(!outcome.has_value());
   }
@@ -233,7 +233,7 @@ TEST_SUITE("rail queue") {
       CHECK(a->local == reinterpret_cast<std::byte*>(0x1000) + a->piece.remote);
       moved[a->piece.remote] = a->piece.total();
       b.pass(milliseconds(1));
-      b.queue.returned(a, {});
+      b.queue.complete(a, {});
     }
     CHECK(attempts > 3);
     uint64_t at = 0;
@@ -251,11 +251,11 @@ TEST_SUITE("rail queue") {
     auto first = b.pull(0), second = b.pull(1);
     REQUIRE(first);
     REQUIRE(second);
-    b.queue.returned(first, fail(Code::kStale, "another owner"));
+    b.queue.complete(first, fail(Code::kStale, "another owner"));
     CHECK(second->recalled.load());
     b.queue.tick();
     CHECK(b.done.count() == 0);
-    b.queue.returned(second, fail(Code::kUnavailable, "recalled"));
+    b.queue.complete(second, fail(Code::kUnavailable, "recalled"));
     REQUIRE(b.done.count() == 1);
     CHECK(b.done.ended()[0].second.error().code == Code::kStale);
   }
@@ -271,10 +271,10 @@ TEST_SUITE("rail queue") {
     CHECK(first->piece.remote == 0);
     CHECK(third->piece.remote == 2 * kBytes);
     CHECK(b.pull(0) == nullptr);  // though the other rail does nothing
-    b.queue.returned(first, broken());
+    b.queue.complete(first, broken());
     auto second = b.pull(1), fourth = b.pull(1), again = b.pull(1);
     REQUIRE(again);
-    for (const auto& a : {second, third, fourth, again}) b.queue.returned(a, {});
+    for (const auto& a : {second, third, fourth, again}) b.queue.complete(a, {});
     CHECK(b.done.count() == 4);
     CHECK(b.queue.idle());
   }
@@ -285,14 +285,14 @@ TEST_SUITE("rail queue") {
     CHECK(b.pull(0, {.reads = true, .writes = false}) == nullptr);
     const auto write = b.pull(0, {.reads = false, .writes = true});
     REQUIRE(write != nullptr);
-    b.queue.returned(write, {});
+    b.queue.complete(write, {});
   }
 
   TEST_CASE("with all rails at rest, work waits for one to heal, for the peer's timeout") {
     Bench b(2);
     for (int i = 0; i < 6; ++i) {
       b.push(static_cast<uint64_t>(i));
-      while (auto a = b.pull_any()) b.queue.returned(a, broken());
+      while (auto a = b.pull_any()) b.queue.complete(a, broken());
     }
     const size_t before = b.done.count();
     for (const auto& v : b.queue.view()) CHECK(v.state == RailState::kResting);
@@ -314,7 +314,7 @@ TEST_SUITE("rail queue") {
     for (int i = 0; i < 2; ++i) b.queue.pinged(0, Duration(1000));
     auto a = b.pull(0);
     REQUIRE(a);
-    b.queue.returned(a, {});
+    b.queue.complete(a, {});
     CHECK(b.done.ended().back().second.has_value());
   }
 
@@ -326,7 +326,7 @@ TEST_SUITE("rail queue") {
     b.queue.close({Code::kUnavailable, "closed"}, true);
     CHECK(b.done.count() == 1);
     CHECK(a->recalled.load());
-    b.queue.returned(a, fail(Code::kUnavailable, "recalled"));
+    b.queue.complete(a, fail(Code::kUnavailable, "recalled"));
     CHECK(b.done.count() == 2);
     b.push(2);
     CHECK(b.done.count() == 3);
@@ -349,7 +349,7 @@ TEST_SUITE("rail queue") {
           a->reached = true;
           Result<> outcome;
           if (a->recalled.load() || random.chance(.02)) outcome = broken();
-          queue.returned(a, std::move(outcome));
+          queue.complete(a, std::move(outcome));
         }
       });
     std::atomic<bool> ending{false};

@@ -5,7 +5,7 @@
 
 namespace mc::xfer {
 
-namespace sprayer_test {
+namespace rail_scheduler_test {
 
 namespace {
 
@@ -26,7 +26,7 @@ double payload_rate(World& w, uint64_t bytes) {
 
 }  // namespace
 
-TEST_SUITE("sprayer") {
+TEST_SUITE("rail_scheduler") {
   TEST_CASE("four equal rails give 0.95 of their sum") {
     World w(Rails(4, {.rate = kRate}));
     CHECK(payload_rate(w, 256 * kMiB) >= .95 * 4 * kRate);
@@ -137,7 +137,7 @@ TEST_SUITE("sprayer") {
   }
 
   TEST_CASE("rails outside the map serve what failed on all of those in it") {
-    Sprayer s;
+    RailScheduler s;
     const RailIndex a = s.add({"eth0", "eth0", -1, true}), b = s.add({"eth1", "eth1", -1, true}),
                     c = s.add({"eth0", "eth1", -1, false});
     CHECK(!s.takes(c, kSlice, kSlice, 0, at(0)));
@@ -148,7 +148,7 @@ TEST_SUITE("sprayer") {
   }
 
   TEST_CASE("a farther tier serves when the near one is far behind") {
-    Sprayer s;
+    RailScheduler s;
     s.add({"near", "r", 0, true});
     s.add({"far", "r", 1, true});
     CHECK(s.takes(0, kSlice, kSlice, 0, at(0), {0, -1}));
@@ -165,11 +165,11 @@ TEST_SUITE("sprayer") {
   }
 
   TEST_CASE("a GPU's bytes go by the tiers that its place gives the NICs") {
-    Sprayer s;  // seen from GPU 0: 1, 2, 3; from GPU 1: 3, 3, 1
+    RailScheduler s;  // seen from GPU 0: 1, 2, 3; from GPU 1: 3, 3, 1
     s.add({"own switch", "r", 0, true, {1, 3}});
     s.add({"own node", "r", 0, true, {2, 3}});
     s.add({"other node", "r", 1, true, {3, 1}});
-    const auto taken = [&](const Site& memory) {
+    const auto taken = [&](const MemoryLocation& memory) {
       std::string out;
       for (RailIndex r = 0; r < 3; ++r)
         if (s.takes(r, 64 * kKiB, 64 * kKiB, 0, at(0), memory)) out += std::to_string(r);
@@ -190,7 +190,7 @@ TEST_SUITE("sprayer") {
     for (uint64_t seed = 1; seed <= 50; ++seed) {
       CAPTURE(seed);
       Random random(seed);
-      Sprayer s;
+      RailScheduler s;
       const auto n = static_cast<RailIndex>(1 + random.below(6));
       for (RailIndex i = 0; i < n; ++i)
         s.add({"l", "r", static_cast<int>(random.below(3)) - 1, random.chance(.7)});
@@ -249,5 +249,5 @@ TEST_SUITE("sprayer") {
   }
 }
 
-}  // namespace sprayer_test
+}  // namespace rail_scheduler_test
 }  // namespace mc::xfer

@@ -48,7 +48,7 @@ class World {
     for (size_t i = 0; i < rails_.size(); ++i)
       spray_.add({"l" + std::to_string(i), "r" + std::to_string(i), 1, true});
   }
-  Sprayer& spray() { return spray_; }
+  RailScheduler& spray() { return spray_; }
   double now() const { return now_; }
   const std::vector<Slice>& slices() const { return slices_; }
   uint64_t carried(size_t rail) const { return carried_[rail]; }
@@ -143,7 +143,7 @@ class World {
       if (it == out_.end()) continue;
       const auto index = it->second.slice;
       Slice& s = slices_[index];
-      if (late.late == Sprayer::Late::kLost) {
+      if (late.late == RailScheduler::Late::kLost) {
         recall(it->first);
         s.avoid |= uint64_t{1} << late.rail;
         if (s.attempts_out == 0 && s.done < 0 && !s.queued) requeue(index);
@@ -165,7 +165,7 @@ class World {
       for (RailIndex r = 0; r < rails_.size() && !queue_.empty(); ++r) {
         const size_t head = queue_.front();
         Slice& s = slices_[head];  // until slices_ grows
-        const uint64_t part = std::min(s.bytes, spray_.portion(r));
+        const uint64_t part = std::min(s.bytes, spray_.max_slice_bytes(r));
         if (!spray_.takes(r, part, backlog_, s.avoid, t)) continue;
         queue_.erase(queue_.begin());
         if (s.bytes > part + part / 2) {
@@ -266,7 +266,7 @@ class World {
   std::vector<Rail> rails_;
   std::vector<double> free_;
   std::vector<uint64_t> carried_;
-  Sprayer spray_;
+  RailScheduler spray_;
   Random random_;
   std::vector<Slice> slices_;
   std::vector<size_t> queue_;

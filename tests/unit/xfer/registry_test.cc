@@ -55,14 +55,14 @@ TEST_SUITE("xfer/registry") {
   }
 
   TEST_CASE("a buffer behind a backing is offered without an address to read it at") {
-    struct Nowhere final : Backing {
+    struct Nowhere final : BufferBackend {
       Result<> read(uint64_t, std::span<std::byte>) override { return {}; }
       Result<> write(uint64_t, std::span<const std::byte>) override { return {}; }
     };
     Registry registry(Generation{7});
     auto buffer = registry.add(std::make_shared<Nowhere>(), nullptr, 1 << 20, true, "file");
     REQUIRE(buffer.has_value());
-    CHECK((*registry.pin((*buffer)->offset, 1 << 20))->backing != nullptr);
+    CHECK((*registry.pin((*buffer)->offset, 1 << 20))->backend != nullptr);
     CHECK_FALSE(registry.pin((*buffer)->offset, (1 << 20) + 1).has_value());
     const auto described = registry.describe();
     REQUIRE(described.size() == 1);
@@ -73,7 +73,7 @@ TEST_SUITE("xfer/registry") {
   }
 
   TEST_CASE("a local address of device memory is found, one past its end is not") {
-    struct Nowhere final : Backing {
+    struct Nowhere final : BufferBackend {
       Result<> read(uint64_t, std::span<std::byte>) override { return {}; }
       Result<> write(uint64_t, std::span<const std::byte>) override { return {}; }
     };

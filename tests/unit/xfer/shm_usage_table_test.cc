@@ -43,8 +43,8 @@ NicDemand medium(Time until, double rate = 0) {
   return d;
 }
 
-std::unique_ptr<ShareTable> open(const Folder& folder, const std::string& nic = "eth0") {
-  auto table = ShareTable::open(folder.path, nic);
+std::unique_ptr<ShmUsageTable> open(const Folder& folder, const std::string& nic = "eth0") {
+  auto table = ShmUsageTable::open(folder.path, nic);
   if (!table) FAIL(table.error().what);
   return std::move(*table);
 }
@@ -57,7 +57,7 @@ class Child {
     REQUIRE(::pipe(fds) == 0);
     pid_ = ::fork();
     if (pid_ == 0) {
-      auto table = ShareTable::open(folder.path, "eth0");
+      auto table = ShmUsageTable::open(folder.path, "eth0");
       char ok = table ? 'y' : 'n';
       if (table) (*table)->publish(demand);
       if (::write(fds[1], &ok, 1) != 1) ::_exit(1);
@@ -99,26 +99,26 @@ TEST_SUITE("xfer/share_table") {
     Folder folder;
     auto a = open(folder), b = open(folder);
     a->publish(medium(kNow + 20ms, 5e6));
-    CHECK(b->census(kNow).active[1] == 1);
-    CHECK(b->census(kNow).active[2] == 0);
-    CHECK(b->census(kNow).rate == 5e6);
-    CHECK(b->census(kNow + 20ms).active[1] == 0);
-    CHECK(b->census(kNow + 20ms).rate == 0);
-    CHECK(a->census(kNow).active[1] == 0);
+    CHECK(b->usage(kNow).active[1] == 1);
+    CHECK(b->usage(kNow).active[2] == 0);
+    CHECK(b->usage(kNow).rate == 5e6);
+    CHECK(b->usage(kNow + 20ms).active[1] == 0);
+    CHECK(b->usage(kNow + 20ms).rate == 0);
+    CHECK(a->usage(kNow).active[1] == 0);
     NicDemand slow = medium(kNow + 20ms);
     slow.capacity = 9e6;
     slow.round_trip = 300us;
     a->publish(slow);
-    CHECK(b->census(kNow).capacity == 9e6);
-    CHECK(b->census(kNow).round_trip == 300us);
-    CHECK(b->census(kNow + 20ms).capacity == 0);
+    CHECK(b->usage(kNow).capacity == 9e6);
+    CHECK(b->usage(kNow).round_trip == 300us);
+    CHECK(b->usage(kNow + 20ms).capacity == 0);
     NicDemand high;
     high.active_until[0] = kNow + 5ms;
     a->publish(high);
-    CHECK(b->census(kNow + 1s).high_until == kNow + 5ms);
+    CHECK(b->usage(kNow + 1s).high_until == kNow + 5ms);
     a.reset();
-    CHECK(b->census(kNow).active[1] == 0);
-    CHECK(b->census(kNow).high_until < kNow - 1h);
+    CHECK(b->usage(kNow).active[1] == 0);
+    CHECK(b->usage(kNow).high_until < kNow - 1h);
   }
 
   TEST_CASE("NICs have a table each, readable by their user alone, whatever they are called") {
@@ -130,29 +130,29 @@ TEST_SUITE("xfer/share_table") {
     REQUIRE(::stat(a->path().c_str(), &st) == 0);
     CHECK((st.st_mode & 0777) == 0600);
     a->publish(medium(kNow + 1s));
-    CHECK(b->census(kNow).active[1] == 0);
+    CHECK(b->usage(kNow).active[1] == 0);
   }
 
   TEST_CASE("the slot of a killed process lapses, and another takes it") {
     Folder folder;
     auto mine = open(folder);
     std::vector<Child> children;
-    for (uint32_t i = 1; i < ShareTable::kSlots; ++i) {
+    for (uint32_t i = 1; i < ShmUsageTable::kSlots; ++i) {
       children.emplace_back(folder, medium(kNow + 1s));
       REQUIRE(children.back().answer == 'y');
     }
-    CHECK(mine->census(kNow).active[1] == ShareTable::kSlots - 1);
-    auto full = ShareTable::open(folder.path, "eth0");
+    CHECK(mine->usage(kNow).active[1] == ShmUsageTable::kSlots - 1);
+    auto full = ShmUsageTable::open(folder.path, "eth0");
     REQUIRE_FALSE(full.has_value());
     CHECK(full.error().code == Code::kBusy);
     children[77].kill();
-    auto again = ShareTable::open(folder.path, "eth0");
+    auto again = ShmUsageTable::open(folder.path, "eth0");
     REQUIRE(again.has_value());
-    CHECK(mine->census(kNow).active[1] == ShareTable::kSlots - 2);
-    CHECK_FALSE(ShareTable::open(folder.path, "eth0").has_value());
+    CHECK(mine->usage(kNow).active[1] == ShmUsageTable::kSlots - 2);
+    CHECK_FALSE(ShmUsageTable::open(folder.path, "eth0").has_value());
     for (Child& c : children) c.kill();
-    CHECK(mine->census(kNow + 1s).active[1] == 0);
-    CHECK(ShareTable::open(folder.path, "eth0").has_value());
+    CHECK(mine->usage(kNow + 1s).active[1] == 0);
+    CHECK(ShmUsageTable::open(folder.path, "eth0").has_value());
   }
 
   TEST_CASE("64 processes that come and go at once all get a slot and leave none behind") {
@@ -163,10 +163,10 @@ TEST_SUITE("xfer/share_table") {
       if (pid == 0) {
         bool ok = true;
         for (int round = 0; round < 50; ++round) {
-          auto table = ShareTable::open(folder.path, "eth0");
+          auto table = ShmUsageTable::open(folder.path, "eth0");
           ok = ok && table.has_value();
           if (table) (*table)->publish(medium(kNow + 1s));
-          ok = ok && table && (*table)->census(kNow).active[1] < 64;
+          ok = ok && table && (*table)->usage(kNow).active[1] < 64;
         }
         ::_exit(ok ? 0 : 1);
       }
@@ -177,7 +177,7 @@ TEST_SUITE("xfer/share_table") {
       REQUIRE(::waitpid(pid, &status, 0) == pid);
       CHECK(status == 0);
     }
-    CHECK(open(folder)->census(kNow).active[1] == 0);
+    CHECK(open(folder)->usage(kNow).active[1] == 0);
   }
 
   TEST_CASE("garbage in the slots is bounded, and they can be used again") {
@@ -186,18 +186,18 @@ TEST_SUITE("xfer/share_table") {
       Folder folder;
       auto a = open(folder);
       overwrite(a->path(), 128, seed);
-      const NicCensus seen = a->census(kNow);
-      for (const uint32_t n : seen.active) CHECK(n < ShareTable::kSlots);
+      const NicUsage seen = a->usage(kNow);
+      for (const uint32_t n : seen.active) CHECK(n < ShmUsageTable::kSlots);
       CHECK(seen.rate >= 0);
       CHECK(seen.rate < 1e16);
       CHECK(seen.high_until <= kNow + 5s);
       auto b = open(folder);
       b->publish(medium(kNow + 1s));
-      CHECK(a->census(kNow).active[1] >= 1);
+      CHECK(a->usage(kNow).active[1] >= 1);
       a->publish(medium(kNow + 1s));  // its own slot was written over as well
-      CHECK(b->census(kNow).active[1] >= 1);
-      NicShare share;
-      share.others(a->census(kNow));
+      CHECK(b->usage(kNow).active[1] >= 1);
+      FairShare share;
+      share.others(a->usage(kNow));
       CHECK(share.share(kLow, kNow) > 0);
       CHECK(share.window(kLow, kNow) >= 16 * kKiB);
     }
@@ -207,7 +207,7 @@ TEST_SUITE("xfer/share_table") {
     Folder folder;
     const std::string path = open(folder)->path();
     auto refused = [&](Code code) {
-      auto table = ShareTable::open(folder.path, "eth0");
+      auto table = ShmUsageTable::open(folder.path, "eth0");
       REQUIRE_FALSE(table.has_value());
       CHECK(table.error().code == code);
       CHECK(table.error().what.find(path) != std::string::npos);
@@ -225,20 +225,20 @@ TEST_SUITE("xfer/share_table") {
     std::filesystem::remove(path);
     std::filesystem::create_directory(path);
     refused(Code::kDenied);
-    CHECK_FALSE(ShareTable::open(folder.path + "/absent", "eth0").has_value());
+    CHECK_FALSE(ShmUsageTable::open(folder.path + "/absent", "eth0").has_value());
   }
 }
 
 TEST_SUITE("xfer/nic_ledger") {
-  NicLedger::Config config(const Folder& folder) {
-    NicLedger::Config out;
+  NicInflight::Config config(const Folder& folder) {
+    NicInflight::Config out;
     out.directory = folder.path;
     return out;
   }
 
   TEST_CASE("two ledgers halve a NIC while both work, and high work of one guards the other") {
     Folder folder;
-    NicLedger a(config(folder)), b(config(folder));
+    NicInflight a(config(folder)), b(config(folder));
     const NicIndex x = a.nic("eth0"), y = b.nic("eth0");
     CHECK(a.nic("eth0") == x);
     CHECK(a.nic("eth1") != x);
@@ -255,14 +255,14 @@ TEST_SUITE("xfer/nic_ledger") {
 
   TEST_CASE("a process killed in mid-transfer gives its share back") {
     Folder folder;
-    NicLedger mine(config(folder));
+    NicInflight mine(config(folder));
     const NicIndex nic = mine.nic("eth0");
     int fds[2];
     REQUIRE(::pipe(fds) == 0);
     const pid_t pid = ::fork();
     if (pid == 0) {
-      NicLedger ledger(config(folder));
-      ledger.sent(ledger.nic("eth0"), kMedium, 1 * kMiB, kNow);
+      NicInflight nic_inflight(config(folder));
+      nic_inflight.sent(nic_inflight.nic("eth0"), kMedium, 1 * kMiB, kNow);
       if (::write(fds[1], "y", 1) != 1) ::_exit(1);
       for (;;) ::pause();
     }
@@ -274,14 +274,14 @@ TEST_SUITE("xfer/nic_ledger") {
     ::kill(pid, SIGKILL);
     ::waitpid(pid, nullptr, 0);
     CHECK(mine.share(nic, kMedium, kNow + 1001ms) == 1);
-    CHECK(mine.window(nic, kMedium, kNow + 1002ms) == NicShare::kNoLimit);
+    CHECK(mine.window(nic, kMedium, kNow + 1002ms) == FairShare::kNoLimit);
   }
 
   TEST_CASE("a ledger goes on when its table is written over with garbage") {
     for (uint64_t seed = 0; seed < 20; ++seed) {
       CAPTURE(seed);
       Folder folder;
-      NicLedger a(config(folder)), b(config(folder));
+      NicInflight a(config(folder)), b(config(folder));
       const NicIndex x = a.nic("eth0"), y = b.nic("eth0");
       for (const auto& entry : std::filesystem::directory_iterator(folder.path))
         overwrite(entry.path(), 0, seed);
@@ -296,58 +296,58 @@ TEST_SUITE("xfer/nic_ledger") {
 
   TEST_CASE("who was refused is told when there may be room again") {
     Folder folder;
-    NicLedger ledger(config(folder));
-    const NicIndex nic = ledger.nic("eth0");
+    NicInflight nic_inflight(config(folder));
+    const NicIndex nic = nic_inflight.nic("eth0");
     auto owner = std::make_shared<int>(0);
-    ledger.on_room(nic, owner, [count = owner.get()] { ++*count; });
-    ledger.wants(nic, kHigh, kNow);
+    nic_inflight.on_room(nic, owner, [count = owner.get()] { ++*count; });
+    nic_inflight.wants(nic, kHigh, kNow);
     for (int i = 0; i < 2; ++i) {
-      CHECK((ledger.room(nic, kNow) & mask_of(kLow)) != 0);
-      ledger.sent(nic, kLow, 32 * kKiB, kNow);
+      CHECK((nic_inflight.room(nic, kNow) & mask_of(kLow)) != 0);
+      nic_inflight.sent(nic, kLow, 32 * kKiB, kNow);
     }
     CHECK(*owner == 0);
-    CHECK(ledger.room(nic, kNow) == (mask_of(kHigh) | mask_of(kMedium)));
-    ledger.done(nic, kLow, 32 * kKiB, 32 * kKiB, kNow);
+    CHECK(nic_inflight.room(nic, kNow) == (mask_of(kHigh) | mask_of(kMedium)));
+    nic_inflight.done(nic, kLow, 32 * kKiB, 32 * kKiB, kNow);
     CHECK(*owner == 1);
-    ledger.done(nic, kLow, 32 * kKiB, 32 * kKiB, kNow);  // nobody was refused since
+    nic_inflight.done(nic, kLow, 32 * kKiB, 32 * kKiB, kNow);  // nobody was refused since
     CHECK(*owner == 1);
     std::weak_ptr<int> watched = owner;
     owner.reset();
     CHECK(watched.expired());
-    ledger.sent(nic, kLow, kMiB, kNow);
-    CHECK((ledger.room(nic, kNow) & mask_of(kLow)) == 0);
-    ledger.done(nic, kLow, kMiB, 0, kNow);
+    nic_inflight.sent(nic, kLow, kMiB, kNow);
+    CHECK((nic_inflight.room(nic, kNow) & mask_of(kLow)) == 0);
+    nic_inflight.done(nic, kLow, kMiB, 0, kNow);
   }
 
   TEST_CASE("without a table a process goes on alone, and says why") {
-    NicLedger::Config c;
+    NicInflight::Config c;
     c.directory = "/nonexistent";
-    NicLedger ledger(c);
-    const NicIndex nic = ledger.nic("eth0");
-    CHECK(ledger.share(nic, kMedium, kNow) == 1);
-    CHECK(ledger.room(nic, kNow) == kAllClasses);
-    CHECK(ledger.view(kNow)[0].problem.find("/nonexistent") != std::string::npos);
+    NicInflight nic_inflight(c);
+    const NicIndex nic = nic_inflight.nic("eth0");
+    CHECK(nic_inflight.share(nic, kMedium, kNow) == 1);
+    CHECK(nic_inflight.room(nic, kNow) == kAllClasses);
+    CHECK(nic_inflight.view(kNow)[0].problem.find("/nonexistent") != std::string::npos);
   }
 
   TEST_CASE("threads that use one ledger lose no byte of it") {
     Folder folder;
-    NicLedger ledger(config(folder));
-    const NicIndex nic = ledger.nic("eth0");
+    NicInflight nic_inflight(config(folder));
+    const NicIndex nic = nic_inflight.nic("eth0");
     auto owner = std::make_shared<std::atomic<int>>(0);
-    ledger.on_room(nic, owner, [count = owner.get()] { ++*count; });
+    nic_inflight.on_room(nic, owner, [count = owner.get()] { ++*count; });
     std::vector<std::thread> threads;
     for (size_t t = 0; t < 4; ++t)
       threads.emplace_back([&, t] {
         const auto p = static_cast<Priority>(t % 3);
         for (int i = 0; i < 2000; ++i) {
           const Time now = kNow + i * 10us;
-          ledger.sent(nic, p, 100, now);
-          (void)ledger.room(nic, now);
-          ledger.done(nic, p, 100, 100, now);
+          nic_inflight.sent(nic, p, 100, now);
+          (void)nic_inflight.room(nic, now);
+          nic_inflight.done(nic, p, 100, 100, now);
         }
       });
     for (auto& t : threads) t.join();
-    const auto view = ledger.view(kNow);
+    const auto view = nic_inflight.view(kNow);
     for (const uint64_t n : view[0].inflight) CHECK(n == 0);
   }
 }

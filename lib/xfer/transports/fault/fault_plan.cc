@@ -69,7 +69,7 @@ bool Plan::takes(Active& a, const Traffic& traffic, Time now) {
 }
 
 Verdict Plan::decide(const Traffic& traffic, Time now) {
-  Verdict verdict{now, Fate::kPass};
+  Verdict verdict{now, FaultAction::kPass};
   for (Active& a : rules_) {
     if (!takes(a, traffic, now)) continue;
     const Rule& r = a.rule;
@@ -83,11 +83,12 @@ Verdict Plan::decide(const Traffic& traffic, Time now) {
       a.free = std::max(a.free, now) + from_seconds(seconds);
       verdict.release = std::max(verdict.release, a.free);
     }
-    if (verdict.fate != Fate::kPass) continue;
+    if (verdict.action != FaultAction::kPass) continue;
     if (r.drop)
-      verdict.fate = Fate::kDrop;
+      verdict.action = FaultAction::kDrop;
     else if (!r.error.empty())
-      verdict.fate = r.error == "submit" ? Fate::kFailSubmit : Fate::kFailCompletion;
+      verdict.action =
+          r.error == "submit" ? FaultAction::kFailSubmit : FaultAction::kFailCompletion;
   }
   return verdict;
 }

@@ -45,10 +45,10 @@ struct Traffic {
   uint64_t bytes = 0;
 };
 
-enum class Fate : uint8_t { kPass, kDrop, kFailSubmit, kFailCompletion };
+enum class FaultAction : uint8_t { kPass, kDrop, kFailSubmit, kFailCompletion };
 struct Verdict {
   Time release{};  // not before
-  Fate fate = Fate::kPass;
+  FaultAction action = FaultAction::kPass;
 };
 
 class Plan {

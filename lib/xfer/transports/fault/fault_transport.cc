@@ -31,8 +31,8 @@ void FaultTransport::submit(SlicePtr slice) {
     Lock lock(mutex_);
     if (!stopping_) {
       const Verdict verdict = plan_.decide(traffic, now);
-      const bool lost = verdict.fate == Fate::kDrop;
-      held = {std::move(slice), lost ? now + silence_ : verdict.release, verdict.fate};
+      const bool lost = verdict.action == FaultAction::kDrop;
+      held = {std::move(slice), lost ? now + silence_ : verdict.release, verdict.action};
       if (held.until > now) {
         held.slice->awaited = false;  // let go by our thread, which is not to carry it
         held.slice->more = false;
@@ -49,23 +49,23 @@ void FaultTransport::submit(SlicePtr slice) {
 }
 
 void FaultTransport::release(Held held) {
-  switch (held.fate) {
-    case Fate::kDrop: {
+  switch (held.action) {
+    case FaultAction::kDrop: {
       const Error error = why(*held.slice, "did not answer");
       outer_.finished(std::move(held.slice), fail(error));
       return;
     }
-    case Fate::kFailSubmit: {
+    case FaultAction::kFailSubmit: {
       const Error error = why(*held.slice, "refused");
       outer_.finished(std::move(held.slice), fail(error));
       return;
     }
-    case Fate::kFailCompletion: {
+    case FaultAction::kFailCompletion: {
       Lock lock(mutex_);
       doomed_.insert(held.slice.get());
       break;
     }
-    case Fate::kPass: break;
+    case FaultAction::kPass: break;
   }
   inner_->submit(std::move(held.slice));
 }

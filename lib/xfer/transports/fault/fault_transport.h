@@ -39,7 +39,7 @@ class FaultTransport final : public Transport, public Sink {
   struct Held {
     SlicePtr slice;
     Time until;
-    Fate fate;
+    FaultAction action;
   };
   void run();
   void release(Held held);

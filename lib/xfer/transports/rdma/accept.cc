@@ -77,7 +77,7 @@ Result<GuardRaised> Host::raise(const RaiseGuard& m) {
   MC_TRY(const BufferPtr buffer, registry_.pin(m.offset, 8));
   if (!buffer->writable) return fail(Code::kDenied, "the memory is read-only");
   std::byte* const word = buffer->data + (m.offset - buffer->offset);
-  if (buffer->backing != nullptr || reinterpret_cast<uintptr_t>(word) % 8 != 0)
+  if (buffer->backend != nullptr || reinterpret_cast<uintptr_t>(word) % 8 != 0)
     return fail(Code::kInvalid, "no guard can be at %llu",
                 static_cast<unsigned long long>(m.offset));
   if (!raise_guard_word(word, m.value))

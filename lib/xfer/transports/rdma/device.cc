@@ -167,8 +167,8 @@ Result<std::vector<std::string>> Device::names(const Verbs& verbs) {
   return out;
 }
 
-Result<DevicePtr> Device::open(const Verbs& verbs, const std::string& name, const Config& config,
-                               uint64_t epoch) {
+Result<DevicePtr> Device::open(const Verbs& verbs, const std::string& name,
+                               const RdmaConfig& config, uint64_t epoch) {
   DevicePtr device(new Device(verbs));
   device->name_ = name;
   device->epoch_ = epoch;
@@ -187,7 +187,7 @@ Result<DevicePtr> Device::open(const Verbs& verbs, const std::string& name, cons
   return device;
 }
 
-Result<> Device::set_up(const Config& config) {
+Result<> Device::set_up(const RdmaConfig& config) {
   ibv_device_attr attr{};
   if (const int error = verbs_.query_device(context_, &attr); error != 0)
     return refused(error, name_, "query");
@@ -232,7 +232,7 @@ Result<> Device::choose_port() {
   return {};
 }
 
-Result<> Device::choose_gid(const Config& config, int entries) {
+Result<> Device::choose_gid(const RdmaConfig& config, int entries) {
   int best = -1, best_worth = 0;
   ibv_gid chosen{};
   for (int i = 0; i < entries; ++i) {

@@ -71,8 +71,8 @@ class Device : public std::enable_shared_from_this<Device> {
  public:
   static Result<std::vector<std::string>> names(const Verbs& verbs);
   // kNotFound: there is no such device now.
-  static Result<DevicePtr> open(const Verbs& verbs, const std::string& name, const Config& config,
-                                uint64_t epoch);
+  static Result<DevicePtr> open(const Verbs& verbs, const std::string& name,
+                                const RdmaConfig& config, uint64_t epoch);
   ~Device();
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
@@ -114,9 +114,9 @@ class Device : public std::enable_shared_from_this<Device> {
 
  private:
   explicit Device(const Verbs& verbs) : verbs_(verbs) {}
-  Result<> set_up(const Config& config);
+  Result<> set_up(const RdmaConfig& config);
   Result<> choose_port();
-  Result<> choose_gid(const Config& config, int entries);
+  Result<> choose_gid(const RdmaConfig& config, int entries);
   static constexpr int kCompletions = 1 << 14;
 
   const Verbs& verbs_;

@@ -57,7 +57,7 @@ class Host::Calling {
 };
 
 Host::Host(const Verbs& verbs, const Registry& registry, const Clock& clock, Metrics& metrics,
-           Config config, std::vector<std::string> names)
+           RdmaConfig config, std::vector<std::string> names)
     : verbs_(verbs),
       registry_(registry),
       clock_(clock),
@@ -78,7 +78,7 @@ Host::Host(const Verbs& verbs, const Registry& registry, const Clock& clock, Met
 }
 
 Result<std::shared_ptr<Host>> Host::open(const Registry& registry, const Clock& clock,
-                                         Metrics& metrics, Config config) {
+                                         Metrics& metrics, RdmaConfig config) {
   MC_TRY(const Verbs* verbs, load_verbs());
   MC_TRY(const auto all, Device::names(*verbs));
   if (all.empty()) return fail(Code::kUnsupported, "there is no RDMA device");

@@ -38,7 +38,7 @@ class Host final : public Offer, private Nic::Events {
   };
 
   static Result<std::shared_ptr<Host>> open(const Registry& registry, const Clock& clock,
-                                            Metrics& metrics, Config config);
+                                            Metrics& metrics, RdmaConfig config);
   ~Host() override { stop(); }
   Result<> start(Listener& listener);
   void silence();  // the listener is called no more when this returns
@@ -49,14 +49,14 @@ class Host final : public Offer, private Nic::Events {
     regions_.describe(buffer, info);
   }
   void describe_nics(SegmentDescriptor& segment) const override;
-  Site site_of_gpu(const std::string& pci) const override { return tiers_.gpu(pci); }
+  MemoryLocation location_of_gpu(const std::string& pci) const override { return tiers_.gpu(pci); }
   void stop() override;
 
   const std::vector<std::unique_ptr<Nic>>& nics() const { return nics_; }
   const NicTiers& tiers() const { return tiers_; }
   Regions& regions() { return regions_; }
   const Regions& regions() const { return regions_; }
-  const Config& config() const { return config_; }
+  const RdmaConfig& config() const { return config_; }
   const Clock& clock() const { return clock_; }
 
   // ---- the control thread
@@ -66,7 +66,7 @@ class Host final : public Offer, private Nic::Events {
 
  private:
   Host(const Verbs& verbs, const Registry& registry, const Clock& clock, Metrics& metrics,
-       Config config, std::vector<std::string> names);
+       RdmaConfig config, std::vector<std::string> names);
   bool drain(Nic& nic, bool wait) override;
   void port_changed(Nic& nic, bool up) override;
   void died(Nic& nic, const DevicePtr& device) override;
@@ -90,7 +90,7 @@ class Host final : public Offer, private Nic::Events {
   const Verbs& verbs_;
   const Registry& registry_;
   const Clock& clock_;
-  const Config config_;
+  const RdmaConfig config_;
   Regions regions_;
   NicTiers tiers_;
   std::vector<std::unique_ptr<Nic>> nics_;

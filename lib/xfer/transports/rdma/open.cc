@@ -5,7 +5,7 @@
 namespace mc::xfer::rdma {
 
 Result<Rdma> open(Sink& sink, const Registry& registry, const Clock& clock, Metrics& metrics,
-                  Config config) {
+                  RdmaConfig config) {
   MC_TRY(auto host, Host::open(registry, clock, metrics, std::move(config)));
   auto transport = std::make_unique<RdmaTransport>(sink, host, metrics);
   MC_TRY_(transport->start());

@@ -17,7 +17,7 @@
 
 namespace mc::xfer::rdma {
 
-struct Config {
+struct RdmaConfig {
   NodeId node;
   std::string secret;                  // of this process; peers that know it may connect
   std::string listen = "127.0.0.1:0";  // where peers ask for connections
@@ -30,15 +30,15 @@ struct Config {
   uint32_t mtu = 0;            // 256 to 4096 bytes; 0: what the port has
   std::string sysfs = "/sys";  // where the places of devices and GPUs are looked up
   SprayConfig spray{};
-  NicLedger* ledger = nullptr;
+  NicInflight* nic_inflight = nullptr;
 };
 
 // What this process offers by RDMA: told to the registry, and of each descriptor.
-class Offer : public MemoryKeeper {
+class Offer : public RegistrationObserver {
  public:
   virtual void describe_nics(SegmentDescriptor& segment) const = 0;
   // Of memory of the GPU at this PCI address, for Slice::memory.
-  virtual Site site_of_gpu(const std::string& pci) const = 0;
+  virtual MemoryLocation location_of_gpu(const std::string& pci) const = 0;
   // Closes the devices. Memory is not reached by peers any more.
   virtual void stop() = 0;
 };
@@ -49,7 +49,7 @@ struct Rdma {
 };
 // kUnsupported: there is no library, no device, or not in this build. kNotFound: no such NIC.
 Result<Rdma> open(Sink& sink, const Registry& registry, const Clock& clock, Metrics& metrics,
-                  Config config);
+                  RdmaConfig config);
 // The devices there are; empty without a library.
 std::vector<std::string> device_names();
 

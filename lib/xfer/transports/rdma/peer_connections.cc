@@ -9,45 +9,46 @@ constexpr size_t kBatch = 16;  // attempts a post
 constexpr uint64_t kBatchBytes = 4u << 20;
 constexpr int kRounds = 64;
 
-RailQueue::Config queue_config(const Config& config) {
+RailQueue::Config queue_config(const RdmaConfig& config) {
   RailQueue::Config out;
   out.spray = config.spray;
   out.peer_timeout = config.peer_timeout;
-  if (config.ledger != nullptr) out.qos = config.ledger->qos();
-  out.ledger = config.ledger;
+  if (config.nic_inflight != nullptr) out.qos = config.nic_inflight->qos();
+  out.nic_inflight = config.nic_inflight;
   out.resends_lost = true;
   return out;
 }
 
 }  // namespace
 
-Lane::Lane(RdmaTransport& transport, PeerPtr peer, std::vector<Route> routes, Sink& sink)
+PeerConnections::PeerConnections(RdmaTransport& transport, PeerPtr peer,
+                                 std::vector<NicPair> routes, Sink& sink)
     : transport_(transport),
       peer_(std::move(peer)),
       clock_(transport.clock()),
       peer_timeout_(transport.host().config().peer_timeout),
       queue_(sink, clock_, queue_config(transport.host().config()), peer_) {
-  for (Route& route : routes) endpoints_.push_back(std::make_unique<Endpoint>(std::move(route)));
+  for (NicPair& route : routes) endpoints_.push_back(std::make_unique<Endpoint>(std::move(route)));
 }
 
-void Lane::start() {
-  NicLedger* const ledger = transport_.host().config().ledger;
+void PeerConnections::start() {
+  NicInflight* const nic_inflight = transport_.host().config().nic_inflight;
   for (RailIndex r = 0; r < endpoints_.size(); ++r)
-    queue_.add_rail(endpoints_[r]->route.info, [this](const AttemptPtr& a) { recall(a); });
+    queue_.add_rail(endpoints_[r]->route.info, [this](const AttemptPtr& a) { cancel_attempt(a); });
   for (RailIndex r = 0; r < endpoints_.size(); ++r) {
     if (!nic_of(r).up()) queue_.down(r);
-    if (ledger == nullptr) continue;
-    // What one lane leaves free another may use: by its tick at the latest.
-    ledger->on_room(ledger->nic(endpoints_[r]->route.info.local), weak_from_this(),
-                    [this] { roomy_.store(true); });
+    if (nic_inflight == nullptr) continue;
+    // What one peer leaves free another may use: by its tick at the latest.
+    nic_inflight->on_room(nic_inflight->nic(endpoints_[r]->route.info.local), weak_from_this(),
+                          [this] { roomy_.store(true); });
   }
 }
 
-Nic& Lane::nic_of(RailIndex rail) const {
+Nic& PeerConnections::nic_of(RailIndex rail) const {
   return *transport_.host().nics()[endpoints_[rail]->route.nic];
 }
 
-bool Lane::busy() const {
+bool PeerConnections::busy() const {
   if (farewells_.load() > 0) return true;
   for (const auto& e : endpoints_) {
     Lock lock(e->mutex);
@@ -57,7 +58,7 @@ bool Lane::busy() const {
 }
 
 // What several slices need is done once for all of them: they are posted together.
-void Lane::push(SlicePtr slice) {
+void PeerConnections::push(SlicePtr slice) {
   const bool more = slice->more && followed_.fetch_add(1) % kBatch != kBatch - 1;
   const std::shared_ptr<Task> awaited = slice->awaited ? slice->task : nullptr;
   if (awaited == nullptr && more) {
@@ -71,21 +72,21 @@ void Lane::push(SlicePtr slice) {
   if (awaited != nullptr) transport_.await(*awaited, *this);
 }
 
-void Lane::release() {
+void PeerConnections::release() {
   held_.store(false);
   const Attending here(*this);
   go();
 }
 
 // Posts what the rails take, as long as what has completed makes room for more.
-void Lane::go() {
+void PeerConnections::go() {
   for (int round = 0; round < kRounds; ++round) {
     const bool posted = queue_.wanting() && pump(false);
     if (!drain() && !posted) return;
   }
 }
 
-bool Lane::pump(bool kick) {
+bool PeerConnections::pump(bool kick) {
   const auto rails = static_cast<RailIndex>(endpoints_.size());
   const RailIndex first = rails > 1 ? first_.load(std::memory_order_relaxed) : 0;
   bool any = false;
@@ -95,7 +96,7 @@ bool Lane::pump(bool kick) {
 }
 
 // One thread at a time feeds a rail; who comes meanwhile has it look once more.
-bool Lane::pump_rail(RailIndex rail, bool kick) {
+bool PeerConnections::pump_rail(RailIndex rail, bool kick) {
   Endpoint& e = *endpoints_[rail];
   if (e.pumps.fetch_add(1) > 0) return false;
   bool any = false;
@@ -109,13 +110,13 @@ bool Lane::pump_rail(RailIndex rail, bool kick) {
   return true;
 }
 
-std::vector<AttemptPtr> Lane::take(RailIndex rail, size_t most) {
+std::vector<AttemptPtr> PeerConnections::take(RailIndex rail, size_t most) {
   return queue_.pull_some(rail, {true, barriers_.load() == 0, false}, most, kBatchBytes);
 }
 
 // The short way of a slice that its submitter waits for, where nothing waits before it. False: it
 // is still the caller's.
-bool Lane::carry(SlicePtr& slice) {
+bool PeerConnections::carry(SlicePtr& slice) {
   const RailIndex rail = first_.load(std::memory_order_relaxed);
   Endpoint& e = *endpoints_[rail];
   if (!nic_of(rail).up() || barriers_.load() > 0 || e.pumps.fetch_add(1) > 0) return false;
@@ -133,7 +134,7 @@ bool Lane::carry(SlicePtr& slice) {
 }
 
 // True: something was posted.
-bool Lane::feed(RailIndex rail) {
+bool PeerConnections::feed(RailIndex rail) {
   Endpoint& e = *endpoints_[rail];
   bool any = false;
   while (queue_.wanting() && nic_of(rail).up()) {
@@ -158,7 +159,7 @@ bool Lane::feed(RailIndex rail) {
 
 // In use, as far as the pool is concerned; `use`: once more, should it be already. False: it was
 // evicted.
-bool Lane::claim(RailIndex rail, bool use) {
+bool PeerConnections::claim(RailIndex rail, bool use) {
   Endpoint& e = *endpoints_[rail];
   EndpointPool::Id id = 0;
   {
@@ -182,7 +183,7 @@ bool Lane::claim(RailIndex rail, bool use) {
   return false;
 }
 
-void Lane::rest(RailIndex rail) {
+void PeerConnections::rest(RailIndex rail) {
   Endpoint& e = *endpoints_[rail];
   EndpointPool::Id id = 0;
   bool again = false;
@@ -196,12 +197,12 @@ void Lane::rest(RailIndex rail) {
   transport_.pool().release(id, again);
 }
 
-void Lane::give_back(const AttemptPtr& attempt, const Error& why, bool recalled) {
+void PeerConnections::give_back(const AttemptPtr& attempt, const Error& why, bool recalled) {
   if (recalled) attempt->recalled.store(true);
-  queue_.returned(attempt, fail(why));
+  queue_.complete(attempt, fail(why));
 }
 
-Result<> Lane::over(const Slice& slice) const {
+Result<> PeerConnections::cancelled_or_expired(const Slice& slice) const {
   if (slice.cancelled->load(std::memory_order_acquire)) return fail(cancelled_error(slice));
   if (slice.deadline != Time::max() && clock_.now() >= slice.deadline)
     return fail(expired_error(slice));
@@ -209,17 +210,17 @@ Result<> Lane::over(const Slice& slice) const {
   return {};
 }
 
-Result<> Lane::over(const Attempt& attempt) const {
+Result<> PeerConnections::cancelled_or_expired(const Attempt& attempt) const {
   if (attempt.recalled.load()) return fail(Code::kUnavailable, "recalled");
-  MC_TRY_(over(*attempt.slice));
+  MC_TRY_(cancelled_or_expired(*attempt.slice));
   return still_open(*peer_);
 }
 
-void Lane::launch(RailIndex rail, std::vector<AttemptPtr> attempts) {
+void PeerConnections::launch(RailIndex rail, std::vector<AttemptPtr> attempts) {
   Endpoint& e = *endpoints_[rail];
   std::vector<std::pair<AttemptPtr, Error>> refused;
   std::erase_if(attempts, [&](const AttemptPtr& a) {
-    if (auto ended = over(*a); !ended) {
+    if (auto ended = cancelled_or_expired(*a); !ended) {
       give_back(a, ended.error(), false);
       return true;
     }
@@ -261,8 +262,8 @@ void Lane::launch(RailIndex rail, std::vector<AttemptPtr> attempts) {
   for (const auto& [a, error] : refused) give_back(a, error, false);
 }
 
-Result<> Lane::find(const Route& route, const Connection& connection, const Guard& guard,
-                    Flight& f) const {
+Result<> PeerConnections::find(const NicPair& route, const Connection& connection,
+                               const Guard& guard, Flight& f) const {
   const Piece& p = f.piece;
   MC_TRY(const BufferInfo* buffer,
          peer_->buffer(p.remote, span_of(p.bytes, p.rows, p.remote_stride)));
@@ -294,10 +295,10 @@ Result<> Lane::find(const Route& route, const Connection& connection, const Guar
   return {};
 }
 
-Result<FlightPtr> Lane::prepare(RailIndex rail, const Connection& connection,
-                                const Cargo& cargo) const {
+Result<FlightPtr> PeerConnections::prepare(RailIndex rail, const Connection& connection,
+                                           const Cargo& cargo) const {
   const Piece& p = cargo.piece;
-  const Route& route = endpoints_[rail]->route;
+  const NicPair& route = endpoints_[rail]->route;
   auto flight = std::make_shared<Flight>();
   flight->op = cargo.op;
   flight->local = cargo.local;
@@ -313,12 +314,12 @@ Result<FlightPtr> Lane::prepare(RailIndex rail, const Connection& connection,
 }
 
 // The owner raises it: two requesters cannot compare and swap what its own threads change.
-void Lane::raise(RailIndex, const AttemptPtr& attempt) {
+void PeerConnections::raise(RailIndex, const AttemptPtr& attempt) {
   const auto done = [self = shared_from_this(), attempt](const Result<GuardRaised>& reply) {
-    if (reply) return self->queue_.returned(attempt, {});
+    if (reply) return self->queue_.complete(attempt, {});
     const Code code = reply.error().code;
     attempt->refused = code != Code::kUnavailable && code != Code::kTimeout;
-    self->queue_.returned(attempt, fail(reply.error()));
+    self->queue_.complete(attempt, fail(reply.error()));
   };
   const bool posted = transport_.host().post([self = shared_from_this(), attempt, done] {
     auto client = self->transport_.host().client(self->peer_->descriptor.rdma_control);
@@ -334,7 +335,7 @@ void Lane::raise(RailIndex, const AttemptPtr& attempt) {
   if (!posted) done(fail(Code::kBusy, "too much is asked of the control thread"));
 }
 
-void Lane::recall(const AttemptPtr& attempt) {
+void PeerConnections::cancel_attempt(const AttemptPtr& attempt) {
   Endpoint& e = *endpoints_[attempt->rail];
   uint32_t connection = 0;
   bool waited = false;
@@ -353,17 +354,17 @@ void Lane::recall(const AttemptPtr& attempt) {
 
 // ---- completions
 
-bool Lane::drain() {
+bool PeerConnections::drain() {
   bool any = false;
   each_nic([&](Nic& nic) { any = transport_.drain(nic, false) || any; });
   return any;
 }
 
-void Lane::kick() {
+void PeerConnections::kick() {
   each_nic([](Nic& nic) { nic.kick(); });
 }
 
-void Lane::completed(RailIndex rail, const ibv_wc& wc, Outbox& out) {
+void PeerConnections::completed(RailIndex rail, const ibv_wc& wc, Outbox& out) {
   Endpoint& e = *endpoints_[rail];
   auto& done = out.done;
   done.clear();
@@ -384,12 +385,12 @@ void Lane::completed(RailIndex rail, const ibv_wc& wc, Outbox& out) {
   done.clear();  // and with it what was registered for the transfer, before its end is told
 }
 
-void Lane::pinged(RailIndex rail, Duration took) { queue_.pinged(rail, took); }
+void PeerConnections::pinged(RailIndex rail, Duration took) { queue_.pinged(rail, took); }
 
-void Lane::broke(RailIndex rail, uint32_t connection) {
+void PeerConnections::broke(RailIndex rail, uint32_t connection) {
   give_up(rail, connection, {Code::kUnavailable, ""}, false);
 }
 
-void Lane::describe(uint64_t bytes, Path& path) const { queue_.describe(bytes, path); }
+void PeerConnections::describe(uint64_t bytes, Path& path) const { queue_.describe(bytes, path); }
 
 }  // namespace mc::xfer::rdma

@@ -2,8 +2,9 @@
 //
 // Fencing: an attempt that is given up ends with its queue pair. Once that is destroyed here,
 // nothing of it reads or writes our memory; a write is returned only when the owner has closed its
-// end as well, so that no byte of it is still to land there. A write whose time is over, or that
-// was cancelled, is returned at once: then it is the next write of this lane that waits.
+// end as well, so that no byte of it is still to land there. A write whose time is
+// over, or that was cancelled, is returned at once: then it is the next write to this peer that
+// waits.
 //
 // Thread: any. The control thread makes and breaks connections.
 #pragma once
@@ -19,22 +20,22 @@
 
 namespace mc::xfer::rdma {
 
-struct Route {
+struct NicPair {
   size_t nic = 0, remote = 0;  // the local NIC, and the peer's
   RailInfo info;
 };
 // Every pair that can be connected, those of the rail map first. kUnavailable: there is none.
-Result<std::vector<Route>> routes_to(const Peer& peer,
-                                     const std::vector<std::unique_ptr<Nic>>& nics,
-                                     const NicTiers& tiers);
+Result<std::vector<NicPair>> routes_to(const Peer& peer,
+                                       const std::vector<std::unique_ptr<Nic>>& nics,
+                                       const NicTiers& tiers);
 
-class Lane : public std::enable_shared_from_this<Lane> {
+class PeerConnections : public std::enable_shared_from_this<PeerConnections> {
  public:
-  Lane(RdmaTransport& transport, PeerPtr peer, std::vector<Route> routes, Sink& sink);
+  PeerConnections(RdmaTransport& transport, PeerPtr peer, std::vector<NicPair> routes, Sink& sink);
   void start();  // before the first push
   void push(SlicePtr slice);
   void release();  // what push() held back
-  Transport::Now carry_now(const Request& request, const Site& memory,
+  Transport::Now carry_now(const Request& request, const MemoryLocation& memory,
                            const Transport::Begin& begin);
   // Lets each rail take what it should, and posts that. True: some was posted. Without `kick` the
   // caller looks for completions, or has others do so.
@@ -45,22 +46,22 @@ class Lane : public std::enable_shared_from_this<Lane> {
   // While one lives its owner looks for completions, and the NICs' threads do not.
   class Attending {
    public:
-    explicit Attending(Lane& lane) : lane_(lane) {
-      lane_.each_nic([](Nic& nic) { nic.attend(); });
+    explicit Attending(PeerConnections& connections) : connections_(connections) {
+      connections_.each_nic([](Nic& nic) { nic.attend(); });
     }
     ~Attending() {
-      lane_.each_nic([](Nic& nic) { nic.leave(); });
-      lane_.kick();
+      connections_.each_nic([](Nic& nic) { nic.leave(); });
+      connections_.kick();
     }
     Attending(const Attending&) = delete;
     Attending& operator=(const Attending&) = delete;
 
    private:
-    Lane& lane_;
+    PeerConnections& connections_;
   };
   void tick();        // on the control thread, every few milliseconds while there is work
   void let_go();      // of connections that are claimed without being used; the same thread
-  bool wants_tick();  // the same thread: something may have to be done. Of 1000 lanes most rest
+  bool wants_tick();  // the same thread: something may have to be done. Of 1000 peers most rest
   bool idle() const { return queue_.idle() && !busy(); }
   Time next_check() const { return queue_.next_check(); }
   void describe(uint64_t bytes, Path& path) const;
@@ -74,7 +75,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
   // With the NIC's poll lock held.
   void completed(RailIndex rail, const ibv_wc& wc, Outbox& out);
   void ended(const AttemptPtr& attempt, Result<> outcome) {
-    queue_.returned(attempt, std::move(outcome));
+    queue_.complete(attempt, std::move(outcome));
   }
   void pinged(RailIndex rail, Duration took);
   void broke(RailIndex rail, uint32_t connection);
@@ -82,8 +83,8 @@ class Lane : public std::enable_shared_from_this<Lane> {
  private:
   enum class State : uint8_t { kIdle, kConnecting, kReady, kClosing };
   struct Endpoint {
-    explicit Endpoint(Route r) : route(std::move(r)) {}
-    const Route route;
+    explicit Endpoint(NicPair r) : route(std::move(r)) {}
+    const NicPair route;
     Mutex mutex;
     State state MC_GUARDED_BY(mutex) = State::kIdle;
     std::shared_ptr<Connection> connection MC_GUARDED_BY(mutex);
@@ -104,7 +105,7 @@ class Lane : public std::enable_shared_from_this<Lane> {
     std::vector<FlightPtr> writes;
     FlightPtr doubted;  // its key was refused
     Error why;
-    bool before = false;  // no write of the lane is posted before it is answered
+    bool before = false;  // no write to the peer is posted before it is answered
     bool stuck = false;   // and it is not: writes fail meanwhile
     Time until{};
   };
@@ -138,17 +139,17 @@ class Lane : public std::enable_shared_from_this<Lane> {
     bool device = false;
   };
   Result<FlightPtr> prepare(RailIndex rail, const Connection& connection, const Cargo& cargo) const;
-  Result<> find(const Route& route, const Connection& connection, const Guard& guard,
+  Result<> find(const NicPair& route, const Connection& connection, const Guard& guard,
                 Flight& flight) const;
   Transport::Now post_now(RailIndex rail, const Request& request, const Transport::Begin& begin)
       MC_TSA(no_thread_safety_analysis);
   static bool look(Connection& connection, bool* good, std::vector<ibv_wc>* others);
   void give_back(const AttemptPtr& attempt, const Error& why, bool recalled);
   void fail_queued(RailIndex rail, const Error& why);
-  void recall(const AttemptPtr& attempt);
+  void cancel_attempt(const AttemptPtr& attempt);
   void raise(RailIndex rail, const AttemptPtr& attempt);
-  Result<> over(const Slice& slice) const;
-  Result<> over(const Attempt& attempt) const;
+  Result<> cancelled_or_expired(const Slice& slice) const;
+  Result<> cancelled_or_expired(const Attempt& attempt) const;
   // ---- connections (peer_connections_setup.cc), on the control thread
   void want_connection(RailIndex rail);  // any thread
   void connect(RailIndex rail);

@@ -12,8 +12,8 @@ constexpr size_t kPolledNow = 8;
 
 }  // namespace
 
-Transport::Now Lane::carry_now(const Request& r, const Site& memory,
-                               const Transport::Begin& begin) {
+Transport::Now PeerConnections::carry_now(const Request& r, const MemoryLocation& memory,
+                                          const Transport::Begin& begin) {
   const RailIndex rail = first_.load(std::memory_order_relaxed);
   Endpoint& e = *endpoints_[rail];
   if (!nic_of(rail).up() || barriers_.load() > 0 ||
@@ -26,7 +26,8 @@ Transport::Now Lane::carry_now(const Request& r, const Site& memory,
   return now;
 }
 
-Transport::Now Lane::post_now(RailIndex rail, const Request& r, const Transport::Begin& begin) {
+Transport::Now PeerConnections::post_now(RailIndex rail, const Request& r,
+                                         const Transport::Begin& begin) {
   Nic& nic = nic_of(rail);
   if (!nic.poll_lock().try_lock()) return Transport::Now::kNo;
   Endpoint& e = *endpoints_[rail];
@@ -60,7 +61,7 @@ Transport::Now Lane::post_now(RailIndex rail, const Request& r, const Transport:
 }
 
 // Posts the connection's only transfer. True: it is done, well. `good`: the connection is.
-bool Lane::look(Connection& c, bool* good, std::vector<ibv_wc>* others) {
+bool PeerConnections::look(Connection& c, bool* good, std::vector<ibv_wc>* others) {
   *good = c.post().has_value();
   std::vector<Connection::Done> done;
   for (int i = 0; i < kLooksNow && *good && others->empty(); ++i) {

@@ -1,4 +1,4 @@
-// How a lane's connections are made and end.
+// How connections to a peer are made and end.
 #include <algorithm>
 
 #include "base/log.h"
@@ -25,7 +25,7 @@ QpAddress address_of(const QueuePairInfo& i) {
 
 // ---- making one
 
-void Lane::want_connection(RailIndex rail) {
+void PeerConnections::want_connection(RailIndex rail) {
   {
     Lock lock(endpoints_[rail]->mutex);
     if (endpoints_[rail]->state != State::kIdle) return;  // under way, or looked at when it ends
@@ -38,14 +38,14 @@ void Lane::want_connection(RailIndex rail) {
   if (!posted) not_connected(rail, {Code::kBusy, "too much is asked of the control thread"});
 }
 
-void Lane::connect(RailIndex rail) {
+void PeerConnections::connect(RailIndex rail) {
   Endpoint& e = *endpoints_[rail];
   if (closed_.load()) return not_connected(rail, {Code::kUnavailable, "shutting down"});
   if (nic_comes_back(rail)) return;
   if (transport_.pool().full()) transport_.let_go();
   auto pooled = transport_.pool().add(
       [weak = weak_from_this(), rail] {
-        if (const LanePtr self = weak.lock()) self->evict(rail);
+        if (const PeerConnectionsPtr self = weak.lock()) self->evict(rail);
       },
       clock_, Duration(0));
   if (!pooled) {
@@ -62,7 +62,7 @@ void Lane::connect(RailIndex rail) {
 
 // The only way, and its port is down, or the owner's device away: what waits for it goes on
 // waiting, to be connected later.
-bool Lane::nic_comes_back(RailIndex rail, bool peers_away) {
+bool PeerConnections::nic_comes_back(RailIndex rail, bool peers_away) {
   Endpoint& e = *endpoints_[rail];
   if (endpoints_.size() > 1 || closed_.load()) return false;
   if (nic_of(rail).up() && !peers_away) return false;
@@ -72,8 +72,8 @@ bool Lane::nic_comes_back(RailIndex rail, bool peers_away) {
   return true;
 }
 
-Result<> Lane::ask(RailIndex rail, EndpointPool::Id pooled) {
-  const Route& route = endpoints_[rail]->route;
+Result<> PeerConnections::ask(RailIndex rail, EndpointPool::Id pooled) {
+  const NicPair& route = endpoints_[rail]->route;
   const DevicePtr device = nic_of(rail).device();
   if (device == nullptr || !nic_of(rail).up())
     return fail(Code::kUnavailable, "%s is down", nic_of(rail).name.c_str());
@@ -95,9 +95,9 @@ Result<> Lane::ask(RailIndex rail, EndpointPool::Id pooled) {
   return {};
 }
 
-void Lane::connected(RailIndex rail, EndpointPool::Id pooled,
-                     const std::shared_ptr<Connection>& connection,
-                     const Result<QueuePairOpened>& answer) {
+void PeerConnections::connected(RailIndex rail, EndpointPool::Id pooled,
+                                const std::shared_ptr<Connection>& connection,
+                                const Result<QueuePairOpened>& answer) {
   Endpoint& e = *endpoints_[rail];
   Result<> made;
   const bool away = !answer && answer.error().code == Code::kBusy;
@@ -140,7 +140,7 @@ void Lane::connected(RailIndex rail, EndpointPool::Id pooled,
   pump_rail(rail);
 }
 
-void Lane::not_connected(RailIndex rail, const Error& why) {
+void PeerConnections::not_connected(RailIndex rail, const Error& why) {
   Endpoint& e = *endpoints_[rail];
   std::vector<AttemptPtr> waiting;
   bool pinged = false;
@@ -159,7 +159,7 @@ void Lane::not_connected(RailIndex rail, const Error& why) {
   pump();
 }
 
-void Lane::fail_queued(RailIndex rail, const Error& why) {
+void PeerConnections::fail_queued(RailIndex rail, const Error& why) {
   for (size_t i = 0; i < kFailMax; ++i) {
     const AttemptPtr a = queue_.pull(rail, {}, RailQueue::Wait::kNo);
     if (a == nullptr) return;
@@ -170,7 +170,7 @@ void Lane::fail_queued(RailIndex rail, const Error& why) {
 // ---- ending one
 
 // By the pool, when it has no use; on the control thread.
-void Lane::evict(RailIndex rail) {
+void PeerConnections::evict(RailIndex rail) {
   Endpoint& e = *endpoints_[rail];
   std::shared_ptr<Connection> connection;
   {
@@ -183,13 +183,13 @@ void Lane::evict(RailIndex rail) {
   part(rail, std::move(connection), {Code::kUnavailable, "not used lately"}, true);
 }
 
-void Lane::give_up(RailIndex rail, uint32_t connection, Error why, bool ours) {
+void PeerConnections::give_up(RailIndex rail, uint32_t connection, Error why, bool ours) {
   transport_.host().post([self = shared_from_this(), rail, connection, why = std::move(why), ours] {
     self->tear_down(rail, connection, why, ours);
   });
 }
 
-void Lane::tear_down(RailIndex rail, uint32_t id, const Error& why, bool ours) {
+void PeerConnections::tear_down(RailIndex rail, uint32_t id, const Error& why, bool ours) {
   Endpoint& e = *endpoints_[rail];
   std::shared_ptr<Connection> connection;
   EndpointPool::Id pooled = 0;
@@ -225,8 +225,9 @@ bool about_ours(ibv_wc_status status) {
 
 }  // namespace
 
-void Lane::part(RailIndex rail, std::shared_ptr<Connection> connection, Error why, bool ours) {
-  const Route& route = endpoints_[rail]->route;
+void PeerConnections::part(RailIndex rail, std::shared_ptr<Connection> connection, Error why,
+                           bool ours) {
+  const NicPair& route = endpoints_[rail]->route;
   transport_.forget_connection(nic_of(rail), connection->id());
   const auto flights = connection->take_all();
   const FlightPtr failed = connection->failed();
@@ -249,7 +250,7 @@ void Lane::part(RailIndex rail, std::shared_ptr<Connection> connection, Error wh
     }
     f->attempt->reached = true;
     const bool blameless = ours || (own_fault && f != failed);
-    const bool live = over(*f->attempt->slice).has_value();
+    const bool live = cancelled_or_expired(*f->attempt->slice).has_value();
     if (blameless) f->attempt->recalled.store(true);
     if (own_fault && f == failed && about_memory(status) && live) {
       farewell->doubted = f;
@@ -258,7 +259,7 @@ void Lane::part(RailIndex rail, std::shared_ptr<Connection> connection, Error wh
     } else {
       farewell->before = farewell->before || (f->started && is_write(f));
       const Code code = own_fault && f == failed ? Code::kUnsupported : why.code;
-      queue_.returned(f->attempt, fail(Error{code, why.what}));
+      queue_.complete(f->attempt, fail(Error{code, why.what}));
     }
   }
   if (farewell->doubted != nullptr) farewell->message.offsets = {farewell->doubted->buffer};
@@ -269,7 +270,7 @@ void Lane::part(RailIndex rail, std::shared_ptr<Connection> connection, Error wh
   say_farewell(farewell);
 }
 
-void Lane::say_farewell(const FarewellPtr& farewell) {
+void PeerConnections::say_farewell(const FarewellPtr& farewell) {
   const auto answered = [self = shared_from_this(),
                          farewell](const Result<QueuePairClosed>& answer) {
     if (!answer && process_alive(self->peer_->pid) && self->clock_.now() < farewell->until &&
@@ -285,13 +286,13 @@ void Lane::say_farewell(const FarewellPtr& farewell) {
   (*client)->call(farewell->message, kFenceTry, answered);
 }
 
-void Lane::parted(const FarewellPtr& farewell, const Result<QueuePairClosed>& answer) {
+void PeerConnections::parted(const FarewellPtr& farewell, const Result<QueuePairClosed>& answer) {
   // A process that is gone, or another one in its place, applies nothing any more.
   const bool fenced = answer || !process_alive(peer_->pid) || answer.error().code == Code::kDenied;
   const Error& why = farewell->why;
   for (const FlightPtr& f : farewell->writes) {
-    f->attempt->unfenced = !fenced && over(*f->attempt->slice).has_value();
-    queue_.returned(f->attempt, fail(f->attempt->unfenced
+    f->attempt->unfenced = !fenced && cancelled_or_expired(*f->attempt->slice).has_value();
+    queue_.complete(f->attempt, fail(f->attempt->unfenced
                                          ? Error{Code::kTimeout,
                                                  why.what + "; the write could not be called off"}
                                          : why));
@@ -301,11 +302,11 @@ void Lane::parted(const FarewellPtr& farewell, const Result<QueuePairClosed>& an
     const bool offered = same_device && !answer->rkeys.empty() && answer->rkeys[0] == f->rkey;
     if (same_device && !offered) {
       f->attempt->refused = true;
-      queue_.returned(f->attempt, fail(Code::kStale, "%s withdrew the memory at %llu",
+      queue_.complete(f->attempt, fail(Code::kStale, "%s withdrew the memory at %llu",
                                        peer_->descriptor.node.c_str(),
                                        static_cast<unsigned long long>(f->attempt->piece.remote)));
     } else {
-      queue_.returned(f->attempt, fail(why));
+      queue_.complete(f->attempt, fail(why));
     }
   }
   farewell->writes.clear();
@@ -325,16 +326,16 @@ void Lane::parted(const FarewellPtr& farewell, const Result<QueuePairClosed>& an
 
 // ---- time passes
 
-void Lane::let_go() {
+void PeerConnections::let_go() {
   if (!loose_.exchange(false)) return;
   for (RailIndex r = 0; r < endpoints_.size(); ++r) pump_rail(r);
 }
 
-bool Lane::wants_tick() {
+bool PeerConnections::wants_tick() {
   return loose_.exchange(false) || saw_down_ || next_check() != Time::max() || busy();
 }
 
-void Lane::tick() {
+void PeerConnections::tick() {
   saw_down_ = false;
   for (const RailIndex rail : queue_.tick()) ping(rail);
   const Time now = clock_.now();
@@ -342,7 +343,7 @@ void Lane::tick() {
   pump();
 }
 
-void Lane::check(RailIndex rail, Time now) {
+void PeerConnections::check(RailIndex rail, Time now) {
   Endpoint& e = *endpoints_[rail];
   Time oldest = Time::max(), heard{};
   uint32_t connection = 0;
@@ -370,7 +371,7 @@ void Lane::check(RailIndex rail, Time now) {
     fail_queued(rail, {Code::kUnavailable, "an earlier write could not be called off"});
 }
 
-void Lane::ping(RailIndex rail) {
+void PeerConnections::ping(RailIndex rail) {
   Endpoint& e = *endpoints_[rail];
   State state = State::kIdle;
   {
@@ -387,7 +388,7 @@ void Lane::ping(RailIndex rail) {
 }
 
 // Reads a byte of what the peer offers.
-void Lane::send_ping(RailIndex rail) {
+void PeerConnections::send_ping(RailIndex rail) {
   Endpoint& e = *endpoints_[rail];
   const bool ready = claim(rail);
   bool posted = false;
@@ -427,7 +428,7 @@ void Lane::send_ping(RailIndex rail) {
 
 // ---- what happens to NICs
 
-void Lane::port_changed(const Nic& nic, bool up) {
+void PeerConnections::port_changed(const Nic& nic, bool up) {
   bool others = false;
   for (const auto& e : endpoints_) others = others || e->route.nic != nic.index;
   for (RailIndex r = 0; r < endpoints_.size(); ++r) {
@@ -449,7 +450,7 @@ void Lane::port_changed(const Nic& nic, bool up) {
   if (up) pump();
 }
 
-void Lane::lost(const Nic& nic) {
+void PeerConnections::lost(const Nic& nic) {
   for (RailIndex r = 0; r < endpoints_.size(); ++r) {
     if (endpoints_[r]->route.nic != nic.index) continue;
     queue_.down(r);
@@ -457,13 +458,13 @@ void Lane::lost(const Nic& nic) {
   }
 }
 
-void Lane::back(const Nic& nic) {
+void PeerConnections::back(const Nic& nic) {
   for (RailIndex r = 0; r < endpoints_.size(); ++r)
     if (endpoints_[r]->route.nic == nic.index && nic.up()) queue_.up(r);
   pump();
 }
 
-void Lane::close() {
+void PeerConnections::close() {
   closed_.store(true);
   auto open = still_open(*peer_);
   if (open) open = fail(Code::kUnavailable, "shutting down");
@@ -471,7 +472,7 @@ void Lane::close() {
   pump();
 }
 
-void Lane::disconnect() {
+void PeerConnections::disconnect() {
   for (RailIndex r = 0; r < endpoints_.size(); ++r)
     tear_down(r, 0, {Code::kUnavailable, "closed"}, true);
 }

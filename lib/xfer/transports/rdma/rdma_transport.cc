@@ -41,28 +41,28 @@ bool RdmaTransport::reaches(const Peer& peer, uint64_t offset, Op) const {
   return false;
 }
 
-Result<LanePtr> RdmaTransport::lane(const PeerPtr& peer) {
+Result<PeerConnectionsPtr> RdmaTransport::connections(const PeerPtr& peer) {
   Lock lock(mutex_);
   if (stopping_) return fail(Code::kUnavailable, "shutting down");
-  MC_TRY_(still_open(*peer));  // else forget() was here already, and nobody would drop this lane
-  const auto known = lanes_.find(peer.get());
-  if (known != lanes_.end()) return known->second;
+  MC_TRY_(still_open(*peer));  // else forget() was here already, and nobody would drop these
+  const auto known = by_peer_.find(peer.get());
+  if (known != by_peer_.end()) return known->second;
   MC_TRY(auto routes, routes_to(*peer, host_->nics(), host_->tiers()));
-  const auto made = std::make_shared<Lane>(*this, peer, std::move(routes), sink_);
+  const auto made = std::make_shared<PeerConnections>(*this, peer, std::move(routes), sink_);
   made->start();
-  lanes_.emplace(peer.get(), made);
+  by_peer_.emplace(peer.get(), made);
   return made;
 }
 
-std::vector<LanePtr> RdmaTransport::lanes() const {
-  std::vector<LanePtr> out;
+std::vector<PeerConnectionsPtr> RdmaTransport::all_connections() const {
+  std::vector<PeerConnectionsPtr> out;
   Lock lock(mutex_);
-  for (const auto& [peer, each] : lanes_) out.push_back(each);
+  for (const auto& [peer, each] : by_peer_) out.push_back(each);
   return out;
 }
 
 void RdmaTransport::submit(SlicePtr slice) {
-  auto to = lane(slice->peer);
+  auto to = connections(slice->peer);
   if (!to) {
     sink_.finished(std::move(slice), fail(to.error()));
     return;
@@ -72,8 +72,8 @@ void RdmaTransport::submit(SlicePtr slice) {
 }
 
 Transport::Now RdmaTransport::carry_now(const Request& request, const PeerPtr& peer,
-                                        const Site& memory, const Begin& begin) {
-  const auto to = lane(peer);
+                                        const MemoryLocation& memory, const Begin& begin) {
+  const auto to = connections(peer);
   if (!to) return Now::kNo;
   std::shared_ptr<Task> task;
   const Now now = (*to)->carry_now(request, memory, [&] {
@@ -82,44 +82,44 @@ Transport::Now RdmaTransport::carry_now(const Request& request, const PeerPtr& p
     return slice;
   });
   if (task != nullptr) {
-    const Lane::Attending here(**to);
+    const PeerConnections::Attending here(**to);
     await(*task, **to);
   }
   if (now != Now::kNo && !ticking_.exchange(true)) host_->post([this] { keep_time(); });
   return now;
 }
 
-void RdmaTransport::held(LanePtr lane) {
+void RdmaTransport::held(PeerConnectionsPtr connections) {
   Lock lock(mutex_);
-  held_.push_back(std::move(lane));
+  held_.push_back(std::move(connections));
   holds_.store(true);
 }
 
 void RdmaTransport::flush() {
   if (!holds_.load()) return;
-  std::vector<LanePtr> held;
+  std::vector<PeerConnectionsPtr> held;
   {
     Lock lock(mutex_);
     held.swap(held_);
     holds_.store(false);
   }
-  for (const LanePtr& lane : held) lane->release();
+  for (const PeerConnectionsPtr& connections : held) connections->release();
 }
 
-void RdmaTransport::await(const Task& task, Lane& lane) {
+void RdmaTransport::await(const Task& task, PeerConnections& connections) {
   for (int i = 0; i < kLooks && task.batch->unfinished.load() > 0; ++i) {
-    lane.drain();
+    connections.drain();
     if (i % 64 == 63) ::sched_yield();
   }
 }
 
 void RdmaTransport::describe(const PeerPtr& peer, uint64_t bytes, Path& path) const {
   if (!path.usable) return;
-  LanePtr known;
+  PeerConnectionsPtr known;
   {
     Lock lock(mutex_);
-    const auto it = lanes_.find(peer.get());
-    if (it != lanes_.end()) known = it->second;
+    const auto it = by_peer_.find(peer.get());
+    if (it != by_peer_.end()) known = it->second;
   }
   if (known != nullptr) return known->describe(bytes, path);
   const auto routes = routes_to(*peer, host_->nics(), host_->tiers());
@@ -128,41 +128,41 @@ void RdmaTransport::describe(const PeerPtr& peer, uint64_t bytes, Path& path) co
     path.why = routes.error().what;
     return;
   }
-  Sprayer none(host_->config().spray);
-  for (const Route& route : *routes) {
+  RailScheduler none(host_->config().spray);
+  for (const NicPair& route : *routes) {
     const RailIndex rail = none.add(route.info);
     path.rails.push_back(none.view(rail, clock().now(), path.memory));
   }
 }
 
 void RdmaTransport::forget(const PeerPtr& peer) {
-  LanePtr gone;
+  PeerConnectionsPtr gone;
   {
     Lock lock(mutex_);
-    const auto it = lanes_.find(peer.get());
-    if (it == lanes_.end()) return;
+    const auto it = by_peer_.find(peer.get());
+    if (it == by_peer_.end()) return;
     gone = std::move(it->second);
-    lanes_.erase(it);
+    by_peer_.erase(it);
   }
   finish({gone});
 }
 
 // What is in flight fails, unless the peer was merely replaced: then it ends as it may.
-void RdmaTransport::finish(const std::vector<LanePtr>& gone) {
-  for (const LanePtr& lane : gone) lane->close();
+void RdmaTransport::finish(const std::vector<PeerConnectionsPtr>& gone) {
+  for (const PeerConnectionsPtr& connections : gone) connections->close();
   Mutex mutex;
   Condition changed;
-  for (const LanePtr& lane : gone) {
-    while (!lane->idle()) {
-      host_->post([lane] { lane->tick(); });
+  for (const PeerConnectionsPtr& connections : gone) {
+    while (!connections->idle()) {
+      host_->post([connections] { connections->tick(); });
       Lock lock(mutex);
       changed.wait_for(mutex, kStep);
     }
   }
   size_t left = gone.size();
-  for (const LanePtr& lane : gone) {
-    const bool posted = host_->post([&, lane] {
-      lane->disconnect();
+  for (const PeerConnectionsPtr& connections : gone) {
+    const bool posted = host_->post([&, connections] {
+      connections->disconnect();
       Lock lock(mutex);
       --left;
       changed.notify_all();
@@ -174,14 +174,14 @@ void RdmaTransport::finish(const std::vector<LanePtr>& gone) {
 }
 
 void RdmaTransport::stop() {
-  std::map<const Peer*, LanePtr> gone;
+  std::map<const Peer*, PeerConnectionsPtr> gone;
   {
     Lock lock(mutex_);
     if (stopping_) return;
     stopping_ = true;
-    gone.swap(lanes_);
+    gone.swap(by_peer_);
   }
-  std::vector<LanePtr> all;
+  std::vector<PeerConnectionsPtr> all;
   for (auto& [peer, each] : gone) all.push_back(each);
   finish(all);
   host_->silence();
@@ -189,9 +189,10 @@ void RdmaTransport::stop() {
 
 // ---- completions
 
-void RdmaTransport::expect(Nic& nic, uint32_t connection, const LanePtr& lane, RailIndex rail) {
+void RdmaTransport::expect(Nic& nic, uint32_t connection, const PeerConnectionsPtr& connections,
+                           RailIndex rail) {
   Lock lock(nic.poll_lock());
-  owners_[nic.index][connection] = {lane, rail};
+  owners_[nic.index][connection] = {connections, rail};
 }
 
 void RdmaTransport::forget_connection(Nic& nic, uint32_t connection) {
@@ -221,23 +222,23 @@ void RdmaTransport::sort(Nic& nic, std::span<const ibv_wc> completions, Outbox& 
   for (const ibv_wc& wc : completions) {
     const auto owner = owners.find(static_cast<uint32_t>(wc.wr_id >> 32));
     if (owner == owners.end()) continue;  // of a connection that was given up
-    LanePtr lane = owner->second.lane.lock();
-    if (lane == nullptr) continue;
+    PeerConnectionsPtr connections = owner->second.connections.lock();
+    if (connections == nullptr) continue;
     const RailIndex rail = owner->second.rail;
-    lane->completed(rail, wc, out);
-    if (out.touched.empty() || out.touched.back().first != lane ||
+    connections->completed(rail, wc, out);
+    if (out.touched.empty() || out.touched.back().first != connections ||
         out.touched.back().second != rail)
-      out.touched.emplace_back(std::move(lane), rail);
+      out.touched.emplace_back(std::move(connections), rail);
   }
 }
 
 void RdmaTransport::tell(Outbox& out) {
-  for (Outbox::Ended& e : out.ended) e.lane->ended(e.attempt, std::move(e.outcome));
-  for (const Outbox::Pinged& p : out.pinged) p.lane->pinged(p.rail, p.took);
-  for (const Outbox::Broken& b : out.broken) b.lane->broke(b.rail, b.connection);
-  for (const auto& [lane, rail] : out.touched) {
-    lane->pump();
-    lane->pump_rail(rail);  // lets go of its connection where nothing is left to do
+  for (Outbox::Ended& e : out.ended) e.connections->ended(e.attempt, std::move(e.outcome));
+  for (const Outbox::Pinged& p : out.pinged) p.connections->pinged(p.rail, p.took);
+  for (const Outbox::Broken& b : out.broken) b.connections->broke(b.rail, b.connection);
+  for (const auto& [connections, rail] : out.touched) {
+    connections->pump();
+    connections->pump_rail(rail);  // lets go of its connection where nothing is left to do
   }
 }
 
@@ -248,7 +249,7 @@ void RdmaTransport::made_connection(bool good) {
 }
 
 void RdmaTransport::let_go() {
-  for (const LanePtr& lane : lanes()) lane->let_go();
+  for (const PeerConnectionsPtr& connections : all_connections()) connections->let_go();
 }
 
 // ---- time passes, on the control thread
@@ -260,10 +261,10 @@ void RdmaTransport::keep_time() {
 
 void RdmaTransport::tick() {
   bool any = false;
-  for (const LanePtr& lane : lanes()) {
-    if (!lane->wants_tick()) continue;
-    any = any || lane->next_check() != Time::max();
-    lane->tick();
+  for (const PeerConnectionsPtr& connections : all_connections()) {
+    if (!connections->wants_tick()) continue;
+    any = any || connections->next_check() != Time::max();
+    connections->tick();
   }
   const Time now = clock().now();
   if (any) busy_ = now;
@@ -272,18 +273,19 @@ void RdmaTransport::tick() {
   timer_ = 0;
   ticking_.store(false);
   // Work that came just now saw it ticking.
-  for (const LanePtr& lane : lanes())
-    if (lane->next_check() != Time::max() && !ticking_.exchange(true)) keep_time();
+  for (const PeerConnectionsPtr& connections : all_connections())
+    if (connections->next_check() != Time::max() && !ticking_.exchange(true)) keep_time();
 }
 
 void RdmaTransport::port_changed(Nic& nic, bool up) {
-  for (const LanePtr& lane : lanes()) lane->port_changed(nic, up);
+  for (const PeerConnectionsPtr& connections : all_connections())
+    connections->port_changed(nic, up);
 }
 void RdmaTransport::lost(Nic& nic) {
-  for (const LanePtr& lane : lanes()) lane->lost(nic);
+  for (const PeerConnectionsPtr& connections : all_connections()) connections->lost(nic);
 }
 void RdmaTransport::back(Nic& nic) {
-  for (const LanePtr& lane : lanes()) lane->back(nic);
+  for (const PeerConnectionsPtr& connections : all_connections()) connections->back(nic);
 }
 
 }  // namespace mc::xfer::rdma

@@ -19,30 +19,30 @@
 
 namespace mc::xfer::rdma {
 
-class Lane;
-using LanePtr = std::shared_ptr<Lane>;
+class PeerConnections;
+using PeerConnectionsPtr = std::shared_ptr<PeerConnections>;
 
 // What completions brought, to be told once no lock is held.
 struct Outbox {
   struct Ended {
-    LanePtr lane;
+    PeerConnectionsPtr connections;
     AttemptPtr attempt;
     Result<> outcome;
   };
   struct Broken {
-    LanePtr lane;
+    PeerConnectionsPtr connections;
     RailIndex rail;
     uint32_t connection;
   };
   struct Pinged {
-    LanePtr lane;
+    PeerConnectionsPtr connections;
     RailIndex rail;
     Duration took;
   };
   std::vector<Ended> ended;
   std::vector<Broken> broken;
   std::vector<Pinged> pinged;
-  std::vector<std::pair<LanePtr, RailIndex>> touched;
+  std::vector<std::pair<PeerConnectionsPtr, RailIndex>> touched;
   std::vector<Connection::Done> done;  // of one completion: room that is used again
 };
 
@@ -57,37 +57,37 @@ class RdmaTransport final : public Transport, private Host::Listener {
   void describe(const PeerPtr& peer, uint64_t bytes, Path& path) const override;
   void submit(SlicePtr slice) override;
   void flush() override;
-  Now carry_now(const Request& request, const PeerPtr& peer, const Site& memory,
+  Now carry_now(const Request& request, const PeerPtr& peer, const MemoryLocation& memory,
                 const Begin& begin) override;
   void forget(const PeerPtr& peer) override;
   void stop() override;
 
-  // ---- for lanes
+  // ---- for PeerConnections
   Host& host() { return *host_; }
   EndpointPool& pool() { return pool_; }
   const Clock& clock() const { return host_->clock(); }
-  // Completions that name `connection` belong to that rail of the lane, until forgotten.
+  // Completions that name `connection` belong to that rail of the peer, until forgotten.
   uint32_t next_connection() { return connections_.fetch_add(1) + 1; }
-  void expect(Nic& nic, uint32_t connection, const LanePtr& lane, RailIndex rail);
+  void expect(Nic& nic, uint32_t connection, const PeerConnectionsPtr& connections, RailIndex rail);
   void forget_connection(Nic& nic, uint32_t connection);
   bool drain(Nic& nic, bool wait) override MC_TSA(no_thread_safety_analysis);
-  // Completions go to their lanes, with the NIC's poll lock held; tell() is for afterwards.
+  // Completions go to their connections, with the NIC's poll lock held; tell() is for afterwards.
   void sort(Nic& nic, std::span<const ibv_wc> completions, Outbox& out);
   void tell(Outbox& out);
   void made_connection(bool good);
   void let_go();  // what short transfers keep claimed until the next tick: a new one needs room
-  void held(LanePtr lane);  // until flush()
+  void held(PeerConnectionsPtr connections);  // until flush()
   // Looks for completions for a while: cheaper than to be woken. The caller attends to the NICs.
-  static void await(const Task& task, Lane& lane);
+  static void await(const Task& task, PeerConnections& connections);
 
  private:
   struct Owner {
-    std::weak_ptr<Lane> lane;
+    std::weak_ptr<PeerConnections> connections;
     RailIndex rail = 0;
   };
-  Result<LanePtr> lane(const PeerPtr& peer);
-  std::vector<LanePtr> lanes() const;
-  void finish(const std::vector<LanePtr>& gone);
+  Result<PeerConnectionsPtr> connections(const PeerPtr& peer);
+  std::vector<PeerConnectionsPtr> all_connections() const;
+  void finish(const std::vector<PeerConnectionsPtr>& gone);
   void keep_time();
   void tick();
   void port_changed(Nic& nic, bool up) override;
@@ -101,8 +101,8 @@ class RdmaTransport final : public Transport, private Host::Listener {
   std::atomic<uint32_t> connections_{0};
   mutable Mutex mutex_;
   bool stopping_ MC_GUARDED_BY(mutex_) = false;
-  std::map<const Peer*, LanePtr> lanes_ MC_GUARDED_BY(mutex_);
-  std::vector<LanePtr> held_ MC_GUARDED_BY(mutex_);
+  std::map<const Peer*, PeerConnectionsPtr> by_peer_ MC_GUARDED_BY(mutex_);
+  std::vector<PeerConnectionsPtr> held_ MC_GUARDED_BY(mutex_);
   std::atomic<bool> holds_{false};
   std::atomic<bool> ticking_{false};
   Time busy_{};                 // of the control thread

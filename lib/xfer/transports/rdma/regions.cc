@@ -38,10 +38,10 @@ RegionPtr Regions::make(const DevicePtr& device, const Entry& e) {
   const int access =
       IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | (e.writable ? IBV_ACCESS_REMOTE_WRITE : 0);
   Result<RegionPtr> region;
-  if (e.backing == nullptr) {
+  if (e.backend == nullptr) {
     region = timed(device, e.data, e.bytes, access);
   } else {
-    const auto buf = e.backing->dma_buf(e.bytes);
+    const auto buf = e.backend->dma_buf(e.bytes);
     if (!buf) return nullptr;  // its owner stages it, over tcp
     region = device->register_dmabuf(buf->fd.get(), buf->offset, e.bytes,
                                      reinterpret_cast<uint64_t>(e.data), access);
@@ -54,7 +54,7 @@ RegionPtr Regions::make(const DevicePtr& device, const Entry& e) {
 void Regions::offer(const Buffer& buffer) {
   if (buffer.data == nullptr) return;  // a file
   Lock changing(changing_);
-  Entry e{buffer.data, buffer.bytes, buffer.writable, buffer.backing, {}};
+  Entry e{buffer.data, buffer.bytes, buffer.writable, buffer.backend, {}};
   for (const DevicePtr& device : devices_)
     e.on.push_back(device == nullptr ? nullptr : make(device, e));
   Lock lock(mutex_);
@@ -104,7 +104,7 @@ void Regions::use(size_t nic, const DevicePtr& device) {
 bool Regions::takes(const Buffer& buffer) const {
   Lock lock(mutex_);
   const auto it = entries_.find(&buffer);
-  if (it == entries_.end() || it->second.backing == nullptr) return false;
+  if (it == entries_.end() || it->second.backend == nullptr) return false;
   const auto& on = it->second.on;
   return std::any_of(on.begin(), on.end(), [](const RegionPtr& r) { return r != nullptr; });
 }
@@ -119,7 +119,7 @@ Result<RegionPtr> Regions::local(size_t nic, const DevicePtr& device, std::byte*
       const Entry& e = entries_.at(it->second);
       const auto from = static_cast<uint64_t>(at - e.data);
       if (from >= e.bytes) break;
-      if (e.backing != nullptr && e.on[nic] == nullptr)
+      if (e.backend != nullptr && e.on[nic] == nullptr)
         return fail(Code::kUnsupported, "%s has not registered that memory of a device",
                     device->name().c_str());
       if (bytes > e.bytes - from || e.on[nic] == nullptr) continue;

@@ -38,8 +38,8 @@ class Regions {
     std::byte* data = nullptr;
     uint64_t bytes = 0;
     bool writable = false;
-    std::shared_ptr<Backing> backing;  // null: memory of the host
-    std::vector<RegionPtr> on;         // by NIC; null: not registered there
+    std::shared_ptr<BufferBackend> backend;  // null: memory of the host
+    std::vector<RegionPtr> on;               // by NIC; null: not registered there
   };
   RegionPtr make(const DevicePtr& device, const Entry& entry);
   Result<RegionPtr> timed(const DevicePtr& device, std::byte* data, uint64_t bytes, int access);

@@ -25,9 +25,9 @@ std::string text_of(const std::string& gid) {
 
 }  // namespace
 
-Result<std::vector<Route>> routes_to(const Peer& peer,
-                                     const std::vector<std::unique_ptr<Nic>>& nics,
-                                     const NicTiers& tiers) {
+Result<std::vector<NicPair>> routes_to(const Peer& peer,
+                                       const std::vector<std::unique_ptr<Nic>>& nics,
+                                       const NicTiers& tiers) {
   const auto& theirs = peer.descriptor.rdma;
   std::vector<xfer::Nic> here, there;
   std::vector<bool> ethernet;
@@ -40,7 +40,7 @@ Result<std::vector<Route>> routes_to(const Peer& peer,
   for (const RdmaNic& nic : theirs)
     there.push_back(
         {nic.nic.name, text_of(nic.gid.bytes), 0, nic.nic.numa, nic.nic.gpu, nic.nic.speed_mbit});
-  std::vector<Route> out;
+  std::vector<NicPair> out;
   for (const RailPair& p : pair_rails(here, there)) {
     // A device that is away just now may come back as either.
     const bool known = nics[p.local]->device() != nullptr && theirs[p.remote].epoch != 0;
@@ -50,7 +50,7 @@ Result<std::vector<Route>> routes_to(const Peer& peer,
                    {here[p.local].name, there[p.remote].name, here[p.local].numa, p.mapped,
                     tiers.of(here[p.local].name)}});
   }
-  std::stable_partition(out.begin(), out.end(), [](const Route& r) { return r.info.mapped; });
+  std::stable_partition(out.begin(), out.end(), [](const NicPair& r) { return r.info.mapped; });
   if (out.size() > kRoutesMax) out.resize(kRoutesMax);
   if (!out.empty()) return out;
   return fail(Code::kUnavailable, "no RDMA device of %s is of the kind of ours",

@@ -9,19 +9,19 @@
 
 namespace mc {
 
-bool OwnerLock::register_barrier() {
+bool BiasedLock::register_barrier() {
   return ::syscall(SYS_membarrier, MEMBARRIER_CMD_REGISTER_PRIVATE_EXPEDITED, 0, 0) == 0;
 }
 
 // Either the owner sees closed_, or, past the barrier, we see that it is inside.
-void OwnerLock::lock_from_outside() {
+void BiasedLock::lock_slow() {
   outside_.lock();
   closed_.store(true, std::memory_order_seq_cst);
   if (cheap()) MC_CHECK(::syscall(SYS_membarrier, MEMBARRIER_CMD_PRIVATE_EXPEDITED, 0, 0) == 0);
   while (inside_.load(std::memory_order_seq_cst)) ::sched_yield();
 }
 
-void OwnerLock::unlock_from_outside() {
+void BiasedLock::unlock_slow() {
   closed_.store(false, std::memory_order_release);
   outside_.unlock();
 }

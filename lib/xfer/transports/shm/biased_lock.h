@@ -5,7 +5,7 @@
 // know that, the owner pays as for a mutex.
 //
 // Thread: try_lock() and unlock() by the owner alone, or by threads that own it one after the
-// other; lock_from_outside() and its unlock by any. A lock is held for less than a millisecond:
+// other; lock_slow() and its unlock by any. A lock is held for less than a millisecond:
 // who waits from outside gives the CPU away and looks again.
 #pragma once
 #include <atomic>
@@ -14,7 +14,7 @@
 
 namespace mc {
 
-class MC_TSA(capability("mutex")) OwnerLock {
+class MC_TSA(capability("mutex")) BiasedLock {
  public:
   // False while somebody else has it, or wants it.
   bool try_lock() MC_TSA(try_acquire_capability(true)) {
@@ -29,8 +29,8 @@ class MC_TSA(capability("mutex")) OwnerLock {
   }
   void unlock() MC_TSA(release_capability()) { inside_.store(false, std::memory_order_release); }
 
-  void lock_from_outside() MC_TSA(acquire_capability());
-  void unlock_from_outside() MC_TSA(release_capability());
+  void lock_slow() MC_TSA(acquire_capability());
+  void unlock_slow() MC_TSA(release_capability());
 
  private:
   static bool cheap() {

@@ -17,9 +17,9 @@
 
 namespace mc::xfer {
 
-class RecentWrites {
+class CacheResidency {
  public:
-  explicit RecentWrites(uint64_t window) : window_(static_cast<uint32_t>(window / kUnit)) {}
+  explicit CacheResidency(uint64_t window) : window_(static_cast<uint32_t>(window / kUnit)) {}
   static uint64_t window_of_this_cpu();
 
   // Is there likely a cache that holds `to`? Notes that `bytes` are copied there now.

@@ -11,10 +11,10 @@
 
 namespace mc::xfer {
 
-class CopyJob {
+class ParallelCopy {
  public:
-  CopyJob(const Rows& rows, uint64_t piece_bytes, RecentWrites& recent)
-      : pieces_(rows, piece_bytes), recent_(recent) {}
+  ParallelCopy(const Rows& rows, uint64_t piece_bytes, CacheResidency& residency)
+      : pieces_(rows, piece_bytes), residency_(residency) {}
 
   // Copies pieces as long as there are any and `go_on()`; it is asked before each.
   template <class GoOn>
@@ -34,7 +34,7 @@ class CopyJob {
   void leave();
 
   const Pieces pieces_;
-  RecentWrites& recent_;
+  CacheResidency& residency_;
   std::atomic<uint64_t> next_{0};  // who takes the last piece has seen the others enter
   std::atomic<uint32_t> working_{0};
   Mutex mutex_;
@@ -44,11 +44,11 @@ class CopyJob {
 // Rows of less than this are not worth the look: they are copied as if to a cache, unless they are
 // among `together` bytes on their way, which no cache holds.
 inline constexpr uint64_t kStreamingBytes = 64 * 1024;
-inline void copy_once(const Rows& rows, RecentWrites& recent, uint64_t together = 0,
+inline void copy_once(const Rows& rows, CacheResidency& residency, uint64_t together = 0,
                       const Ahead& next = {}) {
   const bool looked = rows.total() >= kStreamingBytes;
-  const bool hot = looked ? recent.hot(rows.to, rows.total()) : true;
-  copy_rows(rows, recent.outgrown_by(together) || !hot, next);
+  const bool hot = looked ? residency.hot(rows.to, rows.total()) : true;
+  copy_rows(rows, residency.outgrown_by(together) || !hot, next);
 }
 
 }  // namespace mc::xfer

@@ -157,7 +157,7 @@ Result<> LocalTransport::aim(Job& job, const Job* before) {
   job.mapped = true;
   if (before != nullptr && before->buffer == job.buffer && before->held.mapping != nullptr) {
     job.held.mapping = before->held.mapping;
-    MC_TRY(job.held.there, place(*slice.peer, *job.buffer, range, place_of(*job.held.mapping)));
+    MC_TRY(job.held.there, place(*slice.peer, *job.buffer, range, mapping_of(*job.held.mapping)));
     return {};
   }
   MC_TRY(job.held, locate(slice.peer, *job.buffer, range, true));
@@ -176,7 +176,7 @@ Result<> LocalTransport::move(const Job& job, const Ahead& next) {
   const LocalRange range{slice.op, p.remote, slice.guard};
   MC_TRY_(before_copy(job.held.there, *slice.peer, range, now));
   const Rows rows = rows_of(slice.op, slice.local, job.held.there.data, p);
-  copy_once(rows, recent_, slice.together, next);
+  copy_once(rows, residency_, slice.together, next);
   return after_copy(job.held.there, *slice.peer, range, rows.total());
 }
 
@@ -188,11 +188,11 @@ Result<LocalTransport::Held> LocalTransport::locate(const PeerPtr& peer, const B
     // Looked up each time: the buffer may have been unregistered since.
     auto own = registry_.pin(buffer.offset, buffer.bytes);
     if (!own) return fail(Code::kStale, "this memory was withdrawn");
-    if ((*own)->backing != nullptr)
+    if ((*own)->backend != nullptr)
       return fail(Code::kUnsupported, "the bytes at %llu are not in host memory",
                   static_cast<unsigned long long>(range.offset));
     held.own = std::move(*own);
-    const Place at{held.own->data, nullptr, held.own->writable};
+    const BufferMapping at{held.own->data, nullptr, held.own->writable};
     MC_TRY(held.there, place(*peer, buffer, range, at));
     return held;
   }
@@ -202,12 +202,13 @@ Result<LocalTransport::Held> LocalTransport::locate(const PeerPtr& peer, const B
   if (held.mapping == nullptr) {
     MC_TRY(held.mapping, mappings_.map(peer, buffer, clock_.now()));
   }
-  MC_TRY(held.there, place(*peer, buffer, range, place_of(*held.mapping)));
+  MC_TRY(held.there, place(*peer, buffer, range, mapping_of(*held.mapping)));
   return held;
 }
 
 Result<LocalTransport::There> LocalTransport::place(const Peer& peer, const BufferInfo& buffer,
-                                                    const LocalRange& range, const Place& at) {
+                                                    const LocalRange& range,
+                                                    const BufferMapping& at) {
   if (range.op == Op::kWrite && !at.writable)
     return fail(Code::kDenied, "the memory of %s at %llu is read-only",
                 peer.descriptor.node.c_str(), static_cast<unsigned long long>(range.offset));
@@ -258,43 +259,43 @@ bool LocalTransport::copy_now(const Request& r, const PeerPtr& peer, Time now) {
   if (!held || !before_copy(held->there, *peer, range, now)) return false;
   const Rows rows = rows_of(r.op, r.local, held->there.data, r);
   if (rows.total() <= kInlineBytes)
-    copy_once(rows, recent_);
+    copy_once(rows, residency_);
   else if (!copy_with_help(rows, r.deadline, *peer))
     return false;
-  Desk* desk = rows.total() <= kInlineBytes ? desks_.mine() : nullptr;
-  if (held->mapping != nullptr && desk != nullptr && desk->mutex.try_lock()) {
+  CopyCacheSlot* slot = rows.total() <= kInlineBytes ? copy_cache_.for_this_thread() : nullptr;
+  if (held->mapping != nullptr && slot != nullptr && slot->mutex.try_lock()) {
     // One whose fate is sealed was forgotten, or will be: nobody would drop it again.
     if (peer->fate.load(std::memory_order_acquire) == Peer::Fate::kOpen)
-      desk->learn({r.segment, *buffer, peer, held->mapping});
-    desk->mutex.unlock();
+      slot->learn({r.segment, *buffer, peer, held->mapping});
+    slot->mutex.unlock();
   }
   return after_copy(held->there, *peer, range, rows.total()).has_value();
 }
 
 bool LocalTransport::copy_again(const Request& r, Time now) {
-  Desk* desk = r.bytes * r.rows <= kInlineBytes ? desks_.mine() : nullptr;
-  if (desk == nullptr || !desk->mutex.try_lock()) return false;
-  const bool copied = copy_from_desk(*desk, r, now);
-  desk->mutex.unlock();
+  CopyCacheSlot* slot = r.bytes * r.rows <= kInlineBytes ? copy_cache_.for_this_thread() : nullptr;
+  if (slot == nullptr || !slot->mutex.try_lock()) return false;
+  const bool copied = copy_from_cache(*slot, r, now);
+  slot->mutex.unlock();
   return copied;
 }
 
-bool LocalTransport::copy_from_desk(Desk& desk, const Request& r, Time now) {
+bool LocalTransport::copy_from_cache(CopyCacheSlot& slot, const Request& r, Time now) {
   const uint64_t span = span_of(r.bytes, r.rows, r.remote_stride);
-  for (const Desk::Known& k : desk.known) {
+  for (const CopyCacheSlot::Known& k : slot.known) {
     if (!k.holds(r, span)) continue;
     const LocalRange range{r.op, r.offset, r.guard};
     if (k.peer->fate.load(std::memory_order_acquire) != Peer::Fate::kOpen || now >= r.deadline ||
         !allowed(*k.peer, *k.buffer, range))
       return false;
-    const auto there = place(*k.peer, *k.buffer, range, place_of(*k.mapping));
+    const auto there = place(*k.peer, *k.buffer, range, mapping_of(*k.mapping));
     if (!there || !before_copy(*there, *k.peer, range, now)) return false;
     const Rows rows = rows_of(r.op, r.local, there->data, r);
-    copy_once(rows, recent_);
+    copy_once(rows, residency_);
     if (!after_copy(*there, *k.peer, range, rows.total())) return false;
-    desk.slices->add();
-    desk.bytes->add(rows.total());
-    desk.requests->add();
+    slot.slices->add();
+    slot.bytes->add(rows.total());
+    slot.requests->add();
     return true;
   }
   return false;
@@ -311,12 +312,12 @@ bool LocalTransport::copy_with_help(const Rows& rows, Time deadline, const Peer&
   if (!shared) {
     const Pieces pieces(rows, kLonePieceBytes);
     uint64_t done = 0;
-    for (; done < pieces.count() && go_on(); ++done) copy_once(pieces.at(done), recent_);
+    for (; done < pieces.count() && go_on(); ++done) copy_once(pieces.at(done), residency_);
     copying_.fetch_sub(1, std::memory_order_relaxed);
     return done == pieces.count();
   }
   uint32_t helpers = config_.workers - copying;
-  const auto job = std::make_shared<CopyJob>(rows, kPieceBytes, recent_);
+  const auto job = std::make_shared<ParallelCopy>(rows, kPieceBytes, residency_);
   {
     Lock lock(mutex_);
     if (stopping_) helpers = 0;
@@ -352,7 +353,7 @@ Result<> LocalTransport::raise(const Slice& slice) {
 
 void LocalTransport::forget(const PeerPtr& peer) {
   mappings_.forget(peer);
-  desks_.forget(peer);
+  copy_cache_.forget(peer);
 }
 
 }  // namespace mc::xfer

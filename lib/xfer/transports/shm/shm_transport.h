@@ -55,7 +55,7 @@ class LocalTransport final : public Transport {
   bool copy_again(const Request& request, Time now);
   // Before the first of them: what such copies count.
   void count_at_desks(Counter& slices, Counter& bytes, Counter& requests) {
-    desks_.count(slices, bytes, requests);
+    copy_cache_.count(slices, bytes, requests);
   }
   // Carries out a whole checked request here and now if that needs nobody's answer. False: it did
   // not, for whatever reason; submit it in slices, and what they meet is the outcome.
@@ -76,7 +76,7 @@ class LocalTransport final : public Transport {
   // One entry of the queue: a slice, or a copy whose caller wants help.
   struct Work {
     SlicePtr slice;
-    std::shared_ptr<CopyJob> job;
+    std::shared_ptr<ParallelCopy> job;
   };
   // A slice on its way: what was found out before its first byte is copied.
   struct Job {
@@ -93,15 +93,16 @@ class LocalTransport final : public Transport {
   Result<> raise(const Slice& slice);
   Result<Held> locate(const PeerPtr& peer, const BufferInfo& buffer, const LocalRange& range,
                       bool may_wait);
-  struct Place {  // of a whole buffer
+  struct BufferMapping {  // of a whole buffer
     std::byte* data = nullptr;
     const std::byte* alive = nullptr;
     bool writable = false;
   };
-  static Place place_of(const Mapping& m) { return {m.data, m.alive, m.writable}; }
+  static BufferMapping mapping_of(const Mapping& m) { return {m.data, m.alive, m.writable}; }
   static Result<There> place(const Peer& peer, const BufferInfo& buffer, const LocalRange& range,
-                             const Place& at);
-  bool copy_from_desk(Desk& desk, const Request& request, Time now) MC_REQUIRES(desk.mutex);
+                             const BufferMapping& at);
+  bool copy_from_cache(CopyCacheSlot& slot, const Request& request, Time now)
+      MC_REQUIRES(slot.mutex);
   // May the bytes be touched, and are they still the owner's when they were?
   Result<> before_copy(const There& there, const Peer& peer, const LocalRange& range,
                        Time now) const;
@@ -125,9 +126,9 @@ class LocalTransport final : public Transport {
   const Registry& registry_;
   const Clock& clock_;
   const Config config_;
-  RecentWrites recent_{RecentWrites::window_of_this_cpu()};
+  CacheResidency residency_{CacheResidency::window_of_this_cpu()};
   Mappings mappings_;
-  Desks desks_;
+  ThreadCopyCache copy_cache_;
   std::atomic<uint32_t> copying_{0};  // threads that copy much now
   Mutex mutex_;
   Condition changed_;

@@ -4,23 +4,23 @@
 
 namespace mc::xfer {
 namespace {
-static_assert(Desks::kDesks < 64);
-// A bit for each desk that a thread has. Whoever takes one that was given back sees what its last
+static_assert(ThreadCopyCache::kSlots < 64);
+// A bit for each slot that a thread has. Whoever takes one that was given back sees what its last
 // owner did there.
 std::atomic<uint64_t> g_taken{0};
 }  // namespace
 
-Desks::Seat::Seat() {
+ThreadCopyCache::Seat::Seat() {
   uint64_t taken = g_taken.load(std::memory_order_relaxed);
   do {
     number = static_cast<size_t>(std::countr_one(taken));
-    if (number >= kDesks) return;
+    if (number >= kSlots) return;
   } while (!g_taken.compare_exchange_weak(taken, taken | uint64_t{1} << number,
                                           std::memory_order_acquire, std::memory_order_relaxed));
 }
 
-Desks::Seat::~Seat() {
-  if (number < kDesks) g_taken.fetch_and(~(uint64_t{1} << number), std::memory_order_release);
+ThreadCopyCache::Seat::~Seat() {
+  if (number < kSlots) g_taken.fetch_and(~(uint64_t{1} << number), std::memory_order_release);
 }
 
 }  // namespace mc::xfer

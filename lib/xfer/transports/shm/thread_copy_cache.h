@@ -1,11 +1,12 @@
-// What a thread copied with last, at a desk of its own: its next small transfer to or from the same
+// What a thread copied with last, at a slot of its own: its next small transfer to or from the same
 // memory finds the way there without a locked instruction, a reference or a counter that other
 // threads use too. (Those cost as much as a tenth of the copy of 64 KiB.)
 //
-// A desk keeps its peers and mappings until they give way to others, or the peer is forgotten.
+// A slot keeps its peers and mappings until they give way to others, or the peer is forgotten.
 //
-// Thread: mine() gives each thread another desk, the same one all its life; there are few, and who
-// gets none goes the ordinary way. Their lock is taken from outside by who is not at the desk.
+// Thread: for_this_thread() gives each thread another slot, the same one all its life; there are
+// few, and who gets none goes the ordinary way. Their lock is taken from outside by who is not at
+// the slot.
 #pragma once
 #include <array>
 #include <atomic>
@@ -17,7 +18,7 @@
 
 namespace mc::xfer {
 
-struct alignas(64) Desk {
+struct alignas(64) CopyCacheSlot {
   struct Known {  // a peer's buffer, mapped here
     SegmentHandle segment = 0;
     const BufferInfo* buffer = nullptr;  // of the peer's descriptor
@@ -28,7 +29,7 @@ struct alignas(64) Desk {
              span <= buffer->bytes && r.offset - buffer->offset <= buffer->bytes - span;
     }
   };
-  OwnerLock mutex;
+  BiasedLock mutex;
   std::array<Known, 4> known MC_GUARDED_BY(mutex);
   size_t next MC_GUARDED_BY(mutex) = 0;  // to give way
   // Null until somebody counts.
@@ -39,35 +40,35 @@ struct alignas(64) Desk {
   void learn(Known what) MC_REQUIRES(mutex) { known[next++ % known.size()] = std::move(what); }
 };
 
-class Desks {
+class ThreadCopyCache {
  public:
-  static constexpr size_t kDesks = 16;
+  static constexpr size_t kSlots = 16;
   // Null when the desks are all taken.
-  Desk* mine() {
+  CopyCacheSlot* for_this_thread() {
     thread_local const Seat seat;
-    return seat.number < kDesks ? &desks_[seat.number] : nullptr;
+    return seat.number < kSlots ? &copy_cache_[seat.number] : nullptr;
   }
   // Call it once the peer's fate is sealed: then nobody learns it anew.
   void forget(const PeerPtr& peer) {
-    for (Desk& desk : desks_) {
-      desk.mutex.lock_from_outside();
-      for (Desk::Known& known : desk.known)
+    for (CopyCacheSlot& slot : copy_cache_) {
+      slot.mutex.lock_slow();
+      for (CopyCacheSlot::Known& known : slot.known)
         if (known.peer == peer) known = {};
-      desk.mutex.unlock_from_outside();
+      slot.mutex.unlock_slow();
     }
   }
   void count(Counter& slices, Counter& bytes, Counter& requests) {
-    for (Desk& desk : desks_) {
-      desk.mutex.lock_from_outside();
-      desk.slices = &slices.cell();
-      desk.bytes = &bytes.cell();
-      desk.requests = &requests.cell();
-      desk.mutex.unlock_from_outside();
+    for (CopyCacheSlot& slot : copy_cache_) {
+      slot.mutex.lock_slow();
+      slot.slices = &slices.cell();
+      slot.bytes = &bytes.cell();
+      slot.requests = &requests.cell();
+      slot.mutex.unlock_slow();
     }
   }
 
  private:
-  // Which desk is this thread's, of every engine of the process: free for another when it ends.
+  // Which slot is this thread's, of every engine of the process: free for another when it ends.
   struct Seat {
     size_t number;
     Seat();
@@ -75,7 +76,7 @@ class Desks {
     Seat(const Seat&) = delete;
     Seat& operator=(const Seat&) = delete;
   };
-  std::array<Desk, kDesks> desks_;
+  std::array<CopyCacheSlot, kSlots> copy_cache_;
 };
 
 }  // namespace mc::xfer

@@ -24,33 +24,33 @@ void sort_addresses(const SegmentDescriptor& d, std::vector<Remote>* wide,
   }
 }
 
-Route direct(const Remote& remote) {
+AddressPair direct(const Remote& remote) {
   return {"", "", remote.text, {remote.nic.name, remote.text, -1, true}};
 }
 
 // Every pair of a local NIC and a remote one; those of the rail map first.
-std::vector<Route> paired(const std::vector<Nic>& local, const std::vector<Remote>& remote) {
+std::vector<AddressPair> paired(const std::vector<Nic>& local, const std::vector<Remote>& remote) {
   std::vector<Nic> here, there;
   for (const Nic& nic : local)
     if (!io::is_loopback(nic.address)) here.push_back(nic);
   for (const Remote& r : remote) there.push_back(r.nic);
-  std::vector<Route> out;
+  std::vector<AddressPair> out;
   for (const RailPair& p : pair_rails(here, there)) {
     const Nic& nic = here[p.local];
     const std::string& to = remote[p.remote].text;
     out.push_back({nic.address, nic.name, to, {nic.name, to, nic.numa, p.mapped}});
   }
-  std::stable_partition(out.begin(), out.end(), [](const Route& r) { return r.info.mapped; });
+  std::stable_partition(out.begin(), out.end(), [](const AddressPair& r) { return r.info.mapped; });
   return out;
 }
 
 }  // namespace
 
-Result<std::vector<Route>> routes_to(const Peer& peer, const std::vector<Nic>& local) {
+Result<std::vector<AddressPair>> routes_to(const Peer& peer, const std::vector<Nic>& local) {
   const SegmentDescriptor& d = peer.descriptor;
   std::vector<Remote> wide, loopback;
   sort_addresses(d, &wide, &loopback);
-  std::vector<Route> out;
+  std::vector<AddressPair> out;
   if (peer.same_net) {
     for (const Remote& remote : loopback) out.push_back(direct(remote));
     // Its other addresses lead through loopback as well: one of them is as good as all.

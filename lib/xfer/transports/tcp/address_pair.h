@@ -12,7 +12,7 @@
 
 namespace mc::xfer::tcp {
 
-struct Route {
+struct AddressPair {
   std::string bind;    // local address to connect from; "": the kernel's choice
   std::string device;  // its interface
   std::string remote;  // "host:port", as advertised
@@ -23,6 +23,6 @@ struct Route {
 // every pair of a local NIC and an advertised address, at most kRoutesMax, those of the rail map
 // first. kUnavailable says what the peer would have to advertise.
 inline constexpr size_t kRoutesMax = 64;
-Result<std::vector<Route>> routes_to(const Peer& peer, const std::vector<Nic>& local);
+Result<std::vector<AddressPair>> routes_to(const Peer& peer, const std::vector<Nic>& local);
 
 }  // namespace mc::xfer::tcp

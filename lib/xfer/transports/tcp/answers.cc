@@ -20,7 +20,7 @@ Result<> Answers::send(Stream& stream, const Stream::GiveUp& give_up) {
   };
   Result<> sent;
   {
-    const PeerOrder order;
+    const TsanIgnoreScope order;
     sent = stream.send(parts_, watch);
   }
   forget();

@@ -20,7 +20,7 @@ namespace mc::xfer::tcp {
 
 class Link {
  public:
-  Link(PeerPtr peer, Route route, const Clock& clock, Duration peer_timeout)
+  Link(PeerPtr peer, AddressPair route, const Clock& clock, Duration peer_timeout)
       : peer_(std::move(peer)),
         route_(std::move(route)),
         clock_(clock),
@@ -54,7 +54,7 @@ class Link {
   // No byte sent over the connection of that nonce will be applied any more.
   Result<> retire(const Nonce& nonce, const Stream::GiveUp& give_up);
   const Nonce& nonce() const { return nonce_; }
-  const Route& route() const { return route_; }
+  const AddressPair& route() const { return route_; }
 
  private:
   Result<> greet(Stream& stream, const Stream::GiveUp& give_up, Duration* round_trip);
@@ -66,7 +66,7 @@ class Link {
   void frame(Frame& f, const Asked& asked, bool more) const;
 
   const PeerPtr peer_;
-  const Route route_;
+  const AddressPair route_;
   const Clock& clock_;
   const Duration peer_timeout_;
   Mutex mutex_;  // the stream comes and goes under it, so that shut_down() meets no other socket

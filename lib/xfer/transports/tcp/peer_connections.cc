@@ -15,37 +15,39 @@ RailQueue::Config queue_config(const TcpTransport::Config& config, const Peer& p
   RailQueue::Config out;
   out.spray = config.spray;
   out.peer_timeout = config.peer_timeout;
-  if (config.ledger != nullptr) out.qos = config.ledger->qos();
-  if (!peer.same_net) out.ledger = config.ledger;  // on loopback there is no link to share
+  if (config.nic_inflight != nullptr) out.qos = config.nic_inflight->qos();
+  if (!peer.same_net)
+    out.nic_inflight = config.nic_inflight;  // on loopback there is no link to share
   return out;
 }
 
 }  // namespace
 
-TcpTransport::Lane::Lane(PeerPtr peer, std::vector<Route> routes, Sink& sink, const Clock& clock,
-                         const Config& config, EndpointPool& pool)
+TcpTransport::PeerConnections::PeerConnections(PeerPtr peer, std::vector<AddressPair> routes,
+                                               Sink& sink, const Clock& clock, const Config& config,
+                                               EndpointPool& pool)
     : peer_(std::move(peer)),
       routes_(std::move(routes)),
       clock_(clock),
       config_(config),
       pool_(pool),
       queue_(sink, clock, queue_config(config, *peer_), peer_) {
-  for (const Route& route : routes_)
-    queue_.add_rail(route.info, [this](const AttemptPtr& a) { recall(a); });
+  for (const AddressPair& route : routes_)
+    queue_.add_rail(route.info, [this](const AttemptPtr& a) { cancel_attempt(a); });
   Lock lock(mutex_);
   for (RailIndex r = 0; r < routes_.size(); ++r)
     for (uint32_t i = 0; routes_[r].info.mapped && i < std::max(1u, config.connections); ++i)
       add_connection(r, i == 0 && config.connections > 1);
 }
 
-void TcpTransport::Lane::add_connection(RailIndex rail, bool reserved) {
+void TcpTransport::PeerConnections::add_connection(RailIndex rail, bool reserved) {
   connections_.push_back(
       std::make_unique<Connection>(rail, peer_, routes_[rail], clock_, config_.peer_timeout));
   connections_.back()->reserved = reserved;
   threads_.emplace_back([this, c = connections_.back().get()] { run(*c); });
 }
 
-TcpTransport::Lane::~Lane() {
+TcpTransport::PeerConnections::~PeerConnections() {
   const bool replaced = peer_->fate.load() == Peer::Fate::kReplaced;
   std::vector<std::thread> threads;
   {
@@ -65,7 +67,7 @@ TcpTransport::Lane::~Lane() {
 
 // ---- callers that carry their slice themselves
 
-TcpTransport::Lane::Connection* TcpTransport::Lane::borrow() {
+TcpTransport::PeerConnections::Connection* TcpTransport::PeerConnections::borrow() {
   Lock lock(mutex_);
   if (draining_) return nullptr;
   Connection* best = nullptr;
@@ -79,7 +81,7 @@ TcpTransport::Lane::Connection* TcpTransport::Lane::borrow() {
   return best;
 }
 
-void TcpTransport::Lane::give_back(Connection& c) {
+void TcpTransport::PeerConnections::give_back(Connection& c) {
   {
     Lock lock(mutex_);
     c.borrowed = false;
@@ -87,7 +89,7 @@ void TcpTransport::Lane::give_back(Connection& c) {
   returned_.notify_all();
 }
 
-void TcpTransport::Lane::push(SlicePtr slice) {
+void TcpTransport::PeerConnections::push(SlicePtr slice) {
   Connection* c = nullptr;
   if (slice->awaited && slice->piece.total() <= kShort) c = borrow();
   if (c == nullptr) {
@@ -107,7 +109,7 @@ void TcpTransport::Lane::push(SlicePtr slice) {
 // ---- the connections' threads
 
 // Of an idle connection. It may be borrowed meanwhile, and is not looked at before it is back.
-AttemptPtr TcpTransport::Lane::wait_for_work(Connection& c) {
+AttemptPtr TcpTransport::PeerConnections::wait_for_work(Connection& c) {
   rest(c);
   {
     Lock lock(mutex_);
@@ -120,7 +122,7 @@ AttemptPtr TcpTransport::Lane::wait_for_work(Connection& c) {
   return attempt;
 }
 
-bool TcpTransport::Lane::has_room(Connection& c) const {
+bool TcpTransport::PeerConnections::has_room(Connection& c) const {
   const bool small = c.flights.size() > 2 * kFlightsMin;
   const bool limit = c.flights.size() >= kFlightsMax ||
                      (c.flights.size() >= kFlightsMin && c.bytes >= kBytesInFlight);
@@ -131,7 +133,7 @@ bool TcpTransport::Lane::has_room(Connection& c) const {
 
 // Beside what is in flight. Reads and writes are not in flight together: each end could then wait
 // for the other to read. Nor are more writes, while a connection is to be retired first.
-AttemptPtr TcpTransport::Lane::more_work(Connection& c) {
+AttemptPtr TcpTransport::PeerConnections::more_work(Connection& c) {
   if (!has_room(c)) return nullptr;
   const bool writes = is_write(c.flights.front().attempt);
   if (writes && !nothing_given_up()) return nullptr;
@@ -139,7 +141,7 @@ AttemptPtr TcpTransport::Lane::more_work(Connection& c) {
 }
 
 // Small ones that wait are sent together: a frame alone costs as much as 16 KiB.
-void TcpTransport::Lane::gather(Connection& c, AttemptPtr first) {
+void TcpTransport::PeerConnections::gather(Connection& c, AttemptPtr first) {
   const bool writes = is_write(first);
   uint64_t bytes = first->piece.total();
   c.group.push_back(std::move(first));
@@ -153,7 +155,7 @@ void TcpTransport::Lane::gather(Connection& c, AttemptPtr first) {
   }
 }
 
-void TcpTransport::Lane::run(Connection& c) {
+void TcpTransport::PeerConnections::run(Connection& c) {
   for (bool idle = true;; idle = c.flights.empty()) {
     if (AttemptPtr attempt = idle ? wait_for_work(c) : more_work(c)) {
       gather(c, std::move(attempt));
@@ -165,17 +167,17 @@ void TcpTransport::Lane::run(Connection& c) {
   }
 }
 
-void TcpTransport::Lane::rest(Connection& c) {
+void TcpTransport::PeerConnections::rest(Connection& c) {
   if (c.endpoint != 0) pool_.release(c.endpoint);
 }
 
 // Sends the group, less what is over by now.
-void TcpTransport::Lane::carry(Connection& c) {
+void TcpTransport::PeerConnections::carry(Connection& c) {
   std::erase_if(c.group, [&](const AttemptPtr& attempt) {
-    auto early = over(*attempt);
+    auto early = cancelled_or_expired(*attempt);
     if (early) early = still_open(*peer_);
     if (early) return false;
-    queue_.returned(attempt, std::move(early));
+    queue_.complete(attempt, std::move(early));
     return true;
   });
   if (c.group.empty()) return;
@@ -185,7 +187,7 @@ void TcpTransport::Lane::carry(Connection& c) {
 }
 
 // A connection that is open, and the pool's to use.
-Result<> TcpTransport::Lane::ready(Connection& c, const Stream::GiveUp& give_up) {
+Result<> TcpTransport::PeerConnections::ready(Connection& c, const Stream::GiveUp& give_up) {
   if (c.endpoint != 0 && !pool_.claim(c.endpoint)) c.endpoint = 0;  // evicted: it is closed
   // A kept connection that the peer closed meanwhile reads as ended: make a new one.
   if (c.link.is_open() && clock_.now() - c.used > kFresh && c.link.ended()) c.link.close();
@@ -199,7 +201,7 @@ Result<> TcpTransport::Lane::ready(Connection& c, const Stream::GiveUp& give_up)
   return {};
 }
 
-Result<> TcpTransport::Lane::start(Connection& c) {
+Result<> TcpTransport::PeerConnections::start(Connection& c) {
   {
     Lock lock(mutex_);
     for (const AttemptPtr& a : c.group) carrying_.emplace(a->id, &c);
@@ -217,13 +219,13 @@ Result<> TcpTransport::Lane::start(Connection& c) {
     if (is_write(c.group.front())) MC_TRY_(retire_given_up(c.link, give_up));
   }
   for (const AttemptPtr& a : c.group) {
-    MC_TRY_(over(*a));  // a recall that came before there was a socket to shut
+    MC_TRY_(cancelled_or_expired(*a));  // cancelled before there was a socket to shut
     a->reached = true;
   }
   return c.link.send(std::span(asked).first(c.group.size()), give_up);
 }
 
-Result<> TcpTransport::Lane::receive(Connection& c) {
+Result<> TcpTransport::PeerConnections::receive(Connection& c) {
   const Flight flight = c.flights.front();
   c.link.eager(c.bytes <= kShort);
   Link::Answer answer;
@@ -237,13 +239,13 @@ Result<> TcpTransport::Lane::receive(Connection& c) {
   }
   flight.attempt->refused = !answer.outcome;
   flight.attempt->digest = answer.digest;
-  queue_.returned(flight.attempt, std::move(answer.outcome));
+  queue_.complete(flight.attempt, std::move(answer.outcome));
   return {};
 }
 
 // The connection is of no more use; what was in flight goes back to the queue, the writes behind a
 // fence.
-void TcpTransport::Lane::drop(Connection& c, const Error& why) {
+void TcpTransport::PeerConnections::drop(Connection& c, const Error& why) {
   const bool opened = c.link.is_open();
   std::deque<Flight> flights;
   flights.swap(c.flights);
@@ -251,7 +253,7 @@ void TcpTransport::Lane::drop(Connection& c, const Error& why) {
   c.full = false;
   c.link.abort();
   pool_.remove(std::exchange(c.endpoint, 0));
-  const auto ended = [&](const Flight& f) { return !over(*f.attempt); };
+  const auto ended = [&](const Flight& f) { return !cancelled_or_expired(*f.attempt); };
   bool ours = std::any_of(flights.begin(), flights.end(), ended);
   const bool wrote = opened && is_write(flights.front().attempt);
   {
@@ -265,20 +267,20 @@ void TcpTransport::Lane::drop(Connection& c, const Error& why) {
   for (const Flight& f : flights) {
     // Silent is not lost: a peer that does not answer is not asked the same again.
     f.attempt->reached = f.attempt->reached && why.code != Code::kTimeout;
-    if (wrote && over(*f.attempt->slice)) {
+    if (wrote && cancelled_or_expired(*f.attempt->slice)) {
       fenced.push_back(f);
       continue;
     }
     if (ours) f.attempt->recalled.store(true);  // no fault of the rail
-    queue_.returned(f.attempt, fail(why));
+    queue_.complete(f.attempt, fail(why));
   }
   if (fenced.empty()) return;
   const bool done = fence(c.rail, fenced);
   for (const Flight& f : fenced) {
     if (ours) f.attempt->recalled.store(true);
     // Its time may be over by now: then it ends as that, whatever lands.
-    f.attempt->unfenced = !done && over(*f.attempt->slice);
-    queue_.returned(
+    f.attempt->unfenced = !done && cancelled_or_expired(*f.attempt->slice);
+    queue_.complete(
         f.attempt,
         fail(f.attempt->unfenced
                  ? Error{Code::kTimeout, why.what + "; " + "the write could not be called off"}
@@ -286,7 +288,7 @@ void TcpTransport::Lane::drop(Connection& c, const Error& why) {
   }
 }
 
-void TcpTransport::Lane::recall(const AttemptPtr& attempt) {
+void TcpTransport::PeerConnections::cancel_attempt(const AttemptPtr& attempt) {
   Lock lock(mutex_);  // held meanwhile: the connection may not go on to other work first
   const auto it = carrying_.find(attempt->id);
   if (it == carrying_.end()) return;
@@ -294,7 +296,7 @@ void TcpTransport::Lane::recall(const AttemptPtr& attempt) {
   it->second->link.shut_down();
 }
 
-Result<> TcpTransport::Lane::over(const Slice& slice) const {
+Result<> TcpTransport::PeerConnections::cancelled_or_expired(const Slice& slice) const {
   if (stopping_.load()) return fail(Code::kUnavailable, "shutting down");
   if (slice.cancelled->load(std::memory_order_acquire)) return fail(cancelled_error(slice));
   if (slice.deadline != Time::max() && clock_.now() >= slice.deadline)
@@ -303,26 +305,26 @@ Result<> TcpTransport::Lane::over(const Slice& slice) const {
   return {};
 }
 
-Result<> TcpTransport::Lane::over(const Attempt& attempt) const {
+Result<> TcpTransport::PeerConnections::cancelled_or_expired(const Attempt& attempt) const {
   if (attempt.recalled.load()) return fail(Code::kUnavailable, "recalled");
-  return over(*attempt.slice);
+  return cancelled_or_expired(*attempt.slice);
 }
 
 // Asked a few times a second while a connection waits.
-Stream::GiveUp TcpTransport::Lane::watch(const Connection& c) {
+Stream::GiveUp TcpTransport::PeerConnections::watch(const Connection& c) {
   return [this, &c]() -> Result<> {
-    for (const Flight& f : c.flights) MC_TRY_(over(*f.attempt));
+    for (const Flight& f : c.flights) MC_TRY_(cancelled_or_expired(*f.attempt));
     return {};
   };
 }
 
-void TcpTransport::Lane::describe(uint64_t bytes, Path& path) const {
+void TcpTransport::PeerConnections::describe(uint64_t bytes, Path& path) const {
   queue_.describe(bytes, path);
 }
 
 // ---- the transport's timer
 
-std::vector<RailIndex> TcpTransport::Lane::tick() {
+std::vector<RailIndex> TcpTransport::PeerConnections::tick() {
   auto to_ping = queue_.tick();
   bool all_good = true;
   const auto rails = queue_.view();
@@ -336,7 +338,7 @@ std::vector<RailIndex> TcpTransport::Lane::tick() {
   return to_ping;
 }
 
-void TcpTransport::Lane::ping(RailIndex rail) {
+void TcpTransport::PeerConnections::ping(RailIndex rail) {
   Link link(peer_, routes_[rail], clock_, kPingTime);
   Duration round_trip{};
   const auto give_up = [this]() -> Result<> {

@@ -6,7 +6,7 @@
 // the old one will be applied any more (or is known dead); a write that was cancelled is returned
 // at once, and the next write waits for that acknowledgement instead.
 //
-// Thread: push(), tick(), ping() from any; each connection's thread is the lane's own.
+// Thread: push(), tick(), ping() from any; each connection has its own thread.
 #pragma once
 #include <atomic>
 #include <deque>
@@ -23,13 +23,13 @@
 
 namespace mc::xfer::tcp {
 
-class TcpTransport::Lane {
+class TcpTransport::PeerConnections {
  public:
-  Lane(PeerPtr peer, std::vector<Route> routes, Sink& sink, const Clock& clock,
-       const Config& config, EndpointPool& pool);
+  PeerConnections(PeerPtr peer, std::vector<AddressPair> routes, Sink& sink, const Clock& clock,
+                  const Config& config, EndpointPool& pool);
   // Joins. What is in flight fails, unless the peer was merely replaced: then it is answered first,
   // so that no write is sent again while its first attempt is still under way.
-  ~Lane();
+  ~PeerConnections();
   // A short slice whose caller waits for it anyway is carried on the caller's thread, if a
   // connection idles: two threads less to wake.
   void push(SlicePtr slice);
@@ -45,7 +45,8 @@ class TcpTransport::Lane {
     Link::Asked asked() const { return {attempt.get(), id}; }
   };
   struct Connection {
-    Connection(RailIndex r, PeerPtr peer, const Route& route, const Clock& clock, Duration timeout)
+    Connection(RailIndex r, PeerPtr peer, const AddressPair& route, const Clock& clock,
+               Duration timeout)
         : rail(r), link(std::move(peer), route, clock, timeout) {}
     const RailIndex rail;
     bool reserved = false;  // for high-priority work, while there is any
@@ -57,10 +58,10 @@ class TcpTransport::Lane {
     std::deque<Flight> flights;     // answered in order
     bool full = false;              // of small ones: not topped up one by one, but filled anew
     std::vector<AttemptPtr> group;  // to be sent together
-    // Of the lane's mutex: its thread has work (or is not there yet), or a caller that waits for
-    // its slice has taken it.
+    // Guarded by mutex_: its thread has work (or is not there yet), or a caller that waits
+    // for its slice has taken it.
     bool busy = true, borrowed = false;
-    bool shut = false;  // by us, for a recall: its end is no fault of the rail
+    bool shut = false;  // by us, to cancel an attempt: its end is no fault of the rail
   };
   // Enough in flight to hide a round trip, whether slices are large or small.
   static constexpr size_t kFlightsMin = 4, kFlightsMax = 64;
@@ -83,10 +84,10 @@ class TcpTransport::Lane {
   void rest(Connection& c);
   Result<> receive(Connection& c);
   void drop(Connection& c, const Error& why);
-  void recall(const AttemptPtr& attempt);
+  void cancel_attempt(const AttemptPtr& attempt);
   Stream::GiveUp watch(const Connection& c);
-  Result<> over(const Slice& slice) const;  // an error when it is cancelled, late or pointless
-  Result<> over(const Attempt& attempt) const;
+  Result<> cancelled_or_expired(const Slice& slice) const;  // an error if it is, or is pointless
+  Result<> cancelled_or_expired(const Attempt& attempt) const;
 
   // ---- fencing (peer_connections_fence.cc)
   bool nothing_given_up() const;
@@ -96,7 +97,7 @@ class TcpTransport::Lane {
   std::vector<RailIndex> by_fitness(RailIndex last) const;
 
   const PeerPtr peer_;
-  const std::vector<Route> routes_;  // by rail
+  const std::vector<AddressPair> routes_;  // by rail
   const Clock& clock_;
   const Config& config_;
   EndpointPool& pool_;

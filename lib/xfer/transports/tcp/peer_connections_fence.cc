@@ -11,12 +11,12 @@ constexpr Duration kRouteTime = std::chrono::milliseconds(200);
 constexpr Duration kPause = std::chrono::milliseconds(20);
 }  // namespace
 
-bool TcpTransport::Lane::nothing_given_up() const {
+bool TcpTransport::PeerConnections::nothing_given_up() const {
   Lock lock(mutex_);
   return given_up_.empty();
 }
 
-Result<> TcpTransport::Lane::retire_given_up(Link& link, const Stream::GiveUp& give_up) {
+Result<> TcpTransport::PeerConnections::retire_given_up(Link& link, const Stream::GiveUp& give_up) {
   for (;;) {
     Nonce nonce;
     {
@@ -31,7 +31,7 @@ Result<> TcpTransport::Lane::retire_given_up(Link& link, const Stream::GiveUp& g
 }
 
 // The rails that work first, `last` behind those like it.
-std::vector<RailIndex> TcpTransport::Lane::by_fitness(RailIndex last) const {
+std::vector<RailIndex> TcpTransport::PeerConnections::by_fitness(RailIndex last) const {
   const auto rails = queue_.view();
   std::vector<RailIndex> out(rails.size());
   for (RailIndex r = 0; r < out.size(); ++r) out[r] = r;
@@ -44,18 +44,18 @@ std::vector<RailIndex> TcpTransport::Lane::by_fitness(RailIndex last) const {
   return out;
 }
 
-bool TcpTransport::Lane::fence_over(RailIndex rail, const Stream::GiveUp& give_up) {
+bool TcpTransport::PeerConnections::fence_over(RailIndex rail, const Stream::GiveUp& give_up) {
   Link link(peer_, routes_[rail], clock_, kRouteTime);
   return link.open(give_up).has_value() && retire_given_up(link, give_up).has_value();
 }
 
 // True once no write that was given up can land any more.
-bool TcpTransport::Lane::fence(RailIndex failed, const std::vector<Flight>& waiting) {
+bool TcpTransport::PeerConnections::fence(RailIndex failed, const std::vector<Flight>& waiting) {
   const Time until = clock_.now() + std::min(config_.peer_timeout, kFenceTime);
   const Stream::GiveUp give_up = [&]() -> Result<> {
     if (clock_.now() >= until) return fail(Code::kTimeout, "no answer");
     for (const Flight& f : waiting)
-      if (over(*f.attempt->slice)) return {};
+      if (cancelled_or_expired(*f.attempt->slice)) return {};
     return fail(Code::kUnavailable, "nobody waits for it any more");
   };
   while (give_up()) {

@@ -303,7 +303,7 @@ Result<BufferPtr> Server::admit(const Descriptor& d, bool writing, std::byte** f
   MC_TRY(BufferPtr buffer, registry_.pin(d.offset, span));
   if (writing && !buffer->writable) return fail(Code::kDenied, "this memory is read-only");
   *guard = nullptr;
-  if (buffer->backing != nullptr) {
+  if (buffer->backend != nullptr) {
     if (d.guard_offset == Guard::kNone) return buffer;
     return fail(Code::kInvalid, "%s has no guard words", buffer->location.c_str());
   }
@@ -328,7 +328,7 @@ Result<> Server::read(Connection& c, const Header& header, const Descriptor& d) 
   std::byte* first = nullptr;
   const std::byte* guard = nullptr;
   const auto buffer = admit(d, false, &first, &guard);
-  if (!buffer || (*buffer)->backing != nullptr) {
+  if (!buffer || (*buffer)->backend != nullptr) {
     MC_TRY_(send_answers(c));
     if (!buffer) return reply(stream, header.id, fail(buffer.error()));
     return read_backed(stream, header, d, *buffer);
@@ -345,7 +345,7 @@ Result<> Server::read(Connection& c, const Header& header, const Descriptor& d) 
   std::byte copy[kCopied];
   if (guard != nullptr && d.bytes * d.rows <= kCopied) {  // the whole answer in one call
     iovec whole{copy, 0};
-    const PeerOrder order;
+    const TsanIgnoreScope order;
     for (auto parts = rows.next(); !parts.empty(); parts = rows.next())
       for (const iovec& part : parts) {
         std::memcpy(copy + whole.iov_len, part.iov_base, part.iov_len);
@@ -383,14 +383,14 @@ Result<> Server::write(Connection& c, const Header& header, const Descriptor& d)
     }
     return answer(c, header, fail(buffer.error()));
   }
-  if ((*buffer)->backing != nullptr) {
+  if ((*buffer)->backend != nullptr) {
     MC_TRY_(send_answers(c));
     return write_backed(stream, header, d, *buffer);
   }
   const auto give_up = unless_withdrawn(*buffer);
   RowWalk rows(first, d.bytes, d.rows, d.stride);
   {
-    const PeerOrder order;
+    const TsanIgnoreScope order;
     for (auto parts = rows.next(); !parts.empty(); parts = rows.next()) {
       c.has_next = rows.done() && (header.flags & kMore) != 0;
       if (c.has_next) parts = rows.with(parts, {&c.next, sizeof c.next});
@@ -411,7 +411,7 @@ Result<> Server::raise(const Descriptor& d) {
   word.rows = 1;
   word.guard_offset = Guard::kNone;
   MC_TRY(const BufferPtr buffer, admit(word, true, &first, &guard));
-  if (buffer->backing != nullptr)
+  if (buffer->backend != nullptr)
     return fail(Code::kInvalid, "%s has no guard words", buffer->location.c_str());
   if (reinterpret_cast<uintptr_t>(first) % 8 != 0)
     return fail(Code::kInvalid, "the guard is not 8-byte aligned in memory");

@@ -57,7 +57,7 @@ class Server {
   Result<> retire(const Connection& asker, const Nonce& nonce);
   Result<> read(Connection& c, const Header& header, const Descriptor& d);
   Result<> write(Connection& c, const Header& header, const Descriptor& d);
-  // The same for buffers behind a backing.
+  // The same for buffers behind a backend.
   Result<> read_backed(Stream& stream, const Header& header, const Descriptor& d,
                        const BufferPtr& buffer);
   Result<> write_backed(Stream& stream, const Header& header, const Descriptor& d,

@@ -1,4 +1,4 @@
-// Serving buffers that lie behind a backing (files): through a Pump instead of straight from
+// Serving buffers that lie behind a backend (files): through a StagedCopy instead of straight from
 // memory.
 #include "xfer/memory/staged_copy.h"
 #include "xfer/transports/tcp/server.h"
@@ -7,30 +7,30 @@ namespace mc::xfer::tcp {
 
 Result<> Server::read_backed(Stream& stream, const Header& header, const Descriptor& d,
                              const BufferPtr& buffer) {
-  Pump pump(*buffer->backing, {d.offset - buffer->offset, d.bytes, d.rows, d.stride});
-  if (const auto ready = pump.begin(); !ready) return reply(stream, header.id, ready);
+  StagedCopy staged(*buffer->backend, {d.offset - buffer->offset, d.bytes, d.rows, d.stride});
+  if (const auto ready = staged.begin(); !ready) return reply(stream, header.id, ready);
   MC_TRY_(reply(stream, header.id, {}));
   const auto give_up = unless_withdrawn(buffer);
   const auto wire = [&](std::span<iovec> parts) -> Result<> {
     MC_TRY_(give_up());
     return stream.send(parts, give_up);
   };
-  MC_TRY_(pump.send(wire));
+  MC_TRY_(staged.send(wire));
   Trailer trailer;
-  if (!pump.backing()) trailer.code = static_cast<uint64_t>(pump.backing().error().code);
+  if (!staged.backend()) trailer.code = static_cast<uint64_t>(staged.backend().error().code);
   return stream.send(&trailer, sizeof trailer, unless_stopping());
 }
 
 Result<> Server::write_backed(Stream& stream, const Header& header, const Descriptor& d,
                               const BufferPtr& buffer) {
-  Pump pump(*buffer->backing, {d.offset - buffer->offset, d.bytes, d.rows, d.stride});
+  StagedCopy staged(*buffer->backend, {d.offset - buffer->offset, d.bytes, d.rows, d.stride});
   const auto give_up = unless_withdrawn(buffer);
   const auto wire = [&](std::span<iovec> parts) -> Result<> {
     MC_TRY_(give_up());
     return stream.receive(parts, give_up);
   };
-  MC_TRY_(pump.receive(wire));
-  return reply(stream, header.id, pump.backing());
+  MC_TRY_(staged.receive(wire));
+  return reply(stream, header.id, staged.backend());
 }
 
 }  // namespace mc::xfer::tcp

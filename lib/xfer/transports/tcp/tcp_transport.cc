@@ -26,24 +26,26 @@ bool TcpTransport::reaches(const Peer& peer, uint64_t, Op) const {
   return !peer.same_process && !peer.descriptor.tcp.empty();
 }
 
-Result<std::shared_ptr<TcpTransport::Lane>> TcpTransport::lane(const PeerPtr& peer) {
+Result<std::shared_ptr<TcpTransport::PeerConnections>> TcpTransport::connections(
+    const PeerPtr& peer) {
   Lock lock(mutex_);
   if (stopping_) return fail(Code::kUnavailable, "shutting down");
-  MC_TRY_(still_open(*peer));  // else forget() was here already, and nobody would drop this lane
-  auto& known = lanes_[peer.get()];
+  MC_TRY_(still_open(*peer));  // else forget() was here already, and nobody would drop these
+  auto& known = by_peer_[peer.get()];
   if (known == nullptr) {
     auto routes = routes_to(*peer, config_.nics);
     if (!routes) {
-      lanes_.erase(peer.get());
+      by_peer_.erase(peer.get());
       return fail(routes.error());
     }
-    known = std::make_shared<Lane>(peer, std::move(*routes), sink_, clock_, config_, *pool_);
+    known =
+        std::make_shared<PeerConnections>(peer, std::move(*routes), sink_, clock_, config_, *pool_);
   }
   return known;
 }
 
 void TcpTransport::submit(SlicePtr slice) {
-  if (auto to = lane(slice->peer)) {
+  if (auto to = connections(slice->peer)) {
     (*to)->push(std::move(slice));
     if (asleep_.load(std::memory_order_acquire)) wake_timer();
   } else {
@@ -52,20 +54,20 @@ void TcpTransport::submit(SlicePtr slice) {
 }
 
 void TcpTransport::forget(const PeerPtr& peer) {
-  std::shared_ptr<Lane> gone;  // its threads are joined here, outside the lock
+  std::shared_ptr<PeerConnections> gone;  // its threads are joined here, outside the lock
   Lock lock(mutex_);
-  auto it = lanes_.find(peer.get());
-  if (it == lanes_.end()) return;
+  auto it = by_peer_.find(peer.get());
+  if (it == by_peer_.end()) return;
   gone = std::move(it->second);
-  lanes_.erase(it);
+  by_peer_.erase(it);
 }
 
 void TcpTransport::stop() {
-  std::map<const Peer*, std::shared_ptr<Lane>> gone;
+  std::map<const Peer*, std::shared_ptr<PeerConnections>> gone;
   {
     Lock lock(mutex_);
     stopping_ = true;
-    gone.swap(lanes_);
+    gone.swap(by_peer_);
     pings_.clear();
   }
   changed_.notify_all();
@@ -74,10 +76,10 @@ void TcpTransport::stop() {
   if (pinger_.joinable()) pinger_.join();
 }
 
-std::shared_ptr<TcpTransport::Lane> TcpTransport::known_lane(const PeerPtr& peer) const {
+std::shared_ptr<TcpTransport::PeerConnections> TcpTransport::known_lane(const PeerPtr& peer) const {
   Lock lock(mutex_);
-  const auto it = lanes_.find(peer.get());
-  return it == lanes_.end() ? nullptr : it->second;
+  const auto it = by_peer_.find(peer.get());
+  return it == by_peer_.end() ? nullptr : it->second;
 }
 
 void TcpTransport::describe(const PeerPtr& peer, uint64_t bytes, Path& path) const {
@@ -89,8 +91,8 @@ void TcpTransport::describe(const PeerPtr& peer, uint64_t bytes, Path& path) con
     path.why = routes.error().what;
     return;
   }
-  Sprayer none(config_.spray);
-  for (const Route& route : *routes) {
+  RailScheduler none(config_.spray);
+  for (const AddressPair& route : *routes) {
     const RailIndex rail = none.add(route.info);
     path.rails.push_back(none.view(rail, clock_.now(), path.memory));
   }
@@ -111,14 +113,14 @@ void TcpTransport::wake_timer() {
 void TcpTransport::keep_time() {
   Time busy = clock_.now();
   for (;;) {
-    std::vector<std::shared_ptr<Lane>> lanes;
+    std::vector<std::shared_ptr<PeerConnections>> all_connections;
     {
       Lock lock(mutex_);
       if (stopping_) return;
-      for (auto& [peer, each] : lanes_) lanes.push_back(each);
+      for (auto& [peer, each] : by_peer_) all_connections.push_back(each);
     }
     Time next = Time::max();
-    for (auto& each : lanes) {
+    for (auto& each : all_connections) {
       next = std::min(next, each->next_check());
       for (const RailIndex rail : each->tick()) {
         Lock lock(mutex_);
@@ -126,7 +128,7 @@ void TcpTransport::keep_time() {
         pings_changed_.notify_all();
       }
     }
-    lanes.clear();
+    all_connections.clear();
     const Time now = clock_.now();
     if (next != Time::max()) busy = now;
     Lock lock(mutex_);
@@ -144,7 +146,7 @@ void TcpTransport::keep_time() {
 
 void TcpTransport::keep_pinging() {
   for (;;) {
-    std::pair<std::shared_ptr<Lane>, RailIndex> next;
+    std::pair<std::shared_ptr<PeerConnections>, RailIndex> next;
     {
       Lock lock(mutex_);
       while (pings_.empty() && !stopping_) pings_changed_.wait(mutex_);

@@ -31,7 +31,7 @@ class TcpTransport final : public Transport {
     Duration peer_timeout = std::chrono::seconds(3);
     std::vector<Nic> nics{};  // of this machine that may be used
     SprayConfig spray{};
-    NicLedger* ledger = nullptr;
+    NicInflight* nic_inflight = nullptr;
   };
   static constexpr Duration kPingTime = std::chrono::milliseconds(200);
 
@@ -48,9 +48,9 @@ class TcpTransport final : public Transport {
   size_t endpoints() const;  // connections held
 
  private:
-  class Lane;  // to one peer
-  Result<std::shared_ptr<Lane>> lane(const PeerPtr& peer);
-  std::shared_ptr<Lane> known_lane(const PeerPtr& peer) const;
+  class PeerConnections;  // to one peer
+  Result<std::shared_ptr<PeerConnections>> connections(const PeerPtr& peer);
+  std::shared_ptr<PeerConnections> known_lane(const PeerPtr& peer) const;
   void keep_time();
   void keep_pinging();
   void wake_timer();
@@ -63,8 +63,8 @@ class TcpTransport final : public Transport {
   Condition changed_, pings_changed_;
   bool stopping_ MC_GUARDED_BY(mutex_) = false;
   std::atomic<bool> asleep_{false};  // the timer
-  std::map<const Peer*, std::shared_ptr<Lane>> lanes_ MC_GUARDED_BY(mutex_);
-  std::deque<std::pair<std::shared_ptr<Lane>, RailIndex>> pings_ MC_GUARDED_BY(mutex_);
+  std::map<const Peer*, std::shared_ptr<PeerConnections>> by_peer_ MC_GUARDED_BY(mutex_);
+  std::deque<std::pair<std::shared_ptr<PeerConnections>, RailIndex>> pings_ MC_GUARDED_BY(mutex_);
   std::thread timer_, pinger_;
 };
 

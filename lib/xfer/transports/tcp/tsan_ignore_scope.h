@@ -16,23 +16,23 @@ void AnnotateIgnoreWritesEnd(const char* file, int line);
 
 namespace mc {
 
-class PeerOrder {
+class TsanIgnoreScope {
  public:
 #ifdef __SANITIZE_THREAD__
-  PeerOrder() {
+  TsanIgnoreScope() {
     AnnotateIgnoreReadsBegin(__FILE__, __LINE__);
     AnnotateIgnoreWritesBegin(__FILE__, __LINE__);
   }
-  ~PeerOrder() {
+  ~TsanIgnoreScope() {
     AnnotateIgnoreWritesEnd(__FILE__, __LINE__);
     AnnotateIgnoreReadsEnd(__FILE__, __LINE__);
   }
 #else
-  PeerOrder() {}
-  ~PeerOrder() {}
+  TsanIgnoreScope() {}
+  ~TsanIgnoreScope() {}
 #endif
-  PeerOrder(const PeerOrder&) = delete;
-  PeerOrder& operator=(const PeerOrder&) = delete;
+  TsanIgnoreScope(const TsanIgnoreScope&) = delete;
+  TsanIgnoreScope& operator=(const TsanIgnoreScope&) = delete;
 };
 
 }  // namespace mc

@@ -1,15 +1,15 @@
 // Memory of devices in the engine, over stand-ins: within a process, between processes, and what
 // goes wrong with devices.
+#include "xfer/memory/device_platform.h"
 #include "base/text.h"
 #include "device/stand_in.h"
 #include "tests/conformance/child.h"
-#include "xfer/memory/device_platform.h"
 
 using namespace mc;
 using namespace mc::xfer;
 using namespace std::chrono_literals;
 
-namespace device_kind_test {
+namespace device_platform_test {
 using device::StandIn;
 namespace {
 
@@ -29,7 +29,7 @@ struct Machine {
     REQUIRE_MESSAGE(opened.has_value(), (opened ? "" : opened.error().what));
     engine = std::move(*opened);
     REQUIRE(engine
-                ->add_memory_kind("stand-in", std::make_shared<DeviceKind>(
+                ->add_memory_kind("stand-in", std::make_shared<DevicePlatform>(
                                                   std::vector<device::DevicePtr>{first, second}))
                 .has_value());
   }
@@ -101,7 +101,7 @@ TEST_SUITE("xfer/device") {
       CAPTURE(transport);
       Pair pair(transport, 8 * kMiB);
       const auto device = StandIn::make(kClock, {});
-      const auto kind = std::make_shared<DeviceKind>(std::vector<device::DevicePtr>{device});
+      const auto kind = std::make_shared<DevicePlatform>(std::vector<device::DevicePtr>{device});
       REQUIRE(pair.engine().add_memory_kind("stand-in", kind).has_value());
       auto memory = pair.engine().allocate(8 * kMiB, true, "stand-in:0");
       REQUIRE(memory.has_value());
@@ -336,4 +336,4 @@ TEST_SUITE("xfer/device") {
   }
 }
 
-}  // namespace device_kind_test
+}  // namespace device_platform_test
