@@ -36,19 +36,29 @@ jq -se 'map(.ttft_ms - (.queue_ms + .prefill_ms + .transfer_ms + .first_step_ms)
 
 # Two policies on two prefill workers without a store, where only the conductor makes caches hit:
 # live and simulated, the policy that knows them is ahead.
-for policy in kvcache random; do
-  cluster_up --prefill 2 --decode 1 --store 0 --block-size 512 --time-scale 40 --policy $policy
+run_policy() { # the live run beside its simulation, into $T/POLICY.cal
+  local policy=$1 rc=0
+  cluster_up --prefill 2 --decode 1 --store 0 --block-size 512 --time-scale 40 --policy "$policy"
   run_live "$T/$policy.json" --speed 3
   loopback down
-  rc=0
   "$MC_BIN/mc-replay" calibrate "$T/$policy.json" --time-scale 40 --output json \
     >"$T/$policy.cal" 2>"$T/err" || rc=$?
   [ "$rc" = 0 ] || [ "$rc" = 5 ] || die "calibrate of $policy exits $rc: $(cat "$T/err")"
-done
-for how in live simulated; do
-  jq -se --arg how $how '.[0].figures.ttft_s[$how] < .[1].figures.ttft_s[$how] and
-    .[0].figures.hit_ratio[$how] > .[1].figures.hit_ratio[$how]' "$T/kvcache.cal" "$T/random.cal" \
-    >/dev/null || die "$how: kvcache is not ahead: $(jq -c .figures "$T/kvcache.cal" "$T/random.cal")"
+}
+ahead() { # FIGURE, live or simulated
+  local than='<'
+  [ "$1" = ttft_s ] || than='>'
+  jq -se ".[0].figures.$1.$2 $than .[1].figures.$1.$2" "$T/kvcache.cal" "$T/random.cal" >/dev/null
+}
+# A machine that was busy during one of the two says nothing of times: three goes.
+for go in 1 2 3; do
+  for policy in kvcache random; do run_policy $policy; done
+  for how in live simulated; do
+    ahead hit_ratio $how || die "$how: kvcache hits no more: $(jq -c .figures "$T"/{kvcache,random}.cal)"
+  done
+  ahead ttft_s simulated || die "simulated: kvcache is not ahead: $(jq -c .figures "$T"/{kvcache,random}.cal)"
+  ! ahead ttft_s live || break
+  [ "$go" -lt 3 ] || die "live: kvcache is not ahead: $(jq -c .figures "$T"/{kvcache,random}.cal)"
 done
 jq -r '.figures.ttft_s | "\(.live) \(.simulated)"' "$T/kvcache.cal" "$T/random.cal"
 
