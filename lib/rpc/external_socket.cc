@@ -9,24 +9,24 @@
 namespace mc::rpc {
 namespace {
 
-constexpr size_t kOutsideFramesMax = 16;
+constexpr size_t kExternalFramesMax = 16;
 
-void* outside_context() {
+void* external_context() {
   static void* const context = zmq_ctx_new();  // never ended: sockets of statics may outlive main
   return context;
 }
 
 }  // namespace
 
-Result<OutsideSocket> OutsideSocket::connect(Kind kind, const std::string& text) {
+Result<ExternalSocket> ExternalSocket::connect(Kind kind, const std::string& text) {
   MC_TRY(io::Address address, io::parse_address(text));
   if (address.port == 0) return fail(Code::kInvalid, "connect to %s: no port", text.c_str());
   if (address.host == "localhost") address.host = "127.0.0.1";
-  void* const handle = zmq_socket(outside_context(), kind == Kind::kSub ? ZMQ_SUB : ZMQ_DEALER);
+  void* const handle = zmq_socket(external_context(), kind == Kind::kSub ? ZMQ_SUB : ZMQ_DEALER);
   if (handle == nullptr) return fail_errno("new ZeroMQ socket");
-  OutsideSocket socket(handle);
-  const int zero = 0, on = 1, queue = kOutsideQueueMax, reconnect_ms = 20, reconnect_max_ms = 500;
-  const int64_t bytes_max = kOutsideBytesMax;
+  ExternalSocket socket(handle);
+  const int zero = 0, on = 1, queue = kExternalQueueMax, reconnect_ms = 20, reconnect_max_ms = 500;
+  const int64_t bytes_max = kExternalBytesMax;
   zmq_setsockopt(handle, ZMQ_LINGER, &zero, sizeof zero);
   zmq_setsockopt(handle, ZMQ_MAXMSGSIZE, &bytes_max, sizeof bytes_max);
   zmq_setsockopt(handle, ZMQ_SNDHWM, &queue, sizeof queue);
@@ -40,17 +40,17 @@ Result<OutsideSocket> OutsideSocket::connect(Kind kind, const std::string& text)
   return socket;
 }
 
-OutsideSocket::OutsideSocket(OutsideSocket&& other) noexcept
+ExternalSocket::ExternalSocket(ExternalSocket&& other) noexcept
     : handle_(std::exchange(other.handle_, nullptr)) {}
-OutsideSocket& OutsideSocket::operator=(OutsideSocket&& other) noexcept {
+ExternalSocket& ExternalSocket::operator=(ExternalSocket&& other) noexcept {
   std::swap(handle_, other.handle_);
   return *this;
 }
-OutsideSocket::~OutsideSocket() {
+ExternalSocket::~ExternalSocket() {
   if (handle_ != nullptr) zmq_close(handle_);
 }
 
-bool OutsideSocket::send(const std::vector<std::string_view>& frames) {
+bool ExternalSocket::send(const std::vector<std::string_view>& frames) {
   for (size_t i = 0; i < frames.size(); ++i) {
     const int more = i + 1 < frames.size() ? ZMQ_SNDMORE : 0;
     if (zmq_send(handle_, frames[i].data(), frames[i].size(), ZMQ_DONTWAIT | more) < 0)
@@ -59,7 +59,7 @@ bool OutsideSocket::send(const std::vector<std::string_view>& frames) {
   return true;
 }
 
-std::vector<std::string> OutsideSocket::receive() {
+std::vector<std::string> ExternalSocket::receive() {
   std::vector<std::string> frames;
   for (bool more = true; more;) {
     zmq_msg_t message;
@@ -68,7 +68,7 @@ std::vector<std::string> OutsideSocket::receive() {
       zmq_msg_close(&message);
       return {};
     }
-    if (frames.size() < kOutsideFramesMax)
+    if (frames.size() < kExternalFramesMax)
       frames.emplace_back(static_cast<const char*>(zmq_msg_data(&message)), zmq_msg_size(&message));
     more = zmq_msg_more(&message) != 0;
     zmq_msg_close(&message);

@@ -1,5 +1,5 @@
 // ZeroMQ sockets to servers that are not of this cluster: they do not know its key, and are trusted
-// less. A message over kOutsideBytesMax ends the connection, kOutsideQueueMax may wait.
+// less. A message over kExternalBytesMax ends the connection, kExternalQueueMax may wait.
 //
 // Thread: one at a time.
 #pragma once
@@ -12,17 +12,17 @@
 
 namespace mc::rpc {
 
-inline constexpr size_t kOutsideBytesMax = 4 * kMiB;
-inline constexpr int kOutsideQueueMax = 4096;
+inline constexpr size_t kExternalBytesMax = 4 * kMiB;
+inline constexpr int kExternalQueueMax = 4096;
 
-class OutsideSocket {
+class ExternalSocket {
  public:
   enum class Kind { kDealer, kSub };
   // "host:port"; a server that is not there yet is waited for. Errors: kInvalid.
-  static Result<OutsideSocket> connect(Kind kind, const std::string& address);
-  OutsideSocket(OutsideSocket&& other) noexcept;
-  OutsideSocket& operator=(OutsideSocket&& other) noexcept;
-  ~OutsideSocket();
+  static Result<ExternalSocket> connect(Kind kind, const std::string& address);
+  ExternalSocket(ExternalSocket&& other) noexcept;
+  ExternalSocket& operator=(ExternalSocket&& other) noexcept;
+  ~ExternalSocket();
 
   void* handle() const { return handle_; }  // for io::Loop::watch_socket
   // False when the queue is full.
@@ -31,7 +31,7 @@ class OutsideSocket {
   std::vector<std::string> receive();
 
  private:
-  explicit OutsideSocket(void* handle) : handle_(handle) {}
+  explicit ExternalSocket(void* handle) : handle_(handle) {}
   void* handle_;
 };
 

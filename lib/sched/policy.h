@@ -47,7 +47,7 @@ struct PrefillView {
   uint64_t requests = 0;  // there now
   uint64_t assigned = 0;  // so far
   double congestion = 1;  // its transfers take so many times what others' do
-  // An outside engine: it decodes what it prefills, so that nothing is transferred, and neither
+  // An external engine: it decodes what it prefills, so that nothing is transferred, and neither
   // gives blocks to others nor takes any.
   bool whole = false;
   uint64_t block_tokens = 0;    // of its blocks; 0: as in Ask

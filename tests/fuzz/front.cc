@@ -159,8 +159,8 @@ void ask_pages(const std::string& body) {
   }
   const auto json = parse_json(body);
   if (!json) return;
-  const auto engine = serve::parse_foreign(*json);
-  if (engine) MC_CHECK(serve::parse_foreign(serve::registration_json(*engine)).has_value());
+  const auto engine = serve::parse_external(*json);
+  if (engine) MC_CHECK(serve::parse_external(serve::registration_json(*engine)).has_value());
   const auto tenants = serve::Tenants::parse(*json, "input");
   MC_CHECK(tenants || !tenants.error().what.empty());
 }

@@ -41,9 +41,9 @@ void ConductorOptions::describe(OptionList& v) {
   v("queue-max", queue_max, "requests that may wait for room");
   v("explain-last", explain_last, "requests whose decisions /explain still knows");
   v("index-blocks", index_blocks, "blocks the index of caches may hold");
-  v("foreign-engines", foreign_engines,
-    "file with a list of outside engines, as POST /register takes each");
-  v("foreign-state", foreign_state,
+  v("foreign-engines", external_engines,
+    "file with a list of external engines, as POST /register takes each");
+  v("foreign-state", external_state,
     "file that keeps what POST /register was told over a restart; empty: it is forgotten");
 }
 
@@ -77,14 +77,15 @@ Result<std::unique_ptr<Conductor>> Conductor::open(io::Loop& loop, const Conduct
   MC_TRY(ModelInfo model, open_model_info(options.choice));
   MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
   server->offer_near("conductor");
-  std::vector<ForeignOptions> engines;
-  if (!options.foreign_engines.empty()) {
-    MC_TRY(engines, read_foreign(options.foreign_engines));
+  std::vector<ExternalOptions> engines;
+  if (!options.external_engines.empty()) {
+    MC_TRY(engines, read_external(options.external_engines));
   }
   std::unique_ptr<Conductor> conductor(
       new Conductor(loop, options, std::move(model), epoch, metrics, std::move(server)));
-  for (const ForeignOptions& e : engines) MC_TRY_(conductor->foreign_->add(e));
-  if (!options.foreign_state.empty()) MC_TRY_(conductor->foreign_->keep_in(options.foreign_state));
+  for (const ExternalOptions& e : engines) MC_TRY_(conductor->external_->add(e));
+  if (!options.external_state.empty())
+    MC_TRY_(conductor->external_->keep_in(options.external_state));
   return conductor;
 }
 
@@ -103,10 +104,10 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
       rpc_(std::move(server)),
       workers_(loop, workers_options(options_, cost_.spec(), epoch), index_, metrics),
       shortlist_(options_.policy, cost_),
-      foreign_(std::make_unique<ForeignEngines>(
+      external_(std::make_unique<ExternalEngines>(
           loop, index_,
-          ForeignEngines::Slots{[this] { return workers_.take_slot(); },
-                                [this](auto slot) { workers_.give_slot(slot); }},
+          ExternalEngines::Slots{[this] { return workers_.take_slot(); },
+                                 [this](auto slot) { workers_.give_slot(slot); }},
           cost_.spec().name, options_.index_blocks, metrics)),
       numbers_(std::make_unique<Numbers>(metrics)),
       decisions_(options_.explain_last),
@@ -164,7 +165,7 @@ sched::View Conductor::view(const std::vector<uint64_t>& tags, std::span<const i
       if (full) v.decode.back().usable = false;
     }
   }
-  add_foreign(v, prompt, salt, job);
+  add_external(v, prompt, salt, job);
   if (job == nullptr || job->avoid.empty()) return v;
   const auto avoid = [&](auto& nodes) {  // unless nothing would be left
     const auto good = [&](const auto& n) { return n.usable && !job->avoid.contains(n.name); };
@@ -178,7 +179,7 @@ sched::View Conductor::view(const std::vector<uint64_t>& tags, std::span<const i
 
 sched::View Conductor::short_view(const Job& job) {
   const uint64_t n = job.ask.prompt.size();
-  if (job.full.empty() && job.avoid.empty() && job.ask.priority == 0 && foreign_->all().empty()) {
+  if (job.full.empty() && job.avoid.empty() && job.ask.priority == 0 && external_->all().empty()) {
     const LiveShortlist::Need need{blocks_needed(true, n, job.ask.max_tokens),
                                    blocks_needed(false, n, job.ask.max_tokens)};
     auto few =
@@ -235,7 +236,7 @@ sched::Decision Conductor::dry_run(const std::vector<int32_t>& prompt, const std
 void Conductor::tick() {
   const Time now = loop_.now();
   workers_.tick(now);
-  foreign_->tick(now);
+  external_->tick(now);
   index_.tick(now);
   pd_.tick(pd_.deadline() <= now ? loads() : PoolLoads{}, now);
   std::vector<Id> late;

@@ -57,8 +57,8 @@ struct ConductorOptions {
   Duration queue_timeout = std::chrono::seconds(30);  // waiting for room
   uint32_t queue_max = 4096;                          // requests waiting for room
   uint64_t index_blocks = uint64_t{1} << 24;
-  std::string foreign_engines;  // file of outside engines
-  std::string foreign_state;    // where those registered by POST are kept
+  std::string external_engines;  // file of external engines
+  std::string external_state;    // where those registered by POST are kept
   PdWatchOptions pd;
   uint32_t explain_last = 1024;  // requests whose decisions are kept
   void describe(OptionList& v);
@@ -101,8 +101,8 @@ class Conductor {
   Json explain(const std::string& id) const;
   Json health() const;
   uint64_t block_size() const { return options_.block_size; }
-  ForeignEngines& foreign() { return *foreign_; }
-  const ForeignEngines& foreign() const { return *foreign_; }
+  ExternalEngines& external() { return *external_; }
+  const ExternalEngines& external() const { return *external_; }
   // How many leading blocks each prefill worker holds.
   std::map<std::string, uint32_t> held(std::span<const uint64_t> tags) const;
   void update_metrics();  // gauges; before they are printed
@@ -124,7 +124,7 @@ class Conductor {
     NodeId node;
     uint64_t epoch = 0;
   };
-  struct Passing {            // an attempt on an outside engine
+  struct Passing {            // an attempt on an external engine
     std::string engine;       // empty: there is none
     std::string decode;       // a pair's other half; empty: the engine itself
     bool prefilling = false;  // a pair's first half is at work
@@ -196,16 +196,16 @@ class Conductor {
   void commit(Job& job);
   void send_commits(Worker& worker);
   void finished(Job& job);
-  // conductor_external.cc: the same on an outside engine
-  void add_foreign(sched::View& v, std::span<const int32_t> prompt, const std::string& salt,
-                   const Job* job) const;
+  // conductor_external.cc: the same on an external engine
+  void add_external(sched::View& v, std::span<const int32_t> prompt, const std::string& salt,
+                    const Job* job) const;
   void pass(Job& job);
-  ForeignEngine* partner(const ForeignEngine& prefill, const Job* job) const;
-  void ask_engine(Job& job, const ForeignEngine& engine, std::string body);
+  ExternalEngine* partner(const ExternalEngine& prefill, const Job* job) const;
+  void ask_engine(Job& job, const ExternalEngine& engine, std::string body);
   void hand_over(Job& job);
   void passed(Job& job, std::string_view chunk);
   void passed_all(Job& job, const Result<http::ClientResponse>& answer);
-  void release_foreign(Job& job);
+  void release_external(Job& job);
   // conductor_failures.cc: how a job ends
   void step_failed(Job& job, const Place& where, const char* op, const Error& error);
   void fail_attempt(Job& job, const std::set<NodeId>& avoid, Failed why);
@@ -240,7 +240,7 @@ class Conductor {
   std::unique_ptr<rpc::Server> rpc_;
   Workers workers_;
   LiveShortlist shortlist_;
-  std::unique_ptr<ForeignEngines> foreign_;
+  std::unique_ptr<ExternalEngines> external_;
   std::unique_ptr<Numbers> numbers_;
   std::map<Id, std::unique_ptr<Job>> jobs_;
   std::unordered_map<std::string, Id> by_wire_;

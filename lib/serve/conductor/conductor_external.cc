@@ -1,4 +1,4 @@
-// Requests that an outside engine answers: chosen like any other, then passed through as they are.
+// Requests that an external engine answers: chosen like any other, then passed through as they are.
 // A pair of engines is asked twice, as vLLM's connectors have it: the one computes the prompt and
 // one token and says where its KV is, the other gets the request with those words and answers it.
 #include <algorithm>
@@ -82,16 +82,16 @@ size_t events_in(std::string_view chunk) {
 
 }  // namespace
 
-void Conductor::add_foreign(sched::View& v, std::span<const int32_t> prompt,
-                            const std::string& salt, const Job* job) const {
+void Conductor::add_external(sched::View& v, std::span<const int32_t> prompt,
+                             const std::string& salt, const Job* job) const {
   const Time now = loop_.now();
   std::map<uint64_t, std::vector<uint32_t>> matches;  // by block size
-  for (const auto& [name, e] : foreign_->all()) {
+  for (const auto& [name, e] : external_->all()) {
     if (e->options.url.empty() || e->options.role == "decode") continue;
     sched::PrefillView node;
     node.name = name;
     node.usable = e->up && !(job != nullptr && (job->full.contains(name) || job->ask.body.empty()));
-    const ForeignEngine* decodes = e.get();
+    const ExternalEngine* decodes = e.get();
     if (e->options.role == "prefill") decodes = partner(*e, job);
     node.usable = node.usable && decodes != nullptr;
     node.whole = true;
@@ -116,21 +116,21 @@ void Conductor::add_foreign(sched::View& v, std::span<const int32_t> prompt,
 }
 
 // One that has not failed this request, if there is one; never one that had no room for it.
-ForeignEngine* Conductor::partner(const ForeignEngine& prefill, const Job* job) const {
+ExternalEngine* Conductor::partner(const ExternalEngine& prefill, const Job* job) const {
   const auto room = [&](const std::string& name) {
     return job == nullptr || !job->full.contains(name);
   };
-  ForeignEngine* const good = foreign_->partner(prefill, [&](const std::string& name) {
+  ExternalEngine* const good = external_->partner(prefill, [&](const std::string& name) {
     return room(name) && (job == nullptr || !job->avoid.contains(name));
   });
-  return good != nullptr ? good : foreign_->partner(prefill, room);
+  return good != nullptr ? good : external_->partner(prefill, room);
 }
 
 void Conductor::pass(Job& job) {
   const sched::Decision& d = job.decision;
-  ForeignEngine& e = *foreign_->find(d.chosen.name);
+  ExternalEngine& e = *external_->find(d.chosen.name);
   const bool pair = e.options.role == "prefill";
-  ForeignEngine& decodes = pair ? *partner(e, &job) : e;  // it was usable
+  ExternalEngine& decodes = pair ? *partner(e, &job) : e;  // it was usable
   const uint64_t n = job.ask.prompt.size();
   ++job.attempt;
   job.passing = {};
@@ -163,7 +163,7 @@ void Conductor::pass(Job& job) {
   ask_engine(job, e, pair ? prefill_body(body) : std::move(body));
 }
 
-void Conductor::ask_engine(Job& job, const ForeignEngine& engine, std::string body) {
+void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string body) {
   job.deadline = loop_.now() + options_.prefill_timeout;
   job.passing.status = 0;
   http::ClientRequest r;
@@ -192,7 +192,7 @@ void Conductor::ask_engine(Job& job, const ForeignEngine& engine, std::string bo
   calls.on_done = [this, mine](const Result<http::ClientResponse>& answer) {
     if (Job* const j = mine()) passed_all(*j, answer);
   };
-  job.passing.http = foreign_->client().send(std::move(r), std::move(calls));
+  job.passing.http = external_->client().send(std::move(r), std::move(calls));
 }
 
 // A pair's first half is done: the second gets the request, and the words for its connector.
@@ -203,21 +203,21 @@ void Conductor::hand_over(Job& job) {
   if (handed == nullptr || !handed->is_object())
     return fail_attempt(job, {w.engine},
                         Failed{503, "worker_failed",
-                               strf("outside engine %s hands no KV over: it answers without '%s'; "
+                               strf("external engine %s hands no KV over: it answers without '%s'; "
                                     "start it with a connector, or register it with role both",
                                     w.engine.c_str(), kHandOver),
                                1});
-  ForeignEngine* const decodes = foreign_->find(w.decode);
+  ExternalEngine* const decodes = external_->find(w.decode);
   if (decodes == nullptr || !decodes->up)
     return fail_attempt(
         job, {w.decode},
-        Failed{503, "worker_failed", "outside engine " + w.decode + " went away", 1});
+        Failed{503, "worker_failed", "external engine " + w.decode + " went away", 1});
   Progress& p = job.progress;
   p.cached_tokens = static_cast<uint32_t>(job.decision.chosen.local_tokens);
   if (const Json* usage = member(*answer, "usage"); usage != nullptr)
     if (const Json* details = member(*usage, "prompt_tokens_details"))
       p.cached_tokens = count_of(*details, "cached_tokens", *p.cached_tokens);
-  if (ForeignEngine* e = foreign_->find(w.engine)) e->ledger.finish(job.id, loop_.now());
+  if (ExternalEngine* e = external_->find(w.engine)) e->ledger.finish(job.id, loop_.now());
   index_.prolong(job.guess, loop_.now() + kPassedSlack);
   w.prefilling = false;
   w.held.clear();
@@ -238,7 +238,7 @@ void Conductor::passed(Job& job, std::string_view chunk) {
     p.ttft_ms = to_ms(loop_.now() - job.arrived);
     numbers_->ttft.observe(p.ttft_ms / 1e3);
     numbers_->error.observe((p.predicted_ttft_ms - p.ttft_ms) / 1e3);
-    if (ForeignEngine* e = foreign_->find(w.engine)) e->ledger.finish(job.id, loop_.now());
+    if (ExternalEngine* e = external_->find(w.engine)) e->ledger.finish(job.id, loop_.now());
     index_.prolong(job.guess, loop_.now() + kPassedSlack);
   }
   w.tail.append(chunk);
@@ -253,7 +253,7 @@ void Conductor::passed_all(Job& job, const Result<http::ClientResponse>& answer)
   Passing& w = job.passing;
   w.http = 0;
   const std::string asked = w.asked();
-  const std::string where = "outside engine " + asked;
+  const std::string where = "external engine " + asked;
   if (!answer) {
     const bool late = answer.error().code == Code::kTimeout;
     return fail_attempt(job, {asked},
@@ -299,18 +299,18 @@ void Conductor::passed_all(Job& job, const Result<http::ClientResponse>& answer)
 }
 
 // What pass() charged.
-void Conductor::release_foreign(Job& job) {
+void Conductor::release_external(Job& job) {
   Passing& w = job.passing;
   if (w.engine.empty()) return;
-  if (w.http != 0) foreign_->client().cancel(w.http);
+  if (w.http != 0) external_->client().cancel(w.http);
   w.http = 0;
   // Either may have been registered anew meanwhile.
-  ForeignEngine* const e = foreign_->find(w.engine);
+  ExternalEngine* const e = external_->find(w.engine);
   if (e != nullptr) {
     e->ledger.finish(job.id, loop_.now());
     if (e->requests > 0) --e->requests;
   }
-  ForeignEngine* const decodes = w.decode.empty() ? e : foreign_->find(w.decode);
+  ExternalEngine* const decodes = w.decode.empty() ? e : external_->find(w.decode);
   if (decodes != nullptr) {
     decodes->context_tokens -= std::min<uint64_t>(decodes->context_tokens, job.ask.prompt.size());
     if (decodes != e && decodes->requests > 0) --decodes->requests;

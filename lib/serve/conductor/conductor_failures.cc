@@ -77,7 +77,7 @@ void Conductor::fail_attempt(Job& job, const std::set<NodeId>& avoid, Failed why
 
 // Takes back all that the attempt was given, here and on the workers.
 void Conductor::release(Job& job, const std::string& reason) {
-  release_foreign(job);
+  release_external(job);
   const bool answered = job.state == State::kEnding;
   if (job.charged) {
     if (Worker* p = workers_.find(job.prefill.node, job.prefill.epoch)) {

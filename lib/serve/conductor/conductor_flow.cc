@@ -147,7 +147,7 @@ void Conductor::refuse(Job& job) {
     log_decision(job);
     return end(job, f);
   }
-  if (foreign_->up() > 0 && !job.full.empty()) return wait_for_room(job);
+  if (external_->up() > 0 && !job.full.empty()) return wait_for_room(job);
   if (workers_.live(true) > 0 && workers_.live(false) > 0)
     return job.full.empty() ? end(job, too_large(job)) : wait_for_room(job);
   f.status = 503;

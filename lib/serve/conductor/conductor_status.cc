@@ -46,16 +46,16 @@ Json worker_json(const Worker& w, Duration silence, Time now) {
 
 std::string Conductor::not_ready() const {
   if (draining_) return "draining";
-  const bool outside = foreign_->up() > 0;  // that does without our workers
-  if (!outside && workers_.live(true) == 0) return "no prefill worker";
-  if (!outside && workers_.live(false) == 0) return "no decode worker";
+  const bool external = external_->up() > 0;  // that does without our workers
+  if (!external && workers_.live(true) == 0) return "no prefill worker";
+  if (!external && workers_.live(false) == 0) return "no decode worker";
   for (const bool prefill : {true, false}) {
     Duration least = Duration::max();
     for (const auto& [node, w] : workers_.all())
       if (w->prefill == prefill && !w->draining)
         least = std::min(least, workers_.silence(node, loop_.now()));
     const Duration most = silence_max(options_.worker_ttl);
-    if (!outside && least != Duration::max() && least > most)
+    if (!external && least != Duration::max() && least > most)
       return strf("no %s worker was heard for %s", prefill ? "prefill" : "decode",
                   to_text(most).c_str());
   }
@@ -72,7 +72,7 @@ Json Conductor::cluster() const {
   const Time now = loop_.now();
   for (const auto& [node, w] : workers_.all())
     nodes.push_back(worker_json(*w, workers_.silence(node, now), now));
-  for (const auto& [name, e] : foreign_->all()) nodes.push_back(foreign_json(*e, now));
+  for (const auto& [name, e] : external_->all()) nodes.push_back(external_json(*e, now));
   return {{"epoch", epoch_},
           {"model", cost_.spec().name},
           {"fingerprint", cost_.spec().fingerprint(options_.block_size)},
@@ -108,7 +108,7 @@ void Conductor::update_metrics() {
                {{"role", prefill ? "prefill" : "decode"}})
         .set(static_cast<double>(workers_.live(prefill)));
   metrics_.gauge("mc_conductor_workers", "workers alive and not draining", {{"role", "foreign"}})
-      .set(static_cast<double>(foreign_->up()));
+      .set(static_cast<double>(external_->up()));
 }
 
 PoolLoads Conductor::loads() const {

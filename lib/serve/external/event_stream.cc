@@ -37,13 +37,13 @@ Result<std::string> event_address(const std::string& text) {
 Result<std::unique_ptr<EventStream>> EventStream::open(io::Loop& loop,
                                                        const EventStreamOptions& options) {
   MC_TRY(const std::string events, event_address(options.events));
-  MC_TRY(rpc::OutsideSocket sub,
-         rpc::OutsideSocket::connect(rpc::OutsideSocket::Kind::kSub, events));
-  std::optional<rpc::OutsideSocket> replay;
+  MC_TRY(rpc::ExternalSocket sub,
+         rpc::ExternalSocket::connect(rpc::ExternalSocket::Kind::kSub, events));
+  std::optional<rpc::ExternalSocket> replay;
   if (!options.replay.empty()) {
     MC_TRY(const std::string address, event_address(options.replay));
-    MC_TRY(rpc::OutsideSocket dealer,
-           rpc::OutsideSocket::connect(rpc::OutsideSocket::Kind::kDealer, address));
+    MC_TRY(rpc::ExternalSocket dealer,
+           rpc::ExternalSocket::connect(rpc::ExternalSocket::Kind::kDealer, address));
     replay = std::move(dealer);
   }
   EventStreamOptions o = options;
@@ -52,8 +52,8 @@ Result<std::unique_ptr<EventStream>> EventStream::open(io::Loop& loop,
       new EventStream(loop, std::move(o), std::move(sub), std::move(replay)));
 }
 
-EventStream::EventStream(io::Loop& loop, EventStreamOptions options, rpc::OutsideSocket events,
-                         std::optional<rpc::OutsideSocket> replay)
+EventStream::EventStream(io::Loop& loop, EventStreamOptions options, rpc::ExternalSocket events,
+                         std::optional<rpc::ExternalSocket> replay)
     : loop_(loop),
       options_(std::move(options)),
       events_(std::move(events)),
@@ -125,7 +125,7 @@ void EventStream::take(const EventOrder::Steps& steps) {
 void EventStream::ask(uint64_t from) {
   if (asked_) {
     auto fresh = event_address(options_.replay).and_then([](const std::string& address) {
-      return rpc::OutsideSocket::connect(rpc::OutsideSocket::Kind::kDealer, address);
+      return rpc::ExternalSocket::connect(rpc::ExternalSocket::Kind::kDealer, address);
     });
     if (!fresh) return fault(fresh.error().what);
     loop_.unwatch(watches_[1]);

@@ -33,7 +33,7 @@ class EventStream {
   EventStream(const EventStream&) = delete;
   EventStream& operator=(const EventStream&) = delete;
 
-  std::function<void(const ForeignBatch&)> on_batch;
+  std::function<void(const ExternalBatch&)> on_batch;
   std::function<void()> on_clear;
 
   // The engine was away: on_clear, and all is asked for again.
@@ -44,8 +44,8 @@ class EventStream {
   uint64_t faults() const { return faults_; }  // frames and batches that made no sense
 
  private:
-  EventStream(io::Loop& loop, EventStreamOptions options, rpc::OutsideSocket events,
-              std::optional<rpc::OutsideSocket> replay);
+  EventStream(io::Loop& loop, EventStreamOptions options, rpc::ExternalSocket events,
+              std::optional<rpc::ExternalSocket> replay);
   void read_events();
   void read_replay();
   void take(const EventOrder::Steps& steps);
@@ -54,8 +54,8 @@ class EventStream {
 
   io::Loop& loop_;
   const EventStreamOptions options_;
-  rpc::OutsideSocket events_;
-  std::optional<rpc::OutsideSocket> replay_;
+  rpc::ExternalSocket events_;
+  std::optional<rpc::ExternalSocket> replay_;
   bool asked_ = false;  // and not answered to the end
   EventOrder order_;
   io::Loop::Handle watches_[2] = {0, 0}, timer_ = 0;

@@ -4,34 +4,34 @@ namespace mc::serve {
 namespace {
 
 uint8_t medium_bit(const std::string& medium) {
-  if (medium.empty() || medium == "GPU" || medium == "gpu") return ForeignCache::kGpu;
-  return medium == "CPU" || medium == "cpu" ? ForeignCache::kCpu : ForeignCache::kDisk;
+  if (medium.empty() || medium == "GPU" || medium == "gpu") return ExternalCache::kGpu;
+  return medium == "CPU" || medium == "cpu" ? ExternalCache::kCpu : ExternalCache::kDisk;
 }
 
 }  // namespace
 
-ForeignCache::ForeignCache(sched::PrefixIndex& index, sched::PrefixIndex::Slot slot,
-                           uint32_t block_tokens, size_t blocks_max)
+ExternalCache::ExternalCache(sched::PrefixIndex& index, sched::PrefixIndex::Slot slot,
+                             uint32_t block_tokens, size_t blocks_max)
     : index_(index), slot_(slot), block_tokens_(block_tokens), blocks_max_(blocks_max) {}
 
-ForeignCache::~ForeignCache() { index_.forget(slot_); }
+ExternalCache::~ExternalCache() { index_.forget(slot_); }
 
-void ForeignCache::clear() {
+void ExternalCache::clear() {
   for (const auto& [tag, known] : blocks_) index_.remove(slot_, tag);
   blocks_.clear();
   tags_.clear();
 }
 
-void ForeignCache::apply(const ForeignBatch& batch) {
+void ExternalCache::apply(const ExternalBatch& batch) {
   skipped_ += batch.skipped;
-  for (const ForeignEvent& e : batch.events) switch (e.kind) {
-      case ForeignEvent::Kind::kStored: store(e); break;
-      case ForeignEvent::Kind::kRemoved: remove(e); break;
-      case ForeignEvent::Kind::kCleared: clear(); break;
+  for (const ExternalEvent& e : batch.events) switch (e.kind) {
+      case ExternalEvent::Kind::kStored: store(e); break;
+      case ExternalEvent::Kind::kRemoved: remove(e); break;
+      case ExternalEvent::Kind::kCleared: clear(); break;
     }
 }
 
-void ForeignCache::store(const ForeignEvent& e) {
+void ExternalCache::store(const ExternalEvent& e) {
   if (block_tokens_ == 0) block_tokens_ = e.block_tokens;
   if (e.adapter || e.block_tokens != block_tokens_) {
     skipped_ += e.hashes.size();
@@ -67,7 +67,7 @@ void ForeignCache::store(const ForeignEvent& e) {
   }
 }
 
-void ForeignCache::remove(const ForeignEvent& e) {
+void ExternalCache::remove(const ExternalEvent& e) {
   for (const uint64_t hash : e.hashes) {
     const auto name = tags_.find(hash);
     if (name == tags_.end()) continue;
@@ -85,12 +85,12 @@ void ForeignCache::remove(const ForeignEvent& e) {
   }
 }
 
-void ForeignCache::drop(uint64_t tag) {
+void ExternalCache::drop(uint64_t tag) {
   blocks_.erase(tag);
   index_.remove(slot_, tag);
 }
 
-size_t ForeignCache::match(std::span<const uint64_t> tags, uint8_t media) const {
+size_t ExternalCache::match(std::span<const uint64_t> tags, uint8_t media) const {
   size_t n = 0;
   for (const uint64_t tag : tags) {
     const auto it = blocks_.find(tag);
@@ -100,7 +100,7 @@ size_t ForeignCache::match(std::span<const uint64_t> tags, uint8_t media) const 
   return n;
 }
 
-size_t ForeignCache::match_names(std::span<const uint64_t> names, uint8_t media) const {
+size_t ExternalCache::match_names(std::span<const uint64_t> names, uint8_t media) const {
   size_t n = 0;
   for (const uint64_t name : names) {
     const auto it = tags_.find(name);

@@ -1,4 +1,4 @@
-// What an outside engine caches, from its events: its own names of blocks are turned into our
+// What an external engine caches, from its events: its own names of blocks are turned into our
 // chained hashes, by the tokens that come with them, and those put into the prefix index. A block
 // whose parent is unknown cannot be named and counts as an orphan; blocks of adapters and of
 // another block size are skipped. A block that lies in several media is held until the last one
@@ -17,16 +17,16 @@
 
 namespace mc::serve {
 
-class ForeignCache {
+class ExternalCache {
  public:
   // `block_tokens` 0: as the first event says.
-  ForeignCache(sched::PrefixIndex& index, sched::PrefixIndex::Slot slot, uint32_t block_tokens,
-               size_t blocks_max);
-  ~ForeignCache();  // leaves the index
-  ForeignCache(const ForeignCache&) = delete;
-  ForeignCache& operator=(const ForeignCache&) = delete;
+  ExternalCache(sched::PrefixIndex& index, sched::PrefixIndex::Slot slot, uint32_t block_tokens,
+                size_t blocks_max);
+  ~ExternalCache();  // leaves the index
+  ExternalCache(const ExternalCache&) = delete;
+  ExternalCache& operator=(const ExternalCache&) = delete;
 
-  void apply(const ForeignBatch& batch);
+  void apply(const ExternalBatch& batch);
   void clear();
 
   sched::PrefixIndex::Slot slot() const { return slot_; }
@@ -46,8 +46,8 @@ class ForeignCache {
     uint8_t media = 0;
     uint32_t names = 0;  // of the engine, for this block
   };
-  void store(const ForeignEvent& e);
-  void remove(const ForeignEvent& e);
+  void store(const ExternalEvent& e);
+  void remove(const ExternalEvent& e);
   void drop(uint64_t tag);
 
   sched::PrefixIndex& index_;

@@ -10,12 +10,12 @@
 namespace mc::serve {
 namespace {
 
-constexpr size_t kForeignMax = 1024;
+constexpr size_t kExternalMax = 1024;
 constexpr Duration kCheckEvery = std::chrono::seconds(1);
 constexpr Duration kCheckTimeout = std::chrono::seconds(2);
 constexpr size_t kModelsMax = 1 << 20;  // bytes of a list of models
 
-Result<> check_foreign(const ForeignOptions& o) {
+Result<> check_external(const ExternalOptions& o) {
   if (o.name.empty() || o.name.size() > 128 ||
       !std::all_of(o.name.begin(), o.name.end(), [](char c) { return c > ' ' && c < 0x7f; }))
     return fail(Code::kInvalid, "instance_id: want 1 to 128 printable characters");
@@ -43,9 +43,9 @@ Result<uint64_t> small_number(const Json& json, const char* key, uint64_t max) {
 
 }  // namespace
 
-Result<ForeignOptions> parse_foreign(const Json& json) {
+Result<ExternalOptions> parse_external(const Json& json) {
   if (!json.is_object()) return fail(Code::kInvalid, "want a JSON object with instance_id and url");
-  ForeignOptions o;
+  ExternalOptions o;
   MC_TRY(o.name, get_string(json, "instance_id"));
   MC_TRY(o.url, get_string_or(json, "url", ""));
   MC_TRY(o.model, get_string_or(json, "modelname", ""));
@@ -64,11 +64,11 @@ Result<ForeignOptions> parse_foreign(const Json& json) {
                   shown(value).c_str());
   }
   while (o.url.ends_with('/')) o.url.pop_back();
-  MC_TRY_(check_foreign(o));
+  MC_TRY_(check_external(o));
   return o;
 }
 
-Json registration_json(const ForeignOptions& o) {
+Json registration_json(const ExternalOptions& o) {
   Json j = {{"instance_id", o.name},        {"url", o.url},         {"modelname", o.model},
             {"tenant_id", o.tenant},        {"endpoint", o.events}, {"replay_endpoint", o.replay},
             {"block_size", o.block_tokens}, {"dp_rank", o.rank},    {"role", o.role},
@@ -76,12 +76,12 @@ Json registration_json(const ForeignOptions& o) {
   return j;
 }
 
-Result<std::vector<ForeignOptions>> read_foreign(const std::string& path) {
+Result<std::vector<ExternalOptions>> read_external(const std::string& path) {
   MC_TRY(const Json list, read_json_file(path));
   if (!list.is_array()) return fail(Code::kInvalid, "%s: want a list of engines", path.c_str());
-  std::vector<ForeignOptions> all;
+  std::vector<ExternalOptions> all;
   for (const Json& j : list) {
-    auto o = parse_foreign(j);
+    auto o = parse_external(j);
     if (!o)
       return fail(Code::kInvalid, "%s: engine %zu: %s", path.c_str(), all.size(),
                   o.error().what.c_str());
@@ -90,25 +90,25 @@ Result<std::vector<ForeignOptions>> read_foreign(const std::string& path) {
   return all;
 }
 
-ForeignEngines::ForeignEngines(io::Loop& loop, sched::PrefixIndex& index, Slots slots,
-                               std::string model, size_t blocks_max, Metrics& metrics)
+ExternalEngines::ExternalEngines(io::Loop& loop, sched::PrefixIndex& index, Slots slots,
+                                 std::string model, size_t blocks_max, Metrics& metrics)
     : loop_(loop),
       index_(index),
       slots_(std::move(slots)),
       model_(std::move(model)),
       blocks_max_(blocks_max),
       gaps_(metrics.counter("mc_conductor_foreign_resyncs_total",
-                            "times that what was known of an outside engine's cache was dropped")),
+                            "times that what was known of an external engine's cache was dropped")),
       client_(loop) {}
 
-ForeignEngines::~ForeignEngines() = default;
+ExternalEngines::~ExternalEngines() = default;
 
-ForeignEngine* ForeignEngines::find(const std::string& name) {
+ExternalEngine* ExternalEngines::find(const std::string& name) {
   const auto it = engines_.find(name);
   return it == engines_.end() ? nullptr : it->second.get();
 }
 
-size_t ForeignEngines::up() const {
+size_t ExternalEngines::up() const {
   const auto all = [](const std::string&) { return true; };
   return static_cast<size_t>(std::count_if(engines_.begin(), engines_.end(), [&](const auto& e) {
     const std::string& role = e.second->options.role;
@@ -117,8 +117,8 @@ size_t ForeignEngines::up() const {
   }));
 }
 
-ForeignEngine* ForeignEngines::partner(const ForeignEngine& prefill, const May& may) const {
-  ForeignEngine* best = nullptr;
+ExternalEngine* ExternalEngines::partner(const ExternalEngine& prefill, const May& may) const {
+  ExternalEngine* best = nullptr;
   for (const auto& [name, e] : engines_) {
     if (!e->up || e->options.role != "decode" || e->options.kv_group != prefill.options.kv_group ||
         !may(name))
@@ -130,14 +130,14 @@ ForeignEngine* ForeignEngines::partner(const ForeignEngine& prefill, const May& 
   return best;
 }
 
-Result<> ForeignEngines::keep_in(const std::string& path) {
+Result<> ExternalEngines::keep_in(const std::string& path) {
   std::error_code error;
   if (std::filesystem::exists(path, error)) {
-    auto list = read_foreign(path);
+    auto list = read_external(path);
     if (!list)
       return fail(Code::kInvalid, "--foreign-state: %s: mend it, or remove it and register anew",
                   list.error().what.c_str());
-    for (ForeignOptions& o : *list) {
+    for (ExternalOptions& o : *list) {
       o.posted = true;
       MC_TRY_(add(o));
     }
@@ -149,7 +149,7 @@ Result<> ForeignEngines::keep_in(const std::string& path) {
   return {};
 }
 
-Result<> ForeignEngines::write() const {
+Result<> ExternalEngines::write() const {
   Json list = Json::array();
   for (const auto& [name, e] : engines_)
     if (e->options.posted) list.push_back(registration_json(e->options));
@@ -157,18 +157,18 @@ Result<> ForeignEngines::write() const {
 }
 
 // Registered is registered, even if it cannot be kept.
-void ForeignEngines::save() const {
+void ExternalEngines::save() const {
   if (state_file_.empty()) return;
   if (auto written = write(); !written)
     log_error("conductor", "registrations will not outlive this process: %s",
               written.error().what.c_str());
 }
 
-Result<> ForeignEngines::add(const ForeignOptions& options) {
-  MC_TRY_(check_foreign(options));
-  if (find(options.name) == nullptr && engines_.size() >= kForeignMax)
+Result<> ExternalEngines::add(const ExternalOptions& options) {
+  MC_TRY_(check_external(options));
+  if (find(options.name) == nullptr && engines_.size() >= kExternalMax)
     return fail(Code::kBusy, "%zu engines are registered already", engines_.size());
-  auto engine = std::make_unique<ForeignEngine>();
+  auto engine = std::make_unique<ExternalEngine>();
   engine->options = options;
   engine->registration = ++registrations_;
   if (engine->options.model.empty()) engine->options.model = model_;
@@ -182,23 +182,23 @@ Result<> ForeignEngines::add(const ForeignOptions& options) {
   remove(options.name);  // only now that the new one will do
   if (engine->stream) {
     engine->cache =
-        std::make_unique<ForeignCache>(index_, slots_.take(), options.block_tokens, blocks_max_);
-    ForeignCache* const cache = engine->cache.get();
-    engine->stream->on_batch = [cache](const ForeignBatch& b) { cache->apply(b); };
+        std::make_unique<ExternalCache>(index_, slots_.take(), options.block_tokens, blocks_max_);
+    ExternalCache* const cache = engine->cache.get();
+    engine->stream->on_batch = [cache](const ExternalBatch& b) { cache->apply(b); };
     engine->stream->on_clear = [this, cache] {
       gaps_.add();
       cache->clear();
     };
   }
-  log_info("conductor", "outside engine %s at %s is registered", options.name.c_str(),
+  log_info("conductor", "external engine %s at %s is registered", options.name.c_str(),
            options.url.empty() ? options.events.c_str() : options.url.c_str());
-  ForeignEngine& added = *(engines_[options.name] = std::move(engine));
+  ExternalEngine& added = *(engines_[options.name] = std::move(engine));
   if (options.posted) save();
   if (!options.url.empty()) check(added);
   return {};
 }
 
-bool ForeignEngines::remove(const std::string& name) {
+bool ExternalEngines::remove(const std::string& name) {
   const auto it = engines_.find(name);
   if (it == engines_.end()) return false;
   it->second->stream.reset();
@@ -207,19 +207,19 @@ bool ForeignEngines::remove(const std::string& name) {
     it->second->cache.reset();
     slots_.give(slot);
   }
-  log_info("conductor", "outside engine %s is removed", name.c_str());
+  log_info("conductor", "external engine %s is removed", name.c_str());
   const bool posted = it->second->options.posted;
   engines_.erase(it);
   if (posted) save();
   return true;
 }
 
-void ForeignEngines::tick(Time now) {
+void ExternalEngines::tick(Time now) {
   for (const auto& [name, e] : engines_)
     if (!e->options.url.empty() && !e->checking && now - e->checked >= kCheckEvery) check(*e);
 }
 
-void ForeignEngines::check(ForeignEngine& engine) {
+void ExternalEngines::check(ExternalEngine& engine) {
   engine.checking = true;
   engine.checked = loop_.clock().now();
   http::ClientRequest r;
@@ -233,37 +233,37 @@ void ForeignEngines::check(ForeignEngine& engine) {
   calls.on_done = [this, text, name = engine.options.name,
                    registration = engine.registration](Result<http::ClientResponse> answer) {
     if (answer) answer->body = std::move(*text);
-    ForeignEngine* const asked = find(name);
+    ExternalEngine* const asked = find(name);
     if (asked != nullptr && asked->registration == registration) checked(*asked, answer);
   };
   client_.send(std::move(r), std::move(calls));
 }
 
-void ForeignEngines::checked(ForeignEngine& e, const Result<http::ClientResponse>& answer) {
+void ExternalEngines::checked(ExternalEngine& e, const Result<http::ClientResponse>& answer) {
   e.checking = false;
   if (!answer) return down(e, answer.error().what);
   const bool well = answer->status == 200 || (e.known && answer->status == 404);
   if (!well) return down(e, strf("it answers with status %d", answer->status));
   if (!e.known) {
     if (auto fits = serves(e, *answer); !fits) return down(e, fits.error().what);
-    log_info("conductor", "outside engine %s is up", e.options.name.c_str());
+    log_info("conductor", "external engine %s is up", e.options.name.c_str());
   }
   e.known = e.up = true;
   e.why.clear();
 }
 
-void ForeignEngines::down(ForeignEngine& engine, const std::string& why) {
+void ExternalEngines::down(ExternalEngine& engine, const std::string& why) {
   const bool news = engine.up || engine.why != why;
   if (engine.up && engine.stream) engine.stream->reset();
   engine.up = engine.known = false;
   engine.why = why;
   if (news)
-    log_warn("conductor", "outside engine %s gets no requests: %s", engine.options.name.c_str(),
+    log_warn("conductor", "external engine %s gets no requests: %s", engine.options.name.c_str(),
              why.c_str());
 }
 
-Result<> ForeignEngines::serves(const ForeignEngine& engine,
-                                const http::ClientResponse& answer) const {
+Result<> ExternalEngines::serves(const ExternalEngine& engine,
+                                 const http::ClientResponse& answer) const {
   MC_TRY(const Json json, parse_json(answer.body));
   if (const Json* data = member(json, "data"); data != nullptr && data->is_array())
     for (const Json& m : *data)
@@ -272,7 +272,7 @@ Result<> ForeignEngines::serves(const ForeignEngine& engine,
               shown(engine.options.model).c_str());
 }
 
-Json foreign_json(const ForeignEngine& e, Time now) {
+Json external_json(const ExternalEngine& e, Time now) {
   Json j = {{"name", e.options.name},
             {"role", "foreign"},
             {"half", e.options.role},

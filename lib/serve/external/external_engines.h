@@ -25,7 +25,7 @@
 
 namespace mc::serve {
 
-struct ForeignOptions {
+struct ExternalOptions {
   std::string name;                // instance_id
   std::string url;                 // "http://host:port"; empty: only indexed, gets no requests
   std::string model;               // as it calls it
@@ -43,25 +43,25 @@ struct ForeignOptions {
 //   {"instance_id", "url", "modelname", "endpoint", "replay_endpoint", "block_size", "tenant_id",
 //    "dp_rank", "type", "role", "kv_group"}
 // Errors: kInvalid, naming the member.
-Result<ForeignOptions> parse_foreign(const Json& json);
-Json registration_json(const ForeignOptions& options);  // what parse_foreign() reads
+Result<ExternalOptions> parse_external(const Json& json);
+Json registration_json(const ExternalOptions& options);  // what parse_external() reads
 // A file with a list of those.
-Result<std::vector<ForeignOptions>> read_foreign(const std::string& path);
+Result<std::vector<ExternalOptions>> read_external(const std::string& path);
 
-struct ForeignEngine {
-  ForeignOptions options;
+struct ExternalEngine {
+  ExternalOptions options;
   bool up = false, checking = false, known = false;  // known: its models were looked at
   std::string why = "not asked yet";                 // when it is not up
   Time checked{};
   uint64_t registration = 0;  // an answer to an older one of the same name is not its own
-  std::unique_ptr<ForeignCache> cache;
+  std::unique_ptr<ExternalCache> cache;
   std::unique_ptr<EventStream> stream;
   // What this conductor gave it to do.
   sched::Ledger ledger;
   uint64_t assigned = 0, requests = 0, context_tokens = 0;
 };
 
-class ForeignEngines {
+class ExternalEngines {
  public:
   using Slot = sched::PrefixIndex::Slot;
   struct Slots {  // of the index, shared with our own workers
@@ -69,34 +69,34 @@ class ForeignEngines {
     std::function<void(Slot)> give;
   };
   // `model`: the conductor's, which an engine must serve under its own name for it.
-  ForeignEngines(io::Loop& loop, sched::PrefixIndex& index, Slots slots, std::string model,
-                 size_t blocks_max, Metrics& metrics);
-  ~ForeignEngines();
+  ExternalEngines(io::Loop& loop, sched::PrefixIndex& index, Slots slots, std::string model,
+                  size_t blocks_max, Metrics& metrics);
+  ~ExternalEngines();
   // Adds the registrations kept in that file, which need not be there, and keeps in it what is
   // posted from now on. Errors: kInvalid of a file that is damaged.
   Result<> keep_in(const std::string& path);
-  ForeignEngines(const ForeignEngines&) = delete;
-  ForeignEngines& operator=(const ForeignEngines&) = delete;
+  ExternalEngines(const ExternalEngines&) = delete;
+  ExternalEngines& operator=(const ExternalEngines&) = delete;
 
   // An engine of that name is replaced. Errors: kInvalid, kBusy when there are too many.
-  Result<> add(const ForeignOptions& options);
+  Result<> add(const ExternalOptions& options);
   bool remove(const std::string& name);
-  ForeignEngine* find(const std::string& name);
-  const std::map<std::string, std::unique_ptr<ForeignEngine>>& all() const { return engines_; }
+  ExternalEngine* find(const std::string& name);
+  const std::map<std::string, std::unique_ptr<ExternalEngine>>& all() const { return engines_; }
   size_t up() const;  // that may get requests
   // Who decodes what this one prefills: of those that are up and `may`, the one with least to do.
   using May = std::function<bool(const std::string& name)>;
-  ForeignEngine* partner(const ForeignEngine& prefill, const May& may) const;
+  ExternalEngine* partner(const ExternalEngine& prefill, const May& may) const;
   void tick(Time now);
   http::Client& client() { return client_; }
 
  private:
   Result<> write() const;
   void save() const;
-  void check(ForeignEngine& engine);
-  void checked(ForeignEngine& engine, const Result<http::ClientResponse>& answer);
-  void down(ForeignEngine& engine, const std::string& why);
-  Result<> serves(const ForeignEngine& engine, const http::ClientResponse& answer) const;
+  void check(ExternalEngine& engine);
+  void checked(ExternalEngine& engine, const Result<http::ClientResponse>& answer);
+  void down(ExternalEngine& engine, const std::string& why);
+  Result<> serves(const ExternalEngine& engine, const http::ClientResponse& answer) const;
 
   io::Loop& loop_;
   sched::PrefixIndex& index_;
@@ -105,11 +105,11 @@ class ForeignEngines {
   const size_t blocks_max_;
   Counter& gaps_;
   http::Client client_;
-  std::map<std::string, std::unique_ptr<ForeignEngine>> engines_;
+  std::map<std::string, std::unique_ptr<ExternalEngine>> engines_;
   uint64_t registrations_ = 0;
   std::string state_file_;
 };
 
-Json foreign_json(const ForeignEngine& engine, Time now);  // for /cluster
+Json external_json(const ExternalEngine& engine, Time now);  // for /cluster
 
 }  // namespace mc::serve

@@ -48,7 +48,7 @@ Result<std::vector<uint64_t>> event_hashes(const wire::Value& list) {
   return all;
 }
 
-Result<> stored(const EventFields& fields, ForeignEvent& e) {
+Result<> stored(const EventFields& fields, ExternalEvent& e) {
   if (const wire::Value parent = fields.get(2, "parent_block_hash", "parent_hash"); !parent.nil()) {
     e.parent = event_hash(parent);
     if (!e.parent) return fail(Code::kInvalid, "the parent's hash is no integer or bytes");
@@ -74,19 +74,19 @@ Result<> stored(const EventFields& fields, ForeignEvent& e) {
   return {};
 }
 
-Result<> decode_event(const wire::Value& v, ForeignBatch& batch) {
+Result<> decode_event(const wire::Value& v, ExternalBatch& batch) {
   const EventFields fields(v);
   const std::string_view type = fields.get(0, "type", "event_type").text();
-  ForeignEvent e;
+  ExternalEvent e;
   if (type == "AllBlocksCleared" || type == "cleared") {
-    e.kind = ForeignEvent::Kind::kCleared;
+    e.kind = ExternalEvent::Kind::kCleared;
   } else if (type == "BlockRemoved" || type == "removed" || type == "BlockStored" ||
              type == "stored") {
     MC_TRY(e.hashes, event_hashes(fields.get(1, "block_hashes", "seq_hashes")));
     if (type == "BlockStored" || type == "stored") {
       MC_TRY_(stored(fields, e));
     } else {
-      e.kind = ForeignEvent::Kind::kRemoved;
+      e.kind = ExternalEvent::Kind::kRemoved;
       e.medium = fields.get(2, "medium").text().substr(0, 16);
     }
   } else {
@@ -99,11 +99,11 @@ Result<> decode_event(const wire::Value& v, ForeignBatch& batch) {
 
 }  // namespace
 
-Result<ForeignBatch> decode_events(std::string_view payload) {
+Result<ExternalBatch> decode_events(std::string_view payload) {
   MC_TRY(const wire::Document doc, wire::Document::parse(payload, kEventBytesMax));
   const wire::Value root = doc.root();
   const wire::Value events = root.at(1);
-  ForeignBatch batch;
+  ExternalBatch batch;
   if (root.kind() != wire::Value::Kind::kArray || !root.at(0).number() ||
       events.kind() != wire::Value::Kind::kArray || events.size() > kEventsMax)
     return fail(Code::kInvalid, "want [time, [events], rank]");

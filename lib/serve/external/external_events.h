@@ -1,4 +1,4 @@
-// What an outside engine publishes about its cache, in the form vLLM gives it: a MessagePack batch
+// What an external engine publishes about its cache, in the form vLLM gives it: a MessagePack batch
 // [time, [event...], data_parallel_rank], each event an array ["BlockStored", ...] or a map
 // {"type": "BlockStored", ...}.
 //
@@ -25,7 +25,7 @@ namespace mc::serve {
 
 inline constexpr size_t kEventBytesMax = 4 * kMiB;  // a batch, as rpc/external_socket.h takes
 
-struct ForeignEvent {
+struct ExternalEvent {
   enum class Kind { kStored, kRemoved, kCleared };
   Kind kind = Kind::kStored;
   std::vector<uint64_t> hashes;    // the engine's names of the blocks
@@ -36,14 +36,14 @@ struct ForeignEvent {
   bool adapter = false;  // of a LoRA adapter, not of the model itself
 };
 
-struct ForeignBatch {
+struct ExternalBatch {
   double time = 0;  // seconds of the engine's clock
-  std::vector<ForeignEvent> events;
+  std::vector<ExternalEvent> events;
   std::optional<int64_t> rank;  // data parallel
   size_t skipped = 0;           // events of unknown types
 };
 
 // Errors: kInvalid, naming what is wrong.
-Result<ForeignBatch> decode_events(std::string_view payload);
+Result<ExternalBatch> decode_events(std::string_view payload);
 
 }  // namespace mc::serve

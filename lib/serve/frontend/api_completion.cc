@@ -75,8 +75,8 @@ void Front::completion(const http::Exchange& x, Tenants::Index tenant, bool chat
     count(metrics_, parsed.error().status, "invalid");
     return refuse(x, parsed.error());
   }
-  // Outside engines get what the client sent.
-  std::string body = conductor_.foreign().all().empty() ? "" : x.request().body;
+  // External engines get what the client sent.
+  std::string body = conductor_.external().all().empty() ? "" : x.request().body;
   x.forget_body();
   const std::string id = id_of(x);
   if (const auto over = tenants_.begin(tenant, parsed->prompt.size(), loop_.now())) {
@@ -164,7 +164,7 @@ void Front::tokens(Answer& a, const Progress& p, const std::vector<int32_t>& tok
   if (a.x.unsent() > kUnsentMax) give_up(a, "the client reads too slowly");
 }
 
-// An outside engine's answer, as it is.
+// An external engine's answer, as it is.
 void Front::passed(Answer& a, const Progress& p, int status, const std::string& type,
                    std::string_view bytes) {
   if (a.over) return;

@@ -25,8 +25,8 @@ bool from_here(const http::Request& r) {
   return peer && io::is_loopback(peer->host);
 }
 
-void register_page(const http::Exchange& x, const Json& json, ForeignEngines& engines) {
-  auto options = parse_foreign(json);
+void register_page(const http::Exchange& x, const Json& json, ExternalEngines& engines) {
+  auto options = parse_external(json);
   if (!options) return refuse_page(x, 400, options.error().what);
   options->posted = true;
   if (auto added = engines.add(*options); !added)
@@ -34,7 +34,7 @@ void register_page(const http::Exchange& x, const Json& json, ForeignEngines& en
   good_page(x, {{"status", "registered successfully"}, {"instance_id", options->name}});
 }
 
-void unregister_page(const http::Exchange& x, const Json& json, ForeignEngines& engines) {
+void unregister_page(const http::Exchange& x, const Json& json, ExternalEngines& engines) {
   const auto name = get_string(json, "instance_id");
   if (!name) return refuse_page(x, 400, name.error().what);
   if (!engines.remove(*name))
@@ -52,10 +52,10 @@ Json held_json(uint64_t longest, uint64_t gpu, uint64_t cpu, uint64_t disk, uint
 }
 
 template <class Match>
-Json foreign_held(const ForeignEngine& e, const Match& match) {
+Json external_held(const ExternalEngine& e, const Match& match) {
   const uint64_t block = e.cache->block_tokens();
-  return held_json(block * match(ForeignCache::kAny), block * match(ForeignCache::kGpu),
-                   block * match(ForeignCache::kCpu), block * match(ForeignCache::kDisk),
+  return held_json(block * match(ExternalCache::kAny), block * match(ExternalCache::kGpu),
+                   block * match(ExternalCache::kCpu), block * match(ExternalCache::kDisk),
                    e.options.rank);
 }
 
@@ -117,7 +117,7 @@ void query_page(const http::Exchange& x, const Json& json, Conductor& conductor)
       return q->wants("default", name, conductor.block_size());
     });
   }
-  for (const auto& [name, e] : conductor.foreign().all()) {
+  for (const auto& [name, e] : conductor.external().all()) {
     const bool fits = q->model.empty() || q->model == own || q->model == e->options.model;
     known |= fits;
     if (!fits || !e->cache || e->cache->block_tokens() == 0) continue;
@@ -125,7 +125,7 @@ void query_page(const http::Exchange& x, const Json& json, Conductor& conductor)
     const auto tags = tags_of(chain_hashes(q->tokens, e->cache->block_tokens(), q->salt));
     const auto& cache = *e->cache;  // clang 14 captures no binding
     all[e->options.tenant][name] =
-        foreign_held(*e, [&](uint8_t media) { return cache.match(tags, media); });
+        external_held(*e, [&](uint8_t media) { return cache.match(tags, media); });
   }
   if (!known) return refuse_page(x, 404, "no instance serves '" + shown(q->model) + "'");
   good_page(x, all);
@@ -156,11 +156,11 @@ void query_hash_page(const http::Exchange& x, const Json& json, Conductor& condu
     tags.push_back(hash->tag());
   }
   Json all = {{"default", own_held(conductor, tags, [](const std::string&) { return true; })}};
-  for (const auto& [name, e] : conductor.foreign().all()) {
+  for (const auto& [name, e] : conductor.external().all()) {
     if (!e->cache || e->cache->block_tokens() == 0) continue;
     const auto& cache = *e->cache;
     all[e->options.tenant][name] =
-        foreign_held(*e, [&](uint8_t media) { return cache.match_names(names, media); });
+        external_held(*e, [&](uint8_t media) { return cache.match_names(names, media); });
   }
   good_page(x, all);
 }
@@ -193,9 +193,9 @@ bool registry_page(const http::Exchange& x, Conductor& conductor) {
   else if (path == "/query_by_hash")
     query_hash_page(x, *json, conductor);
   else if (path == "/unregister")
-    unregister_page(x, *json, conductor.foreign());
+    unregister_page(x, *json, conductor.external());
   else
-    register_page(x, *json, conductor.foreign());
+    register_page(x, *json, conductor.external());
   return true;
 }
 

@@ -1,4 +1,4 @@
-// The pages by which outside engines join a conductor, and other routers ask its index:
+// The pages by which external engines join a conductor, and other routers ask its index:
 //
 //   POST /register (or /admin/register)   an engine, see serve/external/external_engines.h; again:
 //   replaces it POST /unregister                      {"instance_id"} POST /query {"model",

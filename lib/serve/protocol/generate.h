@@ -26,7 +26,7 @@ struct Generate {
   double temperature = 0;
   uint32_t top_k = 0;
   double top_p = 1;
-  // As the client sent it, for outside engines; without it only own workers are chosen.
+  // As the client sent it, for external engines; without it only own workers are chosen.
   std::string path, body;
 };
 
@@ -54,7 +54,7 @@ struct Failed {
 
 struct Listener {
   std::function<void(const Progress&, const std::vector<int32_t>& tokens)> on_tokens;
-  // Instead, when an outside engine answers: its answer as it comes.
+  // Instead, when an external engine answers: its answer as it comes.
   std::function<void(const Progress&, int status, const std::string& content_type,
                      std::string_view bytes)>
       on_passed;

@@ -20,7 +20,7 @@ namespace {
 struct Followed {
   io::Loop& loop;
   sched::PrefixIndex index;
-  ForeignCache cache{index, 0, 1, 100'000};
+  ExternalCache cache{index, 0, 1, 100'000};
   std::unique_ptr<EventStream> stream;
 
   Followed(io::Loop& l, const std::string& events, const std::string& replay) : loop(l) {
@@ -30,7 +30,7 @@ struct Followed {
     o.replay = replay;
     o.order = {.replay_timeout = 300ms, .probe_after = 200ms};
     stream = *EventStream::open(loop, o);
-    stream->on_batch = [this](const ForeignBatch& b) { cache.apply(b); };
+    stream->on_batch = [this](const ExternalBatch& b) { cache.apply(b); };
     stream->on_clear = [this] { cache.clear(); };
   }
   bool holds(int32_t token) {

@@ -12,15 +12,15 @@ using namespace mc;
 using namespace mc::serve;
 using namespace mc::serve::test;
 
-namespace foreign_engines_test {
+namespace external_engines_test {
 
 namespace {
 
-// A conductor with its front; own workers or none; and outside engines.
+// A conductor with its front; own workers or none; and external engines.
 struct Mixed {
   explicit Mixed(bool workers, const std::string& state = {}) {
     ConductorOptions o = quick();
-    o.foreign_state = state;
+    o.external_state = state;
     o.policy.balancing_threshold = 2;
     conductor = *Conductor::open(loop, o, 42, metrics);
     FrontOptions web;
@@ -38,7 +38,7 @@ struct Mixed {
     MockEngine& e = *engines.back();
     const auto r = ask("/register", e.registration(name, role));
     REQUIRE_MESSAGE(r.status == 200, r.body);
-    REQUIRE(until(loop, [&] { return conductor->foreign().find(name)->up; }));
+    REQUIRE(until(loop, [&] { return conductor->external().find(name)->up; }));
     return e;
   }
   struct Answer {
@@ -73,7 +73,7 @@ struct Mixed {
     return a;
   }
   bool indexed(const std::string& name, size_t blocks) {
-    return until(loop, [&] { return conductor->foreign().find(name)->cache->blocks() == blocks; });
+    return until(loop, [&] { return conductor->external().find(name)->cache->blocks() == blocks; });
   }
 
   SteadyClock clock;
@@ -96,7 +96,7 @@ const char* const kStreamed = R"(,"stream":true,"stream_options":{"include_usage
 
 }  // namespace
 
-TEST_CASE("an outside engine alone makes a conductor ready and answers through it") {
+TEST_CASE("an external engine alone makes a conductor ready and answers through it") {
   Mixed m(false);
   CHECK(m.ask("/ready").status == 503);
   MockEngine& e = m.engine("e0");
@@ -148,7 +148,7 @@ TEST_CASE("prompts go to the engine whose events say that it holds them") {
   CHECK(route["best_tokens"] == 16);
 }
 
-TEST_CASE("outside engines and own workers are chosen among by one policy") {
+TEST_CASE("external engines and own workers are chosen among by one policy") {
   Mixed m(true);
   MockEngine& e = m.engine("e0");
   std::vector<int32_t> prompt;
@@ -198,8 +198,8 @@ TEST_CASE("a pair: one computes the prompt, the other answers with what the firs
   CHECK(second["kv_transfer_params"]["remote_engine_id"] == p.url());
   CHECK(second["kv_transfer_params"]["remote_block_ids"] == Json({2, 3}));
   for (const char* name : {"p", "d"}) {
-    CHECK(m.conductor->foreign().find(name)->requests == 0);
-    CHECK(m.conductor->foreign().find(name)->context_tokens == 0);
+    CHECK(m.conductor->external().find(name)->requests == 0);
+    CHECK(m.conductor->external().find(name)->context_tokens == 0);
   }
 }
 
@@ -211,7 +211,7 @@ TEST_CASE("a pair's halves are chosen each by its own load, within their group")
   auto other = *parse_json(m.engine("far", 4, "tiny", "decode").registration("far", "decode"));
   other["kv_group"] = "another";
   REQUIRE(m.ask("/register", dump_json(other)).status == 200);
-  REQUIRE(until(m.loop, [&] { return m.conductor->foreign().find("far")->up; }));
+  REQUIRE(until(m.loop, [&] { return m.conductor->external().find("far")->up; }));
   d0.hang = d1.hang = true;
   std::vector<Mixed::Answer> waiting(4);
   for (int i = 0; i < 4; ++i)
@@ -245,8 +245,8 @@ TEST_CASE("a pair's half that fails is left for another, and one without a conne
   const auto wrong = m.ask("/v1/completions", prompt_of(1, 9));
   CHECK(wrong.status == 400);
   CHECK(wrong.body.find("the mock says no") != std::string::npos);
-  CHECK(m.conductor->foreign().find("d0")->context_tokens == 0);
-  CHECK(m.conductor->foreign().find("d1")->context_tokens == 0);
+  CHECK(m.conductor->external().find("d0")->context_tokens == 0);
+  CHECK(m.conductor->external().find("d1")->context_tokens == 0);
 }
 
 TEST_CASE("a client does not say where KV comes from") {
@@ -258,7 +258,7 @@ TEST_CASE("a client does not say where KV comes from") {
 }
 
 TEST_CASE("registrations outlive the conductor, where there is a file for them") {
-  const std::string path = "foreign_state_test.json";
+  const std::string path = "external_state_test.json";
   std::remove(path.c_str());
   {
     Mixed m(false, path);
@@ -269,7 +269,7 @@ TEST_CASE("registrations outlive the conductor, where there is a file for them")
   }
   {
     Mixed m(false, path);
-    const auto& all = m.conductor->foreign().all();
+    const auto& all = m.conductor->external().all();
     REQUIRE(all.size() == 2);
     CHECK(all.at("e0")->options.block_tokens == 4);
     CHECK(all.at("e0")->cache != nullptr);
@@ -277,7 +277,7 @@ TEST_CASE("registrations outlive the conductor, where there is a file for them")
     CHECK(all.at("e1")->options.model == "org/tiny");
     CHECK(m.ask("/unregister", R"({"instance_id":"e1"})").status == 200);
   }
-  CHECK(read_foreign(path)->size() == 1);
+  CHECK(read_external(path)->size() == 1);
   std::FILE* f = std::fopen(path.c_str(), "w");
   std::fputs("[{}]", f);
   std::fclose(f);
@@ -285,7 +285,7 @@ TEST_CASE("registrations outlive the conductor, where there is a file for them")
   io::Loop loop(clock);
   Metrics metrics;
   ConductorOptions o = quick();
-  o.foreign_state = path;
+  o.external_state = path;
   const auto damaged = Conductor::open(loop, o, 42, metrics);
   REQUIRE_FALSE(damaged);
   CHECK(damaged.error().what.find("--foreign-state: " + path) != std::string::npos);
@@ -303,7 +303,7 @@ TEST_CASE("a client that hangs up ends its request on the engine") {
   m.client.cancel(id);
   REQUIRE(until(m.loop, [&] { return e.gone == 1; }));
   CHECK(m.conductor->in_flight() == 0);
-  CHECK(m.conductor->foreign().find("e0")->requests == 0);
+  CHECK(m.conductor->external().find("e0")->requests == 0);
 }
 
 TEST_CASE("an engine that fails is left for another; what the client did wrong is told") {
@@ -314,7 +314,7 @@ TEST_CASE("an engine that fails is left for another; what the client did wrong i
     first += 100;
     std::vector<int32_t> prompt;
     for (int i = 0; i < 64; ++i) prompt.push_back(first + i);
-    const size_t known = m.conductor->foreign().find("e0")->cache->blocks();
+    const size_t known = m.conductor->external().find("e0")->cache->blocks();
     e.compute(prompt);
     REQUIRE(m.indexed("e0", known + 16));
     return prompt_of(first, 65, more);
@@ -348,12 +348,12 @@ TEST_CASE("an engine that is unwell gets nothing, and its cache is forgotten unt
   e.compute({1, 2, 3, 4});
   REQUIRE(m.indexed("e0", 1));
   e.well = false;
-  REQUIRE(until(m.loop, [&] { return !m.conductor->foreign().find("e0")->up; }));
+  REQUIRE(until(m.loop, [&] { return !m.conductor->external().find("e0")->up; }));
   REQUIRE(m.indexed("e0", 1));  // asked for again, from its publisher
-  CHECK(m.conductor->foreign().find("e0")->stream->order().clears() == 1);
+  CHECK(m.conductor->external().find("e0")->stream->order().clears() == 1);
   CHECK(m.ask("/v1/completions", prompt_of(1, 65)).headers.at("x-mc-prefill") == "p0");
   e.well = true;
-  REQUIRE(until(m.loop, [&] { return m.conductor->foreign().find("e0")->up; }));
+  REQUIRE(until(m.loop, [&] { return m.conductor->external().find("e0")->up; }));
 }
 
 TEST_CASE("an engine's own name of the model is used towards it, a wrong one is not served") {
@@ -365,7 +365,7 @@ TEST_CASE("an engine's own name of the model is used towards it, a wrong one is 
   j["modelname"] = "another";
   CHECK(m.ask("/register", dump_json(j)).status == 200);
   REQUIRE(until(m.loop, [&] {
-    return m.conductor->foreign().find("e1")->why.find("does not serve 'another'") !=
+    return m.conductor->external().find("e1")->why.find("does not serve 'another'") !=
            std::string::npos;
   }));
 }
@@ -438,34 +438,34 @@ TEST_CASE("an answer to an older registration of the same name does not count") 
   REQUIRE(until(m.loop, [&] { return held.size() == 1; }));
   // One that will not do leaves the one that is there as it is.
   CHECK(m.ask("/register", R"({"instance_id":"e0","url":"ftp://x"})").status == 400);
-  CHECK(m.conductor->foreign().find("e0")->options.url == "http://" + slow->address());
+  CHECK(m.conductor->external().find("e0")->options.url == "http://" + slow->address());
   MockEngine other(m.loop, "another model", 4);
   REQUIRE(m.ask("/register", R"({"instance_id":"e0","url":")" + other.url() + "\"}").status == 200);
   held[0].reply(200, "application/json", R"({"data":[{"id":"tiny"}]})");
   REQUIRE(until(m.loop, [&] {
-    return m.conductor->foreign().find("e0")->why.find("does not serve 'tiny'") !=
+    return m.conductor->external().find("e0")->why.find("does not serve 'tiny'") !=
            std::string::npos;
   }));
-  CHECK(m.conductor->foreign().up() == 0);
+  CHECK(m.conductor->external().up() == 0);
 }
 
 TEST_CASE("a file of engines is read like registrations") {
-  const std::string path = "foreign_engines_test.json";
+  const std::string path = "external_engines_test.json";
   const auto write = [&](const std::string& text) {
     std::FILE* f = std::fopen(path.c_str(), "w");
     std::fwrite(text.data(), 1, text.size(), f);
     std::fclose(f);
   };
   write(R"([{"instance_id":"a","url":"http://127.0.0.1:1/","block_size":16}])");
-  const auto list = read_foreign(path);
+  const auto list = read_external(path);
   REQUIRE(list);
   CHECK(list->at(0).url == "http://127.0.0.1:1");
   CHECK(list->at(0).block_tokens == 16);
   write(R"([{"instance_id":"a","url":"http://x"},{}])");
-  CHECK(read_foreign(path).error().what.find("engine 1: ") != std::string::npos);
+  CHECK(read_external(path).error().what.find("engine 1: ") != std::string::npos);
   write("{}");
-  CHECK(read_foreign(path).error().what.find("want a list") != std::string::npos);
+  CHECK(read_external(path).error().what.find("want a list") != std::string::npos);
   std::remove(path.c_str());
 }
 
-}  // namespace foreign_engines_test
+}  // namespace external_engines_test

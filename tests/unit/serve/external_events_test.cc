@@ -10,13 +10,13 @@ using namespace mc;
 using namespace mc::serve;
 using namespace mc::serve::test;
 
-namespace foreign_events_test {
+namespace external_events_test {
 
 namespace {
 
 using Tokens = std::vector<int32_t>;
 
-ForeignBatch one(const std::string& event) {
+ExternalBatch one(const std::string& event) {
   auto b = decode_events(batch({event}));
   REQUIRE_MESSAGE(b, b.error().what);
   return std::move(*b);
@@ -34,8 +34,8 @@ TEST_CASE("events come as arrays, with hashes as integers or bytes") {
   CHECK(b.time == 1.5);
   CHECK(b.rank == 0);
   REQUIRE(b.events.size() == 1);
-  const ForeignEvent& e = b.events[0];
-  CHECK(e.kind == ForeignEvent::Kind::kStored);
+  const ExternalEvent& e = b.events[0];
+  CHECK(e.kind == ExternalEvent::Kind::kStored);
   CHECK(e.hashes == Hashes{7, UINT64_MAX});
   CHECK(e.parent == 5u);
   CHECK(e.tokens == Tokens{1, 2, 3, 4});
@@ -45,9 +45,9 @@ TEST_CASE("events come as arrays, with hashes as integers or bytes") {
 
   const std::string sha(32, '\x01');
   const auto r = one(Pack().array(2).text("BlockRemoved").array(2).bytes(sha).negative(-2).out);
-  CHECK(r.events[0].kind == ForeignEvent::Kind::kRemoved);
+  CHECK(r.events[0].kind == ExternalEvent::Kind::kRemoved);
   CHECK(r.events[0].hashes == Hashes{0x0101010101010101, UINT64_MAX - 1});
-  CHECK(one(cleared()).events[0].kind == ForeignEvent::Kind::kCleared);
+  CHECK(one(cleared()).events[0].kind == ExternalEvent::Kind::kCleared);
   Pack lora;
   lora.array(6).text("BlockStored").array(1).integer(1).nil().array(1).integer(9).integer(1);
   CHECK(one(lora.integer(3).out).events[0].adapter);
@@ -65,7 +65,7 @@ TEST_CASE("events come as maps, by vLLM's names and by those of Mooncake's RFC")
   r.map(2).text("event_type").text("removed").text("seq_hashes").array(1).integer(4);
   CHECK(one(r.out).events[0].hashes == Hashes{4});
   CHECK(one(Pack().map(1).text("event_type").text("cleared").out).events[0].kind ==
-        ForeignEvent::Kind::kCleared);
+        ExternalEvent::Kind::kCleared);
 }
 
 TEST_CASE("an event of an unknown type is skipped; one that contradicts itself is named") {
@@ -98,7 +98,7 @@ TEST_CASE("lengths that lie and nesting without end are refused") {
 
 TEST_CASE("every truncation and any changed byte is decoded or refused, and bounded") {
   sched::PrefixIndex index(1000);
-  ForeignCache cache(index, 0, 2, 500);
+  ExternalCache cache(index, 0, 2, 500);
   const std::string whole =
       batch({stored({1, 2}, {}, {1, 2, 3, 4}, 2), removed({1}), stored({3}, 2, {5, 6}, 2, "CPU"),
              Pack().map(2).text("type").text("BlockRemoved").text("block_hashes").array(0).out,
@@ -120,9 +120,9 @@ TEST_CASE("every truncation and any changed byte is decoded or refused, and boun
   CHECK(index.blocks() <= 500);
 }
 
-TEST_CASE("a foreign cache matches prompts by their tokens, whatever its own names are") {
+TEST_CASE("an external cache matches prompts by their tokens, whatever its own names are") {
   sched::PrefixIndex index;
-  ForeignCache cache(index, 3, 0, 100);
+  ExternalCache cache(index, 3, 0, 100);
   const Tokens prompt{1, 2, 3, 4, 5, 6, 7};
   std::vector<uint64_t> tags;
   for (const BlockHash& h : chain_hashes(prompt, 2)) tags.push_back(h.tag());
@@ -133,7 +133,7 @@ TEST_CASE("a foreign cache matches prompts by their tokens, whatever its own nam
   CHECK(matched() == 2);
   cache.apply(one(stored({300}, 200, {5, 6}, 2)));
   CHECK(matched() == 3);
-  CHECK(cache.match_names(Hashes{100, 200, 300, 400}, ForeignCache::kAny) == 3);
+  CHECK(cache.match_names(Hashes{100, 200, 300, 400}, ExternalCache::kAny) == 3);
   cache.apply(one(stored({900}, 777, {5, 6}, 2)));  // of an unknown parent
   CHECK(cache.orphans() == 1);
   cache.apply(one(stored({901}, {}, {5, 6, 7}, 3)));  // of another size
@@ -150,21 +150,21 @@ TEST_CASE("a foreign cache matches prompts by their tokens, whatever its own nam
 
 TEST_CASE("a block in two media stays until the last one drops it") {
   sched::PrefixIndex index;
-  ForeignCache cache(index, 0, 1, 100);
+  ExternalCache cache(index, 0, 1, 100);
   const std::vector<uint64_t> tags{chain_hashes(Tokens{8}, 1)[0].tag()};
   cache.apply(one(stored({1}, {}, {8}, 1, "GPU")));
   cache.apply(one(stored({1}, {}, {8}, 1, "CPU")));
   cache.apply(one(removed({1}, "GPU")));
-  CHECK(cache.match(tags, ForeignCache::kGpu) == 0);
-  CHECK(cache.match(tags, ForeignCache::kCpu) == 1);
+  CHECK(cache.match(tags, ExternalCache::kGpu) == 0);
+  CHECK(cache.match(tags, ExternalCache::kCpu) == 1);
   CHECK(index.match(tags, 1)[0] == 1);
   cache.apply(one(removed({1}, "CPU")));
   CHECK(index.match(tags, 1)[0] == 0);
 }
 
-TEST_CASE("over its bound a foreign cache takes no more, and what is dropped makes room") {
+TEST_CASE("over its bound an external cache takes no more, and what is dropped makes room") {
   sched::PrefixIndex index;
-  ForeignCache cache(index, 0, 1, 2);
+  ExternalCache cache(index, 0, 1, 2);
   cache.apply(one(stored({1, 2, 3}, {}, {1, 2, 3}, 1)));
   CHECK(cache.blocks() == 2);
   CHECK(cache.skipped() == 1);
@@ -173,4 +173,4 @@ TEST_CASE("over its bound a foreign cache takes no more, and what is dropped mak
   CHECK(cache.blocks() == 2);
 }
 
-}  // namespace foreign_events_test
+}  // namespace external_events_test

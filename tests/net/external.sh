@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Outside engines as processes: a whole one and a pair are registered by POST, requests go where their
+# External engines as processes: a whole one and a pair are registered by POST, requests go where their
 # prompts are cached, a pair's halves hand over, registrations outlive a conductor that is killed, and an
 # engine that is killed is left out.
 source "$(dirname "$0")/../common.inc"
