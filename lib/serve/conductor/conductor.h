@@ -118,13 +118,13 @@ class Conductor {
     kPrefilling,
     kAnswering,
     kEnding,
-    kPassing
+    kProxying
   };
   struct Place {  // a worker of an attempt; an older process of that name is not it
     NodeId node;
     uint64_t epoch = 0;
   };
-  struct Passing {            // an attempt on an external engine
+  struct ProxiedAttempt {     // an attempt on an external engine
     std::string engine;       // empty: there is none
     std::string decode;       // a pair's other half; empty: the engine itself
     bool prefilling = false;  // a pair's first half is at work
@@ -161,7 +161,7 @@ class Conductor {
     bool charged = false, prefilled = false, committed = false;
     bool answering = false;  // counted among what its decode worker decodes
     Time first_token{};
-    Passing passing;
+    ProxiedAttempt proxied;
     std::pair<int64_t, Id> turn() const { return {ask.priority, id}; }
   };
   struct Numbers;  // its metrics
@@ -199,12 +199,12 @@ class Conductor {
   // conductor_external.cc: the same on an external engine
   void add_external(sched::View& v, std::span<const int32_t> prompt, const std::string& salt,
                     const Job* job) const;
-  void pass(Job& job);
+  void proxy(Job& job);
   ExternalEngine* partner(const ExternalEngine& prefill, const Job* job) const;
   void ask_engine(Job& job, const ExternalEngine& engine, std::string body);
-  void hand_over(Job& job);
-  void passed(Job& job, std::string_view chunk);
-  void passed_all(Job& job, const Result<http::ClientResponse>& answer);
+  void start_decode_half(Job& job);
+  void on_upstream_bytes(Job& job, std::string_view chunk);
+  void on_upstream_done(Job& job, const Result<http::ClientResponse>& answer);
   void release_external(Job& job);
   // conductor_failures.cc: how a job ends
   void step_failed(Job& job, const Place& where, const char* op, const Error& error);

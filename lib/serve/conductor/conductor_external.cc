@@ -11,11 +11,11 @@
 namespace mc::serve {
 namespace {
 
-constexpr Duration kPassedSlack = std::chrono::seconds(2);
-constexpr size_t kTailMax = 8192;        // of an answer, where its usage stands
-constexpr size_t kHeldMax = 64 * kKiB;   // of an error's text
-constexpr size_t kHandedMax = 8 * kMiB;  // of a pair's first answer, which names all blocks
-constexpr const char* kHandOver = "kv_transfer_params";
+constexpr Duration kUpstreamSlack = std::chrono::seconds(2);
+constexpr size_t kTailMax = 8192;          // of an answer, where its usage stands
+constexpr size_t kHeldMax = 64 * kKiB;     // of an error's text
+constexpr size_t kKvAnswerMax = 8 * kMiB;  // of a pair's first answer, which names all blocks
+constexpr const char* kKvParams = "kv_transfer_params";
 
 // The last "usage":{...} of an answer.
 std::optional<Json> last_usage(const std::string& tail) {
@@ -40,13 +40,13 @@ uint32_t count_of(const Json& json, const char* key, uint32_t fallback) {
 // The client's words, with the engine's name for the model and the tenant's salt. Where KV comes
 // from is not for a client to say.
 std::string adapted(const Generate& ask, const std::string& ours, const std::string& theirs) {
-  const bool speaks_of_kv = ask.body.find(kHandOver) != std::string::npos;
+  const bool speaks_of_kv = ask.body.find(kKvParams) != std::string::npos;
   if (ours == theirs && ask.cache_salt.empty() && !speaks_of_kv) return ask.body;
   auto json = parse_json(ask.body);
   if (!json || !json->is_object()) return ask.body;
   if (json->contains("model")) (*json)["model"] = theirs;
   if (!ask.cache_salt.empty()) (*json)["cache_salt"] = ask.cache_salt;
-  json->erase(kHandOver);
+  json->erase(kKvParams);
   return dump_json(*json);
 }
 
@@ -58,7 +58,7 @@ std::string prefill_body(const std::string& body) {
   for (const char* key : {"stream_options", "min_tokens", "max_completion_tokens"}) j.erase(key);
   j["stream"] = false;
   j["max_tokens"] = 1;
-  j[kHandOver] = {{"do_remote_decode", true},    {"do_remote_prefill", false},
+  j[kKvParams] = {{"do_remote_decode", true},    {"do_remote_prefill", false},
                   {"remote_engine_id", nullptr}, {"remote_block_ids", nullptr},
                   {"remote_host", nullptr},      {"remote_port", nullptr}};
   return dump_json(j);
@@ -68,7 +68,7 @@ std::string prefill_body(const std::string& body) {
 std::string decode_body(const std::string& body, const Json& handed) {
   auto json = parse_json(body);
   if (!json || !json->is_object()) return body;
-  (*json)[kHandOver] = handed;
+  (*json)[kKvParams] = handed;
   return dump_json(*json);
 }
 
@@ -126,17 +126,17 @@ ExternalEngine* Conductor::partner(const ExternalEngine& prefill, const Job* job
   return good != nullptr ? good : external_->partner(prefill, room);
 }
 
-void Conductor::pass(Job& job) {
+void Conductor::proxy(Job& job) {
   const sched::Decision& d = job.decision;
   ExternalEngine& e = *external_->find(d.chosen.name);
   const bool pair = e.options.role == "prefill";
   ExternalEngine& decodes = pair ? *partner(e, &job) : e;  // it was usable
   const uint64_t n = job.ask.prompt.size();
   ++job.attempt;
-  job.passing = {};
-  job.passing.engine = d.chosen.name;
-  if (pair) job.passing.decode = decodes.options.name;
-  job.passing.prefilling = pair;
+  job.proxied = {};
+  job.proxied.engine = d.chosen.name;
+  if (pair) job.proxied.decode = decodes.options.name;
+  job.proxied.prefilling = pair;
   job.progress = {};
   job.progress.prefill = d.chosen.name;
   job.progress.decode = decodes.options.name;
@@ -156,16 +156,16 @@ void Conductor::pass(Job& job) {
          chain_hashes(job.ask.prompt, e.cache->block_tokens(), job.ask.cache_salt))
       tags.push_back(h.tag());
     job.guess = index_.guess(e.cache->slot(), tags,
-                             loop_.now() + from_seconds(d.ttft_ms() / 1e3) + kPassedSlack);
+                             loop_.now() + from_seconds(d.ttft_ms() / 1e3) + kUpstreamSlack);
   }
-  job.state = State::kPassing;
+  job.state = State::kProxying;
   std::string body = adapted(job.ask, cost_.spec().name, e.options.model);
   ask_engine(job, e, pair ? prefill_body(body) : std::move(body));
 }
 
 void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string body) {
   job.deadline = loop_.now() + options_.prefill_timeout;
-  job.passing.status = 0;
+  job.proxied.status = 0;
   http::ClientRequest r;
   r.method = "POST";
   r.url = engine.options.url + job.ask.path;
@@ -182,30 +182,30 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
   calls.on_headers = [mine](int status, const auto& headers, Time) {
     Job* const j = mine();
     if (j == nullptr) return;
-    j->passing.status = status;
+    j->proxied.status = status;
     const auto type = headers.find("content-type");
-    j->passing.type = type == headers.end() ? "application/json" : type->second;
+    j->proxied.type = type == headers.end() ? "application/json" : type->second;
   };
   calls.on_chunk = [this, mine](std::string_view chunk, Time) {
-    if (Job* const j = mine()) passed(*j, chunk);
+    if (Job* const j = mine()) on_upstream_bytes(*j, chunk);
   };
   calls.on_done = [this, mine](const Result<http::ClientResponse>& answer) {
-    if (Job* const j = mine()) passed_all(*j, answer);
+    if (Job* const j = mine()) on_upstream_done(*j, answer);
   };
-  job.passing.http = external_->client().send(std::move(r), std::move(calls));
+  job.proxied.http = external_->client().send(std::move(r), std::move(calls));
 }
 
 // A pair's first half is done: the second gets the request, and the words for its connector.
-void Conductor::hand_over(Job& job) {
-  Passing& w = job.passing;
+void Conductor::start_decode_half(Job& job) {
+  ProxiedAttempt& w = job.proxied;
   const auto answer = parse_json(w.held);
-  const Json* const handed = answer ? member(*answer, kHandOver) : nullptr;
+  const Json* const handed = answer ? member(*answer, kKvParams) : nullptr;
   if (handed == nullptr || !handed->is_object())
     return fail_attempt(job, {w.engine},
                         Failed{503, "worker_failed",
                                strf("external engine %s hands no KV over: it answers without '%s'; "
                                     "start it with a connector, or register it with role both",
-                                    w.engine.c_str(), kHandOver),
+                                    w.engine.c_str(), kKvParams),
                                1});
   ExternalEngine* const decodes = external_->find(w.decode);
   if (decodes == nullptr || !decodes->up)
@@ -218,17 +218,17 @@ void Conductor::hand_over(Job& job) {
     if (const Json* details = member(*usage, "prompt_tokens_details"))
       p.cached_tokens = count_of(*details, "cached_tokens", *p.cached_tokens);
   if (ExternalEngine* e = external_->find(w.engine)) e->ledger.finish(job.id, loop_.now());
-  index_.prolong(job.guess, loop_.now() + kPassedSlack);
+  index_.prolong(job.guess, loop_.now() + kUpstreamSlack);
   w.prefilling = false;
   w.held.clear();
   ask_engine(job, *decodes,
              decode_body(adapted(job.ask, cost_.spec().name, decodes->options.model), *handed));
 }
 
-void Conductor::passed(Job& job, std::string_view chunk) {
-  Passing& w = job.passing;
+void Conductor::on_upstream_bytes(Job& job, std::string_view chunk) {
+  ProxiedAttempt& w = job.proxied;
   if (w.status != 200 || w.prefilling) {
-    const size_t most = w.status == 200 ? kHandedMax : kHeldMax;
+    const size_t most = w.status == 200 ? kKvAnswerMax : kHeldMax;
     w.held.append(chunk.substr(0, most - std::min(most, w.held.size())));
     return;
   }
@@ -239,18 +239,18 @@ void Conductor::passed(Job& job, std::string_view chunk) {
     numbers_->ttft.observe(p.ttft_ms / 1e3);
     numbers_->error.observe((p.predicted_ttft_ms - p.ttft_ms) / 1e3);
     if (ExternalEngine* e = external_->find(w.engine)) e->ledger.finish(job.id, loop_.now());
-    index_.prolong(job.guess, loop_.now() + kPassedSlack);
+    index_.prolong(job.guess, loop_.now() + kUpstreamSlack);
   }
   w.tail.append(chunk);
   if (w.tail.size() > 2 * kTailMax) w.tail.erase(0, w.tail.size() - kTailMax);
   p.output_tokens =
       std::max<uint32_t>(1, p.output_tokens + static_cast<uint32_t>(events_in(chunk)));
   job.deadline = loop_.now() + options_.token_timeout;
-  job.listener.on_passed(p, w.status, w.type, chunk);
+  job.listener.on_upstream_bytes(p, w.status, w.type, chunk);
 }
 
-void Conductor::passed_all(Job& job, const Result<http::ClientResponse>& answer) {
-  Passing& w = job.passing;
+void Conductor::on_upstream_done(Job& job, const Result<http::ClientResponse>& answer) {
+  ProxiedAttempt& w = job.proxied;
   w.http = 0;
   const std::string asked = w.asked();
   const std::string where = "external engine " + asked;
@@ -265,7 +265,7 @@ void Conductor::passed_all(Job& job, const Result<http::ClientResponse>& answer)
     release(job, "it is full");
     return start(job);
   }
-  if (w.status == 200 && w.prefilling) return hand_over(job);
+  if (w.status == 200 && w.prefilling) return start_decode_half(job);
   if (w.status == 200 && !w.begun)
     return fail_attempt(job, {asked}, Failed{503, "worker_failed", where + " says nothing", 1});
   if (w.status >= 500 || w.status < 200)
@@ -275,7 +275,7 @@ void Conductor::passed_all(Job& job, const Result<http::ClientResponse>& answer)
   Progress& p = job.progress;
   if (w.status != 200) {  // what the client asked for is wrong: it is told in the engine's words
     p.output_tokens = 1;
-    job.listener.on_passed(p, w.status, w.type, w.held);
+    job.listener.on_upstream_bytes(p, w.status, w.type, w.held);
     if (!jobs_.contains(job.id)) return;
     p.output_tokens = 0;
     p.finish = strf("status_%d", w.status);
@@ -298,9 +298,9 @@ void Conductor::passed_all(Job& job, const Result<http::ClientResponse>& answer)
   end(job, std::nullopt);
 }
 
-// What pass() charged.
+// What proxy() charged.
 void Conductor::release_external(Job& job) {
-  Passing& w = job.passing;
+  ProxiedAttempt& w = job.proxied;
   if (w.engine.empty()) return;
   if (w.http != 0) external_->client().cancel(w.http);
   w.http = 0;

@@ -39,9 +39,9 @@ void Conductor::expired(Job& job) {
     case State::kAllocating:
     case State::kPrefilling:
     case State::kAnswering:
-    case State::kPassing: break;
+    case State::kProxying: break;
   }
-  const std::string node = job.state == State::kPassing ? job.passing.asked() : job.decode.node;
+  const std::string node = job.state == State::kProxying ? job.proxied.asked() : job.decode.node;
   fail_attempt(job, {node},
                Failed{504, "upstream_timeout",
                       strf("no token from %s within %s", node.c_str(),

@@ -80,7 +80,7 @@ void Conductor::start(Job& job) {
   ++decided_;
   if (job.decision.verdict != sched::Verdict::kAccept) return refuse(job);
   const sched::Decision& d = job.decision;
-  if (d.chosen.whole) return pass(job);
+  if (d.chosen.whole) return proxy(job);
   ++job.attempt;
   job.wire = strf("%llx-%llu-%u", static_cast<unsigned long long>(epoch_),
                   static_cast<unsigned long long>(job.id), job.attempt);

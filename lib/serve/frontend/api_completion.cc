@@ -45,7 +45,7 @@ struct Front::Answer {
   std::string id;
   Tenants::Index tenant = 0;
   Conductor::Id job = 0;
-  bool started = false, over = false, passed = false;
+  bool started = false, over = false, proxied = false;
   std::string whole;  // the text, when it is not streamed
   uint64_t prompt_tokens = 0, output_tokens = 0;
 
@@ -105,8 +105,10 @@ void Front::completion(const http::Exchange& x, Tenants::Index tenant, bool chat
   listener.on_tokens = [this, a](const Progress& p, const std::vector<int32_t>& t) {
     tokens(*a, p, t);
   };
-  listener.on_passed = [this, a](const Progress& p, int status, const std::string& type,
-                                 std::string_view bytes) { passed(*a, p, status, type, bytes); };
+  listener.on_upstream_bytes = [this, a](const Progress& p, int status, const std::string& type,
+                                         std::string_view bytes) {
+    on_upstream_bytes(*a, p, status, type, bytes);
+  };
   listener.on_done = [this, a](const Progress& p, const std::optional<Failed>& f) {
     done(*a, p, f);
   };
@@ -165,11 +167,11 @@ void Front::tokens(Answer& a, const Progress& p, const std::vector<int32_t>& tok
 }
 
 // An external engine's answer, as it is.
-void Front::passed(Answer& a, const Progress& p, int status, const std::string& type,
-                   std::string_view bytes) {
+void Front::on_upstream_bytes(Answer& a, const Progress& p, int status, const std::string& type,
+                              std::string_view bytes) {
   if (a.over) return;
   if (!a.started) a.x.start(status, type, a.headers(p));
-  a.started = a.passed = true;
+  a.started = a.proxied = true;
   a.output_tokens = p.output_tokens;
   a.x.write(std::string(bytes));
   if (a.x.unsent() > kUnsentMax) give_up(a, "the client reads too slowly");
@@ -177,10 +179,10 @@ void Front::passed(Answer& a, const Progress& p, int status, const std::string& 
 
 void Front::done(Answer& a, const Progress& p, const std::optional<Failed>& failed) {
   if (a.over) return;
-  if (a.passed) a.output_tokens = p.output_tokens;
+  if (a.proxied) a.output_tokens = p.output_tokens;
   close(a);
-  if (a.passed && !failed) return a.x.end();
-  if (a.passed && !a.request.stream) return;  // cut: the client sees that it is not whole
+  if (a.proxied && !failed) return a.x.end();
+  if (a.proxied && !a.request.stream) return;  // cut: the client sees that it is not whole
   const Usage usage = a.usage(p);
   if (failed) {
     const ApiError error{failed->status, failed->what, "", failed->code};

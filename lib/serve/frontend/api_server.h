@@ -73,8 +73,8 @@ class Front {
   // api_completion.cc
   void completion(const http::Exchange& x, Tenants::Index tenant, bool chat);
   void tokens(Answer& a, const Progress& p, const std::vector<int32_t>& tokens);
-  void passed(Answer& a, const Progress& p, int status, const std::string& type,
-              std::string_view bytes);
+  void on_upstream_bytes(Answer& a, const Progress& p, int status, const std::string& type,
+                         std::string_view bytes);
   void done(Answer& a, const Progress& p, const std::optional<Failed>& failed);
   void give_up(Answer& a, const std::string& reason);
   void close(Answer& a);

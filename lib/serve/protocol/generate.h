@@ -57,7 +57,7 @@ struct Listener {
   // Instead, when an external engine answers: its answer as it comes.
   std::function<void(const Progress&, int status, const std::string& content_type,
                      std::string_view bytes)>
-      on_passed;
+      on_upstream_bytes;
   // Once, last; not after cancel().
   std::function<void(const Progress&, const std::optional<Failed>&)> on_done;
 };
