@@ -1,4 +1,4 @@
-// mc-conductor: scheduler and OpenAI front. The work is in lib/serve and lib/sched.
+// mc-conductor: scheduler and OpenAI API. The work is in lib/serve and lib/sched.
 #include <algorithm>
 
 #include "base/json.h"
@@ -14,12 +14,12 @@ namespace mc {
 namespace {
 
 struct Options {
-  serve::FrontOptions front;
+  serve::ApiServerOptions api;
   Duration drain_timeout = std::chrono::seconds(30);
   serve::ConductorOptions conductor;
   void describe(OptionList& v) {
     conductor.describe(v);
-    front.describe(v);
+    api.describe(v);
     v("drain-timeout", drain_timeout, "on SIGTERM, how long requests in flight may go on");
   }
 };
@@ -30,15 +30,15 @@ class Drain {
  public:
   Drain(io::Loop& loop, Duration timeout) : loop_(loop), timeout_(timeout) {}
 
-  void signal(int n, serve::Conductor& conductor, serve::Front& front) {
-    if (n > 1) return cut(conductor, front, "a second signal came");
+  void signal(int n, serve::Conductor& conductor, serve::ApiServer& api) {
+    if (n > 1) return cut(conductor, api, "a second signal came");
     in_flight_ = conductor.in_flight();
     log_info("conductor", "draining %zu requests", in_flight_);
     conductor.drain();
     loop_.after(timeout_,
-                [this, &conductor, &front] { cut(conductor, front, "the drain took too long"); });
-    loop_.every(std::chrono::milliseconds(20), [this, &conductor, &front] {
-      const bool sent = front.open_exchanges() == 0 || cut_;  // to the last byte
+                [this, &conductor, &api] { cut(conductor, api, "the drain took too long"); });
+    loop_.every(std::chrono::milliseconds(20), [this, &conductor, &api] {
+      const bool sent = api.open_exchanges() == 0 || cut_;  // to the last byte
       if (conductor.in_flight() == 0 && sent) loop_.stop();
     });
   }
@@ -49,10 +49,10 @@ class Drain {
   }
 
  private:
-  void cut(serve::Conductor& conductor, serve::Front& front, const char* why) {
+  void cut(serve::Conductor& conductor, serve::ApiServer& api, const char* why) {
     cut_ = true;
     // What a client did not read to its end is cut too, though the conductor is done with it.
-    count_ += std::max(conductor.in_flight(), front.open_exchanges());
+    count_ += std::max(conductor.in_flight(), api.open_exchanges());
     conductor.cancel_all(strf("the conductor ends: %s", why));
   }
   io::Loop& loop_;
@@ -76,17 +76,17 @@ Result<int> serve_cluster(const Options& options, const DaemonOptions& daemon,
   Metrics metrics;
   Drain drain(loop, options.drain_timeout);
   std::unique_ptr<serve::Conductor> conductor;
-  std::unique_ptr<serve::Front> front;
+  std::unique_ptr<serve::ApiServer> api;
   io::Signals signals(
-      loop, [&](int n) { drain.signal(n, *conductor, *front); }, [&] { front->reread_keys(); });
+      loop, [&](int n) { drain.signal(n, *conductor, *api); }, [&] { api->reread_keys(); });
   const auto epoch = static_cast<uint64_t>(wall_now_ns());
   MC_TRY(conductor, serve::Conductor::open(loop, options.conductor, epoch, metrics));
-  MC_TRY(front, serve::Front::open(loop, options.front, *conductor, metrics, config));
+  MC_TRY(api, serve::ApiServer::open(loop, options.api, *conductor, metrics, config));
   Endpoints me;
   me.name = me.role = "conductor";
   me.epoch = epoch;
   me.control = conductor->control();
-  me.http = front->http();
+  me.http = api->http();
   MC_TRY_(daemon.ready(me));
   MC_TRY_(loop.run());
   daemon.stopping();
@@ -99,7 +99,7 @@ Result<int> serve_cluster(const Options& options, const DaemonOptions& daemon,
 int main(int argc, char** argv) {
   mc::Options options;
   mc::DaemonOptions daemon;
-  mc::Program program("mc-conductor", "scheduler and OpenAI front of an mc cluster");
+  mc::Program program("mc-conductor", "scheduler and OpenAI API of an mc cluster");
   program.options(options);
   program.options(daemon);
   program.example("mc-conductor --model tiny", "serve the OpenAI API on 127.0.0.1:8000");

@@ -1,7 +1,7 @@
-// What clients may send to the front, fuzzed: an input that begins with '{' or '[' is a body, asked
-// of every page that takes one; any other is a conversation of raw HTTP, sent in pieces. A body
-// gets one whole answer of JSON a page; a conversation ends, its parser does not mind where the
-// pieces part; and the front serves on, with nothing left open.
+// What clients may send to the API server, fuzzed: an input that begins with '{' or '[' is a body,
+// asked of every page that takes one; any other is a conversation of raw HTTP, sent in pieces. A
+// body gets one whole answer of JSON a page; a conversation ends, its parser does not mind where
+// the pieces part; and the server serves on, with nothing left open.
 //
 // Built with libFuzzer where clang is (scripts/fuzz), else with a main that replays the corpus and
 // random changes of it (tests).
@@ -28,13 +28,14 @@ namespace {
 constexpr Duration kTurn = std::chrono::milliseconds(1);
 constexpr Duration kLongest = std::chrono::seconds(10);
 
-// A front with nothing behind it: every request is refused, by what it says or for want of workers.
+// An API server with nothing behind it: every request is refused, by what it says or for want of
+// workers.
 struct Site {
   SteadyClock clock;
   io::Loop loop{clock};
   Metrics metrics;
   std::unique_ptr<serve::Conductor> conductor;
-  std::unique_ptr<serve::Front> front;
+  std::unique_ptr<serve::ApiServer> api;
   Site() {
     (void)set_up_logs("front", "error", "text");
     serve::ConductorOptions o;
@@ -43,12 +44,12 @@ struct Site {
     auto opened = serve::Conductor::open(loop, o, 1, metrics);
     MC_CHECK(opened.has_value());
     conductor = std::move(*opened);
-    serve::FrontOptions web;
+    serve::ApiServerOptions web;
     web.http = "127.0.0.1:0";
     web.connections = 64;
-    auto served = serve::Front::open(loop, web, *conductor, metrics);
+    auto served = serve::ApiServer::open(loop, web, *conductor, metrics);
     MC_CHECK(served.has_value());
-    front = std::move(*served);
+    api = std::move(*served);
   }
   void until(const std::function<bool()>& done) {
     const Time end = clock.now() + kLongest;
@@ -67,7 +68,7 @@ Site& site() {
 // Sends it all, says that it is done where it should, and reads to the end: what came.
 std::string converse(const std::string& text, size_t piece, bool done) {
   Site& s = site();
-  const auto where = io::parse_address(s.front->http());
+  const auto where = io::parse_address(s.api->http());
   const io::Fd fd(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0));
   sockaddr_in to{};
   to.sin_family = AF_INET;
@@ -176,7 +177,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
     (void)converse(input, 1 + xxh3(input.data(), input.size()) % input.size(), true);
   }
   Site& s = site();
-  s.until([&] { return s.front->open_exchanges() == 0 && s.conductor->in_flight() == 0; });
+  s.until([&] { return s.api->open_exchanges() == 0 && s.conductor->in_flight() == 0; });
   return 0;
 }
 

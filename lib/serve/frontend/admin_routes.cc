@@ -42,10 +42,10 @@ bool from_here(const http::Exchange& x) {
 
 }  // namespace
 
-bool is_admin_page(const std::string& path) { return path == kScaleIn; }
+bool is_admin_route(const std::string& path) { return path == kScaleIn; }
 
-bool admin_page(const http::Exchange& x, Conductor& conductor, bool keyed) {
-  if (!is_admin_page(x.request().path)) return false;
+bool serve_admin(const http::Exchange& x, Conductor& conductor, bool keyed) {
+  if (!is_admin_route(x.request().path)) return false;
   if (x.request().method != "POST") {
     refuse(x, 405, x.request().path + " wants POST, not " + x.request().method);
     return true;

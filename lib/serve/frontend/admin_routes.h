@@ -14,8 +14,8 @@
 
 namespace mc::serve {
 
-bool is_admin_page(const std::string& path);
+bool is_admin_route(const std::string& path);
 // True when it was one of these pages, and is answered. `keyed`: who asks showed an admin's key.
-bool admin_page(const http::Exchange& x, Conductor& conductor, bool keyed);
+bool serve_admin(const http::Exchange& x, Conductor& conductor, bool keyed);
 
 }  // namespace mc::serve

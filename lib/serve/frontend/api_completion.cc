@@ -35,7 +35,7 @@ uint32_t whole_seconds(Duration d) {
 
 }  // namespace
 
-struct Front::Answer {
+struct ApiServer::Answer {
   Answer(http::Exchange exchange, CompletionRequest r, AnswerWriter w, TextStream t)
       : x(std::move(exchange)), request(std::move(r)), writer(std::move(w)), text(std::move(t)) {}
   http::Exchange x;
@@ -69,7 +69,7 @@ struct Front::Answer {
   }
 };
 
-void Front::completion(const http::Exchange& x, Tenants::Index tenant, bool chat) {
+void ApiServer::completion(const http::Exchange& x, Tenants::Index tenant, bool chat) {
   auto parsed = parse_completion(x.request().body, chat, limits_);
   if (!parsed) {
     count(metrics_, parsed.error().status, "invalid");
@@ -119,7 +119,7 @@ void Front::completion(const http::Exchange& x, Tenants::Index tenant, bool chat
     });
 }
 
-void Front::close(Answer& a) {
+void ApiServer::close(Answer& a) {
   a.over = true;
   tenants_.ended(a.tenant, a.output_tokens, loop_.now());
   const std::string& tenant = tenants_.at(a.tenant).name;
@@ -132,13 +132,13 @@ void Front::close(Answer& a) {
   tokens("output").add(a.output_tokens);
 }
 
-void Front::give_up(Answer& a, const std::string& reason) {
+void ApiServer::give_up(Answer& a, const std::string& reason) {
   if (a.over) return;
   close(a);
   conductor_.cancel(a.job, reason);
 }
 
-void Front::tokens(Answer& a, const Progress& p, const std::vector<int32_t>& tokens) {
+void ApiServer::tokens(Answer& a, const Progress& p, const std::vector<int32_t>& tokens) {
   if (a.over) return;
   std::string events, text;
   for (size_t i = 0; i < tokens.size() && !a.text.stopped(); ++i) {
@@ -167,8 +167,8 @@ void Front::tokens(Answer& a, const Progress& p, const std::vector<int32_t>& tok
 }
 
 // An external engine's answer, as it is.
-void Front::on_upstream_bytes(Answer& a, const Progress& p, int status, const std::string& type,
-                              std::string_view bytes) {
+void ApiServer::on_upstream_bytes(Answer& a, const Progress& p, int status, const std::string& type,
+                                  std::string_view bytes) {
   if (a.over) return;
   if (!a.started) a.x.start(status, type, a.headers(p));
   a.started = a.proxied = true;
@@ -177,7 +177,7 @@ void Front::on_upstream_bytes(Answer& a, const Progress& p, int status, const st
   if (a.x.unsent() > kUnsentMax) give_up(a, "the client reads too slowly");
 }
 
-void Front::done(Answer& a, const Progress& p, const std::optional<Failed>& failed) {
+void ApiServer::done(Answer& a, const Progress& p, const std::optional<Failed>& failed) {
   if (a.over) return;
   if (a.proxied) a.output_tokens = p.output_tokens;
   close(a);

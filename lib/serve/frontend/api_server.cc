@@ -27,7 +27,7 @@ bool all_printable(const std::string& s) {
 // What shows a tenant's requests or the server's settings.
 bool for_admins(const std::string& path) {
   return path == "/debug/route" || path == "/config" || path.starts_with("/explain/") ||
-         is_registry_page(path) || is_admin_page(path);
+         is_registry_route(path) || is_admin_route(path);
 }
 
 // Health, numbers and the dashboard: nothing that was asked or answered.
@@ -67,7 +67,7 @@ uint32_t files_for(uint32_t connections) {
 
 }  // namespace
 
-void FrontOptions::describe(OptionList& v) {
+void ApiServerOptions::describe(OptionList& v) {
   v("http", http, "address of the OpenAI API, /cluster and /metrics");
   v("http-connections", connections, "clients connected at once");
   v("api-keys", api_keys,
@@ -76,9 +76,9 @@ void FrontOptions::describe(OptionList& v) {
   v("coalesce", coalesce, "tokens that come together are one event of a stream");
 }
 
-Result<std::unique_ptr<Front>> Front::open(io::Loop& loop, const FrontOptions& options,
-                                           Conductor& conductor, Metrics& metrics,
-                                           std::string config) {
+Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServerOptions& options,
+                                                   Conductor& conductor, Metrics& metrics,
+                                                   std::string config) {
   if (options.connections == 0)
     return fail(Code::kInvalid, "--http-connections: want at least 1, or nobody can connect");
   Tenants tenants;
@@ -86,24 +86,24 @@ Result<std::unique_ptr<Front>> Front::open(io::Loop& loop, const FrontOptions& o
   if (!options.api_keys.empty()) {
     MC_TRY(tenants, Tenants::open(options.api_keys));
   }
-  auto front = std::unique_ptr<Front>(
-      new Front(loop, options, conductor, metrics, std::move(tenants), std::move(config)));
-  front->keys_stamp_ = stamp;
-  if (!options.api_keys.empty()) front->watch_keys();
+  auto api = std::unique_ptr<ApiServer>(
+      new ApiServer(loop, options, conductor, metrics, std::move(tenants), std::move(config)));
+  api->keys_stamp_ = stamp;
+  if (!options.api_keys.empty()) api->watch_keys();
   http::ServerOptions server;
   server.connections_max = files_for(options.connections);
   server.refusal = [&metrics](int status, const std::string& why) -> http::Page {
     count(metrics, status, "http");
     return {kJsonType, error_json({status, why, "", ""}) + "\n"};
   };
-  MC_TRY(front->http_,
+  MC_TRY(api->http_,
          http::Server::open(loop, options.http, std::move(server),
-                            [f = front.get()](const http::Exchange& x) { f->page(x); }));
-  return front;
+                            [self = api.get()](const http::Exchange& x) { self->dispatch(x); }));
+  return api;
 }
 
-Front::Front(io::Loop& loop, const FrontOptions& options, Conductor& conductor, Metrics& metrics,
-             Tenants tenants, std::string config)
+ApiServer::ApiServer(io::Loop& loop, const ApiServerOptions& options, Conductor& conductor,
+                     Metrics& metrics, Tenants tenants, std::string config)
     : loop_(loop),
       conductor_(conductor),
       metrics_(metrics),
@@ -117,17 +117,17 @@ Front::Front(io::Loop& loop, const FrontOptions& options, Conductor& conductor, 
       prefix_(strf("%llx",
                    static_cast<unsigned long long>(mix64(static_cast<uint64_t>(wall_now_ns()))))) {}
 
-Front::~Front() {
+ApiServer::~ApiServer() {
   if (keys_timer_ != 0) loop_.cancel(keys_timer_);
 }
 
-void Front::watch_keys() {
+void ApiServer::watch_keys() {
   keys_timer_ = loop_.every(kKeysEvery, [this] {
     if (stamp_of(keys_file_) != keys_stamp_) reread_keys();
   });
 }
 
-void Front::reread_keys() {
+void ApiServer::reread_keys() {
   if (keys_file_.empty()) return;
   keys_stamp_ = stamp_of(keys_file_);
   auto fresh = Tenants::open(keys_file_);
@@ -143,28 +143,28 @@ void Front::reread_keys() {
   log_info("conductor", "%s was read again", keys_file_.c_str());
 }
 
-void Front::count(Metrics& metrics, int status, const std::string& reason) {
+void ApiServer::count(Metrics& metrics, int status, const std::string& reason) {
   metrics
       .counter("mc_conductor_requests_total", "requests answered",
                {{"code", std::to_string(status)}, {"reason", reason}})
       .add();
 }
 
-void Front::refuse(const http::Exchange& x, const ApiError& e, http::Headers extra) const {
+void ApiServer::refuse(const http::Exchange& x, const ApiError& e, http::Headers extra) const {
   const bool named = !extra.empty() && extra.front().first == "x-request-id";
   if (!named) extra.insert(extra.begin(), {"x-request-id", id_of(x)});
   x.reply(e.status, kJsonType, error_json(e) + "\n", std::move(extra));
 }
 
 // The client's own, when it sent one that may stand in a log and a header.
-std::string Front::id_of(const http::Exchange& x) const {
+std::string ApiServer::id_of(const http::Exchange& x) const {
   const auto given = x.request().headers.find("x-request-id");
   if (given != x.request().headers.end() && all_printable(given->second)) return given->second;
   return prefix_ + "-" + std::to_string(next_);
 }
 
 // Who asks; nothing when that was answered with 401 or 403.
-std::optional<Tenants::Index> Front::enter(const http::Exchange& x) {
+std::optional<Tenants::Index> ApiServer::enter(const http::Exchange& x) {
   const auto& headers = x.request().headers;
   const auto given = headers.find("authorization");
   const auto tenant = tenants_.find(given == headers.end() ? "" : given->second);
@@ -186,7 +186,7 @@ std::optional<Tenants::Index> Front::enter(const http::Exchange& x) {
   return tenant;
 }
 
-void Front::page(const http::Exchange& x) {
+void ApiServer::dispatch(const http::Exchange& x) {
   ++next_;
   const std::string& path = x.request().path;
   const std::string& method = x.request().method;
@@ -205,8 +205,8 @@ void Front::page(const http::Exchange& x) {
     return answer ? x.reply(200, kJsonType, *answer) : refuse(x, answer.error());
   }
   if (path == "/debug/route") return route(x);
-  if (registry_page(x, conductor_)) return;
-  if (admin_page(x, conductor_, tenants_.keyed())) return;
+  if (serve_registry(x, conductor_)) return;
+  if (serve_admin(x, conductor_, tenants_.keyed())) return;
   if (method != "GET" && method != "HEAD")
     return refuse(x, {405, path + " wants GET, not " + method, "", ""});
   if (path == "/metrics") conductor_.update_metrics();
@@ -226,7 +226,7 @@ void Front::page(const http::Exchange& x) {
              "", ""});
 }
 
-void Front::explain(const http::Exchange& x) {
+void ApiServer::explain(const http::Exchange& x) {
   const std::string id = x.request().path.substr(std::string_view("/explain/").size());
   const Json known = conductor_.explain(id);
   if (known.is_null())
@@ -238,7 +238,7 @@ void Front::explain(const http::Exchange& x) {
   x.reply(200, kJsonType, dump_json(known, 2) + "\n");
 }
 
-std::string Front::models() const {
+std::string ApiServer::models() const {
   const Json model = {{"id", limits_.model},
                       {"object", "model"},
                       {"created", created_},
@@ -249,7 +249,7 @@ std::string Front::models() const {
   return dump_json({{"object", "list"}, {"data", Json::array({model})}}) + "\n";
 }
 
-void Front::route(const http::Exchange& x) {
+void ApiServer::route(const http::Exchange& x) {
   CompletionRequest r;
   r.max_tokens = 0;
   if (x.request().method == "POST") {

@@ -10,7 +10,7 @@
 //
 // With --api-keys a key is needed (401), but for the pages in the second line without /config; the
 // last two and /config need an admin's (403). Each tenant has its limits (429) and its caches
-// (serve/frontend/tenants.h). The front speaks plain HTTP: put what ends TLS before it.
+// (serve/frontend/tenants.h). The server speaks plain HTTP: put what ends TLS before it.
 //
 // The status of an answer is known when its first token is: until then a failure is an HTTP status,
 // after it an error event. Headers of an answer: x-request-id (the client's, when it sent one),
@@ -29,7 +29,7 @@
 
 namespace mc::serve {
 
-struct FrontOptions {
+struct ApiServerOptions {
   std::string http = "127.0.0.1:8000";
   uint32_t connections = 4096;
   std::string api_keys{};
@@ -37,16 +37,16 @@ struct FrontOptions {
   void describe(OptionList& v);
 };
 
-class Front {
+class ApiServer {
  public:
   // `conductor` outlives it; `config` is what /config answers, JSON. Errors: kUnavailable when the
   // port is in use; kInvalid, kNotFound of the file of keys.
-  static Result<std::unique_ptr<Front>> open(io::Loop& loop, const FrontOptions& options,
-                                             Conductor& conductor, Metrics& metrics,
-                                             std::string config = "{}\n");
-  ~Front();
-  Front(const Front&) = delete;
-  Front& operator=(const Front&) = delete;
+  static Result<std::unique_ptr<ApiServer>> open(io::Loop& loop, const ApiServerOptions& options,
+                                                 Conductor& conductor, Metrics& metrics,
+                                                 std::string config = "{}\n");
+  ~ApiServer();
+  ApiServer(const ApiServer&) = delete;
+  ApiServer& operator=(const ApiServer&) = delete;
 
   // Reads the file of keys again; one that will not do leaves those that are there, and is told in
   // the log. Done by itself, too, within a second of a change.
@@ -58,14 +58,14 @@ class Front {
  private:
   struct Answer;  // one request while it is answered
   static constexpr const char* kJsonType = "application/json";
-  Front(io::Loop& loop, const FrontOptions& options, Conductor& conductor, Metrics& metrics,
-        Tenants tenants, std::string config);
+  ApiServer(io::Loop& loop, const ApiServerOptions& options, Conductor& conductor, Metrics& metrics,
+            Tenants tenants, std::string config);
   void watch_keys();
   static void count(Metrics& metrics, int status, const std::string& reason);
   void refuse(const http::Exchange& x, const ApiError& e, http::Headers extra = {}) const;
   std::string id_of(const http::Exchange& x) const;
   std::optional<Tenants::Index> enter(const http::Exchange& x);
-  void page(const http::Exchange& x);
+  void dispatch(const http::Exchange& x);
   void explain(const http::Exchange& x);
   void route(const http::Exchange& x);
   std::string models() const;

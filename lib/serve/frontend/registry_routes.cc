@@ -25,7 +25,7 @@ bool from_here(const http::Request& r) {
   return peer && io::is_loopback(peer->host);
 }
 
-void register_page(const http::Exchange& x, const Json& json, ExternalEngines& engines) {
+void register_engine(const http::Exchange& x, const Json& json, ExternalEngines& engines) {
   auto options = parse_external(json);
   if (!options) return refuse_page(x, 400, options.error().what);
   options->posted = true;
@@ -34,7 +34,7 @@ void register_page(const http::Exchange& x, const Json& json, ExternalEngines& e
   good_page(x, {{"status", "registered successfully"}, {"instance_id", options->name}});
 }
 
-void unregister_page(const http::Exchange& x, const Json& json, ExternalEngines& engines) {
+void unregister_engine(const http::Exchange& x, const Json& json, ExternalEngines& engines) {
   const auto name = get_string(json, "instance_id");
   if (!name) return refuse_page(x, 400, name.error().what);
   if (!engines.remove(*name))
@@ -105,7 +105,7 @@ Json own_held(const Conductor& conductor, const std::vector<uint64_t>& tags,
   return all;
 }
 
-void query_page(const http::Exchange& x, const Json& json, Conductor& conductor) {
+void query_tokens(const http::Exchange& x, const Json& json, Conductor& conductor) {
   const auto q = parse_query(json);
   if (!q) return refuse_page(x, 400, q.error().what);
   const std::string& own = conductor.spec().name;
@@ -132,7 +132,7 @@ void query_page(const http::Exchange& x, const Json& json, Conductor& conductor)
 }
 
 // Integers are an engine's own names of blocks, of which ours are the first eight bytes.
-void query_hash_page(const http::Exchange& x, const Json& json, Conductor& conductor) {
+void query_hashes(const http::Exchange& x, const Json& json, Conductor& conductor) {
   const Json* list = member(json, "seq_hashes");
   if (list == nullptr || !list->is_array() || list->size() > kQueryMax)
     return refuse_page(x, 400, strf("seq_hashes: want a list of at most %zu", kQueryMax));
@@ -167,14 +167,14 @@ void query_hash_page(const http::Exchange& x, const Json& json, Conductor& condu
 
 }  // namespace
 
-bool is_registry_page(const std::string& path) {
+bool is_registry_route(const std::string& path) {
   return path == "/register" || path == "/admin/register" || path == "/unregister" ||
          path == "/query" || path == "/query_by_hash";
 }
 
-bool registry_page(const http::Exchange& x, Conductor& conductor) {
+bool serve_registry(const http::Exchange& x, Conductor& conductor) {
   const std::string& path = x.request().path;
-  if (!is_registry_page(path)) return false;
+  if (!is_registry_route(path)) return false;
   const bool joins = !path.starts_with("/query");
   if (x.request().method != "POST") {
     refuse_page(x, 405, path + " wants POST, not " + x.request().method);
@@ -189,13 +189,13 @@ bool registry_page(const http::Exchange& x, Conductor& conductor) {
   if (!json || !json->is_object())
     refuse_page(x, 400, json ? "want a JSON object" : json.error().what);
   else if (path == "/query")
-    query_page(x, *json, conductor);
+    query_tokens(x, *json, conductor);
   else if (path == "/query_by_hash")
-    query_hash_page(x, *json, conductor);
+    query_hashes(x, *json, conductor);
   else if (path == "/unregister")
-    unregister_page(x, *json, conductor.external());
+    unregister_engine(x, *json, conductor.external());
   else
-    register_page(x, *json, conductor.external());
+    register_engine(x, *json, conductor.external());
   return true;
 }
 

@@ -17,8 +17,8 @@
 
 namespace mc::serve {
 
-bool is_registry_page(const std::string& path);
+bool is_registry_route(const std::string& path);
 // True when it was one of these pages, and is answered.
-bool registry_page(const http::Exchange& x, Conductor& conductor);
+bool serve_registry(const http::Exchange& x, Conductor& conductor);
 
 }  // namespace mc::serve

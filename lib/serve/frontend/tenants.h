@@ -1,4 +1,4 @@
-// Who may use the front: tenants with their API keys, what each may ask for, and how their caches
+// Who may use the API: tenants with their API keys, what each may ask for, and how their caches
 // are kept apart. A file of them:
 //
 //   { "tenants": [ { "name": "search", "keys": ["sk-1f.."], "priority": 0, "in-flight": 64,

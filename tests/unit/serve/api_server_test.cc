@@ -204,7 +204,7 @@ TEST_CASE("every chunk has the usage so far where that is wanted") {
 TEST_CASE("a client that does not read its stream is given up, and its worker told") {
   Site s;
   s.p[0]->then = nullptr;
-  http::testing::RawClient client(s.loop, s.front->http());
+  http::testing::RawClient client(s.loop, s.api->http());
   const std::string body = kStream;
   client.send(
       strf("POST /v1/completions HTTP/1.1\r\nX-Request-Id: mine\r\nContent-Length: %zu\r\n\r\n",

@@ -16,16 +16,16 @@ namespace external_engines_test {
 
 namespace {
 
-// A conductor with its front; own workers or none; and external engines.
+// A conductor with its API server; own workers or none; and external engines.
 struct Mixed {
   explicit Mixed(bool workers, const std::string& state = {}) {
     ConductorOptions o = quick();
     o.external_state = state;
     o.policy.balancing_threshold = 2;
     conductor = *Conductor::open(loop, o, 42, metrics);
-    FrontOptions web;
+    ApiServerOptions web;
     web.http = "127.0.0.1:0";
-    front = *Front::open(loop, web, *conductor, metrics, "{}");
+    api = *ApiServer::open(loop, web, *conductor, metrics, "{}");
     if (!workers) return;
     decode = std::make_unique<FakeDecode>(loop, conductor->control(), "d0");
     prefill = std::make_unique<FakePrefill>(loop, conductor->control(), "p0");
@@ -51,7 +51,7 @@ struct Mixed {
   http::Client::Id send(const std::string& path, const std::string& body, Answer& a) {
     http::ClientRequest r;
     r.method = body.empty() ? "GET" : "POST";
-    r.url = "http://" + front->http() + path;
+    r.url = "http://" + api->http() + path;
     r.headers = {{"x-request-id", "mine"}};
     r.body = body;
     http::ClientCallbacks calls;
@@ -80,7 +80,7 @@ struct Mixed {
   io::Loop loop{clock};
   Metrics metrics;
   std::unique_ptr<Conductor> conductor;
-  std::unique_ptr<Front> front;
+  std::unique_ptr<ApiServer> api;
   http::Client client{loop};
   std::unique_ptr<FakeDecode> decode;
   std::unique_ptr<FakePrefill> prefill;

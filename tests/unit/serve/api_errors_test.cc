@@ -1,4 +1,4 @@
-// Every status that the front answers with: its body, code and headers.
+// Every status that the API server answers with: its body, code and headers.
 #include <doctest/doctest.h>
 #include <unistd.h>
 
@@ -13,7 +13,7 @@ using namespace mc;
 using namespace mc::serve;
 using namespace mc::serve::test;
 
-namespace front_errors_test {
+namespace api_errors_test {
 namespace {
 
 // What an answer must be.
@@ -58,7 +58,7 @@ struct KeyFile {
     std::ofstream(name) << json;
   }
   ~KeyFile() { std::remove(name.c_str()); }
-  FrontOptions options() const { return {.http = "127.0.0.1:0", .api_keys = name}; }
+  ApiServerOptions options() const { return {.http = "127.0.0.1:0", .api_keys = name}; }
   std::string name;
 };
 
@@ -180,7 +180,7 @@ TEST_CASE("keys that change are in force within a second; a file that is wrong c
   CHECK(status("key-of-a") == 401);
   CHECK(status("key-of-b") == 401);
   std::ofstream(keys.name) << R"({"tenants":[{"name":"b"}]})";
-  s.front->reread_keys();  // as SIGHUP has it
+  s.api->reread_keys();  // as SIGHUP has it
   CHECK(status("new-key-of-b") == 200);
   const std::string text = s.metrics.text();
   CHECK(text.find(R"(mc_conductor_keys_reads_total{result="ok"} 1)") != std::string::npos);
@@ -301,7 +301,7 @@ TEST_CASE("413, 431 and 400 before a request is whole: OpenAI errors all the sam
   Site s;
   for (const Row& row : rows) {
     CAPTURE(row.status);
-    http::testing::RawClient client(s.loop, s.front->http());
+    http::testing::RawClient client(s.loop, s.api->http());
     client.send(row.bytes);
     REQUIRE(client.wait_closed());
     const std::string& got = client.received();
@@ -315,4 +315,4 @@ TEST_CASE("413, 431 and 400 before a request is whole: OpenAI errors all the sam
   }
 }
 
-}  // namespace front_errors_test
+}  // namespace api_errors_test

@@ -1,4 +1,4 @@
-// A conductor with fake workers behind its HTTP front, and a client.
+// A conductor with fake workers behind its API server, and a client.
 #pragma once
 #include "conductor_fakes.h"
 #include "http/client.h"
@@ -7,18 +7,19 @@
 namespace mc::serve::test {
 
 struct Site : Cluster {
-  explicit Site(ConductorOptions options = quick(), FrontOptions serving = {.http = "127.0.0.1:0"},
+  explicit Site(ConductorOptions options = quick(),
+                ApiServerOptions serving = {.http = "127.0.0.1:0"},
                 const std::string& config = "{}")
       : Cluster(1, 1, options) {
-    auto opened = Front::open(loop, serving, *conductor, metrics, config);
+    auto opened = ApiServer::open(loop, serving, *conductor, metrics, config);
     REQUIRE_MESSAGE(opened, opened.error().what);
-    front = std::move(*opened);
+    api = std::move(*opened);
   }
   http::Client::Id send(const std::string& path, const std::string& body,
                         Result<http::ClientResponse>& answer, bool& done, std::string* stream) {
     http::ClientRequest r;
     r.method = body.empty() ? "GET" : "POST";
-    r.url = "http://" + front->http() + path;
+    r.url = "http://" + api->http() + path;
     r.headers = headers;
     r.body = body;
     http::ClientCallbacks calls;
@@ -47,7 +48,7 @@ struct Site : Cluster {
     return text;
   }
   http::Headers headers = {{"x-request-id", "mine"}};
-  std::unique_ptr<Front> front;
+  std::unique_ptr<ApiServer> api;
   http::Client client{loop};
 };
 
