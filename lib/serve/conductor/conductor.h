@@ -77,7 +77,7 @@ class Conductor {
 
   using Id = uint64_t;
   // Calls back on later turns, or at once when it is refused. The id is for cancel().
-  Id submit(Generate request, Listener listener);
+  Id submit(GenerateRequest request, ResponseSink sink);
   // Nobody wants the answer any more: no call back, both workers are told. Unknown ids are fine.
   // `finish` is not empty when the caller has all it wants (a stop string came).
   void cancel(Id id, const std::string& reason, const std::string& finish = {});
@@ -136,8 +136,8 @@ class Conductor {
   };
   struct Job {
     Id id = 0;
-    Generate ask;
-    Listener listener;
+    GenerateRequest ask;
+    ResponseSink sink;
     std::vector<uint64_t> tags;
     Time arrived{}, deadline = Time::max();
     State state = State::kWaiting;
@@ -181,7 +181,7 @@ class Conductor {
   void start(Job& job);
   void refuse(Job& job);
   void refuse_computed(Job& job);
-  Failed too_large(const Job& job) const;
+  RequestError too_large(const Job& job) const;
   void wait_for_room(Job& job);
   Place source_of(const Job& job) const;
   void reserve(Job& job);
@@ -208,10 +208,10 @@ class Conductor {
   void release_external(Job& job);
   // conductor_failures.cc: how a job ends
   void step_failed(Job& job, const Place& where, const char* op, const Error& error);
-  void fail_attempt(Job& job, const std::set<NodeId>& avoid, Failed why);
+  void fail_attempt(Job& job, const std::set<NodeId>& avoid, RequestError why);
   void release(Job& job, const std::string& reason);
   void abort_at(const Place& place, const std::string& wire, const std::string& reason);
-  void end(Job& job, const std::optional<Failed>& failed);
+  void end(Job& job, const std::optional<RequestError>& failed);
   void worker_gone(const Worker& worker, const std::string& why);
   void tick();
   PoolLoads loads() const;

@@ -39,7 +39,8 @@ uint32_t count_of(const Json& json, const char* key, uint32_t fallback) {
 
 // The client's words, with the engine's name for the model and the tenant's salt. Where KV comes
 // from is not for a client to say.
-std::string adapted(const Generate& ask, const std::string& ours, const std::string& theirs) {
+std::string adapted(const GenerateRequest& ask, const std::string& ours,
+                    const std::string& theirs) {
   const bool speaks_of_kv = ask.body.find(kKvParams) != std::string::npos;
   if (ours == theirs && ask.cache_salt.empty() && !speaks_of_kv) return ask.body;
   auto json = parse_json(ask.body);
@@ -201,17 +202,18 @@ void Conductor::start_decode_half(Job& job) {
   const auto answer = parse_json(w.held);
   const Json* const handed = answer ? member(*answer, kKvParams) : nullptr;
   if (handed == nullptr || !handed->is_object())
-    return fail_attempt(job, {w.engine},
-                        Failed{503, "worker_failed",
-                               strf("external engine %s hands no KV over: it answers without '%s'; "
-                                    "start it with a connector, or register it with role both",
-                                    w.engine.c_str(), kKvParams),
-                               1});
+    return fail_attempt(
+        job, {w.engine},
+        RequestError{503, "worker_failed",
+                     strf("external engine %s hands no KV over: it answers without '%s'; "
+                          "start it with a connector, or register it with role both",
+                          w.engine.c_str(), kKvParams),
+                     1});
   ExternalEngine* const decodes = external_->find(w.decode);
   if (decodes == nullptr || !decodes->up)
     return fail_attempt(
         job, {w.decode},
-        Failed{503, "worker_failed", "external engine " + w.decode + " went away", 1});
+        RequestError{503, "worker_failed", "external engine " + w.decode + " went away", 1});
   Progress& p = job.progress;
   p.cached_tokens = static_cast<uint32_t>(job.decision.chosen.local_tokens);
   if (const Json* usage = member(*answer, "usage"); usage != nullptr)
@@ -246,7 +248,7 @@ void Conductor::on_upstream_bytes(Job& job, std::string_view chunk) {
   p.output_tokens =
       std::max<uint32_t>(1, p.output_tokens + static_cast<uint32_t>(events_in(chunk)));
   job.deadline = loop_.now() + options_.token_timeout;
-  job.listener.on_upstream_bytes(p, w.status, w.type, chunk);
+  job.sink.on_upstream_bytes(p, w.status, w.type, chunk);
 }
 
 void Conductor::on_upstream_done(Job& job, const Result<http::ClientResponse>& answer) {
@@ -257,8 +259,8 @@ void Conductor::on_upstream_done(Job& job, const Result<http::ClientResponse>& a
   if (!answer) {
     const bool late = answer.error().code == Code::kTimeout;
     return fail_attempt(job, {asked},
-                        Failed{late ? 504 : 503, late ? "upstream_timeout" : "worker_failed",
-                               where + ": " + answer.error().what, 1});
+                        RequestError{late ? 504 : 503, late ? "upstream_timeout" : "worker_failed",
+                                     where + ": " + answer.error().what, 1});
   }
   if (w.status == 429 || w.status == 503) {  // it is full: others may not be
     job.full.insert(asked);
@@ -267,15 +269,17 @@ void Conductor::on_upstream_done(Job& job, const Result<http::ClientResponse>& a
   }
   if (w.status == 200 && w.prefilling) return start_decode_half(job);
   if (w.status == 200 && !w.begun)
-    return fail_attempt(job, {asked}, Failed{503, "worker_failed", where + " says nothing", 1});
-  if (w.status >= 500 || w.status < 200)
     return fail_attempt(job, {asked},
-                        Failed{503, "worker_failed",
-                               strf("%s answers with status %d", where.c_str(), w.status), 1});
+                        RequestError{503, "worker_failed", where + " says nothing", 1});
+  if (w.status >= 500 || w.status < 200)
+    return fail_attempt(
+        job, {asked},
+        RequestError{503, "worker_failed",
+                     strf("%s answers with status %d", where.c_str(), w.status), 1});
   Progress& p = job.progress;
   if (w.status != 200) {  // what the client asked for is wrong: it is told in the engine's words
     p.output_tokens = 1;
-    job.listener.on_upstream_bytes(p, w.status, w.type, w.held);
+    job.sink.on_upstream_bytes(p, w.status, w.type, w.held);
     if (!jobs_.contains(job.id)) return;
     p.output_tokens = 0;
     p.finish = strf("status_%d", w.status);

@@ -15,8 +15,8 @@ constexpr Duration kAbortBudget = std::chrono::seconds(2);
 bool no_room(const Error& e) { return e.code == Code::kNoSpace || e.code == Code::kBusy; }
 
 // How it looks to the client when a worker failed us.
-Failed failed_at(const char* op, const NodeId& node, const Error& e) {
-  Failed f;
+RequestError failed_at(const char* op, const NodeId& node, const Error& e) {
+  RequestError f;
   f.status = e.code == Code::kTimeout ? 504 : 503;
   f.code = e.code == Code::kTimeout ? "upstream_timeout" : "worker_failed";
   f.what = strf("%s on %s: %s", op, node.c_str(), e.what.c_str());
@@ -30,10 +30,10 @@ Failed failed_at(const char* op, const NodeId& node, const Error& e) {
 void Conductor::expired(Job& job) {
   switch (job.state) {
     case State::kWaiting:
-      return end(
-          job,
-          Failed{503, "no_capacity",
-                 strf("no worker had room within %s", to_text(options_.queue_timeout).c_str()), 1});
+      return end(job, RequestError{503, "no_capacity",
+                                   strf("no worker had room within %s",
+                                        to_text(options_.queue_timeout).c_str()),
+                                   1});
     case State::kEnding: return finished(job);  // it has all its tokens; only numbers are missing
     case State::kReserving:
     case State::kAllocating:
@@ -43,10 +43,10 @@ void Conductor::expired(Job& job) {
   }
   const std::string node = job.state == State::kProxying ? job.proxied.asked() : job.decode.node;
   fail_attempt(job, {node},
-               Failed{504, "upstream_timeout",
-                      strf("no token from %s within %s", node.c_str(),
-                           to_text(options_.token_timeout).c_str()),
-                      1});
+               RequestError{504, "upstream_timeout",
+                            strf("no token from %s within %s", node.c_str(),
+                                 to_text(options_.token_timeout).c_str()),
+                            1});
 }
 
 void Conductor::step_failed(Job& job, const Place& where, const char* op, const Error& error) {
@@ -65,7 +65,7 @@ void Conductor::step_failed(Job& job, const Place& where, const char* op, const 
   fail_attempt(job, avoid, failed_at(op, where.node, error));
 }
 
-void Conductor::fail_attempt(Job& job, const std::set<NodeId>& avoid, Failed why) {
+void Conductor::fail_attempt(Job& job, const std::set<NodeId>& avoid, RequestError why) {
   release(job, why.what);
   if (job.progress.output_tokens > 0 || job.failures >= options_.retries) return end(job, why);
   ++job.failures;
@@ -113,7 +113,7 @@ void Conductor::abort_at(const Place& place, const std::string& wire, const std:
                        [](const Result<rpc::Empty>&) {});  // else the worker's lease ends it
 }
 
-void Conductor::end(Job& job, const std::optional<Failed>& failed) {
+void Conductor::end(Job& job, const std::optional<RequestError>& failed) {
   release(job, failed ? failed->what : "finished");
   metrics_
       .counter("mc_conductor_requests_total", "requests answered",
@@ -128,7 +128,7 @@ void Conductor::end(Job& job, const std::optional<Failed>& failed) {
   jobs_.erase(it);
   waiting_.erase(owned->turn());
   make_room();
-  owned->listener.on_done(owned->progress, failed);
+  owned->sink.on_done(owned->progress, failed);
 }
 
 void Conductor::cancel(Id id, const std::string& reason, const std::string& finish) {
@@ -161,7 +161,7 @@ void Conductor::make_room() {
 void Conductor::drain() { draining_ = true; }
 
 void Conductor::cancel_all(const std::string& reason) {
-  while (!jobs_.empty()) end(*jobs_.begin()->second, Failed{503, "draining", reason, 1});
+  while (!jobs_.empty()) end(*jobs_.begin()->second, RequestError{503, "draining", reason, 1});
 }
 
 // Those it had before the first token go elsewhere; a prefill worker whose KV has all arrived is

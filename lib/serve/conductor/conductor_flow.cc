@@ -51,17 +51,17 @@ void Conductor::call(Job& job, const Place& place, const M& message, Duration bu
       });
 }
 
-Conductor::Id Conductor::submit(Generate request, Listener listener) {
+Conductor::Id Conductor::submit(GenerateRequest request, ResponseSink sink) {
   const Id id = next_id_++;
   auto owned = std::make_unique<Job>();
   Job& job = *owned;
   job.id = id;
   job.ask = std::move(request);
-  job.listener = std::move(listener);
+  job.sink = std::move(sink);
   job.arrived = loop_.now();
   jobs_.emplace(id, std::move(owned));
   if (draining_) {
-    end(job, Failed{503, "draining", "the conductor is draining: use another", 1});
+    end(job, RequestError{503, "draining", "the conductor is draining: use another", 1});
     return id;
   }
   for (const BlockHash& h : chain_hashes(job.ask.prompt, options_.block_size, job.ask.cache_salt))
@@ -134,7 +134,7 @@ Conductor::Place Conductor::source_of(const Job& job) const {
 
 void Conductor::refuse(Job& job) {
   const sched::Decision& d = job.decision;
-  Failed f;
+  RequestError f;
   f.code = sched::name(d.verdict);
   f.what = d.reason;
   if (d.verdict == sched::Verdict::kTtft || d.verdict == sched::Verdict::kTbt) {
@@ -163,20 +163,20 @@ void Conductor::refuse_computed(Job& job) {
                      forecast_, workers_.live(false), cost_, loop_.now());
   if (!job.prefilled)  // its token overtook the prefill worker's answer
     numbers_->wasted.add(static_cast<uint64_t>(std::llround(job.decision.chosen.prefill_ms)));
-  end(job, Failed{429, sched::name(sched::Verdict::kTbt),
-                  strf("decode worker %s is over the promise of %s between tokens",
-                       job.decode.node.c_str(), to_text(options_.admission.tbt_slo).c_str()),
-                  retry_after(r.retry_after)});
+  end(job, RequestError{429, sched::name(sched::Verdict::kTbt),
+                        strf("decode worker %s is over the promise of %s between tokens",
+                             job.decode.node.c_str(), to_text(options_.admission.tbt_slo).c_str()),
+                        retry_after(r.retry_after)});
 }
 
 // There are workers, none of them is full, and none will do: their pools are too small.
-Failed Conductor::too_large(const Job& job) const {
+RequestError Conductor::too_large(const Job& job) const {
   const bool prefill = job.decision.verdict == sched::Verdict::kNoPrefill;
   uint64_t largest = 0;
   for (const auto& [node, w] : workers_.all())
     if (w->prefill == prefill && !w->draining) largest = std::max(largest, w->load.blocks_total);
   const size_t n = job.ask.prompt.size();
-  Failed f;
+  RequestError f;
   f.status = 400;
   f.code = "context_length_exceeded";
   f.what = strf(
@@ -190,8 +190,8 @@ Failed Conductor::too_large(const Job& job) const {
 
 void Conductor::wait_for_room(Job& job) {
   if (waiting_.size() >= options_.queue_max && !waiting_.contains(job.turn()))
-    return end(job, Failed{429, "queue_full",
-                           strf("%zu requests wait for room already", waiting_.size()), 1});
+    return end(job, RequestError{429, "queue_full",
+                                 strf("%zu requests wait for room already", waiting_.size()), 1});
   job.state = State::kWaiting;
   job.deadline = job.arrived + options_.queue_timeout;
   job.full.clear();
@@ -210,7 +210,7 @@ void Conductor::reserve(Job& job) {
   job.state = State::kReserving;
   job.deadline = Time::max();  // the call has one
   job.reserved = true;
-  const Generate& g = job.ask;
+  const GenerateRequest& g = job.ask;
   Reserve m;
   m.request = job.wire;
   m.conductor = rpc_->address();
@@ -384,7 +384,7 @@ void Conductor::update(Job& job, const TokenUpdate& u) {
   p.kv_errors += u.kv_errors;
   numbers_->kv_errors.add(u.kv_errors);
   if (!u.finish.empty() && u.finish != "stop" && u.finish != "length") {
-    Failed f;
+    RequestError f;
     f.status = 503;
     f.code = "worker_failed";
     f.what = strf("decode on %s: %s", job.decode.node.c_str(),
@@ -413,8 +413,8 @@ void Conductor::update(Job& job, const TokenUpdate& u) {
     job.deadline = loop_.now() + kEndingWait;
   }
   const Id id = job.id;
-  if (!u.tokens.empty()) job.listener.on_tokens(p, u.tokens);
-  const auto it = jobs_.find(id);  // the listener may have cancelled it
+  if (!u.tokens.empty()) job.sink.on_tokens(p, u.tokens);
+  const auto it = jobs_.find(id);  // the sink may have cancelled it
   if (it != jobs_.end() && job.state == State::kEnding && job.prefilled) finished(job);
 }
 

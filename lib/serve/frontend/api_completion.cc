@@ -11,8 +11,8 @@ namespace {
 
 constexpr size_t kUnsentMax = kMiB;  // a client that reads this slowly is given up
 
-Generate generate_of(const std::string& id, CompletionRequest& r) {
-  Generate g;
+GenerateRequest generate_of(const std::string& id, CompletionRequest& r) {
+  GenerateRequest g;
   g.id = id;
   g.prompt = std::move(r.prompt);
   g.cache_salt = r.cache_salt;
@@ -85,7 +85,7 @@ void ApiServer::completion(const http::Exchange& x, Tenants::Index tenant, bool 
                   {{"retry-after", std::to_string(whole_seconds(over->retry_after))},
                    {"x-mc-reject-reason", "rate_limit_exceeded"}});
   }
-  Generate g = generate_of(id, *parsed);
+  GenerateRequest g = generate_of(id, *parsed);
   g.path = x.request().path;
   g.body = std::move(body);
   g.cache_salt = tenants_.salt(tenant, g.cache_salt);
@@ -101,18 +101,18 @@ void ApiServer::completion(const http::Exchange& x, Tenants::Index tenant, bool 
   a->id = id;
   a->tenant = tenant;
   a->prompt_tokens = g.prompt.size();
-  Listener listener;
-  listener.on_tokens = [this, a](const Progress& p, const std::vector<int32_t>& t) {
+  ResponseSink sink;
+  sink.on_tokens = [this, a](const Progress& p, const std::vector<int32_t>& t) {
     tokens(*a, p, t);
   };
-  listener.on_upstream_bytes = [this, a](const Progress& p, int status, const std::string& type,
-                                         std::string_view bytes) {
+  sink.on_upstream_bytes = [this, a](const Progress& p, int status, const std::string& type,
+                                     std::string_view bytes) {
     on_upstream_bytes(*a, p, status, type, bytes);
   };
-  listener.on_done = [this, a](const Progress& p, const std::optional<Failed>& f) {
+  sink.on_done = [this, a](const Progress& p, const std::optional<RequestError>& f) {
     done(*a, p, f);
   };
-  a->job = conductor_.submit(std::move(g), std::move(listener));
+  a->job = conductor_.submit(std::move(g), std::move(sink));
   if (!a->over)
     x.on_gone([this, weak = std::weak_ptr<Answer>(a)] {
       if (const auto gone = weak.lock()) give_up(*gone, "the client is gone");
@@ -177,7 +177,7 @@ void ApiServer::on_upstream_bytes(Answer& a, const Progress& p, int status, cons
   if (a.x.unsent() > kUnsentMax) give_up(a, "the client reads too slowly");
 }
 
-void ApiServer::done(Answer& a, const Progress& p, const std::optional<Failed>& failed) {
+void ApiServer::done(Answer& a, const Progress& p, const std::optional<RequestError>& failed) {
   if (a.over) return;
   if (a.proxied) a.output_tokens = p.output_tokens;
   close(a);

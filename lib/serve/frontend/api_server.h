@@ -75,7 +75,7 @@ class ApiServer {
   void tokens(Answer& a, const Progress& p, const std::vector<int32_t>& tokens);
   void on_upstream_bytes(Answer& a, const Progress& p, int status, const std::string& type,
                          std::string_view bytes);
-  void done(Answer& a, const Progress& p, const std::optional<Failed>& failed);
+  void done(Answer& a, const Progress& p, const std::optional<RequestError>& failed);
   void give_up(Answer& a, const std::string& reason);
   void close(Answer& a);
 

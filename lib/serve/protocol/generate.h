@@ -13,7 +13,7 @@
 
 namespace mc::serve {
 
-struct Generate {
+struct GenerateRequest {
   std::string id;  // of the client's request, for logs
   std::vector<int32_t> prompt;
   std::string cache_salt;
@@ -45,21 +45,21 @@ struct Progress {
 };
 
 // Why a request got no (further) answer, in HTTP's terms.
-struct Failed {
+struct RequestError {
   int status = 500;
   std::string code;  // "ttft_slo", "no_capacity", ...
   std::string what;
   uint32_t retry_after_s = 0;  // 0: do not say
 };
 
-struct Listener {
+struct ResponseSink {
   std::function<void(const Progress&, const std::vector<int32_t>& tokens)> on_tokens;
   // Instead, when an external engine answers: its answer as it comes.
   std::function<void(const Progress&, int status, const std::string& content_type,
                      std::string_view bytes)>
       on_upstream_bytes;
   // Once, last; not after cancel().
-  std::function<void(const Progress&, const std::optional<Failed>&)> on_done;
+  std::function<void(const Progress&, const std::optional<RequestError>&)> on_done;
 };
 
 }  // namespace mc::serve

@@ -135,11 +135,11 @@ TEST_CASE("who waits for room goes by priority, then by arrival") {
   c.d[0]->full = true;
   Heard heard[3];
   const auto submit = [&](int i, int64_t priority) {
-    Generate g;
+    GenerateRequest g;
     g.id = "r" + std::to_string(i);
     g.prompt = {1, 2, 3};
     g.priority = priority;
-    c.conductor->submit(std::move(g), heard[i].listener());
+    c.conductor->submit(std::move(g), heard[i].sink());
     REQUIRE(until(c.loop, [&] { return c.conductor->cluster()["waiting"] == i + 1; }));
   };
   submit(0, 5);

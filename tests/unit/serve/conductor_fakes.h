@@ -174,14 +174,14 @@ inline ConductorOptions quick() {
 struct Heard {
   std::vector<int32_t> tokens;
   bool done = false;
-  std::optional<Failed> failed;
+  std::optional<RequestError> failed;
   Progress progress;
-  Listener listener() {
-    Listener l;
+  ResponseSink sink() {
+    ResponseSink l;
     l.on_tokens = [this](const Progress&, const std::vector<int32_t>& t) {
       tokens.insert(tokens.end(), t.begin(), t.end());
     };
-    l.on_done = [this](const Progress& p, const std::optional<Failed>& f) {
+    l.on_done = [this](const Progress& p, const std::optional<RequestError>& f) {
       CHECK(!done);
       done = true;
       progress = p;
@@ -211,11 +211,11 @@ struct Cluster {
   }
   void answer(const std::string& request) { decode_of(request).send(request, {65, 66}, "length"); }
   Conductor::Id submit(Heard& heard, uint32_t n = 40, int32_t first = 0) {
-    Generate g;
+    GenerateRequest g;
     g.id = "r";
     for (uint32_t i = 0; i < n; ++i) g.prompt.push_back(static_cast<int32_t>(i) + first);
     g.max_tokens = 4;
-    return conductor->submit(std::move(g), heard.listener());
+    return conductor->submit(std::move(g), heard.sink());
   }
   bool finish(Heard& heard) {
     return until(loop, [&] { return heard.done; });

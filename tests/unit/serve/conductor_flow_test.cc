@@ -371,7 +371,7 @@ TEST_CASE("what goes wrong on one side reaches the other, and the client, within
 TEST_CASE("a request's turn, and how it is to be cached, reach the prefill worker's queue") {
   Cluster c;
   Heard heard;
-  Generate g;
+  GenerateRequest g;
   g.id = "r";
   for (int32_t i = 0; i < 40; ++i) g.prompt.push_back(i);
   g.max_tokens = 4;
@@ -379,7 +379,7 @@ TEST_CASE("a request's turn, and how it is to be cached, reach the prefill worke
   g.cache.context_tokens = 33;  // two blocks are whole
   g.cache.ttl = 90s;
   g.cache.ephemeral = true;
-  c.conductor->submit(std::move(g), heard.listener());
+  c.conductor->submit(std::move(g), heard.sink());
   REQUIRE(c.finish(heard));
   CHECK(c.p[0]->allocated[0].priority == 3);
   CHECK(c.p[0]->allocated[0].context_blocks == 2);

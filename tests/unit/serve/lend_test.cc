@@ -186,11 +186,11 @@ struct Hot : Cluster {
     submit(busy, 64 * 1024, 7);
   }
   Conductor::Id ask(Heard& heard) {
-    Generate g;
+    GenerateRequest g;
     g.id = "hot";
     g.prompt = prompt;
     g.max_tokens = 4;
-    return conductor->submit(std::move(g), heard.listener());
+    return conductor->submit(std::move(g), heard.sink());
   }
   // What a worker was asked to lock for a prompt of so many tokens, and as which of all.
   static std::pair<TxAllocate, uint64_t> locked(const test::FakePrefill& worker, size_t tokens) {
