@@ -6,7 +6,7 @@
 #include <fstream>
 
 #include "base/json.h"
-#include "front_site.h"
+#include "api_site.h"
 #include "tests/unit/http/raw.h"
 
 using namespace mc;

@@ -3,7 +3,7 @@
 #include <doctest/doctest.h>
 
 #include "base/json.h"
-#include "front_site.h"
+#include "api_site.h"
 #include "tests/unit/http/raw.h"
 
 using namespace mc;
