@@ -120,7 +120,7 @@ class Conductor {
     kEnding,
     kProxying
   };
-  struct Place {  // a worker of an attempt; an older process of that name is not it
+  struct WorkerRef {  // a worker of an attempt; an older process of that name is not it
     NodeId node;
     uint64_t epoch = 0;
   };
@@ -144,16 +144,16 @@ class Conductor {
     uint32_t failures = 0;
     std::set<NodeId> avoid;  // failed this request: only if there is no other
     std::set<NodeId> full;   // had no room when asked
-    Place lost;              // ended while it was asked
+    WorkerRef lost;          // ended while it was asked
     Progress progress;
     // The attempt.
     uint32_t attempt = 0;
     std::string wire;  // its id between us and the workers
     sched::Decision decision;
     NodeId chosen_decode;  // where there is one
-    Place prefill, decode;
+    WorkerRef prefill, decode;
     std::optional<Reservation> reservation;
-    Place source;  // of a longer match, for the prefill worker to fetch; no node: none
+    WorkerRef source;  // of a longer match, for the prefill worker to fetch; no node: none
     bool asked_source = false, answered_source = false;
     Lent lent;
     sched::PrefixIndex::Guess guess = 0;
@@ -183,7 +183,7 @@ class Conductor {
   void refuse_computed(Job& job);
   RequestError too_large(const Job& job) const;
   void wait_for_room(Job& job);
-  Place source_of(const Job& job) const;
+  WorkerRef source_of(const Job& job) const;
   void reserve(Job& job);
   void lend(Job& job);
   void allocate(Job& job);
@@ -207,10 +207,10 @@ class Conductor {
   void on_upstream_done(Job& job, const Result<http::ClientResponse>& answer);
   void release_external(Job& job);
   // conductor_failures.cc: how a job ends
-  void step_failed(Job& job, const Place& where, const char* op, const Error& error);
+  void step_failed(Job& job, const WorkerRef& where, const char* op, const Error& error);
   void fail_attempt(Job& job, const std::set<NodeId>& avoid, RequestError why);
   void release(Job& job, const std::string& reason);
-  void abort_at(const Place& place, const std::string& wire, const std::string& reason);
+  void abort_at(const WorkerRef& ref, const std::string& wire, const std::string& reason);
   void end(Job& job, const std::optional<RequestError>& failed);
   void worker_gone(const Worker& worker, const std::string& why);
   void tick();
@@ -224,7 +224,7 @@ class Conductor {
 
   // Runs `then` with the job if it still is in the attempt that asked.
   template <class M>
-  void call(Job& job, const Place& place, const M& message, Duration budget,
+  void call(Job& job, const WorkerRef& ref, const M& message, Duration budget,
             std::function<void(Job&, const Result<typename M::Reply>&)> then);
 
   io::Loop& loop_;

@@ -49,7 +49,7 @@ void Conductor::expired(Job& job) {
                             1});
 }
 
-void Conductor::step_failed(Job& job, const Place& where, const char* op, const Error& error) {
+void Conductor::step_failed(Job& job, const WorkerRef& where, const char* op, const Error& error) {
   if (no_room(error) && job.state != State::kAnswering && job.state != State::kEnding) {
     release(job, error.what);
     job.full.insert(where.node);
@@ -106,8 +106,8 @@ void Conductor::release(Job& job, const std::string& reason) {
   ++job.attempt;  // answers still on their way are nobody's
 }
 
-void Conductor::abort_at(const Place& place, const std::string& wire, const std::string& reason) {
-  Worker* const worker = workers_.find(place.node, place.epoch);
+void Conductor::abort_at(const WorkerRef& ref, const std::string& wire, const std::string& reason) {
+  Worker* const worker = workers_.find(ref.node, ref.epoch);
   if (worker == nullptr) return;
   worker->client->call(Abort{wire, reason.substr(0, 500)}, kAbortBudget,
                        [](const Result<rpc::Empty>&) {});  // else the worker's lease ends it
@@ -178,7 +178,7 @@ void Conductor::worker_gone(const Worker& worker, const std::string& why) {
   for (const Id id : hit) {
     const auto it = jobs_.find(id);
     if (it == jobs_.end()) continue;
-    const Place& lost = it->second->lost;
+    const WorkerRef& lost = it->second->lost;
     const bool known = lost.node == worker.node && lost.epoch == worker.epoch;  // failed already
     if ((worker.changed || known) && it->second->progress.output_tokens == 0) {
       release(*it->second, why);

@@ -36,9 +36,9 @@ Worker& beside(Workers& workers, const Worker& prefill, Worker& chosen,
 }  // namespace
 
 template <class M>
-void Conductor::call(Job& job, const Place& place, const M& message, Duration budget,
+void Conductor::call(Job& job, const WorkerRef& ref, const M& message, Duration budget,
                      std::function<void(Job&, const Result<typename M::Reply>&)> then) {
-  Worker* const worker = workers_.find(place.node, place.epoch);
+  Worker* const worker = workers_.find(ref.node, ref.epoch);
   if (worker == nullptr) return;  // its end was noticed: worker_gone has dealt with the job
   if (!worker->commits.empty()) send_commits(*worker);
   worker->client->call(
@@ -95,7 +95,7 @@ void Conductor::start(Job& job) {
   job.reservation.reset();
   job.lent = {};
   job.asked_source = job.answered_source = false;
-  job.source = d.chosen.fetch_ms > 0 ? source_of(job) : Place{};
+  job.source = d.chosen.fetch_ms > 0 ? source_of(job) : WorkerRef{};
   // From its arrival: what it waited for room is certain by now.
   job.progress.predicted_ttft_ms = to_ms(loop_.now() - job.arrived) + d.ttft_ms();
   log_decision(job);
@@ -118,7 +118,7 @@ void Conductor::start(Job& job) {
 }
 
 // Of those with the longest match the one whose link is least congested, then the least busy.
-Conductor::Place Conductor::source_of(const Job& job) const {
+Conductor::WorkerRef Conductor::source_of(const Job& job) const {
   const auto match = index_.matches(job.tags, workers_.slots());
   const Worker* best = nullptr;
   const auto key = [&](const Worker& w) {
@@ -129,7 +129,7 @@ Conductor::Place Conductor::source_of(const Job& job) const {
     if (w->prefill && !w->draining && node != job.prefill.node && match.of(w->slot) > 0 &&
         (best == nullptr || key(*w) < key(*best)))
       best = w.get();
-  return best == nullptr ? Place{} : Place{best->node, best->epoch};
+  return best == nullptr ? WorkerRef{} : WorkerRef{best->node, best->epoch};
 }
 
 void Conductor::refuse(Job& job) {
@@ -428,9 +428,9 @@ void Conductor::commit(Job& job) {
   index_.prolong(job.guess, loop_.now() + kCommitted);
   worker->commits.push_back({job.wire, job.ask.id});
   if (worker->commits.size() > 1) return;
-  loop_.after(kCommitSoon, [this, alive = std::weak_ptr<bool>(alive_), place = job.prefill] {
+  loop_.after(kCommitSoon, [this, alive = std::weak_ptr<bool>(alive_), ref = job.prefill] {
     if (alive.expired()) return;
-    if (Worker* const w = workers_.find(place.node, place.epoch)) send_commits(*w);
+    if (Worker* const w = workers_.find(ref.node, ref.epoch)) send_commits(*w);
   });
 }
 
