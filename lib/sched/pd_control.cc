@@ -36,7 +36,7 @@ void PdControl::hold(Time now) {
   next_ = now + options_.interval;
 }
 
-PdMove PdControl::tide(bool joins) const {
+PdMove PdControl::pressure(bool joins) const {
   return (factor_ > 1) == joins ? PdMove::kToDecode : PdMove::kToPrefill;
 }
 

@@ -6,7 +6,8 @@
 //   - the last move was at least `cooldown` ago;
 //   - the donor keeps at least one node, and its load after the move, N / (N - 1) of what it is,
 //     does not put f outside the band on the other side.
-// The tide: when the cluster grows the busier pool gets the node, when it shrinks the idler gives.
+// The pressure: when the cluster grows the busier pool gets the node, when it shrinks the idler
+// one gives it.
 //
 // Thread: one owner. Pure: time is an argument. Loads: 1 is full, from 0 up.
 // Source: Mooncake, section 5.1.
@@ -46,7 +47,7 @@ class PdControl {
   // A node is on its way: what was sampled is no more so, and nothing is decided for an interval.
   void hold(Time now);
   // Where a node that joins should go, or (leaving) from where one should be taken.
-  PdMove tide(bool joins) const;
+  PdMove pressure(bool joins) const;
 
  private:
   PdOptions options_;

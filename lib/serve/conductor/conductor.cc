@@ -122,7 +122,7 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
   });
   workers_.on_gone = [this](const Worker& w, const std::string& why) { worker_gone(w, why); };
   workers_.on_auto = [this](const Heartbeat& beat) {
-    moves_.joined(beat, pd_.tide(), loop_.now());
+    moves_.joined(beat, pd_.pressure(), loop_.now());
   };
   pd_.is_moving = [this](Time now) { return moves_.moving(now); };
   pd_.on_move = [this](const sched::PdDecision& d, Time now) {

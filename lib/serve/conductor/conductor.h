@@ -59,7 +59,7 @@ struct ConductorOptions {
   uint64_t index_blocks = uint64_t{1} << 24;
   std::string external_engines;  // file of external engines
   std::string external_state;    // where those registered by POST are kept
-  PdWatchOptions pd;
+  PdAutoscalerOptions pd;
   uint32_t explain_last = 1024;  // requests whose decisions are kept
   void describe(OptionList& v);
   Result<> check() const;
@@ -108,7 +108,7 @@ class Conductor {
   void update_metrics();  // gauges; before they are printed
   // Lets a worker drain and end: the one named, or the least loaded of `role`, or of the idler
   // side.
-  Result<PdMoves::Dismissed> scale_in(const std::string& node, const std::string& role);
+  Result<RoleRebalancer::Dismissed> scale_in(const std::string& node, const std::string& role);
 
  private:
   enum class State {
@@ -246,8 +246,8 @@ class Conductor {
   std::unordered_map<std::string, Id> by_wire_;
   std::set<std::pair<int64_t, Id>> waiting_;  // for room, by priority, oldest first
   DecisionLog decisions_;
-  PdWatch pd_;
-  PdMoves moves_;
+  PdAutoscaler pd_;
+  RoleRebalancer moves_;
   Id next_id_ = 1;
   uint64_t decided_ = 0;
   bool draining_ = false;

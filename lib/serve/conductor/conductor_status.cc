@@ -131,8 +131,9 @@ PoolLoads Conductor::loads() const {
   return l;
 }
 
-Result<PdMoves::Dismissed> Conductor::scale_in(const std::string& node, const std::string& role) {
-  return moves_.dismiss(node, role, pd_.tide(), loop_.now());
+Result<RoleRebalancer::Dismissed> Conductor::scale_in(const std::string& node,
+                                                      const std::string& role) {
+  return moves_.dismiss(node, role, pd_.pressure(), loop_.now());
 }
 
 Json Conductor::health() const {

@@ -12,7 +12,7 @@ Gauge& by_role(Metrics& metrics, const char* name, const char* help, bool prefil
 
 }  // namespace
 
-void PdWatchOptions::describe(OptionList& v) {
+void PdAutoscalerOptions::describe(OptionList& v) {
   v("pd-control", enabled, "keep prefill and decode workers in balance as loads change");
   v("pd-moves", moves, "workers change their roles, drained; off: only say how many are wanted",
     {"on", "off"});
@@ -23,20 +23,20 @@ void PdWatchOptions::describe(OptionList& v) {
     "shell command run when that changes; $1 and $2 are the prefill and decode workers wanted");
 }
 
-Result<> PdWatchOptions::check() const {
+Result<> PdAutoscalerOptions::check() const {
   if (!(pd.band >= 1)) return fail(Code::kInvalid, "--pd-deadband %g, want 1 or more", pd.band);
-  if (pd.interval < PdWatch::kIntervalMin)
+  if (pd.interval < PdAutoscaler::kIntervalMin)
     return fail(Code::kInvalid, "--pd-interval %s, want %s or more", to_text(pd.interval).c_str(),
-                to_text(PdWatch::kIntervalMin).c_str());
+                to_text(PdAutoscaler::kIntervalMin).c_str());
   if (!scale_hook.empty() && !enabled)
     return fail(Code::kInvalid, "--scale-hook without --pd-control is never called");
   return {};
 }
 
-PdWatch::PdWatch(const PdWatchOptions& options, Metrics& metrics)
+PdAutoscaler::PdAutoscaler(const PdAutoscalerOptions& options, Metrics& metrics)
     : options_(options), control_(options.pd), hook_(options.scale_hook), metrics_(metrics) {}
 
-void PdWatch::tick(const PoolLoads& loads, Time now) {
+void PdAutoscaler::tick(const PoolLoads& loads, Time now) {
   hook_.tick(now);
   if (now < sample_at_) return;
   if (first_ == Time{}) first_ = now;
@@ -51,7 +51,7 @@ void PdWatch::tick(const PoolLoads& loads, Time now) {
   if (now >= control_.deadline() && now - first_ >= options_.pd.interval) decide(loads, now);
 }
 
-void PdWatch::decide(const PoolLoads& loads, Time now) {
+void PdAutoscaler::decide(const PoolLoads& loads, Time now) {
   last_ = control_.decide(loads.prefill_nodes, loads.decode_nodes, now);
   metrics_
       .counter("mc_conductor_pd_decisions_total", "of --pd-control",
@@ -77,13 +77,13 @@ void PdWatch::decide(const PoolLoads& loads, Time now) {
   if (told) hook_.tell(prefill, decode, now);
 }
 
-sched::PdMove PdWatch::tide() const {
+sched::PdMove PdAutoscaler::pressure() const {
   const double factor = (loads_.decode + 1) / (loads_.prefill + 1);
   if (factor > options_.pd.band) return sched::PdMove::kToDecode;
   return factor < 1 / options_.pd.band ? sched::PdMove::kToPrefill : sched::PdMove::kNone;
 }
 
-Json PdWatch::state() const {
+Json PdAutoscaler::state() const {
   Json j = {{"enabled", options_.enabled},
             {"prefill_load", loads_.prefill},
             {"decode_load", loads_.decode}};

@@ -18,7 +18,7 @@
 
 namespace mc::serve {
 
-struct PdWatchOptions {
+struct PdAutoscalerOptions {
   bool enabled = false;
   sched::PdOptions pd;
   std::string moves = "on";
@@ -33,16 +33,16 @@ struct PoolLoads {
   double prefill = 0, decode = 0;
 };
 
-class PdWatch {
+class PdAutoscaler {
  public:
   static constexpr Duration kSample = std::chrono::milliseconds(100);
   static constexpr Duration kIntervalMin = 10 * kSample;
-  PdWatch(const PdWatchOptions& options, Metrics& metrics);
+  PdAutoscaler(const PdAutoscalerOptions& options, Metrics& metrics);
   Time deadline() const { return sample_at_; }
   void tick(const PoolLoads& loads, Time now);
   Json state() const;
   // Where workers are missed most by the loads seen last: kNone within the dead band.
-  sched::PdMove tide() const;
+  sched::PdMove pressure() const;
 
   std::function<bool(Time now)> is_moving;  // a worker
   // To be carried out; the name of the worker, empty: none can.
@@ -50,7 +50,7 @@ class PdWatch {
 
  private:
   void decide(const PoolLoads& loads, Time now);
-  const PdWatchOptions options_;
+  const PdAutoscalerOptions options_;
   sched::PdControl control_;
   ScaleHook hook_;
   Metrics& metrics_;

@@ -14,19 +14,19 @@ const char* role_name(bool prefill) { return prefill ? "prefill" : "decode"; }
 
 }  // namespace
 
-PdMoves::PdMoves(io::Loop& loop, Workers& workers, Metrics& metrics)
+RoleRebalancer::RoleRebalancer(io::Loop& loop, Workers& workers, Metrics& metrics)
     : loop_(loop), workers_(workers), metrics_(metrics) {}
 
-bool PdMoves::decide_side(sched::PdMove tide) const {
+bool RoleRebalancer::decide_side(sched::PdMove pressure) const {
   size_t count[2] = {};  // decode, prefill; those on their way too
   for (const auto& [node, w] : workers_.all()) count[w->prefill] += !w->draining;
   for (const auto& [node, p] : placing_) count[p.prefill] += workers_.all().count(node) == 0;
   if (count[0] == 0 || count[1] == 0) return count[1] == 0;
-  if (tide != sched::PdMove::kNone) return tide == sched::PdMove::kToPrefill;
+  if (pressure != sched::PdMove::kNone) return pressure == sched::PdMove::kToPrefill;
   return count[1] <= count[0];
 }
 
-void PdMoves::joined(const Heartbeat& beat, sched::PdMove tide, Time now) {
+void RoleRebalancer::joined(const Heartbeat& beat, sched::PdMove pressure, Time now) {
   std::erase_if(placing_, [&](const auto& p) {
     return p.second.until <= now || workers_.find(p.first) != nullptr;
   });
@@ -44,10 +44,10 @@ void PdMoves::joined(const Heartbeat& beat, sched::PdMove tide, Time now) {
     }
     client = std::move(*connected);
   }
-  const bool prefill = decide_side(tide);
+  const bool prefill = decide_side(pressure);
   placing_[beat.node] = {prefill, now + kPatience};
   log_info("conductor", "worker %s waits for a role: %s (busier: %s; %zu prefill, %zu decode)",
-           shown(beat.node).c_str(), role_name(prefill), sched::name(tide), workers_.live(true),
+           shown(beat.node).c_str(), role_name(prefill), sched::name(pressure), workers_.live(true),
            workers_.live(false));
   metrics_
       .counter("mc_conductor_placed_workers_total", "workers of the role auto that were given one",
@@ -56,7 +56,7 @@ void PdMoves::joined(const Heartbeat& beat, sched::PdMove tide, Time now) {
   send(*client, beat.node, SetRole{role_name(prefill), "auto"});
 }
 
-void PdMoves::send(rpc::Client& client, const NodeId& node, const SetRole& m) {
+void RoleRebalancer::send(rpc::Client& client, const NodeId& node, const SetRole& m) {
   client.call(m, kPatience,
               [this, alive = std::weak_ptr<bool>(alive_), node, m](const Result<RoleSet>& set) {
                 if (set || alive.expired()) return;
@@ -67,13 +67,13 @@ void PdMoves::send(rpc::Client& client, const NodeId& node, const SetRole& m) {
               });
 }
 
-bool PdMoves::one_of_two(const Worker& worker) const {
+bool RoleRebalancer::one_of_two(const Worker& worker) const {
   return std::any_of(workers_.all().begin(), workers_.all().end(), [&](const auto& other) {
     return other.second.get() != &worker && other.second->control == worker.control;
   });
 }
 
-Worker* PdMoves::least_loaded(bool prefill, bool halves, Time now) {
+Worker* RoleRebalancer::least_loaded(bool prefill, bool halves, Time now) {
   Worker* best = nullptr;
   const auto key = [&](const Worker& w) {
     return std::tuple(w.requests, w.ledger.wait_ms(now), w.load.blocks_cached,
@@ -86,7 +86,7 @@ Worker* PdMoves::least_loaded(bool prefill, bool halves, Time now) {
   return best;
 }
 
-bool PdMoves::moving(Time now) {
+bool RoleRebalancer::moving(Time now) {
   if (moving_.node.empty()) return false;
   const Worker* const w = workers_.find(moving_.node);
   // One that is between its roles is not known for a moment.
@@ -96,7 +96,7 @@ bool PdMoves::moving(Time now) {
   return !moving_.node.empty();
 }
 
-std::string PdMoves::move(sched::PdMove where, const std::string& why, Time now) {
+std::string RoleRebalancer::move(sched::PdMove where, const std::string& why, Time now) {
   if (where == sched::PdMove::kNone || moving(now)) return {};
   const bool to_prefill = where == sched::PdMove::kToPrefill;
   Worker* const w = least_loaded(!to_prefill, false, now);
@@ -114,16 +114,17 @@ std::string PdMoves::move(sched::PdMove where, const std::string& why, Time now)
   return w->node;
 }
 
-Result<PdMoves::Dismissed> PdMoves::dismiss(const std::string& node, const std::string& role,
-                                            sched::PdMove tide, Time now) {
+Result<RoleRebalancer::Dismissed> RoleRebalancer::dismiss(const std::string& node,
+                                                          const std::string& role,
+                                                          sched::PdMove pressure, Time now) {
   Worker* w = nullptr;
   if (!node.empty()) {
     w = workers_.find(node);
     if (w == nullptr)
       return fail(Code::kNotFound, "no worker '%s': /cluster lists them", shown(node).c_str());
   } else {
-    bool prefill = tide == sched::PdMove::kNone ? workers_.live(true) > workers_.live(false)
-                                                : tide == sched::PdMove::kToDecode;
+    bool prefill = pressure == sched::PdMove::kNone ? workers_.live(true) > workers_.live(false)
+                                                    : pressure == sched::PdMove::kToDecode;
     if (!role.empty())
       prefill = role == "prefill";
     else if (workers_.live(prefill) < 2)

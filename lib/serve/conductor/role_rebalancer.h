@@ -8,7 +8,7 @@
 //     does both. One moves at a time.
 //   - One is dismissed from the idler side, unless it would have none left.
 //
-// Thread: the loop's. Source: Mooncake paper, section 5.1 (the machine tide).
+// Thread: the loop's. Source: Mooncake paper, section 5.1 (the machine pressure).
 #pragma once
 #include <map>
 #include <memory>
@@ -22,16 +22,16 @@
 
 namespace mc::serve {
 
-class PdMoves {
+class RoleRebalancer {
  public:
   static constexpr Duration kPatience = std::chrono::seconds(5);   // for an answer, or a join
   static constexpr Duration kDrainMax = std::chrono::minutes(10);  // then another may move
-  PdMoves(io::Loop& loop, Workers& workers, Metrics& metrics);
-  PdMoves(const PdMoves&) = delete;
-  PdMoves& operator=(const PdMoves&) = delete;
+  RoleRebalancer(io::Loop& loop, Workers& workers, Metrics& metrics);
+  RoleRebalancer(const RoleRebalancer&) = delete;
+  RoleRebalancer& operator=(const RoleRebalancer&) = delete;
 
-  // A worker without a role says that it is there. `tide`: the busier side, kNone: alike.
-  void joined(const Heartbeat& beat, sched::PdMove tide, Time now);
+  // A worker without a role says that it is there. `pressure`: the busier side, kNone: alike.
+  void joined(const Heartbeat& beat, sched::PdMove pressure, Time now);
   // Nothing: no worker can. Else its name.
   std::string move(sched::PdMove where, const std::string& why, Time now);
   bool moving(Time now);  // one is under way
@@ -39,17 +39,17 @@ class PdMoves {
   struct Dismissed {
     std::string node, role;
   };
-  // `node` and `role` may be empty: the idler side (`tide`: where workers are missed least) and its
-  // least loaded worker. Errors: kNotFound; kBusy when its side would have none left.
-  Result<Dismissed> dismiss(const std::string& node, const std::string& role, sched::PdMove tide,
-                            Time now);
+  // `node` and `role` may be empty: the idler side (`pressure`: where workers are missed least) and
+  // its least loaded worker. Errors: kNotFound; kBusy when its side would have none left.
+  Result<Dismissed> dismiss(const std::string& node, const std::string& role,
+                            sched::PdMove pressure, Time now);
 
  private:
   struct Placing {
     bool prefill = false;
     Time until{};
   };
-  bool decide_side(sched::PdMove tide) const;  // of one that joins: prefill
+  bool decide_side(sched::PdMove pressure) const;  // of one that joins: prefill
   Worker* least_loaded(bool prefill, bool halves, Time now);
   bool one_of_two(const Worker& worker) const;
   void send(rpc::Client& client, const NodeId& node, const SetRole& m);

@@ -63,7 +63,7 @@ bool Cluster::bring_back() {
     Node& n = nodes_[i];
     if (!n.away) continue;
     n.away = n.down = false;
-    const bool decode = control_.tide(true) == sched::PdMove::kToDecode;
+    const bool decode = control_.pressure(true) == sched::PdMove::kToDecode;
     result_.moves.push_back({to_seconds(now_ - start_), n.name, decode ? "decode" : "prefill",
                              "the tide rises: to the busier side"});
     decode ? become_decode(i) : become_prefill(i);
@@ -77,7 +77,7 @@ bool Cluster::take_away() {
   std::array<size_t, 2> left{};  // decode, prefill
   for (const Node& n : nodes_)
     if (!n.down && !n.draining) ++left[n.prefill];
-  bool prefill = control_.tide(false) == sched::PdMove::kToPrefill;
+  bool prefill = control_.pressure(false) == sched::PdMove::kToPrefill;
   if (left[prefill] < 2) prefill = !prefill;
   if (left[prefill] < 2) return false;
   const uint32_t node = least_loaded(prefill);

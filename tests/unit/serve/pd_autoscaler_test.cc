@@ -14,7 +14,7 @@ using namespace mc;
 using namespace mc::serve;
 using namespace mc::serve::test;
 
-namespace pd_watch_test {
+namespace pd_autoscaler_test {
 namespace {
 
 struct Folder {
@@ -42,14 +42,14 @@ bool ended(ScaleHook& hook, Time now) {
   });
 }
 
-PdWatchOptions controlled() {
-  PdWatchOptions o;
+PdAutoscalerOptions controlled() {
+  PdAutoscalerOptions o;
   o.enabled = true;
   o.pd.interval = 10s;
   return o;
 }
 
-void run(PdWatch& watch, const PoolLoads& loads, Time& now, Duration time) {
+void run(PdAutoscaler& watch, const PoolLoads& loads, Time& now, Duration time) {
   for (const Time end = now + time; now < end; now += 500ms) watch.tick(loads, now);
 }
 
@@ -57,7 +57,7 @@ void run(PdWatch& watch, const PoolLoads& loads, Time& now, Duration time) {
 
 TEST_CASE("what is wanted follows the loads, and stays wanted while the cluster is not so") {
   Metrics metrics;
-  PdWatch watch(controlled(), metrics);
+  PdAutoscaler watch(controlled(), metrics);
   Time now{1s};
   run(watch, {4, 4, 0.5, 0.5}, now, 15s);
   CHECK(watch.state()["move"] == "none");
@@ -76,7 +76,7 @@ TEST_CASE("what is wanted follows the loads, and stays wanted while the cluster 
 
 TEST_CASE("loads are told, and nothing is decided, where no control is wanted") {
   Metrics metrics;
-  PdWatch watch({}, metrics);
+  PdAutoscaler watch({}, metrics);
   Time now{1s};
   run(watch, {4, 4, 0.2, 1.5}, now, 60s);
   CHECK(watch.state()["decode_load"] == 1.5);
@@ -127,4 +127,4 @@ TEST_CASE("the conductor tells its workers' loads and what it wants") {
   CHECK(options.check().error().what.find("--pd-control") != std::string::npos);
 }
 
-}  // namespace pd_watch_test
+}  // namespace pd_autoscaler_test

@@ -10,7 +10,7 @@ using namespace mc;
 using namespace mc::serve;
 using namespace mc::serve::test;
 
-namespace pd_moves_test {
+namespace role_rebalancer_test {
 namespace {
 
 // Becomes what it is told, at once.
@@ -173,4 +173,4 @@ TEST_CASE("one is dismissed: the one named, or the idler side's; never the last 
   CHECK(s.conductor->scale_in("", "").error().code == Code::kBusy);
 }
 
-}  // namespace pd_moves_test
+}  // namespace role_rebalancer_test
