@@ -60,35 +60,36 @@ PrefillShortlist::PrefillShortlist(PolicyOptions options, const std::vector<std:
         : p == "weighted"                          ? By::kTokens
         : p == "random" || p == "rr" || p == "p2c" ? By::kDraw
                                                    : By::kQueue;
-  for (const uint32_t rank : ranks(names)) nodes_.push_back({.rank = rank, .standing = {}});
+  for (const uint32_t name_rank : ranks(names))
+    nodes_.push_back({.name_rank = name_rank, .rank = {}});
   usable_bits_.resize((nodes_.size() + 63) / 64);
   fresh_bits_.resize(usable_bits_.size());
 }
 
 PrefillShortlist::Key PrefillShortlist::key(uint32_t node, int64_t first) const {
   const Node& n = nodes_[node];
-  return {first, n.standing.tokens, n.standing.assigned, n.rank, node};
+  return {first, n.rank.tokens, n.rank.assigned, n.name_rank, node};
 }
 
 PrefillShortlist::Key PrefillShortlist::still_key(uint32_t node) const {
-  const Standing& s = nodes_[node].standing;
+  const CandidateRank& s = nodes_[node].rank;
   return key(node, by_queue()             ? s.behind.count()
                    : by_ == By::kRequests ? static_cast<int64_t>(s.requests)
                                           : 0);
 }
 
 PrefillShortlist::Key PrefillShortlist::ticking_key(uint32_t node) const {
-  const Standing& s = nodes_[node].standing;
+  const CandidateRank& s = nodes_[node].rank;
   return key(node, (s.first_ends + s.behind).time_since_epoch().count());
 }
 
 PrefillShortlist::Key PrefillShortlist::key_at(uint32_t node, Time now) const {
   if (!by_queue()) return still_key(node);
-  const Standing& s = nodes_[node].standing;
+  const CandidateRank& s = nodes_[node].rank;
   return key(node, (std::max(s.first_ends - now, Duration{0}) + s.behind).count());
 }
 
-PrefillShortlist::Age PrefillShortlist::age_of(const Standing& s) const {
+PrefillShortlist::Age PrefillShortlist::age_of(const CandidateRank& s) const {
   if (by_queue() && s.first_ends > settled_) return Age::kTicking;
   return s.assigned == 0 ? Age::kFresh : Age::kStill;
 }
@@ -98,7 +99,7 @@ void PrefillShortlist::place(uint32_t node) {
   const Node& n = nodes_[node];
   if (n.age == Age::kTicking) {
     ticking_.put(node, ticking_key(node));
-    turns_.put(node, {n.standing.first_ends, node});
+    turns_.put(node, {n.rank.first_ends, node});
   } else if (n.age == Age::kStill) {
     still_.put(node, still_key(node));
   } else {
@@ -121,16 +122,16 @@ void PrefillShortlist::displace(uint32_t node) {
   }
 }
 
-void PrefillShortlist::put(uint32_t node, const Standing& standing) {
+void PrefillShortlist::put(uint32_t node, const CandidateRank& rank) {
   Node& n = nodes_[node];
-  const Age age = age_of(standing);
+  const Age age = age_of(rank);
   if (!n.usable)
     usable_.insert(std::lower_bound(usable_.begin(), usable_.end(), node), node);
   else if (age != n.age)
     displace(node);
   usable_bits_[node / 64] |= uint64_t{1} << node % 64;
   n.usable = true;
-  n.standing = standing;
+  n.rank = rank;
   n.age = age;
   place(node);
 }
@@ -149,7 +150,7 @@ void PrefillShortlist::settle(Time now) {
   while (!turns_.empty() && turns_.key(turns_.best()).first <= now) {
     const uint32_t node = turns_.best();
     displace(node);
-    nodes_[node].age = age_of(nodes_[node].standing);
+    nodes_[node].age = age_of(nodes_[node].rank);
     place(node);
   }
 }
@@ -224,7 +225,7 @@ std::optional<uint32_t> PrefillShortlist::drawn(const Ask& ask, Time now) const 
   if (usable_.empty()) return std::nullopt;
   const auto [a, b] = draw(options_, ask, usable_.size());
   const auto queue = [&](size_t at) {
-    const Standing& s = nodes_[usable_[at]].standing;
+    const CandidateRank& s = nodes_[usable_[at]].rank;
     return std::max(s.first_ends - now, Duration{0}) + s.behind;
   };
   return usable_[queue(b) < queue(a) && options_.policy == "p2c" ? b : a];

@@ -32,11 +32,11 @@
 
 namespace mc::sched {
 
-struct Standing {  // of a prefill node, as PrefillView has it
+struct CandidateRank {  // of a prefill node, as PrefillView has it
   Time first_ends{};
   Duration behind{0};
   uint64_t tokens = 0, requests = 0, assigned = 0;
-  static Standing of(const Ledger& ledger, uint64_t requests, uint64_t assigned) {
+  static CandidateRank of(const Ledger& ledger, uint64_t requests, uint64_t assigned) {
     return {ledger.first_ends(), ledger.behind(), ledger.tokens(), requests, assigned};
   }
 };
@@ -48,8 +48,8 @@ class PrefillShortlist {
   // Nodes are numbers from 0; their names break ties.
   PrefillShortlist(PolicyOptions options, const std::vector<std::string>& names);
 
-  void put(uint32_t node, const Standing& standing);  // it is usable, and stands so
-  void drop(uint32_t node);                           // it is not; may be so already
+  void put(uint32_t node, const CandidateRank& rank);  // it is usable, and stands so
+  void drop(uint32_t node);                            // it is not; may be so already
   size_t size() const { return usable_.size(); }
 
   struct Listed {
@@ -64,13 +64,13 @@ class PrefillShortlist {
   struct Key {  // smaller is better
     int64_t first;
     uint64_t tokens, assigned;
-    uint32_t rank, node;
+    uint32_t name_rank, node;
     auto operator<=>(const Key&) const = default;
   };
   enum class Age : uint8_t { kTicking, kStill, kFresh };  // in which order it is
   struct Node {
-    uint32_t rank = 0;  // of its name
-    Standing standing;
+    uint32_t name_rank = 0;  // of its name
+    CandidateRank rank;
     bool usable = false;
     Age age = Age::kStill;
     uint64_t few = 0;  // the pick for which it is one of the few
@@ -82,7 +82,7 @@ class PrefillShortlist {
   Key still_key(uint32_t node) const;
   Key ticking_key(uint32_t node) const;
   Key key_at(uint32_t node, Time now) const;
-  Age age_of(const Standing& standing) const;
+  Age age_of(const CandidateRank& rank) const;
   bool any_fresh(const Matches& matches, int at) const;
   void place(uint32_t node);
   void displace(uint32_t node);
@@ -117,7 +117,7 @@ class DecodeShortlist {
   struct Key {
     double step_ms;
     uint64_t requests;
-    uint32_t rank, node;
+    uint32_t name_rank, node;
     auto operator<=>(const Key&) const = default;
   };
   const Cost& cost_;

@@ -24,12 +24,12 @@ sched::DecodeView decode_view(const Worker& w, uint64_t blocks) {
           .context_tokens = w.context_tokens};
 }
 
-bool LiveShortlist::plain(const Worker& w, Time now) {
+bool CandidateIndex::plain(const Worker& w, Time now) {
   return !w.draining && !w.ledger.overtakes() && !w.ledger.corrected(now) &&
          w.congestion.factor(now) <= 1;
 }
 
-void LiveShortlist::rebuild(const Workers& workers) {
+void CandidateIndex::rebuild(const Workers& workers) {
   std::vector<std::string> prefills(workers.slots()), decodes;
   by_slot_.assign(workers.slots(), nullptr);
   by_number_.clear();
@@ -51,7 +51,7 @@ void LiveShortlist::rebuild(const Workers& workers) {
   members_ = workers.members();
 }
 
-void LiveShortlist::look_at(const Worker& w, Time now) {
+void CandidateIndex::look_at(const Worker& w, Time now) {
   if (!w.prefill) {
     const uint32_t number = numbers_.at(w.node);
     const auto room =
@@ -62,15 +62,15 @@ void LiveShortlist::look_at(const Worker& w, Time now) {
       decodes_->put(number, w.requests, w.context_tokens, room);
   } else if (plain(w, now)) {
     odd_.erase(&w);
-    prefills_->put(w.slot, sched::Standing::of(w.ledger, w.requests, w.assigned));
+    prefills_->put(w.slot, sched::CandidateRank::of(w.ledger, w.requests, w.assigned));
   } else {
     odd_.insert(&w);
     prefills_->drop(w.slot);
   }
 }
 
-std::optional<sched::View> LiveShortlist::pick(Workers& workers, const sched::Matches& matches,
-                                               const sched::Ask& ask, const Need& need, Time now) {
+std::optional<sched::View> CandidateIndex::pick(Workers& workers, const sched::Matches& matches,
+                                                const sched::Ask& ask, const Need& need, Time now) {
   const std::string& p = options_.policy;
   if (workers.all().size() < kWeighAll || p == "random" || p == "rr" || p == "p2c")
     return std::nullopt;

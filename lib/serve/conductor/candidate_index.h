@@ -23,11 +23,11 @@ sched::PrefillView prefill_view(const Worker& w, uint32_t match, double work_ms,
                                 uint64_t blocks, Time now);
 sched::DecodeView decode_view(const Worker& w, uint64_t blocks);
 
-class LiveShortlist {
+class CandidateIndex {
  public:
   static constexpr size_t kWeighAll = 64;  // workers; fewer are weighed, and told to people, all
 
-  LiveShortlist(sched::PolicyOptions options, const sched::Cost& cost)
+  CandidateIndex(sched::PolicyOptions options, const sched::Cost& cost)
       : options_(std::move(options)), cost_(cost) {}
 
   struct Need {  // blocks that a request locks

@@ -180,8 +180,8 @@ sched::View Conductor::view(const std::vector<uint64_t>& tags, std::span<const i
 sched::View Conductor::short_view(const Job& job) {
   const uint64_t n = job.ask.prompt.size();
   if (job.full.empty() && job.avoid.empty() && job.ask.priority == 0 && external_->all().empty()) {
-    const LiveShortlist::Need need{blocks_needed(true, n, job.ask.max_tokens),
-                                   blocks_needed(false, n, job.ask.max_tokens)};
+    const CandidateIndex::Need need{blocks_needed(true, n, job.ask.max_tokens),
+                                    blocks_needed(false, n, job.ask.max_tokens)};
     auto few =
         shortlist_.pick(workers_, index_.matches(job.tags, workers_.slots()),
                         {.tokens = n, .block_tokens = options_.block_size}, need, loop_.now());

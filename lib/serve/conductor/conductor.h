@@ -239,7 +239,7 @@ class Conductor {
   sched::DecodeForecast forecast_;
   std::unique_ptr<rpc::Server> rpc_;
   Workers workers_;
-  LiveShortlist shortlist_;
+  CandidateIndex shortlist_;
   std::unique_ptr<ExternalEngines> external_;
   std::unique_ptr<Numbers> numbers_;
   std::map<Id, std::unique_ptr<Job>> jobs_;

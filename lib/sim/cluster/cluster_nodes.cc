@@ -310,7 +310,7 @@ void Cluster::place_coupled(uint32_t id) {
 void Cluster::requeue(uint32_t i) {
   const Node& n = nodes_[i];
   if (n.prefill && !n.down && !n.draining)
-    prefills_.put(i, sched::Standing::of(n.ledger, n.requests, n.assigned));
+    prefills_.put(i, sched::CandidateRank::of(n.ledger, n.requests, n.assigned));
   else
     prefills_.drop(i);
 }

@@ -66,7 +66,7 @@ struct Scene {
     }
     v.queued_tokens = ledgers[i].tokens();
     if (v.usable)
-      prefills.put(i, Standing::of(ledgers[i], v.requests, v.assigned));
+      prefills.put(i, CandidateRank::of(ledgers[i], v.requests, v.assigned));
     else
       prefills.drop(i);
   }

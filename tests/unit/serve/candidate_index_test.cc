@@ -19,7 +19,7 @@ constexpr uint64_t kBlockTokens = 16;
 struct Site {
   Site(const std::string& policy, uint64_t seed, size_t prefills, size_t decodes) : random(seed) {
     options.policy = policy;
-    list = std::make_unique<LiveShortlist>(options, cost);
+    list = std::make_unique<CandidateIndex>(options, cost);
     for (size_t i = 0; i < prefills; ++i) join("p" + std::to_string(i), "prefill");
     for (size_t i = 0; i < decodes; ++i) join("d" + std::to_string(i), "decode");
   }
@@ -68,7 +68,7 @@ struct Site {
       index.forget(w.slot);
     }
   }
-  sched::View all(const sched::Ask& ask, const LiveShortlist::Need& need) const {
+  sched::View all(const sched::Ask& ask, const CandidateIndex::Need& need) const {
     const auto match = index.match(tags, workers.slots());
     sched::View v;
     for (const auto& [node, w] : workers.all())
@@ -91,7 +91,7 @@ struct Site {
                   {"tiny", cost::tiny().fingerprint(kBlockTokens), kBlockTokens, 1, 1000s, 1s},
                   index,
                   metrics};
-  std::unique_ptr<LiveShortlist> list;
+  std::unique_ptr<CandidateIndex> list;
   std::vector<std::string> names;
   std::vector<uint64_t> tags = [] {
     std::vector<uint64_t> t;
@@ -117,7 +117,7 @@ TEST_CASE("among few workers the same is decided as among all") {
         const sched::Ask ask{.tokens = 12 * kBlockTokens + s.random.below(2000),
                              .block_tokens = kBlockTokens};
         const uint64_t blocks = (ask.tokens + kBlockTokens - 1) / kBlockTokens;
-        const LiveShortlist::Need need{blocks, blocks + 4};
+        const CandidateIndex::Need need{blocks, blocks + 4};
         const auto view =
             s.list->pick(s.workers, s.index.matches(s.tags, s.workers.slots()), ask, need, s.now);
         if (!view) continue;
