@@ -13,12 +13,12 @@ constexpr const char* kName = "cache_control";
 constexpr Duration kTtl = std::chrono::minutes(5);
 constexpr Duration kTtlMin = std::chrono::seconds(1), kTtlMax = std::chrono::hours(24);
 
-struct Wish {
+struct CacheHint {
   bool ephemeral = false;  // and no ttl was given
   Duration ttl = kTtl;
 };
 
-tl::expected<Wish, ApiError> read_wish(const Json& j) {
+tl::expected<CacheHint, ApiError> read_hint(const Json& j) {
   if (!j.is_object()) return wrong_type(kName, j, "an object");
   const Members m(j);
   std::string type;
@@ -26,28 +26,28 @@ tl::expected<Wish, ApiError> read_wish(const Json& j) {
   if (type != "context" && type != "ephemeral")
     return bad(kName,
                "'type' of cache_control is '" + shown(type) + "', want context or ephemeral");
-  Wish w;
+  CacheHint hint;
   const Json* ttl = m.find("ttl");
-  w.ephemeral = type == "ephemeral" && ttl == nullptr;
-  if (ttl == nullptr) return w;
+  hint.ephemeral = type == "ephemeral" && ttl == nullptr;
+  if (ttl == nullptr) return hint;
   const auto wrong = [] {
     return bad(kName, "'ttl' of cache_control: want 1 to 86400 s, as \"5m\"");
   };
   if (ttl->is_number()) {
     const double s = ttl->get<double>();
     if (!(s >= to_seconds(kTtlMin) && s <= to_seconds(kTtlMax))) return wrong();
-    w.ttl = from_seconds(s);
+    hint.ttl = from_seconds(s);
   } else {
     const auto given = ttl->is_string() ? parse_duration(ttl->get<std::string>())
                                         : Result<Duration>(fail(Code::kInvalid, "no text"));
     if (!given || *given < kTtlMin || *given > kTtlMax) return wrong();
-    w.ttl = *given;
+    hint.ttl = *given;
   }
-  return w;
+  return hint;
 }
 
-// The wish of a message: its own, or that of the last of its parts that has one.
-const Json* wish_of(const Json& message) {
+// The hint of a message: its own, or that of the last of its parts that has one.
+const Json* hint_of(const Json& message) {
   const Json* found = Members(message).find(kName);
   const Json* content = Members(message).find("content");
   if (found != nullptr || content == nullptr || !content->is_array()) return found;
@@ -61,12 +61,12 @@ const Json* wish_of(const Json& message) {
 Parsed read_cache_control(const Json& body, const ApiLimits& limits, CompletionRequest& r) {
   const Members m(body);
   if (const Json* whole = m.find(kName)) {
-    const auto wish = read_wish(*whole);
-    if (!wish) return tl::unexpected(wish.error());
-    r.cache.ephemeral = wish->ephemeral;
-    if (!wish->ephemeral) {
+    const auto hint = read_hint(*whole);
+    if (!hint) return tl::unexpected(hint.error());
+    r.cache.ephemeral = hint->ephemeral;
+    if (!hint->ephemeral) {
       r.cache.context_tokens = r.prompt.size();
-      r.cache.ttl = wish->ttl;
+      r.cache.ttl = hint->ttl;
     }
   }
   const Json* messages = r.chat ? m.find("messages") : nullptr;
@@ -74,12 +74,12 @@ Parsed read_cache_control(const Json& body, const ApiLimits& limits, CompletionR
   Json upto = Json::array(), marked = Json::array();
   for (const Json& message : *messages) {
     upto.push_back(message);
-    const Json* its = wish_of(message);
+    const Json* its = hint_of(message);
     if (its == nullptr) continue;
-    const auto wish = read_wish(*its);
-    if (!wish) return tl::unexpected(wish.error());
+    const auto hint = read_hint(*its);
+    if (!hint) return tl::unexpected(hint.error());
     marked = upto;
-    r.cache.ttl = std::max(r.cache.ttl, wish->ttl);
+    r.cache.ttl = std::max(r.cache.ttl, hint->ttl);
   }
   if (marked.empty()) return {};
   // What the prompt has in common with one that ended there.
