@@ -103,7 +103,7 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
       forecast_(options_.admission.decode_time),
       rpc_(std::move(server)),
       workers_(loop, workers_options(options_, cost_.spec(), epoch), index_, metrics),
-      shortlist_(options_.policy, cost_),
+      candidates_(options_.policy, cost_),
       external_(std::make_unique<ExternalEngines>(
           loop, index_,
           ExternalEngines::Slots{[this] { return workers_.take_slot(); },
@@ -111,8 +111,8 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
           cost_.spec().name, options_.index_blocks, metrics)),
       numbers_(std::make_unique<Numbers>(metrics)),
       decisions_(options_.explain_last),
-      pd_(options_.pd, metrics),
-      moves_(loop, workers_, metrics) {
+      autoscaler_(options_.pd, metrics),
+      rebalancer_(loop, workers_, metrics) {
   rpc_->on<Heartbeat>([this](const Heartbeat& m, const rpc::Call& call) {
     return workers_.heartbeat(m, call.now);
   });
@@ -122,11 +122,11 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
   });
   workers_.on_gone = [this](const Worker& w, const std::string& why) { worker_gone(w, why); };
   workers_.on_auto = [this](const Heartbeat& beat) {
-    moves_.joined(beat, pd_.pressure(), loop_.now());
+    rebalancer_.joined(beat, autoscaler_.pressure(), loop_.now());
   };
-  pd_.is_moving = [this](Time now) { return moves_.moving(now); };
-  pd_.on_move = [this](const sched::PdDecision& d, Time now) {
-    return moves_.move(d.move, d.reason, now);
+  autoscaler_.is_moving = [this](Time now) { return rebalancer_.moving(now); };
+  autoscaler_.on_move = [this](const sched::PdDecision& d, Time now) {
+    return rebalancer_.move(d.move, d.reason, now);
   };
   timer_ = loop_.every(kTick, [this] { tick(); });
 }
@@ -183,8 +183,8 @@ sched::View Conductor::short_view(const Job& job) {
     const CandidateIndex::Need need{blocks_needed(true, n, job.ask.max_tokens),
                                     blocks_needed(false, n, job.ask.max_tokens)};
     auto few =
-        shortlist_.pick(workers_, index_.matches(job.tags, workers_.slots()),
-                        {.tokens = n, .block_tokens = options_.block_size}, need, loop_.now());
+        candidates_.pick(workers_, index_.matches(job.tags, workers_.slots()),
+                         {.tokens = n, .block_tokens = options_.block_size}, need, loop_.now());
     if (few) return std::move(*few);
   }
   return view(job.tags, job.ask.prompt, job.ask.cache_salt, job.ask.max_tokens, &job);
@@ -238,7 +238,7 @@ void Conductor::tick() {
   workers_.tick(now);
   external_->tick(now);
   index_.tick(now);
-  pd_.tick(pd_.deadline() <= now ? loads() : PoolLoads{}, now);
+  autoscaler_.tick(autoscaler_.deadline() <= now ? loads() : PoolLoads{}, now);
   std::vector<Id> late;
   for (const auto& [id, job] : jobs_)
     if (job->deadline <= now) late.push_back(id);

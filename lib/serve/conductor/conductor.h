@@ -239,15 +239,15 @@ class Conductor {
   sched::DecodeForecast forecast_;
   std::unique_ptr<rpc::Server> rpc_;
   Workers workers_;
-  CandidateIndex shortlist_;
+  CandidateIndex candidates_;
   std::unique_ptr<ExternalEngines> external_;
   std::unique_ptr<Numbers> numbers_;
   std::map<Id, std::unique_ptr<Job>> jobs_;
   std::unordered_map<std::string, Id> by_wire_;
   std::set<std::pair<int64_t, Id>> waiting_;  // for room, by priority, oldest first
   DecisionLog decisions_;
-  PdAutoscaler pd_;
-  RoleRebalancer moves_;
+  PdAutoscaler autoscaler_;
+  RoleRebalancer rebalancer_;
   Id next_id_ = 1;
   uint64_t decided_ = 0;
   bool draining_ = false;

@@ -83,7 +83,7 @@ Json Conductor::cluster() const {
           {"reason", not_ready()},
           {"in_flight", jobs_.size()},
           {"waiting", waiting_.size()},
-          {"pd", pd_.state()},
+          {"pd", autoscaler_.state()},
           {"wasted_prefill_ms", numbers_->wasted.value()},
           {"kv_errors", numbers_->kv_errors.value()},
           {"index_blocks", index_.blocks()},
@@ -133,7 +133,7 @@ PoolLoads Conductor::loads() const {
 
 Result<RoleRebalancer::Dismissed> Conductor::scale_in(const std::string& node,
                                                       const std::string& role) {
-  return moves_.dismiss(node, role, pd_.pressure(), loop_.now());
+  return rebalancer_.dismiss(node, role, autoscaler_.pressure(), loop_.now());
 }
 
 Json Conductor::health() const {

@@ -11,7 +11,7 @@ using namespace mc;
 using namespace mc::serve;
 using namespace std::chrono_literals;
 
-namespace live_shortlist_test {
+namespace candidate_index_test {
 namespace {
 
 constexpr uint64_t kBlockTokens = 16;
@@ -173,4 +173,4 @@ TEST_CASE("who joins and who goes is known at the next decision") {
   CHECK(chosen() != "p7");
 }
 
-}  // namespace live_shortlist_test
+}  // namespace candidate_index_test
