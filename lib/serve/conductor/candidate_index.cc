@@ -29,7 +29,7 @@ bool CandidateIndex::plain(const Worker& w, Time now) {
          w.congestion.factor(now) <= 1;
 }
 
-void CandidateIndex::rebuild(const Workers& workers) {
+void CandidateIndex::rebuild(const WorkerRegistry& workers) {
   std::vector<std::string> prefills(workers.slots()), decodes;
   by_slot_.assign(workers.slots(), nullptr);
   by_number_.clear();
@@ -69,7 +69,8 @@ void CandidateIndex::look_at(const Worker& w, Time now) {
   }
 }
 
-std::optional<sched::View> CandidateIndex::pick(Workers& workers, const sched::Matches& matches,
+std::optional<sched::View> CandidateIndex::pick(WorkerRegistry& workers,
+                                                const sched::Matches& matches,
                                                 const sched::Ask& ask, const Need& need, Time now) {
   const std::string& p = options_.policy;
   if (workers.all().size() < kWeighAll || p == "random" || p == "rr" || p == "p2c")

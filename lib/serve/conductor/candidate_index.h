@@ -5,7 +5,7 @@
 // that is not enough (a request that must avoid workers, one that does not fit the best of them,
 // policies that draw) all are to be weighed.
 //
-// Workers that changed since the last decision are looked at again; Workers tells which.
+// Workers that changed since the last decision are looked at again; WorkerRegistry tells which.
 //
 // Thread: one owner. Pure: time is an argument.
 #pragma once
@@ -34,11 +34,11 @@ class CandidateIndex {
     uint64_t prefill = 0, decode = 0;
   };
   // Nothing: weigh all.
-  std::optional<sched::View> pick(Workers& workers, const sched::Matches& matches,
+  std::optional<sched::View> pick(WorkerRegistry& workers, const sched::Matches& matches,
                                   const sched::Ask& ask, const Need& need, Time now);
 
  private:
-  void rebuild(const Workers& workers);
+  void rebuild(const WorkerRegistry& workers);
   void look_at(const Worker& worker, Time now);
   static bool plain(const Worker& worker, Time now);
 

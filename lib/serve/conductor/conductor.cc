@@ -10,8 +10,8 @@ namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(100);
 
-WorkersOptions workers_options(const ConductorOptions& o, const cost::ModelSpec& spec,
-                               uint64_t epoch) {
+WorkerRegistryOptions workers_options(const ConductorOptions& o, const cost::ModelSpec& spec,
+                                      uint64_t epoch) {
   return {.model = spec.name,
           .fingerprint = spec.fingerprint(o.block_size),
           .block_tokens = o.block_size,
@@ -109,7 +109,7 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
           ExternalEngines::Slots{[this] { return workers_.take_slot(); },
                                  [this](auto slot) { workers_.give_slot(slot); }},
           cost_.spec().name, options_.index_blocks, metrics)),
-      numbers_(std::make_unique<Numbers>(metrics)),
+      instruments_(std::make_unique<Instruments>(metrics)),
       decisions_(options_.explain_last),
       autoscaler_(options_.pd, metrics),
       rebalancer_(loop, workers_, metrics) {

@@ -164,7 +164,7 @@ class Conductor {
     ProxiedAttempt proxied;
     std::pair<int64_t, Id> turn() const { return {ask.priority, id}; }
   };
-  struct Numbers;  // its metrics
+  struct Instruments;  // its metrics
 
   Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, uint64_t epoch,
             Metrics& metrics, std::unique_ptr<rpc::Server> server);
@@ -238,10 +238,10 @@ class Conductor {
   sched::PrefixIndex index_;
   sched::DecodeForecast forecast_;
   std::unique_ptr<rpc::Server> rpc_;
-  Workers workers_;
+  WorkerRegistry workers_;
   CandidateIndex candidates_;
   std::unique_ptr<ExternalEngines> external_;
-  std::unique_ptr<Numbers> numbers_;
+  std::unique_ptr<Instruments> instruments_;
   std::map<Id, std::unique_ptr<Job>> jobs_;
   std::unordered_map<std::string, Id> by_wire_;
   std::set<std::pair<int64_t, Id>> waiting_;  // for room, by priority, oldest first

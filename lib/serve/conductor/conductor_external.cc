@@ -142,7 +142,7 @@ void Conductor::proxy(Job& job) {
   job.progress.prefill = d.chosen.name;
   job.progress.decode = decodes.options.name;
   job.progress.predicted_ttft_ms = to_ms(loop_.now() - job.arrived) + d.ttft_ms();
-  numbers_->predicted.observe(job.progress.predicted_ttft_ms / 1e3);
+  instruments_->predicted.observe(job.progress.predicted_ttft_ms / 1e3);
   e.ledger.charge(job.id, d.chosen.prefill_ms, n - d.chosen.reused_tokens, loop_.now());
   ++e.assigned;
   ++e.requests;
@@ -238,8 +238,8 @@ void Conductor::on_upstream_bytes(Job& job, std::string_view chunk) {
   if (!w.begun) {
     w.begun = true;
     p.ttft_ms = to_ms(loop_.now() - job.arrived);
-    numbers_->ttft.observe(p.ttft_ms / 1e3);
-    numbers_->error.observe((p.predicted_ttft_ms - p.ttft_ms) / 1e3);
+    instruments_->ttft.observe(p.ttft_ms / 1e3);
+    instruments_->error.observe((p.predicted_ttft_ms - p.ttft_ms) / 1e3);
     if (ExternalEngine* e = external_->find(w.engine)) e->ledger.finish(job.id, loop_.now());
     index_.prolong(job.guess, loop_.now() + kUpstreamSlack);
   }
@@ -294,9 +294,9 @@ void Conductor::on_upstream_done(Job& job, const Result<http::ClientResponse>& a
   }
   const auto n = static_cast<uint32_t>(job.ask.prompt.size());
   p.cached_tokens = std::min(*p.cached_tokens, n);
-  numbers_->input_tokens.add(n);
-  numbers_->hit_tokens.add(*p.cached_tokens);
-  numbers_->reachable_tokens.add(job.decision.best_tokens);
+  instruments_->input_tokens.add(n);
+  instruments_->hit_tokens.add(*p.cached_tokens);
+  instruments_->reachable_tokens.add(job.decision.best_tokens);
   p.finish = "passed";
   job.committed = true;  // its guess stands until it ends, or events confirm it
   end(job, std::nullopt);

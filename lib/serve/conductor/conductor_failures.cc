@@ -69,7 +69,7 @@ void Conductor::fail_attempt(Job& job, const std::set<NodeId>& avoid, RequestErr
   release(job, why.what);
   if (job.progress.output_tokens > 0 || job.failures >= options_.retries) return end(job, why);
   ++job.failures;
-  numbers_->retries.add();
+  instruments_->retries.add();
   log_warn("conductor", "request %s is tried again: %s", job.ask.id.c_str(), why.what.c_str());
   job.avoid.insert(avoid.begin(), avoid.end());
   start(job);
@@ -94,7 +94,7 @@ void Conductor::release(Job& job, const std::string& reason) {
     }
     forecast_.ended(job.id, loop_.now());
     if (job.prefilled && job.progress.output_tokens == 0 && !answered)
-      numbers_->wasted.add(static_cast<uint64_t>(std::llround(job.progress.prefill_ms)));
+      instruments_->wasted.add(static_cast<uint64_t>(std::llround(job.progress.prefill_ms)));
     if (!job.committed) index_.withdraw(job.guess);
   }
   if (job.reserved && !answered) abort_at(job.decode, job.wire, reason);

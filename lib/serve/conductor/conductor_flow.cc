@@ -26,7 +26,7 @@ uint32_t retry_after(Duration excess) {
 
 // The decode half of the process that is to compute the prompt, where it has one that is not full:
 // the KV stays where it is.
-Worker& beside(Workers& workers, const Worker& prefill, Worker& chosen,
+Worker& beside(WorkerRegistry& workers, const Worker& prefill, Worker& chosen,
                const std::set<NodeId>& full) {
   Worker* const w = workers.find(prefill.node + ".d");
   const bool halves = w != nullptr && !w->prefill && w->control == prefill.control;
@@ -76,7 +76,7 @@ Conductor::Id Conductor::submit(GenerateRequest request, ResponseSink sink) {
 void Conductor::start(Job& job) {
   const Time before = loop_.clock().now();
   decide(job);
-  numbers_->decision.observe(to_seconds(loop_.clock().now() - before));
+  instruments_->decision.observe(to_seconds(loop_.clock().now() - before));
   ++decided_;
   if (job.decision.verdict != sched::Verdict::kAccept) return refuse(job);
   const sched::Decision& d = job.decision;
@@ -99,7 +99,7 @@ void Conductor::start(Job& job) {
   // From its arrival: what it waited for room is certain by now.
   job.progress.predicted_ttft_ms = to_ms(loop_.now() - job.arrived) + d.ttft_ms();
   log_decision(job);
-  numbers_->predicted.observe(job.progress.predicted_ttft_ms / 1e3);
+  instruments_->predicted.observe(job.progress.predicted_ttft_ms / 1e3);
   // Charged before anything is sent: the next request of the same burst must see it.
   const uint64_t n = job.ask.prompt.size();
   p.ledger.charge(job.id, d.chosen.prefill_ms, n - d.chosen.reused_tokens, loop_.now(),
@@ -162,7 +162,7 @@ void Conductor::refuse_computed(Job& job) {
       sched::refusal(job.decision, sched::Verdict::kTbt, job.ask.prompt.size(), options_.admission,
                      forecast_, workers_.live(false), cost_, loop_.now());
   if (!job.prefilled)  // its token overtook the prefill worker's answer
-    numbers_->wasted.add(static_cast<uint64_t>(std::llround(job.decision.chosen.prefill_ms)));
+    instruments_->wasted.add(static_cast<uint64_t>(std::llround(job.decision.chosen.prefill_ms)));
   end(job, RequestError{429, sched::name(sched::Verdict::kTbt),
                         strf("decode worker %s is over the promise of %s between tokens",
                              job.decode.node.c_str(), to_text(options_.admission.tbt_slo).c_str()),
@@ -314,15 +314,15 @@ void Conductor::prefilled(Job& job, const PrefillDone& done) {
   const uint64_t here =
       *p.cached_tokens - std::min(*p.cached_tokens, p.pool_tokens + p.peer_tokens);
   const uint64_t thought = job.decision.chosen.local_tokens;
-  numbers_->stale_tokens.add(thought - std::min(thought, here));
-  if (job.asked_source) numbers_->replicated.add(p.peer_tokens);
+  instruments_->stale_tokens.add(thought - std::min(thought, here));
+  if (job.asked_source) instruments_->replicated.add(p.peer_tokens);
   p.queue_ms = done.queue_ms;
   p.load_ms += done.load_ms;
   p.prefill_ms = done.prefill_ms;
   p.transfer_ms = done.transfer_ms;
-  numbers_->input_tokens.add(n);
-  numbers_->hit_tokens.add(*p.cached_tokens);
-  numbers_->reachable_tokens.add(job.decision.best_tokens);
+  instruments_->input_tokens.add(n);
+  instruments_->hit_tokens.add(*p.cached_tokens);
+  instruments_->reachable_tokens.add(job.decision.best_tokens);
   learn(job, done);
   if (Worker* w = workers_.find(job.prefill.node, job.prefill.epoch)) {
     w->ledger.finish(job.id, loop_.now());
@@ -342,9 +342,9 @@ void Conductor::learn(const Job& job, const PrefillDone& done) {
   cost_.learn_prefill(job.ask.prompt.size(), *job.progress.cached_tokens,
                       done.prefill_ms + done.load_ms);
   cost_.learn_transfer(done.kv_bytes, done.transfer_ms);
-  numbers_->queue_error.observe((c.queue_ms - done.queue_ms) / 1e3);
-  numbers_->prefill_error.observe((c.prefill_ms - done.prefill_ms) / 1e3);
-  numbers_->transfer_error.observe((c.transfer_ms - done.transfer_ms) / 1e3);
+  instruments_->queue_error.observe((c.queue_ms - done.queue_ms) / 1e3);
+  instruments_->prefill_error.observe((c.prefill_ms - done.prefill_ms) / 1e3);
+  instruments_->transfer_error.observe((c.transfer_ms - done.transfer_ms) / 1e3);
 }
 
 // False: its decode worker has no place for it any more.
@@ -354,8 +354,8 @@ bool Conductor::first_token(Job& job) {
   job.state = State::kAnswering;
   job.first_token = loop_.now();
   p.ttft_ms = to_ms(loop_.now() - job.arrived);
-  numbers_->ttft.observe(p.ttft_ms / 1e3);
-  numbers_->error.observe((p.predicted_ttft_ms - p.ttft_ms) / 1e3);
+  instruments_->ttft.observe(p.ttft_ms / 1e3);
+  instruments_->error.observe((p.predicted_ttft_ms - p.ttft_ms) / 1e3);
   forecast_.decoding(job.id, loop_.now());
   if (Worker* d = workers_.find(job.decode.node, job.decode.epoch)) {
     ++d->answering;
@@ -382,7 +382,7 @@ void Conductor::update(Job& job, const TokenUpdate& u) {
   if (!first && job.state != State::kAnswering) return;
   Progress& p = job.progress;
   p.kv_errors += u.kv_errors;
-  numbers_->kv_errors.add(u.kv_errors);
+  instruments_->kv_errors.add(u.kv_errors);
   if (!u.finish.empty() && u.finish != "stop" && u.finish != "length") {
     RequestError f;
     f.status = 503;
@@ -407,7 +407,7 @@ void Conductor::update(Job& job, const TokenUpdate& u) {
     p.decode_ms = u.decode_ms;
     if (p.output_tokens > 1) {
       const double gap = to_seconds(loop_.now() - job.first_token) / (p.output_tokens - 1);
-      numbers_->tbt_error.observe(job.decision.tbt_ms / 1e3 - gap);
+      instruments_->tbt_error.observe(job.decision.tbt_ms / 1e3 - gap);
     }
     job.state = State::kEnding;
     job.deadline = loop_.now() + kEndingWait;
@@ -455,6 +455,6 @@ void Conductor::finished(Job& job) {
   end(job, std::nullopt);
 }
 
-void Conductor::count_tx(const char* op, bool ok) { numbers_->tx(metrics_, op, ok).add(); }
+void Conductor::count_tx(const char* op, bool ok) { instruments_->tx(metrics_, op, ok).add(); }
 
 }  // namespace mc::serve

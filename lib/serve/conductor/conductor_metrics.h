@@ -6,8 +6,8 @@
 
 namespace mc::serve {
 
-struct Conductor::Numbers {
-  explicit Numbers(Metrics& m)
+struct Conductor::Instruments {
+  explicit Instruments(Metrics& m)
       : input_tokens(m.counter("mc_conductor_input_tokens_total", "prompt tokens accepted")),
         hit_tokens(m.counter("mc_conductor_hit_tokens_total", "prompt tokens that were reused")),
         reachable_tokens(m.counter("mc_conductor_reachable_hit_tokens_total",

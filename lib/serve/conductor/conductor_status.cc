@@ -84,14 +84,14 @@ Json Conductor::cluster() const {
           {"in_flight", jobs_.size()},
           {"waiting", waiting_.size()},
           {"pd", autoscaler_.state()},
-          {"wasted_prefill_ms", numbers_->wasted.value()},
-          {"kv_errors", numbers_->kv_errors.value()},
+          {"wasted_prefill_ms", instruments_->wasted.value()},
+          {"kv_errors", instruments_->kv_errors.value()},
           {"index_blocks", index_.blocks()},
           {"prefill_factor", cost_.prefill_factor()},
           {"transfer_bytes_per_s", cost_.transfer_bytes_per_s()},
-          {"input_tokens", numbers_->input_tokens.value()},
-          {"hit_tokens", numbers_->hit_tokens.value()},
-          {"reachable_hit_tokens", numbers_->reachable_tokens.value()},
+          {"input_tokens", instruments_->input_tokens.value()},
+          {"hit_tokens", instruments_->hit_tokens.value()},
+          {"reachable_hit_tokens", instruments_->reachable_tokens.value()},
           {"nodes", std::move(nodes)}};
 }
 

@@ -14,7 +14,7 @@ const char* role_name(bool prefill) { return prefill ? "prefill" : "decode"; }
 
 }  // namespace
 
-RoleRebalancer::RoleRebalancer(io::Loop& loop, Workers& workers, Metrics& metrics)
+RoleRebalancer::RoleRebalancer(io::Loop& loop, WorkerRegistry& workers, Metrics& metrics)
     : loop_(loop), workers_(workers), metrics_(metrics) {}
 
 bool RoleRebalancer::decide_side(sched::PdMove pressure) const {

@@ -26,7 +26,7 @@ class RoleRebalancer {
  public:
   static constexpr Duration kPatience = std::chrono::seconds(5);   // for an answer, or a join
   static constexpr Duration kDrainMax = std::chrono::minutes(10);  // then another may move
-  RoleRebalancer(io::Loop& loop, Workers& workers, Metrics& metrics);
+  RoleRebalancer(io::Loop& loop, WorkerRegistry& workers, Metrics& metrics);
   RoleRebalancer(const RoleRebalancer&) = delete;
   RoleRebalancer& operator=(const RoleRebalancer&) = delete;
 
@@ -55,7 +55,7 @@ class RoleRebalancer {
   void send(rpc::Client& client, const NodeId& node, const SetRole& m);
 
   io::Loop& loop_;
-  Workers& workers_;
+  WorkerRegistry& workers_;
   Metrics& metrics_;
   std::map<NodeId, Placing> placing_;                          // told, and not joined yet
   std::map<std::string, std::unique_ptr<rpc::Client>> autos_;  // by control address

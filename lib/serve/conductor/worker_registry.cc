@@ -22,8 +22,8 @@ std::string printable(std::string text) {
 }
 }  // namespace
 
-Workers::Workers(io::Loop& loop, WorkersOptions options, sched::PrefixIndex& index,
-                 Metrics& metrics)
+WorkerRegistry::WorkerRegistry(io::Loop& loop, WorkerRegistryOptions options,
+                               sched::PrefixIndex& index, Metrics& metrics)
     : loop_(loop),
       options_(std::move(options)),
       index_(index),
@@ -33,48 +33,48 @@ Workers::Workers(io::Loop& loop, WorkersOptions options, sched::PrefixIndex& ind
       resyncs_(metrics.counter("mc_conductor_index_resyncs_total", "snapshots asked of workers")),
       members_({options_.worker_ttl, options_.worker_ttl, kWorkersMax}) {}
 
-Worker* Workers::find(const NodeId& node) {
+Worker* WorkerRegistry::find(const NodeId& node) {
   const auto it = workers_.find(node);
   if (it == workers_.end()) return nullptr;
   note(*it->second);
   return it->second.get();
 }
 
-void Workers::note(Worker& worker) {
+void WorkerRegistry::note(Worker& worker) {
   if (std::exchange(worker.noted, true)) return;
   changed_.push_back(&worker);
 }
 
-std::vector<const Worker*> Workers::take_changed() {
+std::vector<const Worker*> WorkerRegistry::take_changed() {
   for (Worker* w : changed_) w->noted = false;
   std::vector<const Worker*> all(changed_.begin(), changed_.end());
   changed_.clear();
   return all;
 }
 
-Worker* Workers::find(const NodeId& node, uint64_t epoch) {
+Worker* WorkerRegistry::find(const NodeId& node, uint64_t epoch) {
   Worker* const worker = find(node);
   return worker != nullptr && worker->epoch == epoch ? worker : nullptr;
 }
 
-const Worker* Workers::find(const NodeId& node, uint64_t epoch) const {
+const Worker* WorkerRegistry::find(const NodeId& node, uint64_t epoch) const {
   const auto it = workers_.find(node);
   return it != workers_.end() && it->second->epoch == epoch ? it->second.get() : nullptr;
 }
 
-size_t Workers::live(bool prefill) const {
+size_t WorkerRegistry::live(bool prefill) const {
   return static_cast<size_t>(
       std::count_if(workers_.begin(), workers_.end(), [&](const auto& entry) {
         return entry.second->prefill == prefill && !entry.second->draining;
       }));
 }
 
-size_t Workers::unsynced() const {
+size_t WorkerRegistry::unsynced() const {
   return static_cast<size_t>(std::count_if(
       workers_.begin(), workers_.end(), [](const auto& entry) { return !entry.second->synced; }));
 }
 
-Result<> Workers::check(const Heartbeat& beat) const {
+Result<> WorkerRegistry::check(const Heartbeat& beat) const {
   MC_TRY_(check_node_id(beat.node));
   if (beat.role != "prefill" && beat.role != "decode" && beat.role != "auto")
     return fail(Code::kInvalid, "role '%s', want prefill, decode or auto",
@@ -89,7 +89,7 @@ Result<> Workers::check(const Heartbeat& beat) const {
   return {};
 }
 
-Result<HeartbeatAck> Workers::heartbeat(const Heartbeat& beat, Time now) {
+Result<HeartbeatAck> WorkerRegistry::heartbeat(const Heartbeat& beat, Time now) {
   if (auto fits = check(beat); !fits) {
     if (refused_.size() < kRefusedMax && refused_[beat.node] != fits.error().what)
       log_warn("conductor", "%s", (refused_[beat.node] = fits.error().what).c_str());
@@ -103,7 +103,7 @@ Result<HeartbeatAck> Workers::heartbeat(const Heartbeat& beat, Time now) {
   }
   MC_TRY_(members_.heard(beat.node, beat.epoch, now));
   struct Replaced {  // told when its successor has joined, which may do what it had
-    Workers& workers;
+    WorkerRegistry& workers;
     std::unique_ptr<Worker> worker{};
     ~Replaced() {
       if (worker && workers.on_gone) workers.on_gone(*worker, kRestarted);
@@ -137,7 +137,7 @@ Result<HeartbeatAck> Workers::heartbeat(const Heartbeat& beat, Time now) {
   return HeartbeatAck{options_.epoch, worker->events_seen};
 }
 
-Result<Worker*> Workers::join(const Heartbeat& beat) {
+Result<Worker*> WorkerRegistry::join(const Heartbeat& beat) {
   auto worker = std::make_unique<Worker>();
   worker->node = beat.node;
   worker->prefill = beat.role == "prefill";
@@ -156,7 +156,7 @@ Result<Worker*> Workers::join(const Heartbeat& beat) {
   return (workers_[beat.node] = std::move(worker)).get();
 }
 
-sched::PrefixIndex::Slot Workers::take_slot() {
+sched::PrefixIndex::Slot WorkerRegistry::take_slot() {
   if (slots_free_.empty())
     slots_free_.push_back(static_cast<sched::PrefixIndex::Slot>(slots_used_++));
   const auto slot = slots_free_.back();
@@ -164,7 +164,7 @@ sched::PrefixIndex::Slot Workers::take_slot() {
   return slot;
 }
 
-std::unique_ptr<Worker> Workers::take(const NodeId& node, const std::string& why) {
+std::unique_ptr<Worker> WorkerRegistry::take(const NodeId& node, const std::string& why) {
   const auto it = workers_.find(node);
   std::unique_ptr<Worker> gone = std::move(it->second);
   workers_.erase(it);
@@ -179,12 +179,12 @@ std::unique_ptr<Worker> Workers::take(const NodeId& node, const std::string& why
   return gone;
 }
 
-void Workers::remove(const NodeId& node, const std::string& why) {
+void WorkerRegistry::remove(const NodeId& node, const std::string& why) {
   const std::unique_ptr<Worker> gone = take(node, why);
   if (on_gone) on_gone(*gone, why);
 }
 
-void Workers::tick(Time now) {
+void WorkerRegistry::tick(Time now) {
   for (const auto& change : members_.tick(now))
     if (change.kind == rpc::Membership::Change::Kind::kDead)
       remove(change.node, "no heartbeat for " + to_text(options_.worker_ttl));
@@ -192,7 +192,7 @@ void Workers::tick(Time now) {
 
 // Events are applied in order and once. While a snapshot is on its way they are not acknowledged,
 // so the worker sends them again after it.
-void Workers::apply(Worker& worker, const Heartbeat& beat) {
+void WorkerRegistry::apply(Worker& worker, const Heartbeat& beat) {
   if (!worker.synced) {
     if (!worker.asking) resync(worker);
     return;
@@ -220,7 +220,7 @@ void Workers::apply(Worker& worker, const Heartbeat& beat) {
 }
 
 // All events were seen, so both sides know the same cache; or one was lost or changed on the way.
-void Workers::verify(Worker& worker, const Heartbeat& beat) {
+void WorkerRegistry::verify(Worker& worker, const Heartbeat& beat) {
   if (!beat.digested || worker.events_seen != beat.events_last || worker.digest == beat.digest)
     return;
   mismatches_.add();
@@ -231,7 +231,7 @@ void Workers::verify(Worker& worker, const Heartbeat& beat) {
   resync(worker);
 }
 
-void Workers::resync(Worker& worker) {
+void WorkerRegistry::resync(Worker& worker) {
   resyncs_.add();
   index_.forget(worker.slot);
   worker.synced = false;
@@ -239,7 +239,7 @@ void Workers::resync(Worker& worker) {
   ask(worker, 0, 0, 0);
 }
 
-void Workers::ask(const Worker& worker, uint64_t from, uint64_t seq, uint64_t pages) {
+void WorkerRegistry::ask(const Worker& worker, uint64_t from, uint64_t seq, uint64_t pages) {
   worker.client->call(Snapshot{from}, options_.snapshot_budget,
                       [this, alive = std::weak_ptr<bool>(alive_), node = worker.node,
                        epoch = worker.epoch, from, seq, pages](const Result<KvSnapshot>& reply) {
@@ -256,8 +256,8 @@ void Workers::ask(const Worker& worker, uint64_t from, uint64_t seq, uint64_t pa
 
 // The cache may change between pages: events after the first page's sequence number are applied
 // over all of them, and repeating one does no harm.
-void Workers::page(Worker& worker, const KvSnapshot& page, uint64_t from, uint64_t seq,
-                   uint64_t pages) {
+void WorkerRegistry::page(Worker& worker, const KvSnapshot& page, uint64_t from, uint64_t seq,
+                          uint64_t pages) {
   for (const BlockHash& hash : page.blocks) index_.add(worker.slot, hash.tag());
   if (from == 0) {
     seq = page.seq;

@@ -58,7 +58,7 @@ struct Worker {
   std::vector<Commit> commits;  // prefill: it is yet to be told of
 };
 
-struct WorkersOptions {
+struct WorkerRegistryOptions {
   std::string model, fingerprint;
   uint64_t block_tokens = 0;
   uint64_t epoch = 0;  // the conductor's
@@ -66,9 +66,10 @@ struct WorkersOptions {
   Duration snapshot_budget{};  // for one page
 };
 
-class Workers {
+class WorkerRegistry {
  public:
-  Workers(io::Loop& loop, WorkersOptions options, sched::PrefixIndex& index, Metrics& metrics);
+  WorkerRegistry(io::Loop& loop, WorkerRegistryOptions options, sched::PrefixIndex& index,
+                 Metrics& metrics);
 
   // Errors: kInvalid for a worker that does not fit; kStale from a process that was replaced;
   // kBusy when there are too many.
@@ -107,7 +108,7 @@ class Workers {
   void verify(Worker& worker, const Heartbeat& beat);
 
   io::Loop& loop_;
-  const WorkersOptions options_;
+  const WorkerRegistryOptions options_;
   sched::PrefixIndex& index_;
   Counter& gaps_;
   Counter& mismatches_;

@@ -12,11 +12,11 @@ namespace {
 constexpr const char* kJsonType = "application/json";
 constexpr size_t kQueryMax = 1 << 20;  // tokens or hashes
 
-void refuse_page(const http::Exchange& x, int status, const std::string& what) {
+void refuse_route(const http::Exchange& x, int status, const std::string& what) {
   x.reply(status, kJsonType, error_json({status, what, "", ""}) + "\n");
 }
 
-void good_page(const http::Exchange& x, const Json& json) {
+void answer_route(const http::Exchange& x, const Json& json) {
   x.reply(200, kJsonType, dump_json(json) + "\n");
 }
 
@@ -27,19 +27,19 @@ bool from_here(const http::Request& r) {
 
 void register_engine(const http::Exchange& x, const Json& json, ExternalEngines& engines) {
   auto options = parse_external(json);
-  if (!options) return refuse_page(x, 400, options.error().what);
+  if (!options) return refuse_route(x, 400, options.error().what);
   options->posted = true;
   if (auto added = engines.add(*options); !added)
-    return refuse_page(x, added.error().code == Code::kBusy ? 503 : 400, added.error().what);
-  good_page(x, {{"status", "registered successfully"}, {"instance_id", options->name}});
+    return refuse_route(x, added.error().code == Code::kBusy ? 503 : 400, added.error().what);
+  answer_route(x, {{"status", "registered successfully"}, {"instance_id", options->name}});
 }
 
 void unregister_engine(const http::Exchange& x, const Json& json, ExternalEngines& engines) {
   const auto name = get_string(json, "instance_id");
-  if (!name) return refuse_page(x, 400, name.error().what);
+  if (!name) return refuse_route(x, 400, name.error().what);
   if (!engines.remove(*name))
-    return refuse_page(x, 404, "no engine is registered as '" + shown(*name) + "'");
-  good_page(x, {{"status", "unregistered successfully"}, {"removed_instances", {*name}}});
+    return refuse_route(x, 404, "no engine is registered as '" + shown(*name) + "'");
+  answer_route(x, {{"status", "unregistered successfully"}, {"removed_instances", {*name}}});
 }
 
 // What one instance holds, in tokens.
@@ -107,7 +107,7 @@ Json own_held(const Conductor& conductor, const std::vector<uint64_t>& tags,
 
 void query_tokens(const http::Exchange& x, const Json& json, Conductor& conductor) {
   const auto q = parse_query(json);
-  if (!q) return refuse_page(x, 400, q.error().what);
+  if (!q) return refuse_route(x, 400, q.error().what);
   const std::string& own = conductor.spec().name;
   Json all = Json::object();
   bool known = q->model.empty() || q->model == own;
@@ -127,15 +127,15 @@ void query_tokens(const http::Exchange& x, const Json& json, Conductor& conducto
     all[e->options.tenant][name] =
         external_held(*e, [&](uint8_t media) { return cache.match(tags, media); });
   }
-  if (!known) return refuse_page(x, 404, "no instance serves '" + shown(q->model) + "'");
-  good_page(x, all);
+  if (!known) return refuse_route(x, 404, "no instance serves '" + shown(q->model) + "'");
+  answer_route(x, all);
 }
 
 // Integers are an engine's own names of blocks, of which ours are the first eight bytes.
 void query_hashes(const http::Exchange& x, const Json& json, Conductor& conductor) {
   const Json* list = member(json, "seq_hashes");
   if (list == nullptr || !list->is_array() || list->size() > kQueryMax)
-    return refuse_page(x, 400, strf("seq_hashes: want a list of at most %zu", kQueryMax));
+    return refuse_route(x, 400, strf("seq_hashes: want a list of at most %zu", kQueryMax));
   std::vector<uint64_t> names, tags;
   for (const Json& h : *list) {
     if (h.is_number_integer()) {
@@ -148,8 +148,8 @@ void query_hashes(const http::Exchange& x, const Json& json, Conductor& conducto
     const auto hash = h.is_string() ? parse_block_hash(h.get<std::string>())
                                     : Result<BlockHash>(fail(Code::kInvalid, "no hash"));
     if (!hash)
-      return refuse_page(x, 400,
-                         strf("seq_hashes[%zu]: want an integer or 64 hex digits", tags.size()));
+      return refuse_route(x, 400,
+                          strf("seq_hashes[%zu]: want an integer or 64 hex digits", tags.size()));
     uint64_t last = 0;  // an engine's name for a SHA-256
     for (size_t i = 24; i < 32; ++i) last = last << 8 | hash->bytes[i];
     names.push_back(last);
@@ -162,7 +162,7 @@ void query_hashes(const http::Exchange& x, const Json& json, Conductor& conducto
     all[e->options.tenant][name] =
         external_held(*e, [&](uint8_t media) { return cache.match_names(names, media); });
   }
-  good_page(x, all);
+  answer_route(x, all);
 }
 
 }  // namespace
@@ -177,17 +177,17 @@ bool serve_registry(const http::Exchange& x, Conductor& conductor) {
   if (!is_registry_route(path)) return false;
   const bool joins = !path.starts_with("/query");
   if (x.request().method != "POST") {
-    refuse_page(x, 405, path + " wants POST, not " + x.request().method);
+    refuse_route(x, 405, path + " wants POST, not " + x.request().method);
     return true;
   }
   if (joins && !from_here(x.request())) {
-    refuse_page(x, 403,
-                "engines are registered from the conductor's host, or by --foreign-engines");
+    refuse_route(x, 403,
+                 "engines are registered from the conductor's host, or by --foreign-engines");
     return true;
   }
   const auto json = parse_json(x.request().body);
   if (!json || !json->is_object())
-    refuse_page(x, 400, json ? "want a JSON object" : json.error().what);
+    refuse_route(x, 400, json ? "want a JSON object" : json.error().what);
   else if (path == "/query")
     query_tokens(x, *json, conductor);
   else if (path == "/query_by_hash")

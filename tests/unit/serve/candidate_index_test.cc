@@ -87,10 +87,11 @@ struct Site {
   sched::PrefixIndex index{100000};
   sched::Cost cost{cost::tiny()};
   sched::PolicyOptions options;
-  Workers workers{loop,
-                  {"tiny", cost::tiny().fingerprint(kBlockTokens), kBlockTokens, 1, 1000s, 1s},
-                  index,
-                  metrics};
+  WorkerRegistry workers{
+      loop,
+      {"tiny", cost::tiny().fingerprint(kBlockTokens), kBlockTokens, 1, 1000s, 1s},
+      index,
+      metrics};
   std::unique_ptr<CandidateIndex> list;
   std::vector<std::string> names;
   std::vector<uint64_t> tags = [] {

@@ -13,7 +13,7 @@ struct Watched {  // one decode worker, with a time to live of three seconds
     options.model = options.fingerprint = "m";
     options.block_tokens = 16;
     options.worker_ttl = 3s;
-    workers = std::make_unique<Workers>(loop, options, index, metrics);
+    workers = std::make_unique<WorkerRegistry>(loop, options, index, metrics);
     workers->on_gone = [this](const Worker&, const std::string&) { ++gone; };
     beat.node = "d";
     beat.role = "decode";
@@ -31,8 +31,8 @@ struct Watched {  // one decode worker, with a time to live of three seconds
   io::Loop loop{clock};
   Metrics metrics;
   sched::PrefixIndex index{16};
-  WorkersOptions options;
-  std::unique_ptr<Workers> workers;
+  WorkerRegistryOptions options;
+  std::unique_ptr<WorkerRegistry> workers;
   Heartbeat beat;
   Time now{100s};
   int gone = 0;

@@ -21,8 +21,9 @@ struct Loss {
 // A worker that caches and evicts, and a conductor's view of it.
 struct Site {
   explicit Site(Loss loss, uint64_t seed) : lost(loss), random(seed) {
-    workers = std::make_unique<Workers>(
-        loop, WorkersOptions{"tiny", cost::tiny().fingerprint(16), 16, 1, 5s, 1s}, index, metrics);
+    workers = std::make_unique<WorkerRegistry>(
+        loop, WorkerRegistryOptions{"tiny", cost::tiny().fingerprint(16), 16, 1, 5s, 1s}, index,
+        metrics);
     conductor = *rpc::Server::open(loop, "127.0.0.1:0", metrics);
     conductor->on<Heartbeat>(
         [this](const Heartbeat& m, const rpc::Call& call) { return lossy(m, call.now); });
@@ -91,7 +92,7 @@ struct Site {
   BlockManager cache{64, 16, 1};
   std::set<uint64_t> seen;
   size_t dropped = 0;
-  std::unique_ptr<Workers> workers;
+  std::unique_ptr<WorkerRegistry> workers;
   std::unique_ptr<rpc::Server> conductor, worker;
   std::unique_ptr<Heartbeats> beats;
 };
