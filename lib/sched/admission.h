@@ -1,19 +1,19 @@
-// Whether a request is taken, by what it is predicted to see.
+// Decides whether to accept a request, by the latencies predicted for it.
 //
-//   none      everything is taken
-//   baseline  each side is asked when a request reaches it: refused at arrival when its TTFT would
-//             break the promise, and when the prompt is computed and its decode node, as loaded
-//             then, would break that for the time between tokens: such a prefill is wasted
-//   early     both at arrival, and never again: but what is decoding now has left when the prompt
-//             is computed, and what is being prefilled now will have come, so that prefill and
-//             decode load swing against each other
+//   none      accepts every request
+//   baseline  checks each side when a request reaches it: the TTFT at arrival; the time between
+//             tokens when the prompt is computed, on its decode node as loaded then. A prefill that
+//             is refused there was wasted
+//   early     checks both at arrival only, against the present load of the decode nodes. By the
+//             time the prompt is computed, requests that decode now have ended and prompts that are
+//             computed now have arrived, so prefill and decode load swing against each other
 //   predict   as `early`, with the decode load predicted for the time when the prompt is computed:
 //             requests whose prefill ends by then are added, those that will have decoded for
-//             longer than t_d by then are taken as ended
+//             longer than t_d by then count as ended
 //
-// t_d, one for all, is how long nearly all (95 %) decoded lately. With the mean the forecast counts
-// on places that slower requests still have; and the further off a prompt's end is the more such
-// places it sees, so that long prompts book what short ones, meanwhile, are given too.
+// t_d, one for all, is the time within which 95 % of the recent requests decoded. The mean would
+// free places that slower requests still hold. It would see more such places the later a prompt
+// ends, so that long prompts would reserve what short ones are given meanwhile.
 //
 // Thread: one owner. Pure: time is an argument.
 // Source: Mooncake (arXiv 2407.00079), sections 4.3.2 to 4.3.4; Table 4.
@@ -50,7 +50,7 @@ class DecodeForecast {
 
   void dispatched(uint64_t job, uint64_t tokens, Time decodes_from);  // its prompt ends then
   void decoding(uint64_t job, Time now);
-  void ended(uint64_t job, Time now);  // in any state; unknown ones are fine
+  void ended(uint64_t job, Time now);  // in any state; ignores unknown jobs
 
   struct Load {
     double requests = 0, context_tokens = 0;  // whole numbers
@@ -89,8 +89,8 @@ double pool_tbt_ms(const DecodeForecast::Load& load, size_t nodes, uint64_t toke
 // At arrival: `decision` is what choose() found (without promises of its own).
 Verdict admit(const Decision& decision, uint64_t tokens, const AdmissionOptions& options,
               const DecodeForecast& forecast, size_t decode_nodes, const Cost& cost, Time now);
-// A refusal for the one who is refused: why, and when to come back. After what TTFT is over the
-// promise; or, for the time between tokens, when the forecast holds it, as far as kForecast.
+// The refusal for the client: why, and when to retry. For TTFT: after the excess over the promise.
+// For the time between tokens: when the forecast has room, kForecast at most.
 struct Refusal {
   std::string why;
   Duration retry_after;

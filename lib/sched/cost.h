@@ -1,6 +1,7 @@
-// How long things will take, in milliseconds: the model's polynomial, corrected by what the nodes
-// measured. The correction is one factor for prefill and one bandwidth for transfers, so it follows
-// slower machines and congested links, and starts at the model's own numbers.
+// Predicts durations in milliseconds: the model's polynomial, corrected by measurements.
+//
+// The correction is one factor for prefill and one bandwidth for transfers. It follows slower
+// machines and congested links, and starts at the model's own numbers.
 //
 // Thread: one owner. Pure: no clock. Source: Mooncake paper section 4.1.
 #pragma once

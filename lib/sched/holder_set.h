@@ -1,5 +1,7 @@
-// The nodes that hold one block, when they are many: a list up to kListMax, over that a bitmap,
-// against which a whole cluster is matched 64 nodes at a time. A holder may be only a guess.
+// Stores the nodes that hold one block, when they are many.
+//
+// Up to kListMax it is a list; above, a bitmap that matches a cluster 64 nodes at a time. A holder
+// may be a guess.
 //
 // Thread: one owner. Pure.
 #pragma once

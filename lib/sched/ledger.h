@@ -1,7 +1,9 @@
-// What a prefill node still has to do, as the conductor knows it: charged when a request is sent
-// there, less the elapsed part of the job that runs, corrected by what the node itself answers
-// (other conductors send it work too). One job runs at a time, to its end; the next is the one that
-// the node takes (sched/prefill_order.h), and a new one waits for those that go before it only.
+// Tracks the work that is queued on one prefill node, as the conductor knows it.
+//
+// A request is charged when it is sent there. The elapsed part of the running job is subtracted.
+// The node's own answers correct the sum, as other conductors send it work too. One job runs at a
+// time, to its end. The next is the one that the node takes (sched/prefill_order.h); a new job
+// waits only for those that go before it.
 //
 // Thread: one owner. Pure: time is an argument. Source: Mooncake paper section 4.1.
 #pragma once
@@ -20,9 +22,9 @@ class Ledger {  // of one node
     overtakes_ = overtakes_ || order.srpf;
   }
   void charge(uint64_t job, double ms, uint64_t tokens, Time now, int64_t priority = 0);
-  // It ended, at whatever place in the queue. Unknown jobs are fine.
+  // Removes a job at any place in the queue. Ignores unknown jobs.
   void finish(uint64_t job, Time now);
-  // The node says that what stands before `job` takes `ms` from now on.
+  // Takes the node's answer: the jobs before `job` take `ms` from now on.
   void correct(uint64_t job, double ms, Time now);
 
   double wait_ms(Time now) const;  // until a job charged now would start, if it came last

@@ -1,9 +1,9 @@
-// How loaded a node is; 1 is full. The controller of prefill and decode nodes and what people are
-// shown use the same numbers, live and simulated.
+// Defines the load of a node; 1 is full.
 //
-// A prefill node: whether it computes, and how long a request would wait there as a share of the
+// The controller of prefill and decode nodes and the displays use the same numbers, live and
+// simulated. A prefill node: 1 if it computes, plus the wait of a new request as a share of the
 // promised TTFT, 1 at most. A decode node: the time of a step as a share of the promised time
-// between tokens, 2 at most. Without a promise, 30 s and 100 ms stand for it.
+// between tokens, 2 at most. Without a promise the shares are of 30 s and 100 ms.
 //
 // Thread: values. Pure. Source: Mooncake paper, sections 4.3 and 5.1.
 #pragma once

@@ -1,6 +1,8 @@
-// Who holds how many of a prompt's blocks, from the first on, without a number for every node:
-// blocks that many hold make levels, nested sets of nodes; from the first block that few hold the
-// nodes still in step are listed. Who is in neither holds nothing.
+// Lists how many leading blocks of a prompt each node holds, in compact form.
+//
+// There is no number for every node. Blocks that many nodes hold form levels, nested sets of nodes.
+// From the first block that few hold, the nodes that still match are listed. A node in neither
+// holds nothing.
 //
 // Thread: values. Pure.
 #pragma once

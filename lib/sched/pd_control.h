@@ -1,13 +1,15 @@
-// How many nodes prefill and how many decode. Every sample is the load of both pools; every
-// interval the factor f = (decode + 1) / (prefill + 1) of the trimmed mean loads says which pool
-// needs nodes. One node moves at a time, and only when the move helps:
+// Balances the numbers of prefill and decode nodes by their measured loads.
+//
+// A sample has the load of both pools. Once an interval the factor
+//   f = (decode + 1) / (prefill + 1)
+// of the trimmed mean loads says which pool needs nodes. One node moves at a time, and only when
+// the move helps:
 //   - f is outside the dead band [1 / band, band], and the pool that would grow is loaded to
 //     `busy` or more: an idle cluster needs no moves;
 //   - the last move was at least `cooldown` ago;
 //   - the donor keeps at least one node, and its load after the move, N / (N - 1) of what it is,
 //     does not put f outside the band on the other side.
-// The pressure: when the cluster grows the busier pool gets the node, when it shrinks the idler
-// one gives it.
+// When the cluster grows, the busier pool gets the node; when it shrinks, the idler one gives it.
 //
 // Thread: one owner. Pure: time is an argument. Loads: 1 is full, from 0 up.
 // Source: Mooncake, section 5.1.
@@ -44,7 +46,7 @@ class PdControl {
   Time deadline() const { return next_; }
   // Decides from the samples since the last decision, which it forgets.
   PdDecision decide(size_t prefill_nodes, size_t decode_nodes, Time now);
-  // A node is on its way: what was sampled is no more so, and nothing is decided for an interval.
+  // For a node that moves: drops the samples, and decides nothing for an interval.
   void hold(Time now);
   // Where a node that joins should go, or (leaving) from where one should be taken.
   PdMove pressure(bool joins) const;

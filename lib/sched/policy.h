@@ -1,19 +1,27 @@
-// Which nodes serve a request. choose() is a function of what it is given: the same view, request
-// and options give the same decision, and the decision carries the numbers it was made from.
+// Chooses the prefill and the decode node of a request.
 //
-// `kvcache` is Algorithm 1 in predicted milliseconds: for each prefill node
+// choose() is a function of its arguments: the same view, request and options give the same
+// decision, and the decision carries the numbers it was made from.
+//
+// `kvcache` is Algorithm 1 in predicted milliseconds. For each prefill node
 //   TTFT = max(queue, fetch) + prefill(n, reused) + transfer(n) to the decode node
-// where `reused` is the node's own match or, when the best match of any node is more than
-// `balancing_threshold` times as long and fetching it is faster than computing it, that one.
-// A match that covers less than kTrivial of the prompt (a shared system prompt) does not make a
-// node better than another. Ties: shortest queue (while a prefix is fetched queues may pass
-// unseen), fewest queued tokens, fewest requests so far, first name.
-// `local` is the same without fetching: every node reuses what it holds itself. `load` takes the
-// shortest queue without looking at caches, `count` the node with the fewest requests, `p2c` the
-// shorter queue of two drawn at random, `random` and `rr` any and the next. `weighted` is what many
-// routers do, for comparison: it counts tokens, not time, and takes the least sum of those of the
-// prompt that the node does not hold, times `prefix_weight`, and those queued there. The decode
-// node is always the one with the least predicted time between tokens, among those with room.
+// where `reused` is the node's own match. It is the best match of any node if that one is more than
+// `balancing_threshold` times as long and fetching it is faster than computing it. A match that
+// covers less than kTrivial of the prompt (a shared system prompt) does not make a node better than
+// another. Ties: shortest queue (a fetch can hide the queue), fewest queued tokens, fewest requests
+// so far, first name.
+//
+//   local     as kvcache without fetching: every node reuses what it holds itself
+//   load      the shortest queue, without looking at caches
+//   count     the node with the fewest requests
+//   p2c       the shorter queue of two drawn at random
+//   random    any node
+//   rr        the next node
+//   weighted  the least sum of queued tokens and of `prefix_weight` times the prompt's tokens that
+//             the node does not hold: what many routers do, for comparison
+//
+// The decode node is always the one with the least predicted time between tokens, among those with
+// room.
 //
 // Thread: values. Pure. Source: Mooncake paper, Algorithm 1; design, serving-peers 1a.
 #pragma once
@@ -47,8 +55,8 @@ struct PrefillView {
   uint64_t requests = 0;  // there now
   uint64_t assigned = 0;  // so far
   double congestion = 1;  // its transfers take so many times what others' do
-  // An external engine: it decodes what it prefills, so that nothing is transferred, and neither
-  // gives blocks to others nor takes any.
+  // An external engine: it decodes what it prefills, so no KV is transferred, and it exchanges no
+  // blocks with other nodes.
   bool whole = false;
   uint64_t block_tokens = 0;    // of its blocks; 0: as in Ask
   uint64_t context_tokens = 0;  // whole: of its requests
@@ -97,7 +105,7 @@ struct Decision {
   double ttft_ms() const { return chosen.ttft_ms; }
 };
 
-// What a prompt's best match must not be for matches to count: less than a tenth of it.
+// Whether the best match covers less than a tenth of the prompt, so that matches do not count.
 bool is_trivial(uint64_t best_tokens, uint64_t tokens);
 // Which of n usable nodes `random`, `rr` and (two of them) `p2c` take.
 std::pair<size_t, size_t> draw(const PolicyOptions& options, const Ask& ask, size_t n);

@@ -1,7 +1,9 @@
-// Which prompt a prefill node computes next. `fcfs`: the first that came. `srpf`: the one with the
-// least left to compute, less what it has waited times `ageing`, so that a short prompt does not
-// wait behind a long one and a long one does not wait for ever: with ageing 0.1, ten seconds of
-// waiting make up for one second of computing. Before either, those of a lower priority number.
+// Orders the queue of a prefill node.
+//
+// `fcfs` takes the prompt that came first. `srpf` takes the one with the least left to compute,
+// less its wait times `ageing`. So a short prompt does not wait behind a long one, and a long one
+// is not starved: with ageing 0.1, ten seconds of waiting make up for one second of computing. A
+// lower priority number goes before either order.
 //
 // Thread: values. Pure.
 // Source: shortest remaining processing time (Schrage, 1968), with ageing.

@@ -1,15 +1,15 @@
-// Which node is likely to hold which block: the conductor's shadow of all prefill caches.
+// Maps blocks to the nodes that probably hold them: a shadow of all prefill caches.
 //
 // One flat open-addressing table maps the first 8 bytes of a block's hash (its tag) to the nodes
-// that hold it, in 16 bytes an entry; blocks held by more than kInline nodes keep a HolderSet
-// aside. Entries stand in the order of their mixed tags, at most kFull full, and the table grows by
-// a quarter in one sequential pass: at most 24 bytes a block at any size. match() answers for all
-// nodes in one walk along the prompt, reading ahead. The table is a hint: a node checks full hashes
-// itself, so a colliding tag costs a wrong guess and nothing else.
+// that hold it, in 16 bytes an entry. Blocks with more than kInline holders keep a HolderSet aside.
+// Entries stand in the order of their mixed tags, at most kFull full. The table grows by a quarter
+// in one sequential pass: at most 24 bytes a block at any size. match() answers for all nodes in
+// one walk along the prompt, reading ahead. The table is a hint: a node checks full hashes itself,
+// so a colliding tag costs a wrong guess and nothing else.
 //
-// Besides what nodes report there are guesses: entries written when a request is sent to a node, so
-// that its siblings in the same burst follow it. A guess lives until its time, unless the node
-// confirms it.
+// Besides the nodes' reports the index holds guesses: entries written when a request is sent to a
+// node, so that its siblings in the same burst follow it. A guess expires unless the node confirms
+// it.
 //
 // Bounded: over `entries_max` distinct blocks new ones are not taken (see refused()).
 // Thread: one owner. Pure: time is an argument.
@@ -89,7 +89,7 @@ class PrefixIndex {
   bool holds(const Entry& e, Slot slot) const;
   void hold(Entry& e, Slot value);
   void put_aside(Entry& e);
-  bool drop(Entry& e, Slot slot, bool guesses_only);  // true: nobody holds it any more
+  bool drop(Entry& e, Slot slot, bool guesses_only);  // true: no node holds it any more
   void remove(Slot slot, uint64_t tag, bool guesses_only);
 
   size_t entries_max_;

@@ -1,22 +1,23 @@
-// The few nodes among which choose() decides, so that what a decision costs does not grow with the
-// cluster. Of prefill nodes that hold equally much of a prompt only the best placed can be chosen:
-// the one with the shortest queue (or fewest requests or tokens, as the policy looks at them), and
-// of equals the one that choose() would take. So a shortlist has one node for each length that is
-// held, and one that holds the most. Decode nodes stand in the order of their next step's time.
+// Finds the few nodes that choose() must compare, in time logarithmic in the cluster.
 //
-// choose() over a shortlist's nodes decides as over all nodes, bit by bit: the same nodes, numbers
-// and reason; only the margin and the list of candidates may be shorter. That is so for nodes of
-// one kind, without congestion and without corrections of their queues (Ledger::correct).
+// Of the prefill nodes that hold equally much of a prompt choose() can only take the best placed:
+// the one with the shortest queue (or fewest requests or tokens, as the policy has it), and of
+// equals the one that choose() would take. So a shortlist has one node for each length that is
+// held, and one that holds the most. Decode nodes are sorted by the time of their next step.
+//
+// choose() over a shortlist decides as over all nodes, bit by bit: the same nodes, numbers and
+// reason. Only the margin and the list of candidates may be shorter. This holds for nodes of one
+// kind, without congestion and without corrections of their queues (Ledger::correct).
 //
 // A node's queue has two ages. While its first job is within its time the queue shrinks with the
-// clock, and ends at a fixed time; once that job is late the queue is fixed. Each kind has an
-// order of its own, and a node changes over once for each change of its queue. A third is of the
-// nodes that were never assigned anything: in a young cluster these are many, stand before all
-// others and mostly hold nothing, so that whoever looks for a holder must not meet them one by one.
+// clock, and ends at a fixed time. Once that job is late the queue is fixed. Each age has its own
+// order, and a node changes over once for each change of its queue. A third order has the nodes
+// that were never assigned a request. In a young cluster these are many, sort before all others and
+// mostly hold nothing; a search for a holder skips them.
 //
 // Thread: one owner. Pure: time is an argument. Costs: a change and a choice take the logarithm of
-// the nodes; where at most kLookedAt nodes hold equally much all of them are looked at, where more
-// do their best is met in the order of queues, or looked for among all when kSteps did not find it.
+// the nodes. At most kLookedAt nodes that hold equally much are all compared. Of more, the search
+// follows the order of queues for kSteps, then compares all.
 #pragma once
 #include <compare>
 #include <optional>
@@ -32,7 +33,7 @@
 
 namespace mc::sched {
 
-struct CandidateRank {  // of a prefill node, as PrefillView has it
+struct CandidateRank {  // what a prefill node is ranked by, as in PrefillView
   Time first_ends{};
   Duration behind{0};
   uint64_t tokens = 0, requests = 0, assigned = 0;
@@ -48,7 +49,7 @@ class PrefillShortlist {
   // Nodes are numbers from 0; their names break ties.
   PrefillShortlist(PolicyOptions options, const std::vector<std::string>& names);
 
-  void put(uint32_t node, const CandidateRank& rank);  // it is usable, and stands so
+  void put(uint32_t node, const CandidateRank& rank);  // it is usable, with that rank
   void drop(uint32_t node);                            // it is not; may be so already
   size_t size() const { return usable_.size(); }
 

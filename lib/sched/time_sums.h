@@ -1,5 +1,7 @@
-// Requests by time, and how many there are, with how many tokens, up to one: in chunks that know
-// their sums, so that what a question costs hardly grows with the requests.
+// Sums requests and their tokens up to a point in time.
+//
+// Requests lie in chunks that know their sums, so the cost of a query hardly grows with their
+// number.
 //
 // Thread: one owner. Pure. Costs: with n requests, a change n / kChunk at worst (mostly: within a
 // chunk), a question n / kChunk and a chunk.

@@ -1,6 +1,7 @@
-// The best of many numbered entries, in a tree of matches: each inner node knows the better of its
-// two halves. Entries change all the time and few of them are ever the best, so a change mostly
-// ends after a match or two, where the winner is another one both before and after it.
+// A tournament tree: finds the best of many numbered entries that change often.
+//
+// Each inner node knows the better of its two halves. Few entries are ever the best, so most
+// changes end after a match or two, where the winner is another one both before and after it.
 //
 // Thread: one owner. Pure. Costs: a change takes the logarithm at most, and no allocation; best()
 // nothing; a step of a Cursor the logarithm.

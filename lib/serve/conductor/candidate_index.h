@@ -1,11 +1,11 @@
-// The few workers among which a decision is made in a large cluster: sched/shortlist.h kept true
-// for the conductor's workers, so that a decision is the one over all of them. What the lists do
-// not know is weighed one by one beside them: workers that drain, whose queue was corrected by
-// their own answer, whose link is congested, or whose queue is not in the order of arrival. Where
-// that is not enough (a request that must avoid workers, one that does not fit the best of them,
-// policies that draw) all are to be weighed.
+// Keeps the shortlist of candidate workers current.
 //
-// Workers that changed since the last decision are looked at again; WorkerRegistry tells which.
+// A decision over it equals one over all workers, and its cost does not grow with the cluster
+// (sched/shortlist.h). Workers that the shortlist cannot rank are added one by one: those that
+// drain, whose queue was corrected by their own answer, whose link is congested, or whose queue is
+// not in the order of arrival. Some decisions need all workers: a request that must avoid some, one
+// that does not fit the best of them, policies that draw. A pick looks again only at workers that
+// changed since the last one (WorkerRegistry::take_changed).
 //
 // Thread: one owner. Pure: time is an argument.
 #pragma once
@@ -18,14 +18,14 @@
 
 namespace mc::serve {
 
-// A worker as choose() sees it, whoever asks. `blocks`: what it would lock for the request.
+// A worker as choose() sees it. `blocks`: what it would lock for the request.
 sched::PrefillView prefill_view(const Worker& w, uint32_t match, double work_ms, int64_t priority,
                                 uint64_t blocks, Time now);
 sched::DecodeView decode_view(const Worker& w, uint64_t blocks);
 
 class CandidateIndex {
  public:
-  static constexpr size_t kWeighAll = 64;  // workers; fewer are weighed, and told to people, all
+  static constexpr size_t kWeighAll = 64;  // workers; fewer are all compared, and all shown
 
   CandidateIndex(sched::PolicyOptions options, const sched::Cost& cost)
       : options_(std::move(options)), cost_(cost) {}
@@ -33,7 +33,7 @@ class CandidateIndex {
   struct Need {  // blocks that a request locks
     uint64_t prefill = 0, decode = 0;
   };
-  // Nothing: weigh all.
+  // Returns: nothing when the decision needs all workers.
   std::optional<sched::View> pick(WorkerRegistry& workers, const sched::Matches& matches,
                                   const sched::Ask& ask, const Need& need, Time now);
 
@@ -44,7 +44,7 @@ class CandidateIndex {
 
   const sched::PolicyOptions options_;
   const sched::Cost& cost_;
-  uint64_t members_ = 0;  // of Workers, when the lists were made
+  uint64_t members_ = 0;  // of the registry when the lists were made
   std::optional<sched::PrefillShortlist> prefills_;
   std::optional<sched::DecodeShortlist> decodes_;
   std::vector<const Worker*> by_slot_, by_number_;  // prefill, decode

@@ -36,15 +36,15 @@ void ConductorOptions::describe(OptionList& v) {
   v("prefill-timeout", prefill_timeout, "longest wait for a prefill, its queue included");
   v("token-timeout", token_timeout, "longest wait for the next token");
   v("tx-lease", tx_lease,
-    "how long a prefill worker keeps blocks for a request that nobody starts, or commits");
+    "how long a prefill worker keeps blocks for a request that is not started or committed");
   v("queue-timeout", queue_timeout, "longest wait for room on the workers");
   v("queue-max", queue_max, "requests that may wait for room");
   v("explain-last", explain_last, "requests whose decisions /explain still knows");
   v("index-blocks", index_blocks, "blocks the index of caches may hold");
   v("foreign-engines", external_engines,
-    "file with a list of external engines, as POST /register takes each");
+    "file with a JSON list of external engines, each as POST /register takes it");
   v("foreign-state", external_state,
-    "file that keeps what POST /register was told over a restart; empty: it is forgotten");
+    "file that keeps posted registrations over a restart; empty: a restart forgets them");
 }
 
 Result<> ConductorOptions::check() const {
@@ -201,7 +201,7 @@ void Conductor::decide(Job& job) {
       sched::admit(d, n, promises(job), forecast_, workers_.live(false), cost_, loop_.now());
 }
 
-// What was spent waiting is part of what was promised.
+// The time spent waiting counts against the promise.
 sched::AdmissionOptions Conductor::promises(const Job& job) const {
   sched::AdmissionOptions o = options_.admission;
   if (o.ttft_slo.count() > 0)

@@ -1,12 +1,14 @@
-// The conductor: takes requests, chooses a prefill and a decode worker for each (lib/sched), leads
-// it through Reserve -> TxAllocate -> Prefill -> tokens -> TxCommit (serve/protocol/messages.h),
-// and hands its tokens to whoever submitted it. It keeps no state that the workers do not have.
+// Schedules requests on a prefill and a decode worker, and drives each to its end.
 //
-// Every step has a deadline. What fails before a token was delivered is tried again on other
-// workers, `retries` times; a request for which there is no room waits, `queue_timeout` at most,
-// and one that no worker could ever hold is refused with 400; after the first token a failure ends
-// the request with its reason. However a request ends, both workers are told. What is predicted to
-// break a promise is refused (sched/admission.h) with 429 and when to come back.
+// lib/sched chooses the workers. The steps are Reserve -> TxAllocate -> Prefill -> tokens ->
+// TxCommit (serve/protocol/messages.h). The request's ResponseSink gets the tokens. The conductor
+// keeps no state that the workers do not have.
+//
+// Every step has a deadline. After a failure before the first token the request starts again on
+// other workers, `retries` times. A request that finds no room waits, `queue_timeout` at most; one
+// that no worker could ever hold gets 400. A failure after the first token ends the request with
+// its reason. The conductor informs both workers of every end. A request that is predicted to
+// break an SLO gets 429 and the time of a retry (sched/admission.h).
 //
 // Thread: the loop's. Source: Mooncake paper sections 3, 4 and 5.3 (Figure 9).
 #pragma once
@@ -67,19 +69,19 @@ struct ConductorOptions {
 
 class Conductor {
  public:
-  // `epoch`: the start of this process; larger than any before it.
+  // `epoch`: the start of this process, larger than any before it.
   // Errors: kUnavailable when the port is in use; kInvalid, kNotFound for options and model.
   static Result<std::unique_ptr<Conductor>> open(io::Loop& loop, const ConductorOptions& options,
                                                  uint64_t epoch, Metrics& metrics);
-  ~Conductor();  // tells the workers about what was in flight; calls nobody back
+  ~Conductor();  // aborts the requests in flight on the workers; calls no sink
   Conductor(const Conductor&) = delete;
   Conductor& operator=(const Conductor&) = delete;
 
   using Id = uint64_t;
-  // Calls back on later turns, or at once when it is refused. The id is for cancel().
+  // Calls the sink on later turns, or at once when it refuses. The id is for cancel().
   Id submit(GenerateRequest request, ResponseSink sink);
-  // Nobody wants the answer any more: no call back, both workers are told. Unknown ids are fine.
-  // `finish` is not empty when the caller has all it wants (a stop string came).
+  // Ends a request without calling its sink, and aborts it on both workers. Ignores unknown ids.
+  // `finish` is set when the caller has all it needs (a stop string came).
   void cancel(Id id, const std::string& reason, const std::string& finish = {});
 
   void drain();                                // refuses new requests
@@ -92,22 +94,21 @@ class Conductor {
   const model::Tokenizer& tokenizer() const { return tokenizer_; }
   model::ChatTemplate chat() const { return chat_; }
   Json cluster() const;  // for /cluster: workers, loads, index, policy, totals
-  // What would be decided now for such a prompt; route() with every candidate, for /debug/route.
+  // The decision for such a prompt now; route() adds every candidate, for /debug/route.
   sched::Decision dry_run(const std::vector<int32_t>& prompt, const std::string& salt,
                           uint32_t max_tokens = 0) const;
   Json route(const std::vector<int32_t>& prompt, const std::string& salt,
              uint32_t max_tokens) const;
-  // Why a request went where it went, of the last `explain_last`; null when it is not among them.
+  // The decisions for one of the last `explain_last` requests; null for any other.
   Json explain(const std::string& id) const;
   Json health() const;
   uint64_t block_size() const { return options_.block_size; }
   ExternalEngines& external() { return *external_; }
   const ExternalEngines& external() const { return *external_; }
-  // How many leading blocks each prefill worker holds.
+  // The number of leading blocks that each prefill worker holds.
   std::map<std::string, uint32_t> held(std::span<const uint64_t> tags) const;
   void update_metrics();  // gauges; before they are printed
-  // Lets a worker drain and end: the one named, or the least loaded of `role`, or of the idler
-  // side.
+  // Drains and ends a worker: the one named, or the least loaded of `role`, or of the idler side.
   Result<RoleRebalancer::Dismissed> scale_in(const std::string& node, const std::string& role);
 
  private:
@@ -120,7 +121,7 @@ class Conductor {
     kEnding,
     kProxying
   };
-  struct WorkerRef {  // a worker of an attempt; an older process of that name is not it
+  struct WorkerRef {  // one process of a worker; `epoch` excludes older ones of its name
     NodeId node;
     uint64_t epoch = 0;
   };
@@ -131,7 +132,7 @@ class Conductor {
     const std::string& asked() const { return prefilling || decode.empty() ? engine : decode; }
     http::Client::Id http = 0;
     int status = 0;
-    std::string type, held, tail;  // of its answer: an error's text; the end
+    std::string type, held, tail;  // of the answer; an error's text; its end, with the usage
     bool begun = false;
   };
   struct Job {
@@ -171,7 +172,7 @@ class Conductor {
   uint64_t blocks_needed(bool prefill, uint64_t tokens, uint32_t max_tokens) const;
   sched::View view(const std::vector<uint64_t>& tags, std::span<const int32_t> prompt,
                    const std::string& salt, uint32_t max_tokens, const Job* job) const;
-  // The view from which the same is decided, of few workers where that can be.
+  // A view that gives the same decision, of few workers where possible.
   sched::View short_view(const Job& job);
   void decide(Job& job);
   sched::AdmissionOptions promises(const Job& job) const;
@@ -222,7 +223,7 @@ class Conductor {
   void log_decision(const Job& job);
   void log_end(const Job& job, const std::string& how) const;
 
-  // Runs `then` with the job if it still is in the attempt that asked.
+  // Calls `then` with the job if its attempt is still the one that asked.
   template <class M>
   void call(Job& job, const WorkerRef& ref, const M& message, Duration budget,
             std::function<void(Job&, const Result<typename M::Reply>&)> then);

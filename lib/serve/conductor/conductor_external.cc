@@ -1,6 +1,8 @@
-// Requests that an external engine answers: chosen like any other, then passed through as they are.
-// A pair of engines is asked twice, as vLLM's connectors have it: the one computes the prompt and
-// one token and says where its KV is, the other gets the request with those words and answers it.
+// Proxies requests to external engines.
+//
+// A pair of engines gets two requests, as vLLM's connectors expect: the first engine computes the
+// prompt and one token and answers where its KV is; the second gets the request with those
+// parameters and answers it.
 #include <algorithm>
 
 #include "base/json.h"
@@ -37,8 +39,8 @@ uint32_t count_of(const Json& json, const char* key, uint32_t fallback) {
   return n && *n <= UINT32_MAX ? static_cast<uint32_t>(*n) : fallback;
 }
 
-// The client's words, with the engine's name for the model and the tenant's salt. Where KV comes
-// from is not for a client to say.
+// The client's body, with the engine's name for the model and the tenant's salt. A client may not
+// say where KV comes from.
 std::string adapted(const GenerateRequest& ask, const std::string& ours,
                     const std::string& theirs) {
   const bool speaks_of_kv = ask.body.find(kKvParams) != std::string::npos;
@@ -51,7 +53,7 @@ std::string adapted(const GenerateRequest& ask, const std::string& ours,
   return dump_json(*json);
 }
 
-// For a pair's first half: the prompt, one token, and the KV kept for whoever asks for it.
+// For a pair's first half: the prompt, one token, and the KV kept for the second half.
 std::string prefill_body(const std::string& body) {
   auto json = parse_json(body);
   if (!json || !json->is_object()) return body;
@@ -65,7 +67,7 @@ std::string prefill_body(const std::string& body) {
   return dump_json(j);
 }
 
-// For its second half: what the first one said.
+// For its second half: the KV parameters that the first one answered.
 std::string decode_body(const std::string& body, const Json& handed) {
   auto json = parse_json(body);
   if (!json || !json->is_object()) return body;
@@ -116,7 +118,7 @@ void Conductor::add_external(sched::View& v, std::span<const int32_t> prompt,
   }
 }
 
-// One that has not failed this request, if there is one; never one that had no room for it.
+// Prefers one that has not failed this request. Never one that had no room for it.
 ExternalEngine* Conductor::partner(const ExternalEngine& prefill, const Job* job) const {
   const auto room = [&](const std::string& name) {
     return job == nullptr || !job->full.contains(name);
@@ -131,7 +133,7 @@ void Conductor::proxy(Job& job) {
   const sched::Decision& d = job.decision;
   ExternalEngine& e = *external_->find(d.chosen.name);
   const bool pair = e.options.role == "prefill";
-  ExternalEngine& decodes = pair ? *partner(e, &job) : e;  // it was usable
+  ExternalEngine& decodes = pair ? *partner(e, &job) : e;  // add_external() found it
   const uint64_t n = job.ask.prompt.size();
   ++job.attempt;
   job.proxied = {};
@@ -196,7 +198,7 @@ void Conductor::ask_engine(Job& job, const ExternalEngine& engine, std::string b
   job.proxied.http = external_->client().send(std::move(r), std::move(calls));
 }
 
-// A pair's first half is done: the second gets the request, and the words for its connector.
+// The first half of a pair is done: sends the request and the KV parameters to the second.
 void Conductor::start_decode_half(Job& job) {
   ProxiedAttempt& w = job.proxied;
   const auto answer = parse_json(w.held);
@@ -205,7 +207,7 @@ void Conductor::start_decode_half(Job& job) {
     return fail_attempt(
         job, {w.engine},
         RequestError{503, "worker_failed",
-                     strf("external engine %s hands no KV over: it answers without '%s'; "
+                     strf("external engine %s hands no KV over: its answer has no '%s'; "
                           "start it with a connector, or register it with role both",
                           w.engine.c_str(), kKvParams),
                      1});
@@ -213,7 +215,7 @@ void Conductor::start_decode_half(Job& job) {
   if (decodes == nullptr || !decodes->up)
     return fail_attempt(
         job, {w.decode},
-        RequestError{503, "worker_failed", "external engine " + w.decode + " went away", 1});
+        RequestError{503, "worker_failed", "external engine " + w.decode + " is gone or down", 1});
   Progress& p = job.progress;
   p.cached_tokens = static_cast<uint32_t>(job.decision.chosen.local_tokens);
   if (const Json* usage = member(*answer, "usage"); usage != nullptr)
@@ -270,14 +272,14 @@ void Conductor::on_upstream_done(Job& job, const Result<http::ClientResponse>& a
   if (w.status == 200 && w.prefilling) return start_decode_half(job);
   if (w.status == 200 && !w.begun)
     return fail_attempt(job, {asked},
-                        RequestError{503, "worker_failed", where + " says nothing", 1});
+                        RequestError{503, "worker_failed", where + " answers without a body", 1});
   if (w.status >= 500 || w.status < 200)
     return fail_attempt(
         job, {asked},
         RequestError{503, "worker_failed",
                      strf("%s answers with status %d", where.c_str(), w.status), 1});
   Progress& p = job.progress;
-  if (w.status != 200) {  // what the client asked for is wrong: it is told in the engine's words
+  if (w.status != 200) {  // the client's mistake: the engine's own words go to it
     p.output_tokens = 1;
     job.sink.on_upstream_bytes(p, w.status, w.type, w.held);
     if (!jobs_.contains(job.id)) return;
@@ -302,7 +304,7 @@ void Conductor::on_upstream_done(Job& job, const Result<http::ClientResponse>& a
   end(job, std::nullopt);
 }
 
-// What proxy() charged.
+// Takes back what proxy() charged.
 void Conductor::release_external(Job& job) {
   ProxiedAttempt& w = job.proxied;
   if (w.engine.empty()) return;

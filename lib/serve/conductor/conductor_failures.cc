@@ -1,5 +1,4 @@
-// How requests end, well or not: deadlines, workers that fail or are gone, what is tried again or
-// taken back, cancellation.
+// Ends requests: deadlines, failed and lost workers, retries, release of resources, cancellation.
 #include <cmath>
 
 #include "base/log.h"
@@ -14,7 +13,7 @@ constexpr Duration kAbortBudget = std::chrono::seconds(2);
 
 bool no_room(const Error& e) { return e.code == Code::kNoSpace || e.code == Code::kBusy; }
 
-// How it looks to the client when a worker failed us.
+// The client's error for a worker's failure.
 RequestError failed_at(const char* op, const NodeId& node, const Error& e) {
   RequestError f;
   f.status = e.code == Code::kTimeout ? 504 : 503;
@@ -75,7 +74,7 @@ void Conductor::fail_attempt(Job& job, const std::set<NodeId>& avoid, RequestErr
   start(job);
 }
 
-// Takes back all that the attempt was given, here and on the workers.
+// Releases all that the attempt holds, here and on the workers.
 void Conductor::release(Job& job, const std::string& reason) {
   release_external(job);
   const bool answered = job.state == State::kEnding;
@@ -103,7 +102,7 @@ void Conductor::release(Job& job, const std::string& reason) {
   by_wire_.erase(job.wire);
   job.charged = job.reserved = job.allocated = job.prefilled = job.committed = false;
   job.answering = job.asked_source = false;
-  ++job.attempt;  // answers still on their way are nobody's
+  ++job.attempt;  // answers still on their way no longer match
 }
 
 void Conductor::abort_at(const WorkerRef& ref, const std::string& wire, const std::string& reason) {
@@ -149,8 +148,8 @@ void Conductor::cancel(Id id, const std::string& reason, const std::string& fini
   make_room();
 }
 
-// A request ended: the oldest that waits may have its place. On a later turn, for this may be
-// called while others are being ended.
+// Starts the oldest waiting request in place of one that ended. On a later turn: this may be called
+// while others are being ended.
 void Conductor::make_room() {
   if (waiting_.empty()) return;
   loop_.post([this, alive = std::weak_ptr<bool>(alive_)] {
@@ -164,8 +163,8 @@ void Conductor::cancel_all(const std::string& reason) {
   while (!jobs_.empty()) end(*jobs_.begin()->second, RequestError{503, "draining", reason, 1});
 }
 
-// Those it had before the first token go elsewhere; a prefill worker whose KV has all arrived is
-// not missed.
+// Moves its requests without a first token to other workers. A prefill worker whose KV has all
+// arrived is not needed any longer.
 void Conductor::worker_gone(const Worker& worker, const std::string& why) {
   std::vector<Id> hit;
   for (const auto& [id, job] : jobs_) {

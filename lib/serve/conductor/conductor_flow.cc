@@ -1,4 +1,4 @@
-// The life of a request, in order; messages.h has the picture. How it ends: conductor_failures.cc.
+// Drives a request through its steps, in the order of messages.h. Its end: conductor_failures.cc.
 #include <algorithm>
 #include <cmath>
 #include <tuple>
@@ -24,10 +24,10 @@ uint32_t retry_after(Duration excess) {
       std::clamp(std::ceil(to_seconds(excess)), 1.0, double{kRetryAfterMax}));
 }
 
-// The decode half of the process that is to compute the prompt, where it has one that is not full:
-// the KV stays where it is.
-Worker& beside(WorkerRegistry& workers, const Worker& prefill, Worker& chosen,
-               const std::set<NodeId>& full) {
+// The decode half of the process that computes the prompt, if it has one that is not full: no KV
+// moves then.
+Worker& colocated_decode(WorkerRegistry& workers, const Worker& prefill, Worker& chosen,
+                         const std::set<NodeId>& full) {
   Worker* const w = workers.find(prefill.node + ".d");
   const bool halves = w != nullptr && !w->prefill && w->control == prefill.control;
   return halves && !w->draining && !full.contains(w->node) ? *w : chosen;
@@ -86,7 +86,7 @@ void Conductor::start(Job& job) {
                   static_cast<unsigned long long>(job.id), job.attempt);
   by_wire_[job.wire] = job.id;
   Worker& p = *workers_.find(d.chosen.name);
-  Worker& q = beside(workers_, p, *workers_.find(job.chosen_decode), job.full);
+  Worker& q = colocated_decode(workers_, p, *workers_.find(job.chosen_decode), job.full);
   job.prefill = {p.node, p.epoch};
   job.decode = {q.node, q.epoch};
   job.progress = {};
@@ -117,7 +117,8 @@ void Conductor::start(Job& job) {
   reserve(job);
 }
 
-// Of those with the longest match the one whose link is least congested, then the least busy.
+// The worker with the longest match; of equals the one with the least congested link, then the
+// least busy one.
 Conductor::WorkerRef Conductor::source_of(const Job& job) const {
   const auto match = index_.matches(job.tags, workers_.slots());
   const Worker* best = nullptr;
@@ -156,7 +157,7 @@ void Conductor::refuse(Job& job) {
   end(job, f);
 }
 
-// The decode worker has no place in its batch for what was computed for it: that was wasted.
+// The decode worker's batch has no place for the computed prompt: its prefill was wasted.
 void Conductor::refuse_computed(Job& job) {
   const sched::Refusal r =
       sched::refusal(job.decision, sched::Verdict::kTbt, job.ask.prompt.size(), options_.admission,
@@ -169,7 +170,7 @@ void Conductor::refuse_computed(Job& job) {
                         retry_after(r.retry_after)});
 }
 
-// There are workers, none of them is full, and none will do: their pools are too small.
+// No worker is full, yet none can hold the request: their pools are too small.
 RequestError Conductor::too_large(const Job& job) const {
   const bool prefill = job.decision.verdict == sched::Verdict::kNoPrefill;
   uint64_t largest = 0;
@@ -237,9 +238,9 @@ void Conductor::reserve(Job& job) {
   lend(job);
 }
 
-// TransferKVCache: the longest match stands elsewhere, and fetching it is the fastest. The worker
-// that has it locks it; the chosen one reads it while the request queues there. Meanwhile the
-// decode worker reserves. Without it the request goes on all the same.
+// TransferKVCache: another worker holds the longest match, and fetching it is the fastest. That
+// worker locks it; the chosen one reads it while the request queues there. Meanwhile the decode
+// worker reserves. The request goes on if this fails.
 void Conductor::lend(Job& job) {
   if (job.source.node.empty()) return;
   const Worker* const source = workers_.find(job.source.node, job.source.epoch);
@@ -265,7 +266,7 @@ void Conductor::lend(Job& job) {
       });
 }
 
-// Prefill follows at once, by name: there is nothing in the answer that it needs.
+// Prefill follows at once, by the request's name: it needs nothing of the answer.
 void Conductor::allocate(Job& job) {
   job.state = State::kAllocating;
   job.allocated = true;
@@ -299,7 +300,7 @@ void Conductor::allocated(Job& job, const TxAllocated& allocated) {
   job.progress.sched_ms = to_ms(loop_.now() - job.arrived);
   Worker* const p = workers_.find(job.prefill.node, job.prefill.epoch);
   if (p != nullptr && !job.prefilled) p->ledger.correct(job.id, allocated.queue_ms, loop_.now());
-  // Its first token comes another way, and may have overtaken this.
+  // The decode worker sends the first token, which may have overtaken this answer.
   if (job.state == State::kAllocating) job.state = State::kPrefilling;
   next_waiting();
 }
@@ -334,7 +335,7 @@ void Conductor::prefilled(Job& job, const PrefillDone& done) {
   job.deadline = loop_.now() + options_.token_timeout;
 }
 
-// What was predicted beside what was measured: for the next predictions, and for people.
+// Compares prediction and measurement: for the next predictions, and as metrics.
 void Conductor::learn(const Job& job, const PrefillDone& done) {
   const sched::Candidate& c = job.decision.chosen;
   if (Worker* w = workers_.find(job.prefill.node, job.prefill.epoch))
@@ -372,7 +373,7 @@ void Conductor::tokens(const TokenBatch& batch) {
       update(*jobs_.at(it->second), u);
     } else if (const Worker* w = workers_.find(batch.node); w != nullptr && u.finish.empty()) {
       // Of a request given up, or of a conductor that was here before.
-      abort_at({w->node, w->epoch}, u.request, "nobody waits for it");
+      abort_at({w->node, w->epoch}, u.request, "no request waits for it");
     }
   }
 }
@@ -418,9 +419,9 @@ void Conductor::update(Job& job, const TokenUpdate& u) {
   if (it != jobs_.end() && job.state == State::kEnding && job.prefilled) finished(job);
 }
 
-// The prompt's blocks are now cached there; events will say so too. The request need not live until
-// the answer comes. Told before whatever is asked of that worker next, or soon: a message of its
-// own would wake it, and us, for nothing else.
+// The prompt's blocks are now cached there; events will say so too. The request may end before the
+// answer comes. The commit goes out before the next message to that worker, or soon: alone it would
+// wake both processes for nothing else.
 void Conductor::commit(Job& job) {
   Worker* const worker = workers_.find(job.prefill.node, job.prefill.epoch);
   if (worker == nullptr) return;  // and its cache with it

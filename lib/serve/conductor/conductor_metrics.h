@@ -1,4 +1,4 @@
-// The conductor's metrics. Private to conductor*.cc.
+// The conductor's counters, gauges and histograms. Private to conductor*.cc.
 //
 // Thread: any.
 #pragma once
@@ -12,14 +12,15 @@ struct Conductor::Instruments {
         hit_tokens(m.counter("mc_conductor_hit_tokens_total", "prompt tokens that were reused")),
         reachable_tokens(m.counter("mc_conductor_reachable_hit_tokens_total",
                                    "prompt tokens that some worker held when it was decided")),
-        stale_tokens(m.counter("mc_conductor_stale_hit_tokens_total",
-                               "prompt tokens that a worker was thought to hold, and did not")),
+        stale_tokens(
+            m.counter("mc_conductor_stale_hit_tokens_total",
+                      "prompt tokens that the index listed on a worker that did not hold them")),
         replicated(m.counter("mc_conductor_replicated_tokens_total",
                              "prompt tokens whose KV one prefill worker fetched from another")),
         retries(m.counter("mc_conductor_retries_total", "requests tried again on other workers")),
         kv_errors(m.counter("mc_conductor_kv_errors_total", "blocks of KV that did not verify")),
         wasted(m.counter("mc_conductor_wasted_prefill_ms_total",
-                         "computing of prompts whose answer nobody got")),
+                         "prefill time of requests that got no answer")),
         decision(m.histogram("mc_conductor_decision_seconds", "time to choose the workers",
                              {1e-6, 1e-5, 5e-5, 1e-4, 5e-4, 1e-3, 1e-2})),
         predicted(m.histogram("mc_conductor_predicted_ttft_seconds", "predicted TTFT")),
@@ -40,7 +41,7 @@ struct Conductor::Instruments {
                        "predicted minus actual time of a part of TTFT", error_buckets(),
                        {{"part", name}});
   }
-  // Of a step on a worker; `op` is a literal.
+  // Counts a step on a worker. Requires: `op` is a literal.
   Counter& tx(Metrics& m, const char* op, bool ok) {
     Counter*& known = steps[{op, ok}];
     if (known == nullptr)

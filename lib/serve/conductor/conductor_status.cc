@@ -1,4 +1,4 @@
-// What people and other programs may know of a conductor.
+// Reports the conductor's state: readiness, /cluster, /health, metrics, decisions.
 #include <algorithm>
 
 #include "base/json.h"
@@ -10,7 +10,7 @@
 namespace mc::serve {
 namespace {
 
-// Of a worker's loop, before it is gone altogether.
+// A worker silent for this long makes the conductor not ready; after worker_ttl it is gone.
 Duration silence_max(Duration worker_ttl) { return worker_ttl * 2 / 3; }
 
 Json worker_json(const Worker& w, Duration silence, Time now) {
@@ -46,7 +46,7 @@ Json worker_json(const Worker& w, Duration silence, Time now) {
 
 std::string Conductor::not_ready() const {
   if (draining_) return "draining";
-  const bool external = external_->up() > 0;  // that does without our workers
+  const bool external = external_->up() > 0;  // needs no workers of ours
   if (!external && workers_.live(true) == 0) return "no prefill worker";
   if (!external && workers_.live(false) == 0) return "no decode worker";
   for (const bool prefill : {true, false}) {
@@ -182,11 +182,11 @@ Json Conductor::route(const std::vector<int32_t>& prompt, const std::string& sal
 void Conductor::log_decision(const Job& job) {
   const sched::Decision& d = job.decision;
   const bool taken = d.verdict == sched::Verdict::kAccept;
-  if (logs(LogLevel::kInfo))  // its texts cost as much as the decision
+  if (logs(LogLevel::kInfo))  // the texts cost as much as the decision
     log_info(
         "conductor", "request %s: n %zu, best match %llu: %s; %s; candidates %s",
         job.ask.id.c_str(), job.ask.prompt.size(), static_cast<unsigned long long>(d.best_tokens),
-        taken ? (job.source.node + (job.source.node.empty() ? "" : " lends to ") +
+        taken ? (job.source.node + (job.source.node.empty() ? "" : " sends its prefix to ") +
                  job.prefill.node + " -> " + job.decode.node)
                     .c_str()
               : sched::name(d.verdict),

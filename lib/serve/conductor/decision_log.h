@@ -1,6 +1,6 @@
-// The last requests and why they went where they went: every decision with its candidates, and how
-// the request ended. Bounded: so many requests, of each so many decisions and candidates.
+// Remembers the last requests: every decision with its candidates, and each outcome.
 //
+// Bounded: `keep` requests, of each kDecisionsMax decisions, of each kCandidatesMax candidates.
 // Thread: one owner.
 #pragma once
 #include <cstdint>
@@ -16,7 +16,7 @@
 
 namespace mc::serve {
 
-// The candidates' times and what was made of them.
+// The decision with its candidates' predicted times.
 Json decision_json(const sched::Decision& decision);
 // Where the time of a request went.
 Json progress_json(const Progress& progress);

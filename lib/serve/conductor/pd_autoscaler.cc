@@ -20,7 +20,7 @@ void PdAutoscalerOptions::describe(OptionList& v) {
   v("pd-cooldown", pd.cooldown, "after a move");
   v("pd-deadband", pd.band, "imbalance that is left alone");
   v("scale-hook", scale_hook,
-    "shell command run when that changes; $1 and $2 are the prefill and decode workers wanted");
+    "shell command to run when the wanted workers change; $1 prefill, $2 decode");
 }
 
 Result<> PdAutoscalerOptions::check() const {

@@ -1,8 +1,9 @@
-// How many workers of each kind the cluster should have: samples the loads of the live workers,
-// decides as sched::PdControl does, and publishes what is wanted, for people (/cluster), as metrics
-// and to a command of the operator's (--scale-hook). Every decision is logged with its inputs. Who
-// owns it moves the workers (on_move, serve/conductor/role_rebalancer.h); while one moves nothing
-// is decided.
+// Decides how many prefill and decode workers the cluster should have.
+//
+// It samples the loads of the live workers, decides as sched::PdControl does, and publishes the
+// wanted numbers: on /cluster, as metrics, and to the operator's command (--scale-hook). It logs
+// every decision with its inputs. Its owner moves the workers (on_move,
+// serve/conductor/role_rebalancer.h). It decides nothing while a worker moves.
 //
 // Thread: the conductor's loop. Source: Mooncake paper, section 5.1.
 #pragma once
@@ -41,11 +42,11 @@ class PdAutoscaler {
   Time deadline() const { return sample_at_; }
   void tick(const PoolLoads& loads, Time now);
   Json state() const;
-  // Where workers are missed most by the loads seen last: kNone within the dead band.
+  // The side that needs workers most, by the last loads; kNone within the dead band.
   sched::PdMove pressure() const;
 
-  std::function<bool(Time now)> is_moving;  // a worker
-  // To be carried out; the name of the worker, empty: none can.
+  std::function<bool(Time now)> is_moving;  // whether a worker moves
+  // Carries a move out. Returns: the worker's name; empty when none can move.
   std::function<std::string(const sched::PdDecision& decision, Time now)> on_move;
 
  private:

@@ -60,7 +60,7 @@ void RoleRebalancer::send(rpc::Client& client, const NodeId& node, const SetRole
   client.call(m, kPatience,
               [this, alive = std::weak_ptr<bool>(alive_), node, m](const Result<RoleSet>& set) {
                 if (set || alive.expired()) return;
-                log_warn("conductor", "worker %s is not to be %s: %s", shown(node).c_str(),
+                log_warn("conductor", "worker %s did not take the role %s: %s", shown(node).c_str(),
                          m.role.c_str(), set.error().what.c_str());
                 placing_.erase(node);
                 if (moving_.node == node) moving_.node.clear();

@@ -1,14 +1,15 @@
-// Carries out what is wanted of the workers' number: gives those that wait for a role one, lets a
-// worker change sides, dismisses one. The workers do it by draining, and nothing is kept here but
-// what is under way; several conductors may each do so, as a worker obeys the first.
+// Applies scaling decisions: gives idle workers a role, moves workers between roles, drains them.
 //
-//   - A worker of the role auto goes to the side that has none, else to the busier one; where both
-//     are busy alike, to the smaller.
-//   - The giving side's worker that has the least to finish moves, never one half of a process that
-//     does both. One moves at a time.
-//   - One is dismissed from the idler side, unless it would have none left.
+//   - A worker of the role auto joins the side that has none, else the busier one. Where both are
+//     equally busy it joins the smaller.
+//   - A move takes the worker of the giving side that has the least to finish, never one half of a
+//     process that does both. One worker moves at a time.
+//   - A dismissal takes a worker of the idler side, unless that would leave none there.
 //
-// Thread: the loop's. Source: Mooncake paper, section 5.1 (the machine pressure).
+// Workers move by draining. The rebalancer remembers only moves under way. Several conductors may
+// rebalance the same workers: a worker obeys the first.
+//
+// Thread: the loop's. Source: Mooncake paper, section 5.1 (machines that come and go).
 #pragma once
 #include <map>
 #include <memory>
@@ -30,9 +31,9 @@ class RoleRebalancer {
   RoleRebalancer(const RoleRebalancer&) = delete;
   RoleRebalancer& operator=(const RoleRebalancer&) = delete;
 
-  // A worker without a role says that it is there. `pressure`: the busier side, kNone: alike.
+  // Gives a worker of the role auto a side. `pressure`: the busier side; kNone: both alike.
   void joined(const Heartbeat& beat, sched::PdMove pressure, Time now);
-  // Nothing: no worker can. Else its name.
+  // Starts a move. Returns: the worker's name; empty when none can move.
   std::string move(sched::PdMove where, const std::string& why, Time now);
   bool moving(Time now);  // one is under way
 
@@ -57,7 +58,7 @@ class RoleRebalancer {
   io::Loop& loop_;
   WorkerRegistry& workers_;
   Metrics& metrics_;
-  std::map<NodeId, Placing> placing_;                          // told, and not joined yet
+  std::map<NodeId, Placing> placing_;                          // given a side, not joined yet
   std::map<std::string, std::unique_ptr<rpc::Client>> autos_;  // by control address
   struct Moving {
     NodeId node;

@@ -52,7 +52,7 @@ void ScaleHook::start(size_t prefill, size_t decode, Time now) {
     pid_ = 0;
     return log_warn("conductor", "--scale-hook: fork: %s", std::strerror(errno));
   }
-  ::setpgid(pid_, pid_);  // whoever of both is first
+  ::setpgid(pid_, pid_);  // the child does it too: either may be first
   since_ = now;
 }
 

@@ -1,6 +1,8 @@
-// A command of the operator's, told how many workers of each kind are wanted: `/bin/sh -c COMMAND`,
-// in which $1 is the number of prefill workers and $2 that of decode workers. One runs at a time;
-// what comes meanwhile replaces what waits. One that does not end in kLimit is killed.
+// Runs the operator's command when the wanted numbers of workers change.
+//
+// It runs `/bin/sh -c COMMAND` with the number of prefill workers as $1 and of decode workers as
+// $2. One command runs at a time; newer numbers replace those that wait. A command that runs longer
+// than kLimit is killed.
 //
 // Thread: one owner.
 #pragma once

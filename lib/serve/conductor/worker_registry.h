@@ -1,11 +1,12 @@
-// The workers as the conductor knows them: who is alive, what they can do, what they cache and what
-// it gave them to do. The truth is on the workers; all of this is rebuilt from their heartbeats and
-// snapshots when the conductor starts, when a worker restarts, and when events were missed: by
-// their numbers, or by the digest that every heartbeat has of the worker's whole cache.
+// Registers the workers: which are alive, what they can do, cache, and work on.
 //
-// A worker of the wrong model or layout is refused, with both fingerprints. One that is silent for
-// `worker_ttl` (while this process did not stand still itself: rpc/membership), or comes back with
-// another epoch, is gone: on_gone is called and what it held is forgotten.
+// The truth is on the workers. The registry rebuilds its copy from heartbeats and snapshots when
+// the conductor starts, when a worker restarts, and when events were missed. It detects missed
+// events by their numbers, and by the digest of the worker's whole cache in every heartbeat.
+//
+// It refuses a worker of another model or layout, and names both fingerprints. A worker that is
+// silent for `worker_ttl`, or returns with another epoch, is gone: on_gone is called and what it
+// held is forgotten. Silence counts only while this process itself runs (rpc/membership).
 //
 // Thread: the loop's. Source: Mooncake paper section 5.3.
 #pragma once
@@ -31,7 +32,7 @@ struct Worker {
   uint64_t epoch = 0;
   std::string control, http;
   bool draining = false;
-  bool changed = false;  // it is gone because it has another role now: it had finished
+  bool changed = false;  // it is gone because it has another role now; it had finished
   WorkerLoad load;
   std::unique_ptr<rpc::Client> client;
 
@@ -48,14 +49,14 @@ struct Worker {
   uint64_t assigned = 0;          // requests so far
   uint64_t requests = 0;          // now
   uint64_t context_tokens = 0;    // decode: of its requests
-  uint64_t answering = 0;         // decode: of these, those whose tokens come, and
-  uint64_t answering_tokens = 0;  // their prompts'
+  uint64_t answering = 0;         // decode: requests that produce tokens
+  uint64_t answering_tokens = 0;  // decode: of their prompts
   uint64_t reserved_blocks = 0;   // decode: since its last heartbeat
   bool noted = false;             // among those that changed
   struct Commit {
     std::string wire, request;
   };
-  std::vector<Commit> commits;  // prefill: it is yet to be told of
+  std::vector<Commit> commits;  // prefill: not sent yet
 };
 
 struct WorkerRegistryOptions {
@@ -76,18 +77,18 @@ class WorkerRegistry {
   Result<HeartbeatAck> heartbeat(const Heartbeat& beat, Time now);
   void tick(Time now);
 
-  // To be changed: whoever decides from it is told (take_changed).
+  // For changes to the worker: take_changed() lists it then.
   Worker* find(const NodeId& node, uint64_t epoch);
   Worker* find(const NodeId& node);
   void note(Worker& worker);
-  // Those found so, or heard, since the last call; none that is gone.
+  // The workers found for changes, or heard, since the last call; none that is gone.
   std::vector<const Worker*> take_changed();
   uint64_t members() const { return members_seen_; }  // another number when one joins or goes
   const Worker* find(const NodeId& node, uint64_t epoch) const;
   const std::map<NodeId, std::unique_ptr<Worker>>& all() const { return workers_; }
   Duration silence(const NodeId& node, Time now) const { return members_.silence(node, now); }
   size_t slots() const { return slots_used_; }  // of the index: one more than the largest
-  // A slot of the index for something else than a worker.
+  // A slot of the index for an external engine.
   sched::PrefixIndex::Slot take_slot();
   void give_slot(sched::PrefixIndex::Slot slot) { slots_free_.push_back(slot); }
   size_t live(bool prefill) const;

@@ -117,7 +117,7 @@ void EventOrder::drain(Steps& steps, Time now) {
     give_up_gap(steps, now);
 }
 
-// What is missing does not come: on from what there is, knowing nothing of before.
+// The missing batches do not come: clears the cache and continues with those that wait.
 void EventOrder::give_up_gap(Steps& steps, Time now) {
   replaying_ = false;
   tries_ = 0;

@@ -1,10 +1,12 @@
-// Puts an engine's event batches in order. They are published with consecutive numbers from 0 on;
-// the publisher keeps the last of them and sends them again when asked from a number on, ending
-// with number -1. A number that is skipped is asked for while what follows waits; what the
-// publisher no longer has is lost, and with it everything known of that cache. The last batch
-// applied is asked for too: one that comes back with other contents, or not at all, is another
-// publisher's, which counts from 0 again. After silence the next number is asked for, so that a
-// lost last one is found.
+// Puts the event batches of one publisher in order, and finds lost ones.
+//
+// A publisher numbers its batches from 0 and keeps the last of them. Asked to replay from a number,
+// it sends them again and ends with number -1. When a number is missing, later batches wait for its
+// replay. If the publisher no longer has it, it is lost, and with it all knowledge of that cache.
+//
+// Every replay starts at the last batch applied. If that one returns with other contents, or not at
+// all, another publisher has taken over, which counts from 0 again. After silence the order asks
+// for the next number, which finds a lost last batch.
 //
 //   for (auto& step : order.live(seq, payload, now)) ...   // clear, or a batch to apply
 //   if (auto from = order.ask()) send(*from);
@@ -31,7 +33,7 @@ struct EventOrderOptions {
 class EventOrder {
  public:
   static constexpr uint64_t kEnd = UINT64_MAX;  // -1: a replay is complete
-  static constexpr int kTries = 3;              // questions before a gap is given up
+  static constexpr int kTries = 3;              // requests for a replay before a gap is given up
   static constexpr size_t kWaitingMax = 4096;
   static constexpr size_t kWaitingBytes = 64 * kMiB;
 
@@ -46,10 +48,10 @@ class EventOrder {
   Steps live(uint64_t seq, std::string payload, Time now);
   Steps replayed(uint64_t seq, std::string payload, Time now);
   Steps tick(Time now);
-  // The number to ask for from, when it is time to; once. From then on replayed() must get nothing
-  // of earlier answers.
+  // The number to replay from, once, when a replay is due. From then on replayed() must get nothing
+  // of earlier replays.
   std::optional<uint64_t> ask();
-  // The engine was away: all is forgotten, and everything asked for again.
+  // For an engine that was away: forgets all, and asks for everything again.
   Steps reset(Time now);
 
   uint64_t next() const { return next_; }        // the number after the last one applied

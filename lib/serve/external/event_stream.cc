@@ -120,8 +120,8 @@ void EventStream::take(const EventOrder::Steps& steps) {
   if (const auto from = order_.ask(); from && replay_) ask(*from);
 }
 
-// On a new connection when an answer is still owed, so that what comes is of this question. One
-// that cannot be asked now runs into its timeout.
+// Uses a new connection while an earlier replay is unanswered, so that no frame of it mixes in. A
+// request that cannot be sent now runs into its timeout.
 void EventStream::ask(uint64_t from) {
   if (asked_) {
     auto fresh = event_address(options_.replay).and_then([](const std::string& address) {

@@ -1,8 +1,9 @@
-// Follows one publisher of cache events, as vLLM runs it: a PUB socket that sends three frames
-// (topic, number as 8 bytes big-endian, MessagePack batch), and a ROUTER socket that sends those
-// after a number again. Order and gaps are EventOrder's, the batches' contents external_events.h's.
+// Follows one publisher of cache events, as vLLM runs it.
 //
-// A batch that makes no sense spoils what is known: on_clear, and on with the next.
+// A PUB socket sends three frames: topic, number as 8 bytes big-endian, MessagePack batch. A ROUTER
+// socket replays the batches after a number. EventOrder finds gaps; external_events.h decodes the
+// batches. A batch that does not decode clears the cache (on_clear); the stream then goes on.
+//
 // Thread: the loop's. Callbacks must not destroy the stream.
 #pragma once
 #include <functional>
@@ -26,7 +27,7 @@ struct EventStreamOptions {
 
 class EventStream {
  public:
-  // Errors: kInvalid for an address. A publisher that is not there yet is waited for.
+  // Connects when the publisher is there. Errors: kInvalid for an address.
   static Result<std::unique_ptr<EventStream>> open(io::Loop& loop,
                                                    const EventStreamOptions& options);
   ~EventStream();
@@ -36,7 +37,7 @@ class EventStream {
   std::function<void(const ExternalBatch&)> on_batch;
   std::function<void()> on_clear;
 
-  // The engine was away: on_clear, and all is asked for again.
+  // For an engine that was away: calls on_clear, and asks for all batches again.
   void reset() { take(order_.reset(loop_.clock().now())); }
 
   const EventOrder& order() const { return order_; }

@@ -1,8 +1,9 @@
-// What an external engine caches, from its events: its own names of blocks are turned into our
-// chained hashes, by the tokens that come with them, and those put into the prefix index. A block
-// whose parent is unknown cannot be named and counts as an orphan; blocks of adapters and of
-// another block size are skipped. A block that lies in several media is held until the last one
-// drops it.
+// Tracks the cached blocks of an external engine from its events.
+//
+// It computes our chained hashes from the tokens in the events, maps the engine's block names to
+// them, and adds them to the prefix index. A block with an unknown parent has no hash: it counts as
+// an orphan. Blocks of adapters and of another block size are skipped. A block in several media
+// stays until the last one drops it.
 //
 // Bounded: at most `blocks_max` blocks. Thread: the loop's.
 #pragma once

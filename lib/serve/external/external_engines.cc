@@ -98,7 +98,7 @@ ExternalEngines::ExternalEngines(io::Loop& loop, sched::PrefixIndex& index, Slot
       model_(std::move(model)),
       blocks_max_(blocks_max),
       gaps_(metrics.counter("mc_conductor_foreign_resyncs_total",
-                            "times that what was known of an external engine's cache was dropped")),
+                            "times that the view of an external engine's cache was dropped")),
       client_(loop) {}
 
 ExternalEngines::~ExternalEngines() = default;
@@ -135,7 +135,7 @@ Result<> ExternalEngines::keep_in(const std::string& path) {
   if (std::filesystem::exists(path, error)) {
     auto list = read_external(path);
     if (!list)
-      return fail(Code::kInvalid, "--foreign-state: %s: mend it, or remove it and register anew",
+      return fail(Code::kInvalid, "--foreign-state: %s: repair it, or remove it and register again",
                   list.error().what.c_str());
     for (ExternalOptions& o : *list) {
       o.posted = true;
@@ -143,7 +143,7 @@ Result<> ExternalEngines::keep_in(const std::string& path) {
     }
   }
   state_file_ = path;
-  if (auto kept = write(); !kept)  // now, not when the first one is told that it is registered
+  if (auto kept = write(); !kept)  // now, not after the first registration was confirmed
     return fail(Code::kInvalid, "--foreign-state: %s: want a file that can be written",
                 kept.error().what.c_str());
   return {};
@@ -156,18 +156,18 @@ Result<> ExternalEngines::write() const {
   return io::write_file_atomically(state_file_, dump_json(list, 2) + "\n");
 }
 
-// Registered is registered, even if it cannot be kept.
+// A registration holds even if it cannot be written.
 void ExternalEngines::save() const {
   if (state_file_.empty()) return;
   if (auto written = write(); !written)
-    log_error("conductor", "registrations will not outlive this process: %s",
+    log_error("conductor", "registrations are lost when this process ends: %s",
               written.error().what.c_str());
 }
 
 Result<> ExternalEngines::add(const ExternalOptions& options) {
   MC_TRY_(check_external(options));
   if (find(options.name) == nullptr && engines_.size() >= kExternalMax)
-    return fail(Code::kBusy, "%zu engines are registered already", engines_.size());
+    return fail(Code::kBusy, "%zu engines are registered, no more are allowed", engines_.size());
   auto engine = std::make_unique<ExternalEngine>();
   engine->options = options;
   engine->registration = ++registrations_;
@@ -179,7 +179,7 @@ Result<> ExternalEngines::add(const ExternalOptions& options) {
                                                      .replay = options.replay,
                                                      .order = {}}));
   }
-  remove(options.name);  // only now that the new one will do
+  remove(options.name);  // only after the new one proved valid
   if (engine->stream) {
     engine->cache =
         std::make_unique<ExternalCache>(index_, slots_.take(), options.block_tokens, blocks_max_);

@@ -1,9 +1,10 @@
-// Engines that are not ours: any server of the OpenAI API, with a publisher of cache events in
-// vLLM's form. Each is an instance that prefills and decodes, or one half of a pair whose connector
-// moves the KV (`role`, `kv_group`); the conductor schedules it beside its own workers, and passes
-// requests through. They send no heartbeats: each is asked once a second
-// whether it is well, first for the models it serves, then for its health; one that does not answer
-// gets no requests, and what was known of its cache is forgotten and asked for again.
+// Registers external engines: servers of the OpenAI API that publish events as vLLM does.
+//
+// An engine prefills and decodes, or is one half of a pair whose connector moves the KV (`role`,
+// `kv_group`). The conductor schedules it like its own workers and proxies requests to it.
+// External engines send no heartbeats. A check runs once a second: first of the models that the
+// engine serves, then of its health. An engine that does not answer gets no requests; its cache is
+// forgotten, and its events are replayed.
 //
 // Thread: the loop's.
 #pragma once
@@ -50,7 +51,7 @@ Result<std::vector<ExternalOptions>> read_external(const std::string& path);
 
 struct ExternalEngine {
   ExternalOptions options;
-  bool up = false, checking = false, known = false;  // known: its models were looked at
+  bool up = false, checking = false, known = false;  // known: its models were checked
   std::string why = "not asked yet";                 // when it is not up
   Time checked{};
   uint64_t registration = 0;  // an answer to an older one of the same name is not its own
@@ -72,19 +73,19 @@ class ExternalEngines {
   ExternalEngines(io::Loop& loop, sched::PrefixIndex& index, Slots slots, std::string model,
                   size_t blocks_max, Metrics& metrics);
   ~ExternalEngines();
-  // Adds the registrations kept in that file, which need not be there, and keeps in it what is
-  // posted from now on. Errors: kInvalid of a file that is damaged.
+  // Adds the registrations of that file, if it exists, and writes those posted from now on to it.
+  // Errors: kInvalid for a damaged file.
   Result<> keep_in(const std::string& path);
   ExternalEngines(const ExternalEngines&) = delete;
   ExternalEngines& operator=(const ExternalEngines&) = delete;
 
-  // An engine of that name is replaced. Errors: kInvalid, kBusy when there are too many.
+  // Replaces an engine of that name. Errors: kInvalid; kBusy when there are too many.
   Result<> add(const ExternalOptions& options);
   bool remove(const std::string& name);
   ExternalEngine* find(const std::string& name);
   const std::map<std::string, std::unique_ptr<ExternalEngine>>& all() const { return engines_; }
-  size_t up() const;  // that may get requests
-  // Who decodes what this one prefills: of those that are up and `may`, the one with least to do.
+  size_t up() const;  // engines that can get requests
+  // The engine to decode what `prefill` computes: the least loaded that is up and `may`.
   using May = std::function<bool(const std::string& name)>;
   ExternalEngine* partner(const ExternalEngine& prefill, const May& may) const;
   void tick(Time now);

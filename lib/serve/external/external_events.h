@@ -1,14 +1,15 @@
-// What an external engine publishes about its cache, in the form vLLM gives it: a MessagePack batch
-// [time, [event...], data_parallel_rank], each event an array ["BlockStored", ...] or a map
-// {"type": "BlockStored", ...}.
+// Decodes the cache events of an external engine, in vLLM's format.
+//
+// A message is a MessagePack batch [time, [event...], data_parallel_rank]. An event is an array
+// ["BlockStored", ...] or a map {"type": "BlockStored", ...}:
 //
 //   BlockStored        block_hashes, parent_block_hash, token_ids, block_size, lora_id, medium
 //   BlockRemoved       block_hashes, medium
 //   AllBlocksCleared
 //
-// In maps the names of Mooncake's RFC 1527 are taken too (event_type stored, removed, cleared;
-// seq_hashes; parent_hash). A hash is an integer or bytes, of which the last eight count. Events of
-// other types are counted and skipped; one that contradicts itself spoils its batch.
+// Maps may also use the names of Mooncake's RFC 1527 (event_type stored, removed, cleared;
+// seq_hashes; parent_hash). A hash is an integer or bytes; the last eight bytes count. Events of
+// other types are counted and skipped. An event that contradicts itself fails its batch.
 //
 // Thread: values.
 #pragma once

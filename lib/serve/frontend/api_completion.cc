@@ -1,4 +1,4 @@
-// Completions and chats: asked of the conductor, answered as a stream or at once.
+// Answers completions and chats, as a stream or at once.
 #include <algorithm>
 #include <cmath>
 
@@ -166,7 +166,7 @@ void ApiServer::tokens(Answer& a, const Progress& p, const std::vector<int32_t>&
   if (a.x.unsent() > kUnsentMax) give_up(a, "the client reads too slowly");
 }
 
-// An external engine's answer, as it is.
+// Passes an external engine's answer on unchanged.
 void ApiServer::on_upstream_bytes(Answer& a, const Progress& p, int status, const std::string& type,
                                   std::string_view bytes) {
   if (a.over) return;

@@ -24,13 +24,13 @@ bool all_printable(const std::string& s) {
          std::all_of(s.begin(), s.end(), [](char c) { return c > ' ' && c < 0x7f; });
 }
 
-// What shows a tenant's requests or the server's settings.
+// Routes that show a tenant's requests or the server's settings.
 bool for_admins(const std::string& path) {
   return path == "/debug/route" || path == "/config" || path.starts_with("/explain/") ||
          is_registry_route(path) || is_admin_route(path);
 }
 
-// Health, numbers and the dashboard: nothing that was asked or answered.
+// Health, metrics and the dashboard: no prompts or answers.
 bool for_everybody(const std::string& path) {
   return path == "/live" || path == "/ready" || path == "/health" || path == "/metrics" ||
          path == "/cluster" || path == "/";
@@ -41,7 +41,7 @@ bool posted(const std::string& path) {
          path == "/detokenize";
 }
 
-// Changes when the file does: who replaces it, or writes it in place.
+// Changes when the file is replaced, or written in place.
 std::string stamp_of(const std::string& path) {
   struct stat s {};
   if (path.empty() || ::stat(path.c_str(), &s) != 0) return {};
@@ -50,7 +50,7 @@ std::string stamp_of(const std::string& path) {
               s.st_mtim.tv_nsec);
 }
 
-// As many of the clients that may come as this process can have open.
+// The number of connections, at most what this process may have open.
 uint32_t files_for(uint32_t connections) {
   const uint64_t wanted = uint64_t{connections} + kOtherFiles;
   const uint64_t files = io::raise_open_files(wanted);
@@ -72,7 +72,7 @@ void ApiServerOptions::describe(OptionList& v) {
   v("http-connections", connections, "clients connected at once");
   v("api-keys", api_keys,
     "file of tenants and their API keys, read again when it changes and on SIGHUP; empty: no key "
-    "is asked for");
+    "is needed");
   v("coalesce", coalesce, "tokens that come together are one event of a stream");
 }
 
@@ -80,7 +80,7 @@ Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServ
                                                    Conductor& conductor, Metrics& metrics,
                                                    std::string config) {
   if (options.connections == 0)
-    return fail(Code::kInvalid, "--http-connections: want at least 1, or nobody can connect");
+    return fail(Code::kInvalid, "--http-connections: want at least 1, or no client can connect");
   Tenants tenants;
   const std::string stamp = stamp_of(options.api_keys);  // before it is read: no change is missed
   if (!options.api_keys.empty()) {
@@ -163,7 +163,7 @@ std::string ApiServer::id_of(const http::Exchange& x) const {
   return prefix_ + "-" + std::to_string(next_);
 }
 
-// Who asks; nothing when that was answered with 401 or 403.
+// The tenant that asks; nothing when it answered 401 or 403.
 std::optional<Tenants::Index> ApiServer::enter(const http::Exchange& x) {
   const auto& headers = x.request().headers;
   const auto given = headers.find("authorization");

@@ -1,4 +1,4 @@
-// The HTTP face of a conductor: the OpenAI API for clients, state and metrics for people.
+// Serves the conductor's HTTP API: OpenAI's for clients, state and metrics for operators.
 //
 //   POST /v1/completions, /v1/chat/completions, /tokenize, /detokenize   GET /v1/models
 //   GET /live, /ready, /health, /metrics, /cluster, /config
@@ -8,14 +8,15 @@
 //   GET / for people (serve/frontend/dashboard.h); /register, /query and others
 //   (serve/frontend/registry_routes.h)
 //
-// With --api-keys a key is needed (401), but for the pages in the second line without /config; the
-// last two and /config need an admin's (403). Each tenant has its limits (429) and its caches
-// (serve/frontend/tenants.h). The server speaks plain HTTP: put what ends TLS before it.
+// With --api-keys every route needs a key (401), except `/` and those of the second line without
+// /config. /debug/route, /explain, /config, /admin and the registry's need an admin's key (403).
+// Each tenant has its limits (429) and its caches (serve/frontend/tenants.h). The server speaks
+// plain HTTP: put a TLS proxy before it.
 //
-// The status of an answer is known when its first token is: until then a failure is an HTTP status,
+// The status of an answer is known with its first token: before that a failure is an HTTP status,
 // after it an error event. Headers of an answer: x-request-id (the client's, when it sent one),
-// x-mc-prefill, x-mc-decode, and x-mc-cached-tokens when it is known by then; the last usage always
-// has it, beside "mc", where the time went.
+// x-mc-prefill, x-mc-decode, and x-mc-cached-tokens when it is known by then. The last usage always
+// has the cached tokens, and in "mc" where the time went.
 //
 // Thread: the loop's.
 #pragma once
@@ -48,8 +49,8 @@ class ApiServer {
   ApiServer(const ApiServer&) = delete;
   ApiServer& operator=(const ApiServer&) = delete;
 
-  // Reads the file of keys again; one that will not do leaves those that are there, and is told in
-  // the log. Done by itself, too, within a second of a change.
+  // Reads the file of keys again, as the server does itself within a second of a change. A file
+  // with errors is logged, and the present keys stay.
   void reread_keys();
 
   const std::string& http() const { return http_->address(); }
@@ -92,7 +93,7 @@ class ApiServer {
   std::unique_ptr<http::Server> http_;
   const int64_t created_;
   const std::string prefix_;  // of request ids
-  uint64_t next_ = 0;         // pages asked for so far
+  uint64_t next_ = 0;         // requests so far
 };
 
 }  // namespace mc::serve

@@ -1,6 +1,7 @@
-// The page at `/` of a conductor: the cluster as it is now and since the page was opened, drawn by
-// the browser from /cluster and /metrics. One self-contained document: inline style and script, no
-// other address is asked for anything (its policy header forbids it).
+// The dashboard at `/`: the cluster now and since the page was opened.
+//
+// The browser draws it from /cluster and /metrics. The document is self-contained: style and script
+// are inline, and its policy header forbids requests to other addresses.
 //
 // Thread: any.
 #pragma once

@@ -1,9 +1,9 @@
-// The OpenAI API's texts: requests parsed and checked, answers and errors written.
+// Parses requests of the OpenAI API, and writes its answers and errors.
 //
-// Understood beyond the standard: top_k, min_tokens, ignore_eos, stop_token_ids, cache_salt,
-// priority, cache_control, stream_options.continuous_usage_stats. One prompt and one answer per
-// request (n = 1). Unknown fields are ignored, as clients send more each year; known ones of a
-// wrong type are refused.
+// Extensions of the standard: top_k, min_tokens, ignore_eos, stop_token_ids, cache_salt, priority,
+// cache_control, stream_options.continuous_usage_stats. One prompt and one answer a request
+// (n = 1). Unknown fields are ignored, as clients send more each year; known fields of a wrong type
+// are refused.
 //
 // Thread: values. Pure. Source: OpenAI API reference, completions and chat; design, serving-peers
 // 1b.

@@ -1,4 +1,4 @@
-// `cache_control` of requests and of the messages of a chat.
+// Parses `cache_control` of requests and of the messages of a chat.
 #include <algorithm>
 #include <cmath>
 

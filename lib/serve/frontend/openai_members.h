@@ -1,4 +1,4 @@
-// Reading JSON members of requests, with errors a client can act on. Private to openai*.cc.
+// Reads JSON members of requests, with errors a client can act on. Private to openai*.cc.
 //
 // Thread: values.
 #pragma once
@@ -48,7 +48,7 @@ class Members {
 };
 
 tl::expected<Json, ApiError> parse_object(std::string_view body);
-// That a named model is the one this server has.
+// Fails when the request names a model that this server does not have.
 Parsed check_model(const Members& m, const ApiLimits& limits);
 Parsed read_tokens(const Json& array, const char* key, uint32_t vocab, std::vector<int32_t>& out);
 // Once its prompt is known.

@@ -1,4 +1,4 @@
-// An answer's tokens as text, while they come.
+// Turns an answer's tokens into text as they come.
 //
 // Thread: values.
 #pragma once

@@ -1,4 +1,4 @@
-// What a text is in tokens, and back, as vLLM's server answers it.
+// Turns text into tokens and back, with the answers of vLLM's server.
 #include "base/json.h"
 #include "serve/frontend/openai_members.h"
 

@@ -131,7 +131,7 @@ void query_tokens(const http::Exchange& x, const Json& json, Conductor& conducto
   answer_route(x, all);
 }
 
-// Integers are an engine's own names of blocks, of which ours are the first eight bytes.
+// An integer is an engine's own name of a block, or the first eight bytes of our hash.
 void query_hashes(const http::Exchange& x, const Json& json, Conductor& conductor) {
   const Json* list = member(json, "seq_hashes");
   if (list == nullptr || !list->is_array() || list->size() > kQueryMax)

@@ -1,21 +1,20 @@
-// Who may use the API: tenants with their API keys, what each may ask for, and how their caches
-// are kept apart. A file of them:
+// Authenticates API keys, and limits and separates the tenants they belong to.
+//
+// A file lists them:
 //
 //   { "tenants": [ { "name": "search", "keys": ["sk-1f.."], "priority": 0, "in-flight": 64,
 //                    "requests-per-minute": 600, "tokens-per-minute": 2000000,
 //                    "cache": "own", "admin": false } ] }
 //
-// Only `name` and `keys` are needed. `priority`: lower waits less, and a request may only add to
-// it. Limits of 0 are none; a minute's worth may come at once. `cache` own: what the tenant
-// computed is reused for nobody else, as the hashes of its blocks begin with its name; shared: with
-// all others that say so. `admin` may see other tenants' requests (/explain, /debug/route,
-// /config).
+// Only `name` and `keys` are required. A lower `priority` waits less; a request may only add to it.
+// A limit of 0 means none; a burst may use a whole minute's worth. With `cache` own no other tenant
+// reuses what this one computed: the hashes of its blocks begin with its name. With shared it
+// shares with all others that say so. `admin` may see other tenants' requests (/explain,
+// /debug/route, /config).
 //
-// Without a file everybody is one tenant that may do all. Keys are kept as SHA-256 and compared in
-// a time that does not depend on them.
-//
-// A file that was read anew replaces them by renew(): who stays keeps what is in flight and what it
-// used of its limits.
+// Without a file all clients are one tenant without restrictions. Keys are stored as SHA-256 and
+// compared in constant time. renew() replaces the tenants by those of a file read again: a tenant
+// in both keeps its requests in flight and what it used of its limits.
 //
 // Thread: one owner. Pure: time is an argument (open() reads a file).
 #pragma once
@@ -41,13 +40,13 @@ struct Tenant {
 
 class Tenants {
  public:
-  Tenants();  // one tenant without a name, for everybody
+  Tenants();  // one tenant without a name, for all clients
   // Errors: kNotFound, kInvalid that name the file and the member.
   static Result<Tenants> open(const std::string& path);
   static Result<Tenants> parse(const Json& json, const std::string& where);
 
-  // Takes over what `fresh` says. Indexes stay good: who is gone has no keys any more, but what it
-  // began may end.
+  // Replaces the tenants by `fresh`. Indexes stay valid: a tenant that is gone has no keys, but its
+  // requests may end.
   void renew(Tenants fresh);
 
   using Index = size_t;
@@ -60,14 +59,14 @@ class Tenants {
     std::string why;
     Duration retry_after;
   };
-  // A request with so many prompt tokens begins, if it may; then ended() is due.
+  // Begins a request with so many prompt tokens, within the limits. If it may, ended() must follow.
   std::optional<Over> begin(Index tenant, uint64_t prompt_tokens, Time now);
   void ended(Index tenant, uint64_t output_tokens, Time now);
-  // What its blocks' hashes begin with.
+  // The salt that its blocks' hashes begin with.
   std::string salt(Index tenant, const std::string& asked) const;
 
  private:
-  // A minute's worth at most, filled evenly; one that is full gives more than it has.
+  // A token bucket of a minute's worth; a full one admits a request that needs more.
   struct Bucket {
     double left = 0;
     Time at{};

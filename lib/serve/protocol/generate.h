@@ -1,4 +1,4 @@
-// What is asked of a conductor and what it tells: a request, how far it is, how it ended.
+// Defines a generate request, its progress, its error, and the sink of its answer.
 //
 // Thread: values.
 #pragma once
@@ -17,7 +17,7 @@ struct GenerateRequest {
   std::string id;  // of the client's request, for logs
   std::vector<int32_t> prompt;
   std::string cache_salt;
-  int64_t priority = 0;  // who waits, for room and in a prefill queue: lower first
+  int64_t priority = 0;  // in the waiting room and in a prefill queue: lower first
   CacheControl cache;
   uint32_t max_tokens = 16, min_tokens = 0;
   bool ignore_eos = false;
@@ -30,7 +30,7 @@ struct GenerateRequest {
   std::string path, body;
 };
 
-// What is known of a request so far; complete in on_done.
+// The state of a request so far; complete in on_done.
 struct Progress {
   std::string prefill, decode;
   std::optional<uint32_t> cached_tokens;  // known once the prefill worker answered
@@ -44,7 +44,7 @@ struct Progress {
   std::string finish;  // "stop", "length"
 };
 
-// Why a request got no (further) answer, in HTTP's terms.
+// Why a request failed, in HTTP's terms.
 struct RequestError {
   int status = 500;
   std::string code;  // "ttft_slo", "no_capacity", ...
@@ -54,11 +54,11 @@ struct RequestError {
 
 struct ResponseSink {
   std::function<void(const Progress&, const std::vector<int32_t>& tokens)> on_tokens;
-  // Instead, when an external engine answers: its answer as it comes.
+  // Replaces on_tokens when an external engine answers: the bytes of its answer as they come.
   std::function<void(const Progress&, int status, const std::string& content_type,
                      std::string_view bytes)>
       on_upstream_bytes;
-  // Once, last; not after cancel().
+  // Called once, last; never after cancel().
   std::function<void(const Progress&, const std::optional<RequestError>&)> on_done;
 };
 

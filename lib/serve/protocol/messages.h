@@ -1,4 +1,6 @@
-// Control messages between conductor, prefill and decode workers. Life of one request:
+// Control messages between conductor, prefill and decode workers.
+//
+// The steps of one request:
 //
 //   1. conductor -> decode   Reserve      blocks for the prompt and the output; D announces where
 //   2. conductor -> prefill  TxAllocate   blocks and locks for the prompt; right behind it
@@ -63,7 +65,7 @@ struct Reserve {
   uint32_t top_k = 0;           // 0: all
   double top_p = 1;
   std::string prefill;  // control address of the worker that will compute the prompt
-  uint64_t epoch = 0;   // of the process it is for, kStale at another; 0: whoever is there
+  uint64_t epoch = 0;   // of the process it is for, kStale at another; 0: any
   static void fields(auto& a, auto& m) {
     a(m.request, m.conductor, m.prompt, m.max_tokens, m.min_tokens, m.ignore_eos, m.stop_tokens,
       m.seed, m.temperature, m.kv_deadline_ms, m.cache_salt, m.top_k, m.top_p, m.prefill, m.epoch);

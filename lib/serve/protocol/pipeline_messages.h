@@ -1,10 +1,11 @@
-// Messages along a pipeline of prefill processes (chunked pipeline parallelism): the first, its
-// head, is a prefill worker; each of the others is a stage that has the next slice of the layers.
-// Each message goes from the head to the second, and from every stage to the next one, in order; a
-// stage answers when it and all after it are done with it.
+// Control messages along a pipeline of prefill processes (chunked pipeline parallelism).
 //
-//   StageOpen    the head begins, or begins again: nothing of before is used any more
-//   StagePing    now and then: are all of them alive
+// The first process, the head, is a prefill worker. Each other process is a stage with the next
+// slice of the layers. A message goes from the head to the second process, and from every stage to
+// the next one, in order. A stage answers when it and all after it are done with the message.
+//
+//   StageOpen    the head begins, or begins again: state from before is dropped
+//   StagePing    periodically: checks that all of them live
 //   StageFetch   blocks of a prompt that the KV store has
 //   StageBegin   a prompt: where its KV lies here, and where it goes to
 //   StageChunk   what the layers before made of some of its tokens
@@ -12,8 +13,8 @@
 //   StagePut     blocks for the KV store
 //
 // Only the head knows what is cached and which blocks are free: block i of a stage holds the
-// stage's layers of what block i of the head holds. Whoever finds a stage gone, or begun again for
-// another head, says so in its answer, and the head begins again with an empty cache.
+// stage's layers of what block i of the head holds. A stage that finds the next one gone, or opened
+// by another head, says so in its answer; the head then begins again with an empty cache.
 //
 // Thread: values. Source: Mooncake paper section 5.1 (chunked pipeline parallelism).
 #pragma once
