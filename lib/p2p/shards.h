@@ -1,8 +1,9 @@
-// Pure: a published set as a list of files cut into shards, each with its checksum, and which of
-// the shards somebody has.
+// Pure: the manifest of a published set, and the set of shards that a process holds. A manifest
+// lists files, cut into shards, with a checksum of each shard.
 //
-// Thread: values. Limits: kFilesMax files, kShardsMax shards; names are checked before use, for
-// they come from a peer and become paths here.
+// Requires: at most kFilesMax files and kShardsMax shards. Names come from a peer and become paths
+// here, so they are checked before use.
+// Thread: values.
 // Source: the P2P store of the Mooncake transfer engine (read-only, 64 MiB shards).
 #pragma once
 #include <cstdint>

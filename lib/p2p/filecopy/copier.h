@@ -1,9 +1,10 @@
-// Copies a file, or a folder with all below it, from one place to another: several pieces at a
-// time, each checked, keeping what is there already and agrees with the source. What is
-// interrupted, at any point and by anything, is gone on with by copying again.
+// Copies a file or a folder tree between two file trees, in checked pieces. Several pieces move at
+// a time. Pieces that the target has already are kept if their checksums agree with the source's.
+// After an interruption at any point, copying again resumes.
 //
-// Thread: run() blocks and runs a few threads; one run at a time. Errors: file_tree.h; kUnavailable
-// when stopped. A piece that fails its checksum is fetched again, a few times.
+// Errors: file_tree.h; kUnavailable when stopped. A piece that fails its checksum is fetched
+// again, a few times.
+// Thread: run() blocks and runs a few threads; one run at a time.
 #pragma once
 #include <atomic>
 #include <deque>

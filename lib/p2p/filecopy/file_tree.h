@@ -1,13 +1,13 @@
-// Where files are copied from and to: a folder here (tree.h) or one that a peer offers (remote.h).
-// Files move in pieces of kPieceBytes, each with its XXH3. A file arrives under a temporary name
-// and is renamed when all of it is there and whole; what an interrupted copy left behind is found
-// by begin() and kept where its checksums agree with the source's.
+// The interface of a copy's source and target: a local folder (tree.h) or a peer's (remote.h).
+// Files move in pieces of kPieceBytes, each with its XXH3. A file is written under a temporary
+// name and renamed when it is complete and verified. begin() finds what an interrupted copy left
+// behind and keeps the pieces whose checksums agree with the source's.
 //
-// Paths are relative to the place, "" is the place itself; no part of one is "." or ".." and no
-// symbolic link is followed (kDenied).
-//
-// Thread: any. Errors: kNotFound, kDenied, kStale (the file changed since it was listed), kCorrupt,
-// kNoSpace, kBusy (another copy writes the same file), and for a peer kUnavailable and kTimeout.
+// Requires: paths are relative to the tree's root, "" is the root itself. "." and ".." as a
+// component, and symbolic links, give kDenied.
+// Errors: kNotFound, kDenied, kStale (the file changed since it was listed), kCorrupt, kNoSpace,
+// kBusy (another copy writes the same file), and for a peer kUnavailable and kTimeout.
+// Thread: any.
 #pragma once
 #include <memory>
 #include <span>

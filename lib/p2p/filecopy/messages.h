@@ -1,5 +1,5 @@
-// What a copier says to a peer that offers a folder, over the control plane. Bytes do not travel
-// here: the peer lends the copier slots of its memory, one for each piece under way; a piece is
+// Control messages between a copier and a peer that offers a folder. File bytes do not travel
+// here. The peer leases the copier slots of its memory, one for each piece in flight. A piece is
 // loaded into a slot and read from there, or written there and stored from it.
 //
 // Thread: values.

@@ -1,7 +1,8 @@
-// A folder that a peer offers (service.h), as a place to copy from or to.
+// A folder that a peer offers (service.h), as a file tree to copy from or to.
 //
-// Thread: any; `lanes` pieces move at a time, further callers are a mistake. Errors: file_tree.h;
-// kUnsupported when the peer offers no folder.
+// Requires: at most `lanes` calls at a time; more is a bug.
+// Errors: file_tree.h; kUnsupported when the peer offers no folder.
+// Thread: any.
 #pragma once
 #include <memory>
 #include <string>

@@ -1,11 +1,11 @@
-// Offers a folder to peers: lists and sums its files, loads pieces of them into slots of memory
-// that peers read, and, when it is writable, stores what peers put into their slots.
+// Offers a folder to peers: lists, sums, loads and, if it is writable, stores files. It loads
+// pieces into slots of memory that peers read, and stores what peers wrote into their slots. A
+// slot is leased to one copier. The lease expires when the copier is silent for kSlotIdle. Slots
+// are not trusted: the checksum of each piece shows whether another copier wrote to the slot.
 //
-// A slot is leased to one copier, is taken back when nothing was heard of it for kSlotIdle, and
-// never trusted: the checksum that travels with each piece tells when somebody else was there.
-//
-// Thread: the loop's; files are read and written by threads of its own. Errors: file_tree.h; kBusy
-// when all slots are leased or too much waits; kDenied for writing when it is not writable.
+// Errors: file_tree.h; kBusy when all slots are leased or too many calls wait; kDenied for writes
+// to a folder that is not writable.
+// Thread: the loop's; its own threads read and write files.
 #pragma once
 #include <deque>
 #include <functional>

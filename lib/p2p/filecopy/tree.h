@@ -1,7 +1,8 @@
-// A folder of this machine and what is below it, and nothing else: every path is walked from the
-// folder's descriptor, part by part, without following a link.
+// A local folder as a file tree; nothing outside the folder is reachable. Every path is walked
+// from the folder's descriptor, one component at a time, without following a link.
 //
-// Thread: any. Errors: file_tree.h.
+// Errors: file_tree.h.
+// Thread: any.
 #pragma once
 #include "io/fd.h"
 #include "p2p/filecopy/file_tree.h"

@@ -1,4 +1,4 @@
-// What publishers and pullers of a set say to each other, over the control plane.
+// Control messages between publishers and pullers of a set.
 //
 // Thread: values.
 #pragma once

@@ -1,10 +1,10 @@
-// A member of the P2P store: publishes sets of files, pulls sets from others, and is a source of
-// every shard it has, from the moment it has it. There is no server in the middle: sources tell
-// pullers of one another, and a set lives as long as its shards are somewhere.
+// A member of the P2P store: publishes sets of files and pulls sets from other members. It is a
+// source of every shard that it has, from the moment it has it. There is no central server:
+// sources tell pullers about each other, and a set exists as long as its shards do.
 //
 // Files are mapped and registered read-only; a shard goes from the page cache of the source to the
-// page cache of the puller. What a peer says is checked: paths stay below the target folder, every
-// shard against its checksum.
+// page cache of the puller. Peers are not trusted: paths must stay below the target folder, and
+// every shard must match its checksum.
 //
 // Thread: any; serve()'s handlers run on the server's loop. pull() blocks, and runs a few threads.
 // Source: Mooncake transfer engine, P2P store; TENT paper 4.3 (checkpoint engine).

@@ -1,4 +1,4 @@
-// Pulling a set: a few threads, each with one shard at a time.
+// Pulls a set with a few threads, each with one shard at a time.
 #include <algorithm>
 #include <thread>
 

@@ -1,5 +1,7 @@
-// A set this process is a source of, whole or in part. Private to p2p/: all but `manifest`,
-// `shards`, `id` and `files`, which do not change, belongs to the node's mutex.
+// A set of which this process is a source, whole or in part. Private to p2p/swarm.
+//
+// Thread: the member's mutex guards all but `manifest`, `shards`, `id` and `files`, which do not
+// change.
 #pragma once
 #include <memory>
 #include <optional>

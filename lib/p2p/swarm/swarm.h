@@ -1,10 +1,11 @@
-// Pure: who gets which shard from whom. A source lends its uplink to a few askers at a time and
-// gives each the shard it has given out least: so an origin hands out every shard once before it
-// repeats one, and the pullers have something to exchange. A puller asks the sources that have been
-// least busy with it, and goes on with another when one refuses or dies.
+// Pure: decides which shard a source grants, and which source a puller asks. A source grants its
+// uplink to a few askers at a time, and gives each the shard it has granted least. So an origin
+// sends every shard once before it repeats one, and the pullers have shards to exchange. A puller
+// asks the sources with the fewest pulls of its own in flight, and tries another one when a source
+// refuses or dies.
 //
-// Thread: one at a time. Times are the caller's. Source: BitTorrent's rarest-first and
-// super-seeding (Cohen 2003), seen from the source.
+// Thread: one at a time. Times are the caller's.
+// Source: BitTorrent's rarest-first and super-seeding (Cohen 2003), seen from the source.
 #pragma once
 #include <cstdint>
 #include <map>

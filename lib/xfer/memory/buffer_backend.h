@@ -1,5 +1,5 @@
-// Where a registered buffer's bytes are when host code cannot touch them itself: memory of a
-// device, or a file. Whoever serves such a buffer moves its bytes through a piece of host memory.
+// Reads and writes a buffer that host code cannot address: device memory, or a file. A server of
+// such a buffer moves its bytes through host staging memory.
 //
 // Thread: any; calls on different ranges may run at the same time. They block.
 #pragma once

@@ -1,10 +1,9 @@
-// Copies between mapped memory, at the machine's speed.
-//
-// Plain stores win where the destination lies in a cache; non-temporal ones win by 1.4 to 2 times
-// where it does not, wherever the source is (they do not read the destination first). Which of them
-// is the caller's guess (transports/shm/cache_residency.h); how is decided at run time by what the
-// CPU has: libc's memcpy, but on AMD's CPUs before Zen 5 a loop of our own up to 512 KiB (bench/run
-// xfer-shm, "8 bytes on").
+// Copies between mapped memory, with the fastest stores for the CPU and the destination. Plain
+// stores are faster when the destination is in a cache. Non-temporal stores are 1.4 to 2 times as
+// fast when it is not, wherever the source is, because they do not read the destination first. The
+// caller guesses which case it is (transports/shm/cache_residency.h). The code is chosen at run
+// time by the CPU: libc's memcpy, but on AMD's CPUs before Zen 5 a loop of our own up to 512 KiB
+// (bench/run xfer-shm, "8 bytes on").
 //
 // Thread: any.
 #pragma once

@@ -1,7 +1,7 @@
-// The memory of GPUs (or of stand-ins) as a kind that the engine moves: one for all devices of a
-// process that have the same name ("cuda"). Copies run on streams of their own, kept for the next
-// one; their end is an event. Rows are one launch where the other end is pinned or a device's, and
-// each address is asked for before it is used: freed memory is an error, not a fault of the driver.
+// The memory of all GPUs (or stand-ins) of one name, "cuda", as the engine copies it. Copies run
+// on their own streams, which are kept for reuse; an event marks the end of each. A copy of rows
+// is one launch if the other end is pinned or on a device. Each address is validated before use:
+// freed memory is an error, not a fault in the driver.
 //
 // Thread: any.
 #pragma once

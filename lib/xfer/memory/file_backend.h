@@ -1,12 +1,12 @@
-// A file whose first bytes are offered as a buffer: which of its bytes move past the page cache
-// and which through it, and what its errors are called.
+// A file whose first bytes are offered as a buffer. It decides which bytes bypass the page cache,
+// and maps I/O errors to codes. Whole pages go by O_DIRECT if their memory is aligned too. Heads,
+// tails and odd addresses go through the page cache, in separate pages, so that the two never
+// share a page within a request. Where the file system has no O_DIRECT, all bytes go through the
+// cache.
 //
-// Whole pages whose memory is aligned too go by O_DIRECT; heads, tails and odd addresses go through
-// the page cache, page by page apart from the direct ones, so that the two never share a page
-// within a request. Where the file system knows no O_DIRECT all goes through the cache.
-//
-// Thread: any. Errors name the path and the offset: kNoSpace, kCorrupt (the file is shorter than
-// what was registered), kUnavailable (an I/O error), kDenied.
+// Errors: name the path and the offset: kNoSpace, kCorrupt (the file is shorter than what was
+// registered), kUnavailable (an I/O error), kDenied.
+// Thread: any.
 #pragma once
 #include <atomic>
 #include <memory>

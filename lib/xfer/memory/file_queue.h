@@ -1,8 +1,10 @@
-// Reads and writes of files under way at once, over io_uring, or one after the other by pread and
-// pwrite where the kernel refuses it. A short result goes on where it ended.
+// Keeps several reads and writes of files in flight, over io_uring. Where the kernel refuses
+// io_uring, it does them one by one with pread and pwrite. A short result is continued where it
+// ended.
 //
-// Thread: the one that made it, but for wake(). Memory and file of a move are in use until it is
-// collected; the destructor waits for what is left.
+// Requires: memory and file of a move stay valid until it is collected; the destructor waits for
+// those that are left.
+// Thread: the one that made it, but for wake().
 #pragma once
 #include <memory>
 #include <vector>

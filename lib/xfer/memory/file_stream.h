@@ -1,8 +1,7 @@
-// Streams a file through staging memory whose pages the kernel knows (fixed buffers), several steps
-// ahead of whoever sends or receives the bytes.
+// Streams a file through registered io_uring buffers, several steps ahead of the network. Memory:
+// kIdleMax sets of 1 MiB are kept for reuse.
 //
-// Thread: any; each StagingStream one at a time. Memory: kIdleMax sets of 1 MiB are kept for the
-// next one.
+// Thread: any; each StagingStream one at a time.
 #pragma once
 #include <memory>
 #include <vector>

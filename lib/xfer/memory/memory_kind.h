@@ -1,8 +1,8 @@
-// Memory that host code must not touch itself: of a device, reached by that device's own copies. A
-// kind is told to the engine under the name that its locations begin with ("cuda" for "cuda:1");
-// memory registered at such a location then travels by copies of the kind, straight where it can,
-// and else through host staging buffers (xfer/staging/staging_engine.h). GPUs are one kind:
-// xfer/memory/device_platform.h.
+// Memory that host code must not touch, reached by a device's own copies. A kind is registered
+// with the engine under the prefix of its locations ("cuda" for "cuda:1"). Memory registered at
+// such a location travels by copies of the kind: directly where possible, else through host
+// staging buffers (xfer/staging/staging_engine.h). GPUs are one kind
+// (xfer/memory/device_platform.h).
 //
 // Thread: any; copies of different ranges may run at the same time. They block.
 #pragma once

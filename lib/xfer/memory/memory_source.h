@@ -1,4 +1,5 @@
-// Where engine-owned memory comes from, when it is not to be ordinary pages of a nameless file.
+// Sources of the engine's own memory: huge pages, a named file, or one NUMA node. The default is a
+// memfd.
 //
 // Thread: a value.
 #pragma once

@@ -1,6 +1,6 @@
-// The memory this process offers: buffers in one address space of offsets, and who may write them.
-// Whoever serves a request on a buffer pins it: engine-owned memory is not unmapped under a copy,
-// and withdrawing memory of the application waits for the copies that touch it.
+// The buffers that this process offers, in one address space of offsets, with write rights. A
+// server of a request pins the buffer: engine-owned memory is not unmapped during a copy, and
+// withdrawing memory of the application waits for the copies that touch it.
 //
 // Thread: any (one mutex, held for lookups only).
 #pragma once

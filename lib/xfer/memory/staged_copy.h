@@ -1,9 +1,9 @@
-// Moves rows of a buffer that lies behind a backend to or from a stream, through the slots of a
-// StagingStream: while one slot is on the wire, the next ones are read or written.
+// Moves rows between a buffer's backend and a network stream, through a StagingStream. While one
+// slot is on the wire, the next ones are read or written.
 //
-// The stream's fault ends it at once. The backend's does not, so that the stream stays in step: the
-// rest goes out as zeros, or is read past, and the error is told at the end.
-//
+// Errors: an error of the network stream ends the copy at once. An error of the backend does not,
+// so that the stream stays in step: the rest is sent as zeros, or read and dropped, and the error
+// is reported at the end.
 // Thread: one at a time.
 #pragma once
 #include <sys/uio.h>

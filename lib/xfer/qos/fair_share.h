@@ -1,21 +1,25 @@
-// Pure: what this process may have in flight on one NIC, by class, given what others do there.
+// Pure: limits this process's bytes in flight on one NIC, by class. The limit depends on what the
+// other processes do on that NIC.
 //
 //   share(c)  = weight_c / weights of all active classes / processes active in c
 //   window(c) = share(c) x capacity x window_time   while another process works on this NIC
-//             = a few small slices                  while high-priority work is about and c is
-//             lower = no limit                            otherwise
+//             = a few small slices                  while c is below high, and high-priority work
+//                                                     was seen lately
+//             = no limit                            otherwise
 //
-// Processes whose bytes wait in the same link get of it what they have in flight there, so equal
-// windows are equal shares, whatever the number of threads. Work-conserving: who has no work for
-// `idle_after` does not count, and nobody is held back while alone.
+// A process gets the part of a link that it has in flight there, so equal windows are equal
+// shares, whatever the number of threads. It is work-conserving: a process without work for
+// `idle_after` does not count, and a process that is alone is not limited.
 //
-// A high-priority request finds before it what lower classes have in flight, and no queue of ours
-// can recall that. So while such work was seen within `guard_time`, they keep only what a full link
-// needs: capacity x (round trip + turnaround) and one small slice, at least `guarded_bytes` in all.
+// A high-priority request queues behind what lower classes have in flight, and those bytes cannot
+// be recalled. So for `guard_time` after such work was seen, lower classes keep only what a full
+// link needs: capacity x (round trip + turnaround) and one small slice, at least `guarded_bytes`
+// in all.
 //
-// `capacity` is the most that all processes together moved lately: learned, never a nominal rate.
-// Processes use the largest capacity and the least round trip that one of them knows: otherwise the
-// one that came while the link was full would think it longer than the others do, and take more.
+// `capacity` is the most that all processes together moved lately: measured, never a nominal rate.
+// Processes use the largest capacity and the shortest round trip that one of them knows. Otherwise
+// a process that starts while the link is full would measure a longer round trip than the others,
+// and take more.
 //
 // Thread: one at a time (its owner's mutex). Bytes, and bytes a second.
 // Source: TENT paper 3.3.2 (two layers of quotas); its time slots, which leave an idle link idle,

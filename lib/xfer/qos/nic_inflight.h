@@ -1,5 +1,6 @@
-// What this process has in flight on each of its NICs, over all peers and rails, and what it may:
-// FairShare for each NIC, joined with the other processes of this machine through a ShmUsageTable.
+// Counts what this process has in flight on each NIC, over all peers, and limits it. Each NIC has
+// a FairShare, joined with the other processes of this machine through a ShmUsageTable. If the
+// table cannot be opened (View::problem says why), this process is not limited by the others' use.
 //
 //   const NicIndex nic = inflight.nic("eth0");
 //   inflight.on_room(nic, waker, [w = waker.get()] { w->changed.notify_all(); });
@@ -7,8 +8,7 @@
 //   inflight.sent(nic, priority, bytes, now);
 //   ...   inflight.done(nic, priority, bytes, moved, now);
 //
-// Thread: any; a mutex for each NIC, never held across a callback. Where the table cannot be had
-// (why: problem()) each process takes what it can get.
+// Thread: any; a mutex for each NIC, never held across a callback.
 #pragma once
 #include <functional>
 #include <map>

@@ -1,10 +1,10 @@
-// Pure: three classes of work that share a link by weight. Work-conserving: while only one class
-// waits it gets everything, and a class that was idle has no claim on the past. Within a class,
-// first come first served. A class that was idle goes next, behind nothing.
+// Pure: a queue of three priority classes that share a link by weight. It is work-conserving: a
+// class that waits alone gets the whole link, and an idle class saves up no credit. Within a
+// class, first come first served. A class that was idle goes next, before all that waits.
 //
-// Ageing: a class whose head has been its head for `age_max` goes next, so that nobody starves;
+// Ageing: a class whose head has been its head for `age_max` goes next, so that no class starves;
 // but only once in kAgedEvery pops, so that a long queue on a slow link, where everything is old,
-// still goes by weight. A head waits at most age_max, and then the next few pops.
+// is still served by weight. A head waits at most age_max, and then the next few pops.
 //
 // Thread: one at a time (its owner's mutex). All but remove_if are O(1) amortised.
 // Source: start-time fair queueing (Goyal, Vin, Cheng 1996), which unlike deficit round robin lets

@@ -1,14 +1,15 @@
-// What the processes of one user on one machine tell each other about one NIC: a file of slots in
-// shared memory, one slot a process. It holds hints, never truth: a word that makes no sense counts
-// as absent, so garbage costs fairness for as long as it stands and nothing else.
+// Shares one NIC's usage among the processes of one user, in shared memory. The table is a file
+// with one slot for each process. It holds hints: a word that makes no sense counts as absent, so
+// corruption costs fairness while it lasts, and nothing else.
 //
-// Crash-safe without locks: a slot belongs to the process whose id and start time its owner word
-// names, claimed and given back by compare-and-swap; the slot of a dead process is anyone's. What a
-// process told lapses by itself. The file (16 KiB, mode 0600, named by user, network namespace,
+// It is crash-safe without locks. A slot belongs to the process whose id and start time its owner
+// word names; it is claimed and released by compare-and-swap. The slot of a dead process is free.
+// What a process published expires. The file (16 KiB, mode 0600, named by user, network namespace,
 // process namespace and NIC) stays when the last process leaves.
 //
-// Thread: publish() one at a time, usage() any. Do not use it after fork().
-// Errors of open(): kDenied (not ours alone), kCorrupt (another layout), kBusy (all slots taken).
+// Requires: no use after fork().
+// Errors: of open(): kDenied (not ours alone), kCorrupt (another layout), kBusy (all slots taken).
+// Thread: publish() one at a time, usage() any.
 #pragma once
 #include <memory>
 #include <string>

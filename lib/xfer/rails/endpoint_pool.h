@@ -1,13 +1,14 @@
-// How many connections (or queue pairs) a transport keeps at a time: idle ones that were not used
-// lately give way to new ones, in SIEVE order, and are made again when they are needed. (First in,
-// first out is there to be compared with.)
+// Limits how many connections (or queue pairs) a transport keeps open. Connections that are idle
+// and were not used lately are evicted in SIEVE order, and made again when they are needed. FIFO
+// order exists for comparison.
 //
 //   pool.add(close) -> id, in use;  release(id): idle;  claim(id): in use again, or false: evicted
 //
-// Whoever keeps one claimed between uses says so when it releases it: it was used again.
+// A caller that keeps an endpoint claimed between uses reports the uses with release(id, true).
 //
+// Errors: kUnavailable when all are in use for too long.
 // Thread: any; `close` is called without the pool's lock, on the thread that needs the room, and
-// only while its endpoint is idle. Errors: kUnavailable when all are in use for too long.
+// only while its endpoint is idle.
 #pragma once
 #include <cstddef>
 #include <cstdint>

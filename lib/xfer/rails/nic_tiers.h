@@ -1,6 +1,5 @@
-// The tiers of this machine's RDMA devices as seen from its GPUs. The rule is that of
-// topo/model/tiers.h, asked once; what is kept here is a table to look up while slices are dealt
-// out.
+// A table of the tiers of this machine's RDMA devices, as seen from its GPUs. The rule is that of
+// topo/model/tiers.h, applied once; slices look the result up.
 //
 // Thread: any; immutable.
 #pragma once

@@ -1,5 +1,4 @@
-// The network interfaces of this machine: the local ends of rails, and what peers are told to
-// connect to.
+// The network interfaces of this machine: the local ends of rails, and the advertised addresses.
 //
 // Thread: values; system_nics() from any thread.
 #pragma once

@@ -1,9 +1,10 @@
-// Pure: the rail map, which local NIC talks to which remote NIC. One to one where it can be, by the
-// strongest hint there is: probed latencies (a maximum-weight bipartite matching), the same subnet,
-// the same name, NUMA order, GPU affinity; else round-robin inside the tier. Every other reachable
-// pair is a rail too, for retries.
+// Pure: builds the rail map, which pairs local with remote NICs. Pairs are one to one where
+// possible, by the strongest hint available: probed latencies (a maximum-weight bipartite
+// matching), the same subnet, the same name, NUMA order, GPU affinity; else round-robin inside the
+// tier. Every other reachable pair is a rail too, for retries.
 //
-// Thread: values. Source: TENT paper 3.3.1 (three pairing strategies).
+// Thread: values.
+// Source: TENT paper 3.3.1 (three pairing strategies).
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -1,16 +1,16 @@
-// Pure: is a rail fit for use? A small state machine with a memory.
+// Pure: the health of one rail, a state machine that remembers past failures.
 //
 //   healthy -> suspect -> resting -> probing -> healthy        and: healthy <-> slow
 //
-// Errors within a sliding window, or a ratio of lost attempts, trip a rail: it rests for its
-// cool-down, then is probed by one attempt (or a ping) at a time. A success does not wipe the
-// memory: a rail that trips again after it was healthy (a relapse) rests twice as long and has
-// twice the probes to pass, up to limits, and good service lets that decay. A probe that fails is
-// no relapse: a dead rail is asked again at a steady pace, so that a healed one is found soon.
-// `slow`: it works, but far below the others; it gets little, without any error.
+// Errors within a sliding window, or a ratio of lost attempts, trip a rail. It rests for its cool-
+// down, then is probed by one attempt (or a ping) at a time. A success does not clear the history:
+// a rail that trips again after it was healthy (a relapse) rests twice as long and needs twice the
+// probes, up to limits; good service lets that decay. A failed probe is no relapse: a dead rail is
+// probed at a steady pace, so that a repaired one is found soon. A `slow` rail works, but far
+// below the others; it gets few slices, and no error counts.
 //
 // Thread: one at a time (its owner's mutex). Times are the caller's.
-// Source: TENT paper 3.4.1; where it resets on a success, we remember.
+// Source: TENT paper 3.4.1, which resets its history on a success.
 #pragma once
 #include <cstdint>
 #include <deque>

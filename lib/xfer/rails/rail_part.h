@@ -1,5 +1,4 @@
-// What a rail queue is made of: parts of slices, and the calls it owes others. Private to
-// rail_queue*.cc.
+// Private types of RailQueue: parts of slices, and the calls to make after unlocking.
 //
 // Thread: a part belongs to its queue's mutex.
 #pragma once

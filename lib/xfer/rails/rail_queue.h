@@ -1,14 +1,13 @@
-// The slices on their way to one peer over one multi-rail transport, and the rails that pull them.
-// It owns each slice until the slice is done: cuts it to what suits the rail that takes it, hedges
-// what is overdue on a second rail, retries on others what failed, fences the losers (a slice is
-// given back only when no attempt of it can move another byte), and answers the engine exactly
-// once. The transport's connections (threads, or pollers of a completion queue) pull attempts, move
-// bytes, and return the attempts.
+// Queues the slices for one peer; its rails pull attempts from it. It owns each slice until the
+// slice is done. It cuts a slice to what suits the rail that takes it, hedges overdue attempts on
+// a second rail, and retries failed ones on others. It fences the losers: a slice is completed
+// only when no attempt of it can move another byte. It calls the engine exactly once for each
+// slice. The transport's connections (threads, or pollers of a completion queue) pull attempts,
+// move bytes, and complete the attempts.
 //
-// Whose fault is it? kUnavailable, kTimeout and kCorrupt are the rail's: remembered, and the part
-// goes elsewhere. Any other error, or what the peer answers, is the request's own and ends the
+// Errors: kUnavailable, kTimeout and kCorrupt count against the rail, and the part is retried
+// elsewhere. Any other error, or one that the peer answers, is the request's own and ends the
 // slice.
-//
 // Thread: any; one mutex, never held across a call into Sink or a connection's Recall.
 // Source: TENT paper 3.3.1, 3.4.1; hedging and fencing are ours.
 #pragma once

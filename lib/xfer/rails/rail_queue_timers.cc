@@ -1,5 +1,5 @@
-// What time does to the slices of a rail queue, whoever pulls: deadlines, cancels, hedges, attempts
-// that are lost, the end of it all; and what people are shown.
+// Timers of RailQueue: deadlines, cancellation, hedges, lost attempts, and close(); and the views
+// for status output.
 #include <algorithm>
 
 #include "xfer/rails/rail_part.h"

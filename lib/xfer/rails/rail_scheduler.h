@@ -1,15 +1,16 @@
-// Pure: which rail takes the next slice, and when. Late binding: a rail that has room asks, and
-// takes the head of the queue only when that brings the whole queue home sooner:
+// Pure: decides which rail takes the next slice, and when (slice spraying). Slices bind late: a
+// rail with room asks for the head of the queue, and gets it only if the whole queue then finishes
+// sooner:
 //
 //   predicted(r) = (latency_r + (inflight_r + slice) / bandwidth_r) x tier penalty,
 //                  but never less than what its oldest overdue attempt already took
 //   r takes it when predicted(r) <= max(least predicted of the others, backlog / sum of bandwidths)
 //
-// so an idle slow rail helps with a long queue and keeps away from the last slices of a short one.
-// Bandwidth and latency are learned (moving averages of time on the wire, not of time in our own
-// queue) and start from nothing: no nominal line rate. Windows follow bandwidth x delay. One slice
-// in a hundred probes the usable rail that was idle longest. What is overdue is named, to be hedged
-// on another rail or, when it is hopeless, counted as an error.
+// So an idle slow rail helps with a long queue, and stays away from the last slices of a short
+// one. Bandwidth and latency are moving averages of time on the wire (not of time in our own
+// queue) and start unknown: no nominal line rate. Windows follow bandwidth x delay. One slice in a
+// hundred probes the usable rail that was idle longest. late() names overdue attempts, to be
+// hedged on another rail, and lost ones, which count as errors.
 //
 // Thread: one at a time (its owner's mutex). Bytes and Time everywhere.
 // Source: TENT paper 3.3.1, without its submit-time binding and its nominal bandwidth.

@@ -1,13 +1,13 @@
-// Pure: how older engines schedule, for comparison with RailScheduler: each slice is bound to a
-// rail when it is submitted, whatever that rail carries or how fast it is. It leaves it only when
-// it failed there.
+// Pure: binds each slice to a rail at submission, as older engines do. It exists for comparison
+// with RailScheduler. The choice ignores the rail's load and speed. A slice leaves its rail only
+// after a failure there.
 //
-//   static       by its place in the segment: a stripe of the memory is a rail's
+//   static       by its offset in the segment: each stripe of the memory has a rail
 //   round-robin  one rail after the other
 //   random       any
 //
-// Thread: one at a time (its owner's mutex). Source: TENT paper 2.2.2 and 4.1, of the engine before
-// it (random); 4.2 (static striping).
+// Thread: one at a time (its owner's mutex).
+// Source: TENT paper 2.2.2 and 4.1, of the engine before it (random); 4.2 (static striping).
 #pragma once
 #include <cstdint>
 

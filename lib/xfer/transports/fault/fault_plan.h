@@ -1,14 +1,16 @@
-// Pure: what a drill does to slices, and when. A script is JSON lines, a rule each:
+// Pure: decides which faults to inject into which slices, and when. A script is JSON lines, one
+// rule each:
 //
 //   {"at": "2s", "for": "500ms", "peer": "node-b", "error": "completion", "share": 0.2}
 //   {"transport": "tcp", "delay": "5ms", "jitter": "1ms", "bandwidth": "100MiB"}
 //   {"op": "write", "skip": 10, "count": 1, "drop": true}
 //
-// Times count from the plan's start; every rule that fits a slice is applied: delays take the
-// longest, errors and drops the first. The same seed, clock and order of slices give the same
-// drill.
+// Times count from the plan's start. Every rule that matches a slice applies: of delays the
+// longest, of errors and drops the first. The same seed, clock and order of slices give the same
+// faults.
 //
-// Thread: one at a time (its owner's mutex). Errors: kInvalid names the line and what is wrong.
+// Errors: kInvalid names the line and what is wrong.
+// Thread: one at a time (its owner's mutex).
 #pragma once
 #include <cstdint>
 #include <string>

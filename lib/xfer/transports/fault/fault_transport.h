@@ -1,9 +1,10 @@
-// Another transport, and what a drill does to it: slices are held, slowed, lost, refused, or said
-// to have failed though their bytes moved, as a plan decides. For tests, and for drills on a live
-// cluster; the bytes themselves are never changed.
+// Wraps another transport and injects faults, as a FaultPlan decides. Slices are held, slowed,
+// dropped, refused, or reported as failed although their bytes moved. It never changes the bytes.
+// It serves tests, and drills on a live cluster.
 //
-// Thread: any; one of its own lets held slices go. What is held is given back soon after it is
-// cancelled, late, or its peer is closed, as every transport does.
+// A held slice is completed soon after it is cancelled, late, or its peer is closed, as every
+// transport does.
+// Thread: any; one thread of its own releases held slices.
 #pragma once
 #include <memory>
 #include <string>

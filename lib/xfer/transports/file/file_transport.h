@@ -1,12 +1,11 @@
-// Moves bytes between local memory and files: buffers that are files of this process, and those of
-// peers on this host whose file can be opened here too. Others are served by their owner over tcp.
+// Moves bytes between local memory and files of this process, or of peers on this host. A peer's
+// file must open here too; else its owner serves it over tcp. One worker with an io_uring keeps up
+// to `depth` operations in flight. If the caller waits for a small transfer, the caller moves it
+// itself, which saves two wake-ups. A write to a peer's file cannot be recalled when the peer
+// withdraws it, so it is left to tcp where that reaches.
 //
-// One worker with an io_uring keeps up to `depth` operations under way; a small transfer that its
-// caller waits for is moved by the caller itself, which saves two wake-ups. A write to a peer's
-// file cannot be recalled when the peer withdraws it, so it is left to tcp where that reaches.
-//
-// Thread: any; the worker is its own and starts with the first slice that needs it. Cancel and
-// deadline are looked at between operations (1 MiB at most).
+// Cancellation and deadlines are checked between operations (1 MiB at most).
+// Thread: any; it starts its own worker with the first slice that needs one.
 #pragma once
 #include <deque>
 #include <map>

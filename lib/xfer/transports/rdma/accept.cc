@@ -1,5 +1,5 @@
-// The owner's side: queue pairs for peers that ask for them. After that its processor is not
-// needed: peers read and write by themselves what is registered for it.
+// The owner's side of rdma: makes queue pairs for peers. Peers then read and write registered
+// memory without the owner's CPU.
 #include <algorithm>
 
 #include "base/log.h"

@@ -1,9 +1,10 @@
-// A connected queue pair and the transfers on it: turns each into work requests, posts them linked
-// and with one doorbell, asks for one completion a transfer, and tells which are done. Private to
-// rdma/*.cc.
+// A connected queue pair and the transfers on it. Private to rdma/*.cc. It turns each transfer
+// into linked work requests, posts them with one doorbell, requests one completion a transfer, and
+// reports which transfers are done.
 //
-// A guarded read is three parts in one post: the guard word, the bytes, the word again, each behind
-// a fence. A guarded write looks at the word first, by itself, and again behind its bytes.
+// A guarded read is three parts in one post: the guard word, the bytes, the word again, each
+// behind a fence. A guarded write first reads the word in a post of its own, and again after its
+// bytes.
 //
 // Thread: one at a time (its owner's mutex).
 #pragma once

@@ -1,6 +1,6 @@
-// One opened RDMA device: its context, protection domain, completion queue, the memory registered
-// on it and its queue pairs. A device that had a fatal error is of no more use; the same NIC opened
-// again is another Device with another epoch. Private to rdma/*.cc.
+// One opened RDMA device. Private to rdma/*.cc. It has the context, the protection domain, the
+// completion queue, the memory registered on it and its queue pairs. After a fatal error the
+// device is unusable; opening the same NIC again makes another Device with another epoch.
 //
 // Thread: any, but poll() one at a time. Regions and queue pairs keep their device open.
 #pragma once

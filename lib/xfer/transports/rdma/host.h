@@ -1,9 +1,8 @@
-// What the rdma of a process shares between what it offers and what it asks for: the NICs, the
-// memory registered on them, and one thread that talks to other processes (the control thread). It
-// answers those that want a queue pair, and opens a NIC again that went away. Private to
-// rdma/*.cc.
+// The state that both sides of rdma share in a process. Private to rdma/*.cc. It has the NICs, the
+// memory registered on them, and one thread (the control thread) that talks to other processes.
+// The control thread answers peers that want a queue pair, and reopens NICs that come back.
 //
-// Thread: any, but what is said to be the control thread's. Nothing on that thread waits for a
+// Thread: any, but for members marked as the control thread's. Nothing on that thread waits for a
 // peer.
 #pragma once
 #include <deque>

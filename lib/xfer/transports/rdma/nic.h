@@ -1,8 +1,8 @@
-// One NIC of this machine: its device while there is one, and the thread that polls its
-// completions, near the NIC's own memory. The thread sleeps while nothing is under way, and while
-// callers attend to the NIC, who post and look for completions by themselves: with both at it, each
-// would wait for the other's locks. Who leaves calls kick(), for what is left to come. Private to
-// rdma/*.cc.
+// One NIC: its device, if it has one, and the thread that polls its completions. Private to
+// rdma/*.cc. The thread runs near the NIC's own memory. It sleeps while nothing is in flight, and
+// while callers attend to the NIC: those post and poll themselves, and both at once would wait for
+// each other's locks. A caller that leaves calls kick(), so that the thread polls for the
+// remaining completions.
 //
 // Thread: any; the listener is called on the NIC's thread.
 #pragma once

@@ -1,7 +1,8 @@
-// Transfers by RDMA: one-sided reads and writes over reliable connected queue pairs of libibverbs,
-// on every NIC of this machine that may be used. The library is loaded on demand; a build without
-// its headers, and a machine without it or without a device, say so when rdma is opened.
+// Opens RDMA: one-sided reads and writes over reliable connected queue pairs of libibverbs. It
+// uses every NIC of this machine that the configuration allows. The library is loaded on demand.
 //
+// Errors: of open(): a build without the library's headers, a machine without the library, and a
+// machine without a device.
 // Thread: any.
 #pragma once
 #include <memory>

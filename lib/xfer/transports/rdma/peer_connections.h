@@ -1,10 +1,9 @@
-// The rails to one peer, and what each carries. Private to rdma/*.cc.
+// The rails to one peer, and the transfers on each. Private to rdma/*.cc.
 //
-// Fencing: an attempt that is given up ends with its queue pair. Once that is destroyed here,
-// nothing of it reads or writes our memory; a write is returned only when the owner has closed its
-// end as well, so that no byte of it is still to land there. A write whose time is
-// over, or that was cancelled, is returned at once: then it is the next write to this peer that
-// waits.
+// Fencing: an abandoned attempt ends with its queue pair. Once that is destroyed here, no transfer
+// of it reads or writes our memory. A write is completed only when the owner has closed its end
+// too, so that no byte of it can land later. A write that is late or cancelled is completed at
+// once; the next write to this peer then waits instead.
 //
 // Thread: any. The control thread makes and breaks connections.
 #pragma once

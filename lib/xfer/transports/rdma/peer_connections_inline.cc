@@ -1,7 +1,7 @@
-// A few bytes of a caller that waits for them: it posts them and looks for their completion itself,
-// with the locks of the NIC and of the connection held, so that nobody is asked, told or woken.
-// What takes longer becomes an attempt like others before the locks are let go; until then only
-// this thread knows of it.
+// Inline transfers of a few bytes that the caller waits for. The caller posts them and polls for
+// their completion itself, with the locks of the NIC and of the connection held, so that no other
+// thread is involved. A transfer that takes longer becomes an ordinary attempt before the locks
+// are released; until then only this thread knows of it.
 #include "xfer/transports/rdma/peer_connections.h"
 
 namespace mc::xfer::rdma {

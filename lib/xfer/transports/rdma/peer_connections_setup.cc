@@ -1,4 +1,4 @@
-// How connections to a peer are made and end.
+// Makes and closes connections to a peer.
 #include <algorithm>
 
 #include "base/log.h"

@@ -1,7 +1,7 @@
-// The requester's side of rdma: to each peer one queue pair a rail (a local and a remote NIC), made
-// on demand. Whoever submits posts what the rails take, and looks at once for what has completed;
-// the NICs' threads see to the rest. RailQueue decides which rail takes what, hedges and retries.
-// Private to rdma/*.cc.
+// The requester's side of rdma. Private to rdma/*.cc. Each peer has one queue pair a rail (a local
+// and a remote NIC), made on demand. The submitting thread posts what the rails take and polls
+// once for completions; the NICs' threads do the rest. RailQueue decides which rail takes what,
+// hedges and retries.
 //
 // Thread: any; its own work runs on the control thread of Host and on the NICs' threads.
 #pragma once

@@ -1,10 +1,9 @@
-// The memory of this process on its devices. What is offered to peers is registered once on each
-// device, for as long as it is offered, and serves as the local end of transfers too. Other local
-// memory is registered for as long as a transfer uses it and no longer: after a free() and the
-// next mmap() a kept registration would lead to pages that the process no longer sees. Private to
-// rdma/*.cc.
+// Registers this process's memory on its RDMA devices. Private to rdma/*.cc. Memory offered to
+// peers is registered once on each device while it is offered, and serves as the local end of
+// transfers too. Other local memory is registered only during a transfer: after a free() and the
+// next mmap(), a kept registration would lead to pages that the process no longer sees.
 //
-// Thread: any; registering is slow, and is done outside of the lock that transfers take.
+// Thread: any; registration is slow and runs outside the lock that transfers take.
 #pragma once
 #include <map>
 #include <string>

@@ -1,6 +1,6 @@
-// The verbs library as one table of functions, loaded when it is first asked for: programs start
-// and work where it is not installed. What verbs.h defines inline (posting, polling, arming) goes
-// through the device's own table and needs no library. Private to rdma/*.cc.
+// Loads libibverbs on first use, as a table of functions. Private to rdma/*.cc. Programs start and
+// work where the library is not installed. Functions that verbs.h defines inline (posting,
+// polling, arming) use the device's own table and need no library.
 //
 // Thread: any.
 #pragma once

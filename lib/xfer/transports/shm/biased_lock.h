@@ -1,12 +1,12 @@
-// A lock that is nearly always taken by one thread, its owner, which pays no locked instruction for
-// it: those wait until all earlier stores have left the CPU, which behind a copy of 64 KiB takes as
-// long as a tenth of the copy. Any other thread that wants what it guards makes the kernel run a
-// barrier on every CPU of this process (membarrier), some microseconds. Where the kernel does not
-// know that, the owner pays as for a mutex.
+// A lock biased to one owner thread, which takes it without a locked instruction. A locked
+// instruction waits until all earlier stores have left the CPU; after a copy of 64 KiB that takes
+// a tenth of the copy's time. Another thread that takes the lock makes the kernel run a barrier on
+// every CPU of this process (membarrier), which takes some microseconds. Where the kernel has no
+// membarrier, the owner pays as for a mutex.
 //
+// Requires: a lock is held for less than a millisecond; lock_slow() yields the CPU and polls.
 // Thread: try_lock() and unlock() by the owner alone, or by threads that own it one after the
-// other; lock_slow() and its unlock by any. A lock is held for less than a millisecond:
-// who waits from outside gives the CPU away and looks again.
+// other; lock_slow() and unlock_slow() by any.
 #pragma once
 #include <atomic>
 

@@ -1,11 +1,11 @@
-// Guesses whether a destination lies in the caches: it does if less than a window of bytes was
-// copied since a copy to the same place. One rule for large copies (longer than the window, never
-// in a cache), for rotations through large memory, and for small buffers used again and again. A
-// copy to a place not seen of late counts as cold: then streaming wins even from a hot source.
+// Guesses whether a copy's destination is in the CPU caches. It is, if less than a window of bytes
+// was copied since the last copy to the same place. One rule covers large copies (longer than the
+// window, never cached), rotations through large memory, and small buffers used again and again. A
+// place without a recent copy counts as cold: streaming is then faster even from a cached source.
 //
-// The window is a quarter of the last cache, for source and destination both pass through it, at
-// most 8 MiB: the crossover measured on CPUs with larger ones. Places are forgotten by chance when
-// their slot is taken, which costs one copy at the other speed.
+// The window is a quarter of the last-level cache, because source and destination both pass
+// through it, and at most 8 MiB: the crossover measured on CPUs with larger caches. Places are
+// evicted when another place takes their slot, which costs one copy at the other speed.
 //
 // Thread: any (relaxed atomics: a race costs a guess).
 #pragma once

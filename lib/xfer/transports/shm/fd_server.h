@@ -1,7 +1,8 @@
-// Hands out the memfds of engine-owned memory over an abstract unix socket, to processes of the
-// same user only (SO_PEERCRED); a peer without write rights gets a read-only descriptor.
+// Passes the memfds of engine-owned memory to processes of the same user. It listens on an
+// abstract unix socket and checks SO_PEERCRED. A peer without write rights gets a read-only
+// descriptor.
 //
-// Thread: one of its own; destroyed by its owner, which joins it.
+// Thread: one of its own, which its destructor joins.
 #pragma once
 #include <memory>
 #include <string>

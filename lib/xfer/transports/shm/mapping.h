@@ -1,4 +1,4 @@
-// Engine-owned memory of other processes, mapped here once and kept until the peer is forgotten.
+// Maps engine-owned memory of other processes once, until the peer is forgotten.
 //
 // Thread: any; map() may wait for the owner (seconds), known() never waits.
 #pragma once

@@ -1,7 +1,7 @@
-// One copy shared by several threads: its owner and whoever helps take the next piece when they are
-// done with one, so a thread that starts late or is slow does less.
+// One copy shared by several threads. The owner and its helpers each take the next piece when they
+// finish one, so a thread that starts late or is slow does less.
 //
-// Thread: work() on any; the owner calls finish() before it lets go of the memory.
+// Thread: work() on any; the owner calls finish() before it releases the memory.
 #pragma once
 #include <atomic>
 

@@ -1,16 +1,16 @@
-// Moves bytes between processes of one host: plain copies in the same process, mapped memfds of
-// engine-owned memory, process_vm_readv/writev for memory the application brought.
+// Moves bytes between processes of one host. It uses plain copies in the same process, mapped
+// memfds for engine-owned memory, and process_vm_readv/writev for memory of the application.
 //
-// Small slices are copied by the submitting thread; larger ones, crowds of small ones, and the
-// first of each mapping, by a few copy threads. A caller that waits anyway copies itself, helped by
-// idle copy threads when there is much: no more threads copy at a time than `workers` (callers
-// always do). Nothing small makes a system call.
+// The submitting thread copies small slices. A few copy threads take larger ones, large batches of
+// small ones, and the first slice of each mapping. A caller that waits anyway copies itself, and
+// idle copy threads help with large copies: at most `workers` threads copy at a time (callers
+// always may). Small transfers make no system call.
 //
-// What a completed transfer promises: the bytes were copied while the owner offered this memory
-// (its word in the mapping), the guard held, and its process lived: after the copy of a large one
-// (kAskBytes), at some time in the last millisecond for a small one (host.h: kAliveFor). The memory
-// of a process that died stays valid for us; what was written to it in that millisecond is lost
-// with it, as if it had died right after.
+// A completed transfer guarantees: the bytes were copied while the owner offered this memory (its
+// word in the mapping), the guard held, and the owner's process was alive. For a large transfer
+// (kAskBytes) it was alive after the copy; for a small one, at some time in the last millisecond
+// (host.h: kAliveFor). The memory of a process that died stays valid here; writes to it in that
+// millisecond are lost with it, as if it had died right after.
 //
 // Thread: any; the copy threads are its own.
 #pragma once

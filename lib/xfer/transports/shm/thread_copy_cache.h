@@ -1,12 +1,10 @@
-// What a thread copied with last, at a slot of its own: its next small transfer to or from the same
-// memory finds the way there without a locked instruction, a reference or a counter that other
-// threads use too. (Those cost as much as a tenth of the copy of 64 KiB.)
+// A per-thread cache of recent peers and mappings, for small copies. A repeated small transfer
+// takes no lock, no reference and no shared counter. (Those cost up to a tenth of a copy of 64
+// KiB.) A slot keeps its peers and mappings until others replace them, or the peer is forgotten.
 //
-// A slot keeps its peers and mappings until they give way to others, or the peer is forgotten.
-//
-// Thread: for_this_thread() gives each thread another slot, the same one all its life; there are
-// few, and who gets none goes the ordinary way. Their lock is taken from outside by who is not at
-// the slot.
+// Thread: for_this_thread() gives each thread its own slot, the same one all its life. There are
+// kSlots; a thread without one takes the normal path. Other threads take a slot's lock with
+// lock_slow().
 #pragma once
 #include <array>
 #include <atomic>

@@ -1,6 +1,5 @@
-// Copies with memory that another process brought itself (process_vm_readv, process_vm_writev):
-// many rows a system call, a bounded number of bytes each, so that a transfer that is given up ends
-// soon.
+// Copies to and from another process's memory with process_vm_readv and process_vm_writev. One
+// call moves many rows, but a bounded number of bytes, so that a cancelled transfer ends soon.
 //
 // Thread: any; blocks for the copy only.
 #pragma once

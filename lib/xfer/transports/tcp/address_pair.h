@@ -1,5 +1,4 @@
-// The ways to a peer over tcp: which local address connects to which of the addresses that the peer
-// advertises. One rail each.
+// Pairs local addresses with the addresses that a peer advertises over tcp, one rail each.
 //
 // Thread: values.
 #pragma once

@@ -1,5 +1,5 @@
-// What a connection has answered and not sent: it leaves with the answers to the requests that
-// follow, in one call, for a call costs as much as 16 KiB. Private to tcp/.
+// Buffers a connection's answers, to send several in one call. Private to tcp/. An answer leaves
+// with the answers to the requests that follow, because a send call costs as much as 16 KiB.
 //
 // Thread: the connection's.
 #pragma once

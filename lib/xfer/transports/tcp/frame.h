@@ -1,5 +1,5 @@
-// Frames of the data plane over tcp: a fixed header, a fixed descriptor, then payload that is never
-// copied through a buffer. All little-endian. docs/wire.md describes the conversation.
+// Frames of the tcp data plane: a fixed header, a fixed descriptor, then payload. Payload is never
+// copied through a buffer. All words are little-endian. docs/wire.md describes the protocol.
 //
 // Thread: values.
 #pragma once

@@ -1,5 +1,5 @@
-// One connection to a peer over one route: made on demand, it sends requests and receives their
-// answers in order. Private to tcp/.
+// One connection to a peer over one address pair. Private to tcp/. It is made on demand, sends
+// requests, and receives their answers in order.
 //
 // Thread: one at a time; shut_down() from any.
 #pragma once

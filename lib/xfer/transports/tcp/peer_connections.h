@@ -1,10 +1,10 @@
-// One peer's rails and the connections that serve them: each pulls what suits its rail, keeps
-// several requests in flight, and fences what it gives up. Private to tcp/.
+// One peer's rails and their connections. Private to tcp/. Each connection pulls what suits its
+// rail, keeps several requests in flight, and fences the requests that it abandons.
 //
-// Fencing: a read that is given up ends with its socket. A write may lie in the owner's socket
-// buffer: it is returned only when the owner acknowledged, over another connection, that no byte of
-// the old one will be applied any more (or is known dead); a write that was cancelled is returned
-// at once, and the next write waits for that acknowledgement instead.
+// Fencing: an abandoned read ends with its socket. An abandoned write may be in the owner's socket
+// buffer. It is completed only when the owner acknowledged, over another connection, that it
+// applies no more bytes of the old one (or is known dead). A cancelled write is completed at once;
+// the next write waits for that acknowledgement instead.
 //
 // Thread: push(), tick(), ping() from any; each connection has its own thread.
 #pragma once

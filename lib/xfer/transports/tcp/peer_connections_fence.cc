@@ -1,4 +1,4 @@
-// How writes that were given up are called off.
+// Fences abandoned writes.
 #include <algorithm>
 
 #include "xfer/core/host.h"

@@ -1,8 +1,9 @@
-// The owner's side of tcp: takes connections, checks each frame (secret, generation, range, write
-// right, guard) and moves payload straight between the socket and the registered memory.
+// The owner's side of tcp: serves reads and writes of registered memory. It accepts connections,
+// checks each frame (secret, generation, range, write right, guard) and moves payload directly
+// between the socket and the registered memory. A peer that breaks the protocol loses its
+// connection; the process continues.
 //
-// Thread: an acceptor and one thread a connection, joined by the destructor. A peer that lies loses
-// its connection; the process goes on.
+// Thread: an acceptor and one thread a connection, joined by the destructor.
 #pragma once
 #include <list>
 #include <memory>

@@ -1,4 +1,4 @@
-// Serving buffers that lie behind a backend (files): through a StagedCopy instead of straight from
+// Serves buffers that have a backend (files), through a StagedCopy instead of directly from
 // memory.
 #include "xfer/memory/staged_copy.h"
 #include "xfer/transports/tcp/server.h"

@@ -1,9 +1,10 @@
-// A connected socket whose waits are bounded and can be given up: every wait ends when bytes moved,
-// when `give_up` says so (asked a few times a second), or when the peer was silent for too long.
+// A connected socket with bounded, cancellable waits. Every wait ends when bytes moved, when
+// `give_up` returns an error (called a few times a second), or when the peer was silent for too
+// long.
 //
-// Input is read ahead into a small buffer, so that a frame, a short payload and the next frame cost
-// one system call; long payloads go straight to where they belong. A stream that is `eager` looks
-// again for a moment before it sleeps, for a CPU that idles wakes up slower than a peer answers.
+// Input is read ahead into a small buffer, so that a frame, a short payload and the next frame
+// cost one system call; long payloads go directly to their destination. An `eager` stream polls
+// for a moment before it sleeps, because an idle CPU wakes up slower than a peer answers.
 //
 // Thread: one at a time; shut_down() from any.
 #pragma once

@@ -1,10 +1,10 @@
-// The requester's side of tcp: to each peer a few kept connections per rail, each with a thread
-// that pulls the next slice when its rail has room (so a slow rail takes less) and keeps several in
-// flight. RailQueue decides which rail takes what, hedges, retries and fences.
+// The requester's side of tcp. Each peer has a few kept connections per rail. Each connection has
+// a thread that pulls the next slice when its rail has room (so a slow rail takes less) and keeps
+// several in flight. RailQueue decides which rail takes what, hedges, retries and fences.
 //
-// Thread: any; the connections' threads, a timer and a pinger of resting rails are its own.
 // Connections are made on demand, kept, evicted when there are too many, and made again after a
-// failure; an idle one waits without waking.
+// failure; an idle one causes no wake-ups.
+// Thread: any; the connections' threads, a timer and a pinger of resting rails are its own.
 #pragma once
 #include <atomic>
 #include <deque>

@@ -1,8 +1,8 @@
-// A scope whose memory accesses are put in order by messages that pass through other processes.
-// The thread sanitizer cannot follow those, so it looks away meanwhile. For what a process reads
-// and writes of its own memory on behalf of a peer, and for nothing else.
+// A scope that the thread sanitizer ignores, for accesses ordered by messages through other
+// processes. The sanitizer cannot follow those messages. Use it only where a process reads and
+// writes its own memory on behalf of a peer.
 //
-// Thread: of the thread that made it.
+// Thread: the one that made it.
 #pragma once
 
 #ifdef __SANITIZE_THREAD__
