@@ -64,7 +64,7 @@ bool AsyncClient::enqueue(Job job) {
   return true;
 }
 
-// From a pool thread. A loop that is overloaded is waited for: a completion is never lost.
+// Runs on a worker thread. If the loop is overloaded it waits: no completion is lost.
 void AsyncClient::answer(std::function<void()> callback) {
   const auto task = [alive = std::weak_ptr(alive_), callback = std::move(callback)] {
     if (!alive.expired()) callback();

@@ -7,8 +7,8 @@
 
 namespace mc::store {
 namespace {
-constexpr Duration kAttempt = std::chrono::seconds(1);  // then a lost call is made again
-// Budgets travel in milliseconds, and are read by people in errors.
+constexpr Duration kAttempt = std::chrono::seconds(1);  // then a call is retried as lost
+// Messages carry budgets in milliseconds, and errors show them to people.
 Duration whole_ms(Duration d) { return std::chrono::ceil<std::chrono::milliseconds>(d); }
 
 constexpr int kStaleTries = 8;
@@ -107,8 +107,8 @@ void Client::find_leader() {
 
 template <class M>
 Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration wait) {
-  // A lost call is made again, for the master may be restarting; so is one that it could not answer
-  // for want of its nodes, and that tells more than that the last attempt had no time.
+  // Retry a lost call, because the master may be restarting, and a call that lacked nodes. Report
+  // that reason rather than that the last attempt had no time.
   Error why{Code::kTimeout, strf("%s: no time left to ask %s", M::kName, options_.master.c_str())};
   for (int tries = several_ ? kStaleTries : 1;;) {
     const Duration budget = whole_ms(std::min(left(deadline), wait + kAttempt));
@@ -119,7 +119,7 @@ Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration 
       if (checked) return reply;
       if (--tries == 0) return fail(checked.error());
       why = checked.error();
-      master_->pass_over();  // of several, one that does not know yet that it is not the leader
+      master_->pass_over();  // one of several, which does not know yet that it no longer leads
       continue;
     }
     const Error& error = reply.error();
@@ -132,7 +132,7 @@ template Result<Outcomes> Client::ask(const PutEnd&, Time, Duration);
 template Result<Outcomes> Client::ask(const PutRevoke&, Time, Duration);
 template Result<Replicas> Client::ask(const GetReplicas&, Time, Duration);
 
-// Waits until the batch has moved, keeping the leases of what it reads.
+// Waits until the batch has moved, and renews the leases of the objects it reads.
 void Client::wait_moved(xfer::BatchId batch, size_t requests, uint64_t total,
                         const std::vector<ObjectKey>& leased, Duration lease, Time deadline) {
   constexpr Duration kProgress = std::chrono::milliseconds(200);
@@ -154,13 +154,13 @@ void Client::wait_moved(xfer::BatchId batch, size_t requests, uint64_t total,
     if (moved || finished) return;
     if (!leased.empty() && clock_.now() - renewed >= renew_every) {
       renewed = clock_.now();
-      // A lease that cannot be renewed is no error: the guard words tell whether bytes are valid.
+      // A failed renewal is no error: the guard words show whether the bytes are valid.
       (void)ask(GetReplicas{leased, 0, options_.tenant}, deadline);
     }
   }
 }
 
-// A node that is gone costs one wait a call, not one an item.
+// A lost node costs one wait per call, not per item.
 Result<xfer::SegmentHandle> Client::segment_of(const NodeRef& node, Opened& opened, Time deadline) {
   const auto it = opened.find(node.control);
   if (it != opened.end()) return it->second;
@@ -175,7 +175,7 @@ Result<xfer::SegmentHandle> Client::segment_of(const NodeRef& node, Opened& open
   return segment;
 }
 
-void Client::report(const NodeRef& node) {  // as a hint: whether it arrives changes nothing here
+void Client::report(const NodeRef& node) {  // a hint; a lost one does no harm
   (void)master_->call(ReportNode{node.name, node.generation}, kReport);
 }
 
@@ -198,8 +198,9 @@ Result<uint64_t> Client::match_prefix(const std::vector<ObjectKey>& keys) {
   return std::min<uint64_t>(reply.hits, keys.size());
 }
 
-// Of one master it is asked once: asking again would find what the first call removed missing. Of
-// several one may be gone: then what is missing was removed by a call whose answer was lost, or is.
+// With one master the call is made once, because a retry would not find what the first call
+// removed. With several masters one may be gone: then a missing key counts as removed by a call
+// whose answer was lost.
 std::vector<Result<>> Client::remove(const std::vector<ObjectKey>& keys, bool force) {
   constexpr int kTriesMax = 100;
   const Time deadline = clock_.now() + options_.timeout;
@@ -218,7 +219,7 @@ std::vector<Result<>> Client::remove(const std::vector<ObjectKey>& keys, bool fo
     if (!several_ || !unanswered(reply) || tries == kTriesMax ||
         left(deadline) <= std::chrono::milliseconds(1))
       break;
-    // While its nodes are not back it holds this question, which it does not hold a removal.
+    // During a rebuild the master holds this query; it does not hold a removal.
     if (reply) (void)ask(Exists{keys, options_.tenant}, deadline);
   }
   if (reply && reply->items.size() != keys.size())

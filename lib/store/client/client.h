@@ -45,12 +45,12 @@ namespace mc::store {
 
 struct Loaded;
 
-struct PutConfig {  // what a put asks of the pool; docs/store.md
+struct PutConfig {  // how the pool keeps the value; docs/store.md
   std::string cls = "normal";
   std::string pin = "none";
-  Duration ttl{};  // of a context, or of the pin; 0: for ever
+  Duration ttl{};  // of a context, or of the pin; 0: unlimited
   std::string group;
-  std::string host;  // of this machine, as its nodes are started with
+  std::string host;  // this machine's --host, as its nodes have it
   bool prefer_local = false;
   void describe(OptionList& v);
 };
@@ -58,13 +58,13 @@ struct PutConfig {  // what a put asks of the pool; docs/store.md
 struct ClientOptions {
   std::string master = "127.0.0.1:5550";
   Duration timeout = std::chrono::seconds(5);          // of one call, batch or not
-  Duration put_wait = std::chrono::milliseconds(100);  // how long a full pool is waited for
+  Duration put_wait = std::chrono::milliseconds(100);  // how long a put waits for a full pool
   std::string verify = "sample";  // same-host reads: always | sample (1 of 64) | never
   uint32_t replicas = 1;
-  std::string prefer;        // node to put on when it has room
-  Bytes local_hot_cache{0};  // for values that were read from other hosts or disks; 0: none
-  bool hedge = true;         // a read that is late is asked of the next replica too
-  // Called about five times a second while bytes move, on the calling thread.
+  std::string prefer;        // node to put on if it has space
+  Bytes local_hot_cache{0};  // for values read from other hosts or disks; 0: off
+  bool hedge = true;         // hedge late reads
+  // Called about 5 times a second while bytes move, on the calling thread.
   std::function<void(uint64_t done, uint64_t total)> progress{};
   std::string tenant{};
   PutConfig put{};
@@ -78,10 +78,10 @@ struct PutItem {
   ObjectKey key;
   std::vector<std::span<const std::byte>> parts;
 };
-struct PutAs {  // in the place of the client's own
+struct PutAs {  // replaces the client's own options
   std::string tenant;
   PutConfig config;
-  bool promote = false;  // what is put may lie on a disk already: the SSD tier's own
+  bool promote = false;  // a copy on a disk does not refuse it: for the SSD tier
 };
 struct GetItem {
   ObjectKey key;
@@ -90,33 +90,33 @@ struct GetItem {
 
 class Client {
  public:
-  // Connects lazily: a master that is not there is an error of the first call.
+  // Connects lazily: an unreachable master is an error of the first call.
   static Result<std::unique_ptr<Client>> open(xfer::Engine& engine, const Clock& clock,
                                               ClientOptions options, Metrics& metrics);
 
   Result<PutOutcome> put(const ObjectKey& key, std::span<const std::byte> value);
-  // Bytes of the value, now at the front of `into`.
+  // Returns: the value's size; its bytes are at the front of `into`.
   Result<uint64_t> get(const ObjectKey& key, std::span<std::byte> into);
   Result<std::vector<std::byte>> get(const ObjectKey& key);
-  // One answer an item, in order; items fail separately.
+  // One result per item, in order; items fail separately.
   std::vector<Result<PutOutcome>> put_batch(std::span<const PutItem> items);
   std::vector<Result<PutOutcome>> put_batch(std::span<const PutItem> items, const PutAs& as);
   std::vector<Result<uint64_t>> get_batch(std::span<const GetItem> items);
-  // The same, waiting up to `wait` for keys that are not stored yet.
+  // Also waits up to `wait` for keys that are not stored yet.
   std::vector<Result<uint64_t>> get_batch(std::span<const GetItem> items, Duration wait);
 
   Result<std::vector<bool>> exists(const std::vector<ObjectKey>& keys);
-  // How many of `keys`, from the first, are stored without a gap; leases them.
+  // Returns: the number of stored keys before the first gap; leases them.
   Result<uint64_t> match_prefix(const std::vector<ObjectKey>& keys);
   std::vector<Result<>> remove(const std::vector<ObjectKey>& keys, bool force = false);
   Result<Listed> list(const std::string& prefix, const std::string& after, uint32_t limit);
   Result<ClusterStat> stat();
-  // A hint that these will be read soon: those that only a disk holds are taken into memory. How
-  // many were asked for.
+  // A hint that the keys will be read soon: objects that only a disk holds are promoted. Returns:
+  // how many.
   Result<uint64_t> prefetch(const std::vector<ObjectKey>& keys);
-  // The size, checksum and places of a value; leases it.
+  // Size, checksum and replica locations of a value; leases it.
   Result<Located> locate(const ObjectKey& key);
-  // What administrators ask of the master (store/protocol/messages.h), once.
+  // Sends an administrative message (store/protocol/messages.h) to the master, without retries.
   template <class M>
   Result<typename M::Reply> call(const M& message) {
     find_leader();
@@ -133,7 +133,7 @@ class Client {
   template <class M>
   Result<typename M::Reply> ask(const M& message, Time deadline, Duration wait = {});
   Result<> check_epoch(uint64_t epoch);
-  void find_leader();  // for calls that are made once
+  void find_leader();  // for calls without retries
   static Result<> check(const PutConfig& config);
   Duration left(Time deadline) const { return deadline - clock_.now(); }
 
@@ -185,7 +185,7 @@ class Client {
   std::map<std::string, xfer::SegmentHandle> segments_ MC_GUARDED_BY(holders_mutex_);
   const std::unique_ptr<LocalHotCache> hot_cache_;  // null: none
   HedgeTimer times_;                                // of reads from other hosts
-  std::atomic<uint64_t> epoch_{0};                  // the largest seen: older masters are refused
+  std::atomic<uint64_t> epoch_{0};  // the largest seen; the client refuses older masters
   std::atomic<uint64_t> reads_{0};
   Counter &put_bytes_, &get_bytes_, &hits_, &misses_, &corrupt_, &stale_;
   Counter &hot_hits_, &hedged_, &hedges_won_;

@@ -7,15 +7,15 @@
 
 namespace mc::store {
 namespace {
-constexpr uint64_t kLoadBytes = 16 * kMiB;  // of one call; the next goes out when they are read
+constexpr uint64_t kLoadBytes = 16 * kMiB;  // per call; the next call follows when these are read
 constexpr size_t kLoadItems = 64;
 constexpr Duration kLoadAttempt = std::chrono::seconds(2);
 constexpr Duration kRelease = std::chrono::milliseconds(200);
 constexpr int kReadAttempts =
-    3;  // when a lease ended under the read, or all staging memory was lent
+    3;  // if a lease ended during the read, or all staging memory was leased
 }  // namespace
 
-// As disks know it: see ssd::check_name().
+// Its name on disks: see ssd::check_name().
 std::string Client::disk_name(const ObjectKey& key) const {
   if (options_.tenant.empty() || options_.tenant == "default") return key;
   return options_.tenant + '\0' + key;
@@ -78,7 +78,7 @@ void Client::load(std::span<Read* const> some, const NodeRef& node, Opened& open
     fetch(some, *loaded, *segment, node, deadline);
   else
     all_failed(segment.error());
-  (void)(*to)->call(ReleaseSlots{loaded->batch}, kRelease);  // else the lease ends by itself
+  (void)(*to)->call(ReleaseSlots{loaded->batch}, kRelease);  // if it is lost, the lease expires
 }
 
 void Client::fetch(std::span<Read* const> some, const Loaded& loaded, xfer::SegmentHandle segment,

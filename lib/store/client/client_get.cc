@@ -34,7 +34,7 @@ std::vector<Result<uint64_t>> Client::get_batch(std::span<const GetItem> items, 
       reads[i].room = total_bytes(chunk[i].parts);
     }
     get_round(reads, deadline, wait);
-    std::vector<Read> again;  // all their replicas were replaced under the read: once more
+    std::vector<Read> again;  // all replicas were replaced during the read: try once more
     for (const Read& r : reads)
       if (!r.answer.value && r.answer.value.error().code == Code::kStale) {
         again.push_back({});
@@ -158,8 +158,8 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
   engine_.free_batch(batch);
 }
 
-// One value of this host, in one piece, and not so large that its lease must be renewed meanwhile:
-// this thread copies it itself, and wakes others only where that helps.
+// Whether this thread should copy the value itself: one value of this host, in one piece, small
+// enough that its lease needs no renewal meanwhile.
 bool Client::is_local(std::span<Read* const> reading,
                       std::span<const xfer::Request> requests) const {
   constexpr uint64_t kMost = 256 * kMiB;

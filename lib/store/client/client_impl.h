@@ -14,7 +14,7 @@ namespace mc::store {
 inline constexpr size_t kChunk = 1024;  // items of one round trip
 
 template <class T>
-struct Answer {  // what an item of a batch will be told; empty while it is open
+struct Answer {  // the result of an item
   Result<T> value = fail(Code::kInternal, "not decided");
   bool open = true;
   void set(Result<T> v) {
@@ -29,8 +29,8 @@ struct Client::Write {
   PutGrant grant;
   size_t first = 0, count = 0;  // its requests
   bool moved = false;
-  bool waits = false;  // the master has no nodes to put it on yet
-  Generation tried;    // of the first grant whose end was not answered well: it may be stored
+  bool waits = false;  // the master has no nodes for it yet
+  Generation tried;    // of the first grant whose put-end failed: the value may be stored
   Answer<PutOutcome> answer;
 };
 
@@ -40,12 +40,12 @@ struct Client::Read {
   const Located* at = nullptr;
   xfer::SegmentHandle segment = 0;
   size_t first = 0, count = 0;
-  std::optional<uint64_t> checksum{};  // of what arrived, when it was taken on the way
+  std::optional<uint64_t> checksum{};  // of the arrived bytes, if computed in transit
   Answer<uint64_t> answer;
   Error last{Code::kUnavailable, "no replica"};  // of the replicas tried so far
 };
 
-// The value, spread over the parts, which have room for it.
+// Copies the value over the parts. Requires: the parts have space for it.
 inline void scatter(std::span<const std::byte> value, const std::vector<std::span<std::byte>>& to) {
   for (const auto& part : to) {
     const size_t n = std::min(part.size(), value.size());

@@ -6,7 +6,7 @@
 
 namespace mc::store {
 namespace {
-constexpr int kRoundsMax = 100;  // of a put: each may wait for room, or be refused at once
+constexpr int kRoundsMax = 100;  // per put: each may wait for space or be refused at once
 }  // namespace
 
 bool Client::worth_another(const Write& w) {
@@ -15,12 +15,12 @@ bool Client::worth_another(const Write& w) {
   return code == Code::kStale || code == Code::kUnavailable;
 }
 
-// That there was no time left for another attempt tells less than why the one before it failed.
+// A lack of time for another attempt says less than why the previous one failed.
 bool Client::is_less_specific(const Write& w) {
   return !w.answer.value && !w.tried && w.answer.value.error().code == Code::kTimeout;
 }
 
-// A refusal does not say that nothing was stored, where an earlier round may have stored it.
+// A refusal does not prove that nothing was stored: an earlier round may have stored it.
 Result<PutOutcome> Client::outcome_of(Write& w) {
   Result<PutOutcome>& value = w.answer.value;
   if (value || !w.tried) return std::move(value);
@@ -52,8 +52,8 @@ std::vector<Result<PutOutcome>> Client::put_batch(std::span<const PutItem> items
   for (size_t at = 0; at < writes.size(); at += kChunk) {
     const auto chunk = std::span(writes).subspan(at, std::min(kChunk, writes.size() - at));
     put_round(chunk, as, deadline);
-    // Once more for what a restarted master or a node that has gone made fail: the node was
-    // reported, so another is granted. And again while the master's nodes are not back.
+    // Retry puts that failed by a restarted master or a lost node: the node was reported, so the
+    // master grants another. Retry also while the master's nodes are not back.
     std::vector<Write*> last;
     for (Write& w : chunk) last.push_back(&w);
     std::deque<std::vector<Write>> rounds;
@@ -118,7 +118,7 @@ void Client::put_round(std::span<Write> writes, const PutAs& as, Time deadline) 
     else if (!w.grant.outcome.ok())
       w.answer.set(fail(w.grant.outcome.result().error()));
     else if (auto ready = prepare(w, started->nodes, opened, deadline, requests); !ready)
-      w.answer.value = fail(ready.error());  // still open: to be rolled back
+      w.answer.value = fail(ready.error());  // still open, so that it is rolled back
     else
       w.moved = true;
   }
@@ -155,7 +155,7 @@ void Client::write_out(std::span<Write> writes, const std::vector<xfer::Request>
   for (Write& w : writes) {
     if (!w.moved) continue;
     total += w.bytes * w.grant.places.size();
-    w.checksum = checksum_of(w.item->parts, w.bytes);  // while the bytes are on their way
+    w.checksum = checksum_of(w.item->parts, w.bytes);  // while the bytes move
   }
   if (submitted && !requests.empty()) wait_moved(batch, requests.size(), total, {}, {}, deadline);
   for (Write& w : writes) {
@@ -174,7 +174,7 @@ void Client::write_out(std::span<Write> writes, const std::vector<xfer::Request>
                                   shown(w.item->key).c_str(), to_text(options_.timeout).c_str());
     }
   }
-  engine_.free_batch(batch);  // from here on nothing of it writes
+  engine_.free_batch(batch);  // from here on it writes nothing
 }
 
 void Client::finish_puts(std::span<Write> writes, const std::string& tenant, Time deadline) {
@@ -193,7 +193,7 @@ void Client::finish_puts(std::span<Write> writes, const std::string& tenant, Tim
       w.answer.open = false;
     }
   }
-  // A revocation that is lost costs time, not space: the master discards the grant itself.
+  // If the revocation is lost, the master discards the grant after its timeout.
   constexpr Duration kRevoke = std::chrono::milliseconds(500);
   if (!revoke.items.empty()) (void)ask(revoke, clock_.now() + kRevoke);
   if (end.items.empty()) return;

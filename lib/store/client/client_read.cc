@@ -45,8 +45,8 @@ bool Client::far(xfer::SegmentHandle segment) const {
   return transport == "tcp" || transport == "rdma";
 }
 
-// Smaller is nearer: this process, memory of this host, what may be of this host, then by how long
-// the rails there are expected to take. What was never asked is thought well of, once.
+// Smaller is nearer: this process, memory of this host, possibly this host, then the rails'
+// expected time. A node without measurements gets one optimistic try.
 double Client::distance(const NodeRef& node, uint64_t bytes) {
   constexpr double kSelf = 0, kShared = 1, kHere = 2, kFar = 3;
   xfer::SegmentHandle segment = 0;
@@ -67,7 +67,7 @@ double Client::distance(const NodeRef& node, uint64_t bytes) {
   return kFar + std::clamp(seconds, 0.0, 1e6);
 }
 
-// Of the places that nobody suspects, the nearest first.
+// Orders healthy places by distance.
 void Client::order_places(Replicas& found) {
   for (Located& at : found.items) {
     const size_t healthy = std::min<size_t>(at.healthy, at.places.size());
@@ -84,7 +84,7 @@ void Client::order_places(Replicas& found) {
   }
 }
 
-// ---- what was read before
+// ---- the local hot cache
 
 void Client::read_hot(std::span<Read> reads) {
   if (hot_cache_ == nullptr) return;
@@ -129,8 +129,8 @@ Ended ended(const xfer::Engine& engine, xfer::BatchId batch, size_t first, size_
 
 }  // namespace
 
-// Checksums of what is there, while the rest of the batch is on its way. Not for long: leases are
-// renewed by the wait that follows. Nor where the transport takes them: it tells the others' too.
+// Computes checksums of arrived values while the rest of the batch moves. The time is bounded,
+// because the wait that follows renews the leases. It skips batches whose transport computes them.
 void Client::check_early(std::span<Read* const> reading, xfer::BatchId batch, Time deadline) {
   constexpr Duration kWhile = std::chrono::milliseconds(200);
   const Time until = std::min(deadline, clock_.now() + kWhile);
@@ -154,11 +154,11 @@ void Client::check_early(std::span<Read* const> reading, xfer::BatchId batch, Ti
 struct Client::Late {
   Read* read = nullptr;
   NodeRef node;
-  std::vector<std::byte> bytes;  // its own: the caller's memory is the first replica's to write
+  std::vector<std::byte> bytes;  // a separate buffer: the first replica still writes the caller's
   size_t first = 0, count = 0;   // its requests
 };
 
-// Those whose time is over, when each of them has another replica that is no other's business.
+// The overdue reads, if each has another replica to try.
 std::vector<Client::Late> Client::overdue_reads(std::span<Read* const> reading, xfer::BatchId batch,
                                                 size_t replica, const Replicas& found,
                                                 Opened& opened, Time deadline) {
@@ -176,8 +176,8 @@ std::vector<Client::Late> Client::overdue_reads(std::span<Read* const> reading, 
   return out;
 }
 
-// Asks the next replicas too, and takes what is there first. The loser is cancelled before the
-// caller's memory is touched again: nothing of it is written any more then.
+// Reads from the next replicas too and takes the first result. It cancels the loser before it
+// touches the caller's memory, so nothing else writes there.
 void Client::hedge(std::span<Read* const> reading, xfer::BatchId batch, size_t replica,
                    const Replicas& found, Opened& opened, Time deadline) {
   std::vector<Late> late = overdue_reads(reading, batch, replica, found, opened, deadline);
@@ -196,7 +196,8 @@ void Client::hedge(std::span<Read* const> reading, xfer::BatchId batch, size_t r
   if (engine_.submit(other, requests)) {
     hedged_.add(late.size());
     for (bool open = true; open && left(deadline) > Duration::zero();) {
-      // Whichever is likely to end next is waited for; a turn is short enough for the other.
+      // Wait for the batch that is likely to end next; the turn is short, so the other is checked
+      // soon.
       (void)engine_.wait(other, std::min(kTurn, left(deadline)));
       open = std::any_of(late.begin(), late.end(), [&](const Late& l) {
         const Ended a = ended(engine_, batch, l.read->first, l.read->count);
@@ -215,7 +216,7 @@ void Client::adopt_hedge_result(Late& l, xfer::BatchId batch, xfer::BatchId othe
       ended(engine_, other, l.first, l.count) != Ended::kWell)
     return;
   if (xxh3(l.bytes.data(), l.bytes.size()) != r.at->checksum) return corrupt_.add();
-  engine_.cancel(batch);  // of which the late ones are all that is left
+  engine_.cancel(batch);  // only the late reads are left in it
   scatter(l.bytes, r.item->parts);
   hedges_won_.add();
   r.answer.set(r.at->bytes);

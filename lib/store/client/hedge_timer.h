@@ -16,14 +16,14 @@ namespace mc::store {
 
 class HedgeTimer {
  public:
-  static constexpr size_t kEnough = 20;  // before so many, nothing is known
+  static constexpr size_t kEnough = 20;  // reads of a class before it has an estimate
 
   void took(uint64_t bytes, Duration time) {
     Lock lock(mutex_);
     Class& c = classes_[class_of(bytes)];
     c.last[c.n++ % kKept] = time;
   }
-  // After which a read of so many bytes is late; Duration::max() while too few were seen.
+  // The time after which a read of so many bytes is late; Duration::max() while too few were seen.
   Duration late_after(uint64_t bytes) const {
     Lock lock(mutex_);
     const Class& c = classes_[class_of(bytes)];
@@ -43,7 +43,7 @@ class HedgeTimer {
     std::array<Duration, kKept> last{};
     uint64_t n = 0;
   };
-  static size_t class_of(uint64_t bytes) {  // of a factor of four, from 4 KiB on
+  static size_t class_of(uint64_t bytes) {  // each class spans a factor of four, from 4 KiB on
     return std::min<size_t>(static_cast<size_t>(std::bit_width(bytes >> 12) + 1) / 2, 11);
   }
   mutable Mutex mutex_;

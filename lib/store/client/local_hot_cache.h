@@ -33,8 +33,8 @@ class LocalHotCache {
 
   explicit LocalHotCache(uint64_t bytes_max) : bytes_max_(bytes_max) {}
 
-  Value find(const std::string& key, const Version& version);  // null: not there, or another one
-  // Whether a value that was just read is to be taken in; then give it to insert().
+  Value find(const std::string& key, const Version& version);  // null: absent, or another version
+  // Whether the caller should insert() the value it just read.
   bool wants(const std::string& key, const Version& version);
   void insert(const std::string& key, const Version& version, Value value);
   void erase(const std::string& key);
@@ -42,7 +42,7 @@ class LocalHotCache {
   size_t size() const;
 
  private:
-  static constexpr size_t kSeen = 4096;  // names of what was read of late
+  static constexpr size_t kSeen = 4096;  // hashes of recently read keys
   struct Entry {
     std::string key;
     Version version;

@@ -24,7 +24,7 @@ namespace mc::store {
 
 inline constexpr size_t kBatchMax = 16384;     // items of one call
 inline constexpr size_t kInventoryMax = 4096;  // records of one inventory message
-inline constexpr size_t kDeadMax = 32768;      // of what nodes remember of removals
+inline constexpr size_t kDeadMax = 32768;      // removals that a node remembers
 inline constexpr size_t kOrdersMax = 1024;     // orders of one heartbeat's answer
 inline constexpr uint32_t kListMax = 10000;    // objects of one page of ls
 inline constexpr uint32_t kReplicasMax = 8;
@@ -56,24 +56,24 @@ struct Outcomes {
 
 struct NodeRef {
   NodeId name;
-  std::string control;    // where its segment is described
-  Generation generation;  // of its transfer engine: changes when it restarts
+  std::string control;    // serves the description of its segment
+  Generation generation;  // of its transfer engine; a restart changes it
   static void fields(auto& a, auto& m) { a(m.name, m.control, m.generation); }
   bool empty() const { return name.empty() && control.empty() && !generation; }
 };
 
-struct Extent {         // a further piece of a value that found no single range
+struct Extent {         // a further piece of a value in several ranges
   uint64_t offset = 0;  // in the node's segment
   uint64_t bytes = 0;
-  uint64_t guard = 0;  // of its guard word
+  uint64_t guard = 0;  // offset of its guard word
   static void fields(auto& a, auto& m) { a(m.offset, m.bytes, m.guard); }
 };
 struct ReplicaLocation {    // where a replica lies
   uint32_t node = 0;        // index into the reply's nodes
   uint64_t offset = 0;      // of the value's first byte, in the node's segment
-  uint64_t guard = 0;       // of the guard word, which holds the replica's generation
-  Generation generation{};  // where it is not the object's: of copies made later
-  uint64_t bytes = 0;       // of the first piece, where there are more
+  uint64_t guard = 0;       // offset of the guard word, which holds the replica's generation
+  Generation generation{};  // if not the object's: that of a later copy
+  uint64_t bytes = 0;       // of the first piece, if there are more
   std::vector<Extent> more{};
   static void fields(auto& a, auto& m) {
     a.lean(m.node, m.offset, m.guard, m.generation, m.bytes, m.more);
@@ -83,12 +83,12 @@ struct ReplicaLocation {    // where a replica lies
   }
 };
 
-// ---- writing
+// ---- puts
 
 struct PutWant {
   ObjectKey key;
   uint64_t bytes = 0;
-  Generation tried{};  // of an earlier grant of this put, whose end was not answered; 0: none
+  Generation tried{};  // of an earlier grant of this put whose put-end got no answer; 0: none
   static void fields(auto& a, auto& m) { a.lean(m.key, m.bytes, m.tried); }
 };
 struct PutGrant {
@@ -103,44 +103,44 @@ struct PutStarted {
   uint64_t epoch = 0;
   std::vector<NodeRef> nodes;
   std::vector<PutGrant> items;
-  bool rebuilding = false;  // what is unavailable may be put once the nodes are back: ask again
+  bool rebuilding = false;  // retry unavailable items: the nodes are not back yet
   static void fields(auto& a, auto& m) { a(m.epoch, m.nodes, m.items, m.rebuilding); }
 };
 struct PutStart {
   static constexpr const char* kName = "put-start";
   using Reply = PutStarted;
   std::vector<PutWant> items;
-  uint32_t replicas = 1;  // at least one is granted, at most this many
-  std::string prefer;     // node to use when it has room
-  uint32_t wait_ms = 0;   // how long a full pool may be waited for; 0: the master's --put-wait
+  uint32_t replicas = 1;  // the master grants one to this many
+  std::string prefer;     // node to use if it has space
+  uint32_t wait_ms = 0;   // how long to wait for a full pool; 0: the master's --put-wait
   std::string tenant{};   // empty: "default"
   std::string host{};     // of the writer; with prefer_local, nodes there come next
   bool prefer_local = false;
   uint8_t cls = 0;       // ObjectClass
   uint8_t pin = 0;       // Pin
-  uint64_t ttl_ms = 0;   // of a kContext, or of the pin; 0: for ever
+  uint64_t ttl_ms = 0;   // of a kContext, or of the pin; 0: unlimited
   std::string group{};   // objects of a group are leased and evicted together
-  bool promote = false;  // of what lies on a disk: that is no reason to refuse it
+  bool promote = false;  // a copy on a disk does not refuse it
   static void fields(auto& a, auto& m) {
     a(m.items, m.replicas, m.prefer, m.wait_ms, m.tenant, m.host, m.prefer_local, m.cls, m.pin,
       m.ttl_ms, m.group, m.promote);
   }
 };
 
-struct PutClaim {  // an allocation the sender was granted
+struct PutClaim {  // an allocation granted to the sender
   ObjectKey key;
   Generation generation;
   uint64_t checksum = 0;  // XXH3-64 of the value
   static void fields(auto& a, auto& m) { a(m.key, m.generation, m.checksum); }
 };
-struct PutEnd {  // publishes; idempotent; kStale when the grant has expired
+struct PutEnd {  // publishes; idempotent; kStale if the grant has expired
   static constexpr const char* kName = "put-end";
   using Reply = Outcomes;
   std::vector<PutClaim> items;
   std::string tenant{};
   static void fields(auto& a, auto& m) { a(m.items, m.tenant); }
 };
-struct PutRevoke {  // rolls back: the writer promises that it writes no more; idempotent
+struct PutRevoke {  // rolls back; the writer promises not to write any more; idempotent
   static constexpr const char* kName = "put-revoke";
   using Reply = Outcomes;
   std::vector<PutClaim> items;
@@ -148,7 +148,7 @@ struct PutRevoke {  // rolls back: the writer promises that it writes no more; i
   static void fields(auto& a, auto& m) { a(m.items, m.tenant); }
 };
 
-// ---- reading
+// ---- gets
 
 struct Located {
   Outcome outcome;
@@ -156,7 +156,7 @@ struct Located {
   Generation generation;
   std::vector<ReplicaLocation> places;  // healthy nodes first
   std::vector<uint32_t> disks{};        // nodes that can load it from their disk (tier_messages.h)
-  uint32_t healthy = 0;                 // places on nodes that nobody suspects
+  uint32_t healthy = 0;                 // places on nodes that are not suspect
   static void fields(auto& a, auto& m) {
     a(m.outcome, m.bytes, m.checksum, m.generation, m.places, m.disks, m.healthy);
   }
@@ -173,7 +173,7 @@ struct GetReplicas {
   static constexpr const char* kName = "get-replicas";
   using Reply = Replicas;
   std::vector<ObjectKey> keys;
-  uint32_t wait_ms = 0;  // answered when all keys are stored, or after this
+  uint32_t wait_ms = 0;  // the answer comes when all keys are stored, or after this
   std::string tenant{};
   static void fields(auto& a, auto& m) { a(m.keys, m.wait_ms, m.tenant); }
 };
@@ -195,7 +195,7 @@ struct Exists {
 struct Matched {
   static constexpr const char* kName = "matched";
   uint64_t epoch = 0;
-  uint64_t hits = 0;  // the length of the run of stored keys from the first; they are leased
+  uint64_t hits = 0;  // number of stored keys before the first gap; they are leased
   static void fields(auto& a, auto& m) { a(m.epoch, m.hits); }
 };
 struct MatchPrefix {
@@ -206,11 +206,11 @@ struct MatchPrefix {
   static void fields(auto& a, auto& m) { a(m.keys, m.tenant); }
 };
 
-struct Remove {  // answered when the holders have forgotten it too
+struct Remove {  // the answer comes after the holders forgot it
   static constexpr const char* kName = "remove";
   using Reply = Outcomes;
   std::vector<ObjectKey> keys;
-  bool force = false;  // although leased or pinned
+  bool force = false;  // even if leased or pinned
   std::string tenant{};
   static void fields(auto& a, auto& m) { a(m.keys, m.force, m.tenant); }
 };
@@ -219,12 +219,12 @@ struct RemovePrefixed {
   static constexpr const char* kName = "remove-prefixed";
   uint64_t epoch = 0;
   uint64_t removed = 0, refused = 0;
-  std::string last{};  // key looked at: ask again with `after` = it while there is more
+  std::string last{};  // last key examined; if `more`, ask again with it as `after`
   bool more = false;
-  std::string why{};  // of the first refusal
+  std::string why{};  // reason of the first refusal
   static void fields(auto& a, auto& m) { a(m.epoch, m.removed, m.refused, m.last, m.more, m.why); }
 };
-struct RemovePrefix {  // some of the keys that start with it, in order; the empty one: all
+struct RemovePrefix {  // some keys with the prefix, in order; empty prefix: all keys
   static constexpr const char* kName = "remove-prefix";
   using Reply = RemovePrefixed;
   std::string prefix{}, after{};
@@ -233,14 +233,14 @@ struct RemovePrefix {  // some of the keys that start with it, in order; the emp
   static void fields(auto& a, auto& m) { a(m.prefix, m.after, m.force, m.tenant); }
 };
 
-// ---- keeping and moving
+// ---- pins, copies and drains
 
 struct PinKeys {
   static constexpr const char* kName = "pin";
   using Reply = Outcomes;
   std::vector<ObjectKey> keys{};
   uint8_t pin = 0;      // Pin; kNone unpins
-  uint64_t ttl_ms = 0;  // 0: for ever
+  uint64_t ttl_ms = 0;  // 0: unlimited
   std::string tenant{};
   static void fields(auto& a, auto& m) { a(m.keys, m.pin, m.ttl_ms, m.tenant); }
 };
@@ -248,22 +248,22 @@ struct PinKeys {
 struct TaskInfo {
   static constexpr const char* kName = "task-info";
   uint64_t epoch = 0;
-  uint64_t task = 0;    // 0: there was nothing to do
+  uint64_t task = 0;    // 0: nothing to do
   std::string state{};  // "running", "done", "failed"
   std::string what{};   // why it failed
   static void fields(auto& a, auto& m) { a(m.epoch, m.task, m.state, m.what); }
 };
-struct CopyKey {  // one more replica of it; or, to move, instead of one
+struct CopyKey {  // adds a replica; with `move`, replaces one
   static constexpr const char* kName = "copy";
   using Reply = TaskInfo;
   ObjectKey key{};
-  NodeId to{};    // empty: where placement has it
-  NodeId from{};  // of a move: the replica to give up; empty: any
+  NodeId to{};    // empty: placement chooses
+  NodeId from{};  // of a move: the replica to drop; empty: any
   bool move = false;
   std::string tenant{};
   static void fields(auto& a, auto& m) { a(m.key, m.to, m.from, m.move, m.tenant); }
 };
-struct ChangeReplicas {  // to so many; answered with the last task, if any is needed
+struct ChangeReplicas {  // sets the number; the reply has the last task, if any was needed
   static constexpr const char* kName = "change-replicas";
   using Reply = TaskInfo;
   ObjectKey key{};
@@ -283,17 +283,17 @@ struct DrainInfo {
   uint64_t epoch = 0;
   NodeId node{};
   std::string state{};  // "none", "running", "blocked", "drained"
-  std::string why{};    // it is blocked
+  std::string why{};    // if blocked
   uint64_t objects_left = 0, bytes_left = 0, moved = 0, moved_bytes = 0, active = 0;
-  uint64_t eta_ms = 0;  // by the speed so far; 0: not known
-  uint64_t others = 0;  // nodes that could take what it holds
+  uint64_t eta_ms = 0;  // from the speed so far; 0: unknown
+  uint64_t others = 0;  // nodes that could take its objects
   static void fields(auto& a, auto& m) {
     a(m.epoch, m.node, m.state, m.why, m.objects_left, m.bytes_left, m.moved, m.moved_bytes,
       m.active, m.eta_ms, m.others);
   }
 };
 enum class DrainAction : uint8_t { kQuery = 0, kStart = 1, kCancel = 2 };
-struct Drain {  // empties a node: what it holds goes to others
+struct Drain {  // moves a node's objects to others
   static constexpr const char* kName = "drain";
   using Reply = DrainInfo;
   NodeId node{};

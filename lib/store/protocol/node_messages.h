@@ -12,16 +12,16 @@
 
 namespace mc::store {
 
-struct ObjectRecord {  // an object as its holder knows it
+struct ObjectRecord {  // an object in its holder's directory
   ObjectKey key;
   uint64_t offset = 0;  // of the value, in the node's segment
   uint64_t bytes = 0, checksum = 0;
   Generation generation;
   std::string tenant{};  // empty: "default"
   uint8_t cls = 0, pin = 0;
-  uint64_t keep_until_s = 0;  // of a kContext or a pin, by the wall clock; 0: for ever
+  uint64_t keep_until_s = 0;  // of a kContext or a pin, by the wall clock; 0: unlimited
   std::string group{};
-  uint64_t first_bytes = 0;  // of the first piece, where there are more
+  uint64_t first_bytes = 0;  // of the first piece, if there are more
   std::vector<Extent> more{};
   static void fields(auto& a, auto& m) {
     a.lean(m.key, m.offset, m.bytes, m.checksum, m.generation, m.tenant, m.cls, m.pin,
@@ -31,7 +31,7 @@ struct ObjectRecord {  // an object as its holder knows it
 
 // A node's segment: values in [data, data + capacity), in whole pages; the guard word of the value
 // at `offset` is the u64 at guards + (offset - data) / kPage * 8.
-// A node of several segments has the others in `more`, by place.
+// A node with several segments has the others in `more`, by offset.
 struct Region {
   uint64_t data = 0, capacity = 0, guards = 0;
   static void fields(auto& a, auto& m) { a(m.data, m.capacity, m.guards); }
@@ -41,7 +41,7 @@ struct Layout {
   uint64_t data = 0, capacity = 0, guards = 0;  // of the first
   std::vector<Region> more{};
   static void fields(auto& a, auto& m) { a(m.data, m.capacity, m.guards, m.more); }
-  Region region_of(uint64_t offset) const {  // which it may be in
+  Region region_of(uint64_t offset) const {  // the region that would contain it
     for (auto it = more.rbegin(); it != more.rend(); ++it)
       if (offset >= it->data) return *it;
     return {data, capacity, guards};
@@ -50,7 +50,7 @@ struct Layout {
     const Region r = region_of(offset);
     return r.guards + (offset - r.data) / kPage * 8;
   }
-  // Whether whole pages from there hold `bytes`, all of one segment.
+  // Whether `bytes` from there are whole pages of one segment.
   bool holds(uint64_t offset, uint64_t bytes) const {
     const Region r = region_of(offset);
     const uint64_t at = offset - r.data;
@@ -70,15 +70,15 @@ struct Mounted {
   uint64_t nodes = 0;  // as in HeartbeatReply
   static void fields(auto& a, auto& m) { a(m.epoch, m.nodes); }
 };
-struct Mount {  // then inventory messages, the last of them with `last`
+struct Mount {  // inventory messages follow, the last of them with `last`
   static constexpr const char* kName = "mount";
   using Reply = Mounted;
   NodeRef node;
   Layout layout;
-  uint64_t epoch_seen = 0;  // the largest of any master: a new master goes beyond it
-  uint64_t nodes_seen = 0;  // of its last master; 0: it had none
-  std::string host{};       // which writers ask for with prefer_local
-  std::string domain{};     // replicas of an object go to different ones
+  uint64_t epoch_seen = 0;  // the largest of any master; a new master exceeds it
+  uint64_t nodes_seen = 0;  // as its last master reported; 0: it had none
+  std::string host{};       // writers name it with prefer_local
+  std::string domain{};     // failure domain: replicas of an object go to different ones
   static void fields(auto& a, auto& m) {
     a(m.node, m.layout, m.epoch_seen, m.nodes_seen, m.host, m.domain);
   }
@@ -91,8 +91,8 @@ struct Inventory {
   std::vector<ObjectRecord> records;
   bool last = false;
   bool tier = false;  // a tier-mount will follow the last
-  // With the last: what this node was told is dead, for a master that does not know it: hashes
-  // of names (store/metadata/tombstones.h), and for each the generation before which.
+  // With the last: tombstones that this node remembers, for a master that lacks them: hashes of
+  // names (store/metadata/tombstones.h), and for each the generation before which copies are void.
   std::vector<uint64_t> dead{}, before{};
   static void fields(auto& a, auto& m) {
     a(m.node, m.generation, m.records, m.last, m.tier, m.dead, m.before);
@@ -103,14 +103,14 @@ struct Unmount {
   using Reply = Mounted;
   NodeId node;
   Generation generation;
-  bool lasting = false;  // what its memory holds may come back
+  bool lasting = false;  // its memory's content may return after a restart
   static void fields(auto& a, auto& m) { a(m.node, m.generation, m.lasting); }
 };
 
 enum class OrderKind : uint8_t {
-  kRecord = 1,  // the value at record.offset is complete: keep it in the directory
-  kForget = 2,  // drop it, and raise its guard word to `fence`; a copy to there ends first
-  kCopy = 3,    // read the value from `source` on `from` to record.offset, then say task-done
+  kRecord = 1,  // the value at record.offset is complete: record it
+  kForget = 2,  // drop it and raise its guard word to `fence`; a copy to there ends first
+  kCopy = 3,    // copy the value from `source` on `from` to record.offset, then send task-done
   // Remember that of record.key all before `fence` is void, whether or not this node holds it.
   kAddTombstone = 4,
 };
@@ -122,25 +122,26 @@ struct Order {
   uint64_t task = 0;  // of a kCopy
   NodeRef from{};
   ReplicaLocation source{};
-  bool removed = false;  // a kForget: the object is gone, not only this replica
+  bool removed = false;  // of a kForget: the object was removed, not only this replica
   static void fields(auto& a, auto& m) {
     a.lean(m.seq, m.kind, m.record, m.fence, m.task, m.from, m.source, m.removed);
   }
 };
 
-// An order, shared by the answers it is in and by who keeps it until it is acknowledged.
+// An order, shared by the answers that carry it and by the queue that keeps it until it is
+// acknowledged.
 struct OrderRef {
   std::shared_ptr<Order> order;
   operator const Order&() const { return *order; }
   const Order* operator->() const { return order.get(); }
-  static void fields(auto& a, auto& m) {  // as the order itself
+  static void fields(auto& a, auto& m) {  // encoded as the order itself
     if constexpr (!std::is_const_v<std::remove_reference_t<decltype(m)>>)
       if (m.order == nullptr || m.order.use_count() > 1) m.order = std::make_shared<Order>();
     Order::fields(a, *m.order);
   }
 };
 
-struct TaskDone {  // by the node that copied: the bytes are there and their checksum is right
+struct TaskDone {  // from the target of a copy: the bytes are complete and match their checksum
   static constexpr const char* kName = "task-done";
   using Reply = rpc::Empty;
   NodeId node{};
@@ -156,11 +157,11 @@ struct HeartbeatReply {
   uint64_t epoch = 0;
   uint8_t status = 0;
   std::vector<OrderRef> orders;  // by seq; carry them out, in order, then acknowledge the last
-  uint64_t nodes = 0;            // of the pool: those that the next master should wait for
+  uint64_t nodes = 0;            // of the pool; the next master waits for as many
   static void fields(auto& a, auto& m) { a(m.epoch, m.status, m.orders, m.nodes); }
 };
-// A sign of life, acknowledging the orders up to `done`. Answered when there are new orders, or
-// after hold_ms: a node always has one waiting at the master.
+// Acknowledges the orders up to `done`. The answer comes with new orders, or after hold_ms. So one
+// heartbeat of each node always waits at the master.
 struct Heartbeat {
   static constexpr const char* kName = "heartbeat";
   using Reply = HeartbeatReply;

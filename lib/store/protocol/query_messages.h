@@ -27,7 +27,7 @@ struct Listed {
   uint64_t epoch = 0;
   std::vector<ObjectInfo> items;  // by key
   bool more = false;              // ask again with `after` = the last key
-  uint64_t next_event = 0;        // events from this number on are not in it
+  uint64_t next_event = 0;        // the list does not reflect events from this number on
   static void fields(auto& a, auto& m) { a(m.epoch, m.items, m.more, m.next_event); }
 };
 struct List {
@@ -44,8 +44,8 @@ struct NodeStat {
   std::string control{}, state{};  // "mounting", "ready", "suspect", "draining", "drained"
   Generation generation;
   uint64_t capacity = 0, used = 0, releasing = 0, objects = 0;
-  double heard_ms = 0;       // ago
-  double fragmentation = 0;  // the part of the free bytes that a single value could not have
+  double heard_ms = 0;       // since it was last heard
+  double fragmentation = 0;  // fraction of the free bytes that a single value cannot use
   std::string host{}, domain{};
   static void fields(auto& a, auto& m) {
     a(m.name, m.control, m.state, m.generation, m.capacity, m.used, m.releasing, m.objects,
@@ -74,7 +74,7 @@ struct ClusterStat {
   uint64_t capacity = 0, used = 0, objects = 0, object_bytes = 0, leased = 0, writing = 0;
   uint64_t evicted_objects = 0, evicted_bytes = 0;
   std::vector<NodeStat> nodes;
-  std::string rebuilding;  // why the pool is not whole yet after a restart; empty when it is
+  std::string rebuilding;  // why the pool is incomplete after a restart; empty if complete
   uint64_t memory = 0;     // of the master's tables, keys excluded
   std::vector<TenantStat> tenants{};
   uint64_t disk_objects = 0, disk_bytes = 0, offloading = 0;
@@ -94,7 +94,7 @@ struct Stat {
   static void fields(auto& a, auto&) { a(); }
 };
 
-// ---- what happened
+// ---- events
 
 enum class EventKind : uint8_t { kStored = 1, kRemoved = 2, kMoved = 3 };
 struct Event {
@@ -103,7 +103,7 @@ struct Event {
   ObjectKey key{};
   std::string tenant{};
   uint64_t bytes = 0, checksum = 0;
-  std::string nodes{};   // where it lies, or lay: names, separated by commas
+  std::string nodes{};   // current or last holders, separated by commas
   std::string reason{};  // of a removal: "evicted: the pool is above its watermark"
   uint64_t at_ms = 0;    // by the wall clock
   static void fields(auto& a, auto& m) {
@@ -113,8 +113,8 @@ struct Event {
 struct Replayed {
   static constexpr const char* kName = "replayed";
   uint64_t epoch = 0;
-  uint64_t next = 0;  // number of the event that has not happened yet
-  bool gap = false;   // older ones were asked for than are kept: take a snapshot by list
+  uint64_t next = 0;  // number of the next event
+  bool gap = false;   // some requested events are no longer kept: take a snapshot by list
   std::vector<Event> events{};
   static void fields(auto& a, auto& m) { a(m.epoch, m.next, m.gap, m.events); }
 };
@@ -126,7 +126,7 @@ struct Replay {  // events from a number on
   static void fields(auto& a, auto& m) { a(m.from, m.limit); }
 };
 
-struct Explained {  // what is known of a key, for people
+struct Explained {  // a key's state in words
   static constexpr const char* kName = "explained";
   uint64_t epoch = 0;
   std::string state{};  // "stored", "being written", "not stored"
@@ -142,7 +142,7 @@ struct Explain {
   static void fields(auto& a, auto& m) { a(m.key, m.tenant); }
 };
 
-struct ReportNode {  // a reader could not reach it: suspect until it is heard again
+struct ReportNode {  // a reader could not reach it: it is suspect until it is heard again
   static constexpr const char* kName = "report-node";
   using Reply = rpc::Empty;
   NodeId node;

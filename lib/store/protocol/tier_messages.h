@@ -20,7 +20,7 @@ inline constexpr size_t kLoadMax = 1024;      // objects of one load-objects
 inline constexpr size_t kTierJobsMax = 1024;  // of one answer
 inline constexpr size_t kTierPageMax = 4096;  // objects of one tier-mount
 
-struct TierObject {  // as it lies on a disk, or is to
+struct TierObject {  // an object on a disk, or to be written there
   std::string name;  // the key, or tenant, NUL, key
   uint64_t bytes = 0, checksum = 0;
   Generation generation;
@@ -31,9 +31,9 @@ struct TierObject {  // as it lies on a disk, or is to
   }
 };
 
-struct TierPiece {  // of a value in the node's segment
+struct TierPiece {  // part of a value in the node's segment
   uint64_t offset = 0, bytes = 0;
-  uint64_t guard = 0;  // of the guard word, which holds `guard_generation`
+  uint64_t guard = 0;  // offset of the guard word, which holds `guard_generation`
   static void fields(auto& a, auto& m) { a(m.offset, m.bytes, m.guard); }
 };
 
@@ -43,7 +43,8 @@ struct TierAck {
   uint8_t status = 0;  // BeatStatus
   static void fields(auto& a, auto& m) { a(m.epoch, m.status); }
 };
-// After the node has mounted. The first page takes back what earlier ones of that node said.
+// Requires: the node has mounted. The first page replaces everything that earlier ones of that node
+// listed.
 struct TierMount {
   static constexpr const char* kName = "tier-mount";
   using Reply = TierAck;
@@ -52,16 +53,16 @@ struct TierMount {
   uint64_t capacity = 0;
   bool first = false, last = false;
   std::vector<TierObject> objects;
-  uint64_t value_max = 0;  // the largest it can give back; 0: any
+  uint64_t value_max = 0;  // the largest value it can load; 0: any
   static void fields(auto& a, auto& m) {
     a(m.node, m.generation, m.capacity, m.first, m.last, m.objects, m.value_max);
   }
 };
 
 enum class TierJobKind : uint8_t {
-  kOffload = 1,  // write the value that lies in these pieces of the segment
-  kForget = 2,   // of the disk
-  kBring = 3,    // put it into memory of the pool: this node drains
+  kOffload = 1,  // write the value in these pieces of the segment
+  kForget = 2,   // remove it from the disk
+  kBring = 3,    // put it into memory of the pool, because this node drains
 };
 struct TierJob {
   uint64_t seq = 0;
@@ -78,7 +79,7 @@ struct TierWork {
   std::vector<TierJob> jobs;
   static void fields(auto& a, auto& m) { a(m.epoch, m.status, m.jobs); }
 };
-// Acknowledges the jobs up to `taken`; answered when there are newer ones, or after hold_ms.
+// Acknowledges the jobs up to `taken`. The answer comes with newer jobs, or after hold_ms.
 struct TierHeartbeat {
   static constexpr const char* kName = "tier-beat";
   using Reply = TierWork;
@@ -87,7 +88,7 @@ struct TierHeartbeat {
   uint64_t taken = 0;
   uint32_t hold_ms = 0;
   uint64_t used = 0, objects = 0;
-  std::string trouble;  // why it can take no work: its disk is full, or read-only
+  std::string trouble;  // why it takes no jobs: its disk is full or read-only
   static void fields(auto& a, auto& m) {
     a(m.node, m.generation, m.taken, m.hold_ms, m.used, m.objects, m.trouble);
   }
@@ -95,9 +96,9 @@ struct TierHeartbeat {
 
 enum class TierEvent : uint8_t {
   kStored = 1,     // it is on the disk
-  kNotStored = 2,  // it could not be; `code` says why
-  kGone = 3,       // evicted, or found damaged: it will be gone once this is acknowledged
-  kBrought = 4,    // it is in memory of the pool, put there now or before
+  kNotStored = 2,  // the write failed; `code` says why
+  kGone = 3,       // evicted or damaged; removed once this is acknowledged
+  kBrought = 4,    // memory of the pool holds it
   kNotBrought = 5,
 };
 struct TierResult {
@@ -116,14 +117,14 @@ struct TierReport {
   static void fields(auto& a, auto& m) { a(m.node, m.generation, m.results); }
 };
 
-// ---- reading
+// ---- loading
 
 struct LoadedSlot {
   Outcome outcome;
   uint64_t bytes = 0, checksum = 0;
   uint64_t offset = 0;    // of the value, in the holder's segment
-  uint64_t guard = 0;     // of the guard word
-  Generation generation;  // of the slot: what the guard word holds while it is lent
+  uint64_t guard = 0;     // offset of the guard word
+  Generation generation;  // of the slot: the guard word's value while it is leased
   static void fields(auto& a, auto& m) {
     a(m.outcome, m.bytes, m.checksum, m.offset, m.guard, m.generation);
   }
@@ -140,7 +141,7 @@ struct LoadObjects {  // to the holder
   static constexpr const char* kName = "load-objects";
   using Reply = Loaded;
   std::vector<std::string> names;
-  bool promote_only = false;  // a hint: into memory, and no slots
+  bool promote_only = false;  // a hint: promote into memory, lease no slots
   static void fields(auto& a, auto& m) { a(m.names, m.promote_only); }
 };
 struct ReleaseSlots {  // idempotent

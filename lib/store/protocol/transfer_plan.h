@@ -14,7 +14,7 @@
 
 namespace mc::store {
 
-// The pieces of a place, in order: where they lie, how long they are, their guards.
+// Calls `f` with the offset, length and guard of each piece of a replica, in order.
 template <class F>
 void each_piece(const ReplicaLocation& place, uint64_t bytes, const F& f) {
   f(Extent{place.offset, place.more.empty() ? bytes : place.bytes, place.guard});
@@ -25,7 +25,7 @@ inline Generation generation_at(const ReplicaLocation& place, Generation object)
   return place.generation ? place.generation : object;
 }
 
-// The requests that move `bytes` between the parts and a place, appended to `out`.
+// Appends to `out` the requests that move `bytes` between the parts and a replica.
 template <class Part>
 void append_requests(xfer::Op op, const std::vector<Part>& parts, uint64_t bytes,
                      const ReplicaLocation& place, Generation generation,
@@ -38,7 +38,7 @@ void append_requests(xfer::Op op, const std::vector<Part>& parts, uint64_t bytes
       if (n > 0) {
         xfer::Request r;
         r.op = op;
-        // A write only reads local memory; the engine has one type of request for both directions.
+        // A write only reads local memory, but the engine has one request type for both directions.
         r.local = const_cast<std::byte*>(parts[part].data() + at);
         r.segment = segment;
         r.offset = piece.offset;
