@@ -55,7 +55,7 @@ void ElectionState::answered(const Result<EtcdAnswer>& answer, Time now) {
   const EtcdQuestion q = *std::exchange(open_, std::nullopt);
   next_ = now;
   if (q.kind == Kind::kResign) {
-    abandoned_ = 0;  // or it ends by itself
+    abandoned_ = 0;  // otherwise it expires
     return;
   }
   if (leading_ && now >= until_) lose();
@@ -63,7 +63,7 @@ void ElectionState::answered(const Result<EtcdAnswer>& answer, Time now) {
   if (!answer) {
     trouble_ = answer.error().what;
     next_ = now + period();
-    looked_ = false;  // a campaign may have been won although its answer was lost
+    looked_ = false;  // a campaign with a lost answer may have succeeded
     return;
   }
   trouble_.clear();
@@ -91,9 +91,9 @@ void ElectionState::look(const EtcdAnswer& found) {
   seen_epoch_ = found.epoch;
   seen_revision_ = found.epoch_revision;
   const bool mine = lease_ != 0 && found.leader_lease == lease_;
-  if (leading_ && !mine) return lose();  // somebody took the key away
+  if (leading_ && !mine) return lose();  // the key was deleted or replaced
   if (mine && !leading_) {
-    if (found.epoch <= epoch_) return lose();  // somebody took the epoch away
+    if (found.epoch <= epoch_) return lose();  // another master wrote the epoch
     leading_ = true;
     epoch_ = noted_ = led_ = found.epoch;
   }

@@ -21,31 +21,31 @@ namespace mc::store {
 struct EtcdQuestion {
   enum class Kind : uint8_t {
     kGrant,     // a lease
-    kJoin,      // name this master among those there are, while the lease lasts
+    kJoin,      // register this master for as long as the lease lasts
     kRenew,     // the lease
     kLook,      // who leads
-    kCampaign,  // lead, if nobody does and nobody did since the last look
-    kRaise,     // note the epoch, while leading
-    kResign,    // end the lease, and with it the lead
+    kCampaign,  // take the lead, if no master has or had it since the last look
+    kRaise,     // write a larger epoch while leading
+    kResign,    // revoke the lease, which ends the lead
   };
   Kind kind = Kind::kLook;
   int64_t lease = 0;
   uint64_t ttl_s = 0;  // of kGrant
   uint64_t epoch = 0;
-  int64_t revision = 0;  // of kCampaign: of the epoch as it was last seen; 0: there was none
+  int64_t revision = 0;  // of kCampaign: the epoch key's revision when last seen; 0: absent
 };
 
 struct EtcdAnswer {
   int64_t lease = 0;     // of kGrant
   uint64_t ttl_s = 0;    // of kGrant and kRenew; 0: there is no such lease
-  std::string leader{};  // of kLook and kCampaign; empty: nobody leads
+  std::string leader{};  // of kLook and kCampaign; empty: no leader
   int64_t leader_lease = 0;
   uint64_t epoch = 0;
   int64_t epoch_revision = 0;
 };
 
 struct ElectionOptions {
-  std::string me;  // the address others are told of
+  std::string me;  // this master's advertised address
   Duration ttl = std::chrono::seconds(3);
 };
 
@@ -53,32 +53,33 @@ class ElectionState {
  public:
   explicit ElectionState(ElectionOptions options) : options_(std::move(options)) {}
 
-  // The next question, if it is time for one and none is open. `wall_s`: the wall clock, which new
-  // epochs are not behind.
+  // Returns: the next question, if one is due and none is open. `wall_s`: the wall clock; new
+  // epochs are not smaller.
   std::optional<EtcdQuestion> ask(Time now, uint64_t wall_s);
-  // To the question asked last. Errors: etcd could not be asked; it is asked again.
+  // Takes the answer to the last question. An error means that etcd was unreachable; ask() repeats
+  // the question.
   void answered(const Result<EtcdAnswer>& answer, Time now);
-  Time deadline() const;  // when something is to be asked, or the lead lapses
+  Time deadline() const;  // when a question is due, or the lead lapses
 
   bool leads(Time now) const { return leading_ && now < until_; }
   uint64_t epoch() const { return epoch_; }  // of this master's lead
-  uint64_t led() const { return led_; }      // the epoch it began with
-  void raise(uint64_t epoch);                // it went beyond, by what nodes had seen
-  // Who leads, as far as is known; empty while nobody does, or this master.
+  uint64_t led() const { return led_; }      // the epoch at its start
+  void raise(uint64_t epoch);                // nodes had seen a larger epoch
+  // The other master that leads, as far as known; empty if none does, or this one.
   const std::string& leader() const { return leader_; }
-  const std::string& trouble() const { return trouble_; }  // with etcd; empty: none
+  const std::string& trouble() const { return trouble_; }  // the last error of etcd; empty: none
   Duration period() const { return options_.ttl / 10; }
-  void resign();  // ask() gives the lease up, and nothing is asked after that
+  void resign();  // ask() returns the lease's revocation, and nothing after it
   bool resigned() const { return resigning_ && lease_ == 0 && abandoned_ == 0 && !open_; }
 
  private:
   void look(const EtcdAnswer& found);
-  void lose();  // the lead, if any, and the lease
+  void lose();  // drops the lead, if any, and the lease
 
   const ElectionOptions options_;
   std::optional<EtcdQuestion> open_;
-  Time asked_{};  // the open question
-  Time next_{};   // question
+  Time asked_{};  // start of the open question
+  Time next_{};   // time of the next question
   int64_t lease_ = 0, abandoned_ = 0;
   Duration lasts_{};  // the lease
   Time renewed_{};

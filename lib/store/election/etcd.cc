@@ -16,10 +16,10 @@ std::string leader_key(const std::string& prefix) { return prefix + "/store/lead
 std::string epoch_key(const std::string& prefix) { return prefix + "/store/leader/epoch"; }
 std::string masters_key(const std::string& prefix) { return prefix + "/store/masters/"; }
 
-// All keys that start with `start`, which ends with a slash.
+// The range of all keys that start with `start`, which ends with a slash.
 Json range_of(const std::string& start) {
   std::string end = start;
-  end.back() = '0';  // what follows '/'
+  end.back() = '0';  // the character after '/'
   return {{"key", to_base64(start)}, {"range_end", to_base64(end)}, {"limit", 2 * kMastersMax}};
 }
 Json both_keys(const std::string& prefix) { return range_of(prefix + "/store/leader/"); }
@@ -61,7 +61,7 @@ Json raise(const EtcdQuestion& q, const std::string& prefix) {
 
 Error damaged(const std::string& what) { return {Code::kCorrupt, "answer of etcd: " + what}; }
 
-// A number as the gateway writes it, and leaves it out when it is 0.
+// A number as the gateway writes it: as text, or absent if 0.
 Result<uint64_t> number_in(const Json& object, const char* key) {
   if (!object.is_object() || !object.contains(key)) return uint64_t{0};
   const Json& v = object[key];
@@ -121,7 +121,7 @@ Result<EtcdAnswer> found_in(const Json& range, const std::string& prefix) {
   return out;
 }
 
-// Where the range stands by which a campaign ends, won or lost.
+// Parses the range response at the end of a campaign transaction, won or lost.
 Result<EtcdAnswer> campaigned_in(const Json& json, const std::string& prefix) {
   if (!json.contains("responses") || !json["responses"].is_array() || json["responses"].empty() ||
       !json["responses"].back().is_object() || !json["responses"].back().contains("response_range"))
@@ -200,7 +200,7 @@ Result<EtcdAnswer> answer_to(const EtcdQuestion& q, const std::string& prefix, i
   MC_TRY(const Json json, parsed(status, body));
   switch (q.kind) {
     case Asked::kGrant: return granted_in(json);
-    case Asked::kRenew:  // a stream: its one message, or the error in its place
+    case Asked::kRenew:  // a stream of one message, or an error
       if (!json.contains("result")) return fail(damaged("a renewal without a result"));
       return granted_in(json["result"]);
     case Asked::kLook: return found_in(json, prefix);

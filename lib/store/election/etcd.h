@@ -32,7 +32,7 @@ Result<EtcdAnswer> answer_to(const EtcdQuestion& q, const std::string& prefix, i
                              const std::string& body);
 
 EtcdCall masters_call(const std::string& prefix);
-// Their addresses, that of the leader first.
+// The masters' addresses, the leader's first.
 Result<std::vector<std::string>> masters_answer(const std::string& prefix, int status,
                                                 const std::string& body);
 

@@ -48,7 +48,7 @@ void LeaderElection::go() {
   loop_.cancel(timer_);
   if (const Time when = election_.deadline(); when != Time::max())
     timer_ = loop_.at(when, [this] { go(); });
-  if (!leads()) changed_();  // a lead may have lapsed
+  if (!leads()) changed_();  // the lead may have lapsed
   if (resigned_ && election_.resigned()) std::exchange(resigned_, nullptr)();
 }
 

@@ -17,18 +17,19 @@ namespace mc::store {
 
 class LeaderElection {
  public:
-  // `changed` is called, on the loop, after every answer and when a lead lapses.
+  // Calls `changed`, on the loop, after every answer and when a lead lapses.
   LeaderElection(io::Loop& loop, EtcdUrl url, ElectionOptions options,
                  std::function<void()> changed);
   ~LeaderElection();
   LeaderElection(const LeaderElection&) = delete;
   LeaderElection& operator=(const LeaderElection&) = delete;
 
-  // By the clock as it is now, not as it was when the loop's turn began.
+  // Uses the clock's current time, not the start of the loop's turn.
   bool leads() const { return election_.leads(loop_.clock().now()); }
   const ElectionState& election() const { return election_; }
   void raise(uint64_t epoch);
-  // Gives the lead up, so that another takes it at once, then calls back: soon, even without etcd.
+  // Gives up the lead, so that another master takes it at once, then calls back; soon, even if etcd
+  // is down.
   void resign(std::function<void()> done);
 
  private:
@@ -45,12 +46,12 @@ class LeaderElection {
   size_t endpoint_ = 0;
   std::function<void()> resigned_;
   io::Loop::Handle timer_ = 0;
-  std::string told_;  // trouble that was logged
+  std::string told_;  // the last logged trouble
 };
 
-// The addresses of the masters, separated by commas: `text` itself, or what etcd says when it is an
-// etcd:// URL. Waits while there are none. Errors: kInvalid; kUnavailable.
-inline constexpr Duration kFindMasters = std::chrono::seconds(30);  // that a node looks for
+// Returns: the masters' addresses, separated by commas: `text` itself, or etcd's list if it is an
+// etcd:// URL. Waits while the list is empty. Errors: kInvalid; kUnavailable.
+inline constexpr Duration kFindMasters = std::chrono::seconds(30);  // a node's limit
 Result<std::string> find_masters(const std::string& text, const Clock& clock, Duration budget);
 
 }  // namespace mc::store

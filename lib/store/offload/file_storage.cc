@@ -170,7 +170,7 @@ void FileStorage::beat() {
                               static_cast<uint32_t>(hold), u.used, u.objects, trouble_},
                 budget, [this, at = mounts_](const Result<TierWork>& reply) {
                   beating_ = false;
-                  if (at != mounts_) return beat();  // it answers what was said before
+                  if (at != mounts_) return beat();  // a reply to an earlier mount
                   if (!reply) return retry(reply.error());
                   take(*reply);
                 });

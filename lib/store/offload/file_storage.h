@@ -46,8 +46,8 @@ struct TierOptions {
 
 class FileStorage {
  public:
-  // `node` outlives it. `report`, when given, is told what the start found. Errors: those of
-  // ssd::open_backend(); kNoSpace when the staging memory cannot be had.
+  // Requires: `node` outlives the object. Errors: those of ssd::open_backend(); kNoSpace (no
+  // staging memory).
   static Result<std::unique_ptr<FileStorage>> open(io::Loop& loop, xfer::Engine& engine,
                                                    const StoreNode& node, const NodeOptions& master,
                                                    const TierOptions& options, Metrics& metrics);
@@ -56,27 +56,27 @@ class FileStorage {
   FileStorage& operator=(const FileStorage&) = delete;
 
   void serve(rpc::Server& server);  // load-objects and release-slots
-  // Takes what was read into memory of the pool; its bytes stay until `done` is called, on the
-  // loop's thread. Without one, nothing is promoted, and a drain cannot empty the disk.
-  // True: it was put; false: it is there already.
+  // Puts a loaded object into the pool's memory. Its bytes stay valid until `done` runs, on the
+  // loop's thread, with true if it was put and false if it was there already. Without a Promote
+  // nothing is promoted, and a drain cannot empty the disk.
   using Promoted = std::function<void(const Result<bool>&)>;
   using Promote =
       std::function<void(const ssd::Stored& object, std::span<const std::byte>, Promoted done)>;
-  // `hits`: what is read is promoted, not only what a drain moves.
+  // `hits`: promote every object that is read, not only those that a drain moves.
   void on_promote(Promote promote, bool hits) {
     promote_ = std::move(promote);
     promote_hits_ = hits;
   }
 
-  // Takes no more work, writes what has gathered, tells the master, then calls back; at the latest
-  // after kFlushMax.
+  // Takes no more jobs, writes the gathered ones, reports them to the master, then calls back; at
+  // the latest after kFlushMax.
   void flush(std::function<void()> done);
   static constexpr Duration kFlushMax = std::chrono::seconds(10);
 
   ssd::Usage usage() const { return backend_->usage(); }
   const ssd::ScanReport& scan() const { return scan_; }
   bool mounted() const { return mounted_; }
-  size_t gathered() const { return gathering_.size(); }  // to be written
+  size_t gathered() const { return gathering_.size(); }  // jobs to write
   const std::string& trouble() const { return trouble_; }
   static constexpr size_t kReaders = 2;
 
@@ -85,8 +85,8 @@ class FileStorage {
     TierJob job;
     Time arrived;
   };
-  struct Batch;    // of a write
-  struct Loading;  // a load-objects under way
+  struct Batch;    // one write
+  struct Loading;  // a pending load-objects
   struct Parked {
     LoadObjects message;
     rpc::Call call;
@@ -110,7 +110,7 @@ class FileStorage {
   // ---- writing
   Result<> check_job(const TierJob& job) const;
   void cut();
-  void prepare(const std::shared_ptr<Batch>& batch);  // this and the next two: the writer's lane
+  void prepare(const std::shared_ptr<Batch>& batch);  // this and the next two run on the writer
   void make_room(const std::shared_ptr<Batch>& batch);
   void write(const std::shared_ptr<Batch>& batch);
   void evicted(const std::shared_ptr<Batch>& batch);
@@ -149,7 +149,7 @@ class FileStorage {
   uint64_t promoting_ = 0;  // bytes
 
   bool mounted_ = false, reporting_ = false, beating_ = false;
-  uint64_t mounts_ = 0;  // answers to an earlier one mean nothing
+  uint64_t mounts_ = 0;  // replies to an earlier mount are void
   uint64_t taken_ = 0;   // the last job
   std::vector<ssd::Stored> inventory_;
   std::string last_error_, trouble_;
@@ -162,10 +162,10 @@ class FileStorage {
   std::deque<Offload> gathering_;
   uint64_t gathering_bytes_ = 0;
   bool writing_ = false;
-  std::vector<ssd::Stored> forget_later_;  // they may be among what is being written
+  std::vector<ssd::Stored> forget_later_;  // they may be in the current write
   std::deque<Parked> parked_;
-  std::deque<TierObject> bringing_;  // to be moved, waiting for staging memory
-  std::function<void()> flushed_;    // while it flushes
+  std::deque<TierObject> bringing_;  // moves that wait for staging memory
+  std::function<void()> flushed_;    // set while it flushes
   io::Loop::Handle flush_timer_ = 0;
   size_t next_reader_ = 0;
   io::Loop::Handle timer_ = 0;
@@ -174,7 +174,7 @@ class FileStorage {
   Gauge &used_, &objects_;
 
   std::unique_ptr<ssd::CompletionQueue> mail_;
-  std::unique_ptr<ssd::SerialExecutor> writer_;  // last: they use all the rest
+  std::unique_ptr<ssd::SerialExecutor> writer_;  // last: the executors use all other members
   std::vector<std::unique_ptr<ssd::SerialExecutor>> readers_;
 };
 

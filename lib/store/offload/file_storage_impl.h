@@ -7,25 +7,25 @@
 
 namespace mc::store {
 
-// A write, from the memory of its objects to the report.
+// One write: from the objects' memory to the report.
 struct FileStorage::Batch {
   std::vector<TierJob> jobs;
   std::vector<Result<>> outcomes;
-  std::vector<ssd::Save> saves;            // of the jobs whose outcome is good so far
-  std::vector<size_t> which;               // the job of each
-  std::vector<ssd::AlignedBuffer> copies;  // of values that lie in several pieces
+  std::vector<ssd::Save> saves;            // of the jobs without an error so far
+  std::vector<size_t> which;               // index of each one's job
+  std::vector<ssd::AlignedBuffer> copies;  // of values in several pieces
   ssd::Backend::Eviction eviction;
   uint32_t attempt = 0;
 };
 
 struct FileStorage::Loading {
   LoadObjects message;
-  std::vector<rpc::Reply<Loaded>> reply;  // none: only to promote
-  bool bring = false;                     // a drain moves it: the master is told what became of it
+  std::vector<rpc::Reply<Loaded>> reply;  // empty: a promotion only
+  bool bring = false;                     // a drain's move: its result goes to the master
   Loaded answer;
   ssd::Staging::Batch batch;
   std::vector<ssd::Load> loads;
-  std::vector<size_t> which;  // the item of each
+  std::vector<size_t> which;  // index of each one's item
 };
 
 inline ssd::Stored stored_of(const TierObject& o) {

@@ -29,14 +29,14 @@ void FileStorage::load(const LoadObjects& m, const rpc::Call& call,
   loading->message = m;
   loading->reply.push_back(reply);
   if (parked_.empty() && start_load(loading)) return arm();
-  if (m.promote_only) return reply(Loaded{});  // a hint, and there is no room for it
+  if (m.promote_only) return reply(Loaded{});  // only a hint: drop it for lack of space
   if (parked_.size() >= kLoadsParkedMax)
     return reply.error({Code::kBusy, "too many loads wait for staging memory: retry"});
   parked_.push_back({m, call, reply});
   arm();
 }
 
-// False when there is no staging memory now.
+// Returns: false if there is no staging memory now.
 bool FileStorage::start_load(const std::shared_ptr<Loading>& loading) {
   const LoadObjects& m = loading->message;
   loading->answer.items.resize(m.names.size());
@@ -117,7 +117,7 @@ void FileStorage::loaded(const std::shared_ptr<Loading>& loading) {
   arm();
 }
 
-// Back into memory, as a put by this node of what it has just read.
+// Promotes a loaded object: this node puts it.
 void FileStorage::promote(const std::shared_ptr<Loading>& loading) {
   for (size_t n = 0; n < loading->loads.size(); ++n) {
     const ssd::Load& l = loading->loads[n];
@@ -138,7 +138,7 @@ void FileStorage::promote(const std::shared_ptr<Loading>& loading) {
   }
 }
 
-// ---- what a drain moves
+// ---- moves of a drain
 
 void FileStorage::start_bring() {
   while (!bringing_.empty()) {

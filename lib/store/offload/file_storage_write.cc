@@ -9,7 +9,7 @@
 
 namespace mc::store {
 namespace {
-constexpr uint32_t kWriteAttempts = 3;  // of a write, with more evicted before each
+constexpr uint32_t kWriteAttempts = 3;  // per write; each evicts more first
 constexpr Duration kTrouble = std::chrono::seconds(10);
 }  // namespace
 
@@ -32,7 +32,7 @@ Result<> FileStorage::check_job(const TierJob& job) const {
               static_cast<unsigned long long>(job.seq), shown(job.object.name).c_str());
 }
 
-// A batch for the writer, when one is full or has waited long enough.
+// Starts a write if a batch is full or has waited long enough.
 void FileStorage::cut() {
   if (writing_ || gathering_.empty()) return;
   const bool full = gathering_bytes_ >= backend_options_.bucket_bytes ||
@@ -58,7 +58,7 @@ bool FileStorage::guards_hold(const TierJob& job) const {
   });
 }
 
-// On the writer's lane. The values are hashed where they lie: what is not whole is not written.
+// Runs on the writer. It hashes the values in the segment and skips those whose checksum fails.
 void FileStorage::prepare(const std::shared_ptr<Batch>& batch) {
   for (size_t i = 0; i < batch->jobs.size(); ++i) {
     const TierJob& job = batch->jobs[i];
@@ -90,7 +90,7 @@ void FileStorage::make_room(const std::shared_ptr<Batch>& batch) {
   mail_->post([this, batch] { evicted(batch); });
 }
 
-// Between the phases: nothing is deleted before the master knows.
+// Between the two phases of eviction: nothing is deleted before the master acknowledged it.
 void FileStorage::evicted(const std::shared_ptr<Batch>& batch) {
   const auto go_on = [this, batch] { writer_->post([this, batch] { write(batch); }); };
   const auto& gone = batch->eviction.objects;
@@ -109,7 +109,7 @@ void FileStorage::write(const std::shared_ptr<Batch>& batch) {
   if (!written && written.error().code == Code::kNoSpace && ++batch->attempt < kWriteAttempts &&
       backend_options_.evict != ssd::Evict::kNone)
     return make_room(batch);
-  std::vector<ssd::Stored> torn;  // their memory was given away meanwhile
+  std::vector<ssd::Stored> torn;  // their memory was reused meanwhile
   for (size_t n = 0; n < batch->saves.size(); ++n) {
     const size_t i = batch->which[n];
     batch->outcomes[i] = written;
@@ -151,7 +151,7 @@ void FileStorage::written(const std::shared_ptr<Batch>& batch) {
   arm();
 }
 
-// What is removed is not written any more, and not reported gone while it may be under way.
+// Cancels gathered writes of removed objects. Objects of the current write are forgotten after it.
 void FileStorage::give_up(const TierObject& object) {
   std::erase_if(gathering_, [&](const Offload& o) {
     const bool same =

@@ -28,7 +28,8 @@ void tell(const Unmount& m, const Result<Mounted>&) {
 
 }  // namespace
 
-// A reply that goes out only while this master leads; dropped with the master, it says so.
+// A reply that is sent only while this master leads. If it is dropped with the master, it names the
+// new leader.
 template <class R>
 class MasterService::Held {
  public:
@@ -69,7 +70,7 @@ size_t items_of(const M& m) {
     return 1;
 }
 
-// Of the items of a call, those that failed; what tells nothing of its items did well.
+// The number of failed items of a call; 0 for calls without item results.
 template <class R>
 size_t failed_of(const Result<R>& result, size_t items) {
   if (!result) return items;
@@ -84,7 +85,7 @@ size_t failed_of(const Result<R>& result, size_t items) {
 }
 
 template <class M>
-const char* type_of(const M& m) {  // as it is counted
+const char* type_of(const M& m) {  // its label in metrics
   if constexpr (std::is_same_v<M, CopyKey>)
     if (m.move) return "move";
   if constexpr (std::is_same_v<M, RemovePrefix>)
@@ -94,7 +95,7 @@ const char* type_of(const M& m) {  // as it is counted
 
 }  // namespace
 
-// Counts the call, and how it ends.
+// Counts the call and its result.
 template <class M>
 Done<typename M::Reply> MasterService::counted(const M& m, Done<typename M::Reply> done) {
   CallTally* tally = told_.of(type_of(m));
@@ -133,7 +134,7 @@ void MasterService::stand_by(const M& m, const rpc::Call& call,
   if (parked_.size() == 1) run_parked(call.now);
 }
 
-// Those whose time is over are answered; and all, when there is somebody to answer them.
+// Answers parked calls whose time is over; once a master leads, all of them.
 void MasterService::run_parked(Time now) {
   const bool decided = leads() || !leader().empty();
   std::multimap<Time, Parked> ready;
@@ -180,7 +181,7 @@ void MasterService::answer_all() {
   answer<TierReport>();
 }
 
-// ---- one of several
+// ---- several masters
 
 void MasterService::join(const EtcdUrl& etcd, const MasterServiceOptions& options) {
   ElectionOptions election;
@@ -195,7 +196,7 @@ void MasterService::elected() {
   if (master_ != nullptr && (!leading || lead_ != election.led())) {
     log_warn("store", "epoch %llu: this master leads no more",
              static_cast<unsigned long long>(master_->epoch()));
-    const std::unique_ptr<Master> gone = std::move(master_);  // its calls are told, see Held
+    const std::unique_ptr<Master> gone = std::move(master_);  // Held answers its calls
   }
   if (leading && master_ == nullptr) {
     lead_ = election.led();

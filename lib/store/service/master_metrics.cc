@@ -5,8 +5,8 @@
 namespace mc::store {
 namespace {
 
-// Calls that mean the same at the reference master, as its metrics name them; there, calls of
-// several keys are other calls.
+// The reference master's metric names of the calls that mean the same. It counts calls of several
+// keys apart.
 struct Theirs {
   const char *ours, *single, *batch;
 };
@@ -93,14 +93,14 @@ void MasterMetrics::update_values(const Master::Totals& t) {
   BucketHistogram& sizes =
       metrics_.histogram("master_value_size_bytes", "bytes of the values published",
                          std::vector<double>(kValueSizes.begin(), kValueSizes.end()));
-  if (t.puts < told_values_.puts) told_values_ = {};  // a master that leads anew starts from none
+  if (t.puts < told_values_.puts) told_values_ = {};  // a new lead starts from zero
   for (size_t i = 0; i < t.values.size(); ++i)
     sizes.add(i, t.values[i] - told_values_.values[i],
               static_cast<double>(t.value_bytes[i] - told_values_.value_bytes[i]));
   told_values_ = t;
 }
 
-// Of those that have a quota. What a quota is worth is not scaled to the pool, as it is there.
+// Tenants with a quota. Quotas are not scaled to the pool, as the reference master does.
 void MasterMetrics::update_tenants(const Master& master) {
   for (const auto& tenant : master.tenants().all()) {
     if (tenant->quota == 0) continue;

@@ -11,7 +11,7 @@
 
 namespace mc::store {
 
-// The calls of one type. One of several keys counts apart from those of one.
+// Counters of one type of call. Calls of several keys count apart from those of one key.
 struct CallTally {
   struct {
     uint64_t calls = 0, failures = 0;
@@ -25,7 +25,7 @@ struct CallTally {
 class MasterMetrics {
  public:
   explicit MasterMetrics(Metrics& metrics) : metrics_(metrics) {}
-  // Where calls of a type are counted, for good; nullptr: nowhere.
+  // The counters of a type of call, valid for the object's life; nullptr: it is not counted.
   CallTally* of(std::string_view type);
   void update(const Master& master, Time now);
 
@@ -36,7 +36,7 @@ class MasterMetrics {
 
   Metrics& metrics_;
   std::map<std::string_view, CallTally> calls_;
-  Master::Totals told_values_;  // as they were told last
+  Master::Totals told_values_;  // as last added
 };
 
 }  // namespace mc::store

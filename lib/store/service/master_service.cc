@@ -114,7 +114,7 @@ MasterService::~MasterService() {
   loop_.cancel(timer_);
   loop_.cancel(parked_timer_);
   loop_.unwatch(events_watch_);
-  // Who still waits is told to ask elsewhere.
+  // Calls that still wait get the new leader's address.
   if (leader_election_) master_.reset();
   for (auto& [until, parked] : parked_) parked.give_up();
 }
@@ -129,7 +129,7 @@ void MasterService::subscribers() {
   }
 }
 
-// A subscriber that is slow misses some, sees the gap in the numbers, and asks for a replay.
+// A slow subscriber misses events, sees the gap in the numbers, and requests a replay.
 void MasterService::publish() {
   constexpr size_t kMost = 1000;
   if (subscriptions_ == 0) published_ = master_->events().next();
@@ -141,7 +141,7 @@ void MasterService::publish() {
     if (message.events.empty()) return;
     published_ = message.events.back().seq + 1;
     const std::string body = wire::encode(message);
-    (void)events_->send({kEventTopic, body});  // nobody listens, or not fast enough
+    (void)events_->send({kEventTopic, body});  // no subscriber, or too slow a one
   }
 }
 
@@ -149,7 +149,7 @@ void MasterService::arm() {
   publish();
   if (leader_election_) leader_election_->raise(master_->epoch());
   const Time when = master_->deadline();
-  if (when >= armed_ && armed_ > loop_.now()) return;  // the timer that runs first re-arms
+  if (when >= armed_ && armed_ > loop_.now()) return;  // the earlier timer re-arms
   loop_.cancel(timer_);
   armed_ = when;
   if (when == Time::max()) return;

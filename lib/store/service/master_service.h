@@ -34,7 +34,7 @@ struct MasterServiceOptions {
 
 class MasterService {
  public:
-  // `epoch` and `seed` as Master takes them. Errors: kUnavailable when a port is in use; kInvalid.
+  // `epoch` and `seed`: see Master. Errors: kUnavailable (a port is in use); kInvalid.
   static Result<std::unique_ptr<MasterService>> open(io::Loop& loop,
                                                      const MasterServiceOptions& options,
                                                      uint64_t epoch, uint64_t seed,
@@ -46,13 +46,13 @@ class MasterService {
   const std::string& control() const { return rpc_->address(); }
   const std::string& http() const { return http_->address(); }
   const std::string& events() const { return events_->address(); }
-  // Lets another one lead at once, then calls back.
+  // Resigns, so that another master leads at once, then calls back.
   void leave(std::function<void()> done);
 
  private:
   template <class R>
   class Held;
-  struct Parked {  // a call that waits for somebody to lead
+  struct Parked {  // a call that waits for a leader
     std::function<void()> again, give_up;
   };
   MasterService(io::Loop& loop, const MasterServiceOptions& options, uint64_t epoch, uint64_t seed,
@@ -72,13 +72,13 @@ class MasterService {
     return master_ != nullptr && (leader_election_ == nullptr || leader_election_->leads());
   }
   void join(const EtcdUrl& etcd, const MasterServiceOptions& options);
-  void elected();  // or not any more
+  void elected();  // handles a lead won or lost
   void run_parked(Time now);
   std::string leader() const;
-  std::string standing_by() const;  // for people
-  void arm();                       // after each message: the timer, and what is to be published
-  void publish();                   // events since the last time, as one message
-  void subscribers();               // came or went
+  std::string standing_by() const;  // a text for people
+  void arm();                       // after each message: sets the timer and schedules publishing
+  void publish();                   // sends new events as one message
+  void subscribers();               // handles subscribers that came or went
   void page(const http::Exchange& exchange);
   void page_standing_by(const http::Exchange& exchange);
 
@@ -92,10 +92,10 @@ class MasterService {
   std::unique_ptr<http::Server> http_;
   std::optional<rpc::Socket> events_;
   std::unique_ptr<LeaderElection> leader_election_;  // with --ha
-  uint64_t lead_ = 0;                                // the epoch with which the lead began
+  uint64_t lead_ = 0;                                // the epoch at the start of the lead
   std::multimap<Time, Parked> parked_;
   io::Loop::Handle parked_timer_ = 0;
-  uint64_t published_ = 1;  // number of the first event that was not
+  uint64_t published_ = 1;  // number of the first unpublished event
   size_t subscriptions_ = 0;
   io::Loop::Handle events_watch_ = 0;
   io::Loop::Handle timer_ = 0;

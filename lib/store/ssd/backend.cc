@@ -89,7 +89,7 @@ Result<std::unique_ptr<Backend>> open_backend(std::shared_ptr<Disk> disk,
     MC_TRY(const std::string bytes, read_all(*disk, kFolderFile, 4096));
     const auto kind = decode_folder(bytes);
     if (!kind && kind.error().code == Code::kUnsupported) return fail(kind.error());
-    if (!kind) {  // a flipped bit there is no reason to lose the rest
+    if (!kind) {  // a flipped bit there must not lose everything else
       report.add(strf("%s: %s; written anew for backend '%s'", kFolderFile,
                       kind.error().what.c_str(), options.kind.c_str()));
       (void)write_all(*disk, "", kFolderFile, encode_folder(options.kind));

@@ -23,40 +23,40 @@
 
 namespace mc::store::ssd {
 
-enum class Evict { kNone, kFifo, kLru };  // lru: what was never read first, oldest first
+enum class Evict { kNone, kFifo, kLru };  // lru: first the never read, oldest first
 
 struct BackendOptions {
   std::string kind = "bucket";  // "bucket", "file", "offset"
   Evict evict = Evict::kLru;
-  uint64_t capacity = 0;  // bytes on the disk, all of it counted
+  uint64_t capacity = 0;  // bytes on the disk, overhead included
   uint64_t bucket_bytes = 256 * kMiB;
   uint32_t bucket_keys = 500;
-  Duration reader_wait = std::chrono::seconds(10);  // for readers of what is evicted
+  Duration reader_wait = std::chrono::seconds(10);  // how long commit_evict() waits for readers
 };
 
 struct Save {
   Stored object;
-  // kAlign-aligned memory, readable up to the next multiple of kAlign after object.bytes.
+  // Requires: kAlign-aligned memory, readable up to the next multiple of kAlign after object.bytes.
   const std::byte* value = nullptr;
 };
 
 struct Load {
   ObjectKey key;
-  Generation generation;      // 0: whichever is there
-  std::span<std::byte> into;  // kAlign-aligned, room for align_up(bytes)
+  Generation generation;      // 0: any
+  std::span<std::byte> into;  // kAlign-aligned, at least align_up(bytes)
   Result<Stored> outcome = fail(Code::kInternal, "not read");
 };
 
 struct Usage {
   uint64_t capacity = 0, used = 0;  // bytes on the disk
-  uint64_t waiting = 0;             // of `used`: of evicted objects that are still read
+  uint64_t waiting = 0;             // part of `used`: evicted objects with readers
   uint64_t objects = 0, object_bytes = 0;
 };
 
-struct ScanReport {  // of what was found at the start
+struct ScanReport {  // result of the scan at the start
   uint64_t objects = 0;
-  uint64_t unfinished = 0;           // writes that a crash cut short, cleaned up
-  std::vector<std::string> damaged;  // skipped, and why; kReportMax of them
+  uint64_t unfinished = 0;           // interrupted writes, removed
+  std::vector<std::string> damaged;  // skipped files and reasons, up to kReportMax
   uint64_t damaged_count = 0;
   void add(std::string what);
 };
@@ -66,30 +66,30 @@ class Backend {
  public:
   struct Eviction {
     std::vector<Stored> objects;
-    bool enough = true;          // else there was nothing more to evict
-    std::shared_ptr<void> rest;  // the backend's own
+    bool enough = true;          // false: nothing more could be evicted
+    std::shared_ptr<void> rest;  // private to the backend
   };
 
   virtual ~Backend() = default;
   virtual uint64_t cost(std::span<const Save> items) const = 0;  // bytes on the disk
-  // Space for `bytes` more: phase one.
+  // Phase one: makes space for `bytes` more.
   virtual Eviction begin_evict(uint64_t bytes) = 0;
   virtual void commit_evict(Eviction eviction) = 0;  // phase two
-  // All of them or none, durable when it returns. An older generation of a key is replaced; the
-  // same one is there already.
+  // Writes all items or none; they are durable when it returns. It replaces older generations of a
+  // key and skips items that it has already.
   virtual Result<> write(std::span<const Save> items) = 0;
-  // Gone for good when it returns. Keys that are not there, in that generation, are skipped.
+  // The removal is durable when it returns. It skips keys that it does not have in that generation.
   virtual Result<> remove(std::span<const Stored> objects) = 0;
   // Sets every outcome: kNotFound, kNoSpace (`into` is too small), kCorrupt, kUnavailable.
-  // `each`, if set, is told as each of them is decided.
+  // Calls `each`, if set, for every load as soon as its outcome is set.
   virtual void read(std::span<Load> loads, const std::function<void(Load&)>& each = {}) = 0;
   virtual Result<Stored> find(const ObjectKey& key) const = 0;
   virtual std::vector<Stored> objects() const = 0;
   virtual Usage usage() const = 0;
 };
 
-// Reads what is there, or makes the folder ready. Errors: kInvalid (another backend's folder),
-// kUnsupported (written by a newer version: nothing is touched), kDenied, kNoSpace.
+// Scans the folder, or initializes an empty one. Errors: kInvalid (another backend's folder),
+// kUnsupported (a newer version wrote it; nothing is changed), kDenied, kNoSpace.
 Result<std::unique_ptr<Backend>> open_backend(std::shared_ptr<Disk> disk,
                                               const BackendOptions& options, const Clock& clock,
                                               ScanReport& report);
@@ -102,9 +102,10 @@ Result<std::unique_ptr<Backend>> open_files(std::shared_ptr<Disk>, const Backend
 Result<std::unique_ptr<Backend>> open_offsets(std::shared_ptr<Disk>, const BackendOptions&,
                                               const Clock&, ScanReport&);
 
-// Of `items`, those that are newer than what `backend` has, each key once.
+// Returns: the items that are newer than the backend's, each key once.
 std::vector<Save> fresh_of(const Backend& backend, std::span<const Save> items);
-// Reads the loads whose outcome is an object, each from where `where` says, and checks them.
+// Reads the loads whose outcome is an object, each at the position `where` returns, and verifies
+// them.
 struct Where {
   Disk::FilePtr file;
   uint64_t at = 0;
@@ -112,7 +113,7 @@ struct Where {
 void read_values(Disk& disk, std::span<Load> loads,
                  const std::function<Result<Where>(size_t load)>& where,
                  const std::function<void(Load&)>& each);
-// Whether the bytes are the value of `object`.
+// Verifies the bytes against the object's checksum.
 Result<> check_value(const Stored& object, const std::byte* value);
 
 }  // namespace mc::store::ssd

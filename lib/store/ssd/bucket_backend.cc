@@ -28,7 +28,7 @@ struct Bucket {
   size_t live = 0;
   Time last_read = Time::min();
   uint32_t readers = 0;
-  bool gone = false;    // taken out
+  bool gone = false;    // evicted or removed
   bool zombie = false;  // its last reader deletes it
   std::string name(const char* suffix) const {
     return strf("%020llu%s", static_cast<unsigned long long>(id), suffix);
@@ -76,7 +76,7 @@ class BucketBackend final : public Backend {
   const Clock& clock_;
   uint64_t last_id_ = 0;
   mutable Mutex mutex_;
-  Condition left_;  // a reader of a bucket that is gone
+  Condition left_;  // signalled when a reader of a gone bucket leaves
   std::map<uint64_t, BucketPtr> buckets_ MC_GUARDED_BY(mutex_);
   std::unordered_map<ObjectKey, At> index_ MC_GUARDED_BY(mutex_);
   Usage usage_ MC_GUARDED_BY(mutex_);
@@ -94,7 +94,7 @@ uint64_t table_bytes(const std::vector<BucketEntry>& entries) {
   return n;
 }
 
-// ---- what is there at the start
+// ---- the scan at the start
 
 Result<BucketPtr> BucketBackend::load(const std::string& meta) {
   MC_TRY(const std::string bytes, read_all(*disk_, meta, kTableBytesMax));
@@ -132,7 +132,7 @@ Result<> BucketBackend::scan(ScanReport& report) {
     if (!bucket) {
       report.add(name + ": " + bucket.error().what);
       const std::string data = name.substr(0, name.size() - 5) + kBucket;
-      if (auto file = disk_->open(data)) {  // it stays where it is, and takes its room
+      if (auto file = disk_->open(data)) {  // it stays, and counts as used
         const Lock lock(mutex_);
         usage_.used += align_up((*file)->bytes());
       }
@@ -142,7 +142,7 @@ Result<> BucketBackend::scan(ScanReport& report) {
     replaced.insert(replaced.end(), older.begin(), older.end());
   }
   scan_leftovers(names, report);
-  (void)strike(replaced);  // where it cannot be written, the next start finds them again
+  (void)strike(replaced);  // if the write fails, the next start finds them again
   report.objects = usage().objects;
   return {};
 }
@@ -160,7 +160,7 @@ void BucketBackend::scan_leftovers(const std::vector<std::string>& names, ScanRe
   }
 }
 
-// Returns what it replaces, and what of it is no newer than what is there.
+// Returns: the entries to strike: those that it replaces, and its own that are not newer.
 std::vector<BucketBackend::At> BucketBackend::adopt(const BucketPtr& bucket) {
   const Lock lock(mutex_);
   std::vector<At> replaced;
@@ -185,7 +185,7 @@ std::vector<BucketBackend::At> BucketBackend::adopt(const BucketPtr& bucket) {
   return replaced;
 }
 
-// ---- writing
+// ---- writes
 
 uint64_t BucketBackend::cost(std::span<const Save> items) const {
   uint64_t values = kPageBytes, table = 64;
@@ -208,7 +208,7 @@ Result<> BucketBackend::write_table(const Bucket& bucket) {
 
 Result<BucketPtr> BucketBackend::write_bucket(std::span<const Save> items) {
   auto bucket = std::make_shared<Bucket>();
-  // Of the wall clock for people's sake; it only has to grow.
+  // From the wall clock, so that people can read it; it only has to grow.
   bucket->id = last_id_ = std::max(last_id_ + 1, static_cast<uint64_t>(wall_now_ns()));
   bucket->file_bytes = kPageBytes;
   for (const Save& s : items) {
@@ -249,7 +249,7 @@ Result<> BucketBackend::write(std::span<const Save> items) {
   return strike(adopt(bucket));
 }
 
-// ---- removing and evicting
+// ---- removal and eviction
 
 Result<> BucketBackend::remove(std::span<const Stored> objects) {
   std::vector<At> dead;
@@ -267,7 +267,7 @@ Result<> BucketBackend::remove(std::span<const Stored> objects) {
   return strike(dead);
 }
 
-// Entries that are in no index any more, out of the tables on the disk too.
+// Removes entries that left the index from the .meta files.
 Result<> BucketBackend::strike(std::span<const At> dead) {
   std::map<uint64_t, BucketPtr> touched;
   auto empty = std::make_shared<std::vector<BucketPtr>>();
@@ -293,7 +293,7 @@ Result<> BucketBackend::strike(std::span<const At> dead) {
 BucketPtr BucketBackend::victim() const {
   if (buckets_.empty() || options_.evict == Evict::kNone) return nullptr;
   if (options_.evict == Evict::kFifo) return buckets_.begin()->second;
-  // By id among those never read; they come first.
+  // Never read buckets come first, by id.
   return std::min_element(
              buckets_.begin(), buckets_.end(),
              [](const auto& a, const auto& b) { return a.second->last_read < b.second->last_read; })
@@ -303,7 +303,7 @@ BucketPtr BucketBackend::victim() const {
 void BucketBackend::take(const BucketPtr& bucket) {
   bucket->gone = true;
   buckets_.erase(bucket->id);
-  handles_.erase(bucket->id);  // before the file goes
+  handles_.erase(bucket->id);  // before the file is deleted
   usage_.waiting += bucket->disk_bytes;
 }
 
@@ -360,12 +360,12 @@ void BucketBackend::commit_evict(Eviction eviction) {
       usage_.waiting -= b->disk_bytes;
       usage_.used -= b->disk_bytes;
     }
-    // While the .meta may come back after a power cut, the .bucket must.
+    // The .bucket must survive as long as the .meta may return after a power cut.
     if (durable) (void)disk_->remove(b->name(kBucket));
   }
 }
 
-// ---- reading
+// ---- reads
 
 Result<Disk::FilePtr> BucketBackend::handle(const BucketPtr& bucket) {
   {
@@ -435,7 +435,7 @@ void BucketBackend::read(std::span<Load> loads, const std::function<void(Load&)>
   for (const BucketPtr& b : last) (void)disk_->remove(b->name(kBucket));
 }
 
-// ---- looking
+// ---- queries
 
 Result<Stored> BucketBackend::find(const ObjectKey& key) const {
   const Lock lock(mutex_);

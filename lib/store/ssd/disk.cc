@@ -33,7 +33,7 @@ class RealFile final : public Disk::File {
   const xfer::FileStorePtr store_;
 };
 
-// The ring of a thread, and which memory it knows.
+// A thread's io_uring and its registered memory.
 struct Ring {
   std::unique_ptr<xfer::FileQueue> queue;
   uint64_t region = 0;
@@ -65,17 +65,17 @@ class RealDisk final : public Disk {
   const DiskOptions options_;
   const io::Fd lock_;
   std::span<std::byte> memory_;
-  uint64_t region_ = 0;  // of memory_: unique in the process; 0: none
+  uint64_t region_ = 0;  // id of memory_, unique in the process; 0: none
 };
 
 thread_local Ring ring;
 
 Result<Disk::FilePtr> RealDisk::open(const std::string& path) {
-  // Read-only where it cannot be written: a read-only disk is still served.
+  // Falls back to read-only, because a read-only disk is still served.
   auto store = xfer::FileStore::offer(full(path), 0, true, nullptr);
   if (!store && store.error().code == Code::kDenied)
     store = xfer::FileStore::offer(full(path), 0, false, nullptr);
-  if (!store && store.error().code == Code::kInvalid)  // empty, or no file at all
+  if (!store && store.error().code == Code::kInvalid)  // empty or absent
     return fail(Code::kCorrupt, "%s", store.error().what.c_str());
   if (!store) return fail(store.error());
   return std::make_shared<RealFile>(std::move(*store));
@@ -103,7 +103,7 @@ xfer::FileQueue& RealDisk::queue() {
 
 void RealDisk::move(xfer::Op op, std::span<const Part> parts, const Ended& ended) {
   xfer::FileQueue& q = queue();
-  std::vector<uint64_t> open(parts.size(), 1);  // steps under way, one more until all are started
+  std::vector<uint64_t> open(parts.size(), 1);  // pending steps, plus one until all are started
   std::vector<Result<>> outcomes(parts.size());
   std::vector<xfer::FileQueue::Done> done;
   const auto step_ended = [&](size_t i) {
@@ -130,7 +130,7 @@ void RealDisk::move(xfer::Op op, std::span<const Part> parts, const Ended& ended
     step_ended(i);
   }
   while (q.under_way() > 0) collect(kStep);
-  collect({});  // without a ring everything is done by now, and waits to be collected
+  collect({});  // without io_uring everything is already done
 }
 
 void RealDisk::read(std::span<const Part> parts, const Ended& ended) {
@@ -185,7 +185,7 @@ Result<std::vector<std::string>> RealDisk::list(const std::string& path) {
 
 void RealDisk::use(std::span<std::byte> memory) {
   static std::atomic<uint64_t> regions{0};
-  // Huge pages may make pinning it fail.
+  // Pinning may fail with huge pages.
   (void)::madvise(memory.data(), memory.size(), MADV_NOHUGEPAGE);
   memory_ = memory;
   region_ = ++regions;
@@ -234,9 +234,9 @@ Result<std::string> read_all(Disk& disk, const std::string& path, uint64_t bytes
 Result<> write_all(Disk& disk, const std::string& folder, const std::string& name,
                    std::string_view content) {
   const std::string path = folder + name, temporary = path + kTemporary;
-  MC_TRY_(disk.remove(temporary));  // of a crash
+  MC_TRY_(disk.remove(temporary));  // left by a crash
   MC_TRY(const Disk::FilePtr file, disk.create(temporary, content.size()));
-  // Writing only reads memory; one type of part serves both directions.
+  // A write only reads memory, but one Part type serves both directions.
   auto* data = reinterpret_cast<std::byte*>(const_cast<char*>(content.data()));
   const Disk::Part part{file, 0, data, content.size()};
   auto written = disk.write({&part, 1});

@@ -31,11 +31,11 @@ class Disk {
   class File {
    public:
     virtual ~File() = default;
-    virtual uint64_t bytes() const = 0;  // when it was opened or created
-    virtual Result<> sync() = 0;         // its data is on the disk
+    virtual uint64_t bytes() const = 0;  // size when it was opened or created
+    virtual Result<> sync() = 0;         // makes its data durable
   };
   using FilePtr = std::shared_ptr<File>;
-  struct Part {  // `bytes` at `at` of the file, to or from `data`
+  struct Part {  // `bytes` at offset `at` of the file, to or from `data`
     FilePtr file;
     uint64_t at = 0;
     std::byte* data = nullptr;
@@ -44,24 +44,25 @@ class Disk {
   using Ended = std::function<void(size_t part, const Result<>& outcome)>;
 
   virtual ~Disk() = default;
-  virtual Result<FilePtr> open(const std::string& path) = 0;  // what is there, to read and write
-  // A new file with all its space: kExists, kNoSpace.
+  virtual Result<FilePtr> open(const std::string& path) = 0;  // an existing file, to read and write
+  // Creates a preallocated file. Errors: kExists, kNoSpace.
   virtual Result<FilePtr> create(const std::string& path, uint64_t bytes) = 0;
-  // All parts at once; `ended` is told as each ends, on this thread, in any order.
+  // Reads all parts at once. Calls `ended` for each, on this thread, in any order.
   virtual void read(std::span<const Part> parts, const Ended& ended) = 0;
-  virtual Result<> write(std::span<const Part> parts) = 0;  // the first error, when all have ended
+  // Returns: the first error, after all parts ended.
+  virtual Result<> write(std::span<const Part> parts) = 0;
   virtual Result<> rename(const std::string& from, const std::string& to) = 0;  // replaces `to`
-  virtual Result<> remove(const std::string& path) = 0;  // kNotFound is no error
+  virtual Result<> remove(const std::string& path) = 0;  // an absent file is no error
   virtual Result<> make_folder(const std::string& path) = 0;
-  virtual Result<> sync_folder(const std::string& path) = 0;  // the names in it are on the disk
+  virtual Result<> sync_folder(const std::string& path) = 0;  // makes its entries durable
   // Names in a folder, sorted; those of folders end in '/'.
   virtual Result<std::vector<std::string>> list(const std::string& path) = 0;
 };
 
-// Whole files of metadata.
+// Reads and writes whole metadata files.
 Result<std::string> read_all(Disk& disk, const std::string& path, uint64_t bytes_max);
-// `path` holds the old content or the new, never less: under a temporary name, synced, renamed,
-// its folder synced.
+// Atomic: `path` has the old content or the new one. It writes a temporary file, syncs, renames,
+// and syncs the folder.
 Result<> write_all(Disk& disk, const std::string& folder, const std::string& name,
                    std::string_view content);
 inline constexpr const char* kTemporary = ".tmp";
@@ -70,10 +71,10 @@ struct DiskOptions {
   bool uring = true;
   bool lock = true;  // refuse a folder that another process uses (kBusy)
 };
-// Makes the folder when it is not there.
+// Creates the folder if it is absent.
 Result<std::shared_ptr<Disk>> open_disk(const std::string& folder, const DiskOptions& options);
-// Memory that reads and writes will mostly use: the pages are told to the kernel once a thread. It
-// must stay while the disk is used.
+// Registers the memory that most reads and writes use, once per thread. It must outlive the disk's
+// use.
 void use_memory(Disk& disk, std::span<std::byte> memory);
 
 }  // namespace mc::store::ssd

@@ -14,8 +14,8 @@ namespace mc::store::ssd {
 class ExtentAllocator {
  public:
   explicit ExtentAllocator(uint64_t capacity);
-  std::optional<uint64_t> take(uint64_t bytes);   // its offset
-  bool take_at(uint64_t offset, uint64_t bytes);  // false: some of it is taken
+  std::optional<uint64_t> take(uint64_t bytes);   // returns its offset
+  bool take_at(uint64_t offset, uint64_t bytes);  // false: part of it is taken
   void give(uint64_t offset, uint64_t bytes);
   uint64_t used() const { return used_; }
   uint64_t largest_free() const { return by_size_.empty() ? 0 : by_size_.rbegin()->first; }
@@ -23,7 +23,7 @@ class ExtentAllocator {
  private:
   void add(uint64_t offset, uint64_t bytes);
   void drop(std::map<uint64_t, uint64_t>::iterator range);
-  std::map<uint64_t, uint64_t> free_;                // offset: bytes; no two are adjacent
+  std::map<uint64_t, uint64_t> free_;                // offset to bytes; no two are adjacent
   std::set<std::pair<uint64_t, uint64_t>> by_size_;  // bytes, offset
   uint64_t used_ = 0;
 };

@@ -58,11 +58,11 @@ class FilePerKeyBackend final : public Backend {
   const BackendOptions options_;
   const Clock& clock_;
   Table table_;
-  std::set<std::string> folders_;  // that are on the disk
+  std::set<std::string> folders_;  // that exist on the disk
   std::atomic<uint64_t> used_{0}, waiting_{0};
 };
 
-// ---- what is there at the start
+// ---- the scan at the start
 
 Result<> FilePerKeyBackend::scan(ScanReport& report) {
   std::vector<EntryPtr> replaced;
@@ -127,7 +127,7 @@ void FilePerKeyBackend::scan_files(std::span<const std::string> paths, ScanRepor
   });
 }
 
-// ---- writing
+// ---- writes
 
 uint64_t FilePerKeyBackend::cost(std::span<const Save> items) const {
   uint64_t n = 0;
@@ -145,7 +145,7 @@ Result<> FilePerKeyBackend::make_folders(std::span<const Save> items) {
       if (!folders_.contains(f)) MC_TRY_(disk_->make_folder(f));
   }
   for (const std::string& parent : parents) MC_TRY_(disk_->sync_folder(parent));
-  for (const Save& s : items) {  // only now: a folder is not relied on before it is durable
+  for (const Save& s : items) {  // only now: a folder counts once it is durable
     const std::string folder = folder_of(s.object.key);
     folders_.insert({folder.substr(0, 3), folder});
   }
@@ -206,14 +206,14 @@ Result<> FilePerKeyBackend::write(std::span<const Save> items) {
   return unlink(replaced);
 }
 
-// ---- removing and evicting
+// ---- removal and eviction
 
 Result<> FilePerKeyBackend::unlink(std::span<const EntryPtr> entries) {
   Result<> first;
   std::set<std::string> folders;
   for (const EntryPtr& e : entries) {
     const uint64_t n = bytes_of(e->object);
-    // Readers that opened it keep its bytes; those that did not yet find it gone.
+    // Readers that opened the file keep its bytes; later ones find it gone.
     if (auto gone = disk_->remove(path_of(e->object)); !gone && first) first = gone;
     folders.insert(folder_of(e->object.key));
     used_ -= n;
@@ -244,7 +244,7 @@ void FilePerKeyBackend::commit_evict(Eviction eviction) {
   (void)unlink(*entries);
 }
 
-// ---- reading
+// ---- reads
 
 void FilePerKeyBackend::read(std::span<Load> loads, const std::function<void(Load&)>& each) {
   for (size_t from = 0; from < loads.size(); from += kAtOnce) {

@@ -22,7 +22,7 @@ void put(std::string& out, T v) {
 }
 void put_hash(std::string& out) { put(out, xxh3(out)); }
 
-class In {  // reads fields; after a fault all are zero and ok() is false
+class In {  // reads fields; after an error all are zero and ok() is false
  public:
   explicit In(std::string_view bytes) : left_(bytes) {}
   template <class T>
@@ -53,8 +53,7 @@ class In {  // reads fields; after a fault all are zero and ok() is false
   bool bad_ = false;
 };
 
-// magic 8, version u32, then the fields; the last 8 bytes hash all before them. That much stays the
-// same in every version.
+// Every version has: magic 8, version u32, fields; the last 8 bytes hash everything before them.
 Result<In> open_sealed(std::string_view bytes, std::string_view magic, const char* what) {
   if (bytes.size() < magic.size() + 4 + 8) return fail(Code::kCorrupt, "%s: too short", what);
   In in(bytes.substr(0, bytes.size() - 8));
@@ -215,8 +214,8 @@ Result<LogHead> decode_log_head(std::string_view bytes) {
   return head;
 }
 
-// magic u32, length u32 (of all of it), sequence u64, kind u32, zero u32, the object, padding to 8,
-// hash u64.
+// magic u32, total length u32, sequence u64, kind u32, zero u32, the object, padding to 8, hash
+// u64.
 std::string encode_log_entry(const LogEntry& entry) {
   std::string out;
   put(out, kEntryMagic);
@@ -260,7 +259,7 @@ std::optional<LogEntry> entry_at(std::string_view bytes, size_t& length) {
 
 LogRead read_log(std::string_view bytes) {
   LogRead out;
-  uint64_t bad = 0;  // since the last whole entry
+  uint64_t bad = 0;  // bytes since the last complete entry
   for (size_t at = 0; at + 8 <= bytes.size();) {
     size_t length = 0;
     auto entry = entry_at(bytes.substr(at), length);

@@ -17,9 +17,9 @@ namespace mc::store::ssd {
 namespace {
 
 constexpr const char *kData = "data", *kLogPrefix = "index-", *kLogSuffix = ".log";
-constexpr uint64_t kLogShare = 64;  // of the capacity, one part is left for logs
+constexpr uint64_t kLogShare = 64;  // one part of so many of the capacity is left for logs
 constexpr uint64_t kLogBytesMax = 4 * kGiB;
-constexpr uint64_t kDeadMax = 4096;  // entries of a log beyond twice the live ones
+constexpr uint64_t kDeadMax = 4096;  // dead log entries beyond the live ones before a checkpoint
 
 std::string log_name(uint64_t number) {
   return strf("%s%08llu%s", kLogPrefix, static_cast<unsigned long long>(number), kLogSuffix);
@@ -70,7 +70,7 @@ class OffsetBackend final : public Backend {
   ExtentAllocator space_ MC_GUARDED_BY(mutex_);
 };
 
-// ---- what is there at the start
+// ---- the scan at the start
 
 Result<> OffsetBackend::scan(ScanReport& report) {
   MC_TRY(const auto names, disk_->list("."));
@@ -85,7 +85,7 @@ Result<> OffsetBackend::scan(ScanReport& report) {
           log_number_, std::strtoull(name.c_str() + std::strlen(kLogPrefix), nullptr, 10));
     }
   }
-  // Without a log nothing was ever answered for.
+  // Without a log no write was ever acknowledged.
   if (logs.empty()) return make();
   auto data = disk_->open(kData);
   if (!data) {
@@ -93,7 +93,7 @@ Result<> OffsetBackend::scan(ScanReport& report) {
     return make();
   }
   data_ = *data;
-  // The highest; an older one is there too when a crash came before it was removed.
+  // The highest number counts; a crash may have left an older one.
   for (size_t i = logs.size(); i > 0; --i) {
     const auto replayed = replay(logs[i - 1], report);
     if (replayed) break;
@@ -105,7 +105,7 @@ Result<> OffsetBackend::scan(ScanReport& report) {
     report.add(strf("%s: it has %llu bytes, %llu were written", kData,
                     static_cast<unsigned long long>(data_->bytes()),
                     static_cast<unsigned long long>(data_bytes_)));
-  // A fresh log is appended to where the old one may be torn; a read-only disk is served as it is.
+  // Start a fresh log, because the old one's end may be torn. A read-only disk is served as it is.
   if (auto fresh = checkpoint(); !fresh && fresh.error().code != Code::kDenied) return fresh;
   for (const std::string& log : logs) (void)disk_->remove(log);
   return {};
@@ -119,7 +119,7 @@ Result<> OffsetBackend::make() {
   return checkpoint();
 }
 
-// kCorrupt: nothing of it can be used; the next older may.
+// kCorrupt: the log is unusable; the next older one may be valid.
 Result<> OffsetBackend::replay(const std::string& name, ScanReport& report) {
   MC_TRY(const std::string bytes, read_all(*disk_, name, kLogBytesMax));
   const auto head = decode_log_head(bytes);
@@ -153,7 +153,7 @@ void OffsetBackend::adopt(std::vector<LogEntry> entries, ScanReport& report) {
     else if (!e.add && it != live.end() && it->second->object.generation == e.object.generation)
       live.erase(it);
   }
-  // The later one of two that claim the same space, which only damage brings about, is right.
+  // Only damage makes two entries claim one space; the later one counts.
   std::vector<const LogEntry*> latest;
   for (const auto& [key, e] : live) latest.push_back(e);
   std::sort(latest.begin(), latest.end(),
@@ -206,7 +206,8 @@ void OffsetBackend::free(const EntryPtr& entry) {
   space_.give(entry->at, span_of(entry->object));
 }
 
-// They are out of the table: out of the log, then their space is free unless somebody reads it.
+// The entries left the table. Removes them from the log, then frees their space unless a reader
+// still uses it.
 Result<> OffsetBackend::forget(std::span<const EntryPtr> gone) {
   if (gone.empty()) return {};
   MC_TRY_(append({}, {}, gone));
@@ -215,7 +216,7 @@ Result<> OffsetBackend::forget(std::span<const EntryPtr> gone) {
   return {};
 }
 
-// ---- writing
+// ---- writes
 
 uint64_t OffsetBackend::cost(std::span<const Save> items) const {
   uint64_t n = 0;
@@ -268,7 +269,7 @@ Result<> OffsetBackend::write(std::span<const Save> items) {
   return forget(replaced);
 }
 
-// ---- removing and evicting
+// ---- removal and eviction
 
 Result<> OffsetBackend::remove(std::span<const Stored> objects) {
   std::vector<EntryPtr> gone;
@@ -292,10 +293,10 @@ void OffsetBackend::commit_evict(Eviction eviction) {
   if (eviction.rest == nullptr) return;
   const auto entries = std::static_pointer_cast<std::vector<EntryPtr>>(eviction.rest);
   for (const EntryPtr& e : *entries) waiting_ -= span_of(e->object);
-  (void)forget(*entries);  // when the log cannot be written their space stays taken
+  (void)forget(*entries);  // if the log write fails, their space stays taken
 }
 
-// ---- reading
+// ---- reads
 
 void OffsetBackend::read(std::span<Load> loads, const std::function<void(Load&)>& each) {
   const auto held = hold_all(table_, loads, clock_.now());

@@ -19,7 +19,7 @@ using Task = std::function<void()>;
 class SerialExecutor {
  public:
   SerialExecutor();
-  ~SerialExecutor();  // finishes the task it is at and drops the others
+  ~SerialExecutor();  // finishes the current task and drops the others
   SerialExecutor(const SerialExecutor&) = delete;
   SerialExecutor& operator=(const SerialExecutor&) = delete;
   void post(Task task);
@@ -36,7 +36,7 @@ class SerialExecutor {
 class CompletionQueue {
  public:
   explicit CompletionQueue(io::Loop& loop);
-  ~CompletionQueue();  // drops what is in it
+  ~CompletionQueue();  // drops queued tasks
   CompletionQueue(const CompletionQueue&) = delete;
   CompletionQueue& operator=(const CompletionQueue&) = delete;
   void post(Task task);

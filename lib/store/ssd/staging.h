@@ -22,31 +22,31 @@
 namespace mc::store::ssd {
 
 struct StagingSlot {
-  uint64_t at = 0;     // in the staging memory
+  uint64_t at = 0;     // offset in the staging memory
   uint64_t bytes = 0;  // whole pages
   Generation generation;
 };
 
 class Staging {
  public:
-  // Generations start above `floor`: a number that no earlier life of this memory went beyond.
+  // Generations start above `floor`, which must not be below any earlier use of this memory.
   Staging(uint64_t capacity, Duration ttl, uint64_t floor = 0);
 
-  // A slot for each size, in one batch with one user; nothing when they do not fit. The owner sets
+  // Allocates a slot per size, as one batch with one user; fails if they do not fit. The owner sets
   // the guard words to the slots' generations before it hands them out.
   struct Batch {
     uint64_t id = 0;
     std::vector<StagingSlot> slots;
   };
   Result<Batch> take(const std::vector<uint64_t>& bytes);
-  // The lease begins: until now + ttl.
+  // The lease lasts until now + ttl.
   void start_lease(uint64_t batch, Time now);
-  void hold(uint64_t batch);  // one more user
-  void drop(uint64_t batch);  // a user less
-  // The reader gives it back; a batch that is not leased (any more) is nothing to do. Returns the
-  // slots with the generations that their guard words are to be raised to before anything else.
+  void hold(uint64_t batch);  // adds a user
+  void drop(uint64_t batch);  // removes a user
+  // Ends the lease early; no effect if the batch is not leased. Returns: the slots, with the
+  // generations to which the caller must first raise their guard words.
   std::vector<StagingSlot> release(uint64_t batch);
-  std::vector<StagingSlot> expire(Time now);  // leases that ended by now
+  std::vector<StagingSlot> expire(Time now);  // ends expired leases
   Time deadline() const;
 
   uint64_t capacity() const { return capacity_; }

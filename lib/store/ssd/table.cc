@@ -86,7 +86,7 @@ Table::EntryPtr Table::take_victim(Evict policy) {
       generation = e->object.generation;
     }
     if (key.empty()) return nullptr;
-    if (EntryPtr entry = take(key, generation)) return entry;  // else removed meanwhile: the next
+    if (EntryPtr entry = take(key, generation)) return entry;  // else it was removed meanwhile
   }
 }
 

@@ -19,8 +19,8 @@ class Table {
  public:
   struct Entry {
     Stored object;
-    uint64_t at = 0;     // the backend's
-    uint64_t order = 0;  // of its insertion
+    uint64_t at = 0;     // private to the backend
+    uint64_t order = 0;  // insertion order
    private:
     friend class Table;
     Time last_read{};
@@ -31,15 +31,15 @@ class Table {
   using EntryPtr = std::shared_ptr<Entry>;
 
   Table();
-  // The entry that is out of the table now: the one of that key before; the new one itself when it
-  // is no newer; or none.
+  // Returns: the entry that is not in the table: the key's previous one, or the new one if it is
+  // not newer, or none.
   EntryPtr insert(Stored object, uint64_t at);
   Result<Stored> find(const ObjectKey& key) const;
-  EntryPtr take(const ObjectKey& key, Generation generation);  // out of the table
+  EntryPtr take(const ObjectKey& key, Generation generation);  // removes it from the table
   EntryPtr take_victim(Evict policy);
-  EntryPtr hold(const Load& load, Time now);  // for reading; nullptr: it is not there
-  // Of two, whichever comes last says true, and its caller frees the space: retire(), once an entry
-  // that was taken out may go; release(), when its last reader leaves after that.
+  EntryPtr hold(const Load& load, Time now);  // pins it for a read; nullptr: absent
+  // retire() marks a removed entry as free to go; release() ends a read. The last of the two
+  // returns true, and its caller frees the space.
   bool retire(const EntryPtr& entry);
   bool release(const EntryPtr& entry);
   std::vector<Stored> objects() const;
@@ -62,11 +62,11 @@ class Table {
   std::atomic<uint64_t> count_{0}, bytes_{0}, orders_{0};
 };
 
-// Takes victims out until `bytes` more fit beside what stays of `used`; `span` is what one takes.
+// Removes victims from the table until `bytes` more fit; `span` returns an entry's space.
 // Eviction::rest is a vector of their entries.
 Backend::Eviction take_victims(Table& table, Evict policy, uint64_t used, uint64_t bytes,
                                uint64_t capacity, uint64_t (*span)(const Stored&));
-// Prepares the loads that are in the table: their outcome is the object, their entry is held.
+// Pins the entries of the loads that the table has, and sets their outcomes to the objects.
 std::vector<Table::EntryPtr> hold_all(Table& table, std::span<Load> loads, Time now);
 
 }  // namespace mc::store::ssd
