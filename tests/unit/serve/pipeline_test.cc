@@ -9,7 +9,7 @@
 #include "small_engine.h"
 
 namespace mc::serve {
-namespace stage_test {
+namespace pipeline_test {
 namespace {
 
 uint64_t count(Metrics& metrics, const char* name) { return metrics.counter(name, "").value(); }
@@ -427,5 +427,5 @@ TEST_CASE("stages that do not fit, and messages that are none of a pipeline's, a
 }
 
 }  // namespace
-}  // namespace stage_test
+}  // namespace pipeline_test
 }  // namespace mc::serve

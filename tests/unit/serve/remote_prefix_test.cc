@@ -5,7 +5,7 @@
 #include "pair.h"
 
 namespace mc::serve {
-namespace lend_test {
+namespace remote_prefix_test {
 namespace {
 
 using test::Cluster;
@@ -255,5 +255,5 @@ TEST_CASE("a client that leaves ends the lock too, within a second") {
       1s));
 }
 
-}  // namespace lend_test
+}  // namespace remote_prefix_test
 }  // namespace mc::serve
