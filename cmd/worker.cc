@@ -87,9 +87,9 @@ Result<serve::Slicing> WorkerProgram::slicing() const {
   return serve::Slicing{i - 1, n};
 }
 
-serve::StageConfig WorkerProgram::stage_config(const serve::PrefillConfig& prefill,
-                                               uint32_t number) const {
-  serve::StageConfig c;
+serve::PipelineConfig WorkerProgram::pipeline_config(const serve::PrefillConfig& prefill,
+                                                     uint32_t number) const {
+  serve::PipelineConfig c;
   c.fingerprint = prefill.fingerprint;
   c.stage = number;
   c.blocks = prefill.blocks;
@@ -97,7 +97,7 @@ serve::StageConfig WorkerProgram::stage_config(const serve::PrefillConfig& prefi
   c.connector = prefill.connector;
   c.layerwise = prefill.layerwise;
   c.send_timeout = prefill.send_timeout;
-  c.patience = prefill.stage_patience;
+  c.patience = prefill.pipeline_patience;
   c.store = prefill.store;
   c.trace = prefill.trace;
   return c;
@@ -118,7 +118,7 @@ Result<serve::PrefillConfig> WorkerProgram::prefill(uint32_t blocks) const {
   c.store.timeout = pool_timeout;
   c.pool = pool;
   c.stages = cpp_group;
-  c.stage_patience = transfer.peer_timeout;
+  c.pipeline_patience = transfer.peer_timeout;
   return c;
 }
 
@@ -181,8 +181,9 @@ Result<> WorkerShell::open_work(uint32_t blocks) {
   if (!options_.trace_events.empty()) prefill.trace = &trace_;
   if (options_.stage.empty()) return open_roles(std::move(prefill), blocks);
   MC_TRY(const serve::Slicing slicing, options_.slicing());
-  MC_TRY(stage_, serve::StageWorker::open(loop_, *transfer_, *server_, *engine_,
-                                          options_.stage_config(prefill, slicing.stage), metrics_));
+  MC_TRY(pipeline_worker_,
+         serve::PipelineWorker::open(loop_, *transfer_, *server_, *engine_,
+                                     options_.pipeline_config(prefill, slicing.stage), metrics_));
   return {};
 }
 
@@ -190,8 +191,8 @@ Result<> WorkerShell::open_roles(serve::PrefillConfig prefill, uint32_t blocks) 
   MC_TRY(const serve::Role role, serve::role_named(options_.role));
   serve::DecodeConfig decode = options_.decode(blocks);
   decode.trace = prefill.trace;
-  MC_TRY(roles_, serve::Roles::open({loop_, *transfer_, *server_, *engine_, metrics_},
-                                    std::move(prefill), std::move(decode), role));
+  MC_TRY(roles_, serve::RoleManager::open({loop_, *transfer_, *server_, *engine_, metrics_},
+                                          std::move(prefill), std::move(decode), role));
   roles_->on_change([this](bool joined) {
     if (!joined) return nudge();
     if (const auto again = join(); !again) log_error("worker", "%s", again.error().what.c_str());
@@ -199,9 +200,9 @@ Result<> WorkerShell::open_roles(serve::PrefillConfig prefill, uint32_t blocks) 
   if (options_.lookup.empty()) return {};
   const auto lookup = [this](const std::vector<BlockHash>& hashes,
                              std::function<void(size_t)> done) {
-    serve::PrefillWorker* const prefill_half = roles_->prefill();
-    if (prefill_half == nullptr) return done(0);  // it computes no prompts at present
-    prefill_half->lookup(hashes, std::move(done));
+    serve::PrefillWorker* const prefill_instance = roles_->prefill();
+    if (prefill_instance == nullptr) return done(0);  // it computes no prompts at present
+    prefill_instance->lookup(hashes, std::move(done));
   };
   MC_TRY(bridge_, serve::LookupBridge::open(loop_, options_.lookup, options_.worker.block_size,
                                             lookup, metrics_));
@@ -211,8 +212,8 @@ Result<> WorkerShell::open_roles(serve::PrefillConfig prefill, uint32_t blocks) 
 void WorkerShell::signal(int n) {
   if (n > 1 || !running_) return loop_.stop();
   draining_ = true;
-  if (stage_ != nullptr)
-    stage_->drain();
+  if (pipeline_worker_ != nullptr)
+    pipeline_worker_->drain();
   else
     roles_->drain();
   nudge();
@@ -227,7 +228,7 @@ void WorkerShell::nudge() {
 }
 
 std::string WorkerShell::state() const {
-  return stage_ != nullptr ? dump_json(stage_->state()) : roles_->state();
+  return pipeline_worker_ != nullptr ? dump_json(pipeline_worker_->state()) : roles_->state();
 }
 
 void WorkerShell::answer(const http::Exchange& x) const {
@@ -240,10 +241,10 @@ void WorkerShell::answer(const http::Exchange& x) const {
     x.reply(404, "text/plain", "no such page: try /live, /ready, /health, /metrics or /state\n");
 }
 
-serve::Heartbeat WorkerShell::identity(const serve::Half& half) const {
+serve::Heartbeat WorkerShell::identity(const serve::RoleInstance& instance) const {
   serve::Heartbeat me;
-  me.node = options_.worker.name + half.suffix;
-  me.role = half.role;
+  me.node = options_.worker.name + instance.suffix;
+  me.role = instance.role;
   me.epoch = roles_->epoch();
   me.control = server_->address();
   me.http = http_;
@@ -259,18 +260,18 @@ serve::Heartbeat WorkerShell::identity(const serve::Half& half) const {
 Result<> WorkerShell::join() {
   const serve::WorkerOptions& o = options_.worker;
   beats_.clear();
-  if (stage_ != nullptr) return {};  // its head does
-  for (const serve::Half& half : roles_->halves()) {
-    const auto fill = [this, load = half.load](serve::Heartbeat& beat) {
+  if (pipeline_worker_ != nullptr) return {};  // its head does
+  for (const serve::RoleInstance& instance : roles_->instances()) {
+    const auto fill = [this, load = instance.load](serve::Heartbeat& beat) {
       beat.load = load();
       beat.draining = roles_->draining() || !roles_->whole();
     };
-    MC_TRY(auto beats, serve::Heartbeats::open(loop_, identity(half), o.conductor, o.heartbeat,
-                                               half.cache, fill, metrics_));
+    MC_TRY(auto beats, serve::Heartbeats::open(loop_, identity(instance), o.conductor, o.heartbeat,
+                                               instance.cache, fill, metrics_));
     beats_.push_back(std::move(beats));
   }
   if (serve::PrefillWorker* const prefill = roles_->prefill())
-    prefill->on_news([this] { nudge(); });
+    prefill->on_state_changed([this] { nudge(); });
   return {};
 }
 
@@ -280,14 +281,15 @@ Result<int> WorkerShell::run() {
                                               [this](const http::Exchange& x) { answer(x); }));
   http_ = pages->address();
   MC_TRY_(join());
-  MC_TRY_(options_.daemon.ready(Endpoints{.name = options_.worker.name,
-                                          .role = stage_ != nullptr ? "stage" : options_.role,
-                                          .epoch = roles_ != nullptr ? roles_->epoch() : 0,
-                                          .control = server_->address(),
-                                          .http = http_,
-                                          .events = "",
-                                          .replay = "",
-                                          .data = transfer_->data_addresses()}));
+  MC_TRY_(
+      options_.daemon.ready(Endpoints{.name = options_.worker.name,
+                                      .role = pipeline_worker_ != nullptr ? "stage" : options_.role,
+                                      .epoch = roles_ != nullptr ? roles_->epoch() : 0,
+                                      .control = server_->address(),
+                                      .http = http_,
+                                      .events = "",
+                                      .replay = "",
+                                      .data = transfer_->data_addresses()}));
   MC_TRY_(loop_.run());
   options_.daemon.stopping();
   beats_.clear();

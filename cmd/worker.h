@@ -1,6 +1,6 @@
 // The program of a worker: mc-prefill and mc-decode are this, with another role to begin with.
 // Model, transfer engine, control server, pages, heartbeats to the conductors, and a drain on
-// SIGTERM, around serve::Roles.
+// SIGTERM, around serve::RoleManager.
 //
 // Thread: main's. Errors: kInvalid, kNotFound for options and files; kUnavailable for ports in use.
 #pragma once
@@ -47,7 +47,7 @@ struct WorkerProgram {
   void describe(OptionList& v);
   Result<serve::PrefillConfig> prefill(uint32_t blocks) const;
   serve::DecodeConfig decode(uint32_t blocks) const;
-  serve::StageConfig stage_config(const serve::PrefillConfig& prefill, uint32_t number) const;
+  serve::PipelineConfig pipeline_config(const serve::PrefillConfig& prefill, uint32_t number) const;
   Result<serve::Slicing> slicing() const;
   Result<> check() const;  // what no worker can run with
 };
@@ -66,13 +66,15 @@ class WorkerShell {
   explicit WorkerShell(WorkerProgram options);
   Result<> open_work(uint32_t blocks);
   Result<> open_roles(serve::PrefillConfig prefill, uint32_t blocks);
-  bool idle() const { return stage_ != nullptr ? stage_->idle() : roles_->idle(); }
+  bool idle() const {
+    return pipeline_worker_ != nullptr ? pipeline_worker_->idle() : roles_->idle();
+  }
   std::string state() const;
   Result<> join();  // the conductors, as what it is now
   void signal(int n);
   void answer(const http::Exchange& x) const;
   void nudge();
-  serve::Heartbeat identity(const serve::Half& half) const;
+  serve::Heartbeat identity(const serve::RoleInstance& instance) const;
 
   const WorkerProgram options_;
   SteadyClock clock_;
@@ -86,11 +88,11 @@ class WorkerShell {
   std::unique_ptr<serve::DeviceKvMetrics> device_kv_;  // null: the engine has no device
   std::unique_ptr<xfer::Engine> transfer_;
   std::unique_ptr<rpc::Server> server_;
-  cost::ModelSpec whole_;                // of the model, of which the engine may have a slice
-  std::unique_ptr<serve::Roles> roles_;  // or, of a pipeline's stage that is not its head:
-  std::unique_ptr<serve::StageWorker> stage_;
+  cost::ModelSpec whole_;                      // of the model, of which the engine may have a slice
+  std::unique_ptr<serve::RoleManager> roles_;  // or, of a pipeline's stage that is not its head:
+  std::unique_ptr<serve::PipelineWorker> pipeline_worker_;
   std::unique_ptr<serve::LookupBridge> bridge_;
-  std::vector<std::unique_ptr<serve::Heartbeats>> beats_;  // one a half
+  std::vector<std::unique_ptr<serve::Heartbeats>> beats_;  // one for each instance
 };
 
 // Measures the engine instead of serving, and writes the model's spec with the fitted times.

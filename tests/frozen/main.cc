@@ -144,8 +144,8 @@ void print_serve() {
   print_messages<Reservation, Reserve, TxAllocated, TxAllocate, PrefillDone, Prefill, TxCommitted,
                  TxCommit, Abort, RoleSet, SetRole, Dismiss, KvSnapshot, Snapshot, KvOffer, KvReady,
                  KvFailed, TokenBatch, HeartbeatAck, Heartbeat>();
-  print_messages<StageOpened, StageOpen, StagePing, StageDone, StageBegin, StageChunk, StageEnd,
-                 StageFetched, StageFetch, StagePut>();
+  print_messages<PipelineOpened, PipelineOpen, PipelinePing, PipelineDone, PipelineBegin,
+                 PipelineChunk, PipelineEnd, PipelineFetched, PipelineFetch, PipelinePut>();
 }
 
 void print_store() {

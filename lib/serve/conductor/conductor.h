@@ -156,7 +156,7 @@ class Conductor {
     std::optional<Reservation> reservation;
     WorkerRef source;  // of a longer match, for the prefill worker to fetch; no node: none
     bool asked_source = false, answered_source = false;
-    Lent lent;
+    RemotePrefix remote_prefix;
     sched::PrefixIndex::Guess guess = 0;
     bool reserved = false, allocated = false;  // asked for: an Abort is due
     bool charged = false, prefilled = false, committed = false;
@@ -186,7 +186,7 @@ class Conductor {
   void wait_for_room(Job& job);
   WorkerRef source_of(const Job& job) const;
   void reserve(Job& job);
-  void lend(Job& job);
+  void pin_for_peer(Job& job);
   void allocate(Job& job);
   void allocated(Job& job, const TxAllocated& allocated);
   void prefilled(Job& job, const PrefillDone& done);

@@ -16,8 +16,8 @@ constexpr Duration kGuessSlack = std::chrono::seconds(2);
 constexpr Duration kCommitSoon = std::chrono::milliseconds(2);
 constexpr Duration kCommitted = std::chrono::seconds(10);  // its events are on their way
 constexpr uint32_t kRetryAfterMax = 30;
-constexpr int kLendLease = 3;  // step timeouts: to reserve, to allocate, to read
-constexpr Duration kLendWait = std::chrono::milliseconds(500);  // then it is computed
+constexpr int kPinLease = 3;  // step timeouts: to reserve, to allocate, to read
+constexpr Duration kPinWait = std::chrono::milliseconds(500);  // then it is computed
 
 uint32_t retry_after(Duration excess) {
   return static_cast<uint32_t>(
@@ -93,7 +93,7 @@ void Conductor::start(Job& job) {
   job.progress.prefill = p.node;
   job.progress.decode = q.node;
   job.reservation.reset();
-  job.lent = {};
+  job.remote_prefix = {};
   job.asked_source = job.answered_source = false;
   job.source = d.chosen.fetch_ms > 0 ? source_of(job) : WorkerRef{};
   // From its arrival: what it waited for room is certain by now.
@@ -235,35 +235,35 @@ void Conductor::reserve(Job& job) {
                   j.reservation = *reply;
                   if (!j.asked_source || j.answered_source) allocate(j);
                 });
-  lend(job);
+  pin_for_peer(job);
 }
 
 // TransferKVCache: another worker holds the longest match, and fetching it is the fastest. That
 // worker locks it; the chosen one reads it while the request queues there. Meanwhile the decode
 // worker reserves. The request goes on if this fails.
-void Conductor::lend(Job& job) {
+void Conductor::pin_for_peer(Job& job) {
   if (job.source.node.empty()) return;
   const Worker* const source = workers_.find(job.source.node, job.source.epoch);
   if (source == nullptr) return;
   TxAllocate m;
   m.request = job.wire;
   m.epoch = job.source.epoch;
-  m.lend = static_cast<uint32_t>(job.decision.chosen.reused_tokens / options_.block_size);
+  m.pin_for_peer = static_cast<uint32_t>(job.decision.chosen.reused_tokens / options_.block_size);
   m.prompt.assign(
       job.ask.prompt.begin(),
       job.ask.prompt.begin() + static_cast<std::ptrdiff_t>(job.decision.chosen.reused_tokens));
   m.cache_salt = job.ask.cache_salt;
-  m.lease_ms = static_cast<uint32_t>(to_ms(kLendLease * options_.step_timeout));
+  m.lease_ms = static_cast<uint32_t>(to_ms(kPinLease * options_.step_timeout));
   job.asked_source = true;
-  call<TxAllocate>(
-      job, job.source, m, std::min(kLendWait, options_.step_timeout),
-      [this, control = source->control](Job& j, const Result<TxAllocated>& reply) {
-        count_tx("lend", reply.has_value());
-        j.answered_source = true;
-        if (reply)
-          j.lent = {control, reply->tx, reply->segment, reply->block_offsets, reply->ranks};
-        if (j.reservation) allocate(j);
-      });
+  call<TxAllocate>(job, job.source, m, std::min(kPinWait, options_.step_timeout),
+                   [this, control = source->control](Job& j, const Result<TxAllocated>& reply) {
+                     count_tx("lend", reply.has_value());
+                     j.answered_source = true;
+                     if (reply)
+                       j.remote_prefix = {control, reply->tx, reply->segment, reply->block_offsets,
+                                          reply->ranks};
+                     if (j.reservation) allocate(j);
+                   });
 }
 
 // Prefill follows at once, by the request's name: it needs nothing of the answer.
@@ -276,7 +276,7 @@ void Conductor::allocate(Job& job) {
   m.cache_salt = job.ask.cache_salt;
   m.epoch = job.prefill.epoch;
   m.target = *job.reservation;
-  m.lent = job.lent;
+  m.remote_prefix = job.remote_prefix;
   m.priority = job.ask.priority;
   m.context_blocks = static_cast<uint32_t>(job.ask.cache.context_tokens / options_.block_size);
   m.keep_ms = static_cast<uint32_t>(to_ms(job.ask.cache.ttl));

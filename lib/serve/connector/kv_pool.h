@@ -1,5 +1,5 @@
-// What keeps KV blocks for all workers, as PoolLink uses it: the store, unless the program puts
-// something else in its place (a benchmark compares with redis that way).
+// What keeps KV blocks for all workers, as StoreConnector uses it: the store, unless the program
+// puts something else in its place (a benchmark compares with redis that way).
 //
 // Thread: the loop's; callbacks run on later turns, and none after the pool was destroyed. Memory
 // named by an item belongs to the call until its callback has run.

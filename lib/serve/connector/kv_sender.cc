@@ -8,8 +8,9 @@ namespace {
 
 class PushSender final : public KvSender {
  public:
-  PushSender(Grain grain, SenderParts parts) : grain_(grain), parts_(std::move(parts)) {}
-  Grain grain() const override { return grain_; }
+  PushSender(SendGranularity granularity, SenderParts parts)
+      : granularity_(granularity), parts_(std::move(parts)) {}
+  SendGranularity granularity() const override { return granularity_; }
   void send(const std::shared_ptr<KvRoute>& route, const KvRange& range, Done done) override {
     parts_.transfer.run(plan_between(xfer::Op::kWrite, route->blocks, route->peer, route->ranks,
                                      range, parts_.shape),
@@ -17,14 +18,15 @@ class PushSender final : public KvSender {
   }
 
  private:
-  const Grain grain_;
+  const SendGranularity granularity_;
   const SenderParts parts_;
 };
 
 class PullSender final : public KvSender {
  public:
-  PullSender(Grain grain, SenderParts parts) : grain_(grain), parts_(std::move(parts)) {}
-  Grain grain() const override { return grain_; }
+  PullSender(SendGranularity granularity, SenderParts parts)
+      : granularity_(granularity), parts_(std::move(parts)) {}
+  SendGranularity granularity() const override { return granularity_; }
   void send(const std::shared_ptr<KvRoute>& route, const KvRange& range, Done done) override {
     rpc::Client* const decode = parts_.client(route->decode);
     if (decode == nullptr) {
@@ -52,14 +54,14 @@ class PullSender final : public KvSender {
   }
 
  private:
-  const Grain grain_;
+  const SendGranularity granularity_;
   const SenderParts parts_;
 };
 
 class PoolSender final : public KvSender {
  public:
   explicit PoolSender(SenderParts parts) : parts_(std::move(parts)) {}
-  Grain grain() const override { return Grain::kChunk; }
+  SendGranularity granularity() const override { return SendGranularity::kChunk; }
   void send(const std::shared_ptr<KvRoute>& route, const KvRange& range, Done done) override {
     struct Puts {
       std::shared_ptr<KvRoute> route;
@@ -117,11 +119,12 @@ Result<Connector> connector_named(const std::string& name) {
 
 Result<std::unique_ptr<KvSender>> make_sender(Connector connector, bool layerwise,
                                               SenderParts parts) {
-  const Grain grain = layerwise ? Grain::kLayer : Grain::kPrompt;
+  const SendGranularity granularity =
+      layerwise ? SendGranularity::kLayer : SendGranularity::kPrompt;
   switch (connector) {
     case Connector::kPush:
-    case Connector::kMulti: return std::make_unique<PushSender>(grain, std::move(parts));
-    case Connector::kPull: return std::make_unique<PullSender>(grain, std::move(parts));
+    case Connector::kMulti: return std::make_unique<PushSender>(granularity, std::move(parts));
+    case Connector::kPull: return std::make_unique<PullSender>(granularity, std::move(parts));
     case Connector::kPool: break;
   }
   if (parts.pool == nullptr)

@@ -32,7 +32,7 @@ enum class Connector : uint8_t { kPush, kPull, kPool, kMulti };
 Result<Connector> connector_named(const std::string& name);
 
 // What of a prompt is sent when.
-enum class Grain : uint8_t {
+enum class SendGranularity : uint8_t {
   kLayer,   // a layer of a chunk as soon as it is computed
   kChunk,   // the whole blocks of a chunk
   kPrompt,  // all at the end
@@ -56,7 +56,7 @@ class KvSender {
  public:
   using Done = std::function<void(const Result<>&)>;
   virtual ~KvSender() = default;
-  virtual Grain grain() const = 0;
+  virtual SendGranularity granularity() const = 0;
   // The bytes of the range are computed. `done` on a later turn.
   virtual void send(const std::shared_ptr<KvRoute>& route, const KvRange& range, Done done) = 0;
 };
@@ -68,7 +68,7 @@ struct SenderParts {
   const xfer::Memory& memory;  // of the worker's blocks
   KvShape shape;               // and of the decode worker's, but for the ranks
   KvTransfer& transfer;
-  PoolLink* pool = nullptr;                                        // nullptr: none
+  StoreConnector* pool = nullptr;                                  // nullptr: none
   std::function<rpc::Client*(const std::string& address)> client;  // nullptr: no such address
 };
 

@@ -46,7 +46,7 @@ std::vector<xfer::Request> plan_between(xfer::Op op, std::span<std::byte* const>
   const auto pieces = split_heads(shape.kv_heads, shape.ranks, peer_ranks);
   MC_CHECK(pieces.has_value());
   std::vector<xfer::Request> out;
-  for (const HeadPiece& piece : *pieces) {
+  for (const HeadSpan& piece : *pieces) {
     std::vector<std::byte*> here(local.begin(), local.end());
     for (std::byte*& block : here) block += piece.from * (shape.block_bytes / shape.ranks);
     KvPeer there = peer;

@@ -21,8 +21,8 @@ std::string pool_key(const std::string& model, const BlockHash& hash, uint32_t p
          hash.hex();
 }
 
-PoolLink::PoolLink(io::Loop& loop, std::string model, BlockManager& blocks, Metrics& metrics,
-                   const KvShape& shape, uint32_t pp_rank)
+StoreConnector::StoreConnector(io::Loop& loop, std::string model, BlockManager& blocks,
+                               Metrics& metrics, const KvShape& shape, uint32_t pp_rank)
     : loop_(loop),
       model_(std::move(model)),
       blocks_(blocks),
@@ -35,22 +35,23 @@ PoolLink::PoolLink(io::Loop& loop, std::string model, BlockManager& blocks, Metr
                                "blocks not published because the queue or the pool was full")),
       failed_(metrics.counter("mc_engine_pool_failures_total", "calls to the pool that failed")) {}
 
-PoolLink::~PoolLink() = default;
+StoreConnector::~StoreConnector() = default;
 
-Result<std::unique_ptr<PoolLink>> PoolLink::open(io::Loop& loop, xfer::Engine& engine,
-                                                 const store::ClientOptions& options,
-                                                 std::string model, BlockManager& blocks,
-                                                 Metrics& metrics, const KvShape& shape,
-                                                 uint32_t pp_rank, const OpenPool& open_pool) {
-  auto self = std::unique_ptr<PoolLink>(
-      new PoolLink(loop, std::move(model), blocks, metrics, shape, pp_rank));
+Result<std::unique_ptr<StoreConnector>> StoreConnector::open(io::Loop& loop, xfer::Engine& engine,
+                                                             const store::ClientOptions& options,
+                                                             std::string model,
+                                                             BlockManager& blocks, Metrics& metrics,
+                                                             const KvShape& shape, uint32_t pp_rank,
+                                                             const OpenPool& open_pool) {
+  auto self = std::unique_ptr<StoreConnector>(
+      new StoreConnector(loop, std::move(model), blocks, metrics, shape, pp_rank));
   // One thread more than puts need, so that a fetch never waits behind them.
   MC_TRY(self->store_, open_pool(loop, engine, options, metrics, kCallsMax + 1));
   return self;
 }
 
 // What a call says of the pool itself: logged when it goes and when it comes back.
-void PoolLink::note(const Error* error) {
+void StoreConnector::note(const Error* error) {
   if (error != nullptr) {
     failed_.add();
     const bool gone = error->code == Code::kUnavailable || error->code == Code::kTimeout;
@@ -65,7 +66,7 @@ void PoolLink::note(const Error* error) {
   }
 }
 
-void PoolLink::match(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done) {
+void StoreConnector::match(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done) {
   struct Asked {
     std::function<void(size_t)> done;
     bool over = false;  // answered, or not waited for any more
@@ -92,7 +93,7 @@ void PoolLink::match(const std::vector<BlockHash>& hashes, std::function<void(si
   });
 }
 
-void PoolLink::fetch(Wanted wanted, std::function<void(size_t)> done) {
+void StoreConnector::fetch(Wanted wanted, std::function<void(size_t)> done) {
   auto shared = std::make_shared<Wanted>(std::move(wanted));
   match(shared->hashes, [this, shared, done = std::move(done)](size_t found) {
     const size_t n = std::min(found, shared->hashes.size());
@@ -102,8 +103,8 @@ void PoolLink::fetch(Wanted wanted, std::function<void(size_t)> done) {
   });
 }
 
-void PoolLink::get(const std::shared_ptr<Wanted>& wanted, size_t n,
-                   std::function<void(size_t)> done) {
+void StoreConnector::get(const std::shared_ptr<Wanted>& wanted, size_t n,
+                         std::function<void(size_t)> done) {
   std::vector<store::GetItem> items;
   for (size_t i = 0; i < n; ++i)
     items.push_back({key(wanted->hashes[i]), plain_parts(wanted->memory[i], shape_)});
@@ -131,22 +132,22 @@ void PoolLink::get(const std::shared_ptr<Wanted>& wanted, size_t n,
   });
 }
 
-void PoolLink::prefetch(const std::vector<BlockHash>& hashes) {
+void StoreConnector::prefetch(const std::vector<BlockHash>& hashes) {
   if (loop_.clock().now() < rest_until_) return;
   std::vector<ObjectKey> keys;
   for (const BlockHash& hash : hashes) keys.push_back(key(hash));
   store_->prefetch(std::move(keys));
 }
 
-void PoolLink::publish(const BlockHash& hash, BlockId block, std::span<const std::byte> memory,
-                       PutDone done, store::PutConfig as) {
+void StoreConnector::publish(const BlockHash& hash, BlockId block,
+                             std::span<const std::byte> memory, PutDone done, store::PutConfig as) {
   if (queue_.size() >= kQueueMax || loop_.clock().now() < rest_until_) return give_up(done);
   blocks_.pin(block);
   queue_.push_back({hash, block, memory, std::move(done), std::move(as)});
   put_next();
 }
 
-void PoolLink::give_up(const PutDone& done) {
+void StoreConnector::give_up(const PutDone& done) {
   dropped_.add();
   if (done == nullptr) return;
   loop_.at(loop_.clock().now(), [done, alive = std::weak_ptr(alive_)] {
@@ -154,7 +155,7 @@ void PoolLink::give_up(const PutDone& done) {
   });
 }
 
-bool PoolLink::shed() {
+bool StoreConnector::shed() {
   const size_t n = queue_.size();
   for (const Put& put : queue_) {
     blocks_.unpin(put.block);
@@ -164,7 +165,7 @@ bool PoolLink::shed() {
   return n > 0;
 }
 
-void PoolLink::put_next() {
+void StoreConnector::put_next() {
   while (!queue_.empty() && calls_ < kCallsMax) {
     std::vector<Put> puts;
     std::vector<store::PutItem> items;
@@ -189,8 +190,8 @@ void PoolLink::put_next() {
   }
 }
 
-void PoolLink::put_done(const std::vector<Put>& puts,
-                        const std::vector<Result<store::PutOutcome>>& ends) {
+void StoreConnector::put_done(const std::vector<Put>& puts,
+                              const std::vector<Result<store::PutOutcome>>& ends) {
   const Error* error = nullptr;
   for (const auto& end : ends) {
     if (end)

@@ -25,18 +25,18 @@ namespace mc::serve {
 
 std::string pool_key(const std::string& model, const BlockHash& hash, uint32_t pp_rank = 0);
 
-class PoolLink {
+class StoreConnector {
  public:
   // `blocks` is lent by the worker. Errors: those of `open_pool`.
-  static Result<std::unique_ptr<PoolLink>> open(io::Loop& loop, xfer::Engine& engine,
-                                                const store::ClientOptions& options,
-                                                std::string model, BlockManager& blocks,
-                                                Metrics& metrics, const KvShape& shape,
-                                                uint32_t pp_rank = 0,
-                                                const OpenPool& open_pool = open_store_pool);
-  ~PoolLink();
-  PoolLink(const PoolLink&) = delete;
-  PoolLink& operator=(const PoolLink&) = delete;
+  static Result<std::unique_ptr<StoreConnector>> open(io::Loop& loop, xfer::Engine& engine,
+                                                      const store::ClientOptions& options,
+                                                      std::string model, BlockManager& blocks,
+                                                      Metrics& metrics, const KvShape& shape,
+                                                      uint32_t pp_rank = 0,
+                                                      const OpenPool& open_pool = open_store_pool);
+  ~StoreConnector();
+  StoreConnector(const StoreConnector&) = delete;
+  StoreConnector& operator=(const StoreConnector&) = delete;
 
   // `done(n)` on a later turn: the first n of them are there now, and are kept for a moment.
   void match(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done);
@@ -74,8 +74,8 @@ class PoolLink {
     PutDone done;
     store::PutConfig as;
   };
-  PoolLink(io::Loop& loop, std::string model, BlockManager& blocks, Metrics& metrics,
-           const KvShape& shape, uint32_t pp_rank);
+  StoreConnector(io::Loop& loop, std::string model, BlockManager& blocks, Metrics& metrics,
+                 const KvShape& shape, uint32_t pp_rank);
   std::string key(const BlockHash& hash) const { return pool_key(model_, hash, pp_rank_); }
   void get(const std::shared_ptr<Wanted>& wanted, size_t n, std::function<void(size_t)> done);
   void give_up(const PutDone& done);

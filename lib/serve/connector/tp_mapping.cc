@@ -30,10 +30,10 @@ Result<uint32_t> heads_of_rank(uint32_t kv_heads, uint32_t ranks) {
   return std::max(1U, kv_heads / ranks);
 }
 
-Result<std::vector<HeadPiece>> split_heads(uint32_t kv_heads, uint32_t from_ranks,
-                                           uint32_t to_ranks) {
+Result<std::vector<HeadSpan>> split_heads(uint32_t kv_heads, uint32_t from_ranks,
+                                          uint32_t to_ranks) {
   for (const uint32_t ranks : {from_ranks, to_ranks}) MC_TRY_(heads_of_rank(kv_heads, ranks));
-  std::vector<HeadPiece> pieces;
+  std::vector<HeadSpan> pieces;
   for (uint32_t from = 0; from < from_ranks; ++from) {
     const HeadRange have = range_of(kv_heads, from_ranks, from);
     if (have.copy) continue;

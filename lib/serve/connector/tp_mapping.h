@@ -23,7 +23,7 @@
 
 namespace mc::serve {
 
-struct HeadPiece {
+struct HeadSpan {
   uint32_t from = 0, to = 0;  // ranks
   uint32_t from_head = 0;     // first head of the piece, among those of rank `from`
   uint32_t to_head = 0;       // the same, among those of rank `to`
@@ -34,8 +34,8 @@ struct HeadPiece {
 Result<uint32_t> heads_of_rank(uint32_t kv_heads, uint32_t ranks);
 // All pieces of a KV of so many heads, by `from`, then `to`: each head of each rank of the
 // receiving side once.
-Result<std::vector<HeadPiece>> split_heads(uint32_t kv_heads, uint32_t from_ranks,
-                                           uint32_t to_ranks);
+Result<std::vector<HeadSpan>> split_heads(uint32_t kv_heads, uint32_t from_ranks,
+                                          uint32_t to_ranks);
 
 struct SplitShape {
   uint32_t layers = 0;

@@ -59,8 +59,8 @@ Result<TxId> BlockManager::allocate(BlockRequest request, Time now) {
   return add(std::move(tx), now);
 }
 
-Result<TxId> BlockManager::lend(std::string request, std::vector<BlockHash> hashes, Duration lease,
-                                Time now) {
+Result<TxId> BlockManager::pin_for_peer(std::string request, std::vector<BlockHash> hashes,
+                                        Duration lease, Time now) {
   Tx tx;
   for (const BlockHash& hash : hashes) {
     const auto block = lookup(hash);

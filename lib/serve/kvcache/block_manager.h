@@ -102,7 +102,8 @@ class BlockManager {
   Result<TxId> allocate(BlockRequest request, Time now);
   // Locks the leading blocks that are cached, and no others: for a reader elsewhere. kNotFound:
   // none is.
-  Result<TxId> lend(std::string request, std::vector<BlockHash> hashes, Duration lease, Time now);
+  Result<TxId> pin_for_peer(std::string request, std::vector<BlockHash> hashes, Duration lease,
+                            Time now);
   const Tx* find(TxId tx) const;  // nullptr: unknown or ended; valid until the next change
 
   // Blocks that others computed meanwhile replace those not yet computed, which go back. Returns

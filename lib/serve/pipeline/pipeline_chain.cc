@@ -7,45 +7,47 @@
 
 namespace mc::serve {
 
-Result<std::unique_ptr<StageChain>> StageChain::open(io::Loop& loop, StageChainConfig config,
-                                                     Owner owner, Metrics& metrics) {
+Result<std::unique_ptr<PipelineChain>> PipelineChain::open(io::Loop& loop,
+                                                           PipelineChainConfig config, Owner owner,
+                                                           Metrics& metrics) {
   MC_CHECK(!config.stages.empty());
-  auto self = std::unique_ptr<StageChain>(
-      new StageChain(loop, std::move(config), std::move(owner), metrics));
-  MC_TRY(self->link_, StageLink::open(loop, self->config_.stages.front()));
+  auto self = std::unique_ptr<PipelineChain>(
+      new PipelineChain(loop, std::move(config), std::move(owner), metrics));
+  MC_TRY(self->link_, PipelineLink::open(loop, self->config_.stages.front()));
   self->ticker_ = loop.every(self->config_.ping, [raw = self.get()] { raw->tick(); });
   return self;
 }
 
-StageChain::StageChain(io::Loop& loop, StageChainConfig config, Owner owner, Metrics& metrics)
+PipelineChain::PipelineChain(io::Loop& loop, PipelineChainConfig config, Owner owner,
+                             Metrics& metrics)
     : loop_(loop),
       config_(std::move(config)),
       owner_(std::move(owner)),
       alive_(metrics.gauge("mc_engine_pipeline_ready", "1 while all stages after this one answer")),
       lost_(metrics.counter("mc_engine_pipeline_lost_total", "times that a stage was gone")) {}
 
-StageChain::~StageChain() { loop_.cancel(ticker_); }
+PipelineChain::~PipelineChain() { loop_.cancel(ticker_); }
 
-void StageChain::tick() {
+void PipelineChain::tick() {
   if (asking_) return;
   if (!ready_) return begin();
   asking_ = true;
-  link_->call<StagePing>({pipeline_}, config_.patience, [this](const Result<rpc::Empty>& reply) {
+  link_->call<PipelinePing>({pipeline_}, config_.patience, [this](const Result<rpc::Empty>& reply) {
     asking_ = false;
     if (!reply) lose(reply.error());
   });
 }
 
-void StageChain::begin() {
+void PipelineChain::begin() {
   if (!owner_.clear()) return;
-  StageOpen m;
+  PipelineOpen m;
   m.pipeline = pipeline_ = mix64(config_.seed + ++begun_);
   m.fingerprint = config_.fingerprint;
   m.blocks = config_.blocks;
   m.first_layer = config_.first_layer;
   m.others.assign(config_.stages.begin() + 1, config_.stages.end());
   asking_ = true;
-  link_->call<StageOpen>(m, config_.patience, [this](const Result<StageOpened>& reply) {
+  link_->call<PipelineOpen>(m, config_.patience, [this](const Result<PipelineOpened>& reply) {
     asking_ = false;
     if (!reply) {
       if (trouble_ != reply.error().what)
@@ -61,7 +63,7 @@ void StageChain::begin() {
   });
 }
 
-void StageChain::lose(const Error& why) {
+void PipelineChain::lose(const Error& why) {
   if (!ready_) return;
   ready_ = false;
   alive_.set(0);

@@ -16,7 +16,7 @@
 
 namespace mc::serve {
 
-struct StageChainConfig {
+struct PipelineChainConfig {
   std::vector<std::string> stages;  // control addresses of those after the head, in order
   std::string fingerprint;          // of the whole model
   uint32_t blocks = 0;              // in each of them
@@ -27,7 +27,7 @@ struct StageChainConfig {
   Duration work = std::chrono::minutes(10);     // with a chunk, while pings are answered
 };
 
-class StageChain {
+class PipelineChain {
  public:
   struct Owner {
     std::function<void(const Error&)> lost;  // before the calls in flight end
@@ -35,11 +35,11 @@ class StageChain {
     std::function<bool()> clear;
     std::function<void()> began;
   };
-  static Result<std::unique_ptr<StageChain>> open(io::Loop& loop, StageChainConfig config,
-                                                  Owner owner, Metrics& metrics);
-  ~StageChain();
-  StageChain(const StageChain&) = delete;
-  StageChain& operator=(const StageChain&) = delete;
+  static Result<std::unique_ptr<PipelineChain>> open(io::Loop& loop, PipelineChainConfig config,
+                                                     Owner owner, Metrics& metrics);
+  ~PipelineChain();
+  PipelineChain(const PipelineChain&) = delete;
+  PipelineChain& operator=(const PipelineChain&) = delete;
 
   bool ready() const { return ready_; }
   const std::string& trouble() const { return trouble_; }  // why not; empty: not begun yet
@@ -57,13 +57,13 @@ class StageChain {
   }
 
  private:
-  StageChain(io::Loop& loop, StageChainConfig config, Owner owner, Metrics& metrics);
+  PipelineChain(io::Loop& loop, PipelineChainConfig config, Owner owner, Metrics& metrics);
   void tick();
   void begin();
   void lose(const Error& why);
 
   io::Loop& loop_;
-  const StageChainConfig config_;
+  const PipelineChainConfig config_;
   const Owner owner_;
   bool ready_ = false, asking_ = false;
   uint64_t pipeline_ = 0, begun_ = 0;
@@ -71,7 +71,7 @@ class StageChain {
   io::Loop::Handle ticker_ = 0;
   Gauge& alive_;
   Counter& lost_;
-  std::unique_ptr<StageLink> link_;
+  std::unique_ptr<PipelineLink> link_;
 };
 
 }  // namespace mc::serve

@@ -14,14 +14,14 @@
 
 namespace mc::serve {
 
-class StageLink {
+class PipelineLink {
  public:
-  static Result<std::unique_ptr<StageLink>> open(io::Loop& loop, const std::string& address) {
+  static Result<std::unique_ptr<PipelineLink>> open(io::Loop& loop, const std::string& address) {
     MC_TRY(auto client, rpc::Client::connect(loop, address, rpc::Way::kNear));
-    return std::unique_ptr<StageLink>(new StageLink(std::move(client)));
+    return std::unique_ptr<PipelineLink>(new PipelineLink(std::move(client)));
   }
-  StageLink(const StageLink&) = delete;
-  StageLink& operator=(const StageLink&) = delete;
+  PipelineLink(const PipelineLink&) = delete;
+  PipelineLink& operator=(const PipelineLink&) = delete;
 
   const std::string& address() const { return client_->address(); }
   // `done` once: with the answer, or with the error of cancel().
@@ -40,7 +40,7 @@ class StageLink {
   }
 
  private:
-  explicit StageLink(std::unique_ptr<rpc::Client> client) : client_(std::move(client)) {}
+  explicit PipelineLink(std::unique_ptr<rpc::Client> client) : client_(std::move(client)) {}
   uint64_t calls_ = 0;
   std::map<uint64_t, std::function<void(const Error&)>> waiting_;
   std::unique_ptr<rpc::Client> client_;

@@ -12,21 +12,21 @@ namespace mc::serve {
 namespace {
 
 using ull = unsigned long long;
-constexpr size_t kStagePeersMax = 1024;
+constexpr size_t kPipelinePeersMax = 1024;
 
 }  // namespace
 
-std::vector<StageChunk> stage_chunks(const std::string& request, uint64_t begin, uint64_t end,
-                                     bool last, std::span<const float> rows,
-                                     uint32_t block_tokens) {
+std::vector<PipelineChunk> pipeline_chunks(const std::string& request, uint64_t begin, uint64_t end,
+                                           bool last, std::span<const float> rows,
+                                           uint32_t block_tokens) {
   MC_CHECK(begin < end && rows.size() % (end - begin) == 0);
   const uint64_t hidden = rows.size() / (end - begin), row_bytes = hidden * sizeof(float);
   const uint64_t blocks =
-      StageChunk::kRowBytesMax / std::max<uint64_t>(row_bytes * block_tokens, 1);
+      PipelineChunk::kRowBytesMax / std::max<uint64_t>(row_bytes * block_tokens, 1);
   const uint64_t step = std::max<uint64_t>(blocks, 1) * block_tokens;
-  std::vector<StageChunk> out;
+  std::vector<PipelineChunk> out;
   for (uint64_t at = begin; at < end;) {
-    StageChunk m;
+    PipelineChunk m;
     m.request = request;
     m.begin = at;
     m.end = std::min(end, (at / block_tokens) * block_tokens + step);
@@ -40,25 +40,27 @@ std::vector<StageChunk> stage_chunks(const std::string& request, uint64_t begin,
   return out;
 }
 
-Result<std::unique_ptr<StageWorker>> StageWorker::open(io::Loop& loop, xfer::Engine& transfer,
-                                                       rpc::Server& server, const Engine& engine,
-                                                       const StageConfig& config,
-                                                       Metrics& metrics) {
+Result<std::unique_ptr<PipelineWorker>> PipelineWorker::open(io::Loop& loop, xfer::Engine& transfer,
+                                                             rpc::Server& server,
+                                                             const Engine& engine,
+                                                             const PipelineConfig& config,
+                                                             Metrics& metrics) {
   if (config.connector == Connector::kPool)
     return fail(Code::kInvalid,
                 "--connector pool is not for a pipeline: decode workers look for whole blocks in "
                 "the KV store; take push, pull or multi");
   MC_TRY(auto core,
          WorkerCore::open(loop, transfer, engine, config.blocks, transfer.generation().n));
-  auto self = std::unique_ptr<StageWorker>(
-      new StageWorker(loop, transfer, server, engine, config, metrics, std::move(core)));
+  auto self = std::unique_ptr<PipelineWorker>(
+      new PipelineWorker(loop, transfer, server, engine, config, metrics, std::move(core)));
   MC_TRY_(self->hold_blocks());
   const KvShape shape = KvShape::of(engine.spec(), engine.block_tokens(), engine.ranks());
   if (!config.store.master.empty()) {
-    MC_TRY(self->pool_, PoolLink::open(loop, transfer, config.store, engine.spec().pool_name(),
-                                       self->core_->blocks(), metrics, shape, config.stage));
+    MC_TRY(self->pool_,
+           StoreConnector::open(loop, transfer, config.store, engine.spec().pool_name(),
+                                self->core_->blocks(), metrics, shape, config.stage));
   }
-  StageWorker* const raw = self.get();
+  PipelineWorker* const raw = self.get();
   MC_TRY(self->sender_,
          make_sender(config.connector, config.layerwise,
                      {loop, transfer, self->core_->memory(), shape, self->transfer_, nullptr,
@@ -66,9 +68,9 @@ Result<std::unique_ptr<StageWorker>> StageWorker::open(io::Loop& loop, xfer::Eng
   return self;
 }
 
-StageWorker::StageWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server,
-                         const Engine& engine, const StageConfig& config, Metrics& metrics,
-                         std::shared_ptr<WorkerCore> core)
+PipelineWorker::PipelineWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server,
+                               const Engine& engine, const PipelineConfig& config, Metrics& metrics,
+                               std::shared_ptr<WorkerCore> core)
     : loop_(loop),
       engine_(engine),
       config_(config),
@@ -79,23 +81,24 @@ StageWorker::StageWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& se
       crossed_(metrics.counter("mc_engine_activation_bytes_total",
                                "activations that came from the stage before")),
       transfer_(loop, transfer, metrics) {
-  on<StageOpen>(&StageWorker::open_pipeline);
-  on<StagePing>(&StageWorker::ping);
-  on<StageFetch>(&StageWorker::fetch);
-  on<StagePut>(&StageWorker::put);
-  on<StageBegin>(&StageWorker::begin);
-  on<StageChunk>(&StageWorker::chunk);
-  on<StageEnd>(&StageWorker::end);
+  on<PipelineOpen>(&PipelineWorker::open_pipeline);
+  on<PipelinePing>(&PipelineWorker::ping);
+  on<PipelineFetch>(&PipelineWorker::fetch);
+  on<PipelinePut>(&PipelineWorker::put);
+  on<PipelineBegin>(&PipelineWorker::begin);
+  on<PipelineChunk>(&PipelineWorker::chunk);
+  on<PipelineEnd>(&PipelineWorker::end);
 }
 
-StageWorker::~StageWorker() { core_->close(); }
+PipelineWorker::~PipelineWorker() { core_->close(); }
 
 // What is not of this pipeline is refused, whatever it is.
 template <class M>
-void StageWorker::on(void (StageWorker::*handler)(const M&, const rpc::Reply<typename M::Reply>&)) {
+void PipelineWorker::on(void (PipelineWorker::*handler)(const M&,
+                                                        const rpc::Reply<typename M::Reply>&)) {
   server_.on_later<M>(
       [this, handler](const M& m, const rpc::Call&, const rpc::Reply<typename M::Reply>& reply) {
-        if constexpr (!std::is_same_v<M, StageOpen>)
+        if constexpr (!std::is_same_v<M, PipelineOpen>)
           if (m.pipeline != pipeline_)
             return reply.error({Code::kStale, "this stage is not of that pipeline any more"});
         (this->*handler)(m, reply);
@@ -103,7 +106,7 @@ void StageWorker::on(void (StageWorker::*handler)(const M&, const rpc::Reply<typ
 }
 
 // All blocks are the head's, for good.
-Result<> StageWorker::hold_blocks() {
+Result<> PipelineWorker::hold_blocks() {
   BlockRequest all;
   all.request = "the pipeline";
   all.blocks = config_.blocks;
@@ -112,19 +115,19 @@ Result<> StageWorker::hold_blocks() {
   return {};
 }
 
-void StageWorker::after(Time when, std::function<void()> task) {
+void PipelineWorker::after(Time when, std::function<void()> task) {
   loop_.at(when, [alive = std::weak_ptr(alive_), task = std::move(task)] {
     if (!alive.expired()) task();
   });
 }
 
-bool StageWorker::known(const std::vector<uint32_t>& blocks) const {
+bool PipelineWorker::known(const std::vector<uint32_t>& blocks) const {
   return std::all_of(blocks.begin(), blocks.end(), [&](uint32_t b) { return b < config_.blocks; });
 }
 
 // ---- the pipeline
 
-Result<> StageWorker::check(const StageOpen& m) const {
+Result<> PipelineWorker::check(const PipelineOpen& m) const {
   const cost::ModelSpec& s = engine_.spec();
   if (draining_) return fail(Code::kBusy, "this stage is ending");
   if (m.fingerprint != config_.fingerprint)
@@ -144,7 +147,7 @@ Result<> StageWorker::check(const StageOpen& m) const {
   return {};
 }
 
-void StageWorker::open_pipeline(const StageOpen& m, const rpc::Reply<StageOpened>& reply) {
+void PipelineWorker::open_pipeline(const PipelineOpen& m, const rpc::Reply<PipelineOpened>& reply) {
   if (const auto fits = check(m); !fits) return reply.error(fits.error());
   pipeline_ = 0;
   next_.reset();
@@ -153,30 +156,30 @@ void StageWorker::open_pipeline(const StageOpen& m, const rpc::Reply<StageOpened
     return reply.error({Code::kBusy, "work of an earlier pipeline is not over: ask again"});
   if (m.others.empty()) {
     pipeline_ = m.pipeline;
-    return reply(StageOpened{1});
+    return reply(PipelineOpened{1});
   }
-  auto link = StageLink::open(loop_, m.others.front());
+  auto link = PipelineLink::open(loop_, m.others.front());
   if (!link) return reply.error(link.error());
   next_ = std::move(*link);
   pipeline_ = m.pipeline;
-  StageOpen on = m;
+  PipelineOpen on = m;
   on.first_layer += engine_.spec().layers;
   on.others.erase(on.others.begin());
-  next_->call<StageOpen>(on, config_.patience, [reply](const Result<StageOpened>& opened) {
+  next_->call<PipelineOpen>(on, config_.patience, [reply](const Result<PipelineOpened>& opened) {
     if (!opened) return reply.error(opened.error());
-    reply(StageOpened{opened->stages + 1});
+    reply(PipelineOpened{opened->stages + 1});
   });
 }
 
-void StageWorker::ping(const StagePing& m, const rpc::Reply<rpc::Empty>& reply) {
+void PipelineWorker::ping(const PipelinePing& m, const rpc::Reply<rpc::Empty>& reply) {
   if (next_ == nullptr) return reply(rpc::Empty{});
-  next_->call<StagePing>(m, config_.patience,
-                         [reply](const Result<rpc::Empty>& answer) { reply(answer); });
+  next_->call<PipelinePing>(m, config_.patience,
+                            [reply](const Result<rpc::Empty>& answer) { reply(answer); });
 }
 
 // ---- the KV store
 
-void StageWorker::fetch(const StageFetch& m, const rpc::Reply<StageFetched>& reply) {
+void PipelineWorker::fetch(const PipelineFetch& m, const rpc::Reply<PipelineFetched>& reply) {
   if (!known(m.blocks) || m.blocks.size() != m.hashes.size())
     return reply.error({Code::kInvalid, "blocks that are not here are to be fetched"});
   struct Fetch {
@@ -189,17 +192,17 @@ void StageWorker::fetch(const StageFetch& m, const rpc::Reply<StageFetched>& rep
     all->found = std::min(all->found, found);
     if (--all->parts > 0) return;
     if (all->broken) return reply.error(*all->broken);
-    reply(StageFetched{static_cast<uint32_t>(all->found)});
+    reply(PipelineFetched{static_cast<uint32_t>(all->found)});
   };
   if (next_ == nullptr)
     part(m.hashes.size());
   else
-    next_->call<StageFetch>(m, config_.work, [all, part](const Result<StageFetched>& answer) {
+    next_->call<PipelineFetch>(m, config_.work, [all, part](const Result<PipelineFetched>& answer) {
       if (!answer) all->broken = answer.error();
       part(answer ? answer->blocks : 0);
     });
   if (pool_ == nullptr) return part(0);
-  PoolLink::Wanted wanted;
+  StoreConnector::Wanted wanted;
   wanted.hashes = m.hashes;
   for (const uint32_t b : m.blocks)
     wanted.memory.emplace_back(core_->block(b), core_->block_bytes());
@@ -211,7 +214,7 @@ void StageWorker::fetch(const StageFetch& m, const rpc::Reply<StageFetched>& rep
   });
 }
 
-void StageWorker::put(const StagePut& m, const rpc::Reply<rpc::Empty>& reply) {
+void PipelineWorker::put(const PipelinePut& m, const rpc::Reply<rpc::Empty>& reply) {
   if (!known(m.blocks) || m.blocks.size() != m.hashes.size())
     return reply.error({Code::kInvalid, "blocks that are not here are to be put"});
   struct Put {
@@ -242,7 +245,7 @@ void StageWorker::put(const StagePut& m, const rpc::Reply<rpc::Empty>& reply) {
         as);
   }
   if (next_ == nullptr) return part();
-  next_->call<StagePut>(m, config_.work, [all, part](const Result<rpc::Empty>& answer) {
+  next_->call<PipelinePut>(m, config_.work, [all, part](const Result<rpc::Empty>& answer) {
     if (!answer) all->broken = answer.error();
     part();
   });
@@ -250,7 +253,7 @@ void StageWorker::put(const StagePut& m, const rpc::Reply<rpc::Empty>& reply) {
 
 // ---- prompts
 
-Result<StageWorker::JobPtr> StageWorker::make_job(const StageBegin& m) {
+Result<PipelineWorker::JobPtr> PipelineWorker::make_job(const PipelineBegin& m) {
   const uint32_t tokens = engine_.block_tokens();
   const size_t blocks = (m.prompt.size() + tokens - 1) / tokens;
   const auto vocab = static_cast<int32_t>(engine_.spec().vocab);
@@ -276,7 +279,7 @@ Result<StageWorker::JobPtr> StageWorker::make_job(const StageBegin& m) {
   return job;
 }
 
-void StageWorker::begin(const StageBegin& m, const rpc::Reply<StageDone>& reply) {
+void PipelineWorker::begin(const PipelineBegin& m, const rpc::Reply<PipelineDone>& reply) {
   auto job = make_job(m);
   if (!job) return reply.error(job.error());
   jobs_[m.request] = *job;
@@ -294,22 +297,22 @@ void StageWorker::begin(const StageBegin& m, const rpc::Reply<StageDone>& reply)
     core_->free_at = std::max(core_->free_at, loop_.clock().now()) + timing_.load((*job)->reused);
   // What is reused may be of a prompt whose chunks are being computed here: behind those.
   ++busy_;
-  const bool queued =
-      core_->submit([] {},
-                    [this, work, reused = m.reused] {
-                      --busy_;
-                      work->computed = std::max(work->computed, loop_.clock().now());
-                      if (work->done.code == 0 && sender_->grain() != Grain::kPrompt)
-                        send(work, 0, reused, 0, core_->block_bytes());
-                      part_done(work);
-                    });
+  const bool queued = core_->submit(
+      [] {},
+      [this, work, reused = m.reused] {
+        --busy_;
+        work->computed = std::max(work->computed, loop_.clock().now());
+        if (work->done.code == 0 && sender_->granularity() != SendGranularity::kPrompt)
+          send(work, 0, reused, 0, core_->block_bytes());
+        part_done(work);
+      });
   if (queued) return;
   --busy_;
   work->broken = Error{Code::kBusy, "too much computing is queued"};
   part_done(work);
 }
 
-Result<StageWorker::JobPtr> StageWorker::check(const StageChunk& m) const {
+Result<PipelineWorker::JobPtr> PipelineWorker::check(const PipelineChunk& m) const {
   const auto it = jobs_.find(m.request);
   if (it == jobs_.end())
     return fail(Code::kNotFound, "request '%s' has not begun here", shown(m.request).c_str());
@@ -327,7 +330,7 @@ Result<StageWorker::JobPtr> StageWorker::check(const StageChunk& m) const {
   return it->second;
 }
 
-void StageWorker::chunk(const StageChunk& m, const rpc::Reply<StageDone>& reply) {
+void PipelineWorker::chunk(const PipelineChunk& m, const rpc::Reply<PipelineDone>& reply) {
   const auto job = check(m);
   if (!job) return reply.error(job.error());
   (*job)->next = m.end;
@@ -339,19 +342,19 @@ void StageWorker::chunk(const StageChunk& m, const rpc::Reply<StageDone>& reply)
           std::move(activations));
 }
 
-void StageWorker::end(const StageEnd& m, const rpc::Reply<rpc::Empty>& reply) {
+void PipelineWorker::end(const PipelineEnd& m, const rpc::Reply<rpc::Empty>& reply) {
   jobs_.erase(m.request);
   if (next_ == nullptr) return reply(rpc::Empty{});
-  next_->call<StageEnd>(m, config_.work,
-                        [reply](const Result<rpc::Empty>& answer) { reply(answer); });
+  next_->call<PipelineEnd>(m, config_.work,
+                           [reply](const Result<rpc::Empty>& answer) { reply(answer); });
 }
 
 // ---- work
 
 // As PrefillWorker: the compute thread gets all layers at once; what the loop does with one waits
 // until the model's own time for it has passed.
-void StageWorker::compute(const WorkPtr& work, uint64_t begin, uint64_t end,
-                          Activations activations) {
+void PipelineWorker::compute(const WorkPtr& work, uint64_t begin, uint64_t end,
+                             Activations activations) {
   const Job& job = *work->job;
   const uint32_t layers = engine_.spec().layers;
   const Duration predicted =
@@ -378,8 +381,9 @@ void StageWorker::compute(const WorkPtr& work, uint64_t begin, uint64_t end,
                                 spent->first, std::max(spent->second, due), work->job->kv.request);
           const auto through = [this, work, begin, end, layer, x] {
             if (layer + 1 == engine_.spec().layers && next_ != nullptr && !work->broken)
-              for (const StageChunk& m : stage_chunks(work->job->kv.request, begin, end, work->last,
-                                                      x->rows, engine_.block_tokens()))
+              for (const PipelineChunk& m :
+                   pipeline_chunks(work->job->kv.request, begin, end, work->last, x->rows,
+                                   engine_.block_tokens()))
                 pass_on(work, m);
             layer_done(work, begin, end, layer);
           };
@@ -400,26 +404,28 @@ void StageWorker::compute(const WorkPtr& work, uint64_t begin, uint64_t end,
   }
 }
 
-void StageWorker::layer_done(const WorkPtr& work, uint64_t begin, uint64_t end, uint32_t layer) {
+void PipelineWorker::layer_done(const WorkPtr& work, uint64_t begin, uint64_t end, uint32_t layer) {
   const uint64_t tokens = engine_.block_tokens(), bytes = engine_.spec().layer_bytes(tokens);
   const size_t blocks = (end + tokens - 1) / tokens;
-  if (sender_->grain() == Grain::kLayer) send(work, begin / tokens, blocks, layer * bytes, bytes);
+  if (sender_->granularity() == SendGranularity::kLayer)
+    send(work, begin / tokens, blocks, layer * bytes, bytes);
   if (layer + 1 < engine_.spec().layers) return;
   --busy_;
   computed_.add(end - begin);
   work->computed = std::max(work->computed, loop_.clock().now());
-  if (sender_->grain() == Grain::kPrompt && work->last)
+  if (sender_->granularity() == SendGranularity::kPrompt && work->last)
     send(work, 0, blocks, 0, core_->block_bytes());
   part_done(work);
 }
 
-void StageWorker::send(const WorkPtr& work, size_t first, size_t last, uint64_t at,
-                       uint64_t bytes) {
+void PipelineWorker::send(const WorkPtr& work, size_t first, size_t last, uint64_t at,
+                          uint64_t bytes) {
   if (first == last || !work->job->reachable || work->broken) return;
   ++busy_;
   ++work->parts;
   work->done.kv_bytes += (last - first) * bytes;
-  const uint32_t layers = sender_->grain() == Grain::kPrompt ? engine_.spec().layers : 1;
+  const uint32_t layers =
+      sender_->granularity() == SendGranularity::kPrompt ? engine_.spec().layers : 1;
   const Time begun = loop_.clock().now();
   sender_->send(
       std::shared_ptr<KvRoute>(work->job, &work->job->kv),
@@ -438,11 +444,11 @@ void StageWorker::send(const WorkPtr& work, size_t first, size_t last, uint64_t 
 }
 
 template <class M>
-void StageWorker::pass_on(const WorkPtr& work, const M& message) {
+void PipelineWorker::pass_on(const WorkPtr& work, const M& message) {
   M on = message;
   on.pipeline = pipeline_;
   ++work->parts;
-  next_->call<M>(on, config_.work, [this, work](const Result<StageDone>& reply) {
+  next_->call<M>(on, config_.work, [this, work](const Result<PipelineDone>& reply) {
     if (!reply) {
       work->broken = reply.error();
     } else {
@@ -459,7 +465,7 @@ void StageWorker::pass_on(const WorkPtr& work, const M& message) {
   });
 }
 
-void StageWorker::part_done(const WorkPtr& work) {
+void PipelineWorker::part_done(const WorkPtr& work) {
   if (--work->parts > 0) return;
   if (work->broken) return work->reply.error(*work->broken);
   if (work->last) {
@@ -472,17 +478,17 @@ void StageWorker::part_done(const WorkPtr& work) {
   work->reply(work->done);
 }
 
-rpc::Client* StageWorker::peer(const std::string& address) {
+rpc::Client* PipelineWorker::peer(const std::string& address) {
   auto it = peers_.find(address);
   if (it != peers_.end()) return it->second.get();
-  if (peers_.size() >= kStagePeersMax)
+  if (peers_.size() >= kPipelinePeersMax)
     std::erase_if(peers_, [](const auto& p) { return p.second->in_flight() == 0; });
   auto client = rpc::Client::connect(loop_, address, rpc::Way::kNear);
   if (!client) return nullptr;
   return peers_.emplace(address, std::move(*client)).first->second.get();
 }
 
-Json StageWorker::state() const {
+Json PipelineWorker::state() const {
   return {{"role", "stage"},
           {"stage", config_.stage + 1},
           {"first_layer", engine_.spec().first_layer},

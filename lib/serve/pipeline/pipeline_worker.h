@@ -29,7 +29,7 @@
 
 namespace mc::serve {
 
-struct StageConfig {
+struct PipelineConfig {
   std::string fingerprint;  // of the whole model
   uint32_t stage = 0;       // from 0, the head
   uint32_t blocks = 0;      // as many as the head has
@@ -43,16 +43,17 @@ struct StageConfig {
   TraceEvents* trace = nullptr;                 // lent; nullptr: nobody wants to know
 };
 
-class StageWorker {
+class PipelineWorker {
  public:
   // Registers its messages with `server`. `engine` has the stage's layers (cost::slice_of).
   // Errors: kInvalid for the pool connector; kNoSpace for blocks that do not fit.
-  static Result<std::unique_ptr<StageWorker>> open(io::Loop& loop, xfer::Engine& transfer,
-                                                   rpc::Server& server, const Engine& engine,
-                                                   const StageConfig& config, Metrics& metrics);
-  ~StageWorker();
-  StageWorker(const StageWorker&) = delete;
-  StageWorker& operator=(const StageWorker&) = delete;
+  static Result<std::unique_ptr<PipelineWorker>> open(io::Loop& loop, xfer::Engine& transfer,
+                                                      rpc::Server& server, const Engine& engine,
+                                                      const PipelineConfig& config,
+                                                      Metrics& metrics);
+  ~PipelineWorker();
+  PipelineWorker(const PipelineWorker&) = delete;
+  PipelineWorker& operator=(const PipelineWorker&) = delete;
 
   bool idle() const { return busy_ == 0; }  // nothing reads or writes its blocks
   void drain() { draining_ = true; }        // no pipeline begins any more
@@ -68,32 +69,32 @@ class StageWorker {
     bool reachable = false;  // its decode worker
   };
   using JobPtr = std::shared_ptr<Job>;
-  struct Work {  // a StageBegin or a StageChunk, until all of it is done
+  struct Work {  // a PipelineBegin or a PipelineChunk, until all of it is done
     JobPtr job;
-    rpc::Reply<StageDone> reply;
+    rpc::Reply<PipelineDone> reply;
     bool last = false;
     uint32_t parts = 1;           // computing, sending, the next stage
     std::optional<Error> broken;  // the pipeline is lost
-    StageDone done;
+    PipelineDone done;
     Time computed{};  // by this and the stages after it
   };
   using WorkPtr = std::shared_ptr<Work>;
 
-  StageWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server, const Engine& engine,
-              const StageConfig& config, Metrics& metrics, std::shared_ptr<WorkerCore> core);
+  PipelineWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server, const Engine& engine,
+                 const PipelineConfig& config, Metrics& metrics, std::shared_ptr<WorkerCore> core);
   Result<> hold_blocks();
   template <class M>
-  void on(void (StageWorker::*handler)(const M&, const rpc::Reply<typename M::Reply>&));
-  void open_pipeline(const StageOpen& m, const rpc::Reply<StageOpened>& reply);
-  Result<> check(const StageOpen& m) const;
-  void ping(const StagePing& m, const rpc::Reply<rpc::Empty>& reply);
-  void fetch(const StageFetch& m, const rpc::Reply<StageFetched>& reply);
-  void put(const StagePut& m, const rpc::Reply<rpc::Empty>& reply);
-  void begin(const StageBegin& m, const rpc::Reply<StageDone>& reply);
-  Result<JobPtr> make_job(const StageBegin& m);
-  void chunk(const StageChunk& m, const rpc::Reply<StageDone>& reply);
-  Result<JobPtr> check(const StageChunk& m) const;
-  void end(const StageEnd& m, const rpc::Reply<rpc::Empty>& reply);
+  void on(void (PipelineWorker::*handler)(const M&, const rpc::Reply<typename M::Reply>&));
+  void open_pipeline(const PipelineOpen& m, const rpc::Reply<PipelineOpened>& reply);
+  Result<> check(const PipelineOpen& m) const;
+  void ping(const PipelinePing& m, const rpc::Reply<rpc::Empty>& reply);
+  void fetch(const PipelineFetch& m, const rpc::Reply<PipelineFetched>& reply);
+  void put(const PipelinePut& m, const rpc::Reply<rpc::Empty>& reply);
+  void begin(const PipelineBegin& m, const rpc::Reply<PipelineDone>& reply);
+  Result<JobPtr> make_job(const PipelineBegin& m);
+  void chunk(const PipelineChunk& m, const rpc::Reply<PipelineDone>& reply);
+  Result<JobPtr> check(const PipelineChunk& m) const;
+  void end(const PipelineEnd& m, const rpc::Reply<rpc::Empty>& reply);
   bool known(const std::vector<uint32_t>& blocks) const;
 
   void compute(const WorkPtr& work, uint64_t begin, uint64_t end, Activations activations);
@@ -107,7 +108,7 @@ class StageWorker {
 
   io::Loop& loop_;
   const Engine& engine_;
-  const StageConfig config_;
+  const PipelineConfig config_;
   const Timing timing_;
   const std::shared_ptr<WorkerCore> core_;
   rpc::Server& server_;
@@ -119,15 +120,16 @@ class StageWorker {
   std::map<std::string, std::unique_ptr<rpc::Client>> peers_;
   Counter &computed_, &crossed_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers ask whether this is gone
-  std::unique_ptr<StageLink> next_;                             // nullptr: this is the last one
+  std::unique_ptr<PipelineLink> next_;                          // nullptr: this is the last one
   std::unique_ptr<KvSender> sender_;
-  std::unique_ptr<PoolLink> pool_;
+  std::unique_ptr<StoreConnector> pool_;
   KvTransfer transfer_;
 };
 
 // The chunk messages that hand on `rows` ([token][hidden]) of tokens [begin, end): as few as hold
 // them, cut at blocks.
-std::vector<StageChunk> stage_chunks(const std::string& request, uint64_t begin, uint64_t end,
-                                     bool last, std::span<const float> rows, uint32_t block_tokens);
+std::vector<PipelineChunk> pipeline_chunks(const std::string& request, uint64_t begin, uint64_t end,
+                                           bool last, std::span<const float> rows,
+                                           uint32_t block_tokens);
 
 }  // namespace mc::serve

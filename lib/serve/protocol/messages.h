@@ -14,9 +14,10 @@
 //   at any time conductor -> both  Abort
 //
 // A prefix that another prefill worker holds is fetched ahead of need (TransferKVCache,
-// section 4.2) by paired transactions: TxAllocate with `lend` locks it where it is and allocates
-// nothing; the second one, with `lent`, has the chosen worker read it while it queues, and commit
-// the first when it has it. What was read counts only if that commit finds the lock still there.
+// section 4.2) by paired transactions: TxAllocate with `pin_for_peer` locks it where it is and
+// allocates nothing; the second one, with `remote_prefix`, has the chosen worker read it while it
+// queues, and commit the first when it has it. What was read counts only if that commit finds the
+// lock still there.
 //
 // Workers announce themselves with Heartbeat to every conductor they were told of; KV events ride
 // in it, acknowledged by sequence number; a conductor that starts, or finds a gap, asks Snapshot.
@@ -80,7 +81,7 @@ struct TxAllocated {
   uint32_t local_blocks = 0;  // full blocks found here
   uint32_t queued = 0;        // requests before this one
   double queue_ms = 0;        // the node's own estimate
-  // Of `lend`: where the locked blocks are.
+  // With `pin_for_peer`: the pinned blocks.
   xfer::SegmentDescriptor segment;
   std::vector<uint64_t> block_offsets;
   uint32_t ranks = 1;  // of those
@@ -89,9 +90,9 @@ struct TxAllocated {
   }
 };
 
-struct Lent {           // leading blocks of a prompt at another prefill worker, locked there
+struct RemotePrefix {   // leading blocks of a prompt at another prefill worker, locked there
   std::string control;  // of that worker
-  uint64_t tx = 0;      // its transaction; 0: nothing is lent
+  uint64_t tx = 0;      // its transaction; 0: none
   xfer::SegmentDescriptor segment;
   std::vector<uint64_t> offsets;  // in the segment, one a block
   uint32_t ranks = 1;
@@ -106,16 +107,16 @@ struct TxAllocate {
   std::string cache_salt;
   Reservation target;
   uint32_t lease_ms = 30'000;  // not started or committed by then: rolled back
-  uint32_t lend = 0;           // above 0: only lock so many leading blocks, for another worker
-  Lent lent;                   // read these first
+  uint32_t pin_for_peer = 0;   // above 0: only pin so many leading blocks, for another worker
+  RemotePrefix remote_prefix;  // read these first
   int64_t priority = 0;        // lower ones are computed first
   // serve/protocol/cache_control.h: leading blocks that are a context, for how long; the others.
   uint32_t context_blocks = 0, keep_ms = 0;
   bool ephemeral = false;
   uint64_t epoch = 0;  // as in Reserve
   static void fields(auto& a, auto& m) {
-    a(m.request, m.prompt, m.cache_salt, m.target, m.lease_ms, m.lend, m.lent, m.priority,
-      m.context_blocks, m.keep_ms, m.ephemeral, m.epoch);
+    a(m.request, m.prompt, m.cache_salt, m.target, m.lease_ms, m.pin_for_peer, m.remote_prefix,
+      m.priority, m.context_blocks, m.keep_ms, m.ephemeral, m.epoch);
   }
 };
 

@@ -4,13 +4,13 @@
 // slice of the layers. A message goes from the head to the second process, and from every stage to
 // the next one, in order. A stage answers when it and all after it are done with the message.
 //
-//   StageOpen    the head begins, or begins again: state from before is dropped
-//   StagePing    periodically: checks that all of them live
-//   StageFetch   blocks of a prompt that the KV store has
-//   StageBegin   a prompt: where its KV lies here, and where it goes to
-//   StageChunk   what the layers before made of some of its tokens
-//   StageEnd     the prompt was given up
-//   StagePut     blocks for the KV store
+//   PipelineOpen    the head begins, or begins again: state from before is dropped
+//   PipelinePing    periodically: checks that all of them live
+//   PipelineFetch   blocks of a prompt that the KV store has
+//   PipelineBegin   a prompt: where its KV lies here, and where it goes to
+//   PipelineChunk   what the layers before made of some of its tokens
+//   PipelineEnd     the prompt was given up
+//   PipelinePut     blocks for the KV store
 //
 // Only the head knows what is cached and which blocks are free: block i of a stage holds the
 // stage's layers of what block i of the head holds. A stage that finds the next one gone, or opened
@@ -25,15 +25,15 @@
 
 namespace mc::serve {
 
-struct StageOpened {
+struct PipelineOpened {
   static constexpr const char* kName = "stage-opened";
   uint32_t stages = 0;  // from this one on
   static void fields(auto& a, auto& m) { a(m.stages); }
 };
 
-struct StageOpen {
+struct PipelineOpen {
   static constexpr const char* kName = "stage-open";
-  using Reply = StageOpened;
+  using Reply = PipelineOpened;
   uint64_t pipeline = 0;  // a new number for each beginning; in all messages from then on
   std::string fingerprint;
   uint32_t blocks = 0;
@@ -44,14 +44,14 @@ struct StageOpen {
   }
 };
 
-struct StagePing {
+struct PipelinePing {
   static constexpr const char* kName = "stage-ping";
   using Reply = Empty;
   uint64_t pipeline = 0;
   static void fields(auto& a, auto& m) { a(m.pipeline); }
 };
 
-struct StageDone {
+struct PipelineDone {
   static constexpr const char* kName = "stage-done";
   uint64_t kv_bytes = 0;  // sent to the decode worker
   uint64_t tail_us = 0;   // from when all was computed until all was sent
@@ -60,9 +60,9 @@ struct StageDone {
   static void fields(auto& a, auto& m) { a(m.kv_bytes, m.tail_us, m.code, m.what); }
 };
 
-struct StageBegin {
+struct PipelineBegin {
   static constexpr const char* kName = "stage-begin";
-  using Reply = StageDone;
+  using Reply = PipelineDone;
   uint64_t pipeline = 0;
   std::string request;
   std::vector<int32_t> prompt;
@@ -75,9 +75,9 @@ struct StageBegin {
   }
 };
 
-struct StageChunk {
+struct PipelineChunk {
   static constexpr const char* kName = "stage-chunk";
-  using Reply = StageDone;
+  using Reply = PipelineDone;
   static constexpr size_t kRowBytesMax = 8 * kMiB;  // but for one block's, which may have more
   uint64_t pipeline = 0;
   std::string request;
@@ -87,7 +87,7 @@ struct StageChunk {
   static void fields(auto& a, auto& m) { a(m.pipeline, m.request, m.begin, m.end, m.last, m.rows); }
 };
 
-struct StageEnd {
+struct PipelineEnd {
   static constexpr const char* kName = "stage-end";
   using Reply = Empty;
   uint64_t pipeline = 0;
@@ -95,22 +95,22 @@ struct StageEnd {
   static void fields(auto& a, auto& m) { a(m.pipeline, m.request); }
 };
 
-struct StageFetched {
+struct PipelineFetched {
   static constexpr const char* kName = "stage-fetched";
   uint32_t blocks = 0;  // the first so many are there, in all stages that were asked
   static void fields(auto& a, auto& m) { a(m.blocks); }
 };
 
-struct StageFetch {
+struct PipelineFetch {
   static constexpr const char* kName = "stage-fetch";
-  using Reply = StageFetched;
+  using Reply = PipelineFetched;
   uint64_t pipeline = 0;
   std::vector<BlockHash> hashes;
   std::vector<uint32_t> blocks;  // where each goes
   static void fields(auto& a, auto& m) { a(m.pipeline, m.hashes, m.blocks); }
 };
 
-struct StagePut {
+struct PipelinePut {
   static constexpr const char* kName = "stage-put";
   using Reply = Empty;  // they were put, or given up
   uint64_t pipeline = 0;

@@ -1,10 +1,10 @@
-// What the halves of a worker process share: the pool of KV blocks with what is in it, the thread
-// that computes, and the time until which the modelled device is busy. A prefill worker has one, a
-// decode worker has one; a worker that is both has one for the two of them, so that decode steps
-// and chunks of prompts take turns on it, and a prompt's blocks need not move.
+// What the role instances of a worker process share: the pool of KV blocks with what is in it, the
+// thread that computes, and the time until which the modelled device is busy. A prefill worker has
+// one, a decode worker has one; a worker that is both has one for the two of them, so that decode
+// steps and chunks of prompts take turns on it, and a prompt's blocks need not move.
 //
-// Thread: the loop's. Ends with the first half that goes: close() stops the computing, after which
-// no completion runs; memory and blocks stay until the last half is gone.
+// Thread: the loop's. Ends with the first instance that goes: close() stops the computing, after
+// which no completion runs; memory and blocks stay until the last instance is gone.
 #pragma once
 #include <cstddef>
 #include <cstdint>

@@ -64,7 +64,7 @@ Result<rpc::Empty> DecodeWorker::kv_failed(const KvFailed& m) {
   return rpc::Empty{};
 }
 
-// ---- from the prefill half of this process
+// ---- from the prefill instance of this process
 
 Result<> DecodeWorker::adopt(const std::string& request, uint64_t guard,
                              const std::vector<BlockId>& blocks) {
@@ -143,7 +143,7 @@ void DecodeWorker::offered(const KvOffer& m, const rpc::Reply<rpc::Empty>& reply
 void DecodeWorker::fetch(const SequencePtr& s, const std::vector<uint32_t>& blocks) {
   const uint32_t tokens = engine_.block_tokens();
   const uint64_t bytes = engine_.spec().block_bytes(tokens);
-  PoolLink::Wanted wanted;
+  StoreConnector::Wanted wanted;
   for (const uint32_t i : blocks) {
     wanted.hashes.push_back(s->block_key(i, tokens));
     wanted.memory.emplace_back(s->blocks[i], bytes);

@@ -24,8 +24,9 @@ Result<std::unique_ptr<DecodeWorker>> DecodeWorker::open(io::Loop& loop, xfer::E
   auto self = std::unique_ptr<DecodeWorker>(
       new DecodeWorker(loop, transfer, server, engine, config, metrics, std::move(core)));
   if (!config.store.master.empty()) {
-    MC_TRY(self->pool_, PoolLink::open(loop, transfer, config.store, engine.spec().pool_name(),
-                                       self->blocks_, metrics, self->shape_));
+    MC_TRY(self->pool_,
+           StoreConnector::open(loop, transfer, config.store, engine.spec().pool_name(),
+                                self->blocks_, metrics, self->shape_));
   }
   return self;
 }
@@ -195,7 +196,7 @@ void DecodeWorker::step() {
   stepping_ = true;
   const Time start = loop_.clock().now();
   Time due = start;
-  if (engine_.modelled_time())  // after what the prefill half of this process has begun
+  if (engine_.modelled_time())  // after what the prefill instance of this process has begun
     due = core_->free_at = std::max(core_->free_at, start) + batch_.step_time();
   auto tokens = std::make_shared<std::vector<int32_t>>(batch.size());
   for (const SequencePtr& s : batch) {

@@ -45,13 +45,13 @@ struct DecodeConfig {
   Duration peer_timeout = std::chrono::seconds(3);  // of the transfer engine
   Duration token_budget = std::chrono::seconds(5);  // a conductor silent for this is gone
   store::ClientOptions store;                       // master empty: no pool
-  TraceEvents* trace = nullptr;                     // lent; nullptr: nobody wants to know
+  TraceEvents* trace = nullptr;                     // outlives the worker; nullptr: no trace
 };
 
 class DecodeWorker {
  public:
-  // Registers its messages with `server`; `core` is shared with the other half of the process, if
-  // there is one. Errors: kNoSpace for a pool that does not fit.
+  // Registers its messages with `server`; `core` is shared with the other instance of the process,
+  // if there is one. Errors: kNoSpace for a pool that does not fit.
   static Result<std::unique_ptr<DecodeWorker>> open(io::Loop& loop, xfer::Engine& transfer,
                                                     rpc::Server& server, const Engine& engine,
                                                     const DecodeConfig& config, Metrics& metrics,
@@ -120,7 +120,7 @@ class DecodeWorker {
   Counter &generated_, &kv_errors_, &failed_, &recomputed_, &fetched_;
   BucketHistogram& step_seconds_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers ask whether this is gone
-  std::unique_ptr<PoolLink> pool_;
+  std::unique_ptr<StoreConnector> pool_;
   KvTransfer pulls_;
 };
 

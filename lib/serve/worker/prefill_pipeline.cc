@@ -9,7 +9,7 @@
 
 namespace mc::serve {
 
-Result<> PrefillWorker::open_stages(Metrics& metrics) {
+Result<> PrefillWorker::open_pipeline(Metrics& metrics) {
   if (config_.connector == Connector::kPool)
     return fail(Code::kInvalid,
                 "--connector pool is not for a pipeline: decode workers look for whole blocks in "
@@ -21,43 +21,43 @@ Result<> PrefillWorker::open_stages(Metrics& metrics) {
                 "a block of %u tokens has %s of activations, too many for a message between "
                 "stages: take a smaller --block-size",
                 engine_.block_tokens(), bytes_text(row * engine_.block_tokens()).c_str());
-  StageChainConfig c;
+  PipelineChainConfig c;
   c.stages = config_.stages;
   c.fingerprint = config_.fingerprint;
   c.blocks = config_.blocks;
   c.first_layer = s.first_layer + s.layers;
   c.seed = config_.epoch;
-  c.patience = config_.stage_patience;
-  MC_TRY(chain_, StageChain::open(loop_, std::move(c),
-                                  {[this](const Error& why) { stages_lost(why); },
-                                   [this] { return clear_for_stages(); },
-                                   [this] {
-                                     news();
-                                     advance();
-                                   }},
-                                  metrics));
+  c.patience = config_.pipeline_patience;
+  MC_TRY(chain_, PipelineChain::open(loop_, std::move(c),
+                                     {[this](const Error& why) { pipeline_lost(why); },
+                                      [this] { return clear_for_pipeline(); },
+                                      [this] {
+                                        state_changed();
+                                        advance();
+                                      }},
+                                     metrics));
   return {};
 }
 
 // Whatever the stages have is void. Requests end with the cause, and may be tried elsewhere.
-void PrefillWorker::stages_lost(const Error& why) {
+void PrefillWorker::pipeline_lost(const Error& why) {
   std::vector<JobPtr> all;
   for (const auto& [tx, job] : jobs_) all.push_back(job);
   for (const JobPtr& job : all) {
     job->lost = true;
     fail_job(job, {Code::kUnavailable, "a stage of the pipeline is gone: " + why.what});
   }
-  news();
+  state_changed();
 }
 
-bool PrefillWorker::clear_for_stages() {
+bool PrefillWorker::clear_for_pipeline() {
   if (!jobs_.empty() || blocks_.counts().used > 0) return false;
   blocks_.forget();
   return true;
 }
 
 // False: the request failed, now or before; nothing goes on with it.
-bool PrefillWorker::stage_answered(const JobPtr& job, const Result<StageDone>& reply) {
+bool PrefillWorker::pipeline_answered(const JobPtr& job, const Result<PipelineDone>& reply) {
   if (reply) {
     job->done.kv_bytes += reply->kv_bytes;
     // Until then it was computed: the rest of the time it was sent.
@@ -72,73 +72,74 @@ bool PrefillWorker::stage_answered(const JobPtr& job, const Result<StageDone>& r
   return !job->failure;
 }
 
-void PrefillWorker::begin_in_stages(const JobPtr& job, size_t reused) {
-  StageBegin m;
+void PrefillWorker::begin_in_pipeline(const JobPtr& job, size_t reused) {
+  PipelineBegin m;
   m.request = job->kv.request;
   m.prompt = job->prompt;
   m.cache_salt = job->cache_salt;
   m.target = job->target;
   m.blocks.assign(job->kv.ids.begin(), job->kv.ids.end());
   m.reused = static_cast<uint32_t>(reused);
-  job->in_stages = true;
+  job->in_pipeline = true;
   ++job->busy;
-  chain_->call<StageBegin>(std::move(m), [this, job](const Result<StageDone>& reply) {
+  chain_->call<PipelineBegin>(std::move(m), [this, job](const Result<PipelineDone>& reply) {
     --job->busy;
-    if (stage_answered(job, reply)) deliver(job);
+    if (pipeline_answered(job, reply)) deliver(job);
   });
 }
 
-void PrefillWorker::chunk_to_stages(const JobPtr& job) {
+void PrefillWorker::chunk_to_pipeline(const JobPtr& job) {
   const auto activations = std::exchange(job->activations, nullptr);
-  auto messages = stage_chunks(job->kv.request, job->chunk.begin, job->chunk.end, job->chunk.last,
-                               activations->rows, engine_.block_tokens());
+  auto messages = pipeline_chunks(job->kv.request, job->chunk.begin, job->chunk.end,
+                                  job->chunk.last, activations->rows, engine_.block_tokens());
   ++job->busy;
   ++in_pipeline_;
   const auto left = std::make_shared<size_t>(messages.size());
-  for (StageChunk& m : messages)
-    chain_->call<StageChunk>(std::move(m),
-                             [this, job, left, chunk = job->chunk](const Result<StageDone>& reply) {
-                               if (--*left > 0) {
-                                 stage_answered(job, reply);
-                                 return;
-                               }
-                               --job->busy;
-                               --in_pipeline_;
-                               if (stage_answered(job, reply)) chunk_through(job, chunk);
-                               advance();
-                             });
+  for (PipelineChunk& m : messages)
+    chain_->call<PipelineChunk>(
+        std::move(m), [this, job, left, chunk = job->chunk](const Result<PipelineDone>& reply) {
+          if (--*left > 0) {
+            pipeline_answered(job, reply);
+            return;
+          }
+          --job->busy;
+          --in_pipeline_;
+          if (pipeline_answered(job, reply)) chunk_through(job, chunk);
+          advance();
+        });
 }
 
 // Blocks of the prompt came from the pool into the head; so many of them as all stages got count.
-void PrefillWorker::fetch_in_stages(const JobPtr& job, size_t here, size_t fetched) {
+void PrefillWorker::fetch_in_pipeline(const JobPtr& job, size_t here, size_t fetched) {
   if (job->failure) return loaded(job, 0);
-  StageFetch m;
+  PipelineFetch m;
   for (size_t i = here; i < here + fetched; ++i) {
     m.hashes.push_back(job->hashes[i]);
     m.blocks.push_back(job->kv.ids[i]);
   }
   ++job->busy;
-  chain_->call<StageFetch>(std::move(m), [this, job, fetched](const Result<StageFetched>& reply) {
-    --job->busy;
-    loaded(job, reply ? std::min<size_t>(reply->blocks, fetched) : 0);
-  });
+  chain_->call<PipelineFetch>(std::move(m),
+                              [this, job, fetched](const Result<PipelineFetched>& reply) {
+                                --job->busy;
+                                loaded(job, reply ? std::min<size_t>(reply->blocks, fetched) : 0);
+                              });
 }
 
 // The blocks are kept as they are until every stage has put its part, or given it up.
-void PrefillWorker::put_in_stages(const Job& job, size_t first, size_t last) {
-  StagePut contexts, others;
+void PrefillWorker::put_in_pipeline(const Job& job, size_t first, size_t last) {
+  PipelinePut contexts, others;
   contexts.cls = "context";
   contexts.keep_ms = static_cast<uint64_t>(std::max(0.0, to_ms(job.keep)));
   others.cls = job.ephemeral ? "ephemeral" : "normal";
   for (size_t i = first; i < last; ++i) {
-    StagePut& m = i < job.context_blocks ? contexts : others;
+    PipelinePut& m = i < job.context_blocks ? contexts : others;
     m.hashes.push_back(job.hashes[i]);
     m.blocks.push_back(job.kv.ids[i]);
   }
-  for (StagePut* m : {&contexts, &others}) {
+  for (PipelinePut* m : {&contexts, &others}) {
     if (m->blocks.empty()) continue;
     for (const BlockId id : m->blocks) blocks_.pin(id);
-    chain_->call<StagePut>(*m, [this, ids = m->blocks](const Result<rpc::Empty>&) {
+    chain_->call<PipelinePut>(*m, [this, ids = m->blocks](const Result<rpc::Empty>&) {
       for (const BlockId id : ids) blocks_.unpin(id);
     });
   }

@@ -10,50 +10,50 @@
 namespace mc::serve {
 namespace {
 
-constexpr size_t kLentMax = 65536;
-constexpr uint32_t kLentMsMax = 60'000;
+constexpr size_t kPinsMax = 65536;
+constexpr uint32_t kPinMsMax = 60'000;
 
 }  // namespace
 
 // ---- the side that has it
 
-Result<TxAllocated> PrefillWorker::lend(const TxAllocate& m, Time now) {
+Result<TxAllocated> PrefillWorker::pin_for_peer(const TxAllocate& m, Time now) {
   const uint64_t tokens = engine_.block_tokens();
   if (draining_) return fail(Code::kBusy, "this prefill worker is draining: compute the prefix");
   if (chain_ != nullptr)
     return fail(Code::kUnsupported, "this worker has some of the layers only: compute the prefix");
   if (m.request.empty() || m.request.size() > 1024)
     return fail(Code::kInvalid, "a request id of %zu bytes: want 1 to 1024", m.request.size());
-  if (m.lend > m.prompt.size() / tokens || m.prompt.size() > engine_.spec().context_max)
-    return fail(Code::kInvalid, "%u blocks of %llu tokens are to be lent of a prompt of %zu",
-                m.lend, static_cast<unsigned long long>(tokens), m.prompt.size());
-  if (by_request_.contains(m.request) || lent_by_request_.contains(m.request))
+  if (m.pin_for_peer > m.prompt.size() / tokens || m.prompt.size() > engine_.spec().context_max)
+    return fail(Code::kInvalid, "%u blocks of %llu tokens are to be pinned of a prompt of %zu",
+                m.pin_for_peer, static_cast<unsigned long long>(tokens), m.prompt.size());
+  if (by_request_.contains(m.request) || pinned_by_request_.contains(m.request))
     return fail(Code::kExists, "request '%s' is here already", shown(m.request).c_str());
-  if (lent_.size() >= kLentMax)
-    return fail(Code::kBusy, "%zu prefixes are lent already", lent_.size());
-  const auto prefix = std::span(m.prompt).first(m.lend * tokens);
-  const Duration lease = std::chrono::milliseconds(std::min(m.lease_ms, kLentMsMax));
+  if (pinned_for_peers_.size() >= kPinsMax)
+    return fail(Code::kBusy, "%zu prefixes are pinned already", pinned_for_peers_.size());
+  const auto prefix = std::span(m.prompt).first(m.pin_for_peer * tokens);
+  const Duration lease = std::chrono::milliseconds(std::min(m.lease_ms, kPinMsMax));
   TxAllocated reply;
   MC_TRY(reply.tx,
-         blocks_.lend(m.request, chain_hashes(prefix, engine_.block_tokens(), m.cache_salt), lease,
-                      now));
-  reply.segment = engine_of_transfers_.describe();
+         blocks_.pin_for_peer(m.request, chain_hashes(prefix, engine_.block_tokens(), m.cache_salt),
+                              lease, now));
+  reply.segment = xfer_.describe();
   for (const BlockId id : blocks_.find(reply.tx)->blocks)
     reply.block_offsets.push_back(core_->block_offset(id));
   reply.ranks = shape_.ranks;
   reply.local_blocks = static_cast<uint32_t>(reply.block_offsets.size());
-  counters_.lent_blocks.add(reply.local_blocks);
-  lent_by_request_.emplace(m.request, reply.tx);
-  lent_.emplace(reply.tx, m.request);
+  counters_.pinned_blocks.add(reply.local_blocks);
+  pinned_by_request_.emplace(m.request, reply.tx);
+  pinned_for_peers_.emplace(reply.tx, m.request);
   return reply;
 }
 
-bool PrefillWorker::end_lent(TxId tx) {
-  const auto it = lent_.find(tx);
-  if (it == lent_.end()) return false;
+bool PrefillWorker::end_pin(TxId tx) {
+  const auto it = pinned_for_peers_.find(tx);
+  if (it == pinned_for_peers_.end()) return false;
   blocks_.abort(tx);
-  lent_by_request_.erase(it->second);
-  lent_.erase(it);
+  pinned_by_request_.erase(it->second);
+  pinned_for_peers_.erase(it);
   return true;
 }
 
@@ -61,22 +61,22 @@ bool PrefillWorker::end_lent(TxId tx) {
 
 // Reads the blocks that are not here into the request's own. They are pinned meanwhile: a request
 // that ends, or finds them cached after all, must not give them to others.
-void PrefillWorker::fetch_lent(const JobPtr& job, const Lent& lent) {
+void PrefillWorker::fetch_remote_prefix(const JobPtr& job, const RemotePrefix& prefix) {
   const Tx& tx = *blocks_.find(job->tx);
   const size_t most = std::min<size_t>(job->hashes.size(),
                                        reusable_blocks(job->prompt.size(), engine_.block_tokens()));
   // The head of a pipeline has no use for blocks of all layers.
-  const size_t first = tx.hit, last = chain_ ? first : std::min(lent.offsets.size(), most);
+  const size_t first = tx.hit, last = chain_ ? first : std::min(prefix.offsets.size(), most);
   ++job->busy;
   job->fetching = true;
   const auto segment = [&]() -> Result<xfer::SegmentHandle> {
     if (first >= last) return fail(Code::kExists, "all is here");
-    MC_TRY_(check_ranks(shape_, lent.ranks));
-    return transfer_.segment(lent.segment);
+    MC_TRY_(check_ranks(shape_, prefix.ranks));
+    return transfer_.segment(prefix.segment);
   }();
   if (!segment) {
     if (first < last) counters_.peer_failures.add();
-    return give_back(job, lent, first, {});
+    return release_remote_prefix(job, prefix, first, {});
   }
   std::vector<BlockId> into(tx.blocks.begin() + static_cast<std::ptrdiff_t>(first),
                             tx.blocks.begin() + static_cast<std::ptrdiff_t>(last));
@@ -87,35 +87,35 @@ void PrefillWorker::fetch_lent(const JobPtr& job, const Lent& lent) {
   }
   KvPeer from;
   from.segment = *segment;
-  from.offsets.assign(lent.offsets.begin() + static_cast<std::ptrdiff_t>(first),
-                      lent.offsets.begin() + static_cast<std::ptrdiff_t>(last));
+  from.offsets.assign(prefix.offsets.begin() + static_cast<std::ptrdiff_t>(first),
+                      prefix.offsets.begin() + static_cast<std::ptrdiff_t>(last));
   const KvRange range{0, into.size(), 0, block_bytes_, loop_.clock().now() + config_.send_timeout};
   const Time begun = loop_.clock().now();
-  const auto requests = plan_between(xfer::Op::kRead, memory, from, lent.ranks, range, shape_);
-  transfer_.run(requests, [this, job, lent, first, into, begun](const Result<>& read) {
-    trace("fetch", strf("%zu blocks of %s", into.size(), lent.control.c_str()), *job, begun,
+  const auto requests = plan_between(xfer::Op::kRead, memory, from, prefix.ranks, range, shape_);
+  transfer_.run(requests, [this, job, prefix, first, into, begun](const Result<>& read) {
+    trace("fetch", strf("%zu blocks of %s", into.size(), prefix.control.c_str()), *job, begun,
           loop_.clock().now());
-    if (read) return give_back(job, lent, first, into);
+    if (read) return release_remote_prefix(job, prefix, first, into);
     counters_.peer_failures.add();
     log_info("serve", "request %s: fetching from %s: %s", shown(job->kv.request).c_str(),
-             shown(lent.control).c_str(), read.error().what.c_str());
+             shown(prefix.control).c_str(), read.error().what.c_str());
     for (const BlockId id : into) blocks_.unpin(id);
-    give_back(job, lent, first, {});
+    release_remote_prefix(job, prefix, first, {});
   });
 }
 
 // Ends the lock. Only if it was still there did nobody write to what was read.
-void PrefillWorker::give_back(const JobPtr& job, const Lent& lent, size_t first,
-                              std::vector<BlockId> read) {
-  rpc::Client* const holder = peer(lent.control);
+void PrefillWorker::release_remote_prefix(const JobPtr& job, const RemotePrefix& prefix,
+                                          size_t first, std::vector<BlockId> read) {
+  rpc::Client* const holder = peer(prefix.control);
   if (holder == nullptr) {
     for (const BlockId id : read) blocks_.unpin(id);
     (void)loop_.post([this, alive = std::weak_ptr(alive_), job, first] {
-      if (!alive.expired()) fetched_lent(job, {}, first);
+      if (!alive.expired()) remote_prefix_fetched(job, {}, first);
     });
     return;
   }
-  holder->call(TxCommit{lent.tx}, config_.peer_budget,
+  holder->call(TxCommit{prefix.tx}, config_.peer_budget,
                [this, alive = std::weak_ptr(alive_), job, first,
                 read = std::move(read)](const Result<TxCommitted>& ended) {
                  if (alive.expired()) return;
@@ -124,13 +124,13 @@ void PrefillWorker::give_back(const JobPtr& job, const Lent& lent, size_t first,
                    log_info("serve", "request %s: what was fetched does not count: %s",
                             shown(job->kv.request).c_str(), ended.error().what.c_str());
                  }
-                 fetched_lent(job, ended ? read : std::vector<BlockId>{}, first);
+                 remote_prefix_fetched(job, ended ? read : std::vector<BlockId>{}, first);
                  for (const BlockId id : read) blocks_.unpin(id);
                });
 }
 
-void PrefillWorker::fetched_lent(const JobPtr& job, const std::vector<BlockId>& read,
-                                 size_t first) {
+void PrefillWorker::remote_prefix_fetched(const JobPtr& job, const std::vector<BlockId>& read,
+                                          size_t first) {
   --job->busy;
   job->fetching = false;
   if (job->failure) return settle(job);

@@ -45,7 +45,7 @@ bool PrefillWorker::fetch(const JobPtr& job) {
   const size_t here = std::max(tx.hit, tx.valid);
   const size_t most = std::min<size_t>(reusable_blocks(n, tokens), job->hashes.size());
   if (pool_ == nullptr || config_.pool_reuse == "never" || here >= most) return false;
-  PoolLink::Wanted wanted;
+  StoreConnector::Wanted wanted;
   for (size_t i = here; i < most; ++i) {
     wanted.hashes.push_back(job->hashes[i]);
     wanted.memory.emplace_back(job->kv.blocks[i], block_bytes_);
@@ -61,7 +61,7 @@ bool PrefillWorker::fetch(const JobPtr& job) {
   ++job->busy;
   pool_->fetch(std::move(wanted), [this, job, here](size_t fetched) {
     --job->busy;
-    if (chain_ != nullptr && fetched > 0) return fetch_in_stages(job, here, fetched);
+    if (chain_ != nullptr && fetched > 0) return fetch_in_pipeline(job, here, fetched);
     loaded(job, fetched);
   });
   return true;
@@ -93,11 +93,11 @@ void PrefillWorker::begin(const JobPtr& job) {
   job->published = std::max(job->published, reused);  // local, or those that others published
   job->done.cached_tokens = static_cast<uint32_t>(reused * tokens);
   queue_.set_reused(job->kv.request, reused * tokens);
-  if (sender_->grain() != Grain::kPrompt) send(job, 0, reused, 0, block_bytes_);
+  if (sender_->granularity() != SendGranularity::kPrompt) send(job, 0, reused, 0, block_bytes_);
   if (now - core_->free_at > kSlack) core_->free_at = now;
   if (engine_.modelled_time()) core_->free_at += timing_.load(reused * tokens);
   job->computing = std::max(now, core_->free_at);
-  if (chain_ != nullptr) begin_in_stages(job, reused);
+  if (chain_ != nullptr) begin_in_pipeline(job, reused);
   advance();
 }
 
@@ -141,7 +141,7 @@ void PrefillWorker::compute(const JobPtr& job, uint32_t layer, Time due,
 }
 
 void PrefillWorker::layer_computed(const JobPtr& job, uint32_t layer) {
-  if (!job->failure && sender_->grain() == Grain::kLayer) {
+  if (!job->failure && sender_->granularity() == SendGranularity::kLayer) {
     const uint64_t tokens = engine_.block_tokens(), bytes = engine_.spec().layer_bytes(tokens);
     send(job, job->chunk.begin / tokens, (job->chunk.end + tokens - 1) / tokens, layer * bytes,
          bytes);
@@ -162,13 +162,13 @@ void PrefillWorker::chunk_computed(const JobPtr& job) {
   const size_t whole = job->chunk.last ? job->kv.blocks.size() : job->chunk.end / tokens;
   // Who reuses them computes behind this, in every stage.
   blocks_.computed(job->tx, whole);
-  if (sender_->grain() == Grain::kChunk)
+  if (sender_->granularity() == SendGranularity::kChunk)
     send(job, job->chunk.begin / tokens, whole, 0, block_bytes_);
-  else if (sender_->grain() == Grain::kPrompt && job->chunk.last)
+  else if (sender_->granularity() == SendGranularity::kPrompt && job->chunk.last)
     send(job, 0, whole, 0, block_bytes_);
   job->computed = loop_.clock().now();
   if (chain_ != nullptr)
-    chunk_to_stages(job);
+    chunk_to_pipeline(job);
   else
     chunk_through(job, job->chunk);
   advance();
@@ -180,14 +180,14 @@ void PrefillWorker::chunk_through(const JobPtr& job, const PrefillChunk& chunk) 
   publish(job, std::min<size_t>(chunk.end / tokens, job->hashes.size()));
   if (chunk.last) job->stage = Stage::kSending;
   deliver(job);  // of a pipeline the last one may be sent before others are
-  news();
+  state_changed();
 }
 
 void PrefillWorker::publish(const JobPtr& job, size_t upto) {
   const bool fills =
       config_.connector == Connector::kMulti || (config_.connector == Connector::kPool && job->own);
   if (pool_ == nullptr || !fills) return;
-  if (chain_ != nullptr) put_in_stages(*job, job->published, upto);
+  if (chain_ != nullptr) put_in_pipeline(*job, job->published, upto);
   for (; job->published < upto; ++job->published) {
     const size_t i = job->published;
     store::PutConfig as;
@@ -209,7 +209,8 @@ void PrefillWorker::send(const JobPtr& job, size_t first, size_t last, uint64_t 
   if (first == last || job->own) return;
   ++job->busy;
   job->done.kv_bytes += (last - first) * bytes;
-  const uint32_t layers = sender_->grain() == Grain::kPrompt ? engine_.spec().layers : 1;
+  const uint32_t layers =
+      sender_->granularity() == SendGranularity::kPrompt ? engine_.spec().layers : 1;
   const Time begun = loop_.clock().now();
   sender_->send(std::shared_ptr<KvRoute>(job, &job->kv),
                 {first, last, at, bytes, loop_.clock().now() + config_.send_timeout * layers},

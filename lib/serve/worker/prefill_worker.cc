@@ -59,8 +59,9 @@ Result<std::unique_ptr<PrefillWorker>> PrefillWorker::open(
   auto self = std::unique_ptr<PrefillWorker>(new PrefillWorker(
       loop, transfer, server, engine, config, metrics, std::move(core), std::move(queue)));
   if (!config.store.master.empty()) {
-    MC_TRY(self->pool_, PoolLink::open(loop, transfer, config.store, engine.spec().pool_name(),
-                                       self->blocks_, metrics, self->shape_, 0, config.pool));
+    MC_TRY(self->pool_,
+           StoreConnector::open(loop, transfer, config.store, engine.spec().pool_name(),
+                                self->blocks_, metrics, self->shape_, 0, config.pool));
   }
   PrefillWorker* const raw = self.get();
   MC_TRY(self->sender_,
@@ -69,7 +70,7 @@ Result<std::unique_ptr<PrefillWorker>> PrefillWorker::open(
                       self->pool_.get(),
                       [raw](const std::string& address) { return raw->peer(address); }}));
   if (!config.stages.empty()) {
-    MC_TRY_(self->open_stages(metrics));
+    MC_TRY_(self->open_pipeline(metrics));
   }
   return self;
 }
@@ -82,7 +83,7 @@ PrefillWorker::PrefillWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server
       config_(config),
       timing_{engine.spec(), config.time_scale},
       core_(std::move(core)),
-      engine_of_transfers_(transfer),
+      xfer_(transfer),
       block_bytes_(core_->block_bytes()),
       shape_(KvShape::of(engine_.spec(), engine_.block_tokens(), engine_.ranks())),
       blocks_(core_->blocks()),
@@ -127,8 +128,8 @@ void PrefillWorker::after(Time when, std::function<void()> task) {
   });
 }
 
-void PrefillWorker::news() {
-  if (on_news_) on_news_();
+void PrefillWorker::state_changed() {
+  if (on_state_changed_) on_state_changed_();
 }
 
 // ---- messages
@@ -170,7 +171,7 @@ Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   if (m.epoch != 0 && m.epoch != config_.epoch)
     return fail(Code::kStale, "request '%s' is for a process that was here before",
                 shown(m.request).c_str());
-  if (m.lend > 0) return lend(m, now);
+  if (m.pin_for_peer > 0) return pin_for_peer(m, now);
   MC_TRY_(check(m));
   auto job = std::make_shared<Job>();
   job->own = is_own(m.target);
@@ -220,7 +221,7 @@ Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
       to_ms(queue_.queue_time(now, m.prompt.size(), reply.local_blocks * tokens, m.priority));
   by_request_.emplace(job->kv.request, job->tx);
   jobs_.emplace(job->tx, job);
-  if (m.lent.tx != 0) fetch_lent(job, m.lent);
+  if (m.remote_prefix.tx != 0) fetch_remote_prefix(job, m.remote_prefix);
   return reply;
 }
 
@@ -253,7 +254,7 @@ void PrefillWorker::prefill(const Prefill& m, const rpc::Reply<PrefillDone>& rep
               job->priority);
   if (job->fetching) queue_.set_ready(job->kv.request, false);
   if (pool_ != nullptr && config_.pool_reuse != "never" && queue_.size() > 1) hint(*job, here);
-  news();
+  state_changed();
   advance();
 }
 
@@ -268,7 +269,7 @@ void PrefillWorker::hint(const Job& job, size_t here) {
 }
 
 Result<TxCommitted> PrefillWorker::commit(const TxCommit& m) {
-  if (end_lent(m.tx)) return TxCommitted{blocks_.events_last()};
+  if (end_pin(m.tx)) return TxCommitted{blocks_.events_last()};
   const JobPtr job = find(m.tx, m.request);
   if (job == nullptr)
     return fail(Code::kNotFound,
@@ -282,13 +283,13 @@ Result<TxCommitted> PrefillWorker::commit(const TxCommit& m) {
   MC_TRY_(blocks_.commit(job->tx));
   by_request_.erase(job->kv.request);
   jobs_.erase(job->tx);
-  news();
+  state_changed();
   return TxCommitted{blocks_.events_last()};
 }
 
 Result<rpc::Empty> PrefillWorker::abort(const Abort& m) {
-  if (const auto lent = lent_by_request_.find(m.request); lent != lent_by_request_.end())
-    end_lent(lent->second);
+  if (const auto pin = pinned_by_request_.find(m.request); pin != pinned_by_request_.end())
+    end_pin(pin->second);
   auto it = by_request_.find(m.request);
   if (it == by_request_.end()) return rpc::Empty{};
   const JobPtr job = jobs_.at(it->second);
@@ -319,12 +320,12 @@ void PrefillWorker::settle(const JobPtr& job) {
   // What a lost stage does nobody knows: the decode worker is aborted by the conductor, and keeps
   // its blocks from others for a while.
   if (job->stage != Stage::kDelivered && !job->lost) tell_failed(*job, job->failure->what);
-  if (job->in_stages && whole() && job->stage < Stage::kSending)
-    chain_->call<StageEnd>({0, job->kv.request}, [](const Result<rpc::Empty>&) {});
+  if (job->in_pipeline && whole() && job->stage < Stage::kSending)
+    chain_->call<PipelineEnd>({0, job->kv.request}, [](const Result<rpc::Empty>&) {});
   blocks_.abort(job->tx);
   by_request_.erase(job->kv.request);
   jobs_.erase(job->tx);
-  news();
+  state_changed();
   advance();
 }
 
@@ -355,7 +356,7 @@ rpc::Client* PrefillWorker::peer(const std::string& address) {
 
 void PrefillWorker::tick() {
   for (const ExpiredTx& expired : blocks_.tick(loop_.now())) {
-    if (end_lent(expired.tx)) counters_.lent_expired.add();
+    if (end_pin(expired.tx)) counters_.pins_expired.add();
     auto it = jobs_.find(expired.tx);
     if (it == jobs_.end()) continue;
     fail_job(JobPtr(it->second), {Code::kTimeout, "the lease of the prefill transaction ran out"});
@@ -412,7 +413,7 @@ Json PrefillWorker::state() const {
           {"queued_tokens", l.queued_tokens},
           {"blocks", {{"free", c.free}, {"cached", c.cached}, {"used", c.used}}},
           {"transactions", blocks_.transactions()},
-          {"lent", lent_.size()},
+          {"lent", pinned_for_peers_.size()},
           {"pipeline",
            {{"processes", chain_ ? chain_->processes() : 1},
             {"ready", whole()},

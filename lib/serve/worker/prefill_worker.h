@@ -7,7 +7,7 @@
 //                     at any time -> Abort, the lease, or a failure: KvFailed
 //
 // TxAllocate may say where another prefill worker holds more of the prompt: that is read while the
-// request queues (prefill_remote_prefix.cc), and lent to others likewise.
+// request queues (prefill_remote_prefix.cc), and pinned for others likewise.
 //
 // The head of a pipeline does the same with the first slice of the layers, and tells the stages
 // after it what to do with theirs (prefill_pipeline.cc): their blocks are as its own, so that it
@@ -58,26 +58,26 @@ struct PrefillConfig {
   Duration peer_budget = std::chrono::seconds(5);    // KvReady, KvFailed
   store::ClientOptions store;                        // master empty: no pool
   OpenPool pool = open_store_pool;
-  TraceEvents* trace = nullptr;  // lent; nullptr: nobody wants to know
+  TraceEvents* trace = nullptr;  // outlives the worker; nullptr: no trace
   // Not empty: this is the head of a pipeline, and its engine has the first slice of the layers.
   // Control addresses of the other stages, in order; the whole model's fingerprint; how long a
   // stage may be silent.
   std::vector<std::string> stages;
   std::string fingerprint;
-  Duration stage_patience = std::chrono::seconds(3);
+  Duration pipeline_patience = std::chrono::seconds(3);
 };
 
 struct PrefillCounters {
   Counter &prompts, &prompt_tokens, &queries, &hits, &pool_tokens, &failed, &aborted, &computed;
-  Counter &peer_tokens, &peer_failures, &lent_blocks, &lent_expired, &hints;
+  Counter &peer_tokens, &peer_failures, &pinned_blocks, &pins_expired, &hints;
   BucketHistogram &queue, &load, &prefill, &transfer;
   Gauge &running, &waiting, &usage;
 };
 
 class PrefillWorker {
  public:
-  // Registers its messages with `server`; `core` is shared with the other half of the process, if
-  // there is one. Errors: kNoSpace for a pool that does not fit; kInvalid.
+  // Registers its messages with `server`; `core` is shared with the other instance of the process,
+  // if there is one. Errors: kNoSpace for a pool that does not fit; kInvalid.
   static Result<std::unique_ptr<PrefillWorker>> open(io::Loop& loop, xfer::Engine& transfer,
                                                      rpc::Server& server, const Engine& engine,
                                                      const PrefillConfig& config, Metrics& metrics,
@@ -86,7 +86,7 @@ class PrefillWorker {
   PrefillWorker(const PrefillWorker&) = delete;
   PrefillWorker& operator=(const PrefillWorker&) = delete;
 
-  // Hands a request's blocks to the decode half of this process, which keeps them as they are.
+  // Hands a request's blocks to the decode instance of this process, which keeps them as they are.
   using Adopt = std::function<Result<>(const std::string& request, uint64_t guard,
                                        const std::vector<BlockId>& blocks)>;
   // Requests that are decoded at `control`, this process, are handed over instead of sent.
@@ -98,12 +98,13 @@ class PrefillWorker {
   // How many of the blocks, from the first on, can be reused here: cached, or in the pool. `done`
   // now or on a later turn.
   void lookup(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done);
-  void on_news(std::function<void()> callback) { on_news_ = std::move(callback); }
+  void on_state_changed(std::function<void()> callback) { on_state_changed_ = std::move(callback); }
   void drain(bool on = true) { draining_ = on; }                       // refuses new requests
   bool whole() const { return chain_ == nullptr || chain_->ready(); }  // all stages are there
   // Nothing is computed, delivered or awaited, and no put is under way.
   bool idle() const {
-    return jobs_.empty() && lent_.empty() && (pool_ == nullptr || pool_->putting() == 0);
+    return jobs_.empty() && pinned_for_peers_.empty() &&
+           (pool_ == nullptr || pool_->putting() == 0);
   }
   Json state() const;  // for /state
   void update_metrics();
@@ -134,7 +135,7 @@ class PrefillWorker {
     bool aborted = false;          // by the conductor
     Reservation target;            // of the head of a pipeline: for the other stages
     std::string cache_salt;        // the same
-    bool in_stages = false;        // they know of it
+    bool in_pipeline = false;      // they know of it
     bool lost = false;             // one of them may still be sending, or not
     Time queued{}, started{}, computing{}, computed{};
   };
@@ -152,11 +153,12 @@ class PrefillWorker {
   void hint(const Job& job, size_t here);
   Result<TxCommitted> commit(const TxCommit& m);
   // Between prefill workers, in prefill_remote_prefix.cc.
-  Result<TxAllocated> lend(const TxAllocate& m, Time now);
-  bool end_lent(TxId tx);  // false: nothing is lent so
-  void fetch_lent(const JobPtr& job, const Lent& lent);
-  void give_back(const JobPtr& job, const Lent& lent, size_t first, std::vector<BlockId> read);
-  void fetched_lent(const JobPtr& job, const std::vector<BlockId>& read, size_t first);
+  Result<TxAllocated> pin_for_peer(const TxAllocate& m, Time now);
+  bool end_pin(TxId tx);  // false: no such pin
+  void fetch_remote_prefix(const JobPtr& job, const RemotePrefix& prefix);
+  void release_remote_prefix(const JobPtr& job, const RemotePrefix& prefix, size_t first,
+                             std::vector<BlockId> read);
+  void remote_prefix_fetched(const JobPtr& job, const std::vector<BlockId>& read, size_t first);
   // Running, in prefill_run.cc.
   void advance();
   void prepare(const JobPtr& job);
@@ -175,14 +177,14 @@ class PrefillWorker {
   void deliver(const JobPtr& job);
   void delivered(const JobPtr& job);
   // Of the head of a pipeline, in prefill_pipeline.cc.
-  Result<> open_stages(Metrics& metrics);
-  void stages_lost(const Error& why);
-  bool clear_for_stages();
-  void begin_in_stages(const JobPtr& job, size_t reused);
-  void chunk_to_stages(const JobPtr& job);
-  bool stage_answered(const JobPtr& job, const Result<StageDone>& reply);  // false: it failed
-  void fetch_in_stages(const JobPtr& job, size_t here, size_t fetched);
-  void put_in_stages(const Job& job, size_t first, size_t last);
+  Result<> open_pipeline(Metrics& metrics);
+  void pipeline_lost(const Error& why);
+  bool clear_for_pipeline();
+  void begin_in_pipeline(const JobPtr& job, size_t reused);
+  void chunk_to_pipeline(const JobPtr& job);
+  bool pipeline_answered(const JobPtr& job, const Result<PipelineDone>& reply);  // false: it failed
+  void fetch_in_pipeline(const JobPtr& job, size_t here, size_t fetched);
+  void put_in_pipeline(const Job& job, size_t first, size_t last);
   // Ending.
   void fail_job(const JobPtr& job, Error error);
   void settle(const JobPtr& job);  // of a failed job: ends it when nothing is busy
@@ -190,7 +192,7 @@ class PrefillWorker {
   rpc::Client* peer(const std::string& address);
   void place_blocks(Job& job);
   void tick();
-  void news();
+  void state_changed();
   void after(Time when, std::function<void()> task);
 
   io::Loop& loop_;
@@ -198,20 +200,20 @@ class PrefillWorker {
   const PrefillConfig config_;
   const Timing timing_;
   const std::shared_ptr<WorkerCore> core_;
-  xfer::Engine& engine_of_transfers_;
+  xfer::Engine& xfer_;
   const uint64_t block_bytes_;
   const KvShape shape_;
   BlockManager& blocks_;  // of the core
   PrefillQueue queue_;
   std::unordered_map<TxId, JobPtr> jobs_;
   std::unordered_map<std::string, TxId> by_request_;
-  std::unordered_map<TxId, std::string> lent_;  // locked for other workers: the request
-  std::unordered_map<std::string, TxId> lent_by_request_;
+  std::unordered_map<TxId, std::string> pinned_for_peers_;  // locked for other workers: the request
+  std::unordered_map<std::string, TxId> pinned_by_request_;
   JobPtr preparing_;  // the head of the queue, while its reused KV is loaded
   bool draining_ = false;
   size_t in_pipeline_ = 0;  // chunks that stages have
   std::map<std::string, std::unique_ptr<rpc::Client>> peers_;
-  std::function<void()> on_news_;
+  std::function<void()> on_state_changed_;
   std::string control_;  // of this process, if it decodes too
   Adopt adopt_;
   io::Loop::Handle ticker_ = 0;
@@ -220,9 +222,9 @@ class PrefillWorker {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers ask whether this is gone
   std::unique_ptr<KvSender> sender_;
   // Last: what uses blocks ends before what they are made of.
-  std::unique_ptr<PoolLink> pool_;
+  std::unique_ptr<StoreConnector> pool_;
   KvTransfer transfer_;
-  std::unique_ptr<StageChain> chain_;  // nullptr: not the head of a pipeline
+  std::unique_ptr<PipelineChain> chain_;  // nullptr: not the head of a pipeline
 };
 
 }  // namespace mc::serve

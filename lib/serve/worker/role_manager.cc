@@ -41,23 +41,23 @@ Result<Role> role_named(const std::string& text) {
               shown(text).c_str());
 }
 
-Roles::Roles(RoleParts parts, PrefillConfig prefill, DecodeConfig decode)
+RoleManager::RoleManager(RoleParts parts, PrefillConfig prefill, DecodeConfig decode)
     : parts_(parts), prefill_config_(std::move(prefill)), decode_config_(std::move(decode)) {}
 
-Roles::~Roles() { parts_.loop.cancel(ticker_); }
+RoleManager::~RoleManager() { parts_.loop.cancel(ticker_); }
 
-Result<std::unique_ptr<Roles>> Roles::open(RoleParts parts, PrefillConfig prefill,
-                                           DecodeConfig decode, Role role) {
-  std::unique_ptr<Roles> self(new Roles(parts, std::move(prefill), std::move(decode)));
+Result<std::unique_ptr<RoleManager>> RoleManager::open(RoleParts parts, PrefillConfig prefill,
+                                                       DecodeConfig decode, Role role) {
+  std::unique_ptr<RoleManager> self(new RoleManager(parts, std::move(prefill), std::move(decode)));
   MC_TRY_(self->become(role));
-  Roles* const raw = self.get();
+  RoleManager* const raw = self.get();
   parts.server.on<SetRole>([raw](const SetRole& m, const rpc::Call&) { return raw->set(m); });
   self->ticker_ = parts.loop.every(kRoleTick, [raw] { raw->tick(); });
   return self;
 }
 
-// What the halves of the new role do not answer is refused in the name of the old one's.
-void Roles::refuse_all() {
+// What the instances of the new role do not answer is refused in the name of the old one's.
+void RoleManager::refuse_all() {
   const auto refuse = [this]<class M>(const M*) {
     // New requests are for others; what belongs to an older one is a failure.
     constexpr bool begins = std::is_same_v<M, TxAllocate> || std::is_same_v<M, Reserve>;
@@ -76,7 +76,7 @@ void Roles::refuse_all() {
   refuse(static_cast<KvFailed*>(nullptr));
 }
 
-Result<> Roles::become(Role role) {
+Result<> RoleManager::become(Role role) {
   RoleParts p = parts_;
   refuse_all();
   p.server.on<Abort>(
@@ -117,8 +117,8 @@ Result<> Roles::become(Role role) {
   return {};
 }
 
-std::vector<Half> Roles::halves() const {
-  std::vector<Half> out;
+std::vector<RoleInstance> RoleManager::instances() const {
+  std::vector<RoleInstance> out;
   if (prefill_ != nullptr)
     out.push_back({"prefill", "", [this] { return prefill_->load(); }, &prefill_->cache()});
   if (decode_ != nullptr)
@@ -128,7 +128,7 @@ std::vector<Half> Roles::halves() const {
   return out;
 }
 
-Result<RoleSet> Roles::set(const SetRole& m) {
+Result<RoleSet> RoleManager::set(const SetRole& m) {
   MC_TRY(const Role role, role_named(m.role));
   if (draining_) return fail(Code::kUnavailable, "this worker is ending");
   if (!prefill_config_.stages.empty() && role != role_)
@@ -138,28 +138,28 @@ Result<RoleSet> Roles::set(const SetRole& m) {
     return fail(Code::kStale, "this worker's role is %s and to be %s, not %s", name(role_),
                 name(next_), shown(m.from).c_str());
   next_ = role;
-  drain_halves(next_ != role_);
+  drain_instances(next_ != role_);
   log_info("serve", "a %s worker, to be %s", name(role_), name(next_));
   if (on_change_) on_change_(false);
   return RoleSet{name(role_), name(role)};
 }
 
-void Roles::drain_halves(bool on) {
+void RoleManager::drain_instances(bool on) {
   if (prefill_ != nullptr) prefill_->drain(on);
   if (decode_ != nullptr) decode_->drain(on);
 }
 
-void Roles::drain() {
+void RoleManager::drain() {
   draining_ = true;
-  drain_halves(true);
+  drain_instances(true);
 }
 
-bool Roles::idle() const {
+bool RoleManager::idle() const {
   return (prefill_ == nullptr || prefill_->idle()) && (decode_ == nullptr || decode_->idle());
 }
 
-// Between messages, so nothing of the halves is on the stack.
-void Roles::tick() {
+// Between messages, so nothing of the instances is on the stack.
+void RoleManager::tick() {
   if (draining_ || next_ == role_ || !idle()) return;
   const Role was = role_, wanted = next_;
   if (const auto done = become(wanted); !done) {
@@ -170,7 +170,7 @@ void Roles::tick() {
   if (on_change_) on_change_(true);
 }
 
-std::string Roles::state() const {
+std::string RoleManager::state() const {
   if (prefill_ != nullptr) prefill_->update_metrics();
   if (prefill_ == nullptr && decode_ == nullptr) return dump_json({{"role", "auto"}});
   if (decode_ == nullptr) return dump_json(prefill_->state());

@@ -304,7 +304,7 @@ class Chaos {
     int32_t path = 0;
     for (size_t i = 0; i < n; ++i)
       tokens.push_back(i % kB == 0 ? path = static_cast<int32_t>(random_.below(2)) : path);
-    if (random_.chance(0.1)) return lend(tokens);
+    if (random_.chance(0.1)) return pin_for_peer(tokens);
     BlockRequest want = prompt(tokens, random_.below(3));
     want.ephemeral = random_.chance(0.2);
     if (random_.chance(0.2)) want.context_blocks = random_.below(8), want.keep = 5s;
@@ -312,9 +312,9 @@ class Chaos {
     if (tx) txs_.push_back(*tx);
     if (!tx) CHECK(tx.error().code == Code::kNoSpace);
   }
-  void lend(const std::vector<int32_t>& tokens) {
+  void pin_for_peer(const std::vector<int32_t>& tokens) {
     const auto hashes = chain_hashes(tokens, kB);
-    const auto tx = m_.lend("l", hashes, 3s, now_);
+    const auto tx = m_.pin_for_peer("l", hashes, 3s, now_);
     CHECK(tx.has_value() == (!hashes.empty() && m_.lookup(hashes[0]).has_value()));
     if (!tx) return;
     txs_.push_back(*tx);

@@ -111,7 +111,7 @@ struct Pair {
     p.peer_budget = 500ms * kSlow;
     p.stages = options.stages;
     p.fingerprint = options.fingerprint;
-    p.stage_patience = 500ms * kSlow;
+    p.pipeline_patience = 500ms * kSlow;
     p.store.master = options.master;
     p.store.timeout = 1s * kSlow;
     p.pool = options.pool;

@@ -16,7 +16,7 @@ uint64_t count(Metrics& metrics, const char* name) { return metrics.counter(name
 
 // One process after the head, on the loop of the test.
 struct Stage {
-  Stage(io::Loop& loop, const Engine& engine, const StageConfig& config,
+  Stage(io::Loop& loop, const Engine& engine, const PipelineConfig& config,
         const std::string& listen) {
     xfer::EngineOptions o;
     o.node = "stage" + std::to_string(config.stage);
@@ -27,14 +27,14 @@ struct Stage {
     auto served = rpc::Server::open(loop, listen, metrics);
     REQUIRE(served);
     server = std::move(*served);
-    auto made = StageWorker::open(loop, *transfer, *server, engine, config, metrics);
+    auto made = PipelineWorker::open(loop, *transfer, *server, engine, config, metrics);
     REQUIRE_MESSAGE(made, made.error().what);
     worker = std::move(*made);
   }
   Metrics metrics;
   std::unique_ptr<xfer::Engine> transfer;
   std::unique_ptr<rpc::Server> server;
-  std::unique_ptr<StageWorker> worker;
+  std::unique_ptr<PipelineWorker> worker;
 };
 
 // A head, stages after it, and a decode worker (pair.h), all with their slices of `whole`.
@@ -83,7 +83,7 @@ struct Pipeline {
   }
 
   io::Loop& loop;
-  StageConfig config;
+  PipelineConfig config;
   std::vector<std::unique_ptr<Engine>> engines;
   std::unique_ptr<Engine> all;
   std::vector<std::unique_ptr<Stage>> after;
@@ -146,13 +146,13 @@ TEST_CASE("activations cross in messages of bounded size, cut at blocks") {
   const uint64_t begin = 3 * kBlock, end = begin + 1000;
   std::vector<float> rows(1000 * 8192);
   for (size_t i = 0; i < rows.size(); ++i) rows[i] = static_cast<float>(i % 1000003);
-  const auto parts = stage_chunks("r", begin, end, true, rows, kBlock);
+  const auto parts = pipeline_chunks("r", begin, end, true, rows, kBlock);
   REQUIRE(parts.size() > 3);
   std::string all;
   uint64_t at = begin;
-  for (const StageChunk& m : parts) {
+  for (const PipelineChunk& m : parts) {
     CHECK(m.begin == at);
-    CHECK(m.rows.bytes.size() <= StageChunk::kRowBytesMax);
+    CHECK(m.rows.bytes.size() <= PipelineChunk::kRowBytesMax);
     CHECK(m.last == (m.end == end));
     CHECK((m.last || m.end % kBlock == 0));
     at = m.end;
@@ -161,7 +161,7 @@ TEST_CASE("activations cross in messages of bounded size, cut at blocks") {
   CHECK(at == end);
   REQUIRE(all.size() == rows.size() * sizeof(float));
   CHECK(std::memcmp(all.data(), rows.data(), all.size()) == 0);
-  CHECK(stage_chunks("r", 0, 5, false, std::vector<float>(5 * 7), kBlock).size() == 1);
+  CHECK(pipeline_chunks("r", 0, 5, false, std::vector<float>(5 * 7), kBlock).size() == 1);
 }
 
 TEST_CASE("a pipeline's KV verifies and its tokens are those of one process, by each connector") {
@@ -383,18 +383,18 @@ TEST_CASE("stages that do not fit, and messages that are none of a pipeline's, a
   Pipeline pipeline(loop, 2, cost::tiny(), dummy);
   auto client = std::move(*rpc::Client::connect(loop, pipeline.after[0]->server->address()));
   Pair& pair = *pipeline.pair;
-  StageOpen open;
+  PipelineOpen open;
   open.pipeline = 1;
   open.fingerprint = pipeline.config.fingerprint;
   open.blocks = pipeline.config.blocks;
   open.first_layer = 2;
-  const auto refused = [&](const StageOpen& m, const char* why) {
+  const auto refused = [&](const PipelineOpen& m, const char* why) {
     const auto reply = pair.call(*client, m);
     REQUIRE_FALSE(reply);
     CHECK(reply.error().code == Code::kInvalid);
     CHECK_MESSAGE(reply.error().what.find(why) != std::string::npos, reply.error().what);
   };
-  StageOpen m = open;
+  PipelineOpen m = open;
   m.fingerprint = "model=another";
   refused(m, "model=another");
   m = open;
@@ -407,21 +407,21 @@ TEST_CASE("stages that do not fit, and messages that are none of a pipeline's, a
   m.others = {"127.0.0.1:1"};
   refused(m, "0 layers follow");
   CHECK(pair.prefill->whole());  // none of these ended it
-  CHECK(pair.call(*client, StagePing{99}).error().code == Code::kStale);
-  CHECK(pair.call(*client, StageChunk{99, "a", 0, 1, true, {}}).error().code == Code::kStale);
+  CHECK(pair.call(*client, PipelinePing{99}).error().code == Code::kStale);
+  CHECK(pair.call(*client, PipelineChunk{99, "a", 0, 1, true, {}}).error().code == Code::kStale);
   // Another head takes the stage: the first one notices, and takes it again.
   REQUIRE(pair.call(*client, open));
-  CHECK(pair.call(*client, StageChunk{1, "a", 0, 1, true, {}}).error().code == Code::kNotFound);
-  StageBegin begin{1, "a", prompt_of(20, 1), "", {}, {0, 1}, 0};
+  CHECK(pair.call(*client, PipelineChunk{1, "a", 0, 1, true, {}}).error().code == Code::kNotFound);
+  PipelineBegin begin{1, "a", prompt_of(20, 1), "", {}, {0, 1}, 0};
   CHECK(pair.call(*client, begin).error().code == Code::kInvalid);  // nothing is reserved for it
   REQUIRE(pair.until([&] {
     return count(pair.p_metrics, "mc_engine_pipeline_lost_total") > 0 && pair.prefill->whole();
   }));
   pair.serve("b", prompt_of(100, 1));
-  StageConfig config = pipeline.config;
+  PipelineConfig config = pipeline.config;
   config.connector = Connector::kPool;
-  CHECK(StageWorker::open(loop, *pair.d_xfer, *pair.c_server, *pipeline.engines[1], config,
-                          pair.metrics)
+  CHECK(PipelineWorker::open(loop, *pair.d_xfer, *pair.c_server, *pipeline.engines[1], config,
+                             pair.metrics)
             .error()
             .what.find("--connector pool") != std::string::npos);
 }

@@ -17,18 +17,18 @@ struct Two {
   explicit Two(std::vector<std::string> transports = {"shm", "tcp"}, uint32_t blocks = 64)
       : a(loop, {.transports = transports, .prefill_blocks = blocks}, "a"),
         b(loop, {.transports = transports, .prefill_blocks = blocks}, "b") {}
-  Result<TxAllocated> lend(const std::string& id, const std::vector<int32_t>& prompt,
-                           uint32_t blocks, uint32_t lease_ms = 10'000) {
+  Result<TxAllocated> pin_for_peer(const std::string& id, const std::vector<int32_t>& prompt,
+                                   uint32_t blocks, uint32_t lease_ms = 10'000) {
     TxAllocate m;
     m.request = id;
     m.prompt = prompt;
-    m.lend = blocks;
+    m.pin_for_peer = blocks;
     m.lease_ms = lease_ms;
     return a.call(*a.to_p, m);
   }
-  // A request at b that reads what a lends.
+  // A request at b that reads what a pinned.
   TxAllocate asked(const std::string& id, const std::vector<int32_t>& prompt,
-                   const TxAllocated& lent) {
+                   const TxAllocated& pinned) {
     const auto target = b.reserve(id, prompt, 20);
     REQUIRE_MESSAGE(target, target.error().what);
     TxAllocate m;
@@ -36,7 +36,7 @@ struct Two {
     m.prompt = prompt;
     m.target = *target;
     m.lease_ms = 10'000;
-    m.lent = {a.p_server->address(), lent.tx, lent.segment, lent.block_offsets};
+    m.remote_prefix = {a.p_server->address(), pinned.tx, pinned.segment, pinned.block_offsets};
     return m;
   }
   PrefillDone serve(const TxAllocate& m) {
@@ -64,10 +64,10 @@ TEST_CASE("what another worker holds is read, verifies, and is a hit there from 
     Two two({transport});
     const auto prompt = prompt_of(10 * kBlock + 5, 1);
     two.a.serve("first", prompt, 20);
-    const auto lent = two.lend("r", prompt, 10);
-    REQUIRE_MESSAGE(lent, lent.error().what);
-    CHECK(lent->local_blocks == 10);
-    const auto done = two.serve(two.asked("r", prompt, *lent));
+    const auto pinned = two.pin_for_peer("r", prompt, 10);
+    REQUIRE_MESSAGE(pinned, pinned.error().what);
+    CHECK(pinned->local_blocks == 10);
+    const auto done = two.serve(two.asked("r", prompt, *pinned));
     CHECK(done.cached_tokens == 10 * kBlock);
     CHECK(done.peer_tokens == 10 * kBlock);
     CHECK(two.b.answers["r"].tokens == two.a.answers["first"].tokens);
@@ -86,28 +86,28 @@ TEST_CASE("only what is missing is read, and only what there is") {
   const auto prompt = prompt_of(10 * kBlock + 5, 1);
   two.a.serve("first", std::vector(prompt.begin(), prompt.begin() + 8 * kBlock + 1), 4);
   two.b.serve("other", std::vector(prompt.begin(), prompt.begin() + 3 * kBlock + 1), 4);
-  const auto lent = two.lend("r", prompt, 10);
-  REQUIRE(lent);
-  CHECK(lent->local_blocks == 8);
-  const auto done = two.serve(two.asked("r", prompt, *lent));
+  const auto pinned = two.pin_for_peer("r", prompt, 10);
+  REQUIRE(pinned);
+  CHECK(pinned->local_blocks == 8);
+  const auto done = two.serve(two.asked("r", prompt, *pinned));
   CHECK(done.cached_tokens == 8 * kBlock);
   CHECK(done.peer_tokens == 5 * kBlock);
   // All of it is there already: nothing is read, and the lock ends all the same.
-  const auto more = two.lend("s", prompt, 8);
+  const auto more = two.pin_for_peer("s", prompt, 8);
   REQUIRE(more);
   CHECK(two.serve(two.asked("s", prompt, *more)).peer_tokens == 0);
   CHECK(two.rest());
 }
 
-TEST_CASE("what is lent is not evicted, whatever needs room") {
+TEST_CASE("what is pinned for a peer is not evicted, whatever needs room") {
   Two two({"shm", "tcp"}, 16);
   const auto prompt = prompt_of(6 * kBlock + 1, 1);
   two.a.serve("first", prompt, 20);
-  const auto lent = two.lend("r", prompt, 6);
-  REQUIRE(lent);
+  const auto pinned = two.pin_for_peer("r", prompt, 6);
+  REQUIRE(pinned);
   for (uint64_t i = 0; i < 6; ++i)
     two.a.serve("o" + std::to_string(i), prompt_of(8 * kBlock, 10 + i), 4);
-  const auto done = two.serve(two.asked("r", prompt, *lent));
+  const auto done = two.serve(two.asked("r", prompt, *pinned));
   CHECK(done.peer_tokens == 6 * kBlock);
   CHECK(two.b.answers["r"].tokens == two.a.answers["first"].tokens);
   CHECK(two.rest());
@@ -117,13 +117,13 @@ TEST_CASE("a lock that ended before all was read makes what was read worth nothi
   Two two({"shm", "tcp"}, 16);
   const auto prompt = prompt_of(6 * kBlock + 1, 1);
   two.a.serve("first", prompt, 20);
-  const auto lent = two.lend("r", prompt, 6, 1);
-  REQUIRE(lent);
+  const auto pinned = two.pin_for_peer("r", prompt, 6, 1);
+  REQUIRE(pinned);
   REQUIRE(two.a.until([&] { return two.a.prefill->idle(); }));
   CHECK(counted(two.a.p_metrics, "mc_engine_lent_expired_total") == 1);
   for (uint64_t i = 0; i < 6; ++i)  // other KV stands there now
     two.a.serve("o" + std::to_string(i), prompt_of(8 * kBlock, 10 + i), 4);
-  const auto done = two.serve(two.asked("r", prompt, *lent));
+  const auto done = two.serve(two.asked("r", prompt, *pinned));
   CHECK(done.peer_tokens == 0);
   CHECK(done.cached_tokens == 0);
   CHECK(two.b.answers["r"].tokens == two.a.answers["first"].tokens);
@@ -132,38 +132,39 @@ TEST_CASE("a lock that ended before all was read makes what was read worth nothi
   CHECK(two.rest());
 }
 
-TEST_CASE("aborted while it is read, and lent by nobody: no block is left, and none is shared") {
+TEST_CASE(
+    "aborted while it is read, and pinned by no worker: no block is left, and none is shared") {
   Two two;
   const auto prompt = prompt_of(10 * kBlock + 5, 1);
   two.a.serve("first", prompt, 20);
   for (int turns = 0; turns < 6; ++turns) {
     CAPTURE(turns);
     const std::string id = "r" + std::to_string(turns);
-    const auto lent = two.lend(id, prompt, 10);
-    REQUIRE(lent);
-    const TxAllocate m = two.asked(id, prompt, *lent);
+    const auto pinned = two.pin_for_peer(id, prompt, 10);
+    REQUIRE(pinned);
+    const TxAllocate m = two.asked(id, prompt, *pinned);
     two.b.to_p->call<TxAllocate>(m, 5s, [](const Result<TxAllocated>&) {});
     for (int i = 0; i < turns; ++i) REQUIRE(two.loop.turn(1ms));
     two.b.abort_both(id);
     CHECK(two.a.call(*two.a.to_p, Abort{id, "the client left"}));
     CHECK(two.rest());
   }
-  CHECK(two.lend("none", prompt_of(40, 9), 2).error().code == Code::kNotFound);
-  CHECK(two.lend("many", prompt, 11).error().code == Code::kInvalid);
-  CHECK(two.lend("twice", prompt, 10));
-  CHECK(two.lend("twice", prompt, 10).error().code == Code::kExists);
+  CHECK(two.pin_for_peer("none", prompt_of(40, 9), 2).error().code == Code::kNotFound);
+  CHECK(two.pin_for_peer("many", prompt, 11).error().code == Code::kInvalid);
+  CHECK(two.pin_for_peer("twice", prompt, 10));
+  CHECK(two.pin_for_peer("twice", prompt, 10).error().code == Code::kExists);
   CHECK(two.a.call(*two.a.to_p, Abort{"twice", "enough"}));
   CHECK(two.rest());
 }
 
-TEST_CASE("a worker that lends and dies costs what it lent, and no more") {
+TEST_CASE("a worker that pins a prefix and dies costs that prefix only") {
   Two two;
   const auto prompt = prompt_of(10 * kBlock + 5, 1);
   two.a.serve("first", prompt, 20);
-  auto lent = two.lend("r", prompt, 10);
-  REQUIRE(lent);
-  TxAllocate m = two.asked("r", prompt, *lent);
-  m.lent.control = "127.0.0.1:1";  // nobody there
+  auto pinned = two.pin_for_peer("r", prompt, 10);
+  REQUIRE(pinned);
+  TxAllocate m = two.asked("r", prompt, *pinned);
+  m.remote_prefix.control = "127.0.0.1:1";  // nobody there
   CHECK(two.serve(m).peer_tokens == 0);
   CHECK(two.b.answers["r"].tokens == two.a.answers["first"].tokens);
   CHECK(two.b.comes_to_rest());
@@ -204,7 +205,7 @@ struct Hot : Cluster {
 
 }  // namespace
 
-TEST_CASE("a hot prefix is lent to the worker that is chosen in spite of it") {
+TEST_CASE("a hot prefix is pinned for the worker that is chosen in spite of it") {
   Hot c;
   Heard heard;
   c.p[1]->done.cached_tokens = c.p[1]->done.peer_tokens = 4080;
@@ -212,18 +213,18 @@ TEST_CASE("a hot prefix is lent to the worker that is chosen in spite of it") {
   REQUIRE(c.finish(heard));
   CHECK(!heard.failed);
   CHECK(heard.progress.prefill == "p1");
-  const auto [lend, tx] = Hot::locked(*c.p[0], 4080);  // the last block is computed
+  const auto [pin, tx] = Hot::locked(*c.p[0], 4080);  // the last block is computed
   REQUIRE(tx > 0);
-  CHECK(lend.lend == 255);
+  CHECK(pin.pin_for_peer == 255);
   const TxAllocate own = Hot::locked(*c.p[1], 4096).first;
-  CHECK(own.request == lend.request);
-  CHECK(own.lent.tx == tx);
-  CHECK(own.lent.control == c.p[0]->server->address());
+  CHECK(own.request == pin.request);
+  CHECK(own.remote_prefix.tx == tx);
+  CHECK(own.remote_prefix.control == c.p[0]->server->address());
   CHECK(c.metrics.text().find("mc_conductor_replicated_tokens_total 4080") != std::string::npos);
   CHECK(c.conductor->explain("hot")["outcome"]["peer_tokens"] == 4080);
 }
 
-TEST_CASE("a prefix that cannot be lent is computed") {
+TEST_CASE("a prefix that cannot be pinned is computed") {
   Hot c;
   c.p[0]->full = true;
   Heard heard;
@@ -233,7 +234,7 @@ TEST_CASE("a prefix that cannot be lent is computed") {
   CHECK(heard.progress.prefill == "p1");
   const auto [own, tx] = Hot::locked(*c.p[1], 4096);
   REQUIRE(tx > 0);
-  CHECK(own.lent.tx == 0);
+  CHECK(own.remote_prefix.tx == 0);
   CHECK(c.metrics.text().find(R"(mc_conductor_tx_total{op="lend",result="failed"} 1)") !=
         std::string::npos);
 }

@@ -28,7 +28,7 @@ struct Process {
     d.time_scale = time_scale;
     d.peer_timeout = 200ms * kSlow;
     d.store.master = master;
-    auto opened = Roles::open({loop, *transfer, *server, engine, metrics}, p, d, role);
+    auto opened = RoleManager::open({loop, *transfer, *server, engine, metrics}, p, d, role);
     REQUIRE_MESSAGE(opened, opened.error().what);
     roles = std::move(*opened);
     conductor->on<TokenBatch>([this](const TokenBatch& m, const rpc::Call&) -> Result<rpc::Empty> {
@@ -66,7 +66,7 @@ struct Process {
     if (own) m.prefill = server->address();
     return call(m);
   }
-  // Until the KV is the decode half's; the transaction.
+  // Until the KV is the decode instance's; the transaction.
   uint64_t start(const std::string& id, const std::vector<int32_t>& prompt, uint32_t max_tokens,
                  bool own = true) {
     const auto target = reserve(id, prompt, max_tokens, own);
@@ -104,7 +104,7 @@ struct Process {
   std::unique_ptr<xfer::Engine> transfer;
   std::unique_ptr<rpc::Server> server, conductor;
   std::map<std::string, Answer> answers;
-  std::unique_ptr<Roles> roles;
+  std::unique_ptr<RoleManager> roles;
   std::unique_ptr<rpc::Client> client;
   uint32_t cached = 0;
 };
@@ -123,7 +123,7 @@ TEST_CASE("a worker that is both says what one engine says, and moves no KV") {
     const auto want = alone(one, prompt, 40, kGreedy);
     CHECK(both.serve("own" + std::to_string(i), prompt, 40) == want);
     CHECK((both.cached > 0) == (i > 0));
-    // A conductor that does not know pairs the halves as if they were two workers.
+    // A conductor that does not know pairs the instances as if they were two workers.
     CHECK(both.serve("far" + std::to_string(i), prompt, 40, false) == want);
   }
   CHECK(both.comes_to_rest());
@@ -162,7 +162,7 @@ TEST_CASE("chunks and steps of one process take the modelled time of both, one a
   CHECK(both.comes_to_rest());
 }
 
-TEST_CASE("an abort frees both halves, at any step") {
+TEST_CASE("an abort frees both instances, at any step") {
   SteadyClock clock;
   io::Loop loop(clock);
   DummyEngine engine(cost::tiny(), kBlock);
@@ -214,8 +214,8 @@ TEST_CASE("a worker drains, becomes another, and refuses what it is not") {
   CHECK(changes == std::vector<bool>{false, false, true});
   CHECK_FALSE(w.roles->draining());
   CHECK(w.roles->prefill() == nullptr);
-  REQUIRE(w.roles->halves().size() == 1);
-  CHECK(w.roles->halves()[0].role == std::string("decode"));
+  REQUIRE(w.roles->instances().size() == 1);
+  CHECK(w.roles->instances()[0].role == std::string("decode"));
   const auto refused = w.call(Prefill{1});
   CHECK(refused.error().code == Code::kUnavailable);
   CHECK(refused.error().what.find("decode") != std::string::npos);
@@ -233,8 +233,8 @@ TEST_CASE("a worker drains, becomes another, and refuses what it is not") {
   CHECK(w.comes_to_rest());
   CHECK(w.call(SetRole{"auto"}));
   REQUIRE(w.until([&] { return w.roles->role() == Role::kAuto; }));
-  REQUIRE(w.roles->halves().size() == 1);
-  CHECK(w.roles->halves()[0].role == std::string("auto"));
+  REQUIRE(w.roles->instances().size() == 1);
+  CHECK(w.roles->instances()[0].role == std::string("auto"));
   CHECK(w.roles->idle());
   CHECK(w.reserve("f", prompt_of(50, 2), 4, true).error().code == Code::kBusy);
   CHECK(w.call(SetRole{"prefill", "decode"}).error().code == Code::kStale);

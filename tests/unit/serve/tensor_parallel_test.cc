@@ -134,7 +134,7 @@ TEST_CASE("ranks of other numbers: blocks evicted here and in the pool, transfer
   CHECK(pair.failed_slices() > 0);
 }
 
-TEST_CASE("what a worker of some ranks lends, one of others reads") {
+TEST_CASE("what a worker of some ranks pins, one of others reads") {
   SteadyClock clock;
   const CpuEngine one = engine_of(1), two = engine_of(2), four = engine_of(4);
   const auto prompt = small_prompt(130, 1);
@@ -147,18 +147,19 @@ TEST_CASE("what a worker of some ranks lends, one of others reads") {
   options.prefill_engine = &four;
   Pair b(loop, options, "b");
   a.serve("first", prompt, 12);
-  TxAllocate lend;
-  lend.request = "second";
-  lend.prompt = prompt;
-  lend.lend = 8;
-  const auto lent = a.call(*a.to_p, lend);
-  REQUIRE(lent);
-  CHECK(lent->ranks == 2);
+  TxAllocate pin;
+  pin.request = "second";
+  pin.prompt = prompt;
+  pin.pin_for_peer = 8;
+  const auto pinned = a.call(*a.to_p, pin);
+  REQUIRE(pinned);
+  CHECK(pinned->ranks == 2);
   TxAllocate m;
   m.request = "second";
   m.prompt = prompt;
   m.target = *b.reserve("second", prompt, 12);
-  m.lent = {a.p_server->address(), lent->tx, lent->segment, lent->block_offsets, lent->ranks};
+  m.remote_prefix = {a.p_server->address(), pinned->tx, pinned->segment, pinned->block_offsets,
+                     pinned->ranks};
   const auto tx = b.call(*b.to_p, m);
   REQUIRE(tx);
   const auto done = b.call(*b.to_p, Prefill{tx->tx});

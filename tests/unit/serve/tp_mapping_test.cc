@@ -103,7 +103,7 @@ void check_split(const Shape& s, uint32_t from_ranks, uint32_t to_ranks, size_t 
       all_layers ? s.layers : first + 1 + static_cast<uint32_t>(random.below(s.layers - first));
   const auto pieces = split_heads(s.kv_heads, from_ranks, to_ranks);
   REQUIRE(pieces);
-  for (const HeadPiece& piece : *pieces) {
+  for (const HeadSpan& piece : *pieces) {
     RankPool &a = from[piece.from], &b = to[piece.to];
     std::vector<std::byte*> local;
     for (const uint64_t offset : a.offsets) local.push_back(a.memory.data() + offset);
