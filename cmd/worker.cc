@@ -142,15 +142,15 @@ Result<std::unique_ptr<WorkerShell>> WorkerShell::open(WorkerProgram options) {
   MC_TRY(const serve::ModelInfo info, serve::open_model_info(w.choice));
   MC_TRY(const serve::Slicing slicing, options.slicing());
   MC_TRY_(cost::slice_of(info.spec, slicing.stage, slicing.stages));
-  cost::ModelSpec largest = info.spec;  // all of a pipeline have as many blocks as its slice allows
+  cost::ModelSpec largest = info.spec;  // its slice limits the blocks of the whole pipeline
   largest.layers = (largest.layers + slicing.stages - 1) / slicing.stages;
-  MC_TRY(const uint32_t blocks, w.count_blocks(largest));  // before weights are read
+  MC_TRY(const uint32_t blocks, w.count_blocks(largest));  // fails before weights are read
   if (options.worker.name.empty())
     options.worker.name = options.role + "-" + std::to_string(::getpid());
   options.transfer.node = options.worker.name;
   std::unique_ptr<WorkerShell> shell(new WorkerShell(std::move(options)));
   const WorkerProgram& o = shell->options_;
-  if (!o.trace_events.empty()) {  // that it cannot be written is told now, not after a day
+  if (!o.trace_events.empty()) {  // fails now, not at the end, if it cannot be written
     MC_TRY_(shell->trace_.write(o.trace_events, o.worker.name));
   }
   shell->whole_ = info.spec;
@@ -165,7 +165,7 @@ Result<std::unique_ptr<WorkerShell>> WorkerShell::open(WorkerProgram options) {
   shell->server_->on<serve::Dismiss>(
       [s = shell.get()](const serve::Dismiss& m, const rpc::Call&) -> Result<rpc::Empty> {
         log_info("worker", "dismissed: %s", shown(m.why).c_str());
-        if (!s->draining_) (void)s->loop_.post([s] { s->signal(1); });  // once this is answered
+        if (!s->draining_) (void)s->loop_.post([s] { s->signal(1); });  // after the reply
         return rpc::Empty{};
       });
   MC_TRY_(shell->open_work(blocks));
@@ -201,7 +201,7 @@ Result<> WorkerShell::open_roles(serve::PrefillConfig prefill, uint32_t blocks) 
   const auto lookup = [this](const std::vector<BlockHash>& hashes,
                              std::function<void(size_t)> done) {
     serve::PrefillWorker* const prefill_instance = roles_->prefill();
-    if (prefill_instance == nullptr) return done(0);  // it computes no prompts at present
+    if (prefill_instance == nullptr) return done(0);  // no prefill role now
     prefill_instance->lookup(hashes, std::move(done));
   };
   MC_TRY(bridge_, serve::LookupBridge::open(loop_, options_.lookup, options_.worker.block_size,
@@ -260,7 +260,7 @@ serve::Heartbeat WorkerShell::identity(const serve::RoleInstance& instance) cons
 Result<> WorkerShell::join() {
   const serve::WorkerOptions& o = options_.worker;
   beats_.clear();
-  if (pipeline_worker_ != nullptr) return {};  // its head does
+  if (pipeline_worker_ != nullptr) return {};  // its head joins
   for (const serve::RoleInstance& instance : roles_->instances()) {
     const auto fill = [this, load = instance.load](serve::Heartbeat& beat) {
       beat.load = load();

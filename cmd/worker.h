@@ -1,8 +1,9 @@
-// The program of a worker: mc-prefill and mc-decode are this, with another role to begin with.
-// Model, transfer engine, control server, pages, heartbeats to the conductors, and a drain on
-// SIGTERM, around serve::RoleManager.
+// The program of a worker: mc-prefill and mc-decode, which differ in their first role.
+// Around serve::RoleManager it has the model, the transfer engine, the control server, the HTTP
+// pages, the heartbeats to the conductors, and the drain on SIGTERM.
 //
-// Thread: main's. Errors: kInvalid, kNotFound for options and files; kUnavailable for ports in use.
+// Errors: kInvalid, kNotFound for options and files; kUnavailable for ports in use.
+// Thread: main's.
 #pragma once
 #include <functional>
 #include <memory>
@@ -33,23 +34,23 @@ struct WorkerProgram {
   double ageing = 0.1;
   std::string pool_reuse = "auto", connector = "multi", layerwise = "on", lookup, trace_events;
   std::string stage;  // "I/N": this process is stage I of a pipeline; empty: of none
-  std::vector<std::string> cpp_group;  // of its head: the other stages' control addresses
+  std::vector<std::string> cpp_group;  // for the head: the other stages' control addresses
   Duration pool_timeout = std::chrono::seconds(2);
   Duration tbt_slo{}, kv_deadline = std::chrono::seconds(60), recompute_after{};
-  std::string calibrate;  // file for the times of the engine; empty: be a worker
+  std::string calibrate;  // file for the engine's times; empty: serve
   uint64_t calibrate_tokens = 2048;
   xfer::EngineOptions transfer;
   DaemonOptions daemon;
   serve::OpenPool pool = serve::open_store_pool;  // of prompts
 
-  // Of that role, at those addresses, unless told otherwise.
+  // The defaults of the role and the addresses.
   WorkerProgram(std::string role_, std::string listen, std::string http);
   void describe(OptionList& v);
   Result<serve::PrefillConfig> prefill(uint32_t blocks) const;
   serve::DecodeConfig decode(uint32_t blocks) const;
   serve::PipelineConfig pipeline_config(const serve::PrefillConfig& prefill, uint32_t number) const;
   Result<serve::Slicing> slicing() const;
-  Result<> check() const;  // what no worker can run with
+  Result<> check() const;  // options that no worker can run with
 };
 
 class WorkerShell {
@@ -58,8 +59,8 @@ class WorkerShell {
   WorkerShell(const WorkerShell&) = delete;
   WorkerShell& operator=(const WorkerShell&) = delete;
 
-  // Joins the conductors and serves until a signal: the first drains, within --drain-timeout, the
-  // second ends at once. Returns the exit status: 1 when work was cut.
+  // Joins the conductors and serves until a signal. The first signal drains, within
+  // --drain-timeout; the second ends at once. Returns the exit status: 1 if it cut work.
   Result<int> run();
 
  private:
@@ -70,7 +71,7 @@ class WorkerShell {
     return pipeline_worker_ != nullptr ? pipeline_worker_->idle() : roles_->idle();
   }
   std::string state() const;
-  Result<> join();  // the conductors, as what it is now
+  Result<> join();  // the conductors, in the present role
   void signal(int n);
   void answer(const http::Exchange& x) const;
   void nudge();
@@ -83,19 +84,19 @@ class WorkerShell {
   bool running_ = false, draining_ = false;
   std::string http_;
   serve::TraceEvents trace_;
-  io::Signals signals_;  // before anything that has threads: they are not to take signals
+  io::Signals signals_;  // before any thread starts: none may take signals
   std::unique_ptr<serve::Engine> engine_;
   std::unique_ptr<serve::DeviceKvMetrics> device_kv_;  // null: the engine has no device
   std::unique_ptr<xfer::Engine> transfer_;
   std::unique_ptr<rpc::Server> server_;
-  cost::ModelSpec whole_;                      // of the model, of which the engine may have a slice
-  std::unique_ptr<serve::RoleManager> roles_;  // or, of a pipeline's stage that is not its head:
+  cost::ModelSpec whole_;                      // the model; the engine may have a slice of it
+  std::unique_ptr<serve::RoleManager> roles_;  // null: a stage after the head, which is:
   std::unique_ptr<serve::PipelineWorker> pipeline_worker_;
   std::unique_ptr<serve::LookupBridge> bridge_;
   std::vector<std::unique_ptr<serve::Heartbeats>> beats_;  // one for each instance
 };
 
-// Measures the engine instead of serving, and writes the model's spec with the fitted times.
+// Measures the engine instead of serving. Writes the model's spec with the fitted times.
 Result<int> calibrate_engine(const WorkerProgram& options);
 
 // The whole of main().

@@ -1,4 +1,4 @@
-// mc-prefill --calibrate: how long the engine takes on this machine.
+// mc-prefill --calibrate: measures the engine on this machine.
 #include <unistd.h>
 
 #include <cstdio>
@@ -13,7 +13,7 @@
 namespace mc {
 namespace {
 
-// That the file cannot be written is told before an hour of measuring, not after.
+// Fails before an hour of measuring, not after, if the file cannot be written.
 Result<> check_writable(const std::string& file) {
   if (std::filesystem::is_directory(file))
     return fail(Code::kInvalid, "--calibrate %s: a directory: want a file", file.c_str());

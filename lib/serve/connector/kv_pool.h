@@ -1,8 +1,9 @@
-// What keeps KV blocks for all workers, as StoreConnector uses it: the store, unless the program
-// puts something else in its place (a benchmark compares with redis that way).
+// The interface of a shared KV block pool, as StoreConnector uses it.
+// It is the KV store, unless the program supplies another pool (a benchmark compares with redis
+// that way).
 //
-// Thread: the loop's; callbacks run on later turns, and none after the pool was destroyed. Memory
-// named by an item belongs to the call until its callback has run.
+// Requires: memory named by an item belongs to the call until its callback has run.
+// Thread: the loop's; callbacks run on later turns, and none after the pool was destroyed.
 #pragma once
 #include <functional>
 #include <memory>
@@ -22,14 +23,14 @@ class KvPool {
   using Got = std::vector<Result<uint64_t>>;  // bytes of each
 
   virtual ~KvPool() = default;
-  // How many of the keys are there, up to the first that is not.
+  // Counts the leading keys that the pool has.
   virtual void match_prefix(std::vector<ObjectKey> keys, Done<Result<uint64_t>> done) = 0;
   virtual void get_batch(std::vector<store::GetItem> items, Done<Got> done) = 0;
   virtual void put_batch(std::vector<store::PutItem> items, store::PutAs as, Done<Put> done) = 0;
   virtual void prefetch(std::vector<ObjectKey> keys) = 0;  // a hint
 };
 
-// `calls`: how many are made at a time. Errors: those of store::AsyncClient::open.
+// `calls`: the number made at a time. Errors: those of store::AsyncClient::open.
 using OpenPool = std::function<Result<std::unique_ptr<KvPool>>(
     io::Loop&, xfer::Engine&, const store::ClientOptions&, Metrics&, uint32_t calls)>;
 Result<std::unique_ptr<KvPool>> open_store_pool(io::Loop& loop, xfer::Engine& engine,

@@ -66,7 +66,7 @@ class PoolSender final : public KvSender {
     struct Puts {
       std::shared_ptr<KvRoute> route;
       KvRange range;
-      Duration patience{};  // of a push, from when it begins
+      Duration patience{};  // of a push, from its start
       Done done;
       size_t left = 0;
       std::vector<size_t> refused;

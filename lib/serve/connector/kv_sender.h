@@ -1,16 +1,15 @@
-// The prefill half of a KV connector: how a request's KV gets from the blocks it was computed in to
-// the decode worker that reserved room for it. The decode half needs no setting: it does as it is
-// told, so that workers of different connectors serve together.
+// Sends a request's KV from the prefill worker to its decode worker.
+// This is the prefill side of a KV connector. The decode side needs no setting: it follows the
+// messages, so workers of different connectors serve together.
 //
 //   push   writes into the reserved blocks
 //   pull   offers its blocks, and the decode worker reads them
-//   pool   puts blocks into the KV store, whence the decode worker gets them; what the store does
-//          not take is pushed. A last block that is not full goes under a key of its own.
-//   multi  push now, and put full blocks into the store for requests to come (the worker does that)
+//   pool   puts blocks into the KV store, and the decode worker gets them there; blocks that the
+//          store refuses are pushed. A last block that is not full has a key of its own.
+//   multi  pushes now; the worker also puts full blocks into the store for later requests
 //
-// Every way, the blocks are the sender's until `done` ran; then they may be freed (vLLM calls it
-// delay_free). `done` runs within the range's deadline, which puts, with the store's own time-outs,
-// come before.
+// The blocks are the sender's until `done` ran; then they may be freed (vLLM: delay_free). `done`
+// runs within the range's deadline. Puts have the store's own time-outs, which come before it.
 //
 // Thread: the loop's. Source: Mooncake paper section 3.1; global-prefix-cache chapter 7.2.6, 7.6.5.
 #pragma once
@@ -28,28 +27,28 @@
 namespace mc::serve {
 
 enum class Connector : uint8_t { kPush, kPull, kPool, kMulti };
-// kInvalid: none of push, pull, pool, multi.
+// Errors: kInvalid for any name but push, pull, pool, multi.
 Result<Connector> connector_named(const std::string& name);
 
-// What of a prompt is sent when.
+// The parts in which a prompt's KV is sent.
 enum class SendGranularity : uint8_t {
   kLayer,   // a layer of a chunk as soon as it is computed
   kChunk,   // the whole blocks of a chunk
-  kPrompt,  // all at the end
+  kPrompt,  // the whole prompt at the end
 };
 
 // One request's KV on its way.
 struct KvRoute {
   std::string request;
   std::string decode;  // its control address
-  KvPeer peer;         // the reserved blocks, from where in each the sender's begin
+  KvPeer peer;         // the reserved blocks; offsets where the sender's part begins
   uint32_t ranks = 1;  // of those
-  uint64_t shift = 0;  // of the sender's blocks in those: it has a slice of the layers
+  uint64_t shift = 0;  // of the sender's layers within a block: it has a slice
   std::vector<std::byte*> blocks;
   std::vector<BlockId> ids;
-  std::vector<BlockHash> keys;   // one a block; of a last one that is not full: of what it has
-  bool offered = false;          // pull: the decode worker was told where our blocks are
-  std::vector<uint32_t> pooled;  // for KvReady: blocks to be taken from the pool
+  std::vector<BlockHash> keys;   // one a block; a partial last block's covers its tokens
+  bool offered = false;          // pull: the decode worker knows our blocks
+  std::vector<uint32_t> pooled;  // for KvReady: blocks to get from the pool
 };
 
 class KvSender {
@@ -61,7 +60,7 @@ class KvSender {
   virtual void send(const std::shared_ptr<KvRoute>& route, const KvRange& range, Done done) = 0;
 };
 
-// What senders need of their worker; all lent, longer than the sender lives.
+// The worker's objects that senders use; all outlive the sender.
 struct SenderParts {
   io::Loop& loop;
   xfer::Engine& engine;

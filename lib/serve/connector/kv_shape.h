@@ -1,9 +1,8 @@
-// How the KV heads of a block lie among tensor-parallel ranks, and what moves between blocks of
-// different numbers of ranks.
+// Plans KV transfers between blocks of different tensor-parallel layouts.
 //
 // A worker of R ranks has blocks of R parts side by side, each what one rank holds:
-// [rank][layer][K,V][its kv_heads][token][head_dim]. With one rank that is the plain block, which
-// is also what the pool keeps whoever puts it, so that workers of any number of ranks share it.
+// [rank][layer][K,V][its kv_heads][token][head_dim]. With one rank that is the plain block. The
+// pool always keeps plain blocks, so workers of any number of ranks share it.
 //
 // Thread: values. Pure. Source: global-prefix-cache chapter 7.6.6.
 #pragma once
@@ -26,18 +25,18 @@ struct KvShape {
   static KvShape of(const cost::ModelSpec& spec, uint32_t block_tokens, uint32_t ranks);
 };
 
-// May KV go between this worker and one of so many ranks? kInvalid, with what would do: one number
-// must divide the other, and the heads; a slice of the layers goes to 1 only. `peer` comes from the
-// wire; 0 (a worker of before) is 1.
+// Checks that KV can move between this worker and one of `peer` ranks. One number must divide the
+// other, and the heads; a slice of the layers goes to 1 rank only. `peer` comes from the wire; 0
+// (an older worker) is 1. Errors: kInvalid, kUnsupported; the text says what would work.
 Result<> check_ranks(const KvShape& shape, uint32_t peer);
 
-// As plan_transfer, to or from blocks of `peer_ranks`, which check_ranks has allowed. A range of
-// some layers must be of whole ones.
+// As plan_transfer, to or from blocks of `peer_ranks`. Requires: check_ranks allowed them; a range
+// of layers has whole layers.
 std::vector<xfer::Request> plan_between(xfer::Op op, std::span<std::byte* const> local,
                                         const KvPeer& peer, uint32_t peer_ranks,
                                         const KvRange& range, const KvShape& shape);
 
-// The parts of a block in the order in which one rank would have them.
+// The parts of a block in the order of the plain, one-rank layout.
 template <class Byte>  // std::byte, also const
 std::vector<std::span<Byte>> plain_parts(std::span<Byte> block, const KvShape& shape) {
   if (shape.ranks == 1) return {block};

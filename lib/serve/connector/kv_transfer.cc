@@ -7,7 +7,7 @@ namespace mc::serve {
 std::vector<xfer::Request> plan_transfer(xfer::Op op, std::span<std::byte* const> local,
                                          const KvPeer& peer, const KvRange& range) {
   std::vector<xfer::Request> out;
-  const auto distance = [&](size_t i) {  // of block i + 1 from block i: here, there
+  const auto distance = [&](size_t i) {  // from block i to block i + 1: local, remote
     return std::pair(local[i + 1] - local[i],
                      static_cast<int64_t>(peer.offsets[i + 1] - peer.offsets[i]));
   };

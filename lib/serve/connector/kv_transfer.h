@@ -1,10 +1,12 @@
-// Moves KV between the blocks of a worker and those of another: a prefill worker writes into what a
-// decode worker reserved (push), or that one reads what the other computed (pull). One batch of the
-// transfer engine a layer (or of whole blocks); blocks that lie at equal distances on both sides
-// travel as one strided request.
+// Moves KV between a worker's blocks and another worker's.
+// A prefill worker writes into the blocks that a decode worker reserved (push), or the decode
+// worker reads the blocks that the prefill worker computed (pull). A layer, or a range of whole
+// blocks, is one batch of the transfer engine. Blocks at equal distances on both sides are one
+// strided request.
 //
-// Thread: the loop's. Memory that moves belongs to the transfer until `done` ran; the destructor
-// cancels what has not finished, after which no byte is touched any more and nothing calls back.
+// Requires: memory that moves belongs to the transfer until `done` ran.
+// Thread: the loop's. The destructor cancels what has not finished: no byte is touched and no
+// callback runs after it.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -29,11 +31,11 @@ struct KvPeer {  // the other side
 
 struct KvRange {
   size_t first = 0, last = 0;  // blocks [first, last)
-  uint64_t at = 0, bytes = 0;  // of each block: a layer, or all of it
+  uint64_t at = 0, bytes = 0;  // of each block: a layer, or the whole
   Time deadline = Time::max();
 };
 
-// `local`: the blocks of the sequence, in its order, as those of peer.offsets.
+// `local`: the blocks of the sequence, in the order of peer.offsets.
 std::vector<xfer::Request> plan_transfer(xfer::Op op, std::span<std::byte* const> local,
                                          const KvPeer& peer, const KvRange& range);
 
@@ -45,8 +47,8 @@ class KvTransfer {
   KvTransfer(const KvTransfer&) = delete;
   KvTransfer& operator=(const KvTransfer&) = delete;
 
-  // The handle of another worker's segment; `descriptor` may be empty (no buffers) when this
-  // worker has seen it before. Errors: kStale: send the descriptor.
+  // The handle of another worker's segment. `descriptor` may be empty (no buffers) if this worker
+  // has seen it before. Errors: kStale: send the full descriptor.
   Result<xfer::SegmentHandle> segment(const xfer::SegmentDescriptor& descriptor);
   // `done` on a later turn, with the first error.
   void run(const std::vector<xfer::Request>& requests, Done done);

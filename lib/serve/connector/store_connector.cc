@@ -11,7 +11,8 @@ constexpr size_t kBlocksPerPut = 32;
 constexpr size_t kCallsMax = 2;      // puts at a time
 constexpr size_t kQueueMax = 16384;  // blocks; pinned ones cannot be reused
 constexpr double kLearn = 0.2;       // weight of the newest observation
-// A request waits this long for the pool's directory; a pool that is gone is left alone for kRest.
+// A request waits kPatience for the pool's directory. After a failure the pool is not used for
+// kRest.
 constexpr Duration kPatience = std::chrono::seconds(1);
 constexpr Duration kRest = std::chrono::seconds(1);
 }  // namespace
@@ -45,12 +46,12 @@ Result<std::unique_ptr<StoreConnector>> StoreConnector::open(io::Loop& loop, xfe
                                                              const OpenPool& open_pool) {
   auto self = std::unique_ptr<StoreConnector>(
       new StoreConnector(loop, std::move(model), blocks, metrics, shape, pp_rank));
-  // One thread more than puts need, so that a fetch never waits behind them.
+  // One thread more than puts need: a fetch never waits for puts.
   MC_TRY(self->store_, open_pool(loop, engine, options, metrics, kCallsMax + 1));
   return self;
 }
 
-// What a call says of the pool itself: logged when it goes and when it comes back.
+// Tracks whether the pool answers, and logs when that changes.
 void StoreConnector::note(const Error* error) {
   if (error != nullptr) {
     failed_.add();
@@ -69,7 +70,7 @@ void StoreConnector::note(const Error* error) {
 void StoreConnector::match(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done) {
   struct Asked {
     std::function<void(size_t)> done;
-    bool over = false;  // answered, or not waited for any more
+    bool over = false;  // answered, or timed out
     io::Loop::Handle timer = 0;
   };
   auto asked = std::make_shared<Asked>(Asked{std::move(done)});
@@ -116,7 +117,7 @@ void StoreConnector::get(const std::shared_ptr<Wanted>& wanted, size_t n,
     const Error* error = nullptr;
     for (; whole < got.size(); ++whole) {
       if (!got[whole]) {
-        // Evicted since it was matched is no failure of the pool.
+        // A block evicted since the match is no failure of the pool.
         if (got[whole].error().code != Code::kNotFound) error = &got[whole].error();
         break;
       }
@@ -204,7 +205,7 @@ void StoreConnector::put_done(const std::vector<Put>& puts,
   note(error);
   for (size_t i = 0; i < puts.size(); ++i) {
     blocks_.unpin(puts[i].block);
-    // Another worker that writes the same block will be through with it in a moment.
+    // kBusy: another worker is writing the same block, so the pool will have it.
     if (puts[i].done) puts[i].done(ends[i] || ends[i].error().code == Code::kBusy);
   }
 }

@@ -1,11 +1,12 @@
-// A worker's link to the KV store: fetches the blocks of a prompt that others computed, and
-// publishes those computed here. Never in the way of a request: publishing is a bounded queue whose
-// blocks stay pinned until the put ended, and which is shed when room is needed; a pool that fails
-// or is slow only costs what it would have saved.
+// Connects a worker to the KV store: fetches and publishes KV blocks.
+// It fetches the blocks of a prompt that other workers computed, and publishes those computed here.
+// Requests never wait for publishing: it is a bounded queue, whose blocks stay pinned until the put
+// ended, and which is shed when room is needed. A pool that fails or is slow costs only the time it
+// would have saved.
 //
-// One object a block, as of one rank whatever the worker's are; its key is
-// model@pcp0@dcp0@head_or_tp_rank:0@pp_rank:R@HASH. Stages of a pipeline put their layers' parts
-// each under its own R, and a model name of their own.
+// One object holds one block in the layout of one rank, whatever the worker's ranks are. Its key is
+// model@pcp0@dcp0@head_or_tp_rank:0@pp_rank:R@HASH. Each stage of a pipeline puts its layers' part
+// under its own R, and under a model name of its own.
 //
 // Thread: the loop's. The destructor waits for calls being made (bounded by the client's timeout).
 #pragma once
@@ -27,7 +28,7 @@ std::string pool_key(const std::string& model, const BlockHash& hash, uint32_t p
 
 class StoreConnector {
  public:
-  // `blocks` is lent by the worker. Errors: those of `open_pool`.
+  // `blocks` outlives the connector. Errors: those of `open_pool`.
   static Result<std::unique_ptr<StoreConnector>> open(io::Loop& loop, xfer::Engine& engine,
                                                       const store::ClientOptions& options,
                                                       std::string model, BlockManager& blocks,
@@ -38,29 +39,29 @@ class StoreConnector {
   StoreConnector(const StoreConnector&) = delete;
   StoreConnector& operator=(const StoreConnector&) = delete;
 
-  // `done(n)` on a later turn: the first n of them are there now, and are kept for a moment.
+  // `done(n)` on a later turn: the pool has the first n now, and keeps them for a moment.
   void match(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done);
 
   struct Wanted {
     std::vector<BlockHash> hashes;               // the prompt's blocks from the first missing one
     std::vector<std::span<std::byte>> memory;    // where each goes; the caller's until done
-    std::function<size_t(size_t found)> choose;  // how many of those found are worth fetching
+    std::function<size_t(size_t found)> choose;  // the number of found blocks to fetch
   };
-  // `done(n)` on a later turn: the first n are there, whole and as they were put.
+  // `done(n)` on a later turn: the first n arrived, whole and as they were put.
   void fetch(Wanted wanted, std::function<void(size_t)> done);
-  // Predicted, from what was seen so far.
+  // Predicted from the fetches so far.
   double fetch_seconds(uint64_t bytes) const {
     return round_trip_s_ + double(bytes) / bytes_per_s_;
   }
 
-  // A hint that these will be fetched soon: what only a disk has is taken into memory.
+  // A hint that these are fetched soon: the store reads blocks that only a disk has into memory.
   void prefetch(const std::vector<BlockHash>& hashes);
-  // Puts a block when there is time; pins it until then. `done`, if there is one, is told on a
-  // later turn whether the pool has it now. `as`: how it is to be kept there.
+  // Queues a put of a block and pins it until the put ended. `done` (may be empty) runs on a later
+  // turn and says whether the pool has it now. `as`: how the pool keeps it.
   using PutDone = std::function<void(bool there)>;
   void publish(const BlockHash& hash, BlockId block, std::span<const std::byte> memory,
                PutDone done = {}, store::PutConfig as = {});
-  // Gives up puts that have not begun. True when that unpinned anything.
+  // Drops puts that have not begun. Returns true if that unpinned a block.
   bool shed();
   size_t queued() const { return queue_.size(); }
   size_t putting() const { return putting_; }
@@ -93,9 +94,9 @@ class StoreConnector {
   size_t putting_ = 0;  // blocks
   size_t calls_ = 0;    // puts in flight
   double round_trip_s_ = 0.001, bytes_per_s_ = 2e9;
-  std::string last_error_;  // of a pool that is gone
+  std::string last_error_;  // while the pool is unreachable
   Time rest_until_{};
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers ask whether this is gone
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers check it
   Counter &fetched_, &stored_, &existed_, &dropped_, &failed_;
 };
 

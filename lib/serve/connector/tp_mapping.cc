@@ -5,7 +5,7 @@
 namespace mc::serve {
 namespace {
 
-// Which heads of all a rank holds; with copies, ranks in a row hold the same one.
+// The heads that a rank holds; with copies, neighbouring ranks hold the same one.
 struct HeadRange {
   uint32_t first = 0, last = 0;
   bool copy = false;  // the rank before holds the same

@@ -6,10 +6,10 @@
 namespace mc::serve {
 namespace {
 
-constexpr uint64_t kTokensMin = 64;  // of the longest prompt: less is all noise
+constexpr uint64_t kTokensMin = 64;  // of the longest prompt; shorter ones measure noise
 constexpr uint64_t kBatches[] = {1, 2, 4, 8};
 
-// Memory for `blocks` blocks, and a text to compute.
+// Runs one engine over memory for `blocks` blocks and a text.
 class Bench {
  public:
   Bench(const Engine& engine, const Clock& clock, const CalibrateOptions& options, uint64_t tokens)
@@ -29,12 +29,12 @@ class Bench {
     return batch * blocks_of(context) <= blocks_.size();
   }
 
-  // Of a prompt of n tokens whose first p are there.
+  // Seconds for a prompt of n tokens whose first p are reused.
   double prompt(uint64_t n, uint64_t p) const {
     compute(0, p);
     return median([&] { compute(p, n); });
   }
-  // Of a step of so many requests, each with its own KV of `context` tokens.
+  // Seconds for a step of `batch` requests, each with its own KV of `context` tokens.
   double step(uint64_t batch, uint64_t context) const {
     const std::span text = std::span(text_).first(context);
     std::vector<DecodeItem> items;
@@ -47,7 +47,7 @@ class Bench {
   }
 
  private:
-  // An engine that knows blocks by what they hold must not take one request's for another's.
+  // Differ by tenant, so that an engine that caches blocks by hash shares none among requests.
   std::vector<BlockHash> chain(uint8_t tenant) const {
     std::vector<BlockHash> parents(1);
     parents[0].bytes[0] = tenant;
@@ -80,7 +80,7 @@ class Bench {
   const uint64_t bytes_ = engine_.spec().block_bytes(engine_.block_tokens());  // of a block
   std::unique_ptr<std::byte[]> memory_;
   std::vector<std::byte*> blocks_;
-  std::vector<std::vector<BlockHash>> parents_;  // of the text, as each of a batch's tenants has it
+  std::vector<std::vector<BlockHash>> parents_;  // of the text, for each tenant of a batch
   std::vector<int32_t> text_;
 };
 
@@ -106,7 +106,7 @@ Result<Calibration> calibrate(const Engine& engine, const Clock& clock,
                 static_cast<unsigned long long>(kTokensMin));
   const Bench bench(engine, clock, options, tokens);
   Calibration found;
-  (void)bench.prompt(tokens / 4, 0);  // pages, caches and threads are warm after it
+  (void)bench.prompt(tokens / 4, 0);  // warms pages, caches and threads
   for (const uint64_t n : {tokens / 16, tokens / 8, tokens / 4, tokens / 2, tokens})
     for (const uint64_t p : {uint64_t{0}, n / 2, n - n / 8}) {
       found.prefill.push_back({n, p, bench.prompt(n, p)});

@@ -1,9 +1,9 @@
-// How long an engine takes on this machine: prompts of several lengths, with and without a reused
-// beginning, and decode steps of several batches, measured as a worker runs them and fitted to the
-// cost model that schedulers and the simulator predict with.
+// Measures how fast an engine runs on this machine, and fits the cost model.
+// It measures prompts of several lengths, with and without a reused prefix, and decode steps of
+// several batch sizes, as a worker runs them. Schedulers and the simulator predict with the result.
 //
-// Thread: the caller's; the engine uses its own. Errors: kUnsupported for an engine whose time is
-// modelled; kInvalid for too few blocks to measure with.
+// Errors: kUnsupported for an engine whose time is modelled; kInvalid for too few blocks.
+// Thread: the caller's; the engine uses its own.
 // Source: Mooncake paper section 3.1 and its figures of prefill and decode times.
 #pragma once
 #include <functional>
@@ -17,10 +17,10 @@
 namespace mc::serve {
 
 struct CalibrateOptions {
-  uint32_t blocks = 0;           // that may be used, as a worker's pool
+  uint32_t blocks = 0;           // that it may use, as a worker's pool
   uint64_t tokens = 2048;        // the longest prompt
   uint64_t chunk_tokens = 1024;  // computed at a time
-  uint32_t repeats = 5;          // the median of so many counts
+  uint32_t repeats = 5;          // each figure is the median of these
 };
 
 struct Calibration {
@@ -29,7 +29,7 @@ struct Calibration {
   cost::CostFit fit;
 };
 
-// progress: what was measured, a line each.
+// `progress`: called with one line for each measurement.
 Result<Calibration> calibrate(const Engine& engine, const Clock& clock,
                               const CalibrateOptions& options,
                               const std::function<void(const std::string&)>& progress);

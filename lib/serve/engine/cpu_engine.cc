@@ -65,7 +65,7 @@ Result<std::unique_ptr<Engine>> open_cpu_engine(const EngineChoice& choice, cons
       opened.factors == model::DType::kF16 ? model::DType::kF32 : opened.factors);
 }
 
-// The CPU engine of the same choice takes over where the device fails.
+// The CPU engine of the same choice takes over if the device fails.
 Result<std::unique_ptr<Engine>> open_gpu_engine(const EngineChoice& choice, const CpuOptions& cpu,
                                                 uint32_t block_tokens) {
   static const SteadyClock clock;
@@ -122,7 +122,7 @@ Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const Cp
     MC_TRY(cost::ModelSpec slice, cost::slice_of(info.spec, slicing.stage, slicing.stages));
     return std::make_unique<DummyEngine>(std::move(slice), block_tokens);
   }
-  // Also where a GPU computes: the CPU takes over when that fails.
+  // A GPU needs them too: the CPU takes over if it fails.
   if (model::kernels_named(cpu.kernels) == nullptr)
     return fail(Code::kUnsupported, "this CPU has no '%s': give --kernels auto",
                 shown(cpu.kernels).c_str());

@@ -1,6 +1,7 @@
-// The engine that computes a real model on this machine's CPU: prompts layer by layer, decode
-// steps of a whole batch at a time. Its tokens do not depend on how a request was cut, batched or
-// reused (model/forward/transformer.h), so a cluster says what one process would.
+// Computes a real model on this machine's CPU.
+// Prompts are computed layer by layer, decode steps for a whole batch at a time. The tokens do not
+// depend on how a request was cut, batched or reused (model/forward/transformer.h), so a cluster
+// gives the same answer as one process.
 //
 // Thread: const calls, any; they share the engine's threads in turns.
 #pragma once
@@ -19,19 +20,19 @@ struct CpuOptions {
   std::string kernels = "auto";   // avx512bf16, avx512, avx2, plain
   std::string device = "cuda:0";  // of the cuda engine: cuda:1, or stand-in
   std::string gemm = "auto";      // of the cuda engine: own kernels, or cublaslt
-  std::string graphs = "auto";    // of the cuda engine: steps as one launch, or off
+  std::string graphs = "auto";    // of the cuda engine: a step as one launch, or off
   std::string vram = "auto";      // of the cuda engine: "8GiB" of its memory for KV
-  uint32_t tp = 1;                // tensor-parallel ranks that blocks are laid out for
+  uint32_t tp = 1;                // tensor-parallel ranks of the block layout
   void describe(OptionList& v);
 };
 
-// Which of the model's layers a process has: slice `stage` (from 0) of `stages`.
+// The model's layers that a process has: slice `stage` (from 0) of `stages`.
 struct Slicing {
   uint32_t stage = 0, stages = 1;
 };
 
-// The engine of that choice, with the weights of its slice only. Errors: those of open_model_info,
-// of cost::slice_of, of the weights, and of the device; what says what is missing.
+// The chosen engine, with the weights of its slice only. Errors: those of open_model_info,
+// cost::slice_of, the weights and the device; the text says what is missing.
 Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const CpuOptions& cpu,
                                             uint32_t block_tokens, Slicing slicing = {});
 
@@ -48,7 +49,7 @@ class CpuEngine final : public Engine {
   bool modelled_time() const override { return false; }
   void prefill_layer(const ChunkView& chunk, uint32_t layer,
                      Activations& activations) const override;
-  uint64_t verify(const SequenceView&) const override { return 0; }  // it cannot tell
+  uint64_t verify(const SequenceView&) const override { return 0; }  // cannot verify
   std::vector<int32_t> decode(std::span<const DecodeItem> batch) const override;
 
  private:

@@ -1,4 +1,4 @@
-// What an engine does with KV blocks in a device's memory, as metrics of its worker.
+// Exports an engine's KV blocks in device memory as metrics of its worker.
 //
 // Thread: one owner.
 #pragma once

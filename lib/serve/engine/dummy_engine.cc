@@ -13,8 +13,8 @@ namespace {
 
 constexpr uint64_t kEosOneIn = 128;
 
-// Word i of a row: a counter and a short mix, for the speed of memory. The key is well mixed, so
-// rows do not overlap but by chance.
+// Word i of a row: a counter and a short mix, to run at memory speed. The key is well mixed, so
+// rows overlap only by chance.
 inline uint64_t word(uint64_t key, uint64_t i) {
   uint64_t x = key + i * 0x9e3779b97f4a7c15ull;
   x = (x ^ (x >> 32)) * 0xd6e8feb86659fd93ull;
@@ -75,7 +75,7 @@ void DummyEngine::prefill_layer(const ChunkView& chunk, uint32_t layer,
   const SequenceView& s = chunk.sequence;
   check_view(s, block_tokens_);
   MC_CHECK(chunk.begin <= chunk.end && chunk.end <= s.tokens.size() && layer < spec_.layers);
-  // What crosses from slice to slice is of its true size and says which tokens it is of.
+  // Activations between slices have their true size and identify their tokens.
   const size_t rows = chunk.end - chunk.begin, hidden = std::max(spec_.hidden, 1u);
   const bool enters = spec_.first_layer > 0 && layer == 0;
   const bool leaves = spec_.layers_after > 0 && layer + 1 == spec_.layers;
@@ -156,7 +156,7 @@ int32_t DummyEngine::next_token(const SequenceView& s, const Sampling& sampling)
       seen = xxh3(base + (uint64_t{plane} * block_tokens_ + last % block_tokens_) * row_bytes_,
                   row_bytes_, seen);
   }
-  // Drawn from (seed, position) only, so that retries and other batch mates change nothing.
+  // Drawn from (seed, position) only: retries and other batch mates change nothing.
   if (sampling.temperature > 0) seen = mix64(seen ^ mix64(sampling.seed + last));
   if (sampling.eos_allowed && !sampling.ignore_eos && mix64(seen) % kEosOneIn == 0) return kEos;
   return static_cast<int32_t>(kSpecial + seen % (spec_.vocab - kSpecial));

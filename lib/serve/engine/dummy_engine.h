@@ -1,13 +1,14 @@
-// An engine without a model: it writes KV of the true size and structure, whose bytes depend on
-// exactly what real KV depends on, so that a block that is misplaced, stale or damaged shows.
+// An engine without a model: writes KV of the true size and checks it.
+// The bytes depend on exactly what real KV depends on, so a block that is misplaced, stale or
+// damaged fails verification.
 //
 // The bytes of a token are a keyed pseudo-random function of (digest of the full blocks before,
-// tokens of its block up to and including it, layer, K or V, head): partial blocks and generated
+// tokens of its block up to and including it, layer, K or V, head). Partial blocks and generated
 // tokens verify too, and how a prompt was cut into chunks does not matter. The next token is a
 // function of the last position's KV as read: wrong KV there gives wrong text. verify() recomputes
 // everything and compares every byte.
 //
-// Not a cipher: it finds faults, it does not withstand who wants to forge.
+// The function is no cipher: it detects faults, not forgery.
 //
 // Thread: const calls, any. Units: tokens, bytes.
 // Source: Mooncake paper section 8 (its experiments use a dummy model the same way).
@@ -23,7 +24,7 @@ class DummyEngine final : public Engine {
   static constexpr int32_t kEos = 2;      // and ids below 3 are special, as in LLaMA
   static constexpr int32_t kSpecial = 3;  // the first that is not
 
-  // spec.vocab must be above kSpecial. Engines of equal spec, block size and key agree.
+  // Requires: spec.vocab above kSpecial. Engines of equal spec, block size and key agree.
   DummyEngine(cost::ModelSpec spec, uint32_t block_tokens, uint64_t key = 0);
 
   const cost::ModelSpec& spec() const override { return spec_; }

@@ -1,13 +1,13 @@
-// The seam between serving and what computes: an engine fills KV blocks with the KV of tokens,
-// layer by layer, checks them, and says the next tokens. The dummy engine computes no model, the
-// CPU engine a transformer.
+// The interface of an inference engine: fills, verifies and decodes from KV blocks.
+// An engine fills KV blocks layer by layer, checks them, and returns the next tokens. The dummy
+// engine computes no model, the CPU and GPU engines compute a transformer.
 //
-// A block holds block_tokens positions as [layer][K,V][kv_head][token][head_dim]: layer l of it is
-// the layer_bytes at l x layer_bytes (cost::ModelSpec).
+// A block holds block_tokens positions as [layer][K,V][kv_head][token][head_dim]. Layer l starts at
+// byte l x layer_bytes and has layer_bytes (cost::ModelSpec).
 //
-// Thread: const calls from any thread, also several at once on blocks that differ; nobody else may
-// write the blocks meanwhile. Units: tokens; time as Duration. Errors: none: a view that is wrong
-// is the worker's bug (MC_CHECK).
+// Requires: views that fit their sequence; a wrong one is a bug of the worker (MC_CHECK).
+// Thread: const calls from any thread, several at once if their blocks differ. No other thread may
+// write those blocks meanwhile. Units: tokens; time as Duration.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -51,11 +51,11 @@ struct Timing {
   Duration scaled(double seconds) const { return from_seconds(seconds * scale); }
 };
 
-// A sequence and where its KV lies. Holds nothing: the caller keeps all alive and unmoved.
+// A sequence and its KV blocks. Owns nothing: the caller keeps all alive and unmoved.
 struct SequenceView {
   std::span<const int32_t> tokens;  // from position 0
-  // parents[i]: digest of block i - 1, that is what block i chains on; parents[0]: BlockHash{} or
-  // that of the tenant's salt. One for each block that holds a token.
+  // parents[i]: digest of block i - 1, on which block i chains; parents[0]: BlockHash{} or the
+  // digest of the tenant's salt. One for each block that holds a token.
   std::span<const BlockHash> parents;
   std::span<std::byte* const> blocks;  // at least as many
 };
@@ -74,11 +74,11 @@ struct Sampling {
   double top_p = 1;
 };
 
-// What an engine carries of a chunk from one layer to the next; before its first layer empty, or,
-// of an engine that has a slice of a model's layers, as the slice before left them.
+// A chunk's state between two layers. Empty before the first layer; in an engine with a later slice
+// of the layers, what the slice before left.
 struct Activations {
   std::vector<float> rows;          // [token][hidden]
-  std::shared_ptr<void> elsewhere;  // of an engine that keeps them in a device's memory
+  std::shared_ptr<void> elsewhere;  // for an engine that keeps them in device memory
 };
 
 struct DecodeItem {
@@ -87,16 +87,15 @@ struct DecodeItem {
   bool written = false;  // the last token's KV is there: it came with the prompt's
 };
 
-// KV blocks that an engine keeps in a device's memory, and what went there and back: since its
-// start.
+// KV blocks that an engine keeps in device memory, and its traffic with it since the start.
 struct DeviceKv {
-  uint64_t blocks = 0, used = 0;  // that there is room for; of them, with what may be found again
-  uint64_t hits = 0;              // blocks that a pass found there
-  uint64_t uploads = 0;           // that it brought there, to stay
-  uint64_t streamed = 0;          // that it brought there for itself alone: there was no room
+  uint64_t blocks = 0, used = 0;  // capacity; blocks of it that a later pass can reuse
+  uint64_t hits = 0;              // blocks that a pass found on the device
+  uint64_t uploads = 0;           // blocks copied to the device, to stay
+  uint64_t streamed = 0;          // blocks copied for one pass only: the cache was full
   uint64_t evictions = 0;
-  uint64_t bytes_in = 0, bytes_out = 0;  // to the device; new KV, back to its blocks
-  uint64_t graph_steps = 0;              // decode steps that were launched as one
+  uint64_t bytes_in = 0, bytes_out = 0;  // to the device; new KV, back to host blocks
+  uint64_t graph_steps = 0;              // decode steps launched as one graph
 };
 
 class Engine {
@@ -106,27 +105,25 @@ class Engine {
   virtual uint32_t block_tokens() const = 0;
   virtual uint32_t ranks() const { return 1; }  // of its blocks: serve/connector/kv_shape.h
   virtual bool ends_answer(int32_t token) const = 0;
-  // Work takes the time the spec's cost model says, if it took less (an engine without a model).
+  // True: work takes at least the time of the spec's cost model (an engine without a model).
   virtual bool modelled_time() const = 0;
 
-  // Told once, before any work: the memory that blocks will lie in. An engine with a device pins
-  // it.
+  // The memory of all blocks; called once, before any work. An engine with a device pins it.
   virtual void use_pool(std::span<std::byte>) const {}
 
   virtual std::optional<DeviceKv> device_kv() const { return {}; }
 
-  // Writes the KV of the chunk's tokens for one layer. Layers go 0, 1, ... with the same
-  // activations; chunks in order; what lies before the chunk has been written or loaded for that
-  // layer.
+  // Writes the KV of the chunk's tokens for one layer. Requires: layers 0, 1, ... with the same
+  // activations; chunks in order; the KV before the chunk is written or loaded for that layer.
   virtual void prefill_layer(const ChunkView& chunk, uint32_t layer,
                              Activations& activations) const = 0;
 
-  // Compares every KV byte of every token of the sequence with what it must be; the number of
-  // blocks with a wrong one. An engine that cannot tell returns 0.
+  // Compares every KV byte of every token of the sequence with its expected value. Returns the
+  // number of blocks with a wrong byte; 0 if the engine cannot verify.
   virtual uint64_t verify(const SequenceView& sequence) const = 0;
 
-  // The token after each sequence, in [0, vocab), from its KV as it lies in memory: all layers of
-  // all tokens must be there but the last one's, which is written. Each is as if it were alone.
+  // The token after each sequence, in [0, vocab), from its KV as it is in memory. Requires: all
+  // layers of all tokens but the last, which this writes. Batch mates change no result.
   virtual std::vector<int32_t> decode(std::span<const DecodeItem> batch) const = 0;
 
   void write(const ChunkView& chunk) const {  // all layers

@@ -49,7 +49,7 @@ std::optional<DeviceKv> GpuEngine::device_kv() const {
                   t.tier.evictions, t.bytes_in,  t.bytes_out, t.graph_steps};
 }
 
-// Without a device and without the model's files nothing can be computed at all.
+// Switches to the CPU. Aborts the process if that fails too: nothing can compute then.
 const Engine& GpuEngine::give_up(const Error& why) const {
   if (cpu_ != nullptr) return *cpu_;
   log_error("engine", "%s is given up, the CPU computes from now on: %s",
@@ -89,7 +89,7 @@ void GpuEngine::prefill_layer(const ChunkView& chunk, uint32_t layer,
     (void)give_up(done.error());
   }
   if (activations.elsewhere == nullptr) return cpu_->prefill_layer(chunk, layer, activations);
-  // What the device had of the chunk is gone: again, from the first layer on.
+  // The device's activations of the chunk are lost: compute it from the first layer.
   activations = {};
   for (uint32_t l = 0; l <= layer; ++l) cpu_->prefill_layer(chunk, l, activations);
 }

@@ -1,11 +1,10 @@
-// The engine that computes a real model on a device: a GPU through CUDA, or a stand-in of one. KV
-// blocks lie in host memory, as everything that moves them expects; the engine takes what it needs
-// of them to the device, keeps what fits there, and brings what is new back at once
-// (gpu/transformer.h, gpu/vram_block_cache.h). With f32 activations it says bit for bit what
-// the CPU engine says.
+// Computes a real model on a device: a GPU through CUDA, or its stand-in.
+// KV blocks are in host memory, where transfers expect them. The engine copies the blocks it needs
+// to the device, keeps what fits there, and copies new KV back at once (gpu/transformer.h,
+// gpu/vram_block_cache.h). With f32 activations its output equals the CPU engine's bit for bit.
 //
-// A device that fails (full, busy, lost) is told once in the log and given up; from then on the CPU
-// computes, what was begun as well, so that no request is lost with it.
+// If the device fails (full, busy, lost), the engine logs that once and stops using it. The CPU
+// computes from then on, also the requests that had begun, so none is lost.
 //
 // Thread: const calls, any; they share the device in turns.
 #pragma once
@@ -21,11 +20,11 @@ namespace mc::serve {
 
 class GpuEngine final : public Engine {
  public:
-  // What computes when the device cannot: the same model over blocks of the same layout.
+  // Makes the engine that takes over from a failed device: same model, same block layout.
   using Fallback = std::function<Result<std::unique_ptr<Engine>>()>;
 
   static constexpr uint64_t kVramAuto = UINT64_MAX;  // three quarters of what is free
-  // `vram`: bytes of the device for KV blocks that stay there, of which the pool's size is used.
+  // `vram`: device bytes for KV blocks that stay there, at most the pool's size.
   GpuEngine(cost::ModelSpec spec, std::unique_ptr<gpu::Transformer> transformer, Fallback fallback,
             uint64_t vram = 0);
   ~GpuEngine() override;

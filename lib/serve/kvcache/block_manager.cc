@@ -126,7 +126,7 @@ void BlockManager::computed(TxId id, size_t upto_block) {
   MC_CHECK(upto_block <= tx.blocks.size());
   for (; tx.valid < upto_block; ++tx.valid) {
     if (tx.valid >= tx.hashes.size()) continue;
-    // Another request may have computed the same at the same time: the first one is shared.
+    // Another request may have computed the same block meanwhile: the first one is shared.
     own(tx.hashes[tx.valid], tx.blocks[tx.valid]);
   }
 }
@@ -151,11 +151,11 @@ Result<> BlockManager::commit(TxId id) {
 }
 
 void BlockManager::abort(TxId id) {
-  // What differs from commit is only whether somebody minds that it is gone.
+  // As commit, but an unknown transaction is no error.
   if (txs_.contains(id)) MC_CHECK(commit(id).has_value());
 }
 
-// The block that has the key: the one that had it before, or else this one, now (true).
+// Returns the block that has the key: an earlier one, or else this one, which takes it (true).
 std::pair<BlockId, bool> BlockManager::own(const BlockHash& key, BlockId id) {
   if (const BlockId holder = find(key); holder != kNoBlock) return {holder, false};
   blocks_[id].keyed = true;
@@ -173,8 +173,8 @@ void BlockManager::release(Tx& tx) {
   std::vector<BlockId> holders(keys);
   std::vector<bool> fresh(keys);
   for (size_t i = 0; i < keys; ++i) {
-    // Whose block has the key now: ours, one computed at the same time, or, when that one was
-    // evicted since, nobody's: then ours takes it.
+    // The key may belong to our block, or to one that another request computed meanwhile. If that
+    // one was evicted since, ours takes the key.
     holders[i] = own(tx.hashes[i], tx.blocks[i]).first;
     Block& block = blocks_[holders[i]];
     fresh[i] = !block.published;
@@ -207,14 +207,14 @@ void BlockManager::to_cache(BlockId id) {
     enlist(id);
 }
 
-// A transaction is through with one of its blocks.
+// A transaction releases one of its blocks: updates its place in the LRU order.
 void BlockManager::used(BlockId id, const Tx& tx, size_t place, bool fresh) {
   Block& block = blocks_[id];
   const bool cached = block.refs == 0;
   if (cached) from_cache(id);
   if (place < tx.context_blocks) block.keep = std::max(block.keep, tx.keep);
   if (block.keep > Duration{}) block.kept_until = std::max(block.kept_until, now_ + block.keep);
-  // One that is not worth keeping is as one that nobody touched for longest.
+  // A block not worth keeping counts as the least recently used.
   const bool worthless = tx.ephemeral && fresh && place >= tx.context_blocks;
   block.touched = worthless ? 0 : ++touches_;
   if (cached) to_cache(id);
@@ -231,8 +231,8 @@ void BlockManager::unlock(BlockId id) {
   }
 }
 
-// Into the list, by its last touch: at the old end, or nearly always at the young one, for who lets
-// go of blocks touches them first.
+// Inserts by last touch: at the old end, or nearly always at the young one, because a release
+// touches blocks first.
 void BlockManager::enlist(BlockId id) {
   Block& block = blocks_[id];
   BlockId before = youngest_;
@@ -307,7 +307,7 @@ std::vector<ExpiredTx> BlockManager::tick(Time now) {
   while (!kept_.empty() && kept_.begin()->first <= now) {
     const BlockId id = kept_.begin()->second;
     kept_.erase(kept_.begin());
-    blocks_[id].touched = 0;  // nobody used it for all that time
+    blocks_[id].touched = 0;  // unused for its whole time
     to_cache(id);
   }
   while (!leases_.empty() && leases_.begin()->first <= now) {

@@ -1,29 +1,32 @@
-// A worker's pool of KV blocks: which are free, cached or used, what each holds, who holds it.
-// Blocks are numbers from 0; where their memory lies is the worker's business.
+// A worker's pool of KV blocks: allocation, prefix reuse, eviction and events.
+// It knows which blocks are free, cached or used, and what each holds. Blocks are numbers from 0;
+// the worker knows where their memory is.
 //
 //   allocate -> [start (rematch) -> computed ... -> await_commit] -> commit
 //                               at any time -> abort, or the lease runs out (tick)
 //
-// A transaction holds (counts a reference on) every block it was given. Its leading full blocks
-// that were cached are *hits*: shared, read-only. The rest are its own until computed() says that
-// their content is valid, when full ones may be shared with others of this node at once. commit
-// and abort let go of all: blocks with valid content become cached (and are reported as stored),
-// the others free. A cached block is evicted when room is needed: least recently used first, and
-// as a transaction touches its blocks from last to first, leaves go before their prefixes. What an
-// ephemeral transaction left goes before all others. Blocks of a context are kept for a time after
-// each use: of them, at most half of the pool, none goes while there are others.
+// A transaction holds a reference on every block it was given. Its leading full blocks that were
+// cached are *hits*: shared, read-only. The rest are its own until computed() says that their
+// content is valid; full ones may then be shared with other requests of this node at once. commit
+// and abort release all blocks: those with valid content become cached (and are reported as
+// stored), the others free.
+//
+// When room is needed, the least recently used cached block is evicted. A transaction touches its
+// blocks from last to first, so leaves go before their prefixes. Blocks of an ephemeral transaction
+// go before all others. Blocks of a context are kept for a time after each use: up to half of the
+// pool, they go only when no other cached block is left.
 //
 // A prompt is never a hit as a whole: its last token must be computed to have logits for the first
 // answer token, so at most (tokens - 1) / block_tokens blocks count (the same as in
 // trace::predict_hits). A fully cached prompt computes its last block in a block of its own, which
-// commit frees, the key being taken.
+// commit frees because the key is taken.
 //
-// Events: a key is *stored* or *removed*, numbered from 1; the last `events_max` are kept. They
-// tell of published keys only: those of committed or aborted transactions.
+// Events: a key is *stored* or *removed*, numbered from 1; the last `events_max` are kept. Only
+// published keys have events: those of committed or aborted transactions.
 //
-// Thread: one owner (the loop's). Pure: no clock, no I/O. Units: blocks.
 // Errors: kInvalid a request that can never fit; kNoSpace it does not fit now, nothing changed;
 // kNotFound no such transaction.
+// Thread: one owner (the loop's). Pure: no clock, no I/O. Units: blocks.
 // Source: Mooncake paper sections 4 and 5.3; PagedAttention (SOSP 2023) section 4.
 #pragma once
 #include <cstdint>
@@ -53,14 +56,15 @@ enum class TxState : uint8_t {
 };
 
 struct BlockRequest {
-  std::string request;            // id, for the worker's own use
-  std::vector<BlockHash> hashes;  // of the prompt's full blocks; fewer or none: not to be cached
+  std::string request;  // id, for the worker's own use
+  std::vector<BlockHash>
+      hashes;  // of the prompt's full blocks; without a hash a block is not cached
   uint64_t prompt_tokens = 0;
-  uint64_t blocks = 0;  // in all: at least those of the prompt
+  uint64_t blocks = 0;  // total: at least those of the prompt
   Duration lease{};
   uint64_t context_blocks = 0;  // leading ones that are kept
   Duration keep{};              // for so long after each use
-  bool ephemeral = false;       // the others are not worth keeping
+  bool ephemeral = false;       // the others are evicted first
 };
 
 struct Tx {
@@ -100,8 +104,8 @@ class BlockManager {
 
   // Locks the leading cached blocks, takes free ones for the rest, evicts for them if it must.
   Result<TxId> allocate(BlockRequest request, Time now);
-  // Locks the leading blocks that are cached, and no others: for a reader elsewhere. kNotFound:
-  // none is.
+  // Locks the leading blocks that are cached, and no others: for a reader on another worker.
+  // Errors: kNotFound if none is cached.
   Result<TxId> pin_for_peer(std::string request, std::vector<BlockHash> hashes, Duration lease,
                             Time now);
   const Tx* find(TxId tx) const;  // nullptr: unknown or ended; valid until the next change
@@ -116,17 +120,17 @@ class BlockManager {
   // All is delivered: a lease of the same length waits for the commit.
   void await_commit(TxId tx, Time now);
 
-  // Publishes the computed full blocks and lets go of all. kNotFound: ended before (or expired).
+  // Publishes the computed full blocks and releases all. Errors: kNotFound: ended or expired.
   Result<> commit(TxId tx);
-  // The same for what is valid; what is not goes free. Unknown ones are fine. Nobody may still
-  // write or read the blocks unless they are pinned.
+  // Publishes the valid blocks, frees the others. An unknown transaction is no error. Requires: no
+  // reader or writer of the blocks, unless they are pinned.
   void abort(TxId tx);
 
-  // Keeps a block as it is, whatever happens to its transactions: while a put or a push reads it.
+  // Keeps a block unchanged after its transactions ended: while a put or a push reads it.
   void pin(BlockId block);
   void unpin(BlockId block);
 
-  // Nothing that is cached counts any more.
+  // Drops all cached content.
   void forget();
 
   std::vector<ExpiredTx> tick(Time now);  // aborts those whose lease ran out
@@ -134,11 +138,11 @@ class BlockManager {
 
   uint64_t events_last() const { return events_last_; }  // number of the newest event; 0: none
   uint64_t digest() const { return digest_; }            // after it, as in Heartbeat
-  // Events after number `seen`, at most `max`. Nothing (nullopt): they are no longer kept, or
-  // `seen` is not ours: ask for a snapshot.
+  // Events after number `seen`, at most `max`. nullopt: they are no longer kept, or `seen` is not
+  // ours; ask for a snapshot.
   std::optional<std::vector<KvEvent>> events_since(uint64_t seen, size_t max) const;
-  // Published keys, from cursor `from` (0 at first); `next` 0 means complete. Who reads several
-  // pages applies the events after the *first* page's seq. `epoch` is left to the worker.
+  // Published keys, from cursor `from` (0 at first); `next` 0 means complete. A reader of several
+  // pages applies the events after the *first* page's seq. The worker sets `epoch`.
   KvSnapshot snapshot(uint64_t from, size_t max) const;
 
   BlockCounts counts() const;
@@ -156,7 +160,7 @@ class BlockManager {
     bool keyed = false;      // in index_: valid and shareable
     bool published = false;  // its key was reported as stored
     BlockHash key;
-    uint64_t touched = 0;  // place in the LRU order; 0: it goes first
+    uint64_t touched = 0;  // position in the LRU order; 0: first to go
     Duration keep{};       // a context, for so long after each use
     Time kept_until{};
     BlockId older = kNoBlock, younger = kNoBlock;  // neighbours in that order, while listed
@@ -174,8 +178,8 @@ class BlockManager {
   void publish(Block& block);
   void emit(bool stored, const BlockHash& key);
   void used(BlockId id, const Tx& tx, size_t place, bool fresh);
-  void to_cache(BlockId id);    // nobody holds it any more
-  void from_cache(BlockId id);  // somebody does
+  void to_cache(BlockId id);    // at its last unlock
+  void from_cache(BlockId id);  // at its first lock
   TxId add(Tx tx, Time now);
   void release(Tx& tx);
   void set_lease(TxId id, Tx& tx, Time now);
@@ -185,13 +189,13 @@ class BlockManager {
   const uint64_t seed_;
   const size_t events_max_;
   uint64_t txs_made_ = 0, touches_ = 0, events_last_ = 0, digest_ = 0;
-  std::vector<Block> blocks_;  // those that were ever used: a large, idle pool costs nothing
+  std::vector<Block> blocks_;  // used at least once: a large, idle pool costs nothing
   std::vector<BlockId> free_;  // of these
   // Cached blocks by last touch, a list through the blocks, but for those that are kept.
   BlockId oldest_ = kNoBlock, youngest_ = kNoBlock;
   size_t listed_ = 0;
   std::set<std::pair<Time, BlockId>> kept_;  // by how long
-  Time now_{};                               // the latest that was told
+  Time now_{};                               // the latest time passed in
   BlockTable index_;
   std::unordered_map<TxId, Tx> txs_;
   std::set<std::pair<Time, TxId>> leases_;

@@ -21,8 +21,7 @@ void BlockTable::erase(uint64_t tag, BlockId block) {
     MC_CHECK(slots_[hole].block != kNoBlock);
     hole = after(hole);
   }
-  // Those behind move up, but never before their home: no marks are left, so that nothing slows
-  // down with time.
+  // Later slots move up, but never before their home. So no tombstones slow down lookups.
   for (size_t i = after(hole); slots_[i].block != kNoBlock; i = after(i)) {
     const size_t mask = slots_.size() - 1;
     const size_t from_home = (i - home(slots_[i].tag)) & mask, from_hole = (i - hole) & mask;

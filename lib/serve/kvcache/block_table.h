@@ -1,6 +1,7 @@
-// Which block holds a key: a flat open-addressing table of 16 bytes a slot, at most three quarters
-// full. It keeps the first 8 bytes of a key and the block's number; the whole key is the block's
-// own, so that finding one costs a line of the table and the block that is wanted anyway.
+// Maps a key to its block: a flat open-addressing hash table.
+// A slot has 16 bytes, and at most three quarters of the slots are used. It holds the first 8 bytes
+// of the key and the block's number; the whole key is in the block. A lookup therefore touches one
+// cache line of the table, and the block that the caller needs anyway.
 //
 // Thread: one owner. Pure. Grows by doubling and never shrinks.
 #pragma once

@@ -1,9 +1,10 @@
-// The head's view of the stages after it: begins the pipeline, watches that all of them live, and
-// calls the first of them (serve/protocol/pipeline_messages.h). When one is gone the pipeline is
-// lost as a whole: calls in flight end with the cause, the owner drops what the stages had of its
-// requests and its cache, and then the pipeline is begun again.
+// The head's connection to the pipeline: starts it, monitors every stage, calls the first.
+// The messages are in serve/protocol/pipeline_messages.h. If one stage fails, the whole pipeline is
+// lost: calls in flight end with the cause, the owner drops its cache and the requests that the
+// stages knew, and then the pipeline starts again.
 //
-// Thread: the loop's. Errors: kInvalid for addresses that are none.
+// Errors: kInvalid for a malformed address.
+// Thread: the loop's.
 #pragma once
 #include <functional>
 #include <memory>
@@ -17,21 +18,21 @@
 namespace mc::serve {
 
 struct PipelineChainConfig {
-  std::vector<std::string> stages;  // control addresses of those after the head, in order
+  std::vector<std::string> stages;  // control addresses after the head, in order
   std::string fingerprint;          // of the whole model
-  uint32_t blocks = 0;              // in each of them
-  uint32_t first_layer = 0;         // of the first of them
-  uint64_t seed = 0;                // another one in each process
+  uint32_t blocks = 0;              // in each stage
+  uint32_t first_layer = 0;         // of the first stage after the head
+  uint64_t seed = 0;                // differs in each process
   Duration ping = std::chrono::milliseconds(200);
-  Duration patience = std::chrono::seconds(3);  // with one that does not answer
-  Duration work = std::chrono::minutes(10);     // with a chunk, while pings are answered
+  Duration patience = std::chrono::seconds(3);  // with a stage that does not answer
+  Duration work = std::chrono::minutes(10);     // with a chunk, while stages answer pings
 };
 
 class PipelineChain {
  public:
   struct Owner {
     std::function<void(const Error&)> lost;  // before the calls in flight end
-    // The pipeline is to begin: false while blocks are in use; else the cache is empty now.
+    // Before the pipeline starts. False while blocks are in use; else the cache is empty now.
     std::function<bool()> clear;
     std::function<void()> began;
   };
@@ -42,9 +43,9 @@ class PipelineChain {
   PipelineChain& operator=(const PipelineChain&) = delete;
 
   bool ready() const { return ready_; }
-  const std::string& trouble() const { return trouble_; }  // why not; empty: not begun yet
+  const std::string& trouble() const { return trouble_; }  // why not; empty: not started yet
   size_t processes() const { return config_.stages.size() + 1; }
-  // `done` once. An error means that the pipeline is lost.
+  // Runs `done` once. An error means that the pipeline is lost.
   template <class M>
   void call(M message, std::function<void(const Result<typename M::Reply>&)> done) {
     message.pipeline = pipeline_;

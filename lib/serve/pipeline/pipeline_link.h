@@ -1,7 +1,7 @@
-// Calls the next process of a pipeline. As rpc::Client, but calls in flight can be given up all at
-// once, so that nobody waits for a stage that is gone.
+// Calls the next process of a pipeline; cancels all calls in flight at once.
+// It is an rpc::Client with cancel(), so that no caller waits for a stage that is gone.
 //
-// Thread: the loop's. Destroying it drops the calls in flight without calling back.
+// Thread: the loop's. The destructor drops the calls in flight without calling back.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -24,7 +24,7 @@ class PipelineLink {
   PipelineLink& operator=(const PipelineLink&) = delete;
 
   const std::string& address() const { return client_->address(); }
-  // `done` once: with the answer, or with the error of cancel().
+  // Runs `done` once: with the answer, or with the error of cancel().
   template <class M>
   void call(const M& message, Duration budget,
             std::function<void(const Result<typename M::Reply>&)> done) {

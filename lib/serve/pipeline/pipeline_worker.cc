@@ -92,7 +92,7 @@ PipelineWorker::PipelineWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Serv
 
 PipelineWorker::~PipelineWorker() { core_->close(); }
 
-// What is not of this pipeline is refused, whatever it is.
+// Registers a message's handler. Refuses messages of another pipeline.
 template <class M>
 void PipelineWorker::on(void (PipelineWorker::*handler)(const M&,
                                                         const rpc::Reply<typename M::Reply>&)) {
@@ -105,7 +105,7 @@ void PipelineWorker::on(void (PipelineWorker::*handler)(const M&,
       });
 }
 
-// All blocks are the head's, for good.
+// Allocates all blocks: the head decides about them.
 Result<> PipelineWorker::hold_blocks() {
   BlockRequest all;
   all.request = "the pipeline";
@@ -295,7 +295,8 @@ void PipelineWorker::begin(const PipelineBegin& m, const rpc::Reply<PipelineDone
   if (next_ != nullptr) pass_on(work, m);
   if (engine_.modelled_time())
     core_->free_at = std::max(core_->free_at, loop_.clock().now()) + timing_.load((*job)->reused);
-  // What is reused may be of a prompt whose chunks are being computed here: behind those.
+  // Reused blocks may belong to a prompt whose chunks are still computing here. The empty job sends
+  // them after those chunks.
   ++busy_;
   const bool queued = core_->submit(
       [] {},
@@ -351,8 +352,8 @@ void PipelineWorker::end(const PipelineEnd& m, const rpc::Reply<rpc::Empty>& rep
 
 // ---- work
 
-// As PrefillWorker: the compute thread gets all layers at once; what the loop does with one waits
-// until the model's own time for it has passed.
+// As in PrefillWorker: the compute thread gets all layers at once. The loop handles a layer once
+// its modelled time has passed.
 void PipelineWorker::compute(const WorkPtr& work, uint64_t begin, uint64_t end,
                              Activations activations) {
   const Job& job = *work->job;
@@ -387,7 +388,7 @@ void PipelineWorker::compute(const WorkPtr& work, uint64_t begin, uint64_t end,
                 pass_on(work, m);
             layer_done(work, begin, end, layer);
           };
-          // One that is due waits for those before it, whose timers may be late.
+          // A layer that is due waits for earlier ones, whose timers may be late.
           if (late_.empty() && loop_.clock().now() >= due) return through();
           late_.push_back(through);
           after(due, [this] {
@@ -397,7 +398,7 @@ void PipelineWorker::compute(const WorkPtr& work, uint64_t begin, uint64_t end,
           });
         });
     if (queued) continue;
-    // Those before it are computed; nothing after this chunk is.
+    // The earlier layers are computed; nothing after this chunk is.
     work->broken = Error{Code::kBusy, "too much computing is queued"};
     if (layer == 0) return layer_done(work, begin, end, layers - 1);
     return;

@@ -1,10 +1,11 @@
-// A stage of a pipeline after its head: computes its slice of the layers of the chunks it is told
-// of, passes what it made to the next stage, and sends the KV of its layers to the decode worker
-// layer by layer, as the head does with its own. It decides nothing: which blocks are reused, which
-// are free, and when a request ends is the head's business (serve/protocol/pipeline_messages.h).
+// A pipeline stage after the head: computes its layers and passes activations on.
+// It computes its slice of the layers for each chunk, passes the activations to the next stage, and
+// sends the KV of its layers to the decode worker layer by layer, as the head does. The head
+// decides everything: which blocks are reused, which are free, and when a request ends
+// (serve/protocol/pipeline_messages.h).
 //
-// Chunks are computed in the order in which they come, one layer after the other; while a chunk is
-// here, the head and the other stages compute those after and before it.
+// Chunks are computed in the order in which they come, one layer after the other. Meanwhile the
+// head and the other stages compute the chunks after and before it.
 //
 // Thread: the loop's; KV is computed on a thread of its own.
 // Source: Mooncake paper section 5.1 (chunked pipeline parallelism).
@@ -32,15 +33,15 @@ namespace mc::serve {
 struct PipelineConfig {
   std::string fingerprint;  // of the whole model
   uint32_t stage = 0;       // from 0, the head
-  uint32_t blocks = 0;      // as many as the head has
+  uint32_t blocks = 0;      // as many as in the head
   double time_scale = 1;
   Connector connector = Connector::kMulti;  // not kPool
   bool layerwise = true;
   Duration send_timeout = std::chrono::seconds(10);
   Duration patience = std::chrono::seconds(3);  // with a next stage that does not answer
-  Duration work = std::chrono::minutes(10);     // with a chunk of it
+  Duration work = std::chrono::minutes(10);     // with a chunk
   store::ClientOptions store;                   // master empty: no pool
-  TraceEvents* trace = nullptr;                 // lent; nullptr: nobody wants to know
+  TraceEvents* trace = nullptr;                 // outlives the worker; nullptr: no trace
 };
 
 class PipelineWorker {
@@ -56,7 +57,7 @@ class PipelineWorker {
   PipelineWorker& operator=(const PipelineWorker&) = delete;
 
   bool idle() const { return busy_ == 0; }  // nothing reads or writes its blocks
-  void drain() { draining_ = true; }        // no pipeline begins any more
+  void drain() { draining_ = true; }        // refuses a new pipeline
   Json state() const;
 
  private:
@@ -69,7 +70,7 @@ class PipelineWorker {
     bool reachable = false;  // its decode worker
   };
   using JobPtr = std::shared_ptr<Job>;
-  struct Work {  // a PipelineBegin or a PipelineChunk, until all of it is done
+  struct Work {  // a PipelineBegin or a PipelineChunk, until it is done
     JobPtr job;
     rpc::Reply<PipelineDone> reply;
     bool last = false;
@@ -114,19 +115,19 @@ class PipelineWorker {
   rpc::Server& server_;
   uint64_t pipeline_ = 0;  // 0: none has begun
   bool draining_ = false;
-  uint32_t busy_ = 0;  // what uses blocks here
+  uint32_t busy_ = 0;  // uses of blocks here
   std::map<std::string, JobPtr> jobs_;
-  std::deque<std::function<void()>> late_;  // layers that wait for the model's time, in order
+  std::deque<std::function<void()>> late_;  // layers that wait for their modelled time, in order
   std::map<std::string, std::unique_ptr<rpc::Client>> peers_;
   Counter &computed_, &crossed_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers ask whether this is gone
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers check it
   std::unique_ptr<PipelineLink> next_;                          // nullptr: this is the last one
   std::unique_ptr<KvSender> sender_;
   std::unique_ptr<StoreConnector> pool_;
   KvTransfer transfer_;
 };
 
-// The chunk messages that hand on `rows` ([token][hidden]) of tokens [begin, end): as few as hold
+// The chunk messages that carry `rows` ([token][hidden]) of tokens [begin, end): as few as hold
 // them, cut at blocks.
 std::vector<PipelineChunk> pipeline_chunks(const std::string& request, uint64_t begin, uint64_t end,
                                            bool last, std::span<const float> rows,

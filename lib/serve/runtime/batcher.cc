@@ -151,7 +151,7 @@ std::vector<std::string> DecodeBatch::admit() {
     const bool room = options_.batch_max == 0 || running_.size() < options_.batch_max;
     const Duration step = timing_.step(running_.size() + 1, running_context_ + entry.context);
     const bool in_time = options_.tbt_slo == Duration{} || step <= options_.tbt_slo;
-    if (!running_.empty() && !(room && in_time)) break;  // in order: no one overtakes
+    if (!running_.empty() && !(room && in_time)) break;  // in order: none overtakes
     entry.state = DecodeState::kRunning;
     running_context_ += entry.context;
     running_.push_back(ready_.front());

@@ -1,5 +1,6 @@
-// What a worker does next: the prefill queue (one prompt after the other, in chunks) and the
-// decode batch (requests join between steps and leave when they end).
+// Decides what a worker computes next: the prefill queue and the decode batch.
+// The queue runs one prompt after the other, in chunks. Requests join the batch between steps and
+// leave it when they end.
 //
 // Thread: one owner (the loop's). Pure: no clock, no I/O. Units: tokens.
 // Source: Mooncake paper sections 5.1 and 6 (chunked prefill, decode admission by TBT); continuous
@@ -27,8 +28,8 @@ struct PrefillItem {
   uint64_t reused = 0;  // leading tokens that need no computing; below `tokens`
   uint64_t done = 0;    // tokens that are reused or computed
   bool started = false;
-  bool ready = true;  // what it fetches from elsewhere is there
-  Time since{};       // it waits
+  bool ready = true;  // its remote KV is here
+  Time since{};       // queued at
   int64_t priority = 0;
 };
 
@@ -54,10 +55,10 @@ class PrefillQueue {
 
   void push(const std::string& request, uint64_t tokens, uint64_t reused, Time now,
             int64_t priority = 0);
-  // It waits for what it fetches, or not any more; others may go before it meanwhile.
+  // Whether its remote KV is here. Others may go before it while it is not.
   void set_ready(const std::string& request, bool ready);
-  // The prompt that is next, or has begun: chosen when it is first asked for, and kept. Nothing
-  // when none is ready.
+  // The prompt that runs or is next. The first call chooses it, later ones keep it. nullptr: none
+  // is ready.
   const PrefillItem* head(Time now);
   // More (or fewer) tokens turned out to be reusable; before the first chunk only.
   void set_reused(const std::string& request, uint64_t reused);
@@ -71,10 +72,10 @@ class PrefillQueue {
   bool running() const { return running_.has_value(); }
   size_t size() const { return items_.size(); }  // prompts not yet computed to their end
   uint64_t queued_tokens() const;                // still to be computed
-  // Until a prompt that comes now would start if it came last: the rest of the running chunk and
-  // all that waits.
+  // Predicted wait of a prompt that is queued now and served last: the rest of the running chunk
+  // and all queued prompts.
   Duration queue_time(Time now) const;
-  // The same for such a prompt: what it would overtake does not count.
+  // The same for this prompt: those that it would overtake do not count.
   Duration queue_time(Time now, uint64_t tokens, uint64_t reused, int64_t priority) const;
 
  private:
@@ -109,10 +110,10 @@ class DecodeBatch {
 
   // Errors: kExists.
   Result<> wait(const std::string& request, uint64_t context_tokens, Time kv_deadline);
-  // Its KV is there. False: unknown (aborted, expired) or told before.
+  // Its KV is here. False: unknown (aborted, expired) or called before.
   bool kv_arrived(const std::string& request);
   // Between steps: ready requests that join now, in the order they became ready, while the
-  // predicted step stays within the SLO. An empty batch takes one whatever it costs.
+  // predicted step stays within the SLO. An empty batch takes one regardless of its cost.
   std::vector<std::string> admit();
   const std::vector<std::string>& batch() const { return running_; }  // in order of admission
   void advanced(const std::string& request, uint64_t tokens = 1);     // its context grew
@@ -127,7 +128,7 @@ class DecodeBatch {
   size_t waiting_for_kv() const { return waiting_.size(); }
   size_t ready() const { return ready_.size(); }
   Duration step_time() const;  // predicted, of the present batch
-  // Predicted, with everything that waits as well: what the conductor should count on.
+  // Predicted with all waiting requests in the batch; the conductor plans with this.
   Duration step_time_all() const;
 
  private:

@@ -15,7 +15,7 @@ struct ComputeThread::State {
   explicit State(io::Loop& l) : loop(l) {}
 
   io::Loop& loop;
-  bool closed = false;  // of the loop's thread: completions that were posted do nothing
+  bool closed = false;  // set on the loop's thread: posted completions do nothing
   Mutex mutex;
   Condition changed;
   std::deque<Job> jobs MC_GUARDED_BY(mutex);
@@ -25,11 +25,11 @@ struct ComputeThread::State {
   static bool post(const std::shared_ptr<State>& state, Work done);
 };
 
-// A loop that has too much to do refuses work; a completion cannot be lost, so it waits.
+// An overloaded loop refuses posts. A completion must not be lost, so this waits.
 bool ComputeThread::State::post(const std::shared_ptr<State>& state, Work done) {
   const auto shared = std::make_shared<Work>(std::move(done));
   while (!state->loop.post([state, shared] {
-    const Work on_loop = std::move(*shared);  // so that what it holds also ends on this thread
+    const Work on_loop = std::move(*shared);  // its captures are destroyed on this thread too
     if (!state->closed) on_loop();
   })) {
     Lock lock(state->mutex);

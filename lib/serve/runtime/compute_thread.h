@@ -1,13 +1,13 @@
-// One thread that runs the engine's work off the event loop: jobs in order, one at a time, and the
-// completion of each on the loop's thread, in the same order.
+// Runs the engine's work on one thread, off the event loop.
+// Jobs run in order, one at a time. Their completions run on the loop's thread, in the same order.
 //
 //   thread.submit([this] { engine.prefill_layer(chunk, l, x); }, [this] { layer_done(l); });
 //
-// What the work reads must stay unchanged until its completion ran. The destructor waits for the
-// job that runs now; jobs that wait are dropped, and no completion runs after it.
+// The destructor waits for the running job and drops the waiting ones. No completion runs after it.
 //
+// Requires: what the work reads stays unchanged until its completion ran.
+// Errors: submit returns false when kQueuedMax jobs wait: the caller should answer kBusy.
 // Thread: construct, submit and destroy on the loop's thread; work runs on this object's.
-// Errors: submit says false when kQueuedMax jobs wait: the caller should say busy.
 #pragma once
 #include <cstddef>
 #include <functional>

@@ -67,7 +67,7 @@ void Heartbeats::beat(size_t i) {
     beat.digest = cache_->digest();
     auto events = cache_->events_since(peer.seen, kEventsPerBeat);
     beat.events_first = peer.seen + 1;
-    if (!events && beat.events_last > 0) {  // too old: the newest alone shows the gap
+    if (!events && beat.events_last > 0) {  // dropped here: the newest number shows the gap
       events = cache_->events_since(beat.events_last - 1, 1);
       beat.events_first = beat.events_last;
     }

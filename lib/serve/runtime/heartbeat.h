@@ -1,10 +1,11 @@
-// Tells every conductor that this worker lives, how loaded it is and what its cache gained and
-// lost. A conductor may be absent at the start, go and come back; each acknowledges the KV events
-// it has seen by number, so one that missed some is sent them again, or finds the gap and asks for
-// a snapshot.
+// Sends heartbeats to every conductor: load, state and KV cache events.
+// A conductor may be absent at the start, go and come back. Each acknowledges the KV events it has
+// seen by number. A conductor that missed some gets them again, or finds the gap and asks for a
+// snapshot.
 //
-// Thread: the loop's. A beat that is not answered within `period` times 4 is given up; the next
-// one follows all the same.
+// A beat without an answer within 4 x `period` has failed; the next one is sent all the same.
+//
+// Thread: the loop's.
 #pragma once
 #include <functional>
 #include <memory>
@@ -21,9 +22,9 @@ namespace mc::serve {
 
 class Heartbeats {
  public:
-  // `me` has what does not change; `fill` sets load and draining of each beat. `cache` may be
-  // nullptr (a worker that caches nothing) and is lent by the worker. Beats start at once.
-  // Errors: kInvalid for an address that is none.
+  // `me` has the constant fields; `fill` sets load and draining of each beat. `cache` outlives
+  // this, or is nullptr (a worker that caches nothing). Beats start at once.
+  // Errors: kInvalid for a malformed address.
   static Result<std::unique_ptr<Heartbeats>> open(io::Loop& loop, Heartbeat me,
                                                   const std::vector<std::string>& conductors,
                                                   Duration period, const BlockManager* cache,
@@ -33,19 +34,19 @@ class Heartbeats {
   Heartbeats(const Heartbeats&) = delete;
   Heartbeats& operator=(const Heartbeats&) = delete;
 
-  // Something changed that conductors want to know: beats soon, many changes in one.
+  // Sends a beat soon because the state changed; several changes share one beat.
   void nudge();
-  // Conductors that answered their last beat; of how many.
+  // Conductors that answered their last beat.
   size_t joined() const;
   size_t conductors() const { return peers_.size(); }
-  std::string last_error() const;  // of the conductor that failed last; empty: none does
+  std::string last_error() const;  // of the conductor that failed last; empty: none fails
 
  private:
   struct Peer {
     std::unique_ptr<rpc::Client> client;
     uint64_t seen = 0;       // events it has acknowledged
     bool in_flight = false;  // a beat; one at a time keeps events in order
-    bool again = false;      // there was news meanwhile
+    bool again = false;      // the state changed meanwhile
     bool joined = false;
     std::string error;
   };

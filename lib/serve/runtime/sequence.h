@@ -1,4 +1,4 @@
-// One request on a decode worker: its tokens, where its KV lies, and how far it is.
+// One request on a decode worker: its tokens, KV blocks and progress.
 //
 // Thread: the loop's; while `busy`, tokens and parents belong to the compute thread.
 #pragma once
@@ -28,17 +28,17 @@ struct Sequence {
   size_t slot = 0;               // of its guard word
   uint64_t guard = 0;
   bool settled = false;     // the prefill side writes no more
-  bool recomputed = false;  // its KV did not come in time: it is computed here
-  bool ended = false;       // the conductor was told, or does not want to know
+  bool recomputed = false;  // its KV was late: computed here
+  bool ended = false;       // the conductor knows, or aborted it
   int busy = 0;             // compute jobs and transfers that use it
   Time reserved{}, arrived{}, verified{}, joined{};
 
   size_t generated() const { return tokens.size() - prompt; }
   SequenceView view() const { return {tokens, parents, blocks}; }
-  // Of a block of the prompt: what chains on it chains on this; before anything is generated. The
-  // last one's is of the tokens it has, which may be fewer than a block's.
+  // The chained hash of a prompt block, before any token is generated. The last block's covers the
+  // tokens it has, which may be fewer than a full block's.
   BlockHash block_key(size_t block, uint32_t block_tokens) const;
-  // Adds a token; a block that it begins gets its parent's digest.
+  // Appends a token; if it begins a block, the block gets its parent's digest.
   void append(int32_t token, uint32_t block_tokens);
 };
 using SequencePtr = std::shared_ptr<Sequence>;
@@ -46,8 +46,8 @@ using SequencePtr = std::shared_ptr<Sequence>;
 // A sequence of the prompt alone, with room for all it may generate.
 SequencePtr make_sequence(const Reserve& m, uint32_t block_tokens);
 
-// What each of the blocks of a prompt chains on, `hashes` being those of its full ones. A tenant's
-// salt takes the place of the first one's parent.
+// The parent digest of each block of a prompt. `hashes`: of its full blocks. A tenant's salt is the
+// first block's parent.
 std::vector<BlockHash> parents_of(const std::vector<BlockHash>& hashes, size_t blocks,
                                   const std::string& cache_salt);
 

@@ -1,9 +1,9 @@
-// What a worker did when, as a Chrome trace (chrome://tracing, Perfetto): spans on named tracks.
-// Times are those of the machine's steady clock, so the files of several workers of one machine fit
-// on one time line: their traceEvents are simply joined.
+// Records what a worker did when, as a Chrome trace (chrome://tracing, Perfetto).
+// The trace has spans on named tracks. Times are those of the machine's steady clock, so files of
+// several workers of one machine share a time line: join their traceEvents.
 //
-// Thread: one owner (the loop's). The newest `kEventsMax` are kept. Errors: those of writing a
-// file.
+// Errors: those of writing a file.
+// Thread: one owner (the loop's). The newest `kEventsMax` spans are kept.
 #pragma once
 #include <cstdint>
 #include <deque>
@@ -18,7 +18,7 @@ class TraceEvents {
  public:
   static constexpr size_t kEventsMax = size_t{1} << 17;
 
-  // `track`: "compute", "send", ...; outlives this. `request`: what it was done for.
+  // `track`: "compute", "send", ...; outlives this. `request`: the request it belongs to.
   void span(const char* track, std::string name, Time begin, Time end, std::string request);
   size_t size() const { return events_.size(); }
   // {"traceEvents": [...]}: complete events (ph X), ts and dur in microseconds, pid of this

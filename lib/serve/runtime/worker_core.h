@@ -1,10 +1,12 @@
-// What the role instances of a worker process share: the pool of KV blocks with what is in it, the
-// thread that computes, and the time until which the modelled device is busy. A prefill worker has
-// one, a decode worker has one; a worker that is both has one for the two of them, so that decode
-// steps and chunks of prompts take turns on it, and a prompt's blocks need not move.
+// What a worker process's role instances share: KV block pool and compute thread.
+// It also has the time until which the modelled device is busy. A prefill worker has one core, a
+// decode worker has one; a worker with both roles has one core for the two. There, decode steps and
+// chunks of prompts take turns on the thread, and a prompt's blocks need not move.
 //
-// Thread: the loop's. Ends with the first instance that goes: close() stops the computing, after
-// which no completion runs; memory and blocks stay until the last instance is gone.
+// The first instance that ends calls close(), which stops the computing: no completion runs after
+// it. Memory and blocks stay until the last instance is gone.
+//
+// Thread: the loop's.
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -43,7 +45,7 @@ class WorkerCore {
   }
   void close() { compute_.reset(); }
 
-  Time free_at{};  // when the model's own time is through with what was begun
+  Time free_at{};  // when the modelled device finishes the work begun
 
  private:
   WorkerCore(io::Loop& loop, xfer::Memory memory, uint64_t block_bytes, uint32_t blocks,

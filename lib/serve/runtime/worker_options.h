@@ -1,4 +1,4 @@
-// Options that mc-prefill and mc-decode have in common.
+// Options that mc-prefill and mc-decode share.
 //
 // Thread: values.
 #pragma once
@@ -19,7 +19,7 @@ struct WorkerOptions {
   uint32_t block_size = 256;  // tokens
   uint64_t blocks = 0;        // 0: as many as fit in `pool`
   Bytes pool{256 * kMiB};     // of KV blocks
-  double time_scale = 1;      // times the model's own times; 0: no waiting
+  double time_scale = 1;      // multiplies the model's times; 0: no waiting
   std::string master;         // empty: no pool beyond this worker
   std::vector<std::string> conductor;
   Duration heartbeat = std::chrono::milliseconds(500);

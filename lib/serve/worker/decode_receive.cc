@@ -1,5 +1,5 @@
-// How a request's KV comes to a decode worker: written by the prefill side, read from it, got from
-// the pool; and what happens when it does not come.
+// Receives a request's KV on the decode worker, or recomputes it.
+// The prefill side writes the KV, or this worker reads it from there or from the pool.
 #include <algorithm>
 #include <numeric>
 
@@ -9,9 +9,9 @@
 namespace mc::serve {
 namespace {
 
-constexpr size_t kRecomputeTokens = 256;  // at a time: steps of the batch go between
+constexpr size_t kRecomputeTokens = 256;  // at a time: batch steps run in between
 
-// What KvReady says is in the pool, of a prompt of so many blocks.
+// Checks the pool blocks that KvReady names, for a prompt of `blocks` blocks.
 Result<> check_pooled(const std::vector<uint32_t>& blocks, size_t prompt_blocks, bool pool) {
   if (!pool)
     return fail(Code::kUnsupported,
@@ -110,8 +110,8 @@ Result<SequencePtr> DecodeWorker::find_offered(const KvOffer& m) const {
   return it->second;
 }
 
-// Reads what is offered. The prefill side keeps it until the answer; what comes of it when that is
-// too late is never used, for then KvReady does not follow.
+// Reads the offered blocks. The prefill side keeps them until the answer. If the answer is too
+// late, no KvReady follows, and the data is never used.
 void DecodeWorker::offered(const KvOffer& m, const rpc::Reply<rpc::Empty>& reply) {
   const auto found = find_offered(m);
   if (!found) return reply.error(found.error());
@@ -139,7 +139,7 @@ void DecodeWorker::offered(const KvOffer& m, const rpc::Reply<rpc::Empty>& reply
 
 // ---- pool
 
-// Gets blocks of the prompt. What the pool lost meanwhile is computed here, with all behind it.
+// Gets blocks of the prompt from the pool. Computes the first lost block and all after it here.
 void DecodeWorker::fetch(const SequencePtr& s, const std::vector<uint32_t>& blocks) {
   const uint32_t tokens = engine_.block_tokens();
   const uint64_t bytes = engine_.spec().block_bytes(tokens);
@@ -149,7 +149,7 @@ void DecodeWorker::fetch(const SequencePtr& s, const std::vector<uint32_t>& bloc
     wanted.memory.emplace_back(s->blocks[i], bytes);
   }
   wanted.choose = [](size_t found) { return found; };
-  batch_.remove(s->request);  // the store's time-outs hold from here on, not the deadline
+  batch_.remove(s->request);  // from here on the store's time-outs apply
   MC_CHECK(batch_.wait(s->request, s->prompt, Time::max()));
   ++s->busy;
   pool_->fetch(std::move(wanted), [this, s, blocks](size_t got) {
@@ -189,14 +189,14 @@ void DecodeWorker::verified(const SequencePtr& s, uint64_t bad_blocks) {
                   static_cast<uint32_t>(bad_blocks));
     return;
   }
-  if (!batch_.kv_arrived(s->request)) return;  // its deadline passed just now; expire() tells
+  if (!batch_.kv_arrived(s->request)) return;  // its deadline just passed: expire() reports it
   step();
 }
 
 // ---- what does not arrive
 
-// The deadline of its KV passed, and nobody knows whether the prefill side lives: what the pool has
-// of the prompt is taken from there, and the rest computed.
+// The KV's deadline passed, and the prefill side may be dead. Gets what the pool has of the prompt
+// and computes the rest.
 void DecodeWorker::recover(const SequencePtr& s) {
   s->recomputed = true;
   if (pool_ == nullptr) return recompute(s, 0);
@@ -206,15 +206,15 @@ void DecodeWorker::recover(const SequencePtr& s) {
   fetch(s, all);
 }
 
-// What lies before `block` is here.
+// Computes the prompt from `block` on. Requires: the KV before it is here.
 void DecodeWorker::recompute_from(const SequencePtr& s, size_t block) {
   s->recomputed = true;
-  batch_.remove(s->request);  // it waits for no KV any more
+  batch_.remove(s->request);  // it no longer waits for KV
   recompute(s, block * engine_.block_tokens());
 }
 
-// The prompt's KV from here on, a piece at a time. What the prefill side still writes are the same
-// bytes: it has the same model.
+// Computes the prompt's KV from `begin` on, a piece at a time. A late write of the prefill side
+// does no harm: the same model makes the same bytes.
 void DecodeWorker::recompute(const SequencePtr& s, size_t begin) {
   const size_t end = std::min(begin + kRecomputeTokens, s->prompt);
   const Time start = loop_.clock().now();

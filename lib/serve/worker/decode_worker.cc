@@ -107,7 +107,7 @@ void DecodeWorker::gauge() {
 }
 
 Result<> DecodeWorker::check(const Reserve& m) const {
-  // Queued on the way for a process that is gone: who sent it does not wait for this one.
+  // Queued on the way for an earlier process: its sender does not wait for this one.
   if (m.epoch != 0 && m.epoch != epoch_)
     return fail(Code::kStale, "request '%s' is for a process that was here before",
                 shown(m.request).c_str());
@@ -139,12 +139,12 @@ Result<Reservation> DecodeWorker::reserve(const Reserve& m, Time now) {
   BlockRequest want;
   want.request = m.request;
   want.blocks = (context + tokens - 1) / tokens;
-  // An own prompt's blocks come later; one at least, for a transaction has some.
+  // adopt() brings an own prompt's blocks later. A transaction needs at least one.
   if (s->own) want.blocks = std::max<uint64_t>(want.blocks - prompt_blocks, 1);
   want.prompt_tokens = s->own ? 0 : m.prompt.size();
   want.lease = std::chrono::hours(1);
   MC_TRY(s->tx, blocks_.allocate(std::move(want), now));
-  MC_TRY_(blocks_.start(s->tx));  // the deadline of its KV takes the lease's place
+  MC_TRY_(blocks_.start(s->tx));  // the KV's deadline replaces the lease
   Reservation r;
   if (!s->own) r.segment = transfer_.describe();
   r.control = control_;
@@ -154,7 +154,7 @@ Result<Reservation> DecodeWorker::reserve(const Reserve& m, Time now) {
     s->blocks.push_back(core_->block(id));
     if (s->blocks.size() <= prompt_blocks) r.block_offsets.push_back(core_->block_offset(id));
   }
-  s->settled = s->own;  // nobody writes from outside
+  s->settled = s->own;  // no other process writes
   s->slot = free_slots_.back();
   free_slots_.pop_back();
   s->guard = ++next_guard_;
@@ -196,7 +196,7 @@ void DecodeWorker::step() {
   stepping_ = true;
   const Time start = loop_.clock().now();
   Time due = start;
-  if (engine_.modelled_time())  // after what the prefill instance of this process has begun
+  if (engine_.modelled_time())  // after the work that the prefill instance has begun
     due = core_->free_at = std::max(core_->free_at, start) + batch_.step_time();
   auto tokens = std::make_shared<std::vector<int32_t>>(batch.size());
   for (const SequencePtr& s : batch) {
@@ -291,8 +291,8 @@ void DecodeWorker::end(const SequencePtr& s) {
   s->ended = true;
   batch_.remove(s->request);
   if (!s->settled) {
-    // Writes of the prefill side find another guard from now on; one that is under way may still
-    // land, so the blocks wait until it must be over.
+    // From now on the guard refuses writes of the prefill side. A write in flight may still land,
+    // so the blocks wait until it must be over.
     MC_CHECK(xfer::raise_guard_word(core_->guard_word(s->slot), ++next_guard_));
     after(loop_.now() + 2 * config_.peer_timeout,
           [this, request = s->request, guard = s->guard] { quarantine_over(request, guard); });
@@ -318,7 +318,7 @@ void DecodeWorker::try_free(const SequencePtr& s) {
 }
 
 void DecodeWorker::send(const std::string& conductor, std::vector<TokenUpdate> updates) {
-  if (conductors_.size() >= kConductorsMax)  // those of long ago
+  if (conductors_.size() >= kConductorsMax)  // drops idle ones
     std::erase_if(conductors_, [](const auto& c) { return c.second->in_flight() == 0; });
   auto& client = conductors_[conductor];
   if (client == nullptr) {
@@ -338,7 +338,7 @@ void DecodeWorker::send(const std::string& conductor, std::vector<TokenUpdate> u
   client->call(
       message, config_.token_budget, [this, conductor, requests](const Result<rpc::Empty>& answer) {
         if (answer) return;
-        // Nobody listens: what it asked for is worth nothing any more.
+        // The conductor is gone: so is the use of its requests.
         log_warn("decode", "conductor %s: %s", conductor.c_str(), answer.error().what.c_str());
         for (const std::string& request : requests) {
           auto it = sequences_.find(request);

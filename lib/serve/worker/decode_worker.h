@@ -1,14 +1,16 @@
-// The decode side of a request: reserves blocks for its KV, verifies what arrives, and generates
-// tokens in a continuously changing batch, one message of tokens a step to each conductor.
+// The decode side of a request: reserves blocks, verifies KV, generates tokens.
+// The batch changes between steps. Each step sends one message of tokens to each conductor.
 //
-//   Reserve -> (layers are written here, or offered and read) -> KvReady -> (blocks are got from
-//           the pool) -> verify -> batch -> tokens
+//   Reserve -> (layers are written here, or offered and read) -> KvReady -> (blocks are fetched
+//           from the pool) -> verify -> batch -> tokens
 //
-// KV that has not arrived, or does not verify, is never in a batch: such a request ends as "error"
-// with the reason; or, with recompute_after, its prompt is computed here, as is what the pool lost
-// of it. Blocks of an aborted request whose prefill side may still be writing are
-// quarantined: its guard word moves on, and they are reused only when that side said it is done or
-// its time is over.
+// KV that has not arrived, or does not verify, is never in a batch: its request ends as "error"
+// with the reason. With recompute_after this worker computes the prompt instead, as well as blocks
+// that the pool lost.
+//
+// If a request is aborted while its prefill side may still be writing, its blocks are quarantined:
+// the guard word advances, and the blocks are reused only when that side confirmed the end or its
+// time is over.
 //
 // Thread: the loop's; token work runs on a compute thread of its own.
 // Source: Mooncake paper section 3.1 (steps 3 and 4 of Figure 3).
@@ -41,7 +43,7 @@ struct DecodeConfig {
   double time_scale = 1;
   Duration tbt_slo{};                               // 0: none
   Duration kv_deadline = std::chrono::seconds(60);  // when the conductor names none
-  Duration recompute_after{};  // KV that has not come by then is computed here; 0: it fails
+  Duration recompute_after{};  // KV later than this is computed here; 0: it fails
   Duration peer_timeout = std::chrono::seconds(3);  // of the transfer engine
   Duration token_budget = std::chrono::seconds(5);  // a conductor silent for this is gone
   store::ClientOptions store;                       // master empty: no pool
@@ -58,8 +60,8 @@ class DecodeWorker {
                                                     std::shared_ptr<WorkerCore> core = {});
   ~DecodeWorker();
 
-  // Requests whose prefill worker is this process get no blocks for their prompt: adopt() gives
-  // them its blocks, which are pinned here until the request ends.
+  // From now on, reserves no blocks for prompts that this process computes: adopt() gives such a
+  // request the prefill side's blocks, and pins them until the request ends.
   void colocate() { colocated_ = true; }
   Result<> adopt(const std::string& request, uint64_t guard, const std::vector<BlockId>& blocks);
   Result<rpc::Empty> abort(const Abort& m);
@@ -75,7 +77,7 @@ class DecodeWorker {
   Result<rpc::Empty> kv_ready(const KvReady& m);
   Result<rpc::Empty> kv_failed(const KvFailed& m);
   Result<> check(const Reserve& m) const;
-  // How KV comes here, in decode_receive.cc.
+  // KV that arrives, in decode_receive.cc.
   void offered(const KvOffer& m, const rpc::Reply<rpc::Empty>& reply);
   Result<SequencePtr> find_offered(const KvOffer& m) const;
   void fetch(const SequencePtr& s, const std::vector<uint32_t>& blocks);
@@ -119,7 +121,7 @@ class DecodeWorker {
   Gauge &running_, &waiting_, &usage_;
   Counter &generated_, &kv_errors_, &failed_, &recomputed_, &fetched_;
   BucketHistogram& step_seconds_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers ask whether this is gone
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers check it
   std::unique_ptr<StoreConnector> pool_;
   KvTransfer pulls_;
 };

@@ -1,14 +1,14 @@
-// The lookup bridge: a scheduler process of another engine asks the worker beside it how many
-// blocks of a prompt need not be computed, over ZeroMQ on a unix socket (REQ there).
+// Tells another engine's scheduler how many blocks of a prompt are cached.
+// The scheduler asks the worker on its machine over ZeroMQ on a unix socket (REQ on its side).
 //
-//   question  [token_len u64 LE, hash of 32 bytes, ...]  one frame each: the prompt's tokens, and
-//   the
-//             full blocks asked about, each chained on the one before
-//   answer    [hits u64 LE]    of these blocks, from the first on, that are cached here or in the
-//   pool
-//             []               refused: a frame of another size, no hash or too many, or more
-//             blocks
-//                              than the tokens fill; reads as 0 hits
+//   question  [token_len u64 LE, hash of 32 bytes, ...]
+//             one frame each: the prompt's tokens, and the full blocks asked about, each chained
+//             on the one before
+//   answer    [hits u64 LE]
+//             of these blocks, from the first on, those that are cached here or in the pool
+//             []
+//             refused: a frame of another size, no hash or too many, or more blocks than the
+//             tokens fill; reads as 0 hits
 //
 // Thread: the loop's. Source: global-prefix-cache chapter, section 7.4.3.
 #pragma once
@@ -42,7 +42,7 @@ class LookupBridge {
   std::unique_ptr<rpc::LocalServer> server_;
 };
 
-// The question's frames, and what an answer says. Errors: kInvalid for an answer of a refusal.
+// The frames of a question, and the hits of an answer. Errors: kInvalid for a refusal.
 std::vector<std::string> lookup_question(uint64_t tokens, const std::vector<BlockHash>& hashes);
 Result<uint64_t> lookup_hits(const std::string& answer);
 

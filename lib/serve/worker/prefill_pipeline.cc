@@ -1,5 +1,4 @@
-// The head of a pipeline: what it tells the stages after it, and what becomes of its requests when
-// one of them is gone.
+// The head of a pipeline: directs the stages, and fails requests when one is gone.
 #include <algorithm>
 #include <utility>
 
@@ -39,7 +38,7 @@ Result<> PrefillWorker::open_pipeline(Metrics& metrics) {
   return {};
 }
 
-// Whatever the stages have is void. Requests end with the cause, and may be tried elsewhere.
+// The stages' state is void. Fails all requests with the cause; a conductor may retry them.
 void PrefillWorker::pipeline_lost(const Error& why) {
   std::vector<JobPtr> all;
   for (const auto& [tx, job] : jobs_) all.push_back(job);
@@ -56,11 +55,11 @@ bool PrefillWorker::clear_for_pipeline() {
   return true;
 }
 
-// False: the request failed, now or before; nothing goes on with it.
+// Returns false if the request failed, now or before.
 bool PrefillWorker::pipeline_answered(const JobPtr& job, const Result<PipelineDone>& reply) {
   if (reply) {
     job->done.kv_bytes += reply->kv_bytes;
-    // Until then it was computed: the rest of the time it was sent.
+    // The stage computed until then, and sent for the rest of the time.
     const Time computed = loop_.clock().now() - std::chrono::microseconds(static_cast<int64_t>(
                                                     std::min<uint64_t>(reply->tail_us, 1u << 30)));
     job->computed = std::max(job->computed, computed);
@@ -109,7 +108,7 @@ void PrefillWorker::chunk_to_pipeline(const JobPtr& job) {
         });
 }
 
-// Blocks of the prompt came from the pool into the head; so many of them as all stages got count.
+// The head got blocks of the prompt from the pool. Those that every stage got too are used.
 void PrefillWorker::fetch_in_pipeline(const JobPtr& job, size_t here, size_t fetched) {
   if (job->failure) return loaded(job, 0);
   PipelineFetch m;
@@ -125,7 +124,7 @@ void PrefillWorker::fetch_in_pipeline(const JobPtr& job, size_t here, size_t fet
                               });
 }
 
-// The blocks are kept as they are until every stage has put its part, or given it up.
+// Pins the blocks until every stage has put its part or given it up.
 void PrefillWorker::put_in_pipeline(const Job& job, size_t first, size_t last) {
   PipelinePut contexts, others;
   contexts.cls = "context";

@@ -1,6 +1,6 @@
-// A prefix that one prefill worker holds and another is about to need: locked on the one side, read
-// by the other while its request queues. The lock has a lease; what was read counts only when the
-// lock is found to have lasted until it was.
+// Pins prefixes for other prefill workers, and reads the prefixes that others pinned.
+// A worker reads a pinned prefix while its request queues. The pin has a lease. The bytes read are
+// valid only if the pin lasted until the read ended.
 #include <algorithm>
 #include <utility>
 
@@ -15,7 +15,7 @@ constexpr uint32_t kPinMsMax = 60'000;
 
 }  // namespace
 
-// ---- the side that has it
+// ---- the holder
 
 Result<TxAllocated> PrefillWorker::pin_for_peer(const TxAllocate& m, Time now) {
   const uint64_t tokens = engine_.block_tokens();
@@ -57,15 +57,16 @@ bool PrefillWorker::end_pin(TxId tx) {
   return true;
 }
 
-// ---- the side that needs it
+// ---- the reader
 
-// Reads the blocks that are not here into the request's own. They are pinned meanwhile: a request
-// that ends, or finds them cached after all, must not give them to others.
+// Reads the missing blocks of the prefix into the request's own blocks. Those stay pinned
+// meanwhile: a request that ends, or finds the prefix cached after all, must not free them for
+// others.
 void PrefillWorker::fetch_remote_prefix(const JobPtr& job, const RemotePrefix& prefix) {
   const Tx& tx = *blocks_.find(job->tx);
   const size_t most = std::min<size_t>(job->hashes.size(),
                                        reusable_blocks(job->prompt.size(), engine_.block_tokens()));
-  // The head of a pipeline has no use for blocks of all layers.
+  // The head of a pipeline cannot use blocks of all layers.
   const size_t first = tx.hit, last = chain_ ? first : std::min(prefix.offsets.size(), most);
   ++job->busy;
   job->fetching = true;
@@ -104,7 +105,7 @@ void PrefillWorker::fetch_remote_prefix(const JobPtr& job, const RemotePrefix& p
   });
 }
 
-// Ends the lock. Only if it was still there did nobody write to what was read.
+// Ends the holder's pin. If it was still there, the blocks read were not overwritten.
 void PrefillWorker::release_remote_prefix(const JobPtr& job, const RemotePrefix& prefix,
                                           size_t first, std::vector<BlockId> read) {
   rpc::Client* const holder = peer(prefix.control);
@@ -136,7 +137,7 @@ void PrefillWorker::remote_prefix_fetched(const JobPtr& job, const std::vector<B
   if (job->failure) return settle(job);
   const Tx* const tx = blocks_.find(job->tx);
   if (tx == nullptr) return;
-  // Blocks that were found cached since are those; the rest of ours is valid now.
+  // Blocks found in the cache meanwhile replaced ours; the rest of ours is valid now.
   size_t valid = first + read.size();
   if (tx->valid > tx->hit || tx->hit > valid) valid = 0;
   for (size_t i = tx->hit; i < valid; ++i)

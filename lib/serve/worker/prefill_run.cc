@@ -1,5 +1,5 @@
-// How a prompt runs: load what can be reused, compute chunk by chunk and layer by layer, send each
-// layer while the next one computes, then tell the decode side.
+// Runs a prompt: loads reused KV, computes the rest, sends it, notifies the decode side.
+// It computes chunk by chunk and layer by layer, and sends each layer while the next one computes.
 #include <algorithm>
 #include <utility>
 
@@ -8,13 +8,13 @@
 
 namespace mc::serve {
 namespace {
-// The loop's timers are this late at most; lateness within it does not slow the model's clock down.
+// Timers of the loop are at most this late. Lateness within it does not delay the modelled time.
 constexpr Duration kSlack = std::chrono::milliseconds(3);
 }  // namespace
 
 void PrefillWorker::advance() {
   if (preparing_ != nullptr || queue_.running()) return;
-  // All stages have work when there is a chunk for each, and one more on the way.
+  // One chunk for each stage and one in transit keep all stages busy.
   if (chain_ != nullptr && (!chain_->ready() || in_pipeline_ > chain_->processes())) return;
   const PrefillItem* head = queue_.head(loop_.now());
   if (head == nullptr) return;
@@ -27,7 +27,7 @@ void PrefillWorker::prepare(const JobPtr& job) {
   preparing_ = job;
   job->stage = Stage::kLoading;
   job->started = loop_.clock().now();
-  blocks_.rematch(job->tx);  // what requests before this one computed meanwhile
+  blocks_.rematch(job->tx);  // blocks that earlier requests computed meanwhile
   place_blocks(*job);
   if (!fetch(job)) begin(job);
 }
@@ -38,7 +38,7 @@ void PrefillWorker::place_blocks(Job& job) {
   for (const BlockId id : job.kv.ids) job.kv.blocks.push_back(core_->block(id));
 }
 
-// Asks the pool for the blocks that follow those cached here. False: nothing to ask.
+// Fetches the blocks after those cached here from the pool. Returns false if there are none.
 bool PrefillWorker::fetch(const JobPtr& job) {
   const uint64_t tokens = engine_.block_tokens(), n = job->prompt.size();
   const Tx& tx = *blocks_.find(job->tx);
@@ -82,7 +82,7 @@ void PrefillWorker::loaded(const JobPtr& job, size_t fetched) {
   begin(job);
 }
 
-// All that is reused is here: sends it; the model's own time to load it delays the first layer.
+// Begins when all reused KV is here: sends it. Its modelled load time delays the first layer.
 void PrefillWorker::begin(const JobPtr& job) {
   const Time now = loop_.clock().now();
   const uint64_t tokens = engine_.block_tokens();
@@ -90,7 +90,7 @@ void PrefillWorker::begin(const JobPtr& job) {
   const size_t reused = std::max(tx.hit, tx.valid);
   preparing_ = nullptr;
   job->stage = Stage::kComputing;
-  job->published = std::max(job->published, reused);  // local, or those that others published
+  job->published = std::max(job->published, reused);  // local, or published by others
   job->done.cached_tokens = static_cast<uint32_t>(reused * tokens);
   queue_.set_reused(job->kv.request, reused * tokens);
   if (sender_->granularity() != SendGranularity::kPrompt) send(job, 0, reused, 0, block_bytes_);
@@ -101,8 +101,8 @@ void PrefillWorker::begin(const JobPtr& job) {
   advance();
 }
 
-// The compute thread gets all layers of the chunk at once, so that it never waits for the loop;
-// what the loop does with a layer waits until the model's own time for it has passed.
+// The compute thread gets all layers of the chunk at once, so it never waits for the loop. The loop
+// handles a layer once its modelled time has passed.
 void PrefillWorker::begin_chunk(const JobPtr& job, const PrefillChunk& chunk) {
   const uint32_t layers = engine_.spec().layers;
   job->chunk = chunk;
@@ -149,7 +149,7 @@ void PrefillWorker::layer_computed(const JobPtr& job, uint32_t layer) {
   if (--job->layers_left == 0) chunk_computed(job);
 }
 
-// The chunk is through, or given up because the request failed.
+// This process computed the chunk, or gave it up because the request failed.
 void PrefillWorker::chunk_computed(const JobPtr& job) {
   --job->busy;
   queue_.finished();
@@ -160,7 +160,7 @@ void PrefillWorker::chunk_computed(const JobPtr& job) {
   const uint64_t tokens = engine_.block_tokens();
   counters_.computed.add(job->chunk.end - job->chunk.begin);
   const size_t whole = job->chunk.last ? job->kv.blocks.size() : job->chunk.end / tokens;
-  // Who reuses them computes behind this, in every stage.
+  // Requests that reuse them compute after this chunk, in every stage.
   blocks_.computed(job->tx, whole);
   if (sender_->granularity() == SendGranularity::kChunk)
     send(job, job->chunk.begin / tokens, whole, 0, block_bytes_);
@@ -174,12 +174,12 @@ void PrefillWorker::chunk_computed(const JobPtr& job) {
   advance();
 }
 
-// All layers of the chunk are computed.
+// All layers of the chunk are computed, in a pipeline by all stages.
 void PrefillWorker::chunk_through(const JobPtr& job, const PrefillChunk& chunk) {
   const uint64_t tokens = engine_.block_tokens();
   publish(job, std::min<size_t>(chunk.end / tokens, job->hashes.size()));
   if (chunk.last) job->stage = Stage::kSending;
-  deliver(job);  // of a pipeline the last one may be sent before others are
+  deliver(job);  // in a pipeline the last chunk may be sent before others
   state_changed();
 }
 

@@ -161,13 +161,13 @@ Result<> PrefillWorker::check(const TxAllocate& m) const {
   return {};
 }
 
-// Nothing was reserved for the prompt: its blocks here are the ones that are decoded from.
+// True if this process also decodes the request: it reserved no blocks, and decodes from these.
 bool PrefillWorker::is_own(const Reservation& target) const {
   return adopt_ != nullptr && target.control == control_ && target.block_offsets.empty();
 }
 
 Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
-  // Queued on the way for a process that is gone: who sent it does not wait for this one.
+  // Queued on the way for an earlier process: its sender does not wait for this one.
   if (m.epoch != 0 && m.epoch != config_.epoch)
     return fail(Code::kStale, "request '%s' is for a process that was here before",
                 shown(m.request).c_str());
@@ -258,7 +258,7 @@ void PrefillWorker::prefill(const Prefill& m, const rpc::Reply<PrefillDone>& rep
   advance();
 }
 
-// It will ask the pool for these when its turn comes: those on a disk can be in memory by then.
+// Hints the blocks that the job will fetch later: blocks on a disk can be in memory by then.
 void PrefillWorker::hint(const Job& job, size_t here) {
   const size_t most = std::min<size_t>(reusable_blocks(job.prompt.size(), engine_.block_tokens()),
                                        job.hashes.size());
@@ -275,7 +275,7 @@ Result<TxCommitted> PrefillWorker::commit(const TxCommit& m) {
     return fail(Code::kNotFound,
                 "no transaction %llu of '%s': it was committed, aborted or expired",
                 static_cast<unsigned long long>(m.tx), shown(m.request).c_str());
-  // The first token may overtake the answer of KvReady; by then nothing of the request is busy.
+  // The first token may overtake the answer of KvReady. Nothing of the request is busy then.
   if (job->failure || job->busy > 0 ||
       (job->stage != Stage::kDelivered && job->stage != Stage::kSending))
     return fail(Code::kBusy, "request '%s' is not delivered yet", shown(job->kv.request).c_str());
@@ -303,7 +303,7 @@ Result<rpc::Empty> PrefillWorker::abort(const Abort& m) {
 
 void PrefillWorker::fail_job(const JobPtr& job, Error error) {
   if (job->failure) return;
-  const bool waits = job->stage == Stage::kDelivered;  // all that is left is the commit
+  const bool waits = job->stage == Stage::kDelivered;  // only the commit is missing
   if (!waits && !job->aborted) {
     counters_.failed.add();
     log_warn("serve", "request %s: %s", shown(job->kv.request).c_str(), error.what.c_str());
@@ -317,8 +317,8 @@ void PrefillWorker::fail_job(const JobPtr& job, Error error) {
 
 void PrefillWorker::settle(const JobPtr& job) {
   if (!job->failure || job->busy > 0 || !jobs_.contains(job->tx)) return;
-  // What a lost stage does nobody knows: the decode worker is aborted by the conductor, and keeps
-  // its blocks from others for a while.
+  // A lost stage may still be writing. The conductor aborts the decode worker, which quarantines
+  // its blocks for a while.
   if (job->stage != Stage::kDelivered && !job->lost) tell_failed(*job, job->failure->what);
   if (job->in_pipeline && whole() && job->stage < Stage::kSending)
     chain_->call<PipelineEnd>({0, job->kv.request}, [](const Result<rpc::Empty>&) {});
@@ -363,12 +363,12 @@ void PrefillWorker::tick() {
   }
 }
 
-// ---- what others see
+// ---- state and metrics
 
 void PrefillWorker::lookup(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done) {
   size_t here = 0;
   while (here < hashes.size() && blocks_.lookup(hashes[here])) ++here;
-  // What of the pool all stages have is found when it is fetched.
+  // A pipeline finds out at the fetch which pool blocks all stages have.
   if (here == hashes.size() || pool_ == nullptr || chain_ != nullptr) return done(here);
   pool_->match({hashes.begin() + static_cast<std::ptrdiff_t>(here), hashes.end()},
                [here, done = std::move(done)](size_t pooled) { done(here + pooled); });

@@ -1,21 +1,22 @@
-// The prefill side of a request: locks or allocates blocks for its prompt, reuses what is cached
-// here or in the pool, computes the rest chunk by chunk, and sends each layer's KV to the blocks a
-// decode worker reserved while the next layer computes (serve/connector/kv_sender.h says by which
-// ways).
+// The prefill side of a request: reuses, computes and sends its KV.
+// The worker locks or allocates blocks for the prompt, reuses what is cached here or in the pool,
+// and computes the rest chunk by chunk. It sends each layer's KV to the blocks that a decode worker
+// reserved while the next layer computes (serve/connector/kv_sender.h has the ways).
 //
 //   TxAllocate -> Prefill -> (queue) -> load -> compute and send -> KvReady -> TxCommit
 //                     at any time -> Abort, the lease, or a failure: KvFailed
 //
-// TxAllocate may say where another prefill worker holds more of the prompt: that is read while the
-// request queues (prefill_remote_prefix.cc), and pinned for others likewise.
+// TxAllocate may name another prefill worker that holds more of the prompt. This worker reads that
+// prefix while the request queues, and pins its own prefixes for others the same way
+// (prefill_remote_prefix.cc).
 //
-// The head of a pipeline does the same with the first slice of the layers, and tells the stages
-// after it what to do with theirs (prefill_pipeline.cc): their blocks are as its own, so that it
-// decides alone which are reused and when they are free.
+// The head of a pipeline does the same with the first slice of the layers, and directs the stages
+// after it (prefill_pipeline.cc). Their blocks correspond to its own, so it decides alone which are
+// reused and when they are free.
 //
-// The decode side is told exactly once how it ended. Blocks are let go of when nothing reads or
-// writes them any more, once, however the request ended. Prompts are computed first come, first
-// served; the sending of one overlaps the computing of the next.
+// The decode side gets exactly one message about the end. Blocks are released once, when nothing
+// reads or writes them any more, however the request ended. Prompts run in the order of
+// PrefillConfig::order; the sending of one overlaps the computing of the next.
 //
 // Thread: the loop's; KV is computed on a thread of its own.
 // Source: Mooncake paper sections 3.1 (Figure 3), 5.3 (Figure 9: TxAllocate, TxCommit).
@@ -45,23 +46,23 @@
 namespace mc::serve {
 
 struct PrefillConfig {
-  uint64_t epoch = 0;  // of its heartbeats: what was before has a smaller one
+  uint64_t epoch = 0;  // of its heartbeats: larger than an earlier process's
   uint32_t blocks = 0;
   uint32_t chunk_tokens = 1024;
   std::string order = "fcfs";  // of the queue: sched::kPrefillOrders
   double ageing = 0.1;         // of srpf
   double time_scale = 1;
-  std::string pool_reuse = "auto";  // auto: where fetching is predicted faster; always; never
+  std::string pool_reuse = "auto";  // auto: if fetching is predicted faster; always; never
   Connector connector = Connector::kMulti;
-  bool layerwise = true;                             // else all is sent when all is computed
+  bool layerwise = true;                             // false: sends all when all is computed
   Duration send_timeout = std::chrono::seconds(10);  // of a layer, or of all at the end
   Duration peer_budget = std::chrono::seconds(5);    // KvReady, KvFailed
   store::ClientOptions store;                        // master empty: no pool
   OpenPool pool = open_store_pool;
   TraceEvents* trace = nullptr;  // outlives the worker; nullptr: no trace
-  // Not empty: this is the head of a pipeline, and its engine has the first slice of the layers.
-  // Control addresses of the other stages, in order; the whole model's fingerprint; how long a
-  // stage may be silent.
+  // For the head of a pipeline, whose engine has the first slice of the layers: control addresses
+  // of the other stages in order (empty: no pipeline), the whole model's fingerprint, and how long
+  // a stage may be silent.
   std::vector<std::string> stages;
   std::string fingerprint;
   Duration pipeline_patience = std::chrono::seconds(3);
@@ -89,19 +90,19 @@ class PrefillWorker {
   // Hands a request's blocks to the decode instance of this process, which keeps them as they are.
   using Adopt = std::function<Result<>(const std::string& request, uint64_t guard,
                                        const std::vector<BlockId>& blocks)>;
-  // Requests that are decoded at `control`, this process, are handed over instead of sent.
+  // From now on, hands over requests that this process (`control`) decodes instead of sending them.
   void colocate(std::string control, Adopt adopt);
   Result<rpc::Empty> abort(const Abort& m);
 
   WorkerLoad load() const;
   const BlockManager& cache() const { return blocks_; }
-  // How many of the blocks, from the first on, can be reused here: cached, or in the pool. `done`
-  // now or on a later turn.
+  // Counts the leading blocks that can be reused here: cached, or in the pool. Runs `done` now or
+  // on a later turn.
   void lookup(const std::vector<BlockHash>& hashes, std::function<void(size_t)> done);
   void on_state_changed(std::function<void()> callback) { on_state_changed_ = std::move(callback); }
   void drain(bool on = true) { draining_ = on; }                       // refuses new requests
-  bool whole() const { return chain_ == nullptr || chain_->ready(); }  // all stages are there
-  // Nothing is computed, delivered or awaited, and no put is under way.
+  bool whole() const { return chain_ == nullptr || chain_->ready(); }  // all stages answer
+  // Nothing is computed, delivered or awaited, and no put is in flight.
   bool idle() const {
     return jobs_.empty() && pinned_for_peers_.empty() &&
            (pool_ == nullptr || pool_->putting() == 0);
@@ -121,7 +122,7 @@ class PrefillWorker {
     Duration keep{};
     bool ephemeral = false;
     std::vector<BlockHash> hashes;   // of its full blocks
-    std::vector<BlockHash> parents;  // of each block: what it chains on
+    std::vector<BlockHash> parents;  // of each block: the digest it chains on
     std::optional<rpc::Reply<PrefillDone>> reply;
     PrefillChunk chunk;
     std::shared_ptr<Activations> activations;  // of the chunk
@@ -131,12 +132,12 @@ class PrefillWorker {
     bool own = false;              // decoded by this process
     uint32_t busy = 0;             // computing, sending and fetches that use its blocks
     bool fetching = false;         // from another prefill worker
-    std::optional<Error> failure;  // the first cause; it only waits for `busy` to be 0
+    std::optional<Error> failure;  // the first cause; ends when `busy` is 0
     bool aborted = false;          // by the conductor
-    Reservation target;            // of the head of a pipeline: for the other stages
-    std::string cache_salt;        // the same
-    bool in_pipeline = false;      // they know of it
-    bool lost = false;             // one of them may still be sending, or not
+    Reservation target;            // for the other stages of a pipeline
+    std::string cache_salt;        // for them too
+    bool in_pipeline = false;      // the other stages know it
+    bool lost = false;             // a stage failed: it may still be sending
     Time queued{}, started{}, computing{}, computed{};
   };
   using JobPtr = std::shared_ptr<Job>;
@@ -154,7 +155,7 @@ class PrefillWorker {
   Result<TxCommitted> commit(const TxCommit& m);
   // Between prefill workers, in prefill_remote_prefix.cc.
   Result<TxAllocated> pin_for_peer(const TxAllocate& m, Time now);
-  bool end_pin(TxId tx);  // false: no such pin
+  bool end_pin(TxId tx);  // false: there is no such pin
   void fetch_remote_prefix(const JobPtr& job, const RemotePrefix& prefix);
   void release_remote_prefix(const JobPtr& job, const RemotePrefix& prefix, size_t first,
                              std::vector<BlockId> read);
@@ -207,7 +208,7 @@ class PrefillWorker {
   PrefillQueue queue_;
   std::unordered_map<TxId, JobPtr> jobs_;
   std::unordered_map<std::string, TxId> by_request_;
-  std::unordered_map<TxId, std::string> pinned_for_peers_;  // locked for other workers: the request
+  std::unordered_map<TxId, std::string> pinned_for_peers_;  // request of each pin
   std::unordered_map<std::string, TxId> pinned_by_request_;
   JobPtr preparing_;  // the head of the queue, while its reused KV is loaded
   bool draining_ = false;
@@ -219,9 +220,9 @@ class PrefillWorker {
   io::Loop::Handle ticker_ = 0;
   PrefillCounters counters_;
   std::map<std::string, Gauge*> block_gauges_;
-  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers ask whether this is gone
+  std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);  // timers check it
   std::unique_ptr<KvSender> sender_;
-  // Last: what uses blocks ends before what they are made of.
+  // Last: users of blocks are destroyed before the blocks.
   std::unique_ptr<StoreConnector> pool_;
   KvTransfer transfer_;
   std::unique_ptr<PipelineChain> chain_;  // nullptr: not the head of a pipeline

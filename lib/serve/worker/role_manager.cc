@@ -56,10 +56,10 @@ Result<std::unique_ptr<RoleManager>> RoleManager::open(RoleParts parts, PrefillC
   return self;
 }
 
-// What the instances of the new role do not answer is refused in the name of the old one's.
+// Refuses every worker message; the new role's instances then register the ones they answer.
 void RoleManager::refuse_all() {
   const auto refuse = [this]<class M>(const M*) {
-    // New requests are for others; what belongs to an older one is a failure.
+    // kBusy sends a new request elsewhere; a message about an older one fails it.
     constexpr bool begins = std::is_same_v<M, TxAllocate> || std::is_same_v<M, Reserve>;
     parts_.server.on<M>([this](const M&, const rpc::Call&) -> Result<typename M::Reply> {
       return fail(begins ? Code::kBusy : Code::kUnavailable, "this worker's role is %s now",
@@ -158,13 +158,13 @@ bool RoleManager::idle() const {
   return (prefill_ == nullptr || prefill_->idle()) && (decode_ == nullptr || decode_->idle());
 }
 
-// Between messages, so nothing of the instances is on the stack.
+// Changes the role between messages, when no instance is on the stack.
 void RoleManager::tick() {
   if (draining_ || next_ == role_ || !idle()) return;
   const Role was = role_, wanted = next_;
   if (const auto done = become(wanted); !done) {
     log_error("serve", "cannot become a %s worker: %s", name(wanted), done.error().what.c_str());
-    if (!become(was)) return parts_.loop.stop();  // not even what it was a moment ago
+    if (!become(was)) return parts_.loop.stop();  // the earlier role fails too
   }
   log_info("serve", "now a %s worker", name(role_));
   if (on_change_) on_change_(true);

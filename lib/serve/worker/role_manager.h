@@ -1,13 +1,15 @@
-// What a worker process does: it computes prompts, generates tokens, or both, over one pool of KV
-// blocks and one compute thread; and how it becomes another. SetRole drains it (requests in flight
-// finish, new ones are refused and heartbeats say so), then opens the instances of the new role on
-// an empty pool. Asked for the role it has, it stops draining for another.
+// Runs a worker process in its role, and changes the role on request.
+// The role says whether it computes prompts, generates tokens, or both, over one pool of KV blocks
+// and one compute thread. SetRole first drains the worker: requests in flight finish, new ones are
+// refused, and heartbeats say so. Then it opens the instances of the new role on an empty pool. A
+// SetRole for the present role ends a drain for another.
 //
-// A worker that is both joins its conductors as two: one NAME that computes prompts and one NAME.d
-// that generates, at one control address, by which a conductor knows that a prompt's KV need not
-// move between them. One that is auto does nothing but say so, until a conductor gives it a role.
+// A worker with both roles joins its conductors as two: NAME computes prompts and NAME.d generates
+// tokens. They have one control address, by which a conductor knows that a prompt's KV need not
+// move between them. A worker of role auto only joins, until a conductor gives it a role.
 //
-// Thread: the loop's. Errors: those of the instances; kInvalid for a role that is none.
+// Errors: those of the instances; kInvalid for an unknown role.
+// Thread: the loop's.
 // Source: Mooncake paper section 5.1 (roles follow the load); global-prefix-cache chapter 7.5.
 #pragma once
 #include <functional>
@@ -29,7 +31,7 @@ struct RoleInstance {
   const char* role;                     // "prefill", "decode", "auto"
   const char* suffix;                   // of its name
   std::function<WorkerLoad()> load;     // while the role lasts
-  const BlockManager* cache = nullptr;  // what it tells of; nullptr: nothing
+  const BlockManager* cache = nullptr;  // whose events it reports; nullptr: none
 };
 
 // All outlive the role manager.
@@ -43,8 +45,8 @@ struct RoleParts {
 
 class RoleManager {
  public:
-  // Answers all messages of workers on the server; `blocks` of both are to be the same, their
-  // `epoch` is given here.
+  // Answers all worker messages on the server and sets `epoch` of both configs. Requires: equal
+  // `blocks` in both.
   static Result<std::unique_ptr<RoleManager>> open(RoleParts parts, PrefillConfig prefill,
                                                    DecodeConfig decode, Role role);
   ~RoleManager();
@@ -52,20 +54,20 @@ class RoleManager {
   RoleManager& operator=(const RoleManager&) = delete;
 
   Role role() const { return role_; }
-  // Of what it is now: larger after every change, for nothing of before is there any more.
+  // Larger after every change: nothing of the earlier role is left.
   uint64_t epoch() const { return epoch_; }
   std::vector<RoleInstance> instances() const;
   PrefillWorker* prefill() { return prefill_.get(); }  // nullptr: not of this role
   DecodeWorker* decode() { return decode_.get(); }
-  // The instances changed, or began to drain: `joined` says that what instances() told before is
-  // void.
+  // Runs when the instances changed or began to drain. `joined`: earlier results of instances()
+  // are void.
   void on_change(std::function<void(bool joined)> callback) { on_change_ = std::move(callback); }
 
-  void drain();  // for good
+  void drain();  // not reversible
   bool draining() const { return draining_ || next_ != role_; }
   bool idle() const;
   bool whole() const { return prefill_ == nullptr || prefill_->whole(); }
-  std::string state() const;  // JSON for /state; brings metrics up to date
+  std::string state() const;  // JSON for /state; updates metrics
 
  private:
   RoleManager(RoleParts parts, PrefillConfig prefill, DecodeConfig decode);
