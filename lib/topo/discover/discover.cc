@@ -98,7 +98,7 @@ Result<Machine> discover_sysfs(const std::string& folder) {
     MC_TRY(nvml, recorded_nvml(sysfs.root()));
   }
   Machine machine = assemble(folder, std::move(nodes), sysfs.pci_functions(), sysfs, nvml);
-  MC_TRY_(check_bounds(machine, folder));
+  MC_TRY_(check_limits(machine, folder));
   return machine;
 }
 
@@ -115,13 +115,13 @@ Result<Machine> machine_from_xml(std::string_view text, const std::string& where
   MC_TRY(const XmlElement root, parse_xml(text, where));
   if (root.name == "topology") {
     MC_TRY(Machine machine, machine_from_hwloc(root, where));
-    MC_TRY_(check_bounds(machine, where));
+    MC_TRY_(check_limits(machine, where));
     put_on_only_node(machine);
     return machine;
   }
   if (root.name == "system") {
     MC_TRY(Machine machine, machine_from_nccl(root, where));
-    MC_TRY_(check_bounds(machine, where));
+    MC_TRY_(check_limits(machine, where));
     put_on_only_node(machine);
     return machine;
   }

@@ -16,19 +16,19 @@ constexpr size_t kFileBytesMax = 64u << 10;
 constexpr size_t kEntriesMax = 65536;
 
 // The address and bridges of the innermost PCI function on a path below devices/.
-Place place_on_path(const std::string& path) {
-  Place place;
+DeviceLocation location_on_path(const std::string& path) {
+  DeviceLocation found;
   std::vector<std::string> chain;
   for (const fs::path& part : fs::path(path)) {
     const std::string name = part.string();
     if (is_host_bridge(name) || (!chain.empty() && is_pci_address(name))) chain.push_back(name);
   }
   if (!chain.empty() && is_pci_address(chain.back())) {
-    place.pci = chain.back();
+    found.pci = chain.back();
     chain.pop_back();
-    place.bridges = std::move(chain);
+    found.bridges = std::move(chain);
   }
-  return place;
+  return found;
 }
 
 template <class T>
@@ -174,7 +174,7 @@ PciFunctions Sysfs::pci_functions() const {
     const auto real = real_path(base);
     if (!real || !is_pci_address(address)) continue;
     PciFunction function;
-    function.at = place_on_path(*real);
+    function.at = location_on_path(*real);
     function.at.pci = address;
     function.at.numa = numa_node(base);
     function.at.link = link(base);
@@ -189,12 +189,12 @@ PciFunctions Sysfs::pci_functions() const {
   return functions;
 }
 
-Place Sysfs::place(const std::string& class_path, const PciFunctions& functions) const {
-  Place place = place_on_path(real_path(class_path).value_or(""));
-  const auto known = functions.find(place.pci);
+DeviceLocation Sysfs::location(const std::string& class_path, const PciFunctions& functions) const {
+  DeviceLocation found = location_on_path(real_path(class_path).value_or(""));
+  const auto known = functions.find(found.pci);
   if (known != functions.end()) return known->second.at;
-  place.numa = numa_node(class_path + "/device");
-  return place;
+  found.numa = numa_node(class_path + "/device");
+  return found;
 }
 
 std::vector<RdmaDevice> Sysfs::rdma_devices(const PciFunctions& functions) const {
@@ -202,7 +202,7 @@ std::vector<RdmaDevice> Sysfs::rdma_devices(const PciFunctions& functions) const
   for (const std::string& name : names("class/infiniband")) {
     const std::string base = "class/infiniband/" + name;
     RdmaDevice device{
-        .name = name, .at = place(base, functions), .ports = {}, .driver = {}, .netdev = {}};
+        .name = name, .at = location(base, functions), .ports = {}, .driver = {}, .netdev = {}};
     for (const std::string& port_name : names(base + "/ports")) {
       const auto port_number = number<int>(port_name);
       if (!port_number) continue;
@@ -231,7 +231,7 @@ std::vector<NetDevice> Sysfs::net_devices(const PciFunctions& functions) const {
     if (names(base).empty()) continue;  // bonding_masters is a file
     const auto speed = number<int64_t>(text(base + "/speed").value_or(""));
     devices.push_back({.name = name,
-                       .at = place(base, functions),
+                       .at = location(base, functions),
                        .addresses = {},
                        .speed_mbit = static_cast<uint64_t>(std::max<int64_t>(speed.value_or(0), 0)),
                        .up = works(text(base + "/operstate")),
@@ -246,7 +246,7 @@ std::vector<Disk> Sysfs::disks(const PciFunctions& functions) const {
   for (const std::string& name : names("class/nvme")) {
     const std::string base = "class/nvme/" + name;
     Disk disk{.name = name,
-              .at = place(base, functions),
+              .at = location(base, functions),
               .model = text(base + "/model").value_or(""),
               .bytes = 0};
     for (const std::string& part : names(base)) {

@@ -29,7 +29,7 @@ class Sysfs {
   Result<std::vector<NumaNode>> numa_nodes() const;
   PciFunctions pci_functions() const;
   // Where the device behind a class entry ("class/net/eth0") sits.
-  Place place(const std::string& class_path, const PciFunctions& functions) const;
+  DeviceLocation location(const std::string& class_path, const PciFunctions& functions) const;
   std::vector<RdmaDevice> rdma_devices(const PciFunctions& functions) const;
   std::vector<NetDevice> net_devices(const PciFunctions& functions) const;
   std::vector<Disk> disks(const PciFunctions& functions) const;

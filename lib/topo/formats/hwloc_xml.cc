@@ -49,7 +49,7 @@ std::vector<Port> ports_of(const Infos& infos) {
 struct Spot {
   std::vector<std::string> bridges;
   int node = kUnknownNode;
-  const Place* function = nullptr;
+  const DeviceLocation* function = nullptr;
 };
 
 class HwlocBuilder {
@@ -209,7 +209,7 @@ class HwlocBuilder {
 
   void device(const XmlElement& object, const Spot& spot) {
     const std::string name = object.get("name"), type = object.get("osdev_type");
-    const Place at = spot.function ? *spot.function : Place{};
+    const DeviceLocation at = spot.function ? *spot.function : DeviceLocation{};
     const Infos infos = infos_of(object);
     const auto info = [&](const char* key) {
       const auto found = infos.find(key);

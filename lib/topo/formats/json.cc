@@ -11,7 +11,7 @@ namespace {
 constexpr size_t kDevicesMax = 65536;
 constexpr size_t kBridgesMax = 255;  // PCI has that many buses
 
-Json place_json(const Place& at) {
+Json location_json(const DeviceLocation& at) {
   Json out;
   out["pci"] = at.pci.empty() ? Json(nullptr) : Json(at.pci);
   out["numa"] = at.numa == kUnknownNode ? Json(nullptr) : Json(at.numa);
@@ -22,8 +22,8 @@ Json or_null(double value) { return value == 0 ? Json(nullptr) : Json(value); }
 Json or_null(uint64_t value) { return value == 0 ? Json(nullptr) : Json(value); }
 Json or_null(uint32_t value) { return value == 0 ? Json(nullptr) : Json(value); }
 
-Json whole_place_json(const Place& at) {
-  Json out = place_json(at);
+Json whole_location_json(const DeviceLocation& at) {
+  Json out = location_json(at);
   out["bridges"] = at.bridges;
   out["link"] = {{"gt_per_s", or_null(at.link.gt_per_s)},
                  {"gt_per_s_max", or_null(at.link.gt_per_s_max)},
@@ -59,7 +59,7 @@ Json peers_json(const Gpu& gpu) {
 
 Json gpu_json(const Gpu& gpu, size_t index) {
   Json row = {{"index", index}, {"name", gpu.name}};
-  row.update(whole_place_json(gpu.at));
+  row.update(whole_location_json(gpu.at));
   row["driver"] = gpu.driver;
   row["peers"] = peers_json(gpu);
   row["paths"] = Json::array();
@@ -155,8 +155,8 @@ class Reader {
   std::string where_;
 };
 
-Result<Place> place_from(const Reader& r) {
-  Place at;
+Result<DeviceLocation> location_from(const Reader& r) {
+  DeviceLocation at;
   MC_TRY(at.pci, r.text("pci"));
   MC_TRY(at.numa, r.node("numa"));
   MC_TRY(at.bridges, r.texts("bridges"));
@@ -183,7 +183,7 @@ Result<NumaNode> node_from(const Reader& r) {
 Result<Gpu> gpu_from(const Reader& r) {
   Gpu gpu;
   MC_TRY(gpu.name, r.text("name"));
-  MC_TRY(gpu.at, place_from(r));
+  MC_TRY(gpu.at, location_from(r));
   MC_TRY(gpu.driver, r.text("driver"));
   MC_TRY_(r.each("peers", [&](const Reader& p) -> Result<> {
     GpuPeer peer;
@@ -236,7 +236,7 @@ Result<Port> port_from(const Reader& r) {
 Result<RdmaDevice> rdma_from(const Reader& r) {
   RdmaDevice device;
   MC_TRY(device.name, r.text("name"));
-  MC_TRY(device.at, place_from(r));
+  MC_TRY(device.at, location_from(r));
   MC_TRY(device.driver, r.text("driver"));
   MC_TRY(device.netdev, r.text("netdev"));
   MC_TRY_(r.each("ports", [&](const Reader& p) -> Result<> {
@@ -250,7 +250,7 @@ Result<RdmaDevice> rdma_from(const Reader& r) {
 Result<NetDevice> net_from(const Reader& r) {
   NetDevice device;
   MC_TRY(device.name, r.text("name"));
-  MC_TRY(device.at, place_from(r));
+  MC_TRY(device.at, location_from(r));
   MC_TRY(device.addresses, r.texts("addresses"));
   MC_TRY(device.speed_mbit, r.count("speed_mbit"));
   MC_TRY(device.up, r.flag("up"));
@@ -263,7 +263,7 @@ Result<NetDevice> net_from(const Reader& r) {
 Result<Disk> disk_from(const Reader& r) {
   Disk disk;
   MC_TRY(disk.name, r.text("name"));
-  MC_TRY(disk.at, place_from(r));
+  MC_TRY(disk.at, location_from(r));
   MC_TRY(disk.model, r.text("model"));
   MC_TRY(disk.bytes, r.count("bytes"));
   return disk;
@@ -288,7 +288,7 @@ Json machine_json(const Machine& machine) {
   out["rdma"] = Json::array();
   for (const RdmaDevice& device : machine.rdma) {
     Json row = {{"name", device.name}};
-    row.update(whole_place_json(device.at));
+    row.update(whole_location_json(device.at));
     row["driver"] = device.driver;
     row["netdev"] = device.netdev;
     row["ports"] = Json::array();
@@ -298,7 +298,7 @@ Json machine_json(const Machine& machine) {
   out["nets"] = Json::array();
   for (const NetDevice& device : machine.nets) {
     Json row = {{"name", device.name}};
-    row.update(whole_place_json(device.at));
+    row.update(whole_location_json(device.at));
     row["addresses"] = device.addresses;
     row["speed_mbit"] = or_null(device.speed_mbit);
     row["up"] = device.up;
@@ -309,7 +309,7 @@ Json machine_json(const Machine& machine) {
   out["disks"] = Json::array();
   for (const Disk& disk : machine.disks) {
     Json row = {{"name", disk.name}};
-    row.update(whole_place_json(disk.at));
+    row.update(whole_location_json(disk.at));
     row["model"] = disk.model;
     row["bytes"] = or_null(disk.bytes);
     out["disks"].push_back(std::move(row));
@@ -342,7 +342,7 @@ Result<Machine> machine_from_json(const Json& json, const std::string& where) {
   MC_TRY_(fill("disks", machine.disks, disk_from));
   MC_TRY(machine.nvml, r.text("nvml"));
   MC_TRY(machine.nvml_failed, r.flag("nvml_failed"));
-  MC_TRY_(check_bounds(machine, where));
+  MC_TRY_(check_limits(machine, where));
   return machine;
 }
 
@@ -351,13 +351,13 @@ Json tiers_json(const Machine& machine, const TierTable& table) {
   out["nics"] = Json::array();
   for (const RdmaDevice& device : machine.rdma) {
     Json row = {{"name", device.name}};
-    row.update(place_json(device.at));
+    row.update(location_json(device.at));
     out["nics"].push_back(std::move(row));
   }
   out["gpus"] = Json::array();
   for (const GpuTiers& gpu : table.gpus) {
     Json row = {{"index", gpu.gpu}};
-    row.update(place_json(machine.gpus[gpu.gpu].at));
+    row.update(location_json(machine.gpus[gpu.gpu].at));
     row["tiers"] = gpu.tiers;
     row["shared_bridge"] = !gpu.bridge.empty();
     out["gpus"].push_back(std::move(row));
@@ -380,13 +380,13 @@ Json matrix_json(const Machine& machine, const TierTable& table) {
     locations["cpu:" + std::to_string(row.node)] = {{"numa", row.node}, {"tiers", row.tiers}};
   }
   for (const GpuTiers& row : table.gpus) {
-    Json entry = place_json(machine.gpus[row.gpu].at);
+    Json entry = location_json(machine.gpus[row.gpu].at);
     entry["tiers"] = row.tiers;
     entry["shared_bridge"] = row.bridge.empty() ? Json(nullptr) : Json(row.bridge);
     locations["cuda:" + std::to_string(row.gpu)] = std::move(entry);
   }
   Json nics = Json::object();
-  for (const RdmaDevice& device : machine.rdma) nics[device.name] = place_json(device.at);
+  for (const RdmaDevice& device : machine.rdma) nics[device.name] = location_json(device.at);
   Json left_out = Json::object();
   for (const LeftOut& device : table.left_out) left_out[device.name] = device.why;
   return {{"locations", std::move(locations)},

@@ -21,7 +21,7 @@ class NcclBuilder {
   Result<Machine> system(const XmlElement& root) {
     for (const XmlElement& child : root.children) {
       if (child.name == "cpu") MC_TRY_(cpu(child));
-      if (child.name == "nic") nic(child, Place{});
+      if (child.name == "nic") nic(child, DeviceLocation{});
     }
     if (hosts_.empty()) {
       return fail(Code::kInvalid, "%s: <system> holds no <cpu>: not a whole NCCL topology",
@@ -55,7 +55,7 @@ class NcclBuilder {
     }
     for (const XmlElement& child : element.children) {
       if (child.name == "pci") MC_TRY_(pci(child, {.pci = {}, .numa = node, .bridges = {}}));
-      if (child.name == "nic") nic(child, Place{});
+      if (child.name == "nic") nic(child, DeviceLocation{});
     }
     return {};
   }
@@ -69,7 +69,8 @@ class NcclBuilder {
     }
   }
 
-  Result<> pci(const XmlElement& element, Place at) {  // `at`: where its parent's children are
+  Result<> pci(const XmlElement& element,
+               DeviceLocation at) {  // `at`: where its parent's children are
     const std::string text = element.get("busid");
     const auto address = kernel_pci_address(text);
     if (!address) {
@@ -98,7 +99,7 @@ class NcclBuilder {
     for (const XmlElement& child : element.children) {
       if (child.name == "nic") nic(child, at);
     }
-    Place below = at;
+    DeviceLocation below = at;
     below.bridges.push_back(*address);
     below.link = {};
     for (const XmlElement& child : element.children) {
@@ -107,7 +108,7 @@ class NcclBuilder {
     return {};
   }
 
-  void add_gpu(const XmlElement* element, const PciFunction& function, const Place& at) {
+  void add_gpu(const XmlElement* element, const PciFunction& function, const DeviceLocation& at) {
     Gpu gpu{.name = gpu_name(function), .at = at};
     uint32_t switched = 0;
     if (element) {
@@ -129,7 +130,7 @@ class NcclBuilder {
     gpus_.push_back({order.value_or(UINT64_MAX), std::move(gpu), switched});
   }
 
-  void nic(const XmlElement& element, const Place& at) {
+  void nic(const XmlElement& element, const DeviceLocation& at) {
     for (const XmlElement& net : element.children) {
       if (net.name != "net") continue;
       const uint64_t mbit = parse_number(net.get("speed")).value_or(0);

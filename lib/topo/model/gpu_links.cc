@@ -122,7 +122,7 @@ void join_through_switches(Machine& machine, const NvmlAnswer& answer,
 }
 
 // How far apart over PCIe, from the tree alone.
-std::string path_in_tree(const Place& a, const Place& b) {
+std::string path_in_tree(const DeviceLocation& a, const DeviceLocation& b) {
   if (a.bridges.empty() || b.bridges.empty()) return "?";
   const auto [x, y] =
       std::mismatch(a.bridges.begin(), a.bridges.end(), b.bridges.begin(), b.bridges.end());

@@ -15,7 +15,7 @@ inline constexpr size_t kMachineGpusMax = 1024;
 inline constexpr size_t kMachineRdmaMax = 4096;  // with virtual functions
 
 // kInvalid, with `where` and the number.
-inline Result<> check_bounds(const Machine& machine, const std::string& where) {
+inline Result<> check_limits(const Machine& machine, const std::string& where) {
   const auto check = [&](size_t count, size_t most, const char* what) -> Result<> {
     if (count <= most) return {};
     return fail(Code::kInvalid, "%s: %zu %s: a machine has at most %zu", where.c_str(), count, what,

@@ -27,7 +27,7 @@ struct PciLink {
 };
 
 // Where a device sits. Virtual devices have no address and no bridges.
-struct Place {
+struct DeviceLocation {
   std::string pci{};                   // "0000:4f:00.0", or ""
   int numa = kUnknownNode;             // what the kernel's numa_node says
   std::vector<std::string> bridges{};  // outermost first, the host bridge "pci0000:44" included
@@ -54,7 +54,7 @@ struct Port {
 
 struct RdmaDevice {
   std::string name{};
-  Place at{};
+  DeviceLocation at{};
   std::vector<Port> ports{};
   std::string driver{};  // "mlx5_core"; "" when unknown
   std::string netdev{};  // the first network device of the same function
@@ -62,7 +62,7 @@ struct RdmaDevice {
 
 struct NetDevice {
   std::string name{};
-  Place at{};
+  DeviceLocation at{};
   std::vector<std::string> addresses{};  // "10.0.0.1/24", live machine only
   uint64_t speed_mbit = 0;               // 0: unknown
   bool up = false;
@@ -86,7 +86,7 @@ struct GpuPath {  // how far the driver sees another GPU over PCIe
 
 struct Gpu {  // its index is its position: in PCI order, or as NCCL numbered it
   std::string name{};
-  Place at{};
+  DeviceLocation at{};
   std::vector<GpuPeer> peers{};
   std::string driver{};
   std::vector<GpuPath> paths{};
@@ -96,7 +96,7 @@ struct Gpu {  // its index is its position: in PCI order, or as NCCL numbered it
 
 struct Disk {
   std::string name{};  // "nvme0"
-  Place at{};
+  DeviceLocation at{};
   std::string model{};
   uint64_t bytes = 0;  // of its namespaces; 0: unknown
 };

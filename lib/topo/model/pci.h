@@ -14,7 +14,7 @@ namespace mc::topo {
 
 // A PCI function and the ids that say what it is.
 struct PciFunction {
-  Place at;
+  DeviceLocation at;
   uint32_t class_code = 0;  // 24 bits: class, subclass, interface
   uint32_t vendor = 0, device = 0;
 };

@@ -28,7 +28,7 @@ std::string why_left_out(const RdmaDevice& device) {
 }
 
 // How many bridges, from the root down, two devices have in common.
-size_t shared_depth(const Place& a, const Place& b) {
+size_t shared_depth(const DeviceLocation& a, const DeviceLocation& b) {
   const auto [end, other] =
       std::mismatch(a.bridges.begin(), a.bridges.end(), b.bridges.begin(), b.bridges.end());
   return static_cast<size_t>(end - a.bridges.begin());
@@ -36,7 +36,7 @@ size_t shared_depth(const Place& a, const Place& b) {
 
 GpuTiers gpu_tiers(const Machine& machine, size_t index,
                    const std::vector<const RdmaDevice*>& devices) {
-  const Place& at = machine.gpus[index].at;
+  const DeviceLocation& at = machine.gpus[index].at;
   size_t deepest = 0;
   for (const RdmaDevice* device : devices) {
     if (device->at.numa == at.numa) deepest = std::max(deepest, shared_depth(at, device->at));

@@ -2,7 +2,7 @@
 
 namespace mc::topo {
 
-const Place& place_of(const Machine& machine, const Leaf& leaf) {
+const DeviceLocation& location_of(const Machine& machine, const Leaf& leaf) {
   switch (leaf.kind) {
     case Leaf::Kind::kGpu: return machine.gpus[leaf.index].at;
     case Leaf::Kind::kRdma: return machine.rdma[leaf.index].at;
@@ -23,7 +23,7 @@ std::vector<NodeTree> trees_of(const Machine& machine) {
   const auto add = [&](Leaf::Kind kind, size_t count) {
     for (size_t i = 0; i < count; ++i) {
       const Leaf leaf{kind, i};
-      const Place& at = place_of(machine, leaf);
+      const DeviceLocation& at = location_of(machine, leaf);
       Branch* branch = &tree(at.numa).devices;
       for (const std::string& bridge : at.bridges) branch = &branch->bridges[bridge];
       branch->leaves.push_back(leaf);

@@ -16,7 +16,7 @@ struct Leaf {
   Kind kind;
   size_t index;  // into the Machine's list of that kind
 };
-const Place& place_of(const Machine& machine, const Leaf& leaf);
+const DeviceLocation& location_of(const Machine& machine, const Leaf& leaf);
 
 // One level of the PCI tree: bridges by name, and the devices that hang right here.
 struct Branch {

@@ -153,7 +153,7 @@ class Doctor {
     }
   }
 
-  void link(const char* kind, const std::string& name, const Place& at, bool saves_power) {
+  void link(const char* kind, const std::string& name, const DeviceLocation& at, bool saves_power) {
     const PciLink& l = at.link;
     const std::string where = kind + (" " + name) + " (" + at.pci + ")";
     if (l.width > 0 && l.width < l.width_max) {
@@ -192,7 +192,7 @@ class Doctor {
                 device.at.pci + "/numa_node'");
     }
     for (const GpuTiers& gpu : tier_table(m_).gpus) {
-      const Place& at = m_.gpus[gpu.gpu].at;
+      const DeviceLocation& at = m_.gpus[gpu.gpu].at;
       const std::string where = strf("GPU %zu (%s)", gpu.gpu, at.pci.c_str());
       if (at.numa == kUnknownNode && m_.nodes.size() > 1) {
         wrong("no-numa-node", where, "the kernel does not know its NUMA node (numa_node is -1)",
@@ -320,7 +320,7 @@ class Doctor {
             "add iommu=pt to the kernel's command line, unless devices go to virtual machines");
     }
     std::set<std::string> on_path;
-    const auto look = [&](const Place& at) {
+    const auto look = [&](const DeviceLocation& at) {
       for (const std::string& bridge : at.bridges) {
         if (host_.acs_redirects.contains(bridge)) on_path.insert(bridge);
       }

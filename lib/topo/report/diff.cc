@@ -20,7 +20,7 @@ struct ByCount {
 };
 using Devices = std::map<std::string, Facts, ByCount>;
 
-void add_place(const Place& at, Facts& facts) {
+void add_location(const DeviceLocation& at, Facts& facts) {
   facts["PCI address"] = at.pci;
   facts["NUMA node"] = at.numa == kUnknownNode ? "unknown" : std::to_string(at.numa);
   facts["bridges"] = join(at.bridges, " > ");
@@ -30,7 +30,7 @@ void add_place(const Place& at, Facts& facts) {
 }
 
 void add_rdma(const RdmaDevice& device, Facts& facts) {
-  add_place(device.at, facts);
+  add_location(device.at, facts);
   facts["driver"] = device.driver;
   facts["netdev"] = device.netdev;
   for (const Port& port : device.ports) {
@@ -66,7 +66,7 @@ Devices devices_of(const Machine& machine) {
   }
   for (const Gpu& gpu : machine.gpus) {
     Facts& facts = out["gpu " + gpu.at.pci];
-    add_place(gpu.at, facts);
+    add_location(gpu.at, facts);
     facts["model"] = gpu.name;
     facts["driver"] = gpu.driver;
     for (const GpuPeer& peer : gpu.peers) {
@@ -78,7 +78,7 @@ Devices devices_of(const Machine& machine) {
   for (const RdmaDevice& device : machine.rdma) add_rdma(device, out["rdma " + device.name]);
   for (const NetDevice& device : machine.nets) {
     Facts& facts = out["net " + device.name];
-    add_place(device.at, facts);
+    add_location(device.at, facts);
     facts["state"] = device.up ? "up" : "down";
     facts["driver"] = device.driver;
     if (device.mtu > 0) facts["MTU"] = std::to_string(device.mtu);
@@ -86,7 +86,7 @@ Devices devices_of(const Machine& machine) {
   }
   for (const Disk& disk : machine.disks) {
     Facts& facts = out["disk " + disk.name];
-    add_place(disk.at, facts);
+    add_location(disk.at, facts);
     facts["model"] = disk.model;
     if (disk.bytes > 0) facts["size"] = human_bytes(disk.bytes);
   }

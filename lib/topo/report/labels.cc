@@ -23,32 +23,32 @@ std::string first_tier(const TierTable& table, size_t gpu) {
   return "";
 }
 
-// "H100 80GB HBM3": a card has no room for the vendor of a model.
+// "H100 80GB HBM3": a label has no room for the vendor of a model.
 std::string short_name(const std::string& name) {
   constexpr std::string_view kVendor = "NVIDIA ";
   const bool model = name.starts_with(kVendor) && name.find("10de:") == std::string::npos;
   return model ? name.substr(kVendor.size()) : name;
 }
 
-Card gpu_card(const Machine& machine, const TierTable& table, size_t index) {
+DeviceLabel gpu_label(const Machine& machine, const TierTable& table, size_t index) {
   const Gpu& gpu = machine.gpus[index];
-  Card card{
+  DeviceLabel label{
       strf("GPU %zu", index), {gpu.at.pci + "  " + short_name(gpu.name)}, !gpu.trouble.empty()};
   std::string more = first_tier(table, index);
   if (!gpu.peers.empty()) {
     more +=
         strf("%s%s to %zu", more.empty() ? "" : ", ", gpu.peers[0].type.c_str(), gpu.peers.size());
   }
-  if (card.bad) more = gpu.trouble;
-  if (!more.empty()) card.lines.push_back(more);
-  return card;
+  if (label.bad) more = gpu.trouble;
+  if (!more.empty()) label.lines.push_back(more);
+  return label;
 }
 
-Card rdma_card(const RdmaDevice& device) {
-  Card card{device.name, {device.at.pci.empty() ? "software" : device.at.pci}, false};
+DeviceLabel rdma_label(const RdmaDevice& device) {
+  DeviceLabel label{device.name, {device.at.pci.empty() ? "software" : device.at.pci}, false};
   const bool active = std::any_of(device.ports.begin(), device.ports.end(),
                                   [](const Port& p) { return p.active(); });
-  card.bad = !active;
+  label.bad = !active;
   std::string more;
   for (const Port& port : device.ports) {
     std::string text = port.state == kNotRecorded ? "" : port.state;
@@ -57,34 +57,34 @@ Card rdma_card(const RdmaDevice& device) {
     more += text;
   }
   if (device.ports.empty()) more = "no port";
-  if (!more.empty()) card.lines.push_back(more);
-  return card;
+  if (!more.empty()) label.lines.push_back(more);
+  return label;
 }
 
 }  // namespace
 
-Card card_of(const Machine& machine, const TierTable& table, const Leaf& leaf) {
+DeviceLabel label_of(const Machine& machine, const TierTable& table, const Leaf& leaf) {
   switch (leaf.kind) {
-    case Leaf::Kind::kGpu: return gpu_card(machine, table, leaf.index);
-    case Leaf::Kind::kRdma: return rdma_card(machine.rdma[leaf.index]);
+    case Leaf::Kind::kGpu: return gpu_label(machine, table, leaf.index);
+    case Leaf::Kind::kRdma: return rdma_label(machine.rdma[leaf.index]);
     case Leaf::Kind::kNet: {
       const NetDevice& device = machine.nets[leaf.index];
-      Card card{device.name, {}, false};
+      DeviceLabel label{device.name, {}, false};
       std::string line = device.at.pci;
       if (device.speed_mbit > 0) {
         line += strf("  %g Gb/s", static_cast<double>(device.speed_mbit) / 1000);
       }
       if (!device.up) line += "  down";
-      if (!line.empty()) card.lines.push_back(line);
-      return card;
+      if (!line.empty()) label.lines.push_back(line);
+      return label;
     }
     default: {
       const Disk& disk = machine.disks[leaf.index];
-      Card card{disk.name, {}, false};
+      DeviceLabel label{disk.name, {}, false};
       std::string line = disk.at.pci;
       if (disk.bytes > 0) line += "  " + human_bytes(disk.bytes);
-      if (!line.empty()) card.lines.push_back(line);
-      return card;
+      if (!line.empty()) label.lines.push_back(line);
+      return label;
     }
   }
 }

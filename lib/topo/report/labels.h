@@ -11,13 +11,13 @@
 
 namespace mc::topo {
 
-struct Card {
+struct DeviceLabel {
   std::string title;               // "GPU 3", "mlx5_0"
   std::vector<std::string> lines;  // two at most, short
   bool bad = false;                // the device does not work as it is
 };
 
-Card card_of(const Machine& machine, const TierTable& table, const Leaf& leaf);
+DeviceLabel label_of(const Machine& machine, const TierTable& table, const Leaf& leaf);
 std::string node_title(const NodeTree& tree);
 
 }  // namespace mc::topo

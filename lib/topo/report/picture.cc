@@ -52,7 +52,7 @@ struct Block {
   std::vector<std::pair<double, double>> offsets;  // of the parts
   std::vector<Block> parts;
   std::string title, hint;  // of a box
-  Card card;
+  DeviceLabel label;
   Leaf::Kind kind{};
   bool is_card = false;
 };
@@ -79,9 +79,9 @@ Block card_block(const Machine& machine, const TierTable& table, const Leaf& lea
   Block block;
   block.is_card = true;
   block.kind = leaf.kind;
-  block.card = card_of(machine, table, leaf);
+  block.label = label_of(machine, table, leaf);
   block.width = kCardWidth;
-  block.height = kHead + kLine * static_cast<double>(block.card.lines.size()) + 4;
+  block.height = kHead + kLine * static_cast<double>(block.label.lines.size()) + 4;
   return block;
 }
 
@@ -134,11 +134,11 @@ void lay_out(Block& box, double most, bool top) {
 void draw(const Block& block, double x, double y, int depth, std::string& out) {
   if (block.is_card) {
     Colours c = colours(block.kind);
-    if (block.card.bad) c = {"#f9d9d6", "#c0392b"};
+    if (block.label.bad) c = {"#f9d9d6", "#c0392b"};
     out += rectangle(x, y, block.width, block.height, c, 1.2);
-    out += words(x + 8, y + 17, "b", shown(block.card.title, 26));
+    out += words(x + 8, y + 17, "b", shown(block.label.title, 26));
     double line = y + 17;
-    for (const std::string& text : block.card.lines) {
+    for (const std::string& text : block.label.lines) {
       out += words(x + 8, line += kLine, "s", shown(text, 34));
     }
     return;
@@ -247,11 +247,11 @@ class Dot {
   }
   void branch(const Branch& b, const std::string& up, const std::string& root) {
     for (const Leaf& leaf : b.leaves) {
-      const Card card = card_of(machine_, table_, leaf);
-      std::string label = escaped(card.title);
-      for (const std::string& line : card.lines) label += "\\n" + escaped(line);
-      const Colours c = card.bad ? Colours{"#f9d9d6", "#c0392b"} : colours(leaf.kind);
-      out_ += "    " + quoted(id_of(leaf)) + " [label=\"" + label + "\", fillcolor=\"" + c.fill +
+      const DeviceLabel label = label_of(machine_, table_, leaf);
+      std::string text = escaped(label.title);
+      for (const std::string& line : label.lines) text += "\\n" + escaped(line);
+      const Colours c = label.bad ? Colours{"#f9d9d6", "#c0392b"} : colours(leaf.kind);
+      out_ += "    " + quoted(id_of(leaf)) + " [label=\"" + text + "\", fillcolor=\"" + c.fill +
               "\", color=\"" + c.edge + "\"];\n";
       edge(up, id_of(leaf), root);
     }

@@ -94,7 +94,7 @@ class TreePrinter {
 
  private:
   std::string line(const Leaf& leaf) const {
-    const std::string& pci = place_of(machine_, leaf).pci;
+    const std::string& pci = location_of(machine_, leaf).pci;
     const std::string lead = pci.empty() ? "" : pci + "  ";
     switch (leaf.kind) {
       case Leaf::Kind::kGpu: {
