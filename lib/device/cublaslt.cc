@@ -72,7 +72,7 @@ const Result<Library>& loaded() {
 }
 
 // What describes a product to the library, given back at the end.
-struct Products::Call {
+struct CublasLt::Call {
   explicit Call(const Library& l) : library(l) {}
   Call(const Call&) = delete;
   Call& operator=(const Call&) = delete;
@@ -88,19 +88,19 @@ struct Products::Call {
   Preference preference = nullptr;
 };
 
-Result<std::unique_ptr<Products>> Products::open(const Library& library) {
-  std::unique_ptr<Products> p(new Products(library));
+Result<std::unique_ptr<CublasLt>> CublasLt::open(const Library& library) {
+  std::unique_ptr<CublasLt> p(new CublasLt(library));
   MC_TRY_(ok(library.create(&p->handle_), "cublasLtCreate"));
   return p;
 }
 
-Products::~Products() {
+CublasLt::~CublasLt() {
   if (handle_ != nullptr) (void)library_.destroy(handle_);
 }
 
 // The library's matrices are columns after columns: our rows are its columns, and with w turned,
 // y = x w' is its y' = w x'.
-Result<> Products::describe(const Product& p, uint64_t rows, Call& call) const {
+Result<> CublasLt::describe(const Product& p, uint64_t rows, Call& call) const {
   const int type = type_of(p.type);
   const auto k = static_cast<int64_t>(p.k), outputs = static_cast<int64_t>(p.outputs);
   MC_TRY_(ok(library_.operation_create(&call.operation, kCompute32F, kTypeF32),
@@ -114,7 +114,7 @@ Result<> Products::describe(const Product& p, uint64_t rows, Call& call) const {
   return ok(library_.layout_create(&call.y, kTypeF32, p.outputs, rows, outputs), what);
 }
 
-Result<Algorithm> Products::algorithm(const Product& p) {
+Result<Algorithm> CublasLt::algorithm(const Product& p) {
   const Shape shape{p.type, p.outputs, p.k};
   Lock lock(mutex_);
   if (const auto it = algorithms_.find(shape); it != algorithms_.end()) return it->second;
@@ -141,7 +141,7 @@ Result<Algorithm> Products::algorithm(const Product& p) {
   return algorithms_[shape] = best.algorithm;
 }
 
-Result<> Products::multiply(const Product& p, driver::StreamHandle stream) {
+Result<> CublasLt::multiply(const Product& p, driver::StreamHandle stream) {
   if (p.rows == 0) return {};
   MC_TRY(const Algorithm chosen, algorithm(p));
   Call call(library_);

@@ -76,12 +76,12 @@ Result<Library> load(const char* library);
 const Result<Library>& loaded();
 
 // The products of one device. Thread: any, with the device's context as the thread's own.
-class Products {
+class CublasLt {
  public:
-  static Result<std::unique_ptr<Products>> open(const Library& library);
-  ~Products();
-  Products(const Products&) = delete;
-  Products& operator=(const Products&) = delete;
+  static Result<std::unique_ptr<CublasLt>> open(const Library& library);
+  ~CublasLt();
+  CublasLt(const CublasLt&) = delete;
+  CublasLt& operator=(const CublasLt&) = delete;
   std::string name() const { return library_.name(); }
   // kUnsupported: the library has no algorithm for it.
   Result<> multiply(const Product& product, driver::StreamHandle stream);
@@ -89,7 +89,7 @@ class Products {
  private:
   using Shape = std::tuple<Product::Type, uint32_t, uint32_t>;  // outputs, k
   struct Call;
-  explicit Products(const Library& library) : library_(library) {}
+  explicit CublasLt(const Library& library) : library_(library) {}
   Result<> describe(const Product& product, uint64_t rows, Call& call) const;
   Result<Algorithm> algorithm(const Product& product);
 

@@ -58,7 +58,7 @@ class CudaDevice final : public Device {
   Result<std::span<std::byte>> query(const std::byte* address) override;
   Result<std::unique_ptr<Stream>> open_stream() override { return open_cuda_stream(core_); }
   Result<std::string> products() override {
-    MC_TRY(const cublaslt::Products* const found, core_->products());
+    MC_TRY(const cublaslt::CublasLt* const found, core_->products());
     return found->name();
   }
   Result<> reach(Device& other) override;

@@ -41,7 +41,7 @@ struct Core {
   Result<driver::Function> function(const char* name);
 
   // The library of matrix products, opened when it is first asked for.
-  Result<cublaslt::Products*> products();
+  Result<cublaslt::CublasLt*> products();
 
   const driver::Driver& d;
   Info info;
@@ -52,7 +52,7 @@ struct Core {
   driver::Function copy_blocks = nullptr, copy_rows = nullptr;  // null: without kernels
   Mutex mutex;
   std::map<std::string, driver::Function> functions MC_GUARDED_BY(mutex);
-  std::unique_ptr<cublaslt::Products> opened_products MC_GUARDED_BY(mutex);
+  std::unique_ptr<cublaslt::CublasLt> opened_products MC_GUARDED_BY(mutex);
   std::optional<Error> without_products MC_GUARDED_BY(mutex);
 };
 using CorePtr = std::shared_ptr<Core>;

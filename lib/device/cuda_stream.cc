@@ -96,7 +96,7 @@ class CudaStream final : public Stream {
   Result<> copy_blocks(std::span<const Block> blocks) override;
   Result<> launch(const Launch& launch) override;
   Result<> multiply(const Product& product) override {
-    MC_TRY(cublaslt::Products* const products, core_->products());
+    MC_TRY(cublaslt::CublasLt* const products, core_->products());
     return products->multiply(product, handle_);
   }
   Result<std::unique_ptr<Event>> record() override {
@@ -267,7 +267,7 @@ Result<Function> Core::function(const char* name) {
 }
 
 // The context is the calling thread's own afterwards.
-Result<cublaslt::Products*> Core::products() {
+Result<cublaslt::CublasLt*> Core::products() {
   MC_TRY_(enter());
   Lock lock(mutex);
   if (opened_products != nullptr) return opened_products.get();
@@ -277,7 +277,7 @@ Result<cublaslt::Products*> Core::products() {
     return fail(*without_products);
   }
   const Result<cublaslt::Library>& library = find_products();
-  auto opened = library ? cublaslt::Products::open(*library) : fail(library.error());
+  auto opened = library ? cublaslt::CublasLt::open(*library) : fail(library.error());
   if (!opened) return fail(*(without_products = opened.error()));
   opened_products = std::move(*opened);
   return opened_products.get();

@@ -1,7 +1,7 @@
 // A device with memory of its own (a GPU), as far as mc needs one: memory, copies on streams whose
 // end is an event, gathers and scatters of many blocks in one launch, and memory shared with other
 // processes. Behind it is the CUDA driver (device/cuda.h), or a stand-in on host memory that tests
-// and drills injure at will (device/stand_in.h).
+// and drills inject at will (device/stand_in.h).
 //
 // Addresses are one space: a copy's ends may each lie in host memory, in this device, or in a
 // device that it was given access to. A copy whose host end is not pinned works, and holds up its

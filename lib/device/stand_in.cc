@@ -42,7 +42,7 @@ struct Core {
   const StandIn::Config config;
   Mutex mutex;
   Condition changed;
-  Injuries injuries MC_GUARDED_BY(mutex);
+  InjectedFaults faults MC_GUARDED_BY(mutex);
   StandIn::Counts counts MC_GUARDED_BY(mutex);
   uint64_t begun MC_GUARDED_BY(mutex) = 0, running MC_GUARDED_BY(mutex) = 0;
   uint64_t used MC_GUARDED_BY(mutex) = 0;
@@ -55,30 +55,30 @@ struct Core {
   }
   Result<> open_for_work() {
     Lock lock(mutex);
-    if (injuries.lost) return gone();
-    if (injuries.busy) return fail(Code::kBusy, "%s is held by others", name().c_str());
+    if (faults.lost) return gone();
+    if (faults.busy) return fail(Code::kBusy, "%s is held by others", name().c_str());
     return {};
   }
   Result<> alive() {
     Lock lock(mutex);
-    if (injuries.lost) return gone();
+    if (faults.lost) return gone();
     return {};
   }
   // Takes the time that the work would; its error, if it is to have one.
   Result<> suffer(uint64_t bytes) {
     Lock lock(mutex);
-    if (injuries.lost) return gone();
-    if (begun++ >= injuries.fails_from)
+    if (faults.lost) return gone();
+    if (begun++ >= faults.fails_from)
       return fail(Code::kInternal, "%s failed a copy", name().c_str());
     counts.running_most = std::max(counts.running_most, ++running);
-    Duration takes = injuries.latency;
-    if (injuries.bytes_per_s > 0)
-      takes += from_seconds(static_cast<double>(bytes) / static_cast<double>(injuries.bytes_per_s));
+    Duration takes = faults.latency;
+    if (faults.bytes_per_s > 0)
+      takes += from_seconds(static_cast<double>(bytes) / static_cast<double>(faults.bytes_per_s));
     const Time until = clock.now() + takes;
-    for (Time now = clock.now(); takes.count() > 0 && now < until && !injuries.lost;
+    for (Time now = clock.now(); takes.count() > 0 && now < until && !faults.lost;
          now = clock.now())
       changed.wait_for(mutex, until - now);
-    if (injuries.lost) return --running, gone();
+    if (faults.lost) return --running, gone();
     return {};
   }
   void suffered() {
@@ -342,11 +342,11 @@ class StandInDevice final : public StandIn {
   Result<std::string> share(std::span<const std::byte> memory) override;
   Result<Memory> open(std::string_view handle) override;
   Result<DmaBuf> dma_buf(std::span<const std::byte> memory) override;
-  void injure(const Injuries& injuries) override {
+  void inject(const InjectedFaults& faults) override {
     Lock lock(core_->mutex);
-    const bool lost = core_->injuries.lost;
-    core_->injuries = injuries;
-    core_->injuries.lost = lost || injuries.lost;
+    const bool lost = core_->faults.lost;
+    core_->faults = faults;
+    core_->faults.lost = lost || faults.lost;
     core_->begun = 0;
     core_->changed.notify_all();
   }

@@ -6,7 +6,7 @@
 // For tests, drills, and `--device stand-in`: what runs on it exercises the same code as a GPU, at
 // the speed of memcpy, and says nothing about a GPU's speed.
 //
-// Thread: as Device; injure() from any, at any time.
+// Thread: as Device; inject() from any, at any time.
 #pragma once
 #include <atomic>
 #include <memory>
@@ -17,7 +17,7 @@
 
 namespace mc::device {
 
-struct Injuries {
+struct InjectedFaults {
   Duration latency{};          // of each copy and launch
   uint64_t bytes_per_s = 0;    // 0: as fast as it goes
   uint64_t fails_from = ~0ul;  // copies and launches from this one on fail, counted from 0
@@ -37,7 +37,7 @@ class StandIn : public Device {
     std::string pci{};           // the GPU whose place it takes; "": none
   };
   static std::shared_ptr<StandIn> make(const Clock& clock, Config config);
-  virtual void injure(const Injuries& injuries) = 0;
+  virtual void inject(const InjectedFaults& faults) = 0;
   // Where the host sees the bytes at an address of the device: for tests.
   virtual std::byte* seen_by_device(const std::byte* address) = 0;
   struct Counts {

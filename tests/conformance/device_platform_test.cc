@@ -320,14 +320,14 @@ TEST_SUITE("xfer/device") {
     auto segment = m.engine->open_segment(peer->describe());
     REQUIRE(segment.has_value());
     const Memory mine = m.allocate(4 * kMiB);
-    m.first->injure({.fails_from = 2});
+    m.first->inject({.fails_from = 2});
     const auto faulty = m.move(Op::kWrite, *segment, memory->offset(), mine.bytes());
     bad(faulty, Code::kInternal, "stand-in:0 failed a copy");
-    m.first->injure({.latency = 1h});
+    m.first->inject({.latency = 1h});
     Request r = read_of(*segment, memory->offset(), mine.bytes());
     const BatchId batch = m.engine->allocate_batch();
     REQUIRE(m.engine->submit(batch, {&r, 1}).has_value());
-    m.first->injure({.lost = true});
+    m.first->inject({.lost = true});
     bad(m.engine->wait(batch, 10s), Code::kUnavailable, "stand-in:0 was lost");
     m.engine->free_batch(batch);
     bad(m.move(Op::kWrite, *segment, memory->offset(), mine.bytes()), Code::kUnavailable, "lost");

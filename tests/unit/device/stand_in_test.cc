@@ -1,4 +1,4 @@
-// The stand-in: its injuries, and memory that another process opens.
+// The stand-in: its faults, and memory that another process opens.
 #include "device/stand_in.h"
 
 #include <sys/wait.h>
@@ -94,12 +94,12 @@ TEST_SUITE("device/stand-in") {
     const Memory memory = must(device->allocate(4096));
     const auto stream = must(device->open_stream());
     std::vector<std::byte> host(4096, std::byte{1});
-    device->injure({.fails_from = 1});
+    device->inject({.fails_from = 1});
     must(stream->copy(memory.data(), host.data(), 4096));
     must(must(stream->record())->wait());
     must(stream->copy(memory.data(), host.data(), 4096));
     expect(must(stream->record())->wait(), Code::kInternal, "stand-in:0 failed a copy");
-    device->injure({});
+    device->inject({});
     must(stream->copy(memory.data(), host.data(), 4096));
     must(must(stream->record())->wait());
   }
@@ -109,14 +109,14 @@ TEST_SUITE("device/stand-in") {
     const Memory memory = must(device->allocate(4096));
     const auto stream = must(device->open_stream());
     std::vector<std::byte> host(4096);
-    device->injure({.latency = 1h});
+    device->inject({.latency = 1h});
     must(stream->copy(memory.data(), host.data(), 4096));
     must(stream->copy(memory.data(), host.data(), 4096));
     const auto event = must(stream->record());
     CHECK_FALSE(must(event->done()));
-    device->injure({.lost = true});
+    device->inject({.lost = true});
     expect(event->wait(), Code::kUnavailable, "stand-in:0 was lost");
-    device->injure({});
+    device->inject({});
     expect(stream->copy(memory.data(), host.data(), 1), Code::kUnavailable, "lost");
     expect(plain(stream->record()), Code::kUnavailable, "lost");
     expect(plain(device->allocate(1)), Code::kUnavailable, "lost");
@@ -125,10 +125,10 @@ TEST_SUITE("device/stand-in") {
 
   TEST_CASE("a busy device gives nothing, and later does") {
     const auto device = StandIn::make(kClock, {});
-    device->injure({.busy = true});
+    device->inject({.busy = true});
     expect(plain(device->allocate(1)), Code::kBusy, "held by others");
     expect(plain(device->open_stream()), Code::kBusy, "held by others");
-    device->injure({});
+    device->inject({});
     must(device->allocate(1));
   }
 
@@ -155,7 +155,7 @@ TEST_SUITE("device/stand-in") {
     const Memory memory = must(device->allocate(2 << 20));
     const auto a = must(device->open_stream()), b = must(device->open_stream());
     std::vector<std::byte> host(1 << 20);
-    device->injure({.latency = 1ms, .bytes_per_s = 100u << 20});  // 11 ms
+    device->inject({.latency = 1ms, .bytes_per_s = 100u << 20});  // 11 ms
     const Time began = kClock.now();
     must(a->copy(memory.data(), host.data(), host.size()));
     must(b->copy(memory.data() + host.size(), host.data(), host.size()));
@@ -170,7 +170,7 @@ TEST_SUITE("device/stand-in") {
     const auto device = StandIn::make(kClock, {});
     const Memory memory = must(device->allocate(4096));
     std::vector<std::byte> host(4096, std::byte{9});
-    device->injure({.latency = 5ms});
+    device->inject({.latency = 5ms});
     auto stream = must(device->open_stream());
     must(stream->copy(memory.data(), host.data(), 4096));
     const auto event = must(stream->record());

@@ -17,7 +17,7 @@ struct OnStandIn {
   explicit OnStandIn(uint64_t vram = 0, device::StandIn::Config config = {.bytes = 64u << 20})
       : device(device::StandIn::make(kGpuClock, config)) {
     const model::KvLayout kv{model::DType::kBf16, kBlock};
-    model::Threads threads(1);
+    model::ThreadPool threads(1);
     auto transformer = gpu::Transformer::open(device, small(), model::random_sources(small(), 3),
                                               model::DType::kF32, kv, threads);
     REQUIRE_MESSAGE(transformer.has_value(), transformer.error().what);
@@ -87,7 +87,7 @@ TEST_CASE("a device says what the CPU says, and what it fails in, the CPU does o
     CAPTURE(at);
     OnStandIn s;
     const Said got = said_by(*s.engine, prompt, 6, [&](int work) {
-      if (work == at) s.device->injure({.lost = true});
+      if (work == at) s.device->inject({.lost = true});
     });
     CHECK(got == want);
     CHECK(s.engine->given_up());
@@ -118,7 +118,7 @@ TEST_CASE("blocks that stay on the device are found again, and a lost device tak
       CAPTURE(at);
       OnStandIn lost(vram);
       const Said got = said_by(*lost.engine, prompt, 6, [&](int work) {
-        if (work == at) lost.device->injure({.lost = true});
+        if (work == at) lost.device->inject({.lost = true});
       });
       CHECK(got == want);
       CHECK(lost.engine->given_up());
