@@ -126,14 +126,14 @@ Result<GgufValue> read_value(GgufReader& in, uint32_t kind) {
   return read_array<int64_t>(count, [&] { return in.whole(stored); });
 }
 
-struct Entry {
+struct GgufTensor {
   std::string name;
   Tensor tensor;
   uint64_t offset = 0;
 };
 
-Result<Entry> read_entry(GgufReader& in) {
-  Entry e;
+Result<GgufTensor> read_tensor(GgufReader& in) {
+  GgufTensor e;
   MC_TRY(e.name, in.text(kNameMax));
   MC_TRY(const uint32_t rank, in.number<uint32_t>());
   if (rank > kGgufRankMax)
@@ -171,15 +171,15 @@ Result<> small(const Gguf& file, const std::string& key, uint64_t fallback, uint
 
 Result<Tensors> read_tensors(GgufReader& in, std::span<const std::byte> file, uint64_t count,
                              uint64_t alignment) {
-  std::vector<Entry> entries;
+  std::vector<GgufTensor> entries;
   for (uint64_t i = 0; i < count; ++i) {
-    MC_TRY(Entry e, read_entry(in));
+    MC_TRY(GgufTensor e, read_tensor(in));
     entries.push_back(std::move(e));
   }
   const uint64_t start = (in.at() + alignment - 1) / alignment * alignment;
   const auto data = file.subspan(std::min<uint64_t>(start, file.size()));
   Tensors tensors;
-  for (Entry& e : entries) {
+  for (GgufTensor& e : entries) {
     const auto elements = element_count(e.tensor.shape);
     const uint64_t bytes = e.tensor.type && elements ? *elements * size_of(*e.tensor.type) : 0;
     if (!elements || e.offset > data.size() || bytes > data.size() - e.offset)

@@ -14,7 +14,7 @@ constexpr uint64_t kHeaderMax = 64u << 20;
 constexpr size_t kRankMax = 8, kShardsMax = 4096;
 using ull = unsigned long long;
 
-struct Place {
+struct TensorRange {
   uint64_t begin, end;
   const std::string* name;
 };
@@ -58,17 +58,17 @@ Result<Tensor> read_entry(const Json& entry, std::span<const std::byte> data) {
 }
 
 Result<> check_overlap(const Tensors& tensors, const std::byte* data) {
-  std::vector<Place> places;
+  std::vector<TensorRange> ranges;
   for (const auto& [name, t] : tensors) {
     const auto begin = static_cast<uint64_t>(t.bytes.data() - data);
-    if (!t.bytes.empty()) places.push_back({begin, begin + t.bytes.size(), &name});
+    if (!t.bytes.empty()) ranges.push_back({begin, begin + t.bytes.size(), &name});
   }
-  std::sort(places.begin(), places.end(),
-            [](const Place& a, const Place& b) { return a.begin < b.begin; });
-  for (size_t i = 1; i < places.size(); ++i)
-    if (places[i].begin < places[i - 1].end)
+  std::sort(ranges.begin(), ranges.end(),
+            [](const TensorRange& a, const TensorRange& b) { return a.begin < b.begin; });
+  for (size_t i = 1; i < ranges.size(); ++i)
+    if (ranges[i].begin < ranges[i - 1].end)
       return fail(Code::kCorrupt, "tensors '%s' and '%s' overlap",
-                  shown(*places[i - 1].name).c_str(), shown(*places[i].name).c_str());
+                  shown(*ranges[i - 1].name).c_str(), shown(*ranges[i].name).c_str());
   return {};
 }
 

@@ -13,7 +13,7 @@ namespace {
 // can add theirs in the same order.
 uint32_t segments_of(uint32_t columns) { return std::gcd(columns, 8u); }
 
-struct Part {  // rows of one file tensor
+struct WeightPart {  // rows of one file tensor
   const Tensor* tensor;
   uint32_t rows;
   bool interleaved = false;  // rows of a head in pairs (2j, 2j + 1), wanted as (j, j + half)
@@ -28,12 +28,12 @@ class WeightReader {
     WeightSources w;
     const bool all = wanted_.all(c_.layers);
     if (wanted_.has(0)) {
-      MC_TRY(const Part embedding,
+      MC_TRY(const WeightPart embedding,
              part(gguf_ ? "token_embd.weight" : "model.embed_tokens.weight", c_.vocab, c_.hidden));
       w.embedding = source({embedding}, c_.hidden, 1);
     }
     if (all && !c_.tied) {
-      MC_TRY(const Part head,
+      MC_TRY(const WeightPart head,
              part(gguf_ ? "output.weight" : "lm_head.weight", c_.vocab, c_.hidden));
       w.head = source({head}, c_.hidden, 1);
     }
@@ -54,13 +54,16 @@ class WeightReader {
     const auto named = [&](const char* hf, const char* gguf) {
       return base + (gguf_ ? gguf : hf) + ".weight";
     };
-    MC_TRY(Part q, part(named("self_attn.q_proj", "attn_q"), c_.q_rows(), c_.hidden));
-    MC_TRY(Part k, part(named("self_attn.k_proj", "attn_k"), c_.kv_rows(), c_.hidden));
-    MC_TRY(const Part v, part(named("self_attn.v_proj", "attn_v"), c_.kv_rows(), c_.hidden));
-    MC_TRY(const Part o, part(named("self_attn.o_proj", "attn_output"), c_.hidden, c_.q_rows()));
-    MC_TRY(const Part gate, part(named("mlp.gate_proj", "ffn_gate"), c_.intermediate, c_.hidden));
-    MC_TRY(const Part up, part(named("mlp.up_proj", "ffn_up"), c_.intermediate, c_.hidden));
-    MC_TRY(const Part down, part(named("mlp.down_proj", "ffn_down"), c_.hidden, c_.intermediate));
+    MC_TRY(WeightPart q, part(named("self_attn.q_proj", "attn_q"), c_.q_rows(), c_.hidden));
+    MC_TRY(WeightPart k, part(named("self_attn.k_proj", "attn_k"), c_.kv_rows(), c_.hidden));
+    MC_TRY(const WeightPart v, part(named("self_attn.v_proj", "attn_v"), c_.kv_rows(), c_.hidden));
+    MC_TRY(const WeightPart o,
+           part(named("self_attn.o_proj", "attn_output"), c_.hidden, c_.q_rows()));
+    MC_TRY(const WeightPart gate,
+           part(named("mlp.gate_proj", "ffn_gate"), c_.intermediate, c_.hidden));
+    MC_TRY(const WeightPart up, part(named("mlp.up_proj", "ffn_up"), c_.intermediate, c_.hidden));
+    MC_TRY(const WeightPart down,
+           part(named("mlp.down_proj", "ffn_down"), c_.hidden, c_.intermediate));
     q.interleaved = k.interleaved = gguf_ && c_.family == Family::kLlama;
     LayerSources l;
     MC_TRY(l.attention_norm, vector(named("input_layernorm", "attn_norm")));
@@ -75,9 +78,9 @@ class WeightReader {
     return l;
   }
 
-  Result<Part> part(const std::string& name, uint32_t rows, uint32_t columns) const {
+  Result<WeightPart> part(const std::string& name, uint32_t rows, uint32_t columns) const {
     MC_TRY(const Tensor* t, set_.find(name, std::array<uint64_t, 2>{rows, columns}));
-    return Part{t, rows};
+    return WeightPart{t, rows};
   }
   Result<std::vector<float>> qkv_bias(const std::string& base) const {
     std::vector<float> all;
@@ -98,12 +101,12 @@ class WeightReader {
     return values;
   }
 
-  Source source(const std::vector<Part>& parts, uint32_t columns, uint32_t segments) const {
+  Source source(const std::vector<WeightPart>& parts, uint32_t columns, uint32_t segments) const {
     uint32_t rows = 0;
-    for (const Part& p : parts) rows += p.rows;
+    for (const WeightPart& p : parts) rows += p.rows;
     const uint32_t d = c_.head_dim;
     const auto read = [parts, columns, d](uint32_t n, float* out) {
-      const Part* p = parts.data();
+      const WeightPart* p = parts.data();
       for (; n >= p->rows; ++p) n -= p->rows;
       if (p->interleaved) {
         const uint32_t half = d / 2, j = n % d;
@@ -136,7 +139,7 @@ Result<WeightSources> weight_sources(const TensorSet& tensors, const ModelConfig
   return WeightReader(tensors, config, naming, wanted).read();
 }
 
-Weights pack_weights(const WeightSources& sources, DType type, Threads& threads) {
+Weights pack_weights(const WeightSources& sources, DType type, ThreadPool& threads) {
   const auto pack = [&](const Source& s) {
     if (s.rows == 0) return Matrix();
     return Matrix::pack(s.rows, s.columns, type, s.segments, s.read, threads);
@@ -149,7 +152,7 @@ Weights pack_weights(const WeightSources& sources, DType type, Threads& threads)
 }
 
 Result<Weights> load_weights(const TensorSet& tensors, const ModelConfig& config, Naming naming,
-                             DType type, Threads& threads, LayerRange wanted) {
+                             DType type, ThreadPool& threads, LayerRange wanted) {
   MC_TRY(const WeightSources sources, weight_sources(tensors, config, naming, wanted));
   return pack_weights(sources, type, threads);
 }
@@ -202,7 +205,7 @@ WeightSources random_sources(const ModelConfig& c, uint64_t seed, LayerRange wan
   return w;
 }
 
-Weights random_weights(const ModelConfig& config, uint64_t seed, DType type, Threads& threads,
+Weights random_weights(const ModelConfig& config, uint64_t seed, DType type, ThreadPool& threads,
                        LayerRange wanted) {
   return pack_weights(random_sources(config, seed, wanted), type, threads);
 }
