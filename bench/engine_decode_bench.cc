@@ -10,7 +10,8 @@ using bench::Measured;
 constexpr size_t kContext = 64;
 
 // GB/s of all threads reading a buffer from end to end.
-double reading(const Clock& clock, model::Threads& threads, const std::vector<uint64_t>& buffer) {
+double reading(const Clock& clock, model::ThreadPool& threads,
+               const std::vector<uint64_t>& buffer) {
   using Wide [[gnu::vector_size(32), gnu::aligned(8)]] = uint64_t;
   constexpr size_t kParts = 64;
   std::vector<uint64_t> sums(kParts);

@@ -29,7 +29,7 @@ class EngineModel {
     return std::unique_ptr<EngineModel>(new EngineModel(o, *kernels, layers));
   }
   const model::Transformer& transformer() const { return transformer_; }
-  model::Threads& threads() { return threads_; }
+  model::ThreadPool& threads() { return threads_; }
 
   // Blocks for a sequence of that many tokens.
   std::vector<std::byte*> blocks(size_t tokens) {
@@ -68,7 +68,7 @@ class EngineModel {
                      model::random_weights(config(layers), 1, model::DType::kBf16, threads_),
                      {model::DType::kBf16, kBlock}, kernels, threads_,
                      o.activations == "bf16" ? model::DType::kBf16 : model::DType::kF32) {}
-  model::Threads threads_;
+  model::ThreadPool threads_;
   model::Transformer transformer_;
   std::vector<std::unique_ptr<std::byte[]>> memory_;
 };

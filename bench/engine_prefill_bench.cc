@@ -49,7 +49,7 @@ constexpr int kSums = 16;
 }
 
 // GFLOP/s of all threads in registers; 0: this CPU is not measured.
-double peak(const Clock& clock, model::Threads& threads, bool bf16) {
+double peak(const Clock& clock, model::ThreadPool& threads, bool bf16) {
   constexpr uint64_t kRounds = 8'000'000;
   if (!__builtin_cpu_supports("avx512f")) return 0;
   const bool pairs = bf16 && __builtin_cpu_supports("avx512bf16");
@@ -60,7 +60,7 @@ double peak(const Clock& clock, model::Threads& threads, bool bf16) {
   return flops * static_cast<double>(sums.size()) / 1e9 / to_seconds(clock.now() - start);
 }
 #else
-double peak(const Clock&, model::Threads&, bool) { return 0; }
+double peak(const Clock&, model::ThreadPool&, bool) { return 0; }
 #endif
 
 struct Shape {

@@ -22,7 +22,7 @@ struct Paged {
   uint32_t width = 0;
   uint64_t layer = 0;
   std::vector<uint64_t> table;
-  Room kv, places;
+  Buffer kv, places;
 
   static Result<Paged> make(Bed& bed, Heads h, DType type, std::vector<uint32_t> lengths) {
     Paged p{h, type, std::move(lengths), 0, 0, {}, {}, {}};
@@ -52,8 +52,8 @@ std::vector<mc_row> rows_of(const std::vector<uint32_t>& lengths, bool all) {
   return rows;
 }
 
-Result<> store(Bed& bed, const Paged& p, const Room& qkv, const std::vector<mc_row>& rows,
-               const Room& list, bool neighbours, const float* bias = nullptr) {
+Result<> store(Bed& bed, const Paged& p, const Buffer& qkv, const std::vector<mc_row>& rows,
+               const Buffer& list, bool neighbours, const float* bias = nullptr) {
   Values turns;
   for (const mc_row& row : rows)
     for (uint32_t j = 0; j < p.h.dim / 2; ++j) {
@@ -61,7 +61,7 @@ Result<> store(Bed& bed, const Paged& p, const Room& qkv, const std::vector<mc_r
       turns.push_back(static_cast<float>(std::cos(angle)));
       turns.push_back(static_cast<float>(std::sin(angle)));
     }
-  MC_TRY(const Room angles, bed.put(turns, DType::kF32));
+  MC_TRY(const Buffer angles, bed.put(turns, DType::kF32));
   return bed.run(named(MC_STORE, p.type), {rows.size()}, at(qkv), bias, rows_at(list), at(angles),
                  p.base(), p.list(), p.width, p.layer, p.h.heads, p.h.kv_heads, p.h.dim,
                  p.h.block_tokens, neighbours ? 1u : 0u);
@@ -74,9 +74,9 @@ Result<> check_store(Bed& bed, DType type, bool neighbours, bool biased) {
   const auto rows = rows_of(p.lengths, true);
   Values before = numbers(rows.size() * h.row(), 1);
   const Values bias = numbers(h.row(), 2);
-  MC_TRY(const Room qkv, bed.put(before, DType::kF32));
-  MC_TRY(const Room added, bed.put(bias, DType::kF32));
-  MC_TRY(const Room list, bed.put(rows.data(), rows.size() * sizeof(mc_row)));
+  MC_TRY(const Buffer qkv, bed.put(before, DType::kF32));
+  MC_TRY(const Buffer added, bed.put(bias, DType::kF32));
+  MC_TRY(const Buffer list, bed.put(rows.data(), rows.size() * sizeof(mc_row)));
   MC_TRY_(store(bed, p, qkv, rows, list, neighbours, biased ? at(added) : nullptr));
   for (size_t i = 0; biased && i < before.size(); ++i) before[i] += bias[i % h.row()];
   MC_TRY(const Values kv, bed.get(p.kv, type));
@@ -135,8 +135,8 @@ struct Attended {
   uint32_t together = 1;
 };
 
-Result<> attend(Bed& bed, const Paged& p, Attended how, const Room& qkv, const Room& out,
-                const Room& parts, const Room& list, size_t rows) {
+Result<> attend(Bed& bed, const Paged& p, Attended how, const Buffer& qkv, const Buffer& out,
+                const Buffer& parts, const Buffer& list, size_t rows) {
   const Heads& h = p.h;
   const float scale = 1.0f / std::sqrt(static_cast<float>(h.dim));
   const auto n = static_cast<uint32_t>(rows);
@@ -164,14 +164,14 @@ Result<> check_attend(Bed& bed, DType type, Attended how) {
                                     step ? std::vector<uint32_t>{1, 600, 257, 40}
                                          : std::vector<uint32_t>{how.tensor ? 300u : 90u}));
   const auto all = rows_of(p.lengths, true), rows = rows_of(p.lengths, !step);
-  MC_TRY(const Room filling, bed.put(numbers(all.size() * h.row(), 2), DType::kF32));
-  MC_TRY(const Room all_list, bed.put(all.data(), all.size() * sizeof(mc_row)));
+  MC_TRY(const Buffer filling, bed.put(numbers(all.size() * h.row(), 2), DType::kF32));
+  MC_TRY(const Buffer all_list, bed.put(all.data(), all.size() * sizeof(mc_row)));
   MC_TRY_(store(bed, p, filling, all, all_list, false));
   const Values qkv = numbers(rows.size() * h.row(), 3);
-  MC_TRY(const Room queries, bed.put(qkv, DType::kF32));
-  MC_TRY(const Room list, bed.put(rows.data(), rows.size() * sizeof(mc_row)));
-  MC_TRY(const Room out, bed.device->allocate(rows.size() * h.heads * h.dim * 4));
-  MC_TRY(const Room parts, bed.device->allocate(rows.size() * h.heads * 3 * (h.dim + 2) * 4));
+  MC_TRY(const Buffer queries, bed.put(qkv, DType::kF32));
+  MC_TRY(const Buffer list, bed.put(rows.data(), rows.size() * sizeof(mc_row)));
+  MC_TRY(const Buffer out, bed.device->allocate(rows.size() * h.heads * h.dim * 4));
+  MC_TRY(const Buffer parts, bed.device->allocate(rows.size() * h.heads * 3 * (h.dim + 2) * 4));
   MC_TRY_(attend(bed, p, how, queries, out, parts, list, rows.size()));
   MC_TRY(const Values kv, bed.get(p.kv, type));
   MC_TRY(const Values got, bed.get(out, DType::kF32));
@@ -202,10 +202,10 @@ Result<> time_decode(const Bench& b) {
   MC_TRY(const Paged p, Paged::make(bed, h, DType::kBf16, lengths));
   const auto rows = rows_of(lengths, false);
   const uint64_t bytes = lengths.size() * lengths[0] * p.layer / h.block_tokens;
-  MC_TRY(const Room queries, bed.put(numbers(rows.size() * h.row(), 3), DType::kF32));
-  MC_TRY(const Room list, bed.put(rows.data(), rows.size() * sizeof(mc_row)));
-  MC_TRY(const Room out, b.device->allocate(rows.size() * h.heads * h.dim * 4));
-  MC_TRY(const Room parts, b.device->allocate(rows.size() * h.heads * 32 * (h.dim + 2) * 4));
+  MC_TRY(const Buffer queries, bed.put(numbers(rows.size() * h.row(), 3), DType::kF32));
+  MC_TRY(const Buffer list, bed.put(rows.data(), rows.size() * sizeof(mc_row)));
+  MC_TRY(const Buffer out, b.device->allocate(rows.size() * h.heads * h.dim * 4));
+  MC_TRY(const Buffer parts, b.device->allocate(rows.size() * h.heads * 32 * (h.dim + 2) * 4));
   const Values zeros(1 << 20);
   for (uint64_t done = 0; done < p.kv.size(); done += zeros.size() * 4)
     MC_TRY_(finish(*bed.stream, [&] {
@@ -240,9 +240,9 @@ Result<> time_prompt(const Bench& b) {
   const std::vector<uint32_t> lengths(1, tiny ? 64 : 2048);
   MC_TRY(const Paged p, Paged::make(bed, h, DType::kBf16, lengths));
   const auto rows = rows_of(lengths, true);
-  MC_TRY(const Room queries, bed.put(numbers(rows.size() * h.row(), 3), DType::kF32));
-  MC_TRY(const Room list, bed.put(rows.data(), rows.size() * sizeof(mc_row)));
-  MC_TRY(const Room out, b.device->allocate(rows.size() * h.heads * h.dim * 4));
+  MC_TRY(const Buffer queries, bed.put(numbers(rows.size() * h.row(), 3), DType::kF32));
+  MC_TRY(const Buffer list, bed.put(rows.data(), rows.size() * sizeof(mc_row)));
+  MC_TRY(const Buffer out, b.device->allocate(rows.size() * h.heads * h.dim * 4));
   MC_TRY_(store(bed, p, queries, rows, list, false));
   const uint64_t flops = 2ull * rows.size() * rows.size() * h.heads * h.dim;  // of the lower half
   const auto side = [&](Attended how) {

@@ -15,7 +15,7 @@ using gpu::named;
 using gpu::over;
 using model::DType;
 using Values = std::vector<float>;
-using Room = device::Memory;
+using Buffer = device::Memory;
 
 struct Bed {  // a device, a stream, and what kernels work on
   device::DevicePtr device;
@@ -26,19 +26,19 @@ struct Bed {  // a device, a stream, and what kernels work on
     MC_TRY(bed.stream, b.device->open_stream());
     return bed;
   }
-  Result<Room> put(const void* from, uint64_t bytes) {
-    MC_TRY(Room room, device->allocate(bytes));
+  Result<Buffer> put(const void* from, uint64_t bytes) {
+    MC_TRY(Buffer room, device->allocate(bytes));
     MC_TRY_(finish(*stream, [&] {
       return stream->copy(room.data(), static_cast<const std::byte*>(from), bytes);
     }));
     return room;
   }
-  Result<Room> put(const Values& values, DType type) {
+  Result<Buffer> put(const Values& values, DType type) {
     std::vector<std::byte> bytes(values.size() * size_of(type));
     model::from_floats(type, values.data(), bytes.data(), values.size());
     return put(bytes.data(), bytes.size());
   }
-  Result<Values> get(const Room& room, DType type) {
+  Result<Values> get(const Buffer& room, DType type) {
     std::vector<std::byte> bytes(room.size());
     MC_TRY_(finish(*stream, [&] { return stream->copy(bytes.data(), room.data(), bytes.size()); }));
     Values values(bytes.size() / size_of(type));
@@ -51,8 +51,8 @@ struct Bed {  // a device, a stream, and what kernels work on
   }
 };
 
-inline float* at(const Room& room) { return reinterpret_cast<float*>(room.data()); }
-inline const mc_row* rows_at(const Room& room) {
+inline float* at(const Buffer& room) { return reinterpret_cast<float*>(room.data()); }
+inline const mc_row* rows_at(const Buffer& room) {
   return reinterpret_cast<const mc_row*>(room.data());
 }
 

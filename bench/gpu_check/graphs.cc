@@ -11,7 +11,7 @@ constexpr uint32_t kChainWide = 4096;
 
 // x of the host, normalized `times` over on the device, and back.
 struct Chain {
-  Room host, x, out, weight;
+  Buffer host, x, out, weight;
   static Result<Chain> make(Bed& bed) {
     Chain c;
     MC_TRY(c.host, bed.device->allocate_host(kChainWide * sizeof(float)));

@@ -16,10 +16,10 @@ device::Product::Type library_type(DType type) {
 Result<> near_reference(Bed& bed, DType type, uint32_t outputs, uint32_t k, uint32_t rows) {
   const Values w = numbers(size_t{outputs} * k, 5, type), x = numbers(size_t{rows} * k, 6, type),
                before = numbers(size_t{rows} * outputs, 7);
-  MC_TRY(const Room ws, bed.put(w, type));
-  MC_TRY(const Room xs, bed.put(x, type));
+  MC_TRY(const Buffer ws, bed.put(w, type));
+  MC_TRY(const Buffer xs, bed.put(x, type));
   for (const bool add : {false, true}) {
-    MC_TRY(const Room y, bed.put(before, DType::kF32));
+    MC_TRY(const Buffer y, bed.put(before, DType::kF32));
     MC_TRY_(finish(*bed.stream, [&] {
       return bed.stream->multiply(
           {library_type(type), ws.data(), xs.data(), y.data(), outputs, k, rows, add});
@@ -40,9 +40,9 @@ Result<> near_reference(Bed& bed, DType type, uint32_t outputs, uint32_t k, uint
 // The last row of many: the same bits when it is computed alone, or with few.
 Result<> rows_are_independent(Bed& bed, DType type) {
   constexpr uint32_t kOutputs = 512, kK = 1024, kRows = 300;
-  MC_TRY(const Room w, bed.put(numbers(size_t{kOutputs} * kK, 5, type), type));
-  MC_TRY(const Room x, bed.put(numbers(size_t{kRows} * kK, 6, type), type));
-  MC_TRY(const Room y, bed.device->allocate(uint64_t{kRows} * kOutputs * sizeof(float)));
+  MC_TRY(const Buffer w, bed.put(numbers(size_t{kOutputs} * kK, 5, type), type));
+  MC_TRY(const Buffer x, bed.put(numbers(size_t{kRows} * kK, 6, type), type));
+  MC_TRY(const Buffer y, bed.device->allocate(uint64_t{kRows} * kOutputs * sizeof(float)));
   Values whole;
   for (const uint32_t rows : {kRows, 1u, 7u, 33u, 129u}) {
     const std::byte* const from = x.data() + uint64_t{kRows - rows} * kK * size_of(type);
@@ -77,9 +77,9 @@ Result<> time_library(const Bench& b) {
   MC_TRY(Bed bed, Bed::make(b));
   const uint32_t n = 4096;
   const uint64_t flops = 2 * uint64_t{n} * n * n;
-  MC_TRY(const Room w, bed.put(numbers(size_t{n} * n, 1), DType::kBf16));
-  MC_TRY(const Room x, bed.put(numbers(size_t{n} * n, 2), DType::kBf16));
-  MC_TRY(const Room y, b.device->allocate(uint64_t{n} * n * sizeof(float)));
+  MC_TRY(const Buffer w, bed.put(numbers(size_t{n} * n, 1), DType::kBf16));
+  MC_TRY(const Buffer x, bed.put(numbers(size_t{n} * n, 2), DType::kBf16));
+  MC_TRY(const Buffer y, b.device->allocate(uint64_t{n} * n * sizeof(float)));
   const auto library = [&]() -> Result<bench::Measured> {
     return bench::gigabytes(b.clock, flops, 1, [&] {
       return finish(*bed.stream, [&] {

@@ -10,15 +10,15 @@ Result<> check_rows(const Bench& b) {
   constexpr uint32_t kRows = 5, kWide = 2100, kVocab = 33;
   const std::vector<mc_row> rows{
       {3, 0, 0, 0}, {32, 1, 0, 0}, {0, 2, 0, 0}, {7, 3, 0, 0}, {7, 4, 0, 0}};
-  MC_TRY(const Room list, bed.put(rows.data(), rows.size() * sizeof(mc_row)));
+  MC_TRY(const Buffer list, bed.put(rows.data(), rows.size() * sizeof(mc_row)));
   const Values x = numbers(kRows * 2 * kWide, 1), weight = numbers(kWide, 2);
-  MC_TRY(const Room in, bed.put(x, DType::kF32));
-  MC_TRY(const Room weights, bed.put(weight, DType::kF32));
+  MC_TRY(const Buffer in, bed.put(x, DType::kF32));
+  MC_TRY(const Buffer weights, bed.put(weight, DType::kF32));
   for (const DType type : kTypes) {
     const Values table = numbers(kVocab * kWide, 3, type);
-    MC_TRY(const Room tables, bed.put(table, type));
-    MC_TRY(const Room embedded, b.device->allocate(kRows * kWide * sizeof(float)));
-    MC_TRY(const Room out, b.device->allocate(kRows * kWide * size_of(type)));
+    MC_TRY(const Buffer tables, bed.put(table, type));
+    MC_TRY(const Buffer embedded, b.device->allocate(kRows * kWide * sizeof(float)));
+    MC_TRY(const Buffer out, b.device->allocate(kRows * kWide * size_of(type)));
     MC_TRY_(
         bed.run(named(MC_EMBED, type), {kRows}, tables.data(), rows_at(list), at(embedded), kWide));
     std::vector<double> want, normed, gated;
@@ -55,10 +55,10 @@ Result<> check_product(Bed& bed, const std::string& kernel, DType type, DType by
   const Values w = numbers(size_t{s.outputs} * s.k, 5, type),
                x = numbers(size_t{s.rows} * s.k, 6, by);
   const Values before = numbers(size_t{s.rows} * s.outputs, 7);
-  MC_TRY(const Room ws, bed.put(w, type));
-  MC_TRY(const Room xs, bed.put(x, by));
+  MC_TRY(const Buffer ws, bed.put(w, type));
+  MC_TRY(const Buffer xs, bed.put(x, by));
   for (const uint32_t add : {0u, 1u}) {
-    MC_TRY(const Room y, bed.put(before, DType::kF32));
+    MC_TRY(const Buffer y, bed.put(before, DType::kF32));
     const bool tensor = kernel == MC_TENSOR;
     const auto ran =
         tensor ? bed.run(named(MC_TENSOR, type),
@@ -102,9 +102,9 @@ Result<> time_normalize(const Bench& b) {
   MC_TRY(Bed bed, Bed::make(b));
   const uint32_t wide = 4096, rows = tiny(b) ? 16 : 16384;
   const uint64_t half = uint64_t{rows} * wide * sizeof(float);
-  MC_TRY(const Room x, b.device->allocate(half));
-  MC_TRY(const Room out, b.device->allocate(half));
-  MC_TRY(const Room weight, bed.put(numbers(wide, 1), DType::kF32));
+  MC_TRY(const Buffer x, b.device->allocate(half));
+  MC_TRY(const Buffer out, b.device->allocate(half));
+  MC_TRY(const Buffer weight, bed.put(numbers(wide, 1), DType::kF32));
   const auto ours = [&]() -> Result<bench::Measured> {
     return bench::gigabytes(b.clock, 2 * half, 1, [&] {
       return bed.run(named(MC_NORMALIZE, DType::kF32), {rows}, at(x), at(weight), at(out), wide,
@@ -125,10 +125,10 @@ Result<> time_products(const Bench& b) {
   MC_TRY(Bed bed, Bed::make(b));
   const uint32_t n = tiny(b) ? 128 : 4096;
   const uint64_t flops = 2 * uint64_t{n} * n * n, bytes = uint64_t{n} * n * 2;
-  MC_TRY(const Room w, bed.put(numbers(size_t{n} * n, 1), DType::kBf16));
-  MC_TRY(const Room x16, bed.put(numbers(size_t{n} * n, 2), DType::kBf16));
-  MC_TRY(const Room x32, bed.put(numbers(size_t{n} * n, 2), DType::kF32));
-  MC_TRY(const Room y, b.device->allocate(2 * bytes));
+  MC_TRY(const Buffer w, bed.put(numbers(size_t{n} * n, 1), DType::kBf16));
+  MC_TRY(const Buffer x16, bed.put(numbers(size_t{n} * n, 2), DType::kBf16));
+  MC_TRY(const Buffer x32, bed.put(numbers(size_t{n} * n, 2), DType::kF32));
+  MC_TRY(const Buffer y, b.device->allocate(2 * bytes));
   const auto tensor = [&]() -> Result<bench::Measured> {
     return bench::gigabytes(b.clock, flops, 1, [&] {
       return bed.run(named(MC_TENSOR, DType::kBf16),

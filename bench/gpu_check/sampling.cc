@@ -37,7 +37,7 @@ struct Sampling {
   std::vector<int32_t> ends{100, 999};
   Asked asked{};
   Values logits{};
-  Room on_device{}, row_list{}, draws{}, end_list{}, tokens{};
+  Buffer on_device{}, row_list{}, draws{}, end_list{}, tokens{};
 
   static Result<Sampling> make(Bed& bed, uint32_t rows, uint32_t vocab) {
     Sampling s{.rows = rows, .vocab = vocab};

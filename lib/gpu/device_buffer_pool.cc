@@ -14,7 +14,7 @@ uint64_t rounded(uint64_t bytes) {
 }
 }  // namespace
 
-Result<Rooms::Room> Rooms::take(uint64_t bytes, bool host) {
+Result<DeviceBufferPool::Buffer> DeviceBufferPool::take(uint64_t bytes, bool host) {
   const uint64_t size = rounded(bytes);
   device::Memory memory;
   {
@@ -40,12 +40,12 @@ Result<Rooms::Room> Rooms::take(uint64_t bytes, bool host) {
     }
     MC_TRY(memory, std::move(fresh));
   }
-  return Room(new device::Memory(std::move(memory)),
-              [shelf = shelf_, host, size](const device::Memory* m) {
-                std::unique_ptr<const device::Memory> mine(m);
-                Lock lock(shelf->mutex);
-                shelf->unused.emplace(std::pair(host, size), *mine);
-              });
+  return Buffer(new device::Memory(std::move(memory)),
+                [shelf = shelf_, host, size](const device::Memory* m) {
+                  std::unique_ptr<const device::Memory> mine(m);
+                  Lock lock(shelf->mutex);
+                  shelf->unused.emplace(std::pair(host, size), *mine);
+                });
 }
 
 }  // namespace mc::gpu

@@ -11,12 +11,13 @@
 
 namespace mc::gpu {
 
-class Rooms {
+class DeviceBufferPool {
  public:
-  using Room = std::shared_ptr<const device::Memory>;
-  explicit Rooms(device::DevicePtr device) : shelf_(std::make_shared<Shelf>(std::move(device))) {}
+  using Buffer = std::shared_ptr<const device::Memory>;
+  explicit DeviceBufferPool(device::DevicePtr device)
+      : shelf_(std::make_shared<Shelf>(std::move(device))) {}
   // At least so many bytes of the device, or of pinned host memory; taken back with the last copy.
-  Result<Room> take(uint64_t bytes, bool host = false);
+  Result<Buffer> take(uint64_t bytes, bool host = false);
 
  private:
   struct Shelf {

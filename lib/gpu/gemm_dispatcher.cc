@@ -31,10 +31,11 @@ float* numbers_at(std::byte* at) { return reinterpret_cast<float*>(at); }
 
 }  // namespace
 
-Result<Products> Products::open(device::Device& device, Rooms& rooms, device::Stream& stream,
-                                Gemm gemm, model::DType weights, model::DType factors,
-                                const std::vector<const Matrix*>& samples) {
-  Products p;
+Result<GemmDispatcher> GemmDispatcher::open(device::Device& device, DeviceBufferPool& pool,
+                                            device::Stream& stream, Gemm gemm, model::DType weights,
+                                            model::DType factors,
+                                            const std::vector<const Matrix*>& samples) {
+  GemmDispatcher p;
   p.factors_ = factors;
   p.tensor_ = factors != model::DType::kF32;
   p.type_ = product_type(weights);
@@ -48,7 +49,7 @@ Result<Products> Products::open(device::Device& device, Rooms& rooms, device::St
                   model::name(factors));
     MC_TRY(std::string name, device.products());
     for (const Matrix* const w : samples) {
-      const auto tried = p.try_out(rooms, stream, *w);
+      const auto tried = p.try_out(pool, stream, *w);
       if (!tried)
         return fail(tried.error().code, "%s: %s", name.c_str(), tried.error().what.c_str());
     }
@@ -65,8 +66,8 @@ Result<Products> Products::open(device::Device& device, Rooms& rooms, device::St
   return p;
 }
 
-Result<> Products::own(device::Stream& stream, const Matrix& m, const std::byte* x, std::byte* y,
-                       size_t rows, bool add) const {
+Result<> GemmDispatcher::own(device::Stream& stream, const Matrix& m, const std::byte* x,
+                             std::byte* y, size_t rows, bool add) const {
   const auto n = static_cast<uint32_t>(rows);
   if (tensor_)
     return launch(stream, kernel_, {over(m.rows, MC_TENSOR_OUTPUTS), over(rows, MC_TENSOR_ROWS)},
@@ -76,14 +77,14 @@ Result<> Products::own(device::Stream& stream, const Matrix& m, const std::byte*
                 m.columns, n, m.segments, add ? 1u : 0u);
 }
 
-Result<> Products::library(device::Stream& stream, const Matrix& m, const std::byte* x,
-                           std::byte* y, size_t rows, bool add) const {
+Result<> GemmDispatcher::library(device::Stream& stream, const Matrix& m, const std::byte* x,
+                                 std::byte* y, size_t rows, bool add) const {
   return stream.multiply(
       {type_, m.memory.data(), x, y, m.rows, m.columns, static_cast<uint32_t>(rows), add});
 }
 
-Result<> Products::multiply(device::Stream& stream, const Matrix& m, const std::byte* x,
-                            std::byte* y, size_t rows, bool add) {
+Result<> GemmDispatcher::multiply(device::Stream& stream, const Matrix& m, const std::byte* x,
+                                  std::byte* y, size_t rows, bool add) {
   if (!library_) return own(stream, m, x, y, rows, add);
   const auto done = library(stream, m, x, y, rows, add);
   if (done || done.error().code == Code::kUnavailable) return done;
@@ -94,11 +95,12 @@ Result<> Products::multiply(device::Stream& stream, const Matrix& m, const std::
 }
 
 // The last row of many, by both; then that row alone, and with few, by the library.
-Result<> Products::try_out(Rooms& rooms, device::Stream& stream, const Matrix& m) const {
+Result<> GemmDispatcher::try_out(DeviceBufferPool& pool, device::Stream& stream,
+                                 const Matrix& m) const {
   const uint64_t x_row = uint64_t{m.columns} * size_of(factors_), y_row = m.rows * sizeof(float);
-  MC_TRY(const Rooms::Room host, rooms.take(kTriedRows * x_row, true));
-  MC_TRY(const Rooms::Room x, rooms.take(kTriedRows * x_row));
-  MC_TRY(const Rooms::Room y, rooms.take(kTriedRows * y_row));
+  MC_TRY(const DeviceBufferPool::Buffer host, pool.take(kTriedRows * x_row, true));
+  MC_TRY(const DeviceBufferPool::Buffer x, pool.take(kTriedRows * x_row));
+  MC_TRY(const DeviceBufferPool::Buffer y, pool.take(kTriedRows * y_row));
   Random random(m.rows);
   std::vector<float> values(uint64_t{kTriedRows} * m.columns);
   for (float& v : values) v = static_cast<float>(random.next() >> 40) * 0x1p-23f - 1.0f;

@@ -16,14 +16,15 @@ namespace mc::gpu {
 // kAuto: the library's where weights are multiplied by their own format of 16 bits, else the own.
 enum class Gemm : uint8_t { kAuto, kOwn, kLibrary };
 
-class Products {
+class GemmDispatcher {
  public:
   // `factors`: the format of x; f32 with weights of another format are the own kernel's alone.
   // `samples`: one matrix for each shape that will come.
   // kUnsupported: the library is asked for, and cannot; otherwise why_own() says it.
-  static Result<Products> open(device::Device& device, Rooms& rooms, device::Stream& stream,
-                               Gemm gemm, model::DType weights, model::DType factors,
-                               const std::vector<const Matrix*>& samples);
+  static Result<GemmDispatcher> open(device::Device& device, DeviceBufferPool& pool,
+                                     device::Stream& stream, Gemm gemm, model::DType weights,
+                                     model::DType factors,
+                                     const std::vector<const Matrix*>& samples);
   // y[rows][outputs], f32; added to what is there, or not. Should the library fail, the own kernel
   // does this product and all that follow, which is logged once.
   Result<> multiply(device::Stream& stream, const Matrix& w, const std::byte* x, std::byte* y,
@@ -37,7 +38,7 @@ class Products {
                size_t rows, bool add) const;
   Result<> library(device::Stream& stream, const Matrix& w, const std::byte* x, std::byte* y,
                    size_t rows, bool add) const;
-  Result<> try_out(Rooms& rooms, device::Stream& stream, const Matrix& w) const;
+  Result<> try_out(DeviceBufferPool& pool, device::Stream& stream, const Matrix& w) const;
 
   device::Product::Type type_ = device::Product::Type::kF32;
   model::DType factors_ = model::DType::kF32;

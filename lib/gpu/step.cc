@@ -28,7 +28,7 @@ Result<std::vector<int32_t>> Transformer::step(std::span<const int32_t> tokens,
   const auto blocks = static_cast<uint32_t>(over(longest, kv_.block_tokens));
   pass.table_width = std::max(kLeastWidth, std::bit_ceil(blocks));
   if (flash_) pass.splits = std::bit_ceil(static_cast<uint32_t>(over(longest, MC_SPLIT)));
-  MC_TRY_(place(pass, contents));
+  MC_TRY_(assign_slots(pass, contents));
   const bool resident = is_resident(pass);
   if (resident) pass.buffers = step_buffers_;
   MC_TRY_(reserve(pass));

@@ -15,13 +15,13 @@ const uint64_t* table(const std::byte* at) { return reinterpret_cast<const uint6
 
 Transformer::Transformer(device::DevicePtr device, const model::ModelConfig& config,
                          model::KvLayout kv)
-    : device_(std::move(device)), config_(config), kv_(kv), turns_(config_), rooms_(device_) {}
+    : device_(std::move(device)), config_(config), kv_(kv), rope_(config_), pool_(device_) {}
 
 Result<std::unique_ptr<Transformer>> Transformer::open(device::DevicePtr device,
                                                        const model::ModelConfig& config,
                                                        const model::WeightSources& sources,
                                                        model::DType weights, model::KvLayout kv,
-                                                       model::Threads& threads,
+                                                       model::ThreadPool& threads,
                                                        const TransformerOptions& options) {
   MC_CHECK(kv.block_tokens > 0 && config.head_dim <= MC_HEAD_DIM_MAX);
   const model::DType factors = options.factors;
@@ -54,17 +54,17 @@ Result<std::unique_ptr<Transformer>> Transformer::open(device::DevicePtr device,
   t->names_ = {named(MC_EMBED, weights),  named(MC_NORMALIZE, factors), named(MC_STORE, kv.type),
                named(MC_ATTEND, kv.type), named(MC_FLASH, kv.type),     named(MC_ROUND, factors),
                named(MC_GATE, factors)};
-  MC_TRY_(t->choose_products(options));
+  MC_TRY_(t->choose_gemm(options));
   return t;
 }
 
 // Layers are of one shape: the first one's matrices, and the head's.
-Result<> Transformer::choose_products(const TransformerOptions& options) {
+Result<> Transformer::choose_gemm(const TransformerOptions& options) {
   const LayerWeights& l = weights_.layers.front();
   const Matrix& head = weights_.head.rows > 0 ? weights_.head : weights_.embedding;
-  MC_TRY(products_,
-         Products::open(*device_, rooms_, *computing_, options.gemm, weights_.type, options.factors,
-                        {&l.qkv, &l.output, &l.gate_up, &l.down, &head}));
+  MC_TRY(gemm_,
+         GemmDispatcher::open(*device_, pool_, *computing_, options.gemm, weights_.type,
+                              options.factors, {&l.qkv, &l.output, &l.gate_up, &l.down, &head}));
   return {};
 }
 
@@ -95,17 +95,18 @@ Result<uint64_t> Transformer::keep_blocks(uint64_t bytes) {
   if (slots == 0) return slots;
   MC_TRY(auto memory, device_->allocate(slots * block_bytes()));
   graphs_.clear();
-  tier_ = std::make_shared<Tier>(std::move(memory),
-                                 Tier::Shape{layer_bytes(), config_.layers, kv_.block_tokens});
+  cache_ = std::make_shared<VramBlockCache>(
+      std::move(memory), VramBlockCache::Shape{layer_bytes(), config_.layers, kv_.block_tokens});
   return slots;
 }
 
 KvTraffic Transformer::traffic() const {
-  return {tier_ == nullptr ? Tier::Counts{} : tier_->counts(), bytes_in_, bytes_out_, graph_steps_};
+  return {cache_ == nullptr ? VramBlockCache::Counts{} : cache_->counts(), bytes_in_, bytes_out_,
+          graph_steps_};
 }
 
-// Where the blocks lie: in the tier, or, two layers at a time, in a room of the pass's own.
-Result<> Transformer::place(Pass& pass, std::span<const Content> contents) {
+// Where the blocks lie: in the cache, or, two layers at a time, in a buffer of the pass.
+Result<> Transformer::assign_slots(Pass& pass, std::span<const Content> contents) {
   uint64_t blocks = 0;
   for (const model::Slice& s : pass.slices) {
     MC_CHECK(s.begin < s.end && s.end <= config_.context_max);
@@ -115,16 +116,17 @@ Result<> Transformer::place(Pass& pass, std::span<const Content> contents) {
     blocks += here;
   }
   pass.table_bytes = pass.slices.size() * pass.table_width * sizeof(uint64_t);
-  pass.tier = tier_;
-  if (tier_ != nullptr) pass.claim = tier_->claim(pass.slices, contents);
+  pass.cache = cache_;
+  if (cache_ != nullptr) pass.claim = cache_->claim(pass.slices, contents);
   if (pass.claim != nullptr) {
-    pass.kv = tier_->data();
-    pass.places = pass.claim->places();
+    pass.kv = cache_->data();
+    pass.block_slots = pass.claim->block_slots();
     return {};
   }
-  MC_TRY(pass.staged, rooms_.take(2 * blocks * layer_bytes()));
+  MC_TRY(pass.staged, pool_.take(2 * blocks * layer_bytes()));
   pass.kv = pass.staged->data();
-  for (uint64_t b = 0; b < blocks; ++b) pass.places.push_back({2 * b * layer_bytes(), true, false});
+  for (uint64_t b = 0; b < blocks; ++b)
+    pass.block_slots.push_back({2 * b * layer_bytes(), true, false});
   return {};
 }
 
@@ -135,7 +137,7 @@ void Transformer::fill_tables(const Pass& pass, uint64_t* to) const {
     size_t block = 0;
     for (size_t i = 0; i < pass.slices.size(); ++i)
       for (size_t b = 0; b < over(pass.slices[i].end, kv_.block_tokens); ++b, ++block) {
-        const Tier::Place& p = pass.places[block];
+        const VramBlockCache::BlockSlot& p = pass.block_slots[block];
         const uint64_t within = p.streamed ? layer % 2 : layer;
         to[i * pass.table_width + b] = p.at + (pass.mixed() ? within * layer_bytes() : 0);
       }
@@ -154,9 +156,10 @@ const uint64_t* Transformer::table_of(const Pass& pass, uint32_t layer) const {
 
 // The pass's memory, but for what the head needs: what it has already, or more.
 Result<> Transformer::reserve(Pass& pass) {
-  const auto room = [&](Rooms::Room& has, uint64_t bytes, bool host = false) -> Result<> {
+  const auto ensure = [&](DeviceBufferPool::Buffer& has, uint64_t bytes,
+                          bool host = false) -> Result<> {
     if (has != nullptr && has->size() >= bytes) return {};
-    MC_TRY(has, rooms_.take(bytes, host));
+    MC_TRY(has, pool_.take(bytes, host));
     return {};
   };
   const uint64_t tables = pass.table_bytes * (pass.mixed() ? config_.layers : 1);
@@ -167,16 +170,16 @@ Result<> Transformer::reserve(Pass& pass) {
   const uint64_t draws = pass.rows * sizeof(mc_draw), rows = pass.rows * sizeof(mc_row);
   Buffers& b = pass.buffers;
   pass.input_bytes = tables + draws + rows + pass.rows * config_.head_dim * sizeof(float);
-  MC_TRY_(room(b.host, std::max(pass.input_bytes, tokens_bytes(pass)), true));
-  MC_TRY_(room(b.input, pass.input_bytes));
-  MC_TRY_(room(b.x, pass.rows * config_.hidden * sizeof(float)));
-  MC_TRY_(room(b.scratch, pass.rows * (config_.hidden + wide) * sizeof(float)));
-  if (pass.splits > 1) MC_TRY_(room(b.parts, pass.rows * config_.heads * pass.splits * part));
+  MC_TRY_(ensure(b.host, std::max(pass.input_bytes, tokens_bytes(pass)), true));
+  MC_TRY_(ensure(b.input, pass.input_bytes));
+  MC_TRY_(ensure(b.x, pass.rows * config_.hidden * sizeof(float)));
+  MC_TRY_(ensure(b.scratch, pass.rows * (config_.hidden + wide) * sizeof(float)));
+  if (pass.splits > 1) MC_TRY_(ensure(b.parts, pass.rows * config_.heads * pass.splits * part));
   // First what must be aligned to 8.
   pass.table = b.input->data();
   pass.draws = pass.table + tables;
   pass.row_list = pass.draws + draws;
-  pass.turns = pass.row_list + rows;
+  pass.rotations = pass.row_list + rows;
   return {};
 }
 
@@ -188,7 +191,7 @@ void Transformer::fill(Pass& pass, std::span<const int32_t> tokens,
   fill_tables(pass, reinterpret_cast<uint64_t*>(host));
   auto* const draws = reinterpret_cast<mc_draw*>(at(pass.draws));
   auto* const rows = reinterpret_cast<mc_row*>(at(pass.row_list));
-  auto* const turns = reinterpret_cast<std::complex<float>*>(at(pass.turns));
+  auto* const rotations = reinterpret_cast<std::complex<float>*>(at(pass.rotations));
   size_t row = 0;
   for (size_t i = 0; i < pass.slices.size(); ++i)
     for (size_t p = pass.slices[i].begin; p < pass.slices[i].end; ++p, ++row) {
@@ -198,7 +201,7 @@ void Transformer::fill(Pass& pass, std::span<const int32_t> tokens,
       const model::Draw& d = choice.draw;
       draws[row] = {d.greedy() ? 0 : d.temperature, d.top_p, d.bits(), d.top_k, 0};
       rows[row] = {tokens[row], narrow(p), narrow(i), choice.masked ? 1u : 0u};
-      turns_.at(p, turns + row * turns_.pairs());
+      rope_.at(p, rotations + row * rope_.pairs());
     }
   MC_CHECK(row == pass.rows);
 }
@@ -216,7 +219,7 @@ Result<Pass> Transformer::begin(std::span<const int32_t> tokens,
   Pass pass;
   pass.slices = {slices.begin(), slices.end()};
   pass.rows = tokens.size();
-  MC_TRY_(place(pass, contents));
+  MC_TRY_(assign_slots(pass, contents));
   MC_TRY_(reserve(pass));
   fill(pass, tokens, {});
   MC_TRY_(embed(pass));
@@ -228,12 +231,12 @@ Result<Pass> Transformer::begin(std::span<const int32_t> tokens,
 // before the rows.
 std::vector<device::Block> Transformer::uploads(const Pass& pass, uint32_t layer) const {
   std::vector<device::Block> list;
-  auto place = pass.places.begin();
+  auto slot = pass.block_slots.begin();
   for (const model::Slice& s : pass.slices)
-    for (size_t b = 0; b < over(s.end, kv_.block_tokens); ++b, ++place) {
-      if (place->there || b * kv_.block_tokens >= s.begin) continue;
-      const uint64_t within = place->streamed ? layer % 2 : layer;
-      list.push_back({pass.kv + place->at + within * layer_bytes(),
+    for (size_t b = 0; b < over(s.end, kv_.block_tokens); ++b, ++slot) {
+      if (slot->there || b * kv_.block_tokens >= s.begin) continue;
+      const uint64_t within = slot->streamed ? layer % 2 : layer;
+      list.push_back({pass.kv + slot->at + within * layer_bytes(),
                       s.blocks[b] + layer * layer_bytes(), layer_bytes()});
     }
   return list;
@@ -258,13 +261,13 @@ Result<> Transformer::keep(const Pass& pass, uint32_t first_layer, uint32_t end_
   for (const model::Slice& s : pass.slices) {
     for (size_t p = s.begin; p < s.end;) {
       const size_t in_block = p % tokens, n = std::min(s.end - p, tokens - in_block);
-      const Tier::Place& place = pass.places[first + p / tokens];
+      const VramBlockCache::BlockSlot& slot = pass.block_slots[first + p / tokens];
       std::byte* const block = s.blocks[p / tokens];
       const uint64_t at = in_block * head_bytes();
       for (uint32_t layer = first_layer; layer < end_layer; ++layer) {
-        const uint64_t within = place.streamed ? layer % 2 : layer;
+        const uint64_t within = slot.streamed ? layer % 2 : layer;
         std::byte* const to = block + layer * layer_bytes() + at;
-        const std::byte* const from = pass.kv + place.at + within * layer_bytes() + at;
+        const std::byte* const from = pass.kv + slot.at + within * layer_bytes() + at;
         for (uint64_t i = 0; i < 2 * config_.kv_heads; ++i)
           list.push_back({to + i * stride, from + i * stride, n * head_bytes()});
       }
@@ -328,7 +331,7 @@ Result<> Transformer::compute(Pass& pass, uint32_t layer, bool kv_only) {
   MC_TRY_(multiply(w.qkv, normed, qkv, rows, false));
   MC_TRY_(launch(*computing_, names_.store, {rows}, floats(qkv),
                  static_cast<const float*>(floats(w.qkv_bias.data())), row_list(pass.row_list),
-                 floats(pass.turns), pass.kv, table_of(pass, layer), pass.table_width,
+                 floats(pass.rotations), pass.kv, table_of(pass, layer), pass.table_width,
                  layer_offset(pass, layer), config_.heads, config_.kv_heads, config_.head_dim,
                  kv_.block_tokens, 0u));
   if (kv_only) return {};
@@ -365,9 +368,9 @@ Result<> Transformer::head(Pass& pass) {
   const Matrix& m = weights_.head.rows > 0 ? weights_.head : weights_.embedding;
   const uint64_t normed = over(logits_bytes(pass) + tokens_bytes(pass), 16) * 16;
   const uint64_t bytes = normed + pass.rows * config_.hidden * sizeof(float);
-  Rooms::Room& out = pass.buffers.out;
+  DeviceBufferPool::Buffer& out = pass.buffers.out;
   if (out == nullptr || out->size() < bytes) {
-    MC_TRY(out, rooms_.take(bytes));
+    MC_TRY(out, pool_.take(bytes));
   }
   MC_TRY_(normalize(pass.buffers.x->data(), weights_.norm, out->data() + normed, pass.rows));
   return multiply(m, out->data() + normed, out->data(), pass.rows, false);

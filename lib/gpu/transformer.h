@@ -36,12 +36,12 @@ namespace mc::gpu {
 
 // Memory that a pass works in.
 struct Buffers {
-  Rooms::Room host;     // pinned: what `input` gets, then the tokens chosen
-  Rooms::Room input;    // tables, draws, rows, turns
-  Rooms::Room x;        // [rows][hidden]
-  Rooms::Room scratch;  // within a layer
-  Rooms::Room parts;    // of attention in splits
-  Rooms::Room out;      // logits, tokens, normalized rows
+  DeviceBufferPool::Buffer host;     // pinned: what `input` gets, then the tokens chosen
+  DeviceBufferPool::Buffer input;    // tables, draws, rows, rotations
+  DeviceBufferPool::Buffer x;        // [rows][hidden]
+  DeviceBufferPool::Buffer scratch;  // within a layer
+  DeviceBufferPool::Buffer parts;    // of attention in splits
+  DeviceBufferPool::Buffer out;      // logits, tokens, normalized rows
   bool operator==(const Buffers&) const = default;
 };
 
@@ -53,19 +53,19 @@ struct Pass {
   uint32_t splits = 1;       // of attention, side by side
   Buffers buffers;
   uint64_t table_bytes = 0, input_bytes = 0;
-  std::byte *table = nullptr, *draws = nullptr, *row_list = nullptr, *turns = nullptr;
-  std::shared_ptr<Tier> tier;          // of the claim
-  std::unique_ptr<Tier::Claim> claim;  // null: all blocks are streamed through `staged`
-  Rooms::Room staged;
-  std::byte* kv = nullptr;          // what places count from
-  std::vector<Tier::Place> places;  // block after block of the slices
+  std::byte *table = nullptr, *draws = nullptr, *row_list = nullptr, *rotations = nullptr;
+  std::shared_ptr<VramBlockCache> cache;         // of the claim
+  std::unique_ptr<VramBlockCache::Claim> claim;  // null: all blocks are streamed through `staged`
+  DeviceBufferPool::Buffer staged;
+  std::byte* kv = nullptr;                             // what block slots count from
+  std::vector<VramBlockCache::BlockSlot> block_slots;  // block after block of the slices
   // Some blocks have all their layers there, others two: a table for each layer.
   bool mixed() const { return claim != nullptr && claim->streams(); }
 };
 
 // What went between blocks in host memory and the device since the start.
 struct KvTraffic {
-  Tier::Counts tier;
+  VramBlockCache::Counts cache;
   uint64_t bytes_in = 0, bytes_out = 0;
   uint64_t graph_steps = 0;  // decode steps that were one launch
 };
@@ -90,13 +90,13 @@ class Transformer {
                                                    const model::ModelConfig& config,
                                                    const model::WeightSources& sources,
                                                    model::DType weights, model::KvLayout kv,
-                                                   model::Threads& threads,
+                                                   model::ThreadPool& threads,
                                                    const TransformerOptions& options = {});
   const model::ModelConfig& config() const { return config_; }
   const model::KvLayout& kv() const { return kv_; }
   const Weights& weights() const { return weights_; }
   device::Device& device() const { return *device_; }
-  const Products& products() const { return products_; }
+  const GemmDispatcher& gemm() const { return gemm_; }
 
   // Memory that blocks will lie in: copies to and from it then need no detour.
   Result<> pin(std::span<std::byte> pool);
@@ -136,10 +136,10 @@ class Transformer {
   uint64_t head_bytes() const { return config_.head_dim * size_of(kv_.type); }
   uint64_t layer_bytes() const { return 2 * config_.kv_heads * kv_.block_tokens * head_bytes(); }
   bool is_pinned(const std::byte* at, uint64_t bytes) const;
-  Result<> place(Pass& pass, std::span<const Content> contents);
+  Result<> assign_slots(Pass& pass, std::span<const Content> contents);
   Result<> reserve(Pass& pass);
   void fill(Pass& pass, std::span<const int32_t> tokens, std::span<const Choice> choices) const;
-  void fill_tables(const Pass& pass, uint64_t* places) const;
+  void fill_tables(const Pass& pass, uint64_t* to) const;
   uint64_t layer_offset(const Pass& pass, uint32_t layer) const;
   const uint64_t* table_of(const Pass& pass, uint32_t layer) const;
   Result<> embed(Pass& pass);
@@ -150,9 +150,9 @@ class Transformer {
   Result<> attend(Pass& pass, uint32_t layer, const std::byte* qkv, std::byte* out);
   Result<> flash(Pass& pass, uint32_t layer, const std::byte* qkv, std::byte* out);
   Result<> multiply(const Matrix& m, const std::byte* x, std::byte* y, size_t rows, bool add) {
-    return products_.multiply(*computing_, m, x, y, rows, add);
+    return gemm_.multiply(*computing_, m, x, y, rows, add);
   }
-  Result<> choose_products(const TransformerOptions& options);
+  Result<> choose_gemm(const TransformerOptions& options);
   Result<> normalize(const std::byte* x, const device::Memory& weight, std::byte* out, size_t rows);
   Result<> head(Pass& pass);
   Result<> choose(Pass& pass);
@@ -171,16 +171,16 @@ class Transformer {
   const device::DevicePtr device_;
   const model::ModelConfig config_;
   const model::KvLayout kv_;
-  const model::Turns turns_;
-  Rooms rooms_;
+  const model::RotaryEmbedding rope_;
+  DeviceBufferPool pool_;
   Weights weights_;
-  Products products_;
+  GemmDispatcher gemm_;
   Names names_;
   bool tensor_ = false;    // products on the tensor cores
   bool flash_ = false;     // attention too
   device::Memory ends_{};  // tokens that end an answer
   std::vector<device::Memory> pinned_;
-  std::shared_ptr<Tier> tier_;  // null: no blocks are kept
+  std::shared_ptr<VramBlockCache> cache_;  // null: no blocks are kept
   std::atomic<uint64_t> bytes_in_{0}, bytes_out_{0}, graph_steps_{0};
   bool graphs_on_ = true;
   Buffers step_buffers_;  // of steps whose blocks are there: graphs have their addresses

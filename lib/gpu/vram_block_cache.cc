@@ -6,14 +6,15 @@
 namespace mc::gpu {
 
 // A block of a pass: what it holds before and after.
-struct Tier::Wanted {
+struct VramBlockCache::Wanted {
   BlockHash parent{};
   bool known = false, written = false;
   bool filled = false;  // it holds something before
   std::span<const int32_t> before{}, after{};
 };
 
-Tier::Tier(device::Memory memory, const Shape& shape) : memory_(std::move(memory)), shape_(shape) {
+VramBlockCache::VramBlockCache(device::Memory memory, const Shape& shape)
+    : memory_(std::move(memory)), shape_(shape) {
   const auto n = static_cast<uint32_t>(memory_.size() / shape.slot_bytes());
   MC_CHECK(n > 0 && shape.layers >= 2);
   slots_.resize(n);
@@ -21,18 +22,18 @@ Tier::Tier(device::Memory memory, const Shape& shape) : memory_(std::move(memory
   counts_.slots = n;
 }
 
-Tier::Counts Tier::counts() const {
+VramBlockCache::Counts VramBlockCache::counts() const {
   Lock lock(mutex_);
   return counts_;
 }
 
-void Tier::list(uint32_t slot) {
+void VramBlockCache::list(uint32_t slot) {
   slots_[slot].listed = true;
   index_.emplace(slots_[slot].parent.tag(), slot);
   ++counts_.used;
 }
 
-void Tier::unlist(uint32_t slot) {
+void VramBlockCache::unlist(uint32_t slot) {
   slots_[slot].listed = false;
   const auto [begin, end] = index_.equal_range(slots_[slot].parent.tag());
   index_.erase(std::find_if(begin, end, [&](const auto& entry) { return entry.second == slot; }));
@@ -41,12 +42,12 @@ void Tier::unlist(uint32_t slot) {
 }
 
 // Nobody holds it: the youngest of those that may be evicted.
-void Tier::let_go(uint32_t slot) {
+void VramBlockCache::make_evictable(uint32_t slot) {
   slots_[slot].touched = ++touches_;
   unused_.emplace(slots_[slot].touched, slot);
 }
 
-uint32_t Tier::take() {
+uint32_t VramBlockCache::take() {
   if (free_.empty()) {
     const uint32_t oldest = unused_.begin()->second;
     unlist(oldest);
@@ -60,7 +61,7 @@ uint32_t Tier::take() {
 
 // A slot that begins with what the block holds before. One to be written must be the pass's alone;
 // what it held beyond that is lost.
-std::optional<uint32_t> Tier::find(const Wanted& w) {
+std::optional<uint32_t> VramBlockCache::find(const Wanted& w) {
   if (!w.known || w.before.empty()) return {};
   const auto [begin, end] = index_.equal_range(w.parent.tag());
   for (auto it = begin; it != end; ++it) {
@@ -81,7 +82,7 @@ std::optional<uint32_t> Tier::find(const Wanted& w) {
 
 // How many blocks must be streamed where so many more are missing than there are slots: with
 // `in_a_slot` of them in a slot, each streamed one saves a part of its own.
-std::optional<size_t> Tier::to_stream(size_t missing) const {
+std::optional<size_t> VramBlockCache::to_stream(size_t missing) const {
   const size_t room = free_.size() + unused_.size(), in_a_slot = shape_.layers / 2;
   if (missing <= room) return 0;
   if (in_a_slot < 2) return {};
@@ -89,16 +90,16 @@ std::optional<size_t> Tier::to_stream(size_t missing) const {
 }
 
 // What find() found is as it was before.
-void Tier::forgo(uint32_t slot, bool written) {
+void VramBlockCache::forgo(uint32_t slot, bool written) {
   if (written)
     list(slot);
   else if (--slots_[slot].holders > 0)
     return;
-  let_go(slot);
+  make_evictable(slot);
 }
 
-std::unique_ptr<Tier::Claim> Tier::claim(std::span<const model::Slice> slices,
-                                         std::span<const Content> contents) {
+std::unique_ptr<VramBlockCache::Claim> VramBlockCache::claim(std::span<const model::Slice> slices,
+                                                             std::span<const Content> contents) {
   std::vector<Wanted> wanted;
   for (size_t i = 0; i < slices.size(); ++i) {
     const size_t begin = slices[i].begin, end = slices[i].end;
@@ -119,7 +120,7 @@ std::unique_ptr<Tier::Claim> Tier::claim(std::span<const model::Slice> slices,
     }
   }
   std::unique_ptr<Claim> claim(new Claim(*this));
-  claim->places_.resize(wanted.size());
+  claim->block_slots_.resize(wanted.size());
   Lock lock(mutex_);
   std::vector<std::optional<uint32_t>> found;
   size_t missing = 0;
@@ -141,13 +142,13 @@ std::unique_ptr<Tier::Claim> Tier::claim(std::span<const model::Slice> slices,
   uint32_t area = 0;
   size_t in_area = shape_.layers / 2, own = missing - *streamed;
   for (size_t i = 0; i < wanted.size(); ++i) {
-    Place& place = claim->places_[i];
+    BlockSlot& block_slot = claim->block_slots_[i];
     if (found[i] || own > 0) {
-      place.there = found[i].has_value();
+      block_slot.there = found[i].has_value();
       const uint32_t slot = found[i] ? *found[i] : (--own, take());
-      hold(slot, wanted[i], place.there && !wanted[i].written);
-      place.at = slot * shape_.slot_bytes();
-      if (wanted[i].filled) ++(place.there ? counts_.hits : counts_.uploads);
+      hold(slot, wanted[i], block_slot.there && !wanted[i].written);
+      block_slot.at = slot * shape_.slot_bytes();
+      if (wanted[i].filled) ++(block_slot.there ? counts_.hits : counts_.uploads);
       continue;
     }
     if (in_area == shape_.layers / 2) {
@@ -155,7 +156,7 @@ std::unique_ptr<Tier::Claim> Tier::claim(std::span<const model::Slice> slices,
       in_area = 0;
       hold(area, {}, false);
     }
-    place = {area * shape_.slot_bytes() + 2 * in_area++ * shape_.layer_bytes, true, false};
+    block_slot = {area * shape_.slot_bytes() + 2 * in_area++ * shape_.layer_bytes, true, false};
     claim->streams_ = true;
     if (wanted[i].filled) ++counts_.streamed;
   }
@@ -163,13 +164,13 @@ std::unique_ptr<Tier::Claim> Tier::claim(std::span<const model::Slice> slices,
 }
 
 // From the last block to the first, so that a sequence's last ones are evicted first.
-void Tier::release(std::vector<Claim::Held>& held, bool committed) {
+void VramBlockCache::release(std::vector<Claim::Held>& held, bool committed) {
   Lock lock(mutex_);
   for (; !held.empty(); held.pop_back()) {
     Claim::Held& h = held.back();
     Slot& s = slots_[h.slot];
     if (h.shared) {
-      if (--s.holders == 0) let_go(h.slot);
+      if (--s.holders == 0) make_evictable(h.slot);
       continue;
     }
     const auto [begin, end] = index_.equal_range(h.parent.tag());
@@ -185,11 +186,11 @@ void Tier::release(std::vector<Claim::Held>& held, bool committed) {
     s.parent = h.parent;
     s.tokens = std::move(h.tokens);
     list(h.slot);
-    let_go(h.slot);
+    make_evictable(h.slot);
   }
 }
 
-void Tier::Claim::commit() { tier_.release(held_, true); }
-Tier::Claim::~Claim() { tier_.release(held_, false); }
+void VramBlockCache::Claim::commit() { cache_.release(held_, true); }
+VramBlockCache::Claim::~Claim() { cache_.release(held_, false); }
 
 }  // namespace mc::gpu

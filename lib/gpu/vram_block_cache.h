@@ -33,7 +33,7 @@ struct Content {
   std::span<const BlockHash> parents{};
 };
 
-class Tier {
+class VramBlockCache {
  public:
   struct Shape {
     uint64_t layer_bytes = 0;  // of a block
@@ -42,7 +42,7 @@ class Tier {
   };
   // Where a block of a pass lies, from the tier's memory on. Layer l of it: + l x layer_bytes, or,
   // streamed, + l % 2 x layer_bytes.
-  struct Place {
+  struct BlockSlot {
     uint64_t at = 0;
     bool streamed = false;
     bool there = false;  // what comes before the pass's rows needs no upload
@@ -56,13 +56,15 @@ class Tier {
     ~Claim();
     Claim(const Claim&) = delete;
     Claim& operator=(const Claim&) = delete;
-    const std::vector<Place>& places() const { return places_; }  // block after block of the slices
+    const std::vector<BlockSlot>& block_slots() const {
+      return block_slots_;
+    }  // block after block of the slices
     bool streams() const { return streams_; }
     // The pass is through: its blocks hold what it says.
     void commit();
 
    private:
-    friend class Tier;
+    friend class VramBlockCache;
     struct Held {
       uint32_t slot = 0;
       bool shared = false;  // found by others too: it stays as it is
@@ -70,15 +72,15 @@ class Tier {
       BlockHash parent{};
       std::vector<int32_t> tokens{};  // when committed
     };
-    explicit Claim(Tier& tier) : tier_(tier) {}
-    Tier& tier_;
-    std::vector<Place> places_;
+    explicit Claim(VramBlockCache& tier) : cache_(tier) {}
+    VramBlockCache& cache_;
+    std::vector<BlockSlot> block_slots_;
     std::vector<Held> held_;
     bool streams_ = false;
   };
 
   // The slots that fit into the memory; at least one, of two layers or more.
-  Tier(device::Memory memory, const Shape& shape);
+  VramBlockCache(device::Memory memory, const Shape& shape);
   std::byte* data() const { return memory_.data(); }
   // Null: too small for these.
   std::unique_ptr<Claim> claim(std::span<const model::Slice> slices,
@@ -98,7 +100,7 @@ class Tier {
   uint32_t take() MC_REQUIRES(mutex_);
   void list(uint32_t slot) MC_REQUIRES(mutex_);
   void unlist(uint32_t slot) MC_REQUIRES(mutex_);
-  void let_go(uint32_t slot) MC_REQUIRES(mutex_);
+  void make_evictable(uint32_t slot) MC_REQUIRES(mutex_);
   void release(std::vector<Claim::Held>& held, bool committed);
   std::optional<size_t> to_stream(size_t missing) const MC_REQUIRES(mutex_);
   void forgo(uint32_t slot, bool written) MC_REQUIRES(mutex_);

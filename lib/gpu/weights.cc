@@ -11,7 +11,7 @@ constexpr uint64_t kPartBytes = 8u << 20;  // converted and copied at a time
 
 class Upload {
  public:
-  Upload(device::Device& device, model::DType type, model::Threads& threads)
+  Upload(device::Device& device, model::DType type, model::ThreadPool& threads)
       : device_(device), type_(type), threads_(threads) {}
 
   Result<> start() {
@@ -56,7 +56,7 @@ class Upload {
   }
   device::Device& device_;
   const model::DType type_;
-  model::Threads& threads_;
+  model::ThreadPool& threads_;
   std::unique_ptr<device::Stream> stream_;
   device::Memory host_{};
   uint64_t bytes_ = 0;
@@ -65,7 +65,7 @@ class Upload {
 }  // namespace
 
 Result<Weights> upload(device::Device& device, const model::WeightSources& sources,
-                       model::DType type, model::Threads& threads) {
+                       model::DType type, model::ThreadPool& threads) {
   Upload up(device, type, threads);
   MC_TRY_(up.start());
   Weights w;

@@ -27,6 +27,6 @@ struct Weights {
 };
 
 Result<Weights> upload(device::Device& device, const model::WeightSources& sources,
-                       model::DType type, model::Threads& threads);
+                       model::DType type, model::ThreadPool& threads);
 
 }  // namespace mc::gpu

@@ -123,7 +123,7 @@ Result<WeightSources> open_sources(const ModelFiles& files, LayerRange wanted) {
   return weight_sources(files.tensors, files.config, files.naming, wanted);
 }
 
-Result<Weights> load(const ModelFiles& files, Threads& threads, LayerRange wanted) {
+Result<Weights> load(const ModelFiles& files, ThreadPool& threads, LayerRange wanted) {
   MC_TRY(const WeightSources sources, open_sources(files, wanted));
   return pack_weights(sources, files.weight_type(), threads);
 }

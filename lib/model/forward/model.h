@@ -31,6 +31,6 @@ bool has_weights(const std::string& name);
 Result<ModelFiles> open_model(const std::string& name);
 // `files` outlives the sources.
 Result<WeightSources> open_sources(const ModelFiles& files, LayerRange wanted = {});
-Result<Weights> load(const ModelFiles& files, Threads& threads, LayerRange wanted = {});
+Result<Weights> load(const ModelFiles& files, ThreadPool& threads, LayerRange wanted = {});
 
 }  // namespace mc::model

@@ -28,14 +28,14 @@ struct Transformer::Group {
 };
 
 Transformer::Transformer(ModelConfig config, Weights weights, KvLayout kv, const Kernels& kernels,
-                         Threads& threads, DType factors)
+                         ThreadPool& threads, DType factors)
     : config_(std::move(config)),
       weights_(std::move(weights)),
       kv_(kv),
       kernels_(kernels),
       threads_(threads),
       factors_(factors),
-      turns_(config_) {
+      rope_(config_) {
   MC_CHECK(kv_.block_tokens > 0 && weights_.layers.size() == config_.layers);
   MC_CHECK(kv_.ranks > 0 && config_.kv_heads % kv_.ranks == 0);
 }
@@ -48,10 +48,10 @@ size_t Transformer::plane_at(uint32_t layer, bool value, uint32_t kv_head) const
   return (plane + kv_head % each) * kv_.block_tokens * config_.head_dim * size_of(kv_.type);
 }
 
-void Transformer::rotate(float* head, const std::complex<float>* turns) const {
+void Transformer::rotate(float* head, const std::complex<float>* rotations) const {
   const size_t half = config_.head_dim / 2;
   for (size_t j = 0; j < half; ++j) {
-    const float x = head[j], y = head[j + half], c = turns[j].real(), s = turns[j].imag();
+    const float x = head[j], y = head[j + half], c = rotations[j].real(), s = rotations[j].imag();
     head[j] = x * c - y * s;
     head[j + half] = y * c + x * s;
   }
@@ -72,11 +72,11 @@ void Transformer::store(uint32_t layer, const Slice& slice, float* qkv) const {
   const size_t row_floats = config_.q_rows() + 2 * config_.kv_rows();
   const size_t head_bytes = size_t{dim} * size_of(kv_.type);
   const std::vector<float>& bias = weights_.layers[layer].qkv_bias;
-  std::vector<std::complex<float>> turns(dim / 2);
+  std::vector<std::complex<float>> rotations(dim / 2);
   for (size_t p = slice.begin; p < slice.end; ++p, qkv += row_floats) {
     for (size_t i = 0; i < bias.size(); ++i) qkv[i] += bias[i];
-    turns_.at(p, turns.data());
-    for (uint32_t h = 0; h < heads + kv_heads; ++h) rotate(qkv + size_t{h} * dim, turns.data());
+    rope_.at(p, rotations.data());
+    for (uint32_t h = 0; h < heads + kv_heads; ++h) rotate(qkv + size_t{h} * dim, rotations.data());
     std::byte* at = slice.blocks[p / kv_.block_tokens] + p % kv_.block_tokens * head_bytes;
     const float* from = qkv + config_.q_rows();
     for (const bool value : {false, true})

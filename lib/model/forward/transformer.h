@@ -41,7 +41,7 @@ class Transformer {
  public:
   // `threads` outlives it. `factors`: what weights of bf16 are multiplied by (Matrix).
   Transformer(ModelConfig config, Weights weights, KvLayout kv, const Kernels& kernels,
-              Threads& threads, DType factors = DType::kF32);
+              ThreadPool& threads, DType factors = DType::kF32);
 
   const ModelConfig& config() const { return config_; }
   const Weights& weights() const { return weights_; }
@@ -56,7 +56,7 @@ class Transformer {
  private:
   struct Group;
   size_t plane_at(uint32_t layer, bool value, uint32_t kv_head) const;
-  void rotate(float* head, const std::complex<float>* turns) const;
+  void rotate(float* head, const std::complex<float>* rotations) const;
   void store(uint32_t layer, const Slice& slice, float* qkv) const;
   void gather(size_t plane_at, const Slice& slice, size_t begin, size_t end, float* out) const;
   void attend(uint32_t layer, const Group& group, const float* qkv, float* out) const;
@@ -65,9 +65,9 @@ class Transformer {
   const Weights weights_;
   const KvLayout kv_;
   const Kernels& kernels_;
-  Threads& threads_;
+  ThreadPool& threads_;
   const DType factors_;
-  const Turns turns_;
+  const RotaryEmbedding rope_;
 };
 
 }  // namespace mc::model

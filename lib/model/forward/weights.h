@@ -66,13 +66,13 @@ Result<WeightSources> weight_sources(const TensorSet& tensors, const ModelConfig
 WeightSources random_sources(const ModelConfig& config, uint64_t seed, LayerRange wanted = {});
 
 // `type`: f32 or bf16 in memory.
-Weights pack_weights(const WeightSources& sources, DType type, Threads& threads);
+Weights pack_weights(const WeightSources& sources, DType type, ThreadPool& threads);
 Result<Weights> load_weights(const TensorSet& tensors, const ModelConfig& config, Naming naming,
-                             DType type, Threads& threads, LayerRange wanted = {});
+                             DType type, ThreadPool& threads, LayerRange wanted = {});
 // The format most of the bytes have: bf16 for bf16 weights, else f32.
 DType memory_type(const TensorSet& tensors);
 
-Weights random_weights(const ModelConfig& config, uint64_t seed, DType type, Threads& threads,
+Weights random_weights(const ModelConfig& config, uint64_t seed, DType type, ThreadPool& threads,
                        LayerRange wanted = {});
 
 // The built-in model: shaped as the built-in spec `tiny`, byte-level text.

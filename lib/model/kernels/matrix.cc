@@ -42,7 +42,7 @@ void round_group(const Kernels& kernels, const PanelJob& job, size_t group, uint
 void Matrix::Free::operator()(std::byte* p) const { std::free(p); }
 
 Matrix Matrix::pack(uint32_t rows, uint32_t columns, DType type, uint32_t segments,
-                    const RowReader& read, Threads& threads) {
+                    const RowReader& read, ThreadPool& threads) {
   MC_CHECK(rows > 0 && columns > 0 && segments > 0 && columns % segments == 0);
   Matrix m;
   m.rows_ = rows;
@@ -96,7 +96,7 @@ void Matrix::row(uint32_t n, float* out) const {
   }
 }
 
-void Matrix::multiply(const Kernels& kernels, Threads& threads, const float* x, size_t count,
+void Matrix::multiply(const Kernels& kernels, ThreadPool& threads, const float* x, size_t count,
                       float* y, DType factors) const {
   constexpr uint32_t kWide = kPanels * kLanes;
   PanelJob whole = job();

@@ -22,7 +22,7 @@ class Matrix {
   // `segments`: into how many parts a sum is cut (PanelJob); divides `columns`. Rows are read by
   // several threads at once.
   static Matrix pack(uint32_t rows, uint32_t columns, DType type, uint32_t segments,
-                     const RowReader& read, Threads& threads);
+                     const RowReader& read, ThreadPool& threads);
 
   uint32_t rows() const { return rows_; }
   uint32_t columns() const { return columns_; }
@@ -31,7 +31,7 @@ class Matrix {
 
   // y[r][0 to rows) = this x[r], for r below `count`. x and y are dense. `factors` kBf16: x is
   // rounded to bf16 first, where the matrix is of bf16.
-  void multiply(const Kernels& kernels, Threads& threads, const float* x, size_t count, float* y,
+  void multiply(const Kernels& kernels, ThreadPool& threads, const float* x, size_t count, float* y,
                 DType factors = DType::kF32) const;
 
  private:

@@ -10,15 +10,15 @@
 
 namespace mc::model {
 
-class Turns {
+class RotaryEmbedding {
  public:
-  explicit Turns(const ModelConfig& config);  // for positions up to its context_max
+  explicit RotaryEmbedding(const ModelConfig& config);  // for positions up to its context_max
   size_t pairs() const { return pairs_; }
-  void at(size_t position, std::complex<float>* turns) const;  // of each pair
+  void at(size_t position, std::complex<float>* rotations) const;  // of each pair
 
  private:
   const size_t pairs_;
-  // Rotations of each pair by multiples of kTurnStep positions, and by fewer.
+  // Rotations of each pair by multiples of kRotationStep positions, and by fewer.
   std::vector<std::complex<double>> coarse_, fine_;
 };
 

@@ -20,7 +20,7 @@ void pause() {
 
 }  // namespace
 
-struct Threads::State {
+struct ThreadPool::State {
   Mutex turn;  // of callers
   Mutex mutex;
   Condition changed;
@@ -61,13 +61,13 @@ struct Threads::State {
   }
 };
 
-Threads::Threads(unsigned count) : state_(std::make_unique<State>()) {
+ThreadPool::ThreadPool(unsigned count) : state_(std::make_unique<State>()) {
   if (count == 0) count = std::max(1u, std::thread::hardware_concurrency());
   for (unsigned i = 1; i < count; ++i)
     state_->threads.emplace_back([s = state_.get()] { s->serve(); });
 }
 
-Threads::~Threads() {
+ThreadPool::~ThreadPool() {
   {
     Lock lock(state_->mutex);
     state_->stopping = true;
@@ -76,9 +76,9 @@ Threads::~Threads() {
   for (std::thread& thread : state_->threads) thread.join();
 }
 
-unsigned Threads::count() const { return static_cast<unsigned>(state_->threads.size()) + 1; }
+unsigned ThreadPool::count() const { return static_cast<unsigned>(state_->threads.size()) + 1; }
 
-void Threads::run(size_t parts, const std::function<void(size_t)>& part) {
+void ThreadPool::run(size_t parts, const std::function<void(size_t)>& part) {
   if (parts <= 1 || state_->threads.empty()) {
     for (size_t i = 0; i < parts; ++i) part(i);
     return;

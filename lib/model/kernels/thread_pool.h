@@ -11,12 +11,12 @@
 
 namespace mc::model {
 
-class Threads {
+class ThreadPool {
  public:
-  explicit Threads(unsigned count);  // with the caller's; 0: one for each CPU
-  ~Threads();
-  Threads(const Threads&) = delete;
-  Threads& operator=(const Threads&) = delete;
+  explicit ThreadPool(unsigned count);  // with the caller's; 0: one for each CPU
+  ~ThreadPool();
+  ThreadPool(const ThreadPool&) = delete;
+  ThreadPool& operator=(const ThreadPool&) = delete;
 
   void run(size_t parts, const std::function<void(size_t)>& part);
   unsigned count() const;

@@ -49,7 +49,7 @@ Result<std::unique_ptr<Engine>> open_cpu_engine(const EngineChoice& choice, cons
   const model::Kernels* const kernels = model::kernels_named(cpu.kernels);
   MC_TRY(const ComputedModel opened, open_computed(choice));
   const model::ModelFiles& files = opened.files;
-  auto threads = std::make_unique<model::Threads>(cpu.threads);
+  auto threads = std::make_unique<model::ThreadPool>(cpu.threads);
   MC_TRY(cost::ModelSpec spec, cost::slice_of(opened.spec, slicing.stage, slicing.stages));
   if (cpu.tp == 0 || spec.kv_heads % cpu.tp != 0)
     return fail(Code::kInvalid, "--tp %u: want a number that divides the %u KV heads of %s", cpu.tp,
@@ -86,7 +86,7 @@ Result<std::unique_ptr<Engine>> open_gpu_engine(const EngineChoice& choice, cons
                   shown(cpu.vram).c_str());
     vram = *bytes;
   }
-  model::Threads threads(cpu.threads);
+  model::ThreadPool threads(cpu.threads);
   MC_TRY(const model::WeightSources sources, model::open_sources(files));
   const model::DType weights = files.all_f16() ? model::DType::kF16 : files.weight_type();
   auto transformer =
@@ -99,7 +99,7 @@ Result<std::unique_ptr<Engine>> open_gpu_engine(const EngineChoice& choice, cons
   log_info("engine", "model %s: %llu parameters in %llu bytes of %s, products by %s",
            files.config.name.c_str(), static_cast<unsigned long long>(files.config.parameters()),
            static_cast<unsigned long long>((*transformer)->weights().bytes),
-           (*device)->info().location().c_str(), (*transformer)->products().by().c_str());
+           (*device)->info().location().c_str(), (*transformer)->gemm().by().c_str());
   const auto fallback = [choice, cpu, block_tokens] {
     return open_cpu_engine(choice, cpu, block_tokens);
   };
@@ -137,7 +137,7 @@ Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const Cp
 
 CpuEngine::CpuEngine(cost::ModelSpec spec, model::ModelConfig config, model::Weights weights,
                      model::KvLayout kv, const model::Kernels& kernels,
-                     std::unique_ptr<model::Threads> threads, model::DType factors)
+                     std::unique_ptr<model::ThreadPool> threads, model::DType factors)
     : spec_(std::move(spec)),
       threads_(std::move(threads)),
       transformer_(std::move(config), std::move(weights), kv, kernels, *threads_, factors) {}

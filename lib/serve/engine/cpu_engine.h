@@ -40,7 +40,7 @@ class CpuEngine final : public Engine {
  public:
   CpuEngine(cost::ModelSpec spec, model::ModelConfig config, model::Weights weights,
             model::KvLayout kv, const model::Kernels& kernels,
-            std::unique_ptr<model::Threads> threads, model::DType factors = model::DType::kF32);
+            std::unique_ptr<model::ThreadPool> threads, model::DType factors = model::DType::kF32);
 
   const cost::ModelSpec& spec() const override { return spec_; }
   uint32_t block_tokens() const override { return transformer_.kv().block_tokens; }
@@ -54,7 +54,7 @@ class CpuEngine final : public Engine {
 
  private:
   const cost::ModelSpec spec_;
-  const std::unique_ptr<model::Threads> threads_;
+  const std::unique_ptr<model::ThreadPool> threads_;
   const model::Transformer transformer_;
 };
 

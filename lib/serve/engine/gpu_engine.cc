@@ -45,8 +45,8 @@ void GpuEngine::use_pool(std::span<std::byte> pool) const {
 
 std::optional<DeviceKv> GpuEngine::device_kv() const {
   const gpu::KvTraffic t = transformer_->traffic();
-  return DeviceKv{t.tier.slots,     t.tier.used, t.tier.hits, t.tier.uploads, t.tier.streamed,
-                  t.tier.evictions, t.bytes_in,  t.bytes_out, t.graph_steps};
+  return DeviceKv{t.cache.slots,     t.cache.used, t.cache.hits, t.cache.uploads, t.cache.streamed,
+                  t.cache.evictions, t.bytes_in,   t.bytes_out,  t.graph_steps};
 }
 
 // Switches to the CPU. Aborts the process if that fails too: nothing can compute then.

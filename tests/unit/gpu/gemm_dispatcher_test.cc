@@ -73,7 +73,7 @@ constexpr model::KvLayout kLayout{DType::kBf16, 16};
 Result<std::unique_ptr<Transformer>> opened(device::FindProducts find, Gemm gemm,
                                             DType weights = DType::kBf16,
                                             DType factors = DType::kBf16) {
-  model::Threads threads(1);
+  model::ThreadPool threads(1);
   return Transformer::open(with(find), eights(), model::random_sources(eights(), 7), weights,
                            kLayout, threads, {factors, gemm});
 }
@@ -133,18 +133,18 @@ TEST_CASE("a pass whose products are the library's is near the own kernels', how
   {
     const auto tokens = tokens_of(50, 1, eights().vocab);
     const auto own = must(opened(&library, Gemm::kOwn));
-    CHECK(own->products().by() == "own kernels (as asked for)");
+    CHECK(own->gemm().by() == "own kernels (as asked for)");
     const auto fast = must(opened(&library, Gemm::kAuto));
-    CHECK(fast->products().by() == "cuBLASLt 13.1.0");
+    CHECK(fast->gemm().by() == "cuBLASLt 13.1.0");
     const auto want = logits(*own, tokens, 50), got = logits(*fast, tokens, 50);
     CHECK(got != want);  // it was the library
     CHECK(apart(got, want) < 0.02);
     CHECK(logits(*fast, tokens, 17) == got);
     // f32 through the library too, where it is asked for.
     const auto exact = must(opened(&library, Gemm::kAuto, DType::kF32, DType::kF32));
-    CHECK_FALSE(exact->products().by_library());
+    CHECK_FALSE(exact->gemm().by_library());
     const auto single = must(opened(&library, Gemm::kLibrary, DType::kF32, DType::kF32));
-    CHECK(single->products().by_library());
+    CHECK(single->gemm().by_library());
     CHECK(apart(logits(*single, tokens, 50), logits(*exact, tokens, 50)) < 1e-4);
   }
   CHECK(*alive.at == before);
@@ -152,7 +152,7 @@ TEST_CASE("a pass whose products are the library's is near the own kernels', how
 
 TEST_CASE("without a library own kernels multiply, unless it was asked for") {
   const auto own = must(opened(&no_library, Gemm::kAuto));
-  CHECK(own->products().by().starts_with("own kernels (no cuBLASLt: libcublasLt-of-nobody"));
+  CHECK(own->gemm().by().starts_with("own kernels (no cuBLASLt: libcublasLt-of-nobody"));
   const auto refused = opened(&no_library, Gemm::kLibrary);
   REQUIRE_FALSE(refused.has_value());
   CHECK(refused.error().code == Code::kUnsupported);
@@ -160,7 +160,7 @@ TEST_CASE("without a library own kernels multiply, unless it was asked for") {
   const auto mixed = opened(&library, Gemm::kLibrary, DType::kBf16, DType::kF32);
   REQUIRE_FALSE(mixed.has_value());
   CHECK(mixed.error().what.find("weights of bf16 with activations of f32") != std::string::npos);
-  model::Threads threads(1);
+  model::ThreadPool threads(1);
   const auto stand_in =
       Transformer::open(device::open_kind("stand-in"), eights(), model::random_sources(eights(), 7),
                         DType::kBf16, kLayout, threads, {DType::kBf16, Gemm::kLibrary});
@@ -172,8 +172,8 @@ TEST_CASE("a library whose rows depend on those beside them is not used") {
   const Knob uneven("cublaslt_stand_in_uneven");
   *uneven.at = 1;
   const auto t = must(opened(&library, Gemm::kAuto));
-  CHECK_FALSE(t->products().by_library());
-  CHECK(t->products().by().find("depends on those beside it") != std::string::npos);
+  CHECK_FALSE(t->gemm().by_library());
+  CHECK(t->gemm().by().find("depends on those beside it") != std::string::npos);
 }
 
 TEST_CASE("a library that fails while it is used gives way to own kernels, for good") {
@@ -181,10 +181,10 @@ TEST_CASE("a library that fails while it is used gives way to own kernels, for g
   const auto tokens = tokens_of(30, 2, eights().vocab);
   const auto own = must(opened(&library, Gemm::kOwn));
   const auto t = must(opened(&library, Gemm::kAuto));
-  REQUIRE(t->products().by_library());
+  REQUIRE(t->gemm().by_library());
   *fails.at = 13;  // an execution that failed
   CHECK(logits(*t, tokens, 30) == logits(*own, tokens, 30));
-  CHECK(t->products().by() == "own kernels (cublasLtMatmul: status 13)");
+  CHECK(t->gemm().by() == "own kernels (cublasLtMatmul: status 13)");
   *fails.at = 0;
   CHECK(logits(*t, tokens, 30) == logits(*own, tokens, 30));
 }

@@ -14,7 +14,7 @@ namespace {
 void check_greedy(const std::string& folder, const Json& file, size_t most) {
   const model::ModelFiles files = must(model::open_model(folder));
   const model::KvLayout layout{model::DType::kF32, 16};
-  model::Threads threads(1);
+  model::ThreadPool threads(1);
   const auto t = must(Transformer::open(device::open_kind("stand-in"), files.config,
                                         must(model::open_sources(files)), files.weight_type(),
                                         layout, threads));

@@ -51,7 +51,7 @@ struct Both {
             factors == model::DType::kF16 ? model::DType::kF32 : factors),
         gpu(device::must(Transformer::open(std::move(device), config, sources, weights, kv, threads,
                                            {factors, gemm}))) {}
-  model::Threads threads{1};
+  model::ThreadPool threads{1};
   model::WeightSources sources;
   model::Transformer cpu;
   std::unique_ptr<Transformer> gpu;

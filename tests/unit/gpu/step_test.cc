@@ -24,7 +24,7 @@ struct Said {
 // A few sequences, more and fewer of them in turn, for long enough that tables get wider.
 Said speak(device::DevicePtr device, bool graphs, int steps = 60) {
   const model::KvLayout layout{DType::kF32, kTokens};
-  model::Threads threads(1);
+  model::ThreadPool threads(1);
   const auto t = must(Transformer::open(std::move(device), six_layers(),
                                         model::random_sources(six_layers(), 7), DType::kF32, layout,
                                         threads, {.graphs = graphs}));

@@ -98,7 +98,7 @@ TEST_CASE("a device that is full, busy or lost is told as such, and nothing wait
   Both again(other, layout, DType::kF32);
   Pass pass = must(again.gpu->begin(tokens, {&slice, 1}));
   must(again.gpu->layer(pass, 0));
-  other->injure({.lost = true});
+  other->inject({.lost = true});
   const auto lost = again.gpu->layer(pass, 1);
   REQUIRE_FALSE(lost.has_value());
   CHECK(lost.error().code == Code::kUnavailable);
@@ -179,7 +179,7 @@ TEST_CASE(
 
 TEST_CASE("activations of a format that the weights or the model do not have are refused") {
   const auto device = device::open_kind("stand-in");
-  model::Threads threads(1);
+  model::ThreadPool threads(1);
   model::ModelConfig c = small_config();
   const auto refused = [&](DType weights) {
     const auto opened = Transformer::open(device, c, model::random_sources(c, 1), weights,

@@ -1,5 +1,5 @@
 // Blocks that stay on the device: which are found again, which go, and that tokens are the same
-// however small the tier is.
+// however small the cache is.
 #include "gpu/vram_block_cache.h"
 
 #include "texts.h"
@@ -11,25 +11,25 @@ using model::DType;
 
 namespace {
 
-// A tier of so many slots of six layers.
+// A cache of so many slots of six layers.
 struct Slots {
-  explicit Slots(size_t n) : tier({bytes(n), nullptr}, {64, 6, kTokens}) {}
+  explicit Slots(size_t n) : cache({bytes(n), nullptr}, {64, 6, kTokens}) {}
   std::span<std::byte> bytes(size_t n) {
     memory.resize(n * 6 * 64);
     return memory;
   }
-  std::unique_ptr<Tier::Claim> claim(const Text& t, size_t begin) {
+  std::unique_ptr<VramBlockCache::Claim> claim(const Text& t, size_t begin) {
     const model::Slice slice = t.slice(begin);
     const Content content = t.content();
-    return tier.claim({&slice, 1}, {&content, 1});
+    return cache.claim({&slice, 1}, {&content, 1});
   }
   std::vector<std::byte> memory;
-  Tier tier;
+  VramBlockCache cache;
 };
 
-std::vector<bool> there(const Tier::Claim& claim) {
+std::vector<bool> there(const VramBlockCache::Claim& claim) {
   std::vector<bool> out;
-  for (const Tier::Place& p : claim.places()) out.push_back(p.there);
+  for (const VramBlockCache::BlockSlot& p : claim.block_slots()) out.push_back(p.there);
   return out;
 }
 
@@ -43,7 +43,7 @@ TEST_CASE("a tier finds blocks by what they hold, once a pass that filled them i
     CHECK(there(*dropped) == std::vector<bool>{false, false, false});
   }
   s.claim(prompt, 0)->commit();
-  CHECK(s.tier.counts().used == 3);
+  CHECK(s.cache.counts().used == 3);
   Text longer = prompt, other = prompt;
   longer.append(7);
   CHECK(there(*s.claim(longer, 40)) == std::vector<bool>{true, true, true});
@@ -56,11 +56,11 @@ TEST_CASE("a tier finds blocks by what they hold, once a pass that filled them i
   // What a block chains on is unknown: nothing is found, nothing kept.
   Text unknown = longer;
   unknown.parents[1] = unknown.parents[2] = {};
-  const auto used = s.tier.counts().used;
+  const auto used = s.cache.counts().used;
   const auto claim = s.claim(unknown, 40);
   CHECK(there(*claim) == std::vector<bool>{true, false, false});
   claim->commit();
-  CHECK(s.tier.counts().used == used);
+  CHECK(s.cache.counts().used == used);
 }
 
 TEST_CASE("one that writes a block has it alone; those that read it share it") {
@@ -73,8 +73,8 @@ TEST_CASE("one that writes a block has it alone; those that read it share it") {
   const auto first = s.claim(a, 40), second = s.claim(b, 40);
   CHECK(there(*first) == std::vector<bool>{true, true, true});
   CHECK(there(*second) == std::vector<bool>{true, true, false});
-  CHECK(first->places()[1].at == second->places()[1].at);
-  CHECK(first->places()[2].at != second->places()[2].at);
+  CHECK(first->block_slots()[1].at == second->block_slots()[1].at);
+  CHECK(first->block_slots()[2].at != second->block_slots()[2].at);
   first->commit();
   second->commit();
   a.append(1);
@@ -89,7 +89,7 @@ TEST_CASE("a full tier gives up what was used longest ago, a sequence's end firs
   s.claim(a, 0)->commit();
   s.claim(b, 0)->commit();
   s.claim(c, 0)->commit();
-  CHECK(s.tier.counts().evictions == 1);
+  CHECK(s.cache.counts().evictions == 1);
   Text again = a;
   again.append(1);
   CHECK(there(*s.claim(again, 32))[0]);
@@ -99,7 +99,7 @@ TEST_CASE("a full tier gives up what was used longest ago, a sequence's end firs
   CHECK_FALSE(claim == nullptr);
   CHECK(claim->streams());
   size_t streamed = 0;
-  for (const Tier::Place& p : claim->places()) streamed += p.streamed;
+  for (const VramBlockCache::BlockSlot& p : claim->block_slots()) streamed += p.streamed;
   CHECK(streamed == 2);
   CHECK(s.claim(c, 0) == nullptr);  // all is held
 }
@@ -124,7 +124,7 @@ TEST_CASE("a step with kept blocks moves a token's KV, however long the contexts
       for (int i = 0; i < 20; ++i) tokens.push_back(step(*both.gpu, kept));
       const KvTraffic after = both.gpu->traffic();
       CHECK(after.bytes_in == before.bytes_in);  // all was there
-      CHECK(after.tier.hits > before.tier.hits);
+      CHECK(after.cache.hits > before.cache.hits);
       out.push_back(after.bytes_out - before.bytes_out);
       for (int i = 0; i < 20; ++i) CHECK(step(*both.gpu, moved, false) == tokens[size_t(i)]);
       CHECK(both.gpu->traffic().bytes_in > after.bytes_in);
@@ -151,16 +151,16 @@ TEST_CASE(
     return std::tuple(said, kv, both.gpu->traffic());
   };
   const auto [want, want_kv, nothing] = run(0);
-  CHECK(nothing.tier.hits == 0);
+  CHECK(nothing.cache.hits == 0);
   for (const uint64_t slots : {1u, 3u, 9u, 17u, 22u, 40u}) {
     CAPTURE(slots);
     const auto [said, kv, traffic] = run(slots);
     CHECK(said == want);
     CHECK(kv == want_kv);
     CHECK(traffic.bytes_out == nothing.bytes_out);
-    if (slots >= 9) CHECK(traffic.tier.hits > 0);
-    if (slots == 17) CHECK(traffic.tier.evictions > 0);
-    if (slots == 17) CHECK(traffic.tier.streamed > 0);
+    if (slots >= 9) CHECK(traffic.cache.hits > 0);
+    if (slots == 17) CHECK(traffic.cache.evictions > 0);
+    if (slots == 17) CHECK(traffic.cache.streamed > 0);
     if (slots >= 9) CHECK(traffic.bytes_in < nothing.bytes_in);
     if (slots == 40) CHECK(traffic.bytes_in == 0);
   }

@@ -60,7 +60,7 @@ TEST_CASE("gguf: a file that is cut anywhere, or lies, is refused") {
 TEST_CASE("gguf: the small model's files are its HF folder's model") {
   const std::string shared = test::shared_models();
   if (shared.empty()) return;
-  Threads threads(1);
+  ThreadPool threads(1);
   const auto hf = open_model(shared + "/stories260K/hf-f32");
   REQUIRE(hf);
   const auto want = load(*hf, threads);

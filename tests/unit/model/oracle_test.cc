@@ -10,7 +10,7 @@ using namespace mc::model;
 
 namespace {
 
-Transformer open(const std::string& folder, KvLayout kv, Threads& threads) {
+Transformer open(const std::string& folder, KvLayout kv, ThreadPool& threads) {
   auto config = parse_config(test::json_at(folder + "/config.json"));
   REQUIRE(config);
   const auto tensors = open_safetensors(folder);
@@ -59,7 +59,7 @@ void check_greedy(const Transformer& t, const Json& file) {
 TEST_CASE("oracle: greedy tokens of every prompt are exact, f32 and bf16 weights") {
   const std::string shared = test::shared_models();
   if (shared.empty()) return;
-  Threads threads(1);
+  ThreadPool threads(1);
   const std::string oracle = shared + "/oracle/stories260K";
   check_greedy(open(shared + "/stories260K/hf-f32", {DType::kF32, 16}, threads),
                test::json_at(oracle + "/greedy_f32.json"));
@@ -70,7 +70,7 @@ TEST_CASE("oracle: greedy tokens of every prompt are exact, f32 and bf16 weights
 TEST_CASE("oracle: with f16 KV the greedy tokens are the same") {
   const std::string shared = test::shared_models();
   if (shared.empty()) return;
-  Threads threads(1);
+  ThreadPool threads(1);
   check_greedy(open(shared + "/stories260K/hf-f32-sharded", {DType::kF16, 32}, threads),
                test::json_at(shared + "/oracle/stories260K/greedy_f32.json"));
 }
@@ -78,7 +78,7 @@ TEST_CASE("oracle: with f16 KV the greedy tokens are the same") {
 TEST_CASE("oracle: keys, values and logits are within the stated tolerances") {
   const std::string shared = test::shared_models();
   if (shared.empty()) return;
-  Threads threads(2);
+  ThreadPool threads(2);
   const Transformer t = open(shared + "/stories260K/hf-f32", {DType::kF32, 16}, threads);
   for (const std::string name : {"once", "long256"}) {
     const std::string oracle = shared + "/oracle/stories260K/";

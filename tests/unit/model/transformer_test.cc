@@ -34,7 +34,7 @@ std::vector<int32_t> tokens_of(uint64_t seed, size_t n, uint32_t vocab) {
   return tokens;
 }
 
-Transformer make(const ModelConfig& c, KvLayout kv, Threads& threads, DType type = DType::kF32,
+Transformer make(const ModelConfig& c, KvLayout kv, ThreadPool& threads, DType type = DType::kF32,
                  const Kernels* kernels = kernels_named("auto"), DType factors = DType::kF32) {
   return {c, random_weights(c, 7, type, threads), kv, *kernels, threads, factors};
 }
@@ -53,7 +53,7 @@ double worst(const std::vector<float>& got, const std::vector<test::Vector>& wan
 TEST_CASE(
     "logits agree with a double-precision reference, over heads, rotations, families and heads "
     "tied") {
-  Threads threads(2);
+  ThreadPool threads(2);
   std::vector<ModelConfig> configs = {small(), small(4, 4, 16), small(8, 1, 34), small(6, 2, 16)};
   configs[3].family = Family::kQwen2;
   configs[3].rope = {
@@ -82,7 +82,7 @@ TEST_CASE(
 }
 
 TEST_CASE("however a prompt is cut, into chunks or into blocks, its bits are the same") {
-  Threads one(1), three(3);
+  ThreadPool one(1), three(3);
   const ModelConfig c = small();
   const auto tokens = tokens_of(1, 200, c.vocab);
   for (const DType kv : {DType::kF32, DType::kBf16}) {
@@ -104,7 +104,7 @@ TEST_CASE("however a prompt is cut, into chunks or into blocks, its bits are the
 }
 
 TEST_CASE("every instruction set computes the same bits") {
-  Threads threads(1);
+  ThreadPool threads(1);
   const ModelConfig c = small();
   const auto tokens = tokens_of(2, 90, c.vocab);
   for (const DType type : {DType::kF32, DType::kBf16}) {
@@ -122,7 +122,7 @@ TEST_CASE("every instruction set computes the same bits") {
 }
 
 TEST_CASE("factors of bf16: every instruction set and chunking computes the same bits") {
-  Threads threads(2);
+  ThreadPool threads(2);
   ModelConfig c = small();
   c.intermediate = 84;  // parts of 21: an odd one ends in half a pair
   const auto tokens = tokens_of(5, 90, c.vocab);
@@ -149,7 +149,7 @@ TEST_CASE("factors of bf16: every instruction set and chunking computes the same
 }
 
 TEST_CASE("a batch of sequences decodes as each of them alone") {
-  Threads threads(2);
+  ThreadPool threads(2);
   const ModelConfig c = small();
   const Transformer t = make(c, {DType::kBf16, 16}, threads);
   constexpr size_t kSteps = 12;
@@ -186,9 +186,9 @@ TEST_CASE("a batch of sequences decodes as each of them alone") {
 }
 
 TEST_CASE("weights from one seed are always the same; another seed gives others") {
-  Threads one(1), four(4);
+  ThreadPool one(1), four(4);
   const ModelConfig c = small();
-  const auto row = [&](uint64_t seed, Threads& threads) {
+  const auto row = [&](uint64_t seed, ThreadPool& threads) {
     const Weights w = random_weights(c, seed, DType::kF32, threads);
     std::vector<float> values(c.hidden);
     w.layers[1].down.row(3, std::vector<float>(c.intermediate).data());

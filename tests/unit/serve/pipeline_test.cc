@@ -95,7 +95,7 @@ std::unique_ptr<Engine> dummy(cost::ModelSpec slice) {
 }
 
 std::unique_ptr<Engine> transformer(cost::ModelSpec slice) {
-  auto threads = std::make_unique<model::Threads>(1);
+  auto threads = std::make_unique<model::ThreadPool>(1);
   const model::LayerRange range{slice.first_layer, slice.first_layer + slice.layers};
   auto weights = model::random_weights(small(), 3, model::DType::kF32, *threads, range);
   const uint32_t first = slice.first_layer;

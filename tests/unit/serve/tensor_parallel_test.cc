@@ -18,7 +18,7 @@ model::ModelConfig four_heads() {
 }
 
 CpuEngine engine_of(uint32_t ranks) {
-  auto threads = std::make_unique<model::Threads>(2);
+  auto threads = std::make_unique<model::ThreadPool>(2);
   auto weights = model::random_weights(four_heads(), 3, model::DType::kF32, *threads);
   const model::KvLayout kv{model::DType::kF32, kBlock, 0, ranks};
   return {model::spec_of(four_heads(), kv.type), four_heads(),      std::move(weights), kv,
