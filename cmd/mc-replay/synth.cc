@@ -19,7 +19,7 @@ namespace mc::replay {
 namespace {
 
 struct SynthOptions {
-  std::string kind, profile = "conversation", out, from, trace, prefix, tide, with;
+  std::string kind, profile = "conversation", out, from, trace, prefix, diurnal_rate, with;
   uint64_t seed = 0, requests = 0;
   uint64_t input_tokens = 1024, output_tokens = 6, shared_tokens = 0;
   double qps = 2;
@@ -42,7 +42,7 @@ struct SynthOptions {
     v("output-tokens", output_tokens, "of each answer of 'fixed'");
     v("shared-tokens", shared_tokens, "that all prompts of 'fixed' begin with, in whole blocks");
     v("qps", qps, "requests a second of 'fixed', evenly apart");
-    v("tide", tide,
+    v("tide", diurnal_rate,
       "spread the requests over one day: day (working hours), evening, flat, or 24 numbers, the "
       "shares of its hours");
     v("with", with, "a trace to lay over this one; they share no blocks");
@@ -89,9 +89,9 @@ Result<int> finish(const SynthOptions& o, const Context& context, trace::Trace m
   if (!o.by.none()) {
     MC_TRY(made.records, trace::stretch(made.records, made.block_tokens, o.by));
   }
-  if (!o.tide.empty()) {
-    MC_TRY(const trace::Tide tide, trace::parse_tide(o.tide));
-    MC_TRY(made.records, trace::over_a_day(std::move(made.records), tide));
+  if (!o.diurnal_rate.empty()) {
+    MC_TRY(const trace::DiurnalRate rates, trace::parse_diurnal_rate(o.diurnal_rate));
+    MC_TRY(made.records, trace::over_a_day(std::move(made.records), rates));
   }
   if (!o.with.empty()) {
     MC_TRY(const trace::Trace other, trace::read_trace(o.with));

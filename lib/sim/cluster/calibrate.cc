@@ -158,7 +158,7 @@ Calibration calibrate(const Means& live, const Means& simulated, double toleranc
       out.within &= !promised;  // what was not measured is no success
       return;
     }
-    Beside f{name, *l, *s, promised, std::nullopt};
+    Comparison f{name, *l, *s, promised, std::nullopt};
     if (std::abs(*l) > kNothing) f.error = (*s - *l) / *l;
     if (promised)
       out.within &= f.error ? std::abs(*f.error) <= tolerance : std::abs(*s) <= kNothing;
@@ -183,7 +183,7 @@ std::string calibration_text(const Calibration& c, const std::optional<MachineFi
                 human_bytes(static_cast<uint64_t>(fit->transfer_bytes_per_s)).c_str(),
                 fit->step_s * 1e3);
   out += strf("%-14s %12s %12s %9s\n", "mean", "live", "simulated", "error");
-  for (const Beside& f : c.figures) {
+  for (const Comparison& f : c.figures) {
     const std::string error = f.error ? strf("%+.1f %%", *f.error * 100) : "-";
     const bool held = f.error && std::abs(*f.error) <= c.tolerance;
     out += strf("%-14s %12.5f %12.5f %9s%s\n", f.name.c_str(), f.live, f.simulated, error.c_str(),
@@ -197,7 +197,7 @@ std::string calibration_text(const Calibration& c, const std::optional<MachineFi
 
 Json calibration_json(const Calibration& c, const std::optional<MachineFit>& fit) {
   Json figures = Json::object();
-  for (const Beside& f : c.figures)
+  for (const Comparison& f : c.figures)
     figures[f.name] = {{"live", f.live},
                        {"simulated", f.simulated},
                        {"error", f.error ? Json(*f.error) : Json(nullptr)},

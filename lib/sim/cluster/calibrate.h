@@ -54,14 +54,14 @@ Result<MachineFit> fit_machine(const LiveRun& quiet, const Means& simulated,
                                const cost::ModelSpec& spec);
 void apply(const MachineFit& fit, cost::ModelSpec& spec, SimOptions& options);
 
-struct Beside {
+struct Comparison {
   std::string name;
   double live = 0, simulated = 0;
   bool promised = false;        // whether the tolerance is for it
   std::optional<double> error;  // (simulated - live) / live; absent where live is 0
 };
 struct Calibration {
-  std::vector<Beside> figures;
+  std::vector<Comparison> figures;
   double tolerance = 0;
   bool within = false;  // every promised figure: mean TTFT and TBT, and the hit ratio
 };

@@ -60,7 +60,7 @@ NodeCache::Found Cluster::reuse(Node& n, Job& job) {
   return found;
 }
 
-// Beside what any reused prefix costs: what is in VRAM need not be loaded, what is on the SSD must
+// Comparison what any reused prefix costs: what is in VRAM need not be loaded, what is on the SSD must
 // be read first, which began when the prompt was queued.
 double Cluster::tier_seconds(const NodeCache::Found& found, double waited_s) const {
   const double spared = kv_bytes(found.vram * block()) / group_spec_.cost.load_bytes_per_s;

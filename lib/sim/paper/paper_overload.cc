@@ -122,8 +122,8 @@ Result<trace::Trace> day(const PaperInput& in) {
     }
   std::vector<trace::Record> chats;
   for (uint64_t i = 0; i < kChats; ++i) chats.push_back({i, 512, 500, {i}});
-  MC_TRY(const auto working, trace::parse_tide("day"));
-  MC_TRY(const auto evening, trace::parse_tide("evening"));
+  MC_TRY(const auto working, trace::parse_diurnal_rate("day"));
+  MC_TRY(const auto evening, trace::parse_diurnal_rate("evening"));
   MC_TRY(t.records, trace::over_a_day(std::move(t.records), working));
   MC_TRY(chats, trace::over_a_day(std::move(chats), evening));
   t.records = trace::together(std::move(t.records), chats);

@@ -11,25 +11,25 @@ namespace {
 
 // Relative requests an hour. Their shapes follow what is said of a serving cluster's day: long
 // documents in working hours with a dip at noon, short chats mostly in the evening.
-constexpr Tide kDay = {6,  4,  3,  3,  3,  5,  10, 25, 60, 90, 100, 95,
+constexpr DiurnalRate kDay = {6,  4,  3,  3,  3,  5,  10, 25, 60, 90, 100, 95,
                        70, 75, 95, 98, 90, 75, 50, 38, 30, 24, 16,  10};
-constexpr Tide kEvening = {40, 24, 14, 9,  8,  8,  12, 18, 24, 28,  30, 34,
+constexpr DiurnalRate kEvening = {40, 24, 14, 9,  8,  8,  12, 18, 24, 28,  30, 34,
                            38, 34, 32, 32, 36, 46, 64, 84, 97, 100, 88, 64};
 constexpr size_t kStepsAnHour = 60;
 
-double rate(const Tide& tide, double hour) {  // hour: from 0 to 24
+double rate_at(const DiurnalRate& rates, double hour) {  // hour: from 0 to 24
   const double at = hour - 0.5 + 24;
   const auto from = static_cast<size_t>(std::floor(at));
   const double share = at - std::floor(at);
-  return (1 - share) * tide[from % 24] + share * tide[(from + 1) % 24];
+  return (1 - share) * rates[from % 24] + share * rates[(from + 1) % 24];
 }
 
 }  // namespace
 
-Result<Tide> parse_tide(std::string_view text) {
+Result<DiurnalRate> parse_diurnal_rate(std::string_view text) {
   if (text == "day") return kDay;
   if (text == "evening") return kEvening;
-  Tide out{};
+  DiurnalRate out{};
   out.fill(1);
   if (text == "flat") return out;
   size_t n = 0;
@@ -37,22 +37,22 @@ Result<Tide> parse_tide(std::string_view text) {
     const size_t comma = std::min(text.find(',', at), text.size());
     const auto value = parse_number(text.substr(at, comma - at));
     if (!value || !std::isfinite(*value) || *value < 0 || *value > 1e9)
-      return fail(Code::kInvalid, "tide '%s': want day, evening, flat, or 24 numbers from 0",
+      return fail(Code::kInvalid, "--tide '%s': want day, evening, flat, or 24 numbers from 0",
                   shown(std::string(text)).c_str());
     if (n < out.size()) out[n] = *value;
     at = comma + 1;
   }
   if (n != out.size())
-    return fail(Code::kInvalid, "tide of %zu numbers: want 24, one for each hour", n);
+    return fail(Code::kInvalid, "--tide has %zu numbers: want 24, one for each hour", n);
   return out;
 }
 
-Result<std::vector<Record>> over_a_day(std::vector<Record> records, const Tide& tide) {
+Result<std::vector<Record>> over_a_day(std::vector<Record> records, const DiurnalRate& rates) {
   if (records.empty()) return records;
   std::vector<double> passed = {0};  // of the day's requests, minute by minute
   for (size_t i = 0; i < 24 * kStepsAnHour; ++i)
-    passed.push_back(passed.back() + rate(tide, (static_cast<double>(i) + 0.5) / kStepsAnHour));
-  if (!(passed.back() > 0)) return fail(Code::kInvalid, "a tide of zeros: nothing comes all day");
+    passed.push_back(passed.back() + rate_at(rates, (static_cast<double>(i) + 0.5) / kStepsAnHour));
+  if (!(passed.back() > 0)) return fail(Code::kInvalid, "--tide: every hour is 0, so no request has a time; set at least one above 0");
   const uint64_t first = records.front().timestamp_ms;
   const auto span = static_cast<double>(records.back().timestamp_ms - first + 1);
   size_t step = 0;

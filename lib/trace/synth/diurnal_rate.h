@@ -16,16 +16,16 @@ namespace mc::trace {
 
 // How much of a day's requests each hour has, in any unit; between the middles of two hours the
 // rate changes evenly.
-using Tide = std::array<double, 24>;
+using DiurnalRate = std::array<double, 24>;
 inline constexpr uint64_t kDayMs = 86'400'000;
 
 // "day" (working hours), "evening", "flat", or 24 numbers from 0 with commas. Errors: kInvalid.
-Result<Tide> parse_tide(std::string_view text);
+Result<DiurnalRate> parse_diurnal_rate(std::string_view text);
 
 // The same requests in the same order over one day from midnight, as dense as the tide says: what
 // share of the trace's time has passed is the share of the day's requests that came. Times between
 // the requests of a session stretch and shrink with all others. Errors: kInvalid for an empty day.
-Result<std::vector<Record>> over_a_day(std::vector<Record> records, const Tide& tide);
+Result<std::vector<Record>> over_a_day(std::vector<Record> records, const DiurnalRate& tide);
 
 // Both by time; they share no blocks.
 std::vector<Record> together(std::vector<Record> a, const std::vector<Record>& b);

@@ -106,7 +106,7 @@ TEST_CASE("what a machine adds is read off a quiet run, and then foretells a bus
   apply(*fit, spec, options);
   const Calibration c = calibrate(busy.means, means_of(simulated(spec, options, {}).summary), 0.02);
   CHECK_MESSAGE(c.within, calibration_text(c, *fit));
-  for (const Beside& f : c.figures)
+  for (const Comparison& f : c.figures)
     if (f.error) CHECK_MESSAGE(std::abs(*f.error) < 0.02, f.name);
 }
 

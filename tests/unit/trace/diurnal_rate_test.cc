@@ -5,13 +5,13 @@
 using namespace mc;
 using namespace mc::trace;
 
-TEST_CASE("a day has as many requests an hour as its tide says, in the order they had") {
+TEST_CASE("a day has as many requests an hour as its rate says, in the order they had") {
   std::vector<Record> flat;
   for (uint64_t i = 0; i < 24'000; ++i) flat.push_back({i * 10, 1 + i % 7, 1, {i}});
-  Tide tide{};
-  tide.fill(1);
-  for (size_t h = 12; h < 24; ++h) tide[h] = 3;
-  const auto day = over_a_day(flat, tide);
+  DiurnalRate rates{};
+  rates.fill(1);
+  for (size_t h = 12; h < 24; ++h) rates[h] = 3;
+  const auto day = over_a_day(flat, rates);
   REQUIRE(day);
   REQUIRE(day->size() == flat.size());
   std::array<int, 24> hours{};
@@ -26,14 +26,14 @@ TEST_CASE("a day has as many requests an hour as its tide says, in the order the
   CHECK(hours[11] == doctest::Approx(625).epsilon(0.01));  // it rises from the middle of the hour
 }
 
-TEST_CASE("tides that make no sense are named") {
-  CHECK(parse_tide("day"));
-  CHECK((*parse_tide("1,2,3,4,5,6,7,8,9,10,11,12,1,2,3,4,5,6,7,8,9,10,11,12"))[11] == 12);
-  CHECK(parse_tide("1,2").error().what.find("tide of 2 numbers: want 24") == 0);
-  CHECK(parse_tide("night").error().what.find("tide 'night': want day") == 0);
-  CHECK(parse_tide("-1").error().what.find("numbers from 0") != std::string::npos);
-  CHECK(!over_a_day({{0, 1, 1, {0}}}, Tide{}));
-  CHECK(over_a_day({}, Tide{})->empty());
+TEST_CASE("a bad diurnal rate is refused with what is wrong") {
+  CHECK(parse_diurnal_rate("day"));
+  CHECK((*parse_diurnal_rate("1,2,3,4,5,6,7,8,9,10,11,12,1,2,3,4,5,6,7,8,9,10,11,12"))[11] == 12);
+  CHECK(parse_diurnal_rate("1,2").error().what.find("--tide has 2 numbers: want 24") == 0);
+  CHECK(parse_diurnal_rate("night").error().what.find("--tide 'night': want day") == 0);
+  CHECK(parse_diurnal_rate("-1").error().what.find("numbers from 0") != std::string::npos);
+  CHECK(!over_a_day({{0, 1, 1, {0}}}, DiurnalRate{}));
+  CHECK(over_a_day({}, DiurnalRate{})->empty());
 }
 
 TEST_CASE("two traces lie on top of each other and share nothing") {
