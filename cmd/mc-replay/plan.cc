@@ -52,7 +52,7 @@ Result<trace::Trace> workload(const PlanFlags& o, const cost::ModelSpec& spec) {
   out.name = o.profile;
   MC_TRY(out.records, trace::synthesize(json, file, {o.trace.seed, o.requests}));
   const size_t longer = std::erase_if(
-      out.records, [&](const trace::Record& r) { return r.input_length > spec.context_max; });
+      out.records, [&](const trace::TraceRequest& r) { return r.input_length > spec.context_max; });
   if (longer > 0)
     log_warn("replay", "%s: left out %zu prompts for which %s has no room (%llu tokens)",
              file.c_str(), longer, spec.name.c_str(),

@@ -101,7 +101,7 @@ void predict(Plan& plan, const load::Cluster& cluster) {
   plan.info.decode_nodes = cluster.decode;
   plan.info.policy = cluster.policy;
   plan.info.admission = cluster.admission;
-  std::vector<trace::Record> records;
+  std::vector<trace::TraceRequest> records;
   for (const trace::Arrived& a : plan.schedule) records.push_back(*a.record);
   trace::PredictOptions options;
   options.cluster_block_tokens = cluster.block_tokens.value_or(0);

@@ -50,8 +50,8 @@ struct SynthOptions {
   }
 };
 
-Result<> write_stdout(const std::vector<trace::Record>& records) {
-  for (const trace::Record& r : records)
+Result<> write_stdout(const std::vector<trace::TraceRequest>& records) {
+  for (const trace::TraceRequest& r : records)
     if (std::fputs(trace::record_line(r).c_str(), stdout) < 0) return fail_errno("write stdout");
   if (std::fflush(stdout) != 0) return fail_errno("write stdout");
   return {};

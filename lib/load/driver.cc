@@ -45,7 +45,7 @@ Driver::~Driver() {
   for (const auto& [index, flight] : flights_) client_.cancel(flight.id);
 }
 
-std::string Driver::body_of(const trace::Record& record) const {
+std::string Driver::body_of(const trace::TraceRequest& record) const {
   const Json rest = {
       {"model", options_.model}, {"max_tokens", std::max<uint64_t>(1, record.output_length)},
       {"ignore_eos", true},      {"temperature", 0},

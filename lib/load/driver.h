@@ -59,7 +59,7 @@ class Driver {
   };
   Driver(io::Loop& loop, http::Client& client, std::vector<trace::Arrived> schedule,
          DriveOptions options, const trace::Prompts& prompts);
-  std::string body_of(const trace::Record& record) const;
+  std::string body_of(const trace::TraceRequest& record) const;
   bool prepare();
   void keep_preparing();
   void arm();

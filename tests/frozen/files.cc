@@ -142,7 +142,7 @@ Result<> read_ssd(const std::string& folder, const std::string& kind) {
 
 Result<> read_trace(const std::string& folder) {
   MC_TRY(const auto trace, trace::read_trace(folder + "/trace.jsonl", {.strict = true}));
-  for (const trace::Record& r : trace.records)
+  for (const trace::TraceRequest& r : trace.records)
     std::printf("trace: %s", trace::record_line(r).c_str());
   return {};
 }
@@ -158,8 +158,8 @@ Result<> make(const std::string& folder) {
   std::filesystem::create_directories(folder);
   MC_TRY_(make_index(folder));
   for (const char* kind : kKinds) MC_TRY_(make_ssd(folder, kind));
-  trace::Record kept{100, 513, 0, {0, 18446744073709551615u}, trace::CacheClass::kContext};
-  trace::Record last{250, 1, 20, {7}, trace::CacheClass::kEphemeral};
+  trace::TraceRequest kept{100, 513, 0, {0, 18446744073709551615u}, trace::CacheClass::kContext};
+  trace::TraceRequest last{250, 1, 20, {7}, trace::CacheClass::kEphemeral};
   MC_TRY_(trace::write_trace(folder + "/trace.jsonl", {{0, 1024, 5, {0, 1}}, kept, last}));
   cost::ModelSpec spec = cost::tiny();
   spec.name = "frozen";

@@ -37,7 +37,7 @@ void Cluster::make_nodes() {
     prompt_max_ = std::max(prompt_max_, trace::blocks(a.record->input_length, block()));
   const auto all = names();
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
-    Node& n = nodes_[i];
+    SimNode& n = nodes_[i];
     n.prefill = coupled_ || i < groups_;
     n.name = all[i];
     if (n.prefill) become_prefill(i);
@@ -46,7 +46,7 @@ void Cluster::make_nodes() {
 }
 
 void Cluster::become_prefill(uint32_t i) {
-  Node& n = nodes_[i];
+  SimNode& n = nodes_[i];
   n.prefill = true;
   n.ledger.set_order(order());
   if (!n.cache && cache_blocks() > 0)
@@ -62,7 +62,7 @@ void Cluster::become_prefill(uint32_t i) {
 }
 
 void Cluster::become_decode(uint32_t i) {
-  Node& n = nodes_[i];
+  SimNode& n = nodes_[i];
   if (!coupled_) n.prefill = false;
   if (!n.decoder) {
     DecoderOptions d;
@@ -101,32 +101,32 @@ void Cluster::handle(const Event& e) {
 void Cluster::arrive(uint32_t id) {
   if (id + 1 < arrivals_.size())
     events_.push(start_ + arrivals_[id + 1].due, {Kind::kArrive, id + 1});
-  Job& job = jobs_[id];
-  const trace::Record& r = *arrivals_[id].record;
-  job.arrived = &arrivals_[id];
-  job.due = now_;
-  job.tokens = r.input_length;
-  job.answer = std::max<uint64_t>(r.output_length, 1);
+  SimRequest& request = requests_[id];
+  const trace::TraceRequest& r = *arrivals_[id].record;
+  request.arrived = &arrivals_[id];
+  request.due = now_;
+  request.tokens = r.input_length;
+  request.answer = std::max<uint64_t>(r.output_length, 1);
   ++unfinished_;
-  fill(job);
+  fill(request);
   trace::RequestResult& out = result_.requests[id];
-  out.id = job.arrived->id;
+  out.id = request.arrived->id;
   out.t_intended_ms = to_ms(now_ - start_);
   out.t_sent_ms = out.t_intended_ms;
-  out.input = job.tokens;
+  out.input = request.tokens;
   out.hash_blocks = r.hash_ids.size();
   coupled_ ? place_coupled(id) : place(id);
   ++decided_;
 }
 
-void Cluster::fill(Job& job) const {
-  job.hashes = block_hashes(*job.arrived->record, block());
-  job.tags.clear();
-  for (const BlockHash& h : job.hashes) job.tags.push_back(h.tag());
+void Cluster::fill(SimRequest& request) const {
+  request.hashes = block_hashes(*request.arrived->record, block());
+  request.tags.clear();
+  for (const BlockHash& h : request.hashes) request.tags.push_back(h.tag());
 }
 
 sched::DecodeView Cluster::decode_view(uint32_t i, uint64_t tokens, uint64_t answer) const {
-  const Node& n = nodes_[i];
+  const SimNode& n = nodes_[i];
   return {.name = n.name,
           .usable = !n.draining,
           .room = reserved(n) + tokens + answer <= o_.decode_tokens,
@@ -139,7 +139,7 @@ sched::DecodeView Cluster::decode_view(uint32_t i, uint64_t tokens, uint64_t ans
 std::vector<sched::PrefillShortlist::Listed> Cluster::all_prefills() const {
   std::vector<sched::PrefillShortlist::Listed> out;
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
-    const Node& n = nodes_[i];
+    const SimNode& n = nodes_[i];
     if (n.prefill && !n.down) out.push_back({i, !n.draining});
   }
   return out;
@@ -152,7 +152,7 @@ std::vector<uint32_t> Cluster::weigh(const sched::Matches& matches, const sched:
   const uint64_t most = ask.tokens == 0 ? 0 : (ask.tokens - 1) / block();  // reusable
   for (const auto& [i, usable] :
        order().srpf ? all_prefills() : prefills_.pick(matches, ask, now_)) {
-    const Node& n = nodes_[i];
+    const SimNode& n = nodes_[i];
     const uint64_t match = matches.of(slot(i));
     const double work_ms =
         order().srpf ? cost_.prefill_ms(ask.tokens, std::min(match, most) * block()) : 0;
@@ -169,77 +169,80 @@ std::vector<uint32_t> Cluster::weigh(const sched::Matches& matches, const sched:
 }
 
 void Cluster::place(uint32_t id) {
-  Job& job = jobs_[id];
-  const auto matches = index_.matches(job.tags, nodes_.size());
-  const sched::Ask ask{.tokens = job.tokens, .block_tokens = block(), .number = decided_};
+  SimRequest& request = requests_[id];
+  const auto matches = index_.matches(request.tags, nodes_.size());
+  const sched::Ask ask{.tokens = request.tokens, .block_tokens = block(), .number = decided_};
   sched::View view;
   const auto prefills = weigh(matches, ask, view);
-  const auto decode = decodes_.pick(job.tokens + job.answer);
-  if (decode) view.decode.push_back(decode_view(*decode, job.tokens, job.answer));
+  const auto decode = decodes_.pick(request.tokens + request.answer);
+  if (decode) view.decode.push_back(decode_view(*decode, request.tokens, request.answer));
   sched::Decision d = sched::choose(view, ask, o_.policy, cost_);
   if (d.verdict != Verdict::kAccept) return reject(id, d.verdict);
-  job.prefill = prefills[d.prefill];
-  job.decode = *decode;
-  job.from =
-      d.chosen.fetch_ms > 0 ? holder(job, matches, d.chosen.reused_tokens / block()) : kNowhere;
-  foresee(job, d);
+  request.prefill = prefills[d.prefill];
+  request.decode = *decode;
+  request.from =
+      d.chosen.fetch_ms > 0 ? holder(request, matches, d.chosen.reused_tokens / block()) : kNowhere;
+  foresee(request, d);
   const Verdict verdict =
-      sched::admit(d, job.tokens, o_.admission, forecast_, decode_nodes_, cost_, now_);
+      sched::admit(d, request.tokens, o_.admission, forecast_, decode_nodes_, cost_, now_);
   if (verdict != Verdict::kAccept) return reject(id, verdict);
-  job.predicted_ttft_ms = d.ttft_ms() + to_ms(o_.overhead);
+  request.predicted_ttft_ms = d.ttft_ms() + to_ms(o_.overhead);
   charge(id, d);
-  if (job.from != kNowhere) fetch(id, d);
-  job.stage = Stage::kSent;
-  events_.push(now_ + o_.overhead, {Kind::kQueue, id, job.attempt});
+  if (request.from != kNowhere) fetch(id, d);
+  request.stage = Stage::kSent;
+  events_.push(now_ + o_.overhead, {Kind::kQueue, id, request.attempt});
 }
 
 // What choose() leaves out because it is much the same on every node: the tail of a pipeline, what
 // must be read from an SSD, the way between racks, the loading of KV and the first step.
-void Cluster::foresee(const Job& job, sched::Decision& d) const {
+void Cluster::foresee(const SimRequest& request, sched::Decision& d) const {
   sched::Candidate& c = d.chosen;
-  const double fetch_ms = job.from == kNowhere ? 0 : c.fetch_ms + to_ms(way(job.from, job.prefill));
+  const double fetch_ms =
+      request.from == kNowhere ? 0 : c.fetch_ms + to_ms(way(request.from, request.prefill));
   const double start_ms = std::max(c.queue_ms, fetch_ms);
-  double later_s = tail_seconds(job.tokens, c.reused_tokens) +
-                   kv_bytes(job.tokens) / o_.load_bytes_per_s +
-                   to_seconds(way(job.prefill, job.decode));
-  const Node& n = nodes_[job.prefill];
-  if (job.from == kNowhere && n.cache && o_.ssd_tokens + o_.vram_tokens > 0)
-    later_s += tier_seconds(n.cache->look(job.hashes, job.tokens), start_ms / 1e3);
+  double later_s = tail_seconds(request.tokens, c.reused_tokens) +
+                   kv_bytes(request.tokens) / o_.load_bytes_per_s +
+                   to_seconds(way(request.prefill, request.decode));
+  const SimNode& n = nodes_[request.prefill];
+  if (request.from == kNowhere && n.cache && o_.ssd_tokens + o_.vram_tokens > 0)
+    later_s += tier_seconds(n.cache->look(request.hashes, request.tokens), start_ms / 1e3);
   c.ttft_ms += start_ms - std::max(c.queue_ms, c.fetch_ms) + later_s * 1e3 + d.tbt_ms;
 }
 
 // Before anything else is decided: the next of the same burst must see it.
 void Cluster::charge(uint32_t id, const sched::Decision& d) {
-  Job& job = jobs_[id];
-  Node& p = nodes_[job.prefill];
-  p.ledger.charge(id + 1, d.chosen.prefill_ms, job.tokens - d.chosen.reused_tokens, now_);
+  SimRequest& request = requests_[id];
+  SimNode& p = nodes_[request.prefill];
+  p.ledger.charge(id + 1, d.chosen.prefill_ms, request.tokens - d.chosen.reused_tokens, now_);
   ++p.assigned;
   ++p.requests;
-  requeue(job.prefill);
-  promise_decode(job, job.decode);
+  requeue(request.prefill);
+  promise_decode(request, request.decode);
   const Time until = now_ + from_seconds(d.ttft_ms() / 1e3) + o_.overhead + kGuessSlack;
-  if (p.cache && cacheable(job)) job.guess = index_.guess(slot(job.prefill), job.tags, until);
-  const double joins_ms = job.predicted_ttft_ms - d.tbt_ms;
-  if (forecasts()) forecast_.dispatched(id, job.tokens, now_ + from_seconds(joins_ms / 1e3));
+  if (p.cache && cacheable(request))
+    request.guess = index_.guess(slot(request.prefill), request.tags, until);
+  const double joins_ms = request.predicted_ttft_ms - d.tbt_ms;
+  if (forecasts()) forecast_.dispatched(id, request.tokens, now_ + from_seconds(joins_ms / 1e3));
 }
 
-void Cluster::promise_decode(Job& job, uint32_t node) {
-  job.decode = node;
-  Node& n = nodes_[node];
+void Cluster::promise_decode(SimRequest& request, uint32_t node) {
+  request.decode = node;
+  SimNode& n = nodes_[node];
   ++n.coming;
-  n.coming_tokens += job.tokens;
-  n.coming_reserved += job.tokens + job.answer;
+  n.coming_tokens += request.tokens;
+  n.coming_reserved += request.tokens + request.answer;
   reload(node);
 }
 
 // Who holds so many blocks and whose NIC is least used, of this rack if there is one; the first of
 // equals.
-uint32_t Cluster::holder(const Job& job, const sched::Matches& matches, uint64_t blocks) const {
+uint32_t Cluster::holder(const SimRequest& request, const sched::Matches& matches,
+                         uint64_t blocks) const {
   using Key = std::tuple<bool, size_t, uint32_t>;
   std::optional<Key> best;
   const auto look = [&](uint32_t i) {
-    const Key key{rack(i) != rack(job.prefill), network_.sending(i), i};
-    if (i != job.prefill && (!best || key < *best)) best = key;
+    const Key key{rack(i) != rack(request.prefill), network_.sending(i), i};
+    if (i != request.prefill && (!best || key < *best)) best = key;
     return best && !std::get<0>(*best) && std::get<1>(*best) == 0;  // none is better
   };
   for (const auto& [node, length] : matches.few)
@@ -253,12 +256,12 @@ uint32_t Cluster::holder(const Job& job, const sched::Matches& matches, uint64_t
 }
 
 void Cluster::fetch(uint32_t id, const sched::Decision& d) {
-  Job& job = jobs_[id];
+  SimRequest& request = requests_[id];
   const double bytes = kv_bytes(d.chosen.reused_tokens - d.chosen.local_tokens);
-  job.fetched_blocks = d.chosen.reused_tokens / block();
-  job.fetching = true;
-  job.flow = network_.start(job.from, job.prefill, bytes, now_);
-  flow_of_[job.flow] = id;
+  request.fetched_blocks = d.chosen.reused_tokens / block();
+  request.fetching = true;
+  request.flow = network_.start(request.from, request.prefill, bytes, now_);
+  flow_of_[request.flow] = id;
   ++result_.fetches;
   result_.fetched_bytes += bytes;
   result_.moved_bytes += bytes;

@@ -77,22 +77,22 @@ void Cluster::plan_faults() {
   }
 }
 
-// What the job has or needs is on that node.
-bool Cluster::lost_with(const Job& job, uint32_t node) const {
-  switch (job.stage) {
+// What the request has or needs is on that node.
+bool Cluster::lost_with(const SimRequest& request, uint32_t node) const {
+  switch (request.stage) {
     case Stage::kOutside: return false;
     case Stage::kSent:
     case Stage::kQueued:
-    case Stage::kComputing: return job.prefill == node;
-    case Stage::kMoving: return job.prefill == node || job.decode == node;
+    case Stage::kComputing: return request.prefill == node;
+    case Stage::kMoving: return request.prefill == node || request.decode == node;
     case Stage::kLoading:
-    case Stage::kDecoding: return job.decode == node;
+    case Stage::kDecoding: return request.decode == node;
   }
   return false;
 }
 
 void Cluster::down(uint32_t node) {
-  Node& n = nodes_[node];
+  SimNode& n = nodes_[node];
   if (n.down) return;
   ++result_.failures;
   leave(node);
@@ -100,14 +100,14 @@ void Cluster::down(uint32_t node) {
   n.draining = n.leaving = false;
   index_.forget(slot(node));
   std::vector<uint32_t> again, without;
-  for (uint32_t id = 0; id < jobs_.size(); ++id) {
-    Job& job = jobs_[id];
-    if (job.stage == Stage::kOutside) continue;
-    if (lost_with(job, node)) {
+  for (uint32_t id = 0; id < requests_.size(); ++id) {
+    SimRequest& request = requests_[id];
+    if (request.stage == Stage::kOutside) continue;
+    if (lost_with(request, node)) {
       again.push_back(id);
     } else {
-      if (job.fetching && job.from == node) unfetch(id);
-      if (job.stage < Stage::kMoving && job.decode == node) without.push_back(id);
+      if (request.fetching && request.from == node) unfetch(id);
+      if (request.stage < Stage::kMoving && request.decode == node) without.push_back(id);
     }
   }
   for (const uint32_t id : again) abandon(id, node);
@@ -125,16 +125,16 @@ void Cluster::down(uint32_t node) {
   for (const uint32_t id : without) {
     const uint32_t other = idlest_decoder();
     if (other == kNowhere)
-      jobs_[id].decode = kNowhere;  // asked again when its prompt is computed
+      requests_[id].decode = kNowhere;  // asked again when its prompt is computed
     else
-      promise_decode(jobs_[id], other);
+      promise_decode(requests_[id], other);
   }
   result_.restarted += again.size();
   for (const uint32_t id : again) coupled_ ? place_coupled(id) : place(id);
 }
 
 void Cluster::up(uint32_t node) {
-  Node& n = nodes_[node];
+  SimNode& n = nodes_[node];
   if (!n.down || n.away) return;
   n.down = false;
   if (n.prefill) become_prefill(node);
@@ -150,47 +150,48 @@ void Cluster::leave(uint32_t node) {
   decode_nodes_ -= !nodes_[node].prefill || coupled_;
 }
 
-void Cluster::cancel_flow(Job& job) {
-  if (job.flow == 0) return;
-  network_.cancel(job.flow, now_);
-  flow_of_.erase(job.flow);
-  job.flow = 0;
+void Cluster::cancel_flow(SimRequest& request) {
+  if (request.flow == 0) return;
+  network_.cancel(request.flow, now_);
+  flow_of_.erase(request.flow);
+  request.flow = 0;
 }
 
-// Lets go of what the job holds on nodes other than the one that failed, to begin anew.
+// Lets go of what the request holds on nodes other than the one that failed, to begin anew.
 void Cluster::abandon(uint32_t id, uint32_t node) {
-  Job& job = jobs_[id];
-  if (job.stage == Stage::kComputing) {
-    Node& p = nodes_[job.prefill];
-    p.busy_s -= std::max(to_seconds(job.computed - now_), 0.0);
-    result_.wasted_prefill_s += to_seconds(std::min(now_, job.computed) - job.started);
-  } else if (job.stage > Stage::kComputing && !coupled_) {
-    result_.wasted_prefill_s += to_seconds(job.computed - job.started);
+  SimRequest& request = requests_[id];
+  if (request.stage == Stage::kComputing) {
+    SimNode& p = nodes_[request.prefill];
+    p.busy_s -= std::max(to_seconds(request.computed - now_), 0.0);
+    result_.wasted_prefill_s += to_seconds(std::min(now_, request.computed) - request.started);
+  } else if (request.stage > Stage::kComputing && !coupled_) {
+    result_.wasted_prefill_s += to_seconds(request.computed - request.started);
   }
-  if (job.stage <= Stage::kMoving) cancel_flow(job);
-  if (!coupled_ && job.stage < Stage::kDecoding && job.decode != node && job.decode != kNowhere) {
-    if (job.stage >= Stage::kMoving) {
-      --nodes_[job.decode].on_the_way;
-      nodes_[job.decode].on_the_way_tokens -= job.tokens;
+  if (request.stage <= Stage::kMoving) cancel_flow(request);
+  if (!coupled_ && request.stage < Stage::kDecoding && request.decode != node &&
+      request.decode != kNowhere) {
+    if (request.stage >= Stage::kMoving) {
+      --nodes_[request.decode].on_the_way;
+      nodes_[request.decode].on_the_way_tokens -= request.tokens;
     }
-    arrived_there(job);
-    settle_role(job.decode);
+    arrived_there(request);
+    settle_role(request.decode);
   }
   if (forecasts()) forecast_.ended(id, now_);
-  ++job.attempt;
-  job.stage = Stage::kOutside;
-  job.fetching = false;
-  job.fetched_blocks = job.reused = 0;
-  job.guess = 0;
-  job.tx = 0;
-  fill(job);
+  ++request.attempt;
+  request.stage = Stage::kOutside;
+  request.fetching = false;
+  request.fetched_blocks = request.reused = 0;
+  request.guess = 0;
+  request.tx = 0;
+  fill(request);
 }
 
 // The prefix that was being fetched will not come: it is computed.
 void Cluster::unfetch(uint32_t id) {
-  Job& job = jobs_[id];
-  cancel_flow(job);
-  job.fetched_blocks = 0;
+  SimRequest& request = requests_[id];
+  cancel_flow(request);
+  request.fetched_blocks = 0;
   fetched(id);
 }
 

@@ -42,7 +42,7 @@ void Cluster::plan_machines() {
 void Cluster::resize(uint64_t machines) {
   const auto serving = [&] {
     return static_cast<uint64_t>(std::count_if(
-        nodes_.begin(), nodes_.end(), [](const Node& n) { return !n.away && !n.leaving; }));
+        nodes_.begin(), nodes_.end(), [](const SimNode& n) { return !n.away && !n.leaving; }));
   };
   while (serving() < machines && bring_back()) {
   }
@@ -60,7 +60,7 @@ bool Cluster::bring_back() {
     return true;
   }
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
-    Node& n = nodes_[i];
+    SimNode& n = nodes_[i];
     if (!n.away) continue;
     n.away = n.down = false;
     const bool decode = control_.pressure(true) == sched::PdMove::kToDecode;
@@ -75,13 +75,13 @@ bool Cluster::bring_back() {
 // From the idler side, unless it would have none left.
 bool Cluster::take_away() {
   std::array<size_t, 2> left{};  // decode, prefill
-  for (const Node& n : nodes_)
+  for (const SimNode& n : nodes_)
     if (!n.down && !n.draining) ++left[n.prefill];
   bool prefill = control_.pressure(false) == sched::PdMove::kToPrefill;
   if (left[prefill] < 2) prefill = !prefill;
   if (left[prefill] < 2) return false;
   const uint32_t node = least_loaded(prefill);
-  Node& n = nodes_[node];
+  SimNode& n = nodes_[node];
   n.draining = n.leaving = true;
   result_.moves.push_back(
       {to_seconds(now_ - start_), n.name, "away", "the tide falls: from the idler side"});
@@ -93,7 +93,7 @@ bool Cluster::take_away() {
 
 // It has finished: nothing of it is left in the cluster.
 void Cluster::part(uint32_t node) {
-  Node& n = nodes_[node];
+  SimNode& n = nodes_[node];
   leave(node);
   n.draining = n.leaving = false;
   n.down = n.away = true;

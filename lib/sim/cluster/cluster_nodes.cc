@@ -6,62 +6,63 @@
 namespace mc::sim {
 
 void Cluster::enqueue(uint32_t id) {
-  Node& n = nodes_[jobs_[id].prefill];
-  jobs_[id].stage = Stage::kQueued;
-  jobs_[id].queued = now_;
+  SimNode& n = nodes_[requests_[id].prefill];
+  requests_[id].stage = Stage::kQueued;
+  requests_[id].queued = now_;
   n.queue.push_back(id);
-  n.work.push_back({.left_ms = cost_.prefill_ms(jobs_[id].tokens, 0),
+  n.work.push_back({.left_ms = cost_.prefill_ms(requests_[id].tokens, 0),
                     .since = now_,
-                    .ready = !jobs_[id].fetching});
+                    .ready = !requests_[id].fetching});
   if (n.cache && o_.prefill_order != "fcfs")
     n.work.back().left_ms = cost_.prefill_ms(
-        jobs_[id].tokens, std::max(jobs_[id].fetched_blocks,
-                                   n.cache->look(jobs_[id].hashes, jobs_[id].tokens).blocks()) *
-                              block());
-  start(jobs_[id].prefill);
+        requests_[id].tokens,
+        std::max(requests_[id].fetched_blocks,
+                 n.cache->look(requests_[id].hashes, requests_[id].tokens).blocks()) *
+            block());
+  start(requests_[id].prefill);
 }
 
 void Cluster::start(uint32_t node) {
-  Node& n = nodes_[node];
+  SimNode& n = nodes_[node];
   if (n.computing) return;
   const size_t at = sched::next_prefill(n.work, order().srpf, order().ageing, now_);
   if (at == n.work.size()) return;
   const uint32_t id = n.queue[at];
   n.queue.erase(n.queue.begin() + static_cast<std::ptrdiff_t>(at));
   n.work.erase(n.work.begin() + static_cast<std::ptrdiff_t>(at));
-  Job& job = jobs_[id];
-  const NodeCache::Found found = reuse(n, job);
-  job.started = now_;
-  job.stage = Stage::kComputing;
+  SimRequest& request = requests_[id];
+  const NodeCache::Found found = reuse(n, request);
+  request.started = now_;
+  request.stage = Stage::kComputing;
   n.computing = true;
-  double seconds = cost::prefill_seconds(group_spec_, job.tokens, job.reused);
-  if (job.reused == found.blocks() * block()) {  // else a longer prefix was fetched
+  double seconds = cost::prefill_seconds(group_spec_, request.tokens, request.reused);
+  if (request.reused == found.blocks() * block()) {  // else a longer prefix was fetched
     result_.hit_vram_blocks += found.vram;
     result_.hit_ssd_blocks += found.ssd;
-    seconds += tier_seconds(found, to_seconds(now_ - job.queued));
+    seconds += tier_seconds(found, to_seconds(now_ - request.queued));
   }
   n.busy_s += seconds;
-  const double tail = tail_seconds(job.tokens, job.reused);
-  job.computed = now_ + from_seconds(seconds);
-  if (o_.cpp_group > 1) events_.push(job.computed, {Kind::kFree, id, job.attempt});
-  events_.push(now_ + from_seconds(seconds + tail), {Kind::kComputed, id, job.attempt});
+  const double tail = tail_seconds(request.tokens, request.reused);
+  request.computed = now_ + from_seconds(seconds);
+  if (o_.cpp_group > 1) events_.push(request.computed, {Kind::kFree, id, request.attempt});
+  events_.push(now_ + from_seconds(seconds + tail), {Kind::kComputed, id, request.attempt});
 }
 
 // Locks what the prompt needs and says what of it was there.
-NodeCache::Found Cluster::reuse(Node& n, Job& job) {
-  result_.full_blocks += job.hashes.size();
+NodeCache::Found Cluster::reuse(SimNode& n, SimRequest& request) {
+  result_.full_blocks += request.hashes.size();
   if (!n.cache) return {};
-  const NodeCache::Found found = n.cache->look(job.hashes, job.tokens);
-  job.tx = n.cache->begin(job.hashes, job.tokens, now_);
-  const uint64_t most = serve::reusable_blocks(job.tokens, block());
-  const uint64_t reused = std::max(found.blocks(), std::min(job.fetched_blocks, most));
+  const NodeCache::Found found = n.cache->look(request.hashes, request.tokens);
+  request.tx = n.cache->begin(request.hashes, request.tokens, now_);
+  const uint64_t most = serve::reusable_blocks(request.tokens, block());
+  const uint64_t reused = std::max(found.blocks(), std::min(request.fetched_blocks, most));
   result_.hit_full_blocks += reused;
-  job.reused = reused * block();
+  request.reused = reused * block();
   return found;
 }
 
-// Comparison what any reused prefix costs: what is in VRAM need not be loaded, what is on the SSD must
-// be read first, which began when the prompt was queued.
+// Comparison what any reused prefix costs: what is in VRAM need not be loaded, what is on the SSD
+// must be read first, which began when the prompt was queued.
 double Cluster::tier_seconds(const NodeCache::Found& found, double waited_s) const {
   const double spared = kv_bytes(found.vram * block()) / group_spec_.cost.load_bytes_per_s;
   const double read =
@@ -79,33 +80,33 @@ double Cluster::tail_seconds(uint64_t tokens, uint64_t reused) const {
 }
 
 // The prompt's blocks are cached, and the index is told what came and went.
-void Cluster::publish(uint32_t node, Job& job) {
-  Node& n = nodes_[node];
+void Cluster::publish(uint32_t node, SimRequest& request) {
+  SimNode& n = nodes_[node];
   if (n.cache) {
-    n.cache->end(job.tx, job.hashes, job.arrived->record->cache_class);
+    n.cache->end(request.tx, request.hashes, request.arrived->record->cache_class);
     for (const NodeCache::Change& c : n.cache->changes())
       c.stored ? index_.add(slot(node), c.tag) : index_.remove(slot(node), c.tag);
   }
-  if (job.guess) index_.withdraw(job.guess);
-  std::vector<BlockHash>().swap(job.hashes);
-  std::vector<uint64_t>().swap(job.tags);
+  if (request.guess) index_.withdraw(request.guess);
+  std::vector<BlockHash>().swap(request.hashes);
+  std::vector<uint64_t>().swap(request.tags);
 }
 
 // The decode node that was chosen changes sides: another one takes the request.
-void Cluster::replace_decode(Job& job) {
-  const Node& chosen = nodes_[job.decode];
+void Cluster::replace_decode(SimRequest& request) {
+  const SimNode& chosen = nodes_[request.decode];
   if (!chosen.prefill && !chosen.draining) return;
   const uint32_t best = idlest_decoder();
   if (best == kNowhere) return;  // it drains, but it is the only one
-  arrived_there(job);
-  promise_decode(job, best);
+  arrived_there(request);
+  promise_decode(request, best);
 }
 
 uint32_t Cluster::idlest_decoder() const { return decodes_.pick(0).value_or(kNowhere); }
 
 // The node can begin the next prompt.
 void Cluster::freed(uint32_t id) {
-  const uint32_t node = jobs_[id].prefill;
+  const uint32_t node = requests_[id].prefill;
   nodes_[node].ledger.finish(id + 1, now_);
   nodes_[node].computing = false;
   requeue(node);
@@ -113,20 +114,20 @@ void Cluster::freed(uint32_t id) {
 }
 
 void Cluster::computed(uint32_t id) {
-  Job& job = jobs_[id];
-  const uint32_t node = job.prefill;
-  Node& n = nodes_[node];
+  SimRequest& request = requests_[id];
+  const uint32_t node = request.prefill;
+  SimNode& n = nodes_[node];
   const bool alone = o_.cpp_group == 1;
-  if (alone) job.computed = now_;
-  const double seconds = to_seconds(job.computed - job.started);  // that the node was busy
-  job.computed = now_;
-  publish(node, job);
+  if (alone) request.computed = now_;
+  const double seconds = to_seconds(request.computed - request.started);  // that the node was busy
+  request.computed = now_;
+  publish(node, request);
   if (alone) n.ledger.finish(id + 1, now_);
   --n.requests;
   if (alone) n.computing = false;
   requeue(node);
   result_.prefill_busy_s += seconds;
-  if (job.decode == kNowhere) {
+  if (request.decode == kNowhere) {
     const uint32_t best = idlest_decoder();
     if (best == kNowhere) {
       result_.wasted_prefill_s += seconds;
@@ -134,28 +135,28 @@ void Cluster::computed(uint32_t id) {
       start(node);
       return settle_role(node);
     }
-    promise_decode(job, best);
+    promise_decode(request, best);
   }
-  replace_decode(job);
-  const Node& q = nodes_[job.decode];
+  replace_decode(request);
+  const SimNode& q = nodes_[request.decode];
   // Those whose KV is on its way have a place in the batch.
-  sched::DecodeView there = decode_view(job.decode, 0, 0);
+  sched::DecodeView there = decode_view(request.decode, 0, 0);
   there.requests = q.decoder->running() + q.decoder->waiting() + q.on_the_way;
   there.context_tokens = q.decoder->context() + q.decoder->waiting_tokens() + q.on_the_way_tokens;
-  if (const Verdict v = sched::admit_decode(there, job.tokens, o_.admission, cost_);
+  if (const Verdict v = sched::admit_decode(there, request.tokens, o_.admission, cost_);
       v != Verdict::kAccept) {
     ++result_.rejected_after_prefill;
     result_.wasted_prefill_s += seconds;
-    arrived_there(job);
+    arrived_there(request);
     reject(id, v);
   } else {
-    ++nodes_[job.decode].on_the_way;
-    nodes_[job.decode].on_the_way_tokens += job.tokens;
-    job.stage = Stage::kMoving;
-    job.from = node;
-    job.flow = network_.start(node, job.decode, kv_bytes(job.tokens), now_);
-    flow_of_[job.flow] = id;
-    result_.moved_bytes += kv_bytes(job.tokens);
+    ++nodes_[request.decode].on_the_way;
+    nodes_[request.decode].on_the_way_tokens += request.tokens;
+    request.stage = Stage::kMoving;
+    request.from = node;
+    request.flow = network_.start(node, request.decode, kv_bytes(request.tokens), now_);
+    flow_of_[request.flow] = id;
+    result_.moved_bytes += kv_bytes(request.tokens);
     reflow();
   }
   start(node);
@@ -173,53 +174,54 @@ void Cluster::flows() {
 
 // The last byte left; between racks it is there a little later.
 void Cluster::crossed(uint32_t id) {
-  Job& job = jobs_[id];
-  const bool fetch = job.fetching;
-  const Time there = now_ + way(job.from, fetch ? job.prefill : job.decode);
+  SimRequest& request = requests_[id];
+  const bool fetch = request.fetching;
+  const Time there = now_ + way(request.from, fetch ? request.prefill : request.decode);
   if (!fetch) {
-    cost_.learn_transfer(static_cast<uint64_t>(kv_bytes(job.tokens)), to_ms(now_ - job.computed));
-    job.stage = Stage::kLoading;
-    const double seconds = kv_bytes(job.tokens) / o_.load_bytes_per_s;
-    events_.push(there + from_seconds(seconds), {Kind::kLoaded, id, job.attempt});
+    cost_.learn_transfer(static_cast<uint64_t>(kv_bytes(request.tokens)),
+                         to_ms(now_ - request.computed));
+    request.stage = Stage::kLoading;
+    const double seconds = kv_bytes(request.tokens) / o_.load_bytes_per_s;
+    events_.push(there + from_seconds(seconds), {Kind::kLoaded, id, request.attempt});
   } else if (there == now_) {
     fetched(id);
   } else {
-    events_.push(there, {Kind::kFetched, id, job.attempt});
+    events_.push(there, {Kind::kFetched, id, request.attempt});
   }
 }
 
 void Cluster::fetched(uint32_t id) {
-  Job& job = jobs_[id];
-  job.fetching = false;
-  Node& n = nodes_[job.prefill];
+  SimRequest& request = requests_[id];
+  request.fetching = false;
+  SimNode& n = nodes_[request.prefill];
   for (size_t i = 0; i < n.queue.size(); ++i)
     if (n.queue[i] == id) n.work[i].ready = true;
-  start(job.prefill);
+  start(request.prefill);
 }
 
-void Cluster::arrived_there(const Job& job) {
-  Node& n = nodes_[job.decode];
+void Cluster::arrived_there(const SimRequest& request) {
+  SimNode& n = nodes_[request.decode];
   --n.coming;
-  n.coming_tokens -= job.tokens;
-  n.coming_reserved -= job.tokens + job.answer;
-  reload(job.decode);
+  n.coming_tokens -= request.tokens;
+  n.coming_reserved -= request.tokens + request.answer;
+  reload(request.decode);
 }
 
 void Cluster::loaded(uint32_t id) {
-  Job& job = jobs_[id];
-  job.ready = now_;
-  job.stage = Stage::kDecoding;
-  --nodes_[job.decode].on_the_way;
-  nodes_[job.decode].on_the_way_tokens -= job.tokens;
-  arrived_there(job);
+  SimRequest& request = requests_[id];
+  request.ready = now_;
+  request.stage = Stage::kDecoding;
+  --nodes_[request.decode].on_the_way;
+  nodes_[request.decode].on_the_way_tokens -= request.tokens;
+  arrived_there(request);
   if (forecasts()) forecast_.decoding(id, now_);
-  nodes_[job.decode].decoder->ready({id, job.tokens, job.answer, job.reused}, now_);
-  reload(job.decode);
-  restep(job.decode);
+  nodes_[request.decode].decoder->ready({id, request.tokens, request.answer, request.reused}, now_);
+  reload(request.decode);
+  restep(request.decode);
 }
 
 void Cluster::restep(uint32_t node) {
-  Node& n = nodes_[node];
+  SimNode& n = nodes_[node];
   ++n.turn;
   if (n.decoder->deadline() != Time::max())
     events_.push(n.decoder->deadline(), {Kind::kStep, node, n.turn});
@@ -235,34 +237,34 @@ void Cluster::step(uint32_t node) {
 }
 
 void Cluster::done(Decoded& d) {
-  const auto id = static_cast<uint32_t>(d.job);
-  Job& job = jobs_[id];
+  const auto id = static_cast<uint32_t>(d.id);
+  SimRequest& request = requests_[id];
   trace::RequestResult& out = result_.requests[id];
   if (coupled_) {
-    job.ready = d.first_token;
-    job.computed = d.first_token;
-    job.started = d.first_token - from_seconds(d.busy_s);
+    request.ready = d.first_token;
+    request.computed = d.first_token;
+    request.started = d.first_token - from_seconds(d.busy_s);
     result_.prefill_busy_s += d.busy_s;
-    Node& n = nodes_[job.prefill];
+    SimNode& n = nodes_[request.prefill];
     --n.requests;
     n.ledger.finish(id + 1, now_);
     n.busy_s += d.busy_s;
-    requeue(job.prefill);
+    requeue(request.prefill);
   }
-  job.stage = Stage::kOutside;
+  request.stage = Stage::kOutside;
   out.status = trace::Status::kOk;
   out.http = 200;
-  out.output = job.answer;
-  out.cached = job.reused;
-  out.prefill = nodes_[job.prefill].name;
-  out.decode = nodes_[job.decode].name;
-  out.queue_ms = to_ms(job.started - job.due);
-  out.prefill_ms = to_ms(job.computed - job.started);
-  out.transfer_ms = to_ms(job.ready - job.computed);
-  out.first_step_ms = to_ms(d.first_token - job.ready);
-  if (job.predicted_ttft_ms > 0) out.predicted_ttft_ms = job.predicted_ttft_ms;
-  out.ttft_ms = to_ms(d.first_token - job.due);
-  out.e2e_ms = to_ms(now_ - job.due);
+  out.output = request.answer;
+  out.cached = request.reused;
+  out.prefill = nodes_[request.prefill].name;
+  out.decode = nodes_[request.decode].name;
+  out.queue_ms = to_ms(request.started - request.due);
+  out.prefill_ms = to_ms(request.computed - request.started);
+  out.transfer_ms = to_ms(request.ready - request.computed);
+  out.first_step_ms = to_ms(d.first_token - request.ready);
+  if (request.predicted_ttft_ms > 0) out.predicted_ttft_ms = request.predicted_ttft_ms;
+  out.ttft_ms = to_ms(d.first_token - request.due);
+  out.e2e_ms = to_ms(now_ - request.due);
   for (const double gap : d.gaps_list) out.gaps_ms.push_back(gap * 1e3);
   if (d.tbt_s) out.told_tbt_ms = *d.tbt_s * 1e3;
   if (forecasts()) forecast_.ended(id, now_);
@@ -272,12 +274,12 @@ void Cluster::done(Decoded& d) {
 
 void Cluster::reject(uint32_t id, Verdict verdict) {
   trace::RequestResult& out = result_.requests[id];
-  jobs_[id].stage = Stage::kOutside;
+  requests_[id].stage = Stage::kOutside;
   const bool slo = verdict == Verdict::kTtft || verdict == Verdict::kTbt;
   out.status = slo ? trace::Status::kRejected : trace::Status::kFailed;
   out.http = slo ? 429 : 503;
-  out.reason = verdict == Verdict::kNoPrefill && !fits(jobs_[id].tokens) ? "too_large"
-                                                                         : sched::name(verdict);
+  out.reason = verdict == Verdict::kNoPrefill && !fits(requests_[id].tokens) ? "too_large"
+                                                                             : sched::name(verdict);
   if (forecasts()) forecast_.ended(id, now_);
   last_ = now_;
   --unfinished_;
@@ -285,30 +287,31 @@ void Cluster::reject(uint32_t id, Verdict verdict) {
 }
 
 void Cluster::place_coupled(uint32_t id) {
-  Job& job = jobs_[id];
-  if (!fits(job.tokens)) return reject(id, Verdict::kNoPrefill);
-  const sched::Ask ask{.tokens = job.tokens, .block_tokens = block(), .number = decided_};
+  SimRequest& request = requests_[id];
+  if (!fits(request.tokens)) return reject(id, Verdict::kNoPrefill);
+  const sched::Ask ask{.tokens = request.tokens, .block_tokens = block(), .number = decided_};
   sched::View view;
-  const auto nodes = weigh(index_.matches(job.tags, nodes_.size()), ask, view);
+  const auto nodes = weigh(index_.matches(request.tags, nodes_.size()), ask, view);
   view.decode.push_back({.name = "all"});
   const sched::Decision d = sched::choose(view, ask, routing(o_), cost_);
   if (d.verdict != Verdict::kAccept) return reject(id, d.verdict);
-  job.stage = Stage::kDecoding;
-  job.prefill = job.decode = nodes[d.prefill];
-  Node& n = nodes_[job.prefill];
+  request.stage = Stage::kDecoding;
+  request.prefill = request.decode = nodes[d.prefill];
+  SimNode& n = nodes_[request.prefill];
   ++n.requests;
   ++n.assigned;
-  reuse(n, job);
-  n.ledger.charge(id + 1, cost_.prefill_ms(job.tokens, job.reused), job.tokens - job.reused, now_);
-  requeue(job.prefill);
-  publish(job.prefill, job);
-  n.decoder->ready({id, job.tokens, job.answer, job.reused}, now_);
-  restep(job.prefill);
+  reuse(n, request);
+  n.ledger.charge(id + 1, cost_.prefill_ms(request.tokens, request.reused),
+                  request.tokens - request.reused, now_);
+  requeue(request.prefill);
+  publish(request.prefill, request);
+  n.decoder->ready({id, request.tokens, request.answer, request.reused}, now_);
+  restep(request.prefill);
 }
 
 // Its place among the prefill nodes.
 void Cluster::requeue(uint32_t i) {
-  const Node& n = nodes_[i];
+  const SimNode& n = nodes_[i];
   if (n.prefill && !n.down && !n.draining)
     prefills_.put(i, sched::CandidateRank::of(n.ledger, n.requests, n.assigned));
   else
@@ -317,7 +320,7 @@ void Cluster::requeue(uint32_t i) {
 
 // Its place among the decode nodes.
 void Cluster::reload(uint32_t i) {
-  const Node& n = nodes_[i];
+  const SimNode& n = nodes_[i];
   if (coupled_) return;
   if (n.prefill || n.down || n.draining) return decodes_.drop(i);
   const sched::DecodeView v = decode_view(i, 0, 0);
@@ -329,7 +332,7 @@ Sample Cluster::measure() const {
   Sample s;
   s.at_s = to_seconds(now_ - start_);
   s.rejected = rejected_;
-  for (const Node& n : nodes_) {
+  for (const SimNode& n : nodes_) {
     if (n.down) continue;
     if (n.prefill) {
       ++s.prefill_nodes;
@@ -365,7 +368,7 @@ uint32_t Cluster::least_loaded(bool prefill) const {
   uint32_t found = kNowhere;
   double least = INFINITY;
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
-    const Node& n = nodes_[i];
+    const SimNode& n = nodes_[i];
     if (n.prefill != prefill || n.down || n.draining) continue;
     const double load =
         prefill ? n.ledger.wait_ms(now_) : static_cast<double>(n.decoder->running() + n.coming);
@@ -379,7 +382,7 @@ uint32_t Cluster::least_loaded(bool prefill) const {
 // The node with the least to finish drains, then changes sides; one at a time.
 void Cluster::move(const sched::PdDecision& d) {
   const bool from_prefill = d.move == sched::PdMove::kToDecode;
-  for (const Node& n : nodes_)
+  for (const SimNode& n : nodes_)
     if (n.draining && !n.leaving) return;
   const uint32_t donor = least_loaded(from_prefill);
   if (donor == kNowhere) return;
@@ -392,7 +395,7 @@ void Cluster::move(const sched::PdDecision& d) {
 }
 
 void Cluster::settle_role(uint32_t i) {
-  Node& n = nodes_[i];
+  SimNode& n = nodes_[i];
   if (!n.draining) return;
   const bool busy = n.prefill ? n.requests > 0
                               : n.on_the_way > 0 || n.decoder->running() + n.decoder->waiting() > 0;
@@ -412,7 +415,7 @@ void Cluster::settle_role(uint32_t i) {
 void Cluster::finish() {
   MC_CHECK(unfinished_ == 0);
   result_.duration_s = to_seconds(last_ - start_);
-  for (const Node& n : nodes_) {
+  for (const SimNode& n : nodes_) {
     if (n.decoder) {
       result_.steps += static_cast<double>(n.decoder->steps());
       result_.token_steps += static_cast<double>(n.decoder->token_steps());

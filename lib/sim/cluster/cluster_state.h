@@ -37,13 +37,13 @@ enum class Kind : uint8_t {
 };
 struct Event {
   Kind kind;
-  uint32_t at = 0;    // job or node
-  uint64_t turn = 0;  // of a job: its attempt
+  uint32_t at = 0;    // request or node
+  uint64_t turn = 0;  // of a request: its attempt
 };
 
 enum class Stage : uint8_t { kOutside, kSent, kQueued, kComputing, kMoving, kLoading, kDecoding };
 
-struct Job {
+struct SimRequest {
   const trace::Arrived* arrived = nullptr;
   std::vector<BlockHash> hashes;  // of full blocks
   std::vector<uint64_t> tags;
@@ -62,7 +62,7 @@ struct Job {
   Time due{}, queued{}, started{}, computed{}, ready{};
 };
 
-struct Node {
+struct SimNode {
   std::string name;
   bool prefill = false, draining = false, down = false;
   bool leaving = false, away = false;  // away: it is down because the tide took it
@@ -70,7 +70,7 @@ struct Node {
   std::unique_ptr<NodeCache> cache;
   sched::Ledger ledger;
   std::vector<sched::PrefillWork> work;
-  std::vector<uint32_t> queue;  // jobs, beside work
+  std::vector<uint32_t> queue;  // their requests, in the order of work
   bool computing = false;
   uint64_t requests = 0, assigned = 0;
   double busy_s = 0;
@@ -100,7 +100,7 @@ class Cluster {
         prefills_(routing(o), names()),
         decodes_(cost_, names()) {
     make_nodes();
-    jobs_.resize(arrivals.size());
+    requests_.resize(arrivals.size());
     result_.requests.resize(arrivals.size());
     if (!arrivals.empty()) events_.push(start_ + arrivals[0].due, {Kind::kArrive, 0});
     if (o.sample.count() > 0) events_.push(start_, {Kind::kSample});
@@ -143,11 +143,11 @@ class Cluster {
   void become_prefill(uint32_t i);
   void become_decode(uint32_t i);
   void handle(const Event& e);
-  bool now_on(const Event& e) const { return e.turn == jobs_[e.at].attempt; }
+  bool now_on(const Event& e) const { return e.turn == requests_[e.at].attempt; }
 
   // Arrival and routing.
   void arrive(uint32_t id);
-  void fill(Job& job) const;
+  void fill(SimRequest& request) const;
   bool fits(uint64_t tokens) const {
     return o_.cache_tokens == 0 || trace::blocks(tokens, block()) <= cache_blocks();
   }
@@ -163,7 +163,7 @@ class Cluster {
   std::vector<uint32_t> weigh(const sched::Matches& matches, const sched::Ask& ask,
                               sched::View& view);
   sched::DecodeView decode_view(uint32_t i, uint64_t tokens, uint64_t answer) const;
-  static uint64_t reserved(const Node& n) {
+  static uint64_t reserved(const SimNode& n) {
     return n.decoder->reserved() + n.decoder->waiting_tokens() + n.coming_reserved;
   }
   void place(uint32_t id);
@@ -172,10 +172,10 @@ class Cluster {
   bool forecasts() const {
     return o_.admission.admission == "early" || o_.admission.admission == "predict";
   }
-  void foresee(const Job& job, sched::Decision& d) const;
+  void foresee(const SimRequest& request, sched::Decision& d) const;
   void charge(uint32_t id, const sched::Decision& d);
   void fetch(uint32_t id, const sched::Decision& d);
-  uint32_t holder(const Job& job, const sched::Matches& matches, uint64_t blocks) const;
+  uint32_t holder(const SimRequest& request, const sched::Matches& matches, uint64_t blocks) const;
   sched::PrefixIndex::Slot slot(uint32_t node) const {
     return static_cast<sched::PrefixIndex::Slot>(node);
   }
@@ -183,19 +183,19 @@ class Cluster {
   // Prefill.
   void enqueue(uint32_t id);
   void start(uint32_t node);
-  bool cacheable(const Job& job) const {
+  bool cacheable(const SimRequest& request) const {
     return o_.cache_rule == "lru" ||
-           job.arrived->record->cache_class != trace::CacheClass::kEphemeral;
+           request.arrived->record->cache_class != trace::CacheClass::kEphemeral;
   }
-  NodeCache::Found reuse(Node& n, Job& job);
+  NodeCache::Found reuse(SimNode& n, SimRequest& request);
   double tier_seconds(const NodeCache::Found& found, double waited_s) const;
   double tail_seconds(uint64_t tokens, uint64_t reused) const;
   void freed(uint32_t id);
   uint32_t idlest_decoder() const;
-  void promise_decode(Job& job, uint32_t node);
-  void publish(uint32_t node, Job& job);
+  void promise_decode(SimRequest& request, uint32_t node);
+  void publish(uint32_t node, SimRequest& request);
   void computed(uint32_t id);
-  void replace_decode(Job& job);
+  void replace_decode(SimRequest& request);
 
   // Network and decode.
   void reflow() {
@@ -206,7 +206,7 @@ class Cluster {
   void crossed(uint32_t id);
   void fetched(uint32_t id);
   void unfetch(uint32_t id);
-  void arrived_there(const Job& job);
+  void arrived_there(const SimRequest& request);
   void loaded(uint32_t id);
   void restep(uint32_t node);
   void step(uint32_t node);
@@ -227,9 +227,9 @@ class Cluster {
   void down(uint32_t node);
   void up(uint32_t node);
   void leave(uint32_t node);
-  bool lost_with(const Job& job, uint32_t node) const;
+  bool lost_with(const SimRequest& request, uint32_t node) const;
   void abandon(uint32_t id, uint32_t node);
-  void cancel_flow(Job& job);
+  void cancel_flow(SimRequest& request);
 
   // Orders of nodes, samples, control.
   void requeue(uint32_t i);
@@ -241,7 +241,7 @@ class Cluster {
   void sample() {
     result_.timeline.push_back(measure());
     if (o_.count_copies) {
-      for (const Node& n : nodes_)
+      for (const SimNode& n : nodes_)
         if (n.cache) result_.copies.add(n.cache->tags());
       result_.copies.end_sample();
     }
@@ -267,8 +267,8 @@ class Cluster {
   const bool coupled_;
   sched::PrefillShortlist prefills_;
   sched::DecodeShortlist decodes_;
-  std::vector<Node> nodes_;
-  std::vector<Job> jobs_;
+  std::vector<SimNode> nodes_;
+  std::vector<SimRequest> requests_;
   size_t decode_nodes_ = 0;
   std::unordered_map<Network::FlowId, uint32_t> flow_of_;
   Events<Event> events_;

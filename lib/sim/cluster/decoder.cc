@@ -105,7 +105,7 @@ void Decoder::begin(Time now) {
 
 void Decoder::end(Running& r, Time now, std::vector<Decoded>& ended) {
   Decoded d;
-  d.job = r.request.job;
+  d.id = r.request.id;
   d.joined = r.joined;
   d.first_token = r.first_token;
   d.end = now;
@@ -189,16 +189,16 @@ void Decoder::tick(Time now, std::vector<Decoded>& ended) {
 }
 
 std::vector<uint64_t> Decoder::drop() {
-  std::vector<uint64_t> jobs;
-  for (const Running& r : running_) jobs.push_back(r.request.job);
-  for (const Decoding& r : pending_) jobs.push_back(r.job);
+  std::vector<uint64_t> ids;
+  for (const Running& r : running_) ids.push_back(r.request.id);
+  for (const Decoding& r : pending_) ids.push_back(r.id);
   pending_.clear();
   running_.clear();
   segments_.clear();
   segments_gone_ = context_ = reserved_ = waiting_tokens_ = prompted_ = 0;
   stepping_ = fresh_ = prompting_ = false;
   prompted_s_ = stall_s_ = waited_s_ = 0;
-  return jobs;
+  return ids;
 }
 
 }  // namespace mc::sim

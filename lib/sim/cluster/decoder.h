@@ -33,14 +33,14 @@ struct DecoderOptions {
 };
 
 struct Decoding {  // a request
-  uint64_t job = 0;
+  uint64_t id = 0;
   uint64_t context = 0;  // tokens of its prompt
   uint64_t answer = 1;   // tokens to produce, at least 1
   uint64_t reused = 0;   // coupled, chunked: prompt tokens that need no computing
 };
 
 struct Decoded {
-  uint64_t job = 0;
+  uint64_t id = 0;
   Time joined{}, first_token{}, end{};
   double busy_s = 0;              // coupled, chunked: computing its prompt
   std::optional<double> tbt_s;    // mean of the longest tenth of its gaps; absent: a single token

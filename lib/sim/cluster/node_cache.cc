@@ -11,7 +11,7 @@ namespace {
 constexpr auto kForEver = std::chrono::hours(100'000);
 }
 
-std::vector<BlockHash> block_hashes(const trace::Record& r, uint64_t block_tokens) {
+std::vector<BlockHash> block_hashes(const trace::TraceRequest& r, uint64_t block_tokens) {
   std::vector<BlockHash> out(trace::full_blocks(r.input_length, block_tokens));
   for (size_t k = 0; k < out.size(); ++k) {
     const uint64_t tag = mix64(r.hash_ids[k]);

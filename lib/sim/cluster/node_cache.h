@@ -36,7 +36,7 @@ struct NodeCacheOptions {
 };
 
 // Of a prompt's full blocks, as good as random.
-std::vector<BlockHash> block_hashes(const trace::Record& record, uint64_t block_tokens);
+std::vector<BlockHash> block_hashes(const trace::TraceRequest& record, uint64_t block_tokens);
 
 class NodeCache {
  public:

@@ -80,23 +80,23 @@ double within_percent(const Run& run, double ms) {
 
 namespace {
 
-struct Entry {
+struct FigureEntry {
   const char* id;
   Result<PaperFigure> (*make)(const PaperInput&);
 };
-constexpr Entry kPaper[] = {{"eq2", equation2},  {"table3", table3},  {"fig1", figure1},
-                            {"fig5", figure5},   {"fig6-7", figure6}, {"fig8", figure8},
-                            {"fig13", figure13}, {"fig14", figure14}, {"fig15", figure15},
-                            {"fig16", figure16}, {"fig17", figure17}, {"fig18", figure18},
-                            {"fig19", figure19}, {"fig20", figure20}, {"fig21", figure21},
-                            {"fig22", figure22}, {"fig23", figure23}, {"table4", table4},
-                            {"table5", table5},  {"fig24", figure24}, {"fig25", figure25}};
+constexpr FigureEntry kPaper[] = {{"eq2", equation2},  {"table3", table3},  {"fig1", figure1},
+                                  {"fig5", figure5},   {"fig6-7", figure6}, {"fig8", figure8},
+                                  {"fig13", figure13}, {"fig14", figure14}, {"fig15", figure15},
+                                  {"fig16", figure16}, {"fig17", figure17}, {"fig18", figure18},
+                                  {"fig19", figure19}, {"fig20", figure20}, {"fig21", figure21},
+                                  {"fig22", figure22}, {"fig23", figure23}, {"table4", table4},
+                                  {"table5", table5},  {"fig24", figure24}, {"fig25", figure25}};
 
 }  // namespace
 
 std::vector<std::string> paper_figures() {
   std::vector<std::string> out;
-  for (const Entry& e : kPaper) out.push_back(e.id);
+  for (const FigureEntry& e : kPaper) out.push_back(e.id);
   return out;
 }
 
@@ -161,7 +161,7 @@ Result<std::vector<PaperFigure>> reproduce(const PaperInput& input,
                                            const std::vector<std::string>& ids) {
   MC_TRY_(check_figures(ids));
   std::vector<PaperFigure> out;
-  for (const Entry& e : kPaper) {
+  for (const FigureEntry& e : kPaper) {
     if (!ids.empty() && std::find(ids.begin(), ids.end(), e.id) == ids.end()) continue;
     MC_TRY(PaperFigure figure, e.make(input));
     figure.verdict = verdict_of(figure);

@@ -146,7 +146,7 @@ Result<PaperFigure> figure17(const PaperInput& in) {
   for (size_t i = 0; i < 3; ++i) {
     const std::string name = all[i].name;
     trace::Trace t = all[i].trace;
-    for (trace::Record& r : t.records) r.output_length = 1;
+    for (trace::TraceRequest& r : t.records) r.output_length = 1;
     StudyOptions o = cluster(kLocalNodes, kLocalNodes);
     o.sim.cache_tokens = kLocalTokens;
     MC_TRY(const Run global, simulated(in, t, o));

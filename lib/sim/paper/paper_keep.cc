@@ -21,9 +21,9 @@ constexpr double kEphemeral = 0.62, kContext = 0.08;
 
 // Numbers of the requests whose own blocks, those nobody had asked for before, nobody asks for
 // later.
-std::vector<size_t> never_continued(const std::vector<trace::Record>& records) {
+std::vector<size_t> never_continued(const std::vector<trace::TraceRequest>& records) {
   std::unordered_map<uint64_t, uint64_t> asked;
-  for (const trace::Record& r : records)
+  for (const trace::TraceRequest& r : records)
     for (const uint64_t id : r.hash_ids) ++asked[id];
   std::unordered_set<uint64_t> seen;
   std::vector<size_t> out;
@@ -50,11 +50,11 @@ void add_contexts(trace::Trace& t, uint64_t questions, Random& random) {
   const uint64_t last_ms = t.records.back().timestamp_ms;
   const uint64_t shared = kContextTokens / t.block_tokens;
   uint64_t next = 0, first = 0;
-  for (const trace::Record& r : t.records)
+  for (const trace::TraceRequest& r : t.records)
     for (const uint64_t id : r.hash_ids) next = std::max(next, id + 1);
   for (uint64_t n = 0; n < questions; ++n) {
     if (n % kQuestions == 0) first = std::exchange(next, next + shared);
-    trace::Record r{random.below(last_ms + 1), kContextTokens + kQuestionTokens, 100, {}};
+    trace::TraceRequest r{random.below(last_ms + 1), kContextTokens + kQuestionTokens, 100, {}};
     r.cache_class = CacheClass::kContext;
     for (uint64_t k = 0; k < shared; ++k) r.hash_ids.push_back(first + k);
     r.hash_ids.push_back(next++);
@@ -82,11 +82,11 @@ double one_cache_percent(const trace::Trace& t, const char* rule, uint64_t dram_
   o.ssd = ssd_tokens / t.block_tokens;
   o.block_tokens = t.block_tokens;
   o.rule = rule;
-  for (const trace::Record& r : t.records)
+  for (const trace::TraceRequest& r : t.records)
     o.prompt_max = std::max<uint64_t>(o.prompt_max, r.hash_ids.size());
   NodeCache cache(o, 1);
   uint64_t asked = 0, found = 0;
-  for (const trace::Record& r : t.records) {
+  for (const trace::TraceRequest& r : t.records) {
     const auto hashes = block_hashes(r, t.block_tokens);
     asked += hashes.size();
     found += cache.look(hashes, r.input_length).blocks();

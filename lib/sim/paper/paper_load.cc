@@ -28,7 +28,7 @@ namespace {
 double recomputed_s(const PaperInput& in) {
   const SimOptions o;
   double sum = 0;
-  for (const trace::Record& r : in.documents.records) {
+  for (const trace::TraceRequest& r : in.documents.records) {
     const auto bytes = static_cast<double>(r.input_length * in.spec.kv_bytes_per_token());
     sum += to_seconds(o.overhead) + cost::prefill_seconds(in.spec, r.input_length, 0) +
            bytes / in.spec.cost.transfer_bytes_per_s + bytes / o.load_bytes_per_s +

@@ -112,15 +112,15 @@ Result<trace::Trace> day(const PaperInput& in) {
   t.name = "day";
   const uint64_t span = in.documents.records.back().timestamp_ms + 1;
   uint64_t ids = 0;
-  for (const trace::Record& r : in.documents.records)
+  for (const trace::TraceRequest& r : in.documents.records)
     for (const uint64_t id : r.hash_ids) ids = std::max(ids, id + 1);
   for (uint64_t i = 0; i < kTimes; ++i)
-    for (trace::Record r : in.documents.records) {
+    for (trace::TraceRequest r : in.documents.records) {
       r.timestamp_ms += i * span;
       for (uint64_t& id : r.hash_ids) id += i * ids;
       t.records.push_back(std::move(r));
     }
-  std::vector<trace::Record> chats;
+  std::vector<trace::TraceRequest> chats;
   for (uint64_t i = 0; i < kChats; ++i) chats.push_back({i, 512, 500, {i}});
   MC_TRY(const auto working, trace::parse_diurnal_rate("day"));
   MC_TRY(const auto evening, trace::parse_diurnal_rate("evening"));

@@ -170,7 +170,7 @@ Result<Run> run_one(const trace::Trace& trace, const cost::ModelSpec& spec, Stud
                     Setting setting, uint64_t seed) {
   o.play.seed = o.sim.policy.seed = seed;
   if (o.sim.cache_rule != "lru" &&
-      std::none_of(trace.records.begin(), trace.records.end(), [](const trace::Record& r) {
+      std::none_of(trace.records.begin(), trace.records.end(), [](const trace::TraceRequest& r) {
         return r.cache_class != trace::CacheClass::kNormal;
       }))
     return fail(Code::kInvalid,

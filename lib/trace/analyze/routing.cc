@@ -53,19 +53,21 @@ class LruCache {
   std::vector<Link> links_;
 };
 
-struct Node {
+struct CachingNode {
   LruCache cache;
   uint64_t requests = 0;
 };
 
-size_t fewest_requests(const std::vector<Node>& nodes) {
-  return static_cast<size_t>(
-      std::min_element(nodes.begin(), nodes.end(),
-                       [](const Node& a, const Node& b) { return a.requests < b.requests; }) -
-      nodes.begin());
+size_t fewest_requests(const std::vector<CachingNode>& nodes) {
+  return static_cast<size_t>(std::min_element(nodes.begin(), nodes.end(),
+                                              [](const CachingNode& a, const CachingNode& b) {
+                                                return a.requests < b.requests;
+                                              }) -
+                             nodes.begin());
 }
 
-size_t longest(const std::vector<Node>& nodes, std::span<const uint32_t> ids, uint64_t ignored) {
+size_t longest(const std::vector<CachingNode>& nodes, std::span<const uint32_t> ids,
+               uint64_t ignored) {
   size_t best = fewest_requests(nodes);
   uint64_t best_match = std::max(nodes[best].cache.match(ids), ignored);
   for (size_t n = 0; n < nodes.size(); ++n) {
@@ -84,8 +86,8 @@ RoutingHits run(const Numbered& p, const std::string& route, const RoutingOption
   const bool pool = route == "pool";
   const uint64_t total =
       o.node_blocks > kUnlimited / o.nodes ? kUnlimited : o.node_blocks * o.nodes;
-  std::vector<Node> nodes(pool ? 1 : o.nodes,
-                          Node{LruCache(p.distinct, pool ? total : o.node_blocks)});
+  std::vector<CachingNode> nodes(pool ? 1 : o.nodes,
+                                 CachingNode{LruCache(p.distinct, pool ? total : o.node_blocks)});
   out.hits.capacity_blocks = total;
   Random random(o.seed);
   for (size_t i = 0; i < p.size(); ++i) {
@@ -110,7 +112,7 @@ RoutingHits run(const Numbered& p, const std::string& route, const RoutingOption
     ++nodes[at].requests;
   }
   uint64_t most = 0;
-  for (const Node& n : nodes) {
+  for (const CachingNode& n : nodes) {
     out.nodes_used += n.requests > 0;
     most = std::max(most, n.requests);
   }

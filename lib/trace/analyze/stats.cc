@@ -78,7 +78,7 @@ double HitCurve::full_block_rate(const CacheHits& h) const {
   return rate(h.hit_full_blocks, full_blocks);
 }
 
-HitCurve lru_curve(const std::vector<Record>& records, uint64_t block_tokens,
+HitCurve lru_curve(const std::vector<TraceRequest>& records, uint64_t block_tokens,
                    const std::vector<uint64_t>& capacities_blocks) {
   return lru_curve(number_blocks(records, block_tokens), capacities_blocks);
 }
@@ -110,7 +110,7 @@ HitCurve lru_curve(const Numbered& p, const std::vector<uint64_t>& capacities_bl
   return curve;
 }
 
-Result<Prediction> predict_hits(const std::vector<Record>& records, uint64_t block_tokens,
+Result<Prediction> predict_hits(const std::vector<TraceRequest>& records, uint64_t block_tokens,
                                 const PredictOptions& options) {
   const uint64_t block = options.cluster_block_tokens ? options.cluster_block_tokens : block_tokens;
   if (block_tokens % block != 0)
@@ -134,7 +134,7 @@ Result<Prediction> predict_hits(const std::vector<Record>& records, uint64_t blo
   LruStack stack(prompts.ids.size() * parts, prompts.distinct * parts);
   std::vector<uint32_t> ids;  // a cluster block is (trace block, part)
   for (size_t i = 0; i < prompts.size(); ++i) {
-    const Record& r = records[i];
+    const TraceRequest& r = records[i];
     const uint64_t full = full_blocks(r.input_length, block);
     ids.clear();
     for (uint64_t k = 0; k < full; ++k)
@@ -172,7 +172,7 @@ void describe_times(const Trace& trace, TraceStats& s) {
 
 void describe_lengths(const Trace& trace, TraceStats& s) {
   std::vector<double> input, output;
-  for (const Record& r : trace.records) {
+  for (const TraceRequest& r : trace.records) {
     input.push_back(static_cast<double>(r.input_length));
     output.push_back(static_cast<double>(r.output_length));
     s.input_tokens += r.input_length;
@@ -182,11 +182,11 @@ void describe_lengths(const Trace& trace, TraceStats& s) {
   s.output = Distribution(std::move(output));
 }
 
-uint64_t common_prefix(const std::vector<Record>& records) {
+uint64_t common_prefix(const std::vector<TraceRequest>& records) {
   if (records.empty()) return 0;
   const std::vector<uint64_t>& first = records[0].hash_ids;
   size_t n = first.size();
-  for (const Record& r : records) {
+  for (const TraceRequest& r : records) {
     n = std::min(n, r.hash_ids.size());
     n = static_cast<size_t>(std::mismatch(first.begin(),
                                           first.begin() + static_cast<std::ptrdiff_t>(n),
@@ -206,7 +206,7 @@ void describe_blocks(const Trace& trace, TraceStats& s) {
   std::unordered_map<uint64_t, Seen> seen;
   s.ids_dense = true;
   s.shared_by_all = common_prefix(trace.records);
-  for (const Record& r : trace.records) {
+  for (const TraceRequest& r : trace.records) {
     uint64_t parent = kUnlimited;
     const uint64_t beyond = s.shared_by_all;  // is the first block after the common ones new?
     s.roots += r.hash_ids.size() <= beyond ? 0 : !seen.contains(r.hash_ids[beyond]);

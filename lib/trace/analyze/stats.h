@@ -61,7 +61,7 @@ struct HitCurve {
 };
 
 HitCurve lru_curve(const Numbered& prompts, const std::vector<uint64_t>& capacities_blocks);
-HitCurve lru_curve(const std::vector<Record>& records, uint64_t block_tokens,
+HitCurve lru_curve(const std::vector<TraceRequest>& records, uint64_t block_tokens,
                    const std::vector<uint64_t>& capacities_blocks);
 
 // What a live cluster should report as cached tokens. Requests are served one at a time in the
@@ -91,7 +91,7 @@ struct Prediction {
 };
 
 // Errors: kInvalid when the cluster's block does not divide the trace's, or `nodes` is 0.
-Result<Prediction> predict_hits(const std::vector<Record>& records, uint64_t block_tokens,
+Result<Prediction> predict_hits(const std::vector<TraceRequest>& records, uint64_t block_tokens,
                                 const PredictOptions& options);
 
 struct TraceStats {

@@ -47,7 +47,7 @@ class SessionReader {
 
  private:
   void request(size_t i) {
-    const Record& r = trace_.records[i];
+    const TraceRequest& r = trace_.records[i];
     const uint64_t full = full_blocks(r.input_length, kBlockTokens);
     uint64_t known = 0;
     while (known < r.hash_ids.size() && last_.contains(r.hash_ids[known])) ++known;
@@ -60,7 +60,7 @@ class SessionReader {
   }
 
   void root(size_t i) {
-    const Record& r = trace_.records[i];
+    const TraceRequest& r = trace_.records[i];
     const uint64_t at = r.timestamp_ms - trace_.records[0].timestamp_ms;
     const auto input = static_cast<double>(r.input_length);
     parts_.root_input.push_back(input);
@@ -71,7 +71,7 @@ class SessionReader {
   }
 
   void next(size_t i, size_t parent, uint64_t kept) {
-    const Record &r = trace_.records[i], &p = trace_.records[parent];
+    const TraceRequest &r = trace_.records[i], &p = trace_.records[parent];
     turn_[i] = turn_[parent] + 1;
     early_[i] = early_[parent];
     count(i);
@@ -137,14 +137,14 @@ class SessionReader {
   std::vector<double> gaps_;
 };
 
-double span_s(const std::vector<Record>& records) {
+double span_s(const std::vector<TraceRequest>& records) {
   return static_cast<double>(records.back().timestamp_ms - records.front().timestamp_ms) / 1000;
 }
 
 // Times on a grid, give or take some milliseconds; 0 when there is none.
-uint64_t slot_of(const std::vector<Record>& records) {
+uint64_t slot_of(const std::vector<TraceRequest>& records) {
   std::vector<uint64_t> stamps, gaps;
-  for (const Record& r : records)
+  for (const TraceRequest& r : records)
     if (stamps.empty() || r.timestamp_ms != stamps.back()) stamps.push_back(r.timestamp_ms);
   for (size_t i = 1; i < stamps.size(); ++i) gaps.push_back(stamps[i] - stamps[i - 1]);
   if (gaps.size() < 20) return 0;
@@ -161,12 +161,12 @@ uint64_t slot_of(const std::vector<Record>& records) {
 }
 
 // How much faster requests come at the end than on average, by least squares over tenths.
-double trend_of(const std::vector<Record>& records) {
+double trend_of(const std::vector<TraceRequest>& records) {
   constexpr size_t kTenths = 10;
   const double first = static_cast<double>(records.front().timestamp_ms);
   const double span = static_cast<double>(records.back().timestamp_ms) - first;
   double counts[kTenths] = {};
-  for (const Record& r : records) {
+  for (const TraceRequest& r : records) {
     const double part = (static_cast<double>(r.timestamp_ms) - first) / span;
     ++counts[std::min(static_cast<size_t>(part * kTenths), kTenths - 1)];
   }
@@ -206,7 +206,7 @@ Json first_guess(const Trace& t, const Parts& p) {
   const double gap_s = std::exp(p.gap_s.mu + p.gap_s.sigma * p.gap_s.sigma / 2);
   const double least = *std::min_element(p.root_input.begin(), p.root_input.end());
   double most = 1;
-  for (const Record& r : all) most = std::max(most, static_cast<double>(r.input_length));
+  for (const TraceRequest& r : all) most = std::max(most, static_cast<double>(r.input_length));
   const auto later = static_cast<double>(p.continued + p.branched + p.resent);
   const auto share = [&](uint64_t n) { return later > 0 ? static_cast<double>(n) / later : 0; };
   Json large = Json::array();

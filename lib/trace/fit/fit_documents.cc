@@ -21,7 +21,7 @@ constexpr double kDeeper = 0.1;          // of such a group's prompts may share 
 constexpr double kGrowing = 0.75;        // of a conversation's prompts follow the answer before
 
 // Leading full blocks that two prompts share.
-uint64_t shared_by(const Record& a, const Record& b) {
+uint64_t shared_by(const TraceRequest& a, const TraceRequest& b) {
   const uint64_t most = std::min(full_blocks(a.input_length, kBlockTokens),
                                  full_blocks(b.input_length, kBlockTokens));
   uint64_t n = 0;
@@ -30,7 +30,7 @@ uint64_t shared_by(const Record& a, const Record& b) {
 }
 
 // The different prompts of a document, in order. An id says what all blocks before it are, too.
-std::vector<size_t> prompts_of(const std::vector<Record>& all, const Document& d) {
+std::vector<size_t> prompts_of(const std::vector<TraceRequest>& all, const Document& d) {
   std::vector<size_t> out;
   std::set<std::pair<uint64_t, uint64_t>> seen;  // last id, length
   for (const size_t i : d.questions)
@@ -41,7 +41,7 @@ std::vector<size_t> prompts_of(const std::vector<Record>& all, const Document& d
 struct Likeness {  // of groups of three prompts and more to documents
   size_t groups = 0, stars = 0, pairs = 0, grown = 0;
 
-  void add(const std::vector<Record>& all, const Document& d) {
+  void add(const std::vector<TraceRequest>& all, const Document& d) {
     const auto prompts = prompts_of(all, d);
     if (prompts.size() < 3) return;
     ++groups;
@@ -52,7 +52,7 @@ struct Likeness {  // of groups of three prompts and more to documents
         deeper += !after.insert(all[i].hash_ids[d.shared]).second;
     stars += static_cast<double>(deeper) <= kDeeper * static_cast<double>(prompts.size());
     for (size_t k = 1; k < prompts.size(); ++k) {
-      const Record &before = all[prompts[k - 1]], &now = all[prompts[k]];
+      const TraceRequest &before = all[prompts[k - 1]], &now = all[prompts[k]];
       ++pairs;
       grown += now.input_length >= before.input_length + before.output_length;
     }
@@ -66,7 +66,7 @@ struct Likeness {  // of groups of three prompts and more to documents
 
 struct Lengths {
   std::vector<double> input, output;
-  void add(const Record& r) {
+  void add(const TraceRequest& r) {
     input.push_back(static_cast<double>(r.input_length));
     output.push_back(static_cast<double>(r.output_length));
   }
@@ -79,7 +79,7 @@ struct DocumentParts {
   uint64_t small_tokens = 0, later = 0, repeated = 0;
 };
 
-DocumentParts read_parts(const std::vector<Record>& all, const DocumentSplit& split) {
+DocumentParts read_parts(const std::vector<TraceRequest>& all, const DocumentSplit& split) {
   DocumentParts p;
   for (const size_t i : split.alone)
     (all[i].input_length < kShortTokens ? p.chats : p.single).add(all[i]);
@@ -101,7 +101,7 @@ DocumentParts read_parts(const std::vector<Record>& all, const DocumentSplit& sp
   return p;
 }
 
-Json profile_of(const std::vector<Record>& all, const DocumentSplit& split) {
+Json profile_of(const std::vector<TraceRequest>& all, const DocumentSplit& split) {
   const DocumentParts p = read_parts(all, split);
   const auto n = static_cast<double>(all.size());
   const double span_s =
@@ -128,7 +128,7 @@ Json profile_of(const std::vector<Record>& all, const DocumentSplit& split) {
 }
 
 // Token hit rates of caches of a 32nd of all distinct blocks, a 16th, and so on up to a half.
-std::vector<double> hit_rates(const std::vector<Record>& all) {
+std::vector<double> hit_rates(const std::vector<TraceRequest>& all) {
   const Numbered prompts = number_blocks(all, kBlockTokens);
   std::vector<uint64_t> capacities;
   for (uint64_t part = 32; part > 1; part /= 2)

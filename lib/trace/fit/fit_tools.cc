@@ -15,11 +15,11 @@ struct Kind {  // requests that begin with the same block
 };
 
 // Whole blocks, and a token of its own for each request.
-uint64_t shared_blocks(const std::vector<Record>& all, const std::vector<size_t>& of) {
+uint64_t shared_blocks(const std::vector<TraceRequest>& all, const std::vector<size_t>& of) {
   const auto& model = all[of.front()].hash_ids;
   uint64_t shared = model.size();
   for (const size_t i : of) {
-    const Record& r = all[i];
+    const TraceRequest& r = all[i];
     shared = std::min(shared, (std::max<uint64_t>(r.input_length, 1) - 1) / kBlockTokens);
     const auto differ =
         std::mismatch(model.begin(), model.begin() + static_cast<long>(shared), r.hash_ids.begin());
@@ -29,7 +29,7 @@ uint64_t shared_blocks(const std::vector<Record>& all, const std::vector<size_t>
 }
 
 // How many share a block with an earlier one beyond what all of them share.
-uint64_t continued(const std::vector<Record>& all, const Kind& kind) {
+uint64_t continued(const std::vector<TraceRequest>& all, const Kind& kind) {
   std::unordered_set<uint64_t> seen;
   uint64_t n = 0;
   for (const size_t i : kind.requests) {
@@ -40,7 +40,7 @@ uint64_t continued(const std::vector<Record>& all, const Kind& kind) {
   return n;
 }
 
-ToolCalls calls_of(const std::vector<Record>& all, const Kind& kind, double share) {
+ToolCalls calls_of(const std::vector<TraceRequest>& all, const Kind& kind, double share) {
   ToolCalls out{share, kind.shared * kBlockTokens, {}, {}};
   for (const size_t i : kind.requests) {
     out.tail_tokens.push_back(static_cast<double>(all[i].input_length - out.shared_tokens));

@@ -145,7 +145,7 @@ void Prompts::append(uint64_t hash_id, uint64_t n, std::vector<int32_t>& out) co
   for (uint64_t i = 0; i < n; ++i) out.push_back(token(hash_id, i));
 }
 
-std::vector<int32_t> Prompts::tokens(const Record& record) const {
+std::vector<int32_t> Prompts::tokens(const TraceRequest& record) const {
   std::vector<int32_t> out;
   out.reserve(record.input_length);
   for (size_t i = 0; i < record.hash_ids.size() && out.size() < record.input_length; ++i)

@@ -40,7 +40,7 @@ struct PlayOptions {
 struct Arrived {
   uint64_t id = 0;  // position in trace.records: stable whatever window and limit are
   Duration due{};   // after the start of the replay
-  const Record* record = nullptr;  // the trace's
+  const TraceRequest* record = nullptr;  // the trace's
 };
 
 // "trace", "poisson", "uniform", "gamma:CV" set arrival and cv.
@@ -66,7 +66,7 @@ class Prompts {
   // permutation of the id in base `vocab`, which is why two ids never give equal blocks.
   int32_t token(uint64_t hash_id, uint64_t position) const;
   // The whole prompt: exactly record.input_length tokens.
-  std::vector<int32_t> tokens(const Record& record) const;
+  std::vector<int32_t> tokens(const TraceRequest& record) const;
 
  private:
   explicit Prompts(const PromptOptions& options);

@@ -19,9 +19,9 @@ Result<> check_factor(const char* name, double value) {
 }
 
 // How many records hold each id.
-std::unordered_map<uint64_t, uint32_t> holders(const std::vector<Record>& records) {
+std::unordered_map<uint64_t, uint32_t> holders(const std::vector<TraceRequest>& records) {
   std::unordered_map<uint64_t, uint32_t> out;
-  for (const Record& r : records)
+  for (const TraceRequest& r : records)
     for (const uint64_t id : r.hash_ids) ++out[id];
   return out;
 }
@@ -47,18 +47,18 @@ uint64_t times(uint64_t n, double factor) {
 
 }  // namespace
 
-Result<std::vector<Record>> stretch(const std::vector<Record>& records, uint64_t block,
-                                    const Stretch& by) {
+Result<std::vector<TraceRequest>> stretch(const std::vector<TraceRequest>& records, uint64_t block,
+                                          const Stretch& by) {
   MC_TRY_(check_factor("--rate-scale", by.rate));
   MC_TRY_(check_factor("--prefix-scale", by.prefix));
   MC_TRY_(check_factor("--prompt-scale", by.prompt));
   const auto held = holders(records);
   Ids ids;
   uint64_t total = 0;
-  std::vector<Record> out;
+  std::vector<TraceRequest> out;
   out.reserve(records.size());
-  for (const Record& r : records) {
-    Record& made = out.emplace_back();
+  for (const TraceRequest& r : records) {
+    TraceRequest& made = out.emplace_back();
     made.timestamp_ms =
         static_cast<uint64_t>(std::llround(static_cast<double>(r.timestamp_ms) / by.rate));
     made.output_length = r.output_length;
@@ -93,7 +93,7 @@ Result<std::vector<Record>> stretch(const std::vector<Record>& records, uint64_t
   return out;
 }
 
-Result<std::vector<Record>> fixed(const FixedShape& s, uint64_t block) {
+Result<std::vector<TraceRequest>> fixed(const FixedShape& s, uint64_t block) {
   if (s.requests < 1 || s.requests > kRecordsMax)
     return fail(Code::kInvalid, "%llu requests: want 1 to %llu", static_cast<ull>(s.requests),
                 static_cast<ull>(kRecordsMax));
@@ -111,10 +111,10 @@ Result<std::vector<Record>> fixed(const FixedShape& s, uint64_t block) {
       static_cast<double>(s.requests) * 1e3 / s.qps > static_cast<double>(kTimestampMax))
     return fail(Code::kInvalid, "%llu requests of %llu blocks at %g a second: too many",
                 static_cast<ull>(s.requests), static_cast<ull>(each), s.qps);
-  std::vector<Record> out(s.requests);
+  std::vector<TraceRequest> out(s.requests);
   uint64_t next = shared;
   for (uint64_t i = 0; i < s.requests; ++i) {
-    Record& r = out[i];
+    TraceRequest& r = out[i];
     r.timestamp_ms = static_cast<uint64_t>(std::llround(static_cast<double>(i) * 1e3 / s.qps));
     r.input_length = s.input;
     r.output_length = s.output;

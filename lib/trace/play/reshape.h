@@ -22,8 +22,8 @@ struct Stretch {
 
 // New ids, dense from 0 in order of first use. Errors: kInvalid for factors that are not finite and
 // above 0, and where a prompt or the whole trace would pass its limits (trace/records/records.h).
-Result<std::vector<Record>> stretch(const std::vector<Record>& records, uint64_t block_tokens,
-                                    const Stretch& by);
+Result<std::vector<TraceRequest>> stretch(const std::vector<TraceRequest>& records,
+                                          uint64_t block_tokens, const Stretch& by);
 
 // Requests that are all alike, evenly apart; the first `shared_tokens` (whole blocks of them) of
 // the prompts are the same, the rest of each is its own.
@@ -31,6 +31,7 @@ struct FixedShape {
   uint64_t requests = 200, input = 1024, output = 6, shared_tokens = 0;
   double qps = 2;
 };
-Result<std::vector<Record>> fixed(const FixedShape& shape, uint64_t block_tokens = kBlockTokens);
+Result<std::vector<TraceRequest>> fixed(const FixedShape& shape,
+                                        uint64_t block_tokens = kBlockTokens);
 
 }  // namespace mc::trace

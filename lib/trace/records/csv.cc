@@ -175,7 +175,7 @@ class Reader {
     uint64_t next = shared;
     std::map<uint64_t, std::vector<uint64_t>> youngest;  // by length: the full blocks of a prompt
     for (const Row& row : rows_) {
-      Record r;
+      TraceRequest r;
       r.timestamp_ms = static_cast<uint64_t>((row.at_s - rows_[0].at_s) * 1000);
       r.input_length = row.input;
       r.output_length = row.output;
@@ -198,7 +198,7 @@ class Reader {
       trace_.records.push_back(std::move(r));
     }
     std::map<uint64_t, uint64_t> dense;  // unused shared blocks leave no gaps
-    for (Record& r : trace_.records)
+    for (TraceRequest& r : trace_.records)
       for (uint64_t& id : r.hash_ids) id = dense.try_emplace(id, dense.size()).first->second;
   }
 

@@ -4,18 +4,18 @@
 
 namespace mc::trace {
 
-Numbered number_blocks(const std::vector<Record>& records, uint64_t block_tokens) {
+Numbered number_blocks(const std::vector<TraceRequest>& records, uint64_t block_tokens) {
   Numbered p;
   p.block_tokens = block_tokens;
   uint64_t n = 0;
-  for (const Record& r : records) n += r.hash_ids.size();
+  for (const TraceRequest& r : records) n += r.hash_ids.size();
   MC_CHECK(n < UINT32_MAX);  // kBlocksMax
   p.ids.reserve(n);
   p.starts.reserve(records.size() + 1);
   p.input.reserve(records.size());
   std::unordered_map<uint64_t, uint32_t> dense;
   dense.reserve(n);
-  for (const Record& r : records) {
+  for (const TraceRequest& r : records) {
     p.starts.push_back(p.ids.size());
     p.input.push_back(r.input_length);
     p.tokens += r.input_length;

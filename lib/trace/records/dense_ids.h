@@ -36,6 +36,6 @@ struct Numbered {
   }
 };
 
-Numbered number_blocks(const std::vector<Record>& records, uint64_t block_tokens);
+Numbered number_blocks(const std::vector<TraceRequest>& records, uint64_t block_tokens);
 
 }  // namespace mc::trace

@@ -88,14 +88,15 @@ class Collector {
     if (trace_.records.empty())
       return fail(Code::kInvalid, "%s holds no requests", trace_.name.c_str());
     if (trace_.out_of_order)
-      std::stable_sort(
-          trace_.records.begin(), trace_.records.end(),
-          [](const Record& a, const Record& b) { return a.timestamp_ms < b.timestamp_ms; });
+      std::stable_sort(trace_.records.begin(), trace_.records.end(),
+                       [](const TraceRequest& a, const TraceRequest& b) {
+                         return a.timestamp_ms < b.timestamp_ms;
+                       });
     return std::move(trace_);
   }
 
  private:
-  Result<> out_of_order(const Record& record) {
+  Result<> out_of_order(const TraceRequest& record) {
     const std::string reason =
         strf("timestamp %llu is before the %llu of an earlier line",
              static_cast<ull>(record.timestamp_ms), static_cast<ull>(latest_));
@@ -158,7 +159,7 @@ class Splitter {
 
 }  // namespace
 
-Result<> check_record(const Record& r, uint64_t block_tokens) {
+Result<> check_record(const TraceRequest& r, uint64_t block_tokens) {
   if (r.input_length < 1 || r.input_length > kLengthMax)
     return fail(Code::kInvalid, "input_length is %llu: want 1 to %llu tokens",
                 static_cast<ull>(r.input_length), static_cast<ull>(kLengthMax));
@@ -171,7 +172,7 @@ Result<> check_record(const Record& r, uint64_t block_tokens) {
   return {};
 }
 
-Result<Record> parse_record(std::string_view line, uint64_t block_tokens) {
+Result<TraceRequest> parse_record(std::string_view line, uint64_t block_tokens) {
   auto parsed = parse_json(line);
   if (!parsed) {  // it counts lines too, but this is one of many
     std::string why = parsed.error().what;
@@ -181,7 +182,7 @@ Result<Record> parse_record(std::string_view line, uint64_t block_tokens) {
   }
   const Json& json = *parsed;
   if (!json.is_object()) return fail(Code::kInvalid, "is %s: want an object", json.type_name());
-  Record r;
+  TraceRequest r;
   MC_TRY(r.timestamp_ms, member(json, "timestamp", kTimestampMax));
   MC_TRY(r.input_length, member(json, "input_length", kLengthMax));
   MC_TRY(r.output_length, member(json, "output_length", kLengthMax));
@@ -229,7 +230,7 @@ Result<Trace> read_trace(const std::string& path, const ReadOptions& options) {
   return collector.finish();
 }
 
-std::string record_line(const Record& r) {
+std::string record_line(const TraceRequest& r) {
   std::string out = strf(
       "{\"timestamp\": %llu, \"input_length\": %llu, \"output_length\": %llu, "
       "\"hash_ids\": [",
@@ -243,11 +244,11 @@ std::string record_line(const Record& r) {
   return out + "}\n";
 }
 
-Result<> write_trace(const std::string& path, const std::vector<Record>& records) {
+Result<> write_trace(const std::string& path, const std::vector<TraceRequest>& records) {
   errno = 0;
   std::ofstream file(path, std::ios::binary | std::ios::trunc);
   if (!file) return fail_errno("write %s", path.c_str());
-  for (const Record& r : records) file << record_line(r);
+  for (const TraceRequest& r : records) file << record_line(r);
   file.flush();
   if (!file) return fail_errno("write %s", path.c_str());
   return {};

@@ -30,13 +30,13 @@ inline constexpr uint64_t kBlocksMax = 100'000'000;    // of a file, all records
 // search result), those of a context are kept by contract.
 enum class CacheClass : uint8_t { kNormal, kEphemeral, kContext };
 
-struct Record {
+struct TraceRequest {
   uint64_t timestamp_ms = 0;
   uint64_t input_length = 0;   // at least 1
   uint64_t output_length = 0;  // may be 0
   std::vector<uint64_t> hash_ids;
   CacheClass cache_class = CacheClass::kNormal;
-  friend bool operator==(const Record&, const Record&) = default;
+  friend bool operator==(const TraceRequest&, const TraceRequest&) = default;
 };
 
 struct BadLine {
@@ -47,12 +47,12 @@ struct BadLine {
 struct Trace {
   std::string name;  // the file's path
   uint64_t block_tokens = kBlockTokens;
-  std::vector<Record> records;  // by time; equal times in the order of the file
-  uint64_t lines = 0;           // read, blank ones left out
-  uint64_t skipped = 0;         // malformed
-  uint64_t out_of_order = 0;    // lines earlier than one before them; sorted into their place
-  BadLine first_out_of_order;   // of these
-  std::vector<BadLine> bad;     // the first few of the skipped
+  std::vector<TraceRequest> records;  // by time; equal times in the order of the file
+  uint64_t lines = 0;                 // read, blank ones left out
+  uint64_t skipped = 0;               // malformed
+  uint64_t out_of_order = 0;          // lines earlier than one before them; sorted into their place
+  BadLine first_out_of_order;         // of these
+  std::vector<BadLine> bad;           // the first few of the skipped
 };
 
 struct ReadOptions {
@@ -72,10 +72,10 @@ Result<Trace> parse_trace(std::string_view text, const std::string& name,
                           const ReadOptions& options = {});
 
 // One line of a trace. Errors give the reason only.
-Result<Record> parse_record(std::string_view line, uint64_t block_tokens = kBlockTokens);
-Result<> check_record(const Record& record, uint64_t block_tokens = kBlockTokens);
-std::string record_line(const Record& record);  // with its newline
-Result<> write_trace(const std::string& path, const std::vector<Record>& records);
+Result<TraceRequest> parse_record(std::string_view line, uint64_t block_tokens = kBlockTokens);
+Result<> check_record(const TraceRequest& record, uint64_t block_tokens = kBlockTokens);
+std::string record_line(const TraceRequest& record);  // with its newline
+Result<> write_trace(const std::string& path, const std::vector<TraceRequest>& records);
 
 // Of a prompt of `input_length` tokens: full blocks, and full blocks plus the partial one.
 constexpr uint64_t full_blocks(uint64_t input_length, uint64_t block_tokens) {

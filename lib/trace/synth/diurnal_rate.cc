@@ -12,9 +12,9 @@ namespace {
 // Relative requests an hour. Their shapes follow what is said of a serving cluster's day: long
 // documents in working hours with a dip at noon, short chats mostly in the evening.
 constexpr DiurnalRate kDay = {6,  4,  3,  3,  3,  5,  10, 25, 60, 90, 100, 95,
-                       70, 75, 95, 98, 90, 75, 50, 38, 30, 24, 16,  10};
+                              70, 75, 95, 98, 90, 75, 50, 38, 30, 24, 16,  10};
 constexpr DiurnalRate kEvening = {40, 24, 14, 9,  8,  8,  12, 18, 24, 28,  30, 34,
-                           38, 34, 32, 32, 36, 46, 64, 84, 97, 100, 88, 64};
+                                  38, 34, 32, 32, 36, 46, 64, 84, 97, 100, 88, 64};
 constexpr size_t kStepsAnHour = 60;
 
 double rate_at(const DiurnalRate& rates, double hour) {  // hour: from 0 to 24
@@ -47,16 +47,19 @@ Result<DiurnalRate> parse_diurnal_rate(std::string_view text) {
   return out;
 }
 
-Result<std::vector<Record>> over_a_day(std::vector<Record> records, const DiurnalRate& rates) {
+Result<std::vector<TraceRequest>> over_a_day(std::vector<TraceRequest> records,
+                                             const DiurnalRate& rates) {
   if (records.empty()) return records;
   std::vector<double> passed = {0};  // of the day's requests, minute by minute
   for (size_t i = 0; i < 24 * kStepsAnHour; ++i)
     passed.push_back(passed.back() + rate_at(rates, (static_cast<double>(i) + 0.5) / kStepsAnHour));
-  if (!(passed.back() > 0)) return fail(Code::kInvalid, "--tide: every hour is 0, so no request has a time; set at least one above 0");
+  if (!(passed.back() > 0))
+    return fail(Code::kInvalid,
+                "--tide: every hour is 0, so no request has a time; set at least one above 0");
   const uint64_t first = records.front().timestamp_ms;
   const auto span = static_cast<double>(records.back().timestamp_ms - first + 1);
   size_t step = 0;
-  for (Record& r : records) {
+  for (TraceRequest& r : records) {
     const double share = static_cast<double>(r.timestamp_ms - first) / span * passed.back();
     while (passed[step + 1] <= share) ++step;
     const double within = (share - passed[step]) / (passed[step + 1] - passed[step]);
@@ -66,15 +69,16 @@ Result<std::vector<Record>> over_a_day(std::vector<Record> records, const Diurna
   return records;
 }
 
-std::vector<Record> together(std::vector<Record> a, const std::vector<Record>& b) {
+std::vector<TraceRequest> together(std::vector<TraceRequest> a,
+                                   const std::vector<TraceRequest>& b) {
   uint64_t next = 0;
-  for (const Record& r : a)
+  for (const TraceRequest& r : a)
     for (const uint64_t id : r.hash_ids) next = std::max(next, id + 1);
-  for (Record r : b) {
+  for (TraceRequest r : b) {
     for (uint64_t& id : r.hash_ids) id += next;
     a.push_back(std::move(r));
   }
-  std::stable_sort(a.begin(), a.end(), [](const Record& x, const Record& y) {
+  std::stable_sort(a.begin(), a.end(), [](const TraceRequest& x, const TraceRequest& y) {
     return x.timestamp_ms < y.timestamp_ms;
   });
   return a;

@@ -25,9 +25,10 @@ Result<DiurnalRate> parse_diurnal_rate(std::string_view text);
 // The same requests in the same order over one day from midnight, as dense as the tide says: what
 // share of the trace's time has passed is the share of the day's requests that came. Times between
 // the requests of a session stretch and shrink with all others. Errors: kInvalid for an empty day.
-Result<std::vector<Record>> over_a_day(std::vector<Record> records, const DiurnalRate& tide);
+Result<std::vector<TraceRequest>> over_a_day(std::vector<TraceRequest> records,
+                                             const DiurnalRate& tide);
 
 // Both by time; they share no blocks.
-std::vector<Record> together(std::vector<Record> a, const std::vector<Record>& b);
+std::vector<TraceRequest> together(std::vector<TraceRequest> a, const std::vector<TraceRequest>& b);
 
 }  // namespace mc::trace

@@ -151,23 +151,23 @@ class Conversations {
 
 struct Generator {
   const char* name;
-  Result<std::vector<Record>> (*make)(const Json&, const std::string&, const SynthOptions&);
+  Result<std::vector<TraceRequest>> (*make)(const Json&, const std::string&, const SynthOptions&);
 };
 
-Result<std::vector<Record>> conversation(const Json& profile, const std::string& where,
-                                         const SynthOptions& options) {
+Result<std::vector<TraceRequest>> conversation(const Json& profile, const std::string& where,
+                                               const SynthOptions& options) {
   MC_TRY(const ConversationProfile parsed, parse_conversation(profile, where));
   return synthesize_conversation(parsed, options);
 }
 
-Result<std::vector<Record>> documents(const Json& profile, const std::string& where,
-                                      const SynthOptions& options) {
+Result<std::vector<TraceRequest>> documents(const Json& profile, const std::string& where,
+                                            const SynthOptions& options) {
   MC_TRY(const DocumentsProfile parsed, parse_documents(profile, where));
   return synthesize_documents(parsed, options);
 }
 
-Result<std::vector<Record>> tool_agent(const Json& profile, const std::string& where,
-                                       const SynthOptions& options) {
+Result<std::vector<TraceRequest>> tool_agent(const Json& profile, const std::string& where,
+                                             const SynthOptions& options) {
   MC_TRY(const ToolAgentProfile parsed, parse_tool_agent(profile, where));
   return synthesize_tool_agent(parsed, options);
 }
@@ -177,8 +177,8 @@ constexpr Generator kGenerators[] = {
 
 }  // namespace
 
-Result<std::vector<Record>> synthesize_conversation(const ConversationProfile& p,
-                                                    const SynthOptions& options) {
+Result<std::vector<TraceRequest>> synthesize_conversation(const ConversationProfile& p,
+                                                          const SynthOptions& options) {
   const uint64_t n = options.requests ? options.requests : p.requests;
   if (n > kRecordsMax)
     return fail(Code::kInvalid, "%llu requests: %llu at most", static_cast<unsigned long long>(n),
@@ -194,7 +194,7 @@ Result<std::vector<Record>> synthesize_conversation(const ConversationProfile& p
   const double stretch = requests.back().at_s > 0 ? span_s / requests.back().at_s : 1;
   const uint64_t slot = std::max<uint64_t>(p.slot_ms, 1);
   std::unordered_map<uint64_t, uint64_t> dense;
-  std::vector<Record> out;
+  std::vector<TraceRequest> out;
   out.reserve(n);
   for (Request& r : requests) {
     const auto ms = static_cast<uint64_t>(r.at_s * stretch * 1000);
@@ -209,8 +209,8 @@ double mean_session_requests(const ConversationProfile& p, uint64_t seed) {
   return Conversations(p, p.span_s, p.requests, seed).session_requests(kSessions);
 }
 
-Result<std::vector<Record>> synthesize(const Json& profile, const std::string& where,
-                                       const SynthOptions& options) {
+Result<std::vector<TraceRequest>> synthesize(const Json& profile, const std::string& where,
+                                             const SynthOptions& options) {
   MC_TRY(const std::string wanted, get_string(profile, "generator"));
   for (const Generator& g : kGenerators)
     if (wanted == g.name) return g.make(profile, where, options);

@@ -39,14 +39,14 @@ struct SynthOptions {
 // Sorted by time from about 0; exactly the requests asked for; ids dense from 0 in order of first
 // use and a prefix tree. Errors: kInvalid for a bad profile or one that yields too few requests;
 // `where` is its file, for messages.
-Result<std::vector<Record>> synthesize(const Json& profile, const std::string& where,
-                                       const SynthOptions& options);
-Result<std::vector<Record>> synthesize_conversation(const ConversationProfile& profile,
-                                                    const SynthOptions& options);
-Result<std::vector<Record>> synthesize_documents(const DocumentsProfile& profile,
-                                                 const SynthOptions& options);
-Result<std::vector<Record>> synthesize_tool_agent(const ToolAgentProfile& profile,
-                                                  const SynthOptions& options);
+Result<std::vector<TraceRequest>> synthesize(const Json& profile, const std::string& where,
+                                             const SynthOptions& options);
+Result<std::vector<TraceRequest>> synthesize_conversation(const ConversationProfile& profile,
+                                                          const SynthOptions& options);
+Result<std::vector<TraceRequest>> synthesize_documents(const DocumentsProfile& profile,
+                                                       const SynthOptions& options);
+Result<std::vector<TraceRequest>> synthesize_tool_agent(const ToolAgentProfile& profile,
+                                                        const SynthOptions& options);
 // How many requests a session has on average, with time for all of them.
 double mean_session_requests(const ConversationProfile& profile, uint64_t seed);
 

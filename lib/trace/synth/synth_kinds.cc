@@ -10,7 +10,7 @@ namespace {
 
 // Questions that are asked in order; the next unit is drawn at random.
 struct Unit {
-  std::vector<Record> left;  // the last one first
+  std::vector<TraceRequest> left;  // the last one first
 };
 
 class Documents {
@@ -18,7 +18,7 @@ class Documents {
   Documents(const DocumentsProfile& profile, uint64_t requests, uint64_t seed)
       : p_(profile), n_(requests), random_(seed) {}
 
-  std::vector<Record> make() {
+  std::vector<TraceRequest> make() {
     const auto part = [&](double share) {
       return static_cast<uint64_t>(std::llround(share * static_cast<double>(n_)));
     };
@@ -32,14 +32,15 @@ class Documents {
   }
 
  private:
-  Record request(double input_level, const Knots& input, double output_level, const Knots& output) {
-    Record r;
+  TraceRequest request(double input_level, const Knots& input, double output_level,
+                       const Knots& output) {
+    TraceRequest r;
     r.input_length = whole_tokens(input.at(input_level), 1, kLengthMax);
     r.output_length = whole_tokens(output.at(output_level), 0, kLengthMax);
     fill(r);
     return r;
   }
-  void fill(Record& r) {
+  void fill(TraceRequest& r) {
     while (r.hash_ids.size() < blocks(r.input_length, kBlockTokens)) r.hash_ids.push_back(next_++);
   }
 
@@ -66,10 +67,10 @@ class Documents {
         std::min(whole_tokens(sizes.at(size_.draw(random_)), 1, 1000), n_ - made_);
     std::vector<uint64_t> ids(shared);
     for (uint64_t& id : ids) id = next_++;
-    std::vector<Record> asked;
+    std::vector<TraceRequest> asked;
     for (uint64_t q = 0; q < questions; ++q) {
       if (q % p_.questions_together_max == 0) units_.emplace_back();
-      Record r;
+      TraceRequest r;
       if (q > 0 && random_.chance(p_.repeat_share)) {
         r = asked[random_.below(q)];
       } else {
@@ -86,8 +87,8 @@ class Documents {
     made_ += questions;
   }
 
-  std::vector<Record> in_order() {
-    std::vector<Record> out;
+  std::vector<TraceRequest> in_order() {
+    std::vector<TraceRequest> out;
     double at_s = 0;
     while (!units_.empty()) {
       const size_t i = random_.below(units_.size());
@@ -110,9 +111,9 @@ class Documents {
   std::vector<Unit> units_;
 };
 
-void number_densely(std::vector<Record>& records) {
+void number_densely(std::vector<TraceRequest>& records) {
   std::unordered_map<uint64_t, uint64_t> dense;
-  for (Record& r : records)
+  for (TraceRequest& r : records)
     for (uint64_t& id : r.hash_ids) id = dense.try_emplace(id, dense.size()).first->second;
 }
 
@@ -120,8 +121,8 @@ uint64_t wanted(uint64_t asked, uint64_t profile) { return asked ? asked : profi
 
 }  // namespace
 
-Result<std::vector<Record>> synthesize_documents(const DocumentsProfile& p,
-                                                 const SynthOptions& options) {
+Result<std::vector<TraceRequest>> synthesize_documents(const DocumentsProfile& p,
+                                                       const SynthOptions& options) {
   const uint64_t n = wanted(options.requests, p.requests);
   if (n > kRecordsMax) return fail(Code::kInvalid, "more than 20 million requests");
   auto out = Documents(p, n, options.seed).make();
@@ -129,8 +130,8 @@ Result<std::vector<Record>> synthesize_documents(const DocumentsProfile& p,
   return out;
 }
 
-Result<std::vector<Record>> synthesize_tool_agent(const ToolAgentProfile& p,
-                                                  const SynthOptions& options) {
+Result<std::vector<TraceRequest>> synthesize_tool_agent(const ToolAgentProfile& p,
+                                                        const SynthOptions& options) {
   const uint64_t n = wanted(options.requests, p.requests);
   if (n > kRecordsMax) return fail(Code::kInvalid, "more than 20 million requests");
   const double scale = static_cast<double>(n) / static_cast<double>(p.requests);
@@ -139,11 +140,11 @@ Result<std::vector<Record>> synthesize_tool_agent(const ToolAgentProfile& p,
   const double rate = static_cast<double>(p.chat.requests) / p.chat.span_s;
   const auto chats = std::max<uint64_t>(static_cast<uint64_t>(std::llround(rate * span_s)), 1);
   MC_TRY(auto out, synthesize_conversation(p.chat, {.seed = options.seed, .requests = chats}));
-  std::erase_if(out, [&](const Record& r) { return r.output_length < p.chat_output_min; });
+  std::erase_if(out, [&](const TraceRequest& r) { return r.output_length < p.chat_output_min; });
   const auto keep = static_cast<uint64_t>(static_cast<double>(p.chat_requests) * scale);
   if (out.size() > keep) out.resize(keep);
   uint64_t next = 0;
-  for (const Record& r : out)
+  for (const TraceRequest& r : out)
     for (const uint64_t id : r.hash_ids) next = std::max(next, id + 1);
   std::vector<uint64_t> first;  // shared block of each class
   for (const ToolClass& t : p.tools) {
@@ -158,7 +159,7 @@ Result<std::vector<Record>> synthesize_tool_agent(const ToolAgentProfile& p,
     size_t c = 0;
     while (c + 1 < p.tools.size() && drawn >= p.tools[c].share) drawn -= p.tools[c++].share;
     const ToolClass& t = p.tools[c];
-    Record r;
+    TraceRequest r;
     r.timestamp_ms = static_cast<uint64_t>(random.uniform() * span_s * 1000) / slot * slot;
     r.input_length =
         t.shared_tokens + whole_tokens(t.tail_tokens.at(tails[c].draw(random)), 1, kLengthMax);
@@ -169,8 +170,8 @@ Result<std::vector<Record>> synthesize_tool_agent(const ToolAgentProfile& p,
     out.push_back(std::move(r));
   }
   // Chats and tools of one slot come mixed: what is refused in a burst depends on their order.
-  std::vector<std::pair<double, Record>> order;
-  for (Record& r : out) {
+  std::vector<std::pair<double, TraceRequest>> order;
+  for (TraceRequest& r : out) {
     const double at =
         static_cast<double>(r.timestamp_ms) + random.uniform() * static_cast<double>(slot);
     order.emplace_back(at, std::move(r));

@@ -229,9 +229,9 @@ TEST_CASE("blocks: ids of another process are unknown") {
 TEST_CASE("blocks: hits of a serial trace are those that trace::predict_hits expects") {
   Random random(7);
   const uint64_t block = kB, capacity = 40;
-  std::vector<trace::Record> records;
+  std::vector<trace::TraceRequest> records;
   for (int i = 0; i < 2000; ++i) {
-    trace::Record r;
+    trace::TraceRequest r;
     r.timestamp_ms = static_cast<uint64_t>(i);
     const uint64_t blocks = 1 + random.below(8);
     r.input_length = (blocks - 1) * block + 1 + random.below(block);

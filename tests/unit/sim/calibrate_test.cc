@@ -18,7 +18,7 @@ trace::Trace some_trace() {
   uint64_t next = 1, ms = 0;
   for (int i = 0; i < 120; ++i) {
     ms += random.below(60);
-    trace::Record r;
+    trace::TraceRequest r;
     r.timestamp_ms = ms;
     if (i > 0 && random.chance(0.5))
       r.hash_ids = t.records[random.below(t.records.size())].hash_ids;

@@ -18,9 +18,9 @@ using namespace std::chrono_literals;
 
 namespace {
 
-trace::Record record(uint64_t ms, std::vector<uint64_t> ids, uint64_t block, uint64_t missing,
-                     uint64_t output) {
-  trace::Record r;
+trace::TraceRequest record(uint64_t ms, std::vector<uint64_t> ids, uint64_t block, uint64_t missing,
+                           uint64_t output) {
+  trace::TraceRequest r;
   r.timestamp_ms = ms;
   r.input_length = ids.size() * block - missing;
   r.output_length = output;

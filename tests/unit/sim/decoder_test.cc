@@ -44,7 +44,7 @@ std::map<uint64_t, Decoded> play(Decoder& d, const std::vector<Arrival>& arrival
     }
   }
   std::map<uint64_t, Decoded> out;
-  for (auto& e : ended) out[e.job] = e;
+  for (auto& e : ended) out[e.id] = e;
   return out;
 }
 
@@ -77,7 +77,7 @@ std::map<uint64_t, Decoded> play_slowly(const cost::ModelSpec& m,
       if (o.done < o.r.answer) continue;
       o.out.end = at(now);
       if (!o.gaps.empty()) o.out.tbt_s = trace::longest_tenth_mean(o.gaps);
-      out[o.r.job] = o.out;
+      out[o.r.id] = o.out;
     }
     std::erase_if(batch, [](const One& o) { return o.done == o.r.answer; });
   }
@@ -95,15 +95,15 @@ TEST_CASE("many steps at once are what step after step would be") {
     Random random(seed);
     std::vector<Arrival> arrivals;
     double now = 0;
-    for (uint64_t job = 0; job < 60; ++job) {
+    for (uint64_t id = 0; id < 60; ++id) {
       now += random.exponential(0.3);
-      arrivals.push_back({now, {job, 1 + random.below(4000), 1 + random.below(60), 0}});
+      arrivals.push_back({now, {id, 1 + random.below(4000), 1 + random.below(60), 0}});
     }
     Decoder d(m, {.join_share = 0}, false);
     const auto fast = play(d, arrivals), slow = play_slowly(m, arrivals);
     REQUIRE(fast.size() == slow.size());
-    for (const auto& [job, want] : slow) {
-      const Decoded& got = fast.at(job);
+    for (const auto& [id, want] : slow) {
+      const Decoded& got = fast.at(id);
       CHECK(s(got.first_token) == doctest::Approx(s(want.first_token)).epsilon(1e-5));
       CHECK(s(got.end) == doctest::Approx(s(want.end)).epsilon(1e-5));
       CHECK(got.tbt_s.has_value() == want.tbt_s.has_value());

@@ -24,7 +24,7 @@ Trace parsed(const char* text, const char* prefix) {
   o.prefix = *model;
   const auto t = parse_csv(text, "t.csv", o);
   REQUIRE(t);
-  for (const Record& r : t->records) REQUIRE(check_record(r));
+  for (const TraceRequest& r : t->records) REQUIRE(check_record(r));
   CHECK(describe(*t).ids_many_parents == 0);
   CHECK(describe(*t).ids_dense);
   return *t;
@@ -44,7 +44,7 @@ TEST_CASE("rows are sorted and begin at 0, whatever the calendar says") {
 
 TEST_CASE("what prompts share is what the model says") {
   const Trace shared = parsed(kAzure, "shared:600");  // one full block
-  for (const Record& r : shared.records) CHECK(r.hash_ids[0] == 0);
+  for (const TraceRequest& r : shared.records) CHECK(r.hash_ids[0] == 0);
   CHECK(lru_curve(shared.records, kBlockTokens, {}).infinite.hit_blocks == 2);
   const Trace sessions = parsed(kAzure, "sessions:1");
   // 1100 continues 600 (one full block), 2000 continues 1100 (two).

@@ -6,7 +6,7 @@ using namespace mc;
 using namespace mc::trace;
 
 TEST_CASE("a day has as many requests an hour as its rate says, in the order they had") {
-  std::vector<Record> flat;
+  std::vector<TraceRequest> flat;
   for (uint64_t i = 0; i < 24'000; ++i) flat.push_back({i * 10, 1 + i % 7, 1, {i}});
   DiurnalRate rates{};
   rates.fill(1);

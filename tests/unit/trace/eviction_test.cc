@@ -12,12 +12,13 @@ namespace {
 // A prefix tree of sessions with repeats, so that every order has something to lose.
 Numbered random_prompts(uint64_t seed) {
   Random random(seed);
-  std::vector<Record> out;
+  std::vector<TraceRequest> out;
   uint64_t next = 1;
   for (int i = 0; i < 400; ++i) {
     std::vector<uint64_t> ids = {0};
     if (!out.empty() && random.chance(0.7)) {
-      const Record& old = out[out.size() - 1 - random.below(std::min<size_t>(out.size(), 40))];
+      const TraceRequest& old =
+          out[out.size() - 1 - random.below(std::min<size_t>(out.size(), 40))];
       ids = old.hash_ids;
       if (old.input_length % kBlockTokens != 0 && ids.size() > 1) ids.pop_back();
       ids.resize(1 + random.below(ids.size()));
@@ -59,14 +60,14 @@ TEST_CASE("no eviction order beats the one that knows the future, at any size") 
   CHECK(!eviction_curve(random_prompts(1), "mru", {1}));
 }
 
-uint64_t hits(const char* order, const std::vector<Record>& records, uint64_t capacity) {
+uint64_t hits(const char* order, const std::vector<TraceRequest>& records, uint64_t capacity) {
   return eviction_curve(number_blocks(records, kBlockTokens), order, {capacity})
       ->points[0]
       .hit_blocks;
 }
 
 TEST_CASE("each order keeps what it should") {
-  const Record a = prompt({1}), b = prompt({2}), c = prompt({3}), d = prompt({4});
+  const TraceRequest a = prompt({1}), b = prompt({2}), c = prompt({3}), d = prompt({4});
   // Room for two. a is used twice, then b and c come: lfu drops b, fifo and lru drop a.
   CHECK(hits("lfu", {a, a, b, c, a}, 2) == 2);
   CHECK(hits("fifo", {a, a, b, c, a}, 2) == 1);
@@ -78,21 +79,21 @@ TEST_CASE("each order keeps what it should") {
   // opt does not admit what is needed later than all it holds.
   CHECK(hits("opt", {a, b, c, d, a, b}, 2) == 2);
   // s3-fifo: a scan of strangers passes through the tenth and leaves the main queue alone.
-  std::vector<Record> scan = {a, a, a};
+  std::vector<TraceRequest> scan = {a, a, a};
   for (uint64_t i = 10; i < 60; ++i) scan.push_back(prompt({i}));
   scan.push_back(a);
   CHECK(hits("s3-fifo", scan, 10) == 3);
   CHECK(hits("fifo", scan, 10) == 2);
   // s3-fifo remembers as many as the main queue holds, of those that are not back: with room for
   // four that is three, and 5, the first to go, is still known when 3 has been and come back.
-  std::vector<Record> back;
+  std::vector<TraceRequest> back;
   for (const uint64_t id : std::vector<uint64_t>{5, 3, 4, 9, 2, 8, 3, 5, 1, 2, 2, 6, 5})
     back.push_back(prompt({id}));
   CHECK(hits("s3-fifo", back, 4) == 2);
 }
 
 TEST_CASE("a prompt longer than the cache leaves its beginning there") {
-  const std::vector<Record> twice = {prompt({1, 2, 3, 4}), prompt({1, 2, 3, 4})};
+  const std::vector<TraceRequest> twice = {prompt({1, 2, 3, 4}), prompt({1, 2, 3, 4})};
   for (const std::string& order : kEvictionOrders) {
     CAPTURE(order);
     CHECK(hits(order.c_str(), twice, 2) == 2);
@@ -101,7 +102,7 @@ TEST_CASE("a prompt longer than the cache leaves its beginning there") {
 
 TEST_CASE(
     "the longest match alone sends every request to one node; without trivial ones it does not") {
-  std::vector<Record> records;
+  std::vector<TraceRequest> records;
   for (int round = 0; round < 3; ++round)
     for (uint64_t session = 0; session < 40; ++session)
       records.push_back(prompt({0, 100 + session, 200 + session}));

@@ -126,7 +126,7 @@ TEST_CASE("requests that share nothing are fitted as sessions of one request") {
   Trace t;
   uint64_t next = 0;
   for (uint64_t i = 0; i < 200; ++i) {
-    Record r{i * 250, 700 + i, 10 + i % 7, {}};
+    TraceRequest r{i * 250, 700 + i, 10 + i % 7, {}};
     for (uint64_t k = 0; k < 2; ++k) r.hash_ids.push_back(next++);
     t.records.push_back(r);
   }

@@ -15,7 +15,7 @@ using namespace std::chrono_literals;
 Trace every_second(size_t n) {
   Trace t;
   for (size_t i = 0; i < n; ++i) {
-    Record r = prompt({i});
+    TraceRequest r = prompt({i});
     r.timestamp_ms = 1000 * i;
     t.records.push_back(r);
   }

@@ -155,7 +155,7 @@ TEST_CASE("what is written is read back") {
   const std::string path = (std::filesystem::temp_directory_path() /
                             ("mc-records-test." + std::to_string(::getpid()) + ".jsonl"))
                                .string();
-  std::vector<Record> records = {prompt({0, 1, 2}, 511), prompt({0, 9})};
+  std::vector<TraceRequest> records = {prompt({0, 1, 2}, 511), prompt({0, 9})};
   records[1].timestamp_ms = 3000;
   REQUIRE(write_trace(path, records));
   const auto back = read_trace(path, {.strict = true});

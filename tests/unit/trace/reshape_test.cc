@@ -9,13 +9,13 @@
 namespace mc::trace {
 namespace {
 
-Record record(uint64_t at, uint64_t input, std::vector<uint64_t> ids) {
+TraceRequest record(uint64_t at, uint64_t input, std::vector<uint64_t> ids) {
   return {at, input, 10, std::move(ids)};
 }
 
 // Two prompts share two blocks; the second of them came again later, as a whole.
-const std::vector<Record> kThree = {record(0, 1300, {0, 1, 2}), record(1000, 1400, {0, 1, 3}),
-                                    record(2000, 1400, {0, 1, 3})};
+const std::vector<TraceRequest> kThree = {record(0, 1300, {0, 1, 2}), record(1000, 1400, {0, 1, 3}),
+                                          record(2000, 1400, {0, 1, 3})};
 
 TEST_CASE("a stretch by ones gives the same trace") {
   const auto made = stretch(kThree, 512, {});
@@ -39,7 +39,7 @@ TEST_CASE("a longer prefix is shared by all who shared it") {
   CHECK(std::equal(a.hash_ids.begin(), a.hash_ids.begin() + 3, b.hash_ids.begin()));
   CHECK(a.hash_ids[3] != b.hash_ids[3]);
   CHECK((*made)[2].hash_ids == b.hash_ids);  // still the same prompt
-  for (const Record& r : *made) CHECK(check_record(r));
+  for (const TraceRequest& r : *made) CHECK(check_record(r));
 }
 
 TEST_CASE("a longer prompt grows by what is its own") {
@@ -47,14 +47,14 @@ TEST_CASE("a longer prompt grows by what is its own") {
   REQUIRE(made);
   CHECK((*made)[0].input_length == 1024 + 3 * 276);
   CHECK((*made)[1].input_length == 1400);  // all of it is the third's too
-  for (const Record& r : *made) CHECK(check_record(r));
+  for (const TraceRequest& r : *made) CHECK(check_record(r));
 }
 
 TEST_CASE("a shorter prefix shares less, and a prompt never becomes empty") {
   const auto made = stretch(kThree, 512, {.prefix = .5, .prompt = .001});
   REQUIRE(made);
   CHECK((*made)[0].input_length == 512 + 1);
-  for (const Record& r : *made) CHECK(check_record(r));
+  for (const TraceRequest& r : *made) CHECK(check_record(r));
 }
 
 TEST_CASE("factors that mean nothing are refused") {
@@ -72,7 +72,7 @@ TEST_CASE("fixed requests are alike, evenly apart, and share what they are told 
   REQUIRE(made);
   REQUIRE(made->size() == 5);
   for (size_t i = 0; i < 5; ++i) {
-    const Record& r = (*made)[i];
+    const TraceRequest& r = (*made)[i];
     CHECK(check_record(r));
     CHECK(r.timestamp_ms == 500 * i);
     CHECK(r.input_length == 2000);

@@ -33,9 +33,9 @@ class SlowCache {
 };
 
 // A random prefix tree: each request continues, forks or starts a path.
-std::vector<Record> random_trace(uint64_t seed) {
+std::vector<TraceRequest> random_trace(uint64_t seed) {
   Random random(seed);
-  std::vector<Record> out;
+  std::vector<TraceRequest> out;
   uint64_t next = 1;
   for (int i = 0; i < 200; ++i) {
     std::vector<uint64_t> ids = {0};
@@ -61,7 +61,7 @@ TEST_CASE("stack distances give what a simulated LRU cache of each capacity give
       CAPTURE(capacities[i]);
       SlowCache all(capacities[i]), full_only(capacities[i]);
       uint64_t blocks_hit = 0, tokens_hit = 0, full_hit = 0;
-      for (const Record& r : records) {
+      for (const TraceRequest& r : records) {
         const uint64_t h = all.present(r.hash_ids);
         blocks_hit += h;
         tokens_hit += std::min(h * kBlockTokens, r.input_length);
@@ -97,8 +97,9 @@ TEST_CASE("a partial block hits only for an identical prompt, and counts its own
 }
 
 TEST_CASE("a live cluster reuses full blocks only and computes at least one") {
-  const std::vector<Record> records = {prompt({1, 2}, 500), prompt({1, 2}, 500), prompt({1, 3}),
-                                       prompt({1, 3}),      prompt({1, 3, 4}),   prompt({1})};
+  const std::vector<TraceRequest> records = {prompt({1, 2}, 500), prompt({1, 2}, 500),
+                                             prompt({1, 3}),      prompt({1, 3}),
+                                             prompt({1, 3, 4}),   prompt({1})};
   const auto p = predict_hits(records, kBlockTokens, {});
   REQUIRE(p);
   // Cold; block 1; block 1; block 1 of the two present; both; its only block must be computed.
@@ -125,7 +126,7 @@ TEST_CASE("the pool of a cluster is the sum of its nodes' caches") {
 }
 
 TEST_CASE("a cluster with smaller blocks than the trace also shares part of a last block") {
-  const std::vector<Record> twice = {prompt({1, 2}, 200), prompt({1, 2}, 200)};  // 824 tokens
+  const std::vector<TraceRequest> twice = {prompt({1, 2}, 200), prompt({1, 2}, 200)};  // 824 tokens
   CHECK(predict_hits(twice, kBlockTokens, {})->hit_tokens == 512);
   CHECK(predict_hits(twice, kBlockTokens, {.cluster_block_tokens = 256})->hit_tokens == 768);
   CHECK(predict_hits(twice, kBlockTokens, {.cluster_block_tokens = 16})->hit_tokens == 816);

@@ -25,8 +25,8 @@ inline std::string profile_path(const std::string& name) {
 }
 
 // A record whose prompt is just so long that `ids` fit, less `missing` tokens of the last block.
-inline Record prompt(std::vector<uint64_t> ids, uint64_t missing = 0) {
-  Record r;
+inline TraceRequest prompt(std::vector<uint64_t> ids, uint64_t missing = 0) {
+  TraceRequest r;
   r.input_length = ids.size() * kBlockTokens - missing;
   r.output_length = 10;
   r.hash_ids = std::move(ids);

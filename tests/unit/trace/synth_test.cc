@@ -27,10 +27,11 @@ Trace made(const std::string& name, const SynthOptions& options) {
 }
 
 void check_well_formed(const Trace& t) {
-  for (const Record& r : t.records) REQUIRE(check_record(r));
-  CHECK(std::is_sorted(t.records.begin(), t.records.end(), [](const Record& a, const Record& b) {
-    return a.timestamp_ms < b.timestamp_ms;
-  }));
+  for (const TraceRequest& r : t.records) REQUIRE(check_record(r));
+  CHECK(std::is_sorted(t.records.begin(), t.records.end(),
+                       [](const TraceRequest& a, const TraceRequest& b) {
+                         return a.timestamp_ms < b.timestamp_ms;
+                       }));
   const TraceStats s = describe(t);
   CHECK(s.ids_dense);
   CHECK(s.ids_many_parents == 0);
