@@ -1,4 +1,4 @@
-// Machines that come and go with the tide, and to which side.
+// Adds and removes nodes at the times of --machines, and picks their sides.
 #include <algorithm>
 #include <array>
 
@@ -15,7 +15,7 @@ Result<std::vector<Machines>> parse_machines(const SimOptions& o) {
     return fail(Code::kInvalid, "%zu times --machines: %zu at most", o.machines.size(), kTurnsMax);
   if (!o.machines.empty() && !o.pd_control)
     return fail(Code::kInvalid,
-                "--machines: which side gets them is for --pd-control to say: give both");
+                "--machines needs --pd-control, which picks the side of each node: give both");
   const uint64_t all = o.prefill + o.decode;
   std::vector<Machines> out;
   for (const std::string& text : o.machines) {
@@ -65,7 +65,7 @@ bool Cluster::bring_back() {
     n.away = n.down = false;
     const bool decode = control_.pressure(true) == sched::PdMove::kToDecode;
     result_.moves.push_back({to_seconds(now_ - start_), n.name, decode ? "decode" : "prefill",
-                             "the tide rises: to the busier side"});
+                             "more machines: to the busier side"});
     decode ? become_decode(i) : become_prefill(i);
     return true;
   }
@@ -84,7 +84,7 @@ bool Cluster::take_away() {
   SimNode& n = nodes_[node];
   n.draining = n.leaving = true;
   result_.moves.push_back(
-      {to_seconds(now_ - start_), n.name, "away", "the tide falls: from the idler side"});
+      {to_seconds(now_ - start_), n.name, "away", "fewer machines: from the idler side"});
   requeue(node);
   reload(node);
   settle_role(node);

@@ -61,8 +61,8 @@ NodeCache::Found Cluster::reuse(SimNode& n, SimRequest& request) {
   return found;
 }
 
-// Comparison what any reused prefix costs: what is in VRAM need not be loaded, what is on the SSD
-// must be read first, which began when the prompt was queued.
+// What the tiers change in the cost of a reused prefix: blocks in VRAM need no loading, blocks on
+// the SSD must be read first. Reading began when the prompt was queued.
 double Cluster::tier_seconds(const NodeCache::Found& found, double waited_s) const {
   const double spared = kv_bytes(found.vram * block()) / group_spec_.cost.load_bytes_per_s;
   const double read =

@@ -65,7 +65,7 @@ struct SimRequest {
 struct SimNode {
   std::string name;
   bool prefill = false, draining = false, down = false;
-  bool leaving = false, away = false;  // away: it is down because the tide took it
+  bool leaving = false, away = false;  // away: --machines removed it
   // Prefill.
   std::unique_ptr<NodeCache> cache;
   sched::Ledger ledger;

@@ -1,4 +1,4 @@
-// Refusals and the tide: Figures 6 to 8, Table 4.
+// Refusals, and load that follows a day: Figures 6 to 8, Table 4.
 #include <algorithm>
 #include <cmath>
 
@@ -150,7 +150,7 @@ double mean_nodes(const std::vector<Sample>& samples, bool prefill, double from_
 
 Result<PaperFigure> figure8(const PaperInput& in) {
   PaperFigure f{"fig8",
-                "Nodes that follow the tide of a day",
+                "Nodes that follow the load of a day",
                 "as named",
                 "24 hours: 80,000 requests about documents, mostly in working hours, and 48,000 "
                 "short chats, mostly in the evening; 8 machines, and from 4 to 8 by the hour; TTFT "
@@ -158,11 +158,11 @@ Result<PaperFigure> figure8(const PaperInput& in) {
                 {},
                 0,
                 "The paper shows a day of a production cluster; only the behaviour compares. That "
-                "following the tide keeps more promises is not published, and where a fixed half "
+                "following the load keeps more promises is not published, and where a fixed half "
                 "and half suits the day it need not.",
                 {}};
   MC_TRY(const trace::Trace t, day(in));
-  const char* names[] = {"fixed 4 + 4", "controlled", "controlled, machines by the tide"};
+  const char* names[] = {"fixed 4 + 4", "controlled", "controlled, machines by the hour"};
   for (size_t i = 0; i < 3; ++i) {
     StudyOptions o = promising(cluster(4, 4), 30s, 100ms);
     o.sim.pd_control = i > 0;

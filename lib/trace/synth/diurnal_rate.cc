@@ -9,8 +9,8 @@
 namespace mc::trace {
 namespace {
 
-// Relative requests an hour. Their shapes follow what is said of a serving cluster's day: long
-// documents in working hours with a dip at noon, short chats mostly in the evening.
+// Relative requests an hour, shaped as the paper describes a cluster's day: long documents in
+// working hours with a dip at noon, short chats mostly in the evening.
 constexpr DiurnalRate kDay = {6,  4,  3,  3,  3,  5,  10, 25, 60, 90, 100, 95,
                               70, 75, 95, 98, 90, 75, 50, 38, 30, 24, 16,  10};
 constexpr DiurnalRate kEvening = {40, 24, 14, 9,  8,  8,  12, 18, 24, 28,  30, 34,

@@ -364,7 +364,7 @@ TEST_CASE("nodes move to the side that needs them, one at a time, and finish wha
   for (const auto& q : r.requests) CHECK(q.status == trace::Status::kOk);
 }
 
-TEST_CASE("machines come and go with the tide, and nothing is lost when they go") {
+TEST_CASE("nodes join and leave by --machines, and no request is lost when one leaves") {
   trace::Trace t = random_trace(5, 600);
   SimOptions o;
   o.prefill = o.decode = 4;
