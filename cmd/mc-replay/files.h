@@ -1,4 +1,4 @@
-// Files that come with mc, by name.
+// Finds the files that come with mc, by name.
 #pragma once
 #include <string>
 
@@ -7,8 +7,9 @@
 
 namespace mc::replay {
 
-// A name is looked up in ./configs/WHATs (profiles, models), then beside the program: where `make
-// install` and the build tree have them. What has a slash or ends in .json is a path.
+// Looks the name up in ./configs/WHATs (profiles, models), then relative to the program, where
+// `make install` and the build tree have them. A name with a slash, or one that ends in .json, is a
+// path.
 Result<std::string> find_config(const std::string& what, const std::string& name);
 
 // The built-in "tiny", or one of the models.

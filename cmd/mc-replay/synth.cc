@@ -57,7 +57,7 @@ Result<> write_stdout(const std::vector<trace::TraceRequest>& records) {
   return {};
 }
 
-// What the trace is made from, for people.
+// The source of the trace, for messages.
 std::string source(const SynthOptions& o) {
   return !o.from.empty()    ? o.from
          : !o.trace.empty() ? o.trace

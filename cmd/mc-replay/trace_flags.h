@@ -1,5 +1,5 @@
-// The options that say which trace is played, and when its requests come: those of run, sim and
-// plan alike.
+// Parses the options that select a trace and its arrival times.
+// `run`, `sim` and `plan` share them.
 #pragma once
 #include <string>
 
@@ -17,9 +17,9 @@ struct TraceFlags {
 
   void describe(OptionList& v);
   std::string path() const { return trace.empty() ? positional : trace; }
-  // Errors: kInvalid, of --arrival and --window.
+  // Errors: kInvalid for --arrival and --window.
   Result<trace::PlayOptions> play() const;
-  // Warns of lines that were skipped: with a model, those of prompts that it has no room for, too.
+  // Warns of skipped lines; with a model, also of prompts longer than its context.
   // Errors: kInvalid without a file or with a bad --block, and those of trace::read_trace.
   Result<trace::Trace> read(const char* verb, const cost::ModelSpec* model = nullptr) const;
 };

@@ -1,4 +1,4 @@
-// The verbs of mc-replay: each registers itself with the program.
+// Declares the verbs of mc-replay. Each function registers one verb.
 #pragma once
 #include "cmd/command.h"
 

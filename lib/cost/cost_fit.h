@@ -1,5 +1,6 @@
-// The cost model (model_spec.h) that fits measured times best: least squares of relative errors,
-// over coefficients that are not negative, so that more work is never predicted to take less time.
+// Fits the cost model (model_spec.h) to measured times.
+// It minimizes the squares of relative errors, with no negative coefficient: more work is never
+// predicted to take less time.
 //
 // Thread: pure functions. Units: seconds, tokens, bytes.
 #pragma once
@@ -12,7 +13,7 @@
 namespace mc::cost {
 
 struct PrefillPoint {
-  uint64_t n = 0, p = 0;  // tokens of the prompt; of these, reused
+  uint64_t n = 0, p = 0;  // prompt tokens; reused ones among them
   double seconds = 0;
 };
 struct StepPoint {
@@ -27,9 +28,10 @@ struct CostFit {
   FitError prefill, step;
 };
 
-// Where reuse costs nothing to measure, load_bytes_per_s is kFreeLoad. transfer_bytes_per_s is the
-// spec's: it is between nodes. Errors: kInvalid for fewer than 4 points of prefill or 3 of steps,
-// for times that are not positive, and for points that do not tell the coefficients apart at all.
+// When reuse has no measurable cost, load_bytes_per_s is kFreeLoad. transfer_bytes_per_s stays the
+// spec's, because no point measures transfers between nodes. Errors: kInvalid for fewer than 4
+// prefill points or 3 step points, for times that are not positive, and for points that do not
+// determine the coefficients.
 inline constexpr double kFreeLoad = 1e15;
 Result<CostFit> fit_cost(const ModelSpec& spec, std::span<const PrefillPoint> prefill,
                          std::span<const StepPoint> steps);

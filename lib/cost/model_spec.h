@@ -1,5 +1,6 @@
-// A model as serving sees it: shape of its KV cache and how long its steps take. Read from JSON in
-// configs/models/; `tiny` is also built in, so that everything runs without a file.
+// Describes a model to the scheduler: its KV cache's shape and its step times.
+// It is read from JSON in configs/models/. `tiny` is built in, so that everything runs without a
+// file.
 //
 // A block of KV lies in memory as [layer][K,V][kv_head][token][head_dim]: a layer of a block, and a
 // range of heads in it, are contiguous. MLA models store one latent vector per token and layer
@@ -17,14 +18,14 @@
 
 namespace mc::cost {
 
-// Seconds, from token counts. n: prompt tokens; p: of these, reused from a cache.
+// Seconds, from token counts. n: prompt tokens; p: those reused from a cache.
 //   prefill(n, p) = c0 + c1 (n - p) + c2 (n^2 - p^2) + p x kv_bytes_per_token / load_bytes_per_s
 //   step(B, ctx)  = t0 + t1 (B - 1) + t2 x (sum of the batch's context lengths)
 struct CostModel {
   double c0 = 0, c1 = 0, c2 = 0;
   double load_bytes_per_s = 128e9;
   double t0 = 0, t1 = 0, t2 = 0;
-  double transfer_bytes_per_s = 87e9;  // between nodes, before anything was observed
+  double transfer_bytes_per_s = 87e9;  // between nodes, until transfers are measured
 };
 
 struct ModelSpec {
@@ -36,8 +37,9 @@ struct ModelSpec {
   uint64_t context_max = 0;  // tokens
   uint64_t parameters = 0;
   CostModel cost;
-  std::string variant;  // what else KV depends on: engine, formats, weights; empty: nothing
-  uint32_t first_layer = 0, layers_after = 0;  // of a slice (slice_of): the model's around it
+  std::string variant;  // what else KV depends on: engine, formats, weights; may be empty
+  uint32_t first_layer = 0,
+           layers_after = 0;  // of a slice (slice_of): the model's layers around it
 
   uint64_t kv_bytes_per_token_layer() const {
     return uint64_t{kv_heads} * head_dim * element_bytes * (mla ? 1 : 2);
@@ -47,10 +49,10 @@ struct ModelSpec {
     return kv_bytes_per_token_layer() * block_tokens;
   }
   uint64_t block_bytes(uint64_t block_tokens) const { return kv_bytes_per_token() * block_tokens; }
-  // What must agree between all who share KV: model, dtype, layout, block size, hash. A mismatch is
-  // refused with both texts, never a silent miss.
+  // Processes that share KV must have equal fingerprints: model, dtype, layout, block size, hash. A
+  // mismatch is an error that quotes both, never a silent miss.
   std::string fingerprint(uint64_t block_tokens) const;
-  // The model's part of the keys of KV in a pool: what has other bytes has another name.
+  // The model's part of KV keys in a pool. Models with different KV bytes have different names.
   std::string pool_name() const;
 };
 
@@ -65,8 +67,8 @@ ModelSpec tiny();                                              // 4 layers, 1 Ki
 Result<ModelSpec> parse_spec(const Json& json);                // unknown keys are errors
 Result<ModelSpec> load_spec(const std::string& name_or_path);  // "tiny", or a JSON file
 Json to_json(const ModelSpec& spec);                           // what parse_spec reads
-// The times of another spec's file, which must be of the same shape: what `mc-prefill --calibrate`
-// wrote for this model. Errors: kNotFound; kInvalid, also for another shape, with both.
+// Reads the times from another spec's file, as `mc-prefill --calibrate` wrote it for this model.
+// Errors: kNotFound; kInvalid, also for a spec of another shape, quoting both shapes.
 Result<CostModel> load_cost(const std::string& path, const ModelSpec& spec);
 
 }  // namespace mc::cost

@@ -1,10 +1,10 @@
-// A live run beside its own simulation, part by part: how far the simulator may be believed for
-// this machine.
+// Compares a live run with its simulation, part by part.
+// It shows how far the simulator's figures hold on this machine.
 //
-// The simulator takes its times from a model's cost polynomial; a real machine adds its own:
-// messages between processes, the copying of KV, what an engine needs besides computing. These are
-// read off a quiet run (one request at a time, so that nothing waits for anything) and its
-// simulation, and then held against another run, under load, that they were not taken from.
+// The simulator takes its times from a model's cost polynomial. A real machine adds messages
+// between processes, copies of KV, and the engine's own work. These are read off a quiet run (one
+// request at a time, so that nothing waits) and its simulation, then checked against another run,
+// under load.
 //
 // Thread: values; any thread. Pure: no clock, no I/O.
 // Source: replay design (calibrate); Mooncake paper, Figure 22 (the parts of TTFT).
@@ -21,17 +21,17 @@
 
 namespace mc::sim {
 
-struct Means {  // of a run's requests that went well; absent: not measured
+struct Means {  // over a run's successful requests; absent: not measured
   std::optional<double> ttft_s, queue_s, prefill_s, transfer_s, first_step_s;
   std::optional<double> tbt_ms, tpot_ms;
   std::optional<double> hit_ratio;  // of tokens
 };
 Means means_of(const trace::Summary& summary);
 
-// What a report (schema mc-replay/1) says of a live run: enough to simulate it.
+// The facts of a live run that its simulation needs, from its report (schema mc-replay/1).
 struct LiveRun {
   std::string trace_path;
-  uint64_t requests = 0, failed = 0;  // failed: all that did not end well, refusals aside
+  uint64_t requests = 0, failed = 0;  // failed: neither successful nor refused
   trace::PlayOptions play;            // arrival, speed, qps, seed
   uint64_t concurrency = 0;           // 0: open loop
   uint64_t prefill = 0, decode = 0;
@@ -39,7 +39,7 @@ struct LiveRun {
   Means means;
   double mean_input = 0;  // tokens
 };
-// Errors: kInvalid naming `file` and what it lacks.
+// Errors: kInvalid with `file` and the missing member.
 Result<LiveRun> live_run(const Json& report, const std::string& file);
 
 // What this machine adds to the model's own times.
@@ -57,7 +57,7 @@ void apply(const MachineFit& fit, cost::ModelSpec& spec, SimOptions& options);
 struct Comparison {
   std::string name;
   double live = 0, simulated = 0;
-  bool promised = false;        // whether the tolerance is for it
+  bool promised = false;        // whether the tolerance applies to it
   std::optional<double> error;  // (simulated - live) / live; absent where live is 0
 };
 struct Calibration {

@@ -1,6 +1,7 @@
-// A serving cluster in virtual time: the same routing, cost model, queue ledger, prefix index,
-// admission, prefill order, P/D control and block manager as the live programs, over simulated
-// nodes, NICs and engines. The same trace, options and seed give the same results, bit by bit.
+// Simulates a serving cluster in virtual time, with the live programs' own decisions.
+// Routing, cost model, queue ledger, prefix index, admission, prefill order, P/D control and block
+// manager are those of the live programs. Nodes, NICs and engines are simulated. The same trace,
+// options and seed give the same results, bit by bit.
 //
 // What is modelled. A request arrives, is routed at once (choose()), and joins its prefill node's
 // queue after `overhead`; a longer prefix held elsewhere is fetched over the network meanwhile.
@@ -12,25 +13,25 @@
 // Caches have tiers and know the class of a request (sim/cluster/node_cache.h). With cpp_group,
 // groups of prefill nodes compute long prompts as a pipeline of chunks: a group is one node with
 // the caches and NICs of all, busy until its first stage is free. Across racks a transfer ends
-// later by rack_latency, and a prefix is fetched within the rack if it can be.
+// later by rack_latency, and a prefix is fetched within the rack if possible.
 //
-// Nodes fail and come back by script (`fault`): what a failed node held in memory is gone, what is
-// on its SSD is there again when it returns. Requests that it had, computing, sending or decoding,
-// begin anew at once with another node; no other request notices, except by what it can no longer
-// fetch. A request for which no node is left is refused.
+// Nodes fail and return by script (`fault`). A failed node loses its memory and keeps its SSD. Its
+// requests, whether computing, sending or decoding, restart at once on another node. Other requests
+// are affected only by prefixes that they can no longer fetch. A request with no node left is
+// refused.
 //
-// The machine tide (`machines`): so many machines serve from a time on. What is added goes to the
-// side that the P/D controller finds busier, what is taken away leaves the idler one when it has
-// finished what it had; its cache goes with it.
+// The number of serving nodes may change by script (`machines`). An added node joins the side that
+// the P/D controller finds busier. A removed node leaves the idler side when its requests have
+// finished; its cache goes with it.
 //
 // Decisions know the network as the live conductor does: the configured bandwidth, then what was
 // measured of transfers to decode nodes (Cost::learn_transfer).
 //
-// What is not modelled: memory pressure of prefill engines, and what a live conductor learns of
-// single congested nodes (sched::Congestion).
+// Not modelled: memory pressure of prefill engines, and what a live conductor learns of single
+// congested nodes (sched::Congestion).
 //
-// What a request costs does not grow with the cluster: a decision weighs the few nodes that can be
-// chosen (sched/shortlist.h), and is the same as over all.
+// A request's cost does not grow with the cluster: a decision weighs the few candidate nodes
+// (sched/shortlist.h) and equals the decision over all nodes.
 //
 // Thread: one owner. Pure: no clock, no I/O.
 // Source: Mooncake, sections 4 and 5.1; timing: cost/model_spec.h.
@@ -62,7 +63,7 @@ struct SimOptions {
   std::string engine = "disaggregated";
   uint64_t prefill = 8, decode = 8;    // coupled, chunked: their sum is the number of nodes
   uint64_t cache_tokens = 3'000'000;   // of KV that each node caches in DRAM; 0: none
-  uint64_t vram_tokens = 0;            // of these also in fast memory: they need no loading
+  uint64_t vram_tokens = 0;            // copies of these in VRAM, which need no loading
   uint64_t ssd_tokens = 0;             // on the SSD of each node
   double ssd_bytes_per_s = 6e9;        // reading from it
   std::string cache_rule = "lru";      // of kCacheRules
@@ -82,7 +83,7 @@ struct SimOptions {
   uint64_t rack_nodes = 0;            // in a rack, in order of their numbers; 0: all
   Duration rack_latency{0};           // added to transfers between racks
   std::vector<std::string> fault;     // NODE@FROM[-TO], as p3@120s-180s
-  std::vector<std::string> machines;  // N@TIME, as 12@8h: so many from then on
+  std::vector<std::string> machines;  // N@TIME, as 12@8h: so many nodes from then on
   bool pd_control = false;
   sched::PdOptions pd;
   Duration sample{0};  // of the timeline; 0: none
@@ -95,8 +96,8 @@ struct SimOptions {
 struct Sample {  // of the timeline
   double at_s = 0;
   uint64_t prefill_nodes = 0, decode_nodes = 0;
-  // Means over nodes, each at most 2, against their promises (30 s and 100 ms when there is none):
-  // a node that computes is 1, its queue up to 1 more; a decode node the time of its step.
+  // Means over nodes, relative to the SLOs (30 s and 100 ms without one), each at most 2. A prefill
+  // node that computes counts 1, its queue up to 1 more; a decode node counts the time of its step.
   double prefill_load = 0, decode_load = 0;
   uint64_t queued = 0, decoding = 0, rejected = 0;  // rejected: so far
 };
@@ -109,7 +110,7 @@ struct Move {
 struct Fault {
   uint32_t node = 0;  // its number: prefill nodes first
   Duration from{0};
-  std::optional<Duration> to;  // when it is back
+  std::optional<Duration> to;  // when it returns
 };
 Result<std::vector<Fault>> parse_faults(const SimOptions& options);
 
@@ -122,13 +123,13 @@ Result<std::vector<Machines>> parse_machines(const SimOptions& options);
 struct SimResult {
   std::vector<trace::RequestResult> requests;  // in order of the trace
   double prefill_busy_s = 0;                   // computing prompts, all nodes
-  double wasted_prefill_s = 0;                 // of prompts refused or lost afterwards
+  double wasted_prefill_s = 0;                 // of prompts refused or lost after their prefill
   uint64_t rejected_after_prefill = 0;
   uint64_t fetches = 0;
   double fetched_bytes = 0, moved_bytes = 0;         // moved: fetches and prefill to decode
   uint64_t full_blocks = 0, hit_full_blocks = 0;     // of prompts that were computed
   uint64_t hit_vram_blocks = 0, hit_ssd_blocks = 0;  // of hit_full_blocks
-  uint64_t failures = 0, restarted = 0;  // of nodes; requests that began anew because of them
+  uint64_t failures = 0, restarted = 0;              // of nodes; requests restarted because of them
   double duration_s = 0;
   uint64_t events = 0;
   double steps = 0, token_steps = 0;  // of decode
@@ -138,7 +139,7 @@ struct SimResult {
   std::vector<double> prefill_busy_share;  // by node
 };
 
-// `arrivals` from trace::schedule of `trace`. Errors: kInvalid for options that make no sense.
+// Requires: `arrivals` is trace::schedule() of `trace`. Errors: kInvalid for invalid options.
 Result<SimResult> simulate(const trace::Trace& trace, const std::vector<trace::Arrived>& arrivals,
                            const cost::ModelSpec& spec, const SimOptions& options);
 

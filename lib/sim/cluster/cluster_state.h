@@ -1,4 +1,4 @@
-// The state of a simulated cluster; private to cluster*.cc.
+// Holds the private state of a simulated cluster, for cluster*.cc.
 //
 // Thread: one owner. Pure: time is what the events say.
 #pragma once
@@ -123,17 +123,17 @@ class Cluster {
   uint32_t rack(uint32_t node) const {
     return o_.rack_nodes == 0 ? 0 : node / static_cast<uint32_t>(o_.rack_nodes);
   }
-  // A group computes, and loads what it reuses, so many times as fast as a node.
+  // A group of n nodes computes and loads reused KV n times as fast as one node.
   static cost::ModelSpec grouped(cost::ModelSpec spec, const SimOptions& o) {
     const auto n = static_cast<double>(o.cpp_group);
     spec.cost.c0 /= n;
     spec.cost.c1 /= n;
     spec.cost.c2 /= n;
     spec.cost.load_bytes_per_s *= n;
-    if (o.nic_gbps > 0) spec.cost.transfer_bytes_per_s = nic(spec, o);  // what is known of it
+    if (o.nic_gbps > 0) spec.cost.transfer_bytes_per_s = nic(spec, o);  // as configured
     return spec;
   }
-  Duration way(uint32_t a, uint32_t b) const {  // beside what bandwidth takes
+  Duration way(uint32_t a, uint32_t b) const {  // in addition to the time that bandwidth takes
     return rack(a) != rack(b) ? o_.rack_latency : Duration{0};
   }
   double kv_bytes(uint64_t tokens) const {
@@ -168,7 +168,7 @@ class Cluster {
   }
   void place(uint32_t id);
 
-  // Whether anybody asks what the decode nodes will have to do.
+  // Whether the admission policy uses the forecast of decode load.
   bool forecasts() const {
     return o_.admission.admission == "early" || o_.admission.admission == "predict";
   }

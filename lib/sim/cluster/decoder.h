@@ -1,12 +1,12 @@
-// The decode side of a node in virtual time: requests join between steps, every step gives each of
-// them a token, and a step lasts as the model says for the batch and its contexts. Steps between
-// two changes of the batch are computed at once (their times rise linearly with the contexts), so
-// the cost is per request, not per token.
+// Simulates a node's decode side in virtual time.
+// Requests join between steps. Each step gives every request a token and lasts as the model says
+// for the batch and its contexts. Steps between two changes of the batch are computed at once
+// (their times rise linearly with the contexts), so the cost is per request, not per token.
 //
 // Three engines:
 //   disaggregated  a joining request's KV must be loaded; a share of that time stalls the others
 //   coupled        prompts are computed here too, before any further step (vLLM without chunks)
-//   chunked        the same in chunks that ride along with steps
+//   chunked        the same in chunks, one with each step
 //
 // Thread: one owner. Pure: time is an argument. Units: tokens, seconds.
 // Source: the step model of cost/model_spec.h; Mooncake, section 7.1 (baselines).
@@ -29,7 +29,7 @@ struct DecoderOptions {
   double join_share = 0.7;               // of the load time that stalls a running batch
   double load_bytes_per_s = 100e9;
   uint64_t chunk_tokens = 1536;
-  double chunk_penalty = 1.22;  // what chunks cost more than a whole prompt
+  double chunk_penalty = 1.22;  // cost of a chunked prompt relative to a whole one
 };
 
 struct Decoding {  // a request
@@ -55,9 +55,9 @@ class Decoder {
 
   void ready(const Decoding& request, Time now);  // its KV is here (coupled: its prompt)
   Time deadline() const { return stepping_ ? ends_ : Time::max(); }
-  // The steps up to the deadline are done. Appends the requests that ended.
+  // Completes the steps up to the deadline. Appends the requests that ended.
   void tick(Time now, std::vector<Decoded>& ended);
-  // Forgets all requests, and says which: the node died.
+  // Drops all requests and returns their ids: the node failed.
   std::vector<uint64_t> drop();
 
   size_t running() const { return running_.size(); }

@@ -1,5 +1,5 @@
-// What happens next in virtual time. Events of one time come out in the order they were put in, so
-// a run depends on nothing but its input.
+// Orders events in virtual time.
+// Events of one time come out in the order they went in, so a run depends only on its input.
 //
 // Thread: one owner. Pure: time is what the events say.
 #pragma once
@@ -45,7 +45,7 @@ class Events {
   }
 
  private:
-  // Four to a parent: half as deep as with two, and brothers lie together.
+  // Four children to a node: half as deep as with two, and siblings are adjacent in memory.
   static constexpr size_t kArity = 4;
   struct Entry {
     Time at;

@@ -1,6 +1,6 @@
-// A network of nodes whose NICs are the only bottleneck: flows between nodes share each sender's
-// and each receiver's NIC max-min fairly, at every instant. A sender that many fetch from is slow
-// for all of them, as it is in life.
+// Simulates a network whose NICs are the only bottleneck.
+// Flows share each sender's and each receiver's NIC max-min fairly, at every instant. A sender with
+// many readers is slow for all of them, as on a real network.
 //
 // Thread: one owner. Pure: time is an argument. Units: bytes; bytes a second of each direction.
 // Cost: a change touches only the flows that share a NIC with it, directly or through others.
@@ -22,13 +22,13 @@ class Network {
   using FlowId = uint64_t;
   Network(size_t nodes, double nic_bytes_per_s);
 
-  void widen(size_t node, double factor);  // its NIC is so many times as fast; before any flow
+  void widen(size_t node, double factor);  // multiplies its NIC's rate; before any flow
 
   // Between two different nodes, more than 0 bytes.
   FlowId start(size_t from, size_t to, double bytes, Time now);
   std::optional<Time> deadline() const;    // when the next flow ends
-  std::vector<FlowId> finished(Time now);  // those that ended by now, in order of their end
-  void cancel(FlowId flow, Time now);      // unknown ones are fine
+  std::vector<FlowId> finished(Time now);  // in order of their end, up to now
+  void cancel(FlowId flow, Time now);      // ignores unknown flows
 
   size_t flows() const { return flows_.size(); }
   size_t sending(size_t node) const { return out_[node].size(); }

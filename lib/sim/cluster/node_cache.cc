@@ -118,7 +118,7 @@ std::vector<NodeCache::Change> NodeCache::changes() { return std::exchange(chang
 
 void NodeCache::lose_memory() {
   vram_ = {};
-  // Events are taken at every step: a prompt makes one for each of its blocks at most.
+  // Events are drained at every step: a prompt makes at most one for each of its blocks.
   dram_.emplace(static_cast<uint32_t>(o_.dram), static_cast<uint32_t>(o_.block_tokens), ++seed_,
                 o_.prompt_max + 1);
   seen_ = 0;

@@ -1,15 +1,17 @@
-// What a simulated node caches: KV in DRAM (the block manager of the live programs), of that the
-// hottest in VRAM too, and on an SSD what fell out of DRAM.
+// Simulates a node's KV cache in DRAM, VRAM and SSD.
+// DRAM is the block manager of the live programs. VRAM has copies of its hottest blocks. The SSD
+// has blocks that fell out of DRAM. The rules:
 //
-//   lru       classes do not count: every block that falls out of DRAM goes to the SSD, if there is
-//             one, and the least recently used one there goes for good
-//   filter    the blocks that an ephemeral request computes are not kept
-//   semantic  that, and the SSD is for context blocks only: those of long-lived contexts, which
-//             leave DRAM for the SSD and never for nothing, as long as it has room
-//   tiered    filter, and the SSD is for all that is kept; contexts are the last to leave it
+//   lru       ignores classes: every block that falls out of DRAM goes to the SSD, if there is one,
+//             and the SSD evicts its least recently used
+//   filter    does not keep the blocks that an ephemeral request computes
+//   semantic  filter, and the SSD holds context blocks only: blocks of long-lived contexts. They
+//   leave
+//             DRAM for the SSD and are lost only when it is full
+//   tiered    filter, and the SSD holds all other blocks; it evicts contexts last
 //
-// A prompt finds its leading blocks wherever they are. What it found on the SSD is in DRAM again
-// when it ends; what is in VRAM needs no loading.
+// A prompt finds its leading blocks in any tier. Blocks that it found on the SSD are in DRAM again
+// when it ends. Blocks in VRAM need no loading.
 //
 // Thread: one owner. Pure: time is an argument. Units: blocks.
 // Source: Mooncake, section 5.2.
@@ -35,7 +37,7 @@ struct NodeCacheOptions {
   std::string rule = "lru";
 };
 
-// Of a prompt's full blocks, as good as random.
+// Pseudo-random hashes of a prompt's full blocks.
 std::vector<BlockHash> block_hashes(const trace::TraceRequest& record, uint64_t block_tokens);
 
 class NodeCache {
@@ -47,18 +49,18 @@ class NodeCache {
     uint64_t blocks() const { return vram + dram + ssd; }
   };
   Found look(const std::vector<BlockHash>& hashes, uint64_t tokens) const;
-  // Holds room for a prompt and what it found. 0: there is none, and it goes uncached.
+  // Reserves room for a prompt and pins the blocks it found. 0: no room, the prompt stays uncached.
   serve::TxId begin(const std::vector<BlockHash>& hashes, uint64_t tokens, Time now);
-  // Its blocks are cached, as their class allows.
+  // Caches its blocks, as their class allows.
   void end(serve::TxId tx, const std::vector<BlockHash>& hashes, trace::CacheClass of);
 
   struct Change {
     uint64_t tag;
-    bool stored;  // else it is in no tier any more
+    bool stored;  // false: it has left every tier
   };
   std::vector<Change> changes();  // since the last call
-  void lose_memory();             // the process ended; what is on the SSD stays
-  void lose_all();                // that, too, is gone
+  void lose_memory();             // the process ended; the SSD keeps its blocks
+  void lose_all();                // the SSD too
   std::vector<uint64_t> tags() const;
 
   uint64_t dram_used() const;
@@ -66,7 +68,7 @@ class NodeCache {
   uint64_t ssd_used() const { return ssd_.size() + ssd_kept_.size(); }
 
  private:
-  // Blocks by last use.
+  // Blocks in order of last use.
   class Lru {
    public:
     bool has(const BlockHash& h) const { return at_.contains(h); }
@@ -88,7 +90,7 @@ class NodeCache {
   uint64_t seed_;
   std::optional<serve::BlockManager> dram_;
   uint64_t seen_ = 0;                      // events of it
-  Lru vram_, ssd_, ssd_kept_;              // kept: contexts, where other blocks are there too
+  Lru vram_, ssd_, ssd_kept_;              // kept: contexts, when the SSD also has other blocks
   std::unordered_set<BlockHash> context_;  // blocks of that class, in any tier
   std::vector<Change> changes_;
 };

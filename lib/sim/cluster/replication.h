@@ -1,5 +1,6 @@
-// In how many nodes' caches the hottest blocks are, over time. Every sample looks at all caches;
-// blocks rank by in how many caches they were seen, over all samples.
+// Counts how many nodes cache the hottest blocks, over time.
+// Each sample reads all caches. Blocks rank by the number of caches that held them, summed over all
+// samples.
 //
 // Thread: one owner. Pure: no clock.
 // Source: Mooncake, figure 18.
@@ -16,7 +17,7 @@ class Copies {
  public:
   void add(std::span<const uint64_t> tags);  // of one node
   void end_sample();
-  // The copies of the block of that rank (from 1) in each sample; all 0 when there are fewer.
+  // The copies in each sample of the block with this rank (from 1); all 0 if no block has it.
   std::vector<uint32_t> series(size_t rank) const;
 
  private:

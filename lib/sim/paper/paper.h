@@ -1,9 +1,11 @@
-// The paper's evaluation, as far as a simulator can repeat it: each figure or table with our value
-// beside the published one, the setting assumed, and a verdict that says where they agree.
+// Reproduces the paper's evaluation in the simulator, as far as it can.
+// Each figure or table has our value next to the published one, the assumed setting, and a verdict
+// that says where they agree.
 //
 // Nothing is fitted to a figure here: times come from the model's coefficients, which were fitted
-// once (configs/models/llama3-70b.json), and caches from the traces. Where a trace is not at hand
-// it is synthesized from its profile, and the figure says so. Simulation is quoted as simulation.
+// once (configs/models/llama3-70b.json), and caches from the traces. Where no recorded trace is
+// given, one is synthesized from its profile, and the figure says so. Simulated values are labelled
+// as simulated.
 //
 // Thread: values; any thread. Pure: no clock, no I/O.
 // Source: Mooncake (FAST 2025 and the journal version); vector figures read to about 0.5 %.
@@ -23,16 +25,16 @@ namespace mc::sim {
 struct PaperRow {
   std::string what;
   std::optional<double> published, ours;
-  bool judged = true;  // false: of another system; shown beside ours, but no part of the verdict
+  bool judged = true;  // false: of another system; shown, but no part of the verdict
 };
 
-// What a figure looks like over time; those of one chart are drawn together.
+// A figure's values over time. Curves of one chart are drawn together.
 struct PaperCurve {
   std::string chart, name;
   std::vector<std::pair<double, double>> points;  // seconds, value
 };
 
-// What the paper says in words, and whether it is so here.
+// A statement of the paper in words, and whether it holds here.
 struct PaperClaim {
   std::string what;
   bool holds;
@@ -41,7 +43,7 @@ struct PaperClaim {
 struct PaperFigure {
   std::string id, title, unit, setting;
   std::vector<PaperRow> rows;
-  double tolerance = 0.15;  // relative; within it values agree
+  double tolerance = 0.15;  // relative; closer values agree
   std::string note;
   std::string verdict;  // from rows and tolerance
   std::vector<PaperCurve> curves = {};
@@ -56,13 +58,13 @@ struct PaperInput {
 
 std::vector<std::string> paper_figures();  // their ids, in order: "eq2", "table3", "fig1", ...
 
-Result<> check_figures(const std::vector<std::string>& ids);  // kInvalid for one that is none
+Result<> check_figures(const std::vector<std::string>& ids);  // kInvalid for an unknown id
 
 Result<std::vector<PaperFigure>> reproduce(const PaperInput& input,
                                            const std::vector<std::string>& ids);
 
-// Of rows that have both values and are judged: how far apart the worst is, and whether they rank
-// alike. Of what the paper says in words: how much of it holds.
+// Says how far apart the worst pair of judged values is, whether the pairs rank alike, and how many
+// of the paper's statements hold.
 std::string verdict_of(const PaperFigure& figure);
 
 std::string paper_text(const std::vector<PaperFigure>& figures);  // Markdown

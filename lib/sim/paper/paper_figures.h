@@ -1,4 +1,4 @@
-// The figures of the paper's evaluation and what they share; private to paper*.cc.
+// Declares the paper's figures and their common helpers, for paper*.cc.
 //
 // Thread: values; any thread. Pure: no clock, no I/O.
 #pragma once
@@ -18,12 +18,12 @@ StudyOptions promising(StudyOptions o, Duration ttft, Duration tbt);
 StudyOptions baseline(const char* engine, uint64_t cache_tokens);
 Result<Run> simulated(const PaperInput& in, const trace::Trace& t, StudyOptions o);
 
-// Seconds of the GPU alone, without loading a cached prefix: Figures 15 and 17 count these.
+// GPU seconds without loading a cached prefix: Figures 15 and 17 count these.
 double gpu_seconds(uint64_t tokens, uint64_t reused);
 double mean_gpu_seconds(const Run& run);
 double hit_percent(const Run& run);
 double within_percent(const Run& run, double ms);  // of those that have a TBT
-// Our value of a row, and whether those of rows rise in the order given.
+// Our value of a row; whether the values of these rows rise in this order.
 std::optional<double> value_at(const PaperFigure& f, const std::string& what);
 bool rising(const PaperFigure& f, const std::vector<std::string>& rows);
 

@@ -1,9 +1,8 @@
-// Results side by side: two or more, live or simulated, of "mc-replay run" or "mc-replay sim". The
-// first is what the others are compared with.
+// Compares two or more results of `mc-replay run` or `mc-replay sim`.
+// The first is the base of the comparison.
 //
-// A result of several runs (--repeat) has an interval of 95 % around each figure. Two figures
-// differ when their intervals have no point in common; of single runs nobody can tell, and the
-// verdict says so.
+// A result of several runs (--repeat) has a 95 % interval around each figure. Two figures differ
+// when their intervals do not overlap. Single runs have no interval, and the verdict says so.
 //
 // Thread: values; any thread. Pure: no clock, no I/O.
 #pragma once
@@ -24,13 +23,13 @@ struct Outcome {  // one column
   std::string label;
   std::string mode;                              // "live" or "sim"
   uint64_t requests = 0;                         // of its trace
-  std::vector<std::optional<Interval>> figures;  // as compared_figures() lists them
+  std::vector<std::optional<Interval>> figures;  // in the order of compared_figures()
 };
 
 const std::vector<std::string>& compared_figures();
 
-// The results in a report (schema mc-replay/1) or a study (mc-replay-study/1: one for each point).
-// Errors: kInvalid naming `file` when it is neither.
+// The result in a report (schema mc-replay/1), or one for each point of a study
+// (mc-replay-study/1). Errors: kInvalid with `file` when it is neither.
 Result<std::vector<Outcome>> results_of(const Json& json, const std::string& file);
 
 Difference difference(const std::optional<Interval>& base, const std::optional<Interval>& other);

@@ -1,12 +1,12 @@
-// Capacity planning: which split of so many nodes between prefill and decode, how much cache and
-// how fast a network a workload needs to keep its promises; and the curves behind the answers.
+// Plans capacity: the P/D split, cache size and network that keep a workload's SLOs.
+// It also returns the curves behind these answers.
 //
-// One thing at a time: first the split with all else as asked for; then, on that split, the
-// smallest cache, and with that cache the slowest network, that still reach the target (or, where
-// nothing does, what comes nearest). Every point is a whole simulation.
+// It varies one thing at a time: first the split, with all else as given; then, on that split, the
+// smallest cache, and with that cache the slowest network, that still reach the target (or come
+// nearest to it). Every point is a whole simulation.
 //
-// Thread: the caller's and others beside it (sim/study/parallel.h); the outcome is the same
-// whatever their number. Source: Mooncake, figures 16, 21 and 23.
+// Thread: the caller's and others (sim/study/parallel.h); the result is the same for any number of
+// threads. Source: Mooncake, figures 16, 21 and 23.
 #pragma once
 #include <optional>
 #include <string>
@@ -18,16 +18,16 @@
 namespace mc::sim {
 
 struct PlanOptions {
-  StudyOptions study;    // promises are in sim.admission
+  StudyOptions study;    // SLOs are in sim.admission
   uint64_t nodes = 16;   // prefill and decode together
-  double target = 0.95;  // of requests that keep their promises
+  double target = 0.95;  // share of requests within their SLOs
   std::vector<uint64_t> cache_tokens{100'000, 300'000, 1'000'000, 3'000'000, 10'000'000};
   std::vector<double> nic_gbps{25, 50, 100, 200, 400, 800};
 };
 
 struct PlanPoint {
   Setting setting;
-  double effective = 0;  // share of requests that keep their promises
+  double effective = 0;  // share of requests within their SLOs
   std::optional<double> goodput_rps, ttft_p99_s, tbt_p99_ms, hit_ratio;
 };
 
@@ -38,14 +38,14 @@ struct PlanCurve {
 };
 
 struct Planned {
-  bool met = false;  // the target, by all that was chosen together
+  bool met = false;  // whether the chosen values together reach the target
   uint64_t prefill = 0, decode = 0, cache_tokens = 0;
   double nic_gbps = 0;
   double effective = 0;
   std::vector<PlanCurve> curves;
 };
 
-// Errors: kInvalid for fewer than two nodes, no promise at all, a target outside (0, 1], empty
+// Errors: kInvalid for fewer than two nodes, no SLO, a target outside (0, 1], empty
 // lists.
 Result<Planned> plan(const trace::Trace& trace, const cost::ModelSpec& spec,
                      const PlanOptions& options);

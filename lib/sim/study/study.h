@@ -1,5 +1,5 @@
-// Runs of the simulator: one, a sweep over the values of options, and repeats with other seeds;
-// and what they print.
+// Runs simulations: one, a sweep over options, or repeats with other seeds.
+// It also formats their results.
 //
 //   --sweep policy=kvcache,random --sweep speed=1,2   every combination: four points
 //   --repeat 5                                        each point with five seeds; means with a
@@ -22,7 +22,7 @@ struct StudyOptions {
   SimOptions sim;
   trace::PlayOptions play;
   uint64_t repeat = 1;
-  uint64_t threads = 0;  // runs side by side; 0: as many as CPUs. They do not change results.
+  uint64_t threads = 0;            // 0: one for each CPU. Results do not depend on it.
   std::vector<std::string> sweep;  // "name=v1,v2", commas split or not
 };
 
@@ -36,7 +36,7 @@ struct Run {
   SimResult result;  // without its requests, unless it is the only run
 };
 
-// Errors: kInvalid for unknown options and values, with the option named; more than 1000 runs.
+// Errors: kInvalid for an unknown option or value, naming the option, and for more than 1000 runs.
 Result<std::vector<Run>> run_study(const trace::Trace& trace, const cost::ModelSpec& spec,
                                    const StudyOptions& options);
 Result<> check_sweep(const StudyOptions& options);

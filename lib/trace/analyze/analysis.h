@@ -1,5 +1,5 @@
-// What `mc-replay analyze` prints: a trace's statistics, its hit rates, and what a cluster should
-// hit, as text and JSON.
+// Builds the report of `mc-replay analyze`, as text and JSON.
+// It has the trace's statistics, its hit rates, and the hits to expect of a cluster.
 //
 // Thread: values; any thread. Pure: no clock, no I/O.
 #pragma once
@@ -18,11 +18,11 @@ namespace mc::trace {
 
 struct AnalysisOptions {
   std::vector<uint64_t> capacities_tokens;  // of the curves
-  std::vector<std::string> orders;          // of kEvictionOrders, beside LRU
-  uint64_t route_nodes = 0;                 // local caches to compare routing rules over; 0: none
-  uint64_t route_tokens = 0;                // of each of them
+  std::vector<std::string> orders;          // of kEvictionOrders, in addition to LRU
+  uint64_t route_nodes = 0;                 // local caches for the routing rules; 0: none
+  uint64_t route_tokens = 0;                // that each local cache holds
   uint64_t seed = 0;                        // of the random rule
-  std::optional<PredictOptions> predict;    // absent: no cluster was asked for
+  std::optional<PredictOptions> predict;    // absent: no cluster is predicted
 };
 
 struct Analysis {

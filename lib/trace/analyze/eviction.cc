@@ -12,7 +12,7 @@ namespace {
 
 constexpr uint64_t kNever = UINT64_MAX;
 
-// What every cache here has: which blocks are in, and which belong to the request at hand.
+// The base of every cache here: which blocks it holds, and which belong to the current request.
 class Held {
  public:
   Held(uint32_t distinct, uint64_t capacity)
@@ -73,7 +73,7 @@ class Lfu : public Held {
   uint64_t now_ = 0;
 };
 
-// Takes the oldest entry that may go out of a queue (oldest first); false when none may.
+// Removes the oldest evictable entry of a queue (oldest first); false when there is none.
 template <class MayGo>
 bool take_oldest(std::list<uint32_t>& queue, MayGo may_go, uint32_t* id) {
   for (auto it = queue.begin(); it != queue.end(); ++it) {

@@ -1,16 +1,17 @@
-// What one cache of a given size hits under other eviction orders than LRU, with the words of
-// stats.h: requests in order, blocks touched or inserted from last to first, blocks of the request
-// at hand never evicted by it. A prompt of more blocks than the cache uses its first C.
+// Counts a cache's hits under eviction orders other than LRU.
+// The terms are those of stats.h: requests in order, blocks touched or inserted from last to first.
+// A request never evicts its own blocks. A prompt of more blocks than the cache uses its first C.
 //
-//   lfu      fewest uses since insertion goes first; ties: least recently used
-//   fifo     oldest insertion first
+//   lfu      evicts the block with the fewest uses since insertion; ties: least recently used
+//   fifo     evicts the oldest insertion
 //   sieve    base/sieve.h
-//   s3-fifo  a tenth of the room is a probationary queue; what was used more than once there moves
-//            to the main queue, the rest is remembered (as many as the main queue holds) and goes
-//            straight to the main queue if it comes back. `s3-fifo-0`: used at all is enough
-//   opt      knows the future: keeps the C blocks with the nearest next use, and does not admit
-//            what is further off. A block is never used before its prefix, so this is optimal
-//            for prefixes too: an upper bound of every order at every size
+//   s3-fifo  a tenth of the room is a probationary queue. A block used more than once there moves
+//   to
+//            the main queue; the others are remembered (as many as the main queue holds) and enter
+//            the main queue directly if they return. `s3-fifo-0`: one use is enough
+//   opt      knows the future: keeps the C blocks with the nearest next use, and does not admit a
+//            block whose next use is later. A block is never used before its prefix, so this is
+//            optimal for prefixes too: an upper bound of every order at every size
 //
 // Thread: values; any thread. Pure: no clock, no I/O.
 // Source: Zhang et al., "SIEVE is simpler than LRU" (2024); Yang et al., "FIFO queues are all you
@@ -29,7 +30,7 @@ inline const std::vector<std::string> kEvictionOrders = {"lfu",     "fifo",     
 
 struct EvictionCurve {
   std::string order;
-  std::vector<CacheHits> points;  // one for each capacity asked for
+  std::vector<CacheHits> points;  // one for each requested capacity
 };
 
 // Errors: kInvalid for an order that is not in kEvictionOrders.

@@ -1,17 +1,17 @@
-// How much prompts hit when a cluster's caches are not one pool but local to its nodes, by the rule
-// that sends a request to a node. Load is not simulated: `requests_max_share` says what a rule
-// would do to it.
+// Compares hit rates of local caches under rules that route requests to nodes.
+// Load is not simulated: `requests_max_share` shows how a rule would skew it.
 //
-//   random    any node
-//   longest   the node that holds the longest prefix of the prompt; ties: fewest requests so far
-//   nontrivial  the same, but a match of no more than the blocks that every prompt shares counts as
-//               none (the fewest requests so far decide)
-//   sticky    by the first block after those shared by all: a session stays where it began
-//   pool      one cache as large as all of them: what a global cache would hit
+//   random      any node
+//   longest     the node that holds the longest prefix of the prompt; ties: fewest requests so far
+//   nontrivial  the same, but a match of only the blocks that every prompt shares counts as none
+//   (the
+//               fewest requests so far decide)
+//   sticky      by the first block after those that all prompts share: a session stays on its node
+//   pool        one cache as large as all of them: what a global cache would hit
 //
 // The black hole. Where every prompt begins with the same block (a system prompt), `longest` sends
 // the second request to the node that served the first, and so on: all others stay empty, and n
-// caches hit like one. `nontrivial` is as easy to compute and as good as the pool.
+// caches hit like one. `nontrivial` is as cheap to compute and hits as much as the pool.
 //
 // Thread: values; any thread. Pure: no clock; random numbers from the seed.
 // Source: Mooncake, section 7.1.3 (local and global caches), Figure 17.
@@ -39,10 +39,10 @@ struct RoutingOptions {
 struct RoutingHits {
   std::string route;
   CacheHits hits;                 // capacity: of all nodes together
-  uint64_t nodes_used = 0;        // that were sent anything
+  uint64_t nodes_used = 0;        // nodes that got a request
   double requests_max_share = 0;  // of the busiest node
-  bool black_hole = false;        // one node of several was sent more than 90 % of all requests
-  std::vector<uint64_t> each;     // full blocks that each request found
+  bool black_hole = false;        // one node of several got more than 90 % of all requests
+  std::vector<uint64_t> each;     // full blocks found by each request
 };
 
 // Errors: kInvalid for 0 or more than kRouteNodesMax nodes.

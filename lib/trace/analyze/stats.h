@@ -1,12 +1,11 @@
-// What a trace holds, and how much of it caches of any size could serve.
+// Describes a trace and computes the hit rates of caches of any size.
 //
-// Words. A request has m = len(hash_ids) blocks; all but the last are full, the last may be
-// partial. h is the number of its leading blocks present when it arrives, before it changes
-// anything.
+// Terms. A request has m = len(hash_ids) blocks; all but the last are full, the last may be
+// partial. h is the number of its leading blocks that are cached when it arrives.
 //   block rate       sum h / sum m: a partial block counts as one
 //   token rate       sum min(block * h, input) / sum input: a partial block counts its own tokens
-//   full-block rate  the same as block rate with partial blocks left out of the cache altogether,
-//                    as engines do that share only full blocks
+//   full-block rate  the block rate of a cache that holds no partial blocks, as of engines that
+//                    share only full blocks
 // Output tokens never enter a cache. After matching, a request's blocks are touched (or inserted)
 // from last to first, so that leaves are evicted before their prefixes; the blocks of the request
 // itself are pinned. For LRU that equals keeping the first C blocks in the order (last request,
@@ -28,7 +27,7 @@ namespace mc::trace {
 
 inline constexpr uint64_t kUnlimited = UINT64_MAX;  // blocks
 
-// The LRU stack: at what depth is a block, counted from 1 at the youngest? Ids are below
+// The LRU stack: a block's depth, counted from 1 at the most recently used. Ids are below
 // `distinct`.
 class LruStack {
  public:
@@ -51,9 +50,9 @@ struct CacheHits {
 };
 
 struct HitCurve {
-  uint64_t blocks = 0, tokens = 0, full_blocks = 0;  // what the hits are a share of
+  uint64_t blocks = 0, tokens = 0, full_blocks = 0;  // denominators of the rates
   CacheHits infinite;
-  std::vector<CacheHits> points;  // one for each capacity asked for, in that order
+  std::vector<CacheHits> points;  // one for each requested capacity, in that order
 
   double block_rate(const CacheHits& h) const;
   double token_rate(const CacheHits& h) const;
@@ -64,15 +63,15 @@ HitCurve lru_curve(const Numbered& prompts, const std::vector<uint64_t>& capacit
 HitCurve lru_curve(const std::vector<TraceRequest>& records, uint64_t block_tokens,
                    const std::vector<uint64_t>& capacities_blocks);
 
-// What a live cluster should report as cached tokens. Requests are served one at a time in the
+// Predicts what a live cluster reports as cached tokens. Requests are served one at a time in the
 // order of the trace, by one LRU pool of `nodes` times `node_blocks` blocks:
 //  - only full blocks are cached and shared; a partial last block is always computed;
 //  - a request's hit is its leading full blocks that are present, but never its whole prompt: at
 //    least one token must be computed to have logits for the first answer token, and only whole
 //    blocks are skipped, so a prompt of exactly k blocks that are all present counts k - 1;
 //  - all its full blocks are then touched, last to first.
-// A live run differs where requests overlap in time: a prompt that arrives while its prefix is
-// still being computed elsewhere finds less.
+// A live run differs where requests overlap in time: a prompt finds less if another node is still
+// computing its prefix.
 struct PredictOptions {
   uint64_t node_blocks = kUnlimited;
   uint64_t nodes = 1;

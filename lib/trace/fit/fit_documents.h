@@ -1,6 +1,6 @@
-// Questions about documents among the requests of a trace: several prompts begin with the same
-// blocks and each goes on with something of its own. In a conversation what is shared grows from
-// turn to turn, and so do the prompts; here neither does.
+// Finds questions about documents in a trace, and fits their profile.
+// Several prompts begin with the same blocks, and each continues with its own text. In a
+// conversation the shared part and the prompts grow from turn to turn; here neither grows.
 //
 // Thread: values; any thread. Pure: no clock, no I/O; random numbers from fixed seeds.
 #pragma once
@@ -20,13 +20,14 @@ struct DocumentSplit {
   std::vector<size_t> alone;        // requests that share no full block with another
   bool holds = false;               // the trace is of this kind
 };
-// It is where kDocumentsMin groups and more have three different prompts, nearly all of these share
-// in every question just what they share in all, and their prompts do not grow one by one.
+// The trace is of this kind if at least kDocumentsMin groups have three different prompts, nearly
+// all of these groups share the same blocks in every question, and their prompts do not grow one by
+// one.
 inline constexpr size_t kDocumentsMin = 5;
 DocumentSplit split_documents(const Trace& trace);
 
-// A profile of the documents generator. How soon the questions about a document follow each other
-// is set so that LRU caches of a few sizes hit what they do on the trace.
+// Fits a profile of the documents generator. The distance between questions about a document is set
+// so that LRU caches of a few sizes hit as on the trace.
 Result<Fitted> fit_documents(const Trace& trace, const DocumentSplit& split);
 
 }  // namespace mc::trace

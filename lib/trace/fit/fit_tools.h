@@ -1,5 +1,6 @@
-// Calls of tools among the requests of a trace: those that share a long instruction with all others
-// of their kind, and nothing else with anybody.
+// Finds tool calls in a trace by the long instructions that they share.
+// A tool call shares its instruction with all others of its kind, and nothing else with any
+// request.
 //
 // Thread: values; any thread. Pure.
 #pragma once
@@ -18,8 +19,9 @@ struct ToolSplit {
   std::vector<ToolCalls> tools;  // the most called first
   Trace rest;                    // the other requests, in order
 };
-// A kind is what begins with the same block, at least kToolShare of all requests and
-// kToolRequestsMin, of which no more than kToolContinued share a block that the kind does not.
+// A kind is a set of requests with the same first block. It has at least a share kToolShare of all
+// requests, and at least kToolRequestsMin. At most a share kToolContinued of it shares a block that
+// the whole kind does not.
 inline constexpr double kToolShare = 0.02, kToolContinued = 0.02;
 inline constexpr uint64_t kToolRequestsMin = 20;
 ToolSplit split_tools(const Trace& trace);

@@ -1,4 +1,4 @@
-// Distributions as profiles have them: their values at a few quantile levels.
+// Writes distributions as profiles have them: their values at a few quantile levels.
 //
 // Thread: values; any thread. Pure.
 #pragma once
@@ -9,7 +9,7 @@
 namespace mc::trace {
 
 const std::vector<double>& knot_levels();  // in percent
-// The values at these levels, in whole units; `otherwise` at each where there are none.
+// The values at these levels, in whole units; `otherwise` at each level when `values` is empty.
 Json knots(const std::vector<double>& values, double otherwise, double unit);
 
 }  // namespace mc::trace

@@ -1,8 +1,8 @@
-// Turns a trace into requests to send: when each is due, and the tokens of its prompt.
+// Turns a trace into requests to send: their due times and prompt tokens.
 //
 // Due times depend on the trace, the options and the seed only, never on the server: the load is
-// open. Prompts are made from the hash ids: the same id is always the same tokens, two ids are
-// never the same block, so real caches find exactly the prefixes that the trace says.
+// open. Prompts are made from the hash ids: the same id is always the same tokens, and two ids are
+// never the same block, so real caches find exactly the prefixes of the trace.
 //
 // Thread: values; Prompts is constant after make() and safe from any thread.
 // Pure: no clock, no I/O.
@@ -20,7 +20,7 @@ namespace mc::trace {
 
 enum class Arrival {
   kTrace,    // recorded times, divided by the speed
-  kPoisson,  // the rest need a rate (qps)
+  kPoisson,  // this and those below need a rate (qps)
   kUniform,  // evenly spaced
   kGamma,    // gamma gaps with coefficient of variation `cv`: burstier than Poisson above 1
 };
@@ -38,8 +38,8 @@ struct PlayOptions {
 };
 
 struct Arrived {
-  uint64_t id = 0;  // position in trace.records: stable whatever window and limit are
-  Duration due{};   // after the start of the replay
+  uint64_t id = 0;                       // position in trace.records, for any window and limit
+  Duration due{};                        // after the start of the replay
   const TraceRequest* record = nullptr;  // the trace's
 };
 
@@ -48,7 +48,7 @@ Result<> parse_arrival(std::string_view text, PlayOptions& options);
 // "A:B", "A:", ":B" in seconds of trace time.
 Result<> parse_window(std::string_view text, PlayOptions& options);
 
-// In order of `due`. Errors: kInvalid for options that make no sense or leave no request.
+// In order of `due`. Errors: kInvalid for invalid options, and for options that leave no request.
 Result<std::vector<Arrived>> schedule(const Trace& trace, const PlayOptions& options);
 
 struct PromptOptions {

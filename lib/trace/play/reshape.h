@@ -1,4 +1,4 @@
-// Traces made from other traces, and the plainest of all.
+// Stretches traces, and makes traces of identical requests.
 //
 // Thread: values; any thread. Pure: no clock, no I/O.
 #pragma once
@@ -10,11 +10,10 @@
 
 namespace mc::trace {
 
-// How a trace is stretched. `rate`: requests come so many times as fast. `prefix`: the full blocks
-// that a prompt shares with another request become so many times as many, the same ones for all
-// who share them. `prompt`: what no other request has becomes so many times as long. A fraction of
-// a block is rounded down over the prefix as a whole; a prompt keeps at least one token of its own,
-// if it had any.
+// Factors that stretch a trace. `rate` multiplies the request rate. `prefix` multiplies the full
+// blocks that a prompt shares with another request, the same way for all requests that share them.
+// `prompt` multiplies the length of the unshared rest. A fraction of a block is rounded down over
+// the prefix as a whole. A prompt with an unshared rest keeps at least one token of it.
 struct Stretch {
   double rate = 1, prefix = 1, prompt = 1;
   bool none() const { return rate == 1 && prefix == 1 && prompt == 1; }
@@ -25,8 +24,8 @@ struct Stretch {
 Result<std::vector<TraceRequest>> stretch(const std::vector<TraceRequest>& records,
                                           uint64_t block_tokens, const Stretch& by);
 
-// Requests that are all alike, evenly apart; the first `shared_tokens` (whole blocks of them) of
-// the prompts are the same, the rest of each is its own.
+// Identical requests at even distances. All prompts share the first `shared_tokens`, in whole
+// blocks; the rest is unique to each.
 struct FixedShape {
   uint64_t requests = 200, input = 1024, output = 6, shared_tokens = 0;
   double qps = 2;

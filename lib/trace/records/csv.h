@@ -1,13 +1,14 @@
-// Request logs without block hashes, as CSV: when, how many tokens in, how many out. What prompts
-// share is not in them, so it must be said: a PrefixModel.
+// Reads request logs without block hashes from CSV.
+// A row has a request's time, input tokens and output tokens. A PrefixModel must say which prefixes
+// the prompts share, because the log does not.
 //
 //   azure     TIMESTAMP,ContextTokens,GeneratedTokens             2023-11-16 18:15:46.6805900
 //   burstgpt  Timestamp,Model,Request tokens,Response tokens,...  seconds
 //
-// The header line tells which. Rows are sorted by time and shifted so that the first is at 0.
-// BurstGPT's rows without an answer (failures) are skipped and counted.
+// The header line decides the format. Rows are sorted by time and shifted so that the first is at
+// 0. BurstGPT's rows without an answer (failures) are skipped and counted.
 //
-// Thread: values; any thread. Errors: name file, line, field, the value seen and what is wanted.
+// Thread: values; any thread. Errors: name file, line, field, the value seen and the value wanted.
 #pragma once
 #include <string>
 #include <string_view>

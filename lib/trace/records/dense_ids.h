@@ -1,5 +1,5 @@
-// The prompts of a trace with their block ids numbered densely from 0, in one flat array: what the
-// cache studies walk over and over.
+// Numbers a trace's block ids densely from 0.
+// All prompts lie in one flat array, which the cache studies scan many times.
 //
 // Thread: values; any thread. Pure: no clock, no I/O.
 #pragma once
@@ -30,7 +30,7 @@ struct Numbered {
   std::span<const uint32_t> of(size_t i, bool full_only) const {
     return full_only ? full(i) : all(i);
   }
-  // Tokens that the first `blocks` blocks of prompt i stand for: the partial one counts its own.
+  // Tokens in the first `blocks` blocks of prompt i; a partial block counts its own tokens.
   uint64_t tokens_in(size_t i, uint64_t blocks) const {
     return std::min(blocks * block_tokens, input[i]);
   }

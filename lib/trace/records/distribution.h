@@ -1,5 +1,6 @@
-// Exact statistics of a set of numbers: all values are kept and sorted, nothing is bucketed. A
-// percentile between two values is interpolated linearly (rank p * (n - 1)).
+// Computes exact statistics of a set of numbers.
+// It keeps and sorts all values; nothing is bucketed. A percentile between two values is
+// interpolated linearly (rank p * (n - 1)).
 //
 // Thread: values; any thread. Pure: arithmetic only.
 #pragma once
@@ -17,7 +18,7 @@ class Distribution {
   size_t n() const { return sorted_.size(); }
   bool empty() const { return sorted_.empty(); }
   double sum() const { return sum_; }
-  // Of an empty set all of these are 0: ask empty() first, and print nothing rather than 0.
+  // These are 0 for an empty set. Callers check empty() first and print no 0 for it.
   double mean() const;
   double deviation() const;  // of the population
   double min() const { return empty() ? 0 : sorted_.front(); }

@@ -1,12 +1,13 @@
-// A request trace: when each request arrived, how long its prompt and its answer were, and which
-// blocks its prompt is made of. One JSON object a line, as the public Mooncake traces:
+// Reads and writes request traces.
+// A trace has one JSON object a line, as the public Mooncake traces. It gives a request's arrival
+// time, the lengths of its prompt and answer, and the blocks of its prompt:
 //
 //   {"timestamp": 0, "input_length": 6758, "output_length": 500, "hash_ids": [0, 1, ...]}
 //
 // timestamp is milliseconds; lengths are tokens; equal ids mean equal blocks with equal prefixes;
 // there are ceil(input_length / 512) ids, the last one for a block that may be partial. A "class"
 // of "ephemeral", "context" or "normal" says what to keep (CacheClass). Other keys are ignored.
-// Lines that are not so are skipped, counted and explained, or refused when strict.
+// Malformed lines are skipped, counted and explained, or refused when strict.
 //
 // Thread: values; any thread.
 #pragma once
@@ -26,8 +27,8 @@ inline constexpr size_t kLineBytesMax = 4u << 20;      // 10 M tokens in 512s, 2
 inline constexpr uint64_t kRecordsMax = 20'000'000;    // of a file
 inline constexpr uint64_t kBlocksMax = 100'000'000;    // of a file, all records together
 
-// What a prompt's blocks are worth once it is answered: those of an ephemeral one hardly recur (a
-// search result), those of a context are kept by contract.
+// The value of a prompt's blocks after its answer. Blocks of an ephemeral prompt hardly recur (a
+// search result); blocks of a context are kept by contract.
 enum class CacheClass : uint8_t { kNormal, kEphemeral, kContext };
 
 struct TraceRequest {
@@ -50,8 +51,8 @@ struct Trace {
   std::vector<TraceRequest> records;  // by time; equal times in the order of the file
   uint64_t lines = 0;                 // read, blank ones left out
   uint64_t skipped = 0;               // malformed
-  uint64_t out_of_order = 0;          // lines earlier than one before them; sorted into their place
-  BadLine first_out_of_order;         // of these
+  uint64_t out_of_order = 0;          // lines earlier than a line before them; sorted
+  BadLine first_out_of_order;         // the first of these
   std::vector<BadLine> bad;           // the first few of the skipped
 };
 
@@ -60,7 +61,7 @@ struct ReadOptions {
   uint64_t limit = 0;   // stop after this many good records; 0: all
   uint64_t block_tokens = kBlockTokens;
   uint64_t input_max = 0;   // a longer prompt makes a line malformed; 0: none does
-  std::string model = {};   // whose limit that is
+  std::string model = {};   // the model with that limit
   size_t reasons_max = 10;  // how many bad lines to keep
 };
 
@@ -71,7 +72,7 @@ Result<Trace> read_trace(const std::string& path, const ReadOptions& options = {
 Result<Trace> parse_trace(std::string_view text, const std::string& name,
                           const ReadOptions& options = {});
 
-// One line of a trace. Errors give the reason only.
+// One line of a trace. Errors: the reason, without file and line.
 Result<TraceRequest> parse_record(std::string_view line, uint64_t block_tokens = kBlockTokens);
 Result<> check_record(const TraceRequest& record, uint64_t block_tokens = kBlockTokens);
 std::string record_line(const TraceRequest& record);  // with its newline

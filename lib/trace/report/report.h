@@ -1,8 +1,8 @@
-// What a replay measured: one RequestResult for each request sent, a Summary of them all, and both
-// as text and JSON.
+// Summarizes what a replay measured, as text and JSON.
+// There is one RequestResult for each request, and one Summary of all.
 //
-// Latencies start at the *intended* time, so a client that falls behind cannot hide it. Whatever
-// was not measured is absent: std::nullopt here, null in JSON, "-" in text, never 0.
+// Latencies start at the *intended* time, so that a late client shows in them. A value that was not
+// measured is absent: std::nullopt here, null in JSON, "-" in text, never 0.
 //   TTFT  intended send to first token
 //   TBT   mean of the longest 10 % of a request's token gaps (the paper's)
 //   TPOT  (E2E - TTFT) / (output tokens - 1)
@@ -34,7 +34,7 @@ struct RequestResult {
   uint64_t input = 0;               // prompt tokens
   uint64_t output = 0;              // tokens received
   uint64_t hash_blocks = 0;         // ids of the prompt
-  std::optional<uint64_t> cached;   // prompt tokens the server took from caches, if it says
+  std::optional<uint64_t> cached;   // prompt tokens from caches, if the server reports it
   std::string prefill, decode;      // the nodes, "" unknown
   Status status = Status::kOk;
   int http = 0;        // 0: no answer
@@ -42,9 +42,9 @@ struct RequestResult {
   std::optional<double> queue_ms, prefill_ms, transfer_ms, first_step_ms;  // parts of TTFT
   std::optional<double> predicted_ttft_ms;                                 // the conductor's
   std::optional<double> ttft_ms, e2e_ms;
-  std::vector<double> gaps_ms;        // between tokens: output - 1 of them when all is well
-  std::optional<double> told_tbt_ms;  // when the gaps themselves were not kept
-  std::optional<uint64_t> kv_errors;  // wrong KV bytes the server found, if it says
+  std::vector<double> gaps_ms;  // between tokens: output - 1 of them unless the request failed
+  std::optional<double> told_tbt_ms;  // set when the gaps were not kept
+  std::optional<uint64_t> kv_errors;   // wrong KV bytes, if the server reports it
 
   std::optional<double> tbt_ms() const;  // longest tenth
   std::optional<double> tpot_ms() const;
@@ -54,7 +54,7 @@ struct Slo {
   std::optional<double> ttft_ms = std::nullopt, tbt_ms = std::nullopt;  // absent: no objective
 };
 
-// What was run. Everything here is told, not measured.
+// The conditions of a run. The caller fills all of it; nothing here is measured.
 struct RunInfo {
   std::string mode = "live";  // "live" or "sim"
   std::string started;        // wall-clock text
@@ -100,8 +100,8 @@ struct Summary {
   std::optional<double> offered_rps, completed_rps, goodput_rps;
   std::optional<double> duration_s;
   uint64_t input_tokens = 0, output_tokens = 0;             // of requests that were ok
-  std::optional<uint64_t> hit_tokens;                       // of those whose server says
-  uint64_t hit_known_input = 0, hit_known_full_blocks = 0;  // what the hits are a share of
+  std::optional<uint64_t> hit_tokens;                       // of requests whose server reports it
+  uint64_t hit_known_input = 0, hit_known_full_blocks = 0;  // denominators of the hit ratios
   std::optional<uint64_t> kv_errors;
   Distribution lag_ms;
   std::optional<bool> schedule_kept;  // p99 of the lag within max_lag_ms
@@ -119,7 +119,7 @@ Summary summarize(const std::vector<RequestResult>& results, const RunInfo& info
 // A --require gate: "effective>=0.95", "p99.ttft_s<20", "failed==0", "hit-tokens>0". The left side
 // is a count (sent ok rejected failed timeout cancelled kv-errors hit-tokens), a figure (effective
 // goodput completed offered hit-ratio) or STAT.METRIC as in the JSON ("mean.tbt_ms"). A figure that
-// was not measured fails its gate. Errors: kInvalid for an expression that is not one.
+// was not measured fails its gate. Errors: kInvalid for a malformed expression.
 Result<Gate> check_gate(const Summary& summary, const std::string& expr);
 Result<> check_gate_syntax(
     const std::string& expr);  // before the run, so that a typo costs nothing

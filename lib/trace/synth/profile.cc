@@ -15,7 +15,7 @@ namespace {
 double squash(double x) { return std::copysign(std::log1p(std::abs(x)), x); }
 double stretch(double y) { return std::copysign(std::expm1(std::abs(y)), y); }
 
-// Reads the members of one object and finds those nobody asked for.
+// Reads the members of one object and finds unknown ones.
 class Members {
  public:
   Members(const Json& object, std::string where) : object_(object), where_(std::move(where)) {}

@@ -1,6 +1,6 @@
-// The numbers behind a synthetic workload, read from a JSON file (configs/profiles/).
+// Parses the JSON profile of a synthetic workload (configs/profiles/).
 //
-// Thread: values; any thread. Pure: reads no file; whoever has the JSON passes it.
+// Thread: values; any thread. Pure: reads no file; the caller passes the JSON.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -33,8 +33,8 @@ struct LogNormal {
   double draw(Random& random) const { return random.lognormal(mu, sigma); }
 };
 
-// Chats that share one system prompt. Sessions start at random; each goes on for some turns, every
-// turn sending the whole conversation again. See synth.h for what is drawn from what.
+// Chats that share one system prompt. Sessions start at random and last some turns; every turn
+// sends the whole conversation again. synth.h says how each value is drawn.
 struct ConversationProfile {
   uint64_t requests = 0;
   double span_s = 0;
@@ -56,21 +56,21 @@ struct ConversationProfile {
   Knots branch_keep_fraction, branch_delta_tokens;
 };
 
-// Questions about long documents, among short chats that share nothing.
+// Questions about long documents, and short chats that share nothing.
 struct DocumentsProfile {
   uint64_t requests = 0;
   double rate_per_s = 0;
-  // Shares of all requests; the rest asks about documents that several questions share.
+  // Shares of all requests; the rest are questions about shared documents.
   double short_share = 0, single_share = 0;
-  double short_continue = 0;  // a chat's chance of another request; its order only, nothing shared
-  uint64_t small_document_tokens = 0;   // below: the other number of questions
-  uint64_t questions_together_max = 0;  // more are asked in units of this many, in any order
+  double short_continue = 0;            // a chat's chance of another request; it shares no blocks
+  uint64_t small_document_tokens = 0;   // smaller documents draw `questions_small`
+  uint64_t questions_together_max = 0;  // more come in units of this many, in any order
   double repeat_share = 0;              // of later questions: an earlier prompt again
   Knots short_input, short_output, single_input, single_output;
   Knots shared_input, shared_output, question_tokens, questions, questions_small;
 };
 
-// Chats, and tools that call with one of a few long instructions.
+// Chats, and tool calls with one of a few long instructions.
 struct ToolClass {
   double share = 0;  // of the tools' requests
   uint64_t shared_tokens = 0;
@@ -87,7 +87,7 @@ struct ToolAgentProfile {
 Result<DocumentsProfile> parse_documents(const Json& profile, const std::string& where);
 Result<ToolAgentProfile> parse_tool_agent(const Json& profile, const std::string& where);
 
-// Errors: kInvalid naming `where` and the key: one missing, unknown, of a wrong type or out of
+// Errors: kInvalid with `where` and the key that is missing, unknown, of a wrong type or out of
 // range.
 Result<ConversationProfile> parse_conversation(const Json& profile, const std::string& where);
 

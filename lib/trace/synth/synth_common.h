@@ -1,4 +1,4 @@
-// What the generators of synth.h share.
+// Rounds token counts and draws stratified random numbers, for the generators of synth.h.
 //
 // Thread: one owner. Pure: random numbers from the caller.
 #pragma once
@@ -17,8 +17,8 @@ inline uint64_t whole_tokens(double tokens, uint64_t low, uint64_t high) {
       std::clamp(std::round(tokens), static_cast<double>(low), static_cast<double>(high)));
 }
 
-// Uniform numbers whose every batch of 128 has one in each 128th of [0, 1), in random order: means
-// of long-tailed lengths then vary little from seed to seed.
+// Draws uniform numbers. Every batch of 128 has one in each 128th of [0, 1), in random order, so
+// that means of long-tailed lengths vary little from seed to seed.
 class Strata {
  public:
   double draw(Random& random) {
