@@ -266,7 +266,7 @@ void Cluster::done(Decoded& d) {
   out.ttft_ms = to_ms(d.first_token - request.due);
   out.e2e_ms = to_ms(now_ - request.due);
   for (const double gap : d.gaps_list) out.gaps_ms.push_back(gap * 1e3);
-  if (d.tbt_s) out.told_tbt_ms = *d.tbt_s * 1e3;
+  if (d.tbt_s) out.given_tbt_ms = *d.tbt_s * 1e3;
   if (forecasts()) forecast_.ended(id, now_);
   last_ = now_;
   --unfinished_;

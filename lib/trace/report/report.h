@@ -43,7 +43,7 @@ struct RequestResult {
   std::optional<double> predicted_ttft_ms;                                 // the conductor's
   std::optional<double> ttft_ms, e2e_ms;
   std::vector<double> gaps_ms;  // between tokens: output - 1 of them unless the request failed
-  std::optional<double> told_tbt_ms;  // set when the gaps were not kept
+  std::optional<double> given_tbt_ms;  // set when the gaps were not kept
   std::optional<uint64_t> kv_errors;   // wrong KV bytes, if the server reports it
 
   std::optional<double> tbt_ms() const;  // longest tenth

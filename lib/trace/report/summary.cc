@@ -126,7 +126,7 @@ const char* name(Status status) {
 }
 
 std::optional<double> RequestResult::tbt_ms() const {
-  if (gaps_ms.empty()) return told_tbt_ms;
+  if (gaps_ms.empty()) return given_tbt_ms;
   return longest_tenth_mean(gaps_ms);
 }
 
