@@ -1,6 +1,7 @@
-// The mock engine of the unit tests as a program: an OpenAI-compatible server with vLLM's cache
-// events and, as half of a pair, its connector's words (tests/unit/serve/mock_engine.h). For tests
-// that start and kill it beside a conductor.
+// Runs the mock engine of the unit tests as a program (tests/unit/serve/mock_engine.h).
+//
+// It is an OpenAI-compatible server with vLLM's cache events and, as half of a pair, its
+// connector's parameters. Tests start and kill it next to a conductor.
 //
 //   mock-engine NAME MODEL BLOCK ROLE READY
 //

@@ -50,7 +50,7 @@ other=$(jq -nc '[range(101; 166)]')
 until_true 30 "the whole engine is not up" sh -c "curl -fsS -m 5 http://$http/cluster |
   jq -e '.nodes[] | select(.name == \"whole\") | .up'"
 curl -fsS -m 5 "$(jq -r .url "$T/whole.json")/v1/completions" -o "$T/out" -H 'x-request-id: w' \
-  -d "{\"model\":\"org/tiny\",\"prompt\":$other}" # somebody else's: its events tell
+  -d "{\"model\":\"org/tiny\",\"prompt\":$other}" # on the engine itself: its events report it
 until_true 30 "what the whole engine cached is not known" indexed whole 4
 ask "\"prompt\":$other"
 [ "$(header x-mc-prefill) $(header x-mc-decode)" = "whole whole" ] ||

@@ -1,5 +1,6 @@
-// Clients that ask for streams and then only hold them, and the workers behind: what ten thousand
-// of them cost the conductor between (tests/net/idle_streams.sh).
+// Holds idle streams: clients, and the workers behind a conductor.
+//
+// It measures what ten thousand streams cost the conductor (tests/net/idle_streams.sh).
 //
 //   streams workers CONTROL READY     workers of a conductor: a first token, then silence
 //   streams clients HTTP N READY      holds N streams until its stdin ends; then each must be open

@@ -73,7 +73,7 @@ TEST_CASE("early looks at what decodes now; predict at what will decode then") {
   CHECK(f.decode_time() < 2s);
 }
 
-TEST_CASE("a refusal says why and when to come back") {
+TEST_CASE("a refusal says why and when to retry") {
   AdmissionOptions o;
   o.ttft_slo = 5s;
   o.tbt_slo = 45ms;
@@ -93,7 +93,7 @@ TEST_CASE("a refusal says why and when to come back") {
         kForecast);
 }
 
-TEST_CASE("under baseline the decode node is asked when the prompt is computed") {
+TEST_CASE("baseline checks the decode node when the prompt is computed") {
   AdmissionOptions o;
   o.admission = "baseline";
   o.tbt_slo = 45ms;

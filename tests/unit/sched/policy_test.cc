@@ -111,7 +111,7 @@ TEST_CASE("the other policies look at what they say they do") {
   CHECK(chosen(view, o) == "b");
 }
 
-TEST_CASE("random is the same for the same seed, and reaches everybody") {
+TEST_CASE("random is the same for the same seed, and reaches every node") {
   const View view{{node("a"), node("b"), node("c")}, {decode("d")}};
   PolicyOptions o;
   o.policy = "random";

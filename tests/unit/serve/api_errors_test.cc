@@ -129,7 +129,7 @@ TEST_CASE("400 and 404: what is wrong with a request is named") {
   CHECK(s.ask(c, kAsk).status == 200);
 }
 
-TEST_CASE("401 and 403: keys are asked for, and open only what is theirs") {
+TEST_CASE("401 and 403: routes need keys, and a key opens only its own") {
   const KeyFile keys(kKeys);
   Site s(quick(), keys.options());
   const Want none{401, "invalid_request_error", "invalid_api_key", "Authorization: Bearer KEY"};
@@ -187,7 +187,7 @@ TEST_CASE("keys that change are in force within a second; a file that is wrong c
   CHECK(text.find(R"(mc_conductor_keys_reads_total{result="failed"} 1)") != std::string::npos);
 }
 
-TEST_CASE("429 of a broken promise: which, by how much, and when to come back") {
+TEST_CASE("429 of a broken promise: which, by how much, and when to retry") {
   ConductorOptions options = quick();
   SUBCASE("ttft") {
     options.admission.ttft_slo = 1ns;

@@ -43,7 +43,7 @@ TEST_CASE("tokens may overtake the answer of TxAllocate: none is lost, and they 
   CHECK(!next.failed);
 }
 
-TEST_CASE("a commit is told before what is asked of its worker next") {
+TEST_CASE("a commit goes out before the next message to its worker") {
   Cluster c;
   Heard first, second;
   c.submit(first);
@@ -66,7 +66,7 @@ TEST_CASE("a worker that ends and comes back fails a request once, not twice") {
   c.submit(heard);
   REQUIRE(until(c.loop, [&] { return p.prefills.size() == 1; }));
   p.ends = false;
-  p.silent = true;  // there is no other: it is asked again
+  p.silent = true;  // there is no other: the retry comes here
   REQUIRE(until(c.loop, [&] { return p.prefills.size() == 2; }));
   p.silent = false;
   p.me.epoch = 2;
@@ -151,7 +151,7 @@ TEST_CASE("a prefill worker that dies before the first token does not take its r
   CHECK(heard.progress.prefill == "p1");
 }
 
-TEST_CASE("a prefill worker that dies after the KV arrived is not missed") {
+TEST_CASE("a prefill worker that dies after the KV arrived fails no request") {
   Cluster c;
   std::string request;
   c.p[0]->then = [&](const std::string& r) { request = r; };
@@ -212,7 +212,7 @@ TEST_CASE("a decode worker that says nothing more runs into the token timeout") 
   REQUIRE(until(c.loop, [&] { return c.d[0]->aborted.size() + c.p[0]->aborted.size() == 2; }));
 }
 
-TEST_CASE("a client that goes away aborts both sides and hears nothing more") {
+TEST_CASE("a client that goes away aborts both sides and gets nothing more") {
   Cluster c;
   c.p[0]->silent = true;
   Heard heard;
@@ -226,19 +226,19 @@ TEST_CASE("a client that goes away aborts both sides and hears nothing more") {
   c.conductor->cancel(id, "again");  // unknown by now
 }
 
-TEST_CASE("tokens that nobody waits for are aborted at their worker") {
+TEST_CASE("tokens of an unknown request are aborted at their worker") {
   Cluster c;
   c.d[0]->send("of-an-earlier-conductor", {65}, "");
   REQUIRE(until(c.loop, [&] { return c.d[0]->aborted.contains("of-an-earlier-conductor"); }));
 }
 
-TEST_CASE("a request that cannot meet its promise is refused with 429 and when to come back") {
+TEST_CASE("a request that cannot meet its promise is refused with 429 and the time of a retry") {
   ConductorOptions options = quick();
   options.admission.ttft_slo = 1ns;
   Cluster c(1, 1, options);
   Heard heard;
   c.submit(heard);
-  REQUIRE(heard.done);  // at once: nothing was sent to anybody
+  REQUIRE(heard.done);  // at once: nothing was sent to a worker
   REQUIRE(heard.failed);
   CHECK(heard.failed->status == 429);
   CHECK(heard.failed->code == "ttft_slo");

@@ -114,7 +114,7 @@ TEST_CASE("of a cache's events one in twenty is lost, and the index is true with
   }
 }
 
-TEST_CASE("what a worker was thought to hold, and did not, is counted") {
+TEST_CASE("blocks that the index listed on a worker without them are counted") {
   Cluster c;
   std::vector<int32_t> prompt;
   for (int32_t i = 0; i < 40; ++i) prompt.push_back(i);

@@ -306,7 +306,7 @@ TEST_CASE("a client that hangs up ends its request on the engine") {
   CHECK(m.conductor->external().find("e0")->requests == 0);
 }
 
-TEST_CASE("an engine that fails is left for another; what the client did wrong is told") {
+TEST_CASE("a failed engine is left for another; a client's error gets the engine's answer") {
   Mixed m(true);
   MockEngine& e = m.engine("e0");
   int first = 1;

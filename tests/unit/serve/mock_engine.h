@@ -1,4 +1,4 @@
-// An external engine as vLLM looks from without: the OpenAI API with streams and usage, /health,
+// An external engine with the interfaces of vLLM: the OpenAI API with streams and usage, /health,
 // /v1/models, a prefix cache of blocks with names of its own, and a publisher of its events. It
 // answers a prompt with letters, one an event. With a connector it is also half of a pair: it keeps
 // what it prefilled for another to fetch, or answers what another prefilled.

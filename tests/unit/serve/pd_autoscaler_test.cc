@@ -32,7 +32,7 @@ struct Folder {
   std::string name;
 };
 
-// Until the hook has nothing to do; the time it is told stands still.
+// Runs until the hook has nothing to do, at a time that stands still.
 bool ended(ScaleHook& hook, Time now) {
   SteadyClock clock;
   io::Loop loop(clock);
@@ -74,7 +74,7 @@ TEST_CASE("what is wanted follows the loads, and stays wanted while the cluster 
   CHECK(text.find(R"(mc_conductor_pd_decisions_total{move="to_decode"} 1)") != std::string::npos);
 }
 
-TEST_CASE("loads are told, and nothing is decided, where no control is wanted") {
+TEST_CASE("without control the loads are published and nothing is decided") {
   Metrics metrics;
   PdAutoscaler watch({}, metrics);
   Time now{1s};
@@ -84,7 +84,7 @@ TEST_CASE("loads are told, and nothing is decided, where no control is wanted") 
   CHECK(metrics.text().find("pd_decisions") == std::string::npos);
 }
 
-TEST_CASE("the hook is told both numbers, one run at a time, the newest last") {
+TEST_CASE("the hook gets both numbers, one run at a time, the newest last") {
   const Folder folder;
   const Time now{1s};
   ScaleHook hook("echo $1 $2 >> " + folder.name + "/told");
@@ -109,7 +109,7 @@ TEST_CASE("a hook that does not end is killed; one that fails is logged, and no 
   CHECK(ended(fails, now));
 }
 
-TEST_CASE("the conductor tells its workers' loads and what it wants") {
+TEST_CASE("the conductor publishes its workers' loads and the wanted numbers") {
   ConductorOptions options = quick();
   options.pd.enabled = true;
   options.token_timeout = 10s;

@@ -13,7 +13,7 @@ using namespace mc::serve::test;
 namespace role_rebalancer_test {
 namespace {
 
-// Becomes what it is told, at once.
+// Takes the role it is given at once.
 struct Willing : FakeWorker {
   Willing(io::Loop& l, const std::string& conductor, const NodeId& node, const char* role)
       : FakeWorker(l, conductor, node, role) {

@@ -24,7 +24,7 @@ Tenants two(const std::string& limits = "") {
 
 }  // namespace
 
-TEST_CASE("without keys everybody may do everything, and shares one cache") {
+TEST_CASE("without keys every client may do everything, and all share one cache") {
   const Tenants t;
   CHECK(!t.keyed());
   REQUIRE(t.find("") == 0);
