@@ -5,7 +5,7 @@
 
 namespace mc::sched {
 namespace {
-constexpr size_t kKnown = 50, kLately = 1000;  // decode times: enough, and kept
+constexpr size_t kKnown = 50, kLately = 1000;  // decode times: enough for t_d; kept at most
 constexpr double kNearlyAll = 0.95;
 }  // namespace
 
@@ -95,7 +95,7 @@ Verdict admit(const Decision& d, uint64_t tokens, const AdmissionOptions& o,
   if (d.verdict != Verdict::kAccept || o.admission == "none") return d.verdict;
   if (o.ttft_slo.count() > 0 && d.ttft_ms() > to_ms(o.ttft_slo)) return Verdict::kTtft;
   if (o.tbt_slo.count() == 0 || o.admission == "baseline") return Verdict::kAccept;
-  if (d.chosen.whole)  // its own batch is known, not when it thins out
+  if (d.chosen.whole)  // its present batch is known, its future one is not
     return d.tbt_ms > to_ms(o.tbt_slo) ? Verdict::kTbt : Verdict::kAccept;
   const Time computed = now + from_seconds(d.ttft_ms() / 1e3);
   const auto load = o.admission == "early" ? forecast.now() : forecast.at(computed, now);

@@ -9,7 +9,7 @@ constexpr double kWeight = 0.1;     // of the newest measurement
 constexpr double kFactorMax = 100;  // a measurement further off than this is a fault, not a trend
 constexpr uint64_t kBytesMin = 64 * 1024;  // below, latency hides the bandwidth
 constexpr double kCongestionWeight = 0.3;
-constexpr double kTransferMsMin = 1;  // below, scheduling of threads is most of it
+constexpr double kTransferMsMin = 1;  // below, most of it is thread scheduling
 constexpr double kHalfLife = 10;      // seconds
 }  // namespace
 

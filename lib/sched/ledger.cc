@@ -35,7 +35,7 @@ void Ledger::finish(uint64_t job, Time now) {
   if (ran) take_next(now);
 }
 
-// The running job is gone: the one that the node takes now comes to the front.
+// After the running job ended, moves the one that the node takes now to the front.
 void Ledger::take_next(Time now) {
   started_ = now;
   if (jobs_.empty()) return;
@@ -82,7 +82,7 @@ void Ledger::correct(uint64_t job, double ms, Time now) {
 
 double Ledger::wait_ms(Time now, double ms, int64_t priority) const {
   if (!overtakes_ && priority >= 0) return wait_ms(now);
-  Duration skipped{0};  // those that it overtakes
+  Duration skipped{0};  // of the jobs that it overtakes
   const PrefillWork mine{ms, now, true, priority};
   for (size_t i = 1; i < jobs_.size(); ++i)
     if (!stays_before(jobs_[i].work(), mine, order_)) skipped += jobs_[i].length;

@@ -10,7 +10,8 @@
 namespace mc::sched {
 namespace {
 constexpr size_t kCapacityMin = 1024;
-// In match(), blocks after an entry was asked for: it is searched, its set is read, it is counted.
+// The distance in match(), in blocks, from an entry's prefetch to its search, the read of its set,
+// and its count.
 constexpr size_t kFind = 6, kReach = 9, kAhead = 12;
 constexpr size_t kFound = 8;  // more than kAhead - kFind
 // Above 85 % linear probing runs long; growing by a quarter from there leaves 68 %.
@@ -52,7 +53,8 @@ PrefixIndex::Entry* PrefixIndex::place(uint64_t tag) {
   return &table_[at];
 }
 
-// Old and new table are in the same order, but for what wrapped around: both are streamed through.
+// Old and new table are in the same order, except for entries that wrapped around: both are
+// streamed.
 void PrefixIndex::grow() {
   Table old(table_.size() / 4 * 5);
   old.swap(table_);
@@ -207,8 +209,8 @@ void PrefixIndex::tick(Time now) {
 
 Time PrefixIndex::deadline() const { return ends_.empty() ? Time::max() : ends_.top().first; }
 
-// The nodes still in step with the prompt. At first they may be all: a set of bits, thinned by the
-// bitmaps of blocks that many hold. From the first block that few hold they are few: a list.
+// The nodes that match the prompt so far. At first they may be all: a bitmap, reduced by the
+// bitmaps of blocks that many hold. From the first block that few hold it is a list.
 class PrefixIndex::Walk {
  public:
   explicit Walk(size_t slots) { out_.slots = slots; }
@@ -224,7 +226,7 @@ class PrefixIndex::Walk {
     }
     any_ = level.nodes > 0;
     if (!levels.empty() && level.nodes == levels.back().nodes)
-      levels.back().length = at_;  // within it, and as many: the same
+      levels.back().length = at_;  // within it, with as many nodes: the same set
     else if (any_)
       levels.push_back(std::move(level));
   }
@@ -253,7 +255,7 @@ class PrefixIndex::Walk {
  private:
   uint64_t& mark(Slot h) { return marks_[(h & ~kGuessed) / 64]; }
   static uint64_t bit(Slot h) { return uint64_t{1} << h % 64; }
-  // Those in step stand before those that are not.
+  // Nodes that still match stand before those that do not.
   template <class Holds>
   void keep(Holds holds) {
     for (size_t i = 0; i < left_;) {
@@ -268,7 +270,7 @@ class PrefixIndex::Walk {
   uint32_t at_ = 0;
   bool any_ = false, few_ = false;
   Matches out_;
-  size_t left_ = 0;                              // of out_.few, still in step
+  size_t left_ = 0;                              // of out_.few, still matching
   std::array<uint64_t, kGuessed / 64> marks_{};  // the nodes of one list, while it is looked at
 };
 

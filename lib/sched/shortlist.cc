@@ -7,7 +7,7 @@ namespace mc::sched {
 
 namespace {
 
-// The place of each name in the order of all.
+// The rank of each name in alphabetical order.
 std::vector<uint32_t> ranks(const std::vector<std::string>& names) {
   std::vector<uint32_t> order(names.size()), out(names.size());
   for (uint32_t i = 0; i < order.size(); ++i) order[i] = i;
@@ -19,7 +19,7 @@ std::vector<uint32_t> ranks(const std::vector<std::string>& names) {
 
 }  // namespace
 
-// All nodes in the order of their keys at `now`, the fresh ones or without: orders merged.
+// Merges the orders: walks all nodes by their keys at `now`, with or without the fresh ones.
 class PrefillShortlist::InOrder {
  public:
   InOrder(const PrefillShortlist& list, Time now)
@@ -161,7 +161,7 @@ bool PrefillShortlist::any_fresh(const Matches& matches, int at) const {
   return false;
 }
 
-// Of each length that is held the best placed node, those in no level and no list included.
+// Adds the best placed node of each length, also of length 0: nodes in no level and no list.
 void PrefillShortlist::best_holders(const Matches& matches, Time now, std::vector<Listed>& out) {
   struct Best {
     uint32_t length;
@@ -180,7 +180,7 @@ void PrefillShortlist::best_holders(const Matches& matches, Time now, std::vecto
     if (at == best.end()) at = best.insert(at, {length, std::nullopt});
     better(at->key, node);
   }
-  // Where few nodes hold equally much all are looked at; the best of many is soon met in order.
+  // Few nodes that hold equally much are all compared; the best of many comes early in the order.
   const auto look_at_all = [&](int at) {
     Best b{matches.level_length(at), std::nullopt};
     for (size_t k = 0; k < usable_bits_.size() && 64 * k < matches.slots; ++k)
@@ -192,7 +192,7 @@ void PrefillShortlist::best_holders(const Matches& matches, Time now, std::vecto
     best.push_back(b);
   };
   enum : uint8_t { kClosed, kOpen, kOpenToFresh };       // the last: fresh nodes are among them
-  std::vector<uint8_t> open(matches.levels.size() + 1);  // 0: of those that hold nothing
+  std::vector<uint8_t> open(matches.levels.size() + 1);  // 0: nodes that hold nothing
   size_t left = 0;
   for (int at = -1; at < static_cast<int>(matches.levels.size()); ++at) {
     size_t nodes = 0;

@@ -6,7 +6,7 @@
 
 namespace mc::sched {
 
-// The first chunk that does not end before it.
+// The first chunk that does not end before `e`.
 std::vector<TimeSums::Chunk>::iterator TimeSums::chunk_of(const Entry& e) {
   return std::partition_point(chunks_.begin(), chunks_.end(),
                               [&](const Chunk& c) { return c.last < e; });

@@ -310,7 +310,7 @@ void Conductor::release_external(Job& job) {
   if (w.engine.empty()) return;
   if (w.http != 0) external_->client().cancel(w.http);
   w.http = 0;
-  // Either may have been registered anew meanwhile.
+  // Either engine may have been registered again since.
   ExternalEngine* const e = external_->find(w.engine);
   if (e != nullptr) {
     e->ledger.finish(job.id, loop_.now());

@@ -13,8 +13,8 @@
 namespace mc::serve {
 namespace {
 
-// A process group of its own, signals as a program expects them. After fork() only what a signal
-// handler may do: other threads' locks are as they were.
+// Starts the shell in its own process group with default signals. After fork() it may only do what
+// a signal handler may: other threads can have held locks.
 pid_t start_shell(const std::string& command, const std::string& prefill,
                   const std::string& decode) {
   const pid_t pid = ::fork();

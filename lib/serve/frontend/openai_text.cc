@@ -51,7 +51,7 @@ std::string TextStream::push(int32_t token) {
   if (stopped_) return {};
   std::string_view bytes = tokenizer_.bytes(token);
   if (drop_space_ && bytes.starts_with(' ')) bytes.remove_prefix(1);
-  drop_space_ = tokenizer_.adds_space() && token == tokenizer_.bos();  // a text begins anew
+  drop_space_ = tokenizer_.adds_space() && token == tokenizer_.bos();  // a new text begins
   bytes_ += bytes;
   take_characters(bytes_, held_);
   return release(false);
