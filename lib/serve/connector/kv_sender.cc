@@ -31,7 +31,7 @@ class PullSender final : public KvSender {
     rpc::Client* const decode = parts_.client(route->decode);
     if (decode == nullptr) {
       (void)parts_.loop.post(
-          [done = std::move(done)] { done(fail(Code::kInvalid, "it has no control address")); });
+          [done = std::move(done)] { done(fail(Code::kInvalid, "the address is malformed")); });
       return;
     }
     KvOffer offer;

@@ -61,7 +61,7 @@ void StoreConnector::note(const Error* error) {
     last_error_ = error->what;
     rest_until_ = loop_.clock().now() + kRest;
   } else if (!last_error_.empty()) {
-    log_info("serve", "KV pool: it is back");
+    log_info("serve", "KV pool: it answers again");
     last_error_.clear();
     rest_until_ = {};
   }

@@ -27,7 +27,7 @@ bool GpuEngine::given_up() const {
 void GpuEngine::use_pool(std::span<std::byte> pool) const {
   Lock lock(mutex_);
   if (const auto pinned = transformer_->pin(pool); !pinned)
-    log_warn("engine", "the KV pool is not pinned, copies to %s take longer: %s",
+    log_warn("engine", "cannot pin the KV pool, so copies to %s are slower: %s",
              transformer_->device().info().location().c_str(), pinned.error().what.c_str());
   uint64_t bytes = std::min<uint64_t>(vram_, pool.size());
   if (vram_ == kVramAuto) {
@@ -36,7 +36,7 @@ void GpuEngine::use_pool(std::span<std::byte> pool) const {
   }
   const auto kept = transformer_->keep_blocks(bytes);
   if (!kept)
-    log_warn("engine", "no KV block stays on %s, each step brings them there: %s",
+    log_warn("engine", "no KV block stays on %s, so each step copies them there: %s",
              transformer_->device().info().location().c_str(), kept.error().what.c_str());
   else
     log_info("engine", "%llu KV blocks stay on %s", static_cast<unsigned long long>(*kept),
@@ -52,11 +52,11 @@ std::optional<DeviceKv> GpuEngine::device_kv() const {
 // Switches to the CPU. Aborts the process if that fails too: nothing can compute then.
 const Engine& GpuEngine::give_up(const Error& why) const {
   if (cpu_ != nullptr) return *cpu_;
-  log_error("engine", "%s is given up, the CPU computes from now on: %s",
+  log_error("engine", "%s failed, the CPU computes from now on: %s",
             transformer_->device().info().location().c_str(), why.what.c_str());
   transformer_->drain();
   auto cpu = fallback_();
-  if (!cpu) log_error("engine", "nor can the CPU: %s", cpu.error().what.c_str());
+  if (!cpu) log_error("engine", "the CPU engine failed too: %s", cpu.error().what.c_str());
   MC_CHECK(cpu.has_value());
   cpu_ = std::move(*cpu);
   return *cpu_;

@@ -22,14 +22,15 @@ Result<TxId> BlockManager::allocate(BlockRequest request, Time now) {
   const uint64_t prompt_blocks = full + (request.prompt_tokens % block_tokens_ != 0);
   if (request.hashes.size() > full || request.blocks < prompt_blocks || request.blocks == 0)
     return fail(Code::kInvalid,
-                "request %s: %zu hashes and %llu blocks do not go with %llu tokens in blocks of %u",
+                "request %s: %zu hashes and %llu blocks do not fit %llu tokens in blocks of %u",
                 request.request.c_str(), request.hashes.size(), static_cast<ull>(request.blocks),
                 static_cast<ull>(request.prompt_tokens), block_tokens_);
   if (request.blocks > pool_)
-    return fail(Code::kInvalid,
-                "request %s needs %llu blocks of %u tokens, the pool has %u: a larger pool or a "
-                "shorter request",
-                request.request.c_str(), static_cast<ull>(request.blocks), block_tokens_, pool_);
+    return fail(
+        Code::kInvalid,
+        "request %s needs %llu blocks of %u tokens, the pool has %u: want a larger pool or a "
+        "shorter request",
+        request.request.c_str(), static_cast<ull>(request.blocks), block_tokens_, pool_);
   Tx tx;
   const size_t most = std::min<size_t>(request.hashes.size(),
                                        reusable_blocks(request.prompt_tokens, block_tokens_));

@@ -51,11 +51,11 @@ void PipelineChain::begin() {
     asking_ = false;
     if (!reply) {
       if (trouble_ != reply.error().what)
-        log_warn("serve", "the pipeline cannot begin: %s", reply.error().what.c_str());
+        log_warn("serve", "the pipeline cannot start, retrying: %s", reply.error().what.c_str());
       trouble_ = reply.error().what;
       return;
     }
-    log_info("serve", "the pipeline has %zu stages", processes());
+    log_info("serve", "the pipeline runs with %zu stages", processes());
     trouble_.clear();
     ready_ = true;
     alive_.set(1);
@@ -69,7 +69,7 @@ void PipelineChain::lose(const Error& why) {
   alive_.set(0);
   lost_.add();
   trouble_ = why.what;
-  log_warn("serve", "the pipeline is lost: %s", why.what.c_str());
+  log_warn("serve", "the pipeline is lost, restarting it: %s", why.what.c_str());
   owner_.lost(why);
   link_->cancel(why);
 }

@@ -100,7 +100,7 @@ void PipelineWorker::on(void (PipelineWorker::*handler)(const M&,
       [this, handler](const M& m, const rpc::Call&, const rpc::Reply<typename M::Reply>& reply) {
         if constexpr (!std::is_same_v<M, PipelineOpen>)
           if (m.pipeline != pipeline_)
-            return reply.error({Code::kStale, "this stage is not of that pipeline any more"});
+            return reply.error({Code::kStale, "this stage serves another pipeline now"});
         (this->*handler)(m, reply);
       });
 }
@@ -129,7 +129,7 @@ bool PipelineWorker::known(const std::vector<uint32_t>& blocks) const {
 
 Result<> PipelineWorker::check(const PipelineOpen& m) const {
   const cost::ModelSpec& s = engine_.spec();
-  if (draining_) return fail(Code::kBusy, "this stage is ending");
+  if (draining_) return fail(Code::kBusy, "this stage is draining");
   if (m.fingerprint != config_.fingerprint)
     return fail(Code::kInvalid, "this stage serves '%s', the head '%s'",
                 config_.fingerprint.c_str(), shown(m.fingerprint).c_str());
@@ -138,12 +138,13 @@ Result<> PipelineWorker::check(const PipelineOpen& m) const {
                 config_.blocks, m.blocks);
   if (m.first_layer != s.first_layer)
     return fail(Code::kInvalid,
-                "this stage begins with layer %u, and is asked for layer %u: see "
+                "this stage begins with layer %u, the head expects layer %u: check "
                 "--stage and the order of --cpp-group",
                 s.first_layer, m.first_layer);
   if ((s.layers_after == 0) != m.others.empty())
-    return fail(Code::kInvalid, "%u layers follow this stage's, and %zu stages", s.layers_after,
-                m.others.size());
+    return fail(Code::kInvalid,
+                "%u layers follow this stage, and --cpp-group names %zu stages after it",
+                s.layers_after, m.others.size());
   return {};
 }
 
@@ -153,7 +154,7 @@ void PipelineWorker::open_pipeline(const PipelineOpen& m, const rpc::Reply<Pipel
   next_.reset();
   jobs_.clear();
   if (busy_ > 0)
-    return reply.error({Code::kBusy, "work of an earlier pipeline is not over: ask again"});
+    return reply.error({Code::kBusy, "work of an earlier pipeline still runs: retry later"});
   if (m.others.empty()) {
     pipeline_ = m.pipeline;
     return reply(PipelineOpened{1});
@@ -260,7 +261,8 @@ Result<PipelineWorker::JobPtr> PipelineWorker::make_job(const PipelineBegin& m) 
   if (m.prompt.empty() || m.blocks.size() != blocks || m.reused > m.prompt.size() / tokens ||
       m.target.block_offsets.size() != blocks || !known(m.blocks) ||
       std::any_of(m.prompt.begin(), m.prompt.end(), [&](int32_t t) { return t < 0 || t >= vocab; }))
-    return fail(Code::kInvalid, "a prompt of %zu tokens in %zu blocks, %u of them reused, for %zu",
+    return fail(Code::kInvalid,
+                "a prompt of %zu tokens does not fit %zu blocks (%u reused) or %zu reserved ones",
                 m.prompt.size(), m.blocks.size(), m.reused, m.target.block_offsets.size());
   auto job = std::make_shared<Job>();
   job->prompt = m.prompt;
@@ -321,7 +323,8 @@ Result<PipelineWorker::JobPtr> PipelineWorker::check(const PipelineChunk& m) con
   const uint64_t n = job.prompt.size(), tokens = engine_.block_tokens();
   if (m.begin != job.next || m.end <= m.begin || m.end > n || (m.end < n && m.end % tokens > 0) ||
       m.last != (m.end == n))
-    return fail(Code::kInvalid, "tokens %llu to %llu of %llu, where %llu is the next",
+    return fail(Code::kInvalid,
+                "a chunk of tokens %llu to %llu of %llu: want whole blocks from token %llu on",
                 static_cast<ull>(m.begin), static_cast<ull>(m.end), static_cast<ull>(n),
                 static_cast<ull>(job.next));
   const uint64_t bytes = (m.end - m.begin) * std::max(engine_.spec().hidden, 1u) * sizeof(float);

@@ -87,7 +87,7 @@ void Heartbeats::answered(size_t i, const Result<HeartbeatAck>& reply) {
   if (!reply) {
     failed_.add();
     if (peer.joined || peer.error != reply.error().what)
-      log_warn("serve", "conductor %s: %s: trying on", address.c_str(), reply.error().what.c_str());
+      log_warn("serve", "conductor %s: %s: retrying", address.c_str(), reply.error().what.c_str());
     peer.joined = false;
     peer.error = reply.error().what;
     return;

@@ -20,8 +20,8 @@ Result<> check_pooled(const std::vector<uint32_t>& blocks, size_t prompt_blocks,
   for (size_t i = 0; i < blocks.size(); ++i)
     if (blocks[i] >= prompt_blocks || (i > 0 && blocks[i] <= blocks[i - 1]))
       return fail(Code::kInvalid,
-                  "block %u is said to be in the pool: want blocks below %zu, "
-                  "ascending",
+                  "KvReady names block %u in the pool: want blocks below %zu in "
+                  "ascending order",
                   blocks[i], prompt_blocks);
   return {};
 }
@@ -73,7 +73,8 @@ Result<> DecodeWorker::adopt(const std::string& request, uint64_t guard,
     return fail(Code::kNotFound, "request '%s' does not wait for KV here", shown(request).c_str());
   const SequencePtr s = it->second;
   if (!s->own || !s->adopted.empty() || blocks.size() != s->parents.size())
-    return fail(Code::kInvalid, "request '%s' was not reserved for a prompt of this process",
+    return fail(Code::kInvalid,
+                "request '%s' has no reservation for a prompt that this process computes",
                 shown(request).c_str());
   s->adopted = blocks;
   for (size_t i = 0; i < blocks.size(); ++i) {
@@ -97,16 +98,17 @@ Result<SequencePtr> DecodeWorker::find_offered(const KvOffer& m) const {
   const uint64_t block = engine_.spec().block_bytes(engine_.block_tokens());
   const size_t blocks = s.parents.size();
   if (m.offsets.empty() || m.first >= blocks || m.offsets.size() > blocks - m.first)
-    return fail(Code::kInvalid, "%zu blocks from %llu are offered of a prompt of %zu",
+    return fail(Code::kInvalid, "an offer of %zu blocks from block %llu on: the prompt has %zu",
                 m.offsets.size(), static_cast<unsigned long long>(m.first), blocks);
   if (m.bytes == 0 || m.at >= block || m.bytes > block - m.at)
-    return fail(Code::kInvalid, "%llu bytes at %llu are offered of blocks of %llu",
+    return fail(Code::kInvalid, "an offer of %llu bytes at offset %llu: a block has %llu",
                 static_cast<unsigned long long>(m.bytes), static_cast<unsigned long long>(m.at),
                 static_cast<unsigned long long>(block));
   MC_TRY_(check_ranks(shape_, m.ranks));
   const uint64_t layer = engine_.spec().layer_bytes(engine_.block_tokens());
   if ((m.ranks > 1 || shape_.ranks > 1) && (m.at % layer != 0 || m.bytes % layer != 0))
-    return fail(Code::kInvalid, "of blocks of %u ranks parts of layers are offered", m.ranks);
+    return fail(Code::kInvalid,
+                "an offer of parts of layers from blocks of %u ranks: want whole layers", m.ranks);
   return it->second;
 }
 
@@ -157,7 +159,7 @@ void DecodeWorker::fetch(const SequencePtr& s, const std::vector<uint32_t>& bloc
     if (s->ended) return try_free(s);
     fetched_.add(got);
     if (got < blocks.size()) {
-      log_info("decode", "request %s: the pool has %zu of %zu blocks: the rest is computed here",
+      log_info("decode", "request %s: the pool has %zu of %zu blocks: computing the rest here",
                s->request.c_str(), got, blocks.size());
       return recompute_from(s, blocks[got]);
     }
@@ -254,7 +256,7 @@ void DecodeWorker::expire() {
       fail_sequence(s, "its KV did not arrive in time");
       continue;
     }
-    log_warn("decode", "request %s: its KV did not arrive in time: it is computed here",
+    log_warn("decode", "request %s: its KV did not arrive in time: computing it here",
              s->request.c_str());
     recover(s);
   }

@@ -109,14 +109,14 @@ void DecodeWorker::gauge() {
 Result<> DecodeWorker::check(const Reserve& m) const {
   // Queued on the way for an earlier process: its sender does not wait for this one.
   if (m.epoch != 0 && m.epoch != epoch_)
-    return fail(Code::kStale, "request '%s' is for a process that was here before",
+    return fail(Code::kStale, "request '%s' is for an earlier process of this worker",
                 shown(m.request).c_str());
-  if (draining_) return fail(Code::kBusy, "this decode worker is draining: take another");
+  if (draining_) return fail(Code::kBusy, "this decode worker is draining: use another");
   const uint64_t context = m.prompt.size() + uint64_t{m.max_tokens};
   if (m.prompt.empty() || m.max_tokens == 0 || context > engine_.spec().context_max)
     return fail(Code::kInvalid,
-                "%zu prompt and %u output tokens: want 1 or more of each, %llu in "
-                "all at most",
+                "%zu prompt and %u output tokens: want 1 or more of each, and at most "
+                "%llu in total",
                 m.prompt.size(), m.max_tokens,
                 static_cast<unsigned long long>(engine_.spec().context_max));
   const auto vocab = static_cast<int32_t>(engine_.spec().vocab);
@@ -125,7 +125,8 @@ Result<> DecodeWorker::check(const Reserve& m) const {
   if (sequences_.contains(m.request))
     return fail(Code::kExists, "request '%s' is here already", shown(m.request).c_str());
   if (free_slots_.empty())
-    return fail(Code::kNoSpace, "%zu requests are reserved already", WorkerCore::kGuardWords);
+    return fail(Code::kNoSpace, "%zu requests have reservations already: retry later",
+                WorkerCore::kGuardWords);
   return {};
 }
 

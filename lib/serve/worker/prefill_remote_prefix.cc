@@ -21,16 +21,17 @@ Result<TxAllocated> PrefillWorker::pin_for_peer(const TxAllocate& m, Time now) {
   const uint64_t tokens = engine_.block_tokens();
   if (draining_) return fail(Code::kBusy, "this prefill worker is draining: compute the prefix");
   if (chain_ != nullptr)
-    return fail(Code::kUnsupported, "this worker has some of the layers only: compute the prefix");
+    return fail(Code::kUnsupported, "this worker has only some of the layers: compute the prefix");
   if (m.request.empty() || m.request.size() > 1024)
     return fail(Code::kInvalid, "a request id of %zu bytes: want 1 to 1024", m.request.size());
   if (m.pin_for_peer > m.prompt.size() / tokens || m.prompt.size() > engine_.spec().context_max)
-    return fail(Code::kInvalid, "%u blocks of %llu tokens are to be pinned of a prompt of %zu",
+    return fail(Code::kInvalid, "cannot pin %u blocks of %llu tokens of a prompt of %zu tokens",
                 m.pin_for_peer, static_cast<unsigned long long>(tokens), m.prompt.size());
   if (by_request_.contains(m.request) || pinned_by_request_.contains(m.request))
     return fail(Code::kExists, "request '%s' is here already", shown(m.request).c_str());
   if (pinned_for_peers_.size() >= kPinsMax)
-    return fail(Code::kBusy, "%zu prefixes are pinned already", pinned_for_peers_.size());
+    return fail(Code::kBusy, "%zu prefixes are pinned already: compute the prefix",
+                pinned_for_peers_.size());
   const auto prefix = std::span(m.prompt).first(m.pin_for_peer * tokens);
   const Duration lease = std::chrono::milliseconds(std::min(m.lease_ms, kPinMsMax));
   TxAllocated reply;
@@ -71,7 +72,7 @@ void PrefillWorker::fetch_remote_prefix(const JobPtr& job, const RemotePrefix& p
   ++job->busy;
   job->fetching = true;
   const auto segment = [&]() -> Result<xfer::SegmentHandle> {
-    if (first >= last) return fail(Code::kExists, "all is here");
+    if (first >= last) return fail(Code::kExists, "all blocks are here");
     MC_TRY_(check_ranks(shape_, prefix.ranks));
     return transfer_.segment(prefix.segment);
   }();
@@ -98,8 +99,9 @@ void PrefillWorker::fetch_remote_prefix(const JobPtr& job, const RemotePrefix& p
           loop_.clock().now());
     if (read) return release_remote_prefix(job, prefix, first, into);
     counters_.peer_failures.add();
-    log_info("serve", "request %s: fetching from %s: %s", shown(job->kv.request).c_str(),
-             shown(prefix.control).c_str(), read.error().what.c_str());
+    log_info("serve", "request %s: cannot fetch a prefix from %s: %s",
+             shown(job->kv.request).c_str(), shown(prefix.control).c_str(),
+             read.error().what.c_str());
     for (const BlockId id : into) blocks_.unpin(id);
     release_remote_prefix(job, prefix, first, {});
   });
@@ -122,7 +124,7 @@ void PrefillWorker::release_remote_prefix(const JobPtr& job, const RemotePrefix&
                  if (alive.expired()) return;
                  if (!ended && !read.empty()) {
                    counters_.peer_failures.add();
-                   log_info("serve", "request %s: what was fetched does not count: %s",
+                   log_info("serve", "request %s: the fetched prefix is discarded: %s",
                             shown(job->kv.request).c_str(), ended.error().what.c_str());
                  }
                  remote_prefix_fetched(job, ended ? read : std::vector<BlockId>{}, first);

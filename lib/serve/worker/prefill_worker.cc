@@ -138,8 +138,9 @@ Result<> PrefillWorker::check(const TxAllocate& m) const {
   using ull = unsigned long long;
   const cost::ModelSpec& spec = engine_.spec();
   const uint64_t n = m.prompt.size(), tokens = engine_.block_tokens();
-  if (draining_) return fail(Code::kBusy, "this prefill worker is draining: take another");
-  if (!whole()) return fail(Code::kBusy, "stages of this pipeline are not there: take another");
+  if (draining_) return fail(Code::kBusy, "this prefill worker is draining: use another");
+  if (!whole())
+    return fail(Code::kBusy, "a stage of this pipeline does not answer: use another worker");
   if (m.request.empty() || m.request.size() > 1024)
     return fail(Code::kInvalid, "a request id of %zu bytes: want 1 to 1024", m.request.size());
   if (n == 0 || n > spec.context_max)
@@ -150,14 +151,16 @@ Result<> PrefillWorker::check(const TxAllocate& m) const {
     if (t < 0 || t >= vocab)
       return fail(Code::kInvalid, "token %d is outside the vocabulary of %d", t, vocab);
   if (m.target.block_offsets.size() != (n + tokens - 1) / tokens && !is_own(m.target))
-    return fail(Code::kInvalid, "%zu blocks are reserved for %llu tokens: want %llu of %llu tokens",
-                m.target.block_offsets.size(), static_cast<ull>(n),
-                static_cast<ull>((n + tokens - 1) / tokens), static_cast<ull>(tokens));
+    return fail(
+        Code::kInvalid,
+        "the decode worker reserved %zu blocks for %llu tokens: want %llu of %llu tokens each",
+        m.target.block_offsets.size(), static_cast<ull>(n),
+        static_cast<ull>((n + tokens - 1) / tokens), static_cast<ull>(tokens));
   MC_TRY_(check_ranks(shape_, m.target.ranks));
   if (by_request_.contains(m.request))
     return fail(Code::kExists, "request '%s' is here already", shown(m.request).c_str());
   if (jobs_.size() >= kJobsMax)
-    return fail(Code::kBusy, "%zu requests are here already", jobs_.size());
+    return fail(Code::kBusy, "%zu requests are here already: retry later", jobs_.size());
   return {};
 }
 
@@ -169,7 +172,7 @@ bool PrefillWorker::is_own(const Reservation& target) const {
 Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   // Queued on the way for an earlier process: its sender does not wait for this one.
   if (m.epoch != 0 && m.epoch != config_.epoch)
-    return fail(Code::kStale, "request '%s' is for a process that was here before",
+    return fail(Code::kStale, "request '%s' is for an earlier process of this worker",
                 shown(m.request).c_str());
   if (m.pin_for_peer > 0) return pin_for_peer(m, now);
   MC_TRY_(check(m));
@@ -335,7 +338,8 @@ void PrefillWorker::tell_failed(const Job& job, const std::string& reason) {
   decode->call(KvFailed{job.kv.request, reason.substr(0, 4096), job.kv.peer.guard.expected},
                config_.peer_budget, [request = job.kv.request](const Result<rpc::Empty>& reply) {
                  if (!reply)
-                   log_debug("serve", "telling the decode side of %s that it failed: %s",
+                   log_debug("serve",
+                             "request %s: the decode worker did not acknowledge the failure: %s",
                              shown(request).c_str(), reply.error().what.c_str());
                });
 }
@@ -347,8 +351,7 @@ rpc::Client* PrefillWorker::peer(const std::string& address) {
     std::erase_if(peers_, [](const auto& p) { return p.second->in_flight() == 0; });
   auto client = rpc::Client::connect(loop_, address, rpc::Way::kNear);
   if (!client) {
-    log_warn("serve", "decode worker '%s': %s", shown(address).c_str(),
-             client.error().what.c_str());
+    log_warn("serve", "worker '%s': %s", shown(address).c_str(), client.error().what.c_str());
     return nullptr;
   }
   return peers_.emplace(address, std::move(*client)).first->second.get();

@@ -130,16 +130,16 @@ std::vector<RoleInstance> RoleManager::instances() const {
 
 Result<RoleSet> RoleManager::set(const SetRole& m) {
   MC_TRY(const Role role, role_named(m.role));
-  if (draining_) return fail(Code::kUnavailable, "this worker is ending");
+  if (draining_) return fail(Code::kUnavailable, "this worker is draining to stop");
   if (!prefill_config_.stages.empty() && role != role_)
     return fail(Code::kUnsupported,
                 "this worker is the head of a pipeline: its role stays prefill");
   if (!m.from.empty() && (m.from != name(role_) || (next_ != role_ && next_ != role)))
-    return fail(Code::kStale, "this worker's role is %s and to be %s, not %s", name(role_),
+    return fail(Code::kStale, "this worker's role is %s, changing to %s, not %s", name(role_),
                 name(next_), shown(m.from).c_str());
   next_ = role;
   drain_instances(next_ != role_);
-  log_info("serve", "a %s worker, to be %s", name(role_), name(next_));
+  log_info("serve", "role %s, changing to %s", name(role_), name(next_));
   if (on_change_) on_change_(false);
   return RoleSet{name(role_), name(role)};
 }
@@ -163,10 +163,10 @@ void RoleManager::tick() {
   if (draining_ || next_ == role_ || !idle()) return;
   const Role was = role_, wanted = next_;
   if (const auto done = become(wanted); !done) {
-    log_error("serve", "cannot become a %s worker: %s", name(wanted), done.error().what.c_str());
+    log_error("serve", "cannot change to role %s: %s", name(wanted), done.error().what.c_str());
     if (!become(was)) return parts_.loop.stop();  // the earlier role fails too
   }
-  log_info("serve", "now a %s worker", name(role_));
+  log_info("serve", "role is %s now", name(role_));
   if (on_change_) on_change_(true);
 }
 
