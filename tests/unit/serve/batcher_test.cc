@@ -48,7 +48,7 @@ std::string order_of(PrefillQueue& q, Time now) {
   return order;
 }
 
-TEST_CASE("prefill queue: srpf takes the least left to compute, once what waited has aged") {
+TEST_CASE("prefill queue: srpf takes the prompt with the least left to compute, minus its age") {
   const auto fill = [](PrefillQueue& q) {
     q.push("a", 200, 0, Time{});
     q.push("b", 190, 150, Time{});  // 40 left
@@ -70,7 +70,7 @@ TEST_CASE("prefill queue: srpf takes the least left to compute, once what waited
   CHECK(order_of(aged, Time{} + 2s) == "ab");
 }
 
-TEST_CASE("prefill queue: what was chosen or has begun is not put back for what is shorter") {
+TEST_CASE("prefill queue: a shorter prompt does not overtake one that is chosen or running") {
   PrefillQueue q = queue_of(64, {true, 0.1});
   q.push("a", 200, 0, Time{});
   CHECK(q.head(Time{})->request == "a");
@@ -84,7 +84,9 @@ TEST_CASE("prefill queue: what was chosen or has begun is not put back for what 
   CHECK(q.head(Time{})->request == "b");
 }
 
-TEST_CASE("prefill queue: a prompt after the other, from what is reused, the last chunk shorter") {
+TEST_CASE(
+    "prefill queue: prompts run one after another from their reused prefix, the last chunk "
+    "shorter") {
   PrefillQueue q = queue_of();
   q.push("a", 150, 16, Time{});
   q.push("b", 10, 0, Time{});
@@ -109,7 +111,7 @@ TEST_CASE("prefill queue: a prompt after the other, from what is reused, the las
   CHECK(q.size() == 0);
 }
 
-TEST_CASE("prefill queue: queue time is what is left of the chunk and all that waits") {
+TEST_CASE("prefill queue: queue time is the rest of the running chunk and all waiting prompts") {
   PrefillQueue q = queue_of();
   q.push("a", 100, 0, Time{});
   q.push("b", 50, 0, Time{});
@@ -126,7 +128,8 @@ TEST_CASE("prefill queue: queue time is what is left of the chunk and all that w
   CHECK(q.queued_tokens() == 38);
 }
 
-TEST_CASE("prefill queue: a lower priority number goes first, and what is not ready waits") {
+TEST_CASE(
+    "prefill queue: a lower priority number goes first, and a prompt that is not ready waits") {
   PrefillQueue q = queue_of();
   q.push("a", 64, 0, Time{}, 1);
   q.push("b", 32, 0, Time{});
@@ -168,7 +171,7 @@ TEST_CASE("prefill queue: a request that is removed while its chunk runs does no
   CHECK(q.queue_time(Time{}).count() == 0);
 }
 
-TEST_CASE("decode batch: only what has its KV joins, in the order it became ready") {
+TEST_CASE("decode batch: only requests with their KV join, in the order they became ready") {
   DecodeBatch d(round_numbers(), {});
   for (const char* r : {"a", "b", "c"}) REQUIRE(d.wait(r, 100, Time{} + 1s));
   CHECK(d.wait("a", 1, Time{}).error().code == Code::kExists);
@@ -188,7 +191,7 @@ TEST_CASE("decode batch: only what has its KV joins, in the order it became read
   CHECK(about(d.step_time(), 11ms));
 }
 
-TEST_CASE("decode batch: admission keeps the predicted step within the promise") {
+TEST_CASE("decode batch: admission keeps the predicted step within the SLO") {
   DecodeBatch d(round_numbers(), {.tbt_slo = 14900us, .batch_max = 0});
   REQUIRE(d.wait("huge", 10'000, Time{} + 1s));
   REQUIRE(d.wait("one", 100, Time{} + 1s));
@@ -205,7 +208,7 @@ TEST_CASE("decode batch: admission keeps the predicted step within the promise")
   CHECK(d.admit() == std::vector<std::string>{"three"});
 }
 
-TEST_CASE("decode batch: the number of requests is bounded when asked for") {
+TEST_CASE("decode batch: batch_max bounds the number of requests") {
   DecodeBatch d(round_numbers(), {.tbt_slo = {}, .batch_max = 2});
   for (const char* r : {"a", "b", "c"}) {
     REQUIRE(d.wait(r, 1, Time{}));
@@ -216,7 +219,7 @@ TEST_CASE("decode batch: the number of requests is bounded when asked for") {
   CHECK(d.admit() == std::vector<std::string>{"c"});
 }
 
-TEST_CASE("decode batch: KV that does not come in time ends the request, KV that came does not") {
+TEST_CASE("decode batch: a request whose KV is late ends, one whose KV is here does not") {
   DecodeBatch d(round_numbers(), {});
   REQUIRE(d.wait("late", 1, Time{} + 2s));
   REQUIRE(d.wait("here", 1, Time{} + 1s));

@@ -79,7 +79,7 @@ TEST_CASE("blocks: a committed prompt is found by the next one, but never as a w
   CHECK(c.free == 14);
 }
 
-TEST_CASE("blocks: what fits nowhere is refused and nothing changes") {
+TEST_CASE("blocks: a request that does not fit is refused and changes nothing") {
   BlockManager m(4, kB, 1);
   REQUIRE(serve(m, iota_tokens(8)) == 0);
   const auto held = m.allocate(prompt(iota_tokens(9)), Time{});  // 2 hits and one more
@@ -136,7 +136,9 @@ TEST_CASE("blocks: computed blocks are shared before the commit") {
   m.check();
 }
 
-TEST_CASE("blocks: two who computed the same leave one copy, also when the first is gone") {
+TEST_CASE(
+    "blocks: two requests that computed the same block leave one copy, also if the first is "
+    "evicted") {
   BlockManager m(5, kB, 1);
   const auto a = m.allocate(prompt(iota_tokens(8)), Time{});
   const auto b = m.allocate(prompt(iota_tokens(8)), Time{});
@@ -154,7 +156,7 @@ TEST_CASE("blocks: two who computed the same leave one copy, also when the first
   CHECK(m.counts().free == 3);
 }
 
-TEST_CASE("blocks: an abort keeps what is valid and frees what is not") {
+TEST_CASE("blocks: an abort keeps valid blocks and frees the others") {
   BlockManager m(8, kB, 1);
   const auto tx = m.allocate(prompt(iota_tokens(12), 2), Time{});
   REQUIRE(m.start(*tx));
@@ -187,7 +189,7 @@ TEST_CASE("blocks: a pinned block outlives its transaction, valid or not") {
   m.check();
 }
 
-TEST_CASE("blocks: a lease ends what was not started or committed in time, only that") {
+TEST_CASE("blocks: a lease ends only transactions that were not started or committed in time") {
   BlockManager m(8, kB, 1);
   const Time t0{};
   const auto idle = m.allocate(prompt(iota_tokens(8)), t0);
@@ -208,7 +210,7 @@ TEST_CASE("blocks: a lease ends what was not started or committed in time, only 
   m.check();
 }
 
-TEST_CASE("blocks: events that are no longer kept, or not ours, are a gap") {
+TEST_CASE("blocks: events that are no longer kept, or of another process, are a gap") {
   BlockManager m(8, kB, 1, 2);
   REQUIRE(serve(m, iota_tokens(16)) == 0);
   CHECK(m.events_last() == 4);
@@ -417,7 +419,7 @@ TEST_CASE("blocks: a context is kept for its time after each use, up to half of 
   m.check();
 }
 
-TEST_CASE("blocks: what is ephemeral goes first, unless others have it too") {
+TEST_CASE("blocks: ephemeral blocks are evicted first, unless other requests share them") {
   BlockManager m(8, kB, 1);
   const auto mine = iota_tokens(3 * kB, 100), once = iota_tokens(3 * kB, 500);
   serve(m, mine);

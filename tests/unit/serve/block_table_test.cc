@@ -8,7 +8,7 @@
 
 namespace mc::serve {
 
-TEST_CASE("block table: the same as a map, also where tags meet, wrap around and are shared") {
+TEST_CASE("block table: equals a map, also if tags collide, wrap around or are equal") {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
     Random random(seed);

@@ -59,7 +59,7 @@ TEST_CASE("calibration finds the cost model that an engine follows") {
   CHECK(found->fit.cost.t2 == doctest::Approx(s.cost.t2));
 }
 
-TEST_CASE("it measures what fits the pool, and refuses what cannot be measured") {
+TEST_CASE("calibration measures what fits the pool, and refuses an engine it cannot measure") {
   ManualClock clock;
   const TimedEngine engine(cost::tiny(), clock);
   const auto quiet = [](const std::string&) {};

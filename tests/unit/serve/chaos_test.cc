@@ -1,5 +1,5 @@
-// Many requests at once, of which a good part is aborted at any moment: the others get exactly the
-// tokens they would have got alone, and nothing is held in the end.
+// Many concurrent requests, many of them aborted at random moments.
+// The others get exactly the tokens they get alone, and at the end nothing is held.
 #include <algorithm>
 
 #include "pair.h"
@@ -13,7 +13,7 @@ struct Flow {
   std::string id;
   std::vector<int32_t> prompt;
   int abort_after = 0;
-  bool begins = true;   // Prefill is asked for
+  bool begins = true;   // Prefill follows TxAllocate
   bool commits = true;  // TxCommit follows the first token
   bool aborted = false, over = false, committed = false;
   uint64_t tx = 0;
@@ -60,7 +60,7 @@ struct Flow {
   }
 };
 
-TEST_CASE("requests that are left alone are right, whatever happens to those around them") {
+TEST_CASE("requests that run to their end are right, while others are aborted") {
   SteadyClock clock;
   for (const char* transport : {"shm", "tcp"}) {
     for (uint64_t seed = 1; seed <= 3; ++seed) {

@@ -43,7 +43,7 @@ bool turn_until(io::Loop& loop, Done done) {
 
 }  // namespace
 
-TEST_CASE("compute thread: jobs run in order elsewhere, completions in order on the loop") {
+TEST_CASE("compute thread: jobs run in order on its thread, completions in order on the loop") {
   const SteadyClock clock;
   io::Loop loop(clock);
   ComputeThread compute(loop);
@@ -67,7 +67,7 @@ TEST_CASE("compute thread: jobs run in order elsewhere, completions in order on 
   for (int i = 0; i < 1000; ++i) CHECK(done[static_cast<size_t>(i)] == i);
 }
 
-TEST_CASE("compute thread: what it cannot queue it refuses, the rest is done") {
+TEST_CASE("compute thread: a full queue refuses jobs, and the queued ones run") {
   const SteadyClock clock;
   io::Loop loop(clock);
   ComputeThread compute(loop);
@@ -100,7 +100,7 @@ TEST_CASE("compute thread: a loop that is full loses no completion") {
   CHECK(turn_until(loop, [&] { return done; }));
 }
 
-TEST_CASE("compute thread: its end waits for the running job and completes nothing more") {
+TEST_CASE("compute thread: the destructor waits for the running job and runs no completion") {
   const SteadyClock clock;
   io::Loop loop(clock);
   Gate started;
@@ -124,7 +124,7 @@ TEST_CASE("compute thread: its end waits for the running job and completes nothi
   CHECK(held.use_count() == 1);  // nothing keeps what the jobs held
 }
 
-TEST_CASE("compute thread: it ends while the loop is full") {
+TEST_CASE("compute thread: the destructor returns while the loop is full") {
   const SteadyClock clock;
   io::Loop loop(clock);
   while (loop.post([] {})) {

@@ -1,5 +1,5 @@
-// The ways KV gets from a prefill to a decode worker, with real sockets and bytes; what happens
-// when one side lies, dies or loses it.
+// Every KV connector between a prefill and a decode worker, with real sockets and bytes.
+// It also tests a side that sends wrong messages, dies, or loses the KV.
 #include <optional>
 
 #include "pool.h"
@@ -18,7 +18,7 @@ PairOptions by(const Way& way, const std::string& master = {}) {
   return o;
 }
 
-TEST_CASE("by every connector the same KV arrives, computed or reused, and verifies") {
+TEST_CASE("every connector delivers the same KV, computed or reused, and it verifies") {
   SteadyClock clock;
   std::map<std::string, std::vector<int32_t>> want;
   for (const char* transport : {"shm", "tcp"})
@@ -71,7 +71,7 @@ TEST_CASE("without a store the pool connector is refused") {
   CHECK(connector_named("carrier pigeon").error().code == Code::kInvalid);
 }
 
-TEST_CASE("what the store does not take is pushed") {
+TEST_CASE("blocks that the store refuses are pushed") {
   SteadyClock clock;
   io::Loop loop(clock);
   Pair pair(loop, by(kWays[4], "127.0.0.1:1"));  // nobody there
@@ -90,7 +90,7 @@ Result<rpc::Empty> ready(Pair& pair, const std::string& id, const std::vector<in
   return pair.call(*pair.to_d, KvReady{id, target->guard, std::move(pool)});
 }
 
-TEST_CASE("what the store lost is computed by the decode worker, with the same tokens") {
+TEST_CASE("the decode worker computes blocks that the store lost, with the same tokens") {
   SteadyClock clock;
   io::Loop loop(clock);
   Store store(loop, 64 * kMiB);
@@ -109,7 +109,7 @@ TEST_CASE("what the store lost is computed by the decode worker, with the same t
   CHECK(pair.comes_to_rest());
 }
 
-TEST_CASE("a decode worker without a store says so, and lists of blocks are checked") {
+TEST_CASE("a decode worker without a store refuses pool blocks, and block lists are checked") {
   SteadyClock clock;
   io::Loop loop(clock);
   Store store(loop, 64 * kMiB);
@@ -127,7 +127,7 @@ TEST_CASE("a decode worker without a store says so, and lists of blocks are chec
   CHECK(without.comes_to_rest());
 }
 
-TEST_CASE("KV that does not come in time is got from the store, and what is not there computed") {
+TEST_CASE("late KV is fetched from the store, and what the store lacks is computed") {
   SteadyClock clock;
   io::Loop loop(clock);
   Store store(loop, 64 * kMiB);
@@ -169,7 +169,7 @@ TEST_CASE("offers that do not fit are refused and read nothing") {
   CHECK(code([](KvOffer& o) { o.offsets = {0, 1, UINT64_MAX}; }).has_value());  // outside of P's
   CHECK(code([](KvOffer& o) {
           o.from = {};
-          o.from.node = "stranger";
+          o.from.node = "unknown";
         }) == Code::kStale);
   CHECK_FALSE(code([](KvOffer&) {}));
   pair.abort_both("a");

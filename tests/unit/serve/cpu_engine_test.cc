@@ -1,4 +1,4 @@
-// Real tokens: a prefill and a decode worker with engines of their own say what one engine says.
+// A prefill and a decode worker with an engine each give the tokens of one engine.
 #include "serve/engine/cpu_engine.h"
 
 #include "pair.h"
@@ -29,8 +29,7 @@ TEST_CASE("real tokens from a prefill and a decode worker are those of one proce
   CHECK(pair.comes_to_rest());
 }
 
-TEST_CASE(
-    "a prompt whose KV does not come is computed by the decode worker, with the same tokens") {
+TEST_CASE("the decode worker computes a prompt whose KV does not come, with the same tokens") {
   SteadyClock clock;
   io::Loop loop(clock);
   const CpuEngine p = make(1, "auto"), d = make(1, "auto");
@@ -50,7 +49,7 @@ TEST_CASE(
   CHECK(pair.comes_to_rest());
 }
 
-TEST_CASE("a batch of real requests, some of which draw, says what each says alone") {
+TEST_CASE("a batch of real requests, some with sampling, gives the tokens that each gives alone") {
   const CpuEngine engine = make(2, "auto");
   std::vector<DecodeItem> items;
   std::vector<std::vector<int32_t>> prompts, want;
@@ -84,7 +83,7 @@ TEST_CASE("a batch of real requests, some of which draw, says what each says alo
   }
 }
 
-TEST_CASE("tokens that end an answer do not come before they may, unless they mean nothing") {
+TEST_CASE("tokens that end an answer do not come before eos_allowed, unless ignore_eos") {
   const CpuEngine engine = make(1, "auto");
   size_t ends = 0;
   for (uint64_t seed = 0; seed < 1500; ++seed) {
@@ -101,7 +100,7 @@ TEST_CASE("tokens that end an answer do not come before they may, unless they me
   CHECK(ends > 0);
 }
 
-TEST_CASE("the model's fingerprint tells engines, formats and weights apart") {
+TEST_CASE("the model's fingerprint differs by engine, format and weights") {
   const auto spec = [](const char* engine, const char* kv) {
     const auto info = open_model_info({"tiny", engine, kv});
     REQUIRE(info);
@@ -117,7 +116,7 @@ TEST_CASE("the model's fingerprint tells engines, formats and weights apart") {
   CHECK(cpu.context_max == dummy.context_max);
 }
 
-TEST_CASE("engines that do not exist here are refused with what does") {
+TEST_CASE("an engine that this machine lacks is refused, with the ones it has") {
   CHECK(open_engine({"/nowhere", "cpu", "auto"}, {}, 16).error().code == Code::kNotFound);
   CHECK(open_engine({"tiny", "cpu", "f8"}, {}, 16).error().what.find("bf16") != std::string::npos);
   CHECK(open_engine({"tiny", "cpu", "auto"}, {1, "sse9"}, 16).error().code == Code::kUnsupported);

@@ -108,7 +108,7 @@ TEST_CASE("dummy engine: one flipped bit anywhere in a token's KV is found, in i
   }
 }
 
-TEST_CASE("dummy engine: memory behind the last token is nobody's business") {
+TEST_CASE("dummy engine: memory behind the last token is not verified") {
   Random random(6);
   const DummyEngine engine(cost::tiny(), kB);
   Sequence s(cost::tiny(), random_tokens(random, kB + 1));
@@ -119,7 +119,7 @@ TEST_CASE("dummy engine: memory behind the last token is nobody's business") {
   CHECK(engine.verify(s.view()) == 0);
 }
 
-TEST_CASE("dummy engine: swapped, stale and foreign blocks are found") {
+TEST_CASE("dummy engine: swapped and stale blocks, and those of another prompt, are found") {
   Random random(7);
   const cost::ModelSpec spec = cost::tiny();
   const DummyEngine engine(spec, kB);

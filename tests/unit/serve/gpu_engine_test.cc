@@ -1,4 +1,4 @@
-// Real tokens from a device (its stand-in): those of the CPU engine, also when it fails half-way.
+// A device (its stand-in) gives the tokens of the CPU engine, also if it fails half-way.
 #include "serve/engine/gpu_engine.h"
 
 #include "device/stand_in.h"
@@ -38,7 +38,7 @@ struct Said {
   bool operator==(const Said&) const = default;
 };
 
-// A prompt in two chunks, then steps; `before` each layer and step is told its number.
+// A prompt in two chunks, then steps. `before` runs with the number of each layer and step.
 template <class Before>
 Said said_by(const Engine& engine, std::vector<int32_t> tokens, size_t n, Before before) {
   const size_t bytes = engine.spec().block_bytes(kBlock);
@@ -75,7 +75,7 @@ Said said_by(const Engine& engine, std::vector<int32_t> tokens, size_t n, Before
 
 }  // namespace
 
-TEST_CASE("a device says what the CPU says, and what it fails in, the CPU does over") {
+TEST_CASE("a device gives the tokens of the CPU, and the CPU repeats what the device failed in") {
   const auto prompt = small_prompt(70, 1);
   const auto nothing = [](int) {};
   const CpuEngine cpu = make(1, "plain");
@@ -95,7 +95,7 @@ TEST_CASE("a device says what the CPU says, and what it fails in, the CPU does o
   }
 }
 
-TEST_CASE("blocks that stay on the device are found again, and a lost device takes no KV with it") {
+TEST_CASE("blocks that stay on the device are reused, and a lost device loses no KV") {
   const auto prompt = small_prompt(70, 1);
   const auto nothing = [](int) {};
   const CpuEngine cpu = make(1, "plain");
@@ -126,7 +126,7 @@ TEST_CASE("blocks that stay on the device are found again, and a lost device tak
   }
 }
 
-TEST_CASE("metrics say what was added since they were last told, once") {
+TEST_CASE("metrics count each update once") {
   Metrics metrics;
   DeviceKvMetrics told(metrics);
   const auto has = [&](const std::string& line) {
@@ -172,7 +172,7 @@ TEST_CASE("a device that has no room for a prompt leaves it to the CPU") {
   CHECK(s.engine->given_up());
 }
 
-TEST_CASE("a cuda engine without a device says what to give instead; a stand-in is one") {
+TEST_CASE("a cuda engine without a device names the options to use; a stand-in is a device") {
   const auto with = [](const char* device) { return CpuOptions{1, "auto", device}; };
   const EngineChoice choice{.model = "tiny", .engine = "cuda"};
   const auto toaster = open_engine(choice, with("toaster"), 16);
@@ -198,7 +198,7 @@ TEST_CASE("a cuda engine without a device says what to give instead; a stand-in 
   CHECK((*there)->spec().fingerprint(16) != cpu->spec.fingerprint(16));
 }
 
-TEST_CASE("weights of f16 stay so on a device, and say what they say as f32 on the CPU") {
+TEST_CASE("weights stay f16 on a device, and give the tokens of f32 on the CPU") {
   const std::string shared = mc::test::shared_models();
   if (shared.empty()) return;
   const std::string folder = shared + "/stories260K/gguf/stories260K-";

@@ -18,7 +18,7 @@ using namespace std::chrono_literals;
 struct Listener {
   Listener(io::Loop& loop, Metrics& metrics, const std::string& address = "127.0.0.1:0") {
     auto opened = rpc::Server::open(loop, address, metrics);
-    for (int i = 0; i < 1000 && !opened; ++i) {  // ZeroMQ lets go of a port a little later
+    for (int i = 0; i < 1000 && !opened; ++i) {  // ZeroMQ releases a port a little later
       REQUIRE(loop.turn(std::chrono::milliseconds(1)));
       opened = rpc::Server::open(loop, address, metrics);
     }
@@ -93,7 +93,7 @@ TEST_CASE("every conductor gets the load and each event once, in order") {
   CHECK(beats->joined() == 2);
 }
 
-TEST_CASE("news travels at once, not with the next period") {
+TEST_CASE("a state change sends a beat at once, not with the next period") {
   Setting s;
   Listener one(s.loop, s.metrics);
   const auto beats = s.beat({one.server->address()}, 1h);
@@ -104,7 +104,7 @@ TEST_CASE("news travels at once, not with the next period") {
   CHECK(s.until([&] { return one.seen == 1; }));
 }
 
-TEST_CASE("a conductor that comes late, or again, is told everything from where it stands") {
+TEST_CASE("a conductor that joins late, or again, gets every event it has not seen") {
   Setting s;
   std::string address;
   {
@@ -137,7 +137,7 @@ TEST_CASE("events that are no longer kept show as a gap") {
   CHECK(s.until([&] { return one.seen == 11; }));
 }
 
-TEST_CASE("a conductor address that is none is refused") {
+TEST_CASE("a malformed conductor address is refused") {
   Setting s;
   CHECK_FALSE(Heartbeats::open(
       s.loop, {}, {"nowhere"}, 1s, nullptr, [](Heartbeat&) {}, s.metrics));

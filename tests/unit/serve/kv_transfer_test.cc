@@ -48,7 +48,7 @@ TEST_CASE("a layer of blocks at equal distances travels as one strided request")
   CHECK(requests[1].rows == 1);
 }
 
-TEST_CASE("however blocks lie, each byte of the range goes to its own place once") {
+TEST_CASE("each byte of the range goes to its place once, for every layout of blocks") {
   for (uint64_t seed = 1; seed <= 200; ++seed) {
     CAPTURE(seed);
     Random random(seed);

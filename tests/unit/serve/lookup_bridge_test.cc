@@ -1,4 +1,4 @@
-// Schedulers of other engines ask a prefill worker what it has; the sockets are real.
+// Schedulers of other engines ask a prefill worker for its hits, over real sockets.
 #include "serve/worker/lookup_bridge.h"
 
 #include <sys/stat.h>
@@ -111,7 +111,7 @@ TEST_CASE("hostile questions are refused with an empty answer, and the next one 
   CHECK(bridge.metrics.counter("mc_engine_lookup_refused_total", "").value() >= 8);
 }
 
-TEST_CASE("the socket is its owner's, and no file is in danger") {
+TEST_CASE("only the owner can open the socket, and no file is overwritten") {
   SteadyClock clock;
   io::Loop loop(clock);
   Pair pair(loop);

@@ -1,5 +1,5 @@
-// Prompts computed by a pipeline of processes: the same KV and tokens as one gives, what crosses
-// between them, and what becomes of requests when a stage is gone.
+// A pipeline of processes computes the KV and tokens of one process.
+// It also tests the activations between stages, and requests when a stage is gone.
 #include <algorithm>
 #include <cstring>
 
@@ -104,7 +104,7 @@ std::unique_ptr<Engine> transformer(cost::ModelSpec slice) {
                                      *model::kernels_named("auto"), std::move(threads));
 }
 
-TEST_CASE("a pipeline says what one process says: blocks evicted, transfers that fail") {
+TEST_CASE("a pipeline gives the tokens of one process, with evicted blocks and failed transfers") {
   SteadyClock clock;
   const CpuEngine one = make(1, "auto");
   io::Loop loop(clock);
@@ -120,7 +120,7 @@ TEST_CASE("a pipeline says what one process says: blocks evicted, transfers that
   CHECK(pipeline.comes_to_rest());
 }
 
-TEST_CASE("slices of a model are all of its layers, in order, with their share of its times") {
+TEST_CASE("slices of a model have all layers in order, with their share of its times") {
   const cost::ModelSpec whole = cost::tiny();
   for (uint32_t n = 1; n <= whole.layers; ++n) {
     uint32_t next = 0;
@@ -203,7 +203,7 @@ TEST_CASE("a pipeline's KV verifies and its tokens are those of one process, by 
     }
 }
 
-TEST_CASE("a transformer in slices says what it says alone") {
+TEST_CASE("a transformer in slices gives the tokens of one process") {
   SteadyClock clock;
   io::Loop loop(clock);
   const CpuEngine whole = make(1, "auto");
@@ -224,7 +224,7 @@ TEST_CASE("a transformer in slices says what it says alone") {
   }
 }
 
-TEST_CASE("what a pipeline put in the KV store it gets again, each stage its layers") {
+TEST_CASE("a pipeline fetches what it put in the KV store, each stage its layers") {
   SteadyClock clock;
   io::Loop loop(clock);
   Store store(loop, 64 * kMiB);
@@ -310,7 +310,7 @@ TEST_CASE("an abort at any time leaves no block in use in any stage") {
   CHECK(count(pair.d_metrics, "mc_engine_kv_errors_total") == 0);
 }
 
-TEST_CASE("a stage that dies fails its requests at once, and the pipeline begins again") {
+TEST_CASE("a stage that dies fails its requests at once, and the pipeline starts again") {
   SteadyClock clock;
   io::Loop loop(clock);
   Pipeline pipeline(loop, 3, cost::tiny(), dummy, {.time_scale = 1, .chunk_tokens = 16});
@@ -377,7 +377,7 @@ TEST_CASE("a decode worker that is gone fails the request and not the pipeline")
   pair.prefill->cache().check();
 }
 
-TEST_CASE("stages that do not fit, and messages that are none of a pipeline's, are refused") {
+TEST_CASE("stages that do not fit, and messages of another pipeline, are refused") {
   SteadyClock clock;
   io::Loop loop(clock);
   Pipeline pipeline(loop, 2, cost::tiny(), dummy);

@@ -1,4 +1,4 @@
-// A prompt's way from a prefill to a decode worker, and every way it can be cut short.
+// A prompt from a prefill to a decode worker, and every way to end it early.
 #include "pair.h"
 
 namespace mc::serve {
@@ -9,7 +9,7 @@ namespace {
 
 uint64_t counted(Metrics& metrics, const char* name) { return metrics.counter(name, "").value(); }
 
-TEST_CASE("KV computed by prefill verifies at decode, whatever transport and length") {
+TEST_CASE("KV computed by prefill verifies at decode, by every transport and length") {
   SteadyClock clock;
   for (const char* transport : {"shm", "tcp"}) {
     CAPTURE(transport);
@@ -42,7 +42,7 @@ TEST_CASE("the same prompt gives the same tokens, reused or computed, on one wor
   CHECK(one.answers["a"].tokens == two.answers["a"].tokens);
 }
 
-TEST_CASE("a prompt that is cached as a whole computes its last block") {
+TEST_CASE("a fully cached prompt computes its last block") {
   SteadyClock clock;
   io::Loop loop(clock);
   Pair pair(loop);
@@ -238,7 +238,7 @@ TEST_CASE("KV damaged before it is pushed fails the request at decode, with a co
   CHECK(pair.comes_to_rest());
 }
 
-TEST_CASE("what was meant for a process that was here before is refused, and holds nothing") {
+TEST_CASE("a message for an earlier process of the worker is refused, and holds nothing") {
   SteadyClock clock;
   io::Loop loop(clock);
   Pair pair(loop);

@@ -1,5 +1,5 @@
-// A prefix that one prefill worker holds is read by another, ahead of its turn; and what becomes of
-// it when either side lets go too early. Then: when a conductor has it so.
+// A prefill worker reads a prefix that another one pins, while its request queues.
+// It also tests a side that releases too early, and when a conductor asks for the fetch.
 #include "base/json.h"
 #include "conductor_fakes.h"
 #include "pair.h"
@@ -58,7 +58,7 @@ struct Two {
 
 }  // namespace
 
-TEST_CASE("what another worker holds is read, verifies, and is a hit there from then on") {
+TEST_CASE("a prefix at another worker is read, verifies, and is a hit there from then on") {
   for (const char* transport : {"shm", "tcp"}) {
     CAPTURE(transport);
     Two two({transport});
@@ -81,7 +81,7 @@ TEST_CASE("what another worker holds is read, verifies, and is a hit there from 
   }
 }
 
-TEST_CASE("only what is missing is read, and only what there is") {
+TEST_CASE("only missing blocks that the holder has are read") {
   Two two;
   const auto prompt = prompt_of(10 * kBlock + 5, 1);
   two.a.serve("first", std::vector(prompt.begin(), prompt.begin() + 8 * kBlock + 1), 4);
@@ -99,7 +99,7 @@ TEST_CASE("only what is missing is read, and only what there is") {
   CHECK(two.rest());
 }
 
-TEST_CASE("what is pinned for a peer is not evicted, whatever needs room") {
+TEST_CASE("blocks pinned for a peer are not evicted when others need room") {
   Two two({"shm", "tcp"}, 16);
   const auto prompt = prompt_of(6 * kBlock + 1, 1);
   two.a.serve("first", prompt, 20);
@@ -113,7 +113,7 @@ TEST_CASE("what is pinned for a peer is not evicted, whatever needs room") {
   CHECK(two.rest());
 }
 
-TEST_CASE("a lock that ended before all was read makes what was read worth nothing") {
+TEST_CASE("a pin that ended before the read makes the bytes read void") {
   Two two({"shm", "tcp"}, 16);
   const auto prompt = prompt_of(6 * kBlock + 1, 1);
   two.a.serve("first", prompt, 20);
@@ -132,8 +132,7 @@ TEST_CASE("a lock that ended before all was read makes what was read worth nothi
   CHECK(two.rest());
 }
 
-TEST_CASE(
-    "aborted while it is read, and pinned by no worker: no block is left, and none is shared") {
+TEST_CASE("a request aborted while its prefix is read leaves no block and shares none") {
   Two two;
   const auto prompt = prompt_of(10 * kBlock + 5, 1);
   two.a.serve("first", prompt, 20);
@@ -182,8 +181,8 @@ struct Hot : Cluster {
     p[0]->me.events_last = p[0]->me.events.size();
     REQUIRE(test::until(loop, [&] { return p[0]->acked == p[0]->me.events_last; }));
     p[0]->silent = true;
-    // p0 is first choice when both are idle. What is asked next is asked at once, for p0 is thought
-    // to be done with this after its 0.14 s.
+    // p0 is first choice when both are idle. The next request must follow at once: the conductor
+    // expects p0 to finish this one after 0.14 s.
     submit(busy, 64 * 1024, 7);
   }
   Conductor::Id ask(Heard& heard) {
@@ -239,7 +238,7 @@ TEST_CASE("a prefix that cannot be pinned is computed") {
         std::string::npos);
 }
 
-TEST_CASE("a client that leaves ends the lock too, within a second") {
+TEST_CASE("a client that leaves ends the pin too, within a second") {
   Hot c;
   c.p[1]->silent = true;
   Heard heard;

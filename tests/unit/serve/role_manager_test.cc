@@ -1,4 +1,4 @@
-// A worker that is both, or becomes another; the test is its conductor.
+// A worker with both roles, or one that changes its role; the test is its conductor.
 #include "serve/worker/role_manager.h"
 
 #include "pool.h"
@@ -109,7 +109,7 @@ struct Process {
   uint32_t cached = 0;
 };
 
-TEST_CASE("a worker that is both says what one engine says, and moves no KV") {
+TEST_CASE("a worker with both roles gives the tokens of one engine, and moves no KV") {
   SteadyClock clock;
   io::Loop loop(clock);
   const CpuEngine engine = make(1, "auto"), one = make(1, "plain", 512);
@@ -129,7 +129,7 @@ TEST_CASE("a worker that is both says what one engine says, and moves no KV") {
   CHECK(both.comes_to_rest());
 }
 
-TEST_CASE("blocks of a prompt stay while they are decoded from, whatever else needs room") {
+TEST_CASE("blocks of a prompt stay while it decodes, also when others need room") {
   SteadyClock clock;
   io::Loop loop(clock);
   const CpuEngine engine = make(1, "auto"), one = make(1, "plain", 512);
@@ -189,7 +189,7 @@ TEST_CASE("an abort frees both instances, at any step") {
   }
 }
 
-TEST_CASE("a worker drains, becomes another, and refuses what it is not") {
+TEST_CASE("a worker drains, changes its role, and refuses messages of other roles") {
   SteadyClock clock;
   io::Loop loop(clock);
   DummyEngine engine(cost::tiny(), kBlock);

@@ -6,7 +6,7 @@ namespace {
 
 uint64_t counted(Metrics& metrics, const char* name) { return metrics.counter(name, "").value(); }
 
-// A pool that is gone: it counts what it is asked, and refuses all.
+// A pool that failed: counts the calls, and refuses all.
 class Gone : public KvPool {
  public:
   Gone(io::Loop& loop, size_t& asked) : loop_(loop), asked_(asked) {}
@@ -33,7 +33,7 @@ class Gone : public KvPool {
   size_t& asked_;
 };
 
-TEST_CASE("what one worker computed, another fetches from the pool and decode verifies") {
+TEST_CASE("a worker fetches what another computed from the pool, and decode verifies") {
   SteadyClock clock;
   io::Loop loop(clock);
   Store store(loop, 64 * kMiB);
@@ -102,7 +102,7 @@ TEST_CASE("fetching that is predicted slower than computing is left out") {
   CHECK(slow.serve("c", prompt, 1).pool_tokens == 96);
 }
 
-TEST_CASE("a pool that is not there costs a while at most, and no request") {
+TEST_CASE("an unreachable pool costs a bounded time, and no request") {
   SteadyClock clock;
   io::Loop loop(clock);
   PairOptions options;
@@ -114,7 +114,7 @@ TEST_CASE("a pool that is not there costs a while at most, and no request") {
   CHECK(pair.comes_to_rest());
 }
 
-TEST_CASE("a pool that is gone is asked once a second at most") {
+TEST_CASE("a pool that failed gets one call a second at most") {
   SteadyClock clock;
   io::Loop loop(clock);
   size_t asked = 0;
@@ -132,7 +132,7 @@ TEST_CASE("a pool that is gone is asked once a second at most") {
   CHECK(pair.comes_to_rest());
 }
 
-TEST_CASE("publishing gives way when its blocks are needed") {
+TEST_CASE("publishing releases its blocks when requests need room") {
   SteadyClock clock;
   io::Loop loop(clock);
   PairOptions options;

@@ -1,5 +1,6 @@
-// Workers whose blocks are laid out for different numbers of tensor-parallel ranks: the tokens are
-// those of one process, by every connector, computed or reused, whoever put them in the pool.
+// Workers of different tensor parallelism give the tokens of one process.
+// This holds for every connector, and for KV that is computed, reused, or from any worker's pool
+// blocks.
 #include <algorithm>
 #include <optional>
 
@@ -30,7 +31,7 @@ struct Ranks {
 };
 constexpr Ranks kRanks[] = {{2, 1}, {4, 1}, {4, 2}, {2, 2}, {1, 4}};
 
-TEST_CASE("a block of several ranks has each one's heads together, and the plain block's bytes") {
+TEST_CASE("a block of several ranks has each rank's heads together, and the plain block's bytes") {
   const auto prompt = small_prompt(kBlock, 1);
   const auto written = [&](const CpuEngine& engine) {
     std::vector<std::byte> block(engine.spec().block_bytes(kBlock));
@@ -59,7 +60,7 @@ TEST_CASE("a block of several ranks has each one's heads together, and the plain
   }
 }
 
-TEST_CASE("heads of ranks are split by every connector, with the tokens of one process") {
+TEST_CASE("every connector splits heads among ranks, with the tokens of one process") {
   SteadyClock clock;
   const CpuEngine one = engine_of(1);
   std::map<size_t, std::vector<int32_t>> want;
@@ -93,7 +94,7 @@ TEST_CASE("heads of ranks are split by every connector, with the tokens of one p
   }
 }
 
-TEST_CASE("what workers of some ranks put into the pool, workers of others take") {
+TEST_CASE("workers fetch pool blocks that workers of other ranks put") {
   SteadyClock clock;
   const CpuEngine one = engine_of(1);
   const auto prompt = small_prompt(130, 1);
@@ -117,7 +118,7 @@ TEST_CASE("what workers of some ranks put into the pool, workers of others take"
   }
 }
 
-TEST_CASE("ranks of other numbers: blocks evicted here and in the pool, transfers that fail") {
+TEST_CASE("ranks of other numbers give the same tokens, with evicted blocks and failed transfers") {
   SteadyClock clock;
   const CpuEngine one = engine_of(1), two = engine_of(2);
   io::Loop loop(clock);
@@ -134,7 +135,7 @@ TEST_CASE("ranks of other numbers: blocks evicted here and in the pool, transfer
   CHECK(pair.failed_slices() > 0);
 }
 
-TEST_CASE("what a worker of some ranks pins, one of others reads") {
+TEST_CASE("a worker reads the prefix that a worker of other ranks pinned") {
   SteadyClock clock;
   const CpuEngine one = engine_of(1), two = engine_of(2), four = engine_of(4);
   const auto prompt = small_prompt(130, 1);
@@ -172,7 +173,7 @@ TEST_CASE("what a worker of some ranks pins, one of others reads") {
   CHECK(b.comes_to_rest());
 }
 
-TEST_CASE("ranks that cannot share heads evenly are refused, with what would do") {
+TEST_CASE("ranks that cannot share heads evenly are refused, with ranks that can") {
   SteadyClock clock;
   io::Loop loop(clock);
   const CpuEngine of_p = engine_of(2), of_d = engine_of(1);

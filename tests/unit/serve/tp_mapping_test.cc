@@ -1,4 +1,4 @@
-// KV of one tensor parallelism in blocks of another: every byte of every head in its place, once.
+// Maps KV between tensor-parallel layouts: every byte of every head in its place, once.
 #include "serve/connector/tp_mapping.h"
 
 #include <doctest/doctest.h>
@@ -129,7 +129,7 @@ void check_split(const Shape& s, uint32_t from_ranks, uint32_t to_ranks, size_t 
   }
 }
 
-TEST_CASE("every head arrives in its place once, whatever the shape and the ranks") {
+TEST_CASE("every head arrives in its place once, for all shapes and ranks") {
   const std::pair<uint32_t, uint32_t> kRanks[] = {{4, 2}, {4, 1}, {8, 2}, {2, 1}, {8, 4},
                                                   {1, 1}, {2, 2}, {8, 8}, {2, 4}, {1, 8}};
   uint64_t seed = 1;
