@@ -19,15 +19,15 @@ WorkerProgram::WorkerProgram(std::string role_, std::string listen, std::string 
 
 void WorkerProgram::describe(OptionList& v) {
   v("role", role,
-    "prefill computes prompts, decode answers, both does both over one pool; auto takes the one "
-    "that "
-    "the conductor gives it",
+    "prefill computes prompts, decode generates tokens, both does both over one pool of KV "
+    "blocks; auto takes the role that the conductor gives it",
     {"prefill", "decode", "both", "auto"});
   worker.describe(v);
   v("chunk-tokens", chunk_tokens, "prompt tokens computed at a time; a multiple of the block size");
   v("prefill-order", prefill_order,
-    "the first that came, or the one with the least left to compute", sched::kPrefillOrders);
-  v("ageing", ageing, "of srpf: a second of waiting counts like this many seconds less to compute");
+    "order of queued prompts: first come, first served, or the least left to compute first",
+    sched::kPrefillOrders);
+  v("ageing", ageing, "for srpf: a second of waiting counts as this many seconds less to compute");
   v("connector", connector,
     "how KV gets to decode workers: push writes it there; pull lets them read it; pool puts it in "
     "the KV store for them; multi pushes it, and fills the store for later requests",
@@ -35,7 +35,9 @@ void WorkerProgram::describe(OptionList& v) {
   v("layerwise", layerwise,
     "push and pull send each layer while the next one computes; off: all at the end",
     {"on", "off"});
-  v("pool-reuse", pool_reuse, "fetch KV from the pool where that is predicted faster, or else",
+  v("pool-reuse", pool_reuse,
+    "fetch KV from the pool if that is predicted to be faster than computing (auto), always, or "
+    "never",
     {"auto", "always", "never"});
   v("stage", stage,
     "I/N: this process is stage I of a pipeline of N that computes prompts, and has that slice of "
@@ -47,12 +49,14 @@ void WorkerProgram::describe(OptionList& v) {
   v("lookup", lookup,
     "unix socket where schedulers of other engines ask how many blocks of a prompt are here or in "
     "the pool; empty: none");
-  v("tbt-slo", tbt_slo, "a request joins the batch while a step stays within this; 0: always");
-  v("kv-deadline", kv_deadline, "KV that has not come by then fails its request");
+  v("tbt-slo", tbt_slo,
+    "requests join the batch while the predicted step time stays within this; 0: always");
+  v("kv-deadline", kv_deadline, "a request fails if its KV has not arrived after this time");
   v("recompute-after", recompute_after,
-    "KV that has not come by then is computed here; 0: its request fails at the deadline");
+    "compute a prompt here if its KV has not arrived after this time; 0: its request fails at the "
+    "deadline");
   v("trace-events", trace_events,
-    "file for a Chrome trace of what was computed, sent and decoded when; written at the end");
+    "file for a Chrome trace of computing, sending and decoding; written at the end");
   v("calibrate", calibrate,
     "measure how long this engine's prompts and steps take, write the model's spec with the fitted "
     "times to this file, for --cost and mc-replay sim, and end");

@@ -22,24 +22,22 @@ void CpuOptions::describe(OptionList& v) {
   v("kernels", kernels, "instruction set of the cpu engine; all give the same bits",
     {"auto", "avx512bf16", "avx512", "avx2", "plain"});
   v("device", device,
-    "of the cuda engine: cuda:0, cuda:1, or stand-in, which computes on the host, slowly, to try "
-    "it "
-    "without a GPU");
+    "for the cuda engine: cuda:0, cuda:1, or stand-in, which computes slowly on the host, to try "
+    "the engine without a GPU");
   v("gemm", gemm,
-    "of the cuda engine: what multiplies matrices; auto: cuBLASLt for activations of bf16, where "
-    "it "
-    "loads and is right, else own kernels",
+    "for the cuda engine: matrix products; auto: cuBLASLt for bf16 activations if it loads and "
+    "passes a check, else own kernels",
     {"auto", "own", "cublaslt"});
   v("graphs", graphs,
-    "of the cuda engine: a decode step whose blocks are all on the device is one launch, where the "
-    "driver can (auto), or one for each kernel (off)",
+    "for the cuda engine: launch a decode step whose blocks are all on the device as one graph, "
+    "if the driver can (auto), or kernel by kernel (off)",
     {"auto", "off"});
   v("vram", vram,
-    "of the cuda engine: its memory for KV blocks that stay there, at most as many as the pool's; "
-    "auto: three quarters of what the weights leave; 0: none");
+    "for the cuda engine: device memory for KV blocks that stay there, at most the size of the "
+    "pool; auto: three quarters of what the weights leave; 0: none");
   v("tp", tp,
-    "tensor-parallel ranks: KV blocks are as many parts, each with its share of the KV heads; "
-    "workers of other numbers are served by splitting heads");
+    "tensor-parallel ranks of the block layout: a KV block has one part for each rank, with its "
+    "share of the KV heads; transfers to workers with other numbers split heads");
 }
 
 namespace {

@@ -15,10 +15,11 @@ void WorkerOptions::describe(OptionList& v) {
   v("block-size", block_size, "tokens in a block of KV; the same in the whole cluster");
   v("blocks", blocks, "blocks in the pool; 0: as many as fit in --pool");
   v("pool", pool, "memory for KV blocks");
-  v("time-scale", time_scale, "multiplies the model's times: 0.1 is ten times faster, 0 waits not");
+  v("time-scale", time_scale,
+    "multiplies the modelled times: 0.1 is ten times faster, 0 does not wait");
   v("master", master, "address of mc-master; empty: KV is not shared through a store");
   v("conductor", conductor, "address of an mc-conductor to join; may come up later");
-  v("heartbeat", heartbeat, "how often conductors are told of load and cache");
+  v("heartbeat", heartbeat, "how often conductors get the load and the cache events");
   v("drain-timeout", drain_timeout, "how long SIGTERM waits for requests in flight");
 }
 

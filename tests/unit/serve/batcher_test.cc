@@ -84,9 +84,7 @@ TEST_CASE("prefill queue: a shorter prompt does not overtake one that is chosen 
   CHECK(q.head(Time{})->request == "b");
 }
 
-TEST_CASE(
-    "prefill queue: prompts run one after another from their reused prefix, the last chunk "
-    "shorter") {
+TEST_CASE("prefill queue: prompts run in turn from their reused prefix, the last chunk shorter") {
   PrefillQueue q = queue_of();
   q.push("a", 150, 16, Time{});
   q.push("b", 10, 0, Time{});

@@ -137,8 +137,7 @@ TEST_CASE("blocks: computed blocks are shared before the commit") {
 }
 
 TEST_CASE(
-    "blocks: two requests that computed the same block leave one copy, also if the first is "
-    "evicted") {
+    "blocks: two requests that computed one block leave one copy, also if the first is evicted") {
   BlockManager m(5, kB, 1);
   const auto a = m.allocate(prompt(iota_tokens(8)), Time{});
   const auto b = m.allocate(prompt(iota_tokens(8)), Time{});
