@@ -43,21 +43,21 @@ std::vector<xfer::Request> plan_between(xfer::Op op, std::span<std::byte* const>
   MC_CHECK(range.at % layer == 0 && range.bytes % layer == 0);
   const auto first = static_cast<uint32_t>(range.at / layer);
   const auto last = static_cast<uint32_t>((range.at + range.bytes) / layer);
-  const auto pieces = split_heads(shape.kv_heads, shape.ranks, peer_ranks);
-  MC_CHECK(pieces.has_value());
+  const auto spans = split_heads(shape.kv_heads, shape.ranks, peer_ranks);
+  MC_CHECK(spans.has_value());
   std::vector<xfer::Request> out;
-  for (const HeadSpan& piece : *pieces) {
+  for (const HeadSpan& span : *spans) {
     std::vector<std::byte*> here(local.begin(), local.end());
-    for (std::byte*& block : here) block += piece.from * (shape.block_bytes / shape.ranks);
+    for (std::byte*& block : here) block += span.from * (shape.block_bytes / shape.ranks);
     KvPeer there = peer;
-    for (uint64_t& offset : there.offsets) offset += piece.to * (shape.block_bytes / peer_ranks);
+    for (uint64_t& offset : there.offsets) offset += span.to * (shape.block_bytes / peer_ranks);
     const SplitShape split{shape.layers,
                            shape.head_bytes,
                            shape.kv_heads / shape.ranks,
                            shape.kv_heads / peer_ranks,
-                           piece.from_head,
-                           piece.to_head,
-                           piece.heads};
+                           span.from_head,
+                           span.to_head,
+                           span.heads};
     const auto some = plan_split(op, here, there, range, split, first, last);
     out.insert(out.end(), some.begin(), some.end());
   }

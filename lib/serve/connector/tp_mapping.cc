@@ -33,7 +33,7 @@ Result<uint32_t> heads_of_rank(uint32_t kv_heads, uint32_t ranks) {
 Result<std::vector<HeadSpan>> split_heads(uint32_t kv_heads, uint32_t from_ranks,
                                           uint32_t to_ranks) {
   for (const uint32_t ranks : {from_ranks, to_ranks}) MC_TRY_(heads_of_rank(kv_heads, ranks));
-  std::vector<HeadSpan> pieces;
+  std::vector<HeadSpan> spans;
   for (uint32_t from = 0; from < from_ranks; ++from) {
     const HeadRange have = range_of(kv_heads, from_ranks, from);
     if (have.copy) continue;
@@ -42,10 +42,10 @@ Result<std::vector<HeadSpan>> split_heads(uint32_t kv_heads, uint32_t from_ranks
       const uint32_t first = std::max(have.first, want.first);
       const uint32_t last = std::min(have.last, want.last);
       if (first < last)
-        pieces.push_back({from, to, first - have.first, first - want.first, last - first});
+        spans.push_back({from, to, first - have.first, first - want.first, last - first});
     }
   }
-  return pieces;
+  return spans;
 }
 
 std::vector<xfer::Request> plan_split(xfer::Op op, std::span<std::byte* const> local,

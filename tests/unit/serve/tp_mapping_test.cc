@@ -101,19 +101,18 @@ void check_split(const Shape& s, uint32_t from_ranks, uint32_t to_ranks, size_t 
   const auto first = all_layers ? 0U : static_cast<uint32_t>(random.below(s.layers));
   const auto last =
       all_layers ? s.layers : first + 1 + static_cast<uint32_t>(random.below(s.layers - first));
-  const auto pieces = split_heads(s.kv_heads, from_ranks, to_ranks);
-  REQUIRE(pieces);
-  for (const HeadSpan& piece : *pieces) {
-    RankPool &a = from[piece.from], &b = to[piece.to];
+  const auto spans = split_heads(s.kv_heads, from_ranks, to_ranks);
+  REQUIRE(spans);
+  for (const HeadSpan& span : *spans) {
+    RankPool &a = from[span.from], &b = to[span.to];
     std::vector<std::byte*> local;
     for (const uint64_t offset : a.offsets) local.push_back(a.memory.data() + offset);
-    const SplitShape shape{s.layers,        uint64_t{s.tokens} * s.head_dim,
-                           a.heads,         b.heads,
-                           piece.from_head, piece.to_head,
-                           piece.heads};
+    const SplitShape shape{
+        s.layers,  uint64_t{s.tokens} * s.head_dim, a.heads, b.heads, span.from_head, span.to_head,
+        span.heads};
     execute(plan_split(xfer::Op::kWrite, local, {1, b.offsets, {}}, {0, blocks, 0, 0, {}}, shape,
                        first, last),
-            b, written[piece.to]);
+            b, written[span.to]);
   }
   for (uint32_t r = 0; r < to_ranks; ++r) {
     size_t wrong = 0, bytes = 0;
