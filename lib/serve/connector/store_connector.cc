@@ -31,7 +31,8 @@ StoreConnector::StoreConnector(io::Loop& loop, std::string model, BlockManager& 
       pp_rank_(pp_rank),
       fetched_(metrics.counter("mc_engine_pool_blocks_fetched_total", "KV blocks from the pool")),
       stored_(metrics.counter("mc_engine_pool_blocks_stored_total", "KV blocks put in the pool")),
-      existed_(metrics.counter("mc_engine_pool_blocks_existed_total", "puts that were not needed")),
+      existed_(metrics.counter("mc_engine_pool_blocks_existed_total",
+                               "blocks that the pool had already")),
       dropped_(metrics.counter("mc_engine_pool_blocks_dropped_total",
                                "blocks not published because the queue or the pool was full")),
       failed_(metrics.counter("mc_engine_pool_failures_total", "calls to the pool that failed")) {}

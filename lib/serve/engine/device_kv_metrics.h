@@ -11,7 +11,8 @@ class DeviceKvMetrics {
  public:
   explicit DeviceKvMetrics(Metrics& m)
       : room_(m.gauge("mc_engine_device_blocks", "KV blocks that the device has room for")),
-        used_(m.gauge("mc_engine_device_blocks_used", "of them, with KV that may be found again")),
+        used_(m.gauge("mc_engine_device_blocks_used",
+                      "KV blocks on the device that a pass can reuse")),
         hits_(blocks(m, "hit")),
         uploads_(blocks(m, "uploaded")),
         streamed_(blocks(m, "streamed")),
@@ -19,7 +20,7 @@ class DeviceKvMetrics {
         in_(bytes(m, "in")),
         out_(bytes(m, "out")),
         graph_steps_(m.counter("mc_engine_device_graph_steps_total",
-                               "decode steps that were launched as one")) {}
+                               "decode steps launched as one graph")) {}
   void update(const DeviceKv& now) {
     room_.set(static_cast<double>(now.blocks));
     used_.set(static_cast<double>(now.used));
@@ -36,13 +37,12 @@ class DeviceKvMetrics {
  private:
   static Counter& blocks(Metrics& m, const char* how) {
     return m.counter("mc_engine_device_reads_total",
-                     "KV blocks that passes read: there already, brought to stay, or for once",
+                     "KV blocks that passes read: on the device, copied to stay, or for one pass",
                      {{"block", how}});
   }
   static Counter& bytes(Metrics& m, const char* way) {
     return m.counter("mc_engine_device_kv_bytes_total",
-                     "KV between the pool and the device: in, to it; out, what is new",
-                     {{"way", way}});
+                     "KV between pool and device: in, to the device; out, new KV", {{"way", way}});
   }
   Gauge &room_, &used_;
   Counter &hits_, &uploads_, &streamed_, &evictions_, &in_, &out_, &graph_steps_;

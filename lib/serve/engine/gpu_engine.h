@@ -37,7 +37,7 @@ class GpuEngine final : public Engine {
   std::optional<DeviceKv> device_kv() const override;
   void prefill_layer(const ChunkView& chunk, uint32_t layer,
                      Activations& activations) const override;
-  uint64_t verify(const SequenceView&) const override { return 0; }  // it cannot tell
+  uint64_t verify(const SequenceView&) const override { return 0; }  // cannot verify
   std::vector<int32_t> decode(std::span<const DecodeItem> batch) const override;
 
   bool given_up() const;  // the device: the CPU computes

@@ -24,7 +24,8 @@ PipelineChain::PipelineChain(io::Loop& loop, PipelineChainConfig config, Owner o
       config_(std::move(config)),
       owner_(std::move(owner)),
       alive_(metrics.gauge("mc_engine_pipeline_ready", "1 while all stages after this one answer")),
-      lost_(metrics.counter("mc_engine_pipeline_lost_total", "times that a stage was gone")) {}
+      lost_(metrics.counter("mc_engine_pipeline_lost_total",
+                            "times that the pipeline lost a stage")) {}
 
 PipelineChain::~PipelineChain() { loop_.cancel(ticker_); }
 

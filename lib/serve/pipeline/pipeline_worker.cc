@@ -79,7 +79,7 @@ PipelineWorker::PipelineWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Serv
       server_(server),
       computed_(metrics.counter("mc_engine_computed_tokens_total", "prompt tokens computed")),
       crossed_(metrics.counter("mc_engine_activation_bytes_total",
-                               "activations that came from the stage before")),
+                               "bytes of activations from the stage before")),
       transfer_(loop, transfer, metrics) {
   on<PipelineOpen>(&PipelineWorker::open_pipeline);
   on<PipelinePing>(&PipelineWorker::ping);

@@ -18,7 +18,8 @@ Heartbeats::Heartbeats(io::Loop& loop, Heartbeat me, Duration period, const Bloc
       cache_(cache),
       fill_(std::move(fill)),
       sent_(metrics.counter("mc_engine_heartbeats_total", "heartbeats sent to conductors")),
-      failed_(metrics.counter("mc_engine_heartbeats_failed_total", "of them, not acknowledged")) {}
+      failed_(metrics.counter("mc_engine_heartbeats_failed_total",
+                              "heartbeats that were not acknowledged")) {}
 
 Result<std::unique_ptr<Heartbeats>> Heartbeats::open(io::Loop& loop, Heartbeat me,
                                                      const std::vector<std::string>& conductors,

@@ -54,9 +54,9 @@ DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& 
       kv_errors_(metrics.counter("mc_engine_kv_errors_total", "KV blocks that did not verify")),
       failed_(metrics.counter("mc_engine_failed_requests_total", "requests ended as errors")),
       recomputed_(metrics.counter("mc_engine_recomputed_requests_total",
-                                  "requests whose KV did not come and was computed here")),
+                                  "requests whose KV did not arrive and was computed here")),
       fetched_(metrics.counter("mc_engine_pool_kv_blocks_total",
-                               "KV blocks of prompts that came by way of the pool")),
+                               "KV blocks of prompts fetched from the pool")),
       step_seconds_(metrics.histogram("mc_engine_step_seconds", "time of a decode step")),
       pulls_(loop, transfer, metrics) {
   for (size_t i = WorkerCore::kGuardWords; i-- > 0;) free_slots_.push_back(i);

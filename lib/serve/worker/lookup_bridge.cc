@@ -72,8 +72,8 @@ LookupBridge::LookupBridge(uint32_t block_tokens, Lookup lookup, Metrics& metric
       lookup_(std::move(lookup)),
       asked_(
           metrics.counter("mc_engine_lookup_blocks_total", "blocks that schedulers asked about")),
-      hits_(metrics.counter("mc_engine_lookup_hits_total", "of them, reusable")),
-      refused_(metrics.counter("mc_engine_lookup_refused_total", "questions that were none")) {}
+      hits_(metrics.counter("mc_engine_lookup_hits_total", "blocks asked about that are reusable")),
+      refused_(metrics.counter("mc_engine_lookup_refused_total", "malformed questions, refused")) {}
 
 void LookupBridge::answer(const rpc::LocalServer::Frames& question,
                           const rpc::LocalServer::Answer& reply) {
