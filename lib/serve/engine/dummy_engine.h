@@ -35,11 +35,11 @@ class DummyEngine final : public Engine {
                      Activations& activations) const override;
   uint64_t verify(const SequenceView& sequence) const override;
   std::vector<int32_t> decode(std::span<const DecodeItem> batch) const override;
-  // The token after a sequence whose KV is all there.
+  // The token after a sequence. Requires: all its KV.
   int32_t next_token(const SequenceView& sequence, const Sampling& sampling) const;
 
  private:
-  // What the KV of a token depends on: the tokens of its block up to it, and all blocks before.
+  // A token's state depends on the tokens of its block up to it, and on all blocks before.
   uint64_t start_state(const BlockHash& parent) const;
   static uint64_t advance(uint64_t state, int32_t token);
   uint64_t row_key(uint64_t state, uint32_t layer, uint32_t plane) const;

@@ -22,8 +22,8 @@
 
 namespace mc::serve {
 
-// How long work takes, by the cost model times `scale` (0: no waiting at all). The chunks of a
-// prompt add up to prefill(n, reused), however it is cut.
+// Predicts how long work takes: the cost model times `scale` (0: no wait). The chunks of a prompt
+// add up to prefill(n, reused), however it is cut.
 struct Timing {
   cost::ModelSpec spec;
   double scale = 1;
@@ -35,8 +35,8 @@ struct Timing {
     return scaled(static_cast<double>(reused * spec.kv_bytes_per_token()) /
                   spec.cost.load_bytes_per_s);
   }
-  // Tokens [begin, end) of a prompt; the first chunk (begin == reused) bears the fixed cost. The
-  // load is not in it. A layer takes 1 / layers of it.
+  // Tokens [begin, end) of a prompt; the first chunk (begin == reused) has the fixed cost.
+  // Excludes the load. A layer takes 1 / layers of it.
   Duration chunk(uint64_t begin, uint64_t end, uint64_t reused) const {
     const auto b = static_cast<double>(begin), e = static_cast<double>(end);
     const cost::CostModel& c = spec.cost;

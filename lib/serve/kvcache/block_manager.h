@@ -47,7 +47,7 @@
 
 namespace mc::serve {
 
-using TxId = uint64_t;  // never 0; not one of an earlier process (other seed)
+using TxId = uint64_t;  // never 0; differs from those of earlier processes
 
 enum class TxState : uint8_t {
   kAllocated,  // waits for start, under its lease
@@ -56,9 +56,8 @@ enum class TxState : uint8_t {
 };
 
 struct BlockRequest {
-  std::string request;  // id, for the worker's own use
-  std::vector<BlockHash>
-      hashes;  // of the prompt's full blocks; without a hash a block is not cached
+  std::string request;            // id, for the worker's own use
+  std::vector<BlockHash> hashes;  // of the prompt's full blocks; a block without one is not cached
   uint64_t prompt_tokens = 0;
   uint64_t blocks = 0;  // total: at least those of the prompt
   Duration lease{};
@@ -84,7 +83,7 @@ struct Tx {
 
 struct BlockCounts {
   uint64_t free = 0, cached = 0, used = 0;  // they sum to the pool
-  uint64_t kept = 0;                        // of the cached: contexts within their time
+  uint64_t kept = 0;                        // cached blocks of contexts within their time
 };
 
 struct ExpiredTx {
@@ -102,7 +101,7 @@ class BlockManager {
   // `seed` makes transaction ids differ from those of other processes.
   BlockManager(uint32_t blocks, uint32_t block_tokens, uint64_t seed, size_t events_max = 1 << 16);
 
-  // Locks the leading cached blocks, takes free ones for the rest, evicts for them if it must.
+  // Locks the leading cached blocks and takes free ones for the rest; evicts cached ones if needed.
   Result<TxId> allocate(BlockRequest request, Time now);
   // Locks the leading blocks that are cached, and no others: for a reader on another worker.
   // Errors: kNotFound if none is cached.
@@ -110,8 +109,8 @@ class BlockManager {
                             Time now);
   const Tx* find(TxId tx) const;  // nullptr: unknown or ended; valid until the next change
 
-  // Blocks that others computed meanwhile replace those not yet computed, which go back. Returns
-  // the hits there are now. Only before the first computed(): later it changes nothing.
+  // Replaces blocks not yet computed by those that others computed meanwhile, and releases them.
+  // Returns the hits now. After the first computed() it changes nothing.
   size_t rematch(TxId tx);
   // Execution begins: the lease no longer applies; rematches. kNotFound: it expired.
   Result<size_t> start(TxId tx);

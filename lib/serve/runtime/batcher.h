@@ -42,8 +42,8 @@ struct PrefillChunk {
   Duration predicted{};              // its computation
 };
 
-// All chunks of a prompt, then the next prompt: of the lowest priority number the first that came,
-// or the one with the least left to compute (sched/prefill_order.h).
+// Queues prompts, and runs all chunks of one before the next. The next has the lowest priority
+// number; of those, it came first or has the least left to compute (sched/prefill_order.h).
 //
 //   while (!queue.running()) { rematch queue.head(now); queue.set_reused(...); queue.next(now); ...
 //   } when the chunk is computed: queue.finished();
@@ -66,7 +66,7 @@ class PrefillQueue {
   std::optional<PrefillChunk> next(Time now);
   // The running chunk is computed. A prompt leaves the queue with its last one.
   void finished();
-  // Forgets a request (finished() of its running chunk is still to be called). False: unknown.
+  // Drops a request; finished() must still follow for its running chunk. False: unknown.
   bool remove(const std::string& request);
 
   bool running() const { return running_.has_value(); }

@@ -24,7 +24,7 @@ class WorkerCore {
  public:
   static constexpr size_t kGuardWords = 4096;  // reservations at a time
 
-  // `seed`: another one in each process. Errors: kNoSpace for a pool that does not fit.
+  // `seed`: differs in each process. Errors: kNoSpace for a pool that does not fit.
   static Result<std::shared_ptr<WorkerCore>> open(io::Loop& loop, xfer::Engine& transfer,
                                                   const Engine& engine, uint32_t blocks,
                                                   uint64_t seed);

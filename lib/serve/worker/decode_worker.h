@@ -38,7 +38,7 @@
 namespace mc::serve {
 
 struct DecodeConfig {
-  uint64_t epoch = 0;  // as PrefillConfig has it; 0: the transfer engine's generation
+  uint64_t epoch = 0;  // as in PrefillConfig; 0: the transfer engine's generation
   uint32_t blocks = 0;
   double time_scale = 1;
   Duration tbt_slo{};                               // 0: none

@@ -26,7 +26,7 @@ enum class Role : uint8_t { kPrefill, kDecode, kBoth, kAuto };
 const char* name(Role role);
 Result<Role> role_named(const std::string& name);
 
-// One worker as conductors see it.
+// A worker process in one role, as conductors see it.
 struct RoleInstance {
   const char* role;                     // "prefill", "decode", "auto"
   const char* suffix;                   // of its name
@@ -34,7 +34,7 @@ struct RoleInstance {
   const BlockManager* cache = nullptr;  // whose events it reports; nullptr: none
 };
 
-// All outlive the role manager.
+// The objects that roles use; all outlive the role manager.
 struct RoleParts {
   io::Loop& loop;
   xfer::Engine& transfer;
