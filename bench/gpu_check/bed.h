@@ -1,5 +1,4 @@
-// What the checks of the forward pass's kernels work with: arrays on the device, and numbers to
-// compare.
+// Arrays on a device, and comparisons, for the checks of the forward pass's kernels.
 #pragma once
 #include <cmath>
 #include <vector>

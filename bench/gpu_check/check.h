@@ -1,5 +1,6 @@
-// gpu-check: one program that needs a CUDA driver and nothing else, to be carried to a machine with
-// a GPU. It checks every path of lib/device against what the host computes, then prints figures.
+// Declares the checks and figures of gpu-check. The program needs a CUDA driver and nothing else,
+// so that it can be carried to a machine with a GPU. It compares every path of lib/device with what
+// the host computes, then prints figures.
 #pragma once
 #include <functional>
 #include <span>
@@ -38,9 +39,9 @@ std::vector<Case> sampling_figures();
 std::vector<Case> graph_checks();
 std::vector<Case> graph_figures();
 
-// What this program does when it is started by the check of memory shared between processes: shares
-// memory on its standard output, and ends with its standard input.
-int share_until_told(const std::string& device);
+// The child of the check of memory shared between processes. It prints a handle of its memory on
+// standard output, and exits when standard input closes.
+int share_until_stdin_closes(const std::string& device);
 
 // Runs what `submit` puts into the stream, and waits for it.
 Result<> finish(device::Stream& stream, const std::function<Result<>()>& submit);

@@ -217,7 +217,7 @@ Result<> processes(const Bench& b) {
 
 }  // namespace
 
-int share_until_told(const std::string& word) {
+int share_until_stdin_closes(const std::string& word) {
   const SteadyClock clock;
   const auto share = [&]() -> Result<> {
     MC_TRY(const device::DevicePtr device, device::open_named(word, clock));

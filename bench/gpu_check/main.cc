@@ -133,5 +133,5 @@ int main(int argc, char** argv) {
       return usage("unknown name or option '" + word + "'");
     }
   }
-  return a.share ? share_until_told(a.device) : check(a);
+  return a.share ? share_until_stdin_closes(a.device) : check(a);
 }

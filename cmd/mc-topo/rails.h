@@ -1,4 +1,4 @@
-// The NICs of a machine as ends of rails, and the pairing of two machines' NICs.
+// Lists the NICs of a machine as ends of rails, and pairs two machines' NICs.
 #pragma once
 #include <string>
 #include <vector>

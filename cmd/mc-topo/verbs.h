@@ -1,4 +1,4 @@
-// The verbs of mc-topo: each registers itself with the program.
+// Declares the verbs of mc-topo. Each add_ function registers one with the program.
 #pragma once
 #include <cstdio>
 #include <string>
@@ -8,7 +8,7 @@
 
 namespace mc::topo {
 
-// Where a verb's machine comes from.
+// The source of a verb's machine.
 struct TopoOptions {
   std::string sysfs, xml, node, cluster_key;
   void describe(OptionList& v) {
@@ -24,7 +24,7 @@ struct TopoOptions {
 // What discover_any takes, or "node:HOST:PORT" for a running node.
 Result<Machine> machine_named(const std::string& word);
 
-// To stdout. Names come from files of strangers: what would steer a terminal is not passed on.
+// Prints to stdout. Names come from untrusted files: control characters are replaced.
 inline void put(std::string text) {
   for (char& c : text) {
     if ((static_cast<unsigned char>(c) < 0x20 && c != '\n') || c == 0x7f) c = '?';

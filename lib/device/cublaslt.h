@@ -1,11 +1,11 @@
-// cuBLASLt, the driver vendor's matrix products, as one table of functions, loaded when it is first
-// asked for: nothing of it is needed to build this, or to run. Our own declarations of the little
-// that is used, named as the library's are. Private to the cuda device; tests load a library of
-// their own.
+// Loads cuBLASLt, NVIDIA's matrix products, as one table of functions. The library is loaded on
+// first use; neither the build nor the programs need it. The declarations are our own, of the few
+// functions that are used, named as the library's are. Private to the cuda device; tests load a
+// library of their own.
 //
-// Which algorithm computes a product depends on the weights' shape alone, never on the rows, and
-// none may cut the sums into parts: a row's numbers then do not depend on what is computed with it,
-// as far as the library sums each output in one order (gpu/gemm_dispatcher.h tries that).
+// The algorithm of a product depends on the weights' shape alone, never on the rows, and may not
+// cut the sums into parts. So a row's numbers do not depend on what is computed with it, provided
+// that the library sums each output in one order (gpu/gemm_dispatcher.h tests that).
 //
 // Thread: any.
 #pragma once
@@ -75,7 +75,7 @@ Result<Library> load(const char* library);
 // The newest that this machine has, the same for the life of the process.
 const Result<Library>& loaded();
 
-// The products of one device. Thread: any, with the device's context as the thread's own.
+// Multiplies matrices on one device. Thread: any whose current context is the device's.
 class CublasLt {
  public:
   static Result<std::unique_ptr<CublasLt>> open(const Library& library);

@@ -1,5 +1,5 @@
-// The NVIDIA GPUs of this machine, through the CUDA driver, which is loaded when it is first asked
-// for. Without a driver, or without a device, everything else goes on and says why.
+// Opens the NVIDIA GPUs of this machine through the CUDA driver. The driver is loaded on first use.
+// Without a driver or a device, everything else works, and the reason is reported.
 //
 // Thread: any.
 #pragma once
@@ -29,13 +29,13 @@ std::string cuda_summary();
 // Which kernels this build has: "kernels for sm_80 sm_90", or that it has none.
 std::string kernels_summary();
 
-// The same device each time, for as long as somebody has it. kNotFound: there is none of that
+// The same object on each call while any copy of it lives. Errors: kNotFound: no device of that
 // number; otherwise find_cuda().why.
 Result<DevicePtr> open_cuda(int ordinal);
 
-// With a driver of one's own, that outlives the device, and the image of the kernels; null: blocks
-// and rows are copied one by one. `products` finds the library of matrix products, which lives as
-// long as the program; it is asked when the first product is, or never (null).
+// The same with another driver, which outlives the device, and an image of the kernels (null:
+// blocks and rows are copied one by one). `products` finds the library of matrix products, which
+// lives as long as the program. The first product calls it; null: no library.
 using FindProducts = const Result<cublaslt::Library>& (*)();
 Found find_cuda(const driver::Driver& driver);
 Result<DevicePtr> open_cuda(const driver::Driver& driver, int ordinal, const void* kernels,

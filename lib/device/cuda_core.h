@@ -1,5 +1,5 @@
-// What a CUDA device, its memory, streams and events share: the primary context, kept until the
-// last of them goes, and the kernels. Private to cuda*.cc.
+// The primary context and the kernels that a CUDA device's objects share. Memory, streams and
+// events of the device keep the context; the last one releases it. Private to cuda*.cc.
 //
 // Thread: any.
 #pragma once
@@ -40,7 +40,7 @@ struct Core {
   // The kernel of that name. kUnsupported says why there are none.
   Result<driver::Function> function(const char* name);
 
-  // The library of matrix products, opened when it is first asked for.
+  // The library of matrix products, opened on first use.
   Result<cublaslt::CublasLt*> products();
 
   const driver::Driver& d;

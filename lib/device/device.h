@@ -1,17 +1,17 @@
-// A device with memory of its own (a GPU), as far as mc needs one: memory, copies on streams whose
-// end is an event, gathers and scatters of many blocks in one launch, and memory shared with other
-// processes. Behind it is the CUDA driver (device/cuda.h), or a stand-in on host memory that tests
-// and drills inject at will (device/stand_in.h).
+// A device with memory of its own (a GPU): the interface that mc needs. It has memory, copies on
+// streams whose end is an event, gathers and scatters of many blocks in one launch, and memory
+// shared with other processes. Implementations: the CUDA driver (device/cuda.h), and a stand-in on
+// host memory into which tests and drills inject faults (device/stand_in.h).
 //
 // Addresses are one space: a copy's ends may each lie in host memory, in this device, or in a
-// device that it was given access to. A copy whose host end is not pinned works, and holds up its
+// device that it was given access to. A copy whose host end is not pinned works, but blocks its
 // caller.
 //
-// Thread: a Device from any; a Stream and an Event one at a time. Nothing here waits for the whole
-// device. Errors: kInvalid names an address that is no memory of this device (a freed one, another
-// device's); kNoSpace: its memory is full; kBusy: others hold it; kUnavailable: it was lost, and
-// all it held is; kUnsupported: not on this device. Source: TENT paper 3.2 (GPU memory is one more
-// end of a transfer).
+// Errors: kInvalid: the address is no memory of this device (freed, or another device's). kNoSpace:
+// its memory is full. kBusy: another process holds it. kUnavailable: the device was lost, and all
+// it held. kUnsupported: not on this device. Thread: a Device from any; a Stream and an Event one
+// at a time. No call waits for the whole device. Source: TENT paper 3.2 (GPU memory is one more end
+// of a transfer).
 #pragma once
 #include <cstddef>
 #include <cstdint>
@@ -38,8 +38,8 @@ struct Info {
   std::string location() const { return kind + ":" + std::to_string(ordinal); }
 };
 
-// Memory of a device, pinned memory of the host, or another process's memory opened here; given
-// back with the last copy. It keeps its device open.
+// Memory of a device, pinned memory of the host, or another process's memory opened here. The last
+// copy frees it. It keeps its device open.
 struct Memory {
   std::span<std::byte> bytes;
   std::shared_ptr<const void> owner;
@@ -63,8 +63,8 @@ struct Rows {
   uint64_t rows = 1;
 };
 
-// What a kernel is called with: a number, or an address of this device or of pinned host memory
-// (null: none).
+// An argument of a kernel: a number, or an address of this device or of pinned host memory (null:
+// none).
 struct Argument {
   template <class T>
   Argument(T value) : address(std::is_pointer_v<T>) {
@@ -101,25 +101,25 @@ struct Product {
 class Event {
  public:
   virtual ~Event() = default;
-  // Whether everything before it is done; the error of what failed.
+  // Whether all work before it is done. Errors: that of the first work that failed.
   virtual Result<bool> done() = 0;
   virtual Result<> wait() = 0;
 };
 
-// Work of a stream that was captured once, to be launched again and again as one. It keeps no
-// memory: what it touches must be there, and is read anew, whenever it runs.
+// Work of a stream, captured once and launched many times as one. It owns no memory: the memory it
+// touches must live whenever it runs, and is read anew.
 class Graph {
  public:
   virtual ~Graph() = default;
 };
 
-// Work that runs in order; that of different streams runs side by side. What fails while it runs is
-// told by the events recorded after it. A stream that is closed finishes what it was given.
+// Work that runs in order; work of different streams runs in parallel. Events recorded after failed
+// work return its error. A stream that is closed finishes its work.
 class Stream {
  public:
   virtual ~Stream() = default;
   virtual Result<> copy(std::byte* to, const std::byte* from, uint64_t bytes) = 0;
-  // All of it in as few launches as the device takes, not one for each row or block.
+  // In as few launches as the device allows, not one for each row or block.
   virtual Result<> copy_rows(const Rows& rows) = 0;
   virtual Result<> copy_blocks(std::span<const Block> blocks) = 0;
   // kUnsupported: no such kernel here.
@@ -127,13 +127,13 @@ class Stream {
   // By the device's library of matrix products. kUnsupported: it has none, or none of this shape.
   virtual Result<> multiply(const Product& product) = 0;
   virtual Result<std::unique_ptr<Event>> record() = 0;
-  // What follows waits for the event; the caller does not.
+  // Later work of the stream waits for the event; the caller does not.
   virtual Result<> after(Event& event) = 0;
 
-  // What copy(), launch() and multiply() are given from here to end_capture() goes into a graph and
-  // does not run; copies' host ends are pinned. kUnsupported: not here.
+  // Until end_capture(), copy(), launch() and multiply() add to a graph and run nothing. Requires:
+  // copies' host ends are pinned. Errors: kUnsupported: no graphs on this device.
   virtual Result<> begin_capture() = 0;
-  // The error of what could not be captured. Either way the stream does its work again.
+  // Errors: that of the work that could not be captured. In both cases the stream runs work again.
   virtual Result<std::unique_ptr<Graph>> end_capture() = 0;
   virtual Result<> launch(Graph& graph) = 0;
 };
@@ -145,7 +145,7 @@ class Device {
   virtual Result<uint64_t> free_bytes() = 0;
   virtual Result<Memory> allocate(uint64_t bytes) = 0;
   virtual Result<Memory> allocate_host(uint64_t bytes) = 0;  // pinned
-  // Pins memory that the host has, for as long as the result lives.
+  // Pins host memory while the result lives.
   virtual Result<Memory> pin(std::span<std::byte> host) = 0;
   // The allocation of this device that holds the address.
   virtual Result<std::span<std::byte>> query(const std::byte* address) = 0;
@@ -156,13 +156,13 @@ class Device {
   // ---- other devices, other processes
   // Copies of this device may touch the other's memory. kUnsupported: no path between them.
   virtual Result<> reach(Device& other) = 0;
-  // What tells a process of this host where this memory is: at most kHandleBytesMax bytes. The
-  // range lies in one allocation.
+  // A handle of the memory for other processes of this host: at most kHandleBytesMax bytes.
+  // Requires: the range lies in one allocation.
   virtual Result<std::string> share(std::span<const std::byte> memory) = 0;
   // kUnavailable: the process that shared it is gone; kCorrupt: no such handle; kInvalid: another
   // kind of device, or this process's own.
   virtual Result<Memory> open(std::string_view handle) = 0;
-  // For NICs to reach it without a copy: a descriptor, and where the range begins behind it.
+  // Lets NICs reach the memory without a copy: a descriptor, and the offset of the range in it.
   struct DmaBuf {
     io::Fd fd;
     uint64_t offset = 0;

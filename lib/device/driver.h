@@ -1,7 +1,7 @@
-// The CUDA driver as one table of functions, loaded from libcuda.so.1 when it is first asked for:
-// programs start and work where there is none, and nothing of CUDA is needed to build this. Our own
-// declarations of the little that is used, named as the driver's are. Private to the cuda device;
-// tests fill a table of their own.
+// Loads the CUDA driver, libcuda.so.1, as one table of functions. The library is loaded on first
+// use: programs start and work without it, and the build needs nothing of CUDA. The declarations
+// are our own, of the few functions that are used, named as the driver's are. Private to the cuda
+// device; tests fill a table of their own.
 //
 // Thread: any.
 #pragma once
@@ -44,7 +44,7 @@ inline constexpr unsigned kDisableTiming = 2;  // an event
 inline constexpr unsigned kHostPortable = 1;   // pinned memory
 inline constexpr unsigned kIpcLazyPeer = 1;    // a handle opened
 inline constexpr unsigned long long kDmaBufFd = 1;
-// What other threads do meanwhile, and what loads a kernel late, is no error of a capture.
+// Relaxed: calls of other threads and late loading of a kernel do not fail a capture.
 inline constexpr int kCaptureRelaxed = 2;
 
 struct Driver {

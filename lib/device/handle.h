@@ -1,5 +1,4 @@
-// The bytes that tell one process of this host about another's device memory. Private to the
-// devices.
+// Encodes a range of device memory for another process of this host. Private to the devices.
 //
 // Thread: any.
 #pragma once

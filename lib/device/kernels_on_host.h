@@ -1,5 +1,6 @@
-// The kernels of the forward pass (model_kernels.h) run by the host: the same source, compiled as
-// C++, group after group. For the stand-in, and for tests of the kernels against lib/model.
+// Runs the kernels of the forward pass (model_kernels.h) on the host. It is the same source,
+// compiled as C++, group after group. The stand-in uses it, and tests that compare the kernels with
+// lib/model.
 //
 // Thread: any.
 #pragma once

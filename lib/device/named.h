@@ -1,4 +1,4 @@
-// A device by the word of a command line.
+// Opens a device by its name on a command line.
 //
 // Thread: any.
 #pragma once

@@ -1,9 +1,9 @@
-// A device for machines that have none: memory that host code must not touch (its pages are mapped
-// without access), reached only by its own copies, through another mapping; streams that are
-// threads; events; handles that another process really opens. It can be made slow, full, busy,
-// faulty, lost.
+// Simulates a device in host memory, for machines that have none. Host code must not touch its
+// memory: the pages are mapped without access, and only the device's own copies reach them, through
+// another mapping. Its streams are threads; another process can open its handles. Faults can be
+// injected: slow, full, busy, failing, lost.
 //
-// For tests, drills, and `--device stand-in`: what runs on it exercises the same code as a GPU, at
+// For tests, drills, and `--device stand-in`. What runs on it exercises the same code as a GPU, at
 // the speed of memcpy, and says nothing about a GPU's speed.
 //
 // Thread: as Device; inject() from any, at any time.
@@ -21,8 +21,8 @@ struct InjectedFaults {
   Duration latency{};          // of each copy and launch
   uint64_t bytes_per_s = 0;    // 0: as fast as it goes
   uint64_t fails_from = ~0ul;  // copies and launches from this one on fail, counted from 0
-  bool busy = false;           // no memory and no stream is given: kBusy
-  bool lost = false;           // everything fails, from now on and for good
+  bool busy = false;           // allocations and streams fail with kBusy
+  bool lost = false;           // everything fails from now on; cannot be undone
 };
 
 class StandIn : public Device {
@@ -34,11 +34,11 @@ class StandIn : public Device {
     bool shares = true;          // with other processes
     bool dma_bufs = true;        // a descriptor that NICs of an emulator map
     bool graphs = true;          // work can be captured
-    std::string pci{};           // the GPU whose place it takes; "": none
+    std::string pci{};           // of the GPU that it replaces; "": none
   };
   static std::shared_ptr<StandIn> make(const Clock& clock, Config config);
   virtual void inject(const InjectedFaults& faults) = 0;
-  // Where the host sees the bytes at an address of the device: for tests.
+  // The host's address of the bytes at a device address, for tests.
   virtual std::byte* seen_by_device(const std::byte* address) = 0;
   struct Counts {
     uint64_t copies = 0;        // submitted one by one

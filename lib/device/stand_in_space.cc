@@ -44,12 +44,12 @@ Result<AreaPtr> AddressSpace::add(int ordinal, io::Fd fd, uint64_t bytes, bool o
 void AddressSpace::free(const AreaPtr& area) {
   Lock lock(mutex_);
   areas_[area->address].area = nullptr;
-  graves_.push_back(area->address);
-  if (graves_.size() <= kGravesMax) return;
-  const auto oldest = areas_.find(graves_.front());
-  ::munmap(graves_.front(), oldest->second.mapped);
+  freed_.push_back(area->address);
+  if (freed_.size() <= kGravesMax) return;
+  const auto oldest = areas_.find(freed_.front());
+  ::munmap(freed_.front(), oldest->second.mapped);
   areas_.erase(oldest);
-  graves_.pop_front();
+  freed_.pop_front();
 }
 
 Result<AreaPtr> AddressSpace::find(const std::byte* address, uint64_t bytes) {

@@ -1,5 +1,5 @@
-// The memory of stand-in devices (stand_in.h): where each allocation lies for the host, which must
-// not touch it there, and where copies see it.
+// Maps the memory of stand-in devices (stand_in.h). Each allocation has two addresses: the
+// device's, which faults when the host touches it, and the one that copies use.
 //
 // Thread: any.
 #pragma once
@@ -31,8 +31,8 @@ struct Area {
 };
 using AreaPtr = std::shared_ptr<Area>;
 
-// All stand-in memory of this process, by address; where memory was freed, the address stays
-// reserved for a while, so that its use is an error and not another's bytes.
+// All stand-in memory of this process, by address. A freed address stays reserved for a while, so
+// that using it is an error and does not reach another allocation.
 class AddressSpace {
  public:
   static AddressSpace& get() {
@@ -52,7 +52,7 @@ class AddressSpace {
   };
   Mutex mutex_;
   std::map<std::byte*, Spot> areas_ MC_GUARDED_BY(mutex_);
-  std::deque<std::byte*> graves_ MC_GUARDED_BY(mutex_);
+  std::deque<std::byte*> freed_ MC_GUARDED_BY(mutex_);
 };
 
 }  // namespace mc::device

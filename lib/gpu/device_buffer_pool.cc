@@ -15,36 +15,37 @@ uint64_t rounded(uint64_t bytes) {
 }  // namespace
 
 Result<DeviceBufferPool::Buffer> DeviceBufferPool::take(uint64_t bytes, bool host) {
-  const uint64_t size = rounded(bytes);
+  const SizeClass size_class{host, rounded(bytes)};
   device::Memory memory;
   {
-    Lock lock(shelf_->mutex);
-    if (const auto it = shelf_->unused.find({host, size}); it != shelf_->unused.end()) {
+    Lock lock(shared_->mutex);
+    if (const auto it = shared_->unused.find(size_class); it != shared_->unused.end()) {
       memory = std::move(it->second);
-      shelf_->unused.erase(it);
+      shared_->unused.erase(it);
     }
   }
   const auto allocate = [&] {
-    return host ? shelf_->device->allocate_host(size) : shelf_->device->allocate(size);
+    return host ? shared_->device->allocate_host(size_class.bytes)
+                : shared_->device->allocate(size_class.bytes);
   };
   if (memory.data() == nullptr) {
     auto fresh = allocate();
     if (!fresh && fresh.error().code == Code::kNoSpace) {
-      std::multimap<std::pair<bool, uint64_t>, device::Memory> gone;
+      Unused freed;
       {
-        Lock lock(shelf_->mutex);
-        gone.swap(shelf_->unused);
+        Lock lock(shared_->mutex);
+        freed.swap(shared_->unused);
       }
-      gone.clear();
+      freed.clear();
       fresh = allocate();
     }
     MC_TRY(memory, std::move(fresh));
   }
   return Buffer(new device::Memory(std::move(memory)),
-                [shelf = shelf_, host, size](const device::Memory* m) {
+                [shared = shared_, size_class](const device::Memory* m) {
                   std::unique_ptr<const device::Memory> mine(m);
-                  Lock lock(shelf->mutex);
-                  shelf->unused.emplace(std::pair(host, size), *mine);
+                  Lock lock(shared->mutex);
+                  shared->unused.emplace(size_class, *mine);
                 });
 }
 

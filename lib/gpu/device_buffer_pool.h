@@ -1,8 +1,9 @@
-// Device memory in pieces that are used again and again, so that a pass allocates nothing.
+// A pool of device buffers by size class. A forward pass allocates nothing.
 //
-// Thread: any. Errors: those of Device::allocate; when the device is full, what lies unused is
-// given back first.
+// Errors: those of Device::allocate. When the device is full, the pool first frees its unused
+// buffers. Thread: any.
 #pragma once
+#include <compare>
 #include <map>
 #include <memory>
 
@@ -15,18 +16,24 @@ class DeviceBufferPool {
  public:
   using Buffer = std::shared_ptr<const device::Memory>;
   explicit DeviceBufferPool(device::DevicePtr device)
-      : shelf_(std::make_shared<Shelf>(std::move(device))) {}
-  // At least so many bytes of the device, or of pinned host memory; taken back with the last copy.
+      : shared_(std::make_shared<Shared>(std::move(device))) {}
+  // At least `bytes` of the device, or of pinned host memory. The last copy returns it to the pool.
   Result<Buffer> take(uint64_t bytes, bool host = false);
 
  private:
-  struct Shelf {
-    explicit Shelf(device::DevicePtr d) : device(std::move(d)) {}
+  struct SizeClass {
+    bool host;
+    uint64_t bytes;
+    auto operator<=>(const SizeClass&) const = default;
+  };
+  using Unused = std::multimap<SizeClass, device::Memory>;
+  struct Shared {  // outlives the pool while a buffer does
+    explicit Shared(device::DevicePtr d) : device(std::move(d)) {}
     const device::DevicePtr device;
     Mutex mutex;
-    std::multimap<std::pair<bool, uint64_t>, device::Memory> unused MC_GUARDED_BY(mutex);
+    Unused unused MC_GUARDED_BY(mutex);
   };
-  std::shared_ptr<Shelf> shelf_;
+  std::shared_ptr<Shared> shared_;
 };
 
 }  // namespace mc::gpu

@@ -121,7 +121,7 @@ Result<> GemmDispatcher::try_out(DeviceBufferPool& pool, device::Stream& stream,
   float most = 0, worst = 0;
   for (size_t i = 0; i < want.size(); ++i) {
     most = std::max(most, std::fabs(want[i]));
-    // What is no number is further away than any.
+    // NaN is further off than any number.
     const float apart = std::fabs(got[i] - want[i]);
     worst = apart <= worst ? worst : apart;
     if (std::isnan(apart)) worst = INFINITY;

@@ -1,8 +1,8 @@
-// The products of a forward pass: y = x w', by the device's library of matrix products or by a
-// kernel of this build. The library is taken after it was tried: on each shape of weights, its
-// numbers must be near the kernel's, and a row's the same whatever is computed with it.
+// Multiplies the matrices of a forward pass, by cuBLASLt or an own kernel. It computes y = x w'. The
+// library is the device's. The dispatcher takes it only after a trial on each shape of weights: its
+// numbers must be near the own kernel's, and a row's must be the same whatever is computed with it.
 //
-// Thread: one at a time. Errors: those of the device.
+// Errors: those of the device. Thread: one at a time.
 #pragma once
 #include <string>
 #include <vector>
@@ -13,20 +13,21 @@
 
 namespace mc::gpu {
 
-// kAuto: the library's where weights are multiplied by their own format of 16 bits, else the own.
+// kAuto: the library if weights and activations have one 16-bit format, else the own kernel.
 enum class Gemm : uint8_t { kAuto, kOwn, kLibrary };
 
 class GemmDispatcher {
  public:
-  // `factors`: the format of x; f32 with weights of another format are the own kernel's alone.
+  // `factors`: the format of x; only the own kernel multiplies f32 by weights of another format.
   // `samples`: one matrix for each shape that will come.
-  // kUnsupported: the library is asked for, and cannot; otherwise why_own() says it.
+  // Errors: kUnsupported: `gemm` is kLibrary, and the library cannot. Otherwise by() gives the
+  // reason.
   static Result<GemmDispatcher> open(device::Device& device, DeviceBufferPool& pool,
                                      device::Stream& stream, Gemm gemm, model::DType weights,
                                      model::DType factors,
                                      const std::vector<const Matrix*>& samples);
-  // y[rows][outputs], f32; added to what is there, or not. Should the library fail, the own kernel
-  // does this product and all that follow, which is logged once.
+  // y[rows][outputs], f32; `add`: added to y's old content. If the library fails, the own kernel
+  // computes this product and all that follow; one log line says so.
   Result<> multiply(device::Stream& stream, const Matrix& w, const std::byte* x, std::byte* y,
                     size_t rows, bool add);
   // "cuBLASLt 13.1.0", or "own kernels (no cuBLASLt: ...)".

@@ -1,4 +1,4 @@
-// The kernels of the forward pass by name and format, launched on a stream.
+// Launches the kernels of the forward pass by name and format.
 //
 // Thread: as Stream.
 #pragma once

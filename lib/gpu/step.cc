@@ -1,5 +1,5 @@
-// The decode step of gpu::Transformer: what it launches while blocks come, and the graph that it is
-// when they are all there.
+// The decode step of gpu::Transformer: kernel by kernel while blocks are uploaded, or as one graph
+// when all of them are resident.
 #include <algorithm>
 #include <bit>
 

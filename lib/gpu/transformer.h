@@ -1,20 +1,22 @@
-// The forward pass of a LLaMA-family model on a device (model/forward/transformer.h is the CPU's):
-// the same layers over the same KV blocks, in kernels of this build
+// Runs the forward pass of a LLaMA-family model on a device. It computes the same layers over the
+// same KV blocks as the CPU's (model/forward/transformer.h), in kernels of this build
 // (device/kernels/model_kernels.h).
 //
 //   MC_TRY(auto pass, t.begin(prompt, slices));
 //   for (uint32_t l = 0; l < layers; ++l) MC_TRY_(t.layer(pass, l));
 //   MC_TRY(auto next, t.step(last_tokens, slices, choices));
 //
-// Blocks lie in host memory: what a layer reads of them and the device does not have goes there,
-// and what it writes comes back, on streams; step() loads the next layer's while one computes. With
-// keep_blocks(), blocks stay on the device for later passes (gpu/vram_block_cache.h), and a step
-// whose blocks are all there is launched as one graph once its shape was seen. With f32 activations
-// every number is bit for bit the CPU's; with bf16 they are near the CPU's, the products are the
-// tensor cores', and a token still does not depend on what is computed with it.
+// Blocks lie in host memory. Streams upload what a layer reads and the device lacks, and copy back
+// what the layer writes; step() loads the next layer's blocks while one computes. With
+// keep_blocks(), blocks stay on the device for later passes (gpu/vram_block_cache.h). A step whose
+// blocks are all resident is launched as one graph once its shape was seen.
 //
-// Thread: one at a time. Errors: those of the device (device/device.h); the KV of the rows may then
-// be there or not, and the pass is of no more use. Source: LLaMA (Touvron et al. 2023);
+// With f32 activations every number is bit for bit the CPU's. With bf16 the tensor cores compute
+// the products, and numbers are near the CPU's. In both cases a token does not depend on what is
+// computed with it.
+//
+// Errors: those of the device (device/device.h). After an error the KV of the rows may be written
+// or not, and the pass cannot go on. Thread: one at a time. Source: LLaMA (Touvron et al. 2023);
 // PagedAttention (Kwon et al. 2023).
 #pragma once
 #include <atomic>
@@ -34,9 +36,9 @@
 
 namespace mc::gpu {
 
-// Memory that a pass works in.
+// Working memory of a pass.
 struct Buffers {
-  DeviceBufferPool::Buffer host;     // pinned: what `input` gets, then the tokens chosen
+  DeviceBufferPool::Buffer host;     // pinned: the source of `input`, then the sampled tokens
   DeviceBufferPool::Buffer input;    // tables, draws, rows, rotations
   DeviceBufferPool::Buffer x;        // [rows][hidden]
   DeviceBufferPool::Buffer scratch;  // within a layer
@@ -45,7 +47,7 @@ struct Buffers {
   bool operator==(const Buffers&) const = default;
 };
 
-// Rows on their way through the layers.
+// A batch of rows while it goes through the layers.
 struct Pass {
   std::vector<model::Slice> slices;  // the blocks' addresses are kept by the caller
   size_t rows = 0;
@@ -59,11 +61,11 @@ struct Pass {
   DeviceBufferPool::Buffer staged;
   std::byte* kv = nullptr;                             // what block slots count from
   std::vector<VramBlockCache::BlockSlot> block_slots;  // block after block of the slices
-  // Some blocks have all their layers there, others two: a table for each layer.
+  // Some blocks have all layers in their slots, others two: a table for each layer.
   bool mixed() const { return claim != nullptr && claim->streams(); }
 };
 
-// What went between blocks in host memory and the device since the start.
+// KV traffic between host memory and the device since the start.
 struct KvTraffic {
   VramBlockCache::Counts cache;
   uint64_t bytes_in = 0, bytes_out = 0;
@@ -77,7 +79,7 @@ struct Choice {
 };
 
 struct TransformerOptions {
-  // What weights are multiplied by; their own format of 16 bits: on the tensor cores.
+  // Format of activations. The weights' own 16-bit format: on the tensor cores.
   model::DType factors = model::DType::kF32;
   Gemm gemm = Gemm::kAuto;
   bool graphs = true;  // where the device has them
@@ -98,10 +100,10 @@ class Transformer {
   device::Device& device() const { return *device_; }
   const GemmDispatcher& gemm() const { return gemm_; }
 
-  // Memory that blocks will lie in: copies to and from it then need no detour.
+  // Pins the memory of the host blocks, so that copies to and from it are direct.
   Result<> pin(std::span<std::byte> pool);
-  // Keeps blocks in so many bytes of the device from now on, before the first pass. The blocks that
-  // fit; 0: too few bytes, or a model of one layer, and none is kept.
+  // Caches blocks in `bytes` of the device. Requires: no pass has begun. Returns: the blocks that
+  // fit; 0, and no cache, with too few bytes or a model of one layer.
   Result<uint64_t> keep_blocks(uint64_t bytes);
   uint64_t block_bytes() const { return config_.layers * layer_bytes(); }
   KvTraffic traffic() const;  // from any thread
@@ -119,7 +121,7 @@ class Transformer {
                                     std::span<const model::Slice> slices,
                                     std::span<const Choice> choices,
                                     std::span<const Content> contents = {});
-  // Waits until nothing of a pass that failed is under way any more.
+  // Waits until all work of a failed pass has ended.
   void drain();
 
  private:
@@ -183,7 +185,7 @@ class Transformer {
   std::shared_ptr<VramBlockCache> cache_;  // null: no blocks are kept
   std::atomic<uint64_t> bytes_in_{0}, bytes_out_{0}, graph_steps_{0};
   bool graphs_on_ = true;
-  Buffers step_buffers_;  // of steps whose blocks are there: graphs have their addresses
+  Buffers step_buffers_;  // of resident steps: graphs hold their addresses
   std::map<Shape, std::unique_ptr<device::Graph>> graphs_;  // null: seen once
   std::unique_ptr<device::Stream> computing_, loading_;
 };

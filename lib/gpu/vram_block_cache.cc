@@ -5,11 +5,11 @@
 
 namespace mc::gpu {
 
-// A block of a pass: what it holds before and after.
+// A block of a pass: its tokens before and after the pass.
 struct VramBlockCache::Wanted {
   BlockHash parent{};
   bool known = false, written = false;
-  bool filled = false;  // it holds something before
+  bool filled = false;  // it holds tokens before the pass
   std::span<const int32_t> before{}, after{};
 };
 
@@ -41,7 +41,7 @@ void VramBlockCache::unlist(uint32_t slot) {
   --counts_.used;
 }
 
-// Nobody holds it: the youngest of those that may be evicted.
+// No claim holds the slot any more: it becomes the last to be evicted.
 void VramBlockCache::make_evictable(uint32_t slot) {
   slots_[slot].touched = ++touches_;
   unused_.emplace(slots_[slot].touched, slot);
@@ -59,8 +59,8 @@ uint32_t VramBlockCache::take() {
   return slot;
 }
 
-// A slot that begins with what the block holds before. One to be written must be the pass's alone;
-// what it held beyond that is lost.
+// A slot that begins with the tokens of the block before the pass. A slot to be written must have
+// no other holder; its further tokens are lost.
 std::optional<uint32_t> VramBlockCache::find(const Wanted& w) {
   if (!w.known || w.before.empty()) return {};
   const auto [begin, end] = index_.equal_range(w.parent.tag());
@@ -80,8 +80,8 @@ std::optional<uint32_t> VramBlockCache::find(const Wanted& w) {
   return {};
 }
 
-// How many blocks must be streamed where so many more are missing than there are slots: with
-// `in_a_slot` of them in a slot, each streamed one saves a part of its own.
+// The number of blocks to stream when `missing` exceeds the free and evictable slots. `in_a_slot`
+// streamed blocks share a slot, so each saves a part of one.
 std::optional<size_t> VramBlockCache::to_stream(size_t missing) const {
   const size_t room = free_.size() + unused_.size(), in_a_slot = shape_.layers / 2;
   if (missing <= room) return 0;
@@ -89,7 +89,7 @@ std::optional<size_t> VramBlockCache::to_stream(size_t missing) const {
   return ((missing - room) * in_a_slot + in_a_slot - 2) / (in_a_slot - 1);
 }
 
-// What find() found is as it was before.
+// Undoes find().
 void VramBlockCache::forgo(uint32_t slot, bool written) {
   if (written)
     list(slot);
@@ -129,7 +129,7 @@ std::unique_ptr<VramBlockCache::Claim> VramBlockCache::claim(std::span<const mod
     missing += found.back() ? 0 : 1;
   }
   auto streamed = to_stream(missing);
-  // Where too few are missing to be worth it, some that are here are streamed too.
+  // If fewer are missing than must be streamed, resident blocks are streamed too.
   for (size_t i = wanted.size(); i-- > 0 && (!streamed || missing < *streamed);)
     if (found[i]) {
       forgo(*std::exchange(found[i], {}), wanted[i].written);

@@ -1,16 +1,16 @@
-// KV blocks that stay in a device's memory from one pass to the next: a tier above the blocks of
-// host memory, which keep everything (what a pass writes goes there at once). Whoever moves, shares
-// or reuses host blocks need not know of it: a block is found here by what it holds, its tokens and
-// what they chain on, not by where it lies.
+// Caches KV blocks in device memory from one pass to the next. Blocks of host memory stay complete:
+// what a pass writes is copied there at once. A lookup is by content, a block's tokens and the
+// digest that they chain on, not by address. So code that moves, shares or reuses host blocks need
+// not tell the cache.
 //
-// A pass claims a place for each of its blocks. Blocks that are here are hits; for the others,
-// slots are free or those used longest ago; what has no slot is streamed: two layers of it at a
-// time have a place, in a slot that is shared. A pass that a tier this small cannot serve gets
-// nothing. A claim holds its slots; what it writes or uploads is found by others once it was
-// committed, and is dropped if it never is.
+// A pass claims a slot for each of its blocks. Blocks that are resident are hits. The others take
+// free slots, or evict the least recently used. A block without a slot is streamed: two of its
+// layers at a time have space in a shared slot. A pass that the cache is too small for gets no
+// claim. A claim holds its slots. What it writes or uploads becomes visible to others when it is
+// committed, and is dropped otherwise.
 //
-// Thread: any; claims outlive no tier. Errors: none. Source: design, "tiers"; PagedAttention (Kwon
-// et al. 2023), section 4.
+// Requires: the cache outlives its claims. Errors: none. Thread: any. Source: design, "tiers";
+// PagedAttention (Kwon et al. 2023), section 4.
 #pragma once
 #include <map>
 #include <memory>
@@ -40,15 +40,15 @@ class VramBlockCache {
     uint32_t layers = 0, block_tokens = 0;
     uint64_t slot_bytes() const { return layers * layer_bytes; }
   };
-  // Where a block of a pass lies, from the tier's memory on. Layer l of it: + l x layer_bytes, or,
-  // streamed, + l % 2 x layer_bytes.
+  // Where a block of a pass lies: an offset into the cache's memory. Its layer l is at + l x
+  // layer_bytes, or, if it is streamed, + l % 2 x layer_bytes.
   struct BlockSlot {
     uint64_t at = 0;
     bool streamed = false;
-    bool there = false;  // what comes before the pass's rows needs no upload
+    bool there = false;  // resident: what precedes the pass's rows needs no upload
   };
   struct Counts {
-    uint64_t slots = 0, used = 0;  // used: with blocks that others may find
+    uint64_t slots = 0, used = 0;  // used: with blocks that other passes can find
     uint64_t hits = 0, uploads = 0, streamed = 0, evictions = 0;  // blocks since the start
   };
   class Claim {
@@ -60,14 +60,14 @@ class VramBlockCache {
       return block_slots_;
     }  // block after block of the slices
     bool streams() const { return streams_; }
-    // The pass is through: its blocks hold what it says.
+    // The pass has ended: its blocks hold the tokens that it named.
     void commit();
 
    private:
     friend class VramBlockCache;
     struct Held {
       uint32_t slot = 0;
-      bool shared = false;  // found by others too: it stays as it is
+      bool shared = false;  // other claims read it too: unchanged on release
       bool known = false;
       BlockHash parent{};
       std::vector<int32_t> tokens{};  // when committed
@@ -82,7 +82,7 @@ class VramBlockCache {
   // The slots that fit into the memory; at least one, of two layers or more.
   VramBlockCache(device::Memory memory, const Shape& shape);
   std::byte* data() const { return memory_.data(); }
-  // Null: too small for these.
+  // Null: the cache is too small for this pass.
   std::unique_ptr<Claim> claim(std::span<const model::Slice> slices,
                                std::span<const Content> contents);
   Counts counts() const;
@@ -93,7 +93,7 @@ class VramBlockCache {
     std::vector<int32_t> tokens{};
     uint32_t holders = 0;  // claims that read it
     bool listed = false;   // in index_
-    uint64_t touched = 0;  // in unused_, if nobody holds it
+    uint64_t touched = 0;  // key in unused_, if no claim holds it
   };
   struct Wanted;
   std::optional<uint32_t> find(const Wanted& w) MC_REQUIRES(mutex_);

@@ -1,6 +1,6 @@
-// The weights of a model in a device's memory: dense matrices, row after row.
+// Holds the weights of a model in device memory: dense matrices, row after row.
 //
-// Thread: values; const use, any. Errors: kNoSpace where the model does not fit.
+// Errors: kNoSpace if the model does not fit. Thread: values; const use, any.
 #pragma once
 #include <vector>
 

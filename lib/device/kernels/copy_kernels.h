@@ -1,5 +1,5 @@
-// The copy kernels (kernels/copy.cu), as the host launches them: names, arguments, and the image
-// for the driver to load. Plain C declarations, shared by nvcc and the host compiler.
+// Declares the copy kernels (kernels/copy.cu) for the host: names, arguments, image. The driver
+// loads the image. Plain C declarations, shared by nvcc and the host compiler.
 //
 // Thread: any.
 #pragma once

@@ -1,12 +1,12 @@
-// How a kernel is written so that nvcc compiles it and the host can run the same source: a group of
-// threads goes through phases together. A phase is
+// Lets nvcc compile a kernel and the host run the same source. A group of threads goes through
+// phases together. A phase is
 //
 //   MC_EACH(t) { what thread t does }
 //
 // which on the host is a loop over the threads. What a thread keeps from one phase to the next is
-// an Own; what the group shares is MC_SHARED; between a phase that writes shared memory and one
-// that reads what others wrote stands barrier(). Whatever is outside of phases is the same for all
-// threads: arguments, blockIdx, loops. The host cannot see that a barrier is missing.
+// an Own; what the group shares is MC_SHARED; barrier() stands between a phase that writes shared
+// memory and one that reads what other threads wrote. Whatever is outside of phases is the same for
+// all threads: arguments, blockIdx, loops. The host cannot detect a missing barrier.
 #pragma once
 #include <stdint.h>
 

@@ -1,12 +1,12 @@
-// The kernels of the forward pass (kernels/*.cu), as the host launches them: names, grids and
-// arguments. Plain C declarations, shared by nvcc and the host compiler.
+// Declares the kernels of the forward pass (kernels/*.cu): names, grids, arguments. Plain C
+// declarations, shared by nvcc and the host compiler.
 //
-// Where it says T, there is one of each of _f32, _f16 and _bf16. Matrices are dense, row after row.
-// The kernels that are not called fast compute the same bits as lib/model's on the CPU, whatever is
-// computed together (model/kernels/kernels.h).
+// T stands for each of _f32, _f16 and _bf16. Matrices are dense, row after row. The kernels that
+// are not called fast compute the same bits as lib/model's on the CPU, whatever is computed
+// together (model/kernels/kernels.h).
 //
-// KV lies in blocks of [2][kv_head][token][head_dim] for a layer: position p of a sequence in
-// kv + table[sequence x table_width + p / block_tokens] + layer_offset, bytes.
+// A layer's KV lies in blocks of [2][kv_head][token][head_dim]. Position p of a sequence is in the
+// block at kv + table[sequence x table_width + p / block_tokens] + layer_offset, in bytes.
 //
 // Thread: any.
 #pragma once

@@ -1,4 +1,4 @@
-// Where KV lies, for the kernels that read or write it.
+// Finds the KV of a position in paged blocks, for the kernels.
 #pragma once
 #include "device/kernels/group.h"
 

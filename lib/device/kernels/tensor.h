@@ -1,5 +1,5 @@
-// What the tensor cores do, and copies into shared memory behind their back, for nvcc and for the
-// host. A fragment is a warp's: of a product of 16 x 16 by 16 x 8, a lane holds 4 registers of A, 2
+// Wraps tensor-core products and asynchronous copies into shared memory, for nvcc and host. A
+// fragment belongs to a warp: in a product of 16 x 16 by 16 x 8, a lane holds 4 registers of A, 2
 // of B and 4 sums (PTX, mma.m16n8k16). The host gathers the lanes of a warp and multiplies.
 #pragma once
 #include "device/kernels/group.h"

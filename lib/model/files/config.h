@@ -1,9 +1,9 @@
-// What a LLaMA-family model looks like: dimensions, position encoding, special tokens. Read from a
-// HF folder (config.json, generation_config.json), checked whole: what this forward pass cannot
-// compute is refused with the value seen, never ignored.
+// Describes a LLaMA-family model: dimensions, position encoding, special tokens. Read from a HF
+// folder (config.json, generation_config.json). The reader checks every value: what this forward
+// pass cannot compute is refused with the value seen, never ignored.
 //
-// Thread: values. Source: LLaMA (Touvron et al. 2023); Llama 3.1's scaling of rotary frequencies
-// as its reference code has it; HF config.json of LlamaForCausalLM and MistralForCausalLM.
+// Thread: values. Source: LLaMA (Touvron et al. 2023); Llama 3.1's scaling of rotary frequencies as
+// its reference code has it; HF config.json of LlamaForCausalLM and MistralForCausalLM.
 #pragma once
 #include <cstdint>
 #include <string>
@@ -26,8 +26,8 @@ struct Rope {
   double factor = 1;
   double low_freq_factor = 1, high_freq_factor = 4;  // of kLlama3
   uint64_t original_context = 8192;                  // of kLlama3 and kYarn
-  // Of kYarn (Peng et al. 2023): pairs that turn more often in the original context keep their
-  // speed, those that turn less often are slowed by the factor.
+  // Of kYarn (Peng et al. 2023), in turns within the original context: pairs that turn more than
+  // `often` keep their speed, pairs that turn less than `seldom` are slowed by the factor.
   double often = 32, seldom = 1;
   double scale = 1;  // of turned queries and keys: cosine and sine are multiplied by it
   std::vector<double> divisors{};  // of each pair's speed; empty: none
@@ -51,14 +51,13 @@ struct ModelConfig {
 };
 
 // Errors: kInvalid for contradictions and values out of range, kUnsupported for other architectures
-// and features; the text tells what was expected and found.
+// and features; the text says what was expected and found.
 Result<ModelConfig> parse_config(const Json& config);
 // Adds the tokens that end an answer, of generation_config.json.
 Result<> parse_generation_config(const Json& generation, ModelConfig& config);
 Result<> check_config(const ModelConfig& config);
 
-// The same model as serving sees it: KV of `kv_type`, coefficients for this CPU's order of
-// magnitude.
+// The model's cost for the scheduler: KV of `kv_type`, coefficients of a CPU's order of magnitude.
 cost::ModelSpec spec_of(const ModelConfig& config, DType kv_type);
 
 // Rotation speeds of a head's pairs, in radians a position: head_dim / 2 of them.

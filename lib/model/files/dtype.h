@@ -1,6 +1,8 @@
-// The number formats of weights and of KV: f32, f16 and bf16, and how they become float and back.
+// Number formats of weights and KV (f32, f16, bf16), and their conversion to float.
 //
-// Thread: any. Rounding is to nearest, ties to even.
+// Rounding is to nearest, ties to even.
+//
+// Thread: any.
 #pragma once
 #include <bit>
 #include <cstddef>

@@ -1,8 +1,8 @@
-// GGUF files: metadata and tensors of a model in one file. Every count and length is checked
-// against the bytes that are left before anything is read or reserved.
+// Reads GGUF files: metadata and tensors of a model in one file. It checks every count and length
+// against the bytes that are left before it reads or reserves anything.
 //
-// Thread: values; tensors view the bytes. Errors: kCorrupt, kUnsupported, naming key or tensor.
-// Source: the GGUF specification, versions 2 and 3 (little-endian).
+// Requires: the bytes outlive the tensors, which view them. Errors: kCorrupt, kUnsupported, naming
+// key or tensor. Thread: values. Source: the GGUF specification, versions 2 and 3 (little-endian).
 #pragma once
 #include <cstdint>
 #include <map>

@@ -1,8 +1,8 @@
-// A whole file, mapped for reading: weights are read where they lie, once.
+// Maps a whole file for reading. Weights are read in place, once.
 //
-// Thread: values that move; the bytes from any. Errors: kNotFound, kDenied name the path; an empty
-// file and a folder are refused. A file that shrinks while it is mapped ends the process: weights
-// are not to be rewritten in place.
+// Requires: no process truncates the file while it is mapped; that ends the process. Weights are
+// not to be rewritten in place. Errors: kNotFound, kDenied name the path; an empty file and a
+// folder are refused. Thread: values that move; the bytes from any.
 #pragma once
 #include <cstddef>
 #include <span>

@@ -1,4 +1,4 @@
-// Tensors of a model's files, by name: where their bytes lie and what shape they claim.
+// Lists the tensors of a model's files by name: bytes, format and shape.
 //
 // Thread: values; tensors view the files that TensorSet keeps mapped.
 #pragma once
@@ -30,7 +30,7 @@ struct TensorSet {
   std::vector<std::shared_ptr<const MappedFile>> files;
 
   // The tensor of that name and shape, in a format that is read here. Errors: kNotFound; kInvalid
-  // tells both shapes; kUnsupported tells the format.
+  // names both shapes; kUnsupported names the format.
   Result<const Tensor*> find(const std::string& name, std::span<const uint64_t> shape) const;
 };
 

@@ -1,8 +1,8 @@
-// A model by name: the built-in `tiny`, or a folder as HF publishes them (config.json, weights in
-// safetensors, tokenizer), or a .gguf file. Opening maps and checks files; nothing is read whole
-// before load().
+// Opens a model by name: the built-in `tiny`, a HF folder, or a .gguf file. A HF folder has
+// config.json, weights in safetensors and a tokenizer. Opening maps and checks the files; load() is
+// the first to read them whole.
 //
-// Thread: values. Errors name the file, what was expected and what was found.
+// Errors: they name the file, what was expected and what was found. Thread: values.
 #pragma once
 #include <string>
 

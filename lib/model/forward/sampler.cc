@@ -89,7 +89,7 @@ int32_t sample(std::span<float> logits, const Draw& draw) {
     const double part = std::max(draw.top_p, 0.0) * static_cast<double>(total_of(kept));
     kept.resize(fewest_with(kept, std::max<uint64_t>(1, static_cast<uint64_t>(std::ceil(part)))));
   }
-  // In the order of ids, whatever chose them: what a device has at hand.
+  // In the order of ids, as a device adds them, whatever selected them.
   const auto by_id = [](const Candidate& a, const Candidate& b) { return a.id() < b.id(); };
   if (kept.size() < logits.size()) std::sort(kept.begin(), kept.end(), by_id);
   __extension__ using Wide = unsigned __int128;

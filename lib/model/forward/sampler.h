@@ -1,9 +1,9 @@
-// The next token from a row of logits: greedy, or drawn.
+// Chooses the next token from a row of logits: greedy, or drawn at random.
 //
 // A draw depends on the logits, the seed and the position alone: a retry, another batch or another
-// node draws the same. Probabilities are whole numbers, e^((logit - the greatest) / temperature)
-// in parts of 2^-40, rounded down: their sums are exact in any order, and so a device that adds
-// them in another (MC_SAMPLE in device/kernels/model_kernels.h) draws the same token.
+// node draws the same. Probabilities are whole numbers, e^((logit - the greatest) / temperature) in
+// parts of 2^-40, rounded down. Their sums are exact in any order, so a device that adds them in
+// another order (MC_SAMPLE in device/kernels/model_kernels.h) draws the same token.
 //
 // Thread: any. Source: Holtzman et al. 2020 (top-p).
 #pragma once
@@ -21,10 +21,10 @@ struct Draw {
   std::span<const int32_t> never{};  // tokens that must not come now
 
   bool greedy() const { return !(temperature > 0) || top_k == 1; }
-  uint64_t bits() const;  // what decides among the tokens; of seed and position
+  uint64_t bits() const;  // the random bits of seed and position
 };
 
-// The lowest id of equally likely tokens. `logits` is not empty; those of `never` are lost.
+// The lowest id of equally likely tokens. `logits` is not empty; those of `never` are overwritten.
 int32_t sample(std::span<float> logits, const Draw& draw);
 
 }  // namespace mc::model

@@ -1,5 +1,6 @@
-// The forward pass of a LLaMA-family model over paged KV blocks: embed, then layer by layer, then
-// the logits of the rows that are asked for. Rows of several sequences go through a layer together.
+// Runs the forward pass of a LLaMA-family model over paged KV blocks. It embeds, then computes
+// layer by layer, then the logits of the rows that the caller names. Rows of several sequences go
+// through a layer together.
 //
 //   std::vector<float> x(tokens.size() * config.hidden);
 //   t.embed(tokens, x.data());
@@ -7,13 +8,13 @@
 //   t.logits(x.data() + last_row * hidden, 1, out);
 //
 // A block holds block_tokens positions as [layer][K,V][kv_head][token][head_dim] of kv_type; keys
-// are stored rotated, in half-rotation order. What a row computes depends on its sequence's tokens
-// before it and on nothing else, bit for bit (see kernels.h); attention reads keys and values as
+// are stored rotated, in half-rotation order. A row's numbers depend on its sequence's tokens
+// before it and on nothing else, bit for bit (see kernels.h). Attention reads keys and values as
 // they are stored, its own row's too.
 //
-// Thread: const calls from any; the threads they share are taken in turns. Errors: none; a view
-// that is wrong is the caller's bug (MC_CHECK). Source: LLaMA (Touvron et al. 2023); RoFormer (Su
-// et al. 2021); GQA (Ainslie et al. 2023).
+// Requires: valid slices (MC_CHECK). Errors: none. Thread: const calls from any; they take turns at
+// the thread pool. Source: LLaMA (Touvron et al. 2023); RoFormer (Su et al. 2021); GQA (Ainslie et
+// al. 2023).
 #pragma once
 #include <span>
 #include <vector>

@@ -1,13 +1,13 @@
-// The weights of a model, checked against its configuration and packed for the kernels; read from
-// a HF folder, or made from a seed.
+// Packs the weights of a model for the kernels, checked against its configuration. They are read
+// from a HF folder, or made from a seed.
 //
-// A Source is a matrix of the model before it is laid out for whoever multiplies: rows, read one by
-// one. What it reads (TensorSet, ModelConfig) outlives it.
+// A Source is a matrix of the model before it is packed: rows, read one by one. The CPU and the
+// devices pack it in their own ways. What it reads (TensorSet, ModelConfig) outlives it.
 //
 // Rows of query and key are in half-rotation (HF) order: dimension j of a head turns with j +
 // head_dim / 2.
 //
-// Thread: values; const use, any. Errors: kNotFound, kInvalid, kUnsupported name the tensor.
+// Errors: kNotFound, kInvalid, kUnsupported name the tensor. Thread: values; const use, any.
 #pragma once
 #include <vector>
 

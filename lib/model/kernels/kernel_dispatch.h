@@ -1,4 +1,4 @@
-// The sets of kernels there are, each in a file of its own.
+// Declares the kernels of each instruction set, one file each.
 #pragma once
 #include "model/kernels/kernels.h"
 

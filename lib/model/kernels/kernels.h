@@ -1,11 +1,12 @@
-// The inner loops of the forward pass, one set per instruction set, chosen at run time.
+// The inner loops of the forward pass, one table per instruction set. The table is chosen at run
+// time.
 //
 // Every set computes the same bits: sums are chains of fused multiply-adds in one fixed order, in
 // 16 lanes that are then added in one fixed tree. An element's order depends on the length of its
-// sum and on nothing else, not on how many rows are computed together, where a chunk ends or how
-// many threads work. That is what makes tokens equal however a prompt was cut, batched or reused.
+// sum and on nothing else: not on the number of rows computed together, the ends of chunks, or the
+// number of threads. So tokens are equal however a prompt was cut, batched or reused.
 //
-// Thread: any. Units: floats; strides in elements unless they say bytes. Source: FlashAttention
+// Units: floats; strides in elements unless they say bytes. Thread: any. Source: FlashAttention
 // (Dao 2022) for the running softmax; Cephes for the polynomial of exp.
 #pragma once
 #include <cstddef>

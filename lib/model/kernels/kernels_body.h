@@ -1,7 +1,7 @@
-// The loops of kernels.h, written once over a type V of 16 floats. A file per instruction set
-// defines V and includes this inside a namespace of its own, under that set's compiler target;
-// nothing of the standard library may be instantiated here, or another file might get a copy that
-// its CPU cannot run.
+// Implements the loops of kernels.h once, over a type V of 16 floats. A file per instruction set
+// defines V and includes this inside a namespace of its own, under that set's compiler target.
+// Nothing of the standard library may be instantiated here: the linker might give another file this
+// copy, which its CPU cannot run.
 #pragma once
 
 constexpr uint32_t kDepth = 128;  // steps at a time: their weights stay in the first-level cache

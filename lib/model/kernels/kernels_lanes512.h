@@ -1,5 +1,5 @@
-// The 16 lanes of AVX-512 for kernels_body.h. Included inside a namespace and under a compiler
-// target, by the sets that have them.
+// Defines the 16 lanes of AVX-512 for kernels_body.h. The AVX-512 sets include it inside a
+// namespace and under a compiler target.
 #pragma once
 
 struct V {

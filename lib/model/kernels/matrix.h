@@ -1,5 +1,5 @@
-// A matrix of weights as the kernels want it: panels of 16 rows of the file's matrix, side by side.
-// f32 and f16 become f32, bf16 stays as it is.
+// Packs a matrix of weights for the kernels: panels of 16 rows, side by side. f32 and f16 become
+// f32, bf16 stays as it is.
 //
 // Thread: values; const calls, any.
 #pragma once

@@ -1,5 +1,5 @@
-// How far each pair of a head's numbers is turned at a position: cosine and sine, from products of
-// two tables in double, so that far positions are as exact as near ones.
+// Rotary position embedding: cosine and sine for each pair and position. Computed in double, as
+// products of two tables, so that far positions are as exact as near ones.
 //
 // Thread: values; const calls, any. Source: RoFormer (Su et al. 2021).
 #pragma once

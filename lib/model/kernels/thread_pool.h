@@ -1,9 +1,9 @@
-// A few threads that share the parts of one piece of work. Which thread does which part is left to
-// chance, so parts must not depend on each other; what they compute must not depend on it either.
+// Runs the parts of one piece of work on a few threads. Any thread may run any part. So parts must
+// not depend on each other, nor results on the thread.
 //
 //   threads.run(columns, [&](size_t column) { ... });
 //
-// Thread: run() from any; callers take turns. The destructor waits for nothing but idle threads.
+// Thread: run() from any; callers take turns. The destructor joins idle threads only.
 #pragma once
 #include <cstddef>
 #include <functional>
@@ -13,7 +13,7 @@ namespace mc::model {
 
 class ThreadPool {
  public:
-  explicit ThreadPool(unsigned count);  // with the caller's; 0: one for each CPU
+  explicit ThreadPool(unsigned count);  // the caller's included; 0: one for each CPU
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;

@@ -1,11 +1,12 @@
-// Conversations as the prompts a model was trained on: the templates in common use, recognised by
-// the marks in a model's own (a Jinja program in tokenizer_config.json, which is not run).
+// Formats a conversation as the prompt that a model was trained on. It has the templates in common
+// use and recognises one by the marks in the model's own template (a Jinja program in
+// tokenizer_config.json, which is not run).
 //
-// A mark that is one token of the vocabulary becomes that token, and only from here: what messages
-// spell never does. Where a model names no template, messages are lines "role: content". One that
-// is not recognised is kept as such: completions work, chats are refused.
+// A mark that is one token of the vocabulary becomes that token, and only from here: the text of a
+// message never does. If a model names no template, messages are lines "role: content". If a
+// template is not recognised, completions work and chats are refused.
 //
-// Thread: values. Errors: kInvalid for an order of roles the template cannot write; kUnsupported.
+// Errors: kInvalid for an order of roles the template cannot write; kUnsupported. Thread: values.
 // Source: the chat templates of Llama 2, Llama 3, Mistral Instruct, ChatML (Qwen, SmolLM), Zephyr
 // (TinyLlama).
 #pragma once

@@ -1,6 +1,6 @@
-// Reads the tokenizer and the chat template that a GGUF file's metadata describe.
+// Reads the tokenizer and the chat template from a GGUF file's metadata.
 //
-// Thread: values. Errors: kInvalid, kUnsupported, naming the key.
+// Errors: kInvalid, kUnsupported, naming the key. Thread: values.
 #pragma once
 #include "base/result.h"
 #include "model/files/gguf.h"

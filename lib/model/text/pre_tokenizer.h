@@ -1,9 +1,9 @@
-// How byte-pair tokenizers cut a text into words before pairs are joined: the patterns of GPT-2,
-// Llama 3 and Qwen 2 as scanners, digits, and words that begin with a space mark.
+// Cuts a text into words before byte pairs are merged. Its scanners match the patterns of GPT-2,
+// Llama 3 and Qwen 2, digits, and words that begin with a space mark.
 //
 // The pieces of a text are all of it, in order. Bytes that are not UTF-8 count as punctuation.
 //
-// Thread: values. Pure. Errors: none. Source: the patterns themselves, quoted in pre_tokenizer.cc;
+// Errors: none. Thread: values. Pure. Source: the patterns themselves, quoted in pre_tokenizer.cc;
 // HF tokenizers' pre-tokenizers Split, ByteLevel, Digits and Metaspace.
 #pragma once
 #include <cstdint>

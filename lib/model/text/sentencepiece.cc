@@ -1,4 +1,4 @@
-// SentencePiece .model files: a protobuf of pieces, of which few fields matter.
+// SentencePiece .model files: a protobuf of pieces; few of its fields matter.
 #include <bit>
 #include <cmath>
 #include <cstring>

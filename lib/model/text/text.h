@@ -1,4 +1,4 @@
-// UTF-8, and the letters that byte-level vocabularies write bytes with.
+// Decodes UTF-8 and the letters that byte-level vocabularies use for bytes.
 //
 // Thread: any. Pure. Source: Unicode 15, table 3-7 (well-formed UTF-8); GPT-2's byte encoder.
 #pragma once

@@ -1,10 +1,10 @@
-// Text to tokens and back: byte-pair encoding as SentencePiece models and HF tokenizer.json have
-// it, or plain bytes where a model has none.
+// Converts text to tokens and back by byte-pair encoding. It reads SentencePiece models and HF
+// tokenizer.json, and uses plain bytes if a model has neither.
 //
 // encode() never fails: bytes that are not UTF-8 and characters the vocabulary lacks become byte
-// tokens, or the unknown token where there are none. Text never becomes a special token: a prompt
-// that spells "</s>" is these four characters; added tokens that are not special are found in it
-// first. bytes() of an id that is special, unused or outside the vocabulary is empty.
+// tokens, or the unknown token if there are none. Text never becomes a special token: a prompt that
+// spells "</s>" is these four characters; added tokens that are not special are found in it first.
+// bytes() of an id that is special, unused or outside the vocabulary is empty.
 //
 // Thread: const calls, any. Source: SentencePiece (Kudo and Richardson 2018), its BPE encoder: the
 // best-scored adjacent pair is joined first, the leftmost of equal ones.
@@ -61,7 +61,7 @@ class Tokenizer {
   bool special(int32_t token) const;
   std::optional<int32_t> find(std::string_view piece) const;  // as written in the vocabulary
   Style style() const { return style_; }
-  // The space encode() puts before a text, for whoever shows tokens as a text of its own.
+  // Whether encode() puts a space before a text; decoders of partial texts need it.
   bool adds_space() const { return prefix_space_ && !byte_level_; }
 
  private:

@@ -1,4 +1,4 @@
-// Classes of characters and the composed form of text (NFC), as tokenizers need them.
+// Classifies characters and composes text (NFC), for tokenizers.
 //
 // Bytes that are not UTF-8 are characters of their own, of class kOther, and stay as they are.
 //

@@ -1,4 +1,4 @@
-// The tables behind unicode.h; scripts/gen-unicode makes them and tells their format.
+// Declares the tables of unicode.h. scripts/gen-unicode makes them and documents their format.
 //
 // Thread: any.
 #pragma once

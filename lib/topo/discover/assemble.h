@@ -1,4 +1,4 @@
-// How discovery puts a machine together; for the .cc files of topo/discover/discover.h only.
+// Assembles a machine from what discovery read. For the .cc files of topo/discover/discover.h only.
 //
 // Thread: any.
 #pragma once
@@ -13,12 +13,12 @@
 
 namespace mc::topo {
 
-// What live and recorded machines share once nodes and PCI functions are known. `nvml`: nothing
-// when the source does not tell what NVML says.
+// The part of discovery that live and recorded machines share, once nodes and PCI functions are
+// known. `nvml`: nothing when the source has no answer of NVML.
 Machine assemble(std::string source, std::vector<NumaNode> nodes, const PciFunctions& functions,
                  const Sysfs& sysfs, const std::optional<NvmlAnswer>& nvml);
 
-// The addresses and states that this process's network stack tells of.
+// Adds the addresses and states that this process's network stack reports.
 void add_addresses(std::vector<NetDevice>& devices);
 
 }  // namespace mc::topo

@@ -1,13 +1,13 @@
-// Records what this tool reads of a machine's /sys and /proc as a folder, so that a machine can be
-// looked at elsewhere and a bug report becomes a test.
+// Records the /sys and /proc files that discovery reads as a folder. A machine can then be examined
+// elsewhere, and a bug report becomes a test.
 //
-// What NVML says is recorded beside them, as nvml.json (topo/discover/nvml_record.h).
+// NVML's answer is recorded beside them, as nvml.json (topo/discover/nvml_record.h).
 //
-// Only what topology needs is taken: no MAC addresses, host names or serial numbers. Files of /sys
-// that cannot be read are left out.
+// It records only what topology needs: no MAC addresses, host names or serial numbers. Files of
+// /sys that cannot be read are left out.
 //
-// Thread: any. Errors: kExists when the folder is there and not empty; kNoSpace and the like from
-// writing.
+// Errors: kExists when the folder exists and is not empty; kNoSpace and the like from writing.
+// Thread: any.
 #pragma once
 #include <cstdint>
 #include <string>

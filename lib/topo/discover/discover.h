@@ -1,14 +1,14 @@
-// Finds out what a machine is: the live one through hwloc, another one from a recorded sysfs tree
-// or from an XML file.
+// Discovers a machine: live through hwloc, or from a recorded sysfs tree or XML.
 //
-// NUMA placement of devices is always the kernel's numa_node file. hwloc takes PCI locality from
-// local_cpus, which firmware often gets wrong in another way; so hwloc supplies nodes and the PCI
-// tree, sysfs the numa_node, the RDMA ports and the network devices. A PCI device that says -1 on a
-// machine with one NUMA node is put on that node.
+// The NUMA node of a device is always the kernel's numa_node file. hwloc takes PCI locality from
+// local_cpus, which firmware often gets wrong in another way. So hwloc supplies nodes and the PCI
+// tree; sysfs supplies numa_node, the RDMA ports and the network devices. A PCI device that says -1
+// on a machine with one NUMA node is put on that node.
 //
-// What NVML says of GPUs and their links is asked of the live machine and read from a recording.
+// NVML reports GPUs and their links: the live machine is queried, a recording holds the answer.
 //
-// Thread: any. Reads files, sends nothing. A machine without GPU or RDMA is not an error.
+// Errors: kInvalid and those of reading; a machine without GPU or RDMA is not an error. Thread:
+// any. Reads files, sends nothing.
 #pragma once
 #include <string>
 #include <string_view>
@@ -19,7 +19,7 @@
 namespace mc::topo {
 
 Result<Machine> discover_live();
-// The live one by the kernel's files alone: quick, for a service that is asked what it runs on.
+// The live machine from the kernel's files alone: quick, for a service that describes its host.
 Result<Machine> discover_kernel();
 // `folder` holds the recorded sys/ (or is it).
 Result<Machine> discover_sysfs(const std::string& folder);

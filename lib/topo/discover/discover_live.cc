@@ -10,7 +10,7 @@
 namespace mc::topo {
 namespace {
 
-// hwloc's nodes with the kernel's own idea of which CPUs belong to them.
+// hwloc's nodes with the CPUs that the kernel assigns to them.
 Result<std::vector<NumaNode>> live_nodes(std::vector<NumaNode> nodes, const Sysfs& sysfs) {
   MC_TRY(const auto of_kernel, sysfs.numa_nodes());
   for (NumaNode& node : nodes) {

@@ -1,8 +1,8 @@
-// What surrounds the devices and decides whether RDMA and GPUs work together: limits, kernel
-// modules, IOMMU and ACS, huge pages, the kernel itself. Read from the live machine, or from a
+// Reads host facts that decide whether RDMA and GPUs work together. These are limits, kernel
+// modules, IOMMU and ACS, huge pages, and the kernel itself. Read from the live machine, or from a
 // recording (topo/discover/capture.h), which holds proc/ beside sys/.
 //
-// What a source does not hold is nullopt or empty: a check that needs it is then not made.
+// What a source does not hold is nullopt or empty. A check that needs it is then skipped.
 //
 // Thread: any; only reads.
 #pragma once

@@ -1,7 +1,7 @@
-// What hwloc tells about the live machine: NUMA nodes and the PCI tree.
+// Reads NUMA nodes and the PCI tree of the live machine from hwloc.
 //
-// Nodes have the CPUs near them (a memory-only node too), devices have no NUMA node yet: hwloc
-// takes locality from local_cpus, and the kernel's numa_node is to be preferred
+// Nodes have the CPUs near them (a memory-only node too). Devices have no NUMA node yet: hwloc
+// takes locality from local_cpus, and the kernel's numa_node is preferred
 // (topo/discover/discover.h).
 //
 // Thread: any.

@@ -1,13 +1,13 @@
-// What NVML, the management library of NVIDIA's driver, tells of GPUs: their names, their NVLinks
-// and how far apart the driver sees each pair. libnvidia-ml.so.1 is loaded when it is first asked
-// for; nothing is linked, and a machine without it is as before. Our own declarations of the little
-// that is used.
+// Queries NVML, NVIDIA's management library, for GPUs, NVLinks and PCIe paths. A path says how far
+// apart the driver sees a pair of GPUs. libnvidia-ml.so.1 is loaded on first use; nothing is
+// linked, and machines without it work as before. The declarations are our own, of the few
+// functions that are used.
 //
-// An answer is a value, so that a recording can hold one (topo/discover/capture.h); what it means
-// for a machine is topo/model/gpu_links.h.
+// An answer is a value, so that a recording can hold one (topo/discover/capture.h).
+// topo/model/gpu_links.h says what it means for a machine.
 //
-// Thread: any; a lock is held while the library is asked. NVML stays initialised for the life of
-// the process, as starting it takes seconds where nothing else keeps the driver awake.
+// Thread: any; a lock is held during a query. NVML stays initialised for the life of the process,
+// because starting it takes seconds when no other process keeps the driver awake.
 #pragma once
 #include <string>
 
@@ -17,7 +17,7 @@ namespace mc::topo {
 
 inline constexpr const char* kNvmlLibrary = "libnvidia-ml.so.1";
 
-// `library` is another one in tests. Never fails: `why_none` tells what is missing.
+// Tests give another `library`. Never fails: `why_none` says what is missing.
 NvmlAnswer ask_nvml(const std::string& library = kNvmlLibrary);
 
 }  // namespace mc::topo

@@ -129,7 +129,7 @@ std::string nvml_record_of(const std::string& sys_folder) {
 Result<std::optional<NvmlAnswer>> recorded_nvml(const std::string& sys_folder) {
   const std::string file = nvml_record_of(sys_folder);
   std::error_code error;
-  // A recording comes from a stranger: a link would lead out of it.
+  // A recording is untrusted: a link could lead out of it.
   if (!std::filesystem::is_regular_file(std::filesystem::symlink_status(file, error))) {
     return std::nullopt;
   }

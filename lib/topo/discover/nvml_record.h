@@ -1,7 +1,7 @@
-// NVML's answer as a file of a recording (topo/discover/capture.h), so that it is there when the
-// recording is looked at: nvml.json beside sys/.
+// Saves NVML's answer in a recording (topo/discover/capture.h), and loads it. The file is nvml.json
+// beside sys/.
 //
-// Thread: any. Errors: kInvalid, kDenied and the like, with the file.
+// Errors: kInvalid, kDenied and the like, with the file. Thread: any.
 #pragma once
 #include <optional>
 #include <string>
@@ -14,7 +14,7 @@ namespace mc::topo {
 std::string nvml_to_text(const NvmlAnswer& answer);
 Result<NvmlAnswer> nvml_from_text(const std::string& text, const std::string& where);
 
-// What the recording with this sys/ folder holds; nothing when it was made without.
+// The answer in the recording with this sys/ folder; nothing when it has none.
 Result<std::optional<NvmlAnswer>> recorded_nvml(const std::string& sys_folder);
 std::string nvml_record_of(const std::string& sys_folder);  // the file's path
 

@@ -1,8 +1,8 @@
-// A /sys tree, live or recorded, read as the few facts topology needs. Every read is bounded; links
-// that leave the tree are not followed, so a tree recorded elsewhere can be opened safely.
+// Reads topology facts from a /sys tree, live or recorded. Every read is bounded. Links that leave
+// the tree are not followed, so that a tree recorded elsewhere is safe to open.
 //
-// Thread: any; only reads. Errors: kInvalid with the file when its content makes no sense; what is
-// absent is simply empty, since kernels and recordings differ in what they hold.
+// Errors: kInvalid with the file when its content makes no sense. What is absent is empty, because
+// kernels and recordings differ in what they hold. Thread: any; only reads.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -45,7 +45,7 @@ std::vector<Port> ports_of(const Infos& infos) {
   return ports;
 }
 
-// Where the walk stands: what a child of the object at hand is attached to.
+// Position of the walk: what a child of the current object is attached to.
 struct Spot {
   std::vector<std::string> bridges;
   int node = kUnknownNode;

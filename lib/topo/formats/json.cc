@@ -72,7 +72,7 @@ Json gpu_json(const Gpu& gpu, size_t index) {
   return row;
 }
 
-// ---- reading back: JSON of a stranger, so every member is checked
+// ---- reading back: the JSON is untrusted, so every member is checked
 
 class Reader {
  public:

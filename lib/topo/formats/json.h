@@ -1,11 +1,11 @@
-// A machine, its tiers and its topology matrix as JSON, and a machine read back from JSON (that is
-// how a running node tells its own).
+// Converts a machine, its tiers and its topology matrix to JSON. It also reads a machine back; a
+// running node describes itself that way.
 //
 // The matrix has two forms. The reference system's, read by Mooncake's transfer engine as a custom
 // topology: {"cpu:0": [[preferred], [available]], "cuda:0": ...}, tier 1 being preferred and tiers
 // 2 and 3 available. Ours keeps the three tiers and says where each NIC is.
 //
-// Thread: any; functions of their arguments. Errors: kInvalid with the member.
+// Errors: kInvalid with the member. Thread: any; functions of their arguments.
 #pragma once
 #include <string>
 

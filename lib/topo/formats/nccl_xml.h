@@ -1,11 +1,11 @@
-// A topology file of NCCL or RCCL (NCCL_TOPO_DUMP_FILE): <system> of <cpu> of nested <pci>, with
-// <gpu> and <nic><net/></nic> inside.
+// Reads a topology file of NCCL or RCCL (NCCL_TOPO_DUMP_FILE). It is <system> of <cpu> of nested
+// <pci>, with <gpu> and <nic><net/></nic> inside.
 //
 // Such a file has no host bridges: two devices share a bridge when one <pci> encloses both. A net
-// is an RDMA device unless it is of NCCL's socket transport (port 0 and no GPUDirect). States of
-// ports are not recorded in it.
+// is an RDMA device unless it is of NCCL's socket transport (port 0 and no GPUDirect). The file
+// does not record states of ports.
 //
-// Thread: any. Pure: a function of the tree. Errors: kInvalid with the element and the remedy.
+// Errors: kInvalid with the element and the remedy. Thread: any. Pure: a function of the tree.
 #pragma once
 #include <string>
 

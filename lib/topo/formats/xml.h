@@ -1,10 +1,10 @@
-// Pure: the small part of XML that topology files use, as a tree: elements and their attributes.
-// Text between elements, comments, processing instructions and the document type are skipped.
+// Parses the small part of XML that topology files use, as a tree. The tree has elements and their
+// attributes; text, comments, processing instructions and the document type are skipped.
 //
-// Files come from strangers: size, depth, element count and value lengths are bounded, and entity
-// definitions (the way to make a small file expand without end) are refused.
+// Files are untrusted: size, depth, element count and value lengths are bounded, and entity
+// definitions (which let a small file expand without end) are refused.
 //
-// Thread: values. Errors: kInvalid with "where:line".
+// Errors: kInvalid with "where:line". Thread: values. Pure.
 #pragma once
 #include <string>
 #include <string_view>

@@ -1,11 +1,12 @@
-// The links between GPUs: what NVML's answer says of a machine, and a table of every GPU by every
-// other, as nvidia-smi words it. Tiers and rails do not look at them: they rank NICs.
+// Adds NVML's GPU links to a machine, and prints the GPU-to-GPU table. The table is worded as
+// nvidia-smi's. Tiers and rails do not use these links: they rank NICs.
 //
 // A cell is "NV18" (18 NVLinks; "xGMI2" on AMD's), or how far apart two GPUs are over PCIe:
+//
 //   PIX   one PCIe switch between them        PXB   several
 //   PHB   a host bridge of the CPU            NODE  host bridges of one NUMA node
 //   SYS   the link between NUMA nodes         ?     the source does not tell
-// What the driver says of PCIe goes before what follows from the tree.
+// The driver's word on PCIe takes precedence over what follows from the tree.
 //
 // Thread: any. Pure: functions of their arguments.
 #pragma once

@@ -1,5 +1,5 @@
-// How large a machine may be that a file describes. Tiers name every NIC for every GPU and NUMA
-// node, so what is read from strangers is bounded before anything is made of it.
+// Limits on a machine read from a file. They bound the tier tables, which grow with NICs × (GPUs +
+// nodes).
 //
 // Thread: any. Pure.
 #pragma once

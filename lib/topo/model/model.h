@@ -1,6 +1,6 @@
-// A machine as data: NUMA nodes, GPUs, RDMA devices, network devices and NVMe disks, and where each
-// one hangs in the PCI tree. Discovery fills it (topo/discover/discover.h), the tier rule reads it
-// (topo/model/tiers.h).
+// Describes a machine: NUMA nodes, GPUs, NICs, disks, and their place in the PCI tree. NICs are
+// RDMA devices and network devices, disks are NVMe. Discovery fills it (topo/discover/discover.h),
+// the tier rule reads it (topo/model/tiers.h).
 //
 // NUMA ids and CPU numbers are the kernel's and may have gaps.
 //
@@ -108,7 +108,7 @@ struct Machine {
   std::vector<RdmaDevice> rdma{};
   std::vector<NetDevice> nets{};
   std::vector<Disk> disks{};
-  std::string nvml{};        // what NVML is there, or why none; "" when the source does not tell
+  std::string nvml{};  // NVML's version, or why there is none; "" when the source does not say
   bool nvml_failed = false;  // it is installed and does not answer
 };
 

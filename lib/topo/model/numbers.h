@@ -1,6 +1,6 @@
-// Pure: numbers as kernels and topology files write them.
+// Parses and prints numbers as kernels and topology files write them.
 //
-// Thread: any. Errors: kInvalid; `where` names the file.
+// Errors: kInvalid; `where` names the file. Thread: any. Pure.
 #pragma once
 #include <cstdint>
 #include <optional>

@@ -1,4 +1,4 @@
-// What NVML says of GPUs: their names, their NVLinks, and the path between each pair.
+// Holds NVML's answer: GPUs, their names and NVLinks, and the path of each pair.
 //
 // Thread: values.
 #pragma once
@@ -10,11 +10,11 @@
 namespace mc::topo {
 
 struct NvLink {  // one of a GPU's; those that are not there are not listed
-  enum class To { kGpu, kSwitch, kOther };  // kOther: a CPU, or not told
+  enum class To { kGpu, kSwitch, kOther };  // kOther: a CPU, or not reported
   bool active = false;
   To to = To::kOther;
-  std::string remote{};     // PCI address; "" when not told
-  uint32_t generation = 0;  // of NVLink: 4 on H100; 0: not told
+  std::string remote{};     // PCI address; "" when not reported
+  uint32_t generation = 0;  // of NVLink: 4 on H100; 0: not reported
 };
 
 struct NvmlGpu {
@@ -26,13 +26,13 @@ struct NvmlGpu {
 
 struct NvmlPair {
   uint32_t a = 0, b = 0;  // of NvmlAnswer::gpus
-  std::string path{};     // "PIX", "PXB", "PHB", "NODE", "SYS" as nvidia-smi says; "" when not told
+  std::string path{};     // "PIX", "PXB", "PHB", "NODE", "SYS" as nvidia-smi; "" when not reported
   std::string no_access{};  // why the one does not read or write the other's memory; "" if it does
   std::optional<bool> nvlink{};  // the driver sends what goes between them over NVLink
 };
 
 struct NvmlAnswer {
-  std::string why_none{};           // set: nothing of the rest is
+  std::string why_none{};           // if set, the other fields are empty
   bool installed = false;           // the library is there, be it broken
   std::string library{}, driver{};  // versions
   std::vector<NvmlGpu> gpus{};

@@ -1,6 +1,6 @@
-// Pure: what PCI ids and addresses say.
+// Interprets PCI ids and addresses.
 //
-// Thread: any.
+// Thread: any. Pure.
 #pragma once
 #include <cstdint>
 #include <map>

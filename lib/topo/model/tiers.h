@@ -1,4 +1,5 @@
-// Which RDMA devices serve which memory: three tiers per GPU and per NUMA node with CPUs.
+// Ranks RDMA devices for each memory: three tiers per GPU and NUMA node. Nodes without CPUs have no
+// tiers.
 //
 // For a GPU, let L be the usable RDMA devices of its NUMA node. Tier 1 is those of L whose deepest
 // PCI ancestor shared with the GPU (a bridge or the host bridge) is deepest; tier 2 the rest of L;
@@ -10,8 +11,8 @@
 // address nor a NUMA node (software RDMA). A node unknown to the kernel (-1) equals only itself: a
 // GPU and a NIC that both lack one are ranked by their bridges. Devices keep the machine's order.
 //
-// Thread: any. Pure: a function of the Machine.
-// Source: Mooncake FAST'25, topology-aware path selection; TENT, device tiers.
+// Thread: any. Pure: a function of the Machine. Source: Mooncake FAST'25, topology-aware path
+// selection; TENT, device tiers.
 #pragma once
 #include <array>
 #include <string>

@@ -1,4 +1,4 @@
-// The machine as a tree for rendering: NUMA nodes, below them bridges, below them devices.
+// Arranges a machine as a tree for rendering: NUMA nodes, bridges, devices.
 //
 // Thread: values. Pure: a function of the Machine.
 #pragma once

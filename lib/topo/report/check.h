@@ -1,7 +1,7 @@
-// The doctor: what is wrong with a machine for moving KV caches, and what to do about each fault.
+// Finds what is wrong with a machine for moving KV caches, and the remedy.
 //
-// A fault is kWrong when transfers fail or are slower than the hardware allows; kNote tells what is
-// worth knowing but may be as intended. Only what the source holds is examined.
+// A finding is kWrong when transfers fail or are slower than the hardware allows. kNote reports
+// what is worth knowing but may be intended. Only what the source holds is examined.
 //
 // Thread: any. Pure: functions of their arguments.
 #pragma once
@@ -20,7 +20,7 @@ struct Finding {
   Severity severity = Severity::kWrong;
   std::string id;      // "port-down": stable, for scripts
   std::string where;   // "mlx5_0 port 1"
-  std::string what;    // what is the matter, with the value seen
+  std::string what;    // the fault, with the value seen
   std::string remedy;  // what to do
 };
 

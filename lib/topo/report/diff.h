@@ -1,4 +1,4 @@
-// What differs between two machines, or one machine at two times: devices that came or went, facts
+// Compares two machines, or one machine at two times. It reports devices that came or went, facts
 // that changed, and the tiers that changed with them.
 //
 // Devices are the same when they have the same name (RDMA, net, disk), PCI address (GPU) or id

@@ -23,7 +23,7 @@ std::string first_tier(const TierTable& table, size_t gpu) {
   return "";
 }
 
-// "H100 80GB HBM3": a label has no room for the vendor of a model.
+// "H100 80GB HBM3": a label has no space for the vendor of a model.
 std::string short_name(const std::string& name) {
   constexpr std::string_view kVendor = "NVIDIA ";
   const bool model = name.starts_with(kVendor) && name.find("10de:") == std::string::npos;

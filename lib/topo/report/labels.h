@@ -1,4 +1,4 @@
-// What a picture says about each device: a title and two lines. Shared by SVG and DOT.
+// Labels each device in a picture: a title and two lines. Shared by SVG and DOT.
 //
 // Thread: any. Pure.
 #pragma once

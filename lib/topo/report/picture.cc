@@ -122,7 +122,7 @@ Block branch_block(const Machine& machine, const TierTable& table, const Branch&
   return box;
 }
 
-// Sizes from the inside out; a bridge's one box goes below its own cards.
+// Sizes from the inside out; a bridge's one box goes below its own devices.
 void lay_out(Block& box, double most, bool top) {
   for (Block& part : box.parts) {
     if (!part.is_card && part.offsets.empty()) lay_out(part, most - 2 * kGap, false);

@@ -1,7 +1,7 @@
-// A machine as a picture: SVG for browsers and bug reports, DOT for graphviz.
+// Draws a machine: SVG for browsers and bug reports, DOT for graphviz.
 //
-// Boxes are NUMA nodes and PCI bridges, cards are devices. GPU cards name their tier 1; ports that
-// are down are red. Names come from files of strangers and are escaped.
+// Boxes are NUMA nodes and PCI bridges; labels are devices. GPU labels name their tier 1; ports
+// that are down are red. Names come from untrusted files and are escaped.
 //
 // Thread: any. Pure: functions of the Machine.
 #pragma once

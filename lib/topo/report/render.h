@@ -1,4 +1,4 @@
-// A machine and its tiers for people. For programs: topo/formats/json.h.
+// Prints a machine and its tiers as text for people. For programs: topo/formats/json.h.
 //
 // Thread: any; functions of their arguments.
 #pragma once
