@@ -1,4 +1,5 @@
-// Contents: whatever a device moves is compared with what the host knows should be there.
+// Checks of contents: compares the result of each kind of copy with the bytes that the host
+// expects.
 #include <fcntl.h>
 #include <sys/wait.h>
 #include <unistd.h>

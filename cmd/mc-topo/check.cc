@@ -21,7 +21,7 @@ struct CheckOptions {
 Result<Host> host_of(const TopoOptions& source) {
   if (!source.sysfs.empty()) return host_sysfs(source.sysfs);
   if (source.is_live()) return host_live();
-  return Host{};  // such a source tells of devices only
+  return Host{};  // such a source describes devices only
 }
 
 Json to_json(const std::vector<Finding>& findings) {

@@ -1,4 +1,4 @@
-// mc-topo: what this machine is made of, and which NIC serves which memory. The work is in
+// mc-topo: shows what a machine is made of, and which NIC serves which memory. The work is in
 // lib/topo.
 #include "cmd/mc-topo/verbs.h"
 #include "topo/discover/nvml.h"

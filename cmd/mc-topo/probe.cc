@@ -1,4 +1,4 @@
-// mc-topo probe: how long each rail takes to another node, and the rail map that follows.
+// mc-topo probe: measures the latency of each rail to another node, and derives the rail map.
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -38,7 +38,7 @@ struct SocketAddress {
   sockaddr* get() { return reinterpret_cast<sockaddr*>(&storage); }
 };
 
-// NICs are told by their IP addresses; names are not looked up.
+// NICs are identified by their IP addresses; names are not resolved.
 std::optional<SocketAddress> socket_address(const std::string& host, uint16_t port) {
   SocketAddress out;
   auto* v4 = reinterpret_cast<sockaddr_in*>(&out.storage);
@@ -126,7 +126,7 @@ xfer::Probed measure(const ProbeOptions& o, const Ends& ends, const Clock& clock
       std::optional<Duration> best;
       for (uint32_t i = 0; i < std::max(o.pings, 1u); ++i) {
         const auto taken = handshake(local.address, address, o.timeout, clock);
-        if (!taken) break;  // a pair that cannot meet costs one timeout, not all
+        if (!taken) break;  // an unreachable pair costs one timeout, not all
         if (!best || *taken < *best) best = taken;
       }
       probed.round_trips.push_back(best);

@@ -8,8 +8,8 @@
 namespace mc::topo {
 namespace {
 
-// The address to reach a port by: the IPv4 or IPv6 address in its RoCE v2 GID. InfiniBand has none
-// that a subnet could be told from.
+// The address of a port: the IPv4 or IPv6 address in its RoCE v2 GID. InfiniBand has none that
+// tells its subnet.
 std::string address_of(const RdmaDevice& device) {
   for (const Port& port : device.ports) {
     if (!port.active()) continue;

@@ -19,7 +19,7 @@ struct ShowOptions {
   }
 };
 
-// What programs of this machine can use of the GPUs, beside what the PCI tree tells of them.
+// The GPUs that programs of this machine can use, as CUDA reports them.
 Json cuda_json(const device::Found& found) {
   Json devices = Json::array();
   for (const device::Info& d : found.devices)

@@ -5,7 +5,7 @@
 namespace mc::device::cublaslt {
 namespace {
 
-// An algorithm is chosen for so many rows, and used for all.
+// The number of rows that an algorithm is chosen for; it is used for all numbers.
 constexpr uint64_t kRowsChosenFor = 1024;
 
 Result<> ok(Status status, const char* call) {
@@ -71,7 +71,7 @@ const Result<Library>& loaded() {
   return library;
 }
 
-// What describes a product to the library, given back at the end.
+// The library's descriptors of a product; the destructor frees them.
 struct CublasLt::Call {
   explicit Call(const Library& l) : library(l) {}
   Call(const Call&) = delete;
@@ -98,8 +98,8 @@ CublasLt::~CublasLt() {
   if (handle_ != nullptr) (void)library_.destroy(handle_);
 }
 
-// The library's matrices are columns after columns: our rows are its columns, and with w turned,
-// y = x w' is its y' = w x'.
+// The library's matrices are column-major: our rows are its columns, and with w transposed, y = x
+// w' is its y' = w x'.
 Result<> CublasLt::describe(const Product& p, uint64_t rows, Call& call) const {
   const int type = type_of(p.type);
   const auto k = static_cast<int64_t>(p.k), outputs = static_cast<int64_t>(p.outputs);

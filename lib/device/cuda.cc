@@ -69,7 +69,7 @@ class CudaDevice final : public Device {
  private:
   const CorePtr core_;
   Mutex mutex_;
-  // What other processes shared and is open here, by their handle: a second time opens nothing.
+  // Memory of other processes that is open here, by handle: it is opened once.
   std::map<std::string, std::weak_ptr<const void>> opened_ MC_GUARDED_BY(mutex_);
 };
 
@@ -146,7 +146,7 @@ Result<> CudaDevice::reach(Device& other) {
   return s == kPeerAlreadyEnabled ? Result<>() : core_->ok(s, "cuCtxEnablePeerAccess");
 }
 
-// Which allocation the range is in, and that it is all in it.
+// The allocation that holds the whole range.
 Result<std::span<std::byte>> whole(Device& device, std::span<const std::byte> memory) {
   MC_TRY(const auto in, device.query(memory.data()));
   const auto at = static_cast<uint64_t>(memory.data() - in.data());
@@ -194,7 +194,7 @@ Result<Memory> CudaDevice::open(std::string_view handle) {
   size_t bytes = 0;
   MC_TRY_(core_->ok(core_->d.address_range(&start, &bytes, p), "cuMemGetAddressRange"));
   if (h.offset > bytes || h.bytes > bytes - h.offset)
-    return fail(Code::kCorrupt, "a handle that passes the end of its memory");
+    return fail(Code::kCorrupt, "the range of a handle passes the end of its memory");
   std::erase_if(opened_, [](const auto& entry) { return entry.second.expired(); });
   opened_[key] = base;
   return part(base);
@@ -204,7 +204,7 @@ Result<Device::DmaBuf> CudaDevice::dma_buf(std::span<const std::byte> memory) {
   if (core_->d.handle_for_range == nullptr)
     return fail(Code::kUnsupported, "this CUDA driver has no dma-bufs");
   MC_TRY(const auto in, whole(*this, memory));
-  // Of whole pages, as the driver wants it.
+  // The driver requires whole pages.
   constexpr Pointer kPageMask = 65536 - 1;
   const auto first = reinterpret_cast<Pointer>(memory.data());
   const Pointer begin = std::max(first & ~kPageMask, reinterpret_cast<Pointer>(in.data()));
@@ -247,7 +247,8 @@ Result<DevicePtr> open_cuda(const Driver& d, int ordinal, const void* kernels,
                                  [&](const Info& i) { return i.ordinal == ordinal; });
   if (info == found.devices.end() && found.devices.empty()) return fail(found.why);
   if (info == found.devices.end())
-    return fail(Code::kNotFound, "no cuda:%d: this machine has %zu", ordinal, found.devices.size());
+    return fail(Code::kNotFound, "no cuda:%d: this machine has %zu CUDA devices", ordinal,
+                found.devices.size());
   MC_TRY(CorePtr core, Core::make(d, *info, kernels, products));
   return std::make_shared<CudaDevice>(std::move(core));
 }

@@ -67,7 +67,7 @@ class CudaGraph final : public Graph {
   const GraphExec handle_;
 };
 
-// A list of blocks on its way to the kernel: pinned memory, and the device's copy of it.
+// A list of blocks for the copy kernel: pinned memory, and the device's copy of it.
 struct BlockList {
   void* host = nullptr;
   Pointer device = 0;
@@ -187,7 +187,8 @@ Result<> CudaStream::launch(const Launch& l) {
 }
 
 Result<std::unique_ptr<Graph>> CudaStream::end_capture() {
-  if (!std::exchange(capturing_, false)) return fail(Code::kInvalid, "the end of no capture");
+  if (!std::exchange(capturing_, false))
+    return fail(Code::kInvalid, "end_capture without begin_capture");
   MC_TRY_(core_->enter());
   GraphHandle captured = nullptr;
   GraphExec exec = nullptr;
@@ -198,7 +199,7 @@ Result<std::unique_ptr<Graph>> CudaStream::end_capture() {
   return std::make_unique<CudaGraph>(core_, exec);
 }
 
-// The list that is free next, or was used longest ago and then waited for.
+// A free list, or else the one used longest ago, after waiting for its launch.
 Result<BlockList*> CudaStream::next_list() {
   BlockList& list = lists_[turn_++ % kLists];
   constexpr size_t kBytes = kListBlocks * sizeof(mc_copy_block);
@@ -250,7 +251,7 @@ Result<CorePtr> Core::make(const Driver& d, const Info& info, const void* kernel
   if (loads)
     loads = core->ok(d.module_function(&core->copy_rows, core->module, MC_COPY_ROWS), MC_COPY_ROWS);
   if (loads) return core;
-  // A device or a driver that they were not built for: copies do, one by one.
+  // The kernels were not built for this device or driver: blocks are copied one by one.
   core->info.note = "blocks are copied one by one: " + loads.error().what;
   core->copy_blocks = core->copy_rows = nullptr;
   return core;
@@ -266,7 +267,7 @@ Result<Function> Core::function(const char* name) {
   return known;
 }
 
-// The context is the calling thread's own afterwards.
+// Leaves the context current in the calling thread.
 Result<cublaslt::CublasLt*> Core::products() {
   MC_TRY_(enter());
   Lock lock(mutex);

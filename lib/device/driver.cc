@@ -22,7 +22,7 @@ Code code_of(Status status) {
     case kNotSupported:
     case kDriverMismatch:
     case kCompatNotSupported: return Code::kUnsupported;
-    // The context does nothing more after these: what it held is gone.
+    // These errors end the context: its memory is lost.
     case kNotInitialized:
     case kDeinitialized:
     case kEccUncorrectable:

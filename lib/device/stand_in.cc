@@ -21,14 +21,14 @@
 namespace mc::device {
 namespace {
 
-// What a piece of work is: addresses resolved to what the host sees, and what keeps them there.
+// A piece of work: addresses resolved to the host's, and the areas that keep them mapped.
 struct Work {
   std::function<void()> run;
   std::vector<AreaPtr> keep;
   uint64_t bytes = 0;
 };
 
-// What a kernel was called with.
+// A call of a kernel.
 struct Call {
   std::string kernel;
   Grid grid;
@@ -64,7 +64,7 @@ struct Core {
     if (faults.lost) return gone();
     return {};
   }
-  // Takes the time that the work would; its error, if it is to have one.
+  // Waits for the injected duration of the work. Returns: the injected error, if any.
   Result<> suffer(uint64_t bytes) {
     Lock lock(mutex);
     if (faults.lost) return gone();
@@ -85,7 +85,7 @@ struct Core {
     Lock lock(mutex);
     --running;
   }
-  // Where the host finds the bytes; `area` keeps them.
+  // The host's address of the bytes; `area` keeps them mapped.
   Result<std::byte*> resolve(const std::byte* address, uint64_t bytes, AreaPtr& area) {
     MC_TRY(area, AddressSpace::get().find(address, bytes));
     if (area == nullptr) return const_cast<std::byte*>(address);
@@ -138,12 +138,13 @@ Result<Work> work_of(Core& core, const Call& call) {
   return work;
 }
 
-// Steps as they were given: addresses are looked up when it runs, as memory may be gone by then.
+// Steps as submitted. Addresses are resolved when the graph runs: memory may have been freed by
+// then.
 struct StandInGraph final : Graph {
   std::vector<std::function<Result<Work>(Core&)>> steps;
 };
 
-// Done when the stream passed it, with the first error of what was before it.
+// Done when the stream has passed it; holds the first error of the work before it.
 struct Mark {
   Mutex mutex;
   Condition changed;
@@ -230,12 +231,12 @@ class StandInStream final : public Stream {
     MC_TRY_(core_->alive());
     if (!core_->config.graphs)
       return fail(Code::kUnsupported, "%s has no graphs", core_->name().c_str());
-    if (capturing_ != nullptr) return fail(Code::kInvalid, "a capture within a capture");
+    if (capturing_ != nullptr) return fail(Code::kInvalid, "begin_capture within a capture");
     capturing_ = std::make_unique<StandInGraph>();
     return {};
   }
   Result<std::unique_ptr<Graph>> end_capture() override {
-    if (capturing_ == nullptr) return fail(Code::kInvalid, "the end of no capture");
+    if (capturing_ == nullptr) return fail(Code::kInvalid, "end_capture without begin_capture");
     std::unique_ptr<Graph> graph = std::move(capturing_);
     MC_TRY_(core_->alive());
     return graph;
@@ -441,7 +442,7 @@ Result<std::string> StandInDevice::share(std::span<const std::byte> memory) {
   return encode(h);
 }
 
-// The file behind it: not what a kernel calls a dma-buf, but what maps the same bytes.
+// The memory's file: no real dma-buf, but it maps the same bytes.
 Result<Device::DmaBuf> StandInDevice::dma_buf(std::span<const std::byte> memory) {
   if (!core_->config.dma_bufs)
     return fail(Code::kUnsupported, "%s has no dma-bufs", core_->name().c_str());

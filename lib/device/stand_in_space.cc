@@ -10,7 +10,7 @@
 namespace mc::device {
 namespace {
 constexpr uint64_t kPage = 4096;
-constexpr size_t kGravesMax = 256;  // addresses of freed memory that are told as such
+constexpr size_t kFreedMax = 256;  // freed addresses that stay reserved
 }  // namespace
 
 uint64_t pages(uint64_t bytes) { return (bytes + kPage - 1) / kPage * kPage; }
@@ -45,7 +45,7 @@ void AddressSpace::free(const AreaPtr& area) {
   Lock lock(mutex_);
   areas_[area->address].area = nullptr;
   freed_.push_back(area->address);
-  if (freed_.size() <= kGravesMax) return;
+  if (freed_.size() <= kFreedMax) return;
   const auto oldest = areas_.find(freed_.front());
   ::munmap(freed_.front(), oldest->second.mapped);
   areas_.erase(oldest);

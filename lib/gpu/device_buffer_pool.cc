@@ -7,7 +7,7 @@ namespace mc::gpu {
 namespace {
 constexpr uint64_t kLeast = 4096, kLarge = 64u << 20;
 
-// Few sizes, so that what was given back fits the next: powers of two, then multiples of kLarge.
+// Few size classes, so that buffers are reused: powers of two, then multiples of kLarge.
 uint64_t rounded(uint64_t bytes) {
   if (bytes > kLarge) return (bytes + kLarge - 1) / kLarge * kLarge;
   return std::bit_ceil(std::max(bytes, kLeast));

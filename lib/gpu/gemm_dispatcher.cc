@@ -41,7 +41,7 @@ Result<GemmDispatcher> GemmDispatcher::open(device::Device& device, DeviceBuffer
   p.type_ = product_type(weights);
   p.kernel_ = named(p.tensor_ ? MC_TENSOR : MC_MULTIPLY, weights);
   const auto attempt = [&]() -> Result<std::string> {
-    if (gemm == Gemm::kOwn) return fail(Code::kUnsupported, "as asked for");
+    if (gemm == Gemm::kOwn) return fail(Code::kUnsupported, "as requested");
     if (gemm == Gemm::kAuto && !p.tensor_)
       return fail(Code::kUnsupported, "activations of f32 are exact");
     if (weights != factors)
@@ -56,7 +56,7 @@ Result<GemmDispatcher> GemmDispatcher::open(device::Device& device, DeviceBuffer
     return name;
   };
   auto name = attempt();
-  // A device that is lost is not the library's fault.
+  // A lost device is an error of its own, not a reason against the library.
   if (!name && name.error().code == Code::kUnavailable) return fail(name.error());
   if (!name && gemm == Gemm::kLibrary)
     return fail(Code::kUnsupported, "--gemm cublaslt: %s; give --gemm own, or auto",
@@ -88,13 +88,14 @@ Result<> GemmDispatcher::multiply(device::Stream& stream, const Matrix& m, const
   if (!library_) return own(stream, m, x, y, rows, add);
   const auto done = library(stream, m, x, y, rows, add);
   if (done || done.error().code == Code::kUnavailable) return done;
-  log_warn("gpu", "%s gives way to own kernels: %s", by_.c_str(), done.error().what.c_str());
+  log_warn("gpu", "%s failed, own kernels multiply from now on: %s", by_.c_str(),
+           done.error().what.c_str());
   library_ = false;
   by_ = "own kernels (" + done.error().what + ")";
   return own(stream, m, x, y, rows, add);
 }
 
-// The last row of many, by both; then that row alone, and with few, by the library.
+// Computes the last row of many rows by both; then by the library alone and among few rows.
 Result<> GemmDispatcher::try_out(DeviceBufferPool& pool, device::Stream& stream,
                                  const Matrix& m) const {
   const uint64_t x_row = uint64_t{m.columns} * size_of(factors_), y_row = m.rows * sizeof(float);

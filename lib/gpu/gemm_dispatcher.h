@@ -1,6 +1,7 @@
-// Multiplies the matrices of a forward pass, by cuBLASLt or an own kernel. It computes y = x w'. The
-// library is the device's. The dispatcher takes it only after a trial on each shape of weights: its
-// numbers must be near the own kernel's, and a row's must be the same whatever is computed with it.
+// Multiplies the matrices of a forward pass, by cuBLASLt or an own kernel. It computes y = x w'.
+// The library is the device's. The dispatcher takes it only after a trial on each shape of weights:
+// its numbers must be near the own kernel's, and a row's must be the same whatever is computed with
+// it.
 //
 // Errors: those of the device. Thread: one at a time.
 #pragma once

@@ -13,8 +13,8 @@ constexpr uint32_t kLeastWidth = 8;  // of a table
 constexpr size_t kGraphsMax = 128;
 }  // namespace
 
-// Shapes are of few sizes, so that they come again while contexts grow: a table may be wider, and
-// the splits more, than the longest context needs.
+// Few shapes, so that they recur while contexts grow: a table may be wider, and the splits more,
+// than the longest context needs.
 Result<std::vector<int32_t>> Transformer::step(std::span<const int32_t> tokens,
                                                std::span<const model::Slice> slices,
                                                std::span<const Choice> choices,
@@ -45,8 +45,8 @@ bool Transformer::is_resident(const Pass& pass) const {
   return pass.claim != nullptr && !pass.mixed() && uploads(pass, 0).empty();
 }
 
-// While a layer computes, the next one's blocks come; those that are streamed into the other half
-// of their place, once the layer before is through with it.
+// While a layer computes, the next layer's blocks are uploaded. Streamed ones go into the other
+// half of their slot, after the layer before has used it.
 Result<> Transformer::streamed_step(Pass& pass) {
   std::unique_ptr<device::Event> computed[2];
   MC_TRY_(load(pass, 0));
@@ -64,8 +64,7 @@ Result<> Transformer::streamed_step(Pass& pass) {
   return choose(pass);
 }
 
-// All that a step does is the same from one to the next but for what `host` holds, so a shape that
-// comes again is captured.
+// Steps of one shape differ only in the content of `host`, so a shape that recurs is captured.
 Result<> Transformer::resident_step(Pass& pass) {
   MC_TRY(device::Graph* const graph, graph_for(pass));
   if (graph != nullptr) {
@@ -74,7 +73,7 @@ Result<> Transformer::resident_step(Pass& pass) {
   } else {
     MC_TRY_(compute_all(pass));
   }
-  if (pass.buffers != step_buffers_) {  // what graphs know of is given back
+  if (pass.buffers != step_buffers_) {  // the graphs hold addresses of freed buffers
     graphs_.clear();
     step_buffers_ = pass.buffers;
   }
@@ -83,7 +82,7 @@ Result<> Transformer::resident_step(Pass& pass) {
   return keep(pass, 0, config_.layers);
 }
 
-// The graph of the pass's shape; null where it has none.
+// The graph of the pass's shape; null: none.
 Result<device::Graph*> Transformer::graph_for(Pass& pass) {
   const auto seen = graphs_.find({pass.rows, pass.table_width, pass.splits});
   if (!graphs_on_ || seen == graphs_.end() || pass.buffers != step_buffers_) return nullptr;
@@ -107,7 +106,7 @@ Result<> Transformer::capture(Pass& pass, std::unique_ptr<device::Graph>& graph)
   return {};
 }
 
-// From what `host` holds to the tokens in it.
+// From the inputs in `host` to the tokens in it.
 Result<> Transformer::compute_all(Pass& pass) {
   MC_TRY_(embed(pass));
   for (uint32_t l = 0; l < config_.layers; ++l) MC_TRY_(compute(pass, l, false));

@@ -58,7 +58,7 @@ Result<std::unique_ptr<Transformer>> Transformer::open(device::DevicePtr device,
   return t;
 }
 
-// Layers are of one shape: the first one's matrices, and the head's.
+// All layers have one shape, so the samples are the first layer's matrices and the head.
 Result<> Transformer::choose_gemm(const TransformerOptions& options) {
   const LayerWeights& l = weights_.layers.front();
   const Matrix& head = weights_.head.rows > 0 ? weights_.head : weights_.embedding;
@@ -105,7 +105,7 @@ KvTraffic Transformer::traffic() const {
           graph_steps_};
 }
 
-// Where the blocks lie: in the cache, or, two layers at a time, in a buffer of the pass.
+// Slots of the cache, or, two layers of each block at a time, of a buffer of the pass.
 Result<> Transformer::assign_slots(Pass& pass, std::span<const Content> contents) {
   uint64_t blocks = 0;
   for (const model::Slice& s : pass.slices) {
@@ -130,8 +130,8 @@ Result<> Transformer::assign_slots(Pass& pass, std::span<const Content> contents
   return {};
 }
 
-// A kernel adds a layer's offset to all that a table says; where that is not one number, tables
-// have it in them.
+// A kernel adds a layer's offset to all entries of a table. In mixed passes the offset differs by
+// block, so the tables include it.
 void Transformer::fill_tables(const Pass& pass, uint64_t* to) const {
   for (uint32_t layer = 0; layer < (pass.mixed() ? config_.layers : 1); ++layer) {
     size_t block = 0;
@@ -154,7 +154,7 @@ const uint64_t* Transformer::table_of(const Pass& pass, uint32_t layer) const {
   return table(pass.table + (pass.mixed() ? layer * pass.table_bytes : 0));
 }
 
-// The pass's memory, but for what the head needs: what it has already, or more.
+// Ensures the pass's buffers, except the head's.
 Result<> Transformer::reserve(Pass& pass) {
   const auto ensure = [&](DeviceBufferPool::Buffer& has, uint64_t bytes,
                           bool host = false) -> Result<> {
@@ -175,7 +175,7 @@ Result<> Transformer::reserve(Pass& pass) {
   MC_TRY_(ensure(b.x, pass.rows * config_.hidden * sizeof(float)));
   MC_TRY_(ensure(b.scratch, pass.rows * (config_.hidden + wide) * sizeof(float)));
   if (pass.splits > 1) MC_TRY_(ensure(b.parts, pass.rows * config_.heads * pass.splits * part));
-  // First what must be aligned to 8.
+  // First the parts that need alignment to 8.
   pass.table = b.input->data();
   pass.draws = pass.table + tables;
   pass.row_list = pass.draws + draws;
@@ -183,7 +183,7 @@ Result<> Transformer::reserve(Pass& pass) {
   return {};
 }
 
-// What goes to the device, in pinned memory.
+// Writes the pass's inputs into pinned memory.
 void Transformer::fill(Pass& pass, std::span<const int32_t> tokens,
                        std::span<const Choice> choices) const {
   std::byte* const host = pass.buffers.host->data();
@@ -227,8 +227,7 @@ Result<Pass> Transformer::begin(std::span<const int32_t> tokens,
   return pass;
 }
 
-// What the blocks hold of a layer and the device does not, to where it is read: whatever lies
-// before the rows.
+// Copies of a layer's KV before the rows, from blocks that are not resident into their slots.
 std::vector<device::Block> Transformer::uploads(const Pass& pass, uint32_t layer) const {
   std::vector<device::Block> list;
   auto slot = pass.block_slots.begin();
@@ -252,7 +251,8 @@ Result<> Transformer::load(const Pass& pass, uint32_t layer) {
   return {};
 }
 
-// The rows' KV of some layers, back into its blocks: of each block and head a run of positions.
+// Copies the rows' KV of some layers back into the host blocks: a run of positions for each block
+// and head.
 Result<> Transformer::keep(const Pass& pass, uint32_t first_layer, uint32_t end_layer) {
   const uint64_t tokens = kv_.block_tokens, stride = tokens * head_bytes();
   std::vector<device::Block> list;
@@ -298,7 +298,7 @@ Result<> Transformer::attend(Pass& pass, uint32_t layer, const std::byte* qkv, s
                 kv_.block_tokens, scale);
 }
 
-// A step's splits are computed side by side, a prompt's by the group of its rows.
+// A step's splits are computed in parallel, a prompt's by the group of its rows.
 Result<> Transformer::flash(Pass& pass, uint32_t layer, const std::byte* qkv, std::byte* out) {
   const float scale = 1.0f / std::sqrt(static_cast<float>(config_.head_dim));
   const uint32_t together =
@@ -363,7 +363,7 @@ Result<> Transformer::layer(Pass& pass, uint32_t layer, bool kv_only) {
   return {};
 }
 
-// Logits, then a place for tokens, then the rows that are multiplied.
+// Logits, then the tokens, then the rows that are multiplied.
 Result<> Transformer::head(Pass& pass) {
   const Matrix& m = weights_.head.rows > 0 ? weights_.head : weights_.embedding;
   const uint64_t normed = over(logits_bytes(pass) + tokens_bytes(pass), 16) * 16;

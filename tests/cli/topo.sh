@@ -110,7 +110,7 @@ expect 0 "$topo" capture "$T/here"
 expect 0 "$topo" diff live "$T/here"
 grep -q '^no difference$' "$T/out" || die "$(cat "$T/out")"
 expect 1 "$topo" capture "$T/here"
-grep -q 'is there and not empty' "$T/err" || die "$(cat "$T/err")"
+grep -q 'exists and is not empty' "$T/err" || die "$(cat "$T/err")"
 expect 0 "$topo" show --sysfs "$T/here" --output json
 cp "$T/out" "$T/here.json"
 expect 0 "$topo" diff "$T/here.json" "$T/here"

@@ -1,5 +1,5 @@
-// Keys and values into their blocks, and attention to them, a row and a head at a time, with the
-// CPU's tiles, lanes and order: slow, and the same bits.
+// Stores keys and values into their blocks, and computes attention, a row and a head at a time. It
+// uses the CPU's tiles, lanes and order: slow, but the same bits.
 #include "device/kernels/pages.h"
 
 namespace {

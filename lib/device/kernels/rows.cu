@@ -1,4 +1,4 @@
-// What is done to rows of activations: embedding, normalization, gate.
+// Kernels on rows of activations: embedding, normalization, gate.
 #include "device/kernels/group.h"
 
 namespace {

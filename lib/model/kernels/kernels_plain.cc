@@ -1,4 +1,4 @@
-// 16 lanes in plain C++: for CPUs without more, and to check the others against.
+// 16 lanes in plain C++, for CPUs without AVX2, and as the reference for the other sets.
 #include <bit>
 
 #include "model/kernels/kernel_dispatch.h"

@@ -1,5 +1,5 @@
 // The tokenizer of a GGUF file: scored pieces ("llama"), or byte-level pairs ("gpt2"), which are
-// put as tokenizer.json has them.
+// converted to the form of tokenizer.json.
 #include <array>
 
 #include "base/json.h"

@@ -1,5 +1,5 @@
 // HF tokenizer.json: byte-pair encoding with its normalizers and pre-tokenizers, as far as LLaMA's
-// family uses them. What is not done here is refused by name.
+// family uses them. What it does not support is refused by name.
 #include <algorithm>
 #include <cstdio>
 

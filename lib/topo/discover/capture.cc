@@ -197,7 +197,7 @@ class Recorder {
 Result<Captured> capture(const std::string& from, const std::string& folder) {
   std::error_code error;
   if (fs::exists(folder, error) && !fs::is_empty(folder, error)) {
-    return fail(Code::kExists, "%s is there and not empty: give a new folder", folder.c_str());
+    return fail(Code::kExists, "%s exists and is not empty: give a new folder", folder.c_str());
   }
   MC_TRY(const Sysfs sysfs, Sysfs::open(from));
   fs::create_directories(fs::path(folder) / "sys/devices", error);

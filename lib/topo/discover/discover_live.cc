@@ -1,4 +1,4 @@
-// Apart from discover.cc so that only programs that want hwloc's view link libhwloc.
+// Separate from discover.cc, so that only programs that need hwloc's view link libhwloc.
 #include <filesystem>
 
 #include "base/json.h"

@@ -17,10 +17,11 @@ Result<const Json*> list_of(const Json& object, const char* key, size_t most) {
   const Json* const list = member(object, key);
   if (!list) return &kNone;
   if (!list->is_array() || list->size() > most) {
-    return fail(Code::kInvalid, "\"%s\" is no list of at most %zu", key, most);
+    return fail(Code::kInvalid, "\"%s\" is not a list of at most %zu elements", key, most);
   }
   for (const Json& one : *list) {
-    if (!one.is_object()) return fail(Code::kInvalid, "\"%s\" has what is no object", key);
+    if (!one.is_object())
+      return fail(Code::kInvalid, "\"%s\" has an element that is not an object", key);
   }
   return list;
 }
@@ -116,7 +117,7 @@ std::string nvml_to_text(const NvmlAnswer& answer) {
 Result<NvmlAnswer> nvml_from_text(const std::string& text, const std::string& where) {
   const auto json = parse_json(text);
   if (!json) return fail(Code::kInvalid, "%s: %s", where.c_str(), json.error().what.c_str());
-  if (!json->is_object()) return fail(Code::kInvalid, "%s: no object", where.c_str());
+  if (!json->is_object()) return fail(Code::kInvalid, "%s: not a JSON object", where.c_str());
   auto answer = answer_from(*json);
   if (!answer) return fail(Code::kInvalid, "%s: %s", where.c_str(), answer.error().what.c_str());
   return answer;

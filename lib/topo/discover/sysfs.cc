@@ -56,7 +56,7 @@ uint64_t total_memory(const std::string& meminfo) {
   return number<uint64_t>(meminfo.substr(first, last - first)).value_or(0) * 1024;
 }
 
-// Loopback and tunnels have no carrier to tell of: their state is "unknown" while they work.
+// Loopback and tunnels report no carrier: their state is "unknown" while they work.
 bool works(const std::optional<std::string>& operstate) {
   return operstate == "up" || operstate == "unknown";
 }

@@ -221,7 +221,7 @@ class HwlocBuilder {
                                 .model = info("Model"),
                                 .bytes = parse_number(info("Size")).value_or(0) << 10});
     } else if (type == "2") {
-      // Whether it is up the file does not say: as with ports, nothing speaks against it.
+      // The file does not say whether it is up: it counts as up, as ports do.
       machine_.nets.push_back({.name = name, .at = at, .addresses = {}, .up = true});
     } else if (type == "3") {
       machine_.rdma.push_back({.name = name, .at = at, .ports = ports_of(infos)});

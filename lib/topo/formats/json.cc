@@ -147,7 +147,8 @@ class Reader {
   }
   Result<const Json*> array(const char* key) const {
     const Json* v = find(key);
-    if (v && (!v->is_array() || v->size() > kDevicesMax)) return wrong(key, "a list in bounds");
+    if (v && (!v->is_array() || v->size() > kDevicesMax))
+      return wrong(key, "a list within the limits");
     return v;
   }
 

@@ -78,7 +78,7 @@ class XmlReader {
     return std::string(text_.substr(start, at_ - start));
   }
 
-  // To the next tag, or the end: whatever lies between is not ours.
+  // Skips to the next tag or the end.
   Result<> skip_to_tag() {
     for (;;) {
       at_ = std::min(text_.find('<', at_), text_.size());

@@ -25,7 +25,8 @@ std::string full_name(const std::string& name) {
   return name.starts_with("NVIDIA") ? name : "NVIDIA " + name;
 }
 
-// The GPUs of the answer in the machine; those without a place are put in, in PCI order.
+// Matches the answer's GPUs with the machine's; those that the machine lacks are added, in PCI
+// order.
 std::vector<size_t> find_gpus(Machine& machine, const NvmlAnswer& answer) {
   for (const NvmlGpu& gpu : answer.gpus) {
     if (gpu.pci.empty() || gpu_at(machine, gpu.pci) != kNotHere) continue;

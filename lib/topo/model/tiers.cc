@@ -5,7 +5,7 @@
 namespace mc::topo {
 namespace {
 
-// A software device (rxe, siw) hangs nowhere: there is nothing to rank it by.
+// A software device (rxe, siw) has neither address nor node: nothing ranks it.
 bool placed(const RdmaDevice& device) {
   return !device.at.pci.empty() || device.at.numa != kUnknownNode;
 }

@@ -13,7 +13,7 @@ namespace {
 
 constexpr uint32_t kRoceMtu = 4200;  // a 4096-byte RDMA MTU and its headers
 
-// What one look collects: a sink, and the questions many checks ask.
+// Collects findings, and answers questions that many checks ask.
 class Doctor {
  public:
   Doctor(const Machine& machine, const Host& host) : m_(machine), host_(host) {}

@@ -46,7 +46,7 @@ std::string words(double x, double y, const char* style, const std::string& text
   return strf("<text x=\"%g\" y=\"%g\" class=\"%s\">%s</text>\n", x, y, style, text.c_str());
 }
 
-// Something with a size that can be drawn at a place.
+// A rectangle with content, drawn at a position.
 struct Block {
   double width = 0, height = 0;
   std::vector<std::pair<double, double>> offsets;  // of the parts
@@ -85,7 +85,7 @@ Block card_block(const Machine& machine, const TierTable& table, const Leaf& lea
   return block;
 }
 
-// Cards of one branch below each other, a second column when they are many.
+// Labels of one branch below each other, in two columns when they are many.
 Block stack_of(const Machine& machine, const TierTable& table, const std::vector<Leaf>& leaves) {
   Block stack;
   const size_t columns = leaves.size() > 8 ? 3 : leaves.size() > 6 ? 2 : 1;

@@ -59,7 +59,7 @@ struct Sleeper {
 }  // namespace
 
 TEST_SUITE("device") {
-  TEST_CASE("a kernel works on memory of the device; one that is not there is unsupported") {
+  TEST_CASE("a kernel works on device memory; an unknown kernel is unsupported") {
     for (const std::string& kind : kinds()) {
       CAPTURE(kind);
       const DevicePtr device = open_kind(kind);
@@ -85,7 +85,7 @@ TEST_SUITE("device") {
     }
   }
 
-  TEST_CASE("captured work runs when it is launched, each time on what is there") {
+  TEST_CASE("captured work runs on each launch, on the current contents") {
     for (const std::string& kind : kinds()) {
       CAPTURE(kind);
       const DevicePtr device = open_kind(kind);
@@ -266,7 +266,7 @@ TEST_SUITE("device") {
     }
   }
 
-  TEST_CASE("memory outlives whoever opened its device") {
+  TEST_CASE("memory keeps its device open") {
     for (const auto& kind : kinds()) {
       CAPTURE(kind);
       DevicePtr device = open_kind(kind);
@@ -280,7 +280,7 @@ TEST_SUITE("device") {
     CHECK(fake::state().clean());
   }
 
-  TEST_CASE("a process opens what another shares, until that is gone") {
+  TEST_CASE("a process opens memory of another process while that one lives") {
     for (const std::string kind : {"stand-in", "fake-cuda"}) {
       CAPTURE(kind);
       Sleeper other;  // before there are threads
@@ -311,7 +311,7 @@ TEST_SUITE("device") {
     CHECK(fake::state().clean());
   }
 
-  TEST_CASE("handles of nonsense, of another kind, and ranges past an end are refused") {
+  TEST_CASE("malformed handles, handles of another kind, and ranges past an end are refused") {
     for (const auto& kind : kinds()) {
       CAPTURE(kind);
       const DevicePtr device = open_kind(kind);
@@ -322,9 +322,9 @@ TEST_SUITE("device") {
         CHECK_FALSE(device->open(bad).has_value());
       Handle other = must(own_handle("nothing", 0));
       other.bytes = 1;
-      const auto foreign = device->open(encode(other));
-      REQUIRE_FALSE(foreign.has_value());
-      CHECK(foreign.error().what.find("'nothing'") != std::string::npos);
+      const auto other_kind = device->open(encode(other));
+      REQUIRE_FALSE(other_kind.has_value());
+      CHECK(other_kind.error().what.find("'nothing'") != std::string::npos);
       const auto past = device->share({memory.data(), 1u << 30});
       REQUIRE_FALSE(past.has_value());
       CHECK(past.error().code == Code::kInvalid);
@@ -332,7 +332,7 @@ TEST_SUITE("device") {
     }
   }
 
-  TEST_CASE("more memory than the device has is no space, and less is had afterwards") {
+  TEST_CASE("an allocation larger than the device is kNoSpace, and a smaller one then succeeds") {
     for (const std::string kind : {"stand-in", "cuda"}) {
       if (kind == "cuda" && find_cuda().devices.empty()) continue;
       const DevicePtr device = open_kind(kind);

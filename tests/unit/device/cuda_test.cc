@@ -52,7 +52,7 @@ DevicePtr fake_device(const void* kernels = "an image") {
 }  // namespace
 
 TEST_SUITE("device/cuda") {
-  TEST_CASE("without a driver, or with something else of its name, it says so") {
+  TEST_CASE("a missing driver, or another library of its name, is reported") {
     const Error none = error_of(driver::load_driver("libcuda-of-nobody.so.1"));
     CHECK(none.code == Code::kUnsupported);
     CHECK(none.what.find("libcuda-of-nobody.so.1") != std::string::npos);
@@ -62,7 +62,7 @@ TEST_SUITE("device/cuda") {
     CHECK(cuda_summary().starts_with("CUDA: "));
   }
 
-  TEST_CASE("devices are found with their names and places, or why there are none") {
+  TEST_CASE("find_cuda reports names and PCI addresses, or why there is no device") {
     fake::Scene scene;
     const Found found = find_cuda(fake::driver());
     CHECK(found.driver == "13.0");
@@ -78,7 +78,7 @@ TEST_SUITE("device/cuda") {
     CHECK(error_of(open_cuda(fake::driver(), 0, nullptr)).code == Code::kUnsupported);
   }
 
-  TEST_CASE("a busy device is busy, a full one full, a lost one lost, and nothing leaks") {
+  TEST_CASE("busy, full and lost devices return their codes, and nothing leaks") {
     {
       fake::Scene scene;
       scene.fails("context_retain", driver::kDeviceUnavailable);
@@ -98,7 +98,7 @@ TEST_SUITE("device/cuda") {
     CHECK(fake::state().clean());
   }
 
-  TEST_CASE("an event tells what failed, and waits for nothing but its stream") {
+  TEST_CASE("an event returns the error of its stream, and waits for that stream only") {
     fake::Scene scene;
     const DevicePtr device = fake_device();
     const Memory memory = must(device->allocate(64));
@@ -166,7 +166,7 @@ TEST_SUITE("device/cuda") {
     CHECK(device->reach(*stand_in).error().code == Code::kUnsupported);
   }
 
-  TEST_CASE("pinned twice is pinned, and memory without dma-bufs says so") {
+  TEST_CASE("pinning twice succeeds, and a driver without dma-bufs is reported") {
     fake::Scene scene;
     const DevicePtr device = fake_device();
     std::vector<std::byte> host(4096);

@@ -1,4 +1,4 @@
-// The stand-in: its faults, and memory that another process opens.
+// The stand-in: injected faults, and memory that another process opens.
 #include "device/stand_in.h"
 
 #include <sys/wait.h>
@@ -89,7 +89,7 @@ TEST_SUITE("device/stand-in") {
     for (const int fd : {up[0], up[1], down[0], down[1]}) ::close(fd);
   }
 
-  TEST_CASE("a copy that fails is told by the next event, and the stream goes on") {
+  TEST_CASE("the next event returns the error of a failed copy, and the stream continues") {
     const auto device = StandIn::make(kClock, {});
     const Memory memory = must(device->allocate(4096));
     const auto stream = must(device->open_stream());
@@ -104,7 +104,7 @@ TEST_SUITE("device/stand-in") {
     must(must(stream->record())->wait());
   }
 
-  TEST_CASE("a lost device fails what runs, what waits, and what comes, for good") {
+  TEST_CASE("a lost device fails running, queued and later work, permanently") {
     const auto device = StandIn::make(kClock, {});
     const Memory memory = must(device->allocate(4096));
     const auto stream = must(device->open_stream());
@@ -123,7 +123,7 @@ TEST_SUITE("device/stand-in") {
     expect(plain(device->query(memory.data())), Code::kUnavailable, "lost");
   }
 
-  TEST_CASE("a busy device gives nothing, and later does") {
+  TEST_CASE("a busy device refuses allocations and streams until it is free") {
     const auto device = StandIn::make(kClock, {});
     device->inject({.busy = true});
     expect(plain(device->allocate(1)), Code::kBusy, "held by others");
@@ -150,7 +150,7 @@ TEST_SUITE("device/stand-in") {
     expect(alone->reach(*other), Code::kUnsupported, "does not reach");
   }
 
-  TEST_CASE("a slow device takes its time, and its streams run side by side") {
+  TEST_CASE("injected latency delays copies, and streams run in parallel") {
     const auto device = StandIn::make(kClock, {});
     const Memory memory = must(device->allocate(2 << 20));
     const auto a = must(device->open_stream()), b = must(device->open_stream());

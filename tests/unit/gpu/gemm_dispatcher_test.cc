@@ -80,7 +80,7 @@ Result<std::unique_ptr<Transformer>> opened(device::FindProducts find, Gemm gemm
 
 }  // namespace
 
-TEST_CASE("a library of products is loaded when it is whole, and told of when it is not") {
+TEST_CASE("a complete cuBLASLt is loaded, and an incomplete one is reported") {
   CHECK(must(library()).name() == "cuBLASLt 13.1.0");
   const auto part = device::cublaslt::load(kPart.c_str());
   REQUIRE_FALSE(part.has_value());
@@ -133,7 +133,7 @@ TEST_CASE("a pass whose products are the library's is near the own kernels', how
   {
     const auto tokens = tokens_of(50, 1, eights().vocab);
     const auto own = must(opened(&library, Gemm::kOwn));
-    CHECK(own->gemm().by() == "own kernels (as asked for)");
+    CHECK(own->gemm().by() == "own kernels (as requested)");
     const auto fast = must(opened(&library, Gemm::kAuto));
     CHECK(fast->gemm().by() == "cuBLASLt 13.1.0");
     const auto want = logits(*own, tokens, 50), got = logits(*fast, tokens, 50);
@@ -150,7 +150,7 @@ TEST_CASE("a pass whose products are the library's is near the own kernels', how
   CHECK(*alive.at == before);
 }
 
-TEST_CASE("without a library own kernels multiply, unless it was asked for") {
+TEST_CASE("without a library own kernels multiply, unless --gemm demands the library") {
   const auto own = must(opened(&no_library, Gemm::kAuto));
   CHECK(own->gemm().by().starts_with("own kernels (no cuBLASLt: libcublasLt-of-nobody"));
   const auto refused = opened(&no_library, Gemm::kLibrary);
@@ -168,7 +168,7 @@ TEST_CASE("without a library own kernels multiply, unless it was asked for") {
   CHECK(stand_in.error().what.find("no library of matrix products") != std::string::npos);
 }
 
-TEST_CASE("a library whose rows depend on those beside them is not used") {
+TEST_CASE("a library whose rows depend on other rows is not used") {
   const Knob uneven("cublaslt_stand_in_uneven");
   *uneven.at = 1;
   const auto t = must(opened(&library, Gemm::kAuto));
@@ -176,7 +176,7 @@ TEST_CASE("a library whose rows depend on those beside them is not used") {
   CHECK(t->gemm().by().find("depends on those beside it") != std::string::npos);
 }
 
-TEST_CASE("a library that fails while it is used gives way to own kernels, for good") {
+TEST_CASE("after a failure of the library own kernels multiply, permanently") {
   const Knob fails("cublaslt_stand_in_fails");
   const auto tokens = tokens_of(30, 2, eights().vocab);
   const auto own = must(opened(&library, Gemm::kOwn));

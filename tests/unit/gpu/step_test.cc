@@ -78,7 +78,7 @@ Drawn draw(std::vector<float> logits, const model::Draw& d, std::vector<int32_t>
 
 }  // namespace
 
-TEST_CASE("a step whose blocks are all on the device is one launch, and says the same") {
+TEST_CASE("a step whose blocks are all resident is one launch, with the same tokens") {
   for (const std::string& kind : device::kinds()) {
     CAPTURE(kind);
     const Said plain = speak(device::open_kind(kind), false);
@@ -110,7 +110,7 @@ TEST_CASE("a graph is one launch; new KV goes to its blocks by a second") {
   }
 }
 
-TEST_CASE("where graphs are not to be had, steps are launched kernel by kernel") {
+TEST_CASE("without graphs, steps are launched kernel by kernel") {
   const Said want = speak(device::open_kind("stand-in"), false, 12);
   device::StandIn::Config config{.bytes = 256u << 20};
   config.graphs = false;
@@ -131,7 +131,7 @@ TEST_CASE("where graphs are not to be had, steps are launched kernel by kernel")
   }
 }
 
-TEST_CASE("a graph that fails is told, as launches are") {
+TEST_CASE("a failed graph returns its error, as launches do") {
   device::fake::Scene scene;
   const auto device = device::open_kind("fake-cuda");
   Both both(device, {DType::kF32, kTokens}, DType::kF32, six_layers());
@@ -174,7 +174,7 @@ TEST_CASE("the device draws the host's token, from logits of all kinds") {
   }
 }
 
-TEST_CASE("logits that are no numbers give a token of the vocabulary") {
+TEST_CASE("NaN logits give a token of the vocabulary") {
   constexpr float kInf = std::numeric_limits<float>::infinity();
   const float nan = std::nanf("");
   for (const std::vector<float>& logits :

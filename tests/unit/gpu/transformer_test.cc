@@ -56,7 +56,7 @@ TEST_CASE("what Qwen2 adds to queries, keys and values is the CPU's bit for bit"
   CHECK(prefill(*without.gpu, other, tokens, 40) != want);
 }
 
-TEST_CASE("a step of sequences of many lengths says what each says alone on the CPU") {
+TEST_CASE("a step of sequences of many lengths gives the tokens of each alone on the CPU") {
   for (const std::string& kind : device::kinds()) {
     CAPTURE(kind);
     const model::KvLayout layout{DType::kF32, 8};
@@ -82,7 +82,7 @@ TEST_CASE("a step of sequences of many lengths says what each says alone on the 
   }
 }
 
-TEST_CASE("a device that is full, busy or lost is told as such, and nothing waits for ever") {
+TEST_CASE("full, busy and lost devices return their codes, and nothing hangs") {
   const auto device = device::StandIn::make(device::kClock, {.bytes = 4u << 20});
   const model::KvLayout layout{DType::kF32, 16};
   Both both(device, layout, DType::kF32);
@@ -132,7 +132,7 @@ TEST_CASE(
     }
 }
 
-// Prompts longer than a split, of which a step computes the last row again.
+// Prompts longer than a split; a step computes their last row again.
 TEST_CASE(
     "attention on the tensor cores: prompts are near the CPU's, and a step is bit for bit theirs") {
   model::ModelConfig c = small_config();

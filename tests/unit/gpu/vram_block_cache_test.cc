@@ -35,7 +35,7 @@ std::vector<bool> there(const VramBlockCache::Claim& claim) {
 
 }  // namespace
 
-TEST_CASE("a tier finds blocks by what they hold, once a pass that filled them is through") {
+TEST_CASE("the cache finds blocks by content after the pass that filled them commits") {
   Slots s(8);
   const Text prompt = text(40, 1);
   {
@@ -63,7 +63,7 @@ TEST_CASE("a tier finds blocks by what they hold, once a pass that filled them i
   CHECK(s.cache.counts().used == used);
 }
 
-TEST_CASE("one that writes a block has it alone; those that read it share it") {
+TEST_CASE("a writer of a block holds it alone; readers share it") {
   Slots s(8);
   Text a = text(40, 1);
   s.claim(a, 0)->commit();
@@ -83,7 +83,7 @@ TEST_CASE("one that writes a block has it alone; those that read it share it") {
   CHECK(there(*s.claim(b, 41)) == std::vector<bool>{true, true, true});
 }
 
-TEST_CASE("a full tier gives up what was used longest ago, a sequence's end first, and streams") {
+TEST_CASE("a full cache evicts the least recently used, a sequence's end first, and streams") {
   Slots s(4);
   const Text a = text(32, 1), b = text(32, 2), c = text(16, 3);
   s.claim(a, 0)->commit();
@@ -135,8 +135,7 @@ TEST_CASE("a step with kept blocks moves a token's KV, however long the contexts
   }
 }
 
-TEST_CASE(
-    "tokens and KV are the same in tiers of all sizes, those too small for the contexts too") {
+TEST_CASE("tokens and KV are the same with caches of all sizes, too small ones included") {
   const auto run = [](uint64_t slots) {
     Both both(device::open_kind("stand-in"), {DType::kF32, kTokens}, DType::kF32, six_layers());
     const uint64_t bytes = slots * both.gpu->block_bytes();

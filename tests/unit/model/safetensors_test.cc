@@ -70,7 +70,7 @@ TEST_CASE("safetensors: a header that lies is refused, naming the tensor") {
   CHECK_FALSE(parse_safetensors(bytes_of(huge)).has_value());
 }
 
-TEST_CASE("find tells what was expected and what is there") {
+TEST_CASE("find names what was expected and what it found") {
   const std::string file = test::safetensors(
       R"({"w": {"dtype": "F32", "shape": [2, 2], "data_offsets": [0, 16]},
           "q": {"dtype": "I8", "shape": [4], "data_offsets": [16, 20]}})",

@@ -82,7 +82,7 @@ TEST_CASE("a PCIe link narrower or slower than the card; an idle GPU may be slow
         Ids{"wrong pcie-width", "wrong pcie-speed", "wrong pcie-width", "note pcie-speed"});
 }
 
-TEST_CASE("a port slower than its fellows") {
+TEST_CASE("a port slower than the others of its kind") {
   Machine m = healthy();
   m.rdma[1].ports[0].rate = "100 Gb/sec (4X)";
   CHECK(found(m, sound()) == Ids{"wrong slow-port"});

@@ -147,7 +147,7 @@ TEST_CASE("a virtual function is a NIC like its physical one") {
   CHECK(table.gpus[0].tiers[0].size() == 3);
 }
 
-TEST_CASE("links that lead round in circles end in an answer") {
+TEST_CASE("links that form a cycle terminate") {
   Recorded recorded("mc-circles");
   healthy(recorded);
   recorded.link("devices/" + kNic + "/upper", "..");

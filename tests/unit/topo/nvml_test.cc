@@ -70,7 +70,7 @@ std::string four(const char* links) {
   return out;
 }
 
-TEST_CASE("where there is no NVML, that is said, and the machine is as before") {
+TEST_CASE("without NVML the machine is as before, and the summary says why") {
   const NvmlAnswer answer = ask_nvml("libnvidia-ml-that-is-not-there.so.1");
   CHECK(answer.why_none.find("cannot open shared object file") != std::string::npos);
   CHECK_FALSE(answer.installed);
@@ -134,7 +134,7 @@ TEST_CASE("direct links are counted per peer, and the driver's word on PCIe goes
   CHECK(peer);
 }
 
-TEST_CASE("switches that the driver does not route over join nobody") {
+TEST_CASE("switches that the driver does not route over join no GPUs") {
   const StandIn nvml("nvml-idle-switch", four("links 18 4 switch 00000000:07:00.0\n") +
                                              "pair 0 1 40 0 0\npair 0 2 50 0 5\n");
   Machine m = four_gpus();
@@ -159,12 +159,12 @@ TEST_CASE("a library whose driver is not loaded, or of another version, is a fin
   CHECK(nvml.ask().gpus.size() == 4);
 }
 
-TEST_CASE("a library that starts and then does not answer is said to") {
+TEST_CASE("a library that starts and does not answer is reported") {
   const StandIn broken("nvml-count-fails", "fail count 999\n");
   CHECK(broken.ask().why_none == "Unknown Error (nvmlDeviceGetCount: NVML error 999)");
 }
 
-TEST_CASE("a GPU that was lost is named, whatever NVML still tells of it") {
+TEST_CASE("a GPU that was lost is named, whatever NVML still reports of it") {
   const std::string others = strf(
       "gpu 00000000:21:00.0 %s\nlinks 4 4 switch 00000000:07:00.0\n"
       "gpu 00000000:31:00.0 %s\nlinks 4 4 switch 00000000:07:00.0\n"
@@ -192,7 +192,7 @@ TEST_CASE("a GPU that was lost is named, whatever NVML still tells of it") {
   }
 }
 
-TEST_CASE("an old library tells what it can, or says what it lacks") {
+TEST_CASE("an old library reports what it can, or what it lacks") {
   const StandIn old("nvml-old", four("links 6 2 switch 00000000:07:00.0\n"), 1);
   Machine m = four_gpus();
   add_links(m, old.ask());
@@ -207,7 +207,7 @@ TEST_CASE("an old library tells what it can, or says what it lacks") {
   CHECK(answer.why_none.find("has no nvmlDeviceGetCount_v2") != std::string::npos);
 }
 
-TEST_CASE("a GPU that only NVML knows is listed without a place") {
+TEST_CASE("a GPU that only NVML knows is listed without a location") {
   const StandIn nvml("nvml-hidden", strf("gpu 00000000:05:00.0 %s\n", kH100) + four(""));
   Machine m = four_gpus();
   add_links(m, nvml.ask());
@@ -259,7 +259,7 @@ TEST_CASE("a recording holds NVML's answer, and JSON carries it") {
   }
 }
 
-TEST_CASE("PCIe paths follow from the tree where no driver tells") {
+TEST_CASE("PCIe paths follow from the tree without a driver") {
   Machine m = four_gpus();
   const auto put = [&](size_t gpu, int numa, std::vector<std::string> bridges) {
     m.gpus[gpu].at.numa = numa;

@@ -90,7 +90,7 @@ TEST_CASE("elements, attributes and references are read; all else is skipped") {
   CHECK(root->children[1].name == "d");
 }
 
-TEST_CASE("what is not well-formed is refused with the line") {
+TEST_CASE("malformed XML is refused with the line") {
   for (const char* bad : {"",
                           "  ",
                           "text",
@@ -148,7 +148,8 @@ TEST_CASE("masks have groups of 32 bits, empty groups are zero, nonsense is refu
   }
 }
 
-TEST_CASE("an NCCL topology: gaps in NUMA ids, two devices on one function, devices of no place") {
+TEST_CASE(
+    "an NCCL topology: gaps in NUMA ids, two devices on one function, devices without a location") {
   const auto machine = machine_from_nccl(parse(kNccl).value(), "f.xml");
   REQUIRE(machine);
   REQUIRE(machine->nodes.size() == 2);
