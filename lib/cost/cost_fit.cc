@@ -12,8 +12,8 @@ namespace {
 constexpr size_t kMost = 4;  // coefficients
 using Row = std::array<double, kMost>;
 
-// The coefficients of `used` (a bit each) that bring rows x coefficients nearest to 1; the rest are
-// 0. Nothing where the rows do not tell them apart. Columns are of like size.
+// Least squares for rows x coefficients = 1 over the coefficients in `used` (a bit each); the
+// others are 0. Returns nothing when the rows do not determine them. Columns are of similar size.
 std::optional<Row> least_squares(std::span<const Row> rows, unsigned used) {
   std::array<std::array<double, kMost + 1>, kMost> a{};  // the normal equations
   std::vector<size_t> columns;
@@ -53,8 +53,8 @@ struct Fitted {
   FitError error;
 };
 
-// rows: what each coefficient is multiplied by, over the measured time. With so few coefficients
-// every choice of those that are not 0 is tried.
+// rows: the factor of each coefficient, divided by the measured time. There are few coefficients,
+// so it tries every subset that may differ from 0.
 std::optional<Fitted> fit(std::vector<Row> rows) {
   Row largest{};
   for (const Row& row : rows)

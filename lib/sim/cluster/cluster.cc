@@ -134,8 +134,7 @@ sched::DecodeView Cluster::decode_view(uint32_t i, uint64_t tokens, uint64_t ans
           .context_tokens = n.decoder->context() + n.decoder->waiting_tokens() + n.coming_tokens};
 }
 
-// Where short prompts overtake, a queue is another one for every prompt: there is no order of nodes
-// to go by.
+// Where short prompts overtake, the queue differs for each prompt, so nodes have no fixed order.
 std::vector<sched::PrefillShortlist::Listed> Cluster::all_prefills() const {
   std::vector<sched::PrefillShortlist::Listed> out;
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
@@ -145,7 +144,7 @@ std::vector<sched::PrefillShortlist::Listed> Cluster::all_prefills() const {
   return out;
 }
 
-// The prefill nodes that can be chosen, and what choose() wants to know of them.
+// The candidate prefill nodes, and the view of them for choose().
 std::vector<uint32_t> Cluster::weigh(const sched::Matches& matches, const sched::Ask& ask,
                                      sched::View& view) {
   std::vector<uint32_t> nodes;
@@ -193,8 +192,8 @@ void Cluster::place(uint32_t id) {
   events_.push(now_ + o_.overhead, {Kind::kQueue, id, request.attempt});
 }
 
-// What choose() leaves out because it is much the same on every node: the tail of a pipeline, what
-// must be read from an SSD, the way between racks, the loading of KV and the first step.
+// Adds the times that choose() leaves out because they are similar on every node: the tail of a
+// pipeline, reading from an SSD, the latency between racks, loading KV, and the first step.
 void Cluster::foresee(const SimRequest& request, sched::Decision& d) const {
   sched::Candidate& c = d.chosen;
   const double fetch_ms =
@@ -209,7 +208,7 @@ void Cluster::foresee(const SimRequest& request, sched::Decision& d) const {
   c.ttft_ms += start_ms - std::max(c.queue_ms, c.fetch_ms) + later_s * 1e3 + d.tbt_ms;
 }
 
-// Before anything else is decided: the next of the same burst must see it.
+// Runs before any other decision: the next request of the same burst must see this charge.
 void Cluster::charge(uint32_t id, const sched::Decision& d) {
   SimRequest& request = requests_[id];
   SimNode& p = nodes_[request.prefill];
@@ -234,8 +233,8 @@ void Cluster::promise_decode(SimRequest& request, uint32_t node) {
   reload(node);
 }
 
-// Who holds so many blocks and whose NIC is least used, of this rack if there is one; the first of
-// equals.
+// The node that holds so many blocks and has the least used NIC, in this rack if possible. Ties:
+// the first.
 uint32_t Cluster::holder(const SimRequest& request, const sched::Matches& matches,
                          uint64_t blocks) const {
   using Key = std::tuple<bool, size_t, uint32_t>;

@@ -1,4 +1,4 @@
-// Nodes that fail and come back, as a script says.
+// Fails nodes and brings them back, at the times of --fault.
 #include <algorithm>
 
 #include "base/units.h"
@@ -77,7 +77,7 @@ void Cluster::plan_faults() {
   }
 }
 
-// What the request has or needs is on that node.
+// Whether the request loses something that it has or needs on that node.
 bool Cluster::lost_with(const SimRequest& request, uint32_t node) const {
   switch (request.stage) {
     case Stage::kOutside: return false;
@@ -143,7 +143,7 @@ void Cluster::up(uint32_t node) {
     for (const uint64_t tag : n.cache->tags()) index_.add(slot(node), tag);
 }
 
-// It no longer counts among the nodes that requests are given to.
+// Removes the node from the candidates for new requests.
 void Cluster::leave(uint32_t node) {
   prefills_.drop(node);
   decodes_.drop(node);
@@ -157,7 +157,7 @@ void Cluster::cancel_flow(SimRequest& request) {
   request.flow = 0;
 }
 
-// Lets go of what the request holds on nodes other than the one that failed, to begin anew.
+// Releases what the request holds on nodes other than the failed one, so that it can restart.
 void Cluster::abandon(uint32_t id, uint32_t node) {
   SimRequest& request = requests_[id];
   if (request.stage == Stage::kComputing) {
@@ -187,7 +187,7 @@ void Cluster::abandon(uint32_t id, uint32_t node) {
   fill(request);
 }
 
-// The prefix that was being fetched will not come: it is computed.
+// The fetch of the prefix fails: the prefill node computes it.
 void Cluster::unfetch(uint32_t id) {
   SimRequest& request = requests_[id];
   cancel_flow(request);

@@ -50,7 +50,7 @@ void Cluster::resize(uint64_t machines) {
   }
 }
 
-// One that has not left yet stays; else one that is away comes, to the busier side.
+// Keeps a node that was about to leave; otherwise adds one to the busier side.
 bool Cluster::bring_back() {
   for (uint32_t i = 0; i < nodes_.size(); ++i) {
     if (!nodes_[i].leaving) continue;
@@ -72,7 +72,7 @@ bool Cluster::bring_back() {
   return false;
 }
 
-// From the idler side, unless it would have none left.
+// Removes a node from the idler side, or from the other if that was the side's last.
 bool Cluster::take_away() {
   std::array<size_t, 2> left{};  // decode, prefill
   for (const SimNode& n : nodes_)
@@ -91,7 +91,7 @@ bool Cluster::take_away() {
   return true;
 }
 
-// It has finished: nothing of it is left in the cluster.
+// The node has finished its requests and leaves the cluster.
 void Cluster::part(uint32_t node) {
   SimNode& n = nodes_[node];
   leave(node);

@@ -48,7 +48,7 @@ void Cluster::start(uint32_t node) {
   events_.push(now_ + from_seconds(seconds + tail), {Kind::kComputed, id, request.attempt});
 }
 
-// Locks what the prompt needs and says what of it was there.
+// Reserves room for the prompt. Returns the blocks of it that were cached.
 NodeCache::Found Cluster::reuse(SimNode& n, SimRequest& request) {
   result_.full_blocks += request.hashes.size();
   if (!n.cache) return {};
@@ -70,7 +70,7 @@ double Cluster::tier_seconds(const NodeCache::Found& found, double waited_s) con
   return std::max(read - waited_s, 0.0) - spared;
 }
 
-// What a group still needs when its first stage is done: the last chunk goes through the others.
+// The time a group needs after its first stage: the last chunk passes through the other stages.
 double Cluster::tail_seconds(uint64_t tokens, uint64_t reused) const {
   if (o_.cpp_group == 1) return 0;
   const uint64_t last = std::min(o_.cpp_chunk, tokens - reused);
@@ -79,7 +79,7 @@ double Cluster::tail_seconds(uint64_t tokens, uint64_t reused) const {
   return static_cast<double>(o_.cpp_group - 1) * std::max(stage, 0.0);
 }
 
-// The prompt's blocks are cached, and the index is told what came and went.
+// Caches the prompt's blocks, and updates the index with blocks added and evicted.
 void Cluster::publish(uint32_t node, SimRequest& request) {
   SimNode& n = nodes_[node];
   if (n.cache) {
@@ -92,7 +92,7 @@ void Cluster::publish(uint32_t node, SimRequest& request) {
   std::vector<uint64_t>().swap(request.tags);
 }
 
-// The decode node that was chosen changes sides: another one takes the request.
+// If the chosen decode node changes sides, another one takes the request.
 void Cluster::replace_decode(SimRequest& request) {
   const SimNode& chosen = nodes_[request.decode];
   if (!chosen.prefill && !chosen.draining) return;
@@ -139,7 +139,7 @@ void Cluster::computed(uint32_t id) {
   }
   replace_decode(request);
   const SimNode& q = nodes_[request.decode];
-  // Those whose KV is on its way have a place in the batch.
+  // Requests whose KV is in transfer have a place in the batch.
   sched::DecodeView there = decode_view(request.decode, 0, 0);
   there.requests = q.decoder->running() + q.decoder->waiting() + q.on_the_way;
   there.context_tokens = q.decoder->context() + q.decoder->waiting_tokens() + q.on_the_way_tokens;
@@ -172,7 +172,7 @@ void Cluster::flows() {
   reflow();
 }
 
-// The last byte left; between racks it is there a little later.
+// The last byte was sent. Between racks it arrives a little later.
 void Cluster::crossed(uint32_t id) {
   SimRequest& request = requests_[id];
   const bool fetch = request.fetching;
@@ -309,7 +309,7 @@ void Cluster::place_coupled(uint32_t id) {
   restep(request.prefill);
 }
 
-// Its place among the prefill nodes.
+// Updates its rank among the prefill nodes.
 void Cluster::requeue(uint32_t i) {
   const SimNode& n = nodes_[i];
   if (n.prefill && !n.down && !n.draining)
@@ -318,7 +318,7 @@ void Cluster::requeue(uint32_t i) {
     prefills_.drop(i);
 }
 
-// Its place among the decode nodes.
+// Updates its rank among the decode nodes.
 void Cluster::reload(uint32_t i) {
   const SimNode& n = nodes_[i];
   if (coupled_) return;
@@ -363,7 +363,7 @@ void Cluster::control() {
   if (!over()) events_.push(now_ + std::chrono::seconds(1), {Kind::kControl});
 }
 
-// The node of that side with the least to finish, of those that stay.
+// The node of that side with the least work left, among those that stay.
 uint32_t Cluster::least_loaded(bool prefill) const {
   uint32_t found = kNowhere;
   double least = INFINITY;
@@ -379,7 +379,7 @@ uint32_t Cluster::least_loaded(bool prefill) const {
   return found;
 }
 
-// The node with the least to finish drains, then changes sides; one at a time.
+// The node with the least work left drains, then changes sides. One node moves at a time.
 void Cluster::move(const sched::PdDecision& d) {
   const bool from_prefill = d.move == sched::PdMove::kToDecode;
   for (const SimNode& n : nodes_)

@@ -14,7 +14,7 @@ void Decoder::ready(const Decoding& request, Time now) {
   waiting_tokens_ += request.context;
   if (!stepping_) return begin(now);
   if (prompting_ || !fits(request)) return;
-  // It joins at the end of the step that runs now, not of all that were planned.
+  // It joins at the end of the running step, so later planned steps are dropped.
   now_.count = std::min(now_.count, count_by(to_seconds(now - starts_) - stall_s_));
   ends_ = starts_ + from_seconds(stall_s_ + sum(now_.count));
 }
@@ -64,7 +64,7 @@ void Decoder::join(Time now) {
   }
 }
 
-// The next piece of the first prompt that waits, with a step of the batch when pieces are chunks.
+// Plans the next piece of the first waiting prompt; chunked: together with a step of the batch.
 bool Decoder::prompt(Time) {
   if (pending_.empty() || !fits(pending_.front())) return false;
   const Decoding& r = pending_.front();

@@ -28,7 +28,7 @@ void Network::set_rate(FlowId id, Flow& f, double share, Time now) {
   ends_.insert({f.ends, id});
 }
 
-// Most flows have their NICs to themselves.
+// Most flows share no NIC.
 void Network::reshare(size_t from, size_t to, Time now) {
   const auto &leaving = out_[from], &entering = in_[to];
   if (leaving.empty() && entering.empty()) return;
@@ -38,8 +38,8 @@ void Network::reshare(size_t from, size_t to, Time now) {
   set_rate(leaving[0], alone, std::min(capacity_[from], capacity_[to]), now);
 }
 
-// All flows that are connected to the given NICs through shared ones get new rates: again and
-// again the NIC with the least room for each of its flows fixes theirs.
+// Recomputes the rates of all flows connected to the given NICs through shared NICs: repeatedly,
+// the NIC with the least rate for each of its flows fixes theirs.
 void Network::reshare_connected(size_t from, size_t to, Time now) {
   std::vector<size_t> out_nics{from}, in_nics{to};
   std::vector<FlowId> ids;

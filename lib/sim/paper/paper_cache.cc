@@ -1,4 +1,4 @@
-// What caches hit, and what that spares: Table 3, Figures 15 to 18.
+// Cache hits and the computation they save: Table 3, Figures 15 to 18.
 #include <algorithm>
 #include <cmath>
 

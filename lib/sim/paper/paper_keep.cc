@@ -1,4 +1,4 @@
-// What is worth keeping, and where: Figure 19.
+// Which blocks are worth keeping, and in which tier: Figure 19.
 #include <algorithm>
 #include <unordered_map>
 #include <unordered_set>
@@ -14,13 +14,12 @@ using trace::CacheClass;
 
 namespace {
 
-// The workload of Figure 19 is not public. Here: the conversations, those marked ephemeral of which
-// in fact nothing is asked for again (nearly as many as are wanted), until they are 62 % of all,
-// and questions about contexts that live for the whole time, 16 about each, that are 8 %.
+// The workload of Figure 19 is not public. This one has the conversations, and 8 % questions about
+// contexts that last for the whole trace, 16 about each. Requests whose blocks never recur are
+// marked ephemeral, up to 62 % of all; there are nearly enough of them.
 constexpr double kEphemeral = 0.62, kContext = 0.08;
 
-// Numbers of the requests whose own blocks, those nobody had asked for before, nobody asks for
-// later.
+// The indices of requests whose new blocks occur in no later request.
 std::vector<size_t> never_continued(const std::vector<trace::TraceRequest>& records) {
   std::unordered_map<uint64_t, uint64_t> asked;
   for (const trace::TraceRequest& r : records)
@@ -74,7 +73,7 @@ trace::Trace marked_requests(const PaperInput& in) {
   return t;
 }
 
-// One cache for all, requests in order; of full blocks, how many were there.
+// Runs the requests in order through one cache. Returns the share of full blocks that hit.
 double one_cache_percent(const trace::Trace& t, const char* rule, uint64_t dram_tokens,
                          uint64_t ssd_tokens) {
   NodeCacheOptions o;
@@ -91,12 +90,12 @@ double one_cache_percent(const trace::Trace& t, const char* rule, uint64_t dram_
     asked += hashes.size();
     found += cache.look(hashes, r.input_length).blocks();
     cache.end(cache.begin(hashes, r.input_length, Time{}), hashes, r.cache_class);
-    cache.changes();  // nobody asks
+    cache.changes();  // unused here
   }
   return asked ? 100 * static_cast<double>(found) / static_cast<double>(asked) : 0;
 }
 
-// The smallest cache, in steps of 100,000 tokens, whose LRU hits that much; 0: none does.
+// The smallest cache, in steps of 100,000 tokens, whose LRU hits that much; 0: no size does.
 uint64_t tokens_for(const trace::Trace& t, double percent) {
   constexpr uint64_t kStep = 100'000;
   uint64_t less = 0, enough = 1000;  // steps

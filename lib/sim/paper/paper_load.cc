@@ -24,7 +24,7 @@ Result<PaperFigure> equation2(const PaperInput&) {
 
 namespace {
 
-// A request's TTFT when nothing is cached and nobody waits.
+// A request's TTFT without cached blocks and without queueing.
 double recomputed_s(const PaperInput& in) {
   const SimOptions o;
   double sum = 0;
@@ -37,7 +37,7 @@ double recomputed_s(const PaperInput& in) {
   return sum / static_cast<double>(in.documents.records.size());
 }
 
-// Of the run's transfers to decode nodes, how many times as long as with a NIC of their own.
+// How many times longer the run's transfers to decode nodes take than alone on their NICs.
 double congestion(const PaperInput& in, const Run& run, double gbps) {
   double real = 0, ideal = 0;
   for (const auto& r : run.result.requests) {

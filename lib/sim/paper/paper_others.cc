@@ -1,5 +1,5 @@
-// What other systems and machines measured, as far as its shape goes: Figure 20, Table 5, Figures
-// 24 and 25.
+// Measurements of other systems and machines, where only the shape compares: Figure 20, Table 5,
+// Figures 24 and 25.
 #include <algorithm>
 
 #include "sim/paper/paper_figures.h"

@@ -19,7 +19,7 @@ PaperCurve over_time(const std::vector<Sample>& samples, std::string chart, std:
   return c;
 }
 
-// Means over `window` samples: arrivals come in slots of seconds, which are no fluctuation.
+// Means over `window` samples. Traces have arrivals in slots of seconds, which are no fluctuation.
 std::vector<Sample> smoothed(const std::vector<Sample>& samples, size_t window) {
   std::vector<Sample> out;
   for (size_t i = 0; i + window <= samples.size(); ++i) {
@@ -39,7 +39,7 @@ struct Swing {
   double prefill = 0, decode = 0;  // standard deviations
 };
 
-// Without the first and the last tenth, when the cluster fills and empties.
+// Leaves out the first and the last tenth, when the cluster fills and empties.
 Swing swing(const std::vector<Sample>& all) {
   const auto edge = static_cast<std::ptrdiff_t>(all.size() / 10);
   const std::vector<Sample> samples(all.begin() + edge, all.end() - edge);

@@ -1,4 +1,4 @@
-// How the paper's figures look: Markdown, JSON, and one HTML file with bars.
+// Formats the paper's figures: Markdown, JSON, and one HTML file with bars.
 #include <algorithm>
 #include <cmath>
 
@@ -36,7 +36,7 @@ std::string bars(const PaperRow& r, double largest) {
          bar(r.ours, 11, "#1f6feb") + "</svg>";
 }
 
-// Rows of one unit share a scale, so that they compare; rows of several are drawn each to its own.
+// Rows with one unit share a scale, so that they compare. Rows with several units have their own.
 bool one_unit(const PaperFigure& f) {
   return f.unit.find_first_of(",;") == std::string::npos && f.unit != "as named";
 }
@@ -47,7 +47,7 @@ double largest_of(const PaperRow& r) {
 
 constexpr const char* kColours[] = {"#1f6feb", "#c2570c", "#2b8a3e", "#8250df"};
 
-// The curves from `first` on that belong to one chart; moves `first` behind them.
+// Draws the curves from `first` on that belong to one chart; moves `first` behind them.
 std::string chart(const std::vector<PaperCurve>& curves, size_t& first) {
   constexpr double kWidth = 640, kHeight = 150, kLeft = 34, kTop = 6;
   const std::string& title = curves[first].chart;

@@ -41,7 +41,7 @@ struct Planner {
     for (const Run& run : runs) out.push_back(point_of(run));
     return out;
   }
-  // Of values that rise, the first that reaches the target, or the first of the most effective.
+  // The first of the rising values that reaches the target; else the first of the most effective.
   size_t least(const std::vector<PlanPoint>& points) const {
     for (size_t i = 0; i < points.size(); ++i)
       if (points[i].effective >= target) return i;
@@ -68,7 +68,8 @@ uint64_t prefill_of(const PlanPoint& p) {
       parse_number(p.setting[0].second.substr(0, p.setting[0].second.find(':'))).value_or(1));
 }
 
-// All splits of few nodes; of many, evenly spaced ones and then those about the best.
+// Tries all splits of few nodes. Of many nodes it tries evenly spaced splits, then those near the
+// best.
 Result<PlanCurve> splits(Planner& planner, uint64_t nodes) {
   const uint64_t step = (nodes - 1 + kSplitsMax - 1) / kSplitsMax;
   std::set<uint64_t> tried;
@@ -183,7 +184,7 @@ std::string plan_text(const Planned& p, const PlanOptions& o) {
   out += p.met ? strf("the target is %g %%\n", 100 * o.target)
                : strf("short of the target of %g %%: more nodes are needed, or looser promises\n",
                       100 * o.target);
-  return out + "simulated; every point is a run of its own\n";
+  return out + "simulated; every point is a separate run\n";
 }
 
 Json plan_json(const Planned& p, const PlanOptions& o) {

@@ -42,7 +42,7 @@ Result<std::vector<Dimension>> dimensions(const std::vector<std::string>& sweep)
   return out;
 }
 
-// Two dimensions that set the same thing: some of their points would be others' under a wrong name.
+// Refuses two dimensions that set the same option: points would have wrong labels.
 constexpr struct {
   const char *one, *other, *what;
 } kContradictions[] = {{"pd", "prefill", "the number of prefill nodes"},
@@ -188,7 +188,7 @@ Result<Run> run_one(const trace::Trace& trace, const cost::ModelSpec& spec, Stud
   return run;
 }
 
-// Figures that a table or an interval is made of; absent where nothing was measured.
+// The figures of tables and intervals; absent where nothing was measured.
 struct Figure {
   const char* name;
   std::optional<double> (*of)(const Run&);
@@ -217,7 +217,7 @@ const Figure kFigures[] = {
     {"wasted_prefill_s", [](const Run& r) { return std::optional(r.result.wasted_prefill_s); }},
 };
 
-// Runs of one setting stand together.
+// Runs with the same setting are adjacent.
 std::vector<std::vector<const Run*>> groups(const std::vector<Run>& runs) {
   std::vector<std::vector<const Run*>> out;
   for (const Run& r : runs) {

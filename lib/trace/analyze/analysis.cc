@@ -85,7 +85,7 @@ std::string orders_text(const Analysis& a) {
   return out + "\n";
 }
 
-// Why the longest match alone must not decide; said where it happens.
+// Explains, where it happens, why the longest match alone must not decide.
 std::string black_hole(const Analysis& a) {
   for (const RoutingHits& r : a.routes)
     if (r.black_hole)

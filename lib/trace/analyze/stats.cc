@@ -14,7 +14,7 @@ double rate(uint64_t part, uint64_t whole) {
 
 // For each request, the stack depths of its leading blocks: a cache of C blocks holds the first k
 // of them exactly when the deepest of those k is at most C. Calls leading(k, deepest) for each
-// prefix that was seen at all, then touches every block, last first.
+// prefix that was seen before, then touches every block, last first.
 template <class F>
 void match_and_touch(LruStack& stack, std::span<const uint32_t> ids, F leading) {
   uint64_t deepest = 0;
@@ -26,7 +26,7 @@ void match_and_touch(LruStack& stack, std::span<const uint32_t> ids, F leading) 
   for (size_t k = ids.size(); k-- > 0;) stack.touch(ids[k]);
 }
 
-// How much would be hit by caches of at most each depth: filled by depth, read as prefix sums.
+// Hits by stack depth. A prefix sum gives the hits of a cache of that many blocks.
 class ByDepth {
  public:
   explicit ByDepth(uint64_t depth_max) : sums_(depth_max + 1) {}

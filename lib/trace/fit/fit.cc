@@ -92,8 +92,7 @@ class SessionReader {
     }
   }
 
-  // A gap is seen only when both of its ends are in the window: long ones stand for more of their
-  // kind.
+  // A gap is seen only when both of its ends are in the window, so long gaps get a higher weight.
   void gaps() {
     if (gaps_.empty()) return;
     std::sort(gaps_.begin(), gaps_.end());
@@ -141,7 +140,7 @@ double span_s(const std::vector<TraceRequest>& records) {
   return static_cast<double>(records.back().timestamp_ms - records.front().timestamp_ms) / 1000;
 }
 
-// Times on a grid, give or take some milliseconds; 0 when there is none.
+// The grid of the times, within some milliseconds; 0 when there is none.
 uint64_t slot_of(const std::vector<TraceRequest>& records) {
   std::vector<uint64_t> stamps, gaps;
   for (const TraceRequest& r : records)
@@ -160,7 +159,7 @@ uint64_t slot_of(const std::vector<TraceRequest>& records) {
   return on * 10 >= stamps.size() * 9 && slot <= 3'600'000 ? slot : 0;
 }
 
-// How much faster requests come at the end than on average, by least squares over tenths.
+// How much higher the rate is at the end than on average, by least squares over tenths.
 double trend_of(const std::vector<TraceRequest>& records) {
   constexpr size_t kTenths = 10;
   const double first = static_cast<double>(records.front().timestamp_ms);
@@ -254,7 +253,7 @@ double error_of(const FitShape& got, const FitShape& want) {
          off(got.hit_rate, want.hit_rate);
 }
 
-// Sets what the window hides, a step at a time; keeps the best of all in `best`.
+// Adjusts the hidden values step by step; keeps the best of all steps in `best`.
 Result<> search(const Trace& trace, const Parts& parts, Json profile, Fitted& best) {
   const FitShape& want = best.want;
   Again again = again_of(parts);
@@ -283,8 +282,8 @@ Result<Fitted> fit_conversation(const Trace& trace) {
   best.want = fit_shape(trace);
   const Parts parts = SessionReader(trace, describe(trace).shared_by_all).read();
   const Json guess = first_guess(trace, parts);
-  // Early in the window the first prompt seen of a session need not be its first; later there are
-  // fewer to go by.
+  // Early in the window a session's first visible prompt may not be its first. Later there are
+  // fewer samples.
   for (const auto* roots : {&parts.root_input, &parts.late_root_input}) {
     if (roots != &parts.root_input && roots->size() < kLateRootsMin) continue;
     Json profile = guess;

@@ -29,7 +29,7 @@ uint64_t shared_by(const TraceRequest& a, const TraceRequest& b) {
   return n;
 }
 
-// The different prompts of a document, in order. An id says what all blocks before it are, too.
+// The different prompts of a document, in order. An id also identifies all blocks before it.
 std::vector<size_t> prompts_of(const std::vector<TraceRequest>& all, const Document& d) {
   std::vector<size_t> out;
   std::set<std::pair<uint64_t, uint64_t>> seen;  // last id, length
@@ -139,7 +139,7 @@ std::vector<double> hit_rates(const std::vector<TraceRequest>& all) {
   return out;
 }
 
-// Tries each value of a key and leaves in the profile the one whose traces hit most nearly `want`.
+// Tries each value of a key and leaves the one in the profile whose traces hit closest to `want`.
 Result<> choose(Json& profile, const char* key, const std::vector<Json>& values,
                 const std::vector<double>& want) {
   double least = INFINITY;

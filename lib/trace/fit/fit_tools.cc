@@ -14,7 +14,7 @@ struct Kind {  // requests that begin with the same block
   uint64_t shared = 0;  // leading full blocks that all of them have
 };
 
-// Whole blocks, and a token of its own for each request.
+// Whole blocks that leave at least one unshared token to each request.
 uint64_t shared_blocks(const std::vector<TraceRequest>& all, const std::vector<size_t>& of) {
   const auto& model = all[of.front()].hash_ids;
   uint64_t shared = model.size();
@@ -28,7 +28,7 @@ uint64_t shared_blocks(const std::vector<TraceRequest>& all, const std::vector<s
   return shared;
 }
 
-// How many share a block with an earlier one beyond what all of them share.
+// Counts requests that share a block with an earlier one beyond the blocks that all share.
 uint64_t continued(const std::vector<TraceRequest>& all, const Kind& kind) {
   std::unordered_set<uint64_t> seen;
   uint64_t n = 0;

@@ -18,7 +18,7 @@ Result<> check_factor(const char* name, double value) {
               kFactorMax);
 }
 
-// How many records hold each id.
+// How many requests hold each id.
 std::unordered_map<uint64_t, uint32_t> holders(const std::vector<TraceRequest>& records) {
   std::unordered_map<uint64_t, uint32_t> out;
   for (const TraceRequest& r : records)
@@ -26,7 +26,7 @@ std::unordered_map<uint64_t, uint32_t> holders(const std::vector<TraceRequest>& 
   return out;
 }
 
-// What is made of each old id: copy 0, copy 1, ...
+// The new ids of each old id: copy 0, copy 1, ...
 class Ids {
  public:
   uint64_t fresh() { return next_++; }
@@ -65,7 +65,7 @@ Result<std::vector<TraceRequest>> stretch(const std::vector<TraceRequest>& recor
     const uint64_t full = full_blocks(r.input_length, block);
     uint64_t shared = 0;
     while (shared < r.hash_ids.size() && held.at(r.hash_ids[shared]) > 1) ++shared;
-    // A prompt that came again as a whole shares its partial block, too: that stays as it is.
+    // A repeated whole prompt also shares its partial block, which stays as it is.
     const bool partial = shared > full;
     shared = std::min(shared, full);
     for (uint64_t i = 0; i < shared; ++i)

@@ -167,7 +167,7 @@ class Reader {
     return row;
   }
 
-  // Ids for every prompt, by the model of what is shared.
+  // Ids for every prompt, by the prefix model.
   void share() {
     const PrefixModel& m = options_.prefix;
     Random random(options_.seed);

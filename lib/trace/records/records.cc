@@ -42,7 +42,7 @@ Result<CacheClass> class_of(const Json& json) {
               shown(at->dump()).c_str());
 }
 
-// Takes lines one by one and becomes a Trace.
+// Collects lines into a Trace.
 class Collector {
  public:
   Collector(const std::string& name, const ReadOptions& options) : options_(options) {
@@ -120,7 +120,7 @@ class Collector {
   uint64_t number_ = 0, latest_ = 0, blocks_ = 0;
 };
 
-// Gives complete lines to the collector and remembers an incomplete one; drops overlong ones.
+// Passes complete lines to the collector, keeps an incomplete one, drops overlong ones.
 class Splitter {
  public:
   explicit Splitter(Collector& to) : to_(to) {}

@@ -1,4 +1,4 @@
-// --require: expressions over a summary.
+// Evaluates --require: expressions over a summary.
 #include <cmath>
 
 #include "base/options.h"
@@ -53,7 +53,7 @@ constexpr Metric kMetrics[] = {
     {"e2e_s", &Summary::e2e_ms, 1e-3},
 };
 
-// "p99", "mean", "min", "max"; NaN for another word.
+// "p99", "mean", "min", "max"; NaN for any other word.
 double statistic(const Distribution& d, std::string_view word) {
   if (word == "mean") return d.mean();
   if (word == "min") return d.min();

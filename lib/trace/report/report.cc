@@ -1,4 +1,4 @@
-// How a summary looks, as text and JSON; what is in it is in summary.cc.
+// Formats a summary as text and JSON. summary.cc computes it.
 #include "trace/report/report.h"
 
 #include <algorithm>

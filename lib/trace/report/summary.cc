@@ -1,4 +1,4 @@
-// The arithmetic of a report; how it looks is in report.cc.
+// Computes a summary. report.cc formats it.
 #include <algorithm>
 #include <cmath>
 
@@ -30,7 +30,7 @@ void count(Summary& s, const RequestResult& r, const Slo& slo) {
   ++s.ok;
   s.input_tokens += r.input;
   s.output_tokens += r.output;
-  // An objective for a figure that was not measured is not met; no second token, no gap to be late.
+  // An unmeasured figure misses its objective. Without a second token there is no gap, so no miss.
   const auto tbt = r.tbt_ms();
   const bool ttft_missed = slo.ttft_ms && (!r.ttft_ms || *r.ttft_ms > *slo.ttft_ms);
   const bool tbt_missed = slo.tbt_ms && (tbt ? *tbt > *slo.tbt_ms : r.output > 1);
@@ -90,7 +90,7 @@ void measure(Summary& s, const std::vector<RequestResult>& results) {
   s.predictor_abs_ms = Distribution(std::move(abs_error));
 }
 
-// From the first intended send to the last known moment of any request.
+// From the first intended send to the last known time of any request.
 std::optional<double> measured_seconds(const std::vector<RequestResult>& results) {
   double first = INFINITY, last = 0;
   for (const RequestResult& r : results) {
@@ -101,7 +101,7 @@ std::optional<double> measured_seconds(const std::vector<RequestResult>& results
   return (last - first) / 1000;
 }
 
-// n requests have n - 1 gaps: one more mean gap makes the rate of a steady stream come out right.
+// n requests have n - 1 gaps: one more mean gap makes the rate of a steady stream exact.
 std::optional<double> offered(const std::vector<RequestResult>& results) {
   if (results.size() < 2) return std::nullopt;
   const auto [first, last] = std::minmax_element(

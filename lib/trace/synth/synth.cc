@@ -30,7 +30,7 @@ class Conversations {
     horizon_s_ = p_.warm_up_s + 4 * span_s + 1;
   }
 
-  // The first `n` requests after the warm-up, in order; fewer when the profile has no more.
+  // The first `n` requests after the warm-up, in order; fewer when the profile yields fewer.
   std::vector<Request> first(uint64_t n) {
     const double step = span_s_ / 8;
     for (double until = p_.warm_up_s + span_s_; until < horizon_s_; until += step) {
@@ -80,8 +80,8 @@ class Conversations {
     Request r = root(at_s);
     for (uint64_t turn = 1; turn < kTurnsMax; ++turn) {
       made_.push_back(r);
-      // With no full block of its own it has nothing a next turn could share: what followed would
-      // be a session of its own to every cache, and is counted as one.
+      // Without an unshared full block a next turn could share nothing. Every cache would see a new
+      // session, so it counts as one.
       if (full_blocks(r.input, kBlockTokens) <= system_blocks_) return;
       const double tired = 1 + static_cast<double>(r.input) / p_.continue_halved_at_tokens;
       if (!random_.chance(again / tired)) return;
@@ -102,7 +102,7 @@ class Conversations {
     return r;
   }
 
-  // Turns the request into its session's next; false when the session has grown too long.
+  // Makes the session's next request from this one; false when the session is too long.
   bool next_turn(Request& r, uint64_t turn) {
     const double kind = random_.uniform();
     if (kind < p_.resend_share) return true;
@@ -190,7 +190,7 @@ Result<std::vector<TraceRequest>> synthesize_conversation(const ConversationProf
                 "only %zu of %llu requests in four spans: raise "
                 "sessions-per-request",
                 requests.size(), static_cast<unsigned long long>(n));
-  // How long n requests take is random; stretched a little, they span what was asked for.
+  // The span of n requests is random; stretching them a little gives the requested span.
   const double stretch = requests.back().at_s > 0 ? span_s / requests.back().at_s : 1;
   const uint64_t slot = std::max<uint64_t>(p.slot_ms, 1);
   std::unordered_map<uint64_t, uint64_t> dense;

@@ -8,7 +8,7 @@
 namespace mc::trace {
 namespace {
 
-// Questions that are asked in order; the next unit is drawn at random.
+// Questions in order. The next unit is drawn at random.
 struct Unit {
   std::vector<TraceRequest> left;  // the last one first
 };
@@ -53,9 +53,8 @@ class Documents {
     made_ += n;
   }
 
-  // A document's full blocks are shared by all its questions; what a question adds to them is what
-  // `question_tokens` tells, so that the first prompt is as long as drawn give or take half a
-  // block.
+  // All questions about a document share its full blocks. A question adds `question_tokens` to
+  // them, so that the first prompt has the drawn length within half a block.
   void document() {
     const double input = p_.shared_input.at(shared_input_.draw(random_));
     const double first = std::min(p_.question_tokens.draw(random_), input - kBlockTokens);
@@ -136,7 +135,7 @@ Result<std::vector<TraceRequest>> synthesize_tool_agent(const ToolAgentProfile& 
   if (n > kRecordsMax) return fail(Code::kInvalid, "more than 20 million requests");
   const double scale = static_cast<double>(n) / static_cast<double>(p.requests);
   const double span_s = p.span_s * scale;
-  // As many chats as fill the span: those with short answers are then left out.
+  // Enough chats to fill the span; those with short answers are left out afterwards.
   const double rate = static_cast<double>(p.chat.requests) / p.chat.span_s;
   const auto chats = std::max<uint64_t>(static_cast<uint64_t>(std::llround(rate * span_s)), 1);
   MC_TRY(auto out, synthesize_conversation(p.chat, {.seed = options.seed, .requests = chats}));
@@ -169,7 +168,7 @@ Result<std::vector<TraceRequest>> synthesize_tool_agent(const ToolAgentProfile& 
     while (r.hash_ids.size() < blocks(r.input_length, kBlockTokens)) r.hash_ids.push_back(next++);
     out.push_back(std::move(r));
   }
-  // Chats and tools of one slot come mixed: what is refused in a burst depends on their order.
+  // Chats and tool calls of one slot are mixed, because refusals in a burst depend on their order.
   std::vector<std::pair<double, TraceRequest>> order;
   for (TraceRequest& r : out) {
     const double at =

@@ -117,8 +117,7 @@ TEST_CASE("the parts of a run add up to its time to the first token") {
         doctest::Approx(*m.ttft_s).epsilon(1e-6));
 }
 
-TEST_CASE(
-    "a promised figure that was not measured, or is nothing beside something, is no success") {
+TEST_CASE("a promised figure that is unmeasured, or 0 in only one run, fails the calibration") {
   Means live;
   live.ttft_s = 1;
   live.tbt_ms = 10;

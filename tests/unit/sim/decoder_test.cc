@@ -151,7 +151,7 @@ TEST_CASE("a coupled engine computes prompts first: others wait, its own first t
   CHECK(s(out.at(1).end) - s(out.at(1).first_token) == doctest::Approx(out.at(1).gaps_s));
 }
 
-TEST_CASE("chunks ride along with steps: prompts take longer, nobody stands still") {
+TEST_CASE("chunks share steps with decoding: prompts take longer, no request stalls") {
   cost::ModelSpec m = model();
   m.cost.t2 = 0;
   Decoder d(m, {.engine = Engine::kChunked, .chunk_tokens = 100, .chunk_penalty = 1}, true);

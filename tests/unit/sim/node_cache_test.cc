@@ -50,7 +50,7 @@ NodeCache::Found use(NodeCache& cache, const std::vector<uint64_t>& ids,
 TEST_CASE("what falls out of DRAM is found on the SSD, and comes back") {
   NodeCache cache(options(0, 5, 4, "lru"), 1);
   use(cache, {1, 2});
-  use(cache, {3, 4});  // room for three of each prompt: its last token has a block of its own
+  use(cache, {3, 4});  // room for three blocks of each prompt: the last token needs another
   use(cache, {5, 6});
   const auto found = use(cache, {1, 2});
   CHECK(found.ssd == 2);

@@ -31,7 +31,7 @@ TEST_CASE("a verdict says how far off the worst value is, and whether the order 
   CHECK(verdict_of(figure({{"a", {}, 3}, {"b", 2, {}}})) == "no published numbers to compare");
 }
 
-TEST_CASE("what was said in words counts beside the values") {
+TEST_CASE("statements in words count in the verdict, as values do") {
   PaperFigure f = figure({{"a", 1, 1.0625}, {"b", {}, 3}});
   f.claims = {{"a is small", true}, {"b is smaller", false}};
   CHECK(verdict_of(f) == "1 of 2 statements hold; agrees: every value within 7 %");

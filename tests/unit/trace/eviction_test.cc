@@ -78,7 +78,7 @@ TEST_CASE("each order keeps what it should") {
   CHECK(hits("lfu", {a, b, c, a}, 2) == 0);
   // opt does not admit what is needed later than all it holds.
   CHECK(hits("opt", {a, b, c, d, a, b}, 2) == 2);
-  // s3-fifo: a scan of strangers passes through the tenth and leaves the main queue alone.
+  // s3-fifo: a scan of new blocks passes through the tenth and leaves the main queue alone.
   std::vector<TraceRequest> scan = {a, a, a};
   for (uint64_t i = 10; i < 60; ++i) scan.push_back(prompt({i}));
   scan.push_back(a);

@@ -257,7 +257,7 @@ TEST_CASE("gates read counts, figures and percentiles") {
   CHECK(pass("rejected==1"));
   CHECK(pass("failed==0"));
   CHECK(pass("ok!=3"));
-  CHECK(!pass("kv-errors==0"));  // nobody counted them
+  CHECK(!pass("kv-errors==0"));  // not counted
   CHECK(!pass("mean.queue_s<100"));
 }
 

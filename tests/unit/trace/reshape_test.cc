@@ -66,7 +66,7 @@ TEST_CASE("factors that mean nothing are refused") {
   CHECK(!stretch({record(0, 9'000'000, std::vector<uint64_t>(17579, 0))}, 512, {.prefix = 900}));
 }
 
-TEST_CASE("fixed requests are alike, evenly apart, and share what they are told to") {
+TEST_CASE("fixed requests are identical, evenly spaced, and share the given prefix") {
   const auto made =
       fixed({.requests = 5, .input = 2000, .output = 100, .shared_tokens = 1100, .qps = 2});
   REQUIRE(made);
