@@ -38,13 +38,15 @@ struct CalibrateFlags {
   }
 };
 
-// Counts, policy and admission are the run's; an option that says otherwise is a mistake.
+// Takes the run's counts, policy and admission. Errors: kInvalid for counts that contradict them.
 Result<> adopt(const sim::LiveRun& run, sim::SimOptions& o) {
   const sim::SimOptions plain;
   if ((o.prefill != plain.prefill && o.prefill != run.prefill) ||
       (o.decode != plain.decode && o.decode != run.decode))
-    return fail(Code::kInvalid, "the run had %llu prefill and %llu decode workers: leave them out",
-                static_cast<ull>(run.prefill), static_cast<ull>(run.decode));
+    return fail(
+        Code::kInvalid,
+        "the run had %llu prefill and %llu decode workers: leave out --prefill and --decode",
+        static_cast<ull>(run.prefill), static_cast<ull>(run.decode));
   o.prefill = run.prefill;
   o.decode = run.decode;
   if (!run.policy.empty()) o.policy.policy = run.policy;
@@ -52,7 +54,7 @@ Result<> adopt(const sim::LiveRun& run, sim::SimOptions& o) {
   return {};
 }
 
-// The model's times as the workers' --time-scale has them.
+// Applies the workers' --time-scale to the model's times.
 void scale(cost::CostModel& c, double by) {
   for (double* seconds : {&c.c0, &c.c1, &c.c2, &c.t0, &c.t1, &c.t2}) *seconds *= by;
   c.load_bytes_per_s /= by;
@@ -77,12 +79,12 @@ Result<sim::LiveRun> read_run(const std::string& file) {
   MC_TRY(const Json json, read_json_file(file));
   MC_TRY(sim::LiveRun run, sim::live_run(json, file));
   if (run.failed > 0)
-    log_warn("replay", "%s: %llu requests did not end well: their time is in nobody's mean",
-             file.c_str(), static_cast<ull>(run.failed));
+    log_warn("replay", "%s: %llu requests failed: the means leave them out", file.c_str(),
+             static_cast<ull>(run.failed));
   return run;
 }
 
-// One request after the other, as the quiet run did: a day apart, nothing waits for anything.
+// Simulates one request at a time, as in the quiet run: a day apart, so that none waits.
 Result<sim::MachineFit> fit(const CalibrateFlags& o, const trace::Trace& trace,
                             const cost::ModelSpec& spec, trace::PlayOptions play) {
   MC_TRY(const sim::LiveRun quiet, read_run(o.quiet));

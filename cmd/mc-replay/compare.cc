@@ -23,10 +23,10 @@ Result<int> compare(const CompareOptions& o, const Context& context) {
     for (auto& r : some) results.push_back(std::move(r));
   }
   if (results.size() < 2)
-    return fail(Code::kInvalid, "one result is nothing to compare: give two files, or a study");
+    return fail(Code::kInvalid,
+                "one result has nothing to compare with: give two files, or a study");
   if (results.size() > kResultsMax)
-    return fail(Code::kInvalid, "%zu results: at most %zu stand side by side", results.size(),
-                kResultsMax);
+    return fail(Code::kInvalid, "%zu results: want at most %zu", results.size(), kResultsMax);
   const std::string out = context.json ? dump_json(sim::comparison_json(results)) + "\n"
                                        : sim::comparison_text(results);
   std::fputs(out.c_str(), stdout);

@@ -1,5 +1,5 @@
-// mc-replay: what a trace holds, traces made to measure, and traces played against a cluster,
-// live or simulated. The work is in lib/trace, lib/load and lib/sim.
+// mc-replay analyzes and synthesizes traces, and replays them against a live or simulated cluster.
+// The work is in lib/trace, lib/load and lib/sim.
 #include "cmd/mc-replay/verbs.h"
 
 int main(int argc, char** argv) {

@@ -37,7 +37,7 @@ Result<trace::Trace> workload(const std::string& path, const char* profile, uint
   return t;
 }
 
-// Which traces were recorded is part of what is reported.
+// The report says which traces were recorded.
 std::string origin(const PaperFlags& o) {
   const auto one = [](const char* name, const std::string& path) {
     return std::string(name) + (path.empty() ? ": made from its profile" : ": recorded");
@@ -76,11 +76,11 @@ Result<int> paper(const PaperFlags& o, const Context& context) {
 
 void add_paper(Program& program) {
   program.verb<PaperFlags>(
-      "paper", "repeat the paper's evaluation in the simulator, beside the published numbers",
+      "paper", "repeat the paper's evaluation in the simulator, with the published numbers",
       [](Verb& v, PaperFlags& o) {
         v.positional_many("FIGURE", o.named, "only these, as fig5", false);
         v.example("mc-replay paper fig5 table4",
-                  "policies and refusals, beside the published figures");
+                  "policies and refusals, with the published figures");
         v.example("mc-replay paper --conversation conversation_trace.jsonl --report paper.html",
                   "everything, with the recorded trace where there is one");
         v.run_with([&o](Context& c) { return paper(o, c); });

@@ -37,7 +37,7 @@ struct PlanFlags {
     v("admission", admission, "what is refused, as of sim");
     v("caches", caches, "tokens that a prefill node caches: the sizes to choose from");
     v("nics", nics, "Gbit/s of a node's NIC: the rates to choose from");
-    v("threads", threads, "simulations side by side; 0: as many as CPUs");
+    v("threads", threads, "simulations at once; 0: as many as CPUs");
     v("report", report, "file for the plan: .json, .md, or text");
   }
 };
@@ -54,7 +54,7 @@ Result<trace::Trace> workload(const PlanFlags& o, const cost::ModelSpec& spec) {
   const size_t longer = std::erase_if(
       out.records, [&](const trace::TraceRequest& r) { return r.input_length > spec.context_max; });
   if (longer > 0)
-    log_warn("replay", "%s: left out %zu prompts for which %s has no room (%llu tokens)",
+    log_warn("replay", "%s: left out %zu prompts longer than the context of %s (%llu tokens)",
              file.c_str(), longer, spec.name.c_str(),
              static_cast<unsigned long long>(spec.context_max));
   return out;

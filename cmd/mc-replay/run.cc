@@ -58,7 +58,7 @@ std::optional<double> objective_ms(Duration d) {
   return d.count() > 0 ? std::optional(to_ms(d)) : std::nullopt;
 }
 
-// Everything that can be wrong is found before the first request.
+// Finds every error in the options and the trace before the first request.
 Result<Plan> plan_of(const RunOptions& o) {
   if (o.timeout.count() <= 0) return fail(Code::kInvalid, "--timeout must be above 0");
   if (o.report.ends_with(".html"))
@@ -95,7 +95,7 @@ Result<Plan> plan_of(const RunOptions& o) {
   return plan;
 }
 
-// What caches without bound, and caches of this cluster's size, would have hit.
+// Predicts the hits of unbounded caches, and of caches of this cluster's size.
 void predict(Plan& plan, const load::Cluster& cluster) {
   plan.info.prefill_nodes = cluster.prefill;
   plan.info.decode_nodes = cluster.decode;

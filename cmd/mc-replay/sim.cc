@@ -27,7 +27,7 @@ struct SimFlags {
       "combination is run");
     v("repeat", repeat, "runs of each point, with seeds that follow --seed; gives intervals");
     v("threads", threads,
-      "runs of --sweep and --repeat side by side; 0: as many as CPUs. They do not change results");
+      "runs of --sweep and --repeat at once; 0: as many as CPUs. Results do not depend on it");
     v("require", require, "gate on the result, as 'effective>=0.95' or 'p99.ttft_s<20'");
     v("report", report, "file for the report: .json, .md, or text");
     v("requests", requests, "file for a JSON line per request");

@@ -162,7 +162,8 @@ Result<int> fit(const SynthOptions& o) {
                     std::abs(got.hit_rate - want.hit_rate) < 0.05;
   (near ? log_info : log_warn)(
       "replay",
-      "traces from this profile, beside %s: new sessions %.1f for %.1f %%, mean prompt %.0f for "
+      "traces from this profile, compared with %s: new sessions %.1f for %.1f %%, mean prompt %.0f "
+      "for "
       "%.0f tokens, hit rate %.1f for %.1f %%%s",
       o.trace.c_str(), 100 * got.new_share, 100 * want.new_share, got.mean_input, want.mean_input,
       100 * got.hit_rate, 100 * want.hit_rate,

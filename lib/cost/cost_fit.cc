@@ -95,7 +95,7 @@ Result<> check(double seconds) {
 Result<CostFit> fit_cost(const ModelSpec& spec, std::span<const PrefillPoint> prefill,
                          std::span<const StepPoint> steps) {
   if (prefill.size() < 4 || steps.size() < 3)
-    return fail(Code::kInvalid, "%zu times of prompts and %zu of steps: want 4 and 3 at least",
+    return fail(Code::kInvalid, "%zu prefill and %zu step measurements: want at least 4 and 3",
                 prefill.size(), steps.size());
   std::vector<Row> prompts, batches;
   for (const PrefillPoint& at : prefill) {
@@ -111,7 +111,9 @@ Result<CostFit> fit_cost(const ModelSpec& spec, std::span<const PrefillPoint> pr
   }
   const auto by_prompts = fit(std::move(prompts)), by_steps = fit(std::move(batches));
   if (!by_prompts || !by_steps)
-    return fail(Code::kInvalid, "the measured points are too much alike to fit a cost model");
+    return fail(Code::kInvalid,
+                "the measured points are too similar to fit a cost model: measure other lengths "
+                "and batches");
   CostFit result{spec.cost, by_prompts->error, by_steps->error};
   CostModel& c = result.cost;
   const Row& a = by_prompts->coefficients;

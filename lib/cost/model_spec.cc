@@ -69,7 +69,8 @@ Result<CostModel> parse_cost(const Json& json) {
     if (*value < 0) return fail(Code::kInvalid, "'%s' is negative", key);
   }
   if (c.load_bytes_per_s == 0 || c.transfer_bytes_per_s == 0)
-    return fail(Code::kInvalid, "a bandwidth of 0 bytes a second");
+    return fail(Code::kInvalid,
+                "'load-bytes-per-s' or 'transfer-bytes-per-s' is 0: want bytes a second above 0");
   return c;
 }
 

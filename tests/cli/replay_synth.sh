@@ -55,7 +55,7 @@ expect 2 "$replay" synth fixed --qps -1
 # A profile read off a trace makes traces like it.
 "$replay" synth --profile "$profiles/sample.json" --requests 400 --seed 2 --out "$T/told.jsonl" >"$T/out"
 expect 0 "$replay" synth fit --trace "$T/told.jsonl" --out "$T/fitted.json"
-grep -q 'traces from this profile, beside .*: new sessions' "$T/err" || die "$(cat "$T/err")"
+grep -q 'traces from this profile, compared with .*: new sessions' "$T/err" || die "$(cat "$T/err")"
 expect 0 "$replay" synth fit --trace "$T/told.jsonl"
 cmp "$T/out" "$T/fitted.json" || die "stdout and --out differ for a fitted profile"
 expect 0 "$replay" synth --profile "$T/fitted.json" --seed 9 --out "$T/again.jsonl"

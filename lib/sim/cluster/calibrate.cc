@@ -107,7 +107,7 @@ Result<LiveRun> live_run(const Json& report, const std::string& file) {
       static_cast<uint64_t>(std::min(number_at(report, {"trace", "concurrency"}).value_or(0), 1e9));
   out.means = means_in(report);
   if (!out.means.ttft_s)
-    return fail(Code::kInvalid, "%s: no mean TTFT: no request of the run went well", file.c_str());
+    return fail(Code::kInvalid, "%s: no mean TTFT: no request of the run succeeded", file.c_str());
   const double ok = number_at(report, {"requests", "ok"}).value_or(0);
   out.mean_input = ok > 0 ? number_at(report, {"tokens", "input"}).value_or(0) / ok : 0;
   for (const char* how : {"failed", "timeout", "cancelled"})
@@ -121,9 +121,10 @@ Result<MachineFit> fit_machine(const LiveRun& quiet, const Means& simulated,
   const Means& live = quiet.means;
   if (!live.queue_s || !live.prefill_s || !live.transfer_s || !live.tpot_ms || !simulated.queue_s ||
       !simulated.prefill_s || !simulated.tpot_ms)
-    return fail(Code::kInvalid,
-                "the quiet run does not tell the parts of its requests' time: it must be of mc's "
-                "own cluster, with answers of two tokens and more");
+    return fail(
+        Code::kInvalid,
+        "the quiet run has no parts of TTFT: repeat it against an mc cluster, with answers of two "
+        "tokens or more");
   MachineFit fit;
   fit.overhead_s = std::max(0., *live.queue_s - *simulated.queue_s);
   if (*simulated.prefill_s > kNothing) fit.prefill_factor = *live.prefill_s / *simulated.prefill_s;

@@ -324,8 +324,10 @@ Result<> check(const SimOptions& o) {
                 o.pd.band);
   if (o.chunk_tokens < 1) return fail(Code::kInvalid, "--chunk 0: want at least 1");
   if (o.cache_tokens > 1'000'000'000 || o.decode_tokens < 1)
-    return fail(Code::kInvalid, "--cache-tokens %llu, --decode-tokens %llu: out of range",
-                static_cast<ull>(o.cache_tokens), static_cast<ull>(o.decode_tokens));
+    return fail(
+        Code::kInvalid,
+        "--cache-tokens %llu, --decode-tokens %llu: want at most 1000000000, and at least 1",
+        static_cast<ull>(o.cache_tokens), static_cast<ull>(o.decode_tokens));
   if (o.vram_tokens > o.cache_tokens || o.ssd_tokens > 100'000'000'000 || !(o.ssd_bytes_per_s >= 1))
     return fail(
         Code::kInvalid,
@@ -341,8 +343,8 @@ Result<> check(const SimOptions& o) {
   if (o.cpp_group > 1 && (o.pd_control || o.engine != "disaggregated"))
     return fail(
         Code::kInvalid,
-        "--cpp-group %llu: groups are of prefill nodes that stay: not with --pd-control, not "
-        "with --engine %s",
+        "--cpp-group %llu: groups need fixed prefill nodes: not with --pd-control, not with "
+        "--engine %s",
         static_cast<ull>(o.cpp_group), o.engine.c_str());
   if (o.rack_latency.count() < 0) return fail(Code::kInvalid, "--rack-latency is negative");
   if (o.rack_latency.count() > 0 && o.rack_nodes == 0)
@@ -352,7 +354,8 @@ Result<> check(const SimOptions& o) {
   MC_TRY_(parse_faults(o));
   MC_TRY_(parse_machines(o));
   if (o.overhead.count() < 0 || o.pd.interval.count() <= 0 || o.admission.decode_time.count() <= 0)
-    return fail(Code::kInvalid, "--overhead, --pd-interval and --decode-time must not be negative");
+    return fail(Code::kInvalid,
+                "--overhead must not be negative, --pd-interval and --decode-time must be above 0");
   return {};
 }
 

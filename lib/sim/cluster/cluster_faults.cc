@@ -35,7 +35,8 @@ Result<uint32_t> node_of(const std::string& name, const SimOptions& o) {
 
 Result<std::vector<Fault>> parse_faults(const SimOptions& o) {
   if (o.fault.size() > kFaultsMax)
-    return fail(Code::kInvalid, "%zu times --fault: %zu at most", o.fault.size(), kFaultsMax);
+    return fail(Code::kInvalid, "--fault is given %zu times: want at most %zu", o.fault.size(),
+                kFaultsMax);
   std::vector<Fault> out;
   for (const std::string& text : o.fault) {
     const size_t at = text.find('@');

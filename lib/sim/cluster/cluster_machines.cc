@@ -12,7 +12,8 @@ constexpr size_t kTurnsMax = 10'000;
 
 Result<std::vector<Machines>> parse_machines(const SimOptions& o) {
   if (o.machines.size() > kTurnsMax)
-    return fail(Code::kInvalid, "%zu times --machines: %zu at most", o.machines.size(), kTurnsMax);
+    return fail(Code::kInvalid, "--machines is given %zu times: want at most %zu",
+                o.machines.size(), kTurnsMax);
   if (!o.machines.empty() && !o.pd_control)
     return fail(Code::kInvalid,
                 "--machines needs --pd-control, which picks the side of each node: give both");
@@ -72,7 +73,7 @@ bool Cluster::bring_back() {
   return false;
 }
 
-// Removes a node from the idler side, or from the other if that was the side's last.
+// Removes a node from the idler side; from the other side if the idler has a single node left.
 bool Cluster::take_away() {
   std::array<size_t, 2> left{};  // decode, prefill
   for (const SimNode& n : nodes_)

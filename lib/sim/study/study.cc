@@ -42,7 +42,8 @@ Result<std::vector<Dimension>> dimensions(const std::vector<std::string>& sweep)
   return out;
 }
 
-// Refuses two dimensions that set the same option: points would have wrong labels.
+// Pairs of dimensions that set the same option. --sweep refuses them: points would have wrong
+// labels.
 constexpr struct {
   const char *one, *other, *what;
 } kContradictions[] = {{"pd", "prefill", "the number of prefill nodes"},
@@ -56,12 +57,12 @@ Result<> check_dimensions(const std::vector<Dimension>& dims, const trace::PlayO
   for (size_t i = 0; i < dims.size(); ++i) {
     for (size_t j = 0; j < i; ++j)
       if (dims[i].name == dims[j].name)
-        return fail(Code::kInvalid, "--sweep %s is there twice", dims[i].name.c_str());
+        return fail(Code::kInvalid, "--sweep %s is given twice", dims[i].name.c_str());
     std::vector<std::string> values = dims[i].values;
     std::sort(values.begin(), values.end());
     const auto again = std::adjacent_find(values.begin(), values.end());
     if (again != values.end())
-      return fail(Code::kInvalid, "--sweep %s=%s is there twice", dims[i].name.c_str(),
+      return fail(Code::kInvalid, "--sweep %s=%s is given twice", dims[i].name.c_str(),
                   shown(*again).c_str());
   }
   for (const auto& [one, other, what] : kContradictions)

@@ -115,10 +115,11 @@ Result<Prediction> predict_hits(const std::vector<TraceRequest>& records, uint64
   const uint64_t block = options.cluster_block_tokens ? options.cluster_block_tokens : block_tokens;
   if (block_tokens % block != 0)
     return fail(Code::kInvalid,
-                "the cluster's block of %llu tokens does not divide the trace's %llu: its hits "
-                "cannot be told from the trace",
+                "the cluster's block of %llu tokens does not divide the trace's %llu: the trace "
+                "cannot predict its hits",
                 static_cast<ull>(block), static_cast<ull>(block_tokens));
-  if (options.nodes == 0) return fail(Code::kInvalid, "a cluster of 0 nodes caches nothing");
+  if (options.nodes == 0)
+    return fail(Code::kInvalid, "a cluster of 0 nodes caches nothing: want at least 1");
   const uint64_t parts = block_tokens / block;
 
   Prediction p;

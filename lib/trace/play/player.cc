@@ -125,9 +125,10 @@ Result<Prompts> Prompts::make(const PromptOptions& o) {
                 static_cast<ull>(o.vocab), INT32_MAX);
   Prompts prompts(o);
   if (o.block_tokens < prompts.digits_)
-    return fail(Code::kInvalid,
-                "a block of %llu tokens of a vocabulary of %llu cannot tell 64-bit ids apart",
-                static_cast<ull>(o.block_tokens), static_cast<ull>(o.vocab));
+    return fail(
+        Code::kInvalid,
+        "a block of %llu tokens of a vocabulary of %llu cannot encode a 64-bit id: raise either",
+        static_cast<ull>(o.block_tokens), static_cast<ull>(o.vocab));
   return prompts;
 }
 

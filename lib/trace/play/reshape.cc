@@ -104,7 +104,8 @@ Result<std::vector<TraceRequest>> fixed(const FixedShape& s, uint64_t block) {
   if (!std::isfinite(s.qps) || s.qps <= 0)
     return fail(Code::kInvalid, "--qps is %g: want a number above 0", s.qps);
   if (s.shared_tokens >= s.input)
-    return fail(Code::kInvalid, "%llu shared tokens of %llu: a prompt needs some of its own",
+    return fail(Code::kInvalid,
+                "%llu shared tokens of %llu: want fewer shared tokens than a prompt has",
                 static_cast<ull>(s.shared_tokens), static_cast<ull>(s.input));
   const uint64_t each = blocks(s.input, block), shared = full_blocks(s.shared_tokens, block);
   if (each > kBlocksMax / s.requests ||

@@ -415,7 +415,7 @@ TEST_CASE("options that make no sense are refused with what they should be") {
   CHECK(error([](auto& o) {
           o.sweep = {"speed=1", "speed=2"};
         }).find("twice") != std::string::npos);
-  CHECK(error([](auto& o) { o.sweep = {"pd=2:2,2:2"}; }).find("pd=2:2 is there twice") !=
+  CHECK(error([](auto& o) { o.sweep = {"pd=2:2,2:2"}; }).find("pd=2:2 is given twice") !=
         std::string::npos);
   CHECK(error([](auto& o) { o.sweep = {"pd=0:2"}; }).find("pd=0:2: 0 prefill and 2 decode") !=
         std::string::npos);
