@@ -124,22 +124,21 @@ Result<Longest> longest_match(const trace::Trace& t) {
 }  // namespace
 
 Result<PaperFigure> figure17(const PaperInput& in) {
-  PaperFigure f{
-      "fig17",
-      "Local caches against a global one",
-      "% of full blocks; GPU s",
-      "10 prefill nodes of 3 M tokens, answers of one token; local: to the node that holds the "
-      "longest prefix, as the paper says; and, not published, weighing load too without fetching, "
-      "and by load only",
-      {},
-      0.15,
-      "Where prompts begin alike, the longest match alone gathers them all at one node (the black "
-      "hole that mc-replay analyze --route-nodes explains): conversations hit what one cache of 3 "
-      "M "
-      "tokens does. So do the published local ones of all three workloads (Figure 16 at 3 M: 16.8, "
-      "44.9 and 30.8 %), also those about documents, which begin alike nowhere: what gathered them "
-      "is not said, and here they stay apart. Whoever weighs load too loses much less.",
-      {}};
+  PaperFigure f{"fig17",
+                "Local caches against a global one",
+                "% of full blocks; GPU s",
+                "10 prefill nodes of 3 M tokens, answers of one token; local: to the node that "
+                "holds the longest prefix, as the paper says; and, not published, by prefix and "
+                "load without fetching, and by load only",
+                {},
+                0.15,
+                "Where prompts begin alike, the longest match alone gathers them all at one node "
+                "(the black hole that mc-replay analyze --route-nodes explains): conversations hit "
+                "as in one cache of 3 M tokens. So do the published local caches of all three "
+                "workloads (Figure 16 at 3 M: 16.8, 44.9 and 30.8 %), even with documents, whose "
+                "prompts have no common beginning: the paper does not say what gathered them, and "
+                "here they stay apart. A rule that also weighs load loses much less.",
+                {}};
   const double published[][4] = {
       {16.9, 37.5, 1.379, 1.05}, {42.0, 58.1, 0.703, 0.521}, {26.4, 62.2, 1.497, 0.783}};
   const auto all = workloads(in);

@@ -124,16 +124,14 @@ Result<PaperFigure> figure19(const PaperInput& in) {
       "fig19",
       "What is worth keeping",
       "% of full blocks",
-      strf("SYNTHETIC: the conversations, of which 62 %% are marked ephemeral (out of those of "
-           "which "
-           "nothing is asked for again), and 8 %% questions about contexts of 32 k tokens (16 "
-           "each, at any time); one cache of %.1f M tokens, where LRU hits what is published, "
-           "SSD ten times that",
+      strf("SYNTHETIC: the conversations, with 62 %% marked ephemeral (among those whose blocks "
+           "never recur), and 8 %% questions about contexts of 32 k tokens (16 each, at any time); "
+           "one cache of %.1f M tokens, where LRU hits what is published, SSD ten times that",
            static_cast<double>(dram) / 1e6),
       {},
       0.15,
       "The requests behind the published bars and the size of that cache are not public: only the "
-      "order and the gain compare, and the gain depends on how much is asked about contexts.",
+      "order and the gain compare, and the gain depends on the share of questions about contexts.",
       {}};
   f.rows = {{"LRU", kPublishedLru, lru},
             {"ephemeral requests left out", {}, filtered},

@@ -74,7 +74,7 @@ Result<PaperFigure> figure5(const PaperInput& in) {
                 "6 prefill + 10 decode nodes (not stated; fits)",
                 {},
                 0.15,
-                "The queue estimate here is exact, that of a real cluster is not.",
+                "The queue estimate is exact here, and not exact in a real cluster.",
                 {}};
   const char* policies[] = {"kvcache", "local", "count", "random"};
   const char* names[] = {"global cache", "local cache", "fewest requests", "random"};

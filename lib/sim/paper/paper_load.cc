@@ -58,8 +58,8 @@ Result<PaperFigure> figure21(const PaperInput& in) {
                 "8 + 8 nodes, one NIC each of the given Gbit/s, max-min fair",
                 {},
                 0.15,
-                "Transfers are not hidden behind computing here: with 24 Gbit/s those to decode "
-                "nodes alone need most of what the NICs have.",
+                "Transfers do not overlap with computing here: at 24 Gbit/s, those to decode nodes "
+                "alone use most of the NICs' bandwidth.",
                 {}};
   const double gbps[] = {24, 40, 80, 100, 160, 320, 400};
   const double published[] = {5.094, 2.401, 1.73, 1.596, 1.406, 1.246, 1.252};
@@ -128,7 +128,7 @@ Result<PaperFigure> figure23(const PaperInput& in) {
                 {},
                 0.15,
                 "The made trace has most of its new documents at first, when five and six prefill "
-                "nodes are too few; the recorded one is not at hand.",
+                "nodes are too few; the recorded one is not available.",
                 {}};
   const double published[][3] = {
       {77.67, 5.738, 31.51}, {97.2, 1.712, 31.76},  {99.09, 1.302, 32.88}, {98.99, 1.191, 35.04},

@@ -28,8 +28,7 @@ Result<PaperFigure> figure20(const PaperInput&) {
                 "a measurement of real NICs, 4 x 200 and 8 x 400 Gbit/s",
                 {},
                 0.15,
-                "Nothing to simulate: mc-xfer bench --preset fig20 measures it on the machines at "
-                "hand.",
+                "Nothing to simulate: mc-xfer bench --preset fig20 measures it on your machines.",
                 {}};
   f.rows = {{"transfer engine, 4 x 200", 0.451, {}},
             {"transfer engine, 8 x 400", 0.211, {}},
@@ -46,13 +45,13 @@ Result<PaperFigure> table5(const PaperInput& in) {
       "Disaggregated against coupled serving, other systems (shape only)",
       "TTFT s; requests/s; times",
       "200 requests of 2000 tokens and 100 to answer, evenly apart; our model, 4 nodes of prefill "
-      "and 2 of decode against one coupled node. How many the paper has is not said: one is what "
-      "its own numbers leave, 0.65 requests a second at most where a prompt alone takes 1.23 s",
+      "and 2 of decode against one coupled node. The paper does not say how many it has: its own "
+      "numbers imply one, with at most 0.65 requests a second where a prompt alone takes 1.23 s",
       {},
       0.5,
-      "Published of SGLang on H20 GPUs, with another model: only what 4P2D gains compares. Against "
-      "six coupled nodes it gains nothing here: those take prompts first, so that six of them "
-      "answer sooner than four, and decode on three times as many nodes.",
+      "Published for SGLang on H20 GPUs, with another model: only the gain of 4P2D compares. "
+      "Against six coupled nodes it gains nothing here: those compute prompts first, so that six "
+      "answer sooner than four, and they decode on three times as many nodes.",
       {}};
   struct Published {
     double qps, ttft_s[2], completed[2];  // coupled, 4P2D
@@ -108,8 +107,8 @@ Result<PaperFigure> figure24(const PaperInput& in) {
       "of the published rates, as our nodes are A800 and theirs H200",
       {},
       0.15,
-      "Of the published curves only what the text says is compared. What rises with 12P4D here is "
-      "the first step of decoding, on four nodes with large batches (3.8 ms a request).",
+      "Only what the text says of the published curves is compared. With 12P4D the rise here comes "
+      "from the first decode step, on four nodes with large batches (3.8 ms a request).",
       {}};
   const uint64_t prefill[] = {4, 8, 12};
   double grows[3];
@@ -144,7 +143,7 @@ Result<PaperFigure> figure25(const PaperInput& in) {
                 "GB/s of RDMA, and 2.4 times slower for TCP (both of Figure 20)",
                 {},
                 0.15,
-                "Published of a 7B model on A10 GPUs; Redis is not modelled.",
+                "Published for a 7B model on A10 GPUs; Redis is not modelled.",
                 {}};
   MC_TRY(const trace::Trace t, all_alike(1024, 6, 2));
   const double published[] = {0.89, 0.86};  // (1 - 0.26) / (1 - 0.17), (1 - 0.33) / (1 - 0.22)

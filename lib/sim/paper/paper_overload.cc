@@ -157,9 +157,9 @@ Result<PaperFigure> figure8(const PaperInput& in) {
                 "30 s, TBT 100 ms; controller: every 60 s",
                 {},
                 0,
-                "The paper shows a day of a production cluster; only the behaviour compares. That "
-                "following the load keeps more promises is not published, and where a fixed half "
-                "and half suits the day it need not.",
+                "The paper shows a day of a production cluster; only the behaviour compares. The "
+                "paper does not say that following the load keeps more promises; on a day that "
+                "suits a fixed half and half it may not.",
                 {}};
   MC_TRY(const trace::Trace t, day(in));
   const char* names[] = {"fixed 4 + 4", "controlled", "controlled, machines by the hour"};
@@ -199,16 +199,15 @@ Result<PaperFigure> figure8(const PaperInput& in) {
 }
 
 Result<PaperFigure> table4(const PaperInput& in) {
-  PaperFigure f{
-      "table4",
-      "Refused requests under overload",
-      "requests, s",
-      "2 x speed, 8 + 8 nodes, TTFT 30 s; TBT (not stated) 300 ms, conversation 200 too",
-      {},
-      0.15,
-      "What is refused in all is what the decode nodes cannot do: in this model a request "
-      "more costs each step 3.8 ms, so that the pool is the narrow place.",
-      {}};
+  PaperFigure f{"table4",
+                "Refused requests under overload",
+                "requests, s",
+                "2 x speed, 8 + 8 nodes, TTFT 30 s; TBT (not stated) 300 ms, conversation 200 too",
+                {},
+                0.15,
+                "The decode nodes limit how many requests are served: in this model each further "
+                "request adds 3.8 ms to every step, so the decode pool is the bottleneck.",
+                {}};
   const char* kinds[] = {"baseline", "early", "predict"};
   const double published[] = {4183, 3771, 3589};
   struct Case {

@@ -93,7 +93,7 @@ constexpr const char* kStyle =
 constexpr const char* kForeword =
     "Everything here is simulated: times come from the coefficients of the model, fitted once, and "
     "caches from the traces. Published values were read from the paper's figures. A ratio in "
-    "parentheses is to another system than is simulated, and no part of the verdict.";
+    "parentheses compares with a system that is not simulated, and is no part of the verdict.";
 
 }  // namespace
 
