@@ -6,7 +6,7 @@
 namespace mc::store {
 namespace {
 
-// A line that is rewritten, for work that takes longer than a moment, when somebody watches.
+// A progress line on a terminal, for work that takes longer than a moment.
 void show_progress(uint64_t done, uint64_t total) {
   std::fprintf(stderr, "\r%s of %s%s", human_bytes(done).c_str(), human_bytes(total).c_str(),
                done == total ? "\n" : "");

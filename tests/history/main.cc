@@ -40,7 +40,7 @@ struct Options {
   }
 };
 
-// 32 bytes that say which value of which key this is, then words made from that.
+// 32 bytes that identify the key and the value, then words derived from them.
 void describe_value(std::span<std::byte> value, uint64_t key, uint64_t id) {
   const uint64_t head[4] = {kMagic, key, id, value.size()};
   std::memcpy(value.data(), head, sizeof head);

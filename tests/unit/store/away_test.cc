@@ -6,7 +6,7 @@
 namespace mc::store {
 namespace {
 
-// The disk of a node, as the master is told of it.
+// The disk of a node, as it reports it to the master.
 struct FakeDisk {
   FakeCluster& cluster;
   NodeId node;
@@ -41,7 +41,7 @@ struct FakeDisk {
                                               static_cast<uint8_t>(code), o.name, o.generation}}},
                                  cluster.now);
   }
-  // Carries out what it is told; what is brought is put through `bring`.
+  // Carries out its jobs; `bring` puts moved objects.
   template <class F>
   void work(const F& bring) {
     for (int turn = 0; turn < 100; ++turn) {
@@ -93,7 +93,7 @@ void lose(FakeCluster& c, const NodeId& node) {
 
 }  // namespace
 
-TEST_CASE("a put that is tried again does not bring back what was removed meanwhile") {
+TEST_CASE("a retried put does not bring back an object that was removed meanwhile") {
   FakeCluster c;
   c.add("a", 64 * kMiB);
   c.add("b", 64 * kMiB);
@@ -115,7 +115,8 @@ TEST_CASE("a put that is tried again does not bring back what was removed meanwh
   CHECK(c.has("k"));
 }
 
-TEST_CASE("a grave is for what is older, and one given up kills what was away since before") {
+TEST_CASE(
+    "a tombstone voids older copies; a dropped one voids all from nodes away since before it") {
   Tombstones g(4);
   g.add("k", Generation{10});
   CHECK(g.dead("n", "k", Generation{9}));
@@ -245,7 +246,7 @@ TEST_CASE("a removal that waits for a holder that dies holds when it returns") {
   CHECK_FALSE(c.has("k"));
 }
 
-TEST_CASE("a key of another tenant with the same name is not taken along") {
+TEST_CASE("a key of another tenant with the same name is not affected") {
   FakeCluster c;
   c.add("b", 64 * kPage);
   c.add("a", 64 * kPage);
@@ -263,7 +264,7 @@ TEST_CASE("a key of another tenant with the same name is not taken along") {
   CHECK(c.look(Exists{{"k"}, "t"})->items[0] == 1);
 }
 
-TEST_CASE("what lies on a node that drains is moved, not evicted") {
+TEST_CASE("objects on a draining node are moved, not evicted") {
   MasterOptions o;
   o.drain_parallel = 1;
   o.lease_ttl = 1ms;
@@ -347,7 +348,7 @@ TEST_CASE("promotions off a disk are counted by how they end") {
   CHECK(c.master->totals().promotions == 1);
 }
 
-TEST_CASE("what is lost with a node is told once, and only when it is nowhere else") {
+TEST_CASE("a loss with a node is one event, and none if another copy exists") {
   FakeCluster c;
   c.add("a", 64 * kPage);
   c.add("b", 64 * kPage);
@@ -386,7 +387,7 @@ TEST_CASE("a wrong quota is refused under the name of its option") {
   CHECK(twice.error().what.find("tenant-quotas: 'a'") == 0);
 }
 
-TEST_CASE("what a disk could not give back is not written to it") {
+TEST_CASE("a value too large to load from a disk is not written to it") {
   MasterOptions o;
   o.offload = "eager";
   FakeCluster c(o);

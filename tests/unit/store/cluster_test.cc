@@ -268,7 +268,7 @@ TEST_CASE("threads that write three times the pool over lose nothing they read b
   CHECK(bad == 0);
 }
 
-TEST_CASE("the asynchronous client answers on its loop, and destroying it silences it") {
+TEST_CASE("the asynchronous client answers on its loop, and not after its destruction") {
   Cluster cluster(64 * kMiB);
   SteadyClock clock;
   Metrics metrics;

@@ -54,7 +54,7 @@ TierJob job(const std::string& name, uint64_t generation, uint64_t bytes = 100) 
 
 }  // namespace
 
-TEST_CASE("a job is told until it is acknowledged, and what became of it is believed once") {
+TEST_CASE("a job is repeated until it is acknowledged, and its result counts once") {
   Disks d;
   d.mount("a", {});
   CHECK(d.tier.offload("a", job("k", 5), t0) == DiskReplicaIndex::Queued::kYes);
@@ -124,7 +124,7 @@ TEST_CASE("an object removed while it is written to a disk does not come back") 
   CHECK(gone);
 }
 
-TEST_CASE("of two contents the newer is right, and what differs from memory is forgotten") {
+TEST_CASE("of two contents the newer counts, and one that differs from memory is forgotten") {
   Disks d;
   d.mount("a", {object("k", 5, 1)});
   d.mount("b", {object("k", 9, 2)});
@@ -139,7 +139,7 @@ TEST_CASE("of two contents the newer is right, and what differs from memory is f
   CHECK(d.told["c"].size() == 2);
 }
 
-TEST_CASE("a node that is gone takes its copies and its work along") {
+TEST_CASE("a lost node's copies and jobs go with it") {
   Disks d;
   d.mount("a", {object("k", 5), object("only", 5)});
   d.mount("b", {object("k", 5)});

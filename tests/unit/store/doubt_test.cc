@@ -69,7 +69,7 @@ TEST_CASE("a put that finds no room while nodes are missing is to be made again,
   CHECK(start("third", 65 * kMiB).code == static_cast<uint8_t>(Code::kNoSpace));
 }
 
-TEST_CASE("a question is held while nodes are missing, and answered as soon as its key turns up") {
+TEST_CASE("a query is held while nodes are missing, and answered as soon as its key turns up") {
   TwoNodes c;
   c.restart_master(kEpoch + 5, "b");
   int answers = 0;
@@ -106,7 +106,7 @@ TEST_CASE("a master killed again while it rebuilds still waits for all") {
   CHECK(c.stat().rebuilding.find("1 of 2") != std::string::npos);
 }
 
-TEST_CASE("a master that nobody told of nodes doubts for a moment only") {
+TEST_CASE("a master without reports of nodes doubts only for the grace period") {
   for (const bool node : {false, true}) {
     FakeCluster c({}, kEpoch, 1500ms);
     if (node) c.add("fresh", 64 * kMiB);  // it was mounted nowhere before
@@ -131,7 +131,7 @@ TEST_CASE("a waiting get outlives the rebuild") {
   CHECK((*answer)->items[0].bytes == 5);
 }
 
-TEST_CASE("reports of nodes nobody told of do not end a rebuild") {
+TEST_CASE("reports of unexpected nodes do not end a rebuild") {
   Rebuild r(1s, 10s, t0);
   r.reported("x");
   CHECK_FALSE(r.over(t0));

@@ -91,7 +91,7 @@ const auto kLost = fail(Code::kTimeout, "no answer");
 
 }  // namespace
 
-TEST_CASE("one of several leads, the others know who, and its end is another's beginning") {
+TEST_CASE("one of several masters leads, the others know it, and when it resigns another leads") {
   Etcd etcd;
   Candidate a("a:1"), b("b:1");
   a.run(etcd, t0);
@@ -121,7 +121,7 @@ TEST_CASE("one of several leads, the others know who, and its end is another's b
   CHECK(a.election.leader() == "b:1");
 }
 
-TEST_CASE("a leader that stood still leads no more when it wakes, before it has asked anybody") {
+TEST_CASE("a stopped leader knows when it wakes, without a request, that it lost the lead") {
   Etcd etcd;
   Candidate a("a:1");
   a.run(etcd, t0);
@@ -134,7 +134,7 @@ TEST_CASE("a leader that stood still leads no more when it wakes, before it has 
   CHECK(q->kind == Kind::kRenew);
   a.election.answered(etcd.take(*q, a.me, t0 + 800ms), t0 + 9s);
   CHECK_FALSE(a.election.leads(t0 + 9s));
-  // It leads again, but as somebody new.
+  // It leads again, under a new lease.
   a.run(etcd, t0 + 9s);
   CHECK(a.election.leads(t0 + 9s));
   CHECK(a.election.epoch() == 1001);
@@ -159,7 +159,7 @@ TEST_CASE("a campaign whose answer was lost is won all the same, and led once") 
   CHECK(a.election.trouble().empty());
 }
 
-TEST_CASE("without etcd a leader leads to the end of its lease and no longer") {
+TEST_CASE("without etcd a leader leads until its lease ends") {
   Etcd etcd;
   Candidate a("a:1");
   a.run(etcd, t0);
@@ -175,7 +175,7 @@ TEST_CASE("without etcd a leader leads to the end of its lease and no longer") {
   CHECK(a.election.leads(now + 300ms));
 }
 
-TEST_CASE("a leader whose key somebody took away notices") {
+TEST_CASE("a leader whose key was taken away notices") {
   Etcd etcd;
   Candidate a("a:1");
   a.run(etcd, t0);

@@ -184,7 +184,7 @@ TEST_CASE("a restart serves what was on the disk, and only that") {
   for (int i = 0; i < 10; ++i) CHECK(w.get(i) == (i == 3 ? "not-found" : "right"));
 }
 
-TEST_CASE("what has gathered is written when the node is told to end") {
+TEST_CASE("a node that ends writes the gathered objects first") {
   const Folder folder;
   Setup setup;
   setup.folder = folder.path;
@@ -238,7 +238,7 @@ TEST_CASE("a value damaged on the disk is an error and then gone, never wrong by
   CHECK(w.within(30s, [&] { return w.stat().disk_objects == 10 - damaged; }));
 }
 
-TEST_CASE("a slot whose lease ended is stale for whoever comes late") {
+TEST_CASE("a slot whose lease ended is stale for a late reader") {
   const Folder folder;
   Setup setup;
   setup.folder = folder.path;

@@ -19,19 +19,19 @@ Op removal(int64_t start, int64_t end, Fate fate = Fate::kDone) {
 }
 }  // namespace
 
-TEST_CASE("what may happen is accepted") {
+TEST_CASE("legal histories are accepted") {
   CHECK(check({put(1, 0, 5), get(1, 6, 7)}).empty());
   CHECK(check({put(1, 0, 5), get(1, 1, 2), get(1, 8, 9)}).empty());
   // A removal at the same time may come first.
   CHECK(check({put(1, 0, 5), removal(4, 8), get(1, 9, 10)}).empty());
   CHECK(check({put(1, 0, 5), removal(6, 12), get(1, 9, 10)}).empty());
   CHECK(check({put(1, 0, 5), removal(6, 7, Fate::kMaybe), get(1, 9, 10)}).empty());
-  // A put of which nobody knows takes effect whenever it likes, once.
+  // A put without an answer takes effect at any time, once.
   CHECK(check({put(1, 0, 5, Fate::kMaybe), removal(6, 7), get(1, 9, 10)}).empty());
   CHECK(check({put(1, 0, 1), put(2, 3, 4), get(2, 5, 6)}).empty());
 }
 
-TEST_CASE("what may not happen is found") {
+TEST_CASE("illegal histories are rejected") {
   CHECK(check({get(1, 6, 7)}).size() == 1);
   CHECK(check({put(1, 8, 9), get(1, 6, 7)}).size() == 1);
   CHECK(check({put(1, 0, 5), removal(6, 7), get(1, 8, 9)}).size() == 1);

@@ -43,7 +43,7 @@ TEST_CASE("extending a lease leaves no stale expiry behind and reorders it") {
   CHECK(leases.next_expiry() == Time::max());
 }
 
-TEST_CASE("a dropped lease is held no more") {
+TEST_CASE("a dropped lease is no longer held") {
   Objects o;
   Leases leases(o.table.slab(), 5s);
   leases.grant(o.a, t0);
@@ -68,7 +68,7 @@ TEST_CASE("lru: the least recently used goes first, and use changes that") {
   CHECK(queue.victim(none_leased) == nullptr);
 }
 
-TEST_CASE("sieve: what was used is passed over once, and strangers go before it") {
+TEST_CASE("sieve: used objects are skipped once, and unused ones go before them") {
   Objects o;
   EvictQueue queue(o.table.slab(), EvictPolicy::kSieve);
   for (Object* x : {&o.a, &o.b, &o.c}) queue.insert(*x);
@@ -84,7 +84,7 @@ TEST_CASE("sieve: what was used is passed over once, and strangers go before it"
   CHECK(queue.victim(none_leased) == &o.a);
 }
 
-TEST_CASE("what is leased is taken out of the queue where it is met") {
+TEST_CASE("a leased object leaves the queue when the search meets it") {
   for (const auto policy : {EvictPolicy::kLru, EvictPolicy::kSieve}) {
     Objects o;
     EvictQueue queue(o.table.slab(), policy);

@@ -33,7 +33,7 @@ struct LeftCluster
 
 }  // namespace
 
-TEST_CASE("what a node that left held is not found, long before all of it is off the table") {
+TEST_CASE("a lost node's objects are not found, long before all of them left the table") {
   LeftCluster c;
   for (const size_t i : {size_t{0}, size_t{1000}, kLeavingMany - 1}) {
     CHECK_FALSE(c.has(leaving_key(i)));
@@ -45,7 +45,7 @@ TEST_CASE("what a node that left held is not found, long before all of it is off
   CHECK(c.stat().tenants[0].used == 0);
 }
 
-TEST_CASE("its keys can be put anew meanwhile, and what left later does not take them along") {
+TEST_CASE("its keys can be put again meanwhile, and its later departure does not remove them") {
   LeftCluster c;
   for (const size_t i : {size_t{3}, kLeavingMany - 3})
     CHECK(c.put(leaving_key(i), 8192, 99) == kDone);

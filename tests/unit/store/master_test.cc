@@ -69,7 +69,7 @@ TEST_CASE("generations grow, by put and by epoch") {
   CHECK((a.n >> 32) == kEpoch);
 }
 
-TEST_CASE("an abandoned put is discarded, and its range rests before others get it") {
+TEST_CASE("an abandoned put is discarded, and its range is quarantined before reuse") {
   MasterOptions options;
   options.put_discard = 30s;
   FakeCluster c(options);
@@ -82,7 +82,7 @@ TEST_CASE("an abandoned put is discarded, and its range rests before others get 
   CHECK(c.put("other", 3 * kPage) == kDone);
 }
 
-TEST_CASE("an abandoned put whose node died does not haunt the node that came back") {
+TEST_CASE("an abandoned put whose node died does not affect the node that returned") {
   FakeCluster c;
   c.add("n", 4 * kPage);
   c.grant("k", 3 * kPage);
@@ -133,7 +133,7 @@ TEST_CASE("a full pool evicts the least recently used, and reading counts as use
   CHECK(c.has("new1"));
 }
 
-TEST_CASE("eviction works ahead: above the watermark room is made before it is asked for") {
+TEST_CASE("background eviction: above the watermark space is freed before a put needs it") {
   FakeCluster c;
   c.add("n", 100 * kPage);
   for (int i = 0; i < 96; ++i) REQUIRE(c.put("k" + std::to_string(i), 1) == kDone);
@@ -242,7 +242,7 @@ TEST_CASE("a master that stood still gives up no node, and trusts them all at on
   CHECK(c.stat().nodes.size() == 1);
 }
 
-TEST_CASE("a suspect node is given nothing new and is read last") {
+TEST_CASE("a suspect node gets nothing new and is read last") {
   FakeCluster c;
   c.add("a", 64 * kMiB);
   c.add("b", 64 * kMiB);

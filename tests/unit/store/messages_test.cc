@@ -27,7 +27,7 @@ void survives_damage(const M& message) {
   }
 }
 
-TEST_CASE("every message reads back what was written, and damaged ones crash nobody") {
+TEST_CASE("every message reads back what was written, and damaged ones crash nothing") {
   const Generation g{uint64_t{1'700'000'000} << 32 | 7};
   const NodeRef node{"n1", "127.0.0.1:5570", g};
   const ObjectRecord record{"key", 4096, 100, 0x1234567890abcdef, g};

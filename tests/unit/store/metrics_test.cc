@@ -34,7 +34,7 @@ TEST_CASE("metrics: the reference's names tell what the master did") {
   CHECK(told.of("replay") == nullptr);
   PutStart start;
   start.items = {{"a", 10}};
-  start.replicas = 2;  // of which there is room for one
+  start.replicas = 2;  // but there is space for one only
   start.pin = static_cast<uint8_t>(Pin::kSoft);
   c.master->handle(start, c.now, [](const Result<PutStarted>& r) { REQUIRE(r); });
   const auto has = [&](const std::string& line) {

@@ -63,7 +63,7 @@ struct Writers {
   }
 };
 
-TEST_CASE("room is made ahead in small parts, between which calls are answered") {
+TEST_CASE("background eviction runs in small steps, between which calls are answered") {
   constexpr uint64_t kPages = 65536;
   constexpr size_t kBatch = 500;
   FakeCluster c;

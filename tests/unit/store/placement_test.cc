@@ -67,7 +67,7 @@ TEST_CASE("of two at random the emptier is taken, so nodes fill evenly by their 
   CHECK(std::abs(free_a - free_b) < 0.15);
 }
 
-TEST_CASE("a node that has just come is given little, and its share grows with time") {
+TEST_CASE("a new node gets few puts, and its share grows with time") {
   Nodes n;
   for (int i = 0; i < 9; ++i) {
     Member& old = n.add("old" + std::to_string(i), 1000);

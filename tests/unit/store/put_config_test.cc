@@ -134,7 +134,7 @@ TEST_CASE("the objects of a group are leased together and evicted together") {
   for (const char* k : {"g0", "g1", "g2"}) CHECK_FALSE(c.has(k));
 }
 
-TEST_CASE("a tenant evicts its own objects at its quota, and nobody else's") {
+TEST_CASE("a tenant at its quota evicts only its own objects") {
   MasterOptions options = quick();
   options.tenant_quotas = "small=16KiB,other=1MiB";
   FakeCluster c(options);
@@ -162,7 +162,7 @@ TEST_CASE("tenants do not see each other's objects, and one key is two objects")
   CHECK(c.remove("k")->code == static_cast<uint8_t>(Code::kNotFound));
 }
 
-TEST_CASE("every event is numbered, and who missed some is told of the gap") {
+TEST_CASE("every event is numbered, and a replay reports a gap") {
   MasterOptions options = quick();
   options.event_log = 4;
   FakeCluster c(options);

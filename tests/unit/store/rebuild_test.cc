@@ -118,7 +118,7 @@ TEST_CASE("a node that restarted holds nothing of what its name held before") {
   CHECK_FALSE(c.has("k"));
 }
 
-TEST_CASE("unmounting takes a node's objects out at once, and unknown nodes are told to mount") {
+TEST_CASE("unmounting removes a node's objects at once, and unknown nodes get a remount") {
   FakeCluster c;
   c.add("n", 64 * kMiB);
   REQUIRE(c.put("k", 1) == kDone);

@@ -110,7 +110,7 @@ TEST_CASE("what a file held is there for the next process, but for what was forg
   }
 }
 
-TEST_CASE("bytes that are not those that were put are given up, one object at a time") {
+TEST_CASE("objects whose bytes fail their checksum are dropped, one at a time") {
   Folder folder;
   const std::vector<std::string> specs{"1MiB@file:" + folder.file()};
   uint64_t at = 0;
@@ -132,7 +132,8 @@ TEST_CASE("bytes that are not those that were put are given up, one object at a 
   CHECK(b.found.given_up == 1);
 }
 
-TEST_CASE("an index cut anywhere tells of what came before, flipped anywhere of nothing wrong") {
+TEST_CASE(
+    "an index cut anywhere keeps its earlier entries, and a flipped bit yields nothing wrong") {
   Folder folder;
   const std::string index = folder.file() + ".index";
   const std::vector<std::string> specs{"1MiB@file:" + folder.file()};
@@ -162,7 +163,7 @@ TEST_CASE("an index cut anywhere tells of what came before, flipped anywhere of 
   }
 }
 
-TEST_CASE("nothing is believed that was written before the machine was started") {
+TEST_CASE("content from before the machine's boot is ignored") {
   Folder folder;
   const std::vector<std::string> specs{"1MiB@file:" + folder.file()};
   Life(specs, "one").put("k", 1, 100);
@@ -171,7 +172,7 @@ TEST_CASE("nothing is believed that was written before the machine was started")
   CHECK(b.found.records.empty());
 }
 
-TEST_CASE("a file that others have mapped still is left to them, and its objects are copied") {
+TEST_CASE("a file that peers still map is left to them, and its objects are copied") {
   Folder folder;
   const std::vector<std::string> specs{"1MiB@file:" + folder.file()};
   void* p = MAP_FAILED;
@@ -204,7 +205,7 @@ TEST_CASE("a file that others have mapped still is left to them, and its objects
   CHECK(c.has("later"));
 }
 
-TEST_CASE("what is no segment of this one is refused, with what to do, and left as it is") {
+TEST_CASE("a file that is not this segment is refused, with a remedy, and left as it is") {
   Folder folder;
   const auto refused = [&](const std::string& spec, Code code, const char* words) {
     CAPTURE(spec);

@@ -211,7 +211,7 @@ TEST_CASE("a read-only disk is served and refuses writes") {
   }
 }
 
-TEST_CASE("what was never read goes first, then what was read longest ago") {
+TEST_CASE("objects never read are evicted first, then the least recently read") {
   for (const std::string kind : kKinds) {
     CAPTURE(kind);
     auto disk = std::make_shared<ModelDisk>();
@@ -348,7 +348,7 @@ TEST_CASE("a bucket whose last key was removed is gone; one with others keeps th
   CHECK(served(*backend) == 2);
 }
 
-TEST_CASE("the index log is written anew before it is mostly of the dead") {
+TEST_CASE("the index log is rewritten before most of its entries are dead") {
   auto disk = std::make_shared<ModelDisk>();
   ScanReport report;
   auto backend = open(disk, options_of("offset"), report);

@@ -13,7 +13,7 @@ namespace {
 const Time t0{100s};
 }
 
-TEST_CASE("a slot that was given back is lent again under a newer generation") {
+TEST_CASE("a returned slot is leased again under a newer generation") {
   Staging staging(16384, 5s);
   const auto first = staging.take({5000, 1});
   REQUIRE(first);
@@ -35,7 +35,7 @@ TEST_CASE("a slot that was given back is lent again under a newer generation") {
   CHECK(second->slots[0].generation > raised[1].generation);
 }
 
-TEST_CASE("a lease that is not given back ends by itself, once") {
+TEST_CASE("a lease that is not released expires, once") {
   Staging staging(16384, 5s);
   const auto a = staging.take({100});
   staging.start_lease(a->id, t0);

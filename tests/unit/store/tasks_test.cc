@@ -159,7 +159,7 @@ TEST_CASE("a drain for which there is no room makes some, or says that it is blo
   for (int i = 0; i < 6; ++i) CHECK(c.has("p" + std::to_string(i)));
 }
 
-TEST_CASE("what is read much is given another replica, and loses it when it is not") {
+TEST_CASE("a hot object gets another replica, and loses it when it cools down") {
   MasterOptions options = quick();
   options.hot_replicas = 2;
   options.hot_rate = 20;
@@ -200,7 +200,7 @@ TEST_CASE("pins are set and lifted, and the next master knows") {
   CHECK_FALSE(c.has("k"));
 }
 
-TEST_CASE("why tells what is known of a key, and what became of one that is gone") {
+TEST_CASE("explain reports a key's state, and the fate of a removed one") {
   FakeCluster c(quick());
   c.add("n", 10 * kPage);
   REQUIRE(c.put("k", 1) == kDone);
