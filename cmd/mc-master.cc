@@ -49,7 +49,7 @@ int main(int argc, char** argv) {
                   "serve on free ports and write them to a file");
   program.example(
       "mc-master --ha etcd://127.0.0.1:2379 --listen 127.0.0.1:5552 --http 127.0.0.1:5553",
-      "one of several masters, of which etcd says who leads");
+      "one of several masters, whose leader etcd elects");
   program.run_with([&](mc::Context&) { return mc::serve(options, daemon); });
   return program.main(argc, argv);
 }

@@ -78,7 +78,7 @@ Result<int> run_rm(const RmOptions& o, const Context& context) {
 void add_rm(Program& program) {
   program.verb<RmOptions>("rm", "remove objects", [](Verb& v, RmOptions& o) {
     v.positional_many("KEY", o.keys, "keys, or prefixes with --prefix");
-    v.example("mc-store rm greeting", "remove one object, unless somebody is reading it");
+    v.example("mc-store rm greeting", "remove one object, unless a reader leases it");
     v.example("mc-store rm --prefix model-a/ --force", "remove all of a model's blocks, now");
     v.exit_status(1, "some were not removed: not found, or leased");
     v.run_with([&o](Context& context) { return run_rm(o, context); });

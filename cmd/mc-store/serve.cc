@@ -31,7 +31,7 @@ struct ServeOptions {
     tier.describe(v);
     v("ssd-promote", promote, "take back into memory what is read from the disk");
     v("drain-on-exit", drain,
-      "how long, when told to end, it may move what it holds to others; 0: it ends at once");
+      "how long to move objects to other nodes before it ends; 0: end at once");
     engine.describe(v);
     daemon.describe(v);
   }

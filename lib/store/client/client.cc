@@ -85,10 +85,10 @@ Client::Client(xfer::Engine& engine, const Clock& clock, ClientOptions options, 
       hot_hits_(metrics.counter("mc_store_client_near_hits_total",
                                 "values got that this process had read before")),
       hedged_(metrics.counter("mc_store_client_hedged_total",
-                              "late reads that were asked of another replica too")),
+                              "late reads sent to another replica too")),
       hedges_won_(metrics.counter("mc_store_client_hedges_won_total",
-                                  "of those, which the other replica answered first")),
-      hot_bytes_(metrics.gauge("mc_store_client_near_bytes", "bytes of values kept near")) {}
+                                  "hedged reads that the other replica answered first")),
+      hot_bytes_(metrics.gauge("mc_store_client_near_bytes", "bytes in the near cache")) {}
 
 Result<> Client::check_epoch(uint64_t epoch) {
   uint64_t seen = epoch_.load();

@@ -17,7 +17,7 @@ std::string to_base64(std::string_view bytes) {
 }
 
 Result<std::string> from_base64(std::string_view text) {
-  const auto bad = [&] { return fail(Code::kInvalid, "%zu bytes of no base64", text.size()); };
+  const auto bad = [&] { return fail(Code::kInvalid, "%zu bytes are not base64", text.size()); };
   if (text.size() % 4 != 0 || text.size() >= std::numeric_limits<int>::max() / 2) return bad();
   if (text.empty()) return std::string();
   const size_t data = text.find_last_not_of('=') + 1;  // openssl accepts '=' anywhere, as zero bits

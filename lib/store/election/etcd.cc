@@ -125,7 +125,7 @@ Result<EtcdAnswer> found_in(const Json& range, const std::string& prefix) {
 Result<EtcdAnswer> campaigned_in(const Json& json, const std::string& prefix) {
   if (!json.contains("responses") || !json["responses"].is_array() || json["responses"].empty() ||
       !json["responses"].back().is_object() || !json["responses"].back().contains("response_range"))
-    return fail(damaged("a transaction without the range it ends with"));
+    return fail(damaged("a transaction without its range response"));
   return found_in(json["responses"].back()["response_range"], prefix);
 }
 

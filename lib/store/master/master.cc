@@ -45,7 +45,7 @@ void MasterOptions::describe(OptionList& v) {
   v("drain-parallel", drain_parallel, "objects moved at a time off a node that drains");
   v("tombstones", tombstones,
     "removals remembered for nodes that are away; one away for longer loses what is older");
-  v("event-log", event_log, "events kept for replay and for telling why");
+  v("event-log", event_log, "events kept for replay and for mc-store why");
 }
 
 Result<> MasterOptions::check() const {

@@ -143,7 +143,7 @@ Result<> SegmentIndex::check_header(const Segment& of, const std::string& text) 
                 file, bytes_text(get<uint64_t>(text, 32)).c_str(), bytes_text(of.capacity).c_str(),
                 index);
   if (get<uint64_t>(text, 40) != xxh3(of.boot.data(), of.boot.size()))
-    doubt_ = "it is of before the machine was started: the order of its writes is not known";
+    doubt_ = "it is from before the machine's boot: the order of its writes is unknown";
   else if (get<uint64_t>(text, 16) != of.device || get<uint64_t>(text, 24) != of.inode)
     return fail(Code::kInvalid,
                 "%s is not the file that %s was written for: bring that back, or remove both", file,
@@ -154,7 +154,7 @@ Result<> SegmentIndex::check_header(const Segment& of, const std::string& text) 
 void SegmentIndex::replay(const std::string& text) {
   size_t at = kHeader;
   const auto damaged = [&](size_t where) {
-    doubt_ = strf("it is damaged at byte %zu: what it says is not believed", where);
+    doubt_ = strf("it is damaged at byte %zu: its content is ignored", where);
   };
   while (at < text.size()) {
     const size_t left = text.size() - at;
@@ -217,7 +217,7 @@ Result<> SegmentIndex::flush() {
   given_up_ = true;
   if (::ftruncate(file_.get(), 0) != 0) (void)::unlink(path_.c_str());
   return fail(written.error().code,
-              "write %s: %s: it is given up, nothing of its segment will outlive this process",
+              "write %s: %s: the index is dropped, its segment will not outlive this process",
               path_.c_str(), written.error().what.c_str());
 }
 

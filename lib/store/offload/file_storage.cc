@@ -15,9 +15,8 @@ constexpr Duration kTierOverdue = std::chrono::milliseconds(250);
 constexpr uint64_t kStagingMin = 1 * kMiB;
 
 Error outdated(uint64_t epoch) {
-  return {Code::kStale,
-          strf("the tier is asked by a master of epoch %llu, older than seen: refused",
-               static_cast<unsigned long long>(epoch))};
+  return {Code::kStale, strf("refused jobs of a master of epoch %llu: a newer one was seen",
+                             static_cast<unsigned long long>(epoch))};
 }
 }  // namespace
 
@@ -29,10 +28,10 @@ void TierOptions::describe(OptionList& v) {
     {"none", "fifo", "lru"});
   v("ssd-bucket", bucket, "objects are written together, up to this much");
   v("ssd-bucket-keys", bucket_keys, "and up to so many");
-  v("ssd-flush", flush, "how long objects wait for others to be written with");
+  v("ssd-flush", flush, "how long an object waits for others to be written with it");
   v("ssd-staging", staging, "memory that readers of the tier fetch from");
-  v("ssd-lease", lease, "how long they may take");
-  v("ssd-uring", uring, "use io_uring, where the kernel lets us");
+  v("ssd-lease", lease, "how long a reader may take to fetch a value");
+  v("ssd-uring", uring, "use io_uring if the kernel allows it");
 }
 
 Result<ssd::BackendOptions> TierOptions::backend_options() const {

@@ -168,7 +168,7 @@ void FileStorage::retry_loads() {
   while (!parked_.empty()) {
     Parked& p = parked_.front();
     if (p.call.deadline <= loop_.now()) {
-      p.reply.error({Code::kBusy, "the staging memory was lent all the time: retry"});
+      p.reply.error({Code::kBusy, "all staging memory stayed leased: retry"});
     } else {
       auto loading = std::make_shared<Loading>();
       loading->message = p.message;

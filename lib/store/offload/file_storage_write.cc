@@ -114,7 +114,7 @@ void FileStorage::write(const std::shared_ptr<Batch>& batch) {
     const size_t i = batch->which[n];
     batch->outcomes[i] = written;
     if (!written || guards_hold(batch->jobs[i])) continue;
-    batch->outcomes[i] = fail(Code::kStale, "'%s' was given up while it was written",
+    batch->outcomes[i] = fail(Code::kStale, "memory of '%s' was reused while it was written",
                               shown(batch->jobs[i].object.name).c_str());
     torn.push_back(batch->saves[n].object);
   }

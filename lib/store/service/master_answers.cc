@@ -194,7 +194,7 @@ void MasterService::elected() {
   const ElectionState& election = leader_election_->election();
   const bool leading = leader_election_->leads();
   if (master_ != nullptr && (!leading || lead_ != election.led())) {
-    log_warn("store", "epoch %llu: this master leads no more",
+    log_warn("store", "epoch %llu: this master lost the lead",
              static_cast<unsigned long long>(master_->epoch()));
     const std::unique_ptr<Master> gone = std::move(master_);  // Held answers its calls
   }
@@ -217,7 +217,7 @@ std::string MasterService::leader() const {
 std::string MasterService::standing_by() const {
   const std::string& trouble = leader_election_->election().trouble();
   std::string text = kStandsBy;
-  text += leader().empty() ? ": nobody leads" : ": the leader is " + leader();
+  text += leader().empty() ? ": there is no leader" : ": the leader is " + leader();
   return trouble.empty() ? text : text + " (" + trouble + ")";
 }
 

@@ -82,7 +82,7 @@ void MasterMetrics::update(const Master& master, Time now) {
   count("mc_store_puts_not_admitted_total", "puts refused for their class", t.not_admitted);
   count("mc_store_copies_total", "replicas made by copying", t.copies_done);
   count("mc_store_copies_failed_total", "copies that failed", t.copies_failed);
-  count("mc_store_hot_copies_total", "replicas made of what is read much", t.hot_copies);
+  count("mc_store_hot_copies_total", "replicas made of hot objects", t.hot_copies);
   count("mc_store_events_total", "events of objects", master.events().next() - 1);
   count("mc_store_nodes_expired_total", "nodes given up", t.nodes_expired);
   count("mc_store_records_refused_total", "inventory records refused", t.records_refused);
@@ -130,7 +130,7 @@ void MasterMetrics::update_theirs(const Master& master, const ClusterStat& s) {
   gauge("master_allocated_bytes", "bytes taken", s.used);
   gauge("master_total_capacity_bytes", "bytes mounted", s.capacity);
   gauge("master_active_clients", "nodes mounted", s.nodes.size());
-  gauge("master_put_start_discarded_staging_size", "bytes of puts never finished that rest",
+  gauge("master_put_start_discarded_staging_size", "quarantined bytes of unfinished puts",
         master.quarantined_bytes());
   count("master_attempted_evictions_total", "times eviction ran", t.evictions);
   count("master_evicted_key_count", "objects evicted", t.evicted_objects);
@@ -142,7 +142,7 @@ void MasterMetrics::update_theirs(const Master& master, const ClusterStat& s) {
   count("mem_cache_hit_nums_", "keys found in memory", t.hits - t.disk_hits);
   count("file_cache_hit_nums_", "keys found on disks only", t.disk_hits);
   count("master_successful_evictions_total", "times eviction freed something", t.made_room);
-  count("master_put_start_release_cnt", "rooms of puts never finished given back",
+  count("master_put_start_release_cnt", "quarantined ranges of unfinished puts that were freed",
         t.quarantine_expired);
   count("master_put_start_partial_allocations_total", "puts granted fewer replicas than asked for",
         t.fewer_replicas);

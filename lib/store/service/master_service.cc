@@ -52,7 +52,7 @@ Result<> check_ha(const MasterServiceOptions& o) {
   const std::string& told = o.advertise.empty() ? o.listen : o.advertise;
   MC_TRY(const io::Address address, io::parse_address(told));
   if (address.host == "0.0.0.0" || address.host == "::" || address.host == "*")
-    return fail(Code::kInvalid, "%s is no address to be told of: give one with --advertise",
+    return fail(Code::kInvalid, "%s cannot be announced: give an address with --advertise",
                 told.c_str());
   return {};
 }
@@ -62,10 +62,10 @@ Result<> check_ha(const MasterServiceOptions& o) {
 void MasterServiceOptions::describe(OptionList& v) {
   v("listen", listen, "control address; port 0 takes a free one");
   v("ha", ha,
-    "etcd://host:port[,host:port][/prefix]: be one of several masters, of which etcd says who "
-    "leads");
+    "etcd://host:port[,host:port][/prefix]: be one of several masters, whose leader etcd "
+    "elects");
   v("advertise", advertise,
-    "with --ha: control address that nodes and clients are told of; empty: that of --listen");
+    "with --ha: control address announced to nodes and clients; empty: that of --listen");
   v("leader-ttl", leader_ttl,
     "with --ha: how long after the leader was last heard of another one takes over");
   v("events", events, "address where events are published; port 0 takes a free one");

@@ -77,13 +77,13 @@ Result<std::unique_ptr<Backend>> open_backend(std::shared_ptr<Disk> disk,
                 kBucketKeysMax);
   MC_TRY(const auto names, disk->list("."));
   if (std::find(names.begin(), names.end(), kFolderFile) == names.end()) {
-    const auto foreign = std::find_if(names.begin(), names.end(), [](const std::string& name) {
+    const auto unknown = std::find_if(names.begin(), names.end(), [](const std::string& name) {
       return name != "LOCK" && name != "lost+found/" && !name.ends_with(kTemporary);
     });
-    if (foreign != names.end())
+    if (unknown != names.end())
       return fail(Code::kInvalid,
                   "the folder of the SSD tier holds '%s' and no %s: give it an empty folder",
-                  shown(*foreign).c_str(), kFolderFile);
+                  shown(*unknown).c_str(), kFolderFile);
     MC_TRY_(write_all(*disk, "", kFolderFile, encode_folder(options.kind)));
   } else {
     MC_TRY(const std::string bytes, read_all(*disk, kFolderFile, 4096));

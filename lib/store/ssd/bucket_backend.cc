@@ -107,7 +107,7 @@ Result<BucketPtr> BucketBackend::load(const std::string& meta) {
   bucket->live = bucket->entries.size();
   bucket->disk_bytes = align_up(table.bytes) + align_up(bytes.size());
   if (bucket->name(kMeta) != meta)
-    return fail(Code::kCorrupt, "it says to be of bucket %s", bucket->name("").c_str());
+    return fail(Code::kCorrupt, "its header names bucket %s", bucket->name("").c_str());
   MC_TRY(const Disk::FilePtr file, disk_->open(bucket->name(kBucket)));
   if (file->bytes() != table.bytes)
     return fail(Code::kCorrupt, "%s has %llu bytes, %llu were written",

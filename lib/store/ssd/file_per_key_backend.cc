@@ -120,7 +120,7 @@ void FilePerKeyBackend::scan_files(std::span<const std::string> paths, ScanRepor
     auto object = read ? decode_record(pages.text(which[n] * kPageBytes, kPageBytes))
                        : Result<Stored>(fail(read.error()));
     if (object && (path_of(*object) != path || parts[n].file->bytes() != bytes_of(*object)))
-      object = fail(Code::kCorrupt, "it has %llu bytes, or another's name",
+      object = fail(Code::kCorrupt, "it has %llu bytes, or the name of another object",
                     static_cast<unsigned long long>(parts[n].file->bytes()));
     if (!object) return report.add(path + ": " + object.error().what);
     if (EntryPtr older = table_.insert(*object, 0)) replaced.push_back(std::move(older));

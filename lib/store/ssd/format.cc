@@ -105,7 +105,7 @@ Result<BucketEntry> get_object(In& in, const char* what) {
   e.object.key = in.text(key_bytes);
   if (!in.ok() || !check_name(e.object.key) || e.object.bytes > kValueBytesMax ||
       !e.object.generation || e.at % kPageBytes != 0)
-    return fail(Code::kCorrupt, "%s: an object that cannot be", what);
+    return fail(Code::kCorrupt, "%s: impossible fields of an object", what);
   return e;
 }
 

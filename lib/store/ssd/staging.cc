@@ -21,7 +21,7 @@ Result<Staging::Batch> Staging::take(const std::vector<uint64_t>& bytes) {
       if (pages > capacity_)
         return fail(Code::kNoSpace, "a value of %s: the staging memory has %s",
                     human_bytes(n).c_str(), human_bytes(capacity_).c_str());
-      return fail(Code::kBusy, "the staging memory of %s is lent: retry",
+      return fail(Code::kBusy, "all %s of staging memory is leased: retry",
                   human_bytes(capacity_).c_str());
     }
     batch.slots.push_back({*at, pages, Generation{++generation_}});
