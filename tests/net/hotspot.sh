@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
-# A prefix that many ask for at once spreads: the worker that has it lends it to the one that is
-# chosen in spite of it (no store), and later requests are hits there.
+# A prefix that many requests share at once spreads: the worker that has it pins it for the one that
+# is chosen in spite of it (no store), and later requests are hits there.
 source "$(dirname "$0")/../common.inc"
 source "$(dirname "$0")/cluster.inc"
 cluster_up --prefill 2 --decode 1 --store 0 --time-scale 40
@@ -47,11 +47,11 @@ for ((first = 7; first <= 49; first += 6)); do
   if both_hit; then break; fi
 done
 both_hit || die "one worker alone had all the hits: $(loopback logs conductor | tail -5)"
-[ "$(both mc_engine_peer_tokens_total)" = "$peers" ] || die "it was lent again"
+[ "$(both mc_engine_peer_tokens_total)" = "$peers" ] || die "a prefix was fetched again"
 for i in 7 8 9 10 11 12; do
   jq -e '.usage.prompt_tokens_details.cached_tokens >= 16384' "$T/$i.json" >/dev/null ||
     die "request $i is no hit: $(cat "$T/$i.json")"
 done
 curl -fsS "$URL/cluster" | jq -e '.kv_errors == 0' >/dev/null || die "KV did not verify"
 rest_within 30
-echo "lent: $peers tokens"
+echo "from peers: $peers tokens"

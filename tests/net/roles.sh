@@ -15,7 +15,7 @@ ask() { # PROMPT TOKENS -> its text; several at a time
 ask_all() { # NAME: answers in $T/NAME
   local i
   for i in 1 2 3 4 5 6; do
-    # No two begin alike: nothing is lent from one worker to the other.
+    # No two begin alike: no worker fetches a prefix from the other.
     ask "$i times a worker that does everything itself tells a story of many words" 30
   done >"$T/$1"
 }
