@@ -226,7 +226,7 @@ Result<> cold(Store& ours, const bench::StoreOptions& o, const Clock& clock,
   for (size_t i = 0; i < n; ++i) MC_TRY_(ours.put("cold-" + std::to_string(i), value));
   void* p = ::mmap(nullptr, total, PROT_READ | PROT_WRITE,
                    MAP_PRIVATE | MAP_ANONYMOUS | MAP_POPULATE, -1, 0);
-  if (p == MAP_FAILED) return fail_errno("map %s", human_bytes(total).c_str());
+  if (p == MAP_FAILED) return fail_errno("map %s", rounded_bytes_text(total).c_str());
   const std::unique_ptr<void, std::function<void(void*)>> owner(
       p, [total](void* m) { ::munmap(m, total); });
   const auto* from = static_cast<const std::byte*>(p);

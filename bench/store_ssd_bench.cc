@@ -140,7 +140,7 @@ Result<int> run(const Options& o) {
       &folder, [](const std::string* f) { fs::remove_all(*f); });
   void* mapped =
       ::mmap(nullptr, kMemory, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (mapped == MAP_FAILED) return fail_errno("map %s", human_bytes(kMemory).c_str());
+  if (mapped == MAP_FAILED) return fail_errno("map %s", rounded_bytes_text(kMemory).c_str());
   const std::span memory(static_cast<std::byte*>(mapped), kMemory);
   for (const char* kind : {"bucket", "offset"}) MC_TRY_(figures(o, kind, folder, memory));
   return 0;

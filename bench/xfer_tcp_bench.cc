@@ -58,7 +58,7 @@ struct Bench {
   Result<> bandwidth(xfer::Engine& engine, xfer::Request r, uint32_t streams) {
     const uint64_t total = quick ? 512 * kMiB : 2 * kGiB;
     const bool writing = r.op == xfer::Op::kWrite;
-    const std::string n = human_bytes(r.bytes) + " x" + std::to_string(streams);
+    const std::string n = rounded_bytes_text(r.bytes) + " x" + std::to_string(streams);
     const std::string name = (writing ? "write " : "read ") + n;
     std::vector<io::Fd> sockets;
     for (uint32_t i = 0; i < streams; ++i) {

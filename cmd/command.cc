@@ -29,7 +29,7 @@ std::string unknown_verb(const std::string& word, const std::vector<std::string>
   const std::string near = nearest(word, verbs);
   std::string all;
   for (const auto& v : verbs) all += (all.empty() ? "" : ", ") + v;
-  return "unknown verb '" + shown(word) +
+  return "unknown verb '" + escape(word) +
          "': " + (near.empty() ? "want one of " + all : "did you mean " + near + "?") +
          " (see --help)";
 }

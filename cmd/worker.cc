@@ -70,7 +70,7 @@ Result<> WorkerProgram::check() const {
     return fail(Code::kInvalid, "--pool-timeout: want more than 0, as 2s");
   if ((!stage.empty() || !cpp_group.empty()) && role != "prefill")
     return fail(Code::kInvalid, "--stage and --cpp-group are for --role prefill, not %s",
-                shown(role).c_str());
+                escape(role).c_str());
   if (!stage.empty() && !cpp_group.empty())
     return fail(Code::kInvalid,
                 "--cpp-group is for the head of a pipeline, --stage for the others");
@@ -87,7 +87,7 @@ Result<serve::Slicing> WorkerProgram::slicing() const {
     return fail(Code::kInvalid,
                 "--stage %s: want I/N, as 2/2, for stage I of N; the head, stage 1, is the worker "
                 "with --cpp-group",
-                shown(stage).c_str());
+                escape(stage).c_str());
   return serve::Slicing{i - 1, n};
 }
 
@@ -168,7 +168,7 @@ Result<std::unique_ptr<WorkerShell>> WorkerShell::open(WorkerProgram options) {
   xfer::serve(*shell->transfer_, *shell->server_);
   shell->server_->on<serve::Dismiss>(
       [s = shell.get()](const serve::Dismiss& m, const rpc::Call&) -> Result<rpc::Empty> {
-        log_info("worker", "dismissed: %s", shown(m.why).c_str());
+        log_info("worker", "dismissed: %s", escape(m.why).c_str());
         if (!s->draining_) (void)s->loop_.post([s] { s->signal(1); });  // after the reply
         return rpc::Empty{};
       });

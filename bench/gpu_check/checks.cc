@@ -153,7 +153,8 @@ Result<> errors(const Bench& b) {
   }
   MC_TRY(const uint64_t after, b.device->free_bytes());
   if (after + 64 * kMiB < before)
-    return fail(Code::kInternal, "%s are gone after 50 turns", human_bytes(before - after).c_str());
+    return fail(Code::kInternal, "%s are gone after 50 turns",
+                rounded_bytes_text(before - after).c_str());
   return {};
 }
 

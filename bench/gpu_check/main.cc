@@ -106,8 +106,8 @@ int check(const Arguments& a) {
   }
   const device::Info& info = (*device)->info();
   std::fprintf(stderr, "%s: %s, %s, sm_%u%s%s\n", info.location().c_str(), info.name.c_str(),
-               human_bytes(info.bytes).c_str(), info.capability, info.note.empty() ? "" : "; ",
-               info.note.c_str());
+               rounded_bytes_text(info.bytes).c_str(), info.capability,
+               info.note.empty() ? "" : "; ", info.note.c_str());
   const Bench bench{*device, clock, a.quick};
   const int wrong = run(all_of(checks()), bench, a, true);
   return wrong != 0 ? wrong : run(all_of(figures()), bench, a, false);

@@ -80,7 +80,7 @@ class Chat {
   }
 
   static Error refusal(const std::string& url, int status, const std::string& body) {
-    std::string why = shown(body.substr(0, kErrorBytesMax));
+    std::string why = escape(body.substr(0, kErrorBytesMax));
     if (const auto json = parse_json(body); json && json->is_object())
       if (const auto error = json->find("error"); error != json->end())
         why = get_string(*error, "message").value_or(why);

@@ -53,7 +53,7 @@ Result<trace::AnalysisOptions> asked(const AnalyzeOptions& o) {
     const auto nodes = parse_number(o.route_nodes);
     if (!nodes || *nodes < 1 || *nodes > 1e6 || *nodes != std::floor(*nodes))
       return fail(Code::kInvalid, "--route-nodes %s: want 1 to 1000000 caches",
-                  shown(o.route_nodes).c_str());
+                  escape(o.route_nodes).c_str());
     out.route_nodes = static_cast<uint64_t>(*nodes);
   }
   out.seed = o.seed;

@@ -20,7 +20,7 @@ Result<std::string> find_config(const std::string& what, const std::string& name
     if (fs::exists(file, ignored)) return file.string();
   }
   return fail(Code::kNotFound, "no %s '%s' in configs/%s, %s or %s; give a JSON file", what.c_str(),
-              shown(name).c_str(), folder.c_str(), folders[1].lexically_normal().c_str(),
+              escape(name).c_str(), folder.c_str(), folders[1].lexically_normal().c_str(),
               folders[2].lexically_normal().c_str());
 }
 

@@ -78,7 +78,7 @@ Result<sim::PlanOptions> asked(const PlanFlags& o) {
   }
   for (const std::string& text : o.nics) {
     const auto rate = parse_number(text);
-    if (!rate) return fail(Code::kInvalid, "--nics %s: want Gbit/s", shown(text).c_str());
+    if (!rate) return fail(Code::kInvalid, "--nics %s: want Gbit/s", escape(text).c_str());
     out.nic_gbps.push_back(*rate);
   }
   return out;

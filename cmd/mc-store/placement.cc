@@ -103,11 +103,11 @@ Result<int> run_why(const KeyOptions& o, const Context& context) {
         "\n");
     return 0;
   }
-  put(strf("%s: %s\n", shown(o.key).c_str(), why.state.c_str()));
-  for (const auto& fact : why.facts) put("  " + shown(fact) + "\n");
+  put(strf("%s: %s\n", escape(o.key).c_str(), why.state.c_str()));
+  for (const auto& fact : why.facts) put("  " + escape(fact) + "\n");
   for (const Event& e : why.events)
-    put(strf("  %s %s on %s%s%s\n", when(e.at_ms).c_str(), kind(e), shown(e.nodes).c_str(),
-             e.reason.empty() ? "" : ": ", shown(e.reason).c_str()));
+    put(strf("  %s %s on %s%s%s\n", when(e.at_ms).c_str(), kind(e), escape(e.nodes).c_str(),
+             e.reason.empty() ? "" : ": ", escape(e.reason).c_str()));
   if (why.events.empty()) put("  no event of it is kept: it was long ago, or never\n");
   return 0;
 }
@@ -156,11 +156,11 @@ void show_drain(const DrainInfo& d, const Context& context) {
                           {"eta-ms", d.eta_ms}}) +
                "\n");
   put(strf(
-      "%s: %s, %llu object(s) of %s left, %llu moved%s%s%s\n", shown(d.node).c_str(),
+      "%s: %s, %llu object(s) of %s left, %llu moved%s%s%s\n", escape(d.node).c_str(),
       d.state.c_str(), static_cast<unsigned long long>(d.objects_left),
-      human_bytes(d.bytes_left).c_str(), static_cast<unsigned long long>(d.moved),
+      rounded_bytes_text(d.bytes_left).c_str(), static_cast<unsigned long long>(d.moved),
       d.eta_ms > 0 ? strf(", about %.1f s to go", static_cast<double>(d.eta_ms) / 1e3).c_str() : "",
-      d.why.empty() ? "" : ": ", shown(d.why).c_str()));
+      d.why.empty() ? "" : ": ", escape(d.why).c_str()));
 }
 
 Result<int> run_drain(const DrainOptions& o, const Context& context) {

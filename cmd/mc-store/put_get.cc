@@ -58,13 +58,13 @@ Result<int> run_put(const PutOptions& o, const Context& context) {
   MC_TRY(const PutOutcome outcome, session->client().put(o.key, std::as_bytes(std::span(value))));
   if (outcome == PutOutcome::kNotAdmitted)
     return fail(Code::kDenied, "key '%s' is not admitted: the pool keeps no objects of its class",
-                shown(o.key).c_str());
+                escape(o.key).c_str());
   const bool existed = outcome == PutOutcome::kExisted;
   if (context.json)
     put(dump_json({{"key", o.key}, {"bytes", value.size()}, {"existed", existed}}) + "\n");
   else
-    put(strf("%s %s, %s\n", existed ? "exists" : "stored", shown(o.key).c_str(),
-             human_bytes(value.size()).c_str()));
+    put(strf("%s %s, %s\n", existed ? "exists" : "stored", escape(o.key).c_str(),
+             rounded_bytes_text(value.size()).c_str()));
   return 0;
 }
 

@@ -25,7 +25,7 @@ Result<int> run_exists(const KeysOptions& o, const Context& context) {
   for (size_t i = 0; i < found.size(); ++i) {
     all = all && found[i];
     json[o.keys[i]] = bool{found[i]};
-    if (!context.json) put(strf("%s %s\n", found[i] ? "yes" : "no", shown(o.keys[i]).c_str()));
+    if (!context.json) put(strf("%s %s\n", found[i] ? "yes" : "no", escape(o.keys[i]).c_str()));
   }
   if (context.json) put(dump_json(json) + "\n");
   return all ? 0 : 1;
@@ -61,9 +61,9 @@ Result<int> run_ls(const LsOptions& o, const Context& context) {
                        {"leased", x.leased}}) +
             "\n");
       else
-        put(strf("%10s  %u%s%s  %s\n", human_bytes(x.bytes).c_str(), x.replicas,
+        put(strf("%10s  %u%s%s  %s\n", rounded_bytes_text(x.bytes).c_str(), x.replicas,
                  x.disks > 0 ? "+disk" : "", x.leased ? " leased" : "       ",
-                 shown(x.key).c_str()));
+                 escape(x.key).c_str()));
       after = x.key;
     }
     left -= std::min<uint64_t>(left, page.items.size());
@@ -101,18 +101,20 @@ Result<int> run_stat(const ClientVerb& o, const Context& context) {
     return 0;
   }
   put(strf("%zu node(s), %s of %s used, %llu object(s) of %s, %llu leased, %llu evicted so far\n",
-           s.nodes.size(), human_bytes(s.used).c_str(), human_bytes(s.capacity).c_str(),
-           static_cast<unsigned long long>(s.objects), human_bytes(s.object_bytes).c_str(),
-           static_cast<unsigned long long>(s.leased),
+           s.nodes.size(), rounded_bytes_text(s.used).c_str(),
+           rounded_bytes_text(s.capacity).c_str(), static_cast<unsigned long long>(s.objects),
+           rounded_bytes_text(s.object_bytes).c_str(), static_cast<unsigned long long>(s.leased),
            static_cast<unsigned long long>(s.evicted_objects)));
   if (!s.tiers.empty())
     put(strf("%zu disk(s) with %llu object(s) of %s\n", s.tiers.size(),
-             static_cast<unsigned long long>(s.disk_objects), human_bytes(s.disk_bytes).c_str()));
-  if (!s.rebuilding.empty()) put(shown(s.rebuilding) + "\n");
+             static_cast<unsigned long long>(s.disk_objects),
+             rounded_bytes_text(s.disk_bytes).c_str()));
+  if (!s.rebuilding.empty()) put(escape(s.rebuilding) + "\n");
   for (const NodeStat& n : s.nodes)
-    put(strf("  %-16s %-8s %10s of %-10s %8llu object(s)  %s\n", shown(n.name).c_str(),
-             n.state.c_str(), human_bytes(n.used).c_str(), human_bytes(n.capacity).c_str(),
-             static_cast<unsigned long long>(n.objects), shown(n.control).c_str()));
+    put(strf("  %-16s %-8s %10s of %-10s %8llu object(s)  %s\n", escape(n.name).c_str(),
+             n.state.c_str(), rounded_bytes_text(n.used).c_str(),
+             rounded_bytes_text(n.capacity).c_str(), static_cast<unsigned long long>(n.objects),
+             escape(n.control).c_str()));
   return 0;
 }
 
@@ -133,9 +135,9 @@ Result<int> run_df(const ClientVerb& o, const Context& context) {
                      {"trouble", trouble}}) +
           "\n");
     else
-      put(strf("%-16s %-6s %10s %10s %4.0f%% %9llu  %s\n", shown(node).c_str(), tier,
-               human_bytes(capacity).c_str(), human_bytes(used).c_str(), 100 * share,
-               static_cast<unsigned long long>(objects), shown(trouble).c_str()));
+      put(strf("%-16s %-6s %10s %10s %4.0f%% %9llu  %s\n", escape(node).c_str(), tier,
+               rounded_bytes_text(capacity).c_str(), rounded_bytes_text(used).c_str(), 100 * share,
+               static_cast<unsigned long long>(objects), escape(trouble).c_str()));
   };
   if (!context.json)
     put(strf("%-16s %-6s %10s %10s %5s %9s\n", "node", "tier", "size", "used", "use", "objects"));

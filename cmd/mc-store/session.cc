@@ -8,8 +8,8 @@ namespace {
 
 // A progress line on a terminal, for work that takes longer than a moment.
 void show_progress(uint64_t done, uint64_t total) {
-  std::fprintf(stderr, "\r%s of %s%s", human_bytes(done).c_str(), human_bytes(total).c_str(),
-               done == total ? "\n" : "");
+  std::fprintf(stderr, "\r%s of %s%s", rounded_bytes_text(done).c_str(),
+               rounded_bytes_text(total).c_str(), done == total ? "\n" : "");
 }
 
 }  // namespace

@@ -92,20 +92,21 @@ std::string bar(uint64_t used, uint64_t capacity) {
 std::string text_view(const ClusterStat& s, const Rates& r) {
   std::string out = strf(
       "%s of %s used, %llu object(s), %llu on disks, %llu leased, %llu being written\n",
-      human_bytes(s.used).c_str(), human_bytes(s.capacity).c_str(),
+      rounded_bytes_text(s.used).c_str(), rounded_bytes_text(s.capacity).c_str(),
       static_cast<unsigned long long>(s.objects), static_cast<unsigned long long>(s.disk_objects),
       static_cast<unsigned long long>(s.leased), static_cast<unsigned long long>(s.writing));
   out += strf("a second: %.0f puts, %.0f gets", r.puts, r.gets);
   if (r.gets > 0) out += strf(" (%.0f%% hits)", 100 * r.hit_share);
   out += strf(", %.0f removed, %.0f evicted, %.0f puts waited, %.0f found no room\n", r.removed,
               r.evicted, r.waited, r.no_space);
-  if (!s.rebuilding.empty()) out += shown(s.rebuilding) + "\n";
+  if (!s.rebuilding.empty()) out += escape(s.rebuilding) + "\n";
   out += strf("%-16s %-9s %-27s %9s  %s\n", "node", "state", "memory", "objects", "disk");
   for (const NodeStat& n : s.nodes) {
     const TierStat* t = disk_of(s, n.name);
-    out += strf("%-16s %-9s %-27s %9llu  %s\n", shown(n.name).c_str(), shown(n.state).c_str(),
-                bar(n.used, n.capacity).c_str(), static_cast<unsigned long long>(n.objects),
-                t == nullptr ? "-" : (bar(t->used, t->capacity) + " " + shown(t->trouble)).c_str());
+    out +=
+        strf("%-16s %-9s %-27s %9llu  %s\n", escape(n.name).c_str(), escape(n.state).c_str(),
+             bar(n.used, n.capacity).c_str(), static_cast<unsigned long long>(n.objects),
+             t == nullptr ? "-" : (bar(t->used, t->capacity) + " " + escape(t->trouble)).c_str());
   }
   return out;
 }
@@ -122,7 +123,7 @@ Result<int> run_top(const TopOptions& o, const Context& context) {
     if (!now && o.once) return fail(now.error());
     if (screen) put("\x1b[H\x1b[J");
     if (!now) {  // the master may be restarting: look on
-      put(shown(now.error().what) + "\n");
+      put(escape(now.error().what) + "\n");
     } else {
       const Rates r = between(before, *now, to_seconds(o.interval));
       put(context.json ? json_view(*now, r) : text_view(*now, r));

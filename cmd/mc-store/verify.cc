@@ -66,9 +66,9 @@ Result<int> run_verify(const VerifyOptions& o, const Context& context) {
                    {"what", read.damaged}}) +
         "\n");
   } else {
-    for (const std::string& what : read.damaged) put("damaged: " + shown(what) + "\n");
+    for (const std::string& what : read.damaged) put("damaged: " + escape(what) + "\n");
     put(strf("%llu object(s) of %s read, %llu damaged, %llu unfinished write(s) cleaned up\n",
-             static_cast<unsigned long long>(read.objects), human_bytes(read.bytes).c_str(),
+             static_cast<unsigned long long>(read.objects), rounded_bytes_text(read.bytes).c_str(),
              static_cast<unsigned long long>(damaged),
              static_cast<unsigned long long>(found.unfinished)));
   }

@@ -38,7 +38,7 @@ std::string cuda_text(const device::Found& found) {
   std::string out = device::cuda_summary() + "\n";
   for (const device::Info& d : found.devices)
     out += strf("  %s  %s  %s  %s  sm_%u\n", d.location().c_str(), d.pci.c_str(), d.name.c_str(),
-                human_bytes(d.bytes).c_str(), d.capability);
+                rounded_bytes_text(d.bytes).c_str(), d.capability);
   return out;
 }
 

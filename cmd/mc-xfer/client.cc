@@ -34,7 +34,7 @@ Result<std::unique_ptr<Client>> Client::open(const ClientOptions& options, const
 Result<Memory> Client::memory(uint64_t bytes, const std::string& need) const {
   if (bytes > offered)
     return fail(Code::kInvalid, "%s need %s, the peer offers %s: its --size sets it", need.c_str(),
-                human_bytes(bytes).c_str(), human_bytes(offered).c_str());
+                rounded_bytes_text(bytes).c_str(), rounded_bytes_text(offered).c_str());
   return engine->allocate(bytes, true, location);
 }
 

@@ -39,9 +39,9 @@ struct Copy {
   }
   void show(uint64_t total) const {
     if (!o.progress && ::isatty(2) == 0) return;
-    std::fprintf(stderr, "\r%s", human_bytes(done).c_str());
+    std::fprintf(stderr, "\r%s", rounded_bytes_text(done).c_str());
     if (total > 0)
-      std::fprintf(stderr, " of %s (%.0f %%)", human_bytes(total).c_str(),
+      std::fprintf(stderr, " of %s (%.0f %%)", rounded_bytes_text(total).c_str(),
                    100.0 * static_cast<double>(done) / static_cast<double>(total));
     std::fprintf(stderr, "   ");
   }

@@ -66,8 +66,8 @@ Result<End> open_local(const std::string& path, bool source) {
 }
 
 void show(uint64_t done, uint64_t total) {
-  std::fprintf(stderr, "\r%s of %s (%.0f %%)   ", human_bytes(done).c_str(),
-               human_bytes(total).c_str(),
+  std::fprintf(stderr, "\r%s of %s (%.0f %%)   ", rounded_bytes_text(done).c_str(),
+               rounded_bytes_text(total).c_str(),
                total == 0 ? 100. : 100. * static_cast<double>(done) / static_cast<double>(total));
 }
 
@@ -90,8 +90,8 @@ void print(const p2p::filecopy::CopyReport& r, double seconds, const std::string
     return;
   }
   std::printf("%llu files, %s in %.3f s over %s", static_cast<unsigned long long>(r.files),
-              human_bytes(r.bytes).c_str(), seconds, way.c_str());
-  if (r.kept > 0) std::printf(", %s of it there before", human_bytes(r.kept).c_str());
+              rounded_bytes_text(r.bytes).c_str(), seconds, way.c_str());
+  if (r.kept > 0) std::printf(", %s of it there before", rounded_bytes_text(r.kept).c_str());
   if (r.skipped > 0)
     std::printf(", %llu links and other special files skipped",
                 static_cast<unsigned long long>(r.skipped));

@@ -83,7 +83,7 @@ void print(const p2p::SetInfo& s, bool json, const std::string& source) {
     std::printf("%s\n", dump_json(to_json(s, source)).c_str());
   else
     std::printf("%-21s %-24s %10s %6llu files %7llu of %llu shards, %llu other sources\n",
-                source.c_str(), s.name.c_str(), human_bytes(s.bytes).c_str(),
+                source.c_str(), s.name.c_str(), rounded_bytes_text(s.bytes).c_str(),
                 static_cast<unsigned long long>(s.files), static_cast<unsigned long long>(s.have),
                 static_cast<unsigned long long>(s.shards),
                 static_cast<unsigned long long>(s.sources));
@@ -146,9 +146,9 @@ void print(const p2p::PullReport& r, bool json) {
                                    {"from", from}})
                             .c_str());
   } else {
-    std::printf("%s: %s in %.3f s from %zu sources", r.name.c_str(), human_bytes(r.bytes).c_str(),
-                r.seconds, r.from.size());
-    if (r.kept > 0) std::printf(", %s of it there before", human_bytes(r.kept).c_str());
+    std::printf("%s: %s in %.3f s from %zu sources", r.name.c_str(),
+                rounded_bytes_text(r.bytes).c_str(), r.seconds, r.from.size());
+    if (r.kept > 0) std::printf(", %s of it there before", rounded_bytes_text(r.kept).c_str());
     std::printf("\n");
   }
   std::fflush(stdout);
@@ -167,7 +167,8 @@ Result<int> pull(PullOptions& o, const Context& context) {
   if (shown)
     o.request.progress = [](uint64_t done, uint64_t total) {
       std::fprintf(
-          stderr, "\r%s of %s (%.0f %%)   ", human_bytes(done).c_str(), human_bytes(total).c_str(),
+          stderr, "\r%s of %s (%.0f %%)   ", rounded_bytes_text(done).c_str(),
+          rounded_bytes_text(total).c_str(),
           total == 0 ? 100. : 100. * static_cast<double>(done) / static_cast<double>(total));
     };
   Result<p2p::PullReport> report = fail(Code::kInternal, "not run");

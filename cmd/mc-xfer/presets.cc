@@ -155,9 +155,10 @@ Result<int> run_preset(const std::string& name, const ClientOptions& options, Du
   WorkloadConfig config{duration, true, 1};
   for (const Stream& stream : p.rows) {
     if (stream.span() > std::min(mine->offered, other->offered)) {
-      std::fprintf(
-          stderr, "left out: %s x %llu, the peer offers %s\n", bytes_text(stream.block).c_str(),
-          static_cast<unsigned long long>(stream.threads), human_bytes(mine->offered).c_str());
+      std::fprintf(stderr, "left out: %s x %llu, the peer offers %s\n",
+                   bytes_text(stream.block).c_str(),
+                   static_cast<unsigned long long>(stream.threads),
+                   rounded_bytes_text(mine->offered).c_str());
       continue;
     }
     Side a, b;

@@ -85,11 +85,11 @@ Result<BlockHash> parse_block_hash(std::string_view text) {
     return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
   };
   if (text.size() != 64)
-    return fail(Code::kInvalid, "block hash '%s': want 64 hex digits", shown(text).c_str());
+    return fail(Code::kInvalid, "block hash '%s': want 64 hex digits", escape(text).c_str());
   for (size_t i = 0; i < 32; ++i) {
     const int high = digit(text[2 * i]), low = digit(text[2 * i + 1]);
     if (high < 0 || low < 0)
-      return fail(Code::kInvalid, "block hash '%s': want 64 hex digits", shown(text).c_str());
+      return fail(Code::kInvalid, "block hash '%s': want 64 hex digits", escape(text).c_str());
     h.bytes[i] = static_cast<uint8_t>(high * 16 + low);
   }
   return h;

@@ -23,14 +23,14 @@ std::vector<std::string> split(const std::string& text) {
 Result<bool> parse_flag(const std::string& s) {
   if (s == "true" || s == "1" || s == "on" || s == "yes") return true;
   if (s == "false" || s == "0" || s == "off" || s == "no") return false;
-  return fail(Code::kInvalid, "'%s' is not true or false", shown(s).c_str());
+  return fail(Code::kInvalid, "'%s' is not true or false", escape(s).c_str());
 }
 
 template <class T>
 Result<T> parse_count(const std::string& s) {
   MC_TRY(const uint64_t n, parse_uint(s));
   if (n > static_cast<uint64_t>(std::numeric_limits<T>::max()))
-    return fail(Code::kInvalid, "'%s' is too large", shown(s).c_str());
+    return fail(Code::kInvalid, "'%s' is too large", escape(s).c_str());
   return static_cast<T>(n);
 }
 
@@ -80,7 +80,7 @@ void OptionList::add(const char* name, const char* help, Option::Kind kind,
 void OptionList::operator()(const char* name, std::string& v, const char* help, Strings choices) {
   auto set = [&v, choices](const std::string& s) -> Result<> {
     if (!choices.empty() && std::find(choices.begin(), choices.end(), s) == choices.end())
-      return fail(Code::kInvalid, "'%s' is not one of %s", shown(s).c_str(),
+      return fail(Code::kInvalid, "'%s' is not one of %s", escape(s).c_str(),
                   join(choices, ",").c_str());
     v = s;
     return {};
@@ -160,7 +160,7 @@ Result<Option*> OptionList::find(std::string_view name, const char* where) {
     names.push_back(option.name);
   }
   const std::string near = nearest(name, names);
-  return fail(Code::kInvalid, "%s: unknown option '%s'%s", where, shown(name).c_str(),
+  return fail(Code::kInvalid, "%s: unknown option '%s'%s", where, escape(name).c_str(),
               near.empty() ? "" : (": did you mean '" + near + "'?").c_str());
 }
 

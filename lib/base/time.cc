@@ -6,7 +6,7 @@
 
 namespace mc {
 
-Time SteadyClock::about_now() const {
+Time SteadyClock::coarse_now() const {
   timespec ts{};  // of the timeline of steady_clock, as of the last tick
   clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
   return Time(std::chrono::seconds(ts.tv_sec) + Duration(ts.tv_nsec));

@@ -23,13 +23,13 @@ class Clock {
   virtual ~Clock() = default;
   virtual Time now() const = 0;
   // The same, up to some milliseconds ago: where it need not be exact and must cost nothing.
-  virtual Time about_now() const { return now(); }
+  virtual Time coarse_now() const { return now(); }
 };
 
 class SteadyClock final : public Clock {
  public:
   Time now() const override { return Time(std::chrono::steady_clock::now().time_since_epoch()); }
-  Time about_now() const override;  // does not wait for what the CPU has under way, as now() does
+  Time coarse_now() const override;  // does not wait for what the CPU has under way, as now() does
 };
 
 class ManualClock final : public Clock {  // tests and the simulator; one thread

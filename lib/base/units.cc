@@ -48,13 +48,13 @@ Result<uint64_t> parse_scaled(std::string_view text, const std::array<Unit, N>& 
     const double scaled = n * static_cast<double>(u.scale);
     if (!exact && n >= 0 && scaled <= static_cast<double>(kMax))
       return static_cast<uint64_t>(std::llround(scaled));
-    return fail(Code::kInvalid, "'%s' is too large a %s", shown(text).c_str(), what);
+    return fail(Code::kInvalid, "'%s' is too large a %s", escape(text).c_str(), what);
   }
   std::string want;
   for (const Unit& u : units)
     if (*u.name) want += std::string(want.empty() ? "" : ", ") + u.name;
   return fail(Code::kInvalid, "'%s' is not a %s: want a number and a unit (%s)",
-              shown(text).c_str(), what, want.c_str());
+              escape(text).c_str(), what, want.c_str());
 }
 
 template <size_t N>
@@ -73,7 +73,7 @@ Result<> check_node_id(std::string_view id) {
                 kNodeIdBytesMax);
   if (!std::all_of(id.begin(), id.end(), [](char c) { return c > ' ' && c < 127; }))
     return fail(Code::kInvalid, "node name '%s': want printable ASCII without spaces",
-                shown(id).c_str());
+                escape(id).c_str());
   return {};
 }
 
@@ -81,11 +81,11 @@ Result<> check_object_key(std::string_view key) {
   if (key.empty() || key.size() > kObjectKeyBytesMax)
     return fail(Code::kInvalid, "key of %zu bytes: want 1 to %zu", key.size(), kObjectKeyBytesMax);
   if (key.find('\0') != std::string_view::npos)
-    return fail(Code::kInvalid, "key '%s' holds a NUL byte", shown(key).c_str());
+    return fail(Code::kInvalid, "key '%s' holds a NUL byte", escape(key).c_str());
   return {};
 }
 
-std::string shown(std::string_view bytes) {
+std::string escape(std::string_view bytes) {
   std::string out;
   for (char c : bytes.substr(0, 80)) {
     if (c >= ' ' && c < 127)
@@ -107,7 +107,7 @@ Result<uint64_t> parse_uint(std::string_view text) {
   uint64_t n = 0;
   auto [end, err] = std::from_chars(text.data(), text.data() + text.size(), n);
   if (err != std::errc() || end != text.data() + text.size())
-    return fail(Code::kInvalid, "'%s' is not a whole number", shown(text).c_str());
+    return fail(Code::kInvalid, "'%s' is not a whole number", escape(text).c_str());
   return n;
 }
 
@@ -115,7 +115,7 @@ Result<double> parse_number(std::string_view text) {
   double n = 0;
   auto [end, err] = std::from_chars(text.data(), text.data() + text.size(), n);
   if (err != std::errc() || end != text.data() + text.size() || !std::isfinite(n))
-    return fail(Code::kInvalid, "'%s' is not a number", shown(text).c_str());
+    return fail(Code::kInvalid, "'%s' is not a number", escape(text).c_str());
   return n;
 }
 
@@ -131,7 +131,7 @@ std::string number_text(double n) {
   return {buffer, end};
 }
 
-std::string human_bytes(uint64_t n) {
+std::string rounded_bytes_text(uint64_t n) {
   if (n < kKiB) return strf("%llu B", static_cast<unsigned long long>(n));
   size_t i = 0;
   double v = static_cast<double>(n);

@@ -39,7 +39,7 @@ inline constexpr size_t kNodeIdBytesMax = 255;
 inline constexpr size_t kObjectKeyBytesMax = 1024;
 Result<> check_node_id(std::string_view id);
 Result<> check_object_key(std::string_view key);
-std::string shown(std::string_view bytes);  // for messages: non-printable bytes as \xNN, cut at 80
+std::string escape(std::string_view bytes);  // for messages: non-printable bytes as \xNN, cut at 80
 
 constexpr uint64_t kKiB = 1024, kMiB = 1024 * kKiB, kGiB = 1024 * kMiB;
 
@@ -50,6 +50,6 @@ Result<double> parse_number(std::string_view text);      // "0.95"
 std::string to_text(Duration d);                         // "10ms": the largest exact unit
 std::string bytes_text(uint64_t n);                      // "4KiB": the largest exact unit
 std::string number_text(double n);                       // shortest that reads back the same
-std::string human_bytes(uint64_t n);                     // "1.4 GiB": for people, rounded
+std::string rounded_bytes_text(uint64_t n);              // "1.4 GiB": for people, rounded
 
 }  // namespace mc

@@ -15,7 +15,7 @@ Result<> check_keys(const Json& object, const char* where, const std::vector<std
     for (const auto& k : known) found = found || k == key;
     if (found) continue;
     const std::string near = nearest(key, known);
-    return fail(Code::kInvalid, "%s: unknown key '%s'%s", where, shown(key).c_str(),
+    return fail(Code::kInvalid, "%s: unknown key '%s'%s", where, escape(key).c_str(),
                 near.empty() ? "" : (": did you mean '" + near + "'?").c_str());
   }
   return {};
@@ -76,7 +76,7 @@ Result<CostModel> parse_cost(const Json& json) {
 
 std::string shape(const ModelSpec& s) {
   return strf("%s with %u layers, %u KV heads of %u, hidden size %u, %u bytes a number",
-              shown(s.name).c_str(), s.layers, s.kv_heads, s.head_dim, s.hidden, s.element_bytes);
+              escape(s.name).c_str(), s.layers, s.kv_heads, s.head_dim, s.hidden, s.element_bytes);
 }
 
 }  // namespace

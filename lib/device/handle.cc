@@ -47,9 +47,10 @@ Result<Handle> decode(std::string_view bytes, std::string_view kind) {
   const std::string_view of(h.kind, ::strnlen(h.kind, sizeof h.kind));
   if (of != kind)
     return fail(Code::kInvalid, "a handle of '%s' memory: this is a device of kind %s",
-                shown(of).c_str(), std::string(kind).c_str());
+                escape(of).c_str(), std::string(kind).c_str());
   if (h.pid <= 0 || h.ordinal < 0 || h.bytes == 0 || h.offset > UINT64_MAX - h.bytes)
-    return fail(Code::kCorrupt, "a handle of %s memory with impossible numbers", shown(of).c_str());
+    return fail(Code::kCorrupt, "a handle of %s memory with impossible numbers",
+                escape(of).c_str());
   if (h.pid == ::getpid())
     return fail(Code::kInvalid, "a handle of this process's own memory: use the memory itself");
   const auto started = started_at(h.pid);

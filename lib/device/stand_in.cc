@@ -381,8 +381,9 @@ Result<Memory> StandInDevice::allocate(uint64_t bytes) {
     Lock lock(core_->mutex);
     const uint64_t left = core_->config.bytes - core_->used;
     if (bytes > left || pages(bytes) > left)
-      return fail(Code::kNoSpace, "%s of memory on %s: %s is free", human_bytes(bytes).c_str(),
-                  core_->name().c_str(), human_bytes(left).c_str());
+      return fail(Code::kNoSpace, "%s of memory on %s: %s is free",
+                  rounded_bytes_text(bytes).c_str(), core_->name().c_str(),
+                  rounded_bytes_text(left).c_str());
     core_->used += pages(bytes);
   }
   io::Fd fd(::memfd_create("stand-in", MFD_CLOEXEC));
@@ -401,7 +402,7 @@ Result<Memory> StandInDevice::allocate_host(uint64_t bytes) {
   MC_TRY_(core_->open_for_work());
   if (bytes == 0) return fail(Code::kInvalid, "allocate 0 bytes of pinned memory");
   std::byte* const data = map_memory(pages(bytes), PROT_READ | PROT_WRITE, -1);
-  if (data == nullptr) return fail_errno("%s of pinned memory", human_bytes(bytes).c_str());
+  if (data == nullptr) return fail_errno("%s of pinned memory", rounded_bytes_text(bytes).c_str());
   return Memory{{data, bytes}, std::shared_ptr<const void>(data, [bytes](const void* p) {
                   ::munmap(const_cast<void*>(p), pages(bytes));
                 })};

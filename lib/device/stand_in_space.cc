@@ -35,7 +35,7 @@ Result<AreaPtr> AddressSpace::add(int ordinal, io::Fd fd, uint64_t bytes, bool o
   area->address = map_memory(area->mapped, PROT_NONE, -1);
   area->fd = std::move(fd);
   if (area->seen == nullptr || area->address == nullptr)
-    return fail_errno("map %s of stand-in memory", human_bytes(bytes).c_str());
+    return fail_errno("map %s of stand-in memory", rounded_bytes_text(bytes).c_str());
   Lock lock(mutex_);
   areas_[area->address] = {area, area->mapped};
   return area;
@@ -64,8 +64,8 @@ Result<AreaPtr> AddressSpace::find(const std::byte* address, uint64_t bytes) {
                 static_cast<const void*>(address));
   if (at > spot.area->bytes || bytes > spot.area->bytes - at)
     return fail(Code::kInvalid, "%s at %p pass the end of an allocation of %s",
-                human_bytes(bytes).c_str(), static_cast<const void*>(address),
-                human_bytes(spot.area->bytes).c_str());
+                rounded_bytes_text(bytes).c_str(), static_cast<const void*>(address),
+                rounded_bytes_text(spot.area->bytes).c_str());
   return spot.area;
 }
 

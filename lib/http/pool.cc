@@ -151,7 +151,7 @@ Result<Pool::Host*> Pool::host_of(Job& job) {
   const char* scheme = uri ? evhttp_uri_get_scheme(uri.get()) : nullptr;
   const char* name = uri ? evhttp_uri_get_host(uri.get()) : nullptr;
   if (!scheme || std::strcmp(scheme, "http") != 0 || !name || *name == '\0')
-    return fail(Code::kInvalid, "url '%s': give http://host:port/path", shown(url).c_str());
+    return fail(Code::kInvalid, "url '%s': give http://host:port/path", escape(url).c_str());
   const int port = evhttp_uri_get_port(uri.get());
   io::Address address{name, static_cast<uint16_t>(port < 0 ? 80 : port)};
   if (address.host.size() > 2 && address.host.front() == '[')

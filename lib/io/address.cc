@@ -16,17 +16,17 @@ Result<Address> parse_address(std::string_view text) {
   if (rest.starts_with("tcp://")) rest.remove_prefix(6);
   const size_t colon = rest.rfind(':');
   if (colon == std::string_view::npos || colon == 0)
-    return fail(Code::kInvalid, "address '%s': want host:port", shown(text).c_str());
+    return fail(Code::kInvalid, "address '%s': want host:port", escape(text).c_str());
   std::string_view host = rest.substr(0, colon);
   const bool bracketed = host.starts_with('[') && host.ends_with(']');
   if (bracketed) host = host.substr(1, host.size() - 2);
   const std::string_view bad = bracketed ? "[] \t\r\n" : "[]: \t\r\n";
   if (host.empty() || host.find_first_of(bad) != std::string_view::npos)
     return fail(Code::kInvalid, "address '%s': want host:port, or [host]:port for IPv6",
-                shown(text).c_str());
+                escape(text).c_str());
   auto port = parse_uint(rest.substr(colon + 1));
   if (!port || *port > 65535)
-    return fail(Code::kInvalid, "address '%s': port must be 0 to 65535", shown(text).c_str());
+    return fail(Code::kInvalid, "address '%s': port must be 0 to 65535", escape(text).c_str());
   return Address{std::string(host), static_cast<uint16_t>(*port)};
 }
 

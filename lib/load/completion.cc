@@ -16,7 +16,7 @@ std::string reason_of(const Json& error) {
   for (const char* key : {"code", "message", "type"}) {
     const auto it = error.find(key);
     if (it != error.end() && it->is_string() && !it->get<std::string>().empty())
-      return shown(it->get<std::string>()).substr(0, kReasonMax);
+      return escape(it->get<std::string>()).substr(0, kReasonMax);
   }
   return {};
 }

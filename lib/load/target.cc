@@ -81,7 +81,7 @@ Result<> Target::wait_ready(Duration limit, const std::function<bool()>& stopped
     if (ready && ready->status == 404) ready = get("/v1/models", ask);
     if (ready && ready->status == 200) return {};
     if (!ready && ready.error().code == Code::kInvalid) return fail(std::move(ready).error());
-    seen = ready ? strf("it answers %d: %s", ready->status, shown(ready->body).c_str())
+    seen = ready ? strf("it answers %d: %s", ready->status, escape(ready->body).c_str())
                  : ready.error().what;
     if (stopped && stopped()) return fail(Code::kUnavailable, "stopped: %s", seen.c_str());
     const Time next = loop_.clock().now() + kPollPeriod;

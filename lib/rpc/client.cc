@@ -49,7 +49,7 @@ Answered answer_of(std::string_view head, std::string_view body) {
     if (envelope.type != "error")
       return fail(
           Code::kUnsupported, "reply of type '%s', protocol version %u: want ok or error, %u",
-          shown(envelope.type).c_str(), unsigned{envelope.version}, unsigned{kProtocolVersion});
+          escape(envelope.type).c_str(), unsigned{envelope.version}, unsigned{kProtocolVersion});
     MC_TRY(const ErrorBody error, wire::decode<ErrorBody>(body));
     out.elsewhere = error.elsewhere;
     out.instead = error.instead;

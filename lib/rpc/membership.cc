@@ -14,7 +14,7 @@ Result<> Membership::heard(const NodeId& node, uint64_t epoch, Time now) {
   const auto it = nodes_.find(node);
   if (it == nodes_.end()) {
     if (nodes_.size() >= options_.nodes_max)
-      return fail(Code::kBusy, "node %s: there are %zu members already", shown(node).c_str(),
+      return fail(Code::kBusy, "node %s: there are %zu members already", escape(node).c_str(),
                   nodes_.size());
     if (nodes_.empty()) ticked_ = now;  // watching begins
     nodes_[node] = {epoch, now};
@@ -24,7 +24,7 @@ Result<> Membership::heard(const NodeId& node, uint64_t epoch, Time now) {
   Node& known = it->second;
   if (epoch < known.epoch)
     return fail(Code::kStale, "node %s was replaced by a newer process of that name",
-                shown(node).c_str());
+                escape(node).c_str());
   if (epoch > known.epoch)
     note(Change::Kind::kRestarted, node, epoch, now);
   else if (known.suspect)

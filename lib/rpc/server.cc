@@ -101,7 +101,7 @@ void Server::dispatch(detail::Caller peer, std::string_view head, std::string_vi
   auto it = handlers_.find(envelope->type);
   if (it == handlers_.end()) {
     Reply<Empty>(raw).error(
-        {Code::kUnsupported, strf("unknown message type '%s' at %s", shown(envelope->type).c_str(),
+        {Code::kUnsupported, strf("unknown message type '%s' at %s", escape(envelope->type).c_str(),
                                   address().c_str())});
     return;
   }

@@ -132,10 +132,11 @@ Result<> read_ssd(const std::string& folder, const std::string& kind) {
     if (!load.outcome) return fail(load.outcome.error());
     const std::string value(into.text(0, o.bytes));
     std::printf("ssd %s: %s generation %llu, class %u, until %llu: %llu bytes, checksum %llx, %s\n",
-                kind.c_str(), shown(o.key).c_str(), static_cast<unsigned long long>(o.generation.n),
-                o.klass, static_cast<unsigned long long>(o.keep_until_s),
+                kind.c_str(), escape(o.key).c_str(),
+                static_cast<unsigned long long>(o.generation.n), o.klass,
+                static_cast<unsigned long long>(o.keep_until_s),
                 static_cast<unsigned long long>(value.size()),
-                static_cast<unsigned long long>(xxh3(value)), shown(value).c_str());
+                static_cast<unsigned long long>(xxh3(value)), escape(value).c_str());
   }
   return {};
 }

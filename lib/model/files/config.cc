@@ -47,7 +47,7 @@ Result<> refuse_true(const Json& config, const char* key) {
   const Json* j = member(config, key);
   if (j != nullptr && *j != Json(false))
     return fail(Code::kUnsupported, "'%s' is %s: only false is computed here", key,
-                shown(dump_json(*j)).c_str());
+                escape(dump_json(*j)).c_str());
   return {};
 }
 
@@ -69,7 +69,7 @@ Result<Family> family_of(const Json& config) {
   return fail(Code::kUnsupported,
               "architecture %s: want [\"LlamaForCausalLM\"], [\"MistralForCausalLM\"] or "
               "[\"Qwen2ForCausalLM\"]",
-              found == nullptr ? "none" : shown(dump_json(*found)).c_str());
+              found == nullptr ? "none" : escape(dump_json(*found)).c_str());
 }
 
 Result<> refuse_unsupported(const Json& config) {
@@ -77,10 +77,10 @@ Result<> refuse_unsupported(const Json& config) {
   MC_TRY_(refuse_true(config, "mlp_bias"));
   if (const Json* act = member(config, "hidden_act"); act != nullptr && *act != "silu")
     return fail(Code::kUnsupported, "'hidden_act' is %s, want \"silu\"",
-                shown(dump_json(*act)).c_str());
+                escape(dump_json(*act)).c_str());
   if (const Json* quant = member(config, "quantization_config"))
     return fail(Code::kUnsupported, "quantized weights (%s): want f32, f16 or bf16",
-                shown(dump_json(*quant)).c_str());
+                escape(dump_json(*quant)).c_str());
   MC_TRY(const bool slides, get_bool_or(config, "use_sliding_window", true));
   if (slides && member(config, "sliding_window") != nullptr) {
     MC_TRY(const uint64_t window, get_uint(config, "sliding_window"));
@@ -122,7 +122,7 @@ Result<> parse_scaling(const Json& scaling, Rope& rope) {
   if (type == "yarn") return parse_yarn(scaling, rope);
   if (type != "linear" && type != "llama3")
     return fail(Code::kUnsupported, "RoPE scaling '%s': want default, linear, llama3 or yarn",
-                shown(type).c_str());
+                escape(type).c_str());
   rope.scaling = type == "linear" ? RopeScaling::kLinear : RopeScaling::kLlama3;
   MC_TRY(rope.factor, positive(scaling, "factor", 0));
   if (type == "linear") return {};
@@ -153,7 +153,7 @@ Result<std::vector<int32_t>> token_list(const Json& config, const char* key, uin
   for (const Json& id : j->is_array() ? *j : Json::array({*j})) {
     if (!id.is_number_integer() || id < 0 || id >= vocab)
       return fail(Code::kInvalid, "'%s' has %s, want a token id below %u", key,
-                  shown(dump_json(id)).c_str(), vocab);
+                  escape(dump_json(id)).c_str(), vocab);
     tokens.push_back(id.get<int32_t>());
   }
   return tokens;

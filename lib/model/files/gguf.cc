@@ -137,7 +137,7 @@ Result<GgufTensor> read_tensor(GgufReader& in) {
   MC_TRY(e.name, in.text(kNameMax));
   MC_TRY(const uint32_t rank, in.number<uint32_t>());
   if (rank > kGgufRankMax)
-    return fail(Code::kCorrupt, "tensor '%s' has %u dimensions", shown(e.name).c_str(), rank);
+    return fail(Code::kCorrupt, "tensor '%s' has %u dimensions", escape(e.name).c_str(), rank);
   for (uint32_t i = 0; i < rank; ++i) {
     MC_TRY(const uint64_t n, in.number<uint64_t>());
     e.tensor.shape.insert(e.tensor.shape.begin(), n);  // the file has columns first
@@ -184,7 +184,7 @@ Result<Tensors> read_tensors(GgufReader& in, std::span<const std::byte> file, ui
     const uint64_t bytes = e.tensor.type && elements ? *elements * size_of(*e.tensor.type) : 0;
     if (!elements || e.offset > data.size() || bytes > data.size() - e.offset)
       return fail(Code::kCorrupt, "tensor '%s' of %s lies at %llu of %zu bytes of data: cut off?",
-                  shown(e.name).c_str(), shape_text(e.tensor.shape).c_str(),
+                  escape(e.name).c_str(), shape_text(e.tensor.shape).c_str(),
                   static_cast<ull>(e.offset), data.size());
     e.tensor.bytes = data.subspan(e.offset, bytes);
     tensors.emplace(std::move(e.name), std::move(e.tensor));
@@ -201,7 +201,7 @@ Result<> scaling(const Gguf& g, const std::string& of, uint64_t turned, ModelCon
                 "RoPE over %llu of %u dimensions, scaling '%s': want all, none "
                 "or linear",
                 static_cast<ull>(turned), c.head_dim,
-                kind == nullptr ? "none" : shown(*kind).c_str());
+                kind == nullptr ? "none" : escape(*kind).c_str());
   if (linear) {
     const double* factor = gguf_value<double>(g, of + "rope.scaling.factor");
     if (factor == nullptr || !(*factor > 0))
@@ -240,7 +240,7 @@ Result<Gguf> parse_gguf(std::span<const std::byte> file) {
     MC_TRY(const uint32_t kind, in.number<uint32_t>());
     auto value = read_value(in, kind);
     if (!value)
-      return fail(Code::kCorrupt, "'%s': %s", shown(key).c_str(), value.error().what.c_str());
+      return fail(Code::kCorrupt, "'%s': %s", escape(key).c_str(), value.error().what.c_str());
     g.metadata.emplace(key, std::move(*value));
   }
   MC_TRY(const uint64_t alignment, whole(g, "general.alignment", 32, 1u << 20));
@@ -252,7 +252,7 @@ Result<ModelConfig> gguf_config(const Gguf& g) {
   const std::string* kind = gguf_value<std::string>(g, "general.architecture");
   if (kind == nullptr || (*kind != "llama" && *kind != "qwen2"))
     return fail(Code::kUnsupported, "architecture '%s': want llama or qwen2",
-                kind == nullptr ? "" : shown(*kind).c_str());
+                kind == nullptr ? "" : escape(*kind).c_str());
   const std::string of = *kind + ".";
   const auto key = [&](const char* name) { return of + name; };
   ModelConfig c;

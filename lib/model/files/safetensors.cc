@@ -27,7 +27,7 @@ Result<std::vector<uint64_t>> read_numbers(const Json& entry, const char* key, s
   for (const Json& n : *it) {
     if (!n.is_number_unsigned())
       return fail(Code::kCorrupt, "'%s' holds %s, want whole numbers of 0 or more", key,
-                  shown(dump_json(n)).c_str());
+                  escape(dump_json(n)).c_str());
     numbers.push_back(n.get<uint64_t>());
   }
   return numbers;
@@ -68,7 +68,7 @@ Result<> check_overlap(const Tensors& tensors, const std::byte* data) {
   for (size_t i = 1; i < ranges.size(); ++i)
     if (ranges[i].begin < ranges[i - 1].end)
       return fail(Code::kCorrupt, "tensors '%s' and '%s' overlap",
-                  shown(*ranges[i - 1].name).c_str(), shown(*ranges[i].name).c_str());
+                  escape(*ranges[i - 1].name).c_str(), escape(*ranges[i].name).c_str());
   return {};
 }
 
@@ -99,7 +99,7 @@ Result<TensorSet> open_shards(const std::string& folder, const std::string& inde
   for (const auto& [name, file] : map->items()) {
     if (!file.is_string() || !plain_file(file.get_ref<const std::string&>()))
       return fail(Code::kCorrupt, "%s: tensor '%s' is in %s, want the name of a file beside it",
-                  index_path.c_str(), shown(name).c_str(), shown(dump_json(file)).c_str());
+                  index_path.c_str(), escape(name).c_str(), escape(dump_json(file)).c_str());
     const std::string& shard = file.get_ref<const std::string&>();
     if (!shards.contains(shard)) {
       if (shards.size() >= kShardsMax)
@@ -109,7 +109,7 @@ Result<TensorSet> open_shards(const std::string& folder, const std::string& inde
     const auto it = shards[shard].find(name);
     if (it == shards[shard].end())
       return fail(Code::kNotFound, "%s: tensor '%s' should be in %s, which has none of that name",
-                  index_path.c_str(), shown(name).c_str(), shown(shard).c_str());
+                  index_path.c_str(), escape(name).c_str(), escape(shard).c_str());
     set.tensors.emplace(name, it->second);
   }
   return set;
@@ -145,7 +145,7 @@ Result<const Tensor*> TensorSet::find(const std::string& name,
                 name.c_str(), shape_text(t.shape).c_str(), shape_text(shape).c_str());
   if (!t.type)
     return fail(Code::kUnsupported, "tensor '%s' is of format %s: want f32, f16 or bf16",
-                name.c_str(), shown(t.type_text).c_str());
+                name.c_str(), escape(t.type_text).c_str());
   return &t;
 }
 
@@ -168,7 +168,7 @@ Result<Tensors> parse_safetensors(std::span<const std::byte> file) {
     if (name == "__metadata__") continue;
     auto t = read_entry(entry, data);
     if (!t)
-      return fail(t.error().code, "tensor '%s': %s", shown(name).c_str(), t.error().what.c_str());
+      return fail(t.error().code, "tensor '%s': %s", escape(name).c_str(), t.error().what.c_str());
     tensors.emplace(name, std::move(*t));
   }
   MC_TRY_(check_overlap(tensors, data.data()));

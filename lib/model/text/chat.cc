@@ -132,7 +132,7 @@ Result<> check_turns(std::span<const ChatMessage> messages) {
       return fail(Code::kInvalid,
                   "message %zu is of role '%s', want '%s': this model's chats are an optional "
                   "system message, then user and assistant in turns",
-                  i, shown(role).c_str(), want);
+                  i, escape(role).c_str(), want);
     want = role == "user" ? "assistant" : "user";
   }
   if (messages.empty() || messages.back().role != "user")

@@ -56,7 +56,7 @@ Result<Json> pre_tokenizer(const std::string& pre) {
   }
   return fail(Code::kUnsupported,
               "'tokenizer.ggml.pre' is '%s': want gpt-2, llama-bpe, qwen2 or smollm",
-              shown(pre).c_str());
+              escape(pre).c_str());
 }
 
 Result<Tokenizer> byte_pairs(const Gguf& g, const std::vector<std::string>& texts,
@@ -92,7 +92,7 @@ Result<Tokenizer> gguf_tokenizer(const Gguf& g) {
   const auto* kinds = gguf_value<std::vector<int64_t>>(g, key_of("token_type"));
   if (kind == nullptr || (*kind != "llama" && *kind != "gpt2"))
     return fail(Code::kUnsupported, "a tokenizer of kind '%s': want llama or gpt2",
-                kind == nullptr ? "" : shown(*kind).c_str());
+                kind == nullptr ? "" : escape(*kind).c_str());
   if (texts == nullptr || kinds == nullptr || texts->size() != kinds->size())
     return fail(Code::kInvalid, "tokens and types of the tokenizer are not of one length");
   return *kind == "llama" ? scored(g, *texts, *kinds) : byte_pairs(g, *texts, *kinds);

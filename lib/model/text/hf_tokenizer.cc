@@ -40,7 +40,7 @@ class HfReader {
     if (model == nullptr) return fail(Code::kInvalid, "no 'model'");
     const std::string type = text_of(*model, "type");
     if (type != "BPE" && !(type.empty() && member(*model, "merges") != nullptr))
-      return fail(Code::kUnsupported, "a tokenizer of type '%s': want BPE", shown(type).c_str());
+      return fail(Code::kUnsupported, "a tokenizer of type '%s': want BPE", escape(type).c_str());
     t_.style_ = Tokenizer::Style::kHuggingFace;
     t_.joins_by_parts_ = true;
     t_.fuse_unknown_ = flag(*model, "fuse_unk", false);
@@ -48,7 +48,7 @@ class HfReader {
     for (const char* affix : {"continuing_subword_prefix", "end_of_word_suffix"})
       if (!text_of(*model, affix).empty())
         return fail(Code::kUnsupported, "'%s' is '%s': want none", affix,
-                    shown(text_of(*model, affix)).c_str());
+                    escape(text_of(*model, affix)).c_str());
     MC_TRY_(normalize(member(file, "normalizer")));
     MC_TRY_(pre_tokenize(member(file, "pre_tokenizer")));
     MC_TRY_(vocabulary(*model, member(file, "added_tokens")));
@@ -70,7 +70,7 @@ class HfReader {
       else if (type == "NFC")
         t_.compose_ = true;
       else
-        return fail(Code::kUnsupported, "normalizer %s", shown(dump_json(*step)).c_str());
+        return fail(Code::kUnsupported, "normalizer %s", escape(dump_json(*step)).c_str());
     }
     return {};
   }
@@ -78,7 +78,7 @@ class HfReader {
   Result<> pre_tokenize(const Json* pre) {
     for (const Json* step : steps(pre, "pretokenizers"))
       if (!pre_step(*step))
-        return fail(Code::kUnsupported, "pre-tokenizer %s", shown(dump_json(*step)).c_str());
+        return fail(Code::kUnsupported, "pre-tokenizer %s", escape(dump_json(*step)).c_str());
     return {};
   }
 
@@ -128,7 +128,7 @@ class HfReader {
       return fail(Code::kInvalid, "'vocab' is not an object of pieces");
     for (const auto& [piece, id] : vocab->items()) {
       if (!id.is_number_unsigned())
-        return fail(Code::kInvalid, "piece '%s' has no id", shown(piece).c_str());
+        return fail(Code::kInvalid, "piece '%s' has no id", escape(piece).c_str());
       ids.emplace_back(id.get<uint64_t>(), piece);
     }
     if (added != nullptr && added->is_array()) {
@@ -150,7 +150,7 @@ class HfReader {
       if (id != i)
         return fail(Code::kInvalid, "the ids of %zu pieces are not 0 to %zu: %llu is '%s'",
                     ids.size(), ids.size() - 1, static_cast<unsigned long long>(id),
-                    shown(piece).c_str());
+                    escape(piece).c_str());
       add(piece, std::binary_search(specials.begin(), specials.end(), piece), bytes);
     }
     for (const std::string& piece : found) find_in_texts(piece);
@@ -202,7 +202,7 @@ class HfReader {
       const auto joined = t_.find(left + right);
       if (left.empty() || right.empty() || !joined)
         return fail(Code::kInvalid, "merge %s is not of two pieces whose union is one",
-                    shown(dump_json(merge)).c_str());
+                    escape(dump_json(merge)).c_str());
       t_.joins_.emplace(left + '\xFF' + right, Tokenizer::Join{rank++, *joined});
     }
     return {};

@@ -120,13 +120,13 @@ class SpmReader {
     auto& [text, score, kind] = p;
     const auto id = static_cast<int32_t>(t_.pieces_.size());
     if (t_.pieces_.size() >= kPiecesMax || text.size() > kPieceBytesMax || !std::isfinite(score))
-      return fail(Code::kCorrupt, "piece %d ('%s') is out of bounds", id, shown(text).c_str());
+      return fail(Code::kCorrupt, "piece %d ('%s') is out of bounds", id, escape(text).c_str());
     std::string bytes;
     if (kind == kByte) {
       const int byte = byte_of(text);
       if (byte < 0)
         return fail(Code::kCorrupt, "piece %d ('%s') should be a byte such as <0x0A>", id,
-                    shown(text).c_str());
+                    escape(text).c_str());
       t_.byte_tokens_.resize(256, -1);
       t_.byte_tokens_[static_cast<size_t>(byte)] = id;
       bytes = static_cast<char>(byte);

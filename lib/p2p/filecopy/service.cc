@@ -31,7 +31,7 @@ Result<std::unique_ptr<Service>> Service::open(io::Loop& loop, const std::string
                                                xfer::Memory memory, Config config) {
   if (memory.size() < kPieceBytes)
     return fail(Code::kInvalid, "%s of memory to stage files in is less than the %s of a piece",
-                human_bytes(memory.size()).c_str(), human_bytes(kPieceBytes).c_str());
+                rounded_bytes_text(memory.size()).c_str(), rounded_bytes_text(kPieceBytes).c_str());
   MC_TRY(auto tree, Tree::open(folder));
   return std::unique_ptr<Service>(new Service(loop, std::move(tree), std::move(memory), config));
 }

@@ -62,7 +62,7 @@ Result<std::unique_ptr<MappedFile>> MappedFile::create(xfer::Engine& engine,
   if (bytes > 0)
     if (const int e = ::posix_fallocate(f->fd_.get(), 0, static_cast<off_t>(bytes)); e != 0) {
       errno = e;
-      return fail_errno("allocate %s for %s", human_bytes(bytes).c_str(), path.c_str());
+      return fail_errno("allocate %s for %s", rounded_bytes_text(bytes).c_str(), path.c_str());
     }
   MC_TRY_(f->map(engine, PROT_READ | PROT_WRITE));
   return f;

@@ -390,7 +390,7 @@ void Conductor::update(Job& job, const TokenUpdate& u) {
     f.code = "worker_failed";
     f.what = strf("decode on %s: %s", job.decode.node.c_str(),
                   u.finish == "error" ? u.error.substr(0, 500).c_str()
-                                      : ("unknown finish '" + shown(u.finish) + "'").c_str());
+                                      : ("unknown finish '" + escape(u.finish) + "'").c_str());
     f.retry_after_s = 1;
     return fail_attempt(job, {job.prefill.node, job.decode.node}, f);
   }

@@ -37,7 +37,7 @@ void RoleRebalancer::joined(const Heartbeat& beat, sched::PdMove pressure, Time 
   if (client == nullptr) {
     auto connected = rpc::Client::connect(loop_, beat.control);
     if (!connected) {
-      log_warn("conductor", "worker %s waits for a role: %s", shown(beat.node).c_str(),
+      log_warn("conductor", "worker %s waits for a role: %s", escape(beat.node).c_str(),
                connected.error().what.c_str());
       autos_.erase(beat.control);
       return;
@@ -47,8 +47,8 @@ void RoleRebalancer::joined(const Heartbeat& beat, sched::PdMove pressure, Time 
   const bool prefill = decide_side(pressure);
   placing_[beat.node] = {prefill, now + kPatience};
   log_info("conductor", "worker %s waits for a role: %s (busier: %s; %zu prefill, %zu decode)",
-           shown(beat.node).c_str(), role_name(prefill), sched::name(pressure), workers_.live(true),
-           workers_.live(false));
+           escape(beat.node).c_str(), role_name(prefill), sched::name(pressure),
+           workers_.live(true), workers_.live(false));
   metrics_
       .counter("mc_conductor_placed_workers_total", "workers of the role auto that were given one",
                {{"role", role_name(prefill)}})
@@ -60,8 +60,8 @@ void RoleRebalancer::send(rpc::Client& client, const NodeId& node, const SetRole
   client.call(m, kPatience,
               [this, alive = std::weak_ptr<bool>(alive_), node, m](const Result<RoleSet>& set) {
                 if (set || alive.expired()) return;
-                log_warn("conductor", "worker %s did not take the role %s: %s", shown(node).c_str(),
-                         m.role.c_str(), set.error().what.c_str());
+                log_warn("conductor", "worker %s did not take the role %s: %s",
+                         escape(node).c_str(), m.role.c_str(), set.error().what.c_str());
                 placing_.erase(node);
                 if (moving_.node == node) moving_.node.clear();
               });
@@ -121,7 +121,7 @@ Result<RoleRebalancer::Dismissed> RoleRebalancer::dismiss(const std::string& nod
   if (!node.empty()) {
     w = workers_.find(node);
     if (w == nullptr)
-      return fail(Code::kNotFound, "no worker '%s': /cluster lists them", shown(node).c_str());
+      return fail(Code::kNotFound, "no worker '%s': /cluster lists them", escape(node).c_str());
   } else {
     bool prefill = pressure == sched::PdMove::kNone ? workers_.live(true) > workers_.live(false)
                                                     : pressure == sched::PdMove::kToDecode;

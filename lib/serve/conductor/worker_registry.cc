@@ -78,13 +78,13 @@ Result<> WorkerRegistry::check(const Heartbeat& beat) const {
   MC_TRY_(check_node_id(beat.node));
   if (beat.role != "prefill" && beat.role != "decode" && beat.role != "auto")
     return fail(Code::kInvalid, "role '%s', want prefill, decode or auto",
-                shown(beat.role).c_str());
+                escape(beat.role).c_str());
   if (beat.fingerprint != options_.fingerprint || beat.model != options_.model ||
       beat.block_tokens != options_.block_tokens)
     return fail(Code::kInvalid,
                 "worker %s does not fit this cluster: it has [%s], the conductor [%s]: start both "
                 "with the same --model and --block-size",
-                shown(beat.node).c_str(), printable(beat.fingerprint).c_str(),
+                escape(beat.node).c_str(), printable(beat.fingerprint).c_str(),
                 options_.fingerprint.c_str());
   return {};
 }
@@ -148,8 +148,8 @@ Result<Worker*> WorkerRegistry::join(const Heartbeat& beat) {
   MC_TRY(worker->client, rpc::Client::connect(loop_, beat.control, rpc::Way::kNear));
   if (worker->prefill) worker->slot = take_slot();
   worker->ledger.set_order({beat.srpf, beat.ageing});
-  log_info("conductor", "%s worker %s at %s joins", beat.role.c_str(), shown(beat.node).c_str(),
-           shown(beat.control).c_str());
+  log_info("conductor", "%s worker %s at %s joins", beat.role.c_str(), escape(beat.node).c_str(),
+           escape(beat.control).c_str());
   refused_.erase(beat.node);
   ++members_seen_;
   note(*worker);
@@ -175,7 +175,7 @@ std::unique_ptr<Worker> WorkerRegistry::take(const NodeId& node, const std::stri
     give_slot(gone->slot);
   }
   log_warn("conductor", "%s worker %s is gone: %s", gone->prefill ? "prefill" : "decode",
-           shown(node).c_str(), why.c_str());
+           escape(node).c_str(), why.c_str());
   return gone;
 }
 
@@ -202,7 +202,7 @@ void WorkerRegistry::apply(Worker& worker, const Heartbeat& beat) {
     gaps_.add();
     const unsigned long long first = worker.events_seen + 1, last = beat.events_first - 1;
     log_warn("conductor", "worker %s: events %llu to %llu are missing: asking for a snapshot",
-             shown(worker.node).c_str(), first, last);
+             escape(worker.node).c_str(), first, last);
     resync(worker);
     return;
   }
@@ -227,7 +227,7 @@ void WorkerRegistry::verify(Worker& worker, const Heartbeat& beat) {
   log_warn("conductor",
            "worker %s: after event %llu its cache is not what its events said: asking "
            "for a snapshot",
-           shown(worker.node).c_str(), static_cast<unsigned long long>(beat.events_last));
+           escape(worker.node).c_str(), static_cast<unsigned long long>(beat.events_last));
   resync(worker);
 }
 
@@ -249,7 +249,7 @@ void WorkerRegistry::ask(const Worker& worker, uint64_t from, uint64_t seq, uint
                         if (reply && reply->epoch == epoch)
                           return page(*w, *reply, from, seq, pages);
                         w->asking = false;  // the next heartbeat asks again
-                        log_warn("conductor", "snapshot of worker %s: %s", shown(node).c_str(),
+                        log_warn("conductor", "snapshot of worker %s: %s", escape(node).c_str(),
                                  reply ? "it is of another epoch" : reply.error().what.c_str());
                       });
 }
@@ -269,7 +269,7 @@ void WorkerRegistry::page(Worker& worker, const KvSnapshot& page, uint64_t from,
   worker.asking = false;
   worker.synced = true;
   log_info("conductor", "worker %s: snapshot taken, %zu blocks known in all",
-           shown(worker.node).c_str(), index_.blocks());
+           escape(worker.node).c_str(), index_.blocks());
 }
 
 }  // namespace mc::serve

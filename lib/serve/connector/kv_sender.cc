@@ -114,7 +114,7 @@ Result<Connector> connector_named(const std::string& name) {
   if (name == "pool") return Connector::kPool;
   if (name == "multi") return Connector::kMulti;
   return fail(Code::kInvalid, "no connector '%s': take push, pull, pool or multi",
-              shown(name).c_str());
+              escape(name).c_str());
 }
 
 Result<std::unique_ptr<KvSender>> make_sender(Connector connector, bool layerwise,

@@ -60,7 +60,7 @@ Result<xfer::SegmentHandle> KvTransfer::segment(const xfer::SegmentDescriptor& d
     if (known == segments_.end() ||
         (descriptor.generation && known->second.first != descriptor.generation))
       return fail(Code::kStale, "the segment of %s is not known here: send its descriptor",
-                  shown(descriptor.node).c_str());
+                  escape(descriptor.node).c_str());
     return known->second.second;
   }
   if (known != segments_.end() && known->second.first == descriptor.generation)

@@ -81,7 +81,7 @@ Result<std::unique_ptr<Engine>> open_gpu_engine(const EngineChoice& choice, cons
     const auto bytes = parse_bytes(cpu.vram);
     if (!bytes)
       return fail(Code::kInvalid, "--vram '%s': want a size as 8GiB, auto, or 0",
-                  shown(cpu.vram).c_str());
+                  escape(cpu.vram).c_str());
     vram = *bytes;
   }
   model::ThreadPool threads(cpu.threads);
@@ -123,7 +123,7 @@ Result<std::unique_ptr<Engine>> open_engine(const EngineChoice& choice, const Cp
   // A GPU needs them too: the CPU takes over if it fails.
   if (model::kernels_named(cpu.kernels) == nullptr)
     return fail(Code::kUnsupported, "this CPU has no '%s': give --kernels auto",
-                shown(cpu.kernels).c_str());
+                escape(cpu.kernels).c_str());
   if (cpu.threads > kThreadsMax)
     return fail(Code::kInvalid, "%u threads: want %u or fewer", cpu.threads, kThreadsMax);
   if (choice.engine != "cuda") return open_cpu_engine(choice, cpu, block_tokens, slicing);

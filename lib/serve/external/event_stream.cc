@@ -30,7 +30,7 @@ Result<std::string> event_address(const std::string& text) {
   auto address = io::parse_address(rest);
   if (!address || address->port == 0 || address->host.empty() || address->host == "*")
     return fail(Code::kInvalid, "'%s' is no address of a publisher: want tcp://host:port",
-                shown(text).c_str());
+                escape(text).c_str());
   return address->text();
 }
 
@@ -73,7 +73,7 @@ EventStream::~EventStream() {
 
 void EventStream::fault(const std::string& what) {
   if (++faults_ == 1 || faults_ % 1000 == 0)
-    log_warn("conductor", "events of %s: %s (%llu faults so far)", shown(options_.name).c_str(),
+    log_warn("conductor", "events of %s: %s (%llu faults so far)", escape(options_.name).c_str(),
              what.c_str(), static_cast<unsigned long long>(faults_));
 }
 

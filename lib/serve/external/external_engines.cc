@@ -22,11 +22,11 @@ Result<> check_external(const ExternalOptions& o) {
   if (o.url.empty() && o.events.empty())
     return fail(Code::kInvalid, "engine %s has neither url nor endpoint", o.name.c_str());
   if (!o.url.empty() && !o.url.starts_with("http://"))
-    return fail(Code::kInvalid, "url '%s': want http://host:port", shown(o.url).c_str());
+    return fail(Code::kInvalid, "url '%s': want http://host:port", escape(o.url).c_str());
   if (!o.events.empty()) MC_TRY_(event_address(o.events));
   if (!o.replay.empty()) MC_TRY_(event_address(o.replay));
   if (o.role != "both" && o.role != "prefill" && o.role != "decode")
-    return fail(Code::kInvalid, "role '%s': want both, prefill or decode", shown(o.role).c_str());
+    return fail(Code::kInvalid, "role '%s': want both, prefill or decode", escape(o.role).c_str());
   if (o.role != "both" && o.url.empty())
     return fail(Code::kInvalid, "engine %s has a role but no url", o.name.c_str());
   if (o.block_tokens > 65536) return fail(Code::kInvalid, "block_size: want at most 65536");
@@ -61,7 +61,7 @@ Result<ExternalOptions> parse_external(const Json& json) {
     MC_TRY(const std::string value, get_string_or(json, key, ""));
     if (!value.empty())
       return fail(Code::kInvalid, "%s '%s': only caches of the model itself are indexed", key,
-                  shown(value).c_str());
+                  escape(value).c_str());
   }
   while (o.url.ends_with('/')) o.url.pop_back();
   MC_TRY_(check_external(o));
@@ -269,7 +269,7 @@ Result<> ExternalEngines::serves(const ExternalEngine& engine,
     for (const Json& m : *data)
       if (auto id = get_string(m, "id"); id && *id == engine.options.model) return {};
   return fail(Code::kInvalid, "it does not serve '%s': give its name for it as modelname",
-              shown(engine.options.model).c_str());
+              escape(engine.options.model).c_str());
 }
 
 Json external_json(const ExternalEngine& e, Time now) {

@@ -20,11 +20,11 @@ Result<Asked> parse_asked(const std::string& body) {
   if (!json.is_object()) return fail(Code::kInvalid, "want a JSON object, or no body");
   for (const auto& [key, value] : json.items())
     if (key != "worker" && key != "role")
-      return fail(Code::kInvalid, "'%s': want worker or role", shown(key).c_str());
+      return fail(Code::kInvalid, "'%s': want worker or role", escape(key).c_str());
   MC_TRY(a.worker, get_string_or(json, "worker", ""));
   MC_TRY(a.role, get_string_or(json, "role", ""));
   if (!a.role.empty() && a.role != "prefill" && a.role != "decode")
-    return fail(Code::kInvalid, "role '%s', want prefill or decode", shown(a.role).c_str());
+    return fail(Code::kInvalid, "role '%s', want prefill or decode", escape(a.role).c_str());
   return a;
 }
 

@@ -231,7 +231,7 @@ void ApiServer::explain(const http::Exchange& x) {
   const Json known = conductor_.explain(id);
   if (known.is_null())
     return refuse(x, {404,
-                      "nothing is known of request '" + shown(id) +
+                      "nothing is known of request '" + escape(id) +
                           "': its id is the header x-request-id of its answer, and only the last "
                           "requests are kept (--explain-last)",
                       "", "unknown_request"});

@@ -25,7 +25,7 @@ tl::expected<CacheHint, ApiError> read_hint(const Json& j) {
   if (Parsed read = m.read("type", type, 64); !read) return bad(kName, read.error().message);
   if (type != "context" && type != "ephemeral")
     return bad(kName,
-               "'type' of cache_control is '" + shown(type) + "', want context or ephemeral");
+               "'type' of cache_control is '" + escape(type) + "', want context or ephemeral");
   CacheHint hint;
   const Json* ttl = m.find("ttl");
   hint.ephemeral = type == "ephemeral" && ttl == nullptr;

@@ -76,7 +76,7 @@ Parsed check_model(const Members& m, const ApiLimits& limits) {
   if (model == limits.model) return {};
   return tl::unexpected(ApiError{
       404,
-      "the model '" + shown(model) + "' does not exist; this server has '" + limits.model + "'",
+      "the model '" + escape(model) + "' does not exist; this server has '" + limits.model + "'",
       "model", "model_not_found"});
 }
 

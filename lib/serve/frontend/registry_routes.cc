@@ -38,7 +38,7 @@ void unregister_engine(const http::Exchange& x, const Json& json, ExternalEngine
   const auto name = get_string(json, "instance_id");
   if (!name) return refuse_route(x, 400, name.error().what);
   if (!engines.remove(*name))
-    return refuse_route(x, 404, "no engine is registered as '" + shown(*name) + "'");
+    return refuse_route(x, 404, "no engine is registered as '" + escape(*name) + "'");
   answer_route(x, {{"status", "unregistered successfully"}, {"removed_instances", {*name}}});
 }
 
@@ -127,7 +127,7 @@ void query_tokens(const http::Exchange& x, const Json& json, Conductor& conducto
     all[e->options.tenant][name] =
         external_held(*e, [&](uint8_t media) { return cache.match(tags, media); });
   }
-  if (!known) return refuse_route(x, 404, "no instance serves '" + shown(q->model) + "'");
+  if (!known) return refuse_route(x, 404, "no instance serves '" + escape(q->model) + "'");
   answer_route(x, all);
 }
 

@@ -32,7 +32,7 @@ Result<Tenant> read_tenant(const Json& j, const std::string& where) {
   for (const auto& [key, value] : j.items())
     if (std::find(known.begin(), known.end(), key) == known.end()) {
       const std::string near = nearest(key, known);
-      return fail(Code::kInvalid, "%s: unknown member '%s'%s", where.c_str(), shown(key).c_str(),
+      return fail(Code::kInvalid, "%s: unknown member '%s'%s", where.c_str(), escape(key).c_str(),
                   near.empty() ? "" : (": did you mean " + near + "?").c_str());
     }
   Tenant t;
@@ -44,7 +44,7 @@ Result<Tenant> read_tenant(const Json& j, const std::string& where) {
   MC_TRY(const std::string cache, get_string_or(j, "cache", "own"));
   if (cache != "own" && cache != "shared")
     return fail(Code::kInvalid, "%s: cache '%s', want own or shared", where.c_str(),
-                shown(cache).c_str());
+                escape(cache).c_str());
   t.own_cache = cache == "own";
   MC_TRY(const double priority, get_number_or(j, "priority", 0));
   if (!(priority >= -1e6 && priority <= 1e6) || priority != std::trunc(priority))
@@ -81,7 +81,7 @@ Result<Tenants> Tenants::parse(const Json& json, const std::string& where) {
     MC_TRY(Tenant tenant, read_tenant(j, at));
     if (!names.insert(tenant.name).second)
       return fail(Code::kInvalid, "%s: a second tenant '%s'", at.c_str(),
-                  shown(tenant.name).c_str());
+                  escape(tenant.name).c_str());
     const Json* const keys = member(j, "keys");
     if (keys == nullptr || !keys->is_array() || keys->empty() || keys->size() > kKeysMax)
       return fail(Code::kInvalid, "%s: 'keys' is not an array of 1 to %zu strings", at.c_str(),

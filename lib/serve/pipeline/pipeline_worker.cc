@@ -132,7 +132,7 @@ Result<> PipelineWorker::check(const PipelineOpen& m) const {
   if (draining_) return fail(Code::kBusy, "this stage is draining");
   if (m.fingerprint != config_.fingerprint)
     return fail(Code::kInvalid, "this stage serves '%s', the head '%s'",
-                config_.fingerprint.c_str(), shown(m.fingerprint).c_str());
+                config_.fingerprint.c_str(), escape(m.fingerprint).c_str());
   if (m.blocks != config_.blocks)
     return fail(Code::kInvalid, "this stage has %u blocks, the head %u: give all the same --blocks",
                 config_.blocks, m.blocks);
@@ -318,7 +318,7 @@ void PipelineWorker::begin(const PipelineBegin& m, const rpc::Reply<PipelineDone
 Result<PipelineWorker::JobPtr> PipelineWorker::check(const PipelineChunk& m) const {
   const auto it = jobs_.find(m.request);
   if (it == jobs_.end())
-    return fail(Code::kNotFound, "request '%s' has not begun here", shown(m.request).c_str());
+    return fail(Code::kNotFound, "request '%s' has not begun here", escape(m.request).c_str());
   const Job& job = *it->second;
   const uint64_t n = job.prompt.size(), tokens = engine_.block_tokens();
   if (m.begin != job.next || m.end <= m.begin || m.end > n || (m.end < n && m.end % tokens > 0) ||

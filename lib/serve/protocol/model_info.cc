@@ -14,7 +14,7 @@ Result<model::DType> kv_type(const EngineChoice& choice, const model::ModelFiles
   const auto named = model::dtype_named(choice.kv_type);
   if (!named)
     return fail(Code::kInvalid, "kv-type '%s': want auto, f32, f16 or bf16",
-                shown(choice.kv_type).c_str());
+                escape(choice.kv_type).c_str());
   return *named;
 }
 
@@ -31,7 +31,7 @@ Result<model::DType> factors(const EngineChoice& choice, const model::ModelFiles
   }
   if (choice.activations != "bf16")
     return fail(Code::kInvalid, "activations '%s': want f32, f16 or bf16",
-                shown(choice.activations).c_str());
+                escape(choice.activations).c_str());
   if (weights != model::DType::kBf16)
     return fail(Code::kInvalid, "activations of bf16 want weights of bf16; these are %s",
                 model::name(weights));

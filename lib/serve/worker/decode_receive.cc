@@ -32,7 +32,7 @@ Result<rpc::Empty> DecodeWorker::kv_ready(const KvReady& m) {
   auto it = sequences_.find(m.request);
   if (it == sequences_.end() || it->second->guard != m.guard)
     return fail(Code::kNotFound, "request '%s' does not wait for KV here",
-                shown(m.request).c_str());
+                escape(m.request).c_str());
   const SequencePtr s = it->second;
   if (s->settled) return rpc::Empty{};
   if (!m.pool.empty()) {
@@ -41,7 +41,7 @@ Result<rpc::Empty> DecodeWorker::kv_ready(const KvReady& m) {
   s->settled = true;
   if (s->ended) {
     try_free(s);
-    return fail(Code::kNotFound, "request '%s' was aborted", shown(m.request).c_str());
+    return fail(Code::kNotFound, "request '%s' was aborted", escape(m.request).c_str());
   }
   if (s->recomputed) return rpc::Empty{};  // too late: the same bytes are computed here
   s->arrived = loop_.now();
@@ -70,12 +70,12 @@ Result<> DecodeWorker::adopt(const std::string& request, uint64_t guard,
                              const std::vector<BlockId>& blocks) {
   auto it = sequences_.find(request);
   if (it == sequences_.end() || it->second->guard != guard || it->second->ended)
-    return fail(Code::kNotFound, "request '%s' does not wait for KV here", shown(request).c_str());
+    return fail(Code::kNotFound, "request '%s' does not wait for KV here", escape(request).c_str());
   const SequencePtr s = it->second;
   if (!s->own || !s->adopted.empty() || blocks.size() != s->parents.size())
     return fail(Code::kInvalid,
                 "request '%s' has no reservation for a prompt that this process computes",
-                shown(request).c_str());
+                escape(request).c_str());
   s->adopted = blocks;
   for (size_t i = 0; i < blocks.size(); ++i) {
     blocks_.pin(blocks[i]);
@@ -92,9 +92,9 @@ Result<SequencePtr> DecodeWorker::find_offered(const KvOffer& m) const {
   auto it = sequences_.find(m.request);
   if (it == sequences_.end() || it->second->guard != m.guard || it->second->settled)
     return fail(Code::kNotFound, "request '%s' does not wait for KV here",
-                shown(m.request).c_str());
+                escape(m.request).c_str());
   const Sequence& s = *it->second;
-  if (s.ended) return fail(Code::kNotFound, "request '%s' was aborted", shown(m.request).c_str());
+  if (s.ended) return fail(Code::kNotFound, "request '%s' was aborted", escape(m.request).c_str());
   const uint64_t block = engine_.spec().block_bytes(engine_.block_tokens());
   const size_t blocks = s.parents.size();
   if (m.offsets.empty() || m.first >= blocks || m.offsets.size() > blocks - m.first)

@@ -110,7 +110,7 @@ Result<> DecodeWorker::check(const Reserve& m) const {
   // Queued on the way for an earlier process: its sender does not wait for this one.
   if (m.epoch != 0 && m.epoch != epoch_)
     return fail(Code::kStale, "request '%s' is for an earlier process of this worker",
-                shown(m.request).c_str());
+                escape(m.request).c_str());
   if (draining_) return fail(Code::kBusy, "this decode worker is draining: use another");
   const uint64_t context = m.prompt.size() + uint64_t{m.max_tokens};
   if (m.prompt.empty() || m.max_tokens == 0 || context > engine_.spec().context_max)
@@ -123,7 +123,7 @@ Result<> DecodeWorker::check(const Reserve& m) const {
   if (std::any_of(m.prompt.begin(), m.prompt.end(), [&](int32_t t) { return t < 0 || t >= vocab; }))
     return fail(Code::kInvalid, "a prompt token is outside the vocabulary of %d", vocab);
   if (sequences_.contains(m.request))
-    return fail(Code::kExists, "request '%s' is here already", shown(m.request).c_str());
+    return fail(Code::kExists, "request '%s' is here already", escape(m.request).c_str());
   if (free_slots_.empty())
     return fail(Code::kNoSpace, "%zu requests have reservations already: retry later",
                 WorkerCore::kGuardWords);

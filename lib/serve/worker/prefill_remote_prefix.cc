@@ -28,7 +28,7 @@ Result<TxAllocated> PrefillWorker::pin_for_peer(const TxAllocate& m, Time now) {
     return fail(Code::kInvalid, "cannot pin %u blocks of %llu tokens of a prompt of %zu tokens",
                 m.pin_for_peer, static_cast<unsigned long long>(tokens), m.prompt.size());
   if (by_request_.contains(m.request) || pinned_by_request_.contains(m.request))
-    return fail(Code::kExists, "request '%s' is here already", shown(m.request).c_str());
+    return fail(Code::kExists, "request '%s' is here already", escape(m.request).c_str());
   if (pinned_for_peers_.size() >= kPinsMax)
     return fail(Code::kBusy, "%zu prefixes are pinned already: compute the prefix",
                 pinned_for_peers_.size());
@@ -100,7 +100,7 @@ void PrefillWorker::fetch_remote_prefix(const JobPtr& job, const RemotePrefix& p
     if (read) return release_remote_prefix(job, prefix, first, into);
     counters_.peer_failures.add();
     log_info("serve", "request %s: cannot fetch a prefix from %s: %s",
-             shown(job->kv.request).c_str(), shown(prefix.control).c_str(),
+             escape(job->kv.request).c_str(), escape(prefix.control).c_str(),
              read.error().what.c_str());
     for (const BlockId id : into) blocks_.unpin(id);
     release_remote_prefix(job, prefix, first, {});
@@ -125,7 +125,7 @@ void PrefillWorker::release_remote_prefix(const JobPtr& job, const RemotePrefix&
                  if (!ended && !read.empty()) {
                    counters_.peer_failures.add();
                    log_info("serve", "request %s: the fetched prefix is discarded: %s",
-                            shown(job->kv.request).c_str(), ended.error().what.c_str());
+                            escape(job->kv.request).c_str(), ended.error().what.c_str());
                  }
                  remote_prefix_fetched(job, ended ? read : std::vector<BlockId>{}, first);
                  for (const BlockId id : read) blocks_.unpin(id);

@@ -236,7 +236,7 @@ void PrefillWorker::deliver(const JobPtr& job) {
   }
   rpc::Client* decode = peer(job->kv.decode);
   if (decode == nullptr)
-    return fail_job(job, {Code::kInvalid, "no decode worker at '" + shown(job->kv.decode) + "'"});
+    return fail_job(job, {Code::kInvalid, "no decode worker at '" + escape(job->kv.decode) + "'"});
   const auto answered = [this, job](const Result<rpc::Empty>& reply) {
     if (jobs_.find(job->tx) == jobs_.end() || job->stage != Stage::kSending) return;
     if (reply) return delivered(job);

@@ -158,7 +158,7 @@ Result<> PrefillWorker::check(const TxAllocate& m) const {
         static_cast<ull>((n + tokens - 1) / tokens), static_cast<ull>(tokens));
   MC_TRY_(check_ranks(shape_, m.target.ranks));
   if (by_request_.contains(m.request))
-    return fail(Code::kExists, "request '%s' is here already", shown(m.request).c_str());
+    return fail(Code::kExists, "request '%s' is here already", escape(m.request).c_str());
   if (jobs_.size() >= kJobsMax)
     return fail(Code::kBusy, "%zu requests are here already: retry later", jobs_.size());
   return {};
@@ -173,7 +173,7 @@ Result<TxAllocated> PrefillWorker::allocate(const TxAllocate& m, Time now) {
   // Queued on the way for an earlier process: its sender does not wait for this one.
   if (m.epoch != 0 && m.epoch != config_.epoch)
     return fail(Code::kStale, "request '%s' is for an earlier process of this worker",
-                shown(m.request).c_str());
+                escape(m.request).c_str());
   if (m.pin_for_peer > 0) return pin_for_peer(m, now);
   MC_TRY_(check(m));
   auto job = std::make_shared<Job>();
@@ -243,10 +243,10 @@ void PrefillWorker::prefill(const Prefill& m, const rpc::Reply<PrefillDone>& rep
     return reply.error(
         {Code::kNotFound, strf("no transaction %llu of '%s': it was refused or "
                                "aborted, or its lease ran out: allocate again",
-                               static_cast<unsigned long long>(m.tx), shown(m.request).c_str())});
+                               static_cast<unsigned long long>(m.tx), escape(m.request).c_str())});
   if (job->stage != Stage::kAllocated || job->failure)
     return reply.error(
-        {Code::kExists, strf("request '%s' was started before", shown(job->kv.request).c_str())});
+        {Code::kExists, strf("request '%s' was started before", escape(job->kv.request).c_str())});
   const auto hits = blocks_.start(job->tx);
   if (!hits) return reply.error(hits.error());
   job->stage = Stage::kQueued;
@@ -277,11 +277,11 @@ Result<TxCommitted> PrefillWorker::commit(const TxCommit& m) {
   if (job == nullptr)
     return fail(Code::kNotFound,
                 "no transaction %llu of '%s': it was committed, aborted or expired",
-                static_cast<unsigned long long>(m.tx), shown(m.request).c_str());
+                static_cast<unsigned long long>(m.tx), escape(m.request).c_str());
   // The first token may overtake the answer of KvReady. Nothing of the request is busy then.
   if (job->failure || job->busy > 0 ||
       (job->stage != Stage::kDelivered && job->stage != Stage::kSending))
-    return fail(Code::kBusy, "request '%s' is not delivered yet", shown(job->kv.request).c_str());
+    return fail(Code::kBusy, "request '%s' is not delivered yet", escape(job->kv.request).c_str());
   if (job->stage == Stage::kSending) delivered(job);
   MC_TRY_(blocks_.commit(job->tx));
   by_request_.erase(job->kv.request);
@@ -309,7 +309,7 @@ void PrefillWorker::fail_job(const JobPtr& job, Error error) {
   const bool waits = job->stage == Stage::kDelivered;  // only the commit is missing
   if (!waits && !job->aborted) {
     counters_.failed.add();
-    log_warn("serve", "request %s: %s", shown(job->kv.request).c_str(), error.what.c_str());
+    log_warn("serve", "request %s: %s", escape(job->kv.request).c_str(), error.what.c_str());
   }
   queue_.remove(job->kv.request);
   job->failure = std::move(error);
@@ -340,7 +340,7 @@ void PrefillWorker::tell_failed(const Job& job, const std::string& reason) {
                  if (!reply)
                    log_debug("serve",
                              "request %s: the decode worker did not acknowledge the failure: %s",
-                             shown(request).c_str(), reply.error().what.c_str());
+                             escape(request).c_str(), reply.error().what.c_str());
                });
 }
 
@@ -351,7 +351,7 @@ rpc::Client* PrefillWorker::peer(const std::string& address) {
     std::erase_if(peers_, [](const auto& p) { return p.second->in_flight() == 0; });
   auto client = rpc::Client::connect(loop_, address, rpc::Way::kNear);
   if (!client) {
-    log_warn("serve", "worker '%s': %s", shown(address).c_str(), client.error().what.c_str());
+    log_warn("serve", "worker '%s': %s", escape(address).c_str(), client.error().what.c_str());
     return nullptr;
   }
   return peers_.emplace(address, std::move(*client)).first->second.get();

@@ -38,7 +38,7 @@ Result<Role> role_named(const std::string& text) {
   for (const Role role : kRoles)
     if (text == name(role)) return role;
   return fail(Code::kInvalid, "no role '%s': take prefill, decode, both or auto",
-              shown(text).c_str());
+              escape(text).c_str());
 }
 
 RoleManager::RoleManager(RoleParts parts, PrefillConfig prefill, DecodeConfig decode)
@@ -136,7 +136,7 @@ Result<RoleSet> RoleManager::set(const SetRole& m) {
                 "this worker is the head of a pipeline: its role stays prefill");
   if (!m.from.empty() && (m.from != name(role_) || (next_ != role_ && next_ != role)))
     return fail(Code::kStale, "this worker's role is %s, changing to %s, not %s", name(role_),
-                name(next_), shown(m.from).c_str());
+                name(next_), escape(m.from).c_str());
   next_ = role;
   drain_instances(next_ != role_);
   log_info("serve", "role %s, changing to %s", name(role_), name(next_));

@@ -181,7 +181,7 @@ std::string calibration_text(const Calibration& c, const std::optional<MachineFi
   if (fit)
     out += strf("machine   prefill x %.3f, %.3f ms a request, %s/s of KV, %+.3f ms a step\n\n",
                 fit->prefill_factor, fit->overhead_s * 1e3,
-                human_bytes(static_cast<uint64_t>(fit->transfer_bytes_per_s)).c_str(),
+                rounded_bytes_text(static_cast<uint64_t>(fit->transfer_bytes_per_s)).c_str(),
                 fit->step_s * 1e3);
   out += strf("%-14s %12s %12s %9s\n", "mean", "live", "simulated", "error");
   for (const Comparison& f : c.figures) {

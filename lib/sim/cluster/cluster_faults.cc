@@ -22,7 +22,7 @@ Result<uint32_t> node_of(const std::string& name, const SimOptions& o) {
   if (!number || *number < 0 || *number != std::floor(*number) ||
       *number >= static_cast<double>(count))
     return fail(
-        Code::kInvalid, "no node '%s': there are %s", shown(name).c_str(),
+        Code::kInvalid, "no node '%s': there are %s", escape(name).c_str(),
         coupled
             ? strf("n0 to n%llu", static_cast<unsigned long long>(o.prefill + o.decode - 1)).c_str()
             : strf("p0 to p%llu and d0 to d%llu", static_cast<unsigned long long>(groups - 1),
@@ -42,9 +42,9 @@ Result<std::vector<Fault>> parse_faults(const SimOptions& o) {
     const size_t at = text.find('@');
     if (at == std::string::npos)
       return fail(Code::kInvalid, "--fault %s: want NODE@FROM or NODE@FROM-TO, as p3@120s-180s",
-                  shown(text).c_str());
+                  escape(text).c_str());
     const auto wrong = [&](const std::string& why) {
-      return fail(Code::kInvalid, "--fault %s: %s", shown(text).c_str(), why.c_str());
+      return fail(Code::kInvalid, "--fault %s: %s", escape(text).c_str(), why.c_str());
     };
     Fault f;
     const auto node = node_of(text.substr(0, at), o);

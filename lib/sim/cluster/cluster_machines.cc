@@ -24,11 +24,11 @@ Result<std::vector<Machines>> parse_machines(const SimOptions& o) {
     const auto count = parse_number(text.substr(0, at));
     const auto from = parse_duration(at == std::string::npos ? "" : text.substr(at + 1));
     if (!count || !from || *count != std::floor(*count))
-      return fail(Code::kInvalid, "--machines %s: want N@TIME, as 12@8h", shown(text).c_str());
+      return fail(Code::kInvalid, "--machines %s: want N@TIME, as 12@8h", escape(text).c_str());
     if (*count < 2 || *count > static_cast<double>(all))
       return fail(Code::kInvalid,
                   "--machines %s: want from 2 to the %llu of --prefill and --decode",
-                  shown(text).c_str(), static_cast<unsigned long long>(all));
+                  escape(text).c_str(), static_cast<unsigned long long>(all));
     out.push_back({static_cast<uint64_t>(*count), *from});
   }
   return out;

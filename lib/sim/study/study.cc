@@ -30,7 +30,7 @@ Result<std::vector<Dimension>> dimensions(const std::vector<std::string>& sweep)
   for (const std::string& word : sweep) {
     const size_t equals = word.find('=');
     if (equals == std::string::npos && out.empty())
-      return fail(Code::kInvalid, "--sweep %s: want NAME=VALUE,VALUE", shown(word).c_str());
+      return fail(Code::kInvalid, "--sweep %s: want NAME=VALUE,VALUE", escape(word).c_str());
     if (equals != std::string::npos) out.push_back({word.substr(0, equals), {}});
     std::string values = equals == std::string::npos ? word : word.substr(equals + 1);
     for (size_t at = 0; at <= values.size();) {
@@ -63,7 +63,7 @@ Result<> check_dimensions(const std::vector<Dimension>& dims, const trace::PlayO
     const auto again = std::adjacent_find(values.begin(), values.end());
     if (again != values.end())
       return fail(Code::kInvalid, "--sweep %s=%s is given twice", dims[i].name.c_str(),
-                  shown(*again).c_str());
+                  escape(*again).c_str());
   }
   for (const auto& [one, other, what] : kContradictions)
     if (there(one) && there(other))
@@ -78,7 +78,7 @@ Result<> set_number(const std::string& name, const std::string& value, double& t
   const auto n = parse_number(value);
   if (!n || !std::isfinite(*n) || *n < 0)
     return fail(Code::kInvalid, "--sweep %s=%s: want a number from 0", name.c_str(),
-                shown(value).c_str());
+                escape(value).c_str());
   to = *n;
   return {};
 }
@@ -91,19 +91,19 @@ Result<> set(StudyOptions& o, const std::string& name, const std::string& value)
   if (name == "pd") {
     const size_t colon = value.find(':');
     if (colon == std::string::npos)
-      return fail(Code::kInvalid, "--sweep pd=%s: want PREFILL:DECODE", shown(value).c_str());
+      return fail(Code::kInvalid, "--sweep pd=%s: want PREFILL:DECODE", escape(value).c_str());
     MC_TRY_(set(o, "prefill", value.substr(0, colon)));
     return set(o, "decode", value.substr(colon + 1));
   }
   MC_TRY(Option* const option, list.find(name, "--sweep"));
   auto done = option->set(value);
   if (!done)
-    return fail(Code::kInvalid, "--sweep %s=%s: %s", name.c_str(), shown(value).c_str(),
+    return fail(Code::kInvalid, "--sweep %s=%s: %s", name.c_str(), escape(value).c_str(),
                 done.error().what.c_str());
   if (!option->choices.empty() &&
       std::find(option->choices.begin(), option->choices.end(), value) == option->choices.end())
     return fail(Code::kInvalid, "--sweep %s=%s: no such choice", name.c_str(),
-                shown(value).c_str());
+                escape(value).c_str());
   return {};
 }
 

@@ -93,7 +93,7 @@ void Client::fetch(std::span<Read* const> some, const Loaded& loaded, xfer::Segm
       r.last = ok.error();
     } else if (slot.bytes != r.at->bytes || slot.checksum != r.at->checksum) {
       r.last = {Code::kStale, strf("'%s' was replaced on the disk of node %s",
-                                   shown(r.item->key).c_str(), shown(node.name).c_str())};
+                                   escape(r.item->key).c_str(), escape(node.name).c_str())};
     } else {
       r.segment = segment;
       r.checksum.reset();

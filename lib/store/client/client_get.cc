@@ -79,7 +79,7 @@ void Client::get_round(std::span<Read> reads, Time deadline, Duration wait) {
       r.answer.set(fail(ok.error()));
     else if (r.at->bytes > r.room)
       r.answer.set(fail(Code::kNoSpace, "value of '%s' has %llu bytes: the buffer holds %llu",
-                        shown(r.item->key).c_str(), static_cast<unsigned long long>(r.at->bytes),
+                        escape(r.item->key).c_str(), static_cast<unsigned long long>(r.at->bytes),
                         static_cast<unsigned long long>(r.room)));
     else
       replicas = std::max(replicas, r.at->places.size());
@@ -175,7 +175,7 @@ Result<> Client::moved_of(Read& r, xfer::BatchId batch) const {
       continue;
     }
     if (status.state == xfer::State::kFailed) return fail(status.error);
-    return fail(Code::kTimeout, "get of '%s': not read within %s", shown(r.item->key).c_str(),
+    return fail(Code::kTimeout, "get of '%s': not read within %s", escape(r.item->key).c_str(),
                 to_text(options_.timeout).c_str());
   }
   return {};
@@ -193,7 +193,7 @@ void Client::complete(Read& r, const Result<>& moved, const NodeRef& node, bool 
   if (checksum != r.at->checksum) {
     corrupt_.add();
     r.last = {Code::kCorrupt, strf("value of '%s' on node %s: checksum %016llx, %016llx was put",
-                                   shown(r.item->key).c_str(), shown(node.name).c_str(),
+                                   escape(r.item->key).c_str(), escape(node.name).c_str(),
                                    static_cast<unsigned long long>(checksum),
                                    static_cast<unsigned long long>(r.at->checksum))};
     return;

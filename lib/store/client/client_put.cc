@@ -27,7 +27,7 @@ Result<PutOutcome> Client::outcome_of(Write& w) {
   const Code code = value.error().code;
   if (code != Code::kBusy && code != Code::kNoSpace) return std::move(value);
   return fail(Code::kUnavailable, "put of '%s': may be stored, its master went away; then: %s",
-              shown(w.item->key).c_str(), value.error().what.c_str());
+              escape(w.item->key).c_str(), value.error().what.c_str());
 }
 
 Result<PutOutcome> Client::put(const ObjectKey& key, std::span<const std::byte> value) {
@@ -171,7 +171,7 @@ void Client::write_out(std::span<Write> writes, const std::vector<xfer::Request>
       w.answer.value = status.state == xfer::State::kFailed
                            ? fail(status.error)
                            : fail(Code::kTimeout, "put of '%s': not written within %s",
-                                  shown(w.item->key).c_str(), to_text(options_.timeout).c_str());
+                                  escape(w.item->key).c_str(), to_text(options_.timeout).c_str());
     }
   }
   engine_.free_batch(batch);  // from here on it writes nothing

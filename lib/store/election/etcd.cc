@@ -113,7 +113,7 @@ Result<EtcdAnswer> found_in(const Json& range, const std::string& prefix) {
       out.leader_lease = kv.lease;
     } else if (kv.key == epoch_key(prefix)) {
       const auto epoch = parse_uint(kv.value);
-      if (!epoch) return fail(damaged(strf("epoch '%s'", shown(kv.value).c_str())));
+      if (!epoch) return fail(damaged(strf("epoch '%s'", escape(kv.value).c_str())));
       out.epoch = *epoch;
       out.epoch_revision = kv.revision;
     }
@@ -141,7 +141,7 @@ Result<Json> parsed(int status, const std::string& body) {
   if (status != 200) {
     std::string why = json ? get_string_or(*json, "error", "").value_or("") : "";
     if (why.empty()) why = "no reason given";
-    return fail(Code::kUnavailable, "etcd answered %d: %s", status, shown(why).c_str());
+    return fail(Code::kUnavailable, "etcd answered %d: %s", status, escape(why).c_str());
   }
   if (!json) return fail(damaged(json.error().what));
   if (!json->is_object()) return fail(damaged("no object"));
@@ -154,7 +154,7 @@ Result<EtcdUrl> EtcdUrl::parse(const std::string& text) {
   EtcdUrl url;
   const auto bad = [&](const std::string& why) {
     return fail(Code::kInvalid, "'%s': %s: want etcd://host:port[,host:port][/prefix]",
-                shown(text).c_str(), why.c_str());
+                escape(text).c_str(), why.c_str());
   };
   if (!is(text)) return bad("not an etcd URL");
   const std::string rest = text.substr(7);

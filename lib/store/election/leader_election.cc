@@ -113,8 +113,8 @@ Result<std::string> find_masters(const std::string& text, const Clock& clock, Du
   loop.at(deadline, [&] { loop.stop(); });
   MC_TRY_(loop.run());
   if (!found.empty()) return found;
-  return fail(Code::kUnavailable, "%s: %s: is mc-master running with --ha %s?", shown(text).c_str(),
-              why.what.c_str(), shown(text).c_str());
+  return fail(Code::kUnavailable, "%s: %s: is mc-master running with --ha %s?",
+              escape(text).c_str(), why.what.c_str(), escape(text).c_str());
 }
 
 }  // namespace mc::store

@@ -20,7 +20,7 @@ Result<Outcomes> Master::handle(const PinKeys& m, Time now) {
     Object* object = find_complete(tenant, m.keys[i]);
     if (object == nullptr) {
       reply.items[i] = {static_cast<uint8_t>(Code::kNotFound),
-                        strf("no key '%s'", shown(m.keys[i]).c_str())};
+                        strf("no key '%s'", escape(m.keys[i]).c_str())};
       continue;
     }
     const auto pin = static_cast<Pin>(m.pin);
@@ -92,7 +92,7 @@ Result<Explained> Master::handle(const Explain& m, Time now) {
   if (object != nullptr) {
     constexpr const char* kClasses[] = {"normal", "ephemeral", "context"};
     constexpr const char* kPins[] = {"not pinned", "soft pinned", "hard pinned"};
-    reply.facts.push_back(strf("%s, class %s, %s", human_bytes(object->bytes).c_str(),
+    reply.facts.push_back(strf("%s, class %s, %s", rounded_bytes_text(object->bytes).c_str(),
                                kClasses[static_cast<size_t>(object->cls)],
                                kPins[static_cast<size_t>(object->pin)]));
     if (leases_.held(*object, now))
@@ -102,7 +102,7 @@ Result<Explained> Master::handle(const Explain& m, Time now) {
       size_t pieces = 0;
       each_piece(r, object->bytes, [&](const Extent&) { ++pieces; });
       reply.facts.push_back(strf("replica on node %s, in %zu piece(s)%s%s",
-                                 shown(r.node->ref.name).c_str(), pieces,
+                                 escape(r.node->ref.name).c_str(), pieces,
                                  members_.healthy(*r.node, now) ? "" : ", which is suspect",
                                  r.node->draining ? ", which drains" : ""));
     });

@@ -115,7 +115,7 @@ void Master::brought(const NodeId& node, const std::string& name, Code code, Tim
   if (drained_off_disk(node, job, name, now))
     job.why.clear();
   else if (code != Code{})
-    job.why = strf("'%s' on its disk could not be moved: %s", shown(parts_of(name).second).c_str(),
+    job.why = strf("'%s' on its disk could not be moved: %s", escape(parts_of(name).second).c_str(),
                    ::mc::name(code));
 }
 
@@ -166,7 +166,7 @@ DrainInfo Master::drain_info(const NodeId& name) const {
 Result<DrainInfo> Master::handle(const Drain& m, Time now) {
   Member* node = members_.find(m.node);
   if (node == nullptr)
-    return fail(Code::kNotFound, "no node '%s' is mounted", shown(m.node).c_str());
+    return fail(Code::kNotFound, "no node '%s' is mounted", escape(m.node).c_str());
   switch (static_cast<DrainAction>(m.action)) {
     case DrainAction::kQuery: break;
     case DrainAction::kStart:

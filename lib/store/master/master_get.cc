@@ -87,7 +87,7 @@ const Result<Replicas>& Master::locate(const GetReplicas& m, uint16_t tenant, Ti
       ++totals_.misses;
       auto key = check_object_key(m.keys[i]);
       item.outcome = key ? Outcome{static_cast<uint8_t>(Code::kNotFound),
-                                   strf("no key '%s'", shown(m.keys[i]).c_str())}
+                                   strf("no key '%s'", escape(m.keys[i]).c_str())}
                          : Outcome::of(key);
       continue;
     }

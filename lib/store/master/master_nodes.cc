@@ -11,7 +11,7 @@ constexpr uint64_t kKeepMaxS = 100ull * 365 * 24 * 3600;
 Result<Mounted> Master::handle(const Mount& m, Time now) {
   if (m.epoch_seen > epoch_ + kEpochsAheadMax)
     return fail(Code::kInvalid, "node '%s' saw epoch %llu: this master is at %llu",
-                shown(m.node.name).c_str(), static_cast<unsigned long long>(m.epoch_seen),
+                escape(m.node.name).c_str(), static_cast<unsigned long long>(m.epoch_seen),
                 static_cast<unsigned long long>(epoch_));
   if (const Member* old = members_.find(m.node.name)) {
     const bool same = old->ref.generation == m.node.generation;
@@ -19,13 +19,13 @@ Result<Mounted> Master::handle(const Mount& m, Time now) {
       return fail(Code::kBusy,
                   "node name '%s' is in use by %s, heard just now: choose another --name, or "
                   "retry if that one has ended",
-                  shown(m.node.name).c_str(), shown(old->ref.control).c_str());
+                  escape(m.node.name).c_str(), escape(old->ref.control).c_str());
     drop_node(m.node.name, now);
   }
   if (leaves(m.node.name)) go_on_leaving(kReturnMax);
   if (leaves(m.node.name))  // its inventory comes after all of that left the tables
     return fail(Code::kBusy, "node %s: what it held before is being given up: retry",
-                shown(m.node.name).c_str());
+                escape(m.node.name).c_str());
   MC_TRY_(members_.add(m, now));
   if (m.epoch_seen >= epoch_) {
     epoch_ = m.epoch_seen + 1;
@@ -42,9 +42,9 @@ Result<Mounted> Master::handle(const Mount& m, Time now) {
 Result<Mounted> Master::handle(const Inventory& m, Time now) {
   Member* node = members_.find(m.node, m.generation);
   if (node == nullptr)
-    return fail(Code::kStale, "inventory of node '%s': mount it first", shown(m.node).c_str());
+    return fail(Code::kStale, "inventory of node '%s': mount it first", escape(m.node).c_str());
   if (node->ready || m.records.size() > kInventoryMax)
-    return fail(Code::kInvalid, "inventory of node '%s': %zu records, %s", shown(m.node).c_str(),
+    return fail(Code::kInvalid, "inventory of node '%s': %zu records, %s", escape(m.node).c_str(),
                 m.records.size(), node->ready ? "after the last" : "too many");
   members_.heard(*node, now);
   for (const ObjectRecord& record : m.records) adopt(*node, record, now);

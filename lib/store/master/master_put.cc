@@ -45,15 +45,17 @@ Outcome Master::no_room(uint64_t bytes, Time now) const {
   if (members_.capacity() == 0)
     return outcome(Code::kUnavailable, "no node is mounted: start mc-store serve");
   if (bytes > members_.largest())
-    return outcome(Code::kNoSpace,
-                   strf("value of %s is larger than the largest segment, %s, of a pool of %s",
-                        human_bytes(bytes).c_str(), human_bytes(members_.largest()).c_str(),
-                        human_bytes(members_.capacity()).c_str()));
-  return outcome(Code::kNoSpace,
-                 strf("no room for %s in a pool of %s, %s used: the rest is leased or being "
-                      "written; retry, or add nodes",
-                      human_bytes(bytes).c_str(), human_bytes(members_.capacity()).c_str(),
-                      human_bytes(members_.used()).c_str()));
+    return outcome(
+        Code::kNoSpace,
+        strf("value of %s is larger than the largest segment, %s, of a pool of %s",
+             rounded_bytes_text(bytes).c_str(), rounded_bytes_text(members_.largest()).c_str(),
+             rounded_bytes_text(members_.capacity()).c_str()));
+  return outcome(
+      Code::kNoSpace,
+      strf("no room for %s in a pool of %s, %s used: the rest is leased or being "
+           "written; retry, or add nodes",
+           rounded_bytes_text(bytes).c_str(), rounded_bytes_text(members_.capacity()).c_str(),
+           rounded_bytes_text(members_.used()).c_str()));
 }
 
 // Ephemeral objects never evict others.
@@ -66,7 +68,7 @@ bool Master::admitted(const PutStart& m, uint64_t bytes) const {
 
 // Whether a known key may be put again: only if its writer has given up.
 Outcome Master::known(Object& object, Time now) {
-  const std::string key = shown(object.key());
+  const std::string key = escape(object.key());
   if (object.state == ObjectState::kComplete) {
     if (object.queued) tenants_.queue_of(object)->use(object);
     return outcome(Code::kExists, strf("key '%s' is stored already", key.c_str()));
@@ -80,7 +82,7 @@ Outcome Master::known(Object& object, Time now) {
 Outcome Master::may_begin(const PutStart& m, const PutWant& want, uint16_t tenant, Time now) {
   if (auto key = check_object_key(want.key); !key) return Outcome::of(key);
   const auto refuse = [&](Code code, const char* why) {
-    return outcome(code, strf("key '%s' %s", shown(want.key).c_str(), why));
+    return outcome(code, strf("key '%s' %s", escape(want.key).c_str(), why));
   };
   // A retried put must not bring back an object that was stored and removed meanwhile.
   if (want.tried && tombstones_.is_deleted(disk_name(tenant, want.key), want.tried))
@@ -113,10 +115,10 @@ Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tena
     ++totals_.put_no_space;
     Tenant& t = tenants_[tenant];
     ++t.refused;
-    answer.outcome = outcome(
-        Code::kNoSpace,
-        strf("tenant '%s' is at its quota: %s of %s used, the rest is leased",
-             shown(t.name).c_str(), human_bytes(t.used).c_str(), human_bytes(t.quota).c_str()));
+    answer.outcome = outcome(Code::kNoSpace,
+                             strf("tenant '%s' is at its quota: %s of %s used, the rest is leased",
+                                  escape(t.name).c_str(), rounded_bytes_text(t.used).c_str(),
+                                  rounded_bytes_text(t.quota).c_str()));
     return Tried::kAnswered;
   }
   std::array<Replica, kReplicasMax> places;
@@ -280,10 +282,10 @@ void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& ac
   if (object == nullptr || object->generation != claim.generation)
     return decided(outcome(Code::kStale, strf("put of '%s': its grant expired, or the master "
                                               "was restarted: put it again",
-                                              shown(claim.key).c_str())));
+                                              escape(claim.key).c_str())));
   if (object->state != ObjectState::kWriting && object->checksum != claim.checksum)
     return decided(outcome(Code::kInvalid, strf("put of '%s': published with another checksum",
-                                                shown(claim.key).c_str())));
+                                                escape(claim.key).c_str())));
   switch (object->state) {
     case ObjectState::kComplete: return decided({});
     case ObjectState::kRecording:
@@ -295,7 +297,7 @@ void Master::end_put(uint16_t tenant, const PutClaim& claim, const Outcoming& ac
   if (!still_true(*object)) {
     release(*object, {});
     return decided(outcome(Code::kStale, strf("put of '%s': removed from the disk meanwhile",
-                                              shown(claim.key).c_str())));
+                                              escape(claim.key).c_str())));
   }
   writing_.erase(object->self);
   object->state = ObjectState::kRecording;
@@ -330,11 +332,11 @@ void Master::recorded(const PendingOrder& pending, Time now) {
   if (object.node == nullptr) {
     erase(object);
     answer = outcome(Code::kUnavailable, strf("put of '%s': its node is gone: put it again",
-                                              shown(pending.order->record.key).c_str()));
+                                              escape(pending.order->record.key).c_str()));
   } else if (!still_true(object)) {
     release(object, {}, true);
     answer = outcome(Code::kStale, strf("put of '%s': removed from the disk meanwhile",
-                                        shown(pending.order->record.key).c_str()));
+                                        escape(pending.order->record.key).c_str()));
   } else {
     publish(object, now, true);
   }
@@ -380,7 +382,7 @@ Result<Outcomes> Master::handle(const PutRevoke& m, Time now) {
       release(*object, {});
     else
       reply.items[i] = outcome(Code::kInvalid, strf("put of '%s' is published: remove it instead",
-                                                    shown(object->key()).c_str()));
+                                                    escape(object->key()).c_str()));
   }
   finish(now);
   return reply;
@@ -404,7 +406,7 @@ void Master::handle(const Remove& m, Time now, Done<Outcomes> done) {
       continue;
     } else if (object == nullptr) {
       const auto whole = sure(1, now);
-      answer = whole ? outcome(Code::kNotFound, strf("no key '%s'", shown(m.keys[i]).c_str()))
+      answer = whole ? outcome(Code::kNotFound, strf("no key '%s'", escape(m.keys[i]).c_str()))
                      : Outcome::of(whole);
       if (whole) add_tombstone(in_space(m.tenant, m.keys[i]), now);
     } else if (answer = removable(*object, m.force, now); answer.ok()) {
@@ -420,11 +422,11 @@ Outcome Master::removable(const Object& object, bool force, Time now) const {
   if (force) return {};
   if (leases_.held(object, now))
     return outcome(Code::kBusy, strf("key '%s' is leased for %s ms more: retry, or force",
-                                     shown(object.key()).c_str(),
+                                     escape(object.key()).c_str(),
                                      number_text(to_ms(object.until - now)).c_str()));
   if (object.pin == Pin::kHard)
     return outcome(Code::kBusy,
-                   strf("key '%s' is pinned: unpin it, or force", shown(object.key()).c_str()));
+                   strf("key '%s' is pinned: unpin it, or force", escape(object.key()).c_str()));
   return {};
 }
 

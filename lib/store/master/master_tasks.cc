@@ -16,7 +16,7 @@ constexpr uint64_t kSample = 8;     // one of so many reads is counted
 constexpr size_t kHeatMax = 1 << 16;
 
 Failure unknown(const ObjectKey& key) {
-  return fail(Code::kNotFound, "no key '%s'", shown(key).c_str());
+  return fail(Code::kNotFound, "no key '%s'", escape(key).c_str());
 }
 }  // namespace
 
@@ -28,23 +28,23 @@ Result<uint64_t> Master::start_copy(Object& object, const PlacementRequest& requ
   each_replica(object, [&](const Replica& r) { used.push_back(r); });
   if (move_from == nullptr && used.size() >= kReplicasMax)
     return fail(Code::kInvalid, "key '%s' has %zu replicas: that is the most there may be",
-                shown(object.key()).c_str(), used.size());
+                escape(object.key()).c_str(), used.size());
   if (std::any_of(used.begin(), used.end(),
                   [&](const Replica& r) { return r.node->ref.name == request.prefer; }))
-    return fail(Code::kExists, "key '%s': node %s has one already", shown(object.key()).c_str(),
-                shown(request.prefer).c_str());
+    return fail(Code::kExists, "key '%s': node %s has one already", escape(object.key()).c_str(),
+                escape(request.prefer).c_str());
   const auto source = std::find_if(used.begin(), used.end(), [&](const Replica& r) {
     return members_.healthy(*r.node, now) && (move_from == nullptr || r.node == move_from);
   });
   if (source == used.end())
     return fail(Code::kUnavailable, "key '%s': its node does not answer",
-                shown(object.key()).c_str());
+                escape(object.key()).c_str());
   const auto at = members_.place(object.bytes, used, request, now);
   if (!at || (!request.prefer.empty() && at->node->ref.name != request.prefer)) {
     if (at) members_.unplace(*at);
     return fail(Code::kNoSpace, "no room for another replica of '%s' (%s)%s%s",
-                shown(object.key()).c_str(), human_bytes(object.bytes).c_str(),
-                request.prefer.empty() ? "" : " on node ", shown(request.prefer).c_str());
+                escape(object.key()).c_str(), rounded_bytes_text(object.bytes).c_str(),
+                request.prefer.empty() ? "" : " on node ", escape(request.prefer).c_str());
   }
   filled_ = true;
   leases_.grant(object, now);
@@ -97,7 +97,7 @@ Result<rpc::Empty> Master::handle(const TaskDone& m, Time now) {
   if (node == nullptr || it == tasks_.end() || it->second.state != Task::State::kRunning ||
       it->second.target_mount != node->mount || it->second.range == kNoId)
     return fail(Code::kStale, "task %llu of node '%s' is not running",
-                static_cast<unsigned long long>(m.task), shown(m.node).c_str());
+                static_cast<unsigned long long>(m.task), escape(m.node).c_str());
   Task& task = it->second;
   ObjectRecord record;
   const Replica at{node, task.range, task.generation};
@@ -171,8 +171,8 @@ Result<TaskInfo> Master::handle(const CopyKey& m, Time now) {
       if (from == nullptr && (m.from.empty() || r.node->ref.name == m.from)) from = r.node;
     });
     if (from == nullptr)
-      return fail(Code::kNotFound, "key '%s' has no replica on node '%s'", shown(m.key).c_str(),
-                  shown(m.from).c_str());
+      return fail(Code::kNotFound, "key '%s' has no replica on node '%s'", escape(m.key).c_str(),
+                  escape(m.from).c_str());
   }
   MC_TRY(const uint64_t task, start_copy(*object, {m.to, {}, false}, from, now));
   finish(now);

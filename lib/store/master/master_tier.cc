@@ -93,8 +93,8 @@ Result<TierAck> Master::handle(const TierMount& m, Time now) {
   if (node == nullptr || !node->ready)
     return TierAck{epoch_, static_cast<uint8_t>(BeatStatus::kRemount)};
   if (m.objects.size() > kTierPageMax)
-    return fail(Code::kInvalid, "tier of node '%s': %zu objects in one page", shown(m.node).c_str(),
-                m.objects.size());
+    return fail(Code::kInvalid, "tier of node '%s': %zu objects in one page",
+                escape(m.node).c_str(), m.objects.size());
   // An earlier master with a faster clock may have written the disk.
   for (const TierObject& o : m.objects)
     if (o.generation.n > (epoch_ << 32 | counter_) &&

@@ -15,7 +15,7 @@ Result<> check_layout(const Mount& m) {
   const Layout& l = m.layout;
   if (l.more.size() >= kRegionsMax)
     return fail(Code::kInvalid, "node %s: %zu segments: want at most %zu",
-                shown(m.node.name).c_str(), l.more.size() + 1, kRegionsMax);
+                escape(m.node.name).c_str(), l.more.size() + 1, kRegionsMax);
   std::vector<Region> all{{l.data, l.capacity, l.guards}};
   all.insert(all.end(), l.more.begin(), l.more.end());
   uint64_t after = 0;  // end of the previous segment
@@ -28,7 +28,7 @@ Result<> check_layout(const Mount& m) {
     if (!sane || (r.guards < r.end() && r.data < r.guards + guard_bytes))
       return fail(
           Code::kInvalid, "segment of node %s: data %llu+%llu, guards at %llu: not a usable layout",
-          shown(m.node.name).c_str(), static_cast<unsigned long long>(r.data),
+          escape(m.node.name).c_str(), static_cast<unsigned long long>(r.data),
           static_cast<unsigned long long>(r.capacity), static_cast<unsigned long long>(r.guards));
     after = r.end();
   }
@@ -67,9 +67,9 @@ Result<Member*> Members::add(const Mount& mount, Time now) {
   MC_TRY_(check_layout(mount));
   if (mount.node.control.empty() || mount.node.control.size() > kAddressMax)
     return fail(Code::kInvalid, "node %s: control address of %zu bytes",
-                shown(mount.node.name).c_str(), mount.node.control.size());
+                escape(mount.node.name).c_str(), mount.node.control.size());
   if (!mount.node.generation)
-    return fail(Code::kInvalid, "node %s: no generation", shown(mount.node.name).c_str());
+    return fail(Code::kInvalid, "node %s: no generation", escape(mount.node.name).c_str());
   MC_TRY_(liveness_.heard(mount.node.name, ++mounts_, now));
   auto& slot = members_[mount.node.name];
   MC_CHECK(slot == nullptr);

@@ -16,14 +16,14 @@ Result<Tenants::Quotas> Tenants::parse(const char* option, const std::string& qu
     const size_t equals = part.find('=');
     if (equals == std::string::npos || equals == 0 || equals > kTenantBytesMax)
       return fail(Code::kInvalid, "%s '%s': want NAME=SIZE, separated by commas", option,
-                  shown(part).c_str());
+                  escape(part).c_str());
     const auto bytes = parse_bytes(part.substr(equals + 1));
     if (!bytes)
-      return fail(bytes.error().code, "%s '%s': %s", option, shown(part).c_str(),
+      return fail(bytes.error().code, "%s '%s': %s", option, escape(part).c_str(),
                   bytes.error().what.c_str());
     if (!out.emplace(part.substr(0, equals), *bytes).second)
       return fail(Code::kInvalid, "%s: '%s' is named twice", option,
-                  shown(part.substr(0, equals)).c_str());
+                  escape(part.substr(0, equals)).c_str());
     at = end + 1;
   }
   return out;
@@ -49,9 +49,9 @@ Result<uint16_t> Tenants::get(std::string_view name) {
     return known;
   if (name.size() > kTenantBytesMax || name.find('\0') != std::string_view::npos)
     return fail(Code::kInvalid, "tenant '%s': want 1 to %zu bytes, any but NUL",
-                shown(name).c_str(), kTenantBytesMax);
+                escape(name).c_str(), kTenantBytesMax);
   if (all_.size() >= kMax)
-    return fail(Code::kBusy, "tenant '%s': there are %zu tenants already", shown(name).c_str(),
+    return fail(Code::kBusy, "tenant '%s': there are %zu tenants already", escape(name).c_str(),
                 all_.size());
   const auto quota = quotas_.find(std::string(name));
   all_.push_back(std::make_unique<Tenant>(

@@ -160,7 +160,7 @@ Result<> Copier::check(const Order& order) const {
   for (const Extent& piece : r.more) add(piece.offset, piece.bytes);
   if (const uint64_t sum = hash.digest(); sum != r.checksum)
     return fail(Code::kCorrupt, "copy of '%s' from node %s: checksum %016llx, %016llx was put",
-                shown(r.key).c_str(), shown(order.from.name).c_str(),
+                escape(r.key).c_str(), escape(order.from.name).c_str(),
                 static_cast<unsigned long long>(sum), static_cast<unsigned long long>(r.checksum));
   return {};
 }

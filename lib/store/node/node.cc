@@ -92,7 +92,7 @@ void StoreNode::restore(Segments::Recovered recovered) {
   given_up_.add(recovered.given_up);
   if (segments_->lasting())
     log_info("store", "%zu objects of %s were there, %llu were given up", directory_.objects(),
-             human_bytes(directory_.bytes()).c_str(),
+             rounded_bytes_text(directory_.bytes()).c_str(),
              static_cast<unsigned long long>(recovered.given_up));
 }
 
@@ -150,8 +150,8 @@ void StoreNode::send_inventory(uint64_t after, bool from_start) {
     last_error_.clear();
     mounts_.add();
     log_info("store", "mounted %s with %zu objects at %s, epoch %llu",
-             human_bytes(layout_.total()).c_str(), directory_.objects(), options_.master.c_str(),
-             static_cast<unsigned long long>(epoch_));
+             rounded_bytes_text(layout_.total()).c_str(), directory_.objects(),
+             options_.master.c_str(), static_cast<unsigned long long>(epoch_));
     if (on_mounted_) on_mounted_();
     beat();
   });
@@ -267,7 +267,7 @@ void StoreNode::ask_drained(Time until, const std::function<void()>& done) {
                     if (alone) why = "there is no other node";
                     log_warn("store", "not drained, %llu objects are left: %s",
                              reply ? static_cast<unsigned long long>(reply->objects_left) : 0ULL,
-                             shown(why).c_str());
+                             escape(why).c_str());
                   }
                   done();
                 });

@@ -58,7 +58,7 @@ Result<> hand(std::string_view word, SegmentSpec& out) {
   } else if (word.starts_with("index=") && word.size() > 6) {
     out.index = word.substr(6);
   } else {
-    return fail(Code::kInvalid, "what is '@%s'?", shown(std::string(word)).c_str());
+    return fail(Code::kInvalid, "what is '@%s'?", escape(std::string(word)).c_str());
   }
   return {};
 }
@@ -89,7 +89,7 @@ Result<SegmentSpec> SegmentSpec::parse(const std::string& text) {
   if (out) return out;
   return fail(Code::kInvalid,
               "segment '%s': %s: want SIZE[@hugepages|@file:PATH][@numa=N][@index=PATH][@fallback]",
-              shown(text).c_str(), out.error().what.c_str());
+              escape(text).c_str(), out.error().what.c_str());
 }
 
 Result<std::unique_ptr<Segments>> Segments::open(xfer::Engine& engine,
@@ -229,7 +229,7 @@ void Segments::keep(Part& part, ObjectRecord record) {
   if (!right(part, record)) {
     ++recovered_.given_up;
     log_warn("store", "%s: '%s' has other bytes than were put: given up", part.spec.file.c_str(),
-             shown(record.key).c_str());
+             escape(record.key).c_str());
     return;
   }
   raise(part, record);

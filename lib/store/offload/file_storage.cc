@@ -78,10 +78,11 @@ Result<std::unique_ptr<FileStorage>> FileStorage::open(io::Loop& loop, xfer::Eng
   MC_TRY(tier->backend_,
          ssd::open_backend(tier->disk_, backend_options, loop.clock(), tier->scan_));
   for (const std::string& what : tier->scan_.damaged)
-    log_warn("ssd", "skipped: %s", shown(what).c_str());
+    log_warn("ssd", "skipped: %s", escape(what).c_str());
   log_info("ssd", "%s: %llu objects, %s of %s used, %llu damaged, %llu unfinished; read in %s ms",
            options.folder.c_str(), static_cast<unsigned long long>(tier->scan_.objects),
-           human_bytes(tier->usage().used).c_str(), human_bytes(options.size.n).c_str(),
+           rounded_bytes_text(tier->usage().used).c_str(),
+           rounded_bytes_text(options.size.n).c_str(),
            static_cast<unsigned long long>(tier->scan_.damaged_count),
            static_cast<unsigned long long>(tier->scan_.unfinished),
            number_text(std::round(to_ms(loop.clock().now() - began))).c_str());

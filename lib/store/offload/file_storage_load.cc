@@ -156,7 +156,7 @@ void FileStorage::start_bring() {
 
 void FileStorage::tell_brought(const std::string& name, const Result<>& outcome) {
   if (!outcome)
-    log_warn("ssd", "'%s' is not moved: %s", shown(name).c_str(), outcome.error().what.c_str());
+    log_warn("ssd", "'%s' is not moved: %s", escape(name).c_str(), outcome.error().what.c_str());
   tell({static_cast<uint8_t>(outcome ? TierEvent::kBrought : TierEvent::kNotBrought),
         outcome ? uint8_t{0} : static_cast<uint8_t>(outcome.error().code),
         name,

@@ -29,7 +29,7 @@ Result<> FileStorage::check_job(const TierJob& job) const {
   }
   if (sane && left == 0) return {};
   return fail(Code::kInvalid, "job %llu for '%s': not within this segment",
-              static_cast<unsigned long long>(job.seq), shown(job.object.name).c_str());
+              static_cast<unsigned long long>(job.seq), escape(job.object.name).c_str());
 }
 
 // Starts a write if a batch is full or has waited long enough.
@@ -76,7 +76,7 @@ void FileStorage::prepare(const std::shared_ptr<Batch>& batch) {
     const bool right = xxh3(value, job.object.bytes) == job.object.checksum;
     if (!held || !right || !guards_hold(job)) {
       batch->outcomes[i] = fail(held && guards_hold(job) ? Code::kCorrupt : Code::kStale,
-                                "value of '%s' in memory", shown(job.object.name).c_str());
+                                "value of '%s' in memory", escape(job.object.name).c_str());
       continue;
     }
     batch->saves.push_back({stored_of(job.object), value});
@@ -115,7 +115,7 @@ void FileStorage::write(const std::shared_ptr<Batch>& batch) {
     batch->outcomes[i] = written;
     if (!written || guards_hold(batch->jobs[i])) continue;
     batch->outcomes[i] = fail(Code::kStale, "memory of '%s' was reused while it was written",
-                              shown(batch->jobs[i].object.name).c_str());
+                              escape(batch->jobs[i].object.name).c_str());
     torn.push_back(batch->saves[n].object);
   }
   if (!torn.empty()) (void)backend_->remove(torn);

@@ -15,15 +15,15 @@ constexpr const char* kStandsBy = "this master stands by";
 
 void tell(const Mount& m, const Result<Mounted>& reply) {
   if (reply)
-    log_info("store", "node %s at %s mounts %s, epoch %llu", shown(m.node.name).c_str(),
-             shown(m.node.control).c_str(), human_bytes(m.layout.total()).c_str(),
+    log_info("store", "node %s at %s mounts %s, epoch %llu", escape(m.node.name).c_str(),
+             escape(m.node.control).c_str(), rounded_bytes_text(m.layout.total()).c_str(),
              static_cast<unsigned long long>(reply->epoch));
   else
     log_warn("store", "mount refused: %s", reply.error().what.c_str());
 }
 
 void tell(const Unmount& m, const Result<Mounted>&) {
-  log_info("store", "node %s unmounts", shown(m.node).c_str());
+  log_info("store", "node %s unmounts", escape(m.node).c_str());
 }
 
 }  // namespace

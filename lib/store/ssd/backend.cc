@@ -19,7 +19,7 @@ Result<> check_value(const Stored& object, const std::byte* value) {
   const uint64_t checksum = xxh3(value, object.bytes);
   if (checksum == object.checksum) return {};
   return fail(Code::kCorrupt, "value of '%s': checksum %016llx, %016llx was written",
-              shown(object.key).c_str(), static_cast<unsigned long long>(checksum),
+              escape(object.key).c_str(), static_cast<unsigned long long>(checksum),
               static_cast<unsigned long long>(object.checksum));
 }
 
@@ -83,7 +83,7 @@ Result<std::unique_ptr<Backend>> open_backend(std::shared_ptr<Disk> disk,
     if (unknown != names.end())
       return fail(Code::kInvalid,
                   "the folder of the SSD tier holds '%s' and no %s: give it an empty folder",
-                  shown(*unknown).c_str(), kFolderFile);
+                  escape(*unknown).c_str(), kFolderFile);
     MC_TRY_(write_all(*disk, "", kFolderFile, encode_folder(options.kind)));
   } else {
     MC_TRY(const std::string bytes, read_all(*disk, kFolderFile, 4096));
@@ -95,7 +95,7 @@ Result<std::unique_ptr<Backend>> open_backend(std::shared_ptr<Disk> disk,
       (void)write_all(*disk, "", kFolderFile, encode_folder(options.kind));
     } else if (*kind != options.kind) {
       return fail(Code::kInvalid, "the folder of the SSD tier belongs to backend '%s', not '%s'",
-                  shown(*kind).c_str(), options.kind.c_str());
+                  escape(*kind).c_str(), options.kind.c_str());
     }
   }
   if (options.kind == "bucket") return open_buckets(std::move(disk), options, clock, report);

@@ -243,8 +243,8 @@ Result<> BucketBackend::write(std::span<const Save> items) {
   const uint64_t need = cost(fresh);
   if (const Usage u = usage(); u.used + need > u.capacity)
     return fail(Code::kNoSpace, "the SSD tier of %s has %s used: no room for %s",
-                human_bytes(u.capacity).c_str(), human_bytes(u.used).c_str(),
-                human_bytes(need).c_str());
+                rounded_bytes_text(u.capacity).c_str(), rounded_bytes_text(u.used).c_str(),
+                rounded_bytes_text(need).c_str());
   MC_TRY(const BucketPtr bucket, write_bucket(fresh));
   return strike(adopt(bucket));
 }
@@ -396,13 +396,13 @@ void BucketBackend::read(std::span<Load> loads, const std::function<void(Load&)>
       Load& l = loads[i];
       const auto it = index_.find(l.key);
       if (it == index_.end() || (l.generation && (*it->second).object.generation != l.generation)) {
-        l.outcome = fail(Code::kNotFound, "no key '%s' on this disk", shown(l.key).c_str());
+        l.outcome = fail(Code::kNotFound, "no key '%s' on this disk", escape(l.key).c_str());
         continue;
       }
       const BucketEntry& e = *it->second;
       if (l.into.size() < align_up(e.object.bytes)) {
         l.outcome = fail(Code::kNoSpace, "value of '%s' has %llu bytes: the buffer has %zu",
-                         shown(l.key).c_str(), static_cast<unsigned long long>(e.object.bytes),
+                         escape(l.key).c_str(), static_cast<unsigned long long>(e.object.bytes),
                          l.into.size());
         continue;
       }
@@ -440,7 +440,7 @@ void BucketBackend::read(std::span<Load> loads, const std::function<void(Load&)>
 Result<Stored> BucketBackend::find(const ObjectKey& key) const {
   const Lock lock(mutex_);
   const auto it = index_.find(key);
-  if (it == index_.end()) return fail(Code::kNotFound, "no key '%s'", shown(key).c_str());
+  if (it == index_.end()) return fail(Code::kNotFound, "no key '%s'", escape(key).c_str());
   return (*it->second).object;
 }
 

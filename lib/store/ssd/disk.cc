@@ -222,7 +222,7 @@ Result<std::string> read_all(Disk& disk, const std::string& path, uint64_t bytes
   MC_TRY(const Disk::FilePtr file, disk.open(path));
   if (file->bytes() > bytes_max)
     return fail(Code::kCorrupt, "%s has %s: %s at most", path.c_str(),
-                human_bytes(file->bytes()).c_str(), human_bytes(bytes_max).c_str());
+                rounded_bytes_text(file->bytes()).c_str(), rounded_bytes_text(bytes_max).c_str());
   std::string out(file->bytes(), '\0');
   const Disk::Part part{file, 0, reinterpret_cast<std::byte*>(out.data()), out.size()};
   Result<> outcome;

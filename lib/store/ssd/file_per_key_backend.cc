@@ -185,8 +185,8 @@ Result<> FilePerKeyBackend::write(std::span<const Save> items) {
   const std::vector<Save> saves = fresh_of(*this, items);
   if (const uint64_t need = cost(saves); used_ + need > options_.capacity)
     return fail(Code::kNoSpace, "the SSD tier of %s has %s used: no room for %s",
-                human_bytes(options_.capacity).c_str(), human_bytes(used_).c_str(),
-                human_bytes(need).c_str());
+                rounded_bytes_text(options_.capacity).c_str(), rounded_bytes_text(used_).c_str(),
+                rounded_bytes_text(need).c_str());
   Result<> written;
   for (size_t i = 0; i < saves.size() && written; i += kAtOnce)
     written =

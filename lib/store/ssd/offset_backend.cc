@@ -163,7 +163,8 @@ void OffsetBackend::adopt(std::vector<LogEntry> entries, ScanReport& report) {
     const uint64_t end = e->at + span_of(e->object);
     if (end > data_->bytes() || !space_.take_at(e->at, span_of(e->object)))
       report.add(strf("'%s' at %llu: not within %s, or another is there",
-                      shown(e->object.key).c_str(), static_cast<unsigned long long>(e->at), kData));
+                      escape(e->object.key).c_str(), static_cast<unsigned long long>(e->at),
+                      kData));
     else
       (void)table_.insert(e->object, e->at);
   }
@@ -232,8 +233,9 @@ Result<std::vector<uint64_t>> OffsetBackend::allocate(std::span<const Save> item
     if (!offset) {
       for (size_t i = 0; i < at.size(); ++i) space_.give(at[i], span_of(items[i].object));
       return fail(Code::kNoSpace, "the SSD tier of %s has %s used: no room for %s",
-                  human_bytes(data_bytes_).c_str(), human_bytes(space_.used()).c_str(),
-                  human_bytes(cost(items)).c_str());
+                  rounded_bytes_text(data_bytes_).c_str(),
+                  rounded_bytes_text(space_.used()).c_str(),
+                  rounded_bytes_text(cost(items)).c_str());
     }
     at.push_back(*offset);
   }

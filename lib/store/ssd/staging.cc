@@ -20,9 +20,9 @@ Result<Staging::Batch> Staging::take(const std::vector<uint64_t>& bytes) {
       for (const StagingSlot& s : batch.slots) space_.give(s.at, s.bytes);
       if (pages > capacity_)
         return fail(Code::kNoSpace, "a value of %s: the staging memory has %s",
-                    human_bytes(n).c_str(), human_bytes(capacity_).c_str());
+                    rounded_bytes_text(n).c_str(), rounded_bytes_text(capacity_).c_str());
       return fail(Code::kBusy, "all %s of staging memory is leased: retry",
-                  human_bytes(capacity_).c_str());
+                  rounded_bytes_text(capacity_).c_str());
     }
     batch.slots.push_back({*at, pages, Generation{++generation_}});
   }

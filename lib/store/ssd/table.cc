@@ -45,7 +45,7 @@ Result<Stored> Table::find(const ObjectKey& key) const {
   const Shard& s = shard(key);
   const Lock lock(s.mutex);
   const auto it = s.entries.find(key);
-  if (it == s.entries.end()) return fail(Code::kNotFound, "no key '%s'", shown(key).c_str());
+  if (it == s.entries.end()) return fail(Code::kNotFound, "no key '%s'", escape(key).c_str());
   return it->second->object;
 }
 
@@ -158,11 +158,11 @@ std::vector<Table::EntryPtr> hold_all(Table& table, std::span<Load> loads, Time 
     Load& l = loads[i];
     held[i] = table.hold(l, now);
     if (held[i] == nullptr)
-      l.outcome = fail(Code::kNotFound, "no key '%s' on this disk", shown(l.key).c_str());
+      l.outcome = fail(Code::kNotFound, "no key '%s' on this disk", escape(l.key).c_str());
     else if (l.into.size() < align_up(held[i]->object.bytes))
       l.outcome = fail(Code::kNoSpace, "value of '%s' has %llu bytes: the buffer has %zu",
-                       shown(l.key).c_str(), static_cast<unsigned long long>(held[i]->object.bytes),
-                       l.into.size());
+                       escape(l.key).c_str(),
+                       static_cast<unsigned long long>(held[i]->object.bytes), l.into.size());
     else
       l.outcome = held[i]->object;
   }

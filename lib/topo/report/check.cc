@@ -339,7 +339,7 @@ class Doctor {
   void memory() {
     if (host_.memlock_bytes && *host_.memlock_bytes != kUnlimited && !m_.rdma.empty()) {
       wrong("memlock", "limits",
-            "a process may lock only " + human_bytes(*host_.memlock_bytes) +
+            "a process may lock only " + rounded_bytes_text(*host_.memlock_bytes) +
                 " of memory: registering more for RDMA fails",
             "'* - memlock unlimited' in /etc/security/limits.conf, LimitMEMLOCK=infinity for "
             "systemd units, --ulimit memlock=-1 for containers");

@@ -62,7 +62,7 @@ Devices devices_of(const Machine& machine) {
   for (const NumaNode& node : machine.nodes) {
     Facts& facts = out[strf("node %d", node.id)];
     facts["CPUs"] = node.cpus.empty() ? "none" : ranges(node.cpus);
-    if (node.memory_bytes > 0) facts["memory"] = human_bytes(node.memory_bytes);
+    if (node.memory_bytes > 0) facts["memory"] = rounded_bytes_text(node.memory_bytes);
   }
   for (const Gpu& gpu : machine.gpus) {
     Facts& facts = out["gpu " + gpu.at.pci];
@@ -88,7 +88,7 @@ Devices devices_of(const Machine& machine) {
     Facts& facts = out["disk " + disk.name];
     add_location(disk.at, facts);
     facts["model"] = disk.model;
-    if (disk.bytes > 0) facts["size"] = human_bytes(disk.bytes);
+    if (disk.bytes > 0) facts["size"] = rounded_bytes_text(disk.bytes);
   }
   add_tiers(machine, out);
   return out;
@@ -139,7 +139,7 @@ std::string changes_text(const std::vector<Change>& changes) {
     }
     const auto shown = [](const std::string& s) { return s.empty() ? "-" : s.c_str(); };
     out += strf("~ %s: %s: %s -> %s\n", change.device.c_str(), change.fact.c_str(),
-                shown(change.before), shown(change.after));
+                escape(change.before), escape(change.after));
   }
   return out.empty() ? "no difference\n" : out;
 }

@@ -82,7 +82,7 @@ DeviceLabel label_of(const Machine& machine, const TierTable& table, const Leaf&
       const Disk& disk = machine.disks[leaf.index];
       DeviceLabel label{disk.name, {}, false};
       std::string line = disk.at.pci;
-      if (disk.bytes > 0) line += "  " + human_bytes(disk.bytes);
+      if (disk.bytes > 0) line += "  " + rounded_bytes_text(disk.bytes);
       if (!line.empty()) label.lines.push_back(line);
       return label;
     }
@@ -94,7 +94,7 @@ std::string node_title(const NodeTree& tree) {
   std::string out = strf("NUMA node %d", tree.node);
   if (!tree.known) return out + ", not listed by the kernel";
   out += tree.known->cpus.empty() ? ": memory only" : ": CPUs " + ranges(tree.known->cpus);
-  if (tree.known->memory_bytes > 0) out += ", " + human_bytes(tree.known->memory_bytes);
+  if (tree.known->memory_bytes > 0) out += ", " + rounded_bytes_text(tree.known->memory_bytes);
   return out;
 }
 

@@ -60,7 +60,7 @@ std::string peers_text(const std::map<std::string, size_t>& numbers, const Gpu& 
 std::string disk_line(const Disk& disk) {
   std::string line = "disk " + disk.name;
   if (!disk.model.empty()) line += ", " + disk.model;
-  if (disk.bytes > 0) line += ", " + human_bytes(disk.bytes);
+  if (disk.bytes > 0) line += ", " + rounded_bytes_text(disk.bytes);
   return line + link_text(disk.at.link);
 }
 
@@ -138,7 +138,7 @@ std::string machine_text(const Machine& machine) {
     if (tree.known) {
       out += strf("node %d: ", tree.node);
       out += tree.known->cpus.empty() ? "memory only" : "cpus " + ranges(tree.known->cpus);
-      if (tree.known->memory_bytes > 0) out += ", " + human_bytes(tree.known->memory_bytes);
+      if (tree.known->memory_bytes > 0) out += ", " + rounded_bytes_text(tree.known->memory_bytes);
       out += "\n";
     } else if (tree.node == kUnknownNode) {
       out += "no NUMA node known:\n";

@@ -249,7 +249,7 @@ Result<uint64_t> parse_tokens(std::string_view text) {
   const auto n = parse_number(digits);
   if (!n || *n < 0 || *n * scale > 1e15)
     return fail(Code::kInvalid, "'%s' is not a number of tokens: want 300000, 0.3M or 10M",
-                shown(text).c_str());
+                escape(text).c_str());
   return static_cast<uint64_t>(std::llround(*n * scale));
 }
 

@@ -62,7 +62,7 @@ Result<> parse_arrival(std::string_view text, PlayOptions& options) {
     MC_TRY_(check_positive("the CV of gamma:CV", options.cv));
   } else {
     return fail(Code::kInvalid, "arrival '%s': want trace, poisson, uniform or gamma:CV",
-                shown(text).c_str());
+                escape(text).c_str());
   }
   return {};
 }
@@ -71,7 +71,7 @@ Result<> parse_window(std::string_view text, PlayOptions& options) {
   const size_t colon = text.find(':');
   if (colon == std::string_view::npos)
     return fail(Code::kInvalid, "window '%s': want A:B in seconds of trace time",
-                shown(text).c_str());
+                escape(text).c_str());
   options.window_from_s = 0;
   options.window_to_s.reset();
   if (colon > 0) {
@@ -82,7 +82,7 @@ Result<> parse_window(std::string_view text, PlayOptions& options) {
   }
   if (options.window_from_s < 0 ||
       (options.window_to_s && *options.window_to_s <= options.window_from_s))
-    return fail(Code::kInvalid, "window '%s' is empty", shown(text).c_str());
+    return fail(Code::kInvalid, "window '%s' is empty", escape(text).c_str());
   return {};
 }
 

@@ -103,7 +103,7 @@ class Reader {
     return fail(Code::kInvalid,
                 "%s:1: unknown columns '%s'; want those of azure (TIMESTAMP,ContextTokens,"
                 "GeneratedTokens) or burstgpt (Timestamp,Model,Request tokens,Response tokens)",
-                trace_.name.c_str(), shown(line).c_str());
+                trace_.name.c_str(), escape(line).c_str());
   }
 
   Result<> take(std::string_view line, uint64_t number) {
@@ -151,7 +151,7 @@ class Reader {
       const std::string_view text = f[column_[c]];
       const auto n = c == 0 && format_->date ? date_seconds(text) : plain(text);
       if (!n || !std::isfinite(*n) || *n < 0)
-        return fail(Code::kInvalid, "%s is '%s': want %s", name, shown(text).c_str(),
+        return fail(Code::kInvalid, "%s is '%s': want %s", name, escape(text).c_str(),
                     c > 0           ? "a number of tokens"
                     : format_->date ? "a time as 2023-11-16 18:15:46.68"
                                     : "seconds");
@@ -161,7 +161,7 @@ class Reader {
       }
       if (*n != std::floor(*n) || *n > static_cast<double>(kLengthMax) || (c == 1 && *n < 1))
         return fail(Code::kInvalid, "%s is %s: want a whole number from %d to %llu", name,
-                    shown(text).c_str(), c == 1, static_cast<ull>(kLengthMax));
+                    escape(text).c_str(), c == 1, static_cast<ull>(kLengthMax));
       (c == 1 ? row.input : row.output) = static_cast<uint64_t>(*n);
     }
     return row;
@@ -221,7 +221,7 @@ Result<PrefixModel> parse_prefix_model(std::string_view text) {
     return fail(Code::kInvalid,
                 "'%s' is no prefix model: want none, shared:TOKENS, sessions:P or "
                 "sessions:P:TOKENS with P from 0 to 1",
-                shown(text).c_str());
+                escape(text).c_str());
   };
   if (kind == "sessions") {
     m.kind = PrefixModel::Kind::kSessions;

@@ -22,7 +22,7 @@ Result<uint64_t> whole(const Json& v, const std::string& what, uint64_t max) {
       return static_cast<uint64_t>(d);
   }
   return fail(Code::kInvalid, "%s is %s: want a whole number from 0 to %llu", what.c_str(),
-              shown(v.dump()).c_str(), static_cast<ull>(max));
+              escape(v.dump()).c_str(), static_cast<ull>(max));
 }
 
 Result<uint64_t> member(const Json& object, const char* key, uint64_t max) {
@@ -39,7 +39,7 @@ Result<CacheClass> class_of(const Json& json) {
   for (size_t i = 0; i < std::size(kClassNames); ++i)
     if (*at == kClassNames[i]) return static_cast<CacheClass>(i);
   return fail(Code::kInvalid, "class is %s: want \"normal\", \"ephemeral\" or \"context\"",
-              shown(at->dump()).c_str());
+              escape(at->dump()).c_str());
 }
 
 // Collects lines into a Trace.
@@ -194,7 +194,7 @@ Result<TraceRequest> parse_record(std::string_view line, uint64_t block_tokens) 
   for (const Json& id : *ids) {
     if (!id.is_number_unsigned())
       return fail(Code::kInvalid, "hash_ids[%zu] is %s: want a whole number of 64 bits",
-                  r.hash_ids.size(), shown(id.dump()).c_str());
+                  r.hash_ids.size(), escape(id.dump()).c_str());
     r.hash_ids.push_back(id.get<uint64_t>());
   }
   MC_TRY(r.cache_class, class_of(json));

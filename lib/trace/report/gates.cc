@@ -73,9 +73,9 @@ Failure unknown(const std::string& left) {
   std::string all;
   for (const std::string& n : names) all += " " + n;
   return near.empty() ? fail(Code::kInvalid, "--require '%s': unknown figure; there are:%s",
-                             shown(left).c_str(), all.c_str())
+                             escape(left).c_str(), all.c_str())
                       : fail(Code::kInvalid, "--require '%s': unknown figure: did you mean '%s'?",
-                             shown(left).c_str(), near.c_str());
+                             escape(left).c_str(), near.c_str());
 }
 
 Result<Value> figure(const Summary& s, const std::string& left) {
@@ -115,12 +115,12 @@ Result<Gate> check_gate(const Summary& summary, const std::string& expr) {
     MC_TRY(const Value left, figure(summary, trimmed(std::string_view(expr).substr(0, at))));
     const auto right = parse_number(trimmed(std::string_view(expr).substr(at + op.size())));
     if (!right)
-      return fail(Code::kInvalid, "--require '%s': %s", shown(expr).c_str(),
+      return fail(Code::kInvalid, "--require '%s': %s", escape(expr).c_str(),
                   right.error().what.c_str());
     return Gate{expr, left && holds(*left, op, *right)};
   }
   return fail(Code::kInvalid, "--require '%s': want FIGURE<=NUMBER, as effective>=0.95",
-              shown(expr).c_str());
+              escape(expr).c_str());
 }
 
 Result<> check_gate_syntax(const std::string& expr) {

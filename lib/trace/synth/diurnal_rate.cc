@@ -38,7 +38,7 @@ Result<DiurnalRate> parse_diurnal_rate(std::string_view text) {
     const auto value = parse_number(text.substr(at, comma - at));
     if (!value || !std::isfinite(*value) || *value < 0 || *value > 1e9)
       return fail(Code::kInvalid, "--tide '%s': want day, evening, flat, or 24 numbers from 0",
-                  shown(std::string(text)).c_str());
+                  escape(std::string(text)).c_str());
     if (n < out.size()) out[n] = *value;
     at = comma + 1;
   }

@@ -41,7 +41,7 @@ class Members {
     std::vector<double> out;
     for (const Json& item : *v) {
       if (!item.is_number() || !(item.get<double>() >= low && item.get<double>() <= high))
-        return wrong(key, strf("%s is not a number in [%s, %s]", shown(item.dump()).c_str(),
+        return wrong(key, strf("%s is not a number in [%s, %s]", escape(item.dump()).c_str(),
                                number_text(low).c_str(), number_text(high).c_str()));
       out.push_back(item.get<double>());
     }
@@ -73,7 +73,7 @@ class Members {
     for (const auto& [key, value] : object_.items()) {
       if (std::find(known_.begin(), known_.end(), key) != known_.end()) continue;
       const std::string near = nearest(key, known_);
-      return fail(Code::kInvalid, "%s: unknown key '%s'%s", where_.c_str(), shown(key).c_str(),
+      return fail(Code::kInvalid, "%s: unknown key '%s'%s", where_.c_str(), escape(key).c_str(),
                   near.empty() ? "" : (": did you mean '" + near + "'?").c_str());
     }
     return {};

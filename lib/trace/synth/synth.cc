@@ -217,7 +217,7 @@ Result<std::vector<TraceRequest>> synthesize(const Json& profile, const std::str
   std::string names;
   for (const std::string& g : generators()) names += " " + g;
   return fail(Code::kInvalid, "%s: unknown generator '%s'; there are:%s", where.c_str(),
-              shown(wanted).c_str(), names.c_str());
+              escape(wanted).c_str(), names.c_str());
 }
 
 std::vector<std::string> generators() {

@@ -66,7 +66,7 @@ std::string kind_name(const std::string& location) {
 Result<> Engine::Impl::add_kind(const std::string& name, MemoryKindPtr kind) {
   if (name.empty() || name == "*" || name == "cpu" || name.find(':') != std::string::npos)
     return fail(Code::kInvalid, "memory kind '%s': want the name of a device, such as cuda",
-                shown(name).c_str());
+                escape(name).c_str());
   {
     Lock lock(kinds_mutex);
     if (!kinds.emplace(name, kind).second)

@@ -380,7 +380,7 @@ bool Engine::Impl::copied_again(const Request& request, Duration budget) {
   if (host_copies == nullptr || budget.count() <= 0 || registry->has_devices() || !check(request))
     return false;
   const bool any_time = request.deadline == Time::max();
-  return host_copies->copy_again(request, any_time ? clock.about_now() : clock.now());
+  return host_copies->copy_again(request, any_time ? clock.coarse_now() : clock.now());
 }
 
 // A caller that waits for memory of this host copies it itself: no batch, no slices. False: it must

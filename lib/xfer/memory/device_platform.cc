@@ -82,7 +82,7 @@ Result<size_t> DevicePlatform::station_of(const std::byte* address, uint64_t byt
       const auto at = static_cast<uint64_t>(address - in->data());
       if (bytes <= in->size() && at <= in->size() - bytes) return i;
       return fail(Code::kInvalid, "%s at %p pass the end of their allocation at %s",
-                  human_bytes(bytes).c_str(), static_cast<const void*>(address),
+                  rounded_bytes_text(bytes).c_str(), static_cast<const void*>(address),
                   stations_[i].device->info().location().c_str());
     }
     if (why.what.empty() || in.error().code == Code::kUnavailable) why = in.error();
@@ -93,7 +93,7 @@ Result<size_t> DevicePlatform::station_of(const std::byte* address, uint64_t byt
 Result<size_t> DevicePlatform::station_at(const std::string& location) const {
   for (size_t i = 0; i < stations_.size(); ++i)
     if (stations_[i].device->info().location() == location) return i;
-  return fail(Code::kNotFound, "no device %s: the first here is %s", shown(location).c_str(),
+  return fail(Code::kNotFound, "no device %s: the first here is %s", escape(location).c_str(),
               stations_[0].device->info().location().c_str());
 }
 
@@ -276,7 +276,7 @@ Result<std::shared_ptr<DevicePlatform>> open_device_platform(const std::string& 
   }
   if (at != std::string::npos && (name != "stand-in" || !topo::kernel_pci_address(pci)))
     return fail(Code::kInvalid, "'%s': a place such as @0000:4f:00.0 is for stand-ins",
-                shown(word).c_str());
+                escape(word).c_str());
   std::vector<device::DevicePtr> devices;
   if (name == "stand-in" && only < 64) {
     devices.push_back(device::StandIn::make(
@@ -290,13 +290,13 @@ Result<std::shared_ptr<DevicePlatform>> open_device_platform(const std::string& 
       devices.push_back(std::move(device));
     }
     if (devices.empty())
-      return fail(Code::kNotFound, "no %s: this machine has %zu", shown(word).c_str(),
+      return fail(Code::kNotFound, "no %s: this machine has %zu", escape(word).c_str(),
                   found.devices.size());
   } else {
     return fail(Code::kInvalid,
                 "'%s' is no device: give cuda, cuda:1, stand-in, stand-in:1 "
                 "or stand-in:1@0000:4f:00.0",
-                shown(word).c_str());
+                escape(word).c_str());
   }
   return std::make_shared<DevicePlatform>(std::move(devices));
 }

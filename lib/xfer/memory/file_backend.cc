@@ -86,7 +86,7 @@ Result<FileStorePtr> FileStore::offer(const std::string& path, uint64_t bytes, b
   if (has >= bytes) return file;
   if (!writable)
     return fail(Code::kInvalid, "%s has %s, %s were to be offered", path.c_str(),
-                human_bytes(has).c_str(), human_bytes(bytes).c_str());
+                rounded_bytes_text(has).c_str(), rounded_bytes_text(bytes).c_str());
   if (const auto longer = file->lengthen(has); !longer) {
     if (!there) ::unlink(path.c_str());
     return fail(longer.error());
@@ -101,8 +101,8 @@ Result<FileStorePtr> FileStore::attach(const std::string& path, uint64_t bytes, 
     return fail(Code::kUnavailable, "%s is another file here", path.c_str());
   MC_TRY(const uint64_t has, file->size());
   if (has < bytes)
-    return fail(Code::kCorrupt, "%s has %s, %s are offered", path.c_str(), human_bytes(has).c_str(),
-                human_bytes(bytes).c_str());
+    return fail(Code::kCorrupt, "%s has %s, %s are offered", path.c_str(),
+                rounded_bytes_text(has).c_str(), rounded_bytes_text(bytes).c_str());
   return file;
 }
 
@@ -118,7 +118,8 @@ Result<> FileStore::lengthen(uint64_t from) {
   if (::fallocate(cached_.get(), 0, static_cast<off_t>(from), end - static_cast<off_t>(from)) == 0)
     return {};
   if (errno == EOPNOTSUPP && ::ftruncate(cached_.get(), end) == 0) return {};
-  const auto failure = fail_errno("lengthen %s to %s", path_.c_str(), human_bytes(bytes_).c_str());
+  const auto failure =
+      fail_errno("lengthen %s to %s", path_.c_str(), rounded_bytes_text(bytes_).c_str());
   if (::ftruncate(cached_.get(), static_cast<off_t>(from)) != 0) return failure;
   return failure;
 }
@@ -147,7 +148,7 @@ Result<uint64_t> FileStore::judge(Op op, uint64_t at, const Step& step, int64_t 
   }
   if (result == 0 && op == Op::kRead)
     return fail(Code::kCorrupt, "read %s at %llu: the file ends there, yet %s of it are offered",
-                path_.c_str(), place, human_bytes(bytes_).c_str());
+                path_.c_str(), place, rounded_bytes_text(bytes_).c_str());
   errno = result == 0 ? EIO : static_cast<int>(-result);
   // Of the file, not of the request: another replica may do.
   if (errno == EIO)

@@ -36,8 +36,8 @@ void mark(Buffer& buffer, uint64_t value) {
 Result<> look(uint64_t bytes, uint64_t left) {
   const uint64_t free = free_memory();
   if (left <= kSmall || (free >= kReserve && left <= free - kReserve)) return {};
-  return fail(Code::kNoSpace, "%s of memory: only %s is free", human_bytes(bytes).c_str(),
-              human_bytes(free).c_str());
+  return fail(Code::kNoSpace, "%s of memory: only %s is free", rounded_bytes_text(bytes).c_str(),
+              rounded_bytes_text(free).c_str());
 }
 
 Result<> fill(int memfd, uint64_t bytes, bool ordinary = true) {
@@ -46,7 +46,7 @@ Result<> fill(int memfd, uint64_t bytes, bool ordinary = true) {
     if (ordinary) MC_TRY_(look(bytes, left));
     if (::fallocate(memfd, 0, static_cast<off_t>(done),
                     static_cast<off_t>(std::min(left, kFillStep))) != 0)
-      return fail(Code::kNoSpace, "%s of shared memory: %s", human_bytes(bytes).c_str(),
+      return fail(Code::kNoSpace, "%s of shared memory: %s", rounded_bytes_text(bytes).c_str(),
                   std::strerror(errno));
   }
   return {};
@@ -63,8 +63,8 @@ std::string huge_pages_wanted(uint64_t bytes, uint64_t unit) {
                  total = number("nr_hugepages");
   return strf(
       "%s in huge pages of %s: %llu are needed, %llu are free: 'sysctl vm.nr_hugepages=%llu'",
-      human_bytes(bytes).c_str(), human_bytes(unit).c_str(), static_cast<unsigned long long>(want),
-      static_cast<unsigned long long>(free),
+      rounded_bytes_text(bytes).c_str(), rounded_bytes_text(unit).c_str(),
+      static_cast<unsigned long long>(want), static_cast<unsigned long long>(free),
       static_cast<unsigned long long>(total + want - std::min(want, free)));
 }
 
@@ -86,7 +86,7 @@ Result<> fill(std::byte* data, uint64_t bytes) {
     MC_TRY_(look(bytes, left));
     if (::madvise(data + done, step, MADV_POPULATE_WRITE) == 0) continue;
     if (errno != EINVAL)
-      return fail(Code::kNoSpace, "%s of memory: %s", human_bytes(bytes).c_str(),
+      return fail(Code::kNoSpace, "%s of memory: %s", rounded_bytes_text(bytes).c_str(),
                   std::strerror(errno));
     for (uint64_t at = 0; at < step; at += kPage) data[done + at] = std::byte{0};  // before 5.14
   }
@@ -139,11 +139,11 @@ Result<BufferPtr> Registry::allocate(uint64_t bytes, bool writable, std::string 
   auto buffer = std::make_shared<Buffer>();
   const auto mapped = static_cast<off_t>(page_up(bytes) + kPage);
   buffer->memfd.reset(::memfd_create("mc", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!buffer->memfd) return fail_errno("memfd of %s", human_bytes(bytes).c_str());
+  if (!buffer->memfd) return fail_errno("memfd of %s", rounded_bytes_text(bytes).c_str());
   MC_TRY_(fill(buffer->memfd.get(), static_cast<uint64_t>(mapped)));
   void* p = ::mmap(nullptr, static_cast<size_t>(mapped), PROT_READ | PROT_WRITE, MAP_SHARED,
                    buffer->memfd.get(), 0);
-  if (p == MAP_FAILED) return fail_errno("map %s", human_bytes(bytes).c_str());
+  if (p == MAP_FAILED) return fail_errno("map %s", rounded_bytes_text(bytes).c_str());
   buffer->data = static_cast<std::byte*>(p);
   buffer->bytes = bytes;
   buffer->mapped = static_cast<uint64_t>(mapped);
@@ -162,14 +162,14 @@ Result<BufferPtr> Registry::allocate_from(MemorySource source, uint64_t bytes, b
   if (!buffer->memfd)
     buffer->memfd.reset(::memfd_create(
         "mc", MFD_CLOEXEC | MFD_ALLOW_SEALING | (source.huge_pages ? MFD_HUGETLB : 0u)));
-  if (!buffer->memfd) return fail_errno("memfd of %s", human_bytes(bytes).c_str());
+  if (!buffer->memfd) return fail_errno("memfd of %s", rounded_bytes_text(bytes).c_str());
   const int fd = buffer->memfd.get();
   const uint64_t unit = map_unit(fd);
   const uint64_t mapped = (page_up(bytes) + kPage + unit - 1) / unit * unit;
   const auto no_space = [&]() -> Error {
     if (unit > kPage) return {Code::kNoSpace, huge_pages_wanted(mapped, unit)};
     return {Code::kNoSpace,
-            strf("%s of memory: %s", human_bytes(bytes).c_str(), std::strerror(errno))};
+            strf("%s of memory: %s", rounded_bytes_text(bytes).c_str(), std::strerror(errno))};
   };
   // On hugetlbfs this takes them, or says that they are not to be had.
   void* p = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
@@ -207,7 +207,7 @@ Result<BufferPtr> Registry::allocate_anonymous(uint64_t bytes, bool writable,
   const bool huge = bytes >= kHugePage;
   const uint64_t mapped = page_up(bytes), room = mapped + (huge ? kHugePage : 0);
   void* p = ::mmap(nullptr, room, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
-  if (p == MAP_FAILED) return fail_errno("map %s", human_bytes(bytes).c_str());
+  if (p == MAP_FAILED) return fail_errno("map %s", rounded_bytes_text(bytes).c_str());
   auto* const start = static_cast<std::byte*>(p);
   const uint64_t skip =
       huge ? (kHugePage - reinterpret_cast<uint64_t>(start) % kHugePage) % kHugePage : 0;

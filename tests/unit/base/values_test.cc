@@ -78,7 +78,7 @@ TEST_SUITE("base/units") {
     CHECK_FALSE(check_object_key("").has_value());
     CHECK_FALSE(check_object_key(std::string_view("a\0b", 3)).has_value());
     CHECK_FALSE(check_node_id("two words").has_value());
-    CHECK(shown("a\n\x01") == "a\\x0a\\x01");
+    CHECK(escape("a\n\x01") == "a\\x0a\\x01");
   }
 }
 

@@ -285,7 +285,7 @@ Result<RegionPtr> Device::register_memory(std::byte* data, uint64_t bytes, int a
   ibv_mr* mr = verbs_.register_mr(pd_, data, bytes, access);
   if (mr == nullptr)
     return fail(Code::kUnsupported, "%s: register %s of memory: %s%s", name_.c_str(),
-                human_bytes(bytes).c_str(), std::strerror(errno),
+                rounded_bytes_text(bytes).c_str(), std::strerror(errno),
                 errno == ENOMEM ? " (raise the memlock limit: ulimit -l)" : "");
   return std::make_shared<Region>(shared_from_this(), mr);
 }
@@ -297,7 +297,7 @@ Result<RegionPtr> Device::register_dmabuf(int fd, uint64_t offset, uint64_t byte
   ibv_mr* mr = verbs_.register_dmabuf_mr(pd_, offset, bytes, address, fd, access);
   if (mr == nullptr)
     return fail(Code::kUnsupported, "%s: register %s of a dma-buf: %s", name_.c_str(),
-                human_bytes(bytes).c_str(), std::strerror(errno));
+                rounded_bytes_text(bytes).c_str(), std::strerror(errno));
   return std::make_shared<Region>(shared_from_this(), mr);
 }
 
