@@ -63,14 +63,14 @@ Answered answer_of(std::string_view head, std::string_view body) {
 
 Result<std::unique_ptr<Client>> Client::connect(io::Loop& loop, const std::string& addresses,
                                                 Way way) {
-  MC_TRY(Route route, Route::parse(addresses));
-  auto client = std::unique_ptr<Client>(new Client(loop, std::move(route), way));
+  MC_TRY(ServerList servers, ServerList::parse(addresses));
+  auto client = std::unique_ptr<Client>(new Client(loop, std::move(servers), way));
   MC_TRY_(client->open_link(0));
   return client;
 }
 
-Client::Client(io::Loop& loop, Route route, Way way)
-    : loop_(loop), route_(std::move(route)), way_(way) {}
+Client::Client(io::Loop& loop, ServerList servers, Way way)
+    : loop_(loop), servers_(std::move(servers)), way_(way) {}
 
 Client::~Client() {
   for (size_t at = 0; at < links_.size(); ++at) close_link(at);
@@ -78,11 +78,11 @@ Client::~Client() {
 }
 
 Result<> Client::open_link(size_t at) {
-  if (links_.size() < route_.size()) links_.resize(route_.size());
+  if (links_.size() < servers_.size()) links_.resize(servers_.size());
   Link& link = links_[at];
-  if (link.to != route_.address(at)) close_link(at);
+  if (link.to != servers_.address(at)) close_link(at);
   if (link.socket) return {};
-  link.to = route_.address(at);
+  link.to = servers_.address(at);
   MC_TRY(link.socket, Socket::connect(Socket::Kind::kDealer, link.to));
   link.watch = loop_.watch_socket(link.socket->handle(), [this, at] { receive(at); });
   seek_near(at);
@@ -185,7 +185,7 @@ void Client::lose_near(size_t at) {
 }
 
 Result<> Client::send(uint64_t id, Pending& call) {
-  const size_t at = route_.current();
+  const size_t at = servers_.current();
   MC_TRY_(open_link(at));
   const std::string envelope =
       detail::envelope_of(call.type, id, call.deadline - loop_.clock().now(), call.trace_id);
@@ -238,7 +238,7 @@ void Client::call_raw(const char* type, std::string body, Duration budget,
 
 // The call was refused by a server that is not the one: to the one that is.
 bool Client::send_on(uint64_t id, Pending& call, const detail::Answered& refusal) {
-  if (!route_.refused(call.link, refusal.instead) || ++call.hops > detail::kHopsMax) return false;
+  if (!servers_.refused(call.link, refusal.instead) || ++call.hops > detail::kHopsMax) return false;
   return send(id, call).has_value();
 }
 
@@ -280,7 +280,7 @@ void Client::expire(uint64_t id, Duration budget) {
     close_link(call.link);
     (void)open_link(call.link);
   }
-  route_.pass_over(call.link);
+  servers_.skip(call.link);
   call.done(Result<std::string>(fail(error)));
 }
 

@@ -62,9 +62,9 @@ class Client {
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
 
-  const std::string& address() const { return route_.address(route_.current()); }
+  const std::string& address() const { return servers_.address(servers_.current()); }
   // Its answer was of no use: of several, another one is asked from now on.
-  void pass_over() { route_.pass_over(route_.current()); }
+  void skip_server() { servers_.skip(servers_.current()); }
   template <class M>
   void call(const M& message, Duration budget, std::function<void(Result<typename M::Reply>)> done,
             const std::string& trace_id = {}) {
@@ -88,7 +88,7 @@ class Client {
 
  private:
   using Done = std::function<void(const Result<std::string>&)>;
-  struct Link {  // to an address of the route
+  struct Link {  // to an address of the servers
     std::string to;
     std::optional<Socket> socket;
     io::Loop::Handle watch = 0;
@@ -111,7 +111,7 @@ class Client {
     bool near = false;
     int hops = 0;
   };
-  Client(io::Loop& loop, Route route, Way way);
+  Client(io::Loop& loop, ServerList servers, Way way);
   void call_raw(const char* type, std::string body, Duration budget, const std::string& trace_id,
                 Done done);
   Result<> send(uint64_t id, Pending& call);
@@ -129,7 +129,7 @@ class Client {
   void lose_near(size_t at);
 
   io::Loop& loop_;
-  Route route_;
+  ServerList servers_;
   const Way way_;
   std::vector<Link> links_;
   uint64_t next_id_ = 1;
@@ -144,7 +144,7 @@ class SyncClient {
   static Result<std::unique_ptr<SyncClient>> connect(const std::string& addresses,
                                                      const Clock& clock, Way way = Way::kZeroMq);
   const std::string& address() const { return address_; }  // all of them
-  void pass_over();                                        // as Client's
+  void skip_server();                                      // as Client's
   template <class M>
   Result<typename M::Reply> call(const M& message, Duration budget) {
     return detail::decode_reply<typename M::Reply>(
@@ -152,7 +152,7 @@ class SyncClient {
   }
 
  private:
-  SyncClient(Route route, const Clock& clock, Way way);
+  SyncClient(ServerList servers, const Clock& clock, Way way);
   Result<std::string> call_raw(const char* type, const std::string& body, Duration budget);
   Result<> connect() MC_REQUIRES(mutex_);
   void look_around(Time deadline) MC_REQUIRES(mutex_);
@@ -169,7 +169,7 @@ class SyncClient {
   const Way way_;
   const std::string address_;
   Mutex mutex_;
-  Route route_ MC_GUARDED_BY(mutex_);
+  ServerList servers_ MC_GUARDED_BY(mutex_);
   std::optional<Socket> socket_ MC_GUARDED_BY(mutex_);
   std::string connected_ MC_GUARDED_BY(mutex_);  // to this address
   std::optional<NearEnd> near_ MC_GUARDED_BY(mutex_);

@@ -6,7 +6,7 @@
 
 namespace mc::rpc {
 
-Result<Route> Route::parse(const std::string& text) {
+Result<ServerList> ServerList::parse(const std::string& text) {
   std::vector<std::string> addresses;
   for (size_t at = 0; at <= text.size();) {
     const size_t end = std::min(text.find(',', at), text.size());
@@ -18,25 +18,25 @@ Result<Route> Route::parse(const std::string& text) {
   }
   if (addresses.size() > kMax / 2)
     return fail(Code::kInvalid, "%zu addresses: want at most %zu", addresses.size(), kMax / 2);
-  return Route(std::move(addresses));
+  return ServerList(std::move(addresses));
 }
 
-std::string Route::text() const {
+std::string ServerList::text() const {
   std::string all;
   for (size_t i = 0; i < listed_; ++i) all += (i > 0 ? "," : "") + addresses_[i];
   return all;
 }
 
-void Route::pass_over(size_t at) {
+void ServerList::skip(size_t at) {
   if (at == current_) current_ = (current_ + 1) % addresses_.size();
 }
 
-bool Route::refused(size_t at, const std::string& instead) {
+bool ServerList::refused(size_t at, const std::string& instead) {
   if (at != current_) return true;  // another answer said so already
   const auto address =
       instead.empty() ? fail(Code::kNotFound, "nobody") : io::parse_address(instead);
   if (!address || address->port == 0) {
-    pass_over(at);
+    skip(at);
     return false;
   }
   const std::string named = address->text();

@@ -3,8 +3,8 @@
 // for the next of the list. Those that were told of are asked like those of the list; when there
 // are too many of them, a new one takes the place of an old.
 //
-//   MC_TRY(Route route, Route::parse("10.0.0.1:5550,10.0.0.2:5550"));
-//   route.address(route.current());
+//   MC_TRY(ServerList servers, ServerList::parse("10.0.0.1:5550,10.0.0.2:5550"));
+//   servers.address(servers.current());
 //
 // Thread: one owner. Pure. Errors of parse(): kInvalid for what is no list of addresses.
 #pragma once
@@ -15,11 +15,11 @@
 
 namespace mc::rpc {
 
-class Route {
+class ServerList {
  public:
   static constexpr size_t kMax = 16;  // addresses, those that were told of included
 
-  static Result<Route> parse(const std::string& addresses);  // separated by commas
+  static Result<ServerList> parse(const std::string& addresses);  // separated by commas
 
   size_t size() const { return addresses_.size(); }
   size_t current() const { return current_; }
@@ -28,13 +28,13 @@ class Route {
   void choose(size_t at) { current_ = at; }
 
   // No answer from there, or one of no use: the next is asked, unless that was decided meanwhile.
-  void pass_over(size_t at);
+  void skip(size_t at);
   // It is not the one; `instead` is, or empty. True: another one is asked now, and a call that it
   // refused may be made there.
   bool refused(size_t at, const std::string& instead);
 
  private:
-  explicit Route(std::vector<std::string> addresses)
+  explicit ServerList(std::vector<std::string> addresses)
       : addresses_(std::move(addresses)), listed_(addresses_.size()) {}
   std::vector<std::string> addresses_;
   size_t listed_;

@@ -20,36 +20,40 @@ constexpr size_t kLonger = 4;         // at most
 
 Result<std::unique_ptr<SyncClient>> SyncClient::connect(const std::string& addresses,
                                                         const Clock& clock, Way way) {
-  MC_TRY(Route route, Route::parse(addresses));
-  auto client = std::unique_ptr<SyncClient>(new SyncClient(std::move(route), clock, way));
+  MC_TRY(ServerList servers, ServerList::parse(addresses));
+  auto client = std::unique_ptr<SyncClient>(new SyncClient(std::move(servers), clock, way));
   return client;
 }
 
-SyncClient::SyncClient(Route route, const Clock& clock, Way way)
-    : clock_(clock), way_(way), address_(route.text()), route_(std::move(route)), spin_(kSpin) {}
+SyncClient::SyncClient(ServerList servers, const Clock& clock, Way way)
+    : clock_(clock),
+      way_(way),
+      address_(servers.text()),
+      servers_(std::move(servers)),
+      spin_(kSpin) {}
 
 // Of several, the first that listens is asked; where none does, the one whose turn it is.
 void SyncClient::look_around(Time deadline) {
   constexpr Duration kListenFor = std::chrono::milliseconds(250);
-  if (socket_ || near_ || route_.size() < 2) return;
+  if (socket_ || near_ || servers_.size() < 2) return;
   std::vector<std::string> turn;
-  for (size_t i = 0; i < route_.size(); ++i)
-    turn.push_back(route_.address((route_.current() + i) % route_.size()));
+  for (size_t i = 0; i < servers_.size(); ++i)
+    turn.push_back(servers_.address((servers_.current() + i) % servers_.size()));
   const size_t first = first_listening(turn, std::min(kListenFor, deadline - clock_.now()), clock_);
-  if (first < turn.size()) route_.choose((route_.current() + first) % route_.size());
+  if (first < turn.size()) servers_.choose((servers_.current() + first) % servers_.size());
 }
 
 Result<> SyncClient::connect() {
-  const std::string& to = route_.address(route_.current());
+  const std::string& to = servers_.address(servers_.current());
   if (socket_ && connected_ == to) return {};
   MC_TRY(socket_, Socket::connect(Socket::Kind::kDealer, to));
   connected_ = to;
   return {};
 }
 
-void SyncClient::pass_over() {
+void SyncClient::skip_server() {
   Lock lock(mutex_);
-  route_.pass_over(route_.current());
+  servers_.skip(servers_.current());
 }
 
 std::optional<detail::Answered> SyncClient::wait(uint64_t id, Time deadline) {
@@ -67,7 +71,7 @@ std::optional<detail::Answered> SyncClient::wait(uint64_t id, Time deadline) {
 // Of the address whose turn it is; a look that costs little where there is nothing.
 void SyncClient::seek_near(Time deadline) {
   if (way_ != Way::kNear) return;
-  const std::string& to = route_.address(route_.current());
+  const std::string& to = servers_.address(servers_.current());
   const Time now = clock_.now();
   if (near_to_ == to && (near_ || now < near_sought_ + detail::kSeekAgain)) return;
   near_.reset();
@@ -139,22 +143,22 @@ Result<std::string> SyncClient::call_raw(const char* type, const std::string& bo
     return fail(Code::kInvalid, "%s: message of %zu bytes is over the limit", type, body.size());
   for (int hop = 0;; ++hop) {
     look_around(deadline);
-    const size_t at = route_.current();
+    const size_t at = servers_.current();
     auto exchanged = exchange(type, body, deadline);
     if (!exchanged) {
-      route_.pass_over(at);
+      servers_.skip(at);
       return fail(exchanged.error());
     }
     std::optional<detail::Answered>& answer = *exchanged;
     if (!answer) {
       socket_.reset();  // a new one forgets what is queued, as in Client::expire
-      const std::string silent = route_.address(at);
-      route_.pass_over(at);
-      const bool any = route_.size() > 1 && !answered_;
+      const std::string silent = servers_.address(at);
+      servers_.skip(at);
+      const bool any = servers_.size() > 1 && !answered_;
       return fail(detail::no_answer(any ? "any of " + address_ : silent, type, budget, answered_));
     }
     answered_ = true;
-    const bool again = answer->elsewhere && route_.refused(at, answer->instead);
+    const bool again = answer->elsewhere && servers_.refused(at, answer->instead);
     if (!again || hop == detail::kHopsMax) return std::move(answer->body);
   }
 }

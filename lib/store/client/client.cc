@@ -119,7 +119,7 @@ Result<typename M::Reply> Client::ask(const M& message, Time deadline, Duration 
       if (checked) return reply;
       if (--tries == 0) return fail(checked.error());
       why = checked.error();
-      master_->pass_over();  // one of several, which does not know yet that it no longer leads
+      master_->skip_server();  // one of several, which does not know yet that it no longer leads
       continue;
     }
     const Error& error = reply.error();

@@ -109,7 +109,7 @@ std::string StoreNode::not_ready() const {
 
 bool StoreNode::sees(uint64_t epoch) {
   if (epoch < epoch_seen_) {
-    master_->pass_over();
+    master_->skip_server();
     log_warn("store", "master %s is at epoch %llu, older than %llu seen: refused",
              options_.master.c_str(), static_cast<unsigned long long>(epoch),
              static_cast<unsigned long long>(epoch_seen_));

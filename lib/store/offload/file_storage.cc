@@ -202,7 +202,7 @@ void FileStorage::take(const TierWork& work) {
 }
 
 void FileStorage::retry(const Error& error) {
-  if (error.code == Code::kStale) master_->pass_over();
+  if (error.code == Code::kStale) master_->skip_server();
   if (!error.what.empty() && last_error_ != error.what) log_warn("ssd", "%s", error.what.c_str());
   last_error_ = error.what;
   retry_at_ = loop_.now() + std::min(master_options_.heartbeat, kTierOverdue);

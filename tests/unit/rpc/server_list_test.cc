@@ -59,41 +59,41 @@ struct Servers {
 
 TEST_SUITE("route") {
   TEST_CASE("a list is asked from its first on, and who is silent is passed over") {
-    auto route = Route::parse("a:1,b:2,a:1,c:3");
-    REQUIRE(route);
-    CHECK(route->size() == 3);
-    CHECK(route->address(route->current()) == "a:1");
-    route->pass_over(0);
-    CHECK(route->address(route->current()) == "b:2");
-    route->pass_over(0);  // of an older call: that was decided already
-    CHECK(route->address(route->current()) == "b:2");
-    route->pass_over(1);
-    route->pass_over(2);
-    CHECK(route->address(route->current()) == "a:1");
-    CHECK(route->text() == "a:1,b:2,c:3");
+    auto servers = ServerList::parse("a:1,b:2,a:1,c:3");
+    REQUIRE(servers);
+    CHECK(servers->size() == 3);
+    CHECK(servers->address(servers->current()) == "a:1");
+    servers->skip(0);
+    CHECK(servers->address(servers->current()) == "b:2");
+    servers->skip(0);  // of an older call: that was decided already
+    CHECK(servers->address(servers->current()) == "b:2");
+    servers->skip(1);
+    servers->skip(2);
+    CHECK(servers->address(servers->current()) == "a:1");
+    CHECK(servers->text() == "a:1,b:2,c:3");
     for (const char* bad : {"", "a:1,", "nonsense", "a:0", "a:1,b:99999"}) {
       CAPTURE(bad);
-      CHECK(Route::parse(bad).error().code == Code::kInvalid);
+      CHECK(ServerList::parse(bad).error().code == Code::kInvalid);
     }
   }
 
   TEST_CASE("who refuses names the next, and nonsense names nobody") {
-    auto route = Route::parse("a:1,b:2");
-    REQUIRE(route);
-    CHECK(route->refused(0, "x:9"));
-    CHECK(route->address(route->current()) == "x:9");
-    CHECK_FALSE(route->refused(2, ""));  // it does not know: the first of the list again
-    CHECK(route->current() == 0);
-    CHECK_FALSE(route->refused(0, "a:1"));  // itself
-    CHECK_FALSE(route->refused(0, "not an address"));
-    CHECK(route->current() == 1);
-    CHECK(route->refused(0, "x:9"));  // an answer to an older call changes nothing
-    CHECK(route->current() == 1);
+    auto servers = ServerList::parse("a:1,b:2");
+    REQUIRE(servers);
+    CHECK(servers->refused(0, "x:9"));
+    CHECK(servers->address(servers->current()) == "x:9");
+    CHECK_FALSE(servers->refused(2, ""));  // it does not know: the first of the list again
+    CHECK(servers->current() == 0);
+    CHECK_FALSE(servers->refused(0, "a:1"));  // itself
+    CHECK_FALSE(servers->refused(0, "not an address"));
+    CHECK(servers->current() == 1);
+    CHECK(servers->refused(0, "x:9"));  // an answer to an older call changes nothing
+    CHECK(servers->current() == 1);
     for (int i = 0; i < 100; ++i)
-      CHECK(route->refused(route->current(), "y:" + std::to_string(1 + i)));
-    CHECK(route->size() == Route::kMax);
-    CHECK(route->address(0) == "a:1");
-    CHECK(route->address(1) == "b:2");
+      CHECK(servers->refused(servers->current(), "y:" + std::to_string(1 + i)));
+    CHECK(servers->size() == ServerList::kMax);
+    CHECK(servers->address(0) == "a:1");
+    CHECK(servers->address(1) == "b:2");
   }
 
   TEST_CASE("a call that another server answers is made there, once") {
@@ -135,7 +135,7 @@ TEST_SUITE("route") {
     s.all[0].reset();
     CHECK(s.ask(**client, 50ms).error().code == Code::kTimeout);
     CHECK(s.ask(**client)->name == s.leader);
-    (*client)->pass_over();  // its answer was of no use: the next one is asked, and is not there
+    (*client)->skip_server();  // its answer was of no use: the next one is asked, and is not there
     CHECK(s.ask(**client, 50ms).error().code == Code::kTimeout);
     CHECK(s.ask(**client)->name == s.leader);
   }
