@@ -26,8 +26,8 @@ class MockWorker {
              uint32_t block_tokens)
       : loop_(loop),
         server_(*rpc::Server::open(loop, "127.0.0.1:0", metrics_)),
-        client_(*rpc::Client::connect(loop, conductor, rpc::Way::kNear)) {
-    server_->offer_near("mock");
+        client_(*rpc::Client::connect(loop, conductor, rpc::Channel::kShm)) {
+    server_->offer_shm("mock");
     me_.node = std::move(name);
     me_.role = prefill ? "prefill" : "decode";
     me_.epoch = 1;

@@ -259,13 +259,13 @@ using Call = std::function<Result<>(Caller&)>;
 class Callers {
  public:
   static Result<Callers> open(const std::string& address, const std::string& redis, size_t n,
-                              const Clock& clock, rpc::Way way = rpc::Way::kNear) {
+                              const Clock& clock, rpc::Channel channel = rpc::Channel::kShm) {
     Callers out(clock);
     for (size_t i = 0; i < n; ++i) {
       Caller caller;
       caller.next = i * (kKeys / n);
       if (!address.empty()) {
-        MC_TRY(caller.store, rpc::SyncClient::connect(address, clock, way));
+        MC_TRY(caller.store, rpc::SyncClient::connect(address, clock, channel));
       }
       if (!redis.empty()) caller.redis.reset(::redisConnectUnix(redis.c_str()));
       out.all_.push_back(std::move(caller));
@@ -315,7 +315,7 @@ Result<> measure_calls(const Servers& s, const bench::Options& o, const Clock& c
   for (const size_t clients : {size_t{1}, size_t{4}, size_t{16}}) {
     MC_TRY(Callers store, Callers::open(s.master_address, "", clients, clock));
     MC_TRY(Callers redis, Callers::open("", s.redis_socket, clients, clock));
-    MC_TRY(Callers echo, Callers::open(s.echo_address, "", clients, clock, rpc::Way::kZeroMq));
+    MC_TRY(Callers echo, Callers::open(s.echo_address, "", clients, clock, rpc::Channel::kZeroMq));
     const std::string by = " x" + std::to_string(clients) + " clients";
     for (const size_t n : {size_t{1}, kBatch}) {
       const size_t calls = (o.quick ? 400 : 2000) / (n == 1 ? 1 : 4) / clients + 1;

@@ -164,7 +164,7 @@ Result<std::unique_ptr<WorkerShell>> WorkerShell::open(WorkerProgram options) {
     shell->device_kv_ = std::make_unique<serve::DeviceKvMetrics>(shell->metrics_);
   MC_TRY(shell->transfer_, xfer::Engine::open(shell->clock_, o.transfer, shell->metrics_));
   MC_TRY(shell->server_, rpc::Server::open(shell->loop_, o.worker.listen, shell->metrics_));
-  shell->server_->offer_near("worker");
+  shell->server_->offer_shm("worker");
   xfer::serve(*shell->transfer_, *shell->server_);
   shell->server_->on<serve::Dismiss>(
       [s = shell.get()](const serve::Dismiss& m, const rpc::Call&) -> Result<rpc::Empty> {

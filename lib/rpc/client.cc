@@ -62,15 +62,15 @@ Answered answer_of(std::string_view head, std::string_view body) {
 }  // namespace detail
 
 Result<std::unique_ptr<Client>> Client::connect(io::Loop& loop, const std::string& addresses,
-                                                Way way) {
+                                                Channel channel) {
   MC_TRY(ServerList servers, ServerList::parse(addresses));
-  auto client = std::unique_ptr<Client>(new Client(loop, std::move(servers), way));
+  auto client = std::unique_ptr<Client>(new Client(loop, std::move(servers), channel));
   MC_TRY_(client->open_link(0));
   return client;
 }
 
-Client::Client(io::Loop& loop, ServerList servers, Way way)
-    : loop_(loop), servers_(std::move(servers)), way_(way) {}
+Client::Client(io::Loop& loop, ServerList servers, Channel channel)
+    : loop_(loop), servers_(std::move(servers)), channel_(channel) {}
 
 Client::~Client() {
   for (size_t at = 0; at < links_.size(); ++at) close_link(at);
@@ -85,91 +85,91 @@ Result<> Client::open_link(size_t at) {
   link.to = servers_.address(at);
   MC_TRY(link.socket, Socket::connect(Socket::Kind::kDealer, link.to));
   link.watch = loop_.watch_socket(link.socket->handle(), [this, at] { receive(at); });
-  seek_near(at);
+  try_shm(at);
   return {};
 }
 
 void Client::close_link(size_t at) {
   Link& link = links_[at];
-  loop_.unwatch(link.near_watch);
+  loop_.unwatch(link.shm_watch);
   loop_.unwatch(link.look_watch);
-  link.near_watch = link.look_watch = 0;
-  link.greeting.reset();
-  link.near.reset();
+  link.shm_watch = link.look_watch = 0;
+  link.handshake.reset();
+  link.shm.reset();
   if (!link.socket) return;
   loop_.unwatch(link.watch);
   link.socket.reset();
 }
 
-// The way is taken by calls that are made once it is there.
-void Client::seek_near(size_t at) {
+// The channel is taken by calls that are made once it is there.
+void Client::try_shm(size_t at) {
   Link& link = links_[at];
   const Time now = loop_.clock().now();
-  if (way_ != Way::kNear || link.near || link.greeting ||
-      now < link.near_sought + detail::kSeekAgain)
+  if (channel_ != Channel::kShm || link.shm || link.handshake ||
+      now < link.shm_tried + detail::kSeekAgain)
     return;
-  link.near_sought = now;
-  auto greeting = NearGreeting::to(link.to);
-  if (!greeting) return;
-  link.greeting = std::move(*greeting);
-  link.near_watch = loop_.watch_fd(link.greeting->fd(), [this, at] { greet(at); });
+  link.shm_tried = now;
+  auto handshake = ShmHandshake::to(link.to);
+  if (!handshake) return;
+  link.handshake = std::move(*handshake);
+  link.shm_watch = loop_.watch_fd(link.handshake->fd(), [this, at] { shake_hands(at); });
 }
 
-void Client::greet(size_t at) {
+void Client::shake_hands(size_t at) {
   Link& link = links_[at];
-  auto end = link.greeting->step();
+  auto end = link.handshake->step();
   if (end && !*end) return;
-  loop_.unwatch(link.near_watch);
-  link.near_watch = 0;
-  link.greeting.reset();
+  loop_.unwatch(link.shm_watch);
+  link.shm_watch = 0;
+  link.handshake.reset();
   if (!end) return;
-  link.near = std::move(**end);
-  link.near_watch = loop_.watch_fd(link.near->fd(), [this, at] { receive_near(at); });
+  link.shm = std::move(**end);
+  link.shm_watch = loop_.watch_fd(link.shm->fd(), [this, at] { receive_shm(at); });
   link.look_watch =
-      loop_.watch_memory([this, at] { return look_near(at); }, [this, at] { receive_near(at); });
+      loop_.watch_memory([this, at] { return poll_shm(at); }, [this, at] { receive_shm(at); });
   link.hot = false;
-  if (!link.near->arm()) receive_near(at);
+  if (!link.shm->arm()) receive_shm(at);
 }
 
 // After an answer: the next one may come at once, as the orders do that a heartbeat waits for.
-bool Client::look_near(size_t at) {
+bool Client::poll_shm(size_t at) {
   Link& link = links_[at];
-  if (!link.hot || !link.near) return false;
-  const auto seen = link.lookout.look(loop_.clock(), [&link] { return link.near->has_input(); });
+  if (!link.hot || !link.shm) return false;
+  const auto seen = link.lookout.look(loop_.clock(), [&link] { return link.shm->has_input(); });
   if (seen != Lookout::Seen::kNothing) return true;
   link.hot = false;
-  return !link.near->arm();
+  return !link.shm->arm();
 }
 
-void Client::receive_near(size_t at) {
+void Client::receive_shm(size_t at) {
   const std::weak_ptr<bool> alive = alive_;
-  links_[at].near->woken();
+  links_[at].shm->woken();
   do {
-    while (links_[at].near) {
-      const auto message = links_[at].near->receive();
+    while (links_[at].shm) {
+      const auto message = links_[at].shm->receive();
       if (!message) break;
       links_[at].hot = true;
       links_[at].lookout.fresh();
       if (!answer(at, detail::answer_of(message->envelope, message->body))) continue;
       if (alive.expired()) return;  // the callback destroyed this client
     }
-    if (links_[at].near && links_[at].near->broken()) return lose_near(at);
-  } while (links_[at].near && !links_[at].hot && !links_[at].near->arm());
+    if (links_[at].shm && links_[at].shm->broken()) return lose_shm(at);
+  } while (links_[at].shm && !links_[at].hot && !links_[at].shm->arm());
 }
 
 // Its server has ended, or it is of no use any more: what it was asked is not answered.
-void Client::lose_near(size_t at) {
+void Client::lose_shm(size_t at) {
   const std::weak_ptr<bool> alive = alive_;
   Link& link = links_[at];
-  loop_.unwatch(link.near_watch);
+  loop_.unwatch(link.shm_watch);
   loop_.unwatch(link.look_watch);
-  link.near_watch = link.look_watch = 0;
-  link.near.reset();
+  link.shm_watch = link.look_watch = 0;
+  link.shm.reset();
   const std::string to = link.to;
   std::vector<Pending> lost;
   for (auto it = pending_.begin(); it != pending_.end();) {
     Pending& call = it->second;
-    if (call.link != at || !call.near) {
+    if (call.link != at || !call.shm) {
       ++it;
       continue;
     }
@@ -189,26 +189,26 @@ Result<> Client::send(uint64_t id, Pending& call) {
   MC_TRY_(open_link(at));
   const std::string envelope =
       detail::envelope_of(call.type, id, call.deadline - loop_.clock().now(), call.trace_id);
-  seek_near(at);
+  try_shm(at);
   Link& link = links_[at];
-  call.near = false;
-  if (link.near && link.by_zeromq == 0) {
-    call.near = link.near->send(envelope, call.body);
-    if (!call.near && !link.near->broken())  // over ZeroMQ it would overtake what waits
+  call.shm = false;
+  if (link.shm && link.by_zeromq == 0) {
+    call.shm = link.shm->send(envelope, call.body);
+    if (!call.shm && !link.shm->broken())  // over ZeroMQ it would overtake what waits
       return fail(Code::kBusy, "%s to %s: it does not read what it is sent", call.type,
                   link.to.c_str());
   }
-  if (!call.near) MC_TRY_(link.socket->send({envelope, call.body}));
+  if (!call.shm) MC_TRY_(link.socket->send({envelope, call.body}));
   call.link = at;
   ++link.in_flight;
-  link.by_zeromq += call.near ? 0 : 1;
+  link.by_zeromq += call.shm ? 0 : 1;
   return {};
 }
 
 // The call is answered, or given up.
 void Client::left(const Pending& call) {
   --links_[call.link].in_flight;
-  links_[call.link].by_zeromq -= call.near ? 0 : 1;
+  links_[call.link].by_zeromq -= call.shm ? 0 : 1;
 }
 
 void Client::call_raw(const char* type, std::string body, Duration budget,

@@ -6,11 +6,11 @@
 // into their deadline. A call is never sent twice, but for one that a server refused because
 // another answers.
 //
-// With Way::kNear a server of this host and user is also sought by the shorter way
+// With Channel::kShm a server of this host and user is also sought by the shorter channel
 // (rpc/shm_channel.h), and asked over ZeroMQ where or while it is not to be had. When a server
-// ends, calls that it had by that way are kUnavailable at once. Calls to one server are handled in
-// the order in which they were made: the shorter way is taken when all that went by the other are
-// answered.
+// ends, calls that it had by that channel are kUnavailable at once. Calls to one server are handled
+// in the order in which they were made: the shorter channel is taken when all that went by the
+// other are answered.
 //
 //   client.call(PutStart{...}, 1s, [](Result<PutStarted> reply) {...});
 //   MC_TRY(PutStarted reply, sync.call(PutStart{...}, 1s));
@@ -34,7 +34,7 @@
 
 namespace mc::rpc {
 
-enum class Way : uint8_t { kZeroMq, kNear };
+enum class Channel : uint8_t { kZeroMq, kShm };
 
 namespace detail {
 // The error a reply carries, or its body; `elsewhere` when another server answers, and which.
@@ -57,7 +57,7 @@ Result<R> decode_reply(const Result<std::string>& body) {
 class Client {
  public:
   static Result<std::unique_ptr<Client>> connect(io::Loop& loop, const std::string& addresses,
-                                                 Way way = Way::kZeroMq);
+                                                 Channel channel = Channel::kZeroMq);
   ~Client();
   Client(const Client&) = delete;
   Client& operator=(const Client&) = delete;
@@ -92,14 +92,14 @@ class Client {
     std::string to;
     std::optional<Socket> socket;
     io::Loop::Handle watch = 0;
-    size_t in_flight = 0;  // by either way
+    size_t in_flight = 0;  // by either channel
     size_t by_zeromq = 0;  // of these
-    std::optional<NearGreeting> greeting;
-    std::optional<NearEnd> near;
-    io::Loop::Handle near_watch = 0, look_watch = 0;
+    std::optional<ShmHandshake> handshake;
+    std::optional<ShmChannel> shm;
+    io::Loop::Handle shm_watch = 0, look_watch = 0;
     bool hot = false;  // looked at, not waited for
     Lookout lookout{std::chrono::microseconds(60)};
-    Time near_sought = Time::min();
+    Time shm_tried = Time::min();
   };
   struct Pending {
     Done done;
@@ -108,10 +108,10 @@ class Client {
     std::string body, trace_id;
     Time deadline;
     size_t link = 0;
-    bool near = false;
+    bool shm = false;
     int hops = 0;
   };
-  Client(io::Loop& loop, ServerList servers, Way way);
+  Client(io::Loop& loop, ServerList servers, Channel channel);
   void call_raw(const char* type, std::string body, Duration budget, const std::string& trace_id,
                 Done done);
   Result<> send(uint64_t id, Pending& call);
@@ -122,15 +122,15 @@ class Client {
   bool answer(size_t at, const detail::Answered& answer);
   void expire(uint64_t id, Duration budget);
   void left(const Pending& call);
-  void seek_near(size_t at);
-  void greet(size_t at);
-  bool look_near(size_t at);
-  void receive_near(size_t at);
-  void lose_near(size_t at);
+  void try_shm(size_t at);
+  void shake_hands(size_t at);
+  bool poll_shm(size_t at);
+  void receive_shm(size_t at);
+  void lose_shm(size_t at);
 
   io::Loop& loop_;
   ServerList servers_;
-  const Way way_;
+  const Channel channel_;
   std::vector<Link> links_;
   uint64_t next_id_ = 1;
   bool answered_ = false;
@@ -142,7 +142,8 @@ class Client {
 class SyncClient {
  public:
   static Result<std::unique_ptr<SyncClient>> connect(const std::string& addresses,
-                                                     const Clock& clock, Way way = Way::kZeroMq);
+                                                     const Clock& clock,
+                                                     Channel channel = Channel::kZeroMq);
   const std::string& address() const { return address_; }  // all of them
   void skip_server();                                      // as Client's
   template <class M>
@@ -152,29 +153,29 @@ class SyncClient {
   }
 
  private:
-  SyncClient(ServerList servers, const Clock& clock, Way way);
+  SyncClient(ServerList servers, const Clock& clock, Channel channel);
   Result<std::string> call_raw(const char* type, const std::string& body, Duration budget);
   Result<> connect() MC_REQUIRES(mutex_);
   void look_around(Time deadline) MC_REQUIRES(mutex_);
   // The reply to call `id`, or nothing when there was none until then.
   std::optional<detail::Answered> wait(uint64_t id, Time deadline) MC_REQUIRES(mutex_);
-  void seek_near(Time deadline) MC_REQUIRES(mutex_);
+  void try_shm(Time deadline) MC_REQUIRES(mutex_);
   // `bytes` of the call.
-  std::optional<detail::Answered> wait_near(uint64_t id, size_t bytes, Time deadline)
+  std::optional<detail::Answered> wait_shm(uint64_t id, size_t bytes, Time deadline)
       MC_REQUIRES(mutex_);
   Result<std::optional<detail::Answered>> exchange(const char* type, const std::string& body,
                                                    Time deadline) MC_REQUIRES(mutex_);
 
   const Clock& clock_;
-  const Way way_;
+  const Channel channel_;
   const std::string address_;
   Mutex mutex_;
   ServerList servers_ MC_GUARDED_BY(mutex_);
   std::optional<Socket> socket_ MC_GUARDED_BY(mutex_);
   std::string connected_ MC_GUARDED_BY(mutex_);  // to this address
-  std::optional<NearEnd> near_ MC_GUARDED_BY(mutex_);
-  std::string near_to_ MC_GUARDED_BY(mutex_);  // it was sought there
-  Time near_sought_ MC_GUARDED_BY(mutex_) = Time::min();
+  std::optional<ShmChannel> shm_ MC_GUARDED_BY(mutex_);
+  std::string shm_to_ MC_GUARDED_BY(mutex_);  // it was sought there
+  Time shm_tried_ MC_GUARDED_BY(mutex_) = Time::min();
   Spin spin_ MC_GUARDED_BY(mutex_);  // before it waits
   Courtesy courtesy_ MC_GUARDED_BY(mutex_);
   uint64_t next_id_ MC_GUARDED_BY(mutex_) = 1;

@@ -9,7 +9,7 @@
 
 namespace mc::rpc::detail {
 
-// A server that was not found by the shorter way is sought there again after this.
+// A server that was not found by the shorter channel is sought there again after this.
 inline constexpr Duration kSeekAgain = std::chrono::seconds(1);
 inline constexpr int kHopsMax = 4;  // of one call, from server to server
 

@@ -71,17 +71,17 @@ void Server::receive() {
   });
 }
 
-Result<> Server::serve_near() {
-  MC_TRY(near_, NearServer::open(loop_, address(), [this](uint64_t peer, const auto& message) {
+Result<> Server::listen_shm() {
+  MC_TRY(shm_, ShmListener::open(loop_, address(), [this](uint64_t peer, const auto& message) {
            dispatch({{}, peer}, message.envelope, message.body);
          }));
   return {};
 }
 
-void Server::offer_near(const char* part) {
-  if (const auto near = serve_near(); !near)
+void Server::offer_shm(const char* part) {
+  if (const auto shm = listen_shm(); !shm)
     log_warn(part, "callers on this host are served over ZeroMQ only: %s",
-             near.error().what.c_str());
+             shm.error().what.c_str());
 }
 
 void Server::dispatch(detail::Caller peer, std::string_view head, std::string_view body) {
@@ -126,8 +126,8 @@ void Server::send(const detail::Caller& peer, uint64_t id, const char* type,
   envelope.type = type;
   envelope.id = id;
   const std::string head = wire::encode(envelope);
-  const bool sent = peer.near != 0 ? near_->send(peer.near, head, body)
-                                   : socket_.send({peer.peer, head, body}).has_value();
+  const bool sent = peer.shm != 0 ? shm_->send(peer.shm, head, body)
+                                  : socket_.send({peer.peer, head, body}).has_value();
   if (!sent) dropped_replies_.add();
 }
 

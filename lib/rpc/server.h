@@ -34,8 +34,8 @@ class Server;
 
 namespace detail {
 struct Caller {
-  std::string peer;   // ROUTER's identity of it
-  uint64_t near = 0;  // or its number among those of this host
+  std::string peer;  // ROUTER's identity of it
+  uint64_t shm = 0;  // or its number among those of this host
 };
 class RawReply {  // answers once; shared by the copies of a Reply
  public:
@@ -87,10 +87,10 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   const std::string& address() const { return socket_.address(); }  // "host:port", resolved
-  // Answers callers of this host and user by the shorter way too (rpc/shm_channel.h).
-  Result<> serve_near();
-  void offer_near(const char* part);  // where that can be; else `part` logs that it cannot
-  size_t near_callers() const { return near_ == nullptr ? 0 : near_->peers(); }
+  // Answers callers of this host and user by the shorter channel too (rpc/shm_channel.h).
+  Result<> listen_shm();
+  void offer_shm(const char* part);  // where that can be; else `part` logs that it cannot
+  size_t shm_callers() const { return shm_ == nullptr ? 0 : shm_->peers(); }
 
   template <class M>
   void on(std::function<Result<typename M::Reply>(const M&, const Call&)> handler) {
@@ -137,7 +137,7 @@ class Server {
   Counter& dropped_replies_;
   std::map<std::string, Entry, std::less<>> handlers_;
   io::Loop::Handle watch_ = 0;
-  std::unique_ptr<NearServer> near_;
+  std::unique_ptr<ShmListener> shm_;
   std::shared_ptr<Server*> self_;  // replies that outlive the server find it gone
 };
 

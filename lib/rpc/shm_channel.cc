@@ -24,45 +24,45 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
 }  // namespace
 
-struct NearMemory {
+struct ShmRings {
   struct Ring {
     alignas(64) std::atomic<uint64_t> written;  // by the writer: bytes since the beginning
     std::atomic<uint32_t> crowded;              // it waits for room
     alignas(64) std::atomic<uint64_t> taken;    // by the reader
     std::atomic<uint32_t> asleep;               // it waits for more
-    alignas(64) char bytes[kNearRingBytes];
+    alignas(64) char bytes[kShmRingBytes];
   };
   Ring rings[2];  // to the server, from the server
   Ring& out(bool server) { return rings[server ? 1 : 0]; }
   Ring& in(bool server) { return rings[server ? 0 : 1]; }
 };
 
-Result<io::Fd> NearEnd::make_memory() {
+Result<io::Fd> ShmChannel::make_memory() {
   io::Fd fd(::memfd_create("mc-near", MFD_CLOEXEC | MFD_ALLOW_SEALING));
-  if (!fd || ::ftruncate(fd.get(), sizeof(NearMemory)) != 0 ||
+  if (!fd || ::ftruncate(fd.get(), sizeof(ShmRings)) != 0 ||
       ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
     return fail_errno("memory for a connection on this host");
   return fd;
 }
 
-Result<NearEnd> NearEnd::map(io::Fd socket, int memory, bool server) {
+Result<ShmChannel> ShmChannel::map(io::Fd socket, int memory, bool server) {
   const int seals = ::fcntl(memory, F_GET_SEALS);
   const off_t bytes = ::lseek(memory, 0, SEEK_END);
-  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || bytes != off_t{sizeof(NearMemory)})
+  if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || bytes != off_t{sizeof(ShmRings)})
     return fail(Code::kUnavailable, "memory of a connection on this host: not of this version");
-  void* at = ::mmap(nullptr, sizeof(NearMemory), PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
+  void* at = ::mmap(nullptr, sizeof(ShmRings), PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
   if (at == MAP_FAILED) return fail_errno("map the memory of a connection on this host");
-  return NearEnd(std::move(socket), static_cast<NearMemory*>(at), server);
+  return ShmChannel(std::move(socket), static_cast<ShmRings*>(at), server);
 }
 
-NearEnd::NearEnd(io::Fd socket, NearMemory* memory, bool server)
+ShmChannel::ShmChannel(io::Fd socket, ShmRings* memory, bool server)
     : socket_(std::move(socket)), memory_(memory), server_(server) {
   memory_->in(server_).asleep.store(1);
 }
-NearEnd::NearEnd(NearEnd&& other) noexcept { *this = std::move(other); }
-NearEnd& NearEnd::operator=(NearEnd&& other) noexcept {
+ShmChannel::ShmChannel(ShmChannel&& other) noexcept { *this = std::move(other); }
+ShmChannel& ShmChannel::operator=(ShmChannel&& other) noexcept {
   if (this == &other) return *this;
-  let_go();
+  release();
   socket_ = std::move(other.socket_);
   memory_ = std::exchange(other.memory_, nullptr);
   server_ = other.server_;
@@ -77,48 +77,48 @@ NearEnd& NearEnd::operator=(NearEnd&& other) noexcept {
   message_bytes_ = other.message_bytes_;
   return *this;
 }
-NearEnd::~NearEnd() { let_go(); }
+ShmChannel::~ShmChannel() { release(); }
 
-void NearEnd::let_go() {
-  if (memory_ != nullptr) ::munmap(memory_, sizeof(NearMemory));
+void ShmChannel::release() {
+  if (memory_ != nullptr) ::munmap(memory_, sizeof(ShmRings));
   memory_ = nullptr;
 }
 
 // A full socket is full of bells: it will wake.
-void NearEnd::ring() const { ::send(socket_.get(), "!", 1, MSG_DONTWAIT | MSG_NOSIGNAL); }
+void ShmChannel::ring() const { ::send(socket_.get(), "!", 1, MSG_DONTWAIT | MSG_NOSIGNAL); }
 
 // Whoever is about to wait says so, and looks once more; whoever wrote looks whether it was said.
 // One of the two sees the other, for both orders are total.
-void NearEnd::wake_reader() const {
+void ShmChannel::wake_reader() const {
   std::atomic<uint32_t>& asleep = memory_->out(server_).asleep;
   std::atomic_thread_fence(std::memory_order_seq_cst);
   if (asleep.load(std::memory_order_relaxed) != 0 && asleep.exchange(0) != 0) ring();
 }
 
-size_t NearEnd::write_some(const char* from, size_t n) {
-  NearMemory::Ring& out = memory_->out(server_);
+size_t ShmChannel::write_some(const char* from, size_t n) {
+  ShmRings::Ring& out = memory_->out(server_);
   const uint64_t used = written_ - out.taken.load(std::memory_order_acquire);
-  if (used > kNearRingBytes) {
+  if (used > kShmRingBytes) {
     broken_ = true;
     return 0;
   }
-  n = std::min<size_t>(n, kNearRingBytes - used);
-  const size_t at = written_ % kNearRingBytes;
-  const size_t first = std::min(n, kNearRingBytes - at);
+  n = std::min<size_t>(n, kShmRingBytes - used);
+  const size_t at = written_ % kShmRingBytes;
+  const size_t first = std::min(n, kShmRingBytes - at);
   std::memcpy(out.bytes + at, from, first);
   std::memcpy(out.bytes, from + first, n - first);
   written_ += n;
   return n;
 }
 
-void NearEnd::put(std::string_view bytes) {
+void ShmChannel::put(std::string_view bytes) {
   const size_t n = waiting_.empty() ? write_some(bytes.data(), bytes.size()) : 0;
   waiting_.append(bytes.substr(n));
 }
 
 // What waits, as far as there is room; then says how far it got.
-void NearEnd::flush() {
-  NearMemory::Ring& out = memory_->out(server_);
+void ShmChannel::flush() {
+  ShmRings::Ring& out = memory_->out(server_);
   while (!waiting_.empty()) {
     waiting_at_ += write_some(waiting_.data() + waiting_at_, waiting_.size() - waiting_at_);
     if (broken_) return;
@@ -129,13 +129,13 @@ void NearEnd::flush() {
     }
     out.crowded.store(1);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (written_ - out.taken.load() == kNearRingBytes) break;  // who reads will ring
+    if (written_ - out.taken.load() == kShmRingBytes) break;  // who reads will ring
   }
   out.written.store(written_, std::memory_order_release);
   wake_reader();
 }
 
-bool NearEnd::send(std::string_view envelope, std::string_view body) {
+bool ShmChannel::send(std::string_view envelope, std::string_view body) {
   if (broken_ || waiting_.size() - waiting_at_ > kWaitingMax) return false;
   const uint32_t sizes[2] = {static_cast<uint32_t>(envelope.size()),
                              static_cast<uint32_t>(body.size())};
@@ -147,17 +147,17 @@ bool NearEnd::send(std::string_view envelope, std::string_view body) {
   return !broken_;
 }
 
-bool NearEnd::has_input() const {
+bool ShmChannel::has_input() const {
   return memory_->in(server_).written.load(std::memory_order_acquire) != taken_;
 }
 
 // `there` bytes are to be read: as many as the message lacks. True when it is whole.
-bool NearEnd::take(uint64_t there) {
-  const NearMemory::Ring& in = memory_->in(server_);
+bool ShmChannel::take(uint64_t there) {
+  const ShmRings::Ring& in = memory_->in(server_);
   const auto copy = [&](std::string& to, size_t whole) {
     const size_t n = std::min<uint64_t>(whole - to.size(), there);
-    const size_t at = taken_ % kNearRingBytes;
-    const size_t first = std::min(n, kNearRingBytes - at);
+    const size_t at = taken_ % kShmRingBytes;
+    const size_t first = std::min(n, kShmRingBytes - at);
     to.append(in.bytes + at, first);
     to.append(in.bytes, n - first);
     taken_ += n;
@@ -181,13 +181,13 @@ bool NearEnd::take(uint64_t there) {
   return true;
 }
 
-std::optional<NearEnd::Message> NearEnd::receive() {
+std::optional<ShmChannel::Message> ShmChannel::receive() {
   if (broken_) return std::nullopt;
   if (!waiting_.empty()) flush();
-  NearMemory::Ring& in = memory_->in(server_);
+  ShmRings::Ring& in = memory_->in(server_);
   const uint64_t there = in.written.load(std::memory_order_acquire) - taken_;
   if (there == 0) return std::nullopt;
-  if (there > kNearRingBytes) {
+  if (there > kShmRingBytes) {
     broken_ = true;
     return std::nullopt;
   }
@@ -200,7 +200,7 @@ std::optional<NearEnd::Message> NearEnd::receive() {
   return Message{all.substr(0, envelope_bytes_), all.substr(envelope_bytes_)};
 }
 
-bool NearEnd::arm() {
+bool ShmChannel::arm() {
   if (broken_) return false;
   memory_->in(server_).asleep.store(1);
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -209,7 +209,7 @@ bool NearEnd::arm() {
   return false;
 }
 
-void NearEnd::woken() {
+void ShmChannel::woken() {
   memory_->in(server_).asleep.store(0, std::memory_order_relaxed);
   char bells[8];
   for (int i = 0; i < kBellsMax; ++i) {
@@ -221,16 +221,16 @@ void NearEnd::woken() {
   if (!broken_ && !waiting_.empty()) flush();
 }
 
-Result<NearEnd> near_connect(const std::string& address, Duration budget, const Clock& clock) {
+Result<ShmChannel> connect_shm(const std::string& address, Duration budget, const Clock& clock) {
   const Time deadline = clock.now() + budget;
-  MC_TRY(NearGreeting greeting, NearGreeting::to(address));
+  MC_TRY(ShmHandshake handshake, ShmHandshake::to(address));
   for (;;) {
     const Duration left = deadline - clock.now();
     if (left.count() <= 0)
       return fail(Code::kTimeout, "%s: no greeting on this host", address.c_str());
-    pollfd p{greeting.fd(), POLLIN, 0};
+    pollfd p{handshake.fd(), POLLIN, 0};
     if (::poll(&p, 1, static_cast<int>(left.count() / 1'000'000 + 1)) <= 0) continue;
-    MC_TRY(std::optional<NearEnd> end, greeting.step());
+    MC_TRY(std::optional<ShmChannel> end, handshake.step());
     if (end) return std::move(*end);
   }
 }

@@ -1,13 +1,13 @@
-// A shorter way for control messages between processes of one host and user: two rings in memory
-// that both have mapped, one in each direction, and a unix socket over which they wake each other
-// and learn that the other has gone. A client looks for it beside ZeroMQ and does without where it
-// is not there; the frames are the same. Source: docs/wire.md, "On one host".
+// A shorter channel for control messages between processes of one host and user: two rings in
+// memory that both have mapped, one in each direction, and a unix socket over which they wake each
+// other and learn that the other has gone. A client looks for it beside ZeroMQ and does without
+// where it is not there; the frames are the same. Source: docs/wire.md, "On one host".
 //
 // Neither side trusts the other with more than its own messages: positions and lengths are looked
 // at once, checked, and what they say is copied before it is read. The memory cannot be shortened.
 // A peer that breaks a rule loses the connection, no more.
 //
-// Thread: an end, or a greeting, belongs to one thread at a time.
+// Thread: an end, or a handshake, belongs to one thread at a time.
 #pragma once
 #include <memory>
 #include <optional>
@@ -22,24 +22,24 @@
 
 namespace mc::rpc {
 
-inline constexpr size_t kNearRingBytes = 64 * 1024;  // of one direction; longer messages flow
+inline constexpr size_t kShmRingBytes = 64 * 1024;  // of one direction; longer messages flow
 
-struct NearMemory;  // what both have mapped
+struct ShmRings;  // what both have mapped
 
 // The names, in the abstract space of unix sockets, under which the server of "host:port" is found.
-std::vector<std::string> near_names(const std::string& address);
+std::vector<std::string> shm_names(const std::string& address);
 
-class NearEnd {
+class ShmChannel {
  public:
   struct Message {
     std::string_view envelope, body;  // until the next receive()
   };
   // Memory for a new connection, which its server hands out.
   static Result<io::Fd> make_memory();
-  static Result<NearEnd> map(io::Fd socket, int memory, bool server);
-  NearEnd(NearEnd&& other) noexcept;
-  NearEnd& operator=(NearEnd&& other) noexcept;
-  ~NearEnd();
+  static Result<ShmChannel> map(io::Fd socket, int memory, bool server);
+  ShmChannel(ShmChannel&& other) noexcept;
+  ShmChannel& operator=(ShmChannel&& other) noexcept;
+  ~ShmChannel();
 
   int fd() const { return socket_.get(); }  // readable when there may be something
   // Takes over what finds no room now. False: it has gone, or does not read what is sent.
@@ -56,8 +56,8 @@ class NearEnd {
 
  private:
   struct Out;
-  NearEnd(io::Fd socket, NearMemory* memory, bool server);
-  void let_go();
+  ShmChannel(io::Fd socket, ShmRings* memory, bool server);
+  void release();
   void ring() const;
   size_t write_some(const char* from, size_t n);
   void put(std::string_view bytes);
@@ -66,7 +66,7 @@ class NearEnd {
   bool take(uint64_t there);
 
   io::Fd socket_;
-  NearMemory* memory_ = nullptr;
+  ShmRings* memory_ = nullptr;
   bool server_ = false, broken_ = false;
   uint64_t written_ = 0, taken_ = 0;  // ours; what is in the memory is for the other side
   std::string waiting_;               // to be written
@@ -79,21 +79,21 @@ class NearEnd {
 //
 //   server -> client  magic, nonce       client -> server  nonce, proof
 //   server -> client  proof, memory
-class NearGreeting {
+class ShmHandshake {
  public:
   // As a client. Errors: kUnavailable: nobody is there under that address, or somebody else.
-  static Result<NearGreeting> to(const std::string& address);
+  static Result<ShmHandshake> to(const std::string& address);
   // As the server that accepted it. Errors: kDenied: another user.
-  static Result<NearGreeting> from(io::Fd socket, const std::string& address);
+  static Result<ShmHandshake> from(io::Fd socket, const std::string& address);
 
   int fd() const { return socket_.get(); }
   // When fd() is readable: the connection, or nothing until it is readable again.
-  Result<std::optional<NearEnd>> step();
+  Result<std::optional<ShmChannel>> step();
 
  private:
-  NearGreeting(io::Fd socket, bool server) : socket_(std::move(socket)), server_(server) {}
-  Result<std::optional<NearEnd>> step_server();
-  Result<std::optional<NearEnd>> step_client();
+  ShmHandshake(io::Fd socket, bool server) : socket_(std::move(socket)), server_(server) {}
+  Result<std::optional<ShmChannel>> step_server();
+  Result<std::optional<ShmChannel>> step_client();
   std::string proof(const char* who) const;
 
   io::Fd socket_;
@@ -102,6 +102,6 @@ class NearGreeting {
 };
 
 // Greets and waits. Errors: kUnavailable; kTimeout.
-Result<NearEnd> near_connect(const std::string& address, Duration budget, const Clock& clock);
+Result<ShmChannel> connect_shm(const std::string& address, Duration budget, const Clock& clock);
 
 }  // namespace mc::rpc

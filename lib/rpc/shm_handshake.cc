@@ -53,7 +53,7 @@ bool same(std::string_view a, std::string_view b) {  // in a time that does not 
 
 }  // namespace
 
-std::vector<std::string> near_names(const std::string& address) {
+std::vector<std::string> shm_names(const std::string& address) {
   const auto parsed = io::parse_address(address);
   if (!parsed || parsed->port == 0) return {};
   const std::string port = std::to_string(parsed->port);
@@ -66,34 +66,34 @@ std::vector<std::string> near_names(const std::string& address) {
   return out;
 }
 
-Result<NearGreeting> NearGreeting::to(const std::string& address) {
-  for (const std::string& name : near_names(address)) {
+Result<ShmHandshake> ShmHandshake::to(const std::string& address) {
+  for (const std::string& name : shm_names(address)) {
     io::Fd socket(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
     if (!socket || io::connect_local(socket.get(), name) != 0) continue;
     MC_TRY_(io::check_same_user(socket.get()));
-    return NearGreeting(std::move(socket), false);
+    return ShmHandshake(std::move(socket), false);
   }
   return fail(Code::kUnavailable, "%s: not on this host", address.c_str());
 }
 
-Result<NearGreeting> NearGreeting::from(io::Fd socket, const std::string&) {
+Result<ShmHandshake> ShmHandshake::from(io::Fd socket, const std::string&) {
   MC_TRY_(io::check_same_user(socket.get()));
-  NearGreeting out(std::move(socket), true);
+  ShmHandshake out(std::move(socket), true);
   out.nonces_ = fresh_nonce();
   MC_TRY_(send(out.fd(), std::string(kMagic) + out.nonces_, -1));
   return out;
 }
 
-std::string NearGreeting::proof(const char* who) const {
+std::string ShmHandshake::proof(const char* who) const {
   const Digest d = hmac_sha256(cluster_key(), "mc near " + std::string(who) + nonces_);
   return {reinterpret_cast<const char*>(d.data()), d.size()};
 }
 
-Result<std::optional<NearEnd>> NearGreeting::step() {
+Result<std::optional<ShmChannel>> ShmHandshake::step() {
   return server_ ? step_server() : step_client();
 }
 
-Result<std::optional<NearEnd>> NearGreeting::step_server() {
+Result<std::optional<ShmChannel>> ShmHandshake::step_server() {
   MC_TRY(const std::optional<Received> got, receive(fd()));
   if (!got) return std::nullopt;
   if (got->bytes.size() != kNonceBytes + kProofBytes)
@@ -101,13 +101,13 @@ Result<std::optional<NearEnd>> NearGreeting::step_server() {
   nonces_ += got->bytes.substr(0, kNonceBytes);
   if (!same(got->bytes.substr(kNonceBytes), proof("client")))
     return fail(Code::kDenied, "a peer on this host has another cluster key");
-  MC_TRY(const io::Fd memory, NearEnd::make_memory());
+  MC_TRY(const io::Fd memory, ShmChannel::make_memory());
   MC_TRY_(send(fd(), proof("server"), memory.get()));
-  MC_TRY(NearEnd end, NearEnd::map(std::move(socket_), memory.get(), true));
-  return std::optional<NearEnd>(std::move(end));
+  MC_TRY(ShmChannel end, ShmChannel::map(std::move(socket_), memory.get(), true));
+  return std::optional<ShmChannel>(std::move(end));
 }
 
-Result<std::optional<NearEnd>> NearGreeting::step_client() {
+Result<std::optional<ShmChannel>> ShmHandshake::step_client() {
   MC_TRY(const std::optional<Received> got, receive(fd()));
   if (!got) return std::nullopt;
   if (!greeted_) {
@@ -120,8 +120,8 @@ Result<std::optional<NearEnd>> NearGreeting::step_client() {
   }
   if (!same(got->bytes, proof("server")) || !got->fd)
     return fail(Code::kDenied, "the server on this host has another cluster key");
-  MC_TRY(NearEnd end, NearEnd::map(std::move(socket_), got->fd.get(), false));
-  return std::optional<NearEnd>(std::move(end));
+  MC_TRY(ShmChannel end, ShmChannel::map(std::move(socket_), got->fd.get(), false));
+  return std::optional<ShmChannel>(std::move(end));
 }
 
 }  // namespace mc::rpc

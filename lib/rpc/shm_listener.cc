@@ -17,18 +17,18 @@ namespace {
 
 constexpr Duration kAwake = std::chrono::microseconds(60);  // after the last message, at most
 constexpr int kPeerTurn = 64;  // messages of one peer before the next has its turn
-constexpr size_t kGreetingsMax = 32;
+constexpr size_t kHandshakesMax = 32;
 constexpr uint64_t kListener = UINT64_MAX;
-constexpr uint64_t kGreeting = uint64_t{1} << 63;  // and its descriptor
+constexpr uint64_t kHandshake = uint64_t{1} << 63;  // and its descriptor
 
 }  // namespace
 
-Result<std::unique_ptr<NearServer>> NearServer::open(io::Loop& loop, const std::string& address,
-                                                     Take take) {
-  const auto names = near_names(address);
+Result<std::unique_ptr<ShmListener>> ShmListener::open(io::Loop& loop, const std::string& address,
+                                                       Take take) {
+  const auto names = shm_names(address);
   if (names.empty())
     return fail(Code::kInvalid, "%s: no address to be found under", address.c_str());
-  auto server = std::unique_ptr<NearServer>(new NearServer(loop, address, std::move(take)));
+  auto server = std::unique_ptr<ShmListener>(new ShmListener(loop, address, std::move(take)));
   server->listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   server->epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
   if (!server->listener_ || !server->epoll_) return fail_errno("sockets for callers on this host");
@@ -40,17 +40,17 @@ Result<std::unique_ptr<NearServer>> NearServer::open(io::Loop& loop, const std::
   return server;
 }
 
-NearServer::NearServer(io::Loop& loop, std::string address, Take take)
+ShmListener::ShmListener(io::Loop& loop, std::string address, Take take)
     : loop_(loop), address_(std::move(address)), take_(std::move(take)), lookout_(kAwake) {
   look_watch_ = loop_.watch_memory([this] { return look(); }, [this] { take_hot(); });
 }
 
-NearServer::~NearServer() {
+ShmListener::~ShmListener() {
   loop_.unwatch(look_watch_);
   loop_.unwatch(poll_watch_);
 }
 
-void NearServer::watch(int fd, uint64_t what) {
+void ShmListener::watch(int fd, uint64_t what) {
   if (poll_watch_ == 0) poll_watch_ = loop_.watch_fd(epoll_.get(), [this] { poll(); });
   epoll_event event{};
   event.events = EPOLLIN;
@@ -58,11 +58,11 @@ void NearServer::watch(int fd, uint64_t what) {
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_ADD, fd, &event);
 }
 
-bool NearServer::has_input() const {
+bool ShmListener::has_input() const {
   return std::any_of(hot_.begin(), hot_.end(), [](const Peer* p) { return p->end.has_input(); });
 }
 
-bool NearServer::look() {
+bool ShmListener::look() {
   if (hot_.empty()) return false;
   const auto seen = lookout_.look(loop_.clock(), [this] { return has_input(); });
   if (seen != Lookout::Seen::kNothing) return true;
@@ -73,7 +73,7 @@ bool NearServer::look() {
   return !hot_.empty();
 }
 
-void NearServer::take_hot() {
+void ShmListener::take_hot() {
   for (size_t i = 0; i < hot_.size();) {
     Peer& peer = *hot_[i];
     const bool lives = take_some(peer);
@@ -83,7 +83,7 @@ void NearServer::take_hot() {
 }
 
 // False: it is to be dropped.
-bool NearServer::take_some(Peer& peer) {
+bool ShmListener::take_some(Peer& peer) {
   for (int i = 0; i < kPeerTurn; ++i) {
     const auto message = peer.end.receive();
     if (!message) break;
@@ -93,15 +93,15 @@ bool NearServer::take_some(Peer& peer) {
   return !peer.end.broken();
 }
 
-void NearServer::poll() {
+void ShmListener::poll() {
   std::array<epoll_event, 64> events{};
   const int n = ::epoll_wait(epoll_.get(), events.data(), static_cast<int>(events.size()), 0);
   for (int i = 0; i < n; ++i) {
     const uint64_t what = events[static_cast<size_t>(i)].data.u64;
     if (what == kListener) {
       accept();
-    } else if ((what & kGreeting) != 0) {
-      greet(static_cast<int>(what & ~kGreeting));
+    } else if ((what & kHandshake) != 0) {
+      shake_hands(static_cast<int>(what & ~kHandshake));
     } else if (const auto it = peers_.find(what); it != peers_.end()) {
       Peer& peer = *it->second;
       if (!take_some(peer)) {  // before it is noticed that the peer ended: its last words count
@@ -115,30 +115,30 @@ void NearServer::poll() {
   }
 }
 
-void NearServer::accept() {
+void ShmListener::accept() {
   for (;;) {
     io::Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
     if (!socket) return;
     if (peers_.size() >= kPeersMax) continue;
-    auto greeting = NearGreeting::from(std::move(socket), address_);
-    if (!greeting) {
-      log_debug("rpc", "%s", greeting.error().what.c_str());
+    auto handshake = ShmHandshake::from(std::move(socket), address_);
+    if (!handshake) {
+      log_debug("rpc", "%s", handshake.error().what.c_str());
       continue;
     }
     // Who does not go on makes room for others.
-    if (greetings_.size() >= kGreetingsMax) greetings_.pop_front();
-    watch(greeting->fd(), kGreeting | static_cast<uint64_t>(greeting->fd()));
-    greetings_.push_back(std::move(*greeting));
+    if (handshakes_.size() >= kHandshakesMax) handshakes_.pop_front();
+    watch(handshake->fd(), kHandshake | static_cast<uint64_t>(handshake->fd()));
+    handshakes_.push_back(std::move(*handshake));
   }
 }
 
-void NearServer::greet(int fd) {
-  const auto it = std::find_if(greetings_.begin(), greetings_.end(),
-                               [fd](const NearGreeting& g) { return g.fd() == fd; });
-  if (it == greetings_.end()) return;
+void ShmListener::shake_hands(int fd) {
+  const auto it = std::find_if(handshakes_.begin(), handshakes_.end(),
+                               [fd](const ShmHandshake& g) { return g.fd() == fd; });
+  if (it == handshakes_.end()) return;
   auto end = it->step();
   if (end && !*end) return;
-  greetings_.erase(it);  // and its socket, if it was not taken over
+  handshakes_.erase(it);  // and its socket, if it was not taken over
   if (!end) return log_debug("rpc", "%s", end.error().what.c_str());
   const uint64_t id = next_peer_++;
   epoll_event event{};
@@ -150,7 +150,7 @@ void NearServer::greet(int fd) {
   lookout_.fresh();
 }
 
-void NearServer::drop(uint64_t id) {
+void ShmListener::drop(uint64_t id) {
   const auto it = peers_.find(id);
   std::erase(hot_, it->second.get());
   peers_.erase(it);
@@ -158,10 +158,10 @@ void NearServer::drop(uint64_t id) {
 
 // A peer that does not read loses its connection; it is dropped when that is heard of, for callers
 // may be looking at it.
-bool NearServer::send(uint64_t id, std::string_view envelope, std::string_view body) {
+bool ShmListener::send(uint64_t id, std::string_view envelope, std::string_view body) {
   const auto it = peers_.find(id);
   if (it == peers_.end()) return false;
-  NearEnd& end = it->second->end;
+  ShmChannel& end = it->second->end;
   const bool sent = end.send(envelope, body);
   if (!sent) ::shutdown(end.fd(), SHUT_RDWR);
   return sent;

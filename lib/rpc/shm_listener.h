@@ -17,17 +17,17 @@
 
 namespace mc::rpc {
 
-class NearServer {
+class ShmListener {
  public:
-  using Take = std::function<void(uint64_t peer, const NearEnd::Message& message)>;
+  using Take = std::function<void(uint64_t peer, const ShmChannel::Message& message)>;
   static constexpr size_t kPeersMax = 256;  // the others go without
 
   // Errors: kUnavailable when somebody else answers for that address on this host.
-  static Result<std::unique_ptr<NearServer>> open(io::Loop& loop, const std::string& address,
-                                                  Take take);
-  ~NearServer();
-  NearServer(const NearServer&) = delete;
-  NearServer& operator=(const NearServer&) = delete;
+  static Result<std::unique_ptr<ShmListener>> open(io::Loop& loop, const std::string& address,
+                                                   Take take);
+  ~ShmListener();
+  ShmListener(const ShmListener&) = delete;
+  ShmListener& operator=(const ShmListener&) = delete;
 
   // False: it has gone, or does not read.
   bool send(uint64_t peer, std::string_view envelope, std::string_view body);
@@ -36,16 +36,16 @@ class NearServer {
  private:
   struct Peer {
     uint64_t id;
-    NearEnd end;
+    ShmChannel end;
     bool hot = false;
   };
-  NearServer(io::Loop& loop, std::string address, Take take);
+  ShmListener(io::Loop& loop, std::string address, Take take);
   bool look();  // before the loop waits
   bool has_input() const;
   void take_hot();  // what those that are looked at have sent
   void poll();      // connections, greetings and bells
   void accept();
-  void greet(int fd);
+  void shake_hands(int fd);
   bool take_some(Peer& peer);
   void watch(int fd, uint64_t what);
   void drop(uint64_t peer);
@@ -55,7 +55,7 @@ class NearServer {
   const Take take_;
   io::Fd listener_, epoll_;
   io::Loop::Handle poll_watch_ = 0, look_watch_ = 0;
-  std::list<NearGreeting> greetings_;  // the oldest first
+  std::list<ShmHandshake> handshakes_;  // the oldest first
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;
   std::vector<Peer*> hot_;  // looked at, not waited for
   uint64_t next_peer_ = 1;

@@ -19,15 +19,15 @@ constexpr size_t kLonger = 4;         // at most
 }  // namespace
 
 Result<std::unique_ptr<SyncClient>> SyncClient::connect(const std::string& addresses,
-                                                        const Clock& clock, Way way) {
+                                                        const Clock& clock, Channel channel) {
   MC_TRY(ServerList servers, ServerList::parse(addresses));
-  auto client = std::unique_ptr<SyncClient>(new SyncClient(std::move(servers), clock, way));
+  auto client = std::unique_ptr<SyncClient>(new SyncClient(std::move(servers), clock, channel));
   return client;
 }
 
-SyncClient::SyncClient(ServerList servers, const Clock& clock, Way way)
+SyncClient::SyncClient(ServerList servers, const Clock& clock, Channel channel)
     : clock_(clock),
-      way_(way),
+      channel_(channel),
       address_(servers.text()),
       servers_(std::move(servers)),
       spin_(kSpin) {}
@@ -35,7 +35,7 @@ SyncClient::SyncClient(ServerList servers, const Clock& clock, Way way)
 // Of several, the first that listens is asked; where none does, the one whose turn it is.
 void SyncClient::look_around(Time deadline) {
   constexpr Duration kListenFor = std::chrono::milliseconds(250);
-  if (socket_ || near_ || servers_.size() < 2) return;
+  if (socket_ || shm_ || servers_.size() < 2) return;
   std::vector<std::string> turn;
   for (size_t i = 0; i < servers_.size(); ++i)
     turn.push_back(servers_.address((servers_.current() + i) % servers_.size()));
@@ -69,22 +69,22 @@ std::optional<detail::Answered> SyncClient::wait(uint64_t id, Time deadline) {
 }
 
 // Of the address whose turn it is; a look that costs little where there is nothing.
-void SyncClient::seek_near(Time deadline) {
-  if (way_ != Way::kNear) return;
+void SyncClient::try_shm(Time deadline) {
+  if (channel_ != Channel::kShm) return;
   const std::string& to = servers_.address(servers_.current());
   const Time now = clock_.now();
-  if (near_to_ == to && (near_ || now < near_sought_ + detail::kSeekAgain)) return;
-  near_.reset();
-  near_to_ = to;
-  near_sought_ = now;
-  auto end = near_connect(to, std::min(kGreet, deadline - now), clock_);
-  if (end) near_ = std::move(*end);
+  if (shm_to_ == to && (shm_ || now < shm_tried_ + detail::kSeekAgain)) return;
+  shm_.reset();
+  shm_to_ = to;
+  shm_tried_ = now;
+  auto end = connect_shm(to, std::min(kGreet, deadline - now), clock_);
+  if (end) shm_ = std::move(*end);
 }
 
 // Looks for a while before it waits: for longer where there is more to be done for the answer.
-std::optional<detail::Answered> SyncClient::wait_near(uint64_t id, size_t bytes, Time deadline) {
-  const auto next = [id, &near = *near_]() -> std::optional<detail::Answered> {
-    while (const auto message = near.receive()) {
+std::optional<detail::Answered> SyncClient::wait_shm(uint64_t id, size_t bytes, Time deadline) {
+  const auto next = [id, &shm = *shm_]() -> std::optional<detail::Answered> {
+    while (const auto message = shm.receive()) {
       auto answer = detail::answer_of(message->envelope, message->body);
       if (answer.id == id) return answer;  // others are of calls that were given up
     }
@@ -93,8 +93,8 @@ std::optional<detail::Answered> SyncClient::wait_near(uint64_t id, size_t bytes,
   const auto times = static_cast<int>(1 + std::min(bytes / kBytesALook, kLonger));
   Time now = clock_.now(), spun = now + spin_.begin() * times;
   courtesy_.begin();
-  for (; now < spun && !near_->broken(); now = clock_.now()) {
-    for (int i = 0; i < 16 && !near_->has_input(); ++i) _mm_pause();
+  for (; now < spun && !shm_->broken(); now = clock_.now()) {
+    for (int i = 0; i < 16 && !shm_->has_input(); ++i) _mm_pause();
     if (auto answer = next()) {
       spin_.found();
       return answer;
@@ -105,11 +105,11 @@ std::optional<detail::Answered> SyncClient::wait_near(uint64_t id, size_t bytes,
   for (;;) {
     if (auto answer = next()) return answer;
     const Duration left = deadline - clock_.now();
-    if (near_->broken() || left.count() <= 0) return std::nullopt;
-    if (!near_->arm()) continue;
-    pollfd p{near_->fd(), POLLIN, 0};
+    if (shm_->broken() || left.count() <= 0) return std::nullopt;
+    if (!shm_->arm()) continue;
+    pollfd p{shm_->fd(), POLLIN, 0};
     (void)::poll(&p, 1, static_cast<int>(left.count() / 1'000'000 + 1));
-    near_->woken();
+    shm_->woken();
   }
 }
 
@@ -118,18 +118,18 @@ Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
                                                              const std::string& body,
                                                              Time deadline) {
   const uint64_t id = next_id_++;
-  if (near_) near_->woken();
-  if (near_ && near_->broken()) near_.reset();  // its server ended since the last call
-  seek_near(deadline);
+  if (shm_) shm_->woken();
+  if (shm_ && shm_->broken()) shm_.reset();  // its server ended since the last call
+  try_shm(deadline);
   const std::string envelope = detail::envelope_of(type, id, deadline - clock_.now(), {});
-  if (near_ && near_->send(envelope, body)) {
-    auto answer = wait_near(id, body.size(), deadline);
-    const bool broken = near_->broken();
-    if (!answer) near_.reset();  // a server that stands still does not read any more, either
-    if (!answer && broken) return fail(detail::gone(near_to_, type));
+  if (shm_ && shm_->send(envelope, body)) {
+    auto answer = wait_shm(id, body.size(), deadline);
+    const bool broken = shm_->broken();
+    if (!answer) shm_.reset();  // a server that stands still does not read any more, either
+    if (!answer && broken) return fail(detail::gone(shm_to_, type));
     return answer;
   }
-  near_.reset();
+  shm_.reset();
   MC_TRY_(connect());
   MC_TRY_(socket_->send({envelope, body}));
   return wait(id, deadline);

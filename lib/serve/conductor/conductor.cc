@@ -76,7 +76,7 @@ Result<std::unique_ptr<Conductor>> Conductor::open(io::Loop& loop, const Conduct
   MC_TRY_(options.check());
   MC_TRY(ModelInfo model, open_model_info(options.choice));
   MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
-  server->offer_near("conductor");
+  server->offer_shm("conductor");
   std::vector<ExternalOptions> engines;
   if (!options.external_engines.empty()) {
     MC_TRY(engines, read_external(options.external_engines));

@@ -145,7 +145,7 @@ Result<Worker*> WorkerRegistry::join(const Heartbeat& beat) {
   worker->control = beat.control;
   worker->http = beat.http;
   worker->synced = !worker->prefill;
-  MC_TRY(worker->client, rpc::Client::connect(loop_, beat.control, rpc::Way::kNear));
+  MC_TRY(worker->client, rpc::Client::connect(loop_, beat.control, rpc::Channel::kShm));
   if (worker->prefill) worker->slot = take_slot();
   worker->ledger.set_order({beat.srpf, beat.ageing});
   log_info("conductor", "%s worker %s at %s joins", beat.role.c_str(), escape(beat.node).c_str(),

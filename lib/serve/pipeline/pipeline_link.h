@@ -17,7 +17,7 @@ namespace mc::serve {
 class PipelineLink {
  public:
   static Result<std::unique_ptr<PipelineLink>> open(io::Loop& loop, const std::string& address) {
-    MC_TRY(auto client, rpc::Client::connect(loop, address, rpc::Way::kNear));
+    MC_TRY(auto client, rpc::Client::connect(loop, address, rpc::Channel::kShm));
     return std::unique_ptr<PipelineLink>(new PipelineLink(std::move(client)));
   }
   PipelineLink(const PipelineLink&) = delete;

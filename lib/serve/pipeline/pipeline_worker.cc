@@ -487,7 +487,7 @@ rpc::Client* PipelineWorker::peer(const std::string& address) {
   if (it != peers_.end()) return it->second.get();
   if (peers_.size() >= kPipelinePeersMax)
     std::erase_if(peers_, [](const auto& p) { return p.second->in_flight() == 0; });
-  auto client = rpc::Client::connect(loop_, address, rpc::Way::kNear);
+  auto client = rpc::Client::connect(loop_, address, rpc::Channel::kShm);
   if (!client) return nullptr;
   return peers_.emplace(address, std::move(*client)).first->second.get();
 }

@@ -29,7 +29,7 @@ Result<std::unique_ptr<Heartbeats>> Heartbeats::open(io::Loop& loop, Heartbeat m
   auto self = std::unique_ptr<Heartbeats>(
       new Heartbeats(loop, std::move(me), period, cache, std::move(fill), metrics));
   for (const std::string& address : conductors) {
-    MC_TRY(auto client, rpc::Client::connect(loop, address, rpc::Way::kNear));
+    MC_TRY(auto client, rpc::Client::connect(loop, address, rpc::Channel::kShm));
     self->peers_.emplace_back().client = std::move(client);
   }
   self->timer_ = loop.every(period, [raw = self.get()] { raw->beat_all(); });

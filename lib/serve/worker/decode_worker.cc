@@ -323,7 +323,7 @@ void DecodeWorker::send(const std::string& conductor, std::vector<TokenUpdate> u
     std::erase_if(conductors_, [](const auto& c) { return c.second->in_flight() == 0; });
   auto& client = conductors_[conductor];
   if (client == nullptr) {
-    auto connected = rpc::Client::connect(loop_, conductor, rpc::Way::kNear);
+    auto connected = rpc::Client::connect(loop_, conductor, rpc::Channel::kShm);
     if (!connected) {
       log_warn("decode", "%s", connected.error().what.c_str());
       conductors_.erase(conductor);

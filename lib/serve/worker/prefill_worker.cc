@@ -349,7 +349,7 @@ rpc::Client* PrefillWorker::peer(const std::string& address) {
   if (it != peers_.end()) return it->second.get();
   if (peers_.size() >= kPeersMax)
     std::erase_if(peers_, [](const auto& p) { return p.second->in_flight() == 0; });
-  auto client = rpc::Client::connect(loop_, address, rpc::Way::kNear);
+  auto client = rpc::Client::connect(loop_, address, rpc::Channel::kShm);
   if (!client) {
     log_warn("serve", "worker '%s': %s", escape(address).c_str(), client.error().what.c_str());
     return nullptr;

@@ -61,7 +61,7 @@ Result<std::unique_ptr<Client>> Client::open(xfer::Engine& engine, const Clock& 
     return fail(Code::kInvalid, "replicas %u: want 1 to %u", options.replicas, kReplicasMax);
   MC_TRY_(check(options.put));
   MC_TRY(const std::string masters, find_masters(options.master, clock, options.timeout));
-  MC_TRY(auto master, rpc::SyncClient::connect(masters, clock, rpc::Way::kNear));
+  MC_TRY(auto master, rpc::SyncClient::connect(masters, clock, rpc::Channel::kShm));
   return std::unique_ptr<Client>(
       new Client(engine, clock, std::move(options), metrics, std::move(master)));
 }

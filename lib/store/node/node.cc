@@ -45,7 +45,7 @@ Result<std::unique_ptr<StoreNode>> StoreNode::open(io::Loop& loop, xfer::Engine&
     return fail(Code::kInvalid, "size %s: want at least one page of %s",
                 bytes_text(options.size.n).c_str(), bytes_text(kPage).c_str());
   MC_TRY(const std::string masters, find_masters(options.master, loop.clock(), kFindMasters));
-  MC_TRY(auto master, rpc::Client::connect(loop, masters, rpc::Way::kNear));
+  MC_TRY(auto master, rpc::Client::connect(loop, masters, rpc::Channel::kShm));
   const std::vector<std::string> size{bytes_text(options.size.n)};
   MC_TRY(auto segments, Segments::open(engine, options.segments.empty() ? size : options.segments));
   Segments::Recovered recovered = segments->take_recovered();

@@ -84,7 +84,7 @@ Result<std::unique_ptr<MasterService>> MasterService::open(io::Loop& loop,
     MC_TRY_(check_ha(options));
   }
   MC_TRY(auto server, rpc::Server::open(loop, options.listen, metrics));
-  server->offer_near("store");
+  server->offer_shm("store");
   auto service = std::unique_ptr<MasterService>(
       new MasterService(loop, options, epoch, seed, metrics, std::move(server)));
   MC_TRY(service->events_, rpc::Socket::listen(rpc::Socket::Kind::kPub, options.events));

@@ -57,7 +57,7 @@ struct Servers {
 
 }  // namespace
 
-TEST_SUITE("route") {
+TEST_SUITE("server_list") {
   TEST_CASE("a list is asked from its first on, and who is silent is passed over") {
     auto servers = ServerList::parse("a:1,b:2,a:1,c:3");
     REQUIRE(servers);

@@ -20,44 +20,44 @@ using namespace std::chrono_literals;
 
 namespace {
 
-struct NearHeard {
+struct ShmHeard {
   static constexpr const char* kName = "echoed";
   std::string text;
   std::vector<std::string> more{};
   static void fields(auto& a, auto& m) { a(m.text, m.more); }
 };
-struct NearSaid {
+struct ShmSaid {
   static constexpr const char* kName = "echo";
-  using Reply = NearHeard;
+  using Reply = ShmHeard;
   std::string text;
   std::vector<std::string> more{};
   static void fields(auto& a, auto& m) { a(m.text, m.more); }
 };
 
 // A server on a thread of its own; "later" is never answered.
-class NearService {
+class ShmService {
  public:
-  explicit NearService(const std::string& listen = "127.0.0.1:0") {
+  explicit ShmService(const std::string& listen = "127.0.0.1:0") {
     server_ = std::move(*rpc::Server::open(loop_, listen, metrics_));
-    REQUIRE(server_->serve_near().has_value());
-    server_->on_later<NearSaid>([this](const NearSaid& m, const rpc::Call&, const auto& reply) {
+    REQUIRE(server_->listen_shm().has_value());
+    server_->on_later<ShmSaid>([this](const ShmSaid& m, const rpc::Call&, const auto& reply) {
       ++calls_;
       {
         Lock lock(mutex_);
         last_ = m.text;
       }
       if (m.text == "later") return kept_.push_back(reply);
-      near_ = server_->near_callers();
-      reply(NearHeard{m.text, m.more});
+      shm_ = server_->shm_callers();
+      reply(ShmHeard{m.text, m.more});
     });
     address = server_->address();
     thread_ = std::thread([this] { CHECK(loop_.run().has_value()); });
   }
-  ~NearService() {
+  ~ShmService() {
     loop_.stop();
     thread_.join();
   }
-  size_t near() const { return near_; }  // callers, at the last call
+  size_t shm() const { return shm_; }  // callers, at the last call
   int calls() const { return calls_; }
   std::string last() {
     Lock lock(mutex_);
@@ -69,37 +69,37 @@ class NearService {
   SteadyClock clock_;
   io::Loop loop_{clock_};
   Metrics metrics_;
-  std::vector<rpc::Reply<NearHeard>> kept_;  // outlives the server: it answers no more
+  std::vector<rpc::Reply<ShmHeard>> kept_;  // outlives the server: it answers no more
   std::unique_ptr<rpc::Server> server_;
-  std::atomic<size_t> near_{0};
+  std::atomic<size_t> shm_{0};
   std::atomic<int> calls_{0};
   Mutex mutex_;
   std::string last_ MC_GUARDED_BY(mutex_);
   std::thread thread_;
 };
 
-std::unique_ptr<rpc::SyncClient> near_sync(const std::string& address, const Clock& clock) {
-  return std::move(*rpc::SyncClient::connect(address, clock, rpc::Way::kNear));
+std::unique_ptr<rpc::SyncClient> shm_sync(const std::string& address, const Clock& clock) {
+  return std::move(*rpc::SyncClient::connect(address, clock, rpc::Channel::kShm));
 }
 
 // Two ends in one process.
-struct NearPair {
-  std::optional<rpc::NearEnd> server, client;
+struct ShmPair {
+  std::optional<rpc::ShmChannel> server, client;
   int memory = -1;
-  NearPair() {
+  ShmPair() {
     int sockets[2];
     REQUIRE(::socketpair(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0, sockets) == 0);
-    auto made = rpc::NearEnd::make_memory();
+    auto made = rpc::ShmChannel::make_memory();
     REQUIRE(made.has_value());
-    server = std::move(*rpc::NearEnd::map(io::Fd(sockets[0]), made->get(), true));
-    client = std::move(*rpc::NearEnd::map(io::Fd(sockets[1]), made->get(), false));
+    server = std::move(*rpc::ShmChannel::map(io::Fd(sockets[0]), made->get(), true));
+    client = std::move(*rpc::ShmChannel::map(io::Fd(sockets[1]), made->get(), false));
     memory = made->release();
   }
-  ~NearPair() { ::close(memory); }
+  ~ShmPair() { ::close(memory); }
 };
 
-int near_knock(const std::string& address) {  // a client that does as it likes
-  const std::string name = rpc::near_names(address)[0];
+int shm_knock(const std::string& address) {  // a client that does as it likes
+  const std::string name = rpc::shm_names(address)[0];
   const int fd = ::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0);
   sockaddr_un to{};
   to.sun_family = AF_UNIX;
@@ -111,43 +111,43 @@ int near_knock(const std::string& address) {  // a client that does as it likes
 
 }  // namespace
 
-TEST_SUITE("near") {
+TEST_SUITE("shm_channel") {
   TEST_CASE("calls go the shorter way, whatever their size") {
     SteadyClock clock;
-    NearService service;
-    auto client = near_sync(service.address, clock);
+    ShmService service;
+    auto client = shm_sync(service.address, clock);
     for (const size_t bytes : {0u, 1u, 4096u, 60'000u}) {
-      auto r = client->call(NearSaid{std::string(bytes, 'x'), {}}, 10s);
+      auto r = client->call(ShmSaid{std::string(bytes, 'x'), {}}, 10s);
       REQUIRE(r.has_value());
       CHECK(r->text == std::string(bytes, 'x'));
-      CHECK(service.near() == 1);
+      CHECK(service.shm() == 1);
     }
     // Many times what a ring holds, there and back.
     const std::vector<std::string> many(100, std::string(50'000, 'y'));
-    auto r = client->call(NearSaid{"many", many}, 10s);
+    auto r = client->call(ShmSaid{"many", many}, 10s);
     REQUIRE(r.has_value());
     CHECK(r->more == many);
   }
 
   TEST_CASE("callers that block and callers that are called back share a server") {
     SteadyClock clock;
-    NearService service;
+    ShmService service;
     std::vector<std::thread> threads;
     std::atomic<int> right{0};
     for (int i = 0; i < 4; ++i)
       threads.emplace_back([&, i] {
-        auto client = near_sync(service.address, clock);
+        auto client = shm_sync(service.address, clock);
         for (int n = 0; n < 200; ++n) {
           const std::string text = std::to_string(i) + "-" + std::to_string(n);
-          auto r = client->call(NearSaid{text, {}}, 10s);
+          auto r = client->call(ShmSaid{text, {}}, 10s);
           if (r && r->text == text) ++right;
         }
       });
     io::Loop loop(clock);
-    auto client = std::move(*rpc::Client::connect(loop, service.address, rpc::Way::kNear));
+    auto client = std::move(*rpc::Client::connect(loop, service.address, rpc::Channel::kShm));
     int answered = 0;
     std::function<void()> again = [&] {
-      client->call<NearSaid>(NearSaid{std::to_string(answered), {}}, 10s, [&](Result<NearHeard> r) {
+      client->call<ShmSaid>(ShmSaid{std::to_string(answered), {}}, 10s, [&](Result<ShmHeard> r) {
         REQUIRE(r.has_value());
         CHECK(r->text == std::to_string(answered));
         if (++answered < 200) again();
@@ -159,20 +159,20 @@ TEST_SUITE("near") {
     for (auto& t : threads) t.join();
     CHECK(answered == 200);
     CHECK(right == 800);
-    CHECK(service.near() > 0);
+    CHECK(service.shm() > 0);
   }
 
   TEST_CASE("calls are handled in their order while the shorter way is being found") {
     SteadyClock clock;
-    NearService service;
+    ShmService service;
     io::Loop loop(clock);
-    auto client = std::move(*rpc::Client::connect(loop, service.address, rpc::Way::kNear));
+    auto client = std::move(*rpc::Client::connect(loop, service.address, rpc::Channel::kShm));
     std::vector<int> order;
     int sent = 0;
     const Time deadline = clock.now() + 20s;
     while (order.size() < 300 && clock.now() < deadline) {
       for (int i = 0; i < 3 && sent < 300; ++i, ++sent)
-        client->call<NearSaid>(NearSaid{std::to_string(sent), {}}, 10s, [&](Result<NearHeard> r) {
+        client->call<ShmSaid>(ShmSaid{std::to_string(sent), {}}, 10s, [&](Result<ShmHeard> r) {
           REQUIRE(r.has_value());
           order.push_back(std::stoi(r->text));
         });
@@ -180,25 +180,25 @@ TEST_SUITE("near") {
     }
     REQUIRE(order.size() == 300);
     CHECK(std::is_sorted(order.begin(), order.end()));
-    CHECK(service.near() == 1);
+    CHECK(service.shm() == 1);
   }
 
   TEST_CASE("what is sent right before an end is heard") {
     SteadyClock clock;
-    NearService service;
+    ShmService service;
     {
       io::Loop loop(clock);
-      auto client = std::move(*rpc::Client::connect(loop, service.address, rpc::Way::kNear));
+      auto client = std::move(*rpc::Client::connect(loop, service.address, rpc::Channel::kShm));
       bool answered = true;
       const Time deadline = clock.now() + 20s;
-      while ((service.near() == 0 || !answered) && clock.now() < deadline) {
+      while ((service.shm() == 0 || !answered) && clock.now() < deadline) {
         if (std::exchange(answered, false))
-          client->call<NearSaid>(NearSaid{"k", {}}, 10s,
-                                 [&](const Result<NearHeard>&) { answered = true; });
+          client->call<ShmSaid>(ShmSaid{"k", {}}, 10s,
+                                [&](const Result<ShmHeard>&) { answered = true; });
         REQUIRE(loop.turn(5ms).has_value());
       }
-      REQUIRE(service.near() == 1);
-      client->call<NearSaid>(NearSaid{"last", {}}, 10s, [](const Result<NearHeard>&) {});
+      REQUIRE(service.shm() == 1);
+      client->call<ShmSaid>(ShmSaid{"last", {}}, 10s, [](const Result<ShmHeard>&) {});
     }
     const Time deadline = clock.now() + 20s;
     while (service.last() != "last" && clock.now() < deadline) std::this_thread::yield();
@@ -255,12 +255,12 @@ TEST_SUITE("near") {
     io::Loop loop(clock);
     Metrics metrics;
     auto server = std::move(*rpc::Server::open(loop, "127.0.0.1:0", metrics));
-    server->on<NearSaid>([](const NearSaid& m, const rpc::Call&) -> Result<NearHeard> {
-      return NearHeard{m.text, {}};
+    server->on<ShmSaid>([](const ShmSaid& m, const rpc::Call&) -> Result<ShmHeard> {
+      return ShmHeard{m.text, {}};
     });
     std::thread thread([&] { CHECK(loop.run().has_value()); });
-    auto client = near_sync(server->address(), clock);
-    auto r = client->call(NearSaid{"k", {}}, 10s);
+    auto client = shm_sync(server->address(), clock);
+    auto r = client->call(ShmSaid{"k", {}}, 10s);
     loop.stop();
     thread.join();
     REQUIRE(r.has_value());
@@ -269,14 +269,14 @@ TEST_SUITE("near") {
 
   TEST_CASE("a call that the server's end leaves open is over at once; the next finds the next") {
     SteadyClock clock;
-    auto first = std::make_unique<NearService>();
+    auto first = std::make_unique<ShmService>();
     const std::string address = first->address;
-    auto client = near_sync(address, clock);
-    REQUIRE(client->call(NearSaid{"k", {}}, 10s).has_value());
+    auto client = shm_sync(address, clock);
+    REQUIRE(client->call(ShmSaid{"k", {}}, 10s).has_value());
     std::atomic<bool> done{false};
     Code code = Code::kInternal;
     std::thread caller([&] {
-      auto r = client->call(NearSaid{"later", {}}, 60s);
+      auto r = client->call(ShmSaid{"later", {}}, 60s);
       if (!r) code = r.error().code;
       done = true;
     });
@@ -285,26 +285,26 @@ TEST_SUITE("near") {
     first.reset();
     caller.join();
     CHECK(code == Code::kUnavailable);
-    NearService second(address);
-    auto r = client->call(NearSaid{"again", {}}, 10s);
+    ShmService second(address);
+    auto r = client->call(ShmSaid{"again", {}}, 10s);
     REQUIRE(r.has_value());
     CHECK(r->text == "again");
   }
 
   TEST_CASE("a caller is told when its server has not answered in time") {
     SteadyClock clock;
-    NearService service;
-    auto client = near_sync(service.address, clock);
-    REQUIRE(client->call(NearSaid{"k", {}}, 10s).has_value());
-    auto r = client->call(NearSaid{"later", {}}, 50ms);
+    ShmService service;
+    auto client = shm_sync(service.address, clock);
+    REQUIRE(client->call(ShmSaid{"k", {}}, 10s).has_value());
+    auto r = client->call(ShmSaid{"later", {}}, 50ms);
     REQUIRE_FALSE(r.has_value());
     CHECK(r.error().code == Code::kTimeout);
-    CHECK(client->call(NearSaid{"k", {}}, 10s).has_value());
+    CHECK(client->call(ShmSaid{"k", {}}, 10s).has_value());
   }
 
   TEST_CASE("what does not fit waits, and goes on when the other side has read") {
-    NearPair p;
-    const std::string long_one(5 * rpc::kNearRingBytes, 'a');
+    ShmPair p;
+    const std::string long_one(5 * rpc::kShmRingBytes, 'a');
     REQUIRE(p.client->send("one", long_one));
     REQUIRE(p.client->send("two", "short"));
     std::vector<std::pair<std::string, std::string>> got;
@@ -318,7 +318,7 @@ TEST_SUITE("near") {
   }
 
   TEST_CASE("who does not read is not written to without end") {
-    NearPair p;
+    ShmPair p;
     const std::string large(8 << 20, 'a');
     int sent = 0;
     while (sent < 100 && p.server->send("", large)) ++sent;
@@ -327,7 +327,7 @@ TEST_SUITE("near") {
   }
 
   TEST_CASE("an end notices that the other has gone") {
-    NearPair p;
+    ShmPair p;
     REQUIRE(p.client->arm());
     p.server.reset();
     p.client->woken();
@@ -340,10 +340,10 @@ TEST_SUITE("near") {
     struct Raw {
       uint64_t written, pad0[7];
       uint64_t taken, pad1[7];
-      char bytes[rpc::kNearRingBytes];
+      char bytes[rpc::kShmRingBytes];
     };
     const auto lie = [](auto&& change) {
-      NearPair p;
+      ShmPair p;
       void* at = ::mmap(nullptr, sizeof(Raw), PROT_READ | PROT_WRITE, MAP_SHARED, p.memory, 0);
       REQUIRE(at != MAP_FAILED);
       change(*static_cast<Raw*>(at));
@@ -351,7 +351,7 @@ TEST_SUITE("near") {
       CHECK_FALSE(p.server->receive().has_value());
       return p.server->broken();
     };
-    CHECK(lie([](Raw& r) { r.written = rpc::kNearRingBytes + 1; }));
+    CHECK(lie([](Raw& r) { r.written = rpc::kShmRingBytes + 1; }));
     CHECK(lie([](Raw& r) { r.written = UINT64_MAX; }));
     CHECK(lie([](Raw& r) {
       std::memset(r.bytes, 0xff, 8);  // frames of 4 GiB
@@ -360,7 +360,7 @@ TEST_SUITE("near") {
     CHECK_FALSE(lie([](Raw& r) {  // half a head: the rest may come
       r.written = 4;
     }));
-    NearPair p;  // of the ring that the server writes
+    ShmPair p;  // of the ring that the server writes
     void* at = ::mmap(nullptr, 2 * sizeof(Raw), PROT_READ | PROT_WRITE, MAP_SHARED, p.memory, 0);
     REQUIRE(at != MAP_FAILED);
     static_cast<Raw*>(at)[1].taken = 1;  // what was never written
@@ -372,15 +372,15 @@ TEST_SUITE("near") {
 
   TEST_CASE("strangers who greet wrongly, or not at all, are not in the way of others") {
     SteadyClock clock;
-    NearService service;
+    ShmService service;
     std::vector<int> strangers;
     for (int i = 0; i < 100; ++i) {
-      strangers.push_back(near_knock(service.address));
+      strangers.push_back(shm_knock(service.address));
       const std::string wrong(static_cast<size_t>(i), 'x');
       if (i > 0) (void)::send(strangers.back(), wrong.data(), wrong.size(), MSG_NOSIGNAL);
     }
-    auto client = near_sync(service.address, clock);
-    auto r = client->call(NearSaid{"k", {}}, 10s);
+    auto client = shm_sync(service.address, clock);
+    auto r = client->call(ShmSaid{"k", {}}, 10s);
     REQUIRE(r.has_value());
     CHECK(r->text == "k");
     for (const int fd : strangers) ::close(fd);
