@@ -124,7 +124,7 @@ struct Connections::Conn final : Parser::Events {
     wait(o.options_.idle_timeout);
   }
   ~Conn() override {
-    let_go();
+    release();
     event_free(timer);
     bufferevent_free(bev);
   }
@@ -139,9 +139,9 @@ struct Connections::Conn final : Parser::Events {
   size_t buffered() const { return evbuffer_get_length(bufferevent_get_output(bev)); }
   size_t output() const { return buffered() + out.size(); }
 
-  void let_go() {
+  void release() {
     *owner.body_bytes_ -= std::exchange(held, 0);
-    if (flow) flow->let_go();
+    if (flow) flow->release();
   }
   bool stop(int code, const char* reason) {
     status = code;
@@ -329,7 +329,7 @@ void Connections::refuse(Conn& conn, int status, const std::string& why) {
   const Headers retry = status == 503 ? Headers{{"Retry-After", "1"}} : Headers{};
   conn.write(answer_head(status, page.content_type, retry, &length, false, false) + page.body);
   std::string().swap(conn.body);
-  conn.let_go();
+  conn.release();
   conn.state = Conn::State::kRefusing;
   conn.close_after = true;
   conn.wait(options_.idle_timeout);
@@ -353,7 +353,7 @@ void Connections::send(uint64_t exchange, std::string bytes, bool last) {
   if (!last) return;
   exchanges_.erase(it);
   conn.exchange = 0;
-  conn.let_go();
+  conn.release();
   ++conn.unflushed;
   conn.ended = true;
 }

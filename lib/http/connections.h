@@ -22,11 +22,11 @@ namespace mc::http {
 // Shared by an exchange (loop) and its connection (event thread).
 struct Flow {
   explicit Flow(std::shared_ptr<std::atomic<uint64_t>> b) : bodies(std::move(b)) {}
-  ~Flow() { let_go(); }
-  void let_go() { *bodies -= held.exchange(0); }  // the request's body is needed no more
-  std::atomic<size_t> queued{0};                  // written, not yet in the connection's buffer
-  std::atomic<size_t> buffered{0};                // in that buffer, not yet taken by the kernel
-  std::atomic<size_t> held{0};                    // bytes of the request's body, counted in
+  ~Flow() { release(); }
+  void release() { *bodies -= held.exchange(0); }  // the request's body is needed no more
+  std::atomic<size_t> queued{0};                   // written, not yet in the connection's buffer
+  std::atomic<size_t> buffered{0};                 // in that buffer, not yet taken by the kernel
+  std::atomic<size_t> held{0};                     // bytes of the request's body, counted in
   const std::shared_ptr<std::atomic<uint64_t>> bodies;
 };
 

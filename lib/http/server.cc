@@ -85,7 +85,7 @@ void Exchange::end() const {
 void Exchange::forget_body() const {
   if (impl_->request.body.empty()) return;
   std::string().swap(impl_->request.body);
-  impl_->flow->let_go();
+  impl_->flow->release();
 }
 bool Exchange::gone() const { return impl_->gone; }
 void Exchange::on_gone(std::function<void()> callback) const {

@@ -128,7 +128,7 @@ void Completion::fail_with(Status status, std::string reason) {
   over_ = true;
   result_.status = status;
   result_.reason = std::move(reason);
-  settle();
+  compute_times();
 }
 
 void Completion::failed(const Error& error) {
@@ -148,7 +148,7 @@ void Completion::done() {
   over_ = true;
   result_.status = Status::kOk;
   result_.reason.clear();
-  settle();
+  compute_times();
 }
 
 void Completion::refused() {
@@ -163,7 +163,7 @@ void Completion::refused() {
 }
 
 // Times of events become times of tokens.
-void Completion::settle() {
+void Completion::compute_times() {
   uint64_t events = stamps_.size();
   if (!counting_ && counted_ > 0 && counted_ != events) {
     if (counted_ + 1 == events && last_is_empty_)

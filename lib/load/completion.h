@@ -47,7 +47,7 @@ class Completion {
   void extension(const Json& mc);
   void refused();
   void fail_with(trace::Status status, std::string reason);
-  void settle();
+  void compute_times();
 
   trace::RequestResult result_;
   const Time intended_;
