@@ -135,8 +135,8 @@ void Client::shake_hands(size_t at) {
 bool Client::poll_shm(size_t at) {
   Link& link = links_[at];
   if (!link.hot || !link.shm) return false;
-  const auto seen = link.lookout.look(loop_.clock(), [&link] { return link.shm->has_input(); });
-  if (seen != Lookout::Seen::kNothing) return true;
+  const auto outcome = link.poller.poll(loop_.clock(), [&link] { return link.shm->has_input(); });
+  if (outcome != BusyPoller::Outcome::kSleep) return true;
   link.hot = false;
   return !link.shm->arm();
 }
@@ -149,7 +149,7 @@ void Client::receive_shm(size_t at) {
       const auto message = links_[at].shm->receive();
       if (!message) break;
       links_[at].hot = true;
-      links_[at].lookout.fresh();
+      links_[at].poller.restart();
       if (!answer(at, detail::answer_of(message->envelope, message->body))) continue;
       if (alive.expired()) return;  // the callback destroyed this client
     }

@@ -24,13 +24,11 @@
 
 #include "base/mutex.h"
 #include "io/loop.h"
-#include "rpc/courtesy.h"
+#include "rpc/busy_poll.h"
 #include "rpc/envelope.h"
-#include "rpc/lookout.h"
 #include "rpc/server_list.h"
 #include "rpc/shm_channel.h"
 #include "rpc/socket.h"
-#include "rpc/spin.h"
 
 namespace mc::rpc {
 
@@ -98,7 +96,7 @@ class Client {
     std::optional<ShmChannel> shm;
     io::Loop::Handle shm_watch = 0, look_watch = 0;
     bool hot = false;  // looked at, not waited for
-    Lookout lookout{std::chrono::microseconds(60)};
+    BusyPoller poller{std::chrono::microseconds(60)};
     Time shm_tried = Time::min();
   };
   struct Pending {
@@ -176,8 +174,8 @@ class SyncClient {
   std::optional<ShmChannel> shm_ MC_GUARDED_BY(mutex_);
   std::string shm_to_ MC_GUARDED_BY(mutex_);  // it was sought there
   Time shm_tried_ MC_GUARDED_BY(mutex_) = Time::min();
-  Spin spin_ MC_GUARDED_BY(mutex_);  // before it waits
-  Courtesy courtesy_ MC_GUARDED_BY(mutex_);
+  AdaptiveSpin spin_ MC_GUARDED_BY(mutex_);  // before it waits
+  YieldBackoff backoff_ MC_GUARDED_BY(mutex_);
   uint64_t next_id_ MC_GUARDED_BY(mutex_) = 1;
   bool answered_ MC_GUARDED_BY(mutex_) = false;
 };

@@ -1,6 +1,5 @@
 #include "rpc/shm_listener.h"
 
-#include <immintrin.h>
 #include <sys/epoll.h>
 #include <sys/socket.h>
 
@@ -41,7 +40,7 @@ Result<std::unique_ptr<ShmListener>> ShmListener::open(io::Loop& loop, const std
 }
 
 ShmListener::ShmListener(io::Loop& loop, std::string address, Take take)
-    : loop_(loop), address_(std::move(address)), take_(std::move(take)), lookout_(kAwake) {
+    : loop_(loop), address_(std::move(address)), take_(std::move(take)), poller_(kAwake) {
   look_watch_ = loop_.watch_memory([this] { return look(); }, [this] { take_hot(); });
 }
 
@@ -64,8 +63,8 @@ bool ShmListener::has_input() const {
 
 bool ShmListener::look() {
   if (hot_.empty()) return false;
-  const auto seen = lookout_.look(loop_.clock(), [this] { return has_input(); });
-  if (seen != Lookout::Seen::kNothing) return true;
+  const auto outcome = poller_.poll(loop_.clock(), [this] { return has_input(); });
+  if (outcome != BusyPoller::Outcome::kSleep) return true;
   std::erase_if(hot_, [](Peer* peer) {
     peer->hot = !peer->end.arm() && !peer->end.broken();
     return !peer->hot;
@@ -87,7 +86,7 @@ bool ShmListener::take_some(Peer& peer) {
   for (int i = 0; i < kPeerTurn; ++i) {
     const auto message = peer.end.receive();
     if (!message) break;
-    lookout_.fresh();
+    poller_.restart();
     take_(peer.id, *message);
   }
   return !peer.end.broken();
@@ -147,7 +146,7 @@ void ShmListener::shake_hands(int fd) {
   (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_MOD, (*end)->fd(), &event);
   auto& peer = peers_[id] = std::make_unique<Peer>(Peer{id, std::move(**end), true});
   hot_.push_back(peer.get());
-  lookout_.fresh();
+  poller_.restart();
 }
 
 void ShmListener::drop(uint64_t id) {

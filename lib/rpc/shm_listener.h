@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "io/loop.h"
-#include "rpc/lookout.h"
+#include "rpc/busy_poll.h"
 #include "rpc/shm_channel.h"
 
 namespace mc::rpc {
@@ -59,7 +59,7 @@ class ShmListener {
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;
   std::vector<Peer*> hot_;  // looked at, not waited for
   uint64_t next_peer_ = 1;
-  Lookout lookout_;
+  BusyPoller poller_;
 };
 
 }  // namespace mc::rpc

@@ -1,5 +1,4 @@
 // The client that blocks its caller.
-#include <immintrin.h>
 #include <poll.h>
 
 #include <algorithm>
@@ -92,16 +91,16 @@ std::optional<detail::Answered> SyncClient::wait_shm(uint64_t id, size_t bytes, 
   };
   const auto times = static_cast<int>(1 + std::min(bytes / kBytesALook, kLonger));
   Time now = clock_.now(), spun = now + spin_.begin() * times;
-  courtesy_.begin();
+  backoff_.begin();
   for (; now < spun && !shm_->broken(); now = clock_.now()) {
-    for (int i = 0; i < 16 && !shm_->has_input(); ++i) _mm_pause();
+    for (int i = 0; i < 16 && !shm_->has_input(); ++i) pause_cpu();
     if (auto answer = next()) {
-      spin_.found();
+      spin_.hit();
       return answer;
     }
-    spun += courtesy_.offer(clock_);  // what others do meanwhile is no look in vain
+    spun += backoff_.yield(clock_);  // what others do meanwhile is no look in vain
   }
-  spin_.in_vain();
+  spin_.missed();
   for (;;) {
     if (auto answer = next()) return answer;
     const Duration left = deadline - clock_.now();

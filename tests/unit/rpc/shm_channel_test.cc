@@ -11,9 +11,9 @@
 #include <optional>
 #include <thread>
 
+#include "rpc/busy_poll.h"
 #include "rpc/client.h"
 #include "rpc/server.h"
-#include "rpc/spin.h"
 
 using namespace mc;
 using namespace std::chrono_literals;
@@ -205,27 +205,26 @@ TEST_SUITE("shm_channel") {
     CHECK(service.last() == "last");
   }
 
-  TEST_CASE("who looks in vain looks for less, and now and then finds out whether it pays") {
-    rpc::Spin spin(40us);
+  TEST_CASE("a poll that found nothing halves the next one, and now and then a full one is tried") {
+    rpc::AdaptiveSpin spin(40us);
     CHECK(spin.begin() == 40us);
-    spin.in_vain();
+    spin.missed();
     CHECK(spin.begin() == 20us);
-    for (int i = 0; i < 5; ++i) spin.in_vain();
-    int looks = 0;
+    for (int i = 0; i < 5; ++i) spin.missed();
+    int full = 0;
     for (int i = 0; i < 320; ++i) {
       const Duration d = spin.begin();
-      looks += d == 40us;
+      full += d == 40us;
       CHECK((d == 40us || d == 0us));
-      spin.in_vain();
+      spin.missed();
     }
-    CHECK(looks == 10);
-    spin.found();
+    CHECK(full == 10);
+    spin.hit();
     CHECK(spin.begin() == 40us);
   }
 
-  TEST_CASE(
-      "who gives its CPU away looks for longer; one that gets it back late keeps it a while") {
-    // The first reading is before the CPU is given away, the second after.
+  TEST_CASE("a poll that yields lasts longer, and one that gets the CPU back late backs off") {
+    // The first reading is before the yield, the second after.
     struct Away final : Clock {
       explicit Away(Duration d) : away(d) {}
       Time now() const override { return reads++ == 0 ? start : start + away; }
@@ -233,21 +232,21 @@ TEST_SUITE("shm_channel") {
       Time start{1000s};
       mutable int reads = 0;
     };
-    rpc::Courtesy courtesy;
-    courtesy.begin();
-    CHECK(courtesy.offer(Away(150us)) == 150us);
-    CHECK(courtesy.offer(Away(150us)) == 50us);  // so much for one look, and no more
-    CHECK(courtesy.offer(Away(150us)) == 0us);
-    courtesy.begin();
-    CHECK(courtesy.offer(Away(3ms)) == 200us);  // others compute here
-    courtesy.begin();
+    rpc::YieldBackoff backoff;
+    backoff.begin();
+    CHECK(backoff.yield(Away(150us)) == 150us);
+    CHECK(backoff.yield(Away(150us)) == 50us);  // at most 200 us for one poll
+    CHECK(backoff.yield(Away(150us)) == 0us);
+    backoff.begin();
+    CHECK(backoff.yield(Away(3ms)) == 200us);  // others compute here
+    backoff.begin();
     Away soon(100us);
     soon.start += 20ms;
-    CHECK(courtesy.offer(soon) == 0us);
-    CHECK(soon.reads == 1);  // it was not given away
+    CHECK(backoff.yield(soon) == 0us);
+    CHECK(soon.reads == 1);  // it did not yield
     Away later(100us);
     later.start += 60ms;
-    CHECK(courtesy.offer(later) == 100us);
+    CHECK(backoff.yield(later) == 100us);
   }
 
   TEST_CASE("a server without the shorter way is asked over ZeroMQ") {
