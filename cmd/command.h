@@ -1,6 +1,6 @@
-// The shell of every mc program: verbs, flags, environment, config file, --help, --version, logs,
-// completion and exit codes. Only command.cc includes CLI11: it costs seconds in every file that
-// does.
+// Runs every mc program: verbs, flags, environment, config file, logs and exit codes. It also
+// prints --help, --version and the shell completion. Only command.cc includes CLI11, which costs
+// seconds in every file that includes it.
 //
 //   int main(int argc, char** argv) {
 //     store::MasterOptions options;
@@ -11,13 +11,14 @@
 //     return program.main(argc, argv);
 //   }
 //
-// A program with verbs adds Verbs (see Program::verb); with a body of its own it runs without one
-// too. Values come from flags, then the
-// environment (MC_<PROGRAM>_<NAME>, or MC_<NAME> for the options common to all programs), then the
-// JSON file (--config), then defaults.
+// A program with verbs adds Verbs (see Program::verb); with a body of its own it also runs without
+// a verb. Values come from flags, then the environment (MC_<PROGRAM>_<NAME>, or MC_<NAME> for the
+// options common to all programs), then the JSON file (--config), then defaults.
 //
 // Exit codes: 0 done, 1 failed, 2 usage or config, 3 peer unavailable or timed out, 4 data
-// integrity; a body may return its own. Thread: main's.
+// integrity. A body may return its own.
+//
+// Thread: main's.
 #pragma once
 #include <functional>
 #include <memory>
@@ -51,7 +52,7 @@ class Verb {
     o.describe(list_);
   }
   OptionList& list() { return list_; }
-  // Words after the flags; `many` takes all that are left. Bound to the variable given.
+  // Words after the flags, stored in the given variable; `many` takes all remaining words.
   void positional(const char* name, std::string& value, const char* help, bool required = true);
   void positional_many(const char* name, std::vector<std::string>& values, const char* help,
                        bool required = true);
@@ -61,7 +62,7 @@ class Verb {
   // An exit status beyond the common five, for --help and the man page.
   void exit_status(int status, std::string what) { statuses_.push_back({status, std::move(what)}); }
   void run_with(Body body) { body_ = std::move(body); }
-  void tables() { tables_ = true; }  // its results may be had as CSV
+  void tables() { tables_ = true; }  // allows --output csv
 
  private:
   friend class Program;
@@ -105,7 +106,7 @@ class Program : public Verb {
     v->state_ = state;
     verbs_.push_back(std::move(v));
   }
-  // One more line of --version: a library that was found, or why it was not.
+  // Adds a line to --version: a library that was found, or why it was not.
   void version_line(std::function<std::string()> line) { version_line_ = std::move(line); }
   int main(int argc, char** argv);
 

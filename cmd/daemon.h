@@ -1,5 +1,4 @@
-// What every long-running mc program does besides its work: reads the cluster key, announces its
-// endpoints, tells systemd, and ends on SIGTERM. Mains include this instead of repeating it.
+// The parts that all daemons share: cluster key, announcement of endpoints, systemd notification.
 //
 //   DaemonOptions daemon;                 // --announce, --cluster-key
 //   ...
@@ -38,7 +37,7 @@ struct DaemonOptions {
       "file (mode 0600) with the secret all processes of a cluster share");
   }
 
-  Result<> load() const;  // reads the cluster key, when there is one; checks the folder of announce
+  Result<> load() const;  // reads the cluster key, if any; checks the folder of announce
   Result<> ready(const Endpoints& me) const;  // announces, logs, and tells systemd
   void stopping() const;                      // tells systemd and removes the announcement
 };

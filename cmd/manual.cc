@@ -1,4 +1,4 @@
-// The man page and the shell completion of a program, from the same lists as its flags.
+// Prints the man page and the shell completion of a program, from the same lists as its flags.
 #include <algorithm>
 
 #include "cmd/common_options.h"

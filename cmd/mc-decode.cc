@@ -1,4 +1,4 @@
-// mc-decode: the worker that answers. The program is cmd/worker.h, the work in lib/serve.
+// mc-decode: the decode worker. The program is cmd/worker.h, the work in lib/serve.
 #include "cmd/worker.h"
 
 int main(int argc, char** argv) {

@@ -1,4 +1,4 @@
-// mc-prefill: the worker that computes prompts. The program is cmd/worker.h, the work in lib/serve.
+// mc-prefill: the prefill worker. The program is cmd/worker.h, the work in lib/serve.
 #include "cmd/worker.h"
 
 int main(int argc, char** argv) {

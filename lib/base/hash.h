@@ -1,5 +1,4 @@
-// Digests: XXH3-64 for contents and tables, SHA-256 for the chained block hash and secrets, and
-// block hashes themselves.
+// Digests: XXH3-64 for contents and tables, SHA-256 for block hashes and secrets.
 //
 // Thread: any.
 #pragma once
@@ -23,7 +22,7 @@ inline uint64_t xxh3(std::string_view s, uint64_t seed = 0) {
   return xxh3(s.data(), s.size(), seed);
 }
 
-// XXH3-64 of bytes that come in pieces.
+// Computes XXH3-64 of bytes that arrive in pieces.
 class Xxh3Stream {
  public:
   Xxh3Stream();

@@ -1,6 +1,6 @@
 // A log-bucketed histogram of non-negative numbers: fixed memory, mergeable, quantiles within 2 %.
 //
-// Thread: one owner; merge copies to read them elsewhere.
+// Thread: one owner. To read from another thread, merge copies there.
 #pragma once
 #include <array>
 #include <cstddef>

@@ -1,6 +1,6 @@
-// An allocator for large tables that are read at random: from kHugeFrom on they lie in huge pages,
-// where the system gives them (transparent huge pages on `always` or `madvise`), so that a read
-// misses the cache and not the TLB too. Smaller ones are ordinary memory.
+// Allocates large tables that are read at random in huge pages. A read then misses the cache but
+// not the TLB too. The kernel must allow transparent huge pages (`always` or `madvise`). Tables
+// below kHugeFrom are ordinary memory.
 //
 // Thread: any.
 #pragma once

@@ -1,5 +1,6 @@
-// JSON without exceptions: nlohmann/json behind Results. Costly to compile: include it in .cc files
-// only (headers name Json through base/json_fwd.h). Objects keep the order of insertion.
+// Parses and prints JSON without exceptions: nlohmann/json behind Results. It is costly to compile:
+// include it in .cc files only (headers name Json through base/json_fwd.h). Objects keep the order
+// of insertion.
 //
 // Thread: values; any thread.
 #pragma once
@@ -20,7 +21,7 @@ Result<Json> read_json_file(const std::string& path);  // with comments; the err
 // Serializes; bytes that are not UTF-8 are replaced, never thrown at. indent < 0: one line.
 std::string dump_json(const Json& json, int indent = -1);
 
-// A text as it stands in JSON, with its quotes; equal to dump_json() of it.
+// Appends `text` as a JSON string with its quotes, as dump_json() prints it.
 void append_quoted(std::string& out, std::string_view text);
 
 // The member `key` when `object` is an object that has it and it is not null; else nullptr.

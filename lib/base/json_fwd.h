@@ -1,4 +1,4 @@
-// The name of our JSON value, for headers. Include base/json.h in the .cc that uses it.
+// Names the JSON value type, for headers. Include base/json.h in the .cc that uses it.
 #pragma once
 #include <nlohmann/json_fwd.hpp>
 

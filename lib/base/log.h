@@ -1,9 +1,9 @@
-// Logs for people who run mc: one line each, lowercase, area first, on stderr.
+// Writes log lines for operators to stderr: one line each, lowercase, area first.
 //
 //   log_warn("xfer", "rail %s down after %s: %s", ...);
 //
-// An error is logged once, where it is handled, never also where it is returned. Nothing is logged
-// per slice: the data path counts into metrics. Behind it is spdlog.
+// The code that handles an error logs it once; code that returns it does not. Nothing is logged per
+// slice: the data path counts into metrics. The implementation is spdlog.
 //
 // Thread: any.
 #pragma once

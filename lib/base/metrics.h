@@ -1,10 +1,11 @@
-// Named counters, gauges and histograms, printed in the Prometheus text format.
+// Counts in named counters, gauges and histograms, printed in the Prometheus text format.
 //
 //   auto& puts = metrics.counter("mc_store_puts_total", "objects put");
 //   puts.add();
 //   auto& hits = metrics.counter("mc_x_total", "...", {{"code", "ok"}});
 //
-// Names are mc_<component>_<what>_<unit>; references stay valid for the registry's life.
+// Names are mc_<component>_<what>_<unit>. References stay valid for the registry's life.
+//
 // Thread: any (the values are atomics; registration and printing lock).
 #pragma once
 #include <atomic>
@@ -34,7 +35,7 @@ class Counter {
     alignas(64) std::atomic<uint64_t> n_{0};
   };
   void add(uint64_t n = 1) { n_.fetch_add(n, std::memory_order_relaxed); }
-  uint64_t value() const;  // all of it
+  uint64_t value() const;  // with all cells
   Cell& cell();            // a new one, which lives as long as the counter
 
  private:
@@ -56,7 +57,7 @@ class BucketHistogram {
  public:
   explicit BucketHistogram(std::vector<double> bounds);
   void observe(double v);
-  // Several at once, of the same bucket, which add up to `sum`.
+  // Adds `n` values of one bucket. They add up to `sum`.
   void add(size_t bucket, uint64_t n, double sum);
   const std::vector<double>& bounds() const { return bounds_; }
   uint64_t bucket(size_t i) const { return buckets_[i].load(std::memory_order_relaxed); }

@@ -1,6 +1,7 @@
-// std::mutex and std::condition_variable with Clang's thread-safety annotations: `make lint` proves
-// that guarded members are only touched with their lock held. Prefer no mutex: one owner thread and
-// a queue. A lock is never held across a call out of its class, so there is no lock order.
+// Wraps std::mutex and std::condition_variable with Clang's thread-safety annotations. With them,
+// `make lint` proves that code touches guarded members only with their lock held. Prefer no mutex:
+// one owner thread and a queue. No class holds a lock across a call out of it, so there is no lock
+// order.
 //
 // Thread: any.
 #pragma once

@@ -1,5 +1,5 @@
-// Options are plain structs with defaults. describe() lists each one once; flags, environment, the
-// JSON config file, --print-config and the man page are all walks over that list.
+// Describes a program's options as plain structs with defaults. describe() lists each option once.
+// Flags, environment, the JSON config file, --print-config and the man page all walk that list.
 //
 //   struct MasterOptions {
 //     std::string listen = "tcp://127.0.0.1:5550";
@@ -10,7 +10,9 @@
 //     }
 //   };
 //
-// Names are kebab-case. Thread: built and read by one thread (main), then constant.
+// Names are kebab-case.
+//
+// Thread: one thread (main) builds and reads them; then they are constant.
 #pragma once
 #include <functional>
 #include <string>

@@ -1,5 +1,5 @@
-// Seeded random numbers: the same seed gives the same sequence on every machine and library, which
-// the standard's distributions do not promise. xoshiro256** seeded through splitmix64.
+// Generates seeded random numbers: xoshiro256**, seeded by splitmix64. The same seed gives the same
+// sequence on every machine and library. The standard's distributions do not promise that.
 //
 // Thread: one owner; pass it in, print the seed on failure.
 // Source: Blackman and Vigna, "Scrambled linear pseudorandom number generators" (2021).
@@ -9,7 +9,7 @@
 
 namespace mc {
 
-// A good 64-bit mixer: the finalizer of splitmix64.
+// Mixes 64 bits: the finalizer of splitmix64.
 constexpr uint64_t mix64(uint64_t x) {
   x += 0x9e3779b97f4a7c15ull;
   x = (x ^ (x >> 30)) * 0xbf58476d1ce4e5b9ull;

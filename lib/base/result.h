@@ -1,7 +1,7 @@
-// Result<T>: a value, or an Error that says what failed and what to do about it.
+// Result<T> holds a value, or an Error that says what failed and what to do about it.
 //
 // Expected failures (a full pool, a lost peer, a bad file) are Results. Broken invariants of our
-// own state are MC_CHECK. Exceptions of libraries end in the one .cc that calls them. One table
+// own state are MC_CHECK. The one .cc that calls a library catches its exceptions. One table
 // (code_info) maps each code to its name, its number on the wire, an exit code and an HTTP status.
 //
 // Thread: values; any thread.

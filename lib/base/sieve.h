@@ -1,6 +1,7 @@
-// Pure: SIEVE, an eviction order: entries in the order of arrival, a visited bit each, and a hand
-// that walks from the oldest to the newest, clearing bits, until it meets one that is not set. New
-// entries never move; so one pass of strangers does not push out what is used again.
+// Pure: SIEVE decides which cache entry to evict next. Entries stand in order of arrival with a
+// visited bit each. A hand walks from the oldest to the newest, clears set bits, and evicts the
+// first entry whose bit is clear. New entries never move, so a single scan does not evict what is
+// used again.
 //
 // Thread: one at a time. Keys are hashable and unique.
 // Source: Zhang et al., "SIEVE is simpler than LRU", NSDI 2024.
@@ -29,8 +30,8 @@ class Sieve {
     order_.erase(it->second);
     at_.erase(it);
   }
-  // The next to go, already erased; nothing when `may_go` refuses every one. What it refuses keeps
-  // its place.
+  // Erases and returns the next victim; nothing when `may_go` refuses every entry. A refused entry
+  // keeps its position.
   template <class MayGo>
   std::optional<Key> evict(MayGo&& may_go) {
     for (size_t steps = 2 * order_.size(); steps > 0; --steps) {

@@ -1,5 +1,5 @@
-// The functions of a library that may not be there: loaded while the program runs, looked up by
-// name into function pointers. What was loaded stays so, unless close() is called.
+// Loads an optional shared library at run time and looks up its functions by name. A loaded library
+// stays loaded unless close() is called.
 //
 // Thread: values.
 #pragma once
@@ -14,7 +14,7 @@ namespace mc {
 
 class Symbols {
  public:
-  // Errors: kUnsupported, what the loader says; after "no WHAT: ", if a `what` is given.
+  // Errors: kUnsupported with the loader's text, after "no WHAT: " if `what` is given.
   static Result<Symbols> open(const char* library, const char* what = nullptr) {
     void* const loaded = ::dlopen(library, RTLD_NOW | RTLD_LOCAL);
     if (loaded != nullptr) return Symbols(loaded);
@@ -25,7 +25,7 @@ class Symbols {
   }
   void close() { ::dlclose(library_); }
 
-  // Null when the library has none of that name.
+  // Null when the library has no such function.
   template <class F>
   void optional(F& function, const char* name) const {
     void* const symbol = ::dlsym(library_, name);
@@ -37,7 +37,7 @@ class Symbols {
     optional(function, name);
     if (function == nullptr && missing_.empty()) missing_ = name;
   }
-  const std::string& missing() const { return missing_; }  // the first; empty: all are there
+  const std::string& missing() const { return missing_; }  // the first; empty: none
 
  private:
   explicit Symbols(void* library) : library_(library) {}

@@ -1,4 +1,4 @@
-// Words put together, for messages and reports.
+// Joins words for messages and reports.
 //
 // Thread: any.
 #pragma once

@@ -1,5 +1,5 @@
-// Time is a value. Logic takes `Time now`; only drivers (the event loop, the simulator) own a
-// Clock, and SteadyClock is the only reader of the machine's.
+// Time is a value that logic takes as an argument. Only drivers (the event loop, the simulator) own
+// a Clock, and only SteadyClock reads the machine's clock.
 //
 // Thread: values; clocks may be read from any thread unless said otherwise.
 #pragma once
@@ -22,14 +22,14 @@ class Clock {
  public:
   virtual ~Clock() = default;
   virtual Time now() const = 0;
-  // The same, up to some milliseconds ago: where it need not be exact and must cost nothing.
+  // The time up to some milliseconds ago, for callers that need a cheap reading, not an exact one.
   virtual Time coarse_now() const { return now(); }
 };
 
 class SteadyClock final : public Clock {
  public:
   Time now() const override { return Time(std::chrono::steady_clock::now().time_since_epoch()); }
-  Time coarse_now() const override;  // does not wait for what the CPU has under way, as now() does
+  Time coarse_now() const override;  // unlike now(), does not serialize the CPU
 };
 
 class ManualClock final : public Clock {  // tests and the simulator; one thread

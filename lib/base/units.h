@@ -1,6 +1,5 @@
-// Quantities that are types, not bare integers, and the text people write for them: sizes
-// "64KiB", durations "250us". A bare number is refused for a duration and accepted for a size
-// (bytes).
+// Gives quantities their own types, and parses and prints them as text: sizes "64KiB", durations
+// "250us". A bare number is an error for a duration and means bytes for a size.
 //
 // Thread: values; any thread.
 #pragma once
@@ -14,7 +13,7 @@
 
 namespace mc {
 
-// A count of something; reads as a plain number, but is only made explicitly.
+// Converts to a plain number implicitly, and from one only explicitly.
 template <class Tag>
 struct Count {
   uint64_t n = 0;
@@ -25,7 +24,7 @@ struct Count {
 using Bytes = Count<struct BytesTag>;
 using Tokens = Count<struct TokensTag>;
 
-// Changes whenever what it guards is replaced: a restart, a re-registration, a new allocation.
+// Grows with each replacement of what it guards: a restart, a re-registration, a new allocation.
 // Larger is newer; 0 is "none".
 struct Generation {
   uint64_t n = 0;

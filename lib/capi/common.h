@@ -1,7 +1,7 @@
-// What the C faces of the engine and of the store share. Nothing is thrown across them: what the
+// Shared code of the C interfaces of the engine and the store. No exception leaves them: what the
 // library itself throws (out of memory) becomes a code here.
 //
-// Thread: any; the text of the last error is of each thread.
+// Thread: any; each thread has its own last error text.
 #pragma once
 #include <memory>
 #include <new>

@@ -1,8 +1,9 @@
-// An HTTP/1.1 client with streaming answers, for mc-replay and for fronting other servers.
-// libevent runs on one thread of its own inside; callbacks run on the owner's loop, stamped with
-// the time the bytes were read, so that a busy loop does not falsify latencies.
+// An HTTP/1.1 client with streaming answers, for mc-replay and for calls to other servers. libevent
+// runs on its own thread inside. Callbacks run on the owner's loop, with the time at which the
+// bytes were read, so that a busy loop does not falsify latencies. Thousands of requests may be in
+// flight; connections are reused.
 //
-// Thread: the loop's. Open loop: thousands of requests may be in flight; connections are reused.
+// Thread: the loop's.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -28,7 +29,7 @@ struct ClientRequest {
 struct ClientResponse {
   int status = 0;                              // 0: no answer came
   std::map<std::string, std::string> headers;  // names in lower case
-  std::string body;                            // empty when on_chunk took it
+  std::string body;                            // empty when on_chunk received it
   Time sent, first_byte, done;                 // on the loop's clock
 };
 
@@ -36,8 +37,8 @@ struct ClientCallbacks {
   std::function<void(int status, const std::map<std::string, std::string>& headers, Time at)>
       on_headers;                                                 // optional
   std::function<void(std::string_view chunk, Time at)> on_chunk;  // optional: stream the body
-  // Once, last. Errors: kUnavailable (refused, reset), kTimeout, kInvalid (url), kCorrupt (cut
-  // off in mid answer).
+  // Called once, last. Errors: kUnavailable (refused, reset), kTimeout, kInvalid (url), kCorrupt
+  // (cut off in mid answer).
   std::function<void(Result<ClientResponse>)> on_done;
 };
 
@@ -57,7 +58,7 @@ class Client {
   std::shared_ptr<Impl> impl_;
 };
 
-// Splits a stream of server-sent events into their data fields: feed chunks, get whole events.
+// Splits a stream of server-sent events into their data fields. Its input is chunks of any size.
 class SseParser {
  public:
   // Calls `event` with the data of each event completed by `chunk`. False when an event grows

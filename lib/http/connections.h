@@ -1,5 +1,5 @@
-// The server's side of its event thread: connections, their parsers and buffers. Server and
-// Exchange reach it by tasks.
+// The server's connections on its event thread, with their parsers and buffers. Server and Exchange
+// post tasks to it.
 //
 // Thread: the event thread once started; constructed before and destroyed after it runs.
 #pragma once
@@ -23,7 +23,7 @@ namespace mc::http {
 struct Flow {
   explicit Flow(std::shared_ptr<std::atomic<uint64_t>> b) : bodies(std::move(b)) {}
   ~Flow() { release(); }
-  void release() { *bodies -= held.exchange(0); }  // the request's body is needed no more
+  void release() { *bodies -= held.exchange(0); }  // the request's body was freed
   std::atomic<size_t> queued{0};                   // written, not yet in the connection's buffer
   std::atomic<size_t> buffered{0};                 // in that buffer, not yet taken by the kernel
   std::atomic<size_t> held{0};                     // bytes of the request's body, counted in

@@ -1,7 +1,9 @@
-// The libevent thread inside lib/http and the two queues between it and the owner's loop. Both are
-// batched: the first task put into an empty queue wakes the other side, the rest ride along.
+// Runs libevent on a thread inside lib/http, with a queue in each direction between it and the
+// owner's loop. Both queues are batched: the first task put into an empty queue wakes the other
+// side; later ones need no wake-up.
 //
-// Thread: constructed, started and stopped by the loop's; each member says who else may call it.
+// Thread: constructed, started and stopped by the loop's; each member says which threads may call
+// it.
 #pragma once
 #include <sys/time.h>
 
@@ -24,7 +26,7 @@ timeval to_timeval(Duration d);
 class TaskQueue {
  public:
   using Task = std::function<void()>;
-  bool put(Task task);  // true: it was empty, wake the other side; any thread
+  bool put(Task task);  // true: it was empty, so wake the other side; any thread
   void run();           // the receiving side: everything waiting, in order, until closed
   void close();         // drops what waits, now and later; any thread
 
@@ -32,14 +34,14 @@ class TaskQueue {
   bool is_closed();
   Mutex mutex_;
   std::vector<Task> tasks_ MC_GUARDED_BY(mutex_);
-  bool scheduled_ MC_GUARDED_BY(mutex_) = false;  // the other side was woken and has not come yet
+  bool scheduled_ MC_GUARDED_BY(mutex_) = false;  // the other side was woken and has not run yet
   bool closed_ MC_GUARDED_BY(mutex_) = false;
 };
 
 class EventThread {
  public:
   using Task = TaskQueue::Task;
-  // The way in. May outlive the thread: then tasks are dropped. Any thread.
+  // Tasks for the thread. It may outlive the thread: then it drops tasks. Any thread.
   struct Inbox {
     io::Fd wake;
     TaskQueue queue;
@@ -47,7 +49,7 @@ class EventThread {
   };
 
   explicit EventThread(io::Loop& loop);
-  ~EventThread();  // stops, then frees the event base: free what lives on it before
+  ~EventThread();  // stops, then frees the event base: free its events before
   EventThread(const EventThread&) = delete;
   EventThread& operator=(const EventThread&) = delete;
 
@@ -67,7 +69,7 @@ class EventThread {
   io::Loop& loop_;
   event_base* base_ = nullptr;
   event* wake_event_ = nullptr;
-  event* retry_event_ = nullptr;  // the loop's own queue was full: tell it again soon
+  event* retry_event_ = nullptr;  // the loop's own queue was full: wakes it again soon
   std::shared_ptr<Inbox> inbox_ = std::make_shared<Inbox>();
   std::shared_ptr<TaskQueue> outbox_ = std::make_shared<TaskQueue>();
   std::thread thread_;

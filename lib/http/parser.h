@@ -1,8 +1,8 @@
-// HTTP/1.1 messages out of a byte stream, one at a time: libhttp-parser behind a small face. Used
-// by the server for requests and by the client for answers.
+// Parses HTTP/1.1 messages from a byte stream, one at a time. It wraps libhttp-parser; the server
+// parses requests with it, the client answers. It refuses a message with both Content-Length and
+// chunks. Limits: `header_max` bytes up to the blank line (the library itself stops at 80 KiB).
 //
-// Thread: one owner (an event thread). Limits: `header_max` bytes up to the blank line (the library
-// itself stops at 80 KiB). A message with both Content-Length and chunks is refused.
+// Thread: one owner (an event thread).
 #pragma once
 #include <cstdint>
 #include <map>
@@ -25,7 +25,7 @@ struct Head {
 class Parser {
  public:
   enum class Role { kRequest, kResponse };
-  // What the owner does with a message. False stops the parser for good.
+  // Callbacks of the owner. One that returns false stops the parser permanently.
   class Events {
    public:
     virtual ~Events() = default;
@@ -41,9 +41,10 @@ class Parser {
 
   // Consumes up to the end of the message; the next feed() starts the next one.
   Outcome feed(std::string_view bytes, size_t& consumed);
-  // The peer closed: kComplete when that ends the message, kMore between messages, else kBad.
+  // Call it when the peer closed. Returns: kComplete when that ends the message, kMore between
+  // messages, else kBad.
   Outcome feed_end();
-  bool started() const;            // some bytes of a message were seen, not yet all
+  bool started() const;            // it has read a part of a message
   const char* what() const;        // of kBad
   const Head& head() const;        // valid from on_head() to the next message
   void expect_no_body(bool none);  // whether the next answer is to HEAD

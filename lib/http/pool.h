@@ -1,8 +1,8 @@
-// The client's side of its event thread: connections by host, requests waiting for one, and the
-// answers being read. Client reaches it by tasks.
+// The client's connections by host on its event thread, with waiting requests and answers in
+// progress. Client posts tasks to it.
 //
 // Thread: the event thread once started; constructed before and destroyed after it runs. A host
-// name is looked up once, blocking this thread; numbers and localhost cost nothing.
+// name is looked up once, which blocks this thread; numbers and localhost cost nothing.
 #pragma once
 #include <atomic>
 #include <deque>
@@ -20,7 +20,7 @@ namespace mc::http {
 
 class Pool {
  public:
-  struct Callbacks {  // on the event thread; `done` is the last of an id
+  struct Callbacks {  // on the event thread; `done` is the last call for an id
     std::function<void(uint64_t id, int status, const std::map<std::string, std::string>&, Time)>
         head;
     std::function<void(uint64_t id, std::string chunk, Time)> chunk;
@@ -33,8 +33,8 @@ class Pool {
   void cancel(uint64_t id);
   void resume();
 
-  // Bytes of bodies read and not yet taken by the loop. Above the limit connections are not read,
-  // until the loop, having seen `paused`, asks to resume().
+  // Bytes of bodies read and not yet taken by the loop. Above the limit the pool reads no
+  // connection, until the loop sees `paused` and calls resume().
   static constexpr size_t kUndeliveredMax = 64 * kMiB;
   std::atomic<size_t> undelivered{0};
   std::atomic<bool> paused{false};

@@ -1,16 +1,18 @@
 // An HTTP/1.1 server for people and standard clients: JSON, plain text and server-sent events.
-// libevent runs on one thread of its own inside; requests enter the owner's loop through a bounded
-// queue, and answers leave the same way in batches.
+// libevent runs on its own thread inside. Requests enter the owner's loop through a bounded queue,
+// and answers leave the same way in batches.
 //
 //   MC_TRY(auto server, http::Server::open(loop, "127.0.0.1:8000", {}, [&](http::Exchange x) {
 //     if (x.request().path == "/live") x.reply(200, "text/plain", "live\n");
 //     else x.reply(404, "text/plain", "no such page\n");
 //   }));
 //
-// Thread: the loop's. Limits (body, header, connections, queue) are ServerOptions; a request over
-// one is answered 413, 431 or 503 without reaching the handler. What a server can be made to hold
-// is bounded: headers by connections_max * header_max, bodies by bodies_max in all, and a client
-// that sends or reads too slowly is closed after idle_timeout (a body may take ten of them).
+// ServerOptions has the limits (body, header, connections, queue). The server answers a request
+// over one with 413, 431 or 503, and the handler never sees it. Memory is bounded: headers by
+// connections_max * header_max, bodies by bodies_max in all. A client that sends or reads too
+// slowly is closed after idle_timeout (a body may take ten of them).
+//
+// Thread: the loop's.
 #pragma once
 #include <cstdint>
 #include <functional>
@@ -41,8 +43,8 @@ struct Request {
 };
 
 // One request and its answer; copies share it. Answer once: reply(), or start() + write()... +
-// end(). Dropped unanswered, it answers 500; dropped in mid-stream, it cuts the connection, so that
-// the client can tell. Writes to a client that is gone are ignored.
+// end(). Dropped unanswered, it answers 500. Dropped in mid-stream, it cuts the connection, so that
+// the client sees the failure. Writes to a client that is gone are ignored.
 class Exchange {
  public:
   struct Impl;
@@ -75,8 +77,8 @@ struct ServerOptions {
   uint32_t connections_max = 4096;
   uint32_t queue_max = 4096;  // requests waiting for the loop
   Duration idle_timeout = std::chrono::seconds(60);
-  // What a request over a limit is told, beside the status; else plain text. Called on the server's
-  // own thread.
+  // Makes the body of the answer to a request over a limit; without it that is plain text. Called
+  // on the server's own thread.
   std::function<Page(int status, const std::string& why)> refusal;
 };
 
@@ -90,7 +92,7 @@ class Server {
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
   const std::string& address() const;  // "host:port", resolved
-  void stop_accepting();               // existing exchanges go on
+  void stop_accepting();               // open exchanges continue
   size_t open_exchanges() const;       // not yet answered to the last byte: what a drain waits for
 
  private:
@@ -99,8 +101,8 @@ class Server {
   std::shared_ptr<Impl> impl_;
 };
 
-// What every daemon serves besides its own pages: /live, /ready, /health and /metrics. Returns
-// true when it answered. `not_ready` is empty when ready, otherwise the reason.
+// Serves the pages that every daemon has: /live, /ready, /health and /metrics. `not_ready` is the
+// reason, or empty when ready. Returns: true when it answered.
 bool serve_common(const Exchange& exchange, const Metrics& metrics, const std::string& not_ready,
                   const std::string& health_json);
 

@@ -1,4 +1,4 @@
-// "host:port" as people write it.
+// Parses and prints "host:port".
 //
 // Thread: any. Pure.
 #pragma once

@@ -1,6 +1,8 @@
-// Whole small files: configuration, announcements, keys. Bulk data goes through lib/xfer.
+// Reads and writes whole small files: configuration, announcements, keys. Bulk data goes through
+// lib/xfer.
 //
-// Thread: any. Errors name the path.
+// Errors: name the path.
+// Thread: any.
 #pragma once
 #include <string>
 #include <string_view>

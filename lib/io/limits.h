@@ -1,4 +1,4 @@
-// Limits of this process that a service may raise for itself.
+// Raises limits of this process.
 //
 // Thread: any.
 #pragma once
@@ -6,8 +6,8 @@
 
 namespace mc::io {
 
-// Raises the soft limit on open files to `wanted`, or as far as the hard limit lets. Returns the
-// limit that holds then.
+// Raises the soft limit on open files to `wanted`, or to the hard limit if that is lower.
+// Returns: the limit in force afterwards.
 uint64_t raise_open_files(uint64_t wanted);
 
 }  // namespace mc::io

@@ -1,5 +1,5 @@
-// Unix sockets by a name in the abstract space, which is of one network namespace and leaves
-// nothing on disk, and descriptors that are sent over them.
+// Unix sockets with names in the abstract space, and descriptors sent over them. Abstract names
+// belong to one network namespace and leave nothing on disk.
 //
 // Thread: any.
 #pragma once
@@ -20,11 +20,11 @@ int connect_local(int socket, std::string_view name);
 // Errors: kDenied for a peer of another user.
 Result<> check_same_user(int socket);
 
-// One message, with a descriptor beside it unless `fd` is negative. False: errno says why.
+// Sends one message, with the descriptor `fd` unless it is negative. False: errno says why.
 bool send_with_fd(int socket, std::span<const char> bytes, int fd, int flags);
 struct WithFd {
   ssize_t bytes = -1;  // as of recv(2)
-  Fd fd;               // closed on exec; none: none came
+  Fd fd;               // closed on exec; empty: the message had none
 };
 WithFd receive_with_fd(int socket, std::span<char> into, int flags);
 

@@ -1,11 +1,12 @@
-// The event loop of a service: one thread that owns all of the service's state and waits, with
-// zmq_poll, on ZeroMQ sockets, file descriptors, the next timer and work posted by other threads.
+// The event loop of a service: one thread owns the service's state and waits for events. It waits,
+// with zmq_poll, on ZeroMQ sockets, file descriptors, the next timer and work posted by other
+// threads.
 //
 //   io::Loop loop(clock);
 //   loop.every(1s, [&] { machine.tick(loop.now()); });
 //   loop.run();            // until stop()
 //
-// Thread: all members belong to the thread that runs run(), before it to the one that sets up;
+// Thread: all members belong to the thread that runs run(), before it to the one that sets up.
 // post() and stop() may be called from any thread.
 #pragma once
 #include <cstdint>
@@ -38,18 +39,18 @@ class Loop {
   Handle watch_fd(int fd, Task ready);
   // The same for a ZeroMQ socket; `ready` must receive until it would block.
   Handle watch_socket(void* zmq_socket, Task ready);
-  // The same for what no descriptor tells of: `look` is called before each wait, may spend a few
-  // microseconds, and says whether `ready` is to be called instead of waiting.
+  // The same for memory that has no descriptor. The loop calls `look` before each wait; it may take
+  // a few microseconds. If `look` returns true, the loop calls `ready` instead of waiting.
   Handle watch_memory(std::function<bool()> look, Task ready);
   void unwatch(Handle handle);
 
   Handle at(Time when, Task task);
   Handle after(Duration delay, Task task) { return at(clock_.now() + delay, std::move(task)); }
   Handle every(Duration period, Task task);  // first after one period; never bunches up
-  void cancel(Handle timer);                 // harmless when it ran already
+  void cancel(Handle timer);                 // does nothing when it ran already
 
-  // Runs `task` on the loop's thread, soon, in order. False when kPostedMax are already waiting:
-  // the loop is overloaded and the caller should say busy. Any thread.
+  // Runs `task` on the loop's thread, in order of posting. False when kPostedMax tasks wait
+  // already: the loop is overloaded, and the caller should answer busy. Any thread.
   bool post(Task task);
   void stop();  // run() returns after the current turn; any thread
 
@@ -89,7 +90,7 @@ class Loop {
   std::vector<Watch> watches_;
   std::vector<MemoryWatch> memory_watches_;
   std::multimap<Time, Timer> timers_;  // by due time, then insertion
-  std::map<Handle, Time> due_;         // where a timer stands in timers_
+  std::map<Handle, Time> due_;         // due time of each timer in timers_
   Fd wake_;                            // eventfd: posted work or stop
   Mutex mutex_;
   std::vector<Task> posted_ MC_GUARDED_BY(mutex_);

@@ -1,6 +1,7 @@
-// SIGTERM, SIGINT and SIGHUP as events of a loop. Construct it in main before any thread starts:
-// the signals are blocked in this thread and all it creates, and read through a signalfd.
+// Delivers SIGTERM, SIGINT and SIGHUP as events of a loop. It blocks the signals in this thread and
+// all threads that it creates, and reads them through a signalfd.
 //
+// Requires: construction in main before any thread starts.
 // Thread: the loop's.
 #pragma once
 #include <functional>
@@ -11,8 +12,8 @@ namespace mc::io {
 
 class Signals {
  public:
-  // `stop(n)` is called for each SIGTERM or SIGINT; n counts them from 1. `reread()`, where there
-  // is one, for each SIGHUP, which else ends the process. SIGPIPE is ignored.
+  // Calls `stop(n)` for each SIGTERM or SIGINT; n counts them from 1. Calls `reread()` for each
+  // SIGHUP; without `reread` a SIGHUP ends the process. SIGPIPE is ignored.
   Signals(Loop& loop, std::function<void(int)> stop, std::function<void()> reread = nullptr);
   ~Signals();
   Signals(const Signals&) = delete;

@@ -1,9 +1,9 @@
-// An io_uring of reads and writes: prepared one by one, handed to the kernel together, their ends
-// collected as they come. At most `depth` are under way; memory and descriptors of an operation
-// belong to the kernel until its end was collected.
+// Runs reads and writes through an io_uring. prepare() queues an operation; run() hands all of them
+// to the kernel and collects completions. At most `depth` operations are in flight. The kernel owns
+// an operation's memory and descriptor until run() returns its completion.
 //
-// Thread: one at a time; the ring may be handed on only when it was not opened for one thread.
 // Errors: kUnsupported where the kernel refuses io_uring (sysctl, seccomp, too old): use pread.
+// Thread: one at a time; the ring may move to another thread only if it was not opened for one.
 #pragma once
 #include <sys/uio.h>
 
@@ -20,7 +20,7 @@ namespace mc::io {
 class Uring {
  public:
   struct Config {
-    unsigned depth = 32;      // operations under way, 1 to 4096
+    unsigned depth = 32;      // operations in flight, 1 to 4096
     bool one_thread = false;  // only the opening thread will use it: saves interrupts
   };
   struct Operation {
@@ -29,7 +29,7 @@ class Uring {
     std::byte* data = nullptr;
     uint32_t bytes = 0;
     uint64_t offset = 0;  // in the file
-    uint64_t tag = 0;     // comes back with the end
+    uint64_t tag = 0;     // returned with the completion
     int fixed = -1;       // the registered buffer that `data` lies in
   };
   struct End {
@@ -37,21 +37,21 @@ class Uring {
     int32_t result = 0;  // bytes moved, or a negative errno
   };
 
-  // Does this kernel let this process use io_uring? Asked once.
+  // Whether this kernel lets this process use io_uring; checked once.
   static bool available();
   static Result<std::unique_ptr<Uring>> open(const Config& config);
-  ~Uring();  // waits for what is under way
+  ~Uring();  // waits for what is in flight
   Uring(const Uring&) = delete;
   Uring& operator=(const Uring&) = delete;
 
-  // Memory whose pages stay known to the kernel: saves looking them up for each operation. Once a
-  // ring. kNoSpace when the process may not lock as much.
+  // Registers memory, so that the kernel need not look up its pages for each operation. Once a
+  // ring. Errors: kNoSpace when the process may not lock as much.
   Result<> register_buffers(std::span<const iovec> buffers);
   unsigned under_way() const;
   bool full() const;
   void prepare(const Operation& operation);  // not when full
-  // Hands over what was prepared, waits for up to `wait` until one has ended, collects what has.
-  // None: the time passed, or `ends` is empty.
+  // Submits what was prepared, waits up to `wait` for one completion, and collects all there are.
+  // Returns: how many it wrote to `ends`; 0 when the time passed or `ends` is empty.
   Result<size_t> run(std::span<End> ends, Duration wait);
 
  private:

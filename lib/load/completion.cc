@@ -162,7 +162,7 @@ void Completion::refused() {
             "HTTP " + std::to_string(result_.http) + (why.empty() ? "" : ": " + why));
 }
 
-// Times of events become times of tokens.
+// Derives the times of tokens from those of events.
 void Completion::compute_times() {
   uint64_t events = stamps_.size();
   if (!counting_ && counted_ > 0 && counted_ != events) {

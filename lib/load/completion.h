@@ -1,9 +1,9 @@
-// One /v1/completions request as it is answered: the stream of events becomes a RequestResult.
-// Times count from the intended send, and every token has one: an event that carries several, and
-// says so in its usage, is spread over the gap before it.
+// Turns the event stream of one /v1/completions answer into a RequestResult. Times count from the
+// intended send, and every token has one. An event with several tokens, if its usage says so, is
+// spread over the gap before it.
 //
-// Understood besides the standard: `x-mc-prefill`, `x-mc-decode`, `x-mc-cached-tokens`,
-// `x-mc-predicted-ttft-ms` and `x-mc-reject-reason` headers; usage.prompt_tokens_details; an `mc`
+// Beyond the standard it reads the headers `x-mc-prefill`, `x-mc-decode`, `x-mc-cached-tokens`,
+// `x-mc-predicted-ttft-ms` and `x-mc-reject-reason`; usage.prompt_tokens_details; and an `mc`
 // object in the last chunk: {"queue_ms","prefill_ms","transfer_ms","sched_ms","load_ms",
 // "decode_ms","kv_errors"}.
 //
@@ -23,18 +23,18 @@ namespace mc::load {
 
 class Completion {
  public:
-  // `result` has what is known before: id, intended time, prompt.
+  // `result` has what is known before the send: id, intended time, prompt.
   Completion(trace::RequestResult result, Time intended);
 
   void head(int status, const std::map<std::string, std::string>& headers, Time at);
   void body(std::string_view chunk, Time at);
-  // The last word, one of:
+  // Exactly one of these ends it:
   void done();
   void failed(const Error& error);
   void cancelled(const std::string& why);
 
   trace::RequestResult& result() { return result_; }
-  // Some events held several tokens, and it is not known which.
+  // Some events held several tokens, and the answer did not say which.
   bool gaps_are_chunks() const { return gaps_are_chunks_; }
 
  private:
@@ -52,9 +52,9 @@ class Completion {
   trace::RequestResult result_;
   const Time intended_;
   http::SseParser events_;
-  std::string error_body_;  // of an answer that is not 200
+  std::string error_body_;  // the body of an answer other than 200
   std::vector<Stamp> stamps_;
-  uint64_t counted_ = 0;   // tokens, by the usage seen last
+  uint64_t counted_ = 0;   // tokens, by the latest usage
   bool counting_ = false;  // usage comes with every event
   bool finished_ = false, has_usage_ = false, streamed_ = false, over_ = false;
   bool last_is_empty_ = false;  // the last event had a finish reason and no text

@@ -1,6 +1,6 @@
-// Plays a schedule against an OpenAI server: each request leaves when it is due, whatever became of
-// the ones before (open load), or as soon as one of N before it has ended (closed load). Prompts
-// are made ahead of time, so that making them does not delay a send.
+// Plays a schedule of requests against an OpenAI server. With open load each request leaves when it
+// is due, whatever became of earlier ones. With closed load it leaves as soon as fewer than N are
+// in flight. Prompts are made ahead of time, so that making them does not delay a send.
 //
 // Thread: the loop's.
 #pragma once
@@ -22,7 +22,7 @@ namespace mc::load {
 struct DriveOptions {
   std::string url{};  // "http://host:port"
   std::string model{};
-  bool text = false;  // prompts as text, a letter for a token, instead of token ids
+  bool text = false;  // prompts as text, one letter a token, instead of token ids
   Duration timeout = std::chrono::seconds(600);
   uint64_t concurrency = 0;  // 0: open load
   uint64_t seed = 0;         // of the prompts
@@ -43,13 +43,13 @@ class Driver {
   ~Driver();
 
   void start(std::function<void()> finished);  // `finished` when every request has ended
-  // Sends no more and cancels what is in flight; then `finished`.
+  // Sends no more requests, cancels those in flight, and then calls `finished`.
   void stop(const std::string& why);
 
   Progress progress() const { return progress_; }
   Duration elapsed() const;  // from the start to the end of the last request so far
   bool gaps_are_chunks() const { return gaps_are_chunks_; }
-  // Of the requests sent, in order of intended time.
+  // Results of the requests sent, in order of intended time.
   std::vector<trace::RequestResult> take_results();
 
  private:
@@ -85,13 +85,13 @@ class Driver {
   std::vector<std::optional<trace::RequestResult>> results_;  // by index
   Progress progress_;
   bool gaps_are_chunks_ = false;
-  // Callbacks and posted work hold it weakly: void once the driver is gone.
+  // Callbacks and posted work hold it weakly, so they do nothing once the driver is gone.
   std::shared_ptr<Driver*> self_;
 };
 
-// What `mc-replay run` exits with: 4 when KV bytes were wrong, 1 when a request failed or the run
-// was interrupted, 6 when the client could not keep the schedule, 5 when a gate failed, else 0. A
-// refusal is not a failure.
+// The exit status of `mc-replay run`: 4 when KV bytes were wrong, 1 when a request failed or the
+// run was interrupted, 6 when the client could not keep the schedule, 5 when a gate failed, else 0.
+// A refusal is not a failure.
 int exit_status(const trace::Summary& summary, bool interrupted);
 
 }  // namespace mc::load

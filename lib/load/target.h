@@ -1,6 +1,6 @@
-// What a replay asks its server before and after: is it ready, which model, what cluster.
+// Queries the server of a replay before and after the run: readiness, model, cluster.
 //
-// Thread: the loop's; the calls turn the loop until they are answered or their time is over.
+// Thread: the loop's; the calls turn the loop until the answer comes or their time is over.
 #pragma once
 #include <functional>
 #include <optional>
@@ -16,9 +16,9 @@ struct Model {
   std::optional<uint64_t> vocab;  // if the server says
 };
 
-// What /cluster says. Absent: the server has no such page, or does not say.
+// The content of /cluster. Absent members: the server has no such page, or does not say.
 struct Cluster {
-  std::optional<uint64_t> prefill, decode;  // workers that can do it
+  std::optional<uint64_t> prefill, decode;  // workers that can do each
   std::string policy, admission;
   std::optional<uint64_t> block_tokens;
   std::optional<uint64_t> kv_errors;  // of all workers since they started
@@ -33,8 +33,8 @@ class Target {
   Target(io::Loop& loop, http::Client& client, std::string url);
   const std::string& url() const { return url_; }
 
-  // Until /ready answers 200 (or, where there is no such page, /v1/models). `stopped`: give up
-  // early. Errors: kUnavailable with what was seen last.
+  // Waits until /ready answers 200 (without such a page, /v1/models). `stopped`: give up early.
+  // Errors: kUnavailable with the last answer or error.
   Result<> wait_ready(Duration limit, const std::function<bool()>& stopped = nullptr);
   Result<Model> model();  // the first of /v1/models
   Cluster cluster();      // empty where there is none

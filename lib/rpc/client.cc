@@ -101,7 +101,7 @@ void Client::close_link(size_t at) {
   link.socket.reset();
 }
 
-// The channel is taken by calls that are made once it is there.
+// Calls made after the handshake use the channel.
 void Client::try_shm(size_t at) {
   Link& link = links_[at];
   const Time now = loop_.clock().now();
@@ -131,7 +131,8 @@ void Client::shake_hands(size_t at) {
   if (!link.shm->arm()) receive_shm(at);
 }
 
-// After an answer: the next one may come at once, as the orders do that a heartbeat waits for.
+// Polls after an answer: the next one may follow at once, as that of a heartbeat that waits for
+// work.
 bool Client::poll_shm(size_t at) {
   Link& link = links_[at];
   if (!link.hot || !link.shm) return false;
@@ -157,7 +158,7 @@ void Client::receive_shm(size_t at) {
   } while (links_[at].shm && !links_[at].hot && !links_[at].shm->arm());
 }
 
-// Its server has ended, or it is of no use any more: what it was asked is not answered.
+// The server ended, or the channel broke: fails the calls in flight over it.
 void Client::lose_shm(size_t at) {
   const std::weak_ptr<bool> alive = alive_;
   Link& link = links_[at];
@@ -194,7 +195,7 @@ Result<> Client::send(uint64_t id, Pending& call) {
   call.shm = false;
   if (link.shm && link.by_zeromq == 0) {
     call.shm = link.shm->send(envelope, call.body);
-    if (!call.shm && !link.shm->broken())  // over ZeroMQ it would overtake what waits
+    if (!call.shm && !link.shm->broken())  // over ZeroMQ it would overtake earlier calls
       return fail(Code::kBusy, "%s to %s: it does not read what it is sent", call.type,
                   link.to.c_str());
   }
@@ -205,7 +206,7 @@ Result<> Client::send(uint64_t id, Pending& call) {
   return {};
 }
 
-// The call is answered, or given up.
+// The call was answered or given up.
 void Client::left(const Pending& call) {
   --links_[call.link].in_flight;
   links_[call.link].by_zeromq -= call.shm ? 0 : 1;
@@ -252,7 +253,7 @@ void Client::receive(size_t at) {
   }
 }
 
-// True when somebody was called back.
+// True when it ran a callback.
 bool Client::answer(size_t at, const detail::Answered& answer) {
   const auto it = pending_.find(answer.id);
   if (it == pending_.end() || it->second.link != at) return false;  // came after its deadline
@@ -273,8 +274,8 @@ void Client::expire(uint64_t id, Duration budget) {
   pending_.erase(it);
   const std::string& silent = links_[call.link].to;
   const Error error = detail::no_answer(silent, call.type, budget, answered_);
-  // What lies queued for a peer that is not there was given up: a new socket forgets it, so that a
-  // server that comes later does not do work nobody waits for.
+  // The socket still queues calls that were given up. A new socket drops them, so that a server
+  // that starts later does no work that no caller waits for.
   left(call);
   if (links_[call.link].in_flight == 0) {
     close_link(call.link);

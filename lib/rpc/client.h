@@ -1,19 +1,21 @@
-// Calls a server, or the one of several that answers (rpc/server_list.h): "host:port,host:port".
-// Client answers through callbacks on a loop; SyncClient blocks its caller, and before it connects
-// to one of several it looks which of them listen, so that those that are gone cost no time. Every
-// call has a budget; a peer that never answered at all is kUnavailable, one that answered before
-// but not this time is kTimeout. Lost connections are re-made by ZeroMQ; calls in flight then run
-// into their deadline. A call is never sent twice, but for one that a server refused because
-// another answers.
-//
-// With Channel::kShm a server of this host and user is also sought by the shorter channel
-// (rpc/shm_channel.h), and asked over ZeroMQ where or while it is not to be had. When a server
-// ends, calls that it had by that channel are kUnavailable at once. Calls to one server are handled
-// in the order in which they were made: the shorter channel is taken when all that went by the
-// other are answered.
+// Calls a server, or the one of several servers that answers (rpc/server_list.h):
+// "host:port,host:port". Client answers through callbacks on a loop. SyncClient blocks its caller.
+// Before it connects to one of several servers it probes which of them listen, so that dead ones
+// cost no time.
 //
 //   client.call(PutStart{...}, 1s, [](Result<PutStarted> reply) {...});
 //   MC_TRY(PutStarted reply, sync.call(PutStart{...}, 1s));
+//
+// Every call has a budget. ZeroMQ reconnects lost connections; calls in flight then run into their
+// deadline. No call is sent twice, except one that a server refused because another server answers.
+//
+// `Channel::kShm` tries shared memory (rpc/shm_channel.h) to a server of the same host and user. It
+// falls back to ZeroMQ. Calls to one server are handled in the order of sending: shared memory is
+// used once all calls sent over ZeroMQ are answered.
+//
+// Errors: kTimeout: the server answered earlier calls but not this one. kUnavailable: it never
+// answered, or it ended while a call over shared memory was in flight.
+// Thread: each class says its own.
 #pragma once
 #include <functional>
 #include <memory>
@@ -35,7 +37,7 @@ namespace mc::rpc {
 enum class Channel : uint8_t { kZeroMq, kShm };
 
 namespace detail {
-// The error a reply carries, or its body; `elsewhere` when another server answers, and which.
+// A reply: its error or its body. `elsewhere`: another server answers such calls, at `instead`.
 struct Answered {
   uint64_t id = 0;
   bool elsewhere = false;
@@ -61,7 +63,7 @@ class Client {
   Client& operator=(const Client&) = delete;
 
   const std::string& address() const { return servers_.address(servers_.current()); }
-  // Its answer was of no use: of several, another one is asked from now on.
+  // Calls the next of several servers from now on; the current one gave no useful answer.
   void skip_server() { servers_.skip(servers_.current()); }
   template <class M>
   void call(const M& message, Duration budget, std::function<void(Result<typename M::Reply>)> done,
@@ -71,8 +73,8 @@ class Client {
                done(detail::decode_reply<typename M::Reply>(body));
              });
   }
-  // The reply is read over `reply`, whose memory is used again: for calls that are made for ever,
-  // one at a time. It must outlive this client; after an error it says nothing.
+  // Decodes the reply into `reply` and reuses its memory: for calls that repeat for ever, one at a
+  // time. `reply` must outlive this client; after an error its content is invalid.
   template <class M>
   void call_over(const M& message, Duration budget, typename M::Reply& reply,
                  std::function<void(const Result<>&)> done) {
@@ -86,16 +88,16 @@ class Client {
 
  private:
   using Done = std::function<void(const Result<std::string>&)>;
-  struct Link {  // to an address of the servers
+  struct Link {  // to one address of the list
     std::string to;
     std::optional<Socket> socket;
     io::Loop::Handle watch = 0;
-    size_t in_flight = 0;  // by either channel
+    size_t in_flight = 0;  // over either channel
     size_t by_zeromq = 0;  // of these
     std::optional<ShmHandshake> handshake;
     std::optional<ShmChannel> shm;
     io::Loop::Handle shm_watch = 0, look_watch = 0;
-    bool hot = false;  // looked at, not waited for
+    bool hot = false;  // polled, not waited for
     BusyPoller poller{std::chrono::microseconds(60)};
     Time shm_tried = Time::min();
   };
@@ -136,13 +138,13 @@ class Client {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
-// Thread: any; one call at a time, the others wait for it (make several for parallel calls).
+// Thread: any; one call at a time, the others wait for it. Make several clients for parallel calls.
 class SyncClient {
  public:
   static Result<std::unique_ptr<SyncClient>> connect(const std::string& addresses,
                                                      const Clock& clock,
                                                      Channel channel = Channel::kZeroMq);
-  const std::string& address() const { return address_; }  // all of them
+  const std::string& address() const { return address_; }  // the whole list
   void skip_server();                                      // as Client's
   template <class M>
   Result<typename M::Reply> call(const M& message, Duration budget) {
@@ -155,10 +157,10 @@ class SyncClient {
   Result<std::string> call_raw(const char* type, const std::string& body, Duration budget);
   Result<> connect() MC_REQUIRES(mutex_);
   void look_around(Time deadline) MC_REQUIRES(mutex_);
-  // The reply to call `id`, or nothing when there was none until then.
+  // Returns: the reply to call `id`, or nothing when none came by the deadline.
   std::optional<detail::Answered> wait(uint64_t id, Time deadline) MC_REQUIRES(mutex_);
   void try_shm(Time deadline) MC_REQUIRES(mutex_);
-  // `bytes` of the call.
+  // As wait(), over shared memory; the call has `bytes` bytes.
   std::optional<detail::Answered> wait_shm(uint64_t id, size_t bytes, Time deadline)
       MC_REQUIRES(mutex_);
   Result<std::optional<detail::Answered>> exchange(const char* type, const std::string& body,
@@ -172,7 +174,7 @@ class SyncClient {
   std::optional<Socket> socket_ MC_GUARDED_BY(mutex_);
   std::string connected_ MC_GUARDED_BY(mutex_);  // to this address
   std::optional<ShmChannel> shm_ MC_GUARDED_BY(mutex_);
-  std::string shm_to_ MC_GUARDED_BY(mutex_);  // it was sought there
+  std::string shm_to_ MC_GUARDED_BY(mutex_);  // the address last tried
   Time shm_tried_ MC_GUARDED_BY(mutex_) = Time::min();
   AdaptiveSpin spin_ MC_GUARDED_BY(mutex_);  // before it waits
   YieldBackoff backoff_ MC_GUARDED_BY(mutex_);

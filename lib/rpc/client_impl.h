@@ -1,4 +1,4 @@
-// What the clients that call back and those that block have in common.
+// Private helpers that Client and SyncClient share.
 //
 // Thread: any.
 #pragma once
@@ -9,13 +9,14 @@
 
 namespace mc::rpc::detail {
 
-// A server that was not found by the shorter channel is sought there again after this.
+// The time between two tries to reach a server over shared memory.
 inline constexpr Duration kSeekAgain = std::chrono::seconds(1);
-inline constexpr int kHopsMax = 4;  // of one call, from server to server
+inline constexpr int kHopsMax = 4;  // a call is forwarded to another server so often at most
 
 std::string envelope_of(const char* type, uint64_t id, Duration budget,
                         const std::string& trace_id);
 Error no_answer(const std::string& address, const char* type, Duration budget, bool answered);
-Error gone(const std::string& address, const char* type);  // while it was asked
+// The server ended while the call was in flight.
+Error gone(const std::string& address, const char* type);
 
 }  // namespace mc::rpc::detail

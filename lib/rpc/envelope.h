@@ -1,9 +1,11 @@
-// The first frame of every control message, and how errors travel.
+// The envelope is the first frame of every control message.
 //
-// A request is [envelope][body]; its reply [envelope][body] with the same id and the type "ok" or
-// "error". A server sees ROUTER's peer identity before them. Source: docs/wire.md.
+// A request is [envelope][body]. Its reply is [envelope][body] with the same id and the type "ok"
+// or "error"; the body of "error" is an ErrorBody. A server sees ROUTER's peer identity before
+// them.
 //
 // Thread: values; any thread. Pure.
+// Source: docs/wire.md.
 #pragma once
 #include <string>
 
@@ -27,12 +29,12 @@ struct ErrorBody {
   static constexpr const char* kName = "error";
   uint8_t code = 0;
   std::string name, what;
-  bool elsewhere = false;  // not done, for such calls are another server's
-  std::string instead{};   // which one, "host:port"; empty: that is not known yet
+  bool elsewhere = false;  // not done: another server answers such calls
+  std::string instead{};   // that server, "host:port"; empty: not known yet
   static void fields(auto& a, auto& m) { a(m.code, m.name, m.what, m.elsewhere, m.instead); }
 };
 
-struct Empty {  // the reply of calls that answer only "done"
+struct Empty {  // the reply of calls that return nothing
   static constexpr const char* kName = "empty";
   static void fields(auto& a, auto&) { a(); }
 };

@@ -1,11 +1,13 @@
-// Questions between processes of one machine and user: ZeroMQ REQ peers over a unix socket, raw
-// frames both ways. For protocols of others that are not MessagePack; ours go through rpc/server.h.
+// Serves calls between processes of one machine and user: ZeroMQ REQ peers over a unix socket, raw
+// frames both ways. It is for other systems' protocols that are not MessagePack. Our own messages
+// go through rpc/server.h.
 //
-// The socket's file is made for its owner alone (mode 0600), replaces a socket that was left there,
-// and goes with the server.
+// The server creates the socket's file for its owner alone (mode 0600), replaces a stale socket,
+// and removes the file when it ends.
 //
-// Thread: the loop's; LocalClient: one thread. Errors: kInvalid for a path that is too long or
-// holds something else than a socket; kUnavailable when it cannot be bound.
+// Errors: kInvalid for a path that is too long or holds anything but a socket; kUnavailable when
+// the server cannot bind it.
+// Thread: the loop's; ask_local(): any.
 #pragma once
 #include <functional>
 #include <memory>
@@ -19,13 +21,14 @@ namespace mc::rpc {
 class LocalServer {
  public:
   using Frames = std::vector<std::string>;
-  // May be used later, on the loop's thread, also when the server is gone; the peer waits for it.
+  // Answers once, now or later, on the loop's thread; the peer waits for it. It may outlive the
+  // server.
   using Answer = std::function<void(const std::string& frame)>;
   using Handler = std::function<void(const Frames& question, const Answer& answer)>;
 
-  // Questions of more frames than `frames_max`, or bytes than a control message may have, are
-  // answered with an empty frame and never reach the handler; a single frame that is too large
-  // costs the peer its connection.
+  // A question of more than `frames_max` frames, or of more bytes than a control message may have,
+  // gets an empty frame as its answer and never reaches the handler. A single frame that is too
+  // large ends the peer's connection.
   static Result<std::unique_ptr<LocalServer>> open(io::Loop& loop, const std::string& path,
                                                    size_t frames_max, Handler handler);
   ~LocalServer();
@@ -46,7 +49,7 @@ class LocalServer {
   std::shared_ptr<void*> self_;  // the socket, for answers
 };
 
-// Asks, and blocks for the answer: for tools and tests. Errors: kTimeout.
+// Sends a question and blocks until its answer comes: for tools and tests. Errors: kTimeout.
 Result<std::string> ask_local(const std::string& path, const std::vector<std::string>& question,
                               Duration budget);
 

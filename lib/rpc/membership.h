@@ -1,14 +1,18 @@
-// Who is alive: a node that heartbeats is a member; one silent for `suspect_after` is suspect, for
-// `ttl` dead and forgotten; one that comes back with a larger epoch was restarted, and what it held
-// is gone. A watcher that itself stood still heard nobody meanwhile: however long it did not tick,
-// that counts as one period (an eighth of the ttl) against a node, so a suspended process does not
-// wake up to kill its whole cluster, and one that is starved for ever still finds out who died.
+// Decides from heartbeats which nodes are alive. A node that heartbeats is a member. One that is
+// silent for `suspect_after` is suspect; one that is silent for `ttl` is dead and forgotten. A
+// larger epoch means that the node restarted and lost what it held.
+//
+// If the watcher itself did not run, however long, it counts that gap as one period (an eighth of
+// the ttl) against each node. So a suspended process does not declare its whole cluster dead when
+// it resumes. A watcher that is starved for ever still finds dead nodes.
 //
 //   MC_TRY_(members.heard(beat.node, beat.epoch, now));
 //   for (const auto& change : members.tick(now)) ...   // at members.deadline(), or sooner
 //
-// Thread: one owner. Pure: time is an argument. Errors of heard(): kStale from a process that was
-// replaced; kBusy when there are `nodes_max` members.
+// Errors: of heard(): kStale from a process that was replaced; kBusy when there are `nodes_max`
+// members.
+// Thread: one owner.
+// Pure: time is an argument.
 #pragma once
 #include <cstdint>
 #include <map>
@@ -40,17 +44,18 @@ class Membership {
   explicit Membership(MembershipOptions options) : options_(options) {}
 
   Result<> heard(const NodeId& node, uint64_t epoch, Time now);
-  void accuse(const NodeId& node, Time now);  // somebody could not reach it: suspect until heard
-  void forget(const NodeId& node) { nodes_.erase(node); }  // it said goodbye
+  void accuse(const NodeId& node, Time now);  // a peer could not reach it: suspect until heard
+  void forget(const NodeId& node) { nodes_.erase(node); }  // it left in order
 
-  // What happened since the last call, in order. Tick at deadline() or sooner: a gap of more than
-  // half of the ttl is taken for a stall.
+  // Returns: what happened since the last call, in order. Call it at deadline() or sooner: a gap of
+  // more than half of the ttl counts as a stall.
   std::vector<Change> tick(Time now);
-  Time deadline() const;  // Time::max() when there is nobody to watch
+  Time deadline() const;  // Time::max() when there is no member
 
   bool alive(const NodeId& node) const { return nodes_.contains(node); }
-  bool suspect(const NodeId& node, Time now) const;      // true for a stranger
-  Duration silence(const NodeId& node, Time now) const;  // less stalls; Duration::max(): a stranger
+  bool suspect(const NodeId& node, Time now) const;  // true for a node that is no member
+  // Time since its last heartbeat, without stalls; Duration::max() for a node that is no member.
+  Duration silence(const NodeId& node, Time now) const;
   size_t size() const { return nodes_.size(); }
   uint64_t stalls() const { return stalls_; }
 

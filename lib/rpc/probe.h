@@ -1,4 +1,4 @@
-// Which of several servers there is: all are tried at once, so that one that is gone costs no time.
+// Finds out which of several servers listens. It tries all at once, so that dead ones cost no time.
 //
 // Thread: any; blocks up to `budget`.
 #pragma once
@@ -9,8 +9,8 @@
 
 namespace mc::rpc {
 
-// The first, in order, of those that take a connection; SIZE_MAX when none does in time. One that
-// takes connections may still not answer.
+// Returns: the first address, in order, that accepts a connection; SIZE_MAX when none does in time.
+// A server that accepts connections may still not answer calls.
 size_t first_listening(const std::vector<std::string>& addresses, Duration budget,
                        const Clock& clock);
 

@@ -78,9 +78,9 @@ Result<> Server::listen_shm() {
   return {};
 }
 
-void Server::offer_shm(const char* part) {
+void Server::offer_shm(const char* area) {
   if (const auto shm = listen_shm(); !shm)
-    log_warn(part, "callers on this host are served over ZeroMQ only: %s",
+    log_warn(area, "callers on this host are served over ZeroMQ only: %s",
              shm.error().what.c_str());
 }
 

@@ -6,10 +6,10 @@
 //                                     rpc::Reply<Replicas> reply) { waiting.push_back(reply); });
 //
 // A message type M names its reply: `using Reply = ...;`. Unknown types, versions and malformed
-// bodies get a typed error; the server keeps serving. Limits: architecture.md.
+// bodies get a typed error, and the server keeps serving. Limits: docs/architecture.md.
 //
 // Thread: the loop's. A Reply may be kept and used later, on the loop's thread, while the server
-// lives; one dropped unused answers kInternal; answering after the caller's deadline is harmless.
+// lives. One dropped unused answers kInternal. An answer after the caller's deadline does no harm.
 #pragma once
 #include <functional>
 #include <map>
@@ -26,7 +26,7 @@ namespace mc::rpc {
 
 struct Call {
   Time now;              // when it was received
-  Time deadline;         // when the caller stops waiting; later work is wasted
+  Time deadline;         // the caller waits until then
   std::string trace_id;  // 16 bytes, or empty
 };
 
@@ -35,7 +35,7 @@ class Server;
 namespace detail {
 struct Caller {
   std::string peer;  // ROUTER's identity of it
-  uint64_t shm = 0;  // or its number among those of this host
+  uint64_t shm = 0;  // or its number at the ShmListener; 0: over ZeroMQ
 };
 class RawReply {  // answers once; shared by the copies of a Reply
  public:
@@ -67,7 +67,7 @@ class Reply {
                wire::encode(ErrorBody{
                    static_cast<uint8_t>(e.code), name(e.code), e.what.substr(0, 4096), false, {}}));
   }
-  // Another server answers such calls: `instead`, or nobody yet. Callers make the call there.
+  // Refers the caller to another server, `instead`, or to none yet. Callers repeat the call there.
   void elsewhere(const std::string& instead, const std::string& what) const {
     const Code code = Code::kUnavailable;
     raw_->send("error", wire::encode(ErrorBody{static_cast<uint8_t>(code), name(code), what, true,
@@ -87,9 +87,9 @@ class Server {
   Server& operator=(const Server&) = delete;
 
   const std::string& address() const { return socket_.address(); }  // "host:port", resolved
-  // Answers callers of this host and user by the shorter channel too (rpc/shm_channel.h).
+  // Accepts callers of this host and user over shared memory too (rpc/shm_channel.h).
   Result<> listen_shm();
-  void offer_shm(const char* part);  // where that can be; else `part` logs that it cannot
+  void offer_shm(const char* area);  // as listen_shm(), but a failure is only logged
   size_t shm_callers() const { return shm_ == nullptr ? 0 : shm_->peers(); }
 
   template <class M>
@@ -107,7 +107,7 @@ class Server {
                       std::shared_ptr<detail::RawReply> raw) mutable {
       const Reply<typename M::Reply> reply(std::move(raw));
       M large;
-      M& message = body.size() > kKeptBytesMax ? large : last;  // of large ones no memory is kept
+      M& message = body.size() > kKeptBytesMax ? large : last;  // no memory of large ones is kept
       if (auto read = wire::decode_over(body, message); !read)
         reply.error(read.error());
       else
@@ -138,7 +138,7 @@ class Server {
   std::map<std::string, Entry, std::less<>> handlers_;
   io::Loop::Handle watch_ = 0;
   std::unique_ptr<ShmListener> shm_;
-  std::shared_ptr<Server*> self_;  // replies that outlive the server find it gone
+  std::shared_ptr<Server*> self_;  // null for replies that outlive the server
 };
 
 }  // namespace mc::rpc

@@ -16,8 +16,8 @@
 namespace mc::rpc {
 namespace {
 
-constexpr size_t kWaitingMax = 2 * wire::kMessageBytesMax;  // for a reader that does not read
-constexpr size_t kHeadBytes = 8;                            // of a message: the sizes of its frames
+constexpr size_t kWaitingMax = 2 * wire::kMessageBytesMax;  // for a peer that does not read
+constexpr size_t kHeadBytes = 8;  // of a message: the sizes of its two frames
 constexpr int kBellsMax = 64;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
@@ -27,9 +27,9 @@ static_assert(std::atomic<uint64_t>::is_always_lock_free);
 struct ShmRings {
   struct Ring {
     alignas(64) std::atomic<uint64_t> written;  // by the writer: bytes since the beginning
-    std::atomic<uint32_t> crowded;              // it waits for room
+    std::atomic<uint32_t> crowded;              // the writer waits for room
     alignas(64) std::atomic<uint64_t> taken;    // by the reader
-    std::atomic<uint32_t> asleep;               // it waits for more
+    std::atomic<uint32_t> asleep;               // the reader waits for input
     alignas(64) char bytes[kShmRingBytes];
   };
   Ring rings[2];  // to the server, from the server
@@ -84,11 +84,11 @@ void ShmChannel::release() {
   memory_ = nullptr;
 }
 
-// A full socket is full of bells: it will wake.
+// If the socket is full, its bytes wake the peer already.
 void ShmChannel::ring() const { ::send(socket_.get(), "!", 1, MSG_DONTWAIT | MSG_NOSIGNAL); }
 
-// Whoever is about to wait says so, and looks once more; whoever wrote looks whether it was said.
-// One of the two sees the other, for both orders are total.
+// A reader stores `asleep` and then checks for input; a writer stores `written` and then checks
+// `asleep`. Both use sequentially consistent fences, so one of the two sees the other's store.
 void ShmChannel::wake_reader() const {
   std::atomic<uint32_t>& asleep = memory_->out(server_).asleep;
   std::atomic_thread_fence(std::memory_order_seq_cst);
@@ -116,7 +116,7 @@ void ShmChannel::put(std::string_view bytes) {
   waiting_.append(bytes.substr(n));
 }
 
-// What waits, as far as there is room; then says how far it got.
+// Moves waiting bytes into the ring as room allows, then publishes the position.
 void ShmChannel::flush() {
   ShmRings::Ring& out = memory_->out(server_);
   while (!waiting_.empty()) {
@@ -129,7 +129,7 @@ void ShmChannel::flush() {
     }
     out.crowded.store(1);
     std::atomic_thread_fence(std::memory_order_seq_cst);
-    if (written_ - out.taken.load() == kShmRingBytes) break;  // who reads will ring
+    if (written_ - out.taken.load() == kShmRingBytes) break;  // the reader will wake this side
   }
   out.written.store(written_, std::memory_order_release);
   wake_reader();
@@ -151,7 +151,7 @@ bool ShmChannel::has_input() const {
   return memory_->in(server_).written.load(std::memory_order_acquire) != taken_;
 }
 
-// `there` bytes are to be read: as many as the message lacks. True when it is whole.
+// Takes up to `there` bytes, as many as the message lacks. True when the message is complete.
 bool ShmChannel::take(uint64_t there) {
   const ShmRings::Ring& in = memory_->in(server_);
   const auto copy = [&](std::string& to, size_t whole) {

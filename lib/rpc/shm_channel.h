@@ -1,13 +1,14 @@
-// A shorter channel for control messages between processes of one host and user: two rings in
-// memory that both have mapped, one in each direction, and a unix socket over which they wake each
-// other and learn that the other has gone. A client looks for it beside ZeroMQ and does without
-// where it is not there; the frames are the same. Source: docs/wire.md, "On one host".
+// Control messages through shared memory between processes of one host and user. Both map two
+// rings, one for each direction. Over a unix socket they wake each other and learn that the other
+// has gone. A client tries this channel beside ZeroMQ and does without it if there is none. The
+// frames are the same.
 //
-// Neither side trusts the other with more than its own messages: positions and lengths are looked
-// at once, checked, and what they say is copied before it is read. The memory cannot be shortened.
-// A peer that breaks a rule loses the connection, no more.
+// Neither side trusts the other with more than its own messages. Positions and lengths are read
+// once and checked, and bytes are copied before they are parsed. The memory cannot be shortened. A
+// peer that breaks a rule loses the connection.
 //
-// Thread: an end, or a handshake, belongs to one thread at a time.
+// Thread: a channel, or a handshake, belongs to one thread at a time.
+// Source: docs/wire.md, "On one host".
 #pragma once
 #include <memory>
 #include <optional>
@@ -22,37 +23,37 @@
 
 namespace mc::rpc {
 
-inline constexpr size_t kShmRingBytes = 64 * 1024;  // of one direction; longer messages flow
+inline constexpr size_t kShmRingBytes = 64 * 1024;  // of one direction; longer messages go in parts
 
 struct ShmRings;  // what both have mapped
 
-// The names, in the abstract space of unix sockets, under which the server of "host:port" is found.
+// The abstract unix socket names of the server at "host:port"; it listens on the first.
 std::vector<std::string> shm_names(const std::string& address);
 
 class ShmChannel {
  public:
   struct Message {
-    std::string_view envelope, body;  // until the next receive()
+    std::string_view envelope, body;  // valid until the next receive()
   };
-  // Memory for a new connection, which its server hands out.
+  // Creates the memory of a new connection, which the server passes to the client.
   static Result<io::Fd> make_memory();
   static Result<ShmChannel> map(io::Fd socket, int memory, bool server);
   ShmChannel(ShmChannel&& other) noexcept;
   ShmChannel& operator=(ShmChannel&& other) noexcept;
   ~ShmChannel();
 
-  int fd() const { return socket_.get(); }  // readable when there may be something
-  // Takes over what finds no room now. False: it has gone, or does not read what is sent.
+  int fd() const { return socket_.get(); }  // readable when there may be a message
+  // Keeps what finds no room in the ring now. False: the peer has gone, or does not read.
   bool send(std::string_view envelope, std::string_view body);
-  // The next message. Nothing: there is none now, or broken().
+  // Returns: the next message; nothing when there is none now, or broken().
   std::optional<Message> receive();
-  bool broken() const { return broken_; }  // for good
-  // A look that costs nothing: whether receive() may find something.
+  bool broken() const { return broken_; }  // permanently
+  // Whether receive() may find a message; one load, no system call.
   bool has_input() const;
-  // Before waiting for fd(): from now on the other side wakes this one. False: do not wait, there
-  // is something to do.
+  // Call it before waiting for fd(): from now on the peer wakes this side. False: do not wait,
+  // there is input or the channel is broken.
   bool arm();
-  void woken();  // after waiting, or instead of it
+  void woken();  // call it after waiting, or instead of it
 
  private:
   struct Out;
@@ -68,26 +69,26 @@ class ShmChannel {
   io::Fd socket_;
   ShmRings* memory_ = nullptr;
   bool server_ = false, broken_ = false;
-  uint64_t written_ = 0, taken_ = 0;  // ours; what is in the memory is for the other side
-  std::string waiting_;               // to be written
+  uint64_t written_ = 0, taken_ = 0;  // trusted; their copies in the memory are for the peer
+  std::string waiting_;               // not yet in the ring
   size_t waiting_at_ = 0;
-  std::string head_, message_;  // what is being read
+  std::string head_, message_;  // the message being read
   size_t envelope_bytes_ = 0, message_bytes_ = 0;
 };
 
-// How both find out that the other is of the same user and knows the same cluster key, if any.
+// Proves to each side that the other is of the same user and knows the same cluster key, if any.
 //
 //   server -> client  magic, nonce       client -> server  nonce, proof
 //   server -> client  proof, memory
 class ShmHandshake {
  public:
-  // As a client. Errors: kUnavailable: nobody is there under that address, or somebody else.
+  // As a client. Errors: kUnavailable: no server, or another user's, listens at that address.
   static Result<ShmHandshake> to(const std::string& address);
-  // As the server that accepted it. Errors: kDenied: another user.
+  // As the server that accepted `socket`. Errors: kDenied: another user.
   static Result<ShmHandshake> from(io::Fd socket, const std::string& address);
 
   int fd() const { return socket_.get(); }
-  // When fd() is readable: the connection, or nothing until it is readable again.
+  // Call it when fd() is readable. Returns: the channel, or nothing until fd() is readable again.
   Result<std::optional<ShmChannel>> step();
 
  private:
@@ -101,7 +102,7 @@ class ShmHandshake {
   std::string nonces_;  // the server's, then the client's
 };
 
-// Greets and waits. Errors: kUnavailable; kTimeout.
+// Connects and blocks for the handshake. Errors: kUnavailable; kTimeout.
 Result<ShmChannel> connect_shm(const std::string& address, Duration budget, const Clock& clock);
 
 }  // namespace mc::rpc

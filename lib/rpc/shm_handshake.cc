@@ -1,4 +1,4 @@
-// Who is let in: the same user, with the same cluster key.
+// The handshake of a shared-memory connection: same user, same cluster key.
 #include <sys/socket.h>
 
 #include <array>
@@ -26,7 +26,7 @@ std::string fresh_nonce() {
   return out;
 }
 
-// A message, and the descriptor that came with it. Nothing: there is none yet.
+// A message and the descriptor sent with it. Nothing: none has arrived yet.
 struct Received {
   std::string bytes;
   io::Fd fd;
@@ -44,7 +44,7 @@ Result<> send(int socket, std::string_view bytes, int fd) {
   return fail(Code::kUnavailable, "a greeting on this host: %s", std::strerror(errno));
 }
 
-bool same(std::string_view a, std::string_view b) {  // in a time that does not tell where they part
+bool same(std::string_view a, std::string_view b) {  // in constant time
   unsigned differ = a.size() == b.size() ? 0 : 1;
   for (size_t i = 0; i < std::min(a.size(), b.size()); ++i)
     differ |= static_cast<unsigned char>(a[i]) ^ static_cast<unsigned char>(b[i]);

@@ -14,11 +14,11 @@
 namespace mc::rpc {
 namespace {
 
-constexpr Duration kAwake = std::chrono::microseconds(60);  // after the last message, at most
+constexpr Duration kAwake = std::chrono::microseconds(60);  // the longest poll after a message
 constexpr int kPeerTurn = 64;  // messages of one peer before the next has its turn
 constexpr size_t kHandshakesMax = 32;
 constexpr uint64_t kListener = UINT64_MAX;
-constexpr uint64_t kHandshake = uint64_t{1} << 63;  // and its descriptor
+constexpr uint64_t kHandshake = uint64_t{1} << 63;  // plus its descriptor
 
 }  // namespace
 
@@ -76,12 +76,12 @@ void ShmListener::take_hot() {
   for (size_t i = 0; i < hot_.size();) {
     Peer& peer = *hot_[i];
     const bool lives = take_some(peer);
-    if (!lives) drop(peer.id);  // out of hot_, too
+    if (!lives) drop(peer.id);  // from hot_ too
     i += lives ? 1 : 0;
   }
 }
 
-// False: it is to be dropped.
+// False: the caller must drop the peer.
 bool ShmListener::take_some(Peer& peer) {
   for (int i = 0; i < kPeerTurn; ++i) {
     const auto message = peer.end.receive();
@@ -103,7 +103,7 @@ void ShmListener::poll() {
       shake_hands(static_cast<int>(what & ~kHandshake));
     } else if (const auto it = peers_.find(what); it != peers_.end()) {
       Peer& peer = *it->second;
-      if (!take_some(peer)) {  // before it is noticed that the peer ended: its last words count
+      if (!take_some(peer)) {  // before woken() sees that the peer ended: its last messages count
         drop(what);
         continue;
       }
@@ -124,7 +124,7 @@ void ShmListener::accept() {
       log_debug("rpc", "%s", handshake.error().what.c_str());
       continue;
     }
-    // Who does not go on makes room for others.
+    // The oldest unfinished handshake makes room.
     if (handshakes_.size() >= kHandshakesMax) handshakes_.pop_front();
     watch(handshake->fd(), kHandshake | static_cast<uint64_t>(handshake->fd()));
     handshakes_.push_back(std::move(*handshake));
@@ -137,7 +137,7 @@ void ShmListener::shake_hands(int fd) {
   if (it == handshakes_.end()) return;
   auto end = it->step();
   if (end && !*end) return;
-  handshakes_.erase(it);  // and its socket, if it was not taken over
+  handshakes_.erase(it);  // and its socket, unless the channel took it over
   if (!end) return log_debug("rpc", "%s", end.error().what.c_str());
   const uint64_t id = next_peer_++;
   epoll_event event{};
@@ -155,8 +155,8 @@ void ShmListener::drop(uint64_t id) {
   peers_.erase(it);
 }
 
-// A peer that does not read loses its connection; it is dropped when that is heard of, for callers
-// may be looking at it.
+// A peer that does not read loses its connection. The shutdown event drops it later, because
+// callers may hold a reference to it now.
 bool ShmListener::send(uint64_t id, std::string_view envelope, std::string_view body) {
   const auto it = peers_.find(id);
   if (it == peers_.end()) return false;

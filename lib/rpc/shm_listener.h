@@ -1,5 +1,5 @@
-// The server's side of rpc/shm_channel.h: takes connections, and looks at those that were used of
-// late before it lets the loop wait.
+// Accepts shared-memory connections (rpc/shm_channel.h) for a server. It polls recently used ones
+// before it lets the loop wait.
 //
 // Thread: the loop's.
 #pragma once
@@ -20,16 +20,16 @@ namespace mc::rpc {
 class ShmListener {
  public:
   using Take = std::function<void(uint64_t peer, const ShmChannel::Message& message)>;
-  static constexpr size_t kPeersMax = 256;  // the others go without
+  static constexpr size_t kPeersMax = 256;  // more callers stay on ZeroMQ
 
-  // Errors: kUnavailable when somebody else answers for that address on this host.
+  // Errors: kUnavailable when another process listens for that address on this host.
   static Result<std::unique_ptr<ShmListener>> open(io::Loop& loop, const std::string& address,
                                                    Take take);
   ~ShmListener();
   ShmListener(const ShmListener&) = delete;
   ShmListener& operator=(const ShmListener&) = delete;
 
-  // False: it has gone, or does not read.
+  // False: the peer has gone, or does not read.
   bool send(uint64_t peer, std::string_view envelope, std::string_view body);
   size_t peers() const { return peers_.size(); }
 
@@ -42,8 +42,8 @@ class ShmListener {
   ShmListener(io::Loop& loop, std::string address, Take take);
   bool look();  // before the loop waits
   bool has_input() const;
-  void take_hot();  // what those that are looked at have sent
-  void poll();      // connections, greetings and bells
+  void take_hot();  // receives from all of hot_
+  void poll();      // new connections, handshakes and wake-ups
   void accept();
   void shake_hands(int fd);
   bool take_some(Peer& peer);
@@ -57,7 +57,7 @@ class ShmListener {
   io::Loop::Handle poll_watch_ = 0, look_watch_ = 0;
   std::list<ShmHandshake> handshakes_;  // the oldest first
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;
-  std::vector<Peer*> hot_;  // looked at, not waited for
+  std::vector<Peer*> hot_;  // polled, not waited for
   uint64_t next_peer_ = 1;
   BusyPoller poller_;
 };

@@ -1,5 +1,5 @@
-// ZeroMQ for the rest of lib/rpc: the process's context, the cluster key, sockets and multipart
-// messages without exceptions.
+// Wraps ZeroMQ for lib/rpc: the process's context, the cluster key, sockets and multipart messages.
+// Nothing throws.
 //
 // Thread: a Socket belongs to one thread at a time; use_cluster_key before the first socket.
 #pragma once
@@ -12,10 +12,10 @@
 
 namespace mc::rpc {
 
-// All processes of a cluster share one secret; with it every control connection is encrypted and
-// authenticated (CURVE): the server's key pair is derived from the secret, so a client that knows
-// the server's public key has proved that it knows the secret. Without a key only loopback may be
-// listened on. Errors: kInvalid for a key of fewer than 16 bytes.
+// Sets the secret that all processes of a cluster share. With it every control connection is
+// encrypted and authenticated (CURVE). The server's key pair is derived from the secret, so a
+// client that knows the server's public key has proved that it knows the secret. Without a key a
+// server may listen on loopback only. Errors: kInvalid for a key of fewer than 16 bytes.
 Result<> use_cluster_key(const std::string& secret);
 // The same from a file; an empty path: none. Errors: kDenied when others may read the file.
 Result<> load_cluster_key(const std::string& path);
@@ -24,8 +24,8 @@ const std::string& cluster_key();  // empty: none
 class Socket {
  public:
   enum class Kind { kRouter, kDealer, kPub, kSub };
-  // A kPub receives what its subscribers want: a byte, 1 for a topic that is wanted from now on, 0
-  // for one that nobody wants any more, and the topic.
+  // A kPub receives subscriptions: a byte, 1 for a topic's first subscriber or 0 after its last one
+  // left, and the topic.
 
   // Binds to "host:port" (port 0: a free one). Errors: kInvalid when the host is beyond loopback
   // and there is no cluster key; kUnavailable when the port is in use.

@@ -1,4 +1,4 @@
-// The client that blocks its caller.
+// SyncClient, the client that blocks its caller.
 #include <poll.h>
 
 #include <algorithm>
@@ -12,7 +12,7 @@ namespace {
 
 constexpr Duration kGreet = std::chrono::milliseconds(200);
 constexpr Duration kSpin = std::chrono::microseconds(50);
-constexpr size_t kBytesALook = 1500;  // of a call for whose answer it looks for as long once more
+constexpr size_t kBytesALook = 1500;  // of a call: it polls once more as long for each so many
 constexpr size_t kLonger = 4;         // at most
 
 }  // namespace
@@ -31,7 +31,7 @@ SyncClient::SyncClient(ServerList servers, const Clock& clock, Channel channel)
       servers_(std::move(servers)),
       spin_(kSpin) {}
 
-// Of several, the first that listens is asked; where none does, the one whose turn it is.
+// Chooses the first of several servers that listens; keeps the current one if none does.
 void SyncClient::look_around(Time deadline) {
   constexpr Duration kListenFor = std::chrono::milliseconds(250);
   if (socket_ || shm_ || servers_.size() < 2) return;
@@ -62,12 +62,12 @@ std::optional<detail::Answered> SyncClient::wait(uint64_t id, Time deadline) {
     if (!socket_->wait_readable(static_cast<int>(left.count() / 1'000'000 + 1))) continue;
     for (auto frames = socket_->receive(); !frames.empty(); frames = socket_->receive()) {
       auto answer = detail::answer_of(std::move(frames));
-      if (answer.id == id) return answer;  // others are of calls that were given up
+      if (answer.id == id) return answer;  // others answer calls that were given up
     }
   }
 }
 
-// Of the address whose turn it is; a look that costs little where there is nothing.
+// Tries the current server. Without one on this host that costs a failed connect().
 void SyncClient::try_shm(Time deadline) {
   if (channel_ != Channel::kShm) return;
   const std::string& to = servers_.address(servers_.current());
@@ -80,12 +80,12 @@ void SyncClient::try_shm(Time deadline) {
   if (end) shm_ = std::move(*end);
 }
 
-// Looks for a while before it waits: for longer where there is more to be done for the answer.
+// Polls before it waits, longer for a larger call: the server needs more time for it.
 std::optional<detail::Answered> SyncClient::wait_shm(uint64_t id, size_t bytes, Time deadline) {
   const auto next = [id, &shm = *shm_]() -> std::optional<detail::Answered> {
     while (const auto message = shm.receive()) {
       auto answer = detail::answer_of(message->envelope, message->body);
-      if (answer.id == id) return answer;  // others are of calls that were given up
+      if (answer.id == id) return answer;  // others answer calls that were given up
     }
     return std::nullopt;
   };
@@ -98,7 +98,7 @@ std::optional<detail::Answered> SyncClient::wait_shm(uint64_t id, size_t bytes, 
       spin_.hit();
       return answer;
     }
-    spun += backoff_.yield(clock_);  // what others do meanwhile is no look in vain
+    spun += backoff_.yield(clock_);  // time of other threads does not count
   }
   spin_.missed();
   for (;;) {
@@ -112,7 +112,7 @@ std::optional<detail::Answered> SyncClient::wait_shm(uint64_t id, size_t bytes, 
   }
 }
 
-// Nothing: no answer came in time.
+// Returns: the answer; nothing when none came in time.
 Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
                                                              const std::string& body,
                                                              Time deadline) {
@@ -124,7 +124,7 @@ Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
   if (shm_ && shm_->send(envelope, body)) {
     auto answer = wait_shm(id, body.size(), deadline);
     const bool broken = shm_->broken();
-    if (!answer) shm_.reset();  // a server that stands still does not read any more, either
+    if (!answer) shm_.reset();  // a server that hangs does not read, either
     if (!answer && broken) return fail(detail::gone(shm_to_, type));
     return answer;
   }
@@ -150,7 +150,7 @@ Result<std::string> SyncClient::call_raw(const char* type, const std::string& bo
     }
     std::optional<detail::Answered>& answer = *exchanged;
     if (!answer) {
-      socket_.reset();  // a new one forgets what is queued, as in Client::expire
+      socket_.reset();  // a new one drops what is queued, as in Client::expire
       const std::string silent = servers_.address(at);
       servers_.skip(at);
       const bool any = servers_.size() > 1 && !answered_;

@@ -1,4 +1,5 @@
-// Bodies of control messages, as MessagePack. A message lists its fields once:
+// Encodes and decodes the bodies of control messages as MessagePack. A message lists its fields
+// once:
 //
 //   struct PutStart {
 //     static constexpr const char* kName = "put-start";
@@ -8,16 +9,18 @@
 //     static void fields(auto& a, auto& m) { a(m.key, m.bytes); }
 //   };
 //
-// and travels as an array of those fields, in that order. Fields are only ever appended: missing
-// trailing ones keep their defaults, unknown trailing ones are ignored. What comes by the hundred
-// lists them with a.lean(...) instead: then trailing fields that are zero or empty, which must be
-// their defaults, are not sent. Field types: bool,
-// integers, double, std::string (str), Blob (bin), BlockHash (bin 32), std::vector of those, and
-// structs with fields() (nested arrays). Enums travel as integers and are checked by their
-// receiver. Limits: kMessageBytesMax a message, kStringBytesMax a string, kListMax an element
-// count; every length is checked against the bytes left before anything is allocated. Reading is
-// one pass over the bytes, without a tree of what they hold: of a batch of calls it is the larger
-// half, and a tree doubled it.
+// It travels as an array of those fields, in that order. Fields are only ever appended: missing
+// trailing ones keep their defaults, and a reader ignores unknown trailing ones. A struct that
+// travels in large numbers lists its fields with a.lean(...): trailing fields that are zero or
+// empty are then not sent. Such fields must have zero or empty as their default.
+//
+// Field types: bool, integers, double, std::string (str), Blob (bin), BlockHash (bin 32),
+// std::vector of those, and structs with fields() (nested arrays). Enums travel as integers; the
+// receiver checks them.
+//
+// Limits: kMessageBytesMax a message, kStringBytesMax a string, kListMax elements a list. Every
+// length is checked against the bytes left before anything is allocated. Reading is one pass over
+// the bytes: a tree of values doubled the time of a batch of calls.
 //
 // Thread: values; any thread.
 #pragma once
@@ -53,7 +56,7 @@ class Writer {
   }
   template <class... F>
   void lean(const F&... f) {
-    size_t at = 0, n = 0;  // up to the last that says something
+    size_t at = 0, n = 0;  // n: fields up to the last that is not blank
     ((++at, n = blank(f) ? n : at), ...);
     array(n);
     at = 0;
@@ -75,7 +78,7 @@ class Writer {
     else if constexpr (std::is_same_v<T, Generation>)
       return v.n == 0;
     else
-      return false;  // a struct always says something, unless it knows better
+      return false;  // a struct is never blank, unless it has empty()
   }
   void array(size_t n) {
     if (n < 16) return put_byte(0x90 | n);
@@ -113,26 +116,26 @@ class Writer {
   void put_number(uint64_t v);
   void put_signed(int64_t v);
   void put_binary(const void* p, size_t n);
-  void head(size_t n, uint8_t sixteen);  // of 16 or of 32 bits
+  void head(size_t n, uint8_t sixteen);  // with a length of 16 or of 32 bits
   void big_endian(uint8_t first, uint64_t v, size_t bytes);
   void put_bytes(const void* p, size_t n);
   void put_byte(size_t v) {
     *room(1) = static_cast<char>(v);
     ++used_;
   }
-  char* room(size_t n) {  // for so many bytes more
+  char* room(size_t n) {  // for n more bytes
     if (out_.size() - used_ < n) grow(n);
     return out_.data() + used_;
   }
   void grow(size_t n);
-  std::string out_;  // longer than what is used of it
+  std::string out_;  // its first used_ bytes are the output
   size_t used_ = 0;
 };
 
-// Reads untrusted bytes. After a fault everything reads as its default and ok() is false.
+// Reads untrusted bytes. After a fault every field reads as its default, and ok() is false.
 class Reader {
  public:
-  explicit Reader(std::string_view in);  // which outlives it
+  explicit Reader(std::string_view in);  // `in` must outlive it
   Reader(const Reader&) = delete;
   Reader& operator=(const Reader&) = delete;
 
@@ -140,7 +143,7 @@ class Reader {
   void operator()(F&... f) {
     const size_t outer = enter();
     (get_if(f), ...);
-    leave(outer);  // what is left over belongs to a newer version
+    leave(outer);  // what is left are fields of a newer version
   }
   template <class... F>
   void lean(F&... f) {
@@ -148,8 +151,8 @@ class Reader {
     ((left_ > 0 && !bad_ ? get(f) : clear(f)), ...);
     leave(outer);
   }
-  bool ok() const { return !bad_ && at_ == end_; }  // all of it, and nothing more
-  bool lacked() const { return short_; }            // fields, which were left as they were
+  bool ok() const { return !bad_ && at_ == end_; }  // read all of the input
+  bool lacked() const { return short_; }  // fields were missing, and keep their old values
 
   void get(bool& v);
   void get(double& v);
@@ -169,9 +172,9 @@ class Reader {
   template <class T>
   void get(std::vector<T>& v) {
     const size_t outer = enter();
-    v.reserve(std::min(left_, kReserveMax));  // the rest when it is there
+    v.reserve(std::min(left_, kReserveMax));  // a false count must not allocate more
     size_t n = 0;
-    for (; left_ > 0 && !bad_; ++n) {  // over what is there, whose memory is used again
+    for (; left_ > 0 && !bad_; ++n) {  // reuses the memory of old elements
       if (n == v.size()) v.emplace_back();
       get(v[n]);
     }
@@ -184,7 +187,7 @@ class Reader {
 
  private:
   static constexpr size_t kReserveMax = 1024;
-  struct Token {  // an element, or the head of one that has a length
+  struct Token {  // an element, or the head of one with a length
     enum class Kind : uint8_t { kNil, kBool, kUnsigned, kNegative, kDouble, kStr, kBin, kArray };
     Kind kind = Kind::kNil;
     uint64_t n = 0;  // the number, or the length
@@ -204,7 +207,7 @@ class Reader {
     else
       f = F{};
   }
-  // Most elements are small numbers, and short arrays: those are read here.
+  // Most elements are small numbers and short arrays. Those are read inline.
   bool small(uint8_t from, uint8_t to) const {
     return left_ > 0 && at_ != end_ && static_cast<uint8_t>(*at_) >= from &&
            static_cast<uint8_t>(*at_) < to;
@@ -214,7 +217,7 @@ class Reader {
     --left_;
     return static_cast<uint8_t>(*at_++);
   }
-  size_t enter() {  // the next element, an array; how many of the outer one are left
+  size_t enter() {  // enters an array. Returns: the elements left in the outer one
     if (!small(0x90, 0xa0) || static_cast<uint8_t>(*at_ & 0x0f) >= end_ - at_) return enter_long();
     const size_t outer = left_ - 1;
     left_ = static_cast<uint8_t>(*at_++) & 0x0f;
@@ -240,21 +243,22 @@ class Reader {
 
 template <class M>
 std::string encode(const M& m) {
-  constexpr size_t kMost = 240;  // of most messages
+  constexpr size_t kMost = 240;  // most messages are shorter
   Writer w;
   w.reserve(kMost);
   M::fields(w, m);
   return w.take();
 }
 
-// Into a message that was read before, whose memory is used again. After an error it is of no use.
+// Decodes into a message that was read before, and reuses its memory. After an error `m` is
+// invalid.
 template <class M>
 Result<> decode_over(std::string_view bytes, M& m) {
   Reader r(bytes);
   M::fields(r, m);
   if (!r.ok())
     return fail(Code::kInvalid, "malformed %s message of %zu bytes", M::kName, bytes.size());
-  if (r.lacked()) {  // of an older writer
+  if (r.lacked()) {  // from an older writer: no old values may remain
     m = M{};
     Reader again(bytes);
     M::fields(again, m);

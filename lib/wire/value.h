@@ -1,10 +1,11 @@
-// MessagePack of somebody else's design: parsed once, then walked by kind. Our own messages list
-// their fields instead (wire/codec.h).
+// Parses MessagePack of other systems into a tree that callers walk. Our own messages list their
+// fields instead (wire/codec.h).
 //
 //   MC_TRY(const wire::Document doc, wire::Document::parse(bytes, 4 * kMiB));
 //   for (size_t i = 0; i < doc.root().size(); ++i) use(doc.root().at(i)["name"].text());
 //
-// Nothing fails after parse(): what is absent or of another kind reads as nil, empty or nullopt.
+// Nothing fails after parse(): an absent value, or one of another kind, reads as nil, empty or
+// nullopt.
 //
 // Thread: values; a Value lives no longer than its Document, and that no longer than its input.
 #pragma once

@@ -38,12 +38,12 @@ typedef enum mc_code {
   MC_INVALID = 1,     /* the request is wrong: do not retry */
   MC_NOT_FOUND = 2,   /* no such segment, batch or option */
   MC_EXISTS = 3,      /* already there */
-  MC_NO_SPACE = 4,    /* the memory is not to be had */
+  MC_NO_SPACE = 4,    /* not enough memory */
   MC_BUSY = 5,        /* retry later */
-  MC_TIMEOUT = 6,     /* the time is over */
+  MC_TIMEOUT = 6,     /* the deadline passed */
   MC_UNAVAILABLE = 7, /* the peer is gone, or the request was cancelled */
   MC_STALE = 8,       /* the bytes have another owner now */
-  MC_CORRUPT = 9,     /* the peer sent what cannot be */
+  MC_CORRUPT = 9,     /* the peer sent invalid data */
   MC_DENIED = 10,     /* read-only memory, or a wrong secret */
   MC_UNSUPPORTED = 11,
   MC_INTERNAL = 12 /* a bug */
