@@ -92,7 +92,7 @@ void add_flags(CLI::App& app, const OptionList& list, Flags& out, const std::str
 }  // namespace
 
 struct Program::Parsed {
-  // What CLI11 collected for one verb, before any of it is applied.
+  // The words that CLI11 collected for one verb, before any is applied.
   struct Collected {
     Flags flags;
     std::vector<std::vector<std::string>> words;
@@ -125,7 +125,7 @@ std::string Program::footer(const Verb& verb) {
   return out;
 }
 
-// A flag nobody knows: name the nearest one that somebody does.
+// For an unknown flag, suggests the nearest known one.
 std::string Program::explain(const Parsed& p, const CLI::Error& e) {
   const std::string what = e.what();
   if (dynamic_cast<const CLI::ExtrasError*>(&e) == nullptr) return what;
@@ -243,7 +243,7 @@ int Program::run(Verb& verb, Common& common) {
 }
 
 Result<> Program::load(Verb& verb, Common& common, const Flags& flags) {
-  // --config decides what else is read, so it is looked for first.
+  // --config names a source of other options, so it comes first.
   if (const char* path = std::getenv("MC_CONFIG")) common.config = path;
   for (const auto& [name, value] : flags)
     if (name == "config") common.config = value;
@@ -281,7 +281,7 @@ Result<> Program::from_file(Verb& verb, Common& common) {
   for (const auto& [key, value] : json->items()) {
     const bool is_common = key != "config" && common.list.find(key, "").has_value();
     const bool is_mine = verb.list_.find(key, "").has_value();
-    // One file serves a program: what another verb knows is not this verb's mistake.
+    // One file serves all verbs of a program: an option of another verb is no error here.
     if (!is_mine && !is_common && known_anywhere(key)) continue;
     (is_common && !is_mine ? shared : mine)[key] = value;
   }

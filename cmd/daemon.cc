@@ -18,7 +18,7 @@
 namespace mc {
 namespace {
 
-// The protocol of sd_notify(3): one datagram to the socket systemd names, '@' for abstract.
+// The protocol of sd_notify(3): one datagram to the socket that systemd names; '@' means abstract.
 void notify_systemd(const char* state) {
   const char* path = std::getenv("NOTIFY_SOCKET");
   sockaddr_un address{};
@@ -37,7 +37,7 @@ void notify_systemd(const char* state) {
 }  // namespace
 
 Result<> DaemonOptions::load() const {
-  if (!announce.empty()) {  // a folder that is not there is told now, not once ready
+  if (!announce.empty()) {  // report a missing folder now, not once ready
     const auto slash = announce.rfind('/');
     const std::string folder = slash == std::string::npos ? "." : announce.substr(0, slash + 1);
     if (::access(folder.c_str(), W_OK | X_OK) != 0)

@@ -19,7 +19,7 @@ Result<int> serve(const store::MasterServiceOptions& options, const DaemonOption
     service->leave([&] { loop.stop(); });
   });
   Metrics metrics;
-  // Masters keep no state: what makes epochs grow is that time does, and that nodes remember.
+  // Masters keep no state. Epochs grow because time does and nodes remember them.
   const auto epoch = static_cast<uint64_t>(wall_now_ns() / 1'000'000'000);
   MC_TRY(service, store::MasterService::open(loop, options, epoch, fresh_seed(), metrics));
   Endpoints me;

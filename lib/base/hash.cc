@@ -2,7 +2,7 @@
 
 #include <openssl/evp.h>
 #include <openssl/hmac.h>
-// Short inputs are digested inline. Long ones by the library, with the widest instructions that
+// Short inputs are digested inline, long ones by the library, with the widest instructions that
 // this CPU has: the inline ones are those of the oldest x86-64, at half the speed.
 #define XXH_INLINE_ALL
 #include <xxhash.h>

@@ -11,7 +11,7 @@ void* huge_allocate(std::size_t bytes) {
   const std::size_t whole = (bytes + kHugePage - 1) / kHugePage * kHugePage;
   void* const memory = std::aligned_alloc(kHugePage, whole);
   if (memory == nullptr) throw std::bad_alloc();
-  (void)::madvise(memory, whole, MADV_HUGEPAGE);  // else it is slower, no more
+  (void)::madvise(memory, whole, MADV_HUGEPAGE);  // a failure only costs speed
   return memory;
 }
 

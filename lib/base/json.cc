@@ -76,7 +76,7 @@ Result<Json> read_json_file(const std::string& path) {
   std::ifstream in(path, std::ios::binary);
   if (!in) return fail_errno("open %s", path.c_str());
   std::error_code unknown;
-  if (std::filesystem::is_directory(path, unknown))  // opens, and reads as nothing
+  if (std::filesystem::is_directory(path, unknown))  // a directory opens, and reads as empty
     return fail(Code::kInvalid, "%s is a directory, want a JSON file", path.c_str());
   std::ostringstream text;
   text << in.rdbuf();
@@ -111,7 +111,7 @@ Result<uint64_t> get_uint(const Json& object, const char* key) {
   MC_TRY(const Json* v, required(object, key));
   if (v->is_number_unsigned()) return v->get<uint64_t>();
   if (v->is_number_integer() && v->get<int64_t>() >= 0) return v->get<uint64_t>();
-  if (v->is_number_float()) {  // 5.0 is whole enough
+  if (v->is_number_float()) {  // 5.0 counts as whole
     const double d = v->get<double>();
     if (d >= 0 && d <= 9e15 && d == static_cast<double>(static_cast<uint64_t>(d)))
       return static_cast<uint64_t>(d);

@@ -41,7 +41,7 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
 [[gnu::format(printf, 3, 0)]] void write(LogLevel level, const char* area, const char* format,
                                          va_list args) {
   if (!logs(level)) return;
-  char buffer[2048];  // a longer line is cut
+  char buffer[2048];  // longer lines are cut
   std::vsnprintf(buffer, sizeof buffer, format, args);
   std::string line;
   if (as_json) {
@@ -50,7 +50,7 @@ spdlog::level::level_enum to_spdlog(LogLevel level) {
   } else {
     line = std::string(area) + ": " + buffer;
     for (char& c : line)
-      if (static_cast<unsigned char>(c) < ' ') c = ' ';  // one line, whatever a peer sent
+      if (static_cast<unsigned char>(c) < ' ') c = ' ';  // a peer's text must not add lines
   }
   logger().log(to_spdlog(level), line);
 }

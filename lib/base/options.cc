@@ -34,7 +34,7 @@ Result<T> parse_count(const std::string& s) {
   return static_cast<T>(n);
 }
 
-// How a JSON value reads as the text of an option of this kind.
+// Converts a JSON value to the text of an option of this kind.
 Result<std::string> json_text(const Option& option, const Json& v) {
   using Kind = Option::Kind;
   if (option.kind == Kind::kList && v.is_array()) {

@@ -7,7 +7,7 @@
 namespace mc {
 
 Time SteadyClock::coarse_now() const {
-  timespec ts{};  // of the timeline of steady_clock, as of the last tick
+  timespec ts{};  // the same timeline as steady_clock, at the last tick
   clock_gettime(CLOCK_MONOTONIC_COARSE, &ts);
   return Time(std::chrono::seconds(ts.tv_sec) + Duration(ts.tv_nsec));
 }

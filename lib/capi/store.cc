@@ -5,7 +5,7 @@
 #include "capi/common.h"
 #include "store/client/client.h"
 
-// The C face of store::Client.
+// The C interface of store::Client.
 
 struct mc_store {
   std::unique_ptr<mc_engine> engine;
@@ -19,7 +19,7 @@ using namespace mc::store;
 using mc::capi::guarded;
 using mc::capi::report;
 
-// The master says what is wrong with a key; here it only must be one.
+// The master checks keys. Here only the pointer is checked.
 Result<ObjectKey> key_of(const mc_key& key) {
   if (key.data == nullptr && key.bytes != 0)
     return fail(Code::kInvalid, "mc_key.data is NULL and mc_key.bytes is %zu", key.bytes);
@@ -54,7 +54,7 @@ Result<std::vector<Item>> items_of(const mc_item* items, size_t count) {
   return out;
 }
 
-// Of one item; mc_last_error() tells of the last that failed.
+// Reports one item; mc_last_error() has the text of the last that failed.
 template <class R>
 mc_code code_of(const R& outcome) {
   return outcome ? MC_OK : report(outcome.error());

@@ -7,7 +7,7 @@
 
 #include "capi/common.h"
 
-// The C face of xfer::Engine.
+// The C interface of xfer::Engine.
 
 namespace {
 

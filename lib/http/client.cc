@@ -34,7 +34,8 @@ struct Client::Impl {
 
 Client::Client(io::Loop& loop, uint32_t connections_per_host_max)
     : impl_(std::make_shared<Impl>(loop)) {
-  // Tasks for the loop hold the client weakly: one of them may destroy it, then the rest are void.
+  // Tasks for the loop hold the client weakly: one may destroy it, and the rest must then do
+  // nothing.
   const std::weak_ptr<Impl> weak = impl_;
   EventThread* thread = &impl_->thread;
   Pool::Callbacks callbacks;

@@ -98,13 +98,13 @@ struct Connections::Conn final : Parser::Events {
   uint64_t exchange = 0;       // being answered; 0: none
   std::string out;             // sent by the loop, not yet written
   bool flushing = false;       // it is in unsent_
-  bool ended = false;          // with `out` its answer is whole
+  bool ended = false;          // `out` completes its answer
   size_t unflushed = 0;        // answers ended, bytes still in the buffer
   bool refuse_all = false;     // above the limit of connections
   bool close_after = false;
   bool peer_closed = false;
-  size_t held = 0;  // bytes of the body that is read
-  int status = 0;   // what on_head or on_body refused the request with
+  size_t held = 0;  // bytes of the body so far
+  int status = 0;   // the status with which on_head or on_body refused the request
   const char* why = "";
 
   Conn(Connections& o, int fd, const sockaddr* from)
@@ -177,12 +177,12 @@ struct Connections::Conn final : Parser::Events {
   static void on_event(bufferevent*, short what, void* self) {
     Conn& c = of(self);
     c.peer_closed = true;
-    // A client may say it is done and still read what it asked for before.
+    // A client may end its sending side and still read answers to earlier requests.
     if ((what & BEV_EVENT_EOF) != 0 && c.exchange == 0 && c.output() > 0) {
       c.close_after = true;
       return;
     }
-    c.owner.drop(c);  // end, error or a reader that takes nothing: all mean gone
+    c.owner.drop(c);  // end, error, or a client that reads nothing: it is gone
   }
   static void on_timer(int, short, void* self) {
     Conn& c = of(self);
@@ -242,7 +242,7 @@ Result<uint16_t> Connections::listen(const std::string& host, uint16_t port) {
   return ntohs(port_of(reinterpret_cast<sockaddr&>(bound)));
 }
 
-// Without a file for it a client stays in the queue, and would be offered again at once, for ever.
+// Without a free descriptor a client stays in the queue, and accept() would retry at once for ever.
 void Connections::on_accept_error(evconnlistener* listener, void* self) {
   const bool files = errno == EMFILE || errno == ENFILE;
   log_warn("http", "accept: %s%s", std::strerror(errno),
@@ -365,14 +365,14 @@ void Connections::on_flush(int, short, void* self) {
   c.unsent_.clear();
 }
 
-// Straight to the kernel; what it does not take is the buffer's, which waits until it does.
+// Writes to the socket directly. The buffer gets the rest, and waits until the socket is writable.
 void Connections::flush(Conn& conn) {
   conn.flushing = false;
   std::string_view rest = conn.out;
   if (conn.buffered() == 0 && !rest.empty()) {
     const auto n =
         ::send(bufferevent_getfd(conn.bev), rest.data(), rest.size(), MSG_NOSIGNAL | MSG_DONTWAIT);
-    if (n > 0) rest.remove_prefix(static_cast<size_t>(n));  // an error shows itself again there
+    if (n > 0) rest.remove_prefix(static_cast<size_t>(n));  // the buffer reports an error again
   }
   const std::string taken = std::exchange(conn.out, {});
   if (!rest.empty()) conn.write(std::string_view(taken).substr(taken.size() - rest.size()));
@@ -382,19 +382,19 @@ void Connections::flush(Conn& conn) {
     conn.state = Conn::State::kReading;
     conn.wait(options_.idle_timeout);
   }
-  if (conn.output() > 0 || flushed(conn)) pump(conn);  // what was pipelined behind
+  if (conn.output() > 0 || flushed(conn)) pump(conn);  // parses pipelined requests
 }
 
 void Connections::abort(uint64_t exchange) {
   const auto it = exchanges_.find(exchange);
   if (it == exchanges_.end()) return;
-  if (it->second->flushing) flush(*it->second);  // what was said before
+  if (it->second->flushing) flush(*it->second);  // earlier writes first
   drop(*it->second);
 }
 
-// False: that closed it, or began to.
+// False: it closed the connection, or began to.
 bool Connections::flushed(Conn& conn) {
-  if (conn.flushing) return true;  // there is more to come
+  if (conn.flushing) return true;  // another flush follows
   open_ -= std::exchange(conn.unflushed, 0);
   const bool ended = conn.exchange == 0 && conn.state != Conn::State::kLingering;
   const bool idle = conn.state == Conn::State::kReading && !conn.parser.started();
@@ -407,8 +407,8 @@ bool Connections::flushed(Conn& conn) {
   return false;
 }
 
-// Closing at once, with bytes of the request unread, would reset the connection and could take the
-// answer with it; so the write side ends first and the rest of the request is read and dropped.
+// A close with unread bytes of the request would reset the connection, and the client might lose
+// the answer. So the write side ends first, and the rest of the request is read and dropped.
 void Connections::linger(Conn& conn) {
   if (conn.peer_closed) return drop(conn);
   conn.state = Conn::State::kLingering;

@@ -60,7 +60,7 @@ struct Parser::Impl {
     if (!i.in_head) return i.count(n);  // trailers are read and dropped
     if (i.in_value) i.end_line();
     i.field.append(at, n);
-    return i.count(n + 4);  // with ": " and the line's end
+    return i.count(n + 4);  // plus ": " and CRLF
   }
   static int on_value(http_parser* p, const char* at, size_t n) {
     Impl& i = of(p);
@@ -86,7 +86,7 @@ struct Parser::Impl {
       head.status = static_cast<int>(p->status_code);
     if (head.headers.contains("content-length")) head.content_length = p->content_length;
     head.keep_alive = http_should_keep_alive(p) != 0;
-    p->upgrade = 0;  // no other protocol is spoken here: an upgrade is an ordinary request
+    p->upgrade = 0;  // the server supports no other protocol: an upgrade is an ordinary request
     i.stopped = !i.events.on_head(head);
     return i.stopped ? -1 : i.no_body ? 1 : 0;
   }

@@ -26,11 +26,11 @@ struct Pool::Host {
   std::string text;                     // "host:port"
   std::vector<sockaddr_storage> found;  // its addresses
   std::vector<socklen_t> sizes;
-  size_t preferred = 0;  // the one that answered last
+  size_t preferred = 0;  // index of the last that answered
   uint32_t open = 0;
-  std::vector<Conn*> idle;  // last used first
+  std::vector<Conn*> idle;  // most recently used first
   std::deque<uint64_t> waiting;
-  bool placing = false;  // next() is at work
+  bool placing = false;  // next() is running
 };
 
 struct Pool::Job {
@@ -42,7 +42,7 @@ struct Pool::Job {
   std::string path;
   Host* host = nullptr;
   Conn* conn = nullptr;
-  size_t attempts = 0;  // addresses tried, and one more try for a connection that had gone stale
+  size_t attempts = 0;  // addresses tried, plus one retry after a stale connection
   bool retried = false;
   ClientResponse response;
 
@@ -85,11 +85,11 @@ struct Pool::Conn final : Parser::Events {
   Parser parser;
   Job* job = nullptr;
   bool connected = false, used = false;  // used: has answered before
-  bool heard = false;                    // some byte of the current answer came
-  bool interim = false;                  // the head read last was of a 1xx
+  bool heard = false;                    // bytes of the current answer arrived
+  bool interim = false;                  // the last head was a 1xx
   size_t address = 0;
-  std::string pending;  // of the body, not yet passed on
-  Time at;              // of the read being parsed
+  std::string pending;  // bytes of the body, not yet passed on
+  Time at;              // when the bytes being parsed were read
 
   Conn(Pool& p, Host& h)
       : pool(p),
@@ -200,7 +200,7 @@ void Pool::start(uint64_t id, ClientRequest request, bool stream, Time deadline)
   place(job);
 }
 
-// On an idle connection, on a new one, or in the queue for one.
+// Sends the job on an idle or a new connection, or queues it.
 void Pool::place(Job& job) {
   Host& host = *job.host;
   if (!host.idle.empty() && !job.retried) {
@@ -249,7 +249,7 @@ void Pool::give(Conn& conn, Job& job) {
 }
 
 void Pool::read(Conn& conn) {
-  if (conn.job == nullptr) return drop(conn);  // an idle connection has nothing to say
+  if (conn.job == nullptr) return drop(conn);  // bytes on an idle connection answer no request
   conn.at = thread_.now();
   if (!conn.heard) conn.job->response.first_byte = conn.at;
   conn.heard = true;
@@ -307,7 +307,7 @@ void Pool::answered(Conn& conn) {
   next(host);
 }
 
-// The connection is over: by the answer's end, before it, in the middle of it, or while idle.
+// The connection ended: at the answer's end, before it, in the middle of it, or while idle.
 void Pool::ended(Conn& conn, const std::string& why) {
   if (conn.job == nullptr) {
     std::erase(conn.host.idle, &conn);
@@ -328,7 +328,7 @@ void Pool::ended(Conn& conn, const std::string& why) {
     return failed(
         job, {Code::kUnavailable, strf("%s %s: %s", conn.connected ? "request to" : "connect to",
                                        to.c_str(), why.c_str())});
-  if (stale) job.retried = true;  // closed while the request was on its way: a fresh one, once
+  if (stale) job.retried = true;  // closed while the request was in flight: one retry on a new one
   if (other) host.preferred = (conn.address + 1) % host.found.size();
   conn.job = nullptr;
   job.conn = nullptr;
@@ -363,7 +363,7 @@ void Pool::drop(Conn& conn) {
 }
 
 void Pool::next(Host& host) {
-  if (host.placing) return;  // a placement that fails comes back here
+  if (host.placing) return;  // a failed placement calls next() again
   host.placing = true;
   while (!host.waiting.empty() && (!host.idle.empty() || host.open < per_host_max_)) {
     const auto job = jobs_.find(host.waiting.front());

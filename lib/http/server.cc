@@ -13,7 +13,7 @@ namespace mc::http {
 struct Exchange::Impl {
   Request request;
   std::shared_ptr<EventThread::Inbox> inbox;
-  Connections* connections = nullptr;  // touched by tasks only, which end with its thread
+  Connections* connections = nullptr;  // only tasks use it, and they end with its thread
   std::shared_ptr<Flow> flow;
   uint64_t id = 0;
   bool http10 = false, keep_alive = false;
@@ -56,7 +56,7 @@ void Exchange::start(int status, std::string_view content_type, Headers extra) c
   if (impl_->answered || impl_->streaming) return;
   impl_->streaming = true;
   extra.emplace_back("Cache-Control", "no-cache");
-  // HTTP/1.0 knows no chunks: its answer ends with the connection.
+  // HTTP/1.0 has no chunks: the end of the connection ends the answer.
   impl_->send(answer_head(status, content_type, extra, nullptr, impl_->http10,
                           impl_->keep_alive && !impl_->http10),
               false);
@@ -125,7 +125,7 @@ struct Server::Impl {
     x->id = a.exchange;
     x->http10 = a.http10;
     x->keep_alive = a.keep_alive;
-    // Answered exchanges are forgotten now and then, at a cost that their number pays for.
+    // Erases answered exchanges in bulk, so that the cost for each stays constant.
     if (exchanges.size() >= sweep_at) {
       std::erase_if(exchanges, [](const auto& e) {
         const auto live = e.second.lock();
@@ -153,7 +153,8 @@ Result<std::unique_ptr<Server>> Server::open(io::Loop& loop, const std::string& 
                                              ServerOptions options, Handler handler) {
   MC_TRY(io::Address where, io::parse_address(address));
   auto impl = std::make_shared<Impl>(loop, std::move(handler));
-  // Tasks for the loop hold the server weakly: one of them may destroy it, then the rest are void.
+  // Tasks for the loop hold the server weakly: one may destroy it, and the rest must then do
+  // nothing.
   const std::weak_ptr<Impl> weak = impl;
   EventThread* thread = &impl->thread;
   Connections::Callbacks callbacks;

@@ -4,7 +4,7 @@ namespace mc::http {
 namespace {
 constexpr size_t kEventMax = 1 << 20;
 
-// Where the first blank line begins and what follows it, or npos.
+// Returns: where the first blank line begins and what follows it, or npos.
 struct Gap {
   size_t at, next;
 };
@@ -16,7 +16,7 @@ Gap find_gap(std::string_view text, size_t from) {
   return {text.npos, text.npos};
 }
 
-// The data lines of one event, joined; false when it has none.
+// Joins the data lines of one event; false when it has none.
 bool data_of(std::string_view event, std::string& data) {
   bool any = false;
   while (!event.empty()) {
@@ -39,7 +39,7 @@ bool data_of(std::string_view event, std::string& data) {
 
 bool SseParser::feed(std::string_view chunk,
                      const std::function<void(std::string_view data)>& event) {
-  // A gap may begin in the last two bytes seen before.
+  // A blank line may begin in the last two bytes of the earlier chunk.
   const size_t from = pending_.size() < 2 ? 0 : pending_.size() - 2;
   pending_.append(chunk);
   size_t done = 0;

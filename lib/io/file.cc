@@ -29,10 +29,10 @@ Result<std::string> read_file(const std::string& path, size_t bytes_max) {
 }
 
 Result<> write_file_atomically(const std::string& path, std::string_view content, unsigned mode) {
-  static std::atomic<unsigned> writes{0};  // threads that write one path do not share a temporary
+  static std::atomic<unsigned> writes{0};  // threads that write one path need different temporaries
   const std::string temporary =
       path + "." + std::to_string(::getpid()) + "." + std::to_string(++writes) + ".tmp";
-  ::unlink(temporary.c_str());  // of a dead process with our id: its mode would stay
+  ::unlink(temporary.c_str());  // one left by a dead process with our id would keep its mode
   Fd fd(::open(temporary.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, mode));
   if (!fd) return fail_errno("create %s", temporary.c_str());
   while (!content.empty()) {

@@ -7,7 +7,7 @@
 
 namespace mc::io {
 namespace {
-constexpr uint32_t kLowest = 16'384;  // below it services have their usual ports
+constexpr uint32_t kLowest = 16'384;  // services have their usual ports below
 constexpr int kTries = 32;
 
 uint32_t first_outgoing_port() {

@@ -39,7 +39,7 @@ bool Loop::watches(Handle handle) const {
          std::any_of(memory_watches_.begin(), memory_watches_.end(), is);
 }
 
-// What is ready without a wait.
+// Returns: the tasks that are ready without a wait.
 std::vector<std::pair<Loop::Handle, std::shared_ptr<Loop::Task>>> Loop::look_around() {
   std::vector<std::pair<Handle, std::shared_ptr<Task>>> ready;
   for (const MemoryWatch& w : memory_watches_)
@@ -150,7 +150,8 @@ void Loop::run_posted() {
 
 void Loop::run_timers() {
   const Time until = now_;
-  // Those due now, and no others: a task that sets a timer for now must not keep the turn forever.
+  // Only those due at the start: a task that sets a timer for now must not prolong the turn
+  // forever.
   std::vector<Handle> due;
   for (auto it = timers_.begin(); it != timers_.end() && it->first <= until; ++it)
     due.push_back(it->second.handle);

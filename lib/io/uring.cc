@@ -48,7 +48,7 @@ Result<std::unique_ptr<Uring>> Uring::open(const Config& config) {
     return fail(Code::kUnsupported,
                 "the kernel refuses io_uring (sysctl kernel.io_uring_disabled, "
                 "a seccomp filter, or its age)");
-  // Fewer interrupts where the kernel knows how; the plain ring everywhere else.
+  // A kernel that supports it sends fewer interrupts; others get the plain ring.
   const unsigned quiet =
       IORING_SETUP_COOP_TASKRUN |
       (config.one_thread ? IORING_SETUP_SINGLE_ISSUER | IORING_SETUP_DEFER_TASKRUN : 0u);
@@ -81,7 +81,7 @@ bool Uring::full() const { return impl_->under_way >= impl_->depth; }
 void Uring::prepare(const Operation& o) {
   MC_CHECK(!full());
   io_uring_sqe* sqe = io_uring_get_sqe(&impl_->ring);
-  MC_CHECK(sqe != nullptr);  // the queue has a place for each operation under way
+  MC_CHECK(sqe != nullptr);  // the queue has room for `depth` operations
   if (o.fixed >= 0 && o.write)
     io_uring_prep_write_fixed(sqe, o.fd, o.data, o.bytes, o.offset, o.fixed);
   else if (o.fixed >= 0)

@@ -10,7 +10,7 @@ using trace::Status;
 constexpr size_t kErrorBodyMax = 64 * 1024;
 constexpr size_t kReasonMax = 120;
 
-// Reasons are counted by their text: a code when there is one, else the message, cut.
+// Reasons are counted by their text: the error's code if it has one, else its message, cut.
 std::string reason_of(const Json& error) {
   if (!error.is_object()) return error.is_string() ? error.get<std::string>() : std::string();
   for (const char* key : {"code", "message", "type"}) {
@@ -38,7 +38,7 @@ std::string header(const std::map<std::string, std::string>& headers, const char
   return it == headers.end() ? std::string() : it->second;
 }
 
-// Of the parts that were told, the sum; none when none was.
+// Returns: the sum of the parts that are present; none when none is.
 std::optional<double> sum(const std::optional<double>& a, const std::optional<double>& b) {
   if (!a && !b) return std::nullopt;
   return a.value_or(0) + b.value_or(0);
@@ -102,7 +102,7 @@ void Completion::event(std::string_view data, Time at) {
   if (tokens > 0) stamps_.push_back({to_ms(at - intended_), tokens});
 }
 
-// `tokens`: of this event, when the usage tells.
+// Sets `tokens` of this event, if the usage has them.
 void Completion::usage(const Json& usage, uint64_t& tokens) {
   has_usage_ = true;
   if (const auto n = count(usage, "completion_tokens")) {
@@ -167,7 +167,7 @@ void Completion::compute_times() {
   uint64_t events = stamps_.size();
   if (!counting_ && counted_ > 0 && counted_ != events) {
     if (counted_ + 1 == events && last_is_empty_)
-      stamps_.pop_back();  // it only said why the answer ended
+      stamps_.pop_back();  // it had only the finish reason
     else
       gaps_are_chunks_ = true;
   }

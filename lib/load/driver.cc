@@ -78,7 +78,7 @@ bool Driver::prepare() {
   return true;
 }
 
-// A body a turn, so that sends that fall due meanwhile wait for one at most.
+// Prepares one body a turn, so that a send that falls due waits for one at most.
 void Driver::keep_preparing() {
   if (preparing_) return;
   preparing_ = loop_.post([weak = std::weak_ptr(self_)] {
@@ -142,7 +142,7 @@ void Driver::send(size_t index, Time intended) {
   const auto flight = flights_.emplace(index, Flight{Completion(std::move(result), intended), 0});
   Completion& completion = flight.first->second.completion;
 
-  http::ClientCallbacks calls;  // never after conclude(): it cancels, or the answer was the last
+  http::ClientCallbacks calls;  // none runs after conclude(): the request is cancelled or done
   calls.on_headers = [&completion](int status, const auto& headers, Time at) {
     completion.head(status, headers, at);
   };

@@ -41,7 +41,7 @@ Result<> check_path(const std::string& path) {
   return {};
 }
 
-// One frame; false: there is none (or no more of the message).
+// Receives one frame; false: there is none, or the message has no more.
 bool receive_frame(void* socket, std::string& frame, bool& more) {
   zmq_msg_t message;
   zmq_msg_init(&message);
@@ -98,7 +98,7 @@ void LocalServer::receive() {
   });
 }
 
-// A REQ peer's question is its identity, an empty frame, and what it asked.
+// A REQ peer's message is its identity, an empty frame, and the question.
 bool LocalServer::next() {
   Frames frames;
   std::string frame, peer;

@@ -40,7 +40,7 @@ void Membership::accuse(const NodeId& node, Time now) {
 }
 
 std::vector<Membership::Change> Membership::tick(Time now) {
-  if (const Duration missed = stalled(now); missed > Duration::zero()) {  // not they stood still
+  if (const Duration missed = stalled(now); missed > Duration::zero()) {  // the watcher stalled
     ++stalls_;
     for (auto& [name, node] : nodes_) node.heard = std::min(now, node.heard + missed);
   }

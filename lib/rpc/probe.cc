@@ -14,10 +14,10 @@
 namespace mc::rpc {
 namespace {
 
-// One that listens further down is taken when those before it have been silent for so long.
+// A listening address is chosen once those before it in the list were silent for this long.
 constexpr Duration kPatience = std::chrono::milliseconds(50);
 
-// A connection that is being made, or none.
+// Starts a connection; empty on failure.
 io::Fd begin_connect(const std::string& text, bool& there) {
   const auto address = io::parse_address(text);
   if (!address) return {};
@@ -59,9 +59,9 @@ size_t first_listening(const std::vector<std::string>& addresses, Duration budge
     while (best < listens.size() && !listens[best]) ++best;
     const bool found = best < listens.size();
     std::vector<pollfd> open;
-    bool before = false;  // one that may still be better
+    bool before = false;  // an earlier address may still answer
     for (size_t i = 0; i < fds.size(); ++i) {
-      open.push_back({fds[i].get(), POLLOUT, 0});  // poll passes over -1
+      open.push_back({fds[i].get(), POLLOUT, 0});  // poll() ignores -1
       before = before || (fds[i] && i < best);
     }
     if (!before) return found ? best : SIZE_MAX;

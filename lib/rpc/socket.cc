@@ -48,7 +48,7 @@ Result<> set_curve(void* socket, bool server) {
   return {};
 }
 
-// Servers listen on the IPv4 one; a resolver may name ::1 first, where nobody is.
+// Servers listen on the IPv4 address; a resolver may return ::1 first, where none listens.
 std::string numeric(const std::string& host) { return host == "localhost" ? "127.0.0.1" : host; }
 
 int zmq_type(Socket::Kind kind) {
@@ -133,7 +133,7 @@ Result<Socket> Socket::listen(Kind kind, const std::string& text) {
   size_t n = bound.size();
   zmq_getsockopt(handle, ZMQ_LAST_ENDPOINT, bound.data(), &n);
   MC_TRY(const io::Address resolved, io::parse_address(bound.data()));
-  // The host as it was asked for: ZeroMQ reports 127.0.0.1 as an IPv6-mapped address.
+  // Keeps the host as given: ZeroMQ reports 127.0.0.1 as an IPv6-mapped address.
   socket.address_ = io::Address{host, resolved.port}.text();
   return socket;
 }

@@ -80,7 +80,7 @@ Reader::Reader(std::string_view in) : at_(in.data()), end_(in.data() + in.size()
   if (in.size() > kMessageBytesMax) fault();
 }
 
-// Nothing is left to be read.
+// Marks the input as bad: nothing more is read.
 void Reader::fault() {
   bad_ = true;
   left_ = 0;
@@ -111,7 +111,7 @@ std::string_view Reader::take_bytes(uint64_t n) {
   return {at_ - n, n};
 }
 
-// Source: the MessagePack specification, "Formats". Maps and extensions are nobody's here.
+// Source: the MessagePack specification, "Formats". Our messages have no maps or extensions.
 Reader::Token Reader::take() {
   using Kind = Token::Kind;
   if (bad_ || left_ == 0 || at_ == end_) {
@@ -156,7 +156,7 @@ Reader::Token Reader::take() {
   }
 }
 
-// An element takes a byte at least: an array longer than what is left lies about its length.
+// An element takes at least one byte: an array with more elements than bytes left is false.
 size_t Reader::enter_long() {
   const Token t = take();
   const size_t outer = left_;
@@ -167,7 +167,7 @@ size_t Reader::enter_long() {
   return outer;
 }
 
-// Past what is left of the array, whatever it holds, at any depth.
+// Skips the rest of the array, with elements of any kind and depth.
 void Reader::pass_over() {
   while (!bad_ && left_ > 0) {
     const Token t = take();
@@ -205,7 +205,7 @@ void Reader::get(double& v) {
   v = 0;
   switch (t.kind) {
     case Token::Kind::kDouble: v = t.d; break;
-    // Packers shorten whole doubles.
+    // Some packers encode whole doubles as integers.
     case Token::Kind::kUnsigned: v = static_cast<double>(t.n); break;
     case Token::Kind::kNegative: v = static_cast<double>(static_cast<int64_t>(t.n)); break;
     case Token::Kind::kNil:

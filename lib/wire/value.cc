@@ -102,7 +102,7 @@ Result<Document> Document::parse(std::string_view in, size_t bytes_max) {
   auto parsed = std::make_unique<Parsed>();
   try {
     size_t used = 0;
-    // An element takes a byte at least: a list longer than the message lies about its length.
+    // An element takes at least one byte: a list with more elements than bytes is false.
     const size_t list = std::min(kListMax, in.size());
     const msgpack::unpack_limit limit(list, list, in.size(), in.size(), 0, kDepthMax);
     auto borrow = [](msgpack::type::object_type, size_t, void*) { return true; };
