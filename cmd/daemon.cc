@@ -31,7 +31,7 @@ void notify_systemd(const char* state) {
   if (!fd) return;
   if (::sendto(fd.get(), state, std::strlen(state), MSG_NOSIGNAL,
                reinterpret_cast<const sockaddr*>(&address), length) < 0)
-    log_warn("daemon", "telling systemd '%s' failed: %s", state, std::strerror(errno));
+    log_warn("daemon", "notify systemd of '%s': %s", state, std::strerror(errno));
 }
 
 }  // namespace

@@ -35,7 +35,7 @@ Result<std::unique_ptr<mc_engine>> open_engine(const char* node, const mc_option
   e->address = e->server->address();
   e->control = std::thread([loop = &e->loop] {
     if (auto ran = loop->run(); !ran)
-      log_error("capi", "the control endpoint ended: %s", ran.error().what.c_str());
+      log_error("capi", "the control endpoint stopped: %s", ran.error().what.c_str());
   });
   return e;
 }

@@ -25,10 +25,11 @@ static_assert(MC_STATE_COMPLETED == static_cast<int>(State::kCompleted) &&
 Result<Request> request_of(const mc_request& r, const Clock& clock) {
   for (uint64_t word : r.reserved)
     if (word != 0) return fail(Code::kInvalid, "mc_request.reserved is not zero");
-  if (r.op > MC_WRITE) return fail(Code::kInvalid, "mc_request.op %u is no operation", r.op);
+  if (r.op > MC_WRITE)
+    return fail(Code::kInvalid, "mc_request.op is %u: want MC_READ or MC_WRITE", r.op);
   constexpr Priority kClasses[] = {Priority::kMedium, Priority::kHigh, Priority::kLow};
   if (r.priority >= std::size(kClasses))
-    return fail(Code::kInvalid, "mc_request.priority %u is no class", r.priority);
+    return fail(Code::kInvalid, "mc_request.priority is %u: want one of MC_PRIORITY_*", r.priority);
   Request out;
   out.priority = kClasses[r.priority];
   out.op = r.op == MC_READ ? Op::kRead : Op::kWrite;

@@ -238,7 +238,7 @@ Result<uint16_t> Connections::listen(const std::string& host, uint16_t port) {
   sockaddr_storage bound{};
   socklen_t size = sizeof bound;
   if (getsockname(evconnlistener_get_fd(listener_), reinterpret_cast<sockaddr*>(&bound), &size))
-    return fail_errno("name of the socket on %s", where.c_str());
+    return fail_errno("read the address of the socket on %s", where.c_str());
   return ntohs(port_of(reinterpret_cast<sockaddr&>(bound)));
 }
 

@@ -33,10 +33,10 @@ Result<> check_same_user(int socket) {
   ucred peer{};
   socklen_t n = sizeof peer;
   if (::getsockopt(socket, SOL_SOCKET, SO_PEERCRED, &peer, &n) != 0)
-    return fail_errno("user of a peer on this host");
+    return fail_errno("read the user of a unix socket's peer");
   if (peer.uid != ::geteuid())
-    return fail(Code::kDenied, "pid %d on this host is of user %u: want %u", peer.pid, peer.uid,
-                ::geteuid());
+    return fail(Code::kDenied, "pid %d on this host runs as user %u: want user %u", peer.pid,
+                peer.uid, ::geteuid());
   return {};
 }
 

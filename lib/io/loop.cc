@@ -122,7 +122,7 @@ Result<> Loop::turn(Duration wait) {
   const auto ms = std::max<int64_t>(0, (wait.count() + 999'999) / 1'000'000);
   const int ready = zmq_poll(items.data(), static_cast<int>(items.size()), static_cast<long>(ms));
   now_ = clock_.now();
-  if (ready < 0 && errno != EINTR) return fail_errno("poll of %zu sockets", items.size());
+  if (ready < 0 && errno != EINTR) return fail_errno("poll %zu sockets", items.size());
   run_timers();
   // A task of this turn may have unwatched one that comes after it.
   for (const auto& [handle, task] : seen)

@@ -47,7 +47,7 @@ Result<std::unique_ptr<Uring>> Uring::open(const Config& config) {
   if (!available())
     return fail(Code::kUnsupported,
                 "the kernel refuses io_uring (sysctl kernel.io_uring_disabled, "
-                "a seccomp filter, or its age)");
+                "a seccomp filter, or the kernel is too old)");
   // A kernel that supports it sends fewer interrupts; others get the plain ring.
   const unsigned quiet =
       IORING_SETUP_COOP_TASKRUN |

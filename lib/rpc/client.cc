@@ -30,7 +30,7 @@ Error no_answer(const std::string& address, const char* type, Duration budget, b
 
 Error gone(const std::string& address, const char* type) {
   return {Code::kUnavailable,
-          strf("%s to %s: it ended before it answered: ask again", type, address.c_str())};
+          strf("%s to %s: the server ended before it answered: retry", type, address.c_str())};
 }
 
 Answered answer_of(const std::vector<std::string>& frames) {
@@ -196,8 +196,8 @@ Result<> Client::send(uint64_t id, Pending& call) {
   if (link.shm && link.by_zeromq == 0) {
     call.shm = link.shm->send(envelope, call.body);
     if (!call.shm && !link.shm->broken())  // over ZeroMQ it would overtake earlier calls
-      return fail(Code::kBusy, "%s to %s: it does not read what it is sent", call.type,
-                  link.to.c_str());
+      return fail(Code::kBusy, "%s to %s: the server does not read its messages: retry later",
+                  call.type, link.to.c_str());
   }
   if (!call.shm) MC_TRY_(link.socket->send({envelope, call.body}));
   call.link = at;

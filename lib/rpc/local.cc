@@ -36,8 +36,7 @@ Result<> check_path(const std::string& path) {
     return fail(Code::kInvalid, "a socket path of %zu bytes: want 1 to %zu", path.size(), kPathMax);
   struct stat info {};
   if (::lstat(path.c_str(), &info) == 0 && !S_ISSOCK(info.st_mode))
-    return fail(Code::kInvalid, "%s is there already and is no socket: give another path",
-                path.c_str());
+    return fail(Code::kInvalid, "%s exists and is not a socket: give another path", path.c_str());
   return {};
 }
 

@@ -34,7 +34,7 @@ void ServerList::skip(size_t at) {
 bool ServerList::refused(size_t at, const std::string& instead) {
   if (at != current_) return true;  // an earlier answer moved on already
   const auto address =
-      instead.empty() ? fail(Code::kNotFound, "nobody") : io::parse_address(instead);
+      instead.empty() ? fail(Code::kNotFound, "no other server") : io::parse_address(instead);
   if (!address || address->port == 0) {
     skip(at);
     return false;

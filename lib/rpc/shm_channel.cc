@@ -41,7 +41,7 @@ Result<io::Fd> ShmChannel::make_memory() {
   io::Fd fd(::memfd_create("mc-near", MFD_CLOEXEC | MFD_ALLOW_SEALING));
   if (!fd || ::ftruncate(fd.get(), sizeof(ShmRings)) != 0 ||
       ::fcntl(fd.get(), F_ADD_SEALS, F_SEAL_SHRINK | F_SEAL_GROW | F_SEAL_SEAL) != 0)
-    return fail_errno("memory for a connection on this host");
+    return fail_errno("create shared memory for a connection on this host");
   return fd;
 }
 
@@ -49,9 +49,10 @@ Result<ShmChannel> ShmChannel::map(io::Fd socket, int memory, bool server) {
   const int seals = ::fcntl(memory, F_GET_SEALS);
   const off_t bytes = ::lseek(memory, 0, SEEK_END);
   if (seals < 0 || (seals & F_SEAL_SHRINK) == 0 || bytes != off_t{sizeof(ShmRings)})
-    return fail(Code::kUnavailable, "memory of a connection on this host: not of this version");
+    return fail(Code::kUnavailable,
+                "shared memory of a connection on this host: made by another version of mc");
   void* at = ::mmap(nullptr, sizeof(ShmRings), PROT_READ | PROT_WRITE, MAP_SHARED, memory, 0);
-  if (at == MAP_FAILED) return fail_errno("map the memory of a connection on this host");
+  if (at == MAP_FAILED) return fail_errno("map shared memory of a connection on this host");
   return ShmChannel(std::move(socket), static_cast<ShmRings*>(at), server);
 }
 
@@ -227,7 +228,8 @@ Result<ShmChannel> connect_shm(const std::string& address, Duration budget, cons
   for (;;) {
     const Duration left = deadline - clock.now();
     if (left.count() <= 0)
-      return fail(Code::kTimeout, "%s: no greeting on this host", address.c_str());
+      return fail(Code::kTimeout, "%s: no shared-memory handshake within the time limit",
+                  address.c_str());
     pollfd p{handshake.fd(), POLLIN, 0};
     if (::poll(&p, 1, static_cast<int>(left.count() / 1'000'000 + 1)) <= 0) continue;
     MC_TRY(std::optional<ShmChannel> end, handshake.step());

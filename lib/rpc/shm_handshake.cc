@@ -35,13 +35,14 @@ Result<std::optional<Received>> receive(int socket) {
   std::array<char, 256> buffer;
   io::WithFd got = io::receive_with_fd(socket, buffer, MSG_DONTWAIT);
   if (got.bytes < 0 && (errno == EAGAIN || errno == EINTR)) return std::nullopt;
-  if (got.bytes <= 0) return fail(Code::kUnavailable, "a greeting on this host was cut off");
+  if (got.bytes <= 0)
+    return fail(Code::kUnavailable, "shared-memory handshake: the peer closed the connection");
   return Received{{buffer.data(), static_cast<size_t>(got.bytes)}, std::move(got.fd)};
 }
 
 Result<> send(int socket, std::string_view bytes, int fd) {
   if (io::send_with_fd(socket, bytes, fd, MSG_DONTWAIT)) return {};
-  return fail(Code::kUnavailable, "a greeting on this host: %s", std::strerror(errno));
+  return fail(Code::kUnavailable, "shared-memory handshake: send: %s", std::strerror(errno));
 }
 
 bool same(std::string_view a, std::string_view b) {  // in constant time
@@ -73,7 +74,8 @@ Result<ShmHandshake> ShmHandshake::to(const std::string& address) {
     MC_TRY_(io::check_same_user(socket.get()));
     return ShmHandshake(std::move(socket), false);
   }
-  return fail(Code::kUnavailable, "%s: not on this host", address.c_str());
+  return fail(Code::kUnavailable, "%s: no server of this user listens there on this host",
+              address.c_str());
 }
 
 Result<ShmHandshake> ShmHandshake::from(io::Fd socket, const std::string&) {
@@ -97,10 +99,11 @@ Result<std::optional<ShmChannel>> ShmHandshake::step_server() {
   MC_TRY(const std::optional<Received> got, receive(fd()));
   if (!got) return std::nullopt;
   if (got->bytes.size() != kNonceBytes + kProofBytes)
-    return fail(Code::kInvalid, "a greeting on this host of %zu bytes", got->bytes.size());
+    return fail(Code::kInvalid, "shared-memory handshake: a message of %zu bytes",
+                got->bytes.size());
   nonces_ += got->bytes.substr(0, kNonceBytes);
   if (!same(got->bytes.substr(kNonceBytes), proof("client")))
-    return fail(Code::kDenied, "a peer on this host has another cluster key");
+    return fail(Code::kDenied, "shared-memory handshake: the client has another cluster key");
   MC_TRY(const io::Fd memory, ShmChannel::make_memory());
   MC_TRY_(send(fd(), proof("server"), memory.get()));
   MC_TRY(ShmChannel end, ShmChannel::map(std::move(socket_), memory.get(), true));
@@ -112,14 +115,14 @@ Result<std::optional<ShmChannel>> ShmHandshake::step_client() {
   if (!got) return std::nullopt;
   if (!greeted_) {
     if (got->bytes.size() != kMagic.size() + kNonceBytes || !got->bytes.starts_with(kMagic))
-      return fail(Code::kUnavailable, "a greeting on this host of another version");
+      return fail(Code::kUnavailable, "shared-memory handshake: the server runs another version");
     nonces_ = got->bytes.substr(kMagic.size()) + fresh_nonce();
     greeted_ = true;
     MC_TRY_(send(fd(), nonces_.substr(kNonceBytes) + proof("client"), -1));
     return std::nullopt;
   }
   if (!same(got->bytes, proof("server")) || !got->fd)
-    return fail(Code::kDenied, "the server on this host has another cluster key");
+    return fail(Code::kDenied, "shared-memory handshake: the server has another cluster key");
   MC_TRY(ShmChannel end, ShmChannel::map(std::move(socket_), got->fd.get(), false));
   return std::optional<ShmChannel>(std::move(end));
 }

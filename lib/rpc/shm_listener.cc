@@ -25,12 +25,12 @@ constexpr uint64_t kHandshake = uint64_t{1} << 63;  // plus its descriptor
 Result<std::unique_ptr<ShmListener>> ShmListener::open(io::Loop& loop, const std::string& address,
                                                        Take take) {
   const auto names = shm_names(address);
-  if (names.empty())
-    return fail(Code::kInvalid, "%s: no address to be found under", address.c_str());
+  if (names.empty()) return fail(Code::kInvalid, "%s: not an address with a port", address.c_str());
   auto server = std::unique_ptr<ShmListener>(new ShmListener(loop, address, std::move(take)));
   server->listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   server->epoll_.reset(::epoll_create1(EPOLL_CLOEXEC));
-  if (!server->listener_ || !server->epoll_) return fail_errno("sockets for callers on this host");
+  if (!server->listener_ || !server->epoll_)
+    return fail_errno("create sockets for callers on this host");
   const int bound = io::bind_local(server->listener_.get(), names[0]);
   if (bound != 0 || ::listen(server->listener_.get(), 128) != 0)
     return fail(Code::kUnavailable, "unix socket @%s: %s", names[0].c_str(),

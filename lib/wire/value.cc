@@ -98,7 +98,8 @@ Value Document::root() const { return Value(&parsed_->handle.get()); }
 
 Result<Document> Document::parse(std::string_view in, size_t bytes_max) {
   if (in.size() > bytes_max)
-    return fail(Code::kInvalid, "a message of %zu bytes, more than %zu", in.size(), bytes_max);
+    return fail(Code::kInvalid, "message of %zu bytes, more than the limit of %zu", in.size(),
+                bytes_max);
   auto parsed = std::make_unique<Parsed>();
   try {
     size_t used = 0;
