@@ -51,9 +51,9 @@ TEST_SUITE("rpc/membership") {
     m.tick(t0);
     m.accuse("a", t0 + 1s);
     m.accuse("a", t0 + 1s);
-    m.accuse("stranger", t0 + 1s);
+    m.accuse("unknown", t0 + 1s);
     CHECK(m.suspect("a", t0 + 1s));
-    CHECK(m.suspect("stranger", t0 + 1s));
+    CHECK(m.suspect("unknown", t0 + 1s));
     REQUIRE(m.heard("a", 1, t0 + 2s).has_value());
     CHECK(m.tick(t0 + 2s) == Changes{{Kind::kSuspect, "a", 1}, {Kind::kRecovered, "a", 1}});
     m.accuse("a", t0 + 3s);

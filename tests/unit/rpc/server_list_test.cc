@@ -58,7 +58,7 @@ struct Servers {
 }  // namespace
 
 TEST_SUITE("server_list") {
-  TEST_CASE("a list is asked from its first on, and who is silent is passed over") {
+  TEST_CASE("calls start with the first of the list, and a silent server is skipped") {
     auto servers = ServerList::parse("a:1,b:2,a:1,c:3");
     REQUIRE(servers);
     CHECK(servers->size() == 3);
@@ -77,7 +77,7 @@ TEST_SUITE("server_list") {
     }
   }
 
-  TEST_CASE("who refuses names the next, and nonsense names nobody") {
+  TEST_CASE("a refusal names the next server, and nonsense names none") {
     auto servers = ServerList::parse("a:1,b:2");
     REQUIRE(servers);
     CHECK(servers->refused(0, "x:9"));
@@ -125,7 +125,7 @@ TEST_SUITE("server_list") {
     CHECK(s.calls < 10);
   }
 
-  TEST_CASE("when the one that answered is gone, the others are asked") {
+  TEST_CASE("when the one that answered is gone, calls go to the others") {
     Servers s(2);
     const std::string list = s.all[0]->address() + "," + s.all[1]->address();
     auto client = rpc::Client::connect(s.loop, list);
@@ -135,7 +135,8 @@ TEST_SUITE("server_list") {
     s.all[0].reset();
     CHECK(s.ask(**client, 50ms).error().code == Code::kTimeout);
     CHECK(s.ask(**client)->name == s.leader);
-    (*client)->skip_server();  // its answer was of no use: the next one is asked, and is not there
+    (*client)->skip_server();  // its answer was useless: the next call goes to the next one, which
+                               // is gone
     CHECK(s.ask(**client, 50ms).error().code == Code::kTimeout);
     CHECK(s.ask(**client)->name == s.leader);
   }

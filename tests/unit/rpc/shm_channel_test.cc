@@ -112,7 +112,7 @@ int shm_knock(const std::string& address) {  // a client that does as it likes
 }  // namespace
 
 TEST_SUITE("shm_channel") {
-  TEST_CASE("calls go the shorter way, whatever their size") {
+  TEST_CASE("calls of any size use shared memory") {
     SteadyClock clock;
     ShmService service;
     auto client = shm_sync(service.address, clock);
@@ -162,7 +162,7 @@ TEST_SUITE("shm_channel") {
     CHECK(service.shm() > 0);
   }
 
-  TEST_CASE("calls are handled in their order while the shorter way is being found") {
+  TEST_CASE("calls keep their order while the client switches to shared memory") {
     SteadyClock clock;
     ShmService service;
     io::Loop loop(clock);
@@ -249,7 +249,7 @@ TEST_SUITE("shm_channel") {
     CHECK(backoff.yield(later) == 100us);
   }
 
-  TEST_CASE("a server without the shorter way is asked over ZeroMQ") {
+  TEST_CASE("a client calls a server without shared memory over ZeroMQ") {
     SteadyClock clock;
     io::Loop loop(clock);
     Metrics metrics;
@@ -290,7 +290,7 @@ TEST_SUITE("shm_channel") {
     CHECK(r->text == "again");
   }
 
-  TEST_CASE("a caller is told when its server has not answered in time") {
+  TEST_CASE("a call fails when its server does not answer in time") {
     SteadyClock clock;
     ShmService service;
     auto client = shm_sync(service.address, clock);
@@ -316,7 +316,7 @@ TEST_SUITE("shm_channel") {
     CHECK(got[1] == std::pair<std::string, std::string>{"two", "short"});
   }
 
-  TEST_CASE("who does not read is not written to without end") {
+  TEST_CASE("a peer that does not read is not sent to without end") {
     ShmPair p;
     const std::string large(8 << 20, 'a');
     int sent = 0;
@@ -369,19 +369,19 @@ TEST_SUITE("shm_channel") {
     CHECK(::ftruncate(p.memory, 0) != 0);  // nobody can take the memory away
   }
 
-  TEST_CASE("strangers who greet wrongly, or not at all, are not in the way of others") {
+  TEST_CASE("peers with a wrong handshake, or none, do not block others") {
     SteadyClock clock;
     ShmService service;
-    std::vector<int> strangers;
+    std::vector<int> peers;
     for (int i = 0; i < 100; ++i) {
-      strangers.push_back(shm_knock(service.address));
+      peers.push_back(shm_knock(service.address));
       const std::string wrong(static_cast<size_t>(i), 'x');
-      if (i > 0) (void)::send(strangers.back(), wrong.data(), wrong.size(), MSG_NOSIGNAL);
+      if (i > 0) (void)::send(peers.back(), wrong.data(), wrong.size(), MSG_NOSIGNAL);
     }
     auto client = shm_sync(service.address, clock);
     auto r = client->call(ShmSaid{"k", {}}, 10s);
     REQUIRE(r.has_value());
     CHECK(r->text == "k");
-    for (const int fd : strangers) ::close(fd);
+    for (const int fd : peers) ::close(fd);
   }
 }
