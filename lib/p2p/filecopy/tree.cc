@@ -21,7 +21,7 @@ constexpr const char* kPartEnd = ".mc-part";
 std::string part_name(const std::string& name) { return "." + name + kPartEnd; }
 bool is_part(const std::string& name) { return name.starts_with('.') && name.ends_with(kPartEnd); }
 
-std::string escape(const std::string& path) { return path.empty() ? "the folder itself" : path; }
+std::string shown(const std::string& path) { return path.empty() ? "the folder itself" : path; }
 
 Result<> check_path(const std::string& path) {
   if (path.empty() || p2p::safe_path(path)) return {};
@@ -43,7 +43,7 @@ Failure explain(int folder, const std::string& name, const std::string& path) {
     return fail(Code::kDenied, "'%s' is a symbolic link, which a copy does not follow",
                 path.c_str());
   errno = saved;
-  return fail_errno("open %s", escape(path).c_str());
+  return fail_errno("open %s", shown(path).c_str());
 }
 
 std::pair<std::string, std::string> split(const std::string& path) {
@@ -67,7 +67,7 @@ Result<io::Fd> walk(int root, const std::string& path, int flags) {
   }
   if ((flags & O_PATH) != 0) return at;
   io::Fd open(::openat(at.get(), ".", flags | O_DIRECTORY | O_CLOEXEC));
-  if (!open) return fail_errno("open %s", escape(path).c_str());
+  if (!open) return fail_errno("open %s", shown(path).c_str());
   return open;
 }
 
@@ -215,7 +215,7 @@ Result<TreeEntry> Tree::look(const std::string& path) {
 Result<Page> Tree::list(const std::string& path, const std::string& after) {
   MC_TRY(io::Fd fd, open_folder(path));
   const std::unique_ptr<DIR, int (*)(DIR*)> dir(::fdopendir(fd.get()), ::closedir);
-  if (dir == nullptr) return fail_errno("list %s", escape(path).c_str());
+  if (dir == nullptr) return fail_errno("list %s", shown(path).c_str());
   const int at = fd.release();
   std::vector<std::string> names;
   errno = 0;
@@ -224,7 +224,7 @@ Result<Page> Tree::list(const std::string& path, const std::string& after) {
     if (name != "." && name != ".." && name > after) names.push_back(name);
     errno = 0;
   }
-  if (errno != 0) return fail_errno("list %s", escape(path).c_str());
+  if (errno != 0) return fail_errno("list %s", shown(path).c_str());
   const size_t shown_names = std::min(names.size(), kPageMax);
   std::partial_sort(names.begin(), names.begin() + static_cast<std::ptrdiff_t>(shown_names),
                     names.end());

@@ -139,7 +139,7 @@ std::string changes_text(const std::vector<Change>& changes) {
     }
     const auto shown = [](const std::string& s) { return s.empty() ? "-" : s.c_str(); };
     out += strf("~ %s: %s: %s -> %s\n", change.device.c_str(), change.fact.c_str(),
-                escape(change.before), escape(change.after));
+                shown(change.before), shown(change.after));
   }
   return out.empty() ? "no difference\n" : out;
 }

@@ -27,7 +27,7 @@ Colours colours(Leaf::Kind kind) {
 }
 
 // Valid in XML whatever the name was.
-std::string escape(std::string text, size_t most) {
+std::string shown(std::string text, size_t most) {
   for (char& c : text) {
     if (static_cast<unsigned char>(c) >= 0x80 || static_cast<unsigned char>(c) < 0x20) c = '?';
   }
@@ -136,20 +136,20 @@ void draw(const Block& block, double x, double y, int depth, std::string& out) {
     Colours c = colours(block.kind);
     if (block.label.bad) c = {"#f9d9d6", "#c0392b"};
     out += rectangle(x, y, block.width, block.height, c, 1.2);
-    out += words(x + 8, y + 17, "b", escape(block.label.title, 26));
+    out += words(x + 8, y + 17, "b", shown(block.label.title, 26));
     double line = y + 17;
     for (const std::string& text : block.label.lines) {
-      out += words(x + 8, line += kLine, "s", escape(text, 34));
+      out += words(x + 8, line += kLine, "s", shown(text, 34));
     }
     return;
   }
   if (!block.title.empty()) {
     const char* fill = depth == 0 ? "#fafafa" : depth % 2 == 1 ? "#ffffff" : "#f4f4f8";
     out += std::string("<g>") +
-           (block.hint.empty() ? "" : "<title>" + escape(block.hint, 400) + "</title>");
+           (block.hint.empty() ? "" : "<title>" + shown(block.hint, 400) + "</title>");
     out += rectangle(x, y, block.width, block.height, {fill, depth == 0 ? "#444444" : "#aaaaaa"},
                      depth == 0 ? 1.6 : 1);
-    out += words(x + 8, y + 17, depth == 0 ? "b" : "m", escape(block.title, depth == 0 ? 90 : 28));
+    out += words(x + 8, y + 17, depth == 0 ? "b" : "m", shown(block.title, depth == 0 ? 90 : 28));
     out += "</g>\n";
   }
   for (size_t i = 0; i < block.parts.size(); ++i) {
@@ -187,7 +187,7 @@ std::string gpu_table(const Machine& machine, const std::vector<std::vector<std:
         strf("<rect x=\"%g\" y=\"%g\" width=\"%g\" height=\"%g\" fill=\"%s\" stroke=\"#cccccc\"/>",
              left, top, kCell, kCellHeight, fill);
     out += strf("<text x=\"%g\" y=\"%g\" class=\"s\" text-anchor=\"middle\">%s</text>\n",
-                left + kCell / 2, top + 13, escape(text, 8).c_str());
+                left + kCell / 2, top + 13, shown(text, 8).c_str());
   };
   for (size_t i = 0; i < table.size(); ++i) {
     cell(i + 1, 0, std::to_string(i), "#f4f4f8");
@@ -324,7 +324,7 @@ std::string machine_svg(const Machine& machine) {
       ".m{font-size:11px;fill:#666}.s{font-size:11px}</style>\n",
       width, height, width, height);
   out += strf("<rect width=\"%g\" height=\"%g\" fill=\"#ffffff\"/>\n", width, height);
-  out += words(kGap, 24, "t", escape(machine.source, 90)) + legend(kGap, 48);
+  out += words(kGap, 24, "t", shown(machine.source, 90)) + legend(kGap, 48);
   double y = 64;
   for (Block& box : nodes) {
     box.width = width - 2 * kGap;
