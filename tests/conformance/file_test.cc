@@ -471,7 +471,7 @@ TEST_SUITE("xfer/file") {
     CHECK(fs::file_size(folder.file("short")) == 4096);
   }
 
-  TEST_CASE("a full disk is told by its name, at registration and at a write into a hole") {
+  TEST_CASE("a full disk is kNoSpace, at registration and at a write into a hole") {
     Folder folder;
     if (::mount("mc", folder.path.c_str(), "tmpfs", 0, "size=2m") != 0) {
       MESSAGE("skipped: no right to mount a small tmpfs: " << std::strerror(errno));

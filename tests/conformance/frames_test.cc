@@ -80,7 +80,7 @@ class Hearer {
 }  // namespace
 
 TEST_SUITE("xfer/frames") {
-  TEST_CASE("small reads of one batch, here and there in memory, are asked for together") {
+  TEST_CASE("small reads of one batch, scattered in memory, leave in one frame group") {
     constexpr uint64_t kBytes = 4 * kKiB, kApart = 3 * kBytes;
     constexpr size_t kReads = 32;
     auto owner = make_engine("owner", {"tcp"});

@@ -78,7 +78,7 @@ int code(Code c) { return static_cast<int>(c); }
 }  // namespace
 
 TEST_SUITE("xfer/hostile") {
-  TEST_CASE("requests for what may not be had get a typed error, and the connection lives on") {
+  TEST_CASE("requests for forbidden memory get a typed error, and the connection stays open") {
     Pair pair("tcp", 64 * kKiB);
     auto sealed = pair.owner->allocate(4096, false);
     REQUIRE(sealed.has_value());

@@ -10,7 +10,7 @@ using namespace mc::xfer;
 using namespace std::chrono_literals;
 
 TEST_SUITE("xfer/merge") {
-  TEST_CASE("neighbours and equal strides in one submit land, and each is told its own bytes") {
+  TEST_CASE("neighbours and equal strides in one submit land, and each reports its own bytes") {
     for (const auto& transport : kTransports) {
       CAPTURE(transport);
       Pair pair(transport, 8 * kMiB);
@@ -41,7 +41,7 @@ TEST_SUITE("xfer/merge") {
     }
   }
 
-  TEST_CASE("a digest that is told is that of the request's own bytes; tcp tells some") {
+  TEST_CASE("a reported digest is that of the request's own bytes; tcp reports some") {
     for (const auto& transport : kTransports) {
       CAPTURE(transport);
       Pair pair(transport, 8 * kMiB);
@@ -75,7 +75,7 @@ TEST_SUITE("xfer/merge") {
     }
   }
 
-  TEST_CASE("blocks submitted in any order land, and each is told of itself") {
+  TEST_CASE("blocks submitted in any order land, and each reports its own outcome") {
     for (const auto& transport : kTransports) {
       CAPTURE(transport);
       Pair pair(transport, 8 * kMiB);

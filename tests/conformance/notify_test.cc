@@ -37,7 +37,7 @@ struct Told {
 }  // namespace
 
 TEST_SUITE("xfer/notify") {
-  TEST_CASE("when a peer is told, the bytes are there, in the order of the transfers") {
+  TEST_CASE("a notified peer has the bytes, in the order of the transfers") {
     for (const std::string transport : {"shm", "tcp"}) {
       CAPTURE(transport);
       Told t(transport);
@@ -76,7 +76,7 @@ TEST_SUITE("xfer/notify") {
     }
   }
 
-  TEST_CASE("nobody is told of bytes that are not there") {
+  TEST_CASE("no notification is sent for bytes that did not arrive") {
     Told t("tcp");
     std::vector<std::byte> bytes(4096);
     std::vector<Request> writes{t.write_of(bytes), t.write_of(bytes, 64 * kKiB)};
@@ -96,7 +96,7 @@ TEST_SUITE("xfer/notify") {
     CHECK(got[0].name == "alone");
   }
 
-  TEST_CASE("what nobody takes fills up, and the sender is told so") {
+  TEST_CASE("an inbox that is not read fills up, and the sender gets an error") {
     Told t("shm");
     const std::string large(kMiB / 16, 'x');
     size_t accepted = 0;
@@ -159,7 +159,7 @@ TEST_SUITE("xfer/notify") {
       auto done = user->wait(told, 30s);
       REQUIRE_FALSE(done.has_value());
       CHECK(kClock.now() - before < 10s * kSlow);
-      // The bytes of a process that hangs can be had, where they are shared.
+      // The bytes of a process that hangs are reachable where they are shared.
       if (fate == "stopped") CHECK(user->status(told, 0).state == State::kCompleted);
       CHECK(xfer::finished(user->status(told, 1).state));
       CHECK(user->status(told, 1).state != State::kCompleted);

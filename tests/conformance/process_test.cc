@@ -27,7 +27,7 @@ TEST_SUITE("xfer/processes") {
     Process::answer(wire::encode(engine->describe()));
   }
 
-  TEST_CASE("another process's memory is read and written, whoever allocated it") {
+  TEST_CASE("another process's memory is read and written, allocated by engine or application") {
     for (const std::string& transport : kBetween) {
       for (const bool own : {false, true}) {
         CAPTURE(transport);
@@ -62,7 +62,7 @@ TEST_SUITE("xfer/processes") {
       REQUIRE(engine->transfer_sync(read_of(*segment, 0, got), 5s).has_value());
       child.kill();
       const Time before = kClock.now();
-      Result<> gone;  // by shm, what is asked in the same millisecond may still succeed
+      Result<> gone;  // by shm, a transfer in the same millisecond may still succeed
       while (gone && kClock.now() - before < 5s * kSlow)
         gone = engine->transfer_sync(read_of(*segment, 0, got), 10s);
       REQUIRE_FALSE(gone.has_value());
@@ -113,7 +113,8 @@ TEST_SUITE("xfer/processes") {
     CHECK_FALSE(engine->transfer_sync(read_of(*segment, 0, got), 1s).has_value());
   }
 
-  TEST_CASE("rows of another process's memory come and go, whoever allocated it") {
+  TEST_CASE(
+      "rows of another process's memory are read and written, allocated by engine or application") {
     for (const bool own : {true, false}) {
       CAPTURE(own);
       Child child({{"shm"}, own, 8 * kMiB});

@@ -272,7 +272,7 @@ TEST_SUITE("rdma") {
       Traffic::fabric().rule(action, 12, 5);  // 12: retries exceeded
       for (int i = 0; i < 30; ++i) round(n++);
     }
-    emu::set_latency(fabric, 0, 300'000);  // longer than a caller looks by itself
+    emu::set_latency(fabric, 0, 300'000);  // longer than a caller polls
     for (int i = 0; i < 20; ++i) round(n++);
     emu::set_latency(fabric, 0, 0);
     for (int i = 0; i < 3; ++i) {
@@ -393,12 +393,12 @@ TEST_SUITE("rdma") {
     for (int i = 0; i < 10; ++i) REQUIRE(user->transfer_sync(r, 5s).has_value());
     CHECK(made.value() == before);
     CHECK(hits.value() >= 10);
-    std::vector<std::byte> stranger(kMiB);
-    fill(stranger, 4);
-    r.local = stranger.data();
+    std::vector<std::byte> unregistered(kMiB);
+    fill(unregistered, 4);
+    r.local = unregistered.data();
     for (int i = 0; i < 3; ++i) REQUIRE(user->transfer_sync(r, 5s).has_value());
     CHECK(made.value() >= before + 3);
-    CHECK(digest(remote.bytes()) == digest(stranger));
+    CHECK(digest(remote.bytes()) == digest(unregistered));
   }
 
   TEST_CASE("a thousand peers share 64 queue pairs") {

@@ -172,7 +172,7 @@ TEST_SUITE("soak") {
           mapped = mappings();
         }
       }
-      // Closing is an errand: what the last few left may still be there.
+      // Closing runs in the background: the last few may still be open.
       CHECK(open_descriptors() <= descriptors + 16);
       CHECK(mappings() <= mapped + 32);
     }

@@ -19,7 +19,7 @@ Copier::Copier(FileTree& from, FileTree& to, std::vector<std::span<std::byte>> b
     : from_(from), to_(to), buffers_(std::move(buffers)), config_(std::move(config)) {}
 Copier::~Copier() = default;
 
-// Folders come before what is in them.
+// Folders come before their contents.
 Result<> Copier::list(const Item& root) {
   if (!root.source.folder) {
     files_.push_back(root);

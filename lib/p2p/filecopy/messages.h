@@ -25,11 +25,11 @@ struct SlotLease {
   bool writable = false;
   static void fields(auto& a, auto& m) { a(m.ticket, m.offset, m.writable); }
 };
-// It is taken back when nothing was heard of it for a while. kBusy: all are leased.
+// A lease expires after Service::kSlotIdle without a call. kBusy: all slots are leased.
 struct LeaseSlot {
   static constexpr const char* kName = "files-lend";
   using Reply = SlotLease;
-  uint64_t ticket = 0;  // of one leased before, to keep it; or 0
+  uint64_t ticket = 0;  // of a lease to renew; 0: a new one
   static void fields(auto& a, auto& m) { a(m.ticket); }
 };
 struct ReturnSlot {
@@ -107,7 +107,7 @@ struct Begun {
   wire::Blob present;  // a p2p::ShardSet of the file's pieces
   static void fields(auto& a, auto& m) { a(m.part, m.present); }
 };
-// Whoever begins to write a file ends an earlier writer's part, which may have died.
+// A new writer of a file ends an earlier writer's part, because that writer may be dead.
 struct BeginFile {
   static constexpr const char* kName = "files-begin";
   using Reply = Begun;

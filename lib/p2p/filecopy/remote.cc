@@ -66,7 +66,7 @@ Remote::~Remote() {
     if (!slot->client->call(ReturnSlot{slot->lease.ticket}, kReturnBudget)) return;  // it is gone
 }
 
-// A slot that was idle is asked for again: it may have been leased to another copier.
+// Renews the lease of a slot that was idle, because it may be leased to another copier now.
 Result<> Remote::renew(TransferSlot& slot) {
   const Time now = clock_.now();
   if (now - slot.leased > Service::kSlotIdle / 3) {

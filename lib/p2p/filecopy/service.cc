@@ -120,7 +120,7 @@ Result<Service::UploadPtr> Service::upload(uint64_t part, Time now) {
   return it->second;
 }
 
-// Ends what others write under that name, and what was forgotten longest when there are too many.
+// Ends other uploads of that path, and the least recently used one when there are too many.
 uint64_t Service::add_upload(const TreeEntry& file, Time now, std::vector<UploadPtr>& ended) {
   auto oldest = uploads_.end();
   for (auto it = uploads_.begin(); it != uploads_.end();) {

@@ -113,7 +113,7 @@ class TreePart : public PartialFile {
     return sums_of(fd_.get(), file_.bytes, first, count, file_.path);
   }
 
-  // Holes are what was never written. Where a file system has none to show, all may be there.
+  // Pieces in holes were never written. A file system without holes shows all pieces as present.
   Result<> prepare() {
     if (::ftruncate(fd_.get(), static_cast<off_t>(file_.bytes)) != 0)
       return fail_errno("make %s %s long", file_.path.c_str(),
@@ -183,7 +183,7 @@ Result<io::Fd> Tree::open_folder(const std::string& path) const {
 Result<io::Fd> Tree::open_file(const TreeEntry& file) const {
   MC_TRY(const io::Fd folder, folder_of(file.path));
   const std::string name = split(file.path).second;
-  // Nothing to wait for: a pipe put in the file's place must not hold us up.
+  // Non-blocking: a pipe in the file's place must not block this thread.
   io::Fd fd(::openat(folder.get(), name.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
   if (!fd) return explain(folder.get(), name, file.path);
   struct stat s {};

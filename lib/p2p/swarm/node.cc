@@ -105,7 +105,7 @@ Result<ShardGrant> SwarmMember::grant(const AskShard& ask) {
     return fail(Code::kStale, "set '%s' has other contents here", set->manifest.name.c_str());
   if (ask.asker.size() > kNameMax) return fail(Code::kInvalid, "the asker's address is too long");
   MC_TRY(const ShardSet wanted, ShardSet::from(ask.wanted.bytes, set->shards.size()));
-  // An asker that got nothing from us will serve what it gets elsewhere.
+  // An asker that got no shard here still becomes a source of what it gets elsewhere.
   if (!ask.asker.empty() && set->sources.size() < kSourcesMax) set->sources.insert(ask.asker);
   ShardGrant grant;
   grant.sources = others(*set, ask.asker);
@@ -116,7 +116,7 @@ Result<ShardGrant> SwarmMember::grant(const AskShard& ask) {
 }
 
 void SwarmMember::leave() {
-  constexpr Duration kBudget = std::chrono::milliseconds(200);  // it is a courtesy
+  constexpr Duration kBudget = std::chrono::milliseconds(200);  // best effort
   std::vector<std::pair<std::string, std::string>> told;        // set, source
   {
     Lock lock(mutex_);

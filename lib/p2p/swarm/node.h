@@ -56,7 +56,7 @@ class SwarmMember {
   // Files, and all regular files below folders. Errors: kInvalid, kNotFound, kExists.
   Result<SetInfo> publish(const std::string& name, const std::vector<std::string>& paths,
                           uint64_t shard_bytes);
-  // Errors: kNotFound (nobody has it), kUnavailable (no source is left), kCorrupt, kNoSpace,
+  // Errors: kNotFound (no source has it), kUnavailable (no source is left), kCorrupt, kNoSpace,
   // kTimeout, and kUnavailable when `stop` was set. What was pulled stays, and is kept next time.
   Result<PullReport> pull(const PullRequest& request, const std::atomic<bool>& stop);
   std::vector<SetInfo> list(const std::string& prefix) const;

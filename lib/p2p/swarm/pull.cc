@@ -23,7 +23,7 @@ class SwarmMember::Pull {
   Result<SetDescription> describe();
   Result<> prepare();  // files, and what they hold already
   Result<> work();     // one thread
-  // The source to ask and what for; nothing: all is had. Waits.
+  // The source to ask, and the wanted shards; nothing: the set is complete. Waits.
   Result<std::optional<std::string>> next(ShardSet* wanted);
   Result<rpc::SyncClient*> client(Clients& clients, const std::string& source) const;
   Result<> pull_from(Clients& clients, const std::string& source, const ShardSet& wanted);
@@ -156,7 +156,7 @@ Result<> SwarmMember::Pull::pull_from(Clients& clients, const std::string& sourc
       last_gain_ = member_.clock_.now();
     }
   }
-  // The slot frees itself in time; the source may be gone.
+  // The upload slot expires anyway; the source may be dead.
   (void)peer->call(ReleaseShard{name, member_.address_, grant.shard}, member_.config_.rpc_budget);
   return outcome;
 }

@@ -1,4 +1,4 @@
-// A set of which this process is a source, whole or in part. Private to p2p/swarm.
+// A set that this process serves, whole or in part. Private to p2p/swarm.
 //
 // Thread: the member's mutex guards all but `manifest`, `shards`, `id` and `files`, which do not
 // change.

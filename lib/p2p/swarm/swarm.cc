@@ -75,7 +75,7 @@ void Sources::failed(const std::string& address, Time now) {
   back(address, now + config_.failed_pause);
   auto it = sources_.find(address);
   if (it == sources_.end()) return;
-  const uint32_t most = it->second.given > 0 ? config_.failures_max : config_.strangers_max;
+  const uint32_t most = it->second.given > 0 ? config_.failures_max : config_.unproven_failures_max;
   if (++it->second.failures >= most) sources_.erase(it);
 }
 

@@ -51,8 +51,8 @@ class Sources {
     Duration busy_pause = std::chrono::milliseconds(20),
              empty_pause = std::chrono::milliseconds(50);
     Duration failed_pause = std::chrono::milliseconds(500);
-    uint32_t failures_max = 5, strangers_max = 2;  // in a row, then it is forgotten; a stranger
-                                                   // never gave anything
+    // Failures in a row after which a source is dropped; the latter if it never gave a shard.
+    uint32_t failures_max = 5, unproven_failures_max = 2;
   };
   Sources(Config config, std::string self, uint64_t seed)
       : config_(config), self_(std::move(self)), random_(seed) {}

@@ -13,19 +13,19 @@
 
 namespace mc::xfer {
 
-// Staging memory between a backend and somebody who streams its bytes: while one slot moves to or
-// from the backend, another is sent or received.
+// Staging memory between a backend and a network stream: while one slot moves to or from the
+// backend, another is sent or received.
 //
-// Thread: one at a time. Nothing is under way any more when the destructor returns.
+// Thread: one at a time. The destructor waits for what is in flight.
 class StagingStream {
  public:
   static constexpr size_t kSlots = 4;
   virtual ~StagingStream() = default;
   virtual std::span<std::byte> slot(size_t i) = 0;  // aligned to a page; all of the same size
   // Starts to move bytes between the slot, from `from` on, and the backend at `at`. Several may be
-  // under way in a slot. An error is told by finish().
+  // in flight in a slot. finish() returns their error.
   virtual void start(size_t slot, size_t from, bool write, uint64_t at, size_t bytes) = 0;
-  // Waits for what was started in the slot; the first error of it.
+  // Waits for what was started in the slot. Returns: its first error.
   virtual Result<> finish(size_t slot) = 0;
 };
 
@@ -47,8 +47,7 @@ class BufferBackend {
   // Where moves() does not say so, it cannot; kUnsupported: not between these two.
   virtual bool moves() const { return false; }
   virtual Result<> move(const CopyDescriptor& move);
-  // By default one that reads and writes as it is told, nothing overlapping. It must not outlive
-  // the backend.
+  // By default a stream without overlap. It must not outlive the backend.
   virtual std::unique_ptr<StagingStream> staging_stream();
   // Of its first `bytes`; kUnsupported where there is none.
   virtual Result<DmaBuf> dma_buf(uint64_t bytes);

@@ -16,8 +16,8 @@ constexpr uint64_t kStandInBytes = 4 * kGiB;
 
 }  // namespace
 
-// Goes back when its work is done. After an error nobody knows what is under way: it is closed,
-// which waits.
+// Returns its stream for reuse when the work is done. After an error the stream may still have work
+// in flight: it is closed, which waits.
 class DevicePlatform::Lease {
  public:
   Lease(DevicePlatform& kind, size_t station, std::unique_ptr<device::Stream> stream)
@@ -109,7 +109,7 @@ Result<> DevicePlatform::move(const CopyDescriptor& m) {
   const uint64_t to_span = (r.rows - 1) * r.to_stride + r.bytes;
   const uint64_t from_span = (r.rows - 1) * r.from_stride + r.bytes;
   size_t station = 0;
-  // Whoever has the bytes pushes them, where both are devices.
+  // Between devices, the source pushes the bytes.
   if (m.to_device) {
     MC_TRY(station, station_of(r.to, to_span));
   }
@@ -162,7 +162,7 @@ void DevicePlatform::pinned_range(std::span<std::byte> host, bool add) {
     pinned_.erase(host.data());
 }
 
-// Pinned memory is every device's.
+// Pinned memory is pinned for every device.
 Result<device::Memory> DevicePlatform::pin(std::span<std::byte> host) {
   MC_TRY(device::Memory held, stations_[0].device->pin(host));
   pinned_range(host, true);
@@ -236,7 +236,7 @@ class DeviceStream final : public StagingStream {
   void launch() {
     if (pending_.empty()) return;
     const size_t i = pending_slot_;
-    // The memory may be gone since the stream was opened.
+    // The memory may be freed since the stream was opened.
     const auto known = kind_->station_of(base_, 1);
     Result<> outcome = known ? lease_.stream().copy_blocks(pending_) : fail(known.error());
     pending_.clear();

@@ -36,7 +36,7 @@ class DevicePlatform final : public MemoryKind,
 
  private:
   friend class DeviceStream;
-  struct Station {  // a device, and streams that nobody uses now
+  struct Station {  // a device and its idle streams
     device::DevicePtr device;
     std::vector<std::unique_ptr<device::Stream>> idle;
   };

@@ -50,7 +50,7 @@ Result<FileStorePtr> FileStore::open(const std::string& path, int flags, uint64_
     return fail(Code::kInvalid, "offer %llu bytes of %s", static_cast<unsigned long long>(bytes),
                 path.c_str());
   FileStorePtr file(new FileStore);
-  // Not blocking: a FIFO would hold us here. It means nothing to files.
+  // Non-blocking: a FIFO would block here. It has no effect on files.
   file->cached_.reset(::open(path.c_str(), flags | O_CLOEXEC | O_NONBLOCK, 0600));
   if (!file->cached_) return fail_errno("open %s", path.c_str());
   struct stat s {};
@@ -61,7 +61,7 @@ Result<FileStorePtr> FileStore::open(const std::string& path, int flags, uint64_
   file->bytes_ = bytes;
   file->dev_ = s.st_dev;
   file->ino_ = s.st_ino;
-  // The same file, not whatever has its name by now.
+  // The file that was opened, even if its name belongs to another one by now.
   const std::string same = "/proc/self/fd/" + std::to_string(file->cached_.get());
   file->direct_.reset(::open(same.c_str(), (flags & O_ACCMODE) | O_DIRECT | O_CLOEXEC));
   const Alignment a = alignment_of(file->cached_.get());
@@ -112,7 +112,7 @@ Result<uint64_t> FileStore::size() const {
   return static_cast<uint64_t>(end);
 }
 
-// With its space, so that a full disk says so here and not in the middle of a transfer.
+// Allocates the space too, so that a full disk fails here and not during a transfer.
 Result<> FileStore::lengthen(uint64_t from) {
   const auto end = static_cast<off_t>(bytes_);
   if (::fallocate(cached_.get(), 0, static_cast<off_t>(from), end - static_cast<off_t>(from)) == 0)
@@ -150,7 +150,7 @@ Result<uint64_t> FileStore::judge(Op op, uint64_t at, const Step& step, int64_t 
     return fail(Code::kCorrupt, "read %s at %llu: the file ends there, yet %s of it are offered",
                 path_.c_str(), place, rounded_bytes_text(bytes_).c_str());
   errno = result == 0 ? EIO : static_cast<int>(-result);
-  // Of the file, not of the request: another replica may do.
+  // The file's fault, not the request's: another replica may work.
   if (errno == EIO)
     return fail(Code::kUnavailable, "%s %s at %llu: %s", verb, path_.c_str(), place,
                 std::strerror(errno));

@@ -68,7 +68,7 @@ class FileStore final : public BufferBackend, public std::enable_shared_from_thi
   uint64_t page_ = kPageBytes;  // direct operations cover whole ones
   uint64_t memory_align_ = 512;
   io::Fd cached_, direct_;
-  mutable std::atomic<bool> no_direct_{false};  // refused when it was tried
+  mutable std::atomic<bool> no_direct_{false};  // the file system refused it
   std::shared_ptr<FileStreamPool> streams_;
 };
 using FileStorePtr = std::shared_ptr<FileStore>;

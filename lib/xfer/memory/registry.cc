@@ -22,7 +22,7 @@ constexpr uint64_t kReserve = 64 * kMiB;  // left to others
 constexpr uint64_t kSmall = 1 * kMiB;     // not worth the look
 constexpr uint64_t kHugePage = 2 * kMiB;
 
-// Tells peers that copy without asking.
+// Peers that copy without a request read this word.
 void mark(Buffer& buffer, uint64_t value) {
   buffer.witness.alive.store(value, std::memory_order_release);
   if (buffer.shm_id == 0) return;
@@ -30,9 +30,8 @@ void mark(Buffer& buffer, uint64_t value) {
   std::atomic_ref<uint64_t>(*word).store(value, std::memory_order_release);
 }
 
-// Allocates all of it now: a machine that is full says so here, not by a signal at the first touch.
-// The kernel itself would not say so, but kill a process of its choice; so we look before each
-// step.
+// Allocates all of it now: a machine without memory fails here, not by a signal at the first touch.
+// The kernel would not fail, but kill a process of its choice; so each step checks first.
 Result<> look(uint64_t bytes, uint64_t left) {
   const uint64_t free = free_memory();
   if (left <= kSmall || (free >= kReserve && left <= free - kReserve)) return {};
@@ -68,7 +67,7 @@ std::string huge_pages_wanted(uint64_t bytes, uint64_t unit) {
       static_cast<unsigned long long>(total + want - std::min(want, free)));
 }
 
-// The pages of the mapping, none of which is there yet, are to be taken from one NUMA node.
+// Binds the mapping's pages, which are not allocated yet, to one NUMA node.
 Result<> bind_to(void* p, uint64_t bytes, int numa) {
   constexpr int kBind = 2;  // MPOL_BIND of linux/mempolicy.h
   constexpr int kNodesMax = 1024, kBits = 64;
@@ -126,7 +125,7 @@ Result<> Registry::insert_locked(const BufferPtr& buffer) {
     devices_.emplace(buffer->data, buffer);
     devices_known_.store(devices_.size(), std::memory_order_release);
   }
-  // A word that memory freed and used again is not likely to hold.
+  // A value that freed and reused memory is unlikely to hold.
   const uint64_t once[2] = {generation_.n, buffer->offset};
   mark(*buffer, buffer->shm_id != 0 ? 1 : xxh3(once, sizeof once) | 1);
   return {};
@@ -171,7 +170,7 @@ Result<BufferPtr> Registry::allocate_from(MemorySource source, uint64_t bytes, b
     return {Code::kNoSpace,
             strf("%s of memory: %s", rounded_bytes_text(bytes).c_str(), std::strerror(errno))};
   };
-  // On hugetlbfs this takes them, or says that they are not to be had.
+  // On hugetlbfs this reserves the huge pages, or fails if there are too few.
   void* p = ::mmap(nullptr, mapped, PROT_READ | PROT_WRITE, MAP_SHARED, fd, 0);
   if (p == MAP_FAILED) return fail(no_space());
   buffer->data = static_cast<std::byte*>(p);
@@ -216,7 +215,7 @@ Result<BufferPtr> Registry::allocate_anonymous(uint64_t bytes, bool writable,
   buffer->data = start + skip;
   buffer->mapped = mapped;
   buffer->bytes = bytes;
-  // Where huge pages are not to be had, small ones do.
+  // A refusal does no harm: small pages work too.
   if (huge) (void)::madvise(buffer->data, mapped, MADV_HUGEPAGE);
   // A child would share the pages until one of the two writes, and leave the NIC the wrong ones.
   if (::madvise(buffer->data, mapped, MADV_DONTFORK) != 0) return fail_errno("keep from children");

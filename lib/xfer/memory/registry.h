@@ -22,7 +22,7 @@ namespace mc::xfer {
 
 class FileStore;
 
-// One registered range. Engine-owned memory is a memfd with one page more than was asked for: its
+// One registered range. Engine-owned memory is a memfd with one extra page: the page's
 // first word holds the segment generation while the buffer is offered and 0 afterwards, so that
 // peers that have it mapped notice. Where no peer may map it, it is anonymous memory instead.
 struct Buffer {
@@ -32,7 +32,7 @@ struct Buffer {
   uint64_t offset = 0;
   uint32_t shm_id = 0;  // 0: not to be mapped by peers
   io::Fd memfd;
-  bool named = false;  // the memfd is a file of somebody else's, which cannot be sealed
+  bool named = false;  // the memfd is the application's file, which cannot be sealed
   bool writable = false;
   std::string location;
   // Not null: the bytes are elsewhere, and `data` (null, or a device's address) is not for the
@@ -59,8 +59,8 @@ using BufferPtr = std::shared_ptr<Buffer>;
 inline constexpr uint64_t kPage = 4096;
 inline constexpr uint64_t page_up(uint64_t n) { return (n + kPage - 1) / kPage * kPage; }
 
-// Told of each buffer before it is offered, and after it was withdrawn: NICs have it registered in
-// between. Called without the registry's lock, but describe() is with it.
+// Registers each buffer with NICs before it is offered, and deregisters it after it was withdrawn.
+// Called without the registry's lock, but describe() is called with it.
 class RegistrationObserver {
  public:
   virtual ~RegistrationObserver() = default;

@@ -29,8 +29,7 @@ class StagedCopy {
   StagedCopy(BufferBackend& backend, const Rows& rows)
       : stream_(backend.staging_stream()), rows_(rows) {}
 
-  // Out of the backend: begin() starts to read ahead and tells a fault that shows at once; then
-  // send().
+  // Out of the backend: begin() starts to read ahead and returns an immediate error; then send().
   Result<> begin();
   Result<> send(const Wire& wire);
   // Into the backend. All is written when it returns.
@@ -51,7 +50,7 @@ class StagedCopy {
 
   std::unique_ptr<StagingStream> stream_;
   const Rows rows_;
-  uint64_t row_ = 0, done_ = 0;  // where lay_out() goes on
+  uint64_t row_ = 0, done_ = 0;  // where lay_out() continues
   std::array<std::vector<Piece>, StagingStream::kSlots> pieces_;
   std::vector<iovec> parts_;
   Result<> backend_;

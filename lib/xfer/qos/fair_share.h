@@ -49,19 +49,19 @@ struct NicConfig {
 
 inline constexpr Time kLongAgo{Duration(INT64_MIN / 4)};  // differences to it do not overflow
 
-// What a process tells the others: until when each class counts as active, and what it moves.
+// What a process publishes: until when each class counts as active, and its rate.
 struct NicDemand {
   std::array<Time, kPriorities> active_until{};
-  double rate = 0, capacity = 0;  // the latter: what it thinks all together can move
+  double rate = 0, capacity = 0;  // the latter: its estimate for all processes together
   Duration round_trip{};          // zero: not known
 };
 
-// What the others tell, summed up.
+// What the other processes published, summed up.
 struct NicUsage {
   std::array<uint32_t, kPriorities> active{};  // processes, without this one
   Time high_until = kLongAgo;                  // the latest of them
   double rate = 0;                             // of the active ones
-  double capacity = 0;                         // the most that one of them thinks
+  double capacity = 0;                         // the largest estimate
   Duration round_trip{};                       // the least of theirs; zero: not known
 };
 
@@ -72,7 +72,7 @@ class FairShare {
   explicit FairShare(NicConfig config = {});
   void wants(Priority p, Time now);  // work of this class waits
   void sent(Priority p, uint64_t bytes, Time now);
-  // It is in flight no more; `moved` of its bytes arrived (0: failed or recalled).
+  // The bytes are no longer in flight; `moved` of its bytes arrived (0: failed or recalled).
   void done(Priority p, uint64_t bytes, uint64_t moved, Time now);
   void round_trip(Duration least);  // of the NIC's quickest path, unloaded; the least counts
   void others(const NicUsage& usage) { others_ = usage; }

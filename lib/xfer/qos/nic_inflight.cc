@@ -24,7 +24,7 @@ struct NicInflight::Entry {
   }
   // What others do now, and what we do for them to see.
   void meet(Time now) MC_REQUIRES(mutex) {
-    if (table == nullptr || now - met < kCensusEvery) return;
+    if (table == nullptr || now - met < kUsageEvery) return;
     met = now;
     share.others(table->usage(now));
   }

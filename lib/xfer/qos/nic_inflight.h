@@ -38,8 +38,8 @@ class NicInflight {
   NicIndex nic(const std::string& name);  // the same for the same name, made on demand
 
   void wants(NicIndex nic, Priority p, Time now);
-  // The classes that may start an attempt of slice_max() now. A class that may not is remembered:
-  // on_room callbacks run when that may have changed.
+  // The classes that may start an attempt of slice_max() now. If a class may not, on_room callbacks
+  // run when that may have changed.
   ClassMask room(NicIndex nic, Time now);
   bool guarded(NicIndex nic, Time now);  // high-priority work was seen lately
   uint64_t slice_max(NicIndex nic, Priority p, Time now);
@@ -47,7 +47,7 @@ class NicInflight {
   double share(NicIndex nic, Priority p, Time now);
   void sent(NicIndex nic, Priority p, uint64_t bytes, Time now);
   void done(NicIndex nic, Priority p, uint64_t bytes, uint64_t moved, Time now);
-  // Both at once, of what is over already.
+  // sent() and done() at once, for bytes that have arrived already.
   void carried(NicIndex nic, Priority p, uint64_t bytes, Time now);
   void round_trip(NicIndex nic, Duration least);
 
@@ -66,7 +66,7 @@ class NicInflight {
   std::vector<View> view(Time now);
 
  private:
-  static constexpr Duration kCensusEvery = std::chrono::milliseconds(1);
+  static constexpr Duration kUsageEvery = std::chrono::milliseconds(1);
   struct Entry;
   Entry& entry(NicIndex nic);
 

@@ -43,7 +43,7 @@ constexpr ClassMask mask_of(Priority p) {
   return static_cast<ClassMask>(1u << static_cast<uint8_t>(p));
 }
 
-// Which class goes next. Knows of the queues only what it is told.
+// Chooses the class that goes next, from the events below alone.
 class ClassChooser {
  public:
   explicit ClassChooser(QosConfig config);
@@ -100,7 +100,7 @@ class PriorityQueue {
     bytes_[static_cast<size_t>(*p)] -= bytes;
     chooser_.served(*p, bytes, waiting_, may, now);
   }
-  // Takes out the first of the most urgent class that `match(item)`, beside the classes' shares.
+  // Takes the first item that matches, most urgent class first. It does not count in the shares.
   template <class Match>
   std::optional<T> pop_if(Match match) {
     for (size_t c = 0; c < kPriorities; ++c)
@@ -120,7 +120,7 @@ class PriorityQueue {
   uint64_t bytes(Priority p) const { return bytes_[static_cast<size_t>(p)]; }
   ClassMask waiting() const { return waiting_; }
 
-  // Takes out all that `match(item)`; the order of the rest stays.
+  // Takes all items that match; the order of the rest stays.
   template <class Match>
   std::vector<T> remove_if(Match match) {
     std::vector<T> out;

@@ -38,7 +38,7 @@ constexpr uint64_t kLayout =
 constexpr int kPidShift = 42, kStartShift = 8;
 constexpr uint64_t kStartMask = (1ull << (kPidShift - kStartShift)) - 1;
 constexpr uint64_t kRateMax = 1ull << 44;  // 17 TB/s: more is garbage
-// Nobody promises to be active for longer (NicConfig::silent_after): more is garbage.
+// No process announces activity for longer (NicConfig::silent_after): more is garbage.
 constexpr Duration kAheadMax = std::chrono::seconds(5);
 constexpr Duration kRoundTripMax = std::chrono::seconds(10);
 
@@ -163,7 +163,7 @@ bool ShmUsageTable::owns() const {
 }
 
 void ShmUsageTable::publish(const NicDemand& demand) {
-  if (!owns() && !claim()) return;  // somebody wrote over the table
+  if (!owns() && !claim()) return;  // the slot was overwritten
   for (size_t c = 0; c < kPriorities; ++c)
     mine_->active_until[c].store(demand.active_until[c].time_since_epoch().count(),
                                  std::memory_order_relaxed);

@@ -40,7 +40,7 @@ class RailHealth {
   void down(Time now);    // known dead (port down, link gone): trips at once
   void up(Time now);      // known back: probe now, whatever the rest
   void compare(double share_of_median, Time now);  // its bandwidth over its peers' median
-  RailState state(Time now) {                      // resting ends by itself
+  RailState state(Time now) {                      // resting ends when its time has passed
     const bool at_ease = state_ == RailState::kHealthy && relapses_ == 0 && errors_.empty();
     return at_ease ? state_ : as_of(now);
   }

@@ -51,7 +51,7 @@ RailIndex RailQueue::add_rail(RailInfo info, Recall cancel_attempt) {
   std::optional<NicIndex> nic;
   if (config_.nic_inflight != nullptr) {
     nic = config_.nic_inflight->nic(info.local);
-    // A wake that comes just before the wait is made good by the next look, kRailTick later.
+    // A wake-up just before the wait is lost; the next check, kRailTick later, makes up for it.
     config_.nic_inflight->on_room(*nic, changed_, [c = changed_.get()] { c->notify_all(); });
   }
   Lock lock(mutex_);
@@ -183,7 +183,7 @@ AttemptPtr RailQueue::start(RailIndex rail, PartPtr part, Time now) {
   return attempt;
 }
 
-// A part that is overdue elsewhere, and that this rail would bring home sooner.
+// A part that is overdue on another rail, and that this rail would finish sooner.
 AttemptPtr RailQueue::try_hedge(RailIndex rail, Limits limits, ClassMask may, Time now) {
   for (auto it = hedges_.begin(); it != hedges_.end();) {
     const PartPtr part = *it;
@@ -333,7 +333,7 @@ void RailQueue::cancel_attempt(const AttemptPtr& attempt, Outbox& out) {
   out.recalls.emplace_back(recalls_[attempt->rail], attempt);
 }
 
-// The part is done with; so is its slice, with its last part.
+// Ends the part, and with the last part its slice.
 void RailQueue::end(const PartPtr& part, const Result<>& outcome, Outbox& out) {
   Attempt::Part::Whole& whole = *part->whole;
   if (!outcome && whole.error.what.empty()) whole.error = outcome.error();
@@ -348,7 +348,7 @@ void RailQueue::end(const PartPtr& part, const Result<>& outcome, Outbox& out) {
   out.finished.emplace_back(std::move(whole.slice), std::move(result));
 }
 
-// No attempt of the part is out: it is done, or goes on elsewhere.
+// No attempt of the part is in flight: it is done, or queued again.
 void RailQueue::settle(const PartPtr& part, Time now, Outbox& out) {
   if (part->won && !part->unfenced) return end(part, {}, out);
   if (const auto pointless = cancelled_or_expired(*part, now); !pointless)
@@ -398,7 +398,7 @@ void RailQueue::complete(const AttemptPtr& attempt, Result<> outcome) {
       scheduler_.done(attempt->rail, attempt->id, now);
       heard_ = now;
       part->won = true;
-      // Of bytes that nobody else may have written over since.
+      // With one attempt, no other attempt can have written over the bytes since.
       if (part->begun == 1) part->whole->slice->digest = attempt->digest;
       for (const AttemptPtr& loser : part->out) cancel_attempt(loser, out);
     } else if (attempt->recalled.load()) {

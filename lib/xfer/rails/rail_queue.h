@@ -31,10 +31,10 @@ struct Attempt {
   AttemptId id = 0;
   RailIndex rail = 0;
   NicIndex nic = 0;              // in NicInflight
-  const Slice* slice = nullptr;  // valid until the attempt is returned
+  const Slice* slice = nullptr;  // valid until complete()
   std::byte* local = nullptr;    // what to move: instead of the slice's own
   Piece piece;
-  std::atomic<bool> recalled{false};  // stop moving bytes and return it soon
+  std::atomic<bool> recalled{false};  // stop moving bytes and complete it soon
   bool reached = false;  // set by the connection: the peer had been reached when it failed
   bool refused = false;  // set by the connection: the error is the peer's answer, no rail's fault
   // Set by the connection: bytes of it may still land at the peer. The slice fails; nothing is
@@ -64,22 +64,22 @@ class RailQueue {
   using Recall = std::function<void(const AttemptPtr&)>;
 
   RailQueue(Sink& sink, const Clock& clock, Config config, PeerPtr peer);
-  ~RailQueue();  // everything was returned and close() was called
-  // `cancel_attempt` is called when an attempt of this rail should stop: wake its connection, which
-  // sees attempt->recalled. All rails are added before the first push.
+  ~RailQueue();  // requires: close() was called, and all attempts are complete
+  // `cancel_attempt` is called when an attempt of this rail should stop. It wakes the connection,
+  // which reads attempt->recalled. All rails are added before the first push.
   RailIndex add_rail(RailInfo info, Recall cancel_attempt);
   size_t rails() const;
   void push(SlicePtr slice);
   // The same by a caller that has a free connection of `rail` and will carry the slice itself if
-  // that rail takes it now: then nobody is woken. Null: it is queued.
+  // that rail takes it now: then no thread is woken. Null: it is queued.
   AttemptPtr push_or_carry(SlicePtr slice, RailIndex rail);
 
-  // For a caller that moves a few bytes on `rail` by itself, past the queue: may it? Only where
-  // nothing is queued or in flight.
+  // May a caller move a few bytes on `rail` itself, past the queue? Only while nothing is queued or
+  // in flight.
   bool free_for(RailIndex rail, uint64_t bytes, Priority priority, const MemoryLocation& memory);
-  // It did, in `took`: the rail is judged by it, and its class has had those bytes.
+  // It did, in `took`: counts as a sample of the rail, and against the share of its class.
   void carried(RailIndex rail, uint64_t bytes, Priority priority, Duration took, Time now);
-  // That takes longer: from here on it is an attempt like others, also of a queue that is closed.
+  // If that takes longer, it becomes an ordinary attempt, even if the queue is closed.
   AttemptPtr adopt(SlicePtr slice, RailIndex rail);
 
   enum class Wait : uint8_t { kNo, kYes };
@@ -93,11 +93,11 @@ class RailQueue {
   AttemptPtr pull(RailIndex rail, Limits limits, Wait wait, Time until = Time::max());
   // What there is now, up to `most` attempts; none is begun after so many bytes.
   std::vector<AttemptPtr> pull_some(RailIndex rail, Limits limits, size_t most, uint64_t bytes);
-  // The attempt moved all its bytes (ok), the rail, the peer or the request failed, or it was
-  // recalled. No byte of it moves any more, on either side, when this is called.
+  // The attempt moved all its bytes (ok), failed, or was recalled. Requires: no byte of it can move
+  // any more, on either side.
   void complete(const AttemptPtr& attempt, Result<> outcome);
   void pinged(RailIndex rail, Result<Duration> round_trip);
-  void connected(RailIndex rail, Duration round_trip);  // what making a connection told
+  void connected(RailIndex rail, Duration round_trip);  // measured while connecting
   void down(RailIndex rail);                            // known dead: a port down, a device gone
   void up(RailIndex rail);                              // known back: it is probed now
   bool wanting() const;                                 // something is queued
@@ -111,7 +111,7 @@ class RailQueue {
   bool idle() const;  // nothing queued, nothing in flight
   std::vector<RailView> view() const;
   double predicted_seconds(RailIndex rail, uint64_t bytes) const;
-  void describe(uint64_t bytes, Path& path) const;  // for people; path.memory is asked about
+  void describe(uint64_t bytes, Path& path) const;  // for status output; for memory at path.memory
 
  private:
   using PartPtr = std::shared_ptr<Attempt::Part>;

@@ -6,7 +6,7 @@
 
 namespace mc::xfer {
 
-// An error when the part need not move any more.
+// Returns: an error if the part need not move any more.
 Result<> RailQueue::cancelled_or_expired(const Attempt::Part& part, Time now) const {
   if (!part.final) return part.final;
   if (!part.whole->error.what.empty()) return fail(part.whole->error);
@@ -23,7 +23,7 @@ bool RailQueue::any_usable(Time now, uint64_t avoid) {
   return scheduler_.rails() == 1;
 }
 
-// What is queued or in flight and over.
+// Ends queued parts and recalls attempts that are cancelled or expired.
 void RailQueue::expire_queued(Time now, Outbox& out) {
   // A sole rail is used even at rest, but what waits for it does not wait longer than for several.
   const bool sole_rests =
@@ -53,7 +53,7 @@ void RailQueue::expire_queued(Time now, Outbox& out) {
     if (!cancelled_or_expired(*a->part, now)) cancel_attempt(a, out);
 }
 
-// Attempts that take too long: a second one elsewhere, or an end to the first.
+// Starts a second attempt for overdue ones, and ends lost ones.
 void RailQueue::hedge_overdue(Time now, Outbox& out) {
   if (scheduler_.rails() < 2) return;  // its connection notices a peer that is silent
   for (const auto& late : scheduler_.late(now)) {

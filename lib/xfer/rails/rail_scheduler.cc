@@ -43,7 +43,7 @@ uint64_t RailScheduler::window(const Rail& r) const {
 double RailScheduler::predicted(const Rail& r, uint64_t bytes, Time now,
                                 const MemoryLocation& memory) const {
   double s = r.latency + static_cast<double>(r.inflight + bytes) / rate(r);
-  // What should have come back and did not says more than the averages.
+  // The age of an overdue attempt says more than the averages.
   if (!r.attempts.empty()) {
     const Attempt& oldest = r.attempts.front();
     s += std::max(0., seconds(now - oldest.sent - oldest.predicted));
@@ -139,8 +139,8 @@ std::optional<RailScheduler::Attempt> RailScheduler::take(Rail& r, AttemptId id)
 void RailScheduler::learn(Rail& r, const Attempt& a, Time now) {
   r.sample_bytes += a.bytes;
   const double span = seconds(now - r.sample_start);
-  const bool telling = r.sample_bytes >= kSampleBytes && span > 0;
-  if (telling && (span >= seconds(kSample) || (r.attempts.empty() && r.sample_whole))) {
+  const bool conclusive = r.sample_bytes >= kSampleBytes && span > 0;
+  if (conclusive && (span >= seconds(kSample) || (r.attempts.empty() && r.sample_whole))) {
     double rate = static_cast<double>(r.sample_bytes) / span;
     if (r.bandwidth > 0) rate = std::min(rate, kRateGrowth * r.bandwidth);
     r.bandwidth = r.bandwidth == 0 ? rate : r.bandwidth + kRateWeight * (rate - r.bandwidth);
@@ -219,7 +219,7 @@ void RailScheduler::failed(RailIndex i, AttemptId id, Time now) {
 
 void RailScheduler::recalled(RailIndex i, AttemptId id, Time now) {
   Rail& r = rails_[i];
-  // A rail that was overtaken was slower than it promised: remember at least how slow.
+  // The rail was slower than predicted: learn at least how slow.
   if (const auto a = take(r, id); a && a->named_overdue && now > a->sent) {
     const double at_most = static_cast<double>(a->bytes + r.inflight) / seconds(now - a->sent);
     if (r.bandwidth > at_most) {
@@ -243,7 +243,7 @@ void RailScheduler::pinged(RailIndex i, Result<Duration> answer, Time now) {
 void RailScheduler::down(RailIndex r, Time now) { rails_[r].health.down(now); }
 void RailScheduler::up(RailIndex r, Time now) { rails_[r].health.up(now); }
 
-// A machine that is busy keeps all its rails waiting now and then: what is usual is not overdue.
+// A busy machine delays all its rails now and then: the usual lateness is not overdue.
 Duration RailScheduler::overdue_after(const Rail& r, const Attempt& a) const {
   const double usual = std::min(kLatenesses * r.lateness, seconds(config_.lost_floor));
   return std::max<Duration>(config_.overdue_floor,

@@ -67,7 +67,7 @@ class RailScheduler {
   void failed(RailIndex r, AttemptId attempt, Time now);        // held against the rail
   void recalled(RailIndex r, AttemptId attempt, Time now);      // neither: hedge lost, cancelled
   void pinged(RailIndex r, Result<Duration> answer, Time now);  // of a resting or probing rail
-  void round_trip(RailIndex r, Duration took);  // of a few bytes: beside others, maybe
+  void round_trip(RailIndex r, Duration took);  // of a few bytes, perhaps with others in flight
   // A few bytes that were no attempt, and met an empty rail: sent `took` ago, and there.
   void carried(RailIndex r, uint64_t bytes, Duration took, Time now);
   void down(RailIndex r, Time now);
@@ -82,7 +82,7 @@ class RailScheduler {
   // Attempts that take too long; each is named once per kind. kOverdue: start a second attempt
   // elsewhere. kLost: recall it; it has been held against its rail already.
   std::vector<LateAttempt> late(Time now);
-  Time next_check(Time now) const;           // when late() or a resting rail wants attention next
+  Time next_check(Time now) const;           // when to call late() and to_ping() next
   std::vector<RailIndex> to_ping(Time now);  // resting rails whose time has come, once each
 
   RailView view(RailIndex r, Time now, const MemoryLocation& memory = {});
@@ -106,7 +106,7 @@ class RailScheduler {
     uint64_t inflight = 0, slices = 0, bytes = 0, errors = 0, hedged = 0;
     Time last_used{};
     std::vector<Attempt> attempts;  // oldest first
-    // What came home since the sample began; it begins anew where the rail was idle.
+    // Bytes completed since the sample began; it restarts after the rail was idle.
     Time sample_start{};
     uint64_t sample_bytes = 0;
     bool sample_whole = false;  // all of its bytes were sent since it began
@@ -121,7 +121,7 @@ class RailScheduler {
   void learn(Rail& r, const Attempt& a, Time now);
   static void learn_from_few(Rail& r, uint64_t bytes, Duration took);
   static void learn_latency(Rail& r, double latency, double weight);
-  void judge_speed(Time now);  // who is slow, beside the others?
+  void judge_speed(Time now);  // which rails are slow, compared with the others
   Duration overdue_after(const Rail& r, const Attempt& a) const;
   Duration lost_after(const Rail& r, const Attempt& a) const;
 

@@ -41,7 +41,7 @@ std::string text(size_t n) {
   return out;
 }
 
-// Spoils what it is told to while it is loaded.
+// Corrupts chosen pieces while they are loaded.
 class Spoilt : public FileTree {
  public:
   explicit Spoilt(FileTree& place) : place_(place) {}

@@ -173,7 +173,7 @@ TEST_SUITE("p2p") {
     CHECK(uplink.grant(all, ShardSet(4), "d", at(20)).error().code == Code::kNotFound);
   }
 
-  TEST_CASE("a source that fails is left alone, then forgotten; a busy one is asked again soon") {
+  TEST_CASE("a source that fails is paused, then dropped; a busy one is retried soon") {
     Sources s({}, "me", 1);
     s.learn("me");
     s.learn("a");

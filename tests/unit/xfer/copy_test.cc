@@ -109,7 +109,7 @@ TEST_SUITE("xfer/copy") {
     for (uint64_t p = 0; p + 1 < pieces.count(); ++p) CHECK(pieces.at(p).bytes == 64 * 1024);
   }
 
-  TEST_CASE("a job is copied once, whoever helps and however late") {
+  TEST_CASE("a copy is done once, with any helpers, however late") {
     const auto from = noise(3 << 20, 5);
     for (int round = 0; round < 20; ++round) {
       std::vector<std::byte> to(from.size());

@@ -101,7 +101,7 @@ TEST_SUITE("xfer/endpoint pool") {
   TEST_CASE(
       "of 1000 skewed peers, 64 endpoints are made anew less often than first in, first out") {
     constexpr size_t kPeers = 1000, kEndpoints = 64, kTransfers = 50'000;
-    std::vector<double> until;  // the k-th peer is asked 1/k as often as the first
+    std::vector<double> until;  // the k-th peer is used 1/k as often as the first
     double sum = 0;
     for (size_t k = 1; k <= kPeers; ++k) until.push_back(sum += 1. / static_cast<double>(k));
     Random random(4);

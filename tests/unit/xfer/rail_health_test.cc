@@ -62,7 +62,7 @@ TEST_SUITE("health") {
     CHECK(mild.state(at(12000)) != RailState::kResting);
   }
 
-  TEST_CASE("a rail that never came back is asked at a steady pace") {
+  TEST_CASE("a rail that stays dead is probed at a steady pace") {
     RailHealth h;
     trip(h, 1);
     for (int i = 0; i < 10; ++i) {

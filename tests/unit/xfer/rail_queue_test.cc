@@ -172,7 +172,7 @@ TEST_SUITE("rail queue") {
     CHECK(b.queue.view()[slow->rail].errors == 0);
   }
 
-  TEST_CASE("a digest is told of bytes that one rail alone has brought") {
+  TEST_CASE("a digest is reported for bytes that one rail alone has moved") {
     Bench b(2);
     b.push(0);
     auto alone = b.pull_any();

@@ -186,7 +186,7 @@ TEST_SUITE("rail_scheduler") {
     CHECK(taken({0, 0}) == "1");
   }
 
-  TEST_CASE("while nothing is in flight, somebody always takes") {
+  TEST_CASE("while nothing is in flight, some rail always takes") {
     for (uint64_t seed = 1; seed <= 50; ++seed) {
       CAPTURE(seed);
       Random random(seed);

@@ -255,7 +255,7 @@ class World {
     s.done = now_;
     last_done_ = now_;
   }
-  // The attempt lets go at once, as a connection does that is shut down.
+  // The attempt ends at once, as on a connection that is shut down.
   void recall(AttemptId id) {
     const Out o = out_.at(id);
     out_.erase(id);

@@ -54,7 +54,7 @@ TEST_SUITE("xfer/registry") {
     CHECK(registry.allocate(uint64_t{1} << 45, true, "*").error().code == Code::kNoSpace);
   }
 
-  TEST_CASE("a buffer behind a backing is offered without an address to read it at") {
+  TEST_CASE("a buffer with a backend is offered without an address to read it at") {
     struct Nowhere final : BufferBackend {
       Result<> read(uint64_t, std::span<std::byte>) override { return {}; }
       Result<> write(uint64_t, std::span<const std::byte>) override { return {}; }
@@ -107,7 +107,7 @@ TEST_SUITE("xfer/registry") {
     CHECK_FALSE(registry.pin((*first)->offset, 1).has_value());
   }
 
-  TEST_CASE("the application's memory is withdrawn once the last copy lets go of it") {
+  TEST_CASE("the application's memory is withdrawn once the last copy ends") {
     Registry registry(Generation{1});
     std::vector<std::byte> memory(100);
     auto buffer = registry.add(memory, true, "*");

@@ -277,7 +277,7 @@ TEST_SUITE("xfer/nic_ledger") {
     CHECK(mine.window(nic, kMedium, kNow + 1002ms) == FairShare::kNoLimit);
   }
 
-  TEST_CASE("a ledger goes on when its table is written over with garbage") {
+  TEST_CASE("NicInflight works on when its table is overwritten with garbage") {
     for (uint64_t seed = 0; seed < 20; ++seed) {
       CAPTURE(seed);
       Folder folder;
@@ -294,7 +294,7 @@ TEST_SUITE("xfer/nic_ledger") {
     }
   }
 
-  TEST_CASE("who was refused is told when there may be room again") {
+  TEST_CASE("a refused class is notified when there may be room again") {
     Folder folder;
     NicInflight nic_inflight(config(folder));
     const NicIndex nic = nic_inflight.nic("eth0");
@@ -329,7 +329,7 @@ TEST_SUITE("xfer/nic_ledger") {
     CHECK(nic_inflight.view(kNow)[0].problem.find("/nonexistent") != std::string::npos);
   }
 
-  TEST_CASE("threads that use one ledger lose no byte of it") {
+  TEST_CASE("threads that share a NicInflight lose no byte") {
     Folder folder;
     NicInflight nic_inflight(config(folder));
     const NicIndex nic = nic_inflight.nic("eth0");

@@ -34,7 +34,7 @@ void FaultTransport::submit(SlicePtr slice) {
       const bool lost = verdict.action == FaultAction::kDrop;
       held = {std::move(slice), lost ? now + silence_ : verdict.release, verdict.action};
       if (held.until > now) {
-        held.slice->awaited = false;  // let go by our thread, which is not to carry it
+        held.slice->awaited = false;  // released by our thread, which must not carry it
         held.slice->more = false;
         held_.push_back(std::move(held));
         changed_.notify_all();

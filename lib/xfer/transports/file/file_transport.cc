@@ -90,7 +90,7 @@ Result<FileStorePtr> FileTransport::attach(const PeerPtr& peer, const BufferInfo
   if (info.path.size() < kPathMax && info.path.front() == '/')
     file = FileStore::attach(info.path, info.bytes, info.writable, info.dev, info.ino);
   Lock lock(attached_mutex_);
-  MC_TRY_(still_open(*peer));  // else forget() was here already, and nobody would drop it
+  MC_TRY_(still_open(*peer));  // else forget() ran already, and would not run again to drop it
   if (file) return attached_.emplace(key, Attached{peer, *file}).first->second.file;
   attached_[key] = {peer, nullptr, true};
   // Its owner may still serve it.

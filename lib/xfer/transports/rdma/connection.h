@@ -21,7 +21,7 @@ namespace mc::xfer::rdma {
 
 struct Flight {
   AttemptPtr attempt;  // null: a ping, or one that only its caller knows of
-  bool ping = false;   // reads a byte of the peer, for nobody
+  bool ping = false;   // reads a byte of the peer, for its round trip alone
   Op op = Op::kRead;
   std::byte* local = nullptr;
   Piece piece;
@@ -60,13 +60,13 @@ class Connection {
 
   // Errors: the local memory for guards cannot be registered. Posted by post().
   Result<> add(const FlightPtr& flight);
-  Result<> post();  // an error: the connection is of no more use
+  Result<> post();  // an error: the connection is broken
   struct Done {
     FlightPtr flight;
     Result<> outcome;
   };
-  // A completion, told apart by its sequence number. False: it failed, and the connection is of no
-  // more use; failed() is whose it was.
+  // Handles a completion, identified by its sequence number. False: it failed, and the connection
+  // is broken; failed() is the transfer.
   bool completed(const ibv_wc& wc, std::vector<Done>* done);
   const FlightPtr& failed() const { return failed_; }
   ibv_wc_status status() const { return status_; }

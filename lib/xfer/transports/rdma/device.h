@@ -28,7 +28,7 @@ class Region {  // of registered memory
   ~Region() { revoke(); }
   Region(const Region&) = delete;
   Region& operator=(const Region&) = delete;
-  void revoke();  // no peer reaches it any more when this returns, whoever still holds it here
+  void revoke();  // no peer reaches it when this returns, even while references remain here
   uint32_t lkey() const { return lkey_; }
   uint32_t rkey() const { return rkey_; }
 
@@ -39,7 +39,7 @@ class Region {  // of registered memory
 };
 using RegionPtr = std::shared_ptr<Region>;
 
-// What the other end of a queue pair has to be told, and tells.
+// What the two ends of a queue pair exchange.
 struct QpAddress {
   uint32_t number = 0, psn = 0, lid = 0, mtu = 0, reads = 0;
   std::string gid;  // 16 bytes

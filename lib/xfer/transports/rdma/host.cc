@@ -190,10 +190,10 @@ void Host::port_changed(Nic& nic, bool up) {
 
 void Host::died(Nic& nic, const DevicePtr&) {
   log_warn("xfer", "rdma: %s is gone", nic.name.c_str());
-  post([this, n = &nic] { bury(*n); });
+  post([this, n = &nic] { take_offline(*n); });
 }
 
-void Host::bury(Nic& nic) {
+void Host::take_offline(Nic& nic) {
   nic.use(nullptr);
   {
     const Calling listener(*this);

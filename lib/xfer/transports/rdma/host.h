@@ -40,7 +40,7 @@ class Host final : public Offer, private Nic::Events {
                                             Metrics& metrics, RdmaConfig config);
   ~Host() override { stop(); }
   Result<> start(Listener& listener);
-  void silence();  // the listener is called no more when this returns
+  void silence();  // no call of the listener runs after this returns
 
   void offer(const Buffer& buffer) override { regions_.offer(buffer); }
   void withdraw(const Buffer& buffer) override { regions_.withdraw(buffer); }
@@ -69,7 +69,7 @@ class Host final : public Offer, private Nic::Events {
   bool drain(Nic& nic, bool wait) override;
   void port_changed(Nic& nic, bool up) override;
   void died(Nic& nic, const DevicePtr& device) override;
-  void bury(Nic& nic);
+  void take_offline(Nic& nic);
   void reopen(Nic& nic);
   Result<DevicePtr> open_device(const std::string& name);
 
@@ -108,7 +108,7 @@ class Host final : public Offer, private Nic::Events {
   bool stopped_ MC_GUARDED_BY(mutex_) = false;
   uint64_t last_epoch_ = 0;
 
-  // The listener, told that it is being called.
+  // The listener, marked as being called.
   class Calling;
 };
 

@@ -19,7 +19,7 @@ void run_on(const std::vector<int>& cpus) {
   CPU_ZERO(&set);
   for (const int cpu : cpus)
     if (cpu >= 0 && cpu < CPU_SETSIZE) CPU_SET(static_cast<size_t>(cpu), &set);
-  // Not allowed to, in a container: then it runs where it may.
+  // A container may forbid it: then the thread runs anywhere.
   (void)::pthread_setaffinity_np(::pthread_self(), sizeof set, &set);
 }
 

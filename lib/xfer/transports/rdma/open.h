@@ -34,7 +34,7 @@ struct RdmaConfig {
   NicInflight* nic_inflight = nullptr;
 };
 
-// What this process offers by RDMA: told to the registry, and of each descriptor.
+// This process's offer by RDMA: registers buffers, and adds to each descriptor.
 class Offer : public RegistrationObserver {
  public:
   virtual void describe_nics(SegmentDescriptor& segment) const = 0;

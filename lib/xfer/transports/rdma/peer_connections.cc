@@ -38,7 +38,7 @@ void PeerConnections::start() {
   for (RailIndex r = 0; r < endpoints_.size(); ++r) {
     if (!nic_of(r).up()) queue_.down(r);
     if (nic_inflight == nullptr) continue;
-    // What one peer leaves free another may use: by its tick at the latest.
+    // Room on the NIC that one peer frees serves another, at its next tick at the latest.
     nic_inflight->on_room(nic_inflight->nic(endpoints_[r]->route.info.local), weak_from_this(),
                           [this] { roomy_.store(true); });
   }
@@ -95,7 +95,7 @@ bool PeerConnections::pump(bool kick) {
   return any;
 }
 
-// One thread at a time feeds a rail; who comes meanwhile has it look once more.
+// One thread at a time feeds a rail; another caller makes that one check once more.
 bool PeerConnections::pump_rail(RailIndex rail, bool kick) {
   Endpoint& e = *endpoints_[rail];
   if (e.pumps.fetch_add(1) > 0) return false;
@@ -128,7 +128,7 @@ bool PeerConnections::carry(SlicePtr& slice) {
   AttemptPtr attempt;
   if (ready) attempt = queue_.push_or_carry(std::move(slice), rail);
   if (attempt != nullptr) launch(rail, {attempt});
-  // Who asked for a look meanwhile has it.
+  // Calls meanwhile asked for one more check: make it.
   for (uint32_t asked = 1; (asked = e.pumps.fetch_sub(asked) - asked) > 0;) feed(rail);
   return ready;
 }
@@ -382,7 +382,7 @@ void PeerConnections::completed(RailIndex rail, const ibv_wc& wc, Outbox& out) {
     d.flight->attempt->refused = !d.outcome;
     out.ended.push_back({shared_from_this(), d.flight->attempt, std::move(d.outcome)});
   }
-  done.clear();  // and with it what was registered for the transfer, before its end is told
+  done.clear();  // deregisters the local memory before the transfer is reported
 }
 
 void PeerConnections::pinged(RailIndex rail, Duration took) { queue_.pinged(rail, took); }

@@ -58,8 +58,8 @@ class PeerConnections : public std::enable_shared_from_this<PeerConnections> {
    private:
     PeerConnections& connections_;
   };
-  void tick();        // on the control thread, every few milliseconds while there is work
-  void let_go();      // of connections that are claimed without being used; the same thread
+  void tick();             // on the control thread, every few milliseconds while there is work
+  void release_claimed();  // connections that are claimed but unused; the same thread
   bool wants_tick();  // the same thread: something may have to be done. Of 1000 peers most rest
   bool idle() const { return queue_.idle() && !busy(); }
   Time next_check() const { return queue_.next_check(); }
@@ -180,7 +180,7 @@ class PeerConnections : public std::enable_shared_from_this<PeerConnections> {
   std::atomic<bool> roomy_{false};      // a NIC has room again for what is queued
   std::atomic<bool> loose_{false};      // carry_now() left a connection claimed
   bool saw_down_ = false;               // a NIC, when it last looked; of the control thread
-  std::atomic<uint32_t> first_{0};      // the rail that is asked first
+  std::atomic<uint32_t> first_{0};      // the rail tried first
   std::atomic<uint32_t> farewells_{0};  // not answered
   std::atomic<uint32_t> barriers_{0};   // of them, those that writes wait for
   std::atomic<uint32_t> stuck_{0};      // of those, which the owner does not answer

@@ -42,7 +42,7 @@ void PeerConnections::connect(RailIndex rail) {
   Endpoint& e = *endpoints_[rail];
   if (closed_.load()) return not_connected(rail, {Code::kUnavailable, "shutting down"});
   if (nic_comes_back(rail)) return;
-  if (transport_.pool().full()) transport_.let_go();
+  if (transport_.pool().full()) transport_.release_claimed();
   auto pooled = transport_.pool().add(
       [weak = weak_from_this(), rail] {
         if (const PeerConnectionsPtr self = weak.lock()) self->evict(rail);
@@ -60,8 +60,8 @@ void PeerConnections::connect(RailIndex rail) {
   }
 }
 
-// The only way, and its port is down, or the owner's device away: what waits for it goes on
-// waiting, to be connected later.
+// True if this is the only rail and its port is down, or the owner's device away: then its attempts
+// keep waiting for a connection.
 bool PeerConnections::nic_comes_back(RailIndex rail, bool peers_away) {
   Endpoint& e = *endpoints_[rail];
   if (endpoints_.size() > 1 || closed_.load()) return false;
@@ -154,7 +154,7 @@ void PeerConnections::not_connected(RailIndex rail, const Error& why) {
   log_debug("xfer", "rdma: %s", told.what.c_str());
   if (pinged) queue_.pinged(rail, fail(told));
   for (const AttemptPtr& a : waiting) give_back(a, told, false);
-  // Where this is the only rail, the rest would meet the same, one after the other.
+  // On the only rail, the other attempts would fail alike, one after the other.
   if (endpoints_.size() == 1) fail_queued(rail, told);
   pump();
 }
@@ -169,7 +169,7 @@ void PeerConnections::fail_queued(RailIndex rail, const Error& why) {
 
 // ---- ending one
 
-// By the pool, when it has no use; on the control thread.
+// Called by the pool while the endpoint is idle; on the control thread.
 void PeerConnections::evict(RailIndex rail) {
   Endpoint& e = *endpoints_[rail];
   std::shared_ptr<Connection> connection;
@@ -287,7 +287,7 @@ void PeerConnections::say_farewell(const FarewellPtr& farewell) {
 }
 
 void PeerConnections::parted(const FarewellPtr& farewell, const Result<QueuePairClosed>& answer) {
-  // A process that is gone, or another one in its place, applies nothing any more.
+  // A dead process, or a successor in its place, applies no write.
   const bool fenced = answer || !process_alive(peer_->pid) || answer.error().code == Code::kDenied;
   const Error& why = farewell->why;
   for (const FlightPtr& f : farewell->writes) {
@@ -326,7 +326,7 @@ void PeerConnections::parted(const FarewellPtr& farewell, const Result<QueuePair
 
 // ---- time passes
 
-void PeerConnections::let_go() {
+void PeerConnections::release_claimed() {
   if (!loose_.exchange(false)) return;
   for (RailIndex r = 0; r < endpoints_.size(); ++r) pump_rail(r);
 }
@@ -355,7 +355,7 @@ void PeerConnections::check(RailIndex rail, Time now) {
       for (const FlightPtr& f : e.connection->flights()) oldest = std::min(oldest, f->since);
     }
   }
-  pump_rail(rail);  // lets go of what carry_now() claimed
+  pump_rail(rail);  // releases what carry_now() claimed
   if (oldest != Time::max() && now - std::max(oldest, heard) > peer_timeout_)
     tear_down(rail, connection, {Code::kTimeout, "nothing completed for " + to_text(peer_timeout_)},
               false);
@@ -444,7 +444,7 @@ void PeerConnections::port_changed(const Nic& nic, bool up) {
       Lock lock(e.mutex);
       if (others && e.connection != nullptr) connection = e.connection->id();
     }
-    // Elsewhere at once; where there is no other way, the NIC goes on trying.
+    // Retries on other rails at once; without another rail, the NIC keeps trying.
     if (connection != 0) give_up(r, connection, {Code::kUnavailable, "its port is down"}, true);
   }
   if (up) pump();

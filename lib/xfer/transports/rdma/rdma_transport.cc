@@ -35,7 +35,7 @@ bool RdmaTransport::reaches(const Peer& peer, uint64_t offset, Op) const {
   const BufferInfo* const buffer = peer.find(offset, 0);
   if (buffer == nullptr) return false;
   const auto& nics = peer.descriptor.rdma;
-  // One that was away when the peer told of it gives its keys once it is back.
+  // A device that was away when the peer described it has keys once it is back.
   for (size_t i = 0; i < buffer->rkeys.size(); ++i)
     if (buffer->rkeys[i] != 0 || (i < nics.size() && nics[i].epoch == 0)) return true;
   return false;
@@ -44,7 +44,7 @@ bool RdmaTransport::reaches(const Peer& peer, uint64_t offset, Op) const {
 Result<PeerConnectionsPtr> RdmaTransport::connections(const PeerPtr& peer) {
   Lock lock(mutex_);
   if (stopping_) return fail(Code::kUnavailable, "shutting down");
-  MC_TRY_(still_open(*peer));  // else forget() was here already, and nobody would drop these
+  MC_TRY_(still_open(*peer));  // else forget() ran already, and would not run again
   const auto known = by_peer_.find(peer.get());
   if (known != by_peer_.end()) return known->second;
   MC_TRY(auto routes, routes_to(*peer, host_->nics(), host_->tiers()));
@@ -147,7 +147,7 @@ void RdmaTransport::forget(const PeerPtr& peer) {
   finish({gone});
 }
 
-// What is in flight fails, unless the peer was merely replaced: then it ends as it may.
+// Attempts in flight fail, unless the peer was merely replaced: then they run to their end.
 void RdmaTransport::finish(const std::vector<PeerConnectionsPtr>& gone) {
   for (const PeerConnectionsPtr& connections : gone) connections->close();
   Mutex mutex;
@@ -238,7 +238,7 @@ void RdmaTransport::tell(Outbox& out) {
   for (const Outbox::Broken& b : out.broken) b.connections->broke(b.rail, b.connection);
   for (const auto& [connections, rail] : out.touched) {
     connections->pump();
-    connections->pump_rail(rail);  // lets go of its connection where nothing is left to do
+    connections->pump_rail(rail);  // releases its connection if no work is left
   }
 }
 
@@ -248,8 +248,8 @@ void RdmaTransport::made_connection(bool good) {
   evicted_.set(static_cast<double>(pool_.evicted()));
 }
 
-void RdmaTransport::let_go() {
-  for (const PeerConnectionsPtr& connections : all_connections()) connections->let_go();
+void RdmaTransport::release_claimed() {
+  for (const PeerConnectionsPtr& connections : all_connections()) connections->release_claimed();
 }
 
 // ---- time passes, on the control thread

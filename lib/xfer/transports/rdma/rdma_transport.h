@@ -75,7 +75,7 @@ class RdmaTransport final : public Transport, private Host::Listener {
   void sort(Nic& nic, std::span<const ibv_wc> completions, Outbox& out);
   void tell(Outbox& out);
   void made_connection(bool good);
-  void let_go();  // what short transfers keep claimed until the next tick: a new one needs room
+  void release_claimed();  // endpoints that inline transfers keep until the next tick
   void held(PeerConnectionsPtr connections);  // until flush()
   // Looks for completions for a while: cheaper than to be woken. The caller attends to the NICs.
   static void await(const Task& task, PeerConnections& connections);

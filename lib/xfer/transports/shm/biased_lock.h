@@ -16,7 +16,7 @@ namespace mc {
 
 class MC_TSA(capability("mutex")) BiasedLock {
  public:
-  // False while somebody else has it, or wants it.
+  // False while another thread has it, or waits for it.
   bool try_lock() MC_TSA(try_acquire_capability(true)) {
     if (cheap())
       inside_.store(true, std::memory_order_relaxed);
@@ -39,7 +39,7 @@ class MC_TSA(capability("mutex")) BiasedLock {
   }
   static bool register_barrier();
   std::atomic<bool> inside_{false}, closed_{false};
-  Mutex outside_;  // who closed it
+  Mutex outside_;  // held by the thread in lock_slow()
 };
 
 }  // namespace mc

@@ -71,7 +71,7 @@ Result<MappingPtr> Mappings::map(const PeerPtr& peer, const BufferInfo& buffer, 
     return fail(silent ? Code::kUnavailable : error.code, "%s", error.what.c_str());
   }
   Lock lock(mutex_);
-  MC_TRY_(still_open(*peer));  // else forget() was here already, and nobody would drop this one
+  MC_TRY_(still_open(*peer));  // else forget() ran already, and would not run again
   return mappings_.emplace(Key{peer.get(), buffer.shm_id}, std::move(*fresh)).first->second;
 }
 

@@ -16,7 +16,7 @@ class ParallelCopy {
   ParallelCopy(const Rows& rows, uint64_t piece_bytes, CacheResidency& residency)
       : pieces_(rows, piece_bytes), residency_(residency) {}
 
-  // Copies pieces as long as there are any and `go_on()`; it is asked before each.
+  // Copies pieces while there are any and `go_on()`, which is called before each.
   template <class GoOn>
   void work(GoOn go_on) {
     enter();
@@ -24,8 +24,7 @@ class ParallelCopy {
     }
     leave();
   }
-  // Takes what is left away from everyone and waits for the pieces under way. True when all of the
-  // job was copied.
+  // Stops handing out pieces and waits for those in progress. True if all was copied.
   bool finish();
 
  private:
@@ -35,7 +34,7 @@ class ParallelCopy {
 
   const Pieces pieces_;
   CacheResidency& residency_;
-  std::atomic<uint64_t> next_{0};  // who takes the last piece has seen the others enter
+  std::atomic<uint64_t> next_{0};  // the thread that takes the last piece has seen the others enter
   std::atomic<uint32_t> working_{0};
   Mutex mutex_;
   Condition left_;

@@ -62,7 +62,7 @@ bool LocalTransport::reaches(const Peer& peer, uint64_t offset, Op op) const {
   return (*buffer)->remote_addr != 0 && (op == Op::kRead || !elsewhere);
 }
 
-// Small, and nothing to wait for: cheaper than waking a copy thread.
+// Small, and without a wait: cheaper than waking a copy thread.
 bool LocalTransport::at_once(const Slice& slice) const {
   if (slice.piece.total() > kInlineBytes || slice.together > kCrowdBytes) return false;
   if (slice.peer->same_process) return true;
@@ -264,7 +264,7 @@ bool LocalTransport::copy_now(const Request& r, const PeerPtr& peer, Time now) {
     return false;
   CopyCacheSlot* slot = rows.total() <= kInlineBytes ? copy_cache_.for_this_thread() : nullptr;
   if (held->mapping != nullptr && slot != nullptr && slot->mutex.try_lock()) {
-    // One whose fate is sealed was forgotten, or will be: nobody would drop it again.
+    // A peer that is closed or replaced was forgotten, or will be: forget() does not run again.
     if (peer->fate.load(std::memory_order_acquire) == Peer::Fate::kOpen)
       slot->learn({r.segment, *buffer, peer, held->mapping});
     slot->mutex.unlock();

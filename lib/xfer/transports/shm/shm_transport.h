@@ -57,8 +57,8 @@ class LocalTransport final : public Transport {
   void count_at_desks(Counter& slices, Counter& bytes, Counter& requests) {
     copy_cache_.count(slices, bytes, requests);
   }
-  // Carries out a whole checked request here and now if that needs nobody's answer. False: it did
-  // not, for whatever reason; submit it in slices, and what they meet is the outcome.
+  // Copies a whole checked request on this thread if that needs no answer of another process.
+  // False: not copied; submit it in slices, whose outcome then counts.
   bool copy_now(const Request& request, const PeerPtr& peer, Time now);
 
  private:
@@ -73,7 +73,7 @@ class LocalTransport final : public Transport {
     MappingPtr mapping;  // of another process
     BufferPtr own;       // of this one
   };
-  // One entry of the queue: a slice, or a copy whose caller wants help.
+  // One entry of the queue: a slice, or a copy that its caller shares.
   struct Work {
     SlicePtr slice;
     std::shared_ptr<ParallelCopy> job;
@@ -116,10 +116,10 @@ class LocalTransport final : public Transport {
 
   static constexpr uint64_t kInlineBytes = 512 * 1024;
   static constexpr uint64_t kCrowdBytes = 8 << 20;  // submitted at once: for the copy threads
-  static constexpr uint64_t kAskBytes = 4 << 20;    // a system call is nothing beside the copy
+  static constexpr uint64_t kAskBytes = 4 << 20;    // a system call is cheap compared with the copy
   static constexpr uint64_t kAloneBytes = 2 << 20;  // less is copied before help has woken up
   static constexpr uint64_t kPieceBytes = 512 * 1024;
-  // Of a copy that nobody shares: libc copies what is longer than the second cache by another,
+  // Pieces of an unshared copy: libc copies what is longer than the second cache by another,
   // faster loop. Deadlines and withdrawals are looked at between pieces.
   static constexpr uint64_t kLonePieceBytes = 4 << 20;
   Sink& sink_;

@@ -5,8 +5,8 @@
 namespace mc::xfer {
 namespace {
 static_assert(ThreadCopyCache::kSlots < 64);
-// A bit for each slot that a thread has. Whoever takes one that was given back sees what its last
-// owner did there.
+// A bit for each slot in use by a thread. Acquire and release order the slot's contents between its
+// successive owners.
 std::atomic<uint64_t> g_taken{0};
 }  // namespace
 

@@ -29,8 +29,8 @@ struct alignas(64) CopyCacheSlot {
   };
   BiasedLock mutex;
   std::array<Known, 4> known MC_GUARDED_BY(mutex);
-  size_t next MC_GUARDED_BY(mutex) = 0;  // to give way
-  // Null until somebody counts.
+  size_t next MC_GUARDED_BY(mutex) = 0;  // to be replaced
+  // Null until count().
   Counter::Cell* slices MC_GUARDED_BY(mutex) = nullptr;
   Counter::Cell* bytes MC_GUARDED_BY(mutex) = nullptr;
   Counter::Cell* requests MC_GUARDED_BY(mutex) = nullptr;
@@ -41,12 +41,12 @@ struct alignas(64) CopyCacheSlot {
 class ThreadCopyCache {
  public:
   static constexpr size_t kSlots = 16;
-  // Null when the desks are all taken.
+  // Null when all slots are taken.
   CopyCacheSlot* for_this_thread() {
     thread_local const Seat seat;
     return seat.number < kSlots ? &copy_cache_[seat.number] : nullptr;
   }
-  // Call it once the peer's fate is sealed: then nobody learns it anew.
+  // Requires: the peer is closed or replaced, so that no thread adds it again.
   void forget(const PeerPtr& peer) {
     for (CopyCacheSlot& slot : copy_cache_) {
       slot.mutex.lock_slow();
@@ -66,7 +66,7 @@ class ThreadCopyCache {
   }
 
  private:
-  // Which slot is this thread's, of every engine of the process: free for another when it ends.
+  // This thread's slot number, in every engine of the process; freed when the thread ends.
   struct Seat {
     size_t number;
     Seat();

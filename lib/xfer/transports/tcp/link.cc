@@ -76,7 +76,7 @@ void Link::frame(Frame& f, const Asked& asked, bool more) const {
   f.header = make_header(kind, asked.id, &f.body, sizeof f.body, 0, more ? kMore : 0);
 }
 
-// Frames and payloads, in as few calls as may be.
+// Sends frames and payloads in as few calls as possible.
 Result<> Link::send(std::span<const Asked> all, const Stream::GiveUp& give_up) {
   constexpr size_t kParts = 256;
   MC_CHECK(all.size() <= kTogether);
@@ -129,8 +129,8 @@ Result<> Link::receive_bytes(const Attempt& attempt, std::span<iovec> behind,
   return {};
 }
 
-// By pieces, each of which is still in this CPU's cache when it is digested: when all of it has
-// arrived that takes twice as long.
+// Digests piece by piece, while each is still in this CPU's cache. Digesting the whole afterwards
+// takes twice as long.
 Result<uint64_t> Link::receive_digested(const Attempt& attempt, std::span<iovec> behind,
                                         const Stream::GiveUp& give_up) {
   constexpr uint64_t kInCache = 256 * kKiB;

@@ -31,13 +31,13 @@ class Link {
   bool is_open() const { return static_cast<bool>(stream_); }
   void close();
   void abort();      // and what was not sent yet never is
-  void shut_down();  // wakes whoever waits in it
+  void shut_down();  // wakes the thread that waits in it
   // Was it closed by the peer, as far as is known here?
   bool ended() const { return stream_.readable_now(); }
   void eager(bool on) { stream_.eager(on); }
 
-  // Errors of the connection, which is of no more use then; the outcome of `answer`, a success so
-  // far, becomes what the peer says.
+  // Returns: errors of the connection, which is broken then. `answer`, a success so far, gets the
+  // peer's outcome.
   // Several requests leave together, all of them reads or none.
   struct Asked {
     const Attempt* attempt;

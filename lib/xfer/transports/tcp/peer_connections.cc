@@ -108,7 +108,7 @@ void TcpTransport::PeerConnections::push(SlicePtr slice) {
 
 // ---- the connections' threads
 
-// Of an idle connection. It may be borrowed meanwhile, and is not looked at before it is back.
+// Blocks an idle connection. It may be borrowed meanwhile, and is skipped until it is back.
 AttemptPtr TcpTransport::PeerConnections::wait_for_work(Connection& c) {
   rest(c);
   {
@@ -131,7 +131,7 @@ bool TcpTransport::PeerConnections::has_room(Connection& c) const {
   return !limit && !c.full && !stopping_.load();
 }
 
-// Beside what is in flight. Reads and writes are not in flight together: each end could then wait
+// Adds to what is in flight. Reads and writes are not in flight together: each end could then wait
 // for the other to read. Nor are more writes, while a connection is to be retired first.
 AttemptPtr TcpTransport::PeerConnections::more_work(Connection& c) {
   if (!has_room(c)) return nullptr;
@@ -243,8 +243,7 @@ Result<> TcpTransport::PeerConnections::receive(Connection& c) {
   return {};
 }
 
-// The connection is of no more use; what was in flight goes back to the queue, the writes behind a
-// fence.
+// Closes a broken connection. What was in flight is queued again, the writes behind a fence.
 void TcpTransport::PeerConnections::drop(Connection& c, const Error& why) {
   const bool opened = c.link.is_open();
   std::deque<Flight> flights;
@@ -265,7 +264,7 @@ void TcpTransport::PeerConnections::drop(Connection& c, const Error& why) {
   }
   std::vector<Flight> fenced;
   for (const Flight& f : flights) {
-    // Silent is not lost: a peer that does not answer is not asked the same again.
+    // Silent is not lost: the request is not repeated to a peer that does not answer.
     f.attempt->reached = f.attempt->reached && why.code != Code::kTimeout;
     if (wrote && cancelled_or_expired(*f.attempt->slice)) {
       fenced.push_back(f);
@@ -310,7 +309,7 @@ Result<> TcpTransport::PeerConnections::cancelled_or_expired(const Attempt& atte
   return cancelled_or_expired(*attempt.slice);
 }
 
-// Asked a few times a second while a connection waits.
+// Called a few times a second while a connection waits.
 Stream::GiveUp TcpTransport::PeerConnections::watch(const Connection& c) {
   return [this, &c]() -> Result<> {
     for (const Flight& f : c.flights) MC_TRY_(cancelled_or_expired(*f.attempt));

@@ -30,7 +30,7 @@ Result<> TcpTransport::PeerConnections::retire_given_up(Link& link, const Stream
   }
 }
 
-// The rails that work first, `last` behind those like it.
+// Rails by health, `last` after those of equal health.
 std::vector<RailIndex> TcpTransport::PeerConnections::by_fitness(RailIndex last) const {
   const auto rails = queue_.view();
   std::vector<RailIndex> out(rails.size());
@@ -49,7 +49,7 @@ bool TcpTransport::PeerConnections::fence_over(RailIndex rail, const Stream::Giv
   return link.open(give_up).has_value() && retire_given_up(link, give_up).has_value();
 }
 
-// True once no write that was given up can land any more.
+// True once no abandoned write can land any more.
 bool TcpTransport::PeerConnections::fence(RailIndex failed, const std::vector<Flight>& waiting) {
   const Time until = clock_.now() + std::min(config_.peer_timeout, kFenceTime);
   const Stream::GiveUp give_up = [&]() -> Result<> {

@@ -248,7 +248,7 @@ Result<> Server::serve_one(Connection& c) {
   Descriptor d;
   Nonce nonce{};
   MC_TRY(const Header header, next_request(c, d, nonce));
-  // Answers wait for no payload while they hold memory.
+  // Answers that hold memory do not wait for payload.
   if (header.kind == Kind::kWrite ? c.answers.pins() : header.kind != Kind::kRead)
     MC_TRY_(send_answers(c));
   if (header.kind == Kind::kRetire) return reply(c.stream, header.id, retire(c, nonce));
@@ -321,8 +321,8 @@ Result<BufferPtr> Server::admit(const Descriptor& d, bool writing, std::byte** f
   return buffer;
 }
 
-// The reply leaves with the payload, and with what is read next if that was asked for already. The
-// trailer of guarded bytes follows once they have left: it says whether they were still the asked.
+// The reply leaves with the payload, and with the next read's if that request is here already. The
+// trailer of guarded bytes follows once they have left: it says whether the guard still held.
 Result<> Server::read(Connection& c, const Header& header, const Descriptor& d) {
   Stream& stream = c.stream;
   std::byte* first = nullptr;

@@ -30,7 +30,7 @@ Result<std::shared_ptr<TcpTransport::PeerConnections>> TcpTransport::connections
     const PeerPtr& peer) {
   Lock lock(mutex_);
   if (stopping_) return fail(Code::kUnavailable, "shutting down");
-  MC_TRY_(still_open(*peer));  // else forget() was here already, and nobody would drop these
+  MC_TRY_(still_open(*peer));  // else forget() ran already, and would not run again
   auto& known = by_peer_[peer.get()];
   if (known == nullptr) {
     auto routes = routes_to(*peer, config_.nics);
