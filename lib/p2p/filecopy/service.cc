@@ -71,11 +71,12 @@ void Service::answer(
     if (!job) return reply.error(job.error());
     const bool queued =
         enqueue([this, job = std::move(*job), reply = reply, deadline = call.deadline]() mutable {
-          Result<Reply> result = fail(Code::kTimeout, "the caller waits no longer");
+          Result<Reply> result =
+              fail(Code::kTimeout, "the call waited past its deadline for a thread");
           if (loop_.clock().now() < deadline) result = job();
           loop_.post([reply = std::move(reply), result = std::move(result)] { reply(result); });
         });
-    if (!queued) reply.error({Code::kBusy, "too many files are asked for here: try again"});
+    if (!queued) reply.error({Code::kBusy, "too many calls wait for files here: try again"});
   });
 }
 
@@ -90,7 +91,7 @@ Result<SlotLease> Service::lease(uint64_t ticket, Time now) {
       at = i;
   }
   if (at == leased_.size())
-    return fail(Code::kBusy, "all %zu slots here are lent to other copies", leased_.size());
+    return fail(Code::kBusy, "all %zu slots here are leased to other copies", leased_.size());
   if (ticket == 0 || leased_[at].ticket != ticket) leased_[at].ticket = random_.next() | 1;
   leased_[at].used = now;
   return SlotLease{leased_[at].ticket, memory_.offset() + at * kPieceBytes, config_.writable};
@@ -102,7 +103,7 @@ Result<std::span<std::byte>> Service::slot(uint64_t ticket, Time now) {
     leased_[i].used = now;
     return memory_.bytes().subspan(i * kPieceBytes, kPieceBytes);
   }
-  return fail(Code::kStale, "the slot was taken back: nothing was heard for %s",
+  return fail(Code::kStale, "the lease of the slot expired: no call came for %s",
               to_text(kSlotIdle).c_str());
 }
 

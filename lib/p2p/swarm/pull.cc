@@ -203,8 +203,8 @@ Result<PullReport> SwarmMember::Pull::run() {
   MC_TRY(SetDescription found, describe());
   MC_TRY_(check(found.manifest));
   if (found.manifest.name != request_.name)
-    return fail(Code::kCorrupt, "asked for '%s', was told of '%s'", request_.name.c_str(),
-                found.manifest.name.c_str());
+    return fail(Code::kCorrupt, "asked for set '%s', the source described '%s'",
+                request_.name.c_str(), found.manifest.name.c_str());
   set_ = std::make_shared<Set>();
   set_->manifest = std::move(found.manifest);
   set_->shards = shards_of(set_->manifest);

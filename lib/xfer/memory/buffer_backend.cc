@@ -34,7 +34,7 @@ std::unique_ptr<StagingStream> BufferBackend::staging_stream() {
 }
 
 Result<> BufferBackend::move(const CopyDescriptor&) {
-  return fail(Code::kUnsupported, "this memory is not moved in rows");
+  return fail(Code::kUnsupported, "this memory cannot be copied in rows");
 }
 
 Result<DmaBuf> BufferBackend::dma_buf(uint64_t) {

@@ -9,21 +9,21 @@ Failure kind_lacks(const char* what) {
 
 }  // namespace
 
-Result<> MemoryKind::move(const CopyDescriptor&) { return kind_lacks("is not moved in rows"); }
+Result<> MemoryKind::move(const CopyDescriptor&) { return kind_lacks("cannot be copied in rows"); }
 std::unique_ptr<StagingStream> MemoryKind::staging_stream(std::byte*) { return nullptr; }
 Result<std::string> MemoryKind::locate(std::span<const std::byte>) {
-  return kind_lacks("is not told from others by its address");
+  return kind_lacks("cannot be located by its address");
 }
 std::string MemoryKind::pci(const std::string&) const { return ""; }
 Result<device::Memory> MemoryKind::allocate(const std::string&, uint64_t) {
-  return kind_lacks("is not the engine's to allocate");
+  return kind_lacks("cannot be allocated by the engine");
 }
 Result<device::Memory> MemoryKind::pin(std::span<std::byte>) { return kind_lacks("pins nothing"); }
 Result<std::string> MemoryKind::share(std::span<const std::byte>) {
-  return kind_lacks("is not shared with processes");
+  return kind_lacks("cannot be shared with other processes");
 }
 Result<device::Memory> MemoryKind::open(const std::string&, const std::string&) {
-  return kind_lacks("is not shared with processes");
+  return kind_lacks("cannot be shared with other processes");
 }
 Result<DmaBuf> MemoryKind::dma_buf(std::byte*, size_t) { return kind_lacks("has no dma-buf"); }
 

@@ -13,7 +13,7 @@ struct NicInflight::Entry {
   };
   Entry(std::string n, const Config& config) : name(std::move(n)), share(config.nic) {
     if (!config.shared) {
-      problem = "not asked for";
+      problem = "switched off";
       return;
     }
     auto opened = ShmUsageTable::open(config.directory, name);
@@ -52,7 +52,7 @@ NicIndex NicInflight::nic(const std::string& name) {
   entries_.push_back(std::make_unique<Entry>(name, config_));
   const Entry& e = *entries_.back();
   if (config_.shared && e.table == nullptr)
-    log_warn("xfer", "no fair shares of %s among processes: %s", name.c_str(), e.problem.c_str());
+    log_warn("xfer", "processes do not share NIC %s fairly: %s", name.c_str(), e.problem.c_str());
   return at->second;
 }
 

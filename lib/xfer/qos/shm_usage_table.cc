@@ -87,19 +87,18 @@ std::string plain(std::string name) {
 Result<io::Fd> open_file(const std::string& path, size_t bytes) {
   io::Fd fd(::open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
   if (!fd)
-    return fail(Code::kDenied, "open the table of shares %s: %s", path.c_str(),
-                std::strerror(errno));
+    return fail(Code::kDenied, "open the share table %s: %s", path.c_str(), std::strerror(errno));
   struct stat st {};
-  if (::fstat(fd.get(), &st) != 0) return fail_errno("stat the table of shares");
+  if (::fstat(fd.get(), &st) != 0) return fail_errno("stat the share table");
   if (!S_ISREG(st.st_mode) || st.st_uid != ::geteuid() || (st.st_mode & 077) != 0)
-    return fail(Code::kDenied, "the table of shares %s is not this user's alone: remove it",
+    return fail(Code::kDenied, "the share table %s is not this user's alone: remove it",
                 path.c_str());
   if (st.st_size != 0 && static_cast<size_t>(st.st_size) != bytes)
-    return fail(Code::kCorrupt, "the table of shares %s has %lld bytes instead of %zu: remove it",
+    return fail(Code::kCorrupt, "the share table %s has %lld bytes instead of %zu: remove it",
                 path.c_str(), static_cast<long long>(st.st_size), bytes);
   // Allocated now: a full machine is an error here and no SIGBUS later.
   if (const int error = ::posix_fallocate(fd.get(), 0, static_cast<off_t>(bytes)); error != 0)
-    return fail(Code::kNoSpace, "allocate the table of shares %s: %s", path.c_str(),
+    return fail(Code::kNoSpace, "allocate the share table %s: %s", path.c_str(),
                 std::strerror(error));
   return fd;
 }
@@ -116,11 +115,11 @@ Result<std::unique_ptr<ShmUsageTable>> ShmUsageTable::open(const std::string& di
                  std::to_string(net) + "-" + std::to_string(processes) + "-" + plain(nic);
   MC_TRY(const io::Fd fd, open_file(table->path_, sizeof(File)));
   void* at = ::mmap(nullptr, sizeof(File), PROT_READ | PROT_WRITE, MAP_SHARED, fd.get(), 0);
-  if (at == MAP_FAILED) return fail_errno("map the table of shares");
+  if (at == MAP_FAILED) return fail_errno("map the share table");
   table->file_ = static_cast<File*>(at);  // of zeros, or as another process of ours left it
   uint64_t found = 0;
   if (!table->file_->layout.compare_exchange_strong(found, kLayout) && found != kLayout)
-    return fail(Code::kCorrupt, "the table of shares %s has layout %llx instead of %llx: remove it",
+    return fail(Code::kCorrupt, "the share table %s has layout %llx instead of %llx: remove it",
                 table->path_.c_str(), static_cast<unsigned long long>(found),
                 static_cast<unsigned long long>(kLayout));
   MC_TRY_(table->claim());
@@ -154,7 +153,7 @@ Result<> ShmUsageTable::claim() {
       return {};
     }
   }
-  return fail(Code::kBusy, "the table of shares %s has no free slot: %u processes use this NIC",
+  return fail(Code::kBusy, "the share table %s has no free slot: %u processes use this NIC",
               path_.c_str(), kSlots);
 }
 

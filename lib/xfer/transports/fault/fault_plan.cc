@@ -12,12 +12,12 @@ void Rule::describe(OptionList& v) {
   v("transport", transport, "only slices of this transport");
   v("peer", peer, "only slices to this node");
   v("op", op, "only reads or only writes", {"", "read", "write"});
-  v("skip", skip, "slices left alone first");
-  v("count", count, "slices taken after those; 0: all");
-  v("share", share, "of the slices taken, at random, 0 to 1");
-  v("delay", delay, "hold a slice so long");
-  v("jitter", jitter, "and up to so much longer");
-  v("bandwidth", bandwidth, "bytes a second of all that the rule takes; 0: no cap");
+  v("skip", skip, "matching slices to skip first");
+  v("count", count, "matching slices to affect after those; 0: all");
+  v("share", share, "fraction of those, at random, 0 to 1");
+  v("delay", delay, "delay of each slice");
+  v("jitter", jitter, "random extra delay, at most this");
+  v("bandwidth", bandwidth, "bytes a second over all affected slices; 0: no cap");
   v("drop", drop, "never answer");
   v("error", error, "fail when submitted, or after the bytes moved", {"", "submit", "completion"});
 }

@@ -107,7 +107,7 @@ Result<> FileTransport::still_offered(const Slice& slice, const Target& t) const
   const iovec to{seen, sizeof seen};
   const iovec from{reinterpret_cast<void*>(t.info->alive_addr), sizeof seen};
   if (::process_vm_readv(pid, &to, 1, &from, 1, 0) != static_cast<ssize_t>(sizeof seen))
-    return fail(Code::kUnavailable, "does pid %d of %s offer %s still? %s", pid,
+    return fail(Code::kUnavailable, "cannot check that pid %d of %s still offers %s: %s", pid,
                 slice.peer->descriptor.node.c_str(), t.file->path().c_str(), std::strerror(errno));
   if (seen[0] != t.info->alive)
     return fail(Code::kStale, "%s withdrew %s", slice.peer->descriptor.node.c_str(),

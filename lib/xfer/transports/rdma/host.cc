@@ -189,7 +189,7 @@ void Host::port_changed(Nic& nic, bool up) {
 }
 
 void Host::died(Nic& nic, const DevicePtr&) {
-  log_warn("xfer", "rdma: %s is gone", nic.name.c_str());
+  log_warn("xfer", "rdma: device %s is gone; reopening it", nic.name.c_str());
   post([this, n = &nic] { take_offline(*n); });
 }
 
@@ -210,7 +210,7 @@ void Host::reopen(Nic& nic) {
     loop_.after(kReopenEvery, [this, n = &nic] { reopen(*n); });
     return;
   }
-  log_info("xfer", "rdma: %s is there again", nic.name.c_str());
+  log_info("xfer", "rdma: device %s is back", nic.name.c_str());
   regions_.use(nic.index, *device);
   nic.use(std::move(*device));
   const Calling listener(*this);

@@ -332,7 +332,7 @@ void PeerConnections::raise(RailIndex, const AttemptPtr& attempt) {
                                guard.offset, guard.expected},
                     std::clamp(left, Duration(1), self->peer_timeout_), done);
   });
-  if (!posted) done(fail(Code::kBusy, "too much is asked of the control thread"));
+  if (!posted) done(fail(Code::kBusy, "too many jobs wait for the control thread of rdma"));
 }
 
 void PeerConnections::cancel_attempt(const AttemptPtr& attempt) {

@@ -35,7 +35,8 @@ void PeerConnections::want_connection(RailIndex rail) {
     self->endpoints_[rail]->connecting = self->clock_.now();
     self->connect(rail);
   });
-  if (!posted) not_connected(rail, {Code::kBusy, "too much is asked of the control thread"});
+  if (!posted)
+    not_connected(rail, {Code::kBusy, "too many jobs wait for the control thread of rdma"});
 }
 
 void PeerConnections::connect(RailIndex rail) {
@@ -292,10 +293,11 @@ void PeerConnections::parted(const FarewellPtr& farewell, const Result<QueuePair
   const Error& why = farewell->why;
   for (const FlightPtr& f : farewell->writes) {
     f->attempt->unfenced = !fenced && cancelled_or_expired(*f->attempt->slice).has_value();
-    queue_.complete(f->attempt, fail(f->attempt->unfenced
-                                         ? Error{Code::kTimeout,
-                                                 why.what + "; the write could not be called off"}
-                                         : why));
+    queue_.complete(
+        f->attempt,
+        fail(f->attempt->unfenced
+                 ? Error{Code::kTimeout, why.what + "; bytes of the write may still land there"}
+                 : why));
   }
   if (const FlightPtr& f = farewell->doubted) {
     const bool same_device = answer && answer->epoch == farewell->epoch;
@@ -368,7 +370,8 @@ void PeerConnections::check(RailIndex rail, Time now) {
   }
   saw_down_ = saw_down_ || e.down != Time{};
   if (stuck_.load() > 0 && barriers_.load() > 0)
-    fail_queued(rail, {Code::kUnavailable, "an earlier write could not be called off"});
+    fail_queued(rail,
+                {Code::kUnavailable, "bytes of an earlier, abandoned write may still land there"});
 }
 
 void PeerConnections::ping(RailIndex rail) {

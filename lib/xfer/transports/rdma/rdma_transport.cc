@@ -26,7 +26,7 @@ RdmaTransport::RdmaTransport(Sink& sink, std::shared_ptr<Host> host, Metrics& me
                               "queue pairs that could not be connected")),
       endpoints_(metrics.gauge("mc_xfer_rdma_endpoints", "queue pairs held to peers")),
       evicted_(metrics.gauge("mc_xfer_rdma_evicted_endpoints",
-                             "queue pairs that gave way to others, so far")) {}
+                             "queue pairs evicted to make room for others")) {}
 
 Result<> RdmaTransport::start() { return host_->start(*this); }
 

@@ -108,7 +108,8 @@ Result<> Link::reply_on(Stream& stream, uint64_t id, const Stream::GiveUp& give_
     MC_TRY_(stream.receive(&header, sizeof header, give_up));
   MC_TRY_(check_header(header));
   if (header.kind != Kind::kReply || header.id != id || header.body_bytes > kTextMax)
-    return fail(Code::kCorrupt, "%s answered what was not asked", peer_->descriptor.node.c_str());
+    return fail(Code::kCorrupt, "%s answered a request that was not sent",
+                peer_->descriptor.node.c_str());
   std::string text(header.body_bytes, '\0');
   MC_TRY_(stream.receive(text.data(), text.size(), give_up));
   if (header.code != 0)

@@ -279,11 +279,11 @@ void TcpTransport::PeerConnections::drop(Connection& c, const Error& why) {
     if (ours) f.attempt->recalled.store(true);
     // Its time may be over by now: then it ends as that, whatever lands.
     f.attempt->unfenced = !done && cancelled_or_expired(*f.attempt->slice);
-    queue_.complete(
-        f.attempt,
-        fail(f.attempt->unfenced
-                 ? Error{Code::kTimeout, why.what + "; " + "the write could not be called off"}
-                 : why));
+    queue_.complete(f.attempt,
+                    fail(f.attempt->unfenced
+                             ? Error{Code::kTimeout,
+                                     why.what + "; " + "bytes of the write may still land there"}
+                             : why));
   }
 }
 

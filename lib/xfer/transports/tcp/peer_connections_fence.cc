@@ -56,7 +56,7 @@ bool TcpTransport::PeerConnections::fence(RailIndex failed, const std::vector<Fl
     if (clock_.now() >= until) return fail(Code::kTimeout, "no answer");
     for (const Flight& f : waiting)
       if (cancelled_or_expired(*f.attempt->slice)) return {};
-    return fail(Code::kUnavailable, "nobody waits for it any more");
+    return fail(Code::kUnavailable, "no transfer waits for the fence any more");
   };
   while (give_up()) {
     if (!process_alive(peer_->pid)) {
