@@ -16,7 +16,7 @@ namespace {
 
 using xfer::Engine;
 using xfer::Op;
-using xfer::State;
+using xfer::TransferState;
 using Names = std::vector<std::string>;
 
 constexpr uint64_t kHalf = 32 * kMiB, kMemory = 2 * kHalf;  // of the peer: read, and written
@@ -174,7 +174,7 @@ struct Bench {
     tally.requests += requests;
     for (size_t i = 0; i < requests; ++i) {
       const xfer::Status s = engine.status(batch, i);
-      if (s.state == State::kCompleted) continue;
+      if (s.state == TransferState::kCompleted) continue;
       tally.unanswered += xfer::finished(s.state) ? 0 : 1;
       if (tally.failed++ == 0) tally.first = s.error;
     }
@@ -243,7 +243,7 @@ struct Bench {
     Time before = clock.now();
     MC_TRY_(by.engine->submit(batch, requests));
     const Time limit = clock.now() + kLimit;
-    while (by.engine->status(batch, requests.size() / 8).state != State::kCompleted)
+    while (by.engine->status(batch, requests.size() / 8).state != TransferState::kCompleted)
       if (clock.now() > limit)
         return fail(Code::kTimeout, "%s: nothing moves", e.name);
       else

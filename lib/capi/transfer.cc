@@ -19,8 +19,8 @@ using mc::capi::report;
 static_assert(MC_INVALID == static_cast<int>(Code::kInvalid) &&
               MC_STALE == static_cast<int>(Code::kStale) &&
               MC_INTERNAL == static_cast<int>(Code::kInternal));
-static_assert(MC_STATE_COMPLETED == static_cast<int>(State::kCompleted) &&
-              MC_STATE_CANCELLED == static_cast<int>(State::kCancelled));
+static_assert(MC_STATE_COMPLETED == static_cast<int>(TransferState::kCompleted) &&
+              MC_STATE_CANCELLED == static_cast<int>(TransferState::kCancelled));
 
 Result<Request> request_of(const mc_request& r, const Clock& clock) {
   for (uint64_t word : r.reserved)
@@ -152,7 +152,7 @@ mc_code mc_batch_submit(mc_engine* engine, mc_batch batch, const mc_request* req
 mc_code mc_batch_status(mc_engine* engine, mc_batch batch, size_t index, mc_status* out) {
   return guarded([&]() -> Result<> {
     const Status s = engine->engine->status(batch, index);
-    if (s.state == State::kFailed && s.error.code == Code::kNotFound && s.bytes_done == 0)
+    if (s.state == TransferState::kFailed && s.error.code == Code::kNotFound && s.bytes_done == 0)
       return fail(s.error);
     *out = {static_cast<uint32_t>(s.state),
             s.error.what.empty() ? 0u : static_cast<uint32_t>(s.error.code), s.bytes_done};

@@ -165,7 +165,7 @@ class Engine {
   Result<> transfer_sync(const Request& request, Duration budget);
   // Sets the guard word at `offset` to `value` if it holds less (generations only grow). kStale
   // when it holds more. Executed atomically against other raises, by the owner or in shared memory.
-  Result<> raise_guard(SegmentHandle segment, uint64_t offset, uint64_t value, Duration budget);
+  Result<> advance_guard(SegmentHandle segment, uint64_t offset, uint64_t value, Duration budget);
 
   // ---- notifications
   // Without data. What was sent to a peer earlier, and has completed, is there before it.

@@ -54,8 +54,8 @@ TEST_SUITE("xfer/cancel") {
           CHECK(kClock.now() - before < 2s * kSlow);
         }
         const Status s = pair.engine().status(batch, 0);
-        CHECK((s.state == State::kCancelled || s.state == State::kCompleted));
-        CHECK((s.state == State::kCompleted) == (s.bytes_done == kLong));
+        CHECK((s.state == TransferState::kCancelled || s.state == TransferState::kCompleted));
+        CHECK((s.state == TransferState::kCompleted) == (s.bytes_done == kLong));
         pair.engine().free_batch(batch);
       }
       std::vector<std::byte> again(64 * kKiB);  // and the transport is none the worse

@@ -123,9 +123,9 @@ TEST_SUITE("xfer/fault") {
       const BatchId batch = drill.engine->allocate_batch();
       const Request r = read_of(segment, 0, got);
       REQUIRE(drill.engine->submit(batch, {&r, 1}).has_value());
-      CHECK(drill.engine->status(batch, 0).state == State::kPending);
+      CHECK(drill.engine->status(batch, 0).state == TransferState::kPending);
       drill.engine->cancel(batch);
-      CHECK(drill.engine->status(batch, 0).state == State::kCancelled);
+      CHECK(drill.engine->status(batch, 0).state == TransferState::kCancelled);
       drill.engine->free_batch(batch);
       auto silent = drill.engine->transfer_sync(read_of(segment, 0, got), 20s);
       REQUIRE_FALSE(silent.has_value());

@@ -293,7 +293,7 @@ TEST_SUITE("xfer/file") {
         REQUIRE_FALSE(refused.has_value());
         CHECK(refused.error().code == Code::kInvalid);
       }
-      const auto raised = pair.engine().raise_guard(pair.segment, pair.remote.offset(), 5, 1s);
+      const auto raised = pair.engine().advance_guard(pair.segment, pair.remote.offset(), 5, 1s);
       REQUIRE_FALSE(raised.has_value());
       CHECK(raised.error().code == Code::kInvalid);
       CHECK_DONE(pair.move(Op::kRead, local));

@@ -45,9 +45,9 @@ std::vector<std::byte> pattern() {
 
 bool moving(const Engine& engine, BatchId batch) {
   const Time limit = kClock.now() + 10s * kSlow;
-  while (engine.status(batch, 0).state != State::kCompleted && kClock.now() < limit)
+  while (engine.status(batch, 0).state != TransferState::kCompleted && kClock.now() < limit)
     std::this_thread::yield();
-  return engine.status(batch, 0).state == State::kCompleted;
+  return engine.status(batch, 0).state == TransferState::kCompleted;
 }
 
 // A peer, a user of it, and how long the user's calls take.
@@ -165,7 +165,7 @@ TEST_SUITE("xfer/hang") {
           for (size_t i = 0; i < local.size(); ++i) {
             const Status s = met.user->status(batch, i);
             CHECK(xfer::finished(s.state));
-            if (s.state == State::kCompleted && op == Op::kRead)
+            if (s.state == TransferState::kCompleted && op == Op::kRead)
               CHECK(std::memcmp(local[i].data(), want_of(i).data(), kEach) == 0);
           }
           met.user->free_batch(batch);

@@ -28,7 +28,7 @@ TEST_SUITE("xfer/merge") {
       REQUIRE(pair.engine().wait(batch, 10s).has_value());
       for (size_t i = 0; i < writes.size(); ++i) {
         const Status s = pair.engine().status(batch, i);
-        CHECK(s.state == State::kCompleted);
+        CHECK(s.state == TransferState::kCompleted);
         CHECK(s.bytes_done == writes[i].bytes);
       }
       pair.engine().free_batch(batch);
@@ -63,7 +63,7 @@ TEST_SUITE("xfer/merge") {
       for (size_t i = 0; i < reads.size(); ++i) {
         CAPTURE(i);
         const Status s = pair.engine().status(batch, i);
-        CHECK(s.state == State::kCompleted);
+        CHECK(s.state == TransferState::kCompleted);
         if (!reads[i].digest) CHECK_FALSE(s.digest);
         if (!s.digest) continue;
         ++told;
@@ -101,11 +101,11 @@ TEST_SUITE("xfer/merge") {
       CHECK(pair.engine().status(batch, 0).bytes_done == 100);
       for (size_t i = 0; i < writes.size(); ++i) {
         const Status s = pair.engine().status(batch, 1 + i);
-        CHECK(s.state == State::kCompleted);
+        CHECK(s.state == TransferState::kCompleted);
         CHECK(s.bytes_done == writes[i].bytes);
       }
       CHECK(pair.engine().status(batch, 1 + writes.size()).bytes_done == 100);
-      CHECK(pair.engine().status(batch, 2 + writes.size()).state == State::kFailed);
+      CHECK(pair.engine().status(batch, 2 + writes.size()).state == TransferState::kFailed);
       pair.engine().free_batch(batch);
       for (uint64_t block = 0; block < order.size(); ++block) {
         const std::byte* at = pair.remote.data() + block * 20 * kKiB;
@@ -178,7 +178,7 @@ TEST_SUITE("xfer/merge") {
     REQUIRE(engine->submit(batch, reads).has_value());
     CHECK_FALSE(engine->wait(batch, 10s).has_value());
     for (size_t i = 0; i < reads.size(); ++i) {
-      CHECK(engine->status(batch, i).state == State::kFailed);
+      CHECK(engine->status(batch, i).state == TransferState::kFailed);
       CHECK(engine->status(batch, i).error.code == Code::kUnavailable);
     }
     engine->free_batch(batch);

@@ -68,7 +68,7 @@ TEST_SUITE("xfer/notify") {
         auto done = t.user->wait(batch, 10s);
         REQUIRE_MESSAGE(done.has_value(), (done ? "" : done.error().what));
         CHECK(told.load() == i + 1);  // delivery is part of the batch
-        CHECK(t.user->status(batch, writes.size()).state == State::kCompleted);
+        CHECK(t.user->status(batch, writes.size()).state == TransferState::kCompleted);
         CHECK(t.user->status(batch, writes.size()).bytes_done == sizeof i);
         t.user->free_batch(batch);
       }
@@ -86,8 +86,8 @@ TEST_SUITE("xfer/notify") {
     auto done = t.user->wait(batch, 10s);
     REQUIRE_FALSE(done.has_value());
     CHECK(done.error().code == Code::kStale);
-    CHECK(t.user->status(batch, 0).state == State::kCompleted);
-    CHECK(t.user->status(batch, 2).state == State::kFailed);
+    CHECK(t.user->status(batch, 0).state == TransferState::kCompleted);
+    CHECK(t.user->status(batch, 2).state == TransferState::kFailed);
     CHECK(t.user->status(batch, 2).error.what.find("not notified") == 0);
     t.user->free_batch(batch);
     REQUIRE(t.user->notify(t.segment, {"alone", "x", ""}, 5s).has_value());
@@ -160,9 +160,9 @@ TEST_SUITE("xfer/notify") {
       REQUIRE_FALSE(done.has_value());
       CHECK(kClock.now() - before < 10s * kSlow);
       // The bytes of a process that hangs are reachable where they are shared.
-      if (fate == "stopped") CHECK(user->status(told, 0).state == State::kCompleted);
+      if (fate == "stopped") CHECK(user->status(told, 0).state == TransferState::kCompleted);
       CHECK(xfer::finished(user->status(told, 1).state));
-      CHECK(user->status(told, 1).state != State::kCompleted);
+      CHECK(user->status(told, 1).state != TransferState::kCompleted);
       user->free_batch(told);
       auto alone = user->notify(*segment, after, 500ms);
       REQUIRE_FALSE(alone.has_value());

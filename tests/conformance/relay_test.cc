@@ -156,7 +156,7 @@ TEST_SUITE("xfer/relay") {
     while (device.memory->copies() < 8 && kClock.now() < limit) std::this_thread::yield();
     CHECK(device.memory->copies() == 8);
     user->cancel(batch);  // and then its memory is free
-    CHECK(user->status(batch, 0).state == State::kCancelled);
+    CHECK(user->status(batch, 0).state == TransferState::kCancelled);
     CHECK(device.memory->copies() == 8);
     user->free_batch(batch);
     device.registered = Memory();

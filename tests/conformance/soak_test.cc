@@ -62,7 +62,7 @@ void write_slots(Pair& pair, Slots& slots, Counts& counts, uint64_t seed,
     const uint64_t generation = slots.next.fetch_add(1);
     slots.published[slot].store(0);
     const uint64_t guard = pair.remote.offset() + slot * Slots::kPitch;
-    auto raised = pair.engine().raise_guard(pair.segment, guard, generation, 5s);
+    auto raised = pair.engine().advance_guard(pair.segment, guard, generation, 5s);
     describe_block(local, slot, generation);
     if (raised)
       raised =

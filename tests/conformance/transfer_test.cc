@@ -75,7 +75,7 @@ TEST_SUITE("xfer") {
       REQUIRE(pair.engine().submit(batch, reads).has_value());
       REQUIRE(pair.engine().wait(batch, 10s).has_value());
       for (size_t i = 0; i < writes.size() + reads.size(); ++i)
-        CHECK(pair.engine().status(batch, i).state == State::kCompleted);
+        CHECK(pair.engine().status(batch, i).state == TransferState::kCompleted);
       CHECK(digest(in) == digest(out));
       pair.engine().free_batch(batch);
       CHECK(done.get_future().wait_for(10s) == std::future_status::ready);
@@ -122,7 +122,7 @@ TEST_SUITE("xfer") {
       Pair pair(transport, 64 * kKiB);
       std::vector<std::byte> local(1024);
       const uint64_t guard = pair.remote.offset();
-      REQUIRE(pair.engine().raise_guard(pair.segment, guard, 5, 1s).has_value());
+      REQUIRE(pair.engine().advance_guard(pair.segment, guard, 5, 1s).has_value());
       for (const Op op : {Op::kRead, Op::kWrite}) {
         Request r = pair.request(op, local, 64);
         r.guard = {guard, 5};
@@ -133,10 +133,10 @@ TEST_SUITE("xfer") {
         CHECK(stale.error().code == Code::kStale);
       }
       // Generations only grow.
-      auto lower = pair.engine().raise_guard(pair.segment, guard, 3, 1s);
+      auto lower = pair.engine().advance_guard(pair.segment, guard, 3, 1s);
       REQUIRE_FALSE(lower.has_value());
       CHECK(lower.error().code == Code::kStale);
-      CHECK(pair.engine().raise_guard(pair.segment, guard, 5, 1s).has_value());
+      CHECK(pair.engine().advance_guard(pair.segment, guard, 5, 1s).has_value());
     }
   }
 

@@ -118,7 +118,7 @@ TEST_SUITE("xfer/trouble") {
       }
       engine->cancel(doomed);
       for (size_t i = 0; i < kMiB / (64 * kKiB); ++i) {
-        CHECK(engine->status(doomed, i).state == State::kCancelled);
+        CHECK(engine->status(doomed, i).state == TransferState::kCancelled);
         CHECK_FALSE(finished(engine->status(kept, i).state));
       }
       child.resume();

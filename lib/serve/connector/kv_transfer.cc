@@ -96,7 +96,7 @@ void KvTransfer::finished(xfer::BatchId batch, size_t requests, uint64_t bytes, 
   Result<> outcome;
   for (size_t i = 0; i < requests && outcome; ++i) {
     const xfer::Status status = engine_.status(batch, i);
-    if (status.state == xfer::State::kCompleted) continue;
+    if (status.state == xfer::TransferState::kCompleted) continue;
     outcome = status.error.what.empty()
                   ? fail(Code::kUnavailable, "KV transfer ended as %s", xfer::name(status.state))
                   : fail(status.error);

@@ -170,11 +170,11 @@ bool Client::is_local(std::span<Read* const> reading,
 Result<> Client::moved_of(Read& r, xfer::BatchId batch) const {
   for (size_t i = 0; i < r.count; ++i) {
     const xfer::Status status = engine_.status(batch, r.first + i);
-    if (status.state == xfer::State::kCompleted) {
+    if (status.state == xfer::TransferState::kCompleted) {
       if (r.count == 1 && status.digest) r.checksum = status.digest;
       continue;
     }
-    if (status.state == xfer::State::kFailed) return fail(status.error);
+    if (status.state == xfer::TransferState::kFailed) return fail(status.error);
     return fail(Code::kTimeout, "get of '%s': not read within %s", escape(r.item->key).c_str(),
                 to_text(options_.timeout).c_str());
   }

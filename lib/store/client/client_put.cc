@@ -136,7 +136,7 @@ Result<> Client::prepare(Write& w, const std::vector<NodeRef>& nodes, Opened& op
     Result<> raised;
     each_piece(place, w.bytes, [&](const Extent& piece) {
       if (raised)
-        raised = engine_.raise_guard(segment, piece.guard, w.grant.generation.n, left(deadline));
+        raised = engine_.advance_guard(segment, piece.guard, w.grant.generation.n, left(deadline));
     });
     MC_TRY_(raised);
     append_requests(xfer::Op::kWrite, w.item->parts, w.bytes, place, w.grant.generation, segment,
@@ -161,14 +161,14 @@ void Client::write_out(std::span<Write> writes, const std::vector<xfer::Request>
   for (Write& w : writes) {
     if (!w.moved) continue;
     for (size_t i = 0; i < w.count && w.moved; ++i) {
-      const xfer::Status status = submitted
-                                      ? engine_.status(batch, w.first + i)
-                                      : xfer::Status{xfer::State::kFailed, 0, submitted.error()};
-      if (status.state == xfer::State::kCompleted) continue;
+      const xfer::Status status =
+          submitted ? engine_.status(batch, w.first + i)
+                    : xfer::Status{xfer::TransferState::kFailed, 0, submitted.error()};
+      if (status.state == xfer::TransferState::kCompleted) continue;
       w.moved = false;
-      if (status.state == xfer::State::kFailed && status.error.code == Code::kUnavailable)
+      if (status.state == xfer::TransferState::kFailed && status.error.code == Code::kUnavailable)
         report(nodes[w.grant.places[i * w.grant.places.size() / w.count].node]);
-      w.answer.value = status.state == xfer::State::kFailed
+      w.answer.value = status.state == xfer::TransferState::kFailed
                            ? fail(status.error)
                            : fail(Code::kTimeout, "put of '%s': not written within %s",
                                   escape(w.item->key).c_str(), to_text(options_.timeout).c_str());

@@ -119,8 +119,8 @@ enum class Ended : uint8_t { kNot, kWell, kBadly };
 Ended ended(const xfer::Engine& engine, xfer::BatchId batch, size_t first, size_t count) {
   Ended out = Ended::kWell;
   for (size_t i = first; i < first + count; ++i) {
-    const xfer::State state = engine.status(batch, i).state;
-    if (state == xfer::State::kCompleted) continue;
+    const xfer::TransferState state = engine.status(batch, i).state;
+    if (state == xfer::TransferState::kCompleted) continue;
     if (xfer::finished(state)) return Ended::kBadly;
     out = Ended::kNot;
   }

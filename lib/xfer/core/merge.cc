@@ -35,8 +35,9 @@ bool joins_bytes(const Request& run, const Request& next, uint64_t bytes_max) {
 }
 
 // `next` becomes a row of the last run, or a run of its own.
-void add_rows(std::vector<Run>& out, const Run& next, bool same_home, uint64_t bytes_max) {
-  if (!out.empty() && same_home) {
+void add_rows(std::vector<MergedRequest>& out, const MergedRequest& next, bool same_buffer,
+              uint64_t bytes_max) {
+  if (!out.empty() && same_buffer) {
     Request& last = out.back().request;
     const uint64_t total = last.bytes * last.rows;
     const bool grown = out.back().count > 1 || last.rows == 1;  // not a request's own rows
@@ -52,21 +53,22 @@ void add_rows(std::vector<Run>& out, const Run& next, bool same_home, uint64_t b
   out.push_back(next);
 }
 
-// `at(i)` is the i-th of n requests, `home(i)` its home.
-template <class At, class HomeOf>
-std::vector<Run> merged(size_t n, const At& at, const HomeOf& home, uint64_t bytes_max) {
-  std::vector<Run> out;
+// `at(i)` is the i-th of n requests, `base_of(i)` its base_of.
+template <class At, class BaseOf>
+std::vector<MergedRequest> merged(size_t n, const At& at, const BaseOf& base_of,
+                                  uint64_t bytes_max) {
+  std::vector<MergedRequest> out;
   if (n == 0) return out;
-  const auto together = [&](size_t a, size_t b) {
-    return home(a) == home(b) && home(a).remote != Home::kUnknown;
+  const auto same_memory = [&](size_t a, size_t b) {
+    return base_of(a) == base_of(b) && base_of(a).remote != BufferBase::kUnknown;
   };
-  Run run{at(0), 0, 1};
+  MergedRequest run{at(0), 0, 1};
   const auto end_run = [&] {
-    add_rows(out, run, !out.empty() && together(out.back().first, run.first), bytes_max);
+    add_rows(out, run, !out.empty() && same_memory(out.back().first, run.first), bytes_max);
   };
   for (size_t i = 1; i < n; ++i) {
     const Request& r = at(i);
-    if (joins_bytes(run.request, r, bytes_max) && together(i - 1, i)) {
+    if (joins_bytes(run.request, r, bytes_max) && same_memory(i - 1, i)) {
       run.request.bytes += r.bytes;
       ++run.count;
       continue;
@@ -81,46 +83,46 @@ std::vector<Run> merged(size_t n, const At& at, const HomeOf& home, uint64_t byt
 // The requests by their place at the peer. Empty: they are in that order, or are better left as
 // they are.
 std::vector<uint32_t> by_address(std::span<const Request> requests) {
-  struct Place {
+  struct Position {
     uint64_t offset;
     uint32_t index;
   };
-  std::vector<Place> places;
-  places.reserve(requests.size());
+  std::vector<Position> positions;
+  positions.reserve(requests.size());
   bool sorted = true;
   for (const Request& r : requests) {
     if (!alike(requests[0], r)) return {};
-    sorted = sorted && (places.empty() || places.back().offset <= r.offset);
-    places.push_back({r.offset, static_cast<uint32_t>(places.size())});
+    sorted = sorted && (positions.empty() || positions.back().offset <= r.offset);
+    positions.push_back({r.offset, static_cast<uint32_t>(positions.size())});
   }
   if (sorted) return {};
-  std::sort(places.begin(), places.end(), [](const Place& a, const Place& b) {
+  std::sort(positions.begin(), positions.end(), [](const Position& a, const Position& b) {
     return a.offset != b.offset ? a.offset < b.offset : a.index < b.index;
   });
   std::vector<uint32_t> order;
-  order.reserve(places.size());
-  for (const Place& p : places) order.push_back(p.index);
+  order.reserve(positions.size());
+  for (const Position& p : positions) order.push_back(p.index);
   return order;
 }
 
 }  // namespace
 
-std::vector<Run> merge(std::span<const Request> requests, std::span<const Home> homes,
-                       uint64_t bytes_max) {
+std::vector<MergedRequest> merge(std::span<const Request> requests,
+                                 std::span<const BufferBase> bases, uint64_t bytes_max) {
   return merged(
       requests.size(), [&](size_t i) -> const Request& { return requests[i]; },
-      [&](size_t i) -> const Home& { return homes[i]; }, bytes_max);
+      [&](size_t i) -> const BufferBase& { return bases[i]; }, bytes_max);
 }
 
-Joined join_requests(std::span<const Request> requests, std::span<const Home> homes,
-                     uint64_t bytes_max) {
-  Joined plain{merge(requests, homes, bytes_max), {}};
+MergeResult merge_by_address(std::span<const Request> requests, std::span<const BufferBase> bases,
+                             uint64_t bytes_max) {
+  MergeResult plain{merge(requests, bases, bytes_max), {}};
   if (plain.runs.size() <= 1) return plain;
-  Joined sorted{{}, by_address(requests)};
+  MergeResult sorted{{}, by_address(requests)};
   if (sorted.order.empty()) return plain;
   sorted.runs = merged(
       requests.size(), [&](size_t i) -> const Request& { return requests[sorted.order[i]]; },
-      [&](size_t i) -> const Home& { return homes[sorted.order[i]]; }, bytes_max);
+      [&](size_t i) -> const BufferBase& { return bases[sorted.order[i]]; }, bytes_max);
   return sorted.runs.size() < plain.runs.size() ? sorted : plain;
 }
 

@@ -17,9 +17,16 @@ namespace mc::xfer {
 
 enum class Op : uint8_t { kRead, kWrite };  // read: remote to local; write: local to remote
 
-enum class State : uint8_t { kWaiting, kPending, kCompleted, kFailed, kTimedOut, kCancelled };
-const char* name(State state);
-constexpr bool finished(State s) { return s >= State::kCompleted; }
+enum class TransferState : uint8_t {
+  kWaiting,
+  kPending,
+  kCompleted,
+  kFailed,
+  kTimedOut,
+  kCancelled
+};
+const char* name(TransferState state);
+constexpr bool finished(TransferState s) { return s >= TransferState::kCompleted; }
 
 using SegmentHandle = uint32_t;  // an open peer segment; from Engine::open_segment
 using BatchId = uint64_t;
@@ -58,7 +65,7 @@ struct Notification {
 };
 
 struct Status {
-  State state = State::kWaiting;
+  TransferState state = TransferState::kWaiting;
   uint64_t bytes_done = 0;
   Error error;  // of kFailed
   // XXH3-64 of what was read, where the request wants it and a transport took it while the bytes

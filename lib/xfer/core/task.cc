@@ -17,7 +17,7 @@ void Batch::credit(std::span<Item> of, uint64_t at, uint64_t bytes) {
     const uint64_t here = std::min(end, item->at + item->bytes) - at;
     item->done += here;
     at += here;
-    if (item->done == item->bytes) item->state = State::kCompleted;
+    if (item->done == item->bytes) item->state = TransferState::kCompleted;
   }
 }
 
@@ -30,7 +30,7 @@ void Batch::begin(Task& task, SegmentHandle segment) {
 
 void Batch::add(Task& task, uint64_t bytes) {
   const uint64_t at = task.count++ == 0 ? 0 : items.back().at + items.back().bytes;
-  items.push_back({State::kPending, bytes, 0, at, &task, {}});
+  items.push_back({TransferState::kPending, bytes, 0, at, &task, {}});
 }
 
 void Batch::reorder(std::span<const uint32_t> order) {
@@ -59,14 +59,15 @@ bool Batch::slice_ended(Task& task, uint64_t at, uint64_t bytes, const Result<>&
   if (--task.slices_left > 0) return false;
   if (!task.error.what.empty()) {
     const Code code = task.error.code;
-    const State fate = code == Code::kTimeout                             ? State::kTimedOut
-                       : code == Code::kUnavailable && task.wanted_cancel ? State::kCancelled
-                                                                          : State::kFailed;
+    const TransferState fate = code == Code::kTimeout ? TransferState::kTimedOut
+                               : code == Code::kUnavailable && task.wanted_cancel
+                                   ? TransferState::kCancelled
+                                   : TransferState::kFailed;
     for (Item& item : items_of(task))
-      if (item.state != State::kCompleted) item.state = fate;
+      if (item.state != TransferState::kCompleted) item.state = fate;
     failed.store(true, std::memory_order_relaxed);
   } else {
-    for (Item& item : items_of(task)) item.state = State::kCompleted;
+    for (Item& item : items_of(task)) item.state = TransferState::kCompleted;
   }
   return true;
 }

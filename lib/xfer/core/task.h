@@ -19,7 +19,7 @@ struct Batch;
 struct Task;
 
 // What a peer, or several, are told when the tasks before it are done. Each telling is a task too.
-struct Notice {
+struct CompletionNotification {
   Notification notification;
   Time deadline = Time::max();
   std::vector<Task*> sends;
@@ -28,15 +28,15 @@ struct Notice {
 };
 
 struct Task {
-  Batch* batch = nullptr;  // which keeps it; null: `settled` is told instead
-  std::function<void(const Result<>&)> settled;
+  Batch* batch = nullptr;  // which keeps it; null: `completed` is called instead
+  std::function<void(const Result<>&)> completed;
   SegmentHandle segment = 0;
   size_t first = 0, count = 1;  // its items
   size_t slices_left = 0;
   bool awaited = false;  // by the thread that submits it
   bool wanted_cancel = false;
-  Error error;               // the first, if any
-  Notice* notice = nullptr;  // waits for this task
+  Error error;                               // the first, if any
+  CompletionNotification* notice = nullptr;  // waits for this task
   // The process that its bytes are in, or came from; 0: none moved yet. Never two of them.
   std::atomic<uint64_t> instance{0};
   std::atomic<bool> cancelled{false};
@@ -44,7 +44,7 @@ struct Task {
 using TaskPtr = std::shared_ptr<Task>;  // shares the ownership of its batch
 
 struct Item {
-  State state = State::kPending;
+  TransferState state = TransferState::kPending;
   uint64_t bytes = 0, done = 0;
   uint64_t at = 0;  // where its bytes begin among those of its task
   Task* task = nullptr;
@@ -56,7 +56,7 @@ struct Batch {
   Condition ended;  // notified when unfinished becomes 0
   std::vector<Item> items MC_GUARDED_BY(mutex);
   std::vector<std::unique_ptr<Task[]>> tasks MC_GUARDED_BY(mutex);
-  std::vector<std::unique_ptr<Notice>> notices MC_GUARDED_BY(mutex);
+  std::vector<std::unique_ptr<CompletionNotification>> notices MC_GUARDED_BY(mutex);
   std::vector<std::function<void()>> all_done MC_GUARDED_BY(mutex);
   std::atomic<size_t> unfinished{0};  // tasks
   std::atomic<bool> failed{false};    // any of them

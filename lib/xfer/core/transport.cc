@@ -4,14 +4,14 @@
 
 namespace mc::xfer {
 
-const char* name(State state) {
+const char* name(TransferState state) {
   switch (state) {
-    case State::kWaiting: return "waiting";
-    case State::kPending: return "pending";
-    case State::kCompleted: return "completed";
-    case State::kFailed: return "failed";
-    case State::kTimedOut: return "timed-out";
-    case State::kCancelled: return "cancelled";
+    case TransferState::kWaiting: return "waiting";
+    case TransferState::kPending: return "pending";
+    case TransferState::kCompleted: return "completed";
+    case TransferState::kFailed: return "failed";
+    case TransferState::kTimedOut: return "timed-out";
+    case TransferState::kCancelled: return "cancelled";
   }
   return "?";
 }
@@ -36,12 +36,12 @@ Result<const BufferInfo*> Peer::buffer(uint64_t offset, uint64_t bytes) const {
 }
 
 Result<> still_open(const Peer& peer) {
-  switch (peer.fate.load(std::memory_order_acquire)) {
-    case Peer::Fate::kOpen: return {};
-    case Peer::Fate::kReplaced:
+  switch (peer.state.load(std::memory_order_acquire)) {
+    case PeerState::kOpen: return {};
+    case PeerState::kReplaced:
       return fail(Code::kStale, "the segment of %s has a newer descriptor",
                   peer.descriptor.node.c_str());
-    case Peer::Fate::kClosed: break;
+    case PeerState::kClosed: break;
   }
   return fail(Code::kUnavailable, "the segment of %s was closed", peer.descriptor.node.c_str());
 }

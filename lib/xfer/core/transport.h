@@ -19,10 +19,11 @@ namespace mc::xfer {
 struct Buffer;
 struct Task;
 
-// A peer's segment as of one descriptor. Immutable but for its fate; a newer generation is a new
+enum class PeerState : uint8_t { kOpen, kReplaced, kClosed };
+
+// A peer's segment as of one descriptor. Immutable but for its state; a newer generation is a new
 // Peer. Buffers are in ascending order and do not overlap.
 struct Peer {
-  enum class Fate : uint8_t { kOpen, kReplaced, kClosed };
   SegmentDescriptor descriptor;
   uint64_t instance = 0;  // names the process, of which its node may have another one later
   bool same_process = false;
@@ -30,7 +31,7 @@ struct Peer {
   bool same_net = false;   // and its loopback addresses are ours
   io::Fd pid;              // of the owner, when same_host
   mutable std::atomic<Time> seen_alive{Time{}};  // that process; see host.h
-  mutable std::atomic<Fate> fate{Fate::kOpen};
+  mutable std::atomic<PeerState> state{PeerState::kOpen};
   // Its shared memory was refused, or it did not answer: not asked before that.
   mutable std::atomic<Time> no_mapping_until{Time{}};
   // The buffer that holds all of a range; null, or kInvalid, when there is none.
@@ -42,23 +43,25 @@ using PeerPtr = std::shared_ptr<const Peer>;
 struct Slice {
   Op op = Op::kRead;
   std::byte* local = nullptr;
-  Piece piece;      // piece.remote is the offset in the segment; piece.local is used up in `local`
-  uint64_t at = 0;  // where its bytes begin among those of its task
-  uint64_t together = 0;           // bytes that were submitted at once, these among them
+  Piece piece;  // piece.remote is the offset in the segment; piece.local is used up in `local`
+  uint64_t task_offset = 0;        // where its bytes begin among those of its task
+  uint64_t batch_bytes = 0;        // bytes that were submitted at once, these among them
   MemoryLocation memory;           // where the local bytes lie
   std::shared_ptr<Buffer> device;  // whose memory they are, of a device; null: the host's
   Guard guard;
   Time deadline = Time::max();
   Priority priority = Priority::kMedium;
   bool awaited = false;  // the submitting thread waits for just this, and may carry it itself
-  bool more = false;     // another to this peer follows, or flush() does: they may leave together
+  bool more_follow =
+      false;  // another to this peer follows, or flush() does: they may leave together
   bool wants_digest = false;       // it is a whole request, and its caller verifies
   std::optional<uint64_t> digest;  // set by the transport, when that was wanted and cost little
-  bool raise = false;      // moves nothing: raises the guard word to guard.expected (op is kWrite)
-  uint32_t way = 0;        // the transport that has it, in the engine's list
-  uint32_t tried = 0;      // a bit for each transport that had it
-  uint32_t resends = 0;    // over a new connection of the same transport
-  bool refreshed = false;  // its peer's descriptor was fetched anew for it
+  bool advances_guard =
+      false;               // moves nothing: raises the guard word to guard.expected (op is kWrite)
+  uint32_t transport = 0;  // the transport that has it, in the engine's list
+  uint32_t tried_transports = 0;  // a bit for each transport that had it
+  uint32_t resends = 0;           // over a new connection of the same transport
+  bool refreshed = false;         // its peer's descriptor was fetched anew for it
   PeerPtr peer;
   std::shared_ptr<Task> task;
   const std::atomic<bool>* cancelled = nullptr;  // of the task: give the slice back soon
@@ -90,14 +93,14 @@ class Transport {
   // What was held back for more to follow goes now. From any thread.
   virtual void flush() {}
   // Carries a few bytes of a caller that waits for them, by itself and at once, where nothing is
-  // before them. kUnderWay: that takes longer, and goes on as the slice that `begin` makes, as if
-  // it had been submitted. kNo: nothing of it was moved, or will be.
-  enum class Now : uint8_t { kNo, kDone, kUnderWay };
+  // before them. kInFlight: that takes longer, and goes on as the slice that `begin` makes, as if
+  // it had been submitted. kDeclined: nothing of it was moved, or will be.
+  enum class InlineResult : uint8_t { kDeclined, kDone, kInFlight };
   using Begin = std::function<SlicePtr()>;
-  virtual Now carry_now(const Request& request, const PeerPtr& peer, const MemoryLocation& memory,
-                        const Begin& begin) {
+  virtual InlineResult try_inline(const Request& request, const PeerPtr& peer,
+                                  const MemoryLocation& memory, const Begin& begin) {
     (void)request, (void)peer, (void)memory, (void)begin;
-    return Now::kNo;
+    return InlineResult::kDeclined;
   }
   // Drops connections and mappings of a peer that was closed or replaced. May wait for its threads:
   // never called from one of them.

@@ -76,7 +76,7 @@ Engine::Impl::Impl(const Clock& c, EngineOptions o, Metrics& m)
       options(std::move(o)),
       metrics(m),
       notifier(c),
-      relay(
+      staging(
           [this](SlicePtr slice) {
             // Staging is memory of the host, on whichever node it lies.
             if (slice->device == nullptr && slice->memory == MemoryLocation{}) {
@@ -84,8 +84,8 @@ Engine::Impl::Impl(const Clock& c, EngineOptions o, Metrics& m)
             }
             dispatch(std::move(slice));
           },
-          [this](SlicePtr slice, const Result<>& outcome) { settle(std::move(slice), outcome); }, c,
-          {options.staging_chunk, options.staging_buffers, 2}) {}
+          [this](SlicePtr slice, const Result<>& outcome) { complete(std::move(slice), outcome); },
+          c, {options.staging_chunk, options.staging_buffers, 2}) {}
 
 // What a transport would say later, or never where it is not used.
 static Result<> check_numbers(const EngineOptions& o) {
@@ -121,11 +121,11 @@ Result<> Engine::Impl::start() {
   file_streams = std::make_shared<FileStreamPool>(options.file_uring);
   MC_TRY_(start_transports());
   self_counts = counters_of("self");
-  Relay::Counters ways{};
-  for (uint32_t way = 0; way < ways.size(); ++way)
-    ways[way] = &metrics.counter("mc_xfer_device_slices_total", "slices of device memory, by way",
-                                 {{"way", Relay::name(Relay::Way{way})}});
-  relay.count(ways);
+  StagingEngine::Counters paths{};
+  for (uint32_t path = 0; path < paths.size(); ++path)
+    paths[path] = &metrics.counter("mc_xfer_device_slices_total", "slices of device memory, by way",
+                                   {{"way", StagingEngine::name(StagingEngine::CopyPath{path})}});
+  staging.count(paths);
   for (const auto& t : transports) counts.push_back(counters_of(t->name()));
   if (host_copies != nullptr) {
     const Counters& count = counts[0];
@@ -136,7 +136,7 @@ Result<> Engine::Impl::start() {
     Lock lock(mutex);
     segments.push_back({me, "", {}, {}});
   }
-  caretaker = std::thread([this] { care(); });
+  background_thread = std::thread([this] { run_deferred(); });
   return {};
 }
 
@@ -201,10 +201,10 @@ bool Engine::Impl::left_out(const std::string& name, const Error& why) const {
 Result<std::unique_ptr<Transport>> Engine::Impl::make_transport(const std::string& name,
                                                                 Sink& sink) {
   auto local = [&](LocalTransport::Config config) {
-    auto way = std::make_unique<LocalTransport>(sink, *registry, clock, config);
+    auto local_transport = std::make_unique<LocalTransport>(sink, *registry, clock, config);
     // With a decorator about it, every transfer goes through that.
-    if (transports.empty() && &sink == this) host_copies = way.get();
-    return way;
+    if (transports.empty() && &sink == this) host_copies = local_transport.get();
+    return local_transport;
   };
   if (name == "self") return local({});
   if (name == "shm") {
@@ -256,17 +256,17 @@ Result<std::unique_ptr<Transport>> Engine::Impl::open_rdma(Sink& sink) {
 }
 
 Engine::Impl::~Impl() {
-  if (caretaker.joinable()) {
+  if (background_thread.joinable()) {
     {
       Lock lock(mutex);
       stopping = true;
     }
     changed.notify_all();
-    caretaker.join();
+    background_thread.join();
   }
   for (auto& t : transports) t->stop();  // each may still hand slices to finished()
   if (rdma_offer != nullptr) rdma_offer->stop();
-  relay.stop();
+  staging.stop();
   notifier.stop();  // and they had notifications behind them
 }
 
@@ -279,7 +279,7 @@ Engine::Impl::Counters Engine::Impl::counters_of(const std::string& transport) {
 }
 
 const Engine::Impl::Counters& Engine::Impl::counters_of(const Slice& slice) const {
-  return slice.peer->same_process ? self_counts : counts[slice.way];
+  return slice.peer->same_process ? self_counts : counts[slice.transport];
 }
 
 Counter& Engine::Impl::failovers(uint32_t from, uint32_t to) const {
@@ -287,20 +287,20 @@ Counter& Engine::Impl::failovers(uint32_t from, uint32_t to) const {
                          {{"from", transports[from]->name()}, {"to", transports[to]->name()}});
 }
 
-void Engine::Impl::errand(std::function<void()> job) {
-  errands.push_back(std::move(job));
+void Engine::Impl::defer(std::function<void()> job) {
+  deferred.push_back(std::move(job));
   changed.notify_all();
 }
 
-void Engine::Impl::care() {
+void Engine::Impl::run_deferred() {
   for (;;) {
     std::function<void()> job;
     {
       Lock lock(mutex);
-      while (errands.empty() && !stopping) changed.wait(mutex);
-      if (errands.empty()) return;
-      job = std::move(errands.front());
-      errands.pop_front();
+      while (deferred.empty() && !stopping) changed.wait(mutex);
+      if (deferred.empty()) return;
+      job = std::move(deferred.front());
+      deferred.pop_front();
     }
     job();
   }

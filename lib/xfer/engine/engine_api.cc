@@ -37,11 +37,11 @@ Status Engine::status(BatchId id, size_t index) const {
   if (batch != nullptr) {
     Lock lock(batch->mutex);
     if (const Item* item = batch->submitted(index)) {
-      const bool failed = xfer::finished(item->state) && item->state != State::kCompleted;
+      const bool failed = xfer::finished(item->state) && item->state != TransferState::kCompleted;
       return {item->state, item->done, failed ? item->task->error : Error{}, item->digest};
     }
   }
-  return {State::kFailed, 0, {Code::kNotFound, "no such transfer"}, {}};
+  return {TransferState::kFailed, 0, {Code::kNotFound, "no such transfer"}, {}};
 }
 
 Result<> Engine::wait(BatchId id, Duration budget) {
@@ -63,7 +63,7 @@ void Engine::free_batch(BatchId id) {
 }
 
 Result<> Engine::transfer_sync(const Request& request, Duration budget) {
-  if (impl_->copied_again(request, budget)) return {};
+  if (impl_->try_cached_copy(request, budget)) return {};
   const Time now = impl_->clock.now();
   Request bounded = request;
   bounded.deadline = std::min(request.deadline, Impl::after(budget, now));
@@ -72,9 +72,9 @@ Result<> Engine::transfer_sync(const Request& request, Duration budget) {
     Lock lock(impl_->mutex);
     MC_TRY(peer, impl_->peer_for(bounded));
   }
-  if (impl_->registry->device_at(bounded.local) == 0 && impl_->copied_at_once(bounded, peer, now))
+  if (impl_->registry->device_at(bounded.local) == 0 && impl_->try_inline_copy(bounded, peer, now))
     return {};
-  if (auto carried = impl_->carried_now(bounded, peer, budget)) return *carried;
+  if (auto carried = impl_->try_inline(bounded, peer, budget)) return *carried;
   const TaskPtr task = single_task(bounded.segment, bounded.bytes * bounded.rows);
   task->awaited = true;
   impl_->launch(task, bounded, peer, bounded.bytes * bounded.rows);
@@ -82,8 +82,8 @@ Result<> Engine::transfer_sync(const Request& request, Duration budget) {
   return impl_->outcome_of(*task->batch, budget);
 }
 
-Result<> Engine::raise_guard(SegmentHandle segment, uint64_t offset, uint64_t value,
-                             Duration budget) {
+Result<> Engine::advance_guard(SegmentHandle segment, uint64_t offset, uint64_t value,
+                               Duration budget) {
   if (offset % 8 != 0) return fail(Code::kInvalid, "the guard is not 8-byte aligned");
   auto slice = std::make_unique<Slice>();
   {
@@ -93,7 +93,7 @@ Result<> Engine::raise_guard(SegmentHandle segment, uint64_t offset, uint64_t va
   const TaskPtr task = single_task(segment, 8);
   task->slices_left = 1;
   slice->op = Op::kWrite;
-  slice->raise = true;
+  slice->advances_guard = true;
   slice->priority = Priority::kHigh;  // eight bytes that others wait for
   slice->piece = {0, offset, 8, 1, 0, 0};
   slice->guard = {offset, value};

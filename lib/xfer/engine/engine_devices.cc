@@ -72,7 +72,7 @@ Result<> Engine::Impl::add_kind(const std::string& name, MemoryKindPtr kind) {
     if (!kinds.emplace(name, kind).second)
       return fail(Code::kInvalid, "memory kind '%s' is known already", name.c_str());
   }
-  if (kind->moves()) relay.stage_for(*kind);
+  if (kind->moves()) staging.stage_for(*kind);
   knows_kinds.store(true, std::memory_order_release);
   return {};
 }

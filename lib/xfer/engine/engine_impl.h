@@ -2,8 +2,8 @@
 // Private to engine*.cc.
 //
 // Thread: members are guarded by a mutex that is never held across a call into a transport, a
-// callback, or the network; so are batches, each by its own. Blocking errands (fetching a
-// descriptor again, dropping a peer's connections) run on the caretaker thread.
+// callback, or the network; so are batches, each by its own. Blocking work (fetching a
+// descriptor again, dropping a peer's connections) runs on the background thread.
 #pragma once
 #include <deque>
 #include <functional>
@@ -76,15 +76,15 @@ struct Engine::Impl final : Sink {
   Result<SegmentDescriptor> fetch(const std::string& control, Duration budget) const;
   void close(SegmentHandle segment);
   Result<PeerPtr> peer_of(SegmentHandle segment) MC_REQUIRES(mutex);
-  void retire(PeerPtr peer, Peer::Fate fate) MC_REQUIRES(mutex);
+  void retire(PeerPtr peer, PeerState state) MC_REQUIRES(mutex);
   bool refresh(SlicePtr& slice, const Error& why);
   void refreshed(SegmentHandle segment);
   // The first transport that reaches and has not had it yet; null when none is left.
-  Transport* next_way(Slice& slice) const;
+  Transport* next_transport(Slice& slice) const;
 
   // ---- transfers (engine_submit.cc; what applications call: engine_api.cc)
   struct Work {
-    Run run;
+    MergedRequest merged;
     PeerPtr peer;
   };
   Result<const BufferInfo*> buffer_at(const Peer& peer, const Request& request) MC_REQUIRES(mutex);
@@ -96,17 +96,17 @@ struct Engine::Impl final : Sink {
   Result<Admitted> admit(std::span<const Request> requests);
   Result<> submit(const std::shared_ptr<Batch>& batch, std::span<const Request> requests,
                   const Notification* after, std::function<void()> all_done);
-  bool copied_again(const Request& request, Duration budget);
-  bool copied_at_once(const Request& request, const PeerPtr& peer, Time now);
-  std::optional<Result<>> carried_now(const Request& request, const PeerPtr& peer, Duration budget);
+  bool try_cached_copy(const Request& request, Duration budget);
+  bool try_inline_copy(const Request& request, const PeerPtr& peer, Time now);
+  std::optional<Result<>> try_inline(const Request& request, const PeerPtr& peer, Duration budget);
   SlicePtr slice_of(const TaskPtr& task, const Request& request, const PeerPtr& peer,
                     const Piece& piece) const;
-  void launch(const TaskPtr& task, const Request& request, const PeerPtr& peer, uint64_t together,
-              bool more = false);
+  void launch(const TaskPtr& task, const Request& request, const PeerPtr& peer,
+              uint64_t batch_bytes, bool more = false);
   void flush();
   void dispatch(SlicePtr slice);  // to its next transport, or settles it
   void finished(SlicePtr slice, Result<> outcome) override;
-  void settle(SlicePtr slice, Result<> outcome);
+  void complete(SlicePtr slice, Result<> outcome);
   static Result<> of_one_process(const Slice& slice);
   Time after(Duration budget) const;
   static Time after(Duration budget, Time now);
@@ -118,8 +118,8 @@ struct Engine::Impl final : Sink {
   Result<> outcome_of(Batch& batch, Duration budget);
   void cancel(Batch& batch);
   std::shared_ptr<Batch> find(BatchId id) const;
-  void errand(std::function<void()> job) MC_REQUIRES(mutex);
-  void care();
+  void defer(std::function<void()> job) MC_REQUIRES(mutex);
+  void run_deferred();
 
   // ---- memory of devices (engine_devices.cc)
   Result<BufferPtr> allocate(uint64_t bytes, bool writable, std::string location);
@@ -140,9 +140,9 @@ struct Engine::Impl final : Sink {
   bool taken(const Peer& peer, const Request& request, const Buffer& local) const;
 
   // ---- notifications (engine_notify.cc)
-  Result<std::vector<SegmentHandle>> to_be_told(const Notification& n,
-                                                std::span<const Request> requests);
-  void tell(const TaskPtr& send, const Notice& notice);
+  Result<std::vector<SegmentHandle>> notification_targets(const Notification& n,
+                                                          std::span<const Request> requests);
+  void send_notification(const TaskPtr& send, const CompletionNotification& notice);
   Result<> receive(const Notify& message);
 
   struct Counters {
@@ -174,14 +174,14 @@ struct Engine::Impl final : Sink {
   Counters self_counts{};
 
   mutable Mutex mutex;
-  Condition changed;                                // errands or stopping
+  Condition changed;                                // a deferred job, or stopping
   std::vector<Open> segments MC_GUARDED_BY(mutex);  // by handle; [0] is this process
   uint64_t self_version MC_GUARDED_BY(mutex) = 0;   // of the registry, when [0] was made
   std::map<NodeId, SegmentHandle> by_node MC_GUARDED_BY(mutex);
   std::map<std::string, SegmentHandle> by_address MC_GUARDED_BY(mutex);
-  std::deque<std::function<void()>> errands MC_GUARDED_BY(mutex);
+  std::deque<std::function<void()>> deferred MC_GUARDED_BY(mutex);
   bool stopping MC_GUARDED_BY(mutex) = false;
-  std::thread caretaker;
+  std::thread background_thread;
   Inbox inbox;
   Notifier notifier;
   mutable Mutex kinds_mutex;
@@ -194,7 +194,7 @@ struct Engine::Impl final : Sink {
     BufferPtr buffer;
   };
   std::map<std::pair<const Peer*, uint64_t>, Shared> shared MC_GUARDED_BY(kinds_mutex);
-  Relay relay;
+  StagingEngine staging;
   mutable Mutex batches_mutex;
   BatchId next_batch MC_GUARDED_BY(batches_mutex) = 1;
   std::unordered_map<BatchId, std::shared_ptr<Batch>> batches MC_GUARDED_BY(batches_mutex);

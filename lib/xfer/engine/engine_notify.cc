@@ -1,4 +1,4 @@
-// What peers are told when bytes are there, and what they tell us.
+// Notifications: those that follow bytes to peers, and those that peers send here.
 #include <algorithm>
 
 #include "base/json.h"
@@ -10,8 +10,8 @@
 namespace mc::xfer {
 
 // The peers of these requests, each once.
-Result<std::vector<SegmentHandle>> Engine::Impl::to_be_told(const Notification& n,
-                                                            std::span<const Request> requests) {
+Result<std::vector<SegmentHandle>> Engine::Impl::notification_targets(
+    const Notification& n, std::span<const Request> requests) {
   MC_TRY_(check(n));
   if (requests.empty())
     return fail(Code::kInvalid, "a notification after no transfer: use notify()");
@@ -28,7 +28,7 @@ Result<std::vector<SegmentHandle>> Engine::Impl::to_be_told(const Notification& 
   return out;
 }
 
-void Engine::Impl::tell(const TaskPtr& send, const Notice& notice) {
+void Engine::Impl::send_notification(const TaskPtr& send, const CompletionNotification& notice) {
   Notify message{options.node, 0, notice.notification.name, {notice.notification.payload}};
   std::string control;
   Result<> known;
@@ -41,13 +41,14 @@ void Engine::Impl::tell(const TaskPtr& send, const Notice& notice) {
     if (known) control = segments[send->segment].control;
   }
   if (send->cancelled.load()) known = fail(Code::kUnavailable, "the notification was cancelled");
-  const auto told = [this, send, bytes = message.payload.bytes.size()](const Result<>& outcome) {
+  const auto notified = [this, send,
+                         bytes = message.payload.bytes.size()](const Result<>& outcome) {
     ended(send, 0, outcome ? bytes : 0, {}, outcome);
   };
-  if (!known) return told(known);
-  if (message.instance == instance_of(secret)) return told(receive(message));  // to ourselves
+  if (!known) return notified(known);
+  if (message.instance == instance_of(secret)) return notified(receive(message));  // to ourselves
   const Duration budget = std::min(notice.deadline - clock.now(), options.peer_timeout);
-  notifier.send(control, std::move(message), budget, told);
+  notifier.send(control, std::move(message), budget, notified);
 }
 
 Result<> Engine::Impl::receive(const Notify& message) {
@@ -59,13 +60,13 @@ Result<> Engine::Impl::receive(const Notify& message) {
 Result<> Engine::notify(SegmentHandle segment, const Notification& notification, Duration budget) {
   Request to;
   to.segment = segment;
-  MC_TRY_(impl_->to_be_told(notification, {&to, 1}));
+  MC_TRY_(impl_->notification_targets(notification, {&to, 1}));
   const TaskPtr send = single_task(segment, notification.payload.size());
   send->slices_left = 1;
-  Notice notice;
+  CompletionNotification notice;
   notice.notification = notification;
   notice.deadline = impl_->after(budget);
-  impl_->tell(send, notice);
+  impl_->send_notification(send, notice);
   return impl_->outcome_of(*send->batch, budget);
 }
 

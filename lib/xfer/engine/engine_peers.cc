@@ -110,7 +110,7 @@ Result<SegmentHandle> Engine::Impl::open(const SegmentDescriptor& descriptor,
     if (o.peer != nullptr && o.peer->descriptor.generation > descriptor.generation)
       return fail(Code::kStale, "segment of %s: generation %llu is over", descriptor.node.c_str(),
                   static_cast<unsigned long long>(descriptor.generation.n));
-    retire(std::move(o.peer), Peer::Fate::kReplaced);
+    retire(std::move(o.peer), PeerState::kReplaced);
     o.peer = std::move(peer);
   } else {
     handle = static_cast<SegmentHandle>(segments.size());
@@ -152,7 +152,7 @@ Result<SegmentHandle> Engine::Impl::open_by_address(const std::string& control, 
 void Engine::Impl::close(SegmentHandle segment) {
   Lock lock(mutex);
   if (segment == 0 || segment >= segments.size() || segments[segment].peer == nullptr) return;
-  retire(std::move(segments[segment].peer), Peer::Fate::kClosed);
+  retire(std::move(segments[segment].peer), PeerState::kClosed);
   segments[segment].peer = nullptr;
 }
 
@@ -166,10 +166,10 @@ Result<PeerPtr> Engine::Impl::peer_of(SegmentHandle segment) {
   return segments[segment].peer;
 }
 
-void Engine::Impl::retire(PeerPtr peer, Peer::Fate fate) {
+void Engine::Impl::retire(PeerPtr peer, PeerState state) {
   if (peer == nullptr) return;
-  peer->fate.store(fate, std::memory_order_release);
-  errand([this, peer = std::move(peer)] {
+  peer->state.store(state, std::memory_order_release);
+  defer([this, peer = std::move(peer)] {
     for (auto& t : transports) t->forget(peer);
   });
 }
@@ -185,13 +185,13 @@ bool Engine::Impl::refresh(SlicePtr& slice, const Error& why) {
   if (o.peer == nullptr || (o.peer == slice->peer && o.control.empty())) return false;
   if (o.peer == slice->peer && clock.now() < o.silent_until) return false;
   slice->refreshed = true;
-  slice->awaited = slice->more = false;
+  slice->awaited = slice->more_follow = false;
   o.waiting.push_back({std::move(slice), why});
-  if (o.waiting.size() == 1) errand([this, segment] { refreshed(segment); });
+  if (o.waiting.size() == 1) defer([this, segment] { refreshed(segment); });
   return true;
 }
 
-// On the caretaker: one fetch for all that wait.
+// On the background thread: one fetch for all that wait.
 void Engine::Impl::refreshed(SegmentHandle segment) {
   std::string control;
   {
@@ -220,12 +220,12 @@ void Engine::Impl::refreshed(SegmentHandle segment) {
     const Peer& peer = *slice->peer;
     if (newest != nullptr && newest != slice->peer) {
       slice->peer = newest;
-      slice->tried = 0;
+      slice->tried_transports = 0;
       dispatch(std::move(slice));
       continue;
     }
     if (why.code != Code::kStale && why.code != Code::kInvalid) {
-      settle(std::move(slice), fail(why));
+      complete(std::move(slice), fail(why));
       continue;
     }
     auto in_range = peer.buffer(p.remote, span_of(p.bytes, p.rows, p.remote_stride));
@@ -233,19 +233,19 @@ void Engine::Impl::refreshed(SegmentHandle segment) {
     if (outcome)
       outcome = fail(Code::kStale, "the bytes at %llu of %s have another owner now",
                      static_cast<unsigned long long>(p.remote), peer.descriptor.node.c_str());
-    settle(std::move(slice), outcome);
+    complete(std::move(slice), outcome);
   }
 }
 
-Transport* Engine::Impl::next_way(Slice& slice) const {
+Transport* Engine::Impl::next_transport(Slice& slice) const {
   for (uint32_t i = 0; i < transports.size(); ++i) {
     const uint32_t bit = 1u << i;
-    if ((slice.tried & bit) != 0 ||
+    if ((slice.tried_transports & bit) != 0 ||
         !transports[i]->reaches(*slice.peer, slice.piece.remote, slice.op) ||
         (slice.device != nullptr && !transports[i]->takes(*slice.device)))
       continue;
-    slice.tried |= bit;
-    slice.way = i;
+    slice.tried_transports |= bit;
+    slice.transport = i;
     return transports[i].get();
   }
   return nullptr;

@@ -75,7 +75,7 @@ Result<PeerPtr> Engine::Impl::peer_for(const Request& r) {
 
 // The requests as runs, each with the peer it goes to.
 Result<Engine::Impl::Admitted> Engine::Impl::admit(std::span<const Request> requests) {
-  std::vector<Home> homes(requests.size());
+  std::vector<BufferBase> bases(requests.size());
   {
     Lock lock(mutex);
     PeerPtr peer;  // of the request before; most are of one peer
@@ -86,18 +86,18 @@ Result<Engine::Impl::Admitted> Engine::Impl::admit(std::span<const Request> requ
         MC_TRY(peer, peer_of(r.segment));
       }
       MC_TRY(const BufferInfo* buffer, buffer_at(*peer, r));
-      if (buffer != nullptr) homes[i].remote = buffer->offset;
-      homes[i].local = registry->device_at(r.local);
+      if (buffer != nullptr) bases[i].remote = buffer->offset;
+      bases[i].local = registry->device_at(r.local);
     }
   }
   const uint64_t bytes_max = kSlicesMax * std::max<uint64_t>(options.slice, kSliceBytesMin);
-  Joined joined = join_requests(requests, homes, bytes_max);
+  MergeResult result = merge_by_address(requests, bases, bytes_max);
   Admitted all;
-  all.order = std::move(joined.order);
-  for (const Run& run : joined.runs) all.work.push_back({run, nullptr});
+  all.order = std::move(result.order);
+  for (const MergedRequest& merged : result.runs) all.work.push_back({merged, nullptr});
   Lock lock(mutex);
   for (Work& w : all.work) {
-    MC_TRY(w.peer, peer_of(w.run.request.segment));
+    MC_TRY(w.peer, peer_of(w.merged.request.segment));
   }
   return all;
 }
@@ -107,44 +107,44 @@ Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
                               std::function<void()> all_done) {
   MC_TRY(const Admitted admitted, admit(requests));
   const std::vector<Work>& work = admitted.work;
-  std::unique_ptr<Notice> notice;
-  std::vector<SegmentHandle> told;
+  std::unique_ptr<CompletionNotification> notice;
+  std::vector<SegmentHandle> notified;
   if (after != nullptr) {
-    MC_TRY(told, to_be_told(*after, requests));
-    notice = std::make_unique<Notice>();
+    MC_TRY(notified, notification_targets(*after, requests));
+    notice = std::make_unique<CompletionNotification>();
     notice->notification = *after;
     notice->data_left = work.size();
     for (const Request& r : requests) notice->deadline = std::min(notice->deadline, r.deadline);
   }
-  auto tasks = std::make_unique<Task[]>(work.size() + told.size());
+  auto tasks = std::make_unique<Task[]>(work.size() + notified.size());
   Task* const first = tasks.get();
-  uint64_t together = 0;
-  for (const Request& r : requests) together += r.bytes * r.rows;
+  uint64_t batch_bytes = 0;
+  for (const Request& r : requests) batch_bytes += r.bytes * r.rows;
   {
     Lock lock(batch->mutex);
     batch->reorder(admitted.order);
     for (size_t i = 0; i < work.size(); ++i) {
-      const Run& run = work[i].run;
-      batch->begin(first[i], run.request.segment);
+      const MergedRequest& merged = work[i].merged;
+      batch->begin(first[i], merged.request.segment);
       first[i].notice = notice.get();
       if (notice != nullptr) first[i].instance = work[i].peer->instance;
-      for (size_t n = run.first; n < run.first + run.count; ++n) {
+      for (size_t n = merged.first; n < merged.first + merged.count; ++n) {
         const Request& r = requests[admitted.order.empty() ? n : admitted.order[n]];
         batch->add(first[i], r.bytes * r.rows);
       }
     }
-    for (size_t i = 0; i < told.size(); ++i) {
+    for (size_t i = 0; i < notified.size(); ++i) {
       Task& send = first[work.size() + i];
-      batch->begin(send, told[i]);
+      batch->begin(send, notified[i]);
       for (const Work& w : work)
-        if (w.run.request.segment == told[i]) send.instance = w.peer->instance;
+        if (w.merged.request.segment == notified[i]) send.instance = w.peer->instance;
       batch->add(send, after->payload.size());
       send.slices_left = 1;
       notice->sends.push_back(&send);
     }
     batch->tasks.push_back(std::move(tasks));
     if (notice != nullptr) batch->notices.push_back(std::move(notice));
-    batch->unfinished += work.size() + told.size();
+    batch->unfinished += work.size() + notified.size();
     if (all_done && batch->unfinished > 0) {
       batch->all_done.push_back(std::move(all_done));
       all_done = {};
@@ -154,7 +154,7 @@ Result<> Engine::Impl::submit(const std::shared_ptr<Batch>& batch,
   if (all_done) run_or_defer({std::move(all_done)});
   for (size_t i = 0; i < work.size(); ++i) {
     const bool more = i + 1 < work.size() && work[i + 1].peer == work[i].peer;
-    launch(TaskPtr(batch, &first[i]), work[i].run.request, work[i].peer, together, more);
+    launch(TaskPtr(batch, &first[i]), work[i].merged.request, work[i].peer, batch_bytes, more);
   }
   flush();
   submitting = nested;
@@ -177,7 +177,7 @@ SlicePtr Engine::Impl::slice_of(const TaskPtr& task, const Request& r, const Pee
 }
 
 void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& peer,
-                          uint64_t together, bool more) {
+                          uint64_t batch_bytes, bool more) {
   Piece only;
   std::vector<Piece> several;
   std::span<const Piece> pieces(&only, 1);
@@ -194,16 +194,16 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
   for (const Piece& piece : pieces) {
     SlicePtr slice = slice_of(task, r, peer, piece);
     slice->memory = memory;
-    slice->at = at;
-    slice->together = together;
+    slice->task_offset = at;
+    slice->batch_bytes = batch_bytes;
     slice->awaited = task->awaited && pieces.size() == 1;
     slice->wants_digest = r.digest && r.op == Op::kRead && r.rows == 1 && pieces.size() == 1;
-    slice->more = more || &piece != &pieces.back();
+    slice->more_follow = more || &piece != &pieces.back();
     at += piece.total();
     if (!ends)
-      settle(std::move(slice), fail(ends.error()));
+      complete(std::move(slice), fail(ends.error()));
     else if (ends->local != nullptr || ends->remote != nullptr)
-      relay.submit(std::move(slice), {ends->local, ends->remote, ends->owned, ends->taken});
+      staging.submit(std::move(slice), {ends->local, ends->remote, ends->owned, ends->taken});
     else
       dispatch(std::move(slice));
   }
@@ -218,35 +218,35 @@ void Engine::Impl::dispatch(SlicePtr slice) {
   const Piece& p = slice->piece;
   const uint64_t span = span_of(p.bytes, p.rows, p.remote_stride);
   if (const auto range = slice->peer->buffer(p.remote, span); !range) {
-    if (!refresh(slice, range.error())) settle(std::move(slice), fail(range.error()));
+    if (!refresh(slice, range.error())) complete(std::move(slice), fail(range.error()));
     return;
   }
-  if (Transport* way = next_way(*slice)) {
-    way->submit(std::move(slice));
+  if (Transport* next = next_transport(*slice)) {
+    next->submit(std::move(slice));
     return;
   }
   const std::string node = slice->peer->descriptor.node;
-  settle(std::move(slice),
-         fail(Code::kUnavailable, "no allowed transport reaches the memory of %s", node.c_str()));
+  complete(std::move(slice),
+           fail(Code::kUnavailable, "no allowed transport reaches the memory of %s", node.c_str()));
 }
 
 void Engine::Impl::finished(SlicePtr slice, Result<> outcome) {
   const Counters& count = counters_of(*slice);
   count.slices->add();
-  if (outcome && !slice->raise) count.bytes->add(slice->piece.total());
+  if (outcome && !slice->advances_guard) count.bytes->add(slice->piece.total());
   if (!outcome) count.failures->add();
   if (!outcome) slice->digest.reset();
   if (!outcome && !slice->cancelled->load()) {
     const Error& error = outcome.error();
     if (error.code == Code::kStale && refresh(slice, error)) return;
     // What was moved stays moved: only this slice goes on, to the next transport that reaches.
-    const auto moves = static_cast<uint32_t>(std::popcount(slice->tried)) - 1;
+    const auto moves = static_cast<uint32_t>(std::popcount(slice->tried_transports)) - 1;
     if (worth_another(error.code) && moves < options.max_failover_attempts && !ending()) {
-      const uint32_t from = slice->way;
-      if (Transport* next = next_way(*slice)) {
+      const uint32_t from = slice->transport;
+      if (Transport* next = next_transport(*slice)) {
         // Whoever submitted it may be gone from here, and those that followed it with it.
-        slice->awaited = slice->more = false;
-        failovers(from, slice->way).add();
+        slice->awaited = slice->more_follow = false;
+        failovers(from, slice->transport).add();
         log_debug("xfer", "%s: on to %s: %s", slice->peer->descriptor.node.c_str(), next->name(),
                   error.what.c_str());
         next->submit(std::move(slice));
@@ -258,7 +258,7 @@ void Engine::Impl::finished(SlicePtr slice, Result<> outcome) {
     const bool gone = error.code == Code::kUnavailable || error.code == Code::kDenied;
     if (gone && refresh(slice, error)) return;
   }
-  settle(std::move(slice), outcome);
+  complete(std::move(slice), outcome);
 }
 
 // What two processes of a node hold half of each, nobody holds.
@@ -271,15 +271,15 @@ Result<> Engine::Impl::of_one_process(const Slice& slice) {
 }
 
 // The slice is done with, for good or ill; the last one ends its task, the last task its batch.
-void Engine::Impl::settle(SlicePtr slice, Result<> outcome) {
+void Engine::Impl::complete(SlicePtr slice, Result<> outcome) {
   if (outcome) outcome = of_one_process(*slice);
   const TaskPtr task = std::move(slice->task);  // and with it the batch, to the end of this call
   const Counters& count = counters_of(*slice);
-  const uint64_t at = slice->at, bytes = slice->piece.total();
+  const uint64_t at = slice->task_offset, bytes = slice->piece.total();
   const std::optional<uint64_t> digest = slice->digest;
   slice.reset();
   if (task->batch == nullptr)
-    task->settled(outcome);
+    task->completed(outcome);
   else if (ended(task, at, bytes, digest, outcome))
     count.requests->add(task->count);
 }
@@ -288,7 +288,7 @@ void Engine::Impl::settle(SlicePtr slice, Result<> outcome) {
 bool Engine::Impl::ended(const TaskPtr& task, uint64_t at, uint64_t bytes,
                          std::optional<uint64_t> digest, const Result<>& outcome) {
   Batch& batch = *task->batch;
-  std::vector<TaskPtr> tellings;
+  std::vector<TaskPtr> to_notify;
   std::vector<std::function<void()>> callbacks;
   bool good = false;
   {
@@ -297,13 +297,13 @@ bool Engine::Impl::ended(const TaskPtr& task, uint64_t at, uint64_t bytes,
     if (!batch.slice_ended(*task, at, bytes, outcome)) return false;
     good = task->error.what.empty();
     size_t over = 1;
-    if (Notice* const notice = task->notice) {
+    if (CompletionNotification* const notice = task->notice) {
       if (!good && notice->error.what.empty())
         notice->error = {task->error.code, "not notified: " + task->error.what};
       const bool all = --notice->data_left == 0;
       for (Task* send : all ? notice->sends : std::vector<Task*>{}) {
         if (notice->error.what.empty())
-          tellings.emplace_back(task, send);
+          to_notify.emplace_back(task, send);
         else
           over += batch.slice_ended(*send, 0, 0, fail(notice->error)) ? 1 : 0;
       }
@@ -313,7 +313,7 @@ bool Engine::Impl::ended(const TaskPtr& task, uint64_t at, uint64_t bytes,
       callbacks.swap(batch.all_done);
     }
   }
-  for (const TaskPtr& send : tellings) tell(send, *task->notice);
+  for (const TaskPtr& send : to_notify) send_notification(send, *task->notice);
   if (!callbacks.empty()) run_or_defer(std::move(callbacks));
   return good;
 }
@@ -322,7 +322,7 @@ void Engine::Impl::run_or_defer(std::vector<std::function<void()>> callbacks) {
   if (submitting) {
     Lock lock(mutex);
     if (!stopping) {
-      for (auto& callback : callbacks) errand(std::move(callback));
+      for (auto& callback : callbacks) defer(std::move(callback));
       return;
     }
   }
@@ -352,7 +352,7 @@ Result<> Engine::Impl::wait(Batch& batch, Duration budget) {
   if (!batch.failed.load(std::memory_order_relaxed)) return {};
   Lock lock(batch.mutex);
   for (const Item& item : batch.items)
-    if (item.state != State::kCompleted) return fail(item.task->error);
+    if (item.state != TransferState::kCompleted) return fail(item.task->error);
   return {};
 }
 
@@ -376,7 +376,7 @@ void Engine::Impl::cancel(Batch& batch) {
 }
 
 // What is small, and to or from memory that this thread used before, costs hardly more than a copy.
-bool Engine::Impl::copied_again(const Request& request, Duration budget) {
+bool Engine::Impl::try_cached_copy(const Request& request, Duration budget) {
   if (host_copies == nullptr || budget.count() <= 0 || registry->has_devices() || !check(request))
     return false;
   const bool any_time = request.deadline == Time::max();
@@ -385,7 +385,7 @@ bool Engine::Impl::copied_again(const Request& request, Duration budget) {
 
 // A caller that waits for memory of this host copies it itself: no batch, no slices. False: it must
 // take the ordinary way, which also knows what to do about errors.
-bool Engine::Impl::copied_at_once(const Request& request, const PeerPtr& peer, Time now) {
+bool Engine::Impl::try_inline_copy(const Request& request, const PeerPtr& peer, Time now) {
   if (host_copies == nullptr || !host_copies->copy_now(request, peer, now)) return false;
   const Counters& count = peer->same_process ? self_counts : counts[0];
   count.slices->add();
@@ -396,8 +396,8 @@ bool Engine::Impl::copied_at_once(const Request& request, const PeerPtr& peer, T
 
 // A few bytes that a caller waits for go without a queue where their transport can do so. None:
 // they take the ordinary way.
-std::optional<Result<>> Engine::Impl::carried_now(const Request& r, const PeerPtr& peer,
-                                                  Duration budget) {
+std::optional<Result<>> Engine::Impl::try_inline(const Request& r, const PeerPtr& peer,
+                                                 Duration budget) {
   if (r.rows != 1 || r.bytes > kNowBytes || r.guard.offset != Guard::kNone ||
       registry->has_devices())
     return std::nullopt;
@@ -410,14 +410,14 @@ std::optional<Result<>> Engine::Impl::carried_now(const Request& r, const PeerPt
       task->slices_left = 1;
       SlicePtr slice = slice_of(task, r, peer, {0, r.offset, r.bytes, 1, 0, 0});
       slice->memory = memory;
-      slice->tried = 1u << i;
-      slice->way = i;
+      slice->tried_transports = 1u << i;
+      slice->transport = i;
       return slice;
     };
-    switch (transports[i]->carry_now(r, peer, memory, std::ref(begin))) {
-      case Transport::Now::kNo: return std::nullopt;
-      case Transport::Now::kUnderWay: return outcome_of(*task->batch, budget);
-      case Transport::Now::kDone: break;
+    switch (transports[i]->try_inline(r, peer, memory, std::ref(begin))) {
+      case Transport::InlineResult::kDeclined: return std::nullopt;
+      case Transport::InlineResult::kInFlight: return outcome_of(*task->batch, budget);
+      case Transport::InlineResult::kDone: break;
     }
     counts[i].slices->add();
     counts[i].bytes->add(r.bytes);

@@ -31,7 +31,7 @@ struct Attempt::Part {
   Error last;
   Time queued_since{};
 
-  uint64_t bytes() const { return whole->slice->raise ? 8 : piece.total(); }
+  uint64_t bytes() const { return whole->slice->advances_guard ? 8 : piece.total(); }
   const Slice& slice() const { return *whole->slice; }
 };
 

@@ -210,7 +210,7 @@ AttemptPtr RailQueue::try_hedge(RailIndex rail, Limits limits, ClassMask may, Ti
 RailQueue::PartPtr RailQueue::take_head(uint64_t max_slice_bytes, ClassMask may, Time now) {
   const PartPtr head = *queue_.head(now, may);
   Piece first;
-  if (head->slice().raise || head->bytes() <= max_slice_bytes + max_slice_bytes / 2 ||
+  if (head->slice().advances_guard || head->bytes() <= max_slice_bytes + max_slice_bytes / 2 ||
       head->avoid != 0 || !split(head->piece, max_slice_bytes, first)) {
     queue_.pop(now, may);
     head->queued = false;

@@ -13,7 +13,7 @@ Result<> RailQueue::cancelled_or_expired(const Attempt::Part& part, Time now) co
   const Slice& slice = part.slice();
   if (slice.cancelled->load(std::memory_order_acquire)) return fail(cancelled_error(slice));
   if (slice.deadline != Time::max() && now >= slice.deadline) return fail(expired_error(slice));
-  if (peer_->fate.load() == Peer::Fate::kClosed) return still_open(*peer_);
+  if (peer_->state.load() == PeerState::kClosed) return still_open(*peer_);
   return {};
 }
 

@@ -8,7 +8,7 @@
 
 namespace mc::xfer {
 
-Relay::Relay(Send send, Done done, const Clock& clock, Config config)
+StagingEngine::StagingEngine(Send send, Done done, const Clock& clock, Config config)
     : send_(std::move(send)), done_(std::move(done)), clock_(clock), config_([&] {
         config.chunk = std::max(config.chunk, kSliceBytesMin);
         config.buffers = std::max(config.buffers, 2u);
@@ -16,20 +16,20 @@ Relay::Relay(Send send, Done done, const Clock& clock, Config config)
         return config;
       }()) {}
 
-void Relay::allocate() {
+void StagingEngine::allocate() {
   if (!staging_.empty()) return;
   staging_.resize(config_.chunk * config_.buffers);
   for (uint32_t i = 0; i < config_.buffers; ++i)
     free_.push_back(staging_.data() + i * config_.chunk);
 }
 
-void Relay::start() {
+void StagingEngine::start() {
   allocate();
   if (!threads_.empty()) return;
   for (uint32_t i = 0; i < config_.threads; ++i) threads_.emplace_back([this] { run(); });
 }
 
-void Relay::stage_for(MemoryKind& kind) {
+void StagingEngine::stage_for(MemoryKind& kind) {
   Lock lock(mutex_);
   allocate();
   auto pinned = kind.pin(staging_);
@@ -39,30 +39,30 @@ void Relay::stage_for(MemoryKind& kind) {
     log_warn("xfer", "staging memory is not pinned: %s", pinned.error().what.c_str());
 }
 
-WayCosts& Relay::costs_of(const Job& job) {
+PathCostModel& StagingEngine::costs_of(const Job& job) {
   return costs_[job.slice->op == Op::kWrite][job.local != nullptr][job.owned];
 }
 
-void Relay::enqueue(const JobPtr& job) {
+void StagingEngine::enqueue(const JobPtr& job) {
   job->weighed = std::popcount(job->usable) > 1;
-  job->way = static_cast<Way>(costs_of(*job).choose(job->slice->piece.total(), job->usable));
-  job->usable &= ~(1u << job->way);
-  const bool staged = job->way == kStaged || (job->way == kOwner && job->local != nullptr);
+  job->path = static_cast<CopyPath>(costs_of(*job).choose(job->slice->piece.total(), job->usable));
+  job->usable &= ~(1u << job->path);
+  const bool staged = job->path == kStaged || (job->path == kOwner && job->local != nullptr);
   // The device's own copy has no use for small pieces, nor have NICs. Their local places count from
   // the slice's.
   const Piece& whole = job->slice->piece;
-  const bool at_once = job->way == kDirect || job->way == kNic;
+  const bool at_once = job->path == kDirect || job->path == kNic;
   const uint64_t bytes_max = at_once ? std::max(whole.total(), uint64_t{1}) : config_.chunk;
   job->chunks = cut(whole, bytes_max);
   job->next = 0;
   job->outcome = {};
   job->begun = clock_.now();
-  if (counters_[job->way] != nullptr) counters_[job->way]->add();
+  if (counters_[job->path] != nullptr) counters_[job->path]->add();
   (staged ? jobs_ : unstaged_).push_back(job);
   changed_.notify_all();
 }
 
-void Relay::submit(SlicePtr slice, Ends ends) {
+void StagingEngine::submit(SlicePtr slice, Ends ends) {
   auto& [local, remote, owned, taken] = ends;
   Result<> admitted;
   if (remote != nullptr && slice->op == Op::kWrite && !remote->writable)
@@ -99,19 +99,19 @@ void Relay::submit(SlicePtr slice, Ends ends) {
 }
 
 // What is next for a thread that has nothing to drain; false: nothing, or no staging is free.
-bool Relay::begin(Chunk& chunk) {
+bool StagingEngine::begin(Chunk& chunk) {
   const bool staged = unstaged_.empty();
   auto& from = staged ? jobs_ : unstaged_;
   if (from.empty() || (staged && free_.empty())) return false;
   const JobPtr job = from.front();
   chunk = {job, job->chunks[job->next++], staged ? free_.back() : nullptr};
   if (staged) free_.pop_back();
-  ++job->flying;
+  ++job->in_flight;
   if (job->next == job->chunks.size()) from.pop_front();
   return true;
 }
 
-void Relay::run() {
+void StagingEngine::run() {
   for (;;) {
     Chunk chunk;
     bool drains = false;
@@ -137,35 +137,35 @@ void Relay::run() {
   }
 }
 
-Result<> Relay::over(const Slice& slice) const {
+Result<> StagingEngine::cancelled_or_expired(const Slice& slice) const {
   if (slice.cancelled->load(std::memory_order_acquire)) return fail(cancelled_error(slice));
   if (slice.deadline != Time::max() && clock_.now() >= slice.deadline)
     return fail(expired_error(slice));
   return {};
 }
 
-void Relay::fill(Chunk chunk) {
+void StagingEngine::fill(Chunk chunk) {
   const Job& job = *chunk.job;
   Result<> outcome;
   {
     Lock lock(mutex_);
     outcome = job.outcome;
   }
-  if (outcome) outcome = over(*job.slice);
+  if (outcome) outcome = cancelled_or_expired(*job.slice);
   if (!outcome) {
     ended(chunk, outcome);
     return;
   }
-  if (job.way == kDirect) {
+  if (job.path == kDirect) {
     ended(chunk, copy_direct(chunk));
     return;
   }
   if (chunk.staging == nullptr) {  // a transport reaches both ends
-    send(chunk, [this, chunk](const Result<>& settled) { ended(chunk, settled); });
+    send(chunk, [this, chunk](const Result<>& completed) { ended(chunk, completed); });
     return;
   }
   const bool reading = job.slice->op == Op::kRead;
-  if (reading && job.way == kOwner) {
+  if (reading && job.path == kOwner) {
     send(chunk, [this, chunk](const Result<>& arrived) {
       if (!arrived) {
         ended(chunk, arrived);
@@ -184,10 +184,10 @@ void Relay::fill(Chunk chunk) {
     ended(chunk, outcome);
 }
 
-void Relay::drain(Chunk chunk) {
+void StagingEngine::drain(Chunk chunk) {
   const Job& job = *chunk.job;
-  Result<> outcome = over(*job.slice);
-  if (outcome && job.slice->op == Op::kWrite && job.way == kOwner) {
+  Result<> outcome = cancelled_or_expired(*job.slice);
+  if (outcome && job.slice->op == Op::kWrite && job.path == kOwner) {
     send(chunk, [this, chunk](const Result<>& sent) { ended(chunk, sent); });
     return;
   }
@@ -197,13 +197,13 @@ void Relay::drain(Chunk chunk) {
 }
 
 // The chunk's rows, dense in staging, as a slice of its own.
-void Relay::send(const Chunk& chunk, std::function<void(const Result<>&)> settled) {
+void StagingEngine::send(const Chunk& chunk, std::function<void(const Result<>&)> completed) {
   const Slice& outer = *chunk.job->slice;
   auto task = std::make_shared<Task>();
   task->segment = outer.task->segment;
   task->slices_left = 1;
   task->instance = outer.peer->instance;
-  task->settled = std::move(settled);
+  task->completed = std::move(completed);
   auto slice = std::make_unique<Slice>();
   slice->op = outer.op;
   slice->piece = chunk.piece;
@@ -214,7 +214,7 @@ void Relay::send(const Chunk& chunk, std::function<void(const Result<>&)> settle
   } else {
     slice->local = outer.local + chunk.piece.local;
     slice->memory = outer.memory;
-    if (chunk.job->way == kNic) slice->device = chunk.job->local;
+    if (chunk.job->path == kNic) slice->device = chunk.job->local;
   }
   slice->guard = outer.guard;
   slice->deadline = outer.deadline;
@@ -225,7 +225,7 @@ void Relay::send(const Chunk& chunk, std::function<void(const Result<>&)> settle
   send_(std::move(slice));
 }
 
-Result<> Relay::copy_direct(const Chunk& chunk) {
+Result<> StagingEngine::copy_direct(const Chunk& chunk) {
   const Job& job = *chunk.job;
   const Piece& p = chunk.piece;
   std::byte* const here = job.slice->local + p.local;
@@ -264,7 +264,7 @@ Result<> rows_between(BufferBackend* backend, std::byte* at, uint64_t offset, ui
 
 }  // namespace
 
-Result<> Relay::copy_local(const Chunk& chunk, bool into_staging) {
+Result<> StagingEngine::copy_local(const Chunk& chunk, bool into_staging) {
   const Job& job = *chunk.job;
   const Piece& p = chunk.piece;
   std::byte* const at = job.slice->local + p.local;
@@ -273,7 +273,7 @@ Result<> Relay::copy_local(const Chunk& chunk, bool into_staging) {
   return rows_between(backend, at, offset, p.local_stride, chunk.staging, p, into_staging);
 }
 
-Result<> Relay::copy_remote(const Chunk& chunk, bool into_staging) {
+Result<> StagingEngine::copy_remote(const Chunk& chunk, bool into_staging) {
   const Buffer& to = *chunk.job->remote;
   const Piece& p = chunk.piece;
   const uint64_t offset = p.remote - to.offset;
@@ -282,13 +282,13 @@ Result<> Relay::copy_remote(const Chunk& chunk, bool into_staging) {
                       into_staging);
 }
 
-// Not where the request itself is at fault, or its time over.
-bool Relay::another_way(const JobPtr& job, const Result<>& why) {
+// Not where the request itself is at fault, or its time cancelled_or_expired.
+bool StagingEngine::try_another_path(const JobPtr& job, const Result<>& why) {
   const Code code = why.error().code;
   const bool other = code == Code::kUnsupported || code == Code::kUnavailable ||
                      code == Code::kNoSpace || code == Code::kBusy || code == Code::kInternal ||
                      code == Code::kStale;
-  if (code == Code::kUnsupported) costs_of(*job).refused(job->way);
+  if (code == Code::kUnsupported) costs_of(*job).exclude(job->path);
   if (!other || job->usable == 0 || stopping_ || job->slice->cancelled->load()) return false;
   log_debug("xfer", "another way: %s", why.error().what.c_str());
   enqueue(job);
@@ -296,7 +296,7 @@ bool Relay::another_way(const JobPtr& job, const Result<>& why) {
 }
 
 // Its buffer is free; the last chunk of a job, or the last that flies of a failed one, ends it.
-void Relay::ended(const Chunk& chunk, const Result<>& outcome) {
+void StagingEngine::ended(const Chunk& chunk, const Result<>& outcome) {
   const JobPtr& job = chunk.job;
   {
     Lock lock(mutex_);
@@ -308,15 +308,15 @@ void Relay::ended(const Chunk& chunk, const Result<>& outcome) {
       std::erase(jobs_, job);
       std::erase(unstaged_, job);
     }
-    if (--job->flying > 0 || job->next < job->chunks.size()) return;
-    if (!job->outcome && another_way(job, Result<>(job->outcome))) return;
+    if (--job->in_flight > 0 || job->next < job->chunks.size()) return;
+    if (!job->outcome && try_another_path(job, Result<>(job->outcome))) return;
     if (job->outcome && job->weighed)
-      costs_of(*job).took(job->way, job->slice->piece.total(), clock_.now() - job->begun);
+      costs_of(*job).record(job->path, job->slice->piece.total(), clock_.now() - job->begun);
   }
   done_(std::move(job->slice), job->outcome);
 }
 
-void Relay::stop() {
+void StagingEngine::stop() {
   std::deque<JobPtr> unbegun;
   {
     Lock lock(mutex_);
@@ -325,7 +325,7 @@ void Relay::stop() {
       for (const JobPtr& job : *jobs) {
         job->next = job->chunks.size();
         if (job->outcome) job->outcome = fail(Code::kUnavailable, "shutting down");
-        if (job->flying == 0) unbegun.push_back(job);
+        if (job->in_flight == 0) unbegun.push_back(job);
       }
       jobs->clear();
     }

@@ -2,19 +2,19 @@
 //
 // Where both ends are at hand (of this process, or a device's memory that another process of this
 // host shares), the device's own copies move the bytes straight, or through host staging buffers;
-// a peer's may also go by its owner, over a transport. Which it is, their cost decides, as it was
-// measured (xfer/staging/path_cost.h). So it is where NICs reach the local memory themselves
-// (GPUDirect). Otherwise they are staged, chunk by chunk, several in flight, so that the copy of
-// one chunk and the way of another over a transport run at the same time:
+// a peer's may also go by its owner, cancelled_or_expired a transport. Which it is, their cost
+// decides, as it was measured (xfer/staging/path_cost.h). So it is where NICs reach the local
+// memory themselves (GPUDirect). Otherwise they are staged, chunk by chunk, several in flight, so
+// that the copy of one chunk and the transfer of another over a transport run at the same time:
 //
 //   write:  device --copy--> staging --transport--> peer
 //   read:   device <--copy-- staging <--transport-- peer
 //
 // A chunk that a transport fails goes on with the next one, as every slice does; a copy that fails
-// ends the slice, but where another way is left.
+// ends the slice, but where another path is left.
 //
 // Thread: any; the copies run on its own threads, started when first used.
-// Source: TENT paper 3.2.3 (relay paths).
+// Source: TENT paper 3.2.3 (staging paths).
 #pragma once
 #include <array>
 #include <deque>
@@ -32,7 +32,7 @@
 
 namespace mc::xfer {
 
-class Relay {
+class StagingEngine {
  public:
   struct Config {
     uint64_t chunk = 512 * 1024;  // bytes of a staging buffer
@@ -41,14 +41,14 @@ class Relay {
   };
   using Send = std::function<void(SlicePtr)>;  // to whichever transport reaches
   using Done = std::function<void(SlicePtr, const Result<>&)>;
-  Relay(Send send, Done done, const Clock& clock, Config config);
-  ~Relay() { stop(); }
+  StagingEngine(Send send, Done done, const Clock& clock, Config config);
+  ~StagingEngine() { stop(); }
 
-  // The numbers of WayCosts.
-  enum Way : uint32_t { kDirect = 0, kStaged = 1, kOwner = 2, kNic = 3 };
-  static const char* name(Way way) {
+  // The numbers of PathCostModel.
+  enum CopyPath : uint32_t { kDirect = 0, kStaged = 1, kOwner = 2, kNic = 3 };
+  static const char* name(CopyPath path) {
     constexpr const char* kNames[] = {"direct", "staged", "owner", "nic"};
-    return kNames[way];
+    return kNames[path];
   }
   struct Ends {
     BufferPtr local;     // that the slice's local side lies in; null: host memory
@@ -59,8 +59,10 @@ class Relay {
   void submit(SlicePtr slice, Ends ends);
   // Staging memory as the kind's copies want it. Before the first slice of that kind.
   void stage_for(MemoryKind& kind);
-  using Counters = std::array<Counter*, WayCosts::kWays>;
-  void count(const Counters& ways) { counters_ = ways; }  // slices that went each; before the first
+  using Counters = std::array<Counter*, PathCostModel::kPaths>;
+  void count(const Counters& paths) {
+    counters_ = paths;
+  }  // slices that went each; before the first
   // After the transports stopped: what they gave back is ended here, what waits fails.
   void stop();
 
@@ -69,12 +71,12 @@ class Relay {
     SlicePtr slice;
     BufferPtr local, remote;
     bool owned = false;
-    uint32_t usable = 0;  // ways, of those that were not tried
-    Way way = kStaged;
+    uint32_t usable = 0;  // paths, of those that were not tried
+    CopyPath path = kStaged;
     bool weighed = false;  // there was a choice: what it takes is a sample
     Time begun{};
     std::vector<Piece> chunks;
-    size_t next = 0, flying = 0;
+    size_t next = 0, in_flight = 0;
     Result<> outcome;
   };
   using JobPtr = std::shared_ptr<Job>;
@@ -87,16 +89,16 @@ class Relay {
   void allocate() MC_REQUIRES(mutex_);
   void enqueue(const JobPtr& job) MC_REQUIRES(mutex_);
   bool begin(Chunk& chunk) MC_REQUIRES(mutex_);
-  bool another_way(const JobPtr& job, const Result<>& why) MC_REQUIRES(mutex_);
-  WayCosts& costs_of(const Job& job) MC_REQUIRES(mutex_);
+  bool try_another_path(const JobPtr& job, const Result<>& why) MC_REQUIRES(mutex_);
+  PathCostModel& costs_of(const Job& job) MC_REQUIRES(mutex_);
   void run();
   Result<> copy_direct(const Chunk& chunk);
   void fill(Chunk chunk);   // staging from the source
   void drain(Chunk chunk);  // the destination from staging
-  void send(const Chunk& chunk, std::function<void(const Result<>&)> settled);
+  void send(const Chunk& chunk, std::function<void(const Result<>&)> completed);
   static Result<> copy_local(const Chunk& chunk, bool into_staging);
   static Result<> copy_remote(const Chunk& chunk, bool into_staging);
-  Result<> over(const Slice& slice) const;
+  Result<> cancelled_or_expired(const Slice& slice) const;
   void ended(const Chunk& chunk, const Result<>& outcome);
 
   const Send send_;
@@ -113,7 +115,7 @@ class Relay {
   std::deque<JobPtr> jobs_ MC_GUARDED_BY(mutex_);      // with chunks not begun, to be staged
   std::deque<JobPtr> unstaged_ MC_GUARDED_BY(mutex_);  // those that need no staging
   // By what the ends are: the local one a device's or the host's, the remote one ours or a peer's.
-  WayCosts costs_[2][2][2] MC_GUARDED_BY(mutex_);
+  PathCostModel costs_[2][2][2] MC_GUARDED_BY(mutex_);
   std::deque<Chunk> filled_ MC_GUARDED_BY(mutex_);  // to be drained
   std::vector<std::thread> threads_;
 };

@@ -22,8 +22,9 @@ Request piece(std::byte* local, uint64_t offset, uint64_t bytes) {
   return r;
 }
 
-std::vector<Run> merge_all(const std::vector<Request>& requests, uint64_t bytes_max = kNoLimit) {
-  return merge(requests, std::vector<Home>(requests.size(), Home{0, 0}), bytes_max);
+std::vector<MergedRequest> merge_all(const std::vector<Request>& requests,
+                                     uint64_t bytes_max = kNoLimit) {
+  return merge(requests, std::vector<BufferBase>(requests.size(), BufferBase{0, 0}), bytes_max);
 }
 
 // (local, remote) of each byte that the requests move, in order.
@@ -81,10 +82,12 @@ TEST_SUITE("xfer/merge") {
     CHECK(differs([](Request& r) { r.deadline = Time::max() - std::chrono::seconds(1); }));
     CHECK(differs([](Request& r) { r.guard.offset = 8; }));
     CHECK(differs([](Request& r) { r.digest = true; }));  // of its own bytes
-    CHECK(merge(std::vector{first, next}, std::vector<Home>{{0, 0}, {4096, 0}}, kNoLimit).size() ==
-          2);
-    CHECK(merge(std::vector{first, next}, std::vector<Home>{{0, 0}, {0, 1}}, kNoLimit).size() == 2);
-    CHECK(merge(std::vector{first, next}, std::vector<Home>(2), kNoLimit).size() == 2);
+    CHECK(merge(std::vector{first, next}, std::vector<BufferBase>{{0, 0}, {4096, 0}}, kNoLimit)
+              .size() == 2);
+    CHECK(
+        merge(std::vector{first, next}, std::vector<BufferBase>{{0, 0}, {0, 1}}, kNoLimit).size() ==
+        2);
+    CHECK(merge(std::vector{first, next}, std::vector<BufferBase>(2), kNoLimit).size() == 2);
   }
 
   TEST_CASE("rows that would overlap, or run backwards, are left apart") {
@@ -121,7 +124,7 @@ TEST_SUITE("xfer/merge") {
       }
       const auto runs = merge_all(requests, 1 + random.next() % 20);
       size_t at = 0;
-      for (const Run& run : runs) {
+      for (const MergedRequest& run : runs) {
         CHECK(run.first == at);
         std::vector<std::pair<uint64_t, uint64_t>> apart;
         for (size_t i = at; i < at + run.count; ++i) {
@@ -146,13 +149,13 @@ TEST_SUITE("xfer/merge") {
         }
     for (size_t i = requests.size(); i > 1; --i)
       std::swap(requests[i - 1], requests[random.next() % i]);
-    const std::vector<Home> homes(requests.size(), Home{0, 0});
-    const Joined joined = join_requests(requests, homes, kNoLimit);
-    CHECK(joined.runs.size() == 8);
-    REQUIRE(joined.order.size() == requests.size());
-    for (const Run& run : joined.runs)
+    const std::vector<BufferBase> bases(requests.size(), BufferBase{0, 0});
+    const MergeResult result = merge_by_address(requests, bases, kNoLimit);
+    CHECK(result.runs.size() == 8);
+    REQUIRE(result.order.size() == requests.size());
+    for (const MergedRequest& run : result.runs)
       for (size_t n = 0; n < run.count; ++n) {
-        const Request& r = requests[joined.order[run.first + n]];
+        const Request& r = requests[result.order[run.first + n]];
         CHECK(r.local == run.request.local + n * run.request.local_stride);
         CHECK(r.offset == run.request.offset + n * run.request.remote_stride);
         CHECK(r.bytes == run.request.bytes);
@@ -165,14 +168,14 @@ TEST_SUITE("xfer/merge") {
       for (uint64_t block = 0; block < 8; ++block)
         kinds.push_back(piece(memory.data() + from + block * 1000, 50000 + from + block * 1000,
                               from == 0 ? 500 : 100));
-    const std::vector<Home> homes(kinds.size(), Home{0, 0});
-    const Joined joined = join_requests(kinds, homes, kNoLimit);
-    CHECK(joined.runs.size() == 2);
-    CHECK(joined.order.empty());
+    const std::vector<BufferBase> bases(kinds.size(), BufferBase{0, 0});
+    const MergeResult result = merge_by_address(kinds, bases, kNoLimit);
+    CHECK(result.runs.size() == 2);
+    CHECK(result.order.empty());
     std::vector<Request> mixed;
     for (uint64_t i = 8; i > 0; --i) mixed.push_back(piece(memory.data() + i * 100, i * 100, 100));
     mixed[3].priority = Priority::kHigh;
-    CHECK(
-        join_requests(mixed, std::vector<Home>(mixed.size(), Home{0, 0}), kNoLimit).order.empty());
+    CHECK(merge_by_address(mixed, std::vector<BufferBase>(mixed.size(), BufferBase{0, 0}), kNoLimit)
+              .order.empty());
   }
 }

@@ -10,11 +10,11 @@ namespace way_costs_test {
 
 TEST_SUITE("way costs") {
   TEST_CASE("each usable way is tried, then the quickest is taken") {
-    WayCosts costs;
+    PathCostModel costs;
     CHECK(costs.choose(1 << 20, 0b101) == 0);
-    costs.took(0, 1 << 20, 100us);
+    costs.record(0, 1 << 20, 100us);
     CHECK(costs.choose(1 << 20, 0b101) == 2);
-    costs.took(2, 1 << 20, 50us);
+    costs.record(2, 1 << 20, 50us);
     for (int i = 0; i < 20; ++i) CHECK(costs.choose(1 << 20, 0b101) == 2);
     CHECK(costs.choose(1 << 20, 0b001) == 0);
     // What is quick for much need not be for little.
@@ -22,29 +22,29 @@ TEST_SUITE("way costs") {
   }
 
   TEST_CASE("a way that grew slow is left, and one that healed is found again") {
-    WayCosts costs;
-    costs.took(0, 1 << 20, 100us);
-    costs.took(1, 1 << 20, 200us);
-    for (int i = 0; i < 8; ++i) costs.took(0, 1 << 20, 1ms);
+    PathCostModel costs;
+    costs.record(0, 1 << 20, 100us);
+    costs.record(1, 1 << 20, 200us);
+    for (int i = 0; i < 8; ++i) costs.record(0, 1 << 20, 1ms);
     CHECK(costs.choose(1 << 20, 0b11) == 1);
     int probes = 0;
-    for (uint32_t i = 0; i < 2 * WayCosts::kProbeEvery; ++i)
+    for (uint32_t i = 0; i < 2 * PathCostModel::kProbeEvery; ++i)
       if (costs.choose(1 << 20, 0b11) == 0) {
         ++probes;
-        costs.took(0, 1 << 20, 100us);
+        costs.record(0, 1 << 20, 100us);
       }
     CHECK(probes >= 1);
-    for (int i = 0; i < 16; ++i) costs.took(0, 1 << 20, 100us);
+    for (int i = 0; i < 16; ++i) costs.record(0, 1 << 20, 100us);
     CHECK(costs.choose(1 << 20, 0b11) == 0);
   }
 
   TEST_CASE("a way that was refused is not chosen while there is another") {
-    WayCosts costs;
-    costs.refused(0);
+    PathCostModel costs;
+    costs.exclude(0);
     for (int i = 0; i < 200; ++i) CHECK(costs.choose(4096, 0b11) == 1);
     CHECK(costs.choose(4096, 0b01) == 0);
-    costs.took(1, 0, 1s);  // nothing moved: nothing learned
-    costs.took(1, 1ull << 60, 1s);
+    costs.record(1, 0, 1s);  // nothing moved: nothing learned
+    costs.record(1, 1ull << 60, 1s);
     CHECK(costs.choose(1ull << 60, 0b10) == 1);
   }
 }

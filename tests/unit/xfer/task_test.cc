@@ -16,9 +16,9 @@ struct Three {
     task.count = 3;
     task.slices_left = slices;
     Lock lock(batch.mutex);
-    batch.items = {{State::kPending, 10, 0, 0, &task},
-                   {State::kPending, 20, 0, 10, &task},
-                   {State::kPending, 30, 0, 30, &task}};
+    batch.items = {{TransferState::kPending, 10, 0, 0, &task},
+                   {TransferState::kPending, 20, 0, 10, &task},
+                   {TransferState::kPending, 30, 0, 30, &task}};
   }
   bool ended(uint64_t at, uint64_t bytes, const Result<>& outcome = {}) {
     Lock lock(batch.mutex);
@@ -40,11 +40,11 @@ TEST_SUITE("xfer/task") {
     CHECK(t.item(1).done == 5);
     CHECK(t.item(2).done == 5);
     CHECK_FALSE(t.ended(0, 25));
-    CHECK(t.item(0).state == State::kCompleted);
-    CHECK(t.item(1).state == State::kCompleted);
-    CHECK(t.item(2).state == State::kPending);
+    CHECK(t.item(0).state == TransferState::kCompleted);
+    CHECK(t.item(1).state == TransferState::kCompleted);
+    CHECK(t.item(2).state == TransferState::kPending);
     CHECK(t.ended(35, 25));
-    CHECK(t.item(2).state == State::kCompleted);
+    CHECK(t.item(2).state == TransferState::kCompleted);
     CHECK_FALSE(t.batch.failed.load());
   }
 
@@ -52,11 +52,11 @@ TEST_SUITE("xfer/task") {
     Three t(2);
     CHECK_FALSE(t.ended(25, 35, fail(Code::kCorrupt, "torn")));
     CHECK(t.task.cancelled.load());
-    CHECK(t.item(2).state == State::kPending);
+    CHECK(t.item(2).state == TransferState::kPending);
     CHECK(t.ended(0, 25));
-    CHECK(t.item(0).state == State::kCompleted);
-    CHECK(t.item(1).state == State::kFailed);
-    CHECK(t.item(2).state == State::kFailed);
+    CHECK(t.item(0).state == TransferState::kCompleted);
+    CHECK(t.item(1).state == TransferState::kFailed);
+    CHECK(t.item(2).state == TransferState::kFailed);
     CHECK(t.batch.failed.load());
     CHECK(t.task.error.code == Code::kCorrupt);
   }
@@ -65,7 +65,7 @@ TEST_SUITE("xfer/task") {
     Three t(2);
     CHECK_FALSE(t.ended(0, 30, fail(Code::kTimeout, "late")));
     CHECK(t.ended(30, 30, fail(Code::kUnavailable, "cancelled")));
-    CHECK(t.item(0).state == State::kTimedOut);
+    CHECK(t.item(0).state == TransferState::kTimedOut);
     CHECK(t.task.error.what == "late");
   }
 }

@@ -35,7 +35,7 @@ void FaultTransport::submit(SlicePtr slice) {
       held = {std::move(slice), lost ? now + silence_ : verdict.release, verdict.action};
       if (held.until > now) {
         held.slice->awaited = false;  // released by our thread, which must not carry it
-        held.slice->more = false;
+        held.slice->more_follow = false;
         held_.push_back(std::move(held));
         changed_.notify_all();
         return;

@@ -59,7 +59,7 @@ Result<FileTransport::Target> FileTransport::target(const Slice& slice) {
   const Piece& p = slice.piece;
   const char* node = slice.peer->descriptor.node.c_str();
   const auto place = static_cast<unsigned long long>(p.remote);
-  if (slice.raise || slice.guard.offset != Guard::kNone)
+  if (slice.advances_guard || slice.guard.offset != Guard::kNone)
     return fail(Code::kInvalid, "the bytes at %llu of %s are a file: it has no guard words", place,
                 node);
   const uint64_t span = span_of(p.bytes, p.rows, p.remote_stride);

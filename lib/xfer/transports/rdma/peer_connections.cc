@@ -59,7 +59,7 @@ bool PeerConnections::busy() const {
 
 // What several slices need is done once for all of them: they are posted together.
 void PeerConnections::push(SlicePtr slice) {
-  const bool more = slice->more && followed_.fetch_add(1) % kBatch != kBatch - 1;
+  const bool more = slice->more_follow && followed_.fetch_add(1) % kBatch != kBatch - 1;
   const std::shared_ptr<Task> awaited = slice->awaited ? slice->task : nullptr;
   if (awaited == nullptr && more) {
     queue_.push(std::move(slice));
@@ -206,7 +206,7 @@ Result<> PeerConnections::cancelled_or_expired(const Slice& slice) const {
   if (slice.cancelled->load(std::memory_order_acquire)) return fail(cancelled_error(slice));
   if (slice.deadline != Time::max() && clock_.now() >= slice.deadline)
     return fail(expired_error(slice));
-  if (peer_->fate.load() == Peer::Fate::kClosed) return still_open(*peer_);
+  if (peer_->state.load() == PeerState::kClosed) return still_open(*peer_);
   return {};
 }
 
@@ -224,7 +224,7 @@ void PeerConnections::launch(RailIndex rail, std::vector<AttemptPtr> attempts) {
       give_back(a, ended.error(), false);
       return true;
     }
-    const bool raises = a->slice->raise;  // the slice may be gone once that was asked for
+    const bool raises = a->slice->advances_guard;  // the slice may be gone once that was asked for
     if (raises) raise(rail, a);
     return raises;
   });

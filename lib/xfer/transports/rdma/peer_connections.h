@@ -34,8 +34,8 @@ class PeerConnections : public std::enable_shared_from_this<PeerConnections> {
   void start();  // before the first push
   void push(SlicePtr slice);
   void release();  // what push() held back
-  Transport::Now carry_now(const Request& request, const MemoryLocation& memory,
-                           const Transport::Begin& begin);
+  Transport::InlineResult try_inline(const Request& request, const MemoryLocation& memory,
+                                     const Transport::Begin& begin);
   // Lets each rail take what it should, and posts that. True: some was posted. Without `kick` the
   // caller looks for completions, or has others do so.
   bool pump(bool kick = true);
@@ -140,8 +140,8 @@ class PeerConnections : public std::enable_shared_from_this<PeerConnections> {
   Result<FlightPtr> prepare(RailIndex rail, const Connection& connection, const Cargo& cargo) const;
   Result<> find(const NicPair& route, const Connection& connection, const Guard& guard,
                 Flight& flight) const;
-  Transport::Now post_now(RailIndex rail, const Request& request, const Transport::Begin& begin)
-      MC_TSA(no_thread_safety_analysis);
+  Transport::InlineResult post_now(RailIndex rail, const Request& request,
+                                   const Transport::Begin& begin) MC_TSA(no_thread_safety_analysis);
   static bool look(Connection& connection, bool* good, std::vector<ibv_wc>* others);
   void give_back(const AttemptPtr& attempt, const Error& why, bool recalled);
   void fail_queued(RailIndex rail, const Error& why);
@@ -178,7 +178,7 @@ class PeerConnections : public std::enable_shared_from_this<PeerConnections> {
   std::atomic<uint32_t> followed_{0};   // slices that others followed at once
   std::atomic<bool> held_{false};       // some of them wait for release()
   std::atomic<bool> roomy_{false};      // a NIC has room again for what is queued
-  std::atomic<bool> loose_{false};      // carry_now() left a connection claimed
+  std::atomic<bool> loose_{false};      // try_inline() left a connection claimed
   bool saw_down_ = false;               // a NIC, when it last looked; of the control thread
   std::atomic<uint32_t> first_{0};      // the rail tried first
   std::atomic<uint32_t> farewells_{0};  // not answered

@@ -12,26 +12,27 @@ constexpr size_t kPolledNow = 8;
 
 }  // namespace
 
-Transport::Now PeerConnections::carry_now(const Request& r, const MemoryLocation& memory,
-                                          const Transport::Begin& begin) {
+Transport::InlineResult PeerConnections::try_inline(const Request& r, const MemoryLocation& memory,
+                                                    const Transport::Begin& begin) {
   const RailIndex rail = first_.load(std::memory_order_relaxed);
   Endpoint& e = *endpoints_[rail];
   if (!nic_of(rail).up() || barriers_.load() > 0 ||
       !queue_.free_for(rail, r.bytes, r.priority, memory) || e.pumps.fetch_add(1) > 0)
-    return Transport::Now::kNo;
-  const Transport::Now now = claim(rail, true) ? post_now(rail, r, begin) : Transport::Now::kNo;
+    return Transport::InlineResult::kDeclined;
+  const Transport::InlineResult now =
+      claim(rail, true) ? post_now(rail, r, begin) : Transport::InlineResult::kDeclined;
   loose_.store(true, std::memory_order_relaxed);
   // It stays claimed until the next tick. Who asked for a look meanwhile has it.
   for (uint32_t asked = 1; (asked = e.pumps.fetch_sub(asked) - asked) > 0;) feed(rail);
   return now;
 }
 
-Transport::Now PeerConnections::post_now(RailIndex rail, const Request& r,
-                                         const Transport::Begin& begin) {
+Transport::InlineResult PeerConnections::post_now(RailIndex rail, const Request& r,
+                                                  const Transport::Begin& begin) {
   Nic& nic = nic_of(rail);
-  if (!nic.poll_lock().try_lock()) return Transport::Now::kNo;
+  if (!nic.poll_lock().try_lock()) return Transport::InlineResult::kDeclined;
   Endpoint& e = *endpoints_[rail];
-  Transport::Now now = Transport::Now::kNo;
+  Transport::InlineResult now = Transport::InlineResult::kDeclined;
   Outbox out;
   Time sent{}, heard{};
   std::vector<ibv_wc> others;
@@ -50,13 +51,14 @@ Transport::Now PeerConnections::post_now(RailIndex rail, const Request& r,
       e.heard = clock_.now();
       sent = (*flight)->since;
       heard = e.heard;
-      now = done ? Transport::Now::kDone : Transport::Now::kUnderWay;
+      now = done ? Transport::InlineResult::kDone : Transport::InlineResult::kInFlight;
     }
   }
   transport_.sort(nic, others, out);
   nic.poll_lock().unlock();
   transport_.tell(out);
-  if (now == Transport::Now::kDone) queue_.carried(rail, r.bytes, r.priority, heard - sent, heard);
+  if (now == Transport::InlineResult::kDone)
+    queue_.carried(rail, r.bytes, r.priority, heard - sent, heard);
   return now;
 }
 

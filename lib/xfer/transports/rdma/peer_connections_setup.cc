@@ -357,7 +357,7 @@ void PeerConnections::check(RailIndex rail, Time now) {
       for (const FlightPtr& f : e.connection->flights()) oldest = std::min(oldest, f->since);
     }
   }
-  pump_rail(rail);  // releases what carry_now() claimed
+  pump_rail(rail);  // releases what try_inline() claimed
   if (oldest != Time::max() && now - std::max(oldest, heard) > peer_timeout_)
     tear_down(rail, connection, {Code::kTimeout, "nothing completed for " + to_text(peer_timeout_)},
               false);
@@ -471,7 +471,7 @@ void PeerConnections::close() {
   closed_.store(true);
   auto open = still_open(*peer_);
   if (open) open = fail(Code::kUnavailable, "shutting down");
-  queue_.close(open.error(), peer_->fate.load() != Peer::Fate::kReplaced);
+  queue_.close(open.error(), peer_->state.load() != PeerState::kReplaced);
   pump();
 }
 

@@ -71,12 +71,13 @@ void RdmaTransport::submit(SlicePtr slice) {
   if (!ticking_.exchange(true)) host_->post([this] { keep_time(); });
 }
 
-Transport::Now RdmaTransport::carry_now(const Request& request, const PeerPtr& peer,
-                                        const MemoryLocation& memory, const Begin& begin) {
+Transport::InlineResult RdmaTransport::try_inline(const Request& request, const PeerPtr& peer,
+                                                  const MemoryLocation& memory,
+                                                  const Begin& begin) {
   const auto to = connections(peer);
-  if (!to) return Now::kNo;
+  if (!to) return InlineResult::kDeclined;
   std::shared_ptr<Task> task;
-  const Now now = (*to)->carry_now(request, memory, [&] {
+  const InlineResult now = (*to)->try_inline(request, memory, [&] {
     SlicePtr slice = begin();
     task = slice->task;
     return slice;
@@ -85,7 +86,8 @@ Transport::Now RdmaTransport::carry_now(const Request& request, const PeerPtr& p
     const PeerConnections::Attending here(**to);
     await(*task, **to);
   }
-  if (now != Now::kNo && !ticking_.exchange(true)) host_->post([this] { keep_time(); });
+  if (now != InlineResult::kDeclined && !ticking_.exchange(true))
+    host_->post([this] { keep_time(); });
   return now;
 }
 

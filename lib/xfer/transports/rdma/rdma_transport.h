@@ -57,8 +57,8 @@ class RdmaTransport final : public Transport, private Host::Listener {
   void describe(const PeerPtr& peer, uint64_t bytes, Path& path) const override;
   void submit(SlicePtr slice) override;
   void flush() override;
-  Now carry_now(const Request& request, const PeerPtr& peer, const MemoryLocation& memory,
-                const Begin& begin) override;
+  InlineResult try_inline(const Request& request, const PeerPtr& peer, const MemoryLocation& memory,
+                          const Begin& begin) override;
   void forget(const PeerPtr& peer) override;
   void stop() override;
 

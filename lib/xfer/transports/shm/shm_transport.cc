@@ -64,7 +64,7 @@ bool LocalTransport::reaches(const Peer& peer, uint64_t offset, Op op) const {
 
 // Small, and without a wait: cheaper than waking a copy thread.
 bool LocalTransport::at_once(const Slice& slice) const {
-  if (slice.piece.total() > kInlineBytes || slice.together > kCrowdBytes) return false;
+  if (slice.piece.total() > kInlineBytes || slice.batch_bytes > kCrowdBytes) return false;
   if (slice.peer->same_process) return true;
   const auto buffer = slice.peer->buffer(slice.piece.remote, 0);
   return !buffer || (*buffer)->shm_id == 0 || mappings_.known(slice.peer, **buffer) != nullptr;
@@ -148,7 +148,7 @@ Ahead LocalTransport::begin_of(const Job& job) const {
 Result<> LocalTransport::aim(Job& job, const Job* before) {
   const Slice& slice = *job.slice;
   MC_TRY_(still_open(*slice.peer));
-  if (slice.raise) return {};
+  if (slice.advances_guard) return {};
   const Piece& p = slice.piece;
   MC_TRY(job.buffer, slice.peer->buffer(p.remote, span_of(p.bytes, p.rows, p.remote_stride)));
   const LocalRange range{slice.op, p.remote, slice.guard};
@@ -170,13 +170,13 @@ Result<> LocalTransport::move(const Job& job, const Ahead& next) {
   const Time now = clock_.now();
   if (now >= slice.deadline) return fail(expired_error(slice));
   MC_TRY_(still_open(*slice.peer));
-  if (slice.raise) return raise(slice);
+  if (slice.advances_guard) return raise(slice);
   if (!job.mapped) return move_vm(slice, *job.buffer, clock_);
   const Piece& p = slice.piece;
   const LocalRange range{slice.op, p.remote, slice.guard};
   MC_TRY_(before_copy(job.held.there, *slice.peer, range, now));
   const Rows rows = rows_of(slice.op, slice.local, job.held.there.data, p);
-  copy_once(rows, residency_, slice.together, next);
+  copy_once(rows, residency_, slice.batch_bytes, next);
   return after_copy(job.held.there, *slice.peer, range, rows.total());
 }
 
@@ -251,7 +251,7 @@ Result<> LocalTransport::after_copy(const There& there, const Peer& peer, const 
 
 bool LocalTransport::copy_now(const Request& r, const PeerPtr& peer, Time now) {
   const bool reachable = peer->same_process || (config_.peers && peer->same_host);
-  if (!reachable || peer->fate.load(std::memory_order_acquire) != Peer::Fate::kOpen) return false;
+  if (!reachable || peer->state.load(std::memory_order_acquire) != PeerState::kOpen) return false;
   const auto buffer = peer->buffer(r.offset, span_of(r.bytes, r.rows, r.remote_stride));
   if (!buffer || (!peer->same_process && (*buffer)->shm_id == 0) || now >= r.deadline) return false;
   const LocalRange range{r.op, r.offset, r.guard};
@@ -265,7 +265,7 @@ bool LocalTransport::copy_now(const Request& r, const PeerPtr& peer, Time now) {
   CopyCacheSlot* slot = rows.total() <= kInlineBytes ? copy_cache_.for_this_thread() : nullptr;
   if (held->mapping != nullptr && slot != nullptr && slot->mutex.try_lock()) {
     // A peer that is closed or replaced was forgotten, or will be: forget() does not run again.
-    if (peer->fate.load(std::memory_order_acquire) == Peer::Fate::kOpen)
+    if (peer->state.load(std::memory_order_acquire) == PeerState::kOpen)
       slot->learn({r.segment, *buffer, peer, held->mapping});
     slot->mutex.unlock();
   }
@@ -285,7 +285,7 @@ bool LocalTransport::copy_from_cache(CopyCacheSlot& slot, const Request& r, Time
   for (const CopyCacheSlot::Known& k : slot.known) {
     if (!k.holds(r, span)) continue;
     const LocalRange range{r.op, r.offset, r.guard};
-    if (k.peer->fate.load(std::memory_order_acquire) != Peer::Fate::kOpen || now >= r.deadline ||
+    if (k.peer->state.load(std::memory_order_acquire) != PeerState::kOpen || now >= r.deadline ||
         !allowed(*k.peer, *k.buffer, range))
       return false;
     const auto there = place(*k.peer, *k.buffer, range, mapping_of(*k.mapping));
@@ -307,7 +307,7 @@ bool LocalTransport::copy_with_help(const Rows& rows, Time deadline, const Peer&
   const bool shared = rows.total() > kAloneBytes && copying < config_.workers;
   const auto go_on = [&] {
     return (deadline == Time::max() || clock_.now() < deadline) &&
-           peer.fate.load(std::memory_order_relaxed) == Peer::Fate::kOpen;
+           peer.state.load(std::memory_order_relaxed) == PeerState::kOpen;
   };
   if (!shared) {
     const Pieces pieces(rows, kLonePieceBytes);

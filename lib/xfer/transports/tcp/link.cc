@@ -72,7 +72,9 @@ void Link::frame(Frame& f, const Asked& asked, bool more) const {
             p.remote_stride,
             slice.guard.offset,
             slice.guard.expected};
-  const Kind kind = slice.raise ? Kind::kRaise : slice.op == Op::kRead ? Kind::kRead : Kind::kWrite;
+  const Kind kind = slice.advances_guard    ? Kind::kRaise
+                    : slice.op == Op::kRead ? Kind::kRead
+                                            : Kind::kWrite;
   f.header = make_header(kind, asked.id, &f.body, sizeof f.body, 0, more ? kMore : 0);
 }
 

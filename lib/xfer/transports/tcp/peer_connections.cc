@@ -48,7 +48,7 @@ void TcpTransport::PeerConnections::add_connection(RailIndex rail, bool reserved
 }
 
 TcpTransport::PeerConnections::~PeerConnections() {
-  const bool replaced = peer_->fate.load() == Peer::Fate::kReplaced;
+  const bool replaced = peer_->state.load() == PeerState::kReplaced;
   std::vector<std::thread> threads;
   {
     Lock lock(mutex_);
@@ -300,7 +300,7 @@ Result<> TcpTransport::PeerConnections::cancelled_or_expired(const Slice& slice)
   if (slice.cancelled->load(std::memory_order_acquire)) return fail(cancelled_error(slice));
   if (slice.deadline != Time::max() && clock_.now() >= slice.deadline)
     return fail(expired_error(slice));
-  if (peer_->fate.load() == Peer::Fate::kClosed) return still_open(*peer_);
+  if (peer_->state.load() == PeerState::kClosed) return still_open(*peer_);
   return {};
 }
 
