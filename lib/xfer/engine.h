@@ -1,6 +1,7 @@
-// The transfer engine: moves bytes between local memory and the segments of other processes.
-// The application says what should be where; the engine chooses the transport (same process,
-// shared memory, tcp), cuts requests into slices, and retries on the next transport.
+// The transfer engine moves bytes between local memory and the segments of other processes.
+// The application says which bytes go where. The engine chooses the transport (same process, shared
+// memory, file, rdma, tcp), cuts requests into slices, and retries a failed slice on the next
+// transport.
 //
 //   MC_TRY(auto engine, Engine::open(clock, {.node = "n1"}, metrics));
 //   MC_TRY(Memory pool, engine->allocate(1 * kGiB));        // offered to peers
@@ -38,33 +39,34 @@ namespace mc::xfer {
 
 struct EngineOptions {
   NodeId node = "anonymous";
-  std::vector<std::string> data{"127.0.0.1:0"};  // where tcp data connections are taken
+  std::vector<std::string> data{"127.0.0.1:0"};  // listen addresses of tcp data connections
   std::vector<std::string> nics{};               // interfaces for tcp, devices for rdma; empty: all
   std::vector<std::string> transports{"shm", "file", "tcp"};  // allowed, in order of preference
-  uint32_t file_depth = 32;                                   // file reads and writes under way
+  uint32_t file_depth = 32;                                   // file operations in flight
   bool file_uring = true;      // else pread and pwrite, one at a time
   uint32_t workers = 2;        // copy threads
-  uint32_t connections = 2;    // tcp connections a rail to each peer
-  uint32_t endpoints = 256;    // tcp connections, and queue pairs, kept, to all peers
+  uint32_t connections = 2;    // tcp connections per rail and peer
+  uint32_t endpoints = 256;    // tcp connections, and queue pairs, kept open to all peers
   int gid_index = -1;          // of rdma; -1: the best one
   uint32_t traffic_class = 0;  // of rdma
   uint32_t rdma_mtu = 0;       // bytes; 0: the port's
-  Bytes slice{1 * kMiB};       // bytes a slice, at least 64 KiB
-  Duration peer_timeout = std::chrono::seconds(3);  // a silent peer fails a request after this
-  uint32_t max_failover_attempts = 3;               // transports tried after the first
-  Bytes staging_chunk{512 * kKiB};                  // of the copies to and from device memory
-  uint32_t staging_buffers = 8;                     // chunks in flight at a time
-  std::string class_weights = "16:4:1";             // of high, medium and low on a busy link
-  std::string share_table = "/dev/shm";             // folder of ShmUsageTable; "": none
-  std::string sysfs = "/sys";                       // tells NUMA nodes and devices
-  std::string fault;                        // a drill's script (xfer/transports/fault/fault_plan.h)
+  Bytes slice{1 * kMiB};       // bytes per slice, at least 64 KiB
+  Duration peer_timeout =
+      std::chrono::seconds(3);              // a request fails when its peer is silent this long
+  uint32_t max_failover_attempts = 3;       // transports tried after the first
+  Bytes staging_chunk{512 * kKiB};          // bytes of a staging buffer
+  uint32_t staging_buffers = 8;             // chunks in flight
+  std::string class_weights = "16:4:1";     // high, medium and low on a busy link
+  std::string share_table = "/dev/shm";     // folder of ShmUsageTable; "": none
+  std::string sysfs = "/sys";               // tree with the NUMA nodes and devices
+  std::string fault;                        // fault script (xfer/transports/fault/fault_plan.h)
   Scheduler scheduler = Scheduler::kSpray;  // others: for comparison
-  Eviction eviction = Eviction::kSieve;     // of queue pairs; the other: likewise
+  Eviction eviction = Eviction::kSieve;     // of queue pairs; kFifo: for comparison
   void describe(OptionList& v);             // all but node, staging and these two
 };
 
-// Memory, or a file, of this process that peers may reach. Freed (or unregistered) when the last
-// copy goes; requests of peers still touching it end first.
+// Owns memory, or a file, of this process that peers may reach. When the last copy of this object
+// goes, the memory is freed (or unregistered), after the requests of peers that still touch it.
 class Memory {
  public:
   struct Impl;
@@ -92,86 +94,85 @@ class Engine {
   Engine& operator=(const Engine&) = delete;
 
   // ---- memory that is offered
-  // Engine-owned shared memory, allocated up front (a full machine is kNoSpace, never SIGBUS);
-  // peers of the same uid map it. Zero-filled; where `location` is a known kind's ("cuda:0"),
-  // memory of that device, not filled, which peers of this host reach by copies of their own: it
-  // goes back to the device with the engine, not before, since one of them may still be writing.
+  // Allocates zero-filled shared memory up front (a full machine is kNoSpace, never SIGBUS). Peers
+  // of the same uid map it. When `location` names a known device ("cuda:0"), it allocates memory of
+  // that device instead, and does not fill it. Peers of this host copy to and from device memory
+  // themselves. One may still be writing, so the device gets it back only when the engine closes.
   Result<Memory> allocate(uint64_t bytes, bool writable = true, std::string location = "*");
-  // The same from elsewhere; kInvalid: a NUMA node that is not there. What a file holds stays.
+  // Allocates from another source. kInvalid: there is no such NUMA node. A file keeps its contents.
   Result<Memory> allocate_from(MemorySource source, uint64_t bytes);
-  // Memory the application brought; it must outlive the returned Memory. "*": host memory, or a
-  // device's of a known kind, as its address tells. kInvalid: not all of it is memory of the device
-  // that `location` names.
+  // Registers memory of the application. Requires: it outlives the returned Memory. With "*" its
+  // address decides whether it is host memory or a known device's. kInvalid: not all of it is
+  // memory of the device that `location` names.
   Result<Memory> register_memory(std::span<std::byte> memory, bool writable = true,
                                  std::string location = "*");
-  // How memory is reached whose locations begin with `name` ("cuda" for "cuda:1"). Memory
-  // registered there afterwards is never touched by the host: its transfers are copies of the kind,
-  // straight or staged (xfer/staging/staging_engine.h), here for requests of this process, whose
-  // local side may lie in it, and by this process for its peers. kInvalid: a name that host memory
-  // has, or that is known already.
+  // Adds the memory of a device whose locations begin with `name` ("cuda" for "cuda:1"). The host
+  // never touches memory that is registered there afterwards. The device copies it, directly or
+  // through staging (xfer/staging/staging_engine.h), for requests of this process and of its peers.
+  // kInvalid: `name` is a name of host memory, or was added before.
   Result<> add_memory_kind(const std::string& name, std::shared_ptr<MemoryKind> kind);
-  // The first `bytes` of a file or block device (0: all of it), addressable like memory: transfers
-  // of this process and of peers read and write it at its offset in the segment. Created, or
-  // lengthened with all its space, when `writable` (kNoSpace); else it must be as long (kInvalid).
-  // A request on it cannot have a guard. The file stays when the Memory goes.
+  // Registers the first `bytes` of a file or block device (0: all of it). Transfers of this process
+  // and of peers read and write it at its offset in the segment. `writable` creates or lengthens it
+  // and allocates its space (kNoSpace); otherwise it must be long enough (kInvalid). A request on
+  // it cannot have a guard. The file stays when the Memory goes.
   Result<Memory> register_file(const std::string& path, uint64_t bytes, bool writable = true);
-  SegmentDescriptor describe() const;  // what peers are told
+  SegmentDescriptor describe() const;  // what peers receive
   Generation generation() const;
   const std::vector<std::string>& data_addresses() const;
 
   // ---- peers
-  // Asks the owner at its control address ("host:port"); blocks up to `budget`. Cached by address;
-  // refreshed once by the engine itself when its generation moves.
-  // `expected`: the generation it must have; kStale when another process answers there by now.
+  // Fetches the descriptor from the owner's control address ("host:port"); blocks up to `budget`.
+  // The engine caches it by address, and fetches it once more when the generation changes.
+  // `expected`: the generation it must have; kStale when another process answers there now.
   Result<SegmentHandle> open_segment(const std::string& control_address, Duration budget,
                                      Generation expected = {});
-  // For callers that fetched the descriptor themselves (loops must not block). `control_address`
-  // may be empty; then a stale segment is the caller's to refresh by calling this again: a newer
-  // generation of the same node replaces the old under the same handle.
+  // Opens a descriptor that the caller fetched (loops must not block). Without `control_address`
+  // the caller refreshes a stale segment by calling this again: a newer generation of the same node
+  // replaces the old one under the same handle.
   Result<SegmentHandle> open_segment(const SegmentDescriptor& descriptor,
                                      const std::string& control_address = {});
-  void close_segment(SegmentHandle segment);  // its requests in flight fail as kUnavailable
+  void close_segment(SegmentHandle segment);  // requests in flight fail as kUnavailable
   SegmentHandle self() const;                 // this process's own segment
-  // The end of a segment's last buffer, as its descriptor tells. kNotFound when it is not open.
+  // Returns: the end of the segment's last buffer. kNotFound when it is not open.
   Result<uint64_t> segment_bytes(SegmentHandle segment) const;
-  // The transports in order of preference, for `bytes` at `offset`, from or into `local` (null:
-  // some memory). kNotFound, kInvalid.
+  // Returns: the transports in order of preference, for `bytes` at `offset`, from or into `local`
+  // (null: any memory). Errors: kNotFound, kInvalid.
   Result<std::vector<Path>> paths(SegmentHandle segment, uint64_t offset, Op op, uint64_t bytes,
                                   const void* local = nullptr) const;
   std::string transport_of(SegmentHandle segment) const;  // the first: "self", "shm", "device"
 
   // ---- transfers
   BatchId allocate_batch();
-  // Adds requests; `all_done` (optional) runs once, when every request submitted to the batch so
-  // far has finished: never inside submit(), perhaps a moment after wait() returned. Requests are
-  // moved in any order, and several at once: where two overlap, either's bytes may stay. Errors
-  // (nothing was submitted): kInvalid, kNotFound.
+  // Adds requests. `all_done` (optional) runs once, when every request submitted to the batch so
+  // far has finished. It never runs inside submit(), and may run shortly after wait() returned.
+  // Requests move in any order, several at once: where two overlap, the bytes of either may stay.
+  // Errors (then nothing was submitted): kInvalid, kNotFound.
   Result<> submit(BatchId batch, std::span<const Request> requests,
                   std::function<void()> all_done = {});
-  // The same, and when all bytes of these requests are there, and only then, each peer that they
-  // went to is told `after`. Its delivery is one more transfer of the batch for each such peer, in
-  // the order of their first request, behind the requests; it fails when one of those did. Needs
-  // segments opened by control address (kInvalid). kBusy: the peer does not take its notifications.
+  // Also sends `after` to each peer of these requests, once all their bytes have arrived. Each
+  // delivery is one more transfer of the batch, behind the requests, in the order of the peers'
+  // first requests. It fails when a request failed. Requires segments opened by control address
+  // (kInvalid). kBusy: the peer does not take its notifications.
   Result<> submit(BatchId batch, std::span<const Request> requests, const Notification& after,
                   std::function<void()> all_done = {});
   Status status(BatchId batch, size_t index) const;
-  // Blocks until all of the batch finished or `budget` passed (kTimeout; the batch goes on).
-  // Otherwise the first error of the batch, if any.
+  // Blocks until the whole batch finished or `budget` passed (kTimeout; the batch continues).
+  // Errors: otherwise the first error of the batch.
   Result<> wait(BatchId batch, Duration budget);
-  // When it returns, no byte of local memory will be read or written any more.
+  // After it returns, no transport reads or writes local memory of the batch.
   void cancel(BatchId batch);
   void free_batch(BatchId batch);  // cancels what has not finished
 
   Result<> transfer_sync(const Request& request, Duration budget);
   // Sets the guard word at `offset` to `value` if it holds less (generations only grow). kStale
-  // when it holds more. Executed atomically against other raises, by the owner or in shared memory.
+  // when it holds more. Atomic: the owner does it, or this process in shared memory.
   Result<> advance_guard(SegmentHandle segment, uint64_t offset, uint64_t value, Duration budget);
 
   // ---- notifications
-  // Without data. What was sent to a peer earlier, and has completed, is there before it.
+  // Sends a notification without data. Transfers that completed before arrive before it.
   Result<> notify(SegmentHandle segment, const Notification& notification, Duration budget);
-  // What peers told this process (serve() must answer for it): hands each to `handler`, those that
-  // wait already first; or keeps them to be taken.
+  // Receives notifications of peers (Requires: serve()). A handler gets each, those that wait
+  // first. Without one they wait for take_notifications().
   void on_notification(std::function<void(const Notification&)> handler);
   std::vector<Notification> take_notifications(size_t max = SIZE_MAX);
 

@@ -13,8 +13,7 @@
 namespace mc::xfer {
 namespace {
 
-// The number after `name` in text such as "MemAvailable:   123 kB"; UINT64_MAX when it is not
-// there.
+// Returns: the number after `name` in text such as "MemAvailable:   123 kB"; UINT64_MAX without it.
 uint64_t number_after(const std::string& text, const std::string& name) {
   const size_t at = text.find(name);
   const size_t first = at == std::string::npos ? at : text.find_first_of("0123456789", at);
@@ -29,7 +28,7 @@ std::string first_line(const std::string& path) {
   return text.substr(0, text.find('\n'));
 }
 
-// What this control group (version 2) may still take; page cache it could drop counts as free.
+// Bytes that this control group (version 2) may still use; inactive page cache counts as free.
 uint64_t free_of_group() {
   const std::string group = contents("/proc/self/cgroup");
   const size_t at = group.find("0::");
@@ -62,7 +61,7 @@ std::string host_id() {
 io::Fd pid_fd(pid_t pid) { return io::Fd(static_cast<int>(::syscall(SYS_pidfd_open, pid, 0))); }
 
 bool process_alive(const io::Fd& pid) {
-  if (!pid) return true;  // unknown: the transfer itself will tell
+  if (!pid) return true;  // unknown: the transfer fails if it is dead
   pollfd p{pid.get(), POLLIN, 0};
   return ::poll(&p, 1, 0) == 0;
 }

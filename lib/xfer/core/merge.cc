@@ -15,7 +15,7 @@ uint64_t apart(const std::byte* from, const std::byte* to) {
   return reinterpret_cast<uintptr_t>(to) - reinterpret_cast<uintptr_t>(from);
 }
 
-// One more row for `run`: the second fixes the strides, the others keep to them.
+// Is `next` one more row of `run`? The second row sets the strides; the others must have them.
 bool joins_rows(const Request& run, const Request& next) {
   if (next.rows != 1 || next.bytes != run.bytes) return false;
   if (next.offset <= run.offset || next.local <= run.local) return false;
@@ -27,14 +27,14 @@ bool joins_rows(const Request& run, const Request& next) {
   return local_stride >= run.bytes && remote_stride >= run.bytes;
 }
 
-// One more request, or run of them, right behind those of `run`.
+// Does `next` lie directly behind `run` on both sides?
 bool joins_bytes(const Request& run, const Request& next, uint64_t bytes_max) {
   return run.rows == 1 && next.rows == 1 && next.local == run.local + run.bytes &&
          next.offset == run.offset + run.bytes && run.bytes < bytes_max &&
          next.bytes <= bytes_max - run.bytes && alike(run, next);
 }
 
-// `next` becomes a row of the last run, or a run of its own.
+// Adds `next` as a row of the last merged request, or as a new one.
 void add_rows(std::vector<MergedRequest>& out, const MergedRequest& next, bool same_buffer,
               uint64_t bytes_max) {
   if (!out.empty() && same_buffer) {
@@ -53,7 +53,7 @@ void add_rows(std::vector<MergedRequest>& out, const MergedRequest& next, bool s
   out.push_back(next);
 }
 
-// `at(i)` is the i-th of n requests, `base_of(i)` its base_of.
+// `at(i)` is the i-th of n requests, `base_of(i)` its buffers.
 template <class At, class BaseOf>
 std::vector<MergedRequest> merged(size_t n, const At& at, const BaseOf& base_of,
                                   uint64_t bytes_max) {
@@ -80,8 +80,8 @@ std::vector<MergedRequest> merged(size_t n, const At& at, const BaseOf& base_of,
   return out;
 }
 
-// The requests by their place at the peer. Empty: they are in that order, or are better left as
-// they are.
+// Returns: the order of the requests by address at the peer. Empty: they are in that order already,
+// or differ in more than their addresses.
 std::vector<uint32_t> by_address(std::span<const Request> requests) {
   struct Position {
     uint64_t offset;

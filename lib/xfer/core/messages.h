@@ -1,4 +1,4 @@
-// Segment descriptors: what one process offers, as its peers learn it over the control plane.
+// Control messages of transfers: segment descriptors, notifications, queue pairs.
 //
 // Thread: values.
 #pragma once
@@ -14,25 +14,25 @@ namespace mc::xfer {
 inline constexpr size_t kBuffersMax = 4096;
 
 struct BufferInfo {
-  uint64_t offset = 0;  // where the buffer stands in its segment's address space
+  uint64_t offset = 0;  // in the segment's address space
   uint64_t bytes = 0;
   std::string location;      // "cpu:0", "cuda:1", "*"
   uint64_t remote_addr = 0;  // in the owner's address space, for process_vm_readv; 0: not offered
-  uint32_t shm_id = 0;       // which memfd the shm channel hands out; 0: not engine-owned
+  uint32_t shm_id = 0;       // which memfd the fd server passes; 0: not engine-owned
   bool writable = false;
-  // With remote_addr: a word of the owner that holds `alive` as long as the buffer is offered.
+  // With remote_addr: address of a word in the owner that holds `alive` while the buffer is
+  // offered.
   uint64_t alive_addr = 0, alive = 0;
-  // Of a file: its path there, and what tells it from others. A word `dev` and a word `ino` lie
-  // behind the word at alive_addr.
+  // Of a file: its path at the owner, its device and its inode. The words `dev` and `ino` follow
+  // the word at alive_addr.
   std::string path;
   uint64_t dev = 0, ino = 0;
   bool is_file() const { return !path.empty(); }
-  // Where RDMA finds it, and its key on each of the segment's `rdma` devices; 0: not registered
-  // there.
+  // Its RDMA address, and its key on each of the segment's `rdma` devices; 0: not registered there.
   uint64_t rdma_addr = 0;
   std::vector<uint32_t> rkeys;
-  // Of a device: what opens it to processes of this host (device::Device::share), and whether they
-  // may write there too. The word at alive_addr tells if it is still offered.
+  // Of a device: the handle with which processes of this host open it (device::Device::share), and
+  // whether they may write to it. The word at alive_addr says whether it is still offered.
   wire::Blob device_handle;
   bool device_writes = false;
   static void fields(auto& a, auto& m) {
@@ -52,7 +52,7 @@ struct NicInfo {             // the NIC that carries the data address of the sam
 
 struct RdmaNic {
   NicInfo nic;
-  uint64_t epoch = 0;  // changes when the device was opened anew, and with it all its keys
+  uint64_t epoch = 0;  // changes when the device is reopened, and with it all its keys
   bool ethernet = false;
   wire::Blob gid;
   static void fields(auto& a, auto& m) { a(m.nic, m.epoch, m.ethernet, m.gid); }
@@ -64,12 +64,12 @@ struct SegmentDescriptor {
   Generation generation;  // changes at every restart and re-registration
   std::string host_id;    // same host: the same boot and IPC/PID namespace
   uint32_t pid = 0, uid = 0;
-  std::string shm_socket;        // abstract unix socket that hands out memfds; empty: none
-  std::vector<std::string> tcp;  // data addresses "host:port", one a rail
-  wire::Blob secret;             // what a data connection must prove to know
+  std::string shm_socket;        // abstract unix socket that passes memfds; empty: none
+  std::vector<std::string> tcp;  // data addresses "host:port", one per rail
+  wire::Blob secret;             // a data connection proves that it knows this
   std::vector<BufferInfo> buffers;
   std::vector<NicInfo> nics;  // of the addresses in `tcp`
-  std::string net_id;         // peers with the same are reached over loopback; "": unknown
+  std::string net_id;         // peers with the same id are reached over loopback; "": unknown
   std::string rdma_control;   // "host:port" that answers the messages of RDMA below; empty: none
   std::vector<RdmaNic> rdma;
   static void fields(auto& a, auto& m) {
@@ -78,7 +78,7 @@ struct SegmentDescriptor {
   }
 };
 
-// Of the secret of a process: names it, as its address and its node's name do not.
+// Identifies a process by its secret. Its address and its node's name may pass to another process.
 inline uint64_t instance_of(const std::string& secret) {
   return xxh3(secret.data(), secret.size());
 }
@@ -88,7 +88,7 @@ struct Notified {
   static void fields(auto& a, auto&) { a(); }
 };
 
-struct Notify {  // asked of the owner's control address, after the data is there
+struct Notify {  // sent to the owner's control address, after the data arrived
   static constexpr const char* kName = "notify";
   using Reply = Notified;
   NodeId from;
@@ -98,7 +98,7 @@ struct Notify {  // asked of the owner's control address, after the data is ther
   static void fields(auto& a, auto& m) { a(m.from, m.instance, m.name, m.payload); }
 };
 
-// ---- RDMA: asked of the owner's `rdma_control`
+// ---- RDMA: sent to the owner's `rdma_control`
 
 struct QueuePairInfo {  // one end of a connection
   uint32_t number = 0, psn = 0, lid = 0, mtu = 0, reads = 0;
@@ -109,7 +109,7 @@ struct QueuePairInfo {  // one end of a connection
 struct QueuePairOpened {
   static constexpr const char* kName = "queue-pair-opened";
   QueuePairInfo mine;
-  // When the device is not of the epoch that the asker knows: its buffers, and their keys there.
+  // If the device has another epoch than the client knows: its buffers, and their keys there.
   uint64_t epoch = 0;
   std::vector<uint64_t> offsets;
   std::vector<uint32_t> rkeys;
@@ -119,9 +119,9 @@ struct QueuePairOpened {
 struct OpenQueuePair {
   static constexpr const char* kName = "open-queue-pair";
   using Reply = QueuePairOpened;
-  wire::Blob secret;   // of the segment's descriptor: who knows it may connect
+  wire::Blob secret;   // of the segment's descriptor: its holder may connect
   uint32_t nic = 0;    // which of `rdma`
-  uint64_t epoch = 0;  // of that device as the asker knows it
+  uint64_t epoch = 0;  // of that device as the client knows it
   QueuePairInfo mine;
   static void fields(auto& a, auto& m) { a(m.secret, m.nic, m.epoch, m.mine); }
 };
@@ -129,11 +129,11 @@ struct OpenQueuePair {
 struct QueuePairClosed {
   static constexpr const char* kName = "queue-pair-closed";
   uint64_t epoch = 0;           // of the device now; 0: it is gone
-  std::vector<uint32_t> rkeys;  // of the buffers asked about; 0: not offered
+  std::vector<uint32_t> rkeys;  // of the buffers in the request; 0: not offered
   static void fields(auto& a, auto& m) { a(m.epoch, m.rkeys); }
 };
 
-// The answer says that no byte sent over that queue pair will land any more.
+// After the reply no byte sent over that queue pair lands any more.
 struct CloseQueuePair {
   static constexpr const char* kName = "close-queue-pair";
   using Reply = QueuePairClosed;
@@ -149,7 +149,7 @@ struct GuardRaised {
   static void fields(auto& a, auto&) { a(); }
 };
 
-struct RaiseGuard {  // the word at `offset` to `value`, if it holds less
+struct RaiseGuard {  // sets the word at `offset` to `value` if it holds less
   static constexpr const char* kName = "raise-guard";
   using Reply = GuardRaised;
   wire::Blob secret;
@@ -163,13 +163,13 @@ struct MachineDescription {
   static void fields(auto& a, auto& m) { a(m.json); }
 };
 
-struct DescribeMachine {  // asked of any node that serves transfers: what hardware it runs on
+struct DescribeMachine {  // sent to any node that serves transfers: returns its hardware
   static constexpr const char* kName = "describe-machine";
   using Reply = MachineDescription;
   static void fields(auto& a, auto&) { a(); }
 };
 
-struct DescribeSegment {  // asked of the owner's control address
+struct DescribeSegment {  // sent to the owner's control address
   static constexpr const char* kName = "describe-segment";
   using Reply = SegmentDescriptor;
   NodeId asker;

@@ -1,9 +1,10 @@
-// Messages that travel with transfers: "these bytes are there, and here is what they are". The
-// sender's half calls the peer's control address once the data has landed; the receiver's half
-// keeps what came until it is taken, or hands it on.
+// Sends and receives notifications: messages that follow the data of a transfer. `Notifier` calls
+// the peer's control address once the data has landed. `Inbox` keeps what arrived until the
+// application takes it, or passes it to a handler.
 //
-// Thread: any. Bounded: a name of 255 bytes, a payload of 64 KiB, and in the inbox 4096 messages of
-// 16 MiB altogether; a full inbox answers kBusy, and the sender's transfer says so.
+// Errors: kInvalid for a name over 255 bytes or a payload over 64 KiB; kBusy when the inbox is full
+// (4096 messages, 16 MiB in all), which fails the sender's transfer.
+// Thread: any.
 #pragma once
 #include <deque>
 #include <functional>
@@ -37,7 +38,8 @@ class Inbox {
   using Handler = std::function<void(const Notification&)>;
   Result<> put(Notification n);
   std::vector<Notification> take(size_t max);
-  // From now on, and for what waits already. It may be called on several threads, and not block.
+  // Passes what waits, and all that arrives later, to `handler`. Several threads may call it at
+  // once; it must not block.
   void hand_to(Handler handler);
 
  private:
@@ -47,16 +49,16 @@ class Inbox {
   size_t bytes_ MC_GUARDED_BY(mutex_) = 0;
 };
 
-// Sends to any number of peers at a time; to one peer in the order of send(). Its thread, and a
-// connection per peer, are made when first used.
+// Sends to many peers at once, and to one peer in the order of send(). It starts its thread, and
+// connects to a peer, on first use.
 class Notifier {
  public:
   using Done = std::function<void(const Result<>&)>;
   explicit Notifier(const Clock& clock);
   ~Notifier();
-  // `done` is called once, on the notifier's thread (or at once, when it cannot be sent).
+  // Calls `done` once: on its own thread, or immediately if it cannot send.
   void send(const std::string& control, Notify message, Duration budget, Done done);
-  void stop();  // what is not answered fails as kUnavailable
+  void stop();  // unanswered messages fail as kUnavailable
 
  private:
   static constexpr size_t kClientsMax = 256;

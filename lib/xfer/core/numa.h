@@ -1,4 +1,4 @@
-// Where memory lies, for the choice of NICs.
+// Finds the NUMA node of memory, by which rails rank NICs.
 //
 // Thread: any.
 #pragma once
@@ -6,9 +6,9 @@
 
 namespace mc::xfer {
 
-// How many NUMA nodes the machine of a sysfs tree has; 1 when it does not tell.
+// Returns: the number of NUMA nodes in a sysfs tree; 1 when the tree does not say.
 size_t numa_nodes(const std::string& sysfs);
-// The node of the page at `p`, which is touched by that; -1 where the kernel does not tell.
+// Returns: the node of the page at `p`, which this touches; -1 where the kernel does not say.
 int numa_node_of(const void* p);
 
 }  // namespace mc::xfer

@@ -1,4 +1,4 @@
-// The ways from this process to a range of a peer's segment, and which would be chosen.
+// Describes a transport to a range of a peer's segment, and why it is chosen or not.
 //
 // Thread: values.
 #pragma once
@@ -12,10 +12,10 @@ namespace mc::xfer {
 struct Path {
   std::string transport;
   bool usable = false, chosen = false;
-  std::string why;                  // what speaks for it, or against
+  std::string why;                  // why it is usable, or not
   MemoryLocation memory;            // where the local memory lies
   std::vector<RailView> rails;      // of a multi-rail transport that was used already
-  std::vector<double> predicted_s;  // for the bytes asked about, a rail each
+  std::vector<double> predicted_s;  // for the bytes of the query, one per rail
 };
 
 }  // namespace mc::xfer

@@ -1,8 +1,8 @@
-// Pure: cuts requests into slices. A slice is what one transport moves in one go: a run of bytes,
-// or some rows of a strided request; rows that touch on both sides become one run first.
+// Cuts requests into slices. A transport moves one slice at a time: a contiguous range, or some
+// rows of a strided request. Rows that touch on both sides become one range first.
 //
-// Thread: values. Source: TENT paper section 3.2 (slices of at least 64 KiB, a bounded number of
-// them, so that slice size grows with the request).
+// Pure: decides only. Thread: values. Source: TENT paper section 3.2 (slices of at least 64 KiB, a
+// bounded number of them, so that slice size grows with the request).
 #pragma once
 #include <cstdint>
 #include <vector>
@@ -14,7 +14,7 @@ namespace mc::xfer {
 inline constexpr uint64_t kSliceBytesMin = 64 * 1024;
 inline constexpr uint64_t kSlicesMax = 64;
 
-// Rows of `bytes` at `local`, `remote`, and multiples of the strides further.
+// Rows of `bytes`: the first at `local` and `remote`, the others at multiples of the strides.
 struct Piece {
   uint64_t local = 0;   // from the request's local address
   uint64_t remote = 0;  // in the peer's segment
@@ -24,14 +24,14 @@ struct Piece {
 
 // kInvalid when a length overflows or rows overlap on the written side.
 Result<> check(const Request& request);
-// A request so small that it is not cut at all: sets `piece` to it.
+// Sets `piece` to a request that is too small to be cut. False: it is larger.
 bool in_one_piece(const Request& request, uint64_t slice_bytes, Piece* piece);
-// A piece in parts of at most `bytes_max`: whole rows where they fit. Places are as the piece's,
-// from the start of its local side.
+// Cuts a piece into parts of at most `bytes_max`, in whole rows if they fit. Local offsets count
+// from the start of the piece's local side.
 std::vector<Piece> cut(const Piece& whole, uint64_t bytes_max);
 std::vector<Piece> plan(const Request& request, uint64_t slice_bytes);
 
-// The end of the last row, from the start of the first; 0 when it overflows.
+// Returns: the end of the last row, from the start of the first; 0 when it overflows.
 uint64_t span_of(uint64_t bytes, uint64_t rows, uint64_t stride);
 
 }  // namespace mc::xfer

@@ -6,10 +6,10 @@
 
 namespace mc::xfer {
 
-// How slices are bound to rails: late (kSpray), or at submission as other engines do.
+// Binds slices to rails late (kSpray), or at submission as other engines do.
 enum class Scheduler : uint8_t { kSpray, kStatic, kRoundRobin, kRandom };
 
-// Which idle queue pairs a full endpoint pool closes.
+// Selects the idle queue pair that a full endpoint pool closes.
 enum class Eviction : uint8_t { kSieve, kFifo };
 
 }  // namespace mc::xfer

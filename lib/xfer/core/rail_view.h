@@ -1,4 +1,4 @@
-// Describes rails: what each connects, and how it does.
+// Describes rails: the NICs that each connects, its health and its rates.
 //
 // Thread: values.
 #pragma once
@@ -17,15 +17,15 @@ enum class RailState : uint8_t { kHealthy, kSuspect, kSlow, kResting, kProbing }
 const char* name(RailState state);
 
 struct RailInfo {
-  std::string local, remote;         // NIC names or addresses, as shown to people
+  std::string local, remote;         // NIC names or addresses, for display
   int numa = -1;                     // NUMA node of the local NIC; -1: unknown
   bool mapped = true;                // in the rail map; others serve retries only
   std::vector<uint8_t> gpu_tiers{};  // of the local NIC, from each GPU (NicTiers); empty: unknown
 };
 
-// Of a rail's local NIC as seen from memory. From a GPU: what topo/model/tiers.h says. Else by
-// their NUMA nodes: 1 its own, 3 any other; 1 where the kernel does not tell, for then nothing
-// speaks against it.
+// Returns: the tier of a rail's local NIC for some memory. For a GPU's memory it is that of
+// topo/model/tiers.h. For the host's it is 1 on the same NUMA node, 3 on another, and 1 if the
+// kernel does not say.
 inline uint32_t tier(const RailInfo& rail, const MemoryLocation& memory) {
   const auto gpu = static_cast<size_t>(memory.gpu);
   if (memory.gpu >= 0 && gpu < rail.gpu_tiers.size() && rail.gpu_tiers[gpu] > 0)
@@ -36,8 +36,8 @@ inline uint32_t tier(const RailInfo& rail, const MemoryLocation& memory) {
 struct RailView {  // for `paths`, metrics, the log
   RailInfo info;
   RailState state = RailState::kHealthy;
-  uint32_t tier = 1;     // as seen from the memory that was asked for
-  double bandwidth = 0;  // bytes a second; 0: nothing learned yet
+  uint32_t tier = 1;     // for the memory of the query
+  double bandwidth = 0;  // bytes per second; 0: not measured yet
   Duration latency{};
   uint64_t inflight = 0, window = 0, slices = 0, bytes = 0, errors = 0, hedged = 0;
 };

@@ -1,4 +1,4 @@
-// What an application asks of the transfer engine, and what it is told back.
+// Requests to the transfer engine, and the status that it returns.
 //
 // Thread: values. Source: Mooncake paper, Listing 1; TENT paper section 3 (declarative requests).
 #pragma once
@@ -31,18 +31,17 @@ constexpr bool finished(TransferState s) { return s >= TransferState::kCompleted
 using SegmentHandle = uint32_t;  // an open peer segment; from Engine::open_segment
 using BatchId = uint64_t;
 
-// A word in the segment that says which allocation owns the bytes around it. A request that names
-// one only moves bytes while the word holds `expected`: a read that finds another value before or
-// after, and a write that finds another value before, end as kStale. Offset is 8-byte aligned.
+// A guard word in the segment holds the generation of the allocation around it. A request with a
+// guard moves bytes only while the word holds `expected`. It ends as kStale if a read finds another
+// value before or after, or a write before. Requires: the offset is 8-byte aligned.
 struct Guard {
   static constexpr uint64_t kNone = UINT64_MAX;
   uint64_t offset = kNone;
   uint64_t expected = 0;
 };
 
-// `rows` pieces of `bytes` each; the next piece lies `local_stride` and `remote_stride` bytes
-// further. One row is the ordinary contiguous request. Layers x blocks is one request, not
-// thousands.
+// Moves `rows` rows of `bytes` each, which lie `local_stride` and `remote_stride` bytes apart. One
+// row is the ordinary contiguous request. Layers x blocks is one request, not thousands.
 struct Request {
   Op op = Op::kRead;
   std::byte* local = nullptr;
@@ -52,25 +51,25 @@ struct Request {
   uint64_t rows = 1;
   uint64_t local_stride = 0, remote_stride = 0;
   Guard guard;
-  Time deadline = Time::max();  // past it the request is kTimedOut and its memory is free again
-  Priority priority = Priority::kMedium;  // against other work on the same links
-  bool digest = false;  // of a read: its XXH3-64 is wanted, if it can be had on the way
+  Time deadline = Time::max();  // then the request is kTimedOut and its memory is free again
+  Priority priority = Priority::kMedium;  // among other work on the same links
+  bool digest = false;                    // of a read: also compute its XXH3-64, if that is cheap
 };
 
-// A message to the owner of a segment, told when the bytes before it are there.
+// A message to the owner of a segment, sent after the bytes before it have arrived.
 struct Notification {
   std::string name;     // at most 255 bytes
   std::string payload;  // at most 64 KiB
-  NodeId from;          // of one received: who sent it
+  NodeId from;          // the sender, of a received one
 };
 
 struct Status {
   TransferState state = TransferState::kWaiting;
   uint64_t bytes_done = 0;
   Error error;  // of kFailed
-  // XXH3-64 of what was read, where the request wants it and a transport took it while the bytes
-  // were in a cache: tcp does, of a request of one slice. Bytes that two rails may have brought are
-  // never told so.
+  // XXH3-64 of what was read, if the request wants it and the transport computed it while the bytes
+  // were in a cache: tcp does, for a request of one slice. Never set if two rails may have written
+  // the bytes.
   std::optional<uint64_t> digest{};
 };
 

@@ -8,7 +8,7 @@ std::span<Item> Batch::items_of(const Task& task) {
   return std::span(items).subspan(task.first, task.count);
 }
 
-// Items lie one after another in the task's bytes.
+// Adds bytes to the items that they belong to. Items lie one after another in the task's bytes.
 void Batch::credit(std::span<Item> of, uint64_t at, uint64_t bytes) {
   auto item = std::upper_bound(of.begin(), of.end(), at,
                                [](uint64_t a, const Item& i) { return a < i.at; });

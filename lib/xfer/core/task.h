@@ -1,7 +1,7 @@
-// What a batch is made of: items (the requests, as submitted), and tasks (what is moved: one item,
-// or several that were merged). Slices belong to tasks. Private to the engine.
+// A batch consists of items (submitted requests) and tasks (merged requests). A task moves one item
+// or several, in slices. Private to the engine.
 //
-// Thread: a batch's members belong to its mutex; the atomics may be read without it.
+// Thread: the batch's mutex guards its members; the atomics may be read without it.
 #pragma once
 #include <atomic>
 #include <functional>
@@ -18,7 +18,7 @@ namespace mc::xfer {
 struct Batch;
 struct Task;
 
-// What a peer, or several, are told when the tasks before it are done. Each telling is a task too.
+// A notification that peers receive when the tasks before it are done. Each delivery is a task too.
 struct CompletionNotification {
   Notification notification;
   Time deadline = Time::max();
@@ -28,7 +28,7 @@ struct CompletionNotification {
 };
 
 struct Task {
-  Batch* batch = nullptr;  // which keeps it; null: `completed` is called instead
+  Batch* batch = nullptr;  // its owner; null: `completed` is called instead
   std::function<void(const Result<>&)> completed;
   SegmentHandle segment = 0;
   size_t first = 0, count = 1;  // its items
@@ -37,7 +37,7 @@ struct Task {
   bool wanted_cancel = false;
   Error error;                               // the first, if any
   CompletionNotification* notice = nullptr;  // waits for this task
-  // The process that its bytes are in, or came from; 0: none moved yet. Never two of them.
+  // The peer process that its bytes went to, or came from: one only. 0: none moved yet.
   std::atomic<uint64_t> instance{0};
   std::atomic<bool> cancelled{false};
 };
@@ -46,7 +46,7 @@ using TaskPtr = std::shared_ptr<Task>;  // shares the ownership of its batch
 struct Item {
   TransferState state = TransferState::kPending;
   uint64_t bytes = 0, done = 0;
-  uint64_t at = 0;  // where its bytes begin among those of its task
+  uint64_t at = 0;  // offset in its task
   Task* task = nullptr;
   std::optional<uint64_t> digest{};
 };
@@ -61,26 +61,27 @@ struct Batch {
   std::atomic<size_t> unfinished{0};  // tasks
   std::atomic<bool> failed{false};    // any of them
 
-  // A task that moves the items added to it from here on, before the next begins.
+  // Begins a task; add() appends its items. Requires: the task before has all of its items.
   void begin(Task& task, SegmentHandle segment) MC_REQUIRES(mutex);
   void add(Task& task, uint64_t bytes) MC_REQUIRES(mutex);
-  // The items that are added next were submitted in another order: the n-th of them is request
-  // `order[n]` of its submit. Empty: in this one.
+  // Says that the items added next were submitted in another order: the n-th is request `order[n]`
+  // of its submit. Empty: in this order.
   void reorder(std::span<const uint32_t> order) MC_REQUIRES(mutex);
-  // The `index`-th request submitted; null: there is none.
+  // Returns: the item of the `index`-th request submitted; null: there is none.
   const Item* submitted(size_t index) const MC_REQUIRES(mutex);
-  // One slice of `task` ended: `bytes` from `at` on were moved, or not. True when that was the
-  // task's last slice.
+  // Records the end of a slice of `task`, which moved `bytes` from `at` on, or failed. Returns: it
+  // was the task's last slice.
   bool slice_ended(Task& task, uint64_t at, uint64_t bytes, const Result<>& outcome)
       MC_REQUIRES(mutex);
   std::span<Item> items_of(const Task& task) MC_REQUIRES(mutex);
 
  private:
-  std::vector<uint32_t> places_ MC_GUARDED_BY(mutex);  // of requests among the items; short: as is
+  std::vector<uint32_t> places_
+      MC_GUARDED_BY(mutex);  // item of each request; beyond its end: the same index
   void credit(std::span<Item> of, uint64_t at, uint64_t bytes);
 };
 
-// The only task, with its one item, of a batch that it keeps.
+// Returns: the only task, of one item, of a new batch. The pointer keeps the batch.
 TaskPtr single_task(SegmentHandle segment, uint64_t bytes);
 
 }  // namespace mc::xfer

@@ -78,7 +78,7 @@ Engine::Impl::Impl(const Clock& c, EngineOptions o, Metrics& m)
       notifier(c),
       staging(
           [this](SlicePtr slice) {
-            // Staging is memory of the host, on whichever node it lies.
+            // Staging buffers are host memory.
             if (slice->device == nullptr && slice->memory == MemoryLocation{}) {
               slice->memory = host_location(slice->local);
             }
@@ -87,7 +87,7 @@ Engine::Impl::Impl(const Clock& c, EngineOptions o, Metrics& m)
           [this](SlicePtr slice, const Result<>& outcome) { complete(std::move(slice), outcome); },
           c, {options.staging_chunk, options.staging_buffers, 2}) {}
 
-// What a transport would say later, or never where it is not used.
+// Checks options early: a transport would report them later, or never if it is unused.
 static Result<> check_numbers(const EngineOptions& o) {
   if (o.file_depth == 0 || o.file_depth > 1024)
     return fail(Code::kInvalid, "file-depth %u: want 1 to 1024", o.file_depth);
@@ -104,7 +104,7 @@ Result<> Engine::Impl::start() {
   MC_TRY_(check_numbers(options));
   if (options.sysfs != "/sys") MC_TRY_(topo::Sysfs::open(options.sysfs));
   several_nodes = numa_nodes(options.sysfs) > 1;
-  // Larger at every start: peers tell a restarted process from its predecessor.
+  // Larger at every start, so that peers detect a restart.
   registry = std::make_shared<Registry>(Generation{static_cast<uint64_t>(wall_now_ns())});
   if (!allowed("shm")) registry->allocate_unshared();
   host = host_id();
@@ -149,7 +149,7 @@ Result<> Engine::Impl::start_transports() {
   if (names.empty() || names.size() > kTransportsMax)
     return fail(Code::kInvalid, "%zu transports are allowed: name some of shm, rdma, file, tcp",
                 names.size());
-  // What stays inside this process needs no permission.
+  // Transfers inside this process are always allowed.
   if (!allowed("shm")) names.insert(names.begin(), "self");
   if (!allowed("file")) names.push_back("file");
   split_nics();
@@ -190,7 +190,7 @@ void Engine::Impl::split_nics() {
   std::erase_if(tcp_nics, is_device);
 }
 
-// Where a machine has no RDMA, what else is allowed has to do.
+// True if the machine has no RDMA and another transport is allowed.
 bool Engine::Impl::left_out(const std::string& name, const Error& why) const {
   if (name != "rdma" || why.code != Code::kUnsupported || options.transports.size() == 1)
     return false;
@@ -202,7 +202,7 @@ Result<std::unique_ptr<Transport>> Engine::Impl::make_transport(const std::strin
                                                                 Sink& sink) {
   auto local = [&](LocalTransport::Config config) {
     auto local_transport = std::make_unique<LocalTransport>(sink, *registry, clock, config);
-    // With a decorator about it, every transfer goes through that.
+    // Under fault injection every transfer goes through the decorator.
     if (transports.empty() && &sink == this) host_copies = local_transport.get();
     return local_transport;
   };
@@ -234,7 +234,7 @@ Result<std::unique_ptr<Transport>> Engine::Impl::open_rdma(Sink& sink) {
   rdma::RdmaConfig config;
   config.node = options.node;
   config.secret = secret;
-  // On the same address as data, and any port.
+  // The host of the first data address, and any port.
   if (!options.data.empty()) {
     MC_TRY(const io::Address address, io::parse_address(options.data.front()));
     config.listen = io::Address{address.host, 0}.text();
@@ -264,10 +264,10 @@ Engine::Impl::~Impl() {
     changed.notify_all();
     background_thread.join();
   }
-  for (auto& t : transports) t->stop();  // each may still hand slices to finished()
+  for (auto& t : transports) t->stop();  // each may still return slices to finished()
   if (rdma_offer != nullptr) rdma_offer->stop();
   staging.stop();
-  notifier.stop();  // and they had notifications behind them
+  notifier.stop();  // last: completed slices send notifications
 }
 
 Engine::Impl::Counters Engine::Impl::counters_of(const std::string& transport) {
@@ -306,7 +306,7 @@ void Engine::Impl::run_deferred() {
   }
 }
 
-// ---- the face
+// ---- the public interface
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}
 Engine::~Engine() = default;

@@ -1,4 +1,4 @@
-// What an application calls to move bytes: batches, and transfers that it waits for.
+// Public functions that move bytes: batches and synchronous transfers.
 #include <algorithm>
 
 #include "xfer/engine/engine_impl.h"
@@ -41,7 +41,11 @@ Status Engine::status(BatchId id, size_t index) const {
       return {item->state, item->done, failed ? item->task->error : Error{}, item->digest};
     }
   }
-  return {TransferState::kFailed, 0, {Code::kNotFound, "no such transfer"}, {}};
+  return {
+      TransferState::kFailed,
+      0,
+      {Code::kNotFound, "no transfer " + std::to_string(index) + " in batch " + std::to_string(id)},
+      {}};
 }
 
 Result<> Engine::wait(BatchId id, Duration budget) {
@@ -84,7 +88,9 @@ Result<> Engine::transfer_sync(const Request& request, Duration budget) {
 
 Result<> Engine::advance_guard(SegmentHandle segment, uint64_t offset, uint64_t value,
                                Duration budget) {
-  if (offset % 8 != 0) return fail(Code::kInvalid, "the guard is not 8-byte aligned");
+  if (offset % 8 != 0)
+    return fail(Code::kInvalid, "guard at offset %llu is not 8-byte aligned",
+                static_cast<unsigned long long>(offset));
   auto slice = std::make_unique<Slice>();
   {
     Lock lock(impl_->mutex);
@@ -94,7 +100,7 @@ Result<> Engine::advance_guard(SegmentHandle segment, uint64_t offset, uint64_t 
   task->slices_left = 1;
   slice->op = Op::kWrite;
   slice->advances_guard = true;
-  slice->priority = Priority::kHigh;  // eight bytes that others wait for
+  slice->priority = Priority::kHigh;  // eight bytes that other requests wait for
   slice->piece = {0, offset, 8, 1, 0, 0};
   slice->guard = {offset, value};
   slice->deadline = impl_->after(budget);

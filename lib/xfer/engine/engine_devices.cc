@@ -1,4 +1,4 @@
-// Memory of devices: registering and allocating it, and opening what peers of this host share.
+// Registers and allocates device memory, and opens the device memory of peers on this host.
 #include <sys/uio.h>
 
 #include <algorithm>
@@ -11,8 +11,8 @@
 namespace mc::xfer {
 namespace {
 
-// Device memory of a peer. Its owner keeps a word in its own memory as long as it offers it: looked
-// at before and after.
+// Copies to and from device memory of a peer. The owner keeps a word in its memory while it offers
+// the range; this reads the word before and after each copy.
 class PeerBackend final : public DeviceBackend {
  public:
   PeerBackend(MemoryKindPtr kind, device::Memory memory, const PeerPtr& peer,
@@ -48,8 +48,8 @@ class PeerBackend final : public DeviceBackend {
     const iovec from{reinterpret_cast<void*>(alive_addr_), sizeof seen};
     const auto pid = static_cast<pid_t>(peer->descriptor.pid);
     if (::process_vm_readv(pid, &to, 1, &from, 1, 0) != static_cast<ssize_t>(sizeof seen))
-      return fail(Code::kUnavailable, "does %s offer its device memory still? %s", node,
-                  std::strerror(errno));
+      return fail(Code::kUnavailable, "cannot check that %s still offers its device memory: %s",
+                  node, std::strerror(errno));
     if (seen != alive_) return fail(Code::kStale, "%s withdrew its device memory", node);
     return {};
   }
@@ -83,12 +83,13 @@ MemoryKindPtr Engine::Impl::kind_of(const std::string& location) const {
   return known == kinds.end() ? nullptr : known->second;
 }
 
-// To processes of this host, where what is shared with them at all is.
+// Returns: a handle for processes of this host; empty if shm is not allowed or the device has none.
 std::string Engine::Impl::offer_of(MemoryKind& kind, std::span<std::byte> memory) const {
   if (!allowed("shm")) return {};
   auto handle = kind.share(memory);
   if (handle) return std::move(*handle);
-  log_debug("xfer", "peers reach this device memory through us: %s", handle.error().what.c_str());
+  log_debug("xfer", "device memory cannot be shared, peers reach it through this process: %s",
+            handle.error().what.c_str());
   return {};
 }
 
@@ -116,7 +117,7 @@ Result<BufferPtr> Engine::Impl::allocate(uint64_t bytes, bool writable, std::str
   buffer->memory_location = memory_location;
   if (handle.empty()) return buffer;
   Lock lock(kinds_mutex);
-  lent.push_back(std::move(memory));
+  shared_out.push_back(std::move(memory));
   return buffer;
 }
 
@@ -138,10 +139,11 @@ Result<BufferPtr> Engine::Impl::add_buffer(std::span<std::byte> memory, bool wri
     const auto found = kind->locate(memory);
     if (!found && found.error().code != Code::kUnsupported) return fail(found.error());
     if (found && *found != location)
-      return fail(Code::kInvalid, "register memory of %s as %s", found->c_str(), location.c_str());
+      return fail(Code::kInvalid, "memory of %s cannot be registered as %s", found->c_str(),
+                  location.c_str());
   }
   if (kind == nullptr) return registry->add(memory, writable, std::move(location));
-  // The application may free it as soon as it is withdrawn: no peer writes there past its owner.
+  // The application may free it as soon as it is withdrawn, so peers write only through its owner.
   std::string handle = offer_of(*kind, memory);
   const MemoryLocation memory_location = device_location(*kind, location);
   MC_TRY(BufferPtr buffer,
@@ -151,7 +153,7 @@ Result<BufferPtr> Engine::Impl::add_buffer(std::span<std::byte> memory, bool wri
   return buffer;
 }
 
-// Opened once, and with it whatever else is opened by the same handle.
+// Opens the device memory of a peer once and keeps it while the peer is open.
 BufferPtr Engine::Impl::shared_by(const PeerPtr& peer, const BufferInfo& info) {
   const MemoryKindPtr kind = kind_of(info.location);
   if (kind == nullptr || info.alive_addr == 0) return nullptr;
@@ -164,8 +166,8 @@ BufferPtr Engine::Impl::shared_by(const PeerPtr& peer, const BufferInfo& info) {
   BufferPtr buffer;
   auto memory = kind->open(info.location, info.device_handle.bytes);
   if (memory && memory->size() != info.bytes)
-    memory = fail(Code::kCorrupt, "a handle of %zu bytes for %llu", memory->size(),
-                  static_cast<unsigned long long>(info.bytes));
+    memory = fail(Code::kCorrupt, "the handle opens %zu bytes, the descriptor says %llu",
+                  memory->size(), static_cast<unsigned long long>(info.bytes));
   if (memory) {
     buffer = std::make_shared<Buffer>();
     buffer->data = memory->data();
@@ -175,8 +177,8 @@ BufferPtr Engine::Impl::shared_by(const PeerPtr& peer, const BufferInfo& info) {
     buffer->location = info.location;
     buffer->backend = std::make_shared<PeerBackend>(kind, std::move(*memory), peer, info);
   } else {
-    log_info("xfer", "%s moves its device memory for us: %s", peer->descriptor.node.c_str(),
-             memory.error().what.c_str());
+    log_info("xfer", "cannot open the device memory of %s, it copies the bytes itself: %s",
+             peer->descriptor.node.c_str(), memory.error().what.c_str());
   }
   Lock lock(kinds_mutex);
   std::erase_if(shared, [](const auto& entry) { return entry.second.peer.expired(); });

@@ -1,9 +1,9 @@
-// The engine's inside: who is open, what is submitted, and what happens to a slice that comes back.
-// Private to engine*.cc.
+// Private state of `Engine`: open segments, batches, and the completion of slices. Only engine*.cc
+// includes it.
 //
-// Thread: members are guarded by a mutex that is never held across a call into a transport, a
-// callback, or the network; so are batches, each by its own. Blocking work (fetching a
-// descriptor again, dropping a peer's connections) runs on the background thread.
+// Thread: a mutex guards the members, and another one each batch. Neither is held across a call
+// into a transport, a callback, or the network. Blocking work (fetching a descriptor again,
+// dropping a peer's connections) runs on the background thread.
 #pragma once
 #include <deque>
 #include <functional>
@@ -52,7 +52,7 @@ struct Engine::Impl final : Sink {
   Result<std::unique_ptr<Transport>> open_rdma(Sink& sink);
   void split_nics();
   bool left_out(const std::string& transport, const Error& why) const;
-  // Of the host's memory; {} where there is one node, or the kernel does not tell.
+  // Returns: the location of host memory; {} with one NUMA node, or if the kernel does not say.
   MemoryLocation host_location(const void* memory) const {
     return {several_nodes && memory != nullptr ? numa_node_of(memory) : -1, -1};
   }
@@ -65,7 +65,7 @@ struct Engine::Impl final : Sink {
   struct Open {
     PeerPtr peer;  // null once closed
     std::string control;
-    Time silent_until{};           // it did not answer just now: not asked again before that
+    Time silent_until{};           // it did not answer: no new fetch before this
     std::vector<Waiting> waiting;  // for a newer descriptor
   };
   SegmentDescriptor describe() const;
@@ -79,7 +79,7 @@ struct Engine::Impl final : Sink {
   void retire(PeerPtr peer, PeerState state) MC_REQUIRES(mutex);
   bool refresh(SlicePtr& slice, const Error& why);
   void refreshed(SegmentHandle segment);
-  // The first transport that reaches and has not had it yet; null when none is left.
+  // Returns: the first transport that reaches the peer and was not tried; null: none is left.
   Transport* next_transport(Slice& slice) const;
 
   // ---- transfers (engine_submit.cc; what applications call: engine_api.cc)
@@ -91,7 +91,7 @@ struct Engine::Impl final : Sink {
   Result<PeerPtr> peer_for(const Request& request) MC_REQUIRES(mutex);
   struct Admitted {
     std::vector<Work> work;
-    std::vector<uint32_t> order;  // of the requests in it; see merge.h
+    std::vector<uint32_t> order;  // as in MergeResult
   };
   Result<Admitted> admit(std::span<const Request> requests);
   Result<> submit(const std::shared_ptr<Batch>& batch, std::span<const Request> requests,
@@ -104,7 +104,7 @@ struct Engine::Impl final : Sink {
   void launch(const TaskPtr& task, const Request& request, const PeerPtr& peer,
               uint64_t batch_bytes, bool more = false);
   void flush();
-  void dispatch(SlicePtr slice);  // to its next transport, or settles it
+  void dispatch(SlicePtr slice);  // submits it to its next transport, or completes it
   void finished(SlicePtr slice, Result<> outcome) override;
   void complete(SlicePtr slice, Result<> outcome);
   static Result<> of_one_process(const Slice& slice);
@@ -126,17 +126,18 @@ struct Engine::Impl final : Sink {
   Result<BufferPtr> add_buffer(std::span<std::byte> memory, bool writable, std::string location);
   Result<> add_kind(const std::string& name, MemoryKindPtr kind);
   MemoryKindPtr kind_of(const std::string& location) const;
-  // The buffers at a request's ends that only copies of their own reach; none: transports do.
+  // Buffers at the ends of a request that only the device can copy; none: transports reach both
+  // ends.
   struct Ends {
     BufferPtr local, remote;
-    bool owned = false;  // the remote one is a peer's, which transports reach too
-    bool taken = false;  // a transport takes the local one as it is
+    bool owned = false;  // `remote` belongs to a peer, which transports reach too
+    bool taken = false;  // a transport reaches `local` without a copy
   };
   Result<Ends> ends_of(const Request& request, const PeerPtr& peer);
   BufferPtr shared_by(const PeerPtr& peer, const BufferInfo& info);
   std::string offer_of(MemoryKind& kind, std::span<std::byte> memory) const;
   MemoryLocation device_location(const MemoryKind& kind, const std::string& location) const;
-  MemoryLocation location_of(const std::byte* local) const;  // of a device's memory, or the host's
+  MemoryLocation location_of(const std::byte* local) const;  // of device or host memory
   bool taken(const Peer& peer, const Request& request, const Buffer& local) const;
 
   // ---- notifications (engine_notify.cc)
@@ -165,11 +166,11 @@ struct Engine::Impl final : Sink {
   std::shared_ptr<rdma::Offer> rdma_offer;             // null: none
   std::vector<std::string> data;                       // advertised
   std::vector<NicInfo> data_nics;                      // of `data`
-  std::vector<Nic> nics;                               // of this machine that may be used
+  std::vector<Nic> nics;                               // of this machine, allowed by the options
   std::vector<std::string> tcp_nics, rdma_nics;        // of options.nics
   std::unique_ptr<NicInflight> nic_inflight;           // of the NICs' bytes in flight
   std::vector<std::unique_ptr<Transport>> transports;  // in order of preference
-  LocalTransport* host_copies = nullptr;               // transports[0], if it is of this kind
+  LocalTransport* host_copies = nullptr;               // transports[0], if it copies host memory
   std::vector<Counters> counts;                        // as transports
   Counters self_counts{};
 
@@ -187,8 +188,8 @@ struct Engine::Impl final : Sink {
   mutable Mutex kinds_mutex;
   std::map<std::string, MemoryKindPtr> kinds MC_GUARDED_BY(kinds_mutex);  // by name
   std::atomic<bool> knows_kinds{false};
-  std::vector<device::Memory> lent MC_GUARDED_BY(kinds_mutex);  // peers may write there yet
-  // Device memory of peers that was opened here; null: it could not be.
+  std::vector<device::Memory> shared_out MC_GUARDED_BY(kinds_mutex);  // peers may still write to it
+  // Device memory of peers, opened in this process; null: opening failed.
   struct Shared {
     std::weak_ptr<const Peer> peer;
     BufferPtr buffer;

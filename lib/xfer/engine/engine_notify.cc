@@ -1,4 +1,4 @@
-// Notifications: those that follow bytes to peers, and those that peers send here.
+// Sends notifications behind transfers, receives those of peers, and answers descriptors.
 #include <algorithm>
 
 #include "base/json.h"
@@ -9,12 +9,12 @@
 
 namespace mc::xfer {
 
-// The peers of these requests, each once.
+// Returns: the segments of these requests, each once.
 Result<std::vector<SegmentHandle>> Engine::Impl::notification_targets(
     const Notification& n, std::span<const Request> requests) {
   MC_TRY_(check(n));
   if (requests.empty())
-    return fail(Code::kInvalid, "a notification after no transfer: use notify()");
+    return fail(Code::kInvalid, "a notification without requests before it: use notify()");
   std::vector<SegmentHandle> out;
   Lock lock(mutex);
   for (const Request& r : requests) {
@@ -46,14 +46,14 @@ void Engine::Impl::send_notification(const TaskPtr& send, const CompletionNotifi
     ended(send, 0, outcome ? bytes : 0, {}, outcome);
   };
   if (!known) return notified(known);
-  if (message.instance == instance_of(secret)) return notified(receive(message));  // to ourselves
+  if (message.instance == instance_of(secret)) return notified(receive(message));  // this process
   const Duration budget = std::min(notice.deadline - clock.now(), options.peer_timeout);
   notifier.send(control, std::move(message), budget, notified);
 }
 
 Result<> Engine::Impl::receive(const Notify& message) {
   if (message.instance != instance_of(secret))
-    return fail(Code::kStale, "the process that has the data is gone; this is its successor");
+    return fail(Code::kStale, "the process that has the data was restarted");
   return inbox.put({message.name, message.payload.bytes, message.from});
 }
 

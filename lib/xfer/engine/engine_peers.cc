@@ -24,7 +24,7 @@ bool same_offer(const SegmentDescriptor& a, const SegmentDescriptor& b) {
                     });
 }
 
-// A peer that takes data on every address of its host is reached where its control address is.
+// Replaces a wildcard data address of a peer by the host of its control address.
 void reachable(std::string& data, const std::string& control) {
   auto d = io::parse_address(data);
   auto c = io::parse_address(control);
@@ -108,7 +108,8 @@ Result<SegmentHandle> Engine::Impl::open(const SegmentDescriptor& descriptor,
     if (!control.empty()) by_address[control] = handle;
     if (o.peer != nullptr && same_offer(o.peer->descriptor, peer->descriptor)) return handle;
     if (o.peer != nullptr && o.peer->descriptor.generation > descriptor.generation)
-      return fail(Code::kStale, "segment of %s: generation %llu is over", descriptor.node.c_str(),
+      return fail(Code::kStale, "segment of %s: generation %llu is stale, a newer one is open",
+                  descriptor.node.c_str(),
                   static_cast<unsigned long long>(descriptor.generation.n));
     retire(std::move(o.peer), PeerState::kReplaced);
     o.peer = std::move(peer);
@@ -126,8 +127,8 @@ Result<SegmentDescriptor> Engine::Impl::fetch(const std::string& control, Durati
   return client->call(DescribeSegment{options.node}, budget);
 }
 
-// An address outlives its process: what was opened there may be somebody else's by now, or have
-// moved to another address.
+// An address outlives its process: another process may answer at it now, or the node may have moved
+// to another address.
 Result<SegmentHandle> Engine::Impl::open_by_address(const std::string& control, Duration budget,
                                                     Generation expected) {
   {
@@ -157,7 +158,7 @@ void Engine::Impl::close(SegmentHandle segment) {
 }
 
 Result<PeerPtr> Engine::Impl::peer_of(SegmentHandle segment) {
-  if (segment == 0 && self_version != registry->version()) {  // our own buffers come and go
+  if (segment == 0 && self_version != registry->version()) {  // our own buffers change
     self_version = registry->version();
     MC_TRY(segments[0].peer, make_peer(describe()));
   }
@@ -174,9 +175,9 @@ void Engine::Impl::retire(PeerPtr peer, PeerState state) {
   });
 }
 
-// The segment's generation moved on, it lacks the range, or its process is not there any more: look
-// for a newer descriptor, once a slice, and go on with that. A guard that moved on is not this: the
-// new descriptor has the old generation, and the slice fails. Takes the slice if there is hope.
+// Takes a slice to retry it with a newer descriptor, once per slice: its segment has a newer
+// generation, lacks the range, or its process is gone. False: no newer descriptor is possible. A
+// stale guard is not such a case: the new descriptor has the old generation, and the slice fails.
 bool Engine::Impl::refresh(SlicePtr& slice, const Error& why) {
   const SegmentHandle segment = slice->task->segment;
   Lock lock(mutex);

@@ -1,4 +1,4 @@
-// Submitted work: requests become tasks, tasks slices, slices go to transports and come back.
+// Turns requests into tasks and slices, gives slices to transports, and completes them.
 #include <algorithm>
 #include <bit>
 
@@ -11,16 +11,16 @@ namespace {
 
 constexpr Duration kWaitStep = std::chrono::hours(1);
 constexpr uint64_t kDeviceSlice = 64 * kMiB;
-constexpr uint64_t kNowBytes = 4096;  // cost less to move than to queue
-// A wake-up costs some 60 us on an idle machine: this long (about as much) a waiter looks for
-// itself, giving way to whoever else wants the CPU.
+constexpr uint64_t kTryInlineBytes = 4096;  // cost less to move than to queue
+// A wake-up costs some 60 us on an idle machine. A waiter polls about that long before it sleeps,
+// and yields the CPU between polls.
 constexpr int kSpinRounds = 100, kSpinPauses = 8;
 
 // Set while this thread is in submit(): the caller may hold a lock that its callback takes.
 thread_local bool submitting = false;
 
-// Does another transport stand a chance? Not when the request itself is at fault, its time is over,
-// or its bytes have another owner.
+// Can another transport succeed? Not if the request is invalid, its deadline passed, or its bytes
+// have another owner.
 bool worth_another(Code code) {
   return code == Code::kUnavailable || code == Code::kDenied || code == Code::kUnsupported ||
          code == Code::kNoSpace || code == Code::kCorrupt;
@@ -59,7 +59,7 @@ std::shared_ptr<Batch> Engine::Impl::find(BatchId id) const {
   return it == batches.end() ? nullptr : it->second;
 }
 
-// Null: a peer whose address is known may offer more by now; dispatch() will ask.
+// Returns: the buffer; null: none yet, but dispatch() can fetch a newer descriptor by address.
 Result<const BufferInfo*> Engine::Impl::buffer_at(const Peer& peer, const Request& r) {
   auto range = peer.buffer(r.offset, span_of(r.bytes, r.rows, r.remote_stride));
   if (!range && !segments[r.segment].control.empty()) return nullptr;
@@ -73,7 +73,7 @@ Result<PeerPtr> Engine::Impl::peer_for(const Request& r) {
   return peer;
 }
 
-// The requests as runs, each with the peer it goes to.
+// Checks and merges the requests. Returns: the merged ones, each with its peer.
 Result<Engine::Impl::Admitted> Engine::Impl::admit(std::span<const Request> requests) {
   std::vector<BufferBase> bases(requests.size());
   {
@@ -182,10 +182,10 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
   std::vector<Piece> several;
   std::span<const Piece> pieces(&only, 1);
   const auto ends = ends_of(r, peer);
-  // What a device copies by itself costs little more than its start.
-  const bool at_hand = ends && ends->remote != nullptr;
+  // A device copy costs little more than its start, so its slices are large.
+  const bool addressable = ends && ends->remote != nullptr;
   const uint64_t slice_bytes =
-      at_hand ? std::max<uint64_t>(kDeviceSlice, options.slice) : options.slice;
+      addressable ? std::max<uint64_t>(kDeviceSlice, options.slice) : options.slice;
   if (!in_one_piece(r, slice_bytes, &only)) pieces = several = plan(r, slice_bytes);
   task->slices_left = pieces.size();
   const MemoryLocation memory =
@@ -209,7 +209,8 @@ void Engine::Impl::launch(const TaskPtr& task, const Request& r, const PeerPtr& 
   }
 }
 
-// The last of those that were to leave together may have gone another way, or nowhere.
+// The last of several slices that were to leave together may have taken another transport, or
+// failed.
 void Engine::Impl::flush() {
   for (const auto& t : transports) t->flush();
 }
@@ -239,41 +240,41 @@ void Engine::Impl::finished(SlicePtr slice, Result<> outcome) {
   if (!outcome && !slice->cancelled->load()) {
     const Error& error = outcome.error();
     if (error.code == Code::kStale && refresh(slice, error)) return;
-    // What was moved stays moved: only this slice goes on, to the next transport that reaches.
+    // Only this slice moves to the next transport; bytes that arrived stay.
     const auto moves = static_cast<uint32_t>(std::popcount(slice->tried_transports)) - 1;
     if (worth_another(error.code) && moves < options.max_failover_attempts && !ending()) {
       const uint32_t from = slice->transport;
       if (Transport* next = next_transport(*slice)) {
-        // Whoever submitted it may be gone from here, and those that followed it with it.
+        // The submitting thread may have left, so nothing waits for this slice or follows it.
         slice->awaited = slice->more_follow = false;
         failovers(from, slice->transport).add();
-        log_debug("xfer", "%s: on to %s: %s", slice->peer->descriptor.node.c_str(), next->name(),
-                  error.what.c_str());
+        log_debug("xfer", "slice to %s failed, trying %s: %s", slice->peer->descriptor.node.c_str(),
+                  next->name(), error.what.c_str());
         next->submit(std::move(slice));
         return;
       }
     }
-    // A process that was started again at the same control address: its data is elsewhere, and its
-    // secret another.
+    // The process may have restarted at the same control address, with other data addresses and
+    // another secret.
     const bool gone = error.code == Code::kUnavailable || error.code == Code::kDenied;
     if (gone && refresh(slice, error)) return;
   }
   complete(std::move(slice), outcome);
 }
 
-// What two processes of a node hold half of each, nobody holds.
+// Fails a task whose bytes would be split between two processes of a node.
 Result<> Engine::Impl::of_one_process(const Slice& slice) {
   const uint64_t now = slice.peer->instance;
   uint64_t before = 0;
   if (slice.task->instance.compare_exchange_strong(before, now) || before == now) return {};
-  return fail(Code::kStale, "%s was started again in the middle of this transfer",
+  return fail(Code::kStale, "%s was restarted during this transfer",
               slice.peer->descriptor.node.c_str());
 }
 
-// The slice is done with, for good or ill; the last one ends its task, the last task its batch.
+// Completes a slice with its outcome. The last slice ends its task, the last task its batch.
 void Engine::Impl::complete(SlicePtr slice, Result<> outcome) {
   if (outcome) outcome = of_one_process(*slice);
-  const TaskPtr task = std::move(slice->task);  // and with it the batch, to the end of this call
+  const TaskPtr task = std::move(slice->task);  // keeps the batch until this call ends
   const Counters& count = counters_of(*slice);
   const uint64_t at = slice->task_offset, bytes = slice->piece.total();
   const std::optional<uint64_t> digest = slice->digest;
@@ -284,7 +285,7 @@ void Engine::Impl::complete(SlicePtr slice, Result<> outcome) {
     count.requests->add(task->count);
 }
 
-// Part of a task is done; true when all of it is, and well.
+// Records the end of a part of a task. Returns: the whole task is done and succeeded.
 bool Engine::Impl::ended(const TaskPtr& task, uint64_t at, uint64_t bytes,
                          std::optional<uint64_t> digest, const Result<>& outcome) {
   Batch& batch = *task->batch;
@@ -356,7 +357,7 @@ Result<> Engine::Impl::wait(Batch& batch, Duration budget) {
   return {};
 }
 
-// The deadline ends what a caller waits for; this wait is only a backstop.
+// The request's deadline ends the wait; this budget is only a backstop.
 Result<> Engine::Impl::outcome_of(Batch& batch, Duration budget) {
   Result<> outcome = wait(batch, backstop(budget, options));
   cancel(batch);
@@ -371,11 +372,11 @@ void Engine::Impl::cancel(Batch& batch) {
     item.task->wanted_cancel = true;
     item.task->cancelled.store(true);
   }
-  // Transports look at the flag before each slice, and several times a second inside one.
+  // Transports check the flag before each slice, and several times a second inside one.
   while (batch.unfinished > 0) batch.ended.wait(batch.mutex);
 }
 
-// What is small, and to or from memory that this thread used before, costs hardly more than a copy.
+// Copies a small request whose memory this thread has cached. Takes no lock and no reference.
 bool Engine::Impl::try_cached_copy(const Request& request, Duration budget) {
   if (host_copies == nullptr || budget.count() <= 0 || registry->has_devices() || !check(request))
     return false;
@@ -383,8 +384,8 @@ bool Engine::Impl::try_cached_copy(const Request& request, Duration budget) {
   return host_copies->copy_again(request, any_time ? clock.coarse_now() : clock.now());
 }
 
-// A caller that waits for memory of this host copies it itself: no batch, no slices. False: it must
-// take the ordinary way, which also knows what to do about errors.
+// Copies memory of this host on the caller's thread, without batch or slices. False: submit it,
+// which also handles errors.
 bool Engine::Impl::try_inline_copy(const Request& request, const PeerPtr& peer, Time now) {
   if (host_copies == nullptr || !host_copies->copy_now(request, peer, now)) return false;
   const Counters& count = peer->same_process ? self_counts : counts[0];
@@ -394,11 +395,10 @@ bool Engine::Impl::try_inline_copy(const Request& request, const PeerPtr& peer, 
   return true;
 }
 
-// A few bytes that a caller waits for go without a queue where their transport can do so. None:
-// they take the ordinary way.
+// Moves a few bytes of a waiting caller without a queue, if their transport can. None: submit them.
 std::optional<Result<>> Engine::Impl::try_inline(const Request& r, const PeerPtr& peer,
                                                  Duration budget) {
-  if (r.rows != 1 || r.bytes > kNowBytes || r.guard.offset != Guard::kNone ||
+  if (r.rows != 1 || r.bytes > kTryInlineBytes || r.guard.offset != Guard::kNone ||
       registry->has_devices())
     return std::nullopt;
   for (uint32_t i = 0; i < transports.size(); ++i) {

@@ -1,7 +1,6 @@
-// Which of several paths to move bytes is the quickest, learned from how long they took. Nothing is
-// assumed of a link or a device: each usable path is tried, then the one predicted to be quickest
-// for this many bytes is taken, and now and then another, so that what was learned does not grow
-// old.
+// Chooses the quickest of several paths for a copy, from measured times. It assumes nothing of a
+// link or a device. It tries each usable path once, then takes the one predicted to be quickest for
+// the number of bytes. Every 64th choice tries another path, so that measurements stay current.
 //
 // Pure: decides only. Thread: any (one mutex is its user's).
 #pragma once
@@ -16,11 +15,11 @@ class PathCostModel {
  public:
   static constexpr uint32_t kPaths = 4;
   static constexpr uint32_t kProbeEvery = 64;
-  // `usable` has a bit for each path, one at least. The lowest of those that were not tried yet
-  // goes first.
+  // Requires: `usable` has a bit for at least one path. Untried paths go first, the lowest of them
+  // before the others.
   uint32_t choose(uint64_t bytes, uint32_t usable);
   void record(uint32_t path, uint64_t bytes, Duration time);
-  // It cannot, between these ends: not chosen again while another is usable.
+  // The path does not work between these ends: choose() takes it only if no other is usable.
   void exclude(uint32_t path) { excluded_ |= 1u << path; }
 
  private:

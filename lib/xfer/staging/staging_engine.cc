@@ -48,8 +48,7 @@ void StagingEngine::enqueue(const JobPtr& job) {
   job->path = static_cast<CopyPath>(costs_of(*job).choose(job->slice->piece.total(), job->usable));
   job->usable &= ~(1u << job->path);
   const bool staged = job->path == kStaged || (job->path == kOwner && job->local != nullptr);
-  // The device's own copy has no use for small pieces, nor have NICs. Their local places count from
-  // the slice's.
+  // Device copies and NICs gain nothing from small pieces. Local offsets count from the slice's.
   const Piece& whole = job->slice->piece;
   const bool at_once = job->path == kDirect || job->path == kNic;
   const uint64_t bytes_max = at_once ? std::max(whole.total(), uint64_t{1}) : config_.chunk;
@@ -69,7 +68,7 @@ void StagingEngine::submit(SlicePtr slice, Ends ends) {
     admitted = fail(Code::kDenied, "this memory is read-only");
   if (remote != nullptr && slice->guard.offset != Guard::kNone) {
     if (owned)
-      remote = nullptr;  // its owner may have guards for it
+      remote = nullptr;  // its owner checks the guard
     else
       admitted = fail(Code::kUnsupported, "guards in device memory are not supported");
   }
@@ -81,8 +80,8 @@ void StagingEngine::submit(SlicePtr slice, Ends ends) {
       const auto moves = [](const BufferPtr& b) {
         return b != nullptr && b->backend != nullptr && b->data != nullptr && b->backend->moves();
       };
-      const bool at_hand = remote != nullptr && remote->data != nullptr;
-      if (at_hand && (moves(local) || moves(remote))) job->usable |= 1u << kDirect;
+      const bool addressable = remote != nullptr && remote->data != nullptr;
+      if (addressable && (moves(local) || moves(remote))) job->usable |= 1u << kDirect;
       if (remote != nullptr) job->usable |= 1u << kStaged;
       if (remote == nullptr || owned) job->usable |= 1u << kOwner;
       if (taken && (remote == nullptr || owned)) job->usable |= 1u << kNic;
@@ -98,7 +97,7 @@ void StagingEngine::submit(SlicePtr slice, Ends ends) {
   done_(std::move(slice), admitted);
 }
 
-// What is next for a thread that has nothing to drain; false: nothing, or no staging is free.
+// Takes the next chunk for a thread that has nothing to drain. False: none, or no staging is free.
 bool StagingEngine::begin(Chunk& chunk) {
   const bool staged = unstaged_.empty();
   auto& from = staged ? jobs_ : unstaged_;
@@ -124,7 +123,7 @@ void StagingEngine::run() {
           filled_.pop_front();
         }
         if (drains || begin(chunk)) break;
-        if (stopping_) return;  // whoever still has a buffer gives back its own job
+        if (stopping_) return;  // a thread that holds a chunk completes its job
         changed_.wait(mutex_);
       }
       if (stopping_ && chunk.job->outcome)
@@ -282,7 +281,7 @@ Result<> StagingEngine::copy_remote(const Chunk& chunk, bool into_staging) {
                       into_staging);
 }
 
-// Not where the request itself is at fault, or its time cancelled_or_expired.
+// False if the request itself is at fault, its deadline passed, or no path is left.
 bool StagingEngine::try_another_path(const JobPtr& job, const Result<>& why) {
   const Code code = why.error().code;
   const bool other = code == Code::kUnsupported || code == Code::kUnavailable ||
@@ -290,12 +289,13 @@ bool StagingEngine::try_another_path(const JobPtr& job, const Result<>& why) {
                      code == Code::kStale;
   if (code == Code::kUnsupported) costs_of(*job).exclude(job->path);
   if (!other || job->usable == 0 || stopping_ || job->slice->cancelled->load()) return false;
-  log_debug("xfer", "another way: %s", why.error().what.c_str());
+  log_debug("xfer", "copy path failed, trying another: %s", why.error().what.c_str());
   enqueue(job);
   return true;
 }
 
-// Its buffer is free; the last chunk of a job, or the last that flies of a failed one, ends it.
+// Frees the chunk's buffer. The last chunk of a job, or the last in flight of a failed one, ends
+// it.
 void StagingEngine::ended(const Chunk& chunk, const Result<>& outcome) {
   const JobPtr& job = chunk.job;
   {

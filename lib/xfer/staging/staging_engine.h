@@ -1,20 +1,19 @@
-// Transfers of which an end is memory that only its own copies reach (a device's).
+// Transfers to or from device memory that the host cannot address.
 //
-// Where both ends are at hand (of this process, or a device's memory that another process of this
-// host shares), the device's own copies move the bytes straight, or through host staging buffers;
-// a peer's may also go by its owner, cancelled_or_expired a transport. Which it is, their cost
-// decides, as it was measured (xfer/staging/path_cost.h). So it is where NICs reach the local
-// memory themselves (GPUDirect). Otherwise they are staged, chunk by chunk, several in flight, so
-// that the copy of one chunk and the transfer of another over a transport run at the same time:
+// If this process can address both ends (its own memory, or device memory that another process of
+// this host shares), the device copies the bytes directly, or through host staging buffers. A
+// peer's device memory may also be reached by its owner, over a transport, and local device memory
+// by NICs (GPUDirect). The measured cost decides among these paths (xfer/staging/path_cost.h).
+// Staged transfers move chunk by chunk, several in flight, so that the copy of one chunk overlaps
+// the transfer of another:
 //
 //   write:  device --copy--> staging --transport--> peer
 //   read:   device <--copy-- staging <--transport-- peer
 //
-// A chunk that a transport fails goes on with the next one, as every slice does; a copy that fails
-// ends the slice, but where another path is left.
-//
-// Thread: any; the copies run on its own threads, started when first used.
-// Source: TENT paper 3.2.3 (staging paths).
+// Errors: a chunk that fails on one transport moves to the next, as every slice does. A copy that
+// fails ends the slice, unless another path is left.
+// Thread: any; copies run on its own threads, started on first use.
+// Source: TENT paper 3.2.3 (relay paths).
 #pragma once
 #include <array>
 #include <deque>
@@ -39,31 +38,31 @@ class StagingEngine {
     uint32_t buffers = 8;         // at least 2
     uint32_t threads = 2;
   };
-  using Send = std::function<void(SlicePtr)>;  // to whichever transport reaches
+  using Send = std::function<void(SlicePtr)>;  // to a transport that reaches the peer
   using Done = std::function<void(SlicePtr, const Result<>&)>;
   StagingEngine(Send send, Done done, const Clock& clock, Config config);
   ~StagingEngine() { stop(); }
 
-  // The numbers of PathCostModel.
+  // Indexes of PathCostModel.
   enum CopyPath : uint32_t { kDirect = 0, kStaged = 1, kOwner = 2, kNic = 3 };
   static const char* name(CopyPath path) {
     constexpr const char* kNames[] = {"direct", "staged", "owner", "nic"};
     return kNames[path];
   }
   struct Ends {
-    BufferPtr local;     // that the slice's local side lies in; null: host memory
-    BufferPtr remote;    // the same, when copies of this process reach it; null: a transport's to
-    bool owned = false;  // the remote one is a peer's, which a transport reaches too
-    bool taken = false;  // a transport takes the local one as it is
+    BufferPtr local;     // device buffer of the local side; null: host memory
+    BufferPtr remote;    // buffer of the remote side, if this process can copy it; else null
+    bool owned = false;  // `remote` belongs to a peer, which a transport reaches too
+    bool taken = false;  // a transport reaches `local` without a copy
   };
   void submit(SlicePtr slice, Ends ends);
-  // Staging memory as the kind's copies want it. Before the first slice of that kind.
+  // Pins the staging memory for copies of this kind. Call it before the first slice of the kind.
   void stage_for(MemoryKind& kind);
   using Counters = std::array<Counter*, PathCostModel::kPaths>;
   void count(const Counters& paths) {
     counters_ = paths;
   }  // slices that went each; before the first
-  // After the transports stopped: what they gave back is ended here, what waits fails.
+  // Call it after the transports stopped. Completes what they returned and fails what waits.
   void stop();
 
  private:
@@ -73,7 +72,7 @@ class StagingEngine {
     bool owned = false;
     uint32_t usable = 0;  // paths, of those that were not tried
     CopyPath path = kStaged;
-    bool weighed = false;  // there was a choice: what it takes is a sample
+    bool weighed = false;  // there was a choice: its time is a sample
     Time begun{};
     std::vector<Piece> chunks;
     size_t next = 0, in_flight = 0;
@@ -93,8 +92,8 @@ class StagingEngine {
   PathCostModel& costs_of(const Job& job) MC_REQUIRES(mutex_);
   void run();
   Result<> copy_direct(const Chunk& chunk);
-  void fill(Chunk chunk);   // staging from the source
-  void drain(Chunk chunk);  // the destination from staging
+  void fill(Chunk chunk);   // copies the source to staging
+  void drain(Chunk chunk);  // copies staging to the destination
   void send(const Chunk& chunk, std::function<void(const Result<>&)> completed);
   static Result<> copy_local(const Chunk& chunk, bool into_staging);
   static Result<> copy_remote(const Chunk& chunk, bool into_staging);
@@ -112,9 +111,9 @@ class StagingEngine {
   std::vector<std::byte> staging_;
   std::vector<device::Memory> pins_ MC_GUARDED_BY(mutex_);  // of staging_
   std::vector<std::byte*> free_ MC_GUARDED_BY(mutex_);
-  std::deque<JobPtr> jobs_ MC_GUARDED_BY(mutex_);      // with chunks not begun, to be staged
-  std::deque<JobPtr> unstaged_ MC_GUARDED_BY(mutex_);  // those that need no staging
-  // By what the ends are: the local one a device's or the host's, the remote one ours or a peer's.
+  std::deque<JobPtr> jobs_ MC_GUARDED_BY(mutex_);      // staged, with chunks not begun
+  std::deque<JobPtr> unstaged_ MC_GUARDED_BY(mutex_);  // without staging
+  // By operation, by local end (host or device), and by remote end (ours or a peer's).
   PathCostModel costs_[2][2][2] MC_GUARDED_BY(mutex_);
   std::deque<Chunk> filled_ MC_GUARDED_BY(mutex_);  // to be drained
   std::vector<std::thread> threads_;
