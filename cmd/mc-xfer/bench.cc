@@ -1,5 +1,4 @@
-// mc-xfer bench: sweeps operation x block size x batch x threads against a peer, or runs a mix of
-// classes side by side.
+// mc-xfer bench: measures a peer by operation, block size, batch and threads, or a mix of classes.
 #include <cstdio>
 
 #include "base/json.h"
@@ -79,7 +78,8 @@ Result<std::vector<std::vector<Stream>>> plan(const BenchOptions& o) {
 
 class Report {
  public:
-  Report(const Context& context, std::string way) : context_(context), way_(std::move(way)) {
+  Report(const Context& context, std::string transport)
+      : context_(context), transport_(std::move(transport)) {
     if (context.csv)
       std::printf(
           "class,op,transport,block,batch,threads,gb_per_s,mean_us,p50_us,p99_us,p999_us,"
@@ -100,7 +100,7 @@ class Report {
     auto us = [&](double q) { return static_cast<double>(r.latency_ns.quantile(q)) / 1e3; };
     if (context_.json) {
       Json row = {{"class", name(s.priority)}, {"op", op},
-                  {"transport", way_},         {"block", s.block},
+                  {"transport", transport_},   {"block", s.block},
                   {"batch", s.batch},          {"threads", s.threads},
                   {"gb_per_s", r.gigabytes()}, {"mean_us", mean},
                   {"p50_us", us(.5)},          {"p99_us", us(.99)},
@@ -113,14 +113,14 @@ class Report {
       std::printf("%s\n", dump_json(row).c_str());
     } else if (context_.csv) {
       std::printf("%s,%s,%s,%llu,%llu,%llu,%.4f,%.1f,%.1f,%.1f,%.1f,", name(s.priority), op,
-                  way_.c_str(), static_cast<unsigned long long>(s.block), batch, threads,
+                  transport_.c_str(), static_cast<unsigned long long>(s.block), batch, threads,
                   r.gigabytes(), mean, us(.5), us(.99), us(.999));
       if (s.slo.count() > 0) std::printf("%.4f", r.slo_attainment());
       std::printf(",%.4f\n", fairness);
     } else {
       std::printf("%-6s %-6s %-5s %8s %6llu %8llu %9.3f %10.1f %10.1f %10.1f %10.1f  %s",
-                  name(s.priority), op, way_.c_str(), bytes_text(s.block).c_str(), batch, threads,
-                  r.gigabytes(), mean, us(.5), us(.99), us(.999), r.checked ? "ok" : "-");
+                  name(s.priority), op, transport_.c_str(), bytes_text(s.block).c_str(), batch,
+                  threads, r.gigabytes(), mean, us(.5), us(.99), us(.999), r.checked ? "ok" : "-");
       if (s.slo.count() > 0)
         std::printf("  %.1f %% within %s", 100 * r.slo_attainment(), to_text(s.slo).c_str());
       if (s.threads > 1) std::printf("  fairness %.3f", fairness);
@@ -131,7 +131,7 @@ class Report {
 
  private:
   const Context& context_;
-  const std::string way_;
+  const std::string transport_;
 };
 
 Result<int> run(BenchOptions& o, const Context& context) {
@@ -159,11 +159,11 @@ void add_bench(Program& program) {
         v.example("mc-xfer bench --transports tcp --block 64KiB,1MiB --batch 1,8",
                   "sweep two sizes and two batches over tcp");
         v.example("mc-xfer bench --mix high:read:64KiB:1:2ms,low:write:4MiB:2",
-                  "what urgent reads get beside bulk writes");
+                  "urgent reads during bulk writes");
         v.example("mc-xfer bench --transports tcp --scheduler random --slice 64KiB",
                   "as an older engine schedules");
         v.example("mc-xfer bench --preset fig4 --duration 200ms",
-                  "layers of a KV cache, beside the older engine's way");
+                  "layers of a KV cache, compared with an older engine's scheduling");
         v.example("mc-xfer bench --device cuda:0 --block 1MiB,64MiB",
                   "to and from a GPU's memory; the peer's may be on one too (serve --device)");
         v.run_with([&o](Context& context) { return run(o, context); });

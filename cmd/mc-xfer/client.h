@@ -1,5 +1,4 @@
-// What the verbs that talk to a peer share: how to reach it, and memory filled with what can be
-// checked.
+// Connects a verb to a peer, and fills and verifies memory on both sides.
 #pragma once
 #include <memory>
 #include <span>
@@ -16,7 +15,7 @@ struct ClientOptions {
   std::string target = "127.0.0.1:5600";  // control address; a positional
   Duration timeout = std::chrono::seconds(60);
   std::string cluster_key;
-  std::string device;  // where the verb's own memory lies; empty: in the host's
+  std::string device;  // location of the verb's own memory; empty: host memory
   EngineOptions engine;
   void describe_device(OptionList& v) {
     v("device", device,
@@ -41,18 +40,19 @@ struct Client {
   std::string location = "*";  // of memory()
 
   static Result<std::unique_ptr<Client>> open(const ClientOptions& options, const char* verb);
-  // `bytes` of engine memory, on the device that was asked for; kInvalid when the peer offers less
-  // than that (`need` says for what).
+  // Allocates `bytes` of engine memory on the chosen device. kInvalid: the peer offers less (`need`
+  // names the purpose).
   Result<Memory> memory(uint64_t bytes, const std::string& need) const;
-  // Between memory(), which the host may not be able to touch, and the host's; the same: nothing.
+  // Copy between host memory and memory(), which the host may not be able to address. Both do
+  // nothing if `image` is that memory.
   Result<> put(const Memory& memory, std::span<std::byte> image) const;
   Result<> get(const Memory& memory, std::span<std::byte> image) const;
   Result<> move(Op op, std::span<std::byte> local, uint64_t offset) const;
-  // What lies at the peer from offset 0 is what lies here. kCorrupt.
+  // Compares the peer's bytes from offset 0 with `local`. Errors: kCorrupt.
   Result<> verify(std::span<const std::byte> local, const std::string& after) const;
 };
 
-// Lets the engine move memory of the device, `word` of the command line; its location.
+// Adds the device named `word` on the command line to the engine. Returns: its location.
 Result<std::string> add_device(Engine& engine, const std::string& word, const Clock& clock);
 
 void fill_random(std::span<std::byte> memory, uint64_t seed);

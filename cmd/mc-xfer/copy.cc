@@ -1,4 +1,5 @@
-// mc-xfer copy: which of the two copies is meant; and a file or stdin to a peer's memory, or back.
+// mc-xfer copy: selects the copy of files or of memory, and copies a file or stdin to memory or
+// back.
 #include <fcntl.h>
 #include <unistd.h>
 

@@ -1,4 +1,4 @@
-// The options of mc-xfer copy, and its two ends.
+// Options of `mc-xfer copy`, and its two ends.
 #pragma once
 #include <string>
 

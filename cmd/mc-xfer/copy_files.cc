@@ -1,4 +1,4 @@
-// mc-xfer copy of files and folders between nodes.
+// mc-xfer copy: copies files and folders between nodes.
 #include <unistd.h>
 
 #include <algorithm>
@@ -53,7 +53,7 @@ Result<End> open_local(const std::string& path, bool source) {
   } else if (end.slash) {
     full = full.parent_path();
   }
-  // The folder that is there, and what is to be made below it.
+  // The existing folder, and the path to create below it.
   std::string below;
   fs::path base = full;
   while (base.has_relative_path() && !fs::is_directory(base, error)) {

@@ -1,6 +1,6 @@
-// mc-xfer kv: the pattern of a KV cache on its way from prefill to decode. A layer is a number of
-// blocks in several parts, every block apart from the next on both sides; the latency is that of a
-// layer. The same bytes in one piece, in the same run, say what the pattern costs.
+// mc-xfer kv: moves the pattern of a KV cache from prefill to decode. A layer has blocks in several
+// parts; no block touches the next on either side. The latency is that of a layer. The same run
+// moves the same bytes contiguously, and the ratio is the cost of the pattern.
 #include <algorithm>
 #include <atomic>
 #include <cstdio>
@@ -39,8 +39,7 @@ struct KvOptions {
   }
 };
 
-// Where everything lies, the same on both sides: parts one after another, in each the layers, in
-// each the blocks.
+// The layout, equal on both sides: parts one after another, in each the layers, in each the blocks.
 struct Pattern {
   Op op = Op::kWrite;
   uint64_t layers = 0, blocks = 0;
@@ -77,7 +76,7 @@ struct Pattern {
     }
     return out;
   }
-  // The same bytes in one piece, apart from those of other layers.
+  // The same bytes, contiguous, apart from those of other layers.
   Request twin(uint64_t index, SegmentHandle segment, std::byte* local) const {
     Request r;
     r.op = op;
@@ -130,7 +129,7 @@ Result<Pass> pass(Client& client, const Pattern& pattern, std::byte* local, uint
   return whole;
 }
 
-// Every block of the pattern holds at the peer what it holds here.
+// Compares every block of the pattern with the peer's.
 Result<> verify(Client& client, const Pattern& pattern, std::byte* local) {
   Pattern reading = pattern;
   reading.op = Op::kRead;

@@ -236,7 +236,7 @@ Result<int> list(const AskOptions& o, const Context& context) {
   return 0;
 }
 
-// Every source that any of them knows is told.
+// Tells every source that any of them knows.
 Result<int> unpublish(const AskOptions& o, const Context&) {
   MC_TRY_(rpc::load_cluster_key(o.cluster_key));
   if (o.from.empty()) return fail(Code::kInvalid, "--from is missing: which source?");
@@ -272,7 +272,7 @@ void add_p2p(Program& program) {
         v.run_with([&o](Context& context) { return publish(o, context); });
       });
   program.verb<PullOptions>(
-      "pull", "fetch a published set from everybody who has some of it",
+      "pull", "fetch a published set from all nodes that have parts of it",
       [](Verb& v, PullOptions& o) {
         v.positional("NAME", o.request.name, "name of the set");
         v.example("mc-xfer pull llama-v7 --from 127.0.0.1:5610 --to weights --serve",

@@ -1,5 +1,5 @@
-// mc-xfer paths: every way to a peer, what speaks for it, and which would be chosen.
-// mc-xfer probe: latency and bandwidth of every way, measured.
+// mc-xfer paths: lists each transport to a peer, why it is usable or not, and the chosen one.
+// mc-xfer probe: measures latency and bandwidth of each transport.
 #include <algorithm>
 #include <cstdio>
 
@@ -19,8 +19,8 @@ struct PathsOptions {
   uint32_t warm_up = 32;
   void describe(OptionList& v) {
     v("op", op, "read or write", {"read", "write"});
-    v("offset", offset, "where in the peer's segment");
-    v("bytes", bytes, "how much at once");
+    v("offset", offset, "offset in the peer's segment");
+    v("bytes", bytes, "bytes per transfer");
     v("warm-up", warm_up, "transfers made first, so that rails have been measured");
     client.describe_device(v);
     client.describe(v);
@@ -77,7 +77,7 @@ Result<int> paths(const PathsOptions& o, const Context& context) {
   MC_TRY(const auto client, Client::open(o.client, "paths"));
   const Op op = o.op == "read" ? Op::kRead : Op::kWrite;
   MC_TRY(const Memory local, client->memory(o.bytes, "paths"));
-  // Reads only: looking must not change what lies there.
+  // Reads only: the peer's memory must not change.
   for (uint32_t i = 0; i < o.warm_up; ++i)
     MC_TRY_(client->move(Op::kRead, local.bytes(), o.offset));
   MC_TRY(const auto all,
@@ -197,7 +197,8 @@ Result<int> probe(const ProbeOptions& o, const Context& context) {
 
 void add_paths(Program& program) {
   program.verb<PathsOptions>(
-      "paths", "every way to a peer, and which would be chosen", [](Verb& v, PathsOptions& o) {
+      "paths", "list the transports to a peer, and the one that would be chosen",
+      [](Verb& v, PathsOptions& o) {
         v.positional("TARGET", o.client.target, "control address of a peer that serves", false);
         v.example("mc-xfer paths 127.0.0.1:5600 --bytes 16MiB",
                   "what carries 16 MiB, over which rails, and how long each would take");
@@ -206,7 +207,7 @@ void add_paths(Program& program) {
         v.run_with([&o](Context& context) { return paths(o, context); });
       });
   program.verb<ProbeOptions>(
-      "probe", "measure latency and bandwidth of every way to a peer",
+      "probe", "measure latency and bandwidth of each transport to a peer",
       [](Verb& v, ProbeOptions& o) {
         v.positional("TARGET", o.client.target, "control address of a peer that serves", false);
         v.example("mc-xfer probe 127.0.0.1:5600", "each transport, and tcp over each interface");

@@ -45,7 +45,7 @@ Preset fig4() {
   return p;
 }
 
-// A cache of some size, in blocks of 128 KiB, 64 requests under way at a time.
+// A cache of some size, in blocks of 128 KiB, 64 requests in flight.
 Preset fig20() {
   Preset p{"engine",
            "one stream",

@@ -1,5 +1,5 @@
-// mc-xfer bench --preset: the experiments of the papers, ours beside an older behaviour in turns,
-// with the ratios that were published.
+// mc-xfer bench --preset: repeats the papers' experiments. Our behaviour and an older one take
+// turns, and the report prints our ratio and the published one.
 #pragma once
 #include <string>
 

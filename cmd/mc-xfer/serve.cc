@@ -1,3 +1,4 @@
+// mc-xfer serve: offers memory, or the files of a folder, to peers.
 #include <unistd.h>
 
 #include "base/json.h"

@@ -1,4 +1,4 @@
-// The verbs of mc-xfer: each registers itself with the program.
+// Registers the verbs of mc-xfer with the program.
 #pragma once
 #include "cmd/command.h"
 

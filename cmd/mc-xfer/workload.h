@@ -1,5 +1,5 @@
-// A workload of mc-xfer bench: streams of equal requests, run side by side for a while, and what
-// each of them got. Every stream's threads have their own part of the memory on both sides.
+// Runs the workload of mc-xfer bench: streams of equal requests, at the same time. Each thread of a
+// stream has its own part of the memory on both sides.
 #pragma once
 #include <string>
 #include <vector>
@@ -10,7 +10,7 @@
 namespace mc::xfer {
 
 struct Stream {
-  std::string name;  // for people: a class of a mix; empty for a single stream
+  std::string name;  // for display: a class of a mix; empty for a single stream
   Op op = Op::kRead;
   Priority priority = Priority::kMedium;
   uint64_t block = 64 * kKiB, batch = 1, threads = 1;
@@ -36,14 +36,14 @@ struct StreamResult {
 
 struct WorkloadConfig {
   Duration duration = std::chrono::seconds(1);
-  bool check = true;  // contents, once all is over
+  bool check = true;  // contents, at the end
   uint64_t seed = 1;
 };
 
 Result<std::vector<StreamResult>> run_workload(Client& client, const std::vector<Stream>& streams,
                                                const WorkloadConfig& config);
 
-// Jain's index of the shares: 1 when all are equal, 1/n when one has all.
+// Returns: Jain's index of the shares: 1 when all are equal, 1/n when one has all.
 double jain(const std::vector<double>& shares);
 
 // "CLASS:OP:BLOCK[:THREADS[:SLO]]", as "high:read:64KiB:1:2ms".

@@ -6,10 +6,10 @@ using namespace mc;
 using namespace mc::xfer;
 using namespace std::chrono_literals;
 
-namespace way_costs_test {
+namespace path_cost_test {
 
-TEST_SUITE("way costs") {
-  TEST_CASE("each usable way is tried, then the quickest is taken") {
+TEST_SUITE("xfer/path-cost") {
+  TEST_CASE("each usable path is tried, then the quickest is taken") {
     PathCostModel costs;
     CHECK(costs.choose(1 << 20, 0b101) == 0);
     costs.record(0, 1 << 20, 100us);
@@ -21,7 +21,7 @@ TEST_SUITE("way costs") {
     CHECK(costs.choose(1 << 10, 0b101) == 0);
   }
 
-  TEST_CASE("a way that grew slow is left, and one that healed is found again") {
+  TEST_CASE("a path that became slow is left, and one that recovered is used again") {
     PathCostModel costs;
     costs.record(0, 1 << 20, 100us);
     costs.record(1, 1 << 20, 200us);
@@ -38,7 +38,7 @@ TEST_SUITE("way costs") {
     CHECK(costs.choose(1 << 20, 0b11) == 0);
   }
 
-  TEST_CASE("a way that was refused is not chosen while there is another") {
+  TEST_CASE("an excluded path is not chosen while another is usable") {
     PathCostModel costs;
     costs.exclude(0);
     for (int i = 0; i < 200; ++i) CHECK(costs.choose(4096, 0b11) == 1);
@@ -49,4 +49,4 @@ TEST_SUITE("way costs") {
   }
 }
 
-}  // namespace way_costs_test
+}  // namespace path_cost_test

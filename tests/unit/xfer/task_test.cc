@@ -33,7 +33,7 @@ struct Three {
 }  // namespace
 
 TEST_SUITE("xfer/task") {
-  TEST_CASE("a slice's bytes are told to the requests they belong to") {
+  TEST_CASE("a slice's bytes are credited to their requests") {
     Three t(3);
     CHECK_FALSE(t.ended(25, 10));
     CHECK(t.item(0).done == 0);
@@ -61,7 +61,7 @@ TEST_SUITE("xfer/task") {
     CHECK(t.task.error.code == Code::kCorrupt);
   }
 
-  TEST_CASE("the first error is the one that is told") {
+  TEST_CASE("the first error is reported") {
     Three t(2);
     CHECK_FALSE(t.ended(0, 30, fail(Code::kTimeout, "late")));
     CHECK(t.ended(30, 30, fail(Code::kUnavailable, "cancelled")));
