@@ -64,7 +64,7 @@ Result<> make_index(const std::string& folder) {
 Result<> read_index(const std::string& folder) {
   MC_TRY(auto index, store::SegmentIndex::open(index_of(folder), segment_of(folder)));
   if (!index->doubt().empty()) return fail(Code::kCorrupt, "%s", index->doubt().c_str());
-  for (const store::Record& r : index->records()) {
+  for (const store::ObjectRecord& r : index->records()) {
     std::printf(
         "segment: %s at %llu, %llu bytes, checksum %llu, generation %llu, tenant '%s', "
         "class %u, pin %u, until %llu, group '%s', first %llu",
@@ -108,7 +108,7 @@ Result<> make_ssd(const std::string& folder, const std::string& kind) {
   const std::string values[] = {"hello", std::string(5000, 'x') + "!", "of a tenant", "gone"};
   const std::string keys[] = {"small", "large", std::string("tenant\0key", 10), "removed"};
   for (size_t i = 0; i < std::size(values); ++i) {
-    store::ssd::Pages pages(values[i].size());
+    store::ssd::AlignedBuffer pages(values[i].size());
     pages.put(0, values[i]);
     const store::ssd::Stored object{
         keys[i],           values[i].size(),         xxh3(values[i]),
@@ -126,7 +126,7 @@ Result<> read_ssd(const std::string& folder, const std::string& kind) {
   std::sort(objects.begin(), objects.end(),
             [](const auto& a, const auto& b) { return a.key < b.key; });
   for (const store::ssd::Stored& o : objects) {
-    store::ssd::Pages into(o.bytes);
+    store::ssd::AlignedBuffer into(o.bytes);
     store::ssd::Load load{o.key, {}, {into.data(), into.size()}};
     backend->read({&load, 1});
     if (!load.outcome) return fail(load.outcome.error());

@@ -153,10 +153,11 @@ void print_store() {
   print_messages<Outcomes, PutStarted, PutStart, PutEnd, PutRevoke, Replicas, GetReplicas, Existing,
                  Exists, Matched, MatchPrefix, Remove, RemovePrefixed, RemovePrefix, PinKeys,
                  TaskInfo, CopyKey, ChangeReplicas, QueryTask, DrainInfo, Drain>();
-  print_messages<Mounted, Mount, Inventory, Unmount, TaskDone, Beat, Heartbeat>();
-  print_messages<TierAck, TierMount, TierWork, TierBeat, TierReport, Loaded, LoadObjects,
+  print_messages<Mounted, Mount, Inventory, Unmount, TaskDone, HeartbeatReply, Heartbeat>();
+  print_messages<TierAck, TierMount, TierWork, TierHeartbeat, TierReport, Loaded, LoadObjects,
                  ReleaseSlots>();
-  print_messages<Listed, List, ClusterStat, Stat, Replayed, Replay, Explained, Why, ReportNode>();
+  print_messages<Listed, List, ClusterStat, Stat, Replayed, Replay, Explained, Explain,
+                 ReportNode>();
   print_messages<IndexEntry>();
 }
 
@@ -208,7 +209,7 @@ void print_numbers() {
   print_number("order record", OrderKind::kRecord);
   print_number("order forget", OrderKind::kForget);
   print_number("order copy", OrderKind::kCopy);
-  print_number("order bury", OrderKind::kBury);
+  print_number("order bury", OrderKind::kAddTombstone);
   print_number("beat ok", BeatStatus::kOk);
   print_number("beat remount", BeatStatus::kRemount);
   print_number("index-entry record", IndexEntry::kRecord);
