@@ -1,4 +1,4 @@
-"""Runs ctest over a build folder, and judges what it says. Started by scripts/test, which sets the
+"""Runs ctest over a build folder and judges its results. Started by scripts/test, which sets the
 environment.
 
 usage: scripts/test BUILD [--repeat N] [--table FILE] [options of ctest]

@@ -2,7 +2,7 @@
 """tidy.py [ROOT]: checks what compilers do not, over lib, cmd, tests and bench.
 
 Run by `make lint` and as a test. The rules are in scripts/checks, the layers in lib/layers.txt, and
-what the rules do not hold for yet in scripts/exceptions.txt. docs/hacking.md lists them.
+violations that remain in scripts/exceptions.txt. docs/hacking.md lists them.
 """
 import pathlib
 import sys

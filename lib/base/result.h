@@ -1,4 +1,4 @@
-// Result<T> holds a value, or an Error that says what failed and what to do about it.
+// Result<T> holds a value, or an Error: what failed and what to do about it.
 //
 // Expected failures (a full pool, a lost peer, a bad file) are Results. Broken invariants of our
 // own state are MC_CHECK. The one .cc that calls a library catches its exceptions. One table

@@ -1,4 +1,4 @@
-// Gives quantities their own types, and parses and prints them as text: sizes "64KiB", durations
+// Gives quantities their own types, and parses and prints them. Sizes read "64KiB", durations
 // "250us". A bare number is an error for a duration and means bytes for a size.
 //
 // Thread: values; any thread.

@@ -1,6 +1,5 @@
-// Runs libevent on a thread inside lib/http, with a queue in each direction between it and the
-// owner's loop. Both queues are batched: the first task put into an empty queue wakes the other
-// side; later ones need no wake-up.
+// Runs libevent on a thread, with a queue in each direction to the owner's loop. Both queues are
+// batched: the first task put into an empty queue wakes the other side; later ones need no wake-up.
 //
 // Thread: constructed, started and stopped by the loop's; each member says which threads may call
 // it.

@@ -1,5 +1,5 @@
-// The client's connections by host on its event thread, with waiting requests and answers in
-// progress. Client posts tasks to it.
+// Keeps the client's connections by host, waiting requests, and answers in progress. It lives on
+// the client's event thread; Client posts tasks to it.
 //
 // Thread: the event thread once started; constructed before and destroyed after it runs. A host
 // name is looked up once, which blocks this thread; numbers and localhost cost nothing.

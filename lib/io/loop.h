@@ -1,6 +1,5 @@
-// The event loop of a service: one thread owns the service's state and waits for events. It waits,
-// with zmq_poll, on ZeroMQ sockets, file descriptors, the next timer and work posted by other
-// threads.
+// Runs a service's event loop: one thread owns the state and waits for events. It waits, with
+// zmq_poll, on ZeroMQ sockets, file descriptors, the next timer and work posted by other threads.
 //
 //   io::Loop loop(clock);
 //   loop.every(1s, [&] { machine.tick(loop.now()); });

@@ -1,6 +1,6 @@
-// Serves calls between processes of one machine and user: ZeroMQ REQ peers over a unix socket, raw
-// frames both ways. It is for other systems' protocols that are not MessagePack. Our own messages
-// go through rpc/server.h.
+// Serves calls in raw frames between processes of one machine and user. The peers are ZeroMQ REQ
+// sockets over a unix socket. It is for other systems' protocols that are not MessagePack. Our own
+// messages go through rpc/server.h.
 //
 // The server creates the socket's file for its owner alone (mode 0600), replaces a stale socket,
 // and removes the file when it ends.

@@ -1,4 +1,4 @@
-"""scripts/exceptions.txt: what the rules do not hold for yet. It only shrinks.
+"""scripts/exceptions.txt: violations of the rules that remain. It only shrinks.
 
     circle UNIT UNIT...       files that include each other
     class FILE NAME MEMBERS   more than 40
