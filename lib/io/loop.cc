@@ -40,7 +40,7 @@ bool Loop::watches(Handle handle) const {
 }
 
 // Returns: the tasks that are ready without a wait.
-std::vector<std::pair<Loop::Handle, std::shared_ptr<Loop::Task>>> Loop::look_around() {
+std::vector<std::pair<Loop::Handle, std::shared_ptr<Loop::Task>>> Loop::ready_now() {
   std::vector<std::pair<Handle, std::shared_ptr<Task>>> ready;
   for (const MemoryWatch& w : memory_watches_)
     if ((*w.look)()) ready.emplace_back(w.handle, w.ready);
@@ -115,7 +115,7 @@ Result<> Loop::turn(Duration wait) {
     tasks.emplace_back(w.handle, w.ready);
   }
   wait = std::min<Duration>(wait, std::chrono::hours(1));
-  const auto seen = look_around();
+  const auto seen = ready_now();
   if (!seen.empty()) wait = Duration(0);
   if (!timers_.empty()) wait = std::min(wait, timers_.begin()->first - clock_.now());
   // Rounded up: waking just before a timer is due would spin.

@@ -78,7 +78,7 @@ class Loop {
     std::shared_ptr<Task> ready;
   };
   Handle add_watch(int fd, void* socket, Task ready);
-  std::vector<std::pair<Handle, std::shared_ptr<Task>>> look_around();
+  std::vector<std::pair<Handle, std::shared_ptr<Task>>> ready_now();
   bool watches(Handle handle) const;
   void run_posted();
   void run_timers();

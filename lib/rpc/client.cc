@@ -92,8 +92,8 @@ Result<> Client::open_link(size_t at) {
 void Client::close_link(size_t at) {
   Link& link = links_[at];
   loop_.unwatch(link.shm_watch);
-  loop_.unwatch(link.look_watch);
-  link.shm_watch = link.look_watch = 0;
+  loop_.unwatch(link.poll_watch);
+  link.shm_watch = link.poll_watch = 0;
   link.handshake.reset();
   link.shm.reset();
   if (!link.socket) return;
@@ -106,7 +106,7 @@ void Client::try_shm(size_t at) {
   Link& link = links_[at];
   const Time now = loop_.clock().now();
   if (channel_ != Channel::kShm || link.shm || link.handshake ||
-      now < link.shm_tried + detail::kSeekAgain)
+      now < link.shm_tried + detail::kShmRetry)
     return;
   link.shm_tried = now;
   auto handshake = ShmHandshake::to(link.to);
@@ -125,7 +125,7 @@ void Client::shake_hands(size_t at) {
   if (!end) return;
   link.shm = std::move(**end);
   link.shm_watch = loop_.watch_fd(link.shm->fd(), [this, at] { receive_shm(at); });
-  link.look_watch =
+  link.poll_watch =
       loop_.watch_memory([this, at] { return poll_shm(at); }, [this, at] { receive_shm(at); });
   link.hot = false;
   if (!link.shm->arm()) receive_shm(at);
@@ -163,8 +163,8 @@ void Client::lose_shm(size_t at) {
   const std::weak_ptr<bool> alive = alive_;
   Link& link = links_[at];
   loop_.unwatch(link.shm_watch);
-  loop_.unwatch(link.look_watch);
-  link.shm_watch = link.look_watch = 0;
+  loop_.unwatch(link.poll_watch);
+  link.shm_watch = link.poll_watch = 0;
   link.shm.reset();
   const std::string to = link.to;
   std::vector<Pending> lost;

@@ -96,7 +96,7 @@ class Client {
     size_t by_zeromq = 0;  // of these
     std::optional<ShmHandshake> handshake;
     std::optional<ShmChannel> shm;
-    io::Loop::Handle shm_watch = 0, look_watch = 0;
+    io::Loop::Handle shm_watch = 0, poll_watch = 0;
     bool hot = false;  // polled, not waited for
     BusyPoller poller{std::chrono::microseconds(60)};
     Time shm_tried = Time::min();
@@ -156,7 +156,7 @@ class SyncClient {
   SyncClient(ServerList servers, const Clock& clock, Channel channel);
   Result<std::string> call_raw(const char* type, const std::string& body, Duration budget);
   Result<> connect() MC_REQUIRES(mutex_);
-  void look_around(Time deadline) MC_REQUIRES(mutex_);
+  void choose_listening(Time deadline) MC_REQUIRES(mutex_);
   // Returns: the reply to call `id`, or nothing when none came by the deadline.
   std::optional<detail::Answered> wait(uint64_t id, Time deadline) MC_REQUIRES(mutex_);
   void try_shm(Time deadline) MC_REQUIRES(mutex_);

@@ -10,7 +10,7 @@
 namespace mc::rpc::detail {
 
 // The time between two tries to reach a server over shared memory.
-inline constexpr Duration kSeekAgain = std::chrono::seconds(1);
+inline constexpr Duration kShmRetry = std::chrono::seconds(1);
 inline constexpr int kHopsMax = 4;  // a call is forwarded to another server so often at most
 
 std::string envelope_of(const char* type, uint64_t id, Duration budget,

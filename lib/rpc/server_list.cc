@@ -44,7 +44,7 @@ bool ServerList::refused(size_t at, const std::string& instead) {
   if (known == addresses_.end()) {
     if (addresses_.size() < kMax) addresses_.emplace_back();
     const size_t told =
-        addresses_.size() < kMax ? addresses_.size() - 1 : listed_ + told_++ % (kMax - listed_);
+        addresses_.size() < kMax ? addresses_.size() - 1 : listed_ + replaced_++ % (kMax - listed_);
     addresses_[told] = named;
     known = addresses_.begin() + static_cast<long>(told);
   }

@@ -40,7 +40,7 @@ class ServerList {
   std::vector<std::string> addresses_;
   size_t listed_;
   size_t current_ = 0;
-  size_t told_ = 0;  // servers that refusals named: the next to replace when there are too many
+  size_t replaced_ = 0;  // servers that refusals named: the next to replace when there are too many
 };
 
 }  // namespace mc::rpc

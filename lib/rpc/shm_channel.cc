@@ -18,7 +18,7 @@ namespace {
 
 constexpr size_t kWaitingMax = 2 * wire::kMessageBytesMax;  // for a peer that does not read
 constexpr size_t kHeadBytes = 8;  // of a message: the sizes of its two frames
-constexpr int kBellsMax = 64;
+constexpr int kWakeupsMax = 64;
 
 static_assert(std::atomic<uint64_t>::is_always_lock_free);
 
@@ -86,14 +86,14 @@ void ShmChannel::release() {
 }
 
 // If the socket is full, its bytes wake the peer already.
-void ShmChannel::ring() const { ::send(socket_.get(), "!", 1, MSG_DONTWAIT | MSG_NOSIGNAL); }
+void ShmChannel::wake_peer() const { ::send(socket_.get(), "!", 1, MSG_DONTWAIT | MSG_NOSIGNAL); }
 
 // A reader stores `asleep` and then checks for input; a writer stores `written` and then checks
 // `asleep`. Both use sequentially consistent fences, so one of the two sees the other's store.
 void ShmChannel::wake_reader() const {
   std::atomic<uint32_t>& asleep = memory_->out(server_).asleep;
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (asleep.load(std::memory_order_relaxed) != 0 && asleep.exchange(0) != 0) ring();
+  if (asleep.load(std::memory_order_relaxed) != 0 && asleep.exchange(0) != 0) wake_peer();
 }
 
 size_t ShmChannel::write_some(const char* from, size_t n) {
@@ -195,7 +195,7 @@ std::optional<ShmChannel::Message> ShmChannel::receive() {
   const bool whole = take(there);
   in.taken.store(taken_, std::memory_order_release);
   std::atomic_thread_fence(std::memory_order_seq_cst);
-  if (in.crowded.load(std::memory_order_relaxed) != 0 && in.crowded.exchange(0) != 0) ring();
+  if (in.crowded.load(std::memory_order_relaxed) != 0 && in.crowded.exchange(0) != 0) wake_peer();
   if (!whole || broken_) return std::nullopt;
   const std::string_view all = message_;
   return Message{all.substr(0, envelope_bytes_), all.substr(envelope_bytes_)};
@@ -212,9 +212,9 @@ bool ShmChannel::arm() {
 
 void ShmChannel::woken() {
   memory_->in(server_).asleep.store(0, std::memory_order_relaxed);
-  char bells[8];
-  for (int i = 0; i < kBellsMax; ++i) {
-    const ssize_t n = ::recv(socket_.get(), bells, sizeof bells, MSG_DONTWAIT);
+  char wakeups[8];
+  for (int i = 0; i < kWakeupsMax; ++i) {
+    const ssize_t n = ::recv(socket_.get(), wakeups, sizeof wakeups, MSG_DONTWAIT);
     if (n > 0 || (n < 0 && errno == EINTR)) continue;
     if (n == 0 || errno != EAGAIN) broken_ = true;
     break;

@@ -59,7 +59,7 @@ class ShmChannel {
   struct Out;
   ShmChannel(io::Fd socket, ShmRings* memory, bool server);
   void release();
-  void ring() const;
+  void wake_peer() const;
   size_t write_some(const char* from, size_t n);
   void put(std::string_view bytes);
   void flush();

@@ -41,11 +41,11 @@ Result<std::unique_ptr<ShmListener>> ShmListener::open(io::Loop& loop, const std
 
 ShmListener::ShmListener(io::Loop& loop, std::string address, Take take)
     : loop_(loop), address_(std::move(address)), take_(std::move(take)), poller_(kAwake) {
-  look_watch_ = loop_.watch_memory([this] { return look(); }, [this] { take_hot(); });
+  hot_watch_ = loop_.watch_memory([this] { return poll_hot(); }, [this] { take_hot(); });
 }
 
 ShmListener::~ShmListener() {
-  loop_.unwatch(look_watch_);
+  loop_.unwatch(hot_watch_);
   loop_.unwatch(poll_watch_);
 }
 
@@ -61,7 +61,7 @@ bool ShmListener::has_input() const {
   return std::any_of(hot_.begin(), hot_.end(), [](const Peer* p) { return p->end.has_input(); });
 }
 
-bool ShmListener::look() {
+bool ShmListener::poll_hot() {
   if (hot_.empty()) return false;
   const auto outcome = poller_.poll(loop_.clock(), [this] { return has_input(); });
   if (outcome != BusyPoller::Outcome::kSleep) return true;

@@ -40,7 +40,7 @@ class ShmListener {
     bool hot = false;
   };
   ShmListener(io::Loop& loop, std::string address, Take take);
-  bool look();  // before the loop waits
+  bool poll_hot();  // before the loop waits
   bool has_input() const;
   void take_hot();  // receives from all of hot_
   void poll();      // new connections, handshakes and wake-ups
@@ -54,7 +54,7 @@ class ShmListener {
   const std::string address_;
   const Take take_;
   io::Fd listener_, epoll_;
-  io::Loop::Handle poll_watch_ = 0, look_watch_ = 0;
+  io::Loop::Handle poll_watch_ = 0, hot_watch_ = 0;
   std::list<ShmHandshake> handshakes_;  // the oldest first
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;
   std::vector<Peer*> hot_;  // polled, not waited for

@@ -12,8 +12,8 @@ namespace {
 
 constexpr Duration kGreet = std::chrono::milliseconds(200);
 constexpr Duration kSpin = std::chrono::microseconds(50);
-constexpr size_t kBytesALook = 1500;  // of a call: it polls once more as long for each so many
-constexpr size_t kLonger = 4;         // at most
+constexpr size_t kBytesPerPoll = 1500;  // of a call: it polls once more as long for each so many
+constexpr size_t kLongerMax = 4;        // at most
 
 }  // namespace
 
@@ -32,7 +32,7 @@ SyncClient::SyncClient(ServerList servers, const Clock& clock, Channel channel)
       spin_(kSpin) {}
 
 // Chooses the first of several servers that listens; keeps the current one if none does.
-void SyncClient::look_around(Time deadline) {
+void SyncClient::choose_listening(Time deadline) {
   constexpr Duration kListenFor = std::chrono::milliseconds(250);
   if (socket_ || shm_ || servers_.size() < 2) return;
   std::vector<std::string> turn;
@@ -72,7 +72,7 @@ void SyncClient::try_shm(Time deadline) {
   if (channel_ != Channel::kShm) return;
   const std::string& to = servers_.address(servers_.current());
   const Time now = clock_.now();
-  if (shm_to_ == to && (shm_ || now < shm_tried_ + detail::kSeekAgain)) return;
+  if (shm_to_ == to && (shm_ || now < shm_tried_ + detail::kShmRetry)) return;
   shm_.reset();
   shm_to_ = to;
   shm_tried_ = now;
@@ -89,7 +89,7 @@ std::optional<detail::Answered> SyncClient::wait_shm(uint64_t id, size_t bytes, 
     }
     return std::nullopt;
   };
-  const auto times = static_cast<int>(1 + std::min(bytes / kBytesALook, kLonger));
+  const auto times = static_cast<int>(1 + std::min(bytes / kBytesPerPoll, kLongerMax));
   Time now = clock_.now(), spun = now + spin_.begin() * times;
   backoff_.begin();
   for (; now < spun && !shm_->broken(); now = clock_.now()) {
@@ -141,7 +141,7 @@ Result<std::string> SyncClient::call_raw(const char* type, const std::string& bo
   if (body.size() > wire::kMessageBytesMax)
     return fail(Code::kInvalid, "%s: message of %zu bytes is over the limit", type, body.size());
   for (int hop = 0;; ++hop) {
-    look_around(deadline);
+    choose_listening(deadline);
     const size_t at = servers_.current();
     auto exchanged = exchange(type, body, deadline);
     if (!exchanged) {
