@@ -36,7 +36,7 @@ const char* explain(const std::string& why) {
   if (why == "numa") return "the same position on the same NUMA node";
   if (why == "gpu") return "near the same GPU";
   if (why == "probed") return "least measured latency";
-  return "what was left, in turn";
+  return "remaining NICs, in order";
 }
 
 }  // namespace
@@ -66,7 +66,7 @@ void add_pair(Program& program) {
             return 0;
           }
           if (rails.pairs.empty()) {
-            put(strf("no rail: usable NICs of A %zu, of B %zu\n", rails.local.size(),
+            put(strf("no rail: A has %zu usable NICs, B %zu\n", rails.local.size(),
                      rails.remote.size()));
           }
           for (const auto& pair : rails.pairs) {

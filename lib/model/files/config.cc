@@ -46,7 +46,7 @@ Result<double> positive(const Json& object, const char* key, double fallback) {
 Result<> refuse_true(const Json& config, const char* key) {
   const Json* j = member(config, key);
   if (j != nullptr && *j != Json(false))
-    return fail(Code::kUnsupported, "'%s' is %s: only false is computed here", key,
+    return fail(Code::kUnsupported, "'%s' is %s: only false is supported", key,
                 escape(dump_json(*j)).c_str());
   return {};
 }
@@ -88,7 +88,7 @@ Result<> refuse_unsupported(const Json& config) {
     if (window < context)
       return fail(Code::kUnsupported,
                   "'sliding_window' %llu is below the context of %llu: only full attention is "
-                  "computed here",
+                  "supported",
                   static_cast<ull>(window), static_cast<ull>(context));
   }
   return {};
@@ -108,7 +108,7 @@ Result<> parse_yarn(const Json& scaling, Rope& rope) {
                 rope.factor, rope.often, rope.seldom);
   for (const char* const other : {"mscale", "mscale_all_dim", "truncate"})
     if (member(scaling, other) != nullptr)
-      return fail(Code::kUnsupported, "YaRN with '%s' is not computed here", other);
+      return fail(Code::kUnsupported, "YaRN with '%s' is not supported", other);
   MC_TRY(rope.scale, positive(scaling, "attention_factor", 1 + 0.1 * std::log(rope.factor)));
   return {};
 }

@@ -137,7 +137,8 @@ Result<GgufTensor> read_tensor(GgufReader& in) {
   MC_TRY(e.name, in.text(kNameMax));
   MC_TRY(const uint32_t rank, in.number<uint32_t>());
   if (rank > kGgufRankMax)
-    return fail(Code::kCorrupt, "tensor '%s' has %u dimensions", escape(e.name).c_str(), rank);
+    return fail(Code::kCorrupt, "tensor '%s' has %u dimensions: want at most %llu",
+                escape(e.name).c_str(), rank, static_cast<ull>(kGgufRankMax));
   for (uint32_t i = 0; i < rank; ++i) {
     MC_TRY(const uint64_t n, in.number<uint64_t>());
     e.tensor.shape.insert(e.tensor.shape.begin(), n);  // the file has columns first
@@ -218,7 +219,9 @@ Result<> scaling(const Gguf& g, const std::string& of, uint64_t turned, ModelCon
   std::vector<float> divisors(c.head_dim / 2);
   to_floats(DType::kF32, t.bytes.data(), divisors.data(), divisors.size());
   for (const float d : divisors)
-    if (!(d > 0)) return fail(Code::kInvalid, "tensor 'rope_freqs.weight' holds %g", double{d});
+    if (!(d > 0))
+      return fail(Code::kInvalid, "tensor 'rope_freqs.weight' holds %g, want numbers above 0",
+                  double{d});
   c.rope.divisors.assign(divisors.begin(), divisors.end());
   return {};
 }

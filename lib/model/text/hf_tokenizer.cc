@@ -37,7 +37,7 @@ class HfReader {
  public:
   Result<Tokenizer> read(const Json& file) {
     const Json* model = member(file, "model");
-    if (model == nullptr) return fail(Code::kInvalid, "no 'model'");
+    if (model == nullptr) return fail(Code::kInvalid, "there is no 'model'");
     const std::string type = text_of(*model, "type");
     if (type != "BPE" && !(type.empty() && member(*model, "merges") != nullptr))
       return fail(Code::kUnsupported, "a tokenizer of type '%s': want BPE", escape(type).c_str());
@@ -70,7 +70,8 @@ class HfReader {
       else if (type == "NFC")
         t_.compose_ = true;
       else
-        return fail(Code::kUnsupported, "normalizer %s", escape(dump_json(*step)).c_str());
+        return fail(Code::kUnsupported, "normalizer %s is not supported",
+                    escape(dump_json(*step)).c_str());
     }
     return {};
   }
@@ -78,7 +79,8 @@ class HfReader {
   Result<> pre_tokenize(const Json* pre) {
     for (const Json* step : steps(pre, "pretokenizers"))
       if (!pre_step(*step))
-        return fail(Code::kUnsupported, "pre-tokenizer %s", escape(dump_json(*step)).c_str());
+        return fail(Code::kUnsupported, "pre-tokenizer %s is not supported",
+                    escape(dump_json(*step)).c_str());
     return {};
   }
 
@@ -143,7 +145,7 @@ class HfReader {
     ids.erase(std::unique(ids.begin(), ids.end()), ids.end());
     std::sort(specials.begin(), specials.end());
     if (ids.empty() || ids.size() > kTokensMax)
-      return fail(Code::kInvalid, "%zu pieces", ids.size());
+      return fail(Code::kInvalid, "%zu pieces in 'vocab': want 1 to %zu", ids.size(), kTokensMax);
     const bool bytes = flag(model, "byte_fallback", false);
     for (size_t i = 0; i < ids.size(); ++i) {
       const auto& [id, piece] = ids[i];

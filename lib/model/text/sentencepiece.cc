@@ -155,7 +155,7 @@ class SpmReader {
       if (f.id == 2 && !f.bytes.empty())
         return fail(Code::kUnsupported,
                     "this SentencePiece model normalizes characters (a table of %zu bytes): only "
-                    "'identity' is done here",
+                    "'identity' is supported",
                     f.bytes.size());
       if (f.id == 3) t_.prefix_space_ = f.number != 0;
       if (f.id == 4) t_.collapse_spaces_ = f.number != 0;

@@ -113,7 +113,7 @@ TEST_CASE("tokenizer.json of bytes as letters reads any bytes, valid UTF-8 or no
   CHECK(t->decode(std::vector<int32_t>{2, 3, 0, 4}) == "hi h\xFF");
 }
 
-TEST_CASE("tokenizer.json: what is not done here is refused by name") {
+TEST_CASE("tokenizer.json: unsupported features are refused by name") {
   Json file = {{"model", {{"type", "BPE"}, {"merges", Json::array()}}}};
   file["model"]["vocab"]["a"] = 0u;
   const auto plain = Tokenizer::hugging_face(file);
