@@ -140,7 +140,7 @@ TEST_CASE("a pass whose products are the library's is near the own kernels', how
     CHECK(got != want);  // it was the library
     CHECK(apart(got, want) < 0.02);
     CHECK(logits(*fast, tokens, 17) == got);
-    // f32 through the library too, where it is asked for.
+    // f32 through the library too, if it is requested.
     const auto exact = must(opened(&library, Gemm::kAuto, DType::kF32, DType::kF32));
     CHECK_FALSE(exact->gemm().by_library());
     const auto single = must(opened(&library, Gemm::kLibrary, DType::kF32, DType::kF32));
