@@ -96,7 +96,7 @@ Result<int> analyze(const AnalyzeOptions& o, const Context& context) {
 
 void add_analyze(Program& program) {
   program.verb<AnalyzeOptions>(
-      "analyze", "print what a trace holds and how much of it caches could serve",
+      "analyze", "describe a trace, and compute the hit rates of caches",
       [](Verb& v, AnalyzeOptions& o) {
         v.positional("TRACE", o.positional, "trace file (JSONL)", false);
         v.example("mc-replay analyze conversation_trace.jsonl", "lengths, arrivals, hit rates");

@@ -24,9 +24,8 @@ struct CalibrateFlags {
   CalibrateFlags() { sim.overhead = Duration{0}; }
   void describe(OptionList& v) {
     v("quiet", quiet,
-      "report of a run with --concurrency 1: what this machine adds to the model's times is read "
-      "off it");
-    v("trace", trace, "the trace of the runs; empty: where the report says it was");
+      "report of a run with --concurrency 1; it shows what this machine adds to the model's times");
+    v("trace", trace, "the trace of the runs; empty: the path in the report");
     v("limit", limit, "as given to the runs");
     v("window", window, "as given to the runs");
     v("block", block, "tokens of a hash id");
@@ -141,7 +140,7 @@ Result<int> run(const CalibrateFlags& o, const Context& context) {
 
 void add_calibrate(Program& program) {
   program.verb<CalibrateFlags>(
-      "calibrate", "hold a live run against its own simulation, part by part",
+      "calibrate", "compare a live run with its own simulation, part by part",
       [](Verb& v, CalibrateFlags& o) {
         v.positional("LIVE", o.live, "report of mc-replay run (JSON)");
         v.example("mc-replay calibrate live.json --quiet quiet.json",

@@ -37,7 +37,7 @@ Result<int> compare(const CompareOptions& o, const Context& context) {
 
 void add_compare(Program& program) {
   program.verb<CompareOptions>(
-      "compare", "put results side by side: the first, and how the others differ from it",
+      "compare", "compare results: how the others differ from the first",
       [](Verb& v, CompareOptions& o) {
         v.positional_many("FILE", o.files, "JSON of mc-replay run or sim, or of a sweep");
         v.example("mc-replay compare live.json sim.json", "a live run and its simulation");

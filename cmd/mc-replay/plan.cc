@@ -109,8 +109,8 @@ void add_plan(Program& program) {
         v.example("mc-replay plan trace.jsonl --nodes 16 --ttft-slo 30s --tbt-slo 100ms",
                   "how to lay out 16 nodes of the paper's model");
         v.example("mc-replay plan --profile conversation --nodes 8 --ttft-slo 10s --target 0.99",
-                  "for a workload that is only described");
-        v.exit_status(5, "nothing that was tried reaches the target");
+                  "for a workload given by its profile");
+        v.exit_status(5, "no simulated setting reaches the target");
         v.run_with([&o](Context& c) { return plan(o, c); });
       });
 }

@@ -35,17 +35,18 @@ struct SynthOptions {
       "what the prompts of --from share: none, shared:TOKENS, sessions:P or sessions:P:TOKENS");
     v("seed", seed, "the same profile and seed give the same trace");
     v("requests", requests, "how many, at the profile's rate; 0: as many as the profile says");
-    v("rate-scale", by.rate, "requests come so many times as fast");
-    v("prefix-scale", by.prefix, "what a prompt shares with others is so many times as long");
-    v("prompt-scale", by.prompt, "what is a prompt's own is so many times as long");
-    v("input-tokens", input_tokens, "of each prompt of 'fixed'");
-    v("output-tokens", output_tokens, "of each answer of 'fixed'");
-    v("shared-tokens", shared_tokens, "that all prompts of 'fixed' begin with, in whole blocks");
+    v("rate-scale", by.rate, "multiplies the request rate");
+    v("prefix-scale", by.prefix, "multiplies the length that a prompt shares with others");
+    v("prompt-scale", by.prompt, "multiplies the unshared length of a prompt");
+    v("input-tokens", input_tokens, "tokens of each prompt of 'fixed'");
+    v("output-tokens", output_tokens, "tokens of each answer of 'fixed'");
+    v("shared-tokens", shared_tokens,
+      "tokens that all prompts of 'fixed' begin with, in whole blocks");
     v("qps", qps, "requests a second of 'fixed', evenly apart");
     v("tide", diurnal_rate,
       "spread the requests over one day: day (working hours), evening, flat, or 24 numbers, the "
       "shares of its hours");
-    v("with", with, "a trace to lay over this one; they share no blocks");
+    v("with", with, "a trace to merge into this one; they share no blocks");
     v("out", out, "file to write; empty: stdout");
   }
 };
@@ -205,17 +206,16 @@ void add_synth(Program& program) {
       "synth", "make a trace from a profile and a seed", [](Verb& v, SynthOptions& o) {
         v.positional(
             "KIND", o.kind,
-            "fixed: requests that are all alike; fit: writes the profile of --trace; else a "
-            "profile's trace",
+            "fixed: identical requests; fit: writes the profile of --trace; else a profile's trace",
             false);
         v.example("mc-replay synth --profile sample --seed 1 --out sample.jsonl",
                   "the small trace of the README");
         v.example("mc-replay synth --requests 1000 | mc-replay analyze /dev/stdin",
                   "five minutes of the conversation profile");
         v.example("mc-replay synth --from azure.csv --prefix sessions:0.4:512 --out azure.jsonl",
-                  "a log without block hashes, and what its prompts are said to share");
+                  "a log without block hashes, and the prefixes that its prompts share");
         v.example("mc-replay synth fixed --input-tokens 2000 --output-tokens 100 --qps 2",
-                  "200 requests that are all alike");
+                  "200 identical requests");
         v.example("mc-replay synth fit --trace t.jsonl --out profile.json",
                   "a profile whose traces are like this one");
         v.example("mc-replay synth --trace t.jsonl --rate-scale 2 --prefix-scale 1.5",

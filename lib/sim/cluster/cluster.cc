@@ -276,15 +276,17 @@ void SimOptions::describe(OptionList& v) {
   v("decode", decode, "decode nodes; coupled engines have the sum of both");
   v("cache-tokens", cache_tokens, "tokens of KV that each prefill node caches in DRAM; 0: none");
   v("vram-tokens", vram_tokens,
-    "of these also in fast memory, the last used: they need no loading");
-  v("ssd-tokens", ssd_tokens, "tokens of KV on each prefill node's SSD, fallen out of DRAM");
-  v("ssd-rate", ssd_bytes_per_s, "bytes a second read from it; reading begins in the queue");
+    "tokens of these also in VRAM, the last used; they need no loading");
+  v("ssd-tokens", ssd_tokens, "tokens of KV on each prefill node's SSD, evicted from DRAM");
+  v("ssd-rate", ssd_bytes_per_s,
+    "bytes a second read from the SSD; reading begins while a prompt is queued");
   v("cache-rule", cache_rule,
-    "lru: classes of requests do not count; filter: ephemeral ones leave nothing; semantic: that, "
-    "and the SSD is for contexts only; tiered: it is for all that is kept, contexts leave it last",
+    "lru: ignores the classes of requests; filter: keeps no blocks of ephemeral requests; "
+    "semantic: filter, and the SSD holds contexts only; tiered: filter, and the SSD evicts "
+    "contexts last",
     kCacheRules);
   v("decode-tokens", decode_tokens, "tokens of KV that a decode node has room for");
-  v("nic-gbps", nic_gbps, "of each node's NIC, each way; 0: what the model says");
+  v("nic-gbps", nic_gbps, "Gbit/s of each node's NIC, each way; 0: the model's");
   v("overhead", overhead, "of a decision and its messages, part of every TTFT");
   v("policy", policy.policy, "how prefill nodes are chosen", sched::kPolicies);
   v("kvcache-balancing-threshold", policy.balancing_threshold,
@@ -296,12 +298,12 @@ void SimOptions::describe(OptionList& v) {
   v("cpp-chunk", cpp_chunk, "tokens that go through that pipeline at once");
   v("rack-nodes", rack_nodes, "nodes of a rack, by their numbers, prefill first; 0: one rack");
   v("rack-latency", rack_latency, "added to transfers between racks");
-  v("fault", fault, "a node that fails, and when it is back: p3@120s-180s, d0@5m");
+  v("fault", fault, "a node that fails, and when it returns: p3@120s-180s, d0@5m");
   v("machines", machines, "how many nodes serve from a time on, as 12@8h; needs --pd-control");
   v("pd-control", pd_control, "move nodes between prefill and decode as their loads change");
   v("pd-interval", pd.interval, "between decisions of --pd-control");
   v("pd-cooldown", pd.cooldown, "after a move");
-  v("pd-deadband", pd.band, "imbalance that is left alone");
+  v("pd-deadband", pd.band, "imbalance that causes no move");
   v("chunk", chunk_tokens, "tokens of a chunk, for --engine chunked");
 }
 
