@@ -37,7 +37,7 @@ expect 1 "$replay" synth --profile "$profiles/sample.json" --out "$T/no/such/fol
 expect 2 "$replay" synth --profile "$profiles/sample.json" --seed -1
 expect 2 "$replay" synth --profile "$profiles/sample.json" --requests 99999999999
 
-# Requests that are all alike; and another trace, stretched.
+# Identical requests; and another trace, stretched.
 expect 0 "$replay" synth fixed --input-tokens 2000 --output-tokens 100 --out "$T/fixed.jsonl"
 [ "$(jq -sc '[length, (map(.input_length) | unique), (map(.output_length) | unique), .[199].timestamp]' \
   "$T/fixed.jsonl")" = '[200,[2000],[100],99500]' ] || die "$(head -2 "$T/fixed.jsonl")"

@@ -65,7 +65,7 @@ TEST_CASE("exact times give the cost model they were made with") {
   CHECK(fit->step.worst < 1e-6);
 }
 
-TEST_CASE("of noisy times no coefficient is negative, and predictions are as near as the noise") {
+TEST_CASE("noisy times give no negative coefficient, and predictions within the noise") {
   for (uint64_t seed = 1; seed <= 50; ++seed) {
     ModelSpec s = slow();
     if (seed % 2) s.cost.c2 = s.cost.t2 = 0;  // what is not there may come out below 0
@@ -84,7 +84,7 @@ TEST_CASE("of noisy times no coefficient is negative, and predictions are as nea
   }
 }
 
-TEST_CASE("reuse that costs nothing is free, and what cannot be fitted is refused") {
+TEST_CASE("reuse without a cost is free, and points that cannot be fitted are refused") {
   ModelSpec s = slow();
   s.cost.load_bytes_per_s = 1e300;
   Points at = measured(s, 0, 1);
@@ -95,7 +95,7 @@ TEST_CASE("reuse that costs nothing is free, and what cannot be fitted is refuse
   CHECK(!fit_cost(tiny(), at.prefill, at.steps));
 }
 
-TEST_CASE("a spec that was written reads back, and times of another model are refused") {
+TEST_CASE("a written spec reads back, and times of another model are refused") {
   const ModelSpec s = slow();
   const auto read = parse_spec(to_json(s));
   REQUIRE(read);

@@ -82,7 +82,7 @@ LiveRun read(const Json& report) {
   return *run;
 }
 
-TEST_CASE("what a machine adds is read off a quiet run, and then foretells a busy one") {
+TEST_CASE("times fitted to a quiet run predict a busy run") {
   const Slow slow;
   const LiveRun quiet = read(live_report(simulated(slow.spec, slow.options, quiet_play()), 1));
   const LiveRun busy = read(live_report(simulated(slow.spec, slow.options, {}), std::nullopt));
@@ -136,7 +136,7 @@ TEST_CASE("a promised figure that is unmeasured, or 0 in only one run, fails the
   CHECK(calibrate(live, same, 0.1).within);
 }
 
-TEST_CASE("reports that cannot be simulated are refused by name") {
+TEST_CASE("reports that cannot be simulated are refused with their file names") {
   const auto said = [](const Json& report) {
     const auto run = live_run(report, "x.json");
     REQUIRE_FALSE(run);

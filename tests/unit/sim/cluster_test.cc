@@ -142,7 +142,7 @@ TEST_CASE("no request is lost, parts add up, and a seed decides everything") {
   }
 }
 
-TEST_CASE("whatever fails, every request ends once, and the same way each time") {
+TEST_CASE("with any faults, every request ends once, and the same way each time") {
   const cost::ModelSpec spec = large();
   for (uint64_t seed = 1; seed <= 12; ++seed) {
     CAPTURE(seed);
@@ -198,7 +198,7 @@ TEST_CASE("whatever fails, every request ends once, and the same way each time")
   }
 }
 
-TEST_CASE("a request begins anew elsewhere when its node fails, and only then") {
+TEST_CASE("a request restarts on another node when its node fails, and only then") {
   const cost::ModelSpec spec = large();
   trace::Trace t;
   for (uint64_t i = 0; i < 8; ++i) {
@@ -227,7 +227,7 @@ TEST_CASE("a request begins anew elsewhere when its node fails, and only then") 
   for (const auto& r : none.requests) CHECK(r.reason == "no_prefill");
 }
 
-TEST_CASE("faults that make no sense are named") {
+TEST_CASE("invalid faults are refused by name") {
   const auto error = [](std::vector<std::string> fault) {
     SimOptions o;
     o.prefill = o.decode = 2;
@@ -265,7 +265,7 @@ TEST_CASE("a group of nodes computes a long prompt sooner, and a short one hardl
   CHECK(prefill_ms(2, 4) > 0.6 * prefill_ms(2, 1));  // a single chunk goes from stage to stage
 }
 
-TEST_CASE("a short prompt that overtakes is predicted to") {
+TEST_CASE("the predicted TTFT of a short prompt counts that it overtakes") {
   trace::Trace t;
   uint64_t next = 0;
   const auto prompt = [&](uint64_t ms, uint64_t blocks) {
@@ -289,7 +289,7 @@ TEST_CASE("a short prompt that overtakes is predicted to") {
   }
 }
 
-TEST_CASE("what a pipeline, an SSD and racks add is in the TTFT that is predicted") {
+TEST_CASE("the predicted TTFT includes a pipeline, an SSD and racks") {
   const cost::ModelSpec spec = large();
   trace::Trace t;
   for (uint64_t i = 0; i < 12; ++i) {  // each of three prompts four times, an hour apart
@@ -388,7 +388,7 @@ TEST_CASE("nodes join and leave by --machines, and no request is lost when one l
   CHECK(away == 5 + 6);
 }
 
-TEST_CASE("options that make no sense are refused with what they should be") {
+TEST_CASE("invalid options are refused with the valid range") {
   const trace::Trace t = random_trace(1, 5);
   const auto error = [&](auto change) {
     StudyOptions o;

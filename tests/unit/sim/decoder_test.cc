@@ -88,7 +88,7 @@ double s(Time t) { return to_seconds(t - Time{}); }
 
 }  // namespace
 
-TEST_CASE("many steps at once are what step after step would be") {
+TEST_CASE("many steps at once equal the same steps one by one") {
   const cost::ModelSpec m = model();
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
@@ -117,7 +117,7 @@ TEST_CASE("many steps at once are what step after step would be") {
   }
 }
 
-TEST_CASE("a batch that has no room lets the next one wait, in order") {
+TEST_CASE("requests wait in order while the batch is full") {
   const cost::ModelSpec m = model();
   Decoder d(m, {.capacity_tokens = 100, .join_share = 0}, false);
   const auto out = play(d, {{0, {1, 50, 10, 0}}, {0, {2, 60, 10, 0}}, {0.001, {3, 10, 10, 0}}});
@@ -125,7 +125,7 @@ TEST_CASE("a batch that has no room lets the next one wait, in order") {
   CHECK(s(out.at(3).joined) >= s(out.at(2).joined) - 1e-6);
 }
 
-TEST_CASE("loading a joining request stalls those that decode, and is in one of their gaps") {
+TEST_CASE("loading a joining request stalls the batch, in one gap of each request") {
   cost::ModelSpec m = model();
   m.cost.t2 = 0;
   const double load_s = 0.7 * static_cast<double>(1000 * m.kv_bytes_per_token()) / 1e6;
@@ -136,7 +136,7 @@ TEST_CASE("loading a joining request stalls those that decode, and is in one of 
   CHECK(s(out.at(2).first_token) == doctest::Approx(0.11 + load_s + 0.011));
 }
 
-TEST_CASE("a coupled engine computes prompts first: others wait, its own first token comes then") {
+TEST_CASE("a coupled engine computes prompts first: the batch waits, then the first token comes") {
   cost::ModelSpec m = model();
   m.cost.t2 = 0;
   Decoder d(m, {.engine = Engine::kCoupled}, true);

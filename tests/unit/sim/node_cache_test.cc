@@ -47,7 +47,7 @@ NodeCache::Found use(NodeCache& cache, const std::vector<uint64_t>& ids,
 
 }  // namespace
 
-TEST_CASE("what falls out of DRAM is found on the SSD, and comes back") {
+TEST_CASE("blocks evicted from DRAM are found on the SSD, and return to DRAM") {
   NodeCache cache(options(0, 5, 4, "lru"), 1);
   use(cache, {1, 2});
   use(cache, {3, 4});  // room for three blocks of each prompt: the last token needs another
@@ -68,7 +68,7 @@ TEST_CASE("the last used blocks are in VRAM too") {
   CHECK(found.dram == 2);
 }
 
-TEST_CASE("ephemeral prompts leave nothing, but use what is there") {
+TEST_CASE("ephemeral prompts leave no blocks, but reuse cached ones") {
   NodeCache cache(options(0, 20, 0, "filter"), 1);
   use(cache, {1, 2});
   CHECK(use(cache, {1, 2, 3}, CacheClass::kEphemeral).dram == 2);
@@ -79,7 +79,7 @@ TEST_CASE("ephemeral prompts leave nothing, but use what is there") {
   CHECK(use(blind, {1, 2, 3}).dram == 3);
 }
 
-TEST_CASE("contexts are kept on the SSD, others not") {
+TEST_CASE("semantic: the SSD keeps contexts only") {
   NodeCache cache(options(0, 6, 10, "semantic"), 1);
   use(cache, {1, 2}, CacheClass::kContext);
   use(cache, {3, 4});
@@ -88,7 +88,7 @@ TEST_CASE("contexts are kept on the SSD, others not") {
   CHECK(use(cache, {1, 2}).ssd == 2);
 }
 
-TEST_CASE("tiers: all that is kept falls on the SSD, contexts leave it last") {
+TEST_CASE("tiered: the SSD keeps all but ephemeral blocks, and evicts contexts last") {
   NodeCache cache(options(0, 6, 10, "tiered"), 1);
   use(cache, {1, 2}, CacheClass::kContext);
   use(cache, {3, 4});
@@ -101,7 +101,7 @@ TEST_CASE("tiers: all that is kept falls on the SSD, contexts leave it last") {
   CHECK(use(cache, {1, 2}).ssd == 2);
 }
 
-TEST_CASE("changes add up to what is there, whatever happens, and no tier overflows") {
+TEST_CASE("changes add up to the cached blocks at any time, and no tier overflows") {
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);
     Random random(seed);

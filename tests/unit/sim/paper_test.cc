@@ -48,7 +48,7 @@ TEST_CASE("statements in words count in the verdict, as values do") {
   CHECK(verdict_of(f) == "not simulated");
 }
 
-TEST_CASE("what follows from the model alone is what was published") {
+TEST_CASE("figures that follow from the model alone equal the published ones") {
   const auto here = std::filesystem::path(__FILE__).parent_path();
   PaperInput in;
   const auto spec = cost::load_spec(
@@ -64,7 +64,7 @@ TEST_CASE("what follows from the model alone is what was published") {
   CHECK(paper_json(*figures)["figures"].size() == 2);
 }
 
-TEST_CASE("the report is one file that needs no other, and escapes what it shows") {
+TEST_CASE("the HTML report is self-contained, and escapes its texts") {
   PaperFigure f = figure({{"x < y", 1, 2}, {"only ours", {}, 3}});
   f.verdict = verdict_of(f);
   f.curves = {

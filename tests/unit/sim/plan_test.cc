@@ -74,7 +74,7 @@ TEST_CASE("a plan takes the smallest cache and the slowest network that keep the
   CHECK(plan_text(*planned, planning(4)).find("keep their promises") != std::string::npos);
 }
 
-TEST_CASE("a plan for many nodes looks closer about the best split, and repeats none") {
+TEST_CASE("a plan for many nodes refines around the best split, and repeats none") {
   const trace::Trace t = fixed_trace(30, 8);
   const auto planned = plan(t, tiny_model(), planning(64));
   REQUIRE(planned);
@@ -94,7 +94,7 @@ TEST_CASE("a plan says so when a promise cannot be kept") {
   CHECK(plan_text(*planned, o).find("short of the target") != std::string::npos);
 }
 
-TEST_CASE("plans that mean nothing are refused") {
+TEST_CASE("invalid plans are refused") {
   const trace::Trace t = fixed_trace(5, 4);
   PlanOptions o = planning(1);
   CHECK(!plan(t, tiny_model(), o));
@@ -139,7 +139,7 @@ TEST_CASE("a result compared with itself is the same, by a ratio of one") {
   }
 }
 
-TEST_CASE("results differ where their intervals do not meet, and single runs cannot tell") {
+TEST_CASE("results differ where their intervals do not overlap; single runs have none") {
   const Interval low{1, .1, 3}, near{1.15, .1, 3}, high{2, .1, 3}, single{2, 0, 1};
   CHECK(difference(low, near) == Difference::kSame);
   CHECK(difference(low, high) == Difference::kDiffers);
@@ -147,7 +147,7 @@ TEST_CASE("results differ where their intervals do not meet, and single runs can
   CHECK(difference(low, std::nullopt) == Difference::kUnknown);
 }
 
-TEST_CASE("each point of a study is a result, and other files are refused by name") {
+TEST_CASE("each point of a study is a result, and other files are refused with their names") {
   const auto results = results_of(studied(2, 1), "s.json");
   REQUIRE(results);
   REQUIRE(results->size() == 1);

@@ -30,7 +30,7 @@ Trace parsed(const char* text, const char* prefix) {
   return *t;
 }
 
-TEST_CASE("rows are sorted and begin at 0, whatever the calendar says") {
+TEST_CASE("rows of any date are sorted and begin at 0") {
   const Trace t = parsed(kAzure, "none");
   REQUIRE(t.records.size() == 3);
   CHECK(t.out_of_order == 1);
@@ -42,7 +42,7 @@ TEST_CASE("rows are sorted and begin at 0, whatever the calendar says") {
   CHECK(describe(t).distinct_blocks == describe(t).blocks);
 }
 
-TEST_CASE("what prompts share is what the model says") {
+TEST_CASE("prompts share the prefixes that the model says") {
   const Trace shared = parsed(kAzure, "shared:600");  // one full block
   for (const TraceRequest& r : shared.records) CHECK(r.hash_ids[0] == 0);
   CHECK(lru_curve(shared.records, kBlockTokens, {}).infinite.hit_blocks == 2);
@@ -54,7 +54,7 @@ TEST_CASE("what prompts share is what the model says") {
     CHECK(!parse_prefix_model(bad));
 }
 
-TEST_CASE("seconds and rows that failed, as another log has them") {
+TEST_CASE("BurstGPT: times in seconds, and failed rows are skipped") {
   const Trace t = parsed(
       "Timestamp,Model,Request tokens,Response tokens,Total tokens,Log Type\n"
       "5,ChatGPT,472,18,490,Conversation log\n"
@@ -67,7 +67,7 @@ TEST_CASE("seconds and rows that failed, as another log has them") {
   CHECK(t.records[1].timestamp_ms == 40500);
 }
 
-TEST_CASE("what is wrong is named with line, field and what is wanted") {
+TEST_CASE("errors name the line, the field and the wanted value") {
   const auto error = [](const char* text) {
     const auto t = parse_csv(text, "t.csv", {.strict = true});
     return t ? std::string("none") : t.error().what;

@@ -36,7 +36,7 @@ TEST_CASE("a bad diurnal rate is refused with what is wrong") {
   CHECK(over_a_day({}, DiurnalRate{})->empty());
 }
 
-TEST_CASE("two traces lie on top of each other and share nothing") {
+TEST_CASE("two traces merge by time and share no blocks") {
   const auto both = together({{0, 600, 1, {0, 1}}, {20, 512, 1, {0}}}, {{10, 512, 2, {0}}});
   REQUIRE(both.size() == 3);
   CHECK(both[1].output_length == 2);

@@ -29,7 +29,7 @@ Numbered random_prompts(uint64_t seed) {
   return number_blocks(out, kBlockTokens);
 }
 
-TEST_CASE("no eviction order beats the one that knows the future, at any size") {
+TEST_CASE("no eviction order beats opt, at any size") {
   const std::vector<uint64_t> sizes = {0, 1, 2, 3, 5, 8, 21, 55, 144, 400, 100000};
   for (uint64_t seed = 1; seed <= 20; ++seed) {
     CAPTURE(seed);

@@ -53,7 +53,7 @@ TEST_CASE("a fitted profile makes traces with the rate, lengths and hit rate of 
   CHECK(half.span_s == doctest::Approx(describe(original).span_s / 2).epsilon(0.05));
 }
 
-TEST_CASE("the recorded conversations, fitted, come back") {
+TEST_CASE("the profile fitted to the recorded conversations reproduces them") {
   const auto path = recorded_conversation();
   if (!path) return;
   auto real = read_trace(*path);
@@ -67,7 +67,7 @@ TEST_CASE("the recorded conversations, fitted, come back") {
   }
 }
 
-TEST_CASE("chats and calls of tools come back as such") {
+TEST_CASE("a fitted profile keeps chats and tool calls apart") {
   auto mixed = read_json_file(profile_path("tool-agent"));
   REQUIRE(mixed);
   const Trace original = of(*mixed, {.seed = 5, .requests = 3000});
@@ -89,7 +89,7 @@ TEST_CASE("chats and calls of tools come back as such") {
 }
 
 // The recorded order, lengths and hits of caches of every size.
-TEST_CASE("questions about documents come back as such") {
+TEST_CASE("a trace of questions about documents gives a documents profile") {
   auto documents = read_json_file(profile_path("documents"));
   REQUIRE(documents);
   (*documents)["questions-together-max"] = 2;
@@ -139,7 +139,7 @@ TEST_CASE("requests that share nothing are fitted as sessions of one request") {
   CHECK(describe(made).input.mean() == doctest::Approx(799.5).epsilon(0.03));
 }
 
-TEST_CASE("what cannot be fitted is refused with the reason") {
+TEST_CASE("a trace that cannot be fitted is refused with the reason") {
   const auto reason = [](const Trace& t) {
     const auto f = fit_profile(t);
     return f ? std::string() : f.error().what;

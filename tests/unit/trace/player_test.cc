@@ -48,7 +48,7 @@ TEST_CASE("a window is shifted to zero and keeps the requests' ids") {
   CHECK(schedule(t, o)->size() == 1);
 }
 
-TEST_CASE("Poisson arrivals have the rate asked for, and the seed decides them") {
+TEST_CASE("Poisson arrivals have the given rate, and the seed decides them") {
   const Trace t = every_second(20000);
   const auto a = schedule(t, {.arrival = Arrival::kPoisson, .qps = 50, .seed = 1});
   const auto b = schedule(t, {.qps = 50, .seed = 1});  // a rate alone means Poisson
@@ -65,7 +65,7 @@ TEST_CASE("Poisson arrivals have the rate asked for, and the seed decides them")
   CHECK(std::sqrt(squares / 19999) == doctest::Approx(1).epsilon(0.05));
 }
 
-TEST_CASE("gamma arrivals have the rate and the coefficient of variation asked for") {
+TEST_CASE("gamma arrivals have the given rate and coefficient of variation") {
   const Trace t = every_second(20000);
   PlayOptions o{.qps = 50, .seed = 3};
   REQUIRE(parse_arrival("gamma:2", o));
@@ -88,7 +88,7 @@ TEST_CASE("uniform arrivals are evenly spaced from zero") {
   CHECK((*plan)[2].due == 200ms);
 }
 
-TEST_CASE("options that make no sense are refused") {
+TEST_CASE("invalid options are refused") {
   const Trace t = every_second(3);
   PlayOptions o;
   CHECK(!schedule(t, {.speed = -1}));

@@ -23,7 +23,7 @@ bool says(const std::string& text, const std::string& part) {
   return text.find(part) != std::string::npos;
 }
 
-TEST_CASE("a line of the public format becomes a record, and back") {
+TEST_CASE("a line of the public format becomes a request, and back") {
   const auto r = parse_record(kGood);
   REQUIRE(r);
   CHECK(r->timestamp_ms == 27);
@@ -112,7 +112,7 @@ TEST_CASE("lines out of order are sorted and counted, or refused when strict") {
         "it done without --strict");
 }
 
-TEST_CASE("prompts for which a model has no room are named with line, length and limit") {
+TEST_CASE("prompts longer than the context are reported with line, length and limit") {
   const std::string text =
       "{\"timestamp\":0,\"input_length\":512,\"output_length\":1,\"hash_ids\":[0]}\n"
       "{\"timestamp\":0,\"input_length\":513,\"output_length\":1,\"hash_ids\":[0,1]}\n";
@@ -151,7 +151,7 @@ TEST_CASE("a file that is missing, a directory, empty or all nonsense is an erro
   CHECK(says(parse_trace("a\nb\n", "t").error().what, "none of 2 lines is a request; line 1"));
 }
 
-TEST_CASE("what is written is read back") {
+TEST_CASE("a written trace reads back equal") {
   const std::string path = (std::filesystem::temp_directory_path() /
                             ("mc-records-test." + std::to_string(::getpid()) + ".jsonl"))
                                .string();
@@ -165,7 +165,7 @@ TEST_CASE("what is written is read back") {
   CHECK(write_trace("/nowhere/t", records).error().code == Code::kNotFound);
 }
 
-TEST_CASE("a request may say what of it is worth keeping") {
+TEST_CASE("a request may have a cache class") {
   const std::string line =
       "{\"timestamp\": 0, \"input_length\": 5, \"output_length\": 1, \"hash_ids\": [3]";
   const auto of = [&](const std::string& rest) { return parse_record(line + rest); };

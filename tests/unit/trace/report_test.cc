@@ -113,7 +113,7 @@ TEST_CASE("an objective for a figure that was not measured is missed") {
   CHECK(summarize({r}, info).within_slo == 0);
 }
 
-TEST_CASE("rates are over the duration told, or else over the time measured") {
+TEST_CASE("rates are over the given duration, or else over the measured time") {
   RunInfo info;
   info.duration_s = 4;
   const std::vector<RequestResult> results = {answered(0, 0, 500, {}), answered(1, 1000, 1000, {})};
@@ -123,7 +123,7 @@ TEST_CASE("rates are over the duration told, or else over the time measured") {
   CHECK(*summarize(results, info).completed_rps == 1);
 }
 
-TEST_CASE("cached tokens are a share of those requests whose server says") {
+TEST_CASE("the hit ratio counts only requests whose server reports hits") {
   auto a = answered(0, 0, 1, {}), b = answered(1, 0, 1, {}), c = answered(2, 0, 1, {});
   a.cached = 1024;
   a.prefill = "p0";
@@ -161,7 +161,7 @@ TEST_CASE("a schedule is kept when the p99 of the lag is within bounds") {
   CHECK(!summarize({}, info).schedule_kept);
 }
 
-TEST_CASE("what was not measured is null in JSON and never 0") {
+TEST_CASE("unmeasured values are null in JSON and never 0") {
   const Json empty = report_json(summarize({}, {}), {});
   CHECK(empty["schema"] == "mc-replay/1");
   CHECK(empty["requests"]["sent"] == 0);
@@ -190,7 +190,7 @@ TEST_CASE("JSON carries seconds and milliseconds as its keys say") {
   CHECK(json["cdf"]["tbt_ms"].size() == 20);
 }
 
-TEST_CASE("a request's line is one JSON object, with gaps only when asked for") {
+TEST_CASE("a request's line is one JSON object, with gaps only on request") {
   auto a = answered(7, 12, 30, {5});
   a.reason = "say \"no\"\n";
   const std::string line = request_line(a, false);

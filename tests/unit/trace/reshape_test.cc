@@ -30,7 +30,7 @@ TEST_CASE("twice the rate halves the times and nothing else") {
   CHECK((*made)[2].hash_ids == kThree[2].hash_ids);
 }
 
-TEST_CASE("a longer prefix is shared by all who shared it") {
+TEST_CASE("a longer prefix is shared by the same requests") {
   const auto made = stretch(kThree, 512, {.prefix = 1.5});
   REQUIRE(made);
   const auto& a = (*made)[0];
@@ -42,7 +42,7 @@ TEST_CASE("a longer prefix is shared by all who shared it") {
   for (const TraceRequest& r : *made) CHECK(check_record(r));
 }
 
-TEST_CASE("a longer prompt grows by what is its own") {
+TEST_CASE("a longer prompt grows in its unshared part") {
   const auto made = stretch(kThree, 512, {.prompt = 3});
   REQUIRE(made);
   CHECK((*made)[0].input_length == 1024 + 3 * 276);
@@ -57,7 +57,7 @@ TEST_CASE("a shorter prefix shares less, and a prompt never becomes empty") {
   for (const TraceRequest& r : *made) CHECK(check_record(r));
 }
 
-TEST_CASE("factors that mean nothing are refused") {
+TEST_CASE("invalid factors are refused") {
   for (const double bad : {0., -1., std::nan(""), HUGE_VAL, 1e9}) {
     CHECK(!stretch(kThree, 512, {.rate = bad}));
     CHECK(!stretch(kThree, 512, {.prefix = bad}));

@@ -146,7 +146,7 @@ TEST_CASE("tools and agents have the published lengths, and share their instruct
   CHECK(describe(tenth).span_s == doctest::Approx(353).epsilon(0.05));
 }
 
-TEST_CASE("a profile's faults are named with the key and the file") {
+TEST_CASE("errors in a profile name the key and the file") {
   const auto error = [](const char* key, Json value) {
     Json p = profile("sample");
     if (value.is_null())
