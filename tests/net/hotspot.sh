@@ -28,8 +28,8 @@ ask_together() { # FIRST LAST
 ask 0
 ask_together 1 6
 [ "$(both mc_engine_peer_tokens_total)" -ge 16384 ] ||
-  die "nothing was lent: $(loopback logs conductor | grep 'request .*ttft' | tail -7)"
-[ "$(both mc_engine_lent_blocks_total)" -ge 64 ] || die "lent blocks are not counted"
+  die "no prefix was fetched: $(loopback logs conductor | grep 'request .*ttft' | tail -7)"
+[ "$(both mc_engine_lent_blocks_total)" -ge 64 ] || die "pinned blocks are not counted"
 loopback logs conductor | grep 'p[01] sends its prefix to p[01] -> d0' >/dev/null || die "no decision says so"
 curl -fsS -d "{\"model\":\"tiny\",\"token_ids\":$prefix}" "$URL/query" >"$T/query.json"
 jq -e '.default | .p0.longest_matched == 16384 and .p1.longest_matched == 16384' "$T/query.json" \
