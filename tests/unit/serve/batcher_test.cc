@@ -60,7 +60,7 @@ TEST_CASE("prefill queue: srpf takes the prompt with the least left to compute, 
   PrefillQueue fcfs = queue_of(64);
   fill(fcfs);
   CHECK(order_of(fcfs, Time{}) == "abc");
-  // Two seconds make up for 200 ms of computing; one does not.
+  // Two seconds of waiting outweigh 200 ms of computing; one second does not.
   PrefillQueue aged = queue_of(64, {true, 0.1});
   aged.push("a", 200, 0, Time{});
   aged.push("b", 10, 0, Time{} + 1s);
@@ -133,7 +133,7 @@ TEST_CASE(
   q.push("b", 32, 0, Time{});
   q.push("c", 16, 0, Time{});
   q.set_ready("b", false);
-  // One of 10 tokens waits for whom it does not overtake.
+  // A prompt of 10 tokens waits only for those that it does not overtake.
   CHECK(about(q.queue_time(Time{}, 10, 0, 0), 48ms));
   CHECK(about(q.queue_time(Time{}, 10, 0, 1), 112ms));
   CHECK(q.queue_time(Time{}, 10, 0, -1).count() == 0);

@@ -32,7 +32,7 @@ BlockRequest prompt(const std::vector<int32_t>& tokens, uint64_t extra_blocks = 
   return r;
 }
 
-// Allocates, computes and commits; the hits.
+// Allocates, computes and commits. Returns the hits.
 size_t serve(BlockManager& m, const std::vector<int32_t>& tokens) {
   const auto tx = m.allocate(prompt(tokens), Time{});
   REQUIRE(tx);
@@ -265,7 +265,7 @@ TEST_CASE("blocks: hits of a serial trace are those that trace::predict_hits exp
 
 namespace {
 
-// Random operations of many requests; after each, the invariants, and at times the events.
+// Random operations of many requests. Checks the invariants after each, and sometimes the events.
 class Chaos {
  public:
   explicit Chaos(uint64_t seed) : random_(seed), m_(24, kB, seed, 64) {}
@@ -405,7 +405,7 @@ TEST_CASE("blocks: a context is kept for its time after each use, up to half of 
   CHECK(m.counts().kept == 0);
   flood(9000);
   CHECK(m.match(chain_hashes(context, kB), context.size()) == 0);
-  // Of contexts only, no more than half is kept; and nothing is refused for them.
+  // With contexts only, at most half is kept, and no request is refused for them.
   for (int32_t i = 0; i < 12; ++i) {
     BlockRequest want = prompt(iota_tokens(2 * kB, 20000 + i * 50));
     want.context_blocks = 2;

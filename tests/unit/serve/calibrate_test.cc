@@ -10,7 +10,7 @@ using namespace mc::serve;
 namespace calibrate_test {
 namespace {
 
-// An engine whose work takes exactly what a spec says, on a clock of its own.
+// An engine whose work takes exactly the time of a spec, on its own clock.
 class TimedEngine final : public Engine {
  public:
   TimedEngine(cost::ModelSpec spec, ManualClock& clock) : spec_(std::move(spec)), clock_(clock) {}

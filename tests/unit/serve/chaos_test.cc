@@ -7,7 +7,7 @@
 namespace mc::serve {
 namespace {
 
-// One request as a conductor leads it; `abort_after` turns later it gives up (0: never).
+// One request as a conductor drives it. It aborts after `abort_after` turns (0: never).
 struct Flow {
   Pair* pair = nullptr;
   std::string id;

@@ -82,7 +82,7 @@ TEST_CASE("blocks that the store refuses are pushed") {
   CHECK(pair.comes_to_rest());
 }
 
-// Reserve, and a KvReady that the test makes up.
+// Sends Reserve, and a KvReady with invented contents.
 Result<rpc::Empty> ready(Pair& pair, const std::string& id, const std::vector<int32_t>& prompt,
                          std::vector<uint32_t> pool) {
   const auto target = pair.reserve(id, prompt, 8);
@@ -176,7 +176,7 @@ TEST_CASE("offers that do not fit are refused and read nothing") {
   CHECK(pair.comes_to_rest());
 }
 
-// Starts a request and turns the loop a while.
+// Starts a request and runs the loop for some turns.
 void begin(Pair& pair, io::Loop& loop, int step) {
   const auto prompt = prompt_of(500, 11);
   const auto target = pair.reserve("r", prompt, 200);

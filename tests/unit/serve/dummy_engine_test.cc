@@ -27,7 +27,7 @@ cost::ModelSpec odd_spec() {  // rows of 15 bytes: no multiple of a word
   return s;
 }
 
-// A sequence with memory of its own, its blocks in an order of their own.
+// A sequence that owns its memory, with its blocks in any order.
 struct Sequence {
   Sequence(const cost::ModelSpec& spec, std::vector<int32_t> t, size_t room = 0)
       : tokens(std::move(t)), parents{BlockHash{}} {

@@ -223,7 +223,7 @@ TEST_CASE("weights stay f16 on a device, and give the tokens of f32 on the CPU")
   };
   CHECK(known("f16").kv_bytes_per_token() * 2 == known("f32").kv_bytes_per_token());
   CHECK(known("f16").fingerprint(16) != known("f32").fingerprint(16));
-  // This model is of sizes that the tensor cores do not take.
+  // The tensor cores do not support the sizes of this model.
   CHECK(opened("f16.gguf", "cuda", "f16").error().what.find("sizes in eights") !=
         std::string::npos);
   CHECK(opened("f16.gguf", "cpu", "f16").error().code == Code::kUnsupported);

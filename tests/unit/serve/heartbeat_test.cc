@@ -14,7 +14,7 @@ namespace {
 
 using namespace std::chrono_literals;
 
-// A conductor that keeps the events in order and asks for what it misses by its answers.
+// A conductor that keeps the events in order; its answers ask for those it misses.
 struct Listener {
   Listener(io::Loop& loop, Metrics& metrics, const std::string& address = "127.0.0.1:0") {
     auto opened = rpc::Server::open(loop, address, metrics);

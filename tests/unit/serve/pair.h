@@ -1,5 +1,5 @@
-// A prefill and a decode worker of one process, on one loop, over the real transfer engine; the
-// test is the conductor.
+// A prefill and a decode worker in one process, over the real transfer engine.
+// They share one loop, and the test is the conductor.
 #pragma once
 #include <doctest/doctest.h>
 #include <unistd.h>
@@ -41,7 +41,7 @@ struct Answer {
   uint32_t kv_errors = 0;
 };
 
-// The ways KV goes from a prefill to a decode worker.
+// The connectors between a prefill and a decode worker.
 struct Way {
   const char* name;
   Connector connector;
@@ -146,7 +146,7 @@ struct Pair {
     to_d = std::move(*rpc::Client::connect(loop, d_server->address()));
   }
 
-  // Turns the loop until `done`, at most 30 seconds.
+  // Runs the loop until `done`, at most 30 seconds.
   bool until(const std::function<bool()>& done) {
     const Time end = loop.clock().now() + 30s;
     while (!done() && loop.clock().now() < end) REQUIRE(loop.turn(20ms));
@@ -180,7 +180,7 @@ struct Pair {
     m.lease_ms = lease_ms;
     return call(*to_p, m);
   }
-  // A whole request; the reply of Prefill.
+  // Runs a whole request. Returns the reply of Prefill.
   PrefillDone serve(const std::string& id, const std::vector<int32_t>& prompt,
                     uint32_t max_tokens = 4) {
     const auto target = reserve(id, prompt, max_tokens);

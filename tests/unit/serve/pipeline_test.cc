@@ -249,7 +249,7 @@ TEST_CASE("a pipeline fetches what it put in the KV store, each stage its layers
   CHECK(count(second.after[0]->metrics, "mc_engine_pool_blocks_fetched_total") == 20);
   CHECK(count(second.after[0]->metrics, "mc_engine_computed_tokens_total") == 3);
   CHECK(count(second.pair->d_metrics, "mc_engine_kv_errors_total") == 0);
-  // A worker with all layers in one finds none of it under its own keys.
+  // A worker with all layers finds none of it under its own keys.
   Pair one(loop, o, "1");
   CHECK(one.serve("c", prompt, 8).pool_tokens == 0);
   CHECK(second.comes_to_rest());
@@ -273,7 +273,7 @@ TEST_CASE("chunks of one prompt are in several stages at once") {
     CHECK(r);
     answered = true;
   });
-  // The stage has a chunk when the next one comes: one after the other it would have one at most.
+  // The stage has a chunk when the next one comes. Without overlap it would have one at most.
   uint64_t most = 0;
   REQUIRE(pipeline.pair->until([&] {
     most = std::max(most, pipeline.pair->prefill->state()["pipeline"]["chunks"].get<uint64_t>());
@@ -347,7 +347,7 @@ TEST_CASE("a stage that dies fails its requests at once, and the pipeline starts
     CHECK(refused.error().code == Code::kBusy);
     pipeline.start(static_cast<uint32_t>(dead) + 1, address);
     REQUIRE(pipeline.begun());
-    // Nothing of before is taken for cached.
+    // Nothing from before counts as cached.
     CHECK(pair.serve("again" + id, prompt).cached_tokens == 0);
     CHECK(pair.answers["again" + id].tokens == pair.answers["before"].tokens);
   }

@@ -173,7 +173,7 @@ TEST_CASE("an abort at any step leaves no block in use") {
     }
     CHECK(pair.comes_to_rest());
   }
-  // What was computed before the aborts is valid; the rest was never shared.
+  // Blocks computed before the aborts are valid; the others were never shared.
   pair.serve("after", prompt);
   CHECK(counted(pair.d_metrics, "mc_engine_kv_errors_total") == 0);
 }

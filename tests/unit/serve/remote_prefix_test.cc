@@ -92,7 +92,7 @@ TEST_CASE("only missing blocks that the holder has are read") {
   const auto done = two.serve(two.asked("r", prompt, *pinned));
   CHECK(done.cached_tokens == 8 * kBlock);
   CHECK(done.peer_tokens == 5 * kBlock);
-  // All of it is there already: nothing is read, and the lock ends all the same.
+  // All of it is there already: nothing is read, and the pin ends all the same.
   const auto more = two.pin_for_peer("s", prompt, 8);
   REQUIRE(more);
   CHECK(two.serve(two.asked("s", prompt, *more)).peer_tokens == 0);
@@ -192,7 +192,7 @@ struct Hot : Cluster {
     g.max_tokens = 4;
     return conductor->submit(std::move(g), heard.sink());
   }
-  // What a worker was asked to lock for a prompt of so many tokens, and as which of all.
+  // The request that a worker got for a prompt of `tokens` tokens, and its number, from 1.
   static std::pair<TxAllocate, uint64_t> locked(const test::FakePrefill& worker, size_t tokens) {
     for (size_t i = 0; i < worker.allocated.size(); ++i)
       if (worker.allocated[i].prompt.size() == tokens) return {worker.allocated[i], i + 1};

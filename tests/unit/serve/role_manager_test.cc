@@ -66,7 +66,7 @@ struct Process {
     if (own) m.prefill = server->address();
     return call(m);
   }
-  // Until the KV is the decode instance's; the transaction.
+  // Runs a request until the decode instance has its KV. Returns the transaction.
   uint64_t start(const std::string& id, const std::vector<int32_t>& prompt, uint32_t max_tokens,
                  bool own = true) {
     const auto target = reserve(id, prompt, max_tokens, own);

@@ -1,4 +1,4 @@
-// A transformer of a few thousand weights, and what it says alone.
+// A transformer of a few thousand weights, and the tokens that it gives alone.
 #pragma once
 #include <initializer_list>
 #include <string>
@@ -38,7 +38,7 @@ inline std::vector<int32_t> small_prompt(size_t n, uint64_t seed) {
   return tokens;
 }
 
-// What one process says: the whole prompt at once, in blocks of its own.
+// The tokens of one process, which computes the whole prompt at once in its own blocks.
 inline std::vector<int32_t> alone(const CpuEngine& engine, std::vector<int32_t> tokens, size_t n,
                                   Sampling sampling) {
   const size_t blocks = (tokens.size() + n) / engine.block_tokens() + 1;

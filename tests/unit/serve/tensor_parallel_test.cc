@@ -1,6 +1,6 @@
 // Workers of different tensor parallelism give the tokens of one process.
-// This holds for every connector, and for KV that is computed, reused, or from any worker's pool
-// blocks.
+// This holds for every connector, and for KV that is computed, reused, or from any worker in the
+// pool.
 #include <algorithm>
 #include <optional>
 

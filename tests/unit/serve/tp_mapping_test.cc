@@ -18,7 +18,7 @@ struct Shape {
   uint32_t layers, kv_heads, tokens, head_dim;
 };
 
-// A rank's pool: its blocks lie where `at` says, in runs and gaps.
+// A rank's pool. `at` has the places of its blocks, in runs and gaps.
 struct RankPool {
   uint32_t heads = 0;
   uint64_t block = 0;
@@ -48,7 +48,7 @@ RankPool rank_pool(Random& random, const Shape& s, uint32_t ranks, size_t blocks
   return pool;
 }
 
-// What the byte of (block, layer, K|V, head, token, dim) is.
+// The value of the byte at (block, layer, K|V, head, token, dim).
 std::byte byte_of(size_t block, uint32_t layer, uint32_t kv, uint32_t head, uint32_t inner) {
   return static_cast<std::byte>(1 + (block * 131 + layer * 31 + kv * 17 + head * 7 + inner) % 255);
 }
