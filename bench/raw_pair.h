@@ -23,7 +23,7 @@ namespace mc::bench {
 
 inline constexpr const char* kCongestion[] = {"reno", "cubic"};  // as lib/xfer/tcp asks for
 
-// What a stream is asked to do next; then bytes flow, and after those that the child takes, one
+// The next order of a stream; then bytes flow, and after those that the child takes, one
 // byte back.
 struct Ask {
   uint64_t bytes = 0;   // in all

@@ -88,7 +88,7 @@ uint64_t heap() {
 struct Filled {
   double bytes = 0;       // an object, beside its key
   double put_us = 0;      // a put, without any wire
-  double list_ms = 0;     // the longest that anybody waits while the order of all keys is made
+  double list_ms = 0;     // the longest wait of a call while the order of all keys is made
   double give_up_ms = 0;  // and while their node is given up
   double give_up_s = 0;   // how long that takes, all in all
 };
@@ -346,7 +346,8 @@ Result<> measure_calls(const Servers& s, const bench::Options& o, const Clock& c
   return {};
 }
 
-// The p99 of exists, in microseconds, while somebody puts 16 at a time, here or elsewhere, or not.
+// The p99 of exists, in microseconds, while other clients put 16 at a time, here, elsewhere, or
+// not.
 Result<> measure_eviction(const Servers& s, const bench::Options& o, const Clock& clock) {
   MC_TRY(Callers asker, Callers::open(s.small_address, "", 1, clock));
   MC_TRY(Callers writer, Callers::open(s.small_address, "", 1, clock));
@@ -362,7 +363,7 @@ Result<> measure_eviction(const Servers& s, const bench::Options& o, const Clock
     std::sort(us.begin(), us.end());
     return Measured(us[us.size() * 99 / 100]);
   };
-  // While somebody puts, into the small pool, which evicts as much, or into the large one.
+  // While a client puts into the small pool, which evicts as much, or into the large one.
   const auto beside = [&](Callers& who) -> Result<Measured> {
     std::atomic<bool> stop{false};
     Result<> written;

@@ -1,5 +1,5 @@
 // The store that a benchmark puts its load on, and the servers it is compared with: processes of
-// their own, in a folder of its own, all of which end with it.
+// their own, in a folder of its own, and end with it.
 #pragma once
 #include <filesystem>
 #include <map>

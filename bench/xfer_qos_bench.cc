@@ -1,5 +1,5 @@
 // What processes and classes get of one link: two network namespaces joined by 1 Gbit/s. Fairness
-// of two processes of which one has 16 times the threads; and short high-priority reads beside a
+// of two processes, one with 16 times the threads; and short high-priority reads beside a
 // low-priority bulk stream, from the same process and from another.
 #include <cstring>
 #include <thread>

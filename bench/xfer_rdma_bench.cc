@@ -273,7 +273,7 @@ Result<> four_nics(const Clock& clock, const RdmaOptions& o, const ServingPeer& 
 }
 
 // Queue pairs made for 64-byte writes to a thousand peers (one process under as many names), of
-// which the k-th is asked 1/k as often as the first.
+// which the k-th gets 1/k of the requests of the first.
 Result<Measured> queue_pairs_made(const Clock& clock, const RdmaOptions& o, const ServingPeer& peer,
                                   xfer::Eviction eviction) {
   constexpr size_t kPeers = 1000;

@@ -5,7 +5,7 @@ source "$(dirname "$0")/../common.inc"
 refused() { expect "$1" timeout -k 1 20 "${@:2}"; }
 says() { grep -qF -- "$1" "$T/err" || die "no word of '$1': $(cat "$T/err")"; }
 
-# A port that somebody holds until the test ends.
+# A port that is held until the test ends.
 python3 -c 'import socket, sys
 s = socket.socket(); s.bind(("127.0.0.1", 0)); s.listen()
 print(s.getsockname()[1], flush=True); sys.stdin.read()' < <(tail -f /dev/null --pid=$$) >"$T/port" &

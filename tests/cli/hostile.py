@@ -3,7 +3,7 @@
 Control port: messages of another protocol version, of unknown types, and of every type named, with
 bodies whose lengths lie: each must be answered with an error. Frames that are no messages, pages
 asked for wrongly and noise on the data ports must cost the sender its connection at most. The
-wire is written by hand here (ZMTP 3.0 without security, docs/wire.md), as a foreign client would.
+wire is written by hand here (ZMTP 3.0 without security, docs/wire.md), as a client of others would.
 """
 import json
 import random

@@ -12,7 +12,7 @@ expect 3 "$replay" run "$T/trace.jsonl" --url $nobody --wait-ready 200ms
 said "$nobody is not ready after 200ms: connect to 127.0.0.1:1: Connection refused"
 [ ! -s "$T/out" ] || die "a report without a run: $(cat "$T/out")"
 
-# Wrong words, found before the server is asked.
+# Wrong words, found before the server sees a request.
 expect 2 "$replay" run --url $nobody
 said 'no trace'
 expect 2 "$replay" run "$T/trace.jsonl" --url $nobody --sped 2
@@ -54,7 +54,7 @@ class Handler(http.server.BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(data)
     def do_GET(self):
-        if self.path == '/v1/models': return self.plain(200, {'data': [{'id': 'foreign'}]})
+        if self.path == '/v1/models': return self.plain(200, {'data': [{'id': 'external'}]})
         self.plain(404, {})
     def event(self, text):
         data = f'data: {text}\n\n'.encode()
@@ -103,7 +103,7 @@ import json, sys
 report = json.load(open(sys.argv[1]))
 requests = [json.loads(line) for line in open(sys.argv[2])]
 assert report['schema'] == 'mc-replay/1' and report['requests']['ok'] == 21, report
-assert report['cluster']['model'] == 'foreign' and report['cache']['hit_tokens'] == 105, report
+assert report['cluster']['model'] == 'external' and report['cache']['hit_tokens'] == 105, report
 assert report['requests']['within_slo'] == 21 and report['kv_errors'] is None, report
 assert len(requests) == 21 and all(len(r['gaps_ms']) == 7 and r['output'] == 8 for r in requests)
 assert [r['t_intended_ms'] for r in requests] == [10.0 * i for i in range(21)]

@@ -156,3 +156,11 @@ write lib/base/a.cc '#include <zmq.h>'
 finds 'zmq.h is heavy'
 write lib/base/a.cc '// never getenv' '#include <vector>'
 passes
+
+# Words that do not come back, also in parts of names; and waits in scripts.
+write lib/base/time.h '#pragma once' '// Somebody waits.'
+finds 'lib/base/time.h:2: "somebody"'
+write lib/base/time.h '#pragma once' 'int newGraves_ = 0;'
+finds 'lib/base/time.h:2: "graves"'
+write tests/net/wait.sh 'sleep 1'
+finds 'tests/net/wait.sh:1: a wait'

@@ -18,7 +18,7 @@ expect 0 "$topo" tiers
 expect 0 "$topo" tiers --output json
 python3 -m json.tool "$T/out" >/dev/null || die "tiers --output json is not JSON"
 
-# NVML, loaded when it is asked for: a stand-in with two GPUs that this machine's /sys does not have.
+# NVML, loaded at its first use: a stand-in with two GPUs that this machine's /sys does not have.
 expect 0 "$topo" --version
 grep -q '^NVML: ' "$T/out" || die "--version does not say what there is of NVML: $(cat "$T/out")"
 cat >"$T/gpus" <<'GPUS'

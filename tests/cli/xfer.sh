@@ -80,7 +80,7 @@ expect 2 "$xfer" serve --listen 0.0.0.0:0 --http 127.0.0.1:0
 grep -q 'cluster-key' "$T/err" || die "beyond loopback without a key: unclear error"
 stop memory
 
-# A file in place of memory: bytes go into it and out of it, whoever opens it.
+# A file in place of memory: bytes go into it and out of it, by any process.
 serve file --size 0 --file "$T/segment" --file-size 8MiB --writable
 peer=$(address file)
 for transports in file,tcp tcp; do

@@ -1,4 +1,4 @@
-// Descriptions of machines from strangers, fuzzed: hwloc XML, NCCL XML, our JSON, and recorded
+// Untrusted descriptions of machines, fuzzed: hwloc XML, NCCL XML, our JSON, and recorded
 // sysfs trees. An input is read, or refused with an error that names it; whatever is read can be
 // ranked, shown in every form, compared with itself, and written and read again as the same
 // machine.

@@ -6,7 +6,7 @@ source "$(dirname "$0")/cluster.inc"
 emulator=$MC_BIN/verbs-emulator/verbs-emulator
 [ -x "$emulator" ] || skip "built without libibverbs-dev: apt-get install libibverbs-dev, configure again"
 sample 60
-# On machines with two sockets and NICs on both, where a recorded one is at hand.
+# On machines with two sockets and NICs on both, where a recorded one is present.
 machine=()
 fixtures=$MC_TEST_SHARED/fixtures/topology
 if [ -e "$fixtures/mk_sysfs.py" ]; then

@@ -14,9 +14,9 @@ answers() { # NAME: those of the cluster, in $T/NAME
   local i
   model=$(curl -fsS "$URL/v1/models" | jq -r '.data[0].id')
   for i in 1 2 3; do # the second and third reuse blocks of the first
-    ask "{\"prompt\": \"A story of many words that is told again and again, number $i\",
+    ask "{\"prompt\": \"A story of many words heard again and again, number $i\",
           \"max_tokens\": 24, \"temperature\": 0, \"ignore_eos\": true}"
-    ask "{\"prompt\": \"A story of many words that is told again and again, number $i\",
+    ask "{\"prompt\": \"A story of many words heard again and again, number $i\",
           \"max_tokens\": 24, \"temperature\": 0.8, \"top_k\": 40, \"top_p\": 0.9, \"seed\": $i}"
   done >"$T/$1"
 }

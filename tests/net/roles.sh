@@ -77,7 +77,7 @@ grep -q hermit "$T/err" || die "the refusal does not name the role: $(cat "$T/er
 
 # Told to end, a worker finishes what it has, and writes down what it did.
 kill -TERM "$(cat "$T/cluster/b0.pid")"
-# (At its start it wrote one without events: whether it can is told then.)
+# (At its start it wrote one without events, to find out whether it can.)
 tracks() { jq -r '[.traceEvents[] | select(.ph == "X") | .cat] | unique | .[]' "$T/trace.json"; }
 written() { [ -n "$(tracks)" ]; }
 until_true 30 "no trace is written" written

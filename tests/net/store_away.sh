@@ -36,7 +36,7 @@ expect 1 store exists gone
 expect 0 store put gone "$T/v3" --prefer m
 right gone "$T/v3" || die "an old value came back"
 
-# What has gathered is written when the node is told to end.
+# What has gathered is written when the node ends.
 stop a
 ssd_node a --ssd-flush 1h
 store put late "$T/v4" --prefer a >/dev/null

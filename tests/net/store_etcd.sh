@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Three masters, of which etcd says who leads: the leader is killed, stopped past its lease and ended
+# Three masters; etcd says which of them leads: the leader is killed, stopped past its lease and ended
 # under load. No client sees an error, none waits longer than an election; what was stored is there.
 source "$(dirname "$0")/../common.inc"
 source "$(dirname "$0")/store.inc"
@@ -133,10 +133,10 @@ for how in killed stopped ended; do
 done
 all_there "at the end"
 
-# Without etcd the leader leads to the end of its lease; with it again, somebody does.
+# Without etcd the leader leads to the end of its lease; with it again, one does.
 kill -STOP "${PIDS[etcd]}"
 nobody() { ! leader; }
-until_true 30 "somebody leads without etcd" nobody
+until_true 30 "a master leads without etcd" nobody
 expect 3 store get stay1 --out "$T/back" --timeout 1s
 kill -CONT "${PIDS[etcd]}"
 until_true 30 "nobody leads when etcd is back" leader

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# A replica's node is stopped: reads over the network that wait for it are asked of the other one, and
+# A replica's node is stopped: reads over the network that wait for it go to the other one, and
 # none takes as long as it takes to give a node up. Clients that know several masters do not wait for
 # those that are gone, and name all of them when there is none.
 . "$(dirname "$0")/../common.inc"
@@ -13,7 +13,7 @@ hits() {
     awk '/^mc_store_hits_total/ {hits = $2} END {print hits + 0}'
 }
 hits_over() { [ "$(hits)" -gt "$1" ]; }
-# Gets, in the middle of which each node stops until more were answered. Results are in $T/gets. A read
+# Gets; in the middle of them each node stops until more were answered. Results are in $T/gets. A read
 # that waited for the node that is stopped would take the 3 s of --peer-timeout.
 gets_beside_a_stop() {
   "$MC_BIN/mc-store" bench --master "$MASTER" --replicas 2 --value 256KiB --count 8 --for "$((10 * SLOW))s" \
@@ -35,7 +35,7 @@ jq -es '.[] | select(.op == "get") | .wrong == 0 and .missing == 0' "$T/gets" >/
 jq -es '.[] | select(.op == "get") | .hedged > 0 and ."max-us" < 3000000' "$T/gets" >/dev/null ||
   die "reads waited for the node that was stopped: $(cat "$T/gets")"
 
-# What is read again comes out of this process's memory, and the master is asked all the same.
+# What is read again comes out of this process's memory, and the master hears of it all the same.
 expect 0 "$MC_BIN/mc-store" bench --master "$MASTER" --value 256KiB --count 8 --for 1s --transports tcp \
   --near-cache 16MiB --output json
 jq -es '.[] | select(.op == "get") | .wrong == 0 and .near > 100' "$T/out" >/dev/null ||

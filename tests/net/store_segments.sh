@@ -1,6 +1,6 @@
 #!/usr/bin/env bash
 # Segments in named files outlive their process, killed or ended: what was put is read again, what
-# was removed is not, damage and strangers are found; a client that has the file mapped still does
+# was removed is not, damage and unknown files are found; a client that has the file mapped still does
 # no harm. Several segments of one node; huge pages, or words about them.
 . "$(dirname "$0")/../common.inc"
 . "$(dirname "$0")/store.inc"
@@ -84,9 +84,9 @@ refused() {  # WORDS FLAGS...: the node does not start, and says so
 refused 'in use by another process' --segment "16MiB@file:$SEG"
 kill_9 a
 refused 'ask for as much' --segment "8MiB@file:$SEG"
-echo precious >"$T/stranger"
-refused 'holds something' --segment "1MiB@file:$T/stranger"
-[ "$(cat "$T/stranger")" = precious ] || die "a stranger's file was written to"
+echo precious >"$T/unknown"
+refused 'holds something' --segment "1MiB@file:$T/unknown"
+[ "$(cat "$T/unknown")" = precious ] || die "a file of others was written to"
 cp "$SEG.index" "$T/index"
 printf '\x63' | dd of="$SEG.index" bs=1 seek=8 conv=notrunc 2>/dev/null
 refused 'newer version' --segment "16MiB@file:$SEG"

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Processes that stand still for longer than anybody waits: a master loses no node, a writer writes
+# Processes that stand still for longer than any peer waits: a master loses no node, a writer writes
 # over nobody. And a node that dies under readers who have another replica costs none of them an error.
 . "$(dirname "$0")/../common.inc"
 . "$(dirname "$0")/store.inc"

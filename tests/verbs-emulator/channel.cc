@@ -10,7 +10,7 @@ namespace mc::emu {
 
 void notify_channel(Cq& cq) {
   if (cq.cq.channel == nullptr) return;
-  // A full pipe has events enough to wake whoever waits.
+  // A full pipe has events enough to wake the threads that wait.
   [[maybe_unused]] ssize_t n = write(of(cq.cq.channel)->write_fd, &cq.ref, sizeof cq.ref);
 }
 

@@ -165,7 +165,7 @@ struct MrSlot {
   uint64_t address, length, iova;
 };
 
-// What the sender of a queue pair touches right now; whoever withdraws access waits for it.
+// What the sender of a queue pair touches right now; who withdraws access waits for it.
 struct Hazard {
   std::atomic<uint32_t> mr;  // slot + 1
   std::atomic<uint32_t> qp;  // slot + 1 of the other side

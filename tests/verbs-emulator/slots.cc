@@ -163,7 +163,7 @@ void Fabric::free_context(ContextSlot& slot) { slot.generation.store(0); }
 
 void Fabric::reap() {
   for (ContextSlot& context : layout_->context) {
-    uint32_t ended = 1;  // 2: somebody reaps it
+    uint32_t ended = 1;  // 2: a process reaps it
     if (is_free(context) || alive(context) || !context.gone.compare_exchange_strong(ended, 2))
       continue;
     uint32_t owner = index(context);

@@ -169,7 +169,7 @@ ibv_wc_status move_chunk(int pid, bool read, const Spans& near, const Spans& far
   return readable_here(near) ? IBV_WC_REM_OP_ERR : IBV_WC_LOC_PROT_ERR;
 }
 
-// Moves `bytes`; valid() is asked before every chunk.
+// Moves `bytes`; calls valid() before every chunk.
 template <class Valid>
 ibv_wc_status move(int pid, bool read, const Spans& here, const Spans& there, uint64_t bytes,
                    Valid valid) {

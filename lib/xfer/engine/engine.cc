@@ -129,7 +129,7 @@ Result<> Engine::Impl::start() {
   for (const auto& t : transports) counts.push_back(counters_of(t->name()));
   if (host_copies != nullptr) {
     const Counters& count = counts[0];
-    host_copies->count_at_desks(*count.slices, *count.bytes, *count.requests);
+    host_copies->count_cached_copies(*count.slices, *count.bytes, *count.requests);
   }
   MC_TRY(PeerPtr me, make_peer(describe()));
   {

@@ -272,7 +272,7 @@ TEST_CASE("more requests than the loop's queue holds are refused with 503") {
   CHECK(wait_until(f.loop, [&] { return f.server->open_exchanges() == 0; }));
 }
 
-TEST_CASE("connections above the limit are told so") {
+TEST_CASE("connections above the limit get an answer that says so") {
   ServerOptions options;
   options.connections_max = 1;
   Fixture f(options);

@@ -54,7 +54,7 @@ class LocalTransport final : public Transport {
   // not; try copy_now().
   bool copy_again(const Request& request, Time now);
   // Before the first of them: what such copies count.
-  void count_at_desks(Counter& slices, Counter& bytes, Counter& requests) {
+  void count_cached_copies(Counter& slices, Counter& bytes, Counter& requests) {
     copy_cache_.count(slices, bytes, requests);
   }
   // Copies a whole checked request on this thread if that needs no answer of another process.
