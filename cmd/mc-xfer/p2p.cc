@@ -242,13 +242,13 @@ Result<int> unpublish(const AskOptions& o, const Context&) {
   if (o.from.empty()) return fail(Code::kInvalid, "--from is missing: which source?");
   const SteadyClock clock;
   std::vector<std::string> todo = o.from;
-  std::set<std::string> told;
+  std::set<std::string> notified;
   size_t dropped = 0;
   Error first;
   while (!todo.empty()) {
     const std::string address = todo.back();
     todo.pop_back();
-    if (!told.insert(address).second) continue;
+    if (!notified.insert(address).second) continue;
     auto set = ask(o, address, p2p::DropSet{o.name}, clock);
     if (!set && first.what.empty()) first = set.error();
     if (!set) continue;

@@ -1,4 +1,4 @@
-// Where bytes of this machine lie, as the choice of NICs sees it.
+// The NUMA node and GPU of a memory range. The rail scheduler uses it to rank NICs.
 //
 // Thread: values.
 #pragma once

@@ -42,7 +42,7 @@ std::vector<std::pair<uint64_t, uint64_t>> moves(const Request& r, const std::by
 TEST_SUITE("xfer/merge") {
   std::vector<std::byte> memory(1 << 20);
 
-  TEST_CASE("requests that touch on both sides become one run") {
+  TEST_CASE("requests that touch on both sides become one request") {
     std::vector<Request> requests;
     for (uint64_t i = 0; i < 100; ++i)
       requests.push_back(piece(memory.data() + i * 64, 5000 + i * 64, 64));
@@ -68,7 +68,7 @@ TEST_SUITE("xfer/merge") {
     CHECK(runs[0].count == 32);
   }
 
-  TEST_CASE("what differs in more than its place is left apart") {
+  TEST_CASE("requests that differ in more than their addresses are not merged") {
     const Request first = piece(memory.data(), 0, 64), next = piece(memory.data() + 64, 64, 64);
     CHECK(merge_all({first, next}).size() == 1);
     auto differs = [&](auto change) {
@@ -90,13 +90,13 @@ TEST_SUITE("xfer/merge") {
     CHECK(merge(std::vector{first, next}, std::vector<BufferBase>(2), kNoLimit).size() == 2);
   }
 
-  TEST_CASE("rows that would overlap, or run backwards, are left apart") {
+  TEST_CASE("rows that would overlap, or run backwards, are not merged") {
     CHECK(merge_all({piece(memory.data(), 0, 64), piece(memory.data() + 32, 64, 64)}).size() == 2);
     CHECK(merge_all({piece(memory.data(), 64, 64), piece(memory.data() + 64, 0, 64)}).size() == 2);
     CHECK(merge_all({piece(memory.data(), 0, 64), piece(memory.data(), 0, 64)}).size() == 2);
   }
 
-  TEST_CASE("a run ends where it would pass the limit, and a request's own rows stay its own") {
+  TEST_CASE("a merged request stays within the limit, and a strided request is not extended") {
     std::vector<Request> requests;
     for (uint64_t i = 0; i < 10; ++i) requests.push_back(piece(memory.data() + i * 64, i * 64, 64));
     const auto runs = merge_all(requests, 256);
@@ -138,7 +138,7 @@ TEST_SUITE("xfer/merge") {
     }
   }
 
-  TEST_CASE("blocks in any order are joined as if they came in the order of their addresses") {
+  TEST_CASE("blocks in any order are merged in the order of their addresses") {
     Random random(5);
     std::vector<Request> requests;
     for (uint64_t layer = 0; layer < 4; ++layer)
@@ -162,7 +162,7 @@ TEST_SUITE("xfer/merge") {
       }
   }
 
-  TEST_CASE("an order that joins more than that of addresses stays, and so do mixed requests") {
+  TEST_CASE("an order that merges more than that of addresses stays, and so do mixed requests") {
     std::vector<Request> kinds;  // the keys of all blocks, then their values, which lie between
     for (const uint64_t from : {0UL, 600UL})
       for (uint64_t block = 0; block < 8; ++block)

@@ -29,7 +29,7 @@ struct Device {
 
 std::unique_ptr<Engine> drilled(const std::string& rules, Metrics& metrics) {
   const std::string script =
-      (std::filesystem::temp_directory_path() / ("mc-relay-" + std::to_string(::getpid())))
+      (std::filesystem::temp_directory_path() / ("mc-staging-" + std::to_string(::getpid())))
           .string();
   std::ofstream(script) << rules;
   EngineOptions o;
@@ -43,7 +43,7 @@ std::unique_ptr<Engine> drilled(const std::string& rules, Metrics& metrics) {
 
 }  // namespace
 
-TEST_SUITE("xfer/relay") {
+TEST_SUITE("xfer/staging") {
   TEST_CASE("the stand-in's memory is nothing that host code can read") {
     StandIn device(4096);
     int fds[2];
