@@ -189,7 +189,7 @@ void print_frames() {
   std::printf("frame hello: nonce %zu bytes, proof %s\n", kNonceBytes,
               hex_of_memory(prove("secret", Nonce{})).c_str());
   for (const char* address : {"127.0.0.1:5550", "0.0.0.0:5550", "10.0.0.2:5550"})
-    for (const std::string& name : rpc::near_names(address))
+    for (const std::string& name : rpc::shm_names(address))
       std::printf("socket of %s: @%s\n", address, name.c_str());
 }
 
