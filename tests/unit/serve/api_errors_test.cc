@@ -5,8 +5,8 @@
 #include <cstdio>
 #include <fstream>
 
-#include "base/json.h"
 #include "api_site.h"
+#include "base/json.h"
 #include "tests/unit/http/raw.h"
 
 using namespace mc;

@@ -2,8 +2,8 @@
 
 #include <doctest/doctest.h>
 
-#include "base/json.h"
 #include "api_site.h"
+#include "base/json.h"
 #include "tests/unit/http/raw.h"
 
 using namespace mc;
