@@ -11,7 +11,7 @@ together.
   --repeat N     runs the selection N times, nothing twice, and prints each test's failures of N
   --table FILE   appends a line a test, tab between: build folder, seconds, verdict, name. The
                  verdict is passed, failed, flaky, skipped or not run. MC_TEST_TABLE says the same
-  MC_TEST_JOBS   how many tests run at a time; three a CPU without it
+  MC_TEST_JOBS   how many tests run at a time; two a CPU without it
 """
 import collections
 import json

@@ -139,7 +139,7 @@ if [ -x "$MC_BIN/mc-conductor" ]; then
   echo '[{}]' >"$T/registered.json"
   refused 2 "$MC_BIN/mc-conductor" "${free[@]}" --foreign-state "$T/registered.json"
   says "--foreign-state: $T/registered.json: engine 0:"
-  says 'remove it and register anew'
+  says 'remove it and register again'
   refused 2 "$MC_BIN/mc-conductor" "${free[@]}" --foreign-state "$T/nowhere/registered.json"
   says "$T/nowhere/registered.json"
   says 'want a file that can be written'

@@ -283,7 +283,7 @@ TEST_SUITE("xfer/device") {
       CHECK_FALSE(described.buffers[0].device_writes);
     }
     bad(plain(m.engine->register_memory(raw->bytes, true, "stand-in:1")), Code::kInvalid,
-        "memory of stand-in:0 as stand-in:1");
+        "memory of stand-in:0 cannot be registered as stand-in:1");
     bad(plain(m.engine->register_memory({raw->data(), 2 * kMiB}, true, "stand-in:0")),
         Code::kInvalid, "pass the end");
     std::vector<std::byte> host(4096);

@@ -289,7 +289,7 @@ TEST_CASE("registrations outlive the conductor, where there is a file for them")
   const auto damaged = Conductor::open(loop, o, 42, metrics);
   REQUIRE_FALSE(damaged);
   CHECK(damaged.error().what.find("--foreign-state: " + path) != std::string::npos);
-  CHECK(damaged.error().what.find("register anew") != std::string::npos);
+  CHECK(damaged.error().what.find("register again") != std::string::npos);
   std::remove(path.c_str());
 }
 
