@@ -148,14 +148,14 @@ struct Pair {
 
   // Runs the loop until `done`, at most 30 seconds.
   bool until(const std::function<bool()>& done) {
-    const Time end = loop.clock().now() + 30s;
+    const Time end = loop.clock().now() + 30s * kSlow;
     while (!done() && loop.clock().now() < end) REQUIRE(loop.turn(20ms));
     return done();
   }
   template <class M>
-  Result<typename M::Reply> call(rpc::Client& client, const M& message) {
+  Result<typename M::Reply> call(rpc::Client& client, const M& message, Duration budget = 5s) {
     std::optional<Result<typename M::Reply>> answer;
-    client.call<M>(message, 5s, [&](Result<typename M::Reply> r) { answer = std::move(r); });
+    client.call<M>(message, budget, [&](Result<typename M::Reply> r) { answer = std::move(r); });
     REQUIRE(until([&] { return answer.has_value(); }));
     return *answer;
   }
@@ -187,7 +187,7 @@ struct Pair {
     REQUIRE_MESSAGE(target, target.error().what);
     const auto tx = allocate(id, prompt, *target);
     REQUIRE_MESSAGE(tx, tx.error().what);
-    const auto done = call(*to_p, Prefill{tx->tx});
+    const auto done = call(*to_p, Prefill{tx->tx}, 20s * kSlow);  // a store may time out on the way
     REQUIRE_MESSAGE(done, done.error().what);
     REQUIRE(until([&] { return !answers[id].finish.empty(); }));
     CHECK(answers[id].finish == "length");
