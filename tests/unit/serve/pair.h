@@ -168,7 +168,7 @@ struct Pair {
     m.prompt = prompt;
     m.max_tokens = max_tokens;
     m.ignore_eos = true;
-    m.kv_deadline_ms = kv_deadline_ms;
+    m.kv_deadline_ms = kv_deadline_ms * kSlow;
     return call(*to_d, m);
   }
   Result<TxAllocated> allocate(const std::string& id, const std::vector<int32_t>& prompt,
