@@ -13,10 +13,13 @@
 #include "base/log.h"
 #include "io/fd.h"
 #include "io/file.h"
+#include "io/limits.h"
 #include "rpc/socket.h"
 
 namespace mc {
 namespace {
+
+constexpr uint64_t kOpenFiles = 65'536;  // each peer has a few
 
 // The protocol of sd_notify(3): one datagram to the socket that systemd names; '@' means abstract.
 void notify_systemd(const char* state) {
@@ -43,6 +46,7 @@ Result<> DaemonOptions::load() const {
     if (::access(folder.c_str(), W_OK | X_OK) != 0)
       return fail_errno("announce %s", announce.c_str());
   }
+  (void)io::raise_open_files(kOpenFiles);
   return rpc::load_cluster_key(cluster_key);
 }
 

@@ -37,7 +37,8 @@ struct DaemonOptions {
       "file (mode 0600) with the secret all processes of a cluster share");
   }
 
-  Result<> load() const;  // reads the cluster key, if any; checks the folder of announce
+  // Reads the cluster key, if any; checks the folder of announce; raises the limit on open files.
+  Result<> load() const;
   Result<> ready(const Endpoints& me) const;  // announces, logs, and tells systemd
   void stopping() const;                      // tells systemd and removes the announcement
 };

@@ -68,10 +68,20 @@ WithFd receive_with_fd(int socket, std::span<char> into, int flags) {
   message.msg_controllen = sizeof control;
   WithFd out{::recvmsg(socket, &message, flags | MSG_CMSG_CLOEXEC), {}};
   if (out.bytes < 0) return out;
-  if (const cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr && c->cmsg_type == SCM_RIGHTS) {
-    int fd = -1;
-    std::memcpy(&fd, CMSG_DATA(c), sizeof fd);
-    out.fd.reset(fd);
+  // A peer may send more descriptors than were asked for: the buffer has room for two on 64 bits.
+  bool unasked = (message.msg_flags & MSG_CTRUNC) != 0;
+  for (cmsghdr* c = CMSG_FIRSTHDR(&message); c != nullptr; c = CMSG_NXTHDR(&message, c)) {
+    if (c->cmsg_level != SOL_SOCKET || c->cmsg_type != SCM_RIGHTS) continue;
+    for (size_t at = 0; CMSG_LEN(at + sizeof(int)) <= c->cmsg_len; at += sizeof(int)) {
+      int fd = -1;
+      std::memcpy(&fd, CMSG_DATA(c) + at, sizeof fd);
+      unasked |= static_cast<bool>(out.fd);
+      out.fd.reset(fd);
+    }
+  }
+  if (unasked) {
+    out = {-1, {}};
+    errno = EPROTO;
   }
   return out;
 }

@@ -15,6 +15,7 @@ namespace mc::rpc {
 namespace {
 
 constexpr Duration kAwake = std::chrono::microseconds(60);  // the longest poll after a message
+constexpr Duration kAcceptRest = std::chrono::milliseconds(100);
 constexpr int kPeerTurn = 64;  // messages of one peer before the next has its turn
 constexpr size_t kHandshakesMax = 32;
 constexpr uint64_t kListener = UINT64_MAX;
@@ -45,6 +46,7 @@ ShmListener::ShmListener(io::Loop& loop, std::string address, Take take)
 }
 
 ShmListener::~ShmListener() {
+  if (rest_ != 0) loop_.cancel(rest_);
   loop_.unwatch(hot_watch_);
   loop_.unwatch(poll_watch_);
 }
@@ -117,7 +119,7 @@ void ShmListener::poll() {
 void ShmListener::accept() {
   for (;;) {
     io::Fd socket(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK));
-    if (!socket) return;
+    if (!socket) return rest_if_full(errno);
     if (peers_.size() >= kPeersMax) continue;
     auto handshake = ShmHandshake::from(std::move(socket), address_);
     if (!handshake) {
@@ -129,6 +131,18 @@ void ShmListener::accept() {
     watch(handshake->fd(), kHandshake | static_cast<uint64_t>(handshake->fd()));
     handshakes_.push_back(std::move(*handshake));
   }
+}
+
+// Without a descriptor for it a caller stays in the queue, and the loop would be woken for it
+// without end.
+void ShmListener::rest_if_full(int error) {
+  if (error != EMFILE && error != ENFILE && error != ENOMEM && error != ENOBUFS) return;
+  log_warn("rpc", "accept a caller of this host: %s", std::strerror(error));
+  (void)::epoll_ctl(epoll_.get(), EPOLL_CTL_DEL, listener_.get(), nullptr);
+  rest_ = loop_.after(kAcceptRest, [this] {
+    rest_ = 0;
+    watch(listener_.get(), kListener);
+  });
 }
 
 void ShmListener::shake_hands(int fd) {

@@ -45,6 +45,7 @@ class ShmListener {
   void take_hot();  // receives from all of hot_
   void poll();      // new connections, handshakes and wake-ups
   void accept();
+  void rest_if_full(int error);
   void shake_hands(int fd);
   bool take_some(Peer& peer);
   void watch(int fd, uint64_t what);
@@ -54,7 +55,7 @@ class ShmListener {
   const std::string address_;
   const Take take_;
   io::Fd listener_, epoll_;
-  io::Loop::Handle poll_watch_ = 0, hot_watch_ = 0;
+  io::Loop::Handle poll_watch_ = 0, hot_watch_ = 0, rest_ = 0;
   std::list<ShmHandshake> handshakes_;  // the oldest first
   std::unordered_map<uint64_t, std::unique_ptr<Peer>> peers_;
   std::vector<Peer*> hot_;  // polled, not waited for

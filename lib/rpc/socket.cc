@@ -18,6 +18,10 @@ namespace {
 
 constexpr int kQueueMax = 1 << 16;
 constexpr size_t kFramesMax = 64;
+constexpr size_t kRequestFrames = 3;  // identity, envelope, body
+// A host that is gone is noticed within a minute; one that stands still for half a minute is not
+// taken for gone.
+constexpr int kHeartbeatMs = 15'000, kHeartbeatTimeoutMs = 40'000, kHandshakeMs = 3'000;
 
 struct ProcessState {
   void* context = zmq_ctx_new();
@@ -73,6 +77,9 @@ Result<void*> make(Socket::Kind kind) {
   zmq_setsockopt(socket, ZMQ_IPV6, &on, sizeof on);
   zmq_setsockopt(socket, ZMQ_RECONNECT_IVL, &reconnect_ms, sizeof reconnect_ms);
   zmq_setsockopt(socket, ZMQ_RECONNECT_IVL_MAX, &reconnect_max_ms, sizeof reconnect_max_ms);
+  zmq_setsockopt(socket, ZMQ_HANDSHAKE_IVL, &kHandshakeMs, sizeof kHandshakeMs);
+  zmq_setsockopt(socket, ZMQ_HEARTBEAT_IVL, &kHeartbeatMs, sizeof kHeartbeatMs);
+  zmq_setsockopt(socket, ZMQ_HEARTBEAT_TIMEOUT, &kHeartbeatTimeoutMs, sizeof kHeartbeatTimeoutMs);
   if (kind == Socket::Kind::kRouter) zmq_setsockopt(socket, ZMQ_ROUTER_MANDATORY, &on, sizeof on);
   if (kind == Socket::Kind::kSub) zmq_setsockopt(socket, ZMQ_SUBSCRIBE, "", 0);
   return socket;
@@ -118,6 +125,9 @@ Result<Socket> Socket::listen(Kind kind, const std::string& text) {
   MC_TRY(void* handle, make(kind));
   Socket socket(handle, "");
   MC_TRY_(set_curve(handle, true));
+  ConnectionGuard::Limits limits = ConnectionGuard::limits();
+  limits.must_prove = kind == Kind::kRouter;
+  MC_TRY(socket.guard_, ConnectionGuard::open(process().context, handle, limits));
   const std::string host = numeric(address.host);
   const auto bind = [&](uint16_t port) {
     std::string endpoint = "tcp://" + io::Address{host, port}.text();
@@ -151,13 +161,17 @@ Result<Socket> Socket::connect(Kind kind, const std::string& text) {
 }
 
 Socket::Socket(Socket&& other) noexcept
-    : handle_(std::exchange(other.handle_, nullptr)), address_(std::move(other.address_)) {}
+    : handle_(std::exchange(other.handle_, nullptr)),
+      address_(std::move(other.address_)),
+      guard_(std::move(other.guard_)) {}
 Socket& Socket::operator=(Socket&& other) noexcept {
   std::swap(handle_, other.handle_);
   std::swap(address_, other.address_);
+  std::swap(guard_, other.guard_);
   return *this;
 }
 Socket::~Socket() {
+  guard_.reset();
   if (handle_ != nullptr) zmq_close(handle_);
 }
 
@@ -175,7 +189,8 @@ Result<> Socket::send(const std::vector<std::string_view>& frames) {
 
 std::vector<std::string> Socket::receive() {
   std::vector<std::string> frames;
-  int more = 1;
+  int more = 1, from = -1;
+  size_t bytes = 0;
   while (more != 0) {
     zmq_msg_t message;
     zmq_msg_init(&message);
@@ -185,9 +200,13 @@ std::vector<std::string> Socket::receive() {
     }
     if (frames.size() < kFramesMax)
       frames.emplace_back(static_cast<const char*>(zmq_msg_data(&message)), zmq_msg_size(&message));
+    bytes += zmq_msg_size(&message);
+    if (guard_) from = zmq_msg_get(&message, ZMQ_SRCFD);
     more = zmq_msg_more(&message);
     zmq_msg_close(&message);
   }
+  if (guard_) guard_->delivered(from, bytes);
+  if (guard_ && frames.size() > kRequestFrames) guard_->refuse(from);
   return frames;
 }
 

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "base/result.h"
+#include "rpc/connection_guard.h"
 
 namespace mc::rpc {
 
@@ -40,14 +41,18 @@ class Socket {
 
   // Never blocks: kBusy when the peer's queue is full or there is no such peer.
   Result<> send(const std::vector<std::string_view>& frames);
-  // The next message, or an empty vector when there is none. Messages over the limits are dropped.
+  // The next message, or an empty vector when there is none. Messages over the limits are dropped,
+  // and who sent one to a listening socket is disconnected.
   std::vector<std::string> receive();
   bool wait_readable(int ms);
+  // Of a listening socket: the connections that rpc/connection_guard.h ended.
+  void count_ended(Counter& ended) { guard_->count(ended); }
 
  private:
   Socket(void* handle, std::string address) : handle_(handle), address_(std::move(address)) {}
   void* handle_ = nullptr;
   std::string address_;
+  std::unique_ptr<ConnectionGuard> guard_;  // of a listening socket
 };
 
 }  // namespace mc::rpc

@@ -6,6 +6,9 @@
 #include "rpc/server.h"
 
 namespace mc::p2p::filecopy {
+namespace {
+constexpr Duration kPostAgain = std::chrono::milliseconds(1);
+}  // namespace
 
 Service::Service(io::Loop& loop, std::unique_ptr<Tree> tree, xfer::Memory memory, Config config)
     : loop_(loop),
@@ -60,6 +63,20 @@ void Service::work() {
   }
 }
 
+// A reply is sent, and let go, on the loop's thread only. An overloaded loop refuses tasks for a
+// while.
+void Service::post(std::function<void()> task) {
+  const auto shared = std::make_shared<std::function<void()>>(std::move(task));
+  while (!loop_.post([shared] {
+    const std::function<void()> on_loop = std::move(*shared);  // its captures end here too
+    on_loop();
+  })) {
+    Lock lock(mutex_);
+    if (stopping_) return unanswered_.push_back(std::move(*shared));
+    changed_.wait_for(mutex_, kPostAgain);
+  }
+}
+
 template <class M>
 void Service::answer(
     rpc::Server& server,
@@ -74,7 +91,7 @@ void Service::answer(
           Result<Reply> result =
               fail(Code::kTimeout, "the call waited past its deadline for a thread");
           if (loop_.clock().now() < deadline) result = job();
-          loop_.post([reply = std::move(reply), result = std::move(result)] { reply(result); });
+          post([reply = std::move(reply), result = std::move(result)] { reply(result); });
         });
     if (!queued) reply.error({Code::kBusy, "too many calls wait for files here: try again"});
   });

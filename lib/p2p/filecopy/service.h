@@ -68,6 +68,7 @@ class Service {
   void serve_writing(rpc::Server& server);
   bool enqueue(std::function<void()> work);
   void work();
+  void post(std::function<void()> task);  // to the loop, however busy it is
 
   Result<SlotLease> lease(uint64_t ticket, Time now);
   Result<std::span<std::byte>> slot(uint64_t ticket, Time now);
@@ -86,6 +87,8 @@ class Service {
   Condition changed_;
   std::deque<std::function<void()>> queue_ MC_GUARDED_BY(mutex_);
   bool stopping_ MC_GUARDED_BY(mutex_) = false;
+  // Tasks that found the loop busy until the end; the owner's thread lets them go.
+  std::vector<std::function<void()>> unanswered_ MC_GUARDED_BY(mutex_);
   std::vector<std::thread> threads_;
 };
 
