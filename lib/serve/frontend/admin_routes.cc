@@ -1,13 +1,10 @@
 #include "serve/frontend/admin_routes.h"
 
 #include "base/json.h"
-#include "io/address.h"
 #include "serve/frontend/openai.h"
 
 namespace mc::serve {
 namespace {
-
-constexpr const char* kScaleIn = "/admin/scale-in";
 
 struct Asked {
   std::string worker, role;
@@ -35,36 +32,16 @@ void refuse(const http::Exchange& x, int status, const std::string& what) {
   answer(x, status, error_json({status, what, "", ""}));
 }
 
-bool from_here(const http::Exchange& x) {
-  const auto peer = io::parse_address(x.request().peer);
-  return peer && io::is_loopback(peer->host);
-}
-
 }  // namespace
 
-bool is_admin_route(const std::string& path) { return path == kScaleIn; }
-
-bool serve_admin(const http::Exchange& x, Conductor& conductor, bool keyed) {
-  if (!is_admin_route(x.request().path)) return false;
-  if (x.request().method != "POST") {
-    refuse(x, 405, x.request().path + " wants POST, not " + x.request().method);
-    return true;
-  }
-  if (!keyed && !from_here(x)) {
-    refuse(x, 403, "ask from the conductor's host, or with an admin's key (--api-keys)");
-    return true;
-  }
+void scale_in(const http::Exchange& x, Conductor& conductor) {
   const auto asked = parse_asked(x.request().body);
-  if (!asked) {
-    refuse(x, 400, asked.error().what);
-    return true;
-  }
+  if (!asked) return refuse(x, 400, asked.error().what);
   const auto done = conductor.scale_in(asked->worker, asked->role);
   if (done)
     answer(x, 200, dump_json({{"worker", done->node}, {"role", done->role}}));
   else
     refuse(x, done.error().code == Code::kNotFound ? 404 : 409, done.error().what);
-  return true;
 }
 
 }  // namespace mc::serve

@@ -13,9 +13,6 @@
 
 namespace mc::serve {
 
-bool is_admin_route(const std::string& path);
-// Returns: true when it was one of these routes and is answered. `keyed`: the peer showed an
-// admin's key.
-bool serve_admin(const http::Exchange& x, Conductor& conductor, bool keyed);
+void scale_in(const http::Exchange& x, Conductor& conductor);
 
 }  // namespace mc::serve

@@ -8,9 +8,6 @@
 #include "base/log.h"
 #include "base/random.h"
 #include "io/limits.h"
-#include "serve/frontend/admin_routes.h"
-#include "serve/frontend/dashboard.h"
-#include "serve/frontend/registry_routes.h"
 
 namespace mc::serve {
 namespace {
@@ -22,23 +19,6 @@ constexpr uint64_t kOtherFiles = 512;  // workers, events, logs, and clients tha
 bool all_printable(const std::string& s) {
   return !s.empty() && s.size() <= kRequestIdMax &&
          std::all_of(s.begin(), s.end(), [](char c) { return c > ' ' && c < 0x7f; });
-}
-
-// Routes that show a tenant's requests or the server's settings.
-bool for_admins(const std::string& path) {
-  return path == "/debug/route" || path == "/config" || path.starts_with("/explain/") ||
-         is_registry_route(path) || is_admin_route(path);
-}
-
-// Health, metrics and the dashboard: no prompts or answers.
-bool for_everybody(const std::string& path) {
-  return path == "/live" || path == "/ready" || path == "/health" || path == "/metrics" ||
-         path == "/cluster" || path == "/";
-}
-
-bool posted(const std::string& path) {
-  return path == "/v1/completions" || path == "/v1/chat/completions" || path == "/tokenize" ||
-         path == "/detokenize";
 }
 
 // Changes when the file is replaced, or written in place.
@@ -161,109 +141,6 @@ std::string ApiServer::id_of(const http::Exchange& x) const {
   const auto given = x.request().headers.find("x-request-id");
   if (given != x.request().headers.end() && all_printable(given->second)) return given->second;
   return prefix_ + "-" + std::to_string(next_);
-}
-
-// The tenant that asks; nothing when it answered 401 or 403.
-std::optional<Tenants::Index> ApiServer::enter(const http::Exchange& x) {
-  const auto& headers = x.request().headers;
-  const auto given = headers.find("authorization");
-  const auto tenant = tenants_.find(given == headers.end() ? "" : given->second);
-  if (!tenant) {
-    count(metrics_, 401, "invalid_api_key");
-    refuse(x,
-           {401,
-            given == headers.end() ? "an API key is needed: send 'Authorization: Bearer KEY'"
-                                   : "this API key is not known",
-            "", "invalid_api_key"},
-           {{"www-authenticate", "Bearer"}});
-    return std::nullopt;
-  }
-  if (for_admins(x.request().path) && !tenants_.at(*tenant).admin) {
-    count(metrics_, 403, "not_admin");
-    refuse(x, {403, x.request().path + " is for admin keys", "", "not_admin"});
-    return std::nullopt;
-  }
-  return tenant;
-}
-
-void ApiServer::dispatch(const http::Exchange& x) {
-  ++next_;
-  const std::string& path = x.request().path;
-  const std::string& method = x.request().method;
-  std::optional<Tenants::Index> tenant;
-  if (!for_everybody(path)) {
-    tenant = enter(x);
-    if (!tenant) return;
-  }
-  const bool post = method == "POST";
-  if (posted(path) && !post) return refuse(x, {405, path + " wants POST, not " + method, "", ""});
-  if (path == "/v1/completions" || path == "/v1/chat/completions")
-    return completion(x, *tenant, path == "/v1/chat/completions");
-  if (path == "/tokenize" || path == "/detokenize") {
-    const auto answer = path == "/tokenize" ? tokenize(x.request().body, limits_)
-                                            : detokenize(x.request().body, limits_);
-    return answer ? x.reply(200, kJsonType, *answer) : refuse(x, answer.error());
-  }
-  if (path == "/debug/route") return route(x);
-  if (serve_registry(x, conductor_)) return;
-  if (serve_admin(x, conductor_, tenants_.keyed())) return;
-  if (method != "GET" && method != "HEAD")
-    return refuse(x, {405, path + " wants GET, not " + method, "", ""});
-  if (path == "/metrics") conductor_.update_metrics();
-  const std::string not_ready = conductor_.not_ready();
-  if (http::serve_common(x, metrics_, not_ready, dump_json(conductor_.health()) + "\n")) return;
-  if (path == "/")
-    return x.reply(200, "text/html; charset=utf-8", std::string(dashboard_html()),
-                   dashboard_headers());
-  if (path == "/v1/models") return x.reply(200, kJsonType, models());
-  if (path == "/cluster") return x.reply(200, kJsonType, dump_json(conductor_.cluster(), 2) + "\n");
-  if (path == "/config") return x.reply(200, kJsonType, config_);
-  if (path.starts_with("/explain/")) return explain(x);
-  refuse(x, {404,
-             "no such page: try /v1/completions, /v1/chat/completions, /v1/models, /tokenize, "
-             "/detokenize, /live, /ready, /health, /metrics, /cluster, /config, /debug/route, "
-             "/explain/ID, /register, /query or /",
-             "", ""});
-}
-
-void ApiServer::explain(const http::Exchange& x) {
-  const std::string id = x.request().path.substr(std::string_view("/explain/").size());
-  const Json known = conductor_.explain(id);
-  if (known.is_null())
-    return refuse(x, {404,
-                      "nothing is known of request '" + escape(id) +
-                          "': its id is the header x-request-id of its answer, and only the last "
-                          "requests are kept (--explain-last)",
-                      "", "unknown_request"});
-  x.reply(200, kJsonType, dump_json(known, 2) + "\n");
-}
-
-std::string ApiServer::models() const {
-  const Json model = {{"id", limits_.model},
-                      {"object", "model"},
-                      {"created", created_},
-                      {"owned_by", "mc"},
-                      {"vocab", limits_.vocab},
-                      {"max_model_len", limits_.context_max},
-                      {"chat_template", model::name(limits_.chat)}};
-  return dump_json({{"object", "list"}, {"data", Json::array({model})}}) + "\n";
-}
-
-void ApiServer::route(const http::Exchange& x) {
-  CompletionRequest r;
-  r.max_tokens = 0;
-  if (x.request().method == "POST") {
-    auto parsed = parse_completion(x.request().body, false, limits_);
-    if (!parsed) return refuse(x, parsed.error());
-    r = std::move(*parsed);
-  } else {
-    const auto it = x.request().query.find("prompt");
-    if (it == x.request().query.end() || it->second.empty())
-      return refuse(x, {400, "want ?prompt=TEXT, or POST a completion request", "prompt", ""});
-    r.prompt = limits_.tokenizer->encode(it->second);
-  }
-  x.reply(200, kJsonType,
-          dump_json(conductor_.route(r.prompt, r.cache_salt, r.max_tokens), 2) + "\n");
 }
 
 }  // namespace mc::serve

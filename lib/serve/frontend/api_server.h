@@ -65,11 +65,13 @@ class ApiServer {
   static void count(Metrics& metrics, int status, const std::string& reason);
   void refuse(const http::Exchange& x, const ApiError& e, http::Headers extra = {}) const;
   std::string id_of(const http::Exchange& x) const;
-  std::optional<Tenants::Index> enter(const http::Exchange& x);
+
+  // api_routes.cc
+  struct Route;
+  struct Pages;
+  std::optional<Tenants::Index> tenant_of(const http::Exchange& x);
+  std::optional<Tenants::Index> enter(const http::Exchange& x, const Route* route);
   void dispatch(const http::Exchange& x);
-  void explain(const http::Exchange& x);
-  void route(const http::Exchange& x);
-  std::string models() const;
 
   // api_completion.cc
   void completion(const http::Exchange& x, Tenants::Index tenant, bool chat);

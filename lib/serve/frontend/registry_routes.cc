@@ -1,9 +1,9 @@
 #include "serve/frontend/registry_routes.h"
 
 #include <algorithm>
+#include <optional>
 
 #include "base/json.h"
-#include "io/address.h"
 #include "serve/frontend/openai.h"
 
 namespace mc::serve {
@@ -20,26 +20,12 @@ void answer_route(const http::Exchange& x, const Json& json) {
   x.reply(200, kJsonType, dump_json(json) + "\n");
 }
 
-bool from_here(const http::Request& r) {
-  const auto peer = io::parse_address(r.peer);
-  return peer && io::is_loopback(peer->host);
-}
-
-void register_engine(const http::Exchange& x, const Json& json, ExternalEngines& engines) {
-  auto options = parse_external(json);
-  if (!options) return refuse_route(x, 400, options.error().what);
-  options->posted = true;
-  if (auto added = engines.add(*options); !added)
-    return refuse_route(x, added.error().code == Code::kBusy ? 503 : 400, added.error().what);
-  answer_route(x, {{"status", "registered successfully"}, {"instance_id", options->name}});
-}
-
-void unregister_engine(const http::Exchange& x, const Json& json, ExternalEngines& engines) {
-  const auto name = get_string(json, "instance_id");
-  if (!name) return refuse_route(x, 400, name.error().what);
-  if (!engines.remove(*name))
-    return refuse_route(x, 404, "no engine is registered as '" + escape(*name) + "'");
-  answer_route(x, {{"status", "unregistered successfully"}, {"removed_instances", {*name}}});
+// The body; nothing when it answered 400.
+std::optional<Json> object_of(const http::Exchange& x) {
+  auto json = parse_json(x.request().body);
+  if (json && json->is_object()) return std::move(*json);
+  refuse_route(x, 400, json ? "want a JSON object" : json.error().what);
+  return std::nullopt;
 }
 
 // What one instance holds, in tokens.
@@ -105,8 +91,33 @@ Json own_held(const Conductor& conductor, const std::vector<uint64_t>& tags,
   return all;
 }
 
-void query_tokens(const http::Exchange& x, const Json& json, Conductor& conductor) {
-  const auto q = parse_query(json);
+}  // namespace
+
+void register_engine(const http::Exchange& x, Conductor& conductor) {
+  const auto json = object_of(x);
+  if (!json) return;
+  auto options = parse_external(*json);
+  if (!options) return refuse_route(x, 400, options.error().what);
+  options->posted = true;
+  if (auto added = conductor.external().add(*options); !added)
+    return refuse_route(x, added.error().code == Code::kBusy ? 503 : 400, added.error().what);
+  answer_route(x, {{"status", "registered successfully"}, {"instance_id", options->name}});
+}
+
+void unregister_engine(const http::Exchange& x, Conductor& conductor) {
+  const auto json = object_of(x);
+  if (!json) return;
+  const auto name = get_string(*json, "instance_id");
+  if (!name) return refuse_route(x, 400, name.error().what);
+  if (!conductor.external().remove(*name))
+    return refuse_route(x, 404, "no engine is registered as '" + escape(*name) + "'");
+  answer_route(x, {{"status", "unregistered successfully"}, {"removed_instances", {*name}}});
+}
+
+void query_tokens(const http::Exchange& x, Conductor& conductor) {
+  const auto json = object_of(x);
+  if (!json) return;
+  const auto q = parse_query(*json);
   if (!q) return refuse_route(x, 400, q.error().what);
   const std::string& own = conductor.spec().name;
   Json all = Json::object();
@@ -132,8 +143,10 @@ void query_tokens(const http::Exchange& x, const Json& json, Conductor& conducto
 }
 
 // An integer is an engine's own name of a block, or the first eight bytes of our hash.
-void query_hashes(const http::Exchange& x, const Json& json, Conductor& conductor) {
-  const Json* list = member(json, "seq_hashes");
+void query_hashes(const http::Exchange& x, Conductor& conductor) {
+  const auto json = object_of(x);
+  if (!json) return;
+  const Json* list = member(*json, "seq_hashes");
   if (list == nullptr || !list->is_array() || list->size() > kQueryMax)
     return refuse_route(x, 400, strf("seq_hashes: want a list of at most %zu", kQueryMax));
   std::vector<uint64_t> names, tags;
@@ -163,40 +176,6 @@ void query_hashes(const http::Exchange& x, const Json& json, Conductor& conducto
         external_held(*e, [&](uint8_t media) { return cache.match_names(names, media); });
   }
   answer_route(x, all);
-}
-
-}  // namespace
-
-bool is_registry_route(const std::string& path) {
-  return path == "/register" || path == "/admin/register" || path == "/unregister" ||
-         path == "/query" || path == "/query_by_hash";
-}
-
-bool serve_registry(const http::Exchange& x, Conductor& conductor) {
-  const std::string& path = x.request().path;
-  if (!is_registry_route(path)) return false;
-  const bool joins = !path.starts_with("/query");
-  if (x.request().method != "POST") {
-    refuse_route(x, 405, path + " wants POST, not " + x.request().method);
-    return true;
-  }
-  if (joins && !from_here(x.request())) {
-    refuse_route(x, 403,
-                 "engines are registered from the conductor's host, or by --foreign-engines");
-    return true;
-  }
-  const auto json = parse_json(x.request().body);
-  if (!json || !json->is_object())
-    refuse_route(x, 400, json ? "want a JSON object" : json.error().what);
-  else if (path == "/query")
-    query_tokens(x, *json, conductor);
-  else if (path == "/query_by_hash")
-    query_hashes(x, *json, conductor);
-  else if (path == "/unregister")
-    unregister_engine(x, *json, conductor.external());
-  else
-    register_engine(x, *json, conductor.external());
-  return true;
 }
 
 }  // namespace mc::serve

@@ -18,8 +18,9 @@
 
 namespace mc::serve {
 
-bool is_registry_route(const std::string& path);
-// Returns: true when it was one of these routes and is answered.
-bool serve_registry(const http::Exchange& x, Conductor& conductor);
+void register_engine(const http::Exchange& x, Conductor& conductor);
+void unregister_engine(const http::Exchange& x, Conductor& conductor);
+void query_tokens(const http::Exchange& x, Conductor& conductor);
+void query_hashes(const http::Exchange& x, Conductor& conductor);
 
 }  // namespace mc::serve

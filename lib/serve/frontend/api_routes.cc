@@ -1,0 +1,204 @@
+// The table of routes, who may ask for each, and those that are answered in a few lines.
+#include <algorithm>
+#include <tuple>
+#include <vector>
+
+#include "base/json.h"
+#include "io/address.h"
+#include "serve/frontend/admin_routes.h"
+#include "serve/frontend/api_server.h"
+#include "serve/frontend/dashboard.h"
+#include "serve/frontend/registry_routes.h"
+
+namespace mc::serve {
+namespace {
+
+bool from_here(const http::Exchange& x) {
+  const auto peer = io::parse_address(x.request().peer);
+  return peer && io::is_loopback(peer->host);
+}
+
+}  // namespace
+
+// "From here": over loopback. Without API keys everybody is an admin.
+enum class Who : uint8_t { kEverybody, kTenant, kAdmin, kAdminFromHere, kAdminOrFromHere };
+
+struct ApiServer::Route {
+  std::string_view method, path;  // "*": any method; a path that ends in /* stands for all below
+  Who who;
+  void (*answer)(ApiServer&, const http::Exchange&, Tenants::Index);
+
+  bool matches(std::string_view asked) const {
+    return path.ends_with("/*") ? asked.starts_with(path.substr(0, path.size() - 1))
+                                : asked == path;
+  }
+  bool takes(std::string_view asked) const {
+    return method == "*" || method == asked || (method == "GET" && asked == "HEAD");
+  }
+  static const Route* find(std::string_view path);
+  static std::string list();
+  static const std::vector<Route>& all();
+};
+
+struct ApiServer::Pages {
+  template <void (*Answer)(const http::Exchange&, Conductor&)>
+  static void by_conductor(ApiServer& s, const http::Exchange& x, Tenants::Index) {
+    Answer(x, s.conductor_);
+  }
+  static void text_completion(ApiServer& s, const http::Exchange& x, Tenants::Index tenant) {
+    s.completion(x, tenant, false);
+  }
+  static void chat_completion(ApiServer& s, const http::Exchange& x, Tenants::Index tenant) {
+    s.completion(x, tenant, true);
+  }
+  static void tokens_or_text(ApiServer& s, const http::Exchange& x, Tenants::Index) {
+    const auto answer = x.request().path == "/tokenize" ? tokenize(x.request().body, s.limits_)
+                                                        : detokenize(x.request().body, s.limits_);
+    return answer ? x.reply(200, kJsonType, *answer) : s.refuse(x, answer.error());
+  }
+  static void common(ApiServer& s, const http::Exchange& x, Tenants::Index) {
+    if (x.request().path == "/metrics") s.conductor_.update_metrics();
+    http::serve_common(x, s.metrics_, s.conductor_.not_ready(),
+                       dump_json(s.conductor_.health()) + "\n");
+  }
+  static void cluster(ApiServer& s, const http::Exchange& x, Tenants::Index) {
+    x.reply(200, kJsonType, dump_json(s.conductor_.cluster(), 2) + "\n");
+  }
+  static void config(ApiServer& s, const http::Exchange& x, Tenants::Index) {
+    x.reply(200, kJsonType, s.config_);
+  }
+  static void dashboard(ApiServer&, const http::Exchange& x, Tenants::Index) {
+    x.reply(200, "text/html; charset=utf-8", std::string(dashboard_html()), dashboard_headers());
+  }
+  static void explain(ApiServer& s, const http::Exchange& x, Tenants::Index) {
+    const std::string id = x.request().path.substr(std::string_view("/explain/").size());
+    const Json known = s.conductor_.explain(id);
+    if (known.is_null())
+      return s.refuse(x,
+                      {404,
+                       "nothing is known of request '" + escape(id) +
+                           "': its id is the header x-request-id of its answer, and only the last "
+                           "requests are kept (--explain-last)",
+                       "", "unknown_request"});
+    x.reply(200, kJsonType, dump_json(known, 2) + "\n");
+  }
+  static void models(ApiServer& s, const http::Exchange& x, Tenants::Index) {
+    const Json model = {{"id", s.limits_.model},
+                        {"object", "model"},
+                        {"created", s.created_},
+                        {"owned_by", "mc"},
+                        {"vocab", s.limits_.vocab},
+                        {"max_model_len", s.limits_.context_max},
+                        {"chat_template", model::name(s.limits_.chat)}};
+    x.reply(200, kJsonType, dump_json({{"object", "list"}, {"data", Json::array({model})}}) + "\n");
+  }
+  static void dry_run(ApiServer& s, const http::Exchange& x, Tenants::Index) {
+    CompletionRequest r;
+    r.max_tokens = 0;
+    if (x.request().method == "POST") {
+      auto parsed = parse_completion(x.request().body, false, s.limits_);
+      if (!parsed) return s.refuse(x, parsed.error());
+      r = std::move(*parsed);
+    } else {
+      const auto it = x.request().query.find("prompt");
+      if (it == x.request().query.end() || it->second.empty())
+        return s.refuse(x, {400, "want ?prompt=TEXT, or POST a completion request", "prompt", ""});
+      r.prompt = s.limits_.tokenizer->encode(it->second);
+    }
+    x.reply(200, kJsonType,
+            dump_json(s.conductor_.route(r.prompt, r.cache_salt, r.max_tokens), 2) + "\n");
+  }
+};
+
+const std::vector<ApiServer::Route>& ApiServer::Route::all() {
+  using P = Pages;
+  static const std::vector<Route> routes = {
+      {"POST", "/v1/completions", Who::kTenant, P::text_completion},
+      {"POST", "/v1/chat/completions", Who::kTenant, P::chat_completion},
+      {"GET", "/v1/models", Who::kTenant, P::models},
+      {"POST", "/tokenize", Who::kTenant, P::tokens_or_text},
+      {"POST", "/detokenize", Who::kTenant, P::tokens_or_text},
+      {"GET", "/live", Who::kEverybody, P::common},
+      {"GET", "/ready", Who::kEverybody, P::common},
+      {"GET", "/health", Who::kEverybody, P::common},
+      {"GET", "/metrics", Who::kEverybody, P::common},
+      {"GET", "/cluster", Who::kEverybody, P::cluster},
+      {"GET", "/config", Who::kAdmin, P::config},
+      {"*", "/debug/route", Who::kAdmin, P::dry_run},
+      {"GET", "/explain/*", Who::kAdmin, P::explain},
+      {"POST", "/query", Who::kAdmin, P::by_conductor<query_tokens>},
+      {"POST", "/query_by_hash", Who::kAdmin, P::by_conductor<query_hashes>},
+      {"POST", "/register", Who::kAdminFromHere, P::by_conductor<register_engine>},
+      {"POST", "/admin/register", Who::kAdminFromHere, P::by_conductor<register_engine>},
+      {"POST", "/unregister", Who::kAdminFromHere, P::by_conductor<unregister_engine>},
+      {"POST", "/admin/scale-in", Who::kAdminOrFromHere, P::by_conductor<scale_in>},
+      {"GET", "/", Who::kEverybody, P::dashboard},
+  };
+  return routes;
+}
+
+const ApiServer::Route* ApiServer::Route::find(std::string_view path) {
+  const auto found = std::find_if(all().begin(), all().end(),
+                                  [path](const Route& route) { return route.matches(path); });
+  return found == all().end() ? nullptr : &*found;
+}
+
+std::string ApiServer::Route::list() {
+  std::string text;
+  for (const Route& route : all()) text += (text.empty() ? "" : ", ") + std::string(route.path);
+  return text;
+}
+
+// The tenant that asks, by its key; nothing when it answered 401.
+std::optional<Tenants::Index> ApiServer::tenant_of(const http::Exchange& x) {
+  const auto& headers = x.request().headers;
+  const auto given = headers.find("authorization");
+  const auto tenant = tenants_.find(given == headers.end() ? "" : given->second);
+  if (tenant) return tenant;
+  count(metrics_, 401, "invalid_api_key");
+  refuse(x,
+         {401,
+          given == headers.end() ? "an API key is needed: send 'Authorization: Bearer KEY'"
+                                 : "this API key is not known",
+          "", "invalid_api_key"},
+         {{"www-authenticate", "Bearer"}});
+  return std::nullopt;
+}
+
+// The tenant that asks; nothing when it answered 401 or 403. An unknown path needs a tenant's key.
+std::optional<Tenants::Index> ApiServer::enter(const http::Exchange& x, const Route* route) {
+  const Who who = route == nullptr ? Who::kTenant : route->who;
+  if (who == Who::kEverybody) return Tenants::Index{0};
+  const auto tenant = tenant_of(x);
+  if (!tenant || who == Who::kTenant) return tenant;
+  if (!tenants_.at(*tenant).admin) {
+    count(metrics_, 403, "not_admin");
+    refuse(x, {403, x.request().path + " is for admin keys", "", "not_admin"});
+    return std::nullopt;
+  }
+  const bool here =
+      who == Who::kAdmin || (who == Who::kAdminOrFromHere && tenants_.keyed()) || from_here(x);
+  if (here) return tenant;
+  refuse(x, {403,
+             who == Who::kAdminFromHere
+                 ? "engines are registered from the conductor's host, or by --foreign-engines"
+                 : "ask from the conductor's host, or with an admin's key (--api-keys)",
+             "", ""});
+  return std::nullopt;
+}
+
+void ApiServer::dispatch(const http::Exchange& x) {
+  ++next_;
+  const auto& [path, method] = std::tie(x.request().path, x.request().method);
+  const Route* const route = Route::find(path);
+  const auto tenant = enter(x, route);
+  if (!tenant) return;
+  if (route != nullptr && route->takes(method)) return route->answer(*this, x, *tenant);
+  if (route != nullptr && route->method == "POST")
+    return refuse(x, {405, path + " wants POST, not " + method, "", ""});
+  if (route != nullptr || (method != "GET" && method != "HEAD"))
+    return refuse(x, {405, path + " wants GET, not " + method, "", ""});
+  refuse(x, {404, "no such page: try " + Route::list(), "", ""});
+}
+
+}  // namespace mc::serve
