@@ -2,7 +2,9 @@
 // costs it an error or the connection, and the owner nothing.
 #include <cstring>
 
+#include "io/limits.h"
 #include "tests/conformance/pair.h"
+#include "xfer/core/planner.h"
 #include "xfer/transports/tcp/frame.h"
 #include "xfer/transports/tcp/stream.h"
 
@@ -79,13 +81,13 @@ int code(Code c) { return static_cast<int>(c); }
 
 TEST_SUITE("xfer/hostile") {
   TEST_CASE("requests for forbidden memory get a typed error, and the connection stays open") {
-    Pair pair("tcp", 64 * kKiB);
+    Pair pair("tcp", 256 * kKiB);
     auto sealed = pair.owner->allocate(4096, false);
     REQUIRE(sealed.has_value());
     RawClient raw(pair.owner->describe());
     const uint64_t base = pair.remote.offset();
     for (const Kind kind : {Kind::kRead, Kind::kWrite}) {
-      Descriptor d = raw.descriptor(base + 64 * kKiB - 10, 11);
+      Descriptor d = raw.descriptor(base + 256 * kKiB - 10, 11);
       const std::vector<std::byte> bytes(11);
       raw.ask(kind, d);
       if (kind == Kind::kWrite) CHECK(raw.payload(bytes));
@@ -124,6 +126,21 @@ TEST_SUITE("xfer/hostile") {
     CHECK(raw.reply() == code(Code::kInvalid));
     wraps.rows = 0;
     raw.ask(Kind::kRead, wraps);
+    CHECK(raw.reply() == code(Code::kInvalid));
+    Descriptor rows =
+        raw.descriptor(base, 0);    // F19: all checks of ranges pass, and 2^62 rows would
+    rows.rows = uint64_t{1} << 62;  // be walked
+    rows.stride = 0;
+    for (const Kind kind : {Kind::kRead, Kind::kWrite}) {
+      raw.ask(kind, rows);
+      CHECK(raw.reply() == code(Code::kInvalid));
+    }
+    rows.rows = 1;
+    raw.ask(Kind::kRead, rows);
+    CHECK(raw.reply() == code(Code::kInvalid));
+    rows.bytes = rows.stride = 1;
+    rows.rows = kRowsMax + 1;
+    raw.ask(Kind::kRead, rows);
     CHECK(raw.reply() == code(Code::kInvalid));
     raw.ask(Kind::kRaise, raw.descriptor(0, 0));
     CHECK(raw.reply() == code(Code::kInvalid));  // no guard named
@@ -241,6 +258,29 @@ TEST_SUITE("xfer/hostile") {
     CHECK(ended_by([](Frame& f) { f.body.bytes = 9; }));
     CHECK(ended_by(
         [](Frame& f) { f.header = make_header(Kind::kRetire, 2, &f.body, sizeof f.body); }));
+  }
+
+  // F17: they know no secret, and each gets on with its hello in time, if a limit begins anew with
+  // each byte.
+  TEST_CASE("1,100 unknown peers that drip their hellos stop no transfer") {
+    Pair pair("tcp", 64 * kKiB);
+    const SegmentDescriptor segment = pair.owner->describe();
+    (void)io::raise_open_files(4096);
+    constexpr size_t kPeers = 1100 / kSlow;
+    std::vector<Stream> unknown;
+    std::vector<std::byte> local(1024);
+    for (size_t i = 0; i < kPeers; ++i) {
+      auto stream = Stream::connect(segment.tcp.front(), kClock, 5s, kNever);
+      REQUIRE(stream.has_value());
+      unknown.push_back(std::move(*stream));
+      (void)unknown.back().send("M", 1, kNever);
+      if (i % 100 == 0)
+        CHECK(pair.engine().transfer_sync(pair.request(Op::kRead, local), 10s * kSlow).has_value());
+    }
+    for (Stream& stream : unknown) (void)stream.send("C", 1, kNever);
+    Pair other("tcp", 64 * kKiB);  // and connections that are made now
+    CHECK(other.engine().transfer_sync(other.request(Op::kRead, local), 10s * kSlow).has_value());
+    const RawClient fresh(segment);
   }
 
   TEST_CASE("a connection that goes silent in a frame is closed") {

@@ -6,7 +6,7 @@ namespace mc::xfer {
 
 uint64_t span_of(uint64_t bytes, uint64_t rows, uint64_t stride) {
   uint64_t skipped = 0, end = 0;
-  if (rows == 0 || __builtin_mul_overflow(rows - 1, stride, &skipped) ||
+  if (bytes == 0 || rows == 0 || __builtin_mul_overflow(rows - 1, stride, &skipped) ||
       __builtin_add_overflow(skipped, bytes, &end))
     return 0;
   return end;
@@ -46,7 +46,7 @@ Piece whole_of(const Request& r) {
 bool in_one_piece(const Request& r, uint64_t slice_bytes, Piece* piece) {
   if (r.bytes * r.rows > std::max(slice_bytes, kSliceBytesMin)) return false;
   *piece = whole_of(r);
-  return true;
+  return piece->rows <= kRowsMax;
 }
 
 std::vector<Piece> cut(const Piece& whole, uint64_t bytes_max) {
@@ -58,7 +58,7 @@ std::vector<Piece> cut(const Piece& whole, uint64_t bytes_max) {
                        std::min(bytes_max, whole.bytes - at), 1, 0, 0});
     return out;
   }
-  const uint64_t group = bytes_max / whole.bytes;
+  const uint64_t group = std::min(bytes_max / whole.bytes, kRowsMax);
   for (uint64_t row = 0; row < whole.rows; row += group) {
     Piece p = whole;
     p.local = row * whole.local_stride;

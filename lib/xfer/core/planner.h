@@ -13,6 +13,9 @@ namespace mc::xfer {
 
 inline constexpr uint64_t kSliceBytesMin = 64 * 1024;
 inline constexpr uint64_t kSlicesMax = 64;
+// Of one slice, however short they are: each costs its owner work. Requests of more rows are cut
+// into more slices.
+inline constexpr uint64_t kRowsMax = 64 * 1024;
 
 // Rows of `bytes`: the first at `local` and `remote`, the others at multiples of the strides.
 struct Piece {
@@ -31,7 +34,8 @@ bool in_one_piece(const Request& request, uint64_t slice_bytes, Piece* piece);
 std::vector<Piece> cut(const Piece& whole, uint64_t bytes_max);
 std::vector<Piece> plan(const Request& request, uint64_t slice_bytes);
 
-// Returns: the end of the last row, from the start of the first; 0 when it overflows.
+// Returns: the end of the last row, from the start of the first; 0 when it overflows, and for rows
+// of no bytes.
 uint64_t span_of(uint64_t bytes, uint64_t rows, uint64_t stride);
 
 }  // namespace mc::xfer

@@ -75,6 +75,21 @@ TEST_SUITE("xfer/planner") {
     }
   }
 
+  TEST_CASE("no slice has more than 64 Ki rows, and rows of no bytes have no span") {  // (F19)
+    const Request r = request(1, 3 * kRowsMax + 5, 2, 2);
+    REQUIRE(check(r).has_value());
+    Piece whole;
+    CHECK_FALSE(in_one_piece(r, kMiB, &whole));
+    uint64_t rows = 0;
+    for (const Piece& p : plan(r, kMiB)) {
+      CHECK(p.rows <= kRowsMax);
+      rows += p.rows;
+    }
+    CHECK(rows == r.rows);
+    CHECK(span_of(0, 1, 1) == 0);
+    CHECK(span_of(0, uint64_t{1} << 29, 1) == 0);
+  }
+
   TEST_CASE("a request is cut into at most 64 slices of at least 64 KiB, on cache lines") {
     for (const uint64_t bytes : {64 * kKiB, 100 * kMiB + 1, 7 * kGiB}) {
       CAPTURE(bytes);

@@ -1,19 +1,13 @@
 #include "xfer/transports/tcp/server.h"
 
-#include <netdb.h>
-#include <poll.h>
-#include <sys/eventfd.h>
-#include <sys/random.h>
-#include <sys/socket.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
+#include <exception>
+#include <iterator>
+#include <new>
 #include <utility>
 
 #include "base/log.h"
-#include "io/address.h"
-#include "rpc/socket.h"
 #include "xfer/core/planner.h"
 #include "xfer/memory/copy.h"
 #include "xfer/transports/tcp/tsan_ignore_scope.h"
@@ -33,57 +27,23 @@ Server::Server(Config config, const Registry& registry, const Clock& clock, Metr
       registry_(registry),
       clock_(clock),
       refused_(metrics.counter("mc_xfer_refused_connections_total",
-                               "data connections closed for what they sent")) {}
+                               "data connections closed for what they sent")),
+      connections_max_(Acceptor::limits().proven),
+      acceptor_(config_.secret, clock, refused_, *this) {}
 
 Result<std::unique_ptr<Server>> Server::open(Config config, const Registry& registry,
                                              const Clock& clock, Metrics& metrics) {
-  if (config.listen.empty() || config.listen.size() > kListenersMax)
+  if (config.listen.empty() || config.listen.size() > Acceptor::kListenersMax)
     return fail(Code::kInvalid, "%zu data addresses: want 1 to %zu", config.listen.size(),
-                kListenersMax);
+                Acceptor::kListenersMax);
   std::unique_ptr<Server> server(new Server(std::move(config), registry, clock, metrics));
-  for (const std::string& text : server->config_.listen) MC_TRY_(server->listen_on(text));
-  server->stop_.reset(::eventfd(0, EFD_CLOEXEC));
-  server->acceptor_ = std::thread([s = server.get()] { s->accept_loop(); });
+  for (const std::string& text : server->config_.listen) MC_TRY_(server->acceptor_.listen_on(text));
+  MC_TRY_(server->acceptor_.start());
   return server;
 }
 
-Result<> Server::listen_on(const std::string& text) {
-  MC_TRY(const io::Address address, io::parse_address(text));
-  if (!io::is_loopback(address.host) && rpc::cluster_key().empty())
-    return fail(Code::kInvalid,
-                "refusing to take data on %s, beyond loopback, without a "
-                "cluster key",
-                text.c_str());
-  addrinfo hints{};
-  hints.ai_socktype = SOCK_STREAM;
-  hints.ai_flags = AI_PASSIVE;
-  addrinfo* found = nullptr;
-  if (::getaddrinfo(address.host.c_str(), std::to_string(address.port).c_str(), &hints, &found) !=
-      0)
-    return fail(Code::kInvalid, "listen on %s: no such host", text.c_str());
-  const std::unique_ptr<addrinfo, decltype(&::freeaddrinfo)> owner(found, &::freeaddrinfo);
-  io::Fd listener(::socket(found->ai_family, SOCK_STREAM | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
-  const int on = 1;
-  ::setsockopt(listener.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof on);
-  if (::bind(listener.get(), found->ai_addr, found->ai_addrlen) != 0 ||
-      ::listen(listener.get(), 1024) != 0)
-    return fail(Code::kUnavailable, "listen on %s: %s", text.c_str(), std::strerror(errno));
-  sockaddr_storage bound{};
-  socklen_t n = sizeof bound;
-  ::getsockname(listener.get(), reinterpret_cast<sockaddr*>(&bound), &n);
-  char port[16] = {};
-  ::getnameinfo(reinterpret_cast<sockaddr*>(&bound), n, nullptr, 0, port, sizeof port,
-                NI_NUMERICSERV);
-  MC_TRY(const uint64_t number, parse_uint(port));
-  bound_.push_back({address.host, static_cast<uint16_t>(number)});
-  listeners_.push_back(std::move(listener));
-  return {};
-}
-
 Server::~Server() {
-  if (!acceptor_.joinable()) return;
-  eventfd_write(stop_.get(), 1);
-  acceptor_.join();
+  acceptor_.stop();
   std::list<Connection> connections;
   {
     Lock lock(mutex_);
@@ -103,6 +63,7 @@ Stream::GiveUp Server::unless_stopping() {
 }
 
 void Server::reap() {
+  Lock lock(mutex_);
   for (auto it = connections_.begin(); it != connections_.end();) {
     if (it->done) {
       it->thread.join();  // it has left serve(); this waits for its last instructions
@@ -113,37 +74,37 @@ void Server::reap() {
   }
 }
 
-void Server::accept_loop() {
-  std::vector<pollfd> polled{{stop_.get(), POLLIN, 0}};
-  for (const io::Fd& listener : listeners_) polled.push_back({listener.get(), POLLIN, 0});
-  for (;;) {
-    if (::poll(polled.data(), polled.size(), -1) < 0 && errno != EINTR) return;
-    if (polled[0].revents != 0) return;
-    for (size_t i = 1; i < polled.size(); ++i)
-      if (polled[i].revents != 0) accept_one(polled[i].fd);
-  }
-}
-
-void Server::accept_one(int listener) {
-  io::Fd fd(::accept4(listener, nullptr, nullptr, SOCK_CLOEXEC));
-  if (!fd) return;
-  Lock lock(mutex_);
-  reap();
-  if (connections_.size() >= kConnectionsMax) {
+void Server::take(Acceptor::Proven peer) {
+  const int fd = peer.fd.get();
+  const auto refuse = [&](const std::string& why) {
+    answer_hello(fd, peer.id,
+                 fail(Code::kUnavailable, "no more data connections: %s", why.c_str()));
     refused_.add();
-    log_warn("xfer", "refused a data connection: %zu are open", connections_.size());
-    return;
+    log_warn("xfer", "refused a data connection: %s", why.c_str());
+  };
+  Lock lock(mutex_);
+  if (connections_.size() >= connections_max_)
+    return refuse(strf("%zu are open", connections_.size()));
+  try {
+    Connection& c = connections_.emplace_back();
+    c.nonce = peer.nonce;
+    c.stream = Stream(std::move(peer.fd), clock_, config_.silence_max);
+    c.stream.tune();
+    c.thread = std::thread([this, &c, fd, id = peer.id] {
+      answer_hello(fd, id, {});
+      serve(c);
+      Lock done_lock(mutex_);
+      c.stream = Stream();  // closed at once, not only when it is joined
+      c.done = true;
+      ended_.notify_all();
+      acceptor_.wake();
+    });
+  } catch (const std::exception& e) {  // no thread, or no memory
+    std::list<Connection> failed;
+    if (!connections_.empty() && !connections_.back().thread.joinable())
+      failed.splice(failed.begin(), connections_, std::prev(connections_.end()));
+    refuse(e.what());
   }
-  Connection& c = connections_.emplace_back();
-  c.stream = Stream(std::move(fd), clock_, config_.silence_max);
-  c.stream.tune();
-  c.thread = std::thread([this, &c] {
-    serve(c);
-    c.stream.shut_down();
-    Lock done_lock(mutex_);
-    c.done = true;
-    ended_.notify_all();
-  });
 }
 
 Stream::GiveUp Server::unless_withdrawn(const BufferPtr& buffer) {
@@ -156,44 +117,18 @@ Stream::GiveUp Server::unless_withdrawn(const BufferPtr& buffer) {
 }
 
 void Server::serve(Connection& c) {
-  auto outcome = greet(c);
-  while (outcome) outcome = serve_one(c);
+  Result<> outcome;
+  try {
+    while (outcome) outcome = serve_one(c);
+  } catch (const std::bad_alloc&) {
+    outcome = fail(Code::kNoSpace, "out of memory");
+  }
   c.answers.forget();
   // A peer that closed between frames is the usual end; anything else was its fault or its death.
   if (outcome.error().code != Code::kUnavailable) {
     refused_.add();
     log_warn("xfer", "data connection closed: %s", outcome.error().what.c_str());
   }
-}
-
-Result<> Server::greet(Connection& c) {
-  Stream& stream = c.stream;
-  Nonce nonce{};
-  if (::getrandom(nonce.data(), nonce.size(), 0) != static_cast<ssize_t>(nonce.size()))
-    return fail(Code::kInternal, "no randomness");
-  MC_TRY_(stream.send(nonce.data(), nonce.size(), unless_stopping()));
-  Header header;
-  HelloBody hello;
-  MC_TRY_(stream.receive(&header, sizeof header, unless_stopping()));
-  MC_TRY_(check_header(header));
-  if (header.kind != Kind::kHello || header.body_bytes != sizeof hello)
-    return fail(Code::kCorrupt, "a data connection that does not begin with hello");
-  MC_TRY_(stream.receive(&hello, sizeof hello, unless_stopping()));
-  uint8_t difference = 0;  // compared without branching: the time must not tell where it differs
-  const HelloBody want = prove(config_.secret, nonce);
-  for (size_t i = 0; i < want.proof.size(); ++i)
-    difference = static_cast<uint8_t>(difference | (want.proof[i] ^ hello.proof[i]));
-  if (difference != 0) {
-    const Result<> denied = fail(Code::kDenied, "wrong secret: fetch the segment again");
-    MC_TRY_(reply(stream, header.id, denied));
-    return denied;
-  }
-  {
-    Lock lock(mutex_);
-    c.nonce = nonce;
-    c.greeted = true;
-  }
-  return reply(stream, header.id, {});
 }
 
 Result<> Server::reply(Stream& stream, uint64_t id, const Result<>& outcome) {
@@ -276,7 +211,7 @@ Result<> Server::retire(const Connection& asker, const Nonce& nonce) {
   Lock lock(mutex_);
   for (;;) {
     const auto it = std::find_if(connections_.begin(), connections_.end(), [&](const auto& c) {
-      return &c != &asker && c.greeted && !c.done && c.nonce == nonce;
+      return &c != &asker && !c.done && c.nonce == nonce;
     });
     if (it == connections_.end()) return {};
     it->stream.shut_down();
@@ -293,6 +228,10 @@ Result<BufferPtr> Server::admit(const Descriptor& d, bool writing, std::byte** f
     return fail(Code::kStale, "segment generation %llu is over: it is %llu now",
                 static_cast<unsigned long long>(d.generation),
                 static_cast<unsigned long long>(now.n));
+  if (d.bytes == 0 || d.rows == 0 || d.rows > kRowsMax)
+    return fail(Code::kInvalid, "%llu rows of %llu bytes: want 1 to %llu rows of at least one byte",
+                static_cast<unsigned long long>(d.rows), static_cast<unsigned long long>(d.bytes),
+                static_cast<unsigned long long>(kRowsMax));
   const uint64_t span = span_of(d.bytes, d.rows, d.stride);
   if (span == 0) return fail(Code::kInvalid, "the transfer's lengths overflow");
   // Rows on each other would let a frame ask for far more bytes than the memory holds.

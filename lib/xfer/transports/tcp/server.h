@@ -1,9 +1,9 @@
-// The owner's side of tcp: serves reads and writes of registered memory. It accepts connections,
-// checks each frame (secret, generation, range, write right, guard) and moves payload directly
-// between the socket and the registered memory. A peer that breaks the protocol loses its
-// connection; the process continues.
+// The owner's side of tcp: serves reads and writes of registered memory. It takes connections that
+// the acceptor found entitled, checks each frame (generation, range, write right, guard) and moves
+// payload directly between the socket and the registered memory. A peer that breaks the protocol
+// loses its connection; the process continues.
 //
-// Thread: an acceptor and one thread a connection, joined by the destructor.
+// Thread: the acceptor's and one thread a connection, joined by the destructor.
 #pragma once
 #include <list>
 #include <memory>
@@ -15,13 +15,14 @@
 #include "base/mutex.h"
 #include "io/address.h"
 #include "xfer/memory/registry.h"
+#include "xfer/transports/tcp/acceptor.h"
 #include "xfer/transports/tcp/answers.h"
 #include "xfer/transports/tcp/frame.h"
 #include "xfer/transports/tcp/stream.h"
 
 namespace mc::xfer::tcp {
 
-class Server {
+class Server final : private Acceptor::Owner {
  public:
   struct Config {
     std::vector<std::string> listen;  // "host:port"; port 0: a free one
@@ -31,14 +32,12 @@ class Server {
   static Result<std::unique_ptr<Server>> open(Config config, const Registry& registry,
                                               const Clock& clock, Metrics& metrics);
   ~Server();
-  const std::vector<io::Address>& bound() const { return bound_; }  // as given, with the ports
-  static constexpr size_t kConnectionsMax = 1024, kListenersMax = 64;
+  const std::vector<io::Address>& bound() const { return acceptor_.bound(); }  // with the ports
 
  private:
   struct Connection {
     Stream stream;
     Nonce nonce{};
-    bool greeted = false;
     Frame next;             // of the request behind this one: it came with the payload of this one
     bool has_next = false;  // to be served
     Answers answers;        // to requests that others follow: they leave together
@@ -47,11 +46,9 @@ class Server {
     bool done = false;
   };
   Server(Config config, const Registry& registry, const Clock& clock, Metrics& metrics);
-  Result<> listen_on(const std::string& text);
-  void accept_loop();
-  void accept_one(int listener);
+  void take(Acceptor::Proven peer) override;
+  void reap() override;
   void serve(Connection& c);
-  Result<> greet(Connection& c);
   Result<> serve_one(Connection& c);
   Result<Header> next_request(Connection& c, Descriptor& d, Nonce& nonce);
   Result<> dispatch(Connection& c, const Header& header, const Descriptor& d);
@@ -70,7 +67,6 @@ class Server {
   // The same, perhaps later, with the answers to what follows.
   Result<> answer(Connection& c, const Header& asked, const Result<>& outcome);
   Result<> send_answers(Connection& c);
-  void reap() MC_REQUIRES(mutex_);
   Stream::GiveUp unless_stopping();
   Stream::GiveUp unless_withdrawn(const BufferPtr& buffer);
 
@@ -78,14 +74,12 @@ class Server {
   const Registry& registry_;
   const Clock& clock_;
   Counter& refused_;
-  std::vector<io::Address> bound_;
-  std::vector<io::Fd> listeners_;
-  io::Fd stop_;
-  std::thread acceptor_;
+  const size_t connections_max_;
   Mutex mutex_;
   Condition ended_;  // a connection is done
   bool stopping_ MC_GUARDED_BY(mutex_) = false;
   std::list<Connection> connections_ MC_GUARDED_BY(mutex_);
+  Acceptor acceptor_;
 };
 
 }  // namespace mc::xfer::tcp

@@ -175,7 +175,8 @@ Result<bool> Stream::wait_for_request(const GiveUp& give_up) {
   if (from_ < to_ || (eager_ && fill_eagerly())) return true;
   for (;;) {
     pollfd p{fd_.get(), POLLIN, 0};
-    // Woken by shut_down() as well, so an idle connection costs nothing.
+    // Woken by shut_down() as well, and by the kernel when the peer's host is gone, so an idle
+    // connection costs nothing.
     const int ready = ::poll(&p, 1, -1);
     if (ready < 0 && errno != EINTR) return fail_errno("poll");
     if (ready <= 0) continue;
@@ -201,7 +202,28 @@ void Stream::discard() {
   if (fd_) ::setsockopt(fd_.get(), SOL_SOCKET, SO_LINGER, &now, sizeof now);
 }
 
+Duration Stream::vanished_after(Duration silence_max) {
+  return std::clamp<Duration>(10 * silence_max, std::chrono::seconds(10), std::chrono::seconds(45));
+}
+
+// An idle peer is probed after half of that time, and one that answers nothing, or acknowledges no
+// byte sent to it, loses its connection after all of it.
+void Stream::probe() const {
+  const auto limit =
+      std::chrono::duration_cast<std::chrono::milliseconds>(vanished_after(silence_max_));
+  const auto set = [this](int level, int option, int64_t value) {
+    const int v = static_cast<int>(value);
+    ::setsockopt(fd_.get(), level, option, &v, sizeof v);
+  };
+  set(SOL_SOCKET, SO_KEEPALIVE, 1);
+  set(IPPROTO_TCP, TCP_KEEPIDLE, limit.count() / 2000);
+  set(IPPROTO_TCP, TCP_KEEPINTVL, std::max<int64_t>(limit.count() / 8000, 1));
+  set(IPPROTO_TCP, TCP_KEEPCNT, 4);
+  set(IPPROTO_TCP, TCP_USER_TIMEOUT, limit.count());
+}
+
 void Stream::tune() {
+  probe();
   const int on = 1;
   ::setsockopt(fd_.get(), IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   // From here on it blocks, a tick at a time: a call that waits costs less than one that asks, is

@@ -1,6 +1,7 @@
 // A connected socket with bounded, cancellable waits. Every wait ends when bytes moved, when
 // `give_up` returns an error (called a few times a second), or when the peer was silent for too
-// long.
+// long; a peer whose host is gone is noticed by the kernel's probes even where nothing is expected
+// of it (vanished_after).
 //
 // Input is read ahead into a small buffer, so that a frame, a short payload and the next frame
 // cost one system call; long payloads go directly to their destination. An `eager` stream polls
@@ -42,19 +43,24 @@ class Stream {
   Result<> receive(std::span<iovec> parts, const GiveUp& give_up);
   Result<> send(const void* p, size_t n, const GiveUp& give_up);
   Result<> receive(void* p, size_t n, const GiveUp& give_up);
-  // Waits for the first byte without the limit on silence; false when the peer closed.
+  // Waits for the first byte without the limit on silence; false when the peer closed. Errors:
+  // kUnavailable when the peer's host does not even answer probes for vanished_after().
   Result<bool> wait_for_request(const GiveUp& give_up);
   bool readable_now() const;
   size_t ahead() const { return to_ - from_; }  // bytes that receive() has without a call
   void eager(bool on) { eager_ = on; }
   void shut_down();
   void discard();  // what was not sent yet, when it closes
-  void tune();     // no delay; a congestion control that suits local, lossless paths
+  void tune();     // no delay; a congestion control that suits local, lossless paths; probes
+  // How long the kernel waits for a host that answers nothing: ten times the silence that is
+  // allowed, 10 s to 45 s.
+  static Duration vanished_after(Duration silence_max);
 
  private:
   static constexpr size_t kAheadBytes = 8192;
   Result<> leave_by(const Local& local);
   Result<> connected(const std::string& to, const GiveUp& give_up) const;
+  void probe() const;
   struct Patience {  // of one wait
     Time heard, asked;
   };
