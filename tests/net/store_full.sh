@@ -1,5 +1,6 @@
 #!/usr/bin/env bash
-# A pool that is written three times over evicts, and no put fails; leased, it says no-space.
+# A pool without disks that is written three times over evicts, and no put that may wait for leases to end
+# fails; leased, it says no-space. What holds with the default waits: store_defaults.
 . "$(dirname "$0")/../common.inc"
 . "$(dirname "$0")/store.inc"
 

@@ -312,13 +312,7 @@ void Master::erase(Object& object) {
     ++totals_.promotions_failed;
   }
   leases_.drop(object);
-  if (!evicting_.empty()) {
-    const auto going = evicting_.find(disk_name(object.tenant, object.key()));
-    if (going != evicting_.end()) {
-      evicting_bytes_ -= going->second;
-      evicting_.erase(going);
-    }
-  }
+  if (!evicting_.victims.empty()) evicting_.end(disk_name(object.tenant, object.key()));
   if (object.extras) {
     const auto it = extras_.find(object.self);
     keeps_.erase({it->second.keep_until, object.self});
@@ -380,7 +374,7 @@ void Master::order_done(Member& node, PendingOrder& pending, bool ok, Time now) 
 void Master::expire_leases(Time now) {
   while (Object* object = leases_.expired(now)) {
     enqueue(*object);
-    room_changed_ = room_changed_ || !parked_puts_.empty();
+    room_changed_ = room_changed_ || !parked_.puts.empty();
   }
 }
 
@@ -407,7 +401,7 @@ void Master::expire_keeps(Time now) {
     set_config(object, object.cls == ObjectClass::kContext ? ObjectClass::kNormal : object.cls,
                Pin::kNone, Time::max(), {});
     enqueue(object);
-    room_changed_ = room_changed_ || !parked_puts_.empty();
+    room_changed_ = room_changed_ || !parked_.puts.empty();
   }
 }
 
@@ -422,7 +416,7 @@ void Master::finish(Time now) {
   if (!drains_.empty()) drain_all(now);
   make_room(now);
   members_.answer_beats(now, epoch_, nodes(now));
-  tier_.answer(now, epoch_);
+  tier_.answer(now, epoch_, !parked_.puts.empty());
 }
 
 void Master::tick(Time now) {
@@ -447,11 +441,13 @@ Time Master::deadline() const {
     when = std::min(when, table_[writing_.front()].until + options_.put_discard);
   if (!quarantined_.empty()) when = std::min(when, quarantined_.begin()->first);
   if (!keeps_.empty()) when = std::min(when, keeps_.begin()->first);
-  if (!parked_puts_.empty())
-    when = std::min({when, parked_puts_.begin()->first, leases_.next_expiry()});
+  if (!parked_.puts.empty())
+    when = std::min({when, parked_.puts.begin()->first, leases_.next_expiry()});
+  if (!parked_.halves.empty()) when = std::min(when, parked_.halves.begin()->first);
   if (!parked_looks_.empty()) when = std::min(when, parked_looks_.begin()->first);
   for (const auto& [node, job] : drains_) when = std::min({when, job.next_scan, job.next_disk});
-  if (!heat_.empty() || !heated_.empty()) when = std::min(when, heat_since_ + options_.hot_window);
+  if (!heat_.counts.empty() || !heat_.heated.empty())
+    when = std::min(when, heat_.since + options_.hot_window);
   return when;
 }
 

@@ -147,7 +147,26 @@ class Master {
     std::vector<const Member*> named;  // of reply.nodes
     std::vector<size_t> open;          // items without a result
     uint64_t demand = 0;               // bytes they wait for; 0 for items over quota
+    bool late = false;                 // half of its wait is over: victims are dropped for it
+    bool extended = false;             // its wait, once, as nodes were giving back memory
     Done<PutStarted> done;
+    std::optional<std::multimap<Time, ParkedPut*>::iterator> half{};
+  };
+  struct Parking {                           // puts that wait for space
+    std::multimap<Time, ParkedPut> puts;     // by deadline
+    std::multimap<Time, ParkedPut*> halves;  // by the time at which they become late
+    uint64_t demand = 0, late_demand = 0;    // of all, and of the late ones
+    void count(const ParkedPut& put, bool in);
+  };
+  struct Evicting {  // victims that a disk is to have before their memory is free
+    struct Victim {
+      uint64_t bytes = 0;
+      Tenant* tenant = nullptr;
+    };
+    std::unordered_map<std::string, Victim> victims;  // by name on disks
+    uint64_t bytes = 0;                               // that they will free
+    void add(std::string name, uint64_t frees, Tenant& tenant);
+    bool end(const std::string& name);  // false: it was none
   };
   struct ParkedLook {
     uint16_t tenant = 0;
@@ -193,6 +212,12 @@ class Master {
     std::set<std::string> bringing;  // being promoted into other nodes' memory
     std::string disk_at;             // the last name examined
     Time next_disk;
+  };
+  struct Heat {
+    std::unordered_map<Id, uint32_t> counts;                    // sampled reads since `since`
+    std::map<std::pair<uint16_t, ObjectKey>, uint32_t> heated;  // hot objects: replicas before
+    Time since;
+    uint64_t reads = 0;
   };
   // Ranges of a lost node per step: with ten million objects each costs some 10 us.
   static constexpr size_t kLeaveMax = 64;
@@ -251,11 +276,12 @@ class Master {
   Tried start_put(const PutStart& m, ParkedPut& put, uint16_t tenant, size_t i, bool last_try,
                   Time now);
   Outcome no_room(uint64_t bytes, Time now) const;
+  std::string in_the_way(Time now) const;
   Outcome known(Object& object, Time now);
   Outcome may_begin(const PutStart& m, const PutWant& want, uint16_t tenant, Time now);
   bool still_true(const Object& object) const;
   bool admitted(const PutStart& m, uint64_t bytes) const;
-  bool within_quota(uint16_t tenant, uint64_t bytes, Time now);
+  bool within_quota(uint16_t tenant, uint64_t bytes, bool late, Time now);
   void try_items(const PutStart& m, ParkedPut& put, uint16_t tenant, bool last_try, Time now);
   Outcome removable(const Object& object, bool force, Time now) const;
   void remove(Object& object, const Outcoming& acks, Time now);
@@ -269,11 +295,14 @@ class Master {
     bool ahead = false;      // background eviction: no call waits
     size_t most = SIZE_MAX;  // victims per step
     bool draining = true;    // space on draining nodes counts too
+    bool at_once = false;    // drop victims that no disk has
   };
   uint64_t evict(Need need, Time now);  // returns the bytes still needed, 0 if no victim is left
   uint64_t evict_from(Tenant& tenant, size_t queue, Need& need, Time now);
   void work_ahead(Time now);
-  uint64_t evict_one(Object& object, const char* reason, Time now);
+  uint64_t evict_one(Object& object, const Need& need, Time now);
+  void drop_for_late_puts(Time now);
+  void drop_offloads(const Tenant* of, const Need& need, Time now);
   uint64_t drop(Object& object, const char* reason, Time now);
   bool may_go(const Object& object, const Need& need, Time now) const;
 
@@ -362,8 +391,7 @@ class Master {
   uint64_t soft_pinned_ = 0;
   IdList<Object, &Object::queue> writing_;  // grants by age
   std::multimap<Time, QuarantinedRange> quarantined_;
-  std::multimap<Time, ParkedPut> parked_puts_;    // by deadline
-  uint64_t parked_demand_ = 0;                    // of parked_puts_
+  Parking parked_;
   std::multimap<Time, ParkedLook> parked_looks_;  // by deadline
   std::unordered_map<std::string, std::vector<ParkedLook*>> awaited_;
   std::vector<std::pair<List, Done<Listed>>> listing_;  // listings that wait for the order by key
@@ -376,14 +404,10 @@ class Master {
   std::map<NodeId, DrainJob> drains_;
   std::deque<Leaving> leaving_;
   uint64_t next_task_ = 1;
-  std::unordered_map<Id, uint32_t> heat_;                      // sampled reads since heat_since_
-  std::map<std::pair<uint16_t, ObjectKey>, uint32_t> heated_;  // hot objects: replicas before
-  Time heat_since_;
-  uint64_t reads_ = 0;
+  Heat heat_;
   DiskReplicaIndex tier_;
   Tombstones tombstones_;
-  std::unordered_map<std::string, uint64_t> evicting_;  // being offloaded; bytes they will free
-  uint64_t evicting_bytes_ = 0;
+  Evicting evicting_;
   Totals totals_;
   Result<Replicas> located_;  // the last answers, kept for their memory
   PutStarted granted_;

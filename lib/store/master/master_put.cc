@@ -9,6 +9,7 @@ namespace mc::store {
 namespace {
 
 constexpr Duration kPutWaitMax = std::chrono::seconds(60);
+constexpr Duration kPutGrace = std::chrono::milliseconds(500);  // clients wait for a second more
 constexpr size_t kPutsParkedMax = 1 << 16;
 
 Outcome outcome(Code code, std::string what) {
@@ -52,10 +53,24 @@ Outcome Master::no_room(uint64_t bytes, Time now) const {
              rounded_bytes_text(members_.capacity()).c_str()));
   return outcome(
       Code::kNoSpace,
-      strf("no room for %s in a pool of %s, %s used: the rest is leased or being "
-           "written; retry, or add nodes",
+      strf("no room for %s in a pool of %s, %s used: %s; retry, or add nodes",
            rounded_bytes_text(bytes).c_str(), rounded_bytes_text(members_.capacity()).c_str(),
-           rounded_bytes_text(members_.used()).c_str()));
+           rounded_bytes_text(members_.used()).c_str(), in_the_way(now).c_str()));
+}
+
+// What keeps a full pool from being evicted.
+std::string Master::in_the_way(Time now) const {
+  std::string out;
+  const auto say = [&](const std::string& what) { out += (out.empty() ? "" : ", ") + what; };
+  if (evicting_.bytes > 0)
+    say(strf("%s waits to be written to disks%s", rounded_bytes_text(evicting_.bytes).c_str(),
+             options_.on_slow_offload == "wait" ? " (on-slow-offload wait)" : ""));
+  if (const uint64_t freeing = members_.releasing(now); freeing > 0)
+    say(strf("nodes have yet to give back %s", rounded_bytes_text(freeing).c_str()));
+  if (leases_.size() > 0) say(strf("%zu objects are leased", leases_.size()));
+  if (const size_t n = table_.size() - table_.listed(); n > 0)
+    say(strf("%zu objects are being written", n));
+  return out.empty() ? "what is left is pinned, or no node has so much in few enough pieces" : out;
 }
 
 // Ephemeral objects never evict others.
@@ -110,7 +125,7 @@ Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tena
   const uint32_t replicas = std::clamp(m.replicas, 1u, kReplicasMax);
   const bool hopeless =
       rebuild_.over(now) && members_.capacity() > 0 && want.bytes > members_.largest();
-  if (!hopeless && !within_quota(tenant, want.bytes, now)) {
+  if (!hopeless && !within_quota(tenant, want.bytes, put.late, now)) {
     if (!last_try) return Tried::kOverQuota;
     ++totals_.put_no_space;
     Tenant& t = tenants_[tenant];
@@ -125,7 +140,7 @@ Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tena
   std::span<Replica> at;
   const PlacementRequest request{m.prefer, m.host, m.prefer_local};
   while (!hopeless && at.size() < replicas) {
-    if (!at.empty() && !within_quota(tenant, want.bytes * (at.size() + 1), now)) break;
+    if (!at.empty() && !within_quota(tenant, want.bytes * (at.size() + 1), put.late, now)) break;
     auto replica = members_.place(want.bytes, at, request, now);
     if (!replica) break;
     places[at.size()] = *replica;
@@ -160,16 +175,21 @@ Master::Tried Master::start_put(const PutStart& m, ParkedPut& put, uint16_t tena
   return Tried::kAnswered;
 }
 
-// Evicts the tenant's own objects if its quota requires it.
-bool Master::within_quota(uint16_t tenant, uint64_t bytes, Time now) {
+// Evicts the tenant's own objects if its quota requires it; for a late put without the disks.
+bool Master::within_quota(uint16_t tenant, uint64_t bytes, bool late, Time now) {
   Tenant& t = tenants_[tenant];
   if (t.quota == 0) return true;
   const uint64_t span = (bytes / kPage + (bytes % kPage != 0 || bytes == 0 ? 1 : 0)) * kPage;
   if (span > t.quota) return false;
-  for (size_t q = 0; q < t.queues.size() && t.used + span > t.quota; ++q) {
-    Need need{t.used + span - t.quota, "evicted: its tenant is at its quota"};
-    evict_from(t, q, need, now);
-  }
+  Need need{0, "evicted: its tenant is at its quota"};
+  need.at_once = late;
+  const auto lacks = [&] {
+    const uint64_t allowed = t.quota + (late ? 0 : t.offloading);
+    need.bytes = t.used + span - std::min(t.used + span, allowed);
+    return need.bytes > 0;
+  };
+  for (size_t q = 0; q < t.queues.size() && lacks(); ++q) evict_from(t, q, need, now);
+  if (late && lacks()) drop_offloads(&t, need, now);
   return t.used + span <= t.quota;
 }
 
@@ -177,7 +197,7 @@ void Master::handle(const PutStart& m, Time now, Done<PutStarted> done) {
   if (auto sane = check_put(m); !sane) return done(fail(sane.error()));
   const auto tenant = tenants_.get(m.tenant);
   if (!tenant) return done(fail(tenant.error()));
-  ParkedPut put{{}, std::move(granted_), {}, {}, 0, std::move(done)};
+  ParkedPut put{{}, std::move(granted_), {}, {}, 0, false, false, std::move(done)};
   put.reply.epoch = epoch_;
   put.reply.rebuilding = !rebuild_.over(now);
   put.reply.nodes.clear();
@@ -186,7 +206,7 @@ void Master::handle(const PutStart& m, Time now, Done<PutStarted> done) {
     item.generation = {};
     item.places.clear();
   }
-  const bool last_try = parked_puts_.size() >= kPutsParkedMax;
+  const bool last_try = parked_.puts.size() >= kPutsParkedMax;
   table_.warm(
       *tenant, m.items, [](const PutWant& want) { return std::string_view(want.key); },
       [](const Object&) {});
@@ -197,13 +217,21 @@ void Master::handle(const PutStart& m, Time now, Done<PutStarted> done) {
     if (reply->items.size() <= kOrdersMax) granted_ = std::move(*reply);
   } else {
     put.message = m;
-    const Duration wait = std::chrono::milliseconds(m.wait_ms);
+    const Duration asked = std::chrono::milliseconds(m.wait_ms);
+    const Duration wait = std::min(m.wait_ms == 0 ? options_.put_wait : asked, kPutWaitMax);
     ++totals_.puts_waited;
-    parked_demand_ += put.demand;
-    parked_puts_.emplace(now + std::min(m.wait_ms == 0 ? options_.put_wait : wait, kPutWaitMax),
-                         std::move(put));
+    ParkedPut& parked = parked_.puts.emplace(now + wait, std::move(put))->second;
+    parked_.count(parked, true);
+    if (tier_.any() && options_.on_slow_offload == "drop")
+      parked.half = parked_.halves.emplace(now + wait / 2, &parked);
   }
   finish(now);
+}
+
+void Master::Parking::count(const ParkedPut& put, bool in) {
+  const auto add = [&](uint64_t& sum) { sum = in ? sum + put.demand : sum - put.demand; };
+  add(demand);
+  if (put.late) add(late_demand);
 }
 
 // Tries the open items; the first time, all of them.
@@ -225,25 +253,41 @@ void Master::try_items(const PutStart& m, ParkedPut& put, uint16_t tenant, bool 
 
 void Master::retry_puts(Time now) {
   room_changed_ = false;
-  for (auto it = parked_puts_.begin(); it != parked_puts_.end();) {
+  for (auto it = parked_.puts.begin(); it != parked_.puts.end();) {
     ParkedPut& put = it->second;
-    parked_demand_ -= put.demand;
+    parked_.count(put, false);
     try_items(put.message, put, tenants_.find(put.message.tenant), false, now);
-    parked_demand_ += put.demand;
+    parked_.count(put, true);
     if (put.open.empty()) {
+      if (put.half) parked_.halves.erase(*put.half);
       put.done(put.reply);
-      it = parked_puts_.erase(it);
+      it = parked_.puts.erase(it);
     } else {
       ++it;
     }
   }
 }
 
+// A put is not refused while its room is coming: once, it waits for that a little longer.
 void Master::expire_parked(Time now) {
-  while (!parked_puts_.empty() && parked_puts_.begin()->first <= now) {
-    ParkedPut put = std::move(parked_puts_.begin()->second);
-    parked_puts_.erase(parked_puts_.begin());
-    parked_demand_ -= put.demand;
+  bool coming = members_.releasing(now) > 0;
+  while (!parked_.halves.empty() && parked_.halves.begin()->first <= now) {
+    ParkedPut& put = *parked_.halves.begin()->second;
+    parked_.halves.erase(std::exchange(put.half, {}).value());
+    put.late = true;
+    parked_.late_demand += put.demand;
+    room_changed_ = true;  // one that is over its quota may go on
+    coming = true;
+  }
+  while (!parked_.puts.empty() && parked_.puts.begin()->first <= now) {
+    auto first = parked_.puts.extract(parked_.puts.begin());
+    if (coming && first.mapped().demand > 0 && !std::exchange(first.mapped().extended, true)) {
+      first.key() = now + kPutGrace;
+      parked_.puts.insert(std::move(first));
+      continue;
+    }
+    ParkedPut put = std::move(first.mapped());
+    parked_.count(put, false);
     try_items(put.message, put, tenants_.find(put.message.tenant), true, now);
     put.done(put.reply);
   }

@@ -28,19 +28,55 @@ bool Master::may_go(const Object& object, const Need& need, Time now) const {
   });
 }
 
+void Master::Evicting::add(std::string name, uint64_t frees, Tenant& tenant) {
+  if (!victims.emplace(std::move(name), Victim{frees, &tenant}).second) return;
+  bytes += frees;
+  tenant.offloading += frees;
+}
+
+bool Master::Evicting::end(const std::string& name) {
+  const auto it = victims.find(name);
+  if (it == victims.end()) return false;
+  bytes -= it->second.bytes;
+  it->second.tenant->offloading -= it->second.bytes;
+  victims.erase(it);
+  return true;
+}
+
 // Bytes that are free now, or once the object is on a disk.
-uint64_t Master::evict_one(Object& object, const char* reason, Time now) {
+uint64_t Master::evict_one(Object& object, const Need& need, Time now) {
+  if (need.at_once) return drop(object, need.reason, now);
   switch (offload(object, now)) {
-    case Offload::kDrop: return drop(object, reason, now);
+    case Offload::kDrop: return drop(object, need.reason, now);
     case Offload::kLater: return 0;
     case Offload::kStarted: break;
   }
   dequeue(object);
   uint64_t coming = 0;
   each_replica(object, [&](const Replica& r) { coming += r.node->space.rounded(object.bytes); });
-  if (evicting_.emplace(disk_name(object.tenant, object.key()), coming).second)
-    evicting_bytes_ += coming;
+  evicting_.add(disk_name(object.tenant, object.key()), coming, tenants_[object.tenant]);
   return coming;
+}
+
+// Drops victims, of one tenant or of all, whose writes to disks are pending.
+void Master::drop_offloads(const Tenant* of, const Need& need, Time now) {
+  std::vector<std::string> names;
+  size_t looked_at = 0;
+  uint64_t bytes = 0;
+  for (const auto& [name, victim] : evicting_.victims) {
+    if (bytes >= need.bytes || ++looked_at > kSkipMax) break;
+    if (of != nullptr && victim.tenant != of) continue;
+    const auto [tenant, key] = parts_of(name);
+    const Object* object = find_complete(tenants_.find(tenant), key);
+    if (object == nullptr || !may_go(*object, need, now)) continue;
+    names.push_back(name);
+    bytes += victim.bytes;
+  }
+  for (const std::string& name : names) {
+    const auto [tenant, key] = parts_of(name);
+    tier_.forget(name, {});
+    (void)drop(*find_complete(tenants_.find(tenant), key), need.reason, now);
+  }
 }
 
 uint64_t Master::drop(Object& object, const char* reason, Time now) {
@@ -77,7 +113,7 @@ uint64_t Master::evict_from(Tenant& tenant, size_t q, Need& need, Time now) {
     need.most -= std::min(need.most, together.size());
     for (const Id id : together)
       if (Object& o = table_[id]; o.state == ObjectState::kComplete)
-        freed += evict_one(o, need.reason, now);
+        freed += evict_one(o, need, now);
   }
   return freed;
 }
@@ -114,7 +150,7 @@ uint64_t Master::evict(Need need, Time now) {
 
 // Above the watermark, evicts a part; further parts follow between calls (deadline()).
 void Master::work_ahead(Time now) {
-  const uint64_t used = members_.used() - std::min(members_.used(), evicting_bytes_);
+  const uint64_t used = members_.used() - std::min(members_.used(), evicting_.bytes);
   const uint64_t capacity = members_.capacity();
   const double high = options_.high_watermark, ratio = options_.eviction_ratio;
   if (std::exchange(filled_, false))  // not if nodes that left or mount filled the pool
@@ -122,8 +158,8 @@ void Master::work_ahead(Time now) {
   if (ahead_ == 0) return;
   ahead_ = std::min(ahead_, bytes_to_evict(used, capacity, high - ratio, 0));  // others went, too
   if (ahead_ == 0) return;
-  const uint64_t left =
-      evict({ahead_, "evicted: the pool is above its watermark", true, kSliceMax, false}, now);
+  const uint64_t left = evict(
+      {ahead_, "evicted: the pool is above its watermark", true, kSliceMax, false, false}, now);
   ahead_ = left < ahead_ ? left : 0;
 }
 
@@ -131,14 +167,28 @@ void Master::make_room(Time now) {
   work_ahead(now);
   uint64_t drained = 0;
   for (const auto& [node, job] : drains_) drained += job.demand;
-  if (parked_demand_ + drained == 0) return;
-  const uint64_t coming = members_.releasing(now) + evicting_bytes_;
-  if (parked_demand_ + drained > coming)
+  const uint64_t demand = parked_.demand + drained;
+  if (demand == 0) return;
+  if (parked_.late_demand > 0) drop_for_late_puts(now);
+  const uint64_t coming = members_.releasing(now) + evicting_.bytes;
+  if (demand > coming)
     (void)evict(
-        {parked_demand_ + drained - coming,
-         parked_demand_ > 0 ? "evicted: room for a put" : "evicted: room for a node that drains",
-         false, SIZE_MAX, false},
+        {demand - coming,
+         parked_.demand > 0 ? "evicted: room for a put" : "evicted: room for a node that drains",
+         false, SIZE_MAX, false, false},
         now);
+}
+
+// The disks were too slow for these puts: they get memory that no disk has, of objects whose writes
+// have not begun if there are any.
+void Master::drop_for_late_puts(Time now) {
+  Need need{0, "evicted: room for a put, as the disks are behind", false, SIZE_MAX, false, true};
+  const auto lacks = [&] {
+    need.bytes = parked_.late_demand - std::min(parked_.late_demand, members_.releasing(now));
+    return need.bytes > 0;
+  };
+  if (lacks()) (void)evict(need, now);
+  if (lacks()) drop_offloads(nullptr, need, now);
 }
 
 }  // namespace mc::store

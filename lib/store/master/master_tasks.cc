@@ -207,32 +207,33 @@ Result<TaskInfo> Master::handle(const QueryTask& m, Time) const {
 // ---- hot objects
 
 void Master::note_heat(Object& object, Time now) {
-  if (++reads_ % kSample != 0 || heat_.size() >= kHeatMax) return;
-  if (heat_.empty() && heated_.empty()) heat_since_ = now;
+  if (++heat_.reads % kSample != 0 || heat_.counts.size() >= kHeatMax) return;
+  if (heat_.counts.empty() && heat_.heated.empty()) heat_.since = now;
   const double enough = options_.hot_rate * to_seconds(options_.hot_window) / kSample;
-  if (static_cast<double>(++heat_[object.self]) < enough) return;
-  heat_[object.self] = 0;
+  if (static_cast<double>(++heat_.counts[object.self]) < enough) return;
+  heat_.counts[object.self] = 0;
   const auto replicas = static_cast<uint32_t>(replica_count(object));
   if (replicas >= options_.hot_replicas || !start_copy(object, {}, nullptr, now)) return;
   ++totals_.hot_copies;
-  heated_.emplace(std::pair{object.tenant, ObjectKey(object.key())}, replicas);
+  heat_.heated.emplace(std::pair{object.tenant, ObjectKey(object.key())}, replicas);
 }
 
 // At the end of a window, objects that are no longer hot lose their extra replicas.
 void Master::cool_down(Time now) {
-  if ((heat_.empty() && heated_.empty()) || now < heat_since_ + options_.hot_window) return;
-  for (auto it = heated_.begin(); it != heated_.end();) {
+  if ((heat_.counts.empty() && heat_.heated.empty()) || now < heat_.since + options_.hot_window)
+    return;
+  for (auto it = heat_.heated.begin(); it != heat_.heated.end();) {
     Object* object = find_complete(it->first.first, it->first.second);
-    if (object != nullptr && heat_.contains(object->self)) {
+    if (object != nullptr && heat_.counts.contains(object->self)) {
       ++it;
       continue;
     }
     while (object != nullptr && replica_count(*object) > it->second)
       retire(*object, *extras_.at(object->self).replicas.back().node, now);
-    it = heated_.erase(it);
+    it = heat_.heated.erase(it);
   }
-  heat_.clear();
-  heat_since_ = now;
+  heat_.counts.clear();
+  heat_.since = now;
 }
 
 }  // namespace mc::store

@@ -123,7 +123,7 @@ Result<TierAck> Master::handle(const TierMount& m, Time now) {
 void Master::handle(const TierHeartbeat& m, Time now,
                     std::function<void(const Result<TierWork>&)> done) {
   if (members_.find(m.node, m.generation) == nullptr || !tier_.beat(m, now, done))
-    return done(TierWork{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}});
+    return done(TierWork{epoch_, static_cast<uint8_t>(BeatStatus::kRemount), {}, false});
   finish(now);
 }
 
@@ -343,10 +343,7 @@ void Master::offload_early(const Object& object, Time now) {
 }
 
 void Master::offloaded(const std::string& name, Generation generation, bool stored, Time now) {
-  const auto going = evicting_.find(name);
-  if (going == evicting_.end()) return;
-  evicting_bytes_ -= going->second;
-  evicting_.erase(going);
+  if (!evicting_.end(name)) return;
   const auto [tenant, key] = parts_of(name);
   Object* object = find_complete(tenants_.find(tenant), key);
   if (object == nullptr) return;

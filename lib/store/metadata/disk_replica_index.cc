@@ -23,6 +23,7 @@ struct DiskReplicaIndex::Holder {
   std::set<std::string> names;  // held; so drop() need not scan the others
   std::deque<TierJob> jobs;     // not yet acknowledged
   uint64_t next_seq = 1, told = 0;
+  uint64_t offload_seq = 0, hurried = 0;  // newest offload; newest that is written at once
   std::map<std::pair<std::string, uint64_t>, std::vector<std::shared_ptr<Forgetting>>> forgets;
   std::function<void(const Result<TierWork>&)> beat;
   Time beat_until = Time::max();
@@ -114,6 +115,7 @@ bool DiskReplicaIndex::beat(const TierHeartbeat& m, Time now,
   h.trouble = m.trouble.substr(0, 256);
   while (!h.jobs.empty() && h.jobs.front().seq <= m.taken) h.jobs.pop_front();
   h.told = std::min(h.told, m.taken);  // repeats what a lost answer carried
+  h.hurried = std::min(h.hurried, m.taken);
   h.beat = std::move(done);
   constexpr uint32_t kHoldMax = 60'000;
   h.beat_until = now + std::chrono::milliseconds(std::min(m.hold_ms, kHoldMax));
@@ -190,7 +192,8 @@ void DiskReplicaIndex::drop(const NodeId& node, Time now) {
   for (const auto& [what, waiting] : holder->forgets)
     for (const auto& forgetting : waiting)
       if (--forgetting->open == 0 && forgetting->gone) forgetting->gone();
-  if (holder->beat) holder->beat(TierWork{0, static_cast<uint8_t>(BeatStatus::kRemount), {}});
+  if (holder->beat)
+    holder->beat(TierWork{0, static_cast<uint8_t>(BeatStatus::kRemount), {}, false});
 }
 
 // ---- queries and orders of the master
@@ -210,7 +213,7 @@ DiskReplicaIndex::Queued DiskReplicaIndex::offload(const NodeId& node, TierJob j
   if (queued != Queued::kYes) return queued;
   Holder& h = *holders_.at(node);
   job.kind = static_cast<uint8_t>(TierJobKind::kOffload);
-  job.seq = h.next_seq++;
+  job.seq = h.offload_seq = h.next_seq++;
   offloads_[job.object.name] = {node, job.object};
   offloading_bytes_ += job.object.bytes;
   count(job.object.name, job.object.bytes, true);
@@ -373,17 +376,19 @@ std::vector<DiskReplicaIndex::HolderStat> DiskReplicaIndex::stat() const {
   return out;
 }
 
-void DiskReplicaIndex::answer(Time now, uint64_t epoch) {
+void DiskReplicaIndex::answer(Time now, uint64_t epoch, bool puts_wait) {
   for (auto& [node, h] : holders_) {
     if (!h->beat) continue;
     const bool news = !h->jobs.empty() && h->jobs.back().seq > h->told;
-    if (!news && now < h->beat_until) continue;
-    TierWork work{epoch, 0, {}};
+    const bool hurry = puts_wait && h->queued > 0 && h->offload_seq > h->hurried;
+    if (!news && !hurry && now < h->beat_until) continue;
+    TierWork work{epoch, 0, {}, hurry};
     for (const TierJob& job : h->jobs) {
       if (work.jobs.size() == kTierJobsMax) break;
       work.jobs.push_back(job);
       h->told = job.seq;
     }
+    if (hurry) h->hurried = h->told;
     h->beat_until = Time::max();
     std::exchange(h->beat, {})(work);
   }

@@ -103,8 +103,9 @@ class DiskReplicaIndex {
   bool any() const { return !holders_.empty(); }
   std::vector<HolderStat> stat() const;
 
-  // Answers held heartbeats. Call it after anything that may have added jobs.
-  void answer(Time now, uint64_t epoch);
+  // Answers held heartbeats. Call it after anything that may have added jobs. `puts_wait`: holders
+  // should write at once what they gathered, because puts wait for its memory.
+  void answer(Time now, uint64_t epoch, bool puts_wait);
   Time deadline() const;
 
  private:

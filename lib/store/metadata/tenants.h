@@ -23,6 +23,7 @@ struct Tenant {
   uint64_t quota;           // bytes of segments; 0: none
   uint64_t disk_quota = 0;  // bytes of values on disks, all copies; 0: none
   uint64_t used = 0, objects = 0;
+  uint64_t offloading = 0;           // of `used`, what is free once the disks have it
   uint64_t refused = 0;              // puts refused by quota since start
   std::array<EvictQueue, 3> queues;  // in order of eviction
 };

@@ -192,9 +192,11 @@ void FileStorage::take(const TierWork& work) {
       bringing_.push_back(job.object);
     } else {
       gathering_bytes_ += job.object.bytes;
-      gathering_.push_back({job, loop_.now()});
+      gathering_.push_back({job, loop_.now() + options_.flush});
     }
   }
+  if (work.hurry)
+    for (Offload& o : gathering_) o.due = std::min(o.due, loop_.now());
   cut();
   start_bring();
   arm();
@@ -257,8 +259,7 @@ void FileStorage::end_flush() {
 void FileStorage::arm() {
   loop_.cancel(timer_);
   Time when = std::min(staging_.deadline(), retry_at_);
-  if (!gathering_.empty() && !writing_)
-    when = std::min(when, gathering_.front().arrived + options_.flush);
+  if (!gathering_.empty() && !writing_) when = std::min(when, gathering_.front().due);
   if (!parked_.empty()) when = std::min(when, parked_.front().call.deadline);
   if (when == Time::max()) return;
   timer_ = loop_.at(when, [this] {

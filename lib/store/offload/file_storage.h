@@ -3,8 +3,9 @@
 // they are read.
 //
 // Jobs come in the answers to heartbeats, which the master holds until there are jobs. Objects
-// gather until a bucket is full or the oldest has waited for --ssd-flush. Then eviction makes space
-// in two phases, with a report to the master in between, and the objects are written and reported.
+// gather until a bucket is full, the oldest has waited for --ssd-flush, or the master says that
+// puts wait for their memory. Then eviction makes space in two phases, with a report to the master
+// in between, and the objects are written and reported.
 // Every read is verified; damaged objects are reported and dropped. While the disk is full or
 // read-only the node reports that, and the master offloads nothing to it.
 //
@@ -83,7 +84,7 @@ class FileStorage {
  private:
   struct Offload {
     TierJob job;
-    Time arrived;
+    Time due;  // when it is written even if it is alone
   };
   struct Batch;    // one write
   struct Loading;  // a pending load-objects

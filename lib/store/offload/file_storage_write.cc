@@ -32,12 +32,12 @@ Result<> FileStorage::check_job(const TierJob& job) const {
               static_cast<unsigned long long>(job.seq), escape(job.object.name).c_str());
 }
 
-// Starts a write if a batch is full or has waited long enough.
+// Starts a write if a batch is full or due.
 void FileStorage::cut() {
   if (writing_ || gathering_.empty()) return;
   const bool full = gathering_bytes_ >= backend_options_.bucket_bytes ||
                     gathering_.size() >= backend_options_.bucket_keys;
-  if (!full && !flushed_ && loop_.now() < gathering_.front().arrived + options_.flush) return;
+  if (!full && !flushed_ && loop_.now() < gathering_.front().due) return;
   auto batch = std::make_shared<Batch>();
   for (uint64_t bytes = 0; !gathering_.empty() && batch->jobs.size() < backend_options_.bucket_keys;
        gathering_.pop_front()) {

@@ -77,7 +77,8 @@ struct TierWork {
   uint64_t epoch = 0;
   uint8_t status = 0;  // BeatStatus; kRemount: send the tier-mount again
   std::vector<TierJob> jobs;
-  static void fields(auto& a, auto& m) { a(m.epoch, m.status, m.jobs); }
+  bool hurry = false;  // puts wait for memory: write at once what has gathered
+  static void fields(auto& a, auto& m) { a(m.epoch, m.status, m.jobs, m.hurry); }
 };
 // Acknowledges the jobs up to `taken`. The answer comes with newer jobs, or after hold_ms.
 struct TierHeartbeat {

@@ -35,7 +35,7 @@ struct Disks {
                                    told[node] = work->jobs;
                                    remounts[node] += work->status;
                                  });
-    tier.answer(now, 1);
+    tier.answer(now, 1, false);
     return known;
   }
   void report(const NodeId& node, TierEvent event, const std::string& name, uint64_t generation) {

@@ -1,5 +1,5 @@
-// Concurrent writers put three times what the pool holds. None gets kNoSpace, because eviction
-// makes space within the wait.
+// Concurrent writers put three times what the pool holds, without disks. None gets kNoSpace,
+// because eviction makes space within the wait. With disks: offload_test, tests/net/store_defaults.
 #include "base/random.h"
 #include "tests/unit/store/fake_cluster.h"
 
@@ -99,7 +99,7 @@ TEST_CASE("background eviction runs in small steps, between which calls are answ
   CHECK(most <= 64);
 }
 
-TEST_CASE("at three times its size in puts, a pool with eight writers fails none of them") {
+TEST_CASE("at three times its size in puts, memory alone fails none of eight writers") {
   for (const std::string policy : {"lru", "sieve"})
     for (uint64_t seed = 1; seed <= 3; ++seed) {
       CAPTURE(policy);

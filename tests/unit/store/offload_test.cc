@@ -1,0 +1,176 @@
+// A full pool whose victims go to disks first (F4): what puts that wait for their memory do.
+#include "tests/unit/store/fake_cluster.h"
+
+namespace mc::store {
+namespace {
+namespace offload_test {
+
+struct Disk {  // of node "a", which has 8 pages; it writes nothing by itself
+  explicit Disk(MasterOptions options = {}) : cluster(options) {
+    cluster.add("a", 8 * kPage);
+    REQUIRE(cluster.master->handle(TierMount{"a", Generation{7}, 1 * kGiB, true, true, {}, 0},
+                                   cluster.now));
+    beat();
+    for (int i = 0; i < 8; ++i) REQUIRE(cluster.put("k" + std::to_string(i), kPage) == kDone);
+  }
+  void beat() {
+    cluster.master->handle(TierHeartbeat{"a", Generation{7}, taken, 60'000, 0, 0, ""}, cluster.now,
+                           [this](const Result<TierWork>& work) {
+                             REQUIRE(work);
+                             answers.push_back(*work);
+                           });
+  }
+  // Takes the jobs of the answers so far and asks for more.
+  std::vector<TierJob> take() {
+    std::vector<TierJob> jobs;
+    while (!answers.empty()) {
+      const TierWork work = std::exchange(answers, {}).back();
+      hurried = hurried || work.hurry;
+      for (const TierJob& job : work.jobs)
+        if (job.seq > taken) {
+          taken = job.seq;
+          jobs.push_back(job);
+        }
+      beat();
+    }
+    return jobs;
+  }
+  void stored(const TierJob& job) {
+    REQUIRE(cluster.master->handle(TierReport{"a",
+                                              Generation{7},
+                                              {{static_cast<uint8_t>(TierEvent::kStored), 0,
+                                                job.object.name, job.object.generation}}},
+                                   cluster.now));
+    cluster.pump();
+  }
+  void put_start(const PutStart& m) {
+    cluster.master->handle(m, cluster.now, [this](const Result<PutStarted>& r) {
+      REQUIRE(r);
+      reply = *r;
+    });
+    cluster.pump();
+  }
+  size_t in_memory() { return cluster.stat().objects; }
+
+  FakeCluster cluster;
+  std::vector<TierWork> answers;
+  uint64_t taken = 0;
+  bool hurried = false;
+  std::optional<PutStarted> reply;
+};
+
+PutStart want(const ObjectKey& key, uint64_t bytes) {
+  PutStart m;
+  m.items = {{key, bytes, {}}};
+  return m;
+}
+
+MasterOptions plain() {
+  MasterOptions o;
+  o.high_watermark = 1;  // no eviction ahead of puts
+  o.eviction_ratio = 0;
+  return o;
+}
+
+TEST_CASE("F4: a put that waits for a disk makes its node write at once") {
+  Disk d(plain());
+  CHECK(d.take().empty());
+  CHECK(!d.hurried);
+  d.put_start(want("new", kPage));
+  CHECK(!d.reply);
+  const auto jobs = d.take();
+  REQUIRE(!jobs.empty());
+  CHECK(d.hurried);
+  d.hurried = false;
+  CHECK(d.take().empty());
+  CHECK(!d.hurried);  // said once
+  d.stored(jobs[0]);
+  REQUIRE(d.reply);
+  CHECK(d.reply->items[0].outcome.ok());
+  CHECK(d.cluster.has("k0"));  // on the disk
+}
+
+TEST_CASE("F4: gathered writes are hurried too when a put comes later") {
+  MasterOptions o = plain();
+  o.offload = "eager";
+  Disk d(o);
+  CHECK(d.take().size() == 8);
+  CHECK(!d.hurried);
+  d.put_start(want("new", kPage));
+  d.take();
+  CHECK(d.hurried);
+}
+
+TEST_CASE("F4: after half of its wait victims are dropped for a put, and it never fails") {
+  Disk d(plain());
+  d.put_start(want("new", 2 * kPage));
+  d.take();
+  d.cluster.run_until(d.cluster.now + d.cluster.options_used.put_wait / 2 - 1ms);
+  CHECK(!d.reply);
+  CHECK(d.in_memory() == 8);
+  d.cluster.run_until(d.cluster.now + 1ms);
+  REQUIRE(d.reply);
+  CHECK(d.reply->items[0].outcome.ok());
+}
+
+TEST_CASE("F4: victims whose writes are pending go if there are no others") {
+  Disk d(plain());
+  d.put_start(want("new", 8 * kPage));  // all of them
+  CHECK(d.take().size() == 8);
+  d.cluster.run_until(d.cluster.now + d.cluster.options_used.put_wait / 2);
+  REQUIRE(d.reply);
+  CHECK(d.reply->items[0].outcome.ok());
+  CHECK(d.in_memory() == 0);
+  const auto forgotten = d.take();  // the disk keeps nothing that the master does not know
+  CHECK(forgotten.size() == 8);
+  for (const TierJob& job : forgotten)
+    CHECK(job.kind == static_cast<uint8_t>(TierJobKind::kForget));
+}
+
+TEST_CASE("F4: on-slow-offload wait loses nothing, and the error says what is in the way") {
+  MasterOptions o = plain();
+  o.on_slow_offload = "wait";
+  Disk d(o);
+  d.put_start(want("new", 2 * kPage));
+  const auto jobs = d.take();
+  CHECK(d.hurried);
+  d.cluster.run_until(d.cluster.now + o.put_wait);
+  REQUIRE(d.reply);
+  const Outcome& refused = d.reply->items[0].outcome;
+  CHECK(refused.code == static_cast<uint8_t>(Code::kNoSpace));
+  CHECK_MESSAGE(
+      refused.what.find("waits to be written to disks (on-slow-offload wait)") != std::string::npos,
+      refused.what);
+  CHECK(refused.what.find("leased") == std::string::npos);
+  CHECK(d.in_memory() == 8);
+}
+
+TEST_CASE("F4: a tenant at its quota gets its room from the disk, or from what it drops") {
+  MasterOptions o = plain();
+  for (const bool written : {true, false}) {
+    CAPTURE(written);
+    o.tenant_quotas = "t=8KiB";
+    Disk d(o);
+    PutStart m;
+    m.tenant = "t";
+    for (int i = 0; i < 8; ++i) REQUIRE(d.cluster.remove("k" + std::to_string(i))->ok());
+    REQUIRE(d.cluster.put(m, "a", kPage) == kDone);
+    REQUIRE(d.cluster.put(m, "b", kPage) == kDone);
+    m.items = {{"c", kPage, {}}};
+    d.put_start(m);
+    CHECK(!d.reply);
+    const auto jobs = d.take();
+    REQUIRE(jobs.size() == 1);  // and no more, however often the put is tried
+    CHECK(d.hurried);
+    if (written)
+      d.stored(jobs[0]);
+    else
+      d.cluster.run_until(d.cluster.now + o.put_wait / 2);
+    REQUIRE(d.reply);
+    CHECK(d.reply->items[0].outcome.ok());
+  }
+}
+
+}  // namespace offload_test
+}  // namespace
+}  // namespace mc::store
