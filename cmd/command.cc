@@ -272,7 +272,7 @@ bool Program::known_anywhere(const std::string& name) const {
 Result<> Program::from_file(Verb& verb, Common& common) {
   if (common.config.empty()) return {};
   MC_TRY(const std::string text, io::read_file(common.config));
-  auto json = parse_json(text, true);
+  auto json = parse_json(text, kJsonFile);
   if (!json)
     return fail(Code::kInvalid, "%s: %s", common.config.c_str(), json.error().what.c_str());
   if (!json->is_object())

@@ -13,10 +13,21 @@
 
 namespace mc {
 
-// Parses one value; `//` comments are accepted when `comments`. Nesting is limited to 128 levels.
-// Errors: kInvalid with line and column.
-Result<Json> parse_json(std::string_view text, bool comments = false);
-Result<Json> read_json_file(const std::string& path);  // with comments; the error names the file
+// What a text may hold. All is counted while it is parsed, in time linear in its bytes.
+struct JsonLimits {
+  size_t depth = 128;         // arrays and objects inside each other
+  size_t members = 1024;      // of one object
+  size_t values = 1'200'000;  // in all: a prompt of 2^20 tokens, and what is around it
+  bool comments = false;      // `//` and `/* */` are passed over
+};
+inline constexpr JsonLimits kJsonMessage{};  // what comes over a network
+inline constexpr JsonLimits kJsonFile{.members = 1 << 20, .values = 1 << 23, .comments = true};
+
+// Parses one value. An object that has two members of one name is refused: readers disagree about
+// which counts. Errors: kInvalid with line and column, or with the limit that was passed.
+Result<Json> parse_json(std::string_view text, const JsonLimits& limits = kJsonMessage);
+// Of up to 256 MiB, by kJsonFile; the error names the file.
+Result<Json> read_json_file(const std::string& path);
 
 // Serializes; bytes that are not UTF-8 are replaced, never thrown at. indent < 0: one line.
 std::string dump_json(const Json& json, int indent = -1);

@@ -82,7 +82,7 @@ class Tree {
 
 Result<Machine> read(std::string_view input) {
   if (input.starts_with('{')) {
-    MC_TRY(const Json json, parse_json(input, true));
+    MC_TRY(const Json json, parse_json(input, kJsonFile));
     return machine_from_json(json, "input");
   }
   return machine_from_xml(input, "input");

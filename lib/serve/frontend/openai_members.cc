@@ -64,7 +64,7 @@ tl::expected<Json, ApiError> parse_object(std::string_view body) {
   auto json = parse_json(body);
   if (!json)
     return tl::unexpected(
-        ApiError{400, "the body is not JSON: " + json.error().what, "", "invalid_json"});
+        ApiError{400, "the body is not taken: " + json.error().what, "", "invalid_json"});
   if (!json->is_object())
     return tl::unexpected(ApiError{400, "the body is not a JSON object", "", ""});
   return std::move(*json);

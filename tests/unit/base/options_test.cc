@@ -38,7 +38,7 @@ TEST_SUITE("base/options") {
     OptionList la, lb;
     a.describe(la);
     b.describe(lb);
-    auto json = parse_json(config_text(la, "test"), true);
+    auto json = parse_json(config_text(la, "test"), kJsonFile);
     REQUIRE(json.has_value());
     REQUIRE(apply_json(lb, *json, "file").has_value());
     for (size_t i = 0; i < la.all().size(); ++i) CHECK(la.all()[i].get() == lb.all()[i].get());

@@ -90,12 +90,12 @@ TEST_SUITE("base/json") {
     // A quote in a comment must not hide what follows it.
     for (const char* comment : {"// it's \"\n", "/* \" */"}) {
       const std::string bomb = comment + std::string(200, '[') + std::string(200, ']');
-      CHECK(parse_json(bomb, true).error().what.find("deeper") != std::string::npos);
-      CHECK(parse_json(comment + std::string("[1]"), true).has_value());
+      CHECK(parse_json(bomb, kJsonFile).error().what.find("deeper") != std::string::npos);
+      CHECK(parse_json(comment + std::string("[1]"), kJsonFile).has_value());
     }
     for (const char* bad : {"/*", "/", "//", "\"", "\"\\", "[1e999]", "\"\xff\"", ""}) {
       CAPTURE(bad);
-      CHECK_FALSE(parse_json(bad, true).has_value());
+      CHECK_FALSE(parse_json(bad, kJsonFile).has_value());
     }
   }
   TEST_CASE("errors say where, comments are taken when asked for") {
@@ -103,7 +103,7 @@ TEST_SUITE("base/json") {
     REQUIRE_FALSE(bad.has_value());
     CHECK(bad.error().what.find("line 2") != std::string::npos);
     CHECK_FALSE(parse_json("{} // x").has_value());
-    CHECK(parse_json("{} // x", true).has_value());
+    CHECK(parse_json("{} // x", kJsonFile).has_value());
   }
   TEST_CASE("typed members refuse other types by name") {
     const Json j = {{"n", 5}, {"f", 1.5}, {"neg", -1}, {"s", "x"}, {"none", nullptr}};

@@ -67,6 +67,20 @@ const char* const kKeys = R"({"tenants":[{"name":"a","keys":["key-of-a"],"reques
 
 }  // namespace
 
+TEST_CASE("F6: a body of 120,000 members is refused by the limit, wherever JSON is taken") {
+  std::string body = R"({"model":"tiny","prompt":"x")";
+  for (int i = 0; i < 120'000; ++i) body += ",\"k" + std::to_string(i) + "\":1";
+  body += "}";
+  Site s;
+  for (const char* path : {"/v1/completions", "/v1/chat/completions", "/tokenize", "/register",
+                           "/query", "/admin/scale-in"}) {
+    CAPTURE(path);
+    const auto r = s.ask(path, body);
+    CHECK(r.status == 400);
+    CHECK(r.body.find("more than 1024 members") != std::string::npos);
+  }
+}
+
 TEST_CASE("400 and 404: what is wrong with a request is named") {
   struct Row {
     const char* path;
@@ -79,7 +93,7 @@ TEST_CASE("400 and 404: what is wrong with a request is named") {
   const char* const chat = "/v1/chat/completions";
   const char* const bad = kBad.c_str();
   const Row rows[] = {
-      {c, "{", {400, bad, "invalid_json", "not JSON"}, nullptr},
+      {c, "{", {400, bad, "invalid_json", "not taken: parse error at line 1"}, nullptr},
       {c, "[]", {400, bad, nullptr, "not a JSON object"}, nullptr},
       {c, R"({"prompt":"x"})", {400, bad, nullptr, "'model' is missing"}, "model"},
       {c, R"({"model":"gpt","prompt":"x"})", {404, bad, "model_not_found", "'gpt'"}, "model"},

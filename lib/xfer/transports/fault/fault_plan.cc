@@ -33,7 +33,7 @@ Result<Plan> Plan::parse(std::string_view text, const std::string& where) {
     const std::string here = where + " line " + std::to_string(number);
     if (plan.rules_.size() >= kRulesMax)
       return fail(Code::kInvalid, "%s: more than %zu rules", here.c_str(), kRulesMax);
-    auto json = parse_json(line, true);
+    auto json = parse_json(line, kJsonFile);
     if (!json) return fail(Code::kInvalid, "%s: %s", here.c_str(), json.error().what.c_str());
     Active a;
     OptionList options;
