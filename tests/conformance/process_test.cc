@@ -1,5 +1,8 @@
 // Peers that are other processes: memory of the application, peers that die or are not who they
 // say.
+#include <sys/mman.h>
+#include <sys/stat.h>
+
 #include <string>
 #include <thread>
 
@@ -88,6 +91,41 @@ TEST_SUITE("xfer/processes") {
       REQUIRE_FALSE(outcome.has_value());
       CHECK(outcome.error().code == Code::kUnavailable);
     }
+  }
+
+  TEST_CASE("a copy of memory whose file was truncated is an error, and no signal") {  // (F27)
+    constexpr uint64_t kBytes = 8 * kMiB;
+    io::Fd file(::memfd_create("named", MFD_CLOEXEC));  // without a seal, as a file of a disk
+    const io::Fd same(::fcntl(file.get(), F_DUPFD_CLOEXEC, 0));
+    auto owner = make_engine("owner", {"shm"});
+    MemorySource source;
+    source.file = std::move(file);
+    auto memory = owner->allocate_from(std::move(source), kBytes);
+    REQUIRE(memory.has_value());
+    fill(memory->bytes(), 5);
+    const uint64_t whole = digest(memory->bytes());
+    struct stat before {};
+    REQUIRE(::fstat(same.get(), &before) == 0);
+    auto user = make_engine("user", {"shm"});
+    auto segment = user->open_segment(owner->describe());
+    REQUIRE(segment.has_value());
+    std::vector<std::byte> got(kBytes);
+    Request all = read_of(*segment, memory->offset(), got);
+    Request last = read_of(*segment, memory->offset() + kBytes - 64, std::span(got).first(64));
+    for (const Request& r : {last, last, all})
+      REQUIRE(user->transfer_sync(r, 10s * kSlow).has_value());
+    CHECK(digest(got) == whole);
+
+    REQUIRE(::ftruncate(same.get(), kBytes / 2 + 100) == 0);
+    all.op = last.op = Op::kWrite;
+    Request in_file = read_of(*segment, memory->offset(), std::span(got).first(64));
+    for (Request r : {all, last, in_file}) {
+      CHECK(user->transfer_sync(r, 10s * kSlow).error().code == Code::kCorrupt);
+      r.op = Op::kRead;
+      CHECK(user->transfer_sync(r, 10s * kSlow).error().code == Code::kCorrupt);
+    }
+    REQUIRE(::ftruncate(same.get(), before.st_size) == 0);  // what it holds now is no content
+    CHECK(user->transfer_sync(in_file, 10s * kSlow).error().code == Code::kCorrupt);
   }
 
   TEST_CASE("memory of a segment that was closed is mapped no longer, however small its use") {

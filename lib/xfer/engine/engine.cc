@@ -210,7 +210,7 @@ Result<std::unique_ptr<Transport>> Engine::Impl::make_transport(const std::strin
   };
   if (name == "self") return local({});
   if (name == "shm") {
-    MC_TRY(fd_server, FdServer::open(*registry));
+    MC_TRY(fd_server, FdServer::open(*registry, clock));
     return local({options.workers, true, allowed("tcp")});
   }
   if (name == "file")

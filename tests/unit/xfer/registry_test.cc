@@ -142,7 +142,8 @@ TEST_SUITE("xfer/registry") {
 
   TEST_CASE("a peer cannot write to memory that is offered for reading, however it opens it") {
     Registry registry(Generation{1});
-    auto server = FdServer::open(registry);
+    const SteadyClock clock;
+    auto server = FdServer::open(registry, clock);
     REQUIRE(server.has_value());
     auto buffer = registry.allocate(8192, false, "*");
     REQUIRE(buffer.has_value());
@@ -168,7 +169,8 @@ TEST_SUITE("xfer/registry") {
 
   TEST_CASE("only what is offered is handed out, and memory keeps its size") {
     Registry registry(Generation{1});
-    auto server = FdServer::open(registry);
+    const SteadyClock clock;
+    auto server = FdServer::open(registry, clock);
     REQUIRE(server.has_value());
     auto buffer = registry.allocate(8192, true, "*");
     REQUIRE(buffer.has_value());

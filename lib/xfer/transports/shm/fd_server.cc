@@ -5,6 +5,8 @@
 #include <sys/eventfd.h>
 #include <sys/socket.h>
 
+#include <algorithm>
+#include <array>
 #include <cerrno>
 #include <cstring>
 
@@ -15,7 +17,9 @@
 namespace mc::xfer {
 namespace {
 
-constexpr int kPeerWaitMs = 2000;
+constexpr int kPeerWaitMs = 2000;  // of a peer that asks
+constexpr int kRestMs = 100;
+constexpr Duration kTurn = std::chrono::milliseconds(10);
 
 struct Answer {
   uint32_t code = 0;  // 0, or a Code
@@ -30,69 +34,126 @@ bool readable(int fd, int ms) {
 }
 
 void send_answer(int socket, const Answer& answer, int fd) {
-  (void)io::send_with_fd(socket, {reinterpret_cast<const char*>(&answer), sizeof answer}, fd, 0);
+  (void)io::send_with_fd(socket, {reinterpret_cast<const char*>(&answer), sizeof answer}, fd,
+                         MSG_DONTWAIT);
 }
 
 }  // namespace
 
-Result<std::unique_ptr<FdServer>> FdServer::open(const Registry& registry) {
-  std::unique_ptr<FdServer> server(new FdServer(registry));
+Result<std::unique_ptr<FdServer>> FdServer::open(const Registry& registry, const Clock& clock) {
+  std::unique_ptr<FdServer> server(new FdServer(registry, clock));
   server->name_ =
       strf("mc-xfer-%d-%016llx", ::getpid(), static_cast<unsigned long long>(fresh_seed()));
-  server->listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC, 0));
+  server->listener_.reset(::socket(AF_UNIX, SOCK_SEQPACKET | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
   if (!server->listener_ || io::bind_local(server->listener_.get(), server->name_) != 0 ||
       ::listen(server->listener_.get(), 128) != 0)
     return fail_errno("unix socket for shared memory");
   server->stop_.reset(::eventfd(0, EFD_CLOEXEC));
+  if (!server->stop_) return fail_errno("eventfd for shared memory");
+  server->pending_.reserve(kPendingMax + 1);
   server->thread_ = std::thread([s = server.get()] { s->run(); });
   return server;
 }
 
 FdServer::~FdServer() {
   if (!thread_.joinable()) return;
+  stopping_.store(true);
   eventfd_write(stop_.get(), 1);
   thread_.join();
 }
 
 void FdServer::run() {
-  for (;;) {
-    pollfd p[2] = {{listener_.get(), POLLIN, 0}, {stop_.get(), POLLIN, 0}};
-    if (::poll(p, 2, -1) < 0 && errno != EINTR) return;
-    if (p[1].revents != 0) return;
-    if (p[0].revents == 0) continue;
-    const io::Fd connection(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC));
-    if (connection) answer(connection.get());
+  while (!stopping_.load()) turn();
+}
+
+// Waits until something happens, and handles it.
+void FdServer::turn() {
+  const Time now = clock_.now();
+  std::erase_if(pending_, [&](const Pending& p) { return !p.fd || now - p.since >= kPeerWait; });
+  std::array<pollfd, 2 + kPendingMax> polled;
+  size_t n = 0;
+  polled[n++] = {stop_.get(), POLLIN, 0};
+  polled[n++] = {now < rest_until_ ? -1 : listener_.get(), POLLIN, 0};
+  for (const Pending& p : pending_) polled[n++] = {p.fd.get(), POLLIN, 0};
+  if (::poll(polled.data(), n, wait_ms(now)) < 0) {
+    if (errno != EINTR) ::poll(nullptr, 0, kRestMs);
+    return;
+  }
+  for (size_t i = 2; i < n; ++i)
+    if (polled[i].revents != 0) answer(pending_[i - 2]);
+  std::erase_if(pending_, [](const Pending& p) { return !p.fd; });
+  if (polled[1].revents != 0) accept_some();
+}
+
+int FdServer::wait_ms(Time now) const {
+  Time until = Time::max();
+  if (!pending_.empty()) until = pending_.front().since + kPeerWait;
+  if (now < rest_until_) until = std::min(until, rest_until_);
+  if (until == Time::max()) return -1;
+  const auto ms = std::chrono::ceil<std::chrono::milliseconds>(until - now).count();
+  return static_cast<int>(std::clamp<int64_t>(ms, 0, 60'000));
+}
+
+void FdServer::accept_some() {
+  for (size_t i = 0; i < kPendingMax; ++i) {
+    Pending peer{io::Fd(::accept4(listener_.get(), nullptr, nullptr, SOCK_CLOEXEC | SOCK_NONBLOCK)),
+                 clock_.now()};
+    if (!peer.fd) {
+      if (out_of_files(errno)) continue;
+      return;
+    }
+    if (const auto known = io::check_same_user(peer.fd.get()); !known) {
+      log_warn("xfer", "refused shared memory: %s", known.error().what.c_str());
+      send_answer(peer.fd.get(), {static_cast<uint32_t>(Code::kDenied), 0, 0}, -1);
+      continue;
+    }
+    if (pending_.size() >= kPendingMax) pending_.erase(pending_.begin());
+    pending_.push_back(std::move(peer));
   }
 }
 
-void FdServer::answer(int connection) {
-  if (const auto known = io::check_same_user(connection); !known) {
-    log_warn("xfer", "refused shared memory: %s", known.error().what.c_str());
-    send_answer(connection, {static_cast<uint32_t>(Code::kDenied), 0, 0}, -1);
-    return;
+// After accept() failed: the oldest makes room if it has not asked within its turn; else the server
+// rests. True: try again.
+bool FdServer::out_of_files(int error) {
+  if (error != EMFILE && error != ENFILE && error != ENOMEM && error != ENOBUFS) return false;
+  const Time now = clock_.now();
+  if (pending_.empty()) {
+    log_warn("xfer", "accept a peer for shared memory: %s", std::strerror(error));
+    rest_until_ = now + std::chrono::milliseconds(kRestMs);
+    return false;
   }
+  if (now - pending_.front().since < kTurn) {
+    rest_until_ = now + kTurn;
+    return false;
+  }
+  pending_.erase(pending_.begin());
+  return true;
+}
+
+void FdServer::answer(Pending& peer) {
+  const io::Fd connection = std::move(peer.fd);  // one word, one answer
   uint32_t id = 0;
-  if (!readable(connection, kPeerWaitMs) ||
-      ::recv(connection, &id, sizeof id, 0) != static_cast<ssize_t>(sizeof id))
-    return;
+  if (::recv(connection.get(), &id, sizeof id, 0) != static_cast<ssize_t>(sizeof id)) return;
   const BufferPtr buffer = registry_.by_shm_id(id);
   if (buffer == nullptr || id == 0) {
-    send_answer(connection, {static_cast<uint32_t>(Code::kNotFound), 0, 0}, -1);
+    send_answer(connection.get(), {static_cast<uint32_t>(Code::kNotFound), 0, 0}, -1);
     return;
   }
   const uint32_t flags = (buffer->writable ? kWritable : 0u) | (buffer->named ? kNamed : 0u);
   const Answer ok{0, flags, buffer->bytes};
   if (buffer->writable) {
-    send_answer(connection, ok, buffer->memfd.get());
+    send_answer(connection.get(), ok, buffer->memfd.get());
     return;
   }
   // Reopened for reading; the seal keeps others from opening it for more.
   const std::string path = "/proc/self/fd/" + std::to_string(buffer->memfd.get());
   const io::Fd read_only(::open(path.c_str(), O_RDONLY | O_CLOEXEC));
+  const bool full = !read_only && (errno == EMFILE || errno == ENFILE || errno == ENOMEM);
+  const Code refused = full ? Code::kBusy : Code::kUnsupported;
   if (!read_only)
-    send_answer(connection, {static_cast<uint32_t>(Code::kUnsupported), 0, 0}, -1);
+    send_answer(connection.get(), {static_cast<uint32_t>(refused), 0, 0}, -1);
   else
-    send_answer(connection, ok, read_only.get());
+    send_answer(connection.get(), ok, read_only.get());
 }
 
 Result<ReceivedFd> fetch_fd(const std::string& name, uint32_t shm_id) {
@@ -111,7 +172,7 @@ Result<ReceivedFd> fetch_fd(const std::string& name, uint32_t shm_id) {
   io::WithFd got =
       io::receive_with_fd(socket.get(), {reinterpret_cast<char*>(&answer), sizeof answer}, 0);
   if (got.bytes != static_cast<ssize_t>(sizeof answer))
-    return fail(Code::kUnavailable, "shared memory of @%s: closed unanswered", name.c_str());
+    return fail(Code::kBusy, "shared memory of @%s: closed unanswered", name.c_str());
   ReceivedFd received;
   received.bytes = answer.bytes;
   received.writable = (answer.flags & kWritable) != 0;

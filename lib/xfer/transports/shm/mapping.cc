@@ -4,6 +4,7 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstring>
 
@@ -13,7 +14,7 @@
 namespace mc::xfer {
 namespace {
 
-constexpr Duration kSilentRest = std::chrono::seconds(5);
+constexpr Duration kLaterRest = std::chrono::seconds(5);
 
 Result<MappingPtr> fetch_and_map(const PeerPtr& peer, const BufferInfo& buffer) {
   const char* node = peer->descriptor.node.c_str();
@@ -42,6 +43,9 @@ Result<MappingPtr> fetch_and_map(const PeerPtr& peer, const BufferInfo& buffer) 
   m->mapped = mapped;
   m->writable = received->writable;
   m->alive = m->data + page_up(buffer.bytes);
+  if (received->named && !m->guard.protect(m->data, mapped, std::max(unit, kPage), m->alive))
+    return fail(Code::kUnavailable, "memory of %s: %zu named segments are mapped already", node,
+                TruncationGuard::kMappingsMax);
   return m;
 }
 
@@ -65,10 +69,11 @@ Result<MappingPtr> Mappings::map(const PeerPtr& peer, const BufferInfo& buffer, 
   auto fresh = fetch_and_map(peer, buffer);  // two threads may both do it
   if (!fresh) {
     const Error& error = fresh.error();
-    const bool silent = error.code == Code::kTimeout;  // stopped, say: it may answer yet
+    // Stopped, say, or out of files: it may answer yet.
+    const bool later = error.code == Code::kTimeout || error.code == Code::kBusy;
     if (error.code != Code::kStale)
-      peer->no_mapping_until.store(silent ? now + kSilentRest : Time::max());
-    return fail(silent ? Code::kUnavailable : error.code, "%s", error.what.c_str());
+      peer->no_mapping_until.store(later ? now + kLaterRest : Time::max());
+    return fail(later ? Code::kUnavailable : error.code, "%s", error.what.c_str());
   }
   Lock lock(mutex_);
   MC_TRY_(still_open(*peer));  // else forget() ran already, and would not run again

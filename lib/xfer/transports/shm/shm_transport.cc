@@ -30,6 +30,16 @@ Error gone(const Peer& peer) {
           strf("%s (pid %u) is gone", peer.descriptor.node.c_str(), peer.descriptor.pid)};
 }
 
+// `word`: the owner's; null: of this process.
+Result<> still_offered(const std::byte* word, const Peer& peer) {
+  const uint64_t state = word == nullptr ? 1 : guard_word(word);
+  if (state == 1) return {};
+  const char* const node = peer.descriptor.node.c_str();
+  if (state == TruncationGuard::kTruncated)
+    return fail(Code::kCorrupt, "the file that holds the memory of %s was truncated", node);
+  return fail(Code::kStale, "%s withdrew this memory", node);
+}
+
 }  // namespace
 
 LocalTransport::LocalTransport(Sink& sink, const Registry& registry, const Clock& clock,
@@ -222,8 +232,7 @@ Result<LocalTransport::There> LocalTransport::place(const Peer& peer, const Buff
 
 Result<> LocalTransport::valid(const There& there, const Peer& peer,
                                const LocalRange& range) const {
-  if (there.alive != nullptr && guard_word(there.alive) != 1)
-    return fail(Code::kStale, "%s withdrew this memory", peer.descriptor.node.c_str());
+  MC_TRY_(still_offered(there.alive, peer));
   if (there.guard != nullptr && guard_word(there.guard) != range.guard.expected)
     return fail(Code::kStale, "the bytes at %llu of %s have another owner now",
                 static_cast<unsigned long long>(range.offset), peer.descriptor.node.c_str());
@@ -343,9 +352,10 @@ Result<> LocalTransport::raise(const Slice& slice) {
          locate(peer, *buffer, {Op::kWrite, slice.guard.offset, slice.guard}, true));
   const There& there = held.there;
   if (!peer->same_process && !process_alive(peer->pid)) return fail(gone(*peer));
-  if (there.alive != nullptr && guard_word(there.alive) != 1)
-    return fail(Code::kStale, "%s withdrew this memory", peer->descriptor.node.c_str());
-  if (!raise_guard_word(there.guard, slice.guard.expected))
+  MC_TRY_(still_offered(there.alive, *peer));
+  const bool raised = raise_guard_word(there.guard, slice.guard.expected);
+  MC_TRY_(still_offered(there.alive, *peer));
+  if (!raised)
     return fail(Code::kStale, "the guard at %llu of %s is newer already",
                 static_cast<unsigned long long>(slice.guard.offset), peer->descriptor.node.c_str());
   return {};
