@@ -109,7 +109,16 @@ for i in $(seq 60); do
   expect 0 store get "k$i" --out "$T/got" --verify always
   cmp -s "$T/v" "$T/got" || die "k$i has other bytes"
 done
-stop a
+
+# A file that is truncated under a client that has it mapped (F27): an error for the client, no signal.
+"$MC_BIN/mc-store" bench --master "$MASTER" --count 4 --for 60s --prefer a >"$T/out" 2>"$T/err" &
+reader=$!
+until_true 30 "nobody has $SEG mapped" mapped
+truncate -s 4096 "$SEG"
+rc=0
+wait $reader || rc=$?
+[ $rc != 0 ] && [ $rc -lt 128 ] || die "a client of a truncated segment ended with $rc: $(cat "$T/err")"
+kill_9 a 2>/dev/null || true # its memory is gone, and it with it
 
 for bad in 1MiB@what 1MiB@numa=x 1MiB@fallback @file:x 0B "1MiB@file:" 1MiB@index=x; do
   refused 'segment' --segment "$bad"
