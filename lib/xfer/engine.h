@@ -24,6 +24,7 @@
 #include "base/options.h"
 #include "base/result.h"
 #include "base/time.h"
+#include "xfer/core/fence.h"
 #include "xfer/core/messages.h"
 #include "xfer/core/path.h"
 #include "xfer/core/policies.h"
@@ -167,6 +168,14 @@ class Engine {
   // Sets the guard word at `offset` to `value` if it holds less (generations only grow). kStale
   // when it holds more. Atomic: the owner does it, or this process in shared memory.
   Result<> advance_guard(SegmentHandle segment, uint64_t offset, uint64_t value, Duration budget);
+  // Ends what peers still write into ranges of this process's segment that get another owner.
+  // Requires: the guard words that earlier writes named were raised before, in this process. It
+  // never waits: call it again, later, with the ranges that are not done. Once a range is done, no
+  // byte of a write under an earlier guard is applied there. For that, connections with a frame
+  // under way into it are closed; all queue pairs are, if it is `unfinished`; and a process that
+  // copies into it by itself is waited for: one that stands still keeps that range from being done
+  // until it goes on or ends. Peers connect again by themselves. Returns: all are done.
+  bool fence(std::span<FencedRange> ranges);
 
   // ---- notifications
   // Sends a notification without data. Transfers that completed before arrive before it.

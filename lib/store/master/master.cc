@@ -272,7 +272,7 @@ std::span<const Id> Master::group_of(const Object& object) const {
   return groups_.at(in_tenant(object.tenant, group));
 }
 
-ObjectRecord* Master::forget(const Replica& replica, Outcoming forgotten, bool removed) {
+Order* Master::forget(const Replica& replica, Outcoming forgotten, bool removed) {
   if (replica.node->gone) {
     replica.node->space.set_owner(replica.range, kNoId);
     if (forgotten) forgotten->decided();
@@ -285,11 +285,14 @@ ObjectRecord* Master::forget(const Replica& replica, Outcoming forgotten, bool r
   Order& order =
       members_.order(*replica.node, OrderKind::kForget, next_generation(), std::move(about));
   order.removed = removed;
-  return &order.record;
+  return &order;
 }
 
-void Master::forget(const Replica& replica, ObjectRecord record) {
-  if (ObjectRecord* told = forget(replica, {}, false)) *told = std::move(record);
+void Master::forget(const Replica& replica, ObjectRecord record, bool abandoned) {
+  Order* const told = forget(replica, Outcoming{}, false);
+  if (told == nullptr) return;
+  told->record = std::move(record);
+  told->abandoned = abandoned;
 }
 
 void Master::release(Object& object, const Outcoming& forgotten, bool removed) {
@@ -297,7 +300,7 @@ void Master::release(Object& object, const Outcoming& forgotten, bool removed) {
   while (object.node != nullptr) {
     const Replica r{object.node, object.range, object.generation};
     take_replica(object, *r.node);
-    if (ObjectRecord* told = forget(r, forgotten, removed)) record_of(object, r, *told);
+    if (Order* told = forget(r, forgotten, removed)) record_of(object, r, told->record);
   }
   erase(object);
 }
@@ -389,7 +392,7 @@ void Master::expire_grants(Time now) {
     quarantined_.erase(quarantined_.begin());
     ++totals_.quarantine_expired;
     if (Member* node = members_.find_mount(r.node, r.mount))
-      forget({node, r.range, {}}, std::move(r.record));
+      forget({node, r.range, {}}, std::move(r.record), true);
   }
 }
 

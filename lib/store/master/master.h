@@ -247,10 +247,10 @@ class Master {
   void dequeue(Object& object);
   void grant(Object& object, Time now);  // leases all of its group
   std::span<const Id> group_of(const Object& object) const;
-  // Orders the replica's node to forget it. Returns: the order's record, for the caller to fill in;
+  // Orders the replica's node to forget it. Returns: the order, whose record the caller fills in;
   // nullptr if the node is gone.
-  ObjectRecord* forget(const Replica& replica, Outcoming forgotten, bool removed);
-  void forget(const Replica& replica, ObjectRecord record);
+  Order* forget(const Replica& replica, Outcoming forgotten, bool removed);
+  void forget(const Replica& replica, ObjectRecord record, bool abandoned = false);
   // Removes the object and frees its ranges. `forgotten` counts one acknowledgement per replica.
   void release(Object& object, const Outcoming& forgotten, bool removed = false);
   void erase(Object& object);  // requires: it has no replicas

@@ -50,6 +50,16 @@ Result<Mounted> Master::handle(const Inventory& m, Time now) {
   for (const ObjectRecord& record : m.records) adopt(*node, record, now);
   for (size_t i = 0; i < std::min({m.dead.size(), m.before.size(), kDeadMax}); ++i)
     tombstones_.learn(m.dead[i], Generation{m.before[i]});
+  // Nobody gets these until the node acknowledges that it forgot them.
+  for (size_t i = 0; i < std::min(m.unfenced.size(), kUnfencedMax) && m.last; ++i) {
+    ObjectRecord record;
+    record.offset = m.unfenced[i].offset;
+    record.bytes = m.unfenced[i].bytes;
+    const Id range = reserve(*node, record);
+    if (range == kNoId) continue;
+    ++node->objects;
+    forget({node, range, {}}, std::move(record), true);
+  }
   if (m.last) {
     members_.ready(*node, now);
     node->tier = m.tier;
@@ -162,11 +172,13 @@ void Master::track_departure(const Member& node) {
   const NodeId& name = node.ref.name;
   std::vector<uint64_t> held;
   // It may have carried out its unacknowledged orders or not.
-  for (const PendingOrder& pending : node.orders) {
+  const auto may_be_there = [&](const PendingOrder& pending) {
     const std::string n = in_space(pending.order->record.tenant, pending.order->record.key);
     held.push_back(Tombstones::hash_of(n));
     if (pending.order->removed) replicate_tombstone(n, pending.order->fence);
-  }
+  };
+  for (const PendingOrder& pending : node.orders) may_be_there(pending);
+  for (const PendingOrder& pending : node.unfenced) may_be_there(pending);
   for (const auto& [until, quarantined] : quarantined_)
     if (quarantined.node == name)
       held.push_back(

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <functional>
+#include <iterator>
 
 namespace mc::store {
 namespace {
@@ -98,6 +99,8 @@ std::unique_ptr<Member> Members::take(const NodeId& name) {
 void Members::fail_orders(Member& node, Time now) {
   auto orders = std::move(node.orders);
   node.orders.clear();
+  for (PendingOrder& pending : std::exchange(node.unfenced, {}))
+    orders.push_back(std::move(pending));
   for (PendingOrder& pending : orders) order_done_(node, pending, false, now);
 }
 
@@ -218,8 +221,19 @@ Order& Members::order(Member& node, OrderKind kind, Generation fence, PendingOrd
 void Members::beat(Member& node, const Heartbeat& heartbeat, Time now, Done<HeartbeatReply> done) {
   heard(node, now);
   std::vector<PendingOrder> carried_out = std::move(carried_out_);
+  const auto unfenced = [&](const PendingOrder& pending) {
+    return pending.range != kNoId &&
+           std::binary_search(heartbeat.unfenced.begin(), heartbeat.unfenced.end(),
+                              pending.order->seq);
+  };
+  const auto fenced = std::stable_partition(node.unfenced.begin(), node.unfenced.end(), unfenced);
+  std::move(fenced, node.unfenced.end(), std::back_inserter(carried_out));
+  node.unfenced.erase(fenced, node.unfenced.end());
+  std::vector<Outcoming> gone;  // who waits for an object to be gone need not wait for its range
   while (!node.orders.empty() && node.orders.front().order->seq <= heartbeat.done) {
-    carried_out.push_back(std::move(node.orders.front()));
+    PendingOrder& pending = node.orders.front();
+    if (unfenced(pending)) gone.push_back(std::exchange(pending.forgotten, {}));
+    (unfenced(pending) ? node.unfenced : carried_out).push_back(std::move(pending));
     node.orders.pop_front();
   }
   held_beats_.erase({node.beat_until, &node});
@@ -227,6 +241,8 @@ void Members::beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Hear
   node.beat_until = now + std::chrono::milliseconds(std::min(heartbeat.hold_ms, kHoldMaxMs));
   held_beats_.emplace(node.beat_until, &node);
   if (!node.orders.empty() && std::exchange(node.told, false)) untold_.push_back(&node);
+  for (const Outcoming& forgotten : gone)
+    if (forgotten) forgotten->decided();
   for (PendingOrder& pending : carried_out) {
     order_done_(node, pending, true, now);
     keep(std::move(pending.order));

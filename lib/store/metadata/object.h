@@ -76,16 +76,17 @@ struct Member {  // a mounted node
   Layout layout;
   Allocator space;
   std::string host, domain;
-  uint64_t mount = 0;               // unique to this mounting of it
-  bool returns = false;             // an earlier master had mounted it
-  bool ready = false;               // its inventory is complete
-  bool tier = false;                // its disk's inventory has not come yet
-  bool draining = false;            // it gets nothing new
-  bool gone = false;                // lost; its objects are leaving the table
-  Time ready_since;                 // for slow start
-  uint64_t releasing = 0;           // bytes taken whose release the node has not acknowledged
-  uint64_t objects = 0;             // replicas it holds
-  std::deque<PendingOrder> orders;  // not yet acknowledged, by seq
+  uint64_t mount = 0;                  // unique to this mounting of it
+  bool returns = false;                // an earlier master had mounted it
+  bool ready = false;                  // its inventory is complete
+  bool tier = false;                   // its disk's inventory has not come yet
+  bool draining = false;               // it gets nothing new
+  bool gone = false;                   // lost; its objects are leaving the table
+  Time ready_since;                    // for slow start
+  uint64_t releasing = 0;              // bytes taken whose release the node has not acknowledged
+  uint64_t objects = 0;                // replicas it holds
+  std::deque<PendingOrder> orders;     // not yet acknowledged, by seq
+  std::vector<PendingOrder> unfenced;  // to forget, carried out, with a late writer
   uint64_t next_seq = 1;
   bool told = true;           // its answers carried all orders; false: answer its heartbeat now
   Done<HeartbeatReply> beat;  // of the heartbeat that the master holds, if any

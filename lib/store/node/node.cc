@@ -6,7 +6,6 @@
 #include "base/log.h"
 #include "store/election/leader_election.h"
 #include "store/metadata/tombstones.h"
-#include "xfer/memory/copy.h"
 
 namespace mc::store {
 namespace {
@@ -71,6 +70,7 @@ StoreNode::StoreNode(io::Loop& loop, xfer::Engine& engine, NodeRef me, const Nod
           loop, engine, [this](uint64_t offset) { return segments_->bytes_at(offset); },
           options.copy_timeout,
           [this](uint64_t task, const Result<>& result) { copied(task, result); }),
+      fences_(engine, layout_, [this](uint64_t offset) { return segments_->bytes_at(offset); }),
       objects_(metrics.gauge("mc_store_node_objects", "objects this node holds")),
       bytes_(metrics.gauge("mc_store_node_bytes", "bytes of their values")),
       orders_(metrics.counter("mc_store_node_orders_total", "orders of the master carried out")),
@@ -124,6 +124,7 @@ void StoreNode::mount() {
   state_ = State::kMounting;
   copier_.cancel_all();  // the next master does not know their ranges
   done_ = 0;
+  fences_.forget_orders();
   asked_ = loop_.now();
   epoch_seen_ = std::max(epoch_seen_, directory_.newest().n >> 32);
   master_->call(Mount{me_, layout_, epoch_seen_, nodes_seen_, options_.host, options_.domain},
@@ -138,7 +139,10 @@ void StoreNode::send_inventory(uint64_t after, bool from_start) {
   Inventory m{me_.name, me_.generation, directory_.page(after, from_start, kPageRecords), false,
               tier_};
   m.last = m.records.size() < kPageRecords;
-  if (m.last) directory_.tell_dead(m);
+  if (m.last) {
+    directory_.tell_dead(m);
+    fences_.tell(m);
+  }
   const bool last = m.last;
   const uint64_t next = m.records.empty() ? after : m.records.back().offset;
   master_->call(m, options_.call_timeout, [this, last, next](const Result<Mounted>& reply) {
@@ -161,8 +165,10 @@ void StoreNode::beat() {
   if (state_ != State::kMounted) return;
   asked_ = loop_.now();
   const Duration budget = options_.heartbeat + std::min(options_.call_timeout, kOverdue);
-  const auto hold = options_.heartbeat / std::chrono::milliseconds(1);
-  const Heartbeat m{me_.name, me_.generation, done_, static_cast<uint32_t>(hold)};
+  const Duration hold = fences_.fence(options_.heartbeat);
+  Heartbeat m{me_.name, me_.generation, 0,
+              static_cast<uint32_t>(hold / std::chrono::milliseconds(1))};
+  fences_.tell(m, done_);
   master_->call_over(m, budget, last_, [this](const Result<>& reply) {
     if (!reply) return retry(reply.error());
     take(last_);
@@ -200,14 +206,14 @@ void StoreNode::carry_out(const Order& order) {
     return log_error("store", "%s", taken.error().what.c_str());
   if (kind == OrderKind::kRecord) segments_->record(order.record);
   if (kind == OrderKind::kForget) {
-    raise_guards(order.record, order.fence);
+    fences_.forget(order);
     segments_->forget(order.record);
   }
   if (order.removed || kind == OrderKind::kAddTombstone)
     segments_->dead(Tombstones::hash_of(in_space(order.record.tenant, order.record.key)),
                     order.fence.n);
   if (kind != OrderKind::kCopy) return;
-  raise_guards(order.record, order.record.generation);
+  fences_.raise_guards(order.record, order.record.generation);
   copier_.copy(order);
 }
 
@@ -218,15 +224,6 @@ void StoreNode::copied(uint64_t task, const Result<>& result) {
                   if (reply || reply.error().code == Code::kStale || !mounted()) return;
                   copied(task, result);  // the answer was lost: retry
                 });
-}
-
-// Directly in memory, not through the engine: thousands may come at once.
-void StoreNode::raise_guards(const ObjectRecord& record, Generation generation) {
-  const auto raise = [&](uint64_t offset) {  // false: it is already higher
-    (void)xfer::raise_guard_word(segments_->bytes_at(layout_.guard_of(offset)), generation.n);
-  };
-  raise(record.offset);
-  for (const Extent& piece : record.more) raise(piece.offset);
 }
 
 void StoreNode::retry(const Error& error) {

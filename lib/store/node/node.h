@@ -15,6 +15,7 @@
 #include "rpc/client.h"
 #include "store/node/copier.h"
 #include "store/node/directory.h"
+#include "store/node/range_fences.h"
 #include "store/node/segments.h"
 #include "xfer/engine.h"
 
@@ -75,7 +76,6 @@ class StoreNode {
   void beat();
   void take(const HeartbeatReply& reply);
   void carry_out(const Order& order);
-  void raise_guards(const ObjectRecord& record, Generation generation);
   void copied(uint64_t task, const Result<>& result);
   void ask_drained(Time until, const std::function<void()>& done);
   void retry(const Error& error);
@@ -99,6 +99,7 @@ class StoreNode {
   std::function<void()> on_mounted_;
   io::Loop::Handle timer_ = 0, drain_timer_ = 0;
   Copier copier_;
+  RangeFences fences_;
   HeartbeatReply last_;  // the answer to the last heartbeat
   Gauge &objects_, &bytes_;
   Counter &orders_, &mounts_, &recovered_, &given_up_;

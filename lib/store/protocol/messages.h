@@ -28,6 +28,7 @@ inline constexpr size_t kDeadMax = 32768;      // removals that a node remembers
 inline constexpr size_t kOrdersMax = 1024;     // orders of one heartbeat's answer
 inline constexpr uint32_t kListMax = 10000;    // objects of one page of ls
 inline constexpr uint32_t kReplicasMax = 8;
+inline constexpr size_t kUnfencedMax = 16384;  // ranges of a node that nobody may have yet
 inline constexpr size_t kExtentsMax = 16;      // pieces of one replica
 inline constexpr size_t kTenantBytesMax = 64;  // of a tenant's name
 inline constexpr size_t kGroupBytesMax = 256;  // of a group's name

@@ -94,8 +94,11 @@ struct Inventory {
   // With the last: tombstones that this node remembers, for a master that lacks them: hashes of
   // names (store/metadata/tombstones.h), and for each the generation before which copies are void.
   std::vector<uint64_t> dead{}, before{};
+  // With the last: ranges of no record into which a late writer may still write, kUnfencedMax at
+  // most. The master keeps them out of use: it orders the node to forget them.
+  std::vector<Extent> unfenced{};
   static void fields(auto& a, auto& m) {
-    a(m.node, m.generation, m.records, m.last, m.tier, m.dead, m.before);
+    a(m.node, m.generation, m.records, m.last, m.tier, m.dead, m.before, m.unfenced);
   }
 };
 struct Unmount {
@@ -122,9 +125,10 @@ struct Order {
   uint64_t task = 0;  // of a kCopy
   NodeRef from{};
   ReplicaLocation source{};
-  bool removed = false;  // of a kForget: the object was removed, not only this replica
+  bool removed = false;    // of a kForget: the object was removed, not only this replica
+  bool abandoned = false;  // of a kForget: its writer never said that it had ended
   static void fields(auto& a, auto& m) {
-    a.lean(m.seq, m.kind, m.record, m.fence, m.task, m.from, m.source, m.removed);
+    a.lean(m.seq, m.kind, m.record, m.fence, m.task, m.from, m.source, m.removed, m.abandoned);
   }
 };
 
@@ -161,7 +165,9 @@ struct HeartbeatReply {
   static void fields(auto& a, auto& m) { a(m.epoch, m.status, m.orders, m.nodes); }
 };
 // Acknowledges the orders up to `done`. The answer comes with new orders, or after hold_ms. So one
-// heartbeat of each node always waits at the master.
+// heartbeat of each node always waits at the master. `unfenced`: orders up to `done` to forget a
+// range into which a late writer may still write (xfer::Engine::fence): carried out, but the range
+// stays out of use until a later heartbeat no longer names them.
 struct Heartbeat {
   static constexpr const char* kName = "heartbeat";
   using Reply = HeartbeatReply;
@@ -169,7 +175,8 @@ struct Heartbeat {
   Generation generation;
   uint64_t done = 0;
   uint32_t hold_ms = 0;
-  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.done, m.hold_ms); }
+  std::vector<uint64_t> unfenced{};  // ascending, kUnfencedMax at most
+  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.done, m.hold_ms, m.unfenced); }
 };
 
 }  // namespace mc::store

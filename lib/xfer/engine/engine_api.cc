@@ -110,4 +110,10 @@ Result<> Engine::advance_guard(SegmentHandle segment, uint64_t offset, uint64_t 
   return impl_->outcome_of(*task->batch, budget);
 }
 
+bool Engine::fence(std::span<FencedRange> ranges) {
+  for (FencedRange& range : ranges) range.done = true;
+  if (impl_->tcp_server != nullptr) impl_->tcp_server->fence(ranges);
+  return std::all_of(ranges.begin(), ranges.end(), [](const FencedRange& r) { return r.done; });
+}
+
 }  // namespace mc::xfer

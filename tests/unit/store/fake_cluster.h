@@ -30,6 +30,9 @@ struct FakeNode {
   bool waiting = false;  // a heartbeat of it is held
   std::optional<HeartbeatReply> inbox;
   uint32_t remounts = 0;
+  bool still_writes = false;          // into what it has to forget
+  std::vector<uint64_t> unfenced;     // orders of such ranges
+  std::vector<Extent> still_written;  // told when it mounts
 };
 
 struct FakeCluster {
@@ -64,6 +67,8 @@ struct FakeCluster {
     Inventory inventory{node.ref.name, node.ref.generation, node.directory.page(0, true, 4096),
                         true};
     node.directory.tell_dead(inventory);
+    node.unfenced.clear();
+    inventory.unfenced = node.still_written;
     const auto whole = master->handle(inventory, now);
     REQUIRE(whole);
     node.nodes_seen = whole->nodes;
@@ -72,7 +77,8 @@ struct FakeCluster {
   void beat(FakeNode& node) {
     node.waiting = true;
     // By name: a node that was taken out of the cluster may still be answered.
-    master->handle(Heartbeat{node.ref.name, node.ref.generation, node.done, 1000}, now,
+    const Heartbeat heartbeat{node.ref.name, node.ref.generation, node.done, 1000, node.unfenced};
+    master->handle(heartbeat, now,
                    [this, name = node.ref.name,
                     generation = node.ref.generation](const Result<HeartbeatReply>& reply) {
                      REQUIRE(reply);
@@ -100,6 +106,8 @@ struct FakeCluster {
         for (const Order& o : b.orders) {
           REQUIRE(node->directory.carry_out(o));
           node->done = o.seq;
+          if (o.kind == static_cast<uint8_t>(OrderKind::kForget) && node->still_writes)
+            node->unfenced.push_back(o.seq);
           if (o.kind == static_cast<uint8_t>(OrderKind::kCopy)) copied.push_back(o.task);
         }
         beat(*node);

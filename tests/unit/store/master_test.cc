@@ -341,5 +341,51 @@ TEST_CASE("orders whose answer was lost are sent again and change nothing twice"
   CHECK(n.directory.objects() == 1);
 }
 
+TEST_CASE("F1: a range with a late writer stays out of use, and holds up no other") {
+  FakeCluster c;
+  FakeNode& n = c.add("n", 2 * kMiB);
+  const PutGrant late = c.grant("late", 1536 * kKiB);
+  REQUIRE(late.outcome.ok());
+  n.still_writes = true;
+  CHECK(c.revoke("late", late.generation).ok());
+  n.still_writes = false;
+  CHECK(c.put("large", 1 * kMiB) == Code::kNoSpace);
+  CHECK(c.put("small", 100 * kKiB) == kDone);  // its order is acknowledged
+  CHECK(c.remove("small", true)->ok());
+  CHECK(c.put("small", 500 * kKiB) == kDone);
+  CHECK(c.put("large", 1 * kMiB) == Code::kNoSpace);
+  n.unfenced.clear();
+  c.beat(n);
+  c.pump();
+  CHECK(c.put("large", 1 * kMiB) == kDone);
+}
+
+TEST_CASE("F1: who removes an object need not wait for a writer that stands still") {
+  FakeCluster c;
+  FakeNode& n = c.add("n", 2 * kMiB);
+  CHECK(c.put("k", 1 * kMiB) == kDone);
+  n.still_writes = true;
+  const auto removed = c.remove("k", true);
+  REQUIRE(removed);
+  CHECK(removed->ok());
+  CHECK(c.put("other", 1536 * kKiB) == Code::kNoSpace);
+}
+
+TEST_CASE("F1: a master that starts keeps out of use what a node says is still written") {
+  FakeCluster c;
+  FakeNode& n = c.add("n", 2 * kMiB);
+  const PutGrant late = c.grant("late", 1536 * kKiB);
+  n.still_written = {{late.places[0].offset, 1536 * kKiB, 0}};
+  n.still_writes = true;
+  c.restart_master(kEpoch + 100);
+  CHECK(c.put("large", 1 * kMiB) == Code::kNoSpace);
+  CHECK(n.unfenced.size() == 1);  // it was ordered to forget that
+  n.still_written.clear();
+  n.unfenced.clear();
+  c.beat(n);
+  c.pump();
+  CHECK(c.put("large", 1 * kMiB) == kDone);
+}
+
 }  // namespace
 }  // namespace mc::store

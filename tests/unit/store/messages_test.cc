@@ -53,7 +53,7 @@ TEST_CASE("every message reads back what was written, and damaged ones crash not
   survives_damage(Inventory{"n1", g, {record}, true});
   survives_damage(Unmount{"n1", g});
   survives_damage(Mounted{5, 2});
-  survives_damage(Heartbeat{"n1", g, 9, 1000});
+  survives_damage(Heartbeat{"n1", g, 9, 1000, {4, 7}});
   survives_damage(HeartbeatReply{5, 1, {{std::make_shared<Order>(Order{9, 2, record, g})}}, 2});
 }
 

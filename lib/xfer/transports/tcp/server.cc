@@ -162,11 +162,13 @@ Result<Header> Server::next_request(Connection& c, Descriptor& d, Nonce& nonce) 
     if (header.kind == Kind::kRetire || header.body_bytes != sizeof d)
       return fail(Code::kCorrupt, "request body of %u bytes", header.body_bytes);
     d = c.next.body;
+    c.stream.receive_by(clock_.now() + config_.frame_max);
     if (!check_body(header, &d)) return fail(Code::kCorrupt, "request body fails its check");
     return header;
   }
   MC_TRY(const bool more, c.stream.wait_for_request(unless_stopping()));
   if (!more) return fail(Code::kUnavailable, "closed");
+  c.stream.receive_by(clock_.now() + config_.frame_max);
   Header header;
   MC_TRY_(c.stream.receive(&header, sizeof header, unless_stopping()));
   MC_TRY_(check_header(header));
@@ -309,8 +311,10 @@ Result<> Server::write(Connection& c, const Header& header, const Descriptor& d)
   Stream& stream = c.stream;
   std::byte* first = nullptr;
   const std::byte* guard = nullptr;
+  WriteRange range(c, d);
   const auto buffer = admit(d, true, &first, &guard);
   if (!buffer) {  // the payload is under way: read past it, then say why
+    range.leave();
     uint64_t left = 0;
     if (__builtin_mul_overflow(d.bytes, d.rows, &left))
       return fail(Code::kCorrupt, "a write whose length overflows");

@@ -1,10 +1,12 @@
 // The owner's side of tcp: serves reads and writes of registered memory. It takes connections that
 // the acceptor found entitled, checks each frame (generation, range, write right, guard) and moves
 // payload directly between the socket and the registered memory. A peer that breaks the protocol
-// loses its connection; the process continues.
+// loses its connection; the process continues. A frame has an absolute limit, so that a peer that
+// sends a byte now and then holds no memory.
 //
 // Thread: the acceptor's and one thread a connection, joined by the destructor.
 #pragma once
+#include <atomic>
 #include <list>
 #include <memory>
 #include <string>
@@ -14,6 +16,7 @@
 #include "base/metrics.h"
 #include "base/mutex.h"
 #include "io/address.h"
+#include "xfer/core/fence.h"
 #include "xfer/memory/registry.h"
 #include "xfer/transports/tcp/acceptor.h"
 #include "xfer/transports/tcp/answers.h"
@@ -28,11 +31,16 @@ class Server final : private Acceptor::Owner {
     std::vector<std::string> listen;  // "host:port"; port 0: a free one
     std::string secret;
     Duration silence_max;  // within a frame
+    // From a frame's first byte to its last, whatever comes in between.
+    Duration frame_max = std::chrono::seconds(15);
   };
   static Result<std::unique_ptr<Server>> open(Config config, const Registry& registry,
                                               const Clock& clock, Metrics& metrics);
   ~Server();
   const std::vector<io::Address>& bound() const { return acceptor_.bound(); }  // with the ports
+  // Closes the connections with a frame under way into one of these ranges, and clears `done` of
+  // the ranges into which one still writes (server_fence.cc). Never waits.
+  void fence(std::span<FencedRange> ranges);
 
  private:
   struct Connection {
@@ -42,8 +50,22 @@ class Server final : private Acceptor::Owner {
     bool has_next = false;  // to be served
     Answers answers;        // to requests that others follow: they leave together
     Time answer_by{};
+    // The range of the segment that it may write to; empty: none.
+    std::atomic<uint64_t> writes_from{0}, writes_to{0};
     std::thread thread;
     bool done = false;
+  };
+  // Says where the connection may write, from before the guard is looked at until the last byte.
+  class WriteRange {
+   public:
+    WriteRange(Connection& c, const Descriptor& d);
+    ~WriteRange() { leave(); }
+    WriteRange(const WriteRange&) = delete;
+    WriteRange& operator=(const WriteRange&) = delete;
+    void leave() { c_.writes_to.store(0, std::memory_order_release); }
+
+   private:
+    Connection& c_;
   };
   Server(Config config, const Registry& registry, const Clock& clock, Metrics& metrics);
   void take(Acceptor::Proven peer) override;

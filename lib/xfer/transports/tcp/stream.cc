@@ -12,6 +12,7 @@
 #include <cerrno>
 #include <cstring>
 #include <thread>
+#include <utility>
 
 #include "base/units.h"
 #include "io/address.h"
@@ -77,11 +78,12 @@ Result<> Stream::nothing_moved(Patience& patience, const GiveUp& give_up) const 
   MC_TRY_(give_up());
   if (now - patience.heard > silence_max_)
     return fail(Code::kTimeout, "the peer was silent for %s", to_text(silence_max_).c_str());
+  if (now > patience.until) return fail(Code::kTimeout, "the peer sent a frame too slowly");
   return {};
 }
 
 Result<> Stream::send(std::span<iovec> parts, const GiveUp& give_up) {
-  Patience patience{};
+  Patience patience;
   consume(parts, 0);
   while (!parts.empty()) {
     msghdr message{};
@@ -139,14 +141,19 @@ Result<> Stream::fill(Patience& patience, const GiveUp& give_up) {
 }
 
 Result<> Stream::receive(std::span<iovec> parts, const GiveUp& give_up) {
-  Patience patience{};
+  Patience patience;
+  patience.until = receive_by_;
+  bool dribbles = false;
   consume(parts, 0);
   for (take(parts); !parts.empty(); take(parts)) {
     size_t wanted = 0;
     for (size_t i = 0; i < parts.size() && wanted < kAheadBytes; ++i) wanted += parts[i].iov_len;
     if (wanted < kAheadBytes) {
+      if (std::exchange(dribbles, true)) {
+        patience.heard = clock_->now();
+        MC_TRY_(nothing_moved(patience, give_up));
+      }
       MC_TRY_(fill(patience, give_up));
-      patience = {};
       continue;
     }
     msghdr message{};

@@ -38,11 +38,13 @@ class Stream {
                                 Duration silence_max, const GiveUp& give_up,
                                 const Local& local = {});
 
-  // Errors: kUnavailable (closed, reset), kTimeout (silent), what `give_up` says.
+  // Errors: kUnavailable (closed, reset), kTimeout (silent; past receive_by), what `give_up` says.
   Result<> send(std::span<iovec> parts, const GiveUp& give_up);
   Result<> receive(std::span<iovec> parts, const GiveUp& give_up);
   Result<> send(const void* p, size_t n, const GiveUp& give_up);
   Result<> receive(void* p, size_t n, const GiveUp& give_up);
+  // No receive() takes longer, however often a byte comes in.
+  void receive_by(Time limit) { receive_by_ = limit; }
   // Waits for the first byte without the limit on silence; false when the peer closed. Errors:
   // kUnavailable when the peer's host does not even answer probes for vanished_after().
   Result<bool> wait_for_request(const GiveUp& give_up);
@@ -62,7 +64,7 @@ class Stream {
   Result<> connected(const std::string& to, const GiveUp& give_up) const;
   void probe() const;
   struct Patience {  // of one wait
-    Time heard, asked;
+    Time heard{}, asked{}, until = Time::max();
   };
   Result<> nothing_moved(Patience& patience, const GiveUp& give_up) const;
   void take(std::span<iovec>& parts);
@@ -73,6 +75,7 @@ class Stream {
   io::Fd fd_;
   const Clock* clock_ = nullptr;
   Duration silence_max_{};
+  Time receive_by_ = Time::max();
   bool eager_ = false;
   std::unique_ptr<std::byte[]> ahead_;
   size_t from_ = 0, to_ = 0;  // what ahead_ holds
