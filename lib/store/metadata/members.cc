@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <functional>
-#include <iterator>
 
 namespace mc::store {
 namespace {
@@ -174,18 +173,21 @@ uint64_t span_of(const Member& node, Id range) {
 }
 }  // namespace
 
-void Members::releasing(Member& node, Id range) {
+void Members::expect(Member& node, Id range, bool in) {
   const uint64_t span = span_of(node, range);
+  const auto add = [&](uint64_t& sum) { sum = in ? sum + span : sum - span; };
+  add(node.releasing);
+  if (counts(node)) add(releasing_);
+}
+
+void Members::releasing(Member& node, Id range) {
   node.space.set_owner(range, kNoId);
-  node.releasing += span;
   --node.objects;
-  if (counts(node)) releasing_ += span;
+  expect(node, range, true);
 }
 
 void Members::released(Member& node, Id range) {
-  const uint64_t span = span_of(node, range);
-  node.releasing -= span;
-  if (counts(node)) releasing_ -= span;
+  expect(node, range, false);
   return_range(node, range);
 }
 
@@ -227,13 +229,21 @@ void Members::beat(Member& node, const Heartbeat& heartbeat, Time now, Done<Hear
                               pending.order->seq);
   };
   const auto fenced = std::stable_partition(node.unfenced.begin(), node.unfenced.end(), unfenced);
-  std::move(fenced, node.unfenced.end(), std::back_inserter(carried_out));
+  for (auto it = fenced; it != node.unfenced.end(); ++it) {
+    expect(node, it->range, true);
+    carried_out.push_back(std::move(*it));
+  }
   node.unfenced.erase(fenced, node.unfenced.end());
   std::vector<Outcoming> gone;  // who waits for an object to be gone need not wait for its range
   while (!node.orders.empty() && node.orders.front().order->seq <= heartbeat.done) {
     PendingOrder& pending = node.orders.front();
-    if (unfenced(pending)) gone.push_back(std::exchange(pending.forgotten, {}));
-    (unfenced(pending) ? node.unfenced : carried_out).push_back(std::move(pending));
+    if (unfenced(pending)) {
+      expect(node, pending.range, false);  // nothing comes of it soon
+      gone.push_back(std::exchange(pending.forgotten, {}));
+      node.unfenced.push_back(std::move(pending));
+    } else {
+      carried_out.push_back(std::move(pending));
+    }
     node.orders.pop_front();
   }
   held_beats_.erase({node.beat_until, &node});
