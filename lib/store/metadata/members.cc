@@ -155,13 +155,10 @@ std::optional<Replica> Members::place(uint64_t bytes, std::span<const Replica> u
 }
 
 void Members::unplace(const Replica& replica) {
-  --replica.node->objects;
-  return_range(*replica.node, replica.range);
-}
-
-void Members::return_range(Member& node, Id range) {
+  Member& node = *replica.node;
+  --node.objects;
   const uint64_t before = node.space.used();
-  node.space.free(range);
+  node.space.free(replica.range);
   if (counts(node)) used_ -= before - node.space.used();
 }
 
@@ -188,7 +185,8 @@ void Members::releasing(Member& node, Id range) {
 
 void Members::released(Member& node, Id range) {
   expect(node, range, false);
-  return_range(node, range);
+  ++node.objects;
+  unplace({&node, range, {}});
 }
 
 // Orders are large. For hundreds at a time malloc and free would be most of the work.

@@ -75,7 +75,6 @@ class Members {
  private:
   static bool counts(const Member& node) { return node.ready && !node.draining; }
   void count(Member& node, bool in);
-  void return_range(Member& node, Id range);
   void expect(Member& node, Id range, bool in);  // its release
   void answer(Member& node, uint64_t epoch, uint64_t nodes);
   std::shared_ptr<Order> fresh_order();
