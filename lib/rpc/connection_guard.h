@@ -1,21 +1,24 @@
 // Bounds what the peers of a listening ZeroMQ socket can take of this process. libzmq reads a
-// message of any number of frames into memory before it gives a byte of it to anybody, and it keeps
-// a connection that never greets. The guard compares what the kernel received on each connection
-// with what the socket's owner was given, and ends a connection
-// - that holds more than `undelivered_max` bytes,
-// - that holds most, while all together hold more than `total_max`,
-// - that waited longest to give its first message, while more than `unproven_max` wait for theirs,
-// - that came last, while more than `connections_max` are open.
+// message of any number of frames into memory before it hands out a byte of it, keeps connections
+// that never send one, and accepts without rest when no descriptor is free. The guard
+// compares what arrived on each connection with what the socket's owner was given, and ends
+// - a connection that holds more than `undelivered_max` bytes, or whose frames take many times
+//   their bytes,
+// - the one that holds most, while all together hold more than `total_max`,
+// - the oldest one whose handshake is not done, while there are more than `handshakes_max`,
+// - the oldest one that sent no message yet, while there are more than `silent_max`,
+// - the newest one, while there are more than `connections_max` or no descriptor is free.
 //
-// Thread: it has its own, which looks at all connections every 20 ms while there are any.
-// delivered() and refuse() belong to the socket's thread, and so does the destructor, before the
-// socket's end.
+// Thread: it has its own. While nothing arrives it waits, and looks at all connections once a
+// second; while something does, at those connections every 10 ms. delivered() and refuse() belong
+// to the socket's thread, and so does the destructor, before the socket's end.
 #pragma once
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <unordered_map>
@@ -31,10 +34,10 @@ namespace mc::rpc {
 class ConnectionGuard {
  public:
   struct Limits {
-    size_t unproven_max, connections_max;
-    uint64_t undelivered_max = 20 * kMiB;  // of a connection; a message has 16 MiB at most
+    size_t handshakes_max, silent_max, connections_max;
+    uint64_t undelivered_max = 32 * kMiB;  // of a connection; a message has 16 MiB at most
     uint64_t total_max = 256 * kMiB;       // of all connections
-    bool must_prove = true;  // peers send messages; else `unproven_max` does not count
+    bool senders = true;                   // peers send messages; else `silent_max` does not count
   };
   // What fits into the open files that this process may have.
   static Limits limits();
@@ -50,40 +53,54 @@ class ConnectionGuard {
   void delivered(int fd, size_t bytes);
   // The connection broke the protocol: it is ended.
   void refuse(int fd);
-  void count(Counter& closed) { counter_.store(&closed); }  // of connections ended
-  size_t open_connections() const { return open_.load(); }
+  void count(Metrics& metrics);  // the connections that it ends
 
  private:
+  enum State : uint8_t { kHandshake, kSilent, kSends };
   struct Connection {
     uint64_t cookie = 0;  // the kernel's, of the TCP socket: a number of a descriptor is used again
     uint64_t order = 0;   // of arrival
-    uint64_t received = 0, delivered = 0;
-    bool proven = false;
-    uint64_t held() const { return received > delivered ? received - delivered : 0; }
+    uint64_t received = 0, delivered = 0, held = 0;
+    uint64_t memory = 0;  // of the process, when the connection last held little
+    State state = kHandshake;
   };
   struct Delivery {
     uint64_t bytes = 0;
     bool refused = false;
   };
-  using Connections = std::map<int, Connection>;
+  using Connections = std::unordered_map<int, Connection>;
+  using Deliveries = std::unordered_map<int, Delivery>;
   ConnectionGuard(void* socket, void* monitor, const Limits& limits);
   void run();
   bool take_events();
+  void accepted(int fd);
+  void make_room();
+  void wake();
+  void take(const Deliveries& deliveries);
   void look();
-  void sample(Connections::iterator at);
-  void end(Connections::iterator at, const std::string& why);
+  bool sample(int fd, Connection& c, uint64_t memory);
+  void judge(int fd, uint64_t memory);
+  void enforce();
+  bool end_oldest(State state, const char* why);
+  void set_state(int fd, Connection& c, State state);
+  void forget(int fd);
+  void end(int fd, const std::string& why);
 
   void* const socket_;
   void* const monitor_;
   const Limits limits_;
   std::atomic<Counter*> counter_{nullptr};
-  std::atomic<size_t> open_{0};
   Mutex mutex_;
-  std::unordered_map<int, Delivery> deliveries_ MC_GUARDED_BY(mutex_);  // since the last look
+  Deliveries deliveries_ MC_GUARDED_BY(mutex_);  // since the last look
   // The guard's thread alone:
   Connections connections_;
-  uint64_t next_ = 0;
-  const io::Fd nothing_, spare_;  // a descriptor to end one with, when none can be had
+  std::map<uint64_t, int> waiting_[2];  // those in kHandshake and in kSilent, by order
+  std::set<int> active_;                // on which something arrived; the others are in epoll_
+  uint64_t next_ = 0, held_ = 0;
+  const io::Fd epoll_, statm_;
+  const io::Fd refused_;          // written by refuse()
+  const io::Fd nothing_, spare_;  // to end connections with when no descriptor can be had
+  io::Fd reserve_;  // released so that libzmq can accept, and the guard end, who waits
   std::thread thread_;
 };
 

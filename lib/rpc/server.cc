@@ -43,8 +43,7 @@ Server::Server(io::Loop& loop, Socket socket, Metrics& metrics)
       dropped_replies_(metrics.counter("mc_rpc_dropped_replies_total",
                                        "replies whose peer was gone or whose queue was full")),
       self_(std::make_shared<Server*>(this)) {
-  socket_.count_ended(metrics.counter("mc_rpc_ended_connections_total",
-                                      "control connections ended for what they held or kept open"));
+  socket_.count_ended(metrics);
   watch_ = loop_.watch_socket(socket_.handle(), [this] { receive(); });
 }
 

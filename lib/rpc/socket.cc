@@ -19,9 +19,10 @@ namespace {
 constexpr int kQueueMax = 1 << 16;
 constexpr size_t kFramesMax = 64;
 constexpr size_t kRequestFrames = 3;  // identity, envelope, body
-// A host that is gone is noticed within a minute; one that stands still for half a minute is not
-// taken for gone.
-constexpr int kHeartbeatMs = 15'000, kHeartbeatTimeoutMs = 40'000, kHandshakeMs = 3'000;
+constexpr int kHandshakeMs = 3'000, kBacklog = 1024;
+// A host that is gone is noticed within 50 s. A process that stands still is not taken for gone:
+// its kernel answers.
+constexpr int kIdleS = 15, kProbeS = 5, kProbes = 6, kUnansweredMs = 45'000;
 
 struct ProcessState {
   void* context = zmq_ctx_new();
@@ -77,9 +78,11 @@ Result<void*> make(Socket::Kind kind) {
   zmq_setsockopt(socket, ZMQ_IPV6, &on, sizeof on);
   zmq_setsockopt(socket, ZMQ_RECONNECT_IVL, &reconnect_ms, sizeof reconnect_ms);
   zmq_setsockopt(socket, ZMQ_RECONNECT_IVL_MAX, &reconnect_max_ms, sizeof reconnect_max_ms);
-  zmq_setsockopt(socket, ZMQ_HANDSHAKE_IVL, &kHandshakeMs, sizeof kHandshakeMs);
-  zmq_setsockopt(socket, ZMQ_HEARTBEAT_IVL, &kHeartbeatMs, sizeof kHeartbeatMs);
-  zmq_setsockopt(socket, ZMQ_HEARTBEAT_TIMEOUT, &kHeartbeatTimeoutMs, sizeof kHeartbeatTimeoutMs);
+  zmq_setsockopt(socket, ZMQ_TCP_KEEPALIVE, &on, sizeof on);
+  zmq_setsockopt(socket, ZMQ_TCP_KEEPALIVE_IDLE, &kIdleS, sizeof kIdleS);
+  zmq_setsockopt(socket, ZMQ_TCP_KEEPALIVE_INTVL, &kProbeS, sizeof kProbeS);
+  zmq_setsockopt(socket, ZMQ_TCP_KEEPALIVE_CNT, &kProbes, sizeof kProbes);
+  zmq_setsockopt(socket, ZMQ_TCP_MAXRT, &kUnansweredMs, sizeof kUnansweredMs);
   if (kind == Socket::Kind::kRouter) zmq_setsockopt(socket, ZMQ_ROUTER_MANDATORY, &on, sizeof on);
   if (kind == Socket::Kind::kSub) zmq_setsockopt(socket, ZMQ_SUBSCRIBE, "", 0);
   return socket;
@@ -125,8 +128,10 @@ Result<Socket> Socket::listen(Kind kind, const std::string& text) {
   MC_TRY(void* handle, make(kind));
   Socket socket(handle, "");
   MC_TRY_(set_curve(handle, true));
+  zmq_setsockopt(handle, ZMQ_BACKLOG, &kBacklog, sizeof kBacklog);
+  zmq_setsockopt(handle, ZMQ_HANDSHAKE_IVL, &kHandshakeMs, sizeof kHandshakeMs);
   ConnectionGuard::Limits limits = ConnectionGuard::limits();
-  limits.must_prove = kind == Kind::kRouter;
+  limits.senders = kind == Kind::kRouter;
   MC_TRY(socket.guard_, ConnectionGuard::open(process().context, handle, limits));
   const std::string host = numeric(address.host);
   const auto bind = [&](uint16_t port) {
@@ -189,7 +194,7 @@ Result<> Socket::send(const std::vector<std::string_view>& frames) {
 
 std::vector<std::string> Socket::receive() {
   std::vector<std::string> frames;
-  int more = 1, from = -1;
+  int more = 1, from = -1;  // a connection's descriptor
   size_t bytes = 0;
   while (more != 0) {
     zmq_msg_t message;
@@ -201,8 +206,8 @@ std::vector<std::string> Socket::receive() {
     if (frames.size() < kFramesMax)
       frames.emplace_back(static_cast<const char*>(zmq_msg_data(&message)), zmq_msg_size(&message));
     bytes += zmq_msg_size(&message);
-    if (guard_) from = zmq_msg_get(&message, ZMQ_SRCFD);
     more = zmq_msg_more(&message);
+    if (guard_ && more == 0) from = zmq_msg_get(&message, ZMQ_SRCFD);
     zmq_msg_close(&message);
   }
   if (guard_) guard_->delivered(from, bytes);

@@ -46,7 +46,7 @@ class Socket {
   std::vector<std::string> receive();
   bool wait_readable(int ms);
   // Of a listening socket: the connections that rpc/connection_guard.h ended.
-  void count_ended(Counter& ended) { guard_->count(ended); }
+  void count_ended(Metrics& metrics) { guard_->count(metrics); }
 
  private:
   Socket(void* handle, std::string address) : handle_(handle), address_(std::move(address)) {}

@@ -63,8 +63,7 @@ void Service::work() {
   }
 }
 
-// A reply is sent, and let go, on the loop's thread only. An overloaded loop refuses tasks for a
-// while.
+// Only the loop's thread may send or drop a reply. An overloaded loop refuses tasks for a while.
 void Service::post(std::function<void()> task) {
   const auto shared = std::make_shared<std::function<void()>>(std::move(task));
   while (!loop_.post([shared] {

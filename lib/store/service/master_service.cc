@@ -88,6 +88,7 @@ Result<std::unique_ptr<MasterService>> MasterService::open(io::Loop& loop,
   auto service = std::unique_ptr<MasterService>(
       new MasterService(loop, options, epoch, seed, metrics, std::move(server)));
   MC_TRY(service->events_, rpc::Socket::listen(rpc::Socket::Kind::kPub, options.events));
+  service->events_->count_ended(metrics);
   service->events_watch_ =
       loop.watch_socket(service->events_->handle(), [s = service.get()] { s->subscribers(); });
   MC_TRY(service->http_, http::Server::open(loop, options.http, {},
