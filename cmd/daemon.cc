@@ -73,4 +73,14 @@ void DaemonOptions::stopping() const {
     ::unlink(announce.c_str());
 }
 
+std::string runtime_folder() {
+  for (const char* const name : {"RUNTIME_DIRECTORY", "XDG_RUNTIME_DIR"}) {
+    const char* const value = std::getenv(name);
+    const std::string folders = value == nullptr ? "" : value;
+    std::string first = folders.substr(0, folders.find(':'));
+    if (!first.empty() && ::access(first.c_str(), W_OK) == 0) return first;
+  }
+  return {};
+}
+
 }  // namespace mc

@@ -43,4 +43,7 @@ struct DaemonOptions {
   void stopping() const;                      // tells systemd and removes the announcement
 };
 
+// Where the service manager or the login keeps this user's sockets; "": nowhere.
+std::string runtime_folder();
+
 }  // namespace mc

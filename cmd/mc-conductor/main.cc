@@ -98,6 +98,7 @@ Result<int> serve_cluster(const Options& options, const DaemonOptions& daemon,
 
 int main(int argc, char** argv) {
   mc::Options options;
+  options.api.runtime_folder = mc::runtime_folder();
   mc::DaemonOptions daemon;
   mc::Program program("mc-conductor", "scheduler and OpenAI API of an mc cluster");
   program.options(options);

@@ -9,7 +9,9 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <sys/ioctl.h>
 #include <sys/socket.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <cstdlib>
@@ -18,16 +20,19 @@
 
 #include "base/log.h"
 #include "base/random.h"
+#include "http/pace.h"
 #include "http/parser.h"
 #include "io/address.h"
 #include "io/free_port.h"
+#include "io/local_socket.h"
 
 namespace mc::http {
 namespace {
 constexpr int kBacklog = 1024;
 constexpr uint32_t kRefusalsMax = 64;         // connections above the limit that still get a 503
 constexpr size_t kPipelinedMax = 256 * 1024;  // bytes read ahead while a request is answered
-constexpr int kBodyTimeouts = 10;             // idle timeouts that a whole body may take
+constexpr const char* kLocalPeer = "unix";
+constexpr std::string_view kAlways = "/live";  // answered even when all slots are taken
 constexpr auto kLingerTime = std::chrono::seconds(2);
 constexpr auto kAcceptRest = std::chrono::milliseconds(100);
 
@@ -49,6 +54,14 @@ event* event_of(const EventThread& thread, event_callback_fn call, void* self) {
   event* const made = event_new(thread.base(), -1, 0, call, self);
   MC_CHECK(made != nullptr);
   return made;
+}
+
+ConnectionSlots::Limits limits_of(const ServerOptions& o) {
+  const uint32_t eighths = o.connections_max - o.connections_max / 8;
+  const uint32_t all = std::max(1u, o.unfinished_max > 0 ? o.unfinished_max : eighths);
+  const uint32_t one =
+      o.unfinished_per_address_max > 0 ? o.unfinished_per_address_max : all - all / 4;
+  return {.unfinished = all, .unfinished_per_address = std::max(1u, one)};
 }
 
 struct Free {
@@ -94,6 +107,8 @@ struct Connections::Conn final : Parser::Events {
   Parser parser;
   State state = State::kReading;
   std::string peer, body;
+  ConnectionSlots::Slot slot{};
+  BodyPace pace;
   std::shared_ptr<Flow> flow;  // of the answer being written
   uint64_t exchange = 0;       // being answered; 0: none
   std::string out;             // sent by the loop, not yet written
@@ -101,18 +116,23 @@ struct Connections::Conn final : Parser::Events {
   bool ended = false;          // `out` completes its answer
   size_t unflushed = 0;        // answers ended, bytes still in the buffer
   bool refuse_all = false;     // above the limit of connections
+  bool in_body = false;        // the head of the request being read is complete
+  bool heard = false;          // it was read from
   bool close_after = false;
   bool peer_closed = false;
   size_t held = 0;  // bytes of the body so far
   int status = 0;   // the status with which on_head or on_body refused the request
-  const char* why = "";
+  std::string why;
 
-  Conn(Connections& o, int fd, const sockaddr* from)
+  Conn(Connections& o, int fd, const std::string& from)
       : owner(o),
         bev(bufferevent_socket_new(o.thread_.base(), fd, BEV_OPT_CLOSE_ON_FREE)),
         timer(event_new(o.thread_.base(), -1, 0, on_timer, this)),
         parser(Parser::Role::kRequest, o.options_.header_max, *this),
-        peer(peer_text(from)) {
+        peer(from),
+        pace(static_cast<uint64_t>(o.options_.body_rate_min)) {
+    slot.connection = this;
+    owner.slots_.opened(slot, peer.substr(0, peer.rfind(':')));
     MC_CHECK(bev != nullptr && timer != nullptr);
     bufferevent_setcb(bev, on_read, on_written, on_event, this);
     bufferevent_setwatermark(bev, EV_READ, 0, kPipelinedMax);
@@ -125,6 +145,7 @@ struct Connections::Conn final : Parser::Events {
   }
   ~Conn() override {
     release();
+    owner.slots_.closed(slot);
     event_free(timer);
     bufferevent_free(bev);
   }
@@ -143,16 +164,21 @@ struct Connections::Conn final : Parser::Events {
     *owner.body_bytes_ -= std::exchange(held, 0);
     if (flow) flow->release();
   }
-  bool stop(int code, const char* reason) {
+  bool stop(int code, std::string reason) {
     status = code;
-    why = reason;
+    why = std::move(reason);
     return false;
   }
   bool on_head(const Head& head) override {
-    if (refuse_all) return stop(503, "too many connections");
+    if (refuse_all && head.target != kAlways) return stop(503, "too many connections");
+    if (peer != kLocalPeer)
+      if (auto refusal = check_web(head, owner.rules_))
+        return stop(refusal->status, std::move(refusal->why));
     if (head.content_length.value_or(0) > owner.options_.body_max)
       return stop(413, "the body is larger than this server accepts");
-    wait(owner.options_.idle_timeout * kBodyTimeouts);
+    in_body = true;
+    pace.begin(owner.thread_.now());
+    wait(owner.options_.idle_timeout);
     const auto expect = head.headers.find("expect");
     if (expect != head.headers.end() && strcasecmp(expect->second.c_str(), "100-continue") == 0)
       write("HTTP/1.1 100 Continue\r\n\r\n");
@@ -165,6 +191,7 @@ struct Connections::Conn final : Parser::Events {
       return stop(503, "this server holds too many large requests already");
     *owner.body_bytes_ += piece.size();
     held += piece.size();
+    pace.arrived(piece.size());
     body.append(piece);
     return true;
   }
@@ -186,11 +213,20 @@ struct Connections::Conn final : Parser::Events {
   }
   static void on_timer(int, short, void* self) {
     Conn& c = of(self);
-    if (c.state == State::kReading && c.parser.started())
+    const bool reading = c.state == State::kReading && c.parser.started();
+    if (reading && c.in_body && c.pace.keeps(c.owner.thread_.now()))
+      c.wait(c.owner.options_.idle_timeout);
+    else if (reading)
       c.owner.refuse(c, 408, "the request did not arrive in time");
     else
       c.owner.drop(c);
   }
+  // Bytes of a new connection wait in its socket.
+  bool unread() const {
+    int bytes = 0;
+    return !heard && ioctl(bufferevent_getfd(bev), FIONREAD, &bytes) == 0 && bytes > 0;
+  }
+  static Conn& of_slot(const ConnectionSlots::Slot& slot) { return of(slot.connection); }
   static void on_output(evbuffer* buffer, const evbuffer_cb_info*, void* self) {
     if (of(self).flow) of(self).flow->buffered = evbuffer_get_length(buffer) + of(self).out.size();
   }
@@ -200,13 +236,21 @@ Connections::Connections(EventThread& thread, const ServerOptions& options, Call
     : thread_(thread),
       options_(options),
       callbacks_(std::move(callbacks)),
+      slots_(limits_of(options)),
       flush_event_(event_of(thread, on_flush, this)),
       rest_event_(event_of(thread, on_rested, this)) {}
 Connections::~Connections() {
   conns_.clear();
   event_free(flush_event_);
   event_free(rest_event_);
-  if (listener_) evconnlistener_free(listener_);
+  close_listeners();
+}
+
+void Connections::close_listeners() {
+  if (listener_) evconnlistener_free(std::exchange(listener_, nullptr));
+  if (!local_listener_) return;
+  evconnlistener_free(std::exchange(local_listener_, nullptr));
+  ::unlink(local_path_.c_str());
 }
 
 Result<uint16_t> Connections::listen(const std::string& host, uint16_t port) {
@@ -218,7 +262,7 @@ Result<uint16_t> Connections::listen(const std::string& host, uint16_t port) {
   if (rc != 0) return fail(Code::kInvalid, "listen on '%s': %s", host.c_str(), gai_strerror(rc));
   const std::unique_ptr<addrinfo, decltype(&freeaddrinfo)> guard(found, freeaddrinfo);
   const auto accepted = [](evconnlistener*, evutil_socket_t fd, sockaddr* peer, int, void* self) {
-    static_cast<Connections*>(self)->accept(fd, peer);
+    static_cast<Connections*>(self)->accept(fd, peer_text(peer));
   };
   const auto bind = [&](uint16_t to) {
     port_of(*found->ai_addr) = htons(to);
@@ -239,7 +283,24 @@ Result<uint16_t> Connections::listen(const std::string& host, uint16_t port) {
   socklen_t size = sizeof bound;
   if (getsockname(evconnlistener_get_fd(listener_), reinterpret_cast<sockaddr*>(&bound), &size))
     return fail_errno("read the address of the socket on %s", where.c_str());
+  rules_ = {
+      .loopback = io::is_loopback(host), .names = options_.names, .json_only = options_.json_only};
+  if (rules_.loopback) rules_.names.push_back(host);
   return ntohs(port_of(reinterpret_cast<sockaddr&>(bound)));
+}
+
+Result<> Connections::listen_at(const std::string& path) {
+  MC_TRY(io::Fd fd, io::listen_at_path(path, kBacklog));
+  const auto accepted = [](evconnlistener*, evutil_socket_t to, sockaddr*, int, void* self) {
+    static_cast<Connections*>(self)->accept(to, kLocalPeer);
+  };
+  local_listener_ = evconnlistener_new(thread_.base(), accepted, this,
+                                       LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd.get());
+  MC_CHECK(local_listener_ != nullptr);
+  (void)fd.release();
+  local_path_ = path;
+  evconnlistener_set_error_cb(local_listener_, on_accept_error);
+  return {};
 }
 
 // Without a free descriptor a client stays in the queue, and accept() would retry at once for ever.
@@ -252,36 +313,60 @@ void Connections::on_accept_error(evconnlistener* listener, void* self) {
   event_add(static_cast<Connections*>(self)->rest_event_, &rest);
 }
 void Connections::on_rested(int, short, void* self) {
-  if (auto* const listener = static_cast<Connections*>(self)->listener_)
-    evconnlistener_enable(listener);
+  Connections& c = *static_cast<Connections*>(self);
+  for (evconnlistener* const listener : {c.listener_, c.local_listener_})
+    if (listener) evconnlistener_enable(listener);
 }
 
-void Connections::accept(int fd, const sockaddr* peer) {
-  if (conns_.size() >= size_t{options_.connections_max} + kRefusalsMax) {
+// All slots are taken: closes a connection that asks for nothing. The slots above the limit are for
+// refusals; when they are taken too, their oldest gives way. False: there is no slot.
+bool Connections::make_room() {
+  const bool full = conns_.size() >= size_t{options_.connections_max} + kRefusalsMax;
+  const auto* const slot = slots_.oldest([full](const ConnectionSlots::Slot& s) {
+    const Conn& conn = Conn::of_slot(s);
+    return (conn.refuse_all && !full) || conn.unread();
+  });
+  if (slot != nullptr) drop(Conn::of_slot(*slot));
+  return slot != nullptr || !full;
+}
+
+// The connection has a request that is not complete: the oldest such gives way above the limits.
+void Connections::hold(Conn& conn) {
+  slots_.unfinished(conn.slot);
+  const auto* const slot = slots_.over_limit(
+      conn.slot, [](const ConnectionSlots::Slot& s) { return Conn::of_slot(s).unread(); });
+  if (slot != nullptr) drop(Conn::of_slot(*slot));
+}
+
+void Connections::accept(int fd, const std::string& peer) {
+  if (conns_.size() >= options_.connections_max && !make_room()) {
     evutil_closesocket(fd);
     return;
   }
   const int on = 1;
-  setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
+  if (peer != kLocalPeer) setsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &on, sizeof on);
   auto conn = std::make_unique<Conn>(*this, fd, peer);
   conn->refuse_all = conns_.size() >= options_.connections_max;
   Conn* key = conn.get();
   conns_.emplace(key, std::move(conn));
+  hold(*key);
 }
 
 void Connections::pump(Conn& conn) {
   evbuffer* input = bufferevent_get_input(conn.bev);
+  conn.heard = true;
   if (conn.state == Conn::State::kLingering) evbuffer_drain(input, evbuffer_get_length(input));
   while (conn.state == Conn::State::kReading && evbuffer_get_length(input) > 0) {
     evbuffer_iovec piece;
     if (evbuffer_peek(input, -1, nullptr, &piece, 1) < 1) return;
-    if (!conn.parser.started()) conn.wait(options_.idle_timeout);
     size_t consumed = 0;
     const auto outcome =
         conn.parser.feed({static_cast<const char*>(piece.iov_base), piece.iov_len}, consumed);
     evbuffer_drain(input, consumed);
     switch (outcome) {
-      case Parser::Outcome::kMore: break;
+      case Parser::Outcome::kMore:
+        if (conn.parser.started()) hold(conn);
+        break;
       case Parser::Outcome::kComplete: complete(conn); break;
       case Parser::Outcome::kStopped: refuse(conn, conn.status, conn.why); break;
       case Parser::Outcome::kHeaderTooLarge:
@@ -295,13 +380,13 @@ void Connections::pump(Conn& conn) {
 }
 
 void Connections::complete(Conn& conn) {
-  if (waiting.load() >= options_.queue_max)
-    return refuse(conn, 503, "too many requests are waiting");
   const Head& head = conn.parser.head();
+  if (waiting.load() >= options_.queue_max && head.target != kAlways)
+    return refuse(conn, 503, "too many requests are waiting");
   Arrival a;
   a.exchange = next_exchange_++;
   a.http10 = head.http10;
-  a.keep_alive = head.keep_alive && !stopping_;
+  a.keep_alive = head.keep_alive && !stopping_ && !conn.refuse_all;
   a.request.method = head.method;
   const size_t mark = head.target.find('?');
   a.request.path = decoded(head.target.substr(0, mark));
@@ -309,10 +394,13 @@ void Connections::complete(Conn& conn) {
   a.request.headers = head.headers;
   a.request.body = std::exchange(conn.body, {});
   a.request.peer = conn.peer;
+  a.request.local = conn.peer == kLocalPeer;
   a.request.received = thread_.now();
   a.flow = conn.flow = std::make_shared<Flow>(body_bytes_);
   conn.flow->held = std::exchange(conn.held, 0);
   conn.state = Conn::State::kAnswering;
+  conn.in_body = false;
+  slots_.busy(conn.slot);
   conn.exchange = a.exchange;
   conn.close_after = !a.keep_alive;
   event_del(conn.timer);
@@ -380,7 +468,7 @@ void Connections::flush(Conn& conn) {
   if (!std::exchange(conn.ended, false)) return;
   if (!conn.close_after) {
     conn.state = Conn::State::kReading;
-    conn.wait(options_.idle_timeout);
+    conn.wait(options_.idle_timeout);  // to the end of the next head, whatever comes before it
   }
   if (conn.output() > 0 || flushed(conn)) pump(conn);  // parses pipelined requests
 }
@@ -398,13 +486,16 @@ bool Connections::flushed(Conn& conn) {
   open_ -= std::exchange(conn.unflushed, 0);
   const bool ended = conn.exchange == 0 && conn.state != Conn::State::kLingering;
   const bool idle = conn.state == Conn::State::kReading && !conn.parser.started();
-  if (ended && conn.close_after)
+  if (ended && conn.close_after) {
     linger(conn);
-  else if (stopping_ && idle)
+    return false;
+  }
+  if (stopping_ && idle) {
     drop(conn);
-  else
-    return true;
-  return false;
+    return false;
+  }
+  if (idle) slots_.idle(conn.slot);
+  return true;
 }
 
 // A close with unread bytes of the request would reset the connection, and the client might lose
@@ -412,6 +503,7 @@ bool Connections::flushed(Conn& conn) {
 void Connections::linger(Conn& conn) {
   if (conn.peer_closed) return drop(conn);
   conn.state = Conn::State::kLingering;
+  slots_.unfinished(conn.slot);
   shutdown(bufferevent_getfd(conn.bev), SHUT_WR);
   conn.wait(kLingerTime);
   pump(conn);
@@ -430,7 +522,7 @@ void Connections::drop(Conn& conn) {
 
 void Connections::stop_accepting() {
   stopping_ = true;
-  if (listener_) evconnlistener_free(std::exchange(listener_, nullptr));
+  close_listeners();
   std::vector<Conn*> idle;
   for (auto& [conn, owned] : conns_) {
     if (conn->state != Conn::State::kReading) conn->close_after = true;

@@ -12,6 +12,8 @@
 
 #include "http/event_thread.h"
 #include "http/server.h"
+#include "http/slots.h"
+#include "http/web_check.h"
 
 struct evconnlistener;
 struct event;
@@ -48,6 +50,7 @@ class Connections {
   ~Connections();
   // Before start. Returns the port. Errors: kUnavailable, kInvalid.
   Result<uint16_t> listen(const std::string& host, uint16_t port);
+  Result<> listen_at(const std::string& path);
 
   void send(uint64_t exchange, std::string bytes, bool last);
   void abort(uint64_t exchange);  // the answer cannot be completed: closes the connection
@@ -60,7 +63,10 @@ class Connections {
  private:
   struct Conn;
   friend struct Conn;
-  void accept(int fd, const sockaddr* peer);
+  void accept(int fd, const std::string& peer);
+  void close_listeners();
+  bool make_room();
+  void hold(Conn& conn);
   void pump(Conn& conn);
   void complete(Conn& conn);
   void refuse(Conn& conn, int status, const std::string& why);
@@ -75,13 +81,17 @@ class Connections {
   EventThread& thread_;
   const ServerOptions options_;
   const Callbacks callbacks_;
+  WebRules rules_;
   evconnlistener* listener_ = nullptr;
+  evconnlistener* local_listener_ = nullptr;
+  std::string local_path_;
   bool stopping_ = false;
   uint64_t next_exchange_ = 1;
   std::atomic<size_t> open_{0};
   // Held by requests that are read or answered.
   const std::shared_ptr<std::atomic<uint64_t>> body_bytes_ =
       std::make_shared<std::atomic<uint64_t>>(0);
+  ConnectionSlots slots_;
   std::unordered_map<Conn*, std::unique_ptr<Conn>> conns_;
   std::unordered_map<uint64_t, Conn*> exchanges_;  // being answered
   // What is sent in one batch of tasks goes out together, at the batch's end.

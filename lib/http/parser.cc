@@ -1,161 +1,244 @@
+// The server counts on input that it refuses, not on assertions about it.
+#define BOOST_DISABLE_ASSERTS
 #include "http/parser.h"
 
-#include <http_parser.h>
+#include <boost/beast/http/basic_parser.hpp>
+#include <boost/beast/http/status.hpp>
+#include <cstdlib>
+#include <limits>
+#include <variant>
 
 #include "base/result.h"
+#include "http/strict.h"
 
 namespace mc::http {
+namespace reading {
 
-struct Parser::Impl {
-  http_parser parser{};
-  const http_parser_type type;
-  const size_t header_max;
-  Events& events;
-  Head head;
-  std::string field, value;  // the header line being read
-  bool in_value = false, in_head = true;
-  size_t header_bytes = 0;
-  bool started = false, complete = false, stopped = false, too_large = false, no_body = false;
-  const char* what = "";
+namespace beast = boost::beast;
+using ErrorCode = boost::system::error_code;
 
-  Impl(http_parser_type t, size_t max, Events& e) : type(t), header_max(max), events(e) { begin(); }
+// What a reader reports of one message.
+struct Message {
+  Parser::Events& events;
+  Head head{};
+  bool in_head = true, stopped = false;
+  std::string what{};
 
-  void begin() {
-    http_parser_init(&parser, type);
-    parser.data = this;
-    head = {};
-    field.clear();
-    value.clear();
-    header_bytes = 0;
-    in_value = started = complete = false;
-    in_head = true;
-  }
-  // The library counts as well, but its limit is one for the whole process.
-  int count(size_t n) {
-    header_bytes += n;
-    too_large = too_large || header_bytes > header_max;
-    return too_large ? 1 : 0;
-  }
-  void end_line() {
-    if (field.empty()) return;
-    for (char& c : field) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
-    auto [it, fresh] = head.headers.emplace(field, value);
-    if (!fresh) it->second += ", " + value;
-    field.clear();
-    value.clear();
-    in_value = false;
-  }
-
-  static Impl& of(http_parser* p) { return *static_cast<Impl*>(p->data); }
-  static int on_begin(http_parser* p) {
-    of(p).started = true;
-    return 0;
-  }
-  static int on_url(http_parser* p, const char* at, size_t n) {
-    of(p).head.target.append(at, n);
-    return of(p).count(n);
-  }
-  static int on_field(http_parser* p, const char* at, size_t n) {
-    Impl& i = of(p);
-    if (!i.in_head) return i.count(n);  // trailers are read and dropped
-    if (i.in_value) i.end_line();
-    i.field.append(at, n);
-    return i.count(n + 4);  // plus ": " and CRLF
-  }
-  static int on_value(http_parser* p, const char* at, size_t n) {
-    Impl& i = of(p);
-    if (i.in_head) {
-      i.in_value = true;
-      i.value.append(at, n);
-    }
-    return i.count(n);
-  }
-  static int on_head(http_parser* p) {
-    Impl& i = of(p);
-    i.end_line();
-    i.in_head = false;
-    Head& head = i.head;
-    if (p->http_major != 1) {
-      i.what = "only HTTP/1.0 and HTTP/1.1 are spoken here";
-      return -1;
-    }
-    head.http10 = p->http_minor == 0;
-    if (i.type == HTTP_REQUEST)
-      head.method = http_method_str(static_cast<http_method>(p->method));
-    else
-      head.status = static_cast<int>(p->status_code);
-    if (head.headers.contains("content-length")) head.content_length = p->content_length;
-    head.keep_alive = http_should_keep_alive(p) != 0;
-    p->upgrade = 0;  // the server supports no other protocol: an upgrade is an ordinary request
-    i.stopped = !i.events.on_head(head);
-    return i.stopped ? -1 : i.no_body ? 1 : 0;
-  }
-  static int on_body(http_parser* p, const char* at, size_t n) {
-    Impl& i = of(p);
-    i.stopped = !i.events.on_body({at, n});
-    return i.stopped ? 1 : 0;
-  }
-  static int on_complete(http_parser* p) {
-    of(p).complete = true;
-    http_parser_pause(p, 1);
-    return 0;
+  void field(std::string_view name, std::string_view value) {
+    if (!in_head) return;  // trailers are read and dropped
+    std::string key(name);
+    for (char& c : key) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+    auto [it, fresh] = head.headers.emplace(std::move(key), value);
+    if (!fresh) it->second.append(", ").append(value);
   }
 };
 
-namespace {
-template <class I>
-const http_parser_settings& callbacks() {
-  static const http_parser_settings settings = [] {
-    http_parser_settings s;
-    http_parser_settings_init(&s);
-    s.on_message_begin = I::on_begin;
-    s.on_url = I::on_url;
-    s.on_header_field = I::on_field;
-    s.on_header_value = I::on_value;
-    s.on_headers_complete = I::on_head;
-    s.on_body = I::on_body;
-    s.on_message_complete = I::on_complete;
-    return s;
-  }();
-  return settings;
-}
-}  // namespace
+std::string_view view(beast::string_view text) { return {text.data(), text.size()}; }
+
+template <bool kRequest>
+class Reader final : public beast::http::basic_parser<kRequest> {
+ public:
+  Reader(Message& message, bool no_body) : message_(message) {
+    this->header_limit(std::numeric_limits<uint32_t>::max());  // whole heads come, already counted
+    this->body_limit(std::numeric_limits<uint64_t>::max());    // the owner counts
+    if (no_body) this->skip(true);
+  }
+
+ private:
+  void stop(ErrorCode& ec) { ec = beast::http::error::end_of_stream; }
+
+  void on_request_impl(beast::http::verb, beast::string_view method, beast::string_view target,
+                       int version, ErrorCode&) override {
+    message_.head.method = view(method);
+    message_.head.target = view(target);
+    message_.head.http10 = version == 10;
+  }
+  void on_response_impl(int status, beast::string_view, int version, ErrorCode&) override {
+    message_.head.status = status;
+    message_.head.http10 = version == 10;
+  }
+  void on_field_impl(beast::http::field, beast::string_view name, beast::string_view value,
+                     ErrorCode&) override {
+    message_.field(view(name), view(value));
+  }
+  void on_header_impl(ErrorCode&) override {}
+  void on_body_init_impl(const boost::optional<std::uint64_t>&, ErrorCode&) override {}
+  std::size_t on_body_impl(beast::string_view piece, ErrorCode& ec) override {
+    message_.stopped = !message_.events.on_body(view(piece));
+    if (message_.stopped) stop(ec);
+    return piece.size();
+  }
+  void on_chunk_header_impl(std::uint64_t, beast::string_view extension, ErrorCode& ec) override {
+    message_.what = chunk_extension_fault(view(extension));
+    if (!message_.what.empty()) stop(ec);
+  }
+  std::size_t on_chunk_body_impl(std::uint64_t, beast::string_view piece, ErrorCode& ec) override {
+    return on_body_impl(piece, ec);
+  }
+  void on_finish_impl(ErrorCode&) override {}
+
+  Message& message_;
+};
+
+}  // namespace reading
+
+struct Parser::Impl {
+  using ErrorCode = reading::ErrorCode;
+  const bool request;
+  const size_t header_max;
+  enum class Stage { kHead, kBody, kComplete } stage = Stage::kHead;
+  reading::Message message;
+  std::variant<std::monostate, reading::Reader<true>, reading::Reader<false>> reader{};
+  HeadScanner scanner{};
+  std::string kept{};  // of the head, or of a chunk's first line: bytes that wait for more
+  size_t header_bytes = 0;
+  bool no_body = false;
+
+  void begin() {
+    stage = Stage::kHead;
+    message.head = {};
+    message.in_head = true;
+    message.stopped = false;
+    message.what.clear();
+    reader.emplace<std::monostate>();
+    scanner = {};
+    kept.clear();
+    header_bytes = 0;
+  }
+  template <class Call>
+  auto with_reader(Call call) {
+    return request ? call(std::get<reading::Reader<true>>(reader))
+                   : call(std::get<reading::Reader<false>>(reader));
+  }
+  bool done() {
+    return with_reader([](auto& r) { return r.is_done(); });
+  }
+  size_t put(std::string_view bytes, ErrorCode& ec) {
+    ec = {};
+    return with_reader(
+        [&](auto& r) { return r.put(boost::asio::const_buffer(bytes.data(), bytes.size()), ec); });
+  }
+  Outcome bad(std::string what) {
+    message.what = std::move(what);
+    return Outcome::kBad;
+  }
+
+  Outcome feed_head(std::string_view bytes, size_t& consumed) {
+    const auto found = scanner.take(bytes, consumed);
+    header_bytes += consumed;
+    if (found == HeadScanner::Found::kBad) return bad(scanner.what());
+    if (header_bytes > header_max) return Outcome::kHeaderTooLarge;
+    if (found == HeadScanner::Found::kMore) {
+      kept.append(bytes);
+      return Outcome::kMore;
+    }
+    std::string_view whole = bytes.substr(0, consumed);
+    if (!kept.empty()) whole = kept.append(whole);
+    whole.remove_prefix(whole.find_first_not_of("\r\n"));
+    const Outcome outcome = read_head(whole);
+    kept.clear();
+    return outcome;
+  }
+  Outcome read_head(std::string_view whole) {
+    if (auto fault = head_fault(whole, request); !fault.empty()) return bad(std::move(fault));
+    if (request)
+      reader.emplace<reading::Reader<true>>(message, no_body);
+    else
+      reader.emplace<reading::Reader<false>>(message, no_body);
+    ErrorCode ec;
+    while (!whole.empty()) {  // its first line, then the others
+      const size_t used = put(whole, ec);
+      if (ec || used == 0) return bad(ec ? ec.message() : "its head has no end");
+      whole.remove_prefix(used);
+    }
+    message.in_head = false;
+    message.head.keep_alive = with_reader([](auto& r) { return r.keep_alive(); });
+    const auto length = message.head.headers.find("content-length");
+    if (length != message.head.headers.end())
+      message.head.content_length = std::strtoull(length->second.c_str(), nullptr, 10);
+    stage = Stage::kBody;
+    message.stopped = !message.events.on_head(message.head);
+    if (message.stopped) return Outcome::kStopped;
+    return finish();
+  }
+  Outcome finish() {
+    if (!done()) return Outcome::kMore;
+    stage = Stage::kComplete;
+    return Outcome::kComplete;
+  }
+
+  Outcome feed_body(std::string_view bytes, size_t& consumed) {
+    std::string_view rest = bytes;
+    if (!kept.empty()) rest = kept.append(bytes);
+    Outcome outcome = Outcome::kMore;
+    while (!rest.empty() && outcome == Outcome::kMore) {
+      ErrorCode ec;
+      const size_t used = put(rest, ec);
+      rest.remove_prefix(used);
+      if (message.stopped) return Outcome::kStopped;
+      if (ec == reading::beast::http::error::need_more) break;
+      if (ec) return message.what.empty() ? bad(ec.message()) : Outcome::kBad;
+      outcome = finish();
+    }
+    // What follows a message came with its last bytes.
+    consumed = bytes.size() - (outcome == Outcome::kComplete ? rest.size() : 0);
+    if (outcome == Outcome::kComplete) rest = {};
+    if (rest.size() > header_max) return Outcome::kHeaderTooLarge;
+    kept = std::string(rest);
+    return outcome;
+  }
+};
 
 Parser::Parser(Role role, size_t header_max, Events& events)
-    : impl_(std::make_unique<Impl>(role == Role::kRequest ? HTTP_REQUEST : HTTP_RESPONSE,
-                                   header_max, events)) {}
+    : impl_(new Impl{role == Role::kRequest, header_max, Impl::Stage::kHead,
+                     reading::Message{.events = events}}) {}
 Parser::~Parser() = default;
 
 Parser::Outcome Parser::feed(std::string_view bytes, size_t& consumed) {
   Impl& i = *impl_;
   consumed = 0;
-  if (i.complete) i.begin();
+  if (i.stage == Impl::Stage::kComplete) i.begin();
   if (bytes.empty()) return Outcome::kMore;
-  consumed = http_parser_execute(&i.parser, &callbacks<Impl>(), bytes.data(), bytes.size());
-  if (i.complete) return Outcome::kComplete;
-  if (i.stopped) return Outcome::kStopped;
-  const auto error = HTTP_PARSER_ERRNO(&i.parser);
-  if (i.too_large || error == HPE_HEADER_OVERFLOW) return Outcome::kHeaderTooLarge;
-  if (error == HPE_OK) return Outcome::kMore;
-  if (*i.what == '\0') i.what = http_errno_description(error);
-  return Outcome::kBad;
+  if (i.stage == Impl::Stage::kBody) return i.feed_body(bytes, consumed);
+  const Outcome outcome = i.feed_head(bytes, consumed);
+  if (outcome != Outcome::kMore || i.stage != Impl::Stage::kBody) return outcome;
+  size_t more = 0;
+  if (consumed == bytes.size()) return outcome;
+  const Outcome next = i.feed_body(bytes.substr(consumed), more);
+  consumed += more;
+  return next;
 }
 
 Parser::Outcome Parser::feed_end() {
   Impl& i = *impl_;
-  if (i.complete || !i.started) return Outcome::kMore;
-  http_parser_execute(&i.parser, &callbacks<Impl>(), nullptr, 0);
-  if (i.complete) return Outcome::kComplete;
-  i.what = "the connection ended in the middle of a message";
-  return Outcome::kBad;
+  if (!started()) return Outcome::kMore;
+  if (i.stage == Impl::Stage::kBody && i.kept.empty()) {
+    reading::ErrorCode ec;
+    i.with_reader([&](auto& r) {
+      r.put_eof(ec);
+      return 0;
+    });
+    if (!ec) {
+      i.stage = Impl::Stage::kComplete;
+      return Outcome::kComplete;
+    }
+  }
+  return i.bad("the connection ended in the middle of a message");
 }
 
-bool Parser::started() const { return impl_->started && !impl_->complete; }
-const char* Parser::what() const { return impl_->what; }
-const Head& Parser::head() const { return impl_->head; }
+bool Parser::started() const {
+  return impl_->stage == Impl::Stage::kBody ||
+         (impl_->stage == Impl::Stage::kHead && impl_->scanner.begun());
+}
+const char* Parser::what() const { return impl_->message.what.c_str(); }
+const Head& Parser::head() const { return impl_->message.head; }
 void Parser::expect_no_body(bool none) { impl_->no_body = none; }
 
-const char* reason_phrase(int status) { return http_status_str(static_cast<http_status>(status)); }
+const char* reason_phrase(int status) {
+  return reading::beast::http::obsolete_reason(
+             reading::beast::http::int_to_status(static_cast<unsigned>(status)))
+      .data();
+}
 
 std::string header_safe(std::string_view text) {
   std::string out(text);

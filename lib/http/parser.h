@@ -1,6 +1,7 @@
-// Parses HTTP/1.1 messages from a byte stream, one at a time. It wraps libhttp-parser; the server
-// parses requests with it, the client answers. It refuses a message with both Content-Length and
-// chunks. Limits: `header_max` bytes up to the blank line (the library itself stops at 80 KiB).
+// Parses HTTP/1.1 messages from a byte stream, one at a time, with Boost.Beast: the server its
+// requests, the client its answers. A head that RFC 9112 forbids is refused before Beast reads it
+// (http/strict.h). Limits: `header_max` bytes up to the blank line, and for a chunk's first line or
+// the trailers.
 //
 // Thread: one owner (an event thread).
 #pragma once

@@ -4,11 +4,15 @@
 #include <charconv>
 
 #include "base/json.h"
+#include "base/log.h"
 #include "http/connections.h"
 #include "http/event_thread.h"
 #include "io/address.h"
 
 namespace mc::http {
+namespace {
+constexpr std::string_view kPort = "{port}";
+}
 
 struct Exchange::Impl {
   Request request;
@@ -98,7 +102,7 @@ size_t Exchange::unsent() const {
 
 struct Server::Impl {
   Handler handler;
-  std::string address;
+  std::string address, local_socket;
   EventThread thread;
   std::unique_ptr<Connections> connections;
   std::map<uint64_t, std::weak_ptr<Exchange::Impl>> exchanges;  // the loop's; unanswered
@@ -173,12 +177,23 @@ Result<std::unique_ptr<Server>> Server::open(io::Loop& loop, const std::string& 
   };
   impl->connections = std::make_unique<Connections>(impl->thread, options, std::move(callbacks));
   MC_TRY(where.port, impl->connections->listen(where.host, where.port));
+  if (std::string path = options.local_socket; !path.empty()) {
+    if (const size_t port = path.find(kPort); port != path.npos)
+      path.replace(port, kPort.size(), std::to_string(where.port));
+    if (const auto listens = impl->connections->listen_at(path); !listens) {
+      if (!options.local_optional) return fail(listens.error());
+      log_warn("http", "%s: serving without it", listens.error().what.c_str());
+    } else {
+      impl->local_socket = path;
+    }
+  }
   impl->address = where.text();
   impl->thread.start();
   return std::unique_ptr<Server>(new Server(std::move(impl)));
 }
 
 const std::string& Server::address() const { return impl_->address; }
+const std::string& Server::local_socket() const { return impl_->local_socket; }
 void Server::stop_accepting() {
   impl_->thread.inbox()->post([c = impl_->connections.get()] { c->stop_accepting(); });
 }
@@ -202,7 +217,7 @@ bool serve_common(const Exchange& exchange, const Metrics& metrics, const std::s
   } else if (path == "/health") {
     exchange.reply(status, "application/json", health_json);
   } else {
-    exchange.reply(200, "text/plain; version=0.0.4", metrics.text());
+    exchange.reply(200, kMetricsType, metrics.text());
   }
   return true;
 }

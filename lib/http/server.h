@@ -9,8 +9,11 @@
 //
 // ServerOptions has the limits (body, header, connections, queue). The server answers a request
 // over one with 413, 431 or 503, and the handler never sees it. Memory is bounded: headers by
-// connections_max * header_max, bodies by bodies_max in all. A client that sends or reads too
-// slowly is closed after idle_timeout (a body may take ten of them).
+// connections_max * header_max, bodies by bodies_max in all. A client that reads nothing is closed
+// after idle_timeout; so is one whose next head is not complete that long after its last answer,
+// and one whose body brings less than body_rate_min in any idle_timeout. Clients that never finish
+// a request take no more than their slots: the oldest gives way (http/slots.h). /live is answered
+// even when all slots are taken.
 //
 // Thread: the loop's.
 #pragma once
@@ -38,8 +41,9 @@ struct Request {
   std::map<std::string, std::string> query;    // decoded
   std::map<std::string, std::string> headers;  // names in lower case
   std::string body;
-  std::string peer;  // "127.0.0.1:40000"
-  Time received;     // when it was complete, on the loop's clock
+  std::string peer;  // "127.0.0.1:40000"; "unix": it came over the local socket
+  bool local = false;
+  Time received;  // when it was complete, on the loop's clock
 };
 
 // One request and its answer; copies share it. Answer once: reply(), or start() + write()... +
@@ -75,8 +79,18 @@ struct ServerOptions {
   Bytes bodies_max{1024 * kMiB};  // of all requests not yet answered; over it: 503
   Bytes header_max{64 * kKiB};
   uint32_t connections_max = 4096;
-  uint32_t queue_max = 4096;  // requests waiting for the loop
+  // Of these, connections that have no complete request yet; and of those, from one address.
+  uint32_t unfinished_max = 0;              // 0: seven eighths
+  uint32_t unfinished_per_address_max = 0;  // 0: three quarters
+  uint32_t queue_max = 4096;                // requests waiting for the loop
   Duration idle_timeout = std::chrono::seconds(60);
+  Bytes body_rate_min{10'000};  // a second
+  // Whose pages may ask, and by which hosts' names (http/web_check.h). The local socket is free of
+  // this: no web page reaches it.
+  std::vector<std::string> names{};
+  bool json_only = false;
+  std::string local_socket{};   // a path, in which {port} becomes the port; "": none
+  bool local_optional = false;  // serve without it where it cannot be
   // Makes the body of the answer to a request over a limit; without it that is plain text. Called
   // on the server's own thread.
   std::function<Page(int status, const std::string& why)> refusal;
@@ -91,15 +105,18 @@ class Server {
   ~Server();  // closes all connections
   Server(const Server&) = delete;
   Server& operator=(const Server&) = delete;
-  const std::string& address() const;  // "host:port", resolved
-  void stop_accepting();               // open exchanges continue
-  size_t open_exchanges() const;       // not yet answered to the last byte: what a drain waits for
+  const std::string& address() const;       // "host:port", resolved
+  const std::string& local_socket() const;  // its path; "": none
+  void stop_accepting();                    // open exchanges continue
+  size_t open_exchanges() const;  // not yet answered to the last byte: what a drain waits for
 
  private:
   struct Impl;
   explicit Server(std::shared_ptr<Impl> impl);
   std::shared_ptr<Impl> impl_;
 };
+
+inline constexpr const char* kMetricsType = "text/plain; version=0.0.4";
 
 // Serves the pages that every daemon has: /live, /ready, /health and /metrics. `not_ready` is the
 // reason, or empty when ready. Returns: true when it answered.

@@ -1,6 +1,7 @@
 #include "io/local_socket.h"
 
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/un.h>
 #include <unistd.h>
 
@@ -21,12 +22,41 @@ int with_address(int socket, std::string_view name, int (*call)(int, const socka
   return call(socket, reinterpret_cast<const sockaddr*>(&address), n) == 0 ? 0 : errno;
 }
 
+int with_path(int socket, const std::string& path, int (*call)(int, const sockaddr*, socklen_t)) {
+  sockaddr_un address{};
+  address.sun_family = AF_UNIX;
+  std::memcpy(address.sun_path, path.c_str(), path.size() + 1);
+  return call(socket, reinterpret_cast<const sockaddr*>(&address), sizeof address) == 0 ? 0 : errno;
+}
+
 }  // namespace
 
 int bind_local(int socket, std::string_view name) { return with_address(socket, name, ::bind); }
 
 int connect_local(int socket, std::string_view name) {
   return with_address(socket, name, ::connect);
+}
+
+Result<Fd> listen_at_path(const std::string& path, int backlog) {
+  if (path.size() > kLocalNameMax)
+    return fail(Code::kInvalid, "socket %s: a path of more than %zu bytes", path.c_str(),
+                kLocalNameMax);
+  struct stat there {};
+  if (::lstat(path.c_str(), &there) == 0) {
+    if (!S_ISSOCK(there.st_mode))
+      return fail(Code::kInvalid, "socket %s: there is a file that is no socket", path.c_str());
+    const Fd probe(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+    if (with_path(probe.get(), path, ::connect) != ECONNREFUSED)
+      return fail(Code::kUnavailable, "socket %s: another process listens there", path.c_str());
+    ::unlink(path.c_str());
+  }
+  Fd fd(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  if (!fd || ::fchmod(fd.get(), 0600) != 0)  // Linux gives the path the socket's mode
+    return fail_errno("socket %s", path.c_str());
+  if (const int error = with_path(fd.get(), path, ::bind); error != 0)
+    return fail(Code::kUnavailable, "socket %s: %s", path.c_str(), std::strerror(error));
+  if (::listen(fd.get(), backlog) != 0) return fail_errno("listen on %s", path.c_str());
+  return fd;
 }
 
 Result<> check_same_user(int socket) {

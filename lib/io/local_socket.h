@@ -1,9 +1,10 @@
-// Unix sockets with names in the abstract space, and descriptors sent over them. Abstract names
-// belong to one network namespace and leave nothing on disk.
+// Unix sockets with names in the abstract space or at a path, and descriptors sent over them.
+// Abstract names belong to one network namespace and leave nothing on disk.
 //
 // Thread: any.
 #pragma once
 #include <span>
+#include <string>
 #include <string_view>
 
 #include "base/result.h"
@@ -16,6 +17,11 @@ inline constexpr size_t kLocalNameMax = 107;  // bytes
 // 0, or an errno; ENAMETOOLONG for a longer name.
 int bind_local(int socket, std::string_view name);
 int connect_local(int socket, std::string_view name);
+
+// Listens at a path that its owner alone may connect to (mode 0600). A socket that nobody listens
+// on any more is replaced. Errors: kInvalid for a path that is too long or something else;
+// kUnavailable when another process listens there.
+Result<Fd> listen_at_path(const std::string& path, int backlog);
 
 // Errors: kDenied for a peer of another user.
 Result<> check_same_user(int socket);

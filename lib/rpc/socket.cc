@@ -1,6 +1,5 @@
 #include "rpc/socket.h"
 
-#include <sys/stat.h>
 #include <zmq.h>
 
 #include <array>
@@ -106,10 +105,7 @@ Result<> use_cluster_key(const std::string& secret) {
 
 Result<> load_cluster_key(const std::string& path) {
   if (path.empty()) return {};
-  MC_TRY(std::string key, io::read_file(path, 4096));
-  struct stat info {};
-  if (::stat(path.c_str(), &info) == 0 && (info.st_mode & 077) != 0)
-    return fail(Code::kDenied, "%s may be read by others: chmod 600 it", path.c_str());
+  MC_TRY(std::string key, io::read_secret_file(path, 4096));
   while (!key.empty() && (key.back() == '\n' || key.back() == ' ')) key.pop_back();
   if (auto used = use_cluster_key(key); !used)
     return fail(used.error().code, "%s: %s", path.c_str(), used.error().what.c_str());

@@ -24,7 +24,7 @@ HEAVY = {  # header: files that may include it
     r'msgpack': r'^wire/.*\.cc$',
     r'zmq': r'^(io/loop\.cc|rpc/)',
     r'event2?[/.]': r'^http/.*\.cc$',
-    r'http_parser': r'^http/parser\.cc$',
+    r'boost/': r'^http/parser\.cc$',
     r'hwloc': r'^topo/discover/.*\.cc$',
     r'liburing': r'^io/uring',
     r'infiniband/': r'^xfer/transports/rdma/',

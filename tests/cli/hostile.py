@@ -113,7 +113,7 @@ def control(address, names):
 
 def pages(address):
     noise = random.Random(2)
-    post = b'POST /live HTTP/1.1\r\nHost: x\r\n'
+    post = b'POST /live HTTP/1.1\r\nHost: localhost\r\n'
     for what, request in {
         'noise': noise.randbytes(4096) + b'\r\n\r\n',
         'a length that is no number': post + b'Content-Length: many\r\n\r\n',
@@ -122,8 +122,8 @@ def pages(address):
         'a body of 2^60': post + b'Content-Length: 1152921504606846976\r\n\r\n',
         'a chunk over 2^64': post + b'Transfer-Encoding: chunked\r\n\r\n' + b'f' * 17 + b'\r\n',
         'a header of 1 MiB': b'GET /live HTTP/1.1\r\nX: ' + b'x' * (1 << 20) + b'\r\n\r\n',
-        'an unknown page': b'GET /zebra HTTP/1.1\r\nHost: x\r\n\r\n',
-        'a wrong method': b'DELETE /live HTTP/1.1\r\nHost: x\r\n\r\n',
+        'an unknown page': b'GET /zebra HTTP/1.1\r\nHost: localhost\r\n\r\n',
+        'a wrong method': b'DELETE /live HTTP/1.1\r\nHost: localhost\r\n\r\n',
     }.items():
         with connect(address) as s:
             try:

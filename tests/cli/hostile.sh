@@ -32,7 +32,7 @@ done
 # Still a cluster: a request goes through all of it.
 served() {
   curl -fsS -m 10 "http://$(field conductor .http)/v1/completions" \
-    -d '{"model":"tiny","prompt":"still there?","max_tokens":2}' -o "$T/out"
+    --json '{"model":"tiny","prompt":"still there?","max_tokens":2}' -o "$T/out"
 }
 until_true 30 "the cluster does not serve" served
 expect 0 "$MC_BIN/mc-store" put k "$T/out" --master "$master"

@@ -146,11 +146,11 @@ void ask_pages(const std::string& body) {
                                "/detokenize",     "/debug/route",         "/query",
                                "/query_by_hash",  "/unregister"};
   for (const char* const page : pages) {
-    const std::string answer = converse(
-        strf("POST %s HTTP/1.1\r\nHost: x\r\nConnection: close\r\nContent-Length: %zu\r\n\r\n",
-             page, body.size()) +
-            body,
-        body.size() + 200, false);
+    const std::string head = strf(
+        "POST %s HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+        "Connection: close\r\nContent-Length: %zu\r\n\r\n",
+        page, body.size());
+    const std::string answer = converse(head + body, body.size() + 300, false);
     const size_t blank = answer.find("\r\n\r\n");
     MC_CHECK(answer.starts_with("HTTP/1.1 ") && blank != std::string::npos);
     const std::string status = answer.substr(9, 3);

@@ -9,7 +9,7 @@ n=1000
 ask() { # FIRST-TOKEN [MEMBERS] -> cached tokens; of 2049 tokens, eight blocks that are whole
   jq -nc --argjson first "$1" --argjson more "${2:-null}" \
     '{model: "tiny", prompt: [range(0; 2049) | . + $first], max_tokens: 1} + ($more // {})' |
-    curl -fsS -m 20 -d @- "$URL/v1/completions" | jq -r .usage.prompt_tokens_details.cached_tokens
+    curl -fsS -m 20 --json @- "$URL/v1/completions" | jq -r .usage.prompt_tokens_details.cached_tokens
 }
 flood() { # more than the pool holds
   for _ in 1 2 3 4 5 6 7 8 9; do
@@ -29,10 +29,10 @@ flood null
 out() { # asked of the index, for a use would keep it
   flood null
   jq -nc '{model: "tiny", token_ids: [range(0; 2049) | . + 1]}' |
-    curl -fsS -d @- "$URL/query" | jq -e '.default.p0.longest_matched == 0' >/dev/null
+    curl -fsS --json @- "$URL/query" | jq -e '.default.p0.longest_matched == 0' >/dev/null
 }
 until_true 120 "a context is kept for ever" out
-status=$(curl -s -o "$T/body" -w '%{http_code}' -d \
+status=$(curl -s -o "$T/body" -w '%{http_code}' --json \
   '{"model":"tiny","prompt":"x","cache_control":{"type":"forever"}}' "$URL/v1/completions")
 [ "$status" = 400 ] || die "a strange type: $status: $(cat "$T/body")"
 grep -q '"param":"cache_control"' "$T/body" || die "it does not name the param: $(cat "$T/body")"

@@ -10,7 +10,7 @@ one=$URL two=$(loopback url conductor1)
 
 # What one had computed is a hit at the other.
 ask() { # URL -> the tokens that were cached
-  curl -fsS -m 20 -d "{\"model\":\"tiny\",\"prompt\":$prompt,\"max_tokens\":2}" "$1/v1/completions" |
+  curl -fsS -m 20 --json "{\"model\":\"tiny\",\"prompt\":$prompt,\"max_tokens\":2}" "$1/v1/completions" |
     jq -r .usage.prompt_tokens_details.cached_tokens
 }
 prompt=$(jq -nc '[range(1; 2050)]')

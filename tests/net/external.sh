@@ -12,16 +12,17 @@ engine() { # NAME ROLE
 }
 conductor() {
   launch conductor "$MC_BIN/mc-conductor" --listen 127.0.0.1:0 --http 127.0.0.1:0 --model tiny \
-    --foreign-state "$T/registered.json"
+    --foreign-state "$T/registered.json" --admin-socket "$T/admin.sock"
   http=$(jq -r .http "$T/conductor.json")
 }
 register() {
-  curl -fsS -m 5 "http://$http/register" -d "@$T/$1.json" -o "$T/out" || die "$1 is not registered"
+  curl -fsS -m 5 --unix-socket "$T/admin.sock" http://mc/register --json "@$T/$1.json" -o "$T/out" ||
+    die "$1 is not registered"
 }
 ready() { curl -fsS -m 5 "http://$http/ready" -o "$T/out"; }
 ask() { # JSON MEMBERS -> $T/body and $T/headers
   curl -fsS -m 10 -D "$T/headers" -o "$T/body" "http://$http/v1/completions" \
-    -d "{\"model\":\"tiny\",$1}" || die "no answer to $1: $(cat "$T/body" 2>/dev/null)"
+    --json "{\"model\":\"tiny\",$1}" || die "no answer to $1: $(cat "$T/body" 2>/dev/null)"
 }
 header() { tr -d '\r' <"$T/headers" | sed -n "s/^$1: //p"; }
 indexed() { # NAME BLOCKS

@@ -9,7 +9,7 @@ prefix=$(jq -nc '[range(0; 16384) | . % 31000 + 1]')
 ask() { # TAIL -> its answer in $T/TAIL.json; several at a time
   jq -nc --argjson p "$prefix" --argjson t "$1" \
     '{model: "tiny", prompt: ($p + [range(0; 300) | . + $t * 300]), max_tokens: 2}' |
-    curl -fsS -m 60 -d @- "$URL/v1/completions" >"$T/$1.json"
+    curl -fsS -m 60 --json @- "$URL/v1/completions" >"$T/$1.json"
 }
 of() { # WORKER METRIC
   curl -fsS "http://$(jq -r .http "$T/cluster/$1.json")/metrics" |
@@ -31,7 +31,7 @@ ask_together 1 6
   die "no prefix was fetched: $(loopback logs conductor | grep 'request .*ttft' | tail -7)"
 [ "$(both mc_engine_lent_blocks_total)" -ge 64 ] || die "pinned blocks are not counted"
 loopback logs conductor | grep 'p[01] sends its prefix to p[01] -> d0' >/dev/null || die "no decision says so"
-curl -fsS -d "{\"model\":\"tiny\",\"token_ids\":$prefix}" "$URL/query" >"$T/query.json"
+curl -fsS --json "{\"model\":\"tiny\",\"token_ids\":$prefix}" "$URL/query" >"$T/query.json"
 jq -e '.default | .p0.longest_matched == 16384 and .p1.longest_matched == 16384' "$T/query.json" \
   >/dev/null || die "it does not stand on both: $(cat "$T/query.json")"
 

@@ -31,7 +31,7 @@ echo "$n idle streams: $after KiB resident, $before before: $(((after - before) 
 [ "$(curl -fsS -m 10 "http://$http/cluster" | jq .in_flight)" = "$n" ] ||
   die "not all are in flight: $(curl -fsS -m 10 "http://$http/cluster")"
 curl -sS -N -m 10 "http://$http/v1/completions" -o "$T/more" \
-  -d '{"model":"tiny","prompt":"one more","stream":true}' -m 2 || true
+  --json '{"model":"tiny","prompt":"one more","stream":true}' -m 2 || true
 grep -q '^data: {' "$T/more" || die "another client gets nothing: $(cat "$T/more")"
 
 exec 5>&-

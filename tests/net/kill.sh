@@ -7,7 +7,7 @@ source "$(dirname "$0")/cluster.inc"
 sample 60
 cluster_up --prefill 2 --decode 2 --store 2 --block-size 512 --with 'conductor:--tx-lease 5s'
 
-served() { curl -fsS -m 10 -d '{"model":"tiny","prompt":"again","max_tokens":2}' "$URL/v1/completions"; }
+served() { curl -fsS -m 10 --json '{"model":"tiny","prompt":"again","max_tokens":2}' "$URL/v1/completions"; }
 stored() { "$MC_BIN/mc-store" get kept --master "$MASTER" --cluster-key "$T/cluster/cluster.key" --out "$T/back"; }
 head -c 300000 /dev/urandom >"$T/kept"
 

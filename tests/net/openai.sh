@@ -59,12 +59,12 @@ done
 [ "$(curl -s -o /dev/null -w '%{http_code}' "$URL/nonsense")" = 404 ] || die "/nonsense is not 404"
 
 # Text to tokens and back; why a request went where it went; settings and where they came from.
-curl -fsS -m 5 "$URL/tokenize" -d '{"prompt":"hello"}' >"$T/tokens"
+curl -fsS -m 5 "$URL/tokenize" --json '{"prompt":"hello"}' >"$T/tokens"
 jq -e '.count == 5 and (.tokens | length) == 5' "$T/tokens" >/dev/null || die "$(cat "$T/tokens")"
-[ "$(curl -fsS -m 5 "$URL/detokenize" -d "$(jq -c '{tokens}' "$T/tokens")" | jq -r .prompt)" = hello ] ||
+[ "$(curl -fsS -m 5 "$URL/detokenize" --json "$(jq -c '{tokens}' "$T/tokens")" | jq -r .prompt)" = hello ] ||
   die "tokens do not become the text they came from"
 curl -fsS -m 20 -H 'x-request-id: why' -o /dev/null "$URL/v1/completions" \
-  -d "{\"model\":\"$model\",\"prompt\":\"why?\",\"max_tokens\":2}"
+  --json "{\"model\":\"$model\",\"prompt\":\"why?\",\"max_tokens\":2}"
 curl -fsS -m 5 "$URL/explain/why" >"$T/why"
 jq -e '.outcome.status == 200 and .outcome.prefill == .decisions[0].prefill and
   .decisions[0].candidates[0].ttft_ms > 0' "$T/why" >/dev/null || die "$(cat "$T/why")"

@@ -39,7 +39,8 @@ curl -fsS "$URL/cluster" | jq -e '.pd.wanted | .prefill + .decode == 4' >/dev/nu
 echo "moves: ${went[*]}"
 
 # Scale-in under load: the worker finishes what it has, and ends.
-scale_in() { curl -sS -m 10 -o "$T/body" -w '%{http_code}' -X POST ${1:+-d "$1"} "$URL/admin/scale-in"; }
+admin() { curl -sS -m 10 -o "$T/body" -w '%{http_code}' --unix-socket "$T/cluster/conductor.sock" "$@"; }
+scale_in() { admin -X POST ${1:+--json "$1"} http://mc/admin/scale-in; }
 ends() { ! kill -0 "$(cat "$T/cluster/$1.pid")" 2>/dev/null; }
 head -40 "$T/trace.jsonl" >"$T/short.jsonl"
 "$MC_BIN/mc-replay" run --trace "$T/short.jsonl" --url "$URL" --speed 2 --timeout 60s --max-lag 5s --output json \
@@ -64,4 +65,6 @@ grep -q nobody "$T/body" || die "it does not name the worker: $(cat "$T/body")"
 [ "$(scale_in '{"rol":"decode"}')" = 400 ] || die "an unknown member: $(cat "$T/body")"
 only=$(curl -fsS "$URL/cluster" | jq -r '.nodes | group_by(.role)[] | select(length == 1)[0].name')
 [ "$(scale_in "{\"worker\":\"$only\"}")" = 409 ] || die "the only worker of its side: $(cat "$T/body")"
-[ "$(curl -s -o "$T/body" -w '%{http_code}' "$URL/admin/scale-in")" = 405 ] || die "GET is served"
+[ "$(admin http://mc/admin/scale-in)" = 405 ] || die "GET is served"
+status=$(curl -sS -m 10 -o "$T/body" -w '%{http_code}' -X POST "$URL/admin/scale-in")
+[ "$status" = 403 ] || die "loopback dismisses workers: $status"

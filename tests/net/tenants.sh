@@ -16,7 +16,7 @@ cluster_up --prefill 1 --decode 1 --store 1
 prompt=$(jq -nc '[range(1; 1025)]')
 ask() { # KEY -> $T/body, $T/headers; prints the status
   curl -s -m 20 -o "$T/body" -D "$T/headers" -w '%{http_code}' -H "authorization: Bearer $1" \
-    -d "{\"model\":\"tiny\",\"prompt\":$prompt,\"max_tokens\":2}" "$URL/v1/completions"
+    --json "{\"model\":\"tiny\",\"prompt\":$prompt,\"max_tokens\":2}" "$URL/v1/completions"
 }
 check() { # KEY STATUS JQ-CONDITION
   local status

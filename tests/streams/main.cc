@@ -58,7 +58,7 @@ Stream ask(const io::Address& address, size_t number) {
   const std::string body = strf(
       R"({"model":"tiny","prompt":"stream number %zu","max_tokens":100,"stream":true})", number);
   const std::string text = strf(
-      "POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+      "POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
       "Content-Length: %zu\r\n\r\n%s",
       body.size(), body.c_str());
   MC_CHECK(::send(s.fd.get(), text.data(), text.size(), MSG_NOSIGNAL) ==

@@ -4,7 +4,7 @@
 //
 // It drains and ends a worker: the one named, else the least loaded of the role, else of the idler
 // side. The answer names it: {"worker", "role"}. 404: no such worker; 409: its side would have none
-// left. Without API keys only peers on the conductor's host may ask.
+// left.
 //
 // Thread: the loop's.
 #pragma once

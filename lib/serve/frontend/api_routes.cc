@@ -4,7 +4,6 @@
 #include <vector>
 
 #include "base/json.h"
-#include "io/address.h"
 #include "serve/frontend/admin_routes.h"
 #include "serve/frontend/api_server.h"
 #include "serve/frontend/dashboard.h"
@@ -13,15 +12,35 @@
 namespace mc::serve {
 namespace {
 
-bool from_here(const http::Exchange& x) {
-  const auto peer = io::parse_address(x.request().peer);
-  return peer && io::is_loopback(peer->host);
+std::string_view authorization(const http::Exchange& x) {
+  const auto given = x.request().headers.find("authorization");
+  return given == x.request().headers.end() ? std::string_view() : std::string_view(given->second);
+}
+
+// A proxy asks for a client whose address is unknown.
+bool is_forwarded(const http::Exchange& x) {
+  const auto& headers = x.request().headers;
+  return headers.contains("forwarded") || headers.contains("x-forwarded-for");
+}
+bool by_admin_socket(const http::Exchange& x) { return x.request().local && !is_forwarded(x); }
+
+// Metrics without the samples of tenants.
+std::string without_tenants(const std::string& text) {
+  std::string out;
+  for (size_t at = 0, end = 0; at < text.size(); at = end) {
+    end = std::min(text.find('\n', at), text.size() - 1) + 1;
+    const std::string_view line = std::string_view(text).substr(at, end - at);
+    const bool names = !line.starts_with('#') && line.find("tenant=\"") != line.npos;
+    if (!names) out += line;
+  }
+  return out;
 }
 
 }  // namespace
 
-// "From here": over loopback. Without API keys everybody is an admin.
-enum class Who : uint8_t { kEverybody, kTenant, kAdmin, kAdminFromHere, kAdminOrFromHere };
+// Monitors: of metrics and the cluster's state. Admins read everything; without API keys everybody
+// does. Who controls changes the cluster: with an admin's key or over the admin socket.
+enum class Who : uint8_t { kEverybody, kMonitor, kTenant, kAdmin, kControl };
 
 struct ApiServer::Route {
   std::string_view method, path;  // "*": any method; a path that ends in /* stands for all below
@@ -57,9 +76,14 @@ struct ApiServer::Pages {
     return answer ? x.reply(200, kJsonType, *answer) : s.refuse(x, answer.error());
   }
   static void common(ApiServer& s, const http::Exchange& x, Tenants::Index) {
-    if (x.request().path == "/metrics") s.conductor_.update_metrics();
     http::serve_common(x, s.metrics_, s.conductor_.not_ready(),
                        dump_json(s.conductor_.health()) + "\n");
+  }
+  static void metrics(ApiServer& s, const http::Exchange& x, Tenants::Index) {
+    s.conductor_.update_metrics();
+    const std::string text = s.metrics_.text();
+    const bool whole = !s.tenants_.keyed() || s.is_monitor(x);
+    x.reply(200, http::kMetricsType, whole ? text : without_tenants(text));
   }
   static void cluster(ApiServer& s, const http::Exchange& x, Tenants::Index) {
     x.reply(200, kJsonType, dump_json(s.conductor_.cluster(), 2) + "\n");
@@ -121,17 +145,17 @@ const std::vector<ApiServer::Route>& ApiServer::Route::all() {
       {"GET", "/live", Who::kEverybody, P::common},
       {"GET", "/ready", Who::kEverybody, P::common},
       {"GET", "/health", Who::kEverybody, P::common},
-      {"GET", "/metrics", Who::kEverybody, P::common},
-      {"GET", "/cluster", Who::kEverybody, P::cluster},
+      {"GET", "/metrics", Who::kMonitor, P::metrics},
+      {"GET", "/cluster", Who::kMonitor, P::cluster},
       {"GET", "/config", Who::kAdmin, P::config},
       {"*", "/debug/route", Who::kAdmin, P::dry_run},
       {"GET", "/explain/*", Who::kAdmin, P::explain},
       {"POST", "/query", Who::kAdmin, P::by_conductor<query_tokens>},
       {"POST", "/query_by_hash", Who::kAdmin, P::by_conductor<query_hashes>},
-      {"POST", "/register", Who::kAdminFromHere, P::by_conductor<register_engine>},
-      {"POST", "/admin/register", Who::kAdminFromHere, P::by_conductor<register_engine>},
-      {"POST", "/unregister", Who::kAdminFromHere, P::by_conductor<unregister_engine>},
-      {"POST", "/admin/scale-in", Who::kAdminOrFromHere, P::by_conductor<scale_in>},
+      {"POST", "/register", Who::kControl, P::by_conductor<register_engine>},
+      {"POST", "/admin/register", Who::kControl, P::by_conductor<register_engine>},
+      {"POST", "/unregister", Who::kControl, P::by_conductor<unregister_engine>},
+      {"POST", "/admin/scale-in", Who::kControl, P::by_conductor<scale_in>},
       {"GET", "/", Who::kEverybody, P::dashboard},
   };
   return routes;
@@ -151,40 +175,59 @@ std::string ApiServer::Route::list() {
 
 // The tenant that asks, by its key; nothing when it answered 401.
 std::optional<Tenants::Index> ApiServer::tenant_of(const http::Exchange& x) {
-  const auto& headers = x.request().headers;
-  const auto given = headers.find("authorization");
-  const auto tenant = tenants_.find(given == headers.end() ? "" : given->second);
+  const auto tenant = tenants_.find(authorization(x));
   if (tenant) return tenant;
+  refuse_key(x);
+  return std::nullopt;
+}
+
+void ApiServer::refuse_key(const http::Exchange& x) const {
   count(metrics_, 401, "invalid_api_key");
   refuse(x,
          {401,
-          given == headers.end() ? "an API key is needed: send 'Authorization: Bearer KEY'"
-                                 : "this API key is not known",
+          authorization(x).empty() ? "an API key is needed: send 'Authorization: Bearer KEY'"
+                                   : "this API key is not known",
           "", "invalid_api_key"},
          {{"www-authenticate", "Bearer"}});
+}
+
+bool ApiServer::is_monitor(const http::Exchange& x) const {
+  if (by_admin_socket(x) || (monitor_key_ && monitor_key_->matches(authorization(x)))) return true;
+  const auto tenant = tenants_.keyed() ? tenants_.find(authorization(x)) : std::nullopt;
+  return tenant && tenants_.at(*tenant).admin;
+}
+
+// The tenant that asks for what admins may; nothing when it answered 401 or 403.
+std::optional<Tenants::Index> ApiServer::enter_admin(const http::Exchange& x, bool changes) {
+  if (by_admin_socket(x)) return Tenants::Index{0};
+  if (!tenants_.keyed() && (changes || is_forwarded(x))) {
+    count(metrics_, 403, "not_admin");
+    refuse(x, {403,
+               x.request().path + " is for admins: ask over --admin-socket, or with an admin's key "
+                                  "(--api-keys)",
+               "", "not_admin"});
+    return std::nullopt;
+  }
+  const auto tenant = tenant_of(x);
+  if (!tenant || tenants_.at(*tenant).admin) return tenant;
+  count(metrics_, 403, "not_admin");
+  refuse(x, {403, x.request().path + " is for admin keys", "", "not_admin"});
   return std::nullopt;
 }
 
 // The tenant that asks; nothing when it answered 401 or 403. An unknown path needs a tenant's key.
 std::optional<Tenants::Index> ApiServer::enter(const http::Exchange& x, const Route* route) {
-  const Who who = route == nullptr ? Who::kTenant : route->who;
-  if (who == Who::kEverybody) return Tenants::Index{0};
-  const auto tenant = tenant_of(x);
-  if (!tenant || who == Who::kTenant) return tenant;
-  if (!tenants_.at(*tenant).admin) {
-    count(metrics_, 403, "not_admin");
-    refuse(x, {403, x.request().path + " is for admin keys", "", "not_admin"});
-    return std::nullopt;
+  switch (route == nullptr ? Who::kTenant : route->who) {
+    case Who::kEverybody: return Tenants::Index{0};
+    case Who::kMonitor:
+      if (!monitor_key_ || is_monitor(x)) return Tenants::Index{0};
+      refuse_key(x);
+      return std::nullopt;
+    case Who::kTenant: break;
+    case Who::kAdmin: return enter_admin(x, false);
+    case Who::kControl: return enter_admin(x, true);
   }
-  const bool here =
-      who == Who::kAdmin || (who == Who::kAdminOrFromHere && tenants_.keyed()) || from_here(x);
-  if (here) return tenant;
-  refuse(x, {403,
-             who == Who::kAdminFromHere
-                 ? "engines are registered from the conductor's host, or by --foreign-engines"
-                 : "ask from the conductor's host, or with an admin's key (--api-keys)",
-             "", ""});
-  return std::nullopt;
+  return tenant_of(x);
 }
 
 void ApiServer::dispatch(const http::Exchange& x) {

@@ -7,6 +7,7 @@
 #include "base/json.h"
 #include "base/log.h"
 #include "base/random.h"
+#include "io/address.h"
 #include "io/limits.h"
 
 namespace mc::serve {
@@ -45,6 +46,17 @@ uint32_t files_for(uint32_t connections) {
   return left;
 }
 
+Result<> check_address(const ApiServerOptions& options) {
+  MC_TRY(const io::Address where, io::parse_address(options.http));
+  if (io::is_loopback(where.host) || !options.api_keys.empty() || options.http_without_keys)
+    return {};
+  return fail(
+      Code::kInvalid,
+      "refusing to serve HTTP on %s, beyond loopback, without --api-keys: anyone could send "
+      "prompts; --http-without-keys serves them",
+      options.http.c_str());
+}
+
 }  // namespace
 
 void ApiServerOptions::describe(OptionList& v) {
@@ -53,6 +65,16 @@ void ApiServerOptions::describe(OptionList& v) {
   v("api-keys", api_keys,
     "file of tenants and their API keys, read again when it changes and on SIGHUP; empty: no key "
     "is needed");
+  v("monitor-key", monitor_key,
+    "file (mode 0600) with a key that /metrics and /cluster need; empty: they need none, and name "
+    "no tenants where there are --api-keys");
+  v("admin-socket", admin_socket,
+    "unix socket (mode 0600) to register engines and dismiss workers by, beside admins' keys; "
+    "none: no socket; empty: mc-conductor-PORT.sock in $RUNTIME_DIRECTORY or $XDG_RUNTIME_DIR");
+  v("http-names", http_names,
+    "hosts that requests may name beside loopback's own, such as a proxy's");
+  v("http-without-keys", http_without_keys,
+    "serve beyond loopback without --api-keys: all who reach the port may send prompts");
   v("coalesce", coalesce, "tokens that come together are one event of a stream");
 }
 
@@ -61,6 +83,7 @@ Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServ
                                                    std::string config) {
   if (options.connections == 0)
     return fail(Code::kInvalid, "--http-connections: want at least 1, or no client can connect");
+  MC_TRY_(check_address(options));
   Tenants tenants;
   const std::string stamp = stamp_of(options.api_keys);  // before it is read: no change is missed
   if (!options.api_keys.empty()) {
@@ -70,7 +93,17 @@ Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServ
       new ApiServer(loop, options, conductor, metrics, std::move(tenants), std::move(config)));
   api->keys_stamp_ = stamp;
   if (!options.api_keys.empty()) api->watch_keys();
+  if (!options.monitor_key.empty()) {
+    MC_TRY(api->monitor_key_, ApiKey::open(options.monitor_key));
+  }
   http::ServerOptions server;
+  server.names = options.http_names;
+  server.json_only = true;
+  server.local_optional = options.admin_socket.empty();
+  if (!server.local_optional && options.admin_socket != "none")
+    server.local_socket = options.admin_socket;
+  if (server.local_optional && !options.runtime_folder.empty())
+    server.local_socket = options.runtime_folder + "/mc-conductor-{port}.sock";
   server.connections_max = files_for(options.connections);
   server.refusal = [&metrics](int status, const std::string& why) -> http::Page {
     count(metrics, status, "http");
@@ -79,6 +112,8 @@ Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServ
   MC_TRY(api->http_,
          http::Server::open(loop, options.http, std::move(server),
                             [self = api.get()](const http::Exchange& x) { self->dispatch(x); }));
+  if (const std::string& path = api->admin_socket(); !path.empty())
+    log_info("conductor", "administration: unix socket %s", path.c_str());
   return api;
 }
 

@@ -8,10 +8,13 @@
 //   GET / for people (serve/frontend/dashboard.h); /register, /query and others
 //   (serve/frontend/registry_routes.h)
 //
-// With --api-keys every route needs a key (401), except `/` and those of the second line without
-// /config. /debug/route, /explain, /config, /admin and the registry's need an admin's key (403).
-// Each tenant has its limits (429) and its caches (serve/frontend/tenants.h). The server speaks
-// plain HTTP: put a TLS proxy before it.
+// With --api-keys every route needs a key (401), except `/`, /live, /ready, /health, /metrics and
+// /cluster. /debug/route, /explain, /config, /admin and the registry's need an admin's key (403).
+// Each tenant has its limits (429) and its caches (serve/frontend/tenants.h). Who registers engines
+// or dismisses workers has an admin's key or asks over --admin-socket: a loopback address shows
+// nothing, as proxies and web pages have it too. With --monitor-key /metrics and /cluster need that
+// key or an admin's; without it they name no tenant to others. The server speaks plain HTTP: put a
+// TLS proxy before it.
 //
 // The status of an answer is known with its first token: before that a failure is an HTTP status,
 // after it an error event. Headers of an answer: x-request-id (the client's, when it sent one),
@@ -21,7 +24,9 @@
 // Thread: the loop's.
 #pragma once
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "http/server.h"
 #include "serve/conductor/conductor.h"
@@ -34,6 +39,11 @@ struct ApiServerOptions {
   std::string http = "127.0.0.1:8000";
   uint32_t connections = 4096;
   std::string api_keys{};
+  std::string monitor_key{};
+  std::string admin_socket{};
+  std::vector<std::string> http_names{};
+  bool http_without_keys = false;
+  std::string runtime_folder{};  // of the default socket, no option; "": none
   bool coalesce = false;
   void describe(OptionList& v);
 };
@@ -41,7 +51,8 @@ struct ApiServerOptions {
 class ApiServer {
  public:
   // `conductor` outlives it; `config` is what /config answers, JSON. Errors: kUnavailable when the
-  // port is in use; kInvalid, kNotFound of the file of keys.
+  // port is in use; kInvalid for an address beyond loopback without keys; kInvalid, kNotFound,
+  // kDenied of the files of keys.
   static Result<std::unique_ptr<ApiServer>> open(io::Loop& loop, const ApiServerOptions& options,
                                                  Conductor& conductor, Metrics& metrics,
                                                  std::string config = "{}\n");
@@ -54,6 +65,7 @@ class ApiServer {
   void reread_keys();
 
   const std::string& http() const { return http_->address(); }
+  const std::string& admin_socket() const { return http_->local_socket(); }  // "": none
   size_t open_exchanges() const { return http_->open_exchanges(); }
 
  private:
@@ -69,6 +81,9 @@ class ApiServer {
   // api_routes.cc
   struct Route;
   struct Pages;
+  bool is_monitor(const http::Exchange& x) const;
+  void refuse_key(const http::Exchange& x) const;
+  std::optional<Tenants::Index> enter_admin(const http::Exchange& x, bool changes);
   std::optional<Tenants::Index> tenant_of(const http::Exchange& x);
   std::optional<Tenants::Index> enter(const http::Exchange& x, const Route* route);
   void dispatch(const http::Exchange& x);
@@ -87,6 +102,7 @@ class ApiServer {
   Metrics& metrics_;
   const bool coalesce_;
   Tenants tenants_;
+  std::optional<ApiKey> monitor_key_;
   const std::string keys_file_;
   std::string keys_stamp_;  // of the file when it was read
   io::Loop::Handle keys_timer_ = 0;

@@ -8,8 +8,8 @@
 //   POST /query_by_hash               {"seq_hashes"}: an engine's own, or ours as 64 hex digits
 //
 // Both queries answer {tenant: {instance: {"longest_matched", "GPU", "CPU", "DISK",
-// "DP": {rank: n}}}}, in tokens. A registration can direct prompts elsewhere, so only peers on this
-// host may register.
+// "DP": {rank: n}}}}, in tokens. A registration can direct prompts elsewhere: who may ask is in
+// serve/frontend/api_routes.cc.
 //
 // Thread: the loop's.
 #pragma once

@@ -6,12 +6,14 @@
 
 #include "base/json.h"
 #include "base/options.h"
+#include "io/file.h"
 
 namespace mc::serve {
 namespace {
 
 constexpr size_t kTenantsMax = 10'000, kKeysMax = 100, kKeyBytesMin = 8, kKeyBytesMax = 512;
 constexpr uint64_t kLimitMax = uint64_t{1} << 53;
+constexpr size_t kFileMax = 64 << 20;
 
 Digest digest_of(std::string_view text) {
   return sha256(std::as_bytes(std::span(text.data(), text.size())));
@@ -22,6 +24,20 @@ bool same(const Digest& a,
   unsigned differ = 0;
   for (size_t i = 0; i < a.size(); ++i) differ |= static_cast<unsigned>(a[i] ^ b[i]);
   return differ == 0;
+}
+
+std::string_view key_in(std::string_view authorization) {
+  constexpr std::string_view kBearer = "bearer ";
+  const bool bearer =
+      authorization.size() > kBearer.size() &&
+      std::equal(kBearer.begin(), kBearer.end(), authorization.begin(),
+                 [](char a, char b) { return a == (b >= 'A' && b <= 'Z' ? b + ('a' - 'A') : b); });
+  return bearer ? authorization.substr(kBearer.size()) : std::string_view();
+}
+
+bool is_key(std::string_view key) {
+  return key.size() >= kKeyBytesMin && key.size() <= kKeyBytesMax &&
+         std::all_of(key.begin(), key.end(), [](char c) { return c > ' ' && c < 0x7f; });
 }
 
 Result<Tenant> read_tenant(const Json& j, const std::string& where) {
@@ -61,11 +77,27 @@ Result<Tenant> read_tenant(const Json& j, const std::string& where) {
 
 }  // namespace
 
+Result<ApiKey> ApiKey::open(const std::string& path) {
+  MC_TRY(std::string key, io::read_secret_file(path, 4096));
+  while (!key.empty() && (key.back() == '\n' || key.back() == ' ')) key.pop_back();
+  if (!is_key(key))
+    return fail(Code::kInvalid, "%s: want one key of %zu to %zu printable characters", path.c_str(),
+                kKeyBytesMin, kKeyBytesMax);
+  return ApiKey(digest_of(key));
+}
+
+bool ApiKey::matches(std::string_view authorization) const {
+  const std::string_view key = key_in(authorization);
+  return key.size() <= kKeyBytesMax && same(digest_of(key), digest_);
+}
+
 Tenants::Tenants() { entries_.emplace_back(); }
 
 Result<Tenants> Tenants::open(const std::string& path) {
-  MC_TRY(const Json json, read_json_file(path));
-  return parse(json, path);
+  MC_TRY(const std::string text, io::read_secret_file(path, kFileMax));
+  const auto json = parse_json(text, kJsonFile);
+  if (!json) return fail(Code::kInvalid, "%s: %s", path.c_str(), json.error().what.c_str());
+  return parse(*json, path);
 }
 
 Result<Tenants> Tenants::parse(const Json& json, const std::string& where) {
@@ -88,8 +120,7 @@ Result<Tenants> Tenants::parse(const Json& json, const std::string& where) {
                   kKeysMax);
     for (const Json& k : *keys) {
       const std::string key = k.is_string() ? k.get<std::string>() : "";
-      if (key.size() < kKeyBytesMin || key.size() > kKeyBytesMax ||
-          std::any_of(key.begin(), key.end(), [](char c) { return c <= ' ' || c >= 0x7f; }))
+      if (!is_key(key))
         return fail(Code::kInvalid,
                     "%s: a key that is not a text of %zu to %zu printable characters", at.c_str(),
                     kKeyBytesMin, kKeyBytesMax);
@@ -144,12 +175,7 @@ Tenants::Index Tenants::place_for(const std::string& name, const Tenants& fresh)
 
 std::optional<Tenants::Index> Tenants::find(std::string_view authorization) const {
   if (!keyed()) return Index{0};
-  constexpr std::string_view kBearer = "bearer ";
-  const bool bearer =
-      authorization.size() > kBearer.size() &&
-      std::equal(kBearer.begin(), kBearer.end(), authorization.begin(),
-                 [](char a, char b) { return a == (b >= 'A' && b <= 'Z' ? b + ('a' - 'A') : b); });
-  const std::string_view key = bearer ? authorization.substr(kBearer.size()) : std::string_view();
+  const std::string_view key = key_in(authorization);
   if (key.size() > kKeyBytesMax) return std::nullopt;
   const Digest digest = digest_of(key);
   std::optional<Index> found;

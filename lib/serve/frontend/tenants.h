@@ -10,13 +10,13 @@
 // A limit of 0 means none; a burst may use a whole minute's worth. With `cache` own no other tenant
 // reuses what this one computed: the hashes of its blocks begin with its name. With shared it
 // shares with all others that say so. `admin` may see other tenants' requests (/explain,
-// /debug/route, /config).
+// /debug/route, /config), register engines and dismiss workers.
 //
 // Without a file all clients are one tenant without restrictions. Keys are stored as SHA-256 and
 // compared in constant time. renew() replaces the tenants by those of a file read again: a tenant
 // in both keeps its requests in flight and what it used of its limits.
 //
-// Thread: one owner. Pure: time is an argument (open() reads a file).
+// Thread: one owner. Time is an argument.
 #pragma once
 #include <cstdint>
 #include <optional>
@@ -38,10 +38,22 @@ struct Tenant {
   uint64_t in_flight_max = 0, requests_per_minute = 0, tokens_per_minute = 0;  // 0: no limit
 };
 
+// One key in a file of its own, which its owner alone may read.
+class ApiKey {
+ public:
+  static Result<ApiKey> open(const std::string& path);
+  bool matches(std::string_view authorization) const;  // the header, "Bearer KEY"
+
+ private:
+  explicit ApiKey(const Digest& digest) : digest_(digest) {}
+  Digest digest_;
+};
+
 class Tenants {
  public:
   Tenants();  // one tenant without a name, for all clients
-  // Errors: kNotFound, kInvalid that name the file and the member.
+  // Errors: kNotFound; kDenied for a file that others may read; kInvalid that names the file and
+  // the member.
   static Result<Tenants> open(const std::string& path);
   static Result<Tenants> parse(const Json& json, const std::string& where);
 

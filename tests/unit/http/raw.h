@@ -4,6 +4,7 @@
 #include <arpa/inet.h>
 #include <netinet/in.h>
 #include <sys/socket.h>
+#include <sys/un.h>
 
 #include <doctest/doctest.h>
 
@@ -37,13 +38,23 @@ class RawClient {
   }
   RawClient(io::Loop& loop, Later)
       : loop_(loop), fd_(::socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0)) {}
+  // "host:port", or the path of a unix socket.
   void connect(const std::string& address) {
+    if (address.starts_with('/')) return connect_path(address);
     const auto where = io::parse_address(address);
     REQUIRE(where);
     sockaddr_in to{};
     to.sin_family = AF_INET;
     to.sin_port = htons(where->port);
     REQUIRE(inet_pton(AF_INET, where->host.c_str(), &to.sin_addr) == 1);
+    REQUIRE(::connect(fd_.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) == 0);
+  }
+  void connect_path(const std::string& path) {
+    fd_.reset(::socket(AF_UNIX, SOCK_STREAM | SOCK_CLOEXEC, 0));
+    sockaddr_un to{};
+    to.sun_family = AF_UNIX;
+    REQUIRE(path.size() < sizeof to.sun_path);
+    path.copy(to.sun_path, path.size());
     REQUIRE(::connect(fd_.get(), reinterpret_cast<sockaddr*>(&to), sizeof to) == 0);
   }
   bool send(std::string_view bytes) {
@@ -72,6 +83,7 @@ class RawClient {
   bool wait_closed() {
     return wait_until(loop_, [&] { return got("\x01 never") || closed_; });
   }
+  bool closed() const { return closed_; }  // seen by got()
   void close() { fd_.reset(); }
   const std::string& received() const { return received_; }
 
@@ -81,5 +93,25 @@ class RawClient {
   std::string received_;
   bool closed_ = false;
 };
+
+struct RawAnswer {
+  int status = 0;
+  std::string body;
+};
+
+// Asks on a connection of its own, and waits for the whole answer. Without a body it is a GET.
+inline RawAnswer ask_at(io::Loop& loop, const std::string& address, const std::string& path,
+                        const std::string& body, const std::string& headers = {}) {
+  RawClient client(loop, address);
+  client.send((body.empty() ? "GET " : "POST ") + path +
+              " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n" + headers +
+              "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body);
+  REQUIRE(client.wait_closed());
+  const std::string& text = client.received();
+  const size_t blank = text.find("\r\n\r\n");
+  REQUIRE(text.starts_with("HTTP/1.1 "));
+  REQUIRE(blank != std::string::npos);
+  return {std::stoi(text.substr(9, 3)), text.substr(blank + 4)};
+}
 
 }  // namespace mc::http::testing

@@ -1,5 +1,6 @@
 // Every status that the API server answers with: its body, code and headers.
 #include <doctest/doctest.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
 #include <cstdio>
@@ -71,11 +72,11 @@ TEST_CASE("F6: a body of 120,000 members is refused by the limit, wherever JSON 
   std::string body = R"({"model":"tiny","prompt":"x")";
   for (int i = 0; i < 120'000; ++i) body += ",\"k" + std::to_string(i) + "\":1";
   body += "}";
-  Site s;
+  Site s(quick(), {.http = "127.0.0.1:0", .admin_socket = "/tmp/mc-members-{port}.sock"});
   for (const char* path : {"/v1/completions", "/v1/chat/completions", "/tokenize", "/register",
                            "/query", "/admin/scale-in"}) {
     CAPTURE(path);
-    const auto r = s.ask(path, body);
+    const auto r = http::testing::ask_at(s.loop, s.api->admin_socket(), path, body);
     CHECK(r.status == 400);
     CHECK(r.body.find("more than 1024 members") != std::string::npos);
   }
@@ -179,6 +180,70 @@ TEST_CASE("429 of a tenant's own limit; its caches are its own") {
   CHECK(counted(s, "429", "rate_limit_exceeded") == 1);
   CHECK(s.metrics.text().find(R"(mc_conductor_tenant_tokens_total{tenant="a",kind="output"} 2)") !=
         std::string::npos);
+}
+
+TEST_CASE("F123: tenants are named to monitors only") {
+  const KeyFile keys(kKeys), monitor("key-of-the-monitor\n");
+  ApiServerOptions options = keys.options();
+  const std::string named = "tenant=\"a\"";
+  const auto shows = [&](Site& s, const char* key) {
+    s.headers.clear();
+    if (*key != '\0') s.headers = {{"authorization", std::string("Bearer ") + key}};
+    return s.ask("/metrics").body.find(named) != std::string::npos;
+  };
+  Site s(quick(), options);
+  s.headers = {{"authorization", "Bearer key-of-a"}};
+  CHECK(s.ask("/v1/completions", kAsk).status == 200);
+  REQUIRE(s.metrics.text().find(named) != std::string::npos);
+  CHECK(!shows(s, ""));
+  CHECK(!shows(s, "key-of-a"));
+  CHECK(shows(s, "key-of-b"));  // an admin's
+  CHECK(s.ask("/metrics").body.find("mc_conductor_requests_total{") != std::string::npos);
+
+  options.monitor_key = monitor.name;
+  Site closed(quick(), options);
+  for (const char* path : {"/metrics", "/cluster"}) {
+    closed.headers.clear();
+    CHECK(closed.ask(path).status == 401);
+    closed.headers = {{"authorization", "Bearer key-of-a"}};
+    CHECK(closed.ask(path).status == 401);
+    closed.headers = {{"authorization", "Bearer key-of-the-monitor"}};
+    CHECK(closed.ask(path).status == 200);
+    CHECK(closed.ask("/v1/models").status == 401);  // it opens nothing else
+    closed.headers = {{"authorization", "Bearer key-of-b"}};
+    CHECK(closed.ask(path).status == 200);
+  }
+}
+
+TEST_CASE("F120: files of keys that others may read are refused") {
+  const KeyFile keys(kKeys), monitor("key-of-the-monitor\n");
+  ApiServerOptions options = keys.options();
+  options.monitor_key = monitor.name;
+  Site s;
+  for (const std::string& name : {keys.name, monitor.name}) {
+    REQUIRE(::chmod(name.c_str(), 0644) == 0);
+    const auto opened = ApiServer::open(s.loop, options, *s.conductor, s.metrics);
+    REQUIRE(!opened);
+    CHECK(opened.error().code == Code::kDenied);
+    CHECK(opened.error().what.find(name) != std::string::npos);
+    REQUIRE(::chmod(name.c_str(), 0600) == 0);
+  }
+  CHECK(ApiServer::open(s.loop, options, *s.conductor, s.metrics));
+}
+
+TEST_CASE("F118: beyond loopback only with keys, or by a flag that says so") {
+  const KeyFile keys(kKeys);
+  Site s;
+  const auto opens = [&](const ApiServerOptions& o) {
+    const auto opened = ApiServer::open(s.loop, o, *s.conductor, s.metrics);
+    if (!opened) CHECK(opened.error().code == Code::kInvalid);
+    return opened.has_value();
+  };
+  CHECK(!opens({.http = "0.0.0.0:0"}));
+  CHECK(!opens({.http = "[::]:0"}));
+  CHECK(!opens({.http = "*:0"}));
+  CHECK(opens({.http = "0.0.0.0:0", .api_keys = keys.name}));
+  CHECK(opens({.http = "0.0.0.0:0", .http_without_keys = true}));
 }
 
 TEST_CASE("keys that change are in force within a second; a file that is wrong changes nothing") {
@@ -307,8 +372,9 @@ TEST_CASE("413, 431 and 400 before a request is whole: OpenAI errors all the sam
     const char* says;
   };
   const Row rows[] = {
-      {"POST /v1/completions HTTP/1.1\r\nHost: h\r\nContent-Length: 33554433\r\n\r\n", "413",
-       "larger than this server accepts"},
+      {"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n"
+       "Content-Length: 33554433\r\n\r\n",
+       "413", "larger than this server accepts"},
       {"GET / HTTP/1.1\r\nX: " + std::string(70'000, 'x') + "\r\n", "431", "header is larger"},
       {"hello\r\n\r\n", "400", "not an HTTP/1.1 request"},
   };

@@ -206,10 +206,10 @@ TEST_CASE("a client that does not read its stream is given up, and its worker to
   s.p[0]->then = nullptr;
   http::testing::RawClient client(s.loop, s.api->http());
   const std::string body = kStream;
-  client.send(
-      strf("POST /v1/completions HTTP/1.1\r\nX-Request-Id: mine\r\nContent-Length: %zu\r\n\r\n",
-           body.size()) +
-      body);
+  client.send(strf("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nX-Request-Id: mine\r\n"
+                   "Content-Type: application/json\r\nContent-Length: %zu\r\n\r\n",
+                   body.size()) +
+              body);
   REQUIRE(until(s.loop, [&] { return s.p[0]->prefills.size() == 1; }));
   const std::string request = s.p[0]->prefills[0];
   const std::vector<int32_t> some(1000, 65);

@@ -21,6 +21,7 @@ struct Site : Cluster {
     r.method = body.empty() ? "GET" : "POST";
     r.url = "http://" + api->http() + path;
     r.headers = headers;
+    if (!body.empty()) r.headers.push_back({"content-type", "application/json"});
     r.body = body;
     http::ClientCallbacks calls;
     if (stream != nullptr)

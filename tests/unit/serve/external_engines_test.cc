@@ -7,6 +7,7 @@
 #include "http/client.h"
 #include "mock_engine.h"
 #include "serve/frontend/api_server.h"
+#include "tests/unit/http/raw.h"
 
 using namespace mc;
 using namespace mc::serve;
@@ -25,6 +26,7 @@ struct Mixed {
     conductor = *Conductor::open(loop, o, 42, metrics);
     ApiServerOptions web;
     web.http = "127.0.0.1:0";
+    web.admin_socket = "/tmp/mc-admin-{port}.sock";
     api = *ApiServer::open(loop, web, *conductor, metrics, "{}");
     if (!workers) return;
     decode = std::make_unique<FakeDecode>(loop, conductor->control(), "d0");
@@ -36,7 +38,7 @@ struct Mixed {
                      const char* role = "both") {
     engines.push_back(std::make_unique<MockEngine>(loop, model, block));
     MockEngine& e = *engines.back();
-    const auto r = ask("/register", e.registration(name, role));
+    const auto r = administer("/register", e.registration(name, role));
     REQUIRE_MESSAGE(r.status == 200, r.body);
     REQUIRE(until(loop, [&] { return conductor->external().find(name)->up; }));
     return e;
@@ -53,6 +55,7 @@ struct Mixed {
     r.method = body.empty() ? "GET" : "POST";
     r.url = "http://" + api->http() + path;
     r.headers = {{"x-request-id", "mine"}};
+    if (!body.empty()) r.headers.push_back({"content-type", "application/json"});
     r.body = body;
     http::ClientCallbacks calls;
     calls.on_headers = [&a](int status, const auto& headers, Time) {
@@ -71,6 +74,9 @@ struct Mixed {
     send(path, body, a);
     REQUIRE(until(loop, [&] { return a.done; }));
     return a;
+  }
+  http::testing::RawAnswer administer(const std::string& path, const std::string& body) {
+    return http::testing::ask_at(loop, api->admin_socket(), path, body);
   }
   bool indexed(const std::string& name, size_t blocks) {
     return until(loop, [&] { return conductor->external().find(name)->cache->blocks() == blocks; });
@@ -210,7 +216,7 @@ TEST_CASE("a pair's halves are chosen each by its own load, within their group")
   MockEngine& d1 = m.engine("d1", 4, "tiny", "decode");
   auto other = *parse_json(m.engine("far", 4, "tiny", "decode").registration("far", "decode"));
   other["kv_group"] = "another";
-  REQUIRE(m.ask("/register", dump_json(other)).status == 200);
+  REQUIRE(m.administer("/register", dump_json(other)).status == 200);
   REQUIRE(until(m.loop, [&] { return m.conductor->external().find("far")->up; }));
   d0.hang = d1.hang = true;
   std::vector<Mixed::Answer> waiting(4);
@@ -265,7 +271,7 @@ TEST_CASE("registrations outlive the conductor, where there is a file for them")
     m.engine("e0");
     m.engine("e1", 8, "org/tiny", "prefill");
     m.engine("gone");
-    CHECK(m.ask("/unregister", R"({"instance_id":"gone"})").status == 200);
+    CHECK(m.administer("/unregister", R"({"instance_id":"gone"})").status == 200);
   }
   {
     Mixed m(false, path);
@@ -275,7 +281,7 @@ TEST_CASE("registrations outlive the conductor, where there is a file for them")
     CHECK(all.at("e0")->cache != nullptr);
     CHECK(all.at("e1")->options.role == "prefill");
     CHECK(all.at("e1")->options.model == "org/tiny");
-    CHECK(m.ask("/unregister", R"({"instance_id":"e1"})").status == 200);
+    CHECK(m.administer("/unregister", R"({"instance_id":"e1"})").status == 200);
   }
   CHECK(read_external(path)->size() == 1);
   std::FILE* f = std::fopen(path.c_str(), "w");
@@ -363,7 +369,7 @@ TEST_CASE("an engine's own name of the model is used towards it, a wrong one is 
   CHECK(e.asked[0]["model"] == "org/tiny-chat");
   auto j = *parse_json(e.registration("e1"));
   j["modelname"] = "another";
-  CHECK(m.ask("/register", dump_json(j)).status == 200);
+  CHECK(m.administer("/register", dump_json(j)).status == 200);
   REQUIRE(until(m.loop, [&] {
     return m.conductor->external().find("e1")->why.find("does not serve 'another'") !=
            std::string::npos;
@@ -399,7 +405,7 @@ TEST_CASE("other routers ask what is held where, by tokens and by hashes") {
 TEST_CASE("a registration says what is wrong with it, and can be taken back") {
   Mixed m(false);
   const auto why = [&](const char* body) {
-    const auto r = m.ask("/admin/register", body);
+    const auto r = m.administer("/admin/register", body);
     CHECK(r.status == 400);
     return (*parse_json(r.body))["error"]["message"].get<std::string>();
   };
@@ -422,8 +428,8 @@ TEST_CASE("a registration says what is wrong with it, and can be taken back") {
         std::string::npos);
   m.engine("e0").compute({1, 2, 3, 4});
   REQUIRE(m.indexed("e0", 1));
-  CHECK(m.ask("/unregister", R"({"instance_id":"e0"})").status == 200);
-  CHECK(m.ask("/unregister", R"({"instance_id":"e0"})").status == 404);
+  CHECK(m.administer("/unregister", R"({"instance_id":"e0"})").status == 200);
+  CHECK(m.administer("/unregister", R"({"instance_id":"e0"})").status == 404);
   CHECK((*parse_json(m.ask("/cluster").body))["index_blocks"] == 0);
   CHECK(m.ask("/ready").status == 503);
 }
@@ -434,13 +440,15 @@ TEST_CASE("an answer to an older registration of the same name does not count") 
   const auto slow = *http::Server::open(m.loop, "127.0.0.1:0", {},
                                         [&](const http::Exchange& x) { held.push_back(x); });
   const std::string first = R"({"instance_id":"e0","url":"http://)" + slow->address() + "\"}";
-  REQUIRE(m.ask("/register", first).status == 200);
+  REQUIRE(m.administer("/register", first).status == 200);
   REQUIRE(until(m.loop, [&] { return held.size() == 1; }));
   // One that will not do leaves the one that is there as it is.
-  CHECK(m.ask("/register", R"({"instance_id":"e0","url":"ftp://x"})").status == 400);
+  CHECK(m.administer("/register", R"({"instance_id":"e0","url":"ftp://x"})").status == 400);
   CHECK(m.conductor->external().find("e0")->options.url == "http://" + slow->address());
   MockEngine other(m.loop, "another model", 4);
-  REQUIRE(m.ask("/register", R"({"instance_id":"e0","url":")" + other.url() + "\"}").status == 200);
+  REQUIRE(
+      m.administer("/register", R"({"instance_id":"e0","url":")" + other.url() + "\"}").status ==
+      200);
   held[0].reply(200, "application/json", R"({"data":[{"id":"tiny"}]})");
   REQUIRE(until(m.loop, [&] {
     return m.conductor->external().find("e0")->why.find("does not serve 'tiny'") !=
