@@ -3,6 +3,7 @@
 # reused for another only where both share. The prefill worker takes short prompts first.
 source "$(dirname "$0")/../common.inc"
 source "$(dirname "$0")/cluster.inc"
+umask 077 # others may not read keys
 cat >"$T/keys.json" <<'JSON'
 { "tenants": [
     { "name": "a", "keys": ["key-of-a-1", "key-of-a-2"] },
