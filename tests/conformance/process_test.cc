@@ -2,7 +2,9 @@
 // say.
 #include <sys/mman.h>
 #include <sys/stat.h>
+#include <sys/uio.h>
 
+#include <cerrno>
 #include <string>
 #include <thread>
 
@@ -51,6 +53,29 @@ TEST_SUITE("xfer/processes") {
         REQUIRE(engine->transfer_sync(read_of(*segment, 0, got), 5s).has_value());
         CHECK(digest(got) == digest(want));
       }
+    }
+  }
+
+  TEST_CASE("other processes of the user may attach only to those that allow shm") {  // (F125)
+    const std::string scope = io::read_file("/proc/sys/kernel/yama/ptrace_scope").value_or("none");
+    if (scope[0] != '1' || ::geteuid() == 0) {
+      MESSAGE("nobody looked: want Yama's ptrace_scope 1 (it is " << scope << ") and no root");
+      return;
+    }
+    for (const std::string& transport : {std::string("shm"), std::string("tcp")}) {
+      CAPTURE(transport);
+      Child child({.transports = {transport}, .application_memory = true});
+      const pid_t sibling = ::fork();
+      if (sibling == 0) {
+        char byte = 0;
+        const iovec to{&byte, 1};
+        const iovec from{reinterpret_cast<void*>(child.segment.buffers.at(0).remote_addr), 1};
+        const auto pid = static_cast<pid_t>(child.segment.pid);
+        ::_exit(::process_vm_readv(pid, &to, 1, &from, 1, 0) == 1 ? 0 : errno);
+      }
+      int status = 0;
+      REQUIRE(::waitpid(sibling, &status, 0) == sibling);
+      CHECK(WEXITSTATUS(status) == (transport == "shm" ? 0 : EPERM));
     }
   }
 

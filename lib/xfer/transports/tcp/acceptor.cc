@@ -1,7 +1,6 @@
 #include "xfer/transports/tcp/acceptor.h"
 
 #include <arpa/inet.h>
-#include <fcntl.h>
 #include <netdb.h>
 #include <netinet/in.h>
 #include <poll.h>
@@ -52,7 +51,7 @@ bool out_of_means(int error) {
   return error == EMFILE || error == ENFILE || error == ENOMEM || error == ENOBUFS;
 }
 
-io::Fd spare_file() { return io::Fd(::open("/dev/null", O_RDONLY | O_CLOEXEC)); }
+io::Fd spare_file() { return io::Fd(::eventfd(0, EFD_CLOEXEC)); }
 
 }  // namespace
 
