@@ -95,17 +95,22 @@ def control(address, names):
         if len(receive(s)) != 2:
             sys.exit(f'{name} with lists within lists: no answer')
     noise = random.Random(1)
-    for junk in ([b'x'], [b'x', b'y'], [b'x', b'y', b'z'], [b'', b''], [LIES['a map'], b''],
+    for junk in ([b'x'], [b'x', b'y'], [b'', b''], [b'x', b''], [LIES['a map'], b''],
                  [envelope('echo')[:-4], b'\x90'], [envelope('echo')], [noise.randbytes(4096)] * 2):
         s.sendall(message(*junk))
     ask('after junk', envelope('zebra'), b'\x90')  # still the same connection
-    # A frame longer than any message may be ends the connection, before its bytes are sent.
-    s.sendall(struct.pack('>BQ', 2, 1 << 60))
-    try:
-        receive(s)
-        sys.exit('a frame of 2^60 bytes was answered')
-    except (EOFError, ConnectionError):
-        pass
+    # A frame longer than any message may be ends the connection, before its bytes are sent. So does
+    # a message of more frames than a request has.
+    for what, end in (('a frame of 2^60 bytes', struct.pack('>BQ', 2, 1 << 60)),
+                      ('a message of three frames', message(b'x', b'y', b'z'))):
+        s.sendall(end)
+        try:
+            receive(s)
+            sys.exit(f'{what} was answered')
+        except (EOFError, ConnectionError):
+            pass
+        s = dealer(address)
+        ask(f'after {what}', envelope('zebra'), b'\x90')
     for _ in range(3):
         with connect(address) as other:
             other.sendall(noise.randbytes(8192))
