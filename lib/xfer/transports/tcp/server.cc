@@ -75,23 +75,24 @@ void Server::reap() {
 }
 
 void Server::take(Acceptor::Proven peer) {
-  const int fd = peer.fd.get();
-  const auto refuse = [&](const std::string& why) {
-    answer_hello(fd, peer.id,
-                 fail(Code::kUnavailable, "no more data connections: %s", why.c_str()));
+  const auto refused = [&](const std::string& why) {
     refused_.add();
     log_warn("xfer", "refused a data connection: %s", why.c_str());
   };
   Lock lock(mutex_);
-  if (connections_.size() >= connections_max_)
-    return refuse(strf("%zu are open", connections_.size()));
+  if (connections_.size() >= connections_max_) {
+    const std::string why = strf("%zu are open", connections_.size());
+    answer_hello(peer.fd.get(), peer.id,
+                 fail(Code::kUnavailable, "no more data connections: %s", why.c_str()));
+    return refused(why);
+  }
+  answer_hello(peer.fd.get(), peer.id, {});  // at once: peers measure the round trip by it
   try {
     Connection& c = connections_.emplace_back();
     c.nonce = peer.nonce;
     c.stream = Stream(std::move(peer.fd), clock_, config_.silence_max);
     c.stream.tune();
-    c.thread = std::thread([this, &c, fd, id = peer.id] {
-      answer_hello(fd, id, {});
+    c.thread = std::thread([this, &c] {
       serve(c);
       Lock done_lock(mutex_);
       c.stream = Stream();  // closed at once, not only when it is joined
@@ -103,7 +104,7 @@ void Server::take(Acceptor::Proven peer) {
     std::list<Connection> failed;
     if (!connections_.empty() && !connections_.back().thread.joinable())
       failed.splice(failed.begin(), connections_, std::prev(connections_.end()));
-    refuse(e.what());
+    refused(e.what());
   }
 }
 
