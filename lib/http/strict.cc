@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "base/result.h"
+#include "base/units.h"
 
 namespace mc::http {
 namespace {
