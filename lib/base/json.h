@@ -35,6 +35,10 @@ std::string dump_json(const Json& json, int indent = -1);
 // Appends `text` as a JSON string with its quotes, as dump_json() prints it.
 void append_quoted(std::string& out, std::string_view text);
 
+// Appends a member of a name that the object does not have: without the search that `object[name]`
+// makes, which is quadratic for many.
+void append_member(Json& object, std::string name, Json value);
+
 // The member `key` when `object` is an object that has it and it is not null; else nullptr.
 const Json* member(const Json& object, const char* key);
 
