@@ -30,7 +30,9 @@ struct Manifest {
   uint64_t shard_bytes = 64 * kMiB;
   std::vector<FileEntry> files;
   std::vector<uint64_t> sums;  // XXH3-64 of each shard, files in order
-  static void fields(auto& a, auto& m) { a(m.name, m.shard_bytes, m.files, m.sums); }
+  static void fields(auto& a, auto& m) {
+    a(m.name, m.shard_bytes, wire::at_most<kFilesMax>(m.files), wire::at_most<kShardsMax>(m.sums));
+  }
 
   uint64_t bytes() const;
   uint64_t id() const;  // differs when anything in it does

@@ -87,6 +87,22 @@ void Reader::fault() {
   at_ = end_;
 }
 
+void Reader::refuse(size_t elements, size_t most) {
+  fault();
+  elements_ = elements;
+  most_ = most;
+}
+
+Failure Reader::failure(const char* name, size_t bytes) const {
+  if (elements_ > most_)
+    return fail(Code::kInvalid, "%s message with a list of %zu, %zu at most", name, elements_,
+                most_);
+  if (elements_ > 0)
+    return fail(Code::kInvalid, "%s message of %zu bytes, which would take more than %s of memory",
+                name, bytes, bytes_text(kDecodedBytesMax).c_str());
+  return fail(Code::kInvalid, "malformed %s message of %zu bytes", name, bytes);
+}
+
 uint64_t Reader::big_endian(size_t bytes) {
   if (static_cast<size_t>(end_ - at_) < bytes) {
     fault();
@@ -220,12 +236,14 @@ void Reader::get(double& v) {
 void Reader::get(std::string& v) {
   const Token t = take();
   if (t.kind != Token::Kind::kStr || t.n > kStringBytesMax) fault();
+  if (!bad_) expect(t.n, kStringBytesMax, 1);
   v = bad_ ? std::string_view() : take_bytes(t.n);
 }
 
 void Reader::get(Blob& v) {
   const Token t = take();
   if (t.kind != Token::Kind::kBin) fault();
+  if (!bad_) expect(t.n, kMessageBytesMax, 1);
   v.bytes = bad_ ? std::string_view() : take_bytes(t.n);
 }
 

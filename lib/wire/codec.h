@@ -6,7 +6,8 @@
 //     using Reply = PutStarted;
 //     std::string key;
 //     uint64_t bytes = 0;
-//     static void fields(auto& a, auto& m) { a(m.key, m.bytes); }
+//     std::vector<NodeId> nodes;
+//     static void fields(auto& a, auto& m) { a(m.key, m.bytes, wire::at_most<8>(m.nodes)); }
 //   };
 //
 // It travels as an array of those fields, in that order. Fields are only ever appended: missing
@@ -18,9 +19,11 @@
 // std::vector of those, and structs with fields() (nested arrays). Enums travel as integers; the
 // receiver checks them.
 //
-// Limits: kMessageBytesMax a message, kStringBytesMax a string, kListMax elements a list. Every
-// length is checked against the bytes left before anything is allocated. Reading is one pass over
-// the bytes: a tree of values doubled the time of a batch of calls.
+// Limits: kMessageBytesMax a message, kStringBytesMax a string, and the number of elements that
+// fields() gives for each list: one without does not compile. Every length is checked before
+// anything is allocated, against its limit, the bytes left, and kDecodedBytesMax: what all lists
+// and strings of a message take in memory, for a byte on the wire may be an element of hundreds.
+// Reading is one pass over the bytes: a tree of values doubled the time of a batch of calls.
 //
 // Thread: values; any thread.
 #pragma once
@@ -41,11 +44,25 @@ namespace mc::wire {
 
 inline constexpr size_t kMessageBytesMax = 16 * kMiB;
 inline constexpr size_t kStringBytesMax = 64 * kKiB;
-inline constexpr size_t kListMax = 1 << 20;
+inline constexpr size_t kListMax = 1 << 20;  // of lists in fields of a newer version
+inline constexpr size_t kDecodedBytesMax = 24 * kMiB;
 
 struct Blob {  // raw bytes, up to a whole message
   std::string bytes;
 };
+
+// A list in fields(), and how many elements it may have.
+template <size_t N, class V>
+struct AtMost {
+  static constexpr size_t kMost = N;
+  V& list;
+  bool empty() const { return list.empty(); }
+  void clear() { list.clear(); }
+};
+template <size_t N, class V>
+AtMost<N, V> at_most(V& list) {
+  return {list};
+}
 
 class Writer {
  public:
@@ -104,6 +121,10 @@ class Writer {
     array(v.size());
     for (const auto& e : v) put(static_cast<const T&>(e));
   }
+  template <size_t N, class V>
+  void put(const AtMost<N, V>& v) {
+    put(v.list);
+  }
   template <class T>
   requires std::is_class_v<T> && requires(const T& t, Writer& w) { T::fields(w, t); }
   void put(const T& t) { T::fields(*this, t); }
@@ -140,19 +161,20 @@ class Reader {
   Reader& operator=(const Reader&) = delete;
 
   template <class... F>
-  void operator()(F&... f) {
+  void operator()(F&&... f) {
     const size_t outer = enter();
     (get_if(f), ...);
     leave(outer);  // what is left are fields of a newer version
   }
   template <class... F>
-  void lean(F&... f) {
+  void lean(F&&... f) {
     const size_t outer = enter();
     ((left_ > 0 && !bad_ ? get(f) : clear(f)), ...);
     leave(outer);
   }
   bool ok() const { return !bad_ && at_ == end_; }  // read all of the input
   bool lacked() const { return short_; }  // fields were missing, and keep their old values
+  Failure failure(const char* name, size_t bytes) const;  // kInvalid: why it is not ok
 
   void get(bool& v);
   void get(double& v);
@@ -169,10 +191,12 @@ class Reader {
   void get(T& v) {
     v = static_cast<T>(get_signed(std::numeric_limits<T>::min(), std::numeric_limits<T>::max()));
   }
-  template <class T>
-  void get(std::vector<T>& v) {
+  template <size_t N, class T>
+  void get(AtMost<N, std::vector<T>>& limited) {
+    std::vector<T>& v = limited.list;
     const size_t outer = enter();
-    v.reserve(std::min(left_, kReserveMax));  // a false count must not allocate more
+    expect(left_, N, sizeof(T));
+    v.reserve(left_);
     size_t n = 0;
     for (; left_ > 0 && !bad_; ++n) {  // reuses the memory of old elements
       if (n == v.size()) v.emplace_back();
@@ -186,7 +210,6 @@ class Reader {
   void get(T& t) { T::fields(*this, t); }
 
  private:
-  static constexpr size_t kReserveMax = 1024;
   struct Token {  // an element, or the head of one with a length
     enum class Kind : uint8_t { kNil, kBool, kUnsigned, kNegative, kDouble, kStr, kBin, kArray };
     Kind kind = Kind::kNil;
@@ -224,6 +247,12 @@ class Reader {
     return outer;
   }
   size_t enter_long();
+  // A list of that many elements: faults when it is too long or too large.
+  void expect(size_t elements, size_t most, size_t element_bytes) {
+    if (elements > most || elements > room_ / element_bytes) return refuse(elements, most);
+    room_ -= elements * element_bytes;
+  }
+  void refuse(size_t elements, size_t most);
   void leave(size_t outer) {
     if (left_ > 0) pass_over();
     left_ = bad_ ? 0 : outer;
@@ -237,7 +266,9 @@ class Reader {
   void fault();
 
   const char *at_, *end_;
-  size_t left_ = 1;  // elements of the array it is in
+  size_t left_ = 1;                 // elements of the array it is in
+  size_t room_ = kDecodedBytesMax;  // for what is decoded
+  size_t elements_ = 0, most_ = 0;  // of the list that was refused
   bool bad_ = false, short_ = false;
 };
 
@@ -256,8 +287,7 @@ template <class M>
 Result<> decode_over(std::string_view bytes, M& m) {
   Reader r(bytes);
   M::fields(r, m);
-  if (!r.ok())
-    return fail(Code::kInvalid, "malformed %s message of %zu bytes", M::kName, bytes.size());
+  if (!r.ok()) return r.failure(M::kName, bytes.size());
   if (r.lacked()) {  // from an older writer: no old values may remain
     m = M{};
     Reader again(bytes);
@@ -271,8 +301,7 @@ Result<M> decode(std::string_view bytes) {
   M m;
   Reader r(bytes);
   M::fields(r, m);
-  if (!r.ok())
-    return fail(Code::kInvalid, "malformed %s message of %zu bytes", M::kName, bytes.size());
+  if (!r.ok()) return r.failure(M::kName, bytes.size());
   return m;
 }
 

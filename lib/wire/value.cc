@@ -9,6 +9,17 @@ namespace mc::wire {
 namespace {
 
 constexpr size_t kDepthMax = 8;
+constexpr size_t kValuesMax = 1 << 19;
+
+// Counts what a text has, before any of it is allocated.
+struct ValueCounter : msgpack::null_visitor {
+  size_t values = 0, depth = 0;
+  bool more(size_t n) { return (values += n) <= kValuesMax && ++depth <= kDepthMax; }
+  bool start_array(uint32_t n) { return more(n); }
+  bool start_map(uint32_t n) { return more(size_t{2} * n); }
+  bool end_array() { return --depth, true; }
+  bool end_map() { return --depth, true; }
+};
 
 const msgpack::object& object_of(const void* p) { return *static_cast<const msgpack::object*>(p); }
 const msgpack::object kNothing;
@@ -103,6 +114,11 @@ Result<Document> Document::parse(std::string_view in, size_t bytes_max) {
   auto parsed = std::make_unique<Parsed>();
   try {
     size_t used = 0;
+    ValueCounter counter;
+    (void)msgpack::parse(in.data(), in.size(), used, counter);
+    if (counter.values > kValuesMax)
+      return fail(Code::kInvalid, "more than %zu values in %zu bytes", kValuesMax, in.size());
+    used = 0;
     // An element takes at least one byte: a list with more elements than bytes is false.
     const size_t list = std::min(kListMax, in.size());
     const msgpack::unpack_limit limit(list, list, in.size(), in.size(), 0, kDepthMax);

@@ -40,7 +40,8 @@ class Value {
 
 class Document {
  public:
-  // Errors: kInvalid when it is truncated, not MessagePack, too deep, or over `bytes_max`.
+  // At most 2^19 values in all: one of a byte takes 24 in memory. Errors: kInvalid when it is
+  // truncated, not MessagePack, too deep, or over a limit.
   static Result<Document> parse(std::string_view in, size_t bytes_max);
   Document(Document&&) noexcept;
   Document& operator=(Document&&) noexcept;

@@ -11,20 +11,11 @@
 #include <functional>
 #include <string>
 #include <type_traits>
+#include <utility>
 
 #include "base/result.h"
-#include "p2p/filecopy/messages.h"
-#include "p2p/swarm/messages.h"
-#include "rpc/envelope.h"
+#include "messages.h"
 #include "rpc/shm_channel.h"
-#include "serve/protocol/messages.h"
-#include "serve/protocol/pipeline_messages.h"
-#include "store/node/segment_index.h"
-#include "store/protocol/messages.h"
-#include "store/protocol/node_messages.h"
-#include "store/protocol/query_messages.h"
-#include "store/protocol/tier_messages.h"
-#include "xfer/core/messages.h"
 #include "xfer/transports/tcp/frame.h"
 
 namespace mc {
@@ -44,9 +35,8 @@ std::string hex_of_memory(const T& value) {
 class Filler {
  public:
   template <class... F>
-  void operator()(F&... f) {
-    [[maybe_unused]] const std::array<const void*, sizeof...(F)> at{
-        static_cast<const void*>(&f)...};
+  void operator()(F&&... f) {
+    [[maybe_unused]] const std::array<const void*, sizeof...(F)> at{address_of(f)...};
     [[maybe_unused]] const uint64_t first = next_;
     next_ += sizeof...(F);
     [[maybe_unused]] size_t index = 0;
@@ -55,9 +45,9 @@ class Filler {
     shape_ += ')';
   }
   template <class... F>
-  void lean(F&... f) {
+  void lean(F&&... f) {
     shape_ += "lean";
-    (*this)(f...);
+    (*this)(std::forward<F>(f)...);
   }
   const std::string& shape() const { return shape_; }
 
@@ -69,6 +59,14 @@ class Filler {
     if (index > 0) shape_ += ' ';
     fill(f, first + place);
     if (place != index) shape_ += '@' + std::to_string(place);
+  }
+  template <class F>
+  static const void* address_of(const F& f) {
+    return &f;
+  }
+  template <size_t N, class V>
+  static const void* address_of(const wire::AtMost<N, V>& f) {
+    return &f.list;
   }
   static std::string letter(uint64_t n) { return {static_cast<char>('a' + (n - 1) % 26)}; }
   void fill(bool& v, uint64_t) {
@@ -99,10 +97,10 @@ class Filler {
     if constexpr (std::is_signed_v<T>) v = static_cast<T>(-v);
     shape_ += (std::is_signed_v<T> ? 'i' : 'u') + std::to_string(sizeof(T) * 8);
   }
-  template <class T>
-  void fill(std::vector<T>& v, uint64_t n) {
+  template <size_t N, class V>
+  void fill(wire::AtMost<N, V>& v, uint64_t n) {
     shape_ += '[';
-    fill(v.emplace_back(), n);
+    fill(v.list.emplace_back(), n);
     shape_ += ']';
   }
   template <class T>
@@ -134,50 +132,12 @@ void print_message() {
   std::printf("%s: empty %s\n", start.c_str(), hex(wire::encode(M{})).c_str());
   std::printf("%s: filled %s\n", start.c_str(), hex(bytes).c_str());
 }
-template <class... M>
-void print_messages() {
-  (print_message<M>(), ...);
-}
-
-void print_serve() {
-  using namespace serve;
-  print_messages<Reservation, Reserve, TxAllocated, TxAllocate, PrefillDone, Prefill, TxCommitted,
-                 TxCommit, Abort, RoleSet, SetRole, Dismiss, KvSnapshot, Snapshot, KvOffer, KvReady,
-                 KvFailed, TokenBatch, HeartbeatAck, Heartbeat>();
-  print_messages<PipelineOpened, PipelineOpen, PipelinePing, PipelineDone, PipelineBegin,
-                 PipelineChunk, PipelineEnd, PipelineFetched, PipelineFetch, PipelinePut>();
-}
-
-void print_store() {
-  using namespace store;
-  print_messages<Outcomes, PutStarted, PutStart, PutEnd, PutRevoke, Replicas, GetReplicas, Existing,
-                 Exists, Matched, MatchPrefix, Remove, RemovePrefixed, RemovePrefix, PinKeys,
-                 TaskInfo, CopyKey, ChangeReplicas, QueryTask, DrainInfo, Drain>();
-  print_messages<Mounted, Mount, Inventory, Unmount, TaskDone, HeartbeatReply, Heartbeat>();
-  print_messages<TierAck, TierMount, TierWork, TierHeartbeat, TierReport, Loaded, LoadObjects,
-                 ReleaseSlots>();
-  print_messages<Listed, List, ClusterStat, Stat, Replayed, Replay, Explained, Explain,
-                 ReportNode>();
-  print_messages<IndexEntry>();
-}
-
-void print_xfer() {
-  using namespace xfer;
-  print_messages<SegmentDescriptor, Notified, Notify, QueuePairOpened, OpenQueuePair,
-                 QueuePairClosed, CloseQueuePair, GuardRaised, RaiseGuard, MachineDescription,
-                 DescribeMachine, DescribeSegment>();
-}
-void print_files() {
-  using namespace p2p::filecopy;
-  print_messages<Done, SlotLease, LeaseSlot, ReturnSlot, FoundEntry, LookAt, ListFolder, Sums,
-                 SumPieces, Loaded, LoadPiece, MakeFolder, SetMode, Begun, BeginFile, StorePiece,
-                 FinishFile, Page>();
-}
-void print_p2p() {
-  using namespace p2p;
-  print_messages<SetList, ListSets, SetDescription, DescribeSet, ShardGrant, AskShard, Noted,
-                 ReleaseShard, LeaveSwarm, DropSet>();
-}
+struct Printer {
+  template <class... M>
+  void all() const {
+    (print_message<M>(), ...);
+  }
+};
 
 void print_frames() {
   using namespace xfer::tcp;
@@ -245,12 +205,7 @@ void print_codes() {
 }  // namespace mc
 
 int main() {
-  mc::print_messages<mc::rpc::Envelope, mc::rpc::ErrorBody, mc::rpc::Empty>();
-  mc::print_serve();
-  mc::print_store();
-  mc::print_xfer();
-  mc::print_files();
-  mc::print_p2p();
+  mc::each_message(mc::Printer());
   mc::print_frames();
   mc::print_numbers();
   mc::print_codes();

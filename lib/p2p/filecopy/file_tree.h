@@ -22,6 +22,7 @@ namespace mc::p2p::filecopy {
 
 inline constexpr uint64_t kPieceBytes = 4 * kMiB;
 inline constexpr uint64_t kFileBytesMax = 1ull << 44;
+inline constexpr size_t kPageMax = 2000;
 inline constexpr uint32_t kSumsMax = 64;  // pieces summed in one call
 
 struct TreeEntry {
@@ -45,7 +46,9 @@ struct Page {  // of a folder, by name
   bool more = false;     // ask again, after the last name
   std::string last;      // the last name looked at, shown or not
   uint64_t skipped = 0;  // links, devices, sockets and half-copied files
-  static void fields(auto& a, auto& m) { a(m.entries, m.more, m.last, m.skipped); }
+  static void fields(auto& a, auto& m) {
+    a(wire::at_most<kPageMax>(m.entries), m.more, m.last, m.skipped);
+  }
 };
 
 // A file that is being written.

@@ -60,7 +60,7 @@ struct ListFolder {
 struct Sums {
   static constexpr const char* kName = "files-sums";
   std::vector<uint64_t> sums;
-  static void fields(auto& a, auto& m) { a(m.sums); }
+  static void fields(auto& a, auto& m) { a(wire::at_most<kSumsMax>(m.sums)); }
 };
 struct SumPieces {
   static constexpr const char* kName = "files-sum";

@@ -13,7 +13,6 @@
 namespace mc::p2p::filecopy {
 namespace {
 
-constexpr size_t kPageMax = 2000;
 constexpr uint32_t kModeMask = 0777;
 constexpr size_t kNameMax = 240;  // the temporary name is longer, and 255 is the kernel's limit
 constexpr const char* kPartEnd = ".mc-part";

@@ -10,6 +10,7 @@
 namespace mc::p2p {
 
 inline constexpr size_t kSourcesMax = 1024;
+inline constexpr size_t kSetsMax = 65536;
 
 struct SetInfo {
   std::string name;
@@ -22,7 +23,7 @@ struct SetInfo {
 struct SetList {
   static constexpr const char* kName = "p2p-sets";
   std::vector<SetInfo> sets;
-  static void fields(auto& a, auto& m) { a(m.sets); }
+  static void fields(auto& a, auto& m) { a(wire::at_most<kSetsMax>(m.sets)); }
 };
 struct ListSets {
   static constexpr const char* kName = "p2p-list";
@@ -35,7 +36,7 @@ struct SetDescription {
   static constexpr const char* kName = "p2p-set";
   Manifest manifest;
   std::vector<std::string> sources;  // control addresses, the answering one not among them
-  static void fields(auto& a, auto& m) { a(m.manifest, m.sources); }
+  static void fields(auto& a, auto& m) { a(m.manifest, wire::at_most<kSourcesMax>(m.sources)); }
 };
 struct DescribeSet {
   static constexpr const char* kName = "p2p-describe";
@@ -50,7 +51,9 @@ struct ShardGrant {
   uint32_t shard = 0;
   uint64_t offset = 0;               // in the source's segment
   std::vector<std::string> sources;  // others, to ask as well
-  static void fields(auto& a, auto& m) { a(m.shard, m.offset, m.sources); }
+  static void fields(auto& a, auto& m) {
+    a(m.shard, m.offset, wire::at_most<kSourcesMax>(m.sources));
+  }
 };
 struct AskShard {
   static constexpr const char* kName = "p2p-ask";

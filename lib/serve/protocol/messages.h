@@ -36,6 +36,12 @@ namespace mc::serve {
 
 using rpc::Empty;
 
+inline constexpr size_t kPromptMax = 1 << 20;   // tokens of a prompt, and its blocks
+inline constexpr size_t kUpdatesMax = 65536;    // sequences of one token-batch
+inline constexpr size_t kEventsPerBeat = 8192;  // 300 KiB
+inline constexpr size_t kSnapshotPage = 65536;  // 2 MiB
+inline constexpr size_t kStopTokensMax = 4096;
+
 // ---- conductor -> decode
 
 struct Reservation {
@@ -46,7 +52,8 @@ struct Reservation {
   std::string control;                   // where P sends KvReady: "host:port"
   uint32_t ranks = 1;                    // that D's blocks are laid out for (kv_shape.h)
   static void fields(auto& a, auto& m) {
-    a(m.segment, m.block_offsets, m.guard_offset, m.guard, m.control, m.ranks);
+    a(m.segment, wire::at_most<kPromptMax>(m.block_offsets), m.guard_offset, m.guard, m.control,
+      m.ranks);
   }
 };
 
@@ -68,8 +75,9 @@ struct Reserve {
   std::string prefill;  // control address of the worker that will compute the prompt
   uint64_t epoch = 0;   // of the process it is for, kStale at another; 0: any
   static void fields(auto& a, auto& m) {
-    a(m.request, m.conductor, m.prompt, m.max_tokens, m.min_tokens, m.ignore_eos, m.stop_tokens,
-      m.seed, m.temperature, m.kv_deadline_ms, m.cache_salt, m.top_k, m.top_p, m.prefill, m.epoch);
+    a(m.request, m.conductor, wire::at_most<kPromptMax>(m.prompt), m.max_tokens, m.min_tokens,
+      m.ignore_eos, wire::at_most<kStopTokensMax>(m.stop_tokens), m.seed, m.temperature,
+      m.kv_deadline_ms, m.cache_salt, m.top_k, m.top_p, m.prefill, m.epoch);
   }
 };
 
@@ -86,7 +94,8 @@ struct TxAllocated {
   std::vector<uint64_t> block_offsets;
   uint32_t ranks = 1;  // of those
   static void fields(auto& a, auto& m) {
-    a(m.tx, m.local_blocks, m.queued, m.queue_ms, m.segment, m.block_offsets, m.ranks);
+    a(m.tx, m.local_blocks, m.queued, m.queue_ms, m.segment,
+      wire::at_most<kPromptMax>(m.block_offsets), m.ranks);
   }
 };
 
@@ -96,7 +105,9 @@ struct RemotePrefix {   // leading blocks of a prompt at another prefill worker,
   xfer::SegmentDescriptor segment;
   std::vector<uint64_t> offsets;  // in the segment, one a block
   uint32_t ranks = 1;
-  static void fields(auto& a, auto& m) { a(m.control, m.tx, m.segment, m.offsets, m.ranks); }
+  static void fields(auto& a, auto& m) {
+    a(m.control, m.tx, m.segment, wire::at_most<kPromptMax>(m.offsets), m.ranks);
+  }
 };
 
 struct TxAllocate {
@@ -115,8 +126,9 @@ struct TxAllocate {
   bool ephemeral = false;
   uint64_t epoch = 0;  // as in Reserve
   static void fields(auto& a, auto& m) {
-    a(m.request, m.prompt, m.cache_salt, m.target, m.lease_ms, m.pin_for_peer, m.remote_prefix,
-      m.priority, m.context_blocks, m.keep_ms, m.ephemeral, m.epoch);
+    a(m.request, wire::at_most<kPromptMax>(m.prompt), m.cache_salt, m.target, m.lease_ms,
+      m.pin_for_peer, m.remote_prefix, m.priority, m.context_blocks, m.keep_ms, m.ephemeral,
+      m.epoch);
   }
 };
 
@@ -195,7 +207,9 @@ struct KvSnapshot {
   std::vector<BlockHash> blocks;
   uint64_t next = 0;    // ask again from here; 0: complete
   uint64_t digest = 0;  // as in Heartbeat, after event seq
-  static void fields(auto& a, auto& m) { a(m.epoch, m.seq, m.blocks, m.next, m.digest); }
+  static void fields(auto& a, auto& m) {
+    a(m.epoch, m.seq, wire::at_most<kSnapshotPage>(m.blocks), m.next, m.digest);
+  }
 };
 
 struct Snapshot {
@@ -220,7 +234,8 @@ struct KvOffer {
   uint64_t at = 0, bytes = 0;     // of each block: a layer, or all of it, as of one rank
   uint32_t ranks = 1;             // of P's blocks
   static void fields(auto& a, auto& m) {
-    a(m.request, m.guard, m.from, m.offsets, m.first, m.at, m.bytes, m.ranks);
+    a(m.request, m.guard, m.from, wire::at_most<kPromptMax>(m.offsets), m.first, m.at, m.bytes,
+      m.ranks);
   }
 };
 
@@ -230,7 +245,7 @@ struct KvReady {
   std::string request;
   uint64_t guard = 0;
   std::vector<uint32_t> pool;  // blocks of the prompt, ascending, that D is to take from the pool
-  static void fields(auto& a, auto& m) { a(m.request, m.guard, m.pool); }
+  static void fields(auto& a, auto& m) { a(m.request, m.guard, wire::at_most<kPromptMax>(m.pool)); }
 };
 
 struct KvFailed {
@@ -251,7 +266,8 @@ struct TokenUpdate {
   uint32_t kv_errors = 0;                          // blocks that did not verify
   double wait_ms = 0, load_ms = 0, decode_ms = 0;  // of the last update: D's part of the latency
   static void fields(auto& a, auto& m) {
-    a(m.request, m.tokens, m.finish, m.error, m.kv_errors, m.wait_ms, m.load_ms, m.decode_ms);
+    a(m.request, wire::at_most<kPromptMax>(m.tokens), m.finish, m.error, m.kv_errors, m.wait_ms,
+      m.load_ms, m.decode_ms);
   }
 };
 
@@ -260,7 +276,7 @@ struct TokenBatch {
   using Reply = Empty;
   NodeId node;
   std::vector<TokenUpdate> updates;
-  static void fields(auto& a, auto& m) { a(m.node, m.updates); }
+  static void fields(auto& a, auto& m) { a(m.node, wire::at_most<kUpdatesMax>(m.updates)); }
 };
 
 // ---- worker -> conductor
@@ -314,8 +330,8 @@ struct Heartbeat {
   double ageing = 0;
   static void fields(auto& a, auto& m) {
     a(m.node, m.role, m.epoch, m.control, m.http, m.model, m.fingerprint, m.block_tokens,
-      m.context_max, m.draining, m.load, m.events_first, m.events_last, m.events, m.digested,
-      m.digest, m.srpf, m.ageing);
+      m.context_max, m.draining, m.load, m.events_first, m.events_last,
+      wire::at_most<kEventsPerBeat>(m.events), m.digested, m.digest, m.srpf, m.ageing);
   }
 };
 

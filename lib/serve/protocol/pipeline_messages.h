@@ -25,6 +25,8 @@
 
 namespace mc::serve {
 
+inline constexpr size_t kStagesMax = 1024;
+
 struct PipelineOpened {
   static constexpr const char* kName = "stage-opened";
   uint32_t stages = 0;  // from this one on
@@ -40,7 +42,7 @@ struct PipelineOpen {
   uint32_t first_layer = 0;         // that is to be the receiver's
   std::vector<std::string> others;  // control addresses of the stages after the receiver
   static void fields(auto& a, auto& m) {
-    a(m.pipeline, m.fingerprint, m.blocks, m.first_layer, m.others);
+    a(m.pipeline, m.fingerprint, m.blocks, m.first_layer, wire::at_most<kStagesMax>(m.others));
   }
 };
 
@@ -71,7 +73,8 @@ struct PipelineBegin {
   std::vector<uint32_t> blocks;  // where it lies, one a block of the prompt
   uint32_t reused = 0;           // blocks whose KV is there
   static void fields(auto& a, auto& m) {
-    a(m.pipeline, m.request, m.prompt, m.cache_salt, m.target, m.blocks, m.reused);
+    a(m.pipeline, m.request, wire::at_most<kPromptMax>(m.prompt), m.cache_salt, m.target,
+      wire::at_most<kPromptMax>(m.blocks), m.reused);
   }
 };
 
@@ -107,7 +110,9 @@ struct PipelineFetch {
   uint64_t pipeline = 0;
   std::vector<BlockHash> hashes;
   std::vector<uint32_t> blocks;  // where each goes
-  static void fields(auto& a, auto& m) { a(m.pipeline, m.hashes, m.blocks); }
+  static void fields(auto& a, auto& m) {
+    a(m.pipeline, wire::at_most<kPromptMax>(m.hashes), wire::at_most<kPromptMax>(m.blocks));
+  }
 };
 
 struct PipelinePut {
@@ -118,7 +123,10 @@ struct PipelinePut {
   std::vector<uint32_t> blocks;
   std::string cls;       // as store::PutConfig has it
   uint64_t keep_ms = 0;  // its time to live
-  static void fields(auto& a, auto& m) { a(m.pipeline, m.hashes, m.blocks, m.cls, m.keep_ms); }
+  static void fields(auto& a, auto& m) {
+    a(m.pipeline, wire::at_most<kPromptMax>(m.hashes), wire::at_most<kPromptMax>(m.blocks), m.cls,
+      m.keep_ms);
+  }
 };
 
 }  // namespace mc::serve

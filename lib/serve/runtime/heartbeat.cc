@@ -6,7 +6,6 @@
 
 namespace mc::serve {
 namespace {
-constexpr size_t kEventsPerBeat = 8192;  // 300 KiB
 constexpr Duration kNudge = std::chrono::milliseconds(5);
 }  // namespace
 

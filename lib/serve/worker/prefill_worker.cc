@@ -12,7 +12,6 @@ namespace {
 
 constexpr size_t kPeersMax = 1024;
 constexpr size_t kJobsMax = 65536;
-constexpr size_t kSnapshotPage = 65536;  // 2 MiB
 constexpr uint32_t kLeaseMsMax = 600'000;
 constexpr Duration kPrefillTick = std::chrono::milliseconds(20);
 

@@ -17,7 +17,6 @@
 namespace mc::store {
 namespace {
 
-constexpr size_t kSegmentsMax = 64;
 constexpr uint64_t kIndexSlack = 16 * kMiB;  // beyond twice the live size, before it is rewritten
 
 uint64_t guard_bytes(uint64_t capacity) {

@@ -27,11 +27,13 @@ inline constexpr size_t kInventoryMax = 4096;  // records of one inventory messa
 inline constexpr size_t kDeadMax = 32768;      // removals that a node remembers
 inline constexpr size_t kOrdersMax = 1024;     // orders of one heartbeat's answer
 inline constexpr uint32_t kListMax = 10000;    // objects of one page of ls
+inline constexpr size_t kNodesMax = 65536;     // named in one message
 inline constexpr uint32_t kReplicasMax = 8;
-inline constexpr size_t kUnfencedMax = 16384;  // ranges of a node that nobody may have yet
-inline constexpr size_t kExtentsMax = 16;      // pieces of one replica
-inline constexpr size_t kTenantBytesMax = 64;  // of a tenant's name
-inline constexpr size_t kGroupBytesMax = 256;  // of a group's name
+inline constexpr size_t kPlacesMax = 2 * kReplicasMax;  // of an object, while one moves
+inline constexpr size_t kUnfencedMax = 16384;           // ranges of a node that nobody may have yet
+inline constexpr size_t kExtentsMax = 16;               // pieces of one replica
+inline constexpr size_t kTenantBytesMax = 64;           // of a tenant's name
+inline constexpr size_t kGroupBytesMax = 256;           // of a group's name
 inline constexpr uint64_t kPage = 4096;  // values start at multiples of it; one guard word a page
 
 struct Outcome {  // of one item
@@ -52,7 +54,7 @@ struct Outcomes {
   static constexpr const char* kName = "outcomes";
   uint64_t epoch = 0;
   std::vector<Outcome> items;
-  static void fields(auto& a, auto& m) { a(m.epoch, m.items); }
+  static void fields(auto& a, auto& m) { a(m.epoch, wire::at_most<kBatchMax>(m.items)); }
 };
 
 struct NodeRef {
@@ -77,7 +79,7 @@ struct ReplicaLocation {    // where a replica lies
   uint64_t bytes = 0;       // of the first piece, if there are more
   std::vector<Extent> more{};
   static void fields(auto& a, auto& m) {
-    a.lean(m.node, m.offset, m.guard, m.generation, m.bytes, m.more);
+    a.lean(m.node, m.offset, m.guard, m.generation, m.bytes, wire::at_most<kExtentsMax>(m.more));
   }
   bool empty() const {
     return node == 0 && offset == 0 && guard == 0 && !generation && bytes == 0 && more.empty();
@@ -97,7 +99,9 @@ struct PutGrant {
                     // kDenied: not admitted, as its class has it
   Generation generation;
   std::vector<ReplicaLocation> places;
-  static void fields(auto& a, auto& m) { a(m.outcome, m.generation, m.places); }
+  static void fields(auto& a, auto& m) {
+    a(m.outcome, m.generation, wire::at_most<kPlacesMax>(m.places));
+  }
 };
 struct PutStarted {
   static constexpr const char* kName = "put-started";
@@ -105,7 +109,9 @@ struct PutStarted {
   std::vector<NodeRef> nodes;
   std::vector<PutGrant> items;
   bool rebuilding = false;  // retry unavailable items: the nodes are not back yet
-  static void fields(auto& a, auto& m) { a(m.epoch, m.nodes, m.items, m.rebuilding); }
+  static void fields(auto& a, auto& m) {
+    a(m.epoch, wire::at_most<kNodesMax>(m.nodes), wire::at_most<kBatchMax>(m.items), m.rebuilding);
+  }
 };
 struct PutStart {
   static constexpr const char* kName = "put-start";
@@ -123,8 +129,8 @@ struct PutStart {
   std::string group{};   // objects of a group are leased and evicted together
   bool promote = false;  // a copy on a disk does not refuse it
   static void fields(auto& a, auto& m) {
-    a(m.items, m.replicas, m.prefer, m.wait_ms, m.tenant, m.host, m.prefer_local, m.cls, m.pin,
-      m.ttl_ms, m.group, m.promote);
+    a(wire::at_most<kBatchMax>(m.items), m.replicas, m.prefer, m.wait_ms, m.tenant, m.host,
+      m.prefer_local, m.cls, m.pin, m.ttl_ms, m.group, m.promote);
   }
 };
 
@@ -139,14 +145,14 @@ struct PutEnd {  // publishes; idempotent; kStale if the grant has expired
   using Reply = Outcomes;
   std::vector<PutClaim> items;
   std::string tenant{};
-  static void fields(auto& a, auto& m) { a(m.items, m.tenant); }
+  static void fields(auto& a, auto& m) { a(wire::at_most<kBatchMax>(m.items), m.tenant); }
 };
 struct PutRevoke {  // rolls back; the writer promises not to write any more; idempotent
   static constexpr const char* kName = "put-revoke";
   using Reply = Outcomes;
   std::vector<PutClaim> items;
   std::string tenant{};
-  static void fields(auto& a, auto& m) { a(m.items, m.tenant); }
+  static void fields(auto& a, auto& m) { a(wire::at_most<kBatchMax>(m.items), m.tenant); }
 };
 
 // ---- gets
@@ -159,7 +165,8 @@ struct Located {
   std::vector<uint32_t> disks{};        // nodes that can load it from their disk (tier_messages.h)
   uint32_t healthy = 0;                 // places on nodes that are not suspect
   static void fields(auto& a, auto& m) {
-    a(m.outcome, m.bytes, m.checksum, m.generation, m.places, m.disks, m.healthy);
+    a(m.outcome, m.bytes, m.checksum, m.generation, wire::at_most<kPlacesMax>(m.places),
+      wire::at_most<kNodesMax>(m.disks), m.healthy);
   }
 };
 struct Replicas {
@@ -168,7 +175,9 @@ struct Replicas {
   uint32_t lease_ms = 0;  // counted from before the call
   std::vector<NodeRef> nodes;
   std::vector<Located> items;
-  static void fields(auto& a, auto& m) { a(m.epoch, m.lease_ms, m.nodes, m.items); }
+  static void fields(auto& a, auto& m) {
+    a(m.epoch, m.lease_ms, wire::at_most<kNodesMax>(m.nodes), wire::at_most<kBatchMax>(m.items));
+  }
 };
 struct GetReplicas {
   static constexpr const char* kName = "get-replicas";
@@ -176,21 +185,21 @@ struct GetReplicas {
   std::vector<ObjectKey> keys;
   uint32_t wait_ms = 0;  // the answer comes when all keys are stored, or after this
   std::string tenant{};
-  static void fields(auto& a, auto& m) { a(m.keys, m.wait_ms, m.tenant); }
+  static void fields(auto& a, auto& m) { a(wire::at_most<kBatchMax>(m.keys), m.wait_ms, m.tenant); }
 };
 
 struct Existing {
   static constexpr const char* kName = "existing";
   uint64_t epoch = 0;
   std::vector<uint8_t> items;
-  static void fields(auto& a, auto& m) { a(m.epoch, m.items); }
+  static void fields(auto& a, auto& m) { a(m.epoch, wire::at_most<kBatchMax>(m.items)); }
 };
 struct Exists {
   static constexpr const char* kName = "exists";
   using Reply = Existing;
   std::vector<ObjectKey> keys;
   std::string tenant{};
-  static void fields(auto& a, auto& m) { a(m.keys, m.tenant); }
+  static void fields(auto& a, auto& m) { a(wire::at_most<kBatchMax>(m.keys), m.tenant); }
 };
 
 struct Matched {
@@ -204,7 +213,7 @@ struct MatchPrefix {
   using Reply = Matched;
   std::vector<ObjectKey> keys;
   std::string tenant{};
-  static void fields(auto& a, auto& m) { a(m.keys, m.tenant); }
+  static void fields(auto& a, auto& m) { a(wire::at_most<kBatchMax>(m.keys), m.tenant); }
 };
 
 struct Remove {  // the answer comes after the holders forgot it
@@ -213,7 +222,7 @@ struct Remove {  // the answer comes after the holders forgot it
   std::vector<ObjectKey> keys;
   bool force = false;  // even if leased or pinned
   std::string tenant{};
-  static void fields(auto& a, auto& m) { a(m.keys, m.force, m.tenant); }
+  static void fields(auto& a, auto& m) { a(wire::at_most<kBatchMax>(m.keys), m.force, m.tenant); }
 };
 
 struct RemovePrefixed {
@@ -243,7 +252,9 @@ struct PinKeys {
   uint8_t pin = 0;      // Pin; kNone unpins
   uint64_t ttl_ms = 0;  // 0: unlimited
   std::string tenant{};
-  static void fields(auto& a, auto& m) { a(m.keys, m.pin, m.ttl_ms, m.tenant); }
+  static void fields(auto& a, auto& m) {
+    a(wire::at_most<kBatchMax>(m.keys), m.pin, m.ttl_ms, m.tenant);
+  }
 };
 
 struct TaskInfo {

@@ -25,7 +25,7 @@ struct ObjectRecord {  // an object in its holder's directory
   std::vector<Extent> more{};
   static void fields(auto& a, auto& m) {
     a.lean(m.key, m.offset, m.bytes, m.checksum, m.generation, m.tenant, m.cls, m.pin,
-           m.keep_until_s, m.group, m.first_bytes, m.more);
+           m.keep_until_s, m.group, m.first_bytes, wire::at_most<kExtentsMax>(m.more));
   }
 };
 
@@ -37,10 +37,13 @@ struct Region {
   static void fields(auto& a, auto& m) { a(m.data, m.capacity, m.guards); }
   uint64_t end() const { return data + capacity; }
 };
+inline constexpr size_t kSegmentsMax = 64;  // of a node
 struct Layout {
   uint64_t data = 0, capacity = 0, guards = 0;  // of the first
   std::vector<Region> more{};
-  static void fields(auto& a, auto& m) { a(m.data, m.capacity, m.guards, m.more); }
+  static void fields(auto& a, auto& m) {
+    a(m.data, m.capacity, m.guards, wire::at_most<kSegmentsMax>(m.more));
+  }
   Region region_of(uint64_t offset) const {  // the region that would contain it
     for (auto it = more.rbegin(); it != more.rend(); ++it)
       if (offset >= it->data) return *it;
@@ -98,7 +101,9 @@ struct Inventory {
   // most. The master keeps them out of use: it orders the node to forget them.
   std::vector<Extent> unfenced{};
   static void fields(auto& a, auto& m) {
-    a(m.node, m.generation, m.records, m.last, m.tier, m.dead, m.before, m.unfenced);
+    a(m.node, m.generation, wire::at_most<kInventoryMax>(m.records), m.last, m.tier,
+      wire::at_most<kDeadMax>(m.dead), wire::at_most<kDeadMax>(m.before),
+      wire::at_most<kUnfencedMax>(m.unfenced));
   }
 };
 struct Unmount {
@@ -162,7 +167,9 @@ struct HeartbeatReply {
   uint8_t status = 0;
   std::vector<OrderRef> orders;  // by seq; carry them out, in order, then acknowledge the last
   uint64_t nodes = 0;            // of the pool; the next master waits for as many
-  static void fields(auto& a, auto& m) { a(m.epoch, m.status, m.orders, m.nodes); }
+  static void fields(auto& a, auto& m) {
+    a(m.epoch, m.status, wire::at_most<kOrdersMax>(m.orders), m.nodes);
+  }
 };
 // Acknowledges the orders up to `done`. The answer comes with new orders, or after hold_ms. So one
 // heartbeat of each node always waits at the master. `unfenced`: orders up to `done` to forget a
@@ -176,7 +183,9 @@ struct Heartbeat {
   uint64_t done = 0;
   uint32_t hold_ms = 0;
   std::vector<uint64_t> unfenced{};  // ascending, kUnfencedMax at most
-  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.done, m.hold_ms, m.unfenced); }
+  static void fields(auto& a, auto& m) {
+    a(m.node, m.generation, m.done, m.hold_ms, wire::at_most<kUnfencedMax>(m.unfenced));
+  }
 };
 
 }  // namespace mc::store

@@ -28,7 +28,9 @@ struct Listed {
   std::vector<ObjectInfo> items;  // by key
   bool more = false;              // ask again with `after` = the last key
   uint64_t next_event = 0;        // the list does not reflect events from this number on
-  static void fields(auto& a, auto& m) { a(m.epoch, m.items, m.more, m.next_event); }
+  static void fields(auto& a, auto& m) {
+    a(m.epoch, wire::at_most<kListMax>(m.items), m.more, m.next_event);
+  }
 };
 struct List {
   static constexpr const char* kName = "list";
@@ -83,9 +85,10 @@ struct ClusterStat {
   uint64_t puts = 0, puts_waited = 0, put_no_space = 0, hits = 0, misses = 0, removed = 0;
   static void fields(auto& a, auto& m) {
     a(m.epoch, m.capacity, m.used, m.objects, m.object_bytes, m.leased, m.writing,
-      m.evicted_objects, m.evicted_bytes, m.nodes, m.rebuilding, m.memory, m.tenants,
-      m.disk_objects, m.disk_bytes, m.offloading, m.tiers, m.puts, m.puts_waited, m.put_no_space,
-      m.hits, m.misses, m.removed);
+      m.evicted_objects, m.evicted_bytes, wire::at_most<kNodesMax>(m.nodes), m.rebuilding, m.memory,
+      wire::at_most<kNodesMax>(m.tenants), m.disk_objects, m.disk_bytes, m.offloading,
+      wire::at_most<kNodesMax>(m.tiers), m.puts, m.puts_waited, m.put_no_space, m.hits, m.misses,
+      m.removed);
   }
 };
 struct Stat {
@@ -116,7 +119,9 @@ struct Replayed {
   uint64_t next = 0;  // number of the next event
   bool gap = false;   // some requested events are no longer kept: take a snapshot by list
   std::vector<Event> events{};
-  static void fields(auto& a, auto& m) { a(m.epoch, m.next, m.gap, m.events); }
+  static void fields(auto& a, auto& m) {
+    a(m.epoch, m.next, m.gap, wire::at_most<kListMax>(m.events));
+  }
 };
 struct Replay {  // events from a number on
   static constexpr const char* kName = "replay";
@@ -126,13 +131,16 @@ struct Replay {  // events from a number on
   static void fields(auto& a, auto& m) { a(m.from, m.limit); }
 };
 
+inline constexpr size_t kFactsMax = 1024;
 struct Explained {  // a key's state in words
   static constexpr const char* kName = "explained";
   uint64_t epoch = 0;
   std::string state{};  // "stored", "being written", "not stored"
   std::vector<std::string> facts{};
   std::vector<Event> events{};  // the newest first
-  static void fields(auto& a, auto& m) { a(m.epoch, m.state, m.facts, m.events); }
+  static void fields(auto& a, auto& m) {
+    a(m.epoch, m.state, wire::at_most<kFactsMax>(m.facts), wire::at_most<kFactsMax>(m.events));
+  }
 };
 struct Explain {
   static constexpr const char* kName = "why";

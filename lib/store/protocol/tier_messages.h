@@ -55,7 +55,8 @@ struct TierMount {
   std::vector<TierObject> objects;
   uint64_t value_max = 0;  // the largest value it can load; 0: any
   static void fields(auto& a, auto& m) {
-    a(m.node, m.generation, m.capacity, m.first, m.last, m.objects, m.value_max);
+    a(m.node, m.generation, m.capacity, m.first, m.last, wire::at_most<kTierPageMax>(m.objects),
+      m.value_max);
   }
 };
 
@@ -70,7 +71,9 @@ struct TierJob {
   TierObject object;
   Generation guard_generation;
   std::vector<TierPiece> pieces;
-  static void fields(auto& a, auto& m) { a(m.seq, m.kind, m.object, m.guard_generation, m.pieces); }
+  static void fields(auto& a, auto& m) {
+    a(m.seq, m.kind, m.object, m.guard_generation, wire::at_most<kExtentsMax>(m.pieces));
+  }
 };
 struct TierWork {
   static constexpr const char* kName = "tier-work";
@@ -78,7 +81,9 @@ struct TierWork {
   uint8_t status = 0;  // BeatStatus; kRemount: send the tier-mount again
   std::vector<TierJob> jobs;
   bool hurry = false;  // puts wait for memory: write at once what has gathered
-  static void fields(auto& a, auto& m) { a(m.epoch, m.status, m.jobs, m.hurry); }
+  static void fields(auto& a, auto& m) {
+    a(m.epoch, m.status, wire::at_most<kTierJobsMax>(m.jobs), m.hurry);
+  }
 };
 // Acknowledges the jobs up to `taken`. The answer comes with newer jobs, or after hold_ms.
 struct TierHeartbeat {
@@ -115,7 +120,9 @@ struct TierReport {
   NodeId node;
   Generation generation;
   std::vector<TierResult> results;
-  static void fields(auto& a, auto& m) { a(m.node, m.generation, m.results); }
+  static void fields(auto& a, auto& m) {
+    a(m.node, m.generation, wire::at_most<kTierJobsMax>(m.results));
+  }
 };
 
 // ---- loading
@@ -136,14 +143,16 @@ struct Loaded {
   uint32_t ttl_ms = 0;    // counted from before the call
   Generation generation;  // of the holder's segment
   std::vector<LoadedSlot> items;
-  static void fields(auto& a, auto& m) { a(m.batch, m.ttl_ms, m.generation, m.items); }
+  static void fields(auto& a, auto& m) {
+    a(m.batch, m.ttl_ms, m.generation, wire::at_most<kLoadMax>(m.items));
+  }
 };
 struct LoadObjects {  // to the holder
   static constexpr const char* kName = "load-objects";
   using Reply = Loaded;
   std::vector<std::string> names;
   bool promote_only = false;  // a hint: promote into memory, lease no slots
-  static void fields(auto& a, auto& m) { a(m.names, m.promote_only); }
+  static void fields(auto& a, auto& m) { a(wire::at_most<kLoadMax>(m.names), m.promote_only); }
 };
 struct ReleaseSlots {  // idempotent
   static constexpr const char* kName = "release-slots";

@@ -12,6 +12,7 @@
 namespace mc::xfer {
 
 inline constexpr size_t kBuffersMax = 4096;
+inline constexpr size_t kAddressesMax = 64;  // of a segment, and its NICs
 
 struct BufferInfo {
   uint64_t offset = 0;  // in the segment's address space
@@ -37,7 +38,8 @@ struct BufferInfo {
   bool device_writes = false;
   static void fields(auto& a, auto& m) {
     a(m.offset, m.bytes, m.location, m.remote_addr, m.shm_id, m.writable, m.alive_addr, m.alive,
-      m.path, m.dev, m.ino, m.rdma_addr, m.rkeys, m.device_handle, m.device_writes);
+      m.path, m.dev, m.ino, m.rdma_addr, wire::at_most<kAddressesMax>(m.rkeys), m.device_handle,
+      m.device_writes);
   }
 };
 
@@ -73,8 +75,10 @@ struct SegmentDescriptor {
   std::string rdma_control;   // "host:port" that answers the messages of RDMA below; empty: none
   std::vector<RdmaNic> rdma;
   static void fields(auto& a, auto& m) {
-    a(m.node, m.generation, m.host_id, m.pid, m.uid, m.shm_socket, m.tcp, m.secret, m.buffers,
-      m.nics, m.net_id, m.rdma_control, m.rdma);
+    a(m.node, m.generation, m.host_id, m.pid, m.uid, m.shm_socket,
+      wire::at_most<kAddressesMax>(m.tcp), m.secret, wire::at_most<kBuffersMax>(m.buffers),
+      wire::at_most<kAddressesMax>(m.nics), m.net_id, m.rdma_control,
+      wire::at_most<kAddressesMax>(m.rdma));
   }
 };
 
@@ -113,7 +117,9 @@ struct QueuePairOpened {
   uint64_t epoch = 0;
   std::vector<uint64_t> offsets;
   std::vector<uint32_t> rkeys;
-  static void fields(auto& a, auto& m) { a(m.mine, m.epoch, m.offsets, m.rkeys); }
+  static void fields(auto& a, auto& m) {
+    a(m.mine, m.epoch, wire::at_most<kBuffersMax>(m.offsets), wire::at_most<kBuffersMax>(m.rkeys));
+  }
 };
 
 struct OpenQueuePair {
@@ -130,7 +136,7 @@ struct QueuePairClosed {
   static constexpr const char* kName = "queue-pair-closed";
   uint64_t epoch = 0;           // of the device now; 0: it is gone
   std::vector<uint32_t> rkeys;  // of the buffers in the request; 0: not offered
-  static void fields(auto& a, auto& m) { a(m.epoch, m.rkeys); }
+  static void fields(auto& a, auto& m) { a(m.epoch, wire::at_most<kBuffersMax>(m.rkeys)); }
 };
 
 // After the reply no byte sent over that queue pair lands any more.
@@ -141,7 +147,9 @@ struct CloseQueuePair {
   uint32_t nic = 0;
   uint32_t number = 0;  // of the owner's end
   std::vector<uint64_t> offsets;
-  static void fields(auto& a, auto& m) { a(m.secret, m.nic, m.number, m.offsets); }
+  static void fields(auto& a, auto& m) {
+    a(m.secret, m.nic, m.number, wire::at_most<kBuffersMax>(m.offsets));
+  }
 };
 
 struct GuardRaised {

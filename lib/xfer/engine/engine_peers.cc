@@ -11,7 +11,6 @@ namespace mc::xfer {
 namespace {
 
 constexpr Duration kRefreshBudget = std::chrono::seconds(1);
-constexpr size_t kAddressesMax = 64;
 
 bool same_offer(const SegmentDescriptor& a, const SegmentDescriptor& b) {
   return a.generation == b.generation && a.secret.bytes == b.secret.bytes && a.tcp == b.tcp &&

@@ -22,7 +22,9 @@ struct Outer {
   wire::Blob blob;
   BlockHash hash;
   std::vector<Inner> list;
-  static void fields(auto& x, auto& m) { x(m.n, m.i, m.d, m.flag, m.text, m.blob, m.hash, m.list); }
+  static void fields(auto& x, auto& m) {
+    x(m.n, m.i, m.d, m.flag, m.text, m.blob, m.hash, wire::at_most<1000>(m.list));
+  }
 };
 struct Lean {
   static constexpr const char* kName = "lean";
@@ -32,12 +34,16 @@ struct Lean {
   std::string text{};
   Generation g{};
   std::vector<uint8_t> list{};
-  static void fields(auto& x, auto& m) { x.lean(m.a, m.inner, m.flag, m.text, m.g, m.list); }
+  static void fields(auto& x, auto& m) {
+    x.lean(m.a, m.inner, m.flag, m.text, m.g, wire::at_most<8>(m.list));
+  }
 };
 struct Whole {  // the same message, as an older writer has it
   static constexpr const char* kName = "lean";
   Lean m{};
-  static void fields(auto& x, auto& w) { x(w.m.a, w.m.inner, w.m.flag, w.m.text, w.m.g, w.m.list); }
+  static void fields(auto& x, auto& w) {
+    x(w.m.a, w.m.inner, w.m.flag, w.m.text, w.m.g, wire::at_most<8>(w.m.list));
+  }
 };
 struct OuterOld {  // the same message, before its last fields were added
   static constexpr const char* kName = "outer";
@@ -50,10 +56,15 @@ struct Small {
   uint8_t v = 0;
   static void fields(auto& x, auto& m) { x(m.v); }
 };
+struct Row {
+  std::vector<uint8_t> v{};
+  uint64_t more[7]{};
+  static void fields(auto& x, auto& m) { x(wire::at_most<wire::kListMax>(m.v)); }
+};
 struct Nested {
   static constexpr const char* kName = "nested";
-  std::vector<std::vector<std::vector<uint8_t>>> v;
-  static void fields(auto& x, auto& m) { x(m.v); }
+  std::vector<Row> v;
+  static void fields(auto& x, auto& m) { x(wire::at_most<wire::kListMax>(m.v)); }
 };
 
 Outer sample() {
@@ -186,6 +197,36 @@ TEST_SUITE("wire/codec") {
     CHECK_FALSE(wire::decode<Nested>(std::string("\x91\xdc\x00\x05\x90", 5)).has_value());
     CHECK_FALSE(wire::decode<Outer>(std::string(wire::kMessageBytesMax + 1, '\0')).has_value());
     CHECK_FALSE(wire::decode<Nested>("\x91" + std::string(200, '\x91') + "\x90").has_value());
+  }
+
+  TEST_CASE("F22: a list is refused by its head when it is longer than its message allows") {
+    Outer m;
+    m.list.resize(1001);
+    CHECK(wire::decode<Outer>(wire::encode(m)).error().what ==
+          "outer message with a list of 1001, 1000 at most");
+    m.list.pop_back();
+    CHECK(wire::decode<Outer>(wire::encode(m)).has_value());
+    CHECK(wire::decode<Outer>(wire::encode(m) + "x").error().what.starts_with("malformed outer"));
+  }
+
+  TEST_CASE(
+      "F22: what lists and strings take in memory has a limit, whatever they take on the wire") {
+    const auto rows = [](size_t n) {
+      const std::string head = {'\x91',
+                                '\xdd',
+                                0,
+                                static_cast<char>(n >> 16),
+                                static_cast<char>(n >> 8),
+                                static_cast<char>(n)};
+      return head + std::string(n, '\x90');
+    };
+    constexpr size_t kFit = wire::kDecodedBytesMax / sizeof(Row);
+    CHECK(wire::decode<Nested>(rows(kFit))->v.size() == kFit);
+    CHECK(wire::decode<Nested>(rows(kFit + 1)).error().what.find("more than 24MiB of memory") !=
+          std::string::npos);
+    Outer m;
+    m.blob.bytes.assign(15 << 20, 'x');
+    CHECK(wire::decode<Outer>(wire::encode(m)).has_value());
   }
 
   TEST_CASE("numbers out of a field's range and strings over the limit are refused") {

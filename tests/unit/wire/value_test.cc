@@ -43,6 +43,16 @@ TEST_CASE("a document of another's design is walked by kind, and nothing is ther
   for (size_t n = 0; n < in.size(); ++n) CHECK_FALSE(Document::parse(in.substr(0, n), 100));
   CHECK_FALSE(Document::parse(in, 29));
   CHECK_FALSE(Document::parse(in + "x", 100));
+  // F22: values are counted before any is allocated.
+  const auto lists = [](uint32_t n) {  // each of n nils
+    const std::string head = {'\xdd', 0, static_cast<char>(n >> 16), static_cast<char>(n >> 8),
+                              static_cast<char>(n)};
+    const std::string one = head + std::string(n, '\xc0');
+    return "\x94" + one + one + one + one;
+  };
+  CHECK(Document::parse(lists((1 << 17) - 1), 1 << 20));
+  CHECK(Document::parse(lists(1 << 17), 1 << 20).error().what.find("more than 524288 values") !=
+        std::string::npos);
 }
 
 }  // namespace value_test
