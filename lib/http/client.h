@@ -13,6 +13,7 @@
 #include <string_view>
 
 #include "base/result.h"
+#include "base/units.h"
 #include "http/server.h"
 #include "io/loop.h"
 
@@ -24,6 +25,7 @@ struct ClientRequest {
   Headers headers;
   std::string body;
   Duration timeout = std::chrono::seconds(600);  // from now to the end of the answer
+  Bytes answer_max{16 * kMiB};                   // of a body that is not streamed
 };
 
 struct ClientResponse {
@@ -38,7 +40,7 @@ struct ClientCallbacks {
       on_headers;                                                 // optional
   std::function<void(std::string_view chunk, Time at)> on_chunk;  // optional: stream the body
   // Called once, last. Errors: kUnavailable (refused, reset), kTimeout, kInvalid (url), kCorrupt
-  // (cut off in mid answer).
+  // (cut off in mid answer, or over answer_max).
   std::function<void(Result<ClientResponse>)> on_done;
 };
 

@@ -17,7 +17,6 @@
 namespace mc::http {
 namespace {
 constexpr size_t kHeaderMax = 64 * 1024;
-constexpr size_t kBodyMax = 256 * kMiB;  // of an answer that is not streamed
 constexpr size_t kReadMax = 256 * 1024;
 }  // namespace
 
@@ -115,7 +114,7 @@ struct Pool::Conn final : Parser::Events {
   }
   bool on_body(std::string_view piece) override {
     std::string& body = job->stream ? pending : job->response.body;
-    if (body.size() + piece.size() > kBodyMax) return false;
+    if (!job->stream && body.size() + piece.size() > job->request.answer_max.n) return false;
     body.append(piece);
     return true;
   }
@@ -267,11 +266,12 @@ void Pool::read(Conn& conn) {
       continue;
     }
     conn.pass_on();
-    const char* why = outcome == Parser::Outcome::kBad       ? conn.parser.what()
-                      : outcome == Parser::Outcome::kStopped ? "the body is over 256 MiB"
-                                                             : "its header is over 64 KiB";
+    const std::string why = outcome == Parser::Outcome::kBad ? conn.parser.what()
+                            : outcome == Parser::Outcome::kStopped
+                                ? "the body is over " + bytes_text(conn.job->request.answer_max.n)
+                                : "its header is over 64 KiB";
     return failed(*conn.job,
-                  {Code::kCorrupt, strf("answer of %s: %s", conn.host.text.c_str(), why)});
+                  {Code::kCorrupt, strf("answer of %s: %s", conn.host.text.c_str(), why.c_str())});
   }
   conn.pass_on();
   if (undelivered.load() <= kUndeliveredMax) return;

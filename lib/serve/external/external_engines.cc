@@ -12,8 +12,9 @@ namespace {
 
 constexpr size_t kExternalMax = 1024;
 constexpr Duration kCheckEvery = std::chrono::seconds(1);
+constexpr Duration kCheckAtLeastEvery = std::chrono::minutes(1);
 constexpr Duration kCheckTimeout = std::chrono::seconds(2);
-constexpr size_t kModelsMax = 1 << 20;  // bytes of a list of models
+constexpr Bytes kModelsMax{256 * kKiB}, kHealthMax{64 * kKiB};  // of an answer
 
 Result<> check_external(const ExternalOptions& o) {
   if (o.name.empty() || o.name.size() > 128 ||
@@ -216,7 +217,7 @@ bool ExternalEngines::remove(const std::string& name) {
 
 void ExternalEngines::tick(Time now) {
   for (const auto& [name, e] : engines_)
-    if (!e->options.url.empty() && !e->checking && now - e->checked >= kCheckEvery) check(*e);
+    if (!e->options.url.empty() && !e->checking && now - e->checked >= e->check_after) check(*e);
 }
 
 void ExternalEngines::check(ExternalEngine& engine) {
@@ -225,14 +226,10 @@ void ExternalEngines::check(ExternalEngine& engine) {
   http::ClientRequest r;
   r.url = engine.options.url + (engine.known ? "/health" : "/v1/models");
   r.timeout = kCheckTimeout;
+  r.answer_max = engine.known ? kHealthMax : kModelsMax;
   http::ClientCallbacks calls;
-  const auto text = std::make_shared<std::string>();
-  calls.on_chunk = [text](std::string_view chunk, Time) {
-    text->append(chunk.substr(0, kModelsMax - std::min(kModelsMax, text->size())));
-  };
-  calls.on_done = [this, text, name = engine.options.name,
-                   registration = engine.registration](Result<http::ClientResponse> answer) {
-    if (answer) answer->body = std::move(*text);
+  calls.on_done = [this, name = engine.options.name,
+                   registration = engine.registration](const Result<http::ClientResponse>& answer) {
     ExternalEngine* const asked = find(name);
     if (asked != nullptr && asked->registration == registration) checked(*asked, answer);
   };
@@ -241,11 +238,19 @@ void ExternalEngines::check(ExternalEngine& engine) {
 
 void ExternalEngines::checked(ExternalEngine& e, const Result<http::ClientResponse>& answer) {
   e.checking = false;
+  const Duration was = std::exchange(e.check_after, kCheckEvery);
+  const auto wrong = [&](const std::string& why) {
+    e.check_after = std::min(std::max(2 * was, kCheckEvery), kCheckAtLeastEvery);
+    down(e, why);
+  };
+  if (!answer && answer.error().code == Code::kCorrupt) return wrong(answer.error().what);
   if (!answer) return down(e, answer.error().what);
   const bool well = answer->status == 200 || (e.known && answer->status == 404);
-  if (!well) return down(e, strf("it answers with status %d", answer->status));
+  const std::string status = strf("it answers with status %d", answer->status);
+  if (!well && answer->status / 100 == 5) return down(e, status);  // it may be starting
+  if (!well) return wrong(status);
   if (!e.known) {
-    if (auto fits = serves(e, *answer); !fits) return down(e, fits.error().what);
+    if (auto fits = serves(e, *answer); !fits) return wrong(fits.error().what);
     log_info("conductor", "external engine %s is up", e.options.name.c_str());
   }
   e.known = e.up = true;

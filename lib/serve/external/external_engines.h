@@ -4,7 +4,8 @@
 // `kv_group`). The conductor schedules it like its own workers and proxies requests to it.
 // External engines send no heartbeats. A check runs once a second: first of the models that the
 // engine serves, then of its health. An engine that does not answer gets no requests; its cache is
-// forgotten, and its events are replayed.
+// forgotten, and its events are replayed. One that answers, but wrongly, has its
+// next check ever later, up to a minute; after a new registration it comes at once.
 //
 // Thread: the loop's.
 #pragma once
@@ -54,6 +55,7 @@ struct ExternalEngine {
   bool up = false, checking = false, known = false;  // known: its models were checked
   std::string why = "not asked yet";                 // when it is not up
   Time checked{};
+  Duration check_after{};     // asked again this long after `checked`
   uint64_t registration = 0;  // an answer to an older one of the same name is not its own
   std::unique_ptr<ExternalCache> cache;
   std::unique_ptr<EventStream> stream;

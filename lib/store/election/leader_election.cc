@@ -10,6 +10,7 @@ namespace {
 
 constexpr Duration kTimeoutMin = std::chrono::milliseconds(100);
 constexpr Duration kAskAgain = std::chrono::milliseconds(100);
+constexpr Bytes kAnswerMax{256 * kKiB};  // the masters' addresses, at most
 
 http::ClientRequest request_of(const std::string& endpoint, EtcdCall call, Duration timeout) {
   http::ClientRequest r;
@@ -18,6 +19,7 @@ http::ClientRequest request_of(const std::string& endpoint, EtcdCall call, Durat
   r.headers.emplace_back("content-type", "application/json");
   r.body = std::move(call.body);
   r.timeout = timeout;
+  r.answer_max = kAnswerMax;
   return r;
 }
 

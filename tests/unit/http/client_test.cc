@@ -243,6 +243,29 @@ TEST_CASE("an answer that takes too long is kTimeout, and its connection is clos
   CHECK(wait_until(f.loop, [&] { return f.seen[0].gone(); }));
 }
 
+TEST_CASE("F8: an answer larger than its request allows is refused, and its connection closed") {
+  Fixture f;
+  Call call;
+  ClientRequest r = get(f.url());
+  r.answer_max = Bytes(1000);
+  call.send(f, r, false);
+  REQUIRE(f.arrived(1));
+  f.seen[0].start(200, "text/plain");
+  f.seen[0].write(std::string(1000, 'x'));
+  f.seen[0].write("y");
+  REQUIRE(call.wait(f));
+  CHECK(call.error() == Code::kCorrupt);
+  CHECK(call.result->error().what.find("the body is over 1000") != std::string::npos);
+  CHECK(wait_until(f.loop, [&] { return f.seen[0].gone(); }));
+
+  Call streamed;  // what is passed on as it comes has no limit
+  streamed.send(f, r, true);
+  REQUIRE(f.arrived(2));
+  f.seen[1].reply(200, "text/plain", std::string(2000, 'x'));
+  REQUIRE(streamed.wait(f));
+  CHECK(streamed.streamed.size() == 2000);
+}
+
 TEST_CASE("a cancelled request never calls back, and the server sees it leave") {
   Fixture f;
   Call call;
