@@ -11,6 +11,8 @@ namespace {
 
 using ull = unsigned long long;
 constexpr uint64_t kNameMax = 65536, kTextMax = 16u << 20, kGgufRankMax = 4;
+// What is read into memory: entries of the metadata, the elements of all arrays in it, tensors.
+constexpr uint64_t kKeysMax = 65536, kElementsMax = 1u << 23, kGgufTensorsMax = 1u << 18;
 enum Kind : uint32_t {
   kU8,
   kI8,
@@ -32,6 +34,11 @@ class GgufReader {
   explicit GgufReader(std::span<const std::byte> in) : in_(in) {}
   size_t at() const { return at_; }
   uint64_t left() const { return in_.size() - at_; }
+  bool take_elements(uint64_t n) {  // false: arrays have too many
+    const bool fit = n <= elements_left_;
+    if (fit) elements_left_ -= n;
+    return fit;
+  }
 
   template <class T>
   Result<T> number() {
@@ -76,6 +83,7 @@ class GgufReader {
   }
   std::span<const std::byte> in_;
   size_t at_ = 0;
+  uint64_t elements_left_ = kElementsMax;
 };
 
 bool is_floating(uint32_t kind) { return kind == kF32 || kind == kF64; }
@@ -120,6 +128,9 @@ Result<GgufValue> read_value(GgufReader& in, uint32_t kind) {
   if (inner == kArray || inner > kF64 || count > in.left() / least_bytes(inner))
     return fail(Code::kCorrupt, "an array of %llu elements of kind %u in %llu bytes",
                 static_cast<ull>(count), inner, static_cast<ull>(in.left()));
+  if (!in.take_elements(count))
+    return fail(Code::kCorrupt, "an array of %llu elements: all arrays have %llu at most",
+                static_cast<ull>(count), static_cast<ull>(kElementsMax));
   if (inner == kText) return read_array<std::string>(count, [&] { return in.text(kNameMax); });
   if (is_floating(inner)) return read_array<double>(count, [&] { return in.floating(inner); });
   const uint32_t stored = inner == kBool ? uint32_t{kU8} : inner;
@@ -237,6 +248,10 @@ Result<Gguf> parse_gguf(std::span<const std::byte> file) {
     return fail(Code::kUnsupported, "GGUF version %u: want 2 or 3", version);
   MC_TRY(const uint64_t tensors, in.number<uint64_t>());
   MC_TRY(const uint64_t keys, in.number<uint64_t>());
+  if (tensors > kGgufTensorsMax || keys > kKeysMax)
+    return fail(Code::kCorrupt, "%llu tensors and %llu keys: want at most %llu and %llu",
+                static_cast<ull>(tensors), static_cast<ull>(keys),
+                static_cast<ull>(kGgufTensorsMax), static_cast<ull>(kKeysMax));
   Gguf g;
   for (uint64_t i = 0; i < keys; ++i) {
     MC_TRY(const std::string key, in.text(kNameMax));

@@ -12,6 +12,7 @@ namespace {
 
 constexpr uint64_t kHeaderMax = 64u << 20;
 constexpr size_t kRankMax = 8, kShardsMax = 4096;
+constexpr JsonLimits kHeaderLimits{.members = 1 << 18, .values = 1 << 22};
 using ull = unsigned long long;
 
 struct TensorRange {
@@ -159,7 +160,7 @@ Result<Tensors> parse_safetensors(std::span<const std::byte> file) {
                 "a header of %llu bytes in a file of %zu: truncated, or not safetensors",
                 static_cast<ull>(header), file.size());
   const char* text = reinterpret_cast<const char*>(file.data()) + 8;
-  const auto json = parse_json({text, header});
+  const auto json = parse_json({text, header}, kHeaderLimits);
   if (!json) return fail(Code::kCorrupt, "the header: %s", json.error().what.c_str());
   if (!json->is_object()) return fail(Code::kCorrupt, "the header is not a JSON object");
   const auto data = file.subspan(8 + header);

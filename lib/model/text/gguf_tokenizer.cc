@@ -67,7 +67,7 @@ Result<Tokenizer> byte_pairs(const Gguf& g, const std::vector<std::string>& text
   Json file = Json::object(), vocab = Json::object(), added = Json::array();
   MC_TRY(file["pre_tokenizer"], pre_tokenizer(pre == nullptr ? "" : *pre));
   for (size_t i = 0; i < texts.size(); ++i) {
-    vocab[texts[i]] = i;
+    append_member(vocab, texts[i], i);
     if (kinds[i] == kControlToken || kinds[i] == kUserToken)
       added.push_back({{"id", i}, {"content", texts[i]}, {"special", kinds[i] == kControlToken}});
   }

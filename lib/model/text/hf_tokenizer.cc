@@ -1,7 +1,6 @@
 // HF tokenizer.json: byte-pair encoding with its normalizers and pre-tokenizers, as far as LLaMA's
 // family uses them. What it does not support is refused by name.
 #include <algorithm>
-#include <cstdio>
 
 #include "base/json.h"
 #include "base/units.h"
@@ -11,7 +10,7 @@
 namespace mc::model {
 namespace {
 
-constexpr size_t kTokensMax = 1u << 24;
+constexpr size_t kTokensMax = 1u << 20;
 
 std::string text_of(const Json& object, const char* key) {
   const Json* j = member(object, key);
@@ -156,17 +155,18 @@ class HfReader {
       add(piece, std::binary_search(specials.begin(), specials.end(), piece), bytes);
     }
     for (const std::string& piece : found) find_in_texts(piece);
+    for (auto& [letter, list] : t_.added_)  // the longest first
+      std::sort(list.begin(), list.end(), [this](int32_t a, int32_t b) {
+        return t_.pieces_[static_cast<size_t>(a)].size() >
+               t_.pieces_[static_cast<size_t>(b)].size();
+      });
     return {};
   }
 
   void find_in_texts(const std::string& piece) {
     const int32_t id = t_.ids_.at(piece);
     if (piece.empty() || t_.special(id)) return;
-    auto& list = t_.added_[piece[0]];
-    list.push_back(id);
-    std::sort(list.begin(), list.end(), [this](int32_t a, int32_t b) {
-      return t_.pieces_[static_cast<size_t>(a)].size() > t_.pieces_[static_cast<size_t>(b)].size();
-    });
+    t_.added_[piece[0]].push_back(id);
   }
 
   void add(const std::string& piece, bool special, bool byte_fallback) {
@@ -176,11 +176,10 @@ class HfReader {
       bytes = letters_to_bytes(piece).value_or(piece);
     else
       bytes = marks_to_spaces(piece);
-    unsigned value = 0;
-    if (byte_fallback && piece.size() == 6 && std::sscanf(piece.c_str(), "<0x%02X>", &value) == 1) {
-      bytes = static_cast<char>(value);
+    if (const auto byte = byte_of_piece(piece); byte_fallback && byte) {
+      bytes = static_cast<char>(*byte);
       t_.byte_tokens_.resize(256, -1);
-      t_.byte_tokens_[value] = static_cast<int32_t>(t_.pieces_.size());
+      t_.byte_tokens_[*byte] = static_cast<int32_t>(t_.pieces_.size());
       special = true;  // never what text spells
     }
     t_.add_piece(piece, std::move(bytes), special);

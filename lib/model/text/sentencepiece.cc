@@ -10,7 +10,7 @@
 namespace mc::model {
 namespace {
 
-constexpr size_t kPiecesMax = 1u << 24, kPieceBytesMax = 65536;
+constexpr size_t kPiecesMax = 1u << 20, kPieceBytesMax = 65536;
 
 // One field of a protobuf message: a number, or bytes.
 struct Field {
@@ -58,19 +58,6 @@ Result<Field> read_field(std::string_view& in) {
   in.remove_prefix(size);
   if ((tag & 7) != 2) std::memcpy(&f.number, f.bytes.data(), size);
   return f;
-}
-
-// The byte of "<0x0A>"; -1: not such a piece.
-int byte_of(std::string_view piece) {
-  if (piece.size() != 6 || !piece.starts_with("<0x") || piece[5] != '>') return -1;
-  int value = 0;
-  for (const char c : piece.substr(3, 2)) {
-    const std::string_view digits = "0123456789ABCDEF";
-    const size_t digit = digits.find(c);
-    if (digit == std::string_view::npos) return -1;
-    value = value * 16 + static_cast<int>(digit);
-  }
-  return value;
 }
 
 }  // namespace
@@ -123,13 +110,13 @@ class SpmReader {
       return fail(Code::kCorrupt, "piece %d ('%s') is out of bounds", id, escape(text).c_str());
     std::string bytes;
     if (kind == kByte) {
-      const int byte = byte_of(text);
-      if (byte < 0)
+      const auto byte = byte_of_piece(text);
+      if (!byte)
         return fail(Code::kCorrupt, "piece %d ('%s') should be a byte such as <0x0A>", id,
                     escape(text).c_str());
       t_.byte_tokens_.resize(256, -1);
-      t_.byte_tokens_[static_cast<size_t>(byte)] = id;
-      bytes = static_cast<char>(byte);
+      t_.byte_tokens_[*byte] = id;
+      bytes = static_cast<char>(*byte);
     } else if (kind == kNormal || kind == kUserDefined) {
       bytes = marks_to_spaces(text);
       t_.joins_.emplace(text, Tokenizer::Join{-static_cast<double>(score), id});

@@ -88,4 +88,15 @@ std::optional<std::string> letters_to_bytes(std::string_view letters) {
   return bytes;
 }
 
+std::optional<uint8_t> byte_of_piece(std::string_view piece) {
+  if (piece.size() != 6 || !piece.starts_with("<0x") || piece[5] != '>') return std::nullopt;
+  size_t value = 0;
+  for (const char c : piece.substr(3, 2)) {
+    const size_t digit = std::string_view("0123456789ABCDEF").find(c);
+    if (digit == std::string_view::npos) return std::nullopt;
+    value = value * 16 + digit;
+  }
+  return static_cast<uint8_t>(value);
+}
+
 }  // namespace mc::model

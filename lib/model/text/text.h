@@ -3,6 +3,7 @@
 // Thread: any. Pure. Source: Unicode 15, table 3-7 (well-formed UTF-8); GPT-2's byte encoder.
 #pragma once
 #include <cstddef>
+#include <cstdint>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -19,5 +20,8 @@ std::string marks_to_spaces(std::string_view piece);
 // Every byte as a printable letter (space is "\u0120"), and back; none where a letter is no byte.
 std::string bytes_to_letters(std::string_view bytes);
 std::optional<std::string> letters_to_bytes(std::string_view letters);
+
+// The byte of a piece such as "<0x0A>": two digits, letters in upper case; none: not such a piece.
+std::optional<uint8_t> byte_of_piece(std::string_view piece);
 
 }  // namespace mc::model

@@ -258,9 +258,8 @@ Result<std::optional<bool>> begins_texts(const Json& config) {
 }
 
 std::string bos_text(const Json& config) {
-  const auto it = config.find("bos_token");
-  const Json* text = it == config.end() ? nullptr : &*it;
-  if (text != nullptr && text->is_object()) text = &(*text)["content"];
+  const Json* text = member(config, "bos_token");
+  if (text != nullptr && text->is_object()) text = member(*text, "content");
   return text != nullptr && text->is_string() ? text->get<std::string>() : "<s>";
 }
 

@@ -2,6 +2,7 @@
 
 #include "files.h"
 #include "model/forward/model.h"
+#include "model/text/gguf_tokenizer.h"
 #include "shared.h"
 
 using namespace mc;
@@ -55,6 +56,42 @@ TEST_CASE("gguf: a file that is cut anywhere, or lies, is refused") {
         small_file(2, 0, key("l", 99, "")),
         std::string("GGUF") + fixed(1, 4) + fixed(0, 8) + fixed(0, 8)})
     CHECK_FALSE(parse_gguf(bytes_of(bad)).has_value());
+}
+
+TEST_CASE("gguf: what a file makes a reader hold in memory has limits") {
+  const auto why = [](const std::string& file) { return parse_gguf(bytes_of(file)).error().what; };
+  const auto start = [](uint64_t tensors, uint64_t keys) {
+    return "GGUF" + fixed(3, 4) + fixed(tensors, 8) + fixed(keys, 8);
+  };
+  const std::string zeros(32 << 20, '\0');  // tensors of no name, keys of no name and a byte
+  CHECK(why(start(1 << 20, 0) + zeros).find("want at most 262144") != std::string::npos);
+  CHECK(why(start(0, 1 << 20) + zeros).find("want at most") != std::string::npos);
+  const std::string list =
+      fixed(0, 4) + fixed(5'000'000, 8);  // of bytes, eight times as large here
+  CHECK(why(start(0, 2) + key("a", 9, list + zeros.substr(0, 5'000'000)) +
+            key("b", 9, list + zeros.substr(0, 5'000'000)))
+            .find("all arrays have 8388608 at most") != std::string::npos);
+}
+
+TEST_CASE("gguf: a tokenizer of many pieces is opened in linear time") {
+  constexpr size_t kPieces = 100'000;  // of one length: comparing each with all takes a minute
+  const auto list = [](uint32_t kind, const auto& element) {
+    std::string out = fixed(kind, 4) + fixed(kPieces, 8);
+    for (size_t i = 0; i < kPieces; ++i) out += element(i);
+    return out;
+  };
+  std::string file = "GGUF" + fixed(3, 4) + fixed(0, 8) + fixed(5, 8);
+  file += key("tokenizer.ggml.model", 8, text("gpt2"));
+  file += key("tokenizer.ggml.pre", 8, text("gpt-2"));
+  file += key("tokenizer.ggml.merges", 9, fixed(8, 4) + fixed(0, 8));
+  file += key("tokenizer.ggml.tokens", 9,
+              list(8, [](size_t i) { return text(std::to_string(1'000'000 + i)); }));
+  file += key("tokenizer.ggml.token_type", 9, list(0, [](size_t) { return fixed(1, 1); }));
+  const auto g = parse_gguf(bytes_of(file));
+  REQUIRE_MESSAGE(g.has_value(), g.error().what);
+  const auto t = gguf_tokenizer(*g);
+  REQUIRE_MESSAGE(t.has_value(), t.error().what);
+  CHECK(t->vocab() == kPieces);
 }
 
 TEST_CASE("gguf: the small model's files are its HF folder's model") {

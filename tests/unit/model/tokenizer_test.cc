@@ -1,5 +1,6 @@
 #include "model/text/tokenizer.h"
 
+#include "files.h"
 #include "shared.h"
 
 using namespace mc;
@@ -129,6 +130,48 @@ TEST_CASE("tokenizer.json: unsupported features are refused by name") {
   file["model"]["type"] = "Unigram";
   CHECK(Tokenizer::hugging_face(file).error().code == Code::kUnsupported);
   CHECK_FALSE(Tokenizer::hugging_face(Json::array()).has_value());
+}
+
+TEST_CASE("F26: a byte piece of tokenizer.json is one of two digits, and others are ordinary") {
+  const char* const no_bytes[] = {"<0x-1>", "<0x+A>", "<0x 1>", "<0x0a>",
+                                  "<0x0A ", "<0xG0>", "<0x1>"};
+  Json vocab = Json::object();
+  size_t n = 0;
+  for (const char* piece : no_bytes) vocab[piece] = n++;
+  vocab["<0x0A>"] = n;
+  Json file = {{"model", {{"type", "BPE"}, {"byte_fallback", true}, {"merges", Json::array()}}}};
+  file["model"]["vocab"] = vocab;
+  const auto t = Tokenizer::hugging_face(file);
+  REQUIRE_MESSAGE(t.has_value(), t.error().what);
+  for (size_t i = 0; i < n; ++i) {
+    CHECK(t->bytes(static_cast<int32_t>(i)) == no_bytes[i]);
+    CHECK_FALSE(t->special(static_cast<int32_t>(i)));
+  }
+  CHECK(t->bytes(static_cast<int32_t>(n)) == "\n");
+  CHECK(t->special(static_cast<int32_t>(n)));
+}
+
+TEST_CASE("a token for beginnings that has no text is the usual one") {
+  const test::Folder folder;
+  folder.write("tokenizer.json", R"({"model":{"type":"BPE","merges":[],"vocab":{"<s>":0,"a":1}}})");
+  folder.write("tokenizer_config.json",
+               R"({"tokenizer_class":"LlamaTokenizer","add_bos_token":true,"bos_token":{}})");
+  const auto t = Tokenizer::open(folder.path(), 2);
+  REQUIRE_MESSAGE(t.has_value(), t.error().what);
+  CHECK(t->encode("a", true) == std::vector<int32_t>{0, 1});
+}
+
+TEST_CASE("many added tokens are sorted once") {
+  constexpr size_t kMany = 100'000;  // a sort for each would take minutes
+  Json added = Json::array();
+  for (size_t i = 0; i < kMany; ++i)
+    added.push_back({{"id", i + 1}, {"content", "x" + std::to_string(i)}});
+  Json file = {{"model", {{"type", "BPE"}, {"merges", Json::array()}}}};
+  file["model"]["vocab"]["a"] = 0u;
+  file["added_tokens"] = std::move(added);
+  const auto t = Tokenizer::hugging_face(file);
+  REQUIRE_MESSAGE(t.has_value(), t.error().what);
+  CHECK(t->encode("ax99999x1") == std::vector<int32_t>{0, kMany, 2});
 }
 
 TEST_CASE("bytes alone: each byte is its token, and other ids have words of their own") {
