@@ -292,6 +292,27 @@ TEST_SUITE("xfer/hostile") {
     while (!raw.closed()) REQUIRE(kClock.now() - before < 10s * kSlow);  // each try waits a second
   }
 
+  TEST_CASE("F1, F133: once a range is fenced, nothing of a frame that drips into it is applied") {
+    Pair pair("tcp", 64 * kKiB);
+    RawClient late(pair.owner->describe());
+    const std::vector<std::byte> half(1000, std::byte{7});
+    constexpr uint64_t kGuardAt = 32 * kKiB;
+    Descriptor d = late.descriptor(pair.remote.offset(), 2000);
+    d.guard_offset = pair.remote.offset() + kGuardAt;
+    d.guard_value = 0;
+    late.ask(Kind::kWrite, d);
+    CHECK(late.payload(half));
+    REQUIRE(pair.engine().advance_guard(pair.segment, d.guard_offset, 5, 5s * kSlow).has_value());
+    FencedRange range{pair.remote.offset(), 2000};
+    const Time before = kClock.now();
+    while (!pair.owner->fence({&range, 1})) REQUIRE(kClock.now() - before < 10s * kSlow);
+    std::memset(pair.remote.data(), 0, 2000);  // the next owner's bytes
+    (void)late.payload(half);
+    CHECK(digest(pair.remote.bytes().first(2000)) == digest(std::vector<std::byte>(2000)));
+    std::vector<std::byte> local(1024);  // the owner serves others
+    CHECK(pair.engine().transfer_sync(pair.request(Op::kRead, local), 5s).has_value());
+  }
+
   TEST_CASE("once a connection is retired, no byte sent over it is applied any more") {
     Pair pair("tcp", 64 * kKiB);
     RawClient old(pair.owner->describe()), fresh(pair.owner->describe());

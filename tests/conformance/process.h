@@ -60,6 +60,19 @@ class Process {
     ::waitpid(pid_, nullptr, WUNTRACED);
   }
   void resume() { ::kill(pid_, SIGCONT); }
+  // Waits until it stopped itself; false when it ended instead.
+  bool stopped() {
+    int status = 0;
+    if (::waitpid(pid_, &status, WUNTRACED) != pid_ || !WIFSTOPPED(status)) pid_ = 0;
+    return pid_ != 0;
+  }
+  // Waits for its end. Returns: its exit status; -1: a signal ended it.
+  int ended() {
+    int status = 0;
+    ::waitpid(pid_, &status, 0);
+    pid_ = 0;
+    return WIFEXITED(status) ? WEXITSTATUS(status) : -1;
+  }
 
   // In the test case: the words it was told; none when nobody started it.
   static std::vector<std::string> told() {
@@ -72,10 +85,13 @@ class Process {
   }
   // And its end: answers, and lives until it is killed.
   [[noreturn]] static void answer(const std::string& text) {
+    say(text);
+    for (;;) ::pause();
+  }
+  static void say(const std::string& text) {
     if (::write(answer_to(), text.data(), text.size()) != static_cast<ssize_t>(text.size()))
       ::_exit(1);
     ::close(answer_to());
-    for (;;) ::pause();
   }
 
  private:

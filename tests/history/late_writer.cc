@@ -1,6 +1,7 @@
 // A writer that is as late as it can be: it is granted room for a value, sends one data frame into
 // it over tcp, a byte now and then, until a file says to go on; then it sends the rest. It prints
-// what the owner answers. tests/net/store_late.sh and store_history.sh use it.
+// what the owner answers. With a script of faults it is a client that puts the value under that
+// drill.
 #include <cstdio>
 #include <filesystem>
 #include <fstream>
@@ -8,6 +9,7 @@
 #include "base/mutex.h"
 #include "cmd/command.h"
 #include "rpc/client.h"
+#include "store/client/client.h"
 #include "store/protocol/messages.h"
 #include "xfer/core/messages.h"
 #include "xfer/transports/tcp/frame.h"
@@ -20,7 +22,7 @@ using namespace xfer::tcp;
 constexpr Duration kCall = std::chrono::seconds(5), kPause = std::chrono::milliseconds(20);
 
 struct Options {
-  std::string master = "127.0.0.1:5550", key = "late", ready, go;
+  std::string master = "127.0.0.1:5550", key = "late", ready, go, fault;
   Bytes bytes{1 * kMiB};
   Duration time = std::chrono::seconds(60);
   void describe(OptionList& v) {
@@ -29,9 +31,27 @@ struct Options {
     v("bytes", bytes, "of the value");
     v("ready", ready, "file to make once the first bytes are sent");
     v("go", go, "file that makes it send the rest");
+    v("fault", fault, "script of faults (docs/transfer.md); empty: none");
     v("time", time, "after which it sends the rest anyway");
   }
 };
+
+Result<int> put(const Options& options) {
+  const SteadyClock clock;
+  Metrics metrics;
+  xfer::EngineOptions engine_options;
+  engine_options.node = "late";
+  engine_options.fault = options.fault;
+  MC_TRY(const auto engine, xfer::Engine::open(clock, engine_options, metrics));
+  store::ClientOptions client_options;
+  client_options.master = options.master;
+  client_options.timeout = options.time;
+  MC_TRY(const auto client, store::Client::open(*engine, clock, client_options, metrics));
+  const std::vector<std::byte> value(options.bytes.n, std::byte{0x5a});
+  const auto stored = client->put(options.key, value);
+  std::printf("%s\n", stored ? "stored" : stored.error().what.c_str());
+  return 0;
+}
 
 class LateWriter {
  public:
@@ -124,6 +144,8 @@ int main(int argc, char** argv) {
   mc::Options options;
   mc::Program program("late-writer", "puts a value as late as it can");
   program.options(options);
-  program.run_with([&](mc::Context&) { return mc::LateWriter(options).run(); });
+  program.run_with([&](mc::Context&) {
+    return options.fault.empty() ? mc::LateWriter(options).run() : mc::put(options);
+  });
   return program.main(argc, argv);
 }

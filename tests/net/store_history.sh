@@ -29,6 +29,24 @@ for n in a b c d; do up $n; done
 "$MC_BIN/store-history" --master "$MASTER" --time "$((SECONDS_LONG + 60))s" --stop "$T/stop" \
   --output json >"$T/history" 2>"$T/wrong" </dev/null &
 clients=$!
+# Beside them a client whose frame drips past --put-discard, and one that stands still in its copy (F1, F2).
+echo '{"transport": "shm", "op": "write", "skip": 1, "count": 1, "stop": true}' >"$T/halt"
+late() {
+  local n=0 writer
+  while [ -d "$T" ] && [ ! -e "$T/stop" ]; do
+    n=$((n + 1))
+    "$MC_BIN/late-writer" --master "$MASTER" --key "late/$n" --bytes 300KiB --time "$(ms 2500)" --go "$T/stop" \
+      --fault "$1" >/dev/null 2>&1 </dev/null &
+    writer=$!
+    fault_time 2500
+    while kill -CONT $writer 2>/dev/null; do pause_briefly; done
+    wait $writer || true
+  done
+}
+late "" &
+dripping=$!
+late "$T/halt" &
+standing=$!
 end=$((SECONDS + SECONDS_LONG))
 turns=0
 while [ $SECONDS -lt $end ] && kill -0 $clients 2>/dev/null; do
@@ -70,6 +88,7 @@ for p in master a b c d; do
   [ "$rss" -lt $LIMIT_KB ] || die "$p has grown to $((rss / 1024)) MiB"
 done
 touch "$T/stop"
+wait $dripping $standing || true
 rc=0
 wait $clients || rc=$?
 cat "$T/history"

@@ -5,7 +5,7 @@
 . "$(dirname "$0")/store.inc"
 
 master_up
-node_up a --size 6MiB --transports tcp
+node_up a --size 6MiB
 metric() { curl -s "http://$(jq -r .http "$T/$1.json")/metrics" | awk -v n="$2" '$1 == n {print int($2)}'; }
 released() { [ "$(metric master master_put_start_release_cnt)" -ge "$1" ]; }
 value() { blob 900000 "$1" "$2"; }
@@ -27,13 +27,42 @@ check() {  # what was acknowledged is evicted, or is as it was put
   [ $there -ge 4 ] || die "only $there values are there"
 }
 
+late_writer() {
+  rm -f "$T/ready" "$T/go"
+  "$MC_BIN/late-writer" --master "$MASTER" --key "$1" --bytes 1MiB --ready "$T/ready" --go "$T/go" \
+    >"$T/late" 2>&1 </dev/null &
+  late=$!
+  until_true 20 "the late writer was granted nothing" test -e "$T/ready"
+}
+go_on() {
+  touch "$T/go"
+  wait $late || true
+  ! grep -q stored "$T/late" || die "the late write was taken"
+}
+
 # A frame that drips.
-"$MC_BIN/late-writer" --master "$MASTER" --bytes 1MiB --ready "$T/ready" --go "$T/go" >"$T/late" 2>&1 </dev/null &
-late=$!
-until_true 20 "the late writer was granted nothing" test -e "$T/ready"
+late_writer late1
 until_true 30 "its room was never given on" released 1
 for i in $(seq 12); do put "$i"; done
-touch "$T/go"
-wait $late || true
+go_on
 check 1 12
-! grep -q stored "$T/late" || die "the late write was taken"
+
+# The same, and a master that knows nothing of its grant.
+late_writer late2
+kill_9 master
+master_up
+for i in $(seq 21 32); do put "$i"; done
+go_on
+check 21 32
+
+# A process that stands still in its copy over shared memory: its room is not given on, the rest is.
+echo '{"transport": "shm", "op": "write", "skip": 1, "count": 1, "stop": true}' >"$T/stop"
+"$MC_BIN/late-writer" --master "$MASTER" --key late3 --bytes 1MiB --time 2s --fault "$T/stop" \
+  >"$T/late" 2>&1 </dev/null &
+late=$!
+until_true 20 "the writer did not stop" grep -q '^State:.T' /proc/$late/status
+until_true 30 "its grant was not given up" released 1
+for i in $(seq 41 52); do put "$i"; done
+while kill -CONT $late 2>/dev/null; do pause_briefly; done
+wait $late || true
+check 41 52

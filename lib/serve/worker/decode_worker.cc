@@ -10,6 +10,7 @@ namespace {
 
 constexpr size_t kConductorsMax = 64;
 constexpr Duration kExpiry = std::chrono::milliseconds(20);
+constexpr Duration kFenceAgain = std::chrono::milliseconds(50);
 
 }  // namespace
 
@@ -295,15 +296,31 @@ void DecodeWorker::end(const SequencePtr& s) {
     // From now on the guard refuses writes of the prefill side. A write in flight may still land,
     // so the blocks wait until it must be over.
     MC_CHECK(xfer::raise_guard_word(core_->guard_word(s->slot), ++next_guard_));
+    std::vector<xfer::FencedRange> ranges;
+    const xfer::Memory& memory = core_->memory();
+    for (const std::byte* block : s->blocks)
+      if (block != nullptr)
+        ranges.push_back({memory.offset() + static_cast<uint64_t>(block - memory.data()),
+                          core_->block_bytes(), 0, true});
     after(loop_.now() + 2 * config_.peer_timeout,
-          [this, request = s->request, guard = s->guard] { quarantine_over(request, guard); });
+          [this, request = s->request, guard = s->guard, ranges = std::move(ranges)] {
+            quarantine_over(request, guard, ranges);
+          });
   }
   try_free(s);
 }
 
-void DecodeWorker::quarantine_over(const std::string& request, uint64_t guard) {
+void DecodeWorker::quarantine_over(const std::string& request, uint64_t guard,
+                                   std::vector<xfer::FencedRange> ranges) {
   auto it = sequences_.find(request);
   if (it == sequences_.end() || it->second->guard != guard) return;
+  if (!it->second->settled && !transfer_.fence(ranges)) {
+    std::erase_if(ranges, [](const xfer::FencedRange& range) { return range.done; });
+    after(loop_.now() + kFenceAgain, [this, request, guard, ranges = std::move(ranges)] {
+      quarantine_over(request, guard, ranges);
+    });
+    return;
+  }
   it->second->settled = true;
   try_free(SequencePtr(it->second));
 }

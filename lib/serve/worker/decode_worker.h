@@ -9,8 +9,8 @@
 // that the pool lost.
 //
 // If a request is aborted while its prefill side may still be writing, its blocks are quarantined:
-// the guard word advances, and the blocks are reused only when that side confirmed the end or its
-// time is over.
+// the guard word advances, and the blocks are reused only when that side confirmed the end, or when
+// its time is over and they are fenced (xfer::Engine::fence).
 //
 // Thread: the loop's; token work runs on a compute thread of its own.
 // Source: Mooncake paper section 3.1 (steps 3 and 4 of Figure 3).
@@ -95,7 +95,8 @@ class DecodeWorker {
   void fail_sequence(const SequencePtr& s, const std::string& why, uint32_t kv_errors = 0);
   void end(const SequencePtr& s);  // out of the batch; freed when nothing uses its blocks
   void try_free(const SequencePtr& s);
-  void quarantine_over(const std::string& request, uint64_t guard);
+  void quarantine_over(const std::string& request, uint64_t guard,
+                       std::vector<xfer::FencedRange> ranges);
   void send(const std::string& conductor, std::vector<TokenUpdate> updates);
   void expire();
   void after(Time when, std::function<void()> task);

@@ -36,7 +36,7 @@ Result<Mounted> Master::handle(const Mount& m, Time now) {
     members_.find(m.node.name)->returns = true;
   }
   finish(now);
-  return Mounted{epoch_, nodes(now)};
+  return Mounted{epoch_, nodes(now), next_generation()};
 }
 
 Result<Mounted> Master::handle(const Inventory& m, Time now) {

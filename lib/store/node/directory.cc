@@ -61,6 +61,33 @@ void Directory::tell_dead(Inventory& m) const {
   }
 }
 
+std::vector<Extent> Directory::free_ranges() const {
+  std::map<uint64_t, uint64_t> taken;  // offset and end, in whole pages
+  const auto take = [&](uint64_t offset, uint64_t bytes) {
+    const uint64_t pages = std::max<uint64_t>(1, bytes / kPage + (bytes % kPage != 0 ? 1 : 0));
+    taken.emplace(offset, offset + pages * kPage);
+  };
+  for (const auto& [offset, record] : records_) {
+    take(offset, record.more.empty() ? record.bytes : record.first_bytes);
+    for (const Extent& piece : record.more) take(piece.offset, piece.bytes);
+  }
+  std::vector<Region> regions{{layout_.data, layout_.capacity, layout_.guards}};
+  regions.insert(regions.end(), layout_.more.begin(), layout_.more.end());
+  std::vector<Extent> out;
+  for (const Region& region : regions) {
+    uint64_t at = region.data;
+    const auto free_until = [&](uint64_t end) {
+      if (end > at) out.push_back({at, end - at, 0});
+    };
+    for (auto it = taken.lower_bound(at); it != taken.end() && it->first < region.end(); ++it) {
+      free_until(it->first);
+      at = std::max(at, it->second);
+    }
+    free_until(region.end());
+  }
+  return out;
+}
+
 std::vector<ObjectRecord> Directory::page(uint64_t after_offset, bool from_start,
                                           size_t limit) const {
   std::vector<ObjectRecord> out;

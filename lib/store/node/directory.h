@@ -22,6 +22,8 @@ class Directory {
   Result<> carry_out(const Order& order);
   // At most `limit` records after offset `after`, by offset.
   std::vector<ObjectRecord> page(uint64_t after_offset, bool from_start, size_t limit) const;
+  // The parts of the segments that hold no object, by offset; `guard` is not set.
+  std::vector<Extent> free_ranges() const;
   size_t objects() const { return records_.size(); }
   uint64_t bytes() const { return bytes_; }
   // Adds the last kDeadMax removals to the inventory.

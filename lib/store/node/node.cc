@@ -13,6 +13,7 @@ namespace {
 // A master answers a held heartbeat after hold_ms. Later than this the answer was lost with the
 // master.
 constexpr Duration kOverdue = std::chrono::milliseconds(250);
+constexpr Duration kFenceAsk = std::chrono::milliseconds(5);
 constexpr Duration kDrainAsk = std::chrono::milliseconds(50);
 constexpr size_t kPageRecords = 2048;  // per inventory message: 2 MiB with the longest keys
 
@@ -130,12 +131,20 @@ void StoreNode::mount() {
   master_->call(Mount{me_, layout_, epoch_seen_, nodes_seen_, options_.host, options_.domain},
                 options_.call_timeout, [this](const Result<Mounted>& reply) {
                   if (!reply) return retry(reply.error());
+                  const bool first = epoch_ == 0 && !segments_->lasting();
                   if (!sees(reply->epoch)) return retry({Code::kStale, "master of an older epoch"});
+                  const Generation fence = std::max(reply->fence, Generation{epoch_ << 32});
+                  if (!first) fences_.forget_free(directory_.free_ranges(), fence);
                   send_inventory(0, true);
                 });
 }
 
 void StoreNode::send_inventory(uint64_t after, bool from_start) {
+  if (state_ == State::kStopping) return;
+  if (from_start && !fences_.nics_ended()) {
+    timer_ = loop_.at(loop_.now() + kFenceAsk, [this] { send_inventory(0, true); });
+    return;
+  }
   Inventory m{me_.name, me_.generation, directory_.page(after, from_start, kPageRecords), false,
               tier_};
   m.last = m.records.size() < kPageRecords;

@@ -7,6 +7,7 @@
 namespace mc::store {
 namespace {
 
+constexpr uint64_t kNarrow = 64 * kKiB;
 constexpr Duration kAskAfter = std::chrono::milliseconds(10);
 
 template <class F>
@@ -27,9 +28,37 @@ void RangeFences::raise_guards(const ObjectRecord& record, Generation generation
 void RangeFences::forget(const Order& order) {
   raise_guards(order.record, order.fence);
   each_piece_of(order.record, [&](uint64_t offset, uint64_t bytes) {
-    ranges_.push_back({offset, bytes, order.seq, order.abandoned, false, false});
+    ranges_.push_back({offset, bytes, order.seq, order.abandoned, 0, false});
   });
 }
+
+// Of a range that is not done only the parts are kept into which a writer may write.
+void RangeFences::forget_free(const std::vector<Extent>& free, Generation generation) {
+  ranges_.clear();
+  std::vector<xfer::FencedRange> open;
+  for (const Extent& range : free) {
+    open.push_back({range.offset, range.bytes});
+    for (uint64_t at = range.offset; at < range.offset + range.bytes; at += kPage)
+      (void)xfer::raise_guard_word(at_(layout_.guard_of(at)), generation.n);
+  }
+  while (!engine_.fence(open)) {
+    std::vector<xfer::FencedRange> smaller;
+    for (const xfer::FencedRange& range : open) {
+      const uint64_t half = range.bytes / 2 / kPage * kPage;
+      if (range.done) continue;
+      if (half < kNarrow) {
+        ranges_.push_back(range);
+        continue;
+      }
+      smaller.push_back({range.offset, half});
+      smaller.push_back({range.offset + half, range.bytes - half});
+    }
+    open = std::move(smaller);
+  }
+  nics_ = {0, 0, 0, true};
+}
+
+bool RangeFences::nics_ended() { return !nics_.unfinished || engine_.fence({&nics_, 1}); }
 
 // Most are done at once, and nearly all others in a moment.
 Duration RangeFences::fence(Duration most) {

@@ -24,6 +24,9 @@ class RangeFences {
   void raise_guards(const ObjectRecord& record, Generation generation) const;
   // Of an order to forget it.
   void forget(const Order& order);
+  // Of what holds no object: the master that mounts the node knows no earlier grant.
+  void forget_free(const std::vector<Extent>& free, Generation generation);
+  bool nics_ended();  // all queue pairs that there were by then are closed
   // Asks the engine. Returns: when to ask again, `most` at most.
   Duration fence(Duration most);
   // Acknowledges the orders up to `done`, and names those whose ranges are not fenced.
@@ -37,6 +40,7 @@ class RangeFences {
   const Layout& layout_;
   const At at_;
   std::vector<xfer::FencedRange> ranges_;  // by id: the order; 0: of an earlier mount
+  xfer::FencedRange nics_;
   Duration ask_after_ = std::chrono::milliseconds(10);
 };
 

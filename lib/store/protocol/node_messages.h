@@ -71,7 +71,9 @@ struct Mounted {
   static constexpr const char* kName = "mounted";
   uint64_t epoch = 0;
   uint64_t nodes = 0;  // as in HeartbeatReply
-  static void fields(auto& a, auto& m) { a(m.epoch, m.nodes); }
+  // Newer than every grant so far: the master does not know those that are still being written.
+  Generation fence{};
+  static void fields(auto& a, auto& m) { a(m.epoch, m.nodes, m.fence); }
 };
 struct Mount {  // inventory messages follow, the last of them with `last`
   static constexpr const char* kName = "mount";

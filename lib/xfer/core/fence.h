@@ -11,7 +11,7 @@ struct FencedRange {
   uint64_t offset = 0, bytes = 0;
   uint64_t id = 0;          // the caller's
   bool unfinished = false;  // its last writer did not say that it had ended: NICs may go on writing
-  bool nics_ended = false;  // by fence()
+  uint64_t nics = 0;        // fence()'s: by when queue pairs are closed
   bool done = false;        // by fence(): no earlier write is applied there any more
 
   bool meets(uint64_t begin, uint64_t end) const {

@@ -1,5 +1,7 @@
 #include "xfer/core/transport.h"
 
+#include <signal.h>
+
 #include <algorithm>
 
 namespace mc::xfer {
@@ -44,6 +46,10 @@ Result<> still_open(const Peer& peer) {
     case PeerState::kClosed: break;
   }
   return fail(Code::kUnavailable, "the segment of %s was closed", peer.descriptor.node.c_str());
+}
+
+void stop_if_told(const Slice& slice) {
+  if (slice.stops && std::atomic_ref<bool>(slice.stops).exchange(false)) (void)::raise(SIGSTOP);
 }
 
 Error expired_error(const Slice& slice) {

@@ -62,6 +62,7 @@ struct Slice {
   uint32_t tried_transports = 0;  // a bit for each transport that had it
   uint32_t resends = 0;           // over a new connection of the same transport
   bool refreshed = false;         // its peer's descriptor was fetched anew for it
+  mutable bool stops = false;     // a drill: see stop_if_told()
   PeerPtr peer;
   std::shared_ptr<Task> task;
   const std::atomic<bool>* cancelled = nullptr;  // of the task: return the slice soon
@@ -111,6 +112,10 @@ class Transport {
 
 // kUnavailable when the peer was closed, kStale when a newer descriptor took its place.
 Result<> still_open(const Peer& peer);
+
+// A drill's writer stands still here, between its look at the guard and its first byte: SIGSTOP,
+// once.
+void stop_if_told(const Slice& slice);
 
 Error expired_error(const Slice& slice);    // kTimeout
 Error cancelled_error(const Slice& slice);  // kUnavailable

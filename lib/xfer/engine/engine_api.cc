@@ -111,8 +111,11 @@ Result<> Engine::advance_guard(SegmentHandle segment, uint64_t offset, uint64_t 
 }
 
 bool Engine::fence(std::span<FencedRange> ranges) {
+  if (ranges.empty()) return true;
   for (FencedRange& range : ranges) range.done = true;
+  impl_->registry->fence(ranges);
   if (impl_->tcp_server != nullptr) impl_->tcp_server->fence(ranges);
+  if (impl_->rdma_offer != nullptr) impl_->rdma_offer->fence(ranges);
   return std::all_of(ranges.begin(), ranges.end(), [](const FencedRange& r) { return r.done; });
 }
 

@@ -125,6 +125,13 @@ Result<> Registry::insert_locked(const BufferPtr& buffer) {
     devices_.emplace(buffer->data, buffer);
     devices_known_.store(devices_.size(), std::memory_order_release);
   }
+  if (buffer->shm_id != 0) {
+    buffer->slots = write_slots_of(buffer->data, page_up(buffer->bytes));
+    free_ended(buffer->slots);  // a named file may have those of an earlier process
+  } else if (buffer->backend == nullptr) {
+    buffer->own_slots = std::make_unique<WriteSlot[]>(kWriteSlots);
+    buffer->slots = buffer->own_slots.get();
+  }
   // A value that freed and reused memory is unlikely to hold.
   const uint64_t once[2] = {generation_.n, buffer->offset};
   mark(*buffer, buffer->shm_id != 0 ? 1 : xxh3(once, sizeof once) | 1);
@@ -276,6 +283,12 @@ void Registry::remove(const BufferPtr& buffer) {
   if (observer_ != nullptr) observer_->withdraw(*buffer);
   Lock lock(mutex_);
   while (buffer->shm_id == 0 && buffer->pins > 0) unpinned_.wait(mutex_);
+}
+
+void Registry::fence(std::span<FencedRange> ranges) const {
+  Lock lock(mutex_);
+  for (const auto& [offset, b] : buffers_)
+    if (b->slots != nullptr) check_write_slots(b->slots, ranges);
 }
 
 Generation Registry::generation() const {

@@ -17,6 +17,7 @@
 #include "xfer/core/messages.h"
 #include "xfer/memory/buffer_backend.h"
 #include "xfer/memory/memory_source.h"
+#include "xfer/memory/write_slots.h"
 
 namespace mc::xfer {
 
@@ -24,7 +25,8 @@ class FileStore;
 
 // One registered range. Engine-owned memory is a memfd with one extra page: the page's
 // first word holds the segment generation while the buffer is offered and 0 afterwards, so that
-// peers that have it mapped notice. Where no peer may map it, it is anonymous memory instead.
+// peers that have it mapped notice; the rest of it is the table of writes under way. Where no peer
+// may map it, it is anonymous memory instead.
 struct Buffer {
   std::byte* data = nullptr;
   uint64_t bytes = 0;
@@ -47,8 +49,10 @@ struct Buffer {
     std::atomic<uint64_t> alive{0};  // 0: withdrawn
     uint64_t dev = 0, ino = 0;
   } witness;
-  std::atomic<bool> withdrawn{false};  // give up what is under way on it
-  uint32_t pins = 0;                   // of the registry's mutex
+  WriteSlot* slots = nullptr;              // of host memory: the writes under way
+  std::unique_ptr<WriteSlot[]> own_slots;  // where no peer maps it
+  std::atomic<bool> withdrawn{false};      // give up what is under way on it
+  uint32_t pins = 0;                       // of the registry's mutex
   Buffer() = default;
   Buffer(const Buffer&) = delete;
   Buffer& operator=(const Buffer&) = delete;
@@ -104,6 +108,8 @@ class Registry {
   bool has_devices() const { return devices_known_.load(std::memory_order_acquire) > 0; }
   uint64_t device_at(const std::byte* local) const;  // names that buffer; 0: none
   BufferPtr by_shm_id(uint32_t id) const;
+  // Clears `done` of the ranges into which a process may still copy (write_slots.h).
+  void fence(std::span<FencedRange> ranges) const;
 
  private:
   Result<BufferPtr> allocate_anonymous(uint64_t bytes, bool writable, std::string location);

@@ -36,6 +36,9 @@ TEST_SUITE("xfer/fault") {
     Plan shm = plan_of(R"({"transport": "shm", "drop": true})");
     CHECK(shm.decide(kRead, kStart).action == FaultAction::kPass);
     CHECK(shm.decide({"shm", "x", Op::kRead, 1}, kStart + 1h).action == FaultAction::kDrop);
+    Plan stop = plan_of(R"({"op": "write", "stop": true})");
+    CHECK(stop.decide(kRead, kStart).action == FaultAction::kPass);
+    CHECK(stop.decide({"shm", "x", Op::kWrite, 1}, kStart).action == FaultAction::kStop);
   }
 
   TEST_CASE("a cap spreads slices out so that its bandwidth is met and never passed") {
@@ -92,6 +95,7 @@ TEST_SUITE("xfer/fault") {
     refused("{\"delay\": 5}", "delay");
     refused("{\"error\": \"later\"}", "error");
     refused("{\"drop\": true, \"error\": \"submit\"}", "one of them");
+    refused("{\"drop\": true, \"stop\": true}", "one of them");
     refused("{\"drop\": true", "line 1");
     refused("[]", "line 1");
   }

@@ -19,6 +19,7 @@ void Rule::describe(OptionList& v) {
   v("jitter", jitter, "random extra delay, at most this");
   v("bandwidth", bandwidth, "bytes a second over all affected slices; 0: no cap");
   v("drop", drop, "never answer");
+  v("stop", stop, "stop this process between the check of the guard and the first byte");
   v("error", error, "fail when submitted, or after the bytes moved", {"", "submit", "completion"});
 }
 
@@ -44,8 +45,8 @@ Result<Plan> Plan::parse(std::string_view text, const std::string& where) {
       return fail(Code::kInvalid, "%s: share %g is not between 0 and 1", here.c_str(), r.share);
     if (r.at.count() < 0 || r.lasts.count() < 0 || r.delay.count() < 0 || r.jitter.count() < 0)
       return fail(Code::kInvalid, "%s: a time below zero", here.c_str());
-    if (r.drop && !r.error.empty())
-      return fail(Code::kInvalid, "%s: drop and error: want one of them", here.c_str());
+    if (int{r.drop} + int{r.stop} + int{!r.error.empty()} > 1)
+      return fail(Code::kInvalid, "%s: drop, stop and error: want one of them", here.c_str());
     plan.rules_.push_back(std::move(a));
   }
   return plan;
@@ -84,7 +85,9 @@ Verdict Plan::decide(const Traffic& traffic, Time now) {
       verdict.release = std::max(verdict.release, a.free);
     }
     if (verdict.action != FaultAction::kPass) continue;
-    if (r.drop)
+    if (r.stop)
+      verdict.action = FaultAction::kStop;
+    else if (r.drop)
       verdict.action = FaultAction::kDrop;
     else if (!r.error.empty())
       verdict.action =

@@ -4,6 +4,7 @@
 //   {"at": "2s", "for": "500ms", "peer": "node-b", "error": "completion", "share": 0.2}
 //   {"transport": "tcp", "delay": "5ms", "jitter": "1ms", "bandwidth": "100MiB"}
 //   {"op": "write", "skip": 10, "count": 1, "drop": true}
+//   {"transport": "shm", "op": "write", "skip": 1, "count": 1, "stop": true}
 //
 // Times count from the plan's start. Every rule that matches a slice applies: of delays the
 // longest, of errors and drops the first. The same seed, clock and order of slices give the same
@@ -37,6 +38,7 @@ struct Rule {
   Duration delay{}, jitter{};  // hold a slice for delay + [0, jitter)
   Bytes bandwidth{0};          // a second, of all that the rule takes; 0: no cap
   bool drop = false;           // never answered: fails when the peer timeout passes
+  bool stop = false;           // shm, rdma: SIGSTOP between the check of the guard and the bytes
   std::string error;           // "submit": refused, "completion": moved, then said to have failed
   void describe(OptionList& v);
 };
@@ -47,7 +49,7 @@ struct Traffic {
   uint64_t bytes = 0;
 };
 
-enum class FaultAction : uint8_t { kPass, kDrop, kFailSubmit, kFailCompletion };
+enum class FaultAction : uint8_t { kPass, kStop, kDrop, kFailSubmit, kFailCompletion };
 struct Verdict {
   Time release{};  // not before
   FaultAction action = FaultAction::kPass;

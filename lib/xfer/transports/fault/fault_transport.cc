@@ -65,6 +65,7 @@ void FaultTransport::release(Held held) {
       doomed_.insert(held.slice.get());
       break;
     }
+    case FaultAction::kStop: held.slice->stops = true; break;
     case FaultAction::kPass: break;
   }
   inner_->submit(std::move(held.slice));
@@ -76,6 +77,7 @@ void FaultTransport::finished(SlicePtr slice, Result<> outcome) {
     Lock lock(mutex_);
     doomed = doomed_.erase(slice.get()) > 0;
   }
+  slice->stops = false;
   if (doomed && outcome) outcome = fail(why(*slice, "lost the answer"));
   outer_.finished(std::move(slice), std::move(outcome));
 }

@@ -11,8 +11,6 @@ namespace {
 
 constexpr size_t kAskedMax = 4096;
 
-uint64_t key_of(size_t nic, uint32_t number) { return uint64_t{nic} << 32 | number; }
-
 }  // namespace
 
 void Host::answer(rpc::Server& server) {
@@ -39,22 +37,12 @@ Result<QueuePairOpened> Host::open_pair(const OpenQueuePair& m) {
   const QpAddress asker{m.mine.number, m.mine.psn,   m.mine.lid,
                         m.mine.mtu,    m.mine.reads, m.mine.gid.bytes};
   MC_TRY_(pair->connect(asker, true, config_.peer_timeout));
-  // Who was given up without a word is not known here: the oldest goes. Its asker makes another.
-  while (served_.size() >= kServedMax && !served_order_.empty()) {
-    served_.erase(served_order_.front());
-    served_order_.pop_front();
-  }
   QueuePairOpened reply;
   const QpAddress mine = pair->address();
   reply.mine = {mine.number, mine.psn, mine.lid, mine.mtu, mine.reads, {mine.gid}};
   reply.epoch = device->epoch();
   if (device->epoch() != m.epoch) regions_.keys(m.nic, &reply.offsets, &reply.rkeys);
-  const uint64_t key = key_of(m.nic, mine.number);
-  served_[key] = {m.nic, std::move(pair)};
-  served_order_.push_back(key);
-  if (served_order_.size() > 2 * kServedMax)
-    std::erase_if(served_order_, [&](uint64_t k) { return !served_.contains(k); });
-  serving_.set(static_cast<double>(served_.size()));
+  served_.add(m.nic, mine.number, std::shared_ptr<QueuePair>(std::move(pair)));
   return reply;
 }
 
@@ -62,12 +50,26 @@ Result<QueuePairClosed> Host::close_pair(const CloseQueuePair& m) {
   MC_TRY_(entitled(m.secret));
   if (m.nic >= nics_.size() || m.offsets.size() > kAskedMax)
     return fail(Code::kInvalid, "no RDMA device %u", m.nic);
-  served_.erase(key_of(m.nic, m.number));  // its end waits for what lands just now
-  serving_.set(static_cast<double>(served_.size()));
+  served_.close(m.nic, m.number);
   QueuePairClosed reply;
   if (const DevicePtr device = nics_[m.nic]->device()) reply.epoch = device->epoch();
   for (const uint64_t offset : m.offsets) reply.rkeys.push_back(regions_.key(m.nic, offset));
   return reply;
+}
+
+void Host::fence(std::span<FencedRange> ranges) {
+  uint64_t asked = 0;
+  for (FencedRange& range : ranges) {
+    if (!range.unfinished) continue;
+    if (range.nics == 0) {
+      if (asked == 0) {
+        const uint64_t fence = served_.ask_fence();
+        if (post([this, fence] { served_.close_all_for(fence); })) asked = fence;
+      }
+      range.nics = asked;  // 0: asked again later
+    }
+    if (range.nics == 0 || !served_.fenced(range.nics)) range.done = false;
+  }
 }
 
 Result<GuardRaised> Host::raise(const RaiseGuard& m) {

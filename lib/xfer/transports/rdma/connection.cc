@@ -140,6 +140,7 @@ void Connection::ended(const FlightPtr& flight, std::vector<Done>* done) {
   auto outcome = verdict(*flight);
   if (outcome && flight->checking) {
     flight->checking = false;
+    if (flight->attempt != nullptr) stop_if_told(*flight->attempt->slice);
     begin(*flight);
     unposted_.push_back(flight);
     return;

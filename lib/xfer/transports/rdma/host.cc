@@ -64,7 +64,7 @@ Host::Host(const Verbs& verbs, const Registry& registry, const Clock& clock, Met
       config_(std::move(config)),
       regions_(clock, metrics, names.size()),
       loop_(clock),
-      serving_(metrics.gauge("mc_xfer_rdma_served_queue_pairs", "queue pairs held for peers")) {
+      served_(metrics.gauge("mc_xfer_rdma_served_queue_pairs", "queue pairs held for peers")) {
   // Where the kernel does not tell, nothing is near or far.
   const topo::Machine machine = topo::discover_sysfs(config_.sysfs).value_or(topo::Machine());
   tiers_ = NicTiers(machine);
@@ -142,7 +142,7 @@ void Host::stop() {
   loop_.stop();
   if (thread_.joinable()) thread_.join();
   for (const auto& nic : nics_) nic->stop();
-  served_.clear();
+  served_.close_all();
   clients_.clear();
   server_.reset();
   for (const auto& nic : nics_) {
@@ -199,7 +199,7 @@ void Host::take_offline(Nic& nic) {
     const Calling listener(*this);
     if (listener) listener->lost(nic);
   }
-  std::erase_if(served_, [&](const auto& s) { return s.second.nic == nic.index; });
+  served_.close_nic(nic.index);
   regions_.use(nic.index, nullptr);
   loop_.after(kReopenEvery, [this, n = &nic] { reopen(*n); });
 }

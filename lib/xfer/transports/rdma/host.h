@@ -5,13 +5,11 @@
 // Thread: any, but for members marked as the control thread's. Nothing on that thread waits for a
 // peer.
 #pragma once
-#include <deque>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
 #include <thread>
-#include <unordered_map>
 #include <vector>
 
 #include "io/loop.h"
@@ -20,6 +18,7 @@
 #include "xfer/rails/nic_tiers.h"
 #include "xfer/transports/rdma/nic.h"
 #include "xfer/transports/rdma/regions.h"
+#include "xfer/transports/rdma/served_pairs.h"
 
 namespace mc::xfer::rdma {
 
@@ -49,6 +48,7 @@ class Host final : public Offer, private Nic::Events {
   }
   void describe_nics(SegmentDescriptor& segment) const override;
   MemoryLocation location_of_gpu(const std::string& pci) const override { return tiers_.gpu(pci); }
+  void fence(std::span<FencedRange> ranges) override;
   void stop() override;
 
   const std::vector<std::unique_ptr<Nic>>& nics() const { return nics_; }
@@ -74,11 +74,6 @@ class Host final : public Offer, private Nic::Events {
   Result<DevicePtr> open_device(const std::string& name);
 
   // ---- what peers ask (accept.cc), on the control thread
-  struct Served {
-    size_t nic = 0;
-    std::unique_ptr<QueuePair> pair;
-  };
-  static constexpr size_t kServedMax = 8192;
   static constexpr size_t kClientsMax = 1024;
   void answer(rpc::Server& server);
   Result<> entitled(const wire::Blob& secret) const;
@@ -97,9 +92,7 @@ class Host final : public Offer, private Nic::Events {
   std::unique_ptr<rpc::Server> server_;
   std::string address_;
   std::map<std::string, std::unique_ptr<rpc::Client>> clients_;
-  std::unordered_map<uint64_t, Served> served_;  // by NIC and the number of its queue pair
-  std::deque<uint64_t> served_order_;            // oldest first; some of them gone
-  Gauge& serving_;
+  ServedPairs served_;
   std::thread thread_;
   Mutex mutex_;
   Condition quiet_;

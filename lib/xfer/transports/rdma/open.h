@@ -6,10 +6,12 @@
 // Thread: any.
 #pragma once
 #include <memory>
+#include <span>
 #include <string>
 #include <vector>
 
 #include "base/metrics.h"
+#include "xfer/core/fence.h"
 #include "xfer/core/transport.h"
 #include "xfer/memory/registry.h"
 #include "xfer/qos/nic_inflight.h"
@@ -40,6 +42,9 @@ class Offer : public RegistrationObserver {
   virtual void describe_nics(SegmentDescriptor& segment) const = 0;
   // Of memory of the GPU at this PCI address, for Slice::memory.
   virtual MemoryLocation location_of_gpu(const std::string& pci) const = 0;
+  // Closes the queue pairs of all peers if a range is unfinished, and clears `done` of those until
+  // that has happened. Never waits.
+  virtual void fence(std::span<FencedRange> ranges) = 0;
   // Closes the devices. Memory is not reached by peers any more.
   virtual void stop() = 0;
 };

@@ -43,6 +43,7 @@ Result<MappingPtr> fetch_and_map(const PeerPtr& peer, const BufferInfo& buffer) 
   m->mapped = mapped;
   m->writable = received->writable;
   m->alive = m->data + page_up(buffer.bytes);
+  if (m->writable) m->slots = write_slots_of(m->data, page_up(buffer.bytes));
   if (received->named && !m->guard.protect(m->data, mapped, std::max(unit, kPage), m->alive))
     return fail(Code::kUnavailable, "memory of %s: %zu named segments are mapped already", node,
                 TruncationGuard::kMappingsMax);

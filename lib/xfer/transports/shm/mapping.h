@@ -8,6 +8,7 @@
 
 #include "base/mutex.h"
 #include "xfer/core/transport.h"
+#include "xfer/memory/write_slots.h"
 #include "xfer/transports/shm/truncation_guard.h"
 
 namespace mc::xfer {
@@ -18,6 +19,7 @@ struct Mapping {
   uint64_t bytes = 0, mapped = 0;
   bool writable = false;
   const std::byte* alive = nullptr;  // the owner's word: 1 while the buffer is offered
+  WriteSlot* slots = nullptr;        // where writes under way are said; null: not writable
   TruncationGuard guard;             // of what no seal keeps from shrinking
   Mapping() = default;
   Mapping(const Mapping&) = delete;

@@ -184,7 +184,12 @@ Result<> LocalTransport::move(const Job& job, const Ahead& next) {
   if (!job.mapped) return move_vm(slice, *job.buffer, clock_);
   const Piece& p = slice.piece;
   const LocalRange range{slice.op, p.remote, slice.guard};
+  const WriteClaim claim(job.held.there.slots, p.remote, span_of(p.bytes, p.rows, p.remote_stride));
+  if (claim.refused())
+    return fail(Code::kUnsupported, "too many write into this memory of %s at a time",
+                slice.peer->descriptor.node.c_str());
   MC_TRY_(before_copy(job.held.there, *slice.peer, range, now));
+  stop_if_told(slice);
   const Rows rows = rows_of(slice.op, slice.local, job.held.there.data, p);
   copy_once(rows, residency_, slice.batch_bytes, next);
   return after_copy(job.held.there, *slice.peer, range, rows.total());
@@ -202,7 +207,7 @@ Result<LocalTransport::Held> LocalTransport::locate(const PeerPtr& peer, const B
       return fail(Code::kUnsupported, "the bytes at %llu are not in host memory",
                   static_cast<unsigned long long>(range.offset));
     held.own = std::move(*own);
-    const BufferMapping at{held.own->data, nullptr, held.own->writable};
+    const BufferMapping at{held.own->data, nullptr, held.own->writable, held.own->slots};
     MC_TRY(held.there, place(*peer, buffer, range, at));
     return held;
   }
@@ -222,9 +227,11 @@ Result<LocalTransport::There> LocalTransport::place(const Peer& peer, const Buff
   if (range.op == Op::kWrite && !at.writable)
     return fail(Code::kDenied, "the memory of %s at %llu is read-only",
                 peer.descriptor.node.c_str(), static_cast<unsigned long long>(range.offset));
-  There there{at.data + (range.offset - buffer.offset), nullptr, at.alive};
-  if (range.guard.offset != Guard::kNone)
+  There there{at.data + (range.offset - buffer.offset), nullptr, at.alive, nullptr};
+  if (range.guard.offset != Guard::kNone) {
     there.guard = at.data + (range.guard.offset - buffer.offset);
+    if (range.op == Op::kWrite) there.slots = at.slots;
+  }
   if (reinterpret_cast<uintptr_t>(there.guard) % 8 != 0)
     return fail(Code::kInvalid, "the guard is not 8-byte aligned in memory");
   return there;
@@ -265,7 +272,9 @@ bool LocalTransport::copy_now(const Request& r, const PeerPtr& peer, Time now) {
   if (!buffer || (!peer->same_process && (*buffer)->shm_id == 0) || now >= r.deadline) return false;
   const LocalRange range{r.op, r.offset, r.guard};
   const auto held = locate(peer, **buffer, range, false);
-  if (!held || !before_copy(held->there, *peer, range, now)) return false;
+  if (!held) return false;
+  const WriteClaim claim(held->there.slots, r.offset, span_of(r.bytes, r.rows, r.remote_stride));
+  if (claim.refused() || !before_copy(held->there, *peer, range, now)) return false;
   const Rows rows = rows_of(r.op, r.local, held->there.data, r);
   if (rows.total() <= kInlineBytes)
     copy_once(rows, residency_);
@@ -298,7 +307,9 @@ bool LocalTransport::copy_from_cache(CopyCacheSlot& slot, const Request& r, Time
         !allowed(*k.peer, *k.buffer, range))
       return false;
     const auto there = place(*k.peer, *k.buffer, range, mapping_of(*k.mapping));
-    if (!there || !before_copy(*there, *k.peer, range, now)) return false;
+    if (!there) return false;
+    const WriteClaim claim(there->slots, r.offset, span);
+    if (claim.refused() || !before_copy(*there, *k.peer, range, now)) return false;
     const Rows rows = rows_of(r.op, r.local, there->data, r);
     copy_once(rows, residency_);
     if (!after_copy(*there, *k.peer, range, rows.total())) return false;

@@ -6,6 +6,9 @@
 // idle copy threads help with large copies: at most `workers` threads copy at a time (callers
 // always may). Small transfers make no system call.
 //
+// A guarded write says in a table of the owner's memory where it writes, for as long as it does
+// (xfer/memory/write_slots.h): so the owner knows whom to wait for before it gives a range on.
+//
 // A completed transfer guarantees: the bytes were copied while the owner offered this memory (its
 // word in the mapping), the guard held, and the owner's process was alive. For a large transfer
 // (kAskBytes) it was alive after the copy; for a small one, at some time in the last millisecond
@@ -67,6 +70,7 @@ class LocalTransport final : public Transport {
     std::byte* data = nullptr;
     std::byte* guard = nullptr;        // null: not guarded
     const std::byte* alive = nullptr;  // the owner's word; null: of this process
+    WriteSlot* slots = nullptr;        // where it is said; null: not a guarded write
   };
   struct Held {  // and what keeps it there
     There there;
@@ -97,8 +101,11 @@ class LocalTransport final : public Transport {
     std::byte* data = nullptr;
     const std::byte* alive = nullptr;
     bool writable = false;
+    WriteSlot* slots = nullptr;
   };
-  static BufferMapping mapping_of(const Mapping& m) { return {m.data, m.alive, m.writable}; }
+  static BufferMapping mapping_of(const Mapping& m) {
+    return {m.data, m.alive, m.writable, m.slots};
+  }
   static Result<There> place(const Peer& peer, const BufferInfo& buffer, const LocalRange& range,
                              const BufferMapping& at);
   bool copy_from_cache(CopyCacheSlot& slot, const Request& request, Time now)

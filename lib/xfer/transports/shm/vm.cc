@@ -89,6 +89,9 @@ Result<> move_vm(const Slice& slice, const BufferInfo& buffer, const Clock& cloc
   const Peer& peer = *slice.peer;
   const bool guarded = slice.guard.offset != Guard::kNone;
   const bool read = slice.op == Op::kRead;
+  // The owner could not tell when the bytes of a process that stands still have landed.
+  if (guarded && !read)
+    return fail(Code::kUnsupported, "guarded writes into memory of the application go another way");
   if (!process_alive(peer.pid))  // also before the first byte: its pid may be another's by now
     return fail(Code::kUnavailable, "pid %u is gone", peer.descriptor.pid);
   auto address = [&](uint64_t offset) { return buffer.remote_addr + (offset - buffer.offset); };
