@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <filesystem>
 #include <fstream>
+#include <utility>
 #include <vector>
 
 #include "base/units.h"
@@ -10,7 +11,97 @@
 namespace mc {
 namespace {
 
+constexpr size_t kFewMembers = 8;
+constexpr size_t kErrorMax = 256;  // of a parser's message: it quotes what it read
 constexpr size_t kFileMax = 256 * kMiB;
+
+// Builds a value while its text is parsed. An object's members are appended, and names that occur
+// twice are found when it ends: the ordered object's own way in compares each name with all others.
+class Builder {
+ public:
+  explicit Builder(const JsonLimits& limits) : limits_(limits) {}
+  std::string error;
+  Json take() { return std::move(root_); }
+
+  bool null() { return put(nullptr); }
+  bool boolean(bool v) { return put(v); }
+  bool number_integer(Json::number_integer_t v) { return put(v); }
+  bool number_unsigned(Json::number_unsigned_t v) { return put(v); }
+  bool number_float(Json::number_float_t v, const std::string&) { return put(v); }
+  bool string(std::string& v) { return put(std::move(v)); }
+  bool binary(Json::binary_t&) { return refuse("binary"); }
+  bool start_object(size_t) { return open(Json::object()); }
+  bool start_array(size_t) { return open(Json::array()); }
+  bool key(std::string& name) {
+    Members& members = top();
+    if (members.size() >= limits_.members)
+      return refuse(strf("an object has more than %zu members", limits_.members));
+    members.emplace_back(std::move(name), nullptr);
+    return true;
+  }
+  bool end_object() {
+    const std::string* const twice = repeated(top());
+    if (twice != nullptr) return refuse("'" + escape(*twice) + "' occurs twice in an object");
+    return end_array();
+  }
+  bool end_array() {
+    open_.pop_back();
+    return true;
+  }
+  bool parse_error(size_t, const std::string&, const std::exception& e) {
+    std::string what = e.what();  // "[json.exception.parse_error.101] parse error at line 1, ..."
+    if (const auto at = what.find("] "); at != std::string::npos) what.erase(0, at + 2);
+    if (what.size() > kErrorMax) what = what.substr(0, kErrorMax) + "...";
+    return refuse(std::move(what));
+  }
+
+ private:
+  using Members = std::vector<std::pair<const std::string, Json>>;  // what an ordered object is
+  Members& top() { return open_.back()->get_ref<Json::object_t&>(); }
+  bool refuse(std::string why) {
+    error = std::move(why);
+    return false;
+  }
+  bool put(Json&& value) { return place(std::move(value)) != nullptr; }
+  bool open(Json&& empty) {
+    if (open_.size() >= limits_.depth)
+      return refuse(strf("JSON nested deeper than %zu levels", limits_.depth));
+    Json* const placed = place(std::move(empty));
+    if (placed != nullptr) open_.push_back(placed);
+    return placed != nullptr;
+  }
+  Json* place(Json&& value) {
+    if (++values_ > limits_.values) {
+      refuse(strf("more than %zu values", limits_.values));
+      return nullptr;
+    }
+    if (open_.empty()) return &(root_ = std::move(value));
+    Json& outer = *open_.back();
+    if (outer.is_object()) return &(top().back().second = std::move(value));
+    auto& list = outer.get_ref<Json::array_t&>();
+    return &list.emplace_back(std::move(value));
+  }
+  static const std::string* repeated(const Members& members) {
+    if (members.size() <= kFewMembers) {
+      for (size_t i = 1; i < members.size(); ++i)
+        for (size_t j = 0; j < i; ++j)
+          if (members[i].first == members[j].first) return &members[i].first;
+      return nullptr;
+    }
+    std::vector<const std::string*> names;  // sorted: a hash could be made to collide
+    names.reserve(members.size());
+    for (const auto& member : members) names.push_back(&member.first);
+    std::sort(names.begin(), names.end(), [](auto* a, auto* b) { return *a < *b; });
+    const auto at =
+        std::adjacent_find(names.begin(), names.end(), [](auto* a, auto* b) { return *a == *b; });
+    return at == names.end() ? nullptr : *at;
+  }
+
+  const JsonLimits& limits_;
+  Json root_;
+  std::vector<Json*> open_;  // arrays and objects around the next value, outermost first
+  size_t values_ = 0;
+};
 
 Failure wrong_type(const char* key, const char* want, const Json& got) {
   return fail(Code::kInvalid, "'%s' is %s, want %s", key, got.type_name(), want);
@@ -34,6 +125,14 @@ const Json* member(const Json& object, const char* key) {
   if (!object.is_object()) return nullptr;
   const auto it = object.find(key);
   return it == object.end() || it->is_null() ? nullptr : &*it;
+}
+
+Result<Json> parse_json(std::string_view text, const JsonLimits& limits) {
+  Builder builder(limits);
+  if (!Json::sax_parse(text.begin(), text.end(), &builder, Json::input_format_t::json, true,
+                       limits.comments))
+    return fail(Code::kInvalid, "%s", builder.error.c_str());
+  return builder.take();
 }
 
 Result<Json> read_json_file(const std::string& path) {
@@ -60,6 +159,11 @@ Result<Json> read_json_file(const std::string& path) {
 
 std::string dump_json(const Json& json, int indent) {
   return json.dump(indent, ' ', false, Json::error_handler_t::replace);
+}
+
+void append_member(Json& object, std::string name, Json value) {
+  auto& members = object.get_ref<Json::object_t&>();
+  members.emplace_back(std::move(name), std::move(value));
 }
 
 void append_quoted(std::string& out, std::string_view text) {

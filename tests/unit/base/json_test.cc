@@ -7,7 +7,6 @@
 #include <cstdlib>
 
 #include "base/json.h"
-#include "base/random.h"
 #include "base/units.h"
 
 using namespace mc;
@@ -81,51 +80,10 @@ TEST_CASE("values are what the text says, and an error quotes little of it") {
         "{\"n\":null,\"t\":true,\"i\":-7,\"u\":18446744073709551615,\"d\":1.5,"
         "\"s\":\"\u00e9\\n\",\"a\":[[],{},[{\"x\":[1]}]]}");
   CHECK(parse_json("7")->get<int>() == 7);
-  CHECK(why("[1e999]").find("too large") != std::string::npos);
+  CHECK(why("[1e999]").find("number overflow") != std::string::npos);
   const std::string long_error = why("[\"" + std::string(100'000, 'x') + "\x01\"]");
   CHECK(long_error.find("line 1, column 100003") != std::string::npos);
   CHECK(long_error.size() < 300);
-}
-
-TEST_CASE("what is JSON, and what it says, is as another parser has it") {
-  const auto compare = [](const std::string& text, const JsonLimits& limits) {
-    const auto ours = parse_json(text, limits);
-    if (!ours && ours.error().what.find("occurs twice") != std::string::npos) return;
-    const Json theirs = Json::parse(text, nullptr, false, limits.comments);
-    CAPTURE(text);
-    CHECK(ours.has_value() != theirs.is_discarded());
-    if (ours) CHECK(dump_json(*ours) == dump_json(theirs));
-  };
-  const std::string texts[] = {
-      R"({"a":[1,-2,3.5,1e3,-0,0.1e-2,-1.25E+2,1e-400,18446744073709551616,-9223372036854775809]})",
-      R"( [ true , false , null , "" , "x\"\\\/\b\f\n\r\t\u0041\u00e9\u20ac\ud83d\ude00" ] )",
-      "\xEF\xBB\xBF{\"k\":{},\"\":[[],[{}]],\"\xC3\xA9\xE2\x82\xAC\xF0\x9F\x98\x80\":"
-      "\"\xED\x9F\xBF\"}",
-      "// a\n{/* b */\"a\"/**/:1// c\n,\"b\":2}//",
-      R"(["\ud800","\udc00","\ud800\u0041","\u12"])",
-      "[01,1.,.5,+1,-,1e,1e+,nan,tru,\"\t\",\"\xC0\x80\",\"\xED\xA0\x80\",\"\xF4\x90\x80\x80\"]",
-      "[1]]",
-      "[1,]",
-      "{\"a\"}",
-      "{\"a\":1,}",
-      "{1:2}",
-      "",
-      " ",
-      "\"",
-      "[",
-      "{",
-      "1 2"};
-  Random random(7);
-  const std::string alphabet = "[]{},:\"\\/*\n tfnue019-+.E\x01\x80\xC3\xED\xF4";
-  for (const std::string& text : texts) {
-    for (size_t n = 0; n <= text.size(); ++n) compare(text.substr(0, n), kJsonMessage);
-    for (int i = 0; i < 2000; ++i) {
-      std::string bad = text;
-      for (uint64_t k = 0; k <= random.below(3) && !bad.empty(); ++k)
-        bad[random.below(bad.size())] = alphabet[random.below(alphabet.size())];
-      compare(bad, i % 2 == 0 ? kJsonMessage : kJsonFile);
-    }
-  }
 }
 
 TEST_CASE("a file is read up to a limit") {
