@@ -24,14 +24,14 @@ struct ShmHeard {
   static constexpr const char* kName = "echoed";
   std::string text;
   std::vector<std::string> more{};
-  static void fields(auto& a, auto& m) { a(m.text, m.more); }
+  static void fields(auto& a, auto& m) { a(m.text, wire::at_most<wire::kListMax>(m.more)); }
 };
 struct ShmSaid {
   static constexpr const char* kName = "echo";
   using Reply = ShmHeard;
   std::string text;
   std::vector<std::string> more{};
-  static void fields(auto& a, auto& m) { a(m.text, m.more); }
+  static void fields(auto& a, auto& m) { a(m.text, wire::at_most<wire::kListMax>(m.more)); }
 };
 
 // A server on a thread of its own; "later" is never answered.
