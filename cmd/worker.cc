@@ -55,6 +55,9 @@ void WorkerProgram::describe(OptionList& v) {
   v("recompute-after", recompute_after,
     "compute a prompt here if its KV has not arrived after this time; 0: its request fails at the "
     "deadline");
+  v("conductor-timeout", conductor_timeout,
+    "tokens are sent again to a conductor that does not take them; after this time its requests "
+    "end");
   v("trace-events", trace_events,
     "file for a Chrome trace of computing, sending and decoding; written at the end");
   v("calibrate", calibrate,
@@ -68,6 +71,8 @@ void WorkerProgram::describe(OptionList& v) {
 Result<> WorkerProgram::check() const {
   if (pool_timeout <= Duration::zero())
     return fail(Code::kInvalid, "--pool-timeout: want more than 0, as 2s");
+  if (conductor_timeout <= Duration::zero())
+    return fail(Code::kInvalid, "--conductor-timeout: want more than 0, as 60s");
   if ((!stage.empty() || !cpp_group.empty()) && role != "prefill")
     return fail(Code::kInvalid, "--stage and --cpp-group are for --role prefill, not %s",
                 escape(role).c_str());
@@ -133,6 +138,7 @@ serve::DecodeConfig WorkerProgram::decode(uint32_t blocks) const {
   c.tbt_slo = tbt_slo;
   c.kv_deadline = kv_deadline;
   c.recompute_after = recompute_after;
+  c.conductor_timeout = conductor_timeout;
   c.peer_timeout = transfer.peer_timeout;
   c.store.master = worker.master;
   c.store.timeout = pool_timeout;

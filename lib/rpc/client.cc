@@ -1,11 +1,16 @@
 #include "rpc/client.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/units.h"
 #include "rpc/client_impl.h"
 
 namespace mc::rpc {
+namespace {
+constexpr Duration kLoopLate = std::chrono::milliseconds(500);
+}
+
 namespace detail {
 
 std::string envelope_of(const char* type, uint64_t id, Duration budget,
@@ -270,6 +275,13 @@ bool Client::answer(size_t at, const detail::Answered& answer) {
 void Client::expire(uint64_t id, Duration budget) {
   auto it = pending_.find(id);
   if (it == pending_.end()) return;
+  // The loop itself stood still, and the answer may lie unread: as much time again, once.
+  const Duration late = loop_.now() - it->second.deadline;
+  if (late > kLoopLate && !std::exchange(it->second.extended, true)) {
+    it->second.timer =
+        loop_.after(std::min(late, budget), [this, id, budget] { expire(id, budget); });
+    return;
+  }
   const Pending call = std::move(it->second);
   pending_.erase(it);
   const std::string& silent = links_[call.link].to;

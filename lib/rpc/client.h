@@ -7,7 +7,8 @@
 //   MC_TRY(PutStarted reply, sync.call(PutStart{...}, 1s));
 //
 // Every call has a budget. ZeroMQ reconnects lost connections; calls in flight then run into their
-// deadline. No call is sent twice, except one that a server refused because another server answers.
+// deadline; one that passed while the caller's own loop stood still is extended once. No call is
+// sent twice, except one that a server refused because another server answers.
 //
 // `Channel::kShm` tries shared memory (rpc/shm_channel.h) to a server of the same host and user. It
 // falls back to ZeroMQ. Calls to one server are handled in the order of sending: shared memory is
@@ -108,7 +109,7 @@ class Client {
     std::string body, trace_id;
     Time deadline;
     size_t link = 0;
-    bool shm = false;
+    bool shm = false, extended = false;
     int hops = 0;
   };
   Client(io::Loop& loop, ServerList servers, Channel channel);

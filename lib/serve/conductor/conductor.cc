@@ -1,6 +1,7 @@
 #include "serve/conductor/conductor.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/log.h"
 #include "serve/conductor/conductor_metrics.h"
@@ -9,6 +10,7 @@ namespace mc::serve {
 namespace {
 
 constexpr Duration kTick = std::chrono::milliseconds(100);
+constexpr Duration kStall = std::chrono::seconds(1);  // between two ticks: this process stood still
 
 WorkerRegistryOptions workers_options(const ConductorOptions& o, const cost::ModelSpec& spec,
                                       uint64_t epoch) {
@@ -116,10 +118,7 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
   rpc_->on<Heartbeat>([this](const Heartbeat& m, const rpc::Call& call) {
     return workers_.heartbeat(m, call.now);
   });
-  rpc_->on<TokenBatch>([this](const TokenBatch& m, const rpc::Call&) -> Result<rpc::Empty> {
-    tokens(m);
-    return rpc::Empty{};
-  });
+  rpc_->on<TokenBatch>([this](const TokenBatch& m, const rpc::Call&) { return tokens(m); });
   workers_.on_gone = [this](const Worker& w, const std::string& why) { worker_gone(w, why); };
   workers_.on_auto = [this](const Heartbeat& beat) {
     rebalancer_.joined(beat, autoscaler_.pressure(), loop_.now());
@@ -128,11 +127,12 @@ Conductor::Conductor(io::Loop& loop, ConductorOptions options, ModelInfo model, 
   autoscaler_.on_move = [this](const sched::PdDecision& d, Time now) {
     return rebalancer_.move(d.move, d.reason, now);
   };
-  timer_ = loop_.every(kTick, [this] { tick(); });
+  ticks_.last = loop_.clock().now();
+  ticks_.timer = loop_.every(kTick, [this] { tick(); });
 }
 
 Conductor::~Conductor() {
-  loop_.cancel(timer_);
+  loop_.cancel(ticks_.timer);
   for (auto& [id, job] : jobs_) release(*job, "the conductor ends");
   for (const auto& [node, w] : workers_.all()) send_commits(*w);
 }
@@ -235,6 +235,13 @@ sched::Decision Conductor::dry_run(const std::vector<int32_t>& prompt, const std
 
 void Conductor::tick() {
   const Time now = loop_.now();
+  // What nobody could do while this process stood still is not late.
+  if (const Duration gap = now - std::exchange(ticks_.last, now); gap > kStall) {
+    log_warn("conductor", "this process stood still for %.1f s: deadlines are extended",
+             to_seconds(gap));
+    for (const auto& [id, job] : jobs_)
+      if (job->deadline != Time::max()) job->deadline += gap - kTick;
+  }
   workers_.tick(now);
   external_->tick(now);
   index_.tick(now);

@@ -191,7 +191,7 @@ class Conductor {
   void allocated(Job& job, const TxAllocated& allocated);
   void prefilled(Job& job, const PrefillDone& done);
   void learn(const Job& job, const PrefillDone& done);
-  void tokens(const TokenBatch& batch);
+  Result<rpc::Empty> tokens(const TokenBatch& batch);
   void update(Job& job, const TokenUpdate& update);
   bool first_token(Job& job);
   void commit(Job& job);
@@ -253,7 +253,10 @@ class Conductor {
   uint64_t decided_ = 0;
   bool draining_ = false;
   mutable bool was_ready_ = false;
-  io::Loop::Handle timer_ = 0;
+  struct {
+    io::Loop::Handle timer = 0;
+    Time last{};
+  } ticks_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 

@@ -366,16 +366,34 @@ bool Conductor::first_token(Job& job) {
   return true;
 }
 
-void Conductor::tokens(const TokenBatch& batch) {
+// A worker sends tokens again when it got no answer: those that came before are left out.
+Result<rpc::Empty> Conductor::tokens(const TokenBatch& batch) {
+  size_t gaps = 0;
   for (const TokenUpdate& u : batch.updates) {
     const auto it = by_wire_.find(u.request);
     if (it != by_wire_.end()) {
-      update(*jobs_.at(it->second), u);
+      Job& job = *jobs_.at(it->second);
+      const uint64_t next = uint64_t{job.progress.output_tokens} + 1;
+      if (u.first > next) {
+        ++gaps;
+      } else if (u.first == 0 || u.first == next) {
+        update(job, u);
+      } else if (const uint64_t old = next - u.first; old < u.tokens.size() || !u.finish.empty()) {
+        TokenUpdate rest = u;
+        rest.tokens.erase(rest.tokens.begin(),
+                          rest.tokens.begin() + static_cast<std::ptrdiff_t>(
+                                                    std::min<uint64_t>(old, u.tokens.size())));
+        update(job, rest);
+      }
     } else if (const Worker* w = workers_.find(batch.node); w != nullptr && u.finish.empty()) {
       // Of a request given up, or of a conductor that was here before.
       abort_at({w->node, w->epoch}, u.request, "no request waits for it");
     }
   }
+  if (gaps > 0)
+    return fail(Code::kStale, "tokens of %zu requests are missing before these: send them again",
+                gaps);
+  return rpc::Empty{};
 }
 
 void Conductor::update(Job& job, const TokenUpdate& u) {

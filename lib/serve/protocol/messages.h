@@ -265,11 +265,15 @@ struct TokenUpdate {
   std::string error;                               // of "error": what happened
   uint32_t kv_errors = 0;                          // blocks that did not verify
   double wait_ms = 0, load_ms = 0, decode_ms = 0;  // of the last update: D's part of the latency
+  uint32_t first = 0;  // number of tokens[0] in the answer, from 1; 0: the next one
   static void fields(auto& a, auto& m) {
     a(m.request, wire::at_most<kPromptMax>(m.tokens), m.finish, m.error, m.kv_errors, m.wait_ms,
-      m.load_ms, m.decode_ms);
+      m.load_ms, m.decode_ms, m.first);
   }
 };
+
+// Sent again until it is answered, with the tokens since: the conductor takes each token once.
+// Refused with kStale when tokens before these did not come; the worker sends those again too.
 
 struct TokenBatch {
   static constexpr const char* kName = "token-batch";

@@ -8,7 +8,6 @@
 namespace mc::serve {
 namespace {
 
-constexpr size_t kConductorsMax = 64;
 constexpr Duration kExpiry = std::chrono::milliseconds(20);
 constexpr Duration kFenceAgain = std::chrono::milliseconds(50);
 
@@ -46,6 +45,7 @@ DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& 
       shape_(KvShape::of(engine.spec(), engine.block_tokens(), engine.ranks())),
       batch_(Timing{engine.spec(), config.time_scale}, {config.tbt_slo, 0}),
       next_guard_(transfer.generation().n),
+      to_conductors_(loop, transfer.describe().node, config.token_retry, config.conductor_timeout),
       running_(metrics.gauge("vllm:num_requests_running", "requests in the batch",
                              {{"role", "decode"}})),
       waiting_(metrics.gauge("vllm:num_requests_waiting", "requests not in the batch yet",
@@ -70,7 +70,10 @@ DecodeWorker::DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& 
   server.on<KvReady>([this](const KvReady& m, const rpc::Call&) { return kv_ready(m); });
   server.on<KvFailed>([this](const KvFailed& m, const rpc::Call&) { return kv_failed(m); });
   server.on<Abort>([this](const Abort& m, const rpc::Call&) { return abort(m); });
-  ticker_ = loop_.every(kExpiry, [this] { expire(); });
+  ticker_ = loop_.every(kExpiry, [this] {
+    expire();
+    if (const auto gone = to_conductors_.tick(); !gone.empty()) conductors_gone(gone);
+  });
   gauge();
 }
 
@@ -177,6 +180,7 @@ Result<rpc::Empty> DecodeWorker::abort(const Abort& m) {
   auto it = sequences_.find(m.request);
   if (it == sequences_.end() || it->second->ended) return rpc::Empty{};
   log_debug("decode", "request %s aborted: %s", m.request.c_str(), m.reason.c_str());
+  to_conductors_.drop(it->second->conductor, m.request);
   end(SequencePtr(it->second));
   return rpc::Empty{};
 }
@@ -268,7 +272,7 @@ void DecodeWorker::deliver(const std::vector<SequencePtr>& batch,
     if (!u.finish.empty()) end(s);
     updates[s->conductor].push_back(std::move(u));
   }
-  for (auto& [conductor, list] : updates) send(conductor, std::move(list));
+  for (auto& [conductor, list] : updates) to_conductors_.send(conductor, std::move(list));
   gauge();
 }
 
@@ -285,7 +289,7 @@ void DecodeWorker::fail_sequence(const SequencePtr& s, const std::string& why, u
   u.kv_errors = kv_errors;
   const std::string conductor = s->conductor;
   end(s);
-  send(conductor, {std::move(u)});
+  to_conductors_.send(conductor, {std::move(u)});
 }
 
 void DecodeWorker::end(const SequencePtr& s) {
@@ -335,34 +339,11 @@ void DecodeWorker::try_free(const SequencePtr& s) {
   gauge();
 }
 
-void DecodeWorker::send(const std::string& conductor, std::vector<TokenUpdate> updates) {
-  if (conductors_.size() >= kConductorsMax)  // drops idle ones
-    std::erase_if(conductors_, [](const auto& c) { return c.second->in_flight() == 0; });
-  auto& client = conductors_[conductor];
-  if (client == nullptr) {
-    auto connected = rpc::Client::connect(loop_, conductor, rpc::Channel::kShm);
-    if (!connected) {
-      log_warn("decode", "%s", connected.error().what.c_str());
-      conductors_.erase(conductor);
-      return;
-    }
-    client = std::move(*connected);
-  }
-  TokenBatch message;
-  message.node = transfer_.describe().node;
-  std::vector<std::string> requests;
-  for (const TokenUpdate& u : updates) requests.push_back(u.request);
-  message.updates = std::move(updates);
-  client->call(
-      message, config_.token_budget, [this, conductor, requests](const Result<rpc::Empty>& answer) {
-        if (answer) return;
-        // The conductor is gone: so is the use of its requests.
-        log_warn("decode", "conductor %s: %s", conductor.c_str(), answer.error().what.c_str());
-        for (const std::string& request : requests) {
-          auto it = sequences_.find(request);
-          if (it != sequences_.end()) end(SequencePtr(it->second));
-        }
-      });
+void DecodeWorker::conductors_gone(const std::vector<std::string>& gone) {
+  std::vector<SequencePtr> its;
+  for (const auto& [request, s] : sequences_)
+    if (std::find(gone.begin(), gone.end(), s->conductor) != gone.end()) its.push_back(s);
+  for (const SequencePtr& s : its) end(s);
 }
 
 }  // namespace mc::serve

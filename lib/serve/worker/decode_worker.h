@@ -8,6 +8,9 @@
 // with the reason. With recompute_after this worker computes the prompt instead, as well as blocks
 // that the pool lost.
 //
+// Tokens that its conductor does not take are sent again (token_outbox.h); decoding goes on. After
+// conductor_timeout its requests end.
+//
 // If a request is aborted while its prefill side may still be writing, its blocks are quarantined:
 // the guard word advances, and the blocks are reused only when that side confirmed the end, or when
 // its time is over and they are fenced (xfer::Engine::fence).
@@ -33,6 +36,7 @@
 #include "serve/runtime/sequence.h"
 #include "serve/runtime/trace_events.h"
 #include "serve/runtime/worker_core.h"
+#include "serve/worker/token_sender.h"
 #include "xfer/engine.h"
 
 namespace mc::serve {
@@ -44,10 +48,11 @@ struct DecodeConfig {
   Duration tbt_slo{};                               // 0: none
   Duration kv_deadline = std::chrono::seconds(60);  // when the conductor names none
   Duration recompute_after{};  // KV later than this is computed here; 0: it fails
-  Duration peer_timeout = std::chrono::seconds(3);  // of the transfer engine
-  Duration token_budget = std::chrono::seconds(5);  // a conductor silent for this is gone
-  store::ClientOptions store;                       // master empty: no pool
-  TraceEvents* trace = nullptr;                     // outlives the worker; nullptr: no trace
+  Duration peer_timeout = std::chrono::seconds(3);        // of the transfer engine
+  Duration token_retry = std::chrono::seconds(2);         // tokens not taken by then are sent again
+  Duration conductor_timeout = std::chrono::seconds(60);  // one that takes nothing is gone then
+  store::ClientOptions store;                             // master empty: no pool
+  TraceEvents* trace = nullptr;                           // outlives the worker; nullptr: no trace
 };
 
 class DecodeWorker {
@@ -68,7 +73,8 @@ class DecodeWorker {
 
   WorkerLoad load() const;
   void drain(bool on = true) { draining_ = on; }  // refuses new reservations
-  bool idle() const { return sequences_.empty(); }
+  // Every answer is at its conductor.
+  bool idle() const { return sequences_.empty() && to_conductors_.empty(); }
 
  private:
   DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server, const Engine& engine,
@@ -97,7 +103,7 @@ class DecodeWorker {
   void try_free(const SequencePtr& s);
   void quarantine_over(const std::string& request, uint64_t guard,
                        std::vector<xfer::FencedRange> ranges);
-  void send(const std::string& conductor, std::vector<TokenUpdate> updates);
+  void conductors_gone(const std::vector<std::string>& gone);
   void expire();
   void after(Time when, std::function<void()> task);
   void gauge();
@@ -116,7 +122,7 @@ class DecodeWorker {
   uint64_t next_guard_;
   std::vector<size_t> free_slots_;
   std::unordered_map<std::string, SequencePtr> sequences_;
-  std::map<std::string, std::unique_ptr<rpc::Client>> conductors_;
+  TokenSender to_conductors_;
   io::Loop::Handle ticker_ = 0;
   std::map<std::string, Gauge*> block_gauges_;
   Gauge &running_, &waiting_, &usage_;

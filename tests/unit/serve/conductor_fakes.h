@@ -191,6 +191,13 @@ struct Heard {
   }
 };
 
+// A clock that may jump ahead, as for a process that stood still.
+struct JumpClock final : Clock {
+  Time now() const override { return steady.now() + jumped; }
+  SteadyClock steady;
+  Duration jumped{};
+};
+
 // A conductor and some fake workers. Prefill p0 makes decode answer with two tokens by itself.
 struct Cluster {
   explicit Cluster(int prefills = 1, int decodes = 1, ConductorOptions options = quick()) {
@@ -221,7 +228,7 @@ struct Cluster {
     return until(loop, [&] { return heard.done; });
   }
 
-  SteadyClock clock;
+  JumpClock clock;
   io::Loop loop{clock};
   Metrics metrics;
   std::unique_ptr<Conductor> conductor;

@@ -127,19 +127,26 @@ struct Pair {
     d.peer_timeout = 200ms * kSlow;
     d.store.master = options.master;
     d.store.timeout = 1s * kSlow;
-    d.token_budget = 3s * kSlow;
+    d.conductor_timeout = 3s * kSlow;
     auto opened_d =
         DecodeWorker::open(loop, *d_xfer, *d_server, chosen(options.decode_engine), d, d_metrics);
     REQUIRE(opened_d);
     decode = std::move(*opened_d);
     c_server->on<TokenBatch>([this](const TokenBatch& m, const rpc::Call&) -> Result<rpc::Empty> {
+      if (unheard > 0 && --unheard % 2 == 0) return fail(Code::kBusy, "not heard");
       for (const TokenUpdate& u : m.updates) {
         Answer& a = answers[u.request];
-        a.tokens.insert(a.tokens.end(), u.tokens.begin(), u.tokens.end());
+        const size_t have = a.tokens.size();
+        if (u.first > have + 1) return fail(Code::kStale, "tokens are missing");
+        const size_t old = u.first == 0 ? 0 : std::min(have + 1 - u.first, u.tokens.size());
+        repeated += old;
+        a.tokens.insert(a.tokens.end(), u.tokens.begin() + static_cast<ptrdiff_t>(old),
+                        u.tokens.end());
         a.finish = u.finish;
         a.error = u.error;
         a.kv_errors = u.kv_errors;
       }
+      if (unheard > 0) return fail(Code::kBusy, "heard, but the answer is lost");
       return rpc::Empty{};
     });
     to_p = std::move(*rpc::Client::connect(loop, p_server->address()));
@@ -230,6 +237,8 @@ struct Pair {
   std::unique_ptr<xfer::Engine> p_xfer, d_xfer;
   std::unique_ptr<rpc::Server> p_server, d_server, c_server;
   std::map<std::string, Answer> answers;
+  int unheard = 0;      // messages of tokens to lose: the answer of one, all of the next, ...
+  size_t repeated = 0;  // tokens that came again
   std::unique_ptr<PrefillWorker> prefill;
   std::unique_ptr<DecodeWorker> decode;
   std::unique_ptr<rpc::Client> to_p, to_d;
