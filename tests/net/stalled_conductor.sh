@@ -15,14 +15,14 @@ worker decode quick --time-scale 0
 until_true 30 "the cluster is not ready" curl -fsS -m 10 "$url/ready"
 
 stream() { # NUMBER FILE
-  curl -fsS -N -m 120 "$url/v1/completions" -d '{"model":"tiny","prompt":"stream '"$1"'","seed":3,
+  curl -fsS -N -m 120 -H 'content-type: application/json' "$url/v1/completions" -d '{"model":"tiny","prompt":"stream '"$1"'","seed":3,
     "ignore_eos":true,"max_tokens":200,"stream":true}' >"$2"
 }
 text() { grep -o '"text":"[^"]*"' "$1"; }
 streams() { # NAME
   clients=()
   for n in 1 2 3 4; do
-    stream $n "$T/$1.$n" &
+    stream "$n" "$T/$1.$n" &
     clients+=($!)
   done
 }

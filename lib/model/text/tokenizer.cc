@@ -50,6 +50,16 @@ Tokenizer Tokenizer::bytes_only(uint32_t vocab) {
   return t;
 }
 
+size_t Tokenizer::longest() const {
+  if (style_ == Style::kBytes) return vocab() >= 256 ? 1 : 0;
+  // Runs of spaces become one, and so may runs of characters that the vocabulary lacks.
+  const bool drops = byte_tokens_.empty() && !byte_level_ && (unknown_ < 0 || fuse_unknown_);
+  if (collapse_spaces_ || drops) return 0;
+  size_t most = 4;  // a character that the vocabulary lacks
+  for (const std::string& b : bytes_) most = std::max(most, b.size());
+  return compose_ ? 4 * most : most;  // composing shortens a text to a fourth at most
+}
+
 bool Tokenizer::special(int32_t token) const {
   return token >= 0 && static_cast<size_t>(token) < special_.size() &&
          special_[static_cast<size_t>(token)];

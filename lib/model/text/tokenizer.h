@@ -56,6 +56,8 @@ class Tokenizer {
   // As the tokenizers' own decoders: the space that encode() put before a text is taken off.
   std::string decode(std::span<const int32_t> tokens) const;
 
+  // The most bytes of a text that one token of encode() stands for; 0: there is no such bound.
+  size_t longest() const;
   uint32_t vocab() const { return static_cast<uint32_t>(bytes_.size()); }
   int32_t bos() const { return bos_; }  // -1: none
   bool special(int32_t token) const;

@@ -38,6 +38,10 @@ uint32_t whole_seconds(Duration d) {
 struct ApiServer::Answer {
   Answer(http::Exchange exchange, CompletionRequest r, AnswerWriter w, TextStream t)
       : x(std::move(exchange)), request(std::move(r)), writer(std::move(w)), text(std::move(t)) {}
+  static void refuse_over(ApiServer& s, const http::Exchange& x, const std::string& id,
+                          const Tenants::Over& over);
+  static void begin(ApiServer& s, const http::Exchange& x, Tenants::Index tenant,
+                    const std::string& id, CompletionRequest parsed);
   http::Exchange x;
   CompletionRequest request;
   AnswerWriter writer;
@@ -69,53 +73,70 @@ struct ApiServer::Answer {
   }
 };
 
+void ApiServer::Answer::refuse_over(ApiServer& s, const http::Exchange& x, const std::string& id,
+                                    const Tenants::Over& over) {
+  count(s.metrics_, 429, "rate_limit_exceeded");
+  s.refuse(x, {429, over.why, "", "rate_limit_exceeded"},
+           {{"x-request-id", id},
+            {"retry-after", std::to_string(whole_seconds(over.retry_after))},
+            {"x-mc-reject-reason", "rate_limit_exceeded"}});
+}
+
 void ApiServer::completion(const http::Exchange& x, Tenants::Index tenant, bool chat) {
-  auto parsed = parse_completion(x.request().body, chat, limits_);
-  if (!parsed) {
-    count(metrics_, parsed.error().status, "invalid");
-    return refuse(x, parsed.error());
-  }
-  // External engines get what the client sent.
-  std::string body = conductor_.external().all().empty() ? "" : x.request().body;
-  x.forget_body();
   const std::string id = id_of(x);
-  if (const auto over = tenants_.begin(tenant, parsed->prompt.size(), loop_.now())) {
-    count(metrics_, 429, "rate_limit_exceeded");
-    return refuse(x, {429, over->why, "", "rate_limit_exceeded"},
-                  {{"retry-after", std::to_string(whole_seconds(over->retry_after))},
-                   {"x-mc-reject-reason", "rate_limit_exceeded"}});
-  }
-  GenerateRequest g = generate_of(id, *parsed);
+  if (const auto over = tenants_.begin(tenant, loop_.now()))
+    return Answer::refuse_over(*this, x, id, *over);
+  const auto parsed = std::make_shared<tl::expected<CompletionRequest, ApiError>>();
+  const std::string& body = x.request().body;
+  texts_.run(
+      x, id, tenant, body.size(),
+      [this, parsed, chat, &body] { *parsed = parse_completion(body, chat, limits_); },
+      [this, x, tenant, id, parsed](bool done) {
+        if (!done) return tenants_.ended(tenant, 0, loop_.now());
+        if (*parsed) return Answer::begin(*this, x, tenant, id, std::move(**parsed));
+        tenants_.ended(tenant, 0, loop_.now());
+        count(metrics_, parsed->error().status, "invalid");
+        refuse(x, parsed->error(), {{"x-request-id", id}});
+      });
+}
+
+void ApiServer::Answer::begin(ApiServer& s, const http::Exchange& x, Tenants::Index tenant,
+                              const std::string& id, CompletionRequest parsed) {
+  // External engines get what the client sent.
+  std::string body = s.conductor_.external().all().empty() ? "" : x.request().body;
+  x.forget_body();
+  if (const auto over = s.tenants_.spend(tenant, parsed.prompt.size(), s.loop_.now()))
+    return refuse_over(s, x, id, *over);
+  GenerateRequest g = generate_of(id, parsed);
   g.path = x.request().path;
   g.body = std::move(body);
-  g.cache_salt = tenants_.salt(tenant, g.cache_salt);
+  g.cache_salt = s.tenants_.salt(tenant, g.cache_salt);
   // A request may wait longer than its tenant's others, not less.
-  if (tenants_.keyed()) g.priority = std::max<int64_t>(g.priority, 0);
-  g.priority += tenants_.at(tenant).priority;
-  const bool begins = g.prompt.size() == 1 && g.prompt[0] == limits_.tokenizer->bos();
-  TextStream text(*limits_.tokenizer, parsed->stop, begins);
-  AnswerWriter writer(id, limits_.model, wall_now_ns() / 1'000'000'000, chat, parsed->include_usage,
-                      parsed->continuous_usage);
-  const auto a =
-      std::make_shared<Answer>(x, std::move(*parsed), std::move(writer), std::move(text));
+  if (s.tenants_.keyed()) g.priority = std::max<int64_t>(g.priority, 0);
+  g.priority += s.tenants_.at(tenant).priority;
+  const bool begins = g.prompt.size() == 1 && g.prompt[0] == s.limits_.tokenizer->bos();
+  TextStream text(*s.limits_.tokenizer, parsed.stop, begins);
+  AnswerWriter writer(id, s.limits_.model, wall_now_ns() / 1'000'000'000, parsed.chat,
+                      parsed.include_usage, parsed.continuous_usage);
+  const auto a = std::make_shared<Answer>(x, std::move(parsed), std::move(writer), std::move(text));
   a->id = id;
   a->tenant = tenant;
   a->prompt_tokens = g.prompt.size();
   ResponseSink sink;
-  sink.on_tokens = [this, a](const Progress& p, const std::vector<int32_t>& t) {
-    tokens(*a, p, t);
+  sink.on_tokens = [&s, a](const Progress& p, const std::vector<int32_t>& t) {
+    s.tokens(*a, p, t);
   };
-  sink.on_upstream_bytes = [this, a](const Progress& p, int status, const std::string& type,
-                                     std::string_view bytes) {
-    on_upstream_bytes(*a, p, status, type, bytes);
+  sink.on_upstream_bytes = [&s, a](const Progress& p, int status, const std::string& type,
+                                   std::string_view bytes) {
+    s.on_upstream_bytes(*a, p, status, type, bytes);
   };
-  sink.on_done = [this, a](const Progress& p, const std::optional<RequestError>& f) {
-    done(*a, p, f);
+  sink.on_done = [&s, a](const Progress& p, const std::optional<RequestError>& f) {
+    s.done(*a, p, f);
   };
-  a->job = conductor_.submit(std::move(g), std::move(sink));
+  a->job = s.conductor_.submit(std::move(g), std::move(sink));
   if (!a->over)
-    x.on_gone([this, weak = std::weak_ptr<Answer>(a)] {
-      if (const auto gone = weak.lock()) give_up(*gone, "the client is gone");
+    x.on_gone([&s, weak = std::weak_ptr<Answer>(a)] {
+      if (const auto gone = weak.lock()) s.give_up(*gone, "the client is gone");
     });
 }
 

@@ -1,5 +1,6 @@
 // The table of routes, who may ask for each, and those that are answered in a few lines.
 #include <algorithm>
+#include <memory>
 #include <tuple>
 #include <vector>
 
@@ -64,16 +65,40 @@ struct ApiServer::Pages {
   static void by_conductor(ApiServer& s, const http::Exchange& x, Tenants::Index) {
     Answer(x, s.conductor_);
   }
+  template <void (*Answer)(const http::Exchange&, const Json&, Conductor&)>
+  static void by_json(ApiServer& s, const http::Exchange& x, Tenants::Index tenant) {
+    const auto json = std::make_shared<Result<Json>>();
+    const std::string id = s.id_of(x);
+    const auto& body = x.request().body;
+    s.texts_.run(
+        x, id, tenant, body.size(), [json, &body] { *json = parse_json(body); },
+        [&s, x, json, id](bool done) {
+          if (!done) return;
+          if (*json && (*json)->is_object()) return Answer(x, **json, s.conductor_);
+          s.refuse(x, {400, *json ? "want a JSON object" : json->error().what, "", ""},
+                   {{"x-request-id", id}});
+        });
+  }
   static void text_completion(ApiServer& s, const http::Exchange& x, Tenants::Index tenant) {
     s.completion(x, tenant, false);
   }
   static void chat_completion(ApiServer& s, const http::Exchange& x, Tenants::Index tenant) {
     s.completion(x, tenant, true);
   }
-  static void tokens_or_text(ApiServer& s, const http::Exchange& x, Tenants::Index) {
-    const auto answer = x.request().path == "/tokenize" ? tokenize(x.request().body, s.limits_)
-                                                        : detokenize(x.request().body, s.limits_);
-    return answer ? x.reply(200, kJsonType, *answer) : s.refuse(x, answer.error());
+  static void tokens_or_text(ApiServer& s, const http::Exchange& x, Tenants::Index tenant) {
+    const auto answer = std::make_shared<tl::expected<std::string, ApiError>>();
+    const std::string id = s.id_of(x);
+    const http::Request& r = x.request();
+    s.texts_.run(
+        x, id, tenant, r.body.size(),
+        [answer, &r, &limits = s.limits_] {
+          *answer = r.path == "/tokenize" ? tokenize(r.body, limits) : detokenize(r.body, limits);
+        },
+        [&s, x, answer, id](bool done) {
+          if (!done) return;
+          if (*answer) return x.reply(200, kJsonType, std::move(**answer));
+          s.refuse(x, answer->error(), {{"x-request-id", id}});
+        });
   }
   static void common(ApiServer& s, const http::Exchange& x, Tenants::Index) {
     http::serve_common(x, s.metrics_, s.conductor_.not_ready(),
@@ -116,21 +141,32 @@ struct ApiServer::Pages {
                         {"chat_template", model::name(s.limits_.chat)}};
     x.reply(200, kJsonType, dump_json({{"object", "list"}, {"data", Json::array({model})}}) + "\n");
   }
-  static void dry_run(ApiServer& s, const http::Exchange& x, Tenants::Index) {
-    CompletionRequest r;
-    r.max_tokens = 0;
-    if (x.request().method == "POST") {
-      auto parsed = parse_completion(x.request().body, false, s.limits_);
-      if (!parsed) return s.refuse(x, parsed.error());
-      r = std::move(*parsed);
-    } else {
-      const auto it = x.request().query.find("prompt");
-      if (it == x.request().query.end() || it->second.empty())
-        return s.refuse(x, {400, "want ?prompt=TEXT, or POST a completion request", "prompt", ""});
-      r.prompt = s.limits_.tokenizer->encode(it->second);
-    }
-    x.reply(200, kJsonType,
-            dump_json(s.conductor_.route(r.prompt, r.cache_salt, r.max_tokens), 2) + "\n");
+  static void dry_run(ApiServer& s, const http::Exchange& x, Tenants::Index tenant) {
+    const http::Request& r = x.request();
+    const bool post = r.method == "POST";
+    const auto it = r.query.find("prompt");
+    if (!post && (it == r.query.end() || it->second.empty()))
+      return s.refuse(x, {400, "want ?prompt=TEXT, or POST a completion request", "prompt", ""});
+    const std::string& text = post ? r.body : it->second;
+    const auto asked = std::make_shared<tl::expected<CompletionRequest, ApiError>>();
+    const std::string id = s.id_of(x);
+    s.texts_.run(
+        x, id, tenant, text.size(),
+        [asked, post, &text, &limits = s.limits_] {
+          if (post) {
+            *asked = parse_completion(text, false, limits);
+          } else {
+            (*asked)->max_tokens = 0;
+            (*asked)->prompt = limits.tokenizer->encode(text);
+          }
+        },
+        [&s, x, asked, id](bool done) {
+          if (!done) return;
+          if (!*asked) return s.refuse(x, asked->error(), {{"x-request-id", id}});
+          const CompletionRequest& c = **asked;
+          x.reply(200, kJsonType,
+                  dump_json(s.conductor_.route(c.prompt, c.cache_salt, c.max_tokens), 2) + "\n");
+        });
   }
 };
 
@@ -150,11 +186,11 @@ const std::vector<ApiServer::Route>& ApiServer::Route::all() {
       {"GET", "/config", Who::kAdmin, P::config},
       {"*", "/debug/route", Who::kAdmin, P::dry_run},
       {"GET", "/explain/*", Who::kAdmin, P::explain},
-      {"POST", "/query", Who::kAdmin, P::by_conductor<query_tokens>},
-      {"POST", "/query_by_hash", Who::kAdmin, P::by_conductor<query_hashes>},
-      {"POST", "/register", Who::kControl, P::by_conductor<register_engine>},
-      {"POST", "/admin/register", Who::kControl, P::by_conductor<register_engine>},
-      {"POST", "/unregister", Who::kControl, P::by_conductor<unregister_engine>},
+      {"POST", "/query", Who::kAdmin, P::by_json<query_tokens>},
+      {"POST", "/query_by_hash", Who::kAdmin, P::by_json<query_hashes>},
+      {"POST", "/register", Who::kControl, P::by_json<register_engine>},
+      {"POST", "/admin/register", Who::kControl, P::by_json<register_engine>},
+      {"POST", "/unregister", Who::kControl, P::by_json<unregister_engine>},
       {"POST", "/admin/scale-in", Who::kControl, P::by_conductor<scale_in>},
       {"GET", "/", Who::kEverybody, P::dashboard},
   };

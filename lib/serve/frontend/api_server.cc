@@ -104,6 +104,7 @@ Result<std::unique_ptr<ApiServer>> ApiServer::open(io::Loop& loop, const ApiServ
     server.local_socket = options.admin_socket;
   if (server.local_optional && !options.runtime_folder.empty())
     server.local_socket = options.runtime_folder + "/mc-conductor-{port}.sock";
+  server.body_max = Bytes{api->limits_.body_max()};
   server.connections_max = files_for(options.connections);
   server.refusal = [&metrics](int status, const std::string& why) -> http::Page {
     count(metrics, status, "http");
@@ -126,8 +127,15 @@ ApiServer::ApiServer(io::Loop& loop, const ApiServerOptions& options, Conductor&
       tenants_(std::move(tenants)),
       keys_file_(options.api_keys),
       config_(std::move(config)),
-      limits_{&conductor.tokenizer(), conductor.spec().name, conductor.spec().context_max,
-              conductor.spec().vocab, conductor.chat()},
+      limits_(limits_of(conductor.tokenizer(), conductor.spec().name, conductor.spec().context_max,
+                        conductor.spec().vocab, conductor.chat())),
+      texts_(loop,
+             [this](const http::Exchange& x, const std::string& id, const ApiError& e) {
+               count(metrics_, e.status, e.code);
+               http::Headers extra = {{"x-request-id", id}, {"retry-after", "1"}};
+               if (e.status == 429) extra.push_back({"x-mc-reject-reason", e.code});
+               refuse(x, e, std::move(extra));
+             }),
       created_(wall_now_ns() / 1'000'000'000),
       prefix_(strf("%llx",
                    static_cast<unsigned long long>(mix64(static_cast<uint64_t>(wall_now_ns()))))) {}

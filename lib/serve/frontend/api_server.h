@@ -16,6 +16,9 @@
 // key or an admin's; without it they name no tenant to others. The server speaks plain HTTP: put a
 // TLS proxy before it.
 //
+// Long texts are parsed and tokenized on threads (serve/frontend/text_work.h), and what cannot fit
+// the context is refused before: a body by its bytes (413), a prompt by those of its text (400).
+//
 // The status of an answer is known with its first token: before that a failure is an HTTP status,
 // after it an error event. Headers of an answer: x-request-id (the client's, when it sent one),
 // x-mc-prefill, x-mc-decode, and x-mc-cached-tokens when it is known by then. The last usage always
@@ -32,6 +35,7 @@
 #include "serve/conductor/conductor.h"
 #include "serve/frontend/openai.h"
 #include "serve/frontend/tenants.h"
+#include "serve/frontend/text_work.h"
 
 namespace mc::serve {
 
@@ -109,6 +113,7 @@ class ApiServer {
   const std::string config_;
   ApiLimits limits_;
   std::unique_ptr<http::Server> http_;
+  TextWork texts_;  // goes before http_, as it holds exchanges
   const int64_t created_;
   const std::string prefix_;  // of request ids
   uint64_t next_ = 0;         // requests so far

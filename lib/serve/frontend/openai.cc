@@ -11,6 +11,8 @@ namespace {
 
 constexpr uint32_t kChatTokens = 512;  // when a chat names no limit
 constexpr size_t kStopsMax = 16, kStopBytesMax = 256, kNameBytesMax = 256;
+constexpr uint64_t kBodyMax = 32 * kMiB, kOtherMembers = kMiB;
+constexpr uint64_t kEscapedByte = 6, kWrittenId = 16;  // bytes, as "\\u0041" and "     262143, "
 constexpr int64_t kPriorityMax = 1'000'000;
 
 const char* type_name(int status) {
@@ -121,6 +123,24 @@ Parsed read_options(const Members& m, const ApiLimits& limits, CompletionRequest
 
 }  // namespace
 
+ApiLimits limits_of(const model::Tokenizer& tokenizer, std::string model, uint64_t context_max,
+                    uint32_t vocab, model::ChatTemplate chat) {
+  ApiLimits l;
+  l.tokenizer = &tokenizer;
+  l.model = std::move(model);
+  l.context_max = context_max;
+  l.vocab = vocab;
+  l.chat = chat;
+  l.text_max = context_max * tokenizer.longest();
+  return l;
+}
+
+uint64_t ApiLimits::body_max() const {
+  if (text_max == 0) return kBodyMax;
+  const uint64_t text = kEscapedByte * text_max, ids = kWrittenId * context_max;
+  return std::min<uint64_t>(kBodyMax, kOtherMembers + text + ids);
+}
+
 std::string error_json(const ApiError& e) {
   const Json body = {{"error",
                       {{"message", e.message},
@@ -142,6 +162,7 @@ tl::expected<CompletionRequest, ApiError> parse_completion(std::string_view body
   const char* const key = chat ? "messages" : "prompt";
   const Json* prompt = m.find(key);
   if (prompt == nullptr) return bad(key, strf("'%s' is missing", key));
+  MC_API_TRY(check_text(*prompt, key, limits));
   if (chat) {
     auto conversation = read_messages(*prompt, limits);
     if (!conversation) return tl::unexpected(conversation.error());

@@ -6,7 +6,20 @@
 namespace mc::serve {
 namespace {
 constexpr size_t kMessagesMax = 4096;
+
+// Of what is to be tokenized in a prompt or in messages.
+uint64_t text_bytes(const Json& j) {
+  if (j.is_string()) return j.get_ref<const std::string&>().size();
+  uint64_t bytes = 0;
+  if (j.is_array())
+    for (const Json& part : j) bytes += part.is_number() ? 0 : text_bytes(part);
+  if (j.is_object())
+    for (const char* key : {"content", "text"})
+      if (const Json* text = member(j, key)) bytes += text_bytes(*text);
+  return bytes;
 }
+
+}  // namespace
 
 tl::unexpected<ApiError> wrong_type(const char* key, const Json& j, const char* want) {
   return bad(key, strf("'%s' is of type %s, want %s", key, j.type_name(), want));
@@ -89,6 +102,19 @@ Parsed read_tokens(const Json& array, const char* key, uint32_t vocab, std::vect
     out.push_back(static_cast<int32_t>(j.get<uint64_t>()));
   }
   return {};
+}
+
+Parsed check_text(const Json& prompt, const char* key, const ApiLimits& limits) {
+  const uint64_t bytes = limits.text_max == 0 ? 0 : text_bytes(prompt);
+  if (bytes <= limits.text_max) return {};
+  return tl::unexpected(
+      ApiError{400,
+               strf("the context holds %llu tokens, which are at most %llu bytes of text; '%s' has "
+                    "%llu",
+                    static_cast<unsigned long long>(limits.context_max),
+                    static_cast<unsigned long long>(limits.text_max), key,
+                    static_cast<unsigned long long>(bytes)),
+               key, "context_length_exceeded"});
 }
 
 tl::expected<model::ChatPrompt, ApiError> read_messages(const Json& j, const ApiLimits& limits) {

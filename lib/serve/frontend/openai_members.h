@@ -50,6 +50,9 @@ class Members {
 tl::expected<Json, ApiError> parse_object(std::string_view body);
 // Fails when the request names a model that this server does not have.
 Parsed check_model(const Members& m, const ApiLimits& limits);
+// Before it is tokenized: fails for a prompt, or messages, of more bytes of text than the context's
+// tokens can stand for.
+Parsed check_text(const Json& prompt, const char* key, const ApiLimits& limits);
 Parsed read_tokens(const Json& array, const char* key, uint32_t vocab, std::vector<int32_t>& out);
 // Once its prompt is known.
 Parsed read_cache_control(const Json& body, const ApiLimits& limits, CompletionRequest& r);

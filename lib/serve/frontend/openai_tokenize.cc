@@ -14,6 +14,8 @@ tl::expected<std::string, ApiError> tokenize(std::string_view body, const ApiLim
   const Json *const prompt = m.find("prompt"), *const messages = m.find("messages");
   if ((prompt == nullptr) == (messages == nullptr))
     return bad("prompt", "want either 'prompt' or 'messages'");
+  MC_API_TRY(messages != nullptr ? check_text(*messages, "messages", limits)
+                                 : check_text(*prompt, "prompt", limits));
   std::vector<int32_t> tokens;
   if (messages != nullptr) {
     auto conversation = read_messages(*messages, limits);

@@ -20,14 +20,6 @@ void answer_route(const http::Exchange& x, const Json& json) {
   x.reply(200, kJsonType, dump_json(json) + "\n");
 }
 
-// The body; nothing when it answered 400.
-std::optional<Json> object_of(const http::Exchange& x) {
-  auto json = parse_json(x.request().body);
-  if (json && json->is_object()) return std::move(*json);
-  refuse_route(x, 400, json ? "want a JSON object" : json.error().what);
-  return std::nullopt;
-}
-
 // What one instance holds, in tokens.
 Json held_json(uint64_t longest, uint64_t gpu, uint64_t cpu, uint64_t disk, uint64_t rank) {
   return {{"longest_matched", longest},
@@ -93,10 +85,8 @@ Json own_held(const Conductor& conductor, const std::vector<uint64_t>& tags,
 
 }  // namespace
 
-void register_engine(const http::Exchange& x, Conductor& conductor) {
-  const auto json = object_of(x);
-  if (!json) return;
-  auto options = parse_external(*json);
+void register_engine(const http::Exchange& x, const Json& json, Conductor& conductor) {
+  auto options = parse_external(json);
   if (!options) return refuse_route(x, 400, options.error().what);
   options->posted = true;
   if (auto added = conductor.external().add(*options); !added)
@@ -104,20 +94,16 @@ void register_engine(const http::Exchange& x, Conductor& conductor) {
   answer_route(x, {{"status", "registered successfully"}, {"instance_id", options->name}});
 }
 
-void unregister_engine(const http::Exchange& x, Conductor& conductor) {
-  const auto json = object_of(x);
-  if (!json) return;
-  const auto name = get_string(*json, "instance_id");
+void unregister_engine(const http::Exchange& x, const Json& json, Conductor& conductor) {
+  const auto name = get_string(json, "instance_id");
   if (!name) return refuse_route(x, 400, name.error().what);
   if (!conductor.external().remove(*name))
     return refuse_route(x, 404, "no engine is registered as '" + escape(*name) + "'");
   answer_route(x, {{"status", "unregistered successfully"}, {"removed_instances", {*name}}});
 }
 
-void query_tokens(const http::Exchange& x, Conductor& conductor) {
-  const auto json = object_of(x);
-  if (!json) return;
-  const auto q = parse_query(*json);
+void query_tokens(const http::Exchange& x, const Json& json, Conductor& conductor) {
+  const auto q = parse_query(json);
   if (!q) return refuse_route(x, 400, q.error().what);
   const std::string& own = conductor.spec().name;
   Json all = Json::object();
@@ -143,10 +129,8 @@ void query_tokens(const http::Exchange& x, Conductor& conductor) {
 }
 
 // An integer is an engine's own name of a block, or the first eight bytes of our hash.
-void query_hashes(const http::Exchange& x, Conductor& conductor) {
-  const auto json = object_of(x);
-  if (!json) return;
-  const Json* list = member(*json, "seq_hashes");
+void query_hashes(const http::Exchange& x, const Json& json, Conductor& conductor) {
+  const Json* list = member(json, "seq_hashes");
   if (list == nullptr || !list->is_array() || list->size() > kQueryMax)
     return refuse_route(x, 400, strf("seq_hashes: want a list of at most %zu", kQueryMax));
   std::vector<uint64_t> names, tags;

@@ -13,14 +13,15 @@
 //
 // Thread: the loop's.
 #pragma once
+#include "base/json_fwd.h"
 #include "http/server.h"
 #include "serve/conductor/conductor.h"
 
 namespace mc::serve {
 
-void register_engine(const http::Exchange& x, Conductor& conductor);
-void unregister_engine(const http::Exchange& x, Conductor& conductor);
-void query_tokens(const http::Exchange& x, Conductor& conductor);
-void query_hashes(const http::Exchange& x, Conductor& conductor);
+void register_engine(const http::Exchange& x, const Json& json, Conductor& conductor);
+void unregister_engine(const http::Exchange& x, const Json& json, Conductor& conductor);
+void query_tokens(const http::Exchange& x, const Json& json, Conductor& conductor);
+void query_hashes(const http::Exchange& x, const Json& json, Conductor& conductor);
 
 }  // namespace mc::serve

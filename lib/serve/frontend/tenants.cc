@@ -190,7 +190,17 @@ void Tenants::fill(Bucket& b, uint64_t per_minute, Time now) {
   b.at = now;
 }
 
-std::optional<Tenants::Over> Tenants::begin(Index tenant, uint64_t prompt_tokens, Time now) {
+std::optional<Tenants::Over> Tenants::over(const Tenant& t, const Bucket& b, uint64_t per_minute,
+                                           double wanted, const char* what) {
+  const auto most = static_cast<double>(per_minute);
+  const double need = std::min(wanted, most);  // more than a minute's worth: all of it
+  if (per_minute == 0 || b.left >= need) return std::nullopt;
+  return Over{strf("tenant %s may have %llu %s per minute", t.name.c_str(),
+                   static_cast<unsigned long long>(per_minute), what),
+              from_seconds((need - b.left) * 60 / most)};
+}
+
+std::optional<Tenants::Over> Tenants::begin(Index tenant, Time now) {
   Entry& e = entries_[tenant];
   const Tenant& t = e.tenant;
   if (!e.used) {
@@ -204,22 +214,25 @@ std::optional<Tenants::Over> Tenants::begin(Index tenant, uint64_t prompt_tokens
     return Over{strf("tenant %s has %llu requests in flight, as many as it may", t.name.c_str(),
                      static_cast<unsigned long long>(e.in_flight)),
                 std::chrono::seconds(1)};
-  const auto over = [&](const Bucket& b, uint64_t per_minute, double wanted,
-                        const char* what) -> std::optional<Over> {
-    const auto most = static_cast<double>(per_minute);
-    const double need = std::min(wanted, most);  // more than a minute's worth: all of it
-    if (per_minute == 0 || b.left >= need) return std::nullopt;
-    return Over{strf("tenant %s may have %llu %s per minute", t.name.c_str(),
-                     static_cast<unsigned long long>(per_minute), what),
-                from_seconds((need - b.left) * 60 / most)};
-  };
-  if (auto o = over(e.requests, t.requests_per_minute, 1, "requests")) return o;
-  const auto tokens = static_cast<double>(prompt_tokens);
-  if (auto o = over(e.tokens, t.tokens_per_minute, tokens, "tokens")) return o;
+  if (auto o = over(t, e.requests, t.requests_per_minute, 1, "requests")) return o;
+  if (auto o = over(t, e.tokens, t.tokens_per_minute, 1, "tokens")) return o;
   e.requests.left -= 1;
-  e.tokens.left -= tokens;
   ++e.in_flight;
   return std::nullopt;
+}
+
+std::optional<Tenants::Over> Tenants::spend(Index tenant, uint64_t prompt_tokens, Time now) {
+  Entry& e = entries_[tenant];
+  fill(e.tokens, e.tenant.tokens_per_minute, now);
+  const auto tokens = static_cast<double>(prompt_tokens);
+  auto refused = over(e.tenant, e.tokens, e.tenant.tokens_per_minute, tokens, "tokens");
+  if (refused) {
+    e.requests.left += 1;
+    --e.in_flight;
+  } else {
+    e.tokens.left -= tokens;
+  }
+  return refused;
 }
 
 void Tenants::ended(Index tenant, uint64_t output_tokens, Time now) {

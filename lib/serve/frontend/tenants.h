@@ -71,8 +71,11 @@ class Tenants {
     std::string why;
     Duration retry_after;
   };
-  // Begins a request with so many prompt tokens, within the limits. If it may, ended() must follow.
-  std::optional<Over> begin(Index tenant, uint64_t prompt_tokens, Time now);
+  // Begins a request within the limits, before its prompt is tokenized. If it may, ended() must
+  // follow, or spend() refuse it.
+  std::optional<Over> begin(Index tenant, Time now);
+  // Its prompt has so many tokens. Over: as if it had not begun.
+  std::optional<Over> spend(Index tenant, uint64_t prompt_tokens, Time now);
   void ended(Index tenant, uint64_t output_tokens, Time now);
   // The salt that its blocks' hashes begin with.
   std::string salt(Index tenant, const std::string& asked) const;
@@ -93,6 +96,8 @@ class Tenants {
     Digest digest;
     Index tenant;
   };
+  static std::optional<Over> over(const Tenant& t, const Bucket& b, uint64_t per_minute,
+                                  double wanted, const char* what);
   Index place_for(const std::string& name, const Tenants& fresh);
   static void fill(Bucket& bucket, uint64_t per_minute, Time now);
   std::vector<Entry> entries_;

@@ -274,7 +274,6 @@ struct TokenUpdate {
 
 // Sent again until it is answered, with the tokens since: the conductor takes each token once.
 // Refused with kStale when tokens before these did not come; the worker sends those again too.
-
 struct TokenBatch {
   static constexpr const char* kName = "token-batch";
   using Reply = Empty;

@@ -73,8 +73,7 @@ class DecodeWorker {
 
   WorkerLoad load() const;
   void drain(bool on = true) { draining_ = on; }  // refuses new reservations
-  // Every answer is at its conductor.
-  bool idle() const { return sequences_.empty() && to_conductors_.empty(); }
+  bool idle() const { return sequences_.empty() && to_conductors_.settled(); }
 
  private:
   DecodeWorker(io::Loop& loop, xfer::Engine& transfer, rpc::Server& server, const Engine& engine,

@@ -51,7 +51,8 @@ class TokenOutbox {
 
   // False: the conductor has taken nothing for `patience`, and was sent something.
   bool tick(Time now);
-  bool failing() const { return failing_; }  // the last message was lost
+  Duration silent() const { return silent_; }  // for how long it took nothing
+  bool failing() const { return failing_; }    // the last message was lost
   // Whether nothing is kept. A request is kept from its first token until its end is taken.
   bool empty() const { return requests_.empty(); }
 

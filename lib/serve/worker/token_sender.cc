@@ -9,7 +9,8 @@
 namespace mc::serve {
 namespace {
 constexpr size_t kConductorsMax = 64;
-}
+constexpr Duration kDrainWait = std::chrono::seconds(10);  // for a conductor that takes nothing
+}  // namespace
 
 void TokenSender::send(const std::string& conductor, std::vector<TokenUpdate> updates) {
   if (conductors_.size() >= kConductorsMax)  // forgets those for which nothing is kept
@@ -72,9 +73,10 @@ std::vector<std::string> TokenSender::tick() {
   return gone;
 }
 
-bool TokenSender::empty() const {
-  return std::all_of(conductors_.begin(), conductors_.end(),
-                     [](const auto& c) { return c.second.outbox.empty(); });
+bool TokenSender::settled() const {
+  return std::all_of(conductors_.begin(), conductors_.end(), [](const auto& c) {
+    return c.second.outbox.empty() || c.second.outbox.silent() >= kDrainWait;
+  });
 }
 
 }  // namespace mc::serve

@@ -25,7 +25,8 @@ class TokenSender {
   void drop(const std::string& conductor, const std::string& request);  // it was aborted
   // Returns: the conductors that are gone. What they did not take is forgotten. Call it often.
   std::vector<std::string> tick();
-  bool empty() const;  // every answer that ended is at its conductor
+  // Every answer is at its conductor, but for conductors that took nothing for ten seconds.
+  bool settled() const;
 
  private:
   struct Conductor {

@@ -52,6 +52,8 @@ TEST_CASE("both tokenizers of the small model give the oracle's ids and the text
     CHECK(hf->encode(text) == ids_of(c["ids"]));
     CHECK(spm->decode(spm->encode(text)) == text);
     CHECK(hf->decode(hf->encode(text)) == text);
+    for (const auto* t : {&*spm, &*hf})  // F7: a text is refused by its bytes
+      if (t->longest() > 0) CHECK(text.size() <= t->longest() * t->encode(text, false).size());
   }
 }
 
@@ -70,6 +72,12 @@ TEST_CASE("without byte pieces a run of unknown characters is one unknown token"
   REQUIRE(t);
   CHECK(t->encode("a\xC3\xA9\xFFz b") == std::vector<int32_t>{1, 3, 0, 4});
   CHECK(t->decode(std::vector<int32_t>{1, 3, 0, 4, 99, -7}) == "ab");
+  CHECK(t->longest() == 0);  // of any length
+}
+
+TEST_CASE("no token of bytes is longer than one") {
+  CHECK(Tokenizer::bytes_only(32000).longest() == 1);
+  CHECK(Tokenizer::bytes_only(100).longest() == 0);  // the other bytes are left out
 }
 
 TEST_CASE("text that spells a special token is text") {

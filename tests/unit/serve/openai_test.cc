@@ -39,6 +39,34 @@ std::string all(TextStream& s, std::string_view text) {
 
 }  // namespace
 
+TEST_CASE(
+    "a text that the context cannot hold is refused by its bytes, before it is tokenized (F7)") {
+  ApiLimits limits = kLimits;
+  limits.tokenizer = nullptr;  // it would not live through it
+  limits.text_max = 1000;
+  const std::string long_text(600, 'x');
+  const auto refused = [&](const std::string& body, bool chat) {
+    const auto r = parse_completion(body, chat, limits);
+    REQUIRE_FALSE(r.has_value());
+    CHECK(r.error().status == 400);
+    CHECK(r.error().code == "context_length_exceeded");
+  };
+  refused(R"({"model":"tiny","prompt":")" + long_text + long_text + R"("})", false);
+  const std::string message = R"({"role":"user","content":")" + long_text + R"("})";
+  const std::string parts =
+      R"({"role":"user","content":[{"type":"text","text":")" + long_text + R"("}]})";
+  refused(R"({"model":"tiny","messages":[)" + message + "," + parts + "]}", true);
+}
+
+TEST_CASE("the largest body follows from the context") {
+  const auto tiny = limits_of(kBytes, "tiny", 512, 32000, model::ChatTemplate::kPlain);
+  CHECK(tiny.text_max == 512);
+  CHECK(tiny.body_max() == (1 << 20) + 512 * 6 + 512 * 16);
+  CHECK(limits_of(kBytes, "m", 1 << 30, 32000, model::ChatTemplate::kPlain).body_max() == 32 << 20);
+  const model::Tokenizer few = model::Tokenizer::bytes_only(100);  // other bytes are left out
+  CHECK(limits_of(few, "m", 512, 100, model::ChatTemplate::kPlain).body_max() == 32 << 20);
+}
+
 TEST_CASE("prompts may be text, token ids, or an array of one of these") {
   CHECK(bytes(*parse(R"({"model":"tiny","prompt":"hi"})")) == "hi");
   CHECK(bytes(*parse(R"({"model":"tiny","prompt":["hi"]})")) == "hi");
@@ -73,8 +101,8 @@ TEST_CASE("every option arrives, and absent or null ones keep their defaults") {
 
 TEST_CASE("bad requests are refused with status, parameter and reason") {
   const Bad table[] = {
-      {"", 400, "", "invalid_json", "not JSON"},
-      {"{", 400, "", "invalid_json", "not JSON"},
+      {"", 400, "", "invalid_json", "not taken"},
+      {"{", 400, "", "invalid_json", "not taken"},
       {"[]", 400, "", "", "not a JSON object"},
       {R"({"prompt":"x"})", 400, "model", "", "missing"},
       {R"({"model":3,"prompt":"x"})", 400, "model", "", "want a string"},

@@ -11,6 +11,11 @@ using namespace std::chrono_literals;
 namespace tenants_test {
 namespace {
 
+std::optional<Tenants::Over> begun(Tenants& t, Tenants::Index tenant, uint64_t tokens, Time now) {
+  if (auto over = t.begin(tenant, now)) return over;
+  return t.spend(tenant, tokens, now);
+}
+
 Result<Tenants> parsed(const std::string& json) {
   return Tenants::parse(*parse_json(json), "file");
 }
@@ -57,7 +62,7 @@ TEST_CASE("caches are apart, but for those that share, and no salt reaches anoth
 TEST_CASE("a file read anew changes what may be asked, and nothing that is under way") {
   Tenants t = two(R"(,"in-flight":1)");
   const Time now{};
-  CHECK(!t.begin(0, 10, now));
+  CHECK(!begun(t, 0, 10, now));
   t.renew(*parsed(R"({"tenants":[{"name":"c","keys":["key-of-c"]},)"
                   R"({"name":"a","keys":["newer-of-a"],"in-flight":2,"requests-per-minute":1}]})"));
   CHECK(!t.find("Bearer key-of-a"));
@@ -65,13 +70,13 @@ TEST_CASE("a file read anew changes what may be asked, and nothing that is under
   CHECK(t.find("Bearer newer-of-a") == 0);  // the index that is in flight is still its own
   CHECK(t.find("Bearer key-of-c") == 1);    // b left, with nothing in flight
   CHECK(t.at(1).name == "c");
-  CHECK(!t.begin(0, 10, now));  // a new limit begins with a minute's worth
-  CHECK(t.begin(0, 10, now));
+  CHECK(!begun(t, 0, 10, now));  // a new limit begins with a minute's worth
+  CHECK(begun(t, 0, 10, now));
   t.ended(0, 1, now);
   t.ended(0, 1, now);
-  CHECK(t.begin(0, 10, now)->why.find("requests per minute") != std::string::npos);
+  CHECK(begun(t, 0, 10, now)->why.find("requests per minute") != std::string::npos);
   // Who leaves with something in flight keeps its place until that ended.
-  CHECK(!t.begin(1, 10, now));
+  CHECK(!begun(t, 1, 10, now));
   t.renew(*parsed(R"({"tenants":[{"name":"d","keys":["key-of-d"]}]})"));
   CHECK(t.find("Bearer key-of-d") == 0);
   t.renew(*parsed(R"({"tenants":[{"name":"d","keys":["key-of-d"]},)"
@@ -83,35 +88,46 @@ TEST_CASE("a file read anew changes what may be asked, and nothing that is under
 TEST_CASE("requests in flight are limited, and give their place back") {
   Tenants t = two(R"(,"in-flight":2)");
   const Time now{};
-  CHECK(!t.begin(0, 10, now));
-  CHECK(!t.begin(0, 10, now));
-  const auto over = t.begin(0, 10, now);
+  CHECK(!begun(t, 0, 10, now));
+  CHECK(!begun(t, 0, 10, now));
+  const auto over = begun(t, 0, 10, now);
   REQUIRE(over);
   CHECK(over->why.find("tenant a has 2 requests in flight") != std::string::npos);
-  CHECK(!t.begin(1, 10, now));  // another's limit
+  CHECK(!begun(t, 1, 10, now));  // another's limit
   t.ended(0, 5, now);
-  CHECK(!t.begin(0, 10, now));
+  CHECK(!begun(t, 0, 10, now));
+}
+
+TEST_CASE("limits are looked at before a prompt's tokens are known (F7)") {
+  Tenants t = two(R"(,"requests-per-minute":2,"tokens-per-minute":600)");
+  Time now{};
+  CHECK(!t.begin(0, now));
+  CHECK(t.spend(0, 5000, now) == std::nullopt);  // a minute's worth, and owed
+  t.ended(0, 0, now);
+  const auto owed = t.begin(0, now);
+  REQUIRE(owed);
+  CHECK(owed->why.find("600 tokens per minute") != std::string::npos);
 }
 
 TEST_CASE("rates are limited per minute, and a refusal says when there will be room") {
   Tenants t = two(R"(,"requests-per-minute":2,"tokens-per-minute":600)");
   Time now{};
-  CHECK(!t.begin(0, 100, now));
+  CHECK(!begun(t, 0, 100, now));
   t.ended(0, 200, now);  // 300 tokens are left
-  auto over = t.begin(0, 360, now);
+  auto over = begun(t, 0, 360, now);
   REQUIRE(over);
   CHECK(over->why.find("600 tokens per minute") != std::string::npos);
   CHECK(over->retry_after == 6s);
   now += 6s;
-  CHECK(!t.begin(0, 360, now));
-  over = t.begin(0, 0, now);
+  CHECK(!begun(t, 0, 360, now));
+  over = begun(t, 0, 0, now);
   REQUIRE(over);  // 1.2 requests were left, then 0.2
   CHECK(over->why.find("2 requests per minute") != std::string::npos);
   CHECK(to_seconds(over->retry_after) == doctest::Approx(24));
   now += 120s;
-  CHECK(!t.begin(0, 5000, now));  // more than a minute's worth, when nothing was used for a minute
+  CHECK(!begun(t, 0, 5000, now));  // more than a minute's worth, when nothing was used for a minute
   now += 60s;
-  CHECK(t.begin(0, 1, now));  // that is owed
+  CHECK(begun(t, 0, 1, now));  // that is owed
 }
 
 TEST_CASE("what is wrong with a file of keys is said") {

@@ -1,0 +1,58 @@
+// F7: long texts are worked on beside the loop, and refused by their bytes before that.
+#include <ctime>
+#include <fstream>
+
+#include "api_site.h"
+#include "base/json.h"
+
+using namespace mc;
+using namespace mc::serve;
+using namespace mc::serve::test;
+
+namespace {
+
+double cpu_seconds(clockid_t clock) {
+  timespec t{};
+  ::clock_gettime(clock, &t);
+  return static_cast<double>(t.tv_sec) + static_cast<double>(t.tv_nsec) * 1e-9;
+}
+
+std::string long_body(size_t bytes, const char* before = R"({"prompt":")",
+                      const char* after = R"("})") {
+  return before + std::string(bytes, 'x') + after;
+}
+
+}  // namespace
+
+TEST_CASE("the loop spends little of what a long text costs") {
+  Site s;
+  const std::string body = long_body(200000);
+  const double whole = cpu_seconds(CLOCK_PROCESS_CPUTIME_ID);
+  const double own = cpu_seconds(CLOCK_THREAD_CPUTIME_ID);
+  const auto r = s.ask("/tokenize", body);
+  CHECK(r.status == 200);
+  CHECK(r.body.starts_with(R"({"count":200000,)"));
+  // The loop also collects the client's answer.
+  CHECK(cpu_seconds(CLOCK_THREAD_CPUTIME_ID) - own <
+        0.4 * (cpu_seconds(CLOCK_PROCESS_CPUTIME_ID) - whole));
+}
+
+TEST_CASE("a body that is larger than the context can need is not read") {
+  Site s;
+  const auto r = s.ask("/v1/completions", long_body(31 << 20, R"({"model":"tiny","prompt":")"));
+  CHECK(r.status == 413);
+}
+
+TEST_CASE("long prompts are answered as short ones are, and their errors have their request's id") {
+  Site s;
+  s.headers.clear();
+  const auto good = s.ask("/v1/completions", long_body(20000, R"({"model":"tiny","prompt":")"));
+  CHECK(good.status == 200);
+  CHECK(parse_json(good.body)->at("usage").at("prompt_tokens") == 20000);
+  const auto bad = s.ask("/v1/completions", long_body(20000, R"({"model":"none","prompt":")"));
+  CHECK(bad.status == 404);
+  CHECK(bad.body.find("model_not_found") != std::string::npos);
+  const auto none = s.ask("/query", "[" + std::string(20000, ' ') + "]");
+  CHECK(none.status == 400);
+  CHECK(none.body.find("want a JSON object") != std::string::npos);
+}

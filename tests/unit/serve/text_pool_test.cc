@@ -1,0 +1,102 @@
+// F7: texts are worked on beside the loop.
+#include "serve/frontend/text_pool.h"
+
+#include <doctest/doctest.h>
+
+#include <atomic>
+#include <future>
+#include <string>
+
+using namespace mc;
+using namespace mc::serve;
+using namespace std::chrono_literals;
+
+namespace {
+
+constexpr size_t kLarge = 1 << 20;
+
+struct Texts {
+  bool until(const std::function<bool()>& done) {
+    const Time end = clock.now() + 30s;
+    while (!done() && clock.now() < end) REQUIRE(loop.turn(5ms).has_value());
+    return done();
+  }
+  // Work that lasts until `open` is set.
+  std::function<void()> gate() {
+    return [this] {
+      ++begun;
+      opened.wait();
+    };
+  }
+  SteadyClock clock;
+  io::Loop loop{clock};
+  std::promise<void> open;
+  std::shared_future<void> opened{open.get_future()};
+  std::atomic<int> begun = 0;
+  std::string log;
+};
+
+}  // namespace
+
+TEST_CASE("the loop goes on beside long work, and short work passes it") {
+  Texts t;
+  TextPool pool(t.loop);
+  REQUIRE(pool.submit(0, kLarge, t.gate(), [&] { t.log += "long "; }).has_value());
+  REQUIRE(pool.submit(
+                  0, kLarge, [] {}, [&] { t.log += "next "; })
+              .has_value());
+  REQUIRE(pool.submit(
+                  0, 10, [] {}, [&] { t.log += "short "; })
+              .has_value());
+  REQUIRE(t.until([&] { return t.log == "short "; }));
+  CHECK(pool.waiting() == 1);
+  t.open.set_value();
+  REQUIRE(t.until([&] { return t.log == "short long next "; }));
+}
+
+TEST_CASE("cancelled work is not begun, or not answered") {
+  Texts t;
+  TextPool pool(t.loop);
+  const auto held = std::make_shared<int>(0);  // by what is submitted
+  const auto runs = pool.submit(0, kLarge, t.gate(), [&, held] { t.log += "runs "; });
+  REQUIRE(runs.has_value());
+  REQUIRE(t.until([&] { return t.begun == 1; }));
+  const auto waits = pool.submit(
+      0, kLarge, [&] { t.log += "begun "; }, [held] {});
+  REQUIRE(waits.has_value());
+  pool.cancel(*waits);
+  CHECK(pool.waiting() == 0);
+  pool.cancel(*runs);
+  CHECK(held.use_count() == 2);  // what runs may read what it was given
+  t.open.set_value();
+  REQUIRE(t.until([&] { return held.use_count() == 1; }));
+  pool.cancel(*runs);
+  CHECK(t.log == "");
+}
+
+TEST_CASE("full queues refuse, and a pool that ends forgets what waits") {
+  Texts t;
+  {
+    TextPool pool(t.loop, {.owner_count = 1, .count = 2});
+    const auto never = [&] { t.log += "never "; };
+    REQUIRE(pool.submit(0, kLarge, t.gate(), never).has_value());
+    REQUIRE(t.until([&] { return t.begun == 1; }));
+    CHECK(pool.submit(
+                  1, kLarge, [] {}, never)
+              .has_value());
+    CHECK(pool.submit(
+                  1, kLarge, [] {}, never)
+              .error()
+              .code == Code::kBusy);
+    CHECK(pool.submit(
+                  2, kLarge, [] {}, never)
+              .has_value());
+    CHECK(pool.submit(
+                  3, kLarge, [] {}, never)
+              .error()
+              .code == Code::kNoSpace);
+    t.open.set_value();
+  }
+  for (int i = 0; i < 3; ++i) REQUIRE(t.loop.turn(0ms).has_value());
+  CHECK(t.log == "");
+}
