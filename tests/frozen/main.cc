@@ -170,6 +170,7 @@ void print_numbers() {
   print_number("order forget", OrderKind::kForget);
   print_number("order copy", OrderKind::kCopy);
   print_number("order bury", OrderKind::kAddTombstone);
+  print_number("order check", OrderKind::kCheck);
   print_number("beat ok", BeatStatus::kOk);
   print_number("beat remount", BeatStatus::kRemount);
   print_number("index-entry record", IndexEntry::kRecord);

@@ -34,8 +34,8 @@ void each_store_message(const V& v) {
   v.template all<Mounted, Mount, Inventory, Unmount, TaskDone, HeartbeatReply, Heartbeat>();
   v.template all<TierAck, TierMount, TierWork, TierHeartbeat, TierReport, Loaded, LoadObjects,
                  ReleaseSlots>();
-  v.template all<Listed, List, ClusterStat, Stat, Replayed, Replay, Explained, Explain,
-                 ReportNode>();
+  v.template all<Listed, List, ClusterStat, Stat, Replayed, Replay, Explained, Explain, ReportNode,
+                 ReportReplica>();
   v.template all<IndexEntry>();
 }
 

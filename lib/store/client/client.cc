@@ -179,10 +179,15 @@ void Client::report(const NodeRef& node) {  // a hint; a lost one does no harm
   (void)master_->call(ReportNode{node.name, node.generation}, kReport);
 }
 
-bool Client::verifies(xfer::SegmentHandle segment) {
-  if (options_.verify == "always" || far(segment)) return true;
-  if (options_.verify == "never") return false;
-  return reads_.fetch_add(1, std::memory_order_relaxed) % 64 == 0;
+// As above. The master has the node check it.
+void Client::report_corrupt(const Read& r, const ReplicaLocation& place, const NodeRef& node) {
+  const Generation generation = place.generation ? place.generation : r.at->generation;
+  (void)master_->call(ReportReplica{r.item->key, options_.tenant, node.name, generation}, kReport);
+}
+
+bool Client::verifies(const Read& r) {
+  if (options_.verify == "always" || far(r.segment)) return true;
+  return options_.verify != "never" && verified_.due(r.replica);
 }
 
 Result<std::vector<bool>> Client::exists(const std::vector<ObjectKey>& keys) {

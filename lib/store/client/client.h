@@ -8,9 +8,9 @@
 // A value is written once and immutable until removed. The value of an item is the concatenation of
 // its parts, so scattered memory needs no staging copy. A put of a stored key moves no bytes.
 //
-// A read takes the nearest healthy replica and verifies it. On an error it takes the next replica.
-// If all replicas were stale it asks the master once more. A read over the network that exceeds the
-// 95th percentile is hedged: it also goes to the next replica.
+// A read takes the nearest healthy replica and verifies it. On an error it takes the next replica,
+// and reports one that is corrupt. If all replicas were stale it asks the master once more. A read
+// over the network that exceeds the 95th percentile is hedged: it also goes to the next replica.
 //
 // Errors: kNotFound; kBusy (another client is writing the key); kNoSpace (the pool is full of
 // leased objects, the value is larger than the pool, or the caller's buffer is too small);
@@ -37,6 +37,7 @@
 #include "rpc/client.h"
 #include "store/client/hedge_timer.h"
 #include "store/client/local_hot_cache.h"
+#include "store/client/verified_reads.h"
 #include "store/protocol/messages.h"
 #include "store/protocol/query_messages.h"
 #include "xfer/engine.h"
@@ -59,7 +60,8 @@ struct ClientOptions {
   std::string master = "127.0.0.1:5550";
   Duration timeout = std::chrono::seconds(5);          // of one call, batch or not
   Duration put_wait = std::chrono::milliseconds(100);  // how long a put waits for a full pool
-  std::string verify = "sample";  // same-host reads: always | sample (1 of 64) | never
+  // Same-host reads: always | sample (the first of each replica, then 1 of 64) | never.
+  std::string verify = "sample";
   uint32_t replicas = 1;
   std::string prefer;        // node to put on if it has space
   Bytes local_hot_cache{0};  // for values read from other hosts or disks; 0: off
@@ -172,8 +174,9 @@ class Client {
              const NodeRef& node, Time deadline);
   void wait_moved(xfer::BatchId batch, size_t requests, uint64_t total,
                   const std::vector<ObjectKey>& leased, Duration lease, Time deadline);
-  bool verifies(xfer::SegmentHandle segment);
+  bool verifies(const Read& read);
   void report(const NodeRef& node);
+  void report_corrupt(const Read& read, const ReplicaLocation& place, const NodeRef& node);
 
   xfer::Engine& engine_;
   const Clock& clock_;
@@ -186,9 +189,9 @@ class Client {
   const std::unique_ptr<LocalHotCache> hot_cache_;  // null: none
   HedgeTimer times_;                                // of reads from other hosts
   std::atomic<uint64_t> epoch_{0};  // the largest seen; the client refuses older masters
-  std::atomic<uint64_t> reads_{0};
-  Counter &put_bytes_, &get_bytes_, &hits_, &misses_, &corrupt_, &stale_;
-  Counter &hot_hits_, &hedged_, &hedges_won_;
+  VerifiedReads verified_;
+  Counter &put_bytes_, &get_bytes_, &hits_, &misses_, &corrupt_, &stale_, &hot_hits_, &hedged_,
+      &hedges_won_;
   Gauge& hot_bytes_;
 };
 

@@ -2,6 +2,7 @@
 // failed.
 #include <algorithm>
 
+#include "base/random.h"
 #include "store/client/client_impl.h"
 
 namespace mc::store {
@@ -112,6 +113,8 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
       continue;
     }
     r.segment = *segment;
+    const Generation generation = place.generation ? place.generation : r.at->generation;
+    r.replica = mix64(generation.n ^ mix64(*segment ^ mix64(place.offset)));
     r.checksum.reset();
     r.first = requests.size();
     append_requests(xfer::Op::kRead, r.item->parts, r.at->bytes, place, r.at->generation, *segment,
@@ -126,7 +129,9 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
   if (is_local(reading, requests)) {
     const Result<> moved = engine_.transfer_sync(requests[0], left(deadline));
     Read& r = *reading[0];
-    complete(r, moved, found.nodes[r.at->places[replica].node], verifies(r.segment), false);
+    const ReplicaLocation& place = r.at->places[replica];
+    complete(r, moved, found.nodes[place.node], verifies(r), false);
+    if (r.corrupt) report_corrupt(r, place, found.nodes[place.node]);
     return;
   }
   const xfer::BatchId batch = engine_.allocate_batch();
@@ -149,11 +154,12 @@ void Client::read_replicas(std::span<Read> reads, size_t replica, const Replicas
   }
   for (Read* r : reading) {
     if (!r->answer.open) continue;
+    const ReplicaLocation& place = r->at->places[replica];
     if (!submitted)
       r->last = submitted.error();
     else
-      complete(*r, moved_of(*r, batch), found.nodes[r->at->places[replica].node],
-               verifies(r->segment), far(r->segment));
+      complete(*r, moved_of(*r, batch), found.nodes[place.node], verifies(*r), far(r->segment));
+    if (r->corrupt) report_corrupt(*r, place, found.nodes[place.node]);
   }
   engine_.free_batch(batch);
 }
@@ -182,6 +188,7 @@ Result<> Client::moved_of(Read& r, xfer::BatchId batch) const {
 }
 
 void Client::complete(Read& r, const Result<>& moved, const NodeRef& node, bool verify, bool far) {
+  r.corrupt = false;
   if (!moved) {
     r.last = moved.error();
     if (r.last.code == Code::kStale) stale_.add();
@@ -190,7 +197,8 @@ void Client::complete(Read& r, const Result<>& moved, const NodeRef& node, bool 
   }
   if (!verify) return r.answer.set(r.at->bytes);
   const uint64_t checksum = r.checksum ? *r.checksum : checksum_of(r.item->parts, r.at->bytes);
-  if (checksum != r.at->checksum) {
+  r.corrupt = checksum != r.at->checksum;
+  if (r.corrupt) {
     corrupt_.add();
     r.last = {Code::kCorrupt, strf("value of '%s' on node %s: checksum %016llx, %016llx was put",
                                    escape(r.item->key).c_str(), escape(node.name).c_str(),
@@ -198,7 +206,10 @@ void Client::complete(Read& r, const Result<>& moved, const NodeRef& node, bool 
                                    static_cast<unsigned long long>(r.at->checksum))};
     return;
   }
-  if (far) keep_hot(r);
+  if (far)
+    keep_hot(r);
+  else
+    verified_.verified(r.replica);
   r.answer.set(r.at->bytes);
 }
 

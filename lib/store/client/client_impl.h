@@ -39,8 +39,10 @@ struct Client::Read {
   uint64_t room = 0;
   const Located* at = nullptr;
   xfer::SegmentHandle segment = 0;
+  uint64_t replica = 0;  // a hash of what identifies it, for VerifiedReads
   size_t first = 0, count = 0;
   std::optional<uint64_t> checksum{};  // of the arrived bytes, if computed in transit
+  bool corrupt = false;                // what arrived last
   Answer<uint64_t> answer;
   Error last{Code::kUnavailable, "no replica"};  // of the replicas tried so far
 };

@@ -154,6 +154,7 @@ void Client::check_early(std::span<Read* const> reading, xfer::BatchId batch, Ti
 struct Client::Late {
   Read* read = nullptr;
   NodeRef node;
+  const ReplicaLocation* place = nullptr;
   std::vector<std::byte> bytes;  // a separate buffer: the first replica still writes the caller's
   size_t first = 0, count = 0;   // its requests
 };
@@ -169,7 +170,8 @@ std::vector<Client::Late> Client::overdue_reads(std::span<Read* const> reading, 
     if (replica + 1 >= places.size() || places[replica + 1].node >= found.nodes.size()) return {};
     Late late;
     late.read = r;
-    late.node = found.nodes[places[replica + 1].node];
+    late.place = &places[replica + 1];
+    late.node = found.nodes[late.place->node];
     if (!segment_of(late.node, opened, deadline)) return {};
     out.push_back(std::move(late));
   }
@@ -187,9 +189,8 @@ void Client::hedge(std::span<Read* const> reading, xfer::BatchId batch, size_t r
     l.bytes.resize(l.read->at->bytes);
     const std::vector<std::span<std::byte>> parts{l.bytes};
     l.first = requests.size();
-    append_requests(xfer::Op::kRead, parts, l.read->at->bytes, l.read->at->places[replica + 1],
-                    l.read->at->generation, *segment_of(l.node, opened, deadline), deadline,
-                    requests);
+    append_requests(xfer::Op::kRead, parts, l.read->at->bytes, *l.place, l.read->at->generation,
+                    *segment_of(l.node, opened, deadline), deadline, requests);
     l.count = requests.size() - l.first;
   }
   const xfer::BatchId other = engine_.allocate_batch();
@@ -215,7 +216,10 @@ void Client::adopt_hedge_result(Late& l, xfer::BatchId batch, xfer::BatchId othe
   if (ended(engine_, batch, r.first, r.count) == Ended::kWell ||
       ended(engine_, other, l.first, l.count) != Ended::kWell)
     return;
-  if (xxh3(l.bytes.data(), l.bytes.size()) != r.at->checksum) return corrupt_.add();
+  if (xxh3(l.bytes.data(), l.bytes.size()) != r.at->checksum) {
+    corrupt_.add();
+    return report_corrupt(r, *l.place, l.node);
+  }
   engine_.cancel(batch);  // only the late reads are left in it
   scatter(l.bytes, r.item->parts);
   hedges_won_.add();

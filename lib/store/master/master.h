@@ -32,6 +32,7 @@
 #include "store/metadata/leases.h"
 #include "store/metadata/members.h"
 #include "store/metadata/rebuild.h"
+#include "store/metadata/replica_checks.h"
 #include "store/metadata/tenants.h"
 #include "store/metadata/tombstones.h"
 
@@ -92,6 +93,7 @@ class Master {
   Result<Replayed> handle(const Replay& m, Time now) const;
   Result<Explained> handle(const Explain& m, Time now);
   Result<rpc::Empty> handle(const ReportNode& m, Time now);
+  Result<rpc::Empty> handle(const ReportReplica& m, Time now);
 
   // ---- pins and copies
   Result<RemovePrefixed> handle(const RemovePrefix& m, Time now);
@@ -127,6 +129,7 @@ class Master {
     uint64_t made_room = 0;  // evictions that freed something
     uint64_t evicted_objects = 0, evicted_bytes = 0, nodes_expired = 0, records_refused = 0;
     uint64_t copies_done = 0, copies_failed = 0, hot_copies = 0;
+    uint64_t checks = 0, corrupt = 0;  // replicas that nodes were to check; that they found corrupt
     uint64_t offloaded = 0;
     uint64_t fewer_replicas = 0, quarantine_expired = 0;
     // Promotions from disk to memory: begun, succeeded, failed; refused for lack of space.
@@ -193,6 +196,11 @@ class Master {
     NodeId drain;  // the drain job it belongs to
     std::string error;
     enum class State : uint8_t { kRunning, kDone, kFailed } state = State::kRunning;
+  };
+  struct Tasks {
+    std::map<uint64_t, Task> all;  // by number
+    std::deque<uint64_t> ended;
+    uint64_t next = 1;
   };
   struct Leaving {  // a lost node that objects still refer to
     std::unique_ptr<Member> node;
@@ -322,6 +330,9 @@ class Master {
   bool drain_one(const NodeId& name, Member& node, DrainJob& job, Object& object, Time now);
   void drain_all(Time now);
   DrainInfo drain_info(const NodeId& name) const;
+  void check_replica(const Object& object, const NodeId& node, Generation generation, Time now);
+  Result<rpc::Empty> checked(const TaskDone& m, Time now);
+  void drop_corrupt(Object& object, const Replica& replica, Time now);
   void note_heat(Object& object, Time now);
   void cool_down(Time now);
 
@@ -374,9 +385,8 @@ class Master {
 
   const MasterOptions options_;
   const Time started_;
-  const uint64_t started_s_;  // by the wall clock
-  uint64_t epoch_;
-  uint64_t counter_ = 0;
+  const uint64_t started_s_;      // by the wall clock
+  uint64_t epoch_, counter_ = 0;  // of the last generation
   Table table_;
   Tenants tenants_;
   Members members_;
@@ -387,23 +397,20 @@ class Master {
   Slab<Recording> recording_;
   std::unordered_map<std::string, std::vector<Id>> groups_;  // by tenant and name
   std::set<std::pair<Time, Id>> keeps_;                      // ends of pins and times to live
-  uint64_t object_bytes_ = 0;                                // of complete objects
-  uint64_t soft_pinned_ = 0;
-  IdList<Object, &Object::queue> writing_;  // grants by age
+  uint64_t object_bytes_ = 0, soft_pinned_ = 0;              // of complete objects; objects
+  IdList<Object, &Object::queue> writing_;                   // grants by age
   std::multimap<Time, QuarantinedRange> quarantined_;
   Parking parked_;
   std::multimap<Time, ParkedLook> parked_looks_;  // by deadline
   std::unordered_map<std::string, std::vector<ParkedLook*>> awaited_;
   std::vector<std::pair<List, Done<Listed>>> listing_;  // listings that wait for the order by key
-  bool room_changed_ = false;                           // since parked puts were last tried
-  bool filled_ = false;  // something was granted since the last eviction
-  uint64_t ahead_ = 0;   // bytes of background eviction to do
-  Id newest_ = kNoId;    // published last: background eviction spares it
-  std::map<uint64_t, Task> tasks_;
-  std::deque<uint64_t> ended_tasks_;
+  bool room_changed_ = false, filled_ = false;  // since parked puts were tried; since the eviction
+  uint64_t ahead_ = 0;                          // bytes of background eviction to do
+  Id newest_ = kNoId;                           // published last: background eviction spares it
+  Tasks tasks_;
   std::map<NodeId, DrainJob> drains_;
   std::deque<Leaving> leaving_;
-  uint64_t next_task_ = 1;
+  ReplicaChecks checks_;
   Heat heat_;
   DiskReplicaIndex tier_;
   Tombstones tombstones_;

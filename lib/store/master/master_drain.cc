@@ -34,7 +34,7 @@ bool Master::drain_one(const NodeId& name, Member& node, DrainJob& job, Object& 
     if (task.error().code == Code::kNoSpace) job.demand = object.bytes + kPage;
     return false;
   }
-  tasks_.at(*task).drain = name;
+  tasks_.all.at(*task).drain = name;
   ++job.active;
   return true;
 }
@@ -177,7 +177,7 @@ Result<DrainInfo> Master::handle(const Drain& m, Time now) {
       break;
     case DrainAction::kCancel:
       if (const auto it = drains_.find(m.node); it != drains_.end()) {
-        for (auto& [id, task] : tasks_)
+        for (auto& [id, task] : tasks_.all)
           if (task.drain == m.node) task.drain.clear();
         drains_.erase(it);
       }

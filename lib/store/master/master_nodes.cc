@@ -206,7 +206,7 @@ void Master::drop_node(const NodeId& name, Time now, bool may_return) {
   for (const PendingOrder& pending : node.orders) {  // puts that wait for its acknowledgement
     if (Object* object = recording_of(pending)) drop_gone_replicas(*object);
   }
-  for (auto& [id, task] : tasks_) {
+  for (auto& [id, task] : tasks_.all) {
     if (task.drain == name) task.drain.clear();
     if (task.state == Task::State::kRunning && task.target_mount == node.mount)
       end_task(id, task, {Code::kUnavailable, "its target is gone"});

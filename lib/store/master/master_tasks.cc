@@ -22,8 +22,8 @@ Failure unknown(const ObjectKey& key) {
 
 Result<uint64_t> Master::start_copy(Object& object, const PlacementRequest& request,
                                     const Member* move_from, Time now) {
-  if (tasks_.size() >= kTasksMax + kEndedMax)
-    return fail(Code::kBusy, "%zu copies are on their way already: retry", tasks_.size());
+  if (tasks_.all.size() >= kTasksMax + kEndedMax)
+    return fail(Code::kBusy, "%zu copies are on their way already: retry", tasks_.all.size());
   std::vector<Replica> used;
   each_replica(object, [&](const Replica& r) { used.push_back(r); });
   if (move_from == nullptr && used.size() >= kReplicasMax)
@@ -48,8 +48,8 @@ Result<uint64_t> Master::start_copy(Object& object, const PlacementRequest& requ
   }
   filled_ = true;
   leases_.grant(object, now);
-  const uint64_t id = next_task_++;
-  Task& task = tasks_[id];
+  const uint64_t id = tasks_.next++;
+  Task& task = tasks_.all[id];
   task.tenant = object.tenant;
   task.key = object.key();
   task.bytes = object.bytes;
@@ -85,16 +85,17 @@ void Master::end_task(uint64_t id, Task& task, Error error) {
       job->second.moved_bytes += task.bytes;
     }
   }
-  ended_tasks_.push_back(id);
-  if (ended_tasks_.size() <= kEndedMax) return;
-  tasks_.erase(ended_tasks_.front());
-  ended_tasks_.pop_front();
+  tasks_.ended.push_back(id);
+  if (tasks_.ended.size() <= kEndedMax) return;
+  tasks_.all.erase(tasks_.ended.front());
+  tasks_.ended.pop_front();
 }
 
 Result<rpc::Empty> Master::handle(const TaskDone& m, Time now) {
-  const auto it = tasks_.find(m.task);
+  if (ReplicaChecks::is_check(m.task)) return checked(m, now);
+  const auto it = tasks_.all.find(m.task);
   Member* node = members_.find(m.node, m.generation);
-  if (node == nullptr || it == tasks_.end() || it->second.state != Task::State::kRunning ||
+  if (node == nullptr || it == tasks_.all.end() || it->second.state != Task::State::kRunning ||
       it->second.target_mount != node->mount || it->second.range == kNoId)
     return fail(Code::kStale, "task %llu of node '%s' is not running",
                 static_cast<unsigned long long>(m.task), escape(m.node).c_str());
@@ -116,14 +117,16 @@ Result<rpc::Empty> Master::handle(const TaskDone& m, Time now) {
   record = record_of(gone, at);
   record.key = task.key;
   forget(at, std::move(record));
+  if (same && m.outcome.code == static_cast<uint8_t>(Code::kCorrupt))
+    check_replica(*object, task.source, {}, now);
   end_task(m.task, task, {Code::kUnavailable, same ? m.outcome.what : "removed meanwhile"});
   finish(now);
   return rpc::Empty{};
 }
 
 void Master::copied(uint64_t id, Time now) {
-  const auto it = tasks_.find(id);
-  if (it == tasks_.end() || it->second.state != Task::State::kRunning) return;
+  const auto it = tasks_.all.find(id);
+  if (it == tasks_.all.end() || it->second.state != Task::State::kRunning) return;
   Task& task = it->second;
   Member* node = members_.find_mount(task.target, task.target_mount);
   if (node == nullptr) return end_task(id, task, {Code::kUnavailable, "its target is gone"});
@@ -196,8 +199,8 @@ Result<TaskInfo> Master::handle(const ChangeReplicas& m, Time now) {
 }
 
 Result<TaskInfo> Master::handle(const QueryTask& m, Time) const {
-  const auto it = tasks_.find(m.task);
-  if (it == tasks_.end())
+  const auto it = tasks_.all.find(m.task);
+  if (it == tasks_.all.end())
     return fail(Code::kNotFound, "no task %llu: it ended long ago, or before the master started",
                 static_cast<unsigned long long>(m.task));
   constexpr const char* kStates[] = {"running", "done", "failed"};

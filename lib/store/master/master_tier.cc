@@ -130,6 +130,14 @@ void Master::handle(const TierHeartbeat& m, Time now,
 Result<TierAck> Master::handle(const TierReport& m, Time now) {
   if (members_.find(m.node, m.generation) == nullptr || !tier_.report(m, now))
     return TierAck{epoch_, static_cast<uint8_t>(BeatStatus::kRemount)};
+  for (const TierResult& r : m.results) {  // a value that a disk was to have
+    if (r.event != static_cast<uint8_t>(TierEvent::kNotStored) ||
+        r.code != static_cast<uint8_t>(Code::kCorrupt))
+      continue;
+    const auto [tenant, key] = parts_of(r.name);
+    if (const Object* object = find_complete(tenants_.find(tenant), key))
+      check_replica(*object, m.node, {}, now);
+  }
   finish(now);
   return TierAck{epoch_, 0};
 }

@@ -83,6 +83,7 @@ struct Member {  // a mounted node
   bool draining = false;               // it gets nothing new
   bool gone = false;                   // lost; its objects are leaving the table
   Time ready_since;                    // for slow start
+  Time checks_paid;                    // when it has time for checks again (replica_checks.h)
   uint64_t releasing = 0;              // bytes taken whose release the node has not acknowledged
   uint64_t objects = 0;                // replicas it holds
   std::deque<PendingOrder> orders;     // not yet acknowledged, by seq

@@ -39,6 +39,14 @@ void Copier::copy(const Order& order) {
   changed_.notify_all();
 }
 
+void Copier::check(const Order& order) {
+  {
+    Lock lock(mutex_);
+    waiting_.push_front(order);
+  }
+  changed_.notify_all();
+}
+
 void Copier::cancel(uint64_t offset) {
   {
     Lock lock(mutex_);
@@ -88,7 +96,8 @@ void Copier::run() {
       cancelled_ = false;
       current_ = order.record.offset;
     }
-    const Result<> made = make(order);
+    const bool check = order.kind == static_cast<uint8_t>(OrderKind::kCheck);
+    const Result<> made = check ? verify(order) : make(order);
     {
       Lock lock(mutex_);
       busy_ = false;
@@ -109,7 +118,7 @@ Result<> Copier::make(const Order& order) {
   MC_TRY(const auto source,
          engine_.open_segment(order.from.control, std::min(budget_, kOpen), order.from.generation));
   MC_TRY_(read(order, source));
-  return check(order);
+  return verify(order);
 }
 
 Result<> Copier::read(const Order& order, xfer::SegmentHandle source) {
@@ -152,15 +161,16 @@ Result<> Copier::read(const Order& order, xfer::SegmentHandle source) {
   return moved;
 }
 
-Result<> Copier::check(const Order& order) const {
+Result<> Copier::verify(const Order& order) const {
   const ObjectRecord& r = order.record;
   Xxh3Stream hash;
   const auto add = [&](uint64_t offset, uint64_t bytes) { hash.update(at_(offset), bytes); };
   add(r.offset, r.more.empty() ? r.bytes : r.first_bytes);
   for (const Extent& piece : r.more) add(piece.offset, piece.bytes);
   if (const uint64_t sum = hash.digest(); sum != r.checksum)
-    return fail(Code::kCorrupt, "copy of '%s' from node %s: checksum %016llx, %016llx was put",
-                escape(r.key).c_str(), escape(order.from.name).c_str(),
+    return fail(Code::kCorrupt, "%s of '%s'%s%s: checksum %016llx, %016llx was put",
+                order.from.empty() ? "value" : "copy", escape(r.key).c_str(),
+                order.from.empty() ? "" : " from node ", escape(order.from.name).c_str(),
                 static_cast<unsigned long long>(sum), static_cast<unsigned long long>(r.checksum));
   return {};
 }

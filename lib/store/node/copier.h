@@ -1,8 +1,10 @@
 // Carries out the master's copy orders on the target node. It reads a value from another node's
-// segment into a range of this node's memory, and checks its checksum.
+// segment into a range of this node's memory, and checks its checksum. It also checks values that
+// lie there.
 //
-// Thread: its owner's loop. One worker thread makes the copies, one at a time; the answers come on
-// the loop. Every copy ends within `budget`. After cancel() nothing is written to that range.
+// Thread: its owner's loop. One worker thread makes the copies and checks, one at a time, checks
+// first; the answers come on the loop. Every copy ends within `budget`. After cancel() nothing is
+// written to that range.
 #pragma once
 #include <deque>
 #include <functional>
@@ -30,6 +32,7 @@ class Copier {
   Copier& operator=(const Copier&) = delete;
 
   void copy(const Order& order);
+  void check(const Order& order);
   void cancel(uint64_t offset);  // of the copy's first byte; a cancelled copy is not answered
   void cancel_all();
 
@@ -37,7 +40,7 @@ class Copier {
   void run();
   Result<> make(const Order& order);
   Result<> read(const Order& order, xfer::SegmentHandle source);
-  Result<> check(const Order& order) const;
+  Result<> verify(const Order& order) const;
   void cancel_current();  // after it returns the copy writes nothing
 
   io::Loop& loop_;

@@ -40,6 +40,7 @@ Result<> Directory::carry_out(const Order& order) {
       return {};
     case OrderKind::kAddTombstone: return {};
     case OrderKind::kCopy: return {};  // a later order records the copy
+    case OrderKind::kCheck: return {};
   }
   return fail(Code::kInvalid, "order %llu of unknown kind %u",
               static_cast<unsigned long long>(order.seq), unsigned{order.kind});

@@ -221,13 +221,14 @@ void StoreNode::carry_out(const Order& order) {
   if (order.removed || kind == OrderKind::kAddTombstone)
     segments_->dead(Tombstones::hash_of(in_space(order.record.tenant, order.record.key)),
                     order.fence.n);
+  if (kind == OrderKind::kCheck) copier_.check(order);
   if (kind != OrderKind::kCopy) return;
   fences_.raise_guards(order.record, order.record.generation);
   copier_.copy(order);
 }
 
 void StoreNode::copied(uint64_t task, const Result<>& result) {
-  if (!result) log_warn("store", "copy: %s", result.error().what.c_str());
+  if (!result) log_warn("store", "%s", result.error().what.c_str());
   master_->call(TaskDone{me_.name, me_.generation, task, Outcome::of(result)},
                 options_.call_timeout, [this, task, result](const Result<rpc::Empty>& reply) {
                   if (reply || reply.error().code == Code::kStale || !mounted()) return;

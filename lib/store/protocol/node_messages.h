@@ -123,13 +123,14 @@ enum class OrderKind : uint8_t {
   kCopy = 3,    // copy the value from `source` on `from` to record.offset, then send task-done
   // Remember that of record.key all before `fence` is void, whether or not this node holds it.
   kAddTombstone = 4,
+  kCheck = 5,  // hash the value at record.offset, then send task-done: kCorrupt if it differs
 };
 struct Order {
   uint64_t seq = 0;
   uint8_t kind = 0;
   ObjectRecord record;
   Generation fence;
-  uint64_t task = 0;  // of a kCopy
+  uint64_t task = 0;  // of a kCopy or kCheck
   NodeRef from{};
   ReplicaLocation source{};
   bool removed = false;    // of a kForget: the object was removed, not only this replica
@@ -152,7 +153,9 @@ struct OrderRef {
   }
 };
 
-struct TaskDone {  // from the target of a copy: the bytes are complete and match their checksum
+// From the target of a copy, or from the node of a check: the bytes are complete and match their
+// checksum.
+struct TaskDone {
   static constexpr const char* kName = "task-done";
   using Reply = rpc::Empty;
   NodeId node{};

@@ -158,4 +158,16 @@ struct ReportNode {  // a reader could not reach it: it is suspect until it is h
   static void fields(auto& a, auto& m) { a(m.node, m.generation); }
 };
 
+// A reader got other bytes than were put. The master believes only the node itself, which it orders
+// to check.
+struct ReportReplica {
+  static constexpr const char* kName = "report-replica";
+  using Reply = rpc::Empty;
+  ObjectKey key;
+  std::string tenant;
+  NodeId node;
+  Generation generation;  // of the replica
+  static void fields(auto& a, auto& m) { a(m.key, m.tenant, m.node, m.generation); }
+};
+
 }  // namespace mc::store

@@ -172,6 +172,7 @@ void MasterService::answer_all() {
   answer<Drain>();
   answer<TaskDone>();
   answer<ReportNode>();
+  answer<ReportReplica>();
   answer<Mount>();
   answer<Inventory>();
   answer<Unmount>();

@@ -70,6 +70,9 @@ void MasterMetrics::update(const Master& master, Time now) {
     raise_to(metrics_.counter(name, help), v);
   };
   count("mc_store_puts_total", "objects published", t.puts);
+  count("mc_store_replica_checks_total",
+        "replicas that nodes checked, as a reader found them corrupt", t.checks);
+  count("mc_store_replicas_corrupt_total", "replicas that were corrupt, and dropped", t.corrupt);
   count("mc_store_put_no_space_total", "puts refused for want of room", t.put_no_space);
   count("mc_store_puts_discarded_total", "puts never finished", t.puts_discarded);
   count("mc_store_hits_total", "keys looked up and found", t.hits);

@@ -86,6 +86,38 @@ struct Caller {
   std::unique_ptr<Client> client;
 };
 
+// F3: until now one read in 64 was verified.
+TEST_CASE("the first read of each replica is verified, and a corrupt one is reported and dropped") {
+  Cluster cluster(64 * kMiB);
+  Caller caller(cluster);
+  for (int i = 0; i < 4; ++i) {
+    const auto value = noise(100'000, static_cast<uint64_t>(i));
+    REQUIRE(caller.client->put("k" + std::to_string(i), value));
+  }
+  ClientOptions defaults;
+  defaults.master = cluster.master->control();
+  auto client = Client::open(*caller.engine, cluster.clock, defaults, caller.metrics);
+  REQUIRE(client);
+  REQUIRE((*client)->get("k0"));  // one that a sample would take
+  for (int i = 1; i < 3; ++i) {
+    const std::string key = "k" + std::to_string(i);
+    const auto at = caller.client->locate(key);
+    REQUIRE(at);
+    *cluster.node->bytes_at(at->places[0].offset + 50'000) ^= std::byte{1};
+    const auto got = (*client)->get(key);
+    REQUIRE(!got);
+    CHECK(got.error().code == Code::kCorrupt);
+    const auto gone = [&] { return !caller.client->exists({key}).value_or(std::vector{true})[0]; };
+    const Time end = cluster.clock.now() + 30s;
+    while (!gone()) REQUIRE(cluster.clock.now() < end);
+    const auto why = caller.client->call(Explain{key, ""});
+    REQUIRE(why);
+    REQUIRE(!why->events.empty());
+    CHECK(why->events[0].reason.find("corrupt: node n") == 0);
+  }
+  CHECK((*client)->get("k3"));
+}
+
 TEST_CASE("values come back as they were put, whole or in parts, over both transports") {
   for (const char* transport : {"shm", "tcp"}) {
     CAPTURE(transport);
@@ -208,13 +240,15 @@ TEST_CASE("bytes that rot in the segment are corrupt, not served") {
     write.bytes = 1;
     if (value[500'000] == bad) bad = std::byte{0x5b};
     REQUIRE(c.engine->transfer_sync(write, 1s));
-    CHECK(c.client->get("k").error().code == Code::kCorrupt);
     std::vector<std::byte> rotten(value.size()), well(value.size());
     const GetItem both[] = {{"k", {rotten}}, {"well", {well}}};
     const auto got = c.client->get_batch(both);
     CHECK(got[0].error().code == Code::kCorrupt);
     REQUIRE(got[1]);
     CHECK(well == value);
+    const auto again = c.client->get("k");  // until it was dropped
+    REQUIRE(!again);
+    CHECK((again.error().code == Code::kCorrupt || again.error().code == Code::kNotFound));
   }
 }
 

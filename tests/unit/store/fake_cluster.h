@@ -50,6 +50,7 @@ struct FakeCluster {
   Time now = t0;
   bool copies_succeed = true;  // at once; else they never end by themselves
   std::vector<uint64_t> copies_open;
+  std::vector<std::pair<NodeId, uint64_t>> checks;  // orders of them, not answered here
 
   FakeNode& add(const NodeId& name, uint64_t capacity, uint64_t generation = 7) {
     nodes[name] = std::make_unique<FakeNode>(name, capacity, generation);
@@ -109,6 +110,7 @@ struct FakeCluster {
           if (o.kind == static_cast<uint8_t>(OrderKind::kForget) && node->still_writes)
             node->unfenced.push_back(o.seq);
           if (o.kind == static_cast<uint8_t>(OrderKind::kCopy)) copied.push_back(o.task);
+          if (o.kind == static_cast<uint8_t>(OrderKind::kCheck)) checks.emplace_back(name, o.task);
         }
         beat(*node);
         for (const uint64_t task : copied) {

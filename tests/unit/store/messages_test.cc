@@ -49,6 +49,7 @@ TEST_CASE("every message reads back what was written, and damaged ones crash not
   survives_damage(
       ClusterStat{5, 1, 2, 3, 4, 5, 6, 7, 8, {{"n", "c", "ready", g, 1, 2, 3, 4, .5}}, "why"});
   survives_damage(ReportNode{"n1", g});
+  survives_damage(ReportReplica{"k", "t", "n1", g});
   survives_damage(Mount{node, {4096, 8192, 0}, 5, 2});
   survives_damage(Inventory{"n1", g, {record}, true});
   survives_damage(Unmount{"n1", g});
