@@ -1,9 +1,6 @@
 // What a peer may send, fuzzed: an input is a conversation with the owner of a segment over the
 // data plane, by a client that knows the secret. Memory that it was not given must not change, and
 // the owner must go on serving. The same input is also read as a control-plane body.
-//
-// Built with libFuzzer where clang is (scripts/fuzz), else with a main that replays the corpus and
-// random changes of it (tests).
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
@@ -18,6 +15,7 @@
 #include "io/address.h"
 #include "io/fd.h"
 #include "p2p/swarm/messages.h"
+#include "tests/fuzz/target.h"
 #include "xfer/engine.h"
 #include "xfer/transports/tcp/frame.h"
 
@@ -141,18 +139,15 @@ void converse(const Owner& owner, const uint8_t* data, size_t size) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
+namespace mc::fuzz {
+
+void run_frames(std::string_view text) {
   static const Owner owner;
-  const std::string_view text(reinterpret_cast<const char*>(data), size);
   (void)wire::decode<SegmentDescriptor>(text);
   if (const auto set = wire::decode<p2p::SetDescription>(text)) (void)p2p::check(set->manifest);
-  converse(owner, data, std::min<size_t>(size, 16 * sizeof(Record)));
+  converse(owner, reinterpret_cast<const uint8_t*>(text.data()),
+           std::min<size_t>(text.size(), 16 * sizeof(Record)));
   MC_CHECK(xxh3(owner.closed.data(), owner.closed.size()) == owner.sum);
-  return 0;
 }
 
-#ifndef MC_LIBFUZZER
-#include "tests/fuzz/replay.h"
-
-int main(int argc, char** argv) { return mc::fuzz::replay(argc, argv); }
-#endif
+}  // namespace mc::fuzz

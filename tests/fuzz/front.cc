@@ -2,9 +2,6 @@
 // asked of every page that takes one; any other is a conversation of raw HTTP, sent in pieces. A
 // body gets one whole answer of JSON a page; a conversation ends, its parser does not mind where
 // the pieces part; and the server serves on, with nothing left open.
-//
-// Built with libFuzzer where clang is (scripts/fuzz), else with a main that replays the corpus and
-// random changes of it (tests).
 #include <arpa/inet.h>
 #include <sys/socket.h>
 
@@ -20,6 +17,7 @@
 #include "io/fd.h"
 #include "serve/frontend/api_server.h"
 #include "serve/frontend/tenants.h"
+#include "tests/fuzz/target.h"
 
 using namespace mc;
 
@@ -168,8 +166,10 @@ void ask_pages(const std::string& body) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const std::string input(reinterpret_cast<const char*>(data), size);
+namespace mc::fuzz {
+
+void run_front(std::string_view text) {
+  const std::string input(text);
   if (input.starts_with('{') || input.starts_with('[')) {
     ask_pages(input);
   } else if (!input.empty()) {
@@ -178,56 +178,52 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   }
   Site& s = site();
   s.until([&] { return s.api->open_exchanges() == 0 && s.conductor->in_flight() == 0; });
-  return 0;
 }
 
-#ifndef MC_LIBFUZZER
-#include "tests/fuzz/replay.h"
-
-int main(int argc, char** argv) {
-  return mc::fuzz::replay(argc, argv,
-                          {"GET / HTTP/1.1\r\n\r\n",
-                           "POST /v1/completions HTTP/1.1\r\n",
-                           "HTTP/1.0",
-                           "HTTP/2.0",
-                           "Content-Length: 5\r\n",
-                           "Content-Length: 18446744073709551616\r\n",
-                           "Content-Length: -1\r\n",
-                           "Transfer-Encoding: chunked\r\n",
-                           "Transfer-Encoding: chunked, identity\r\n",
-                           "Connection: close\r\n",
-                           "Connection: upgrade\r\nUpgrade: h2c\r\n",
-                           "Expect: 100-continue\r\n",
-                           "ffffffffffffffff\r\n",
-                           "0\r\n\r\n",
-                           "\r\n",
-                           "\n",
-                           "\r",
-                           "%00",
-                           "%2e%2e/",
-                           "?a=b&a=c",
-                           "\"model\":\"tiny\"",
-                           "\"prompt\":\"x\"",
-                           "\"prompt\":[1,2]",
-                           "\"prompt\":[[1]]",
-                           "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]",
-                           "\"tokens\":[1]",
-                           "\"max_tokens\":1",
-                           "\"stream\":true",
-                           "\"stop\":[\"a\"]",
-                           "\"seq_hashes\":[1]",
-                           "\"token_ids\":[1]",
-                           "\"instance_id\":\"a\"",
-                           "\"keys\":[\"12345678\"]",
-                           "null",
-                           "true",
-                           "-1",
-                           "1e999",
-                           "18446744073709551616",
-                           "\"\\ud800\"",
-                           "\"\xff\"",
-                           "[[[[[[[[[[[[[[[[",
-                           "{}",
-                           "[]"});
+std::vector<std::string_view> words_front() {
+  return {"GET / HTTP/1.1\r\n\r\n",
+          "POST /v1/completions HTTP/1.1\r\n",
+          "HTTP/1.0",
+          "HTTP/2.0",
+          "Content-Length: 5\r\n",
+          "Content-Length: 18446744073709551616\r\n",
+          "Content-Length: -1\r\n",
+          "Transfer-Encoding: chunked\r\n",
+          "Transfer-Encoding: chunked, identity\r\n",
+          "Connection: close\r\n",
+          "Connection: upgrade\r\nUpgrade: h2c\r\n",
+          "Expect: 100-continue\r\n",
+          "ffffffffffffffff\r\n",
+          "0\r\n\r\n",
+          "\r\n",
+          "\n",
+          "\r",
+          "%00",
+          "%2e%2e/",
+          "?a=b&a=c",
+          "\"model\":\"tiny\"",
+          "\"prompt\":\"x\"",
+          "\"prompt\":[1,2]",
+          "\"prompt\":[[1]]",
+          "\"messages\":[{\"role\":\"user\",\"content\":\"x\"}]",
+          "\"tokens\":[1]",
+          "\"max_tokens\":1",
+          "\"stream\":true",
+          "\"stop\":[\"a\"]",
+          "\"seq_hashes\":[1]",
+          "\"token_ids\":[1]",
+          "\"instance_id\":\"a\"",
+          "\"keys\":[\"12345678\"]",
+          "null",
+          "true",
+          "-1",
+          "1e999",
+          "18446744073709551616",
+          "\"\\ud800\"",
+          "\"\xff\"",
+          "[[[[[[[[[[[[[[[[",
+          "{}",
+          "[]"};
 }
-#endif
+
+}  // namespace mc::fuzz

@@ -1,8 +1,10 @@
-// The main of a fuzz target where there is no libFuzzer: replays the kept inputs and seeded changes
-// of them.
-//
-//   TARGET CORPUS [ROUNDS [FILE...]]     files: more inputs, beside those of the folder
+// Replays the kept inputs of a fuzz target and seeded changes of them, where there is no libFuzzer.
 #pragma once
+#include <sys/time.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <csignal>
 #include <cstdint>
 #include <cstdio>
 #include <cstdlib>
@@ -13,8 +15,8 @@
 #include <vector>
 
 #include "base/random.h"
-
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size);
+#include "tests/fuzz/target.h"
+#include "tests/slow.h"
 
 namespace mc::fuzz {
 
@@ -40,26 +42,41 @@ inline void change(std::string& input, const std::vector<std::string_view>& word
   }
 }
 
-inline int replay(int argc, char** argv, const std::vector<std::string_view>& words = {}) {
-  if (argc < 2) return 2;
-  std::vector<std::string> corpus;
+// Ends the process when an input takes a second of CPU time.
+inline void watch_cpu_time(bool on) {
+  const time_t seconds = on ? (kSlow > 1 ? 10 : 1) : 0;
+  const itimerval timer{{}, {seconds, 0}};
+  (void)::setitimer(ITIMER_PROF, &timer, nullptr);
+}
+
+inline int replay(const Target& target, int argc, char** argv) {
+  std::vector<std::string> corpus = target.seeds();
   const auto add = [&](const std::filesystem::path& path) {
     std::ifstream in(path, std::ios::binary);
     corpus.emplace_back(std::istreambuf_iterator<char>(in), std::istreambuf_iterator<char>());
   };
   std::vector<std::filesystem::path> files;
-  for (const auto& entry : std::filesystem::directory_iterator(argv[1]))
+  std::error_code none;
+  for (const auto& entry : std::filesystem::directory_iterator(argv[2], none))
     files.push_back(entry.path());
   std::sort(files.begin(), files.end());  // the same changes everywhere
   for (const auto& file : files) add(file);
-  for (int i = 3; i < argc; ++i) add(argv[i]);
-  const int rounds = argc > 2 ? std::atoi(argv[2]) : 300;
-  std::printf("%zu inputs, %d changes of them\n", corpus.size(), rounds);
+  for (int i = 4; i < argc; ++i) add(argv[i]);
+  const int rounds = std::atoi(argv[3]);
+  std::printf("%s: %zu inputs, %d changes of them\n", target.name, corpus.size(), rounds);
   if (corpus.empty()) return 1;
-  const auto run = [](const std::string& input) {
-    LLVMFuzzerTestOneInput(reinterpret_cast<const uint8_t*>(input.data()), input.size());
+  (void)std::signal(SIGPROF, [](int) {
+    constexpr char kSlowInput[] = "an input took longer than a second of CPU time\n";
+    (void)!::write(STDERR_FILENO, kSlowInput, sizeof kSlowInput - 1);
+    std::abort();
+  });
+  const auto run = [&target](const std::string& input) {
+    watch_cpu_time(true);
+    target.run(input);
+    watch_cpu_time(false);
   };
   for (const auto& input : corpus) run(input);
+  const std::vector<std::string_view> words = target.words();
   Random random(1);
   for (int i = 0; i < rounds; ++i) {
     std::string input = corpus[random.below(corpus.size())];

@@ -5,9 +5,6 @@
 //
 // What an input is, its first byte says: '<' XML, '{' JSON, else the tree of a recording, a line an
 // entry: "F path text" (text with \n for a new line) or "L path target".
-//
-// Built with libFuzzer where clang is (scripts/fuzz), else with a main that replays the corpus and
-// random changes of it (tests).
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +12,7 @@
 #include <fstream>
 
 #include "base/json.h"
+#include "tests/fuzz/target.h"
 #include "topo/discover/discover.h"
 #include "topo/discover/host.h"
 #include "topo/formats/json.h"
@@ -121,73 +119,69 @@ void use(const Machine& m) {
 
 }  // namespace
 
-extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
-  const std::string_view input(reinterpret_cast<const char*>(data), size);
+namespace mc::fuzz {
+
+void run_topology(std::string_view input) {
   const bool text = input.starts_with('<') || input.starts_with('{') || input.starts_with("\xef");
   if (text) {
     const auto machine = read(input);
     if (machine) use(*machine);
     MC_CHECK(machine || !machine.error().what.empty());
-    return 0;
+    return;
   }
   const Tree tree(input);
   const auto machine = discover_sysfs(tree.path());
   if (machine) use(*machine);
   MC_CHECK(machine || machine.error().what.find(tree.path()) != std::string::npos);
   (void)host_sysfs(tree.path());
-  return 0;
 }
 
-#ifndef MC_LIBFUZZER
-#include "tests/fuzz/replay.h"
-
-int main(int argc, char** argv) {
-  return mc::fuzz::replay(
-      argc, argv,
-      {"<object type=\"Bridge\" bridge_type=\"0-1\" bridge_pci=\"0000:[00-1f]\">",
-       "<object type=\"PCIDev\" pci_busid=\"0000:01:00.0\" pci_type=\"0302 [10de:2330]\"/>",
-       "<object type=\"OSDev\" name=\"mlx5_0\" osdev_type=\"3\"/>",
-       "</object>",
-       "</topology>",
-       "<object type=\"NUMANode\" os_index=\"1\" cpuset=\"0x3\" nodeset=\"0x2\"/>",
-       "</pci>",
-       "<pci busid=\"0001:01:00.0\" class=\"0x060400\">",
-       "<nic><net name=\"a\" port=\"1\"/></nic>",
-       "-1",
-       "0",
-       "1",
-       "4294967296",
-       "18446744073709551616",
-       "99999999999999999999",
-       "0x",
-       "0xffffffff,0xffffffff",
-       ",,,,,,",
-       "0-4294967295",
-       "0-1048575,0-1048575",
-       "0000:00:00.0",
-       "10000:e1:00.0",
-       "ffffffff:ff:1f.7",
-       "PCIDev",
-       "Bridge",
-       "OSDev",
-       "NUMANode",
-       "null",
-       "[]",
-       "{}",
-       "1e308",
-       "true",
-       "../../../../..",
-       "/",
-       "..",
-       "&#x110000;",
-       "&lt;",
-       "<![CDATA[",
-       "-->",
-       "3.0",
-       "2.0",
-       "\xff\xfe",
-       "\n",
-       "\nL class/infiniband/x ../../devices",
-       "\nL devices/loop ../devices"});
+std::vector<std::string_view> words_topology() {
+  return {"<object type=\"Bridge\" bridge_type=\"0-1\" bridge_pci=\"0000:[00-1f]\">",
+          "<object type=\"PCIDev\" pci_busid=\"0000:01:00.0\" pci_type=\"0302 [10de:2330]\"/>",
+          "<object type=\"OSDev\" name=\"mlx5_0\" osdev_type=\"3\"/>",
+          "</object>",
+          "</topology>",
+          "<object type=\"NUMANode\" os_index=\"1\" cpuset=\"0x3\" nodeset=\"0x2\"/>",
+          "</pci>",
+          "<pci busid=\"0001:01:00.0\" class=\"0x060400\">",
+          "<nic><net name=\"a\" port=\"1\"/></nic>",
+          "-1",
+          "0",
+          "1",
+          "4294967296",
+          "18446744073709551616",
+          "99999999999999999999",
+          "0x",
+          "0xffffffff,0xffffffff",
+          ",,,,,,",
+          "0-4294967295",
+          "0-1048575,0-1048575",
+          "0000:00:00.0",
+          "10000:e1:00.0",
+          "ffffffff:ff:1f.7",
+          "PCIDev",
+          "Bridge",
+          "OSDev",
+          "NUMANode",
+          "null",
+          "[]",
+          "{}",
+          "1e308",
+          "true",
+          "../../../../..",
+          "/",
+          "..",
+          "&#x110000;",
+          "&lt;",
+          "<![CDATA[",
+          "-->",
+          "3.0",
+          "2.0",
+          "\xff\xfe",
+          "\n",
+          "\nL class/infiniband/x ../../devices",
+          "\nL devices/loop ../devices"};
 }
-#endif
+
+}  // namespace mc::fuzz
