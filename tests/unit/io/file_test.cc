@@ -13,7 +13,7 @@ TEST_CASE("F120: a secret that others may read is refused by the mode of the ope
   REQUIRE(io::write_file_atomically(path, "a secret\n", 0600));
   CHECK(io::read_secret_file(path, 100).value() == "a secret\n");
   CHECK(io::read_secret_file(path, 3).error().code == Code::kInvalid);
-  for (const mode_t mode : {0644, 0640, 0604, 0620, 0601}) {
+  for (const mode_t mode : {0644u, 0640u, 0604u, 0620u, 0601u}) {
     REQUIRE(::chmod(path.c_str(), mode) == 0);
     const auto read = io::read_secret_file(path, 3);  // too large as well: it was not read
     REQUIRE(!read);
