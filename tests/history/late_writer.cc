@@ -60,6 +60,7 @@ class LateWriter {
     MC_TRY(const auto master, rpc::SyncClient::connect(options_.master, clock_));
     store::PutStart start;
     start.items.push_back({options_.key, options_.bytes.n});
+    start.wait_ms = 4'000;  // what was read last is leased
     MC_TRY(const auto started, master->call(start, kCall));
     MC_TRY_(started.items.at(0).outcome.result());
     const store::PutGrant& grant = started.items[0];

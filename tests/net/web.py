@@ -54,7 +54,14 @@ def web_page():
 def forward(listener, target):
     """A proxy's client as a proxy passes it on: one line more in the head."""
     client, _ = listener.accept()
-    text = client.recv(65536)
+    text = b''
+    while b'\r\n\r\n' not in text:
+        text += client.recv(65536)
+    head, body = text.split(b'\r\n\r\n', 1)
+    length = [int(line.split(b':')[1]) for line in head.split(b'\r\n') if line.lower().startswith(b'content-length')]
+    while len(body) < sum(length):  # it may come by itself
+        body += client.recv(65536)
+    text = head + b'\r\n\r\n' + body
     server = socket.socket(socket.AF_UNIX if target.startswith('/') else socket.AF_INET)
     server.connect(target if target.startswith('/') else ('127.0.0.1', PORT))
     server.sendall(text.replace(b'\r\n', b'\r\nX-Forwarded-For: 192.0.2.7\r\nConnection: close\r\n', 1))
