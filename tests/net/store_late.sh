@@ -55,8 +55,9 @@ for i in $(seq 21 32); do put "$i"; done
 go_on
 check 21 32
 
-# A process that stands still in its copy over shared memory: its room is not given on, the rest is.
-echo '{"transport": "shm", "op": "write", "skip": 1, "count": 1, "stop": true}' >"$T/stop"
+# A process that stands still in its copy over shared memory, in each piece of the value: its room is not
+# given on, the rest is.
+echo '{"transport": "shm", "op": "write", "stop": true}' >"$T/stop"
 "$MC_BIN/late-writer" --master "$MASTER" --key late3 --bytes 1MiB --time 2s --fault "$T/stop" \
   >"$T/late" 2>&1 </dev/null &
 late=$!
