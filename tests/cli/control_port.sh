@@ -28,6 +28,7 @@ expect 0 put second
 mkfifo "$T/hold"
 before=$(cpu_ticks)
 python3 "$MC_SOURCE/tests/cli/control_port.py" half "$master" <"$T/hold" >"$T/held" &
+# shellcheck disable=SC2154  # a key, not a variable
 PIDS[holder]=$!
 exec 9>"$T/hold"
 until_true 60 "the connections are not open" grep -q open "$T/held"

@@ -22,6 +22,7 @@ cpu_ticks() { awk '{ print $14 + $15 }' "/proc/${PIDS[$1]}/stat"; }
 hold() {
   rm -f "$T/hold" && mkfifo "$T/hold"
   python3 "$MC_SOURCE/tests/cli/data_port.py" "$(field "$1" '.data[0]')" "$2" <"$T/hold" >"$T/held" &
+  # shellcheck disable=SC2154  # a key, not a variable
   PIDS[holder]=$!
   exec 9>"$T/hold"
   until_true 60 "$2 connections are not open" grep -q open "$T/held"

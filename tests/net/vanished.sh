@@ -11,11 +11,13 @@ unshare --net true 2>/dev/null || skip "network namespaces are not permitted her
 source "$(dirname "$0")/../daemons.inc"
 unshare --net tail --pid=$$ -f /dev/null &
 B=$!
+# shellcheck disable=SC2154  # a key, not a variable
 PIDS[b]=$B
 differs() { [ "$(readlink "/proc/$B/ns/net")" != "$(readlink /proc/self/ns/net)" ]; }
 until_true 30 "no namespace of its own" differs
 unshare --net tail --pid=$$ -f /dev/null &
 A=$!
+# shellcheck disable=SC2154  # a key, not a variable
 PIDS[a]=$A
 differs() { [ "$(readlink "/proc/$A/ns/net")" != "$(readlink /proc/self/ns/net)" ]; }
 until_true 30 "no namespace of its own" differs
@@ -43,6 +45,7 @@ before=$(threads)
 
 nsenter -n -t "$A" "$xfer" bench "$(address owner)" --op read --block 4KiB --batch 1 --threads 1 \
   --duration 120s "${common[@]}" >"$T/bench.log" 2>&1 &
+# shellcheck disable=SC2154  # a key, not a variable
 PIDS[peer]=$!
 connected() { [ "$(established)" -ge 1 ] && [ "$(threads)" -gt "$before" ]; }
 until_true 30 "the peer did not connect" connected
