@@ -62,7 +62,7 @@ void TextPool::Shared::post(const std::shared_ptr<Shared>& s) {
 }
 
 TextPool::TextPool(io::Loop& loop, FairQueueLimits limits)
-    : loop_(loop), shared_(std::make_shared<Shared>(loop, limits)) {
+    : shared_(std::make_shared<Shared>(loop, limits)) {
   shared_->pool = this;
   for (size_t i = 0; i < kTextThreads; ++i)
     threads_.emplace_back([s = shared_, i] { Shared::run(s, i == 0); });

@@ -42,7 +42,6 @@ class TextPool {
   struct Shared;  // with the threads
   void finished();
 
-  io::Loop& loop_;
   const std::shared_ptr<Shared> shared_;
   std::unordered_map<Id, std::unique_ptr<Job>> jobs_;
   Id next_id_ = 1;
