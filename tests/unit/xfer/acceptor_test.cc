@@ -298,7 +298,8 @@ TEST_SUITE("xfer/acceptor") {
     REQUIRE(stream.has_value());
     Nonce nonce{};
     REQUIRE(stream->receive(nonce.data(), nonce.size(), []() -> Result<> { return {}; }));
-    CHECK(greet(served.connect()) == 0);
+    const io::Fd peer = served.connect();  // the owner ends its side as soon as this one is closed
+    CHECK(greet(peer) == 0);
     std::map<int, int> limits;  // sockets by the time after which they give up
     for (int fd = 3; fd < 1024; ++fd) {
       int on = 0, ms = 0, idle = 0;
