@@ -10,7 +10,7 @@ import sys
 sys.dont_write_bytecode = True  # a test does not write into the sources
 
 import layers  # noqa: E402
-from checks import classes, exceptions, folders, purity, source, text, words  # noqa: E402
+from checks import classes, exceptions, folders, purity, python, source, text, words  # noqa: E402
 
 
 def main(root):
@@ -25,6 +25,7 @@ def main(root):
     purity.check(table, sources, faults)
     text.check(sources, faults)
     text.check_scripts(root, faults)
+    python.check(root, faults)
     words.check(root, faults)
     print('\n'.join(faults) or f'tidy: {len(sources)} files')
     return bool(faults)

@@ -106,6 +106,12 @@ write lib/base/long.cc 'void f() {' "$(seq -f '  g(%g);' 69)" '}'
 finds 'lib/base/long.cc:1: function of 71 lines'
 write lib/base/long.cc "$(seq -f '// %g' 601)"
 finds 'lib/base/long.cc: 601 lines'
+write lib/python/mc/long.py '"""What it is."""' 'def f() -> None:' '    """Counts."""' "$(seq -f '    %g' 69)"
+finds 'lib/python/mc/long.py:2: function of 71 lines'
+write lib/python/mc/typed.py '"""What it is."""' 'def _f(a: int, b) -> None:' '    pass'
+finds 'lib/python/mc/typed.py:2: _f: b has no type'
+write lib/python/mc/said.py '"""What it is."""' 'class C:' '    """A class."""' '    def f(self) -> None:' '        pass'
+finds 'lib/python/mc/said.py:4: f: no docstring'
 write lib/base/long.cc "// $(seq -s '' 60)"
 finds 'lib/base/long.cc:1: 114 columns'
 write lib/base/bare.h 'int x;'

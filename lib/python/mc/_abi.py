@@ -1,0 +1,140 @@
+"""The C interface, declared for ctypes: mc/transfer.h and mc/store.h, no more and no less.
+
+tests/python/test_abi.py compares this file with the headers. The library is $MC_LIBRARY, else the
+libmc.so beside this file (as in the wheel), else what the loader finds.
+"""
+from __future__ import annotations
+
+import ctypes
+import os
+import pathlib
+from ctypes import (POINTER, Structure, c_char_p, c_int, c_size_t, c_uint,
+                    c_uint32, c_uint64, c_void_p)
+from typing import Any, Optional
+
+from .errors import error
+
+CODE = c_uint
+HANDLE = c_void_p
+OUT = POINTER(c_void_p)
+TEXT = c_char_p  # ends with NUL
+BYTES = c_void_p  # an address, or an object of type bytes
+
+
+class mc_request(Structure):
+    _fields_ = [('op', c_uint32), ('priority', c_uint32), ('segment', c_uint32),
+                ('timeout_ms', c_uint32), ('local', c_void_p), ('offset', c_uint64),
+                ('bytes', c_uint64), ('rows', c_uint64), ('local_stride', c_uint64),
+                ('remote_stride', c_uint64), ('reserved', c_uint64 * 4)]
+
+
+class mc_status(Structure):
+    _fields_ = [('state', c_uint32), ('code', c_uint32), ('bytes_done', c_uint64)]
+
+
+class mc_key(Structure):
+    _fields_ = [('data', c_void_p), ('bytes', c_size_t)]
+
+
+class mc_buffer(Structure):
+    _fields_ = [('data', c_void_p), ('bytes', c_size_t)]
+
+
+class mc_item(Structure):
+    _fields_ = [('key', mc_key), ('buffers', c_void_p), ('buffer_count', c_size_t),
+                ('reserved', c_uint64 * 2)]
+
+
+STRUCTURES = (mc_request, mc_status, mc_key, mc_buffer, mc_item)
+
+CONSTANTS = {
+    'MC_OK': 0, 'MC_INVALID': 1, 'MC_NOT_FOUND': 2, 'MC_EXISTS': 3, 'MC_NO_SPACE': 4, 'MC_BUSY': 5,
+    'MC_TIMEOUT': 6, 'MC_UNAVAILABLE': 7, 'MC_STALE': 8, 'MC_CORRUPT': 9, 'MC_DENIED': 10,
+    'MC_UNSUPPORTED': 11, 'MC_INTERNAL': 12,
+    'MC_WRITABLE': 1, 'MC_READ': 0, 'MC_WRITE': 1,
+    'MC_PRIORITY_MEDIUM': 0, 'MC_PRIORITY_HIGH': 1, 'MC_PRIORITY_LOW': 2,
+    'MC_STATE_WAITING': 0, 'MC_STATE_PENDING': 1, 'MC_STATE_COMPLETED': 2, 'MC_STATE_FAILED': 3,
+    'MC_STATE_TIMED_OUT': 4, 'MC_STATE_CANCELLED': 5,
+}
+
+# name: (result, parameters). What returns CODE raises when that is not MC_OK.
+FUNCTIONS: dict[str, tuple[Any, tuple[Any, ...]]] = {
+    'mc_version': (TEXT, ()),
+    'mc_code_name': (TEXT, (CODE,)),
+    'mc_last_error': (TEXT, ()),
+    'mc_options_new': (CODE, (OUT,)),
+    'mc_options_set': (CODE, (HANDLE, TEXT, TEXT)),
+    'mc_options_free': (None, (HANDLE,)),
+    'mc_engine_open': (CODE, (TEXT, HANDLE, OUT)),
+    'mc_engine_address': (TEXT, (HANDLE,)),
+    'mc_engine_close': (None, (HANDLE,)),
+    'mc_memory_allocate': (CODE, (HANDLE, c_size_t, c_uint, OUT)),
+    'mc_memory_register': (CODE, (HANDLE, c_void_p, c_size_t, TEXT, c_uint, OUT)),
+    'mc_memory_data': (c_void_p, (HANDLE,)),
+    'mc_memory_bytes': (c_size_t, (HANDLE,)),
+    'mc_memory_offset': (c_uint64, (HANDLE,)),
+    'mc_memory_free': (None, (HANDLE,)),
+    'mc_segment_open': (CODE, (HANDLE, TEXT, c_uint, POINTER(c_uint32))),
+    'mc_segment_bytes': (CODE, (HANDLE, c_uint32, POINTER(c_uint64))),
+    'mc_segment_close': (None, (HANDLE, c_uint32)),
+    'mc_transfer': (CODE, (HANDLE, POINTER(mc_request), c_uint)),
+    'mc_batch_allocate': (c_uint64, (HANDLE,)),
+    'mc_batch_submit': (CODE, (HANDLE, c_uint64, POINTER(mc_request), c_size_t)),
+    'mc_batch_status': (CODE, (HANDLE, c_uint64, c_size_t, POINTER(mc_status))),
+    'mc_batch_wait': (CODE, (HANDLE, c_uint64, c_uint)),
+    'mc_batch_cancel': (None, (HANDLE, c_uint64)),
+    'mc_batch_free': (None, (HANDLE, c_uint64)),
+    'mc_store_setup': (CODE, (TEXT, TEXT, HANDLE, OUT)),
+    'mc_store_close': (None, (HANDLE,)),
+    'mc_store_engine': (HANDLE, (HANDLE,)),
+    'mc_store_register_buffer': (CODE, (HANDLE, c_void_p, c_size_t, OUT)),
+    'mc_store_put': (CODE, (HANDLE, BYTES, c_size_t, BYTES, c_size_t)),
+    'mc_store_get': (CODE, (HANDLE, BYTES, c_size_t, c_void_p, c_size_t, POINTER(c_size_t))),
+    'mc_store_size': (CODE, (HANDLE, BYTES, c_size_t, POINTER(c_size_t))),
+    'mc_store_exists': (CODE, (HANDLE, BYTES, c_size_t, POINTER(c_int))),
+    'mc_store_remove': (CODE, (HANDLE, BYTES, c_size_t, c_int)),
+    'mc_store_put_batch': (CODE, (HANDLE, c_void_p, c_size_t, c_void_p)),
+    'mc_store_get_batch': (CODE, (HANDLE, c_void_p, c_size_t, c_uint, c_void_p, c_void_p)),
+    'mc_store_exists_batch': (CODE, (HANDLE, c_void_p, c_size_t, c_void_p)),
+    'mc_store_match_prefix': (CODE, (HANDLE, c_void_p, c_size_t, POINTER(c_size_t))),
+    'mc_store_remove_batch': (CODE, (HANDLE, c_void_p, c_size_t, c_int, c_void_p)),
+}
+
+
+def _path() -> str:
+    named = os.environ.get('MC_LIBRARY')
+    if named:
+        return named
+    here = pathlib.Path(__file__).parent
+    for name in ('libmc.so.0', 'libmc.so'):
+        if (here / name).exists():
+            return str(here / name)
+    return 'libmc.so.0'
+
+
+def _checked(code: int, function: Any, arguments: Any) -> int:
+    """Raises what a code stands for; its text is of this thread, and read before anything else."""
+    if code:
+        raise error(code, lib.mc_last_error().decode(errors='replace'))
+    return code
+
+
+def _load() -> Any:
+    path = _path()
+    try:
+        library = ctypes.CDLL(path)
+    except OSError as e:
+        raise ImportError(f'mc: the library cannot be loaded: {e}. $MC_LIBRARY names it, such as '
+                          'build/release/libmc.so') from None
+    for name, (result, parameters) in FUNCTIONS.items():
+        function = getattr(library, name, None)
+        if function is None:
+            raise ImportError(f'mc: {path} has no {name}: it is of another version than this '
+                              'package')
+        function.restype, function.argtypes = result, parameters
+        if result is CODE and name != 'mc_code_name':
+            function.errcheck = _checked
+    return library
+
+
+lib = _load()

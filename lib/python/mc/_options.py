@@ -1,0 +1,42 @@
+"""Options of the library, from Python's values."""
+from __future__ import annotations
+
+import contextlib
+from ctypes import byref, c_void_p
+from typing import Any, Iterator, Mapping
+
+from ._abi import lib
+
+DURATIONS = frozenset(('timeout', 'put-wait', 'peer-timeout', 'ttl'))  # numbers are seconds
+
+
+def text(name: str, value: Any) -> str:
+    """A value as the command line has it."""
+    if isinstance(value, bool):
+        return 'true' if value else 'false'
+    if isinstance(value, (int, float)) and name in DURATIONS:
+        return f'{round(value * 1e9)}ns'
+    if isinstance(value, (list, tuple)):
+        return ','.join(map(str, value))
+    return str(value)
+
+
+def milliseconds(seconds: float) -> int:
+    """For the library's waits: rounded up, at most 49 days."""
+    return min(max(-int(-seconds * 1000 // 1), 0), 0xffffffff)
+
+
+@contextlib.contextmanager
+def given(options: Mapping[str, Any]) -> Iterator[int]:
+    """An mc_options with these names (`put_wait` is `put-wait`) and values; None is left out."""
+    out = c_void_p()
+    lib.mc_options_new(byref(out))
+    try:
+        for name, value in options.items():
+            if value is not None:
+                name = name.replace('_', '-')
+                lib.mc_options_set(out, name.encode(), text(name, value).encode())
+        assert out.value is not None
+        yield out.value
+    finally:
+        lib.mc_options_free(out)
