@@ -59,6 +59,8 @@ def test_structures(sizes):
     assert left_out(there, declared) == set(), 'in a header, and not declared'
     for name, structure in declared.items():
         assert ctypes.sizeof(structure) == sizes['sizeof', name][0], name
+        if name in LATER:
+            continue
         assert [f[0] for f in structure._fields_] == there[name], name
         for member, *_ in structure._fields_:
             field = getattr(structure, member)
