@@ -33,8 +33,9 @@ class Iperf {
       text.append(buffer, got);
     ::pclose(out);
     const auto json = parse_json(text);
-    if (!json || !json->contains("end")) return fail(Code::kUnavailable, "iperf3 said nothing");
-    return Measured((*json)["end"]["sum_received"]["bits_per_second"].get<double>() / 8e9);
+    const Json::json_pointer rate("/end/sum_received/bits_per_second");
+    if (!json || !json->contains(rate)) return fail(Code::kUnavailable, "iperf3 said nothing");
+    return Measured(json->at(rate).get<double>() / 8e9);
   }
 };
 

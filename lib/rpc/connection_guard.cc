@@ -34,6 +34,7 @@ constexpr uint64_t kFrameBytes = 64;  // at most, beside what a frame carries (C
 constexpr uint64_t kSlack = 4096;     // more than handshakes take; sizes above are estimates
 // Frames of few bytes take many times their size in memory. An ordinary message takes its size.
 constexpr uint64_t kLittle = 64 * kKiB, kMuch = 256 * kKiB, kGrowth = 32 * kMiB, kTimes = 4;
+constexpr uint64_t kGrowthOfAll = 128 * kMiB;  // by connections that hold less than kMuch each
 
 uint64_t cookie_of(int fd) {
   uint64_t cookie = 0;
@@ -249,6 +250,7 @@ void ConnectionGuard::look() {
     at = active_.erase(at);
   }
   for (const int fd : std::set<int>(active_)) judge(fd, memory);
+  judge_all(memory);
 }
 
 void ConnectionGuard::judge(int fd, uint64_t memory) {
@@ -258,6 +260,15 @@ void ConnectionGuard::judge(int fd, uint64_t memory) {
                  static_cast<unsigned long long>(c.held)));
   else if (c.held > kMuch && memory > c.memory + kGrowth + kTimes * held_)
     end(fd, "its frames take much memory, and make no message yet");
+}
+
+// Many connections with few tiny frames each: those that hold most are ended, until half is left.
+void ConnectionGuard::judge_all(uint64_t memory) {
+  if (held_ <= kLittle || memory_ == 0) memory_ = memory;
+  if (memory <= memory_ + kGrowthOfAll + kTimes * held_) return;
+  memory_ = memory;
+  for (const uint64_t half = held_ / 2; held_ > half;)
+    end_largest("the frames of all connections take much memory, and make no message yet");
 }
 
 // True when something arrived since the last time, or will soon.
@@ -275,16 +286,19 @@ bool ConnectionGuard::sample(int fd, Connection& c, uint64_t memory) {
 }
 
 void ConnectionGuard::enforce() {
-  while (held_ > limits_.total_max) {
-    const auto most = std::max_element(
-        connections_.begin(), connections_.end(),
-        [](const auto& a, const auto& b) { return a.second.held < b.second.held; });
-    end(most->first, "all connections together sent more than can be taken in");
-  }
+  while (held_ > limits_.total_max)
+    end_largest("all connections together sent more than can be taken in");
   while (waiting_[kHandshake].size() > limits_.handshakes_max)
     end_oldest(kHandshake, "its handshake is not done, and others wait");
   while (waiting_[kSilent].size() > limits_.silent_max)
     end_oldest(kSilent, "it sent no message, and others wait");
+}
+
+void ConnectionGuard::end_largest(const char* why) {
+  const auto most =
+      std::max_element(connections_.begin(), connections_.end(),
+                       [](const auto& a, const auto& b) { return a.second.held < b.second.held; });
+  end(most->first, why);
 }
 
 bool ConnectionGuard::end_oldest(State state, const char* why) {

@@ -4,7 +4,7 @@
 // compares what arrived on each connection with what the socket's owner was given, and ends
 // - a connection that holds more than `undelivered_max` bytes, or whose frames take many times
 //   their bytes,
-// - the one that holds most, while all together hold more than `total_max`,
+// - those that hold most, while all together hold more than `total_max`, or take many times that,
 // - the oldest one whose handshake is not done, while there are more than `handshakes_max`,
 // - the oldest one that sent no message yet, while there are more than `silent_max`,
 // - the newest one, while there are more than `connections_max` or no descriptor is free.
@@ -80,7 +80,9 @@ class ConnectionGuard {
   void look();
   bool sample(int fd, Connection& c, uint64_t memory);
   void judge(int fd, uint64_t memory);
+  void judge_all(uint64_t memory);
   void enforce();
+  void end_largest(const char* why);
   bool end_oldest(State state, const char* why);
   void set_state(int fd, Connection& c, State state);
   void forget(int fd);
@@ -97,6 +99,7 @@ class ConnectionGuard {
   std::map<uint64_t, int> waiting_[2];  // those in kHandshake and in kSilent, by order
   std::set<int> active_;                // on which something arrived; the others are in epoll_
   uint64_t next_ = 0, held_ = 0;
+  uint64_t memory_ = 0;  // of the process, when all connections last held little
   const io::Fd epoll_, statm_;
   const io::Fd refused_;          // written by refuse()
   const io::Fd nothing_, spare_;  // to end connections with when no descriptor can be had

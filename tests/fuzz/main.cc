@@ -1,12 +1,15 @@
 // All fuzz targets in one program. With libFuzzer (scripts/fuzz) MC_FUZZ_TARGET names the one to
-// fuzz. Without, it replays kept inputs and seeded changes of them, and an input that takes a
-// second of CPU time, or ten under a sanitizer, ends it:
+// fuzz, and MC_FUZZ_SEEDS a folder for the inputs that the program makes itself. Without, it
+// replays kept inputs and seeded changes of them, and an input that takes a second of CPU time, or
+// ten under a sanitizer, ends it:
 //
 //   fuzz NAME CORPUS CHANGES [FILE...]    files: more inputs, beside those of the folder
 #include <csignal>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
+#include <fstream>
+#include <string>
 
 #include "base/result.h"
 #include "tests/fuzz/replay.h"
@@ -50,7 +53,12 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
       mc::fuzz::find_target(std::getenv("MC_FUZZ_TARGET"));
   if (target == nullptr) std::exit(2);
   static const bool seeded = [] {
-    for (const std::string& seed : target->seeds()) target->run(seed);
+    const char* const folder = std::getenv("MC_FUZZ_SEEDS");
+    size_t n = 0;
+    for (const std::string& seed : target->seeds()) {
+      if (folder != nullptr) std::ofstream(folder + std::string("/") + std::to_string(n++)) << seed;
+      target->run(seed);
+    }
     return true;
   }();
   (void)seeded;

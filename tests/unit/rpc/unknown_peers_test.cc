@@ -185,6 +185,21 @@ TEST_SUITE("rpc/unknown peers") {
     CHECK(service.ended() == 1);
   }
 
+  TEST_CASE("few tiny frames of many connections take bounded memory, too") {  // (F20)
+    Service service;
+    std::string parts;  // 2 bytes each; all of a connection are fewer than the guard minds in one
+    for (size_t i = 0; i < 100 * kKiB; ++i) parts += std::string("\1\0", 2);
+    std::vector<io::Fd> peers;
+    for (int i = 0; i < 100 && service.ended() == 0; ++i) {
+      peers.push_back(greet(service.address()));
+      (void)::send(peers.back().get(), parts.data(), parts.size(), MSG_NOSIGNAL);
+      pollfd p{peers.back().get(), POLLRDHUP, 0};
+      (void)::poll(&p, 1, 20);
+    }
+    CHECK(service.ended() >= 1);
+    CHECK(service.answers());
+  }
+
   TEST_CASE("an owner that stands still finds all that honest peers sent meanwhile") {  // (F20)
     SteadyClock clock;
     io::Loop loop(clock);
