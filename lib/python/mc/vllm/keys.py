@@ -1,0 +1,102 @@
+"""Under which keys blocks lie in the pool: who finds one would have computed the same bytes.
+
+    vllm:<fingerprint>@tp<rank>/<of>@pp<rank>/<of>@g<group>@<block hash>
+
+The block hash is vLLM's own. The fingerprint digests all else that the bytes of a block depend on.
+Of two engines with different fingerprints none finds a block of the other.
+"""
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from collections.abc import Mapping
+from typing import Any
+
+_ENDS = 1 << 16  # bytes of a weight file's begin and end that are digested
+_WEIGHTS = ('.safetensors', '.bin', '.pt', '.gguf')
+
+
+def digest(value: Any) -> str:
+    """Of anything that JSON can say; the order of members does not matter."""
+    text = json.dumps(value, sort_keys=True, separators=(',', ':'), default=str)
+    return hashlib.sha256(text.encode()).hexdigest()[:32]
+
+
+def digest_of_folder(folder: str, suffixes: tuple[str, ...] = _WEIGHTS) -> str:
+    """Of the weights in a folder: each file's name, size and both ends. "" if there are none."""
+    out = hashlib.sha256()
+    found = False
+    for name in sorted(os.listdir(folder)):
+        path = os.path.join(folder, name)
+        if not name.endswith(suffixes) or not os.path.isfile(path):
+            continue
+        found = True
+        size = os.path.getsize(path)
+        out.update(f'{name}\0{size}\0'.encode())
+        with open(path, 'rb') as file:
+            out.update(file.read(_ENDS))
+            file.seek(max(0, size - _ENDS))
+            out.update(file.read(_ENDS))
+    return out.hexdigest()[:32] if found else ''
+
+
+def fingerprint(rows: Mapping[str, Any]) -> str:
+    """Of all rows that two engines must have in common."""
+    return digest(dict(rows))
+
+
+def rank_label(tp: int, tp_size: int, pp: int, pp_size: int, group: int = 0) -> str:
+    """Which part of a block a worker has."""
+    return f'tp{tp}/{tp_size}@pp{pp}/{pp_size}@g{group}'
+
+
+def prefix(scope: str, label: str) -> bytes:
+    """What stands before the hash. A scope is the fingerprint, and the adapter of a request."""
+    return f'vllm:{scope}@{label}@'.encode()
+
+
+def adapter_scope(adapter: Any) -> str:
+    """Sets the blocks of a LoRA adapter apart by its weights; vLLM's hash has its name only.
+
+    An adapter whose files cannot be read gives "": its blocks are not shared.
+    """
+    if adapter is None:
+        return ''
+    path = getattr(adapter, 'lora_path', '') or getattr(adapter, 'lora_local_path', '')
+    try:
+        weights = digest_of_folder(path)
+    except OSError:
+        return ''
+    if not weights:
+        return ''
+    try:
+        with open(os.path.join(path, 'adapter_config.json'), encoding='utf-8') as file:
+            config = file.read()
+    except OSError:
+        config = ''
+    return digest([getattr(adapter, 'lora_name', ''), weights, config])
+
+
+def model_rows(config: Any, vllm_version: str) -> dict[str, Any]:
+    """Of a VllmConfig: what the KV of a token depends on, but for the layout and the hashes."""
+    model, cache = config.model_config, config.cache_config
+    weights = ''
+    if os.path.isdir(model.model):
+        weights = digest_of_folder(model.model)
+    hf = model.hf_config.to_dict() if hasattr(model.hf_config, 'to_dict') else str(model.hf_config)
+    if isinstance(hf, dict):
+        hf = {key: value for key, value in hf.items() if not key.startswith('_')}
+    return {
+        # The kernels of another release may lay out a block of the same shape differently.
+        'vllm': '.'.join(vllm_version.split('+')[0].split('.')[:2]),
+        'model': os.path.basename(model.model.rstrip('/')) if weights else model.model,
+        'revision': str(getattr(model, 'revision', None)),
+        'weights': weights,
+        'config': digest(hf),
+        'dtype': str(model.dtype),
+        'kv-dtype': str(cache.cache_dtype),
+        'quantization': str(getattr(model, 'quantization', None)),
+        'max-model-len': int(model.max_model_len),  # some kinds of RoPE depend on it
+        'block-size': int(cache.block_size),
+    }

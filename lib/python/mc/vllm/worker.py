@@ -1,0 +1,186 @@
+"""Moves blocks between the engine's memory and the pool, one call for all blocks of a request.
+
+`pool` is mc.vllm.pool.Pool, or a test's. What is submitted runs beside the engine; finished() tells
+what has ended. A save no longer reads a block that will be written: before() waits for that, no
+longer than the pool's own timeout.
+Thread: the worker's own; the pool has others.
+"""
+from __future__ import annotations
+
+import itertools
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from mc.vllm import keys
+from mc.vllm.scheduler import Plan, Transfer
+
+OK, EXISTS = 0, 3  # of mc_code
+
+
+class PoolLike(Protocol):
+    """What a worker needs of a pool."""
+
+    def put(self, tag: int, prefix: bytes, hashes: bytes, blocks: list[int]) -> None:
+        """Submits a put."""
+
+    def get(self, tag: int, prefix: bytes, hashes: bytes, blocks: list[int]) -> None:
+        """Submits a get."""
+
+    def take(self) -> list[Done]:
+        """What has ended."""
+
+    def wait(self) -> None:
+        """Until something has ended."""
+
+
+@dataclass
+class Done:
+    """An ended put or get: a code for each block."""
+
+    tag: int
+    codes: list[int]
+    seconds: float
+    existed: int = 0  # of a put
+
+
+@dataclass
+class Outcome:
+    """What has ended since the last look."""
+
+    sent: set[str] = field(default_factory=set)
+    received: set[str] = field(default_factory=set)
+    invalid: set[int] = field(default_factory=set)  # blocks
+
+
+class Worker:
+    """Of one rank, whose part of a block has `block_bytes`."""
+
+    def __init__(
+        self,
+        pool: PoolLike,
+        rank: str,
+        block_bytes: int,
+        *,
+        save_queue: int,
+        save_waits: bool,
+        observe: Callable[..., None],
+        code_name: Callable[[int], str] = str,
+    ) -> None:
+        self._pool, self._rank, self._block_bytes = pool, rank, block_bytes
+        self._save_queue, self._save_waits = save_queue, save_waits
+        self._observe, self._code_name = observe, code_name
+        self._tags = itertools.count(1)
+        self._loads: dict[int, Transfer] = {}
+        self._saves: dict[int, Transfer] = {}
+        self._reading: dict[int, int] = {}  # block -> saves that read it
+        self._saving: dict[str, int] = {}  # request -> saves under way
+        self._releases: set[str] = set()
+        self._saving_bytes = 0
+        self._outcome = Outcome()
+        self._lost: list[bytes] = []
+
+    # ---- a step
+
+    def before(self, plan: Plan) -> None:
+        """Before anything of the step writes: saves that read what it overwrites end first."""
+        while self._reading and any(block in self._reading for block in plan.fresh):
+            self._pool.wait()
+            self._take()
+
+    def load(self, plan: Plan) -> None:
+        """Submits the loads."""
+        for transfer in plan.loads:
+            tag = next(self._tags)
+            self._loads[tag] = transfer
+            name = keys.prefix(transfer.scope, self._rank)
+            self._pool.get(tag, name, transfer.hashes, transfer.blocks)
+        plan.loads = []
+
+    def save(self, plan: Plan) -> None:
+        """After the step's forward pass. What was submitted once is not submitted again."""
+        for transfer in plan.saves:
+            self._save(transfer)
+        plan.saves = []
+        self._releases.update(plan.release)
+        plan.release = []
+        while self._save_waits and self._saves:
+            self._pool.wait()
+            self._take()
+
+    def finished(self) -> Outcome:
+        """What has ended since the last look."""
+        self._take()
+        out, self._outcome = self._outcome, Outcome()
+        done = {request for request in self._releases if request not in self._saving}
+        self._releases -= done
+        out.sent = done
+        return out
+
+    def lost(self) -> list[bytes]:
+        """Hashes of blocks that the scheduler takes for saved, and that are not."""
+        out, self._lost = self._lost, []
+        return out
+
+    # ---- beneath
+
+    def _save(self, transfer: Transfer) -> None:
+        size = len(transfer.blocks) * self._block_bytes
+        if self._saving_bytes + size > self._save_queue and self._saves:
+            self._observe('dropped', len(transfer.blocks), 'queue')
+            self._lost += _split(transfer)
+            return
+        tag = next(self._tags)
+        self._saves[tag] = transfer
+        self._saving_bytes += size
+        self._saving[transfer.request] = self._saving.get(transfer.request, 0) + 1
+        for block in transfer.blocks:
+            self._reading[block] = self._reading.get(block, 0) + 1
+        name = keys.prefix(transfer.scope, self._rank)
+        self._pool.put(tag, name, transfer.hashes, transfer.blocks)
+
+    def _take(self) -> None:
+        for done in self._pool.take():
+            if done.tag in self._loads:
+                self._loaded(self._loads.pop(done.tag), done)
+            elif done.tag in self._saves:
+                self._saved(self._saves.pop(done.tag), done)
+
+    def _loaded(self, transfer: Transfer, done: Done) -> None:
+        self._outcome.received.add(transfer.request)
+        good = 0
+        for block, code in zip(transfer.blocks, done.codes, strict=True):
+            if code == OK:
+                good += 1
+            else:
+                self._outcome.invalid.add(block)
+                self._observe('failed', 1, self._code_name(code))
+        self._observe('loaded', good, done.seconds, good * self._block_bytes)
+
+    def _saved(self, transfer: Transfer, done: Done) -> None:
+        self._saving_bytes -= len(transfer.blocks) * self._block_bytes
+        left = self._saving[transfer.request] - 1
+        if left:
+            self._saving[transfer.request] = left
+        else:
+            del self._saving[transfer.request]
+        for block in transfer.blocks:
+            readers = self._reading[block] - 1
+            if readers:
+                self._reading[block] = readers
+            else:
+                del self._reading[block]
+        good = 0
+        for name, code in zip(_split(transfer), done.codes, strict=True):
+            if code in (OK, EXISTS):
+                good += 1
+            else:
+                self._lost.append(name)
+                self._observe('dropped', 1, self._code_name(code))
+        self._observe('saved', good - done.existed, done.existed, done.seconds)
+
+
+def _split(transfer: Transfer) -> Iterable[bytes]:
+    count = len(transfer.blocks)
+    size = len(transfer.hashes) // count
+    return [transfer.hashes[at * size : (at + 1) * size] for at in range(count)]

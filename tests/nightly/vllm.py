@@ -1,0 +1,474 @@
+"""McConnector in the real vLLM: servers as users start them, a real pool, and trouble.
+
+    python3 tests/nightly/vllm.py [--version 0.32.0] [--keep] [CASE...]
+
+Wants build/engines (scripts/setup --engines) and a build (MC_BIN). Prints a line for each thing that
+was measured; ends with 1 if something is wrong, 77 if there is nothing to run it with.
+"""
+
+import argparse
+import http.client
+import json
+import os
+import pathlib
+import random
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+
+ROOT = pathlib.Path(__file__).resolve().parents[2]
+BIN = pathlib.Path(os.environ.get('MC_BIN', ROOT / 'build/release'))
+ENGINES = pathlib.Path(os.environ.get('MC_ENGINES', ROOT / 'build/engines'))
+BLOCK, OUTPUT = 32, 16
+TIMEOUT = 2.0  # of one call to the pool
+PATIENCE = 300.0  # of this test, for what has no bound of its own
+
+
+def free_port():
+    with socket.socket() as s:
+        s.bind(('127.0.0.1', 0))
+        return s.getsockname()[1]
+
+
+def wait_for(what, condition, seconds=PATIENCE):
+    end = time.monotonic() + seconds
+    while not condition():
+        if time.monotonic() > end:
+            raise SystemExit(f'failed: {what} did not happen in {seconds:.0f} s')
+        time.sleep(0.05)
+
+
+class Process:
+    def __init__(self, folder, name, command, **environment):
+        self.name, self.log = name, folder / f'{name}.log'
+        with open(self.log, 'ab') as log:
+            self.child = subprocess.Popen(command, stdout=log, stderr=log, stdin=subprocess.DEVNULL, cwd=folder,
+                                          start_new_session=True, env={**os.environ, **environment})
+
+    def signal(self, number):
+        try:
+            os.killpg(self.child.pid, number)
+        except ProcessLookupError:
+            pass
+
+    def kill(self):
+        self.signal(signal.SIGKILL)
+        self.child.wait()
+
+    def stop(self, seconds=20):
+        self.signal(signal.SIGTERM)
+        try:
+            self.child.wait(seconds)
+        except subprocess.TimeoutExpired:
+            self.kill()
+        self.signal(signal.SIGKILL)  # children that outlived it
+
+
+class Pool:
+    """A master and nodes on loopback."""
+
+    def __init__(self, folder, nodes=1, segment='2GiB'):
+        self.folder, self.segment = folder, segment
+        self.master_port = free_port()
+        self.master = f'127.0.0.1:{self.master_port}'
+        self.nodes = {}
+        self.start_master()
+        for at in range(nodes):
+            self.start_node(f'n{at}')
+
+    def start_master(self):
+        self.process = Process(self.folder, 'master', [BIN / 'mc-master', '--listen', self.master, '--http', '127.0.0.1:0'])
+        wait_for("the master's start", lambda: self.stat() is not None, 30)
+
+    def start_node(self, name):
+        command = [BIN / 'mc-store', 'serve', '--name', name, '--master', self.master, '--listen', '127.0.0.1:0',
+                   '--http', '127.0.0.1:0', '--size', self.segment]
+        self.nodes[name] = Process(self.folder, name, command)
+        wait_for(f'the start of {name}', lambda: name in (self.stat() or ''), 30)
+
+    def stat(self):
+        done = subprocess.run([BIN / 'mc-store', 'stat', '--master', self.master, '--output', 'json'],
+                              capture_output=True, text=True, timeout=30)
+        return done.stdout if done.returncode == 0 else None
+
+    def stop(self):
+        for process in [*self.nodes.values(), self.process]:
+            process.signal(signal.SIGCONT)
+            process.kill()
+
+
+class Server:
+    """`vllm serve`. `pool` None: without mc."""
+
+    def __init__(self, folder, name, version, pool, *, dtype='float32', **extra):
+        self.name, self.port = name, free_port()
+        model = ENGINES / 'smollm2-135m'
+        command = ['nice', '-n', '5', ENGINES / f'vllm-{version}/bin/vllm', 'serve', model, '--served-model-name', 'm',
+                   '--host', '127.0.0.1', '--port', str(self.port), '--dtype', dtype, '--enforce-eager',
+                   '--block-size', str(BLOCK), '--max-model-len', '4096', '--kv-cache-memory-bytes', '1G',
+                   '--enable-prompt-tokens-details', '--prefix-caching-hash-algo', 'sha256_cbor']
+        if pool is not None:
+            transfer = {'kv_connector': 'McConnector', 'kv_connector_module_path': 'mc.vllm', 'kv_role': 'kv_both',
+                        'kv_load_failure_policy': 'recompute',
+                        'kv_connector_extra_config': {'master': pool.master, 'name': name,
+                                                      'timeout': f'{TIMEOUT}s', **extra}}
+            command += ['--kv-transfer-config', json.dumps(transfer)]
+        begun = time.monotonic()
+        self.process = Process(
+            folder, name, command, MC_LIBRARY=str(BIN / 'libmc.so'), PYTHONPATH=str(ROOT / 'lib/python'),
+            VLLM_CPU_OMP_THREADS_BIND='nobind', OMP_NUM_THREADS=os.environ.get('OMP_NUM_THREADS', '1'), HF_HUB_OFFLINE='1', VLLM_NO_USAGE_STATS='1',
+            VLLM_SERVER_DEV_MODE='1')
+        wait_for(f'the start of {name}, see {self.process.log}', self.ready)
+        print(f'# {name} is ready after {time.monotonic() - begun:.0f} s', flush=True)
+
+    def ready(self):
+        if self.process.child.poll() is not None:
+            tail = self.process.log.read_text(errors='replace')[-3000:]
+            raise SystemExit(f'failed: {self.name} ended:\n{tail}')
+        try:
+            return self.ask('GET', '/health')[0] == 200
+        except OSError:
+            return False
+
+    def ask(self, method, path, body=None):
+        http_ = http.client.HTTPConnection('127.0.0.1', self.port, timeout=PATIENCE)
+        http_.request(method, path, body=None if body is None else json.dumps(body),
+                      headers={'content-type': 'application/json'})
+        reply = http_.getresponse()
+        out = reply.status, reply.read()
+        http_.close()
+        return out
+
+    def complete(self, tokens, **more):
+        """The answer, and the seconds it took."""
+        begun = time.monotonic()
+        body = {'model': 'm', 'prompt': tokens, 'max_tokens': OUTPUT, 'temperature': 0, 'logprobs': 2, 'seed': 1,
+                'ignore_eos': True, **more}
+        status, text = self.ask('POST', '/v1/completions', body)
+        if status != 200:
+            raise SystemExit(f'failed: {self.name} answers {status}: {text[:300]!r}')
+        reply = json.loads(text)
+        choice = reply['choices'][0]
+        return Answer(choice['text'], choice['logprobs']['tokens'], choice['logprobs']['token_logprobs'],
+                      choice['logprobs']['top_logprobs'],
+                      (reply['usage'].get('prompt_tokens_details') or {}).get('cached_tokens', 0),
+                      time.monotonic() - begun)
+
+    def tokens(self, text):
+        return json.loads(self.ask('POST', '/tokenize', {'model': 'm', 'prompt': text})[1])['tokens']
+
+    def forget(self):
+        """Its own prefix cache, not the pool."""
+        status, _ = self.ask('POST', '/reset_prefix_cache')
+        assert status == 200, status
+
+    def metric(self, name, **labels):
+        total = 0.0
+        for line in self.ask('GET', '/metrics')[1].decode().splitlines():
+            if line.startswith(name) and line[len(name)] in '{ ':
+                if all(f'{key}="{value}"' in line for key, value in labels.items()):
+                    total += float(line.rsplit(' ', 1)[1])
+        return total
+
+    def saved(self):
+        return (self.metric('mc:saved_blocks_total') + self.metric('mc:existed_blocks_total')
+                + self.metric('mc:dropped_blocks_total'))
+
+    def alive(self):
+        return self.process.child.poll() is None
+
+
+class Answer:
+    def __init__(self, text, tokens, logprobs, top, cached, seconds):
+        self.text, self.tokens, self.logprobs, self.top = text, tokens, logprobs, top
+        self.cached, self.seconds = cached, seconds
+
+    def same(self, other):
+        return self.tokens == other.tokens and self.logprobs == other.logprobs
+
+    def decided(self):
+        """Whether no two best logprobs were so close that the order of a sum decides."""
+        return all(len(top) < 2 or abs(sorted(top.values())[-1] - sorted(top.values())[-2]) > 1e-3
+                   for top in self.top)
+
+
+class Test:
+    def __init__(self, version, folder):
+        self.version, self.folder, self.wrong = version, folder, 0
+        self.running = []
+
+    def check(self, good, what):
+        print(f"{'ok   ' if good else 'WRONG'} {what}", flush=True)
+        self.wrong += not good
+
+    def server(self, name, pool, **more):
+        out = Server(self.folder, name, self.version, pool, **more)
+        self.running.append(out.process)
+        return out
+
+    def pool(self, **more):
+        out = Pool(self.folder, **more)
+        self.running.append(out)
+        return out
+
+    def end(self):
+        for process in reversed(self.running):
+            process.stop()
+
+
+def prompts(server, count, chance):
+    """1,000 to 3,000 tokens of our own documentation, cut anywhere."""
+    text = '\n'.join(path.read_text() for path in sorted((ROOT / 'docs').glob('*.md')))
+    all_of_it = server.tokens(text[:400_000])
+    out = []
+    for _ in range(count):
+        size = chance.randrange(1000, 3000)
+        begin = chance.randrange(len(all_of_it) - size)
+        out.append(all_of_it[begin : begin + size])
+    return out
+
+
+def whole(tokens):
+    """Tokens that whole blocks cover, with one left to compute."""
+    return (len(tokens) - 1) // BLOCK * BLOCK
+
+
+def case_share(test, chance):
+    """A server's blocks outlive it; the next one answers the same from them. Then the same with trouble."""
+    plain = test.server('plain', None)
+    asked = prompts(plain, 5, chance)
+    cold = [plain.complete(tokens) for tokens in asked]
+    want = [plain.complete(tokens) for tokens in asked]
+    plain.process.stop()
+    test.check(all(a.cached == whole(t) for a, t in zip(want, asked)), 'the plain server answers from its own cache')
+    clear = sum(a.decided() for a in cold)
+    test.check(all(a.tokens == b.tokens for a, b in zip(cold, want) if a.decided()),
+               f'without mc, cold and cached answers agree ({clear} of {len(asked)} decided)')
+
+    pool = test.pool(nodes=2, segment='1GiB')
+    first = test.server('a', pool)
+    told = [first.complete(tokens) for tokens in asked]
+    test.check(all(a.same(b) for a, b in zip(told, cold)), 'server A computes what the plain server computed')
+    full = sum((len(t) + OUTPUT - 1) // BLOCK for t in asked)
+    wait_for('saving', lambda: first.saved() >= full - len(asked), 30)
+    print(f"# A saved {first.metric('mc:saved_blocks_total'):.0f} blocks, "
+          f"{full} are full; p50 {quantile(first, 'mc:save_seconds'):.4f} s a save")
+    first.process.kill()
+
+    second = test.server('b', pool)
+    before = second.metric('vllm:external_prefix_cache_hits_total')
+    got = [second.complete(tokens) for tokens in asked]
+    hits = second.metric('vllm:external_prefix_cache_hits_total') - before
+    covered = sum(whole(t) for t in asked)
+    total = sum(len(t) for t in asked)
+    test.check(hits == covered, f'after A was killed, B took {hits:.0f} of {total} tokens from the pool; '
+                                f'whole blocks cover {covered}')
+    test.check(all(a.cached == whole(t) for a, t in zip(got, asked)), 'each answer says so (cached_tokens)')
+    test.check(all(a.same(b) for a, b in zip(got, want)),
+               "B's answers are those of a server's own cache, token and logprob")
+    print(f'# seconds an answer of {OUTPUT} tokens: computed {mean(cold):.2f}, own cache {mean(want):.2f}, '
+          f'with mc computed and saved {mean(told):.2f}, from the pool {mean(got):.2f}')
+    print(f"# loads: p50 {quantile(second, 'mc:load_seconds'):.4f} s, lookups: p50 "
+          f"{quantile(second, 'mc:lookup_seconds'):.5f} s, {second.metric('mc:loaded_bytes_total') / 1e6:.0f} MB")
+
+    salts(test, second, asked[0])
+    trouble(test, second, pool, asked, want, chance)
+    second.process.stop()
+    test.check(b'Traceback' not in second.process.log.read_bytes(), "B's log has no traceback")
+
+
+def salts(test, server, tokens):
+    server.forget()
+    for salt in ('x', 'y'):
+        answer = server.complete(tokens, cache_salt=salt)
+        test.check(answer.cached == 0, f'cache_salt {salt} finds nothing of others')
+    server.forget()
+    answer = server.complete(tokens, cache_salt='x')
+    test.check(answer.cached == whole(tokens), 'the same cache_salt finds its own')
+
+
+def trouble(test, server, pool, asked, want, chance):
+    """Kills and stops while blocks are loaded. Each answer is right, and none waits longer than it may."""
+    slowest_compute = 0.0
+    right, rounds, slow = 0, 0, 0.0
+
+    def fill():
+        """Values that a kill lost are saved again by computing them."""
+        nonlocal slowest_compute
+        for tokens in some:
+            server.forget()
+            answer = server.complete(tokens)
+            slowest_compute = max(slowest_compute, answer.seconds)
+
+    some = [asked[at] for at in sorted(range(len(asked)), key=lambda at: len(asked[at]))[:2]]
+    wanted = {id(t): w for t, w in zip(asked, want)}
+
+    def round_of(tokens, fault, mend):
+        nonlocal right, rounds, slow
+        server.forget()
+        timer = threading.Timer(chance.random() * 0.08, fault)
+        timer.start()
+        answer = server.complete(tokens)
+        timer.join()
+        mend()
+        rounds += 1
+        right += answer.tokens == wanted[id(tokens)].tokens
+        slow = max(slow, answer.seconds)
+
+    def failed():
+        return server.metric('mc:failed_blocks_total')
+
+    fill()
+    before = failed()
+    for name in ['n0', 'n1'] * 3:
+        def mend(name=name):
+            pool.nodes[name].child.wait()
+            pool.start_node(name)
+        round_of(some[0], lambda name=name: pool.nodes[name].signal(signal.SIGKILL), mend)
+        fill()
+    test.check(right == rounds, f'kill -9 of a node under a load: {right} of {rounds} answers right, '
+                                f'{failed() - before:.0f} blocks failed, slowest {slow:.1f} s')
+    bound = slowest_compute + 3 * TIMEOUT + 2
+    test.check(slow < bound, f'none took longer than computing and the timeouts ({bound:.1f} s)')
+
+    for what, victims in (('a node', ['n0', 'n1']), ('the master', ['master'])):
+        right, rounds, slow = 0, 0, 0.0
+        for name in victims * (2 if what == 'a node' else 4):
+            process = pool.process if name == 'master' else pool.nodes[name]
+            round_of(some[rounds % 2], lambda p=process: p.signal(signal.SIGSTOP),
+                     lambda p=process: p.signal(signal.SIGCONT))
+            time.sleep(2)
+            fill()
+        test.check(right == rounds, f'{what} stopped under a load: {right} of {rounds} answers right, '
+                                    f'slowest {slow:.1f} s')
+        test.check(slow < bound, f'none took longer than computing and the timeouts ({bound:.1f} s)')
+
+    right, rounds, slow = 0, 0, 0.0
+    for _ in range(2):
+        def mend():
+            pool.process.child.wait()
+            pool.start_master()
+        round_of(some[0], lambda: pool.process.signal(signal.SIGKILL), mend)
+        time.sleep(3)
+    test.check(right == rounds, f'kill -9 of the master under a load: {right} of {rounds} answers right, '
+                                f'slowest {slow:.1f} s')
+    test.check(slow < bound, f'none took longer than computing and the timeouts ({bound:.1f} s)')
+    time.sleep(3)
+    fill()
+    hits = server.metric('vllm:external_prefix_cache_hits_total')
+    server.forget()
+    server.complete(some[0])
+    test.check(server.metric('vllm:external_prefix_cache_hits_total') > hits, 'afterwards blocks are loaded again')
+    test.check(server.alive(), 'the server lives')
+
+
+def case_pair(test, chance):
+    """Two servers at once, each loading what the other has just saved."""
+    pool = test.pool(nodes=1, segment='2GiB')
+    both = [test.server('left', pool), test.server('right', pool)]
+    asked = prompts(both[0], 3, chance)
+    for at, tokens in enumerate(asked):
+        one, other = both[at % 2], both[1 - at % 2]
+        saved = one.saved()
+        mine = one.complete(tokens)
+        wait_for('saving', lambda one=one, saved=saved, tokens=tokens: one.saved() - saved >= len(tokens) // BLOCK, 30)
+        other_ = other.complete(tokens)
+        test.check(other_.cached == whole(tokens), f'{other.name} took {other_.cached} of {len(tokens)} tokens that '
+                                                   f'{one.name} had computed')
+        one.forget()
+        again = one.complete(tokens)
+        test.check(again.same(other_), 'both answer the same from the pool, token and logprob')
+        test.check(mine.tokens == other_.tokens or not mine.decided(), 'and as computed')
+    answers = {}
+
+    def use(server, order):
+        answers[server.name] = [server.complete(tokens) for tokens in order]
+
+    for server in both:
+        server.forget()
+    threads = [threading.Thread(target=use, args=(both[0], asked)), threading.Thread(target=use, args=(both[1], asked[::-1]))]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    same = all(a.tokens == b.tokens for a, b in zip(answers['left'], answers['right'][::-1]))
+    test.check(same, 'both at once: equal answers')
+    for server in both:
+        server.process.stop()
+
+
+def case_small(test, chance):
+    """A pool that holds less than the requests need: blocks are evicted while others load."""
+    pool = test.pool(nodes=1, segment='160MiB')
+    server = test.server('small', pool)
+    asked = prompts(server, 4, chance)
+    cold = [server.complete(tokens) for tokens in asked]
+    right = 0
+    for _ in range(3):
+        for tokens, want in zip(asked, cold):
+            server.forget()
+            answer = server.complete(tokens)
+            right += answer.tokens == want.tokens or not want.decided()
+    test.check(right == 12, f'a pool of 160 MiB for {sum(map(len, asked)) * 46080 // 1000000} MB of KV: {right} of 12 answers right, '
+                            f"{server.metric('mc:loaded_blocks_total'):.0f} blocks loaded, "
+                            f"{server.metric('mc:failed_blocks_total'):.0f} failed, "
+                            f"{server.metric('mc:dropped_blocks_total'):.0f} not saved")
+    test.check(server.alive(), 'the server lives')
+    server.process.stop()
+
+
+def mean(answers):
+    return sum(a.seconds for a in answers) / len(answers)
+
+
+def quantile(server, name):
+    """The bucket's upper bound that half of the observations are below."""
+    rows = []
+    for line in server.ask('GET', '/metrics')[1].decode().splitlines():
+        if line.startswith(name + '_bucket'):
+            rows.append((float(line.split('le="')[1].split('"')[0]), float(line.rsplit(' ', 1)[1])))
+    half = rows[-1][1] / 2 if rows else 0
+    return next((bound for bound, count in rows if half and count >= half), float('nan'))
+
+
+CASES = {'share': case_share, 'pair': case_pair, 'small': case_small}
+
+
+def main():
+    parser = argparse.ArgumentParser()
+    parser.add_argument('--version', default='0.32.0')
+    parser.add_argument('--keep', action='store_true')
+    parser.add_argument('--seed', type=int, default=1)
+    parser.add_argument('cases', nargs='*')
+    given = parser.parse_args()
+    if not (ENGINES / f'vllm-{given.version}/ready').exists() or not (ENGINES / 'smollm2-135m/ready').exists():
+        print(f'skipped: no vLLM {given.version} in {ENGINES}: scripts/setup --engines makes it')
+        return 77
+    if not (BIN / 'libmc.so').exists() or not (BIN / 'mc-store').exists():
+        print(f'skipped: {BIN} has no build')
+        return 77
+    folder = pathlib.Path(tempfile.mkdtemp(prefix='mc-vllm.'))
+    print(f'# vLLM {given.version}; logs in {folder}', flush=True)
+    wrong = 0
+    for name in given.cases or CASES:
+        print(f'# case {name}: {CASES[name].__doc__}', flush=True)
+        place = folder / name
+        place.mkdir()
+        test = Test(given.version, place)
+        try:
+            CASES[name](test, random.Random(given.seed))
+        finally:
+            test.end()
+        wrong += test.wrong
+    if not wrong and not given.keep:
+        shutil.rmtree(folder)
+    print(f'{wrong} wrong')
+    return 1 if wrong else 0
+
+
+sys.exit(main())

@@ -1,0 +1,13 @@
+#!/usr/bin/env bash
+# The connector in the real vLLM, each supported version: tests/nightly/vllm.py, which says what it
+# wants. Arguments are cases of it. About 15 minutes a version.
+source "$(dirname "$0")/../common.inc"
+engines=${MC_ENGINES:-$MC_SOURCE/build/engines}
+[ -e "$engines/smollm2-135m/ready" ] || skip "no vLLM in $engines: scripts/setup --engines makes it"
+export MC_BIN MC_ENGINES=$engines
+bad=0
+for version in 0.32.0 0.29.0; do
+  [ -e "$engines/vllm-$version/ready" ] || { echo "no vLLM $version: scripts/setup --engines"; continue; }
+  python3 "$MC_SOURCE/tests/nightly/vllm.py" --version "$version" "$@" || bad=1
+done
+[ $bad = 0 ] || die "see above"
