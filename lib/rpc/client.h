@@ -139,7 +139,8 @@ class Client {
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
 };
 
-// Thread: any; one call at a time, the others wait for it. Make several clients for parallel calls.
+// Thread: any; one call at a time. The others wait for it, within their own budgets. Make several
+// clients for parallel calls.
 class SyncClient {
  public:
   static Result<std::unique_ptr<SyncClient>> connect(const std::string& addresses,
@@ -156,6 +157,11 @@ class SyncClient {
  private:
   SyncClient(ServerList servers, const Clock& clock, Channel channel);
   Result<std::string> call_raw(const char* type, const std::string& body, Duration budget);
+  // As call_raw, when it is this call's turn.
+  Result<std::string> call_now(const char* type, const std::string& body, Duration budget,
+                               Time deadline);
+  bool take_turn(Time deadline);  // false: others' calls took until then
+  void end_turn();
   Result<> connect() MC_REQUIRES(mutex_);
   void choose_listening(Time deadline) MC_REQUIRES(mutex_);
   // Returns: the reply to call `id`, or nothing when none came by the deadline.
@@ -170,6 +176,9 @@ class SyncClient {
   const Clock& clock_;
   const Channel channel_;
   const std::string address_;
+  Mutex turn_mutex_;
+  Condition turn_ended_;
+  bool calling_ MC_GUARDED_BY(turn_mutex_) = false;
   Mutex mutex_;
   ServerList servers_ MC_GUARDED_BY(mutex_);
   std::optional<Socket> socket_ MC_GUARDED_BY(mutex_);

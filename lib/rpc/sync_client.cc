@@ -134,12 +134,41 @@ Result<std::optional<detail::Answered>> SyncClient::exchange(const char* type,
   return wait(id, deadline);
 }
 
+bool SyncClient::take_turn(Time deadline) {
+  Lock lock(turn_mutex_);
+  while (calling_) {
+    const Duration left = deadline - clock_.now();
+    if (left.count() <= 0) return false;
+    turn_ended_.wait_for(turn_mutex_, left);
+  }
+  calling_ = true;
+  return true;
+}
+
+void SyncClient::end_turn() {
+  Lock lock(turn_mutex_);
+  calling_ = false;
+  turn_ended_.notify_one();
+}
+
 Result<std::string> SyncClient::call_raw(const char* type, const std::string& body,
                                          Duration budget) {
-  Lock lock(mutex_);
   const Time deadline = clock_.now() + budget;
   if (body.size() > wire::kMessageBytesMax)
     return fail(Code::kInvalid, "%s: message of %zu bytes is over the limit", type, body.size());
+  if (!take_turn(deadline))
+    return fail(Code::kTimeout, "%s to %s: other calls of this client took all of %s", type,
+                address_.c_str(), to_text(budget).c_str());
+  struct Turn {
+    SyncClient& client;
+    ~Turn() { client.end_turn(); }
+  } turn{*this};
+  return call_now(type, body, budget, deadline);
+}
+
+Result<std::string> SyncClient::call_now(const char* type, const std::string& body, Duration budget,
+                                         Time deadline) {
+  Lock lock(mutex_);
   for (int hop = 0;; ++hop) {
     choose_listening(deadline);
     const size_t at = servers_.current();

@@ -201,6 +201,31 @@ TEST_SUITE("rpc") {
     CHECK((*nobody)->call(Echo{"x"}, 50ms).error().code == Code::kUnavailable);
   }
 
+  TEST_CASE("a blocking call waits for another thread's no longer than its own budget") {
+    World w;  // its loop does not turn: nobody answers
+    auto client = rpc::SyncClient::connect(w.server->address(), w.clock);
+    REQUIRE(client.has_value());
+    std::atomic<bool> ended{false};
+    std::thread longer([&] {
+      (void)(*client)->call(Echo{"x"}, 30s);
+      ended = true;
+    });
+    const auto refused = [&] {
+      const auto r = (*client)->call(Echo{"y"}, 50ms);
+      REQUIRE_FALSE(r.has_value());
+      CHECK(r.error().code == Code::kTimeout);
+      return r.error().what.find("other calls of this client") != std::string::npos;
+    };
+    const Time deadline = w.clock.now() + 20s;
+    bool seen = false;
+    while (!seen && w.clock.now() < deadline) seen = refused();
+    CHECK(seen);
+    CHECK_FALSE(ended);
+    w.server->on<Echo>(echo);
+    CHECK(w.until([&] { return ended.load(); }, 30s));
+    longer.join();
+  }
+
   TEST_CASE("a port in use and an address beyond loopback are refused, with the remedy") {
     World w;
     auto again = rpc::Server::open(w.loop, w.server->address(), w.metrics);
