@@ -38,7 +38,14 @@ struct ShmSaid {
 class ShmService {
  public:
   explicit ShmService(const std::string& listen = "127.0.0.1:0") {
-    server_ = std::move(*rpc::Server::open(loop_, listen, metrics_));
+    // A port that was just closed may be in use a moment longer.
+    auto opened = rpc::Server::open(loop_, listen, metrics_);
+    for (const Time deadline = clock_.now() + 20s; !opened && clock_.now() < deadline;) {
+      std::this_thread::yield();
+      opened = rpc::Server::open(loop_, listen, metrics_);
+    }
+    REQUIRE(opened.has_value());
+    server_ = std::move(*opened);
     REQUIRE(server_->listen_shm().has_value());
     server_->on_later<ShmSaid>([this](const ShmSaid& m, const rpc::Call&, const auto& reply) {
       ++calls_;
