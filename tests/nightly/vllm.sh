@@ -8,6 +8,9 @@ export MC_BIN MC_ENGINES=$engines
 bad=0
 for version in 0.32.0 0.29.0; do
   [ -e "$engines/vllm-$version/ready" ] || { echo "no vLLM $version: scripts/setup --engines"; continue; }
-  python3 "$MC_SOURCE/tests/nightly/vllm.py" --version "$version" "$@" || bad=1
+  status=0
+  python3 "$MC_SOURCE/tests/nightly/vllm.py" --version "$version" "$@" || status=$?
+  [ $status != 77 ] || exit 77
+  [ $status = 0 ] || bad=1
 done
 [ $bad = 0 ] || die "see above"

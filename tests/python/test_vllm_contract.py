@@ -1,5 +1,6 @@
 """McConnector under a small engine that calls it as vLLM does. That vLLM calls it so, nightly shows."""
 
+import copy
 import json
 import os
 import random
@@ -78,11 +79,13 @@ def pool(monkeypatch):
     return FakePool.shared
 
 
-def engine(blocks=16, extra=None, of=None, **options):
-    settings = of or config(extra)
+def engine(blocks=16, extra=None, of=None, ranks=1, **options):
+    settings = of or config(extra, parallel_config__tensor_parallel_size=ranks)
 
-    def make(role):
-        out = connector.McConnector(settings, base.KVConnectorRole[role.upper()], cache_config(blocks))
+    def make(role, rank):
+        own = copy.deepcopy(settings)
+        own.parallel_config.rank = rank
+        out = connector.McConnector(own, base.KVConnectorRole[role.upper()], cache_config(blocks))
         if role == 'scheduler':
             # In the same thread here: the tests do not depend on when the answer comes.
             match = out._pool.match
@@ -93,7 +96,7 @@ def engine(blocks=16, extra=None, of=None, **options):
             out.register_kv_caches = lambda _: register(caches)
         return out
 
-    return Engine(make, blocks, **options)
+    return Engine(make, blocks, ranks=ranks, **options)
 
 
 def answer(on, tokens, output=6, name='r', **more):
@@ -229,12 +232,13 @@ def test_an_aborted_load_keeps_its_blocks_until_it_ends(pool):
 
 
 @pytest.mark.parametrize('seed', range(40))
-def test_under_all_kinds_of_trouble_no_token_is_wrong(pool, seed):
+def test_under_all_kinds_of_trouble_no_token_is_wrong(pool, seed, ranks=1):
     """Shared prefixes, too few blocks, preemption, aborts, lost values, full pools, late copies."""
     chance = FakePool.random = random.Random(seed)
     trunks = [[chance.randrange(50) for _ in range(30)] for _ in range(3)]
     expected = {}
-    engines = [engine(blocks=chance.randrange(14, 24), budget=chance.randrange(3, 20)) for _ in range(2)]
+    engines = [engine(blocks=chance.randrange(14, 24), budget=chance.randrange(3, 20),
+                      ranks=ranks) for _ in range(2)]
     pool.lose = lambda key: chance.random() < 0.1
     for number in range(30):
         trunk, on = chance.choice(trunks), chance.choice(engines)
@@ -244,7 +248,6 @@ def test_under_all_kinds_of_trouble_no_token_is_wrong(pool, seed):
         on.add(request)
         pool.refuse_puts = chance.random() < 0.1
         for _ in range(chance.randrange(6)):
-            FakePool.memory = on.memory
             on.step()
         if chance.random() < 0.15 and request.request_id in on.all and request.status != 'finished':
             on.finish(request)
@@ -257,12 +260,34 @@ def test_under_all_kinds_of_trouble_no_token_is_wrong(pool, seed):
     assert pool.puts
 
 
+@pytest.mark.parametrize('seed', range(8))
+def test_no_token_is_wrong_in_any_rank(pool, seed):
+    test_under_all_kinds_of_trouble_no_token_is_wrong(pool, seed, ranks=2)
+
+
+def test_a_block_that_one_rank_lost_is_not_found(pool):
+    want = answer(engine(ranks=2), PROMPT)
+    for name in [name for name in pool.values if b'tp1/2' in name][2:]:
+        del pool.values[name]
+    second = engine(ranks=2)
+    assert answer(second, PROMPT) == want
+    assert second.external_tokens == 2 * BLOCK
+
+
 class Broken:
     """Faults planted in the connector. A test must see each."""
 
     @staticmethod
     def ignores_failures(c):
         c.get_block_ids_with_load_errors = lambda: set()
+
+    @staticmethod
+    def forgets_the_rank(c):
+        if c._scheduler is None:
+            register = c.register_kv_caches
+            c.register_kv_caches = lambda caches: (register(caches), setattr(c._worker, '_rank', 'all'))
+        else:
+            c._scopes = types.SimpleNamespace(get=lambda scope: [connector.keys.prefix(scope, 'all')])
 
     @staticmethod
     def off_by_one(c):
@@ -281,7 +306,7 @@ class Broken:
             c._scheduler.finished = lambda r, b: (finished(r, b), False)[1]
 
 
-@pytest.mark.parametrize('fault', ['ignores_failures', 'off_by_one', 'does_not_wait', 'frees_too_early'])
+@pytest.mark.parametrize('fault', [name for name in vars(Broken) if name[0] != '_'])
 def test_planted_faults_are_seen(pool, fault, monkeypatch):
     init = connector.McConnector.__init__
 
@@ -294,7 +319,7 @@ def test_planted_faults_are_seen(pool, fault, monkeypatch):
     for seed in range(12):
         pool.values.clear()
         try:
-            test_under_all_kinds_of_trouble_no_token_is_wrong(pool, seed)
+            test_under_all_kinds_of_trouble_no_token_is_wrong(pool, seed, 1 + (fault == 'forgets_the_rank'))
         except (WrongToken, AssertionError, KeyError):
             seen += 1
     assert seen, f'no test sees a connector that {fault}'

@@ -5,9 +5,10 @@ before it is looked at: a single wrong byte fails the test. The pool reads and w
 it may, so what is overwritten too early, or used too soon, is seen.
 """
 
+import copy
 import hashlib
 import types
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 from mc.vllm.worker import Done
 
@@ -41,7 +42,6 @@ class FakePool:
     """In place of mc.vllm.pool.Pool. What is submitted happens in take(), or in wait() at the latest."""
 
     shared = Shared()
-    memory = None  # block -> list of KV
     random = None
 
     def __init__(self, name, master, options, timeout):
@@ -133,14 +133,18 @@ class Blocks:
 
 
 class Engine:
-    """`make(role)` gives a connector. One step: schedule, run, look at what came back."""
+    """`make(role, rank)` gives a connector. One step: schedule, run, look at what came back."""
 
-    def __init__(self, make, blocks, budget=16, most_running=4):
-        self.scheduler, self.worker = make('scheduler'), make('worker')
-        self.memory = FakePool.memory = {block: [None] * BLOCK for block in range(blocks)}
-        self.worker.register_kv_caches({})
-        self.scheduler.set_xfer_handshake_metadata_pp_aware({(0, 0): self.worker.get_handshake_metadata()})
-        self.worker._pool.memory = self.memory
+    def __init__(self, make, blocks, budget=16, most_running=4, ranks=1):
+        self.scheduler = make('scheduler', 0)
+        self.workers = [make('worker', rank) for rank in range(ranks)]
+        self.memories = [{block: [None] * BLOCK for block in range(blocks)} for _ in self.workers]
+        for worker, memory in zip(self.workers, self.memories):
+            worker.register_kv_caches({})
+            worker._pool.memory = memory
+        self.scheduler.set_xfer_handshake_metadata_pp_aware(
+            {(0, rank): worker.get_handshake_metadata() for rank, worker in enumerate(self.workers)})
+        self.waited_for = Counter()  # workers that have yet to tell of a request
         self.free = OrderedDict((block, None) for block in range(blocks))  # least recently used first
         self.users = dict.fromkeys(range(blocks), 0)
         self.cached, self.name_of = {}, {}  # hash -> block, and back
@@ -294,7 +298,10 @@ class Engine:
             count = 0 if external else min(left, request.num_tokens - len(hits) * BLOCK)
             need = -(-(len(hits) * BLOCK + external + count) // BLOCK) - len(hits)
             request.blocks = list(hits)
-            new = self.take_blocks(need)
+            # A load waits with blocks in hand: it is admitted only if all that do so can go on.
+            others = sum(self.lacks(other) for other in self.waiting if other is not request and other.blocks)
+            spare = others + self.lacks(request) if external else need
+            new = self.take_blocks(need) if len(self.free) >= spare else None
             if new is None:
                 self.give_back(request)
                 return 0
@@ -318,6 +325,10 @@ class Engine:
         self.cache(request, request.num_computed_tokens + count)
         return count
 
+    def lacks(self, request):
+        """Blocks that a request needs for all its tokens, beyond those that it has."""
+        return -(-request.num_tokens // BLOCK) - len(request.blocks)
+
     def scheduled(self, out, request, count, blocks, again, new=False):
         if new:
             out.scheduled_new_reqs.append(types.SimpleNamespace(
@@ -333,31 +344,46 @@ class Engine:
         out.num_scheduled_tokens[request.request_id] = count
 
     def run(self, out):
-        worker, metadata = self.worker, out.kv_connector_metadata
+        """All ranks; what they say is put together as vLLM does: a request has ended when all said so."""
+        back = types.SimpleNamespace(finished_sending=set(), finished_recving=set(), invalid_block_ids=set(),
+                                     kv_connector_worker_meta=None)
+        for rank in range(len(self.workers)):
+            self.run_rank(rank, copy.deepcopy(out), back)
+        return back
+
+    def run_rank(self, rank, out, back):
+        worker, metadata = self.workers[rank], out.kv_connector_metadata
         worker.handle_preemptions(metadata)
         worker.bind_connector_metadata(metadata)
         for name, count in out.num_scheduled_tokens.items():
-            self.forward(self.all[name], count)
+            self.forward(rank, self.all[name], count)
         worker.start_load_kv(None)
         if out.num_scheduled_tokens or self.steps % 2:  # 0.29 leaves it out in empty steps
             worker.wait_for_save()
-        sent, received = worker.get_finished(out.finished_req_ids)
-        back = types.SimpleNamespace(
-            finished_sending=sent, finished_recving=received,
-            invalid_block_ids=worker.get_block_ids_with_load_errors(),
-            kv_connector_worker_meta=worker.build_connector_worker_meta())
+        for what, names in zip(('finished_sending', 'finished_recving'),
+                               worker.get_finished(out.finished_req_ids)):
+            for name in names or ():
+                self.waited_for[what, name] += 1
+                if self.waited_for[what, name] == len(self.workers):
+                    del self.waited_for[what, name]
+                    getattr(back, what).add(name)
+        back.invalid_block_ids |= worker.get_block_ids_with_load_errors()
+        told = worker.build_connector_worker_meta()
+        if told is not None:
+            before = back.kv_connector_worker_meta
+            back.kv_connector_worker_meta = told if before is None else before.aggregate(told)
         worker.clear_connector_metadata()
-        return back
 
-    def forward(self, request, count):
+    def forward(self, rank, request, count):
+        memory = self.memories[rank]
         begin = request.num_computed_tokens - count
         for at in range(begin, begin + count):
             for before in range(at):
-                got = self.memory[request.blocks[before // BLOCK]][before % BLOCK]
-                if got != kv([request.salt, *request.tokens[: before + 1]]):
+                got = memory[request.blocks[before // BLOCK]][before % BLOCK]
+                if got != kv([rank, request.salt, *request.tokens[: before + 1]]):
                     raise WrongToken(f'{request.request_id}: KV of token {before} is {got}')
             block = request.blocks[at // BLOCK]
-            self.memory[block][at % BLOCK] = kv([request.salt, *request.tokens[: at + 1]])
+            memory[block][at % BLOCK] = kv([rank, request.salt, *request.tokens[: at + 1]])
 
     def update(self, out, back):
         failed = back.invalid_block_ids

@@ -203,18 +203,17 @@ class Scheduler:
             self._known.pop(name, None)
 
     def received(self, requests: Iterable[str], invalid: Iterable[int]) -> None:
-        """Loads that ended, and all blocks whose load failed."""
+        """Loads that ended, and blocks whose load failed in some rank, maybe before the load ended
+        in all."""
         bad = set(invalid)
-        for request in requests:
-            tracked = self._requests.get(request)
-            if tracked is None or tracked.loading is None:
-                continue
-            wrong = [at for at, block in enumerate(tracked.loading) if block in bad]
-            if wrong:
-                tracked.failed = True
-                for at in wrong:
+        for tracked in self._requests.values() if bad else ():
+            for at, block in enumerate(tracked.loading or ()):
+                if block in bad:
+                    tracked.failed = True
                     self.lost([self._hash(tracked.request, tracked.first_loading + at)])
-            tracked.loading = None
+        for request in requests:
+            if (ended := self._requests.get(request)) is not None:
+                ended.loading = None
 
     # ---- small things
 
