@@ -35,6 +35,9 @@ constexpr const char* kLocalPeer = "unix";
 constexpr std::string_view kAlways = "/live";  // answered even when all slots are taken
 constexpr auto kLingerTime = std::chrono::seconds(2);
 constexpr auto kAcceptRest = std::chrono::milliseconds(100);
+// Then those that have come are read first: who sent nothing gives way to others, and who sent
+// something does not, so that a crowd that nobody has read yet would take all slots.
+constexpr size_t kAcceptedTogether = 16;
 
 std::string peer_text(const sockaddr* peer) {
   char host[NI_MAXHOST], port[NI_MAXSERV];
@@ -171,9 +174,11 @@ struct Connections::Conn final : Parser::Events {
   }
   bool on_head(const Head& head) override {
     if (refuse_all && head.target != kAlways) return stop(503, "too many connections");
-    if (peer != kLocalPeer)
-      if (auto refusal = check_web(head, owner.rules_))
-        return stop(refusal->status, std::move(refusal->why));
+    if (auto refusal = peer == kLocalPeer ? std::nullopt : check_web(head, owner.rules_)) {
+      (void)stop(refusal->status, std::move(refusal->why));
+      // That what frames a body is no HTTP is worse than that the body is no JSON.
+      if (status != 415 || !head.headers.contains("transfer-encoding")) return false;
+    }
     if (head.content_length.value_or(0) > owner.options_.body_max)
       return stop(413, "the body is larger than this server accepts");
     in_body = true;
@@ -236,21 +241,21 @@ Connections::Connections(EventThread& thread, const ServerOptions& options, Call
     : thread_(thread),
       options_(options),
       callbacks_(std::move(callbacks)),
+      listeners_{.rested = event_of(thread, on_rested, this)},
       slots_(limits_of(options)),
-      flush_event_(event_of(thread, on_flush, this)),
-      rest_event_(event_of(thread, on_rested, this)) {}
+      flush_event_(event_of(thread, on_flush, this)) {}
 Connections::~Connections() {
   conns_.clear();
   event_free(flush_event_);
-  event_free(rest_event_);
+  event_free(listeners_.rested);
   close_listeners();
 }
 
 void Connections::close_listeners() {
-  if (listener_) evconnlistener_free(std::exchange(listener_, nullptr));
-  if (!local_listener_) return;
-  evconnlistener_free(std::exchange(local_listener_, nullptr));
-  ::unlink(local_path_.c_str());
+  if (listeners_.tcp) evconnlistener_free(std::exchange(listeners_.tcp, nullptr));
+  if (!listeners_.local) return;
+  evconnlistener_free(std::exchange(listeners_.local, nullptr));
+  ::unlink(listeners_.path.c_str());
 }
 
 Result<uint16_t> Connections::listen(const std::string& host, uint16_t port) {
@@ -266,11 +271,11 @@ Result<uint16_t> Connections::listen(const std::string& host, uint16_t port) {
   };
   const auto bind = [&](uint16_t to) {
     port_of(*found->ai_addr) = htons(to);
-    listener_ =
+    listeners_.tcp =
         evconnlistener_new_bind(thread_.base(), accepted, this,
                                 LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC | LEV_OPT_REUSEABLE,
                                 kBacklog, found->ai_addr, static_cast<int>(found->ai_addrlen));
-    return listener_ != nullptr;
+    return listeners_.tcp != nullptr;
   };
   Random random(fresh_seed());
   const bool listens = port == 0 ? io::listen_on_free_port(random, bind) : bind(port);
@@ -278,10 +283,11 @@ Result<uint16_t> Connections::listen(const std::string& host, uint16_t port) {
   if (!listens)
     return fail(Code::kUnavailable, "listen on %s: %s: choose another port, or 0 for a free one",
                 where.c_str(), std::strerror(errno));
-  evconnlistener_set_error_cb(listener_, on_accept_error);
+  evconnlistener_set_error_cb(listeners_.tcp, on_accept_error);
   sockaddr_storage bound{};
   socklen_t size = sizeof bound;
-  if (getsockname(evconnlistener_get_fd(listener_), reinterpret_cast<sockaddr*>(&bound), &size))
+  if (getsockname(evconnlistener_get_fd(listeners_.tcp), reinterpret_cast<sockaddr*>(&bound),
+                  &size))
     return fail_errno("read the address of the socket on %s", where.c_str());
   rules_ = {
       .loopback = io::is_loopback(host), .names = options_.names, .json_only = options_.json_only};
@@ -294,28 +300,34 @@ Result<> Connections::listen_at(const std::string& path) {
   const auto accepted = [](evconnlistener*, evutil_socket_t to, sockaddr*, int, void* self) {
     static_cast<Connections*>(self)->accept(to, kLocalPeer);
   };
-  local_listener_ = evconnlistener_new(thread_.base(), accepted, this,
-                                       LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd.get());
-  MC_CHECK(local_listener_ != nullptr);
+  listeners_.local = evconnlistener_new(thread_.base(), accepted, this,
+                                        LEV_OPT_CLOSE_ON_FREE | LEV_OPT_CLOSE_ON_EXEC, 0, fd.get());
+  MC_CHECK(listeners_.local != nullptr);
   (void)fd.release();
-  local_path_ = path;
-  evconnlistener_set_error_cb(local_listener_, on_accept_error);
+  listeners_.path = path;
+  evconnlistener_set_error_cb(listeners_.local, on_accept_error);
   return {};
 }
 
 // Without a free descriptor a client stays in the queue, and accept() would retry at once for ever.
-void Connections::on_accept_error(evconnlistener* listener, void* self) {
+void Connections::on_accept_error(evconnlistener*, void* self) {
   const bool files = errno == EMFILE || errno == ENFILE;
   log_warn("http", "accept: %s%s", std::strerror(errno),
            files ? ": raise the limit on open files (ulimit -n), or allow fewer connections" : "");
-  evconnlistener_disable(listener);
-  const timeval rest = to_timeval(kAcceptRest);
-  event_add(static_cast<Connections*>(self)->rest_event_, &rest);
+  static_cast<Connections*>(self)->listeners_.pause(kAcceptRest);
+}
+void Connections::Listeners::pause(Duration rest) {
+  for (evconnlistener* const listener : {tcp, local})
+    if (listener) evconnlistener_disable(listener);
+  const timeval tv = to_timeval(rest);
+  event_add(rested, &tv);
+}
+void Connections::Listeners::resume() {
+  for (evconnlistener* const listener : {tcp, local})
+    if (listener) evconnlistener_enable(listener);
 }
 void Connections::on_rested(int, short, void* self) {
-  Connections& c = *static_cast<Connections*>(self);
-  for (evconnlistener* const listener : {c.listener_, c.local_listener_})
-    if (listener) evconnlistener_enable(listener);
+  static_cast<Connections*>(self)->listeners_.resume();
 }
 
 // All slots are taken: closes a connection that asks for nothing. The slots above the limit are for
@@ -339,6 +351,7 @@ void Connections::hold(Conn& conn) {
 }
 
 void Connections::accept(int fd, const std::string& peer) {
+  if (++listeners_.accepted % kAcceptedTogether == 0) listeners_.pause(Duration::zero());
   if (conns_.size() >= options_.connections_max && !make_room()) {
     evutil_closesocket(fd);
     return;
@@ -380,6 +393,7 @@ void Connections::pump(Conn& conn) {
 }
 
 void Connections::complete(Conn& conn) {
+  if (conn.status != 0) return refuse(conn, conn.status, conn.why);
   const Head& head = conn.parser.head();
   if (waiting.load() >= options_.queue_max && head.target != kAlways)
     return refuse(conn, 503, "too many requests are waiting");

@@ -63,6 +63,14 @@ class Connections {
  private:
   struct Conn;
   friend struct Conn;
+  struct Listeners {
+    void pause(Duration rest);
+    void resume();
+    evconnlistener *tcp = nullptr, *local = nullptr;
+    std::string path{};       // of the local one
+    event* rested = nullptr;  // resumes
+    size_t accepted = 0;
+  };
   void accept(int fd, const std::string& peer);
   void close_listeners();
   bool make_room();
@@ -82,9 +90,7 @@ class Connections {
   const ServerOptions options_;
   const Callbacks callbacks_;
   WebRules rules_;
-  evconnlistener* listener_ = nullptr;
-  evconnlistener* local_listener_ = nullptr;
-  std::string local_path_;
+  Listeners listeners_;
   bool stopping_ = false;
   uint64_t next_exchange_ = 1;
   std::atomic<size_t> open_{0};
@@ -97,7 +103,6 @@ class Connections {
   // What is sent in one batch of tasks goes out together, at the batch's end.
   std::vector<Conn*> unsent_;  // null: dropped meanwhile
   event* flush_event_ = nullptr;
-  event* rest_event_ = nullptr;  // accepting again after it failed
 };
 
 // The head of an answer, up to the blank line. `length` absent: chunked, or up to the connection's

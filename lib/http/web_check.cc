@@ -51,15 +51,16 @@ bool is_json(std::string_view type) {
 
 std::optional<WebRefusal> check_web(const Head& head, const WebRules& rules) {
   const std::string_view host = header_of(head, "host");
-  if (head.headers.contains("host") && !is_ours(host, rules))
-    return WebRefusal{421, "this server is not '" + escape(host) +
-                               "': ask it by its address, or name that host with --http-names"};
+  const bool ours = !head.headers.contains("host") || is_ours(host, rules);
   const bool reads = head.method == "GET" || head.method == "HEAD";
   const bool follows_link = reads && header_of(head, "sec-fetch-mode") == "navigate";
-  const bool other_site =
-      head.headers.contains("origin") && !is_own_page(header_of(head, "origin"), host, rules);
+  const bool other_site = head.headers.contains("origin") &&
+                          !(ours && is_own_page(header_of(head, "origin"), host, rules));
   if (other_site || (header_of(head, "sec-fetch-site") == "cross-site" && !follows_link))
     return WebRefusal{403, "a page of another site may not ask this server"};
+  if (!ours)
+    return WebRefusal{421, "this server is not '" + escape(host) +
+                               "': ask it by its address, or name that host with --http-names"};
   const bool has_body =
       head.content_length.value_or(0) > 0 || head.headers.contains("transfer-encoding");
   if (rules.json_only && has_body && !is_json(header_of(head, "content-type")))

@@ -25,7 +25,7 @@ struct WebRefusal {
   std::string why;
 };
 
-// 421 for a Host that is not ours, 403 for another site's page, 415 for a body that is not JSON.
+// 403 for another site's page, 421 for a Host that is not ours, 415 for a body that is not JSON.
 std::optional<WebRefusal> check_web(const Head& head, const WebRules& rules);
 
 }  // namespace mc::http

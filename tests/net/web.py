@@ -34,7 +34,8 @@ def web_page():
     body = registration(f'http://127.0.0.1:{trap.getsockname()[1]}')
     page = {'Origin': 'http://evil.example', 'Content-Type': 'text/plain'}
     before = json.loads(ask('GET', '/cluster')[1])['nodes']
-    check('a page by a name of its own', ask('POST', '/register', body, page | {'Host': 'evil.example'}), 421)
+    check('a page by a name of its own', ask('POST', '/register', body, page | {'Host': 'evil.example'}), 403)
+    check('the same without its origin', ask('POST', '/register', body, {'Host': 'evil.example'}), 421)
     check('a page', ask('POST', '/register', body, page), 403)
     check('a form', ask('POST', '/register', body, {'Sec-Fetch-Site': 'cross-site'}), 403)
     check('plain text', ask('POST', '/register', body, {'Content-Type': 'text/plain'}), 415)
@@ -49,6 +50,20 @@ def web_page():
         sys.exit(f'/cluster changed: {after}')
     if select.select([trap], [], [], 0)[0]:
         sys.exit('the conductor connected to the URL that a page named')
+
+
+def raw(text):
+    with socket.create_connection(('127.0.0.1', PORT), timeout=20) as connection:
+        connection.sendall(text)
+        return int(connection.recv(65536).split()[1]), text
+
+
+def broken_bodies():
+    """F11: what is no HTTP is 400, and what is no JSON 415 after that."""
+    head = b'POST /v1/completions HTTP/1.1\r\nHost: 127.0.0.1\r\nTransfer-Encoding: chunked\r\n\r\n'
+    check('a size of another kind', raw(head + b'0x2\r\n{}\r\n0\r\n\r\n'), 400)
+    check('a bare LF', raw(head + b'2;x\n{}\r\n0\r\n\r\n'), 400)
+    check('no type', raw(head + b'2\r\n{}\r\n0\r\n\r\n'), 415)
 
 
 def forward(listener, target):
@@ -116,5 +131,6 @@ if sys.argv[2] == 'flood':
     flood(int(sys.argv[3]))
 else:
     web_page()
+    broken_bodies()
     proxy(sys.argv[2])
     socket_serves(sys.argv[2])

@@ -23,6 +23,8 @@ const char* type_name(int status) {
     case 405:
     case 408:
     case 413:
+    case 415:
+    case 421:
     case 431: return "invalid_request_error";
     case 403: return "permission_error";
     case 429: return "rate_limit_error";

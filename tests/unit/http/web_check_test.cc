@@ -84,6 +84,9 @@ TEST_CASE("F12: another site's page is refused, our own is not") {
   }
   CHECK(status_of("GET", {{"host", "here"}, {"origin", "http://here"}}, {.names = {"here"}}) ==
         200);
+  // A name of the page's own that leads to our address.
+  CHECK(status_of("POST", {{"host", "evil.example"}, {"origin", "http://evil.example"}}, {}) ==
+        403);
   const WebRules wide{.loopback = false};
   CHECK(status_of("GET", {{"host", "here:80"}, {"origin", "http://here"}}, wide) == 200);
   CHECK(status_of("GET", {{"host", "here:80"}, {"origin", "https://here"}}, wide) == 403);
