@@ -422,6 +422,38 @@ def case_small(test, chance):
     server.process.stop()
 
 
+def case_tcp(test, chance):
+    """Blocks over sockets, where a node that stops does not answer: loads end in their timeout."""
+    pool = test.pool(nodes=1, segment='1GiB')
+    server = test.server('sockets', pool, transports='tcp')
+    tokens = prompts(server, 1, chance)[0][:1500]
+    cold = server.complete(tokens)
+    wait_for('saving', lambda: server.saved() >= len(tokens) // BLOCK, 30)
+    server.forget()
+    want = server.complete(tokens)
+    test.check(want.cached == whole(tokens), 'blocks are loaded over tcp')
+    test.check(want.tokens == cold.tokens or not cold.decided(), 'and the answer is as computed')
+    right, slow, node = 0, 0.0, pool.nodes['n0']
+    for at in range(4):
+        server.forget()
+        if at == 0:  # before the request; then in the middle
+            node.signal(signal.SIGSTOP)
+        timer = threading.Timer(chance.random() * 0.08, lambda: node.signal(signal.SIGSTOP))
+        timer.start()
+        answer = server.complete(tokens)
+        timer.join()
+        node.signal(signal.SIGCONT)
+        right += answer.tokens == want.tokens
+        slow = max(slow, answer.seconds)
+        time.sleep(2)
+    bound = cold.seconds * 1.5 + 3 * TIMEOUT + 2
+    test.check(right == 4, f'a node stopped under a load: {right} of 4 answers right, slowest {slow:.1f} s, '
+                           f'{server.metric("mc:failed_blocks_total"):.0f} blocks failed')
+    test.check(slow < bound, f'none took longer than computing and the timeouts ({bound:.1f} s)')
+    test.check(server.alive(), 'the server lives')
+    server.process.stop()
+
+
 def mean(answers):
     return sum(a.seconds for a in answers) / len(answers)
 
@@ -436,7 +468,7 @@ def quantile(server, name):
     return next((bound for bound, count in rows if half and count >= half), float('nan'))
 
 
-CASES = {'share': case_share, 'pair': case_pair, 'small': case_small}
+CASES = {'share': case_share, 'pair': case_pair, 'small': case_small, 'tcp': case_tcp}
 
 
 def main():

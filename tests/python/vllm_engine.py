@@ -109,6 +109,7 @@ class Request:
         self.num_computed_tokens = 0
         self.salt, self.lora_request = salt, lora
         self.skip_reading_prefix_cache = False
+        self.kv_transfer_params = None
         self.block_hashes = []
         self.blocks, self.status = [], 'waiting'
         self.external = 0
@@ -200,7 +201,7 @@ class Engine:
         for queue in (self.waiting, self.running):
             if request in queue:
                 queue.remove(request)
-        keep, _ = self.scheduler.request_finished_all_groups(request, (list(request.blocks),))
+        keep, request.told = self.scheduler.request_finished_all_groups(request, (list(request.blocks),))
         self.finished_ids.add(request.request_id)
         if not keep and not loading:
             self.release(request)

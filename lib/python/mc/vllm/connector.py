@@ -179,6 +179,7 @@ class McConnector(base.KVConnectorBase_V1, base.SupportsHMA):
             load=chosen.load != 'off' and transfer.is_kv_consumer,
             save=chosen.save != 'off' and transfer.is_kv_producer,
             save_decoded=chosen.save_decoded,
+            wait=chosen.wait,
         )
 
     def _look_up(self, request: str, scope: str, hashes: bytes, count: int) -> int | None:
@@ -250,14 +251,23 @@ class McConnector(base.KVConnectorBase_V1, base.SupportsHMA):
         if isinstance(told, McWorkerMetadata):
             self._scheduler.lost(told.lost)
 
-    def request_finished(self, request: Any, block_ids: list[int]) -> tuple[bool, None]:
-        """Whether its blocks must stay until get_finished() names it."""
+    def request_finished(self, request: Any,
+                         block_ids: list[int]) -> tuple[bool, dict[str, Any] | None]:
+        """Whether its blocks must stay until get_finished() names it, and what a proxy passes on to
+        the engine that decodes."""
         assert self._scheduler is not None and self._lookups is not None
         self._lookups.forget(request.request_id)
-        return self._scheduler.finished(request, block_ids), None
+        told = getattr(request, 'kv_transfer_params', None) or {}
+        pair = None
+        if told.get('do_remote_decode'):
+            pair = {'do_remote_prefill': True, 'do_remote_decode': False,
+                    'mc': {'fingerprint': self._fingerprint,
+                           'prompt_tokens': request.num_prompt_tokens}}
+        return self._scheduler.finished(request, block_ids), pair
 
-    def request_finished_all_groups(self, request: Any,
-                                    block_ids: tuple[list[int], ...]) -> tuple[bool, None]:
+    def request_finished_all_groups(
+            self, request: Any,
+            block_ids: tuple[list[int], ...]) -> tuple[bool, dict[str, Any] | None]:
         """As request_finished."""
         return self.request_finished(request, block_ids[0])
 

@@ -9,6 +9,7 @@ Thread: the engine core's.
 from __future__ import annotations
 
 import collections
+import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
@@ -51,6 +52,7 @@ class _Tracked:
         self.loading: list[int] | None = None  # blocks
         self.first_loading = 0
         self.failed = False  # a load failed: it is not tried again
+        self.asked_since: float | None = None  # for blocks that another engine is to save
         # The blocks asked about, and how many of them were found.
         self.told: tuple[tuple[int, int], int] | None = None
 
@@ -68,11 +70,14 @@ class Scheduler:
         load: bool = True,
         save: bool = True,
         save_decoded: bool = True,
+        wait: float = 0.0,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._size = block_size
         self._ratio = block_size // (hash_block_size or block_size)
         self._lookup, self._scope_of = lookup, scope_of
         self._load, self._save, self._save_decoded = load, save, save_decoded
+        self._wait, self._clock = wait, clock
         self._requests: dict[str, _Tracked] = {}
         self._known: collections.OrderedDict[bytes, None] = collections.OrderedDict()
         self._plan = Plan()
@@ -95,10 +100,20 @@ class Scheduler:
         if tracked.told is None or tracked.told[0] != (first, end):
             hashes = self._hashes(request, first, end)
             found = self._lookup(request.request_id, tracked.scope, hashes, end - first)
-            if found is None:
+            if found is None or found < end - first and self._waits(tracked):
                 return None
             tracked.told = ((first, end), min(found, end - first))
         return tracked.told[1] * self._size
+
+    def _waits(self, tracked: _Tracked) -> bool:
+        """Whether another engine computes the prompt, and may still be saving its blocks."""
+        told = getattr(tracked.request, 'kv_transfer_params', None) or {}
+        if not told.get('do_remote_prefill'):
+            return False
+        now = self._clock()
+        if tracked.asked_since is None:
+            tracked.asked_since = now
+        return now - tracked.asked_since < self._wait
 
     def allocated(self, request: Any, block_ids: Sequence[int], external: int) -> None:
         """The scheduler gave the request its blocks; `external` tokens of them are to be loaded."""

@@ -18,6 +18,8 @@ _PASSED = ('tenant', 'cluster-key', 'transports', 'listen', 'replicas', 'class',
 
 def _number(name: str, value: Any, units: Mapping[str, float]) -> float:
     match = re.fullmatch(r'\s*([0-9.]+)\s*([A-Za-z]*)\s*', str(value))
+    if match is not None and match[2] == '' and float(match[1]) == 0:
+        return 0.0
     if match is None or match[2] not in units:
         wanted = ', '.join(unit for unit in units if unit)
         raise ValueError(f'{name}: {value!r} is no number with one of {wanted}')
@@ -47,6 +49,7 @@ class Settings:
     save_decoded: bool = True
     timeout: float = 2.0  # of one call to the pool
     lookup_patience: float = 0.05
+    wait: float = 0.0  # for blocks of a prompt that another engine computes
     save_queue: int = 256 << 20
     trust_layout: bool = False
     options: dict[str, str] = field(default_factory=dict)  # of the store's client
@@ -70,6 +73,8 @@ def parse(extra: Mapping[str, Any]) -> Settings:
             out.timeout = _number(name, value, _SECONDS)
         elif name == 'lookup-patience':
             out.lookup_patience = _number(name, value, _SECONDS)
+        elif name == 'wait':
+            out.wait = _number(name, value, _SECONDS)
         elif name == 'save-queue':
             out.save_queue = int(_number(name, value, _BYTES))
         elif name == 'trust-layout':
@@ -85,6 +90,6 @@ def parse(extra: Mapping[str, Any]) -> Settings:
 
 def _near(name: str) -> str:
     known = ['master', 'name', 'load', 'save', 'save-decoded', 'timeout', 'lookup-patience',
-             'save-queue', 'trust-layout', *_PASSED]
+             'wait', 'save-queue', 'trust-layout', *_PASSED]
     near = difflib.get_close_matches(name, known, 1)
     return f'did you mean {near[0]!r}?' if near else f"it knows {', '.join(sorted(known))}"
