@@ -211,6 +211,16 @@ def test_a_lost_block_is_saved_again(pool):
     assert lost in pool.values
 
 
+def test_what_the_pool_evicted_is_saved_again(pool):
+    first = engine(blocks=8)
+    answer(first, PROMPT)
+    saved = set(pool.values)
+    pool.values.clear()
+    answer(first, range(200, 224), name='other')  # takes the place of its own blocks
+    answer(first, PROMPT, name='again')
+    assert saved <= set(pool.values)
+
+
 def test_what_the_pool_refused_is_saved_later(pool):
     first = engine()
     pool.refuse_puts = True

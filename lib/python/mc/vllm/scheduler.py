@@ -102,7 +102,10 @@ class Scheduler:
             found = self._lookup(request.request_id, tracked.scope, hashes, end - first)
             if found is None or found < end - first and self._waits(tracked):
                 return None
-            tracked.told = ((first, end), min(found, end - first))
+            found = min(found, end - first)
+            tracked.told = ((first, end), found)
+            # What the pool has lost is saved again.
+            self.lost(self._hash(request, at) for at in range(first + found, end))
         return tracked.told[1] * self._size
 
     def _waits(self, tracked: _Tracked) -> bool:
