@@ -104,9 +104,14 @@ class Scheduler:
                 return None
             found = min(found, end - first)
             tracked.told = ((first, end), found)
-            # What the pool has lost is saved again.
-            self.lost(self._hash(request, at) for at in range(first + found, end))
+            self._missed(request, first + found, end)
         return tracked.told[1] * self._size
+
+    def _missed(self, request: Any, begin: int, end: int) -> None:
+        """The pool lacks these blocks. If it had them, it evicts, and none is taken for saved any
+        more; a put of what is there moves nothing."""
+        if any(self._hash(request, at) in self._known for at in range(begin, end)):
+            self._known.clear()
 
     def _waits(self, tracked: _Tracked) -> bool:
         """Whether another engine computes the prompt, and may still be saving its blocks."""
