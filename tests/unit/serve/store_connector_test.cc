@@ -33,6 +33,21 @@ class Gone : public KvPool {
   size_t& asked_;
 };
 
+// A pool that answers no put until it is told to.
+class Slow final : public Gone {
+ public:
+  using Waiting = std::vector<std::function<void()>>;
+  Slow(io::Loop& loop, size_t& asked, Waiting& waiting) : Gone(loop, asked), waiting_(waiting) {}
+  void put_batch(std::vector<store::PutItem> items, store::PutAs as, Done<Put> done) override {
+    waiting_.push_back([this, items = std::move(items), as, done = std::move(done)] {
+      Gone::put_batch(items, as, done);
+    });
+  }
+
+ private:
+  Waiting& waiting_;
+};
+
 TEST_CASE("a worker fetches what another computed from the pool, and decode verifies") {
   SteadyClock clock;
   io::Loop loop(clock);
@@ -135,8 +150,13 @@ TEST_CASE("a pool that failed gets one call a second at most") {
 TEST_CASE("publishing releases its blocks when requests need room") {
   SteadyClock clock;
   io::Loop loop(clock);
+  size_t asked = 0;
+  Slow::Waiting waiting;
   PairOptions options;
-  options.master = "127.0.0.1:1";  // puts wait for nobody
+  options.master = "127.0.0.1:1";
+  options.pool = [&](io::Loop& on, auto&&...) -> Result<std::unique_ptr<KvPool>> {
+    return std::make_unique<Slow>(on, asked, waiting);
+  };
   options.pool_reuse = "never";
   options.prefill_blocks = 160;
   options.decode_blocks = 200;
@@ -145,6 +165,10 @@ TEST_CASE("publishing releases its blocks when requests need room") {
   CHECK(pair.prefill->cache().counts().used > 70);  // or the second needs no shedding
   pair.serve("b", prompt_of(90 * kBlock, 2));
   CHECK(counted(pair.p_metrics, "mc_engine_pool_blocks_dropped_total") > 0);
+  CHECK(pair.until([&] {
+    for (const auto& answer : std::exchange(waiting, {})) answer();
+    return pair.prefill->cache().counts().used == 0;
+  }));
   CHECK(pair.comes_to_rest());
 }
 
