@@ -8,13 +8,12 @@ Thread: the engine core's.
 """
 from __future__ import annotations
 
-import collections
 import time
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-_KNOWN = 1 << 16  # blocks that are remembered as being in the pool
+_KNOWN = 1 << 15  # blocks in each half of what is remembered as being in the pool
 
 
 @dataclass
@@ -36,6 +35,33 @@ class Plan:
     fresh: list[int] = field(default_factory=list)  # blocks that are written from now on
     release: list[str] = field(default_factory=list)  # finished; tell when their saves are done
     idle: bool = False  # no forward pass
+
+
+class _Known:
+    """The blocks that were put or found last: 32,768 to 65,536 of them."""
+
+    def __init__(self) -> None:
+        self._young: dict[bytes, None] = {}
+        self._old: dict[bytes, None] = {}
+
+    def add(self, names: Iterable[bytes]) -> None:
+        self._young.update(dict.fromkeys(names))
+        if len(self._young) > _KNOWN:
+            self._young, self._old = {}, self._young
+
+    def discard(self, names: Iterable[bytes]) -> None:
+        for name in names:
+            self._young.pop(name, None)
+            self._old.pop(name, None)
+
+    def has_any(self, names: Sequence[bytes]) -> bool:
+        return not (self._young.keys().isdisjoint(names) and self._old.keys().isdisjoint(names))
+
+    def __contains__(self, name: bytes) -> bool:
+        return name in self._young or name in self._old
+
+    def clear(self) -> None:
+        self._young, self._old = {}, {}
 
 
 class _Tracked:
@@ -79,7 +105,7 @@ class Scheduler:
         self._load, self._save, self._save_decoded = load, save, save_decoded
         self._wait, self._clock = wait, clock
         self._requests: dict[str, _Tracked] = {}
-        self._known: collections.OrderedDict[bytes, None] = collections.OrderedDict()
+        self._known = _Known()
         self._plan = Plan()
 
     # ---- lookups
@@ -98,7 +124,7 @@ class Scheduler:
         if computed % self._size or first >= end:
             return 0
         if tracked.told is None or tracked.told[0] != (first, end):
-            hashes = self._hashes(request, first, end)
+            hashes = b''.join(self._names(request, first, end))
             found = self._lookup(request.request_id, tracked.scope, hashes, end - first)
             if found is None or found < end - first and self._waits(tracked):
                 return None
@@ -110,7 +136,7 @@ class Scheduler:
     def _missed(self, request: Any, begin: int, end: int) -> None:
         """The pool lacks these blocks. If it had them, it evicts, and none is taken for saved any
         more; a put of what is there moves nothing."""
-        if any(self._hash(request, at) in self._known for at in range(begin, end)):
+        if self._known.has_any(self._names(request, begin, end)):
             self._known.clear()
 
     def _waits(self, tracked: _Tracked) -> bool:
@@ -133,11 +159,11 @@ class Scheduler:
         blocks = list(block_ids[first : first + count])
         tracked.told = None
         tracked.loading, tracked.first_loading = blocks, first
-        hashes = self._hashes(request, first, first + count)
-        self._plan.loads.append(Transfer(request.request_id, tracked.scope, hashes, blocks))
+        names = self._names(request, first, first + count)
+        self._plan.loads.append(
+            Transfer(request.request_id, tracked.scope, b''.join(names), blocks))
         self._plan.fresh += blocks
-        for at in range(first, first + count):
-            self._learn(self._hash(request, at))
+        self._known.add(names)
 
     # ---- steps
 
@@ -181,20 +207,17 @@ class Scheduler:
         full = min(full, self._hashed(tracked.request), len(tracked.blocks))
         if not self._save or not tracked.scope or full <= tracked.saved:
             return
-        hashes, blocks = [], []
-        for at in range(tracked.saved, full):
-            name = self._hash(tracked.request, at)
-            if name in self._known:
-                self._known.move_to_end(name)
-                continue
-            self._learn(name)
-            hashes.append(name)
-            blocks.append(tracked.blocks[at])
+        names = self._names(tracked.request, tracked.saved, full)
+        blocks = tracked.blocks[tracked.saved:full]
         tracked.saved = full
+        if self._known.has_any(names):
+            new = [at for at, name in enumerate(names) if name not in self._known]
+            names, blocks = [names[at] for at in new], [blocks[at] for at in new]
         if blocks:
+            self._known.add(names)
             tracked.sent = True
             request = tracked.request.request_id
-            plan.saves.append(Transfer(request, tracked.scope, b''.join(hashes), blocks))
+            plan.saves.append(Transfer(request, tracked.scope, b''.join(names), blocks))
 
     def finished(self, request: Any, block_ids: Sequence[int]) -> bool:
         """Whether the request's blocks must be kept until the workers release it."""
@@ -222,8 +245,7 @@ class Scheduler:
 
     def lost(self, hashes: Iterable[bytes]) -> None:
         """These were not saved after all."""
-        for name in hashes:
-            self._known.pop(name, None)
+        self._known.discard(hashes)
 
     def received(self, requests: Iterable[str], invalid: Iterable[int]) -> None:
         """Loads that ended, and blocks whose load failed in some rank, maybe before the load ended
@@ -233,7 +255,8 @@ class Scheduler:
             for at, block in enumerate(tracked.loading or ()):
                 if block in bad:
                     tracked.failed = True
-                    self.lost([self._hash(tracked.request, tracked.first_loading + at)])
+                    lost = tracked.first_loading + at
+                    self.lost(self._names(tracked.request, lost, lost + 1))
         for request in requests:
             if (ended := self._requests.get(request)) is not None:
                 ended.loading = None
@@ -251,14 +274,7 @@ class Scheduler:
     def _hashed(self, request: Any) -> int:
         return len(request.block_hashes) // self._ratio
 
-    def _hash(self, request: Any, at: int) -> bytes:
-        return bytes(request.block_hashes[(at + 1) * self._ratio - 1])
-
-    def _hashes(self, request: Any, first: int, end: int) -> bytes:
-        return b''.join(self._hash(request, at) for at in range(first, end))
-
-    def _learn(self, name: bytes) -> None:
-        self._known[name] = None
-        self._known.move_to_end(name)
-        if len(self._known) > _KNOWN:
-            self._known.popitem(last=False)
+    def _names(self, request: Any, first: int, end: int) -> list[bytes]:
+        """The hashes of these blocks: of all tokens up to the last of each."""
+        step = self._ratio
+        return request.block_hashes[first * step + step - 1 : end * step : step]  # type: ignore

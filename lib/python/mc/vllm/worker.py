@@ -15,7 +15,7 @@ from typing import Protocol
 from mc.vllm import keys
 from mc.vllm.scheduler import Plan, Transfer
 
-OK, EXISTS = 0, 3  # of mc_code
+OK = 0  # of mc_code
 
 
 class PoolLike(Protocol):
@@ -73,7 +73,6 @@ class Worker:
         self._tags = itertools.count(1)
         self._loads: dict[int, Transfer] = {}
         self._saves: dict[int, Transfer] = {}
-        self._reading: dict[int, int] = {}  # block -> saves that read it
         self._saving: dict[str, int] = {}  # request -> saves under way
         self._releases: set[str] = set()
         self._saving_bytes = 0
@@ -84,7 +83,10 @@ class Worker:
 
     def before(self, plan: Plan) -> None:
         """Before anything of the step writes: saves that read what it overwrites end first."""
-        while self._reading and any(block in self._reading for block in plan.fresh):
+        if not self._saves or not plan.fresh:
+            return
+        fresh = frozenset(plan.fresh)
+        while any(not fresh.isdisjoint(save.blocks) for save in self._saves.values()):
             self._pool.wait()
             self._take()
 
@@ -134,8 +136,6 @@ class Worker:
         self._saves[tag] = transfer
         self._saving_bytes += size
         self._saving[transfer.request] = self._saving.get(transfer.request, 0) + 1
-        for block in transfer.blocks:
-            self._reading[block] = self._reading.get(block, 0) + 1
         name = keys.prefix(transfer.scope, self._rank)
         self._pool.put(tag, name, transfer.hashes, transfer.blocks)
 
@@ -148,13 +148,12 @@ class Worker:
 
     def _loaded(self, transfer: Transfer, done: Done) -> None:
         self._outcome.received.add(transfer.request)
-        good = 0
-        for block, code in zip(transfer.blocks, done.codes, strict=True):
-            if code == OK:
-                good += 1
-            else:
-                self._outcome.invalid.add(block)
-                self._observe('failed', 1, self._code_name(code))
+        good = done.codes.count(OK)
+        if good < len(done.codes):
+            for block, code in zip(transfer.blocks, done.codes, strict=True):
+                if code != OK:
+                    self._outcome.invalid.add(block)
+                    self._observe('failed', 1, self._code_name(code))
         self._observe('loaded', good, done.seconds, good * self._block_bytes)
 
     def _saved(self, transfer: Transfer, done: Done) -> None:
@@ -164,19 +163,12 @@ class Worker:
             self._saving[transfer.request] = left
         else:
             del self._saving[transfer.request]
-        for block in transfer.blocks:
-            readers = self._reading[block] - 1
-            if readers:
-                self._reading[block] = readers
-            else:
-                del self._reading[block]
-        good = 0
-        for name, code in zip(_split(transfer), done.codes, strict=True):
-            if code in (OK, EXISTS):
-                good += 1
-            else:
-                self._lost.append(name)
-                self._observe('dropped', 1, self._code_name(code))
+        good = done.codes.count(OK)
+        if good < len(done.codes):
+            for name, code in zip(_split(transfer), done.codes, strict=True):
+                if code != OK:
+                    self._lost.append(name)
+                    self._observe('dropped', 1, self._code_name(code))
         self._observe('saved', good - done.existed, done.existed, done.seconds)
 
 
